@@ -1,0 +1,39 @@
+// A located message for the author of a recipe: `file:line:column: error: text`, the source line, a caret, a hint.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace engine {
+
+struct SourceSpan {
+  std::string file;  // as the user named it; "--set" or "<default>" where there is no file
+  int line = 0;      // 1-based; 0: the whole file
+  int column = 0;    // 1-based, in bytes; 0: the whole line
+  int length = 1;    // bytes to underline on that line
+};
+
+enum class Severity { kError, kWarning, kNote };
+
+struct Diagnostic {
+  Severity severity = Severity::kError;
+  SourceSpan span;
+  std::string message;      // what is wrong, with the numbers
+  std::string hint;         // what would be right; may be empty
+  std::string source_line;  // text of the line, for the caret; may be empty
+};
+
+// Text form, ending in a newline. Tabs of the source line are kept, so that the caret lines up.
+std::string Format(const Diagnostic& diagnostic);
+
+// Sorts by file, line, column, message, and drops exact repeats.
+void SortAndUnique(std::vector<Diagnostic>* diagnostics);
+
+bool HasErrors(const std::vector<Diagnostic>& diagnostics);
+
+// The candidate nearest to `word` by edit distance (Damerau, transpositions count once), if it is near enough to
+// be a typing error (distance at most a third of the longer length, at least 1); empty if none is.
+std::string NearestWord(std::string_view word, const std::vector<std::string>& candidates);
+
+}  // namespace engine

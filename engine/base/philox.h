@@ -1,0 +1,71 @@
+// Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"
+// (SC 2011). A draw is a pure function of (key, counter), so weights, masks and samples are the same in every
+// parallel layout: the key says (seed, which tensor), the counter says which logical element.
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <string_view>
+
+namespace engine {
+
+struct PhiloxKey {
+  std::uint32_t low = 0;
+  std::uint32_t high = 0;
+};
+
+// Key of one stream of draws: FNV-1a of the name, mixed with the recipe's seed by one splitmix64 round each.
+constexpr PhiloxKey MakePhiloxKey(std::uint64_t seed, std::string_view stream_name) {
+  std::uint64_t hash = 14695981039346656037ULL;
+  for (char c : stream_name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
+  std::uint64_t mixed = hash + 0x9E3779B97F4A7C15ULL * (seed + 1);
+  mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EBULL;
+  mixed ^= mixed >> 31;
+  return {static_cast<std::uint32_t>(mixed), static_cast<std::uint32_t>(mixed >> 32)};
+}
+
+// Four 32-bit words for the 128-bit counter (block_low, block_high, c2, c3).
+constexpr std::array<std::uint32_t, 4> Philox4x32(PhiloxKey key, std::uint64_t block, std::uint64_t high) {
+  std::uint32_t c0 = static_cast<std::uint32_t>(block);
+  std::uint32_t c1 = static_cast<std::uint32_t>(block >> 32);
+  std::uint32_t c2 = static_cast<std::uint32_t>(high);
+  std::uint32_t c3 = static_cast<std::uint32_t>(high >> 32);
+  std::uint32_t k0 = key.low;
+  std::uint32_t k1 = key.high;
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t product0 = std::uint64_t{0xD2511F53U} * c0;
+    const std::uint64_t product1 = std::uint64_t{0xCD9E8D57U} * c2;
+    const std::uint32_t n0 = static_cast<std::uint32_t>(product1 >> 32) ^ c1 ^ k0;
+    const std::uint32_t n2 = static_cast<std::uint32_t>(product0 >> 32) ^ c3 ^ k1;
+    c1 = static_cast<std::uint32_t>(product1);
+    c3 = static_cast<std::uint32_t>(product0);
+    c0 = n0;
+    c2 = n2;
+    k0 += 0x9E3779B9U;
+    k1 += 0xBB67AE85U;
+  }
+  return {c0, c1, c2, c3};
+}
+
+// Word of element `index` in a stream; `epoch` separates draws of the same element (the iteration, say).
+constexpr std::uint32_t PhiloxWord(PhiloxKey key, std::uint64_t index, std::uint64_t epoch = 0) {
+  return Philox4x32(key, index >> 2, epoch)[index & 3];
+}
+
+// Uniform in [0, 1) with 24 bits, exact in float32.
+constexpr float UniformFromWord(std::uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24F; }
+
+// Standard normal of element `index`: Box-Muller over the two 32-bit words of its pair, in float64.
+inline double PhiloxNormal(PhiloxKey key, std::uint64_t index) {
+  const std::array<std::uint32_t, 4> words = Philox4x32(key, index >> 2, 0);
+  const int pair = static_cast<int>(index & 2);
+  const double u1 = (words[pair] + 0.5) * 0x1p-32;
+  const double u2 = (words[pair + 1] + 0.5) * 0x1p-32;
+  const double radius = std::sqrt(-2.0 * std::log(u1));
+  const double angle = 6.283185307179586476925 * u2;
+  return (index & 1) != 0 ? radius * std::sin(angle) : radius * std::cos(angle);
+}
+
+}  // namespace engine

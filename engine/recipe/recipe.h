@@ -1,0 +1,212 @@
+// The typed recipe: what a TOML recipe means after `extends`, `--set` and defaults. Plain data; every value's rule,
+// default, unit and documentation is its one row in recipe/fields.cpp, from which the parser, the JSON Schema in
+// schemas/ and docs/recipe-reference.md all follow.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/base/diagnostic.h"
+
+namespace engine::recipe {
+
+struct RopeScaling {  // Llama-3 frequency scaling; factor 1 is none
+  double factor = 1.0;
+  double low_frequency_factor = 1.0;
+  double high_frequency_factor = 4.0;
+  std::int64_t original_max_positions = 8192;
+};
+
+struct Attention {
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;  // 0: as many as heads
+  std::int64_t head_dim = 0;  // 0: hidden / heads
+  std::string position = "learned";  // learned | rotary | none
+  double rope_base = 10000.0;
+  RopeScaling rope_scaling;
+  std::int64_t window = 0;  // sliding window in tokens, 0: none
+  bool bias = false;
+};
+
+struct Mlp {
+  std::int64_t hidden = 0;  // 0: 4 × hidden, or floor(8 × hidden / 3 / 64) × 64 for swiglu
+  std::string activation = "gelu_tanh";  // gelu_tanh | gelu_erf | swiglu
+  bool bias = false;
+};
+
+struct Norm {
+  std::string kind = "layernorm";  // layernorm | rmsnorm
+  double epsilon = 1e-5;
+};
+
+struct Dropout {
+  double embedding = 0.0;  // after the sum of token and position embeddings
+  double hidden = 0.0;     // on each residual branch
+  double attention = 0.0;  // on attention probabilities
+};
+
+struct Model {
+  std::string family = "decoder";
+  std::int64_t layers = 0;
+  std::int64_t hidden = 0;
+  std::int64_t vocab = 0;            // of the tokenizer, unpadded
+  std::int64_t vocab_multiple = 128; // padded to a multiple of vocab_multiple × tp
+  std::int64_t max_positions = 0;
+  Attention attention;
+  Mlp mlp;
+  Norm norm;
+  Dropout dropout;
+  bool tied_embeddings = true;
+  double init_std = 0.02;
+};
+
+struct Parallelism {
+  std::int64_t dp = 1;
+  std::int64_t tp = 1;
+  std::int64_t pp = 1;
+  std::int64_t cp = 1;
+  std::int64_t ep = 1;
+  bool sequence_parallel = false;
+  std::int64_t virtual_stages = 1;       // model chunks per pipeline rank
+  std::string schedule = "auto";         // auto | 1f1b | interleaved
+  std::vector<std::int64_t> layers_per_stage;  // per chunk in pipeline order (pp × virtual_stages entries); empty: balanced
+  std::int64_t zero_stage = 0;           // 0 | 1; 2 and 3 are refused with a reason
+  std::int64_t expert_tp = 0;            // how experts use the tp axis; must be 0 until there are experts
+};
+
+struct Tokenizer {
+  std::string kind = "byte";  // byte | gpt2
+  std::string vocab_file;     // vocab.json
+  std::string merges_file;    // merges.txt
+};
+
+struct Data {
+  std::vector<std::string> paths;     // prefixes of .bin/.idx, relative to the working directory
+  std::vector<double> weights;        // one per path, or empty
+  std::string split = "969,30,1";
+  std::int64_t sequence_length = 0;   // tokens of a sample
+  Tokenizer tokenizer;
+};
+
+struct Optimizer {
+  std::string kind = "adamw";
+  double learning_rate = 0.0;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0.01;
+  double clip_grad_norm = 1.0;  // 0: no clipping
+};
+
+struct Schedule {
+  std::string kind = "cosine";  // constant | linear | cosine | inverse_sqrt | wsd
+  double min_learning_rate = 0.0;
+  double warmup_init = 0.0;  // learning rate at step 0
+  std::int64_t warmup_iterations = 0;
+  std::int64_t warmup_samples = 0;
+  double warmup_fraction = 0.0;  // of the decay length
+  std::int64_t decay_iterations = 0;  // 0: the length of the training
+  std::int64_t decay_samples = 0;
+  std::int64_t wsd_decay_iterations = 0;
+  std::int64_t wsd_decay_samples = 0;
+  std::string wsd_decay_kind = "exponential";  // linear | cosine | exponential | minus_sqrt
+};
+
+struct Training {
+  std::int64_t global_batch = 0;  // samples an iteration
+  std::int64_t micro_batch = 0;   // samples of one microbatch on one data-parallel rank
+  std::int64_t iterations = 0;    // or samples, not both
+  std::int64_t samples = 0;
+  std::int64_t seed = 1234;
+};
+
+struct Precision {
+  std::string compute = "fp32";  // fp32 | bf16 | fp16 | fp8
+  bool deterministic = true;
+};
+
+struct Recompute {
+  std::string granularity = "none";  // none | selective | full
+  std::vector<std::string> modules = {"attention"};  // selective: attention | norm | activation
+};
+
+struct Checkpoint {
+  std::int64_t interval = 0;  // iterations; 0: only at the end
+  std::int64_t keep = 0;      // newest N; 0: all
+};
+
+struct Evaluation {
+  std::int64_t interval = 0;    // iterations; 0: never
+  std::int64_t iterations = 10; // global batches of one evaluation
+};
+
+struct Logging {
+  std::int64_t interval = 1;
+};
+
+struct Cluster {
+  std::string name = "cpu";
+  std::string device = "cpu";  // cpu | h100 | h200 | b200 | a100 | ...
+  std::int64_t nodes = 0;              // 0: as many as the world needs
+  std::int64_t devices_per_node = 0;   // 0: not limited
+  std::int64_t memory_bytes = 0;       // of one device; 0: not limited
+  std::int64_t reserved_bytes = 0;     // outside the arena: context, libraries
+  double matmul_flops = 0.0;           // sustained, per second, in the recipe's compute precision; 0: unknown
+  double memory_bandwidth = 0.0;       // bytes per second
+  double intra_node_bandwidth = 0.0;   // bytes per second, per device and direction
+  double inter_node_bandwidth = 0.0;
+};
+
+// Where a resolved value comes from.
+struct Provenance {
+  enum class Origin { kDefault, kFile, kSet } origin = Origin::kDefault;
+  SourceSpan span;             // of the value
+  std::string source_line;     // text of that line
+};
+
+struct Recipe {
+  Model model;
+  Parallelism parallelism;
+  Data data;
+  Optimizer optimizer;
+  Schedule schedule;
+  Training training;
+  Precision precision;
+  Recompute recompute;
+  Checkpoint checkpoint;
+  Evaluation evaluation;
+  Logging logging;
+  Cluster cluster;
+
+  std::string path;                                // the root file, as the user named it
+  std::map<std::string, Provenance> provenance;    // by dotted key, "model.attention.heads"; every field has one
+
+  // Derived, stated once. All are defined for a recipe that passed validation.
+  std::int64_t world_size() const {
+    return parallelism.dp * parallelism.tp * parallelism.pp * parallelism.cp * parallelism.ep;
+  }
+  std::int64_t kv_heads() const {
+    return model.attention.kv_heads > 0 ? model.attention.kv_heads : model.attention.heads;
+  }
+  std::int64_t head_dim() const {
+    return model.attention.head_dim > 0 ? model.attention.head_dim : model.hidden / model.attention.heads;
+  }
+  std::int64_t ffn_hidden() const {
+    if (model.mlp.hidden > 0) return model.mlp.hidden;
+    return model.mlp.activation == "swiglu" ? model.hidden * 8 / 3 / 64 * 64 : 4 * model.hidden;
+  }
+  std::int64_t padded_vocab() const {  // ceil(V / (multiple × tp)) × (multiple × tp)
+    const std::int64_t multiple = model.vocab_multiple * parallelism.tp;
+    return (model.vocab + multiple - 1) / multiple * multiple;
+  }
+  std::int64_t microbatches() const {
+    return training.global_batch / (training.micro_batch * parallelism.dp * parallelism.ep);
+  }
+  std::int64_t iterations() const {
+    return training.iterations > 0 ? training.iterations : training.samples / training.global_batch;
+  }
+};
+
+}  // namespace engine::recipe
