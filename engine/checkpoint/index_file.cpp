@@ -1,0 +1,69 @@
+#include "engine/checkpoint/index_file.h"
+
+#include "engine/base/hash.h"
+#include "engine/base/status.h"
+#include "engine/checkpoint/file_io.h"
+#include "engine/checkpoint/hdf5_library.h"
+#include "engine/checkpoint/layout.h"
+
+namespace engine::checkpoint {
+namespace {
+
+bool AddScalar(const Hid& file, const Manifest& manifest, std::size_t tensor) {
+  const Piece& piece = manifest.pieces[tensor].front();
+  const Hid links = LinksWithGroups();
+  return H5Lcreate_external(manifest.files[piece.file].name.c_str(), ("/" + piece.dataset).c_str(), file.get(),
+                            manifest.tensors[tensor].name.c_str(), links.get(), H5P_DEFAULT) >= 0;
+}
+
+bool MapPiece(const Hid& properties, const Hid& whole, const Manifest& manifest, const Piece& piece) {
+  const std::vector<hsize_t> start(piece.box.start.begin(), piece.box.start.end());
+  const std::vector<hsize_t> count(piece.box.count.begin(), piece.box.count.end());
+  const Hid source = SpaceOf(piece.box.count);
+  return H5Sselect_hyperslab(whole.get(), H5S_SELECT_SET, start.data(), nullptr, count.data(), nullptr) >= 0 &&
+         H5Pset_virtual(properties.get(), whole.get(), manifest.files[piece.file].name.c_str(),
+                        ("/" + piece.dataset).c_str(), source.get()) >= 0;
+}
+
+bool AddTensor(const Hid& file, const Manifest& manifest, std::size_t index) {
+  const TensorInfo& tensor = manifest.tensors[index];
+  if (tensor.shape.rank() == 0) return AddScalar(file, manifest, index);
+  const Hid properties = DatasetProperties();
+  const Hid whole = SpaceOf(tensor.shape);
+  for (const Piece& piece : manifest.pieces[index]) {
+    if (!MapPiece(properties, whole, manifest, piece)) return false;
+  }
+  H5Sselect_all(whole.get());
+  const Hid type = FileType(tensor.dtype);
+  const Hid links = LinksWithGroups();
+  const Hid dataset(H5Dcreate2(file.get(), tensor.name.c_str(), type.get(), whole.get(), links.get(),
+                               properties.get(), H5P_DEFAULT),
+                    H5Dclose);
+  return dataset.ok() && PutAttribute(dataset, "dtype", std::string(Name(tensor.dtype)));
+}
+
+absl::StatusOr<std::string> BuildIndex(const Manifest& manifest, const std::string& path) {
+  ASSIGN_OR_RETURN(File memory, CreateMemoryFile(std::string(kIndexName)));
+  {
+    const Hdf5Session session;
+    Hid file = CreateHdf5File(memory);
+    bool good = file.ok();
+    for (std::size_t i = 0; good && i < manifest.tensors.size(); ++i) good = AddTensor(file, manifest, i);
+    if (!file.Close() || !good) return Internal("HDF5 cannot lay out {}", path);
+  }
+  ASSIGN_OR_RETURN(const std::int64_t bytes, memory.Size());
+  std::string content(static_cast<std::size_t>(bytes), '\0');
+  RETURN_IF_ERROR(memory.ReadAt(content.data(), bytes, 0));
+  return content;
+}
+
+}  // namespace
+
+absl::StatusOr<FileInfo> WriteIndexFile(const std::string& folder, const Manifest& manifest) {
+  const std::string path = JoinPath(folder, kIndexName);
+  ASSIGN_OR_RETURN(const std::string content, BuildIndex(manifest, path));
+  RETURN_IF_ERROR(WriteWholeFile(path, content));
+  return FileInfo{std::string(kIndexName), static_cast<std::int64_t>(content.size()), HashHex(content)};
+}
+
+}  // namespace engine::checkpoint

@@ -1,0 +1,94 @@
+#include "engine/checkpoint/layout.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <charconv>
+
+namespace engine::checkpoint {
+namespace {
+
+constexpr std::string_view kWritingPrefix = ".writing-";
+constexpr std::string_view kReplacedPrefix = ".replaced-";
+constexpr std::string_view kDeletingPrefix = ".deleting-";
+constexpr std::string_view kIterationPrefix = "iteration_";
+constexpr std::string_view kRankPrefix = "rank_";
+
+// The decimal number that `text` starts with, if any.
+std::optional<std::int64_t> LeadingNumber(std::string_view text) {
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || number < 0) return std::nullopt;
+  return number;
+}
+
+std::string TemporaryPath(const std::string& root, std::string_view prefix, std::int64_t iteration) {
+  return JoinPath(root, fmt::format("{}{}-{}", prefix, IterationName(iteration), getpid()));
+}
+
+}  // namespace
+
+std::string IterationName(std::int64_t iteration) { return fmt::format("{}{:07d}", kIterationPrefix, iteration); }
+
+std::optional<std::int64_t> ParseIterationName(std::string_view name) {
+  if (!name.starts_with(kIterationPrefix)) return std::nullopt;
+  const std::optional<std::int64_t> number = LeadingNumber(name.substr(kIterationPrefix.size()));
+  if (!number || IterationName(*number) != name) return std::nullopt;
+  return number;
+}
+
+std::string IterationPath(const std::string& root, std::int64_t iteration) {
+  return JoinPath(root, IterationName(iteration));
+}
+
+std::string ShardName(int rank) { return fmt::format("{}{:05d}.h5", kRankPrefix, rank); }
+
+bool IsShardName(std::string_view name) {
+  if (!name.starts_with(kRankPrefix)) return false;
+  const std::optional<std::int64_t> rank = LeadingNumber(name.substr(kRankPrefix.size()));
+  return rank && *rank < kMostRanks && ShardName(static_cast<int>(*rank)) == name;
+}
+
+std::string DatasetName(const std::string& tensor, const Box& box) {
+  std::string name = tensor + "@";
+  for (int dim = 0; dim < box.start.rank(); ++dim) {
+    if (dim > 0) name += ',';
+    name += std::to_string(box.start[dim]);
+  }
+  return name;
+}
+
+std::string JoinPath(const std::string& folder, std::string_view name) {
+  std::string path = folder;
+  if (!path.ends_with('/')) path += '/';
+  return path.append(name);
+}
+
+std::string WritingPath(const std::string& root, std::int64_t iteration) {
+  return TemporaryPath(root, kWritingPrefix, iteration);
+}
+std::string ReplacedPath(const std::string& root, std::int64_t iteration) {
+  return TemporaryPath(root, kReplacedPrefix, iteration);
+}
+std::string DeletingPath(const std::string& root, std::int64_t iteration) {
+  return TemporaryPath(root, kDeletingPrefix, iteration);
+}
+
+std::optional<Leftover> ParseLeftoverName(std::string_view name) {
+  struct Row {
+    std::string_view prefix;
+    LeftoverKind kind;
+  };
+  for (const Row& row : {Row{kWritingPrefix, LeftoverKind::kWriting}, Row{kReplacedPrefix, LeftoverKind::kReplaced},
+                         Row{kDeletingPrefix, LeftoverKind::kDeleting}}) {
+    if (!name.starts_with(row.prefix)) continue;
+    const std::string_view rest = name.substr(row.prefix.size());
+    const std::size_t dash = rest.rfind('-');
+    if (dash == std::string_view::npos || !LeadingNumber(rest.substr(dash + 1))) continue;
+    const std::optional<std::int64_t> iteration = ParseIterationName(rest.substr(0, dash));
+    if (iteration) return Leftover{row.kind, *iteration};
+  }
+  return std::nullopt;
+}
+
+}  // namespace engine::checkpoint

@@ -1,0 +1,43 @@
+// What a checkpoint says about a run and about its tensors, besides their data.
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/base/dtype.h"
+#include "engine/base/shape.h"
+
+namespace engine::checkpoint {
+
+struct TensorInfo {
+  std::string name;  // "layers.0.attention.qkv.weight"; optimizer state is "adam.m/…" and "adam.v/…"
+  Shape shape;       // logical, whole; rank 0 is a scalar
+  DType dtype = DType::kF32;
+
+  std::int64_t bytes() const { return shape.elements() * SizeOf(dtype); }
+};
+
+struct Metadata {
+  std::int64_t iteration = 0;         // iterations done
+  std::int64_t consumed_samples = 0;  // the data position: the next sample's global index
+  std::int64_t seed = 0;              // of the counter-based generator, whose draws need no other state
+  std::int64_t adam_step = 0;         // updates done; the exponent of the bias correction
+  std::string plan_hash;
+  std::string recipe_toml;  // the resolved recipe, UTF-8
+  std::string engine_version;
+  std::map<std::string, std::int64_t> mesh;  // sizes of dp, tp, pp, cp, ep when it was written
+};
+
+// Names: unique, no name a folder of another ("a" and "a/b"), 1 to 512 printable ASCII characters without blanks,
+// '%', '@', '"' and '\', no empty, "." or ".." parts. Shapes: at most 32 dims (HDF5's limit), each at least 1,
+// below 2^62 bytes in all.
+absl::Status ValidateTensors(const std::vector<TensorInfo>& tensors);
+
+// Counts are not negative, mesh axes at least 1.
+absl::Status ValidateMetadata(const Metadata& metadata);
+
+}  // namespace engine::checkpoint

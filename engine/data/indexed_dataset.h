@@ -1,0 +1,118 @@
+// Tokenised text on disk: PREFIX.bin holds the tokens of all sequences, one after the other, and PREFIX.idx says
+// where each begins. The layout is Megatron's (megatron/core/datasets/indexed_dataset.py), little-endian, unpadded:
+//
+//   .idx   offset      type    meaning
+//          0           u8[9]   "MMIDIDX" and two zero bytes
+//          9           u64     version, 1
+//          17          u8      token type (TokenType)
+//          18          u64     N, number of sequences
+//          26          u64     M, number of documents + 1
+//          34          i32[N]  length of each sequence, in tokens
+//          34+4N       i64[N]  byte offset of each sequence in .bin
+//          34+12N      i64[M]  first sequence of each document, then N
+//
+// Documents are half-open ranges of sequences and may be empty. Language modelling works on sequences.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/data/mapped_file.h"
+
+namespace engine::data {
+
+enum class TokenType : std::uint8_t { kU8 = 1, kI8 = 2, kI16 = 3, kI32 = 4, kI64 = 5, kU16 = 8 };
+
+std::string_view Name(TokenType type);      // "uint16"
+std::int64_t SizeOf(TokenType type);        // bytes of one token
+TokenType ChooseTokenType(std::int64_t vocab_size);  // uint16 below 65500, else int32: the preprocessor's rule
+
+struct TokenScan {  // what one pass over .bin finds; all 0 for a data set without tokens
+  std::int64_t min = 0;
+  std::int64_t max = 0;
+  std::int64_t first_max = 0;  // position of the first token equal to max, in tokens from the start of .bin
+  std::int64_t first_min = 0;
+};
+
+class IndexedDataset {
+ public:
+  // Opens PREFIX.bin and PREFIX.idx and checks all of the .idx, and the size of the .bin, against each other.
+  static absl::StatusOr<IndexedDataset> Open(const std::string& prefix);
+
+  const std::string& prefix() const { return prefix_; }
+  TokenType type() const { return type_; }
+  std::int64_t sequences() const { return static_cast<std::int64_t>(lengths_.size()); }
+  std::int64_t documents() const { return documents_; }
+  std::int64_t tokens() const { return tokens_; }
+  std::int64_t bin_bytes() const { return static_cast<std::int64_t>(bin_.bytes().size()); }
+  std::span<const std::int32_t> lengths() const { return lengths_; }
+  // First sequence of document `document`; of documents(): the number of sequences.
+  std::int64_t first_sequence(std::int64_t document) const;
+
+  // Tokens [offset, offset + out.size()) of a sequence; they must lie inside it. int64 tokens beyond 32 bits are
+  // cut: Scan() finds those. Safe to call from many threads.
+  void Read(std::int64_t sequence, std::int64_t offset, std::span<std::int32_t> out) const;
+
+  TokenScan Scan() const;
+  // Sequence that holds token `position` of .bin.
+  std::int64_t SequenceOfToken(std::int64_t position) const;
+  // Adds to counts[t] the number of tokens t in sequences [begin, end); tokens outside counts are an invariant
+  // broken by the caller, who has scanned.
+  void CountTokens(std::int64_t begin, std::int64_t end, std::span<std::int64_t> counts) const;
+
+ private:
+  IndexedDataset(std::string prefix, MappedFile idx, MappedFile bin)
+      : prefix_(std::move(prefix)), idx_(std::move(idx)), bin_(std::move(bin)) {}
+  absl::Status ParseHeader();
+  absl::Status ParseSequences();
+  absl::Status CheckDocuments() const;
+  std::int64_t pointer(std::int64_t sequence) const;  // byte offset in .bin
+
+  std::string prefix_;
+  MappedFile idx_;
+  MappedFile bin_;
+  TokenType type_ = TokenType::kU16;
+  std::int64_t documents_ = 0;
+  std::int64_t tokens_ = 0;
+  std::vector<std::int32_t> lengths_;
+};
+
+// Writes a data set under temporary names beside PREFIX; nothing has the final names before Finish, and whatever is
+// unfinished is removed by the destructor.
+class IndexedDatasetWriter {
+ public:
+  static absl::StatusOr<std::unique_ptr<IndexedDatasetWriter>> Create(const std::string& prefix, TokenType type);
+  ~IndexedDatasetWriter();
+
+  // One document of any number of sequences. A token that the type cannot hold is an error.
+  absl::Status AddDocument(std::span<const std::vector<std::int32_t>> sequences);
+  absl::Status Finish();
+
+  std::int64_t sequences() const { return static_cast<std::int64_t>(lengths_.size()); }
+  std::int64_t documents() const { return static_cast<std::int64_t>(documents_.size()) - 1; }
+  std::int64_t tokens() const { return tokens_; }
+
+ private:
+  IndexedDatasetWriter(std::string prefix, TokenType type);
+  absl::Status AppendTokens(std::span<const std::int32_t> tokens);
+  absl::Status WriteIndex();
+
+  std::string prefix_;
+  std::string temporary_bin_;
+  std::string temporary_idx_;
+  TokenType type_;
+  std::FILE* bin_ = nullptr;
+  std::int64_t tokens_ = 0;
+  std::vector<std::int32_t> lengths_;
+  std::vector<std::int64_t> documents_ = {0};
+  std::vector<unsigned char> buffer_;
+};
+
+}  // namespace engine::data

@@ -1,0 +1,176 @@
+#include "engine/graph/autodiff.h"
+
+#include <absl/container/flat_hash_map.h>
+
+#include "engine/graph/op.h"
+
+namespace engine::graph {
+namespace {
+
+class Differentiator {
+ public:
+  Differentiator(Graph* graph, const OpDef& add) : graph_(*graph), add_(add) {}
+
+  absl::Status Run() {
+    const size_t forward_nodes = graph_.nodes().size();
+    gradients_.assign(graph_.values().size(), kNoValue);
+    accumulators_.assign(graph_.values().size(), kNoValue);
+    for (size_t i = forward_nodes; i-- > 0;) {
+      const Node node = graph_.nodes()[i];
+      if (!ReachesLoss(node)) continue;
+      if (node.op->gradient == nullptr) {
+        return Internal("autodiff: node {} ({}) has no gradient but the loss depends on it", node.name,
+                        node.op->name);
+      }
+      Step(node);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  bool ReachesLoss(const Node& node) const {
+    for (ValueId output : node.outputs) {
+      if (output == graph_.loss() || Gradient(output) != kNoValue) return true;
+    }
+    return false;
+  }
+
+  ValueId Gradient(ValueId value) const { return gradients_[static_cast<size_t>(value)]; }
+
+  // The accumulator of a parameter's gradient, made on first use.
+  ValueId Accumulator(ValueId parameter) {
+    ValueId& accumulator = accumulators_[static_cast<size_t>(parameter)];
+    if (accumulator == kNoValue) {
+      TensorType type = graph_.value(parameter).type;
+      accumulator = graph_.AddAccumulator("d_" + graph_.value(parameter).name, type, parameter);
+    }
+    return accumulator;
+  }
+
+  void Step(const Node& node) {
+    graph_.SetPosition(Phase::kBackward, node.layer);
+    GradientContext context{.graph = &graph_, .node = node, .d_outputs = {}, .accumulators = {}};
+    for (ValueId output : node.outputs) context.d_outputs.push_back(Gradient(output));
+    for (ValueId input : node.inputs) {
+      const bool parameter = graph_.value(input).kind == ValueKind::kParameter;
+      context.accumulators.push_back(parameter ? Accumulator(input) : kNoValue);
+    }
+    const ValueIds d_inputs = node.op->gradient(context);
+    ENGINE_CHECK(d_inputs.size() == node.inputs.size(), "gradient of {} gives {} values for {} inputs", node.name,
+                 d_inputs.size(), node.inputs.size());
+    for (size_t i = 0; i < d_inputs.size(); ++i) {
+      if (d_inputs[i] != kNoValue) Contribute(node.inputs[i], d_inputs[i], node.name);
+    }
+  }
+
+  void Contribute(ValueId value, ValueId gradient, const std::string& by) {
+    const Pin pin = graph_.value(value).pin;
+    if (pin != Pin::kNone) graph_.value(gradient).pin = pin;
+    ValueId& sum = gradients_[static_cast<size_t>(value)];
+    if (sum == kNoValue) {
+      sum = gradient;
+      return;
+    }
+    const ValueId total = graph_.Emit1(add_, "d_" + graph_.value(value).name + "+" + by, {sum, gradient});
+    graph_.value(total).pin = pin;
+    sum = total;
+  }
+
+  Graph& graph_;
+  const OpDef& add_;
+  std::vector<ValueId> gradients_;     // of the forward values, by id
+  std::vector<ValueId> accumulators_;  // of the parameters, by id
+};
+
+class Recomputer {
+ public:
+  Recomputer(Graph* graph, const std::function<bool(const Node&)>& again) : graph_(*graph), again_(again) {}
+
+  void Run() {
+    old_ = std::move(graph_.nodes());
+    graph_.nodes().clear();
+    for (size_t i = 0; i < old_.size(); ++i) {
+      Node node = old_[i];
+      if (node.phase == Phase::kBackward) RedirectInputs(&node);
+      Append(std::move(node), /*outputs_move=*/true);
+    }
+  }
+
+ private:
+  void Append(Node node, bool outputs_move) {
+    const NodeId id = static_cast<NodeId>(graph_.nodes().size());
+    if (outputs_move) {
+      for (ValueId output : node.outputs) {
+        if (graph_.value(output).kind == ValueKind::kActivation) new_producer_[output] = id;
+      }
+    }
+    graph_.nodes().push_back(std::move(node));
+  }
+
+  void RedirectInputs(Node* node) {
+    for (ValueId& input : node->inputs) input = Again(input, node->layer);
+  }
+
+  // The value to read in the backward phase of `layer` instead of `value`.
+  ValueId Again(ValueId value, std::int32_t layer) {
+    const NodeId producer = graph_.value(value).producer;
+    if (graph_.value(value).kind != ValueKind::kActivation || producer < 0) return value;
+    if (auto it = repeated_.find(value); it != repeated_.end()) return it->second;
+    if (static_cast<size_t>(producer) >= old_.size()) return value;
+    const Node original = old_[static_cast<size_t>(producer)];
+    if (original.phase != Phase::kForward || original.layer != layer || !again_(original)) return value;
+    Node node = original;
+    node.phase = Phase::kBackward;
+    node.recomputed = true;
+    node.name = "again." + original.name;
+    for (ValueId& input : node.inputs) input = Again(input, layer);
+    std::vector<TensorType> types;
+    for (ValueId& output : node.outputs) {
+      ENGINE_CHECK(graph_.value(output).kind == ValueKind::kActivation, "{} cannot be repeated", original.name);
+      const Value source = graph_.value(output);
+      const ValueId copy = CopyValue(source);
+      repeated_[output] = copy;
+      output = copy;
+    }
+    Append(std::move(node), /*outputs_move=*/false);
+    for (const ValueId output : graph_.nodes().back().outputs) {
+      graph_.value(output).producer = static_cast<NodeId>(graph_.nodes().size() - 1);
+    }
+    return repeated_.at(value);
+  }
+
+  ValueId CopyValue(const Value& source) {
+    const ValueId id = graph_.AddInput("again." + source.name, source.type);
+    graph_.value(id).kind = ValueKind::kActivation;
+    graph_.value(id).pin = source.pin;
+    graph_.value(id).producer = static_cast<NodeId>(old_.size());  // not one of the old nodes
+    return id;
+  }
+
+ public:
+  void FixProducers() {
+    for (const auto& [value, producer] : new_producer_) graph_.value(value).producer = producer;
+  }
+
+ private:
+  Graph& graph_;
+  const std::function<bool(const Node&)>& again_;
+  std::vector<Node> old_;
+  absl::flat_hash_map<ValueId, ValueId> repeated_;
+  absl::flat_hash_map<ValueId, NodeId> new_producer_;
+};
+
+}  // namespace
+
+absl::Status Differentiate(Graph* graph, const OpDef& add) {
+  if (graph->loss() == kNoValue) return Internal("autodiff: the graph has no loss");
+  return Differentiator(graph, add).Run();
+}
+
+void Recompute(Graph* graph, const std::function<bool(const Node&)>& again) {
+  Recomputer recomputer(graph, again);
+  recomputer.Run();
+  recomputer.FixProducers();
+}
+
+}  // namespace engine::graph

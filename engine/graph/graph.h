@@ -1,0 +1,158 @@
+// The logical graph: what one microbatch computes, forward and backward, as if on one device. Values are tensors,
+// nodes apply ops to them; what an op means is its OpDef (graph/op.h, engine/ops).
+#pragma once
+
+#include <absl/container/inlined_vector.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "engine/base/dtype.h"
+#include "engine/base/shape.h"
+#include "engine/base/status.h"
+
+namespace engine::graph {
+
+struct OpDef;
+
+using ValueId = std::int32_t;
+using NodeId = std::int32_t;
+inline constexpr ValueId kNoValue = -1;
+using ValueIds = absl::InlinedVector<ValueId, 4>;
+
+struct TensorType {
+  Shape shape;
+  DType dtype = DType::kF32;
+  bool operator==(const TensorType& other) const { return shape == other.shape && dtype == other.dtype; }
+};
+
+// Named constants of a node. Few entries, kept in order of insertion.
+class Attributes {
+ public:
+  using Item = std::variant<std::int64_t, double, std::string>;
+  Attributes() = default;
+  Attributes(std::initializer_list<std::pair<std::string_view, Item>> items) {
+    for (const auto& [name, item] : items) Set(name, item);
+  }
+  void Set(std::string_view name, Item item);
+  bool Has(std::string_view name) const { return Find(name) != nullptr; }
+  std::int64_t Int(std::string_view name) const;        // CHECKs that it exists
+  std::int64_t Int(std::string_view name, std::int64_t fallback) const;
+  double Float(std::string_view name) const;
+  const std::string& String(std::string_view name) const;
+  const std::vector<std::pair<std::string, Item>>& items() const { return items_; }
+  std::string ToString() const;  // "{eps=1e-05, in_dims=1}"
+
+ private:
+  const Item* Find(std::string_view name) const;
+  std::vector<std::pair<std::string, Item>> items_;
+};
+
+enum class ValueKind : std::uint8_t {
+  kInput,        // fed for each microbatch: tokens, labels, positions
+  kParameter,    // trained
+  kActivation,   // produced by exactly one node
+  kAccumulator,  // summed over all its producers and over the microbatches: parameter gradients, the loss
+};
+
+// What the model builder asks of a value's placement on the axis that splits weights; gradients inherit it.
+enum class Pin : std::uint8_t {
+  kNone,
+  kResidual,    // the residual stream: R, or split along the sequence with sequence parallelism
+  kReplicated,  // small statistics that every rank needs
+};
+
+struct Value {
+  std::string name;
+  TensorType type;
+  ValueKind kind = ValueKind::kActivation;
+  Pin pin = Pin::kNone;
+  NodeId producer = -1;          // of an activation
+  ValueId gradient_of = kNoValue;  // accumulator: the parameter; kNoValue for the loss
+};
+
+struct Initializer {
+  enum class Kind : std::uint8_t { kZeros, kOnes, kNormal } kind = Kind::kZeros;
+  double std = 0.0;  // of kNormal
+};
+
+struct Parameter {
+  ValueId value = kNoValue;
+  Shape logical_shape;  // without padding; differs from the value's shape in dim 0 at most (vocabulary)
+  Initializer initializer;
+  bool weight_decay = false;
+};
+
+enum class Phase : std::uint8_t { kForward, kBackward };
+
+struct Node {
+  const OpDef* op = nullptr;
+  std::string name;  // "layers.3.attention.qkv"
+  ValueIds inputs;
+  ValueIds outputs;
+  Attributes attributes;
+  Phase phase = Phase::kForward;
+  std::int32_t layer = 0;  // -1 embedding, 0…L−1 blocks, L final norm and head
+  bool recomputed = false;  // a copy of a forward node, run again in the backward phase
+};
+
+// Nodes are kept in execution order: every activation is produced before it is read; all forward nodes come before
+// the backward ones.
+class Graph {
+ public:
+  ValueId AddInput(std::string name, TensorType type);
+  ValueId AddParameter(std::string name, TensorType type, Shape logical_shape, Initializer initializer,
+                       bool weight_decay);
+  ValueId AddAccumulator(std::string name, TensorType type, ValueId gradient_of);
+
+  // Appends a node; its outputs' types come from the op. CHECKs that the op accepts the inputs: a model builder that
+  // passes wrong shapes is our bug, not the user's. An entry of `into` that is not kNoValue names an accumulator that
+  // receives that output.
+  ValueIds Emit(const OpDef& op, std::string name, ValueIds inputs, Attributes attributes = {},
+                std::span<const ValueId> into = {});
+  // The usual case of one output.
+  ValueId Emit1(const OpDef& op, std::string name, ValueIds inputs, Attributes attributes = {});
+
+  // Phase and layer of the nodes that Emit appends from here on.
+  void SetPosition(Phase phase, std::int32_t layer) {
+    phase_ = phase;
+    layer_ = layer;
+  }
+
+  const Value& value(ValueId id) const { return values_[static_cast<size_t>(id)]; }
+  Value& value(ValueId id) { return values_[static_cast<size_t>(id)]; }
+  const std::vector<Value>& values() const { return values_; }
+  const std::vector<Node>& nodes() const { return nodes_; }
+  std::vector<Node>& nodes() { return nodes_; }
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+  const Parameter* FindParameter(ValueId value) const;
+
+  ValueId loss() const { return loss_; }
+  void set_loss(ValueId loss) { loss_ = loss; }
+  ValueId logits() const { return logits_; }
+  void set_logits(ValueId logits) { logits_ = logits; }
+  std::int32_t layers() const { return layers_; }
+  void set_layers(std::int32_t layers) { layers_ = layers; }
+
+  // Every read is of an input, a parameter, or an activation produced before; every op accepts its types; every
+  // activation has one producer; phases in order. The error names the node.
+  absl::Status Verify() const;
+  std::string ToString() const;  // one node a line
+
+ private:
+  ValueId AddValue(Value value);
+  std::vector<Value> values_;
+  std::vector<Node> nodes_;
+  std::vector<Parameter> parameters_;
+  ValueId loss_ = kNoValue;
+  ValueId logits_ = kNoValue;
+  std::int32_t layers_ = 0;
+  Phase phase_ = Phase::kForward;
+  std::int32_t layer_ = -1;
+};
+
+}  // namespace engine::graph

@@ -1,0 +1,95 @@
+// Causal attention (Vaswani et al., arXiv:1706.03762; grouped queries: Ainslie et al., arXiv:2305.13245)
+//
+//   inputs q[B, S, H, E], k[B, T, K, E], v[B, T, K, E], positions[B, S] int32; head h reads kv head h / (H/K).
+//   score(i, j) = scale · q_i·k_j for 0 ≤ positions_i − j (and < window, where the attribute window > 0); key j stands
+//   at position j: keys are whole along the sequence and in natural order, while q may be any slice of it.
+//   outputs o[B, S, H, E], lse[B, S, H] = log Σ_j exp(score) (fp32 or wider).
+//   Dropout (attributes dropout > 0, stream): probabilities are zeroed with that probability and the others scaled
+//   by 1/(1 − dropout); the mask is a function of (sample, head, i, j), so it is the same in every layout.
+//   attention_grad(q, k, v, positions, o, lse, d_o) → dq, dk, dv: with P = exp(score − lse), dP = d_o·v,
+//     dS = P·(dP − Σ_E d_o·o), dq = scale·dS·k, dk = scale·dSᵀ·q, dv = Pᵀ·d_o.
+// FLOPs count the unmasked half: 2 products × 2·E × S(S+1)/2 pairs a head forward, 5 products backward.
+// Placement: split batch; split heads (Ulysses: the sequence whole); or split query sequence with whole k and v, whose
+// gradients are then partial.
+// Backward saves q, k, v, o, lse; never the S×T scores (as FlashAttention, arXiv:2205.14135).
+#include "engine/ops/common.h"
+#include "engine/ops/ops.h"
+
+namespace engine::ops {
+namespace {
+
+Types InferForward(TypeSpan inputs, const Attributes&) {
+  RETURN_IF_ERROR(ExpectInputs(inputs, 4, 4, "attention"));
+  const Shape& q = inputs[0].shape;
+  const Shape& k = inputs[1].shape;
+  if (q.rank() != 4 || k != inputs[2].shape || q[0] != k[0] || q[3] != k[3] || q[2] % k[2] != 0) {
+    return Internal("attention of q {} with k {}", q.ToString(), k.ToString());
+  }
+  return std::vector<TensorType>{inputs[0],
+                                 {.shape = {q[0], q[1], q[2]}, .dtype = StatisticsDType(inputs[0].dtype)}};
+}
+
+Types InferBackward(TypeSpan inputs, const Attributes&) {
+  RETURN_IF_ERROR(ExpectInputs(inputs, 7, 7, "attention_grad"));
+  return std::vector<TensorType>{inputs[0], inputs[1], inputs[2]};
+}
+
+// Multiply-adds of one product over the unmasked pairs: a query slice of S out of T keys sees T/2 keys on average.
+double PairFlops(TypeSpan inputs) {
+  const Shape& q = inputs[0].shape;
+  const double keys = 0.5 * static_cast<double>(inputs[1].shape[1] + 1);
+  return 2.0 * static_cast<double>(q.elements()) * keys;
+}
+
+Cost ForwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+  return {2.0 * PairFlops(inputs), Bytes(inputs) + Bytes(outputs)};
+}
+Cost BackwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+  return {5.0 * PairFlops(inputs), Bytes(inputs) + Bytes(outputs)};
+}
+
+ValueIds Gradient(GradientContext& context) {
+  const graph::Node& node = context.node;
+  const ValueIds d = context.graph->Emit(kAttentionGrad, "d_" + node.name,
+                                         {node.inputs[0], node.inputs[1], node.inputs[2], node.inputs[3],
+                                          node.outputs[0], node.outputs[1], context.d_outputs[0]},
+                                         node.attributes);
+  return {d[0], d[1], d[2], kNoValue};
+}
+
+std::vector<Signature> ForwardSignatures(TypeSpan, const Attributes&, bool parameter_split) {
+  const Placement r = Placement::R();
+  const Placement batch = Placement::S(0);
+  const Placement sequence = Placement::S(1);
+  const Placement heads = Placement::S(2);
+  return {{{heads, heads, heads, r}, {heads, heads}},
+          {{sequence, r, r, sequence}, {sequence, sequence}},
+          {{batch, batch, batch, batch}, {batch, batch}},
+          {{r, r, r, r}, {r, r}, parameter_split}};
+}
+
+std::vector<Signature> BackwardSignatures(TypeSpan, const Attributes&, bool parameter_split) {
+  const Placement r = Placement::R();
+  const Placement p = Placement::P();
+  const Placement batch = Placement::S(0);
+  const Placement sequence = Placement::S(1);
+  const Placement heads = Placement::S(2);
+  return {{{heads, heads, heads, r, heads, heads, heads}, {heads, heads, heads}},
+          {{sequence, r, r, sequence, sequence, sequence, sequence}, {sequence, p, p}},
+          {{batch, batch, batch, batch, batch, batch, batch}, {batch, batch, batch}},
+          {{r, r, r, r, r, r, r}, {r, r, r}, parameter_split}};
+}
+
+}  // namespace
+
+const OpDef kAttention{.name = "attention",
+                       .infer = InferForward,
+                       .cost = ForwardCost,
+                       .gradient = Gradient,
+                       .signatures = ForwardSignatures};
+const OpDef kAttentionGrad{.name = "attention_grad",
+                           .infer = InferBackward,
+                           .cost = BackwardCost,
+                           .signatures = BackwardSignatures};
+
+}  // namespace engine::ops

@@ -1,0 +1,45 @@
+// Small shared pieces of the op definitions.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "engine/graph/op.h"
+
+namespace engine::ops {
+
+using graph::Attributes;
+using graph::Cost;
+using graph::GradientContext;
+using graph::kNoValue;
+using graph::OpDef;
+using graph::Placement;
+using graph::Reduction;
+using graph::Signature;
+using graph::TensorType;
+using graph::TypeSpan;
+using graph::ValueId;
+using graph::ValueIds;
+using Types = absl::StatusOr<std::vector<TensorType>>;
+
+inline double Bytes(const TensorType& type) {
+  return static_cast<double>(type.shape.elements()) * static_cast<double>(SizeOf(type.dtype));
+}
+
+inline double Bytes(TypeSpan types) {
+  double sum = 0;
+  for (const TensorType& type : types) sum += Bytes(type);
+  return sum;
+}
+
+inline double Elements(const TensorType& type) { return static_cast<double>(type.shape.elements()); }
+
+// Dtype of statistics (means, log-sum-exps) that go with activations of this dtype: at least fp32.
+inline DType StatisticsDType(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
+
+// The same placement for every input and output: split along any dim of `rank`, or replicated.
+std::vector<Signature> ElementwiseSignatures(int rank, size_t inputs, size_t outputs);
+
+absl::Status ExpectInputs(TypeSpan inputs, size_t least, size_t most, std::string_view op);
+
+}  // namespace engine::ops

@@ -1,0 +1,123 @@
+// Cross entropy of next-token prediction, in four ops so that a split vocabulary exchanges per-token statistics only.
+//
+//   cross_entropy(logits[B, S, V], labels[B, S] int32) → lse[B, S] = log Σ_v exp(z_v), target[B, S] = z_label, over
+//     the classes v < attribute classes: rows that only pad the vocabulary take no part. A rank that holds columns
+//     [v0, v1) gives the terms of its own columns, and 0 as target where the label is another rank's.
+//   loss_sum(lse, target, labels) → Σ (lse − target) over labels ≥ 0, float64 (accumulates over microbatches).
+//   loss_weight(labels) → w[B, S] = attribute scale where label ≥ 0, else 0: d(loss)/d(lse), and −d(loss)/d(target).
+//   cross_entropy_grad(logits, labels, lse, w) → d_logits = w · (exp(z − lse) − onehot(label)), 0 in padding columns.
+//   attribute scale of loss_sum is the factor of the whole loss in the gradient (1 / tokens of the global batch); the
+//   value of loss_sum itself is not scaled.
+// Placement: a split vocabulary makes lse partial under log-sum-exp and target partial under sum (Megatron-LM's
+// vocabulary-parallel cross entropy, arXiv:1909.08053).
+// Backward saves logits, labels, lse.
+#include "engine/ops/common.h"
+#include "engine/ops/ops.h"
+
+namespace engine::ops {
+namespace {
+
+TensorType PerToken(const Shape& shape, DType dtype) {
+  return {.shape = {shape[0], shape[1]}, .dtype = StatisticsDType(dtype)};
+}
+
+Types InferForward(TypeSpan inputs, const Attributes&) {
+  RETURN_IF_ERROR(ExpectInputs(inputs, 2, 2, "cross_entropy"));
+  const TensorType statistic = PerToken(inputs[0].shape, inputs[0].dtype);
+  return std::vector<TensorType>{statistic, statistic};
+}
+Types InferSum(TypeSpan inputs, const Attributes&) {
+  RETURN_IF_ERROR(ExpectInputs(inputs, 3, 3, "loss_sum"));
+  return std::vector<TensorType>{{.shape = {}, .dtype = DType::kF64}};
+}
+Types InferWeight(TypeSpan inputs, const Attributes& attributes) {
+  return std::vector<TensorType>{
+      {.shape = inputs[0].shape, .dtype = attributes.Int("f64", 0) != 0 ? DType::kF64 : DType::kF32}};
+}
+Types InferBackward(TypeSpan inputs, const Attributes&) {
+  RETURN_IF_ERROR(ExpectInputs(inputs, 4, 4, "cross_entropy_grad"));
+  return std::vector<TensorType>{inputs[0]};
+}
+
+Cost ForwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+  return {4.0 * Elements(inputs[0]), Bytes(inputs) + Bytes(outputs)};
+}
+
+ValueIds SumGradient(GradientContext& context) {
+  const graph::Node& node = context.node;
+  const bool f64 = context.graph->value(node.inputs[0]).type.dtype == DType::kF64;
+  const ValueId weight = context.graph->Emit1(
+      kLossWeight, "d_" + node.name, {node.inputs[2]},
+      {{"scale", node.attributes.Float("scale")}, {"f64", static_cast<std::int64_t>(f64)}});
+  // d(target) is −w; cross_entropy_grad is defined for this pair of gradients and reads w only.
+  return {weight, weight, kNoValue};
+}
+
+ValueIds ForwardGradient(GradientContext& context) {
+  const graph::Node& node = context.node;
+  ENGINE_CHECK(context.d_outputs[0] == context.d_outputs[1], "{} feeds something else than loss_sum", node.name);
+  return {context.graph->Emit1(kCrossEntropyGrad, "d_" + node.name,
+                               {node.inputs[0], node.inputs[1], node.outputs[0], context.d_outputs[0]},
+                               node.attributes),
+          kNoValue};
+}
+
+std::vector<Signature> ForwardSignatures(TypeSpan, const Attributes&, bool parameter_split) {
+  const Placement r = Placement::R();
+  std::vector<Signature> signatures = {
+      {{Placement::S(2), r}, {Placement::P(Reduction::kLogSumExp), Placement::P()}}};
+  for (int dim : {0, 1}) {
+    const Placement p = Placement::S(dim);
+    signatures.push_back({{p, p}, {p, p}});
+  }
+  signatures.push_back({{r, r}, {r, r}, parameter_split});
+  return signatures;
+}
+
+std::vector<Signature> BackwardSignatures(TypeSpan, const Attributes&, bool parameter_split) {
+  const Placement r = Placement::R();
+  std::vector<Signature> signatures = {{{Placement::S(2), r, r, r}, {Placement::S(2)}}};
+  for (int dim : {0, 1}) {
+    const Placement p = Placement::S(dim);
+    signatures.push_back({{p, p, p, p}, {p}});
+  }
+  signatures.push_back({{r, r, r, r}, {r}, parameter_split});
+  return signatures;
+}
+
+std::vector<Signature> SumSignatures(TypeSpan, const Attributes&, bool) {
+  const Placement r = Placement::R();
+  std::vector<Signature> signatures = {{{r, r, r}, {r}}};
+  for (int dim : {0, 1}) {
+    const Placement p = Placement::S(dim);
+    signatures.push_back({{p, p, p}, {Placement::P()}});
+  }
+  return signatures;
+}
+
+std::vector<Signature> WeightSignatures(TypeSpan inputs, const Attributes&, bool) {
+  return ElementwiseSignatures(inputs[0].shape.rank(), 1, 1);
+}
+
+}  // namespace
+
+const OpDef kCrossEntropy{.name = "cross_entropy",
+                          .infer = InferForward,
+                          .cost = ForwardCost,
+                          .gradient = ForwardGradient,
+                          .signatures = ForwardSignatures};
+const OpDef kCrossEntropyGrad{.name = "cross_entropy_grad",
+                              .infer = InferBackward,
+                              .cost = ForwardCost,
+                              .signatures = BackwardSignatures,
+                              .in_place_input = 0};
+const OpDef kLossWeight{
+    .name = "loss_weight", .infer = InferWeight, .cost = ForwardCost, .signatures = WeightSignatures};
+const OpDef kLossSum{.name = "loss_sum",
+                     .infer = InferSum,
+                     .cost = ForwardCost,
+                     .gradient = SumGradient,
+                     .signatures = SumSignatures,
+                     .accumulates = 1};
+
+}  // namespace engine::ops

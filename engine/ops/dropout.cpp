@@ -1,0 +1,39 @@
+// Dropout (Srivastava et al., JMLR 2014): y = x · keep / (1 − p), keep ~ Bernoulli(1 − p)
+//
+//   attributes p and stream (a name; a recomputed copy keeps the original's). keep(element) is a function of (seed,
+//   stream, iteration, logical element index, where dim 0 counts samples of the global batch), so the mask is the same
+//   in every layout and microbatching. dropout_grad(dy) applies the same mask: dx = dy · keep / (1 − p).
+// Backward saves nothing.
+#include "engine/ops/common.h"
+#include "engine/ops/ops.h"
+
+namespace engine::ops {
+namespace {
+
+Types Infer(TypeSpan inputs, const Attributes&) { return std::vector<TensorType>{inputs[0]}; }
+
+Cost OnePass(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+  return {2.0 * Elements(inputs[0]), Bytes(inputs) + Bytes(outputs)};
+}
+
+ValueIds Gradient(GradientContext& context) {
+  return {context.graph->Emit1(kDropoutGrad, "d_" + context.node.name, {context.d_outputs[0]},
+                               context.node.attributes)};
+}
+
+std::vector<Signature> Signatures(TypeSpan inputs, const Attributes&, bool) {
+  return ElementwiseSignatures(inputs[0].shape.rank(), 1, 1);
+}
+
+}  // namespace
+
+const OpDef kDropout{.name = "dropout",
+                     .infer = Infer,
+                     .cost = OnePass,
+                     .gradient = Gradient,
+                     .signatures = Signatures,
+                     .in_place_input = 0};
+// Not in place: its input is also the gradient of the other branch of the residual connection.
+const OpDef kDropoutGrad{.name = "dropout_grad", .infer = Infer, .cost = OnePass, .signatures = Signatures};
+
+}  // namespace engine::ops

@@ -1,0 +1,85 @@
+// Embedding: y[b, s, :] = table[ids[b, s], :];  embedding_grad: d_table[v, :] += Σ_{ids = v} dy[b, s, :]
+//
+//   ids [B, S] int32, table [V, D]; attribute replicate = 1 keeps the table whole on a weight-splitting axis
+//   (position embeddings). Attribute rows of embedding_grad = V (logical, or of the shard when run on one).
+//   A rank that holds rows [v0, v1) gives zero for ids outside of them and ignores them in the gradient.
+//   The gradient adds rows in order of (b, s): deterministic.
+// Placement: a split vocabulary makes y partial (Megatron-LM's vocabulary-parallel embedding, arXiv:1909.08053).
+// Backward saves ids only.
+#include <array>
+
+#include "engine/ops/common.h"
+#include "engine/ops/ops.h"
+
+namespace engine::ops {
+namespace {
+
+Types InferForward(TypeSpan inputs, const Attributes&) {
+  RETURN_IF_ERROR(ExpectInputs(inputs, 2, 2, "embedding"));
+  TensorType y = {.shape = inputs[0].shape, .dtype = inputs[1].dtype};
+  y.shape.push_back(inputs[1].shape[1]);
+  return std::vector<TensorType>{y};
+}
+
+Types InferBackward(TypeSpan inputs, const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectInputs(inputs, 2, 2, "embedding_grad"));
+  const Shape& dy = inputs[1].shape;
+  return std::vector<TensorType>{
+      {.shape = {attributes.Int("rows"), dy[dy.rank() - 1]}, .dtype = StatisticsDType(inputs[1].dtype)}};
+}
+
+Cost ForwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+  return {0, Bytes(inputs[0]) + 2.0 * Bytes(outputs[0])};
+}
+Cost BackwardCost(TypeSpan inputs, TypeSpan, const Attributes&) {
+  return {Elements(inputs[1]), Bytes(inputs[0]) + 3.0 * Bytes(inputs[1])};
+}
+
+ValueIds Gradient(GradientContext& context) {
+  const graph::Node& node = context.node;
+  const std::array<ValueId, 1> into = {context.accumulators[1]};
+  Attributes attributes = node.attributes;
+  attributes.Set("rows", context.graph->value(node.inputs[1]).type.shape[0]);
+  const ValueIds d_table =
+      context.graph->Emit(kEmbeddingGrad, "d_" + node.name, {node.inputs[0], context.d_outputs[0]}, attributes, into);
+  return {kNoValue, into[0] == kNoValue ? d_table[0] : kNoValue};
+}
+
+std::vector<Signature> ForwardSignatures(TypeSpan, const Attributes& attributes, bool parameter_split) {
+  const Placement r = Placement::R();
+  const bool whole = attributes.Int("replicate", 0) != 0;
+  std::vector<Signature> signatures;
+  if (parameter_split && !whole) {
+    signatures.push_back({{r, Placement::S(0)}, {Placement::P()}});
+    signatures.push_back({{r, r}, {r}, true});
+    return signatures;
+  }
+  signatures.push_back({{r, r}, {r}});
+  signatures.push_back({{Placement::S(1), r}, {Placement::S(1)}});
+  signatures.push_back({{Placement::S(0), r}, {Placement::S(0)}});
+  return signatures;
+}
+
+std::vector<Signature> BackwardSignatures(TypeSpan, const Attributes& attributes, bool parameter_split) {
+  const Placement r = Placement::R();
+  const bool whole = attributes.Int("replicate", 0) != 0;
+  if (parameter_split && !whole) return {{{r, r}, {Placement::S(0)}}, {{r, r}, {r}, true}};
+  std::vector<Signature> signatures = {{{r, r}, {r}}};
+  for (int dim : {1, 0}) signatures.push_back({{Placement::S(dim), Placement::S(dim)}, {Placement::P()}});
+  return signatures;
+}
+
+}  // namespace
+
+const OpDef kEmbedding{.name = "embedding",
+                       .infer = InferForward,
+                       .cost = ForwardCost,
+                       .gradient = Gradient,
+                       .signatures = ForwardSignatures};
+const OpDef kEmbeddingGrad{.name = "embedding_grad",
+                           .infer = InferBackward,
+                           .cost = BackwardCost,
+                           .signatures = BackwardSignatures,
+                           .accumulates = 1};
+
+}  // namespace engine::ops

@@ -1,0 +1,47 @@
+// GELU (Hendrycks & Gimpel, arXiv:1606.08415), elementwise.
+//
+//   erf form (attribute tanh = 0):  y = x/2 · (1 + erf(x/√2))
+//   tanh form (tanh = 1):           y = x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))       (GPT-2's "gelu_new")
+//   gelu_grad(x, dy): dx = dy · dy/dx, same attribute.
+// Backward saves x.
+#include "engine/ops/common.h"
+#include "engine/ops/ops.h"
+
+namespace engine::ops {
+namespace {
+
+Types Infer(TypeSpan inputs, const Attributes&) { return std::vector<TensorType>{inputs[0]}; }
+
+Cost ForwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+  return {8.0 * Elements(inputs[0]), Bytes(inputs) + Bytes(outputs)};
+}
+Cost BackwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+  return {16.0 * Elements(inputs[0]), Bytes(inputs) + Bytes(outputs)};
+}
+
+ValueIds Gradient(GradientContext& context) {
+  return {context.graph->Emit1(kGeluGrad, "d_" + context.node.name,
+                               {context.node.inputs[0], context.d_outputs[0]}, context.node.attributes)};
+}
+
+std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, bool) {
+  return ElementwiseSignatures(inputs[0].shape.rank(), 1, 1);
+}
+std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, bool) {
+  return ElementwiseSignatures(inputs[0].shape.rank(), 2, 1);
+}
+
+}  // namespace
+
+const OpDef kGelu{.name = "gelu",
+                  .infer = Infer,
+                  .cost = ForwardCost,
+                  .gradient = Gradient,
+                  .signatures = ForwardSignatures};
+const OpDef kGeluGrad{.name = "gelu_grad",
+                      .infer = Infer,
+                      .cost = BackwardCost,
+                      .signatures = BackwardSignatures,
+                      .in_place_input = 1};
+
+}  // namespace engine::ops

@@ -1,0 +1,191 @@
+// Linear: y[l…, o…] = Σ_i x[l…, i…] · w[o…, i…] (+ b[o…])
+//
+//   l leading dims (batch, sequence), i contracted dims, o output dims; attribute in_dims = number of contracted dims.
+//   linear_dgrad: dx[l…, i…] = Σ_o dy[l…, o…] · w[o…, i…]
+//   linear_wgrad: dw[o…, i…] += Σ_l dy[l…, o…] · x[l…, i…]      (accumulates, in the dtype of its buffer)
+// Weights are stored [out…, in…], row-major, so that a product is one GEMM over collapsed dims. Attributes out_split
+// and in_split name the one output dim and the one contracted dim that a weight-splitting axis may split (heads,
+// ffn, vocabulary); they default to 0.
+//
+// Placement is the algebra of a contraction: a split leading dim stays split; a split output dim splits y; a split
+// contracted dim makes y partial (Megatron-LM's column- and row-parallel linear, arXiv:1909.08053 §3). A bias cannot
+// be added to a partial sum: it would be added once per rank.
+//
+// Backward saves x and w.
+#include <array>
+#include <tuple>
+
+#include "engine/ops/common.h"
+#include "engine/ops/ops.h"
+
+namespace engine::ops {
+namespace {
+
+struct Dims {
+  int lead, in, out;
+};
+
+Dims DimsOf(const TensorType& w, int x_or_y_rank, bool is_y, const Attributes& attributes) {
+  const int in = static_cast<int>(attributes.Int("in_dims"));
+  const int out = w.shape.rank() - in;
+  return {x_or_y_rank - (is_y ? out : in), in, out};
+}
+
+int OutSplit(const Attributes& attributes) { return static_cast<int>(attributes.Int("out_split", 0)); }
+int InSplit(const Attributes& attributes) { return static_cast<int>(attributes.Int("in_split", 0)); }
+
+Types InferLinear(TypeSpan inputs, const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectInputs(inputs, 2, 3, "linear"));
+  const auto& [x, w] = std::tie(inputs[0], inputs[1]);
+  const Dims dims = DimsOf(w, x.shape.rank(), false, attributes);
+  if (dims.lead < 1 || dims.out < 1) return Internal("x {} with w {}", x.shape.ToString(), w.shape.ToString());
+  for (int i = 0; i < dims.in; ++i) {
+    if (x.shape[dims.lead + i] != w.shape[dims.out + i]) {
+      return Internal("x {} does not contract with w {}", x.shape.ToString(), w.shape.ToString());
+    }
+  }
+  TensorType y{.shape = {}, .dtype = x.dtype};
+  for (int l = 0; l < dims.lead; ++l) y.shape.push_back(x.shape[l]);
+  for (int o = 0; o < dims.out; ++o) {
+    y.shape.push_back(w.shape[o]);
+    if (inputs.size() == 3 && inputs[2].shape[o] != w.shape[o]) return Internal("bias {}", inputs[2].shape.ToString());
+  }
+  return std::vector<TensorType>{y};
+}
+
+Types InferDgrad(TypeSpan inputs, const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectInputs(inputs, 2, 2, "linear_dgrad"));
+  const auto& [dy, w] = std::tie(inputs[0], inputs[1]);
+  const Dims dims = DimsOf(w, dy.shape.rank(), true, attributes);
+  TensorType dx{.shape = {}, .dtype = dy.dtype};
+  for (int l = 0; l < dims.lead; ++l) dx.shape.push_back(dy.shape[l]);
+  for (int o = 0; o < dims.out; ++o) {
+    if (dy.shape[dims.lead + o] != w.shape[o]) return Internal("dy {}, w {}", dy.shape.ToString(), w.shape.ToString());
+  }
+  for (int i = 0; i < dims.in; ++i) dx.shape.push_back(w.shape[dims.out + i]);
+  return std::vector<TensorType>{dx};
+}
+
+Types InferWgrad(TypeSpan inputs, const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectInputs(inputs, 2, 2, "linear_wgrad"));
+  const auto& [dy, x] = std::tie(inputs[0], inputs[1]);
+  const int in = static_cast<int>(attributes.Int("in_dims"));
+  const int lead = x.shape.rank() - in;
+  TensorType dw{.shape = {}, .dtype = StatisticsDType(dy.dtype)};
+  for (int l = 0; l < lead; ++l) {
+    if (dy.shape[l] != x.shape[l]) return Internal("dy {}, x {}", dy.shape.ToString(), x.shape.ToString());
+  }
+  for (int o = lead; o < dy.shape.rank(); ++o) dw.shape.push_back(dy.shape[o]);
+  for (int i = lead; i < x.shape.rank(); ++i) dw.shape.push_back(x.shape[i]);
+  return std::vector<TensorType>{dw};
+}
+
+// 2·M·N·K: the product of x's elements with the output dims.
+Cost LinearCost(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
+  const int in = static_cast<int>(attributes.Int("in_dims"));
+  const Shape& w = inputs[1].shape;
+  const double out = static_cast<double>(w.elements(0, w.rank() - in));
+  return {2.0 * Elements(inputs[0]) * out, Bytes(inputs) + Bytes(outputs)};
+}
+Cost DgradCost(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
+  const int in = static_cast<int>(attributes.Int("in_dims"));
+  const Shape& w = inputs[1].shape;
+  const double contracted = static_cast<double>(w.elements(w.rank() - in, w.rank()));
+  return {2.0 * Elements(inputs[0]) * contracted, Bytes(inputs) + Bytes(outputs)};
+}
+Cost WgradCost(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
+  const int in = static_cast<int>(attributes.Int("in_dims"));
+  const Shape& x = inputs[1].shape;
+  const double contracted = static_cast<double>(x.elements(x.rank() - in, x.rank()));
+  return {2.0 * Elements(inputs[0]) * contracted, Bytes(inputs) + Bytes(outputs)};
+}
+
+ValueIds LinearGradient(GradientContext& context) {
+  const graph::Node& node = context.node;
+  const ValueId dy = context.d_outputs[0];
+  ValueIds gradients(node.inputs.size(), kNoValue);
+  gradients[0] = context.graph->Emit1(kLinearDgrad, "d_" + node.name + ".x", {dy, node.inputs[1]}, node.attributes);
+  const std::array<ValueId, 1> into = {context.accumulators[1]};
+  const ValueIds dw =
+      context.graph->Emit(kLinearWgrad, "d_" + node.name + ".w", {dy, node.inputs[0]}, node.attributes, into);
+  if (into[0] == kNoValue) gradients[1] = dw[0];
+  if (node.inputs.size() == 3) {
+    const std::array<ValueId, 1> into_bias = {context.accumulators[2]};
+    const std::int64_t bias_dims = context.graph->value(node.inputs[2]).type.shape.rank();
+    const ValueIds db = context.graph->Emit(kBiasGrad, "d_" + node.name + ".b", {dy}, {{"dims", bias_dims}}, into_bias);
+    if (into_bias[0] == kNoValue) gradients[2] = db[0];
+  }
+  return gradients;
+}
+
+std::vector<Signature> LinearSignatures(TypeSpan inputs, const Attributes& attributes, bool parameter_split) {
+  const Dims dims = DimsOf(inputs[1], inputs[0].shape.rank(), false, attributes);
+  const bool bias = inputs.size() == 3;
+  const auto with_bias = [&](Signature signature, Placement placement) {
+    if (bias) signature.inputs.push_back(placement);
+    return signature;
+  };
+  std::vector<Signature> signatures;
+  if (parameter_split) {
+    const int o = OutSplit(attributes);
+    const int i = InSplit(attributes);
+    signatures.push_back(with_bias({{Placement::R(), Placement::S(o)}, {Placement::S(dims.lead + o)}}, Placement::S(o)));
+    if (!bias) {
+      signatures.push_back({{Placement::S(dims.lead + i), Placement::S(dims.out + i)}, {Placement::P()}});
+    }
+  } else {
+    for (int l = 0; l < dims.lead; ++l) {
+      signatures.push_back(with_bias({{Placement::S(l), Placement::R()}, {Placement::S(l)}}, Placement::R()));
+    }
+  }
+  signatures.push_back(with_bias({{Placement::R(), Placement::R()}, {Placement::R()}, true}, Placement::R()));
+  return signatures;
+}
+
+std::vector<Signature> DgradSignatures(TypeSpan inputs, const Attributes& attributes, bool parameter_split) {
+  const Dims dims = DimsOf(inputs[1], inputs[0].shape.rank(), true, attributes);
+  std::vector<Signature> signatures;
+  if (parameter_split) {
+    const int o = OutSplit(attributes);
+    const int i = InSplit(attributes);
+    signatures.push_back({{Placement::S(dims.lead + o), Placement::S(o)}, {Placement::P()}});
+    signatures.push_back({{Placement::R(), Placement::S(dims.out + i)}, {Placement::S(dims.lead + i)}});
+  } else {
+    for (int l = 0; l < dims.lead; ++l) signatures.push_back({{Placement::S(l), Placement::R()}, {Placement::S(l)}});
+  }
+  signatures.push_back({{Placement::R(), Placement::R()}, {Placement::R()}, true});
+  return signatures;
+}
+
+std::vector<Signature> WgradSignatures(TypeSpan inputs, const Attributes& attributes, bool parameter_split) {
+  const int lead = inputs[1].shape.rank() - static_cast<int>(attributes.Int("in_dims"));
+  const int out = inputs[0].shape.rank() - lead;
+  std::vector<Signature> signatures;
+  if (parameter_split) {
+    const int o = OutSplit(attributes);
+    const int i = InSplit(attributes);
+    signatures.push_back({{Placement::S(lead + o), Placement::R()}, {Placement::S(o)}});
+    signatures.push_back({{Placement::R(), Placement::S(lead + i)}, {Placement::S(out + i)}});
+  } else {
+    for (int l = 0; l < lead; ++l) signatures.push_back({{Placement::S(l), Placement::S(l)}, {Placement::P()}});
+  }
+  signatures.push_back({{Placement::R(), Placement::R()}, {Placement::R()}, true});
+  return signatures;
+}
+
+}  // namespace
+
+const OpDef kLinear{.name = "linear",
+                    .infer = InferLinear,
+                    .cost = LinearCost,
+                    .gradient = LinearGradient,
+                    .signatures = LinearSignatures};
+const OpDef kLinearDgrad{
+    .name = "linear_dgrad", .infer = InferDgrad, .cost = DgradCost, .signatures = DgradSignatures};
+const OpDef kLinearWgrad{.name = "linear_wgrad",
+                         .infer = InferWgrad,
+                         .cost = WgradCost,
+                         .signatures = WgradSignatures,
+                         .accumulates = 1};
+
+}  // namespace engine::ops

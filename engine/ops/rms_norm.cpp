@@ -1,0 +1,81 @@
+// RMSNorm (Zhang & Sennrich, arXiv:1910.07467) over the last dim: y = x · rstd · γ, rstd = 1/√(mean_D(x²) + ε)
+//
+//   inputs x[…, D], gamma[D]; attribute epsilon; outputs y, rstd[…] (in fp32 or wider).
+//   rms_norm_grad(dy, x, gamma, rstd) → dx, dγ += Σ dy·x·rstd:
+//     dx = rstd · (dy·γ − x·rstd² · mean_D(dy·γ·x))
+// Placement: any split but that of D; a split leading dim makes dγ partial.
+// Backward saves x, rstd.
+#include <array>
+
+#include "engine/ops/common.h"
+#include "engine/ops/ops.h"
+
+namespace engine::ops {
+namespace {
+
+Types InferForward(TypeSpan inputs, const Attributes&) {
+  RETURN_IF_ERROR(ExpectInputs(inputs, 2, 2, "rms_norm"));
+  const Shape& x = inputs[0].shape;
+  if (inputs[1].shape != Shape{x[x.rank() - 1]}) {
+    return Internal("rms_norm of {} with gamma {}", x.ToString(), inputs[1].shape.ToString());
+  }
+  TensorType rstd{.shape = {}, .dtype = StatisticsDType(inputs[0].dtype)};
+  for (int dim = 0; dim + 1 < x.rank(); ++dim) rstd.shape.push_back(x[dim]);
+  return std::vector<TensorType>{inputs[0], rstd};
+}
+
+Types InferBackward(TypeSpan inputs, const Attributes&) {
+  RETURN_IF_ERROR(ExpectInputs(inputs, 4, 4, "rms_norm_grad"));
+  return std::vector<TensorType>{
+      inputs[1], {.shape = inputs[2].shape, .dtype = StatisticsDType(inputs[2].dtype)}};
+}
+
+Cost ForwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+  return {4.0 * Elements(inputs[0]), Bytes(inputs) + Bytes(outputs)};
+}
+Cost BackwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+  return {10.0 * Elements(inputs[0]), Bytes(inputs) + Bytes(outputs)};
+}
+
+ValueIds Gradient(GradientContext& context) {
+  const graph::Node& node = context.node;
+  const std::array<ValueId, 2> into = {kNoValue, context.accumulators[1]};
+  const ValueIds outputs =
+      context.graph->Emit(kRmsNormGrad, "d_" + node.name,
+                          {context.d_outputs[0], node.inputs[0], node.inputs[1], node.outputs[1]}, node.attributes, into);
+  return {outputs[0], into[1] == kNoValue ? outputs[1] : kNoValue};
+}
+
+std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, bool) {
+  std::vector<Signature> signatures = {{{Placement::R(), Placement::R()}, {Placement::R(), Placement::R()}}};
+  for (int dim = 0; dim + 1 < inputs[0].shape.rank(); ++dim) {
+    const Placement p = Placement::S(dim);
+    signatures.push_back({{p, Placement::R()}, {p, p}});
+  }
+  return signatures;
+}
+
+std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, bool) {
+  const Placement r = Placement::R();
+  std::vector<Signature> signatures = {{{r, r, r, r}, {r, r}}};
+  for (int dim = 0; dim + 1 < inputs[0].shape.rank(); ++dim) {
+    const Placement p = Placement::S(dim);
+    signatures.push_back({{p, p, r, p}, {p, Placement::P()}});
+  }
+  return signatures;
+}
+
+}  // namespace
+
+const OpDef kRmsNorm{.name = "rms_norm",
+                     .infer = InferForward,
+                     .cost = ForwardCost,
+                     .gradient = Gradient,
+                     .signatures = ForwardSignatures};
+const OpDef kRmsNormGrad{.name = "rms_norm_grad",
+                         .infer = InferBackward,
+                         .cost = BackwardCost,
+                         .signatures = BackwardSignatures,
+                         .accumulates = 2};
+
+}  // namespace engine::ops

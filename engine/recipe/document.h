@@ -1,0 +1,50 @@
+// TOML text as a tree in which every key and value knows its place. The only door to toml++.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/base/diagnostic.h"
+#include "engine/recipe/source.h"
+
+namespace engine::recipe {
+
+struct Entry;
+
+struct Node {
+  enum class Kind { kTable, kArray, kString, kInteger, kFloat, kBoolean, kDateTime };
+  Kind kind = Kind::kTable;
+  Mark mark;  // of the value; of the header for a [table]
+  std::string string;
+  std::int64_t integer = 0;
+  double number = 0.0;
+  bool boolean = false;
+  std::vector<Node> items;     // kArray
+  std::vector<Entry> entries;  // kTable, in order of place
+};
+
+struct Entry {
+  std::string key;
+  Mark key_mark;
+  Node value;
+};
+
+struct Document {
+  SourcePtr source;
+  Node root;
+};
+
+// Limits on what is handed to the parser, so that it neither recurses deeply nor fills the memory.
+constexpr int kMaxNesting = 64;
+constexpr int kMaxTokens = 200'000;
+
+// nullopt, with the reason in `diagnostics`, where the text is not TOML or is beyond the limits.
+std::optional<Document> ParseToml(SourcePtr source, std::vector<Diagnostic>* diagnostics);
+
+// "the integer 12", "the string \"12\"", "a table": what was found, for messages.
+std::string Describe(const Node& node);
+
+}  // namespace engine::recipe

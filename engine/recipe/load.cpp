@@ -1,0 +1,195 @@
+#include "engine/recipe/load.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "engine/base/status.h"
+#include "engine/recipe/document.h"
+#include "engine/recipe/parse.h"
+#include "engine/recipe/set_argument.h"
+#include "engine/recipe/source.h"
+#include "engine/recipe/validate.h"
+
+namespace engine::recipe {
+namespace {
+
+namespace fs = std::filesystem;
+using Origin = Provenance::Origin;
+
+constexpr std::size_t kMaxExtendsDepth = 16;
+constexpr std::size_t kMaxFiles = 256;
+
+// Reads a tree of files that extend each other, each file once.
+class FileLoader {
+ public:
+  FileLoader(const std::string& root, std::vector<Diagnostic>* diagnostics)
+      : root_(root), diagnostics_(diagnostics) {}
+
+  // False if a file was not read or not parsed: what is missing then is not the author's omission.
+  bool complete() const { return complete_; }
+
+  Settings LoadRoot(const std::string& path) {
+    return LoadFile(path, [&](const std::string& message) {
+      diagnostics_->push_back({Severity::kError, {path, 0, 0, 1}, message, "", ""});
+    });
+  }
+
+  // What a parsed document says, on top of all that it extends.
+  Settings Resolve(const Document& document, const std::string& path) {
+    std::vector<ExtendsEntry> extends;
+    const Settings own = ParseSettings(document, Origin::kFile, &extends, diagnostics_);
+    Settings settings;
+    for (const ExtendsEntry& entry : extends) {
+      const std::string next = (fs::path(path).parent_path() / entry.path).string();
+      settings.Override(LoadFile(next, [&](const std::string& message) {
+        diagnostics_->push_back(document.source->Error(entry.mark, "extends: " + message));
+      }));
+    }
+    settings.Override(own);
+    return settings;
+  }
+
+ private:
+  struct Open {
+    std::string canonical;
+    std::string shown;
+  };
+
+  template <typename Report>
+  Settings LoadFile(const std::string& path, const Report& report) {
+    const absl::StatusOr<std::string> canonical = ResolvePath(path, root_);
+    if (!canonical.ok()) return Fail(report, Message(canonical.status()));
+    const std::string shown = fs::path(path).lexically_normal().string();
+    if (std::optional<std::string> problem = Recursion(*canonical, shown)) return Fail(report, *problem);
+    if (const auto known = resolved_.find(*canonical); known != resolved_.end()) return known->second;
+    if (resolved_.size() + stack_.size() >= kMaxFiles) {
+      return Fail(report, fmt::format("'{}' is one file too many; a recipe reads at most {}", shown, kMaxFiles));
+    }
+    absl::StatusOr<std::string> text = ReadRecipeFile(*canonical);
+    if (!text.ok()) return Fail(report, Message(text.status()));
+    stack_.push_back({*canonical, shown});
+    Settings settings;
+    const auto source = std::make_shared<const Source>(shown, *std::move(text));
+    if (const std::optional<Document> document = ParseToml(source, diagnostics_)) {
+      settings = Resolve(*document, path);
+    } else {
+      complete_ = false;
+    }
+    stack_.pop_back();
+    return resolved_[*canonical] = std::move(settings);
+  }
+
+  template <typename Report>
+  Settings Fail(const Report& report, const std::string& message) {
+    complete_ = false;
+    report(message);
+    return {};
+  }
+
+  std::optional<std::string> Recursion(const std::string& canonical, const std::string& shown) const {
+    const auto first = std::find_if(stack_.begin(), stack_.end(),
+                                    [&](const Open& open) { return open.canonical == canonical; });
+    if (first != stack_.end()) {
+      std::string chain;
+      for (auto open = first; open != stack_.end(); ++open) chain += open->shown + " → ";
+      return fmt::format("a cycle: {}{}", chain, first->shown);
+    }
+    if (stack_.size() < kMaxExtendsDepth) return std::nullopt;
+    return fmt::format("'{}' is {} files deep; at most {} may extend one another", shown, stack_.size() + 1,
+                       kMaxExtendsDepth);
+  }
+
+  std::string root_;
+  std::vector<Diagnostic>* diagnostics_;
+  std::vector<Open> stack_;
+  std::map<std::string, Settings> resolved_;  // by canonical path
+  bool complete_ = true;
+};
+
+void ApplySettings(const Settings& settings, Recipe* recipe) {
+  for (const Field& field : Fields()) {
+    const auto setting = settings.values.find(field.key);
+    if (setting == settings.values.end()) {
+      recipe->provenance[field.key] = {Origin::kDefault, {"<default>", 0, 0, 1}, ""};
+      continue;
+    }
+    Set(field, setting->second.value, recipe);
+    recipe->provenance[field.key] = setting->second.provenance;
+  }
+}
+
+// Missing keys are reported where their table, or the nearest one around it, is opened; else at the whole file.
+void ReportMissing(const Settings& settings, const std::string& path, std::vector<Diagnostic>* diagnostics,
+                   std::set<std::string>* missing) {
+  for (const Field& field : Fields()) {
+    if (!field.required || settings.values.contains(field.key) || settings.broken.contains(field.key)) continue;
+    missing->insert(field.key);
+    Diagnostic diagnostic;
+    diagnostic.span = {path, 0, 0, 1};
+    for (std::string table = field.table();; table.resize(table.rfind('.'))) {
+      if (const auto header = settings.headers.find(table); header != settings.headers.end()) {
+        diagnostic.span = header->second.span;
+        diagnostic.source_line = header->second.source_line;
+        break;
+      }
+      if (table.rfind('.') == std::string::npos) break;
+    }
+    diagnostic.message = fmt::format("{} is required", field.key);
+    diagnostic.hint = field.doc;
+    diagnostics->push_back(std::move(diagnostic));
+  }
+}
+
+LoadResult Finish(Settings settings, bool complete, const std::string& path, const LoadOptions& options,
+                  std::vector<Diagnostic> diagnostics) {
+  LoadResult result;
+  result.recipe.path = path;
+  for (std::size_t i = 0; i < options.sets.size(); ++i) {
+    settings.Override(ParseSetArgument(options.sets[i], static_cast<int>(i) + 1, &diagnostics));
+  }
+  ApplySettings(settings, &result.recipe);
+  if (complete) {
+    std::set<std::string> unusable = settings.broken;
+    ReportMissing(settings, path, &diagnostics, &unusable);
+    const std::vector<Diagnostic> clashes = Validate(result.recipe, unusable);
+    diagnostics.insert(diagnostics.end(), clashes.begin(), clashes.end());
+  }
+  SortAndUnique(&diagnostics);
+  result.diagnostics = std::move(diagnostics);
+  return result;
+}
+
+}  // namespace
+
+LoadResult Load(const std::string& path, const LoadOptions& options) {
+  std::vector<Diagnostic> diagnostics;
+  FileLoader loader(options.root, &diagnostics);
+  Settings settings = loader.LoadRoot(path);
+  const std::string shown = fs::path(path).lexically_normal().string();
+  return Finish(std::move(settings), loader.complete(), shown, options, std::move(diagnostics));
+}
+
+LoadResult LoadText(const std::string& text, const std::string& name, const LoadOptions& options) {
+  std::vector<Diagnostic> diagnostics;
+  Settings settings;
+  bool complete = true;
+  const auto source = std::make_shared<const Source>(name, text);
+  if (text.size() > kMaxRecipeBytes) {
+    diagnostics.push_back(source->Error(
+        {}, fmt::format("the text has {} bytes, and a recipe has at most {}", text.size(), kMaxRecipeBytes)));
+    complete = false;
+  } else if (const std::optional<Document> document = ParseToml(source, &diagnostics)) {
+    settings = ParseSettings(*document, Origin::kFile, nullptr, &diagnostics);
+  } else {
+    complete = false;
+  }
+  return Finish(std::move(settings), complete, name, options, std::move(diagnostics));
+}
+
+}  // namespace engine::recipe

@@ -1,0 +1,259 @@
+#include "engine/recipe/parse.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "engine/base/units.h"
+
+namespace engine::recipe {
+namespace {
+
+constexpr std::size_t kMaxErrors = 100;  // of one source; a file with more is no recipe
+
+std::string Quoted(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + QuoteToml(word);
+  return text;
+}
+
+std::string WithArticle(const std::string& noun) {
+  return (noun.front() == 'i' ? "an " : "a ") + noun;
+}
+
+bool IsTable(const std::string& name) {
+  return std::any_of(Tables().begin(), Tables().end(), [&](const TableDoc& t) { return t.name == name; });
+}
+
+class Parser {
+ public:
+  Parser(const Source& source, Provenance::Origin origin, std::vector<ExtendsEntry>* extends,
+         std::vector<Diagnostic>* diagnostics)
+      : source_(source), origin_(origin), extends_(extends), diagnostics_(diagnostics) {}
+
+  Settings Parse(const Node& root) {
+    ParseTable(root, "");
+    return std::move(settings_);
+  }
+
+ private:
+  void Error(const Mark& mark, std::string message, std::string hint = "") {
+    if (errors_ == kMaxErrors) {
+      diagnostics_->push_back(
+          source_.Error({}, fmt::format("more than {} mistakes; the rest is not shown", kMaxErrors)));
+    }
+    if (errors_++ < kMaxErrors) {
+      diagnostics_->push_back(source_.Error(mark, std::move(message), std::move(hint)));
+    }
+  }
+
+  Provenance ProvenanceOf(const Mark& mark) const {
+    return {origin_, source_.Span(mark), source_.Line(mark.line)};
+  }
+
+  void ParseTable(const Node& table, const std::string& name) {
+    if (!name.empty()) settings_.headers.emplace(name, ProvenanceOf(table.mark));
+    for (const Entry& entry : table.entries) {
+      if (errors_ > kMaxErrors) return;
+      const std::string key = name.empty() ? entry.key : name + "." + entry.key;
+      if (name.empty() && entry.key == "extends" && extends_ != nullptr) {
+        ParseExtends(entry);
+      } else if (IsTable(key)) {
+        if (entry.value.kind == Node::Kind::kTable) {
+          ParseTable(entry.value, key);
+        } else {
+          Error(entry.value.mark, fmt::format("{} must be a table, found {}", key, Describe(entry.value)),
+                fmt::format("write [{}], and its keys below", key));
+          BreakTable(key);
+        }
+      } else if (const Field* field = FindField(key)) {
+        ParseField(*field, entry.value);
+      } else {
+        UnknownKey(entry, name);
+      }
+    }
+  }
+
+  void BreakTable(const std::string& name) {
+    for (const Field& field : Fields()) {
+      if (field.key.rfind(name + ".", 0) == 0) settings_.broken.insert(field.key);
+    }
+  }
+
+  void ParseExtends(const Entry& entry) {
+    const Node& value = entry.value;
+    if (value.kind == Node::Kind::kString) {
+      extends_->push_back({value.string, value.mark});
+      return;
+    }
+    if (value.kind != Node::Kind::kArray) {
+      Error(value.mark, fmt::format("extends must be a path or a list of paths, found {}", Describe(value)));
+      return;
+    }
+    for (const Node& item : value.items) {
+      if (item.kind == Node::Kind::kString) {
+        extends_->push_back({item.string, item.mark});
+      } else {
+        Error(item.mark, fmt::format("extends must be a list of paths, found {} in it", Describe(item)));
+      }
+    }
+  }
+
+  void UnknownKey(const Entry& entry, const std::string& table) {
+    std::vector<std::string> siblings;
+    for (const Field& field : Fields()) {
+      if (field.table() == table) siblings.push_back(field.name());
+    }
+    for (const TableDoc& known : Tables()) {
+      const std::size_t dot = known.name.rfind('.');
+      const std::string parent = dot == std::string::npos ? "" : known.name.substr(0, dot);
+      if (parent == table) siblings.push_back(dot == std::string::npos ? known.name : known.name.substr(dot + 1));
+    }
+    if (table.empty() && extends_ != nullptr) siblings.emplace_back("extends");
+    std::string hint = NearestWord(entry.key, siblings);
+    if (!hint.empty()) {
+      hint = fmt::format("did you mean '{}'?", hint);
+    } else {
+      hint = ElsewhereHint(entry.key);
+    }
+    const bool is_section = table.empty() && entry.value.kind == Node::Kind::kTable;
+    Error(entry.key_mark,
+          fmt::format("unknown {} '{}'{}", is_section ? "section" : "key", Shortened(entry.key),
+                      table.empty() ? "" : fmt::format(" in [{}]", table)),
+          std::move(hint));
+  }
+
+  static std::string Shortened(const std::string& key) {
+    constexpr std::size_t kMaxShown = 80;
+    return key.size() <= kMaxShown ? key : key.substr(0, kMaxShown) + "…";
+  }
+
+  // A key that another table has.
+  static std::string ElsewhereHint(const std::string& name) {
+    std::string tables;
+    for (const Field& field : Fields()) {
+      if (field.name() == name) tables += fmt::format("{}[{}]", tables.empty() ? "" : ", ", field.table());
+    }
+    return tables.empty() ? "" : fmt::format("'{}' is a key of {}", name, tables);
+  }
+
+  void ParseField(const Field& field, const Node& node) {
+    std::optional<FieldValue> value =
+        std::visit([&](const auto& sample) { return Read(field, node, sample); }, DefaultOf(field));
+    if (!value.has_value()) {
+      settings_.broken.insert(field.key);
+      return;
+    }
+    settings_.values[field.key] = {*std::move(value), ProvenanceOf(node.mark)};
+  }
+
+  // `sample` only chooses the type.
+  template <typename T>
+  std::optional<FieldValue> Read(const Field& field, const Node& node, const T& /*sample*/) {
+    std::optional<T> value = ReadScalar<T>(field, node);
+    if (!value.has_value()) return std::nullopt;
+    return FieldValue(*std::move(value));
+  }
+
+  template <typename T>
+  std::optional<FieldValue> Read(const Field& field, const Node& node, const std::vector<T>& /*sample*/) {
+    if (node.kind != Node::Kind::kArray) {
+      WrongType(field, node);
+      return std::nullopt;
+    }
+    std::vector<T> values;
+    bool good = true;
+    for (const Node& item : node.items) {
+      std::optional<T> value = ReadScalar<T>(field, item);
+      if (value.has_value()) {
+        values.push_back(*std::move(value));
+      } else {
+        good = false;
+      }
+    }
+    if (!good) return std::nullopt;
+    return FieldValue(std::move(values));
+  }
+
+  template <typename T>
+  std::optional<T> ReadScalar(const Field& field, const Node& node) {
+    if constexpr (std::is_same_v<T, std::string>) {
+      if (node.kind == Node::Kind::kString) return CheckWord(field, node);
+    } else if constexpr (std::is_same_v<T, bool>) {
+      if (node.kind == Node::Kind::kBoolean) return node.boolean;
+    } else if constexpr (std::is_same_v<T, std::int64_t>) {
+      if (node.kind == Node::Kind::kInteger) return CheckRange(field, node, node.integer);
+      if (field.bytes && node.kind == Node::Kind::kString) return ReadBytes(field, node);
+    } else {
+      if (node.kind == Node::Kind::kFloat) return CheckRange(field, node, node.number);
+      if (node.kind == Node::Kind::kInteger) return CheckRange(field, node, static_cast<double>(node.integer));
+    }
+    WrongType(field, node);
+    return std::nullopt;
+  }
+
+  void WrongType(const Field& field, const Node& node) {
+    Error(node.mark,
+          fmt::format("{} must be {}, found {}", field.key, WithArticle(field.type_name()), Describe(node)),
+          field.bytes ? "write an integer, or a string such as \"141 GB\" or \"64 MiB\"" : "");
+  }
+
+  std::optional<std::string> CheckWord(const Field& field, const Node& node) {
+    if (field.words.empty() ||
+        std::find(field.words.begin(), field.words.end(), node.string) != field.words.end()) {
+      return node.string;
+    }
+    const std::string nearest = NearestWord(node.string, field.words);
+    Error(node.mark,
+          field.words.size() == 1
+              ? fmt::format("{} must be {}, found {}", field.key, Quoted(field.words), Describe(node))
+              : fmt::format("{} must be one of {}, found {}", field.key, Quoted(field.words), Describe(node)),
+          nearest.empty() ? "" : fmt::format("did you mean \"{}\"?", nearest));
+    return std::nullopt;
+  }
+
+  template <typename T>
+  std::optional<T> CheckRange(const Field& field, const Node& node, T value) {
+    if (!std::isfinite(static_cast<double>(value))) {
+      Error(node.mark, fmt::format("{} must be a finite number, found {}", field.key, value));
+      return std::nullopt;
+    }
+    if (field.range.Contains(static_cast<double>(value))) return value;
+    Error(node.mark, fmt::format("{} must be {}, found {}", field.key, field.range.ToText(), value));
+    return std::nullopt;
+  }
+
+  std::optional<std::int64_t> ReadBytes(const Field& field, const Node& node) {
+    const std::optional<std::int64_t> bytes = ParseBytes(node.string);
+    if (bytes.has_value()) return CheckRange(field, node, *bytes);
+    Error(node.mark, fmt::format("{} is {}, which is no size", field.key, Describe(node)),
+          "write an integer, or a string such as \"141 GB\" or \"64 MiB\"");
+    return std::nullopt;
+  }
+
+  const Source& source_;
+  Provenance::Origin origin_;
+  std::vector<ExtendsEntry>* extends_;
+  std::vector<Diagnostic>* diagnostics_;
+  Settings settings_;
+  std::size_t errors_ = 0;
+};
+
+}  // namespace
+
+void Settings::Override(const Settings& later) {
+  for (const auto& [key, setting] : later.values) values[key] = setting;
+  broken.insert(later.broken.begin(), later.broken.end());
+  for (const auto& [table, provenance] : later.headers) headers[table] = provenance;
+}
+
+Settings ParseSettings(const Document& document, Provenance::Origin origin, std::vector<ExtendsEntry>* extends,
+                       std::vector<Diagnostic>* diagnostics) {
+  return Parser(*document.source, origin, extends, diagnostics).Parse(document.root);
+}
+
+}  // namespace engine::recipe

@@ -1,0 +1,107 @@
+#include "engine/recipe/scan.h"
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "engine/recipe/document.h"
+
+namespace engine::recipe {
+namespace {
+
+using Byte = unsigned char;
+
+// Length of the UTF-8 sequence at `at` (RFC 3629: no overlong forms, no surrogates, at most U+10FFFF); 0 if invalid.
+std::size_t SequenceLength(std::string_view text, std::size_t at) {
+  const Byte first = static_cast<Byte>(text[at]);
+  if (first < 0x80) return 1;
+  const std::size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+  if (first < 0xC2 || first > 0xF4 || at + length > text.size()) return 0;
+  std::uint32_t code = first & (0xFFU >> (length + 1));
+  for (std::size_t i = 1; i < length; ++i) {
+    const Byte next = static_cast<Byte>(text[at + i]);
+    if ((next & 0xC0) != 0x80) return 0;
+    code = code << 6 | (next & 0x3FU);
+  }
+  const bool overlong = (length == 3 && code < 0x800) || (length == 4 && code < 0x10000);
+  const bool surrogate = code >= 0xD800 && code <= 0xDFFF;
+  return overlong || surrogate || code > 0x10FFFF ? 0 : length;
+}
+
+std::optional<Diagnostic> FindInvalidUtf8(const Source& source) {
+  const std::string_view text = source.text();
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t length = SequenceLength(text, at);
+    if (length == 0) {
+      return source.Error(source.MarkOfOffset(at),
+                          fmt::format("invalid UTF-8: byte 0x{:02x}", static_cast<Byte>(text[at])),
+                          "save the file as UTF-8");
+    }
+    if (text[at] == '\0') return source.Error(source.MarkOfOffset(at), "a recipe cannot have a NUL byte");
+    at += length;
+  }
+  return std::nullopt;
+}
+
+// Offset just after the string that begins at `at` (any of TOML's four kinds).
+std::size_t SkipString(std::string_view text, std::size_t at) {
+  const char quote = text[at];
+  const std::string_view triple = quote == '"' ? "\"\"\"" : "'''";
+  const bool multi_line = text.substr(at, 3) == triple;
+  const std::string_view end = multi_line ? triple : triple.substr(0, 1);
+  for (at += end.size(); at < text.size(); ++at) {
+    if (quote == '"' && text[at] == '\\') {
+      ++at;
+    } else if (text.substr(at, end.size()) == end) {
+      return at + end.size();
+    } else if (!multi_line && text[at] == '\n') {
+      return at;
+    }
+  }
+  return text.size();
+}
+
+}  // namespace
+
+std::optional<Diagnostic> FindUnsafeText(const Source& source) {
+  if (std::optional<Diagnostic> invalid = FindInvalidUtf8(source)) return invalid;
+  const std::string_view text = source.text();
+  int depth = 0;
+  int dots = 0;
+  int tokens = 0;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    if (c == '"' || c == '\'') {
+      at = SkipString(text, at) - 1;
+      continue;
+    }
+    if (c == '#') {
+      at = text.find('\n', at);
+      if (at == std::string_view::npos) break;
+      dots = 0;
+      continue;
+    }
+    if (c == '[' || c == '{') ++depth;
+    if ((c == ']' || c == '}') && depth > 0) --depth;
+    if (c == '.') {
+      ++dots;
+    } else if (std::string_view("[]{}=,\n").find(c) != std::string_view::npos) {
+      dots = 0;
+    }
+    if (std::string_view("[{=,.").find(c) != std::string_view::npos) ++tokens;
+    if (depth > kMaxNesting || dots > kMaxNesting) {
+      return source.Error(source.MarkOfOffset(at), fmt::format("nested more than {} deep; a recipe nests 3 deep",
+                                                               kMaxNesting));
+    }
+    if (tokens > kMaxTokens) {
+      return source.Error(source.MarkOfOffset(at), fmt::format("more than {} values; a recipe has about 100",
+                                                               kMaxTokens));
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace engine::recipe

@@ -1,0 +1,62 @@
+#include "engine/recipe/set_argument.h"
+
+#include <cctype>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+namespace engine::recipe {
+namespace {
+
+constexpr const char* kName = "--set";
+
+// A value that TOML would refuse, but that can only mean a string: it begins like a word or a path.
+bool IsBareWord(std::string_view text) {
+  if (text.empty()) return false;
+  const unsigned char first = static_cast<unsigned char>(text[0]);
+  if (std::isalpha(first) == 0 && text[0] != '_' && text[0] != '/' && text[0] != '.' && text[0] != '~') return false;
+  return text.find_first_of("\n\r\"'[]{}=#\\") == std::string_view::npos;
+}
+
+// The argument as a document: TOML reads "a.b=value" as it stands, and columns stay the argument's own.
+std::optional<Document> ParseArgument(const std::string& argument, std::size_t equals, int ordinal,
+                                      std::vector<Diagnostic>* diagnostics) {
+  const auto source = std::make_shared<const Source>(kName, argument, ordinal);
+  std::vector<Diagnostic> problems;
+  std::optional<Document> document = ParseToml(source, &problems);
+  if (document.has_value()) return document;
+  if (IsBareWord(std::string_view(argument).substr(equals + 1))) {
+    const std::string quoted =
+        argument.substr(0, equals + 1) + "\"" + argument.substr(equals + 1) + "\"";
+    std::vector<Diagnostic> ignored;
+    document = ParseToml(std::make_shared<const Source>(kName, quoted, ordinal), &ignored);
+    if (document.has_value()) {
+      document->source = source;  // shown without the quotes that we added
+      return document;
+    }
+  }
+  diagnostics->insert(diagnostics->end(), problems.begin(), problems.end());
+  return std::nullopt;
+}
+
+}  // namespace
+
+Settings ParseSetArgument(const std::string& argument, int ordinal, std::vector<Diagnostic>* diagnostics) {
+  const Source source(kName, argument, ordinal);
+  const std::size_t equals = argument.find('=');
+  const Mark whole = {ordinal, 1, static_cast<int>(argument.size())};
+  if (equals == std::string::npos || equals == 0) {
+    diagnostics->push_back(source.Error(whole, "--set needs section.key=value", "such as parallelism.tp=2"));
+    return {};
+  }
+  if (argument.find('\n') != std::string::npos) {
+    diagnostics->push_back(source.Error(whole, "--set sets one key, and its argument is one line"));
+    return {};
+  }
+  const std::optional<Document> document = ParseArgument(argument, equals, ordinal, diagnostics);
+  if (!document.has_value()) return {};
+  return ParseSettings(*document, Provenance::Origin::kSet, nullptr, diagnostics);
+}
+
+}  // namespace engine::recipe
