@@ -1,4 +1,5 @@
-// A box: a hyper-rectangle of a logical tensor. Shards, reads and writes all speak in boxes, never in ranks' layouts.
+// A box: a hyper-rectangle of a logical tensor. Shards, reads and writes all speak in boxes, never in ranks'
+// layouts.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,8 @@ inline Box WholeBox(const Shape& shape) {
   return box;
 }
 
-// True if the ranks agree, every count is at least 1 and the box lies within the shape. Safe for hostile numbers.
+// True if the ranks agree, every count is at least 1 and the box lies within the shape. Safe for hostile
+// numbers.
 bool IsInside(const Box& box, const Shape& shape);
 
 // The common part of two boxes of one rank, if it is not empty. Two scalars' boxes always meet.

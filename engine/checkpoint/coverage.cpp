@@ -20,18 +20,21 @@ class OverlapSearch {
     std::iota(order_.begin(), order_.end(), 0);
   }
 
-  std::optional<Pair> Run() { return Search(order_, 0, 0); }
+  std::optional<Pair> Run() { return Search(order_, 0, 0, 0); }
+  bool gave_up() const { return budget_ < 0; }
 
  private:
+  static constexpr int kMostDepth = 128;
+
   std::int64_t Start(int box, int dim) const { return boxes_[box].start[dim]; }
   std::int64_t End(int box, int dim) const { return boxes_[box].start[dim] + boxes_[box].count[dim]; }
 
-  // Cuts the group by planes across `dim` that no box crosses and searches each part; `tried` dims in a row have not
-  // cut this group.
-  std::optional<Pair> Search(std::span<int> group, int dim, int tried) {
+  // Cuts the group by planes across `dim` that no box crosses and searches each part; `tried` dims in a row
+  // have not cut this group.
+  std::optional<Pair> Search(std::span<int> group, int dim, int tried, int depth) {
     if (group.size() < 2) return std::nullopt;
     const int rank = boxes_[group[0]].start.rank();
-    if (tried == rank) return Sweep(group);
+    if (tried == rank || depth == kMostDepth) return Sweep(group);
     std::sort(group.begin(), group.end(), [&](int a, int b) { return Start(a, dim) < Start(b, dim); });
     const int next_dim = (dim + 1) % rank;
     std::size_t part = 0;
@@ -42,7 +45,8 @@ class OverlapSearch {
         continue;
       }
       const bool uncut = part == 0 && i == group.size();
-      if (auto found = Search(group.subspan(part, i - part), next_dim, uncut ? tried + 1 : 1)) return found;
+      const std::span<int> cut = group.subspan(part, i - part);
+      if (auto found = Search(cut, next_dim, uncut ? tried + 1 : 1, depth + 1)) return found;
       part = i;
       if (i < group.size()) reach = End(group[i], dim);
     }
@@ -56,6 +60,7 @@ class OverlapSearch {
     std::sort(group.begin(), group.end(), [&](int a, int b) { return Start(a, 0) < Start(b, 0); });
     for (std::size_t i = 0; i < group.size(); ++i) {
       for (std::size_t j = i + 1; j < group.size() && Start(group[j], 0) < End(group[i], 0); ++j) {
+        if (--budget_ < 0) return std::nullopt;
         if (Intersect(boxes_[group[i]], boxes_[group[j]])) return Pair{group[i], group[j]};
       }
     }
@@ -64,6 +69,7 @@ class OverlapSearch {
 
   const std::vector<Box>& boxes_;
   std::vector<int> order_;
+  std::int64_t budget_ = 300'000'000;  // comparisons: seconds, where a hostile manifest could ask for years
 };
 
 // What is left of `rest` after cutting `hole` out of each of its boxes.
@@ -91,7 +97,8 @@ std::vector<Box> Subtract(const std::vector<Box>& rest, const Box& hole) {
   return left;
 }
 
-// One box that no piece covers, for the error message only: the search is quadratic, so it gives up on many pieces.
+// One box that no piece covers, for the error message only: the search is quadratic, so it gives up on many
+// pieces.
 std::string MissingPart(const Shape& shape, const std::vector<Box>& boxes) {
   constexpr std::size_t kMostBoxes = 4096;
   if (boxes.size() > kMostBoxes) return "";
@@ -112,10 +119,13 @@ absl::Status CheckCoverage(const std::string& tensor, const Shape& shape, const 
     }
     overflow = overflow || __builtin_add_overflow(covered, box.count.elements(), &covered);
   }
-  if (const std::optional<Pair> pair = OverlapSearch(boxes).Run()) {
+  OverlapSearch search(boxes);
+  if (const std::optional<Pair> pair = search.Run()) {
     return InvalidArgument("tensor {}: pieces {} and {} overlap", tensor, ToString(boxes[pair->first]),
                            ToString(boxes[pair->second]));
   }
+  if (search.gave_up())
+    return InvalidArgument("tensor {}: {} pieces too entangled to check", tensor, boxes.size());
   ENGINE_CHECK(!overflow, "disjoint boxes inside {} hold more elements than it", shape.ToString());
   if (covered == shape.elements()) return absl::OkStatus();
   return InvalidArgument("tensor {}: its {} pieces cover {} of the {} elements of {}{}", tensor, boxes.size(),

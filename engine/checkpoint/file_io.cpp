@@ -19,7 +19,8 @@
 namespace engine::checkpoint {
 namespace {
 
-constexpr std::int64_t kHashBlockBytes = std::int64_t{1} << 20;  // stays in the second-level cache between copy and hash
+constexpr std::int64_t kHashBlockBytes = std::int64_t{1}
+                                         << 20;  // stays in the second-level cache between copy and hash
 
 absl::StatusOr<File> Open(const std::string& path, int flags) {
   int fd = -1;
@@ -33,8 +34,8 @@ absl::StatusOr<File> Open(const std::string& path, int flags) {
 }  // namespace
 
 absl::Status SystemError(std::string_view operation, const std::string& path, int error_number) {
-  const std::string text = fmt::format("cannot {} {}: {}", operation, path,
-                                       std::generic_category().message(error_number));
+  const std::string text =
+      fmt::format("cannot {} {}: {}", operation, path, std::generic_category().message(error_number));
   switch (error_number) {
     case ENOENT:
       return absl::NotFoundError(text);
@@ -89,13 +90,15 @@ absl::StatusOr<std::int64_t> File::Size() const {
 }
 
 absl::Status File::Resize(std::int64_t bytes) const {
-  if (ftruncate(fd_, bytes) != 0) return SystemError(fmt::format("make room for {} bytes in", bytes), path_, errno);
+  if (ftruncate(fd_, bytes) != 0)
+    return SystemError(fmt::format("make room for {} bytes in", bytes), path_, errno);
   return absl::OkStatus();
 }
 
 absl::Status File::Reserve(std::int64_t bytes) const {
   RETURN_IF_ERROR(Resize(bytes));
-  if (bytes > 0 && fallocate(fd_, 0, 0, bytes) != 0 && errno != EOPNOTSUPP && errno != ENOSYS && errno != EINTR) {
+  if (bytes > 0 && fallocate(fd_, 0, 0, bytes) != 0 && errno != EOPNOTSUPP && errno != ENOSYS &&
+      errno != EINTR) {
     return SystemError(fmt::format("make room for {} bytes in", bytes), path_, errno);
   }
   return absl::OkStatus();
@@ -139,7 +142,8 @@ absl::Status WriteWholeFile(const std::string& path, std::string_view content) {
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path, std::int64_t most_bytes) {
   ASSIGN_OR_RETURN(File file, OpenForReading(path));
   ASSIGN_OR_RETURN(const std::int64_t bytes, file.Size());
-  if (bytes > most_bytes) return DataLoss("{} has {} bytes; at most {} are possible", path, bytes, most_bytes);
+  if (bytes > most_bytes)
+    return DataLoss("{} has {} bytes; at most {} are possible", path, bytes, most_bytes);
   std::string content(static_cast<std::size_t>(bytes), '\0');
   RETURN_IF_ERROR(file.ReadAt(content.data(), bytes, 0));
   return content;

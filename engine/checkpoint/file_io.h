@@ -31,8 +31,9 @@ class File {
   absl::Status ReadAt(void* data, std::int64_t bytes, std::int64_t offset) const;  // short files are DataLoss
   absl::StatusOr<std::int64_t> Size() const;
   absl::Status Resize(std::int64_t bytes) const;
-  absl::Status Reserve(std::int64_t bytes) const;  // resizes and, where the file system can, takes the disk space
-  absl::Status Sync() const;                       // fsync
+  absl::Status Reserve(
+      std::int64_t bytes) const;  // resizes and, where the file system can, takes the disk space
+  absl::Status Sync() const;      // fsync
 
  private:
   int fd_ = -1;
@@ -42,15 +43,16 @@ class File {
 // A status for the errno of a failed call: "cannot open PATH: No such file or directory".
 absl::Status SystemError(std::string_view operation, const std::string& path, int error_number);
 
-absl::StatusOr<File> CreateFile(const std::string& path);       // new or emptied, read and write
-absl::StatusOr<File> OpenForReading(const std::string& path);   // an ordinary file; symbolic links are refused
+absl::StatusOr<File> CreateFile(const std::string& path);      // new or emptied, read and write
+absl::StatusOr<File> OpenForReading(const std::string& path);  // an ordinary file; symbolic links are refused
 absl::StatusOr<File> OpenFolder(const std::string& path);
 absl::StatusOr<File> CreateMemoryFile(const std::string& name);  // no disk; sparse
 
 absl::Status SyncFolder(const std::string& path);
 absl::Status WriteWholeFile(const std::string& path, std::string_view content);  // and fsync
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path, std::int64_t most_bytes);
-absl::StatusOr<std::string> ChecksumOf(const std::string& path, std::int64_t bytes);  // of the first `bytes` bytes
+absl::StatusOr<std::string> ChecksumOf(const std::string& path,
+                                       std::int64_t bytes);  // of the first `bytes` bytes
 absl::Status Rename(const std::string& from, const std::string& to);
 absl::Status RemoveTree(const std::string& path);
 

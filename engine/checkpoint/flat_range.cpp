@@ -7,7 +7,8 @@
 namespace engine::checkpoint {
 namespace {
 
-// The largest box that starts at flat position `begin` and ends at or before `end`: a run of whole slices of one dim.
+// The largest box that starts at flat position `begin` and ends at or before `end`: a run of whole slices of
+// one dim.
 Box LeadingBox(const Box& local, std::int64_t begin, std::int64_t end, std::int64_t* elements) {
   const int rank = local.count.rank();
   Box box{local.start, local.count};

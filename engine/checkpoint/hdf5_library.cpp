@@ -83,7 +83,8 @@ bool PutAttribute(const Hid& object, const char* name, const std::string& text) 
   const Hid type(H5Tcopy(H5T_C_S1), H5Tclose);
   H5Tset_size(type.get(), text.size());
   const Hid space(H5Screate(H5S_SCALAR), H5Sclose);
-  const Hid attribute(H5Acreate2(object.get(), name, type.get(), space.get(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
+  const Hid attribute(H5Acreate2(object.get(), name, type.get(), space.get(), H5P_DEFAULT, H5P_DEFAULT),
+                      H5Aclose);
   return attribute.ok() && H5Awrite(attribute.get(), type.get(), text.data()) >= 0;
 }
 
@@ -91,7 +92,8 @@ bool PutAttribute(const Hid& object, const char* name, const Shape& numbers) {
   if (numbers.rank() == 0) return true;
   const Hid space = SpaceOf(Shape({numbers.rank()}));
   const std::vector<std::int64_t> values(numbers.begin(), numbers.end());
-  const Hid attribute(H5Acreate2(object.get(), name, H5T_STD_I64LE, space.get(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
+  const Hid attribute(H5Acreate2(object.get(), name, H5T_STD_I64LE, space.get(), H5P_DEFAULT, H5P_DEFAULT),
+                      H5Aclose);
   return attribute.ok() && H5Awrite(attribute.get(), H5T_NATIVE_INT64, values.data()) >= 0;
 }
 

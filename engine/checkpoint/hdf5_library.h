@@ -1,5 +1,6 @@
-// The few pieces of HDF5 that checkpoints use. HDF5 1.10 crashes the process when a disk fails under it, so it never
-// sees one: it lays its files out in memory, and our own code, whose errors are statuses, takes them to the disk.
+// The few pieces of HDF5 that checkpoints use. HDF5 1.10 crashes the process when a disk fails under it, so
+// it never sees one: it lays its files out in memory, and our own code, whose errors are statuses, takes them
+// to the disk.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -15,7 +16,8 @@
 
 namespace engine::checkpoint {
 
-// Hold one around every use of HDF5: takes its global lock once and silences its error printing in this thread.
+// Hold one around every use of HDF5: takes its global lock once and silences its error printing in this
+// thread.
 class Hdf5Session {
  public:
   Hdf5Session();
@@ -54,10 +56,10 @@ class Hid {
   Closer closer_ = nullptr;
 };
 
-Hid FileType(DType dtype);             // little-endian; bf16 and f16 are custom floats
-Hid SpaceOf(const Shape& shape);       // scalar for rank 0
-Hid LinksWithGroups();                 // link creation that makes the groups of "a/b/c"
-Hid DatasetProperties();               // no times, so that equal content gives equal bytes
+Hid FileType(DType dtype);        // little-endian; bf16 and f16 are custom floats
+Hid SpaceOf(const Shape& shape);  // scalar for rank 0
+Hid LinksWithGroups();            // link creation that makes the groups of "a/b/c"
+Hid DatasetProperties();          // no times, so that equal content gives equal bytes
 
 // A new HDF5 file in `memory`; its bytes are complete when the returned identifier is closed.
 Hid CreateHdf5File(const File& memory);

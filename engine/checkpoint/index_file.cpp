@@ -12,15 +12,16 @@ namespace {
 bool AddScalar(const Hid& file, const Manifest& manifest, std::size_t tensor) {
   const Piece& piece = manifest.pieces[tensor].front();
   const Hid links = LinksWithGroups();
-  return H5Lcreate_external(manifest.files[piece.file].name.c_str(), ("/" + piece.dataset).c_str(), file.get(),
-                            manifest.tensors[tensor].name.c_str(), links.get(), H5P_DEFAULT) >= 0;
+  return H5Lcreate_external(manifest.files[piece.file].name.c_str(), ("/" + piece.dataset).c_str(),
+                            file.get(), manifest.tensors[tensor].name.c_str(), links.get(), H5P_DEFAULT) >= 0;
 }
 
 bool MapPiece(const Hid& properties, const Hid& whole, const Manifest& manifest, const Piece& piece) {
   const std::vector<hsize_t> start(piece.box.start.begin(), piece.box.start.end());
   const std::vector<hsize_t> count(piece.box.count.begin(), piece.box.count.end());
   const Hid source = SpaceOf(piece.box.count);
-  return H5Sselect_hyperslab(whole.get(), H5S_SELECT_SET, start.data(), nullptr, count.data(), nullptr) >= 0 &&
+  return H5Sselect_hyperslab(whole.get(), H5S_SELECT_SET, start.data(), nullptr, count.data(), nullptr) >=
+             0 &&
          H5Pset_virtual(properties.get(), whole.get(), manifest.files[piece.file].name.c_str(),
                         ("/" + piece.dataset).c_str(), source.get()) >= 0;
 }

@@ -1,5 +1,6 @@
-// index.h5: every logical tensor whole, as an HDF5 virtual dataset over the shards (a scalar, which HDF5 cannot make
-// virtual, as an external link), so that h5py, h5ls and HDFView show a model. The engine itself never reads it.
+// index.h5: every logical tensor whole, as an HDF5 virtual dataset over the shards (a scalar, which HDF5
+// cannot make virtual, as an external link), so that h5py, h5ls and HDFView show a model. The engine itself
+// never reads it.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -10,7 +11,8 @@
 
 namespace engine::checkpoint {
 
-// Writes and fsyncs FOLDER/index.h5. manifest.files, tensors and pieces must be complete but for the index itself.
+// Writes and fsyncs FOLDER/index.h5. manifest.files, tensors and pieces must be complete but for the index
+// itself.
 absl::StatusOr<FileInfo> WriteIndexFile(const std::string& folder, const Manifest& manifest);
 
 }  // namespace engine::checkpoint

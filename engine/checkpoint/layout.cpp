@@ -28,7 +28,9 @@ std::string TemporaryPath(const std::string& root, std::string_view prefix, std:
 
 }  // namespace
 
-std::string IterationName(std::int64_t iteration) { return fmt::format("{}{:07d}", kIterationPrefix, iteration); }
+std::string IterationName(std::int64_t iteration) {
+  return fmt::format("{}{:07d}", kIterationPrefix, iteration);
+}
 
 std::optional<std::int64_t> ParseIterationName(std::string_view name) {
   if (!name.starts_with(kIterationPrefix)) return std::nullopt;
@@ -79,8 +81,9 @@ std::optional<Leftover> ParseLeftoverName(std::string_view name) {
     std::string_view prefix;
     LeftoverKind kind;
   };
-  for (const Row& row : {Row{kWritingPrefix, LeftoverKind::kWriting}, Row{kReplacedPrefix, LeftoverKind::kReplaced},
-                         Row{kDeletingPrefix, LeftoverKind::kDeleting}}) {
+  for (const Row& row :
+       {Row{kWritingPrefix, LeftoverKind::kWriting}, Row{kReplacedPrefix, LeftoverKind::kReplaced},
+        Row{kDeletingPrefix, LeftoverKind::kDeleting}}) {
     if (!name.starts_with(row.prefix)) continue;
     const std::string_view rest = name.substr(row.prefix.size());
     const std::size_t dash = rest.rfind('-');

@@ -4,8 +4,8 @@
 //   ROOT/iteration_0000100/index.h5                  logical tensors, whole, as virtual datasets
 //   ROOT/iteration_0000100/manifest.json             what makes the folder a checkpoint
 //   ROOT/.writing-iteration_0000100-<pid>/           a checkpoint before its commit
-//   ROOT/.replaced-iteration_0000100-<pid>/          the old one while a new one of the same iteration takes its place
-//   ROOT/.deleting-iteration_0000100-<pid>/          one that is being pruned
+//   ROOT/.replaced-iteration_0000100-<pid>/          the old one while a new one of the same iteration takes
+//   its place ROOT/.deleting-iteration_0000100-<pid>/          one that is being pruned
 #pragma once
 
 #include <cstdint>
@@ -21,12 +21,12 @@ inline constexpr std::string_view kManifestName = "manifest.json";
 inline constexpr std::string_view kIndexName = "index.h5";
 inline constexpr int kMostRanks = 1'000'000;
 
-std::string IterationName(std::int64_t iteration);                               // "iteration_0000100"
-std::optional<std::int64_t> ParseIterationName(std::string_view name);           // only names IterationName gives
-std::string IterationPath(const std::string& root, std::int64_t iteration);      // ROOT/iteration_0000100
-std::string ShardName(int rank);                                                 // "rank_00000.h5"
-bool IsShardName(std::string_view name);                                         // only names ShardName gives
-std::string DatasetName(const std::string& tensor, const Box& box);              // "adam.m/layers.0.x@0,128"
+std::string IterationName(std::int64_t iteration);                           // "iteration_0000100"
+std::optional<std::int64_t> ParseIterationName(std::string_view name);       // only names IterationName gives
+std::string IterationPath(const std::string& root, std::int64_t iteration);  // ROOT/iteration_0000100
+std::string ShardName(int rank);                                             // "rank_00000.h5"
+bool IsShardName(std::string_view name);                                     // only names ShardName gives
+std::string DatasetName(const std::string& tensor, const Box& box);          // "adam.m/layers.0.x@0,128"
 std::string JoinPath(const std::string& folder, std::string_view name);
 
 // Temporary folders of this process.

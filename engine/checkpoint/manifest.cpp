@@ -23,7 +23,8 @@ constexpr std::size_t kChecksumDigits = 32;
 // No JSON string can contain this text: inside one, its quotation marks are escaped.
 constexpr std::string_view kChecksumKey = "\"manifest_checksum\": \"";
 
-// ---------------------------------------------------------------------------------------------------- writing
+// ----------------------------------------------------------------------------------------------------
+// writing
 
 Json ToJson(const Shape& shape) { return Json(std::vector<std::int64_t>(shape.begin(), shape.end())); }
 
@@ -36,7 +37,10 @@ Json ToJson(const TensorInfo& tensor, const std::vector<Piece>& pieces) {
                     {"count", ToJson(piece.box.count)},
                     {"offset", piece.offset_bytes}});
   }
-  return {{"name", tensor.name}, {"shape", ToJson(tensor.shape)}, {"dtype", Name(tensor.dtype)}, {"pieces", list}};
+  return {{"name", tensor.name},
+          {"shape", ToJson(tensor.shape)},
+          {"dtype", Name(tensor.dtype)},
+          {"pieces", list}};
 }
 
 Json ToJson(const Manifest& manifest) {
@@ -64,15 +68,18 @@ Json ToJson(const Manifest& manifest) {
           {"tensors", std::move(tensors)}};
 }
 
-// ---------------------------------------------------------------------------------------------------- reading
+// ----------------------------------------------------------------------------------------------------
+// reading
 
-absl::Status CheckKeys(const Json& object, std::initializer_list<std::string_view> keys, const std::string& where) {
+absl::Status CheckKeys(const Json& object, std::initializer_list<std::string_view> keys,
+                       const std::string& where) {
   if (!object.is_object()) return DataLoss("{} is not an object", where);
   for (std::string_view key : keys) {
     if (!object.contains(key)) return DataLoss("{} has no \"{}\"", where, key);
   }
   for (const auto& [key, value] : object.items()) {
-    if (std::find(keys.begin(), keys.end(), key) == keys.end()) return DataLoss("{} has an unknown key", where);
+    if (std::find(keys.begin(), keys.end(), key) == keys.end())
+      return DataLoss("{} has an unknown key", where);
   }
   return absl::OkStatus();
 }
@@ -140,7 +147,8 @@ absl::StatusOr<std::vector<FileInfo>> ParseFiles(const Json& list) {
   return files;
 }
 
-absl::StatusOr<Piece> ParsePiece(const Json& item, const TensorInfo& tensor, const std::vector<FileInfo>& files) {
+absl::StatusOr<Piece> ParsePiece(const Json& item, const TensorInfo& tensor,
+                                 const std::vector<FileInfo>& files) {
   const std::string where = fmt::format("a piece of tensor {}", tensor.name);
   RETURN_IF_ERROR(CheckKeys(item, {"file", "dataset", "start", "count", "offset"}, where));
   Piece piece;
@@ -149,7 +157,8 @@ absl::StatusOr<Piece> ParsePiece(const Json& item, const TensorInfo& tensor, con
   ASSIGN_OR_RETURN(piece.box.start, Integers(item["start"], where + ": start"));
   ASSIGN_OR_RETURN(piece.box.count, Integers(item["count"], where + ": count"));
   ASSIGN_OR_RETURN(piece.offset_bytes, Integer(item["offset"], where + ": offset"));
-  if (file < 0 || file >= static_cast<std::int64_t>(files.size())) return DataLoss("{}: no file {}", where, file);
+  if (file < 0 || file >= static_cast<std::int64_t>(files.size()))
+    return DataLoss("{}: no file {}", where, file);
   piece.file = static_cast<int>(file);
   if (!IsInside(piece.box, tensor.shape)) return DataLoss("{} is outside its shape", where);
   const std::int64_t bytes = piece.box.count.elements() * SizeOf(tensor.dtype);
@@ -214,7 +223,8 @@ bool IsTooDeep(std::string_view text) {
 // Position of the first checksum digit; nullopt where the text is no manifest or is cut short.
 std::optional<std::size_t> FindChecksum(std::string_view text) {
   const std::size_t key = text.find(kChecksumKey);
-  if (key == std::string_view::npos || text.size() - key < kChecksumKey.size() + kChecksumDigits) return std::nullopt;
+  if (key == std::string_view::npos || text.size() - key < kChecksumKey.size() + kChecksumDigits)
+    return std::nullopt;
   return key + kChecksumKey.size();
 }
 
@@ -245,21 +255,24 @@ absl::StatusOr<Manifest> ParseManifest(std::string_view text) {
   const std::optional<std::size_t> digits_at = FindChecksum(text);
   if (!digits_at) return DataLoss("no checkpoint manifest, or one cut short");
   if (text.substr(*digits_at, kChecksumDigits) != ChecksumAround(text, *digits_at)) {
-    return DataLoss("the manifest's checksum does not match its {} bytes: it was changed or cut short", text.size());
+    return DataLoss("the manifest's checksum does not match its {} bytes: it was changed or cut short",
+                    text.size());
   }
   if (IsTooDeep(text)) return DataLoss("JSON nested deeper than {}", kMostDepth);
   const Json root = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (root.is_discarded()) return DataLoss("not valid JSON");
-  if (!root.is_object() || !root.contains("format") || root["format"] != kFormat || !root.contains("version")) {
+  if (!root.is_object() || !root.contains("format") || root["format"] != kFormat ||
+      !root.contains("version")) {
     return DataLoss("not a checkpoint manifest");
   }
   if (root["version"] != kVersion) {
     return DataLoss("format version is not {}, the one this engine reads", kVersion);
   }
-  RETURN_IF_ERROR(CheckKeys(root,
-                            {"format", "version", "manifest_checksum", "iteration", "consumed_samples", "seed",
-                             "adam_step", "plan_hash", "recipe", "engine_version", "mesh", "files", "tensors"},
-                            "the manifest"));
+  RETURN_IF_ERROR(
+      CheckKeys(root,
+                {"format", "version", "manifest_checksum", "iteration", "consumed_samples", "seed",
+                 "adam_step", "plan_hash", "recipe", "engine_version", "mesh", "files", "tensors"},
+                "the manifest"));
   Manifest manifest;
   ASSIGN_OR_RETURN(manifest.metadata, ParseMetadata(root));
   ASSIGN_OR_RETURN(manifest.files, ParseFiles(root["files"]));

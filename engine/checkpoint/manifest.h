@@ -28,7 +28,7 @@ struct Piece {
 
 struct Manifest {
   Metadata metadata;
-  std::vector<FileInfo> files;             // the shards, then the index
+  std::vector<FileInfo> files;  // the shards, then the index
   std::vector<TensorInfo> tensors;
   std::vector<std::vector<Piece>> pieces;  // of each tensor; cover it exactly once
 };
@@ -36,8 +36,8 @@ struct Manifest {
 // The text carries its own checksum, so that any changed byte is found.
 absl::StatusOr<std::string> FormatManifest(const Manifest& manifest);
 
-// Accepts only what FormatManifest can have written: exact keys and types, sane names and sizes, pieces inside their
-// files and covering their tensors exactly once. Safe for hostile text.
+// Accepts only what FormatManifest can have written: exact keys and types, sane names and sizes, pieces
+// inside their files and covering their tensors exactly once. Safe for hostile text.
 absl::StatusOr<Manifest> ParseManifest(std::string_view text);
 
 }  // namespace engine::checkpoint

@@ -31,11 +31,13 @@ std::string_view NameFault(std::string_view name) {
 absl::Status ValidateShape(const TensorInfo& tensor) {
   const Shape& shape = tensor.shape;
   if (shape.rank() > kMostDims) {
-    return InvalidArgument("tensor {}: {} dims; at most {} are possible", tensor.name, shape.rank(), kMostDims);
+    return InvalidArgument("tensor {}: {} dims; at most {} are possible", tensor.name, shape.rank(),
+                           kMostDims);
   }
   std::int64_t bytes = SizeOf(tensor.dtype);
   for (std::int64_t size : shape) {
-    if (size < 1) return InvalidArgument("tensor {}: a dim of {} has no elements", tensor.name, shape.ToString());
+    if (size < 1)
+      return InvalidArgument("tensor {}: a dim of {} has no elements", tensor.name, shape.ToString());
     if (__builtin_mul_overflow(bytes, size, &bytes) || bytes >= kMostTensorBytes) {
       return InvalidArgument("tensor {}: shape {} is too large", tensor.name, shape.ToString());
     }

@@ -32,9 +32,10 @@ struct Metadata {
   std::map<std::string, std::int64_t> mesh;  // sizes of dp, tp, pp, cp, ep when it was written
 };
 
-// Names: unique, no name a folder of another ("a" and "a/b"), 1 to 512 printable ASCII characters without blanks,
-// '%', '@', '"' and '\', no empty, "." or ".." parts. Shapes: at most 32 dims (HDF5's limit), each at least 1,
-// below 2^62 bytes in all.
+// Names: unique, no name a folder of another ("a" and "a/b"), 1 to 512 printable ASCII characters without
+// blanks,
+// '%', '@', '"' and '\', no empty, "." or ".." parts. Shapes: at most 32 dims (HDF5's limit), each at least
+// 1, below 2^62 bytes in all.
 absl::Status ValidateTensors(const std::vector<TensorInfo>& tensors);
 
 // Counts are not negative, mesh axes at least 1.

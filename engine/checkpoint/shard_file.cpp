@@ -13,13 +13,15 @@
 namespace engine::checkpoint {
 namespace {
 
-constexpr std::int64_t kBlockBytes = std::int64_t{1} << 20;  // stays in the second-level cache between hash and write
+constexpr std::int64_t kBlockBytes = std::int64_t{1}
+                                     << 20;  // stays in the second-level cache between hash and write
 
 std::int64_t BytesOf(const TensorInfo& tensor, const Box& box) {
   return box.count.elements() * SizeOf(tensor.dtype);
 }
 
-absl::Status CheckPieces(int rank, const std::vector<TensorInfo>& tensors, const std::vector<PieceToWrite>& pieces) {
+absl::Status CheckPieces(int rank, const std::vector<TensorInfo>& tensors,
+                         const std::vector<PieceToWrite>& pieces) {
   if (rank < 0 || rank >= kMostRanks) return InvalidArgument("no shard for rank {}", rank);
   std::set<std::string> datasets;
   for (const PieceToWrite& piece : pieces) {
@@ -48,8 +50,8 @@ std::int64_t LayOutPiece(const Hid& file, const TensorInfo& tensor, const Box& b
   const Hid type = FileType(tensor.dtype);
   const Hid space = SpaceOf(box.count);
   const Hid links = LinksWithGroups();
-  const Hid dataset(H5Dcreate2(file.get(), name.c_str(), type.get(), space.get(), links.get(), properties.get(),
-                               H5P_DEFAULT),
+  const Hid dataset(H5Dcreate2(file.get(), name.c_str(), type.get(), space.get(), links.get(),
+                               properties.get(), H5P_DEFAULT),
                     H5Dclose);
   if (!dataset.ok() || !PutAttribute(dataset, "tensor", tensor.name) ||
       !PutAttribute(dataset, "dtype", std::string(Name(tensor.dtype))) ||
@@ -61,7 +63,8 @@ std::int64_t LayOutPiece(const Hid& file, const TensorInfo& tensor, const Box& b
 }
 
 // The whole file but the pieces' data, in memory; fills the offsets of record->pieces.
-absl::StatusOr<File> LayOut(const std::string& path, const std::vector<TensorInfo>& tensors, ShardRecord* record) {
+absl::StatusOr<File> LayOut(const std::string& path, const std::vector<TensorInfo>& tensors,
+                            ShardRecord* record) {
   ASSIGN_OR_RETURN(File memory, CreateMemoryFile(record->file.name));
   const Hdf5Session session;
   Hid file = CreateHdf5File(memory);

@@ -1,5 +1,5 @@
-// One rank's HDF5 file: one dataset a piece, named after its tensor and start, with attributes tensor, dtype, start
-// and count.
+// One rank's HDF5 file: one dataset a piece, named after its tensor and start, with attributes tensor, dtype,
+// start and count.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -24,8 +24,8 @@ struct ShardRecord {
   std::vector<Piece> pieces;  // their field `file` is not set
 };
 
-// Writes and fsyncs FOLDER/rank_<rank>.h5 in one sequential pass that also computes its checksum; the data is copied
-// by nothing but the kernel. Safe to call from many threads at once with different ranks.
+// Writes and fsyncs FOLDER/rank_<rank>.h5 in one sequential pass that also computes its checksum; the data is
+// copied by nothing but the kernel. Safe to call from many threads at once with different ranks.
 absl::StatusOr<ShardRecord> WriteShardFile(const std::string& folder, int rank,
                                            const std::vector<TensorInfo>& tensors,
                                            const std::vector<PieceToWrite>& pieces);

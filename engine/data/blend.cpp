@@ -10,8 +10,8 @@
 namespace engine::data {
 namespace {
 
-// numpy.sum of float64 (pairwise_sum in numpy/core/src/umath/loops_utils.h.src): the last bit of a weight decides
-// ties in the blend, so the order of additions is kept.
+// numpy.sum of float64 (pairwise_sum in numpy/core/src/umath/loops_utils.h.src): the last bit of a weight
+// decides ties in the blend, so the order of additions is kept.
 double PairwiseSum(std::span<const double> values) {
   constexpr std::size_t kLanes = 8;
   constexpr std::size_t kBlock = 128;
@@ -37,10 +37,11 @@ double PairwiseSum(std::span<const double> values) {
 
 absl::StatusOr<std::vector<double>> NormalizeWeights(std::span<const double> weights) {
   for (double weight : weights) {
-    // The greedy rule would draw from a data set of weight 0 too, whenever all others are exactly on their shares.
+    // The greedy rule would draw from a data set of weight 0 too, whenever all others are exactly on their
+    // shares.
     if (!std::isfinite(weight) || weight <= 0.0) {
-      return InvalidArgument("weight {} of a data set must be finite and above 0; leave out what is not wanted",
-                             weight);
+      return InvalidArgument(
+          "weight {} of a data set must be finite and above 0; leave out what is not wanted", weight);
     }
   }
   const double sum = PairwiseSum(weights);

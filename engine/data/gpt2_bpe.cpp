@@ -49,7 +49,7 @@ std::string_view TextOf(const MappedFile& file) {
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
 
-absl::StatusOr<absl::flat_hash_map<std::string, std::int32_t>> ReadVocabulary(const std::string& path) {
+absl::StatusOr<std::unordered_map<std::string, std::int32_t>> ReadVocabulary(const std::string& path) {
   ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
   const std::string_view text = TextOf(file);
   nlohmann::json json;
@@ -59,7 +59,7 @@ absl::StatusOr<absl::flat_hash_map<std::string, std::int32_t>> ReadVocabulary(co
     return InvalidArgument("{}: {}", path, error.what());
   }
   if (!json.is_object()) return InvalidArgument("{}: is no JSON object from token to id", path);
-  absl::flat_hash_map<std::string, std::int32_t> vocabulary;
+  std::unordered_map<std::string, std::int32_t> vocabulary;
   std::vector<bool> used(json.size(), false);
   for (const auto& [token, id] : json.items()) {
     if (!id.is_number_integer() || id < 0 || id >= json.size()) {
@@ -112,11 +112,12 @@ absl::Status Gpt2Bpe::UseVocabulary(const std::string& path, const Vocabulary& v
     AppendUtf8(characters[byte], &token);
     const auto found = vocabulary.find(token);
     if (found == vocabulary.end()) {
-      return InvalidArgument("{}: has no token \"{}\" for byte {}; all 256 bytes need one", path, token, byte);
+      return InvalidArgument("{}: has no token \"{}\" for byte {}; all 256 bytes need one", path, token,
+                             byte);
     }
     id_of_byte_[byte] = found->second;
   }
-  const auto end = vocabulary.find(kEndOfText);
+  const auto end = vocabulary.find(std::string(kEndOfText));
   if (end == vocabulary.end()) {
     return InvalidArgument("{}: has no token \"{}\", which ends a document", path, kEndOfText);
   }
@@ -142,19 +143,21 @@ absl::Status Gpt2Bpe::LoadMerges(const std::string& path, const Vocabulary& voca
 
 absl::Status Gpt2Bpe::AddMerge(std::string_view line, const Vocabulary& vocabulary) {
   const std::size_t blank = line.find(' ');
-  if (blank == 0 || blank + 1 >= line.size() || line.find(' ', blank + 1) != std::string_view::npos) {
+  const bool has_two = blank != std::string_view::npos && blank > 0 && blank + 1 < line.size();
+  if (!has_two || line.find(' ', blank + 1) != std::string_view::npos) {
     return InvalidArgument("\"{}\" is not a merge, which is two tokens with one blank between them",
                            line.substr(0, 80));
   }
   std::array<std::int32_t, 3> ids = {};  // left, right, joined
-  const std::array<std::string, 3> tokens = {std::string(line.substr(0, blank)),
-                                             std::string(line.substr(blank + 1)),
-                                             std::string(line.substr(0, blank)) + std::string(line.substr(blank + 1))};
+  const std::array<std::string, 3> tokens = {
+      std::string(line.substr(0, blank)), std::string(line.substr(blank + 1)),
+      std::string(line.substr(0, blank)) + std::string(line.substr(blank + 1))};
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     const auto found = vocabulary.find(tokens[i]);
     if (found == vocabulary.end()) {
       return InvalidArgument("\"{}\" {} is not in the vocabulary; are the two files of one tokenizer?",
-                             tokens[i].substr(0, 80), i == 2 ? "(the result of the merge)" : "(of the merge)");
+                             tokens[i].substr(0, 80),
+                             i == 2 ? "(the result of the merge)" : "(of the merge)");
     }
     ids[i] = found->second;
   }
@@ -180,12 +183,14 @@ absl::Status Gpt2Bpe::EncodeTo(std::string_view text, std::vector<std::int32_t>*
 }
 
 const Gpt2Bpe::Merge* Gpt2Bpe::FindMerge(std::int32_t left, std::int32_t right) const {
-  const auto found = merges_.find((static_cast<std::uint64_t>(left) << 32) | static_cast<std::uint64_t>(right));
+  const auto found =
+      merges_.find((static_cast<std::uint64_t>(left) << 32) | static_cast<std::uint64_t>(right));
   return found == merges_.end() ? nullptr : &found->second;
 }
 
-// Rounds: each merges all occurrences of the strongest pair, left to right. Merging in (rank, position) order without
-// rounds would differ where a merge makes a pair that is stronger than itself. O(n log n) in the piece's bytes.
+// Rounds: each merges all occurrences of the strongest pair, left to right. Merging in (rank, position) order
+// without rounds would differ where a merge makes a pair that is stronger than itself. O(n log n) in the
+// piece's bytes.
 void Gpt2Bpe::EncodePiece(std::string_view piece, Workspace* work, std::vector<std::int32_t>* ids) const {
   std::vector<Workspace::Symbol>& symbols = work->symbols;
   const auto consider = [&](std::int32_t at) {  // the pair that starts at symbol `at`
@@ -198,7 +203,8 @@ void Gpt2Bpe::EncodePiece(std::string_view piece, Workspace* work, std::vector<s
   symbols.clear();
   for (std::size_t i = 0; i < piece.size(); ++i) {
     const auto at = static_cast<std::int32_t>(i);
-    symbols.push_back({id_of_byte_[static_cast<unsigned char>(piece[i])], at - 1, at + 1, Workspace::kNoMerge});
+    symbols.push_back(
+        {id_of_byte_[static_cast<unsigned char>(piece[i])], at - 1, at + 1, Workspace::kNoMerge});
   }
   for (std::size_t i = 0; i < piece.size(); ++i) consider(static_cast<std::int32_t>(i));
   while (!work->candidates.empty()) {

@@ -1,6 +1,7 @@
-// GPT-2's byte-level byte-pair encoding (Radford et al. 2019) with its two files: vocab.json, one object from token
-// string to id, and merges.txt, one pair of token strings a line, the earlier the stronger. Token strings show each
-// byte as one printable character. "<|endoftext|>" ends a document; in text it is ordinary characters.
+// GPT-2's byte-level byte-pair encoding (Radford et al. 2019) with its two files: vocab.json, one object from
+// token string to id, and merges.txt, one pair of token strings a line, the earlier the stronger. Token
+// strings show each byte as one printable character. "<|endoftext|>" ends a document; in text it is ordinary
+// characters.
 #pragma once
 
 #include <absl/container/flat_hash_map.h>
@@ -10,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "engine/data/pretokenizer.h"
@@ -28,7 +30,7 @@ class Gpt2Bpe final : public Tokenizer {
   std::int32_t end_of_document() const override { return end_of_document_; }
 
  private:
-  using Vocabulary = absl::flat_hash_map<std::string, std::int32_t>;
+  using Vocabulary = std::unordered_map<std::string, std::int32_t>;
   struct Merge {
     std::int32_t rank;
     std::int32_t id;  // of the joined token

@@ -54,7 +54,7 @@ std::vector<SampleStart> CutSamples(std::span<const std::int32_t> lengths,
 
 struct Epochs {
   std::int64_t count = 1;
-  std::int64_t samples = 0;             // in all of them
+  std::int64_t samples = 0;  // in all of them
   bool separate_last = false;
   std::int64_t samples_before_last = 0;
 };
@@ -77,7 +77,8 @@ absl::StatusOr<Epochs> CountEpochs(std::int64_t tokens, const GptIndexOptions& o
   }
   if (epochs.samples > kMaxPositions || epochs.count > kMaxPositions / options.range.size()) {
     return ResourceExhausted(
-        "{} epochs of {} sequences and {} tokens in samples of {} do not fit an index of {} positions; ask for "
+        "{} epochs of {} sequences and {} tokens in samples of {} do not fit an index of {} positions; ask "
+        "for "
         "fewer samples, or merge short sequences",
         epochs.count, options.range.size(), tokens, length, kMaxPositions);
   }
@@ -86,10 +87,11 @@ absl::StatusOr<Epochs> CountEpochs(std::int64_t tokens, const GptIndexOptions& o
 
 }  // namespace
 
-absl::StatusOr<GptIndex> BuildGptIndex(std::span<const std::int32_t> lengths, const GptIndexOptions& options) {
+absl::StatusOr<GptIndex> BuildGptIndex(std::span<const std::int32_t> lengths,
+                                       const GptIndexOptions& options) {
   const SequenceRange range = options.range;
-  ENGINE_CHECK(range.begin >= 0 && range.end <= static_cast<std::int64_t>(lengths.size()), "range [{}, {}) of {}",
-               range.begin, range.end, lengths.size());
+  ENGINE_CHECK(range.begin >= 0 && range.end <= static_cast<std::int64_t>(lengths.size()),
+               "range [{}, {}) of {}", range.begin, range.end, lengths.size());
   if (options.sequence_length < 1 || options.sequence_length > std::numeric_limits<std::int32_t>::max() - 1) {
     return InvalidArgument("sequence length is {}, and must be from 1 to 2^31 - 2", options.sequence_length);
   }

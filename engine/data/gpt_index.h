@@ -1,6 +1,7 @@
-// The order of one split's samples, bit for bit Megatron's GPTDataset indices: sequences repeated over epochs and
-// shuffled (documents), cut into samples of sequence_length + 1 tokens that overlap by one (starts), and shuffled
-// again (shuffle). Source: megatron/core/datasets/gpt_dataset.py with the extra token and drop-last defaults.
+// The order of one split's samples, bit for bit Megatron's GPTDataset indices: sequences repeated over epochs
+// and shuffled (documents), cut into samples of sequence_length + 1 tokens that overlap by one (starts), and
+// shuffled again (shuffle). Source: megatron/core/datasets/gpt_dataset.py with the extra token and drop-last
+// defaults.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -34,9 +35,9 @@ struct GptIndex {
 };
 
 struct GptIndexOptions {
-  SequenceRange range;                      // sequences of the split
-  std::int64_t sequence_length = 0;         // tokens of a sample without its extra token
-  std::optional<std::int64_t> num_samples;  // at least so many; nullopt: one epoch
+  SequenceRange range;                                     // sequences of the split
+  std::int64_t sequence_length = 0;                        // tokens of a sample without its extra token
+  std::optional<std::int64_t> num_samples = std::nullopt;  // at least so many; nullopt: one epoch
   std::uint32_t seed = 0;
 };
 

@@ -105,8 +105,8 @@ absl::Status IndexedDataset::ParseHeader() {
   // Bounds first, so that the products below cannot overflow.
   if (sequences > body / kSequenceBytes || boundaries > body / kDocumentBytes ||
       sequences * kSequenceBytes + boundaries * kDocumentBytes > body) {
-    return DataLoss("{}: {} bytes are too few for the {} sequences and {} document entries of its header", path,
-                    bytes.size(), sequences, boundaries);
+    return DataLoss("{}: {} bytes are too few for the {} sequences and {} document entries of its header",
+                    path, bytes.size(), sequences, boundaries);
   }
   const std::uint64_t rest = body - sequences * kSequenceBytes - boundaries * kDocumentBytes;
   if (rest == sequences && rest > 0) {
@@ -132,14 +132,16 @@ absl::Status IndexedDataset::ParseSequences() {
     if (lengths_[i] < 0) return DataLoss("{}: sequence {} has length {}", path, i, lengths_[i]);
     const std::int64_t at = pointer(static_cast<std::int64_t>(i));
     if (at != tokens_ * token_bytes) {
-      return DataLoss("{}: sequence {} is said to start at byte {}, but the lengths before it sum to {} bytes",
-                      path, i, at, tokens_ * token_bytes);
+      return DataLoss(
+          "{}: sequence {} is said to start at byte {}, but the lengths before it sum to {} bytes", path, i,
+          at, tokens_ * token_bytes);
     }
     tokens_ += lengths_[i];
   }
   if (tokens_ * token_bytes != bin_bytes()) {
-    return DataLoss("{} has {} bytes, but the {} {} tokens of {} take {}; the two files are not of one data set",
-                    BinPath(prefix_), bin_bytes(), tokens_, Name(type_), path, tokens_ * token_bytes);
+    return DataLoss(
+        "{} has {} bytes, but the {} {} tokens of {} take {}; the two files are not of one data set",
+        BinPath(prefix_), bin_bytes(), tokens_, Name(type_), path, tokens_ * token_bytes);
   }
   return absl::OkStatus();
 }
@@ -213,9 +215,10 @@ void IndexedDataset::CountTokens(std::int64_t begin, std::int64_t end, std::span
   if (count == 0) return;
   VisitTokens(type_, bin_.bytes().data() + pointer(begin), [&](auto* tokens) {
     for (std::int64_t i = 0; i < count; ++i) {
-      const auto token = static_cast<std::uint64_t>(tokens[i]);
-      ENGINE_CHECK(token < counts.size(), "token {} of {}", token, counts.size());
-      ++counts[token];
+      const std::int64_t token = tokens[i];
+      ENGINE_CHECK(token >= 0 && token < static_cast<std::int64_t>(counts.size()), "token {} of {}", token,
+                   counts.size());
+      ++counts[static_cast<std::size_t>(token)];
     }
   });
 }

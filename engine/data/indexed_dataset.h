@@ -1,5 +1,6 @@
-// Tokenised text on disk: PREFIX.bin holds the tokens of all sequences, one after the other, and PREFIX.idx says
-// where each begins. The layout is Megatron's (megatron/core/datasets/indexed_dataset.py), little-endian, unpadded:
+// Tokenised text on disk: PREFIX.bin holds the tokens of all sequences, one after the other, and PREFIX.idx
+// says where each begins. The layout is Megatron's (megatron/core/datasets/indexed_dataset.py),
+// little-endian, unpadded:
 //
 //   .idx   offset      type    meaning
 //          0           u8[9]   "MMIDIDX" and two zero bytes
@@ -30,9 +31,10 @@ namespace engine::data {
 
 enum class TokenType : std::uint8_t { kU8 = 1, kI8 = 2, kI16 = 3, kI32 = 4, kI64 = 5, kU16 = 8 };
 
-std::string_view Name(TokenType type);      // "uint16"
-std::int64_t SizeOf(TokenType type);        // bytes of one token
-TokenType ChooseTokenType(std::int64_t vocab_size);  // uint16 below 65500, else int32: the preprocessor's rule
+std::string_view Name(TokenType type);  // "uint16"
+std::int64_t SizeOf(TokenType type);    // bytes of one token
+TokenType ChooseTokenType(
+    std::int64_t vocab_size);  // uint16 below 65500, else int32: the preprocessor's rule
 
 struct TokenScan {  // what one pass over .bin finds; all 0 for a data set without tokens
   std::int64_t min = 0;
@@ -56,15 +58,15 @@ class IndexedDataset {
   // First sequence of document `document`; of documents(): the number of sequences.
   std::int64_t first_sequence(std::int64_t document) const;
 
-  // Tokens [offset, offset + out.size()) of a sequence; they must lie inside it. int64 tokens beyond 32 bits are
-  // cut: Scan() finds those. Safe to call from many threads.
+  // Tokens [offset, offset + out.size()) of a sequence; they must lie inside it. int64 tokens beyond 32 bits
+  // are cut: Scan() finds those. Safe to call from many threads.
   void Read(std::int64_t sequence, std::int64_t offset, std::span<std::int32_t> out) const;
 
   TokenScan Scan() const;
   // Sequence that holds token `position` of .bin.
   std::int64_t SequenceOfToken(std::int64_t position) const;
-  // Adds to counts[t] the number of tokens t in sequences [begin, end); tokens outside counts are an invariant
-  // broken by the caller, who has scanned.
+  // Adds to counts[t] the number of tokens t in sequences [begin, end); tokens outside counts are an
+  // invariant broken by the caller, who has scanned.
   void CountTokens(std::int64_t begin, std::int64_t end, std::span<std::int64_t> counts) const;
 
  private:
@@ -84,11 +86,12 @@ class IndexedDataset {
   std::vector<std::int32_t> lengths_;
 };
 
-// Writes a data set under temporary names beside PREFIX; nothing has the final names before Finish, and whatever is
-// unfinished is removed by the destructor.
+// Writes a data set under temporary names beside PREFIX; nothing has the final names before Finish, and
+// whatever is unfinished is removed by the destructor.
 class IndexedDatasetWriter {
  public:
-  static absl::StatusOr<std::unique_ptr<IndexedDatasetWriter>> Create(const std::string& prefix, TokenType type);
+  static absl::StatusOr<std::unique_ptr<IndexedDatasetWriter>> Create(const std::string& prefix,
+                                                                      TokenType type);
   ~IndexedDatasetWriter();
 
   // One document of any number of sequences. A token that the type cannot hold is an error.

@@ -1,5 +1,5 @@
-// Byte positions of the .idx layout (drawn in indexed_dataset.h) and the names of the two files: shared by the
-// reader and the writer, used by nobody else.
+// Byte positions of the .idx layout (drawn in indexed_dataset.h) and the names of the two files: shared by
+// the reader and the writer, used by nobody else.
 #pragma once
 
 #include <cstdint>

@@ -82,6 +82,7 @@ absl::Status IndexedDatasetWriter::AddDocument(std::span<const std::vector<std::
 }
 
 absl::Status IndexedDatasetWriter::AppendTokens(std::span<const std::int32_t> tokens) {
+  if (tokens.empty()) return absl::OkStatus();
   const Limits limits = LimitsOf(type_);
   const auto token_bytes = static_cast<std::size_t>(SizeOf(type_));
   buffer_.resize(tokens.size() * token_bytes);
@@ -115,10 +116,10 @@ absl::Status IndexedDatasetWriter::WriteIndex() {
   std::FILE* file = std::fopen(temporary_idx_.c_str(), "wb");
   if (file == nullptr) return IoError("create", temporary_idx_);
   const auto write = [file](const auto& array) {
-    return std::fwrite(array.data(), sizeof array[0], array.size(), file) == array.size();
+    return array.empty() || std::fwrite(array.data(), sizeof array[0], array.size(), file) == array.size();
   };
   if (!write(header) || !write(lengths_) || !write(pointers) || !write(documents_)) {
-    const absl::Status status = IoError("write", temporary_idx_);
+    absl::Status status = IoError("write", temporary_idx_);
     std::fclose(file);
     return status;
   }

@@ -1,8 +1,6 @@
-// Train, validation and test as consecutive ranges of one data set's sequences, from a string such as "949,50,1"
-// (Megatron's --split).
+// Train, validation and test as consecutive ranges of one data set's sequences, from a string such as
+// "949,50,1" (Megatron's --split).
 #pragma once
-
-#include <absl/status/statusor.h>
 
 #include <array>
 #include <cstdint>
@@ -20,9 +18,9 @@ struct SequenceRange {  // [begin, end)
   std::int64_t size() const { return end - begin; }
 };
 
-// Book-ends 0 = c0 <= c1 <= c2 <= c3 of the three splits as fractions: running float64 sums of the up to three
-// numbers over their total. Numbers are digits and points; commas, slashes or blanks stand between them.
-absl::StatusOr<std::array<double, 4>> ParseSplit(std::string_view text);
+// Book-ends 0 = c0 <= c1 <= c2 <= c3 of the three splits as fractions: running float64 sums of the shares
+// (recipe::ParseSplit) over their total.
+std::array<double, 4> SplitBookEnds(const std::array<double, 3>& shares);
 
 // Range of each split over `sequences` sequences: book-end × sequences, rounded half to even.
 std::array<SequenceRange, 3> SplitRanges(const std::array<double, 4>& book_ends, std::int64_t sequences);

@@ -42,8 +42,9 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(const recipe::Tokenizer
     return InvalidArgument("tokenizer \"{}\" is unknown; there are byte and gpt2", description.kind);
   }
   if (description.vocab_file.empty() || description.merges_file.empty()) {
-    return InvalidArgument("the gpt2 tokenizer needs a vocabulary (vocab.json) and merges (merges.txt); {} is not given",
-                           description.vocab_file.empty() ? "the vocabulary" : "merges");
+    return InvalidArgument(
+        "the gpt2 tokenizer needs a vocabulary (vocab.json) and merges (merges.txt); {} is not given",
+        description.vocab_file.empty() ? "the vocabulary" : "merges");
   }
   ASSIGN_OR_RETURN(std::unique_ptr<Gpt2Bpe> bpe,
                    Gpt2Bpe::Load(description.vocab_file, description.merges_file));

@@ -18,15 +18,15 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Appends the ids of `text`. Any bytes are accepted, and Decode gives back exactly them. No id is added at the
-  // beginning or the end. Safe to call from many threads, as all members are.
+  // Appends the ids of `text`. Any bytes are accepted, and Decode gives back exactly them. No id is added at
+  // the beginning or the end. Safe to call from many threads, as all members are.
   virtual absl::Status EncodeTo(std::string_view text, std::vector<std::int32_t>* ids) const = 0;
 
-  // Bytes of the ids; cut at any id, so perhaps not UTF-8. The end of a document is no text; an id outside the
-  // vocabulary (padding that a model may emit) becomes U+FFFD.
+  // Bytes of the ids; cut at any id, so perhaps not UTF-8. The end of a document is no text; an id outside
+  // the vocabulary (padding that a model may emit) becomes U+FFFD.
   virtual std::string Decode(std::span<const std::int32_t> ids) const = 0;
 
-  virtual std::int64_t vocab_size() const = 0;          // unpadded, with the end of document
+  virtual std::int64_t vocab_size() const = 0;  // unpadded, with the end of document
   virtual std::int32_t end_of_document() const = 0;
 };
 

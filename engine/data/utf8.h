@@ -7,8 +7,9 @@
 
 namespace engine::data {
 
-// Decodes the code point that `text` (not empty) starts with into *code_point and returns its length in bytes;
-// 0 if it does not start with a well-formed one (overlong forms, surrogates and values above U+10FFFF are not).
+// Decodes the code point that `text` (not empty) starts with into *code_point and returns its length in
+// bytes; 0 if it does not start with a well-formed one (overlong forms, surrogates and values above U+10FFFF
+// are not).
 std::size_t DecodeUtf8(std::string_view text, char32_t* code_point);
 
 // Length in bytes of the longest prefix of `text` that is well-formed UTF-8.

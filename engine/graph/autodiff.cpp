@@ -42,6 +42,7 @@ class Differentiator {
     ValueId& accumulator = accumulators_[static_cast<size_t>(parameter)];
     if (accumulator == kNoValue) {
       TensorType type = graph_.value(parameter).type;
+      if (type.dtype != DType::kF64) type.dtype = DType::kF32;  // sums over microbatches are kept in fp32
       accumulator = graph_.AddAccumulator("d_" + graph_.value(parameter).name, type, parameter);
     }
     return accumulator;

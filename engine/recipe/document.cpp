@@ -3,6 +3,10 @@
 // Debian's package asks for its shared library, which was compiled with exceptions.
 #undef TOML_HEADER_ONLY
 #undef TOML_SHARED_LIB
+// Its assertions fail on input such as "[=]" just before the code that reports it; and with NDEBUG they
+// become promises to the compiler, which are worse.
+#undef NDEBUG
+#define TOML_ASSERT(condition) static_assert(true)
 #define TOML_HEADER_ONLY 1
 #define TOML_EXCEPTIONS 0
 #include <fmt/format.h>
@@ -17,8 +21,8 @@
 namespace engine::recipe {
 namespace {
 
-// toml++ counts columns in code points; we count bytes. The offsets of the latest line are kept, since the values of one
-// line are asked for together, and a line may be megabytes long.
+// toml++ counts columns in code points; we count bytes. The offsets of the latest line are kept, since the
+// values of one line are asked for together, and a line may be megabytes long.
 class ByteColumns {
  public:
   explicit ByteColumns(const Source& source) : source_(source) {}
@@ -50,7 +54,7 @@ class Converter {
   explicit Converter(const Source& source) : source_(source), columns_(source) {}
 
   Mark MarkOf(const toml::source_region& region) {
-    const int line = static_cast<int>(region.begin.line);
+    const int line = static_cast<int>(region.begin.line) + source_.first_line() - 1;
     const int begin = columns_.ByteColumn(line, static_cast<int>(region.begin.column));
     int end = static_cast<int>(source_.WholeLine(line).size()) + 1;
     if (region.end.line == region.begin.line) {
@@ -125,8 +129,12 @@ std::string OneLine(std::string_view text) {
 // toml++ reports a number that does not fit where the number ends; we say where it begins.
 Diagnostic NumberError(const Source& source, Mark mark, std::string_view number, bool integer) {
   const std::string_view line = source.WholeLine(mark.line);
-  const std::size_t at = line.rfind(number, static_cast<std::size_t>(mark.column));
+  std::size_t at = line.rfind(number, static_cast<std::size_t>(mark.column));
   if (at != std::string_view::npos) {
+    if (at > 0 && (line[at - 1] == '-' || line[at - 1] == '+')) {  // which toml++ leaves out
+      --at;
+      number = line.substr(at, number.size() + 1);
+    }
     mark.column = static_cast<int>(at) + 1;
     mark.length = static_cast<int>(number.size());
   }
@@ -178,7 +186,8 @@ std::string Describe(const Node& node) {
     case Node::Kind::kString: {
       constexpr std::size_t kMaxShown = 60;
       const bool shortened = node.string.size() > kMaxShown;
-      return fmt::format("the string {}{}", QuoteToml(node.string.substr(0, kMaxShown)), shortened ? "…" : "");
+      return fmt::format("the string {}{}", QuoteToml(node.string.substr(0, kMaxShown)),
+                         shortened ? "…" : "");
     }
     case Node::Kind::kInteger:
       return fmt::format("the integer {}", node.integer);

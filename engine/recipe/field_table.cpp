@@ -66,59 +66,154 @@ using Rows = std::vector<Field>;
 
 Rows ModelRows() {
   return {
-      FIELD(model.family).Words({"decoder"}).Doc("Kind of model: a causal decoder; GPT, Llama and Mistral are its settings."),
+      FIELD(model.family)
+          .Words({"decoder"})
+          .Doc("Kind of model: a causal decoder; GPT, Llama and Mistral are its settings."),
       FIELD(model.layers).Required().Between(1, 1e6).Unit("layers").Doc("Number of transformer layers."),
-      FIELD(model.hidden).Required().Between(1, kMaxSize).Unit("features").Doc("Width of the residual stream."),
-      FIELD(model.vocab).Required().Between(1, kMaxSize).Unit("tokens").Doc("Vocabulary size of the tokenizer, unpadded."),
-      FIELD(model.vocab_multiple).Between(1, kMaxDegree).Unit("tokens").Doc("The embedding is padded to a multiple of vocab_multiple × tp."),
-      FIELD(model.max_positions).Required().Between(1, kMaxSize).Unit("tokens").Doc("Longest sequence that the model is made for; rows of a learned position table."),
+      FIELD(model.hidden)
+          .Required()
+          .Between(1, kMaxSize)
+          .Unit("features")
+          .Doc("Width of the residual stream."),
+      FIELD(model.vocab)
+          .Required()
+          .Between(1, kMaxSize)
+          .Unit("tokens")
+          .Doc("Vocabulary size of the tokenizer, unpadded."),
+      FIELD(model.vocab_multiple)
+          .Between(1, kMaxDegree)
+          .Unit("tokens")
+          .Doc("The embedding is padded to a multiple of vocab_multiple × tp."),
+      FIELD(model.max_positions)
+          .Required()
+          .Between(1, kMaxSize)
+          .Unit("tokens")
+          .Doc("Longest sequence that the model is made for; rows of a learned position table."),
       FIELD(model.tied_embeddings).Doc("Whether the output layer uses the token embedding's weights."),
-      FIELD(model.init_std).Between(0, 10).Doc("Standard deviation of the initial weights; projections into the residual stream are divided by sqrt(2 × layers)."),
+      FIELD(model.init_std)
+          .Between(0, 10)
+          .Doc("Standard deviation of the initial weights; projections into the residual stream are divided "
+               "by sqrt(2 × layers)."),
       FIELD(model.attention.heads).Required().Between(1, kMaxDegree).Unit("heads").Doc("Query heads."),
-      FIELD(model.attention.kv_heads).Between(0, kMaxDegree).Unit("heads").Doc("Key and value heads (grouped-query attention); 0: as many as heads."),
-      FIELD(model.attention.head_dim).Between(0, kMaxDegree).Unit("features").Doc("Width of one head; 0: hidden / heads."),
-      FIELD(model.attention.position).Words({"learned", "rotary", "none"}).Doc("Position encoding: a learned table added to the embeddings, rotation of queries and keys, or none."),
+      FIELD(model.attention.kv_heads)
+          .Between(0, kMaxDegree)
+          .Unit("heads")
+          .Doc("Key and value heads (grouped-query attention); 0: as many as heads."),
+      FIELD(model.attention.head_dim)
+          .Between(0, kMaxDegree)
+          .Unit("features")
+          .Doc("Width of one head; 0: hidden / heads."),
+      FIELD(model.attention.position)
+          .Words({"learned", "rotary", "none"})
+          .Doc("Position encoding: a learned table added to the embeddings, rotation of queries and keys, or "
+               "none."),
       FIELD(model.attention.rope_base).Between(1, kMaxCount).Doc("Base of the rotary frequencies."),
-      FIELD(model.attention.window).Between(0, kMaxSize).Unit("tokens").Doc("Sliding attention window; 0: none."),
+      FIELD(model.attention.window)
+          .Between(0, kMaxSize)
+          .Unit("tokens")
+          .Doc("Sliding attention window; 0: none."),
       FIELD(model.attention.bias).Doc("Whether the attention projections have biases."),
-      FIELD(model.attention.rope_scaling.factor).Between(1, kMaxDegree).Doc("Llama-3 frequency scaling: low frequencies are divided by this; 1: no scaling."),
-      FIELD(model.attention.rope_scaling.low_frequency_factor).Above(0).Doc("Wavelengths over original_max_positions / this are scaled in full."),
-      FIELD(model.attention.rope_scaling.high_frequency_factor).Above(0).Doc("Wavelengths under original_max_positions / this are not scaled."),
-      FIELD(model.attention.rope_scaling.original_max_positions).Between(1, kMaxSize).Unit("tokens").Doc("Context length of the model before scaling."),
-      FIELD(model.mlp.hidden).Between(0, kMaxSize).Unit("features").Doc("Width of the feed-forward layer; 0: 4 × hidden, or floor(8 × hidden / 3 / 64) × 64 for swiglu."),
-      FIELD(model.mlp.activation).Words({"gelu_tanh", "gelu_erf", "swiglu"}).Doc("Activation: GELU in its tanh approximation, exact GELU, or SwiGLU (gated)."),
+      FIELD(model.attention.rope_scaling.factor)
+          .Between(1, kMaxDegree)
+          .Doc("Llama-3 frequency scaling: low frequencies are divided by this; 1: no scaling."),
+      FIELD(model.attention.rope_scaling.low_frequency_factor)
+          .Above(0)
+          .Doc("Wavelengths over original_max_positions / this are scaled in full."),
+      FIELD(model.attention.rope_scaling.high_frequency_factor)
+          .Above(0)
+          .Doc("Wavelengths under original_max_positions / this are not scaled."),
+      FIELD(model.attention.rope_scaling.original_max_positions)
+          .Between(1, kMaxSize)
+          .Unit("tokens")
+          .Doc("Context length of the model before scaling."),
+      FIELD(model.mlp.hidden)
+          .Between(0, kMaxSize)
+          .Unit("features")
+          .Doc("Width of the feed-forward layer; 0: 4 × hidden, or floor(8 × hidden / 3 / 64) × 64 for "
+               "swiglu."),
+      FIELD(model.mlp.activation)
+          .Words({"gelu_tanh", "gelu_erf", "swiglu"})
+          .Doc("Activation: GELU in its tanh approximation, exact GELU, or SwiGLU (gated)."),
       FIELD(model.mlp.bias).Doc("Whether the feed-forward projections have biases."),
-      FIELD(model.norm.kind).Words({"layernorm", "rmsnorm"}).Doc("Normalisation before each block and before the output layer."),
-      FIELD(model.norm.epsilon).Above(0).Doc("Added to the variance (layernorm) or the mean square (rmsnorm)."),
-      FIELD(model.dropout.embedding).Below(0, 1).Unit("probability").Doc("Dropout after the sum of token and position embeddings."),
+      FIELD(model.norm.kind)
+          .Words({"layernorm", "rmsnorm"})
+          .Doc("Normalisation before each block and before the output layer."),
+      FIELD(model.norm.epsilon)
+          .Above(0)
+          .Doc("Added to the variance (layernorm) or the mean square (rmsnorm)."),
+      FIELD(model.dropout.embedding)
+          .Below(0, 1)
+          .Unit("probability")
+          .Doc("Dropout after the sum of token and position embeddings."),
       FIELD(model.dropout.hidden).Below(0, 1).Unit("probability").Doc("Dropout on each residual branch."),
-      FIELD(model.dropout.attention).Below(0, 1).Unit("probability").Doc("Dropout on the attention probabilities."),
+      FIELD(model.dropout.attention)
+          .Below(0, 1)
+          .Unit("probability")
+          .Doc("Dropout on the attention probabilities."),
   };
 }
 
 Rows ParallelismRows() {
   return {
-      FIELD(parallelism.dp).Between(1, kMaxDegree).Unit("ranks").Doc("Data parallelism: copies of the model that share the batch."),
-      FIELD(parallelism.tp).Between(1, kMaxDegree).Unit("ranks").Doc("Tensor parallelism: ranks that share each weight."),
-      FIELD(parallelism.pp).Between(1, kMaxDegree).Unit("ranks").Doc("Pipeline parallelism: ranks that share the layers."),
-      FIELD(parallelism.cp).Between(1, kMaxDegree).Unit("ranks").Doc("Context parallelism: ranks that share each sequence."),
-      FIELD(parallelism.ep).Between(1, kMaxDegree).Unit("ranks").Doc("Expert parallelism. A factor of the world size here (WORLD_SIZE = DP · TP · PP · CP · EP), unlike in Megatron and torchtitan; must be 1 for a model without experts."),
-      FIELD(parallelism.sequence_parallel).Doc("Whether the residual stream's sequence is split over tp between the blocks; needs tp > 1."),
-      FIELD(parallelism.virtual_stages).Between(1, 1e6).Unit("chunks").Doc("Model chunks of each pipeline rank; more than 1 needs the interleaved schedule."),
-      FIELD(parallelism.schedule).Words({"auto", "1f1b", "interleaved"}).Doc("Pipeline schedule; auto: interleaved if virtual_stages > 1, else 1f1b."),
-      FIELD(parallelism.layers_per_stage).Between(0, 1e6).Unit("layers").Doc("Layers of each chunk in pipeline order (pp × virtual_stages entries); empty: balanced by the planner."),
-      FIELD(parallelism.zero_stage).Between(0, 3).Doc("ZeRO: 0 nothing, 1 optimizer state is sharded over dp (2 and 3 are not built)."),
-      FIELD(parallelism.expert_tp).Between(0, kMaxDegree).Unit("ranks").Doc("How experts use the tp axis; must be 0 for a model without experts."),
+      FIELD(parallelism.dp)
+          .Between(1, kMaxDegree)
+          .Unit("ranks")
+          .Doc("Data parallelism: copies of the model that share the batch."),
+      FIELD(parallelism.tp)
+          .Between(1, kMaxDegree)
+          .Unit("ranks")
+          .Doc("Tensor parallelism: ranks that share each weight."),
+      FIELD(parallelism.pp)
+          .Between(1, kMaxDegree)
+          .Unit("ranks")
+          .Doc("Pipeline parallelism: ranks that share the layers."),
+      FIELD(parallelism.cp)
+          .Between(1, kMaxDegree)
+          .Unit("ranks")
+          .Doc("Context parallelism: ranks that share each sequence."),
+      FIELD(parallelism.ep)
+          .Between(1, kMaxDegree)
+          .Unit("ranks")
+          .Doc("Expert parallelism. A factor of the world size here (WORLD_SIZE = DP · TP · PP · CP · EP), "
+               "unlike in Megatron and torchtitan; must be 1 for a model without experts."),
+      FIELD(parallelism.sequence_parallel)
+          .Doc("Whether the residual stream's sequence is split over tp between the blocks; needs tp > 1."),
+      FIELD(parallelism.virtual_stages)
+          .Between(1, 1e6)
+          .Unit("chunks")
+          .Doc("Model chunks of each pipeline rank; more than 1 needs the interleaved schedule."),
+      FIELD(parallelism.schedule)
+          .Words({"auto", "1f1b", "interleaved"})
+          .Doc("Pipeline schedule; auto: interleaved if virtual_stages > 1, else 1f1b."),
+      FIELD(parallelism.layers_per_stage)
+          .Between(0, 1e6)
+          .Unit("layers")
+          .Doc("Layers of each chunk in pipeline order (pp × virtual_stages entries); empty: balanced by the "
+               "planner."),
+      FIELD(parallelism.zero_stage)
+          .Between(0, 3)
+          .Doc("ZeRO: 0 nothing, 1 optimizer state is sharded over dp (2 and 3 are not built)."),
+      FIELD(parallelism.expert_tp)
+          .Between(0, kMaxDegree)
+          .Unit("ranks")
+          .Doc("How experts use the tp axis; must be 0 for a model without experts."),
   };
 }
 
 Rows DataRows() {
   return {
-      FIELD(data.paths).Required().Doc("Prefixes of indexed data sets (PREFIX.bin and PREFIX.idx), relative to the working directory."),
+      FIELD(data.paths)
+          .Required()
+          .Doc("Prefixes of indexed data sets (PREFIX.bin and PREFIX.idx), relative to the working "
+               "directory."),
       FIELD(data.weights).AtLeast(0).Doc("Sampling weight of each path; empty: by size."),
-      FIELD(data.split).Doc("Shares of training, validation and test, as Megatron writes them: numbers separated by commas."),
+      FIELD(data.split)
+          .Doc("Shares of training, validation and test, as Megatron writes them: numbers separated by "
+               "commas."),
       FIELD(data.sequence_length).Required().Between(1, kMaxSize).Unit("tokens").Doc("Tokens of one sample."),
-      FIELD(data.tokenizer.kind).Words({"byte", "gpt2"}).Doc("Tokenizer: bytes with one end-of-document token (257 ids), or GPT-2's byte-level BPE."),
+      FIELD(data.tokenizer.kind)
+          .Words({"byte", "gpt2"})
+          .Doc("Tokenizer: bytes with one end-of-document token (257 ids), or GPT-2's byte-level BPE."),
       FIELD(data.tokenizer.vocab_file).Doc("Path of vocab.json (gpt2)."),
       FIELD(data.tokenizer.merges_file).Doc("Path of merges.txt (gpt2)."),
   };
@@ -126,43 +221,107 @@ Rows DataRows() {
 
 Rows OptimizerRows() {
   return {
-      FIELD(optimizer.kind).Words({"adamw"}).Doc("Optimizer: Adam with decoupled weight decay; biases and one-dimensional parameters are not decayed."),
+      FIELD(optimizer.kind)
+          .Words({"adamw"})
+          .Doc("Optimizer: Adam with decoupled weight decay; biases and one-dimensional parameters are not "
+               "decayed."),
       FIELD(optimizer.learning_rate).Required().Between(0, 1e6).Doc("Highest learning rate of the schedule."),
       FIELD(optimizer.beta1).Below(0, 1).Doc("Decay rate of the first moment."),
       FIELD(optimizer.beta2).Below(0, 1).Doc("Decay rate of the second moment."),
       FIELD(optimizer.epsilon).Above(0).Doc("Added to the root of the second moment."),
       FIELD(optimizer.weight_decay).Between(0, 1e6).Doc("Weight decay, multiplied by the learning rate."),
-      FIELD(optimizer.clip_grad_norm).Between(0, 1e15).Doc("Largest global norm of the gradient; 0: no clipping."),
-      FIELD(schedule.kind).Words({"constant", "linear", "cosine", "inverse_sqrt", "wsd"}).Doc("Shape of the learning rate after the warm-up."),
+      FIELD(optimizer.clip_grad_norm)
+          .Between(0, 1e15)
+          .Doc("Largest global norm of the gradient; 0: no clipping."),
+      FIELD(schedule.kind)
+          .Words({"constant", "linear", "cosine", "inverse_sqrt", "wsd"})
+          .Doc("Shape of the learning rate after the warm-up."),
       FIELD(schedule.min_learning_rate).Between(0, 1e6).Doc("Learning rate at the end of the decay."),
       FIELD(schedule.warmup_init).Between(0, 1e6).Doc("Learning rate at step 0, if there is a warm-up."),
-      FIELD(schedule.warmup_iterations).Between(0, kMaxCount).Unit("iterations").Doc("Length of the linear warm-up; at most one of the three warmup_* lengths is set."),
-      FIELD(schedule.warmup_samples).Between(0, kMaxCount).Unit("samples").Doc("Length of the warm-up in samples."),
-      FIELD(schedule.warmup_fraction).Below(0, 1).Doc("Length of the warm-up as a fraction of the decay length."),
-      FIELD(schedule.decay_iterations).Between(0, kMaxCount).Unit("iterations").Doc("End of the decay, counted from step 0; 0: the length of the training; at most one of the two decay_* lengths is set."),
+      FIELD(schedule.warmup_iterations)
+          .Between(0, kMaxCount)
+          .Unit("iterations")
+          .Doc("Length of the linear warm-up; at most one of the three warmup_* lengths is set."),
+      FIELD(schedule.warmup_samples)
+          .Between(0, kMaxCount)
+          .Unit("samples")
+          .Doc("Length of the warm-up in samples."),
+      FIELD(schedule.warmup_fraction)
+          .Below(0, 1)
+          .Doc("Length of the warm-up as a fraction of the decay length."),
+      FIELD(schedule.decay_iterations)
+          .Between(0, kMaxCount)
+          .Unit("iterations")
+          .Doc("End of the decay, counted from step 0; 0: the length of the training; at most one of the two "
+               "decay_* lengths is set."),
       FIELD(schedule.decay_samples).Between(0, kMaxCount).Unit("samples").Doc("End of the decay in samples."),
-      FIELD(schedule.wsd_decay_iterations).Between(0, kMaxCount).Unit("iterations").Doc("Length of wsd's last phase; wsd needs one of the two."),
-      FIELD(schedule.wsd_decay_samples).Between(0, kMaxCount).Unit("samples").Doc("Length of wsd's last phase in samples."),
-      FIELD(schedule.wsd_decay_kind).Words({"linear", "cosine", "exponential", "minus_sqrt"}).Doc("Shape of wsd's last phase."),
+      FIELD(schedule.wsd_decay_iterations)
+          .Between(0, kMaxCount)
+          .Unit("iterations")
+          .Doc("Length of wsd's last phase; wsd needs one of the two."),
+      FIELD(schedule.wsd_decay_samples)
+          .Between(0, kMaxCount)
+          .Unit("samples")
+          .Doc("Length of wsd's last phase in samples."),
+      FIELD(schedule.wsd_decay_kind)
+          .Words({"linear", "cosine", "exponential", "minus_sqrt"})
+          .Doc("Shape of wsd's last phase."),
   };
 }
 
 Rows TrainingRows() {
   return {
-      FIELD(training.global_batch).Required().Between(1, kMaxSize).Unit("samples").Doc("Samples of one iteration: micro_batch × microbatches × dp × ep."),
-      FIELD(training.micro_batch).Required().Between(1, kMaxSize).Unit("samples").Doc("Samples of one microbatch on one data-parallel rank."),
-      FIELD(training.iterations).Between(0, kMaxCount).Unit("iterations").Doc("Length of the training; this or samples, not both."),
-      FIELD(training.samples).Between(0, kMaxCount).Unit("samples").Doc("Length of the training in samples, a multiple of global_batch."),
+      FIELD(training.global_batch)
+          .Required()
+          .Between(1, kMaxSize)
+          .Unit("samples")
+          .Doc("Samples of one iteration: micro_batch × microbatches × dp × ep."),
+      FIELD(training.micro_batch)
+          .Required()
+          .Between(1, kMaxSize)
+          .Unit("samples")
+          .Doc("Samples of one microbatch on one data-parallel rank."),
+      FIELD(training.iterations)
+          .Between(0, kMaxCount)
+          .Unit("iterations")
+          .Doc("Length of the training; this or samples, not both."),
+      FIELD(training.samples)
+          .Between(0, kMaxCount)
+          .Unit("samples")
+          .Doc("Length of the training in samples, a multiple of global_batch."),
       FIELD(training.seed).AtLeast(0).Doc("Seed of weights, dropout and sample order."),
-      FIELD(precision.compute).Words({"fp32", "bf16", "fp16", "fp8"}).Doc("Number format of products and activations; master weights and optimizer state are fp32."),
-      FIELD(precision.deterministic).Doc("Whether only kernels are used that give the same bits in each run."),
-      FIELD(recompute.granularity).Words({"none", "selective", "full"}).Doc("What the backward pass computes again instead of keeping: nothing, the listed modules, or whole layers."),
-      FIELD(recompute.modules).Words({"attention", "norm", "activation"}).Doc("Modules that selective recomputes."),
-      FIELD(checkpoint.interval).Between(0, kMaxCount).Unit("iterations").Doc("Iterations between checkpoints; 0: only at the end."),
-      FIELD(checkpoint.keep).Between(0, 1e6).Unit("checkpoints").Doc("Newest checkpoints that are kept; 0: all."),
-      FIELD(evaluation.interval).Between(0, kMaxCount).Unit("iterations").Doc("Iterations between evaluations; 0: never."),
-      FIELD(evaluation.iterations).Between(1, kMaxSize).Unit("global batches").Doc("Length of one evaluation."),
-      FIELD(logging.interval).Between(1, kMaxCount).Unit("iterations").Doc("Iterations between log lines; metrics.jsonl has every iteration."),
+      FIELD(precision.compute)
+          .Words({"fp32", "bf16", "fp16", "fp8"})
+          .Doc("Number format of products and activations; master weights and optimizer state are fp32."),
+      FIELD(precision.deterministic)
+          .Doc("Whether only kernels are used that give the same bits in each run."),
+      FIELD(recompute.granularity)
+          .Words({"none", "selective", "full"})
+          .Doc("What the backward pass computes again instead of keeping: nothing, the listed modules, or "
+               "whole layers."),
+      FIELD(recompute.modules)
+          .Words({"attention", "norm", "activation"})
+          .Doc("Modules that selective recomputes."),
+      FIELD(checkpoint.interval)
+          .Between(0, kMaxCount)
+          .Unit("iterations")
+          .Doc("Iterations between checkpoints; 0: only at the end."),
+      FIELD(checkpoint.keep)
+          .Between(0, 1e6)
+          .Unit("checkpoints")
+          .Doc("Newest checkpoints that are kept; 0: all."),
+      FIELD(evaluation.interval)
+          .Between(0, kMaxCount)
+          .Unit("iterations")
+          .Doc("Iterations between evaluations; 0: never."),
+      FIELD(evaluation.iterations)
+          .Between(1, kMaxSize)
+          .Unit("global batches")
+          .Doc("Length of one evaluation."),
+      FIELD(logging.interval)
+          .Between(1, kMaxCount)
+          .Unit("iterations")
+          .Doc("Iterations between log lines; metrics.jsonl has every iteration."),
   };
 }
 
@@ -170,14 +329,35 @@ Rows ClusterRows() {
   return {
       FIELD(cluster.name).Doc("Name for reports."),
       FIELD(cluster.device).Words({"cpu", "a100", "h100", "h200", "b200"}).Doc("Kind of device."),
-      FIELD(cluster.nodes).Between(0, kMaxDegree).Unit("nodes").Doc("Number of nodes; 0: as many as the world needs."),
-      FIELD(cluster.devices_per_node).Between(0, kMaxDegree).Unit("devices").Doc("Devices of each node; 0: not limited."),
+      FIELD(cluster.nodes)
+          .Between(0, kMaxDegree)
+          .Unit("nodes")
+          .Doc("Number of nodes; 0: as many as the world needs."),
+      FIELD(cluster.devices_per_node)
+          .Between(0, kMaxDegree)
+          .Unit("devices")
+          .Doc("Devices of each node; 0: not limited."),
       FIELD(cluster.memory_bytes).Bytes().Doc("Memory of one device; 0: not limited."),
-      FIELD(cluster.reserved_bytes).Bytes().Doc("Memory of one device that the arena cannot have: context, libraries."),
-      FIELD(cluster.matmul_flops).Between(0, 1e24).Unit("FLOP/s").Doc("Sustained rate of matrix products of one device in the recipe's compute precision; 0: unknown."),
-      FIELD(cluster.memory_bandwidth).Between(0, 1e24).Unit("bytes/s").Doc("Memory bandwidth of one device; 0: unknown."),
-      FIELD(cluster.intra_node_bandwidth).Between(0, 1e24).Unit("bytes/s").Doc("Bandwidth between devices of a node, per device and direction; 0: unknown."),
-      FIELD(cluster.inter_node_bandwidth).Between(0, 1e24).Unit("bytes/s").Doc("Bandwidth between nodes, per device and direction; 0: unknown."),
+      FIELD(cluster.reserved_bytes)
+          .Bytes()
+          .Doc("Memory of one device that the arena cannot have: context, libraries."),
+      FIELD(cluster.matmul_flops)
+          .Between(0, 1e24)
+          .Unit("FLOP/s")
+          .Doc("Sustained rate of matrix products of one device in the recipe's compute precision; 0: "
+               "unknown."),
+      FIELD(cluster.memory_bandwidth)
+          .Between(0, 1e24)
+          .Unit("bytes/s")
+          .Doc("Memory bandwidth of one device; 0: unknown."),
+      FIELD(cluster.intra_node_bandwidth)
+          .Between(0, 1e24)
+          .Unit("bytes/s")
+          .Doc("Bandwidth between devices of a node, per device and direction; 0: unknown."),
+      FIELD(cluster.inter_node_bandwidth)
+          .Between(0, 1e24)
+          .Unit("bytes/s")
+          .Doc("Bandwidth between nodes, per device and direction; 0: unknown."),
   };
 }
 

@@ -1,5 +1,6 @@
-// The table of recipe fields: one row per key, from which the parser, the JSON Schema, the reference page, the printed
-// recipe and the differences between two recipes all follow. A field's default is its initialiser in recipe.h.
+// The table of recipe fields: one row per key, from which the parser, the JSON Schema, the reference page,
+// the printed recipe and the differences between two recipes all follow. A field's default is its initialiser
+// in recipe.h.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +16,8 @@ namespace engine::recipe {
 
 using FieldValue = std::variant<std::int64_t, double, bool, std::string, std::vector<std::int64_t>,
                                 std::vector<double>, std::vector<std::string>>;
-using FieldPointer =
-    std::variant<std::int64_t*, double*, bool*, std::string*, std::vector<std::int64_t>*, std::vector<double>*,
-                 std::vector<std::string>*>;
+using FieldPointer = std::variant<std::int64_t*, double*, bool*, std::string*, std::vector<std::int64_t>*,
+                                  std::vector<double>*, std::vector<std::string>*>;
 
 // The legal values of a number, or of each number of a list.
 struct Range {
@@ -40,9 +40,9 @@ struct Field {
   std::vector<std::string> words;  // the legal strings; empty: any
   std::string doc;
 
-  std::string table() const { return key.substr(0, key.rfind('.')); }      // "model.attention"
-  std::string name() const { return key.substr(key.rfind('.') + 1); }      // "heads"
-  std::string type_name() const;                                           // "integer", "list of strings", …
+  std::string table() const { return key.substr(0, key.rfind('.')); }  // "model.attention"
+  std::string name() const { return key.substr(key.rfind('.') + 1); }  // "heads"
+  std::string type_name() const;                                       // "integer", "list of strings", …
 };
 
 // A table of the recipe: "[model]", "[model.attention]".
@@ -51,8 +51,8 @@ struct TableDoc {
   std::string doc;
 };
 
-const std::vector<TableDoc>& Tables();   // in the order of the reference page
-const std::vector<Field>& Fields();      // grouped by table, in that order
+const std::vector<TableDoc>& Tables();         // in the order of the reference page
+const std::vector<Field>& Fields();            // grouped by table, in that order
 const Field* FindField(std::string_view key);  // null if there is none
 
 FieldValue Get(const Field& field, const Recipe& recipe);

@@ -44,6 +44,7 @@ class FileLoader {
   Settings Resolve(const Document& document, const std::string& path) {
     std::vector<ExtendsEntry> extends;
     const Settings own = ParseSettings(document, Origin::kFile, &extends, diagnostics_);
+    if (own.broken.contains(kExtendsKey)) complete_ = false;
     Settings settings;
     for (const ExtendsEntry& entry : extends) {
       const std::string next = (fs::path(path).parent_path() / entry.path).string();
@@ -69,9 +70,10 @@ class FileLoader {
     if (std::optional<std::string> problem = Recursion(*canonical, shown)) return Fail(report, *problem);
     if (const auto known = resolved_.find(*canonical); known != resolved_.end()) return known->second;
     if (resolved_.size() + stack_.size() >= kMaxFiles) {
-      return Fail(report, fmt::format("'{}' is one file too many; a recipe reads at most {}", shown, kMaxFiles));
+      return Fail(report,
+                  fmt::format("'{}' is one file too many; a recipe reads at most {}", shown, kMaxFiles));
     }
-    absl::StatusOr<std::string> text = ReadRecipeFile(*canonical);
+    absl::StatusOr<std::string> text = ReadRecipeFile(*canonical, shown);
     if (!text.ok()) return Fail(report, Message(text.status()));
     stack_.push_back({*canonical, shown});
     Settings settings;
@@ -124,11 +126,13 @@ void ApplySettings(const Settings& settings, Recipe* recipe) {
   }
 }
 
-// Missing keys are reported where their table, or the nearest one around it, is opened; else at the whole file.
+// Missing keys are reported where their table, or the nearest one around it, is opened; else at the whole
+// file.
 void ReportMissing(const Settings& settings, const std::string& path, std::vector<Diagnostic>* diagnostics,
                    std::set<std::string>* missing) {
   for (const Field& field : Fields()) {
-    if (!field.required || settings.values.contains(field.key) || settings.broken.contains(field.key)) continue;
+    if (!field.required || settings.values.contains(field.key) || settings.broken.contains(field.key))
+      continue;
     missing->insert(field.key);
     Diagnostic diagnostic;
     diagnostic.span = {path, 0, 0, 1};

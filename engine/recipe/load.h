@@ -21,9 +21,9 @@ struct LoadResult {
   bool ok() const { return !HasErrors(diagnostics); }
 };
 
-// Reads the recipe, all files that it extends (paths relative to the file that names them; later entries override earlier
-// ones, the file itself overrides them all, key by key), then the sets, in order; then validates. The n-th set is located
-// as "--set:n:column".
+// Reads the recipe, all files that it extends (paths relative to the file that names them; later entries
+// override earlier ones, the file itself overrides them all, key by key), then the sets, in order; then
+// validates. The n-th set is located as "--set:n:column".
 LoadResult Load(const std::string& path, const LoadOptions& options = {});
 
 // The same of a text, which is located as `name` and cannot extend anything.

@@ -21,9 +21,7 @@ std::string Quoted(const std::vector<std::string>& words) {
   return text;
 }
 
-std::string WithArticle(const std::string& noun) {
-  return (noun.front() == 'i' ? "an " : "a ") + noun;
-}
+std::string WithArticle(const std::string& noun) { return (noun.front() == 'i' ? "an " : "a ") + noun; }
 
 bool IsTable(const std::string& name) {
   return std::any_of(Tables().begin(), Tables().end(), [&](const TableDoc& t) { return t.name == name; });
@@ -60,7 +58,7 @@ class Parser {
     for (const Entry& entry : table.entries) {
       if (errors_ > kMaxErrors) return;
       const std::string key = name.empty() ? entry.key : name + "." + entry.key;
-      if (name.empty() && entry.key == "extends" && extends_ != nullptr) {
+      if (name.empty() && entry.key == kExtendsKey && extends_ != nullptr) {
         ParseExtends(entry);
       } else if (IsTable(key)) {
         if (entry.value.kind == Node::Kind::kTable) {
@@ -92,6 +90,7 @@ class Parser {
     }
     if (value.kind != Node::Kind::kArray) {
       Error(value.mark, fmt::format("extends must be a path or a list of paths, found {}", Describe(value)));
+      settings_.broken.insert(kExtendsKey);
       return;
     }
     for (const Node& item : value.items) {
@@ -99,6 +98,7 @@ class Parser {
         extends_->push_back({item.string, item.mark});
       } else {
         Error(item.mark, fmt::format("extends must be a list of paths, found {} in it", Describe(item)));
+        settings_.broken.insert(kExtendsKey);
       }
     }
   }
@@ -111,10 +111,12 @@ class Parser {
     for (const TableDoc& known : Tables()) {
       const std::size_t dot = known.name.rfind('.');
       const std::string parent = dot == std::string::npos ? "" : known.name.substr(0, dot);
-      if (parent == table) siblings.push_back(dot == std::string::npos ? known.name : known.name.substr(dot + 1));
+      if (parent == table)
+        siblings.push_back(dot == std::string::npos ? known.name : known.name.substr(dot + 1));
     }
-    if (table.empty() && extends_ != nullptr) siblings.emplace_back("extends");
+    if (table.empty() && extends_ != nullptr) siblings.emplace_back(kExtendsKey);
     std::string hint = NearestWord(entry.key, siblings);
+    if (hint == kExtendsKey) settings_.broken.insert(kExtendsKey);
     if (!hint.empty()) {
       hint = fmt::format("did you mean '{}'?", hint);
     } else {
@@ -190,7 +192,8 @@ class Parser {
       if (field.bytes && node.kind == Node::Kind::kString) return ReadBytes(field, node);
     } else {
       if (node.kind == Node::Kind::kFloat) return CheckRange(field, node, node.number);
-      if (node.kind == Node::Kind::kInteger) return CheckRange(field, node, static_cast<double>(node.integer));
+      if (node.kind == Node::Kind::kInteger)
+        return CheckRange(field, node, static_cast<double>(node.integer));
     }
     WrongType(field, node);
     return std::nullopt;
@@ -251,8 +254,8 @@ void Settings::Override(const Settings& later) {
   for (const auto& [table, provenance] : later.headers) headers[table] = provenance;
 }
 
-Settings ParseSettings(const Document& document, Provenance::Origin origin, std::vector<ExtendsEntry>* extends,
-                       std::vector<Diagnostic>* diagnostics) {
+Settings ParseSettings(const Document& document, Provenance::Origin origin,
+                       std::vector<ExtendsEntry>* extends, std::vector<Diagnostic>* diagnostics) {
   return Parser(*document.source, origin, extends, diagnostics).Parse(document.root);
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -14,7 +15,8 @@ namespace {
 
 using Byte = unsigned char;
 
-// Length of the UTF-8 sequence at `at` (RFC 3629: no overlong forms, no surrogates, at most U+10FFFF); 0 if invalid.
+// Length of the UTF-8 sequence at `at` (RFC 3629: no overlong forms, no surrogates, at most U+10FFFF); 0 if
+// invalid.
 std::size_t SequenceLength(std::string_view text, std::size_t at) {
   const Byte first = static_cast<Byte>(text[at]);
   if (first < 0x80) return 1;
@@ -46,8 +48,18 @@ std::optional<Diagnostic> FindInvalidUtf8(const Source& source) {
   return std::nullopt;
 }
 
-// Offset just after the string that begins at `at` (any of TOML's four kinds).
-std::size_t SkipString(std::string_view text, std::size_t at) {
+bool IsAscii(char c) { return static_cast<Byte>(c) < 0x80; }
+
+// toml++ 3.3 has undefined behaviour where it looks for white space and finds another non-ASCII character.
+// TOML 1.0 allows those only in strings and comments; inside strings it looks after a backslash that ends the
+// line.
+struct SkippedString {
+  std::size_t end = 0;                // just after the string
+  std::optional<std::size_t> unsafe;  // such a character
+};
+
+// The string that begins at `at`, any of TOML's four kinds.
+SkippedString SkipString(std::string_view text, std::size_t at) {
   const char quote = text[at];
   const std::string_view triple = quote == '"' ? "\"\"\"" : "'''";
   const bool multi_line = text.substr(at, 3) == triple;
@@ -55,13 +67,15 @@ std::size_t SkipString(std::string_view text, std::size_t at) {
   for (at += end.size(); at < text.size(); ++at) {
     if (quote == '"' && text[at] == '\\') {
       ++at;
+      const std::size_t next = std::min(text.find_first_not_of(" \t\r\n", at), text.size());
+      if (next > at && next < text.size() && !IsAscii(text[next])) return {at, next};
     } else if (text.substr(at, end.size()) == end) {
-      return at + end.size();
+      return {at + end.size(), std::nullopt};
     } else if (!multi_line && text[at] == '\n') {
-      return at;
+      return {at, std::nullopt};
     }
   }
-  return text.size();
+  return {text.size(), std::nullopt};
 }
 
 }  // namespace
@@ -72,11 +86,22 @@ std::optional<Diagnostic> FindUnsafeText(const Source& source) {
   int depth = 0;
   int dots = 0;
   int tokens = 0;
-  for (std::size_t at = 0; at < text.size(); ++at) {
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+  std::size_t at = text.substr(0, 3) == kByteOrderMark ? 3 : 0;
+  for (; at < text.size(); ++at) {
     const char c = text[at];
     if (c == '"' || c == '\'') {
-      at = SkipString(text, at) - 1;
+      const SkippedString skipped = SkipString(text, at);
+      if (skipped.unsafe.has_value()) {
+        return source.Error(source.MarkOfOffset(*skipped.unsafe),
+                            "a character beyond ASCII cannot follow a backslash that ends its line");
+      }
+      at = skipped.end - 1;
       continue;
+    }
+    if (!IsAscii(c)) {
+      return source.Error(source.MarkOfOffset(at),
+                          "characters beyond ASCII may stand only in strings and comments");
     }
     if (c == '#') {
       at = text.find('\n', at);
@@ -93,12 +118,12 @@ std::optional<Diagnostic> FindUnsafeText(const Source& source) {
     }
     if (std::string_view("[{=,.").find(c) != std::string_view::npos) ++tokens;
     if (depth > kMaxNesting || dots > kMaxNesting) {
-      return source.Error(source.MarkOfOffset(at), fmt::format("nested more than {} deep; a recipe nests 3 deep",
-                                                               kMaxNesting));
+      return source.Error(source.MarkOfOffset(at),
+                          fmt::format("nested more than {} deep; a recipe nests 3 deep", kMaxNesting));
     }
     if (tokens > kMaxTokens) {
-      return source.Error(source.MarkOfOffset(at), fmt::format("more than {} values; a recipe has about 100",
-                                                               kMaxTokens));
+      return source.Error(source.MarkOfOffset(at),
+                          fmt::format("more than {} values; a recipe has about 100", kMaxTokens));
     }
   }
   return std::nullopt;

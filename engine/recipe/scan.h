@@ -8,8 +8,8 @@
 
 namespace engine::recipe {
 
-// The first place where the text is no UTF-8, has a NUL byte, nests brackets or dotted keys too deeply or has too many
-// values; nullopt if there is none. Linear in the text, constant in depth.
+// The first place where the text is no UTF-8, has a NUL byte, nests brackets or dotted keys too deeply or has
+// too many values; nullopt if there is none. Linear in the text, constant in depth.
 std::optional<Diagnostic> FindUnsafeText(const Source& source);
 
 }  // namespace engine::recipe

@@ -15,7 +15,8 @@ constexpr const char* kName = "--set";
 bool IsBareWord(std::string_view text) {
   if (text.empty()) return false;
   const unsigned char first = static_cast<unsigned char>(text[0]);
-  if (std::isalpha(first) == 0 && text[0] != '_' && text[0] != '/' && text[0] != '.' && text[0] != '~') return false;
+  if (std::isalpha(first) == 0 && text[0] != '_' && text[0] != '/' && text[0] != '.' && text[0] != '~')
+    return false;
   return text.find_first_of("\n\r\"'[]{}=#\\") == std::string_view::npos;
 }
 
@@ -27,8 +28,7 @@ std::optional<Document> ParseArgument(const std::string& argument, std::size_t e
   std::optional<Document> document = ParseToml(source, &problems);
   if (document.has_value()) return document;
   if (IsBareWord(std::string_view(argument).substr(equals + 1))) {
-    const std::string quoted =
-        argument.substr(0, equals + 1) + "\"" + argument.substr(equals + 1) + "\"";
+    const std::string quoted = argument.substr(0, equals + 1) + "\"" + argument.substr(equals + 1) + "\"";
     std::vector<Diagnostic> ignored;
     document = ParseToml(std::make_shared<const Source>(kName, quoted, ordinal), &ignored);
     if (document.has_value()) {

@@ -96,14 +96,14 @@ absl::StatusOr<std::string> ResolvePath(const std::string& path, const std::stri
   return canonical;
 }
 
-absl::StatusOr<std::string> ReadRecipeFile(const std::string& path) {
+absl::StatusOr<std::string> ReadRecipeFile(const std::string& path, const std::string& shown) {
   // O_NONBLOCK: opening a named pipe without a writer would wait forever.
   const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  if (file.get() < 0) return NotFound("cannot read '{}': {}", path, ErrorText(errno));
+  if (file.get() < 0) return NotFound("cannot read '{}': {}", shown, ErrorText(errno));
   struct stat info = {};
-  if (::fstat(file.get(), &info) != 0) return NotFound("cannot read '{}': {}", path, ErrorText(errno));
-  if (S_ISDIR(info.st_mode)) return InvalidArgument("'{}' is a directory, not a recipe", path);
-  if (!S_ISREG(info.st_mode)) return InvalidArgument("'{}' is not a regular file", path);
+  if (::fstat(file.get(), &info) != 0) return NotFound("cannot read '{}': {}", shown, ErrorText(errno));
+  if (S_ISDIR(info.st_mode)) return InvalidArgument("'{}' is a directory, not a recipe", shown);
+  if (!S_ISREG(info.st_mode)) return InvalidArgument("'{}' is not a regular file", shown);
   if (static_cast<std::uint64_t>(info.st_size) > kMaxRecipeBytes) {
     return TooLarge(static_cast<std::uint64_t>(info.st_size));
   }
@@ -113,7 +113,7 @@ absl::StatusOr<std::string> ReadRecipeFile(const std::string& path) {
   while (used < text.size()) {
     const ssize_t got = ::read(file.get(), text.data() + used, text.size() - used);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return NotFound("cannot read '{}': {}", path, ErrorText(errno));
+    if (got < 0) return NotFound("cannot read '{}': {}", shown, ErrorText(errno));
     if (got == 0) break;
     used += static_cast<std::size_t>(got);
   }

@@ -28,6 +28,7 @@ class Source {
 
   const std::string& name() const { return name_; }
   const std::string& text() const { return text_; }
+  int first_line() const { return first_line_; }
   // The text of a line without its end, at most kMaxShownBytes of it; empty outside the source.
   std::string Line(int line) const;
   // The whole line, unclipped.
@@ -46,10 +47,12 @@ class Source {
 
 using SourcePtr = std::shared_ptr<const Source>;
 
-// The canonical path of `path`: symbolic links and `..` resolved. With `root`, an error unless it lies inside.
+// The canonical path of `path`: symbolic links and `..` resolved. With `root`, an error unless it lies
+// inside.
 absl::StatusOr<std::string> ResolvePath(const std::string& path, const std::string& root);
 
-// Text of a regular file of at most kMaxRecipeBytes; never waits on a pipe or reads a device.
-absl::StatusOr<std::string> ReadRecipeFile(const std::string& path);
+// Text of a regular file of at most kMaxRecipeBytes; never waits on a pipe or reads a device. Errors call it
+// `shown`.
+absl::StatusOr<std::string> ReadRecipeFile(const std::string& path, const std::string& shown);
 
 }  // namespace engine::recipe

@@ -1,0 +1,302 @@
+// Both directions go over blocks of 64 queries and 256 keys, whose scores stay in cache, with one product per
+// block on the calling thread; blocks without an unmasked pair are skipped. Forward is the online softmax of
+// FlashAttention (arXiv:2205.14135).
+#include "engine/backend/cpu/kernels/gemm.h"
+#include "engine/backend/cpu/kernels/keep_mask.h"
+#include "engine/backend/cpu/kernels/kernels.h"
+#include "engine/backend/cpu/kernels/loops.h"
+
+namespace engine::backend::cpu {
+namespace {
+
+constexpr std::int64_t kQueries = 64;
+constexpr std::int64_t kKeys = 256;
+
+// Keys [first, last).
+struct Keys {
+  std::int64_t first, last;
+};
+
+// Sizes and attributes, and who sees whom.
+struct Problem {
+  Problem(const KernelArgs& args)
+      : q(args.inputs[0]),
+        k(args.inputs[1]),
+        positions(args.inputs[3].as<std::int32_t>()),
+        batch(q.shape[0]),
+        queries(q.shape[1]),
+        heads(q.shape[2]),
+        head(q.shape[3]),
+        keys(k.shape[1]),
+        kv_heads(k.shape[2]),
+        group(heads / kv_heads),
+        window(args.attributes->Int("window", 0)),
+        scale(args.attributes->Float("scale")),
+        dropout(args.attributes->Has("dropout") ? args.attributes->Float("dropout") : 0.0) {
+    if (dropout == 0.0) return;
+    context = args.context;
+    key = MakePhiloxKey(context->seed, args.attributes->String("stream"));
+  }
+
+  std::int64_t QueryRow(std::int64_t b, std::int64_t h, std::int64_t i) const {
+    return ((b * queries + i) * heads + h) * head;
+  }
+  std::int64_t KeyRow(std::int64_t b, std::int64_t kv, std::int64_t j) const {
+    return ((b * keys + j) * kv_heads + kv) * head;
+  }
+  std::int64_t query_stride() const { return heads * head; }
+  std::int64_t key_stride() const { return kv_heads * head; }
+
+  Keys SeenBy(std::int64_t b, std::int64_t i) const {
+    const std::int64_t position = positions[b * queries + i];
+    return {window > 0 ? std::max<std::int64_t>(0, position - window + 1) : 0, std::min(keys, position + 1)};
+  }
+  Keys SeenByAny(std::int64_t b, std::int64_t first, std::int64_t last) const {
+    Keys all = {keys, 0};
+    for (std::int64_t i = first; i < last; ++i) {
+      const Keys seen = SeenBy(b, i);
+      if (seen.first >= seen.last) continue;
+      all = {std::min(all.first, seen.first), std::max(all.last, seen.last)};
+    }
+    return all;
+  }
+
+  // keep(j) for the keys [first, last) of one query row.
+  template <typename Visit>
+  void ForEachKept(std::int64_t b, std::int64_t h, std::int64_t i, Keys range, const Visit& visit) const {
+    const std::int64_t sample = context->first_sample + LogicalIndex(q.extent.dims[0], b);
+    const std::int64_t row = (sample * q.logical[2] + LogicalIndex(q.extent.dims[2], h)) * k.logical[1] +
+                             positions[b * queries + i];
+    ForEachKeep(key, context->iteration, static_cast<std::uint64_t>(row * k.logical[1] + range.first),
+                range.last - range.first, static_cast<float>(dropout), visit);
+  }
+
+  const TensorView& q;
+  const TensorView& k;
+  const std::int32_t* positions;
+  std::int64_t batch, queries, heads, head, keys, kv_heads, group, window;
+  double scale, dropout;
+  PhiloxKey key;
+  const KernelContext* context = nullptr;
+};
+
+template <typename T>
+struct alignas(64) Tile {
+  T at[kQueries * kKeys];
+};
+
+// A block of queries [i0, i0 + rows) of head h against keys [j0, j0 + columns): scores are rows of `columns`.
+struct Block {
+  std::int64_t b, h, i0, rows, j0, columns;
+
+  // The part of the block's columns that row r sees.
+  Keys Seen(const Problem& p, std::int64_t r) const {
+    const Keys seen = p.SeenBy(b, i0 + r);
+    const std::int64_t first = std::clamp<std::int64_t>(seen.first - j0, 0, columns);
+    return {first, std::clamp<std::int64_t>(seen.last - j0, first, columns)};
+  }
+};
+
+// scores = scale · queries · keysᵀ of the block, for any pair of tensors laid out as q and as k.
+template <typename T>
+void QueryKeyProduct(const Problem& p, const Block& block, const T* queries, const T* keys, double scale,
+                     T* scores) {
+  Run(Gemm<T>{.m = block.rows,
+              .n = block.columns,
+              .k = p.head,
+              .a = queries + p.QueryRow(block.b, block.h, block.i0),
+              .lda = p.query_stride(),
+              .b = keys + p.KeyRow(block.b, block.h / p.group, block.j0),
+              .ldb = p.key_stride(),
+              .transpose_b = true,
+              .c = scores,
+              .ldc = block.columns,
+              .alpha = static_cast<T>(scale)});
+}
+
+// out (laid out as q) = beta · out + scores · keys of the block.
+template <typename T>
+void ScoreKeyProduct(const Problem& p, const Block& block, const T* scores, const T* keys, T beta, T* out) {
+  Run(Gemm<T>{.m = block.rows,
+              .n = p.head,
+              .k = block.columns,
+              .a = scores,
+              .lda = block.columns,
+              .b = keys + p.KeyRow(block.b, block.h / p.group, block.j0),
+              .ldb = p.key_stride(),
+              .c = out + p.QueryRow(block.b, block.h, block.i0),
+              .ldc = p.query_stride(),
+              .beta = beta});
+}
+
+// out (laid out as k) += scoresᵀ · queries of the block.
+template <typename T>
+void ScoreQueryProduct(const Problem& p, const Block& block, const T* scores, const T* queries, T* out) {
+  Run(Gemm<T>{.m = block.columns,
+              .n = p.head,
+              .k = block.rows,
+              .a = scores,
+              .lda = block.columns,
+              .transpose_a = true,
+              .b = queries + p.QueryRow(block.b, block.h, block.i0),
+              .ldb = p.query_stride(),
+              .c = out + p.KeyRow(block.b, block.h / p.group, block.j0),
+              .ldc = p.key_stride(),
+              .beta = T(1)});
+}
+
+template <typename T>
+void ClearOutside(T* row, std::int64_t columns, Keys seen) {
+  std::fill(row, row + seen.first, T(0));
+  std::fill(row + seen.last, row + columns, T(0));
+}
+
+template <typename T>
+void DropRow(const Problem& p, const Block& block, std::int64_t r, Keys seen, T* row) {
+  const T scale = static_cast<T>(1 / (1 - p.dropout));
+  p.ForEachKept(
+      block.b, block.h, block.i0 + r, {block.j0 + seen.first, block.j0 + seen.last},
+      [&](std::int64_t j, bool keep) { row[seen.first + j] = keep ? row[seen.first + j] * scale : T(0); });
+}
+
+// Running softmax of a block of queries: the largest score so far and Σ exp(score − largest).
+template <typename T>
+struct Running {
+  T top[kQueries];
+  T sum[kQueries];
+};
+
+// Turns the scores of one row into exp(score − top), rescaling what the row has gathered so far.
+template <typename T>
+void SoftmaxRow(const Problem& p, const Block& block, std::int64_t r, Running<T>* running, T* row, T* out) {
+  const Keys seen = block.Seen(p, r);
+  ClearOutside(row, block.columns, seen);
+  if (seen.first == seen.last) return;
+  const std::int64_t count = seen.last - seen.first;
+  T* scores = row + seen.first;
+  const T top = std::max(running->top[r], MaxOf(count, scores));
+  for (std::int64_t j = 0; j < count; ++j) scores[j] = Exp(scores[j] - top);
+  const T sum = SumOf<T>(count, [&](std::int64_t j) { return scores[j]; });
+  if (running->sum[r] > T(0)) {
+    const T shrink = Exp(running->top[r] - top);
+    running->sum[r] *= shrink;
+    for (std::int64_t e = 0; e < p.head; ++e) out[e] *= shrink;
+  }
+  running->top[r] = top;
+  running->sum[r] += sum;
+  if (p.dropout > 0) DropRow(p, block, r, seen, row);
+}
+
+template <typename T>
+void ForwardBlock(const Problem& p, const KernelArgs& args, std::int64_t b, std::int64_t h, std::int64_t i0) {
+  const std::int64_t rows = std::min(kQueries, p.queries - i0);
+  T* o = args.outputs[0].as<T>() + p.QueryRow(b, h, i0);
+  T* lse = args.outputs[1].as<T>();
+  Tile<T> scores;
+  Running<T> running;
+  std::fill_n(running.top, rows, -std::numeric_limits<T>::infinity());
+  std::fill_n(running.sum, rows, T(0));
+  for (std::int64_t r = 0; r < rows; ++r) std::fill_n(o + r * p.query_stride(), p.head, T(0));
+  const Keys any = p.SeenByAny(b, i0, i0 + rows);
+  for (std::int64_t j0 = any.first; j0 < any.last; j0 += kKeys) {
+    const Block block = {b, h, i0, rows, j0, std::min(kKeys, any.last - j0)};
+    QueryKeyProduct(p, block, p.q.as<T>(), p.k.as<T>(), p.scale, scores.at);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      SoftmaxRow(p, block, r, &running, scores.at + r * block.columns, o + r * p.query_stride());
+    }
+    ScoreKeyProduct(p, block, scores.at, args.inputs[2].as<T>(), T(1), args.outputs[0].as<T>());
+  }
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const T sum = running.sum[r];
+    const T inverse = sum > T(0) ? T(1) / sum : T(0);
+    for (std::int64_t e = 0; e < p.head; ++e) o[r * p.query_stride() + e] *= inverse;
+    lse[(b * p.queries + i0 + r) * p.heads + h] = running.top[r] + std::log(sum);
+  }
+}
+
+// From the scores of row r and d_o·v: probabilities as they met v (dropped out), and dS.
+template <typename T>
+void BackwardRow(const Problem& p, const Block& block, std::int64_t r, T lse, T delta, T* probability,
+                 T* d_score) {
+  const Keys seen = block.Seen(p, r);
+  ClearOutside(probability, block.columns, seen);
+  ClearOutside(d_score, block.columns, seen);
+  for (std::int64_t j = seen.first; j < seen.last; ++j) probability[j] = Exp(probability[j] - lse);
+  const T scale = static_cast<T>(p.scale);
+  if (p.dropout == 0) {
+    for (std::int64_t j = seen.first; j < seen.last; ++j)
+      d_score[j] = scale * probability[j] * (d_score[j] - delta);
+    return;
+  }
+  DropRow(p, block, r, seen, d_score);
+  for (std::int64_t j = seen.first; j < seen.last; ++j)
+    d_score[j] = scale * probability[j] * (d_score[j] - delta);
+  DropRow(p, block, r, seen, probability);
+}
+
+template <typename T>
+void BackwardBlock(const Problem& p, const KernelArgs& args, std::int64_t b, std::int64_t h,
+                   std::int64_t i0) {
+  const T* o = args.inputs[4].as<T>();
+  const T* lse = args.inputs[5].as<T>();
+  const T* d_o = args.inputs[6].as<T>();
+  T* dq = args.outputs[0].as<T>();
+  const std::int64_t rows = std::min(kQueries, p.queries - i0);
+  T delta[kQueries];  // Σ_E d_o·o
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const std::int64_t at = p.QueryRow(b, h, i0 + r);
+    delta[r] = SumOf<T>(p.head, [&](std::int64_t e) { return d_o[at + e] * o[at + e]; });
+    std::fill_n(dq + at, p.head, T(0));
+  }
+  Tile<T> probability;
+  Tile<T> d_score;
+  const Keys any = p.SeenByAny(b, i0, i0 + rows);
+  for (std::int64_t j0 = any.first; j0 < any.last; j0 += kKeys) {
+    const Block block = {b, h, i0, rows, j0, std::min(kKeys, any.last - j0)};
+    QueryKeyProduct(p, block, p.q.as<T>(), p.k.as<T>(), p.scale, probability.at);
+    QueryKeyProduct(p, block, d_o, args.inputs[2].as<T>(), 1.0, d_score.at);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      BackwardRow(p, block, r, lse[(b * p.queries + i0 + r) * p.heads + h], delta[r],
+                  probability.at + r * block.columns, d_score.at + r * block.columns);
+    }
+    ScoreKeyProduct(p, block, d_score.at, p.k.as<T>(), T(1), dq);
+    ScoreQueryProduct(p, block, d_score.at, p.q.as<T>(), args.outputs[1].as<T>());
+    ScoreQueryProduct(p, block, probability.at, d_o, args.outputs[2].as<T>());
+  }
+}
+
+}  // namespace
+
+template <typename T>
+void Attention(const KernelArgs& args) {
+  const Problem p(args);
+  const std::int64_t blocks = (p.queries + kQueries - 1) / kQueries;
+  ForEachBlock(args, p.batch * p.heads * blocks, 1, [&](std::int64_t task, std::int64_t) {
+    ForwardBlock<T>(p, args, task / (p.heads * blocks), task / blocks % p.heads, task % blocks * kQueries);
+  });
+}
+
+// A task owns the keys of one sample and kv head, and adds the heads and query blocks that read them in
+// order.
+template <typename T>
+void AttentionGrad(const KernelArgs& args) {
+  const Problem p(args);
+  ForEachBlock(args, p.batch * p.kv_heads, 1, [&](std::int64_t task, std::int64_t) {
+    const std::int64_t b = task / p.kv_heads;
+    const std::int64_t kv = task % p.kv_heads;
+    for (std::int64_t j = 0; j < p.keys; ++j) {
+      std::fill_n(args.outputs[1].as<T>() + p.KeyRow(b, kv, j), p.head, T(0));
+      std::fill_n(args.outputs[2].as<T>() + p.KeyRow(b, kv, j), p.head, T(0));
+    }
+    for (std::int64_t h = kv * p.group; h < (kv + 1) * p.group; ++h) {
+      for (std::int64_t i0 = 0; i0 < p.queries; i0 += kQueries) BackwardBlock<T>(p, args, b, h, i0);
+    }
+  });
+}
+
+template void Attention<float>(const KernelArgs&);
+template void Attention<double>(const KernelArgs&);
+template void AttentionGrad<float>(const KernelArgs&);
+template void AttentionGrad<double>(const KernelArgs&);
+
+}  // namespace engine::backend::cpu

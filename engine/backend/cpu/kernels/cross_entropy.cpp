@@ -1,0 +1,104 @@
+#include "engine/backend/cpu/kernels/kernels.h"
+#include "engine/backend/cpu/kernels/loops.h"
+
+namespace engine::backend::cpu {
+namespace {
+
+constexpr std::int64_t kRows = 8;  // tokens of a task
+
+// The local columns of logits that are classes, and the class of the first.
+Piece Classes(const TensorView& logits, const graph::Attributes& attributes) {
+  const Piece held = OnePiece(logits, 2);
+  return {held.start, std::clamp<std::int64_t>(attributes.Int("classes") - held.start, 0, held.length)};
+}
+
+// Σ exp(z − top), by chunks: exp in one loop and the sum in another, so that both vectorise.
+template <typename T>
+T SumExp(std::int64_t count, const T* z, T top) {
+  constexpr std::int64_t kChunk = 512;
+  T chunk[kChunk];
+  T sum = 0;
+  for (std::int64_t from = 0; from < count; from += kChunk) {
+    const std::int64_t n = std::min(kChunk, count - from);
+    for (std::int64_t i = 0; i < n; ++i) chunk[i] = Exp(z[from + i] - top);
+    sum += SumOf<T>(n, [&](std::int64_t i) { return chunk[i]; });
+  }
+  return sum;
+}
+
+}  // namespace
+
+template <typename T>
+void CrossEntropy(const KernelArgs& args) {
+  const TensorView& logits = args.inputs[0];
+  const Piece classes = Classes(logits, *args.attributes);
+  const std::int32_t* labels = args.inputs[1].as<std::int32_t>();
+  T* lse = args.outputs[0].as<T>();
+  T* target = args.outputs[1].as<T>();
+  ForEachBlock(args, args.inputs[1].shape.elements(), kRows, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t token = first; token < last; ++token) {
+      const T* z = logits.as<T>() + token * logits.shape[2];
+      const T top = MaxOf(classes.length, z);
+      const T sum = SumExp(classes.length, z, top);
+      lse[token] = classes.length > 0 ? top + std::log(sum) : top;
+      const std::int64_t label = labels[token] - classes.start;
+      target[token] = labels[token] >= 0 && label >= 0 && label < classes.length ? z[label] : T(0);
+    }
+  });
+}
+
+template <typename T>
+void CrossEntropyGrad(const KernelArgs& args) {
+  const TensorView& logits = args.inputs[0];
+  const Piece classes = Classes(logits, *args.attributes);
+  const std::int64_t columns = logits.shape[2];
+  const std::int32_t* labels = args.inputs[1].as<std::int32_t>();
+  const T* lse = args.inputs[2].as<T>();
+  const T* weight = args.inputs[3].as<T>();
+  T* d_logits = args.outputs[0].as<T>();
+  ForEachBlock(args, args.inputs[1].shape.elements(), kRows, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t token = first; token < last; ++token) {
+      const T* z = logits.as<T>() + token * columns;
+      T* d = d_logits + token * columns;
+      const T w = weight[token];
+      const T shift = lse[token];
+      for (std::int64_t i = 0; i < classes.length; ++i) d[i] = w * Exp(z[i] - shift);
+      std::fill(d + classes.length, d + columns, T(0));
+      const std::int64_t label = labels[token] - classes.start;
+      if (labels[token] >= 0 && label >= 0 && label < classes.length) d[label] -= w;
+    }
+  });
+}
+
+template <typename T>
+void LossWeight(const KernelArgs& args) {
+  const T scale = static_cast<T>(args.attributes->Float("scale"));
+  const std::int32_t* labels = args.inputs[0].as<std::int32_t>();
+  T* weight = args.outputs[0].as<T>();
+  for (std::int64_t i = 0; i < args.inputs[0].shape.elements(); ++i)
+    weight[i] = labels[i] >= 0 ? scale : T(0);
+}
+
+template <typename T>
+void LossSum(const KernelArgs& args) {
+  const T* lse = args.inputs[0].as<T>();
+  const T* target = args.inputs[1].as<T>();
+  const std::int32_t* labels = args.inputs[2].as<std::int32_t>();
+  double sum = 0;
+  for (std::int64_t i = 0; i < args.inputs[2].shape.elements(); ++i) {
+    if (labels[i] >= 0) sum += static_cast<double>(lse[i]) - static_cast<double>(target[i]);
+  }
+  double* loss = args.outputs[0].as<double>();
+  *loss = (Accumulates(args, 0) ? *loss : 0.0) + sum;
+}
+
+template void CrossEntropy<float>(const KernelArgs&);
+template void CrossEntropy<double>(const KernelArgs&);
+template void CrossEntropyGrad<float>(const KernelArgs&);
+template void CrossEntropyGrad<double>(const KernelArgs&);
+template void LossWeight<float>(const KernelArgs&);
+template void LossWeight<double>(const KernelArgs&);
+template void LossSum<float>(const KernelArgs&);
+template void LossSum<double>(const KernelArgs&);
+
+}  // namespace engine::backend::cpu

@@ -1,0 +1,54 @@
+#include "engine/backend/cpu/kernels/keep_mask.h"
+#include "engine/backend/cpu/kernels/kernels.h"
+#include "engine/backend/cpu/kernels/loops.h"
+
+namespace engine::backend::cpu {
+namespace {
+
+// Logical index of the first element of local row `row` (all dims but the last), as if the last dim began at
+// 0.
+std::int64_t LogicalRow(const TensorView& x, std::int64_t row, std::int64_t first_sample) {
+  std::int64_t index = 0;
+  std::int64_t stride = x.logical[x.logical.rank() - 1];
+  for (int dim = x.shape.rank() - 2; dim >= 0; --dim) {
+    const std::int64_t at = LogicalIndex(x.extent.dims[dim], row % x.shape[dim]);
+    row /= x.shape[dim];
+    index += (dim == 0 ? first_sample + at : at) * stride;
+    stride *= x.logical[dim];
+  }
+  return index;
+}
+
+}  // namespace
+
+template <typename T>
+void Dropout(const KernelArgs& args) {
+  const TensorView& x = args.inputs[0];
+  const std::int64_t columns = x.shape[x.shape.rank() - 1];
+  const float p = static_cast<float>(args.attributes->Float("p"));
+  const T scale = static_cast<T>(1.0 / (1.0 - args.attributes->Float("p")));
+  const PhiloxKey key = MakePhiloxKey(args.context->seed, args.attributes->String("stream"));
+  T* y = args.outputs[0].as<T>();
+  const std::int64_t rows = x.shape.elements() / columns;
+  ForEachBlock(args, rows, std::max<std::int64_t>(1, kElementBlock / columns),
+               [&](std::int64_t first, std::int64_t last) {
+                 for (std::int64_t row = first; row < last; ++row) {
+                   const std::int64_t start = LogicalRow(x, row, args.context->first_sample);
+                   const T* in = x.as<T>() + row * columns;
+                   T* out = y + row * columns;
+                   for (const Interval& interval : x.extent.dims[x.shape.rank() - 1]) {
+                     ForEachKeep(key, args.context->iteration,
+                                 static_cast<std::uint64_t>(start + interval.start), interval.length, p,
+                                 [&](std::int64_t i, bool keep) { out[i] = keep ? in[i] * scale : T(0); });
+                     in += interval.length;
+                     out += interval.length;
+                   }
+                   std::fill(out, y + (row + 1) * columns, T(0));  // padding
+                 }
+               });
+}
+
+template void Dropout<float>(const KernelArgs&);
+template void Dropout<double>(const KernelArgs&);
+
+}  // namespace engine::backend::cpu

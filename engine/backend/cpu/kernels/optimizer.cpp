@@ -1,0 +1,112 @@
+#include <cstring>
+
+#include "engine/backend/cpu/kernels/kernels.h"
+#include "engine/backend/cpu/kernels/loops.h"
+
+namespace engine::backend::cpu {
+namespace {
+
+// Control of the optimizer, f64[8] (kernels.h).
+enum Control { kLearningRate = 0, kStep = 1, kGradientNorm = 2, kGradientFactor = 3 };
+
+std::int64_t Bytes(const TensorView& view) { return view.shape.elements() * SizeOf(view.dtype); }
+
+}  // namespace
+
+std::int64_t SumSquaresScratch(Types inputs, Types, const graph::Attributes&) {
+  return (inputs[0].shape.elements() + kElementBlock - 1) / kElementBlock *
+         static_cast<std::int64_t>(sizeof(double));
+}
+
+template <typename T>
+void SumSquares(const KernelArgs& args) {
+  const T* x = args.inputs[0].as<T>();
+  const std::int64_t count = args.inputs[0].shape.elements();
+  auto* partial = reinterpret_cast<double*>(args.scratch.data());
+  ForEachBlock(args, count, kElementBlock, [&](std::int64_t first, std::int64_t last) {
+    partial[first / kElementBlock] = SumOf<double>(last - first, [&](std::int64_t i) {
+      const auto value = static_cast<double>(x[first + i]);
+      return value * value;
+    });
+  });
+  double sum = 0;
+  for (std::int64_t block = 0; block * kElementBlock < count; ++block) sum += partial[block];
+  *args.outputs[0].as<double>() += sum;
+}
+
+// Adam with decoupled weight decay (Loshchilov & Hutter, arXiv:1711.05101), bias-corrected:
+//   m = β1·m + (1 − β1)·g;  v = β2·v + (1 − β2)·g²;  p −= lr · (m̂ / (√v̂ + ε) + λ·p)
+template <typename T>
+struct AdamWStep {
+  AdamWStep(const graph::Attributes& attributes, const double* control)
+      : beta1(static_cast<T>(attributes.Float("beta1"))),
+        beta2(static_cast<T>(attributes.Float("beta2"))),
+        rest1(static_cast<T>(1 - attributes.Float("beta1"))),
+        rest2(static_cast<T>(1 - attributes.Float("beta2"))),
+        correct1(static_cast<T>(1 / (1 - std::pow(attributes.Float("beta1"), control[kStep])))),
+        correct2(static_cast<T>(1 / (1 - std::pow(attributes.Float("beta2"), control[kStep])))),
+        rate(static_cast<T>(control[kLearningRate])),
+        factor(static_cast<T>(control[kGradientFactor])),
+        epsilon(static_cast<T>(attributes.Float("epsilon"))),
+        decay(static_cast<T>(attributes.Float("weight_decay"))) {}
+
+  T beta1, beta2, rest1, rest2, correct1, correct2, rate, factor, epsilon, decay;
+};
+
+// `step` by value: read through a reference it could alias the stores, and the loop would not vectorise.
+template <typename T>
+void Update(const AdamWStep<T> step, std::int64_t count, const T* __restrict grad, T* __restrict param,
+            T* __restrict m, T* __restrict v) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const T g = grad[i] * step.factor;
+    const T first = step.beta1 * m[i] + step.rest1 * g;
+    const T second = step.beta2 * v[i] + step.rest2 * g * g;
+    const T direction = first * step.correct1 / (std::sqrt(second * step.correct2) + step.epsilon);
+    m[i] = first;
+    v[i] = second;
+    param[i] -= step.rate * (direction + step.decay * param[i]);
+  }
+}
+
+template <typename T>
+void AdamW(const KernelArgs& args) {
+  const AdamWStep<T> step(*args.attributes, args.inputs[4].as<double>());
+  const T* grad = args.inputs[1].as<T>();
+  T* param = args.outputs[0].as<T>();
+  T* m = args.outputs[1].as<T>();
+  T* v = args.outputs[2].as<T>();
+  ForEachBlock(args, args.inputs[0].shape.elements(), kElementBlock, [&](std::int64_t first, std::int64_t last) {
+    Update(step, last - first, grad + first, param + first, m + first, v + first);
+  });
+}
+
+// The coefficient of Megatron-LM's clip_grad: clip / (norm + 1e-6), where it is below 1.
+void ClipFactor(const KernelArgs& args) {
+  const double norm = std::sqrt(args.inputs[0].as<double>()[1]);
+  const double clip = args.attributes->Float("clip");
+  double* control = args.outputs[0].as<double>();
+  control[kGradientNorm] = norm;
+  control[kGradientFactor] = clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0;
+}
+
+void Zero(const KernelArgs& args) {
+  auto* out = args.outputs[0].as<std::byte>();
+  ForEachBlock(args, Bytes(args.outputs[0]), kElementBlock * 16, [&](std::int64_t first, std::int64_t last) {
+    std::memset(out + first, 0, static_cast<std::size_t>(last - first));
+  });
+}
+
+void Copy(const KernelArgs& args) {
+  const auto* in = args.inputs[0].as<std::byte>();
+  auto* out = args.outputs[0].as<std::byte>();
+  ForEachBlock(args, Bytes(args.outputs[0]), kElementBlock * 16, [&](std::int64_t first, std::int64_t last) {
+    std::memcpy(out + first, in + first, static_cast<std::size_t>(last - first));
+  });
+}
+
+template void SumSquares<float>(const KernelArgs&);
+template void SumSquares<double>(const KernelArgs&);
+template void AdamW<float>(const KernelArgs&);
+template void AdamW<double>(const KernelArgs&);
+
+}  // namespace engine::backend::cpu

@@ -1,0 +1,18 @@
+// The subcommands of the program, one file each. Each Add function declares its options on the app and sets
+// `*exit_code` (0 success, 1 failure; CLI11 itself answers wrong usage) when it is the one that runs.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace engine::cli {
+
+void AddCheckCommand(CLI::App& app, int* exit_code);
+void AddResolveCommand(CLI::App& app, int* exit_code);
+void AddSchemaCommand(CLI::App& app, int* exit_code);
+void AddPlanCommand(CLI::App& app, int* exit_code);
+void AddRunCommand(CLI::App& app, int* exit_code);
+void AddGenerateCommand(CLI::App& app, int* exit_code);
+void AddDataCommand(CLI::App& app, int* exit_code);
+void AddCheckpointCommand(CLI::App& app, int* exit_code);
+
+}  // namespace engine::cli

@@ -1,0 +1,117 @@
+// `engine data`: make a tokenised data set from text, and look at one.
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "engine/base/status.h"
+#include "engine/base/units.h"
+#include "engine/cli/commands.h"
+#include "engine/data/entropy.h"
+#include "engine/data/preprocess.h"
+
+namespace engine::cli {
+namespace {
+
+struct BuildArguments {
+  data::PreprocessOptions options;
+  recipe::Tokenizer tokenizer;
+  std::string format = "jsonl";
+};
+
+int Fail(const absl::Status& status) {
+  const std::string message = Message(status);
+  const bool is_located = message.find(": error: ") != std::string::npos;
+  fmt::print(stderr, "{}{}\n", is_located ? "" : "error: ", message);
+  return 1;
+}
+
+int Build(const BuildArguments& arguments) {
+  data::PreprocessOptions options = arguments.options;
+  options.format = arguments.format == "text" ? data::InputFormat::kText : data::InputFormat::kJsonLines;
+  if (options.format != data::InputFormat::kText && !options.document_separator.empty()) {
+    return Fail(InvalidArgument("--document-separator is for --format text; a line of JSON is a document"));
+  }
+  const recipe::Tokenizer& files = arguments.tokenizer;
+  if (files.kind == "byte" && !(files.vocab_file.empty() && files.merges_file.empty())) {
+    return Fail(InvalidArgument("--vocab-file and --merges-file are for --tokenizer gpt2"));
+  }
+  const absl::StatusOr<std::unique_ptr<data::Tokenizer>> tokenizer = data::MakeTokenizer(arguments.tokenizer);
+  if (!tokenizer.ok()) return Fail(tokenizer.status());
+  const absl::StatusOr<data::PreprocessResult> result = data::Preprocess(options, **tokenizer);
+  if (!result.ok()) return Fail(result.status());
+  fmt::print("{} documents, {} sequences, {} tokens ({}) from {} in {} files\n{}\n",
+             WithThousands(result->documents), WithThousands(result->sequences),
+             WithThousands(result->tokens), Name(result->type), FormatBytes(result->input_bytes),
+             result->files, result->prefix);
+  return 0;
+}
+
+int Info(const std::string& prefix) {
+  const absl::StatusOr<data::IndexedDataset> dataset = data::IndexedDataset::Open(prefix);
+  if (!dataset.ok()) return Fail(dataset.status());
+  const data::TokenScan scan = dataset->Scan();
+  const std::optional<double> entropy = data::UnigramEntropy(*dataset, scan);
+  fmt::print("prefix           {}\n", dataset->prefix());
+  fmt::print("documents        {}\n", WithThousands(dataset->documents()));
+  fmt::print("sequences        {}\n", WithThousands(dataset->sequences()));
+  fmt::print("tokens           {}\n", WithThousands(dataset->tokens()));
+  fmt::print("token type       {}\n", Name(dataset->type()));
+  fmt::print("bytes of .bin    {}\n", WithThousands(dataset->bin_bytes()));
+  fmt::print("smallest token   {}\n", scan.min);
+  fmt::print("largest token    {}\n", scan.max);
+  if (entropy.has_value()) {
+    fmt::print("unigram entropy  {:.4f} nats per token\n", *entropy);
+  } else {
+    fmt::print("unigram entropy  not counted: token ids are outside 0 to 2^24 - 1\n");
+  }
+  return 0;
+}
+
+void AddBuild(CLI::App* parent, int* exit_code) {
+  CLI::App* command =
+      parent->add_subcommand("build", "Tokenise text files into PREFIX_KEY_document.bin and .idx");
+  const auto arguments = std::make_shared<BuildArguments>();
+  data::PreprocessOptions& options = arguments->options;
+  command->add_option("--input", options.inputs, "Text files, and directories of them")
+      ->required()
+      ->type_name("FILE");
+  command->add_option("--output-prefix", options.output_prefix, "Path and first part of the data set's name")
+      ->required()
+      ->type_name("PREFIX");
+  command->add_option("--format", arguments->format, "jsonl: one JSON object a line; text: plain text")
+      ->check(CLI::IsMember({"jsonl", "text"}))
+      ->capture_default_str();
+  command
+      ->add_option("--json-key", options.json_key, "Key whose value is the text; part of the data set's name")
+      ->capture_default_str();
+  command->add_option("--document-separator", options.document_separator,
+                      "Line between the documents of plain text; without it each file is a document");
+  command->add_flag("--append-eod", options.append_eod, "End each document with the end-of-document token");
+  command->add_option("--tokenizer", arguments->tokenizer.kind, "byte or gpt2")
+      ->check(CLI::IsMember({"byte", "gpt2"}))
+      ->capture_default_str();
+  command->add_option("--vocab-file", arguments->tokenizer.vocab_file, "vocab.json of the gpt2 tokenizer")
+      ->type_name("FILE");
+  command->add_option("--merges-file", arguments->tokenizer.merges_file, "merges.txt of the gpt2 tokenizer")
+      ->type_name("FILE");
+  command->callback([arguments, exit_code] { *exit_code = Build(*arguments); });
+}
+
+void AddInfo(CLI::App* parent, int* exit_code) {
+  CLI::App* command = parent->add_subcommand("info", "Check a data set and print its sizes and entropy");
+  const auto prefix = std::make_shared<std::string>();
+  command->add_option("prefix", *prefix, "Data set, without .bin or .idx")->required()->type_name("PREFIX");
+  command->callback([prefix, exit_code] { *exit_code = Info(*prefix); });
+}
+
+}  // namespace
+
+void AddDataCommand(CLI::App& app, int* exit_code) {
+  CLI::App* command = app.add_subcommand("data", "Make a tokenised data set from text, or look at one");
+  command->require_subcommand(1);
+  AddBuild(command, exit_code);
+  AddInfo(command, exit_code);
+}
+
+}  // namespace engine::cli

@@ -1,0 +1,22 @@
+// The program: options, and one file a subcommand.
+#include <CLI/CLI.hpp>
+
+#include "engine/cli/commands.h"
+#include "engine/cli/version.h"
+
+int main(int argc, char** argv) {
+  constexpr int kUsageError = 2;
+  CLI::App app("Trains transformer models from one declarative recipe.", "engine");
+  app.set_version_flag("--version", engine::cli::VersionText());
+  app.require_subcommand(1);
+  int exit_code = 0;
+  engine::cli::AddCheckCommand(app, &exit_code);
+  engine::cli::AddResolveCommand(app, &exit_code);
+  engine::cli::AddSchemaCommand(app, &exit_code);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kUsageError;
+  }
+  return exit_code;
+}

@@ -1,0 +1,23 @@
+#include "engine/cli/recipe_options.h"
+
+#include <cstdio>
+#include <string>
+
+namespace engine::cli {
+
+void AddLoadOptions(CLI::App* command, recipe::LoadOptions* options) {
+  // One value an occurrence, taken as it stands: "--set a=1 FILE" does not take FILE, and lists keep their
+  // commas.
+  command->add_option("--set", options->sets, "Override a key of the recipe; repeatable")
+      ->type_name("SECTION.KEY=VALUE")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false);
+  command->add_option("--root", options->root, "Read no file outside of this folder")->type_name("DIR");
+}
+
+void PrintDiagnostics(const std::vector<Diagnostic>& diagnostics) {
+  for (const Diagnostic& diagnostic : diagnostics) std::fputs(Format(diagnostic).c_str(), stderr);
+}
+
+}  // namespace engine::cli

@@ -1,0 +1,16 @@
+// The options that every command with a recipe has: --set and --root.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "engine/recipe/load.h"
+
+namespace engine::cli {
+
+// Declares both on the command, to be stored in `options`, which must outlive the parse.
+void AddLoadOptions(CLI::App* command, recipe::LoadOptions* options);
+
+// Prints the diagnostics to standard error, in their text form.
+void PrintDiagnostics(const std::vector<Diagnostic>& diagnostics);
+
+}  // namespace engine::cli

@@ -1,0 +1,24 @@
+// `engine schema`: the keys of a recipe, for editors and for people.
+#include "engine/recipe/schema.h"
+
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "engine/cli/commands.h"
+#include "engine/recipe/reference.h"
+
+namespace engine::cli {
+
+void AddSchemaCommand(CLI::App& app, int* exit_code) {
+  CLI::App* command = app.add_subcommand("schema", "Print the JSON Schema of recipes");
+  const auto reference = std::make_shared<bool>(false);
+  command->add_flag("--reference", *reference, "Print the reference page (Markdown) instead");
+  command->callback([reference, exit_code] {
+    const std::string text = *reference ? recipe::ReferencePage() : recipe::JsonSchema();
+    std::fputs(text.c_str(), stdout);
+    *exit_code = 0;
+  });
+}
+
+}  // namespace engine::cli

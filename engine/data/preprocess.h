@@ -1,0 +1,40 @@
+// Text files to a tokenised data set, as Megatron's tools/preprocess_data.py makes it.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/data/indexed_dataset.h"
+#include "engine/data/tokenizer.h"
+
+namespace engine::data {
+
+enum class InputFormat { kJsonLines, kText };
+
+struct PreprocessOptions {
+  std::vector<std::string> inputs;  // files and directories (text_inputs.h)
+  std::string output_prefix;
+  InputFormat format = InputFormat::kJsonLines;
+  std::string json_key = "text";
+  std::string document_separator;  // text: a line between documents; empty: a file is a document
+  bool append_eod = false;         // an end-of-document token after each document that has tokens
+};
+
+struct PreprocessResult {
+  std::string prefix;  // <output_prefix>_<json_key>_document, for [data] paths
+  TokenType type = TokenType::kU16;
+  std::int64_t files = 0;
+  std::int64_t input_bytes = 0;
+  std::int64_t documents = 0;
+  std::int64_t sequences = 0;
+  std::int64_t tokens = 0;
+};
+
+// Texts that make no tokens become no sequence; a document of none stays, as one of zero sequences, and gets
+// no end token. Writes nothing unless everything succeeds; inputs without any document are an error.
+absl::StatusOr<PreprocessResult> Preprocess(const PreprocessOptions& options, const Tokenizer& tokenizer);
+
+}  // namespace engine::data

@@ -1,0 +1,82 @@
+// The samples of a training run: every data set of the recipe, opened and checked before the first iteration,
+// in an order that depends on the recipe alone. So the position in the data is one integer, the number of
+// samples consumed.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/data/blend.h"
+#include "engine/data/gpt_index.h"
+#include "engine/data/indexed_dataset.h"
+#include "engine/data/split.h"
+#include "engine/recipe/recipe.h"
+
+namespace engine::data {
+
+// First of the `micro_batch` consecutive samples that data-parallel rank `rank` (of `replicas` = dp × ep)
+// takes for microbatch `microbatch` of the iteration whose first sample is `iteration_base`: chunks of
+// micro_batch × replicas samples are dealt to the ranks in turn (Megatron's "single" sampler).
+constexpr std::int64_t FirstSample(std::int64_t iteration_base, std::int64_t microbatch, std::int64_t rank,
+                                   std::int64_t micro_batch, std::int64_t replicas) {
+  return iteration_base + (microbatch * replicas + rank) * micro_batch;
+}
+
+class Source {
+ public:
+  // Opens [data] of the recipe. Checks all index files, that every token is below model.vocab (one pass over
+  // the .bin files), and that each split that will be used has its samples:
+  //   train       iterations × global_batch
+  //   validation  (iterations / evaluation.interval + 1) × evaluation.iterations × global_batch, 0 without
+  //   evaluation test        evaluation.iterations × global_batch; 0 without evaluation or if the split has
+  //   too little text
+  // A failure is located at the recipe's key.
+  static absl::StatusOr<Source> Open(const recipe::Recipe& recipe);
+
+  // Writes sample `index` of [0, size(split)) to `out`, sequence_length() + 1 tokens: inputs are all but the
+  // last, labels all but the first. A pure function; safe to call from many threads.
+  absl::Status Sample(Split split, std::int64_t index, std::span<std::int32_t> out) const;
+
+  std::int64_t size(Split split) const { return order(split).size; }
+  std::int64_t sequence_length() const { return sequence_length_; }
+
+  // Nats per token of the unigram distribution of the train split (of a blend: of the mixture): what a model
+  // that knows only the frequencies of tokens would lose. Computed from the data set.
+  double UnigramEntropy() const;
+
+  // A few lines for people: data sets, splits, epochs.
+  std::string Summary() const;
+
+ private:
+  struct Member {  // one data set
+    IndexedDataset dataset;
+    std::array<SequenceRange, 3> ranges;
+  };
+  struct Order {  // of one split
+    std::int64_t size = 0;
+    std::vector<GptIndex> indices;    // one per member
+    std::vector<double> shares;       // of the mixture, one per member, summing to 1
+    std::optional<BlendIndex> blend;  // which member's sample; nullopt: the only member's, in order
+  };
+
+  absl::Status OpenMembers(const recipe::Recipe& recipe);
+  absl::Status BuildOrder(const recipe::Recipe& recipe, Split split, std::int64_t size);
+  absl::Status BuildIndices(const recipe::Recipe& recipe, Split split,
+                            std::span<const std::optional<std::int64_t>> sizes);
+  bool HasOneSample(Split split) const;
+  const Order& order(Split split) const { return orders_[static_cast<std::size_t>(split)]; }
+  Order& order(Split split) { return orders_[static_cast<std::size_t>(split)]; }
+
+  std::int64_t sequence_length_ = 0;
+  std::int64_t vocab_ = 0;
+  std::vector<Member> members_;
+  std::array<Order, 3> orders_;
+};
+
+}  // namespace engine::data

@@ -1,0 +1,31 @@
+// Input files of the preprocessor and the documents in them.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace engine::data {
+
+// The files that `inputs` name. A directory stands for the regular files under it, in order of their paths;
+// hidden files, symbolic links and what fortune(6) keeps beside its texts (*.dat, *.u8) are skipped there.
+absl::StatusOr<std::vector<std::string>> ListInputs(const std::vector<std::string>& inputs);
+
+// One document: the texts of its sequences. They are valid during the call.
+using DocumentVisitor = std::function<absl::Status(std::span<const std::string_view> sequences)>;
+
+// One JSON object a line; its `key` is the text, or a list of texts, of one document. Lines of white space
+// are skipped. A failure is located: "file:line: error: ...".
+absl::Status VisitJsonLines(const std::string& path, std::string_view contents, const std::string& key,
+                            const DocumentVisitor& visit);
+
+// Documents of plain text stand between lines that are exactly `separator` (without one, the whole is a
+// document); two separators with nothing between them make none.
+absl::Status VisitPlainText(std::string_view contents, std::string_view separator,
+                            const DocumentVisitor& visit);
+
+}  // namespace engine::data

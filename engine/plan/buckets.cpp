@@ -1,0 +1,187 @@
+#include "engine/plan/buckets.h"
+
+#include <map>
+#include <tuple>
+
+#include "engine/base/units.h"
+#include "engine/plan/placements.h"
+
+namespace engine::plan {
+namespace {
+
+constexpr std::int64_t kItemAlignment = 16;  // elements: 64 bytes of fp32
+
+AxisSet ReduceAxes(const Plan& plan, const PlanParameter& parameter) {
+  if (parameter.gradient < 0) return {};
+  return plan.mesh.Active(plan.values[static_cast<size_t>(parameter.gradient)].layout.PartialAxes());
+}
+
+// Axes on which the parameter is repeated: those that do not split it.
+AxisSet CopyAxes(const Plan& plan, const PlanParameter& parameter) {
+  const Layout& layout = plan.values[static_cast<size_t>(parameter.value)].layout;
+  AxisSet copies;
+  for (Axis axis : graph::kAxes) {
+    if (!layout.At(axis).split()) copies = copies | AxisSet::Of(axis);
+  }
+  return plan.mesh.Active(copies);
+}
+
+Instruction Flat(const char* kernel, std::string name) {
+  Instruction instruction;
+  instruction.kernel = kernel;
+  instruction.name = std::move(name);
+  return instruction;
+}
+
+Instruction FlatCollective(Collective collective, std::string name, AxisSet group, const BufferRef& buffer,
+                           const Plan& plan) {
+  Instruction instruction = Flat(plan::Name(collective), std::move(name));
+  instruction.collective = collective;
+  instruction.group = group;
+  instruction.flat = true;
+  instruction.inputs = {buffer};
+  instruction.outputs = {buffer};
+  instruction.wire_bytes = WireBytes(collective, buffer.bytes(), buffer.bytes(), plan.mesh.GroupSize(group));
+  return instruction;
+}
+
+Instruction Zero(std::string name, const BufferRef& buffer) {
+  Instruction instruction = Flat("zero", std::move(name));
+  instruction.outputs = {buffer};
+  return instruction;
+}
+
+// This rank's shard of a whole flat buffer.
+BufferRef ShardOf(const Bucket& bucket, BufferRef buffer) {
+  if (bucket.shards == 1) return buffer;
+  buffer.elements = bucket.shard_elements();
+  buffer.shard_axes = bucket.reduce;
+  buffer.shard_stride = buffer.bytes();
+  return buffer;
+}
+
+Instruction AdamW(const Bucket& bucket, const StagePlan& stage, const recipe::Optimizer& optimizer,
+                  const std::string& name) {
+  Instruction instruction = Flat("adamw", name + ".adamw");
+  const bool own_master = bucket.master.elements > 0;
+  const BufferRef parameter = ShardOf(bucket, bucket.parameter);
+  instruction.inputs = {own_master ? bucket.master : parameter, ShardOf(bucket, bucket.gradient), bucket.moment1,
+                        bucket.moment2, stage.control};
+  instruction.outputs = {own_master ? bucket.master : parameter, bucket.moment1, bucket.moment2};
+  if (own_master) instruction.outputs.push_back(parameter);
+  instruction.attributes = {{"beta1", optimizer.beta1},
+                            {"beta2", optimizer.beta2},
+                            {"epsilon", optimizer.epsilon},
+                            {"weight_decay", bucket.weight_decay ? optimizer.weight_decay : 0.0}};
+  return instruction;
+}
+
+}  // namespace
+
+BufferRef ItemRef(const BufferRef& of, const Bucket::Item& item, std::int32_t value) {
+  BufferRef ref = of;
+  ref.value = value;
+  ref.offset += item.offset_elements * SizeOf(of.dtype);
+  ref.elements = item.elements;
+  return ref;
+}
+
+std::vector<Bucket> MakeBuckets(const Plan& plan, const std::vector<bool>& used, std::int64_t zero_stage,
+                                bool first_stage) {
+  std::vector<Bucket> buckets;
+  std::map<std::tuple<unsigned, unsigned, bool, bool>, size_t> index;
+  for (size_t p = 0; p < plan.parameters.size(); ++p) {
+    if (!used[p]) continue;
+    const PlanParameter& parameter = plan.parameters[p];
+    const LocalValue& value = plan.values[static_cast<size_t>(parameter.value)];
+    const AxisSet reduce = ReduceAxes(plan, parameter);
+    const AxisSet copies = CopyAxes(plan, parameter);
+    const auto key = std::make_tuple(reduce.bits(), copies.bits(), parameter.weight_decay, parameter.tied);
+    const auto [it, fresh] = index.try_emplace(key, buckets.size());
+    if (fresh) {
+      Bucket bucket;
+      bucket.reduce = reduce;
+      bucket.copies = copies;
+      bucket.weight_decay = parameter.weight_decay;
+      bucket.tied = parameter.tied;
+      bucket.owned = !parameter.tied || first_stage;
+      bucket.shards = zero_stage > 0 ? plan.mesh.GroupSize(reduce) : 1;
+      bucket.parameter_dtype = value.dtype;
+      buckets.push_back(bucket);
+    }
+    Bucket& bucket = buckets[it->second];
+    bucket.items.push_back({static_cast<std::int32_t>(p), bucket.elements, value.local.elements()});
+    bucket.elements = RoundUp(bucket.elements + value.local.elements(), kItemAlignment);
+  }
+  for (Bucket& bucket : buckets) bucket.elements = RoundUp(bucket.elements, bucket.shards * kItemAlignment);
+  return buckets;
+}
+
+Instruction ZeroScalars(const StagePlan& stage) { return Zero("scalars.zero", stage.scalars); }
+
+Instruction ReduceScalars(const Plan& plan, const StagePlan& stage) {
+  return FlatCollective(Collective::kAllReduce, "scalars.all_reduce", AxisSet::World(), stage.scalars, plan);
+}
+
+Segment BeginSegment(const StagePlan& stage) {
+  Segment segment;
+  segment.name = "begin";
+  segment.instructions.push_back(ZeroScalars(stage));
+  for (size_t b = 0; b < stage.buckets.size(); ++b) {
+    segment.instructions.push_back(Zero(fmt::format("bucket.{}.zero", b), stage.buckets[b].gradient));
+  }
+  return segment;
+}
+
+Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Optimizer& optimizer) {
+  Segment segment;
+  segment.name = "update";
+  std::vector<Instruction>& out = segment.instructions;
+  for (size_t b = 0; b < stage.buckets.size(); ++b) {
+    const Bucket& bucket = stage.buckets[b];
+    if (bucket.tied) {
+      out.push_back(FlatCollective(Collective::kAllReduce, fmt::format("bucket.{}.tie", b), AxisSet::Tie(),
+                                   bucket.gradient, plan));
+    }
+  }
+  for (size_t b = 0; b < stage.buckets.size(); ++b) {
+    const Bucket& bucket = stage.buckets[b];
+    const std::string name = fmt::format("bucket.{}", b);
+    if (!bucket.reduce.empty()) {
+      const bool scatter = bucket.shards > 1;
+      out.push_back(FlatCollective(scatter ? Collective::kReduceScatter : Collective::kAllReduce,
+                                   name + (scatter ? ".reduce_scatter" : ".all_reduce"), bucket.reduce,
+                                   bucket.gradient, plan));
+    }
+    if (!bucket.owned) continue;
+    Instruction squares = Flat("sum_squares", name + ".sum_squares");
+    squares.inputs = {ShardOf(bucket, bucket.gradient)};
+    squares.outputs = {stage.scalars};
+    squares.outputs[0].offset += SizeOf(DType::kF64);
+    squares.outputs[0].elements = 1;
+    squares.accumulate = 1;
+    // Of the axes that repeat the reduced gradient, ZeRO's shards take back those that it is reduced over.
+    for (Axis axis : graph::kAxes) {
+      const bool sharded = bucket.shards > 1 && bucket.reduce.Has(axis);
+      if (bucket.copies.Has(axis) && !sharded) squares.only_first = squares.only_first | AxisSet::Of(axis);
+    }
+    out.push_back(std::move(squares));
+  }
+  if (plan.mesh.world() > 1) out.push_back(ReduceScalars(plan, stage));
+  Instruction clip = Flat("clip_factor", "clip_factor");
+  clip.inputs = {stage.scalars};
+  clip.outputs = {stage.control};
+  clip.attributes = {{"clip", optimizer.clip_grad_norm}};
+  out.push_back(std::move(clip));
+  for (size_t b = 0; b < stage.buckets.size(); ++b) {
+    const Bucket& bucket = stage.buckets[b];
+    const std::string name = fmt::format("bucket.{}", b);
+    out.push_back(AdamW(bucket, stage, optimizer, name));
+    if (bucket.shards > 1) {
+      out.push_back(FlatCollective(Collective::kAllGather, name + ".all_gather", bucket.reduce, bucket.parameter, plan));
+    }
+  }
+  return segment;
+}
+
+}  // namespace engine::plan

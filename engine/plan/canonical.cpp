@@ -1,0 +1,130 @@
+#include "engine/plan/canonical.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+
+namespace engine::plan {
+namespace {
+
+using Buffer = fmt::memory_buffer;
+
+template <typename... Args>
+void Append(Buffer* text, fmt::format_string<Args...> format, Args&&... args) {
+  fmt::format_to(std::back_inserter(*text), format, std::forward<Args>(args)...);
+}
+
+void AppendRef(const Plan& plan, const BufferRef& ref, Buffer* text) {
+  if (ref.value >= 0) {
+    const LocalValue& value = plan.values[static_cast<size_t>(ref.value)];
+    Append(text, "{} {}{} [{}] ", value.name, Name(value.dtype), value.local.ToString(), value.layout.ToString());
+  } else {
+    Append(text, "flat {}[{}] ", Name(ref.dtype), ref.elements);
+  }
+  Append(text, "@{}{}", ref.in_slot ? "slot+" : "", ref.offset);
+  if (!ref.shard_axes.empty()) Append(text, "+{}·{}", ref.shard_axes.ToString(), ref.shard_stride);
+}
+
+void AppendInstruction(const Plan& plan, const Instruction& instruction, Buffer* text) {
+  Append(text, "{} {}(", instruction.name, instruction.kernel);
+  for (size_t i = 0; i < instruction.inputs.size(); ++i) {
+    if (i > 0) Append(text, ", ");
+    AppendRef(plan, instruction.inputs[i], text);
+  }
+  Append(text, ") -> ");
+  for (size_t i = 0; i < instruction.outputs.size(); ++i) {
+    if (i > 0) Append(text, ", ");
+    AppendRef(plan, instruction.outputs[i], text);
+    if ((instruction.accumulate >> i) & 1U) Append(text, " +=");
+  }
+  if (instruction.collective != Collective::kNone) {
+    Append(text, " group {}{}", instruction.group.ToString(),
+           instruction.reduction == graph::Reduction::kLogSumExp ? " lse" : "");
+  }
+  Append(text, " {}", instruction.attributes.ToString());
+  if (!instruction.only_first.empty()) Append(text, " first of {}", instruction.only_first.ToString());
+  if (instruction.scratch.elements > 0) {
+    Append(text, " scratch {}@{}", instruction.scratch.elements, instruction.scratch.offset);
+  }
+}
+
+void AppendProgram(const Program& program, const char* title, Buffer* text) {
+  Append(text, "  program {}\n", title);
+  for (size_t i = 0; i < program.size(); ++i) {
+    const Step& step = program[i];
+    constexpr const char* kKinds[] = {"run", "send", "receive"};
+    Append(text, "    {} {} {} mb {} slot {} stream {} waits", i, kKinds[static_cast<int>(step.kind)],
+           step.kind == StepKind::kRun ? step.segment : step.transfer, step.microbatch, step.slot, step.stream);
+    for (std::int32_t wait : step.waits) Append(text, " {}", wait);
+    if (step.kind != StepKind::kRun) Append(text, " @{}{}", step.buffer.in_slot ? "slot+" : "", step.buffer.offset);
+    Append(text, "\n");
+  }
+}
+
+void AppendBucket(const Plan& plan, const Bucket& bucket, Buffer* text) {
+  Append(text, "  bucket {} elements reduce {} copies {} shards {}{}{}{} parameter @{} gradient @{} m @{} v @{}\n",
+         bucket.elements, bucket.reduce.ToString(), bucket.copies.ToString(), bucket.shards,
+         bucket.weight_decay ? " decay" : "", bucket.tied ? " tied" : "", bucket.owned ? "" : " copy",
+         bucket.parameter.offset, bucket.gradient.offset, bucket.moment1.offset, bucket.moment2.offset);
+  for (const Bucket::Item& item : bucket.items) {
+    const PlanParameter& parameter = plan.parameters[static_cast<size_t>(item.parameter)];
+    const LocalValue& value = plan.values[static_cast<size_t>(parameter.value)];
+    Append(text, "    {} +{} {} [{}]\n", parameter.name, item.offset_elements, value.local.ToString(),
+           value.layout.ToString());
+  }
+}
+
+void Flush(Buffer* text, const TextSink& sink) {
+  sink(std::string_view(text->data(), text->size()));
+  text->clear();
+}
+
+}  // namespace
+
+std::string InstructionText(const Plan& plan, const Instruction& instruction) {
+  Buffer text;
+  AppendInstruction(plan, instruction, &text);
+  return fmt::to_string(text);
+}
+
+void WriteCanonicalStage(const Plan& plan, std::int32_t stage_index, const TextSink& sink) {
+  const StagePlan& stage = plan.stages[static_cast<size_t>(stage_index)];
+  Buffer text;
+  Append(&text, "stage {} arena {} bytes\n", stage_index, stage.arena_bytes);
+  for (const Bucket& bucket : stage.buckets) AppendBucket(plan, bucket, &text);
+  for (const Chunk& chunk : stage.chunks) {
+    Append(&text, "  chunk {} layers [{}, {}) slots {} × {} bytes @{}\n", chunk.index, chunk.first_layer,
+           chunk.end_layer, chunk.slots, chunk.slot_bytes, chunk.slot_base);
+  }
+  for (const Segment& segment : stage.segments) {
+    Append(&text, "  segment {}\n", segment.name);
+    for (size_t i = 0; i < segment.instructions.size(); ++i) {
+      Append(&text, "    {} ", i);
+      AppendInstruction(plan, segment.instructions[i], &text);
+      Append(&text, "\n");
+      if (text.size() > (1U << 16)) Flush(&text, sink);
+    }
+  }
+  AppendProgram(stage.train, "train", &text);
+  AppendProgram(stage.evaluate, "evaluate", &text);
+  Flush(&text, sink);
+}
+
+void WriteCanonical(const Plan& plan, const TextSink& sink) {
+  Buffer text;
+  const Mesh& mesh = plan.mesh;
+  Append(&text, "mesh dp {} tp {} pp {} cp {} ep {}\n", mesh.size(Axis::kDp), mesh.size(Axis::kTp), mesh.pp,
+         mesh.size(Axis::kCp), mesh.size(Axis::kEp));
+  Append(&text, "schedule {} microbatches {} of {} samples × {} tokens, compute {}\n", plan.schedule,
+         plan.microbatches, plan.microbatch_samples, plan.sequence, plan.compute);
+  for (const Transfer& transfer : plan.transfers) {
+    Append(&text, "transfer {} chunk {} to {} {} bytes\n", plan.values[static_cast<size_t>(transfer.value)].name,
+           transfer.from_chunk, transfer.to_chunk, transfer.bytes);
+  }
+  Flush(&text, sink);
+  for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
+    WriteCanonicalStage(plan, static_cast<std::int32_t>(stage), sink);
+  }
+}
+
+}  // namespace engine::plan

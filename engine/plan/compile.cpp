@@ -1,0 +1,220 @@
+#include "engine/plan/compile.h"
+
+#include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
+
+#include <algorithm>
+
+#include "engine/base/hash.h"
+#include "engine/base/units.h"
+#include "engine/graph/autodiff.h"
+#include "engine/ops/ops.h"
+#include "engine/plan/canonical.h"
+#include "engine/plan/placements.h"
+#include "engine/plan/schedule.h"
+#include "engine/plan/stage.h"
+
+namespace engine::plan {
+namespace {
+
+using graph::Graph;
+using graph::Node;
+using graph::ValueKind;
+using ChunkLayers = std::vector<std::pair<std::int64_t, std::int64_t>>;
+
+// Which forward nodes the recipe wants run again instead of saved.
+bool IsRecomputed(const recipe::Recompute& recompute, const Node& node, std::int32_t layers) {
+  if (node.layer < 0 || node.layer >= layers) return false;
+  if (recompute.granularity == "full") return true;
+  if (recompute.granularity != "selective") return false;
+  const auto wants = [&](const char* module) {
+    return std::find(recompute.modules.begin(), recompute.modules.end(), module) != recompute.modules.end();
+  };
+  if (node.op == &ops::kAttention) return wants("attention");
+  if (node.op == &ops::kLayerNorm || node.op == &ops::kRmsNorm) return wants("norm");
+  if (node.op == &ops::kGelu || node.op == &ops::kSwiglu) return wants("activation");
+  return false;
+}
+
+// Forward FLOPs of each block, and of the final norm and head, over the whole microbatch.
+std::pair<std::vector<double>, double> LayerCosts(const Graph& graph) {
+  std::vector<double> costs(static_cast<size_t>(graph.layers()), 0.0);
+  double head = 0;
+  for (const Node& node : graph.nodes()) {
+    if (node.phase != graph::Phase::kForward || node.layer < 0) continue;
+    std::vector<graph::TensorType> inputs;
+    std::vector<graph::TensorType> outputs;
+    for (graph::ValueId v : node.inputs) inputs.push_back(graph.value(v).type);
+    for (graph::ValueId v : node.outputs) outputs.push_back(graph.value(v).type);
+    const double flops = node.op->cost(inputs, outputs, node.attributes).flops;
+    (node.layer < graph.layers() ? costs[static_cast<size_t>(node.layer)] : head) += flops;
+  }
+  return {costs, head};
+}
+
+ChunkLayers CutLayers(const recipe::Recipe& recipe, const Graph& graph) {
+  const std::int64_t chunks = recipe.parallelism.pp * recipe.parallelism.virtual_stages;
+  std::vector<std::int64_t> counts = recipe.parallelism.layers_per_stage;
+  if (counts.empty()) {
+    const auto [costs, head] = LayerCosts(graph);
+    counts = BalancedCut(costs, chunks, head);
+  }
+  ChunkLayers layers;
+  std::int64_t first = 0;
+  for (std::int64_t count : counts) {
+    layers.emplace_back(first, first + count);
+    first += count;
+  }
+  return layers;
+}
+
+std::int32_t ChunkOfLayer(const ChunkLayers& chunks, std::int32_t layer) {
+  if (layer < 0) return 0;
+  for (size_t c = 0; c < chunks.size(); ++c) {
+    if (layer < chunks[c].second) return static_cast<std::int32_t>(c);
+  }
+  return static_cast<std::int32_t>(chunks.size() - 1);
+}
+
+CutGraph Cut(LocalGraph local, const ChunkLayers& chunks, Plan* plan) {
+  CutGraph cut;
+  cut.base = static_cast<std::int32_t>(plan->values.size());
+  cut.forward.resize(chunks.size());
+  cut.backward.resize(chunks.size());
+  cut.producer_chunk.assign(local.values.size(), -1);
+  cut.produced_backward.assign(local.values.size(), false);
+  absl::flat_hash_set<std::pair<std::int32_t, std::int32_t>> known;
+  for (size_t i = 0; i < local.nodes.size(); ++i) {
+    const LocalNode& node = local.nodes[i];
+    const bool backward = node.phase == graph::Phase::kBackward;
+    const std::int32_t chunk = ChunkOfLayer(chunks, node.layer);
+    (backward ? cut.backward : cut.forward)[static_cast<size_t>(chunk)].push_back(static_cast<std::int32_t>(i));
+    for (std::int32_t input : node.inputs) {
+      const std::int32_t producer = cut.producer_chunk[static_cast<size_t>(input)];
+      if (producer < 0 || producer == chunk || !known.insert({input, chunk}).second) continue;
+      plan->transfers.push_back({.value = cut.base + input,
+                                 .from_chunk = producer,
+                                 .to_chunk = chunk,
+                                 .bytes = local.values[static_cast<size_t>(input)].local_bytes()});
+    }
+    for (std::int32_t output : node.outputs) {
+      if (local.values[static_cast<size_t>(output)].kind != ValueKind::kActivation) continue;
+      cut.producer_chunk[static_cast<size_t>(output)] = chunk;
+      cut.produced_backward[static_cast<size_t>(output)] = backward;
+    }
+  }
+  plan->values.insert(plan->values.end(), local.values.begin(), local.values.end());
+  cut.local = std::move(local);
+  return cut;
+}
+
+absl::Status CheckTransfers(const Plan& plan) {
+  for (const Transfer& transfer : plan.transfers) {
+    const std::int32_t step = transfer.to_chunk - transfer.from_chunk;
+    if (step == 1 || step == -1) continue;
+    return Internal("pipeline: {} goes from chunk {} to chunk {}",
+                    plan.values[static_cast<size_t>(transfer.value)].name, transfer.from_chunk, transfer.to_chunk);
+  }
+  return absl::OkStatus();
+}
+
+void SetParameters(const Graph& graph, const CutGraph& cut, bool tied_across_stages, Plan* plan) {
+  for (const graph::Parameter& parameter : graph.parameters()) {
+    const graph::Value& value = graph.value(parameter.value);
+    plan->parameters.push_back({.value = cut.base + cut.local.value_of[static_cast<size_t>(parameter.value)],
+                                .gradient = -1,
+                                .name = value.name,
+                                .logical_shape = parameter.logical_shape,
+                                .initializer = parameter.initializer,
+                                .weight_decay = parameter.weight_decay,
+                                .tied = tied_across_stages && value.name == "embedding.tokens"});
+    plan->parameter_count += parameter.logical_shape.elements();
+  }
+}
+
+// Tells the leaves of a local graph which parameter they are, or are the gradient of. Parameters of both graphs are
+// the same, in the same order: one model built them.
+void LinkParameters(const Graph& graph, const CutGraph& cut, Plan* plan) {
+  absl::flat_hash_map<graph::ValueId, std::int32_t> index;
+  for (size_t i = 0; i < graph.parameters().size(); ++i) {
+    index[graph.parameters()[i].value] = static_cast<std::int32_t>(i);
+  }
+  for (size_t v = 0; v < graph.values().size(); ++v) {
+    const graph::Value& value = graph.values()[v];
+    if (value.kind != ValueKind::kParameter && value.gradient_of == graph::kNoValue) continue;
+    const bool gradient = value.kind == ValueKind::kAccumulator;
+    const std::int32_t parameter = index.at(gradient ? value.gradient_of : static_cast<graph::ValueId>(v));
+    const std::int32_t local = cut.base + cut.local.value_of[v];
+    plan->values[static_cast<size_t>(local)].parameter = parameter;
+    if (gradient) plan->parameters[static_cast<size_t>(parameter)].gradient = local;
+  }
+}
+
+Plan Header(const recipe::Recipe& recipe, const Graph& graph) {
+  Plan plan;
+  plan.mesh = Mesh::Of(recipe.parallelism);
+  plan.microbatches = recipe.microbatches();
+  plan.microbatch_samples = recipe.training.micro_batch * recipe.parallelism.dp * recipe.parallelism.ep;
+  plan.global_batch = recipe.training.global_batch;
+  plan.sequence = recipe.data.sequence_length;
+  plan.vocab = recipe.model.vocab;
+  plan.vocab_rows = graph.value(graph.parameters().front().value).type.shape[0];
+  plan.schedule = recipe.parallelism.virtual_stages > 1 ? "interleaved" : "1f1b";
+  plan.compute = recipe.precision.compute;
+  if (plan.vocab_rows != plan.vocab) {
+    plan.notes.push_back(fmt::format(
+        "vocabulary {} is stored in {} rows (a multiple of {} × tp {}); the {} padding rows take no part in the loss",
+        plan.vocab, plan.vocab_rows, recipe.model.vocab_multiple, recipe.parallelism.tp,
+        plan.vocab_rows - plan.vocab));
+  }
+  return plan;
+}
+
+absl::StatusOr<LocalGraph> Localize(const Graph& graph, const PlacementOptions& options) {
+  RETURN_IF_ERROR(graph.Verify());
+  ASSIGN_OR_RETURN(LocalGraph local, PlaceGraph(graph, options));
+  FuseBias(&local);
+  return local;
+}
+
+}  // namespace
+
+absl::StatusOr<Plan> Compile(const recipe::Recipe& recipe, Graph train, Graph evaluate,
+                             const CompileOptions& options) {
+  const Graph& forward = options.training ? train : evaluate;
+  const ChunkLayers chunks = CutLayers(recipe, forward);
+  Plan plan = Header(recipe, forward);
+  const PlacementOptions placement{.mesh = plan.mesh, .sequence_parallel = recipe.parallelism.sequence_parallel};
+  CutGraph train_cut;
+  if (options.training) {
+    RETURN_IF_ERROR(graph::Differentiate(&train, ops::kAdd));
+    graph::Recompute(&train, [&](const Node& node) { return IsRecomputed(recipe.recompute, node, train.layers()); });
+    ASSIGN_OR_RETURN(LocalGraph local, Localize(train, placement));
+    train_cut = Cut(std::move(local), chunks, &plan);
+  }
+  ASSIGN_OR_RETURN(LocalGraph local, Localize(evaluate, placement));
+  const CutGraph evaluate_cut = Cut(std::move(local), chunks, &plan);
+  RETURN_IF_ERROR(CheckTransfers(plan));
+  plan.logits = evaluate_cut.base + evaluate_cut.local.value_of[static_cast<size_t>(evaluate.logits())];
+
+  const bool tied = recipe.model.tied_embeddings && recipe.parallelism.pp > 1;
+  SetParameters(forward, options.training ? train_cut : evaluate_cut, tied, &plan);
+  if (options.training) LinkParameters(train, train_cut, &plan);
+  LinkParameters(evaluate, evaluate_cut, &plan);
+  for (size_t c = 0; c < chunks.size(); ++c) {
+    plan.chunk_stage.push_back(static_cast<std::int32_t>(c) % static_cast<std::int32_t>(plan.mesh.pp));
+  }
+  const StageInputs inputs{.train = options.training ? &train_cut : nullptr,
+                           .evaluate = &evaluate_cut,
+                           .zero_stage = recipe.parallelism.zero_stage,
+                           .clip_grad_norm = recipe.optimizer.clip_grad_norm,
+                           .optimizer = &recipe.optimizer,
+                           .options = &options};
+  for (std::int32_t stage = 0; stage < plan.mesh.pp; ++stage) BuildStage(inputs, stage, chunks, &plan);
+  Hasher hasher;
+  WriteCanonical(plan, [&](std::string_view text) { hasher.Update(text); });
+  plan.hash = hasher.HexDigest();
+  return plan;
+}
+
+}  // namespace engine::plan

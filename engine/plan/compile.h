@@ -1,0 +1,23 @@
+// The compiler: forward graphs → plan. The pass list is in compile.cpp.
+#pragma once
+
+#include "engine/graph/graph.h"
+#include "engine/plan/plan.h"
+#include "engine/recipe/recipe.h"
+
+namespace engine::plan {
+
+struct CompileOptions {
+  DeviceProfile profile;
+  // False: the plan only evaluates (no backward pass, no gradients, no optimizer), as for generation.
+  bool training = true;
+  // The logits stay readable after each run of the last chunk's evaluate segment (Plan::logits_buffer).
+  bool keep_logits = false;
+};
+
+// `train` and `evaluate` are the model's forward graphs of one microbatch, with and without dropout (the plan knows no
+// model). The recipe must have passed validation. Errors are the recipe's: a layout that this model does not allow.
+absl::StatusOr<Plan> Compile(const recipe::Recipe& recipe, graph::Graph train, graph::Graph evaluate,
+                             const CompileOptions& options);
+
+}  // namespace engine::plan

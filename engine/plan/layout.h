@@ -1,0 +1,53 @@
+// Layout: the placements of one tensor along all mesh axes, and what they mean for a rank: local shape and extent.
+#pragma once
+
+#include <absl/container/inlined_vector.h>
+
+#include <string>
+
+#include "engine/base/extent.h"
+#include "engine/base/shape.h"
+#include "engine/graph/placement.h"
+#include "engine/plan/mesh.h"
+
+namespace engine::plan {
+
+using graph::Placement;
+
+// Where one axis splits one dim. cp splits the sequence (dim 1 of an activation) into 2·cp chunks and gives rank r the
+// chunks r and 2·cp−1−r, so that causal attention is even work (Megatron-LM's zigzag); every other split is into
+// contiguous parts.
+struct Split {
+  Axis axis;
+  std::int8_t dim;
+  bool zigzag() const { return axis == Axis::kCp && dim == 1; }
+  bool operator==(const Split& other) const { return axis == other.axis && dim == other.dim; }
+};
+
+class Layout {
+ public:
+  Placement At(Axis axis) const;
+
+  // Replaces the placement along `axis`. False (and unchanged) where that would have to reach inside another axis'
+  // split of the same dim: splits of one dim nest, and only the innermost can be taken back.
+  bool Set(Axis axis, Placement placement);
+
+  const absl::InlinedVector<Split, 3>& splits() const { return splits_; }  // of one dim: outermost first
+  bool HasPartial() const { return !partial_.empty(); }
+  AxisSet PartialAxes() const { return partial_; }
+
+  // Whether every split divides its dim evenly (a zigzag split cuts into twice as many parts).
+  bool Divides(const Shape& shape, const Mesh& mesh) const;
+  Shape LocalShape(const Shape& shape, const Mesh& mesh) const;
+  Extent ExtentOf(const Shape& shape, const Mesh& mesh, const Coordinates& coordinates) const;
+
+  bool operator==(const Layout& other) const;
+  std::string ToString() const;  // "tp:S(2) dp:S(0)", "R" where replicated everywhere
+
+ private:
+  absl::InlinedVector<Split, 3> splits_;
+  AxisSet partial_;
+  AxisSet log_sum_exp_;  // those of partial_ that are partial under log-sum-exp
+};
+
+}  // namespace engine::plan

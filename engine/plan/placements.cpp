@@ -1,0 +1,416 @@
+#include "engine/plan/placements.h"
+
+#include <absl/container/flat_hash_map.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <tuple>
+
+#include "engine/graph/op.h"
+#include "engine/ops/ops.h"
+
+namespace engine::plan {
+namespace {
+
+using graph::Graph;
+using graph::kAxes;
+using graph::kNoValue;
+using graph::Node;
+using graph::Pin;
+using graph::Signature;
+using graph::TensorType;
+using graph::ValueId;
+using graph::ValueKind;
+
+Collective ConversionOf(Placement from, Placement to) {
+  if (from == to) return Collective::kNone;
+  if (from.partial()) return to.split() ? Collective::kReduceScatter : Collective::kAllReduce;
+  if (from.replicated()) return Collective::kSlice;
+  return to.split() ? Collective::kAllToAll : Collective::kAllGather;
+}
+
+bool Convertible(Placement from, Placement to) { return from == to || !to.partial(); }
+
+class Placer {
+ public:
+  Placer(const Graph& graph, const PlacementOptions& options) : graph_(graph), options_(options) {
+    result_.value_of.assign(graph.values().size(), -1);
+    parameter_known_.assign(graph.values().size(), {false, false, false, false});
+  }
+
+  absl::StatusOr<LocalGraph> Run() {
+    for (size_t id = 0; id < graph_.values().size(); ++id) AddLeaf(static_cast<ValueId>(id));
+    for (const Node& node : graph_.nodes()) RETURN_IF_ERROR(Place(node));
+    for (LocalValue& value : result_.values) value.local = value.layout.LocalShape(value.shape, options_.mesh);
+    return std::move(result_);
+  }
+
+ private:
+  // Signatures chosen for one node, by axis; null on axes of size 1.
+  struct Choice {
+    std::array<std::vector<Signature>, 4> lists;
+    std::array<const Signature*, 4> chosen = {nullptr, nullptr, nullptr, nullptr};
+  };
+
+  bool Active(Axis axis) const { return options_.mesh.size(axis) > 1; }
+
+  std::int32_t NewValue(std::string name, const TensorType& type, Layout layout, ValueKind kind, ValueId source) {
+    result_.values.push_back({.name = std::move(name),
+                              .shape = type.shape,
+                              .dtype = type.dtype,
+                              .layout = std::move(layout),
+                              .local = {},
+                              .kind = kind,
+                              .source = source});
+    return static_cast<std::int32_t>(result_.values.size() - 1);
+  }
+
+  void AddLeaf(ValueId id) {
+    const graph::Value& value = graph_.value(id);
+    if (value.kind == ValueKind::kActivation) return;
+    Layout layout;
+    if (value.kind == ValueKind::kInput) {
+      if (Active(Axis::kDp)) layout.Set(Axis::kDp, Placement::S(0));
+      if (Active(Axis::kEp)) layout.Set(Axis::kEp, Placement::S(0));
+      if (Active(Axis::kCp)) layout.Set(Axis::kCp, Placement::S(1));
+    }
+    result_.value_of[static_cast<size_t>(id)] = NewValue(value.name, value.type, layout, value.kind, id);
+  }
+
+  LocalValue& Local(ValueId id) {
+    return result_.values[static_cast<size_t>(result_.value_of[static_cast<size_t>(id)])];
+  }
+  const LocalValue& Local(ValueId id) const {
+    return result_.values[static_cast<size_t>(result_.value_of[static_cast<size_t>(id)])];
+  }
+
+  // A leaf whose placement along this axis the first node to touch it decides.
+  bool Undecided(ValueId id, Axis axis) const {
+    const ValueKind kind = graph_.value(id).kind;
+    return (kind == ValueKind::kParameter || kind == ValueKind::kAccumulator) &&
+           !parameter_known_[static_cast<size_t>(id)][static_cast<size_t>(axis)];
+  }
+
+  std::optional<Placement> PinOf(ValueId id, Axis axis) const {
+    if (axis != Axis::kTp) return std::nullopt;
+    switch (graph_.value(id).pin) {
+      case Pin::kNone:
+        return std::nullopt;
+      case Pin::kReplicated:
+        return Placement::R();
+      case Pin::kResidual:
+        return options_.sequence_parallel ? Placement::S(1) : Placement::R();
+    }
+    return std::nullopt;
+  }
+
+  // Bytes on the wire to bring a tensor of `bytes` (whole) from one placement to another; nullopt: impossible.
+  static std::optional<double> ConversionCost(Placement from, Placement to, double bytes, std::int64_t size) {
+    if (!Convertible(from, to)) return std::nullopt;
+    const double n = static_cast<double>(size);
+    switch (ConversionOf(from, to)) {
+      case Collective::kNone:
+      case Collective::kSlice:
+        return 0.0;
+      case Collective::kAllReduce:
+        return 2.0 * bytes * (n - 1) / n;
+      case Collective::kReduceScatter:
+      case Collective::kAllGather:
+        return bytes * (n - 1) / n;
+      case Collective::kAllToAll:
+        return bytes / n * (n - 1) / n;
+    }
+    return std::nullopt;
+  }
+
+  static double WholeBytes(const TensorType& type) {
+    return static_cast<double>(type.shape.elements()) * static_cast<double>(SizeOf(type.dtype));
+  }
+
+  // Whether a tensor with this layout can be brought to `to` along `axis`.
+  bool CanSet(const Layout& layout, const Shape& shape, Axis axis, Placement to) const {
+    Layout after = layout;
+    if (!after.Set(axis, to)) return false;
+    if (!to.split()) return true;
+    const auto& splits = after.splits();
+    const auto at = std::find(splits.begin(), splits.end(), Split{axis, to.dim});
+    const bool inner = std::any_of(at + 1, splits.end(), [&](const Split& s) { return s.dim == to.dim; });
+    return !inner && after.Divides(shape, options_.mesh);
+  }
+
+  // A gradient accumulator has its parameter's split; where the parameter is whole it is whole or a partial sum.
+  bool AccumulatorAccepts(ValueId accumulator, Axis axis, Placement output) const {
+    if (!Undecided(accumulator, axis)) return Local(accumulator).layout.At(axis) == output;
+    const ValueId parameter = graph_.value(accumulator).gradient_of;
+    if (parameter == kNoValue) return !output.split();
+    const Placement split = Local(parameter).layout.At(axis);
+    return split.split() ? output == split : !output.split();
+  }
+
+  std::optional<double> Cost(const Node& node, Axis axis, const Signature& signature,
+                             const std::vector<Layout>& layouts) const {
+    const std::int64_t size = options_.mesh.size(axis);
+    double cost = 0;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const ValueId input = node.inputs[i];
+      const graph::Value& value = graph_.value(input);
+      const Placement want = signature.inputs[i];
+      if (value.kind == ValueKind::kParameter) {
+        if (!Undecided(input, axis)) {
+          if (Local(input).layout.At(axis) != want) return std::nullopt;
+        } else if (want.split() && (axis != Axis::kTp || value.type.shape[want.dim] % size != 0)) {
+          return std::nullopt;
+        }
+        continue;
+      }
+      const Placement have = layouts[i].At(axis);
+      if (have == want) continue;
+      if (!CanSet(layouts[i], value.type.shape, axis, want)) return std::nullopt;
+      const std::optional<double> bytes = ConversionCost(have, want, WholeBytes(value.type), size);
+      if (!bytes) return std::nullopt;
+      cost += *bytes;
+    }
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      const ValueId output = node.outputs[i];
+      const graph::Value& value = graph_.value(output);
+      const Placement made = signature.outputs[i];
+      if (value.kind == ValueKind::kAccumulator) {
+        if (!AccumulatorAccepts(output, axis, made)) return std::nullopt;
+        continue;
+      }
+      if (made.split() && value.type.shape[made.dim] % size != 0) return std::nullopt;
+      if (const std::optional<Placement> pin = PinOf(output, axis)) {
+        const std::optional<double> bytes = ConversionCost(made, *pin, WholeBytes(value.type), size);
+        if (!bytes) return std::nullopt;
+        cost += *bytes;
+      }
+    }
+    return cost;
+  }
+
+  absl::Status Choose(const Node& node, std::vector<Layout>* layouts, Choice* choice) const {
+    std::vector<TensorType> types;
+    for (ValueId input : node.inputs) types.push_back(graph_.value(input).type);
+    for (Axis axis : kAxes) {
+      if (!Active(axis)) continue;
+      std::vector<Signature>& list = choice->lists[static_cast<size_t>(axis)];
+      list = node.op->signatures(types, node.attributes, axis == Axis::kTp);
+      const Signature* best = nullptr;
+      double best_cost = 0;
+      for (const Signature& signature : list) {
+        const std::optional<double> cost = Cost(node, axis, signature, *layouts);
+        if (!cost) continue;
+        const bool better = best == nullptr || (best->fallback && !signature.fallback) ||
+                            (best->fallback == signature.fallback && *cost < best_cost);
+        if (!better) continue;
+        best = &signature;
+        best_cost = *cost;
+      }
+      if (best == nullptr) {
+        return InvalidArgument("{} ({}) has no lawful placement along {} = {}", node.name, node.op->name,
+                               graph::kAxisNames[static_cast<size_t>(axis)], options_.mesh.size(axis));
+      }
+      choice->chosen[static_cast<size_t>(axis)] = best;
+      for (size_t i = 0; i < node.inputs.size(); ++i) {
+        if (!(*layouts)[i].Set(axis, best->inputs[i])) return Internal("{}: unlawful nesting", node.name);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // The value `from` converted to `want` for nodes of this layer and phase; emits what is missing.
+  std::int32_t Convert(std::int32_t from, const Layout& want, const Node& reader, bool share) {
+    std::int32_t at = from;
+    // Taking splits back and summing first, innermost (tp) before outer; then cutting.
+    for (const bool cut : {false, true}) {
+      for (Axis axis : kAxes) {
+        const Placement have = result_.values[static_cast<size_t>(at)].layout.At(axis);
+        const Placement to = want.At(axis);
+        if (have == to || have.replicated() != cut) continue;
+        at = ConvertAxis(at, axis, to, reader, share);
+      }
+    }
+    return at;
+  }
+
+  std::int32_t ConvertAxis(std::int32_t from, Axis axis, Placement to, const Node& reader, bool share) {
+    const LocalValue source = result_.values[static_cast<size_t>(from)];
+    Layout layout = source.layout;
+    const Collective collective = ConversionOf(layout.At(axis), to);
+    const graph::Reduction reduction = layout.At(axis).reduction;
+    const bool possible = layout.Set(axis, to);
+    ENGINE_CHECK(possible, "{}: {} to {} along {}", reader.name, source.layout.ToString(), to.ToString(),
+                 graph::kAxisNames[static_cast<size_t>(axis)]);
+    const auto key = std::make_tuple(from, layout.ToString(), reader.phase, reader.layer);
+    if (share) {
+      if (const auto it = shared_.find(key); it != shared_.end()) return it->second;
+    }
+    const std::int32_t made = NewValue(fmt::format("{}@{}", source.name, layout.ToString()),
+                                       {.shape = source.shape, .dtype = source.dtype}, layout,
+                                       ValueKind::kActivation, source.source);
+    result_.nodes.push_back({.op = nullptr,
+                             .collective = collective,
+                             .axis = axis,
+                             .reduction = reduction,
+                             .name = fmt::format("{}.{}", source.name, Name(collective)),
+                             .inputs = {from},
+                             .outputs = {made},
+                             .attributes = {},
+                             .accumulate = 0,
+                             .phase = reader.phase,
+                             .layer = reader.layer});
+    if (share) shared_[key] = made;
+    return made;
+  }
+
+  void Decide(ValueId leaf, Axis axis, Placement placement) {
+    auto& known = parameter_known_[static_cast<size_t>(leaf)][static_cast<size_t>(axis)];
+    if (known) return;
+    known = true;
+    Local(leaf).layout.Set(axis, placement);
+  }
+
+  absl::Status Place(const Node& node) {
+    std::vector<Layout> layouts;
+    for (ValueId input : node.inputs) layouts.push_back(Local(input).layout);
+    Choice choice;
+    RETURN_IF_ERROR(Choose(node, &layouts, &choice));
+    LocalNode local{.op = node.op,
+                    .collective = Collective::kNone,
+                    .axis = Axis::kTp,
+                    .reduction = graph::Reduction::kSum,
+                    .name = node.name,
+                    .inputs = {},
+                    .outputs = {},
+                    .attributes = node.attributes,
+                    .accumulate = 0,
+                    .phase = node.phase,
+                    .layer = node.layer};
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const ValueId input = node.inputs[i];
+      std::int32_t value = result_.value_of[static_cast<size_t>(input)];
+      if (graph_.value(input).kind == ValueKind::kParameter) {
+        for (Axis axis : kAxes) Decide(input, axis, layouts[i].At(axis));
+      } else {
+        value = Convert(value, layouts[i], node, /*share=*/true);
+      }
+      local.inputs.push_back(value);
+    }
+    PlaceOutputs(node, choice, std::move(local));
+    return absl::OkStatus();
+  }
+
+  void PlaceOutputs(const Node& node, const Choice& choice, LocalNode local) {
+    std::vector<std::pair<ValueId, Layout>> pinned;
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      const ValueId output = node.outputs[i];
+      const graph::Value& value = graph_.value(output);
+      Layout layout;
+      for (Axis axis : kAxes) {
+        const Signature* signature = choice.chosen[static_cast<size_t>(axis)];
+        const Placement made = signature == nullptr ? Placement::R() : signature->outputs[i];
+        if (value.kind == ValueKind::kAccumulator) {
+          Decide(output, axis, made);
+        } else {
+          layout.Set(axis, made);
+        }
+      }
+      if (value.kind == ValueKind::kAccumulator) {
+        local.accumulate |= 1U << i;
+        local.outputs.push_back(result_.value_of[static_cast<size_t>(output)]);
+        continue;
+      }
+      Layout want = layout;
+      if (Active(Axis::kTp)) {
+        if (const std::optional<Placement> pin = PinOf(output, Axis::kTp)) want.Set(Axis::kTp, *pin);
+      }
+      const std::int32_t made = NewValue(value.name, value.type, layout, ValueKind::kActivation, output);
+      result_.value_of[static_cast<size_t>(output)] = made;
+      local.outputs.push_back(made);
+      if (!(want == layout)) pinned.emplace_back(output, want);
+    }
+    result_.nodes.push_back(std::move(local));
+    for (const auto& [output, want] : pinned) {
+      std::int32_t& canonical = result_.value_of[static_cast<size_t>(output)];
+      canonical = Convert(canonical, want, node, /*share=*/false);
+    }
+  }
+
+  const Graph& graph_;
+  const PlacementOptions& options_;
+  LocalGraph result_;
+  std::vector<std::array<bool, 4>> parameter_known_;
+  absl::flat_hash_map<std::tuple<std::int32_t, std::string, graph::Phase, std::int32_t>, std::int32_t> shared_;
+};
+
+}  // namespace
+
+const char* Name(Collective collective) {
+  switch (collective) {
+    case Collective::kNone:
+      return "none";
+    case Collective::kAllReduce:
+      return "all_reduce";
+    case Collective::kReduceScatter:
+      return "reduce_scatter";
+    case Collective::kAllGather:
+      return "all_gather";
+    case Collective::kAllToAll:
+      return "all_to_all";
+    case Collective::kSlice:
+      return "slice";
+  }
+  return "?";
+}
+
+std::int64_t WireBytes(Collective collective, std::int64_t from_local_bytes, std::int64_t to_local_bytes,
+                       std::int64_t size) {
+  switch (collective) {
+    case Collective::kAllReduce:
+      return 2 * from_local_bytes * (size - 1) / size;
+    case Collective::kReduceScatter:
+    case Collective::kAllToAll:
+      return from_local_bytes * (size - 1) / size;
+    case Collective::kAllGather:
+      return to_local_bytes * (size - 1) / size;
+    case Collective::kNone:
+    case Collective::kSlice:
+      return 0;
+  }
+  return 0;
+}
+
+absl::StatusOr<LocalGraph> PlaceGraph(const Graph& graph, const PlacementOptions& options) {
+  return Placer(graph, options).Run();
+}
+
+void FuseBias(LocalGraph* graph) {
+  std::vector<int> readers(graph->values.size(), 0);
+  std::vector<int> producer(graph->values.size(), -1);
+  for (size_t i = 0; i < graph->nodes.size(); ++i) {
+    for (std::int32_t input : graph->nodes[i].inputs) ++readers[static_cast<size_t>(input)];
+    for (std::int32_t output : graph->nodes[i].outputs) producer[static_cast<size_t>(output)] = static_cast<int>(i);
+  }
+  std::vector<bool> removed(graph->nodes.size(), false);
+  for (size_t i = 0; i < graph->nodes.size(); ++i) {
+    const LocalNode& bias = graph->nodes[i];
+    if (bias.op != &ops::kBiasAdd) continue;
+    const size_t x = static_cast<size_t>(bias.inputs[0]);
+    if (readers[x] != 1 || producer[x] < 0) continue;
+    LocalNode& linear = graph->nodes[static_cast<size_t>(producer[x])];
+    if (linear.op != &ops::kLinear || linear.inputs.size() != 2 || linear.phase != bias.phase) continue;
+    linear.inputs.push_back(bias.inputs[1]);
+    linear.outputs = bias.outputs;
+    removed[i] = true;
+  }
+  size_t kept = 0;
+  for (size_t i = 0; i < graph->nodes.size(); ++i) {
+    if (removed[i]) continue;
+    if (kept != i) graph->nodes[kept] = std::move(graph->nodes[i]);
+    ++kept;
+  }
+  graph->nodes.resize(kept);
+}
+
+}  // namespace engine::plan

@@ -1,0 +1,106 @@
+#include "engine/plan/schedule.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "engine/base/status.h"
+
+namespace engine::plan {
+namespace {
+
+// `warmup` forwards, then forward and backward in turns, then the backwards that are left.
+std::vector<Turn> Alternate(const std::vector<Turn>& forwards, const std::vector<Turn>& backwards,
+                            std::int64_t warmup) {
+  std::vector<Turn> turns;
+  const size_t total = forwards.size();
+  size_t f = 0;
+  size_t b = 0;
+  while (f < std::min(total, static_cast<size_t>(warmup))) turns.push_back(forwards[f++]);
+  while (f < total) {
+    turns.push_back(forwards[f++]);
+    turns.push_back(backwards[b++]);
+  }
+  while (b < total) turns.push_back(backwards[b++]);
+  return turns;
+}
+
+// Groups of `stages` microbatches, each group chunk by chunk: the arrival order of a ring of stages.
+std::vector<Turn> GroupOrder(std::int64_t stages, std::int64_t chunks_per_stage, std::int64_t stage,
+                             std::int64_t microbatches, bool backward) {
+  std::vector<Turn> turns;
+  for (std::int64_t first = 0; first < microbatches; first += stages) {
+    for (std::int64_t v = 0; v < chunks_per_stage; ++v) {
+      const std::int64_t local = backward ? chunks_per_stage - 1 - v : v;
+      for (std::int64_t m = first; m < std::min(first + stages, microbatches); ++m) {
+        turns.push_back({backward, static_cast<std::int32_t>(local * stages + stage), static_cast<std::int32_t>(m)});
+      }
+    }
+  }
+  return turns;
+}
+
+}  // namespace
+
+std::vector<Turn> OneForwardOneBackward(std::int64_t stages, std::int64_t stage, std::int64_t microbatches) {
+  std::vector<Turn> forwards;
+  std::vector<Turn> backwards;
+  for (std::int64_t m = 0; m < microbatches; ++m) {
+    forwards.push_back({false, static_cast<std::int32_t>(stage), static_cast<std::int32_t>(m)});
+    backwards.push_back({true, static_cast<std::int32_t>(stage), static_cast<std::int32_t>(m)});
+  }
+  return Alternate(forwards, backwards, std::min(stages - stage - 1, microbatches));
+}
+
+std::vector<Turn> InterleavedOneForwardOneBackward(std::int64_t stages, std::int64_t chunks_per_stage,
+                                                   std::int64_t stage, std::int64_t microbatches) {
+  ENGINE_CHECK(microbatches % stages == 0, "{} microbatches over {} stages", microbatches, stages);
+  const std::int64_t warmup = 2 * (stages - stage - 1) + (chunks_per_stage - 1) * stages;
+  return Alternate(GroupOrder(stages, chunks_per_stage, stage, microbatches, false),
+                   GroupOrder(stages, chunks_per_stage, stage, microbatches, true),
+                   std::min(warmup, microbatches * chunks_per_stage));
+}
+
+std::vector<Turn> ForwardOnly(std::int64_t stages, std::int64_t chunks_per_stage, std::int64_t stage,
+                              std::int64_t microbatches) {
+  return GroupOrder(stages, chunks_per_stage, stage, microbatches, false);
+}
+
+std::vector<std::int64_t> BalancedCut(const std::vector<double>& costs, std::int64_t parts, double last_extra) {
+  const std::int64_t n = static_cast<std::int64_t>(costs.size());
+  ENGINE_CHECK(parts >= 1 && parts <= n, "{} items into {} parts", n, parts);
+  std::vector<double> prefix(costs.size() + 1, 0.0);
+  for (size_t i = 0; i < costs.size(); ++i) prefix[i + 1] = prefix[i] + costs[i];
+  using Quality = std::pair<double, double>;  // dearest part, sum of squares
+  const Quality worst = {std::numeric_limits<double>::infinity(), 0.0};
+  // best[p][i]: the first i items in p parts.
+  std::vector<std::vector<Quality>> best(static_cast<size_t>(parts) + 1,
+                                         std::vector<Quality>(costs.size() + 1, worst));
+  std::vector<std::vector<std::int64_t>> cut(static_cast<size_t>(parts) + 1,
+                                             std::vector<std::int64_t>(costs.size() + 1, 0));
+  best[0][0] = {0.0, 0.0};
+  for (std::int64_t p = 1; p <= parts; ++p) {
+    for (std::int64_t i = p; i <= n - (parts - p); ++i) {
+      for (std::int64_t j = p - 1; j < i; ++j) {
+        const double cost = prefix[static_cast<size_t>(i)] - prefix[static_cast<size_t>(j)] +
+                            (p == parts ? last_extra : 0.0);
+        const Quality& before = best[static_cast<size_t>(p - 1)][static_cast<size_t>(j)];
+        const Quality quality = {std::max(before.first, cost), before.second + cost * cost};
+        if (quality < best[static_cast<size_t>(p)][static_cast<size_t>(i)]) {
+          best[static_cast<size_t>(p)][static_cast<size_t>(i)] = quality;
+          cut[static_cast<size_t>(p)][static_cast<size_t>(i)] = j;
+        }
+      }
+    }
+  }
+  std::vector<std::int64_t> counts(static_cast<size_t>(parts));
+  std::int64_t end = n;
+  for (std::int64_t p = parts; p >= 1; --p) {
+    const std::int64_t begin = cut[static_cast<size_t>(p)][static_cast<size_t>(end)];
+    counts[static_cast<size_t>(p - 1)] = end - begin;
+    end = begin;
+  }
+  return counts;
+}
+
+}  // namespace engine::plan

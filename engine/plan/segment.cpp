@@ -1,0 +1,176 @@
+#include "engine/plan/segment.h"
+
+#include <algorithm>
+
+namespace engine::plan {
+namespace {
+
+using graph::TensorType;
+using graph::ValueKind;
+
+class SegmentBuilder {
+ public:
+  SegmentBuilder(const SegmentInputs& inputs, std::string name, std::int32_t chunk) : in_(inputs) {
+    segment_.name = std::move(name);
+    segment_.chunk = chunk;
+  }
+
+  Segment Build(std::int64_t* transient_bytes, BufferRef* kept) {
+    FindLastUses();
+    for (size_t i = 0; i < in_.nodes->size(); ++i) Add(static_cast<std::int32_t>(i));
+    *transient_bytes = ranges_.peak();
+    if (kept != nullptr && in_.keep >= 0) *kept = transient_.at(in_.keep).ref;
+    return std::move(segment_);
+  }
+
+ private:
+  struct Transient {
+    BufferRef ref;
+    std::int64_t range = -1;  // offset in ranges_; −1: bytes borrowed from a slot
+  };
+
+  const LocalNode& NodeAt(std::int32_t i) const {
+    return in_.graph->nodes[static_cast<size_t>((*in_.nodes)[static_cast<size_t>(i)])];
+  }
+  const LocalValue& ValueOf(std::int32_t plan_value) const {
+    return in_.plan->values[static_cast<size_t>(plan_value)];
+  }
+  std::int32_t Global(std::int32_t local) const { return in_.base + local; }
+
+  void FindLastUses() {
+    for (size_t i = 0; i < in_.nodes->size(); ++i) {
+      for (std::int32_t input : NodeAt(static_cast<std::int32_t>(i)).inputs) {
+        last_use_[Global(input)] = static_cast<std::int32_t>(i);
+      }
+    }
+  }
+
+  bool DiesAt(std::int32_t value, std::int32_t i) const {
+    const auto it = last_use_.find(value);
+    return value != in_.keep && (it == last_use_.end() ? true : it->second == i);
+  }
+
+  BufferRef Ref(std::int32_t value) const {
+    if (const auto it = transient_.find(value); it != transient_.end()) return it->second.ref;
+    const auto it = in_.storage->find(value);
+    ENGINE_CHECK(it != in_.storage->end(), "{}: {} has no place", segment_.name, ValueOf(value).name);
+    return it->second;
+  }
+
+  std::int64_t Bytes(std::int32_t value) const { return ValueOf(value).local_bytes(); }
+
+  // The input whose bytes output 0 of this op may take over, or −1.
+  std::int32_t InPlace(const LocalNode& node, std::int32_t i) const {
+    if (node.op == nullptr || node.op->in_place_input < 0) return -1;
+    const std::int32_t local = node.inputs[static_cast<size_t>(node.op->in_place_input)];
+    const std::int32_t value = Global(local);
+    if (std::count(node.inputs.begin(), node.inputs.end(), local) != 1 || !DiesAt(value, i)) return -1;
+    if (Bytes(value) != Bytes(Global(node.outputs[0]))) return -1;
+    const bool mine = transient_.contains(value) || (in_.dying != nullptr && in_.dying->contains(value));
+    return mine ? value : -1;
+  }
+
+  void Place(const LocalNode& node, std::int32_t i) {
+    for (size_t k = 0; k < node.outputs.size(); ++k) {
+      const std::int32_t value = Global(node.outputs[k]);
+      if (in_.storage->contains(value)) continue;
+      const std::int32_t donor = k == 0 ? InPlace(node, i) : -1;
+      Transient place;
+      if (donor >= 0) {
+        place = {Ref(donor), -1};
+        if (const auto it = transient_.find(donor); it != transient_.end()) {
+          place.range = it->second.range;
+          it->second.range = -1;  // handed over
+        }
+      } else {
+        place.range = ranges_.Allocate(Bytes(value));
+        place.ref.offset = in_.transient_base + place.range;
+      }
+      place.ref.value = value;
+      place.ref.elements = ValueOf(value).local.elements();
+      place.ref.dtype = ValueOf(value).dtype;
+      transient_[value] = place;
+    }
+  }
+
+  void Release(std::int32_t value) {
+    const auto it = transient_.find(value);
+    if (it == transient_.end() || it->second.range < 0) return;
+    ranges_.Free(it->second.range);
+    it->second.range = -1;
+  }
+
+  void Add(std::int32_t i) {
+    const LocalNode& node = NodeAt(i);
+    Instruction instruction;
+    instruction.name = node.name;
+    instruction.op = node.op;
+    instruction.kernel = node.op != nullptr ? std::string(node.op->name) : Name(node.collective);
+    instruction.collective = node.collective;
+    instruction.axis = node.axis;
+    instruction.reduction = node.reduction;
+    instruction.attributes = node.attributes;
+    instruction.accumulate = node.accumulate;
+    for (std::int32_t input : node.inputs) instruction.inputs.push_back(Ref(Global(input)));
+    Place(node, i);
+    for (std::int32_t output : node.outputs) instruction.outputs.push_back(Ref(Global(output)));
+    if (node.op == nullptr) {
+      instruction.group = AxisSet::Of(node.axis);
+      instruction.wire_bytes = WireBytes(node.collective, instruction.inputs[0].bytes(),
+                                         instruction.outputs[0].bytes(), in_.plan->mesh.size(node.axis));
+    } else {
+      CostAndScratch(node, &instruction);
+    }
+    OnlyOnce(node, &instruction);
+    segment_.flops += instruction.flops;
+    segment_.instructions.push_back(std::move(instruction));
+    for (std::int32_t input : node.inputs) {
+      if (DiesAt(Global(input), i)) Release(Global(input));
+    }
+    for (std::int32_t output : node.outputs) {
+      if (!last_use_.contains(Global(output)) && DiesAt(Global(output), i)) Release(Global(output));
+    }
+  }
+
+  void CostAndScratch(const LocalNode& node, Instruction* instruction) {
+    std::vector<TensorType> inputs;
+    std::vector<TensorType> outputs;
+    for (std::int32_t v : node.inputs) inputs.push_back({ValueOf(Global(v)).local, ValueOf(Global(v)).dtype});
+    for (std::int32_t v : node.outputs) outputs.push_back({ValueOf(Global(v)).local, ValueOf(Global(v)).dtype});
+    instruction->flops = node.op->cost(inputs, outputs, node.attributes).flops;
+    if (!in_.profile->scratch_bytes) return;
+    const std::int64_t bytes = in_.profile->scratch_bytes(*node.op, inputs, outputs, node.attributes);
+    if (bytes == 0) return;
+    const std::int64_t range = ranges_.Allocate(bytes);
+    instruction->scratch = {.offset = in_.transient_base + range, .elements = bytes, .dtype = DType::kU8};
+    ranges_.Free(range);
+  }
+
+  // The loss is one number: where an axis repeats it, only the axis' first rank adds it in.
+  void OnlyOnce(const LocalNode& node, Instruction* instruction) const {
+    for (std::int32_t output : node.outputs) {
+      const LocalValue& value = ValueOf(Global(output));
+      if (value.kind != ValueKind::kAccumulator || value.parameter >= 0) continue;
+      for (Axis axis : graph::kAxes) {
+        if (in_.plan->mesh.size(axis) > 1 && value.layout.At(axis).replicated()) {
+          instruction->only_first = instruction->only_first | AxisSet::Of(axis);
+        }
+      }
+    }
+  }
+
+  const SegmentInputs& in_;
+  Segment segment_;
+  RangeAllocator ranges_;
+  absl::flat_hash_map<std::int32_t, std::int32_t> last_use_;
+  absl::flat_hash_map<std::int32_t, Transient> transient_;
+};
+
+}  // namespace
+
+Segment BuildSegment(const SegmentInputs& inputs, std::string name, std::int32_t chunk,
+                     std::int64_t* transient_bytes, BufferRef* kept) {
+  return SegmentBuilder(inputs, std::move(name), chunk).Build(transient_bytes, kept);
+}
+
+}  // namespace engine::plan

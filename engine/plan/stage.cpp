@@ -1,0 +1,352 @@
+#include "engine/plan/stage.h"
+
+#include <algorithm>
+
+#include "engine/plan/arena.h"
+#include "engine/plan/buckets.h"
+#include "engine/plan/program.h"
+#include "engine/plan/segment.h"
+
+namespace engine::plan {
+namespace {
+
+using graph::ValueKind;
+using NodeList = std::vector<std::int32_t>;
+
+class StageBuilder {
+ public:
+  StageBuilder(const StageInputs& inputs, std::int32_t stage,
+               const std::vector<std::pair<std::int64_t, std::int64_t>>& chunk_layers, Plan* plan)
+      : in_(inputs), index_(stage), plan_(*plan) {
+    for (size_t c = 0; c < chunk_layers.size(); ++c) {
+      if (plan_.chunk_stage[c] != index_) continue;
+      Chunk chunk;
+      chunk.index = static_cast<std::int32_t>(c);
+      chunk.first_layer = chunk_layers[c].first;
+      chunk.end_layer = chunk_layers[c].second;
+      chunk.has_embedding = c == 0;
+      chunk.has_head = c + 1 == chunk_layers.size();
+      stage_.chunks.push_back(chunk);
+    }
+  }
+
+  StagePlan Build() {
+    const std::vector<Turn> turns = training() ? TrainTurns() : std::vector<Turn>{};
+    PlaceParameters();
+    const std::int64_t dynamic_base = cursor_;
+    if (training()) BuildTraining(turns);
+    const std::int64_t train_end = cursor_;
+    cursor_ = dynamic_base;
+    BuildEvaluation();
+    stage_.memory.evaluation = std::max<std::int64_t>(0, cursor_ - train_end);
+    stage_.arena_bytes = std::max(train_end, cursor_);
+    ENGINE_CHECK(stage_.arena_bytes == stage_.memory.total(), "arena of {} bytes, itemised {}", stage_.arena_bytes,
+                 stage_.memory.total());
+    for (const Chunk& chunk : stage_.chunks) {
+      if (training()) {
+        stage_.flops += static_cast<double>(plan_.microbatches) * (Flops(chunk.forward) + Flops(chunk.backward));
+      }
+    }
+    return std::move(stage_);
+  }
+
+ private:
+  bool training() const { return in_.train != nullptr; }
+  double Flops(std::int32_t segment) const { return stage_.segments[static_cast<size_t>(segment)].flops; }
+  const LocalValue& ValueOf(std::int32_t id) const { return plan_.values[static_cast<size_t>(id)]; }
+
+  std::int32_t AddSegment(Segment segment) {
+    stage_.segments.push_back(std::move(segment));
+    return static_cast<std::int32_t>(stage_.segments.size() - 1);
+  }
+
+  std::int64_t Reserve(std::int64_t bytes) {
+    const std::int64_t offset = cursor_;
+    cursor_ += Aligned(bytes);
+    return offset;
+  }
+
+  BufferRef ReserveFlat(std::int64_t elements, DType dtype, std::int64_t* item) {
+    const std::int64_t bytes = elements * SizeOf(dtype);
+    *item += Aligned(bytes);
+    return {.offset = Reserve(bytes), .elements = elements, .dtype = dtype};
+  }
+
+  BufferRef RefOf(std::int32_t id, std::int64_t offset, bool in_slot) const {
+    return {.value = id,
+            .offset = offset,
+            .elements = ValueOf(id).local.elements(),
+            .dtype = ValueOf(id).dtype,
+            .in_slot = in_slot};
+  }
+
+  // The turns of this stage's training program; sets how many microbatches each chunk holds at most.
+  std::vector<Turn> TrainTurns() {
+    const std::int64_t per_stage = static_cast<std::int64_t>(stage_.chunks.size());
+    const std::vector<Turn> turns =
+        per_stage > 1
+            ? InterleavedOneForwardOneBackward(plan_.mesh.pp, per_stage, index_, plan_.microbatches)
+            : OneForwardOneBackward(plan_.mesh.pp, index_, plan_.microbatches);
+    for (Chunk& chunk : stage_.chunks) {
+      std::int64_t held = 0;
+      for (const Turn& turn : turns) {
+        if (turn.chunk != chunk.index) continue;
+        held += turn.backward ? -1 : 1;
+        chunk.slots = std::max(chunk.slots, held);
+      }
+    }
+    return turns;
+  }
+
+  std::vector<bool> UsedParameters() const {
+    const CutGraph& graph = training() ? *in_.train : *in_.evaluate;
+    std::vector<bool> used(plan_.parameters.size(), false);
+    for (const Chunk& chunk : stage_.chunks) {
+      for (const NodeList* nodes : {&graph.forward[static_cast<size_t>(chunk.index)],
+                                    &graph.backward[static_cast<size_t>(chunk.index)]}) {
+        for (std::int32_t n : *nodes) {
+          for (std::int32_t input : graph.local.nodes[static_cast<size_t>(n)].inputs) {
+            const LocalValue& value = ValueOf(graph.base + input);
+            if (value.kind == ValueKind::kParameter) used[static_cast<size_t>(value.parameter)] = true;
+          }
+        }
+      }
+    }
+    return used;
+  }
+
+  void PlaceParameters() {
+    stage_.buckets = MakeBuckets(plan_, UsedParameters(), training() ? in_.zero_stage : 0, index_ == 0);
+    MemoryBreakdown& memory = stage_.memory;
+    for (Bucket& bucket : stage_.buckets) {
+      bucket.parameter = ReserveFlat(bucket.elements, bucket.parameter_dtype, &memory.parameters);
+      stage_.parameter_count += bucket.elements;
+    }
+    if (training()) {
+      for (Bucket& bucket : stage_.buckets) {
+        bucket.gradient = ReserveFlat(bucket.elements, DType::kF32, &memory.gradients);
+      }
+      for (Bucket& bucket : stage_.buckets) {
+        const std::int64_t shard = bucket.shard_elements();
+        if (bucket.parameter_dtype != DType::kF32) {
+          bucket.master = ReserveFlat(shard, DType::kF32, &memory.optimizer);
+        }
+        bucket.moment1 = ReserveFlat(shard, DType::kF32, &memory.optimizer);
+        bucket.moment2 = ReserveFlat(shard, DType::kF32, &memory.optimizer);
+      }
+    }
+    stage_.scalars = ReserveFlat(2, DType::kF64, &memory.control);
+    stage_.control = ReserveFlat(4, DType::kF64, &memory.control);
+    MapPersistent();
+  }
+
+  // Parameters, their gradients and the loss have one place for both graphs.
+  void MapPersistent() {
+    std::vector<std::pair<const Bucket*, const Bucket::Item*>> item_of(plan_.parameters.size(), {nullptr, nullptr});
+    for (const Bucket& bucket : stage_.buckets) {
+      for (const Bucket::Item& item : bucket.items) item_of[static_cast<size_t>(item.parameter)] = {&bucket, &item};
+    }
+    for (size_t v = 0; v < plan_.values.size(); ++v) {
+      const LocalValue& value = plan_.values[v];
+      const std::int32_t id = static_cast<std::int32_t>(v);
+      if (value.kind == ValueKind::kAccumulator && value.parameter < 0) {
+        BufferRef loss = stage_.scalars;
+        loss.value = id;
+        loss.elements = 1;
+        persistent_[id] = loss;
+      }
+      if (value.parameter < 0) continue;
+      const auto [bucket, item] = item_of[static_cast<size_t>(value.parameter)];
+      if (bucket == nullptr) continue;
+      const bool gradient = value.kind == ValueKind::kAccumulator;
+      persistent_[id] = ItemRef(gradient ? bucket->gradient : bucket->parameter, *item, id);
+    }
+  }
+
+  // Values that the backward pass of a chunk reads and its forward pass produced, received or was fed.
+  std::vector<std::int32_t> SavedValues(const CutGraph& graph, const Chunk& chunk) const {
+    std::vector<bool> seen(graph.local.values.size(), false);
+    std::vector<std::int32_t> saved;
+    const auto visit = [&](const NodeList& nodes, bool backward) {
+      for (std::int32_t n : nodes) {
+        for (std::int32_t input : graph.local.nodes[static_cast<size_t>(n)].inputs) {
+          const size_t v = static_cast<size_t>(input);
+          const LocalValue& value = graph.local.values[v];
+          const std::int32_t producer = graph.producer_chunk[v];
+          const bool fed = value.kind == ValueKind::kInput;
+          const bool received = producer >= 0 && producer != chunk.index && !graph.produced_backward[v];
+          const bool kept = backward && producer == chunk.index && !graph.produced_backward[v];
+          if (seen[v] || !(fed || received || kept)) continue;
+          seen[v] = true;
+          saved.push_back(input);
+        }
+      }
+    };
+    visit(graph.forward[static_cast<size_t>(chunk.index)], false);
+    visit(graph.backward[static_cast<size_t>(chunk.index)], true);
+    return saved;
+  }
+
+  void PlaceSlots() {
+    for (Chunk& chunk : stage_.chunks) {
+      std::int64_t offset = 0;
+      Storage& slot = slot_values_[chunk.index];
+      for (std::int32_t v : SavedValues(*in_.train, chunk)) {
+        const std::int32_t id = in_.train->base + v;
+        const BufferRef ref = RefOf(id, offset, true);
+        offset += Aligned(ref.bytes());
+        slot[id] = ref;
+        if (ValueOf(id).kind == ValueKind::kInput) chunk.inputs.push_back(ref);
+      }
+      chunk.slot_bytes = offset;
+      chunk.slot_base = Reserve(offset * chunk.slots);
+      stage_.memory.activations += offset * chunk.slots;
+    }
+  }
+
+  // Buffers of the pipeline for one graph's transfers; values of slots are received in place.
+  TransferBuffers PlaceTransfers(const CutGraph& graph, std::int64_t* item) {
+    TransferBuffers buffers;
+    const std::int32_t end = graph.base + static_cast<std::int32_t>(graph.local.values.size());
+    for (size_t t = 0; t < plan_.transfers.size(); ++t) {
+      const Transfer& transfer = plan_.transfers[t];
+      if (transfer.value < graph.base || transfer.value >= end) continue;
+      const auto place = [&]() {
+        const BufferRef ref = RefOf(transfer.value, cursor_, false);
+        Reserve(ref.bytes());
+        *item += Aligned(ref.bytes());
+        return ref;
+      };
+      const std::int32_t id = static_cast<std::int32_t>(t);
+      if (plan_.chunk_stage[static_cast<size_t>(transfer.from_chunk)] == index_) buffers.send[id] = place();
+      if (plan_.chunk_stage[static_cast<size_t>(transfer.to_chunk)] != index_) continue;
+      const auto slots = slot_values_.find(transfer.to_chunk);
+      const bool kept = slots != slot_values_.end() && slots->second.contains(transfer.value);
+      buffers.receive[id] = kept ? slots->second.at(transfer.value) : place();
+    }
+    return buffers;
+  }
+
+  // Storage of one chunk: parameters, slot values, and the pipeline buffers on its borders.
+  Storage ChunkStorage(const Chunk& chunk, const TransferBuffers& buffers, bool with_slots) const {
+    Storage storage = persistent_;
+    if (with_slots) {
+      for (const auto& [id, ref] : slot_values_.at(chunk.index)) storage[id] = ref;
+    }
+    for (const auto& [t, ref] : buffers.send) {
+      const Transfer& transfer = plan_.transfers[static_cast<size_t>(t)];
+      if (transfer.from_chunk == chunk.index) storage[transfer.value] = ref;
+    }
+    for (const auto& [t, ref] : buffers.receive) {
+      const Transfer& transfer = plan_.transfers[static_cast<size_t>(t)];
+      if (transfer.to_chunk == chunk.index) storage[transfer.value] = ref;
+    }
+    return storage;
+  }
+
+  void BuildTraining(const std::vector<Turn>& turns) {
+    PlaceSlots();
+    const TransferBuffers buffers = PlaceTransfers(*in_.train, &stage_.memory.communication);
+    stage_.begin = AddSegment(BeginSegment(stage_));
+    const std::int64_t transient_base = cursor_;
+    std::int64_t transients = 0;
+    for (Chunk& chunk : stage_.chunks) {
+      const Storage storage = ChunkStorage(chunk, buffers, true);
+      const auto build = [&](const char* phase, const NodeList& nodes, const Storage* dying) {
+        SegmentInputs inputs{.plan = &plan_,
+                             .graph = &in_.train->local,
+                             .base = in_.train->base,
+                             .nodes = &nodes,
+                             .storage = &storage,
+                             .transient_base = transient_base,
+                             .profile = &in_.options->profile,
+                             .dying = dying};
+        std::int64_t bytes = 0;
+        const std::int32_t id = AddSegment(BuildSegment(inputs, fmt::format("{}.{}", phase, chunk.index), chunk.index, &bytes));
+        transients = std::max(transients, bytes);
+        return id;
+      };
+      const size_t c = static_cast<size_t>(chunk.index);
+      chunk.forward = build("forward", in_.train->forward[c], nullptr);
+      chunk.backward = build("backward", in_.train->backward[c], &slot_values_.at(chunk.index));
+    }
+    stage_.update = AddSegment(UpdateSegment(plan_, stage_, *in_.optimizer));
+    Reserve(transients);
+    stage_.memory.transients = transients;
+    const ProgramInputs program{.plan = &plan_,
+                                .stage = &stage_,
+                                .buffers = &buffers,
+                                .evaluate = false,
+                                .first_segment = stage_.begin,
+                                .last_segment = stage_.update};
+    stage_.train = UnrollProgram(program, turns);
+  }
+
+  void BuildEvaluation() {
+    const CutGraph& graph = *in_.evaluate;
+    slot_values_.clear();
+    std::int64_t ignored = 0;
+    std::vector<Storage> fed(stage_.chunks.size());
+    for (size_t c = 0; c < stage_.chunks.size(); ++c) {
+      for (std::int32_t v : SavedValues(graph, stage_.chunks[c])) {
+        if (graph.local.values[static_cast<size_t>(v)].kind != ValueKind::kInput) continue;
+        const BufferRef ref = RefOf(graph.base + v, cursor_, false);
+        Reserve(ref.bytes());
+        fed[c][graph.base + v] = ref;
+        stage_.chunks[c].evaluation_inputs.push_back(ref);
+      }
+    }
+    const TransferBuffers buffers = PlaceTransfers(graph, &ignored);
+    const std::int64_t transient_base = cursor_;
+    std::int64_t transients = 0;
+    for (size_t c = 0; c < stage_.chunks.size(); ++c) {
+      Chunk& chunk = stage_.chunks[c];
+      Storage storage = ChunkStorage(chunk, buffers, false);
+      storage.insert(fed[c].begin(), fed[c].end());
+      const SegmentInputs inputs{.plan = &plan_,
+                                 .graph = &graph.local,
+                                 .base = graph.base,
+                                 .nodes = &graph.forward[static_cast<size_t>(chunk.index)],
+                                 .storage = &storage,
+                                 .transient_base = transient_base,
+                                 .profile = &in_.options->profile,
+                                 .dying = nullptr,
+                                 .keep = in_.options->keep_logits && chunk.has_head ? plan_.logits : -1};
+      std::int64_t bytes = 0;
+      chunk.evaluate = AddSegment(BuildSegment(inputs, fmt::format("evaluate.{}", chunk.index), chunk.index, &bytes,
+                                               &plan_.logits_buffer));
+      transients = std::max(transients, bytes);
+    }
+    Reserve(transients);
+    Segment begin{.name = "evaluate_begin", .chunk = -1, .instructions = {ZeroScalars(stage_)}, .flops = 0};
+    stage_.evaluate_begin = AddSegment(std::move(begin));
+    Segment end{.name = "evaluate_end", .chunk = -1, .instructions = {}, .flops = 0};
+    if (plan_.mesh.world() > 1) end.instructions.push_back(ReduceScalars(plan_, stage_));
+    stage_.evaluate_end = AddSegment(std::move(end));
+    const ProgramInputs program{.plan = &plan_,
+                                .stage = &stage_,
+                                .buffers = &buffers,
+                                .evaluate = true,
+                                .first_segment = stage_.evaluate_begin,
+                                .last_segment = stage_.evaluate_end};
+    stage_.evaluate = UnrollProgram(program, ForwardOnly(plan_.mesh.pp, static_cast<std::int64_t>(stage_.chunks.size()),
+                                                         index_, plan_.microbatches));
+  }
+
+  const StageInputs& in_;
+  const std::int32_t index_;
+  Plan& plan_;
+  StagePlan stage_;
+  std::int64_t cursor_ = 0;
+  Storage persistent_;
+  absl::flat_hash_map<std::int32_t, Storage> slot_values_;  // by chunk
+};
+
+}  // namespace
+
+void BuildStage(const StageInputs& inputs, std::int32_t stage,
+                        const std::vector<std::pair<std::int64_t, std::int64_t>>& chunk_layers, Plan* plan) {
+  plan->stages.push_back(StageBuilder(inputs, stage, chunk_layers, plan).Build());
+}
+
+}  // namespace engine::plan

@@ -1,0 +1,81 @@
+#include "engine/recipe/print.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <variant>
+
+#include "engine/recipe/fields.h"
+
+namespace engine::recipe {
+namespace {
+
+const Provenance& ProvenanceOf(const Recipe& recipe, const std::string& key) {
+  static const Provenance unknown;
+  const auto found = recipe.provenance.find(key);
+  return found == recipe.provenance.end() ? unknown : found->second;
+}
+
+std::string OriginName(Provenance::Origin origin) {
+  switch (origin) {
+    case Provenance::Origin::kDefault:
+      return "default";
+    case Provenance::Origin::kFile:
+      return "file";
+    case Provenance::Origin::kSet:
+      return "set";
+  }
+  return "default";
+}
+
+std::string Location(const Provenance& provenance) {
+  if (provenance.origin == Provenance::Origin::kDefault) return "default";
+  return fmt::format("{}:{}:{}", provenance.span.file, provenance.span.line, provenance.span.column);
+}
+
+// A comment may not hold control characters, and a file name may.
+std::string Printable(std::string text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string ToToml(const Recipe& recipe) {
+  std::string text;
+  for (const TableDoc& table : Tables()) {
+    text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", table.name);
+    for (const Field& field : Fields()) {
+      if (field.table() != table.name) continue;
+      const std::string setting = fmt::format("{} = {}", field.name(), ToToml(Get(field, recipe)));
+      text += fmt::format("{:<40}  # {}\n", setting, Printable(Location(ProvenanceOf(recipe, field.key))));
+    }
+  }
+  return text;
+}
+
+std::string ToJson(const Recipe& recipe) {
+  nlohmann::ordered_json json;
+  for (const Field& field : Fields()) {
+    const Provenance& provenance = ProvenanceOf(recipe, field.key);
+    nlohmann::ordered_json& entry = json[field.key];
+    std::visit([&](const auto& value) { entry["value"] = value; }, Get(field, recipe));
+    entry["origin"] = OriginName(provenance.origin);
+    if (provenance.origin != Provenance::Origin::kDefault) entry["location"] = Location(provenance);
+  }
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+std::vector<Change> Diff(const Recipe& before, const Recipe& after) {
+  std::vector<Change> changes;
+  for (const Field& field : Fields()) {
+    const FieldValue a = Get(field, before);
+    const FieldValue b = Get(field, after);
+    if (a != b) changes.push_back({field.key, ToToml(a), ToToml(b)});
+  }
+  return changes;
+}
+
+}  // namespace engine::recipe

@@ -1,0 +1,83 @@
+#include <fmt/format.h>
+
+#include <array>
+#include <string>
+
+#include "engine/base/status.h"
+#include "engine/recipe/rules.h"
+#include "engine/recipe/split.h"
+
+namespace engine::recipe {
+namespace {
+
+void PathsAreGiven(const RuleContext& c) {
+  if (c.recipe.data.paths.empty()) c.Error({"data.paths"}, "data.paths is empty", "at least one prefix");
+}
+
+void WeightsMatchPaths(const RuleContext& c) {
+  const Data& d = c.recipe.data;
+  if (d.weights.empty()) return;
+  if (d.weights.size() != d.paths.size()) {
+    c.Error({"data.weights", "data.paths"},
+            fmt::format("{} for {}", Counted(static_cast<std::int64_t>(d.weights.size()), "weight"),
+                        Counted(static_cast<std::int64_t>(d.paths.size()), "path")),
+            "one weight a path, or none");
+    return;
+  }
+  double sum = 0;
+  for (const double weight : d.weights) sum += weight;
+  if (sum == 0) c.Error({"data.weights"}, "the weights add up to 0");
+}
+
+void SplitHasShares(const RuleContext& c) {
+  const Data& d = c.recipe.data;
+  const absl::StatusOr<std::array<double, 3>> shares = ParseSplit(d.split);
+  if (!shares.ok()) {
+    c.Error({"data.split"}, fmt::format("split \"{}\": {}", d.split, Message(shares.status())),
+            "shares of training, validation and test, such as \"969,30,1\"");
+    return;
+  }
+  if ((*shares)[0] == 0) {
+    c.Error({"data.split"}, fmt::format("split \"{}\" leaves nothing for training", d.split));
+  }
+  if (c.recipe.evaluation.interval > 0 && (*shares)[1] == 0) {
+    c.Error({"evaluation.interval", "data.split"},
+            fmt::format("evaluation.interval {} needs validation data, but split \"{}\" leaves none",
+                        c.recipe.evaluation.interval, d.split),
+            "a second share; or interval 0");
+  }
+}
+
+void Gpt2TokenizerHasFiles(const RuleContext& c) {
+  const Tokenizer& t = c.recipe.data.tokenizer;
+  if (t.kind != "gpt2" || (!t.vocab_file.empty() && !t.merges_file.empty())) return;
+  const bool both = t.vocab_file.empty() && t.merges_file.empty();
+  c.Error({"data.tokenizer.kind"},
+          fmt::format("tokenizer \"gpt2\" needs {}", both                   ? "vocab_file and merges_file"
+                                                     : t.vocab_file.empty() ? "vocab_file"
+                                                                            : "merges_file"),
+          "GPT-2's vocab.json and merges.txt");
+}
+
+void VocabHoldsBytes(const RuleContext& c) {
+  constexpr std::int64_t kByteIds = 257;  // 256 bytes and the end of a document
+  const std::int64_t vocab = c.recipe.model.vocab;
+  if (c.recipe.data.tokenizer.kind != "byte" || vocab >= kByteIds) return;
+  c.Error({"model.vocab", "data.tokenizer.kind"},
+          fmt::format("vocab {} is less than the {} ids of the byte tokenizer", vocab, kByteIds),
+          fmt::format("vocab at least {}", kByteIds));
+}
+
+}  // namespace
+
+std::vector<Rule> DataRules() {
+  return {
+      {{"data.paths"}, PathsAreGiven},
+      {{"data.paths", "data.weights"}, WeightsMatchPaths},
+      {{"data.split", "evaluation.interval"}, SplitHasShares},
+      {{"data.tokenizer"}, Gpt2TokenizerHasFiles},
+      {{"model.vocab", "data.tokenizer.kind"}, VocabHoldsBytes},
+  };
+}
+
+}  // namespace engine::recipe

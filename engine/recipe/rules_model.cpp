@@ -1,0 +1,104 @@
+#include <fmt/format.h>
+
+#include "engine/recipe/rules.h"
+
+namespace engine::recipe {
+namespace {
+
+bool HeadDimIsWhole(const Recipe& r) {
+  return r.model.attention.head_dim > 0 || r.model.hidden % r.model.attention.heads == 0;
+}
+
+void HeadsDivideHidden(const RuleContext& c) {
+  const Model& m = c.recipe.model;
+  if (HeadDimIsWhole(c.recipe)) return;
+  c.Error({"model.attention.heads", "model.hidden"},
+          fmt::format("hidden {} is not divisible by heads {} (remainder {})", m.hidden, m.attention.heads,
+                      m.hidden % m.attention.heads),
+          fmt::format("heads {}; or hidden {}; or set head_dim", NearestDivisors(m.attention.heads, m.hidden),
+                      NearestMultiples(m.hidden, m.attention.heads)));
+}
+
+void KvHeadsDivideHeads(const RuleContext& c) {
+  const Attention& a = c.recipe.model.attention;
+  if (a.kv_heads == 0 || a.heads % a.kv_heads == 0) return;
+  c.Error({"model.attention.kv_heads", "model.attention.heads"},
+          fmt::format(
+              "heads {} is not divisible by kv_heads {}: each key and value head serves equally many heads",
+              a.heads, a.kv_heads),
+          fmt::format("kv_heads {}; or heads {}", NearestDivisors(a.kv_heads, a.heads),
+                      NearestMultiples(a.heads, a.kv_heads)));
+}
+
+void RotaryHeadDimIsEven(const RuleContext& c) {
+  const Attention& a = c.recipe.model.attention;
+  if (a.position != "rotary" || !HeadDimIsWhole(c.recipe) || c.recipe.head_dim() % 2 == 0) return;
+  const std::string origin =
+      a.head_dim > 0 ? "" : fmt::format(" = hidden {} / heads {}", c.recipe.model.hidden, a.heads);
+  c.Error({"model.attention.head_dim", "model.attention.heads", "model.hidden"},
+          fmt::format("rotary positions turn pairs of features and need an even head_dim, but it is {}{}",
+                      c.recipe.head_dim(), origin),
+          fmt::format("head_dim {}", NearestMultiples(c.recipe.head_dim(), 2)));
+}
+
+void RopeFactorsAreOrdered(const RuleContext& c) {
+  const RopeScaling& s = c.recipe.model.attention.rope_scaling;
+  if (s.factor == 1.0 || s.low_frequency_factor < s.high_frequency_factor) return;
+  c.Error({"model.attention.rope_scaling.low_frequency_factor",
+           "model.attention.rope_scaling.high_frequency_factor", "model.attention.rope_scaling.factor"},
+          fmt::format("low_frequency_factor {} must be less than high_frequency_factor {}",
+                      s.low_frequency_factor, s.high_frequency_factor),
+          "Llama 3 has 1 and 4");
+}
+
+void RopeScalingNeedsRotary(const RuleContext& c) {
+  const Attention& a = c.recipe.model.attention;
+  if (a.rope_scaling.factor == 1.0 || a.position == "rotary") return;
+  c.Error({"model.attention.rope_scaling.factor", "model.attention.position"},
+          fmt::format("rope_scaling.factor {} needs rotary positions, but position is \"{}\"",
+                      a.rope_scaling.factor, a.position),
+          "position \"rotary\"; or factor 1");
+}
+
+void DefaultFfnIsNotEmpty(const RuleContext& c) {
+  if (c.recipe.ffn_hidden() > 0) return;
+  c.Error({"model.mlp.activation", "model.hidden"},
+          fmt::format("the default mlp.hidden of swiglu, floor(8 × hidden {} / 3 / 64) × 64, is 0",
+                      c.recipe.model.hidden),
+          "set mlp.hidden; or hidden at least 24");
+}
+
+void SequenceFitsPositions(const RuleContext& c) {
+  const Recipe& r = c.recipe;
+  if (r.model.attention.position == "none" || r.data.sequence_length <= r.model.max_positions) return;
+  c.Error({"data.sequence_length", "model.max_positions"},
+          fmt::format("sequence_length {} is more than the model's max_positions {} ({} positions)",
+                      r.data.sequence_length, r.model.max_positions, r.model.attention.position),
+          fmt::format("sequence_length at most {}; or max_positions at least {}", r.model.max_positions,
+                      r.data.sequence_length));
+}
+
+void RecomputeNamesModules(const RuleContext& c) {
+  if (c.recipe.recompute.granularity != "selective" || !c.recipe.recompute.modules.empty()) return;
+  c.Error({"recompute.modules", "recompute.granularity"}, "selective recompute needs at least one module",
+          "modules = [\"attention\"]; or granularity \"none\"");
+}
+
+}  // namespace
+
+std::vector<Rule> ModelRules() {
+  const std::string heads = "model.attention.heads";
+  const std::string head_dim = "model.attention.head_dim";
+  return {
+      {{"model.hidden", heads, head_dim}, HeadsDivideHidden},
+      {{heads, "model.attention.kv_heads"}, KvHeadsDivideHeads},
+      {{"model.hidden", heads, head_dim, "model.attention.position"}, RotaryHeadDimIsEven},
+      {{"model.attention.rope_scaling"}, RopeFactorsAreOrdered},
+      {{"model.attention.rope_scaling.factor", "model.attention.position"}, RopeScalingNeedsRotary},
+      {{"model.hidden", "model.mlp"}, DefaultFfnIsNotEmpty},
+      {{"data.sequence_length", "model.max_positions", "model.attention.position"}, SequenceFitsPositions},
+      {{"recompute"}, RecomputeNamesModules},
+  };
+}
+
+}  // namespace engine::recipe

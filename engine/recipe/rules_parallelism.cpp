@@ -1,0 +1,271 @@
+#include <fmt/format.h>
+
+#include <numeric>
+#include <string_view>
+
+#include "engine/recipe/rules.h"
+
+namespace engine::recipe {
+namespace {
+
+// Factors of the world, in the order in which people say them.
+struct Axis {
+  const char* name;
+  const char* key;
+  std::int64_t Parallelism::*degree;
+};
+constexpr Axis kAxes[] = {{"dp", "parallelism.dp", &Parallelism::dp},
+                          {"tp", "parallelism.tp", &Parallelism::tp},
+                          {"pp", "parallelism.pp", &Parallelism::pp},
+                          {"cp", "parallelism.cp", &Parallelism::cp},
+                          {"ep", "parallelism.ep", &Parallelism::ep}};
+
+constexpr const char* kEpCounts =
+    "EP is a factor of its own here, WORLD_SIZE = DP · TP · PP · CP · EP, unlike in Megatron and torchtitan, "
+    "which "
+    "fold it into the others";
+
+std::int64_t WorldOrOverflow(const Parallelism& p) {
+  return ProductOrOverflow({p.dp, p.tp, p.pp, p.cp, p.ep});
+}
+
+std::string Factors(const Parallelism& p) {
+  return fmt::format("dp {} · tp {} · pp {} · cp {} · ep {}", p.dp, p.tp, p.pp, p.cp, p.ep);
+}
+
+void TpDividesHeads(const RuleContext& c) {
+  const Attention& a = c.recipe.model.attention;
+  const std::int64_t tp = c.recipe.parallelism.tp;
+  const bool grouped = a.kv_heads > 0 && a.kv_heads != a.heads;
+  const std::int64_t heads = c.recipe.kv_heads();
+  if (heads % tp == 0) return;
+  c.Error({"parallelism.tp", grouped ? "model.attention.kv_heads" : "model.attention.heads"},
+          fmt::format("{} {} cannot be shared by tp {}: {} is not a multiple of {}",
+                      grouped ? "kv_heads" : "heads", heads, tp, heads, tp),
+          fmt::format("tp {}; or {} {}", NearestDivisors(tp, heads, c.recipe.ffn_hidden()),
+                      grouped ? "kv_heads" : "heads", NearestMultiples(heads, tp)));
+}
+
+void TpDividesFfn(const RuleContext& c) {
+  const std::int64_t tp = c.recipe.parallelism.tp;
+  const std::int64_t ffn = c.recipe.ffn_hidden();
+  if (ffn == 0 || ffn % tp == 0) return;
+  const bool is_default = c.recipe.model.mlp.hidden == 0;
+  c.Error({"parallelism.tp", "model.mlp.hidden"},
+          fmt::format("mlp.hidden {}{} cannot be shared by tp {} (remainder {})", ffn,
+                      is_default ? fmt::format(" (the default for hidden {})", c.recipe.model.hidden) : "",
+                      tp, ffn % tp),
+          fmt::format("tp {}; or mlp.hidden {}", NearestDivisors(tp, ffn, c.recipe.kv_heads()),
+                      NearestMultiples(ffn, tp)));
+}
+
+void NoExpertParallelism(const RuleContext& c) {
+  const Parallelism& p = c.recipe.parallelism;
+  if (p.ep > 1) {
+    c.Error({"parallelism.ep"}, fmt::format("ep {} would split experts, and this model has none", p.ep),
+            fmt::format("ep 1; {}", kEpCounts));
+  }
+  if (p.expert_tp != 0) {
+    c.Error(
+        {"parallelism.expert_tp"},
+        fmt::format("expert_tp {} says how experts use the tp axis, and this model has none", p.expert_tp),
+        "expert_tp 0");
+  }
+}
+
+void WorldFitsInteger(const RuleContext& c) {
+  const Parallelism& p = c.recipe.parallelism;
+  if (WorldOrOverflow(p) >= 0) return;
+  c.Error({"parallelism.dp", "parallelism.tp", "parallelism.pp", "parallelism.cp", "parallelism.ep"},
+          fmt::format("the world size {} does not fit in 63 bits", Factors(p)));
+}
+
+// Whether one axis's degree goes with the rest of the recipe; inputs that could not be read are 0.
+bool IsLawful(const Recipe& r, const Axis& axis) {
+  const Parallelism& p = r.parallelism;
+  const std::string_view name = axis.name;
+  if (name == "tp") return r.kv_heads() % p.tp == 0 && r.ffn_hidden() % p.tp == 0;
+  if (name == "pp") return ProductOrOverflow({p.pp, p.virtual_stages}) <= r.model.layers;
+  if (name == "cp") return p.cp == 1 || r.data.sequence_length % (2 * p.cp) == 0;
+  if (name == "ep") return p.ep == 1;
+  const std::int64_t step = ProductOrOverflow({r.training.micro_batch, p.dp, p.ep});
+  return step > 0 && r.training.global_batch % step == 0;
+}
+
+// Lawful values of one axis that make the world `devices` ranks large, the other axes as they are.
+std::string AxesThatFit(const Recipe& recipe, std::int64_t devices) {
+  const std::int64_t world = WorldOrOverflow(recipe.parallelism);
+  std::string fits;
+  for (const Axis& axis : kAxes) {
+    const std::int64_t degree = recipe.parallelism.*axis.degree;
+    const std::int64_t others = world / degree;
+    if (devices % others != 0 || devices / others == degree) continue;
+    Recipe changed = recipe;
+    changed.parallelism.*axis.degree = devices / others;
+    if (IsLawful(changed, axis))
+      fits += fmt::format("{}{} {}", fits.empty() ? "" : " or ", axis.name, devices / others);
+  }
+  return fits;
+}
+
+void WorldFillsCluster(const RuleContext& c) {
+  const Parallelism& p = c.recipe.parallelism;
+  const Cluster& cluster = c.recipe.cluster;
+  const std::int64_t world = WorldOrOverflow(p);
+  if (world < 0 || cluster.nodes == 0 || cluster.devices_per_node == 0) return;
+  const std::int64_t devices = cluster.nodes * cluster.devices_per_node;
+  if (world == devices) return;
+  std::string hint = AxesThatFit(c.recipe, devices);
+  if (!hint.empty()) hint += fmt::format(" gives {}; ", devices);
+  if (world % cluster.devices_per_node == 0) {
+    hint += fmt::format("nodes {} gives {}; ", world / cluster.devices_per_node, world);
+  }
+  c.Error({"parallelism.dp", "parallelism.tp", "parallelism.pp", "parallelism.cp", "parallelism.ep",
+           "cluster.devices_per_node", "cluster.nodes"},
+          fmt::format("{} = {}, but [cluster] has {} × {} = {}", Factors(p), world,
+                      Counted(cluster.nodes, "node"), Counted(cluster.devices_per_node, "device"), devices),
+          hint + kEpCounts);
+}
+
+// With one of the cluster's numbers open, the world must still fill whole nodes.
+void WorldFillsNodes(const RuleContext& c) {
+  const Parallelism& p = c.recipe.parallelism;
+  const Cluster& cluster = c.recipe.cluster;
+  const std::int64_t world = WorldOrOverflow(p);
+  if (world < 0) return;
+  if (cluster.nodes > 0 && cluster.devices_per_node == 0 && world % cluster.nodes != 0) {
+    c.Error({"cluster.nodes", "parallelism.dp"},
+            fmt::format("{} = {} ranks cannot be shared by {} equally", Factors(p), world,
+                        Counted(cluster.nodes, "node")),
+            fmt::format("nodes {}", NearestDivisors(cluster.nodes, world)));
+  }
+  const std::int64_t each = cluster.devices_per_node;
+  if (cluster.nodes == 0 && each > 0 && world > each && world % each != 0) {
+    c.Error({"cluster.devices_per_node", "parallelism.dp"},
+            fmt::format("{} = {} ranks do not fill whole nodes of {}", Factors(p), world,
+                        Counted(each, "device")),
+            fmt::format("a world of {}", NearestMultiples(world, each)));
+  }
+}
+
+void ZeroStageIsBuilt(const RuleContext& c) {
+  const std::int64_t stage = c.recipe.parallelism.zero_stage;
+  if (stage < 2) return;
+  c.Error({"parallelism.zero_stage"},
+          fmt::format("zero_stage {}: {} sharded over dp is not built", stage,
+                      stage == 2 ? "keeping gradients" : "keeping gradients and parameters"),
+          "zero_stage 1 shards the optimizer state, 0 nothing");
+}
+
+void SequenceParallelNeedsTp(const RuleContext& c) {
+  const Parallelism& p = c.recipe.parallelism;
+  if (!p.sequence_parallel || p.tp > 1) return;
+  c.Error({"parallelism.sequence_parallel", "parallelism.tp"},
+          fmt::format("sequence_parallel splits the sequence over tp, but tp is {}", p.tp),
+          "sequence_parallel = false; or tp at least 2");
+}
+
+void SequenceIsDivisible(const RuleContext& c) {
+  const Parallelism& p = c.recipe.parallelism;
+  const std::int64_t length = c.recipe.data.sequence_length;
+  const std::int64_t chunks = p.cp > 1 ? 2 * p.cp : 1;
+  if (length % chunks != 0) {
+    c.Error({"parallelism.cp", "data.sequence_length"},
+            fmt::format("sequence_length {} cannot be cut into 2 × cp {} = {} equal chunks", length, p.cp,
+                        chunks),
+            fmt::format("sequence_length {}", NearestMultiples(length, chunks)));
+    return;
+  }
+  if (!p.sequence_parallel || length / p.cp % p.tp == 0) return;
+  c.Error({"parallelism.sequence_parallel", "parallelism.tp", "data.sequence_length"},
+          fmt::format("sequence_parallel: sequence_length {} / cp {} = {} cannot be shared by tp {}", length,
+                      p.cp, length / p.cp, p.tp),
+          fmt::format("sequence_length {}", NearestMultiples(length, std::lcm(chunks, p.cp * p.tp))));
+}
+
+void ScheduleSuitsStages(const RuleContext& c) {
+  const Parallelism& p = c.recipe.parallelism;
+  if (p.virtual_stages > 1 && p.pp == 1) {
+    c.Error({"parallelism.virtual_stages", "parallelism.pp"},
+            fmt::format("virtual_stages {} needs a pipeline, but pp is 1", p.virtual_stages),
+            "virtual_stages 1; or pp at least 2");
+  }
+  if (p.virtual_stages > 1 && p.schedule == "1f1b") {
+    c.Error({"parallelism.schedule", "parallelism.virtual_stages"},
+            fmt::format("schedule \"1f1b\" has one chunk a rank, but virtual_stages is {}", p.virtual_stages),
+            "schedule \"interleaved\" or \"auto\"; or virtual_stages 1");
+  }
+  if (p.virtual_stages == 1 && p.schedule == "interleaved") {
+    c.Error({"parallelism.schedule", "parallelism.virtual_stages"},
+            "schedule \"interleaved\" needs several chunks a rank, but virtual_stages is 1",
+            "virtual_stages at least 2; or schedule \"1f1b\" or \"auto\"");
+  }
+}
+
+void LayersFillStages(const RuleContext& c) {
+  const Parallelism& p = c.recipe.parallelism;
+  const std::int64_t stages = ProductOrOverflow({p.pp, p.virtual_stages});
+  if (c.recipe.model.layers >= stages) return;
+  c.Error({"parallelism.pp", "parallelism.virtual_stages", "model.layers"},
+          fmt::format("layers {} cannot fill pp {} × virtual_stages {} = {} stages", c.recipe.model.layers,
+                      p.pp, p.virtual_stages, stages),
+          fmt::format("pp × virtual_stages at most {}", c.recipe.model.layers));
+}
+
+void StageListHasRightLength(const RuleContext& c) {
+  const Parallelism& p = c.recipe.parallelism;
+  const auto entries = static_cast<std::int64_t>(p.layers_per_stage.size());
+  const std::int64_t stages = ProductOrOverflow({p.pp, p.virtual_stages});
+  if (entries == 0 || entries == stages) return;
+  c.Error({"parallelism.layers_per_stage"},
+          fmt::format("layers_per_stage has {}, but pp {} × virtual_stages {} = {}",
+                      entries == 1 ? "1 entry" : fmt::format("{} entries", entries), p.pp, p.virtual_stages,
+                      stages));
+}
+
+void StageListHasAllLayers(const RuleContext& c) {
+  const std::vector<std::int64_t>& list = c.recipe.parallelism.layers_per_stage;
+  if (list.empty()) return;
+  std::int64_t sum = 0;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    sum += list[i];
+    if (list[i] == 0) {
+      c.Error({"parallelism.layers_per_stage"}, fmt::format("layers_per_stage: stage {} has no layer", i),
+              "at least 1 layer a stage");
+      return;
+    }
+  }
+  if (sum == c.recipe.model.layers) return;
+  c.Error({"parallelism.layers_per_stage", "model.layers"},
+          fmt::format("layers_per_stage adds up to {}, but the model has {}", sum,
+                      Counted(c.recipe.model.layers, "layer")));
+}
+
+}  // namespace
+
+std::vector<Rule> ParallelismRules() {
+  const std::vector<std::string> axes = {"parallelism.dp", "parallelism.tp", "parallelism.pp",
+                                         "parallelism.cp", "parallelism.ep"};
+  std::vector<std::string> world = axes;
+  world.insert(world.end(), {"cluster.nodes", "cluster.devices_per_node"});
+  const std::string sp = "parallelism.sequence_parallel";
+  const std::string chunks = "parallelism.virtual_stages";
+  const std::string list = "parallelism.layers_per_stage";
+  return {
+      {{"parallelism.tp", "model.hidden", "model.mlp", "model.attention"}, TpDividesHeads},
+      {{"parallelism.tp", "model.hidden", "model.mlp", "model.attention"}, TpDividesFfn},
+      {{"parallelism.ep", "parallelism.expert_tp"}, NoExpertParallelism},
+      {axes, WorldFitsInteger},
+      {world, WorldFillsCluster},
+      {world, WorldFillsNodes},
+      {{"parallelism.zero_stage"}, ZeroStageIsBuilt},
+      {{sp, "parallelism.tp"}, SequenceParallelNeedsTp},
+      {{sp, "parallelism.tp", "parallelism.cp", "data.sequence_length"}, SequenceIsDivisible},
+      {{chunks, "parallelism.pp", "parallelism.schedule"}, ScheduleSuitsStages},
+      {{chunks, "parallelism.pp", "model.layers"}, LayersFillStages},
+      {{chunks, "parallelism.pp", list}, StageListHasRightLength},
+      {{"model.layers", list}, StageListHasAllLayers},
+  };
+}
+
+}  // namespace engine::recipe

@@ -1,0 +1,257 @@
+#include "engine/data/source.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <numeric>
+#include <set>
+#include <thread>
+
+#include "engine/base/status.h"
+#include "tests/data/oracle.h"
+
+namespace engine::data {
+namespace {
+
+void WriteDataset(const std::string& prefix, const std::vector<std::vector<std::int32_t>>& sequences,
+                  TokenType type = TokenType::kU16) {
+  absl::StatusOr<std::unique_ptr<IndexedDatasetWriter>> writer = IndexedDatasetWriter::Create(prefix, type);
+  REQUIRE(writer.ok());
+  for (const std::vector<std::int32_t>& sequence : sequences)
+    REQUIRE((*writer)->AddDocument({&sequence, 1}).ok());
+  REQUIRE((*writer)->Finish().ok());
+}
+
+// `count` sequences of `length` tokens, each equal to first + its number.
+std::vector<std::vector<std::int32_t>> Numbered(std::int32_t count, std::size_t length,
+                                                std::int32_t first = 0) {
+  std::vector<std::vector<std::int32_t>> sequences;
+  for (std::int32_t i = 0; i < count; ++i) sequences.emplace_back(length, first + i);
+  return sequences;
+}
+
+recipe::Recipe MakeRecipe(const std::vector<std::string>& paths) {
+  recipe::Recipe recipe;
+  recipe.path = "r.toml";
+  recipe.model.vocab = 1000;
+  recipe.data.paths = paths;
+  recipe.data.split = "1";
+  recipe.data.sequence_length = 4;
+  recipe.training.global_batch = 2;
+  recipe.training.iterations = 3;
+  return recipe;
+}
+
+Source OpenSource(const recipe::Recipe& recipe) {
+  absl::StatusOr<Source> source = Source::Open(recipe);
+  REQUIRE_MESSAGE(source.ok(), Message(source.status()));
+  return *std::move(source);
+}
+
+std::string OpenError(const recipe::Recipe& recipe) { return Message(Source::Open(recipe).status()); }
+
+std::vector<std::int32_t> Get(const Source& source, Split split, std::int64_t index) {
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(source.sequence_length()) + 1);
+  const absl::Status status = source.Sample(split, index, tokens);
+  REQUIRE_MESSAGE(status.ok(), Message(status));
+  return tokens;
+}
+
+}  // namespace
+
+TEST_CASE("samples are the tokens that the oracle fetches") {
+  for (const nlohmann::json& oracle_case : Oracle().at("gpt")) {
+    if (oracle_case["num_samples"].is_null()) continue;
+    CAPTURE(oracle_case.dump());
+    const TempDir dir;
+    std::vector<std::vector<std::int32_t>> sequences;
+    for (std::size_t k = oracle_case["begin"]; k < oracle_case["end"]; ++k) {
+      sequences.emplace_back(oracle_case["lengths"][k].get<std::size_t>());
+      std::iota(sequences.back().begin(), sequences.back().end(), static_cast<std::int32_t>(20 * k));
+    }
+    WriteDataset(dir / "d", sequences);
+    recipe::Recipe recipe = MakeRecipe({dir / "d"});
+    recipe.data.sequence_length = oracle_case["sequence_length"];
+    recipe.training.seed = oracle_case["seed"];
+    recipe.training.global_batch = 1;
+    recipe.training.iterations = oracle_case["num_samples"];
+    const Source source = OpenSource(recipe);
+    CHECK(source.size(Split::kTrain) == oracle_case["num_samples"].get<std::int64_t>());
+    for (const nlohmann::json& fetched : oracle_case["fetched"]) {
+      if (fetched[0] >= source.size(Split::kTrain)) continue;
+      std::vector<std::int32_t> expected;
+      for (const nlohmann::json& place : fetched[1]) {
+        expected.push_back(20 * place[0].get<std::int32_t>() + place[1].get<std::int32_t>());
+      }
+      CHECK(Get(source, Split::kTrain, fetched[0]) == expected);
+    }
+  }
+}
+
+TEST_CASE("sizes follow the recipe, and splits share no sequence") {
+  const TempDir dir;
+  WriteDataset(dir / "d", Numbered(100, 6));
+  recipe::Recipe recipe = MakeRecipe({dir / "d"});
+  recipe.data.split = "80,15,5";
+  recipe.training.iterations = 21;
+  CHECK(OpenSource(recipe).size(Split::kValid) == 0);
+  CHECK(OpenSource(recipe).size(Split::kTest) == 0);
+  recipe.evaluation.interval = 10;
+  recipe.evaluation.iterations = 4;
+  const Source source = OpenSource(recipe);
+  CHECK(source.size(Split::kTrain) == 21 * 2);
+  CHECK(source.size(Split::kValid) == (21 / 10 + 1) * 4 * 2);
+  CHECK(source.size(Split::kTest) == 4 * 2);
+  const std::array<std::pair<int, int>, 3> ranges = {{{0, 80}, {80, 95}, {95, 100}}};
+  for (Split split : kSplits) {
+    const auto [begin, end] = ranges[static_cast<std::size_t>(split)];
+    for (std::int64_t i = 0; i < source.size(split); ++i) {
+      for (std::int32_t token : Get(source, split, i)) CHECK((token >= begin && token < end));
+    }
+  }
+  const std::string summary = source.Summary();
+  CHECK(summary.find("600 tokens (uint16) in 100 sequences") != std::string::npos);
+  CHECK(summary.find("validation: 24 samples of 4 + 1 tokens, from 2 epochs of 90 tokens") !=
+        std::string::npos);
+}
+
+TEST_CASE("a sample is a pure function, from any thread") {
+  const TempDir dir;
+  WriteDataset(dir / "d", Numbered(50, 7));
+  recipe::Recipe recipe = MakeRecipe({dir / "d"});
+  recipe.training.iterations = 60;
+  const Source source = OpenSource(recipe);
+  std::vector<std::vector<std::int32_t>> expected;
+  for (std::int64_t i = 0; i < 120; ++i) expected.push_back(Get(source, Split::kTrain, i));
+  std::vector<std::vector<std::int32_t>> seen(120, std::vector<std::int32_t>(5));
+  std::vector<std::thread> threads;
+  for (std::size_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (std::size_t i = t; i < seen.size(); i += 4) {
+        if (!source.Sample(Split::kTrain, static_cast<std::int64_t>(i), seen[i]).ok()) seen[i].clear();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(seen == expected);
+  std::vector<std::int32_t> tokens(5);
+  CHECK(absl::IsOutOfRange(source.Sample(Split::kTrain, 120, tokens)));
+  CHECK(absl::IsOutOfRange(source.Sample(Split::kTrain, -1, tokens)));
+  CHECK(absl::IsOutOfRange(source.Sample(Split::kValid, 0, tokens)));
+  tokens.resize(4);
+  CHECK(absl::IsInvalidArgument(source.Sample(Split::kTrain, 0, tokens)));
+}
+
+TEST_CASE("a weighted blend deals its data sets by their weights") {
+  const TempDir dir;
+  WriteDataset(dir / "a", Numbered(30, 9, 0));
+  WriteDataset(dir / "b", Numbered(30, 9, 500));
+  recipe::Recipe recipe = MakeRecipe({dir / "a", dir / "b"});
+  recipe.data.weights = {3, 7};
+  recipe.training.iterations = 50;
+  const Source source = OpenSource(recipe);
+  std::string order;
+  for (std::int64_t i = 0; i < 100; ++i) order += Get(source, Split::kTrain, i)[0] < 500 ? '0' : '1';
+  CHECK(order.starts_with("1011011011"));
+  CHECK(std::count(order.begin(), order.end(), '0') == 30);
+  // The unigram entropy is the mixture's: each half is uniform over 30 tokens.
+  CHECK(source.UnigramEntropy() ==
+        doctest::Approx(std::log(30.0) - 0.3 * std::log(0.3) - 0.7 * std::log(0.7)));
+}
+
+TEST_CASE("a blend without weights is one epoch of all, and no more") {
+  const TempDir dir;
+  WriteDataset(dir / "a", Numbered(10, 5, 0));    // (50 - 1) / 4 = 12 samples
+  WriteDataset(dir / "b", Numbered(20, 5, 500));  // (100 - 1) / 4 = 24 samples
+  recipe::Recipe recipe = MakeRecipe({dir / "a", dir / "b"});
+  recipe.training.iterations = 18;
+  const Source source = OpenSource(recipe);
+  std::int64_t from_a = 0;
+  for (std::int64_t i = 0; i < 36; ++i) from_a += Get(source, Split::kTrain, i)[0] < 500 ? 1 : 0;
+  CHECK(from_a == 12);
+  recipe.training.iterations = 19;
+  CHECK(OpenError(recipe).find("one epoch of the 2 data sets has 36 train samples, the run needs 38; give "
+                               "data.weights") != std::string::npos);
+}
+
+TEST_CASE("the unigram entropy is the train split's") {
+  const TempDir dir;
+  WriteDataset(dir / "d", {{1, 1, 2, 3}, {1, 2, 1, 1}, {9, 9, 9, 9, 9, 9}});
+  recipe::Recipe recipe = MakeRecipe({dir / "d"});
+  recipe.data.split = "2,1";
+  const double expected =
+      -(5.0 / 8 * std::log(5.0 / 8) + 2.0 / 8 * std::log(2.0 / 8) + 1.0 / 8 * std::log(1.0 / 8));
+  CHECK(OpenSource(recipe).UnigramEntropy() == doctest::Approx(expected).epsilon(1e-14));
+}
+
+TEST_CASE("what is wrong with the data is said before the run, at the recipe's key") {
+  const TempDir dir;
+  WriteDataset(dir / "d", Numbered(10, 5));
+  recipe::Recipe recipe = MakeRecipe({dir / "d"});
+  recipe.provenance["data.paths"].span = {"r.toml", 7, 9, 3};
+  const auto error = [&](auto change) {
+    recipe::Recipe changed = recipe;
+    change(&changed);
+    return OpenError(changed);
+  };
+  CHECK(error([&](auto* r) {
+          r->data.paths = {dir / "no"};
+        }).starts_with("r.toml:7:9: error: data.paths: cannot open " + (dir / "no") + ".idx: No such file"));
+  CHECK(error([](auto* r) { r->data.paths = {}; }).find("data.paths: names no data set") !=
+        std::string::npos);
+  CHECK(error([&](auto* r) { r->model.vocab = 9; })
+            .find("d.bin: token 9 (sequence 9, position 45 of the file) is outside the model's vocabulary, 0 "
+                  "to 8") != std::string::npos);
+  CHECK(error([](auto* r) { r->data.sequence_length = 50; })
+            .find("train split (\"1\") of " + (dir / "d") +
+                  ": 50 tokens in 10 sequences are too few: one sample of "
+                  "sequence length 50 needs 51") != std::string::npos);
+  CHECK(error([](auto* r) { r->evaluation.interval = 1; }).find("validation split (\"1\")") !=
+        std::string::npos);
+  CHECK(error([](auto* r) { r->data.split = "a"; }).find("data.split: ") != std::string::npos);
+  CHECK(error([](auto* r) {
+          r->data.weights = {1, 2};
+        }).find("2 weights for 1 data sets") != std::string::npos);
+  CHECK(error([](auto* r) { r->data.weights = {-1}; }).find("data.weights: weight -1") != std::string::npos);
+  CHECK(error([](auto* r) { r->training.seed = -1; }).find("training.seed: -1 is not from 0") !=
+        std::string::npos);
+  CHECK(error([](auto* r) { r->training.seed = std::int64_t{1} << 32; }).find("training.seed") !=
+        std::string::npos);
+  CHECK(error([](auto* r) {
+          r->training.iterations = std::int64_t{1} << 62;
+        }).find("training.iterations: 4611686018427387904 iterations of 2 samples") != std::string::npos);
+  CHECK(error([](auto* r) { r->training.iterations = std::int64_t{1} << 61; }).find("samples asked for") !=
+        std::string::npos);
+  CHECK(error([](auto*) {}).empty());
+  WriteDataset(dir / "n", {{1, -2, 3, 4, 5}}, TokenType::kI32);
+  CHECK(error([&](auto* r) { r->data.paths = {dir / "n"}; }).find("token -2 (sequence 0, position 1") !=
+        std::string::npos);
+}
+
+TEST_CASE("a test split without text is empty, not an error") {
+  const TempDir dir;
+  WriteDataset(dir / "d", Numbered(10, 5));
+  recipe::Recipe recipe = MakeRecipe({dir / "d"});
+  recipe.data.split = "8,2,0";
+  recipe.evaluation.interval = 1;
+  const Source source = OpenSource(recipe);
+  CHECK(source.size(Split::kValid) == 4 * 10 * 2);
+  CHECK(source.size(Split::kTest) == 0);
+}
+
+TEST_CASE("ranks and microbatches share out each iteration without overlap") {
+  CHECK(FirstSample(100, 0, 0, 4, 2) == 100);
+  CHECK(FirstSample(100, 0, 1, 4, 2) == 104);
+  CHECK(FirstSample(100, 1, 0, 4, 2) == 108);
+  std::set<std::int64_t> samples;
+  for (std::int64_t microbatch = 0; microbatch < 3; ++microbatch) {
+    for (std::int64_t rank = 0; rank < 5; ++rank) {
+      for (std::int64_t i = 0; i < 2; ++i) samples.insert(FirstSample(60, microbatch, rank, 2, 5) + i);
+    }
+  }
+  CHECK(samples.size() == 30);
+  CHECK(*samples.begin() == 60);
+  CHECK(*samples.rbegin() == 89);
+}
+
+}  // namespace engine::data

@@ -1,0 +1,32 @@
+#include "engine/data/tokenizer.h"
+
+#include <doctest/doctest.h>
+
+#include "engine/base/status.h"
+
+namespace engine::data {
+
+TEST_CASE("bytes are their own ids, and 256 ends a document") {
+  const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = MakeTokenizer({});
+  REQUIRE(tokenizer.ok());
+  CHECK((*tokenizer)->vocab_size() == 257);
+  CHECK((*tokenizer)->end_of_document() == 256);
+  std::vector<std::int32_t> ids = {5};
+  REQUIRE((*tokenizer)->EncodeTo(std::string_view("a\0\xff", 3), &ids).ok());
+  CHECK(ids == std::vector<std::int32_t>{5, 97, 0, 255});
+  const std::vector<std::int32_t> back = {97, 0, 255, 256, 98, 257, -1};
+  CHECK((*tokenizer)->Decode(back) == std::string("a\0\xff"
+                                                  "b\xEF\xBF\xBD\xEF\xBF\xBD",
+                                                  10));
+}
+
+TEST_CASE("tokenizers that cannot be made") {
+  CHECK(Message(MakeTokenizer({.kind = "word", .vocab_file = "", .merges_file = ""}).status()) ==
+        "tokenizer \"word\" is unknown; there are byte and gpt2");
+  CHECK(Message(MakeTokenizer({.kind = "gpt2", .vocab_file = "v.json", .merges_file = ""}).status())
+            .ends_with("merges is not given"));
+  CHECK(absl::IsNotFound(
+      MakeTokenizer({.kind = "gpt2", .vocab_file = "/no/v.json", .merges_file = "/no/m.txt"}).status()));
+}
+
+}  // namespace engine::data

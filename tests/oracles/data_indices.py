@@ -1,0 +1,134 @@
+#!/usr/bin/python3
+"""Oracle of engine/data's orders: numpy's own RandomState and plain Python, written from the format's description.
+
+Writes tests/data/oracle_indices.json (Debian: python3-numpy). Cases are drawn with a fixed seed.
+usage: data_indices.py > tests/data/oracle_indices.json
+"""
+import json
+import math
+
+import numpy
+
+
+def gpt_index(lengths, begin, end, sequence_length, num_samples, seed):
+    docs = numpy.arange(begin, end, dtype=numpy.int32)
+    tokens = int(sum(int(lengths[d]) for d in docs))
+    epochs = 1
+    while num_samples is not None and epochs * tokens < num_samples * sequence_length + 1:
+        epochs += 1
+    separate = False
+    before_last = 0
+    if epochs > 1:
+        before_last = ((epochs - 1) * tokens - 1) // sequence_length
+        of_last = num_samples - before_last
+        separate = of_last < int(0.80 * ((tokens - 1) // sequence_length))
+    random = numpy.random.RandomState(seed)
+
+    def repeated(count):
+        array = numpy.tile(docs, count)
+        random.shuffle(array)
+        return array
+
+    document = numpy.concatenate([repeated(epochs - 1), repeated(1)]) if separate else repeated(epochs)
+    samples = (epochs * tokens - 1) // sequence_length
+    # Where each token of the epochs lives, so that the sample starts need no walk.
+    place = [(k, o) for k, d in enumerate(document) for o in range(int(lengths[d]))]
+    starts = [[0, 0]] + [list(place[i * sequence_length]) for i in range(1, samples + 1)]
+
+    def shuffled(first, stop):
+        array = numpy.arange(first, stop, dtype=numpy.uint32)
+        random.shuffle(array)
+        return array
+
+    if separate:
+        shuffle = numpy.concatenate([shuffled(0, before_last), shuffled(before_last, samples)])
+    else:
+        shuffle = shuffled(0, samples)
+    flat = [(int(d), o) for d in document for o in range(int(lengths[d]))]
+    fetched = []
+    for i in (0, samples // 2, samples - 1):
+        at = int(shuffle[i]) * sequence_length
+        fetched.append([i, [list(pair) for pair in flat[at:at + sequence_length + 1]]])
+    return {
+        "epochs": epochs, "separate": bool(separate), "documents": document.tolist(),
+        "starts": starts, "shuffle": shuffle.tolist(), "fetched": fetched,
+    }
+
+
+def normalize(weights):
+    array = numpy.array(weights, dtype=numpy.float64)
+    return (array / numpy.sum(array)).tolist()
+
+
+def blend(weights, size):
+    shares = normalize(weights)
+    counts = [0] * len(shares)
+    out = []
+    for i in range(size):
+        lag = [share * max(float(i), 1.0) - count for share, count in zip(shares, counts)]
+        best = lag.index(max(lag))
+        out.append([best, counts[best]])
+        counts[best] += 1
+    return out
+
+
+def split_ranges(shares, sequences):
+    total = 0.0
+    for share in shares:
+        total += share
+    ends = [0.0]
+    for share in shares:
+        ends.append(ends[-1] + share / total)
+    return [[int(round(a * sequences)), int(round(b * sequences))] if b > a else [0, 0]
+            for a, b in zip(ends, ends[1:])]
+
+
+def main():
+    draw = numpy.random.RandomState(20240229)
+    shuffles = []
+    for size, seed in ((1, 0), (2, 7), (3, 4294967295), (64, 1), (65, 2), (700, 1234)):
+        random = numpy.random.RandomState(seed)
+        first = numpy.arange(size)
+        random.shuffle(first)
+        second = numpy.arange(size)
+        random.shuffle(second)
+        shuffles.append({"size": size, "seed": seed, "first": first.tolist(), "second": second.tolist()})
+
+    gpt = []
+    while len(gpt) < 14:
+        count = int(draw.randint(1, 12))
+        # numpy numbers: some sequences are empty, as foreign files may have them.
+        lengths = [int(x) for x in draw.randint(0, 15, size=count)]
+        begin = int(draw.randint(0, count))
+        end = int(draw.randint(begin + 1, count + 1))
+        sequence_length = int(draw.randint(1, 9))
+        tokens = sum(lengths[begin:end])
+        if tokens < sequence_length + 1:
+            continue
+        num_samples = None if len(gpt) % 7 == 6 else int(draw.randint(1, 4 * tokens // sequence_length + 2))
+        case = {"lengths": lengths, "begin": begin, "end": end, "sequence_length": sequence_length,
+                "num_samples": num_samples, "seed": int(draw.randint(0, 2**31))}
+        case.update(gpt_index(lengths, begin, end, sequence_length, num_samples, case["seed"]))
+        gpt.append(case)
+
+    blends = []
+    for count, size in ((1, 5), (2, 60), (3, 60), (9, 120), (40, 150), (300, 60)):
+        weights = [float(x) for x in draw.uniform(0.05, 1.0, size=count)]
+        if count == 3:
+            weights = [1.0, 2.0, 3.0]
+        shares = normalize(weights)
+        targets = [math.ceil(size * share) for share in shares]
+        blends.append({"weights": weights, "size": size, "shares": shares, "targets": targets,
+                       "built": [math.ceil(target * (1 + 0.005)) for target in targets],
+                       "blend": blend(normalize(shares), size)})
+
+    splits = []
+    for shares in ([949.0, 50.0, 1.0], [969.0, 30.0, 1.0], [1.0, 0.0, 0.0], [0.0, 1.0, 1.0], [98.5, 1.0, 0.5],
+                   [1.0, 1.0, 1.0], [0.7, 0.2, 0.1]):
+        for sequences in (0, 1, 2, 3, 5, 10, 15, 1000, 123457, 10000):
+            splits.append({"shares": shares, "sequences": sequences, "ranges": split_ranges(shares, sequences)})
+    print(json.dumps({"numpy": numpy.__version__, "shuffles": shuffles, "gpt": gpt, "blends": blends,
+                      "splits": splits}, separators=(",", ":")))
+
+
+main()

@@ -1,0 +1,160 @@
+#include "engine/recipe/load.h"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <string>
+
+#include "engine/recipe/fields.h"
+#include "engine/recipe/print.h"
+#include "tests/recipe/test_files.h"
+
+namespace engine::recipe {
+namespace {
+
+namespace fs = std::filesystem;
+using Origin = Provenance::Origin;
+
+std::string FirstError(const LoadResult& result) {
+  return result.diagnostics.empty() ? "" : Format(result.diagnostics[0]);
+}
+
+LoadResult LoadBase(std::vector<std::string> sets) {
+  return LoadText(BaseRecipe(), "base.toml", {std::move(sets), ""});
+}
+
+}  // namespace
+
+TEST_CASE("every value knows where it comes from") {
+  const LoadResult result = LoadBase({"training.seed=7"});
+  REQUIRE(result.ok());
+  const Recipe& r = result.recipe;
+  CHECK(r.provenance.size() == Fields().size());
+  CHECK(r.model.attention.heads == 8);
+  const Provenance& heads = r.provenance.at("model.attention.heads");
+  CHECK(heads.origin == Origin::kFile);
+  CHECK(heads.span.line == 7);
+  CHECK(heads.span.column == 23);
+  CHECK(heads.source_line == "attention = { heads = 8, kv_heads = 4 }");
+  CHECK(r.training.seed == 7);
+  CHECK(r.provenance.at("training.seed").origin == Origin::kSet);
+  CHECK(r.provenance.at("training.seed").span.file == "--set");
+  CHECK(r.provenance.at("training.seed").span.column == 15);
+  CHECK(r.provenance.at("model.norm.epsilon").origin == Origin::kDefault);
+}
+
+TEST_CASE("extends: later over earlier, the file over both, key by key") {
+  const TemporaryFolder folder;
+  folder.Write("parts/base.toml", BaseRecipe());
+  folder.Write("parts/one.toml",
+               "extends = 'base.toml'\n[model]\nlayers = 1\nhidden = 128\n[training]\nseed = 1\n");
+  folder.Write("parts/two.toml", "[model]\nlayers = 2\nattention = { heads = 16 }\n[training]\nseed = 2\n");
+  const std::string path =
+      folder.Write("main.toml", "extends = ['parts/one.toml', 'parts/two.toml']\n[training]\nseed = 3\n");
+  const LoadResult result = Load(path);
+  CAPTURE(FirstError(result));
+  REQUIRE(result.ok());
+  CHECK(result.recipe.model.layers == 2);
+  CHECK(result.recipe.model.hidden == 128);
+  CHECK(result.recipe.model.attention.heads == 16);
+  CHECK(result.recipe.model.attention.kv_heads == 4);
+  CHECK(result.recipe.training.seed == 3);
+  CHECK(result.recipe.path == path);
+  CHECK(result.recipe.provenance.at("model.layers").span.file == folder.Path("parts/two.toml"));
+  CHECK(result.recipe.provenance.at("model.hidden").span.file == folder.Path("parts/one.toml"));
+  CHECK(result.recipe.provenance.at("training.seed").span.file == path);
+}
+
+TEST_CASE("a clash is shown where the author is: --set, the recipe, a fragment") {
+  const TemporaryFolder folder;
+  folder.Write("base.toml", BaseRecipe());
+  const std::string path = folder.Write("main.toml", "extends = 'base.toml'\n[model]\nhidden = 100\n");
+  CHECK(Load(path).diagnostics.at(0).span.file == path);
+  CHECK(Load(path, {{"model.attention.heads=16"}, ""}).diagnostics.at(0).span.file == "--set");
+  // Both numbers in fragments: the rule's own order, heads first.
+  const std::string outer = folder.Write("outer.toml", "extends = 'main.toml'\n");
+  CHECK(Load(outer).diagnostics.at(0).span.file == folder.Path("base.toml"));
+}
+
+TEST_CASE("--set: TOML values, bare words, lists, tables") {
+  const LoadResult result =
+      LoadBase({"model.norm.kind=rmsnorm", "data.split=949,50,1", "data.paths=[\"x,y\"]",
+                "optimizer.beta1=0.5", "model.attention={window=7}", "training.iterations=1_000",
+                "cluster.memory_bytes=141 GB", "data.tokenizer.vocab_file=/a/b c.json",
+                "model.tied_embeddings = false", "training.seed=1", "training.seed=2"});
+  CAPTURE(FirstError(result));
+  // "949,50,1" and "141 GB" begin with a digit: TOML, and no valid one.
+  REQUIRE(result.diagnostics.size() == 2);
+  CHECK(result.diagnostics[0].span.line == 2);
+  CHECK(result.diagnostics[1].span.line == 7);
+  CHECK(result.recipe.model.norm.kind == "rmsnorm");
+  CHECK(result.recipe.data.paths == std::vector<std::string>{"x,y"});
+  CHECK(result.recipe.optimizer.beta1 == 0.5);
+  CHECK(result.recipe.model.attention.window == 7);
+  CHECK(result.recipe.model.attention.heads == 8);
+  CHECK(result.recipe.training.iterations == 1000);
+  CHECK(result.recipe.data.tokenizer.vocab_file == "/a/b c.json");
+  CHECK(!result.recipe.model.tied_embeddings);
+  CHECK(result.recipe.training.seed == 2);
+  CHECK(LoadBase({"data.split=\"949,50,1\"", "cluster.memory_bytes='141 GB'"}).ok());
+}
+
+TEST_CASE("--set: mistakes are located in the argument") {
+  CHECK(FirstError(LoadBase({"training.seed=1", "model.hiden=3"})) ==
+        "--set:2:7: error: unknown key 'hiden' in [model]\n    model.hiden=3\n          ^~~~~\n"
+        "    hint: did you mean 'hidden'?\n");
+  CHECK(FirstError(LoadBase({"model.layers=two"})) ==
+        "--set:1:14: error: model.layers must be an integer, found the string \"two\"\n    model.layers=two\n"
+        "                 ^~~\n");
+  CHECK(FirstError(LoadBase({"model.layers"})).find("--set:1:1: error: --set needs section.key=value") == 0);
+  CHECK(FirstError(LoadBase({"=3"})).find("--set:1:1: error: --set needs") == 0);
+  CHECK(FirstError(LoadBase({""})).find("--set:1:1: error: --set needs") == 0);
+  CHECK(FirstError(LoadBase({"training.seed=1\n[model]\nlayers=2"})).find("one line") != std::string::npos);
+  CHECK(FirstError(LoadBase({"model.layers="})).find("--set:1:14: error: not valid TOML") == 0);
+  CHECK(FirstError(LoadBase({"model.layers=[1,"})).find("not valid TOML") != std::string::npos);
+  CHECK(FirstError(LoadBase({"extends=x.toml"})).find("--set:1:1: error: unknown key 'extends'") == 0);
+  CHECK(FirstError(LoadBase({"training.seed=99999999999999999999"})).find("--set:1:15: error: the integer") ==
+        0);
+}
+
+TEST_CASE("a text cannot extend") {
+  CHECK(FirstError(LoadText("extends = 'base.toml'\n" + BaseRecipe(), "t")).find("unknown key 'extends'") !=
+        std::string::npos);
+}
+
+TEST_CASE("every recipe of recipes/ loads, and every model of configs/ extends the base recipe") {
+  const fs::path root(ENGINE_SOURCE_DIR);
+  int recipes = 0;
+  for (const auto& entry : fs::directory_iterator(root / "recipes")) {
+    const LoadResult result = Load(entry.path().string(), {{}, root.string()});
+    CAPTURE(FirstError(result));
+    CHECK(result.diagnostics.empty());
+    ++recipes;
+  }
+  CHECK(recipes >= 6);
+  int fragments = 0;
+  const TemporaryFolder folder;
+  for (const auto& entry : fs::recursive_directory_iterator(root / "configs")) {
+    if (!entry.is_regular_file()) continue;
+    const bool cluster = entry.path().parent_path().filename() == "clusters";
+    std::vector<std::string> sets = {"training.iterations=400_000"};
+    if (cluster) sets.insert(sets.end(), {"cluster.nodes=0", "cluster.devices_per_node=0"});
+    if (entry.path().stem() == "openwebtext") sets.insert(sets.end(), {"model.max_positions=1024"});
+    if (entry.path().parent_path().filename() == "models") {
+      // The base recipe's kv_heads are not this model's.
+      const std::string text = ReadText(entry.path());
+      if (text.find("kv_heads") == std::string::npos) sets.emplace_back("model.attention.kv_heads=0");
+    }
+    const std::string path = folder.Write(
+        "all.toml",
+        fmt::format("extends = ['{}/tests/recipe/base.toml', '{}']\n", root.string(), entry.path().string()));
+    const LoadResult result = Load(path, {sets, ""});
+    CAPTURE(FirstError(result));
+    CHECK(result.diagnostics.empty());
+    ++fragments;
+  }
+  CHECK(fragments >= 40);
+}
+
+}  // namespace engine::recipe
