@@ -2,19 +2,19 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
+#include <cstdlib>
 #include <filesystem>
 #include <system_error>
 #include <vector>
 
 #include "engine/base/hash.h"
 #include "engine/base/status.h"
+#include "engine/checkpoint/layout.h"
 
 namespace engine::checkpoint {
 namespace {
@@ -122,10 +122,14 @@ absl::StatusOr<File> OpenForReading(const std::string& path) {
 
 absl::StatusOr<File> OpenFolder(const std::string& path) { return Open(path, O_RDONLY | O_DIRECTORY); }
 
-absl::StatusOr<File> CreateMemoryFile(const std::string& name) {
-  const int fd = memfd_create(name.c_str(), MFD_CLOEXEC);
-  if (fd < 0) return SystemError("create in memory", name, errno);
-  return File(fd, fmt::format("/proc/self/fd/{}", fd));
+absl::StatusOr<File> CreateMemoryFile() {
+  std::error_code error;
+  std::string folder = "/dev/shm";
+  if (access(folder.c_str(), W_OK) != 0) folder = std::filesystem::temp_directory_path(error);
+  std::string path = JoinPath(folder, "engine-checkpoint-XXXXXX");
+  const int fd = mkostemp(path.data(), O_CLOEXEC);
+  if (fd < 0) return SystemError("create", path, errno);
+  return File(fd, path);
 }
 
 absl::Status SyncFolder(const std::string& path) {

@@ -46,7 +46,9 @@ absl::Status SystemError(std::string_view operation, const std::string& path, in
 absl::StatusOr<File> CreateFile(const std::string& path);      // new or emptied, read and write
 absl::StatusOr<File> OpenForReading(const std::string& path);  // an ordinary file; symbolic links are refused
 absl::StatusOr<File> OpenFolder(const std::string& path);
-absl::StatusOr<File> CreateMemoryFile(const std::string& name);  // no disk; sparse
+// Scratch in memory (/dev/shm; the system's temporary folder where there is none), sparse. Its owner unlinks
+// it.
+absl::StatusOr<File> CreateMemoryFile();
 
 absl::Status SyncFolder(const std::string& path);
 absl::Status WriteWholeFile(const std::string& path, std::string_view content);  // and fsync

@@ -1,5 +1,7 @@
 #include "engine/checkpoint/hdf5_library.h"
 
+#include <unistd.h>
+
 #include <vector>
 
 namespace engine::checkpoint {
@@ -76,7 +78,9 @@ Hid CreateHdf5File(const File& memory) {
   H5Pset_fapl_sec2(access.get());
   H5Pset_fclose_degree(access.get(), H5F_CLOSE_STRONG);
   H5Pset_alignment(access.get(), kPageBytes, kPageBytes);
-  return Hid(H5Fcreate(memory.path().c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()), H5Fclose);
+  Hid file(H5Fcreate(memory.path().c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()), H5Fclose);
+  unlink(memory.path().c_str());
+  return file;
 }
 
 bool PutAttribute(const Hid& object, const char* name, const std::string& text) {

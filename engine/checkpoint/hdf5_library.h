@@ -61,7 +61,8 @@ Hid SpaceOf(const Shape& shape);  // scalar for rank 0
 Hid LinksWithGroups();            // link creation that makes the groups of "a/b/c"
 Hid DatasetProperties();          // no times, so that equal content gives equal bytes
 
-// A new HDF5 file in `memory`; its bytes are complete when the returned identifier is closed.
+// A new HDF5 file in `memory`, whose name goes at once; its bytes are complete when the returned identifier
+// is closed.
 Hid CreateHdf5File(const File& memory);
 
 bool PutAttribute(const Hid& object, const char* name, const std::string& text);

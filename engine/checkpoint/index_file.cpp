@@ -44,7 +44,7 @@ bool AddTensor(const Hid& file, const Manifest& manifest, std::size_t index) {
 }
 
 absl::StatusOr<std::string> BuildIndex(const Manifest& manifest, const std::string& path) {
-  ASSIGN_OR_RETURN(File memory, CreateMemoryFile(std::string(kIndexName)));
+  ASSIGN_OR_RETURN(File memory, CreateMemoryFile());
   {
     const Hdf5Session session;
     Hid file = CreateHdf5File(memory);
@@ -58,13 +58,29 @@ absl::StatusOr<std::string> BuildIndex(const Manifest& manifest, const std::stri
   return content;
 }
 
+// Generous: a disk or a limit that is too small must be met here and not inside HDF5.
+std::int64_t EstimatedBytes(const Manifest& manifest) {
+  constexpr std::int64_t kFileBytes = 16 << 10;
+  constexpr std::int64_t kEntryBytes = 4 << 10;
+  std::int64_t bytes = kFileBytes;
+  for (const std::vector<Piece>& pieces : manifest.pieces) {
+    bytes += kEntryBytes * (1 + static_cast<std::int64_t>(pieces.size()));
+  }
+  return bytes;
+}
+
 }  // namespace
 
 absl::StatusOr<FileInfo> WriteIndexFile(const std::string& folder, const Manifest& manifest) {
   const std::string path = JoinPath(folder, kIndexName);
+  ASSIGN_OR_RETURN(const File file, CreateFile(path));
+  RETURN_IF_ERROR(file.Reserve(EstimatedBytes(manifest)));
   ASSIGN_OR_RETURN(const std::string content, BuildIndex(manifest, path));
-  RETURN_IF_ERROR(WriteWholeFile(path, content));
-  return FileInfo{std::string(kIndexName), static_cast<std::int64_t>(content.size()), HashHex(content)};
+  const auto bytes = static_cast<std::int64_t>(content.size());
+  RETURN_IF_ERROR(file.WriteAt(content.data(), bytes, 0));
+  RETURN_IF_ERROR(file.Resize(bytes));
+  RETURN_IF_ERROR(file.Sync());
+  return FileInfo{std::string(kIndexName), bytes, HashHex(content)};
 }
 
 }  // namespace engine::checkpoint

@@ -65,7 +65,7 @@ std::int64_t LayOutPiece(const Hid& file, const TensorInfo& tensor, const Box& b
 // The whole file but the pieces' data, in memory; fills the offsets of record->pieces.
 absl::StatusOr<File> LayOut(const std::string& path, const std::vector<TensorInfo>& tensors,
                             ShardRecord* record) {
-  ASSIGN_OR_RETURN(File memory, CreateMemoryFile(record->file.name));
+  ASSIGN_OR_RETURN(File memory, CreateMemoryFile());
   const Hdf5Session session;
   Hid file = CreateHdf5File(memory);
   bool good = file.ok();

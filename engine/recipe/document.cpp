@@ -114,18 +114,6 @@ std::string_view QuotedPart(std::string_view text) {
   return end == std::string_view::npos ? std::string_view{} : text.substr(begin + 1, end - begin - 1);
 }
 
-std::string OneLine(std::string_view text) {
-  std::string line;
-  for (const char c : text) {
-    if (static_cast<unsigned char>(c) >= 0x20 && c != 0x7f) {
-      line += c;
-    } else {
-      line += c == '\n' ? "\\n" : fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-    }
-  }
-  return line;
-}
-
 // toml++ reports a number that does not fit where the number ends; we say where it begins.
 Diagnostic NumberError(const Source& source, Mark mark, std::string_view number, bool integer) {
   const std::string_view line = source.WholeLine(mark.line);
@@ -157,8 +145,10 @@ Diagnostic SyntaxError(const Source& source, const toml::parse_error& error) {
     return NumberError(source, mark, number, false);
   }
   constexpr std::string_view kPrefix = "Error while parsing ";
+  constexpr std::size_t kMaxDescription = 300;
   const std::string_view shown = text.substr(text.rfind(kPrefix, 0) == 0 ? kPrefix.size() : 0);
-  return source.Error({mark.line, mark.column, 1}, fmt::format("not valid TOML: {}", OneLine(shown)));
+  return source.Error({mark.line, mark.column, 1},
+                      fmt::format("not valid TOML: {}", Shown(shown, kMaxDescription)));
 }
 
 }  // namespace
@@ -183,12 +173,8 @@ std::string Describe(const Node& node) {
       return "a table";
     case Node::Kind::kArray:
       return "a list";
-    case Node::Kind::kString: {
-      constexpr std::size_t kMaxShown = 60;
-      const bool shortened = node.string.size() > kMaxShown;
-      return fmt::format("the string {}{}", QuoteToml(node.string.substr(0, kMaxShown)),
-                         shortened ? "…" : "");
-    }
+    case Node::Kind::kString:
+      return fmt::format("the string \"{}\"", Shown(node.string));
     case Node::Kind::kInteger:
       return fmt::format("the integer {}", node.integer);
     case Node::Kind::kFloat:

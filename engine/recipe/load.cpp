@@ -70,8 +70,8 @@ class FileLoader {
     if (std::optional<std::string> problem = Recursion(*canonical, shown)) return Fail(report, *problem);
     if (const auto known = resolved_.find(*canonical); known != resolved_.end()) return known->second;
     if (resolved_.size() + stack_.size() >= kMaxFiles) {
-      return Fail(report,
-                  fmt::format("'{}' is one file too many; a recipe reads at most {}", shown, kMaxFiles));
+      return Fail(report, fmt::format("'{}' is one file too many; a recipe reads at most {}", Shown(shown),
+                                      kMaxFiles));
     }
     absl::StatusOr<std::string> text = ReadRecipeFile(*canonical, shown);
     if (!text.ok()) return Fail(report, Message(text.status()));
@@ -99,12 +99,12 @@ class FileLoader {
                                     [&](const Open& open) { return open.canonical == canonical; });
     if (first != stack_.end()) {
       std::string chain;
-      for (auto open = first; open != stack_.end(); ++open) chain += open->shown + " → ";
-      return fmt::format("a cycle: {}{}", chain, first->shown);
+      for (auto open = first; open != stack_.end(); ++open) chain += ShownPath(open->shown) + " → ";
+      return fmt::format("a cycle: {}{}", chain, ShownPath(first->shown));
     }
     if (stack_.size() < kMaxExtendsDepth) return std::nullopt;
-    return fmt::format("'{}' is {} files deep; at most {} may extend one another", shown, stack_.size() + 1,
-                       kMaxExtendsDepth);
+    return fmt::format("'{}' is {} files deep; at most {} may extend one another", Shown(shown),
+                       stack_.size() + 1, kMaxExtendsDepth);
   }
 
   std::string root_;

@@ -58,7 +58,9 @@ class Parser {
     for (const Entry& entry : table.entries) {
       if (errors_ > kMaxErrors) return;
       const std::string key = name.empty() ? entry.key : name + "." + entry.key;
-      if (name.empty() && entry.key == kExtendsKey && extends_ != nullptr) {
+      if (entry.key.find('.') != std::string::npos) {  // quoted, and so no path of keys
+        UnknownKey(entry, name);
+      } else if (name.empty() && entry.key == kExtendsKey && extends_ != nullptr) {
         ParseExtends(entry);
       } else if (IsTable(key)) {
         if (entry.value.kind == Node::Kind::kTable) {
@@ -124,14 +126,9 @@ class Parser {
     }
     const bool is_section = table.empty() && entry.value.kind == Node::Kind::kTable;
     Error(entry.key_mark,
-          fmt::format("unknown {} '{}'{}", is_section ? "section" : "key", Shortened(entry.key),
+          fmt::format("unknown {} '{}'{}", is_section ? "section" : "key", Shown(entry.key),
                       table.empty() ? "" : fmt::format(" in [{}]", table)),
           std::move(hint));
-  }
-
-  static std::string Shortened(const std::string& key) {
-    constexpr std::size_t kMaxShown = 80;
-    return key.size() <= kMaxShown ? key : key.substr(0, kMaxShown) + "…";
   }
 
   // A key that another table has.

@@ -9,12 +9,13 @@ namespace {
 
 constexpr const char* kIntroduction = R"(# Recipe reference
 
-Every key that a recipe may have. This page is written by `engine schema --reference` from the table of fields, and a test
-fails when they differ.
+Every key that a recipe may have. This page is written by `engine schema --reference` from the table of
+fields, and a test fails when they differ.
 
-A recipe is a TOML file. Its top-level key `extends` (a path or a list of paths, relative to the file) names recipes that it
-builds on: later ones override earlier ones, and the file itself overrides them all, key by key. On the command line,
-`--set section.key=value` overrides the files. `engine resolve FILE` shows the result, and where each value comes from.
+A recipe is a TOML file. Its top-level key `extends` (a path or a list of paths, relative to the file) names
+recipes that it builds on: later ones override earlier ones, and the file itself overrides them all, key by
+key. On the command line, `--set section.key=value` overrides the files. `engine resolve FILE` shows the
+result, and where each value comes from.
 )";
 
 std::string DefaultCell(const Field& field) {

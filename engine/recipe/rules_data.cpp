@@ -5,6 +5,7 @@
 
 #include "engine/base/status.h"
 #include "engine/recipe/rules.h"
+#include "engine/recipe/source.h"
 #include "engine/recipe/split.h"
 
 namespace engine::recipe {
@@ -33,17 +34,17 @@ void SplitHasShares(const RuleContext& c) {
   const Data& d = c.recipe.data;
   const absl::StatusOr<std::array<double, 3>> shares = ParseSplit(d.split);
   if (!shares.ok()) {
-    c.Error({"data.split"}, fmt::format("split \"{}\": {}", d.split, Message(shares.status())),
+    c.Error({"data.split"}, fmt::format("split \"{}\": {}", Shown(d.split), Message(shares.status())),
             "shares of training, validation and test, such as \"969,30,1\"");
     return;
   }
   if ((*shares)[0] == 0) {
-    c.Error({"data.split"}, fmt::format("split \"{}\" leaves nothing for training", d.split));
+    c.Error({"data.split"}, fmt::format("split \"{}\" leaves nothing for training", Shown(d.split)));
   }
   if (c.recipe.evaluation.interval > 0 && (*shares)[1] == 0) {
     c.Error({"evaluation.interval", "data.split"},
             fmt::format("evaluation.interval {} needs validation data, but split \"{}\" leaves none",
-                        c.recipe.evaluation.interval, d.split),
+                        c.recipe.evaluation.interval, Shown(d.split)),
             "a second share; or interval 0");
   }
 }

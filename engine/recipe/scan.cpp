@@ -68,7 +68,7 @@ SkippedString SkipString(std::string_view text, std::size_t at) {
     if (quote == '"' && text[at] == '\\') {
       ++at;
       const std::size_t next = std::min(text.find_first_not_of(" \t\r\n", at), text.size());
-      if (next > at && next < text.size() && !IsAscii(text[next])) return {at, next};
+      if (next < text.size() && !IsAscii(text[next])) return {at, next};
     } else if (text.substr(at, end.size()) == end) {
       return {at + end.size(), std::nullopt};
     } else if (!multi_line && text[at] == '\n') {
@@ -94,7 +94,7 @@ std::optional<Diagnostic> FindUnsafeText(const Source& source) {
       const SkippedString skipped = SkipString(text, at);
       if (skipped.unsafe.has_value()) {
         return source.Error(source.MarkOfOffset(*skipped.unsafe),
-                            "a character beyond ASCII cannot follow a backslash that ends its line");
+                            "a character beyond ASCII cannot follow a backslash");
       }
       at = skipped.end - 1;
       continue;

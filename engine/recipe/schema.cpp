@@ -88,10 +88,18 @@ Json EmptyTable(const std::string& description) {
 }
 
 Json ExtendsSchema() {
-  return Json::parse(R"({
-    "description": "Recipes that this one builds on, relative to this file; later ones override earlier ones, and this file overrides them all, key by key.",
-    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]
-  })");
+  Json path;
+  path["type"] = "string";
+  Json list;
+  list["type"] = "array";
+  list["items"] = path;
+  Json json;
+  json["description"] =
+      "Recipes that this one builds on, relative to this file; later ones override earlier ones, and this "
+      "file "
+      "overrides them all, key by key.";
+  json["anyOf"] = Json::array({path, list});
+  return json;
 }
 
 // The schema of a table of the recipe, "model.attention" inside "model".

@@ -1,6 +1,7 @@
 #include "engine/recipe/source.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -38,7 +39,7 @@ std::string ErrorText(int error) { return std::strerror(error); }
 absl::StatusOr<std::string> Canonical(const std::string& path) {
   std::error_code error;
   const fs::path canonical = fs::canonical(path, error);
-  if (error) return NotFound("cannot read '{}': {}", path, error.message());
+  if (error) return NotFound("cannot read '{}': {}", ShownPath(path), error.message());
   return canonical.string();
 }
 
@@ -85,18 +86,34 @@ Diagnostic Source::Error(const Mark& mark, std::string message, std::string hint
   return {Severity::kError, Span(mark), std::move(message), std::move(hint), Line(mark.line)};
 }
 
+std::string Shown(std::string_view text, std::size_t max_bytes) {
+  std::string shown;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (shown.size() >= max_bytes && (byte & 0xC0) != 0x80) return shown + "…";
+    if (byte >= 0x20 && byte != 0x7f) {
+      shown += c;
+    } else {
+      shown += c == '\n' ? "\\n" : fmt::format("\\x{:02x}", byte);
+    }
+  }
+  return shown;
+}
+
 absl::StatusOr<std::string> ResolvePath(const std::string& path, const std::string& root) {
   if (path.find('\0') != std::string::npos) return InvalidArgument("a path cannot have a NUL byte");
   ASSIGN_OR_RETURN(std::string canonical, Canonical(path));
   if (root.empty()) return canonical;
   ASSIGN_OR_RETURN(const std::string canonical_root, Canonical(root));
   if (!IsInside(canonical, canonical_root)) {
-    return InvalidArgument("'{}' is '{}', outside of the root '{}'", path, canonical, canonical_root);
+    return InvalidArgument("'{}' is '{}', outside of the root '{}'", ShownPath(path), ShownPath(canonical),
+                           ShownPath(canonical_root));
   }
   return canonical;
 }
 
-absl::StatusOr<std::string> ReadRecipeFile(const std::string& path, const std::string& shown) {
+absl::StatusOr<std::string> ReadRecipeFile(const std::string& path, const std::string& shown_path) {
+  const std::string shown = ShownPath(shown_path);
   // O_NONBLOCK: opening a named pipe without a writer would wait forever.
   const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (file.get() < 0) return NotFound("cannot read '{}': {}", shown, ErrorText(errno));

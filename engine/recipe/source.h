@@ -45,6 +45,11 @@ class Source {
   std::vector<std::size_t> line_starts_;
 };
 
+// Text of the author for use in a message: control characters escaped, cut after about `max_bytes` with "…".
+std::string Shown(std::string_view text, std::size_t max_bytes = 80);
+// The same for a path, of which more is shown.
+inline std::string ShownPath(std::string_view path) { return Shown(path, 1000); }
+
 using SourcePtr = std::shared_ptr<const Source>;
 
 // The canonical path of `path`: symbolic links and `..` resolved. With `root`, an error unless it lies
@@ -53,6 +58,6 @@ absl::StatusOr<std::string> ResolvePath(const std::string& path, const std::stri
 
 // Text of a regular file of at most kMaxRecipeBytes; never waits on a pipe or reads a device. Errors call it
 // `shown`.
-absl::StatusOr<std::string> ReadRecipeFile(const std::string& path, const std::string& shown);
+absl::StatusOr<std::string> ReadRecipeFile(const std::string& path, const std::string& shown_path);
 
 }  // namespace engine::recipe

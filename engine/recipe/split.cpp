@@ -7,6 +7,7 @@
 #include <string>
 
 #include "engine/base/status.h"
+#include "engine/recipe/source.h"
 
 namespace engine::recipe {
 namespace {
@@ -22,7 +23,7 @@ absl::StatusOr<double> ParseShare(std::string_view text) {
   const char* end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, value, std::chars_format::fixed);
   if (error != std::errc() || rest != end || !std::isfinite(value) || value < 0) {
-    return InvalidArgument("'{}' is no share", text);
+    return InvalidArgument("'{}' is no share", Shown(text));
   }
   return value;
 }

@@ -110,12 +110,13 @@ TEST_CASE("kill -9 at any moment leaves whole checkpoints only") {
     const pid_t child = fork();
     REQUIRE(child >= 0);
     if (child == 0) WriteForever(root, iteration, static_cast<std::uint64_t>(round));
+    int status = 0;
     // The first checkpoint of all may take its time, so that there is something to lose.
     do {
       std::this_thread::sleep_for(std::chrono::microseconds(Draw(random, 500, 60000)));
+      REQUIRE(waitpid(child, &status, WNOHANG) == 0);
     } while (ListIterations(root)->empty());
     kill(child, SIGKILL);
-    int status = 0;
     waitpid(child, &status, 0);
     CHECK(WIFSIGNALED(status));
     for (const auto& entry : std::filesystem::directory_iterator(root)) {

@@ -49,6 +49,21 @@ TEST_CASE("ids are the oracle's, and text comes back") {
   }
 }
 
+TEST_CASE("all occurrences of a pair are merged before a stronger pair that they make") {
+  const TempDir dir;
+  nlohmann::json vocab = nlohmann::json::parse(ReadFile(TestData("gpt2/vocab.json")));
+  for (const char* token : {"bc", "abc", "abca"}) {
+    const std::size_t next_id = vocab.size();
+    vocab.emplace(token, next_id);
+  }
+  WriteFile(dir / "vocab.json", vocab.dump());
+  WriteFile(dir / "merges.txt", "b c\nabc a\na bc\n");
+  const absl::StatusOr<std::unique_ptr<Gpt2Bpe>> bpe = Gpt2Bpe::Load(dir / "vocab.json", dir / "merges.txt");
+  REQUIRE_MESSAGE(bpe.ok(), Message(bpe.status()));
+  CHECK(Encode(**bpe, "abcabc") == std::vector<std::int32_t>{vocab["abc"], vocab["abc"]});
+  CHECK(Encode(**bpe, "abca") == std::vector<std::int32_t>{vocab["abca"]});
+}
+
 TEST_CASE("the end of a document is a token, and in text it is characters") {
   const std::unique_ptr<Gpt2Bpe> bpe = Small();
   CHECK(bpe->end_of_document() == bpe->vocab_size() - 1);

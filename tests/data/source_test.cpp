@@ -159,6 +159,17 @@ TEST_CASE("a weighted blend deals its data sets by their weights") {
         doctest::Approx(std::log(30.0) - 0.3 * std::log(0.3) - 0.7 * std::log(0.7)));
 }
 
+TEST_CASE("a data set with a weight is indexed for 0.5 % more samples than are taken") {
+  const TempDir dir;
+  WriteDataset(dir / "d", Numbered(10, 5));  // 12 samples an epoch
+  recipe::Recipe recipe = MakeRecipe({dir / "d"});
+  recipe.training.iterations = 6;
+  CHECK(OpenSource(recipe).Summary().find("train: 12 samples of 4 + 1 tokens, from 1 epoch of") !=
+        std::string::npos);
+  recipe.data.weights = {2.5};
+  CHECK(OpenSource(recipe).Summary().find("tokens, 100.0 % from 2 epochs of 50 tokens") != std::string::npos);
+}
+
 TEST_CASE("a blend without weights is one epoch of all, and no more") {
   const TempDir dir;
   WriteDataset(dir / "a", Numbered(10, 5, 0));    // (50 - 1) / 4 = 12 samples

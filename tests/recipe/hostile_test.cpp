@@ -187,9 +187,23 @@ TEST_CASE("characters beyond ASCII outside of strings and comments") {
   CHECK(OnlyErrorOfText("é = 1") == "1:1: " + message);
   CHECK(OnlyErrorOfText("# é\na = 'é'\nb = 1 é\n") == "3:7: " + message);
   CHECK(OnlyErrorOfText("a = \"\"\"\\\n  é\"\"\"") ==
-        "2:3: a character beyond ASCII cannot follow a backslash that ends its line");
+        "2:3: a character beyond ASCII cannot follow a backslash");
+  CHECK(OnlyErrorOfText("a = \"\\é\"") == "1:7: a character beyond ASCII cannot follow a backslash");
   CHECK(LoadText(BaseRecipe() + "[cluster]\nname = \"\"\"é\\\n  e é\"\"\"\n", "text.toml")
             .recipe.cluster.name == "ée é");
+}
+
+TEST_CASE("keys and strings that would confuse a reader") {
+  const auto first = [](const std::string& text) {
+    return LoadText(BaseRecipe() + text, "t").diagnostics.at(0).message;
+  };
+  CHECK(first("[precision]\n\"a\\u001b[31m\\nb\" = 1\n") == "unknown key 'a\\x1b[31m\\nb' in [precision]");
+  CHECK(first("[precision]\n'" + std::string(79, 'k') + "éé' = 1\n") ==
+        "unknown key '" + std::string(79, 'k') + "é…' in [precision]");
+  CHECK(LoadText("'model.layers' = 3\n" + BaseRecipe(), "t").diagnostics.at(0).message ==
+        "unknown key 'model.layers'");
+  CHECK(LoadText("[model]\n'attention.heads' = 3\n", "t").diagnostics.back().message ==
+        "unknown key 'attention.heads' in [model]");
 }
 
 TEST_CASE("table headers without a name") {

@@ -54,7 +54,8 @@ inline T MaxOf(std::int64_t n, const T* x) {
   for (T& lane : lanes) lane = -std::numeric_limits<T>::infinity();
   std::int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] = x[i + lane] > lanes[lane] ? x[i + lane] : lanes[lane];
+    for (int lane = 0; lane < kLanes; ++lane)
+      lanes[lane] = x[i + lane] > lanes[lane] ? x[i + lane] : lanes[lane];
   }
   for (int lane = 0; i < n; ++i, ++lane) lanes[lane] = std::max(lanes[lane], x[i]);
   for (int width = kLanes / 2; width > 0; width /= 2) {

@@ -75,9 +75,10 @@ void AdamW(const KernelArgs& args) {
   T* param = args.outputs[0].as<T>();
   T* m = args.outputs[1].as<T>();
   T* v = args.outputs[2].as<T>();
-  ForEachBlock(args, args.inputs[0].shape.elements(), kElementBlock, [&](std::int64_t first, std::int64_t last) {
-    Update(step, last - first, grad + first, param + first, m + first, v + first);
-  });
+  ForEachBlock(args, args.inputs[0].shape.elements(), kElementBlock,
+               [&](std::int64_t first, std::int64_t last) {
+                 Update(step, last - first, grad + first, param + first, m + first, v + first);
+               });
 }
 
 // The coefficient of Megatron-LM's clip_grad: clip / (norm + 1e-6), where it is below 1.

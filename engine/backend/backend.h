@@ -1,0 +1,80 @@
+// The two interfaces between a plan and the machine: Backend (memory and kernels of one rank) and Communicator (one
+// rank's end of every exchange). Implementations are leaves: backend/cpu, backend/cuda.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/backend/kernel.h"
+#include "engine/base/status.h"
+#include "engine/plan/plan.h"
+
+namespace engine::backend {
+
+// A launch whose every argument but the context is fixed: prepared once, run each iteration.
+class Launch {
+ public:
+  virtual ~Launch() = default;
+  // Errors: a collective that was aborted because another rank failed.
+  virtual absl::Status Run(const KernelContext& context) = 0;
+};
+
+struct LaunchArgs {
+  const plan::Instruction* instruction = nullptr;
+  std::vector<TensorView> inputs;
+  std::vector<TensorView> outputs;
+  std::span<std::byte> scratch;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  // Facts that the planner needs. The same for every rank of a run.
+  virtual plan::DeviceProfile Profile() const = 0;
+
+  // The rank's one allocation. A second call is an error. The memory is zeroed.
+  virtual absl::StatusOr<std::byte*> AllocateArena(std::int64_t bytes) = 0;
+
+  // Error: there is no kernel of that name for these dtypes.
+  virtual absl::StatusOr<std::unique_ptr<Launch>> Prepare(LaunchArgs args) = 0;
+
+  // Host memory to and from the arena. Complete on return.
+  virtual absl::Status Upload(std::byte* arena, const void* host, std::int64_t bytes) = 0;
+  virtual absl::Status Download(void* host, const std::byte* arena, std::int64_t bytes) = 0;
+
+  // Waits for everything launched so far.
+  virtual absl::Status Synchronize() = 0;
+};
+
+struct CollectiveArgs {
+  const plan::Instruction* instruction = nullptr;
+  std::vector<std::int64_t> group;      // ranks, ascending
+  std::int64_t index = 0;               // of this rank in the group
+  TensorView input;
+  TensorView output;
+  std::vector<Extent> member_inputs;    // of each member's input, for conversions; empty for flat collectives
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  // Every member of the group must prepare and run its collectives in the same order.
+  virtual absl::StatusOr<std::unique_ptr<Launch>> Prepare(CollectiveArgs args) = 0;
+
+  // Offers bytes to `peer` on a channel (the transfer's index) and returns at once; the ticket is for WaitSent. The
+  // bytes must stay as they are until then.
+  virtual absl::StatusOr<std::int64_t> Send(std::int64_t peer, std::int32_t channel, const std::byte* data,
+                                            std::int64_t bytes) = 0;
+  // Blocks until the peer has taken the bytes.
+  virtual absl::Status WaitSent(std::int64_t peer, std::int32_t channel, std::int64_t ticket) = 0;
+  // Blocks until the next bytes of that channel are here. Error: another size than was sent.
+  virtual absl::Status Receive(std::int64_t peer, std::int32_t channel, std::byte* data, std::int64_t bytes) = 0;
+};
+
+}  // namespace engine::backend

@@ -1,0 +1,86 @@
+#include "engine/backend/cpu/cpu_backend.h"
+
+#include <sys/mman.h>
+
+#include <cstring>
+#include <utility>
+
+#include "engine/backend/cpu/kernel_table.h"
+#include "engine/base/units.h"
+
+namespace engine::backend::cpu {
+namespace {
+
+class CpuLaunch final : public Launch {
+ public:
+  CpuLaunch(Kernel kernel, LaunchArgs args, const ParallelFor* parallel_for)
+      : kernel_(kernel), args_(std::move(args)), parallel_for_(parallel_for) {}
+
+  absl::Status Run(const KernelContext& context) override {
+    KernelContext with_threads = context;
+    with_threads.parallel_for = parallel_for_;
+    kernel_({.inputs = args_.inputs,
+             .outputs = args_.outputs,
+             .attributes = &args_.instruction->attributes,
+             .accumulate = args_.instruction->accumulate,
+             .scratch = args_.scratch,
+             .context = &with_threads});
+    return absl::OkStatus();
+  }
+
+ private:
+  Kernel kernel_;
+  LaunchArgs args_;
+  const ParallelFor* parallel_for_;
+};
+
+std::int64_t ScratchBytes(const graph::OpDef& op, graph::TypeSpan inputs, graph::TypeSpan outputs,
+                          const graph::Attributes& attributes) {
+  const KernelEntry* entry = FindKernel(op.name);
+  return entry == nullptr || entry->scratch_bytes == nullptr ? 0 : entry->scratch_bytes(inputs, outputs, attributes);
+}
+
+}  // namespace
+
+CpuBackend::CpuBackend(int threads)
+    : pool_(threads), parallel_for_([this](std::int64_t tasks, const std::function<void(std::int64_t)>& body) {
+        pool_.ParallelFor(tasks, body);
+      }) {}
+
+CpuBackend::~CpuBackend() {
+  if (arena_ != nullptr) munmap(arena_, static_cast<size_t>(arena_bytes_));
+}
+
+plan::DeviceProfile CpuBackend::CpuProfile() { return {.name = "cpu", .alignment = 64, .scratch_bytes = ScratchBytes}; }
+
+absl::StatusOr<std::byte*> CpuBackend::AllocateArena(std::int64_t bytes) {
+  ENGINE_CHECK(arena_ == nullptr, "a rank has one arena");
+  void* memory = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    return ResourceExhausted("the arena of {} does not fit in this machine's memory", FormatBytes(bytes));
+  }
+  madvise(memory, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+  arena_ = static_cast<std::byte*>(memory);
+  arena_bytes_ = bytes;
+  return arena_;
+}
+
+absl::StatusOr<std::unique_ptr<Launch>> CpuBackend::Prepare(LaunchArgs args) {
+  const KernelEntry* entry = FindKernel(args.instruction->kernel);
+  if (entry == nullptr || entry->f32 == nullptr) {
+    return Internal("the CPU executor has no kernel '{}' (of {})", args.instruction->kernel, args.instruction->name);
+  }
+  return std::make_unique<CpuLaunch>(entry->f32, std::move(args), &parallel_for_);
+}
+
+absl::Status CpuBackend::Upload(std::byte* arena, const void* host, std::int64_t bytes) {
+  std::memcpy(arena, host, static_cast<size_t>(bytes));
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::Download(void* host, const std::byte* arena, std::int64_t bytes) {
+  std::memcpy(host, arena, static_cast<size_t>(bytes));
+  return absl::OkStatus();
+}
+
+}  // namespace engine::backend::cpu

@@ -1,0 +1,15 @@
+#include "engine/plan/verify.h"
+
+namespace engine::plan {
+
+absl::Status Verify(const Plan& plan, const VerifyOptions& options) {
+  RETURN_IF_ERROR(VerifyCoverage(plan));
+  RETURN_IF_ERROR(VerifyPlacements(plan));
+  RETURN_IF_ERROR(VerifyGradients(plan));
+  RETURN_IF_ERROR(VerifySegments(plan));
+  RETURN_IF_ERROR(VerifySteps(plan));
+  RETURN_IF_ERROR(VerifyCommunication(plan));
+  return VerifyMemory(plan, options);
+}
+
+}  // namespace engine::plan

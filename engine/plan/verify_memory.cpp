@@ -1,0 +1,56 @@
+#include <algorithm>
+
+#include "engine/base/units.h"
+#include "engine/plan/verify.h"
+
+namespace engine::plan {
+namespace {
+
+std::string Itemised(const MemoryBreakdown& memory) {
+  const std::pair<const char*, std::int64_t> items[] = {
+      {"parameters", memory.parameters},       {"gradients", memory.gradients},
+      {"optimizer", memory.optimizer},         {"control", memory.control},
+      {"activations", memory.activations},     {"communication", memory.communication},
+      {"transients", memory.transients},       {"evaluation", memory.evaluation}};
+  std::string text;
+  for (const auto& [name, bytes] : items) {
+    if (bytes > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, FormatBytes(bytes));
+  }
+  return text;
+}
+
+// What would bring the stage's arena down most easily.
+std::string Remedy(const Plan& plan, const StagePlan& stage, std::int64_t excess) {
+  std::int64_t saved = 0;  // by ZeRO-1
+  for (const Bucket& bucket : stage.buckets) {
+    if (bucket.shards > 1 || bucket.reduce.empty()) continue;
+    const std::int64_t state = bucket.master.bytes() + bucket.moment1.bytes() + bucket.moment2.bytes();
+    saved += state - state / plan.mesh.GroupSize(bucket.reduce);
+  }
+  if (saved >= excess) return fmt::format("zero_stage = 1 would save {} of it", FormatBytes(saved));
+  const MemoryBreakdown& memory = stage.memory;
+  const std::int64_t state = memory.parameters + memory.gradients + memory.optimizer - saved;
+  if (memory.activations + memory.transients > state) {
+    return "a smaller micro_batch or recompute.granularity = \"full\" would reduce the activations";
+  }
+  return fmt::format("parameters, gradients and optimizer state shrink with tp and pp{}",
+                     saved > 0 ? fmt::format(", and by {} with zero_stage = 1", FormatBytes(saved)) : "");
+}
+
+}  // namespace
+
+absl::Status VerifyMemory(const Plan& plan, const VerifyOptions& options) {
+  const auto fullest = std::max_element(
+      plan.stages.begin(), plan.stages.end(),
+      [](const StagePlan& a, const StagePlan& b) { return a.arena_bytes < b.arena_bytes; });
+  if (options.memory_bytes <= 0 || fullest == plan.stages.end()) return absl::OkStatus();
+  const std::int64_t usable = options.memory_bytes - options.reserved_bytes;
+  if (fullest->arena_bytes <= usable) return absl::OkStatus();
+  return ResourceExhausted(
+      "stage {} needs an arena of {}, but a device has {} of memory less {} reserved = {}; the arena is {}; {}",
+      fullest - plan.stages.begin(), FormatBytes(fullest->arena_bytes), FormatBytes(options.memory_bytes),
+      FormatBytes(options.reserved_bytes), FormatBytes(usable), Itemised(fullest->memory),
+      Remedy(plan, *fullest, fullest->arena_bytes - usable));
+}
+
+}  // namespace engine::plan

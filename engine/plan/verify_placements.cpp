@@ -1,0 +1,148 @@
+
+#include <algorithm>
+
+#include "engine/graph/op.h"
+#include "engine/plan/verify.h"
+#include "engine/plan/verify_text.h"
+
+namespace engine::plan {
+namespace {
+
+using graph::Signature;
+using graph::TensorType;
+
+class PlacementVerifier {
+ public:
+  explicit PlacementVerifier(const Plan& plan) : plan_(plan) {
+    for (Axis axis : graph::kAxes) {
+      if (plan.mesh.size(axis) > 1) active_.push_back(axis);
+    }
+  }
+
+  absl::Status Run() {
+    for (const LocalValue& value : plan_.values) {
+      if (!value.layout.Divides(value.shape, plan_.mesh) ||
+          value.layout.LocalShape(value.shape, plan_.mesh) != value.local) {
+        return Internal("{} {} with layout {} is {} on a rank", value.name, value.shape.ToString(),
+                        value.layout.ToString(), value.local.ToString());
+      }
+    }
+    for (size_t s = 0; s < plan_.stages.size(); ++s) {
+      for (const Segment& segment : plan_.stages[s].segments) {
+        for (size_t i = 0; i < segment.instructions.size(); ++i) {
+          const Instruction& instruction = segment.instructions[i];
+          absl::Status status;
+          if (instruction.op != nullptr) {
+            status = Op(instruction);
+          } else if (instruction.collective != Collective::kNone && !instruction.flat) {
+            status = Conversion(instruction);
+          }
+          if (!status.ok()) {
+            return WithContext(status, InstructionName(static_cast<std::int32_t>(s), segment, i));
+          }
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const Layout& LayoutOf(const BufferRef& ref) const { return ValueOf(plan_, ref).layout; }
+
+  absl::Status Op(const Instruction& instruction) const {
+    std::vector<TensorType> types;
+    for (const std::vector<BufferRef>* refs : {&instruction.inputs, &instruction.outputs}) {
+      for (const BufferRef& ref : *refs) {
+        if (ref.value < 0) return Internal("{} takes a buffer that is no tensor", instruction.kernel);
+      }
+    }
+    for (const BufferRef& ref : instruction.inputs) {
+      types.push_back({ValueOf(plan_, ref).shape, ValueOf(plan_, ref).dtype});
+    }
+    for (Axis axis : active_) {
+      const std::vector<Signature> lawful =
+          instruction.op->signatures(types, instruction.attributes, axis == Axis::kTp);
+      const bool found = std::any_of(lawful.begin(), lawful.end(), [&](const Signature& signature) {
+        return Matches(instruction.inputs, signature.inputs, axis) &&
+               Matches(instruction.outputs, signature.outputs, axis);
+      });
+      if (!found) {
+        return Internal("({}) -> ({}) along {} is no lawful placement of {}", Along(instruction.inputs, axis),
+                        Along(instruction.outputs, axis), graph::kAxisNames[static_cast<size_t>(axis)],
+                        instruction.kernel);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  bool Matches(const std::vector<BufferRef>& refs, const std::vector<Placement>& placements, Axis axis) const {
+    if (refs.size() != placements.size()) return false;
+    for (size_t i = 0; i < refs.size(); ++i) {
+      if (LayoutOf(refs[i]).At(axis) != placements[i]) return false;
+    }
+    return true;
+  }
+
+  std::string Along(const std::vector<BufferRef>& refs, Axis axis) const {
+    std::string text;
+    for (const BufferRef& ref : refs) {
+      text += (text.empty() ? "" : ", ") + LayoutOf(ref).At(axis).ToString();
+    }
+    return text;
+  }
+
+  // The table of plan.h: Collective.
+  static Collective Expected(Placement from, Placement to) {
+    if (from.partial() && to.replicated()) return Collective::kAllReduce;
+    if (from.partial() && to.split()) return Collective::kReduceScatter;
+    if (from.split() && to.replicated()) return Collective::kAllGather;
+    if (from.split() && to.split()) return Collective::kAllToAll;
+    if (from.replicated() && to.split()) return Collective::kSlice;
+    return Collective::kNone;  // nothing makes a partial sum
+  }
+
+  absl::Status Conversion(const Instruction& instruction) const {
+    if (instruction.inputs.size() != 1 || instruction.outputs.size() != 1 || instruction.inputs[0].value < 0 ||
+        instruction.outputs[0].value < 0) {
+      return Internal("a conversion takes one tensor and makes one");
+    }
+    const LocalValue& from = ValueOf(plan_, instruction.inputs[0]);
+    const LocalValue& to = ValueOf(plan_, instruction.outputs[0]);
+    if (from.shape != to.shape || from.dtype != to.dtype) {
+      return Internal("a conversion changes {}{} to {}{}", Name(from.dtype), from.shape.ToString(), Name(to.dtype),
+                      to.shape.ToString());
+    }
+    for (Axis axis : active_) {
+      if (axis != instruction.axis && from.layout.At(axis) != to.layout.At(axis)) {
+        return Internal("a conversion along {} changes {} to {} along {}", NameOfAxis(instruction.axis),
+                        from.layout.At(axis).ToString(), to.layout.At(axis).ToString(), NameOfAxis(axis));
+      }
+    }
+    const Placement before = from.layout.At(instruction.axis);
+    const Placement after = to.layout.At(instruction.axis);
+    const Collective expected = Expected(before, after);
+    if (instruction.collective != expected || instruction.kernel != Name(instruction.collective)) {
+      return Internal("{} to {} along {} is {}, not {}", before.ToString(), after.ToString(),
+                      NameOfAxis(instruction.axis), Name(expected), instruction.kernel);
+    }
+    if (!(instruction.group == AxisSet::Of(instruction.axis))) {
+      return Internal("{} along {} runs over the group {}", instruction.kernel, NameOfAxis(instruction.axis),
+                      instruction.group.ToString());
+    }
+    if (before.partial() && before.reduction != instruction.reduction) {
+      return Internal("{} of a {} uses another reduction", instruction.kernel, before.ToString());
+    }
+    return absl::OkStatus();
+  }
+
+  static const char* NameOfAxis(Axis axis) { return graph::kAxisNames[static_cast<size_t>(axis)]; }
+
+  const Plan& plan_;
+  std::vector<Axis> active_;
+};
+
+}  // namespace
+
+absl::Status VerifyPlacements(const Plan& plan) { return PlacementVerifier(plan).Run(); }
+
+}  // namespace engine::plan

@@ -1,0 +1,39 @@
+// How the verifier names what it found, and small queries that its checks share.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "engine/plan/plan.h"
+
+namespace engine::plan {
+
+// A stage's program: of training or of evaluation.
+struct ProgramId {
+  std::int32_t stage = 0;
+  bool evaluate = false;
+};
+
+// "stage 1 backward.1 #17 layers.3.mlp.fc1"
+std::string InstructionName(std::int32_t stage, const Segment& segment, std::size_t instruction);
+
+// "stage 0 train step 12 (send layers.3.mlp.residual, microbatch 3)"
+std::string StepName(const Plan& plan, ProgramId id, std::size_t step);
+
+inline const Program& ProgramOf(const Plan& plan, ProgramId id) {
+  const StagePlan& stage = plan.stages[static_cast<std::size_t>(id.stage)];
+  return id.evaluate ? stage.evaluate : stage.train;
+}
+
+inline const LocalValue& ValueOf(const Plan& plan, const BufferRef& ref) {
+  return plan.values[static_cast<std::size_t>(ref.value)];
+}
+inline const std::string& NameOf(const Plan& plan, std::int32_t value) {
+  return plan.values[static_cast<std::size_t>(value)].name;
+}
+
+inline bool IsBackward(const Transfer& transfer) { return transfer.to_chunk < transfer.from_chunk; }
+
+inline bool Trains(const StagePlan& stage) { return stage.update >= 0; }
+
+}  // namespace engine::plan

@@ -1,0 +1,42 @@
+#include "engine/train/compile_recipe.h"
+
+#include <utility>
+
+#include "engine/model/decoder.h"
+#include "engine/plan/verify.h"
+
+namespace engine::train {
+namespace {
+
+// Dtype of weights and activations. fp8 is a property of single products: what lies in memory is bf16.
+DType ComputeDType(const recipe::Recipe& recipe) {
+  if (recipe.precision.compute == "fp32") return DType::kF32;
+  return recipe.precision.compute == "fp16" ? DType::kF16 : DType::kBF16;
+}
+
+model::BuildOptions ModelOptions(const recipe::Recipe& recipe, bool dropout) {
+  const double tokens =
+      static_cast<double>(recipe.training.global_batch) * static_cast<double>(recipe.data.sequence_length);
+  return {.batch = recipe.training.micro_batch * recipe.parallelism.dp * recipe.parallelism.ep,
+          .sequence = recipe.data.sequence_length,
+          .vocab_rows = recipe.padded_vocab(),
+          .dtype = ComputeDType(recipe),
+          .dropout = dropout,
+          .loss_scale = 1.0 / tokens};
+}
+
+}  // namespace
+
+absl::StatusOr<plan::Plan> CompileUnverified(const recipe::Recipe& recipe, const plan::CompileOptions& options) {
+  return plan::Compile(recipe, model::BuildDecoder(recipe, ModelOptions(recipe, /*dropout=*/true)),
+                       model::BuildDecoder(recipe, ModelOptions(recipe, /*dropout=*/false)), options);
+}
+
+absl::StatusOr<plan::Plan> CompileRecipe(const recipe::Recipe& recipe, const plan::CompileOptions& options) {
+  ASSIGN_OR_RETURN(plan::Plan plan, CompileUnverified(recipe, options));
+  RETURN_IF_ERROR(plan::Verify(plan, {.memory_bytes = recipe.cluster.memory_bytes,
+                                      .reserved_bytes = recipe.cluster.reserved_bytes}));
+  return plan;
+}
+
+}  // namespace engine::train

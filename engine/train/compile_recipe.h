@@ -1,0 +1,18 @@
+// From a recipe to its verified plan: the one place where a model family and the compiler meet.
+#pragma once
+
+#include "engine/plan/compile.h"
+#include "engine/recipe/recipe.h"
+
+namespace engine::train {
+
+// Builds the recipe's model with and without dropout, compiles both (plan/compile.h) and verifies the result
+// (plan/verify.h), which includes that it fits the cluster's memory. The recipe must have passed validation.
+// Errors: InvalidArgument for a layout that the model does not allow, ResourceExhausted where the arena exceeds the
+// device, Internal for a plan that is wrong.
+absl::StatusOr<plan::Plan> CompileRecipe(const recipe::Recipe& recipe, const plan::CompileOptions& options);
+
+// The same without the verifier.
+absl::StatusOr<plan::Plan> CompileUnverified(const recipe::Recipe& recipe, const plan::CompileOptions& options);
+
+}  // namespace engine::train

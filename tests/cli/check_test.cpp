@@ -1,0 +1,59 @@
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "engine/cli/commands.h"
+#include "tests/cli/run_command.h"
+
+namespace engine::cli {
+
+TEST_CASE("check: good and bad files, and the exit code") {
+  const std::string good = SourcePath("recipes/quickstart.toml");
+  const std::string bad = SourcePath("tests/recipe/bad/unknown_key.toml");
+  const CommandResult one = RunCommand(AddCheckCommand, {"check", good});
+  CHECK(one.exit_code == 0);
+  CHECK(one.output == good + ": ok\n1 recipe checked, 0 with errors\n");
+
+  const CommandResult two = RunCommand(AddCheckCommand, {"check", good, bad});
+  CHECK(two.exit_code == 1);
+  CHECK(two.output == good + ": ok\n" + bad + ":4:1: error: unknown key 'hiden' in [model]\n" +
+                          "    hiden = 64\n    ^~~~~\n    hint: did you mean 'hidden'?\n" +
+                          "2 recipes checked, 1 with errors\n");
+  CHECK(RunCommand(AddCheckCommand, {"check"}).exit_code == 2);
+  CHECK(RunCommand(AddCheckCommand, {"check", good, "--format", "xml"}).exit_code == 2);
+  CHECK(RunCommand(AddCheckCommand, {"check", "--help"}).output.find("--root") != std::string::npos);
+}
+
+TEST_CASE("check: --set does not take the file after it, and --root confines") {
+  const std::string good = SourcePath("recipes/quickstart.toml");
+  const CommandResult set = RunCommand(
+      AddCheckCommand, {"check", "--set", "parallelism.tp=4", "--set", "data.paths=[\"a\",\"b\"]", good});
+  CHECK(set.exit_code == 0);
+  CHECK(RunCommand(AddCheckCommand, {"check", good, "--set", "parallelism.tp=3"}).exit_code == 1);
+  CHECK(RunCommand(AddCheckCommand, {"check", good, "--root", SourcePath("")}).exit_code == 0);
+  const CommandResult confined =
+      RunCommand(AddCheckCommand, {"check", good, "--root", SourcePath("recipes")});
+  CHECK(confined.exit_code == 1);
+  CHECK(confined.output.find("outside of the root") != std::string::npos);
+}
+
+TEST_CASE("check: JSON") {
+  const std::string bad = SourcePath("tests/recipe/bad/unknown_key.toml");
+  const CommandResult result =
+      RunCommand(AddCheckCommand, {"check", "--format", "json", bad, SourcePath("recipes/quickstart.toml")});
+  CHECK(result.exit_code == 1);
+  const nlohmann::json json = nlohmann::json::parse(result.output);
+  CHECK(json["ok"] == false);
+  REQUIRE(json["files"].size() == 2);
+  CHECK(json["files"][0]["ok"] == false);
+  CHECK(json["files"][1]["ok"] == true);
+  const nlohmann::json& diagnostic = json["files"][0]["diagnostics"][0];
+  CHECK(diagnostic["line"] == 4);
+  CHECK(diagnostic["column"] == 1);
+  CHECK(diagnostic["severity"] == "error");
+  CHECK(diagnostic["message"] == "unknown key 'hiden' in [model]");
+  CHECK(diagnostic["hint"] == "did you mean 'hidden'?");
+}
+
+}  // namespace engine::cli

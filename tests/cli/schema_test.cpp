@@ -1,0 +1,17 @@
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "engine/cli/commands.h"
+#include "engine/recipe/reference.h"
+#include "engine/recipe/schema.h"
+#include "tests/cli/run_command.h"
+
+namespace engine::cli {
+
+TEST_CASE("schema prints the schema, or the reference page") {
+  CHECK((RunCommand(AddSchemaCommand, {"schema"}).output == recipe::JsonSchema()));
+  CHECK((RunCommand(AddSchemaCommand, {"schema", "--reference"}).output == recipe::ReferencePage()));
+}
+
+}  // namespace engine::cli

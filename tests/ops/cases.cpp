@@ -1,0 +1,240 @@
+#include "tests/ops/cases.h"
+
+#include <cmath>
+#include <limits>
+
+#include "engine/base/philox.h"
+#include "engine/ops/ops.h"
+
+namespace engine::ops_test {
+namespace {
+
+using graph::Attributes;
+
+constexpr std::int64_t kOne = 1;
+constexpr std::int64_t kTwo = 2;
+
+Input Make(const Shape& shape, Input::Kind kind, std::int64_t limit) {
+  Input input;
+  input.shape = shape;
+  input.kind = kind;
+  input.limit = limit;
+  return input;
+}
+Input Real(const Shape& shape) { return Make(shape, Input::kReal, 0); }
+Input Positive(const Shape& shape) { return Make(shape, Input::kPositive, 0); }
+Input Ids(const Shape& shape, std::int64_t limit) { return Make(shape, Input::kIds, limit); }
+Input Labels(const Shape& shape, std::int64_t limit) { return Make(shape, Input::kLabels, limit); }
+Input Positions(const Shape& shape) { return Make(shape, Input::kPositions, 0); }
+
+void AddLinear(std::vector<Case>* cases) {
+  const Attributes one = {{"in_dims", kOne}};
+  const Attributes heads = {{"in_dims", kTwo}};
+  const Attributes planes = {{"in_dims", kOne}, {"out_split", kOne}};
+  cases->push_back({&ops::kLinear, "plain", {{{2, 4, 6}}, {{5, 6}}}, one, 6});
+  cases->push_back({&ops::kLinear, "bias, heads out", {{{2, 4, 6}}, {{2, 3, 6}}, {{2, 3}}}, one, 7});
+  cases->push_back({&ops::kLinear, "planes out", {{{2, 4, 6}}, {{2, 4, 6}}, {{2, 4}}}, planes, 7});
+  cases->push_back({&ops::kLinear, "heads in", {{{2, 4, 2, 3}}, {{5, 2, 3}}}, heads, 6});
+  cases->push_back({&ops::kLinear, "large", {{{3, 101, 67}}, {{515, 67}}, {{515}}}, one, 68, true});
+  cases->push_back({&ops::kLinearDgrad, "plain", {{{2, 4, 5}}, {{5, 6}}}, one, 5});
+  cases->push_back({&ops::kLinearDgrad, "heads out", {{{2, 4, 2, 3}}, {{2, 3, 6}}}, one, 6});
+  cases->push_back({&ops::kLinearDgrad, "heads in", {{{2, 4, 5}}, {{5, 2, 3}}}, heads, 5});
+  cases->push_back({&ops::kLinearDgrad, "large", {{{3, 101, 67}}, {{67, 515}}}, one, 67, true});
+  cases->push_back({&ops::kLinearWgrad, "plain", {{{2, 4, 5}}, {{2, 4, 6}}}, one, 8});
+  cases->push_back({&ops::kLinearWgrad, "heads in", {{{2, 4, 5}}, {{2, 4, 2, 3}}}, heads, 8});
+  cases->push_back({&ops::kLinearWgrad, "large", {{{3, 25, 301}}, {{3, 25, 515}}}, one, 75, true});
+}
+
+void AddElementwise(std::vector<Case>* cases) {
+  cases->push_back({&ops::kBiasAdd, "one dim", {{{2, 4, 6}}, {{6}}}, {}});
+  cases->push_back({&ops::kBiasAdd, "two dims", {{{2, 4, 2, 6}}, {{2, 6}}}, {}});
+  cases->push_back({&ops::kBiasAdd, "large", {{{3, 81, 307}}, {{307}}}, {}, 1, true});
+  cases->push_back({&ops::kBiasGrad, "one dim", {{{2, 4, 6}}}, {{"dims", kOne}}, 8});
+  cases->push_back({&ops::kBiasGrad, "two dims", {{{2, 4, 2, 6}}}, {{"dims", kTwo}}, 8});
+  cases->push_back({&ops::kBiasGrad, "large", {{{3, 81, 307}}}, {{"dims", kOne}}, 243, true});
+  cases->push_back({&ops::kAdd, "plain", {{{2, 4, 6}}, {{2, 4, 6}}}, {}});
+  cases->push_back({&ops::kAdd, "large", {{{3, 81, 307}}, {{3, 81, 307}}}, {}, 1, true});
+  for (std::int64_t tanh : {0, 1}) {
+    const std::string form = tanh != 0 ? "tanh" : "erf";
+    cases->push_back({&ops::kGelu, form, {{{2, 4, 6}}}, {{"tanh", tanh}}});
+    cases->push_back({&ops::kGelu, form + ", large", {{{3, 81, 307}}}, {{"tanh", tanh}}, 1, true});
+    cases->push_back({&ops::kGeluGrad, form, {{{2, 4, 6}}, {{2, 4, 6}}}, {{"tanh", tanh}}});
+    cases->push_back(
+        {&ops::kGeluGrad, form + ", large", {{{3, 81, 307}}, {{3, 81, 307}}}, {{"tanh", tanh}}, 1, true});
+  }
+  cases->push_back({&ops::kSwiglu, "plain", {{{2, 4, 2, 6}}}, {}});
+  cases->push_back({&ops::kSwiglu, "large", {{{3, 81, 2, 307}}}, {}, 1, true});
+  cases->push_back({&ops::kSwigluGrad, "plain", {{{2, 4, 2, 6}}, {{2, 4, 6}}}, {}});
+  cases->push_back({&ops::kSwigluGrad, "large", {{{3, 81, 2, 307}}, {{3, 81, 307}}}, {}, 1, true});
+  const Attributes dropout = {{"p", 0.3}, {"stream", std::string("test")}};
+  for (const graph::OpDef* op : {&ops::kDropout, &ops::kDropoutGrad}) {
+    cases->push_back({op, "plain", {{{2, 4, 7}}}, dropout});
+    cases->push_back({op, "large", {{{3, 81, 307}}}, dropout, 1, true});
+  }
+}
+
+void AddNorms(std::vector<Case>* cases) {
+  const Attributes epsilon = {{"epsilon", 1e-2}};  // large, so that a wrong place of it shows
+  for (bool large : {false, true}) {
+    const std::int64_t columns = large ? 131 : 7;
+    const Shape x = {large ? 3 : 2, large ? 41 : 4, columns};
+    const Shape d = {x[2]};
+    const Shape rows = {x[0], x[1]};
+    const std::string label = large ? "large" : "plain";
+    const std::int64_t terms = std::max(x[2], x[0] * x[1]);
+    cases->push_back({&ops::kLayerNorm, label, {{x}, {d}, {d}}, epsilon, terms, large});
+    cases->push_back(
+        {&ops::kLayerNormGrad, label, {{x}, {x}, {d}, {rows}, Positive(rows)}, epsilon, terms, large});
+    cases->push_back({&ops::kRmsNorm, label, {{x}, {d}}, epsilon, terms, large});
+    cases->push_back({&ops::kRmsNormGrad, label, {{x}, {x}, {d}, Positive(rows)}, epsilon, terms, large});
+  }
+}
+
+void AddEmbedding(std::vector<Case>* cases) {
+  const Attributes whole = {{"replicate", kOne}};
+  cases->push_back({&ops::kEmbedding, "plain", {Ids({2, 4}, 9), {{9, 6}}}, {}});
+  cases->push_back({&ops::kEmbedding, "positions", {Positions({2, 4}), {{5, 6}}}, whole});
+  cases->push_back({&ops::kEmbedding, "large", {Ids({3, 81}, 50), {{50, 133}}}, {}, 1, true});
+  cases->push_back(
+      {&ops::kEmbeddingGrad, "plain", {Ids({2, 4}, 9), {{2, 4, 6}}}, {{"rows", std::int64_t{9}}}, 8});
+  cases->push_back({&ops::kEmbeddingGrad,
+                    "large",
+                    {Ids({3, 81}, 50), {{3, 81, 133}}},
+                    {{"rows", std::int64_t{50}}},
+                    243,
+                    true});
+}
+
+void AddQkv(std::vector<Case>* cases) {
+  const Attributes none = {{"rotary", std::int64_t{0}}};
+  const Attributes plain = {{"rotary", kOne}, {"base", 100.0}, {"factor", 1.0},
+                            {"low", 1.0},     {"high", 4.0},   {"original", 8192.0}};
+  Attributes bent = plain;
+  bent.Set("factor", 8.0);
+  bent.Set("original", 64.0);  // wavelengths 6.3…: all three bands are met
+  const Shape kv = {2, 4, 2, 6};
+  for (const auto& [label, attributes] : {std::pair<std::string, Attributes>{"no rotation", none},
+                                          {"rotary", plain},
+                                          {"rotary, scaled", bent}}) {
+    cases->push_back({&ops::kQkvSplit, label, {{{2, 4, 2, 4, 6}}, Positions({2, 4})}, attributes, 2});
+    cases->push_back(
+        {&ops::kQkvMerge, label, {{{2, 4, 4, 6}}, {kv}, {kv}, Positions({2, 4})}, attributes, 2});
+  }
+  const Shape large_kv = {2, 81, 1, 16};
+  cases->push_back({&ops::kQkvSplit, "large", {{{2, 81, 1, 3, 16}}, Positions({2, 81})}, bent, 2, true});
+  cases->push_back(
+      {&ops::kQkvMerge, "large", {{large_kv}, {large_kv}, {large_kv}, Positions({2, 81})}, bent, 2, true});
+}
+
+void AddAttention(std::vector<Case>* cases) {
+  const auto add = [&](const std::string& label, Shape q, Shape k, Attributes attributes, bool large) {
+    const Shape rows = {q[0], q[1], q[2]};
+    const std::int64_t terms = k[1] + q[3];
+    cases->push_back({&ops::kAttention,
+                      label,
+                      {Real(q), Real(k), Real(k), Positions({q[0], q[1]})},
+                      attributes,
+                      terms,
+                      large});
+    cases->push_back({&ops::kAttentionGrad,
+                      label,
+                      {Real(q), Real(k), Real(k), Positions({q[0], q[1]}), Real(q), Positive(rows), Real(q)},
+                      attributes,
+                      terms * q[2] / k[2],
+                      large});
+  };
+  const Attributes plain = {{"scale", 0.4}, {"window", std::int64_t{0}}, {"dropout", 0.0}};
+  Attributes window = plain;
+  window.Set("window", std::int64_t{3});
+  Attributes dropout = plain;
+  dropout.Set("dropout", 0.3);
+  dropout.Set("stream", std::string("core"));
+  add("causal", {2, 4, 4, 6}, {2, 4, 2, 6}, plain, false);
+  add("window", {2, 8, 2, 6}, {2, 8, 2, 6}, window, false);
+  add("dropout", {2, 4, 4, 6}, {2, 4, 2, 6}, dropout, false);
+  Attributes all = dropout;
+  all.Set("window", std::int64_t{200});
+  add("large", {1, 301, 2, 16}, {1, 301, 2, 16}, plain, true);
+  add("large, all", {1, 301, 2, 16}, {1, 301, 2, 16}, all, true);
+}
+
+void AddLoss(std::vector<Case>* cases) {
+  for (bool large : {false, true}) {
+    const std::int64_t batch = large ? 3 : 2;
+    const std::int64_t sequence = large ? 41 : 4;
+    const Shape rows = {batch, sequence};
+    const std::int64_t vocabulary = large ? 701 : 10;
+    const std::int64_t classes = vocabulary - 3;
+    const Shape logits = {rows[0], rows[1], vocabulary};
+    const std::string label = large ? "large" : "plain";
+    const Attributes attributes = {{"classes", classes}};
+    cases->push_back(
+        {&ops::kCrossEntropy, label, {Real(logits), Labels(rows, classes)}, attributes, vocabulary, large});
+    cases->push_back({&ops::kCrossEntropyGrad,
+                      label,
+                      {Real(logits), Labels(rows, classes), Real(rows), Real(rows)},
+                      attributes,
+                      vocabulary,
+                      large});
+    cases->push_back({&ops::kLossWeight, label, {Labels(rows, classes)}, {{"scale", 0.3}}, 1, large});
+    cases->push_back(
+        {&ops::kLossSum, label, {Real(rows), Real(rows), Labels(rows, classes)}, {{"scale", 0.3}}, 8, large});
+  }
+}
+
+}  // namespace
+
+const std::vector<Case>& AllCases() {
+  static const std::vector<Case> cases = [] {
+    std::vector<Case> all;
+    AddLinear(&all);
+    AddElementwise(&all);
+    AddNorms(&all);
+    AddEmbedding(&all);
+    AddQkv(&all);
+    AddAttention(&all);
+    AddLoss(&all);
+    return all;
+  }();
+  return cases;
+}
+
+Tensors MakeInputs(const Case& test, DType real) {
+  Tensors tensors;
+  for (const Input& input : test.inputs) {
+    const bool integer = input.kind >= Input::kIds;
+    Tensor tensor({input.shape, integer ? DType::kI32 : real});
+    const PhiloxKey key = MakePhiloxKey(5, "input" + std::to_string(tensors.size()));
+    for (std::int64_t i = 0; i < tensor.elements(); ++i) {
+      const std::uint32_t word = PhiloxWord(key, static_cast<std::uint64_t>(i));
+      const double uniform = UniformFromWord(word);
+      double value = 3 * uniform - 1.5;
+      if (input.kind == Input::kPositive) value = 0.5 + uniform;
+      if (integer && input.limit > 0)
+        value = static_cast<double>(word % static_cast<std::uint32_t>(input.limit));
+      if (input.kind == Input::kLabels && i % 5 == 2) value = -1;
+      if (input.kind == Input::kPositions) value = static_cast<double>(i % input.shape[1]);
+      tensor.Set(i, value);
+    }
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+double Scale(const Tensor& tensor) {
+  double scale = 1;
+  for (std::int64_t i = 0; i < tensor.elements(); ++i) scale = std::max(scale, std::fabs(tensor.Get(i)));
+  return scale;
+}
+
+double Distance(const Tensor& a, const Tensor& b) {
+  double distance = 0;
+  for (std::int64_t i = 0; i < a.elements(); ++i) {
+    const double difference = std::fabs(a.Get(i) - b.Get(i));
+    if (std::isnan(difference)) return std::numeric_limits<double>::infinity();
+    distance = std::max(distance, difference);
+  }
+  return distance;
+}
+
+}  // namespace engine::ops_test
