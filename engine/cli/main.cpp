@@ -13,6 +13,10 @@ int main(int argc, char** argv) {
   engine::cli::AddCheckCommand(app, &exit_code);
   engine::cli::AddResolveCommand(app, &exit_code);
   engine::cli::AddSchemaCommand(app, &exit_code);
+  engine::cli::AddRunCommand(app, &exit_code);
+  engine::cli::AddGenerateCommand(app, &exit_code);
+  engine::cli::AddDataCommand(app, &exit_code);
+  engine::cli::AddCheckpointCommand(app, &exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -186,7 +186,7 @@ void IndexedDataset::Read(std::int64_t sequence, std::int64_t offset, std::span<
 TokenScan IndexedDataset::Scan() const {
   if (tokens_ == 0) return {};
   return VisitTokens(type_, bin_.bytes().data(), [&](auto* tokens) -> TokenScan {
-    // Two reductions without positions: the compiler makes vector code of them.
+    // Positions are looked up afterwards: the pass over all tokens stays two reductions.
     auto min = tokens[0];
     auto max = tokens[0];
     for (std::int64_t i = 0; i < tokens_; ++i) {

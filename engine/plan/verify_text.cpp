@@ -9,7 +9,7 @@ std::string InstructionName(std::int32_t stage, const Segment& segment,
   return fmt::format("stage {} {} #{} {}", stage, segment.name, instruction, segment.instructions[instruction].name);
 }
 
-std::string StepName(const Plan& plan, ProgramId id, std::size_t index) {
+std::string StepText(const Plan& plan, ProgramId id, std::size_t index) {
   const Step& step = ProgramOf(plan, id)[index];
   std::string what;
   if (step.kind == StepKind::kRun) {
@@ -19,7 +19,46 @@ std::string StepName(const Plan& plan, ProgramId id, std::size_t index) {
     what = fmt::format("{} {}", step.kind == StepKind::kSend ? "send" : "receive", NameOf(plan, transfer.value));
   }
   if (step.microbatch >= 0) what += fmt::format(", microbatch {}", step.microbatch);
-  return fmt::format("stage {} {} step {} ({})", id.stage, id.evaluate ? "evaluate" : "train", index, what);
+  return fmt::format("{} step {} ({})", id.evaluate ? "evaluate" : "train", index, what);
+}
+
+std::string StepName(const Plan& plan, ProgramId id, std::size_t index) {
+  return fmt::format("stage {} {}", id.stage, StepText(plan, id, index));
+}
+
+namespace {
+
+std::int32_t StreamOf(const Plan& plan, const Step& step) {
+  if (step.kind == StepKind::kRun) return kComputeStream;
+  const bool backward = IsBackward(plan.transfers[static_cast<std::size_t>(step.transfer)]);
+  if (step.kind == StepKind::kSend) return backward ? kSendPrevious : kSendNext;
+  return backward ? kReceiveNext : kReceivePrevious;
+}
+
+bool Inside(std::int64_t index, std::size_t size) { return index >= 0 && static_cast<std::size_t>(index) < size; }
+
+}  // namespace
+
+absl::Status ProgramWellFormed(const Plan& plan, ProgramId id) {
+  const StagePlan& stage = plan.stages[static_cast<std::size_t>(id.stage)];
+  const Program& program = ProgramOf(plan, id);
+  for (std::size_t i = 0; i < program.size(); ++i) {
+    const Step& step = program[i];
+    const bool known = step.kind == StepKind::kRun ? Inside(step.segment, stage.segments.size())
+                                                   : Inside(step.transfer, plan.transfers.size());
+    if (!known) return Internal("stage {} step {} names a segment or transfer that does not exist", id.stage, i);
+    const bool chunked = step.kind != StepKind::kRun || stage.segments[static_cast<std::size_t>(step.segment)].chunk >= 0;
+    if (chunked && (step.microbatch < 0 || step.microbatch >= plan.microbatches)) {
+      return Internal("{}: there are {} microbatches", StepName(plan, id, i), plan.microbatches);
+    }
+    if (step.stream != StreamOf(plan, step)) {
+      return Internal("{} is on stream {}, not {}", StepName(plan, id, i), step.stream, StreamOf(plan, step));
+    }
+    for (std::int32_t wait : step.waits) {
+      if (!Inside(wait, i)) return Internal("{} waits for step {}, which is not before it", StepName(plan, id, i), wait);
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace engine::plan

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "engine/base/status.h"
 #include "engine/plan/plan.h"
 
 namespace engine::plan {
@@ -19,6 +20,12 @@ std::string InstructionName(std::int32_t stage, const Segment& segment, std::siz
 
 // "stage 0 train step 12 (send layers.3.mlp.residual, microbatch 3)"
 std::string StepName(const Plan& plan, ProgramId id, std::size_t step);
+// The same without the stage: "train step 12 (send layers.3.mlp.residual, microbatch 3)"
+std::string StepText(const Plan& plan, ProgramId id, std::size_t step);
+
+// Whether all indices of a program's steps point at something, waits at earlier steps, and runs are of the
+// computation's stream and sends and receives of theirs. What the other checks of programs rely on.
+absl::Status ProgramWellFormed(const Plan& plan, ProgramId id);
 
 inline const Program& ProgramOf(const Plan& plan, ProgramId id) {
   const StagePlan& stage = plan.stages[static_cast<std::size_t>(id.stage)];

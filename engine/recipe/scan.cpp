@@ -78,17 +78,42 @@ SkippedString SkipString(std::string_view text, std::size_t at) {
   return {text.size(), std::nullopt};
 }
 
+// Counts what would cost the parser stack or memory, over the characters outside of strings and comments.
+class Counter {
+ public:
+  // What is exceeded with this character; empty if nothing is.
+  std::string Add(char c) {
+    if (c == '[' || c == '{') ++depth_;
+    if ((c == ']' || c == '}') && depth_ > 0) --depth_;
+    if (c == '.') {
+      ++dots_;
+    } else if (IsOneOf(c, "[]{}=,\n")) {
+      dots_ = 0;
+    }
+    if (IsOneOf(c, "[{=,.")) ++tokens_;
+    if (depth_ > kMaxNesting || dots_ > kMaxNesting) {
+      return fmt::format("nested more than {} deep; a recipe nests 3 deep", kMaxNesting);
+    }
+    if (tokens_ > kMaxTokens) return fmt::format("more than {} values; a recipe has about 100", kMaxTokens);
+    return "";
+  }
+
+ private:
+  static bool IsOneOf(char c, std::string_view set) { return set.find(c) != std::string_view::npos; }
+
+  int depth_ = 0;   // of brackets
+  int dots_ = 0;    // of one dotted key
+  int tokens_ = 0;  // about the number of values and tables
+};
+
 }  // namespace
 
 std::optional<Diagnostic> FindUnsafeText(const Source& source) {
   if (std::optional<Diagnostic> invalid = FindInvalidUtf8(source)) return invalid;
   const std::string_view text = source.text();
-  int depth = 0;
-  int dots = 0;
-  int tokens = 0;
   constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
-  std::size_t at = text.substr(0, 3) == kByteOrderMark ? 3 : 0;
-  for (; at < text.size(); ++at) {
+  Counter counter;
+  for (std::size_t at = text.substr(0, 3) == kByteOrderMark ? 3 : 0; at < text.size(); ++at) {
     const char c = text[at];
     if (c == '"' || c == '\'') {
       const SkippedString skipped = SkipString(text, at);
@@ -103,28 +128,9 @@ std::optional<Diagnostic> FindUnsafeText(const Source& source) {
       return source.Error(source.MarkOfOffset(at),
                           "characters beyond ASCII may stand only in strings and comments");
     }
-    if (c == '#') {
-      at = text.find('\n', at);
-      if (at == std::string_view::npos) break;
-      dots = 0;
-      continue;
-    }
-    if (c == '[' || c == '{') ++depth;
-    if ((c == ']' || c == '}') && depth > 0) --depth;
-    if (c == '.') {
-      ++dots;
-    } else if (std::string_view("[]{}=,\n").find(c) != std::string_view::npos) {
-      dots = 0;
-    }
-    if (std::string_view("[{=,.").find(c) != std::string_view::npos) ++tokens;
-    if (depth > kMaxNesting || dots > kMaxNesting) {
-      return source.Error(source.MarkOfOffset(at),
-                          fmt::format("nested more than {} deep; a recipe nests 3 deep", kMaxNesting));
-    }
-    if (tokens > kMaxTokens) {
-      return source.Error(source.MarkOfOffset(at),
-                          fmt::format("more than {} values; a recipe has about 100", kMaxTokens));
-    }
+    if (c == '#') at = std::min(text.find('\n', at), text.size() - 1);
+    const std::string exceeded = counter.Add(text[at]);
+    if (!exceeded.empty()) return source.Error(source.MarkOfOffset(at), exceeded);
   }
   return std::nullopt;
 }

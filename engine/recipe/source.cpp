@@ -68,8 +68,8 @@ std::string_view Source::WholeLine(int line) const {
   const int index = line - first_line_;
   if (index < 0 || static_cast<std::size_t>(index) >= line_starts_.size()) return {};
   const std::size_t begin = line_starts_[static_cast<std::size_t>(index)];
-  std::size_t end = text_.find('\n', begin);
-  if (end == std::string::npos) end = text_.size();
+  const bool last = static_cast<std::size_t>(index) + 1 == line_starts_.size();
+  std::size_t end = last ? text_.size() : line_starts_[static_cast<std::size_t>(index) + 1] - 1;
   if (end > begin && text_[end - 1] == '\r') --end;
   return std::string_view(text_).substr(begin, end - begin);
 }

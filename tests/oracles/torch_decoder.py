@@ -1,39 +1,43 @@
 #!/usr/bin/python3
-"""Oracle of the decoder family: small transformers in PyTorch, gradients by its autograd (Debian: python3-torch,
-python3-h5py). Written from the papers named at each function; shares nothing with the engine but the names, shapes and
-packing of the parameters, which are those of checkpoints (engine/model/decoder.h, engine/ops/qkv.cpp).
+"""Oracle of the decoder family: small transformers in PyTorch, gradients by its autograd (Debian:
+python3-torch, python3-h5py). Written from the papers named at each function; shares nothing with the engine
+but the names, shapes and packing of the parameters, which are those of checkpoints (engine/model/decoder.h,
+engine/ops/qkv.cpp).
 
 usage: torch_decoder.py tests/oracles/decoder.h5
 
-Everything is computed in float64 from parameters that are exact float32 numbers, and stored as float32 (losses and norms as
-float64). The same computation runs once more in float32: what it is off by is stored as attribute `float32_max_error`, the
-scale of the rounding error that a float32 engine may show.
+Everything is computed in float64 from parameters that are exact float32 numbers, and stored as float32
+(losses and norms as float64). The same computation runs once more in float32: what it is off by at most is
+stored as attribute `float32_max_error` of each result, the scale of the rounding error that a float32 engine
+may show.
 
 Layout of the file; one group a model:
   gpt2          learned positions, LayerNorm, gelu_tanh, biases, tied embeddings
   gpt2_erf      the same with gelu_erf, untied
   llama         rotary, RMSNorm, SwiGLU, 4 heads on 2 kv heads, no biases, untied
-  llama_scaled  rotary with Llama-3 scaling, sliding window 5, 4 heads of 16 on 1 kv head, tied
+  llama_scaled  the same with Llama-3 scaling, sliding window 5, 4 heads of 16 on 1 kv head, tied
 
-  attributes of the group, named as recipe keys: layers, hidden, vocab, max_positions, heads, kv_heads, head_dim, position,
-    rope_base, rope_factor, rope_low, rope_high, rope_original, window, bias (attention and mlp), ffn, activation, norm,
-    epsilon, tied_embeddings; batch, sequence
-  tokens, labels        int32 [batch, sequence]; every label counts; position of column s is s
-  parameters/<name>     float32, logical shape (the vocabulary is not padded), e.g. parameters/layers.0.attention.qkv.weight
-  logits                float32 [batch, sequence, vocab]; attribute float32_max_error (largest absolute error)
-  loss                  float64 scalar: mean cross entropy over all labels, in nats; attribute float32_max_error
-  gradients/<name>      float32, of that mean; attribute float32_max_error
-  adamw                 five iterations on the same tokens and labels: gradients of the mean loss, clipped to global norm
-                        clip with factor min(1, clip / (norm + 1e-6)), then AdamW with bias correction and decoupled decay
-                        (p -= lr (m̂ / (√v̂ + ε) + λ p)); λ = 0 for tensors of rank 1 and names ending in .bias.
-                        attributes: learning_rate, beta1, beta2, epsilon, weight_decay, clip
-  adamw/losses          float64 [5], each before its iteration's update; attribute float32_max_error
-  adamw/grad_norms      float64 [5], before clipping; attribute float32_max_error
-  adamw/parameters/<name>  float32, after five updates; attribute float32_max_error
+  attributes of the group, named as recipe keys: layers, hidden, vocab, max_positions, heads, kv_heads,
+    head_dim, position, rope_base, rope_factor, rope_low, rope_high, rope_original, window, bias (of attention
+    and mlp), ffn, activation, norm, epsilon, tied_embeddings; batch, sequence
+  tokens, labels      int32 [batch, sequence]; every label counts; position of column s is s
+  parameters/<name>   float32, logical shape (the vocabulary is not padded), as layers.0.attention.qkv.weight
+  logits              float32 [batch, sequence, vocab]
+  loss                float64 scalar: mean cross entropy over all labels, in nats
+  gradients/<name>    float32, of that mean
+  adamw               five iterations on the same tokens and labels: gradients of the mean loss, scaled by
+                      min(1, clip / (norm + 1e-6)), then AdamW with bias correction and decoupled decay,
+                      p -= lr (m̂ / (√v̂ + ε) + λ p); λ = 0 for tensors of rank 1 and names ending in .bias;
+                      attributes: learning_rate, beta1, beta2, epsilon, weight_decay, clip
+  adamw/losses        float64 [5], each before its iteration's update
+  adamw/grad_norms    float64 [5], before clipping
+  adamw/parameters/<name>  float32, after five updates
 
-A trap: without rotary positions the key biases (plane J-2 of dim 1 of qkv.bias) do not change the softmax, so their true
-gradient is 0 and AdamW divides rounding noise by its own size plus ε: the key plane of adamw/parameters/*.qkv.bias can
-only be compared to within iterations × lr, and it does not influence any loss. The other planes compare as usual.
+A trap: without rotary positions the key biases (plane J-2 of dim 1 of qkv.bias) do not change the softmax, so
+their true gradient is 0 and AdamW divides rounding noise by its own size plus ε: the key plane of
+adamw/parameters/*.qkv.bias can only be compared to within iterations × lr, and it does not influence any
+loss. Elsewhere, too, an element whose gradient is near ε amplifies rounding, which float32_max_error of its
+tensor shows.
 """
 import math
 import sys
@@ -45,10 +49,10 @@ import torch
 ADAMW = dict(learning_rate=1e-3, beta1=0.9, beta2=0.95, epsilon=1e-8, weight_decay=0.1, clip=1.0)
 ITERATIONS = 5
 
-GPT2 = dict(layers=3, hidden=32, vocab=61, max_positions=20, heads=4, kv_heads=4, head_dim=8, position="learned",
-            rope_base=10000.0, rope_factor=1.0, rope_low=1.0, rope_high=4.0, rope_original=8192.0, window=0,
-            bias=True, ffn=128, activation="gelu_tanh", norm="layernorm", epsilon=1e-5, tied_embeddings=True,
-            batch=3, sequence=16)
+GPT2 = dict(layers=3, hidden=32, vocab=61, max_positions=20, heads=4, kv_heads=4, head_dim=8,
+            position="learned", rope_base=10000.0, rope_factor=1.0, rope_low=1.0, rope_high=4.0,
+            rope_original=8192.0, window=0, bias=True, ffn=128, activation="gelu_tanh", norm="layernorm",
+            epsilon=1e-5, tied_embeddings=True, batch=3, sequence=16)
 LLAMA = dict(GPT2, kv_heads=2, position="rotary", bias=False, ffn=48, activation="swiglu", norm="rmsnorm",
              tied_embeddings=False)
 MODELS = {
@@ -92,7 +96,8 @@ def draw_parameters(shapes, rng):
         if name.endswith("norm.weight"):
             values = 1.0 + 0.2 * rng.standard_normal(shape)
         else:
-            values = {True: 0.3, False: 0.15}[len(shape) == 1 or name.startswith("embedding")] * rng.standard_normal(shape)
+            std = 0.3 if len(shape) == 1 or name.startswith("embedding") else 0.15
+            values = std * rng.standard_normal(shape)
         parameters[name] = values.astype(np.float32)
     return parameters
 
@@ -132,9 +137,10 @@ def rotary_frequencies(k):
 
 
 def rotate(x, frequencies):
-    """x [batch, heads, sequence, head_dim] as complex numbers x[i] + j x[i + head_dim / 2], turned by e^(j s f_i)."""
-    angles = torch.arange(x.shape[2], dtype=torch.float64)[:, None] * torch.tensor(frequencies, dtype=torch.float64)
-    turn = torch.polar(torch.ones_like(angles), angles).to(torch.complex128 if x.dtype == torch.float64 else torch.complex64)
+    """x [batch, heads, sequence, head_dim] as complex x[i] + j x[i + head_dim / 2], turned by e^(j s f_i)."""
+    positions = torch.arange(x.shape[2], dtype=torch.float64)
+    angles = positions[:, None] * torch.tensor(frequencies, dtype=torch.float64)
+    turn = torch.polar(torch.ones_like(angles).to(x.dtype), angles.to(x.dtype))
     real, imaginary = x.chunk(2, dim=-1)
     turned = torch.complex(real.contiguous(), imaginary.contiguous()) * turn
     return torch.cat([turned.real, turned.imag], dim=-1)
@@ -154,14 +160,16 @@ def attention(qkv, k):
         query, key = rotate(query, frequencies), rotate(key, frequencies)
     key, value = (x.repeat_interleave(group, dim=1) for x in (key, value))
     distance = torch.arange(sequence)[:, None] - torch.arange(sequence)[None, :]
-    hidden = (distance < 0) | ((distance >= k["window"]) if k["window"] > 0 else torch.zeros_like(distance, dtype=torch.bool))
+    hidden = distance < 0
+    if k["window"] > 0:
+        hidden = hidden | (distance >= k["window"])
     scores = query @ key.transpose(-1, -2) / math.sqrt(k["head_dim"])
     probabilities = torch.softmax(scores.masked_fill(hidden, -math.inf), dim=-1)
     return (probabilities @ value).transpose(1, 2)
 
 
 def linear(x, p, name, contracted=1):
-    """Collapses the weight [out…, in…] to a matrix; x ends in the in… dims and the result in the out… dims."""
+    """Collapses the weight [out…, in…] to a matrix; x ends in the in… dims, the result in the out… dims."""
     weight = p[name + ".weight"]
     out = weight.shape[:weight.dim() - contracted]
     y = (x.flatten(-contracted) if contracted > 1 else x) @ weight.reshape(out.numel(), -1).T
@@ -222,8 +230,9 @@ def adamw(p, tokens, labels, k):
             m_hat = first[name] / (1 - ADAMW["beta1"] ** step)
             v_hat = second[name] / (1 - ADAMW["beta2"] ** step)
             decayed = value.dim() >= 2 and not name.endswith(".bias")
-            update = m_hat / (torch.sqrt(v_hat) + ADAMW["epsilon"]) + (ADAMW["weight_decay"] if decayed else 0.0) * value
-            p[name] = value - ADAMW["learning_rate"] * update
+            decay = ADAMW["weight_decay"] if decayed else 0.0
+            step_size = m_hat / (torch.sqrt(v_hat) + ADAMW["epsilon"]) + decay * value
+            p[name] = value - ADAMW["learning_rate"] * step_size
     return np.array(losses), np.array(norms), p
 
 
@@ -233,7 +242,8 @@ def run(parameters, tokens, labels, k, dtype):
     tokens, labels = (torch.from_numpy(ids).long() for ids in (tokens, labels))
     logits, loss, gradients = loss_and_gradients(p, tokens, labels, k)
     losses, norms, trained = adamw(p, tokens, labels, k)
-    results = {"logits": logits.numpy(), "loss": np.float64(loss), "adamw/losses": losses, "adamw/grad_norms": norms}
+    results = {"logits": logits.numpy(), "loss": np.float64(loss),
+               "adamw/losses": losses, "adamw/grad_norms": norms}
     results |= {"gradients/" + name: g.numpy() for name, g in gradients.items()}
     results |= {"adamw/parameters/" + name: value.numpy() for name, value in trained.items()}
     return results
@@ -241,7 +251,8 @@ def run(parameters, tokens, labels, k, dtype):
 
 def write_model(group, k, rng):
     parameters = draw_parameters(parameter_shapes(k), rng)
-    tokens, labels = (rng.integers(0, k["vocab"], (k["batch"], k["sequence"])).astype(np.int32) for _ in range(2))
+    shape = (k["batch"], k["sequence"])
+    tokens, labels = (rng.integers(0, k["vocab"], shape).astype(np.int32) for _ in range(2))
     exact = run(parameters, tokens, labels, k, torch.float64)
     rounded = run(parameters, tokens, labels, k, torch.float32)
     group.attrs.update(k)
@@ -253,14 +264,14 @@ def write_model(group, k, rng):
         group[name] = value if scalar else value.astype(np.float32)
         group[name].attrs["float32_max_error"] = np.max(np.abs(value - rounded[name].astype(np.float64)))
     group["adamw"].attrs.update(ADAMW)
-    print(f"{group.name}: {sum(v.size for v in parameters.values())} parameters, loss {exact['loss']:.6f}, "
-          f"then {np.array2string(exact['adamw/losses'], precision=6)}, norms {np.array2string(exact['adamw/grad_norms'])}")
+    print(f"{group.name}: {sum(v.size for v in parameters.values())} parameters, "
+          f"losses {exact['adamw/losses'].round(6)}, norms {exact['adamw/grad_norms'].round(6)}")
 
 
 def main():
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    with h5py.File(sys.argv[1], "w", libver="v108") as file:
+    with h5py.File(sys.argv[1], "w") as file:
         for number, (name, k) in enumerate(MODELS.items()):
             write_model(file.create_group(name), k, np.random.default_rng(1000 + number))
 

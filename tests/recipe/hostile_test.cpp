@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <random>
 #include <string>
@@ -85,14 +86,19 @@ TEST_CASE("a flood of values is refused") {
   CHECK(std::any_of(unknown.diagnostics.begin(), unknown.diagnostics.end(), [](const Diagnostic& d) {
     return d.message == "more than 100 mistakes; the rest is not shown";
   }));
+  std::string items = "[data]\npaths = [";
+  for (int i = 0; i < 50'000; ++i) items += "1,";
+  CHECK(LoadText(items + "]\n", "text.toml").diagnostics.size() < 130);
 }
 
 TEST_CASE("long lines of values take linear time") {
   std::string paths = "[data]\npaths = [";
   for (int i = 0; i < 150'000; ++i) paths += "\"é\", ";
-  const auto begin = std::chrono::steady_clock::now();
+  // Processor time, which other load does not stretch. Linear is 0.1 s; looking for the line's end at each
+  // value, 2 s.
+  const std::clock_t begin = std::clock();
   const LoadResult result = LoadText(paths + "3]\n", "text.toml");
-  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(5));
+  CHECK(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC < 1.0);
   CHECK(!result.ok());
 }
 

@@ -61,14 +61,15 @@ struct Problem {
     return all;
   }
 
-  // keep(j) for the keys [first, last) of one query row.
-  template <typename Visit>
-  void ForEachKept(std::int64_t b, std::int64_t h, std::int64_t i, Keys range, const Visit& visit) const {
+  // Drops out row[0, count): query i of head h against the keys from `first`.
+  template <typename T>
+  void DropOut(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t first, std::int64_t count,
+               T* row) const {
     const std::int64_t sample = context->first_sample + LogicalIndex(q.extent.dims[0], b);
-    const std::int64_t row = (sample * q.logical[2] + LogicalIndex(q.extent.dims[2], h)) * k.logical[1] +
-                             positions[b * queries + i];
-    ForEachKeep(key, context->iteration, static_cast<std::uint64_t>(row * k.logical[1] + range.first),
-                range.last - range.first, static_cast<float>(dropout), visit);
+    const std::int64_t query = (sample * q.logical[2] + LogicalIndex(q.extent.dims[2], h)) * k.logical[1] +
+                               positions[b * queries + i];
+    ScaleKept(key, context->iteration, static_cast<std::uint64_t>(query * k.logical[1] + first), count,
+              static_cast<float>(dropout), static_cast<T>(1 / (1 - dropout)), row, row);
   }
 
   const TensorView& q;
@@ -153,10 +154,7 @@ void ClearOutside(T* row, std::int64_t columns, Keys seen) {
 
 template <typename T>
 void DropRow(const Problem& p, const Block& block, std::int64_t r, Keys seen, T* row) {
-  const T scale = static_cast<T>(1 / (1 - p.dropout));
-  p.ForEachKept(
-      block.b, block.h, block.i0 + r, {block.j0 + seen.first, block.j0 + seen.last},
-      [&](std::int64_t j, bool keep) { row[seen.first + j] = keep ? row[seen.first + j] * scale : T(0); });
+  p.DropOut(block.b, block.h, block.i0 + r, block.j0 + seen.first, seen.last - seen.first, row + seen.first);
 }
 
 // Running softmax of a block of queries: the largest score so far and Σ exp(score − largest).

@@ -37,9 +37,9 @@ void Dropout(const KernelArgs& args) {
                    const T* in = x.as<T>() + row * columns;
                    T* out = y + row * columns;
                    for (const Interval& interval : x.extent.dims[x.shape.rank() - 1]) {
-                     ForEachKeep(key, args.context->iteration,
-                                 static_cast<std::uint64_t>(start + interval.start), interval.length, p,
-                                 [&](std::int64_t i, bool keep) { out[i] = keep ? in[i] * scale : T(0); });
+                     ScaleKept(key, args.context->iteration,
+                               static_cast<std::uint64_t>(start + interval.start), interval.length, p, scale,
+                               in, out);
                      in += interval.length;
                      out += interval.length;
                    }

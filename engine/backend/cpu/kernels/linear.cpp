@@ -17,7 +17,7 @@ Sizes SizesOf(const Shape& w, std::int64_t x_elements, const graph::Attributes& 
 }
 
 // The grid of tasks over a result of m × n: tiles of up to 512 × 512, halved along the longer side while
-// there are fewer than 8 and no side falls below 128. A function of the shape alone.
+// there are fewer than 4 and no side falls below 128. A function of the shape alone.
 struct Grid {
   std::int64_t rows, columns;  // of a tile
 };
@@ -26,7 +26,7 @@ Grid GridOf(std::int64_t m, std::int64_t n) {
   const auto tiles = [&] {
     return ((m + grid.rows - 1) / grid.rows) * ((n + grid.columns - 1) / grid.columns);
   };
-  while (tiles() < 8 && std::max(grid.rows, grid.columns) >= 256) {
+  while (tiles() < 4 && std::max(grid.rows, grid.columns) >= 256) {
     std::int64_t& side = grid.rows >= grid.columns ? grid.rows : grid.columns;
     side = (side / 2 + 15) / 16 * 16;
   }

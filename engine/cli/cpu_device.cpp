@@ -1,0 +1,27 @@
+#include "engine/cli/cpu_device.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "engine/backend/cpu/cpu_backend.h"
+#include "engine/backend/cpu/world.h"
+
+namespace engine::cli {
+
+train::Device MakeCpuDevice(int threads) {
+  const int all = threads > 0 ? threads : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  const auto world = std::make_shared<backend::cpu::World>();
+  train::Device device;
+  device.profile = backend::cpu::CpuBackend::CpuProfile();
+  device.precisions = {"fp32"};
+  device.make_backend = [all](std::int64_t, std::int64_t ranks) {
+    return std::make_unique<backend::cpu::CpuBackend>(std::max(1, all / static_cast<int>(ranks)));
+  };
+  device.make_communicator = [world](std::int64_t rank) {
+    return std::make_unique<backend::cpu::CpuCommunicator>(world.get(), rank);
+  };
+  device.abort = [world] { world->Abort(); };
+  return device;
+}
+
+}  // namespace engine::cli

@@ -1,0 +1,348 @@
+#include <absl/container/flat_hash_set.h>
+
+#include <algorithm>
+
+#include "engine/plan/verify.h"
+#include "engine/plan/verify_text.h"
+
+namespace engine::plan {
+namespace {
+
+AxisSet Minus(AxisSet set, AxisSet remove) {
+  AxisSet rest;
+  for (Axis axis : graph::kAxes) {
+    if (set.Has(axis) && !remove.Has(axis)) rest = rest | AxisSet::Of(axis);
+  }
+  return rest;
+}
+
+bool SamePlace(const BufferRef& a, const BufferRef& b) {
+  return a.offset == b.offset && a.elements == b.elements && a.dtype == b.dtype && a.in_slot == b.in_slot &&
+         a.shard_axes == b.shard_axes && (a.shard_axes.empty() || a.shard_stride == b.shard_stride);
+}
+
+// This rank's part of a buffer that is cut into `shards` over `axes`.
+BufferRef Shard(BufferRef buffer, std::int64_t shards, AxisSet axes) {
+  if (shards == 1) return buffer;
+  buffer.elements /= shards;
+  buffer.shard_axes = axes;
+  buffer.shard_stride = buffer.bytes();
+  return buffer;
+}
+
+// Follows the update segment of one stage, gradient by gradient.
+class UpdateVerifier {
+ public:
+  UpdateVerifier(const Plan& plan, std::int32_t stage_index)
+      : plan_(plan), index_(stage_index), stage_(plan.stages[static_cast<size_t>(stage_index)]) {}
+
+  absl::Status Run() {
+    for (size_t b = 0; b < stage_.buckets.size(); ++b) RETURN_IF_ERROR(Enter(b));
+    const Segment& update = stage_.segments[static_cast<size_t>(stage_.update)];
+    for (size_t i = 0; i < update.instructions.size(); ++i) {
+      const absl::Status status = Step(update.instructions[i]);
+      if (!status.ok()) return WithContext(status, InstructionName(index_, update, i));
+    }
+    return Finish();
+  }
+
+ private:
+  struct State {
+    AxisSet partial;      // axes over which the gradient is still to be summed
+    bool tie = false;     // still to be summed over first and last stage
+    bool scattered = false;
+    bool gathered = true;
+    int squares = 0;
+    int updates = 0;
+  };
+
+  std::string Name(size_t bucket) const { return fmt::format("stage {} bucket.{}", index_, bucket); }
+
+  absl::Status Enter(size_t b) {
+    const Bucket& bucket = stage_.buckets[b];
+    AxisSet copies;  // axes that do not split the parameters
+    AxisSet partial;
+    for (size_t i = 0; i < bucket.items.size(); ++i) {
+      const PlanParameter& parameter = plan_.parameters[static_cast<size_t>(bucket.items[i].parameter)];
+      if (parameter.gradient < 0) return Internal("{}: {} has no gradient", Name(b), parameter.name);
+      const Layout& gradient = plan_.values[static_cast<size_t>(parameter.gradient)].layout;
+      const Layout& layout = plan_.values[static_cast<size_t>(parameter.value)].layout;
+      AxisSet not_split;
+      for (Axis axis : graph::kAxes) {
+        const bool split = layout.At(axis).split();
+        if (!split) not_split = not_split | AxisSet::Of(axis);
+        if (split != gradient.At(axis).split() || (split && layout.At(axis) != gradient.At(axis))) {
+          return Internal("{}: {} is split as {}, its gradient as {}", Name(b), parameter.name, layout.ToString(),
+                          gradient.ToString());
+        }
+      }
+      const AxisSet own = plan_.mesh.Active(gradient.PartialAxes());
+      not_split = plan_.mesh.Active(not_split);
+      if (i > 0 && !(own == partial && not_split == copies)) {
+        return Internal("{}: {} is partial over {} and repeated over {}, the items before it over {} and {}", Name(b),
+                        parameter.name, own.ToString(), not_split.ToString(), partial.ToString(), copies.ToString());
+      }
+      partial = own;
+      copies = not_split;
+    }
+    states_.push_back({.partial = partial, .tie = bucket.tied});
+    copies_.push_back(copies);
+    return absl::OkStatus();
+  }
+
+  // The bucket whose gradients (or parameters) these bytes are.
+  size_t Find(const BufferRef& ref, BufferRef Bucket::* buffer) const {
+    for (size_t b = 0; b < stage_.buckets.size(); ++b) {
+      const BufferRef& whole = stage_.buckets[b].*buffer;
+      if (!ref.in_slot && ref.offset >= whole.offset && ref.offset < whole.offset + whole.bytes()) return b;
+    }
+    return stage_.buckets.size();
+  }
+
+  absl::Status Step(const Instruction& instruction) {
+    if (instruction.collective != Collective::kNone) return Communicate(instruction);
+    if (instruction.kernel == "sum_squares") return Squares(instruction);
+    if (instruction.kernel == "clip_factor") return Clip(instruction);
+    if (instruction.kernel == "adamw") return Update(instruction);
+    return Internal("the update knows no kernel {}", instruction.kernel);
+  }
+
+  absl::Status Communicate(const Instruction& instruction) {
+    if (instruction.inputs.size() != 1 || instruction.outputs.size() != 1 ||
+        !SamePlace(instruction.inputs[0], instruction.outputs[0])) {
+      return Internal("{} of a flat buffer is not in place", instruction.kernel);
+    }
+    const BufferRef& ref = instruction.inputs[0];
+    if (SamePlace(ref, stage_.scalars)) return ReduceScalars(instruction);
+    if (instruction.collective == Collective::kAllGather) return Gather(instruction);
+    const size_t b = Find(ref, &Bucket::gradient);
+    if (b == stage_.buckets.size() || !SamePlace(ref, stage_.buckets[b].gradient)) {
+      return Internal("{} of bytes that are no bucket's gradients", instruction.kernel);
+    }
+    State& state = states_[b];
+    if (state.scattered) return Internal("the gradients of bucket.{} are already scattered", b);
+    if (instruction.group.IsTie()) {
+      if (!state.tie) return Internal("the gradients of bucket.{} are not (or no longer) to be summed over the tie", b);
+      if (instruction.collective != Collective::kAllReduce) return Internal("a tie is an all_reduce");
+      state.tie = false;
+      return absl::OkStatus();
+    }
+    const AxisSet extra = Minus(instruction.group, state.partial);
+    if (!extra.empty() || instruction.group.HasPp()) {
+      return Internal("sums the gradients of bucket.{} over {}, but they are partial over {} only", b,
+                      instruction.group.ToString(), state.partial.ToString());
+    }
+    state.partial = Minus(state.partial, instruction.group);
+    if (instruction.collective == Collective::kAllReduce) return absl::OkStatus();
+    if (instruction.collective != Collective::kReduceScatter) {
+      return Internal("{} does not sum gradients", instruction.kernel);
+    }
+    state.scattered = true;
+    const std::int64_t shards = plan_.mesh.GroupSize(instruction.group);
+    if (stage_.buckets[b].shards == shards) return absl::OkStatus();
+    return Internal("scatters bucket.{} into {} shards, its optimizer state has {}", b, shards,
+                    stage_.buckets[b].shards);
+  }
+
+  absl::Status ReduceScalars(const Instruction& instruction) {
+    if (instruction.collective != Collective::kAllReduce || !(instruction.group == AxisSet::World())) {
+      return Internal("loss and norm are summed over the world, not by {} over {}", instruction.kernel,
+                      instruction.group.ToString());
+    }
+    if (scalars_summed_++ > 0) return Internal("loss and norm are summed twice");
+    for (size_t b = 0; b < stage_.buckets.size(); ++b) {
+      if (stage_.buckets[b].owned && states_[b].squares == 0) {
+        return Internal("the norm is summed before that of bucket.{} is in it", b);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Gather(const Instruction& instruction) {
+    const size_t b = Find(instruction.inputs[0], &Bucket::parameter);
+    if (b == stage_.buckets.size() || !SamePlace(instruction.inputs[0], stage_.buckets[b].parameter)) {
+      return Internal("gathers bytes that are no bucket's parameters");
+    }
+    State& state = states_[b];
+    if (state.updates == 0 || state.gathered) {
+      return Internal("the parameters of bucket.{} are whole: nothing to gather", b);
+    }
+    if (!(instruction.group == stage_.buckets[b].reduce)) {
+      return Internal("gathers bucket.{} over {}, its shards lie over {}", b, instruction.group.ToString(),
+                      stage_.buckets[b].reduce.ToString());
+    }
+    state.gathered = true;
+    return absl::OkStatus();
+  }
+
+  // Gradients of this bucket, whole sums: all of them, or this rank's shard.
+  absl::Status ReadsSum(const BufferRef& ref, size_t b) const {
+    const State& state = states_[b];
+    if (!state.partial.empty()) {
+      return Internal("reads the gradients of bucket.{}, which are still partial over {}", b,
+                      state.partial.ToString());
+    }
+    if (state.tie) return Internal("reads the gradients of bucket.{} before they are summed over the tie", b);
+    const Bucket& bucket = stage_.buckets[b];
+    if (SamePlace(ref, Shard(bucket.gradient, state.scattered ? bucket.shards : 1, bucket.reduce))) {
+      return absl::OkStatus();
+    }
+    return Internal("reads {} gradients of bucket.{} at {}, not {}", ref.elements, b, ref.offset,
+                    state.scattered ? "its shard" : "all of them");
+  }
+
+  absl::Status Squares(const Instruction& instruction) {
+    if (instruction.inputs.size() != 1 || instruction.outputs.size() != 1) return Internal("takes one buffer");
+    const size_t b = Find(instruction.inputs[0], &Bucket::gradient);
+    if (b == stage_.buckets.size()) return Internal("reads bytes that are no bucket's gradients");
+    RETURN_IF_ERROR(ReadsSum(instruction.inputs[0], b));
+    if (!stage_.buckets[b].owned) return Internal("bucket.{} is counted by the stage that owns it", b);
+    if (states_[b].squares++ > 0) return Internal("bucket.{} is counted twice in the norm", b);
+    const AxisSet repeated = Minus(copies_[b], states_[b].scattered ? stage_.buckets[b].reduce : AxisSet());
+    if (!(instruction.only_first == repeated)) {
+      return Internal("bucket.{} is repeated over {}, but counted on the first of {}", b, repeated.ToString(),
+                      instruction.only_first.ToString());
+    }
+    BufferRef norm = stage_.scalars;
+    norm.offset += SizeOf(DType::kF64);
+    norm.elements = 1;
+    if (!SamePlace(instruction.outputs[0], norm) || instruction.accumulate != 1) {
+      return Internal("does not add to the norm");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Clip(const Instruction& instruction) {
+    if (instruction.inputs.size() != 1 || !SamePlace(instruction.inputs[0], stage_.scalars) ||
+        instruction.outputs.size() != 1 || !SamePlace(instruction.outputs[0], stage_.control)) {
+      return Internal("is not from the scalars to the control block");
+    }
+    if (clipped_) return Internal("the clip factor is computed twice");
+    for (size_t b = 0; b < stage_.buckets.size(); ++b) {
+      if (stage_.buckets[b].owned && states_[b].squares == 0) {
+        return Internal("the norm is read before that of bucket.{} is in it", b);
+      }
+    }
+    if (plan_.mesh.world() > 1 && scalars_summed_ == 0) return Internal("the norm is read before it is summed");
+    clipped_ = true;
+    return absl::OkStatus();
+  }
+
+  absl::Status Update(const Instruction& instruction) {
+    if (instruction.inputs.size() != 5) return Internal("takes {} buffers, not 5", instruction.inputs.size());
+    const size_t b = Find(instruction.inputs[1], &Bucket::gradient);
+    if (b == stage_.buckets.size()) return Internal("reads bytes that are no bucket's gradients");
+    RETURN_IF_ERROR(ReadsSum(instruction.inputs[1], b));
+    if (!clipped_) return Internal("runs before the clip factor is known");
+    const Bucket& bucket = stage_.buckets[b];
+    State& state = states_[b];
+    if (state.updates++ > 0) return Internal("bucket.{} is updated twice", b);
+    state.gathered = bucket.shards == 1;
+    const BufferRef parameter = Shard(bucket.parameter, bucket.shards, bucket.reduce);
+    const bool own_master = bucket.master.elements > 0;
+    const BufferRef& weights = own_master ? bucket.master : parameter;
+    std::vector<const BufferRef*> inputs = {&weights, &instruction.inputs[1], &bucket.moment1, &bucket.moment2,
+                                            &stage_.control};
+    std::vector<const BufferRef*> outputs = {&weights, &bucket.moment1, &bucket.moment2};
+    if (own_master) outputs.push_back(&parameter);
+    const auto same = [](const std::vector<BufferRef>& have, const std::vector<const BufferRef*>& want) {
+      return std::equal(have.begin(), have.end(), want.begin(), want.end(),
+                        [](const BufferRef& a, const BufferRef* w) { return SamePlace(a, *w); });
+    };
+    if (same(instruction.inputs, inputs) && same(instruction.outputs, outputs)) return absl::OkStatus();
+    return Internal("does not update the weights and moments of bucket.{}", b);
+  }
+
+  absl::Status Finish() const {
+    for (size_t b = 0; b < stage_.buckets.size(); ++b) {
+      const State& state = states_[b];
+      if (stage_.buckets[b].owned && state.squares == 0) return Internal("{} is not in the norm", Name(b));
+      if (state.updates == 0) return Internal("{} is never updated", Name(b));
+      if (!state.gathered) {
+        return Internal("{} is updated in {} shards that are never gathered", Name(b), stage_.buckets[b].shards);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const Plan& plan_;
+  const std::int32_t index_;
+  const StagePlan& stage_;
+  std::vector<State> states_;   // by bucket
+  std::vector<AxisSet> copies_; // by bucket: active axes on which its parameters are repeated
+  int scalars_summed_ = 0;
+  bool clipped_ = false;
+};
+
+// The loss is added in by the first rank of every axis that repeats it, and by all of those that hold a part of it.
+absl::Status LossCountedOnce(const Plan& plan, std::int32_t stage, const Segment& segment) {
+  for (size_t i = 0; i < segment.instructions.size(); ++i) {
+    const Instruction& instruction = segment.instructions[i];
+    AxisSet repeated;
+    for (const BufferRef& output : instruction.outputs) {
+      if (output.value < 0) continue;
+      const LocalValue& value = ValueOf(plan, output);
+      if (value.kind != graph::ValueKind::kAccumulator || value.parameter >= 0) continue;
+      for (Axis axis : graph::kAxes) {
+        if (value.layout.At(axis).replicated()) repeated = repeated | AxisSet::Of(axis);
+      }
+    }
+    repeated = plan.mesh.Active(repeated);
+    if (instruction.only_first == repeated) continue;
+    return Internal("{} runs on the first rank of {}, but what it adds to is repeated over {}",
+                    InstructionName(stage, segment, i), instruction.only_first.ToString(), repeated.ToString());
+  }
+  return absl::OkStatus();
+}
+
+// Every gradient of the stage's buckets is added to by its backward passes.
+absl::Status GradientsMade(const Plan& plan, std::int32_t index) {
+  const StagePlan& stage = plan.stages[static_cast<size_t>(index)];
+  absl::flat_hash_set<std::int32_t> made;
+  for (const Chunk& chunk : stage.chunks) {
+    for (const Instruction& instruction : stage.segments[static_cast<size_t>(chunk.backward)].instructions) {
+      for (const BufferRef& output : instruction.outputs) made.insert(output.value);
+    }
+  }
+  for (const Bucket& bucket : stage.buckets) {
+    for (const Bucket::Item& item : bucket.items) {
+      const PlanParameter& parameter = plan.parameters[static_cast<size_t>(item.parameter)];
+      if (!made.contains(parameter.gradient)) {
+        return Internal("stage {}: no backward pass makes the gradient of {}", index, parameter.name);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EvaluationLossSummed(const Plan& plan, std::int32_t index) {
+  const StagePlan& stage = plan.stages[static_cast<size_t>(index)];
+  const Segment& end = stage.segments[static_cast<size_t>(stage.evaluate_end)];
+  const std::int64_t sums = std::count_if(end.instructions.begin(), end.instructions.end(), [&](const auto& i) {
+    return i.collective == Collective::kAllReduce && i.group == AxisSet::World() && i.inputs.size() == 1 &&
+           SamePlace(i.inputs[0], stage.scalars);
+  });
+  const std::int64_t wanted = plan.mesh.world() > 1 ? 1 : 0;
+  if (sums == wanted && end.instructions.size() == static_cast<size_t>(wanted)) return absl::OkStatus();
+  return Internal("stage {} {} sums the loss over the world {} times, not {}", index, end.name, sums, wanted);
+}
+
+}  // namespace
+
+absl::Status VerifyGradients(const Plan& plan) {
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const std::int32_t index = static_cast<std::int32_t>(s);
+    const StagePlan& stage = plan.stages[s];
+    if (Trains(stage)) {
+      RETURN_IF_ERROR(GradientsMade(plan, index));
+      RETURN_IF_ERROR(UpdateVerifier(plan, index).Run());
+    }
+    for (const Segment& segment : stage.segments) {
+      if (segment.chunk >= 0) RETURN_IF_ERROR(LossCountedOnce(plan, index, segment));
+    }
+    RETURN_IF_ERROR(EvaluationLossSummed(plan, index));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace engine::plan

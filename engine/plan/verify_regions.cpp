@@ -1,0 +1,81 @@
+#include "engine/plan/verify_regions.h"
+
+#include <algorithm>
+
+#include "engine/base/status.h"
+
+namespace engine::plan {
+
+absl::StatusOr<PipelineBuffers> PipelineBuffersOf(const Plan& plan, ProgramId id) {
+  RETURN_IF_ERROR(ProgramWellFormed(plan, id));
+  PipelineBuffers buffers;
+  const Program& program = ProgramOf(plan, id);
+  for (size_t i = 0; i < program.size(); ++i) {
+    const Step& step = program[i];
+    if (step.kind == StepKind::kRun) continue;
+    auto& places = step.kind == StepKind::kSend ? buffers.send : buffers.receive;
+    const auto [it, fresh] = places.try_emplace(step.transfer, step.buffer);
+    if (!fresh && (it->second.offset != step.buffer.offset || it->second.in_slot != step.buffer.in_slot)) {
+      return Internal("{} uses the buffer at {}, other microbatches of this transfer the one at {}",
+                      StepName(plan, id, i), step.buffer.offset, it->second.offset);
+    }
+  }
+  return buffers;
+}
+
+absl::StatusOr<Regions> Regions::Of(const Plan& plan, ProgramId id) {
+  Regions result;
+  std::vector<Region>& regions = result.regions_;
+  const StagePlan& stage = plan.stages[static_cast<size_t>(id.stage)];
+  const auto add = [&](const BufferRef& buffer, std::string name) {
+    if (buffer.elements > 0) regions.push_back({buffer.offset, buffer.offset + buffer.bytes(), std::move(name)});
+  };
+  for (size_t b = 0; b < stage.buckets.size(); ++b) {
+    const Bucket& bucket = stage.buckets[b];
+    add(bucket.parameter, fmt::format("bucket.{} parameters", b));
+    add(bucket.gradient, fmt::format("bucket.{} gradients", b));
+    add(bucket.master, fmt::format("bucket.{} master weights", b));
+    add(bucket.moment1, fmt::format("bucket.{} first moments", b));
+    add(bucket.moment2, fmt::format("bucket.{} second moments", b));
+  }
+  add(stage.scalars, "scalars");
+  add(stage.control, "control");
+  for (const Chunk& chunk : stage.chunks) {
+    if (id.evaluate) {
+      for (const BufferRef& input : chunk.evaluation_inputs) add(input, NameOf(plan, input.value));
+    } else if (chunk.slots * chunk.slot_bytes > 0) {
+      regions.push_back({chunk.slot_base, chunk.slot_base + chunk.slots * chunk.slot_bytes,
+                         fmt::format("slots of chunk {}", chunk.index)});
+    }
+  }
+  ASSIGN_OR_RETURN(const PipelineBuffers buffers, PipelineBuffersOf(plan, id));
+  for (const auto* places : {&buffers.send, &buffers.receive}) {
+    for (const auto& [transfer, buffer] : *places) {
+      if (buffer.in_slot) continue;
+      add(buffer, fmt::format("{} buffer of {}", places == &buffers.send ? "send" : "receive",
+                              NameOf(plan, plan.transfers[static_cast<size_t>(transfer)].value)));
+    }
+  }
+  std::sort(regions.begin(), regions.end(), [](const Region& a, const Region& b) { return a.begin < b.begin; });
+  for (size_t r = 0; r < regions.size(); ++r) {
+    if (regions[r].begin < 0 || regions[r].end > stage.arena_bytes) {
+      return Internal("stage {}: {} at [{}, {}) is outside of the arena of {} bytes", id.stage, regions[r].name,
+                      regions[r].begin, regions[r].end, stage.arena_bytes);
+    }
+    if (r > 0 && regions[r].begin < regions[r - 1].end) {
+      return Internal("stage {}: {} at [{}, {}) overlaps {} at [{}, {})", id.stage, regions[r].name, regions[r].begin,
+                      regions[r].end, regions[r - 1].name, regions[r - 1].begin, regions[r - 1].end);
+    }
+  }
+  return result;
+}
+
+const Region* Regions::Overlapping(std::int64_t begin, std::int64_t end) const {
+  const auto after = std::lower_bound(regions_.begin(), regions_.end(), end,
+                                      [](const Region& region, std::int64_t at) { return region.begin < at; });
+  if (after == regions_.begin()) return nullptr;
+  const Region& last = *std::prev(after);
+  return last.end > begin ? &last : nullptr;
+}
+
+}  // namespace engine::plan

@@ -1,0 +1,396 @@
+#include <absl/container/flat_hash_map.h>
+
+#include <map>
+
+#include "engine/graph/op.h"
+#include "engine/plan/verify.h"
+#include "engine/plan/verify_regions.h"
+
+namespace engine::plan {
+namespace {
+
+using graph::ValueKind;
+
+constexpr std::int32_t kScratch = -2;
+constexpr std::int32_t kBefore = -1;  // written before the segment
+
+// What bytes hold, by ranges: of the arena, or of the microbatch's slot.
+class Contents {
+ public:
+  struct Cell {
+    std::int64_t end = 0;
+    std::int32_t value = -1;  // or kScratch
+    std::int32_t writer = kBefore;
+  };
+
+  void Write(std::int64_t begin, std::int64_t end, std::int32_t value, std::int32_t writer) {
+    auto it = cells_.lower_bound(begin);
+    if (it != cells_.begin()) {
+      const auto before = std::prev(it);
+      if (before->second.end > end) cells_[end] = before->second;
+      if (before->second.end > begin) before->second.end = begin;
+    }
+    while (it != cells_.end() && it->first < end) {
+      if (it->second.end > end) cells_[end] = it->second;
+      it = cells_.erase(it);
+    }
+    cells_[begin] = {end, value, writer};
+  }
+
+  // Null if [begin, end) is exactly one cell that holds `value`; else the first foreign writer, or why not.
+  struct Finding {
+    bool ok = false;
+    bool overwritten = false;
+    Cell by;
+  };
+  Finding Holds(std::int64_t begin, std::int64_t end, std::int32_t value) const {
+    auto it = cells_.upper_bound(begin);
+    if (it != cells_.begin()) --it;
+    Finding finding;
+    for (; it != cells_.end() && it->first < end; ++it) {
+      if (it->second.end <= begin) continue;
+      if (it->first <= begin && it->second.end >= end && it->second.value == value) return {.ok = true, .by = {}};
+      if (it->second.value != value && !finding.overwritten) finding = {false, true, it->second};
+    }
+    return finding;
+  }
+
+ private:
+  std::map<std::int64_t, Cell> cells_;
+};
+
+std::int64_t End(const BufferRef& ref) { return ref.offset + ref.bytes(); }
+
+bool Overlap(const BufferRef& a, const BufferRef& b) {
+  return a.in_slot == b.in_slot && a.offset < End(b) && b.offset < End(a);
+}
+
+// Checks one stage: its training segments chunk by chunk, its evaluation, and the flat segments.
+class SegmentVerifier {
+ public:
+  SegmentVerifier(const Plan& plan, std::int32_t index)
+      : plan_(plan), index_(index), stage_(plan.stages[static_cast<size_t>(index)]) {}
+
+  absl::Status Run() {
+    RETURN_IF_ERROR(MapPersistent());
+    if (Trains(stage_)) {
+      RETURN_IF_ERROR(Enter(false));
+      for (const Chunk& chunk : stage_.chunks) RETURN_IF_ERROR(Training(chunk));
+      RETURN_IF_ERROR(Begin(SegmentAt(stage_.begin), /*training=*/true));
+      RETURN_IF_ERROR(FlatRefs(SegmentAt(stage_.update)));
+    }
+    RETURN_IF_ERROR(Enter(true));
+    for (const Chunk& chunk : stage_.chunks) RETURN_IF_ERROR(Evaluation(chunk));
+    return Begin(SegmentAt(stage_.evaluate_begin), /*training=*/false);
+  }
+
+ private:
+  const Segment& SegmentAt(std::int32_t index) const { return stage_.segments[static_cast<size_t>(index)]; }
+
+  // Parameters and accumulators, by value.
+  absl::Status MapPersistent() {
+    absl::flat_hash_map<std::int32_t, BufferRef> parameter_at;
+    for (const Bucket& bucket : stage_.buckets) {
+      for (const Bucket::Item& item : bucket.items) {
+        const PlanParameter& parameter = plan_.parameters[static_cast<size_t>(item.parameter)];
+        BufferRef ref = bucket.parameter;
+        ref.offset += item.offset_elements * SizeOf(ref.dtype);
+        ref.elements = item.elements;
+        parameter_at[item.parameter] = ref;
+        if (parameter.gradient < 0) continue;
+        ref = bucket.gradient;
+        ref.offset += item.offset_elements * SizeOf(ref.dtype);
+        ref.elements = item.elements;
+        persistent_[parameter.gradient] = ref;
+      }
+    }
+    for (size_t v = 0; v < plan_.values.size(); ++v) {
+      const LocalValue& value = plan_.values[v];
+      const std::int32_t id = static_cast<std::int32_t>(v);
+      if (value.kind == ValueKind::kParameter) {
+        if (const auto it = parameter_at.find(value.parameter); it != parameter_at.end()) persistent_[id] = it->second;
+      } else if (value.kind == ValueKind::kAccumulator && value.parameter < 0) {
+        persistent_[id] = stage_.scalars;
+        persistent_[id].elements = 1;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Enter(bool evaluate) {
+    ASSIGN_OR_RETURN(regions_, Regions::Of(plan_, {index_, evaluate}));
+    ASSIGN_OR_RETURN(buffers_, PipelineBuffersOf(plan_, {index_, evaluate}));
+    return absl::OkStatus();
+  }
+
+  absl::Status Fill(const Chunk& chunk, const BufferRef& ref) {
+    RETURN_IF_ERROR(Sizes(ref));
+    if (ref.in_slot && (ref.offset < 0 || End(ref) > chunk.slot_bytes)) {
+      return Internal("stage {} chunk {}: {} is put at slot+[{}, {}), but a slot has {} bytes", index_, chunk.index,
+                      NameOf(plan_, ref.value), ref.offset, End(ref), chunk.slot_bytes);
+    }
+    (ref.in_slot ? slot_ : arena_).Write(ref.offset, End(ref), ref.value, kBefore);
+    return absl::OkStatus();
+  }
+
+  // Values that the pipeline brings before the segment runs.
+  absl::Status Received(const Chunk& chunk, bool backward) {
+    for (const auto& [t, ref] : buffers_.receive) {
+      const Transfer& transfer = plan_.transfers[static_cast<size_t>(t)];
+      if (transfer.to_chunk != chunk.index || IsBackward(transfer) != backward) continue;
+      RETURN_IF_ERROR(Fill(chunk, ref));
+    }
+    return absl::OkStatus();
+  }
+
+  // Values that the pipeline takes after the segment ran.
+  absl::Status Sent(const Chunk& chunk, bool backward, const Segment& segment) const {
+    for (const auto& [t, ref] : buffers_.send) {
+      const Transfer& transfer = plan_.transfers[static_cast<size_t>(t)];
+      if (transfer.from_chunk != chunk.index || IsBackward(transfer) != backward) continue;
+      RETURN_IF_ERROR(Find(ref, transfer.value, segment, fmt::format("stage {}: the send after {}", index_, segment.name)));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Training(const Chunk& chunk) {
+    slot_ = {};
+    arena_ = {};
+    for (const BufferRef& input : chunk.inputs) RETURN_IF_ERROR(Fill(chunk, input));
+    RETURN_IF_ERROR(Received(chunk, false));
+    const Segment& forward = SegmentAt(chunk.forward);
+    RETURN_IF_ERROR(Walk(forward, chunk.slot_bytes));
+    RETURN_IF_ERROR(Sent(chunk, false, forward));
+    arena_ = {};  // other segments run in between; only the slot is this microbatch's
+    RETURN_IF_ERROR(Received(chunk, true));
+    const Segment& backward = SegmentAt(chunk.backward);
+    RETURN_IF_ERROR(Walk(backward, chunk.slot_bytes));
+    return Sent(chunk, true, backward);
+  }
+
+  absl::Status Evaluation(const Chunk& chunk) {
+    slot_ = {};
+    arena_ = {};
+    for (const BufferRef& input : chunk.evaluation_inputs) RETURN_IF_ERROR(Fill(chunk, input));
+    RETURN_IF_ERROR(Received(chunk, false));
+    const Segment& segment = SegmentAt(chunk.evaluate);
+    RETURN_IF_ERROR(Walk(segment, 0));
+    RETURN_IF_ERROR(Sent(chunk, false, segment));
+    if (!chunk.has_head || plan_.logits_buffer.elements == 0) return absl::OkStatus();
+    return Find(plan_.logits_buffer, plan_.logits_buffer.value, segment,
+                fmt::format("stage {}: the reader of the logits after {}", index_, segment.name));
+  }
+
+  // Whether the value is where the reader looks for it.
+  absl::Status Find(const BufferRef& ref, std::int32_t value, const Segment& segment, const std::string& reader) const {
+    const Contents::Finding finding = (ref.in_slot ? slot_ : arena_).Holds(ref.offset, End(ref), value);
+    if (finding.ok) return absl::OkStatus();
+    if (!finding.overwritten) {
+      return Internal("{} reads {} at {}{} before it is written", reader, NameOf(plan_, value),
+                      ref.in_slot ? "slot+" : "", ref.offset);
+    }
+    const std::string by = finding.by.writer == kBefore
+                               ? NameOf(plan_, finding.by.value)
+                               : fmt::format("{} #{} {}", segment.name, finding.by.writer,
+                                             WrittenBy(segment, finding.by));
+    return Internal("{} reads {} at {}{}, whose bytes hold what {} left", reader, NameOf(plan_, value),
+                    ref.in_slot ? "slot+" : "", ref.offset, by);
+  }
+
+  std::string WrittenBy(const Segment& segment, const Contents::Cell& cell) const {
+    // A slot's cells may be the forward segment's; its instruction is then not in this one.
+    const size_t writer = static_cast<size_t>(cell.writer);
+    if (cell.value == kScratch) return "(scratch)";
+    return writer < segment.instructions.size() && Writes(segment.instructions[writer], cell.value)
+               ? segment.instructions[writer].name
+               : NameOf(plan_, cell.value);
+  }
+
+  static bool Writes(const Instruction& instruction, std::int32_t value) {
+    for (const BufferRef& output : instruction.outputs) {
+      if (output.value == value) return true;
+    }
+    return false;
+  }
+
+  absl::Status Walk(const Segment& segment, std::int64_t slot_bytes) {
+    for (size_t i = 0; i < segment.instructions.size(); ++i) {
+      const absl::Status status = Step(segment, i, slot_bytes);
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Step(const Segment& segment, size_t i, std::int64_t slot_bytes) {
+    const Instruction& instruction = segment.instructions[i];
+    const auto name = [&] { return InstructionName(index_, segment, i); };
+    for (const BufferRef& input : instruction.inputs) {
+      if (const auto status = Sizes(input); !status.ok()) return WithContext(status, name());
+      const ValueKind kind = ValueOf(plan_, input).kind;
+      if (kind == ValueKind::kAccumulator) return Internal("{} reads the sum {} in a microbatch", name(), NameOf(plan_, input.value));
+      if (kind != ValueKind::kParameter) {
+        // The name is only needed where the value is not found.
+        if (!(input.in_slot ? slot_ : arena_).Holds(input.offset, End(input), input.value).ok) {
+          return Find(input, input.value, segment, name());
+        }
+      } else if (const auto status = AtItsPlace(input); !status.ok()) {
+        return WithContext(status, name());
+      }
+    }
+    if (const auto status = Apart(instruction); !status.ok()) return WithContext(status, name());
+    const std::int32_t writer = static_cast<std::int32_t>(i);
+    for (size_t k = 0; k < instruction.outputs.size(); ++k) {
+      const BufferRef& output = instruction.outputs[k];
+      if (const auto status = MayWrite(instruction, k, slot_bytes); !status.ok()) return WithContext(status, name());
+      (output.in_slot ? slot_ : arena_).Write(output.offset, End(output), output.value, writer);
+    }
+    if (instruction.scratch.elements == 0) return absl::OkStatus();
+    if (const auto status = IsTransient(instruction.scratch, "its scratch"); !status.ok()) {
+      return WithContext(status, name());
+    }
+    arena_.Write(instruction.scratch.offset, End(instruction.scratch), kScratch, writer);
+    return absl::OkStatus();
+  }
+
+  absl::Status Sizes(const BufferRef& ref) const {
+    if (ref.value < 0) return Internal("takes a buffer that is no tensor");
+    const LocalValue& value = ValueOf(plan_, ref);
+    if (ref.elements == value.local.elements() && ref.dtype == value.dtype) return absl::OkStatus();
+    return Internal("{} is {}{} on a rank, its buffer {}[{}]", value.name, Name(value.dtype), value.local.ToString(),
+                    Name(ref.dtype), ref.elements);
+  }
+
+  absl::Status AtItsPlace(const BufferRef& ref) const {
+    const auto it = persistent_.find(ref.value);
+    if (it == persistent_.end()) return Internal("{} is not held by stage {}", NameOf(plan_, ref.value), index_);
+    const BufferRef& place = it->second;
+    if (!ref.in_slot && ref.shard_axes.empty() && place.offset == ref.offset && place.elements == ref.elements &&
+        place.dtype == ref.dtype) {
+      return absl::OkStatus();
+    }
+    return Internal("{} lies at {}, not at {}", NameOf(plan_, ref.value), place.offset, ref.offset);
+  }
+
+  // Outputs and scratch share no bytes with each other or with inputs, but for what the op does in place.
+  absl::Status Apart(const Instruction& instruction) const {
+    const auto clash = [&](const BufferRef& a, const BufferRef& b) {
+      return Internal("{} at {}{} overlaps {} at {}{}", NameOrScratch(a), a.in_slot ? "slot+" : "", a.offset,
+                      NameOrScratch(b), b.in_slot ? "slot+" : "", b.offset);
+    };
+    for (size_t k = 0; k < instruction.outputs.size(); ++k) {
+      const BufferRef& output = instruction.outputs[k];
+      for (size_t i = 0; i < instruction.inputs.size(); ++i) {
+        if (!Overlap(output, instruction.inputs[i])) continue;
+        const bool in_place = k == 0 && instruction.op != nullptr &&
+                              instruction.op->in_place_input == static_cast<int>(i) &&
+                              output.offset == instruction.inputs[i].offset &&
+                              output.bytes() == instruction.inputs[i].bytes();
+        if (!in_place) return clash(output, instruction.inputs[i]);
+      }
+      for (size_t other = 0; other < k; ++other) {
+        if (Overlap(output, instruction.outputs[other])) return clash(output, instruction.outputs[other]);
+      }
+    }
+    if (instruction.scratch.elements == 0) return absl::OkStatus();
+    for (const auto* refs : {&instruction.inputs, &instruction.outputs}) {
+      for (const BufferRef& ref : *refs) {
+        if (Overlap(instruction.scratch, ref)) return clash(instruction.scratch, ref);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  std::string NameOrScratch(const BufferRef& ref) const {
+    return ref.value < 0 ? "its scratch" : NameOf(plan_, ref.value);
+  }
+
+  // Accumulators at their place, and only by adding; slots within their bytes; send buffers whole; else transients.
+  absl::Status MayWrite(const Instruction& instruction, size_t k, std::int64_t slot_bytes) const {
+    const BufferRef& output = instruction.outputs[k];
+    RETURN_IF_ERROR(Sizes(output));
+    const LocalValue& value = ValueOf(plan_, output);
+    const bool adds = ((instruction.accumulate >> k) & 1U) != 0;
+    if (value.kind == ValueKind::kAccumulator) {
+      const bool can = instruction.op != nullptr && ((instruction.op->accumulates >> k) & 1U) != 0;
+      if (!adds || !can) return Internal("overwrites the sum {}", value.name);
+      return AtItsPlace(output);
+    }
+    if (adds) return Internal("adds to {}, which is no sum", value.name);
+    if (value.kind != ValueKind::kActivation) return Internal("writes {}, which is no activation", value.name);
+    if (output.in_slot) {
+      if (output.offset >= 0 && End(output) <= slot_bytes) return absl::OkStatus();
+      return Internal("writes {} at slot+[{}, {}), but a slot has {} bytes", value.name, output.offset, End(output),
+                      slot_bytes);
+    }
+    for (const auto& [t, ref] : buffers_.send) {
+      const bool mine = plan_.transfers[static_cast<size_t>(t)].value == output.value;
+      if (mine && ref.offset == output.offset && ref.bytes() == output.bytes()) return absl::OkStatus();
+    }
+    return IsTransient(output, value.name);
+  }
+
+  absl::Status IsTransient(const BufferRef& ref, const std::string& what) const {
+    if (ref.offset < 0 || ref.in_slot || End(ref) > stage_.arena_bytes) {
+      return Internal("writes {} at [{}, {}), outside of the arena of {} bytes", what, ref.offset, End(ref),
+                      stage_.arena_bytes);
+    }
+    const Region* region = regions_.Overlapping(ref.offset, End(ref));
+    if (region == nullptr) return absl::OkStatus();
+    return Internal("writes {} at [{}, {}), which overlaps {} at [{}, {})", what, ref.offset, End(ref), region->name,
+                    region->begin, region->end);
+  }
+
+  // The start of an iteration sets every sum to zero.
+  absl::Status Begin(const Segment& segment, bool training) const {
+    const auto zeroed = [&](const BufferRef& buffer) {
+      for (const Instruction& instruction : segment.instructions) {
+        if (instruction.kernel != "zero" || instruction.outputs.size() != 1) continue;
+        const BufferRef& output = instruction.outputs[0];
+        if (output.offset == buffer.offset && output.bytes() == buffer.bytes() && output.shard_axes.empty()) return true;
+      }
+      return false;
+    };
+    if (!zeroed(stage_.scalars)) return Internal("stage {} {} does not zero the scalars", index_, segment.name);
+    for (size_t b = 0; training && b < stage_.buckets.size(); ++b) {
+      if (!zeroed(stage_.buckets[b].gradient)) {
+        return Internal("stage {} {} does not zero the gradients of bucket.{}", index_, segment.name, b);
+      }
+    }
+    return FlatRefs(segment);
+  }
+
+  // Flat buffers lie in the arena, all their shards included.
+  absl::Status FlatRefs(const Segment& segment) const {
+    for (size_t i = 0; i < segment.instructions.size(); ++i) {
+      for (const auto* refs : {&segment.instructions[i].inputs, &segment.instructions[i].outputs}) {
+        for (const BufferRef& ref : *refs) {
+          const std::int64_t last = ref.shard_axes.empty() ? 0 : plan_.mesh.GroupSize(ref.shard_axes) - 1;
+          if (ref.offset >= 0 && !ref.in_slot && End(ref) + last * ref.shard_stride <= stage_.arena_bytes) continue;
+          return Internal("{} reaches outside of the arena of {} bytes", InstructionName(index_, segment, i),
+                          stage_.arena_bytes);
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const Plan& plan_;
+  const std::int32_t index_;
+  const StagePlan& stage_;
+  absl::flat_hash_map<std::int32_t, BufferRef> persistent_;
+  Regions regions_;
+  PipelineBuffers buffers_;
+  Contents slot_;
+  Contents arena_;
+};
+
+}  // namespace
+
+absl::Status VerifySegments(const Plan& plan) {
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    RETURN_IF_ERROR(SegmentVerifier(plan, static_cast<std::int32_t>(s)).Run());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace engine::plan

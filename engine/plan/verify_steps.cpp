@@ -1,0 +1,301 @@
+#include <absl/container/flat_hash_map.h>
+
+#include <algorithm>
+#include <array>
+
+#include "engine/plan/verify.h"
+#include "engine/plan/verify_text.h"
+
+namespace engine::plan {
+namespace {
+
+// One stage's program. What a turn reads and writes at its borders is known from the transfers of its chunk; that its
+// segment does so at these places is what VerifySegments shows.
+class StepVerifier {
+ public:
+  StepVerifier(const Plan& plan, ProgramId id)
+      : plan_(plan),
+        id_(id),
+        stage_(plan.stages[static_cast<size_t>(id.stage)]),
+        program_(ProgramOf(plan, id)) {}
+
+  absl::Status Run() {
+    RETURN_IF_ERROR(ProgramWellFormed(plan_, id_));
+    Clocks();
+    CollectPlaces();
+    for (const Chunk& chunk : stage_.chunks) {
+      ChunkState& state = chunks_[chunk.index];
+      state.holder.assign(static_cast<size_t>(chunk.slots), -1);
+      state.released.assign(static_cast<size_t>(chunk.slots), -1);
+      state.done.assign(static_cast<size_t>(plan_.microbatches), 0);
+    }
+    for (size_t i = 0; i < program_.size(); ++i) {
+      const Step& step = program_[i];
+      switch (step.kind) {
+        case StepKind::kRun:
+          RETURN_IF_ERROR(RunStep(i));
+          break;
+        case StepKind::kSend:
+          RETURN_IF_ERROR(Send(i));
+          break;
+        case StepKind::kReceive:
+          RETURN_IF_ERROR(Receive(i));
+          break;
+      }
+    }
+    return Finish();
+  }
+
+ private:
+  struct ChunkState {
+    std::vector<std::int32_t> holder;    // microbatch in each slot; −1: free
+    std::vector<std::int32_t> released;  // step of the backward pass that last gave the slot back
+    std::vector<int> done;               // by microbatch: 1 after forward, 2 after backward
+  };
+  struct SendState {
+    std::int32_t microbatch = -1;  // in the buffer
+    std::int32_t writer = -1;      // step
+    std::int32_t sent = -1;        // step; −1: still to be sent
+  };
+  struct ReceiveState {
+    std::int32_t microbatch = -1;
+    std::int32_t received = -1;  // step
+    std::int32_t reader = -1;    // last step that read it; −1: none yet
+  };
+
+  template <typename Index>
+  std::string Name(Index step) const {
+    return StepName(plan_, id_, static_cast<size_t>(step));
+  }
+  const Transfer& TransferAt(std::int32_t t) const { return plan_.transfers[static_cast<size_t>(t)]; }
+
+  // clock_[i][s]: 1 + the last step of stream s that has completed when step i has.
+  void Clocks() {
+    clock_.resize(program_.size());
+    std::array<std::int32_t, kStreams> last;
+    last.fill(-1);
+    const auto join = [&](size_t into, std::int32_t from) {
+      for (size_t s = 0; s < kStreams; ++s) {
+        clock_[into][s] = std::max(clock_[into][s], clock_[static_cast<size_t>(from)][s]);
+      }
+    };
+    for (size_t i = 0; i < program_.size(); ++i) {
+      clock_[i].fill(0);
+      const size_t stream = static_cast<size_t>(program_[i].stream);
+      if (last[stream] >= 0) join(i, last[stream]);
+      for (std::int32_t wait : program_[i].waits) join(i, wait);
+      clock_[i][stream] = static_cast<std::int32_t>(i) + 1;
+      last[stream] = static_cast<std::int32_t>(i);
+    }
+  }
+
+  // Whether step `first` has completed before step `then` starts, by this stage's streams and waits alone.
+  bool Before(std::int32_t first, size_t then) const {
+    return clock_[then][static_cast<size_t>(program_[static_cast<size_t>(first)].stream)] > first;
+  }
+
+  // Transfers of this program at the border of each chunk.
+  void CollectPlaces() {
+    for (const Step& step : program_) {
+      if (step.kind == StepKind::kSend) {
+        if (sends_.try_emplace(step.transfer).second) sent_by_[TransferAt(step.transfer).from_chunk].push_back(step.transfer);
+      } else if (step.kind == StepKind::kReceive) {
+        if (in_slot_.try_emplace(step.transfer, step.buffer.in_slot).second) {
+          received_by_[TransferAt(step.transfer).to_chunk].push_back(step.transfer);
+        }
+      }
+    }
+  }
+
+  absl::Status RunStep(size_t i) {
+    const Step& step = program_[i];
+    const bool first = i == 0;
+    const bool last = i + 1 == program_.size();
+    const std::int32_t expected_first = id_.evaluate ? stage_.evaluate_begin : stage_.begin;
+    const std::int32_t expected_last = id_.evaluate ? stage_.evaluate_end : stage_.update;
+    if (first != (step.segment == expected_first) || last != (step.segment == expected_last)) {
+      return Internal("{}: a program starts with {} and ends with {}, each once", Name(i),
+                      SegmentName(expected_first), SegmentName(expected_last));
+    }
+    if (first || last) return absl::OkStatus();
+    const Segment& segment = stage_.segments[static_cast<size_t>(step.segment)];
+    const auto chunk = std::find_if(stage_.chunks.begin(), stage_.chunks.end(),
+                                    [&](const Chunk& c) { return c.index == segment.chunk; });
+    if (chunk == stage_.chunks.end() || step.chunk != chunk->index) {
+      return Internal("{} runs a segment of chunk {} for chunk {}", Name(i), segment.chunk,
+                      step.chunk);
+    }
+    const bool backward = !id_.evaluate && step.segment == chunk->backward;
+    const std::int32_t wanted = id_.evaluate ? chunk->evaluate : backward ? chunk->backward : chunk->forward;
+    if (step.segment != wanted) return Internal("{} does not belong here", Name(i));
+    RETURN_IF_ERROR(Turn(i, backward));
+    RETURN_IF_ERROR(Reads(i, backward));
+    return Writes(i, backward);
+  }
+
+  std::string SegmentName(std::int32_t segment) const {
+    return segment < 0 ? "nothing" : stage_.segments[static_cast<size_t>(segment)].name;
+  }
+
+  // Order of the passes of a microbatch, and who holds the slot.
+  absl::Status Turn(size_t i, bool backward) {
+    const Step& step = program_[i];
+    ChunkState& state = chunks_.at(step.chunk);
+    int& done = state.done[static_cast<size_t>(step.microbatch)];
+    if (done != (backward ? 1 : 0)) {
+      return Internal("{}: microbatch {} {} chunk {}", Name(i), step.microbatch,
+                      done == 0 ? "has not passed forward through" : "has already passed", step.chunk);
+    }
+    ++done;
+    if (id_.evaluate) return absl::OkStatus();
+    if (step.slot < 0 || static_cast<size_t>(step.slot) >= state.holder.size()) {
+      return Internal("{} uses slot {} of {}", Name(i), step.slot, state.holder.size());
+    }
+    std::int32_t& holder = state.holder[static_cast<size_t>(step.slot)];
+    if (!backward && holder >= 0) {
+      return Internal("{} takes slot {} of chunk {}, which microbatch {} still holds",
+                      Name(i), step.slot, step.chunk, holder);
+    }
+    if (backward && holder != step.microbatch) {
+      return Internal("{} reads slot {} of chunk {}, which {}", Name(i), step.slot, step.chunk,
+                      holder < 0 ? "is free" : fmt::format("holds microbatch {}", holder));
+    }
+    holder = backward ? -1 : step.microbatch;
+    if (backward) state.released[static_cast<size_t>(step.slot)] = static_cast<std::int32_t>(i);
+    return absl::OkStatus();
+  }
+
+  absl::Status Reads(size_t i, bool backward) {
+    const Step& step = program_[i];
+    for (std::int32_t t : received_by_[step.chunk]) {
+      const bool kept = in_slot_.at(t);
+      // A backward pass also reads what its forward pass received into the slot.
+      if (IsBackward(TransferAt(t)) != backward && !(backward && kept)) continue;
+      ReceiveState& state = receives_[{t, kept ? step.slot : -1}];
+      if (state.received < 0 || state.microbatch != step.microbatch) {
+        return Internal("{} reads {}, but its buffer holds {}", Name(i),
+                        NameOf(plan_, TransferAt(t).value),
+                        state.received < 0 ? "nothing yet" : fmt::format("that of microbatch {}", state.microbatch));
+      }
+      if (!Before(state.received, i)) {
+        return Internal("{} does not wait for {}, which it reads", Name(i), Name(state.received));
+      }
+      state.reader = static_cast<std::int32_t>(i);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Writes(size_t i, bool backward) {
+    const Step& step = program_[i];
+    for (std::int32_t t : sent_by_[step.chunk]) {
+      if (IsBackward(TransferAt(t)) != backward) continue;
+      SendState& state = sends_.at(t);
+      if (state.writer >= 0 && state.sent < 0) {
+        return Internal("{} overwrites {} of microbatch {} before it is sent", Name(i),
+                        NameOf(plan_, TransferAt(t).value), state.microbatch);
+      }
+      if (state.sent >= 0 && !Before(state.sent, i)) {
+        return Internal("{} overwrites the buffer that {} sends, and does not wait for it",
+                        Name(i), Name(state.sent));
+      }
+      state.microbatch = step.microbatch;
+      state.writer = static_cast<std::int32_t>(i);
+      state.sent = -1;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Send(size_t i) {
+    const Step& step = program_[i];
+    SendState& state = sends_.at(step.transfer);
+    if (state.writer < 0 || state.microbatch != step.microbatch) {
+      return Internal("{}: its buffer holds {}", Name(i),
+                      state.writer < 0 ? "nothing yet" : fmt::format("microbatch {}", state.microbatch));
+    }
+    if (state.sent >= 0) return Internal("{} repeats {}", Name(i), Name(state.sent));
+    if (!Before(state.writer, i)) {
+      return Internal("{} does not wait for {}, which writes what it sends", Name(i),
+                      Name(state.writer));
+    }
+    state.sent = static_cast<std::int32_t>(i);
+    return absl::OkStatus();
+  }
+
+  absl::Status Receive(size_t i) {
+    const Step& step = program_[i];
+    const std::int32_t chunk = TransferAt(step.transfer).to_chunk;
+    const bool kept = step.buffer.in_slot;
+    if (kept) RETURN_IF_ERROR(ReceiveIntoSlot(i, chunk));
+    ReceiveState& state = receives_[{step.transfer, kept ? step.slot : -1}];
+    if (state.received >= 0 && state.reader < 0) {
+      return Internal("{} overwrites microbatch {}, which nothing has read", Name(i),
+                      state.microbatch);
+    }
+    if (state.received >= 0 && !Before(state.reader, i)) {
+      return Internal("{} overwrites what {} reads, and does not wait for it", Name(i),
+                      Name(state.reader));
+    }
+    state = {.microbatch = step.microbatch, .received = static_cast<std::int32_t>(i), .reader = -1};
+    return absl::OkStatus();
+  }
+
+  absl::Status ReceiveIntoSlot(size_t i, std::int32_t chunk_index) {
+    const Step& step = program_[i];
+    const auto chunk = chunks_.find(chunk_index);
+    if (chunk == chunks_.end() || step.slot < 0 || static_cast<size_t>(step.slot) >= chunk->second.holder.size()) {
+      return Internal("{} has no slot {}", Name(i), step.slot);
+    }
+    const ChunkState& state = chunk->second;
+    const std::int32_t holder = state.holder[static_cast<size_t>(step.slot)];
+    const std::int32_t released = state.released[static_cast<size_t>(step.slot)];
+    if (holder >= 0) {
+      return Internal("{} writes into slot {} of chunk {}, which microbatch {} still holds",
+                      Name(i), step.slot, chunk_index, holder);
+    }
+    if (released >= 0 && !Before(released, i)) {
+      return Internal("{} writes into the slot that {} reads, and does not wait for it",
+                      Name(i), Name(released));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Finish() const {
+    for (const auto& [chunk, state] : chunks_) {
+      for (size_t m = 0; m < state.done.size(); ++m) {
+        if (state.done[m] == (id_.evaluate ? 1 : 2)) continue;
+        return Internal("stage {} {}: microbatch {} passes chunk {} {}", id_.stage, id_.evaluate ? "evaluate" : "train", m,
+                        chunk, state.done[m] == 0 ? "never" : "forward only");
+      }
+    }
+    for (const auto& [t, state] : sends_) {
+      if (state.writer >= 0 && state.sent < 0) {
+        return Internal("{} makes {}, which is never sent", Name(state.writer), NameOf(plan_, TransferAt(t).value));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const Plan& plan_;
+  const ProgramId id_;
+  const StagePlan& stage_;
+  const Program& program_;
+  std::vector<std::array<std::int32_t, kStreams>> clock_;
+  absl::flat_hash_map<std::int32_t, ChunkState> chunks_;
+  absl::flat_hash_map<std::int32_t, SendState> sends_;                                        // by transfer
+  absl::flat_hash_map<std::pair<std::int32_t, std::int32_t>, ReceiveState> receives_;  // by transfer, slot
+  absl::flat_hash_map<std::int32_t, bool> in_slot_;                                           // by transfer received
+  absl::flat_hash_map<std::int32_t, std::vector<std::int32_t>> sent_by_, received_by_;  // transfers, by chunk
+};
+
+}  // namespace
+
+absl::Status VerifySteps(const Plan& plan) {
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const std::int32_t stage = static_cast<std::int32_t>(s);
+    if (Trains(plan.stages[s])) RETURN_IF_ERROR(StepVerifier(plan, {stage, false}).Run());
+    RETURN_IF_ERROR(StepVerifier(plan, {stage, true}).Run());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace engine::plan

@@ -1,0 +1,114 @@
+#include "engine/train/generate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "engine/base/philox.h"
+#include "engine/checkpoint/read.h"
+#include "engine/data/tokenizer.h"
+#include "engine/model/decoder.h"
+#include "engine/recipe/load.h"
+#include "engine/train/compile_recipe.h"
+#include "engine/train/state.h"
+
+namespace engine::train {
+namespace {
+
+// The checkpoint's recipe, for one sample on one rank.
+absl::StatusOr<recipe::Recipe> OneRankRecipe(const checkpoint::Reader& reader) {
+  recipe::LoadResult loaded = recipe::LoadText(reader.metadata().recipe_toml, reader.folder() + " (recipe)");
+  if (!loaded.ok()) return DataLoss("{}: the recipe in the checkpoint cannot be read", reader.folder());
+  recipe::Recipe recipe = std::move(loaded.recipe);
+  recipe.parallelism = {};
+  recipe.cluster = {};
+  recipe.training.global_batch = 1;
+  recipe.training.micro_batch = 1;
+  return recipe;
+}
+
+// Index drawn from softmax(logits / temperature) over the top_k likeliest; `uniform` in [0, 1).
+std::int32_t Draw(const std::vector<float>& logits, const GenerateOptions& options, double uniform) {
+  std::vector<std::int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto likelier = [&](std::int32_t a, std::int32_t b) {
+    return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
+  };
+  std::sort(order.begin(), order.end(), likelier);
+  if (options.temperature <= 0) return order[0];
+  if (options.top_k > 0) order.resize(std::min(order.size(), static_cast<size_t>(options.top_k)));
+  std::vector<double> weights;
+  const double highest = logits[static_cast<size_t>(order[0])];
+  for (std::int32_t token : order) {
+    weights.push_back(std::exp((logits[static_cast<size_t>(token)] - highest) / options.temperature));
+  }
+  double left = uniform * std::accumulate(weights.begin(), weights.end(), 0.0);
+  for (size_t i = 0; i < order.size(); ++i) {
+    left -= weights[i];
+    if (left < 0) return order[i];
+  }
+  return order.back();
+}
+
+class Generator {
+ public:
+  Generator(const plan::Plan& plan, executor::RankExecutor& executor) : plan_(plan), executor_(executor) {}
+
+  // Logits that follow the last of these tokens.
+  absl::StatusOr<std::vector<float>> Next(const std::vector<std::int32_t>& tokens) {
+    const std::int64_t count = std::min<std::int64_t>(plan_.sequence, static_cast<std::int64_t>(tokens.size()));
+    const auto window = tokens.end() - count;
+    const executor::FeedFunction feed = [&](const std::string& input, std::int64_t,
+                                            const backend::TensorView& host) -> absl::Status {
+      for (std::int64_t s = 0; s < plan_.sequence; ++s) {
+        // Causal attention keeps what stands after the last token out of its logits.
+        const std::int32_t token = s < count ? *(window + s) : 0;
+        host.as<std::int32_t>()[s] = input == model::kPositions ? static_cast<std::int32_t>(s) : token;
+      }
+      return absl::OkStatus();
+    };
+    RETURN_IF_ERROR(executor_.Evaluate(feed).status());
+    std::vector<float> logits(static_cast<size_t>(plan_.vocab));
+    const std::byte* row = static_cast<const std::byte*>(executor_.Logits().data) +
+                           (count - 1) * plan_.vocab_rows * SizeOf(DType::kF32);
+    RETURN_IF_ERROR(executor_.backend().Download(logits.data(), row,
+                                                 static_cast<std::int64_t>(logits.size() * sizeof(float))));
+    return logits;
+  }
+
+ private:
+  const plan::Plan& plan_;
+  executor::RankExecutor& executor_;
+};
+
+}  // namespace
+
+absl::Status Generate(const std::string& folder, const GenerateOptions& options, const Device& device,
+                      const std::function<void(std::string_view)>& emit) {
+  ASSIGN_OR_RETURN(const checkpoint::Reader reader, checkpoint::Reader::Open(folder));
+  ASSIGN_OR_RETURN(const recipe::Recipe recipe, OneRankRecipe(reader));
+  ASSIGN_OR_RETURN(const std::unique_ptr<data::Tokenizer> tokenizer, data::MakeTokenizer(recipe.data.tokenizer));
+  ASSIGN_OR_RETURN(const plan::Plan plan,
+                   CompileRecipe(recipe, {.profile = device.profile, .training = false, .keep_logits = true}));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Ranks> ranks, Ranks::Create(plan, device, 0));
+  executor::RankExecutor& executor = *ranks->executors()[0];
+  RETURN_IF_ERROR(LoadCheckpoint(plan, reader, /*with_optimizer=*/false, executor));
+
+  std::vector<std::int32_t> tokens;
+  RETURN_IF_ERROR(tokenizer->EncodeTo(options.prompt, &tokens));
+  emit(options.prompt);
+  if (tokens.empty()) tokens.push_back(tokenizer->end_of_document());
+  Generator generator(plan, executor);
+  const PhiloxKey key = MakePhiloxKey(static_cast<std::uint64_t>(options.seed), "generate");
+  for (std::int64_t n = 0; n < options.tokens; ++n) {
+    ASSIGN_OR_RETURN(const std::vector<float> logits, generator.Next(tokens));
+    const std::int32_t token =
+        Draw(logits, options, UniformFromWord(PhiloxWord(key, static_cast<std::uint64_t>(n))));
+    if (token == tokenizer->end_of_document()) return absl::OkStatus();
+    tokens.push_back(token);
+    emit(tokenizer->Decode({&token, 1}));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace engine::train

@@ -1,0 +1,46 @@
+#include "engine/train/ranks.h"
+
+#include <thread>
+
+namespace engine::train {
+
+absl::Status Ranks::RunThreads(std::int64_t count, const std::function<absl::Status(std::int64_t)>& body) const {
+  if (count == 1) return body(0);
+  std::vector<absl::Status> statuses(static_cast<size_t>(count));
+  std::vector<std::thread> threads;
+  for (std::int64_t rank = 0; rank < count; ++rank) {
+    threads.emplace_back([&, rank] {
+      absl::Status& status = statuses[static_cast<size_t>(rank)];
+      status = body(rank);
+      if (!status.ok()) device_.abort();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const bool only_own : {true, false}) {
+    for (const absl::Status& status : statuses) {
+      if (!status.ok() && !(only_own && absl::IsAborted(status))) return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Ranks>> Ranks::Create(const plan::Plan& plan, const Device& device,
+                                                     std::uint64_t seed) {
+  std::unique_ptr<Ranks> ranks(new Ranks(device));
+  const std::int64_t world = plan.mesh.world();
+  ranks->executors_.resize(static_cast<size_t>(world));
+  RETURN_IF_ERROR(ranks->RunThreads(world, [&](std::int64_t rank) -> absl::Status {
+    ASSIGN_OR_RETURN(ranks->executors_[static_cast<size_t>(rank)],
+                     executor::RankExecutor::Create(plan, rank, device.make_backend(rank, world),
+                                                    device.make_communicator(rank), seed));
+    return absl::OkStatus();
+  }));
+  return ranks;
+}
+
+absl::Status Ranks::Run(const std::function<absl::Status(executor::RankExecutor&)>& body) {
+  return RunThreads(static_cast<std::int64_t>(executors_.size()),
+                    [&](std::int64_t rank) { return body(*executors_[static_cast<size_t>(rank)]); });
+}
+
+}  // namespace engine::train

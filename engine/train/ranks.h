@@ -1,0 +1,44 @@
+// The ranks that this process runs, each a RankExecutor on a thread of its own while there is work.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "engine/executor/executor.h"
+#include "engine/plan/plan.h"
+#include "engine/recipe/recipe.h"
+
+namespace engine::train {
+
+// Makes the concrete backend; filled in by cli, the only folder that names one.
+struct Device {
+  plan::DeviceProfile profile;
+  std::vector<std::string> precisions;  // of [precision] compute, that its kernels can run
+  // World of ranks: resources shared by the communicators below.
+  std::function<std::unique_ptr<backend::Backend>(std::int64_t rank, std::int64_t world)> make_backend;
+  std::function<std::unique_ptr<backend::Communicator>(std::int64_t rank)> make_communicator;
+  // Makes every rank that waits for another return with an error.
+  std::function<void()> abort;
+};
+
+class Ranks {
+ public:
+  static absl::StatusOr<std::unique_ptr<Ranks>> Create(const plan::Plan& plan, const Device& device,
+                                                       std::uint64_t seed);
+
+  // body(rank) for every rank at once. The first error of its own, in order of rank, is returned after all have
+  // stopped; ranks that only waited for the failed one are not reported.
+  absl::Status Run(const std::function<absl::Status(executor::RankExecutor&)>& body);
+
+  const std::vector<std::unique_ptr<executor::RankExecutor>>& executors() const { return executors_; }
+
+ private:
+  explicit Ranks(const Device& device) : device_(device) {}
+  absl::Status RunThreads(std::int64_t count, const std::function<absl::Status(std::int64_t)>& body) const;
+
+  const Device& device_;
+  std::vector<std::unique_ptr<executor::RankExecutor>> executors_;
+};
+
+}  // namespace engine::train

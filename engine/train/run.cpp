@@ -1,0 +1,252 @@
+#include "engine/train/run.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "engine/base/units.h"
+#include "engine/checkpoint/store.h"
+#include "engine/data/source.h"
+#include "engine/plan/json.h"
+#include "engine/recipe/print.h"
+#include "engine/train/compile_recipe.h"
+#include "engine/train/feed.h"
+#include "engine/train/learning_rate.h"
+#include "engine/train/report.h"
+#include "engine/train/resume.h"
+#include "engine/train/state.h"
+
+namespace engine::train {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+volatile std::sig_atomic_t stop_requested = 0;
+
+// SIGINT and SIGTERM ask the loop to stop for as long as this lives.
+class StopSignals {
+ public:
+  StopSignals() {
+    stop_requested = 0;
+    old_interrupt_ = std::signal(SIGINT, [](int) { stop_requested = 1; });
+    old_terminate_ = std::signal(SIGTERM, [](int) { stop_requested = 1; });
+  }
+  ~StopSignals() {
+    std::signal(SIGINT, old_interrupt_);
+    std::signal(SIGTERM, old_terminate_);
+  }
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+ private:
+  void (*old_interrupt_)(int);
+  void (*old_terminate_)(int);
+};
+
+double MillisecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+absl::Status WriteFile(const fs::path& path, const std::string& text) {
+  const fs::path temporary = path.string() + ".new";
+  {
+    std::ofstream out(temporary, std::ios::binary);
+    out << text;
+    if (!out.flush()) return Unavailable("{}: cannot write", temporary.string());
+  }
+  std::error_code error;
+  fs::rename(temporary, path, error);
+  if (error) return Unavailable("{}: cannot write: {}", path.string(), error.message());
+  return absl::OkStatus();
+}
+
+absl::Status CheckPrecision(const recipe::Recipe& recipe, const Device& device) {
+  const std::string& compute = recipe.precision.compute;
+  if (std::find(device.precisions.begin(), device.precisions.end(), compute) != device.precisions.end()) {
+    return absl::OkStatus();
+  }
+  std::string known;
+  for (const std::string& precision : device.precisions) known += (known.empty() ? "" : ", ") + precision;
+  const SourceSpan& span = recipe.provenance.at("precision.compute").span;
+  return InvalidArgument("{}:{}:{}: error: the {} executor computes in {}, not in {}; --set precision.compute={} runs it here",
+                         span.file, span.line, span.column, device.profile.name, known, compute,
+                         device.precisions.front());
+}
+
+class Training {
+ public:
+  Training(const recipe::Recipe& recipe, const RunOptions& options, const Device& device)
+      : recipe_(recipe), options_(options), device_(device) {}
+
+  absl::Status Run() {
+    RETURN_IF_ERROR(CheckPrecision(recipe_, device_));
+    ASSIGN_OR_RETURN(const data::Source source, data::Source::Open(recipe_));
+    source_ = &source;
+    ASSIGN_OR_RETURN(plan_, CompileRecipe(recipe_, {.profile = device_.profile}));
+    ASSIGN_OR_RETURN(std::optional<ResumePoint> resume, FindResumePoint(recipe_, options_.out, options_.fresh));
+    RETURN_IF_ERROR(PrepareFolder());
+    ASSIGN_OR_RETURN(ranks_, Ranks::Create(plan_, device_, Seed()));
+    RETURN_IF_ERROR(LoadState(resume));
+    std::int64_t memory = 0;
+    for (const plan::StagePlan& stage : plan_.stages) memory += stage.arena_bytes * plan_.mesh.ranks_per_stage();
+    ASSIGN_OR_RETURN(Reporter reporter, Reporter::Open(options_.out, iteration_, recipe_.logging.interval, memory));
+    reporter_ = &reporter;
+    Announce(source, resume);
+    return Loop();
+  }
+
+ private:
+  std::uint64_t Seed() const { return static_cast<std::uint64_t>(recipe_.training.seed); }
+
+  absl::Status PrepareFolder() {
+    std::error_code error;
+    fs::create_directories(CheckpointRoot(options_.out), error);
+    if (error) return Unavailable("{}: cannot create: {}", CheckpointRoot(options_.out), error.message());
+    RETURN_IF_ERROR(WriteFile(fs::path(options_.out) / "resolved.toml", recipe::ToToml(recipe_)));
+    return WriteFile(fs::path(options_.out) / "plan.json", plan::ToJson(plan_));
+  }
+
+  absl::Status LoadState(const std::optional<ResumePoint>& resume) {
+    if (!resume) {
+      return ranks_->Run([&](executor::RankExecutor& rank) { return InitializeParameters(plan_, Seed(), rank); });
+    }
+    const checkpoint::Metadata& metadata = resume->reader.metadata();
+    iteration_ = metadata.iteration;
+    consumed_samples_ = metadata.consumed_samples;
+    adam_step_ = metadata.adam_step;
+    return ranks_->Run(
+        [&](executor::RankExecutor& rank) { return LoadCheckpoint(plan_, resume->reader, true, rank); });
+  }
+
+  void Announce(const data::Source& source, const std::optional<ResumePoint>& resume) {
+    const recipe::Parallelism& p = recipe_.parallelism;
+    reporter_->Line(fmt::format("plan {} | {} parameters | dp {} · tp {} · pp {} · cp {} · ep {} = {} ranks ({})",
+                                plan_.hash, WithThousands(plan_.parameter_count), p.dp, p.tp, p.pp, p.cp, p.ep,
+                                recipe_.world_size(), device_.profile.name));
+    for (const std::string& note : plan_.notes) reporter_->Line("note: " + note);
+    reporter_->Line(source.Summary());
+    if (!resume) return;
+    for (const std::string& note : resume->notes) reporter_->Line("note: " + note);
+    reporter_->Line(fmt::format("resumed from {} after iteration {}", resume->reader.folder(), iteration_));
+  }
+
+  absl::Status Loop() {
+    const StopSignals signals;
+    const std::int64_t iterations = recipe_.iterations();
+    std::int64_t saved = iteration_;
+    while (iteration_ < iterations && stop_requested == 0) {
+      RETURN_IF_ERROR(TrainOnce());
+      const std::int64_t interval = recipe_.checkpoint.interval;
+      if (interval > 0 && iteration_ % interval == 0) {
+        RETURN_IF_ERROR(Save());
+        saved = iteration_;
+      }
+      if (EvaluationDue()) RETURN_IF_ERROR(Evaluate());
+    }
+    if (saved != iteration_) RETURN_IF_ERROR(Save());
+    if (stop_requested != 0) reporter_->Line(fmt::format("stopped by a signal after iteration {}", iteration_));
+    return absl::OkStatus();
+  }
+
+  absl::Status TrainOnce() {
+    const auto start = Clock::now();
+    const double rate = LearningRate(recipe_, consumed_samples_);
+    const executor::FeedFunction feed = MakeFeed(plan_, *source_, data::Split::kTrain, consumed_samples_);
+    std::vector<executor::IterationResult> results(ranks_->executors().size());
+    RETURN_IF_ERROR(ranks_->Run([&](executor::RankExecutor& rank) -> absl::Status {
+      ASSIGN_OR_RETURN(results[static_cast<size_t>(rank.rank())],
+                       rank.Train(iteration_, adam_step_ + 1, rate, feed));
+      return absl::OkStatus();
+    }));
+    const double tokens = static_cast<double>(plan_.global_batch * plan_.sequence);
+    const double elapsed_ms = MillisecondsSince(start);
+    const double loss = results[0].loss_sum / tokens;
+    if (!std::isfinite(loss) || !std::isfinite(results[0].grad_norm)) {
+      return absl::DataLossError(fmt::format(
+          "iteration {}: loss {} and gradient norm {}, so the weights are spoilt and not saved; a lower "
+          "[optimizer] learning_rate or a longer warm-up may help",
+          iteration_ + 1, loss, results[0].grad_norm));
+    }
+    ++iteration_;
+    ++adam_step_;
+    consumed_samples_ += plan_.global_batch;
+    return reporter_->Iteration({.iteration = iteration_,
+                                 .iterations = recipe_.iterations(),
+                                 .consumed_samples = consumed_samples_,
+                                 .global_batch = plan_.global_batch,
+                                 .loss = loss,
+                                 .grad_norm = results[0].grad_norm,
+                                 .learning_rate = rate,
+                                 .elapsed_ms = elapsed_ms,
+                                 .tokens_per_second = tokens / elapsed_ms * 1e3});
+  }
+
+  bool EvaluationDue() const {
+    const std::int64_t interval = recipe_.evaluation.interval;
+    return interval > 0 && (iteration_ % interval == 0 || iteration_ == recipe_.iterations());
+  }
+
+  absl::Status Evaluate() {
+    const auto start = Clock::now();
+    const std::int64_t batches = recipe_.evaluation.iterations;
+    // The n-th evaluation of a run has samples of its own; so a resumed run evaluates on the same ones.
+    const std::int64_t nth = (iteration_ - 1) / recipe_.evaluation.interval;
+    double loss_sum = 0;
+    for (std::int64_t b = 0; b < batches; ++b) {
+      const std::int64_t first = (nth * batches + b) * plan_.global_batch;
+      const executor::FeedFunction feed = MakeFeed(plan_, *source_, data::Split::kValid, first);
+      std::vector<double> sums(ranks_->executors().size());
+      RETURN_IF_ERROR(ranks_->Run([&](executor::RankExecutor& rank) -> absl::Status {
+        ASSIGN_OR_RETURN(const executor::IterationResult result, rank.Evaluate(feed));
+        sums[static_cast<size_t>(rank.rank())] = result.loss_sum;
+        return absl::OkStatus();
+      }));
+      loss_sum += sums[0];
+    }
+    const double tokens = static_cast<double>(batches * plan_.global_batch * plan_.sequence);
+    return reporter_->Evaluation(
+        {.iteration = iteration_, .validation_loss = loss_sum / tokens, .elapsed_ms = MillisecondsSince(start)});
+  }
+
+  absl::Status Save() {
+    const recipe::Parallelism& p = recipe_.parallelism;
+    const checkpoint::Metadata metadata{.iteration = iteration_,
+                                        .consumed_samples = consumed_samples_,
+                                        .seed = recipe_.training.seed,
+                                        .adam_step = adam_step_,
+                                        .plan_hash = plan_.hash,
+                                        .recipe_toml = recipe::ToToml(recipe_),
+                                        .engine_version = "0.1.0",
+                                        .mesh = {{"dp", p.dp}, {"tp", p.tp}, {"pp", p.pp}, {"cp", p.cp}, {"ep", p.ep}}};
+    const std::string root = CheckpointRoot(options_.out);
+    RETURN_IF_ERROR(SaveCheckpoint(plan_, root, metadata, *ranks_));
+    reporter_->Line(fmt::format("saved checkpoint of iteration {} to {}", iteration_, root));
+    if (recipe_.checkpoint.keep > 0) return checkpoint::Prune(root, static_cast<int>(recipe_.checkpoint.keep));
+    return absl::OkStatus();
+  }
+
+  const recipe::Recipe& recipe_;
+  const RunOptions& options_;
+  const Device& device_;
+  const data::Source* source_ = nullptr;
+  plan::Plan plan_;
+  std::unique_ptr<Ranks> ranks_;
+  Reporter* reporter_ = nullptr;
+  std::int64_t iteration_ = 0;  // done
+  std::int64_t adam_step_ = 0;
+  std::int64_t consumed_samples_ = 0;
+};
+
+}  // namespace
+
+std::string CheckpointRoot(const std::string& out) { return (fs::path(out) / "checkpoints").string(); }
+
+absl::Status Run(const recipe::Recipe& recipe, const RunOptions& options, const Device& device) {
+  return Training(recipe, options, device).Run();
+}
+
+}  // namespace engine::train

@@ -1,0 +1,25 @@
+// A training run: plan, ranks, data, loop, evaluation, checkpoints, resume.
+#pragma once
+
+#include <string>
+
+#include "engine/base/status.h"
+#include "engine/recipe/recipe.h"
+#include "engine/train/ranks.h"
+
+namespace engine::train {
+
+struct RunOptions {
+  std::string out;     // the run's folder: metrics.jsonl, resolved.toml, plan.json, checkpoints/
+  bool fresh = false;  // refuse a folder that already holds a run, instead of resuming it
+};
+
+// Trains to the recipe's last iteration, from the newest whole checkpoint in `out` if there is one. SIGINT and SIGTERM
+// finish the iteration, save and return Ok. An iteration whose loss or gradient norm is not finite ends the run with an
+// error; its weights are not saved.
+absl::Status Run(const recipe::Recipe& recipe, const RunOptions& options, const Device& device);
+
+// Names inside the run's folder.
+std::string CheckpointRoot(const std::string& out);
+
+}  // namespace engine::train

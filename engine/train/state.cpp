@@ -1,0 +1,284 @@
+#include "engine/train/state.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/base/philox.h"
+#include "engine/checkpoint/flat_range.h"
+#include "engine/checkpoint/write.h"
+
+namespace engine::train {
+namespace {
+
+using checkpoint::Box;
+using executor::LocalTensor;
+using executor::OptimizerRange;
+using executor::RankExecutor;
+using plan::Axis;
+using plan::Bucket;
+using plan::Plan;
+using plan::PlanParameter;
+
+constexpr const char* kMomentPrefixes[] = {"adam.m/", "adam.v/"};
+
+const PlanParameter& ParameterOf(const Plan& plan, std::int32_t index) {
+  return plan.parameters[static_cast<size_t>(index)];
+}
+
+// This rank's box of a parameter, padding cut off; a count of 0 where the rank holds padding only. Weights are split
+// into contiguous parts, so one interval a dim.
+Box LocalBox(const Plan& plan, const RankExecutor& executor, std::int32_t index) {
+  const PlanParameter& parameter = ParameterOf(plan, index);
+  const plan::LocalValue& value = plan.values[static_cast<size_t>(parameter.value)];
+  const Extent extent = value.layout.ExtentOf(value.shape, plan.mesh, executor.coordinates());
+  Box box;
+  for (int dim = 0; dim < parameter.logical_shape.rank(); ++dim) {
+    const Interval& interval = extent.dims[static_cast<size_t>(dim)][0];
+    const std::int64_t end = std::min(interval.start + interval.length, parameter.logical_shape[dim]);
+    box.start.push_back(interval.start);
+    box.count.push_back(std::max<std::int64_t>(0, end - interval.start));
+  }
+  return box;
+}
+
+const Bucket& BucketOf(const RankExecutor& executor, std::int32_t parameter) {
+  for (const Bucket& bucket : executor.stage().buckets) {
+    for (const Bucket::Item& item : bucket.items) {
+      if (item.parameter == parameter) return bucket;
+    }
+  }
+  ENGINE_CHECK(false, "parameter {} is on no stage of rank {}", parameter, executor.rank());
+}
+
+// Of the ranks that hold the same elements, the one that writes them. `sharded`: ZeRO's shards differ along the axes
+// that gradients are reduced over.
+bool Writes(const RankExecutor& executor, const Bucket& bucket, bool sharded) {
+  if (!bucket.owned) return false;
+  for (Axis axis : graph::kAxes) {
+    const bool repeated = bucket.copies.Has(axis) && !(sharded && bucket.reduce.Has(axis));
+    if (repeated && executor.coordinates().axis[static_cast<size_t>(axis)] != 0) return false;
+  }
+  return true;
+}
+
+float InitialValue(const graph::Initializer& initializer, PhiloxKey key, std::int64_t index) {
+  switch (initializer.kind) {
+    case graph::Initializer::Kind::kZeros:
+      return 0.0F;
+    case graph::Initializer::Kind::kOnes:
+      return 1.0F;
+    case graph::Initializer::Kind::kNormal:
+      return static_cast<float>(initializer.std * PhiloxNormal(key, static_cast<std::uint64_t>(index)));
+  }
+  return 0.0F;
+}
+
+// Calls visit(logical row-major index, count) for each run of a box that is contiguous in the logical tensor, in order.
+template <typename Visit>
+void ForEachRun(const Shape& logical, const Box& box, Visit visit) {
+  const int rank = logical.rank();
+  if (box.count.elements() == 0) return;
+  Shape at = box.start;
+  const std::int64_t run = box.count[rank - 1];
+  for (;;) {
+    std::int64_t index = 0;
+    for (int dim = 0; dim < rank; ++dim) index = index * logical[dim] + at[dim];
+    visit(index, run);
+    int dim = rank - 2;
+    for (; dim >= 0; --dim) {
+      if (++at[dim] < box.start[dim] + box.count[dim]) break;
+      at[dim] = box.start[dim];
+    }
+    if (dim < 0) return;
+  }
+}
+
+std::vector<checkpoint::TensorInfo> TensorsOf(const Plan& plan) {
+  std::vector<checkpoint::TensorInfo> tensors;
+  const auto add = [&](const std::string& prefix) {
+    for (const PlanParameter& parameter : plan.parameters) {
+      tensors.push_back({prefix + parameter.name, parameter.logical_shape, DType::kF32});
+    }
+  };
+  add("");
+  for (const char* prefix : kMomentPrefixes) add(prefix);
+  return tensors;
+}
+
+// The pieces of one rank, with their bytes copied from the device.
+struct RankPieces {
+  std::vector<checkpoint::PieceToWrite> pieces;
+  std::vector<std::vector<std::byte>> bytes;
+
+  absl::Status Add(RankExecutor& executor, int tensor, const Box& box, const void* device) {
+    bytes.emplace_back(static_cast<size_t>(box.count.elements() * SizeOf(DType::kF32)));
+    RETURN_IF_ERROR(executor.backend().Download(bytes.back().data(), static_cast<const std::byte*>(device),
+                                                static_cast<std::int64_t>(bytes.back().size())));
+    pieces.push_back({tensor, box, bytes.back().data()});
+    return absl::OkStatus();
+  }
+};
+
+// Boxes of a range of optimizer state, padding cut off; the range's memory starts with the first box.
+std::vector<Box> RangeBoxes(const Plan& plan, const RankExecutor& executor, const OptimizerRange& range) {
+  const Box box = LocalBox(plan, executor, range.parameter);
+  const std::int64_t elements = box.count.elements();
+  const std::int64_t end = std::min(range.end, elements);
+  if (range.begin >= end) return {};
+  return checkpoint::BoxesOfFlatRange(box, range.begin, end);
+}
+
+absl::StatusOr<RankPieces> CollectPieces(const Plan& plan, RankExecutor& executor) {
+  RankPieces result;
+  const int count = static_cast<int>(plan.parameters.size());
+  for (const LocalTensor& tensor : executor.Parameters()) {
+    if (!Writes(executor, BucketOf(executor, tensor.parameter), false)) continue;
+    const Box box = LocalBox(plan, executor, tensor.parameter);
+    if (box.count.elements() == 0) continue;
+    RETURN_IF_ERROR(result.Add(executor, tensor.parameter, box, tensor.view.data));
+  }
+  for (const OptimizerRange& range : executor.OptimizerState()) {
+    const Bucket& bucket = BucketOf(executor, range.parameter);
+    if (!Writes(executor, bucket, bucket.shards > 1)) continue;
+    std::int64_t offset = 0;
+    for (const Box& box : RangeBoxes(plan, executor, range)) {
+      RETURN_IF_ERROR(result.Add(executor, count + range.parameter, box, range.moment1 + offset));
+      RETURN_IF_ERROR(result.Add(executor, 2 * count + range.parameter, box, range.moment2 + offset));
+      offset += box.count.elements() * SizeOf(DType::kF32);
+    }
+  }
+  return result;
+}
+
+absl::Status CheckTensor(const checkpoint::Reader& reader, const std::string& name, const Shape& shape) {
+  const checkpoint::TensorInfo* info = reader.Find(name);
+  if (info == nullptr) return FailedPrecondition("checkpoint {} has no tensor {}", reader.folder(), name);
+  if (info->shape != shape) {
+    return FailedPrecondition("tensor {} is {} in checkpoint {}, but {} in this recipe's model", name,
+                              info->shape.ToString(), reader.folder(), shape.ToString());
+  }
+  if (info->dtype != DType::kF32) {
+    return FailedPrecondition("tensor {} is {} in checkpoint {}, not f32", name, Name(info->dtype), reader.folder());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadInto(const checkpoint::Reader& reader, const std::string& name, const Box& box, void* device,
+                      RankExecutor& executor) {
+  std::vector<float> host(static_cast<size_t>(box.count.elements()));
+  RETURN_IF_ERROR(reader.Read(name, box, host.data()));
+  return executor.backend().Upload(static_cast<std::byte*>(device), host.data(),
+                                   static_cast<std::int64_t>(host.size() * sizeof(float)));
+}
+
+}  // namespace
+
+absl::Status InitializeParameters(const Plan& plan, std::uint64_t seed, RankExecutor& executor) {
+  for (const LocalTensor& tensor : executor.Parameters()) {
+    const PlanParameter& parameter = ParameterOf(plan, tensor.parameter);
+    const PhiloxKey key = MakePhiloxKey(seed, parameter.name);
+    std::vector<float> host(static_cast<size_t>(tensor.view.shape.elements()), 0.0F);
+    size_t at = 0;
+    ForEachRun(parameter.logical_shape, LocalBox(plan, executor, tensor.parameter),
+               [&](std::int64_t index, std::int64_t count) {
+                 for (std::int64_t i = 0; i < count; ++i) {
+                   host[at++] = InitialValue(parameter.initializer, key, index + i);
+                 }
+               });
+    RETURN_IF_ERROR(executor.backend().Upload(static_cast<std::byte*>(tensor.view.data), host.data(),
+                                              static_cast<std::int64_t>(host.size() * sizeof(float))));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SaveCheckpoint(const Plan& plan, const std::string& root, const checkpoint::Metadata& metadata,
+                            Ranks& ranks) {
+  ASSIGN_OR_RETURN(checkpoint::Writer writer, checkpoint::Writer::Begin(root, metadata, TensorsOf(plan)));
+  RETURN_IF_ERROR(ranks.Run([&](RankExecutor& executor) -> absl::Status {
+    ASSIGN_OR_RETURN(const RankPieces pieces, CollectPieces(plan, executor));
+    if (pieces.pieces.empty()) return absl::OkStatus();
+    return writer.WriteShard(static_cast<int>(executor.rank()), pieces.pieces);
+  }));
+  return writer.Commit();
+}
+
+absl::Status LoadCheckpoint(const Plan& plan, const checkpoint::Reader& reader, bool with_optimizer,
+                            RankExecutor& executor) {
+  for (const LocalTensor& tensor : executor.Parameters()) {
+    const PlanParameter& parameter = ParameterOf(plan, tensor.parameter);
+    RETURN_IF_ERROR(CheckTensor(reader, parameter.name, parameter.logical_shape));
+    const Box box = LocalBox(plan, executor, tensor.parameter);
+    if (box.count.elements() == 0) continue;
+    RETURN_IF_ERROR(ReadInto(reader, parameter.name, box, tensor.view.data, executor));
+  }
+  if (!with_optimizer) return absl::OkStatus();
+  for (const OptimizerRange& range : executor.OptimizerState()) {
+    const PlanParameter& parameter = ParameterOf(plan, range.parameter);
+    std::byte* const moments[] = {range.moment1, range.moment2};
+    for (size_t m = 0; m < 2; ++m) {
+      const std::string name = kMomentPrefixes[m] + parameter.name;
+      RETURN_IF_ERROR(CheckTensor(reader, name, parameter.logical_shape));
+      std::int64_t offset = 0;
+      for (const Box& box : RangeBoxes(plan, executor, range)) {
+        RETURN_IF_ERROR(ReadInto(reader, name, box, moments[m] + offset, executor));
+        offset += box.count.elements() * SizeOf(DType::kF32);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+namespace {
+
+// Copies boxes of a logical tensor, whose data lie one after another at `device`, into the whole tensor.
+absl::Status ScatterBoxes(const Shape& logical, const std::vector<Box>& boxes, const void* device,
+                          RankExecutor& executor, std::vector<float>* out) {
+  const std::byte* from = static_cast<const std::byte*>(device);
+  for (const Box& box : boxes) {
+    std::vector<float> host(static_cast<size_t>(box.count.elements()));
+    const std::int64_t bytes = static_cast<std::int64_t>(host.size() * sizeof(float));
+    RETURN_IF_ERROR(executor.backend().Download(host.data(), from, bytes));
+    auto at = host.begin();
+    ForEachRun(logical, box, [&](std::int64_t index, std::int64_t count) {
+      std::copy_n(at, count, out->begin() + index);
+      at += count;
+    });
+    from += bytes;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status GatherParameter(const Plan& plan, Ranks& ranks, std::int32_t parameter, std::vector<float>* out) {
+  const Shape& logical = ParameterOf(plan, parameter).logical_shape;
+  out->assign(static_cast<size_t>(logical.elements()), 0.0F);
+  for (const auto& executor : ranks.executors()) {
+    for (const LocalTensor& tensor : executor->Parameters()) {
+      if (tensor.parameter != parameter || !Writes(*executor, BucketOf(*executor, parameter), false)) continue;
+      const Box box = LocalBox(plan, *executor, parameter);
+      RETURN_IF_ERROR(ScatterBoxes(logical, {box}, tensor.view.data, *executor, out));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GatherGradient(const Plan& plan, Ranks& ranks, std::int32_t parameter, std::vector<float>* out) {
+  const Shape& logical = ParameterOf(plan, parameter).logical_shape;
+  out->assign(static_cast<size_t>(logical.elements()), 0.0F);
+  for (const auto& executor : ranks.executors()) {
+    for (const LocalTensor& tensor : executor->Gradients()) {
+      if (tensor.parameter != parameter) continue;
+      const Bucket& bucket = BucketOf(*executor, parameter);
+      if (!Writes(*executor, bucket, bucket.shards > 1)) continue;
+      for (const OptimizerRange& range : executor->OptimizerState()) {
+        if (range.parameter != parameter) continue;
+        RETURN_IF_ERROR(ScatterBoxes(logical, RangeBoxes(plan, *executor, range),
+                                     tensor.view.as<float>() + range.begin, *executor, out));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace engine::train

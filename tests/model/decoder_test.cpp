@@ -1,0 +1,393 @@
+#include "engine/model/decoder.h"
+
+#include <doctest/doctest.h>
+#include <stdlib.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/ops/ops.h"
+#include "engine/recipe/load.h"
+
+namespace engine::model {
+namespace {
+
+using graph::Graph;
+using graph::Node;
+using graph::Parameter;
+using graph::Pin;
+using graph::Value;
+using graph::ValueKind;
+
+std::string TextOf(const std::vector<Diagnostic>& diagnostics) {
+  std::string text;
+  for (const Diagnostic& diagnostic : diagnostics) text += Format(diagnostic);
+  return text;
+}
+
+// What every recipe needs next to its model.
+constexpr const char* kRest = R"(
+[data]
+paths = ["any"]
+sequence_length = 8
+[optimizer]
+learning_rate = 1e-3
+[training]
+global_batch = 1
+micro_batch = 1
+iterations = 1
+)";
+
+// A whole recipe around configs/models/<name>.toml.
+recipe::Recipe RecipeOfFragment(const std::string& name) {
+  std::string folder = (std::filesystem::temp_directory_path() / "engine_model_XXXXXX").string();
+  REQUIRE(mkdtemp(folder.data()) != nullptr);
+  const std::string path = folder + "/recipe.toml";
+  const std::string fragment = ENGINE_SOURCE_DIR "/configs/models/" + name + ".toml";
+  std::ofstream(path) << "extends = [\"" << std::filesystem::relative(fragment, folder).string() << "\"]\n"
+                      << kRest;
+  const recipe::LoadResult result = recipe::Load(path);
+  std::filesystem::remove_all(folder);
+  INFO(TextOf(result.diagnostics));
+  REQUIRE(result.ok());
+  return result.recipe;
+}
+
+recipe::Recipe RecipeOfModel(const std::string& model) {
+  const recipe::LoadResult result = recipe::LoadText(model + kRest, "test");
+  INFO(TextOf(result.diagnostics));
+  REQUIRE(result.ok());
+  return result.recipe;
+}
+
+Graph Build(const recipe::Recipe& recipe, std::int64_t batch = 1, std::int64_t sequence = 8) {
+  return BuildDecoder(recipe, {.batch = batch, .sequence = sequence, .vocab_rows = recipe.padded_vocab()});
+}
+
+const char* const kSmallGpt = R"([model]
+layers = 2
+hidden = 24
+vocab = 300
+max_positions = 10
+attention = { heads = 3, position = "learned", bias = true }
+mlp = { activation = "gelu_tanh", bias = true }
+dropout = { embedding = 0.1, hidden = 0.2, attention = 0.3 }
+tied_embeddings = true
+)";
+
+const char* const kSmallLlama = R"([model]
+layers = 2
+hidden = 24
+vocab = 300
+max_positions = 10
+attention = { heads = 4, kv_heads = 2, head_dim = 8, position = "rotary", rope_base = 5e5, window = 6 }
+mlp = { hidden = 40, activation = "swiglu" }
+norm = { kind = "rmsnorm", epsilon = 1e-6 }
+tied_embeddings = false
+)";
+
+// Name → parameter; every name occurs once.
+std::map<std::string, Parameter> ByName(const Graph& graph) {
+  std::map<std::string, Parameter> parameters;
+  for (const Parameter& parameter : graph.parameters()) {
+    CHECK(parameters.emplace(graph.value(parameter.value).name, parameter).second);
+  }
+  return parameters;
+}
+
+std::map<std::string, Shape> LogicalShapes(const Graph& graph) {
+  std::map<std::string, Shape> shapes;
+  for (const auto& [name, parameter] : ByName(graph)) shapes[name] = parameter.logical_shape;
+  return shapes;
+}
+
+const Node& FindNode(const Graph& graph, const std::string& name) {
+  for (const Node& node : graph.nodes()) {
+    if (node.name == name) return node;
+  }
+  FAIL("no node ", name);
+  return graph.nodes()[0];
+}
+
+// Fails with the first name that differs, which a comparison of the whole maps would not print.
+void CheckShapes(const std::map<std::string, Shape>& actual, const std::map<std::string, Shape>& expected) {
+  CHECK(actual.size() == expected.size());
+  for (const auto& [name, shape] : expected) {
+    INFO(name);
+    REQUIRE(actual.count(name) == 1);
+    CHECK(actual.at(name).ToString() == shape.ToString());
+  }
+}
+
+}  // namespace
+
+TEST_CASE("decoder: parameter counts of the published checkpoints") {
+  struct Row {
+    const char* model;
+    std::int64_t parameters;
+  };
+  // As the released checkpoints hold them (unpadded vocabulary).
+  const Row rows[] = {
+      {"gpt2-124m", 124'439'808},       {"gpt2-355m", 354'823'168},    {"gpt2-large", 774'030'080},
+      {"gpt2-xl", 1'557'611'200},       {"llama2-7b", 6'738'415'616},  {"llama2-13b", 13'015'864'320},
+      {"llama2-70b", 68'976'648'192},   {"llama3-8b", 8'030'261'248},  {"llama3-70b", 70'553'706'496},
+      {"llama3-405b", 405'853'388'800}, {"mistral-7b", 7'241'732'096}, {"llama-1b", 1'235'814'400},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.model);
+    CHECK(CountParameters(Build(RecipeOfFragment(row.model))) == row.parameters);
+  }
+}
+
+// Where the papers print rounded sizes only, the exact count follows from their L, h, V and context: with
+// biases and an MLP of 4h, a block has 12h² + 13h parameters (arXiv:2104.04473, equation 2), the embeddings
+// (V + context)·h, and the final norm, which that equation leaves out, 2h.
+TEST_CASE("decoder: parameter counts of the GPT-3 and Megatron tables") {
+  struct Row {
+    const char* model;
+    std::int64_t layers, hidden, vocab;
+    double billions;  // as the paper prints it
+    double within;    // half a unit of its last printed place, unless noted
+  };
+  const Row rows[] = {
+      // arXiv:2005.14165, table 2.1: the sizes are names more than counts.
+      {"gpt3-125m", 12, 768, 50257, 0.125, 0.0005},
+      {"gpt3-350m", 24, 1024, 50257, 0.356, 0.0005},
+      {"gpt3-760m", 24, 1536, 50257, 0.760, 0.0005},
+      {"gpt3-1.3b", 24, 2048, 50257, 1.3, 0.05},
+      {"gpt3-2.7b", 32, 2560, 50257, 2.7, 0.05},
+      {"gpt3-6.7b", 32, 4096, 50257, 6.7, 0.05},
+      {"gpt3-13b", 40, 5120, 50257, 13.0, 0.5},
+      {"gpt3-175b", 96, 12288, 50257, 175.0, 0.5},
+      // arXiv:2104.04473, table 1.
+      {"megatron-1.7b", 24, 2304, 51200, 1.7, 0.05},
+      {"megatron-3.6b", 30, 3072, 51200, 3.6, 0.05},
+      {"megatron-7.5b", 36, 4096, 51200, 7.5, 0.05},
+      {"megatron-18.4b", 40, 6144, 51200, 18.4, 0.05},
+      {"megatron-39.1b", 48, 8192, 51200, 39.1, 0.05},
+      {"megatron-76.1b", 60, 10240, 51200, 76.1, 0.05},
+      {"megatron-145.6b", 80, 12288, 51200, 145.6, 0.05},
+      {"megatron-310.1b", 96, 16384, 51200, 310.1, 0.05},
+      {"megatron-530b", 105, 20480, 51200, 529.6, 0.05},
+      {"megatron-1t", 128, 25600, 51200, 1008.0, 0.05},
+  };
+  constexpr std::int64_t kContext = 2048;
+  for (const Row& row : rows) {
+    CAPTURE(row.model);
+    const std::int64_t h = row.hidden;
+    const std::int64_t expected = row.layers * (12 * h * h + 13 * h) + (row.vocab + kContext) * h + 2 * h;
+    CHECK(CountParameters(Build(RecipeOfFragment(row.model))) == expected);
+    CHECK(std::abs(1e-9 * static_cast<double>(expected) - row.billions) <= row.within);
+  }
+}
+
+TEST_CASE("decoder: every model fragment has a count above, and its graph is lawful") {
+  size_t models = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(ENGINE_SOURCE_DIR "/configs/models")) {
+    const std::string name = entry.path().stem().string();
+    CAPTURE(name);
+    const Graph graph = Build(RecipeOfFragment(name));
+    const absl::Status status = graph.Verify();
+    CHECK_MESSAGE(status.ok(), Message(status));
+    ++models;
+  }
+  CHECK(models == 30);  // 12 + 18 rows
+}
+
+TEST_CASE("decoder: a GPT's parameters") {
+  const Graph graph = Build(RecipeOfModel(kSmallGpt));
+  std::map<std::string, Shape> expected = {{"embedding.tokens", {300, 24}},
+                                           {"embedding.positions", {10, 24}},
+                                           {"final_norm.weight", {24}},
+                                           {"final_norm.bias", {24}}};
+  for (const std::string layer : {"layers.0", "layers.1"}) {
+    for (const std::string block : {".attention", ".mlp"}) {
+      expected[layer + block + ".norm.weight"] = {24};
+      expected[layer + block + ".norm.bias"] = {24};
+    }
+    expected[layer + ".attention.qkv.weight"] = {3, 3, 8, 24};
+    expected[layer + ".attention.qkv.bias"] = {3, 3, 8};
+    expected[layer + ".attention.proj.weight"] = {24, 3, 8};
+    expected[layer + ".attention.proj.bias"] = {24};
+    expected[layer + ".mlp.fc1.weight"] = {96, 24};
+    expected[layer + ".mlp.fc1.bias"] = {96};
+    expected[layer + ".mlp.fc2.weight"] = {24, 96};
+    expected[layer + ".mlp.fc2.bias"] = {24};
+  }
+  CheckShapes(LogicalShapes(graph), expected);
+}
+
+TEST_CASE("decoder: a Llama's parameters") {
+  const Graph graph = Build(RecipeOfModel(kSmallLlama));
+  std::map<std::string, Shape> expected = {
+      {"embedding.tokens", {300, 24}}, {"head.weight", {300, 24}}, {"final_norm.weight", {24}}};
+  for (const std::string layer : {"layers.0", "layers.1"}) {
+    expected[layer + ".attention.norm.weight"] = {24};
+    expected[layer + ".mlp.norm.weight"] = {24};
+    expected[layer + ".attention.qkv.weight"] = {2, 4, 8,
+                                                 24};  // 2 groups of 2 query heads, a key and a value
+    expected[layer + ".attention.proj.weight"] = {24, 4, 8};
+    expected[layer + ".mlp.fc1.weight"] = {2, 40, 24};
+    expected[layer + ".mlp.fc2.weight"] = {24, 40};
+  }
+  CheckShapes(LogicalShapes(graph), expected);
+}
+
+TEST_CASE("decoder: padding rows are in the tables and not in the count") {
+  for (const char* model : {kSmallGpt, kSmallLlama}) {
+    const recipe::Recipe recipe = RecipeOfModel(model);
+    const Graph padded = Build(recipe);
+    REQUIRE(recipe.padded_vocab() == 384);
+    for (const auto& [name, parameter] : ByName(padded)) {
+      CAPTURE(name);
+      const bool table = name == "embedding.tokens" || name == "head.weight";
+      const Shape& shape = padded.value(parameter.value).type.shape;
+      CHECK((shape != parameter.logical_shape) == table);
+      if (table) CHECK(shape == Shape{384, 24});
+    }
+    const Graph exact = BuildDecoder(recipe, {.batch = 1, .sequence = 8, .vocab_rows = 300});
+    CHECK(CountParameters(padded) == CountParameters(exact));
+    CHECK(padded.value(padded.logits()).type.shape == Shape{1, 8, 384});
+    CHECK(FindNode(padded, "loss.cross_entropy").attributes.Int("classes") == 300);
+  }
+}
+
+TEST_CASE("decoder: weight decay on matrices, not on norms and biases") {
+  for (const char* model : {kSmallGpt, kSmallLlama}) {
+    const Graph graph = Build(RecipeOfModel(model));
+    std::set<bool> seen;
+    for (const auto& [name, parameter] : ByName(graph)) {
+      CAPTURE(name);
+      const bool matrix = name.ends_with(".weight") && !name.ends_with("norm.weight");
+      CHECK(parameter.weight_decay == (matrix || name.starts_with("embedding.")));
+      seen.insert(parameter.weight_decay);
+    }
+    CHECK(seen.size() == 2);
+  }
+}
+
+TEST_CASE("decoder: initial values") {
+  recipe::Recipe recipe = RecipeOfModel(kSmallGpt);
+  recipe.model.init_std = 0.05;
+  for (const auto& [name, parameter] : ByName(Build(recipe))) {
+    CAPTURE(name);
+    using Kind = graph::Initializer::Kind;
+    if (name.ends_with(".bias")) {
+      CHECK(parameter.initializer.kind == Kind::kZeros);
+    } else if (name.ends_with("norm.weight")) {
+      CHECK(parameter.initializer.kind == Kind::kOnes);
+    } else {
+      const bool branch = name.ends_with(".proj.weight") || name.ends_with(".fc2.weight");
+      CHECK(parameter.initializer.kind == Kind::kNormal);
+      CHECK(parameter.initializer.std == doctest::Approx(branch ? 0.05 / 2.0 : 0.05));  // √(2 · 2 layers) = 2
+    }
+  }
+}
+
+TEST_CASE("decoder: the residual stream and the loss statistics are pinned") {
+  for (const char* model : {kSmallGpt, kSmallLlama}) {
+    const Graph graph = Build(RecipeOfModel(model), 2, 6);
+    const Shape stream = {2, 6, 24};
+    size_t residual = 0;
+    for (const Value& value : graph.values()) {
+      CAPTURE(value.name);
+      if (value.pin == Pin::kResidual) {
+        CHECK(value.type.shape == stream);
+        ++residual;
+      }
+      const bool norm =
+          value.name.ends_with("norm");  // its output feeds a split product, and is the planner's to place
+      const bool on_stream = value.kind == ValueKind::kActivation && value.type.shape == stream && !norm;
+      CHECK((value.pin == Pin::kResidual) == on_stream);
+    }
+    CHECK(residual > 0);
+    for (graph::ValueId statistic : FindNode(graph, "loss.cross_entropy").outputs) {
+      CHECK(graph.value(statistic).pin == Pin::kReplicated);
+    }
+    CHECK(graph.value(graph.loss()).kind == ValueKind::kAccumulator);
+    CHECK(graph.value(graph.loss()).type.dtype == DType::kF64);
+  }
+}
+
+TEST_CASE("decoder: the knobs reach the ops") {
+  const Graph gpt = Build(RecipeOfModel(kSmallGpt));
+  CHECK(FindNode(gpt, "layers.1.mlp.activation").op == &ops::kGelu);
+  CHECK(FindNode(gpt, "layers.1.mlp.activation").attributes.Int("tanh") == 1);
+  CHECK(FindNode(gpt, "layers.0.attention.norm").op == &ops::kLayerNorm);
+  CHECK(FindNode(gpt, "layers.0.attention.split").attributes.Int("rotary") == 0);
+  CHECK(FindNode(gpt, "layers.0.attention.core").attributes.Float("scale") ==
+        doctest::Approx(1 / std::sqrt(8.0)));
+  CHECK(FindNode(gpt, "layers.0.attention.core").attributes.Int("window") == 0);
+  // Tied: the head reads the token table.
+  CHECK(gpt.value(FindNode(gpt, "head").inputs[1]).name == "embedding.tokens");
+
+  recipe::Recipe erf = RecipeOfModel(kSmallGpt);
+  erf.model.mlp.activation = "gelu_erf";
+  CHECK(FindNode(Build(erf), "layers.1.mlp.activation").attributes.Int("tanh") == 0);
+
+  const Graph llama = Build(RecipeOfModel(kSmallLlama));
+  CHECK(FindNode(llama, "layers.0.mlp.activation").op == &ops::kSwiglu);
+  CHECK(FindNode(llama, "layers.0.mlp.fc1").attributes.Int("out_split") == 1);
+  CHECK(FindNode(llama, "final_norm").op == &ops::kRmsNorm);
+  CHECK(FindNode(llama, "final_norm").attributes.Float("epsilon") == 1e-6);
+  CHECK(FindNode(llama, "layers.0.attention.split").attributes.Float("base") == 5e5);
+  CHECK(FindNode(llama, "layers.0.attention.core").attributes.Int("window") == 6);
+  CHECK(llama.value(FindNode(llama, "head").inputs[1]).name == "head.weight");
+}
+
+TEST_CASE("decoder: dropout where the recipe asks for it, in training only") {
+  const recipe::Recipe recipe = RecipeOfModel(kSmallGpt);
+  const auto dropouts = [&](bool training) {
+    const Graph graph = BuildDecoder(recipe, {.sequence = 8, .vocab_rows = 384, .dropout = training});
+    std::map<std::string, double> found;
+    for (const Node& node : graph.nodes()) {
+      if (node.op == &ops::kDropout) found[node.name] = node.attributes.Float("p");
+      if (node.op == &ops::kAttention) found[node.name] = node.attributes.Float("dropout");
+    }
+    return found;
+  };
+  const std::map<std::string, double> training = {
+      {"embedding.dropout", 0.1},    {"layers.0.attention.core", 0.3}, {"layers.0.attention.dropout", 0.2},
+      {"layers.0.mlp.dropout", 0.2}, {"layers.1.attention.core", 0.3}, {"layers.1.attention.dropout", 0.2},
+      {"layers.1.mlp.dropout", 0.2}};
+  CHECK(dropouts(true) == training);
+  const std::map<std::string, double> evaluation = {{"layers.0.attention.core", 0.0},
+                                                    {"layers.1.attention.core", 0.0}};
+  CHECK(dropouts(false) == evaluation);
+}
+
+TEST_CASE("decoder: layers of the nodes, options, and inputs") {
+  const recipe::Recipe recipe = RecipeOfModel(kSmallGpt);
+  const Graph graph = BuildDecoder(
+      recipe, {.batch = 2, .sequence = 6, .vocab_rows = 384, .dtype = DType::kF64, .loss_scale = 0.25});
+  CHECK(graph.layers() == 2);
+  std::int32_t last = -1;
+  for (const Node& node : graph.nodes()) {
+    CAPTURE(node.name);
+    CHECK(node.phase == graph::Phase::kForward);
+    CHECK(node.layer >= last);
+    last = node.layer;
+    const size_t dot = node.name.find('.', 7);
+    const bool block = node.name.starts_with("layers.");
+    CHECK(node.layer == (block                                ? std::stoi(node.name.substr(7, dot - 7))
+                         : node.name.starts_with("embedding") ? -1
+                                                              : 2));
+  }
+  CHECK(last == 2);
+  CHECK(FindNode(graph, "loss.sum").attributes.Float("scale") == 0.25);
+  std::set<std::string> inputs;
+  for (const Value& value : graph.values()) {
+    if (value.kind == ValueKind::kParameter) CHECK(value.type.dtype == DType::kF64);
+    if (value.kind != ValueKind::kInput) continue;
+    inputs.insert(value.name);
+    CHECK(value.type == graph::TensorType{.shape = {2, 6}, .dtype = DType::kI32});
+  }
+  CHECK(inputs == std::set<std::string>{kTokens, kLabels, kPositions});
+}
+
+}  // namespace engine::model

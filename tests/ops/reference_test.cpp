@@ -1,0 +1,242 @@
+// Forward kernels against the formulas of the ops' doc blocks, written the slow way in double.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <numbers>
+
+#include "engine/base/philox.h"
+#include "engine/ops/ops.h"
+#include "tests/ops/cases.h"
+
+namespace engine::ops_test {
+namespace {
+
+constexpr double kBound = 1e-12;  // a few hundred roundings of 2.2e-16, times values below 10
+
+// Runs the cases of one op in float64 and hands over (case, inputs, outputs).
+template <typename Check>
+void ForEachCaseOf(const graph::OpDef& op, const Check& check) {
+  int cases = 0;
+  for (const Case& test : AllCases()) {
+    if (test.op != &op) continue;
+    CAPTURE(test.label);
+    const Tensors inputs = MakeInputs(test, DType::kF64);
+    check(test, inputs, RunOp(op, test.attributes, inputs));
+    ++cases;
+  }
+  CHECK(cases > 0);
+}
+
+bool Kept(const std::string& stream, double p, std::int64_t index) {
+  const PhiloxKey key = MakePhiloxKey(kSeed, stream);
+  return UniformFromWord(PhiloxWord(key, static_cast<std::uint64_t>(index), kIteration)) >=
+         static_cast<float>(p);
+}
+
+TEST_CASE("attention") {
+  ForEachCaseOf(ops::kAttention, [](const Case& test, const Tensors& in, const Tensors& out) {
+    const Shape& q = in[0].type().shape;
+    const Shape& k = in[1].type().shape;
+    const std::int64_t window = test.attributes.Int("window");
+    const double p = test.attributes.Float("dropout");
+    double worst = 0;
+    for (std::int64_t row = 0; row < q[0] * q[1] * q[2]; ++row) {
+      const std::int64_t b = row / (q[1] * q[2]);
+      const std::int64_t i = row / q[2] % q[1];
+      const std::int64_t h = row % q[2];
+      const auto key = [&](std::int64_t j) { return ((b * k[1] + j) * k[2] + h / (q[2] / k[2])) * k[3]; };
+      std::vector<double> weights;
+      double sum = 0;
+      for (std::int64_t j = 0; j < k[1]; ++j) {
+        double score = 0;
+        for (std::int64_t e = 0; e < q[3]; ++e) score += in[0].Get(row * q[3] + e) * in[1].Get(key(j) + e);
+        const bool seen = j <= i && (window == 0 || i - j < window);
+        weights.push_back(seen ? std::exp(test.attributes.Float("scale") * score) : 0.0);
+        sum += weights.back();
+      }
+      for (std::int64_t e = 0; e < q[3]; ++e) {
+        double expected = 0;
+        for (std::int64_t j = 0; j < k[1]; ++j) {
+          const std::int64_t index = (((kFirstSample + b) * q[2] + h) * k[1] + i) * k[1] + j;
+          const bool kept = p == 0 || Kept(test.attributes.String("stream"), p, index);
+          if (kept) expected += weights[static_cast<size_t>(j)] / sum / (1 - p) * in[2].Get(key(j) + e);
+        }
+        worst = std::max(worst, std::fabs(expected - out[0].Get(row * q[3] + e)));
+      }
+      worst = std::max(worst, std::fabs(std::log(sum) - out[1].Get(row)));
+    }
+    CHECK(worst <= kBound);
+  });
+}
+
+TEST_CASE("attention: a query without keys") {
+  const Tensors in =
+      MakeInputs({&ops::kAttention,
+                  "",
+                  {{{1, 2, 1, 4}}, {{1, 2, 1, 4}}, {{1, 2, 1, 4}}, {{1, 2}, Input::kPositions}},
+                  {}},
+                 DType::kF32);
+  Tensor positions = in[3];
+  positions.Set(0, -1);
+  const Tensors out = RunOp(ops::kAttention, {{"scale", 1.0}}, {in[0], in[1], in[2], positions});
+  for (int e = 0; e < 4; ++e) CHECK(out[0].Get(e) == 0);
+  CHECK(std::isinf(out[1].Get(0)));
+  const Tensors grads =
+      RunOp(ops::kAttentionGrad, {{"scale", 1.0}}, {in[0], in[1], in[2], positions, out[0], out[1], in[0]});
+  for (int e = 0; e < 4; ++e) CHECK(grads[0].Get(e) == 0);
+  CHECK(Scale(grads[1]) < 1e3);
+}
+
+TEST_CASE("norms") {
+  for (const graph::OpDef* op : {&ops::kLayerNorm, &ops::kRmsNorm}) {
+    ForEachCaseOf(*op, [&](const Case& test, const Tensors& in, const Tensors& out) {
+      const bool layer = op == &ops::kLayerNorm;
+      const std::int64_t d = in[1].elements();
+      double worst = 0;
+      for (std::int64_t row = 0; row < in[0].elements() / d; ++row) {
+        double mean = 0;
+        double square = 0;
+        for (std::int64_t i = 0; layer && i < d; ++i) mean += in[0].Get(row * d + i) / static_cast<double>(d);
+        for (std::int64_t i = 0; i < d; ++i) {
+          square += std::pow(in[0].Get(row * d + i) - mean, 2) / static_cast<double>(d);
+        }
+        const double rstd = 1 / std::sqrt(square + test.attributes.Float("epsilon"));
+        if (layer) worst = std::max(worst, std::fabs(mean - out[1].Get(row)));
+        worst = std::max(worst, std::fabs(rstd - out.back().Get(row)));
+        for (std::int64_t i = 0; i < d; ++i) {
+          const double y =
+              (in[0].Get(row * d + i) - mean) * rstd * in[1].Get(i) + (layer ? in[2].Get(i) : 0.0);
+          worst = std::max(worst, std::fabs(y - out[0].Get(row * d + i)));
+        }
+      }
+      CHECK(worst <= kBound);
+    });
+  }
+}
+
+TEST_CASE("activations") {
+  ForEachCaseOf(ops::kGelu, [](const Case& test, const Tensors& in, const Tensors& out) {
+    double worst = 0;
+    for (std::int64_t i = 0; i < in[0].elements(); ++i) {
+      const double x = in[0].Get(i);
+      const double tanh_form = std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x));
+      const double inner = test.attributes.Int("tanh") != 0 ? tanh_form : std::erf(x / std::numbers::sqrt2);
+      worst = std::max(worst, std::fabs(x / 2 * (1 + inner) - out[0].Get(i)));
+    }
+    CHECK(worst <= kBound);
+  });
+  ForEachCaseOf(ops::kSwiglu, [](const Case& test, const Tensors& in, const Tensors& out) {
+    const std::int64_t f = test.inputs[0].shape[3];
+    double worst = 0;
+    for (std::int64_t i = 0; i < out[0].elements(); ++i) {
+      const double gate = in[0].Get(i / f * 2 * f + i % f);
+      const double up = in[0].Get((i / f * 2 + 1) * f + i % f);
+      worst = std::max(worst, std::fabs(gate / (1 + std::exp(-gate)) * up - out[0].Get(i)));
+    }
+    CHECK(worst <= kBound);
+  });
+}
+
+double Frequency(const graph::Attributes& a, std::int64_t i, std::int64_t head) {
+  const double f = std::pow(a.Float("base"), -2.0 * static_cast<double>(i) / static_cast<double>(head));
+  if (a.Float("factor") == 1) return f;
+  const double turns = a.Float("original") * f / (2 * std::numbers::pi);  // original / wavelength
+  const double smooth = (turns - a.Float("low")) / (a.Float("high") - a.Float("low"));
+  if (turns < a.Float("low")) return f / a.Float("factor");
+  if (turns > a.Float("high")) return f;
+  return (1 - smooth) * f / a.Float("factor") + smooth * f;
+}
+
+TEST_CASE("qkv_split unpacks and rotates") {
+  ForEachCaseOf(ops::kQkvSplit, [](const Case& test, const Tensors& in, const Tensors& out) {
+    const Shape& x = in[0].type().shape;
+    const bool rotary = test.attributes.Int("rotary") != 0;
+    double worst = 0;
+    for (std::int64_t at = 0; at < in[0].elements(); ++at) {
+      const std::int64_t e = at % x[4];
+      const std::int64_t j = at / x[4] % x[3];
+      const std::int64_t group = at / (x[4] * x[3]);  // over tokens and kv heads
+      double expected = in[0].Get(at);
+      if (rotary && j < x[3] - 1) {
+        const std::int64_t half = x[4] / 2;
+        const double angle = in[1].Get(group / x[2]) * Frequency(test.attributes, e % half, x[4]);
+        const double partner = e < half ? -in[0].Get(at + half) : in[0].Get(at - half);
+        expected = expected * std::cos(angle) + partner * std::sin(angle);
+      }
+      double actual = 0;
+      if (j < x[3] - 2) actual = out[0].Get((group * (x[3] - 2) + j) * x[4] + e);
+      if (j >= x[3] - 2) actual = out[static_cast<size_t>(j - (x[3] - 3))].Get(group * x[4] + e);
+      worst = std::max(worst, std::fabs(expected - actual));
+    }
+    CHECK(worst <= kBound);
+  });
+}
+
+TEST_CASE("dropout") {
+  ForEachCaseOf(ops::kDropout, [](const Case& test, const Tensors& in, const Tensors& out) {
+    const double p = test.attributes.Float("p");
+    const std::int64_t sample = in[0].type().shape.elements(1, 3);
+    std::int64_t kept = 0;
+    double worst = 0;
+    for (std::int64_t i = 0; i < in[0].elements(); ++i) {
+      const bool keep = Kept(test.attributes.String("stream"), p, kFirstSample * sample + i);
+      kept += keep ? 1 : 0;
+      worst = std::max(worst, std::fabs((keep ? in[0].Get(i) / (1 - p) : 0.0) - out[0].Get(i)));
+    }
+    CHECK(worst <= kBound);
+    const double share = static_cast<double>(kept) / static_cast<double>(in[0].elements());
+    const double deviation = std::sqrt(p * (1 - p) / static_cast<double>(in[0].elements()));
+    CHECK(std::fabs(share - (1 - p)) < 4 * deviation);
+  });
+}
+
+TEST_CASE("linear, embedding and their gradients") {
+  ForEachCaseOf(ops::kLinear, [](const Case& test, const Tensors& in, const Tensors& out) {
+    const Shape& w = in[1].type().shape;
+    const std::int64_t contracted =
+        w.elements(w.rank() - static_cast<int>(test.attributes.Int("in_dims")), w.rank());
+    const std::int64_t columns = in[1].elements() / contracted;
+    double worst = 0;
+    for (std::int64_t at = 0; at < out[0].elements(); ++at) {
+      double sum = in.size() == 3 ? in[2].Get(at % columns) : 0.0;
+      for (std::int64_t i = 0; i < contracted; ++i) {
+        sum += in[0].Get(at / columns * contracted + i) * in[1].Get(at % columns * contracted + i);
+      }
+      worst = std::max(worst, std::fabs(sum - out[0].Get(at)));
+    }
+    CHECK(worst <= kBound);
+  });
+  ForEachCaseOf(ops::kEmbedding, [](const Case&, const Tensors& in, const Tensors& out) {
+    const std::int64_t d = in[1].type().shape[1];
+    double worst = 0;
+    for (std::int64_t at = 0; at < out[0].elements(); ++at) {
+      const auto row = static_cast<std::int64_t>(in[0].Get(at / d));
+      worst = std::max(worst, std::fabs(in[1].Get(row * d + at % d) - out[0].Get(at)));
+    }
+    CHECK(worst == 0);
+  });
+}
+
+TEST_CASE("cross entropy ignores padding columns and labels below 0") {
+  ForEachCaseOf(ops::kCrossEntropy, [](const Case& test, const Tensors& in, const Tensors& out) {
+    const std::int64_t v = test.inputs[0].shape[2];
+    double worst = 0;
+    double loss = 0;
+    for (std::int64_t token = 0; token < in[1].elements(); ++token) {
+      double sum = 0;
+      for (std::int64_t i = 0; i < test.attributes.Int("classes"); ++i)
+        sum += std::exp(in[0].Get(token * v + i));
+      worst = std::max(worst, std::fabs(std::log(sum) - out[0].Get(token)));
+      const auto label = static_cast<std::int64_t>(in[1].Get(token));
+      const double target = label >= 0 ? in[0].Get(token * v + label) : 0.0;
+      worst = std::max(worst, std::fabs(target - out[1].Get(token)));
+      if (label >= 0) loss += std::log(sum) - target;
+    }
+    CHECK(worst <= kBound);
+    const Tensors total = RunOp(ops::kLossSum, {{"scale", 0.3}}, {out[0], out[1], in[1]});
+    CHECK(total[0].Get(0) == doctest::Approx(loss).epsilon(kBound));
+  });
+}
+
+}  // namespace
+}  // namespace engine::ops_test
