@@ -208,7 +208,11 @@ class Placer {
         best_cost = *cost;
       }
       if (best == nullptr) {
-        return InvalidArgument("{} ({}) has no lawful placement along {} = {}", node.name, node.op->name,
+        std::string inputs;
+        for (size_t i = 0; i < node.inputs.size(); ++i) {
+          inputs += fmt::format("{}{} [{}]", i > 0 ? ", " : "", graph_.value(node.inputs[i]).name, (*layouts)[i].ToString());
+        }
+        return InvalidArgument("{} ({}) of {} has no lawful placement along {} = {}", node.name, node.op->name, inputs,
                                graph::kAxisNames[static_cast<size_t>(axis)], options_.mesh.size(axis));
       }
       choice->chosen[static_cast<size_t>(axis)] = best;

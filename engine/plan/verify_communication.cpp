@@ -203,8 +203,8 @@ class Simulation {
         if (!At(member).here) return false;
         if (!(Site(member).group == Site(stage).group)) return false;
       }
+      for (std::int32_t member : members) RETURN_IF_ERROR(Alike(stage, member));
       for (std::int32_t member : members) {
-        RETURN_IF_ERROR(Alike(stage, member));
         At(member).here = false;
         ++At(member).site;
       }

@@ -1,0 +1,129 @@
+// Layout equality: any layout gives the one-rank run's numbers.
+#include <cmath>
+#include <limits>
+
+#include "tests/train/testing.h"
+
+namespace engine::train::testing {
+namespace {
+
+// Two float32 evaluations of the same formula in different summation orders. One product of length n has a relative
+// error of at most n·ε against the sum of the terms' absolute values; the longest reductions here are over the 128
+// tokens of a global batch and the 300 classes, and a value passes some 40 operations on its way through 4 blocks
+// forward and backward. Errors add up over them with random signs: √(300 · 40) ≈ 110 roundings, of which a factor of 4
+// for the cancellation of terms and for what earlier iterations' weights differ.
+constexpr double kBound = 4 * 110 * std::numeric_limits<float>::epsilon();
+
+double LargestDifference(const std::vector<float>& a, const std::vector<float>& b, double* scale) {
+  double largest = 0;
+  *scale = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    largest = std::max(largest, std::abs(static_cast<double>(a[i]) - b[i]));
+    *scale = std::max(*scale, std::abs(static_cast<double>(a[i])));
+  }
+  return largest;
+}
+
+void CheckEqual(const Trained& expected, const Trained& actual) {
+  REQUIRE(expected.names == actual.names);
+  for (size_t p = 0; p < expected.names.size(); ++p) {
+    INFO(expected.names[p]);
+    CHECK(expected.initial[p] == actual.initial[p]);
+  }
+  for (size_t i = 0; i < expected.losses.size(); ++i) {
+    INFO("iteration " << i);
+    CHECK(std::abs(expected.losses[i] - actual.losses[i]) <= kBound * std::abs(expected.losses[i]));
+    CHECK(std::abs(expected.grad_norms[i] - actual.grad_norms[i]) <= kBound * expected.grad_norms[i]);
+    double whole = 0;  // the largest gradient of the model: rounding of its activations reaches every tensor
+    for (size_t p = 0; p < expected.names.size(); ++p) {
+      double scale = 0;
+      LargestDifference(expected.gradients[i][p], actual.gradients[i][p], &scale);
+      whole = std::max(whole, scale);
+    }
+    for (size_t p = 0; p < expected.names.size(); ++p) {
+      INFO(expected.names[p]);
+      double scale = 0;
+      const double difference = LargestDifference(expected.gradients[i][p], actual.gradients[i][p], &scale);
+      CHECK(difference <= kBound * whole);
+    }
+  }
+  CHECK(std::abs(expected.evaluations[0] - actual.evaluations[0]) <= kBound * expected.evaluations[0]);
+}
+
+struct LayoutCase {
+  const char* sets;  // blank-separated
+};
+
+std::vector<std::string> SetsOf(const std::string& text) {
+  std::vector<std::string> sets;
+  size_t begin = 0;
+  while (begin < text.size()) {
+    const size_t end = std::min(text.find(' ', begin), text.size());
+    const std::string word = text.substr(begin, end - begin);
+    const bool training = word.starts_with("micro_batch");
+    const bool recompute = word.starts_with("granularity") || word.starts_with("modules");
+    sets.push_back((training ? "training." : recompute ? "recompute." : "parallelism.") + word);
+    begin = end + 1;
+  }
+  return sets;
+}
+
+constexpr LayoutCase kLayouts[] = {
+    {"micro_batch=1"},
+    {"micro_batch=4"},
+    {"granularity=full"},
+    {"granularity=selective modules=[\"attention\"]"},
+    {"granularity=selective modules=[\"norm\",\"activation\"] micro_batch=2"},
+    {"dp=2 micro_batch=4"},
+    {"dp=4 micro_batch=1"},
+    {"dp=2 zero_stage=1 micro_batch=2"},
+    {"dp=4 zero_stage=1 micro_batch=2"},
+    {"tp=2"},
+    {"tp=2 sequence_parallel=true"},
+    {"tp=2 sequence_parallel=true granularity=full micro_batch=4"},
+    {"tp=2 sequence_parallel=true granularity=selective modules=[\"attention\",\"norm\",\"activation\"]"},
+    {"cp=2"},
+    {"cp=4 micro_batch=4"},
+    {"cp=2 tp=2"},
+    {"cp=2 tp=2 sequence_parallel=true"},
+    {"cp=2 dp=2 zero_stage=1 micro_batch=4"},
+    {"pp=2 micro_batch=2"},
+    {"pp=4 micro_batch=1"},
+    {"pp=2 virtual_stages=2 micro_batch=2"},
+    {"pp=2 virtual_stages=2 micro_batch=1 granularity=full"},
+    {"pp=2 layers_per_stage=[3,1] micro_batch=4"},
+    {"pp=4 micro_batch=8"},
+    {"dp=2 tp=2 micro_batch=4"},
+    {"dp=2 tp=2 sequence_parallel=true zero_stage=1 micro_batch=2"},
+    {"dp=2 pp=2 micro_batch=2 zero_stage=1"},
+    {"tp=2 pp=2 micro_batch=2 sequence_parallel=true"},
+    {"dp=2 tp=2 pp=2 micro_batch=1"},
+    {"dp=2 tp=2 pp=2 micro_batch=1 sequence_parallel=true zero_stage=1 virtual_stages=2"},
+    {"cp=2 pp=2 tp=2 micro_batch=4"},
+    {"cp=2 dp=2 tp=2 micro_batch=2 sequence_parallel=true zero_stage=1 granularity=full"},
+};
+
+void CheckLayouts(const char* model) {
+  const Trained expected = TrainFor(MakeRecipe(model, {}), 5);
+  CHECK(expected.losses.back() < expected.losses.front());
+  for (const LayoutCase& layout : kLayouts) {
+    INFO(layout.sets);
+    CheckEqual(expected, TrainFor(MakeRecipe(model, SetsOf(layout.sets)), 5));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a GPT-2-like model, with dropout, trains alike in every layout") { CheckLayouts(kGptLike); }
+
+TEST_CASE("a Llama-like model trains alike in every layout") { CheckLayouts(kLlamaLike); }
+
+TEST_CASE("threads change no bit") {
+  const recipe::Recipe recipe = MakeRecipe(kGptLike, {});
+  const Trained one = TrainFor(recipe, 3, 1);
+  const Trained three = TrainFor(recipe, 3, 3);
+  CHECK(one.losses == three.losses);
+  CHECK(one.weights == three.weights);
+}
+
+}  // namespace engine::train::testing

@@ -1,0 +1,171 @@
+// A small world for tests of whole runs: tiny recipes, samples from a counter, ranks on the CPU.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/backend/cpu/cpu_backend.h"
+#include "engine/backend/cpu/world.h"
+#include "engine/base/philox.h"
+#include "engine/model/decoder.h"
+#include "engine/recipe/load.h"
+#include "engine/train/compile_recipe.h"
+#include "engine/train/ranks.h"
+#include "engine/train/state.h"
+
+namespace engine::train::testing {
+
+inline train::Device CpuDevice(int threads_per_rank = 1) {
+  const auto world = std::make_shared<backend::cpu::World>();
+  train::Device device;
+  device.profile = backend::cpu::CpuBackend::CpuProfile();
+  device.precisions = {"fp32"};
+  device.make_backend = [threads_per_rank](std::int64_t, std::int64_t) {
+    return std::make_unique<backend::cpu::CpuBackend>(threads_per_rank);
+  };
+  device.make_communicator = [world](std::int64_t rank) {
+    return std::make_unique<backend::cpu::CpuCommunicator>(world.get(), rank);
+  };
+  device.abort = [world] { world->Abort(); };
+  return device;
+}
+
+// Adam's epsilon is large here on purpose: with 1e-8 the update of an element whose gradient is rounding noise is ± the
+// learning rate, and no bound on the difference of two summation orders would carry over an iteration.
+inline constexpr const char* kCommon = R"(
+[data]
+paths = ["none"]
+sequence_length = 16
+[optimizer]
+learning_rate = 1e-2
+epsilon = 1e-3
+weight_decay = 0.1
+[schedule]
+kind = "constant"
+[training]
+global_batch = 8
+micro_batch = 8
+iterations = 5
+seed = 7
+)";
+
+inline constexpr const char* kGptLike = R"(
+[model]
+layers = 4
+hidden = 32
+vocab = 300
+vocab_multiple = 16
+max_positions = 16
+attention = { heads = 4, position = "learned", bias = true }
+mlp = { hidden = 64, activation = "gelu_tanh", bias = true }
+norm = { kind = "layernorm", epsilon = 1e-5 }
+dropout = { embedding = 0.1, hidden = 0.1, attention = 0.1 }
+tied_embeddings = true
+init_std = 0.1
+)";
+
+inline constexpr const char* kLlamaLike = R"(
+[model]
+layers = 4
+hidden = 32
+vocab = 300
+vocab_multiple = 16
+max_positions = 16
+attention = { heads = 4, kv_heads = 2, position = "rotary" }
+mlp = { hidden = 48, activation = "swiglu" }
+norm = { kind = "rmsnorm", epsilon = 1e-5 }
+tied_embeddings = false
+init_std = 0.1
+)";
+
+inline recipe::Recipe MakeRecipe(const std::string& model, const std::vector<std::string>& sets) {
+  const recipe::LoadResult loaded = recipe::LoadText(model + kCommon, "test.toml", {.sets = sets, .root = ""});
+  std::string errors;
+  for (const Diagnostic& diagnostic : loaded.diagnostics) errors += Format(diagnostic);
+  INFO(errors);
+  REQUIRE(loaded.ok());
+  return loaded.recipe;
+}
+
+// Token s of sample n: a pure function, so every layout trains on the same text.
+inline executor::FeedFunction CounterFeed(const plan::Plan& plan, std::int64_t first_sample) {
+  return [&plan, first_sample](const std::string& input, std::int64_t microbatch,
+                               const backend::TensorView& host) -> absl::Status {
+    const PhiloxKey key = MakePhiloxKey(99, "tokens");
+    std::int32_t* out = host.as<std::int32_t>();
+    for (std::int64_t b = 0; b < host.shape[0]; ++b) {
+      const std::int64_t sample = first_sample + microbatch * plan.microbatch_samples + LogicalIndex(host.extent.dims[0], b);
+      for (std::int64_t s = 0; s < host.shape[1]; ++s) {
+        const std::int64_t at = LogicalIndex(host.extent.dims[1], s);
+        const std::uint64_t index = static_cast<std::uint64_t>(sample * (plan.sequence + 1) + at + (input == model::kLabels ? 1 : 0));
+        *out++ = input == model::kPositions
+                     ? static_cast<std::int32_t>(at)
+                     : static_cast<std::int32_t>(PhiloxWord(key, index) % static_cast<std::uint32_t>(plan.vocab));
+      }
+    }
+    return absl::OkStatus();
+  };
+}
+
+// What a few iterations of a recipe give, gathered to logical tensors.
+struct Trained {
+  std::vector<double> losses;      // mean per token
+  std::vector<double> grad_norms;
+  std::vector<std::string> names;
+  std::vector<std::vector<float>> initial;                 // weights at step 0
+  std::vector<std::vector<std::vector<float>>> gradients;  // by iteration, then parameter
+  std::vector<std::vector<float>> weights;                 // at the end
+  std::vector<double> evaluations;
+};
+
+inline Trained TrainFor(const recipe::Recipe& recipe, int iterations, int threads_per_rank = 1) {
+  const Device device = CpuDevice(threads_per_rank);
+  absl::StatusOr<plan::Plan> plan = CompileRecipe(recipe, {.profile = device.profile});
+  REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
+  auto ranks = Ranks::Create(*plan, device, static_cast<std::uint64_t>(recipe.training.seed));
+  REQUIRE_MESSAGE(ranks.ok(), Message(ranks.status()));
+  const auto check = [](const absl::Status& status) { REQUIRE_MESSAGE(status.ok(), Message(status)); };
+  check((*ranks)->Run([&](executor::RankExecutor& rank) {
+    return InitializeParameters(*plan, static_cast<std::uint64_t>(recipe.training.seed), rank);
+  }));
+  Trained trained;
+  const std::int32_t parameters = static_cast<std::int32_t>(plan->parameters.size());
+  for (std::int32_t p = 0; p < parameters; ++p) {
+    trained.names.push_back(plan->parameters[static_cast<size_t>(p)].name);
+    check(GatherParameter(*plan, **ranks, p, &trained.initial.emplace_back()));
+  }
+  const double tokens = static_cast<double>(plan->global_batch * plan->sequence);
+  for (int i = 0; i < iterations; ++i) {
+    std::vector<executor::IterationResult> results(static_cast<size_t>(plan->mesh.world()));
+    const executor::FeedFunction feed = CounterFeed(*plan, i * plan->global_batch);
+    check((*ranks)->Run([&](executor::RankExecutor& rank) -> absl::Status {
+      ASSIGN_OR_RETURN(results[static_cast<size_t>(rank.rank())],
+                       rank.Train(i, i + 1, recipe.optimizer.learning_rate, feed));
+      return absl::OkStatus();
+    }));
+    for (const executor::IterationResult& result : results) {
+      // All ranks agree, bit by bit.
+      CHECK(result.loss_sum == results[0].loss_sum);
+      CHECK(result.grad_norm == results[0].grad_norm);
+    }
+    trained.losses.push_back(results[0].loss_sum / tokens);
+    trained.grad_norms.push_back(results[0].grad_norm);
+    auto& gradients = trained.gradients.emplace_back();
+    for (std::int32_t p = 0; p < parameters; ++p) check(GatherGradient(*plan, **ranks, p, &gradients.emplace_back()));
+  }
+  for (std::int32_t p = 0; p < parameters; ++p) check(GatherParameter(*plan, **ranks, p, &trained.weights.emplace_back()));
+  std::vector<double> sums(static_cast<size_t>(plan->mesh.world()));
+  const executor::FeedFunction feed = CounterFeed(*plan, 1000);
+  check((*ranks)->Run([&](executor::RankExecutor& rank) -> absl::Status {
+    ASSIGN_OR_RETURN(const executor::IterationResult result, rank.Evaluate(feed));
+    sums[static_cast<size_t>(rank.rank())] = result.loss_sum / tokens;
+    return absl::OkStatus();
+  }));
+  trained.evaluations.push_back(sums[0]);
+  return trained;
+}
+
+}  // namespace engine::train::testing
