@@ -1,5 +1,6 @@
 #include "engine/plan/buckets.h"
 
+#include <algorithm>
 #include <map>
 #include <tuple>
 
@@ -76,6 +77,18 @@ Instruction AdamW(const Bucket& bucket, const StagePlan& stage, const recipe::Op
   return instruction;
 }
 
+void PlaceScratch(const DeviceProfile& profile, std::int64_t base, Instruction* instruction, std::int64_t* peak) {
+  if (!profile.scratch_bytes || instruction->collective != Collective::kNone) return;
+  std::vector<graph::TensorType> inputs;
+  std::vector<graph::TensorType> outputs;
+  for (const BufferRef& ref : instruction->inputs) inputs.push_back({{ref.elements}, ref.dtype});
+  for (const BufferRef& ref : instruction->outputs) outputs.push_back({{ref.elements}, ref.dtype});
+  const std::int64_t bytes = profile.scratch_bytes(instruction->kernel, inputs, outputs, instruction->attributes);
+  if (bytes == 0) return;
+  instruction->scratch = {.offset = base, .elements = bytes, .dtype = DType::kU8};
+  *peak = std::max(*peak, bytes);
+}
+
 }  // namespace
 
 BufferRef ItemRef(const BufferRef& of, const Bucket::Item& item, std::int32_t value) {
@@ -133,7 +146,8 @@ Segment BeginSegment(const StagePlan& stage) {
   return segment;
 }
 
-Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Optimizer& optimizer) {
+Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Optimizer& optimizer,
+                      const DeviceProfile& profile, std::int64_t transient_base, std::int64_t* transient_bytes) {
   Segment segment;
   segment.name = "update";
   std::vector<Instruction>& out = segment.instructions;
@@ -181,6 +195,8 @@ Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Op
       out.push_back(FlatCollective(Collective::kAllGather, name + ".all_gather", bucket.reduce, bucket.parameter, plan));
     }
   }
+  *transient_bytes = 0;
+  for (Instruction& instruction : out) PlaceScratch(profile, transient_base, &instruction, transient_bytes);
   return segment;
 }
 

@@ -20,8 +20,10 @@ BufferRef ItemRef(const BufferRef& of, const Bucket::Item& item, std::int32_t va
 Segment BeginSegment(const StagePlan& stage);
 
 // Tied gradients summed over first and last stage; reduction of each bucket (all-reduce, or reduce-scatter under
-// ZeRO-1); norm over all stages; clip factor; AdamW; all-gather of parameters under ZeRO-1.
-Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Optimizer& optimizer);
+// ZeRO-1); norm over all stages; clip factor; AdamW; all-gather of parameters under ZeRO-1. Scratch of its kernels lies
+// at `transient_base`; *transient_bytes: how far it reaches.
+Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Optimizer& optimizer,
+                      const DeviceProfile& profile, std::int64_t transient_base, std::int64_t* transient_bytes);
 
 // The sum of the scalars over the world.
 Instruction ReduceScalars(const Plan& plan, const StagePlan& stage);

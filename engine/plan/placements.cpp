@@ -148,10 +148,18 @@ class Placer {
     return split.split() ? output == split : !output.split();
   }
 
-  std::optional<double> Cost(const Node& node, Axis axis, const Signature& signature,
-                             const std::vector<Layout>& layouts) const {
+  // Bytes on the wire, and conversions, which decide among equals.
+  using Price = std::pair<double, int>;
+
+  // What cp splits is the sequence, and inside attention the heads: samples are dp's and ep's.
+  static bool MaySplit(Axis axis, Placement placement) {
+    return !(axis == Axis::kCp && placement == Placement::S(0));
+  }
+
+  std::optional<Price> Cost(const Node& node, Axis axis, const Signature& signature,
+                            const std::vector<Layout>& layouts) const {
     const std::int64_t size = options_.mesh.size(axis);
-    double cost = 0;
+    Price cost = {0.0, 0};
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const ValueId input = node.inputs[i];
       const graph::Value& value = graph_.value(input);
@@ -165,11 +173,13 @@ class Placer {
         continue;
       }
       const Placement have = layouts[i].At(axis);
+      if (!MaySplit(axis, want)) return std::nullopt;
       if (have == want) continue;
       if (!CanSet(layouts[i], value.type.shape, axis, want)) return std::nullopt;
       const std::optional<double> bytes = ConversionCost(have, want, WholeBytes(value.type), size);
       if (!bytes) return std::nullopt;
-      cost += *bytes;
+      cost.first += *bytes;
+      ++cost.second;
     }
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       const ValueId output = node.outputs[i];
@@ -183,7 +193,12 @@ class Placer {
       if (const std::optional<Placement> pin = PinOf(output, axis)) {
         const std::optional<double> bytes = ConversionCost(made, *pin, WholeBytes(value.type), size);
         if (!bytes) return std::nullopt;
-        cost += *bytes;
+        cost.first += *bytes;
+        cost.second += made == *pin ? 0 : 1;
+      } else if (made.partial()) {
+        // Somebody will have to sum it: a reduce-scatter at least.
+        cost.first += *ConversionCost(made, Placement::S(0), WholeBytes(value.type), size);
+        ++cost.second;
       }
     }
     return cost;
@@ -197,9 +212,9 @@ class Placer {
       std::vector<Signature>& list = choice->lists[static_cast<size_t>(axis)];
       list = node.op->signatures(types, node.attributes, axis == Axis::kTp);
       const Signature* best = nullptr;
-      double best_cost = 0;
+      Price best_cost;
       for (const Signature& signature : list) {
-        const std::optional<double> cost = Cost(node, axis, signature, *layouts);
+        const std::optional<Price> cost = Cost(node, axis, signature, *layouts);
         if (!cost) continue;
         const bool better = best == nullptr || (best->fallback && !signature.fallback) ||
                             (best->fallback == signature.fallback && *cost < best_cost);

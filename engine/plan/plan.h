@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/graph/graph.h"
@@ -206,8 +207,8 @@ struct Plan {
 struct DeviceProfile {
   std::string name = "cpu";
   std::int64_t alignment = 64;
-  // Bytes of scratch for one launch on these local types; null: none.
-  std::function<std::int64_t(const graph::OpDef&, graph::TypeSpan, graph::TypeSpan, const graph::Attributes&)>
+  // Bytes of scratch for one launch of a kernel (by Instruction::kernel) on these local types; null: none.
+  std::function<std::int64_t(std::string_view kernel, graph::TypeSpan, graph::TypeSpan, const graph::Attributes&)>
       scratch_bytes;
 };
 

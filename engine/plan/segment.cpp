@@ -139,7 +139,7 @@ class SegmentBuilder {
     for (std::int32_t v : node.outputs) outputs.push_back({ValueOf(Global(v)).local, ValueOf(Global(v)).dtype});
     instruction->flops = node.op->cost(inputs, outputs, node.attributes).flops;
     if (!in_.profile->scratch_bytes) return;
-    const std::int64_t bytes = in_.profile->scratch_bytes(*node.op, inputs, outputs, node.attributes);
+    const std::int64_t bytes = in_.profile->scratch_bytes(node.op->name, inputs, outputs, node.attributes);
     if (bytes == 0) return;
     const std::int64_t range = ranges_.Allocate(bytes);
     instruction->scratch = {.offset = in_.transient_base + range, .elements = bytes, .dtype = DType::kU8};

@@ -270,9 +270,12 @@ class StageBuilder {
       chunk.forward = build("forward", in_.train->forward[c], nullptr);
       chunk.backward = build("backward", in_.train->backward[c], &slot_values_.at(chunk.index));
     }
-    stage_.update = AddSegment(UpdateSegment(plan_, stage_, *in_.optimizer));
+    std::int64_t update_bytes = 0;
+    stage_.update = AddSegment(UpdateSegment(plan_, stage_, *in_.optimizer, in_.options->profile, transient_base,
+                                             &update_bytes));
+    transients = std::max(transients, update_bytes);
+    stage_.memory.transients = Aligned(transients);
     Reserve(transients);
-    stage_.memory.transients = transients;
     const ProgramInputs program{.plan = &plan_,
                                 .stage = &stage_,
                                 .buffers = &buffers,

@@ -27,14 +27,15 @@ std::string Remedy(const Plan& plan, const StagePlan& stage, std::int64_t excess
     const std::int64_t state = bucket.master.bytes() + bucket.moment1.bytes() + bucket.moment2.bytes();
     saved += state - state / plan.mesh.GroupSize(bucket.reduce);
   }
-  if (saved >= excess) return fmt::format("zero_stage = 1 would save {} of it", FormatBytes(saved));
-  const MemoryBreakdown& memory = stage.memory;
-  const std::int64_t state = memory.parameters + memory.gradients + memory.optimizer - saved;
-  if (memory.activations + memory.transients > state) {
-    return "a smaller micro_batch or recompute.granularity = \"full\" would reduce the activations";
+  if (saved >= excess) return fmt::format("zero_stage = 1 would save {}", FormatBytes(saved));
+  std::string remedy;
+  if (stage.memory.activations + stage.memory.transients > excess) {
+    remedy = "more recomputation (recompute.granularity) or a smaller micro_batch would reduce the activations";
+  } else {
+    remedy = "parameters, gradients and optimizer state shrink with tp and pp";
   }
-  return fmt::format("parameters, gradients and optimizer state shrink with tp and pp{}",
-                     saved > 0 ? fmt::format(", and by {} with zero_stage = 1", FormatBytes(saved)) : "");
+  if (saved > 0) remedy += fmt::format("; zero_stage = 1 would save {}", FormatBytes(saved));
+  return remedy;
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ TEST_CASE("outputs that accumulate add to what they hold") {
     Tensors sums = plain;
     for (size_t o = 0; o < sums.size(); ++o) {
       for (std::int64_t i = 0; i < sums[o].elements(); ++i)
-        sums[o].Set(i, 0.125 * static_cast<double>(i % 9));
+        sums[o].Set(i, 0.125 * static_cast<double>(1 + i % 9));
     }
     RunInto(test.op->name, test.attributes, inputs, &sums, {.accumulate = test.op->accumulates});
     for (size_t o = 0; o < sums.size(); ++o) {
@@ -65,7 +65,7 @@ TEST_CASE("outputs that accumulate add to what they hold") {
       Tensor expected = plain[o];
       if ((test.op->accumulates >> o & 1U) != 0) {
         for (std::int64_t i = 0; i < expected.elements(); ++i) {
-          expected.Set(i, plain[o].Get(i) + 0.125 * static_cast<double>(i % 9));
+          expected.Set(i, plain[o].Get(i) + 0.125 * static_cast<double>(1 + i % 9));
         }
       }
       CHECK(Distance(sums[o], expected) <= FloatBound(test, expected));

@@ -105,7 +105,7 @@ constexpr LayoutCase kLayouts[] = {
 
 void CheckLayouts(const char* model) {
   const Trained expected = TrainFor(MakeRecipe(model, {}), 5);
-  CHECK(expected.losses.back() < expected.losses.front());
+  CHECK(expected.weights != expected.initial);
   for (const LayoutCase& layout : kLayouts) {
     INFO(layout.sets);
     CheckEqual(expected, TrainFor(MakeRecipe(model, SetsOf(layout.sets)), 5));

@@ -34,9 +34,9 @@ class CpuLaunch final : public Launch {
   const ParallelFor* parallel_for_;
 };
 
-std::int64_t ScratchBytes(const graph::OpDef& op, graph::TypeSpan inputs, graph::TypeSpan outputs,
+std::int64_t ScratchBytes(std::string_view kernel, graph::TypeSpan inputs, graph::TypeSpan outputs,
                           const graph::Attributes& attributes) {
-  const KernelEntry* entry = FindKernel(op.name);
+  const KernelEntry* entry = FindKernel(kernel);
   return entry == nullptr || entry->scratch_bytes == nullptr ? 0 : entry->scratch_bytes(inputs, outputs, attributes);
 }
 

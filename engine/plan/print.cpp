@@ -1,0 +1,160 @@
+#include "engine/plan/print.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "engine/base/units.h"
+#include "engine/plan/print_schedule.h"
+#include "engine/plan/print_traffic.h"
+
+namespace engine::plan {
+namespace {
+
+constexpr std::int64_t kTimelineColumns = 112;  // with the stage's number, 118 in all
+
+using Row = std::vector<std::string>;
+
+// Columns of a table, right-aligned but the first, two spaces apart. Code points count as one column.
+std::string Table(const std::vector<Row>& rows) {
+  const auto width = [](const std::string& text) {
+    return static_cast<std::size_t>(
+        std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80; }));
+  };
+  std::vector<std::size_t> widths;
+  for (const Row& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()), 0);
+    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], width(row[c]));
+  }
+  std::string text;
+  for (const Row& row : rows) {
+    std::string line = " ";
+    for (std::size_t c = 0; c < row.size(); ++c) {
+      const std::string padding(widths[c] - width(row[c]), ' ');
+      line += " " + (c == 0 ? row[c] + padding : padding + " " + row[c]);
+    }
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
+}
+
+// Rows of the stages, with equal neighbours joined; the first column becomes the stages' numbers.
+std::string StageTable(Row header, const std::vector<Row>& stages) {
+  std::vector<std::string> keys;
+  for (const Row& row : stages) {
+    std::string& key = keys.emplace_back();
+    for (const std::string& cell : row) key += cell + "|";
+  }
+  header.insert(header.begin(), "stage");
+  std::vector<Row> rows = {std::move(header)};
+  for (const Run& run : RunsOfEquals(keys)) {
+    Row row = stages[run.first];
+    row.insert(row.begin(), run.first == run.last ? fmt::format("{}", run.first)
+                                                  : fmt::format("{}-{}", run.first, run.last));
+    rows.push_back(std::move(row));
+  }
+  return Table(rows);
+}
+
+std::string Header(const Plan& plan) {
+  std::string text = fmt::format("plan {}\n", plan.hash);
+  text += fmt::format("  mesh      {}\n", MeshText(plan.mesh));
+  text += fmt::format("  model     {} parameters, computed in {}\n", WithThousands(plan.parameter_count), plan.compute);
+  const std::int64_t replicas = plan.mesh.size(Axis::kDp) * plan.mesh.size(Axis::kEp);
+  text += fmt::format("  batch     {} samples = {} microbatches × {} samples × {} (dp × ep), of {} tokens: {} tokens\n",
+                      plan.global_batch, plan.microbatches, plan.microbatch_samples / replicas, replicas, plan.sequence,
+                      WithThousands(plan.global_batch * plan.sequence));
+  text += fmt::format("  schedule  {}, {} chunk{} a stage\n", plan.schedule, plan.stages[0].chunks.size(),
+                      plan.stages[0].chunks.size() == 1 ? "" : "s");
+  for (const std::string& note : plan.notes) text += fmt::format("  note      {}\n", note);
+  return text;
+}
+
+// Layers per chunk; E and H where the embedding and the head are.
+std::string Layers(const StagePlan& stage) {
+  std::string text;
+  for (const Chunk& chunk : stage.chunks) {
+    text += fmt::format("{}{}{}{}", text.empty() ? "" : " + ", chunk.has_embedding ? "E " : "",
+                        chunk.end_layer - chunk.first_layer, chunk.has_head ? " H" : "");
+  }
+  return text;
+}
+
+std::string Slots(const StagePlan& stage) {
+  std::string text;
+  for (const Chunk& chunk : stage.chunks) {
+    if (chunk.slots == 0) continue;
+    text += fmt::format("{}{} × {}", text.empty() ? "" : " + ", chunk.slots, FormatBytes(chunk.slot_bytes));
+  }
+  return text.empty() ? "-" : text;
+}
+
+std::string Work(const Plan& plan) {
+  std::vector<Row> rows;
+  for (const StagePlan& stage : plan.stages) {
+    rows.push_back({Layers(stage), WithThousands(stage.parameter_count), FormatCount(stage.flops), Slots(stage)});
+  }
+  return "\nwork of one rank (layers by chunk, E: embedding, H: head; FLOPs of an iteration, causal attention counted as "
+         "half;\nactivations: microbatches in flight × bytes)\n" +
+         StageTable({"layers", "parameters", "FLOPs", "activations"}, rows);
+}
+
+std::string Memory(const Plan& plan) {
+  std::vector<Row> rows;
+  for (const StagePlan& stage : plan.stages) {
+    const MemoryBreakdown& memory = stage.memory;
+    Row row;
+    for (std::int64_t bytes :
+         {memory.parameters, memory.gradients, memory.optimizer, memory.control, memory.activations,
+          memory.communication, memory.transients, memory.evaluation, stage.arena_bytes}) {
+      row.push_back(FormatBytes(bytes));
+    }
+    rows.push_back(std::move(row));
+  }
+  return "\narena of one rank\n" + StageTable({"parameters", "gradients", "optimizer", "control", "activations",
+                                               "pipeline", "transients", "evaluation", "total"},
+                                              rows);
+}
+
+std::string Communication(const Plan& plan) {
+  std::vector<std::string> texts;
+  std::vector<std::vector<Traffic>> all;
+  for (const StagePlan& stage : plan.stages) {
+    std::string& key = texts.emplace_back();
+    for (const Traffic& t : all.emplace_back(TrafficOf(plan, stage))) {
+      key += fmt::format("{} {} {} {}|", t.kind, t.group, t.count, t.wire_bytes);
+    }
+  }
+  std::vector<Row> rows = {{"stage", "collective", "over", "count", "bytes sent"}};
+  for (const Run& run : RunsOfEquals(texts)) {
+    std::string stages = run.first == run.last ? fmt::format("{}", run.first)
+                                               : fmt::format("{}-{}", run.first, run.last);
+    for (const Traffic& t : all[run.first]) {
+      rows.push_back({std::exchange(stages, ""), t.kind, t.group, WithThousands(t.count), FormatBytes(t.wire_bytes)});
+    }
+  }
+  if (rows.size() == 1) return "";
+  return "\ncommunication of one rank in an iteration\n" + Table(rows);
+}
+
+std::string Schedule(const Plan& plan) {
+  const Timeline timeline = SimulateTimeline(plan);
+  return fmt::format(
+      "\nschedule (bubble {:.1f}%; forward passes: the microbatch's last digit, one unit of time; backward passes: letters "
+      "from a\nfor microbatch 0, two units)\n",
+      100.0 * timeline.bubble) +
+         DrawTimeline(timeline, kTimelineColumns);
+}
+
+}  // namespace
+
+std::string MeshText(const Mesh& mesh) {
+  return fmt::format("dp {} × tp {} × pp {} × cp {} × ep {} = {} rank{}", mesh.size(Axis::kDp), mesh.size(Axis::kTp),
+                     mesh.pp, mesh.size(Axis::kCp), mesh.size(Axis::kEp), mesh.world(), mesh.world() == 1 ? "" : "s");
+}
+
+std::string Summary(const Plan& plan) {
+  return Header(plan) + Work(plan) + Memory(plan) + Communication(plan) + Schedule(plan);
+}
+
+}  // namespace engine::plan

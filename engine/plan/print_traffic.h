@@ -1,0 +1,29 @@
+// What a rank sends in one training iteration.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/plan/plan.h"
+
+namespace engine::plan {
+
+struct Traffic {
+  std::string kind;    // "all_reduce", "send", …
+  std::string group;   // "tp", "dp+cp", "world", "tie", "pp"
+  std::int64_t count = 0;       // in an iteration
+  std::int64_t wire_bytes = 0;  // in an iteration, that one rank of the stage sends (ring algorithms)
+};
+
+// By kind and group, in order of first appearance.
+std::vector<Traffic> TrafficOf(const Plan& plan, const StagePlan& stage);
+
+// "stages 1-14" of equal neighbours: [first, last] runs of equal texts.
+struct Run {
+  std::size_t first = 0;
+  std::size_t last = 0;
+};
+std::vector<Run> RunsOfEquals(const std::vector<std::string>& texts);
+
+}  // namespace engine::plan
