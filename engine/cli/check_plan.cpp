@@ -1,7 +1,48 @@
 #include "engine/cli/check_plan.h"
 
-namespace engine::cli {
+#include <string>
 
-std::vector<Diagnostic> CheckPlan(const recipe::Recipe& /*recipe*/) { return {}; }
+#include "engine/backend/cpu/cpu_backend.h"
+#include "engine/train/compile_recipe.h"
+
+namespace engine::cli {
+namespace {
+
+// The key that decides what an error is about.
+std::string KeyOf(const absl::Status& status) {
+  if (absl::IsResourceExhausted(status)) return "cluster.memory_bytes";
+  const std::string message = Message(status);
+  for (const char* axis : {"tp", "cp", "ep", "dp"}) {
+    if (message.find(std::string(" along ") + axis + " ") != std::string::npos) {
+      return std::string("parallelism.") + axis;
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+plan::DeviceProfile ProfileOf(const recipe::Recipe& recipe) {
+  if (recipe.cluster.device == "cpu") return backend::cpu::CpuBackend::CpuProfile();
+  return {.name = recipe.cluster.device, .alignment = 64, .scratch_bytes = nullptr};
+}
+
+Diagnostic PlanDiagnostic(const recipe::Recipe& recipe, const absl::Status& status) {
+  Diagnostic diagnostic;
+  diagnostic.message = (absl::IsInternal(status) ? "the plan is wrong, which is a bug of the engine: " : "") + Message(status);
+  diagnostic.span.file = recipe.path;
+  const auto it = recipe.provenance.find(KeyOf(status));
+  if (it != recipe.provenance.end() && it->second.origin != recipe::Provenance::Origin::kDefault) {
+    diagnostic.span = it->second.span;
+    diagnostic.source_line = it->second.source_line;
+  }
+  return diagnostic;
+}
+
+std::vector<Diagnostic> CheckPlan(const recipe::Recipe& recipe) {
+  const absl::StatusOr<plan::Plan> plan = train::CompileRecipe(recipe, {.profile = ProfileOf(recipe)});
+  if (plan.ok()) return {};
+  return {PlanDiagnostic(recipe, plan.status())};
+}
 
 }  // namespace engine::cli

@@ -13,6 +13,7 @@ int main(int argc, char** argv) {
   engine::cli::AddCheckCommand(app, &exit_code);
   engine::cli::AddResolveCommand(app, &exit_code);
   engine::cli::AddSchemaCommand(app, &exit_code);
+  engine::cli::AddPlanCommand(app, &exit_code);
   engine::cli::AddRunCommand(app, &exit_code);
   engine::cli::AddGenerateCommand(app, &exit_code);
   engine::cli::AddDataCommand(app, &exit_code);

@@ -32,10 +32,13 @@ absl::StatusOr<plan::Plan> CompileUnverified(const recipe::Recipe& recipe, const
                        model::BuildDecoder(recipe, ModelOptions(recipe, /*dropout=*/false)), options);
 }
 
+absl::Status VerifyAgainst(const recipe::Recipe& recipe, const plan::Plan& plan) {
+  return plan::Verify(plan, {.memory_bytes = recipe.cluster.memory_bytes, .reserved_bytes = recipe.cluster.reserved_bytes});
+}
+
 absl::StatusOr<plan::Plan> CompileRecipe(const recipe::Recipe& recipe, const plan::CompileOptions& options) {
   ASSIGN_OR_RETURN(plan::Plan plan, CompileUnverified(recipe, options));
-  RETURN_IF_ERROR(plan::Verify(plan, {.memory_bytes = recipe.cluster.memory_bytes,
-                                      .reserved_bytes = recipe.cluster.reserved_bytes}));
+  RETURN_IF_ERROR(VerifyAgainst(recipe, plan));
   return plan;
 }
 

@@ -12,7 +12,8 @@ namespace engine::train {
 // device, Internal for a plan that is wrong.
 absl::StatusOr<plan::Plan> CompileRecipe(const recipe::Recipe& recipe, const plan::CompileOptions& options);
 
-// The same without the verifier.
+// The two halves of it.
 absl::StatusOr<plan::Plan> CompileUnverified(const recipe::Recipe& recipe, const plan::CompileOptions& options);
+absl::Status VerifyAgainst(const recipe::Recipe& recipe, const plan::Plan& plan);
 
 }  // namespace engine::train

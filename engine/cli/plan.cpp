@@ -1,0 +1,125 @@
+// `engine plan`: what would run, where every byte lies and who talks to whom, before anything runs.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "engine/base/units.h"
+#include "engine/cli/check_plan.h"
+#include "engine/cli/commands.h"
+#include "engine/cli/recipe_options.h"
+#include "engine/plan/canonical.h"
+#include "engine/plan/json.h"
+#include "engine/plan/print.h"
+#include "engine/recipe/load.h"
+#include "engine/train/compile_recipe.h"
+
+namespace engine::cli {
+namespace {
+
+struct PlanArguments {
+  std::string file;
+  std::string out;
+  bool json = false;
+  bool full = false;
+  std::int64_t rank = -1;
+  recipe::LoadOptions load;
+};
+
+std::string CoordinatesText(const plan::Plan& plan, std::int64_t rank) {
+  const plan::Coordinates at = plan.mesh.CoordinatesOf(rank);
+  const auto of = [&](plan::Axis axis) { return at.axis[static_cast<std::size_t>(axis)]; };
+  return fmt::format("rank {} of {}: dp {} tp {} pp {} cp {} ep {}, plan {}\n", rank, plan.mesh.world(),
+                     of(plan::Axis::kDp), of(plan::Axis::kTp), at.pp, of(plan::Axis::kCp), of(plan::Axis::kEp),
+                     plan.hash);
+}
+
+// --rank: the instruction list of that rank's stage; --full alone: the whole canonical text.
+std::string FullText(const plan::Plan& plan, std::int64_t rank) {
+  std::string text;
+  const auto sink = [&](std::string_view piece) { text += piece; };
+  if (rank < 0) {
+    plan::WriteCanonical(plan, sink);
+  } else {
+    text = CoordinatesText(plan, rank);
+    plan::WriteCanonicalStage(plan, static_cast<std::int32_t>(plan.StageOfRank(rank)), sink);
+  }
+  return text;
+}
+
+std::string JsonText(const plan::Plan& plan, const PlanArguments& arguments) {
+  nlohmann::ordered_json json = plan::ToJson(plan);
+  if (arguments.full) {
+    nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
+    if (arguments.rank >= 0) {
+      ranks.push_back(plan::RankToJson(plan, arguments.rank));
+    } else {
+      // The first rank of each stage: the others of a stage run the same.
+      for (std::int64_t stage = 0; stage < plan.mesh.pp; ++stage) {
+        ranks.push_back(plan::RankToJson(plan, stage * plan.mesh.ranks_per_stage()));
+      }
+    }
+    json["ranks"] = std::move(ranks);
+  }
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+std::string Text(const plan::Plan& plan, const recipe::Recipe& recipe, const PlanArguments& arguments) {
+  if (arguments.json) return JsonText(plan, arguments);
+  if (arguments.full) return FullText(plan, arguments.rank);
+  std::string text = plan::Summary(plan);
+  if (arguments.rank >= 0) text = CoordinatesText(plan, arguments.rank) + text;
+  if (recipe.cluster.device != "cpu") {
+    text += fmt::format("\nnote: the kernels of '{}' are not part of this program; their scratch memory is not counted\n",
+                        recipe.cluster.device);
+  }
+  return text;
+}
+
+int Write(const std::string& text, const std::string& path) {
+  if (path.empty()) return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() ? 0 : 1;
+  std::FILE* file = std::fopen(path.c_str(), "wb");
+  bool ok = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  if (file != nullptr) ok = std::fclose(file) == 0 && ok;
+  if (!ok) fmt::print(stderr, "engine plan: cannot write {}\n", path);
+  return ok ? 0 : 1;
+}
+
+int PrintPlan(const PlanArguments& arguments) {
+  const recipe::LoadResult loaded = recipe::Load(arguments.file, arguments.load);
+  PrintDiagnostics(loaded.diagnostics);
+  if (!loaded.ok()) return 1;
+  // A plan that does not fit the device is shown all the same: to see why.
+  const absl::StatusOr<plan::Plan> plan =
+      train::CompileUnverified(loaded.recipe, {.profile = ProfileOf(loaded.recipe)});
+  if (!plan.ok()) {
+    PrintDiagnostics({PlanDiagnostic(loaded.recipe, plan.status())});
+    return 1;
+  }
+  if (arguments.rank >= plan->mesh.world()) {
+    fmt::print(stderr, "engine plan: there is no rank {}: the world has {} ranks\n", arguments.rank, plan->mesh.world());
+    return 1;
+  }
+  if (const int failed = Write(Text(*plan, loaded.recipe, arguments), arguments.out); failed != 0) return failed;
+  const absl::Status status = train::VerifyAgainst(loaded.recipe, *plan);
+  if (status.ok()) return 0;
+  PrintDiagnostics({PlanDiagnostic(loaded.recipe, status)});
+  return 1;
+}
+
+}  // namespace
+
+void AddPlanCommand(CLI::App& app, int* exit_code) {
+  CLI::App* command = app.add_subcommand("plan", "Print the plan of a recipe: memory, communication, schedule");
+  const auto arguments = std::make_shared<PlanArguments>();
+  command->add_option("file", arguments->file, "Recipe")->required()->type_name("FILE");
+  command->add_flag("--json", arguments->json, "As JSON");
+  command->add_flag("--full", arguments->full, "The list of instructions: of --rank, or of all stages");
+  command->add_option("--rank", arguments->rank, "A rank")->check(CLI::NonNegativeNumber);
+  command->add_option("--out", arguments->out, "Write to this file instead of standard output")->type_name("PATH");
+  AddLoadOptions(command, &arguments->load);
+  command->callback([arguments, exit_code] { *exit_code = PrintPlan(*arguments); });
+}
+
+}  // namespace engine::cli
