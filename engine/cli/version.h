@@ -5,6 +5,7 @@
 
 namespace engine::cli {
 
-std::string VersionText();  // "engine 0.1.0 (CPU executor; CUDA: not compiled)"
+// "engine 0.1.0 (CPU executor; CUDA: not compiled)", or with which CUDA it was compiled and the devices that are here.
+std::string VersionText();
 
 }  // namespace engine::cli

@@ -107,7 +107,7 @@ class Training {
     fs::create_directories(CheckpointRoot(options_.out), error);
     if (error) return Unavailable("{}: cannot create: {}", CheckpointRoot(options_.out), error.message());
     RETURN_IF_ERROR(WriteFile(fs::path(options_.out) / "resolved.toml", recipe::ToToml(recipe_)));
-    return WriteFile(fs::path(options_.out) / "plan.json", plan::ToJson(plan_));
+    return WriteFile(fs::path(options_.out) / "plan.json", plan::ToJson(plan_).dump(1) + "\n");
   }
 
   absl::Status LoadState(const std::optional<ResumePoint>& resume) {
@@ -140,12 +140,13 @@ class Training {
     std::int64_t saved = iteration_;
     while (iteration_ < iterations && stop_requested == 0) {
       RETURN_IF_ERROR(TrainOnce());
+      // Before the checkpoint: a run that ends between the two and is resumed would never evaluate here.
+      if (EvaluationDue()) RETURN_IF_ERROR(Evaluate());
       const std::int64_t interval = recipe_.checkpoint.interval;
       if (interval > 0 && iteration_ % interval == 0) {
         RETURN_IF_ERROR(Save());
         saved = iteration_;
       }
-      if (EvaluationDue()) RETURN_IF_ERROR(Evaluate());
     }
     if (saved != iteration_) RETURN_IF_ERROR(Save());
     if (stop_requested != 0) reporter_->Line(fmt::format("stopped by a signal after iteration {}", iteration_));

@@ -1,0 +1,360 @@
+// Every check of the verifier can fail: a good plan is broken in one place, and the checks meant for it report it.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/plan/verify.h"
+#include "tests/plan/plans.h"
+
+namespace engine::plan {
+namespace {
+
+struct Check {
+  char letter;
+  absl::Status (*verify)(const Plan&);
+};
+constexpr Check kChecks[] = {{'c', VerifyCoverage},  {'p', VerifyPlacements}, {'g', VerifyGradients},
+                             {'s', VerifySegments},  {'t', VerifySteps},      {'m', VerifyCommunication}};
+
+// Breaks a copy; `letters` are the checks that must report it, no other may; the first of them with `text`.
+void Mutate(const Plan& good, const std::string& letters, const std::string& text, const std::function<void(Plan&)>& mutate) {
+  CAPTURE(text);
+  Plan plan = good;
+  mutate(plan);
+  std::string reported;
+  std::string first;
+  for (const Check& check : kChecks) {
+    const absl::Status status = check.verify(plan);
+    if (status.ok()) continue;
+    reported += check.letter;
+    if (check.letter == letters[0]) first = Message(status);
+    if (letters.find(check.letter) == std::string::npos) MESSAGE(std::string(1, check.letter) << ": " << Message(status));
+  }
+  std::string expected = letters;
+  std::sort(expected.begin(), expected.end());
+  std::sort(reported.begin(), reported.end());
+  CHECK(reported == expected);
+  CHECK_MESSAGE(first.find(text) != std::string::npos, first);
+  CHECK_FALSE(Verify(plan, {}).ok());
+}
+
+// dp 2 · tp 2 · pp 2 with sequence parallelism and ZeRO-1, tied embeddings, 8 microbatches.
+const Plan& Good() {
+  static const Plan plan =
+      TinyPlan(false, {"parallelism.dp=2", "parallelism.tp=2", "parallelism.pp=2", "parallelism.sequence_parallel=true",
+                       "parallelism.zero_stage=1"});
+  return plan;
+}
+
+size_t FindStep(const Program& program, StepKind kind, int nth = 0) {
+  for (size_t i = 0; i < program.size(); ++i) {
+    if (program[i].kind == kind && nth-- == 0) return i;
+  }
+  FAIL("no such step");
+  return 0;
+}
+
+// Erases a step and moves the waits of those after it.
+void Erase(Program* program, size_t at) {
+  program->erase(program->begin() + static_cast<std::ptrdiff_t>(at));
+  for (Step& step : *program) {
+    std::erase(step.waits, static_cast<std::int32_t>(at));
+    for (std::int32_t& wait : step.waits) wait -= wait > static_cast<std::int32_t>(at) ? 1 : 0;
+  }
+}
+
+Segment& SegmentOf(Plan& plan, size_t stage, const std::string& name) {
+  for (Segment& segment : plan.stages[stage].segments) {
+    if (segment.name == name) return segment;
+  }
+  FAIL("no segment " << name);
+  return plan.stages[stage].segments[0];
+}
+
+size_t Find(const Segment& segment, const std::string& kernel, int nth = 0) {
+  for (size_t i = 0; i < segment.instructions.size(); ++i) {
+    if (segment.instructions[i].kernel == kernel && nth-- == 0) return i;
+  }
+  FAIL("no " << kernel);
+  return 0;
+}
+
+void Drop(Segment& segment, const std::string& kernel, int nth = 0) {
+  segment.instructions.erase(segment.instructions.begin() + static_cast<std::ptrdiff_t>(Find(segment, kernel, nth)));
+}
+
+void Double(Segment& segment, const std::string& kernel, int nth = 0) {
+  const size_t i = Find(segment, kernel, nth);
+  const Instruction copy = segment.instructions[i];
+  segment.instructions.insert(segment.instructions.begin() + static_cast<std::ptrdiff_t>(i), copy);
+}
+
+Instruction& At(Plan& plan, size_t stage, const std::string& segment, const std::string& kernel, int nth = 0) {
+  Segment& found = SegmentOf(plan, stage, segment);
+  return found.instructions[Find(found, kernel, nth)];
+}
+
+}  // namespace
+
+TEST_CASE("mutation: the plan itself is good") { CHECK(Verify(Good(), {}).ok()); }
+
+TEST_CASE("mutation: sends and receives") {
+  Mutate(Good(), "mt", "has no send on stage 0", [](Plan& plan) {
+    Program& program = plan.stages[0].train;
+    Erase(&program, FindStep(program, StepKind::kSend, 2));
+  });
+  Mutate(Good(), "mt", "has no receive on stage 1", [](Plan& plan) {
+    Program& program = plan.stages[1].train;
+    Erase(&program, FindStep(program, StepKind::kReceive, 2));
+  });
+  Mutate(Good(), "tm", "repeats stage 0 train step", [](Plan& plan) {
+    Program& program = plan.stages[0].train;
+    const Step copy = program[FindStep(program, StepKind::kSend)];
+    program.insert(program.end() - 1, copy);
+    program[program.size() - 2].microbatch = 7;
+    program[program.size() - 2].waits.clear();
+  });
+  Mutate(Good(), "ms", "its buffer has", [](Plan& plan) {
+    plan.stages[1].train[FindStep(plan.stages[1].train, StepKind::kReceive)].buffer.elements -= 1;
+  });
+  // Microbatches 0 and 1 change places where they are received: the wrong one is read, and the streams cross.
+  Mutate(Good(), "mt", "the order of sends is not that of receives", [](Plan& plan) {
+    Program& program = plan.stages[1].train;
+    std::swap(program[FindStep(program, StepKind::kReceive, 0)].microbatch,
+              program[FindStep(program, StepKind::kReceive, 1)].microbatch);
+  });
+  // A stage sends what the other one makes.
+  Mutate(Good(), "mst", "belongs to stage 1", [](Plan& plan) {
+    Program& program = plan.stages[0].train;
+    Step& send = program[FindStep(program, StepKind::kSend)];
+    send.transfer = program[FindStep(program, StepKind::kReceive)].transfer;
+    send.stream = kSendPrevious;
+  });
+}
+
+TEST_CASE("mutation: deadlocks") {
+  // Both stages first want to receive.
+  Mutate(Good(), "mt", "deadlock: stage 0 waits at train step 1 (receive", [](Plan& plan) {
+    Program& program = plan.stages[0].train;
+    const size_t receive = FindStep(program, StepKind::kReceive);
+    Step step = program[receive];
+    step.waits.clear();
+    Erase(&program, receive);
+    program.insert(program.begin() + 1, step);
+    for (size_t i = 2; i < program.size(); ++i) {
+      for (std::int32_t& wait : program[i].waits) wait += wait >= 1 ? 1 : 0;
+    }
+  });
+  Mutate(Good(), "mg",
+         "in stage 0 update #0 bucket.0.tie for stage 1, which waits at train step 33 (update) in stage 1 update #7 "
+         "scalars.all_reduce for stage 0",
+         [](Plan& plan) { Drop(SegmentOf(plan, 1, "update"), "all_reduce", 0); });
+  Mutate(Good(), "mg", "(all_reduce of f64[1]) meets stage 0 evaluate_end #0 scalars.all_reduce (all_reduce of f64[2])",
+         [](Plan& plan) {
+           Instruction& sum = At(plan, 1, "evaluate_end", "all_reduce");
+           sum.inputs[0].elements = sum.outputs[0].elements = 1;
+           sum.wire_bytes /= 2;
+         });
+  Mutate(Good(), "mg", "which has ended", [](Plan& plan) { Drop(SegmentOf(plan, 1, "evaluate_end"), "all_reduce"); });
+  Mutate(Good(), "mg", "only the first rank of tp enters it", [](Plan& plan) {
+    At(plan, 0, "forward.0", "all_gather").only_first = AxisSet::Of(Axis::kTp);
+  });
+  Mutate(Good(), "m", "it counts", [](Plan& plan) { At(plan, 0, "forward.0", "all_gather").wire_bytes += 1; });
+}
+
+TEST_CASE("mutation: waits") {
+  Mutate(Good(), "t", "does not wait for stage 1 train step", [](Plan& plan) {
+    Program& program = plan.stages[1].train;
+    for (Step& step : program) {
+      if (step.kind == StepKind::kRun) step.waits.clear();
+    }
+  });
+  Mutate(Good(), "t", "which writes what it sends", [](Plan& plan) {
+    Program& program = plan.stages[0].train;
+    program[FindStep(program, StepKind::kSend)].waits.clear();
+  });
+  Mutate(Good(), "t", "overwrites the buffer that", [](Plan& plan) {
+    for (Step& step : plan.stages[0].train) {
+      if (step.kind != StepKind::kRun) continue;
+      std::erase_if(step.waits, [&](std::int32_t wait) {
+        return plan.stages[0].train[static_cast<size_t>(wait)].kind == StepKind::kSend;
+      });
+    }
+  });
+  Mutate(Good(), "t", "and does not wait for it", [](Plan& plan) {
+    for (Step& step : plan.stages[1].train) {
+      if (step.kind == StepKind::kReceive) step.waits.clear();
+    }
+  });
+  Mutate(Good(), "tsm", "is not before it", [](Plan& plan) { plan.stages[0].train[1].waits = {50}; });
+}
+
+TEST_CASE("mutation: slots and turns") {
+  Mutate(Good(), "t", "which microbatch 0 still holds", [](Plan& plan) {
+    int seen = 0;
+    for (Step& step : plan.stages[0].train) {
+      if (step.kind == StepKind::kRun && step.microbatch == 1 && seen++ == 0) step.slot = 0;
+    }
+  });
+  Mutate(Good(), "t", "uses slot 9 of 2", [](Plan& plan) {
+    plan.stages[0].train[FindStep(plan.stages[0].train, StepKind::kRun, 1)].slot = 9;
+  });
+  // The backward pass of one microbatch reads another's activations.
+  Mutate(Good(), "t", "holds microbatch", [](Plan& plan) {
+    for (Step& step : plan.stages[0].train) {
+      const bool backward = step.kind == StepKind::kRun && step.chunk == 0 && step.segment == plan.stages[0].chunks[0].backward;
+      if (backward && step.microbatch == 0) step.slot = 1;
+    }
+  });
+  Mutate(Good(), "t", "has already passed", [](Plan& plan) {
+    plan.stages[0].train[FindStep(plan.stages[0].train, StepKind::kRun, 2)].microbatch = 0;
+  });
+  Mutate(Good(), "t", "starts with begin", [](Plan& plan) {
+    Program& program = plan.stages[1].train;
+    program[FindStep(program, StepKind::kRun)].segment = plan.stages[1].chunks[0].forward;
+    program[FindStep(program, StepKind::kRun)].microbatch = 0;
+  });
+}
+
+TEST_CASE("mutation: buffers inside a segment") {
+  Mutate(Good(), "s", "before it is written", [](Plan& plan) { Drop(SegmentOf(plan, 0, "forward.0"), "layer_norm"); });
+  Mutate(Good(), "s", "before it is written", [](Plan& plan) {
+    Segment& forward = SegmentOf(plan, 0, "forward.0");
+    const size_t i = Find(forward, "linear", 2);
+    std::swap(forward.instructions[i], forward.instructions[i + 1]);
+  });
+  // A lifetime cut short: a transient is put where another one still lives.
+  Mutate(Good(), "s", "whose bytes hold what forward.0 #", [](Plan& plan) {
+    Segment& forward = SegmentOf(plan, 0, "forward.0");
+    for (size_t i = 0; i + 1 < forward.instructions.size(); ++i) {
+      Instruction& instruction = forward.instructions[i];
+      if (instruction.kernel != "dropout" || instruction.name.find("layers.0.attention") == std::string::npos) continue;
+      // The residual stream, which the add after it still reads.
+      const BufferRef residual = forward.instructions[i + 1].inputs[0];
+      for (Instruction& reader : forward.instructions) {
+        for (BufferRef& ref : reader.inputs) {
+          if (ref.value == instruction.outputs[0].value) ref = {ref.value, residual.offset, ref.elements, ref.dtype, residual.in_slot};
+        }
+      }
+      const BufferRef old = instruction.outputs[0];
+      instruction.outputs[0] = {old.value, residual.offset, old.elements, old.dtype, residual.in_slot};
+      return;
+    }
+  });
+  Mutate(Good(), "s", "but a slot has", [](Plan& plan) {
+    for (Chunk& chunk : plan.stages[1].chunks) {
+      chunk.slot_bytes -= 64;
+    }
+  });
+  Mutate(Good(), "s", "overlaps control", [](Plan& plan) { plan.stages[0].chunks[0].slot_base -= 64; });
+  Mutate(Good(), "s", "lies at", [](Plan& plan) { At(plan, 0, "forward.0", "linear").inputs[1].offset += 64; });
+  Mutate(Good(), "s", "overwrites the sum", [](Plan& plan) { At(plan, 0, "backward.0", "linear_wgrad").accumulate = 0; });
+  Mutate(Good(), "s", "its buffer f32[", [](Plan& plan) { At(plan, 0, "forward.0", "linear").inputs[0].elements /= 2; });
+  Mutate(Good(), "s", "outside of the arena", [](Plan& plan) {
+    Instruction& norm = At(plan, 0, "evaluate.0", "layer_norm");
+    norm.scratch = {.offset = plan.stages[0].arena_bytes, .elements = 64, .dtype = DType::kU8};
+  });
+  Mutate(Good(), "s", "its scratch at", [](Plan& plan) {
+    Instruction& linear = At(plan, 0, "evaluate.0", "linear");
+    linear.scratch = {.offset = linear.outputs[0].offset, .elements = 64, .dtype = DType::kU8};
+  });
+  Mutate(Good(), "s", "does not zero the gradients of bucket.0", [](Plan& plan) { Drop(SegmentOf(plan, 0, "begin"), "zero", 1); });
+  Mutate(Good(), "s", "does not zero the scalars", [](Plan& plan) { Drop(SegmentOf(plan, 1, "evaluate_begin"), "zero"); });
+}
+
+TEST_CASE("mutation: placements") {
+  Mutate(Good(), "p", "runs over the group dp", [](Plan& plan) {
+    At(plan, 0, "forward.0", "all_gather").group = AxisSet::Of(Axis::kDp);
+  });
+  Mutate(Good(), "pm", "is all_gather, not all_to_all", [](Plan& plan) {
+    Instruction& gather = At(plan, 0, "forward.0", "all_gather");
+    gather.kernel = "all_to_all";
+    gather.collective = Collective::kAllToAll;
+  });
+  Mutate(Good(), "p", "uses another reduction", [](Plan& plan) {
+    for (Instruction& instruction : SegmentOf(plan, 1, "forward.1").instructions) {
+      if (instruction.collective == Collective::kAllReduce) instruction.reduction = graph::Reduction::kSum;
+    }
+  });
+  // A norm's weight is partial.
+  Mutate(Good(), "pc", "is no lawful placement of layer_norm", [](Plan& plan) {
+    const Instruction& norm = At(plan, 0, "forward.0", "layer_norm");
+    plan.values[static_cast<size_t>(norm.inputs[1].value)].layout.Set(Axis::kDp, Placement::P());
+  });
+  Mutate(Good(), "p", "on a rank", [](Plan& plan) {
+    const Instruction& norm = At(plan, 0, "evaluate.0", "layer_norm");
+    plan.values[static_cast<size_t>(norm.outputs[1].value)].layout.Set(Axis::kTp, Placement::R());
+  });
+}
+
+TEST_CASE("mutation: gradients") {
+  const auto update = [](Plan& plan) -> Segment& { return SegmentOf(plan, 0, "update"); };
+  Mutate(Good(), "gm", "before they are summed over the tie", [&](Plan& plan) { Drop(update(plan), "all_reduce", 0); });
+  Mutate(Good(), "gm", "(or no longer) to be summed over the tie", [&](Plan& plan) { Double(update(plan), "all_reduce", 0); });
+  Mutate(Good(), "g", "which are still partial over", [&](Plan& plan) { Drop(update(plan), "reduce_scatter", 0); });
+  Mutate(Good(), "g", "are already scattered", [&](Plan& plan) { Double(update(plan), "reduce_scatter", 1); });
+  Mutate(Good(), "gm", "but they are partial over", [&](Plan& plan) {
+    Instruction& scatter = At(plan, 0, "update", "reduce_scatter");
+    scatter.group = AxisSet::Of(Axis::kCp);
+  });
+  Mutate(Good(), "g", "is never updated", [&](Plan& plan) {
+    Drop(update(plan), "adamw", 1);
+    Drop(update(plan), "all_gather", 1);
+  });
+  Mutate(Good(), "g", "is updated twice", [&](Plan& plan) { Double(update(plan), "adamw", 1); });
+  Mutate(Good(), "g", "never gathered", [&](Plan& plan) { Drop(update(plan), "all_gather", 0); });
+  Mutate(Good(), "g", "nothing to gather", [&](Plan& plan) { Double(update(plan), "all_gather", 0); });
+  Mutate(Good(), "g", "the norm is summed before that of bucket.0", [&](Plan& plan) { Drop(update(plan), "sum_squares", 0); });
+  Mutate(Good(), "g", "is counted twice in the norm", [&](Plan& plan) { Double(update(plan), "sum_squares", 0); });
+  Mutate(Good(), "gm", "loss and norm are summed twice", [&](Plan& plan) { Double(update(plan), "all_reduce", 1); });
+  // Without sequence parallelism tp repeats the gradients of norms.
+  const Plan repeated = TinyPlan(false, {"parallelism.tp=2"});
+  Mutate(repeated, "g", "but counted on the first of", [&](Plan& plan) {
+    for (Instruction& instruction : update(plan).instructions) instruction.only_first = {};
+  });
+  Mutate(Good(), "g", "but what it adds to is repeated over tp", [&](Plan& plan) {
+    At(plan, 1, "forward.1", "loss_sum").only_first = {};
+  });
+  Mutate(Good(), "g", "no backward pass makes the gradient of", [&](Plan& plan) {
+    Drop(SegmentOf(plan, 0, "backward.0"), "linear_wgrad");
+  });
+  Mutate(Good(), "g", "does not update the weights", [&](Plan& plan) {
+    std::swap(At(plan, 0, "update", "adamw").inputs[2], At(plan, 0, "update", "adamw").inputs[3]);
+  });
+}
+
+TEST_CASE("mutation: coverage") {
+  const auto bucket = [](Plan& plan) -> Bucket& {
+    std::vector<Bucket>& buckets = plan.stages[0].buckets;
+    return *std::find_if(buckets.begin(), buckets.end(), [](const Bucket& b) { return b.items.size() > 1; });
+  };
+  Mutate(Good(), "cs", "its shard", [&](Plan& plan) { bucket(plan).items[0].elements -= 16; });
+  Mutate(Good(), "cs", "inside of what ends at", [&](Plan& plan) { bucket(plan).items[1].offset_elements -= 16; });
+  Mutate(Good(), "cs", "is owned by 0 stages", [&](Plan& plan) { bucket(plan).items.pop_back(); });
+  Mutate(Good(), "cg", "is owned by 2 stages", [](Plan& plan) {
+    for (Bucket& bucket : plan.stages[1].buckets) bucket.owned = true;
+  });
+  Mutate(Good(), "c", "comes next", [](Plan& plan) { plan.stages[1].chunks[0].first_layer += 1; });
+  Mutate(Good(), "cm", "belongs to stage", [](Plan& plan) { plan.chunk_stage = {1, 1}; });
+  Mutate(Good(), "cg", "shards of", [](Plan& plan) { plan.stages[0].buckets[0].moment1.elements -= 16; });
+  Mutate(Good(), "cgp", "is a partial sum", [](Plan& plan) {
+    plan.values[static_cast<size_t>(plan.parameters[0].value)].layout.Set(Axis::kTp, Placement::P());
+  });
+}
+
+TEST_CASE("verify: an arena that does not fit is itemised, with a remedy") {
+  const Plan plan = TinyPlan(false, {"parallelism.dp=2"});
+  const absl::Status status = VerifyMemory(plan, {.memory_bytes = plan.stages[0].arena_bytes + 99, .reserved_bytes = 100});
+  CHECK(absl::IsResourceExhausted(status));
+  for (const char* part : {"stage 0 needs an arena of", "less 100 B reserved", "parameters", "gradients", "optimizer",
+                           "activations", "zero_stage = 1 would save"}) {
+    CHECK_MESSAGE(Message(status).find(part) != std::string::npos, Message(status));
+  }
+  CHECK(VerifyMemory(plan, {.memory_bytes = plan.stages[0].arena_bytes + 100, .reserved_bytes = 100}).ok());
+  CHECK(VerifyMemory(plan, {}).ok());
+}
+
+}  // namespace engine::plan
