@@ -1,5 +1,5 @@
-// The two interfaces between a plan and the machine: Backend (memory and kernels of one rank) and Communicator (one
-// rank's end of every exchange). Implementations are leaves: backend/cpu, backend/cuda.
+// The two interfaces between a plan and the machine: Backend (memory and kernels of one rank) and
+// Communicator (one rank's end of every exchange). Implementations are leaves: backend/cpu, backend/cuda.
 #pragma once
 
 #include <cstddef>
@@ -53,11 +53,11 @@ class Backend {
 
 struct CollectiveArgs {
   const plan::Instruction* instruction = nullptr;
-  std::vector<std::int64_t> group;      // ranks, ascending
-  std::int64_t index = 0;               // of this rank in the group
+  std::vector<std::int64_t> group;  // ranks, ascending
+  std::int64_t index = 0;           // of this rank in the group
   TensorView input;
   TensorView output;
-  std::vector<Extent> member_inputs;    // of each member's input, for conversions; empty for flat collectives
+  std::vector<Extent> member_inputs;  // of each member's input, for conversions; empty for flat collectives
 };
 
 class Communicator {
@@ -67,14 +67,15 @@ class Communicator {
   // Every member of the group must prepare and run its collectives in the same order.
   virtual absl::StatusOr<std::unique_ptr<Launch>> Prepare(CollectiveArgs args) = 0;
 
-  // Offers bytes to `peer` on a channel (the transfer's index) and returns at once; the ticket is for WaitSent. The
-  // bytes must stay as they are until then.
+  // Offers bytes to `peer` on a channel (the transfer's index) and returns at once; the ticket is for
+  // WaitSent. The bytes must stay as they are until then.
   virtual absl::StatusOr<std::int64_t> Send(std::int64_t peer, std::int32_t channel, const std::byte* data,
                                             std::int64_t bytes) = 0;
   // Blocks until the peer has taken the bytes.
   virtual absl::Status WaitSent(std::int64_t peer, std::int32_t channel, std::int64_t ticket) = 0;
   // Blocks until the next bytes of that channel are here. Error: another size than was sent.
-  virtual absl::Status Receive(std::int64_t peer, std::int32_t channel, std::byte* data, std::int64_t bytes) = 0;
+  virtual absl::Status Receive(std::int64_t peer, std::int32_t channel, std::byte* data,
+                               std::int64_t bytes) = 0;
 };
 
 }  // namespace engine::backend

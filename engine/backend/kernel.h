@@ -1,5 +1,5 @@
-// What a kernel is given: local tensors with their logical extents, the node's attributes, and where in the training
-// it runs. The same for every backend.
+// What a kernel is given: local tensors with their logical extents, the node's attributes, and where in the
+// training it runs. The same for every backend.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@ namespace engine::backend {
 struct TensorView {
   void* data = nullptr;  // row-major, 64-byte aligned
   DType dtype = DType::kF32;
-  Shape shape;           // local
-  Extent extent;         // logical indices behind the local ones, per dim
-  Shape logical;         // sizes of the whole logical tensor
+  Shape shape;    // local
+  Extent extent;  // logical indices behind the local ones, per dim
+  Shape logical;  // sizes of the whole logical tensor
 
   template <typename T>
   T* as() const {
@@ -26,8 +26,8 @@ struct TensorView {
   }
 };
 
-// Runs body(i) for i in [0, tasks), on however many threads the rank owns. The result may not depend on their number:
-// a kernel cuts its work into tasks by shape alone, and every task writes its own output elements.
+// Runs body(i) for i in [0, tasks), on however many threads the rank owns. The result may not depend on their
+// number: a kernel cuts its work into tasks by shape alone, and every task writes its own output elements.
 using ParallelFor = std::function<void(std::int64_t tasks, const std::function<void(std::int64_t)>& body)>;
 
 struct KernelContext {

@@ -69,10 +69,9 @@ void SortAndUnique(std::vector<Diagnostic>* diagnostics) {
   };
   std::stable_sort(diagnostics->begin(), diagnostics->end(),
                    [&](const Diagnostic& a, const Diagnostic& b) { return key(a) < key(b); });
-  diagnostics->erase(
-      std::unique(diagnostics->begin(), diagnostics->end(),
-                  [&](const Diagnostic& a, const Diagnostic& b) { return key(a) == key(b); }),
-      diagnostics->end());
+  diagnostics->erase(std::unique(diagnostics->begin(), diagnostics->end(),
+                                 [&](const Diagnostic& a, const Diagnostic& b) { return key(a) == key(b); }),
+                     diagnostics->end());
 }
 
 bool HasErrors(const std::vector<Diagnostic>& diagnostics) {

@@ -1,4 +1,5 @@
-// A located message for the author of a recipe: `file:line:column: error: text`, the source line, a caret, a hint.
+// A located message for the author of a recipe: `file:line:column: error: text`, the source line, a caret, a
+// hint.
 #pragma once
 
 #include <string>
@@ -32,8 +33,8 @@ void SortAndUnique(std::vector<Diagnostic>* diagnostics);
 
 bool HasErrors(const std::vector<Diagnostic>& diagnostics);
 
-// The candidate nearest to `word` by edit distance (Damerau, transpositions count once), if it is near enough to
-// be a typing error (distance at most a third of the longer length, at least 1); empty if none is.
+// The candidate nearest to `word` by edit distance (Damerau, transpositions count once), if it is near enough
+// to be a typing error (distance at most a third of the longer length, at least 1); empty if none is.
 std::string NearestWord(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace engine

@@ -1,5 +1,6 @@
-// Which logical elements a local tensor holds: per dim, the ordered intervals of logical indices behind its local
-// indices. One interval for a contiguous split, two for a zigzag split of a sequence (and pieces of those).
+// Which logical elements a local tensor holds: per dim, the ordered intervals of logical indices behind its
+// local indices. One interval for a contiguous split, two for a zigzag split of a sequence (and pieces of
+// those).
 #pragma once
 
 #include <absl/container/inlined_vector.h>

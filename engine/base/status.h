@@ -57,21 +57,21 @@ inline absl::Status WithContext(const absl::Status& status, const std::string& c
 }  // namespace engine
 
 // An invariant of our own; never reachable from a recipe. ENGINE_CHECK(x > 0, "x is {}", x).
-#define ENGINE_CHECK(condition, ...)                                                          \
-  do {                                                                                        \
-    if (!(condition)) {                                                                       \
-      ::engine::CheckFailed(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__));      \
-    }                                                                                         \
+#define ENGINE_CHECK(condition, ...)                                                     \
+  do {                                                                                   \
+    if (!(condition)) {                                                                  \
+      ::engine::CheckFailed(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__)); \
+    }                                                                                    \
   } while (false)
 
 #define ENGINE_CONCAT_INNER(a, b) a##b
 #define ENGINE_CONCAT(a, b) ENGINE_CONCAT_INNER(a, b)
 
-#define RETURN_IF_ERROR(expression)                              \
-  do {                                                           \
-    if (::absl::Status status_ = (expression); !status_.ok()) {  \
-      return status_;                                            \
-    }                                                            \
+#define RETURN_IF_ERROR(expression)                             \
+  do {                                                          \
+    if (::absl::Status status_ = (expression); !status_.ok()) { \
+      return status_;                                           \
+    }                                                           \
   } while (false)
 
 #define ASSIGN_OR_RETURN(left, expression) \

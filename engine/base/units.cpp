@@ -32,7 +32,8 @@ std::string FormatCount(double count) {
 
 std::string WithThousands(std::int64_t number) {
   std::string digits = std::to_string(number < 0 ? -number : number);
-  for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3) digits.insert(static_cast<size_t>(at), ",");
+  for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3)
+    digits.insert(static_cast<size_t>(at), ",");
   return number < 0 ? "-" + digits : digits;
 }
 

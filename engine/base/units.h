@@ -17,6 +17,8 @@ std::string WithThousands(std::int64_t number);  // "774,030,080"
 std::optional<std::int64_t> ParseBytes(std::string_view text);
 
 constexpr std::int64_t CeilDiv(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-constexpr std::int64_t RoundUp(std::int64_t a, std::int64_t multiple) { return CeilDiv(a, multiple) * multiple; }
+constexpr std::int64_t RoundUp(std::int64_t a, std::int64_t multiple) {
+  return CeilDiv(a, multiple) * multiple;
+}
 
 }  // namespace engine

@@ -29,7 +29,8 @@ plan::DeviceProfile ProfileOf(const recipe::Recipe& recipe) {
 
 Diagnostic PlanDiagnostic(const recipe::Recipe& recipe, const absl::Status& status) {
   Diagnostic diagnostic;
-  diagnostic.message = (absl::IsInternal(status) ? "the plan is wrong, which is a bug of the engine: " : "") + Message(status);
+  diagnostic.message =
+      (absl::IsInternal(status) ? "the plan is wrong, which is a bug of the engine: " : "") + Message(status);
   diagnostic.span.file = recipe.path;
   const auto it = recipe.provenance.find(KeyOf(status));
   if (it != recipe.provenance.end() && it->second.origin != recipe::Provenance::Origin::kDefault) {

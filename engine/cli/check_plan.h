@@ -10,7 +10,8 @@
 
 namespace engine::cli {
 
-// What is known of the recipe's device: the kernels' scratch memory where this program has its backend, else nothing.
+// What is known of the recipe's device: the kernels' scratch memory where this program has its backend, else
+// nothing.
 plan::DeviceProfile ProfileOf(const recipe::Recipe& recipe);
 
 // An error of the compiler or verifier, at the key that says most about it.

@@ -55,7 +55,9 @@ void AddGenerateCommand(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand("generate", "Continue a prompt with a trained model");
   const auto arguments = std::make_shared<GenerateArguments>();
   train::GenerateOptions& options = arguments->options;
-  command->add_option("folder", arguments->folder, "A run's folder, or one checkpoint")->required()->type_name("DIR");
+  command->add_option("folder", arguments->folder, "A run's folder, or one checkpoint")
+      ->required()
+      ->type_name("DIR");
   command->add_option("--prompt", options.prompt, "Text to continue");
   command->add_option("--tokens", options.tokens, "New tokens at most")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20))
@@ -67,7 +69,8 @@ void AddGenerateCommand(CLI::App& app, int* exit_code) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command->add_option("--seed", options.seed, "Of the draws")->capture_default_str();
-  command->add_option("--threads", arguments->threads, "Threads (default: all cores)")->check(CLI::Range(1, 4096));
+  command->add_option("--threads", arguments->threads, "Threads (default: all cores)")
+      ->check(CLI::Range(1, 4096));
   command->callback([arguments, exit_code] {
     const absl::Status status = GenerateText(*arguments);
     if (!status.ok()) fmt::print(stderr, "engine generate: {}\n", Message(status));

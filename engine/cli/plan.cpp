@@ -31,8 +31,8 @@ std::string CoordinatesText(const plan::Plan& plan, std::int64_t rank) {
   const plan::Coordinates at = plan.mesh.CoordinatesOf(rank);
   const auto of = [&](plan::Axis axis) { return at.axis[static_cast<std::size_t>(axis)]; };
   return fmt::format("rank {} of {}: dp {} tp {} pp {} cp {} ep {}, plan {}\n", rank, plan.mesh.world(),
-                     of(plan::Axis::kDp), of(plan::Axis::kTp), at.pp, of(plan::Axis::kCp), of(plan::Axis::kEp),
-                     plan.hash);
+                     of(plan::Axis::kDp), of(plan::Axis::kTp), at.pp, of(plan::Axis::kCp),
+                     of(plan::Axis::kEp), plan.hash);
 }
 
 // --rank: the instruction list of that rank's stage; --full alone: the whole canonical text.
@@ -71,8 +71,9 @@ std::string Text(const plan::Plan& plan, const recipe::Recipe& recipe, const Pla
   std::string text = plan::Summary(plan);
   if (arguments.rank >= 0) text = CoordinatesText(plan, arguments.rank) + text;
   if (recipe.cluster.device != "cpu") {
-    text += fmt::format("\nnote: the kernels of '{}' are not part of this program; their scratch memory is not counted\n",
-                        recipe.cluster.device);
+    text += fmt::format(
+        "\nnote: the kernels of '{}' are not part of this program; their scratch memory is not counted\n",
+        recipe.cluster.device);
   }
   return text;
 }
@@ -98,10 +99,12 @@ int PrintPlan(const PlanArguments& arguments) {
     return 1;
   }
   if (arguments.rank >= plan->mesh.world()) {
-    fmt::print(stderr, "engine plan: there is no rank {}: the world has {} ranks\n", arguments.rank, plan->mesh.world());
+    fmt::print(stderr, "engine plan: there is no rank {}: the world has {} ranks\n", arguments.rank,
+               plan->mesh.world());
     return 1;
   }
-  if (const int failed = Write(Text(*plan, loaded.recipe, arguments), arguments.out); failed != 0) return failed;
+  if (const int failed = Write(Text(*plan, loaded.recipe, arguments), arguments.out); failed != 0)
+    return failed;
   const absl::Status status = train::VerifyAgainst(loaded.recipe, *plan);
   if (status.ok()) return 0;
   PrintDiagnostics({PlanDiagnostic(loaded.recipe, status)});
@@ -111,13 +114,15 @@ int PrintPlan(const PlanArguments& arguments) {
 }  // namespace
 
 void AddPlanCommand(CLI::App& app, int* exit_code) {
-  CLI::App* command = app.add_subcommand("plan", "Print the plan of a recipe: memory, communication, schedule");
+  CLI::App* command =
+      app.add_subcommand("plan", "Print the plan of a recipe: memory, communication, schedule");
   const auto arguments = std::make_shared<PlanArguments>();
   command->add_option("file", arguments->file, "Recipe")->required()->type_name("FILE");
   command->add_flag("--json", arguments->json, "As JSON");
   command->add_flag("--full", arguments->full, "The list of instructions: of --rank, or of all stages");
   command->add_option("--rank", arguments->rank, "A rank")->check(CLI::NonNegativeNumber);
-  command->add_option("--out", arguments->out, "Write to this file instead of standard output")->type_name("PATH");
+  command->add_option("--out", arguments->out, "Write to this file instead of standard output")
+      ->type_name("PATH");
   AddLoadOptions(command, &arguments->load);
   command->callback([arguments, exit_code] { *exit_code = PrintPlan(*arguments); });
 }

@@ -41,14 +41,17 @@ int RunRecipe(const RunArguments& arguments) {
 }  // namespace
 
 void AddRunCommand(CLI::App& app, int* exit_code) {
-  CLI::App* command = app.add_subcommand("run", "Train what a recipe says; resumes from the newest checkpoint of --out");
+  CLI::App* command =
+      app.add_subcommand("run", "Train what a recipe says; resumes from the newest checkpoint of --out");
   const auto arguments = std::make_shared<RunArguments>();
   command->add_option("recipe", arguments->file, "Recipe")->required()->type_name("FILE");
-  command->add_option("--out", arguments->out,
-                      "Folder of the run: metrics.jsonl, resolved.toml, plan.json, checkpoints/ (default: "
-                      "runs/ and the recipe's name)")
+  command
+      ->add_option("--out", arguments->out,
+                   "Folder of the run: metrics.jsonl, resolved.toml, plan.json, checkpoints/ (default: "
+                   "runs/ and the recipe's name)")
       ->type_name("DIR");
-  command->add_flag("--fresh", arguments->fresh, "Refuse a folder that already holds a run, instead of resuming it");
+  command->add_flag("--fresh", arguments->fresh,
+                    "Refuse a folder that already holds a run, instead of resuming it");
   command->add_option("--threads", arguments->threads, "Threads of all ranks together (default: all cores)")
       ->check(CLI::Range(1, 4096));
   AddLoadOptions(command, &arguments->load);

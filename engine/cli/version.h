@@ -5,7 +5,8 @@
 
 namespace engine::cli {
 
-// "engine 0.1.0 (CPU executor; CUDA: not compiled)", or with which CUDA it was compiled and the devices that are here.
+// "engine 0.1.0 (CPU executor; CUDA: not compiled)", or with which CUDA it was compiled and the devices that
+// are here.
 std::string VersionText();
 
 }  // namespace engine::cli

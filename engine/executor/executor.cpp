@@ -51,7 +51,8 @@ std::byte* RankExecutor::Address(const BufferRef& ref, const Chunk* chunk, std::
     ENGINE_CHECK(chunk != nullptr && slot >= 0 && slot < chunk->slots, "slot {} of no chunk", slot);
     offset += chunk->slot_base + slot * chunk->slot_bytes;
   }
-  if (!ref.shard_axes.empty()) offset += plan_.mesh.IndexInGroup(coordinates_, ref.shard_axes) * ref.shard_stride;
+  if (!ref.shard_axes.empty())
+    offset += plan_.mesh.IndexInGroup(coordinates_, ref.shard_axes) * ref.shard_stride;
   return arena_ + offset;
 }
 
@@ -73,14 +74,16 @@ TensorView RankExecutor::View(const BufferRef& ref, const Chunk* chunk, std::int
 }
 
 absl::StatusOr<RankExecutor::Prepared> RankExecutor::PrepareInstruction(const Instruction& instruction,
-                                                                        const Chunk* chunk, std::int64_t slot) {
+                                                                        const Chunk* chunk,
+                                                                        std::int64_t slot) {
   Prepared prepared{.instruction = &instruction, .launch = nullptr};
   if (instruction.collective == plan::Collective::kNone) {
     backend::LaunchArgs args{.instruction = &instruction, .inputs = {}, .outputs = {}, .scratch = {}};
     for (const BufferRef& ref : instruction.inputs) args.inputs.push_back(View(ref, chunk, slot));
     for (const BufferRef& ref : instruction.outputs) args.outputs.push_back(View(ref, chunk, slot));
     if (instruction.scratch.elements > 0) {
-      args.scratch = {Address(instruction.scratch, chunk, slot), static_cast<size_t>(instruction.scratch.elements)};
+      args.scratch = {Address(instruction.scratch, chunk, slot),
+                      static_cast<size_t>(instruction.scratch.elements)};
     }
     ASSIGN_OR_RETURN(prepared.launch, backend_->Prepare(std::move(args)));
     return prepared;
@@ -113,8 +116,8 @@ absl::Status RankExecutor::PrepareSegments() {
           return instruction.only_first.Has(axis) && coordinates_.axis[static_cast<size_t>(axis)] != 0;
         });
         if (skipped) continue;
-        ASSIGN_OR_RETURN(Prepared prepared,
-                         PrepareInstruction(instruction, chunk, slots ? static_cast<std::int64_t>(slot) : -1));
+        ASSIGN_OR_RETURN(Prepared prepared, PrepareInstruction(instruction, chunk,
+                                                               slots ? static_cast<std::int64_t>(slot) : -1));
         by_slot[slot].push_back(std::move(prepared));
       }
     }
@@ -151,15 +154,15 @@ absl::Status RankExecutor::RunSegment(const Step& step, bool evaluate, const Ker
   const auto& by_slot = prepared_[static_cast<size_t>(step.segment)];
   for (const Prepared& prepared : by_slot[by_slot.size() == 1 ? 0 : static_cast<size_t>(step.slot)]) {
     if (absl::Status status = prepared.launch->Run(of_microbatch); !status.ok()) {
-      return WithContext(status, fmt::format("rank {}, {} of microbatch {}", rank_, prepared.instruction->name,
-                                             step.microbatch));
+      return WithContext(status, fmt::format("rank {}, {} of microbatch {}", rank_,
+                                             prepared.instruction->name, step.microbatch));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status RankExecutor::RunStep(const Step& step, std::int64_t index, bool evaluate, const KernelContext& context,
-                                   const FeedFunction& feed) {
+absl::Status RankExecutor::RunStep(const Step& step, std::int64_t index, bool evaluate,
+                                   const KernelContext& context, const FeedFunction& feed) {
   if (step.kind == StepKind::kRun) return RunSegment(step, evaluate, context, feed);
   const plan::Transfer& transfer = plan_.transfers[static_cast<size_t>(step.transfer)];
   std::byte* data = Address(step.buffer, ChunkAt(step.chunk), step.slot);
@@ -171,8 +174,8 @@ absl::Status RankExecutor::RunStep(const Step& step, std::int64_t index, bool ev
   return absl::OkStatus();
 }
 
-absl::Status RankExecutor::RunProgram(const plan::Program& program, bool evaluate, const KernelContext& context,
-                                      const FeedFunction& feed) {
+absl::Status RankExecutor::RunProgram(const plan::Program& program, bool evaluate,
+                                      const KernelContext& context, const FeedFunction& feed) {
   tickets_.assign(program.size(), 0);
   const auto wait_sent = [&](size_t index) {
     const Step& step = program[index];
@@ -194,8 +197,8 @@ absl::Status RankExecutor::RunProgram(const plan::Program& program, bool evaluat
   return backend_->Synchronize();
 }
 
-absl::StatusOr<IterationResult> RankExecutor::Train(std::int64_t iteration, std::int64_t step, double learning_rate,
-                                                    const FeedFunction& feed) {
+absl::StatusOr<IterationResult> RankExecutor::Train(std::int64_t iteration, std::int64_t step,
+                                                    double learning_rate, const FeedFunction& feed) {
   const double control[2] = {learning_rate, static_cast<double>(step)};
   std::byte* control_data = Address(stage_.control, nullptr, -1);
   RETURN_IF_ERROR(backend_->Upload(control_data, control, sizeof(control)));

@@ -1,4 +1,5 @@
-// Walks one rank's program on a backend. No maths, no policy: what to run, in which order, on which bytes, is the plan's.
+// Walks one rank's program on a backend. No maths, no policy: what to run, in which order, on which bytes, is
+// the plan's.
 #pragma once
 
 #include <functional>
@@ -26,8 +27,8 @@ struct OptimizerRange {
 };
 
 // Fills `host` (a local tensor of int32, row-major) with the input of that name of one microbatch.
-using FeedFunction =
-    std::function<absl::Status(const std::string& input, std::int64_t microbatch, const backend::TensorView& host)>;
+using FeedFunction = std::function<absl::Status(const std::string& input, std::int64_t microbatch,
+                                                const backend::TensorView& host)>;
 
 struct IterationResult {
   double loss_sum = 0;  // Σ cross entropy over the tokens of all ranks
@@ -36,11 +37,11 @@ struct IterationResult {
 
 class RankExecutor {
  public:
-  // Allocates the arena (Plan's size, to the byte) and prepares every launch. The plan must outlive the executor.
-  static absl::StatusOr<std::unique_ptr<RankExecutor>> Create(const plan::Plan& plan, std::int64_t rank,
-                                                              std::unique_ptr<backend::Backend> backend,
-                                                              std::unique_ptr<backend::Communicator> communicator,
-                                                              std::uint64_t seed);
+  // Allocates the arena (Plan's size, to the byte) and prepares every launch. The plan must outlive the
+  // executor.
+  static absl::StatusOr<std::unique_ptr<RankExecutor>> Create(
+      const plan::Plan& plan, std::int64_t rank, std::unique_ptr<backend::Backend> backend,
+      std::unique_ptr<backend::Communicator> communicator, std::uint64_t seed);
   ~RankExecutor();
 
   // One iteration of the training program. `step` counts optimizer steps from 1.

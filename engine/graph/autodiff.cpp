@@ -57,8 +57,8 @@ class Differentiator {
       context.accumulators.push_back(parameter ? Accumulator(input) : kNoValue);
     }
     const ValueIds d_inputs = node.op->gradient(context);
-    ENGINE_CHECK(d_inputs.size() == node.inputs.size(), "gradient of {} gives {} values for {} inputs", node.name,
-                 d_inputs.size(), node.inputs.size());
+    ENGINE_CHECK(d_inputs.size() == node.inputs.size(), "gradient of {} gives {} values for {} inputs",
+                 node.name, d_inputs.size(), node.inputs.size());
     for (size_t i = 0; i < d_inputs.size(); ++i) {
       if (d_inputs[i] != kNoValue) Contribute(node.inputs[i], d_inputs[i], node.name);
     }
@@ -127,7 +127,8 @@ class Recomputer {
     for (ValueId& input : node.inputs) input = Again(input, layer);
     std::vector<TensorType> types;
     for (ValueId& output : node.outputs) {
-      ENGINE_CHECK(graph_.value(output).kind == ValueKind::kActivation, "{} cannot be repeated", original.name);
+      ENGINE_CHECK(graph_.value(output).kind == ValueKind::kActivation, "{} cannot be repeated",
+                   original.name);
       const Value source = graph_.value(output);
       const ValueId copy = CopyValue(source);
       repeated_[output] = copy;

@@ -7,14 +7,16 @@
 
 namespace engine::graph {
 
-// Appends, after the forward nodes, the nodes that add d(loss)/d(parameter) into one accumulator per parameter
-// ("d_<parameter>"). The loss must be the accumulator set by set_loss; it is the only seed. A value that reaches the
-// loss along several paths gets the sum of their gradients, by `add` nodes in order of arrival. `add` is the op used.
+// Appends, after the forward nodes, the nodes that add d(loss)/d(parameter) into one accumulator per
+// parameter
+// ("d_<parameter>"). The loss must be the accumulator set by set_loss; it is the only seed. A value that
+// reaches the loss along several paths gets the sum of their gradients, by `add` nodes in order of arrival.
+// `add` is the op used.
 absl::Status Differentiate(Graph* graph, const OpDef& add);
 
-// Runs forward nodes chosen by `again` a second time in the backward phase instead of saving what they produced. A
-// chosen node is repeated, just before its first use, for backward nodes of its own layer; what other layers produced
-// stays saved (so choosing every node saves each block's input and nothing else).
+// Runs forward nodes chosen by `again` a second time in the backward phase instead of saving what they
+// produced. A chosen node is repeated, just before its first use, for backward nodes of its own layer; what
+// other layers produced stays saved (so choosing every node saves each block's input and nothing else).
 void Recompute(Graph* graph, const std::function<bool(const Node&)>& again);
 
 }  // namespace engine::graph

@@ -74,7 +74,8 @@ ValueId Graph::AddInput(std::string name, TensorType type) {
 
 ValueId Graph::AddParameter(std::string name, TensorType type, Shape logical_shape, Initializer initializer,
                             bool weight_decay) {
-  const ValueId id = AddValue({.name = std::move(name), .type = std::move(type), .kind = ValueKind::kParameter});
+  const ValueId id =
+      AddValue({.name = std::move(name), .type = std::move(type), .kind = ValueKind::kParameter});
   parameters_.push_back({id, std::move(logical_shape), initializer, weight_decay});
   return id;
 }
@@ -103,15 +104,14 @@ ValueIds Graph::Emit(const OpDef& op, std::string name, ValueIds inputs, Attribu
     if (i < into.size() && into[i] != kNoValue) {
       const Value& accumulator = value(into[i]);
       ENGINE_CHECK((op.accumulates >> i) & 1, "{} cannot add into output {}", op.name, i);
-      ENGINE_CHECK(accumulator.type.shape == (*inferred)[i].shape, "{}: {} into an accumulator of {}", node.name,
-                   (*inferred)[i].shape.ToString(), accumulator.type.shape.ToString());
+      ENGINE_CHECK(accumulator.type.shape == (*inferred)[i].shape, "{}: {} into an accumulator of {}",
+                   node.name, (*inferred)[i].shape.ToString(), accumulator.type.shape.ToString());
       node.outputs.push_back(into[i]);
       continue;
     }
     std::string output = node.name + (i == 0 ? "" : fmt::format(":{}", i));
-    node.outputs.push_back(AddValue({.name = std::move(output),
-                                     .type = (*inferred)[i],
-                                     .producer = static_cast<NodeId>(nodes_.size())}));
+    node.outputs.push_back(AddValue(
+        {.name = std::move(output), .type = (*inferred)[i], .producer = static_cast<NodeId>(nodes_.size())}));
   }
   ValueIds outputs = node.outputs;
   nodes_.push_back(std::move(node));
@@ -178,8 +178,8 @@ std::string Graph::ToString() const {
     }
     std::string inputs;
     for (ValueId input : node.inputs) inputs += (inputs.empty() ? "" : ", ") + value(input).name;
-    text += fmt::format("{}{} = {}({}){}\n", node.phase == Phase::kBackward ? "  " : "", outputs, node.op->name,
-                        inputs, node.attributes.ToString());
+    text += fmt::format("{}{} = {}({}){}\n", node.phase == Phase::kBackward ? "  " : "", outputs,
+                        node.op->name, inputs, node.attributes.ToString());
   }
   return text;
 }

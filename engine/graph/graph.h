@@ -1,5 +1,5 @@
-// The logical graph: what one microbatch computes, forward and backward, as if on one device. Values are tensors,
-// nodes apply ops to them; what an op means is its OpDef (graph/op.h, engine/ops).
+// The logical graph: what one microbatch computes, forward and backward, as if on one device. Values are
+// tensors, nodes apply ops to them; what an op means is its OpDef (graph/op.h, engine/ops).
 #pragma once
 
 #include <absl/container/inlined_vector.h>
@@ -40,7 +40,7 @@ class Attributes {
   }
   void Set(std::string_view name, Item item);
   bool Has(std::string_view name) const { return Find(name) != nullptr; }
-  std::int64_t Int(std::string_view name) const;        // CHECKs that it exists
+  std::int64_t Int(std::string_view name) const;  // CHECKs that it exists
   std::int64_t Int(std::string_view name, std::int64_t fallback) const;
   double Float(std::string_view name) const;
   const std::string& String(std::string_view name) const;
@@ -71,7 +71,7 @@ struct Value {
   TensorType type;
   ValueKind kind = ValueKind::kActivation;
   Pin pin = Pin::kNone;
-  NodeId producer = -1;          // of an activation
+  NodeId producer = -1;            // of an activation
   ValueId gradient_of = kNoValue;  // accumulator: the parameter; kNoValue for the loss
 };
 
@@ -96,12 +96,12 @@ struct Node {
   ValueIds outputs;
   Attributes attributes;
   Phase phase = Phase::kForward;
-  std::int32_t layer = 0;  // -1 embedding, 0…L−1 blocks, L final norm and head
+  std::int32_t layer = 0;   // -1 embedding, 0…L−1 blocks, L final norm and head
   bool recomputed = false;  // a copy of a forward node, run again in the backward phase
 };
 
-// Nodes are kept in execution order: every activation is produced before it is read; all forward nodes come before
-// the backward ones.
+// Nodes are kept in execution order: every activation is produced before it is read; all forward nodes come
+// before the backward ones.
 class Graph {
  public:
   ValueId AddInput(std::string name, TensorType type);
@@ -109,9 +109,9 @@ class Graph {
                        bool weight_decay);
   ValueId AddAccumulator(std::string name, TensorType type, ValueId gradient_of);
 
-  // Appends a node; its outputs' types come from the op. CHECKs that the op accepts the inputs: a model builder that
-  // passes wrong shapes is our bug, not the user's. An entry of `into` that is not kNoValue names an accumulator that
-  // receives that output.
+  // Appends a node; its outputs' types come from the op. CHECKs that the op accepts the inputs: a model
+  // builder that passes wrong shapes is our bug, not the user's. An entry of `into` that is not kNoValue
+  // names an accumulator that receives that output.
   ValueIds Emit(const OpDef& op, std::string name, ValueIds inputs, Attributes attributes = {},
                 std::span<const ValueId> into = {});
   // The usual case of one output.
@@ -138,8 +138,8 @@ class Graph {
   std::int32_t layers() const { return layers_; }
   void set_layers(std::int32_t layers) { layers_ = layers; }
 
-  // Every read is of an input, a parameter, or an activation produced before; every op accepts its types; every
-  // activation has one producer; phases in order. The error names the node.
+  // Every read is of an input, a parameter, or an activation produced before; every op accepts its types;
+  // every activation has one producer; phases in order. The error names the node.
   absl::Status Verify() const;
   std::string ToString() const;  // one node a line
 

@@ -1,4 +1,5 @@
-// What any op must answer. One OpDef per op, defined in engine/ops/<family>.cpp, listed in engine/ops/registry.cpp.
+// What any op must answer. One OpDef per op, defined in engine/ops/<family>.cpp, listed in
+// engine/ops/registry.cpp.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,8 @@ struct Cost {
 struct Signature {
   std::vector<Placement> inputs;
   std::vector<Placement> outputs;
-  // The axis brings nothing here (work is repeated on every rank); taken only where no other signature is possible.
+  // The axis brings nothing here (work is repeated on every rank); taken only where no other signature is
+  // possible.
   bool fallback = false;
 };
 
@@ -30,8 +32,8 @@ using TypeSpan = std::span<const TensorType>;
 // Emits the nodes that compute the gradients of `node`'s inputs.
 struct GradientContext {
   Graph* graph;
-  const Node node;           // a copy: emitting may move the graph's nodes
-  ValueIds d_outputs;        // kNoValue where nothing depends on that output
+  const Node node;     // a copy: emitting may move the graph's nodes
+  ValueIds d_outputs;  // kNoValue where nothing depends on that output
   // For input i of the node: the accumulator that receives its gradient if it is a parameter, else kNoValue.
   ValueIds accumulators;
 };
@@ -42,12 +44,13 @@ struct OpDef {
   absl::StatusOr<std::vector<TensorType>> (*infer)(TypeSpan inputs, const Attributes& attributes) = nullptr;
   // Of one execution on tensors of these (local or logical) types.
   Cost (*cost)(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) = nullptr;
-  // One entry per input: the gradient's value, or kNoValue (not differentiable, or added into its accumulator).
-  // Null: the op has no gradient.
+  // One entry per input: the gradient's value, or kNoValue (not differentiable, or added into its
+  // accumulator). Null: the op has no gradient.
   ValueIds (*gradient)(GradientContext& context) = nullptr;
-  // Lawful signatures along one axis, preferred first among equals. `parameter_split` is true for the axis that
-  // splits weights (tp): ops with weights then offer only signatures that split them, or a fallback.
-  std::vector<Signature> (*signatures)(TypeSpan inputs, const Attributes& attributes, bool parameter_split) = nullptr;
+  // Lawful signatures along one axis, preferred first among equals. `parameter_split` is true for the axis
+  // that splits weights (tp): ops with weights then offer only signatures that split them, or a fallback.
+  std::vector<Signature> (*signatures)(TypeSpan inputs, const Attributes& attributes,
+                                       bool parameter_split) = nullptr;
   // Bit i: output i can be added into what its buffer holds (gradients of parameters, the loss).
   std::uint32_t accumulates = 0;
   // Output 0 may share the bytes of this input where the input dies here; -1: none.

@@ -1,5 +1,5 @@
-// Placements: where the elements of a tensor live along one mesh axis (design: the algebra of OneFlow's SBP and
-// PyTorch's DTensor).
+// Placements: where the elements of a tensor live along one mesh axis (design: the algebra of OneFlow's SBP
+// and PyTorch's DTensor).
 //   R      every rank holds the whole tensor
 //   S(d)   split along dim d, rank i holds the i-th part
 //   P(sum) every rank holds a full-size term; the true value is their sum
@@ -24,7 +24,9 @@ struct Placement {
   static constexpr Placement S(int dim) {
     return {Kind::kSplit, static_cast<std::int8_t>(dim), Reduction::kSum};
   }
-  static constexpr Placement P(Reduction reduction = Reduction::kSum) { return {Kind::kPartial, 0, reduction}; }
+  static constexpr Placement P(Reduction reduction = Reduction::kSum) {
+    return {Kind::kPartial, 0, reduction};
+  }
 
   bool replicated() const { return kind == Kind::kReplicated; }
   bool split() const { return kind == Kind::kSplit; }

@@ -41,7 +41,8 @@ class DecoderBuilder {
   }
 
  private:
-  ValueId Parameter(const std::string& name, const Shape& shape, Initializer initializer, const Shape& logical) {
+  ValueId Parameter(const std::string& name, const Shape& shape, Initializer initializer,
+                    const Shape& logical) {
     const bool bias = name.ends_with(".bias");
     return graph_.AddParameter(name, {.shape = shape, .dtype = options_.dtype}, logical, initializer,
                                /*weight_decay=*/!bias && shape.rank() > 1);
@@ -140,15 +141,16 @@ class DecoderBuilder {
     const std::int64_t kv_heads = recipe_.kv_heads();
     const std::int64_t head_dim = recipe_.head_dim();
     const ValueId normed = Norm(name + ".norm", x);
-    const ValueId qkv = Linear(name + ".qkv", normed, {kv_heads, heads / kv_heads + 2, head_dim}, {model_.hidden},
-                               model_.attention.bias, Normal(model_.init_std));
-    const ValueIds q_k_v = graph_.Emit(ops::kQkvSplit, name + ".split", {qkv, positions_}, RotaryAttributes());
+    const ValueId qkv = Linear(name + ".qkv", normed, {kv_heads, heads / kv_heads + 2, head_dim},
+                               {model_.hidden}, model_.attention.bias, Normal(model_.init_std));
+    const ValueIds q_k_v =
+        graph_.Emit(ops::kQkvSplit, name + ".split", {qkv, positions_}, RotaryAttributes());
     Attributes attributes = {{"scale", 1.0 / std::sqrt(static_cast<double>(head_dim))},
                              {"window", model_.attention.window},
                              {"dropout", options_.dropout ? model_.dropout.attention : 0.0},
                              {"stream", name + ".core"}};
-    const ValueId core = graph_.Emit1(ops::kAttention, name + ".core", {q_k_v[0], q_k_v[1], q_k_v[2], positions_},
-                                      std::move(attributes));
+    const ValueId core = graph_.Emit1(ops::kAttention, name + ".core",
+                                      {q_k_v[0], q_k_v[1], q_k_v[2], positions_}, std::move(attributes));
     return BranchLinear(name + ".proj", core, {heads, head_dim}, model_.attention.bias);
   }
 
@@ -169,11 +171,10 @@ class DecoderBuilder {
   void Head(ValueId x) {
     graph_.SetPosition(Phase::kForward, static_cast<std::int32_t>(model_.layers));
     const ValueId normed = Norm("final_norm", x);
-    const ValueId table =
-        model_.tied_embeddings
-            ? token_table_
-            : Parameter("head.weight", {options_.vocab_rows, model_.hidden}, Normal(model_.init_std),
-                        {model_.vocab, model_.hidden});
+    const ValueId table = model_.tied_embeddings
+                              ? token_table_
+                              : Parameter("head.weight", {options_.vocab_rows, model_.hidden},
+                                          Normal(model_.init_std), {model_.vocab, model_.hidden});
     const ValueId logits =
         graph_.Emit1(ops::kLinear, "head", {normed, table}, {{"in_dims", std::int64_t{1}}});
     graph_.set_logits(logits);
@@ -182,8 +183,8 @@ class DecoderBuilder {
     for (ValueId statistic : statistics) graph_.value(statistic).pin = Pin::kReplicated;
     const ValueId loss = graph_.AddAccumulator("loss", {.shape = {}, .dtype = DType::kF64}, kNoValue);
     graph_.set_loss(loss);
-    graph_.Emit(ops::kLossSum, "loss.sum", {statistics[0], statistics[1], labels_}, {{"scale", options_.loss_scale}},
-                std::array<ValueId, 1>{loss});
+    graph_.Emit(ops::kLossSum, "loss.sum", {statistics[0], statistics[1], labels_},
+                {{"scale", options_.loss_scale}}, std::array<ValueId, 1>{loss});
   }
 
   const recipe::Recipe& recipe_;

@@ -1,5 +1,6 @@
-// The decoder family: recipe [model] → logical forward graph of one microbatch. GPT-2, Llama and Mistral are knobs of
-// this one model (structure: Megatron-LM's pre-norm transformer; parameter names are what checkpoints hold).
+// The decoder family: recipe [model] → logical forward graph of one microbatch. GPT-2, Llama and Mistral are
+// knobs of this one model (structure: Megatron-LM's pre-norm transformer; parameter names are what
+// checkpoints hold).
 //
 //   x = E[tokens] (+ P[positions]) → dropout
 //   per block: x += dropout(proj(attention(qkv(norm(x))))) ; x += dropout(fc2(activation(fc1(norm(x)))))
@@ -9,8 +10,8 @@
 //   embedding.tokens [V, D] · embedding.positions [max_positions, D] (learned) · head.weight [V, D] (untied)
 //   layers.N.attention.{norm.weight, norm.bias}[D] · .qkv.weight [K, J, E, D] · .qkv.bias [K, J, E]
 //     .proj.weight [D, H, E] · .proj.bias [D]
-//   layers.N.mlp.{norm.…} · .fc1.weight [F, D] or [2, F, D] · .fc1.bias [F] or [2, F] · .fc2.weight [D, F] · .fc2.bias [D]
-//   final_norm.{weight, bias} [D]
+//   layers.N.mlp.{norm.…} · .fc1.weight [F, D] or [2, F, D] · .fc1.bias [F] or [2, F] · .fc2.weight [D, F] ·
+//   .fc2.bias [D] final_norm.{weight, bias} [D]
 #pragma once
 
 #include <cstdint>

@@ -1,17 +1,17 @@
 // Causal attention (Vaswani et al., arXiv:1706.03762; grouped queries: Ainslie et al., arXiv:2305.13245)
 //
-//   inputs q[B, S, H, E], k[B, T, K, E], v[B, T, K, E], positions[B, S] int32; head h reads kv head h / (H/K).
-//   score(i, j) = scale · q_i·k_j for 0 ≤ positions_i − j (and < window, where the attribute window > 0); key j stands
-//   at position j: keys are whole along the sequence and in natural order, while q may be any slice of it.
-//   outputs o[B, S, H, E], lse[B, S, H] = log Σ_j exp(score) (fp32 or wider).
-//   Dropout (attributes dropout > 0, stream): probabilities are zeroed with that probability and the others scaled
-//   by 1/(1 − dropout); the mask is a function of (sample, head, i, j), so it is the same in every layout.
+//   inputs q[B, S, H, E], k[B, T, K, E], v[B, T, K, E], positions[B, S] int32; head h reads kv head h /
+//   (H/K). score(i, j) = scale · q_i·k_j for 0 ≤ positions_i − j (and < window, where the attribute window >
+//   0); key j stands at position j: keys are whole along the sequence and in natural order, while q may be
+//   any slice of it. outputs o[B, S, H, E], lse[B, S, H] = log Σ_j exp(score) (fp32 or wider). Dropout
+//   (attributes dropout > 0, stream): probabilities are zeroed with that probability and the others scaled by
+//   1/(1 − dropout); the mask is a function of (sample, head, i, j), so it is the same in every layout.
 //   attention_grad(q, k, v, positions, o, lse, d_o) → dq, dk, dv: with P = exp(score − lse), dP = d_o·v,
 //     dS = P·(dP − Σ_E d_o·o), dq = scale·dS·k, dk = scale·dSᵀ·q, dv = Pᵀ·d_o.
 // FLOPs count the unmasked half: 2 products × 2·E × S(S+1)/2 pairs a head forward, 5 products backward.
-// Placement: split batch; split heads (Ulysses: the sequence whole); or split query sequence with whole k and v, whose
-// gradients are then partial.
-// Backward saves q, k, v, o, lse; never the S×T scores (as FlashAttention, arXiv:2205.14135).
+// Placement: split batch; split heads (Ulysses: the sequence whole); or split query sequence with whole k and
+// v, whose gradients are then partial. Backward saves q, k, v, o, lse; never the S×T scores (as
+// FlashAttention, arXiv:2205.14135).
 #include "engine/ops/common.h"
 #include "engine/ops/ops.h"
 
@@ -34,7 +34,8 @@ Types InferBackward(TypeSpan inputs, const Attributes&) {
   return std::vector<TensorType>{inputs[0], inputs[1], inputs[2]};
 }
 
-// Multiply-adds of one product over the unmasked pairs: a query slice of S out of T keys sees T/2 keys on average.
+// Multiply-adds of one product over the unmasked pairs: a query slice of S out of T keys sees T/2 keys on
+// average.
 double PairFlops(TypeSpan inputs) {
   const Shape& q = inputs[0].shape;
   const double keys = 0.5 * static_cast<double>(inputs[1].shape[1] + 1);
@@ -87,9 +88,7 @@ const OpDef kAttention{.name = "attention",
                        .cost = ForwardCost,
                        .gradient = Gradient,
                        .signatures = ForwardSignatures};
-const OpDef kAttentionGrad{.name = "attention_grad",
-                           .infer = InferBackward,
-                           .cost = BackwardCost,
-                           .signatures = BackwardSignatures};
+const OpDef kAttentionGrad{
+    .name = "attention_grad", .infer = InferBackward, .cost = BackwardCost, .signatures = BackwardSignatures};
 
 }  // namespace engine::ops

@@ -1,7 +1,7 @@
 // Bias: y[l…, o…] = x[l…, o…] + b[o…];  bias_grad: db[o…] += Σ_l dy[l…, o…]
 //
-//   b has the trailing dims of x (attribute dims of bias_grad: how many). The composition linear → bias_add is the
-//   specification of a linear with three inputs.
+//   b has the trailing dims of x (attribute dims of bias_grad: how many). The composition linear → bias_add
+//   is the specification of a linear with three inputs.
 // Placement: split leading dims keep b whole and make db partial; a split output dim splits b.
 // Backward saves nothing.
 #include <array>
@@ -39,8 +39,8 @@ ValueIds Gradient(GradientContext& context) {
   const graph::Node& node = context.node;
   const std::int64_t dims = context.graph->value(node.inputs[1]).type.shape.rank();
   const std::array<ValueId, 1> into = {context.accumulators[1]};
-  const ValueIds db = context.graph->Emit(kBiasGrad, "d_" + node.name + ".b", {context.d_outputs[0]},
-                                          {{"dims", dims}}, into);
+  const ValueIds db =
+      context.graph->Emit(kBiasGrad, "d_" + node.name + ".b", {context.d_outputs[0]}, {{"dims", dims}}, into);
   return {context.d_outputs[0], into[0] == kNoValue ? db[0] : kNoValue};
 }
 
@@ -71,10 +71,7 @@ const OpDef kBiasAdd{.name = "bias_add",
                      .gradient = Gradient,
                      .signatures = AddSignatures,
                      .in_place_input = 0};
-const OpDef kBiasGrad{.name = "bias_grad",
-                      .infer = InferGrad,
-                      .cost = OnePass,
-                      .signatures = GradSignatures,
-                      .accumulates = 1};
+const OpDef kBiasGrad{
+    .name = "bias_grad", .infer = InferGrad, .cost = OnePass, .signatures = GradSignatures, .accumulates = 1};
 
 }  // namespace engine::ops

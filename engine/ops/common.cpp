@@ -5,7 +5,8 @@ namespace engine::ops {
 std::vector<Signature> ElementwiseSignatures(int rank, size_t inputs, size_t outputs) {
   std::vector<Signature> signatures;
   const auto add = [&](Placement placement) {
-    signatures.push_back({std::vector<Placement>(inputs, placement), std::vector<Placement>(outputs, placement)});
+    signatures.push_back(
+        {std::vector<Placement>(inputs, placement), std::vector<Placement>(outputs, placement)});
   };
   add(Placement::R());
   for (int dim = 0; dim < rank; ++dim) add(Placement::S(dim));

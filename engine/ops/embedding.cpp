@@ -4,8 +4,8 @@
 //   (position embeddings). Attribute rows of embedding_grad = V (logical, or of the shard when run on one).
 //   A rank that holds rows [v0, v1) gives zero for ids outside of them and ignores them in the gradient.
 //   The gradient adds rows in order of (b, s): deterministic.
-// Placement: a split vocabulary makes y partial (Megatron-LM's vocabulary-parallel embedding, arXiv:1909.08053).
-// Backward saves ids only.
+// Placement: a split vocabulary makes y partial (Megatron-LM's vocabulary-parallel embedding,
+// arXiv:1909.08053). Backward saves ids only.
 #include <array>
 
 #include "engine/ops/common.h"
@@ -40,8 +40,8 @@ ValueIds Gradient(GradientContext& context) {
   const std::array<ValueId, 1> into = {context.accumulators[1]};
   Attributes attributes = node.attributes;
   attributes.Set("rows", context.graph->value(node.inputs[1]).type.shape[0]);
-  const ValueIds d_table =
-      context.graph->Emit(kEmbeddingGrad, "d_" + node.name, {node.inputs[0], context.d_outputs[0]}, attributes, into);
+  const ValueIds d_table = context.graph->Emit(kEmbeddingGrad, "d_" + node.name,
+                                               {node.inputs[0], context.d_outputs[0]}, attributes, into);
   return {kNoValue, into[0] == kNoValue ? d_table[0] : kNoValue};
 }
 

@@ -1,8 +1,8 @@
 // GELU (Hendrycks & Gimpel, arXiv:1606.08415), elementwise.
 //
 //   erf form (attribute tanh = 0):  y = x/2 · (1 + erf(x/√2))
-//   tanh form (tanh = 1):           y = x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))       (GPT-2's "gelu_new")
-//   gelu_grad(x, dy): dx = dy · dy/dx, same attribute.
+//   tanh form (tanh = 1):           y = x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))       (GPT-2's
+//   "gelu_new") gelu_grad(x, dy): dx = dy · dy/dx, same attribute.
 // Backward saves x.
 #include "engine/ops/common.h"
 #include "engine/ops/ops.h"

@@ -1,7 +1,7 @@
 // LayerNorm (Ba et al., arXiv:1607.06450) over the last dim: y = (x − μ)/√(σ² + ε) · γ + β
 //
-//   inputs x[…, D], gamma[D], beta[D]; attribute epsilon; outputs y, mean[…], rstd[…] (statistics in fp32 or wider).
-//   layer_norm_grad(dy, x, gamma, mean, rstd) → dx, dγ += Σ dy·x̂, dβ += Σ dy:
+//   inputs x[…, D], gamma[D], beta[D]; attribute epsilon; outputs y, mean[…], rstd[…] (statistics in fp32 or
+//   wider). layer_norm_grad(dy, x, gamma, mean, rstd) → dx, dγ += Σ dy·x̂, dβ += Σ dy:
 //     dx = rstd · (dy·γ − mean_D(dy·γ) − x̂ · mean_D(dy·γ·x̂))
 // Placement: any split but that of D; a split leading dim makes dγ and dβ partial.
 // Backward saves x, mean, rstd.
@@ -46,8 +46,10 @@ ValueIds Gradient(GradientContext& context) {
   const std::array<ValueId, 3> into = {kNoValue, context.accumulators[1], context.accumulators[2]};
   const ValueIds outputs = context.graph->Emit(
       kLayerNormGrad, "d_" + node.name,
-      {context.d_outputs[0], node.inputs[0], node.inputs[1], node.outputs[1], node.outputs[2]}, node.attributes, into);
-  return {outputs[0], into[1] == kNoValue ? outputs[1] : kNoValue, into[2] == kNoValue ? outputs[2] : kNoValue};
+      {context.d_outputs[0], node.inputs[0], node.inputs[1], node.outputs[1], node.outputs[2]},
+      node.attributes, into);
+  return {outputs[0], into[1] == kNoValue ? outputs[1] : kNoValue,
+          into[2] == kNoValue ? outputs[2] : kNoValue};
 }
 
 std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, bool) {

@@ -1,15 +1,15 @@
 // Linear: y[l…, o…] = Σ_i x[l…, i…] · w[o…, i…] (+ b[o…])
 //
-//   l leading dims (batch, sequence), i contracted dims, o output dims; attribute in_dims = number of contracted dims.
-//   linear_dgrad: dx[l…, i…] = Σ_o dy[l…, o…] · w[o…, i…]
-//   linear_wgrad: dw[o…, i…] += Σ_l dy[l…, o…] · x[l…, i…]      (accumulates, in the dtype of its buffer)
-// Weights are stored [out…, in…], row-major, so that a product is one GEMM over collapsed dims. Attributes out_split
-// and in_split name the one output dim and the one contracted dim that a weight-splitting axis may split (heads,
-// ffn, vocabulary); they default to 0.
+//   l leading dims (batch, sequence), i contracted dims, o output dims; attribute in_dims = number of
+//   contracted dims. linear_dgrad: dx[l…, i…] = Σ_o dy[l…, o…] · w[o…, i…] linear_wgrad: dw[o…, i…] += Σ_l
+//   dy[l…, o…] · x[l…, i…]      (accumulates, in the dtype of its buffer)
+// Weights are stored [out…, in…], row-major, so that a product is one GEMM over collapsed dims. Attributes
+// out_split and in_split name the one output dim and the one contracted dim that a weight-splitting axis may
+// split (heads, ffn, vocabulary); they default to 0.
 //
-// Placement is the algebra of a contraction: a split leading dim stays split; a split output dim splits y; a split
-// contracted dim makes y partial (Megatron-LM's column- and row-parallel linear, arXiv:1909.08053 §3). A bias cannot
-// be added to a partial sum: it would be added once per rank.
+// Placement is the algebra of a contraction: a split leading dim stays split; a split output dim splits y; a
+// split contracted dim makes y partial (Megatron-LM's column- and row-parallel linear, arXiv:1909.08053 §3).
+// A bias cannot be added to a partial sum: it would be added once per rank.
 //
 // Backward saves x and w.
 #include <array>
@@ -38,7 +38,8 @@ Types InferLinear(TypeSpan inputs, const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 2, 3, "linear"));
   const auto& [x, w] = std::tie(inputs[0], inputs[1]);
   const Dims dims = DimsOf(w, x.shape.rank(), false, attributes);
-  if (dims.lead < 1 || dims.out < 1) return Internal("x {} with w {}", x.shape.ToString(), w.shape.ToString());
+  if (dims.lead < 1 || dims.out < 1)
+    return Internal("x {} with w {}", x.shape.ToString(), w.shape.ToString());
   for (int i = 0; i < dims.in; ++i) {
     if (x.shape[dims.lead + i] != w.shape[dims.out + i]) {
       return Internal("x {} does not contract with w {}", x.shape.ToString(), w.shape.ToString());
@@ -48,7 +49,8 @@ Types InferLinear(TypeSpan inputs, const Attributes& attributes) {
   for (int l = 0; l < dims.lead; ++l) y.shape.push_back(x.shape[l]);
   for (int o = 0; o < dims.out; ++o) {
     y.shape.push_back(w.shape[o]);
-    if (inputs.size() == 3 && inputs[2].shape[o] != w.shape[o]) return Internal("bias {}", inputs[2].shape.ToString());
+    if (inputs.size() == 3 && inputs[2].shape[o] != w.shape[o])
+      return Internal("bias {}", inputs[2].shape.ToString());
   }
   return std::vector<TensorType>{y};
 }
@@ -60,7 +62,8 @@ Types InferDgrad(TypeSpan inputs, const Attributes& attributes) {
   TensorType dx{.shape = {}, .dtype = dy.dtype};
   for (int l = 0; l < dims.lead; ++l) dx.shape.push_back(dy.shape[l]);
   for (int o = 0; o < dims.out; ++o) {
-    if (dy.shape[dims.lead + o] != w.shape[o]) return Internal("dy {}, w {}", dy.shape.ToString(), w.shape.ToString());
+    if (dy.shape[dims.lead + o] != w.shape[o])
+      return Internal("dy {}, w {}", dy.shape.ToString(), w.shape.ToString());
   }
   for (int i = 0; i < dims.in; ++i) dx.shape.push_back(w.shape[dims.out + i]);
   return std::vector<TensorType>{dx};
@@ -104,7 +107,8 @@ ValueIds LinearGradient(GradientContext& context) {
   const graph::Node& node = context.node;
   const ValueId dy = context.d_outputs[0];
   ValueIds gradients(node.inputs.size(), kNoValue);
-  gradients[0] = context.graph->Emit1(kLinearDgrad, "d_" + node.name + ".x", {dy, node.inputs[1]}, node.attributes);
+  gradients[0] =
+      context.graph->Emit1(kLinearDgrad, "d_" + node.name + ".x", {dy, node.inputs[1]}, node.attributes);
   const std::array<ValueId, 1> into = {context.accumulators[1]};
   const ValueIds dw =
       context.graph->Emit(kLinearWgrad, "d_" + node.name + ".w", {dy, node.inputs[0]}, node.attributes, into);
@@ -112,7 +116,8 @@ ValueIds LinearGradient(GradientContext& context) {
   if (node.inputs.size() == 3) {
     const std::array<ValueId, 1> into_bias = {context.accumulators[2]};
     const std::int64_t bias_dims = context.graph->value(node.inputs[2]).type.shape.rank();
-    const ValueIds db = context.graph->Emit(kBiasGrad, "d_" + node.name + ".b", {dy}, {{"dims", bias_dims}}, into_bias);
+    const ValueIds db =
+        context.graph->Emit(kBiasGrad, "d_" + node.name + ".b", {dy}, {{"dims", bias_dims}}, into_bias);
     if (into_bias[0] == kNoValue) gradients[2] = db[0];
   }
   return gradients;
@@ -129,7 +134,8 @@ std::vector<Signature> LinearSignatures(TypeSpan inputs, const Attributes& attri
   if (parameter_split) {
     const int o = OutSplit(attributes);
     const int i = InSplit(attributes);
-    signatures.push_back(with_bias({{Placement::R(), Placement::S(o)}, {Placement::S(dims.lead + o)}}, Placement::S(o)));
+    signatures.push_back(
+        with_bias({{Placement::R(), Placement::S(o)}, {Placement::S(dims.lead + o)}}, Placement::S(o)));
     if (!bias) {
       signatures.push_back({{Placement::S(dims.lead + i), Placement::S(dims.out + i)}, {Placement::P()}});
     }
@@ -151,7 +157,8 @@ std::vector<Signature> DgradSignatures(TypeSpan inputs, const Attributes& attrib
     signatures.push_back({{Placement::S(dims.lead + o), Placement::S(o)}, {Placement::P()}});
     signatures.push_back({{Placement::R(), Placement::S(dims.out + i)}, {Placement::S(dims.lead + i)}});
   } else {
-    for (int l = 0; l < dims.lead; ++l) signatures.push_back({{Placement::S(l), Placement::R()}, {Placement::S(l)}});
+    for (int l = 0; l < dims.lead; ++l)
+      signatures.push_back({{Placement::S(l), Placement::R()}, {Placement::S(l)}});
   }
   signatures.push_back({{Placement::R(), Placement::R()}, {Placement::R()}, true});
   return signatures;
@@ -167,7 +174,8 @@ std::vector<Signature> WgradSignatures(TypeSpan inputs, const Attributes& attrib
     signatures.push_back({{Placement::S(lead + o), Placement::R()}, {Placement::S(o)}});
     signatures.push_back({{Placement::R(), Placement::S(lead + i)}, {Placement::S(out + i)}});
   } else {
-    for (int l = 0; l < lead; ++l) signatures.push_back({{Placement::S(l), Placement::S(l)}, {Placement::P()}});
+    for (int l = 0; l < lead; ++l)
+      signatures.push_back({{Placement::S(l), Placement::S(l)}, {Placement::P()}});
   }
   signatures.push_back({{Placement::R(), Placement::R()}, {Placement::R()}, true});
   return signatures;

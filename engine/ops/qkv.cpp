@@ -1,13 +1,13 @@
 // qkv_split: the packed projection qkv[B, S, K, J, E] → q[B, S, K·(J−2), E], k[B, S, K, E], v[B, S, K, E]
 //
-//   Packing is Megatron-LM's: for each of K kv groups its J−2 query heads, then its key, then its value; query head
-//   h = group · (J−2) + j. With attribute rotary = 1, q and k are rotated by RoPE (Su et al., arXiv:2104.09864) in
-//   the half-rotation form of Hugging Face: out = x·cos + rotate_half(x)·sin, angle = position · base^(−2i/E),
-//   i < E/2, computed in float64. Llama-3 scaling (attributes factor, low, high, original) bends the frequencies:
-//   wavelength λ = 2π/f; λ > original/low: f/factor; λ < original/high: f; between: smooth = (original/λ − low)/(high −
-//   low), (1 − smooth)·f/factor + smooth·f. factor = 1 is none.
-//   positions [B, S] int32 are the tokens' positions in their sequence, so that any slice of a sequence rotates right.
-//   qkv_merge(dq, dk, dv, positions): the gradient: rotation by −angle, packed again.
+//   Packing is Megatron-LM's: for each of K kv groups its J−2 query heads, then its key, then its value;
+//   query head h = group · (J−2) + j. With attribute rotary = 1, q and k are rotated by RoPE (Su et al.,
+//   arXiv:2104.09864) in the half-rotation form of Hugging Face: out = x·cos + rotate_half(x)·sin, angle =
+//   position · base^(−2i/E), i < E/2, computed in float64. Llama-3 scaling (attributes factor, low, high,
+//   original) bends the frequencies: wavelength λ = 2π/f; λ > original/low: f/factor; λ < original/high: f;
+//   between: smooth = (original/λ − low)/(high − low), (1 − smooth)·f/factor + smooth·f. factor = 1 is none.
+//   positions [B, S] int32 are the tokens' positions in their sequence, so that any slice of a sequence
+//   rotates right. qkv_merge(dq, dk, dv, positions): the gradient: rotation by −angle, packed again.
 // Backward saves nothing but positions.
 #include "engine/ops/common.h"
 #include "engine/ops/ops.h"
@@ -28,7 +28,8 @@ Types InferMerge(TypeSpan inputs, const Attributes&) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 4, 4, "qkv_merge"));
   const Shape& q = inputs[0].shape;
   const Shape& k = inputs[1].shape;
-  return std::vector<TensorType>{{.shape = {q[0], q[1], k[2], q[2] / k[2] + 2, q[3]}, .dtype = inputs[0].dtype}};
+  return std::vector<TensorType>{
+      {.shape = {q[0], q[1], k[2], q[2] / k[2] + 2, q[3]}, .dtype = inputs[0].dtype}};
 }
 
 Cost OnePass(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
@@ -37,10 +38,11 @@ Cost OnePass(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
 
 ValueIds Gradient(GradientContext& context) {
   const graph::Node& node = context.node;
-  return {context.graph->Emit1(
-              kQkvMerge, "d_" + node.name,
-              {context.d_outputs[0], context.d_outputs[1], context.d_outputs[2], node.inputs[1]}, node.attributes),
-          kNoValue};
+  return {
+      context.graph->Emit1(kQkvMerge, "d_" + node.name,
+                           {context.d_outputs[0], context.d_outputs[1], context.d_outputs[2], node.inputs[1]},
+                           node.attributes),
+      kNoValue};
 }
 
 std::vector<Signature> SplitSignatures(TypeSpan, const Attributes&, bool) {

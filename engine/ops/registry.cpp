@@ -6,11 +6,11 @@ namespace engine::ops {
 
 std::span<const graph::OpDef* const> AllOps() {
   static constexpr std::array kOps = {
-      &kLinear,        &kLinearDgrad,  &kLinearWgrad,  &kBiasAdd,          &kBiasGrad,   &kAdd,
-      &kGelu,          &kGeluGrad,     &kSwiglu,       &kSwigluGrad,       &kLayerNorm,  &kLayerNormGrad,
-      &kRmsNorm,       &kRmsNormGrad,  &kEmbedding,    &kEmbeddingGrad,    &kQkvSplit,   &kQkvMerge,
-      &kAttention,     &kAttentionGrad, &kDropout,     &kDropoutGrad,      &kCrossEntropy,
-      &kCrossEntropyGrad, &kLossWeight, &kLossSum,
+      &kLinear,     &kLinearDgrad,   &kLinearWgrad, &kBiasAdd,       &kBiasGrad,     &kAdd,
+      &kGelu,       &kGeluGrad,      &kSwiglu,      &kSwigluGrad,    &kLayerNorm,    &kLayerNormGrad,
+      &kRmsNorm,    &kRmsNormGrad,   &kEmbedding,   &kEmbeddingGrad, &kQkvSplit,     &kQkvMerge,
+      &kAttention,  &kAttentionGrad, &kDropout,     &kDropoutGrad,   &kCrossEntropy, &kCrossEntropyGrad,
+      &kLossWeight, &kLossSum,
   };
   return kOps;
 }

@@ -1,4 +1,5 @@
-// RMSNorm (Zhang & Sennrich, arXiv:1910.07467) over the last dim: y = x · rstd · γ, rstd = 1/√(mean_D(x²) + ε)
+// RMSNorm (Zhang & Sennrich, arXiv:1910.07467) over the last dim: y = x · rstd · γ, rstd = 1/√(mean_D(x²) +
+// ε)
 //
 //   inputs x[…, D], gamma[D]; attribute epsilon; outputs y, rstd[…] (in fp32 or wider).
 //   rms_norm_grad(dy, x, gamma, rstd) → dx, dγ += Σ dy·x·rstd:
@@ -26,8 +27,8 @@ Types InferForward(TypeSpan inputs, const Attributes&) {
 
 Types InferBackward(TypeSpan inputs, const Attributes&) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 4, 4, "rms_norm_grad"));
-  return std::vector<TensorType>{
-      inputs[1], {.shape = inputs[2].shape, .dtype = StatisticsDType(inputs[2].dtype)}};
+  return std::vector<TensorType>{inputs[1],
+                                 {.shape = inputs[2].shape, .dtype = StatisticsDType(inputs[2].dtype)}};
 }
 
 Cost ForwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
@@ -40,9 +41,9 @@ Cost BackwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
 ValueIds Gradient(GradientContext& context) {
   const graph::Node& node = context.node;
   const std::array<ValueId, 2> into = {kNoValue, context.accumulators[1]};
-  const ValueIds outputs =
-      context.graph->Emit(kRmsNormGrad, "d_" + node.name,
-                          {context.d_outputs[0], node.inputs[0], node.inputs[1], node.outputs[1]}, node.attributes, into);
+  const ValueIds outputs = context.graph->Emit(
+      kRmsNormGrad, "d_" + node.name, {context.d_outputs[0], node.inputs[0], node.inputs[1], node.outputs[1]},
+      node.attributes, into);
   return {outputs[0], into[1] == kNoValue ? outputs[1] : kNoValue};
 }
 

@@ -13,8 +13,8 @@ inline constexpr std::int64_t kAlignment = 64;
 
 constexpr std::int64_t Aligned(std::int64_t bytes) { return RoundUp(bytes, kAlignment); }
 
-// Gives out and takes back ranges of [0, ∞) and remembers how far they reached. Best fit, lowest offset on ties:
-// deterministic.
+// Gives out and takes back ranges of [0, ∞) and remembers how far they reached. Best fit, lowest offset on
+// ties: deterministic.
 class RangeAllocator {
  public:
   std::int64_t Allocate(std::int64_t bytes);

@@ -66,8 +66,8 @@ Instruction AdamW(const Bucket& bucket, const StagePlan& stage, const recipe::Op
   Instruction instruction = Flat("adamw", name + ".adamw");
   const bool own_master = bucket.master.elements > 0;
   const BufferRef parameter = ShardOf(bucket, bucket.parameter);
-  instruction.inputs = {own_master ? bucket.master : parameter, ShardOf(bucket, bucket.gradient), bucket.moment1,
-                        bucket.moment2, stage.control};
+  instruction.inputs = {own_master ? bucket.master : parameter, ShardOf(bucket, bucket.gradient),
+                        bucket.moment1, bucket.moment2, stage.control};
   instruction.outputs = {own_master ? bucket.master : parameter, bucket.moment1, bucket.moment2};
   if (own_master) instruction.outputs.push_back(parameter);
   instruction.attributes = {{"beta1", optimizer.beta1},
@@ -77,13 +77,15 @@ Instruction AdamW(const Bucket& bucket, const StagePlan& stage, const recipe::Op
   return instruction;
 }
 
-void PlaceScratch(const DeviceProfile& profile, std::int64_t base, Instruction* instruction, std::int64_t* peak) {
+void PlaceScratch(const DeviceProfile& profile, std::int64_t base, Instruction* instruction,
+                  std::int64_t* peak) {
   if (!profile.scratch_bytes || instruction->collective != Collective::kNone) return;
   std::vector<graph::TensorType> inputs;
   std::vector<graph::TensorType> outputs;
   for (const BufferRef& ref : instruction->inputs) inputs.push_back({{ref.elements}, ref.dtype});
   for (const BufferRef& ref : instruction->outputs) outputs.push_back({{ref.elements}, ref.dtype});
-  const std::int64_t bytes = profile.scratch_bytes(instruction->kernel, inputs, outputs, instruction->attributes);
+  const std::int64_t bytes =
+      profile.scratch_bytes(instruction->kernel, inputs, outputs, instruction->attributes);
   if (bytes == 0) return;
   instruction->scratch = {.offset = base, .elements = bytes, .dtype = DType::kU8};
   *peak = std::max(*peak, bytes);
@@ -147,7 +149,8 @@ Segment BeginSegment(const StagePlan& stage) {
 }
 
 Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Optimizer& optimizer,
-                      const DeviceProfile& profile, std::int64_t transient_base, std::int64_t* transient_bytes) {
+                      const DeviceProfile& profile, std::int64_t transient_base,
+                      std::int64_t* transient_bytes) {
   Segment segment;
   segment.name = "update";
   std::vector<Instruction>& out = segment.instructions;
@@ -192,7 +195,8 @@ Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Op
     const std::string name = fmt::format("bucket.{}", b);
     out.push_back(AdamW(bucket, stage, optimizer, name));
     if (bucket.shards > 1) {
-      out.push_back(FlatCollective(Collective::kAllGather, name + ".all_gather", bucket.reduce, bucket.parameter, plan));
+      out.push_back(FlatCollective(Collective::kAllGather, name + ".all_gather", bucket.reduce,
+                                   bucket.parameter, plan));
     }
   }
   *transient_bytes = 0;

@@ -1,4 +1,5 @@
-// Parameter storage: buckets of parameters that are reduced and updated alike, and the update segment over them.
+// Parameter storage: buckets of parameters that are reduced and updated alike, and the update segment over
+// them.
 #pragma once
 
 #include <vector>
@@ -8,8 +9,9 @@
 
 namespace engine::plan {
 
-// Buckets of the parameters with used[i], in order of first parameter. Parameters keep the plan's order inside a
-// bucket, each starting at a multiple of 16 elements. Gradients partial over axes of size 1 need no reduction.
+// Buckets of the parameters with used[i], in order of first parameter. Parameters keep the plan's order
+// inside a bucket, each starting at a multiple of 16 elements. Gradients partial over axes of size 1 need no
+// reduction.
 std::vector<Bucket> MakeBuckets(const Plan& plan, const std::vector<bool>& used, std::int64_t zero_stage,
                                 bool first_stage);
 
@@ -19,11 +21,12 @@ BufferRef ItemRef(const BufferRef& of, const Bucket::Item& item, std::int32_t va
 // zero(gradients), zero(scalars): the start of an iteration.
 Segment BeginSegment(const StagePlan& stage);
 
-// Tied gradients summed over first and last stage; reduction of each bucket (all-reduce, or reduce-scatter under
-// ZeRO-1); norm over all stages; clip factor; AdamW; all-gather of parameters under ZeRO-1. Scratch of its kernels lies
-// at `transient_base`; *transient_bytes: how far it reaches.
+// Tied gradients summed over first and last stage; reduction of each bucket (all-reduce, or reduce-scatter
+// under ZeRO-1); norm over all stages; clip factor; AdamW; all-gather of parameters under ZeRO-1. Scratch of
+// its kernels lies at `transient_base`; *transient_bytes: how far it reaches.
 Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Optimizer& optimizer,
-                      const DeviceProfile& profile, std::int64_t transient_base, std::int64_t* transient_bytes);
+                      const DeviceProfile& profile, std::int64_t transient_base,
+                      std::int64_t* transient_bytes);
 
 // The sum of the scalars over the world.
 Instruction ReduceScalars(const Plan& plan, const StagePlan& stage);

@@ -17,7 +17,8 @@ void Append(Buffer* text, fmt::format_string<Args...> format, Args&&... args) {
 void AppendRef(const Plan& plan, const BufferRef& ref, Buffer* text) {
   if (ref.value >= 0) {
     const LocalValue& value = plan.values[static_cast<size_t>(ref.value)];
-    Append(text, "{} {}{} [{}] ", value.name, Name(value.dtype), value.local.ToString(), value.layout.ToString());
+    Append(text, "{} {}{} [{}] ", value.name, Name(value.dtype), value.local.ToString(),
+           value.layout.ToString());
   } else {
     Append(text, "flat {}[{}] ", Name(ref.dtype), ref.elements);
   }
@@ -54,15 +55,18 @@ void AppendProgram(const Program& program, const char* title, Buffer* text) {
     const Step& step = program[i];
     constexpr const char* kKinds[] = {"run", "send", "receive"};
     Append(text, "    {} {} {} mb {} slot {} stream {} waits", i, kKinds[static_cast<int>(step.kind)],
-           step.kind == StepKind::kRun ? step.segment : step.transfer, step.microbatch, step.slot, step.stream);
+           step.kind == StepKind::kRun ? step.segment : step.transfer, step.microbatch, step.slot,
+           step.stream);
     for (std::int32_t wait : step.waits) Append(text, " {}", wait);
-    if (step.kind != StepKind::kRun) Append(text, " @{}{}", step.buffer.in_slot ? "slot+" : "", step.buffer.offset);
+    if (step.kind != StepKind::kRun)
+      Append(text, " @{}{}", step.buffer.in_slot ? "slot+" : "", step.buffer.offset);
     Append(text, "\n");
   }
 }
 
 void AppendBucket(const Plan& plan, const Bucket& bucket, Buffer* text) {
-  Append(text, "  bucket {} elements reduce {} copies {} shards {}{}{}{} parameter @{} gradient @{} m @{} v @{}\n",
+  Append(text,
+         "  bucket {} elements reduce {} copies {} shards {}{}{}{} parameter @{} gradient @{} m @{} v @{}\n",
          bucket.elements, bucket.reduce.ToString(), bucket.copies.ToString(), bucket.shards,
          bucket.weight_decay ? " decay" : "", bucket.tied ? " tied" : "", bucket.owned ? "" : " copy",
          bucket.parameter.offset, bucket.gradient.offset, bucket.moment1.offset, bucket.moment2.offset);
@@ -118,8 +122,9 @@ void WriteCanonical(const Plan& plan, const TextSink& sink) {
   Append(&text, "schedule {} microbatches {} of {} samples × {} tokens, compute {}\n", plan.schedule,
          plan.microbatches, plan.microbatch_samples, plan.sequence, plan.compute);
   for (const Transfer& transfer : plan.transfers) {
-    Append(&text, "transfer {} chunk {} to {} {} bytes\n", plan.values[static_cast<size_t>(transfer.value)].name,
-           transfer.from_chunk, transfer.to_chunk, transfer.bytes);
+    Append(&text, "transfer {} chunk {} to {} {} bytes\n",
+           plan.values[static_cast<size_t>(transfer.value)].name, transfer.from_chunk, transfer.to_chunk,
+           transfer.bytes);
   }
   Flush(&text, sink);
   for (size_t stage = 0; stage < plan.stages.size(); ++stage) {

@@ -88,7 +88,8 @@ CutGraph Cut(LocalGraph local, const ChunkLayers& chunks, Plan* plan) {
     const LocalNode& node = local.nodes[i];
     const bool backward = node.phase == graph::Phase::kBackward;
     const std::int32_t chunk = ChunkOfLayer(chunks, node.layer);
-    (backward ? cut.backward : cut.forward)[static_cast<size_t>(chunk)].push_back(static_cast<std::int32_t>(i));
+    (backward ? cut.backward : cut.forward)[static_cast<size_t>(chunk)].push_back(
+        static_cast<std::int32_t>(i));
     for (std::int32_t input : node.inputs) {
       const std::int32_t producer = cut.producer_chunk[static_cast<size_t>(input)];
       if (producer < 0 || producer == chunk || !known.insert({input, chunk}).second) continue;
@@ -113,7 +114,8 @@ absl::Status CheckTransfers(const Plan& plan) {
     const std::int32_t step = transfer.to_chunk - transfer.from_chunk;
     if (step == 1 || step == -1) continue;
     return Internal("pipeline: {} goes from chunk {} to chunk {}",
-                    plan.values[static_cast<size_t>(transfer.value)].name, transfer.from_chunk, transfer.to_chunk);
+                    plan.values[static_cast<size_t>(transfer.value)].name, transfer.from_chunk,
+                    transfer.to_chunk);
   }
   return absl::OkStatus();
 }
@@ -132,8 +134,8 @@ void SetParameters(const Graph& graph, const CutGraph& cut, bool tied_across_sta
   }
 }
 
-// Tells the leaves of a local graph which parameter they are, or are the gradient of. Parameters of both graphs are
-// the same, in the same order: one model built them.
+// Tells the leaves of a local graph which parameter they are, or are the gradient of. Parameters of both
+// graphs are the same, in the same order: one model built them.
 void LinkParameters(const Graph& graph, const CutGraph& cut, Plan* plan) {
   absl::flat_hash_map<graph::ValueId, std::int32_t> index;
   for (size_t i = 0; i < graph.parameters().size(); ++i) {
@@ -162,10 +164,11 @@ Plan Header(const recipe::Recipe& recipe, const Graph& graph) {
   plan.schedule = recipe.parallelism.virtual_stages > 1 ? "interleaved" : "1f1b";
   plan.compute = recipe.precision.compute;
   if (plan.vocab_rows != plan.vocab) {
-    plan.notes.push_back(fmt::format(
-        "vocabulary {} is stored in {} rows (a multiple of {} × tp {}); the {} padding rows take no part in the loss",
-        plan.vocab, plan.vocab_rows, recipe.model.vocab_multiple, recipe.parallelism.tp,
-        plan.vocab_rows - plan.vocab));
+    plan.notes.push_back(
+        fmt::format("vocabulary {} is stored in {} rows (a multiple of {} × tp {}); the {} padding rows take "
+                    "no part in the loss",
+                    plan.vocab, plan.vocab_rows, recipe.model.vocab_multiple, recipe.parallelism.tp,
+                    plan.vocab_rows - plan.vocab));
   }
   return plan;
 }
@@ -184,11 +187,13 @@ absl::StatusOr<Plan> Compile(const recipe::Recipe& recipe, Graph train, Graph ev
   const Graph& forward = options.training ? train : evaluate;
   const ChunkLayers chunks = CutLayers(recipe, forward);
   Plan plan = Header(recipe, forward);
-  const PlacementOptions placement{.mesh = plan.mesh, .sequence_parallel = recipe.parallelism.sequence_parallel};
+  const PlacementOptions placement{.mesh = plan.mesh,
+                                   .sequence_parallel = recipe.parallelism.sequence_parallel};
   CutGraph train_cut;
   if (options.training) {
     RETURN_IF_ERROR(graph::Differentiate(&train, ops::kAdd));
-    graph::Recompute(&train, [&](const Node& node) { return IsRecomputed(recipe.recompute, node, train.layers()); });
+    graph::Recompute(&train,
+                     [&](const Node& node) { return IsRecomputed(recipe.recompute, node, train.layers()); });
     ASSIGN_OR_RETURN(LocalGraph local, Localize(train, placement));
     train_cut = Cut(std::move(local), chunks, &plan);
   }

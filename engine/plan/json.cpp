@@ -19,8 +19,9 @@ Json MemoryJson(const StagePlan& stage) {
 }
 
 Json ChunkJson(const Chunk& chunk) {
-  return {{"index", chunk.index},          {"first_layer", chunk.first_layer}, {"end_layer", chunk.end_layer},
-          {"embedding", chunk.has_embedding}, {"head", chunk.has_head},        {"slots", chunk.slots},
+  return {{"index", chunk.index},          {"first_layer", chunk.first_layer},
+          {"end_layer", chunk.end_layer},  {"embedding", chunk.has_embedding},
+          {"head", chunk.has_head},        {"slots", chunk.slots},
           {"slot_bytes", chunk.slot_bytes}};
 }
 
@@ -34,10 +35,14 @@ Json BucketJson(const Plan& plan, const Bucket& bucket) {
                           {"elements", item.elements},
                           {"layout", value.layout.ToString()}});
   }
-  return {{"elements", bucket.elements},         {"reduce", bucket.reduce.ToString()},
-          {"shards", bucket.shards},             {"dtype", std::string(Name(bucket.parameter_dtype))},
-          {"weight_decay", bucket.weight_decay}, {"tied", bucket.tied},
-          {"owned", bucket.owned},               {"parameters", std::move(parameters)}};
+  return {{"elements", bucket.elements},
+          {"reduce", bucket.reduce.ToString()},
+          {"shards", bucket.shards},
+          {"dtype", std::string(Name(bucket.parameter_dtype))},
+          {"weight_decay", bucket.weight_decay},
+          {"tied", bucket.tied},
+          {"owned", bucket.owned},
+          {"parameters", std::move(parameters)}};
 }
 
 Json StageJson(const Plan& plan, std::size_t index) {
@@ -48,7 +53,8 @@ Json StageJson(const Plan& plan, std::size_t index) {
   for (const Bucket& bucket : stage.buckets) buckets.push_back(BucketJson(plan, bucket));
   Json traffic = Json::array();
   for (const Traffic& t : TrafficOf(plan, stage)) {
-    traffic.push_back({{"collective", t.kind}, {"over", t.group}, {"count", t.count}, {"bytes", t.wire_bytes}});
+    traffic.push_back(
+        {{"collective", t.kind}, {"over", t.group}, {"count", t.count}, {"bytes", t.wire_bytes}});
   }
   return {{"stage", index},
           {"local_parameters", stage.parameter_count},
@@ -69,7 +75,10 @@ Json ScheduleJson(const Plan& plan) {
     }
     stages.push_back(std::move(row));
   }
-  return {{"kind", plan.schedule}, {"bubble", timeline.bubble}, {"length", timeline.length}, {"stages", std::move(stages)}};
+  return {{"kind", plan.schedule},
+          {"bubble", timeline.bubble},
+          {"length", timeline.length},
+          {"stages", std::move(stages)}};
 }
 
 Json ProgramJson(const Plan& plan, const StagePlan& stage, const Program& program) {
@@ -124,8 +133,10 @@ Json RankToJson(const Plan& plan, std::int64_t rank) {
   Json segments = Json::array();
   for (const Segment& segment : stage.segments) {
     Json instructions = Json::array();
-    for (const Instruction& instruction : segment.instructions) instructions.push_back(InstructionText(plan, instruction));
-    segments.push_back({{"name", segment.name}, {"flops", segment.flops}, {"instructions", std::move(instructions)}});
+    for (const Instruction& instruction : segment.instructions)
+      instructions.push_back(InstructionText(plan, instruction));
+    segments.push_back(
+        {{"name", segment.name}, {"flops", segment.flops}, {"instructions", std::move(instructions)}});
   }
   const auto coordinate = [&](Axis axis) { return at.axis[static_cast<std::size_t>(axis)]; };
   return {{"hash", plan.hash},

@@ -7,8 +7,8 @@
 namespace engine::plan {
 namespace {
 
-// Nesting of splits of one dim, outermost first. Samples: dp, ep; the sequence: cp, then tp (sequence parallelism cuts
-// what cp left); heads and other dims: tp (weights are cut by tp), then cp.
+// Nesting of splits of one dim, outermost first. Samples: dp, ep; the sequence: cp, then tp (sequence
+// parallelism cuts what cp left); heads and other dims: tp (weights are cut by tp), then cp.
 int NestingRank(const Split& split) {
   switch (split.axis) {
     case Axis::kDp:

@@ -1,4 +1,5 @@
-// Layout: the placements of one tensor along all mesh axes, and what they mean for a rank: local shape and extent.
+// Layout: the placements of one tensor along all mesh axes, and what they mean for a rank: local shape and
+// extent.
 #pragma once
 
 #include <absl/container/inlined_vector.h>
@@ -14,9 +15,9 @@ namespace engine::plan {
 
 using graph::Placement;
 
-// Where one axis splits one dim. cp splits the sequence (dim 1 of an activation) into 2·cp chunks and gives rank r the
-// chunks r and 2·cp−1−r, so that causal attention is even work (Megatron-LM's zigzag); every other split is into
-// contiguous parts.
+// Where one axis splits one dim. cp splits the sequence (dim 1 of an activation) into 2·cp chunks and gives
+// rank r the chunks r and 2·cp−1−r, so that causal attention is even work (Megatron-LM's zigzag); every other
+// split is into contiguous parts.
 struct Split {
   Axis axis;
   std::int8_t dim;
@@ -28,8 +29,8 @@ class Layout {
  public:
   Placement At(Axis axis) const;
 
-  // Replaces the placement along `axis`. False (and unchanged) where that would have to reach inside another axis'
-  // split of the same dim: splits of one dim nest, and only the innermost can be taken back.
+  // Replaces the placement along `axis`. False (and unchanged) where that would have to reach inside another
+  // axis' split of the same dim: splits of one dim nest, and only the innermost can be taken back.
   bool Set(Axis axis, Placement placement);
 
   const absl::InlinedVector<Split, 3>& splits() const { return splits_; }  // of one dim: outermost first

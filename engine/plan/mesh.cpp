@@ -11,7 +11,8 @@ std::string AxisSet::ToString() const {
   std::string text;
   // Slowest-varying first, as layouts are usually said: dp, then what is inside.
   for (Axis axis : {Axis::kDp, Axis::kEp, Axis::kCp, Axis::kTp}) {
-    if (Has(axis)) text += (text.empty() ? "" : "+") + std::string(graph::kAxisNames[static_cast<size_t>(axis)]);
+    if (Has(axis))
+      text += (text.empty() ? "" : "+") + std::string(graph::kAxisNames[static_cast<size_t>(axis)]);
   }
   if (HasPp()) text += text.empty() ? "pp" : "+pp";
   return text;

@@ -42,7 +42,8 @@ class Placer {
   absl::StatusOr<LocalGraph> Run() {
     for (size_t id = 0; id < graph_.values().size(); ++id) AddLeaf(static_cast<ValueId>(id));
     for (const Node& node : graph_.nodes()) RETURN_IF_ERROR(Place(node));
-    for (LocalValue& value : result_.values) value.local = value.layout.LocalShape(value.shape, options_.mesh);
+    for (LocalValue& value : result_.values)
+      value.local = value.layout.LocalShape(value.shape, options_.mesh);
     return std::move(result_);
   }
 
@@ -55,7 +56,8 @@ class Placer {
 
   bool Active(Axis axis) const { return options_.mesh.size(axis) > 1; }
 
-  std::int32_t NewValue(std::string name, const TensorType& type, Layout layout, ValueKind kind, ValueId source) {
+  std::int32_t NewValue(std::string name, const TensorType& type, Layout layout, ValueKind kind,
+                        ValueId source) {
     result_.values.push_back({.name = std::move(name),
                               .shape = type.shape,
                               .dtype = type.dtype,
@@ -105,7 +107,8 @@ class Placer {
     return std::nullopt;
   }
 
-  // Bytes on the wire to bring a tensor of `bytes` (whole) from one placement to another; nullopt: impossible.
+  // Bytes on the wire to bring a tensor of `bytes` (whole) from one placement to another; nullopt:
+  // impossible.
   static std::optional<double> ConversionCost(Placement from, Placement to, double bytes, std::int64_t size) {
     if (!Convertible(from, to)) return std::nullopt;
     const double n = static_cast<double>(size);
@@ -139,7 +142,8 @@ class Placer {
     return !inner && after.Divides(shape, options_.mesh);
   }
 
-  // A gradient accumulator has its parameter's split; where the parameter is whole it is whole or a partial sum.
+  // A gradient accumulator has its parameter's split; where the parameter is whole it is whole or a partial
+  // sum.
   bool AccumulatorAccepts(ValueId accumulator, Axis axis, Placement output) const {
     if (!Undecided(accumulator, axis)) return Local(accumulator).layout.At(axis) == output;
     const ValueId parameter = graph_.value(accumulator).gradient_of;
@@ -225,10 +229,12 @@ class Placer {
       if (best == nullptr) {
         std::string inputs;
         for (size_t i = 0; i < node.inputs.size(); ++i) {
-          inputs += fmt::format("{}{} [{}]", i > 0 ? ", " : "", graph_.value(node.inputs[i]).name, (*layouts)[i].ToString());
+          inputs += fmt::format("{}{} [{}]", i > 0 ? ", " : "", graph_.value(node.inputs[i]).name,
+                                (*layouts)[i].ToString());
         }
-        return InvalidArgument("{} ({}) of {} has no lawful placement along {} = {}", node.name, node.op->name, inputs,
-                               graph::kAxisNames[static_cast<size_t>(axis)], options_.mesh.size(axis));
+        return InvalidArgument("{} ({}) of {} has no lawful placement along {} = {}", node.name,
+                               node.op->name, inputs, graph::kAxisNames[static_cast<size_t>(axis)],
+                               options_.mesh.size(axis));
       }
       choice->chosen[static_cast<size_t>(axis)] = best;
       for (size_t i = 0; i < node.inputs.size(); ++i) {
@@ -360,7 +366,8 @@ class Placer {
   const PlacementOptions& options_;
   LocalGraph result_;
   std::vector<std::array<bool, 4>> parameter_known_;
-  absl::flat_hash_map<std::tuple<std::int32_t, std::string, graph::Phase, std::int32_t>, std::int32_t> shared_;
+  absl::flat_hash_map<std::tuple<std::int32_t, std::string, graph::Phase, std::int32_t>, std::int32_t>
+      shared_;
 };
 
 }  // namespace
@@ -409,7 +416,8 @@ void FuseBias(LocalGraph* graph) {
   std::vector<int> producer(graph->values.size(), -1);
   for (size_t i = 0; i < graph->nodes.size(); ++i) {
     for (std::int32_t input : graph->nodes[i].inputs) ++readers[static_cast<size_t>(input)];
-    for (std::int32_t output : graph->nodes[i].outputs) producer[static_cast<size_t>(output)] = static_cast<int>(i);
+    for (std::int32_t output : graph->nodes[i].outputs)
+      producer[static_cast<size_t>(output)] = static_cast<int>(i);
   }
   std::vector<bool> removed(graph->nodes.size(), false);
   for (size_t i = 0; i < graph->nodes.size(); ++i) {

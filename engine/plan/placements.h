@@ -1,12 +1,13 @@
-// The placement pass: logical graph → local graph. For each node and mesh axis it takes the cheapest lawful signature
-// of the op and inserts the collective that brings each input from the placement it has to the one it must have; so
-// all communication of tensor, sequence, context and data parallelism is derived, none is written down.
+// The placement pass: logical graph → local graph. For each node and mesh axis it takes the cheapest lawful
+// signature of the op and inserts the collective that brings each input from the placement it has to the one
+// it must have; so all communication of tensor, sequence, context and data parallelism is derived, none is
+// written down.
 //
-// Cost of a signature = bytes that its conversions put on the wire, of inputs and of outputs whose placement is pinned,
-// and of the reduce-scatter that any other partial output will need; ties go to the fewer conversions, then to the op's
-// order. Parameters are never converted: the first op that reads one decides how it is split.
-// Converted copies are shared by the readers of one layer and phase; a saved activation keeps the placement that it was
-// produced with, and is converted again in the backward phase.
+// Cost of a signature = bytes that its conversions put on the wire, of inputs and of outputs whose placement
+// is pinned, and of the reduce-scatter that any other partial output will need; ties go to the fewer
+// conversions, then to the op's order. Parameters are never converted: the first op that reads one decides
+// how it is split. Converted copies are shared by the readers of one layer and phase; a saved activation
+// keeps the placement that it was produced with, and is converted again in the backward phase.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,5 @@
-// The static execution plan, as plain data: what every rank runs, where every byte lives, who talks to whom when.
-// Made by plan/compile.h, checked by plan/verify.h, printed by plan/print.h, run by engine/executor.
+// The static execution plan, as plain data: what every rank runs, where every byte lives, who talks to whom
+// when. Made by plan/compile.h, checked by plan/verify.h, printed by plan/print.h, run by engine/executor.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +24,12 @@ struct LocalValue {
   Shape local;  // of one rank
   graph::ValueKind kind = graph::ValueKind::kActivation;
   graph::ValueId source = graph::kNoValue;  // in the logical graph
-  std::int32_t parameter = -1;              // Plan::parameters, of a parameter or of its gradient's accumulator
+  std::int32_t parameter = -1;  // Plan::parameters, of a parameter or of its gradient's accumulator
   std::int64_t local_bytes() const { return local.elements() * SizeOf(dtype); }
 };
 
-// Bytes in the arena. Address on a rank = arena + offset + (in_slot: base of the slot) + (index of the rank in
-// shard_axes) × shard_stride.
+// Bytes in the arena. Address on a rank = arena + offset + (in_slot: base of the slot) + (index of the rank
+// in shard_axes) × shard_stride.
 struct BufferRef {
   std::int32_t value = -1;  // LocalValue, or −1 for flat buffers
   std::int64_t offset = 0;
@@ -57,18 +57,19 @@ struct Instruction {
   std::string name;    // the node it carries out
   const graph::OpDef* op = nullptr;  // null for flat kernels and collectives
   Collective collective = Collective::kNone;
-  AxisSet group;       // of a collective
-  Axis axis = Axis::kTp;  // along which a conversion of placement happens; flat collectives have one flat buffer
-  bool flat = false;   // a collective over a flat buffer, in place, instead of a conversion between two values
+  AxisSet group;  // of a collective
+  Axis axis =
+      Axis::kTp;      // along which a conversion of placement happens; flat collectives have one flat buffer
+  bool flat = false;  // a collective over a flat buffer, in place, instead of a conversion between two values
   graph::Reduction reduction = graph::Reduction::kSum;
   std::vector<BufferRef> inputs;
   std::vector<BufferRef> outputs;
-  BufferRef scratch;   // bytes that only this kernel uses while it runs; elements 0: none
+  BufferRef scratch;  // bytes that only this kernel uses while it runs; elements 0: none
   graph::Attributes attributes;
   std::uint32_t accumulate = 0;  // bit i: add into output i
-  AxisSet only_first;  // run only on ranks with coordinate 0 along these axes
+  AxisSet only_first;            // run only on ranks with coordinate 0 along these axes
   std::int32_t stream = 0;
-  double flops = 0;    // of one rank
+  double flops = 0;             // of one rank
   std::int64_t wire_bytes = 0;  // a rank sends, by the ring algorithm, of a collective
 };
 
@@ -81,22 +82,29 @@ struct Segment {
 
 enum class StepKind : std::uint8_t { kRun, kSend, kReceive };
 
-// One element of a stage's program. Steps of one stream run in order; `waits` are steps of other streams that must
-// have completed before.
+// One element of a stage's program. Steps of one stream run in order; `waits` are steps of other streams that
+// must have completed before.
 struct Step {
   StepKind kind = StepKind::kRun;
-  std::int32_t segment = -1;     // kRun
-  std::int32_t transfer = -1;    // kSend, kReceive: index into Plan::transfers
+  std::int32_t segment = -1;   // kRun
+  std::int32_t transfer = -1;  // kSend, kReceive: index into Plan::transfers
   std::int32_t microbatch = -1;
-  std::int32_t slot = -1;        // of the chunk, where the step touches one
+  std::int32_t slot = -1;  // of the chunk, where the step touches one
   std::int32_t chunk = -1;
   std::int32_t stream = 0;
-  BufferRef buffer = {};         // kSend, kReceive
+  BufferRef buffer = {};  // kSend, kReceive
   std::vector<std::int32_t> waits = {};
 };
 
 // Streams of a stage: computation, and one per direction and kind of pipeline traffic.
-enum Stream : std::int32_t { kComputeStream, kSendNext, kReceivePrevious, kSendPrevious, kReceiveNext, kStreams };
+enum Stream : std::int32_t {
+  kComputeStream,
+  kSendNext,
+  kReceivePrevious,
+  kSendPrevious,
+  kReceiveNext,
+  kStreams
+};
 
 // A value that crosses from one chunk to another.
 struct Transfer {
@@ -112,41 +120,41 @@ struct PlanParameter {
   std::int32_t value = -1;     // LocalValue
   std::int32_t gradient = -1;  // LocalValue of its accumulator; −1 where the plan only evaluates
   std::string name;
-  Shape logical_shape;      // without padding
+  Shape logical_shape;  // without padding
   graph::Initializer initializer;
   bool weight_decay = false;
-  bool tied = false;        // lives on the first and the last stage
+  bool tied = false;  // lives on the first and the last stage
 };
 
 // Parameters that are reduced and updated alike lie in one flat buffer: one collective, one kernel.
 struct Bucket {
   struct Item {
-    std::int32_t parameter = -1;     // Plan::parameters
+    std::int32_t parameter = -1;  // Plan::parameters
     std::int64_t offset_elements = 0;
-    std::int64_t elements = 0;       // local
+    std::int64_t elements = 0;  // local
   };
   std::vector<Item> items;
-  std::int64_t elements = 0;         // padded to a multiple of shards × 16
-  AxisSet reduce;                    // active axes on which gradients are partial
-  AxisSet copies;                    // active axes on which the reduced gradient is repeated
+  std::int64_t elements = 0;  // padded to a multiple of shards × 16
+  AxisSet reduce;             // active axes on which gradients are partial
+  AxisSet copies;             // active axes on which the reduced gradient is repeated
   bool weight_decay = false;
   bool tied = false;
-  bool owned = true;                 // false: a copy of another stage's parameters (not counted, not saved)
-  std::int64_t shards = 1;           // ZeRO-1: optimizer state is cut into so many, along `reduce`
+  bool owned = true;        // false: a copy of another stage's parameters (not counted, not saved)
+  std::int64_t shards = 1;  // ZeRO-1: optimizer state is cut into so many, along `reduce`
   DType parameter_dtype = DType::kF32;
   BufferRef parameter, gradient, master, moment1, moment2;  // master: elements 0 where parameters are fp32
   std::int64_t shard_elements() const { return elements / shards; }
 };
 
 struct Chunk {
-  std::int32_t index = 0;            // in pipeline order
+  std::int32_t index = 0;  // in pipeline order
   std::int64_t first_layer = 0, end_layer = 0;
   bool has_embedding = false, has_head = false;
   std::int32_t forward = -1, backward = -1, evaluate = -1;  // segments
-  std::int64_t slot_base = 0;        // offset of slot 0 in the arena
+  std::int64_t slot_base = 0;                               // offset of slot 0 in the arena
   std::int64_t slot_bytes = 0;
-  std::int64_t slots = 0;            // microbatches in flight
-  std::vector<BufferRef> inputs;     // fed for each microbatch, in the slot
+  std::int64_t slots = 0;         // microbatches in flight
+  std::vector<BufferRef> inputs;  // fed for each microbatch, in the slot
   std::vector<BufferRef> evaluation_inputs;
 };
 
@@ -161,7 +169,8 @@ struct MemoryBreakdown {
   std::int64_t transients = 0;     // the largest segment's
   std::int64_t evaluation = 0;     // what evaluation needs beyond the above
   std::int64_t total() const {
-    return parameters + gradients + optimizer + control + activations + communication + transients + evaluation;
+    return parameters + gradients + optimizer + control + activations + communication + transients +
+           evaluation;
   }
 };
 
@@ -189,16 +198,16 @@ struct Plan {
   std::vector<std::int32_t> chunk_stage;  // stage of each chunk, in pipeline order
   std::string schedule;                   // "1f1b" or "interleaved"
   std::int64_t microbatches = 1;
-  std::int64_t microbatch_samples = 1;    // over all data-parallel ranks
+  std::int64_t microbatch_samples = 1;  // over all data-parallel ranks
   std::int64_t global_batch = 1;
   std::int64_t sequence = 1;
   std::int64_t vocab = 0, vocab_rows = 0;
-  std::int64_t parameter_count = 0;       // logical
-  std::int32_t logits = -1;               // LocalValue, kept to the end of evaluate where asked for
+  std::int64_t parameter_count = 0;  // logical
+  std::int32_t logits = -1;          // LocalValue, kept to the end of evaluate where asked for
   BufferRef logits_buffer;
-  std::string compute;                    // precision
-  std::string hash;                       // of the canonical text: 32 hex digits
-  std::vector<std::string> notes;         // choices that the user should know of (padding, …)
+  std::string compute;             // precision
+  std::string hash;                // of the canonical text: 32 hex digits
+  std::vector<std::string> notes;  // choices that the user should know of (padding, …)
 
   std::int64_t StageOfRank(std::int64_t rank) const { return mesh.CoordinatesOf(rank).pp; }
 };
@@ -208,7 +217,8 @@ struct DeviceProfile {
   std::string name = "cpu";
   std::int64_t alignment = 64;
   // Bytes of scratch for one launch of a kernel (by Instruction::kernel) on these local types; null: none.
-  std::function<std::int64_t(std::string_view kernel, graph::TypeSpan, graph::TypeSpan, const graph::Attributes&)>
+  std::function<std::int64_t(std::string_view kernel, graph::TypeSpan, graph::TypeSpan,
+                             const graph::Attributes&)>
       scratch_bytes;
 };
 

@@ -18,8 +18,8 @@ using Row = std::vector<std::string>;
 // Columns of a table, right-aligned but the first, two spaces apart. Code points count as one column.
 std::string Table(const std::vector<Row>& rows) {
   const auto width = [](const std::string& text) {
-    return static_cast<std::size_t>(
-        std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80; }));
+    return static_cast<std::size_t>(std::count_if(
+        text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80; }));
   };
   std::vector<std::size_t> widths;
   for (const Row& row : rows) {
@@ -59,11 +59,13 @@ std::string StageTable(Row header, const std::vector<Row>& stages) {
 std::string Header(const Plan& plan) {
   std::string text = fmt::format("plan {}\n", plan.hash);
   text += fmt::format("  mesh      {}\n", MeshText(plan.mesh));
-  text += fmt::format("  model     {} parameters, computed in {}\n", WithThousands(plan.parameter_count), plan.compute);
+  text += fmt::format("  model     {} parameters, computed in {}\n", WithThousands(plan.parameter_count),
+                      plan.compute);
   const std::int64_t replicas = plan.mesh.size(Axis::kDp) * plan.mesh.size(Axis::kEp);
-  text += fmt::format("  batch     {} samples = {} microbatches × {} samples × {} (dp × ep), of {} tokens: {} tokens\n",
-                      plan.global_batch, plan.microbatches, plan.microbatch_samples / replicas, replicas, plan.sequence,
-                      WithThousands(plan.global_batch * plan.sequence));
+  text += fmt::format(
+      "  batch     {} samples = {} microbatches × {} samples × {} (dp × ep), of {} tokens: {} tokens\n",
+      plan.global_batch, plan.microbatches, plan.microbatch_samples / replicas, replicas, plan.sequence,
+      WithThousands(plan.global_batch * plan.sequence));
   text += fmt::format("  schedule  {}, {} chunk{} a stage\n", plan.schedule, plan.stages[0].chunks.size(),
                       plan.stages[0].chunks.size() == 1 ? "" : "s");
   for (const std::string& note : plan.notes) text += fmt::format("  note      {}\n", note);
@@ -92,9 +94,11 @@ std::string Slots(const StagePlan& stage) {
 std::string Work(const Plan& plan) {
   std::vector<Row> rows;
   for (const StagePlan& stage : plan.stages) {
-    rows.push_back({Layers(stage), WithThousands(stage.parameter_count), FormatCount(stage.flops), Slots(stage)});
+    rows.push_back(
+        {Layers(stage), WithThousands(stage.parameter_count), FormatCount(stage.flops), Slots(stage)});
   }
-  return "\nwork of one rank (layers by chunk, E: embedding, H: head; FLOPs of an iteration, causal attention counted as "
+  return "\nwork of one rank (layers by chunk, E: embedding, H: head; FLOPs of an iteration, causal "
+         "attention counted as "
          "half;\nactivations: microbatches in flight × bytes)\n" +
          StageTable({"layers", "parameters", "FLOPs", "activations"}, rows);
 }
@@ -111,9 +115,10 @@ std::string Memory(const Plan& plan) {
     }
     rows.push_back(std::move(row));
   }
-  return "\narena of one rank\n" + StageTable({"parameters", "gradients", "optimizer", "control", "activations",
-                                               "pipeline", "transients", "evaluation", "total"},
-                                              rows);
+  return "\narena of one rank\n" +
+         StageTable({"parameters", "gradients", "optimizer", "control", "activations", "pipeline",
+                     "transients", "evaluation", "total"},
+                    rows);
 }
 
 std::string Communication(const Plan& plan) {
@@ -127,10 +132,11 @@ std::string Communication(const Plan& plan) {
   }
   std::vector<Row> rows = {{"stage", "collective", "over", "count", "bytes sent"}};
   for (const Run& run : RunsOfEquals(texts)) {
-    std::string stages = run.first == run.last ? fmt::format("{}", run.first)
-                                               : fmt::format("{}-{}", run.first, run.last);
+    std::string stages =
+        run.first == run.last ? fmt::format("{}", run.first) : fmt::format("{}-{}", run.first, run.last);
     for (const Traffic& t : all[run.first]) {
-      rows.push_back({std::exchange(stages, ""), t.kind, t.group, WithThousands(t.count), FormatBytes(t.wire_bytes)});
+      rows.push_back(
+          {std::exchange(stages, ""), t.kind, t.group, WithThousands(t.count), FormatBytes(t.wire_bytes)});
     }
   }
   if (rows.size() == 1) return "";
@@ -140,17 +146,19 @@ std::string Communication(const Plan& plan) {
 std::string Schedule(const Plan& plan) {
   const Timeline timeline = SimulateTimeline(plan);
   return fmt::format(
-      "\nschedule (bubble {:.1f}%; forward passes: the microbatch's last digit, one unit of time; backward passes: letters "
-      "from a\nfor microbatch 0, two units)\n",
-      100.0 * timeline.bubble) +
+             "\nschedule (bubble {:.1f}%; forward passes: the microbatch's last digit, one unit of time; "
+             "backward passes: letters "
+             "from a\nfor microbatch 0, two units)\n",
+             100.0 * timeline.bubble) +
          DrawTimeline(timeline, kTimelineColumns);
 }
 
 }  // namespace
 
 std::string MeshText(const Mesh& mesh) {
-  return fmt::format("dp {} × tp {} × pp {} × cp {} × ep {} = {} rank{}", mesh.size(Axis::kDp), mesh.size(Axis::kTp),
-                     mesh.pp, mesh.size(Axis::kCp), mesh.size(Axis::kEp), mesh.world(), mesh.world() == 1 ? "" : "s");
+  return fmt::format("dp {} × tp {} × pp {} × cp {} × ep {} = {} rank{}", mesh.size(Axis::kDp),
+                     mesh.size(Axis::kTp), mesh.pp, mesh.size(Axis::kCp), mesh.size(Axis::kEp), mesh.world(),
+                     mesh.world() == 1 ? "" : "s");
 }
 
 std::string Summary(const Plan& plan) {

@@ -7,9 +7,9 @@
 
 namespace engine::plan {
 
-// Header (mesh, batch, hash, notes); per stage layers, parameters, FLOPs of an iteration and the itemised arena; what a
-// rank sends by collective and axis; the schedule as a timeline. Equal neighbouring stages share a row. Bytes, counts
-// and FLOPs are of one rank.
+// Header (mesh, batch, hash, notes); per stage layers, parameters, FLOPs of an iteration and the itemised
+// arena; what a rank sends by collective and axis; the schedule as a timeline. Equal neighbouring stages
+// share a row. Bytes, counts and FLOPs are of one rank.
 std::string Summary(const Plan& plan);
 
 // "dp 8 × tp 8 × pp 16 × cp 1 × ep 1 = 1024 ranks"

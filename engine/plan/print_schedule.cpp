@@ -28,7 +28,9 @@ std::vector<TimelineTurn> TurnsOf(const StagePlan& stage) {
 class Finished {
  public:
   Finished(std::size_t chunks, std::int64_t microbatches)
-      : chunks_(chunks), microbatches_(static_cast<std::size_t>(microbatches)), at_(2 * chunks * microbatches_, -1) {}
+      : chunks_(chunks),
+        microbatches_(static_cast<std::size_t>(microbatches)),
+        at_(2 * chunks * microbatches_, -1) {}
 
   std::int64_t& At(bool backward, std::int32_t chunk, std::int32_t microbatch) {
     return at_[((backward ? chunks_ : 0) + static_cast<std::size_t>(chunk)) * microbatches_ +

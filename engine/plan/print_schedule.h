@@ -1,4 +1,5 @@
-// A plan's schedule as it would run if a forward pass took one unit of time, a backward pass two, and nothing else any.
+// A plan's schedule as it would run if a forward pass took one unit of time, a backward pass two, and nothing
+// else any.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +24,12 @@ struct Timeline {
   double bubble = 0;  // idle share of all stages' time
 };
 
-// Of the training program; of the evaluation where the plan does not train. Every stage starts a turn when it is free
-// and the neighbouring chunk has passed the microbatch on.
+// Of the training program; of the evaluation where the plan does not train. Every stage starts a turn when it
+// is free and the neighbouring chunk has passed the microbatch on.
 Timeline SimulateTimeline(const Plan& plan);
 
-// One row a stage, one column a unit of time: forward passes are the microbatch's last digit, backward passes letters
-// (a, b, … for 0, 1, …), a dot is idle. The middle is left out where that is longer than `columns`.
+// One row a stage, one column a unit of time: forward passes are the microbatch's last digit, backward passes
+// letters (a, b, … for 0, 1, …), a dot is idle. The middle is left out where that is longer than `columns`.
 std::string DrawTimeline(const Timeline& timeline, std::int64_t columns);
 
 }  // namespace engine::plan

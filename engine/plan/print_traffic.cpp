@@ -6,7 +6,8 @@ namespace engine::plan {
 
 std::vector<Traffic> TrafficOf(const Plan& plan, const StagePlan& stage) {
   std::vector<Traffic> traffic;
-  const auto add = [&](const std::string& kind, const std::string& group, std::int64_t count, std::int64_t bytes) {
+  const auto add = [&](const std::string& kind, const std::string& group, std::int64_t count,
+                       std::int64_t bytes) {
     auto it = std::find_if(traffic.begin(), traffic.end(),
                            [&](const Traffic& t) { return t.kind == kind && t.group == group; });
     if (it == traffic.end()) it = traffic.insert(traffic.end(), {.kind = kind, .group = group});
@@ -20,12 +21,14 @@ std::vector<Traffic> TrafficOf(const Plan& plan, const StagePlan& stage) {
   for (std::size_t s = 0; s < stage.segments.size(); ++s) {
     if (runs[s] == 0) continue;
     for (const Instruction& instruction : stage.segments[s].instructions) {
-      if (instruction.collective == Collective::kNone || instruction.collective == Collective::kSlice) continue;
+      if (instruction.collective == Collective::kNone || instruction.collective == Collective::kSlice)
+        continue;
       add(Name(instruction.collective), instruction.group.ToString(), runs[s], instruction.wire_bytes);
     }
   }
   for (const Step& step : stage.train) {
-    if (step.kind == StepKind::kSend) add("send", "pp", 1, plan.transfers[static_cast<std::size_t>(step.transfer)].bytes);
+    if (step.kind == StepKind::kSend)
+      add("send", "pp", 1, plan.transfers[static_cast<std::size_t>(step.transfer)].bytes);
   }
   return traffic;
 }

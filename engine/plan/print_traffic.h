@@ -10,8 +10,8 @@
 namespace engine::plan {
 
 struct Traffic {
-  std::string kind;    // "all_reduce", "send", …
-  std::string group;   // "tp", "dp+cp", "world", "tie", "pp"
+  std::string kind;             // "all_reduce", "send", …
+  std::string group;            // "tp", "dp+cp", "world", "tie", "pp"
   std::int64_t count = 0;       // in an iteration
   std::int64_t wire_bytes = 0;  // in an iteration, that one rank of the stage sends (ring algorithms)
 };

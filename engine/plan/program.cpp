@@ -34,7 +34,8 @@ class Unroller {
   // Transfers of this program's graph have buffers; those of the other program have none here.
   bool Sends(std::int32_t t, const Turn& turn) const {
     const Transfer& transfer = in_.plan->transfers[static_cast<size_t>(t)];
-    return transfer.from_chunk == turn.chunk && IsBackward(transfer) == turn.backward && in_.buffers->send.contains(t);
+    return transfer.from_chunk == turn.chunk && IsBackward(transfer) == turn.backward &&
+           in_.buffers->send.contains(t);
   }
   bool Receives(std::int32_t t, const Turn& turn) const {
     const Transfer& transfer = in_.plan->transfers[static_cast<size_t>(t)];

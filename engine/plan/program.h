@@ -13,7 +13,8 @@ namespace engine::plan {
 // Pipeline buffers of one stage for one program, by transfer.
 struct TransferBuffers {
   absl::flat_hash_map<std::int32_t, BufferRef> send;
-  absl::flat_hash_map<std::int32_t, BufferRef> receive;  // in_slot where the value is kept for the backward pass
+  absl::flat_hash_map<std::int32_t, BufferRef>
+      receive;  // in_slot where the value is kept for the backward pass
 };
 
 struct ProgramInputs {

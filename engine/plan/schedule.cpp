@@ -33,7 +33,8 @@ std::vector<Turn> GroupOrder(std::int64_t stages, std::int64_t chunks_per_stage,
     for (std::int64_t v = 0; v < chunks_per_stage; ++v) {
       const std::int64_t local = backward ? chunks_per_stage - 1 - v : v;
       for (std::int64_t m = first; m < std::min(first + stages, microbatches); ++m) {
-        turns.push_back({backward, static_cast<std::int32_t>(local * stages + stage), static_cast<std::int32_t>(m)});
+        turns.push_back(
+            {backward, static_cast<std::int32_t>(local * stages + stage), static_cast<std::int32_t>(m)});
       }
     }
   }
@@ -66,7 +67,8 @@ std::vector<Turn> ForwardOnly(std::int64_t stages, std::int64_t chunks_per_stage
   return GroupOrder(stages, chunks_per_stage, stage, microbatches, false);
 }
 
-std::vector<std::int64_t> BalancedCut(const std::vector<double>& costs, std::int64_t parts, double last_extra) {
+std::vector<std::int64_t> BalancedCut(const std::vector<double>& costs, std::int64_t parts,
+                                      double last_extra) {
   const std::int64_t n = static_cast<std::int64_t>(costs.size());
   ENGINE_CHECK(parts >= 1 && parts <= n, "{} items into {} parts", n, parts);
   std::vector<double> prefix(costs.size() + 1, 0.0);
@@ -82,8 +84,8 @@ std::vector<std::int64_t> BalancedCut(const std::vector<double>& costs, std::int
   for (std::int64_t p = 1; p <= parts; ++p) {
     for (std::int64_t i = p; i <= n - (parts - p); ++i) {
       for (std::int64_t j = p - 1; j < i; ++j) {
-        const double cost = prefix[static_cast<size_t>(i)] - prefix[static_cast<size_t>(j)] +
-                            (p == parts ? last_extra : 0.0);
+        const double cost =
+            prefix[static_cast<size_t>(i)] - prefix[static_cast<size_t>(j)] + (p == parts ? last_extra : 0.0);
         const Quality& before = best[static_cast<size_t>(p - 1)][static_cast<size_t>(j)];
         const Quality quality = {std::max(before.first, cost), before.second + cost * cost};
         if (quality < best[static_cast<size_t>(p)][static_cast<size_t>(i)]) {

@@ -136,7 +136,8 @@ class SegmentBuilder {
     std::vector<TensorType> inputs;
     std::vector<TensorType> outputs;
     for (std::int32_t v : node.inputs) inputs.push_back({ValueOf(Global(v)).local, ValueOf(Global(v)).dtype});
-    for (std::int32_t v : node.outputs) outputs.push_back({ValueOf(Global(v)).local, ValueOf(Global(v)).dtype});
+    for (std::int32_t v : node.outputs)
+      outputs.push_back({ValueOf(Global(v)).local, ValueOf(Global(v)).dtype});
     instruction->flops = node.op->cost(inputs, outputs, node.attributes).flops;
     if (!in_.profile->scratch_bytes) return;
     const std::int64_t bytes = in_.profile->scratch_bytes(node.op->name, inputs, outputs, node.attributes);

@@ -1,4 +1,5 @@
-// The segment pass: the local nodes of one chunk and phase → instructions, with transients placed by lifetime.
+// The segment pass: the local nodes of one chunk and phase → instructions, with transients placed by
+// lifetime.
 #pragma once
 
 #include <absl/container/flat_hash_map.h>
@@ -12,21 +13,21 @@
 
 namespace engine::plan {
 
-// Places of the values that outlive a segment: parameters, gradients, the loss, slots, pipeline buffers. By LocalValue
-// of the plan.
+// Places of the values that outlive a segment: parameters, gradients, the loss, slots, pipeline buffers. By
+// LocalValue of the plan.
 using Storage = absl::flat_hash_map<std::int32_t, BufferRef>;
 
 struct SegmentInputs {
   const Plan* plan = nullptr;
   const LocalGraph* graph = nullptr;
-  std::int32_t base = 0;                  // plan value of graph value 0
+  std::int32_t base = 0;  // plan value of graph value 0
   const std::vector<std::int32_t>* nodes = nullptr;
   const Storage* storage = nullptr;
-  std::int64_t transient_base = 0;        // offset in the arena of transient byte 0
+  std::int64_t transient_base = 0;  // offset in the arena of transient byte 0
   const DeviceProfile* profile = nullptr;
   // Values of slots that no later segment reads: an op that may work in place may take their bytes.
   const Storage* dying = nullptr;
-  std::int32_t keep = -1;                 // a value that must outlive the segment's last instruction
+  std::int32_t keep = -1;  // a value that must outlive the segment's last instruction
 };
 
 // *transient_bytes: how far the transients reach.

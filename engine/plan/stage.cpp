@@ -40,11 +40,12 @@ class StageBuilder {
     BuildEvaluation();
     stage_.memory.evaluation = std::max<std::int64_t>(0, cursor_ - train_end);
     stage_.arena_bytes = std::max(train_end, cursor_);
-    ENGINE_CHECK(stage_.arena_bytes == stage_.memory.total(), "arena of {} bytes, itemised {}", stage_.arena_bytes,
-                 stage_.memory.total());
+    ENGINE_CHECK(stage_.arena_bytes == stage_.memory.total(), "arena of {} bytes, itemised {}",
+                 stage_.arena_bytes, stage_.memory.total());
     for (const Chunk& chunk : stage_.chunks) {
       if (training()) {
-        stage_.flops += static_cast<double>(plan_.microbatches) * (Flops(chunk.forward) + Flops(chunk.backward));
+        stage_.flops +=
+            static_cast<double>(plan_.microbatches) * (Flops(chunk.forward) + Flops(chunk.backward));
       }
     }
     return std::move(stage_);
@@ -84,9 +85,8 @@ class StageBuilder {
   std::vector<Turn> TrainTurns() {
     const std::int64_t per_stage = static_cast<std::int64_t>(stage_.chunks.size());
     const std::vector<Turn> turns =
-        per_stage > 1
-            ? InterleavedOneForwardOneBackward(plan_.mesh.pp, per_stage, index_, plan_.microbatches)
-            : OneForwardOneBackward(plan_.mesh.pp, index_, plan_.microbatches);
+        per_stage > 1 ? InterleavedOneForwardOneBackward(plan_.mesh.pp, per_stage, index_, plan_.microbatches)
+                      : OneForwardOneBackward(plan_.mesh.pp, index_, plan_.microbatches);
     for (Chunk& chunk : stage_.chunks) {
       std::int64_t held = 0;
       for (const Turn& turn : turns) {
@@ -142,9 +142,11 @@ class StageBuilder {
 
   // Parameters, their gradients and the loss have one place for both graphs.
   void MapPersistent() {
-    std::vector<std::pair<const Bucket*, const Bucket::Item*>> item_of(plan_.parameters.size(), {nullptr, nullptr});
+    std::vector<std::pair<const Bucket*, const Bucket::Item*>> item_of(plan_.parameters.size(),
+                                                                       {nullptr, nullptr});
     for (const Bucket& bucket : stage_.buckets) {
-      for (const Bucket::Item& item : bucket.items) item_of[static_cast<size_t>(item.parameter)] = {&bucket, &item};
+      for (const Bucket::Item& item : bucket.items)
+        item_of[static_cast<size_t>(item.parameter)] = {&bucket, &item};
     }
     for (size_t v = 0; v < plan_.values.size(); ++v) {
       const LocalValue& value = plan_.values[v];
@@ -262,7 +264,8 @@ class StageBuilder {
                              .profile = &in_.options->profile,
                              .dying = dying};
         std::int64_t bytes = 0;
-        const std::int32_t id = AddSegment(BuildSegment(inputs, fmt::format("{}.{}", phase, chunk.index), chunk.index, &bytes));
+        const std::int32_t id =
+            AddSegment(BuildSegment(inputs, fmt::format("{}.{}", phase, chunk.index), chunk.index, &bytes));
         transients = std::max(transients, bytes);
         return id;
       };
@@ -271,8 +274,8 @@ class StageBuilder {
       chunk.backward = build("backward", in_.train->backward[c], &slot_values_.at(chunk.index));
     }
     std::int64_t update_bytes = 0;
-    stage_.update = AddSegment(UpdateSegment(plan_, stage_, *in_.optimizer, in_.options->profile, transient_base,
-                                             &update_bytes));
+    stage_.update = AddSegment(
+        UpdateSegment(plan_, stage_, *in_.optimizer, in_.options->profile, transient_base, &update_bytes));
     transients = std::max(transients, update_bytes);
     stage_.memory.transients = Aligned(transients);
     Reserve(transients);
@@ -316,8 +319,8 @@ class StageBuilder {
                                  .dying = nullptr,
                                  .keep = in_.options->keep_logits && chunk.has_head ? plan_.logits : -1};
       std::int64_t bytes = 0;
-      chunk.evaluate = AddSegment(BuildSegment(inputs, fmt::format("evaluate.{}", chunk.index), chunk.index, &bytes,
-                                               &plan_.logits_buffer));
+      chunk.evaluate = AddSegment(BuildSegment(inputs, fmt::format("evaluate.{}", chunk.index), chunk.index,
+                                               &bytes, &plan_.logits_buffer));
       transients = std::max(transients, bytes);
     }
     Reserve(transients);
@@ -332,8 +335,9 @@ class StageBuilder {
                                 .evaluate = true,
                                 .first_segment = stage_.evaluate_begin,
                                 .last_segment = stage_.evaluate_end};
-    stage_.evaluate = UnrollProgram(program, ForwardOnly(plan_.mesh.pp, static_cast<std::int64_t>(stage_.chunks.size()),
-                                                         index_, plan_.microbatches));
+    stage_.evaluate =
+        UnrollProgram(program, ForwardOnly(plan_.mesh.pp, static_cast<std::int64_t>(stage_.chunks.size()),
+                                           index_, plan_.microbatches));
   }
 
   const StageInputs& in_;
@@ -348,7 +352,7 @@ class StageBuilder {
 }  // namespace
 
 void BuildStage(const StageInputs& inputs, std::int32_t stage,
-                        const std::vector<std::pair<std::int64_t, std::int64_t>>& chunk_layers, Plan* plan) {
+                const std::vector<std::pair<std::int64_t, std::int64_t>>& chunk_layers, Plan* plan) {
   plan->stages.push_back(StageBuilder(inputs, stage, chunk_layers, plan).Build());
 }
 

@@ -1,5 +1,5 @@
-// The stage pass: what one pipeline stage stores and runs. Input is the local graph cut into chunks; output a StagePlan
-// with every buffer at its place in the arena and the program unrolled over the microbatches.
+// The stage pass: what one pipeline stage stores and runs. Input is the local graph cut into chunks; output a
+// StagePlan with every buffer at its place in the arena and the program unrolled over the microbatches.
 #pragma once
 
 #include <string>
@@ -17,10 +17,10 @@ namespace engine::plan {
 struct CutGraph {
   LocalGraph local;
   std::int32_t base = 0;
-  std::vector<std::vector<std::int32_t>> forward;   // node indices, by chunk
+  std::vector<std::vector<std::int32_t>> forward;  // node indices, by chunk
   std::vector<std::vector<std::int32_t>> backward;
-  std::vector<std::int32_t> producer_chunk;         // by value; −1 for leaves
-  std::vector<bool> produced_backward;              // by value
+  std::vector<std::int32_t> producer_chunk;  // by value; −1 for leaves
+  std::vector<bool> produced_backward;       // by value
 };
 
 struct StageInputs {
@@ -32,9 +32,9 @@ struct StageInputs {
   const CompileOptions* options = nullptr;
 };
 
-// Appends the stage's plan to plan->stages; stages must be built in order. plan->chunk_stage, transfers, parameters
-// and the chunks' layers (first/end per chunk) are set before.
+// Appends the stage's plan to plan->stages; stages must be built in order. plan->chunk_stage, transfers,
+// parameters and the chunks' layers (first/end per chunk) are set before.
 void BuildStage(const StageInputs& inputs, std::int32_t stage,
-                        const std::vector<std::pair<std::int64_t, std::int64_t>>& chunk_layers, Plan* plan);
+                const std::vector<std::pair<std::int64_t, std::int64_t>>& chunk_layers, Plan* plan);
 
 }  // namespace engine::plan

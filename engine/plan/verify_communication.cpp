@@ -12,31 +12,38 @@ namespace engine::plan {
 namespace {
 
 bool SpansStages(const Instruction& instruction) {
-  return instruction.collective != Collective::kNone && (instruction.group.HasPp() || instruction.group.IsTie());
+  return instruction.collective != Collective::kNone &&
+         (instruction.group.HasPp() || instruction.group.IsTie());
 }
 
-// Collectives of one stage's groups are entered alike by all its ranks, because these share one program and no
-// collective is left out on some of them.
+// Collectives of one stage's groups are entered alike by all its ranks, because these share one program and
+// no collective is left out on some of them.
 absl::Status Lawful(const Plan& plan, std::int32_t stage, const Instruction& instruction) {
-  if (!instruction.only_first.empty()) return Internal("only the first rank of {} enters it", instruction.only_first.ToString());
+  if (!instruction.only_first.empty())
+    return Internal("only the first rank of {} enters it", instruction.only_first.ToString());
   if (instruction.collective == Collective::kSlice) return absl::OkStatus();
   const bool world = instruction.group == AxisSet::World();
-  if (instruction.group.HasPp() && !world) return Internal("its group {} crosses stages", instruction.group.ToString());
+  if (instruction.group.HasPp() && !world)
+    return Internal("its group {} crosses stages", instruction.group.ToString());
   if (instruction.group.IsTie() && stage != 0 && stage + 1 != plan.mesh.pp) {
     return Internal("stage {} holds no tied tensor", stage);
   }
-  if (plan.mesh.GroupSize(instruction.group) < 2) return Internal("its group {} is one rank", instruction.group.ToString());
-  if (instruction.inputs.size() != 1 || instruction.outputs.size() != 1) return Internal("it takes one buffer and fills one");
+  if (plan.mesh.GroupSize(instruction.group) < 2)
+    return Internal("its group {} is one rank", instruction.group.ToString());
+  if (instruction.inputs.size() != 1 || instruction.outputs.size() != 1)
+    return Internal("it takes one buffer and fills one");
   const std::int64_t size = plan.mesh.GroupSize(instruction.group);
   const std::int64_t from = instruction.inputs[0].bytes();
   const std::int64_t to = instruction.outputs[0].bytes();
   std::int64_t expected = from;  // of the output
   if (!instruction.flat && instruction.collective == Collective::kReduceScatter) expected = from / size;
   if (!instruction.flat && instruction.collective == Collective::kAllGather) expected = from * size;
-  if (to != expected) return Internal("it makes {} bytes of {} over {} ranks, not {}", to, from, size, expected);
+  if (to != expected)
+    return Internal("it makes {} bytes of {} over {} ranks, not {}", to, from, size, expected);
   if (instruction.inputs[0].dtype != instruction.outputs[0].dtype) return Internal("it changes the dtype");
   const std::int64_t wire = WireBytes(instruction.collective, from, to, size);
-  if (instruction.wire_bytes != wire) return Internal("it counts {} bytes on the wire, not {}", instruction.wire_bytes, wire);
+  if (instruction.wire_bytes != wire)
+    return Internal("it counts {} bytes on the wire, not {}", instruction.wire_bytes, wire);
   return absl::OkStatus();
 }
 
@@ -57,7 +64,8 @@ absl::Status Collectives(const Plan& plan) {
 // All stages' programs of one kind, walked together.
 class Simulation {
  public:
-  Simulation(const Plan& plan, bool evaluate) : plan_(plan), evaluate_(evaluate), stages_(plan.stages.size()) {
+  Simulation(const Plan& plan, bool evaluate)
+      : plan_(plan), evaluate_(evaluate), stages_(plan.stages.size()) {
     const size_t cells = plan.transfers.size() * static_cast<size_t>(plan.microbatches);
     send_.assign(cells, -1);
     receive_.assign(cells, -1);
@@ -81,11 +89,11 @@ class Simulation {
 
  private:
   struct StageState {
-    size_t at = 0;     // step
-    size_t site = 0;   // collective over stages that comes next in the step's segment
-    bool here = false;  // it waits there for the others
-    std::vector<bool> completed;              // by step
-    std::vector<std::vector<size_t>> sites;   // by segment: instructions that span stages
+    size_t at = 0;                           // step
+    size_t site = 0;                         // collective over stages that comes next in the step's segment
+    bool here = false;                       // it waits there for the others
+    std::vector<bool> completed;             // by step
+    std::vector<std::vector<size_t>> sites;  // by segment: instructions that span stages
   };
 
   std::int32_t Stages() const { return static_cast<std::int32_t>(stages_.size()); }
@@ -98,8 +106,12 @@ class Simulation {
     return StepName(plan_, {stage, evaluate_}, static_cast<size_t>(step));
   }
   const Transfer& TransferAt(std::int32_t t) const { return plan_.transfers[static_cast<size_t>(t)]; }
-  std::int32_t From(const Transfer& transfer) const { return plan_.chunk_stage[static_cast<size_t>(transfer.from_chunk)]; }
-  std::int32_t To(const Transfer& transfer) const { return plan_.chunk_stage[static_cast<size_t>(transfer.to_chunk)]; }
+  std::int32_t From(const Transfer& transfer) const {
+    return plan_.chunk_stage[static_cast<size_t>(transfer.from_chunk)];
+  }
+  std::int32_t To(const Transfer& transfer) const {
+    return plan_.chunk_stage[static_cast<size_t>(transfer.to_chunk)];
+  }
   size_t Cell(const Step& step) const {
     return static_cast<size_t>(step.transfer) * static_cast<size_t>(plan_.microbatches) +
            static_cast<size_t>(step.microbatch);
@@ -122,16 +134,20 @@ class Simulation {
       const bool send = step.kind == StepKind::kSend;
       const Transfer& transfer = TransferAt(step.transfer);
       if ((send ? From(transfer) : To(transfer)) != stage) {
-        return Internal("{} belongs to stage {}", Name(stage, static_cast<std::int64_t>(i)), send ? From(transfer) : To(transfer));
+        return Internal("{} belongs to stage {}", Name(stage, static_cast<std::int64_t>(i)),
+                        send ? From(transfer) : To(transfer));
       }
       const LocalValue& value = plan_.values[static_cast<size_t>(transfer.value)];
-      if (step.buffer.bytes() != transfer.bytes || transfer.bytes != value.local_bytes() || step.buffer.dtype != value.dtype) {
+      if (step.buffer.bytes() != transfer.bytes || transfer.bytes != value.local_bytes() ||
+          step.buffer.dtype != value.dtype) {
         return Internal("{}: its buffer has {} bytes of {}, the transfer {} and the value {} of {}",
-                        Name(stage, static_cast<std::int64_t>(i)), step.buffer.bytes(), engine::Name(step.buffer.dtype),
-                        transfer.bytes, value.local_bytes(), engine::Name(value.dtype));
+                        Name(stage, static_cast<std::int64_t>(i)), step.buffer.bytes(),
+                        engine::Name(step.buffer.dtype), transfer.bytes, value.local_bytes(),
+                        engine::Name(value.dtype));
       }
       std::int32_t& known = (send ? send_ : receive_)[Cell(step)];
-      if (known >= 0) return Internal("{} repeats {}", Name(stage, static_cast<std::int64_t>(i)), Name(stage, known));
+      if (known >= 0)
+        return Internal("{} repeats {}", Name(stage, static_cast<std::int64_t>(i)), Name(stage, known));
       known = static_cast<std::int32_t>(i);
     }
     return absl::OkStatus();
@@ -141,7 +157,8 @@ class Simulation {
     for (size_t cell = 0; cell < send_.size(); ++cell) {
       if ((send_[cell] < 0) == (receive_[cell] < 0)) continue;
       const Transfer& transfer = plan_.transfers[cell / static_cast<size_t>(plan_.microbatches)];
-      if (receive_[cell] < 0) return Internal("{} has no receive on stage {}", Name(From(transfer), send_[cell]), To(transfer));
+      if (receive_[cell] < 0)
+        return Internal("{} has no receive on stage {}", Name(From(transfer), send_[cell]), To(transfer));
       return Internal("{} has no send on stage {}", Name(To(transfer), receive_[cell]), From(transfer));
     }
     return absl::OkStatus();
@@ -215,7 +232,9 @@ class Simulation {
 
   const Instruction& Site(std::int32_t stage) const {
     const size_t segment = static_cast<size_t>(Current(stage).segment);
-    return plan_.stages[static_cast<size_t>(stage)].segments[segment].instructions[At(stage).sites[segment][At(stage).site]];
+    return plan_.stages[static_cast<size_t>(stage)]
+        .segments[segment]
+        .instructions[At(stage).sites[segment][At(stage).site]];
   }
   std::string SiteName(std::int32_t stage) const {
     const size_t segment = static_cast<size_t>(Current(stage).segment);
@@ -233,8 +252,8 @@ class Simulation {
   absl::Status Alike(std::int32_t stage, std::int32_t member) const {
     const Instruction& a = Site(stage);
     const Instruction& b = Site(member);
-    if (a.collective == b.collective && a.reduction == b.reduction && a.inputs[0].elements == b.inputs[0].elements &&
-        a.inputs[0].dtype == b.inputs[0].dtype) {
+    if (a.collective == b.collective && a.reduction == b.reduction &&
+        a.inputs[0].elements == b.inputs[0].elements && a.inputs[0].dtype == b.inputs[0].dtype) {
       return absl::OkStatus();
     }
     return Internal("{} ({} of {}[{}]) meets {} ({} of {}[{}])", SiteName(stage), a.kernel,
@@ -259,9 +278,11 @@ class Simulation {
 
   std::string Where(std::int32_t stage) const {
     if (Done(stage)) return fmt::format("stage {} has ended", stage);
-    std::string text = fmt::format("stage {} waits at {}", stage, StepText(plan_, {stage, evaluate_}, At(stage).at));
+    std::string text =
+        fmt::format("stage {} waits at {}", stage, StepText(plan_, {stage, evaluate_}, At(stage).at));
     if (const auto send = BlockedSend(stage)) {
-      text += fmt::format(" until {} is received", StepText(plan_, {stage, evaluate_}, static_cast<size_t>(*send)));
+      text += fmt::format(" until {} is received",
+                          StepText(plan_, {stage, evaluate_}, static_cast<size_t>(*send)));
     } else if (Current(stage).kind == StepKind::kRun) {
       text += " in " + SiteName(stage);
     }
@@ -280,7 +301,8 @@ class Simulation {
     std::string text;
     for (size_t i = 0; i + 1 < best.size(); ++i) {
       const std::string where = Where(best[i]);
-      text += i == 0 ? where : fmt::format(", which{}", where.substr(fmt::format("stage {}", best[i]).size()));
+      text +=
+          i == 0 ? where : fmt::format(", which{}", where.substr(fmt::format("stage {}", best[i]).size()));
       text += fmt::format(" for stage {}", best[i + 1]);
     }
     if (!best.empty() && Done(best.back())) text += ", which has ended";
@@ -303,7 +325,8 @@ class Simulation {
           continue;
         }
         std::vector<std::int32_t> way = {next};
-        for (std::int32_t back = at; back != from; back = previous[static_cast<size_t>(back)]) way.push_back(back);
+        for (std::int32_t back = at; back != from; back = previous[static_cast<size_t>(back)])
+          way.push_back(back);
         way.push_back(from);
         std::reverse(way.begin(), way.end());
         return way;

@@ -15,9 +15,11 @@ absl::Status Chunks(const Plan& plan) {
         return Internal("stage {} holds a chunk {} of {}", s, chunk.index, chunks.size());
       }
       const Chunk*& known = chunks[static_cast<size_t>(chunk.index)];
-      if (known != nullptr || plan.chunk_stage[static_cast<size_t>(chunk.index)] != static_cast<std::int32_t>(s)) {
+      if (known != nullptr ||
+          plan.chunk_stage[static_cast<size_t>(chunk.index)] != static_cast<std::int32_t>(s)) {
         return Internal("chunk {} belongs to stage {} but stage {} holds it{}", chunk.index,
-                        plan.chunk_stage[static_cast<size_t>(chunk.index)], s, known != nullptr ? " as well" : "");
+                        plan.chunk_stage[static_cast<size_t>(chunk.index)], s,
+                        known != nullptr ? " as well" : "");
       }
       known = &chunk;
     }
@@ -57,7 +59,8 @@ absl::Status DimCovered(const Plan& plan, const LocalValue& value, int dim) {
     coordinate = 0;
   };
   visit(visit, 0);
-  std::sort(pieces.begin(), pieces.end(), [](const Interval& a, const Interval& b) { return a.start < b.start; });
+  std::sort(pieces.begin(), pieces.end(),
+            [](const Interval& a, const Interval& b) { return a.start < b.start; });
   std::int64_t next = 0;
   for (const Interval& piece : pieces) {
     if (piece.start != next) break;
@@ -66,8 +69,8 @@ absl::Status DimCovered(const Plan& plan, const LocalValue& value, int dim) {
   std::int64_t held = 0;
   for (const Interval& piece : pieces) held += piece.length;
   if (next == value.shape[dim] && held == next) return absl::OkStatus();
-  return Internal("{}: dim {} of size {} with layout {} is covered up to {} by shards of {} in all", value.name, dim,
-                  value.shape[dim], value.layout.ToString(), next, held);
+  return Internal("{}: dim {} of size {} with layout {} is covered up to {} by shards of {} in all",
+                  value.name, dim, value.shape[dim], value.layout.ToString(), next, held);
 }
 
 absl::Status Extents(const Plan& plan, const PlanParameter& parameter) {
@@ -84,7 +87,9 @@ absl::Status Extents(const Plan& plan, const PlanParameter& parameter) {
   return absl::OkStatus();
 }
 
-std::string BucketName(std::int32_t stage, size_t bucket) { return fmt::format("stage {} bucket.{}", stage, bucket); }
+std::string BucketName(std::int32_t stage, size_t bucket) {
+  return fmt::format("stage {} bucket.{}", stage, bucket);
+}
 
 absl::Status Items(const Plan& plan, const Bucket& bucket, const std::string& name) {
   std::int64_t next = 0;
@@ -105,7 +110,8 @@ absl::Status Items(const Plan& plan, const Bucket& bucket, const std::string& na
       return Internal("{}: {} is of another kind (weight decay, tie or dtype)", name, parameter.name);
     }
   }
-  if (next > bucket.elements) return Internal("{} has {} elements, its items end at {}", name, bucket.elements, next);
+  if (next > bucket.elements)
+    return Internal("{} has {} elements, its items end at {}", name, bucket.elements, next);
   return absl::OkStatus();
 }
 
@@ -115,15 +121,17 @@ absl::Status OptimizerShards(const Bucket& bucket, const std::string& name) {
   }
   const auto check = [&](const char* what, const BufferRef& buffer, std::int64_t elements, DType dtype) {
     if (buffer.elements == elements && buffer.dtype == dtype) return absl::OkStatus();
-    return Internal("{}: {} of {}[{}], but {} shards of {} elements need {}[{}] each", name, what, Name(buffer.dtype),
-                    buffer.elements, bucket.shards, bucket.elements, Name(dtype), elements);
+    return Internal("{}: {} of {}[{}], but {} shards of {} elements need {}[{}] each", name, what,
+                    Name(buffer.dtype), buffer.elements, bucket.shards, bucket.elements, Name(dtype),
+                    elements);
   };
   const std::int64_t shard = bucket.elements / bucket.shards;
   RETURN_IF_ERROR(check("parameters", bucket.parameter, bucket.elements, bucket.parameter_dtype));
   RETURN_IF_ERROR(check("gradients", bucket.gradient, bucket.elements, DType::kF32));
   RETURN_IF_ERROR(check("first moments", bucket.moment1, shard, DType::kF32));
   RETURN_IF_ERROR(check("second moments", bucket.moment2, shard, DType::kF32));
-  return check("master weights", bucket.master, bucket.parameter_dtype == DType::kF32 ? 0 : shard, DType::kF32);
+  return check("master weights", bucket.master, bucket.parameter_dtype == DType::kF32 ? 0 : shard,
+               DType::kF32);
 }
 
 // The stages that hold each parameter, and that it is owned once.
@@ -147,7 +155,8 @@ absl::Status Owners(const Plan& plan) {
     if (owners[p] != 1) return Internal("{} is owned by {} stages", parameter.name, owners[p]);
     const std::vector<std::int32_t> last = {0, static_cast<std::int32_t>(plan.stages.size() - 1)};
     if (parameter.tied ? holders[p] != last : holders[p].size() != 1) {
-      return Internal("{}{} is held by {} stages", parameter.tied ? "tied " : "", parameter.name, holders[p].size());
+      return Internal("{}{} is held by {} stages", parameter.tied ? "tied " : "", parameter.name,
+                      holders[p].size());
     }
   }
   return absl::OkStatus();

@@ -48,8 +48,8 @@ class UpdateVerifier {
 
  private:
   struct State {
-    AxisSet partial;      // axes over which the gradient is still to be summed
-    bool tie = false;     // still to be summed over first and last stage
+    AxisSet partial;   // axes over which the gradient is still to be summed
+    bool tie = false;  // still to be summed over first and last stage
     bool scattered = false;
     bool gathered = true;
     int squares = 0;
@@ -72,15 +72,16 @@ class UpdateVerifier {
         const bool split = layout.At(axis).split();
         if (!split) not_split = not_split | AxisSet::Of(axis);
         if (split != gradient.At(axis).split() || (split && layout.At(axis) != gradient.At(axis))) {
-          return Internal("{}: {} is split as {}, its gradient as {}", Name(b), parameter.name, layout.ToString(),
-                          gradient.ToString());
+          return Internal("{}: {} is split as {}, its gradient as {}", Name(b), parameter.name,
+                          layout.ToString(), gradient.ToString());
         }
       }
       const AxisSet own = plan_.mesh.Active(gradient.PartialAxes());
       not_split = plan_.mesh.Active(not_split);
       if (i > 0 && !(own == partial && not_split == copies)) {
-        return Internal("{}: {} is partial over {} and repeated over {}, the items before it over {} and {}", Name(b),
-                        parameter.name, own.ToString(), not_split.ToString(), partial.ToString(), copies.ToString());
+        return Internal("{}: {} is partial over {} and repeated over {}, the items before it over {} and {}",
+                        Name(b), parameter.name, own.ToString(), not_split.ToString(), partial.ToString(),
+                        copies.ToString());
       }
       partial = own;
       copies = not_split;
@@ -91,7 +92,7 @@ class UpdateVerifier {
   }
 
   // The bucket whose gradients (or parameters) these bytes are.
-  size_t Find(const BufferRef& ref, BufferRef Bucket::* buffer) const {
+  size_t Find(const BufferRef& ref, BufferRef Bucket::*buffer) const {
     for (size_t b = 0; b < stage_.buckets.size(); ++b) {
       const BufferRef& whole = stage_.buckets[b].*buffer;
       if (!ref.in_slot && ref.offset >= whole.offset && ref.offset < whole.offset + whole.bytes()) return b;
@@ -122,7 +123,8 @@ class UpdateVerifier {
     State& state = states_[b];
     if (state.scattered) return Internal("the gradients of bucket.{} are already scattered", b);
     if (instruction.group.IsTie()) {
-      if (!state.tie) return Internal("the gradients of bucket.{} are not (or no longer) to be summed over the tie", b);
+      if (!state.tie)
+        return Internal("the gradients of bucket.{} are not (or no longer) to be summed over the tie", b);
       if (instruction.collective != Collective::kAllReduce) return Internal("a tie is an all_reduce");
       state.tie = false;
       return absl::OkStatus();
@@ -192,7 +194,8 @@ class UpdateVerifier {
   }
 
   absl::Status Squares(const Instruction& instruction) {
-    if (instruction.inputs.size() != 1 || instruction.outputs.size() != 1) return Internal("takes one buffer");
+    if (instruction.inputs.size() != 1 || instruction.outputs.size() != 1)
+      return Internal("takes one buffer");
     const size_t b = Find(instruction.inputs[0], &Bucket::gradient);
     if (b == stage_.buckets.size()) return Internal("reads bytes that are no bucket's gradients");
     RETURN_IF_ERROR(ReadsSum(instruction.inputs[0], b));
@@ -223,7 +226,8 @@ class UpdateVerifier {
         return Internal("the norm is read before that of bucket.{} is in it", b);
       }
     }
-    if (plan_.mesh.world() > 1 && scalars_summed_ == 0) return Internal("the norm is read before it is summed");
+    if (plan_.mesh.world() > 1 && scalars_summed_ == 0)
+      return Internal("the norm is read before it is summed");
     clipped_ = true;
     return absl::OkStatus();
   }
@@ -241,8 +245,8 @@ class UpdateVerifier {
     const BufferRef parameter = Shard(bucket.parameter, bucket.shards, bucket.reduce);
     const bool own_master = bucket.master.elements > 0;
     const BufferRef& weights = own_master ? bucket.master : parameter;
-    std::vector<const BufferRef*> inputs = {&weights, &instruction.inputs[1], &bucket.moment1, &bucket.moment2,
-                                            &stage_.control};
+    std::vector<const BufferRef*> inputs = {&weights, &instruction.inputs[1], &bucket.moment1,
+                                            &bucket.moment2, &stage_.control};
     std::vector<const BufferRef*> outputs = {&weights, &bucket.moment1, &bucket.moment2};
     if (own_master) outputs.push_back(&parameter);
     const auto same = [](const std::vector<BufferRef>& have, const std::vector<const BufferRef*>& want) {
@@ -259,7 +263,8 @@ class UpdateVerifier {
       if (stage_.buckets[b].owned && state.squares == 0) return Internal("{} is not in the norm", Name(b));
       if (state.updates == 0) return Internal("{} is never updated", Name(b));
       if (!state.gathered) {
-        return Internal("{} is updated in {} shards that are never gathered", Name(b), stage_.buckets[b].shards);
+        return Internal("{} is updated in {} shards that are never gathered", Name(b),
+                        stage_.buckets[b].shards);
       }
     }
     return absl::OkStatus();
@@ -268,13 +273,14 @@ class UpdateVerifier {
   const Plan& plan_;
   const std::int32_t index_;
   const StagePlan& stage_;
-  std::vector<State> states_;   // by bucket
-  std::vector<AxisSet> copies_; // by bucket: active axes on which its parameters are repeated
+  std::vector<State> states_;    // by bucket
+  std::vector<AxisSet> copies_;  // by bucket: active axes on which its parameters are repeated
   int scalars_summed_ = 0;
   bool clipped_ = false;
 };
 
-// The loss is added in by the first rank of every axis that repeats it, and by all of those that hold a part of it.
+// The loss is added in by the first rank of every axis that repeats it, and by all of those that hold a part
+// of it.
 absl::Status LossCountedOnce(const Plan& plan, std::int32_t stage, const Segment& segment) {
   for (size_t i = 0; i < segment.instructions.size(); ++i) {
     const Instruction& instruction = segment.instructions[i];
@@ -290,7 +296,8 @@ absl::Status LossCountedOnce(const Plan& plan, std::int32_t stage, const Segment
     repeated = plan.mesh.Active(repeated);
     if (instruction.only_first == repeated) continue;
     return Internal("{} runs on the first rank of {}, but what it adds to is repeated over {}",
-                    InstructionName(stage, segment, i), instruction.only_first.ToString(), repeated.ToString());
+                    InstructionName(stage, segment, i), instruction.only_first.ToString(),
+                    repeated.ToString());
   }
   return absl::OkStatus();
 }
@@ -318,10 +325,11 @@ absl::Status GradientsMade(const Plan& plan, std::int32_t index) {
 absl::Status EvaluationLossSummed(const Plan& plan, std::int32_t index) {
   const StagePlan& stage = plan.stages[static_cast<size_t>(index)];
   const Segment& end = stage.segments[static_cast<size_t>(stage.evaluate_end)];
-  const std::int64_t sums = std::count_if(end.instructions.begin(), end.instructions.end(), [&](const auto& i) {
-    return i.collective == Collective::kAllReduce && i.group == AxisSet::World() && i.inputs.size() == 1 &&
-           SamePlace(i.inputs[0], stage.scalars);
-  });
+  const std::int64_t sums =
+      std::count_if(end.instructions.begin(), end.instructions.end(), [&](const auto& i) {
+        return i.collective == Collective::kAllReduce && i.group == AxisSet::World() &&
+               i.inputs.size() == 1 && SamePlace(i.inputs[0], stage.scalars);
+      });
   const std::int64_t wanted = plan.mesh.world() > 1 ? 1 : 0;
   if (sums == wanted && end.instructions.size() == static_cast<size_t>(wanted)) return absl::OkStatus();
   return Internal("stage {} {} sums the loss over the world {} times, not {}", index, end.name, sums, wanted);

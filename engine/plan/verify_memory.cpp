@@ -8,10 +8,10 @@ namespace {
 
 std::string Itemised(const MemoryBreakdown& memory) {
   const std::pair<const char*, std::int64_t> items[] = {
-      {"parameters", memory.parameters},       {"gradients", memory.gradients},
-      {"optimizer", memory.optimizer},         {"control", memory.control},
-      {"activations", memory.activations},     {"communication", memory.communication},
-      {"transients", memory.transients},       {"evaluation", memory.evaluation}};
+      {"parameters", memory.parameters},   {"gradients", memory.gradients},
+      {"optimizer", memory.optimizer},     {"control", memory.control},
+      {"activations", memory.activations}, {"communication", memory.communication},
+      {"transients", memory.transients},   {"evaluation", memory.evaluation}};
   std::string text;
   for (const auto& [name, bytes] : items) {
     if (bytes > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, FormatBytes(bytes));
@@ -30,7 +30,8 @@ std::string Remedy(const Plan& plan, const StagePlan& stage, std::int64_t excess
   if (saved >= excess) return fmt::format("zero_stage = 1 would save {}", FormatBytes(saved));
   std::string remedy;
   if (stage.memory.activations + stage.memory.transients > excess) {
-    remedy = "more recomputation (recompute.granularity) or a smaller micro_batch would reduce the activations";
+    remedy =
+        "more recomputation (recompute.granularity) or a smaller micro_batch would reduce the activations";
   } else {
     remedy = "parameters, gradients and optimizer state shrink with tp and pp";
   }
@@ -41,14 +42,15 @@ std::string Remedy(const Plan& plan, const StagePlan& stage, std::int64_t excess
 }  // namespace
 
 absl::Status VerifyMemory(const Plan& plan, const VerifyOptions& options) {
-  const auto fullest = std::max_element(
-      plan.stages.begin(), plan.stages.end(),
-      [](const StagePlan& a, const StagePlan& b) { return a.arena_bytes < b.arena_bytes; });
+  const auto fullest =
+      std::max_element(plan.stages.begin(), plan.stages.end(),
+                       [](const StagePlan& a, const StagePlan& b) { return a.arena_bytes < b.arena_bytes; });
   if (options.memory_bytes <= 0 || fullest == plan.stages.end()) return absl::OkStatus();
   const std::int64_t usable = options.memory_bytes - options.reserved_bytes;
   if (fullest->arena_bytes <= usable) return absl::OkStatus();
   return ResourceExhausted(
-      "stage {} needs an arena of {}, but a device has {} of memory less {} reserved = {}; the arena is {}; {}",
+      "stage {} needs an arena of {}, but a device has {} of memory less {} reserved = {}; the arena is {}; "
+      "{}",
       fullest - plan.stages.begin(), FormatBytes(fullest->arena_bytes), FormatBytes(options.memory_bytes),
       FormatBytes(options.reserved_bytes), FormatBytes(usable), Itemised(fullest->memory),
       Remedy(plan, *fullest, fullest->arena_bytes - usable));

@@ -75,7 +75,8 @@ class PlacementVerifier {
     return absl::OkStatus();
   }
 
-  bool Matches(const std::vector<BufferRef>& refs, const std::vector<Placement>& placements, Axis axis) const {
+  bool Matches(const std::vector<BufferRef>& refs, const std::vector<Placement>& placements,
+               Axis axis) const {
     if (refs.size() != placements.size()) return false;
     for (size_t i = 0; i < refs.size(); ++i) {
       if (LayoutOf(refs[i]).At(axis) != placements[i]) return false;
@@ -102,15 +103,15 @@ class PlacementVerifier {
   }
 
   absl::Status Conversion(const Instruction& instruction) const {
-    if (instruction.inputs.size() != 1 || instruction.outputs.size() != 1 || instruction.inputs[0].value < 0 ||
-        instruction.outputs[0].value < 0) {
+    if (instruction.inputs.size() != 1 || instruction.outputs.size() != 1 ||
+        instruction.inputs[0].value < 0 || instruction.outputs[0].value < 0) {
       return Internal("a conversion takes one tensor and makes one");
     }
     const LocalValue& from = ValueOf(plan_, instruction.inputs[0]);
     const LocalValue& to = ValueOf(plan_, instruction.outputs[0]);
     if (from.shape != to.shape || from.dtype != to.dtype) {
-      return Internal("a conversion changes {}{} to {}{}", Name(from.dtype), from.shape.ToString(), Name(to.dtype),
-                      to.shape.ToString());
+      return Internal("a conversion changes {}{} to {}{}", Name(from.dtype), from.shape.ToString(),
+                      Name(to.dtype), to.shape.ToString());
     }
     for (Axis axis : active_) {
       if (axis != instruction.axis && from.layout.At(axis) != to.layout.At(axis)) {

@@ -28,7 +28,8 @@ absl::StatusOr<Regions> Regions::Of(const Plan& plan, ProgramId id) {
   std::vector<Region>& regions = result.regions_;
   const StagePlan& stage = plan.stages[static_cast<size_t>(id.stage)];
   const auto add = [&](const BufferRef& buffer, std::string name) {
-    if (buffer.elements > 0) regions.push_back({buffer.offset, buffer.offset + buffer.bytes(), std::move(name)});
+    if (buffer.elements > 0)
+      regions.push_back({buffer.offset, buffer.offset + buffer.bytes(), std::move(name)});
   };
   for (size_t b = 0; b < stage.buckets.size(); ++b) {
     const Bucket& bucket = stage.buckets[b];
@@ -56,23 +57,26 @@ absl::StatusOr<Regions> Regions::Of(const Plan& plan, ProgramId id) {
                               NameOf(plan, plan.transfers[static_cast<size_t>(transfer)].value)));
     }
   }
-  std::sort(regions.begin(), regions.end(), [](const Region& a, const Region& b) { return a.begin < b.begin; });
+  std::sort(regions.begin(), regions.end(),
+            [](const Region& a, const Region& b) { return a.begin < b.begin; });
   for (size_t r = 0; r < regions.size(); ++r) {
     if (regions[r].begin < 0 || regions[r].end > stage.arena_bytes) {
-      return Internal("stage {}: {} at [{}, {}) is outside of the arena of {} bytes", id.stage, regions[r].name,
-                      regions[r].begin, regions[r].end, stage.arena_bytes);
+      return Internal("stage {}: {} at [{}, {}) is outside of the arena of {} bytes", id.stage,
+                      regions[r].name, regions[r].begin, regions[r].end, stage.arena_bytes);
     }
     if (r > 0 && regions[r].begin < regions[r - 1].end) {
-      return Internal("stage {}: {} at [{}, {}) overlaps {} at [{}, {})", id.stage, regions[r].name, regions[r].begin,
-                      regions[r].end, regions[r - 1].name, regions[r - 1].begin, regions[r - 1].end);
+      return Internal("stage {}: {} at [{}, {}) overlaps {} at [{}, {})", id.stage, regions[r].name,
+                      regions[r].begin, regions[r].end, regions[r - 1].name, regions[r - 1].begin,
+                      regions[r - 1].end);
     }
   }
   return result;
 }
 
 const Region* Regions::Overlapping(std::int64_t begin, std::int64_t end) const {
-  const auto after = std::lower_bound(regions_.begin(), regions_.end(), end,
-                                      [](const Region& region, std::int64_t at) { return region.begin < at; });
+  const auto after =
+      std::lower_bound(regions_.begin(), regions_.end(), end,
+                       [](const Region& region, std::int64_t at) { return region.begin < at; });
   if (after == regions_.begin()) return nullptr;
   const Region& last = *std::prev(after);
   return last.end > begin ? &last : nullptr;

@@ -17,8 +17,8 @@ struct Region {
   std::string name;
 };
 
-// Bytes that a program holds from step to step, sorted. Parameters and what belongs to them, scalars, control; slots
-// (training) or fed inputs (evaluation); pipeline buffers outside of slots.
+// Bytes that a program holds from step to step, sorted. Parameters and what belongs to them, scalars,
+// control; slots (training) or fed inputs (evaluation); pipeline buffers outside of slots.
 class Regions {
  public:
   // An error if regions overlap, or reach outside of the arena.

@@ -49,7 +49,8 @@ class Contents {
     Finding finding;
     for (; it != cells_.end() && it->first < end; ++it) {
       if (it->second.end <= begin) continue;
-      if (it->first <= begin && it->second.end >= end && it->second.value == value) return {.ok = true, .by = {}};
+      if (it->first <= begin && it->second.end >= end && it->second.value == value)
+        return {.ok = true, .by = {}};
       if (it->second.value != value && !finding.overwritten) finding = {false, true, it->second};
     }
     return finding;
@@ -108,7 +109,8 @@ class SegmentVerifier {
       const LocalValue& value = plan_.values[v];
       const std::int32_t id = static_cast<std::int32_t>(v);
       if (value.kind == ValueKind::kParameter) {
-        if (const auto it = parameter_at.find(value.parameter); it != parameter_at.end()) persistent_[id] = it->second;
+        if (const auto it = parameter_at.find(value.parameter); it != parameter_at.end())
+          persistent_[id] = it->second;
       } else if (value.kind == ValueKind::kAccumulator && value.parameter < 0) {
         persistent_[id] = stage_.scalars;
         persistent_[id].elements = 1;
@@ -126,8 +128,8 @@ class SegmentVerifier {
   absl::Status Fill(const Chunk& chunk, const BufferRef& ref) {
     RETURN_IF_ERROR(Sizes(ref));
     if (ref.in_slot && (ref.offset < 0 || End(ref) > chunk.slot_bytes)) {
-      return Internal("stage {} chunk {}: {} is put at slot+[{}, {}), but a slot has {} bytes", index_, chunk.index,
-                      NameOf(plan_, ref.value), ref.offset, End(ref), chunk.slot_bytes);
+      return Internal("stage {} chunk {}: {} is put at slot+[{}, {}), but a slot has {} bytes", index_,
+                      chunk.index, NameOf(plan_, ref.value), ref.offset, End(ref), chunk.slot_bytes);
     }
     (ref.in_slot ? slot_ : arena_).Write(ref.offset, End(ref), ref.value, kBefore);
     return absl::OkStatus();
@@ -148,7 +150,8 @@ class SegmentVerifier {
     for (const auto& [t, ref] : buffers_.send) {
       const Transfer& transfer = plan_.transfers[static_cast<size_t>(t)];
       if (transfer.from_chunk != chunk.index || IsBackward(transfer) != backward) continue;
-      RETURN_IF_ERROR(Find(ref, transfer.value, segment, fmt::format("stage {}: the send after {}", index_, segment.name)));
+      RETURN_IF_ERROR(Find(ref, transfer.value, segment,
+                           fmt::format("stage {}: the send after {}", index_, segment.name)));
     }
     return absl::OkStatus();
   }
@@ -182,17 +185,18 @@ class SegmentVerifier {
   }
 
   // Whether the value is where the reader looks for it.
-  absl::Status Find(const BufferRef& ref, std::int32_t value, const Segment& segment, const std::string& reader) const {
+  absl::Status Find(const BufferRef& ref, std::int32_t value, const Segment& segment,
+                    const std::string& reader) const {
     const Contents::Finding finding = (ref.in_slot ? slot_ : arena_).Holds(ref.offset, End(ref), value);
     if (finding.ok) return absl::OkStatus();
     if (!finding.overwritten) {
       return Internal("{} reads {} at {}{} before it is written", reader, NameOf(plan_, value),
                       ref.in_slot ? "slot+" : "", ref.offset);
     }
-    const std::string by = finding.by.writer == kBefore
-                               ? NameOf(plan_, finding.by.value)
-                               : fmt::format("{} #{} {}", segment.name, finding.by.writer,
-                                             WrittenBy(segment, finding.by));
+    const std::string by =
+        finding.by.writer == kBefore
+            ? NameOf(plan_, finding.by.value)
+            : fmt::format("{} #{} {}", segment.name, finding.by.writer, WrittenBy(segment, finding.by));
     return Internal("{} reads {} at {}{}, whose bytes hold what {} left", reader, NameOf(plan_, value),
                     ref.in_slot ? "slot+" : "", ref.offset, by);
   }
@@ -227,7 +231,8 @@ class SegmentVerifier {
     for (const BufferRef& input : instruction.inputs) {
       if (const auto status = Sizes(input); !status.ok()) return WithContext(status, name());
       const ValueKind kind = ValueOf(plan_, input).kind;
-      if (kind == ValueKind::kAccumulator) return Internal("{} reads the sum {} in a microbatch", name(), NameOf(plan_, input.value));
+      if (kind == ValueKind::kAccumulator)
+        return Internal("{} reads the sum {} in a microbatch", name(), NameOf(plan_, input.value));
       if (kind != ValueKind::kParameter) {
         // The name is only needed where the value is not found.
         if (!(input.in_slot ? slot_ : arena_).Holds(input.offset, End(input), input.value).ok) {
@@ -241,7 +246,8 @@ class SegmentVerifier {
     const std::int32_t writer = static_cast<std::int32_t>(i);
     for (size_t k = 0; k < instruction.outputs.size(); ++k) {
       const BufferRef& output = instruction.outputs[k];
-      if (const auto status = MayWrite(instruction, k, slot_bytes); !status.ok()) return WithContext(status, name());
+      if (const auto status = MayWrite(instruction, k, slot_bytes); !status.ok())
+        return WithContext(status, name());
       (output.in_slot ? slot_ : arena_).Write(output.offset, End(output), output.value, writer);
     }
     if (instruction.scratch.elements == 0) return absl::OkStatus();
@@ -256,16 +262,17 @@ class SegmentVerifier {
     if (ref.value < 0) return Internal("takes a buffer that is no tensor");
     const LocalValue& value = ValueOf(plan_, ref);
     if (ref.elements == value.local.elements() && ref.dtype == value.dtype) return absl::OkStatus();
-    return Internal("{} is {}{} on a rank, its buffer {}[{}]", value.name, Name(value.dtype), value.local.ToString(),
-                    Name(ref.dtype), ref.elements);
+    return Internal("{} is {}{} on a rank, its buffer {}[{}]", value.name, Name(value.dtype),
+                    value.local.ToString(), Name(ref.dtype), ref.elements);
   }
 
   absl::Status AtItsPlace(const BufferRef& ref) const {
     const auto it = persistent_.find(ref.value);
-    if (it == persistent_.end()) return Internal("{} is not held by stage {}", NameOf(plan_, ref.value), index_);
+    if (it == persistent_.end())
+      return Internal("{} is not held by stage {}", NameOf(plan_, ref.value), index_);
     const BufferRef& place = it->second;
-    if (!ref.in_slot && ref.shard_axes.empty() && place.offset == ref.offset && place.elements == ref.elements &&
-        place.dtype == ref.dtype) {
+    if (!ref.in_slot && ref.shard_axes.empty() && place.offset == ref.offset &&
+        place.elements == ref.elements && place.dtype == ref.dtype) {
       return absl::OkStatus();
     }
     return Internal("{} lies at {}, not at {}", NameOf(plan_, ref.value), place.offset, ref.offset);
@@ -281,10 +288,9 @@ class SegmentVerifier {
       const BufferRef& output = instruction.outputs[k];
       for (size_t i = 0; i < instruction.inputs.size(); ++i) {
         if (!Overlap(output, instruction.inputs[i])) continue;
-        const bool in_place = k == 0 && instruction.op != nullptr &&
-                              instruction.op->in_place_input == static_cast<int>(i) &&
-                              output.offset == instruction.inputs[i].offset &&
-                              output.bytes() == instruction.inputs[i].bytes();
+        const bool in_place =
+            k == 0 && instruction.op != nullptr && instruction.op->in_place_input == static_cast<int>(i) &&
+            output.offset == instruction.inputs[i].offset && output.bytes() == instruction.inputs[i].bytes();
         if (!in_place) return clash(output, instruction.inputs[i]);
       }
       for (size_t other = 0; other < k; ++other) {
@@ -304,7 +310,8 @@ class SegmentVerifier {
     return ref.value < 0 ? "its scratch" : NameOf(plan_, ref.value);
   }
 
-  // Accumulators at their place, and only by adding; slots within their bytes; send buffers whole; else transients.
+  // Accumulators at their place, and only by adding; slots within their bytes; send buffers whole; else
+  // transients.
   absl::Status MayWrite(const Instruction& instruction, size_t k, std::int64_t slot_bytes) const {
     const BufferRef& output = instruction.outputs[k];
     RETURN_IF_ERROR(Sizes(output));
@@ -316,11 +323,12 @@ class SegmentVerifier {
       return AtItsPlace(output);
     }
     if (adds) return Internal("adds to {}, which is no sum", value.name);
-    if (value.kind != ValueKind::kActivation) return Internal("writes {}, which is no activation", value.name);
+    if (value.kind != ValueKind::kActivation)
+      return Internal("writes {}, which is no activation", value.name);
     if (output.in_slot) {
       if (output.offset >= 0 && End(output) <= slot_bytes) return absl::OkStatus();
-      return Internal("writes {} at slot+[{}, {}), but a slot has {} bytes", value.name, output.offset, End(output),
-                      slot_bytes);
+      return Internal("writes {} at slot+[{}, {}), but a slot has {} bytes", value.name, output.offset,
+                      End(output), slot_bytes);
     }
     for (const auto& [t, ref] : buffers_.send) {
       const bool mine = plan_.transfers[static_cast<size_t>(t)].value == output.value;
@@ -336,8 +344,8 @@ class SegmentVerifier {
     }
     const Region* region = regions_.Overlapping(ref.offset, End(ref));
     if (region == nullptr) return absl::OkStatus();
-    return Internal("writes {} at [{}, {}), which overlaps {} at [{}, {})", what, ref.offset, End(ref), region->name,
-                    region->begin, region->end);
+    return Internal("writes {} at [{}, {}), which overlaps {} at [{}, {})", what, ref.offset, End(ref),
+                    region->name, region->begin, region->end);
   }
 
   // The start of an iteration sets every sum to zero.
@@ -346,11 +354,13 @@ class SegmentVerifier {
       for (const Instruction& instruction : segment.instructions) {
         if (instruction.kernel != "zero" || instruction.outputs.size() != 1) continue;
         const BufferRef& output = instruction.outputs[0];
-        if (output.offset == buffer.offset && output.bytes() == buffer.bytes() && output.shard_axes.empty()) return true;
+        if (output.offset == buffer.offset && output.bytes() == buffer.bytes() && output.shard_axes.empty())
+          return true;
       }
       return false;
     };
-    if (!zeroed(stage_.scalars)) return Internal("stage {} {} does not zero the scalars", index_, segment.name);
+    if (!zeroed(stage_.scalars))
+      return Internal("stage {} {} does not zero the scalars", index_, segment.name);
     for (size_t b = 0; training && b < stage_.buckets.size(); ++b) {
       if (!zeroed(stage_.buckets[b].gradient)) {
         return Internal("stage {} {} does not zero the gradients of bucket.{}", index_, segment.name, b);
@@ -365,7 +375,8 @@ class SegmentVerifier {
       for (const auto* refs : {&segment.instructions[i].inputs, &segment.instructions[i].outputs}) {
         for (const BufferRef& ref : *refs) {
           const std::int64_t last = ref.shard_axes.empty() ? 0 : plan_.mesh.GroupSize(ref.shard_axes) - 1;
-          if (ref.offset >= 0 && !ref.in_slot && End(ref) + last * ref.shard_stride <= stage_.arena_bytes) continue;
+          if (ref.offset >= 0 && !ref.in_slot && End(ref) + last * ref.shard_stride <= stage_.arena_bytes)
+            continue;
           return Internal("{} reaches outside of the arena of {} bytes", InstructionName(index_, segment, i),
                           stage_.arena_bytes);
         }

@@ -9,8 +9,8 @@
 namespace engine::plan {
 namespace {
 
-// One stage's program. What a turn reads and writes at its borders is known from the transfers of its chunk; that its
-// segment does so at these places is what VerifySegments shows.
+// One stage's program. What a turn reads and writes at its borders is known from the transfers of its chunk;
+// that its segment does so at these places is what VerifySegments shows.
 class StepVerifier {
  public:
   StepVerifier(const Plan& plan, ProgramId id)
@@ -98,7 +98,8 @@ class StepVerifier {
   void CollectPlaces() {
     for (const Step& step : program_) {
       if (step.kind == StepKind::kSend) {
-        if (sends_.try_emplace(step.transfer).second) sent_by_[TransferAt(step.transfer).from_chunk].push_back(step.transfer);
+        if (sends_.try_emplace(step.transfer).second)
+          sent_by_[TransferAt(step.transfer).from_chunk].push_back(step.transfer);
       } else if (step.kind == StepKind::kReceive) {
         if (in_slot_.try_emplace(step.transfer, step.buffer.in_slot).second) {
           received_by_[TransferAt(step.transfer).to_chunk].push_back(step.transfer);
@@ -122,8 +123,7 @@ class StepVerifier {
     const auto chunk = std::find_if(stage_.chunks.begin(), stage_.chunks.end(),
                                     [&](const Chunk& c) { return c.index == segment.chunk; });
     if (chunk == stage_.chunks.end() || step.chunk != chunk->index) {
-      return Internal("{} runs a segment of chunk {} for chunk {}", Name(i), segment.chunk,
-                      step.chunk);
+      return Internal("{} runs a segment of chunk {} for chunk {}", Name(i), segment.chunk, step.chunk);
     }
     const bool backward = !id_.evaluate && step.segment == chunk->backward;
     const std::int32_t wanted = id_.evaluate ? chunk->evaluate : backward ? chunk->backward : chunk->forward;
@@ -153,8 +153,8 @@ class StepVerifier {
     }
     std::int32_t& holder = state.holder[static_cast<size_t>(step.slot)];
     if (!backward && holder >= 0) {
-      return Internal("{} takes slot {} of chunk {}, which microbatch {} still holds",
-                      Name(i), step.slot, step.chunk, holder);
+      return Internal("{} takes slot {} of chunk {}, which microbatch {} still holds", Name(i), step.slot,
+                      step.chunk, holder);
     }
     if (backward && holder != step.microbatch) {
       return Internal("{} reads slot {} of chunk {}, which {}", Name(i), step.slot, step.chunk,
@@ -173,9 +173,9 @@ class StepVerifier {
       if (IsBackward(TransferAt(t)) != backward && !(backward && kept)) continue;
       ReceiveState& state = receives_[{t, kept ? step.slot : -1}];
       if (state.received < 0 || state.microbatch != step.microbatch) {
-        return Internal("{} reads {}, but its buffer holds {}", Name(i),
-                        NameOf(plan_, TransferAt(t).value),
-                        state.received < 0 ? "nothing yet" : fmt::format("that of microbatch {}", state.microbatch));
+        return Internal(
+            "{} reads {}, but its buffer holds {}", Name(i), NameOf(plan_, TransferAt(t).value),
+            state.received < 0 ? "nothing yet" : fmt::format("that of microbatch {}", state.microbatch));
       }
       if (!Before(state.received, i)) {
         return Internal("{} does not wait for {}, which it reads", Name(i), Name(state.received));
@@ -195,8 +195,8 @@ class StepVerifier {
                         NameOf(plan_, TransferAt(t).value), state.microbatch);
       }
       if (state.sent >= 0 && !Before(state.sent, i)) {
-        return Internal("{} overwrites the buffer that {} sends, and does not wait for it",
-                        Name(i), Name(state.sent));
+        return Internal("{} overwrites the buffer that {} sends, and does not wait for it", Name(i),
+                        Name(state.sent));
       }
       state.microbatch = step.microbatch;
       state.writer = static_cast<std::int32_t>(i);
@@ -214,8 +214,7 @@ class StepVerifier {
     }
     if (state.sent >= 0) return Internal("{} repeats {}", Name(i), Name(state.sent));
     if (!Before(state.writer, i)) {
-      return Internal("{} does not wait for {}, which writes what it sends", Name(i),
-                      Name(state.writer));
+      return Internal("{} does not wait for {}, which writes what it sends", Name(i), Name(state.writer));
     }
     state.sent = static_cast<std::int32_t>(i);
     return absl::OkStatus();
@@ -228,12 +227,10 @@ class StepVerifier {
     if (kept) RETURN_IF_ERROR(ReceiveIntoSlot(i, chunk));
     ReceiveState& state = receives_[{step.transfer, kept ? step.slot : -1}];
     if (state.received >= 0 && state.reader < 0) {
-      return Internal("{} overwrites microbatch {}, which nothing has read", Name(i),
-                      state.microbatch);
+      return Internal("{} overwrites microbatch {}, which nothing has read", Name(i), state.microbatch);
     }
     if (state.received >= 0 && !Before(state.reader, i)) {
-      return Internal("{} overwrites what {} reads, and does not wait for it", Name(i),
-                      Name(state.reader));
+      return Internal("{} overwrites what {} reads, and does not wait for it", Name(i), Name(state.reader));
     }
     state = {.microbatch = step.microbatch, .received = static_cast<std::int32_t>(i), .reader = -1};
     return absl::OkStatus();
@@ -242,19 +239,20 @@ class StepVerifier {
   absl::Status ReceiveIntoSlot(size_t i, std::int32_t chunk_index) {
     const Step& step = program_[i];
     const auto chunk = chunks_.find(chunk_index);
-    if (chunk == chunks_.end() || step.slot < 0 || static_cast<size_t>(step.slot) >= chunk->second.holder.size()) {
+    if (chunk == chunks_.end() || step.slot < 0 ||
+        static_cast<size_t>(step.slot) >= chunk->second.holder.size()) {
       return Internal("{} has no slot {}", Name(i), step.slot);
     }
     const ChunkState& state = chunk->second;
     const std::int32_t holder = state.holder[static_cast<size_t>(step.slot)];
     const std::int32_t released = state.released[static_cast<size_t>(step.slot)];
     if (holder >= 0) {
-      return Internal("{} writes into slot {} of chunk {}, which microbatch {} still holds",
-                      Name(i), step.slot, chunk_index, holder);
+      return Internal("{} writes into slot {} of chunk {}, which microbatch {} still holds", Name(i),
+                      step.slot, chunk_index, holder);
     }
     if (released >= 0 && !Before(released, i)) {
-      return Internal("{} writes into the slot that {} reads, and does not wait for it",
-                      Name(i), Name(released));
+      return Internal("{} writes into the slot that {} reads, and does not wait for it", Name(i),
+                      Name(released));
     }
     return absl::OkStatus();
   }
@@ -263,13 +261,15 @@ class StepVerifier {
     for (const auto& [chunk, state] : chunks_) {
       for (size_t m = 0; m < state.done.size(); ++m) {
         if (state.done[m] == (id_.evaluate ? 1 : 2)) continue;
-        return Internal("stage {} {}: microbatch {} passes chunk {} {}", id_.stage, id_.evaluate ? "evaluate" : "train", m,
-                        chunk, state.done[m] == 0 ? "never" : "forward only");
+        return Internal("stage {} {}: microbatch {} passes chunk {} {}", id_.stage,
+                        id_.evaluate ? "evaluate" : "train", m, chunk,
+                        state.done[m] == 0 ? "never" : "forward only");
       }
     }
     for (const auto& [t, state] : sends_) {
       if (state.writer >= 0 && state.sent < 0) {
-        return Internal("{} makes {}, which is never sent", Name(state.writer), NameOf(plan_, TransferAt(t).value));
+        return Internal("{} makes {}, which is never sent", Name(state.writer),
+                        NameOf(plan_, TransferAt(t).value));
       }
     }
     return absl::OkStatus();
@@ -281,9 +281,9 @@ class StepVerifier {
   const Program& program_;
   std::vector<std::array<std::int32_t, kStreams>> clock_;
   absl::flat_hash_map<std::int32_t, ChunkState> chunks_;
-  absl::flat_hash_map<std::int32_t, SendState> sends_;                                        // by transfer
+  absl::flat_hash_map<std::int32_t, SendState> sends_;                                 // by transfer
   absl::flat_hash_map<std::pair<std::int32_t, std::int32_t>, ReceiveState> receives_;  // by transfer, slot
-  absl::flat_hash_map<std::int32_t, bool> in_slot_;                                           // by transfer received
+  absl::flat_hash_map<std::int32_t, bool> in_slot_;                                    // by transfer received
   absl::flat_hash_map<std::int32_t, std::vector<std::int32_t>> sent_by_, received_by_;  // transfers, by chunk
 };
 

@@ -4,19 +4,21 @@
 
 namespace engine::plan {
 
-std::string InstructionName(std::int32_t stage, const Segment& segment,
-                            std::size_t instruction) {
-  return fmt::format("stage {} {} #{} {}", stage, segment.name, instruction, segment.instructions[instruction].name);
+std::string InstructionName(std::int32_t stage, const Segment& segment, std::size_t instruction) {
+  return fmt::format("stage {} {} #{} {}", stage, segment.name, instruction,
+                     segment.instructions[instruction].name);
 }
 
 std::string StepText(const Plan& plan, ProgramId id, std::size_t index) {
   const Step& step = ProgramOf(plan, id)[index];
   std::string what;
   if (step.kind == StepKind::kRun) {
-    what = plan.stages[static_cast<std::size_t>(id.stage)].segments[static_cast<std::size_t>(step.segment)].name;
+    what =
+        plan.stages[static_cast<std::size_t>(id.stage)].segments[static_cast<std::size_t>(step.segment)].name;
   } else {
     const Transfer& transfer = plan.transfers[static_cast<std::size_t>(step.transfer)];
-    what = fmt::format("{} {}", step.kind == StepKind::kSend ? "send" : "receive", NameOf(plan, transfer.value));
+    what =
+        fmt::format("{} {}", step.kind == StepKind::kSend ? "send" : "receive", NameOf(plan, transfer.value));
   }
   if (step.microbatch >= 0) what += fmt::format(", microbatch {}", step.microbatch);
   return fmt::format("{} step {} ({})", id.evaluate ? "evaluate" : "train", index, what);
@@ -35,7 +37,9 @@ std::int32_t StreamOf(const Plan& plan, const Step& step) {
   return backward ? kReceiveNext : kReceivePrevious;
 }
 
-bool Inside(std::int64_t index, std::size_t size) { return index >= 0 && static_cast<std::size_t>(index) < size; }
+bool Inside(std::int64_t index, std::size_t size) {
+  return index >= 0 && static_cast<std::size_t>(index) < size;
+}
 
 }  // namespace
 
@@ -46,8 +50,10 @@ absl::Status ProgramWellFormed(const Plan& plan, ProgramId id) {
     const Step& step = program[i];
     const bool known = step.kind == StepKind::kRun ? Inside(step.segment, stage.segments.size())
                                                    : Inside(step.transfer, plan.transfers.size());
-    if (!known) return Internal("stage {} step {} names a segment or transfer that does not exist", id.stage, i);
-    const bool chunked = step.kind != StepKind::kRun || stage.segments[static_cast<std::size_t>(step.segment)].chunk >= 0;
+    if (!known)
+      return Internal("stage {} step {} names a segment or transfer that does not exist", id.stage, i);
+    const bool chunked =
+        step.kind != StepKind::kRun || stage.segments[static_cast<std::size_t>(step.segment)].chunk >= 0;
     if (chunked && (step.microbatch < 0 || step.microbatch >= plan.microbatches)) {
       return Internal("{}: there are {} microbatches", StepName(plan, id, i), plan.microbatches);
     }
@@ -55,7 +61,8 @@ absl::Status ProgramWellFormed(const Plan& plan, ProgramId id) {
       return Internal("{} is on stream {}, not {}", StepName(plan, id, i), step.stream, StreamOf(plan, step));
     }
     for (std::int32_t wait : step.waits) {
-      if (!Inside(wait, i)) return Internal("{} waits for step {}, which is not before it", StepName(plan, id, i), wait);
+      if (!Inside(wait, i))
+        return Internal("{} waits for step {}, which is not before it", StepName(plan, id, i), wait);
     }
   }
   return absl::OkStatus();

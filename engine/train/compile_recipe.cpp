@@ -27,13 +27,15 @@ model::BuildOptions ModelOptions(const recipe::Recipe& recipe, bool dropout) {
 
 }  // namespace
 
-absl::StatusOr<plan::Plan> CompileUnverified(const recipe::Recipe& recipe, const plan::CompileOptions& options) {
+absl::StatusOr<plan::Plan> CompileUnverified(const recipe::Recipe& recipe,
+                                             const plan::CompileOptions& options) {
   return plan::Compile(recipe, model::BuildDecoder(recipe, ModelOptions(recipe, /*dropout=*/true)),
                        model::BuildDecoder(recipe, ModelOptions(recipe, /*dropout=*/false)), options);
 }
 
 absl::Status VerifyAgainst(const recipe::Recipe& recipe, const plan::Plan& plan) {
-  return plan::Verify(plan, {.memory_bytes = recipe.cluster.memory_bytes, .reserved_bytes = recipe.cluster.reserved_bytes});
+  return plan::Verify(
+      plan, {.memory_bytes = recipe.cluster.memory_bytes, .reserved_bytes = recipe.cluster.reserved_bytes});
 }
 
 absl::StatusOr<plan::Plan> CompileRecipe(const recipe::Recipe& recipe, const plan::CompileOptions& options) {

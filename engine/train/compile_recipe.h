@@ -8,12 +8,13 @@ namespace engine::train {
 
 // Builds the recipe's model with and without dropout, compiles both (plan/compile.h) and verifies the result
 // (plan/verify.h), which includes that it fits the cluster's memory. The recipe must have passed validation.
-// Errors: InvalidArgument for a layout that the model does not allow, ResourceExhausted where the arena exceeds the
-// device, Internal for a plan that is wrong.
+// Errors: InvalidArgument for a layout that the model does not allow, ResourceExhausted where the arena
+// exceeds the device, Internal for a plan that is wrong.
 absl::StatusOr<plan::Plan> CompileRecipe(const recipe::Recipe& recipe, const plan::CompileOptions& options);
 
 // The two halves of it.
-absl::StatusOr<plan::Plan> CompileUnverified(const recipe::Recipe& recipe, const plan::CompileOptions& options);
+absl::StatusOr<plan::Plan> CompileUnverified(const recipe::Recipe& recipe,
+                                             const plan::CompileOptions& options);
 absl::Status VerifyAgainst(const recipe::Recipe& recipe, const plan::Plan& plan);
 
 }  // namespace engine::train

@@ -9,10 +9,10 @@
 
 namespace engine::train {
 
-// A function that feeds the global batch whose first sample is `first_sample`. Sample i of microbatch m is sample
-// first_sample + m · microbatch_samples + i, whatever the layout; its tokens are all but the last of its
-// sequence_length + 1, its labels all but the first. The plan and the source must outlive the function, which may be
-// called from many threads.
+// A function that feeds the global batch whose first sample is `first_sample`. Sample i of microbatch m is
+// sample first_sample + m · microbatch_samples + i, whatever the layout; its tokens are all but the last of
+// its sequence_length + 1, its labels all but the first. The plan and the source must outlive the function,
+// which may be called from many threads.
 executor::FeedFunction MakeFeed(const plan::Plan& plan, const data::Source& source, data::Split split,
                                 std::int64_t first_sample);
 

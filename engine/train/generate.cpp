@@ -56,7 +56,8 @@ class Generator {
 
   // Logits that follow the last of these tokens.
   absl::StatusOr<std::vector<float>> Next(const std::vector<std::int32_t>& tokens) {
-    const std::int64_t count = std::min<std::int64_t>(plan_.sequence, static_cast<std::int64_t>(tokens.size()));
+    const std::int64_t count =
+        std::min<std::int64_t>(plan_.sequence, static_cast<std::int64_t>(tokens.size()));
     const auto window = tokens.end() - count;
     const executor::FeedFunction feed = [&](const std::string& input, std::int64_t,
                                             const backend::TensorView& host) -> absl::Status {
@@ -87,9 +88,11 @@ absl::Status Generate(const std::string& folder, const GenerateOptions& options,
                       const std::function<void(std::string_view)>& emit) {
   ASSIGN_OR_RETURN(const checkpoint::Reader reader, checkpoint::Reader::Open(folder));
   ASSIGN_OR_RETURN(const recipe::Recipe recipe, OneRankRecipe(reader));
-  ASSIGN_OR_RETURN(const std::unique_ptr<data::Tokenizer> tokenizer, data::MakeTokenizer(recipe.data.tokenizer));
-  ASSIGN_OR_RETURN(const plan::Plan plan,
-                   CompileRecipe(recipe, {.profile = device.profile, .training = false, .keep_logits = true}));
+  ASSIGN_OR_RETURN(const std::unique_ptr<data::Tokenizer> tokenizer,
+                   data::MakeTokenizer(recipe.data.tokenizer));
+  ASSIGN_OR_RETURN(
+      const plan::Plan plan,
+      CompileRecipe(recipe, {.profile = device.profile, .training = false, .keep_logits = true}));
   ASSIGN_OR_RETURN(const std::unique_ptr<Ranks> ranks, Ranks::Create(plan, device, 0));
   executor::RankExecutor& executor = *ranks->executors()[0];
   RETURN_IF_ERROR(LoadCheckpoint(plan, reader, /*with_optimizer=*/false, executor));

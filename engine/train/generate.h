@@ -18,8 +18,9 @@ struct GenerateOptions {
   std::int64_t seed = 1234;
 };
 
-// Feeds the text of the prompt and of each new token to `emit`, until `tokens` new ones or the end of a document. The
-// window of the model is its training sequence; older tokens fall out of it. `folder` is one checkpoint.
+// Feeds the text of the prompt and of each new token to `emit`, until `tokens` new ones or the end of a
+// document. The window of the model is its training sequence; older tokens fall out of it. `folder` is one
+// checkpoint.
 absl::Status Generate(const std::string& folder, const GenerateOptions& options, const Device& device,
                       const std::function<void(std::string_view)>& emit);
 

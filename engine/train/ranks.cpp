@@ -4,7 +4,8 @@
 
 namespace engine::train {
 
-absl::Status Ranks::RunThreads(std::int64_t count, const std::function<absl::Status(std::int64_t)>& body) const {
+absl::Status Ranks::RunThreads(std::int64_t count,
+                               const std::function<absl::Status(std::int64_t)>& body) const {
   if (count == 1) return body(0);
   std::vector<absl::Status> statuses(static_cast<size_t>(count));
   std::vector<std::thread> threads;

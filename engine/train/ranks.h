@@ -27,8 +27,8 @@ class Ranks {
   static absl::StatusOr<std::unique_ptr<Ranks>> Create(const plan::Plan& plan, const Device& device,
                                                        std::uint64_t seed);
 
-  // body(rank) for every rank at once. The first error of its own, in order of rank, is returned after all have
-  // stopped; ranks that only waited for the failed one are not reported.
+  // body(rank) for every rank at once. The first error of its own, in order of rank, is returned after all
+  // have stopped; ranks that only waited for the failed one are not reported.
   absl::Status Run(const std::function<absl::Status(executor::RankExecutor&)>& body);
 
   const std::vector<std::unique_ptr<executor::RankExecutor>>& executors() const { return executors_; }

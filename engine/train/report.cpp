@@ -32,7 +32,8 @@ absl::Status Truncate(const std::string& path, std::int64_t iteration) {
     std::string line;
     while (std::getline(in, line)) {
       const nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-      if (!json.is_object() || !json.contains("iteration") || !json["iteration"].is_number_integer()) continue;
+      if (!json.is_object() || !json.contains("iteration") || !json["iteration"].is_number_integer())
+        continue;
       if (json["iteration"].get<std::int64_t>() <= iteration) out << line << '\n';
     }
     if (!out.flush()) return Unavailable("{}: cannot write", temporary);
@@ -45,13 +46,14 @@ absl::Status Truncate(const std::string& path, std::int64_t iteration) {
 
 }  // namespace
 
-absl::StatusOr<Reporter> Reporter::Open(const std::string& folder, std::int64_t iteration, std::int64_t log_interval,
-                                        std::int64_t memory_bytes) {
+absl::StatusOr<Reporter> Reporter::Open(const std::string& folder, std::int64_t iteration,
+                                        std::int64_t log_interval, std::int64_t memory_bytes) {
   Reporter reporter;
   reporter.path_ = (std::filesystem::path(folder) / kMetricsName).string();
   RETURN_IF_ERROR(Truncate(reporter.path_, iteration));
   reporter.metrics_ = std::fopen(reporter.path_.c_str(), "ae");
-  if (reporter.metrics_ == nullptr) return Unavailable("{}: cannot open: {}", reporter.path_, std::strerror(errno));
+  if (reporter.metrics_ == nullptr)
+    return Unavailable("{}: cannot open: {}", reporter.path_, std::strerror(errno));
   reporter.log_interval_ = log_interval;
   reporter.memory_bytes_ = memory_bytes;
   reporter.terminal_ = isatty(STDOUT_FILENO) == 1;
@@ -99,10 +101,11 @@ absl::Status Reporter::Iteration(const IterationReport& report) {
     Line(fmt::format(
         "[{}] iteration {:8d}/{:8d} | consumed samples: {:12d} | elapsed time per iteration (ms): {:.1f} | "
         "learning rate: {:.6E} | global batch size: {:5d} | lm loss: {:.6E} | grad norm: {:.3f} | "
-        "number of skipped iterations: {:3d} | number of nan iterations: {:3d} | tokens/s: {:.0f} | memory: {} |",
+        "number of skipped iterations: {:3d} | number of nan iterations: {:3d} | tokens/s: {:.0f} | memory: "
+        "{} |",
         Timestamp(), report.iteration, report.iterations, report.consumed_samples, report.elapsed_ms,
-        report.learning_rate, report.global_batch, report.loss, report.grad_norm, 0, 0, report.tokens_per_second,
-        FormatBytes(memory_bytes_)));
+        report.learning_rate, report.global_batch, report.loss, report.grad_norm, 0, 0,
+        report.tokens_per_second, FormatBytes(memory_bytes_)));
   }
   if (!last) Progress(report);
   return absl::OkStatus();
@@ -130,9 +133,9 @@ void Reporter::Progress(const IterationReport& report) {
   const double done = static_cast<double>(report.iteration) / static_cast<double>(report.iterations);
   const int filled = static_cast<int>(done * kWidth);
   const double left_s = report.elapsed_ms / 1e3 * static_cast<double>(report.iterations - report.iteration);
-  fmt::print("\r[{}{}] {:3.0f}% {}/{} loss {:.4f} {:.0f} tokens/s, {:.0f} s left \x1b[K", std::string(filled, '#'),
-             std::string(kWidth - filled, '.'), 100 * done, report.iteration, report.iterations, report.loss,
-             report.tokens_per_second, left_s);
+  fmt::print("\r[{}{}] {:3.0f}% {}/{} loss {:.4f} {:.0f} tokens/s, {:.0f} s left \x1b[K",
+             std::string(filled, '#'), std::string(kWidth - filled, '.'), 100 * done, report.iteration,
+             report.iterations, report.loss, report.tokens_per_second, left_s);
   std::fflush(stdout);
   bar_shown_ = true;
 }

@@ -14,8 +14,8 @@ struct IterationReport {
   std::int64_t iterations = 0;
   std::int64_t consumed_samples = 0;
   std::int64_t global_batch = 0;
-  double loss = 0;  // nats per token, mean over the global batch
-  double grad_norm = 0;  // before clipping
+  double loss = 0;           // nats per token, mean over the global batch
+  double grad_norm = 0;      // before clipping
   double learning_rate = 0;  // that this iteration's update used
   double elapsed_ms = 0;
   double tokens_per_second = 0;
@@ -29,10 +29,10 @@ struct EvaluationReport {
 
 class Reporter {
  public:
-  // Appends to DIR/metrics.jsonl. Of a run that is resumed after `iteration`, later lines are cut off first: those
-  // iterations will run again.
-  static absl::StatusOr<Reporter> Open(const std::string& folder, std::int64_t iteration, std::int64_t log_interval,
-                                       std::int64_t memory_bytes);
+  // Appends to DIR/metrics.jsonl. Of a run that is resumed after `iteration`, later lines are cut off first:
+  // those iterations will run again.
+  static absl::StatusOr<Reporter> Open(const std::string& folder, std::int64_t iteration,
+                                       std::int64_t log_interval, std::int64_t memory_bytes);
   Reporter(Reporter&& other) noexcept;
   Reporter& operator=(Reporter&&) = delete;
   ~Reporter();

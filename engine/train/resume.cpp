@@ -17,7 +17,8 @@ bool MayChangeInModel(const std::string& key) {
 
 absl::Status CompareRecipes(const recipe::Recipe& recipe, const checkpoint::Reader& reader,
                             std::vector<std::string>* notes) {
-  const recipe::LoadResult before = recipe::LoadText(reader.metadata().recipe_toml, reader.folder() + " (recipe)");
+  const recipe::LoadResult before =
+      recipe::LoadText(reader.metadata().recipe_toml, reader.folder() + " (recipe)");
   if (!before.ok()) return DataLoss("{}: the recipe in the checkpoint cannot be read", reader.folder());
   std::string clashes;
   for (const recipe::Change& change : recipe::Diff(before.recipe, recipe)) {
@@ -40,7 +41,7 @@ absl::Status RefuseOldRun(const std::string& out) {
   for (const char* name : {"checkpoints", "metrics.jsonl"}) {
     const std::filesystem::path path = std::filesystem::path(out) / name;
     const bool holds = std::filesystem::is_directory(path, error) ? !std::filesystem::is_empty(path, error)
-                                                                   : std::filesystem::exists(path, error);
+                                                                  : std::filesystem::exists(path, error);
     if (holds) {
       return FailedPrecondition("--fresh: {} already holds a run ({}); remove it, or give another --out", out,
                                 path.string());
@@ -51,8 +52,8 @@ absl::Status RefuseOldRun(const std::string& out) {
 
 }  // namespace
 
-absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const recipe::Recipe& recipe, const std::string& out,
-                                                           bool fresh) {
+absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const recipe::Recipe& recipe,
+                                                           const std::string& out, bool fresh) {
   if (fresh) {
     RETURN_IF_ERROR(RefuseOldRun(out));
     return std::nullopt;
@@ -65,8 +66,9 @@ absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const recipe::Recipe&
     if (notes.empty()) return std::nullopt;
     std::string reasons;
     for (const std::string& note : notes) reasons += "\n    " + note;
-    return DataLoss("{} holds no whole checkpoint:{}\n    hint: remove it to start anew, or give another --out", root,
-                    reasons);
+    return DataLoss(
+        "{} holds no whole checkpoint:{}\n    hint: remove it to start anew, or give another --out", root,
+        reasons);
   }
   ASSIGN_OR_RETURN(checkpoint::Reader reader, checkpoint::Reader::Open(*folder));
   RETURN_IF_ERROR(CompareRecipes(recipe, reader, &notes));

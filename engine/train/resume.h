@@ -16,9 +16,10 @@ struct ResumePoint {
   std::vector<std::string> notes;  // damaged checkpoints passed over, keys of the recipe that changed
 };
 
-// The newest whole checkpoint of the folder, or nullopt where there is none. Errors: `fresh` and the folder holds a run;
-// the checkpoint's model is not the recipe's, with the keys that differ; all checkpoints are damaged.
-absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const recipe::Recipe& recipe, const std::string& out,
-                                                           bool fresh);
+// The newest whole checkpoint of the folder, or nullopt where there is none. Errors: `fresh` and the folder
+// holds a run; the checkpoint's model is not the recipe's, with the keys that differ; all checkpoints are
+// damaged.
+absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const recipe::Recipe& recipe,
+                                                           const std::string& out, bool fresh);
 
 }  // namespace engine::train

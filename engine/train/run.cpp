@@ -72,9 +72,9 @@ absl::Status CheckPrecision(const recipe::Recipe& recipe, const Device& device) 
   std::string known;
   for (const std::string& precision : device.precisions) known += (known.empty() ? "" : ", ") + precision;
   const SourceSpan& span = recipe.provenance.at("precision.compute").span;
-  return InvalidArgument("{}:{}:{}: error: the {} executor computes in {}, not in {}; --set precision.compute={} runs it here",
-                         span.file, span.line, span.column, device.profile.name, known, compute,
-                         device.precisions.front());
+  return InvalidArgument(
+      "{}:{}:{}: error: the {} executor computes in {}, not in {}; --set precision.compute={} runs it here",
+      span.file, span.line, span.column, device.profile.name, known, compute, device.precisions.front());
 }
 
 class Training {
@@ -87,13 +87,16 @@ class Training {
     ASSIGN_OR_RETURN(const data::Source source, data::Source::Open(recipe_));
     source_ = &source;
     ASSIGN_OR_RETURN(plan_, CompileRecipe(recipe_, {.profile = device_.profile}));
-    ASSIGN_OR_RETURN(std::optional<ResumePoint> resume, FindResumePoint(recipe_, options_.out, options_.fresh));
+    ASSIGN_OR_RETURN(std::optional<ResumePoint> resume,
+                     FindResumePoint(recipe_, options_.out, options_.fresh));
     RETURN_IF_ERROR(PrepareFolder());
     ASSIGN_OR_RETURN(ranks_, Ranks::Create(plan_, device_, Seed()));
     RETURN_IF_ERROR(LoadState(resume));
     std::int64_t memory = 0;
-    for (const plan::StagePlan& stage : plan_.stages) memory += stage.arena_bytes * plan_.mesh.ranks_per_stage();
-    ASSIGN_OR_RETURN(Reporter reporter, Reporter::Open(options_.out, iteration_, recipe_.logging.interval, memory));
+    for (const plan::StagePlan& stage : plan_.stages)
+      memory += stage.arena_bytes * plan_.mesh.ranks_per_stage();
+    ASSIGN_OR_RETURN(Reporter reporter,
+                     Reporter::Open(options_.out, iteration_, recipe_.logging.interval, memory));
     reporter_ = &reporter;
     Announce(source, resume);
     return Loop();
@@ -112,7 +115,8 @@ class Training {
 
   absl::Status LoadState(const std::optional<ResumePoint>& resume) {
     if (!resume) {
-      return ranks_->Run([&](executor::RankExecutor& rank) { return InitializeParameters(plan_, Seed(), rank); });
+      return ranks_->Run(
+          [&](executor::RankExecutor& rank) { return InitializeParameters(plan_, Seed(), rank); });
     }
     const checkpoint::Metadata& metadata = resume->reader.metadata();
     iteration_ = metadata.iteration;
@@ -124,9 +128,10 @@ class Training {
 
   void Announce(const data::Source& source, const std::optional<ResumePoint>& resume) {
     const recipe::Parallelism& p = recipe_.parallelism;
-    reporter_->Line(fmt::format("plan {} | {} parameters | dp {} · tp {} · pp {} · cp {} · ep {} = {} ranks ({})",
-                                plan_.hash, WithThousands(plan_.parameter_count), p.dp, p.tp, p.pp, p.cp, p.ep,
-                                recipe_.world_size(), device_.profile.name));
+    reporter_->Line(
+        fmt::format("plan {} | {} parameters | dp {} · tp {} · pp {} · cp {} · ep {} = {} ranks ({})",
+                    plan_.hash, WithThousands(plan_.parameter_count), p.dp, p.tp, p.pp, p.cp, p.ep,
+                    recipe_.world_size(), device_.profile.name));
     for (const std::string& note : plan_.notes) reporter_->Line("note: " + note);
     reporter_->Line(source.Summary());
     if (!resume) return;
@@ -149,7 +154,8 @@ class Training {
       }
     }
     if (saved != iteration_) RETURN_IF_ERROR(Save());
-    if (stop_requested != 0) reporter_->Line(fmt::format("stopped by a signal after iteration {}", iteration_));
+    if (stop_requested != 0)
+      reporter_->Line(fmt::format("stopped by a signal after iteration {}", iteration_));
     return absl::OkStatus();
   }
 
@@ -209,24 +215,27 @@ class Training {
       loss_sum += sums[0];
     }
     const double tokens = static_cast<double>(batches * plan_.global_batch * plan_.sequence);
-    return reporter_->Evaluation(
-        {.iteration = iteration_, .validation_loss = loss_sum / tokens, .elapsed_ms = MillisecondsSince(start)});
+    return reporter_->Evaluation({.iteration = iteration_,
+                                  .validation_loss = loss_sum / tokens,
+                                  .elapsed_ms = MillisecondsSince(start)});
   }
 
   absl::Status Save() {
     const recipe::Parallelism& p = recipe_.parallelism;
-    const checkpoint::Metadata metadata{.iteration = iteration_,
-                                        .consumed_samples = consumed_samples_,
-                                        .seed = recipe_.training.seed,
-                                        .adam_step = adam_step_,
-                                        .plan_hash = plan_.hash,
-                                        .recipe_toml = recipe::ToToml(recipe_),
-                                        .engine_version = "0.1.0",
-                                        .mesh = {{"dp", p.dp}, {"tp", p.tp}, {"pp", p.pp}, {"cp", p.cp}, {"ep", p.ep}}};
+    const checkpoint::Metadata metadata{
+        .iteration = iteration_,
+        .consumed_samples = consumed_samples_,
+        .seed = recipe_.training.seed,
+        .adam_step = adam_step_,
+        .plan_hash = plan_.hash,
+        .recipe_toml = recipe::ToToml(recipe_),
+        .engine_version = "0.1.0",
+        .mesh = {{"dp", p.dp}, {"tp", p.tp}, {"pp", p.pp}, {"cp", p.cp}, {"ep", p.ep}}};
     const std::string root = CheckpointRoot(options_.out);
     RETURN_IF_ERROR(SaveCheckpoint(plan_, root, metadata, *ranks_));
     reporter_->Line(fmt::format("saved checkpoint of iteration {} to {}", iteration_, root));
-    if (recipe_.checkpoint.keep > 0) return checkpoint::Prune(root, static_cast<int>(recipe_.checkpoint.keep));
+    if (recipe_.checkpoint.keep > 0)
+      return checkpoint::Prune(root, static_cast<int>(recipe_.checkpoint.keep));
     return absl::OkStatus();
   }
 

@@ -14,9 +14,9 @@ struct RunOptions {
   bool fresh = false;  // refuse a folder that already holds a run, instead of resuming it
 };
 
-// Trains to the recipe's last iteration, from the newest whole checkpoint in `out` if there is one. SIGINT and SIGTERM
-// finish the iteration, save and return Ok. An iteration whose loss or gradient norm is not finite ends the run with an
-// error; its weights are not saved.
+// Trains to the recipe's last iteration, from the newest whole checkpoint in `out` if there is one. SIGINT
+// and SIGTERM finish the iteration, save and return Ok. An iteration whose loss or gradient norm is not
+// finite ends the run with an error; its weights are not saved.
 absl::Status Run(const recipe::Recipe& recipe, const RunOptions& options, const Device& device);
 
 // Names inside the run's folder.

@@ -25,8 +25,8 @@ const PlanParameter& ParameterOf(const Plan& plan, std::int32_t index) {
   return plan.parameters[static_cast<size_t>(index)];
 }
 
-// This rank's box of a parameter, padding cut off; a count of 0 where the rank holds padding only. Weights are split
-// into contiguous parts, so one interval a dim.
+// This rank's box of a parameter, padding cut off; a count of 0 where the rank holds padding only. Weights
+// are split into contiguous parts, so one interval a dim.
 Box LocalBox(const Plan& plan, const RankExecutor& executor, std::int32_t index) {
   const PlanParameter& parameter = ParameterOf(plan, index);
   const plan::LocalValue& value = plan.values[static_cast<size_t>(parameter.value)];
@@ -50,8 +50,8 @@ const Bucket& BucketOf(const RankExecutor& executor, std::int32_t parameter) {
   ENGINE_CHECK(false, "parameter {} is on no stage of rank {}", parameter, executor.rank());
 }
 
-// Of the ranks that hold the same elements, the one that writes them. `sharded`: ZeRO's shards differ along the axes
-// that gradients are reduced over.
+// Of the ranks that hold the same elements, the one that writes them. `sharded`: ZeRO's shards differ along
+// the axes that gradients are reduced over.
 bool Writes(const RankExecutor& executor, const Bucket& bucket, bool sharded) {
   if (!bucket.owned) return false;
   for (Axis axis : graph::kAxes) {
@@ -73,7 +73,8 @@ float InitialValue(const graph::Initializer& initializer, PhiloxKey key, std::in
   return 0.0F;
 }
 
-// Calls visit(logical row-major index, count) for each run of a box that is contiguous in the logical tensor, in order.
+// Calls visit(logical row-major index, count) for each run of a box that is contiguous in the logical tensor,
+// in order.
 template <typename Visit>
 void ForEachRun(const Shape& logical, const Box& box, Visit visit) {
   const int rank = logical.rank();
@@ -158,7 +159,8 @@ absl::Status CheckTensor(const checkpoint::Reader& reader, const std::string& na
                               info->shape.ToString(), reader.folder(), shape.ToString());
   }
   if (info->dtype != DType::kF32) {
-    return FailedPrecondition("tensor {} is {} in checkpoint {}, not f32", name, Name(info->dtype), reader.folder());
+    return FailedPrecondition("tensor {} is {} in checkpoint {}, not f32", name, Name(info->dtype),
+                              reader.folder());
   }
   return absl::OkStatus();
 }
@@ -250,12 +252,14 @@ absl::Status ScatterBoxes(const Shape& logical, const std::vector<Box>& boxes, c
 
 }  // namespace
 
-absl::Status GatherParameter(const Plan& plan, Ranks& ranks, std::int32_t parameter, std::vector<float>* out) {
+absl::Status GatherParameter(const Plan& plan, Ranks& ranks, std::int32_t parameter,
+                             std::vector<float>* out) {
   const Shape& logical = ParameterOf(plan, parameter).logical_shape;
   out->assign(static_cast<size_t>(logical.elements()), 0.0F);
   for (const auto& executor : ranks.executors()) {
     for (const LocalTensor& tensor : executor->Parameters()) {
-      if (tensor.parameter != parameter || !Writes(*executor, BucketOf(*executor, parameter), false)) continue;
+      if (tensor.parameter != parameter || !Writes(*executor, BucketOf(*executor, parameter), false))
+        continue;
       const Box box = LocalBox(plan, *executor, parameter);
       RETURN_IF_ERROR(ScatterBoxes(logical, {box}, tensor.view.data, *executor, out));
     }

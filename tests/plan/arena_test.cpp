@@ -9,14 +9,14 @@ namespace engine::plan {
 
 TEST_CASE("ranges: best fit, lowest first, joined when given back") {
   RangeAllocator ranges;
-  CHECK(ranges.Allocate(100) == 0);    // 128
+  CHECK(ranges.Allocate(100) == 0);  // 128
   CHECK(ranges.Allocate(64) == 128);
   CHECK(ranges.Allocate(256) == 192);
   CHECK(ranges.Allocate(1) == 448);
   CHECK(ranges.peak() == 512);
   ranges.Free(0);
   ranges.Free(192);
-  CHECK(ranges.Allocate(128) == 0);    // the smaller of both holes
+  CHECK(ranges.Allocate(128) == 0);  // the smaller of both holes
   CHECK(ranges.Allocate(192) == 192);
   CHECK(ranges.Allocate(64) == 384);
   ranges.Free(0);

@@ -11,8 +11,8 @@
 
 namespace engine::plan {
 
-// A GPT-2-like model (learned positions, LayerNorm, GELU, biases, tied, dropout), or a Llama-like one (rotary,
-// RMSNorm, SwiGLU, grouped queries, untied). `sets` are as of --set.
+// A GPT-2-like model (learned positions, LayerNorm, GELU, biases, tied, dropout), or a Llama-like one
+// (rotary, RMSNorm, SwiGLU, grouped queries, untied). `sets` are as of --set.
 inline recipe::Recipe TinyRecipe(bool llama, const std::vector<std::string>& sets) {
   const std::string gpt = R"(
     [model]

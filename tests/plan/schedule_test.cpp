@@ -16,7 +16,8 @@ namespace {
 std::string Text(const std::vector<Turn>& turns, int stages) {
   std::string text;
   for (const Turn& turn : turns) {
-    text += fmt::format("{}{}{}.{}", text.empty() ? "" : " ", turn.backward ? "B" : "F", turn.microbatch, turn.chunk / stages);
+    text += fmt::format("{}{}{}.{}", text.empty() ? "" : " ", turn.backward ? "B" : "F", turn.microbatch,
+                        turn.chunk / stages);
   }
   return text;
 }
@@ -25,10 +26,12 @@ std::string Text(const std::vector<Turn>& turns, int stages) {
 
 TEST_CASE("interleaved schedule: worked examples of 4 stages, 2 chunks each, 8 microbatches") {
   CHECK(Text(InterleavedOneForwardOneBackward(4, 2, 0, 8), 4) ==
-        "F0.0 F1.0 F2.0 F3.0 F0.1 F1.1 F2.1 F3.1 F4.0 F5.0 F6.0 B0.1 F7.0 B1.1 F4.1 B2.1 F5.1 B3.1 F6.1 B0.0 F7.1 B1.0 "
+        "F0.0 F1.0 F2.0 F3.0 F0.1 F1.1 F2.1 F3.1 F4.0 F5.0 F6.0 B0.1 F7.0 B1.1 F4.1 B2.1 F5.1 B3.1 F6.1 B0.0 "
+        "F7.1 B1.0 "
         "B2.0 B3.0 B4.1 B5.1 B6.1 B7.1 B4.0 B5.0 B6.0 B7.0");
   CHECK(Text(InterleavedOneForwardOneBackward(4, 2, 3, 8), 4) ==
-        "F0.0 F1.0 F2.0 F3.0 F0.1 B0.1 F1.1 B1.1 F2.1 B2.1 F3.1 B3.1 F4.0 B0.0 F5.0 B1.0 F6.0 B2.0 F7.0 B3.0 F4.1 B4.1 "
+        "F0.0 F1.0 F2.0 F3.0 F0.1 B0.1 F1.1 B1.1 F2.1 B2.1 F3.1 B3.1 F4.0 B0.0 F5.0 B1.0 F6.0 B2.0 F7.0 B3.0 "
+        "F4.1 B4.1 "
         "F5.1 B5.1 F6.1 B6.1 F7.1 B7.1 B4.0 B5.0 B6.0 B7.0");
 }
 

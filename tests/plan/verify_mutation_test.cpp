@@ -1,4 +1,5 @@
-// Every check of the verifier can fail: a good plan is broken in one place, and the checks meant for it report it.
+// Every check of the verifier can fail: a good plan is broken in one place, and the checks meant for it
+// report it.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -16,11 +17,12 @@ struct Check {
   char letter;
   absl::Status (*verify)(const Plan&);
 };
-constexpr Check kChecks[] = {{'c', VerifyCoverage},  {'p', VerifyPlacements}, {'g', VerifyGradients},
-                             {'s', VerifySegments},  {'t', VerifySteps},      {'m', VerifyCommunication}};
+constexpr Check kChecks[] = {{'c', VerifyCoverage}, {'p', VerifyPlacements}, {'g', VerifyGradients},
+                             {'s', VerifySegments}, {'t', VerifySteps},      {'m', VerifyCommunication}};
 
 // Breaks a copy; `letters` are the checks that must report it, no other may; the first of them with `text`.
-void Mutate(const Plan& good, const std::string& letters, const std::string& text, const std::function<void(Plan&)>& mutate) {
+void Mutate(const Plan& good, const std::string& letters, const std::string& text,
+            const std::function<void(Plan&)>& mutate) {
   CAPTURE(text);
   Plan plan = good;
   mutate(plan);
@@ -31,7 +33,8 @@ void Mutate(const Plan& good, const std::string& letters, const std::string& tex
     if (status.ok()) continue;
     reported += check.letter;
     if (check.letter == letters[0]) first = Message(status);
-    if (letters.find(check.letter) == std::string::npos) MESSAGE(std::string(1, check.letter) << ": " << Message(status));
+    if (letters.find(check.letter) == std::string::npos)
+      MESSAGE(std::string(1, check.letter) << ": " << Message(status));
   }
   std::string expected = letters;
   std::sort(expected.begin(), expected.end());
@@ -44,8 +47,8 @@ void Mutate(const Plan& good, const std::string& letters, const std::string& tex
 // dp 2 · tp 2 · pp 2 with sequence parallelism and ZeRO-1, tied embeddings, 8 microbatches.
 const Plan& Good() {
   static const Plan plan =
-      TinyPlan(false, {"parallelism.dp=2", "parallelism.tp=2", "parallelism.pp=2", "parallelism.sequence_parallel=true",
-                       "parallelism.zero_stage=1"});
+      TinyPlan(false, {"parallelism.dp=2", "parallelism.tp=2", "parallelism.pp=2",
+                       "parallelism.sequence_parallel=true", "parallelism.zero_stage=1"});
   return plan;
 }
 
@@ -83,7 +86,8 @@ size_t Find(const Segment& segment, const std::string& kernel, int nth = 0) {
 }
 
 void Drop(Segment& segment, const std::string& kernel, int nth = 0) {
-  segment.instructions.erase(segment.instructions.begin() + static_cast<std::ptrdiff_t>(Find(segment, kernel, nth)));
+  segment.instructions.erase(segment.instructions.begin() +
+                             static_cast<std::ptrdiff_t>(Find(segment, kernel, nth)));
 }
 
 void Double(Segment& segment, const std::string& kernel, int nth = 0) {
@@ -92,7 +96,8 @@ void Double(Segment& segment, const std::string& kernel, int nth = 0) {
   segment.instructions.insert(segment.instructions.begin() + static_cast<std::ptrdiff_t>(i), copy);
 }
 
-Instruction& At(Plan& plan, size_t stage, const std::string& segment, const std::string& kernel, int nth = 0) {
+Instruction& At(Plan& plan, size_t stage, const std::string& segment, const std::string& kernel,
+                int nth = 0) {
   Segment& found = SegmentOf(plan, stage, segment);
   return found.instructions[Find(found, kernel, nth)];
 }
@@ -149,20 +154,23 @@ TEST_CASE("mutation: deadlocks") {
     }
   });
   Mutate(Good(), "mg",
-         "in stage 0 update #0 bucket.0.tie for stage 1, which waits at train step 33 (update) in stage 1 update #7 "
+         "in stage 0 update #0 bucket.0.tie for stage 1, which waits at train step 33 (update) in stage 1 "
+         "update #7 "
          "scalars.all_reduce for stage 0",
          [](Plan& plan) { Drop(SegmentOf(plan, 1, "update"), "all_reduce", 0); });
-  Mutate(Good(), "mg", "(all_reduce of f64[1]) meets stage 0 evaluate_end #0 scalars.all_reduce (all_reduce of f64[2])",
+  Mutate(Good(), "mg",
+         "(all_reduce of f64[1]) meets stage 0 evaluate_end #0 scalars.all_reduce (all_reduce of f64[2])",
          [](Plan& plan) {
            Instruction& sum = At(plan, 1, "evaluate_end", "all_reduce");
            sum.inputs[0].elements = sum.outputs[0].elements = 1;
            sum.wire_bytes /= 2;
          });
-  Mutate(Good(), "mg", "which has ended", [](Plan& plan) { Drop(SegmentOf(plan, 1, "evaluate_end"), "all_reduce"); });
-  Mutate(Good(), "mg", "only the first rank of tp enters it", [](Plan& plan) {
-    At(plan, 0, "forward.0", "all_gather").only_first = AxisSet::Of(Axis::kTp);
-  });
-  Mutate(Good(), "m", "it counts", [](Plan& plan) { At(plan, 0, "forward.0", "all_gather").wire_bytes += 1; });
+  Mutate(Good(), "mg", "which has ended",
+         [](Plan& plan) { Drop(SegmentOf(plan, 1, "evaluate_end"), "all_reduce"); });
+  Mutate(Good(), "mg", "only the first rank of tp enters it",
+         [](Plan& plan) { At(plan, 0, "forward.0", "all_gather").only_first = AxisSet::Of(Axis::kTp); });
+  Mutate(Good(), "m", "it counts",
+         [](Plan& plan) { At(plan, 0, "forward.0", "all_gather").wire_bytes += 1; });
 }
 
 TEST_CASE("mutation: waits") {
@@ -205,7 +213,8 @@ TEST_CASE("mutation: slots and turns") {
   // The backward pass of one microbatch reads another's activations.
   Mutate(Good(), "t", "holds microbatch", [](Plan& plan) {
     for (Step& step : plan.stages[0].train) {
-      const bool backward = step.kind == StepKind::kRun && step.chunk == 0 && step.segment == plan.stages[0].chunks[0].backward;
+      const bool backward =
+          step.kind == StepKind::kRun && step.chunk == 0 && step.segment == plan.stages[0].chunks[0].backward;
       if (backward && step.microbatch == 0) step.slot = 1;
     }
   });
@@ -220,7 +229,8 @@ TEST_CASE("mutation: slots and turns") {
 }
 
 TEST_CASE("mutation: buffers inside a segment") {
-  Mutate(Good(), "s", "before it is written", [](Plan& plan) { Drop(SegmentOf(plan, 0, "forward.0"), "layer_norm"); });
+  Mutate(Good(), "s", "before it is written",
+         [](Plan& plan) { Drop(SegmentOf(plan, 0, "forward.0"), "layer_norm"); });
   Mutate(Good(), "s", "before it is written", [](Plan& plan) {
     Segment& forward = SegmentOf(plan, 0, "forward.0");
     const size_t i = Find(forward, "linear", 2);
@@ -231,12 +241,14 @@ TEST_CASE("mutation: buffers inside a segment") {
     Segment& forward = SegmentOf(plan, 0, "forward.0");
     for (size_t i = 0; i + 1 < forward.instructions.size(); ++i) {
       Instruction& instruction = forward.instructions[i];
-      if (instruction.kernel != "dropout" || instruction.name.find("layers.0.attention") == std::string::npos) continue;
+      if (instruction.kernel != "dropout" || instruction.name.find("layers.0.attention") == std::string::npos)
+        continue;
       // The residual stream, which the add after it still reads.
       const BufferRef residual = forward.instructions[i + 1].inputs[0];
       for (Instruction& reader : forward.instructions) {
         for (BufferRef& ref : reader.inputs) {
-          if (ref.value == instruction.outputs[0].value) ref = {ref.value, residual.offset, ref.elements, ref.dtype, residual.in_slot};
+          if (ref.value == instruction.outputs[0].value)
+            ref = {ref.value, residual.offset, ref.elements, ref.dtype, residual.in_slot};
         }
       }
       const BufferRef old = instruction.outputs[0];
@@ -250,9 +262,12 @@ TEST_CASE("mutation: buffers inside a segment") {
     }
   });
   Mutate(Good(), "s", "overlaps control", [](Plan& plan) { plan.stages[0].chunks[0].slot_base -= 64; });
-  Mutate(Good(), "s", "lies at", [](Plan& plan) { At(plan, 0, "forward.0", "linear").inputs[1].offset += 64; });
-  Mutate(Good(), "s", "overwrites the sum", [](Plan& plan) { At(plan, 0, "backward.0", "linear_wgrad").accumulate = 0; });
-  Mutate(Good(), "s", "its buffer f32[", [](Plan& plan) { At(plan, 0, "forward.0", "linear").inputs[0].elements /= 2; });
+  Mutate(Good(), "s", "lies at",
+         [](Plan& plan) { At(plan, 0, "forward.0", "linear").inputs[1].offset += 64; });
+  Mutate(Good(), "s", "overwrites the sum",
+         [](Plan& plan) { At(plan, 0, "backward.0", "linear_wgrad").accumulate = 0; });
+  Mutate(Good(), "s", "its buffer f32[",
+         [](Plan& plan) { At(plan, 0, "forward.0", "linear").inputs[0].elements /= 2; });
   Mutate(Good(), "s", "outside of the arena", [](Plan& plan) {
     Instruction& norm = At(plan, 0, "evaluate.0", "layer_norm");
     norm.scratch = {.offset = plan.stages[0].arena_bytes, .elements = 64, .dtype = DType::kU8};
@@ -261,14 +276,15 @@ TEST_CASE("mutation: buffers inside a segment") {
     Instruction& linear = At(plan, 0, "evaluate.0", "linear");
     linear.scratch = {.offset = linear.outputs[0].offset, .elements = 64, .dtype = DType::kU8};
   });
-  Mutate(Good(), "s", "does not zero the gradients of bucket.0", [](Plan& plan) { Drop(SegmentOf(plan, 0, "begin"), "zero", 1); });
-  Mutate(Good(), "s", "does not zero the scalars", [](Plan& plan) { Drop(SegmentOf(plan, 1, "evaluate_begin"), "zero"); });
+  Mutate(Good(), "s", "does not zero the gradients of bucket.0",
+         [](Plan& plan) { Drop(SegmentOf(plan, 0, "begin"), "zero", 1); });
+  Mutate(Good(), "s", "does not zero the scalars",
+         [](Plan& plan) { Drop(SegmentOf(plan, 1, "evaluate_begin"), "zero"); });
 }
 
 TEST_CASE("mutation: placements") {
-  Mutate(Good(), "p", "runs over the group dp", [](Plan& plan) {
-    At(plan, 0, "forward.0", "all_gather").group = AxisSet::Of(Axis::kDp);
-  });
+  Mutate(Good(), "p", "runs over the group dp",
+         [](Plan& plan) { At(plan, 0, "forward.0", "all_gather").group = AxisSet::Of(Axis::kDp); });
   Mutate(Good(), "pm", "is all_gather, not all_to_all", [](Plan& plan) {
     Instruction& gather = At(plan, 0, "forward.0", "all_gather");
     gather.kernel = "all_to_all";
@@ -292,10 +308,14 @@ TEST_CASE("mutation: placements") {
 
 TEST_CASE("mutation: gradients") {
   const auto update = [](Plan& plan) -> Segment& { return SegmentOf(plan, 0, "update"); };
-  Mutate(Good(), "gm", "before they are summed over the tie", [&](Plan& plan) { Drop(update(plan), "all_reduce", 0); });
-  Mutate(Good(), "gm", "(or no longer) to be summed over the tie", [&](Plan& plan) { Double(update(plan), "all_reduce", 0); });
-  Mutate(Good(), "g", "which are still partial over", [&](Plan& plan) { Drop(update(plan), "reduce_scatter", 0); });
-  Mutate(Good(), "g", "are already scattered", [&](Plan& plan) { Double(update(plan), "reduce_scatter", 1); });
+  Mutate(Good(), "gm", "before they are summed over the tie",
+         [&](Plan& plan) { Drop(update(plan), "all_reduce", 0); });
+  Mutate(Good(), "gm", "(or no longer) to be summed over the tie",
+         [&](Plan& plan) { Double(update(plan), "all_reduce", 0); });
+  Mutate(Good(), "g", "which are still partial over",
+         [&](Plan& plan) { Drop(update(plan), "reduce_scatter", 0); });
+  Mutate(Good(), "g", "are already scattered",
+         [&](Plan& plan) { Double(update(plan), "reduce_scatter", 1); });
   Mutate(Good(), "gm", "but they are partial over", [&](Plan& plan) {
     Instruction& scatter = At(plan, 0, "update", "reduce_scatter");
     scatter.group = AxisSet::Of(Axis::kCp);
@@ -307,20 +327,21 @@ TEST_CASE("mutation: gradients") {
   Mutate(Good(), "g", "is updated twice", [&](Plan& plan) { Double(update(plan), "adamw", 1); });
   Mutate(Good(), "g", "never gathered", [&](Plan& plan) { Drop(update(plan), "all_gather", 0); });
   Mutate(Good(), "g", "nothing to gather", [&](Plan& plan) { Double(update(plan), "all_gather", 0); });
-  Mutate(Good(), "g", "the norm is summed before that of bucket.0", [&](Plan& plan) { Drop(update(plan), "sum_squares", 0); });
-  Mutate(Good(), "g", "is counted twice in the norm", [&](Plan& plan) { Double(update(plan), "sum_squares", 0); });
-  Mutate(Good(), "gm", "loss and norm are summed twice", [&](Plan& plan) { Double(update(plan), "all_reduce", 1); });
+  Mutate(Good(), "g", "the norm is summed before that of bucket.0",
+         [&](Plan& plan) { Drop(update(plan), "sum_squares", 0); });
+  Mutate(Good(), "g", "is counted twice in the norm",
+         [&](Plan& plan) { Double(update(plan), "sum_squares", 0); });
+  Mutate(Good(), "gm", "loss and norm are summed twice",
+         [&](Plan& plan) { Double(update(plan), "all_reduce", 1); });
   // Without sequence parallelism tp repeats the gradients of norms.
   const Plan repeated = TinyPlan(false, {"parallelism.tp=2"});
   Mutate(repeated, "g", "but counted on the first of", [&](Plan& plan) {
     for (Instruction& instruction : update(plan).instructions) instruction.only_first = {};
   });
-  Mutate(Good(), "g", "but what it adds to is repeated over tp", [&](Plan& plan) {
-    At(plan, 1, "forward.1", "loss_sum").only_first = {};
-  });
-  Mutate(Good(), "g", "no backward pass makes the gradient of", [&](Plan& plan) {
-    Drop(SegmentOf(plan, 0, "backward.0"), "linear_wgrad");
-  });
+  Mutate(Good(), "g", "but what it adds to is repeated over tp",
+         [&](Plan& plan) { At(plan, 1, "forward.1", "loss_sum").only_first = {}; });
+  Mutate(Good(), "g", "no backward pass makes the gradient of",
+         [&](Plan& plan) { Drop(SegmentOf(plan, 0, "backward.0"), "linear_wgrad"); });
   Mutate(Good(), "g", "does not update the weights", [&](Plan& plan) {
     std::swap(At(plan, 0, "update", "adamw").inputs[2], At(plan, 0, "update", "adamw").inputs[3]);
   });
@@ -332,7 +353,8 @@ TEST_CASE("mutation: coverage") {
     return *std::find_if(buckets.begin(), buckets.end(), [](const Bucket& b) { return b.items.size() > 1; });
   };
   Mutate(Good(), "cs", "its shard", [&](Plan& plan) { bucket(plan).items[0].elements -= 16; });
-  Mutate(Good(), "cs", "inside of what ends at", [&](Plan& plan) { bucket(plan).items[1].offset_elements -= 16; });
+  Mutate(Good(), "cs", "inside of what ends at",
+         [&](Plan& plan) { bucket(plan).items[1].offset_elements -= 16; });
   Mutate(Good(), "cs", "is owned by 0 stages", [&](Plan& plan) { bucket(plan).items.pop_back(); });
   Mutate(Good(), "cg", "is owned by 2 stages", [](Plan& plan) {
     for (Bucket& bucket : plan.stages[1].buckets) bucket.owned = true;
@@ -347,10 +369,11 @@ TEST_CASE("mutation: coverage") {
 
 TEST_CASE("verify: an arena that does not fit is itemised, with a remedy") {
   const Plan plan = TinyPlan(false, {"parallelism.dp=2"});
-  const absl::Status status = VerifyMemory(plan, {.memory_bytes = plan.stages[0].arena_bytes + 99, .reserved_bytes = 100});
+  const absl::Status status =
+      VerifyMemory(plan, {.memory_bytes = plan.stages[0].arena_bytes + 99, .reserved_bytes = 100});
   CHECK(absl::IsResourceExhausted(status));
-  for (const char* part : {"stage 0 needs an arena of", "less 100 B reserved", "parameters", "gradients", "optimizer",
-                           "activations", "zero_stage = 1 would save"}) {
+  for (const char* part : {"stage 0 needs an arena of", "less 100 B reserved", "parameters", "gradients",
+                           "optimizer", "activations", "zero_stage = 1 would save"}) {
     CHECK_MESSAGE(Message(status).find(part) != std::string::npos, Message(status));
   }
   CHECK(VerifyMemory(plan, {.memory_bytes = plan.stages[0].arena_bytes + 100, .reserved_bytes = 100}).ok());

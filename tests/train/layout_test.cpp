@@ -7,11 +7,12 @@
 namespace engine::train::testing {
 namespace {
 
-// Two float32 evaluations of the same formula in different summation orders. One product of length n has a relative
-// error of at most n·ε against the sum of the terms' absolute values; the longest reductions here are over the 128
-// tokens of a global batch and the 300 classes, and a value passes some 40 operations on its way through 4 blocks
-// forward and backward. Errors add up over them with random signs: √(300 · 40) ≈ 110 roundings, of which a factor of 4
-// for the cancellation of terms and for what earlier iterations' weights differ.
+// Two float32 evaluations of the same formula in different summation orders. One product of length n has a
+// relative error of at most n·ε against the sum of the terms' absolute values; the longest reductions here
+// are over the 128 tokens of a global batch and the 300 classes, and a value passes some 40 operations on its
+// way through 4 blocks forward and backward. Errors add up over them with random signs: √(300 · 40) ≈ 110
+// roundings, of which a factor of 4 for the cancellation of terms and for what earlier iterations' weights
+// differ.
 constexpr double kBound = 4 * 110 * std::numeric_limits<float>::epsilon();
 
 double LargestDifference(const std::vector<float>& a, const std::vector<float>& b, double* scale) {

@@ -33,8 +33,9 @@ inline train::Device CpuDevice(int threads_per_rank = 1) {
   return device;
 }
 
-// Adam's epsilon is large here on purpose: with 1e-8 the update of an element whose gradient is rounding noise is ± the
-// learning rate, and no bound on the difference of two summation orders would carry over an iteration.
+// Adam's epsilon is large here on purpose: with 1e-8 the update of an element whose gradient is rounding
+// noise is ± the learning rate, and no bound on the difference of two summation orders would carry over an
+// iteration.
 inline constexpr const char* kCommon = R"(
 [data]
 paths = ["none"]
@@ -82,7 +83,8 @@ init_std = 0.1
 )";
 
 inline recipe::Recipe MakeRecipe(const std::string& model, const std::vector<std::string>& sets) {
-  const recipe::LoadResult loaded = recipe::LoadText(model + kCommon, "test.toml", {.sets = sets, .root = ""});
+  const recipe::LoadResult loaded =
+      recipe::LoadText(model + kCommon, "test.toml", {.sets = sets, .root = ""});
   std::string errors;
   for (const Diagnostic& diagnostic : loaded.diagnostics) errors += Format(diagnostic);
   INFO(errors);
@@ -97,13 +99,16 @@ inline executor::FeedFunction CounterFeed(const plan::Plan& plan, std::int64_t f
     const PhiloxKey key = MakePhiloxKey(99, "tokens");
     std::int32_t* out = host.as<std::int32_t>();
     for (std::int64_t b = 0; b < host.shape[0]; ++b) {
-      const std::int64_t sample = first_sample + microbatch * plan.microbatch_samples + LogicalIndex(host.extent.dims[0], b);
+      const std::int64_t sample =
+          first_sample + microbatch * plan.microbatch_samples + LogicalIndex(host.extent.dims[0], b);
       for (std::int64_t s = 0; s < host.shape[1]; ++s) {
         const std::int64_t at = LogicalIndex(host.extent.dims[1], s);
-        const std::uint64_t index = static_cast<std::uint64_t>(sample * (plan.sequence + 1) + at + (input == model::kLabels ? 1 : 0));
-        *out++ = input == model::kPositions
-                     ? static_cast<std::int32_t>(at)
-                     : static_cast<std::int32_t>(PhiloxWord(key, index) % static_cast<std::uint32_t>(plan.vocab));
+        const std::uint64_t index =
+            static_cast<std::uint64_t>(sample * (plan.sequence + 1) + at + (input == model::kLabels ? 1 : 0));
+        *out++ =
+            input == model::kPositions
+                ? static_cast<std::int32_t>(at)
+                : static_cast<std::int32_t>(PhiloxWord(key, index) % static_cast<std::uint32_t>(plan.vocab));
       }
     }
     return absl::OkStatus();
@@ -112,7 +117,7 @@ inline executor::FeedFunction CounterFeed(const plan::Plan& plan, std::int64_t f
 
 // What a few iterations of a recipe give, gathered to logical tensors.
 struct Trained {
-  std::vector<double> losses;      // mean per token
+  std::vector<double> losses;  // mean per token
   std::vector<double> grad_norms;
   std::vector<std::string> names;
   std::vector<std::vector<float>> initial;                 // weights at step 0
@@ -154,9 +159,11 @@ inline Trained TrainFor(const recipe::Recipe& recipe, int iterations, int thread
     trained.losses.push_back(results[0].loss_sum / tokens);
     trained.grad_norms.push_back(results[0].grad_norm);
     auto& gradients = trained.gradients.emplace_back();
-    for (std::int32_t p = 0; p < parameters; ++p) check(GatherGradient(*plan, **ranks, p, &gradients.emplace_back()));
+    for (std::int32_t p = 0; p < parameters; ++p)
+      check(GatherGradient(*plan, **ranks, p, &gradients.emplace_back()));
   }
-  for (std::int32_t p = 0; p < parameters; ++p) check(GatherParameter(*plan, **ranks, p, &trained.weights.emplace_back()));
+  for (std::int32_t p = 0; p < parameters; ++p)
+    check(GatherParameter(*plan, **ranks, p, &trained.weights.emplace_back()));
   std::vector<double> sums(static_cast<size_t>(plan->mesh.world()));
   const executor::FeedFunction feed = CounterFeed(*plan, 1000);
   check((*ranks)->Run([&](executor::RankExecutor& rank) -> absl::Status {

@@ -1,6 +1,6 @@
 // Collectives of virtual ranks. A conversion between placements is one rule: my output element is the sum (or
-// log-sum-exp) of, or a copy from, the members' inputs that hold that logical element. Which runs of which member that
-// are is worked out once, from the extents.
+// log-sum-exp) of, or a copy from, the members' inputs that hold that logical element. Which runs of which
+// member that are is worked out once, from the extents.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -41,12 +41,14 @@ std::vector<RunCopy> CommonRuns(const DimExtent& from, const DimExtent& to) {
 }
 
 // Runs of whole tensors: the product over the dims, joined where they are consecutive in both.
-std::vector<RunCopy> CommonRuns(const Extent& from, const Shape& from_shape, const Extent& to, const Shape& to_shape) {
+std::vector<RunCopy> CommonRuns(const Extent& from, const Shape& from_shape, const Extent& to,
+                                const Shape& to_shape) {
   std::vector<RunCopy> runs = {{0, 0, 1}};
   for (int dim = 0; dim < to_shape.rank(); ++dim) {
     const auto d = static_cast<size_t>(dim);
     const std::vector<RunCopy> along = CommonRuns(from.dims[d], to.dims[d]);
-    const bool whole = along.size() == 1 && along[0].length == from_shape[dim] && along[0].length == to_shape[dim];
+    const bool whole =
+        along.size() == 1 && along[0].length == from_shape[dim] && along[0].length == to_shape[dim];
     std::vector<RunCopy> next;
     for (const RunCopy& run : runs) {
       if (whole) {
@@ -55,8 +57,8 @@ std::vector<RunCopy> CommonRuns(const Extent& from, const Shape& from_shape, con
       }
       for (std::int64_t i = 0; i < run.length; ++i) {
         for (const RunCopy& part : along) {
-          next.push_back({(run.from + i) * from_shape[dim] + part.from, (run.to + i) * to_shape[dim] + part.to,
-                          part.length});
+          next.push_back({(run.from + i) * from_shape[dim] + part.from,
+                          (run.to + i) * to_shape[dim] + part.to, part.length});
         }
       }
     }
@@ -74,8 +76,10 @@ void Accumulate(const T* from, T* to, std::int64_t length, Reduction reduction) 
   for (std::int64_t i = 0; i < length; ++i) {
     const T high = std::max(from[i], to[i]);
     const T low = std::min(from[i], to[i]);
-    if (!std::isinf(low)) to[i] = high + std::log1p(std::exp(low - high));
-    else to[i] = high;
+    if (!std::isinf(low))
+      to[i] = high + std::log1p(std::exp(low - high));
+    else
+      to[i] = high;
   }
 }
 
@@ -96,8 +100,9 @@ class Conversion final : public Launch {
     const bool sum = args_.instruction->collective == Collective::kAllReduce ||
                      args_.instruction->collective == Collective::kReduceScatter;
     for (size_t member = 0; member < runs_.size(); ++member) {
-      const T* from = meeting_ == nullptr ? args_.input.as<T>()
-                                          : static_cast<const T*>(meeting_->Shown(static_cast<std::int64_t>(member)));
+      const T* from = meeting_ == nullptr
+                          ? args_.input.as<T>()
+                          : static_cast<const T*>(meeting_->Shown(static_cast<std::int64_t>(member)));
       for (const RunCopy& run : runs_[member]) {
         T* to = args_.output.as<T>() + run.to;
         if (sum && member > 0) {
@@ -112,7 +117,7 @@ class Conversion final : public Launch {
 
  private:
   CollectiveArgs args_;
-  Meeting* meeting_;  // null: a local slice
+  Meeting* meeting_;                        // null: a local slice
   std::vector<std::vector<RunCopy>> runs_;  // by member
 };
 
@@ -191,7 +196,8 @@ absl::StatusOr<std::unique_ptr<Launch>> CpuCommunicator::Prepare(CollectiveArgs 
     case DType::kI32:
       return Make<std::int32_t>(std::move(args), meeting);
     default:
-      return Internal("the CPU executor exchanges no {} ({})", Name(args.input.dtype), args.instruction->name);
+      return Internal("the CPU executor exchanges no {} ({})", Name(args.input.dtype),
+                      args.instruction->name);
   }
 }
 

@@ -37,13 +37,16 @@ class CpuLaunch final : public Launch {
 std::int64_t ScratchBytes(std::string_view kernel, graph::TypeSpan inputs, graph::TypeSpan outputs,
                           const graph::Attributes& attributes) {
   const KernelEntry* entry = FindKernel(kernel);
-  return entry == nullptr || entry->scratch_bytes == nullptr ? 0 : entry->scratch_bytes(inputs, outputs, attributes);
+  return entry == nullptr || entry->scratch_bytes == nullptr
+             ? 0
+             : entry->scratch_bytes(inputs, outputs, attributes);
 }
 
 }  // namespace
 
 CpuBackend::CpuBackend(int threads)
-    : pool_(threads), parallel_for_([this](std::int64_t tasks, const std::function<void(std::int64_t)>& body) {
+    : pool_(threads),
+      parallel_for_([this](std::int64_t tasks, const std::function<void(std::int64_t)>& body) {
         pool_.ParallelFor(tasks, body);
       }) {}
 
@@ -51,11 +54,14 @@ CpuBackend::~CpuBackend() {
   if (arena_ != nullptr) munmap(arena_, static_cast<size_t>(arena_bytes_));
 }
 
-plan::DeviceProfile CpuBackend::CpuProfile() { return {.name = "cpu", .alignment = 64, .scratch_bytes = ScratchBytes}; }
+plan::DeviceProfile CpuBackend::CpuProfile() {
+  return {.name = "cpu", .alignment = 64, .scratch_bytes = ScratchBytes};
+}
 
 absl::StatusOr<std::byte*> CpuBackend::AllocateArena(std::int64_t bytes) {
   ENGINE_CHECK(arena_ == nullptr, "a rank has one arena");
-  void* memory = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* memory =
+      mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
     return ResourceExhausted("the arena of {} does not fit in this machine's memory", FormatBytes(bytes));
   }
@@ -68,7 +74,8 @@ absl::StatusOr<std::byte*> CpuBackend::AllocateArena(std::int64_t bytes) {
 absl::StatusOr<std::unique_ptr<Launch>> CpuBackend::Prepare(LaunchArgs args) {
   const KernelEntry* entry = FindKernel(args.instruction->kernel);
   if (entry == nullptr || entry->f32 == nullptr) {
-    return Internal("the CPU executor has no kernel '{}' (of {})", args.instruction->kernel, args.instruction->name);
+    return Internal("the CPU executor has no kernel '{}' (of {})", args.instruction->kernel,
+                    args.instruction->name);
   }
   return std::make_unique<CpuLaunch>(entry->f32, std::move(args), &parallel_for_);
 }

@@ -1,5 +1,5 @@
-// The threads of one rank. ParallelFor hands out task numbers; which thread runs which task never changes a result,
-// since tasks are cut by shape alone.
+// The threads of one rank. ParallelFor hands out task numbers; which thread runs which task never changes a
+// result, since tasks are cut by shape alone.
 #pragma once
 
 #include <atomic>

@@ -50,7 +50,8 @@ absl::Status Mailbox::Take(std::byte* data, std::int64_t bytes) {
   const Offer offer = offers_[taken_];
   if (offer.bytes != bytes) return Internal("{} bytes were sent where {} are expected", offer.bytes, bytes);
   lock.unlock();
-  std::memcpy(data, offer.data, static_cast<size_t>(bytes));  // the sender keeps the bytes until they are taken
+  std::memcpy(data, offer.data,
+              static_cast<size_t>(bytes));  // the sender keeps the bytes until they are taken
   lock.lock();
   if (++taken_ == offers_.size()) {
     forgotten_ += static_cast<std::int64_t>(taken_);
@@ -94,8 +95,8 @@ void World::Abort() {
   for (const auto& [key, mailbox] : mailboxes_) mailbox->Abort();
 }
 
-absl::StatusOr<std::int64_t> CpuCommunicator::Send(std::int64_t peer, std::int32_t channel, const std::byte* data,
-                                                   std::int64_t bytes) {
+absl::StatusOr<std::int64_t> CpuCommunicator::Send(std::int64_t peer, std::int32_t channel,
+                                                   const std::byte* data, std::int64_t bytes) {
   return world_.MailboxOf(rank_, peer, channel)->Post(data, bytes);
 }
 
@@ -103,7 +104,8 @@ absl::Status CpuCommunicator::WaitSent(std::int64_t peer, std::int32_t channel, 
   return world_.MailboxOf(rank_, peer, channel)->WaitTaken(ticket);
 }
 
-absl::Status CpuCommunicator::Receive(std::int64_t peer, std::int32_t channel, std::byte* data, std::int64_t bytes) {
+absl::Status CpuCommunicator::Receive(std::int64_t peer, std::int32_t channel, std::byte* data,
+                                      std::int64_t bytes) {
   return world_.MailboxOf(peer, rank_, channel)->Take(data, bytes);
 }
 

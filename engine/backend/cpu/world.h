@@ -1,5 +1,5 @@
-// Communication between virtual ranks, the threads of one process, through shared memory. Sums are taken in order of
-// rank, so every member of a group gets the same bits.
+// Communication between virtual ranks, the threads of one process, through shared memory. Sums are taken in
+// order of rank, so every member of a group gets the same bits.
 #pragma once
 
 #include <condition_variable>

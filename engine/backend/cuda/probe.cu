@@ -9,7 +9,8 @@ std::string ProbeText() {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   // No driver, or a driver without devices: a machine that only compiles.
-  if (error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver || (error == cudaSuccess && count == 0)) {
+  if (error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver ||
+      (error == cudaSuccess && count == 0)) {
     return text + ", no device";
   }
   if (error != cudaSuccess) return text + ", no device: " + cudaGetErrorString(error);
@@ -17,8 +18,8 @@ std::string ProbeText() {
   for (int device = 0; device < count; ++device) {
     cudaDeviceProp properties{};
     if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) continue;
-    text += (device > 0 ? ", " : "") + std::string(properties.name) + " (compute " + std::to_string(properties.major) +
-            "." + std::to_string(properties.minor) + ")";
+    text += (device > 0 ? ", " : "") + std::string(properties.name) + " (compute " +
+            std::to_string(properties.major) + "." + std::to_string(properties.minor) + ")";
   }
   return text;
 }
