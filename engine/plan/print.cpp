@@ -47,7 +47,7 @@ std::string StageTable(Row header, const std::vector<Row>& stages) {
   }
   header.insert(header.begin(), "stage");
   std::vector<Row> rows = {std::move(header)};
-  for (const Run& run : RunsOfEquals(keys)) {
+  for (const EqualRange& run : RunsOfEquals(keys)) {
     Row row = stages[run.first];
     row.insert(row.begin(), run.first == run.last ? fmt::format("{}", run.first)
                                                   : fmt::format("{}-{}", run.first, run.last));
@@ -131,7 +131,7 @@ std::string Communication(const Plan& plan) {
     }
   }
   std::vector<Row> rows = {{"stage", "collective", "over", "count", "bytes sent"}};
-  for (const Run& run : RunsOfEquals(texts)) {
+  for (const EqualRange& run : RunsOfEquals(texts)) {
     std::string stages =
         run.first == run.last ? fmt::format("{}", run.first) : fmt::format("{}-{}", run.first, run.last);
     for (const Traffic& t : all[run.first]) {

@@ -33,8 +33,8 @@ std::vector<Traffic> TrafficOf(const Plan& plan, const StagePlan& stage) {
   return traffic;
 }
 
-std::vector<Run> RunsOfEquals(const std::vector<std::string>& texts) {
-  std::vector<Run> runs;
+std::vector<EqualRange> RunsOfEquals(const std::vector<std::string>& texts) {
+  std::vector<EqualRange> runs;
   for (std::size_t i = 0; i < texts.size(); ++i) {
     if (i > 0 && texts[i] == texts[i - 1]) {
       runs.back().last = i;

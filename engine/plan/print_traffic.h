@@ -19,11 +19,11 @@ struct Traffic {
 // By kind and group, in order of first appearance.
 std::vector<Traffic> TrafficOf(const Plan& plan, const StagePlan& stage);
 
-// "stages 1-14" of equal neighbours: [first, last] runs of equal texts.
-struct Run {
+// Neighbours with equal texts, as [first, last]: what a table shows as stages 1-14.
+struct EqualRange {
   std::size_t first = 0;
   std::size_t last = 0;
 };
-std::vector<Run> RunsOfEquals(const std::vector<std::string>& texts);
+std::vector<EqualRange> RunsOfEquals(const std::vector<std::string>& texts);
 
 }  // namespace engine::plan

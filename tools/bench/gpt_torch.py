@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """The peer of tools/bench/gpt-cpu.toml: the same GPT in PyTorch (Debian: python3-torch, libopenblas0-pthread), as
 its users write it: modules, one qkv product, cross entropy on the logits, torch.optim.AdamW, clip_grad_norm_. PyTorch
-1.13 has no fused attention on the CPU, so `--attention` offers the usual forms; the default measured fastest.
+1.13 has no fused attention on the CPU, so `--attention` offers the usual two forms.
 
 Prints one line of JSON; tokens/s is the median over the iterations after the warm-up, data included.
 """

@@ -1,0 +1,71 @@
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/cli/commands.h"
+#include "tests/cli/run_binary.h"
+#include "tests/cli/run_command.h"
+#include "tests/data/temp_dir.h"
+
+namespace engine::cli {
+namespace {
+
+const std::string& Quickstart() {
+  static const std::string path = SourcePath("recipes/quickstart.toml");
+  return path;
+}
+
+}  // namespace
+
+TEST_CASE("plan: a summary with memory, communication and the schedule") {
+  const CommandResult result = RunCommand(AddPlanCommand, {"plan", Quickstart(), "--set", "parallelism.pp=2"});
+  CHECK(result.exit_code == 0);
+  for (const char* part : {"parameters", "gradients", "optimizer", "activations", "stage 1", "F0"}) {
+    CHECK(Contains(result.output, part));
+  }
+}
+
+TEST_CASE("plan: JSON, and the same plan twice is the same text") {
+  const CommandResult result = RunCommand(AddPlanCommand, {"plan", Quickstart(), "--json"});
+  CHECK(result.exit_code == 0);
+  const nlohmann::json json = nlohmann::json::parse(result.output, nullptr, false);
+  REQUIRE(json.is_object());
+  CHECK(json["mesh"]["world"] == 4);
+  const std::int64_t arena = json["stages"][0]["memory"]["total"];
+  std::int64_t sum = 0;
+  for (const auto& [kind, bytes] : json["stages"][0]["memory"].items()) sum += kind == "total" ? 0 : bytes.get<std::int64_t>();
+  CHECK(sum == arena);
+  CHECK(!json.contains("ranks"));
+  CHECK(RunCommand(AddPlanCommand, {"plan", Quickstart(), "--json"}).output == result.output);
+}
+
+TEST_CASE("plan: one rank's instructions, to a file") {
+  const data::TempDir folder;
+  const CommandResult text = RunCommand(AddPlanCommand, {"plan", Quickstart(), "--rank", "3", "--full"});
+  CHECK(text.exit_code == 0);
+  CHECK(text.output.starts_with("rank 3 of 4: dp 1 tp 1 pp 0 cp 0 ep 0, plan "));
+  CHECK(Contains(text.output, "layers.3.mlp.fc2"));
+  const CommandResult to_file =
+      RunCommand(AddPlanCommand, {"plan", Quickstart(), "--rank", "3", "--full", "--out", folder / "plan.txt"});
+  CHECK(to_file.exit_code == 0);
+  CHECK(to_file.output.empty());
+  CHECK((data::ReadFile(folder / "plan.txt") == text.output));
+}
+
+TEST_CASE("plan: what is refused, and how") {
+  const ProgramResult rank = RunProgram("plan " + Quickstart() + " --rank 4");
+  CHECK(rank.exit_code == 1);
+  CHECK(rank.output == "engine plan: there is no rank 4: the world has 4 ranks\n");
+  CHECK(RunProgram("plan " + Quickstart() + " --rank -1").exit_code == 2);
+  CHECK(RunProgram("plan").exit_code == 2);
+  const ProgramResult bad = RunProgram("plan " + SourcePath("tests/recipe/bad/unknown_key.toml"));
+  CHECK(bad.exit_code == 1);
+  CHECK(Contains(bad.output, ":4:1: error: unknown key 'hiden' in [model]"));
+  // Shown all the same, and refused: a device that is too small.
+  const ProgramResult small = RunProgram("plan " + Quickstart() + " --set cluster.memory_bytes=1000000");
+  CHECK(small.exit_code == 1);
+  CHECK(Contains(small.output, "activations"));
+  CHECK(Contains(small.output, "error: "));
+}
+
+}  // namespace engine::cli

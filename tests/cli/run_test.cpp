@@ -1,0 +1,103 @@
+// A whole life of a run through the program: train, stop, resume, look, refuse.
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "tests/cli/tiny_run.h"
+
+namespace engine::cli {
+namespace {
+
+// Starts a long run, sends the signal once there are metrics, and returns the exit code.
+int Interrupt(const TinyRun& tiny, const std::string& out, int signal_number) {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    const int null = open("/dev/null", O_WRONLY);
+    dup2(null, STDOUT_FILENO);
+    execl(ENGINE_BINARY, "engine", "run", tiny.recipe.c_str(), "--out", out.c_str(), "--set",
+          "training.iterations=1000000", "--set", "checkpoint.interval=0", nullptr);
+    _exit(127);
+  }
+  std::error_code error;
+  while (!std::filesystem::exists(out + "/metrics.jsonl", error) ||
+         std::filesystem::file_size(out + "/metrics.jsonl", error) < 1000) {
+    REQUIRE(waitpid(pid, nullptr, WNOHANG) == 0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  kill(pid, signal_number);
+  int status = 0;
+  waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+}  // namespace
+
+TEST_CASE("run: trains, lists its checkpoints, resumes, and ends where it ended") {
+  const TinyRun tiny;
+  const ProgramResult first = RunProgram("run " + tiny.recipe + " --out " + tiny.out);
+  REQUIRE_MESSAGE(first.exit_code == 0, first.output);
+  CHECK(Contains(first.output, "iteration        8/       8 | consumed samples:           32 |"));
+  CHECK(Contains(first.output, "| number of nan iterations:   0 |"));
+  CHECK(Contains(first.output, "saved checkpoint of iteration 8 to " + tiny.out + "/checkpoints\n"));
+  const ProgramResult again = RunProgram("run " + tiny.recipe + " --out " + tiny.out);
+  CHECK(again.exit_code == 0);
+  CHECK(Contains(again.output, "resumed from " + tiny.out + "/checkpoints/iteration_0000008 after iteration 8"));
+  const ProgramResult fresh = RunProgram("run " + tiny.recipe + " --fresh --out " + tiny.out);
+  CHECK(fresh.exit_code == 1);
+  CHECK(Contains(fresh.output, "engine run: --fresh: " + tiny.out + " already holds a run"));
+
+  const ProgramResult list = RunProgram("checkpoint info " + tiny.out + "/checkpoints");
+  CHECK(list.exit_code == 0);
+  CHECK(Contains(list.output, "whole\n"));
+  const ProgramResult info =
+      RunProgram("checkpoint info --verify --tensors --format json " + tiny.out + "/checkpoints/iteration_0000008");
+  REQUIRE(info.exit_code == 0);
+  const nlohmann::json json = nlohmann::json::parse(info.output, nullptr, false);
+  REQUIRE(json.is_object());
+  CHECK(json["iteration"] == 8);
+  CHECK(json["consumed_samples"] == 32);
+  CHECK(json["tensor_count"] == json["tensors"].size());
+
+  const ProgramResult data = RunProgram("data info " + tiny.folder / "text_text_document");
+  CHECK(data.exit_code == 0);
+  CHECK(Contains(data.output, "60"));
+}
+
+TEST_CASE("run: Ctrl-C and SIGTERM save and exit 0; the run goes on from there") {
+  const TinyRun tiny;
+  for (const int signal_number : {SIGINT, SIGTERM}) {
+    const std::string out = tiny.out + std::to_string(signal_number);
+    CHECK(Interrupt(tiny, out, signal_number) == 0);
+    const ProgramResult resumed = RunProgram("run " + tiny.recipe + " --out " + out + " --set training.iterations=1");
+    CHECK(resumed.exit_code == 0);
+    CHECK(Contains(resumed.output, "resumed from " + out + "/checkpoints/iteration_"));
+    CHECK(Contains(resumed.output, "changed since the checkpoint: training.iterations: 1000000 → 1"));
+  }
+}
+
+TEST_CASE("run: what is refused, and how") {
+  const TinyRun tiny;
+  const auto refused = [&](const std::string& arguments, int exit_code, const std::string& part) {
+    const ProgramResult result = RunProgram("run " + arguments + " --out " + tiny.out);
+    INFO(arguments);
+    CHECK(result.exit_code == exit_code);
+    CHECK(Contains(result.output, part));
+    CHECK(!std::filesystem::exists(tiny.out));
+  };
+  refused("", 2, "recipe");
+  refused(tiny.recipe + " --threads 0", 2, "--threads");
+  refused(tiny.recipe + ".absent", 1, tiny.recipe + ".absent");
+  refused(tiny.recipe + " --set training.iterations=0", 1, "--set:1:21");
+  refused(tiny.recipe + " --set precision.compute=bf16", 1, "engine run: --set:1:19: error: the cpu executor");
+  refused(tiny.recipe + " --set data.paths='[\"/nowhere/x\"]'", 1, "/nowhere/x");
+  refused(tiny.recipe + " --set data.split=1,0,0 --set evaluation.interval=1", 1, "data.split");
+}
+
+}  // namespace engine::cli

@@ -1,0 +1,310 @@
+// Collectives of virtual ranks against a serial recomputation from the extents alone.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <thread>
+
+#include "engine/backend/cpu/world.h"
+#include "engine/plan/layout.h"
+
+namespace engine::backend::cpu {
+namespace {
+
+using graph::Axis;
+using graph::Reduction;
+using plan::AxisSet;
+using plan::Collective;
+using plan::Layout;
+using plan::Mesh;
+using plan::Placement;
+
+using Random = std::mt19937_64;
+
+std::int64_t Draw(Random& random, std::int64_t from, std::int64_t to) {
+  return std::uniform_int_distribution<std::int64_t>(from, to)(random);
+}
+
+// Row-major index in the logical tensor of each local element, in local order.
+std::vector<std::int64_t> LogicalIndices(const Extent& extent, const Shape& local, const Shape& logical) {
+  std::vector<std::int64_t> indices;
+  for (std::int64_t flat = 0; flat < local.elements(); ++flat) {
+    std::int64_t rest = flat;
+    std::int64_t index = 0;
+    std::int64_t stride = 1;
+    for (int dim = local.rank() - 1; dim >= 0; --dim) {
+      index += LogicalIndex(extent.dims[static_cast<size_t>(dim)], rest % local[dim]) * stride;
+      rest /= local[dim];
+      stride *= logical[dim];
+    }
+    indices.push_back(index);
+  }
+  return indices;
+}
+
+// One conversion of a tensor along one axis, on all ranks of a mesh.
+struct Case {
+  Mesh mesh;
+  Shape shape;
+  Axis axis = Axis::kTp;
+  Collective collective = Collective::kAllReduce;
+  Reduction reduction = Reduction::kSum;
+  Layout from, to;
+};
+
+struct Local {
+  std::vector<std::int64_t> in, out;  // logical index of each element
+  std::vector<float> input, output;
+};
+
+// The two placements along the axis that make a collective.
+std::pair<Placement, Placement> PlacementsOf(Collective collective, Reduction reduction, int a, int b) {
+  switch (collective) {
+    case Collective::kAllReduce:
+      return {Placement::P(reduction), Placement::R()};
+    case Collective::kReduceScatter:
+      return {Placement::P(reduction), Placement::S(a)};
+    case Collective::kAllGather:
+      return {Placement::S(a), Placement::R()};
+    case Collective::kAllToAll:
+      return {Placement::S(a), Placement::S(b)};
+    default:
+      return {Placement::R(), Placement::S(a)};
+  }
+}
+
+// A case that some random splits along the other axes allow, zigzag ones of the sequence (cp, dim 1) among them.
+Case DrawCase(Collective collective, Random& random) {
+  for (;;) {
+    Case c;
+    for (std::int64_t& size : c.mesh.sizes) size = Draw(random, 1, 3) == 3 ? 3 : Draw(random, 1, 2);
+    c.axis = graph::kAxes[static_cast<size_t>(Draw(random, 0, 3))];
+    if (c.mesh.size(c.axis) == 1 || c.mesh.world() > 12) continue;
+    c.shape = {Draw(random, 1, 2) * 6, 12 * Draw(random, 1, 2), Draw(random, 1, 3) * 2, 6};
+    c.collective = collective;
+    const bool reduces = collective == Collective::kAllReduce || collective == Collective::kReduceScatter;
+    if (reduces && Draw(random, 0, 2) == 0) c.reduction = Reduction::kLogSumExp;
+    const auto [before, after] = PlacementsOf(collective, c.reduction, static_cast<int>(Draw(random, 0, 3)),
+                                              static_cast<int>(Draw(random, 0, 3)));
+    if (before == after) continue;
+    for (Axis other : graph::kAxes) {
+      if (other == c.axis || Draw(random, 0, 1) == 0) continue;
+      const Placement split = Placement::S(static_cast<int>(Draw(random, 0, 3)));
+      c.from.Set(other, split);
+    }
+    c.to = c.from;
+    if (!c.from.Set(c.axis, before) || !c.to.Set(c.axis, after)) continue;
+    if (!c.from.Divides(c.shape, c.mesh) || !c.to.Divides(c.shape, c.mesh)) continue;
+    return c;
+  }
+}
+
+std::vector<Local> MakeLocals(const Case& c, Random& random) {
+  std::vector<Local> locals(static_cast<size_t>(c.mesh.world()));
+  std::uniform_real_distribution<float> uniform(-4.0F, 4.0F);
+  // What is not partial must agree between the ranks that hold it: one value for each logical element.
+  std::vector<float> whole(static_cast<size_t>(c.shape.elements()));
+  for (float& value : whole) value = uniform(random);
+  for (std::int64_t rank = 0; rank < c.mesh.world(); ++rank) {
+    const plan::Coordinates at = c.mesh.CoordinatesOf(rank);
+    Local& local = locals[static_cast<size_t>(rank)];
+    local.in = LogicalIndices(c.from.ExtentOf(c.shape, c.mesh, at), c.from.LocalShape(c.shape, c.mesh), c.shape);
+    local.out = LogicalIndices(c.to.ExtentOf(c.shape, c.mesh, at), c.to.LocalShape(c.shape, c.mesh), c.shape);
+    for (std::int64_t index : local.in) {
+      local.input.push_back(c.from.HasPartial() ? uniform(random) : whole[static_cast<size_t>(index)]);
+    }
+    local.output.assign(local.out.size(), std::numeric_limits<float>::quiet_NaN());
+  }
+  return locals;
+}
+
+TensorView ViewOf(const Layout& layout, const Case& c, std::int64_t rank, std::vector<float>* data) {
+  TensorView view;
+  view.data = data->data();
+  view.shape = layout.LocalShape(c.shape, c.mesh);
+  view.logical = c.shape;
+  view.extent = layout.ExtentOf(c.shape, c.mesh, c.mesh.CoordinatesOf(rank));
+  return view;
+}
+
+absl::Status RunRank(const Case& c, const plan::Instruction& instruction, World* world, std::int64_t rank,
+                     Local* local) {
+  CpuCommunicator communicator(world, rank);
+  CollectiveArgs args{.instruction = &instruction,
+                      .group = c.mesh.Group(rank, instruction.group),
+                      .index = c.mesh.IndexInGroup(c.mesh.CoordinatesOf(rank), instruction.group),
+                      .input = ViewOf(c.from, c, rank, &local->input),
+                      .output = ViewOf(c.to, c, rank, &local->output),
+                      .member_inputs = {}};
+  for (std::int64_t member : args.group) {
+    args.member_inputs.push_back(c.from.ExtentOf(c.shape, c.mesh, c.mesh.CoordinatesOf(member)));
+  }
+  ASSIGN_OR_RETURN(const std::unique_ptr<Launch> launch, communicator.Prepare(std::move(args)));
+  for (int repeat = 0; repeat < 2; ++repeat) RETURN_IF_ERROR(launch->Run({}));  // a second time gives the same
+  return absl::OkStatus();
+}
+
+// What output element `index` of `rank` must be: of the members' inputs that hold it, in order of rank.
+double Expected(const Case& c, const std::vector<Local>& locals, std::int64_t rank, std::int64_t index) {
+  const bool local = c.collective == Collective::kSlice;
+  const std::vector<std::int64_t> group =
+      local ? std::vector<std::int64_t>{rank} : c.mesh.Group(rank, AxisSet::Of(c.axis));
+  double sum = 0;
+  double exponentials = 0;
+  bool found = false;
+  for (std::int64_t member : group) {
+    const Local& theirs = locals[static_cast<size_t>(member)];
+    for (size_t i = 0; i < theirs.in.size(); ++i) {
+      if (theirs.in[i] != index) continue;
+      sum = c.from.HasPartial() ? sum + theirs.input[i] : theirs.input[i];
+      exponentials += std::exp(static_cast<double>(theirs.input[i]));
+      found = true;
+    }
+  }
+  REQUIRE(found);
+  return c.reduction == Reduction::kLogSumExp ? std::log(exponentials) : sum;
+}
+
+void CheckCase(const Case& c, Random& random) {
+  std::vector<Local> locals = MakeLocals(c, random);
+  plan::Instruction instruction;
+  instruction.collective = c.collective;
+  instruction.reduction = c.reduction;
+  instruction.group = AxisSet::Of(c.axis);
+  instruction.axis = c.axis;
+  World world;
+  std::vector<absl::Status> statuses(locals.size());
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < locals.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      statuses[rank] = RunRank(c, instruction, &world, static_cast<std::int64_t>(rank), &locals[rank]);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  // At most 3 members' values up to 4: two float32 roundings of sums below 12, or of two log1p and exp each.
+  constexpr double kBound = 2 * 12 * std::numeric_limits<float>::epsilon();
+  for (size_t rank = 0; rank < locals.size(); ++rank) {
+    REQUIRE_MESSAGE(statuses[rank].ok(), Message(statuses[rank]));
+    double largest = 0;
+    for (size_t i = 0; i < locals[rank].out.size(); ++i) {
+      const double expected = Expected(c, locals, static_cast<std::int64_t>(rank), locals[rank].out[i]);
+      const double difference = std::abs(expected - static_cast<double>(locals[rank].output[i]));
+      largest = difference <= largest ? largest : std::isnan(difference) ? HUGE_VAL : difference;
+    }
+    CHECK(largest <= (c.from.HasPartial() ? kBound : 0.0));
+  }
+}
+
+// One flat collective of `members` ranks; buffer i is rank i's.
+std::vector<std::vector<double>> RunFlat(Collective collective, std::vector<std::vector<double>> buffers) {
+  plan::Instruction instruction;
+  instruction.collective = collective;
+  instruction.flat = true;
+  World world;
+  std::vector<std::int64_t> group;
+  for (size_t i = 0; i < buffers.size(); ++i) group.push_back(static_cast<std::int64_t>(i));
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < buffers.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      TensorView view;
+      view.data = buffers[rank].data();
+      view.dtype = DType::kF64;
+      view.shape = {static_cast<std::int64_t>(buffers[rank].size())};
+      CpuCommunicator communicator(&world, static_cast<std::int64_t>(rank));
+      const auto launch = communicator.Prepare({.instruction = &instruction,
+                                                .group = group,
+                                                .index = static_cast<std::int64_t>(rank),
+                                                .input = view,
+                                                .output = view,
+                                                .member_inputs = {}});
+      if (launch.ok()) (*launch)->Run({}).IgnoreError();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return buffers;
+}
+
+}  // namespace
+
+TEST_CASE("every conversion between placements, in random layouts") {
+  Random random(11);
+  for (Collective collective : {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
+                                Collective::kAllToAll, Collective::kSlice}) {
+    for (int i = 0; i < 25; ++i) {
+      const Case c = DrawCase(collective, random);
+      INFO(plan::Name(collective) << " of " << c.shape.ToString() << " from " << c.from.ToString() << " to "
+                                  << c.to.ToString());
+      CheckCase(c, random);
+    }
+  }
+}
+
+TEST_CASE("flat collectives: sums in order of rank, parts of a buffer") {
+  constexpr size_t kElements = 12 * 1024 + 4;  // more than one block of a part, and a part that is not whole blocks
+  for (size_t members : {2U, 3U, 4U}) {
+    INFO(members << " members");
+    std::vector<std::vector<double>> buffers(members, std::vector<double>(kElements));
+    std::vector<double> sum(kElements, 0.0);
+    for (size_t rank = 0; rank < members; ++rank) {
+      for (size_t i = 0; i < kElements; ++i) {
+        buffers[rank][i] = static_cast<double>((i * 37 + rank * 1001) % 4096);  // integers: sums are exact
+        sum[i] += buffers[rank][i];
+      }
+    }
+    const auto part = [&](size_t member) { return kElements * member / members; };
+    for (const std::vector<double>& result : RunFlat(Collective::kAllReduce, buffers)) CHECK((result == sum));
+    const auto scattered = RunFlat(Collective::kReduceScatter, buffers);
+    const auto gathered = RunFlat(Collective::kAllGather, buffers);
+    for (size_t rank = 0; rank < members; ++rank) {
+      for (size_t i = part(rank); i < part(rank + 1); ++i) REQUIRE(scattered[rank][i] == sum[i]);
+      for (size_t from = 0; from < members; ++from) {
+        for (size_t i = part(from); i < part(from + 1); ++i) REQUIRE(gathered[rank][i] == buffers[from][i]);
+      }
+    }
+  }
+}
+
+TEST_CASE("a log-sum-exp with −∞, the sum of nothing") {
+  constexpr float kNothing = -std::numeric_limits<float>::infinity();
+  Case c;
+  c.mesh.sizes[static_cast<size_t>(Axis::kTp)] = 2;
+  c.shape = {3};
+  c.reduction = Reduction::kLogSumExp;
+  plan::Instruction instruction;
+  instruction.collective = Collective::kAllReduce;
+  instruction.reduction = Reduction::kLogSumExp;
+  instruction.group = AxisSet::Of(Axis::kTp);
+  c.from.Set(Axis::kTp, Placement::P(Reduction::kLogSumExp));
+  std::vector<Local> locals(2);
+  locals[0].input = {kNothing, 1.5F, kNothing};
+  locals[1].input = {2.5F, kNothing, kNothing};
+  World world;
+  std::vector<std::thread> threads;
+  for (std::int64_t rank = 0; rank < 2; ++rank) {
+    Local& local = locals[static_cast<size_t>(rank)];
+    local.output.assign(3, 0.0F);
+    threads.emplace_back([&, rank] { RunRank(c, instruction, &world, rank, &local).IgnoreError(); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const Local& local : locals) CHECK((local.output == std::vector<float>{2.5F, 1.5F, kNothing}));
+}
+
+TEST_CASE("a dtype that the CPU does not exchange is an error, not a crash") {
+  plan::Instruction instruction;
+  instruction.collective = Collective::kAllReduce;
+  instruction.name = "grad";
+  World world;
+  TensorView view;
+  view.dtype = DType::kBF16;
+  CpuCommunicator communicator(&world, 0);
+  const auto launch = communicator.Prepare({.instruction = &instruction,
+                                            .group = {0},
+                                            .index = 0,
+                                            .input = view,
+                                            .output = view,
+                                            .member_inputs = {}});
+  CHECK(Message(launch.status()) == "the CPU executor exchanges no bf16 (grad)");
+}
+
+}  // namespace engine::backend::cpu

@@ -1,0 +1,117 @@
+#include "engine/plan/compile.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "engine/base/units.h"
+#include "engine/plan/arena.h"
+#include "engine/plan/verify.h"
+#include "tests/plan/plans.h"
+
+namespace engine::plan {
+namespace {
+
+std::string HashOfText(const std::string& text) {
+  const recipe::LoadResult result = recipe::LoadText(text, "hash.toml");
+  REQUIRE(result.ok());
+  const absl::StatusOr<Plan> plan = train::CompileRecipe(result.recipe, {});
+  REQUIRE(plan.ok());
+  return plan->hash;
+}
+
+}  // namespace
+
+TEST_CASE("hash: decided by what runs, not by how the recipe is written") {
+  const std::string model =
+      "[model]\nlayers = 2\nhidden = 32\nvocab = 257\nmax_positions = 32\nattention = {heads = 4}\n";
+  const std::string training = "[training]\nglobal_batch = 4\nmicro_batch = 1\niterations = 5\n";
+  const std::string rest =
+      "[data]\npaths = [\"none\"]\nsequence_length = 32\n[optimizer]\nlearning_rate = 1e-3\n";
+  const std::string hash = HashOfText(model + training + rest);
+  CHECK(hash.size() == 32);
+  CHECK(HashOfText("# a comment\n" + rest + training + "\n" + model) == hash);
+  CHECK(HashOfText(model + "mlp = {hidden = 64}\n" + training + rest) != hash);
+  CHECK(HashOfText(model + training + rest + "[parallelism]\ndp = 2\n") != hash);
+  CHECK(HashOfText(model + training + rest + "beta2 = 0.9\n") != hash);
+}
+
+TEST_CASE("memory: an independent count of parameters, gradients and optimizer state") {
+  struct Case {
+    std::vector<std::string> sets;
+    std::int64_t tp, shards, parameter_bytes, master_bytes;
+  };
+  const Case cases[] = {
+      {{}, 1, 1, 4, 0},
+      {{"parallelism.tp=2"}, 2, 1, 4, 0},
+      {{"parallelism.dp=2", "parallelism.zero_stage=1"}, 1, 2, 4, 0},
+      {{"parallelism.dp=4", "parallelism.tp=2", "parallelism.zero_stage=1", "precision.compute=\"bf16\""},
+       2,
+       4,
+       2,
+       4}};
+  for (const Case& c : cases) {
+    const Plan plan = TinyPlan(false, c.sets);
+    CAPTURE(plan.mesh.world());
+    // 8 layers of width 32, 8 heads, ffn 64, positions 64; the vocabulary of 257 is padded to a multiple of
+    // 8·tp.
+    const std::int64_t vocab = RoundUp(257, 8 * c.tp);
+    const std::int64_t split = vocab * 32 + 8 * (3 * 32 * 32 + 3 * 32 + 32 * 32 + 64 * 32 + 64 + 32 * 64);
+    const std::int64_t whole = 64 * 32 + 8 * (2 * 32 + 32 + 2 * 32 + 32) + 2 * 32;
+    const std::int64_t elements = split / c.tp + whole;
+    const StagePlan& stage = plan.stages[0];
+    std::int64_t items = 0;
+    for (const Bucket& bucket : stage.buckets) {
+      for (const Bucket::Item& item : bucket.items) items += item.elements;
+      CHECK(bucket.elements % (16 * c.shards) == 0);
+    }
+    CHECK(items == elements);
+    // Padding: under 16 elements an item, and 16 a shard at the end of a bucket.
+    const std::int64_t padding = stage.parameter_count - elements;
+    CHECK(padding >= 0);
+    CHECK(padding < 16 * static_cast<std::int64_t>(plan.parameters.size()) + 16 * c.shards * 8);
+    CHECK(stage.memory.parameters >= stage.parameter_count * c.parameter_bytes);
+    CHECK(stage.memory.parameters < stage.parameter_count * c.parameter_bytes + 64 * 8);
+    CHECK(stage.memory.gradients == stage.parameter_count * 4);
+    CHECK(stage.memory.optimizer == stage.parameter_count * (8 + c.master_bytes) / c.shards);
+    CHECK(stage.memory.total() == stage.arena_bytes);
+  }
+}
+
+TEST_CASE("stages: uneven layers, and activations by the number of microbatches in flight") {
+  const Plan plan = TinyPlan(false, {"parallelism.pp=4"});
+  std::int64_t layers = 0;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const Chunk& chunk = plan.stages[s].chunks[0];
+    layers += chunk.end_layer - chunk.first_layer;
+    CHECK(chunk.slots == static_cast<std::int64_t>(4 - s));
+    CHECK(plan.stages[s].memory.activations == chunk.slots * chunk.slot_bytes);
+  }
+  CHECK(layers == 8);
+  const Plan given = TinyPlan(false, {"parallelism.pp=2", "parallelism.layers_per_stage=[3,5]"});
+  CHECK(given.stages[0].chunks[0].end_layer == 3);
+  CHECK(given.stages[1].chunks[0].end_layer == 8);
+}
+
+TEST_CASE("recomputation saves activations, never costs parameters") {
+  const Plan none = TinyPlan(false, {});
+  const Plan selective = TinyPlan(false, {"recompute.granularity=\"selective\""});
+  const Plan full = TinyPlan(false, {"recompute.granularity=\"full\""});
+  CHECK(selective.stages[0].memory.activations < none.stages[0].memory.activations);
+  CHECK(full.stages[0].memory.activations < selective.stages[0].memory.activations);
+  CHECK(full.stages[0].flops > selective.stages[0].flops);
+  CHECK(selective.stages[0].flops > none.stages[0].flops);
+  CHECK(full.stages[0].memory.parameters == none.stages[0].memory.parameters);
+}
+
+TEST_CASE("evaluation only: no gradients, no optimizer, logits kept") {
+  const absl::StatusOr<Plan> plan = train::CompileRecipe(
+      TinyRecipe(true, {"parallelism.tp=2"}), {.profile = {}, .training = false, .keep_logits = true});
+  REQUIRE(plan.ok());
+  CHECK(plan->stages[0].memory.gradients == 0);
+  CHECK(plan->stages[0].memory.optimizer == 0);
+  CHECK(plan->stages[0].train.empty());
+  CHECK(plan->logits_buffer.elements == 32 * 272 / 2);
+}
+
+}  // namespace engine::plan

@@ -1,0 +1,52 @@
+// The canonical text of a few tiny plans, reviewed as data. ENGINE_UPDATE_GOLDEN=1 writes the files anew.
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "engine/plan/canonical.h"
+#include "engine/plan/print.h"
+#include "tests/plan/plans.h"
+
+namespace engine::plan {
+namespace {
+
+void CompareWithFile(const std::string& name, const std::string& text) {
+  const std::string path = std::string(ENGINE_SOURCE_DIR) + "/tests/plan/golden/" + name;
+  if (std::getenv("ENGINE_UPDATE_GOLDEN") != nullptr) {
+    std::ofstream(path, std::ios::binary) << text;
+    return;
+  }
+  std::ifstream file(path, std::ios::binary);
+  REQUIRE_MESSAGE(file.good(), path);
+  const std::string golden{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (golden == text) return;
+  const auto at =
+      std::mismatch(golden.begin(), golden.end(), text.begin(), text.end()).first - golden.begin();
+  const size_t line_start = golden.rfind('\n', static_cast<size_t>(at)) + 1;
+  FAIL(name << " differs; golden: " << golden.substr(line_start, 300)
+            << "\n  now: " << text.substr(std::min(line_start, text.size()), 300));
+}
+
+void Golden(const std::string& name, std::vector<std::string> sets) {
+  for (const char* set : {"model.layers=2", "training.global_batch=4"}) sets.emplace_back(set);
+  const Plan plan = TinyPlan(false, sets);
+  std::string text;
+  WriteCanonical(plan, [&](std::string_view piece) { text += piece; });
+  CompareWithFile(name + ".txt", text);
+  CompareWithFile(name + ".summary.txt", Summary(plan));
+}
+
+}  // namespace
+
+TEST_CASE("golden: one rank") { Golden("one_rank", {}); }
+TEST_CASE("golden: tp 2 with sequence parallelism") {
+  Golden("tp2_sequence", {"parallelism.tp=2", "parallelism.sequence_parallel=true"});
+}
+TEST_CASE("golden: pp 2, dp 2, ZeRO-1") {
+  Golden("pp2_dp2_zero1", {"parallelism.pp=2", "parallelism.dp=2", "parallelism.zero_stage=1"});
+}
+
+}  // namespace engine::plan

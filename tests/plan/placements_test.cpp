@@ -1,0 +1,111 @@
+#include "engine/plan/placements.h"
+
+#include <doctest/doctest.h>
+
+#include <map>
+#include <string>
+
+#include "tests/plan/plans.h"
+
+namespace engine::plan {
+namespace {
+
+using Counts = std::map<std::string, int>;  // "all_reduce tp" → how many
+
+// Collectives of a segment whose name contains `part`; "" for all.
+Counts CollectivesOf(const Plan& plan, const std::string& segment_name, const std::string& part) {
+  Counts counts;
+  for (const StagePlan& stage : plan.stages) {
+    for (const Segment& segment : stage.segments) {
+      if (segment.name != segment_name) continue;
+      for (const Instruction& instruction : segment.instructions) {
+        if (instruction.collective == Collective::kNone || instruction.name.find(part) == std::string::npos)
+          continue;
+        ++counts[instruction.kernel + " " + instruction.group.ToString()];
+      }
+    }
+  }
+  return counts;
+}
+
+}  // namespace
+
+TEST_CASE("placements: tp alone gives Megatron's f and g, and nothing else in a layer") {
+  for (const bool llama : {false, true}) {
+    const Plan plan = TinyPlan(llama, {"parallelism.tp=2"});
+    CAPTURE(llama);
+    CHECK(CollectivesOf(plan, "forward.0", "layers.3.") == Counts{{"all_reduce tp", 2}});
+    CHECK(CollectivesOf(plan, "backward.0", "layers.3.") == Counts{{"all_reduce tp", 2}});
+    // The embedding; log-sum-exp and target of the loss.
+    CHECK(CollectivesOf(plan, "forward.0", "") == Counts{{"all_reduce tp", 2 * 8 + 1 + 2}});
+    // The head's input gradient.
+    CHECK(CollectivesOf(plan, "backward.0", "") == Counts{{"all_reduce tp", 2 * 8 + 1}});
+  }
+}
+
+TEST_CASE("placements: sequence parallelism gathers and scatters, and reduces no activation whole") {
+  for (const bool llama : {false, true}) {
+    const Plan plan = TinyPlan(llama, {"parallelism.tp=2", "parallelism.sequence_parallel=true"});
+    const Plan deeper =
+        TinyPlan(llama, {"parallelism.tp=2", "parallelism.sequence_parallel=true", "model.layers=9"});
+    CAPTURE(llama);
+    // What one more layer adds.
+    const auto layer = [&](const char* segment, const char* collective) {
+      return CollectivesOf(deeper, segment, "").at(collective) -
+             CollectivesOf(plan, segment, "").at(collective);
+    };
+    CHECK(layer("forward.0", "all_gather tp") == 2);
+    CHECK(layer("forward.0", "reduce_scatter tp") == 2);
+    // The saved input of the column-parallel product is gathered again for its weight's gradient.
+    CHECK(layer("backward.0", "all_gather tp") == 4);
+    CHECK(layer("backward.0", "reduce_scatter tp") == 2);
+    CHECK(CollectivesOf(plan, "forward.0", "").count("all_to_all tp") == 0);
+    CHECK(CollectivesOf(plan, "backward.0", "").count("all_to_all tp") == 0);
+    CHECK(CollectivesOf(plan, "forward.0", "").at("all_reduce tp") == 2);  // per-token statistics of the loss
+    CHECK(CollectivesOf(plan, "backward.0", "").count("all_reduce tp") == 0);
+  }
+}
+
+TEST_CASE("placements: dp alone exchanges nothing but gradients and scalars") {
+  const Plan plan = TinyPlan(false, {"parallelism.dp=4"});
+  CHECK(CollectivesOf(plan, "forward.0", "").empty());
+  CHECK(CollectivesOf(plan, "backward.0", "").empty());
+  const Counts update = CollectivesOf(plan, "update", "");
+  CHECK(update.at("all_reduce world") == 1);
+  CHECK(update.at("all_reduce dp") == static_cast<int>(plan.stages[0].buckets.size()));
+  const Counts zero =
+      CollectivesOf(TinyPlan(false, {"parallelism.dp=4", "parallelism.zero_stage=1"}), "update", "");
+  CHECK(zero.at("reduce_scatter dp") == zero.at("all_gather dp"));
+  CHECK(zero.count("all_reduce dp") == 0);
+}
+
+TEST_CASE("placements: cp exchanges heads where they divide, else gathers keys and values") {
+  // 8 heads over cp = 4: q, k, v and the output, forward.
+  const Plan heads = TinyPlan(false, {"parallelism.cp=4"});
+  CHECK(CollectivesOf(heads, "forward.0", "layers.3.") == Counts{{"all_to_all cp", 4}});
+  CHECK(CollectivesOf(heads, "backward.0", "layers.3.").count("all_gather cp") == 0);
+  // 2 kv heads do not divide by 4.
+  const Plan gathered = TinyPlan(true, {"parallelism.cp=4", "model.attention.kv_heads=2"});
+  CHECK(CollectivesOf(gathered, "forward.0", "layers.3.") == Counts{{"all_gather cp", 2}});
+  CHECK(CollectivesOf(gathered, "backward.0", "layers.3.") ==
+        Counts{{"all_gather cp", 2}, {"reduce_scatter cp", 2}});
+}
+
+TEST_CASE("placements: a layout that does not divide is an error, not a crash") {
+  recipe::Recipe recipe = TinyRecipe(false, {"parallelism.cp=2"});
+  recipe.data.sequence_length = 30;  // past the recipe's own checks: not a multiple of 2·cp
+  const absl::StatusOr<Plan> plan = train::CompileRecipe(recipe, {});
+  REQUIRE_FALSE(plan.ok());
+  CHECK_MESSAGE(Message(plan.status()).find("with layout cp:S(1)") != std::string::npos,
+                Message(plan.status()));
+}
+
+TEST_CASE("wire bytes: ring algorithms") {
+  CHECK(WireBytes(Collective::kAllReduce, 800, 800, 4) == 1200);
+  CHECK(WireBytes(Collective::kReduceScatter, 800, 200, 4) == 600);
+  CHECK(WireBytes(Collective::kAllGather, 200, 800, 4) == 600);
+  CHECK(WireBytes(Collective::kAllToAll, 800, 800, 4) == 600);
+  CHECK(WireBytes(Collective::kSlice, 800, 200, 4) == 0);
+}
+
+}  // namespace engine::plan

@@ -1,0 +1,73 @@
+#include "engine/plan/print.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "engine/plan/print_schedule.h"
+#include "engine/plan/print_traffic.h"
+#include "tests/plan/plans.h"
+
+namespace engine::plan {
+
+TEST_CASE("timeline: 1F1B of two stages and three microbatches") {
+  const Plan plan = TinyPlan(false, {"parallelism.pp=2", "training.global_batch=3"});
+  const Timeline timeline = SimulateTimeline(plan);
+  // Stage 1 waits for the first forward pass, stage 0 for the last backward pass.
+  CHECK(DrawTimeline(timeline, 40) ==
+        "    0 01..aa2bb.cc\n"
+        "    1 .0aa1bb2cc..\n");
+}
+
+TEST_CASE("timeline: the bubble of 1F1B is (p−1)/(m+p−1), and interleaving divides it") {
+  const auto bubble = [](const std::vector<std::string>& sets) {
+    return SimulateTimeline(TinyPlan(false, sets)).bubble;
+  };
+  CHECK(bubble({"parallelism.pp=4"}) == doctest::Approx(3.0 / 19.0));
+  CHECK(bubble({"parallelism.pp=4", "parallelism.virtual_stages=2"}) ==
+        doctest::Approx(3.0 / (2.0 * 16.0 + 3.0)));
+  CHECK(bubble({}) == 0.0);
+}
+
+TEST_CASE("timeline: the middle of a long one is left out") {
+  const Timeline timeline =
+      SimulateTimeline(TinyPlan(false, {"parallelism.pp=2", "training.global_batch=64"}));
+  const std::string text = DrawTimeline(timeline, 60);
+  CHECK(text.find(" ... ") != std::string::npos);
+  CHECK(text.find('\n') <= 66);
+}
+
+TEST_CASE("traffic: counts and bytes of an iteration") {
+  const Plan plan = TinyPlan(false, {"parallelism.tp=2", "parallelism.pp=2", "training.global_batch=4"});
+  const std::vector<Traffic> traffic = TrafficOf(plan, plan.stages[0]);
+  bool sent = false;
+  bool reduced = false;
+  for (const Traffic& t : traffic) {
+    if (t.kind == "send") {
+      sent = true;
+      CHECK(t.count == 4);
+      CHECK(t.wire_bytes == 4 * 32 * 32 * 4);  // [1, 32, 32] fp32, whole on every tp rank
+    }
+    if (t.kind == "all_reduce" && t.group == "tp") {
+      reduced = true;
+      // Four a layer, and the embedding's; ring: 2·(n−1)/n of the bytes.
+      const std::int64_t layers = plan.stages[0].chunks[0].end_layer;
+      CHECK(t.count == 4 * (4 * layers + 1));
+      CHECK(t.wire_bytes == t.count * 32 * 32 * 4);
+    }
+  }
+  CHECK(sent);
+  CHECK(reduced);
+}
+
+TEST_CASE("summary: the five factors, the hash, and one row for equal stages") {
+  const Plan plan = TinyPlan(true, {"parallelism.pp=4", "parallelism.dp=2", "model.layers=12"});
+  const std::string text = Summary(plan);
+  CHECK(text.find("dp 2 × tp 1 × pp 4 × cp 1 × ep 1 = 8 ranks") != std::string::npos);
+  CHECK(text.find(plan.hash) != std::string::npos);
+  CHECK(text.find("vocabulary 257 is stored in 264 rows") != std::string::npos);
+  CHECK(RunsOfEquals({"a", "b", "b", "a"}).size() == 3);
+  CHECK(RunsOfEquals({"a", "b", "b", "a"})[1].last == 2);
+}
+
+}  // namespace engine::plan

@@ -1,0 +1,302 @@
+// What a run leaves behind, and that a run in pieces is the run in one.
+#include "engine/train/run.h"
+
+#include <sys/stat.h>
+
+#include <cmath>
+#include <csignal>
+
+#include "engine/recipe/print.h"
+#include "tests/executor/wrapped_backend.h"
+#include "tests/train/run_testing.h"
+
+namespace engine::train::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using executor::testing::Probe;
+using executor::testing::ProbedDevice;
+
+constexpr const char* kLayout = "parallelism.dp=2";
+
+// 6 iterations with checkpoints and evaluations.
+std::vector<std::string> Sets(std::vector<std::string> more = {}) {
+  more.insert(more.begin(), {"training.iterations=6", "training.micro_batch=4", "checkpoint.interval=2",
+                             "evaluation.interval=3", "evaluation.iterations=1", "schedule.kind=cosine",
+                             "schedule.warmup_iterations=2", kLayout});
+  return more;
+}
+
+struct Folder : TempDir {
+  Folder() { WriteDataset(*this / "text", 60); }
+};
+
+// What an undisturbed run of Sets() gives.
+struct Undisturbed {
+  explicit Undisturbed(const Folder& folder) {
+    MustRun(RunRecipe(folder, Sets()), folder / "whole");
+    metrics = TimelessMetrics(folder / "whole");
+    tensors = TensorsOf(folder / "whole", 6);
+  }
+  std::string metrics;
+  std::map<std::string, std::vector<float>> tensors;
+};
+
+// A device on which the first rank raises SIGTERM in the middle of iteration `iteration` (from 1).
+Device TerminatedDevice(std::vector<Probe>* probes, std::int64_t launches_per_iteration, int iteration) {
+  const std::int64_t at = launches_per_iteration * (iteration - 1) + launches_per_iteration / 2;
+  (*probes)[0].before_launch = [at](std::int64_t launch) {
+    if (launch == at) std::raise(SIGTERM);
+    return absl::OkStatus();
+  };
+  return ProbedDevice(probes);
+}
+
+void Corrupt(const std::string& path) {
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekp(static_cast<std::streamoff>(fs::file_size(path) / 2));
+  const int old = file.peek();
+  file.put(static_cast<char>(old ^ 0xFF));
+  REQUIRE(file.good());
+}
+
+}  // namespace
+
+TEST_CASE("a run writes metrics, the recipe, the plan and the checkpoints that are kept") {
+  const Folder folder;
+  const recipe::Recipe recipe = RunRecipe(folder, Sets({"checkpoint.keep=2"}));
+  const std::string out = folder / "out";
+  MustRun(recipe, out);
+
+  const std::vector<nlohmann::json> lines = Metrics(out);
+  REQUIRE(lines.size() == 8);
+  int iteration = 0;
+  for (const nlohmann::json& line : lines) {
+    INFO(line.dump());
+    if (line.contains("validation_loss")) {
+      CHECK(iteration % 3 == 0);
+      CHECK(line["iteration"] == iteration);
+      CHECK(line["validation_loss"].get<double>() > 0);
+      CHECK(line["elapsed_ms"].get<double>() > 0);
+      CHECK(line.size() == 3);
+      continue;
+    }
+    ++iteration;
+    CHECK(line["iteration"] == iteration);
+    CHECK(line["consumed_samples"] == 8 * iteration);
+    CHECK(line["loss"].get<double>() > 0);
+    CHECK(line["grad_norm"].get<double>() > 0);
+    CHECK(line["elapsed_ms"].get<double>() > 0);
+    CHECK(line["tokens_per_second"].get<double>() > 0);
+    CHECK(line.size() == 7);
+  }
+  CHECK(iteration == 6);
+  // The rate of the update that a line reports: 0 for the first, under a warm-up of two iterations from 0.
+  CHECK(lines[0]["learning_rate"] == 0.0);
+  CHECK(lines[1]["learning_rate"].get<double>() == doctest::Approx(0.5e-2));
+  CHECK(lines[2]["learning_rate"].get<double>() == doctest::Approx(1e-2));
+
+  const recipe::LoadResult resolved = recipe::Load(out + "/resolved.toml");
+  REQUIRE(resolved.ok());
+  CHECK(recipe::Diff(recipe, resolved.recipe).empty());
+  const nlohmann::json plan = nlohmann::json::parse(data::ReadFile(out + "/plan.json"), nullptr, false);
+  REQUIRE(plan.is_object());
+  CHECK(plan["mesh"]["dp"] == 2);
+  CHECK(plan["hash"].get<std::string>().size() == 32);
+  CHECK((Checkpoints(out) == std::vector<std::int64_t>{4, 6}));
+  const auto reader = checkpoint::Reader::Open(checkpoint::IterationPath(CheckpointRoot(out), 6));
+  REQUIRE(reader.ok());
+  CHECK(reader->metadata().consumed_samples == 48);
+  CHECK(reader->metadata().adam_step == 6);
+  CHECK(reader->metadata().plan_hash == plan["hash"]);
+}
+
+TEST_CASE("a run that has ended is not run again, and can be made longer") {
+  const Folder folder;
+  const Undisturbed whole(folder);
+  const std::string out = folder / "out";
+  // The rate's decay is as long as the training unless it is given.
+  MustRun(RunRecipe(folder, Sets({"training.iterations=3", "schedule.decay_iterations=6"})), out);
+  CHECK((Checkpoints(out) == std::vector<std::int64_t>{2, 3}));
+  const std::string before = data::ReadFile(out + "/metrics.jsonl");
+  MustRun(RunRecipe(folder, Sets({"training.iterations=3", "schedule.decay_iterations=6"})), out);
+  CHECK(data::ReadFile(out + "/metrics.jsonl") == before);
+
+  const std::string output = MustRun(RunRecipe(folder, Sets()), out);
+  CHECK(Contains(output, "changed since the checkpoint: training.iterations: 3 → 6"));
+  CHECK(Contains(output, "resumed from " + checkpoint::IterationPath(CheckpointRoot(out), 3) + " after iteration 3"));
+  CHECK(TimelessMetrics(out) == whole.metrics);
+  CHECK((TensorsOf(out, 6) == whole.tensors));
+}
+
+TEST_CASE("SIGTERM finishes the iteration and saves; the resumed run is the undisturbed one, bit by bit") {
+  const Folder folder;
+  const Undisturbed whole(folder);
+  std::vector<Probe> counting(2);
+  MustRun(RunRecipe(folder, Sets()), folder / "unused");
+  REQUIRE(RunCaught(RunRecipe(folder, Sets({"evaluation.interval=0", "training.iterations=1"})), folder / "count",
+                    false, ProbedDevice(&counting)).status.ok());
+  const std::int64_t launches = counting[0].launches;
+  REQUIRE(launches > 10);
+  for (int iteration : {1, 2, 3}) {
+    INFO("in iteration " << iteration);
+    const std::string out = folder / ("out" + std::to_string(iteration));
+    std::vector<Probe> probes(2);
+    const RunResult stopped = RunCaught(RunRecipe(folder, Sets()), out, false,
+                                        TerminatedDevice(&probes, launches, iteration));
+    REQUIRE_MESSAGE(stopped.status.ok(), Message(stopped.status));
+    CHECK(Contains(stopped.output, "stopped by a signal after iteration " + std::to_string(iteration)));
+    CHECK(Checkpoints(out).back() == iteration);
+    MustRun(RunRecipe(folder, Sets()), out);
+    CHECK(TimelessMetrics(out) == whole.metrics);
+    CHECK((TensorsOf(out, 6) == whole.tensors));
+  }
+}
+
+TEST_CASE("a damaged newest checkpoint is reported, and the one before it is used") {
+  const Folder folder;
+  const Undisturbed whole(folder);
+  const std::string out = folder / "whole";
+  Corrupt(checkpoint::IterationPath(CheckpointRoot(out), 6) + "/rank_00000.h5");
+  const std::string output = MustRun(RunRecipe(folder, Sets()), out);
+  CHECK(Contains(output, "note: "));
+  CHECK(Contains(output, "iteration_0000006"));
+  CHECK(Contains(output, "after iteration 4"));
+  CHECK(TimelessMetrics(out) == whole.metrics);
+  CHECK((TensorsOf(out, 6) == whole.tensors));
+
+  fs::remove(checkpoint::IterationPath(CheckpointRoot(out), 6) + "/manifest.json");  // incomplete
+  CHECK(Contains(MustRun(RunRecipe(folder, Sets()), out), "after iteration 4"));
+  CHECK((TensorsOf(out, 6) == whole.tensors));
+
+  for (std::int64_t iteration : Checkpoints(out)) {
+    Corrupt(checkpoint::IterationPath(CheckpointRoot(out), iteration) + "/rank_00000.h5");
+  }
+  const RunResult none = RunCaught(RunRecipe(folder, Sets()), out);
+  CHECK(none.status.code() == absl::StatusCode::kDataLoss);
+  CHECK(Contains(Message(none.status), "holds no whole checkpoint"));
+}
+
+TEST_CASE("a changed recipe: another model is refused with its keys, other keys are listed, --fresh refuses") {
+  const Folder folder;
+  const std::string out = folder / "out";
+  const std::vector<std::string> short_run = Sets({"training.iterations=2", "schedule.decay_iterations=6"});
+  MustRun(RunRecipe(folder, short_run), out);
+  const std::string before = data::ReadFile(out + "/metrics.jsonl");
+  const auto with = [&](std::vector<std::string> more) {
+    std::vector<std::string> sets = short_run;
+    sets.insert(sets.end(), more.begin(), more.end());
+    return RunRecipe(folder, sets);
+  };
+
+  const RunResult other = RunCaught(with({"model.mlp.hidden=48", "model.norm.epsilon=1e-6"}), out);
+  CHECK(other.status.code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(Contains(Message(other.status), "model.mlp.hidden: 32 → 48"));
+  CHECK(Contains(Message(other.status), "model.norm.epsilon: 1e-05 → 1e-06"));
+  CHECK(!Message(other.status).ends_with('\n'));
+
+  const RunResult fresh = RunCaught(with({}), out, /*fresh=*/true);
+  CHECK(fresh.status.code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(Contains(Message(fresh.status), "--fresh: " + out + " already holds a run"));
+  CHECK(data::ReadFile(out + "/metrics.jsonl") == before);
+  CHECK((Checkpoints(out) == std::vector<std::int64_t>{2}));
+
+  const RunResult rate = RunCaught(with({"optimizer.learning_rate=2e-2", "training.iterations=3"}), out);
+  CHECK(rate.status.ok());
+  CHECK(Contains(rate.output, "changed since the checkpoint: optimizer.learning_rate: 0.01 → 0.02"));
+  CHECK(Contains(rate.output, "changed since the checkpoint: training.iterations: 2 → 3"));
+  CHECK(RunCaught(with({}), folder / "new", /*fresh=*/true).status.ok());
+}
+
+TEST_CASE("a run resumes in another layout") {
+  const Folder folder;
+  const Undisturbed whole(folder);
+  const std::string out = folder / "out";
+  const std::vector<std::string> layouts[] = {
+      {"training.iterations=2", "schedule.decay_iterations=6", "parallelism.zero_stage=1"},
+      {"training.iterations=4", "schedule.decay_iterations=6", "parallelism.dp=1", "parallelism.tp=2",
+       "parallelism.sequence_parallel=true"},
+      {"parallelism.dp=1", "parallelism.pp=2", "parallelism.virtual_stages=2"},
+  };
+  for (const std::vector<std::string>& layout : layouts) MustRun(RunRecipe(folder, Sets(layout)), out);
+  const std::vector<nlohmann::json> lines = Metrics(out);
+  const std::vector<nlohmann::json> expected = Metrics(folder / "whole");
+  REQUIRE(lines.size() == expected.size());
+  for (size_t i = 0; i < lines.size(); ++i) {
+    INFO(lines[i].dump());
+    const char* key = lines[i].contains("loss") ? "loss" : "validation_loss";
+    // As in layout_test.cpp: √(300 · 40) roundings, times 4.
+    constexpr double kBound = 4 * 110 * 1.2e-7;
+    CHECK(lines[i][key].get<double>() == doctest::Approx(expected[i][key].get<double>()).epsilon(kBound));
+  }
+}
+
+TEST_CASE("data that do not fit are refused before anything is written") {
+  const Folder folder;
+  const std::string out = folder / "out";
+  const auto refused = [&](const std::vector<std::string>& sets, const std::string& part) {
+    const RunResult result = RunCaught(RunRecipe(folder, Sets(sets)), out);
+    CHECK(!result.status.ok());
+    CHECK(Contains(Message(result.status), part));
+    CHECK(Contains(Message(result.status), "--set:"));  // where the recipe names the data
+    CHECK(!fs::exists(out));
+  };
+  WriteDataset(folder / "small", 2);  // its validation split is a document or none
+  refused({"data.paths=[\"" + folder / "small" + "\"]", "data.split=1,1,0", "data.sequence_length=16",
+           "model.max_positions=200", "data.sequence_length=200"}, "small");
+  WriteDataset(folder / "foreign", 60, 300);
+  refused({"data.paths=[\"" + folder / "foreign" + "\"]"}, "token 300");
+  WriteDataset(folder / "cut", 60);
+  fs::resize_file(folder / "cut.bin", fs::file_size(folder / "cut.bin") - 2);
+  refused({"data.paths=[\"" + folder / "cut" + "\"]"}, "cut.bin");
+  refused({"data.paths=[\"" + folder / "absent" + "\"]"}, "absent");
+}
+
+TEST_CASE("a precision that the executor lacks is refused where the recipe says it") {
+  const Folder folder;
+  const RunResult result = RunCaught(RunRecipe(folder, Sets({"precision.compute=bf16"})), folder / "out");
+  CHECK(Message(result.status) ==
+        "--set:15:19: error: the cpu executor computes in fp32, not in bf16; --set precision.compute=fp32 runs it here");
+  CHECK(!fs::exists(folder / "out"));
+}
+
+TEST_CASE("a loss that is not finite ends the run; the checkpoints before it stay") {
+  const Folder folder;
+  const std::string out = folder / "out";
+  MustRun(RunRecipe(folder, Sets({"training.iterations=2", "schedule.decay_iterations=6"})), out);
+  const auto before = TensorsOf(out, 2);
+  recipe::Recipe recipe = RunRecipe(folder, Sets({"checkpoint.interval=0"}));
+  recipe.optimizer.learning_rate = 1e30;  // beyond what a recipe may say
+  const RunResult result = RunCaught(recipe, out);
+  CHECK(result.status.code() == absl::StatusCode::kDataLoss);
+  CHECK(Contains(Message(result.status), "so the weights are spoilt and not saved"));
+  CHECK((Checkpoints(out) == std::vector<std::int64_t>{2}));
+  CHECK((TensorsOf(out, 2) == before));
+  for (const nlohmann::json& line : Metrics(out)) CHECK(line.contains("loss") != line.contains("validation_loss"));
+}
+
+TEST_CASE("a rank that fails ends the run with its error and leaves a folder that resumes") {
+  const Folder folder;
+  const Undisturbed whole(folder);
+  const std::string out = folder / "out";
+  std::vector<Probe> probes(2);
+  probes[1].before_launch = [](std::int64_t launch) {
+    return launch == 1500 ? Internal("injected") : absl::OkStatus();
+  };
+  const RunResult result = RunCaught(RunRecipe(folder, Sets()), out, false, ProbedDevice(&probes));
+  CHECK(result.status.code() == absl::StatusCode::kInternal);
+  CHECK(Contains(Message(result.status), "rank 1, "));
+  MustRun(RunRecipe(folder, Sets()), out);
+  CHECK(TimelessMetrics(out) == whole.metrics);
+  CHECK((TensorsOf(out, 6) == whole.tensors));
+}
+
+TEST_CASE("a folder that cannot be written is an error with its path") {
+  const Folder folder;
+  data::WriteFile(folder / "file", "not a folder");
+  const RunResult result = RunCaught(RunRecipe(folder, Sets()), folder / "file");
+  CHECK(!result.status.ok());
+  CHECK(Contains(Message(result.status), folder / "file"));
+}
+
+}  // namespace engine::train::testing

@@ -1,0 +1,128 @@
+// Whole runs in a temporary folder: a data set, a recipe, what the run printed and left behind.
+#pragma once
+
+#include <doctest/doctest.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/base/philox.h"
+#include "engine/checkpoint/layout.h"
+#include "engine/checkpoint/read.h"
+#include "engine/checkpoint/store.h"
+#include "engine/data/indexed_dataset.h"
+#include "engine/train/run.h"
+#include "tests/data/temp_dir.h"
+#include "tests/train/testing.h"
+
+namespace engine::train::testing {
+
+using data::TempDir;
+
+// `documents` of 20 to 59 bytes each, drawn from a few letters; every text differs.
+inline void WriteDataset(const std::string& prefix, int documents, std::int32_t highest_token = 0) {
+  auto writer = data::IndexedDatasetWriter::Create(prefix, data::TokenType::kU16);
+  REQUIRE(writer.ok());
+  const PhiloxKey key = MakePhiloxKey(3, "text");
+  std::uint64_t at = 0;
+  for (int document = 0; document < documents; ++document) {
+    std::vector<std::int32_t> tokens(20 + PhiloxWord(key, at++) % 40);
+    for (std::int32_t& token : tokens) token = static_cast<std::int32_t>('a' + PhiloxWord(key, at++) % 8);
+    if (document == documents / 2 && highest_token > 0) tokens[7] = highest_token;
+    REQUIRE((*writer)->AddDocument({&tokens, 1}).ok());
+  }
+  REQUIRE((*writer)->Finish().ok());
+}
+
+// A tiny GPT-like run with dropout on the data set DIR/text; `sets` are as of --set.
+inline recipe::Recipe RunRecipe(const TempDir& folder, std::vector<std::string> sets) {
+  sets.insert(sets.begin(), {"data.paths=[\"" + folder / "text" + "\"]", "data.split=8,2,0", "model.layers=4",
+                             "model.hidden=16", "model.mlp.hidden=32", "logging.interval=1000"});
+  return MakeRecipe(kGptLike, sets);
+}
+
+struct RunResult {
+  absl::Status status;
+  std::string output;  // what it printed
+};
+
+inline RunResult RunCaught(const recipe::Recipe& recipe, const std::string& out, bool fresh = false,
+                           const Device& device = CpuDevice()) {
+  RunResult result;
+  std::fflush(stdout);
+  const int saved = ::dup(STDOUT_FILENO);
+  std::FILE* caught = std::tmpfile();
+  ::dup2(::fileno(caught), STDOUT_FILENO);
+  result.status = Run(recipe, {.out = out, .fresh = fresh}, device);
+  std::fflush(stdout);
+  ::dup2(saved, STDOUT_FILENO);
+  ::close(saved);
+  std::rewind(caught);
+  char buffer[4096];
+  for (size_t got = 0; (got = std::fread(buffer, 1, sizeof(buffer), caught)) > 0;) result.output.append(buffer, got);
+  std::fclose(caught);
+  return result;
+}
+
+// The same, which must end well; what it printed.
+inline std::string MustRun(const recipe::Recipe& recipe, const std::string& out) {
+  const RunResult result = RunCaught(recipe, out);
+  REQUIRE_MESSAGE(result.status.ok(), Message(result.status));
+  return result.output;
+}
+
+inline std::vector<nlohmann::json> Metrics(const std::string& out) {
+  std::vector<nlohmann::json> lines;
+  std::ifstream file(out + "/metrics.jsonl");
+  for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
+  return lines;
+}
+
+// metrics.jsonl without what depends on the clock; numbers in full precision.
+inline std::string TimelessMetrics(const std::string& out) {
+  std::string text;
+  for (nlohmann::json& line : Metrics(out)) {
+    line.erase("elapsed_ms");
+    line.erase("tokens_per_second");
+    text += line.dump() + "\n";
+  }
+  return text;
+}
+
+inline std::vector<std::int64_t> Checkpoints(const std::string& out) {
+  const auto iterations = checkpoint::ListIterations(CheckpointRoot(out));
+  REQUIRE(iterations.ok());
+  return *iterations;
+}
+
+// Every tensor of a checkpoint, whole.
+inline std::map<std::string, std::vector<float>> Tensors(const std::string& folder) {
+  const auto reader = checkpoint::Reader::Open(folder);
+  REQUIRE_MESSAGE(reader.ok(), Message(reader.status()));
+  std::map<std::string, std::vector<float>> tensors;
+  for (const checkpoint::TensorInfo& tensor : reader->tensors()) {
+    std::vector<float>& values = tensors[tensor.name];
+    values.resize(static_cast<size_t>(tensor.shape.elements()));
+    REQUIRE(reader->Read(tensor.name, checkpoint::WholeBox(tensor.shape), values.data()).ok());
+  }
+  return tensors;
+}
+
+inline std::map<std::string, std::vector<float>> TensorsOf(const std::string& out, std::int64_t iteration) {
+  return Tensors(checkpoint::IterationPath(CheckpointRoot(out), iteration));
+}
+
+inline bool Contains(const std::string& text, const std::string& part) {
+  if (text.find(part) != std::string::npos) return true;
+  MESSAGE("no '" << part << "' in: " << text);
+  return false;
+}
+
+}  // namespace engine::train::testing
