@@ -37,7 +37,7 @@ class Backend {
   // Facts that the planner needs. The same for every rank of a run.
   virtual plan::DeviceProfile Profile() const = 0;
 
-  // The rank's one allocation. A second call is an error. The memory is zeroed.
+  // The rank's one allocation: called once. The memory is zeroed.
   virtual absl::StatusOr<std::byte*> AllocateArena(std::int64_t bytes) = 0;
 
   // Error: there is no kernel of that name for these dtypes.

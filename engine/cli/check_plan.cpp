@@ -24,7 +24,7 @@ std::string KeyOf(const absl::Status& status) {
 
 plan::DeviceProfile ProfileOf(const recipe::Recipe& recipe) {
   if (recipe.cluster.device == "cpu") return backend::cpu::CpuBackend::CpuProfile();
-  return {.name = recipe.cluster.device, .alignment = 64, .scratch_bytes = nullptr};
+  return {.name = recipe.cluster.device, .scratch_bytes = nullptr};
 }
 
 Diagnostic PlanDiagnostic(const recipe::Recipe& recipe, const absl::Status& status) {

@@ -1,5 +1,7 @@
 #include "engine/cli/cpu_device.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <thread>
 
@@ -20,6 +22,7 @@ train::Device MakeCpuDevice(int threads) {
   device.make_communicator = [world](std::int64_t rank) {
     return std::make_unique<backend::cpu::CpuCommunicator>(world.get(), rank);
   };
+  device.memory_bytes = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   device.abort = [world] { world->Abort(); };
   return device;
 }

@@ -1,5 +1,7 @@
 #include "engine/cli/version.h"
 
+#include "engine/base/version.h"
+
 #ifdef ENGINE_CUDA
 #include "engine/backend/cuda/probe.h"
 #endif
@@ -8,9 +10,10 @@ namespace engine::cli {
 
 std::string VersionText() {
 #ifdef ENGINE_CUDA
-  return "engine 0.1.0 (CPU executor; CUDA: compiled with " + backend::cuda::ProbeText() + ")";
+  return std::string("engine ") + kVersion + " (CPU executor; CUDA: compiled with " +
+         backend::cuda::ProbeText() + ")";
 #else
-  return "engine 0.1.0 (CPU executor; CUDA: not compiled)";
+  return std::string("engine ") + kVersion + " (CPU executor; CUDA: not compiled)";
 #endif
 }
 

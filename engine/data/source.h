@@ -32,11 +32,10 @@ class Source {
  public:
   // Opens [data] of the recipe. Checks all index files, that every token is below model.vocab (one pass over
   // the .bin files), and that each split that will be used has its samples:
-  //   train       iterations × global_batch
-  //   validation  (iterations / evaluation.interval + 1) × evaluation.iterations × global_batch, 0 without
-  //   evaluation test        evaluation.iterations × global_batch; 0 without evaluation or if the split has
-  //   too little text
-  // A failure is located at the recipe's key.
+  // train: iterations × global_batch; validation: (iterations / evaluation.interval + 1) ×
+  // evaluation.iterations × global_batch, or 0 without evaluation; test: evaluation.iterations ×
+  // global_batch, or 0 without evaluation or where the split has too little text. A failure is located at the
+  // recipe's key.
   static absl::StatusOr<Source> Open(const recipe::Recipe& recipe);
 
   // Writes sample `index` of [0, size(split)) to `out`, sequence_length() + 1 tokens: inputs are all but the

@@ -44,7 +44,8 @@ class RankExecutor {
       std::unique_ptr<backend::Communicator> communicator, std::uint64_t seed);
   ~RankExecutor();
 
-  // One iteration of the training program. `step` counts optimizer steps from 1.
+  // One iteration of the training program. `iteration`, from 0, keys dropout; `step` counts optimizer steps
+  // from 1.
   absl::StatusOr<IterationResult> Train(std::int64_t iteration, std::int64_t step, double learning_rate,
                                         const FeedFunction& feed);
   // One pass of the evaluation program over a global batch; grad_norm is 0.

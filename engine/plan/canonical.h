@@ -1,4 +1,4 @@
-// The canonical text of a plan: every fact that decides what runs, in one order, one line an instruction. Its
+// The canonical text of a plan: what runs, in which order, on which bytes, one line an instruction. Its
 // hash is the plan's hash; `engine plan --full` prints a stage of it; golden tests compare it.
 #pragma once
 

@@ -212,7 +212,6 @@ absl::StatusOr<Plan> Compile(const recipe::Recipe& recipe, Graph train, Graph ev
   const StageInputs inputs{.train = options.training ? &train_cut : nullptr,
                            .evaluate = &evaluate_cut,
                            .zero_stage = recipe.parallelism.zero_stage,
-                           .clip_grad_norm = recipe.optimizer.clip_grad_norm,
                            .optimizer = &recipe.optimizer,
                            .options = &options};
   for (std::int32_t stage = 0; stage < plan.mesh.pp; ++stage) BuildStage(inputs, stage, chunks, &plan);

@@ -199,6 +199,10 @@ class Placer {
         if (!bytes) return std::nullopt;
         cost.first += *bytes;
         cost.second += made == *pin ? 0 : 1;
+      } else if (axis == Axis::kCp && made.split() && made.dim != 1) {
+        // Heads, which the next op that splits the sequence will exchange back.
+        cost.first += *ConversionCost(made, Placement::S(1), WholeBytes(value.type), size);
+        ++cost.second;
       } else if (made.partial()) {
         // Somebody will have to sum it: a reduce-scatter at least.
         cost.first += *ConversionCost(made, Placement::S(0), WholeBytes(value.type), size);

@@ -68,7 +68,6 @@ struct Instruction {
   graph::Attributes attributes;
   std::uint32_t accumulate = 0;  // bit i: add into output i
   AxisSet only_first;            // run only on ranks with coordinate 0 along these axes
-  std::int32_t stream = 0;
   double flops = 0;             // of one rank
   std::int64_t wire_bytes = 0;  // a rank sends, by the ring algorithm, of a collective
 };
@@ -215,7 +214,6 @@ struct Plan {
 // What a device can do, as data: kernels themselves are the backend's.
 struct DeviceProfile {
   std::string name = "cpu";
-  std::int64_t alignment = 64;
   // Bytes of scratch for one launch of a kernel (by Instruction::kernel) on these local types; null: none.
   std::function<std::int64_t(std::string_view kernel, graph::TypeSpan, graph::TypeSpan,
                              const graph::Attributes&)>

@@ -41,6 +41,33 @@ std::vector<Turn> GroupOrder(std::int64_t stages, std::int64_t chunks_per_stage,
   return turns;
 }
 
+// Whether parts of at most `most` each are enough.
+bool Suffices(double most, const std::vector<double>& costs, std::int64_t parts, double last_extra) {
+  std::int64_t used = 1;  // the last part, filled from the end
+  double filled = last_extra;
+  for (size_t i = costs.size(); i-- > 0;) {
+    if (filled + costs[i] > most) {
+      const bool last_is_empty = used == 1 && i + 1 == costs.size();
+      if (last_is_empty || costs[i] > most || ++used > parts) return false;
+      filled = 0;
+    }
+    filled += costs[i];
+  }
+  return true;
+}
+
+// The cost of the dearest part of the best cut, from above, within a relative 1e-9.
+double CheapestMost(const std::vector<double>& costs, std::int64_t parts, double last_extra) {
+  double low = 0;
+  double high = last_extra;
+  for (double cost : costs) high += cost;
+  while (high - low > 1e-10 * high) {
+    const double middle = 0.5 * (low + high);
+    (Suffices(middle, costs, parts, last_extra) ? high : low) = middle;
+  }
+  return high * (1 + 1e-9);
+}
+
 }  // namespace
 
 std::vector<Turn> OneForwardOneBackward(std::int64_t stages, std::int64_t stage, std::int64_t microbatches) {
@@ -75,25 +102,28 @@ std::vector<std::int64_t> BalancedCut(const std::vector<double>& costs, std::int
   for (size_t i = 0; i < costs.size(); ++i) prefix[i + 1] = prefix[i] + costs[i];
   using Quality = std::pair<double, double>;  // dearest part, sum of squares
   const Quality worst = {std::numeric_limits<double>::infinity(), 0.0};
-  // best[p][i]: the first i items in p parts.
-  std::vector<std::vector<Quality>> best(static_cast<size_t>(parts) + 1,
-                                         std::vector<Quality>(costs.size() + 1, worst));
-  std::vector<std::vector<std::int64_t>> cut(static_cast<size_t>(parts) + 1,
-                                             std::vector<std::int64_t>(costs.size() + 1, 0));
-  best[0][0] = {0.0, 0.0};
+  const double limit = CheapestMost(costs, parts, last_extra);
+  // best[i]: the first i items in p parts; cut[p][i]: how many of them are in the p − 1 parts before.
+  std::vector<Quality> best(costs.size() + 1, worst);
+  std::vector<std::vector<std::int32_t>> cut(static_cast<size_t>(parts) + 1,
+                                             std::vector<std::int32_t>(costs.size() + 1, 0));
+  best[0] = {0.0, 0.0};
   for (std::int64_t p = 1; p <= parts; ++p) {
+    std::vector<Quality> next(costs.size() + 1, worst);
     for (std::int64_t i = p; i <= n - (parts - p); ++i) {
-      for (std::int64_t j = p - 1; j < i; ++j) {
+      for (std::int64_t j = i - 1; j >= p - 1; --j) {
         const double cost =
             prefix[static_cast<size_t>(i)] - prefix[static_cast<size_t>(j)] + (p == parts ? last_extra : 0.0);
-        const Quality& before = best[static_cast<size_t>(p - 1)][static_cast<size_t>(j)];
+        if (cost > limit) break;
+        const Quality& before = best[static_cast<size_t>(j)];
         const Quality quality = {std::max(before.first, cost), before.second + cost * cost};
-        if (quality < best[static_cast<size_t>(p)][static_cast<size_t>(i)]) {
-          best[static_cast<size_t>(p)][static_cast<size_t>(i)] = quality;
-          cut[static_cast<size_t>(p)][static_cast<size_t>(i)] = j;
+        if (quality < next[static_cast<size_t>(i)]) {
+          next[static_cast<size_t>(i)] = quality;
+          cut[static_cast<size_t>(p)][static_cast<size_t>(i)] = static_cast<std::int32_t>(j);
         }
       }
     }
+    best = std::move(next);
   }
   std::vector<std::int64_t> counts(static_cast<size_t>(parts));
   std::int64_t end = n;

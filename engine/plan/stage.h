@@ -27,7 +27,6 @@ struct StageInputs {
   const CutGraph* train = nullptr;  // null: the plan only evaluates
   const CutGraph* evaluate = nullptr;
   std::int64_t zero_stage = 0;
-  double clip_grad_norm = 0;
   const recipe::Optimizer* optimizer = nullptr;
   const CompileOptions* options = nullptr;
 };

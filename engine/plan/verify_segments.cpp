@@ -369,9 +369,16 @@ class SegmentVerifier {
     return FlatRefs(segment);
   }
 
-  // Flat buffers lie in the arena, all their shards included.
+  // Flat buffers lie in the arena, all their shards included, and scratch among the transients.
   absl::Status FlatRefs(const Segment& segment) const {
     for (size_t i = 0; i < segment.instructions.size(); ++i) {
+      const BufferRef& scratch = segment.instructions[i].scratch;
+      const std::int64_t transients =
+          stage_.arena_bytes - stage_.memory.evaluation - stage_.memory.transients;
+      if (scratch.elements > 0 && (scratch.offset < transients || End(scratch) > stage_.arena_bytes)) {
+        return Internal("{} scribbles outside of the transients, which begin at {}",
+                        InstructionName(index_, segment, i), transients);
+      }
       for (const auto* refs : {&segment.instructions[i].inputs, &segment.instructions[i].outputs}) {
         for (const BufferRef& ref : *refs) {
           const std::int64_t last = ref.shard_axes.empty() ? 0 : plan_.mesh.GroupSize(ref.shard_axes) - 1;

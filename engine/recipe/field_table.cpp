@@ -69,7 +69,7 @@ Rows ModelRows() {
       FIELD(model.family)
           .Words({"decoder"})
           .Doc("Kind of model: a causal decoder; GPT, Llama and Mistral are its settings."),
-      FIELD(model.layers).Required().Between(1, 1e6).Unit("layers").Doc("Number of transformer layers."),
+      FIELD(model.layers).Required().Between(1, 2000).Unit("layers").Doc("Number of transformer layers."),
       FIELD(model.hidden)
           .Required()
           .Between(1, kMaxSize)
@@ -294,7 +294,8 @@ Rows TrainingRows() {
           .Words({"fp32", "bf16", "fp16", "fp8"})
           .Doc("Number format of products and activations; master weights and optimizer state are fp32."),
       FIELD(precision.deterministic)
-          .Doc("Whether only kernels are used that give the same bits in each run."),
+          .Doc("Whether only kernels are used that give the same bits in each run; those of the CPU always "
+               "do."),
       FIELD(recompute.granularity)
           .Words({"none", "selective", "full"})
           .Doc("What the backward pass computes again instead of keeping: nothing, the listed modules, or "

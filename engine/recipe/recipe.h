@@ -1,6 +1,6 @@
-// The typed recipe: what a TOML recipe means after `extends`, `--set` and defaults. Plain data; every value's rule,
-// default, unit and documentation is its one row in recipe/fields.cpp, from which the parser, the JSON Schema in
-// schemas/ and docs/recipe-reference.md all follow.
+// The typed recipe: what a TOML recipe means after `extends`, `--set` and defaults. Plain data; every value's
+// rule, default, unit and documentation is its one row in recipe/field_table.cpp, from which the parser, the
+// JSON Schema in schemas/ and docs/recipe-reference.md all follow.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ struct RopeScaling {  // Llama-3 frequency scaling; factor 1 is none
 
 struct Attention {
   std::int64_t heads = 0;
-  std::int64_t kv_heads = 0;  // 0: as many as heads
-  std::int64_t head_dim = 0;  // 0: hidden / heads
+  std::int64_t kv_heads = 0;         // 0: as many as heads
+  std::int64_t head_dim = 0;         // 0: hidden / heads
   std::string position = "learned";  // learned | rotary | none
   double rope_base = 10000.0;
   RopeScaling rope_scaling;
@@ -31,7 +31,7 @@ struct Attention {
 };
 
 struct Mlp {
-  std::int64_t hidden = 0;  // 0: 4 × hidden, or floor(8 × hidden / 3 / 64) × 64 for swiglu
+  std::int64_t hidden = 0;               // 0: 4 × hidden, or floor(8 × hidden / 3 / 64) × 64 for swiglu
   std::string activation = "gelu_tanh";  // gelu_tanh | gelu_erf | swiglu
   bool bias = false;
 };
@@ -51,8 +51,8 @@ struct Model {
   std::string family = "decoder";
   std::int64_t layers = 0;
   std::int64_t hidden = 0;
-  std::int64_t vocab = 0;            // of the tokenizer, unpadded
-  std::int64_t vocab_multiple = 128; // padded to a multiple of vocab_multiple × tp
+  std::int64_t vocab = 0;             // of the tokenizer, unpadded
+  std::int64_t vocab_multiple = 128;  // padded to a multiple of vocab_multiple × tp
   std::int64_t max_positions = 0;
   Attention attention;
   Mlp mlp;
@@ -69,11 +69,12 @@ struct Parallelism {
   std::int64_t cp = 1;
   std::int64_t ep = 1;
   bool sequence_parallel = false;
-  std::int64_t virtual_stages = 1;       // model chunks per pipeline rank
-  std::string schedule = "auto";         // auto | 1f1b | interleaved
-  std::vector<std::int64_t> layers_per_stage;  // per chunk in pipeline order (pp × virtual_stages entries); empty: balanced
-  std::int64_t zero_stage = 0;           // 0 | 1; 2 and 3 are refused with a reason
-  std::int64_t expert_tp = 0;            // how experts use the tp axis; must be 0 until there are experts
+  std::int64_t virtual_stages = 1;  // model chunks per pipeline rank
+  std::string schedule = "auto";    // auto | 1f1b | interleaved
+  std::vector<std::int64_t>
+      layers_per_stage;         // per chunk in pipeline order (pp × virtual_stages entries); empty: balanced
+  std::int64_t zero_stage = 0;  // 0 | 1; 2 and 3 are refused with a reason
+  std::int64_t expert_tp = 0;   // how experts use the tp axis; must be 0 until there are experts
 };
 
 struct Tokenizer {
@@ -83,10 +84,10 @@ struct Tokenizer {
 };
 
 struct Data {
-  std::vector<std::string> paths;     // prefixes of .bin/.idx, relative to the working directory
-  std::vector<double> weights;        // one per path, or empty
+  std::vector<std::string> paths;  // prefixes of .bin/.idx, relative to the working directory
+  std::vector<double> weights;     // one per path, or empty
   std::string split = "969,30,1";
-  std::int64_t sequence_length = 0;   // tokens of a sample
+  std::int64_t sequence_length = 0;  // tokens of a sample
   Tokenizer tokenizer;
 };
 
@@ -106,7 +107,7 @@ struct Schedule {
   double warmup_init = 0.0;  // learning rate at step 0
   std::int64_t warmup_iterations = 0;
   std::int64_t warmup_samples = 0;
-  double warmup_fraction = 0.0;  // of the decay length
+  double warmup_fraction = 0.0;       // of the decay length
   std::int64_t decay_iterations = 0;  // 0: the length of the training
   std::int64_t decay_samples = 0;
   std::int64_t wsd_decay_iterations = 0;
@@ -128,7 +129,7 @@ struct Precision {
 };
 
 struct Recompute {
-  std::string granularity = "none";  // none | selective | full
+  std::string granularity = "none";                  // none | selective | full
   std::vector<std::string> modules = {"attention"};  // selective: attention | norm | activation
 };
 
@@ -138,8 +139,8 @@ struct Checkpoint {
 };
 
 struct Evaluation {
-  std::int64_t interval = 0;    // iterations; 0: never
-  std::int64_t iterations = 10; // global batches of one evaluation
+  std::int64_t interval = 0;     // iterations; 0: never
+  std::int64_t iterations = 10;  // global batches of one evaluation
 };
 
 struct Logging {
@@ -148,22 +149,22 @@ struct Logging {
 
 struct Cluster {
   std::string name = "cpu";
-  std::string device = "cpu";  // cpu | h100 | h200 | b200 | a100 | ...
-  std::int64_t nodes = 0;              // 0: as many as the world needs
-  std::int64_t devices_per_node = 0;   // 0: not limited
-  std::int64_t memory_bytes = 0;       // of one device; 0: not limited
-  std::int64_t reserved_bytes = 0;     // outside the arena: context, libraries
-  double matmul_flops = 0.0;           // sustained, per second, in the recipe's compute precision; 0: unknown
-  double memory_bandwidth = 0.0;       // bytes per second
-  double intra_node_bandwidth = 0.0;   // bytes per second, per device and direction
+  std::string device = "cpu";         // cpu | h100 | h200 | b200 | a100 | ...
+  std::int64_t nodes = 0;             // 0: as many as the world needs
+  std::int64_t devices_per_node = 0;  // 0: not limited
+  std::int64_t memory_bytes = 0;      // of one device; 0: not limited
+  std::int64_t reserved_bytes = 0;    // outside the arena: context, libraries
+  double matmul_flops = 0.0;          // sustained, per second, in the recipe's compute precision; 0: unknown
+  double memory_bandwidth = 0.0;      // bytes per second
+  double intra_node_bandwidth = 0.0;  // bytes per second, per device and direction
   double inter_node_bandwidth = 0.0;
 };
 
 // Where a resolved value comes from.
 struct Provenance {
   enum class Origin { kDefault, kFile, kSet } origin = Origin::kDefault;
-  SourceSpan span;             // of the value
-  std::string source_line;     // text of that line
+  SourceSpan span;          // of the value
+  std::string source_line;  // text of that line
 };
 
 struct Recipe {
@@ -180,8 +181,9 @@ struct Recipe {
   Logging logging;
   Cluster cluster;
 
-  std::string path;                                // the root file, as the user named it
-  std::map<std::string, Provenance> provenance;    // by dotted key, "model.attention.heads"; every field has one
+  std::string path;  // the root file, as the user named it
+  std::map<std::string, Provenance>
+      provenance;  // by dotted key, "model.attention.heads"; every field has one
 
   // Derived, stated once. All are defined for a recipe that passed validation.
   std::int64_t world_size() const {

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "engine/recipe/rules.h"
 
 namespace engine::recipe {
@@ -84,6 +86,37 @@ void RecomputeNamesModules(const RuleContext& c) {
           "modules = [\"attention\"]; or granularity \"none\"");
 }
 
+// Offsets and sizes are counted in 63 bits; so far below that that no sum of them can overflow.
+void SizesAreCountable(const RuleContext& c) {
+  constexpr double kMostParameters = 0x1p50;
+  constexpr double kMostActivations = 0x1p59;
+  const Recipe& r = c.recipe;
+  const Model& m = r.model;
+  if (!HeadDimIsWhole(r)) return;
+  const double hidden = static_cast<double>(m.hidden);
+  const double heads = static_cast<double>(m.attention.heads) * static_cast<double>(r.head_dim());
+  const double ffn = static_cast<double>(r.ffn_hidden());
+  const double vocab = static_cast<double>(m.vocab) +
+                       static_cast<double>(m.vocab_multiple) * static_cast<double>(r.parallelism.tp);
+  const double parameters = static_cast<double>(m.layers) * hidden * (4 * heads + 3 * ffn) +
+                            hidden * (2 * vocab + static_cast<double>(m.max_positions));
+  const double tokens = static_cast<double>(r.training.micro_batch) * static_cast<double>(r.parallelism.dp) *
+                        static_cast<double>(r.parallelism.ep) * static_cast<double>(r.data.sequence_length);
+  const double activations =
+      tokens * std::max({3 * heads, 2 * ffn, vocab, hidden}) * static_cast<double>(m.layers);
+  if (parameters > kMostParameters) {
+    c.Error({"model.hidden", "model.mlp.hidden", "model.attention.heads", "model.vocab", "model.layers"},
+            fmt::format("a model of about {:.1e} parameters is more than this engine counts ({:.1e})",
+                        parameters, kMostParameters));
+  } else if (activations > kMostActivations) {
+    c.Error({"training.micro_batch", "data.sequence_length", "parallelism.dp"},
+            fmt::format(
+                "a microbatch of {:.1e} tokens gives about {:.1e} activations, more than this engine counts "
+                "({:.1e})",
+                tokens, activations, kMostActivations));
+  }
+}
+
 }  // namespace
 
 std::vector<Rule> ModelRules() {
@@ -98,6 +131,7 @@ std::vector<Rule> ModelRules() {
       {{"model.hidden", "model.mlp"}, DefaultFfnIsNotEmpty},
       {{"data.sequence_length", "model.max_positions", "model.attention.position"}, SequenceFitsPositions},
       {{"recompute"}, RecomputeNamesModules},
+      {{"model", "training.micro_batch", "data.sequence_length", "parallelism"}, SizesAreCountable},
   };
 }
 

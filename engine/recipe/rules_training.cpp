@@ -28,6 +28,23 @@ void BatchIsWholeMicrobatches(const RuleContext& c) {
   }
 }
 
+// The program is unrolled over microbatches and chunks, so a slip of the pen must not make it fill the
+// memory.
+void ProgramIsOfSensibleLength(const RuleContext& c) {
+  constexpr std::int64_t kMostTurns = 2'000'000;
+  const Parallelism& p = c.recipe.parallelism;
+  const Training& t = c.recipe.training;
+  const std::int64_t step = MicrobatchSamples(c.recipe);
+  if (step < 0 || t.global_batch % step != 0) return;
+  const std::int64_t microbatches = t.global_batch / step;
+  const std::int64_t turns = ProductOrOverflow({microbatches, p.pp, p.virtual_stages});
+  if (turns >= 0 && turns <= kMostTurns) return;
+  c.Error({"training.global_batch", "training.micro_batch", "parallelism.pp"},
+          fmt::format("an iteration of {} microbatches × pp {} × virtual_stages {} has more than {} turns",
+                      microbatches, p.pp, p.virtual_stages, kMostTurns),
+          "a larger micro_batch; or a smaller global_batch");
+}
+
 void InterleavedMicrobatchesFillPipeline(const RuleContext& c) {
   const Parallelism& p = c.recipe.parallelism;
   const Training& t = c.recipe.training;
@@ -204,6 +221,7 @@ std::vector<Rule> BatchRules() {
   pipeline.insert(pipeline.end(), {"parallelism.pp", "parallelism.virtual_stages"});
   return {
       {batch, BatchIsWholeMicrobatches},
+      {{"training.global_batch", "training.micro_batch", "parallelism"}, ProgramIsOfSensibleLength},
       {pipeline, InterleavedMicrobatchesFillPipeline},
       {{"training.iterations", "training.samples"}, LengthIsSaidOnce},
       {{"training.iterations", "training.samples", "training.global_batch"}, LengthIsWholeBatches},

@@ -1,5 +1,6 @@
 #include "engine/train/ranks.h"
 
+#include <system_error>
 #include <thread>
 
 namespace engine::train {
@@ -9,14 +10,22 @@ absl::Status Ranks::RunThreads(std::int64_t count,
   if (count == 1) return body(0);
   std::vector<absl::Status> statuses(static_cast<size_t>(count));
   std::vector<std::thread> threads;
-  for (std::int64_t rank = 0; rank < count; ++rank) {
-    threads.emplace_back([&, rank] {
-      absl::Status& status = statuses[static_cast<size_t>(rank)];
-      status = body(rank);
-      if (!status.ok()) device_.abort();
-    });
+  absl::Status started;
+  for (std::int64_t rank = 0; rank < count && started.ok(); ++rank) {
+    try {
+      threads.emplace_back([&, rank] {
+        absl::Status& status = statuses[static_cast<size_t>(rank)];
+        status = body(rank);
+        if (!status.ok()) device_.abort();
+      });
+    } catch (const std::system_error& error) {
+      started = ResourceExhausted("this machine starts no more than {} of {} ranks as threads: {}", rank,
+                                  count, error.what());
+      device_.abort();
+    }
   }
   for (std::thread& thread : threads) thread.join();
+  RETURN_IF_ERROR(started);
   for (const bool only_own : {true, false}) {
     for (const absl::Status& status : statuses) {
       if (!status.ok() && !(only_own && absl::IsAborted(status))) return status;

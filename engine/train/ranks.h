@@ -18,8 +18,10 @@ struct Device {
   // World of ranks: resources shared by the communicators below.
   std::function<std::unique_ptr<backend::Backend>(std::int64_t rank, std::int64_t world)> make_backend;
   std::function<std::unique_ptr<backend::Communicator>(std::int64_t rank)> make_communicator;
-  // Makes every rank that waits for another return with an error.
+  // Makes every rank that waits for another return with an error, for good: the device serves no further run.
   std::function<void()> abort;
+  // Memory that the arenas of all ranks of this process share; 0: not known.
+  std::int64_t memory_bytes = 0;
 };
 
 class Ranks {

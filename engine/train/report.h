@@ -29,8 +29,8 @@ struct EvaluationReport {
 
 class Reporter {
  public:
-  // Appends to DIR/metrics.jsonl. Of a run that is resumed after `iteration`, later lines are cut off first:
-  // those iterations will run again.
+  // memory_bytes: of all ranks' arenas. Appends to DIR/metrics.jsonl. Of a run that is resumed after
+  // `iteration`, later lines are cut off first: those iterations will run again.
   static absl::StatusOr<Reporter> Open(const std::string& folder, std::int64_t iteration,
                                        std::int64_t log_interval, std::int64_t memory_bytes);
   Reporter(Reporter&& other) noexcept;

@@ -1,5 +1,6 @@
 #include "engine/train/resume.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "engine/checkpoint/store.h"
@@ -15,13 +16,33 @@ bool MayChangeInModel(const std::string& key) {
   return key.starts_with("model.dropout.") || key == "model.vocab_multiple" || key == "model.init_std";
 }
 
+// The data set is opened for the samples of the recipe's own length, so those already consumed must leave
+// enough.
+absl::Status CheckSamplesLeft(const recipe::Recipe& recipe, const checkpoint::Reader& reader) {
+  const checkpoint::Metadata& done = reader.metadata();
+  const std::int64_t asked = recipe.iterations() * recipe.training.global_batch;
+  const std::int64_t left = std::max<std::int64_t>(0, recipe.iterations() - done.iteration);
+  const std::int64_t needed = done.consumed_samples + left * recipe.training.global_batch;
+  if (left == 0 || needed <= asked) return absl::OkStatus();
+  return FailedPrecondition(
+      "checkpoint {} has consumed {} samples in {} iterations, and {} more iterations of {} make {}; but the "
+      "recipe's "
+      "{} iterations × {} ask the data for {} only\n"
+      "    hint: keep training.global_batch, or start in another --out",
+      reader.folder(), done.consumed_samples, done.iteration, left, recipe.training.global_batch, needed,
+      recipe.iterations(), recipe.training.global_batch, asked);
+}
+
 absl::Status CompareRecipes(const recipe::Recipe& recipe, const checkpoint::Reader& reader,
                             std::vector<std::string>* notes) {
   const recipe::LoadResult before =
       recipe::LoadText(reader.metadata().recipe_toml, reader.folder() + " (recipe)");
   if (!before.ok()) return DataLoss("{}: the recipe in the checkpoint cannot be read", reader.folder());
   std::string clashes;
+  bool other_length = false;
   for (const recipe::Change& change : recipe::Diff(before.recipe, recipe)) {
+    other_length = other_length || change.key == "training.iterations" || change.key == "training.samples" ||
+                   change.key == "training.global_batch";
     const std::string text = fmt::format("{}: {} → {}", change.key, change.before, change.after);
     if (change.key.starts_with("model.") && !MayChangeInModel(change.key)) {
       clashes += "\n    " + text;
@@ -29,7 +50,13 @@ absl::Status CompareRecipes(const recipe::Recipe& recipe, const checkpoint::Read
       notes->push_back("changed since the checkpoint: " + text);
     }
   }
-  if (clashes.empty()) return absl::OkStatus();
+  if (other_length) {
+    notes->push_back(
+        "the order of the text is drawn for the number of samples of a run, which has changed: text that was "
+        "seen may "
+        "come again");
+  }
+  if (clashes.empty()) return CheckSamplesLeft(recipe, reader);
   return FailedPrecondition(
       "checkpoint {} is of another model, so its weights do not fit this recipe:{}\n"
       "    hint: give the recipe's model back its values, or another --out",

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "engine/base/units.h"
+#include "engine/base/version.h"
 #include "engine/checkpoint/store.h"
 #include "engine/data/source.h"
 #include "engine/plan/json.h"
@@ -89,14 +90,15 @@ class Training {
     ASSIGN_OR_RETURN(plan_, CompileRecipe(recipe_, {.profile = device_.profile}));
     ASSIGN_OR_RETURN(std::optional<ResumePoint> resume,
                      FindResumePoint(recipe_, options_.out, options_.fresh));
+    std::int64_t arenas_bytes = 0;
+    for (const plan::StagePlan& stage : plan_.stages)
+      arenas_bytes += stage.arena_bytes * plan_.mesh.ranks_per_stage();
+    RETURN_IF_ERROR(CheckMemory(arenas_bytes));
     RETURN_IF_ERROR(PrepareFolder());
     ASSIGN_OR_RETURN(ranks_, Ranks::Create(plan_, device_, Seed()));
     RETURN_IF_ERROR(LoadState(resume));
-    std::int64_t memory = 0;
-    for (const plan::StagePlan& stage : plan_.stages)
-      memory += stage.arena_bytes * plan_.mesh.ranks_per_stage();
     ASSIGN_OR_RETURN(Reporter reporter,
-                     Reporter::Open(options_.out, iteration_, recipe_.logging.interval, memory));
+                     Reporter::Open(options_.out, iteration_, recipe_.logging.interval, arenas_bytes));
     reporter_ = &reporter;
     Announce(source, resume);
     return Loop();
@@ -104,6 +106,14 @@ class Training {
 
  private:
   std::uint64_t Seed() const { return static_cast<std::uint64_t>(recipe_.training.seed); }
+
+  absl::Status CheckMemory(std::int64_t arenas_bytes) const {
+    if (device_.memory_bytes == 0 || arenas_bytes <= device_.memory_bytes) return absl::OkStatus();
+    return ResourceExhausted(
+        "{} ranks need arenas of {} together, but this machine has {} of memory; `engine plan` "
+        "itemises them",
+        plan_.mesh.world(), FormatBytes(arenas_bytes), FormatBytes(device_.memory_bytes));
+  }
 
   absl::Status PrepareFolder() {
     std::error_code error;
@@ -229,7 +239,7 @@ class Training {
         .adam_step = adam_step_,
         .plan_hash = plan_.hash,
         .recipe_toml = recipe::ToToml(recipe_),
-        .engine_version = "0.1.0",
+        .engine_version = kVersion,
         .mesh = {{"dp", p.dp}, {"tp", p.tp}, {"pp", p.pp}, {"cp", p.cp}, {"ep", p.ep}}};
     const std::string root = CheckpointRoot(options_.out);
     RETURN_IF_ERROR(SaveCheckpoint(plan_, root, metadata, *ranks_));

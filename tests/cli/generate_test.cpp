@@ -19,8 +19,8 @@ TEST_CASE("generate: from a run or one checkpoint, the same text for the same se
   CHECK(first.output.ends_with("\n"));
   CHECK(first.output.size() > 12);
   // A prompt and its answer are longer than the model's 16 positions: older text falls out.
-  CHECK(RunProgram("generate " + tiny.out + "/checkpoints/iteration_0000030" + prompt + " --threads 1").output ==
-        first.output);
+  CHECK(RunProgram("generate " + tiny.out + "/checkpoints/iteration_0000030" + prompt + " --threads 1")
+            .output == first.output);
   CHECK(RunProgram("generate " + tiny.out + prompt + " --seed 2").output != first.output);
   const std::string greedy = " --prompt bottle --tokens 5 --temperature 0 --seed ";
   CHECK(RunProgram("generate " + tiny.out + greedy + "1").output ==

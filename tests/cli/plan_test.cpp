@@ -18,7 +18,8 @@ const std::string& Quickstart() {
 }  // namespace
 
 TEST_CASE("plan: a summary with memory, communication and the schedule") {
-  const CommandResult result = RunCommand(AddPlanCommand, {"plan", Quickstart(), "--set", "parallelism.pp=2"});
+  const CommandResult result =
+      RunCommand(AddPlanCommand, {"plan", Quickstart(), "--set", "parallelism.pp=2"});
   CHECK(result.exit_code == 0);
   for (const char* part : {"parameters", "gradients", "optimizer", "activations", "stage 1", "F0"}) {
     CHECK(Contains(result.output, part));
@@ -33,7 +34,8 @@ TEST_CASE("plan: JSON, and the same plan twice is the same text") {
   CHECK(json["mesh"]["world"] == 4);
   const std::int64_t arena = json["stages"][0]["memory"]["total"];
   std::int64_t sum = 0;
-  for (const auto& [kind, bytes] : json["stages"][0]["memory"].items()) sum += kind == "total" ? 0 : bytes.get<std::int64_t>();
+  for (const auto& [kind, bytes] : json["stages"][0]["memory"].items())
+    sum += kind == "total" ? 0 : bytes.get<std::int64_t>();
   CHECK(sum == arena);
   CHECK(!json.contains("ranks"));
   CHECK(RunCommand(AddPlanCommand, {"plan", Quickstart(), "--json"}).output == result.output);
@@ -45,8 +47,8 @@ TEST_CASE("plan: one rank's instructions, to a file") {
   CHECK(text.exit_code == 0);
   CHECK(text.output.starts_with("rank 3 of 4: dp 1 tp 1 pp 0 cp 0 ep 0, plan "));
   CHECK(Contains(text.output, "layers.3.mlp.fc2"));
-  const CommandResult to_file =
-      RunCommand(AddPlanCommand, {"plan", Quickstart(), "--rank", "3", "--full", "--out", folder / "plan.txt"});
+  const CommandResult to_file = RunCommand(
+      AddPlanCommand, {"plan", Quickstart(), "--rank", "3", "--full", "--out", folder / "plan.txt"});
   CHECK(to_file.exit_code == 0);
   CHECK(to_file.output.empty());
   CHECK((data::ReadFile(folder / "plan.txt") == text.output));

@@ -17,7 +17,7 @@ TEST_CASE("resolve: every value with its origin") {
 
   const CommandResult json = RunCommand(AddResolveCommand, {"resolve", file, "--format", "json"});
   const nlohmann::json values = nlohmann::json::parse(json.output);
-  CHECK(values["model.layers"]["value"] == 4);
+  CHECK(values["model.layers"]["value"] == 8);
   CHECK(values["training.seed"]["origin"] == "default");
 }
 

@@ -48,7 +48,8 @@ TEST_CASE("run: trains, lists its checkpoints, resumes, and ends where it ended"
   CHECK(Contains(first.output, "saved checkpoint of iteration 8 to " + tiny.out + "/checkpoints\n"));
   const ProgramResult again = RunProgram("run " + tiny.recipe + " --out " + tiny.out);
   CHECK(again.exit_code == 0);
-  CHECK(Contains(again.output, "resumed from " + tiny.out + "/checkpoints/iteration_0000008 after iteration 8"));
+  CHECK(Contains(again.output,
+                 "resumed from " + tiny.out + "/checkpoints/iteration_0000008 after iteration 8"));
   const ProgramResult fresh = RunProgram("run " + tiny.recipe + " --fresh --out " + tiny.out);
   CHECK(fresh.exit_code == 1);
   CHECK(Contains(fresh.output, "engine run: --fresh: " + tiny.out + " already holds a run"));
@@ -56,8 +57,8 @@ TEST_CASE("run: trains, lists its checkpoints, resumes, and ends where it ended"
   const ProgramResult list = RunProgram("checkpoint info " + tiny.out + "/checkpoints");
   CHECK(list.exit_code == 0);
   CHECK(Contains(list.output, "whole\n"));
-  const ProgramResult info =
-      RunProgram("checkpoint info --verify --tensors --format json " + tiny.out + "/checkpoints/iteration_0000008");
+  const ProgramResult info = RunProgram("checkpoint info --verify --tensors --format json " + tiny.out +
+                                        "/checkpoints/iteration_0000008");
   REQUIRE(info.exit_code == 0);
   const nlohmann::json json = nlohmann::json::parse(info.output, nullptr, false);
   REQUIRE(json.is_object());
@@ -75,7 +76,8 @@ TEST_CASE("run: Ctrl-C and SIGTERM save and exit 0; the run goes on from there")
   for (const int signal_number : {SIGINT, SIGTERM}) {
     const std::string out = tiny.out + std::to_string(signal_number);
     CHECK(Interrupt(tiny, out, signal_number) == 0);
-    const ProgramResult resumed = RunProgram("run " + tiny.recipe + " --out " + out + " --set training.iterations=1");
+    const ProgramResult resumed =
+        RunProgram("run " + tiny.recipe + " --out " + out + " --set training.iterations=1");
     CHECK(resumed.exit_code == 0);
     CHECK(Contains(resumed.output, "resumed from " + out + "/checkpoints/iteration_"));
     CHECK(Contains(resumed.output, "changed since the checkpoint: training.iterations: 1000000 → 1"));
@@ -95,9 +97,10 @@ TEST_CASE("run: what is refused, and how") {
   refused(tiny.recipe + " --threads 0", 2, "--threads");
   refused(tiny.recipe + ".absent", 1, tiny.recipe + ".absent");
   refused(tiny.recipe + " --set training.iterations=0", 1, "--set:1:21");
-  refused(tiny.recipe + " --set precision.compute=bf16", 1, "engine run: --set:1:19: error: the cpu executor");
+  refused(tiny.recipe + " --set precision.compute=bf16", 1,
+          "engine run: --set:1:19: error: the cpu executor");
   refused(tiny.recipe + " --set data.paths='[\"/nowhere/x\"]'", 1, "/nowhere/x");
-  refused(tiny.recipe + " --set data.split=1,0,0 --set evaluation.interval=1", 1, "data.split");
+  refused(tiny.recipe + " --set data.split='\"1,0,0\"' --set evaluation.interval=1", 1, "data.split");
 }
 
 }  // namespace engine::cli

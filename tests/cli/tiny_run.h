@@ -14,11 +14,12 @@ struct TinyRun {
   TinyRun() {
     std::string text;
     for (int i = 0; i < 60; ++i) {
-      text += "{\"text\": \"" + std::to_string(i * i) + " bottles of beer on the wall, " + std::to_string(i) + "\"}\n";
+      text += "{\"text\": \"" + std::to_string(i * i) + " bottles of beer on the wall, " + std::to_string(i) +
+              "\"}\n";
     }
     data::WriteFile(folder / "text.jsonl", text);
-    const ProgramResult built = RunProgram("data build --input " + folder / "text.jsonl" + " --output-prefix " +
-                                           folder / "text" + " --append-eod");
+    const ProgramResult built = RunProgram("data build --input " + folder / "text.jsonl" +
+                                           " --output-prefix " + folder / "text" + " --append-eod");
     REQUIRE_MESSAGE(built.exit_code == 0, built.output);
     data::WriteFile(recipe, R"([model]
 layers = 2
@@ -29,7 +30,8 @@ max_positions = 16
 attention = { heads = 2, position = "learned", bias = true }
 mlp = { hidden = 32 }
 [data]
-paths = [")" + folder / "text_text_document" + R"("]
+paths = [")" + folder / "text_text_document" +
+                                R"("]
 split = "9,1,0"
 sequence_length = 16
 [optimizer]

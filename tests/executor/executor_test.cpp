@@ -13,7 +13,9 @@ namespace {
 
 struct Setup {
   explicit Setup(const std::string& sets, bool guarded = false)
-      : recipe(TinyRecipe(sets)), probes(static_cast<size_t>(recipe.world_size())), device(ProbedDevice(&probes)) {
+      : recipe(TinyRecipe(sets)),
+        probes(static_cast<size_t>(recipe.world_size())),
+        device(ProbedDevice(&probes)) {
     for (Probe& probe : probes) probe.guarded = guarded;
     absl::StatusOr<plan::Plan> compiled = train::CompileRecipe(recipe, {.profile = device.profile});
     REQUIRE_MESSAGE(compiled.ok(), Message(compiled.status()));
@@ -25,7 +27,8 @@ struct Setup {
   }
 
   absl::Status Train(int iteration, const FeedFunction& feed = SomeFeed()) const {
-    return ranks->Run([&](RankExecutor& rank) { return rank.Train(iteration, iteration + 1, 1e-3, feed).status(); });
+    return ranks->Run(
+        [&](RankExecutor& rank) { return rank.Train(iteration, iteration + 1, 1e-3, feed).status(); });
   }
 
   recipe::Recipe recipe;
@@ -66,7 +69,8 @@ TEST_CASE("each rank allocates one arena, of the plan's size to the byte, and wr
 }
 
 TEST_CASE("no memory is added to the heap after the first iterations") {
-  for (const std::string layout : {"", "parallelism.dp=2 parallelism.pp=2 parallelism.zero_stage=1 training.micro_batch=1"}) {
+  for (const std::string layout :
+       {"", "parallelism.dp=2 parallelism.pp=2 parallelism.zero_stage=1 training.micro_batch=1"}) {
     INFO("layout " << layout);
     const Setup setup(layout);
     const FeedFunction feed = SomeFeed();
@@ -80,10 +84,11 @@ TEST_CASE("no memory is added to the heap after the first iterations") {
 }
 
 TEST_CASE("a rank that fails in a kernel ends all ranks with its error, wherever it fails") {
-  for (const std::string layout : {"parallelism.dp=2", "parallelism.dp=4 parallelism.zero_stage=1", "parallelism.tp=2",
-                             "parallelism.cp=2", "parallelism.pp=4 training.micro_batch=1",
-                             "parallelism.pp=2 parallelism.virtual_stages=2",
-                             "parallelism.dp=2 parallelism.tp=2 parallelism.pp=2"}) {
+  for (const std::string layout :
+       {"parallelism.dp=2", "parallelism.dp=4 parallelism.zero_stage=1", "parallelism.tp=2",
+        "parallelism.cp=2", "parallelism.pp=4 training.micro_batch=1",
+        "parallelism.pp=2 parallelism.virtual_stages=2",
+        "parallelism.dp=2 parallelism.tp=2 parallelism.pp=2"}) {
     INFO("layout " << layout);
     const recipe::Recipe recipe = TinyRecipe(layout);
     for (std::int64_t victim = 0; victim < recipe.world_size(); ++victim) {
@@ -95,7 +100,7 @@ TEST_CASE("a rank that fails in a kernel ends all ranks with its error, wherever
       Probe& probe = setup.probes[static_cast<size_t>(victim)];
       const std::int64_t one = probe.launches;
       const std::int64_t at = one + (victim % 3) * (one - 1) / 2;
-      probe.before_launch = [at](std::int64_t launch) {
+      probe.before_launch = [at](std::int64_t launch, const backend::KernelContext&) {
         return launch == at ? Internal("injected") : absl::OkStatus();
       };
       const absl::Status status = setup.Train(1);
@@ -103,13 +108,15 @@ TEST_CASE("a rank that fails in a kernel ends all ranks with its error, wherever
       INFO(Message(status));
       CHECK(Message(status).starts_with("rank " + std::to_string(victim) + ", "));
       CHECK(Message(status).ends_with(": injected"));
-      CHECK(absl::IsAborted(setup.Train(2)) == (recipe.world_size() > 1));  // the world stays broken, without a hang
+      CHECK(absl::IsAborted(setup.Train(2)) ==
+            (recipe.world_size() > 1));  // the world stays broken, without a hang
     }
   }
 }
 
 TEST_CASE("a feed that fails on one rank ends all ranks with its error") {
-  for (const std::string layout : {"parallelism.dp=4 training.micro_batch=1", "parallelism.tp=2", "parallelism.pp=2"}) {
+  for (const std::string layout :
+       {"parallelism.dp=4 training.micro_batch=1", "parallelism.tp=2", "parallelism.pp=2"}) {
     INFO("layout " << layout);
     const Watchdog watchdog(60);
     const Setup setup(layout);

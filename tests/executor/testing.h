@@ -90,14 +90,15 @@ inline absl::Status FillParameters(RankExecutor& rank) {
 }
 
 inline FeedFunction SomeFeed() {
-  return [](const std::string& input, std::int64_t microbatch, const backend::TensorView& host) -> absl::Status {
-    for (std::int64_t i = 0; i < host.shape.elements(); ++i) {
-      const std::int64_t position = LogicalIndex(host.extent.dims[1], i % host.shape[1]);
-      host.as<std::int32_t>()[i] =
-          static_cast<std::int32_t>(input == model::kPositions ? position : (7 * i + microbatch) % 259);
-    }
-    return absl::OkStatus();
-  };
+  return
+      [](const std::string& input, std::int64_t microbatch, const backend::TensorView& host) -> absl::Status {
+        for (std::int64_t i = 0; i < host.shape.elements(); ++i) {
+          const std::int64_t position = LogicalIndex(host.extent.dims[1], i % host.shape[1]);
+          host.as<std::int32_t>()[i] =
+              static_cast<std::int32_t>(input == model::kPositions ? position : (7 * i + microbatch) % 259);
+        }
+        return absl::OkStatus();
+      };
 }
 
 }  // namespace engine::executor::testing

@@ -1,4 +1,5 @@
-// The CPU backend with a look inside: counts arenas, guards the bytes after them, fails or calls back on demand.
+// The CPU backend with a look inside: counts arenas, guards the bytes after them, fails or calls back on
+// demand.
 #pragma once
 
 #include <algorithm>
@@ -18,11 +19,12 @@ namespace engine::executor::testing {
 
 // What a test may ask of one rank's backend, and what it learns.
 struct Probe {
-  int arenas = 0;                                // calls of AllocateArena
-  std::int64_t arena_bytes = 0;                  // of the last
-  std::atomic<std::int64_t> launches{0};         // kernels run so far
-  std::function<absl::Status(std::int64_t launch)> before_launch;  // an error is the launch's
-  bool guarded = false;                          // set before Create: pages of a pattern around the arena
+  int arenas = 0;                         // calls of AllocateArena
+  std::int64_t arena_bytes = 0;           // of the last
+  std::atomic<std::int64_t> launches{0};  // kernels run so far
+  std::function<absl::Status(std::int64_t launch, const backend::KernelContext&)>
+      before_launch;     // an error is the launch's
+  bool guarded = false;  // set before Create: pages of a pattern around the arena
 
   // The bytes around the arena are still what they were.
   bool GuardsAreWhole() const {
@@ -43,10 +45,11 @@ struct Probe {
 
 class WrappedLaunch final : public backend::Launch {
  public:
-  WrappedLaunch(std::unique_ptr<backend::Launch> launch, Probe* probe) : launch_(std::move(launch)), probe_(*probe) {}
+  WrappedLaunch(std::unique_ptr<backend::Launch> launch, Probe* probe)
+      : launch_(std::move(launch)), probe_(*probe) {}
   absl::Status Run(const backend::KernelContext& context) override {
     const std::int64_t launch = probe_.launches.fetch_add(1);
-    if (probe_.before_launch) RETURN_IF_ERROR(probe_.before_launch(launch));
+    if (probe_.before_launch) RETURN_IF_ERROR(probe_.before_launch(launch, context));
     return launch_->Run(context);
   }
 
@@ -65,7 +68,8 @@ class WrappedBackend final : public backend::Backend {
     probe_.arena_bytes = bytes;
     if (!probe_.guarded) return cpu_.AllocateArena(bytes);
     const std::int64_t whole = bytes + 2 * Probe::kGuardBytes;
-    probe_.memory.reset(static_cast<std::byte*>(::operator new(static_cast<size_t>(whole), Probe::kAlignment)));
+    probe_.memory.reset(
+        static_cast<std::byte*>(::operator new(static_cast<size_t>(whole), Probe::kAlignment)));
     std::memset(probe_.memory.get(), std::to_integer<int>(Probe::kGuard), static_cast<size_t>(whole));
     std::byte* arena = probe_.memory.get() + Probe::kGuardBytes;
     std::memset(arena, 0, static_cast<size_t>(bytes));

@@ -96,7 +96,7 @@ TEST_CASE("placements: a layout that does not divide is an error, not a crash") 
   recipe.data.sequence_length = 30;  // past the recipe's own checks: not a multiple of 2·cp
   const absl::StatusOr<Plan> plan = train::CompileRecipe(recipe, {});
   REQUIRE_FALSE(plan.ok());
-  CHECK_MESSAGE(Message(plan.status()).find("with layout cp:S(1)") != std::string::npos,
+  CHECK_MESSAGE(Message(plan.status()).find("has no lawful placement along cp = 2") != std::string::npos,
                 Message(plan.status()));
 }
 

@@ -12,8 +12,8 @@ struct Fed {
   std::vector<std::int32_t> values;
 };
 
-Fed FeedOf(const plan::Plan& plan, const executor::FeedFunction& feed, const std::string& input, std::int64_t rank,
-           std::int64_t microbatch) {
+Fed FeedOf(const plan::Plan& plan, const executor::FeedFunction& feed, const std::string& input,
+           std::int64_t rank, std::int64_t microbatch) {
   const auto value = std::find_if(plan.values.begin(), plan.values.end(), [&](const plan::LocalValue& v) {
     return v.name == input && v.kind == graph::ValueKind::kInput;
   });
@@ -37,8 +37,8 @@ Fed FeedOf(const plan::Plan& plan, const executor::FeedFunction& feed, const std
 TEST_CASE("every rank's slice of the global batch, zigzag halves of a sequence included") {
   const TempDir folder;
   WriteDataset(folder / "text", 60);
-  const recipe::Recipe recipe =
-      RunRecipe(folder, {"parallelism.dp=2", "parallelism.cp=2", "parallelism.tp=2", "training.micro_batch=2"});
+  const recipe::Recipe recipe = RunRecipe(
+      folder, {"parallelism.dp=2", "parallelism.cp=2", "parallelism.tp=2", "training.micro_batch=2"});
   const auto source = data::Source::Open(recipe);
   REQUIRE_MESSAGE(source.ok(), Message(source.status()));
   const auto plan = CompileRecipe(recipe, {.profile = CpuDevice().profile});
@@ -58,8 +58,11 @@ TEST_CASE("every rank's slice of the global batch, zigzag halves of a sequence i
       const Fed positions = FeedOf(*plan, feed, model::kPositions, rank, microbatch);
       REQUIRE((tokens.shape == Shape{2, 8}));
       for (std::int64_t b = 0; b < 2; ++b) {
-        // Megatron's dealing: chunks of micro_batch × dp consecutive samples, micro_batch of them to each dp rank.
-        REQUIRE(source->Sample(data::Split::kTrain, data::FirstSample(kFirst, microbatch, dp, 2, 2) + b, sample).ok());
+        // Megatron's dealing: chunks of micro_batch × dp consecutive samples, micro_batch of them to each dp
+        // rank.
+        REQUIRE(
+            source->Sample(data::Split::kTrain, data::FirstSample(kFirst, microbatch, dp, 2, 2) + b, sample)
+                .ok());
         for (std::int64_t i = 0; i < 8; ++i) {
           // Chunks of 4 tokens: cp rank 0 has the first and the last, rank 1 the two in the middle.
           const std::int64_t chunk = i < 4 ? cp : 3 - cp;

@@ -1,5 +1,5 @@
-// kill -9 at random moments, mostly while a checkpoint is written: the run resumes from a whole one every time and ends
-// with the weights of the run that nobody disturbed.
+// kill -9 at random moments, mostly while a checkpoint is written: the run resumes from a whole one every
+// time and ends with the weights of the run that nobody disturbed.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -74,7 +74,8 @@ bool IsWriting(const std::string& out) {
   return false;
 }
 
-// Sleeps until the moment to kill: of three runs two are hit a little after a checkpoint was begun, the third anywhere.
+// Sleeps until the moment to kill: of three runs two are hit a little after a checkpoint was begun, the third
+// anywhere.
 void WaitForMoment(const std::string& out, Process* process, std::mt19937& random) {
   const auto uniform = [&](int most) { return static_cast<int>(random() % static_cast<unsigned>(most)); };
   if (uniform(3) == 0) {
@@ -109,9 +110,10 @@ TEST_CASE("50 times kill -9: always resumed from a whole checkpoint, to the same
   int runs = 0;
   int while_writing = 0;
   while (kills < kKills) {
-    const recipe::Recipe recipe = RunRecipe(
-        folder, {"training.iterations=" + std::to_string(kIterations), "checkpoint.interval=1", "checkpoint.keep=2",
-                 "evaluation.interval=7", "evaluation.iterations=1", "model.layers=2", kLayouts[runs % 2]});
+    const recipe::Recipe recipe =
+        RunRecipe(folder, {"training.iterations=" + std::to_string(kIterations), "checkpoint.interval=1",
+                           "checkpoint.keep=2", "evaluation.interval=7", "evaluation.iterations=1",
+                           "model.layers=2", kLayouts[runs % 2]});
     const std::string file = folder / ("recipe" + std::to_string(runs) + ".toml");
     data::WriteFile(file, recipe::ToToml(recipe));
     const std::string calm = folder / ("calm" + std::to_string(runs));

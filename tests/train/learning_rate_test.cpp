@@ -77,7 +77,7 @@ TEST_CASE("WSD: stable, then one of four decays over its last samples") {
     CheckRate(recipe, 1001, 0.1);
   };
   decays("linear", 0.75, 0.5);
-  decays("cosine", 0.85355339059327373, 0.5);                            // ½(1 + √½)
+  decays("cosine", 0.85355339059327373, 0.5);                               // ½(1 + √½)
   decays("exponential", 2 * 0.84089641525371454 - 1, 0.41421356237309515);  // 2·2^−¼ − 1, √2 − 1
   decays("minus_sqrt", 0.5, 1 - 0.70710678118654757);
 }

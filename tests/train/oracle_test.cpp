@@ -10,12 +10,13 @@
 namespace engine::train::testing {
 namespace {
 
-// A float32 evaluation is off from the true value by its roundings. PyTorch's own float32 run shows their size for each
-// result (float32_max_error: the largest of a tensor); the engine sums in other orders, so it draws other roundings from
-// the same distribution. The largest of two such draws differ by a small factor, 4 here. A tensor of few elements may
-// have been lucky, so a floor is added: one product of length n is off by about √n·ε of the terms' size, the longest
-// here has n = 128 (ffn), and some 16 such products lie between a parameter and the loss in 3 blocks (4 in a block and
-// the head, forward, and as many again backward are already in the gradient's own distribution): √(128·16)·ε.
+// A float32 evaluation is off from the true value by its roundings. PyTorch's own float32 run shows their
+// size for each result (float32_max_error: the largest of a tensor); the engine sums in other orders, so it
+// draws other roundings from the same distribution. The largest of two such draws differ by a small factor, 4
+// here. A tensor of few elements may have been lucky, so a floor is added: one product of length n is off by
+// about √n·ε of the terms' size, the longest here has n = 128 (ffn), and some 16 such products lie between a
+// parameter and the loss in 3 blocks (4 in a block and the head, forward, and as many again backward are
+// already in the gradient's own distribution): √(128·16)·ε.
 constexpr double kEpsilon = std::numeric_limits<float>::epsilon();
 const double kFloor = std::sqrt(128.0 * 16.0) * kEpsilon;
 
@@ -42,7 +43,8 @@ recipe::Recipe RecipeOf(const OracleGroup& group) {
                                       .original_max_positions = integer("rope_original")},
                      .window = integer("window"),
                      .bias = group.Number("bias") != 0};
-  model.mlp = {.hidden = integer("ffn"), .activation = group.Text("activation"), .bias = group.Number("bias") != 0};
+  model.mlp = {
+      .hidden = integer("ffn"), .activation = group.Text("activation"), .bias = group.Number("bias") != 0};
   model.norm = {.kind = group.Text("norm"), .epsilon = group.Number("epsilon")};
   model.tied_embeddings = group.Number("tied_embeddings") != 0;
   recipe.data.sequence_length = integer("sequence");
@@ -61,7 +63,8 @@ recipe::Recipe RecipeOf(const OracleGroup& group) {
 class Engine {
  public:
   explicit Engine(const OracleGroup& group) : recipe_(RecipeOf(group)), device_(CpuDevice()) {
-    absl::StatusOr<plan::Plan> plan = CompileRecipe(recipe_, {.profile = device_.profile, .keep_logits = true});
+    absl::StatusOr<plan::Plan> plan =
+        CompileRecipe(recipe_, {.profile = device_.profile, .keep_logits = true});
     REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
     plan_ = *std::move(plan);
     auto ranks = Ranks::Create(plan_, device_, 0);
@@ -69,9 +72,13 @@ class Engine {
     ranks_ = *std::move(ranks);
     for (const executor::LocalTensor& tensor : rank().Parameters()) {
       const std::vector<float> values = group.Floats("parameters/" + Name(tensor.parameter));
-      REQUIRE(static_cast<std::int64_t>(values.size()) == Parameter(tensor.parameter).logical_shape.elements());
-      REQUIRE(rank().backend().Upload(static_cast<std::byte*>(tensor.view.data), values.data(),
-                                      static_cast<std::int64_t>(values.size() * sizeof(float))).ok());
+      REQUIRE(static_cast<std::int64_t>(values.size()) ==
+              Parameter(tensor.parameter).logical_shape.elements());
+      REQUIRE(rank()
+                  .backend()
+                  .Upload(static_cast<std::byte*>(tensor.view.data), values.data(),
+                          static_cast<std::int64_t>(values.size() * sizeof(float)))
+                  .ok());
     }
     feed_ = [tokens = group.Integers("tokens"), labels = group.Integers("labels")](
                 const std::string& input, std::int64_t, const backend::TensorView& host) -> absl::Status {
@@ -87,7 +94,9 @@ class Engine {
 
   executor::RankExecutor& rank() { return *ranks_->executors()[0]; }
   std::int32_t parameters() const { return static_cast<std::int32_t>(plan_.parameters.size()); }
-  const plan::PlanParameter& Parameter(std::int32_t p) const { return plan_.parameters[static_cast<size_t>(p)]; }
+  const plan::PlanParameter& Parameter(std::int32_t p) const {
+    return plan_.parameters[static_cast<size_t>(p)];
+  }
   const std::string& Name(std::int32_t p) const { return Parameter(p).name; }
   double tokens() const { return static_cast<double>(plan_.global_batch * plan_.sequence); }
 
@@ -106,7 +115,8 @@ class Engine {
   std::vector<float> Logits() {
     std::vector<float> logits;
     const float* row = rank().Logits().as<float>();
-    for (std::int64_t token = 0; token < static_cast<std::int64_t>(tokens()); ++token, row += plan_.vocab_rows) {
+    for (std::int64_t token = 0; token < static_cast<std::int64_t>(tokens());
+         ++token, row += plan_.vocab_rows) {
       logits.insert(logits.end(), row, row + plan_.vocab);
     }
     return logits;
@@ -147,7 +157,9 @@ void CheckClose(const std::vector<float>& expected, const std::vector<float>& ac
   CHECK(largest <= bound);
 }
 
-double ErrorOf(const OracleGroup& group, const std::string& name) { return group.Number(name, "float32_max_error"); }
+double ErrorOf(const OracleGroup& group, const std::string& name) {
+  return group.Number(name, "float32_max_error");
+}
 
 void CheckForwardAndBackward(const OracleGroup& group) {
   Engine engine(group);
@@ -165,11 +177,12 @@ void CheckForwardAndBackward(const OracleGroup& group) {
   }
 }
 
-// How far an element's five AdamW updates may be off where its gradients are off by at most `error` and the first one is
-// `gradient`. Over the five steps √v̂ stays at least |gradient|·√(β2⁴(1 − β2)/(1 − β2⁵)) = 0.42·|gradient|; m̂ and √v̂ are
-// off by `error` at most and |m̂| is at most about √v̂, so one update m̂/√v̂ is off by 2·error/(0.42·|gradient|) < 5
-// error/|gradient|. It is never off by more than 2, which is all that can be said where the true gradient is 0, as of
-// the key biases without rotary positions (they do not change the softmax, and Adam blows up their rounding).
+// How far an element's five AdamW updates may be off where its gradients are off by at most `error` and the
+// first one is `gradient`. Over the five steps √v̂ stays at least |gradient|·√(β2⁴(1 − β2)/(1 − β2⁵)) =
+// 0.42·|gradient|; m̂ and √v̂ are off by `error` at most and |m̂| is at most about √v̂, so one update m̂/√v̂ is off
+// by 2·error/(0.42·|gradient|) < 5 error/|gradient|. It is never off by more than 2, which is all that can be
+// said where the true gradient is 0, as of the key biases without rotary positions (they do not change the
+// softmax, and Adam blows up their rounding).
 double UpdatesBound(double rate, double error, double gradient) {
   constexpr double kSteps = 5;
   return kSteps * rate * std::min(2.0, 5 * error / std::abs(gradient));
@@ -187,9 +200,11 @@ void CheckWeights(const OracleGroup& group, Engine& engine, std::int32_t p) {
   double worst = 0;  // difference / bound
   for (size_t i = 0; i < expected.size(); ++i) {
     // Each of five updates is rounded at the size of the weight, and so is what the oracle stores.
-    const double rounding = 6 * kEpsilon / 2 * std::abs(static_cast<double>(expected[i])) + 5 * kEpsilon * rate;
+    const double rounding =
+        6 * kEpsilon / 2 * std::abs(static_cast<double>(expected[i])) + 5 * kEpsilon * rate;
     const double difference = std::abs(static_cast<double>(expected[i]) - actual[i]);
-    const double ratio = difference / (UpdatesBound(rate, error, static_cast<double>(gradient[i])) + rounding);
+    const double ratio =
+        difference / (UpdatesBound(rate, error, static_cast<double>(gradient[i])) + rounding);
     worst = ratio <= worst ? worst : std::isnan(ratio) ? HUGE_VAL : ratio;
   }
   CHECK(worst <= 1);

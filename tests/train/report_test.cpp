@@ -63,7 +63,8 @@ TEST_CASE("lines after the iteration that is resumed are cut off, and so is what
 
 TEST_CASE("a folder that is not there is an error with the file's name") {
   const absl::StatusOr<Reporter> reporter = Reporter::Open("/nonexistent/folder", 0, 1, 0);
-  CHECK(Message(reporter.status()) == "/nonexistent/folder/metrics.jsonl: cannot open: No such file or directory");
+  CHECK(Message(reporter.status()) ==
+        "/nonexistent/folder/metrics.jsonl: cannot open: No such file or directory");
 }
 
 }  // namespace engine::train::testing

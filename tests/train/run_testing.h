@@ -43,8 +43,9 @@ inline void WriteDataset(const std::string& prefix, int documents, std::int32_t 
 
 // A tiny GPT-like run with dropout on the data set DIR/text; `sets` are as of --set.
 inline recipe::Recipe RunRecipe(const TempDir& folder, std::vector<std::string> sets) {
-  sets.insert(sets.begin(), {"data.paths=[\"" + folder / "text" + "\"]", "data.split=8,2,0", "model.layers=4",
-                             "model.hidden=16", "model.mlp.hidden=32", "logging.interval=1000"});
+  sets.insert(sets.begin(),
+              {"data.paths=[\"" + folder / "text" + "\"]", "data.split=\"8,2,0\"", "model.layers=4",
+               "model.hidden=16", "model.mlp.hidden=32", "logging.interval=1000"});
   return MakeRecipe(kGptLike, sets);
 }
 
@@ -66,7 +67,8 @@ inline RunResult RunCaught(const recipe::Recipe& recipe, const std::string& out,
   ::close(saved);
   std::rewind(caught);
   char buffer[4096];
-  for (size_t got = 0; (got = std::fread(buffer, 1, sizeof(buffer), caught)) > 0;) result.output.append(buffer, got);
+  for (size_t got = 0; (got = std::fread(buffer, 1, sizeof(buffer), caught)) > 0;)
+    result.output.append(buffer, got);
   std::fclose(caught);
   return result;
 }

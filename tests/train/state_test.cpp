@@ -1,4 +1,5 @@
-// Weights and optimizer state: the same bits in every layout, at the start, and through checkpoints of other layouts.
+// Weights and optimizer state: the same bits in every layout, at the start, and through checkpoints of other
+// layouts.
 #include "engine/train/state.h"
 
 #include <cmath>
@@ -15,14 +16,16 @@ const std::vector<std::vector<std::string>> kLayouts = {
     {"parallelism.tp=4", "parallelism.dp=2", "parallelism.zero_stage=1", "training.micro_batch=4"},
     {"parallelism.pp=2", "parallelism.virtual_stages=2", "training.micro_batch=2"},
     {"parallelism.cp=2", "parallelism.zero_stage=1"},
-    {"parallelism.dp=2", "parallelism.tp=2", "parallelism.pp=2", "parallelism.zero_stage=1", "training.micro_batch=2"},
+    {"parallelism.dp=2", "parallelism.tp=2", "parallelism.pp=2", "parallelism.zero_stage=1",
+     "training.micro_batch=2"},
 };
 
 void Must(const absl::Status& status) { REQUIRE_MESSAGE(status.ok(), Message(status)); }
 
 // The ranks of one layout of the same model and data.
 struct World {
-  explicit World(const std::vector<std::string>& layout) : recipe(MakeRecipe(kGptLike, layout)), device(CpuDevice()) {
+  explicit World(const std::vector<std::string>& layout)
+      : recipe(MakeRecipe(kGptLike, layout)), device(CpuDevice()) {
     absl::StatusOr<plan::Plan> compiled = CompileRecipe(recipe, {.profile = device.profile});
     Must(compiled.status());
     plan = *std::move(compiled);
@@ -73,7 +76,8 @@ struct World {
   std::vector<float> Weight(const std::string& name) const {
     std::vector<float> values;
     for (size_t p = 0; p < plan.parameters.size(); ++p) {
-      if (plan.parameters[p].name == name) Must(GatherParameter(plan, *ranks, static_cast<std::int32_t>(p), &values));
+      if (plan.parameters[p].name == name)
+        Must(GatherParameter(plan, *ranks, static_cast<std::int32_t>(p), &values));
     }
     REQUIRE(!values.empty());
     return values;
@@ -104,7 +108,8 @@ TEST_CASE("initial weights are those of the generator, of the recipe's deviation
   const std::vector<float> embedding = world.Weight("embedding.tokens");
   REQUIRE(embedding.size() == 300 * 32);
   const PhiloxKey key = MakePhiloxKey(7, "embedding.tokens");
-  for (size_t i = 0; i < embedding.size(); ++i) REQUIRE(embedding[i] == static_cast<float>(0.1 * PhiloxNormal(key, i)));
+  for (size_t i = 0; i < embedding.size(); ++i)
+    REQUIRE(embedding[i] == static_cast<float>(0.1 * PhiloxNormal(key, i)));
   // The deviation of n draws is off by σ/√(2n); five of those.
   const auto check = [&](const std::string& name, double std) {
     INFO(name);
@@ -175,7 +180,8 @@ TEST_CASE("a checkpoint of another model is refused by name and shape") {
   };
   CHECK(Contains(refusal({}), "checkpoint " + saved + " has no tensor layers."));
   CHECK(refusal({"model.layers=2", "model.vocab=290"}) ==
-        "tensor embedding.tokens is [300, 32] in checkpoint " + saved + ", but [290, 32] in this recipe's model");
+        "tensor embedding.tokens is [300, 32] in checkpoint " + saved +
+            ", but [290, 32] in this recipe's model");
 }
 
 }  // namespace engine::train::testing

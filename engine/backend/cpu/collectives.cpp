@@ -74,6 +74,10 @@ void Accumulate(const T* from, T* to, std::int64_t length, Reduction reduction) 
     return;
   }
   for (std::int64_t i = 0; i < length; ++i) {
+    if (from[i] != from[i] || to[i] != to[i]) {  // std::max would drop a NaN
+      to[i] = from[i] + to[i];
+      continue;
+    }
     const T high = std::max(from[i], to[i]);
     const T low = std::min(from[i], to[i]);
     if (!std::isinf(low))
@@ -83,22 +87,39 @@ void Accumulate(const T* from, T* to, std::int64_t length, Reduction reduction) 
   }
 }
 
+bool Sums(const plan::Instruction& instruction) {
+  return instruction.collective == Collective::kAllReduce ||
+         instruction.collective == Collective::kReduceScatter;
+}
+
+// What each member gives to my output. Error: they do not hold all of it (of a sum: each of them).
+absl::StatusOr<std::vector<std::vector<RunCopy>>> RunsOf(const CollectiveArgs& args, std::int64_t rank) {
+  std::vector<std::vector<RunCopy>> runs;
+  std::int64_t held = 0;
+  for (const Extent& member : args.member_inputs) {
+    runs.push_back(CommonRuns(member, args.input.shape, args.output.extent, args.output.shape));
+    std::int64_t elements = 0;
+    for (const RunCopy& run : runs.back()) elements += run.length;
+    held = Sums(*args.instruction) && runs.size() > 1 ? std::min(held, elements) : held + elements;
+  }
+  const std::int64_t needed = args.output.shape.elements();
+  if (held == needed) return runs;
+  return Internal("{}: its group holds {} of the {} elements that rank {} needs", args.instruction->name,
+                  held, needed, rank);
+}
+
 template <typename T>
 class Conversion final : public Launch {
  public:
-  Conversion(CollectiveArgs args, Meeting* meeting) : args_(std::move(args)), meeting_(meeting) {
-    for (const Extent& member : args_.member_inputs) {
-      runs_.push_back(CommonRuns(member, args_.input.shape, args_.output.extent, args_.output.shape));
-    }
-  }
+  Conversion(CollectiveArgs args, std::vector<std::vector<RunCopy>> runs, Meeting* meeting)
+      : args_(std::move(args)), meeting_(meeting), runs_(std::move(runs)) {}
 
   absl::Status Run(const KernelContext&) override {
     if (meeting_ != nullptr) {
       meeting_->Show(args_.index, args_.input.data);
       RETURN_IF_ERROR(meeting_->Wait());
     }
-    const bool sum = args_.instruction->collective == Collective::kAllReduce ||
-                     args_.instruction->collective == Collective::kReduceScatter;
+    const bool sum = Sums(*args_.instruction);
     for (size_t member = 0; member < runs_.size(); ++member) {
       const T* from = meeting_ == nullptr
                           ? args_.input.as<T>()
@@ -177,9 +198,10 @@ class FlatCollective final : public Launch {
 };
 
 template <typename T>
-std::unique_ptr<Launch> Make(CollectiveArgs args, Meeting* meeting) {
+absl::StatusOr<std::unique_ptr<Launch>> Make(CollectiveArgs args, Meeting* meeting, std::int64_t rank) {
   if (args.instruction->flat) return std::make_unique<FlatCollective<T>>(std::move(args), meeting);
-  return std::make_unique<Conversion<T>>(std::move(args), meeting);
+  ASSIGN_OR_RETURN(std::vector<std::vector<RunCopy>> runs, RunsOf(args, rank));
+  return std::make_unique<Conversion<T>>(std::move(args), std::move(runs), meeting);
 }
 
 }  // namespace
@@ -190,11 +212,11 @@ absl::StatusOr<std::unique_ptr<Launch>> CpuCommunicator::Prepare(CollectiveArgs 
   Meeting* meeting = local ? nullptr : world_.MeetingOf(args.group);
   switch (args.input.dtype) {
     case DType::kF32:
-      return Make<float>(std::move(args), meeting);
+      return Make<float>(std::move(args), meeting, rank_);
     case DType::kF64:
-      return Make<double>(std::move(args), meeting);
+      return Make<double>(std::move(args), meeting, rank_);
     case DType::kI32:
-      return Make<std::int32_t>(std::move(args), meeting);
+      return Make<std::int32_t>(std::move(args), meeting, rank_);
     default:
       return Internal("the CPU executor exchanges no {} ({})", Name(args.input.dtype),
                       args.instruction->name);

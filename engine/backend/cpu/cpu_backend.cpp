@@ -55,7 +55,7 @@ CpuBackend::~CpuBackend() {
 }
 
 plan::DeviceProfile CpuBackend::CpuProfile() {
-  return {.name = "cpu", .alignment = 64, .scratch_bytes = ScratchBytes};
+  return {.name = "cpu", .scratch_bytes = ScratchBytes};
 }
 
 absl::StatusOr<std::byte*> CpuBackend::AllocateArena(std::int64_t bytes) {

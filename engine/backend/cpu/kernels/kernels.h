@@ -38,7 +38,7 @@ ENGINE_CPU_KERNEL(LossSum);
 
 // Flat kernels, of tensors of any shape read as one row of elements.
 ENGINE_CPU_KERNEL(SumSquares);  // (x) → f64[1] += Σ x²; always adds, in float64 and in a fixed order
-// (param, grad, m, v, control f64[8]) → param, m, v in place; attributes beta1, beta2, epsilon, weight_decay.
+// (param, grad, m, v, control f64[4]) → param, m, v in place; attributes beta1, beta2, epsilon, weight_decay.
 // control: [0] learning rate, [1] step k (from 1), [2] gradient norm, [3] factor of the gradient (clipping).
 ENGINE_CPU_KERNEL(AdamW);
 // (scalars f64[2]: loss sum, sum of squared gradients) → control [2] and [3]; attribute clip, 0 = off.

@@ -6,7 +6,7 @@
 namespace engine::backend::cpu {
 namespace {
 
-// Control of the optimizer, f64[8] (kernels.h).
+// Control of the optimizer, f64[4] (kernels.h).
 enum Control { kLearningRate = 0, kStep = 1, kGradientNorm = 2, kGradientFactor = 3 };
 
 std::int64_t Bytes(const TensorView& view) { return view.shape.elements() * SizeOf(view.dtype); }
