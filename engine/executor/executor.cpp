@@ -223,12 +223,13 @@ absl::StatusOr<IterationResult> RankExecutor::Evaluate(const FeedFunction& feed)
   return result;
 }
 
-std::vector<LocalTensor> RankExecutor::Parameters() const {
+std::vector<LocalTensor> RankExecutor::Tensors(BufferRef plan::Bucket::*buffer,
+                                               std::int32_t plan::PlanParameter::*value) const {
   std::vector<LocalTensor> tensors;
   for (const plan::Bucket& bucket : stage_.buckets) {
     for (const plan::Bucket::Item& item : bucket.items) {
-      BufferRef ref = bucket.parameter;
-      ref.value = plan_.parameters[static_cast<size_t>(item.parameter)].value;
+      BufferRef ref = bucket.*buffer;
+      ref.value = plan_.parameters[static_cast<size_t>(item.parameter)].*value;
       ref.offset += item.offset_elements * SizeOf(ref.dtype);
       tensors.push_back({item.parameter, View(ref, nullptr, -1)});
     }
@@ -236,17 +237,12 @@ std::vector<LocalTensor> RankExecutor::Parameters() const {
   return tensors;
 }
 
+std::vector<LocalTensor> RankExecutor::Parameters() const {
+  return Tensors(&plan::Bucket::parameter, &plan::PlanParameter::value);
+}
+
 std::vector<LocalTensor> RankExecutor::Gradients() const {
-  std::vector<LocalTensor> tensors;
-  for (const plan::Bucket& bucket : stage_.buckets) {
-    for (const plan::Bucket::Item& item : bucket.items) {
-      BufferRef ref = bucket.gradient;
-      ref.value = plan_.parameters[static_cast<size_t>(item.parameter)].gradient;
-      ref.offset += item.offset_elements * SizeOf(ref.dtype);
-      tensors.push_back({item.parameter, View(ref, nullptr, -1)});
-    }
-  }
-  return tensors;
+  return Tensors(&plan::Bucket::gradient, &plan::PlanParameter::gradient);
 }
 
 std::vector<OptimizerRange> RankExecutor::OptimizerState() const {

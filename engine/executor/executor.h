@@ -80,6 +80,9 @@ class RankExecutor {
   std::byte* Address(const plan::BufferRef& ref, const plan::Chunk* chunk, std::int64_t slot) const;
   backend::TensorView View(const plan::BufferRef& ref, const plan::Chunk* chunk, std::int64_t slot) const;
   const plan::Chunk* ChunkAt(std::int32_t index) const;
+  // The items of every bucket's `buffer`, as the LocalValue that `value` names.
+  std::vector<LocalTensor> Tensors(plan::BufferRef plan::Bucket::*buffer,
+                                   std::int32_t plan::PlanParameter::*value) const;
 
   const plan::Plan& plan_;
   const std::int64_t rank_;
