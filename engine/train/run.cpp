@@ -101,6 +101,7 @@ class Training {
                      Reporter::Open(options_.out, iteration_, recipe_.logging.interval, arenas_bytes));
     reporter_ = &reporter;
     Announce(source, resume);
+    RETURN_IF_ERROR(Prune());  // where the run before was killed after its last save
     return Loop();
   }
 
@@ -244,9 +245,12 @@ class Training {
     const std::string root = CheckpointRoot(options_.out);
     RETURN_IF_ERROR(SaveCheckpoint(plan_, root, metadata, *ranks_));
     reporter_->Line(fmt::format("saved checkpoint of iteration {} to {}", iteration_, root));
-    if (recipe_.checkpoint.keep > 0)
-      return checkpoint::Prune(root, static_cast<int>(recipe_.checkpoint.keep));
-    return absl::OkStatus();
+    return Prune();
+  }
+
+  absl::Status Prune() const {
+    if (recipe_.checkpoint.keep == 0) return absl::OkStatus();
+    return checkpoint::Prune(CheckpointRoot(options_.out), static_cast<int>(recipe_.checkpoint.keep));
   }
 
   const recipe::Recipe& recipe_;
