@@ -84,6 +84,8 @@ class Training {
       : recipe_(recipe), options_(options), device_(device) {}
 
   absl::Status Run() {
+    const StopSignals
+        signals;  // from the beginning: a signal during set-up ends the run before its first iteration
     RETURN_IF_ERROR(CheckPrecision(recipe_, device_));
     ASSIGN_OR_RETURN(const data::Source source, data::Source::Open(recipe_));
     source_ = &source;
@@ -151,7 +153,6 @@ class Training {
   }
 
   absl::Status Loop() {
-    const StopSignals signals;
     const std::int64_t iterations = recipe_.iterations();
     std::int64_t saved = iteration_;
     while (iteration_ < iterations && stop_requested == 0) {
