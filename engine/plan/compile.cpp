@@ -182,7 +182,7 @@ absl::StatusOr<LocalGraph> Localize(const Graph& graph, const PlacementOptions& 
 
 }  // namespace
 
-absl::StatusOr<Plan> Compile(const recipe::Recipe& recipe, Graph train, Graph evaluate,
+absl::StatusOr<Plan> Compile(const recipe::Recipe& recipe, Graph train, const Graph& evaluate,
                              const CompileOptions& options) {
   const Graph& forward = options.training ? train : evaluate;
   const ChunkLayers chunks = CutLayers(recipe, forward);

@@ -18,7 +18,7 @@ struct CompileOptions {
 // `train` and `evaluate` are the model's forward graphs of one microbatch, with and without dropout (the plan
 // knows no model). The recipe must have passed validation. Errors are the recipe's: a layout that this model
 // does not allow.
-absl::StatusOr<Plan> Compile(const recipe::Recipe& recipe, graph::Graph train, graph::Graph evaluate,
+absl::StatusOr<Plan> Compile(const recipe::Recipe& recipe, graph::Graph train, const graph::Graph& evaluate,
                              const CompileOptions& options);
 
 }  // namespace engine::plan

@@ -6,8 +6,9 @@
 // Cost of a signature = bytes that its conversions put on the wire, of inputs and of outputs whose placement
 // is pinned, and of the reduce-scatter that any other partial output will need; ties go to the fewer
 // conversions, then to the op's order. The choice is made node by node, without looking ahead. Parameters are
-// never converted: the first op that reads one decides how it is split, which only tp may do. Converted copies are shared by the readers of one layer and phase; a saved activation
-// keeps the placement that it was produced with, and is converted again in the backward phase.
+// never converted: the first op that reads one decides how it is split, which only tp may do. Converted
+// copies are shared by the readers of one layer and phase; a saved activation keeps the placement that it was
+// produced with, and is converted again in the backward phase.
 #pragma once
 
 #include <vector>

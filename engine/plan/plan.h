@@ -68,8 +68,8 @@ struct Instruction {
   graph::Attributes attributes;
   std::uint32_t accumulate = 0;  // bit i: add into output i
   AxisSet only_first;            // run only on ranks with coordinate 0 along these axes
-  double flops = 0;             // of one rank
-  std::int64_t wire_bytes = 0;  // a rank sends, by the ring algorithm, of a collective
+  double flops = 0;              // of one rank
+  std::int64_t wire_bytes = 0;   // a rank sends, by the ring algorithm, of a collective
 };
 
 struct Segment {

@@ -84,7 +84,7 @@ class StageBuilder {
   // The turns of this stage's training program; sets how many microbatches each chunk holds at most.
   std::vector<Turn> TrainTurns() {
     const std::int64_t per_stage = static_cast<std::int64_t>(stage_.chunks.size());
-    const std::vector<Turn> turns =
+    std::vector<Turn> turns =
         per_stage > 1 ? InterleavedOneForwardOneBackward(plan_.mesh.pp, per_stage, index_, plan_.microbatches)
                       : OneForwardOneBackward(plan_.mesh.pp, index_, plan_.microbatches);
     for (Chunk& chunk : stage_.chunks) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <numeric>
 #include <optional>
 
 #include "engine/plan/placements.h"
@@ -244,8 +245,8 @@ class Simulation {
 
   std::vector<std::int32_t> Members(const Instruction& instruction) const {
     if (instruction.group.IsTie()) return {0, Stages() - 1};
-    std::vector<std::int32_t> members;
-    for (std::int32_t stage = 0; stage < Stages(); ++stage) members.push_back(stage);
+    std::vector<std::int32_t> members(static_cast<size_t>(Stages()));
+    std::iota(members.begin(), members.end(), 0);
     return members;
   }
 

@@ -219,8 +219,7 @@ class SegmentVerifier {
 
   absl::Status Walk(const Segment& segment, std::int64_t slot_bytes) {
     for (size_t i = 0; i < segment.instructions.size(); ++i) {
-      const absl::Status status = Step(segment, i, slot_bytes);
-      if (!status.ok()) return status;
+      RETURN_IF_ERROR(Step(segment, i, slot_bytes));
     }
     return absl::OkStatus();
   }

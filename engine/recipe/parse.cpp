@@ -58,11 +58,11 @@ class Parser {
     for (const Entry& entry : table.entries) {
       if (errors_ > kMaxErrors) return;
       const std::string key = name.empty() ? entry.key : name + "." + entry.key;
-      if (entry.key.find('.') != std::string::npos) {  // quoted, and so no path of keys
-        UnknownKey(entry, name);
-      } else if (name.empty() && entry.key == kExtendsKey && extends_ != nullptr) {
+      const bool quoted = entry.key.find('.') != std::string::npos;  // "a.b" in quotes is no path of keys
+      const Field* field = quoted ? nullptr : FindField(key);
+      if (name.empty() && entry.key == kExtendsKey && extends_ != nullptr) {
         ParseExtends(entry);
-      } else if (IsTable(key)) {
+      } else if (!quoted && IsTable(key)) {
         if (entry.value.kind == Node::Kind::kTable) {
           ParseTable(entry.value, key);
         } else {
@@ -70,7 +70,7 @@ class Parser {
                 fmt::format("write [{}], and its keys below", key));
           BreakTable(key);
         }
-      } else if (const Field* field = FindField(key)) {
+      } else if (field != nullptr) {
         ParseField(*field, entry.value);
       } else {
         UnknownKey(entry, name);

@@ -54,9 +54,7 @@ CpuBackend::~CpuBackend() {
   if (arena_ != nullptr) munmap(arena_, static_cast<size_t>(arena_bytes_));
 }
 
-plan::DeviceProfile CpuBackend::CpuProfile() {
-  return {.name = "cpu", .scratch_bytes = ScratchBytes};
-}
+plan::DeviceProfile CpuBackend::CpuProfile() { return {.name = "cpu", .scratch_bytes = ScratchBytes}; }
 
 absl::StatusOr<std::byte*> CpuBackend::AllocateArena(std::int64_t bytes) {
   ENGINE_CHECK(arena_ == nullptr, "a rank has one arena");
