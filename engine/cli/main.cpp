@@ -1,5 +1,7 @@
 // The program: options, and one file a subcommand.
 #include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdio>
 
 #include "engine/cli/commands.h"
 #include "engine/cli/version.h"
@@ -18,10 +20,15 @@ int main(int argc, char** argv) {
   engine::cli::AddGenerateCommand(app, &exit_code);
   engine::cli::AddDataCommand(app, &exit_code);
   engine::cli::AddCheckpointCommand(app, &exit_code);
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes is an error of the write, located there
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kUsageError;
+  }
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    std::fputs("engine: standard output could not be written\n", stderr);
+    return 1;
   }
   return exit_code;
 }

@@ -13,7 +13,8 @@ void AddLoadOptions(CLI::App* command, recipe::LoadOptions* options) {
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->allow_extra_args(false);
-  command->add_option("--root", options->root, "Read no file outside of this folder")->type_name("DIR");
+  command->add_option("--root", options->root, "Read no recipe file outside of this folder")
+      ->type_name("DIR");
 }
 
 void PrintDiagnostics(const std::vector<Diagnostic>& diagnostics) {

@@ -34,7 +34,9 @@ int RunRecipe(const RunArguments& arguments) {
   const train::Device device = MakeCpuDevice(arguments.threads);
   const absl::Status status = train::Run(loaded.recipe, options, device);
   if (status.ok()) return 0;
-  fmt::print(stderr, "engine run: {}\n", Message(status));
+  // What is the recipe's fault is located already.
+  const std::string text = Message(status);
+  fmt::print(stderr, "{}{}\n", text.find(": error: ") == std::string::npos ? "engine run: " : "", text);
   return 1;
 }
 

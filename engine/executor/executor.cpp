@@ -108,7 +108,8 @@ absl::StatusOr<RankExecutor::Prepared> RankExecutor::PrepareInstruction(const In
 absl::Status RankExecutor::PrepareSegments() {
   for (const plan::Segment& segment : stage_.segments) {
     const Chunk* chunk = ChunkAt(segment.chunk);
-    const bool slots = chunk != nullptr && !segment.name.starts_with("evaluate");
+    const auto index = static_cast<std::int32_t>(prepared_.size());
+    const bool slots = chunk != nullptr && index != chunk->evaluate;
     std::vector<std::vector<Prepared>> by_slot(slots ? static_cast<size_t>(chunk->slots) : 1);
     for (size_t slot = 0; slot < by_slot.size(); ++slot) {
       for (const Instruction& instruction : segment.instructions) {

@@ -10,7 +10,7 @@
 namespace engine::plan {
 namespace {
 
-constexpr std::int64_t kItemAlignment = 16;  // elements: 64 bytes of fp32
+constexpr std::int64_t kItemAlignment = 32;  // elements: 64 bytes of bf16, 128 of fp32
 
 AxisSet ReduceAxes(const Plan& plan, const PlanParameter& parameter) {
   if (parameter.gradient < 0) return {};

@@ -10,7 +10,7 @@
 namespace engine::plan {
 
 // Buckets of the parameters with used[i], in order of first parameter. Parameters keep the plan's order
-// inside a bucket, each starting at a multiple of 16 elements. Gradients partial over axes of size 1 need no
+// inside a bucket, each starting at a multiple of 32 elements. Gradients partial over axes of size 1 need no
 // reduction.
 std::vector<Bucket> MakeBuckets(const Plan& plan, const std::vector<bool>& used, std::int64_t zero_stage,
                                 bool first_stage);

@@ -73,8 +73,11 @@ void AppendBucket(const Plan& plan, const Bucket& bucket, Buffer* text) {
   for (const Bucket::Item& item : bucket.items) {
     const PlanParameter& parameter = plan.parameters[static_cast<size_t>(item.parameter)];
     const LocalValue& value = plan.values[static_cast<size_t>(parameter.value)];
-    Append(text, "    {} +{} {} [{}]\n", parameter.name, item.offset_elements, value.local.ToString(),
-           value.layout.ToString());
+    constexpr const char* kInitializers[] = {"zeros", "ones", "normal"};
+    Append(text, "    {} {} of {} +{} {} [{}] init {} {}\n", parameter.name, Name(value.dtype),
+           parameter.logical_shape.ToString(), item.offset_elements, value.local.ToString(),
+           value.layout.ToString(), kInitializers[static_cast<int>(parameter.initializer.kind)],
+           parameter.initializer.std);
   }
 }
 

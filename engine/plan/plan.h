@@ -133,7 +133,7 @@ struct Bucket {
     std::int64_t elements = 0;  // local
   };
   std::vector<Item> items;
-  std::int64_t elements = 0;  // padded to a multiple of shards × 16
+  std::int64_t elements = 0;  // padded to a multiple of shards × 32
   AxisSet reduce;             // active axes on which gradients are partial
   AxisSet copies;             // active axes on which the reduced gradient is repeated
   bool weight_decay = false;
@@ -204,8 +204,10 @@ struct Plan {
   std::int64_t parameter_count = 0;  // logical
   std::int32_t logits = -1;          // LocalValue, kept to the end of evaluate where asked for
   BufferRef logits_buffer;
-  std::string compute;             // precision
-  std::string hash;                // of the canonical text: 32 hex digits
+  std::string compute;  // precision
+  // Of the canonical text, 32 hex digits: model, layout, memory, schedule. Seed, data and learning rate are
+  // the resolved recipe's.
+  std::string hash;
   std::vector<std::string> notes;  // choices that the user should know of (padding, …)
 
   std::int64_t StageOfRank(std::int64_t rank) const { return mesh.CoordinatesOf(rank).pp; }

@@ -302,24 +302,60 @@ absl::Status LossCountedOnce(const Plan& plan, std::int32_t stage, const Segment
   return absl::OkStatus();
 }
 
-// Every gradient of the stage's buckets is added to by its backward passes.
+// How often the instructions of a segment read each parameter, or add to its gradient.
+void CountReads(const Plan& plan, const Segment& segment, std::vector<int>* reads) {
+  for (const Instruction& instruction : segment.instructions) {
+    for (const BufferRef& input : instruction.inputs) {
+      if (input.value < 0 || ValueOf(plan, input).kind != graph::ValueKind::kParameter) continue;
+      ++(*reads)[static_cast<size_t>(ValueOf(plan, input).parameter)];
+    }
+  }
+}
+void CountGradients(const Plan& plan, const Segment& segment, std::vector<int>* made) {
+  for (const Instruction& instruction : segment.instructions) {
+    for (const BufferRef& output : instruction.outputs) {
+      if (output.value < 0 || ValueOf(plan, output).parameter < 0) continue;
+      ++(*made)[static_cast<size_t>(ValueOf(plan, output).parameter)];
+    }
+  }
+}
+
+// Each read of a parameter in the forward passes of the stage adds to its gradient once in the backward
+// passes.
 absl::Status GradientsMade(const Plan& plan, std::int32_t index) {
   const StagePlan& stage = plan.stages[static_cast<size_t>(index)];
-  absl::flat_hash_set<std::int32_t> made;
+  std::vector<int> reads(plan.parameters.size(), 0);
+  std::vector<int> made(plan.parameters.size(), 0);
   for (const Chunk& chunk : stage.chunks) {
-    for (const Instruction& instruction : stage.segments[static_cast<size_t>(chunk.backward)].instructions) {
-      for (const BufferRef& output : instruction.outputs) made.insert(output.value);
-    }
+    CountReads(plan, stage.segments[static_cast<size_t>(chunk.forward)], &reads);
+    CountGradients(plan, stage.segments[static_cast<size_t>(chunk.backward)], &made);
   }
-  for (const Bucket& bucket : stage.buckets) {
-    for (const Bucket::Item& item : bucket.items) {
-      const PlanParameter& parameter = plan.parameters[static_cast<size_t>(item.parameter)];
-      if (!made.contains(parameter.gradient)) {
-        return Internal("stage {}: no backward pass makes the gradient of {}", index, parameter.name);
-      }
-    }
+  for (size_t p = 0; p < plan.parameters.size(); ++p) {
+    if (reads[p] == made[p]) continue;
+    return Internal(
+        "stage {}: the forward passes read {} {} times, but the backward passes add to its gradient {} times",
+        index, plan.parameters[p].name, reads[p], made[p]);
   }
   return absl::OkStatus();
+}
+
+// The loss is added up once, where the head is.
+absl::Status LossMadeOnce(const Plan& plan, std::int32_t index, const Chunk& chunk,
+                          std::int32_t segment_index) {
+  if (segment_index < 0) return absl::OkStatus();
+  const Segment& segment =
+      plan.stages[static_cast<size_t>(index)].segments[static_cast<size_t>(segment_index)];
+  int made = 0;
+  for (const Instruction& instruction : segment.instructions) {
+    for (const BufferRef& output : instruction.outputs) {
+      if (output.value < 0) continue;
+      const LocalValue& value = ValueOf(plan, output);
+      made += value.kind == graph::ValueKind::kAccumulator && value.parameter < 0 ? 1 : 0;
+    }
+  }
+  const int wanted = chunk.has_head ? 1 : 0;
+  if (made == wanted) return absl::OkStatus();
+  return Internal("stage {} {} adds to the loss {} times, not {}", index, segment.name, made, wanted);
 }
 
 absl::Status EvaluationLossSummed(const Plan& plan, std::int32_t index) {
@@ -347,6 +383,10 @@ absl::Status VerifyGradients(const Plan& plan) {
     }
     for (const Segment& segment : stage.segments) {
       if (segment.chunk >= 0) RETURN_IF_ERROR(LossCountedOnce(plan, index, segment));
+    }
+    for (const Chunk& chunk : stage.chunks) {
+      RETURN_IF_ERROR(LossMadeOnce(plan, index, chunk, chunk.forward));
+      RETURN_IF_ERROR(LossMadeOnce(plan, index, chunk, chunk.evaluate));
     }
     RETURN_IF_ERROR(EvaluationLossSummed(plan, index));
   }

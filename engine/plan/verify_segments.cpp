@@ -365,6 +365,11 @@ class SegmentVerifier {
         return Internal("stage {} {} does not zero the gradients of bucket.{}", index_, segment.name, b);
       }
     }
+    const size_t wanted = 1 + (training ? stage_.buckets.size() : 0);
+    if (segment.instructions.size() != wanted) {
+      return Internal("stage {} {} has {} instructions, but {} sums to set to zero", index_, segment.name,
+                      segment.instructions.size(), wanted);
+    }
     return FlatRefs(segment);
   }
 

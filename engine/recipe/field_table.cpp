@@ -206,7 +206,7 @@ Rows DataRows() {
           .Required()
           .Doc("Prefixes of indexed data sets (PREFIX.bin and PREFIX.idx), relative to the working "
                "directory."),
-      FIELD(data.weights).AtLeast(0).Doc("Sampling weight of each path; empty: by size."),
+      FIELD(data.weights).Above(0).Doc("Sampling weight of each path; empty: by size."),
       FIELD(data.split)
           .Doc("Shares of training, validation and test, as Megatron writes them: numbers separated by "
                "commas."),

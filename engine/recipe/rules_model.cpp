@@ -43,6 +43,15 @@ void RotaryHeadDimIsEven(const RuleContext& c) {
           fmt::format("head_dim {}", NearestMultiples(c.recipe.head_dim(), 2)));
 }
 
+void HeadDimIsSupported(const RuleContext& c) {
+  constexpr std::int64_t kWidestHead = 512;
+  if (!HeadDimIsWhole(c.recipe) || c.recipe.head_dim() <= kWidestHead) return;
+  c.Error(
+      {"model.attention.head_dim", "model.attention.heads", "model.hidden"},
+      fmt::format("head_dim {} is wider than the attention kernels' {}", c.recipe.head_dim(), kWidestHead),
+      fmt::format("head_dim at most {}", kWidestHead));
+}
+
 void RopeFactorsAreOrdered(const RuleContext& c) {
   const RopeScaling& s = c.recipe.model.attention.rope_scaling;
   if (s.factor == 1.0 || s.low_frequency_factor < s.high_frequency_factor) return;
@@ -126,6 +135,7 @@ std::vector<Rule> ModelRules() {
       {{"model.hidden", heads, head_dim}, HeadsDivideHidden},
       {{heads, "model.attention.kv_heads"}, KvHeadsDivideHeads},
       {{"model.hidden", heads, head_dim, "model.attention.position"}, RotaryHeadDimIsEven},
+      {{"model.hidden", heads, head_dim}, HeadDimIsSupported},
       {{"model.attention.rope_scaling"}, RopeFactorsAreOrdered},
       {{"model.attention.rope_scaling.factor", "model.attention.position"}, RopeScalingNeedsRotary},
       {{"model.hidden", "model.mlp"}, DefaultFfnIsNotEmpty},

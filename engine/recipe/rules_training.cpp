@@ -73,6 +73,18 @@ void LengthIsSaidOnce(const RuleContext& c) {
   }
 }
 
+// Sample indices are 32-bit numbers, as Megatron-LM's are.
+void SamplesFitAnIndex(const RuleContext& c) {
+  constexpr std::int64_t kMostSamples = (std::int64_t{1} << 32) - 3;
+  const Training& t = c.recipe.training;
+  const std::int64_t samples = ProductOrOverflow({t.iterations, t.global_batch});
+  if (samples <= kMostSamples) return;  // -1: too long by another rule
+  c.Error({"training.iterations", "training.global_batch"},
+          fmt::format("{} iterations of {} samples are more than an index of samples holds ({})",
+                      t.iterations, t.global_batch, kMostSamples),
+          fmt::format("at most {} iterations", kMostSamples / t.global_batch));
+}
+
 void LengthIsWholeBatches(const RuleContext& c) {
   const Training& t = c.recipe.training;
   if (t.samples % t.global_batch != 0) {
@@ -224,6 +236,7 @@ std::vector<Rule> BatchRules() {
       {{"training.global_batch", "training.micro_batch", "parallelism"}, ProgramIsOfSensibleLength},
       {pipeline, InterleavedMicrobatchesFillPipeline},
       {{"training.iterations", "training.samples"}, LengthIsSaidOnce},
+      {{"training.iterations", "training.global_batch"}, SamplesFitAnIndex},
       {{"training.iterations", "training.samples", "training.global_batch"}, LengthIsWholeBatches},
       {{"cluster.memory_bytes", "cluster.reserved_bytes"}, ReserveFitsMemory},
   };

@@ -86,6 +86,8 @@ class Generator {
 
 absl::Status Generate(const std::string& folder, const GenerateOptions& options, const Device& device,
                       const std::function<void(std::string_view)>& emit) {
+  if (!std::isfinite(options.temperature))
+    return InvalidArgument("temperature {} is not a number", options.temperature);
   ASSIGN_OR_RETURN(const checkpoint::Reader reader, checkpoint::Reader::Open(folder));
   ASSIGN_OR_RETURN(const recipe::Recipe recipe, OneRankRecipe(reader));
   ASSIGN_OR_RETURN(const std::unique_ptr<data::Tokenizer> tokenizer,

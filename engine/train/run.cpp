@@ -1,11 +1,18 @@
 #include "engine/train/run.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include "engine/base/units.h"
 #include "engine/base/version.h"
@@ -78,6 +85,31 @@ absl::Status CheckPrecision(const recipe::Recipe& recipe, const Device& device) 
       span.file, span.line, span.column, device.profile.name, known, compute, device.precisions.front());
 }
 
+// Holds a run's folder for as long as it lives: two runs in one folder would mix.
+class RunLock {
+ public:
+  static absl::StatusOr<RunLock> Take(const std::string& folder) {
+    std::error_code error;
+    fs::create_directories(folder, error);
+    if (error) return Unavailable("{}: cannot create: {}", folder, error.message());
+    const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (descriptor < 0) return Unavailable("{}: cannot open: {}", folder, std::strerror(errno));
+    RunLock lock(descriptor);
+    if (flock(descriptor, LOCK_EX | LOCK_NB) == 0) return lock;
+    if (errno != EWOULDBLOCK) return lock;  // a file system without locks
+    return FailedPrecondition("{} is in use by another run; wait for its end, or give another --out", folder);
+  }
+  RunLock(RunLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  RunLock& operator=(RunLock&&) = delete;
+  ~RunLock() {
+    if (descriptor_ >= 0) close(descriptor_);
+  }
+
+ private:
+  explicit RunLock(int descriptor) : descriptor_(descriptor) {}
+  int descriptor_;
+};
+
 class Training {
  public:
   Training(const recipe::Recipe& recipe, const RunOptions& options, const Device& device)
@@ -90,12 +122,18 @@ class Training {
     ASSIGN_OR_RETURN(const data::Source source, data::Source::Open(recipe_));
     source_ = &source;
     ASSIGN_OR_RETURN(plan_, CompileRecipe(recipe_, {.profile = device_.profile}));
+    ASSIGN_OR_RETURN(const RunLock lock, RunLock::Take(options_.out));
     ASSIGN_OR_RETURN(std::optional<ResumePoint> resume,
                      FindResumePoint(recipe_, options_.out, options_.fresh));
     std::int64_t arenas_bytes = 0;
     for (const plan::StagePlan& stage : plan_.stages)
       arenas_bytes += stage.arena_bytes * plan_.mesh.ranks_per_stage();
     RETURN_IF_ERROR(CheckMemory(arenas_bytes));
+    if (resume && resume->reader.metadata().iteration >= recipe_.iterations()) {
+      fmt::print("{} holds a checkpoint of iteration {}, and the recipe has {}: nothing to train\n",
+                 options_.out, resume->reader.metadata().iteration, recipe_.iterations());
+      return absl::OkStatus();
+    }
     RETURN_IF_ERROR(PrepareFolder());
     ASSIGN_OR_RETURN(ranks_, Ranks::Create(plan_, device_, Seed()));
     RETURN_IF_ERROR(LoadState(resume));

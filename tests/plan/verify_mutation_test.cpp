@@ -131,6 +131,18 @@ TEST_CASE("mutation: sends and receives") {
     std::swap(program[FindStep(program, StepKind::kReceive, 0)].microbatch,
               program[FindStep(program, StepKind::kReceive, 1)].microbatch);
   });
+  Mutate(Good(), "tm", "does not wait for it", [](Plan& plan) {
+    Program& program = plan.stages[1].train;
+    const Step copy = program[FindStep(program, StepKind::kReceive)];
+    program.insert(program.end() - 1, copy);
+    program[program.size() - 2].microbatch = 7;
+    program[program.size() - 2].waits.clear();
+  });
+  Mutate(Good(), "mt", "the order of sends is not that of receives", [](Plan& plan) {
+    Program& program = plan.stages[0].train;
+    std::swap(program[FindStep(program, StepKind::kSend, 0)].microbatch,
+              program[FindStep(program, StepKind::kSend, 1)].microbatch);
+  });
   // A stage sends what the other one makes.
   Mutate(Good(), "mst", "belongs to stage 1", [](Plan& plan) {
     Program& program = plan.stages[0].train;
@@ -140,7 +152,29 @@ TEST_CASE("mutation: sends and receives") {
   });
 }
 
+TEST_CASE("mutation: doubled and dropped accumulations") {
+  const auto twice = [](Plan& plan, int stage, const char* segment, const char* kernel) {
+    Segment& found = SegmentOf(plan, stage, segment);
+    const size_t at = Find(found, kernel);
+    const Instruction copy = found.instructions[at];
+    found.instructions.insert(found.instructions.begin() + static_cast<std::ptrdiff_t>(at), copy);
+  };
+  Mutate(Good(), "g", "add to its gradient 2 times",
+         [&](Plan& plan) { twice(plan, 1, "backward.1", "linear_wgrad"); });
+  Mutate(Good(), "g", "adds to the loss 2 times, not 1",
+         [&](Plan& plan) { twice(plan, 1, "forward.1", "loss_sum"); });
+  Mutate(Good(), "g", "adds to the loss 0 times, not 1",
+         [](Plan& plan) { Drop(SegmentOf(plan, 1, "evaluate.1"), "loss_sum"); });
+  Mutate(Good(), "s", "instructions, but", [&](Plan& plan) { twice(plan, 0, "begin", "zero"); });
+}
+
 TEST_CASE("mutation: deadlocks") {
+  // The sums of the scalars and of the tied gradients change places on one stage.
+  Mutate(Good(), "mg", "stage 0", [](Plan& plan) {
+    Segment& update = SegmentOf(plan, 0, "update");
+    std::swap(update.instructions[Find(update, "all_reduce", 0)],
+              update.instructions[Find(update, "all_reduce", 1)]);
+  });
   // Both stages first want to receive.
   Mutate(Good(), "mt", "deadlock: stage 0 waits at train step 1 (receive", [](Plan& plan) {
     Program& program = plan.stages[0].train;
@@ -230,7 +264,7 @@ TEST_CASE("mutation: slots and turns") {
 
 TEST_CASE("mutation: buffers inside a segment") {
   Mutate(Good(), "s", "before it is written",
-         [](Plan& plan) { Drop(SegmentOf(plan, 0, "forward.0"), "layer_norm"); });
+         [](Plan& plan) { Drop(SegmentOf(plan, 0, "forward.0"), "qkv_split"); });
   Mutate(Good(), "s", "before it is written", [](Plan& plan) {
     Segment& forward = SegmentOf(plan, 0, "forward.0");
     const size_t i = Find(forward, "linear", 2);
@@ -340,7 +374,7 @@ TEST_CASE("mutation: gradients") {
   });
   Mutate(Good(), "g", "but what it adds to is repeated over tp",
          [&](Plan& plan) { At(plan, 1, "forward.1", "loss_sum").only_first = {}; });
-  Mutate(Good(), "g", "no backward pass makes the gradient of",
+  Mutate(Good(), "g", "but the backward passes add to its gradient 0 times",
          [&](Plan& plan) { Drop(SegmentOf(plan, 0, "backward.0"), "linear_wgrad"); });
   Mutate(Good(), "g", "does not update the weights", [&](Plan& plan) {
     std::swap(At(plan, 0, "update", "adamw").inputs[2], At(plan, 0, "update", "adamw").inputs[3]);

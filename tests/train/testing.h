@@ -132,6 +132,10 @@ inline Trained TrainFor(const recipe::Recipe& recipe, int iterations, int thread
   REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
   auto ranks = Ranks::Create(*plan, device, static_cast<std::uint64_t>(recipe.training.seed));
   REQUIRE_MESSAGE(ranks.ok(), Message(ranks.status()));
+  for (const auto& executor : (*ranks)->executors()) {  // the plan's arena is what is allocated, to the byte
+    const std::int64_t allocated = dynamic_cast<backend::cpu::CpuBackend&>(executor->backend()).arena_bytes();
+    CHECK(allocated == plan->stages[static_cast<size_t>(executor->coordinates().pp)].memory.total());
+  }
   const auto check = [](const absl::Status& status) { REQUIRE_MESSAGE(status.ok(), Message(status)); };
   check((*ranks)->Run([&](executor::RankExecutor& rank) {
     return InitializeParameters(*plan, static_cast<std::uint64_t>(recipe.training.seed), rank);

@@ -75,6 +75,13 @@ absl::StatusOr<std::unique_ptr<Launch>> CpuBackend::Prepare(LaunchArgs args) {
     return Internal("the CPU executor has no kernel '{}' (of {})", args.instruction->kernel,
                     args.instruction->name);
   }
+  for (const auto* views : {&args.inputs, &args.outputs}) {
+    for (const TensorView& view : *views) {
+      if (view.dtype == DType::kF32 || view.dtype == DType::kF64 || view.dtype == DType::kI32) continue;
+      return Internal("the CPU executor has no kernel '{}' for {} (of {})", args.instruction->kernel,
+                      Name(view.dtype), args.instruction->name);
+    }
+  }
   return std::make_unique<CpuLaunch>(entry->f32, std::move(args), &parallel_for_);
 }
 
