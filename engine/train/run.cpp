@@ -130,8 +130,9 @@ class Training {
       arenas_bytes += stage.arena_bytes * plan_.mesh.ranks_per_stage();
     RETURN_IF_ERROR(CheckMemory(arenas_bytes));
     if (resume && resume->reader.metadata().iteration >= recipe_.iterations()) {
-      fmt::print("{} holds a checkpoint of iteration {}, and the recipe has {}: nothing to train\n",
-                 options_.out, resume->reader.metadata().iteration, recipe_.iterations());
+      for (const std::string& note : resume->notes) fmt::print("note: {}\n", note);
+      fmt::print("resumed from {} after iteration {}; the recipe has {}, so there is nothing to train\n",
+                 resume->reader.folder(), resume->reader.metadata().iteration, recipe_.iterations());
       return absl::OkStatus();
     }
     RETURN_IF_ERROR(PrepareFolder());

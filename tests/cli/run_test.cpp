@@ -2,6 +2,8 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -97,10 +99,38 @@ TEST_CASE("run: what is refused, and how") {
   refused(tiny.recipe + " --threads 0", 2, "--threads");
   refused(tiny.recipe + ".absent", 1, tiny.recipe + ".absent");
   refused(tiny.recipe + " --set training.iterations=0", 1, "--set:1:21");
-  refused(tiny.recipe + " --set precision.compute=bf16", 1,
-          "engine run: --set:1:19: error: the cpu executor");
+  refused(tiny.recipe + " --set precision.compute=bf16", 1, "--set:1:19: error: the cpu executor");
   refused(tiny.recipe + " --set data.paths='[\"/nowhere/x\"]'", 1, "/nowhere/x");
   refused(tiny.recipe + " --set data.split='\"1,0,0\"' --set evaluation.interval=1", 1, "validation");
+}
+
+TEST_CASE("run: two runs in one folder do not mix") {
+  const TinyRun tiny;
+  REQUIRE(std::filesystem::create_directories(tiny.out));
+  const int folder = open(tiny.out.c_str(), O_RDONLY | O_DIRECTORY);
+  REQUIRE(flock(folder, LOCK_EX | LOCK_NB) == 0);
+  const ProgramResult second = RunProgram("run " + tiny.recipe + " --out " + tiny.out);
+  close(folder);
+  CHECK(second.exit_code == 1);
+  CHECK(Contains(second.output, "engine run: " + tiny.out + " is in use by another run"));
+  CHECK(std::filesystem::is_empty(tiny.out));
+}
+
+TEST_CASE("run: a limit on the size of files is an error, not a silent end") {
+  const TinyRun tiny;
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const rlimit small{.rlim_cur = 8 << 10, .rlim_max = before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
+  const ProgramResult result = RunProgram("run " + tiny.recipe + " --out " + tiny.out);
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
+  CHECK(result.exit_code == 1);
+  CHECK(Contains(result.output, "engine run: "));
+}
+
+TEST_CASE("schema: a full disk is an error") {
+  const ProgramResult result = RunProgram("schema > /dev/full");
+  CHECK(result.exit_code == 1);
 }
 
 }  // namespace engine::cli
