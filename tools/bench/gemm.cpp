@@ -39,7 +39,7 @@ int main() {
   const auto sgemm = library == nullptr ? nullptr : reinterpret_cast<CblasSgemm>(dlsym(library, "cblas_sgemm"));
   const auto set_threads = library == nullptr ? nullptr : reinterpret_cast<void (*)(int)>(dlsym(library, "openblas_set_num_threads"));
   if (sgemm == nullptr || set_threads == nullptr) {
-    std::fprintf(stderr, "libopenblas.so.0 is missing: tools/setup installs it\n");
+    std::fprintf(stderr, "libopenblas.so.0 is missing: tools/setup --bench installs it\n");
     return 1;
   }
   set_threads(1);

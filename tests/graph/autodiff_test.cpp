@@ -1,0 +1,130 @@
+#include "engine/graph/autodiff.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "engine/graph/op.h"
+#include "engine/ops/ops.h"
+
+namespace engine::graph {
+namespace {
+
+// Two layers of x += gelu(x · w), then a head and the loss; x also reaches the loss past each product.
+struct Tiny {
+  Graph graph;
+  std::vector<ValueId> weights;
+
+  Tiny() {
+    const ValueId ids = graph.AddInput("tokens", {.shape = {2, 3}, .dtype = DType::kI32});
+    const ValueId labels = graph.AddInput("labels", {.shape = {2, 3}, .dtype = DType::kI32});
+    graph.SetPosition(Phase::kForward, -1);
+    const ValueId table = Weight("table", {5, 4});
+    ValueId x = graph.Emit1(ops::kEmbedding, "lookup", {ids, table});
+    for (std::int32_t layer = 0; layer < 2; ++layer) {
+      graph.SetPosition(Phase::kForward, layer);
+      const std::string name = "layers." + std::to_string(layer);
+      const ValueId w = Weight(name + ".w", {4, 4});
+      const ValueId wide =
+          graph.Emit1(ops::kLinear, name + ".linear", {x, w}, {{"in_dims", std::int64_t{1}}});
+      const ValueId active = graph.Emit1(ops::kGelu, name + ".gelu", {wide}, {{"tanh", std::int64_t{0}}});
+      x = graph.Emit1(ops::kAdd, name + ".residual", {x, active});
+    }
+    graph.set_layers(2);
+    graph.SetPosition(Phase::kForward, 2);
+    const ValueId logits = graph.Emit1(ops::kLinear, "head", {x, table}, {{"in_dims", std::int64_t{1}}});
+    const ValueIds statistics =
+        graph.Emit(ops::kCrossEntropy, "cross_entropy", {logits, labels}, {{"classes", std::int64_t{5}}});
+    const ValueId loss = graph.AddAccumulator("loss", {.shape = {}, .dtype = DType::kF64}, kNoValue);
+    graph.set_loss(loss);
+    graph.Emit(ops::kLossSum, "loss.sum", {statistics[0], statistics[1], labels}, {{"scale", 1.0}},
+               std::array<ValueId, 1>{loss});
+  }
+
+  ValueId Weight(const std::string& name, const Shape& shape) {
+    weights.push_back(graph.AddParameter(name, {.shape = shape, .dtype = DType::kF32}, shape, {}, true));
+    return weights.back();
+  }
+};
+
+std::int64_t Count(const Graph& graph, Phase phase, std::string_view op) {
+  return std::count_if(graph.nodes().begin(), graph.nodes().end(),
+                       [&](const Node& node) { return node.phase == phase && node.op->name == op; });
+}
+
+// Forward activations that backward nodes read: what must be saved.
+std::set<std::string> Saved(const Graph& graph) {
+  std::set<std::string> produced;
+  std::set<std::string> saved;
+  for (const Node& node : graph.nodes()) {
+    if (node.phase == Phase::kForward) {
+      for (ValueId output : node.outputs) produced.insert(graph.value(output).name);
+      continue;
+    }
+    for (ValueId input : node.inputs) {
+      if (produced.contains(graph.value(input).name)) saved.insert(graph.value(input).name);
+    }
+  }
+  return saved;
+}
+
+}  // namespace
+
+TEST_CASE("autodiff: one accumulator a parameter, one contribution a read, sums where paths meet") {
+  Tiny tiny;
+  REQUIRE(tiny.graph.Verify().ok());
+  REQUIRE(Differentiate(&tiny.graph, ops::kAdd).ok());
+  const absl::Status status = tiny.graph.Verify();
+  REQUIRE_MESSAGE(status.ok(), Message(status));
+  CHECK(Count(tiny.graph, Phase::kBackward, "linear_wgrad") == 3);    // two layers and the head
+  CHECK(Count(tiny.graph, Phase::kBackward, "embedding_grad") == 1);  // the other read of the tied table
+  CHECK(Count(tiny.graph, Phase::kBackward, "add") == 2);             // each x has a residual and a product
+  for (ValueId weight : tiny.weights) {
+    const auto& values = tiny.graph.values();
+    CHECK(std::count_if(values.begin(), values.end(),
+                        [&](const Value& v) { return v.gradient_of == weight; }) == 1);
+  }
+}
+
+TEST_CASE("autodiff: a graph without a loss is an error") {
+  Graph graph;
+  CHECK(Message(Differentiate(&graph, ops::kAdd)).find("no loss") != std::string::npos);
+}
+
+TEST_CASE("recompute: nothing, one kind, whole blocks") {
+  Tiny none;
+  REQUIRE(Differentiate(&none.graph, ops::kAdd).ok());
+  // gelu_grad reads the product, linear_wgrad the block's input.
+  CHECK(Saved(none.graph).contains("layers.1.linear"));
+  const size_t nodes = none.graph.nodes().size();
+  Recompute(&none.graph, [](const Node&) { return false; });
+  CHECK(none.graph.nodes().size() == nodes);
+
+  Tiny full;
+  REQUIRE(Differentiate(&full.graph, ops::kAdd).ok());
+  Recompute(&full.graph, [](const Node& node) { return node.layer == 0 || node.layer == 1; });
+  const absl::Status status = full.graph.Verify();
+  REQUIRE_MESSAGE(status.ok(), Message(status));
+  // Of the blocks only their inputs are kept: the lookup, and what block 0 gave to block 1 and block 1 to the
+  // head.
+  for (const std::string& name : Saved(full.graph)) {
+    const bool inside = name.starts_with("layers.") && !name.ends_with(".residual");
+    CHECK_MESSAGE(!inside, name);
+  }
+  // The product is repeated for gelu_grad; gelu and the residual sum are not, since nobody reads them again.
+  CHECK(Count(full.graph, Phase::kBackward, "linear") == 2);
+  CHECK(Count(full.graph, Phase::kBackward, "gelu") == 0);
+  for (const Node& node : full.graph.nodes()) CHECK(node.recomputed == node.name.starts_with("again."));
+}
+
+TEST_CASE("graph: the verifier names a read before the write") {
+  Tiny tiny;
+  auto& nodes = tiny.graph.nodes();
+  std::swap(nodes[1], nodes[2]);  // gelu before its product
+  CHECK(Message(tiny.graph.Verify()) ==
+        "graph: node layers.0.gelu reads layers.0.linear before it is produced");
+}
+
+}  // namespace engine::graph
