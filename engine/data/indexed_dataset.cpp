@@ -215,7 +215,8 @@ void IndexedDataset::CountTokens(std::int64_t begin, std::int64_t end, std::span
   if (count == 0) return;
   VisitTokens(type_, bin_.bytes().data() + pointer(begin), [&](auto* tokens) {
     for (std::int64_t i = 0; i < count; ++i) {
-      const auto token = static_cast<std::int64_t>(tokens[i]);
+      const auto token =
+          static_cast<std::int64_t>(tokens[i]);  // NOLINT(bugprone-signed-char-misuse): a number
       ENGINE_CHECK(token >= 0 && token < static_cast<std::int64_t>(counts.size()), "token {} of {}", token,
                    counts.size());
       ++counts[static_cast<std::size_t>(token)];

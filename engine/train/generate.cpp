@@ -38,6 +38,7 @@ std::int32_t Draw(const std::vector<float>& logits, const GenerateOptions& optio
   if (options.temperature <= 0) return order[0];
   if (options.top_k > 0) order.resize(std::min(order.size(), static_cast<size_t>(options.top_k)));
   std::vector<double> weights;
+  weights.reserve(order.size());
   const double highest = logits[static_cast<size_t>(order[0])];
   for (std::int32_t token : order) {
     weights.push_back(std::exp((logits[static_cast<size_t>(token)] - highest) / options.temperature));
