@@ -116,6 +116,20 @@ TEST_CASE("run: two runs in one folder do not mix") {
   CHECK(std::filesystem::is_empty(tiny.out));
 }
 
+TEST_CASE("run: a resume that would run out of samples is refused before anything starts") {
+  const TinyRun tiny;
+  REQUIRE(RunProgram("run " + tiny.recipe + " --out " + tiny.out).exit_code == 0);
+  const ProgramResult smaller =
+      RunProgram("run " + tiny.recipe + " --out " + tiny.out +
+                 " --set training.global_batch=2 --set training.micro_batch=1 --set training.iterations=10");
+  CHECK(smaller.exit_code == 1);
+  CHECK(Contains(smaller.output, "has consumed 32 samples in 8 iterations"));
+  CHECK(Contains(smaller.output, "ask the data for 20 only"));
+  const ProgramResult odd = RunProgram("generate " + tiny.out + " --temperature nan");
+  CHECK(odd.exit_code == 1);
+  CHECK(Contains(odd.output, "temperature nan is not a number"));
+}
+
 TEST_CASE("run: a limit on the size of files is an error, not a silent end") {
   const TinyRun tiny;
   rlimit before{};
