@@ -289,11 +289,12 @@ TEST_CASE("flat collectives: sums in order of rank, parts of a buffer") {
   }
 }
 
-TEST_CASE("a log-sum-exp with −∞, the sum of nothing") {
+TEST_CASE("a log-sum-exp with −∞, the sum of nothing, and with a NaN, which spreads") {
   constexpr float kNothing = -std::numeric_limits<float>::infinity();
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
   Case c;
   c.mesh.sizes[static_cast<size_t>(Axis::kTp)] = 2;
-  c.shape = {3};
+  c.shape = {5};
   c.reduction = Reduction::kLogSumExp;
   plan::Instruction instruction;
   instruction.collective = Collective::kAllReduce;
@@ -301,17 +302,22 @@ TEST_CASE("a log-sum-exp with −∞, the sum of nothing") {
   instruction.group = AxisSet::Of(Axis::kTp);
   c.from.Set(Axis::kTp, Placement::P(Reduction::kLogSumExp));
   std::vector<Local> locals(2);
-  locals[0].input = {kNothing, 1.5F, kNothing};
-  locals[1].input = {2.5F, kNothing, kNothing};
+  locals[0].input = {kNothing, 1.5F, kNothing, kNaN, 1.0F};
+  locals[1].input = {2.5F, kNothing, kNothing, 1.0F, kNaN};
   World world;
   std::vector<std::thread> threads;
   for (std::int64_t rank = 0; rank < 2; ++rank) {
     Local& local = locals[static_cast<size_t>(rank)];
-    local.output.assign(3, 0.0F);
+    local.output.assign(5, 0.0F);
     threads.emplace_back([&, rank] { RunRank(c, instruction, &world, rank, &local).IgnoreError(); });
   }
   for (std::thread& thread : threads) thread.join();
-  for (const Local& local : locals) CHECK((local.output == std::vector<float>{2.5F, 1.5F, kNothing}));
+  for (const Local& local : locals) {
+    const std::vector<float> numbers(local.output.begin(), local.output.begin() + 3);
+    CHECK((numbers == std::vector<float>{2.5F, 1.5F, kNothing}));
+    CHECK(std::isnan(local.output[3]));
+    CHECK(std::isnan(local.output[4]));
+  }
 }
 
 TEST_CASE("a conversion whose members do not hold all of the output is an error") {
