@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -25,6 +26,8 @@ class Launch {
 
 struct LaunchArgs {
   const plan::Instruction* instruction = nullptr;
+  std::uint32_t accumulate =
+      0;  // bit i: add into output i (the instruction's, less what a first microbatch overwrites)
   std::vector<TensorView> inputs;
   std::vector<TensorView> outputs;
   std::span<std::byte> scratch;
@@ -47,8 +50,36 @@ class Backend {
   virtual absl::Status Upload(std::byte* arena, const void* host, std::int64_t bytes) = 0;
   virtual absl::Status Download(void* host, const std::byte* arena, std::int64_t bytes) = 0;
 
-  // Waits for everything launched so far.
+  // Waits for everything launched so far. An error that any of it left is returned here.
   virtual absl::Status Synchronize() = 0;
+
+  // Whether launches return before they have run. Then the calls below are what keeps the host out of the
+  // way; all of them are in order with launches and with each other.
+  virtual bool asynchronous() const { return false; }
+  // At most 64 bytes of host memory, free again on return.
+  virtual absl::Status Write(std::byte* arena, const void* host, std::int64_t bytes) = 0;
+  virtual absl::Status Copy(std::byte* to, const std::byte* from, std::int64_t bytes) = 0;
+  // Host memory into the arena beside the launches, after earlier Stage calls and the last TakeStaged; `host`
+  // is free again on return. May be called from another thread than the launches, one at a time.
+  virtual absl::Status Stage(std::byte* arena, const void* host, std::int64_t bytes) = 0;
+  // Copy of what was staged, after all Stage calls that have returned.
+  virtual absl::Status TakeStaged(std::byte* to, const std::byte* from, std::int64_t bytes) = 0;
+  // At most 256 bytes to the host. Read returns at once; WaitRead waits for the ticket's bytes alone. At most
+  // four tickets are open at a time.
+  virtual absl::StatusOr<std::int64_t> Read(const std::byte* arena, std::int64_t bytes) = 0;
+  virtual absl::Status WaitRead(std::int64_t ticket, void* host) = 0;
+  // Runs `body`, recording its launches instead of running them; the result replays them all. Null where the
+  // backend does not record.
+  virtual absl::StatusOr<std::unique_ptr<Launch>> Record(const std::function<absl::Status()>& body) {
+    (void)body;
+    return std::unique_ptr<Launch>();
+  }
+
+  // For looking inside; these wait. Whether all elements of a floating-point tensor are finite.
+  virtual absl::StatusOr<bool> AllFinite(const TensorView& view) = 0;
+  // A point in time between launches, and the milliseconds from one to a later one (waits for that one).
+  virtual absl::StatusOr<std::int64_t> Mark() = 0;
+  virtual absl::StatusOr<double> ElapsedMs(std::int64_t from, std::int64_t to) = 0;
 };
 
 struct CollectiveArgs {

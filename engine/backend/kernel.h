@@ -31,6 +31,7 @@ struct TensorView {
 using ParallelFor = std::function<void(std::int64_t tasks, const std::function<void(std::int64_t)>& body)>;
 
 struct KernelContext {
+  const double* control = nullptr;  // the control block (plan/control.h), in the device's memory
   std::uint64_t seed = 0;
   std::uint64_t iteration = 0;
   std::int64_t first_sample = 0;  // index in the global batch of logical element 0 of dim 0

@@ -7,7 +7,8 @@
 
 namespace engine {
 
-enum class DType : std::uint8_t { kF64, kF32, kBF16, kF16, kI64, kI32, kU16, kU8 };
+// kE4M3 and kE5M2: 8-bit floating point of Micikevicius et al., arXiv:2209.05433 (e4m3: no infinities, largest 448).
+enum class DType : std::uint8_t { kF64, kF32, kBF16, kF16, kI64, kI32, kU16, kU8, kE4M3, kE5M2 };
 
 constexpr std::int64_t SizeOf(DType dtype) {
   switch (dtype) {
@@ -22,6 +23,8 @@ constexpr std::int64_t SizeOf(DType dtype) {
     case DType::kU16:
       return 2;
     case DType::kU8:
+    case DType::kE4M3:
+    case DType::kE5M2:
       return 1;
   }
   return 0;
@@ -45,13 +48,17 @@ constexpr std::string_view Name(DType dtype) {
       return "u16";
     case DType::kU8:
       return "u8";
+    case DType::kE4M3:
+      return "e4m3";
+    case DType::kE5M2:
+      return "e5m2";
   }
   return "?";
 }
 
 constexpr std::optional<DType> ParseDType(std::string_view name) {
   for (DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16, DType::kI64, DType::kI32,
-                      DType::kU16, DType::kU8}) {
+                      DType::kU16, DType::kU8, DType::kE4M3, DType::kE5M2}) {
     if (Name(dtype) == name) return dtype;
   }
   return std::nullopt;

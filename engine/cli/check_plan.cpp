@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "engine/backend/cpu/cpu_backend.h"
+#include "engine/cli/device.h"
 #include "engine/train/compile_recipe.h"
 
 namespace engine::cli {
@@ -21,11 +21,6 @@ std::string KeyOf(const absl::Status& status) {
 }
 
 }  // namespace
-
-plan::DeviceProfile ProfileOf(const recipe::Recipe& recipe) {
-  if (recipe.cluster.device == "cpu") return backend::cpu::CpuBackend::CpuProfile();
-  return {.name = recipe.cluster.device, .scratch_bytes = nullptr};
-}
 
 Diagnostic PlanDiagnostic(const recipe::Recipe& recipe, const absl::Status& status) {
   Diagnostic diagnostic;

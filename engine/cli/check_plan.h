@@ -1,4 +1,4 @@
-// Compiling a recipe for the command line: the device's facts, and a plan's errors as located diagnostics.
+// Compiling a recipe for the command line: a plan's errors as located diagnostics.
 #pragma once
 
 #include <vector>
@@ -9,10 +9,6 @@
 #include "engine/recipe/recipe.h"
 
 namespace engine::cli {
-
-// What is known of the recipe's device: the kernels' scratch memory where this program has its backend, else
-// nothing.
-plan::DeviceProfile ProfileOf(const recipe::Recipe& recipe);
 
 // An error of the compiler or verifier, at the key that says most about it.
 Diagnostic PlanDiagnostic(const recipe::Recipe& recipe, const absl::Status& status);

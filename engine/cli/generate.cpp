@@ -11,7 +11,7 @@
 #include "engine/checkpoint/layout.h"
 #include "engine/checkpoint/store.h"
 #include "engine/cli/commands.h"
-#include "engine/cli/cpu_device.h"
+#include "engine/cli/device.h"
 #include "engine/train/run.h"
 
 namespace engine::cli {
@@ -40,7 +40,7 @@ absl::StatusOr<std::string> FindCheckpoint(const std::string& folder) {
 
 absl::Status GenerateText(const GenerateArguments& arguments) {
   ASSIGN_OR_RETURN(const std::string folder, FindCheckpoint(arguments.folder));
-  const train::Device device = MakeCpuDevice(arguments.threads);
+  ASSIGN_OR_RETURN(const train::Device device, MakeDevice({}, {.kind = "cpu", .threads = arguments.threads}));
   RETURN_IF_ERROR(train::Generate(folder, arguments.options, device, [](std::string_view text) {
     fmt::print("{}", text);
     std::fflush(stdout);

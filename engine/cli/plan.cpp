@@ -8,6 +8,7 @@
 #include "engine/base/units.h"
 #include "engine/cli/check_plan.h"
 #include "engine/cli/commands.h"
+#include "engine/cli/device.h"
 #include "engine/cli/recipe_options.h"
 #include "engine/plan/canonical.h"
 #include "engine/plan/json.h"
@@ -65,16 +66,11 @@ std::string JsonText(const plan::Plan& plan, const PlanArguments& arguments) {
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-std::string Text(const plan::Plan& plan, const recipe::Recipe& recipe, const PlanArguments& arguments) {
+std::string Text(const plan::Plan& plan, const PlanArguments& arguments) {
   if (arguments.json) return JsonText(plan, arguments);
   if (arguments.full) return FullText(plan, arguments.rank);
   std::string text = plan::Summary(plan);
   if (arguments.rank >= 0) text = CoordinatesText(plan, arguments.rank) + text;
-  if (recipe.cluster.device != "cpu") {
-    text += fmt::format(
-        "\nnote: the kernels of '{}' are not part of this program; their scratch memory is not counted\n",
-        recipe.cluster.device);
-  }
   return text;
 }
 
@@ -103,8 +99,7 @@ int PrintPlan(const PlanArguments& arguments) {
                plan->mesh.world());
     return 1;
   }
-  if (const int failed = Write(Text(*plan, loaded.recipe, arguments), arguments.out); failed != 0)
-    return failed;
+  if (const int failed = Write(Text(*plan, arguments), arguments.out); failed != 0) return failed;
   const absl::Status status = train::VerifyAgainst(loaded.recipe, *plan);
   if (status.ok()) return 0;
   PrintDiagnostics({PlanDiagnostic(loaded.recipe, status)});

@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "engine/cli/commands.h"
-#include "engine/cli/cpu_device.h"
+#include "engine/cli/device.h"
 #include "engine/cli/recipe_options.h"
 #include "engine/recipe/load.h"
 
@@ -19,7 +19,10 @@ struct RunArguments {
   std::string file;
   std::string out;
   bool fresh = false;
-  int threads = 0;
+  DeviceChoice device;
+  bool no_graphs = false;
+  bool check = false;
+  std::int64_t profile = 0;
   recipe::LoadOptions load;
 };
 
@@ -27,17 +30,25 @@ int RunRecipe(const RunArguments& arguments) {
   const recipe::LoadResult loaded = recipe::Load(arguments.file, arguments.load);
   PrintDiagnostics(loaded.diagnostics);
   if (!loaded.ok()) return 1;
-  train::RunOptions options{.out = arguments.out, .fresh = arguments.fresh};
+  train::RunOptions options;
+  options.out = arguments.out;
+  options.fresh = arguments.fresh;
   if (options.out.empty()) {
     options.out = (std::filesystem::path("runs") / std::filesystem::path(arguments.file).stem()).string();
   }
-  const train::Device device = MakeCpuDevice(arguments.threads);
-  const absl::Status status = train::Run(loaded.recipe, options, device);
+  options.executor = {.record = !arguments.no_graphs, .check = arguments.check};
+  options.profile = arguments.profile;
+  const absl::StatusOr<train::Device> device = MakeDevice(loaded.recipe, arguments.device);
+  if (!device.ok()) {
+    fmt::print(stderr, "engine run: {}\n", Message(device.status()));
+    return kNoDevice;
+  }
+  const absl::Status status = train::Run(loaded.recipe, options, *device);
   if (status.ok()) return 0;
   // What is the recipe's fault is located already.
   const std::string text = Message(status);
   fmt::print(stderr, "{}{}\n", text.find(": error: ") == std::string::npos ? "engine run: " : "", text);
-  return 1;
+  return ExitCodeOf(status);
 }
 
 }  // namespace
@@ -54,8 +65,25 @@ void AddRunCommand(CLI::App& app, int* exit_code) {
       ->type_name("DIR");
   command->add_flag("--fresh", arguments->fresh,
                     "Refuse a folder that already holds a run, instead of resuming it");
-  command->add_option("--threads", arguments->threads, "Threads of all ranks together (default: all cores)")
+  command
+      ->add_option("--threads", arguments->device.threads,
+                   "Threads of all ranks together (default: all cores)")
       ->check(CLI::Range(1, 4096));
+  command
+      ->add_option("--device", arguments->device.kind,
+                   "Where to run: auto (as the recipe's [cluster] says), cpu, cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->capture_default_str();
+  command->add_flag("--no-graphs", arguments->no_graphs,
+                    "Launch every kernel by itself instead of replaying CUDA graphs");
+  command->add_flag(
+      "--check", arguments->check,
+      "Wait after each instruction and check that what it made is finite (slow); names the first that "
+      "made something else");
+  command
+      ->add_option("--profile", arguments->profile,
+                   "Time each instruction of so many iterations; writes profile.txt and trace.json")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{100}));
   AddLoadOptions(command, &arguments->load);
   command->callback([arguments, exit_code] { *exit_code = RunRecipe(*arguments); });
 }

@@ -1,11 +1,13 @@
 #include "engine/executor/executor.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "engine/plan/control.h"
 
 namespace engine::executor {
 
 using backend::KernelContext;
-using backend::Launch;
 using backend::TensorView;
 using plan::BufferRef;
 using plan::Chunk;
@@ -15,7 +17,9 @@ using plan::StepKind;
 
 struct RankExecutor::Prepared {
   const Instruction* instruction = nullptr;
-  std::unique_ptr<Launch> launch;
+  std::unique_ptr<backend::Launch> launch;  // null where every microbatch is the first
+  std::unique_ptr<backend::Launch> first;   // of microbatch 0, where that overwrites sums; else null
+  std::vector<TensorView> outputs;
 };
 
 RankExecutor::RankExecutor(const plan::Plan& plan, std::int64_t rank)
@@ -24,17 +28,24 @@ RankExecutor::RankExecutor(const plan::Plan& plan, std::int64_t rank)
       coordinates_(plan.mesh.CoordinatesOf(rank)),
       stage_(plan.stages[static_cast<size_t>(coordinates_.pp)]) {}
 
-RankExecutor::~RankExecutor() = default;
+RankExecutor::~RankExecutor() {
+  if (prefetch_.valid()) prefetch_.wait();
+}
 
 absl::StatusOr<std::unique_ptr<RankExecutor>> RankExecutor::Create(
     const plan::Plan& plan, std::int64_t rank, std::unique_ptr<backend::Backend> backend,
-    std::unique_ptr<backend::Communicator> communicator, std::uint64_t seed) {
+    std::unique_ptr<backend::Communicator> communicator, std::uint64_t seed, const ExecutorOptions& options) {
   std::unique_ptr<RankExecutor> executor(new RankExecutor(plan, rank));
+  executor->options_ = options;
   executor->backend_ = std::move(backend);
   executor->communicator_ = std::move(communicator);
   executor->seed_ = seed;
   ASSIGN_OR_RETURN(executor->arena_, executor->backend_->AllocateArena(executor->stage_.arena_bytes));
   RETURN_IF_ERROR(executor->PrepareSegments());
+  const double one = 1;
+  std::byte* const scale =
+      executor->Address(executor->stage_.control, nullptr, -1) + plan::kLossScale * sizeof(one);
+  RETURN_IF_ERROR(executor->backend_->Upload(scale, &one, sizeof(one)));
   return executor;
 }
 
@@ -76,16 +87,27 @@ TensorView RankExecutor::View(const BufferRef& ref, const Chunk* chunk, std::int
 absl::StatusOr<RankExecutor::Prepared> RankExecutor::PrepareInstruction(const Instruction& instruction,
                                                                         const Chunk* chunk,
                                                                         std::int64_t slot) {
-  Prepared prepared{.instruction = &instruction, .launch = nullptr};
+  Prepared prepared{.instruction = &instruction, .launch = nullptr, .first = nullptr, .outputs = {}};
   if (instruction.collective == plan::Collective::kNone) {
-    backend::LaunchArgs args{.instruction = &instruction, .inputs = {}, .outputs = {}, .scratch = {}};
+    backend::LaunchArgs args{.instruction = &instruction,
+                             .accumulate = instruction.accumulate,
+                             .inputs = {},
+                             .outputs = {},
+                             .scratch = {}};
     for (const BufferRef& ref : instruction.inputs) args.inputs.push_back(View(ref, chunk, slot));
     for (const BufferRef& ref : instruction.outputs) args.outputs.push_back(View(ref, chunk, slot));
     if (instruction.scratch.elements > 0) {
       args.scratch = {Address(instruction.scratch, chunk, slot),
                       static_cast<size_t>(instruction.scratch.elements)};
     }
-    ASSIGN_OR_RETURN(prepared.launch, backend_->Prepare(std::move(args)));
+    prepared.outputs = args.outputs;
+    if (instruction.fresh == 0 || plan_.microbatches > 1) {
+      ASSIGN_OR_RETURN(prepared.launch, backend_->Prepare(args));
+    }
+    if (instruction.fresh != 0) {
+      args.accumulate &= ~instruction.fresh;
+      ASSIGN_OR_RETURN(prepared.first, backend_->Prepare(std::move(args)));
+    }
     return prepared;
   }
   backend::CollectiveArgs args{.instruction = &instruction,
@@ -133,28 +155,85 @@ std::int64_t RankExecutor::PeerOf(std::int32_t chunk) const {
   return plan_.mesh.RankOf(peer);
 }
 
-absl::Status RankExecutor::Feed(const Step& step, bool evaluate, const FeedFunction& feed) {
-  const Chunk* chunk = ChunkAt(step.chunk);
-  if (chunk == nullptr || (!evaluate && step.segment != chunk->forward)) return absl::OkStatus();
-  for (const BufferRef& ref : evaluate ? chunk->evaluation_inputs : chunk->inputs) {
-    const TensorView device = View(ref, chunk, step.slot);
-    host_input_.resize(static_cast<size_t>(ref.elements));
-    TensorView host = device;
-    host.data = host_input_.data();
-    RETURN_IF_ERROR(feed(plan_.values[static_cast<size_t>(ref.value)].name, step.microbatch, host));
-    RETURN_IF_ERROR(backend_->Upload(static_cast<std::byte*>(device.data), host.data, ref.bytes()));
+absl::Status RankExecutor::FillIncoming(bool evaluate, const FeedFunction& feed) {
+  for (const Chunk& chunk : stage_.chunks) {
+    std::vector<std::int32_t> host(static_cast<size_t>(chunk.incoming.elements));
+    std::int32_t* at = host.data();
+    const std::vector<BufferRef>& inputs = evaluate ? chunk.evaluation_inputs : chunk.inputs;
+    for (std::int64_t microbatch = 0; microbatch < plan_.microbatches; ++microbatch) {
+      for (const BufferRef& ref : inputs) {
+        TensorView view = View(ref, &chunk, ref.in_slot ? 0 : -1);
+        view.data = at;
+        RETURN_IF_ERROR(feed(plan_.values[static_cast<size_t>(ref.value)].name, microbatch, view));
+        at += ref.elements;
+      }
+    }
+    const std::int64_t bytes = (at - host.data()) * static_cast<std::int64_t>(sizeof(std::int32_t));
+    if (bytes > 0) RETURN_IF_ERROR(backend_->Stage(Address(chunk.incoming, nullptr, -1), host.data(), bytes));
   }
   return absl::OkStatus();
 }
 
-absl::Status RankExecutor::RunSegment(const Step& step, bool evaluate, const KernelContext& context,
-                                      const FeedFunction& feed) {
-  RETURN_IF_ERROR(Feed(step, evaluate, feed));
+absl::Status RankExecutor::TakeIncoming() {
+  for (const Chunk& chunk : stage_.chunks) {
+    if (chunk.incoming.elements == 0) continue;
+    RETURN_IF_ERROR(backend_->TakeStaged(Address(chunk.staged, nullptr, -1),
+                                         Address(chunk.incoming, nullptr, -1), chunk.incoming.bytes()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RankExecutor::TakeInputs(const Step& step, bool evaluate) {
+  const Chunk* chunk = ChunkAt(step.chunk);
+  if (chunk == nullptr || (!evaluate && step.segment != chunk->forward)) return absl::OkStatus();
+  const std::vector<BufferRef>& inputs = evaluate ? chunk->evaluation_inputs : chunk->inputs;
+  std::int64_t elements = 0;
+  for (const BufferRef& ref : inputs) elements += ref.elements;
+  const std::byte* from =
+      Address(chunk->staged, nullptr, -1) + step.microbatch * elements * SizeOf(DType::kI32);
+  for (const BufferRef& ref : inputs) {
+    RETURN_IF_ERROR(backend_->Copy(Address(ref, chunk, step.slot), from, ref.bytes()));
+    from += ref.bytes();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RankExecutor::CheckFinite(const Prepared& prepared, const Step& step) {
+  RETURN_IF_ERROR(backend_->Synchronize());
+  for (size_t i = 0; i < prepared.outputs.size(); ++i) {
+    ASSIGN_OR_RETURN(const bool finite, backend_->AllFinite(prepared.outputs[i]));
+    if (finite) continue;
+    const BufferRef& ref = prepared.instruction->outputs[i];
+    const std::string what =
+        ref.value < 0 ? fmt::format("output {}", i) : plan_.values[static_cast<size_t>(ref.value)].name;
+    return absl::DataLossError(
+        fmt::format("{} ({}) of microbatch {} is the first to make a number that is not finite, in {}",
+                    prepared.instruction->name, prepared.instruction->kernel, step.microbatch, what));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RankExecutor::RunInstruction(const Prepared& prepared, const Step& step,
+                                          const KernelContext& context) {
+  const bool first = prepared.first != nullptr && step.microbatch <= 0;
+  RETURN_IF_ERROR((first ? prepared.first : prepared.launch)->Run(context));
+  if (options_.check) RETURN_IF_ERROR(CheckFinite(prepared, step));
+  if (timings_ == nullptr) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::int64_t mark, backend_->Mark());
+  timings_->push_back({{.segment = &stage_.segments[static_cast<size_t>(step.segment)],
+                        .instruction = prepared.instruction,
+                        .microbatch = step.microbatch},
+                       mark});
+  return absl::OkStatus();
+}
+
+absl::Status RankExecutor::RunSegment(const Step& step, bool evaluate, const KernelContext& context) {
+  RETURN_IF_ERROR(TakeInputs(step, evaluate));
   KernelContext of_microbatch = context;
   of_microbatch.first_sample = std::max(step.microbatch, 0) * plan_.microbatch_samples;
   const auto& by_slot = prepared_[static_cast<size_t>(step.segment)];
   for (const Prepared& prepared : by_slot[by_slot.size() == 1 ? 0 : static_cast<size_t>(step.slot)]) {
-    if (absl::Status status = prepared.launch->Run(of_microbatch); !status.ok()) {
+    if (absl::Status status = RunInstruction(prepared, step, of_microbatch); !status.ok()) {
       return WithContext(status, fmt::format("rank {}, {} of microbatch {}", rank_,
                                              prepared.instruction->name, step.microbatch));
     }
@@ -163,8 +242,8 @@ absl::Status RankExecutor::RunSegment(const Step& step, bool evaluate, const Ker
 }
 
 absl::Status RankExecutor::RunStep(const Step& step, std::int64_t index, bool evaluate,
-                                   const KernelContext& context, const FeedFunction& feed) {
-  if (step.kind == StepKind::kRun) return RunSegment(step, evaluate, context, feed);
+                                   const KernelContext& context) {
+  if (step.kind == StepKind::kRun) return RunSegment(step, evaluate, context);
   const plan::Transfer& transfer = plan_.transfers[static_cast<size_t>(step.transfer)];
   std::byte* data = Address(step.buffer, ChunkAt(step.chunk), step.slot);
   if (step.kind == StepKind::kReceive) {
@@ -176,7 +255,7 @@ absl::Status RankExecutor::RunStep(const Step& step, std::int64_t index, bool ev
 }
 
 absl::Status RankExecutor::RunProgram(const plan::Program& program, bool evaluate,
-                                      const KernelContext& context, const FeedFunction& feed) {
+                                      const KernelContext& context) {
   tickets_.assign(program.size(), 0);
   const auto wait_sent = [&](size_t index) {
     const Step& step = program[index];
@@ -190,37 +269,118 @@ absl::Status RankExecutor::RunProgram(const plan::Program& program, bool evaluat
         RETURN_IF_ERROR(wait_sent(static_cast<size_t>(wait)));
       }
     }
-    RETURN_IF_ERROR(RunStep(program[i], static_cast<std::int64_t>(i), evaluate, context, feed));
+    RETURN_IF_ERROR(RunStep(program[i], static_cast<std::int64_t>(i), evaluate, context));
   }
   for (size_t i = 0; i < program.size(); ++i) {
     if (program[i].kind == StepKind::kSend) RETURN_IF_ERROR(wait_sent(i));
   }
-  return backend_->Synchronize();
+  return absl::OkStatus();
+}
+
+// What the host says during a program must not be recorded: exchange between ranks goes through the host.
+absl::Status RankExecutor::RunOrReplay(bool evaluate, const KernelContext& context) {
+  Recorded& recorded = evaluate ? evaluate_ : train_;
+  const plan::Program& program = evaluate ? stage_.evaluate : stage_.train;
+  const bool record = options_.record && !options_.check && plan_.mesh.world() == 1;
+  if (record && recorded.ran && recorded.launch == nullptr) {
+    ASSIGN_OR_RETURN(recorded.launch,
+                     backend_->Record([&] { return RunProgram(program, evaluate, context); }));
+  }
+  recorded.ran = true;
+  return recorded.launch != nullptr ? recorded.launch->Run(context) : RunProgram(program, evaluate, context);
+}
+
+KernelContext RankExecutor::Context(std::int64_t iteration) const {
+  KernelContext context;
+  context.control = reinterpret_cast<const double*>(arena_ + stage_.control.offset);
+  context.seed = seed_;
+  context.iteration = static_cast<std::uint64_t>(iteration);
+  return context;
+}
+
+void RankExecutor::Prefetch(FeedFunction feed) {
+  prefetch_ =
+      std::async(std::launch::async, [this, feed = std::move(feed)] { return FillIncoming(false, feed); });
+}
+
+absl::Status RankExecutor::SetSteps(std::int64_t steps) {
+  const double value = static_cast<double>(steps);
+  return backend_->Write(Address(stage_.control, nullptr, -1) + plan::kStep * sizeof(double), &value,
+                         sizeof(value));
+}
+
+absl::Status RankExecutor::Launch(std::int64_t iteration, double learning_rate, const FeedFunction& feed) {
+  ENGINE_CHECK(started_.size() < 2, "{} iterations are started already", started_.size());
+  RETURN_IF_ERROR(prefetch_.valid() ? prefetch_.get() : FillIncoming(false, feed));
+  RETURN_IF_ERROR(TakeIncoming());
+  static_assert(plan::kLearningRate == 0 && plan::kIteration == 1);
+  const double control[2] = {learning_rate, static_cast<double>(iteration)};
+  std::byte* control_data = Address(stage_.control, nullptr, -1);
+  RETURN_IF_ERROR(backend_->Write(control_data, control, sizeof(control)));
+  RETURN_IF_ERROR(RunOrReplay(false, Context(iteration)));
+  Results results;
+  ASSIGN_OR_RETURN(results.scalars,
+                   backend_->Read(Address(stage_.scalars, nullptr, -1), stage_.scalars.bytes()));
+  ASSIGN_OR_RETURN(results.control, backend_->Read(control_data, stage_.control.bytes()));
+  started_.push_back(results);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<IterationResult> RankExecutor::Wait() {
+  ENGINE_CHECK(!started_.empty(), "no iteration is started");
+  const Results results = started_.front();
+  started_.pop_front();
+  double scalars[2] = {};
+  double control[plan::kControlNumbers] = {};
+  RETURN_IF_ERROR(backend_->WaitRead(results.scalars, scalars));
+  RETURN_IF_ERROR(backend_->WaitRead(results.control, control));
+  return IterationResult{.loss_sum = scalars[0],
+                         .grad_norm = control[plan::kGradientNorm],
+                         .steps = static_cast<std::int64_t>(control[plan::kStep]),
+                         .skipped = static_cast<std::int64_t>(control[plan::kSkipped]),
+                         .loss_scale = control[plan::kLossScale]};
 }
 
 absl::StatusOr<IterationResult> RankExecutor::Train(std::int64_t iteration, std::int64_t step,
                                                     double learning_rate, const FeedFunction& feed) {
-  const double control[2] = {learning_rate, static_cast<double>(step)};
-  std::byte* control_data = Address(stage_.control, nullptr, -1);
-  RETURN_IF_ERROR(backend_->Upload(control_data, control, sizeof(control)));
-  KernelContext context;
-  context.seed = seed_;
-  context.iteration = static_cast<std::uint64_t>(iteration);
-  RETURN_IF_ERROR(RunProgram(stage_.train, false, context, feed));
-  IterationResult result;
-  double out[4] = {};
-  RETURN_IF_ERROR(backend_->Download(out, control_data, sizeof(out)));
-  result.grad_norm = out[2];
-  RETURN_IF_ERROR(backend_->Download(&result.loss_sum, Address(stage_.scalars, nullptr, -1), sizeof(double)));
-  return result;
+  RETURN_IF_ERROR(SetSteps(step - 1));
+  RETURN_IF_ERROR(Launch(iteration, learning_rate, feed));
+  return Wait();
+}
+
+absl::StatusOr<std::vector<InstructionTiming>> RankExecutor::Profile(std::int64_t iteration,
+                                                                     double learning_rate,
+                                                                     const FeedFunction& feed) {
+  std::vector<std::pair<InstructionTiming, std::int64_t>> marked;
+  Recorded recorded = std::move(train_);
+  train_ = {};
+  timings_ = &marked;
+  ASSIGN_OR_RETURN(const std::int64_t start, backend_->Mark());
+  const absl::Status status = Launch(iteration, learning_rate, feed);
+  timings_ = nullptr;
+  train_ = std::move(recorded);
+  RETURN_IF_ERROR(status);
+  std::vector<InstructionTiming> timings;
+  double before = 0;
+  for (auto& [timing, mark] : marked) {
+    timing.begin_ms = before;
+    ASSIGN_OR_RETURN(timing.end_ms, backend_->ElapsedMs(start, mark));
+    before = timing.end_ms;
+    timings.push_back(timing);
+  }
+  return timings;
 }
 
 absl::StatusOr<IterationResult> RankExecutor::Evaluate(const FeedFunction& feed) {
-  KernelContext context;
-  context.seed = seed_;
-  RETURN_IF_ERROR(RunProgram(stage_.evaluate, true, context, feed));
+  RETURN_IF_ERROR(FillIncoming(true, feed));
+  RETURN_IF_ERROR(TakeIncoming());
+  RETURN_IF_ERROR(RunOrReplay(true, Context(0)));
+  double scalars[2] = {};
+  ASSIGN_OR_RETURN(const std::int64_t ticket,
+                   backend_->Read(Address(stage_.scalars, nullptr, -1), stage_.scalars.bytes()));
+  RETURN_IF_ERROR(backend_->WaitRead(ticket, scalars));
   IterationResult result;
-  RETURN_IF_ERROR(backend_->Download(&result.loss_sum, Address(stage_.scalars, nullptr, -1), sizeof(double)));
+  result.loss_sum = scalars[0];
   return result;
 }
 
@@ -258,6 +418,7 @@ std::vector<OptimizerRange> RankExecutor::OptimizerState() const {
       if (begin >= end) continue;
       const std::int64_t at = (begin - shard_begin) * SizeOf(DType::kF32);
       ranges.push_back({item.parameter, begin - item.offset_elements, end - item.offset_elements,
+                        bucket.master.elements > 0 ? arena_ + bucket.master.offset + at : nullptr,
                         arena_ + bucket.moment1.offset + at, arena_ + bucket.moment2.offset + at});
     }
   }

@@ -2,7 +2,9 @@
 // the plan's.
 #pragma once
 
+#include <deque>
 #include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,7 +24,8 @@ struct LocalTensor {
 struct OptimizerRange {
   std::int32_t parameter = -1;
   std::int64_t begin = 0, end = 0;  // elements of the local tensor
-  std::byte* moment1 = nullptr;     // of element `begin`
+  std::byte* master = nullptr;      // fp32, of element `begin`; null where the parameters themselves are fp32
+  std::byte* moment1 = nullptr;     // likewise
   std::byte* moment2 = nullptr;
 };
 
@@ -33,6 +36,26 @@ using FeedFunction = std::function<absl::Status(const std::string& input, std::i
 struct IterationResult {
   double loss_sum = 0;  // Σ cross entropy over the tokens of all ranks
   double grad_norm = 0;
+  std::int64_t steps = 0;    // optimizer steps done so far
+  std::int64_t skipped = 0;  // iterations skipped so far, because gradients overflowed the loss scale
+  double loss_scale = 1;
+};
+
+struct ExecutorOptions {
+  // Record the program once and replay it, where the backend can (CUDA graphs). Off: launch by launch.
+  bool record = true;
+  // Wait after each instruction and check that what it made is finite; the first that made something else is
+  // an error that names it.
+  bool check = false;
+};
+
+// When an instruction ran in a profiled iteration, milliseconds from its beginning.
+struct InstructionTiming {
+  const plan::Segment* segment = nullptr;
+  const plan::Instruction* instruction = nullptr;
+  std::int32_t microbatch = -1;
+  double begin_ms = 0;
+  double end_ms = 0;
 };
 
 class RankExecutor {
@@ -41,13 +64,25 @@ class RankExecutor {
   // executor.
   static absl::StatusOr<std::unique_ptr<RankExecutor>> Create(
       const plan::Plan& plan, std::int64_t rank, std::unique_ptr<backend::Backend> backend,
-      std::unique_ptr<backend::Communicator> communicator, std::uint64_t seed);
+      std::unique_ptr<backend::Communicator> communicator, std::uint64_t seed,
+      const ExecutorOptions& options = {});
   ~RankExecutor();
 
-  // One iteration of the training program. `iteration`, from 0, keys dropout; `step` counts optimizer steps
-  // from 1.
+  // Starts one iteration of the training program; `iteration`, from 0, keys dropout. At most two may be
+  // started and not waited for.
+  absl::Status Launch(std::int64_t iteration, double learning_rate, const FeedFunction& feed);
+  // Reads the inputs of the next Launch on a thread of its own; that Launch then ignores its `feed`.
+  void Prefetch(FeedFunction feed);
+  // Waits for the oldest started iteration.
+  absl::StatusOr<IterationResult> Wait();
+  // Optimizer steps done before the next iteration (for bias correction): on resume.
+  absl::Status SetSteps(std::int64_t steps);
+  // SetSteps(step − 1), Launch, Wait.
   absl::StatusOr<IterationResult> Train(std::int64_t iteration, std::int64_t step, double learning_rate,
                                         const FeedFunction& feed);
+  // An iteration, launch by launch, with the time that each instruction took.
+  absl::StatusOr<std::vector<InstructionTiming>> Profile(std::int64_t iteration, double learning_rate,
+                                                         const FeedFunction& feed);
   // One pass of the evaluation program over a global batch; grad_norm is 0.
   absl::StatusOr<IterationResult> Evaluate(const FeedFunction& feed);
 
@@ -69,13 +104,20 @@ class RankExecutor {
   absl::Status PrepareSegments();
   absl::StatusOr<Prepared> PrepareInstruction(const plan::Instruction& instruction, const plan::Chunk* chunk,
                                               std::int64_t slot);
-  absl::Status RunProgram(const plan::Program& program, bool evaluate, const backend::KernelContext& context,
-                          const FeedFunction& feed);
+  absl::Status RunProgram(const plan::Program& program, bool evaluate, const backend::KernelContext& context);
+  absl::Status RunOrReplay(bool evaluate, const backend::KernelContext& context);
   absl::Status RunStep(const plan::Step& step, std::int64_t index, bool evaluate,
-                       const backend::KernelContext& context, const FeedFunction& feed);
-  absl::Status RunSegment(const plan::Step& step, bool evaluate, const backend::KernelContext& context,
-                          const FeedFunction& feed);
-  absl::Status Feed(const plan::Step& step, bool evaluate, const FeedFunction& feed);
+                       const backend::KernelContext& context);
+  absl::Status RunSegment(const plan::Step& step, bool evaluate, const backend::KernelContext& context);
+  absl::Status RunInstruction(const Prepared& prepared, const plan::Step& step,
+                              const backend::KernelContext& context);
+  absl::Status CheckFinite(const Prepared& prepared, const plan::Step& step);
+  // Inputs of all microbatches to the incoming buffers, and from there to the staged ones.
+  absl::Status FillIncoming(bool evaluate, const FeedFunction& feed);
+  absl::Status TakeIncoming();
+  // The inputs of the step's microbatch, from the staged buffer to where the segment reads them.
+  absl::Status TakeInputs(const plan::Step& step, bool evaluate);
+  backend::KernelContext Context(std::int64_t iteration) const;
   std::int64_t PeerOf(std::int32_t chunk) const;
   std::byte* Address(const plan::BufferRef& ref, const plan::Chunk* chunk, std::int64_t slot) const;
   backend::TensorView View(const plan::BufferRef& ref, const plan::Chunk* chunk, std::int64_t slot) const;
@@ -95,7 +137,19 @@ class RankExecutor {
   // By segment, then by slot (one entry where the segment touches no slot).
   std::vector<std::vector<std::vector<Prepared>>> prepared_;
   std::vector<std::int64_t> tickets_;  // of the running program's sends, by step
-  std::vector<std::int32_t> host_input_;
+  ExecutorOptions options_;
+  struct Recorded {
+    bool ran = false;  // once launch by launch: libraries load what they need then
+    std::unique_ptr<backend::Launch> launch;
+  };
+  Recorded train_, evaluate_;
+  struct Results {
+    std::int64_t scalars = -1, control = -1;  // tickets
+  };
+  std::deque<Results> started_;
+  std::future<absl::Status> prefetch_;
+  std::vector<std::pair<InstructionTiming, std::int64_t>>* timings_ =
+      nullptr;  // with the mark after; while profiling
 };
 
 }  // namespace engine::executor

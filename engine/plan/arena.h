@@ -9,7 +9,7 @@
 namespace engine::plan {
 
 // Every buffer starts at a multiple of this, so that vector loads and library calls are aligned.
-inline constexpr std::int64_t kAlignment = 64;
+inline constexpr std::int64_t kAlignment = 256;
 
 constexpr std::int64_t Aligned(std::int64_t bytes) { return RoundUp(bytes, kAlignment); }
 

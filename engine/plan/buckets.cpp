@@ -10,7 +10,7 @@
 namespace engine::plan {
 namespace {
 
-constexpr std::int64_t kItemAlignment = 32;  // elements: 64 bytes of bf16, 128 of fp32
+constexpr std::int64_t kItemAlignment = 128;  // elements: 256 bytes of bf16, 512 of fp32
 
 AxisSet ReduceAxes(const Plan& plan, const PlanParameter& parameter) {
   if (parameter.gradient < 0) return {};
@@ -142,9 +142,6 @@ Segment BeginSegment(const StagePlan& stage) {
   Segment segment;
   segment.name = "begin";
   segment.instructions.push_back(ZeroScalars(stage));
-  for (size_t b = 0; b < stage.buckets.size(); ++b) {
-    segment.instructions.push_back(Zero(fmt::format("bucket.{}.zero", b), stage.buckets[b].gradient));
-  }
   return segment;
 }
 

@@ -10,7 +10,7 @@
 namespace engine::plan {
 
 // Buckets of the parameters with used[i], in order of first parameter. Parameters keep the plan's order
-// inside a bucket, each starting at a multiple of 32 elements. Gradients partial over axes of size 1 need no
+// inside a bucket, each starting at a multiple of 128 elements. Gradients partial over axes of size 1 need no
 // reduction.
 std::vector<Bucket> MakeBuckets(const Plan& plan, const std::vector<bool>& used, std::int64_t zero_stage,
                                 bool first_stage);
@@ -18,7 +18,7 @@ std::vector<Bucket> MakeBuckets(const Plan& plan, const std::vector<bool>& used,
 // Where a bucket's item lies; `of` is the bucket's parameter or gradient buffer.
 BufferRef ItemRef(const BufferRef& of, const Bucket::Item& item, std::int32_t value);
 
-// zero(gradients), zero(scalars): the start of an iteration.
+// zero(scalars): the start of an iteration. Gradients need none: the first microbatch overwrites them.
 Segment BeginSegment(const StagePlan& stage);
 
 // Tied gradients summed over first and last stage; reduction of each bucket (all-reduce, or reduce-scatter

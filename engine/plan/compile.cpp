@@ -10,6 +10,7 @@
 #include "engine/graph/autodiff.h"
 #include "engine/ops/ops.h"
 #include "engine/plan/canonical.h"
+#include "engine/plan/fuse.h"
 #include "engine/plan/placements.h"
 #include "engine/plan/schedule.h"
 #include "engine/plan/stage.h"
@@ -26,6 +27,10 @@ using ChunkLayers = std::vector<std::pair<std::int64_t, std::int64_t>>;
 bool IsRecomputed(const recipe::Recompute& recompute, const Node& node, std::int32_t layers) {
   if (node.layer < 0 || node.layer >= layers) return false;
   if (recompute.granularity == "full") return true;
+  if (recompute.granularity == "cheap") {
+    return node.op == &ops::kLayerNorm || node.op == &ops::kRmsNorm || node.op == &ops::kGelu ||
+           node.op == &ops::kSwiglu;
+  }
   if (recompute.granularity != "selective") return false;
   const auto wants = [&](const char* module) {
     return std::find(recompute.modules.begin(), recompute.modules.end(), module) != recompute.modules.end();
@@ -173,10 +178,11 @@ Plan Header(const recipe::Recipe& recipe, const Graph& graph) {
   return plan;
 }
 
-absl::StatusOr<LocalGraph> Localize(const Graph& graph, const PlacementOptions& options) {
+absl::StatusOr<LocalGraph> Localize(const Graph& graph, const PlacementOptions& options,
+                                    const DeviceProfile& profile, std::int64_t logits_bytes) {
   RETURN_IF_ERROR(graph.Verify());
   ASSIGN_OR_RETURN(LocalGraph local, PlaceGraph(graph, options));
-  FuseBias(&local);
+  Fuse(profile, logits_bytes, &local);
   return local;
 }
 
@@ -194,10 +200,12 @@ absl::StatusOr<Plan> Compile(const recipe::Recipe& recipe, Graph train, const Gr
     RETURN_IF_ERROR(graph::Differentiate(&train, ops::kAdd));
     graph::Recompute(&train,
                      [&](const Node& node) { return IsRecomputed(recipe.recompute, node, train.layers()); });
-    ASSIGN_OR_RETURN(LocalGraph local, Localize(train, placement));
+    ASSIGN_OR_RETURN(LocalGraph local,
+                     Localize(train, placement, options.profile, recipe.training.logits_bytes));
     train_cut = Cut(std::move(local), chunks, &plan);
   }
-  ASSIGN_OR_RETURN(LocalGraph local, Localize(evaluate, placement));
+  ASSIGN_OR_RETURN(LocalGraph local,
+                   Localize(evaluate, placement, options.profile, recipe.training.logits_bytes));
   const CutGraph evaluate_cut = Cut(std::move(local), chunks, &plan);
   RETURN_IF_ERROR(CheckTransfers(plan));
   plan.logits = evaluate_cut.base + evaluate_cut.local.value_of[static_cast<size_t>(evaluate.logits())];

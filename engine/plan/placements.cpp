@@ -415,33 +415,4 @@ absl::StatusOr<LocalGraph> PlaceGraph(const Graph& graph, const PlacementOptions
   return Placer(graph, options).Run();
 }
 
-void FuseBias(LocalGraph* graph) {
-  std::vector<int> readers(graph->values.size(), 0);
-  std::vector<int> producer(graph->values.size(), -1);
-  for (size_t i = 0; i < graph->nodes.size(); ++i) {
-    for (std::int32_t input : graph->nodes[i].inputs) ++readers[static_cast<size_t>(input)];
-    for (std::int32_t output : graph->nodes[i].outputs)
-      producer[static_cast<size_t>(output)] = static_cast<int>(i);
-  }
-  std::vector<bool> removed(graph->nodes.size(), false);
-  for (size_t i = 0; i < graph->nodes.size(); ++i) {
-    const LocalNode& bias = graph->nodes[i];
-    if (bias.op != &ops::kBiasAdd) continue;
-    const size_t x = static_cast<size_t>(bias.inputs[0]);
-    if (readers[x] != 1 || producer[x] < 0) continue;
-    LocalNode& linear = graph->nodes[static_cast<size_t>(producer[x])];
-    if (linear.op != &ops::kLinear || linear.inputs.size() != 2 || linear.phase != bias.phase) continue;
-    linear.inputs.push_back(bias.inputs[1]);
-    linear.outputs = bias.outputs;
-    removed[i] = true;
-  }
-  size_t kept = 0;
-  for (size_t i = 0; i < graph->nodes.size(); ++i) {
-    if (removed[i]) continue;
-    if (kept != i) graph->nodes[kept] = std::move(graph->nodes[i]);
-    ++kept;
-  }
-  graph->nodes.resize(kept);
-}
-
 }  // namespace engine::plan

@@ -46,9 +46,6 @@ struct PlacementOptions {
 
 absl::StatusOr<LocalGraph> PlaceGraph(const graph::Graph& graph, const PlacementOptions& options);
 
-// linear followed by bias_add alone becomes one linear with three inputs (forward phase).
-void FuseBias(LocalGraph* graph);
-
 // Bytes that one rank sends when `from` becomes `to` along an axis of `size`, ring algorithms.
 std::int64_t WireBytes(Collective collective, std::int64_t from_local_bytes, std::int64_t to_local_bytes,
                        std::int64_t size);

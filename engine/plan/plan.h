@@ -67,9 +67,11 @@ struct Instruction {
   BufferRef scratch;  // bytes that only this kernel uses while it runs; elements 0: none
   graph::Attributes attributes;
   std::uint32_t accumulate = 0;  // bit i: add into output i
-  AxisSet only_first;            // run only on ranks with coordinate 0 along these axes
-  double flops = 0;              // of one rank
-  std::int64_t wire_bytes = 0;   // a rank sends, by the ring algorithm, of a collective
+  // Bit i, within accumulate: the first microbatch of an iteration overwrites output i instead.
+  std::uint32_t fresh = 0;
+  AxisSet only_first;           // run only on ranks with coordinate 0 along these axes
+  double flops = 0;             // of one rank
+  std::int64_t wire_bytes = 0;  // a rank sends, by the ring algorithm, of a collective
 };
 
 struct Segment {
@@ -133,7 +135,7 @@ struct Bucket {
     std::int64_t elements = 0;  // local
   };
   std::vector<Item> items;
-  std::int64_t elements = 0;  // padded to a multiple of shards × 32
+  std::int64_t elements = 0;  // padded to a multiple of shards × 128
   AxisSet reduce;             // active axes on which gradients are partial
   AxisSet copies;             // active axes on which the reduced gradient is repeated
   bool weight_decay = false;
@@ -155,6 +157,9 @@ struct Chunk {
   std::int64_t slots = 0;         // microbatches in flight
   std::vector<BufferRef> inputs;  // fed for each microbatch, in the slot
   std::vector<BufferRef> evaluation_inputs;
+  // Inputs of all microbatches of an iteration, one microbatch after the other: `incoming` is filled while
+  // the iteration before still runs, `staged` is what the running one takes its inputs from.
+  BufferRef incoming, staged;
 };
 
 // What the arena is made of, bytes of one rank.
@@ -162,7 +167,7 @@ struct MemoryBreakdown {
   std::int64_t parameters = 0;
   std::int64_t gradients = 0;
   std::int64_t optimizer = 0;
-  std::int64_t control = 0;
+  std::int64_t control = 0;        // scalars, control block, staged inputs
   std::int64_t activations = 0;    // slots × their saved values
   std::int64_t communication = 0;  // send and receive buffers of the pipeline
   std::int64_t transients = 0;     // the largest segment's
@@ -179,7 +184,7 @@ struct StagePlan {
   std::int32_t begin = -1, update = -1, evaluate_begin = -1, evaluate_end = -1;  // segments
   std::vector<Bucket> buckets;
   BufferRef scalars;  // f64[2]: loss sum, sum of squared gradients
-  BufferRef control;  // f64[4]: learning rate, step, gradient norm, clip factor
+  BufferRef control;  // f64[kControlNumbers], plan/control.h
   Program train;
   Program evaluate;
   MemoryBreakdown memory;
@@ -220,6 +225,9 @@ struct DeviceProfile {
   std::function<std::int64_t(std::string_view kernel, graph::TypeSpan, graph::TypeSpan,
                              const graph::Attributes&)>
       scratch_bytes;
+  // Whether there is a kernel for a fused op (ops/fused.h), by the local type of the tensor that decides: the
+  // packed projection of attention, the activation's input, the residual stream, the logits. Null: for none.
+  std::function<bool(const graph::OpDef&, const graph::TensorType&)> fuses;
 };
 
 }  // namespace engine::plan

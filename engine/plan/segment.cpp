@@ -1,5 +1,7 @@
 #include "engine/plan/segment.h"
 
+#include <absl/container/flat_hash_set.h>
+
 #include <algorithm>
 
 namespace engine::plan {
@@ -17,6 +19,7 @@ class SegmentBuilder {
 
   Segment Build(std::int64_t* transient_bytes, BufferRef* kept) {
     FindLastUses();
+    FindAliases();
     for (size_t i = 0; i < in_.nodes->size(); ++i) Add(static_cast<std::int32_t>(i));
     *transient_bytes = ranges_.peak();
     if (kept != nullptr && in_.keep >= 0) *kept = transient_.at(in_.keep).ref;
@@ -41,6 +44,11 @@ class SegmentBuilder {
     for (size_t i = 0; i < in_.nodes->size(); ++i) {
       for (std::int32_t input : NodeAt(static_cast<std::int32_t>(i)).inputs) {
         last_use_[Global(input)] = static_cast<std::int32_t>(i);
+        ++readers_[Global(input)];
+      }
+      for (std::int32_t output : NodeAt(static_cast<std::int32_t>(i)).outputs) {
+        if (in_.graph->values[static_cast<size_t>(output)].kind == ValueKind::kActivation)
+          made_here_.insert(Global(output));
       }
     }
   }
@@ -50,7 +58,28 @@ class SegmentBuilder {
     return value != in_.keep && (it == last_use_.end() ? true : it->second == i);
   }
 
+  // A transient that an op turns in place into a value with a place of its own is made there to begin with.
+  void FindAliases() {
+    for (size_t i = 0; i < in_.nodes->size(); ++i) {
+      const LocalNode& node = NodeAt(static_cast<std::int32_t>(i));
+      if (node.op == nullptr || !MadeHere(node.outputs[0]) || node.op->in_place_input < 0) continue;
+      const auto place = in_.storage->find(Global(node.outputs[0]));
+      const std::int32_t local = node.inputs[static_cast<size_t>(node.op->in_place_input)];
+      const std::int32_t value = Global(local);
+      if (place == in_.storage->end() || !place->second.in_slot) continue;
+      if (in_.storage->contains(value) || !MadeHere(local)) continue;
+      if (readers_[value] != 1 || value == in_.keep || Bytes(value) != Bytes(Global(node.outputs[0])))
+        continue;
+      BufferRef ref = place->second;
+      ref.value = value;
+      aliases_[value] = ref;
+    }
+  }
+
+  bool MadeHere(std::int32_t local) const { return made_here_.contains(Global(local)); }
+
   BufferRef Ref(std::int32_t value) const {
+    if (const auto it = aliases_.find(value); it != aliases_.end()) return it->second;
     if (const auto it = transient_.find(value); it != transient_.end()) return it->second.ref;
     const auto it = in_.storage->find(value);
     ENGINE_CHECK(it != in_.storage->end(), "{}: {} has no place", segment_.name, ValueOf(value).name);
@@ -66,14 +95,15 @@ class SegmentBuilder {
     const std::int32_t value = Global(local);
     if (std::count(node.inputs.begin(), node.inputs.end(), local) != 1 || !DiesAt(value, i)) return -1;
     if (Bytes(value) != Bytes(Global(node.outputs[0]))) return -1;
-    const bool mine = transient_.contains(value) || (in_.dying != nullptr && in_.dying->contains(value));
+    const bool mine = (transient_.contains(value) && !aliases_.contains(value)) ||
+                      (in_.dying != nullptr && in_.dying->contains(value));
     return mine ? value : -1;
   }
 
   void Place(const LocalNode& node, std::int32_t i) {
     for (size_t k = 0; k < node.outputs.size(); ++k) {
       const std::int32_t value = Global(node.outputs[k]);
-      if (in_.storage->contains(value)) continue;
+      if (in_.storage->contains(value) || aliases_.contains(value)) continue;
       const std::int32_t donor = k == 0 ? InPlace(node, i) : -1;
       Transient place;
       if (donor >= 0) {
@@ -111,6 +141,7 @@ class SegmentBuilder {
     instruction.reduction = node.reduction;
     instruction.attributes = node.attributes;
     instruction.accumulate = node.accumulate;
+    instruction.fresh = FirstSums(node);
     for (std::int32_t input : node.inputs) instruction.inputs.push_back(Ref(Global(input)));
     Place(node, i);
     for (std::int32_t output : node.outputs) instruction.outputs.push_back(Ref(Global(output)));
@@ -130,6 +161,17 @@ class SegmentBuilder {
     for (std::int32_t output : node.outputs) {
       if (!last_use_.contains(Global(output)) && DiesAt(Global(output), i)) Release(Global(output));
     }
+  }
+
+  // The outputs that are gradients of parameters to which nothing in this segment has added yet.
+  std::uint32_t FirstSums(const LocalNode& node) {
+    std::uint32_t first = 0;
+    for (size_t k = 0; k < node.outputs.size(); ++k) {
+      const LocalValue& value = ValueOf(Global(node.outputs[k]));
+      if (value.kind != ValueKind::kAccumulator || value.parameter < 0) continue;
+      if (summed_.insert(Global(node.outputs[k])).second) first |= 1U << k;
+    }
+    return first & node.accumulate;
   }
 
   void CostAndScratch(const LocalNode& node, Instruction* instruction) {
@@ -165,6 +207,10 @@ class SegmentBuilder {
   RangeAllocator ranges_;
   absl::flat_hash_map<std::int32_t, std::int32_t> last_use_;
   absl::flat_hash_map<std::int32_t, Transient> transient_;
+  absl::flat_hash_map<std::int32_t, int> readers_;        // in this segment
+  absl::flat_hash_set<std::int32_t> made_here_;           // activations
+  absl::flat_hash_map<std::int32_t, BufferRef> aliases_;  // values made at another value's place
+  absl::flat_hash_set<std::int32_t> summed_;              // gradients of parameters
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "engine/plan/arena.h"
 #include "engine/plan/buckets.h"
+#include "engine/plan/control.h"
 #include "engine/plan/program.h"
 #include "engine/plan/segment.h"
 
@@ -33,6 +34,7 @@ class StageBuilder {
   StagePlan Build() {
     const std::vector<Turn> turns = training() ? TrainTurns() : std::vector<Turn>{};
     PlaceParameters();
+    PlaceStaging();
     const std::int64_t dynamic_base = cursor_;
     if (training()) BuildTraining(turns);
     const std::int64_t train_end = cursor_;
@@ -136,7 +138,7 @@ class StageBuilder {
       }
     }
     stage_.scalars = ReserveFlat(2, DType::kF64, &memory.control);
-    stage_.control = ReserveFlat(4, DType::kF64, &memory.control);
+    stage_.control = ReserveFlat(kControlNumbers, DType::kF64, &memory.control);
     MapPersistent();
   }
 
@@ -187,6 +189,26 @@ class StageBuilder {
     visit(graph.forward[static_cast<size_t>(chunk.index)], false);
     visit(graph.backward[static_cast<size_t>(chunk.index)], true);
     return saved;
+  }
+
+  std::int64_t FedElements(const CutGraph& graph, const Chunk& chunk) const {
+    std::int64_t elements = 0;
+    for (std::int32_t v : SavedValues(graph, chunk)) {
+      const LocalValue& value = graph.local.values[static_cast<size_t>(v)];
+      if (value.kind == ValueKind::kInput) elements += value.local.elements();
+    }
+    return elements;
+  }
+
+  void PlaceStaging() {
+    for (Chunk& chunk : stage_.chunks) {
+      std::int64_t elements = FedElements(*in_.evaluate, chunk);
+      if (training()) elements = std::max(elements, FedElements(*in_.train, chunk));
+      elements *= plan_.microbatches;
+      if (elements == 0) continue;
+      chunk.incoming = ReserveFlat(elements, DType::kI32, &stage_.memory.control);
+      chunk.staged = ReserveFlat(elements, DType::kI32, &stage_.memory.control);
+    }
   }
 
   void PlaceSlots() {

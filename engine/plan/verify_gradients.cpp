@@ -1,7 +1,9 @@
 #include <absl/container/flat_hash_set.h>
 
 #include <algorithm>
+#include <initializer_list>
 
+#include "engine/ops/fused.h"
 #include "engine/plan/verify.h"
 #include "engine/plan/verify_text.h"
 
@@ -302,9 +304,11 @@ absl::Status LossCountedOnce(const Plan& plan, std::int32_t stage, const Segment
   return absl::OkStatus();
 }
 
-// How often the instructions of a segment read each parameter, or add to its gradient.
-void CountReads(const Plan& plan, const Segment& segment, std::vector<int>* reads) {
+// How often the instructions of a segment read each parameter in the forward pass (the head's product may be
+// part of its own gradient), or add to its gradient.
+void CountReads(const Plan& plan, const Segment& segment, bool backward, std::vector<int>* reads) {
   for (const Instruction& instruction : segment.instructions) {
+    if (backward && instruction.op != &ops::kLinearCrossEntropy) continue;
     for (const BufferRef& input : instruction.inputs) {
       if (input.value < 0 || ValueOf(plan, input).kind != graph::ValueKind::kParameter) continue;
       ++(*reads)[static_cast<size_t>(ValueOf(plan, input).parameter)];
@@ -327,7 +331,8 @@ absl::Status GradientsMade(const Plan& plan, std::int32_t index) {
   std::vector<int> reads(plan.parameters.size(), 0);
   std::vector<int> made(plan.parameters.size(), 0);
   for (const Chunk& chunk : stage.chunks) {
-    CountReads(plan, stage.segments[static_cast<size_t>(chunk.forward)], &reads);
+    CountReads(plan, stage.segments[static_cast<size_t>(chunk.forward)], false, &reads);
+    CountReads(plan, stage.segments[static_cast<size_t>(chunk.backward)], true, &reads);
     CountGradients(plan, stage.segments[static_cast<size_t>(chunk.backward)], &made);
   }
   for (size_t p = 0; p < plan.parameters.size(); ++p) {
@@ -339,23 +344,53 @@ absl::Status GradientsMade(const Plan& plan, std::int32_t index) {
   return absl::OkStatus();
 }
 
-// The loss is added up once, where the head is.
-absl::Status LossMadeOnce(const Plan& plan, std::int32_t index, const Chunk& chunk,
-                          std::int32_t segment_index) {
-  if (segment_index < 0) return absl::OkStatus();
-  const Segment& segment =
-      plan.stages[static_cast<size_t>(index)].segments[static_cast<size_t>(segment_index)];
-  int made = 0;
-  for (const Instruction& instruction : segment.instructions) {
-    for (const BufferRef& output : instruction.outputs) {
-      if (output.value < 0) continue;
-      const LocalValue& value = ValueOf(plan, output);
-      made += value.kind == graph::ValueKind::kAccumulator && value.parameter < 0 ? 1 : 0;
+// The first sum into each gradient overwrites what the iteration before left, and no other one does: there is
+// no other zeroing. What runs first is known: microbatch 0 (VerifySteps), and instructions in order.
+absl::Status FirstSumsOverwrite(const Plan& plan, std::int32_t index) {
+  const StagePlan& stage = plan.stages[static_cast<size_t>(index)];
+  std::vector<bool> written(plan.parameters.size(), false);
+  for (const Chunk& chunk : stage.chunks) {
+    const Segment& segment = stage.segments[static_cast<size_t>(chunk.backward)];
+    for (size_t i = 0; i < segment.instructions.size(); ++i) {
+      const Instruction& instruction = segment.instructions[i];
+      for (size_t k = 0; k < instruction.outputs.size(); ++k) {
+        if (instruction.outputs[k].value < 0) continue;
+        const std::int32_t parameter = ValueOf(plan, instruction.outputs[k]).parameter;
+        const bool fresh = ((instruction.fresh >> k) & 1U) != 0;
+        if (parameter < 0 && !fresh) continue;
+        if (parameter >= 0 && fresh != written[static_cast<size_t>(parameter)]) {
+          written[static_cast<size_t>(parameter)] = true;
+          continue;
+        }
+        return Internal("{} {} the gradient of the iteration before", InstructionName(index, segment, i),
+                        fresh ? "overwrites a sum, which is not" : "adds to");
+      }
     }
   }
-  const int wanted = chunk.has_head ? 1 : 0;
+  return absl::OkStatus();
+}
+
+// The loss is added up once, where the head is: in the forward pass, or with the head's gradient.
+absl::Status LossMadeOnce(const Plan& plan, std::int32_t index, const Chunk& chunk,
+                          std::initializer_list<std::int32_t> segments) {
+  const StagePlan& stage = plan.stages[static_cast<size_t>(index)];
+  int made = 0;
+  std::string names;
+  for (std::int32_t s : segments) {
+    if (s < 0) continue;
+    const Segment& segment = stage.segments[static_cast<size_t>(s)];
+    names += (names.empty() ? "" : " and ") + segment.name;
+    for (const Instruction& instruction : segment.instructions) {
+      for (const BufferRef& output : instruction.outputs) {
+        if (output.value < 0) continue;
+        const LocalValue& value = ValueOf(plan, output);
+        made += value.kind == graph::ValueKind::kAccumulator && value.parameter < 0 ? 1 : 0;
+      }
+    }
+  }
+  const int wanted = chunk.has_head && !names.empty() ? 1 : 0;
   if (made == wanted) return absl::OkStatus();
-  return Internal("stage {} {} adds to the loss {} times, not {}", index, segment.name, made, wanted);
+  return Internal("stage {} {} adds to the loss {} times, not {}", index, names, made, wanted);
 }
 
 absl::Status EvaluationLossSummed(const Plan& plan, std::int32_t index) {
@@ -379,14 +414,15 @@ absl::Status VerifyGradients(const Plan& plan) {
     const StagePlan& stage = plan.stages[s];
     if (Trains(stage)) {
       RETURN_IF_ERROR(GradientsMade(plan, index));
+      RETURN_IF_ERROR(FirstSumsOverwrite(plan, index));
       RETURN_IF_ERROR(UpdateVerifier(plan, index).Run());
     }
     for (const Segment& segment : stage.segments) {
       if (segment.chunk >= 0) RETURN_IF_ERROR(LossCountedOnce(plan, index, segment));
     }
     for (const Chunk& chunk : stage.chunks) {
-      RETURN_IF_ERROR(LossMadeOnce(plan, index, chunk, chunk.forward));
-      RETURN_IF_ERROR(LossMadeOnce(plan, index, chunk, chunk.evaluate));
+      RETURN_IF_ERROR(LossMadeOnce(plan, index, chunk, {chunk.forward, chunk.backward}));
+      RETURN_IF_ERROR(LossMadeOnce(plan, index, chunk, {chunk.evaluate}));
     }
     RETURN_IF_ERROR(EvaluationLossSummed(plan, index));
   }

@@ -42,6 +42,8 @@ absl::StatusOr<Regions> Regions::Of(const Plan& plan, ProgramId id) {
   add(stage.scalars, "scalars");
   add(stage.control, "control");
   for (const Chunk& chunk : stage.chunks) {
+    add(chunk.incoming, fmt::format("incoming inputs of chunk {}", chunk.index));
+    add(chunk.staged, fmt::format("staged inputs of chunk {}", chunk.index));
     if (id.evaluate) {
       for (const BufferRef& input : chunk.evaluation_inputs) add(input, NameOf(plan, input.value));
     } else if (chunk.slots * chunk.slot_bytes > 0) {

@@ -77,12 +77,12 @@ class SegmentVerifier {
     if (Trains(stage_)) {
       RETURN_IF_ERROR(Enter(false));
       for (const Chunk& chunk : stage_.chunks) RETURN_IF_ERROR(Training(chunk));
-      RETURN_IF_ERROR(Begin(SegmentAt(stage_.begin), /*training=*/true));
+      RETURN_IF_ERROR(Begin(SegmentAt(stage_.begin)));
       RETURN_IF_ERROR(FlatRefs(SegmentAt(stage_.update)));
     }
     RETURN_IF_ERROR(Enter(true));
     for (const Chunk& chunk : stage_.chunks) RETURN_IF_ERROR(Evaluation(chunk));
-    return Begin(SegmentAt(stage_.evaluate_begin), /*training=*/false);
+    return Begin(SegmentAt(stage_.evaluate_begin));
   }
 
  private:
@@ -319,6 +319,9 @@ class SegmentVerifier {
     if (value.kind == ValueKind::kAccumulator) {
       const bool can = instruction.op != nullptr && ((instruction.op->accumulates >> k) & 1U) != 0;
       if (!adds || !can) return Internal("overwrites the sum {}", value.name);
+      const bool fresh = ((instruction.fresh >> k) & 1U) != 0;
+      if (fresh && value.parameter < 0)
+        return Internal("overwrites the sum {} in the first microbatch", value.name);
       return AtItsPlace(output);
     }
     if (adds) return Internal("adds to {}, which is no sum", value.name);
@@ -347,8 +350,8 @@ class SegmentVerifier {
                     region->name, region->begin, region->end);
   }
 
-  // The start of an iteration sets every sum to zero.
-  absl::Status Begin(const Segment& segment, bool training) const {
+  // The start of an iteration sets loss and norm to zero.
+  absl::Status Begin(const Segment& segment) const {
     const auto zeroed = [&](const BufferRef& buffer) {
       for (const Instruction& instruction : segment.instructions) {
         if (instruction.kernel != "zero" || instruction.outputs.size() != 1) continue;
@@ -360,15 +363,9 @@ class SegmentVerifier {
     };
     if (!zeroed(stage_.scalars))
       return Internal("stage {} {} does not zero the scalars", index_, segment.name);
-    for (size_t b = 0; training && b < stage_.buckets.size(); ++b) {
-      if (!zeroed(stage_.buckets[b].gradient)) {
-        return Internal("stage {} {} does not zero the gradients of bucket.{}", index_, segment.name, b);
-      }
-    }
-    const size_t wanted = 1 + (training ? stage_.buckets.size() : 0);
-    if (segment.instructions.size() != wanted) {
-      return Internal("stage {} {} has {} instructions, but {} sums to set to zero", index_, segment.name,
-                      segment.instructions.size(), wanted);
+    if (segment.instructions.size() != 1) {
+      return Internal("stage {} {} has {} instructions, but one pair of sums to set to zero", index_,
+                      segment.name, segment.instructions.size());
     }
     return FlatRefs(segment);
   }

@@ -147,6 +147,10 @@ class StepVerifier {
                       done == 0 ? "has not passed forward through" : "has already passed", step.chunk);
     }
     ++done;
+    if (backward && step.microbatch != 0 && state.done[0] != 2) {
+      return Internal(
+          "{} adds to gradients before microbatch 0 has overwritten those of the iteration before", Name(i));
+    }
     if (id_.evaluate) return absl::OkStatus();
     if (step.slot < 0 || static_cast<size_t>(step.slot) >= state.holder.size()) {
       return Internal("{} uses slot {} of {}", Name(i), step.slot, state.holder.size());

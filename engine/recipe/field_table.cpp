@@ -289,6 +289,11 @@ Rows TrainingRows() {
           .Between(0, kMaxCount)
           .Unit("samples")
           .Doc("Length of the training in samples, a multiple of global_batch."),
+      FIELD(training.logits_bytes)
+          .Bytes()
+          .Doc("Budget of the logits where the device runs head and loss over chunks of tokens: smaller "
+               "chunks take "
+               "less memory and a little more time."),
       FIELD(training.seed).AtLeast(0).Doc("Seed of weights, dropout and sample order."),
       FIELD(precision.compute)
           .Words({"fp32", "bf16", "fp16", "fp8"})
@@ -297,9 +302,10 @@ Rows TrainingRows() {
           .Doc("Whether only kernels are used that give the same bits in each run; those of the CPU always "
                "do."),
       FIELD(recompute.granularity)
-          .Words({"none", "selective", "full"})
-          .Doc("What the backward pass computes again instead of keeping: nothing, the listed modules, or "
-               "whole layers."),
+          .Words({"none", "cheap", "selective", "full"})
+          .Doc(
+              "What the backward pass computes again instead of keeping: nothing, norms and activations, the "
+              "listed modules, or whole layers."),
       FIELD(recompute.modules)
           .Words({"attention", "norm", "activation"})
           .Doc("Modules that selective recomputes."),

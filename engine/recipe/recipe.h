@@ -121,6 +121,7 @@ struct Training {
   std::int64_t iterations = 0;    // or samples, not both
   std::int64_t samples = 0;
   std::int64_t seed = 1234;
+  std::int64_t logits_bytes = std::int64_t{1} << 30;  // budget of the logits where head and loss run in chunks
 };
 
 struct Precision {

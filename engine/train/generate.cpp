@@ -22,6 +22,8 @@ absl::StatusOr<recipe::Recipe> OneRankRecipe(const checkpoint::Reader& reader) {
   recipe::Recipe recipe = std::move(loaded.recipe);
   recipe.parallelism = {};
   recipe.cluster = {};
+  recipe.precision.compute =
+      "fp32";  // the CPU's; checkpoints hold fp32 weights whatever they were trained in
   recipe.training.global_batch = 1;
   recipe.training.micro_batch = 1;
   return recipe;

@@ -35,14 +35,15 @@ absl::Status Ranks::RunThreads(std::int64_t count,
 }
 
 absl::StatusOr<std::unique_ptr<Ranks>> Ranks::Create(const plan::Plan& plan, const Device& device,
-                                                     std::uint64_t seed) {
+                                                     std::uint64_t seed,
+                                                     const executor::ExecutorOptions& options) {
   std::unique_ptr<Ranks> ranks(new Ranks(device));
   const std::int64_t world = plan.mesh.world();
   ranks->executors_.resize(static_cast<size_t>(world));
   RETURN_IF_ERROR(ranks->RunThreads(world, [&](std::int64_t rank) -> absl::Status {
     ASSIGN_OR_RETURN(ranks->executors_[static_cast<size_t>(rank)],
                      executor::RankExecutor::Create(plan, rank, device.make_backend(rank, world),
-                                                    device.make_communicator(rank), seed));
+                                                    device.make_communicator(rank), seed, options));
     return absl::OkStatus();
   }));
   return ranks;

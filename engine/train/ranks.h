@@ -27,7 +27,8 @@ struct Device {
 class Ranks {
  public:
   static absl::StatusOr<std::unique_ptr<Ranks>> Create(const plan::Plan& plan, const Device& device,
-                                                       std::uint64_t seed);
+                                                       std::uint64_t seed,
+                                                       const executor::ExecutorOptions& options = {});
 
   // body(rank) for every rank at once. The first error of its own, in order of rank, is returned after all
   // have stopped; ranks that only waited for the failed one are not reported.

@@ -87,24 +87,27 @@ void Reporter::Line(const std::string& text) {
 }
 
 absl::Status Reporter::Iteration(const IterationReport& report) {
-  const nlohmann::ordered_json json = {{"iteration", report.iteration},
-                                       {"loss", report.loss},
-                                       {"grad_norm", report.grad_norm},
-                                       {"learning_rate", report.learning_rate},
-                                       {"consumed_samples", report.consumed_samples},
-                                       {"elapsed_ms", report.elapsed_ms},
-                                       {"tokens_per_second", report.tokens_per_second}};
+  nlohmann::ordered_json json = {{"iteration", report.iteration},
+                                 {"loss", report.loss},
+                                 {"grad_norm", report.grad_norm},
+                                 {"learning_rate", report.learning_rate},
+                                 {"consumed_samples", report.consumed_samples},
+                                 {"elapsed_ms", report.elapsed_ms},
+                                 {"tokens_per_second", report.tokens_per_second}};
+  if (report.loss_scale != 1 || report.skipped > 0) {
+    json["loss_scale"] = report.loss_scale;
+    json["skipped"] = report.skipped;
+  }
   RETURN_IF_ERROR(Append(json.dump()));
   const bool last = report.iteration == report.iterations;
   if (report.iteration == 1 || last || report.iteration % log_interval_ == 0) {
-    // An iteration with a loss or gradient that is not finite ends the run, so none is ever skipped here.
     Line(fmt::format(
         "[{}] iteration {:8d}/{:8d} | consumed samples: {:12d} | elapsed time per iteration (ms): {:.1f} | "
         "learning rate: {:.6E} | global batch size: {:5d} | lm loss: {:.6E} | grad norm: {:.3f} | "
         "number of skipped iterations: {:3d} | number of nan iterations: {:3d} | tokens/s: {:.0f} | memory: "
         "{} |",
         Timestamp(), report.iteration, report.iterations, report.consumed_samples, report.elapsed_ms,
-        report.learning_rate, report.global_batch, report.loss, report.grad_norm, 0, 0,
+        report.learning_rate, report.global_batch, report.loss, report.grad_norm, report.skipped, 0,
         report.tokens_per_second, FormatBytes(memory_bytes_)));
   }
   if (!last) Progress(report);

@@ -19,6 +19,8 @@ struct IterationReport {
   double learning_rate = 0;  // that this iteration's update used
   double elapsed_ms = 0;
   double tokens_per_second = 0;
+  std::int64_t skipped = 0;  // iterations whose gradients overflowed, so far
+  double loss_scale = 1;
 };
 
 struct EvaluationReport {

@@ -10,8 +10,8 @@
 #include <cmath>
 #include <csignal>
 #include <cstring>
+#include <deque>
 #include <filesystem>
-#include <fstream>
 #include <utility>
 
 #include "engine/base/units.h"
@@ -23,9 +23,11 @@
 #include "engine/train/compile_recipe.h"
 #include "engine/train/feed.h"
 #include "engine/train/learning_rate.h"
+#include "engine/train/profile.h"
 #include "engine/train/report.h"
 #include "engine/train/resume.h"
 #include "engine/train/state.h"
+#include "engine/train/write_file.h"
 
 namespace engine::train {
 namespace {
@@ -57,19 +59,6 @@ class StopSignals {
 
 double MillisecondsSince(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
-
-absl::Status WriteFile(const fs::path& path, const std::string& text) {
-  const fs::path temporary = path.string() + ".new";
-  {
-    std::ofstream out(temporary, std::ios::binary);
-    out << text;
-    if (!out.flush()) return Unavailable("{}: cannot write", temporary.string());
-  }
-  std::error_code error;
-  fs::rename(temporary, path, error);
-  if (error) return Unavailable("{}: cannot write: {}", path.string(), error.message());
-  return absl::OkStatus();
 }
 
 absl::Status CheckPrecision(const recipe::Recipe& recipe, const Device& device) {
@@ -136,8 +125,9 @@ class Training {
       return absl::OkStatus();
     }
     RETURN_IF_ERROR(PrepareFolder());
-    ASSIGN_OR_RETURN(ranks_, Ranks::Create(plan_, device_, Seed()));
+    ASSIGN_OR_RETURN(ranks_, Ranks::Create(plan_, device_, Seed(), options_.executor));
     RETURN_IF_ERROR(LoadState(resume));
+    first_iteration_ = iteration_;
     ASSIGN_OR_RETURN(Reporter reporter,
                      Reporter::Open(options_.out, iteration_, recipe_.logging.interval, arenas_bytes));
     reporter_ = &reporter;
@@ -174,8 +164,10 @@ class Training {
     iteration_ = metadata.iteration;
     consumed_samples_ = metadata.consumed_samples;
     adam_step_ = metadata.adam_step;
-    return ranks_->Run(
-        [&](executor::RankExecutor& rank) { return LoadCheckpoint(plan_, resume->reader, true, rank); });
+    return ranks_->Run([&](executor::RankExecutor& rank) -> absl::Status {
+      RETURN_IF_ERROR(rank.SetSteps(adam_step_));
+      return LoadCheckpoint(plan_, resume->reader, true, rank);
+    });
   }
 
   void Announce(const data::Source& source, const std::optional<ResumePoint>& resume) {
@@ -194,53 +186,108 @@ class Training {
   absl::Status Loop() {
     const std::int64_t iterations = recipe_.iterations();
     std::int64_t saved = iteration_;
+    finished_at_ = Clock::now();
     while (iteration_ < iterations && stop_requested == 0) {
       RETURN_IF_ERROR(TrainOnce());
       // Before the checkpoint: a run that ends between the two and is resumed would never evaluate here.
       if (EvaluationDue()) RETURN_IF_ERROR(Evaluate());
-      const std::int64_t interval = recipe_.checkpoint.interval;
-      if (interval > 0 && iteration_ % interval == 0) {
+      if (CheckpointDue()) {
         RETURN_IF_ERROR(Save());
         saved = iteration_;
       }
     }
+    while (!started_.empty()) RETURN_IF_ERROR(Finish());
     if (saved != iteration_) RETURN_IF_ERROR(Save());
+    if (!profile_.empty()) {
+      ASSIGN_OR_RETURN(const std::string table, WriteProfile(options_.out, profile_, recipe_.cluster));
+      reporter_->Line(table + "written to profile.txt and trace.json in " + options_.out);
+    }
     if (stop_requested != 0)
       reporter_->Line(fmt::format("stopped by a signal after iteration {}", iteration_));
     return absl::OkStatus();
   }
 
+  bool CheckpointDue() const {
+    const std::int64_t interval = recipe_.checkpoint.interval;
+    return interval > 0 && iteration_ % interval == 0;
+  }
+
+  executor::FeedFunction FeedOf(std::int64_t first_sample) const {
+    return MakeFeed(plan_, *source_, data::Split::kTrain, first_sample);
+  }
+
+  // Starts an iteration. On a device that runs beside the host, the results are waited for when the next one
+  // has been started, so that the device never waits for the host.
   absl::Status TrainOnce() {
-    const auto start = Clock::now();
     const double rate = LearningRate(recipe_, consumed_samples_);
-    const executor::FeedFunction feed = MakeFeed(plan_, *source_, data::Split::kTrain, consumed_samples_);
-    std::vector<executor::IterationResult> results(ranks_->executors().size());
+    const executor::FeedFunction feed = FeedOf(consumed_samples_);
+    const std::int64_t next_samples = consumed_samples_ + plan_.global_batch;
+    const bool more = iteration_ + 1 < recipe_.iterations();
+    bool beside = false;
+    const bool profiled = ProfilesNow();
     RETURN_IF_ERROR(ranks_->Run([&](executor::RankExecutor& rank) -> absl::Status {
-      ASSIGN_OR_RETURN(results[static_cast<size_t>(rank.rank())],
-                       rank.Train(iteration_, adam_step_ + 1, rate, feed));
+      if (profiled) {
+        ASSIGN_OR_RETURN(Timings timings, rank.Profile(iteration_, rate, feed));
+        if (rank.rank() == 0) profile_.push_back(std::move(timings));
+      } else {
+        RETURN_IF_ERROR(rank.Launch(iteration_, rate, feed));
+      }
+      if (!rank.backend().asynchronous()) return absl::OkStatus();
+      if (rank.rank() == 0) beside = true;
+      if (more) rank.Prefetch(FeedOf(next_samples));
       return absl::OkStatus();
     }));
+    ++iteration_;
+    consumed_samples_ = next_samples;
+    started_.push_back({iteration_, consumed_samples_, rate});
+    const bool wait_for_all = !beside || !more || EvaluationDue() || CheckpointDue() || stop_requested != 0;
+    while (started_.size() > (wait_for_all ? 0U : 1U)) RETURN_IF_ERROR(Finish());
+    return absl::OkStatus();
+  }
+
+  // A few iterations of warm-up, then so many as were asked for.
+  bool ProfilesNow() const {
+    constexpr std::int64_t kWarmUp = 3;
+    const std::int64_t of_run = iteration_ - first_iteration_;
+    return of_run >= kWarmUp && of_run < kWarmUp + options_.profile;
+  }
+
+  // Waits for the oldest started iteration and reports it.
+  absl::Status Finish() {
+    const Started started = started_.front();
+    started_.pop_front();
+    std::vector<executor::IterationResult> results(ranks_->executors().size());
+    RETURN_IF_ERROR(ranks_->Run([&](executor::RankExecutor& rank) -> absl::Status {
+      absl::StatusOr<executor::IterationResult> result = rank.Wait();
+      if (!result.ok()) return WithContext(result.status(), fmt::format("iteration {}", started.iteration));
+      results[static_cast<size_t>(rank.rank())] = *result;
+      return absl::OkStatus();
+    }));
+    const executor::IterationResult& result = results[0];
+    const double elapsed_ms = MillisecondsSince(finished_at_);
+    finished_at_ = Clock::now();
+    adam_step_ = result.steps;
     const double tokens = static_cast<double>(plan_.global_batch * plan_.sequence);
-    const double elapsed_ms = MillisecondsSince(start);
-    const double loss = results[0].loss_sum / tokens;
-    if (!std::isfinite(loss) || !std::isfinite(results[0].grad_norm)) {
+    const double loss = result.loss_sum / tokens;
+    const bool skipped = result.skipped > skipped_;
+    skipped_ = result.skipped;
+    if (!std::isfinite(loss) || (!skipped && !std::isfinite(result.grad_norm))) {
       return absl::DataLossError(fmt::format(
           "iteration {}: loss {} and gradient norm {}, so the weights are spoilt and not saved; a lower "
           "[optimizer] learning_rate or a longer warm-up may help",
-          iteration_ + 1, loss, results[0].grad_norm));
+          started.iteration, loss, result.grad_norm));
     }
-    ++iteration_;
-    ++adam_step_;
-    consumed_samples_ += plan_.global_batch;
-    return reporter_->Iteration({.iteration = iteration_,
+    return reporter_->Iteration({.iteration = started.iteration,
                                  .iterations = recipe_.iterations(),
-                                 .consumed_samples = consumed_samples_,
+                                 .consumed_samples = started.consumed_samples,
                                  .global_batch = plan_.global_batch,
                                  .loss = loss,
-                                 .grad_norm = results[0].grad_norm,
-                                 .learning_rate = rate,
+                                 .grad_norm = result.grad_norm,
+                                 .learning_rate = started.learning_rate,
                                  .elapsed_ms = elapsed_ms,
-                                 .tokens_per_second = tokens / elapsed_ms * 1e3});
+                                 .tokens_per_second = tokens / elapsed_ms * 1e3,
+                                 .skipped = result.skipped,
+                                 .loss_scale = result.loss_scale});
   }
 
   bool EvaluationDue() const {
@@ -266,6 +313,7 @@ class Training {
       loss_sum += sums[0];
     }
     const double tokens = static_cast<double>(batches * plan_.global_batch * plan_.sequence);
+    finished_at_ = Clock::now();
     return reporter_->Evaluation({.iteration = iteration_,
                                   .validation_loss = loss_sum / tokens,
                                   .elapsed_ms = MillisecondsSince(start)});
@@ -284,6 +332,7 @@ class Training {
         .mesh = {{"dp", p.dp}, {"tp", p.tp}, {"pp", p.pp}, {"cp", p.cp}, {"ep", p.ep}}};
     const std::string root = CheckpointRoot(options_.out);
     RETURN_IF_ERROR(SaveCheckpoint(plan_, root, metadata, *ranks_));
+    finished_at_ = Clock::now();
     reporter_->Line(fmt::format("saved checkpoint of iteration {} to {}", iteration_, root));
     return Prune();
   }
@@ -303,6 +352,16 @@ class Training {
   std::int64_t iteration_ = 0;  // done
   std::int64_t adam_step_ = 0;
   std::int64_t consumed_samples_ = 0;
+  std::int64_t first_iteration_ = 0;  // of this run
+  std::int64_t skipped_ = 0;          // iterations, as far as results are known
+  struct Started {
+    std::int64_t iteration = 0;  // from 1
+    std::int64_t consumed_samples = 0;
+    double learning_rate = 0;
+  };
+  std::deque<Started> started_;  // and not yet waited for
+  Clock::time_point finished_at_;
+  std::vector<Timings> profile_;
 };
 
 }  // namespace

@@ -10,8 +10,10 @@
 namespace engine::train {
 
 struct RunOptions {
-  std::string out;     // the run's folder: metrics.jsonl, resolved.toml, plan.json, checkpoints/
-  bool fresh = false;  // refuse a folder that already holds a run, instead of resuming it
+  std::string out;           // the run's folder: metrics.jsonl, resolved.toml, plan.json, checkpoints/
+  bool fresh = false;        // refuse a folder that already holds a run, instead of resuming it
+  std::int64_t profile = 0;  // iterations to time instruction by instruction, after a few of warm-up
+  executor::ExecutorOptions executor = {};
 };
 
 // Trains to the recipe's last iteration, from the newest whole checkpoint in `out` if there is one. SIGINT

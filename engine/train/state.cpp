@@ -1,11 +1,15 @@
 #include "engine/train/state.h"
 
 #include <algorithm>
-#include <cstring>
+#include <atomic>
+#include <functional>
+#include <span>
+#include <thread>
 
 #include "engine/base/philox.h"
 #include "engine/checkpoint/flat_range.h"
 #include "engine/checkpoint/write.h"
+#include "engine/train/weights.h"
 
 namespace engine::train {
 namespace {
@@ -61,16 +65,20 @@ bool Writes(const RankExecutor& executor, const Bucket& bucket, bool sharded) {
   return true;
 }
 
-float InitialValue(const graph::Initializer& initializer, PhiloxKey key, std::int64_t index) {
+// Initial values of `count` consecutive elements from logical index `index`.
+void InitialValues(const graph::Initializer& initializer, PhiloxKey key, std::int64_t index,
+                   std::span<float> out) {
   switch (initializer.kind) {
     case graph::Initializer::Kind::kZeros:
-      return 0.0F;
+      std::fill(out.begin(), out.end(), 0.0F);
+      return;
     case graph::Initializer::Kind::kOnes:
-      return 1.0F;
+      std::fill(out.begin(), out.end(), 1.0F);
+      return;
     case graph::Initializer::Kind::kNormal:
-      return static_cast<float>(initializer.std * PhiloxNormal(key, static_cast<std::uint64_t>(index)));
+      PhiloxNormals(key, static_cast<std::uint64_t>(index), initializer.std, out);
+      return;
   }
-  return 0.0F;
 }
 
 // Calls visit(logical row-major index, count) for each run of a box that is contiguous in the logical tensor,
@@ -92,6 +100,25 @@ void ForEachRun(const Shape& logical, const Box& box, Visit visit) {
     }
     if (dim < 0) return;
   }
+}
+
+// body(i) for i in [0, count), on so many threads; a small count on one.
+void Parallel(int threads, size_t count, const std::function<void(size_t)>& body) {
+  constexpr size_t kWorthAThread = 16;
+  if (threads == 1 || count < kWorthAThread) {
+    for (size_t i = 0; i < count; ++i) body(i);
+    return;
+  }
+  std::atomic<size_t> next{0};
+  const auto work = [&] {
+    for (size_t i = next.fetch_add(kWorthAThread); i < count; i = next.fetch_add(kWorthAThread)) {
+      for (size_t j = i; j < std::min(count, i + kWorthAThread); ++j) body(j);
+    }
+  };
+  std::vector<std::thread> pool;
+  for (int t = 1; t < threads; ++t) pool.emplace_back(work);
+  work();
+  for (std::thread& thread : pool) thread.join();
 }
 
 std::vector<checkpoint::TensorInfo> TensorsOf(const Plan& plan) {
@@ -133,7 +160,8 @@ absl::StatusOr<RankPieces> CollectPieces(const Plan& plan, RankExecutor& executo
   RankPieces result;
   const int count = static_cast<int>(plan.parameters.size());
   for (const LocalTensor& tensor : executor.Parameters()) {
-    if (!Writes(executor, BucketOf(executor, tensor.parameter), false)) continue;
+    const Bucket& bucket = BucketOf(executor, tensor.parameter);
+    if (HasMaster(bucket) || !Writes(executor, bucket, false)) continue;
     const Box box = LocalBox(plan, executor, tensor.parameter);
     if (box.count.elements() == 0) continue;
     RETURN_IF_ERROR(result.Add(executor, tensor.parameter, box, tensor.view.data));
@@ -143,6 +171,8 @@ absl::StatusOr<RankPieces> CollectPieces(const Plan& plan, RankExecutor& executo
     if (!Writes(executor, bucket, bucket.shards > 1)) continue;
     std::int64_t offset = 0;
     for (const Box& box : RangeBoxes(plan, executor, range)) {
+      if (range.master != nullptr)
+        RETURN_IF_ERROR(result.Add(executor, range.parameter, box, range.master + offset));
       RETURN_IF_ERROR(result.Add(executor, count + range.parameter, box, range.moment1 + offset));
       RETURN_IF_ERROR(result.Add(executor, 2 * count + range.parameter, box, range.moment2 + offset));
       offset += box.count.elements() * SizeOf(DType::kF32);
@@ -176,19 +206,26 @@ absl::Status ReadInto(const checkpoint::Reader& reader, const std::string& name,
 }  // namespace
 
 absl::Status InitializeParameters(const Plan& plan, std::uint64_t seed, RankExecutor& executor) {
+  const std::vector<OptimizerRange> ranges = executor.OptimizerState();
+  const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency() / plan.mesh.world()));
   for (const LocalTensor& tensor : executor.Parameters()) {
     const PlanParameter& parameter = ParameterOf(plan, tensor.parameter);
     const PhiloxKey key = MakePhiloxKey(seed, parameter.name);
     std::vector<float> host(static_cast<size_t>(tensor.view.shape.elements()), 0.0F);
+    struct Piece {
+      std::int64_t index;
+      std::span<float> out;
+    };
+    std::vector<Piece> pieces;
     size_t at = 0;
     ForEachRun(parameter.logical_shape, LocalBox(plan, executor, tensor.parameter),
                [&](std::int64_t index, std::int64_t count) {
-                 for (std::int64_t i = 0; i < count; ++i) {
-                   host[at++] = InitialValue(parameter.initializer, key, index + i);
-                 }
+                 pieces.push_back({index, std::span(host).subspan(at, static_cast<size_t>(count))});
+                 at += static_cast<size_t>(count);
                });
-    RETURN_IF_ERROR(executor.backend().Upload(static_cast<std::byte*>(tensor.view.data), host.data(),
-                                              static_cast<std::int64_t>(host.size() * sizeof(float))));
+    Parallel(threads, pieces.size(),
+             [&](size_t i) { InitialValues(parameter.initializer, key, pieces[i].index, pieces[i].out); });
+    RETURN_IF_ERROR(UploadParameter(host, tensor, ranges, executor.backend()));
   }
   return absl::OkStatus();
 }
@@ -206,15 +243,17 @@ absl::Status SaveCheckpoint(const Plan& plan, const std::string& root, const che
 
 absl::Status LoadCheckpoint(const Plan& plan, const checkpoint::Reader& reader, bool with_optimizer,
                             RankExecutor& executor) {
+  const std::vector<OptimizerRange> ranges = executor.OptimizerState();
   for (const LocalTensor& tensor : executor.Parameters()) {
     const PlanParameter& parameter = ParameterOf(plan, tensor.parameter);
     RETURN_IF_ERROR(CheckTensor(reader, parameter.name, parameter.logical_shape));
     const Box box = LocalBox(plan, executor, tensor.parameter);
-    if (box.count.elements() == 0) continue;
-    RETURN_IF_ERROR(ReadInto(reader, parameter.name, box, tensor.view.data, executor));
+    std::vector<float> host(static_cast<size_t>(tensor.view.shape.elements()), 0.0F);
+    if (box.count.elements() > 0) RETURN_IF_ERROR(reader.Read(parameter.name, box, host.data()));
+    RETURN_IF_ERROR(UploadParameter(host, tensor, ranges, executor.backend()));
   }
   if (!with_optimizer) return absl::OkStatus();
-  for (const OptimizerRange& range : executor.OptimizerState()) {
+  for (const OptimizerRange& range : ranges) {
     const PlanParameter& parameter = ParameterOf(plan, range.parameter);
     std::byte* const moments[] = {range.moment1, range.moment2};
     for (size_t m = 0; m < 2; ++m) {
@@ -234,18 +273,17 @@ namespace {
 
 // Copies boxes of a logical tensor, whose data lie one after another at `device`, into the whole tensor.
 absl::Status ScatterBoxes(const Shape& logical, const std::vector<Box>& boxes, const void* device,
-                          RankExecutor& executor, std::vector<float>* out) {
+                          DType dtype, RankExecutor& executor, std::vector<float>* out) {
   const std::byte* from = static_cast<const std::byte*>(device);
   for (const Box& box : boxes) {
     std::vector<float> host(static_cast<size_t>(box.count.elements()));
-    const std::int64_t bytes = static_cast<std::int64_t>(host.size() * sizeof(float));
-    RETURN_IF_ERROR(executor.backend().Download(host.data(), from, bytes));
+    RETURN_IF_ERROR(DownloadFloats(from, dtype, executor.backend(), host));
     auto at = host.begin();
     ForEachRun(logical, box, [&](std::int64_t index, std::int64_t count) {
       std::copy_n(at, count, out->begin() + index);
       at += count;
     });
-    from += bytes;
+    from += box.count.elements() * SizeOf(dtype);
   }
   return absl::OkStatus();
 }
@@ -261,7 +299,7 @@ absl::Status GatherParameter(const Plan& plan, Ranks& ranks, std::int32_t parame
       if (tensor.parameter != parameter || !Writes(*executor, BucketOf(*executor, parameter), false))
         continue;
       const Box box = LocalBox(plan, *executor, parameter);
-      RETURN_IF_ERROR(ScatterBoxes(logical, {box}, tensor.view.data, *executor, out));
+      RETURN_IF_ERROR(ScatterBoxes(logical, {box}, tensor.view.data, tensor.view.dtype, *executor, out));
     }
   }
   return absl::OkStatus();
@@ -278,7 +316,7 @@ absl::Status GatherGradient(const Plan& plan, Ranks& ranks, std::int32_t paramet
       for (const OptimizerRange& range : executor->OptimizerState()) {
         if (range.parameter != parameter) continue;
         RETURN_IF_ERROR(ScatterBoxes(logical, RangeBoxes(plan, *executor, range),
-                                     tensor.view.as<float>() + range.begin, *executor, out));
+                                     tensor.view.as<float>() + range.begin, DType::kF32, *executor, out));
       }
     }
   }

@@ -3,9 +3,11 @@
 
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "engine/backend/cpu/kernel_table.h"
+#include "engine/plan/control.h"
 
 namespace engine::backend::cpu {
 namespace {
@@ -52,7 +54,10 @@ void CheckAdamW(double bound) {
   std::vector<double> p(param.begin(), param.end()), m2(kCount), v2(kCount);
   for (int step = 1; step <= 3; ++step) {
     std::vector<T> grad = Values<T>(kCount, 0.3 * step);
-    std::vector<double> control = {rate, static_cast<double>(step), 0, factor, 0, 0, 0, 0};
+    std::vector<double> control(plan::kControlNumbers);
+    control[plan::kLearningRate] = rate;
+    control[plan::kStep] = step;
+    control[plan::kGradientFactor] = factor;
     const std::vector<TensorView> in = {Flat(&param), Flat(&grad), Flat(&m), Flat(&v), Flat(&control)};
     RunFlat("adamw", in, {in[0], in[2], in[3]},
             {{"beta1", beta1}, {"beta2", beta2}, {"epsilon", epsilon}, {"weight_decay", decay}});
@@ -91,11 +96,17 @@ TEST_CASE("sum_squares adds to what its output holds") {
 TEST_CASE("clip_factor") {
   const auto factor = [](double squares, double clip) {
     std::vector<double> scalars = {7.0, squares};
-    std::vector<double> control = {1, 2, 3, 4, 5, 6, 7, 8};
+    std::vector<double> control(plan::kControlNumbers);
+    std::iota(control.begin(), control.end(), 1.0);
+    const std::vector<double> before = control;
     RunFlat("clip_factor", {Flat(&scalars)}, {Flat(&control)}, {{"clip", clip}});
-    CHECK(control[2] == std::sqrt(squares));
-    for (int kept : {0, 1, 4, 5, 6, 7}) CHECK(control[static_cast<size_t>(kept)] == kept + 1);
-    return control[3];
+    CHECK(control[plan::kGradientNorm] == std::sqrt(squares));
+    CHECK(control[plan::kStep] == before[plan::kStep] + 1);
+    for (size_t i = 0; i < control.size(); ++i) {
+      if (i == plan::kStep || i == plan::kGradientNorm || i == plan::kGradientFactor) continue;
+      CHECK(control[i] == before[i]);
+    }
+    return control[plan::kGradientFactor];
   };
   CHECK(factor(16.0, 1.0) == 1.0 / (4.0 + 1e-6));
   CHECK(factor(0.25, 1.0) == 1.0);

@@ -58,15 +58,14 @@ class WrappedLaunch final : public backend::Launch {
   Probe& probe_;
 };
 
-class WrappedBackend final : public backend::Backend {
+class WrappedBackend final : public backend::cpu::CpuBackend {
  public:
-  WrappedBackend(int threads, Probe* probe) : cpu_(threads), probe_(*probe) {}
+  WrappedBackend(int threads, Probe* probe) : CpuBackend(threads), probe_(*probe) {}
 
-  plan::DeviceProfile Profile() const override { return cpu_.Profile(); }
   absl::StatusOr<std::byte*> AllocateArena(std::int64_t bytes) override {
     ++probe_.arenas;
     probe_.arena_bytes = bytes;
-    if (!probe_.guarded) return cpu_.AllocateArena(bytes);
+    if (!probe_.guarded) return CpuBackend::AllocateArena(bytes);
     const std::int64_t whole = bytes + 2 * Probe::kGuardBytes;
     probe_.memory.reset(
         static_cast<std::byte*>(::operator new(static_cast<size_t>(whole), Probe::kAlignment)));
@@ -76,19 +75,11 @@ class WrappedBackend final : public backend::Backend {
     return arena;
   }
   absl::StatusOr<std::unique_ptr<backend::Launch>> Prepare(backend::LaunchArgs args) override {
-    ASSIGN_OR_RETURN(std::unique_ptr<backend::Launch> launch, cpu_.Prepare(std::move(args)));
+    ASSIGN_OR_RETURN(std::unique_ptr<backend::Launch> launch, CpuBackend::Prepare(std::move(args)));
     return std::make_unique<WrappedLaunch>(std::move(launch), &probe_);
   }
-  absl::Status Upload(std::byte* arena, const void* host, std::int64_t bytes) override {
-    return cpu_.Upload(arena, host, bytes);
-  }
-  absl::Status Download(void* host, const std::byte* arena, std::int64_t bytes) override {
-    return cpu_.Download(host, arena, bytes);
-  }
-  absl::Status Synchronize() override { return cpu_.Synchronize(); }
 
  private:
-  backend::cpu::CpuBackend cpu_;
   Probe& probe_;
 };
 

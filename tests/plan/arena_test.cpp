@@ -9,20 +9,20 @@ namespace engine::plan {
 
 TEST_CASE("ranges: best fit, lowest first, joined when given back") {
   RangeAllocator ranges;
-  CHECK(ranges.Allocate(100) == 0);  // 128
-  CHECK(ranges.Allocate(64) == 128);
-  CHECK(ranges.Allocate(256) == 192);
-  CHECK(ranges.Allocate(1) == 448);
-  CHECK(ranges.peak() == 512);
+  CHECK(ranges.Allocate(400) == 0);  // 512
+  CHECK(ranges.Allocate(256) == 512);
+  CHECK(ranges.Allocate(1024) == 768);
+  CHECK(ranges.Allocate(1) == 1792);
+  CHECK(ranges.peak() == 2048);
   ranges.Free(0);
-  ranges.Free(192);
-  CHECK(ranges.Allocate(128) == 0);  // the smaller of both holes
-  CHECK(ranges.Allocate(192) == 192);
-  CHECK(ranges.Allocate(64) == 384);
+  ranges.Free(768);
+  CHECK(ranges.Allocate(512) == 0);  // the smaller of both holes
+  CHECK(ranges.Allocate(768) == 768);
+  CHECK(ranges.Allocate(256) == 1536);
   ranges.Free(0);
-  ranges.Free(128);
-  CHECK(ranges.Allocate(192) == 0);
-  CHECK(ranges.peak() == 512);
+  ranges.Free(512);
+  CHECK(ranges.Allocate(768) == 0);
+  CHECK(ranges.peak() == 2048);
 }
 
 TEST_CASE("ranges: what is held never overlaps, and a free tail grows") {

@@ -63,15 +63,15 @@ TEST_CASE("memory: an independent count of parameters, gradients and optimizer s
     std::int64_t items = 0;
     for (const Bucket& bucket : stage.buckets) {
       for (const Bucket::Item& item : bucket.items) items += item.elements;
-      CHECK(bucket.elements % (16 * c.shards) == 0);
+      CHECK(bucket.elements % (128 * c.shards) == 0);
     }
     CHECK(items == elements);
-    // Padding: under 16 elements an item, and 16 a shard at the end of a bucket.
+    // Padding: under 128 elements an item, and 128 a shard at the end of a bucket.
     const std::int64_t padding = stage.parameter_count - elements;
     CHECK(padding >= 0);
-    CHECK(padding < 16 * static_cast<std::int64_t>(plan.parameters.size()) + 16 * c.shards * 8);
+    CHECK(padding < 128 * static_cast<std::int64_t>(plan.parameters.size()) + 128 * c.shards * 8);
     CHECK(stage.memory.parameters >= stage.parameter_count * c.parameter_bytes);
-    CHECK(stage.memory.parameters < stage.parameter_count * c.parameter_bytes + 64 * 8);
+    CHECK(stage.memory.parameters < stage.parameter_count * c.parameter_bytes + 256 * 8);
     CHECK(stage.memory.gradients == stage.parameter_count * 4);
     CHECK(stage.memory.optimizer == stage.parameter_count * (8 + c.master_bytes) / c.shards);
     CHECK(stage.memory.total() == stage.arena_bytes);

@@ -292,10 +292,10 @@ TEST_CASE("mutation: buffers inside a segment") {
   });
   Mutate(Good(), "s", "but a slot has", [](Plan& plan) {
     for (Chunk& chunk : plan.stages[1].chunks) {
-      chunk.slot_bytes -= 64;
+      chunk.slot_bytes -= 256;
     }
   });
-  Mutate(Good(), "s", "overlaps control", [](Plan& plan) { plan.stages[0].chunks[0].slot_base -= 64; });
+  Mutate(Good(), "s", "overlaps staged inputs of chunk 0", [](Plan& plan) { plan.stages[0].chunks[0].slot_base -= 256; });
   Mutate(Good(), "s", "lies at",
          [](Plan& plan) { At(plan, 0, "forward.0", "linear").inputs[1].offset += 64; });
   Mutate(Good(), "s", "overwrites the sum",
@@ -310,8 +310,10 @@ TEST_CASE("mutation: buffers inside a segment") {
     Instruction& linear = At(plan, 0, "evaluate.0", "linear");
     linear.scratch = {.offset = linear.outputs[0].offset, .elements = 64, .dtype = DType::kU8};
   });
-  Mutate(Good(), "s", "does not zero the gradients of bucket.0",
-         [](Plan& plan) { Drop(SegmentOf(plan, 0, "begin"), "zero", 1); });
+  Mutate(Good(), "g", "adds to the gradient of the iteration before",
+         [](Plan& plan) { At(plan, 0, "backward.0", "linear_wgrad").fresh = 0; });
+  Mutate(Good(), "s", "overwrites the sum loss in the first microbatch",
+         [](Plan& plan) { At(plan, 1, "forward.1", "loss_sum").fresh = 1; });
   Mutate(Good(), "s", "does not zero the scalars",
          [](Plan& plan) { Drop(SegmentOf(plan, 1, "evaluate_begin"), "zero"); });
 }
@@ -388,7 +390,7 @@ TEST_CASE("mutation: coverage") {
   };
   Mutate(Good(), "cs", "its shard", [&](Plan& plan) { bucket(plan).items[0].elements -= 16; });
   Mutate(Good(), "cs", "inside of what ends at",
-         [&](Plan& plan) { bucket(plan).items[1].offset_elements -= 16; });
+         [&](Plan& plan) { bucket(plan).items[1].offset_elements = bucket(plan).items[0].elements - 1; });
   Mutate(Good(), "cs", "is owned by 0 stages", [&](Plan& plan) { bucket(plan).items.pop_back(); });
   Mutate(Good(), "cg", "is owned by 2 stages", [](Plan& plan) {
     for (Bucket& bucket : plan.stages[1].buckets) bucket.owned = true;

@@ -2,6 +2,8 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -22,7 +24,7 @@ class CpuLaunch final : public Launch {
     kernel_({.inputs = args_.inputs,
              .outputs = args_.outputs,
              .attributes = &args_.instruction->attributes,
-             .accumulate = args_.instruction->accumulate,
+             .accumulate = args_.accumulate,
              .scratch = args_.scratch,
              .context = &with_threads});
     return absl::OkStatus();
@@ -54,7 +56,7 @@ CpuBackend::~CpuBackend() {
   if (arena_ != nullptr) munmap(arena_, static_cast<size_t>(arena_bytes_));
 }
 
-plan::DeviceProfile CpuBackend::CpuProfile() { return {.name = "cpu", .scratch_bytes = ScratchBytes}; }
+plan::DeviceProfile CpuBackend::CpuProfile() { return {.name = "cpu", .scratch_bytes = ScratchBytes, .fuses = nullptr}; }
 
 absl::StatusOr<std::byte*> CpuBackend::AllocateArena(std::int64_t bytes) {
   ENGINE_CHECK(arena_ == nullptr, "a rank has one arena");
@@ -93,6 +95,40 @@ absl::Status CpuBackend::Upload(std::byte* arena, const void* host, std::int64_t
 absl::Status CpuBackend::Download(void* host, const std::byte* arena, std::int64_t bytes) {
   std::memcpy(host, arena, static_cast<size_t>(bytes));
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::int64_t> CpuBackend::Read(const std::byte* arena, std::int64_t bytes) {
+  reads_.emplace_back(arena, arena + bytes);
+  return static_cast<std::int64_t>(reads_.size() - 1);
+}
+
+absl::Status CpuBackend::WaitRead(std::int64_t ticket, void* host) {
+  std::vector<std::byte>& read = reads_[static_cast<size_t>(ticket)];
+  std::memcpy(host, read.data(), read.size());
+  read.clear();
+  if (std::all_of(reads_.begin(), reads_.end(), [](const auto& open) { return open.empty(); }))
+    reads_.clear();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> CpuBackend::AllFinite(const TensorView& view) {
+  const auto finite = [&](const auto* data) {
+    return std::all_of(data, data + view.shape.elements(), [](auto x) { return std::isfinite(x); });
+  };
+  if (view.dtype == DType::kF32) return finite(view.as<float>());
+  if (view.dtype == DType::kF64) return finite(view.as<double>());
+  return true;
+}
+
+absl::StatusOr<std::int64_t> CpuBackend::Mark() {
+  marks_.push_back(std::chrono::steady_clock::now());
+  return static_cast<std::int64_t>(marks_.size() - 1);
+}
+
+absl::StatusOr<double> CpuBackend::ElapsedMs(std::int64_t from, std::int64_t to) {
+  return std::chrono::duration<double, std::milli>(marks_[static_cast<size_t>(to)] -
+                                                   marks_[static_cast<size_t>(from)])
+      .count();
 }
 
 }  // namespace engine::backend::cpu

@@ -1,14 +1,16 @@
 // Memory and kernels of one virtual rank on the CPU, float32.
 #pragma once
 
+#include <chrono>
 #include <memory>
+#include <vector>
 
 #include "engine/backend/backend.h"
 #include "engine/backend/cpu/thread_pool.h"
 
 namespace engine::backend::cpu {
 
-class CpuBackend final : public Backend {
+class CpuBackend : public Backend {
  public:
   explicit CpuBackend(int threads);
   ~CpuBackend() override;
@@ -19,6 +21,23 @@ class CpuBackend final : public Backend {
   absl::Status Upload(std::byte* arena, const void* host, std::int64_t bytes) override;
   absl::Status Download(void* host, const std::byte* arena, std::int64_t bytes) override;
   absl::Status Synchronize() override { return absl::OkStatus(); }
+  absl::Status Write(std::byte* arena, const void* host, std::int64_t bytes) override {
+    return Upload(arena, host, bytes);
+  }
+  absl::Status Copy(std::byte* to, const std::byte* from, std::int64_t bytes) override {
+    return Upload(to, from, bytes);
+  }
+  absl::Status Stage(std::byte* arena, const void* host, std::int64_t bytes) override {
+    return Upload(arena, host, bytes);
+  }
+  absl::Status TakeStaged(std::byte* to, const std::byte* from, std::int64_t bytes) override {
+    return Upload(to, from, bytes);
+  }
+  absl::StatusOr<std::int64_t> Read(const std::byte* arena, std::int64_t bytes) override;
+  absl::Status WaitRead(std::int64_t ticket, void* host) override;
+  absl::StatusOr<bool> AllFinite(const TensorView& view) override;
+  absl::StatusOr<std::int64_t> Mark() override;
+  absl::StatusOr<double> ElapsedMs(std::int64_t from, std::int64_t to) override;
 
   // Bytes that AllocateArena was asked for; 0 before.
   std::int64_t arena_bytes() const { return arena_bytes_; }
@@ -28,6 +47,8 @@ class CpuBackend final : public Backend {
  private:
   std::byte* arena_ = nullptr;
   std::int64_t arena_bytes_ = 0;
+  std::vector<std::vector<std::byte>> reads_;  // by ticket; empty once taken
+  std::vector<std::chrono::steady_clock::time_point> marks_;
   ThreadPool pool_;
   ParallelFor parallel_for_;
 };

@@ -2,12 +2,10 @@
 
 #include "engine/backend/cpu/kernels/kernels.h"
 #include "engine/backend/cpu/kernels/loops.h"
+#include "engine/plan/control.h"
 
 namespace engine::backend::cpu {
 namespace {
-
-// Control of the optimizer, f64[4] (kernels.h).
-enum Control { kLearningRate = 0, kStep = 1, kGradientNorm = 2, kGradientFactor = 3 };
 
 std::int64_t Bytes(const TensorView& view) { return view.shape.elements() * SizeOf(view.dtype); }
 
@@ -43,10 +41,10 @@ struct AdamWStep {
         beta2(static_cast<T>(attributes.Float("beta2"))),
         rest1(static_cast<T>(1 - attributes.Float("beta1"))),
         rest2(static_cast<T>(1 - attributes.Float("beta2"))),
-        correct1(static_cast<T>(1 / (1 - std::pow(attributes.Float("beta1"), control[kStep])))),
-        correct2(static_cast<T>(1 / (1 - std::pow(attributes.Float("beta2"), control[kStep])))),
-        rate(static_cast<T>(control[kLearningRate])),
-        factor(static_cast<T>(control[kGradientFactor])),
+        correct1(static_cast<T>(1 / (1 - std::pow(attributes.Float("beta1"), control[plan::kStep])))),
+        correct2(static_cast<T>(1 / (1 - std::pow(attributes.Float("beta2"), control[plan::kStep])))),
+        rate(static_cast<T>(control[plan::kLearningRate])),
+        factor(static_cast<T>(control[plan::kGradientFactor])),
         epsilon(static_cast<T>(attributes.Float("epsilon"))),
         decay(static_cast<T>(attributes.Float("weight_decay"))) {}
 
@@ -86,8 +84,9 @@ void ClipFactor(const KernelArgs& args) {
   const double norm = std::sqrt(args.inputs[0].as<double>()[1]);
   const double clip = args.attributes->Float("clip");
   double* control = args.outputs[0].as<double>();
-  control[kGradientNorm] = norm;
-  control[kGradientFactor] = clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0;
+  control[plan::kStep] += 1;
+  control[plan::kGradientNorm] = norm;
+  control[plan::kGradientFactor] = clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0;
 }
 
 void Zero(const KernelArgs& args) {

@@ -1,0 +1,69 @@
+// Memory and kernels of one rank on one GPU. Launches go to one stream, staged inputs to a second one.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "engine/backend/backend.h"
+#include "engine/backend/cuda/device.h"
+
+namespace engine::backend::cuda {
+
+class CudaBackend final : public Backend {
+ public:
+  // Opens the GPU and makes its streams.
+  static absl::StatusOr<std::unique_ptr<CudaBackend>> Create(const DeviceOptions& options);
+  ~CudaBackend() override;
+
+  plan::DeviceProfile Profile() const override;
+  absl::StatusOr<std::byte*> AllocateArena(std::int64_t bytes) override;
+  absl::StatusOr<std::unique_ptr<Launch>> Prepare(LaunchArgs args) override;
+  absl::Status Upload(std::byte* arena, const void* host, std::int64_t bytes) override;
+  absl::Status Download(void* host, const std::byte* arena, std::int64_t bytes) override;
+  absl::Status Synchronize() override;
+
+  bool asynchronous() const override { return true; }
+  absl::Status Write(std::byte* arena, const void* host, std::int64_t bytes) override;
+  absl::Status Copy(std::byte* to, const std::byte* from, std::int64_t bytes) override;
+  absl::Status Stage(std::byte* arena, const void* host, std::int64_t bytes) override;
+  absl::Status TakeStaged(std::byte* to, const std::byte* from, std::int64_t bytes) override;
+  absl::StatusOr<std::int64_t> Read(const std::byte* arena, std::int64_t bytes) override;
+  absl::Status WaitRead(std::int64_t ticket, void* host) override;
+  // One CUDA graph.
+  absl::StatusOr<std::unique_ptr<Launch>> Record(const std::function<absl::Status()>& body) override;
+  absl::StatusOr<bool> AllFinite(const TensorView& view) override;
+  absl::StatusOr<std::int64_t> Mark() override;
+  absl::StatusOr<double> ElapsedMs(std::int64_t from, std::int64_t to) override;
+
+  Device& device() { return *device_; }
+  // Memory that nobody has taken, bytes.
+  absl::StatusOr<std::int64_t> FreeBytes() const;
+
+ private:
+  // Results on their way to the host.
+  struct ReadSlot {
+    cudaEvent_t done = nullptr;
+    std::int64_t bytes = 0;
+  };
+  static constexpr std::int64_t kReadSlots = 8;
+  static constexpr std::int64_t kReadBytes = 256;
+
+  explicit CudaBackend(int index) : index_(index) {}
+  absl::Status Init(const DeviceOptions& options);
+
+  const int index_;
+  std::unique_ptr<Device> device_;
+  std::byte* arena_ = nullptr;
+  std::array<ReadSlot, kReadSlots> reads_;
+  std::byte* read_memory_ = nullptr;  // pinned, kReadSlots × kReadBytes
+  std::int64_t next_read_ = 0;
+  std::byte* stage_memory_ = nullptr;  // pinned
+  std::int64_t stage_bytes_ = 0;
+  cudaEvent_t staged_ = nullptr;  // the last staged copy has arrived
+  cudaEvent_t taken_ = nullptr;   // the last TakeStaged has read it
+  int* finite_ = nullptr;         // device flag of AllFinite
+  std::vector<cudaEvent_t> marks_;
+};
+
+}  // namespace engine::backend::cuda

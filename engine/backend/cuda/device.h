@@ -1,0 +1,58 @@
+// One GPU and the libraries that work on it.
+#pragma once
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+#include <cudnn.h>
+
+#include <memory>
+#include <string>
+
+#include "engine/backend/cuda/status.h"
+
+namespace engine::backend::cuda {
+
+class AttentionPlans;
+class GemmTuner;
+
+struct DeviceOptions {
+  int index = 0;
+  std::string gemm_cache;     // file of chosen cuBLASLt algorithms; empty: not kept
+  bool deterministic = true;  // only kernels whose result is the same bits in every run
+};
+
+class Device {
+ public:
+  // Makes the GPU the calling thread's. Errors: no such GPU, no driver, compute capability below 8.0, library
+  // too old (each says what was found and what is needed).
+  static absl::StatusOr<std::unique_ptr<Device>> Open(const DeviceOptions& options);
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  const cudaDeviceProp& properties() const { return properties_; }
+  int multiprocessors() const { return properties_.multiProcessorCount; }
+  bool deterministic() const { return options_.deterministic; }
+  cudaStream_t compute() const { return compute_; }  // kernels
+  cudaStream_t copy() const { return copy_; }        // staged inputs
+  cublasLtHandle_t cublas_lt() const { return cublas_lt_; }
+  // Bound to `compute`. Made on first use: a plan without attention does not load cuDNN.
+  // Error: cuDNN too old.
+  absl::StatusOr<cudnnHandle_t> cudnn();
+  GemmTuner& gemm_tuner() { return *gemm_tuner_; }
+  AttentionPlans& attention_plans() { return *attention_plans_; }
+
+ private:
+  explicit Device(DeviceOptions options);
+  absl::Status Start();
+  DeviceOptions options_;
+  cudaDeviceProp properties_{};
+  cudaStream_t compute_ = nullptr;
+  cudaStream_t copy_ = nullptr;
+  cublasLtHandle_t cublas_lt_ = nullptr;
+  cudnnHandle_t cudnn_ = nullptr;
+  std::unique_ptr<GemmTuner> gemm_tuner_;
+  std::unique_ptr<AttentionPlans> attention_plans_;
+};
+
+}  // namespace engine::backend::cuda

@@ -1,0 +1,252 @@
+// A warp a query (forward and dq) or a key (dk and dv); the lanes share the elements of a head, so that a
+// score is one sum over the warp. Nothing but the rows themselves is kept: softmax is online, and the
+// gradient computes each probability again from lse.
+#include "engine/backend/cuda/kernels/attention_reference.h"
+
+#include <type_traits>
+
+#include "engine/backend/cuda/kernels/vector.cuh"
+#include "engine/base/philox.h"
+#include "engine/plan/control.h"
+
+namespace engine::backend::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kWarps = kThreads / kWarp;
+
+// Elements lane, lane + 32, … of a row of E, zeros past its end.
+template <typename T, int kEach>
+__device__ __forceinline__ void LoadRow(const T* row, int head, float (&x)[kEach]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int e = lane + kWarp * i;
+    x[i] = e < head ? ToFloat(row[e]) : 0.0F;
+  }
+}
+
+template <typename T, int kEach>
+__device__ __forceinline__ void StoreRow(T* row, int head, const float (&x)[kEach]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int e = lane + kWarp * i;
+    if (e < head) row[e] = FromFloat<T>(x[i]);
+  }
+}
+
+template <int kEach>
+__device__ __forceinline__ float Dot(const float (&x)[kEach], const float (&y)[kEach]) {
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) sum = fmaf(x[i], y[i], sum);
+  return WarpSum(sum);
+}
+
+template <int kEach>
+__device__ __forceinline__ void AddScaled(float factor, const float (&x)[kEach], float (&sum)[kEach]) {
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) sum[i] = fmaf(factor, x[i], sum[i]);
+}
+
+template <typename T>
+__device__ __forceinline__ T* QueryRow(const AttentionProblem& p, const AttentionView& view, std::int64_t b,
+                                       std::int64_t s, std::int64_t h) {
+  const std::int64_t group = p.heads / p.kv_heads;
+  return static_cast<T*>(view.data) + b * view.sample + s * view.token + h / group * view.kv_head +
+         h % group * view.head;
+}
+
+template <typename T>
+__device__ __forceinline__ T* KeyRow(const AttentionView& view, std::int64_t b, std::int64_t t,
+                                     std::int64_t kv) {
+  return static_cast<T*>(view.data) + b * view.sample + t * view.token + kv * view.kv_head;
+}
+
+__device__ __forceinline__ float* LseAt(const LseView& view, std::int64_t b, std::int64_t s, std::int64_t h) {
+  return view.data + b * view.sample + s * view.token + h * view.head;
+}
+
+__device__ __forceinline__ std::int64_t RowSumAt(const AttentionProblem& p, std::int64_t b, std::int64_t s,
+                                                 std::int64_t h) {
+  return (b * p.queries + s) * p.heads + h;
+}
+
+// What dropout multiplies the pair's probability by.
+__device__ __forceinline__ float Keep(const AttentionProblem& p, std::int64_t b, std::int64_t h,
+                                      std::int64_t position, std::int64_t key) {
+  const AttentionDropout& dropout = p.dropout;
+  if (dropout.probability == 0.0F) return 1.0F;
+  const std::int64_t head = (dropout.first_sample + b) * dropout.logical_heads + dropout.first_head + h;
+  const std::int64_t query = head * p.keys + position;
+  const auto epoch = static_cast<std::uint64_t>(dropout.control[plan::kIteration]);
+  const std::uint32_t word = PhiloxWord({dropout.key_low, dropout.key_high},
+                                        static_cast<std::uint64_t>(query * p.keys + key), epoch);
+  return UniformFromWord(word) >= dropout.probability ? dropout.scale : 0.0F;
+}
+
+struct Keys {
+  std::int64_t first, last;
+};
+
+__device__ __forceinline__ Keys SeenBy(const AttentionProblem& p, std::int64_t position) {
+  const std::int64_t first = p.window > 0 ? max(std::int64_t{0}, position - p.window + 1) : 0;
+  return {first, min(p.keys, position + 1)};
+}
+
+// The query of this warp: heads fastest, so that the warps of a block read the same keys. False: past the
+// end.
+struct Query {
+  std::int64_t b, s, h;
+};
+__device__ __forceinline__ bool OwnQuery(const AttentionProblem& p, Query* query) {
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  if (index >= p.batch * p.queries * p.heads) return false;
+  *query = {index / (p.heads * p.queries), index / p.heads % p.queries, index % p.heads};
+  return true;
+}
+
+template <typename T, int kEach>
+__global__ void __launch_bounds__(kThreads) ForwardKernel(AttentionProblem p) {
+  Query at;
+  if (!OwnQuery(p, &at)) return;
+  const int head = static_cast<int>(p.head);
+  const std::int64_t kv = at.h / (p.heads / p.kv_heads);
+  const std::int64_t position = p.positions[at.b * p.queries + at.s];
+  const Keys seen = SeenBy(p, position);
+  float q[kEach];
+  float o[kEach] = {};
+  LoadRow(QueryRow<const T>(p, p.q, at.b, at.s, at.h), head, q);
+  float top = -INFINITY;
+  float sum = 0;
+  for (std::int64_t t = seen.first; t < seen.last; ++t) {
+    float k[kEach];
+    float v[kEach];
+    LoadRow(KeyRow<const T>(p.k, at.b, t, kv), head, k);
+    LoadRow(KeyRow<const T>(p.v, at.b, t, kv), head, v);
+    const float score = p.scale * Dot(q, k);
+    if (score > top) {  // the same in every lane
+      const float shrink = expf(top - score);
+      sum *= shrink;
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) o[i] *= shrink;
+      top = score;
+    }
+    const float probability = expf(score - top);
+    sum += probability;
+    AddScaled(probability * Keep(p, at.b, at.h, position, t), v, o);
+  }
+  const float inverse = sum > 0 ? 1.0F / sum : 0.0F;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) o[i] *= inverse;
+  StoreRow(QueryRow<T>(p, p.o, at.b, at.s, at.h), head, o);
+  if (threadIdx.x % kWarp == 0) *LseAt(p.lse, at.b, at.s, at.h) = top + logf(sum);
+}
+
+// dq, and Σ_E d_o·o for the keys' kernel.
+template <typename T, int kEach>
+__global__ void __launch_bounds__(kThreads) QueryGradKernel(AttentionProblem p) {
+  Query at;
+  if (!OwnQuery(p, &at)) return;
+  const int head = static_cast<int>(p.head);
+  const std::int64_t kv = at.h / (p.heads / p.kv_heads);
+  const std::int64_t position = p.positions[at.b * p.queries + at.s];
+  const Keys seen = SeenBy(p, position);
+  float q[kEach];
+  float d_o[kEach];
+  float dq[kEach] = {};
+  LoadRow(QueryRow<const T>(p, p.o, at.b, at.s, at.h), head, q);
+  LoadRow(QueryRow<const T>(p, p.d_o, at.b, at.s, at.h), head, d_o);
+  const float row_sum = Dot(q, d_o);
+  LoadRow(QueryRow<const T>(p, p.q, at.b, at.s, at.h), head, q);
+  const float lse = *LseAt(p.lse, at.b, at.s, at.h);
+  for (std::int64_t t = seen.first; t < seen.last; ++t) {
+    float k[kEach];
+    float v[kEach];
+    LoadRow(KeyRow<const T>(p.k, at.b, t, kv), head, k);
+    LoadRow(KeyRow<const T>(p.v, at.b, t, kv), head, v);
+    const float probability = expf(p.scale * Dot(q, k) - lse);
+    const float d_probability = Dot(d_o, v) * Keep(p, at.b, at.h, position, t);
+    AddScaled(p.scale * probability * (d_probability - row_sum), k, dq);
+  }
+  StoreRow(QueryRow<T>(p, p.dq, at.b, at.s, at.h), head, dq);
+  if (threadIdx.x % kWarp == 0) p.row_sums[RowSumAt(p, at.b, at.s, at.h)] = row_sum;
+}
+
+// dk and dv of a key: the queries that see it, head by head of its group.
+template <typename T, int kEach>
+__global__ void __launch_bounds__(kThreads) KeyGradKernel(AttentionProblem p) {
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  if (index >= p.batch * p.keys * p.kv_heads) return;
+  const int head = static_cast<int>(p.head);
+  const std::int64_t b = index / (p.kv_heads * p.keys);
+  const std::int64_t t = index / p.kv_heads % p.keys;
+  const std::int64_t kv = index % p.kv_heads;
+  const std::int64_t group = p.heads / p.kv_heads;
+  float k[kEach];
+  float v[kEach];
+  float dk[kEach] = {};
+  float dv[kEach] = {};
+  LoadRow(KeyRow<const T>(p.k, b, t, kv), head, k);
+  LoadRow(KeyRow<const T>(p.v, b, t, kv), head, v);
+  for (std::int64_t h = kv * group; h < (kv + 1) * group; ++h) {
+    for (std::int64_t s = 0; s < p.queries; ++s) {
+      const std::int64_t position = p.positions[b * p.queries + s];
+      const Keys seen = SeenBy(p, position);
+      if (t < seen.first || t >= seen.last) continue;
+      float q[kEach];
+      float d_o[kEach];
+      LoadRow(QueryRow<const T>(p, p.q, b, s, h), head, q);
+      LoadRow(QueryRow<const T>(p, p.d_o, b, s, h), head, d_o);
+      const float probability = expf(p.scale * Dot(q, k) - *LseAt(p.lse, b, s, h));
+      const float keep = Keep(p, b, h, position, t);
+      const float d_score = p.scale * probability * (Dot(d_o, v) * keep - p.row_sums[RowSumAt(p, b, s, h)]);
+      AddScaled(d_score, q, dk);
+      AddScaled(probability * keep, d_o, dv);
+    }
+  }
+  StoreRow(KeyRow<T>(p.dk, b, t, kv), head, dk);
+  StoreRow(KeyRow<T>(p.dv, b, t, kv), head, dv);
+}
+
+unsigned BlocksFor(std::int64_t warps) { return static_cast<unsigned>((warps + kWarps - 1) / kWarps); }
+
+// Calls body(T(), integral constant of elements a lane).
+template <typename Body>
+void WithRowType(const AttentionProblem& p, const Body& body) {
+  WithElementType(p.dtype, [&](auto element) {
+    if (p.head <= kWarp) {
+      body(element, std::integral_constant<int, 1>());
+    } else if (p.head <= 2 * kWarp) {
+      body(element, std::integral_constant<int, 2>());
+    } else if (p.head <= 4 * kWarp) {
+      body(element, std::integral_constant<int, 4>());
+    } else {
+      body(element, std::integral_constant<int, 8>());
+    }
+  });
+}
+
+}  // namespace
+
+void AttentionReference(const AttentionProblem& problem, cudaStream_t stream) {
+  const unsigned blocks = BlocksFor(problem.batch * problem.queries * problem.heads);
+  if (blocks == 0) return;
+  WithRowType(problem, [&](auto element, auto each) {
+    ForwardKernel<decltype(element), decltype(each)::value><<<blocks, kThreads, 0, stream>>>(problem);
+  });
+}
+
+void AttentionReferenceGrad(const AttentionProblem& problem, cudaStream_t stream) {
+  const unsigned query_blocks = BlocksFor(problem.batch * problem.queries * problem.heads);
+  const unsigned key_blocks = BlocksFor(problem.batch * problem.keys * problem.kv_heads);
+  WithRowType(problem, [&](auto element, auto each) {
+    using T = decltype(element);
+    constexpr int kEach = decltype(each)::value;
+    if (query_blocks > 0) QueryGradKernel<T, kEach><<<query_blocks, kThreads, 0, stream>>>(problem);
+    if (key_blocks > 0) KeyGradKernel<T, kEach><<<key_blocks, kThreads, 0, stream>>>(problem);
+  });
+}
+
+}  // namespace engine::backend::cuda

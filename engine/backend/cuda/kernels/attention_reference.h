@@ -1,0 +1,66 @@
+// Launchers of attention_reference.cu: attention with plain fp32 arithmetic, for any sizes, windows, dropout,
+// element types and slices of the sequence. What other forms are compared with, and what carries out those
+// that cuDNN does not. B batch, S queries, T keys, H heads, K kv heads, E elements of a head.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "engine/base/dtype.h"
+
+namespace engine::backend::cuda {
+
+// Element e of head h of token s of sample b stands at b·sample + s·token + h / group·kv_head + h %
+// group·head + e; for keys and values group is 1.
+struct AttentionView {
+  void* data = nullptr;
+  std::int64_t sample = 0;
+  std::int64_t token = 0;
+  std::int64_t kv_head = 0;
+  std::int64_t head = 0;
+};
+
+// lse of head h of query s of sample b stands at b·sample + s·token + h·head.
+struct LseView {
+  float* data = nullptr;
+  std::int64_t sample = 0;
+  std::int64_t token = 0;
+  std::int64_t head = 0;
+};
+
+// Dropout as ops/attention.cpp says: the mask is a function of logical indices.
+struct AttentionDropout {
+  float scale = 1;                          // 1 / (1 − probability)
+  float probability = 0;                    // 0: none, and the rest is not read
+  std::uint32_t key_low = 0, key_high = 0;  // PhiloxKey of (seed, stream)
+  std::int64_t first_sample = 0;            // in the global batch, of sample 0 here
+  std::int64_t first_head = 0;              // logical index of head 0 here
+  std::int64_t logical_heads = 0;           // of the whole tensor
+  const double* control = nullptr;          // plan/control.h: kIteration is the epoch of the draws
+};
+
+struct AttentionProblem {
+  DType dtype = DType::kF32;  // of q, k, v, o and their gradients
+  std::int64_t batch = 0, queries = 0, keys = 0, heads = 0, kv_heads = 0;
+  std::int64_t head = 0;    // E, up to kAttentionReferenceMaxHead
+  std::int64_t window = 0;  // 0: none
+  float scale = 1;
+  const std::int32_t* positions = nullptr;       // [B, S]
+  AttentionView q = {}, k = {}, v = {}, o = {};  // inputs
+  LseView lse = {};
+  // Of the gradient: d_o is an input, the others are written.
+  AttentionView d_o = {}, dq = {}, dk = {}, dv = {};
+  float* row_sums = nullptr;  // of the gradient: B·H·S numbers of scratch
+  AttentionDropout dropout = {};
+};
+
+inline constexpr std::int64_t kAttentionReferenceMaxHead = 256;
+
+// Writes o and lse. A query that sees no key gets o = 0, lse = −inf.
+void AttentionReference(const AttentionProblem& problem, cudaStream_t stream);
+
+// Reads q, k, v, o, lse, d_o; writes dq, dk, dv. No sum depends on which thread comes first.
+void AttentionReferenceGrad(const AttentionProblem& problem, cudaStream_t stream);
+
+}  // namespace engine::backend::cuda

@@ -1,0 +1,66 @@
+// How sums over rows are cut into blocks. Each block adds up its rows and writes one line of partial sums to
+// scratch; a second kernel adds the lines in order. The cut depends on the shape alone, as scratch is planned
+// on machines without GPUs and results must not depend on the device. No CUDA header.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace engine::backend::cuda {
+
+// Grids that stay for the whole kernel are made to fill an H200 once.
+inline constexpr std::int64_t kMultiprocessors = 132;
+
+constexpr std::int64_t CeilDivide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// A norm's gradient on rows × columns. A block takes `rows_per_turn` rows at a time, all its threads on one
+// row, each with `vectors` times eight columns.
+struct NormGradGrid {
+  int vectors = 0;  // 0: the plain kernel, for columns that are no multiple of 8 or too many
+  int rows_per_turn = 1;
+  int threads = 256;
+  std::int64_t blocks_per_multiprocessor = 1;
+  std::int64_t blocks = 0;  // lines of partial sums
+};
+
+inline constexpr int kNormGradMaxThreads = 512;
+
+constexpr NormGradGrid MakeNormGradGrid(std::int64_t rows, std::int64_t columns) {
+  NormGradGrid grid;
+  if (columns % 8 != 0 || columns > 4 * 8 * kNormGradMaxThreads) {
+    grid.blocks = std::min(rows, kMultiprocessors);
+    return grid;
+  }
+  const std::int64_t pieces = columns / 8;
+  grid.vectors = pieces <= kNormGradMaxThreads ? 1 : pieces <= 2 * kNormGradMaxThreads ? 2 : 4;
+  grid.rows_per_turn = grid.vectors == 1 ? 2 : 1;
+  const std::int64_t warps = CeilDivide(CeilDivide(pieces, grid.vectors), 32);
+  grid.threads = static_cast<int>(32 * warps);
+  grid.blocks_per_multiprocessor = std::max<std::int64_t>(1, 16 / warps);
+  grid.blocks =
+      std::min(CeilDivide(rows, grid.rows_per_turn), grid.blocks_per_multiprocessor * kMultiprocessors);
+  return grid;
+}
+
+// bias_grad: tiles of 256 columns times chunks of rows.
+struct BiasGradGrid {
+  std::int64_t tiles = 0;
+  std::int64_t chunks = 0;  // lines of partial sums
+  std::int64_t rows_per_chunk = 0;
+};
+
+inline constexpr std::int64_t kBiasGradTile = 256;
+inline constexpr std::int64_t kBiasGradBlocksPerMultiprocessor = 4;
+
+constexpr BiasGradGrid MakeBiasGradGrid(std::int64_t rows, std::int64_t columns) {
+  constexpr std::int64_t kLeastRows = 64;  // eight warps, eight rows in flight each
+  BiasGradGrid grid;
+  grid.tiles = CeilDivide(columns, kBiasGradTile);
+  const std::int64_t chunks =
+      std::max<std::int64_t>(1, kBiasGradBlocksPerMultiprocessor * kMultiprocessors / grid.tiles);
+  grid.rows_per_chunk = std::max(CeilDivide(rows, chunks), kLeastRows);
+  grid.chunks = CeilDivide(rows, grid.rows_per_chunk);
+  return grid;
+}
+
+}  // namespace engine::backend::cuda

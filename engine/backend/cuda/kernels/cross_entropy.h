@@ -1,0 +1,55 @@
+// Launchers of cross_entropy.cu. Tokens T (rows), columns V of this rank. Labels are int32 [T], −1: not
+// counted. `control` (plan/control.h) may be null: loss scale 1.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "engine/base/dtype.h"
+
+namespace engine::backend::cuda {
+
+// logits [rows, columns] of float, bf16 or fp16, 256-byte aligned. Column c is class first_class + c if c <
+// classes, else padding.
+struct Logits {
+  const void* data = nullptr;
+  DType dtype = DType::kF32;
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;  // below 2³¹
+  std::int64_t classes = 0;  // 0 … columns
+  std::int64_t first_class = 0;
+};
+
+// The loss of linear_cross_entropy on one chunk of tokens, forward and backward, in one pass over the logits:
+//   token_loss[rows] f32 = lse − z_label where the label ≥ 0, else 0
+//   logits = w · (softmax − onehot(label)), w = scale · control[kLossScale] where the label ≥ 0, else 0
+// Columns from logits.classes on are padding: gradient 0. All classes must be here (first_class 0). A label ≥
+// classes has no column: its loss is lse. `logits.data` is written.
+void CrossEntropyInPlace(const Logits& logits, const std::int32_t* labels, double scale,
+                         const double* control, float* token_loss, cudaStream_t stream);
+
+// *loss (+)= Σ token_loss[rows] in f64, in an order fixed by `rows`. One block: for a chunk's some thousand
+// rows.
+void SumLosses(const float* token_loss, std::int64_t rows, bool accumulate, double* loss,
+               cudaStream_t stream);
+
+// lse[rows] = log Σ exp(z) over this rank's classes (−inf of none); target[rows] = z_label, 0 where the label
+// is another rank's or −1.
+void CrossEntropy(const Logits& logits, const std::int32_t* labels, float* lse, float* target,
+                  cudaStream_t stream);
+
+// d_logits = weight · (exp(z − lse) − onehot(label)), 0 in padding columns. d_logits may be logits.data.
+void CrossEntropyGrad(const Logits& logits, const std::int32_t* labels, const float* lse, const float* weight,
+                      void* d_logits, cudaStream_t stream);
+
+// weight[count] = scale · control[kLossScale] where the label ≥ 0, else 0.
+void LossWeight(const std::int32_t* labels, std::int64_t count, double scale, const double* control,
+                float* weight, cudaStream_t stream);
+
+// *loss (+)= Σ (lse − target) over labels ≥ 0, in f64, in an order fixed by `count` and `blocks`. partial:
+// `blocks` numbers of scratch.
+void LossSum(const float* lse, const float* target, const std::int32_t* labels, std::int64_t count,
+             bool accumulate, double* partial, int blocks, double* loss, cudaStream_t stream);
+
+}  // namespace engine::backend::cuda

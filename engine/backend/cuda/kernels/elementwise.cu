@@ -1,0 +1,508 @@
+#include "engine/backend/cuda/kernels/elementwise.h"
+
+#include "engine/backend/cuda/kernels/column_sums.cuh"
+#include "engine/backend/cuda/kernels/vector.cuh"
+
+namespace engine::backend::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+template <typename Pointer, int kCount>
+struct Pointers {
+  Pointer at[kCount];
+};
+
+// function(in[kInputs], out[kOutputs]) on each element. A thread loads everything before it stores anything,
+// so that an output may be an input.
+template <typename T, int kInputs, int kOutputs, typename Function>
+__global__ void __launch_bounds__(kThreads)
+    ElementwiseKernel(std::int64_t elements, Pointers<const T*, kInputs> inputs,
+                      Pointers<T*, kOutputs> outputs, Function function) {
+  constexpr int kUnroll = sizeof(T) == 2 ? 2 : 1;  // vectors of eight that a thread has in flight per input
+  const std::int64_t first = (std::int64_t{blockIdx.x} * kUnroll * kThreads + threadIdx.x) * 8;
+  Pack8<T> packs[kUnroll][kInputs];
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    const std::int64_t at = first + u * kThreads * 8;
+    if (at + 8 > elements) continue;
+#pragma unroll
+    for (int k = 0; k < kInputs; ++k) packs[u][k] = LoadPack8Streaming(inputs.at[k] + at);
+  }
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    const std::int64_t at = first + u * kThreads * 8;
+    if (at + 8 <= elements) {
+      float in[kInputs][8];
+      float out[kOutputs][8];
+#pragma unroll
+      for (int k = 0; k < kInputs; ++k) Unpack8(packs[u][k], in[k]);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        float arguments[kInputs];
+        float results[kOutputs];
+#pragma unroll
+        for (int k = 0; k < kInputs; ++k) arguments[k] = in[k][i];
+        function(arguments, results);
+#pragma unroll
+        for (int k = 0; k < kOutputs; ++k) out[k][i] = results[k];
+      }
+#pragma unroll
+      for (int k = 0; k < kOutputs; ++k) Store8(outputs.at[k] + at, out[k]);
+    } else {
+      for (std::int64_t i = at; i < elements; ++i) {
+        float arguments[kInputs];
+        float results[kOutputs];
+#pragma unroll
+        for (int k = 0; k < kInputs; ++k) arguments[k] = ToFloat(inputs.at[k][i]);
+        function(arguments, results);
+#pragma unroll
+        for (int k = 0; k < kOutputs; ++k) outputs.at[k][i] = FromFloat<T>(results[k]);
+      }
+    }
+  }
+}
+
+struct Sum {
+  __device__ void operator()(const float (&in)[2], float (&out)[1]) const { out[0] = in[0] + in[1]; }
+};
+
+constexpr float kGeluScale = 0.79788456080286535588F;  // √(2/π)
+constexpr float kGeluCubic = 0.044715F;
+
+// (1 + tanh u) / 2 = σ(2u). In fp32 by the exponential, which loses nothing where tanh u is near −1.
+template <bool kExact>
+__device__ __forceinline__ float HalfOnePlusTanh(float u) {
+  if constexpr (kExact) {
+    return 1.0F / (1.0F + expf(-2.0F * u));
+  } else {
+    return 0.5F + 0.5F * TanhApproximate(u);
+  }
+}
+
+// Value and derivative. kExact: for fp32 tensors; otherwise approximations well below the rounding to 16 bits
+// of results near 1.
+template <bool kExact, bool kTanh>
+__device__ __forceinline__ void GeluOf(float x, float* value, float* derivative) {
+  if constexpr (kTanh) {
+    const float square = x * x;
+    const float s = HalfOnePlusTanh<kExact>(kGeluScale * x * (1.0F + kGeluCubic * square));
+    *value = x * s;
+    *derivative = s + *value * (1.0F - s) * (2.0F * kGeluScale * (1.0F + 3.0F * kGeluCubic * square));
+  } else {
+    constexpr float kInverseSqrtTwoPi = 0.39894228040143267794F;
+    constexpr float kInverseSqrtTwo = 0.70710678118654752440F;
+    const float cdf = kExact ? 0.5F * erfcf(-kInverseSqrtTwo * x) : 0.5F + 0.5F * erff(kInverseSqrtTwo * x);
+    const float density = kInverseSqrtTwoPi * (kExact ? expf(-0.5F * x * x) : __expf(-0.5F * x * x));
+    *value = x * cdf;
+    *derivative = cdf + x * density;
+  }
+}
+
+template <bool kExact, bool kTanh>
+struct Gelu {
+  __device__ void operator()(const float (&in)[1], float (&out)[1]) const {
+    float derivative;
+    GeluOf<kExact, kTanh>(in[0], &out[0], &derivative);
+  }
+};
+// kAgain: the value too.
+template <bool kExact, bool kTanh, bool kAgain>
+struct GeluGrad {
+  __device__ void operator()(const float (&in)[2], float (&out)[kAgain ? 2 : 1]) const {
+    float value;
+    float derivative;
+    GeluOf<kExact, kTanh>(in[0], &value, &derivative);
+    out[0] = in[1] * derivative;
+    if constexpr (kAgain) out[1] = value;
+  }
+};
+
+// Quotient and remainder; 32-bit division where the numbers allow it is many times quicker.
+__device__ __forceinline__ std::int64_t Divide(std::int64_t a, std::int64_t b, std::int64_t* remainder) {
+  if (((a | b) >> 32) == 0) {
+    const auto narrow = static_cast<std::uint32_t>(a);
+    const std::uint32_t quotient = narrow / static_cast<std::uint32_t>(b);
+    *remainder = narrow - quotient * static_cast<std::uint32_t>(b);
+    return quotient;
+  }
+  *remainder = a % b;
+  return a / b;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    BiasAddKernel(std::int64_t elements, std::int64_t columns, const T* x, const T* bias, T* y) {
+  const std::int64_t at = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * 8;
+  if (at >= elements) return;
+  std::int64_t column;
+  Divide(at, columns, &column);
+  if (at + 8 <= elements) {
+    float a[8];
+    float b[8];
+    Unpack8(LoadPack8Streaming(x + at), a);
+    if (columns % 8 == 0) {
+      Load8(bias + column, b);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        b[i] = ToFloat(bias[column]);
+        column = column + 1 == columns ? 0 : column + 1;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) a[i] += b[i];
+    Store8(y + at, a);
+  } else {
+    for (std::int64_t i = at; i < elements; ++i) {
+      y[i] = FromFloat<T>(ToFloat(x[i]) + ToFloat(bias[column]));
+      column = column + 1 == columns ? 0 : column + 1;
+    }
+  }
+}
+
+// A block adds a chunk of rows over 256 columns, a warp one row of them at a time, eight columns a lane and
+// eight rows in flight.
+template <typename T>
+__global__ void __launch_bounds__(kThreads, kBiasGradBlocksPerMultiprocessor)
+    BiasGradKernel(std::int64_t rows, std::int64_t columns, std::int64_t rows_per_chunk, const T* dy,
+                   float* partial) {
+  constexpr int kWarps = kThreads / kWarp;
+  constexpr int kInFlight = sizeof(T) == 2 ? 8 : 4;
+  static_assert(kBiasGradTile == kWarp * 8 && kBiasGradTile == kThreads);
+  __shared__ __align__(16) float shared[kWarps][kBiasGradTile];
+  const int lane = threadIdx.x % kWarp;
+  const int warp = threadIdx.x / kWarp;
+  const std::int64_t column = std::int64_t{blockIdx.x} * kBiasGradTile + lane * 8;
+  const std::int64_t begin = std::int64_t{blockIdx.y} * rows_per_chunk;
+  const std::int64_t end = begin + rows_per_chunk < rows ? begin + rows_per_chunk : rows;
+  float sums[8] = {};
+  if (column < columns) {
+    const T* from = dy + column;
+    std::int64_t row = begin + warp;
+    for (; row + (kInFlight - 1) * kWarps < end; row += kInFlight * kWarps) {
+      Pack8<T> packs[kInFlight];
+#pragma unroll
+      for (int r = 0; r < kInFlight; ++r) packs[r] = LoadPack8Streaming(from + (row + r * kWarps) * columns);
+#pragma unroll
+      for (int r = 0; r < kInFlight; ++r) {
+        float a[8];
+        Unpack8(packs[r], a);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) sums[i] += a[i];
+      }
+    }
+    for (; row < end; row += kWarps) {
+      float a[8];
+      Load8(from + row * columns, a);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sums[i] += a[i];
+    }
+  }
+  Store8(&shared[warp][lane * 8], sums);
+  __syncthreads();
+  float total = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) total += shared[w][threadIdx.x];
+  const std::int64_t own = std::int64_t{blockIdx.x} * kBiasGradTile + threadIdx.x;
+  if (own < columns) partial[blockIdx.y * columns + own] = total;
+}
+
+// The same cut for columns that are no multiple of 8: a thread to a column.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    PlainBiasGradKernel(std::int64_t rows, std::int64_t columns, std::int64_t rows_per_chunk, const T* dy,
+                        float* partial) {
+  const std::int64_t column = std::int64_t{blockIdx.x} * kBiasGradTile + threadIdx.x;
+  if (column >= columns) return;
+  const std::int64_t begin = std::int64_t{blockIdx.y} * rows_per_chunk;
+  const std::int64_t end = begin + rows_per_chunk < rows ? begin + rows_per_chunk : rows;
+  float total = 0;
+#pragma unroll 8
+  for (std::int64_t row = begin; row < end; ++row) total += ToFloat(dy[row * columns + column]);
+  partial[blockIdx.y * columns + column] = total;
+}
+
+template <bool kExact>
+__device__ __forceinline__ float Sigmoid(float x) {
+  return kExact ? 1.0F / (1.0F + expf(-x)) : __fdividef(1.0F, 1.0F + __expf(-x));
+}
+
+// kWidth consecutive elements as floats: 8 by 16-byte accesses, or 1.
+template <int kWidth, typename T>
+__device__ __forceinline__ void LoadElements(const T* from, float (&x)[kWidth]) {
+  if constexpr (kWidth == 8) {
+    Unpack8(LoadPack8Streaming(from), x);
+  } else {
+    x[0] = ToFloat(*from);
+  }
+}
+template <int kWidth, typename T>
+__device__ __forceinline__ void StoreElements(T* to, const float (&x)[kWidth]) {
+  if constexpr (kWidth == 8) {
+    Store8(to, x);
+  } else {
+    *to = FromFloat<T>(x[0]);
+  }
+}
+
+// elements: of y.
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kThreads)
+    SwigluKernel(std::int64_t elements, std::int64_t ffn, const T* x, T* y) {
+  const std::int64_t at = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kWidth;
+  if (at >= elements) return;
+  std::int64_t column;
+  const std::int64_t row = Divide(at, ffn, &column);
+  float gate[kWidth];
+  float up[kWidth];
+  LoadElements(x + row * 2 * ffn + column, gate);
+  LoadElements(x + (row * 2 + 1) * ffn + column, up);
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) gate[i] = gate[i] * Sigmoid<sizeof(T) == 4>(gate[i]) * up[i];
+  StoreElements(y + at, gate);
+}
+
+template <typename T, int kWidth, bool kAgain>
+__global__ void __launch_bounds__(kThreads)
+    SwigluGradKernel(std::int64_t elements, std::int64_t ffn, const T* x, const T* dy, T* dx, T* y) {
+  const std::int64_t at = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kWidth;
+  if (at >= elements) return;
+  std::int64_t column;
+  const std::int64_t row = Divide(at, ffn, &column);
+  const std::int64_t gate_at = row * 2 * ffn + column;
+  float gate[kWidth];
+  float up[kWidth];
+  float d[kWidth];
+  LoadElements(x + gate_at, gate);
+  LoadElements(x + gate_at + ffn, up);
+  LoadElements(dy + at, d);
+  float value[kWidth];
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) {
+    const float s = Sigmoid<sizeof(T) == 4>(gate[i]);
+    const float silu = gate[i] * s;
+    value[i] = silu * up[i];
+    up[i] = d[i] * up[i] * s * (1.0F + gate[i] * (1.0F - s));
+    d[i] *= silu;
+  }
+  StoreElements(dx + gate_at, up);
+  StoreElements(dx + gate_at + ffn, d);
+  if constexpr (kAgain) StoreElements(y + at, value);
+}
+
+__device__ __forceinline__ std::int64_t LogicalIndex(const DropoutIndex::Dim& dim, std::int64_t local) {
+#pragma unroll
+  for (int i = 0; i < DropoutIndex::kMaxPieces; ++i) {
+    if (i >= dim.pieces) break;
+    if (local < dim.piece[i].length) return dim.piece[i].start + local;
+    local -= dim.piece[i].length;
+  }
+  return -1;
+}
+
+// Logical index of the first element of local row `row` (all dims but the last), as if the last dim began at
+// 0.
+__device__ __forceinline__ std::int64_t LogicalRow(const Dropout& dropout, std::int64_t row) {
+  const DropoutIndex& index = dropout.index;
+  std::int64_t start = 0;
+  std::int64_t stride = index.dims[index.rank - 1].logical;
+#pragma unroll
+  for (int i = DropoutIndex::kMaxDims - 2; i >= 0; --i) {
+    if (i > index.rank - 2) continue;
+    std::int64_t local;
+    row = Divide(row, index.dims[i].local, &local);
+    const std::int64_t at = LogicalIndex(index.dims[i], local);
+    start += (i == 0 ? dropout.first_sample + at : at) * stride;
+    stride *= index.dims[i].logical;
+  }
+  return start;
+}
+
+__device__ __forceinline__ float KeptOrZero(float x, std::uint32_t word, float p, float scale) {
+  return UniformFromWord(word) >= p ? x * scale : 0.0F;
+}
+
+// kWidth consecutive elements of a row a thread. A Philox block gives the words of four consecutive logical
+// elements: two blocks serve eight elements that begin at a multiple of four.
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kThreads)
+    DropoutKernel(std::int64_t elements, __grid_constant__ const Dropout dropout) {
+  const std::int64_t first = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kWidth;
+  if (first >= elements) return;
+  const DropoutIndex::Dim& columns = dropout.index.dims[dropout.index.rank - 1];
+  std::int64_t column;
+  const std::int64_t row = Divide(first, columns.local, &column);
+  const std::int64_t start = LogicalRow(dropout, row);
+  const auto epoch = static_cast<std::uint64_t>(*dropout.iteration);
+  const float p = dropout.p;
+  const float scale = dropout.scale;
+  float x[kWidth];
+  LoadElements(static_cast<const T*>(dropout.x) + first, x);
+  if constexpr (kWidth == 8) {
+    const std::int64_t at = LogicalIndex(columns, column);
+    const auto index = static_cast<std::uint64_t>(start + at);
+    if (at >= 0 && LogicalIndex(columns, column + 7) == at + 7 && index % 4 == 0) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const auto words = Philox4x32(dropout.key, index / 4 + half, epoch);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) x[half * 4 + i] = KeptOrZero(x[half * 4 + i], words[i], p, scale);
+      }
+      StoreElements(static_cast<T*>(dropout.y) + first, x);
+      return;
+    }
+  }
+#pragma unroll 1
+  for (int i = 0; i < kWidth; ++i) {
+    const std::int64_t at = LogicalIndex(columns, column + i);
+    const auto index = static_cast<std::uint64_t>(start + at);
+    const auto words = Philox4x32(dropout.key, index / 4, epoch);
+    const std::uint32_t low = index % 2 == 0 ? words[0] : words[1];
+    const std::uint32_t high = index % 2 == 0 ? words[2] : words[3];
+    const bool kept = at >= 0 && UniformFromWord(index % 4 < 2 ? low : high) >= p;
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) {  // x stays in registers
+      if (k == i) x[k] = kept ? x[k] * scale : 0.0F;
+    }
+  }
+  StoreElements(static_cast<T*>(dropout.y) + first, x);
+}
+
+unsigned Blocks(std::int64_t elements, std::int64_t elements_per_thread) {
+  return static_cast<unsigned>(CeilDivide(elements, kThreads * elements_per_thread));
+}
+
+template <typename T, int kInputs, int kOutputs, typename Function>
+void LaunchElementwise(std::int64_t elements, const void* const (&inputs)[kInputs],
+                       void* const (&outputs)[kOutputs], Function function, cudaStream_t stream) {
+  if (elements == 0) return;
+  Pointers<const T*, kInputs> in;
+  Pointers<T*, kOutputs> out;
+  for (int i = 0; i < kInputs; ++i) in.at[i] = static_cast<const T*>(inputs[i]);
+  for (int i = 0; i < kOutputs; ++i) out.at[i] = static_cast<T*>(outputs[i]);
+  ElementwiseKernel<T, kInputs, kOutputs, Function>
+      <<<Blocks(elements, sizeof(T) == 2 ? 16 : 8), kThreads, 0, stream>>>(elements, in, out, function);
+}
+
+template <typename T, bool kTanh>
+void LaunchGeluGradOf(std::int64_t elements, const void* x, const void* dy, void* dx, void* y,
+                      cudaStream_t stream) {
+  constexpr bool kExact = sizeof(T) == 4;
+  if (y == nullptr) {
+    LaunchElementwise<T, 2, 1>(elements, {x, dy}, {dx}, GeluGrad<kExact, kTanh, false>(), stream);
+  } else {
+    LaunchElementwise<T, 2, 2>(elements, {x, dy}, {dx, y}, GeluGrad<kExact, kTanh, true>(), stream);
+  }
+}
+
+template <typename T, int kWidth>
+void LaunchSwigluGradOf(std::int64_t elements, std::int64_t ffn, const void* x, const void* dy, void* dx,
+                        void* y, cudaStream_t stream) {
+  const unsigned blocks = Blocks(elements, kWidth);
+  const auto* in = static_cast<const T*>(x);
+  const auto* d = static_cast<const T*>(dy);
+  if (y == nullptr) {
+    SwigluGradKernel<T, kWidth, false>
+        <<<blocks, kThreads, 0, stream>>>(elements, ffn, in, d, static_cast<T*>(dx), nullptr);
+  } else {
+    SwigluGradKernel<T, kWidth, true>
+        <<<blocks, kThreads, 0, stream>>>(elements, ffn, in, d, static_cast<T*>(dx), static_cast<T*>(y));
+  }
+}
+
+}  // namespace
+
+void LaunchAdd(DType dtype, std::int64_t elements, const void* a, const void* b, void* y,
+               cudaStream_t stream) {
+  WithElementType(dtype, [&](auto element) {
+    LaunchElementwise<decltype(element), 2, 1>(elements, {a, b}, {y}, Sum(), stream);
+  });
+}
+
+void LaunchBiasAdd(DType dtype, std::int64_t rows, std::int64_t columns, const void* x, const void* bias,
+                   void* y, cudaStream_t stream) {
+  const std::int64_t elements = rows * columns;
+  if (elements == 0) return;
+  WithElementType(dtype, [&](auto element) {
+    using T = decltype(element);
+    BiasAddKernel<T><<<Blocks(elements, 8), kThreads, 0, stream>>>(
+        elements, columns, static_cast<const T*>(x), static_cast<const T*>(bias), static_cast<T*>(y));
+  });
+}
+
+void LaunchBiasGrad(DType dtype, std::int64_t rows, std::int64_t columns, const void* dy, float* d_bias,
+                    bool accumulate, float* partial, cudaStream_t stream) {
+  const BiasGradGrid grid = MakeBiasGradGrid(rows, columns);
+  const dim3 blocks(static_cast<unsigned>(grid.tiles), static_cast<unsigned>(grid.chunks));
+  WithElementType(dtype, [&](auto element) {
+    using T = decltype(element);
+    if (rows == 0) return;
+    const auto kernel = columns % 8 == 0 ? BiasGradKernel<T> : PlainBiasGradKernel<T>;
+    kernel<<<blocks, kThreads, 0, stream>>>(rows, columns, grid.rows_per_chunk, static_cast<const T*>(dy),
+                                            partial);
+  });
+  ColumnSums sums{.partial = partial, .lines = grid.chunks, .sums = 1, .columns = columns};
+  sums.totals[0] = d_bias;
+  sums.accumulate = accumulate ? 1 : 0;
+  AddLines(sums, stream);
+}
+
+void LaunchGelu(DType dtype, bool tanh_form, std::int64_t elements, const void* x, void* y,
+                cudaStream_t stream) {
+  WithElementType(dtype, [&](auto element) {
+    using T = decltype(element);
+    constexpr bool kExact = sizeof(T) == 4;
+    if (tanh_form) {
+      LaunchElementwise<T, 1, 1>(elements, {x}, {y}, Gelu<kExact, true>(), stream);
+    } else {
+      LaunchElementwise<T, 1, 1>(elements, {x}, {y}, Gelu<kExact, false>(), stream);
+    }
+  });
+}
+
+void LaunchGeluGrad(DType dtype, bool tanh_form, std::int64_t elements, const void* x, const void* dy,
+                    void* dx, void* y, cudaStream_t stream) {
+  WithElementType(dtype, [&](auto element) {
+    using T = decltype(element);
+    tanh_form ? LaunchGeluGradOf<T, true>(elements, x, dy, dx, y, stream)
+              : LaunchGeluGradOf<T, false>(elements, x, dy, dx, y, stream);
+  });
+}
+
+void LaunchSwiglu(DType dtype, std::int64_t rows, std::int64_t ffn, const void* x, void* y,
+                  cudaStream_t stream) {
+  const std::int64_t elements = rows * ffn;
+  if (elements == 0) return;
+  WithElementType(dtype, [&](auto element) {
+    using T = decltype(element);
+    const auto kernel = ffn % 8 == 0 ? SwigluKernel<T, 8> : SwigluKernel<T, 1>;
+    kernel<<<Blocks(elements, ffn % 8 == 0 ? 8 : 1), kThreads, 0, stream>>>(
+        elements, ffn, static_cast<const T*>(x), static_cast<T*>(y));
+  });
+}
+
+void LaunchSwigluGrad(DType dtype, std::int64_t rows, std::int64_t ffn, const void* x, const void* dy,
+                      void* dx, void* y, cudaStream_t stream) {
+  const std::int64_t elements = rows * ffn;
+  if (elements == 0) return;
+  WithElementType(dtype, [&](auto element) {
+    using T = decltype(element);
+    ffn % 8 == 0 ? LaunchSwigluGradOf<T, 8>(elements, ffn, x, dy, dx, y, stream)
+                 : LaunchSwigluGradOf<T, 1>(elements, ffn, x, dy, dx, y, stream);
+  });
+}
+
+void LaunchDropout(const Dropout& dropout, cudaStream_t stream) {
+  std::int64_t elements = 1;
+  for (int dim = 0; dim < dropout.index.rank; ++dim) elements *= dropout.index.dims[dim].local;
+  if (elements == 0) return;
+  const bool wide = dropout.index.dims[dropout.index.rank - 1].local % 8 == 0;
+  WithElementType(dropout.dtype, [&](auto element) {
+    using T = decltype(element);
+    const auto kernel = wide ? DropoutKernel<T, 8> : DropoutKernel<T, 1>;
+    kernel<<<Blocks(elements, wide ? 8 : 1), kThreads, 0, stream>>>(elements, dropout);
+  });
+}
+
+}  // namespace engine::backend::cuda

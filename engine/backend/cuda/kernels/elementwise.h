@@ -1,0 +1,72 @@
+// Element by element: additions, activations, dropout. And the column sums that go with a bias.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "engine/base/dtype.h"
+#include "engine/base/philox.h"
+
+namespace engine::backend::cuda {
+
+// `dtype` is that of every void pointer: f32, bf16, f16. An output may be an input of its shape.
+
+// y = a + b, of `elements` each.
+void LaunchAdd(DType dtype, std::int64_t elements, const void* a, const void* b, void* y,
+               cudaStream_t stream);
+
+// y[R, C] = x[R, C] + bias[C].
+void LaunchBiasAdd(DType dtype, std::int64_t rows, std::int64_t columns, const void* x, const void* bias,
+                   void* y, cudaStream_t stream);
+
+// d_bias[C] (+)= Σ_R dy[R, C]. partial: scratch [chunks of MakeBiasGradGrid, C].
+void LaunchBiasGrad(DType dtype, std::int64_t rows, std::int64_t columns, const void* dy, float* d_bias,
+                    bool accumulate, float* partial, cudaStream_t stream);
+
+// y = gelu(x), the tanh form or the erf form.
+void LaunchGelu(DType dtype, bool tanh_form, std::int64_t elements, const void* x, void* y,
+                cudaStream_t stream);
+// dx = dy · gelu'(x) and, where y is not null, y = gelu(x).
+void LaunchGeluGrad(DType dtype, bool tanh_form, std::int64_t elements, const void* x, const void* dy,
+                    void* dx, void* y, cudaStream_t stream);
+
+// x[R, 2, F] → y[R, F].
+void LaunchSwiglu(DType dtype, std::int64_t rows, std::int64_t ffn, const void* x, void* y,
+                  cudaStream_t stream);
+// x[R, 2, F], dy[R, F] → dx[R, 2, F] and, where it is not null, y[R, F].
+void LaunchSwigluGrad(DType dtype, std::int64_t rows, std::int64_t ffn, const void* x, const void* dy,
+                      void* dx, void* y, cudaStream_t stream);
+
+// Where the elements of a local tensor lie in the logical one (base/extent.h), in fixed arrays.
+struct DropoutIndex {
+  static constexpr int kMaxDims = 5;
+  static constexpr int kMaxPieces = 4;
+  struct Piece {
+    std::int64_t start = 0;
+    std::int64_t length = 0;
+  };
+  struct Dim {
+    std::int64_t local = 1;
+    std::int64_t logical = 1;
+    int pieces = 0;
+    Piece piece[kMaxPieces];
+  };
+  int rank = 0;
+  Dim dims[kMaxDims];
+};
+
+struct Dropout {
+  DType dtype = DType::kF32;
+  DropoutIndex index;
+  const void* x = nullptr;
+  void* y = nullptr;  // may be x
+  float p = 0;        // probability of being dropped
+  float scale = 1;    // 1 / (1 − p)
+  PhiloxKey key;
+  std::int64_t first_sample = 0;
+  const double* iteration = nullptr;  // in the device's memory
+};
+void LaunchDropout(const Dropout& dropout, cudaStream_t stream);
+
+}  // namespace engine::backend::cuda

@@ -1,0 +1,43 @@
+// What the norms' gradients share on the device.
+#pragma once
+
+#include "engine/backend/cuda/kernels/vector.cuh"
+
+namespace engine::backend::cuda {
+
+// Sums kCount (a power of two, at most 32) values over a warp, halving how many a lane holds at each step: 9
+// shuffles for 8 values where one after the other takes 40. Lane l gets the sum of value l / (32 / kCount).
+template <int kCount>
+__device__ __forceinline__ float WarpSums(float (&values)[kCount]) {
+  const int lane = threadIdx.x % kWarp;
+  int held = kCount;
+#pragma unroll
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
+    if (held == 1) {
+      values[0] += __shfl_xor_sync(kAllLanes, values[0], distance);
+      continue;
+    }
+    held /= 2;
+    const bool upper = (lane & distance) != 0;
+#pragma unroll
+    for (int i = 0; i < kCount / 2; ++i) {
+      if (i >= held) continue;
+      const float give = upper ? values[i] : values[i + held];
+      const float keep = upper ? values[i + held] : values[i];
+      values[i] = keep + __shfl_xor_sync(kAllLanes, give, distance);
+    }
+  }
+  return values[0];
+}
+
+// Waits for the oldest of `stages` (at most kStages) groups of copies under way.
+template <int kStages>
+__device__ __forceinline__ void WaitForStage(int stages) {
+  if constexpr (kStages == 1) {
+    WaitForCopies<0>();
+  } else {
+    stages == kStages ? WaitForCopies<kStages - 1>() : WaitForStage<kStages - 1>(stages);
+  }
+}
+
+}  // namespace engine::backend::cuda

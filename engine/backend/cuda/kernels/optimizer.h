@@ -1,0 +1,57 @@
+// Launchers of optimizer.cu: kernels over flat buffers, whose elements are one row of any length.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "engine/base/dtype.h"
+
+namespace engine::backend::cuda {
+
+// *sum (+)= Σ x² of x[count] (float, bf16 or fp16), squares and sums in f64, in an order fixed by `count` and
+// `blocks`. partial: `blocks` numbers of scratch.
+void SumSquares(const void* x, DType dtype, std::int64_t count, bool accumulate, double* partial, int blocks,
+                double* sum, cudaStream_t stream);
+
+// *sum (+)= Σ partial[count], in an order fixed by `count`. One block.
+void SumPartials(const double* partial, std::int64_t count, bool accumulate, double* sum,
+                 cudaStream_t stream);
+
+// Gradient clipping, and the dynamic loss scaler of Megatron-LM (DynamicGradScaler) for fp16.
+struct ClipOptions {
+  double clip = 0;        // largest norm; 0: no clipping
+  bool dynamic = false;   // skip updates whose norm is not finite, and move the loss scale
+  double window = 1000;   // clean iterations after which the loss scale doubles
+  double hysteresis = 2;  // overflows before it is halved, once; refilled when it doubles
+  double min_scale = 1;
+};
+
+// Reads scalars f64[2] (loss sum, sum of squared gradients) and brings control (plan/control.h) from the
+// state before this update to the state that AdamW reads: norm, factor, step, and the scaler's numbers.
+void ClipFactor(const double* scalars, const ClipOptions& options, double* control, cudaStream_t stream);
+
+struct AdamWOptions {
+  double beta1 = 0, beta2 = 0, epsilon = 0, weight_decay = 0;
+};
+struct AdamWBuffers {
+  float* weights = nullptr;              // [count], the master weights or the fp32 parameter
+  const float* grad = nullptr;           // [count]
+  float* m = nullptr;                    // [count]
+  float* v = nullptr;                    // [count]
+  void* parameter = nullptr;             // [count], the weights rounded; null: none
+  DType parameter_dtype = DType::kBF16;  // or kF16
+};
+// One step of AdamW with the learning rate, step and gradient factor of control. Factor 0: nothing is
+// written. 28 bytes an element, 30 with a parameter. `multiprocessors` sizes the grid, and changes no result.
+void AdamW(const AdamWBuffers& buffers, std::int64_t count, const AdamWOptions& options,
+           const double* control, int multiprocessors, cudaStream_t stream);
+
+// *finite = 1 if no element of x[count] (float, bf16, fp16 or double) is an infinity or NaN, else 0.
+void AllFinite(const void* x, DType dtype, std::int64_t count, int* finite, cudaStream_t stream);
+
+// to[count] = from[count], rounded to nearest even; both of float, bf16 or fp16, on a 16-byte boundary.
+void Convert(const void* from, DType from_dtype, void* to, DType to_dtype, std::int64_t count,
+             cudaStream_t stream);
+
+}  // namespace engine::backend::cuda

@@ -1,0 +1,67 @@
+// Launchers of tokens.cu: tables of tokens and positions, and the packed projection of attention. B·S tokens
+// T.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/backend/cuda/scratch_tokens.h"
+#include "engine/base/dtype.h"
+
+namespace engine::backend::cuda {
+
+// Rows [first_row, first_row + rows) of a table [V, columns] are here.
+struct TableRows {
+  std::int64_t first_row = 0;
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+};
+
+// y[tokens, columns] = table[ids[token] − first_row, :], zeros where that row is not here. dtype: of table
+// and y.
+void Embedding(const std::int32_t* ids, std::int64_t tokens, const void* table, const TableRows& rows,
+               DType dtype, void* y, cudaStream_t stream);
+
+// d_table[rows, columns] fp32 += Σ over tokens with that id of dy[token, :], in order of the tokens (in
+// pieces of kEmbeddingPiece of them). Other ids are ignored. dy [tokens, columns]. scratch: layout.bytes.
+void EmbeddingGrad(const std::int32_t* ids, std::int64_t tokens, const void* dy, DType dtype,
+                   const TableRows& rows, float* d_table, std::byte* scratch,
+                   const EmbeddingGradLayout& layout, cudaStream_t stream);
+
+// Bytes that the sort of EmbeddingGrad asks for; may be more than layout.sort_bytes only by a mistake of
+// ours.
+cudaError_t EmbeddingSortBytes(std::int64_t tokens, std::int64_t rows, std::int64_t* bytes);
+
+// Rotary embedding of heads [E]: elements i and i + E/2 are turned by position · 2π · turns[i].
+struct Rotation {
+  static constexpr int kMaxHalf = 128;
+  int half = 0;                 // E/2; 0: nothing is turned
+  bool inverse = false;         // turned back, as gradients are
+  double turns[kMaxHalf] = {};  // a position, in whole turns
+};
+
+// A packed projection [tokens, groups, per_group, head]: of each group its query heads, its key, its value.
+// The parts are q [tokens, groups · (per_group − 2), head], k and v [tokens, groups, head].
+struct QkvShape {
+  std::int64_t tokens = 0;
+  int groups = 0;     // K
+  int per_group = 0;  // J, at least 3
+  int head = 0;       // E
+};
+struct QkvParts {
+  void* q = nullptr;
+  void* k = nullptr;
+  void* v = nullptr;
+};
+// positions int32 [tokens]; not read if nothing is turned.
+void QkvSplit(const void* packed, const QkvShape& shape, DType dtype, const std::int32_t* positions,
+              const Rotation& rotation, const QkvParts& parts, cudaStream_t stream);
+void QkvMerge(const QkvParts& parts, const QkvShape& shape, DType dtype, const std::int32_t* positions,
+              const Rotation& rotation, void* packed, cudaStream_t stream);
+// q and k in place.
+void Rotary(void* packed, const QkvShape& shape, DType dtype, const std::int32_t* positions,
+            const Rotation& rotation, cudaStream_t stream);
+
+}  // namespace engine::backend::cuda

@@ -1,0 +1,42 @@
+// What the Prepare functions check of their tensors.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string_view>
+
+#include "engine/backend/backend.h"
+
+namespace engine::backend::cuda {
+
+// `views` hold elements of one type that the kernels work on, that of the first.
+inline absl::Status ExpectOneElementType(std::string_view op,
+                                         std::initializer_list<const TensorView*> views) {
+  const DType dtype = (*views.begin())->dtype;
+  if (dtype != DType::kF32 && dtype != DType::kBF16 && dtype != DType::kF16) {
+    return Unimplemented("{}: no CUDA kernel for {}, only for f32, bf16 and f16", op, Name(dtype));
+  }
+  for (const TensorView* view : views) {
+    if (view->dtype != dtype) {
+      return Unimplemented("{}: no CUDA kernel for {} beside {}", op, Name(view->dtype), Name(dtype));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Statistics and sums, which are fp32 whatever the elements are.
+inline absl::Status ExpectFloat(std::string_view op, std::initializer_list<const TensorView*> views) {
+  for (const TensorView* view : views) {
+    if (view->dtype != DType::kF32) return Internal("{}: a {} where f32 is due", op, Name(view->dtype));
+  }
+  return absl::OkStatus();
+}
+
+inline absl::Status ExpectScratch(std::string_view op, const LaunchArgs& args, std::int64_t bytes) {
+  if (static_cast<std::int64_t>(args.scratch.size()) < bytes) {
+    return Internal("{}: {} bytes of scratch, {} needed", op, args.scratch.size(), bytes);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace engine::backend::cuda

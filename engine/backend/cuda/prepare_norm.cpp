@@ -1,0 +1,107 @@
+#include "engine/backend/cuda/kernels/column_sums.h"
+#include "engine/backend/cuda/kernels/norm.h"
+#include "engine/backend/cuda/prepare.h"
+#include "engine/backend/cuda/prepare_checks.h"
+#include "engine/backend/cuda/status.h"
+
+namespace engine::backend::cuda {
+namespace {
+
+// Inputs x[, branch], gamma[, beta]; outputs [sum,] y[, mean], rstd.
+absl::StatusOr<Enqueue> PrepareForward(const LaunchArgs& args, const char* op, bool layer, bool add) {
+  const std::vector<TensorView>& in = args.inputs;
+  const std::vector<TensorView>& out = args.outputs;
+  const TensorView& gamma = in[add ? 2 : 1];
+  const TensorView& y = out[add ? 1 : 0];
+  RETURN_IF_ERROR(ExpectOneElementType(op, {&in[0], &gamma, &y}));
+  if (layer) RETURN_IF_ERROR(ExpectOneElementType(op, {&in[0], &in[add ? 3 : 2]}));
+  if (add) RETURN_IF_ERROR(ExpectOneElementType(op, {&in[0], &in[1], &out[0]}));
+  const TensorView& rstd = out.back();
+  RETURN_IF_ERROR(ExpectFloat(op, {&rstd}));
+  if (layer) RETURN_IF_ERROR(ExpectFloat(op, {&out[out.size() - 2]}));
+
+  Norm norm{.dtype = in[0].dtype,
+            .rows = rstd.shape.elements(),
+            .columns = gamma.shape.elements(),
+            .epsilon = static_cast<float>(args.instruction->attributes.Float("epsilon")),
+            .x = in[0].data,
+            .branch = add ? in[1].data : nullptr,
+            .gamma = gamma.data,
+            .beta = layer ? in[add ? 3 : 2].data : nullptr,
+            .sum = add ? out[0].data : nullptr,
+            .y = y.data,
+            .mean = layer ? out[out.size() - 2].as<float>() : nullptr,
+            .rstd = rstd.as<float>()};
+  return [norm, op](cudaStream_t stream, const KernelContext&) {
+    LaunchNorm(norm, stream);
+    return ToStatus(cudaGetLastError(), op);
+  };
+}
+
+// Inputs dy, x, gamma[, mean], rstd[, residual]; outputs dx, d_gamma[, d_beta][, d_bias].
+absl::StatusOr<Enqueue> PrepareBackward(const LaunchArgs& args, const char* op, bool layer, bool add) {
+  const std::vector<TensorView>& in = args.inputs;
+  const std::vector<TensorView>& out = args.outputs;
+  const size_t sums = layer ? 2 : 1;  // without d_bias
+  const bool bias = add && out.size() > 1 + sums;
+  const TensorView& rstd = in[layer ? 4 : 3];
+  RETURN_IF_ERROR(ExpectOneElementType(op, {&in[0], &in[1], &in[2], &out[0]}));
+  if (add) RETURN_IF_ERROR(ExpectOneElementType(op, {&in[0], &in.back()}));
+  RETURN_IF_ERROR(ExpectFloat(op, {&in[3], &rstd}));
+  for (size_t i = 1; i < out.size(); ++i) RETURN_IF_ERROR(ExpectFloat(op, {&out[i]}));
+
+  const auto accumulates = [&](size_t output) { return (args.accumulate >> output & 1U) != 0; };
+  NormGrad grad{.dtype = in[0].dtype,
+                .rows = rstd.shape.elements(),
+                .columns = in[2].shape.elements(),
+                .dy = in[0].data,
+                .x = in[1].data,
+                .gamma = in[2].data,
+                .mean = layer ? in[3].as<const float>() : nullptr,
+                .rstd = rstd.as<const float>(),
+                .residual = add ? in.back().data : nullptr,
+                .dx = out[0].data,
+                .d_gamma = out[1].as<float>(),
+                .d_beta = layer ? out[2].as<float>() : nullptr,
+                .d_bias = bias ? out[1 + sums].as<float>() : nullptr,
+                .accumulate_gamma = accumulates(1),
+                .accumulate_beta = layer && accumulates(2),
+                .accumulate_bias = bias && accumulates(1 + sums),
+                .partial = reinterpret_cast<float*>(args.scratch.data())};
+  const std::int64_t lines = MakeNormGradGrid(grad.rows, grad.columns).blocks;
+  RETURN_IF_ERROR(ExpectScratch(
+      op, args, lines * static_cast<std::int64_t>(out.size() - 1) * grad.columns * SizeOf(DType::kF32)));
+  return [grad, op](cudaStream_t stream, const KernelContext&) {
+    LaunchNormGrad(grad, stream);
+    return ToStatus(cudaGetLastError(), op);
+  };
+}
+
+}  // namespace
+
+absl::StatusOr<Enqueue> PrepareLayerNorm(Device&, const LaunchArgs& args) {
+  return PrepareForward(args, "layer_norm", true, false);
+}
+absl::StatusOr<Enqueue> PrepareAddLayerNorm(Device&, const LaunchArgs& args) {
+  return PrepareForward(args, "add_layer_norm", true, true);
+}
+absl::StatusOr<Enqueue> PrepareLayerNormGrad(Device&, const LaunchArgs& args) {
+  return PrepareBackward(args, "layer_norm_grad", true, false);
+}
+absl::StatusOr<Enqueue> PrepareLayerNormGradAdd(Device&, const LaunchArgs& args) {
+  return PrepareBackward(args, "layer_norm_grad_add", true, true);
+}
+absl::StatusOr<Enqueue> PrepareRmsNorm(Device&, const LaunchArgs& args) {
+  return PrepareForward(args, "rms_norm", false, false);
+}
+absl::StatusOr<Enqueue> PrepareAddRmsNorm(Device&, const LaunchArgs& args) {
+  return PrepareForward(args, "add_rms_norm", false, true);
+}
+absl::StatusOr<Enqueue> PrepareRmsNormGrad(Device&, const LaunchArgs& args) {
+  return PrepareBackward(args, "rms_norm_grad", false, false);
+}
+absl::StatusOr<Enqueue> PrepareRmsNormGradAdd(Device&, const LaunchArgs& args) {
+  return PrepareBackward(args, "rms_norm_grad_add", false, true);
+}
+
+}  // namespace engine::backend::cuda

@@ -1,0 +1,64 @@
+#include "engine/backend/cuda/profile.h"
+
+#include <algorithm>
+#include <array>
+
+#include "engine/backend/cuda/scratch.h"
+#include "engine/ops/fused.h"
+
+namespace engine::backend::cuda {
+namespace {
+
+struct ScratchEntry {
+  std::string_view op;
+  std::int64_t (*bytes)(Types, Types, const graph::Attributes&);
+};
+
+constexpr std::array kScratch = {
+    ScratchEntry{"linear", GemmScratch},
+    ScratchEntry{"linear_gelu", GemmScratch},
+    ScratchEntry{"linear_dgrad", GemmScratch},
+    ScratchEntry{"linear_dgrad_gelu", GemmScratch},
+    ScratchEntry{"linear_wgrad", GemmScratch},
+    ScratchEntry{"linear_cross_entropy", LinearCrossEntropyScratch},
+    ScratchEntry{"attention", AttentionScratch},
+    ScratchEntry{"attention_grad", AttentionGradScratch},
+    ScratchEntry{"attention_packed", AttentionPackedScratch},
+    ScratchEntry{"attention_packed_grad", AttentionPackedGradScratch},
+    ScratchEntry{"layer_norm_grad", NormGradScratch},
+    ScratchEntry{"layer_norm_grad_add", NormGradScratch},
+    ScratchEntry{"rms_norm_grad", NormGradScratch},
+    ScratchEntry{"rms_norm_grad_add", NormGradScratch},
+    ScratchEntry{"bias_grad", BiasGradScratch},
+    ScratchEntry{"embedding_grad", EmbeddingGradScratch},
+    ScratchEntry{"loss_sum", LossSumScratch},
+    ScratchEntry{"sum_squares", SumSquaresScratch},
+};
+
+std::int64_t ScratchBytes(std::string_view kernel, Types inputs, Types outputs,
+                          const graph::Attributes& attributes) {
+  const auto* entry =
+      std::find_if(kScratch.begin(), kScratch.end(), [&](const auto& e) { return e.op == kernel; });
+  return entry == kScratch.end() ? 0 : entry->bytes(inputs, outputs, attributes);
+}
+
+bool Fuses(const graph::OpDef& op, const graph::TensorType& of) {
+  const bool narrow = of.dtype == DType::kBF16 || of.dtype == DType::kF16;
+  if (!narrow && of.dtype != DType::kF32) return false;
+  if (&op == &ops::kLinearGelu || &op == &ops::kLinearDgradGelu) {
+    // cuBLASLt's GELU epilogues keep the activation's input in 16 bits only, in rows of 16-byte pieces.
+    return narrow && of.shape[of.shape.rank() - 1] % 8 == 0;
+  }
+  if (&op == &ops::kAttentionPacked || &op == &ops::kRotary) {
+    // With grouped queries, heads do not lie at one stride in the packed projection (J = 3: one query head a
+    // group).
+    return of.shape[3] == 3;
+  }
+  return true;
+}
+
+}  // namespace
+
+plan::DeviceProfile CudaProfile() { return {.name = "cuda", .scratch_bytes = ScratchBytes, .fuses = Fuses}; }
+
+}  // namespace engine::backend::cuda

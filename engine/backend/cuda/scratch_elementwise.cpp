@@ -1,0 +1,12 @@
+#include "engine/backend/cuda/kernels/column_sums.h"
+#include "engine/backend/cuda/scratch.h"
+
+namespace engine::backend::cuda {
+
+std::int64_t BiasGradScratch(Types inputs, Types outputs, const graph::Attributes&) {
+  const std::int64_t columns = outputs[0].shape.elements();
+  const BiasGradGrid grid = MakeBiasGradGrid(inputs[0].shape.elements() / columns, columns);
+  return grid.chunks * columns * SizeOf(DType::kF32);
+}
+
+}  // namespace engine::backend::cuda

@@ -1,0 +1,73 @@
+#ifdef ENGINE_CUDA
+#include "engine/cli/cuda_device.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <utility>
+
+#include "engine/backend/cuda/cuda_backend.h"
+#include "engine/backend/cuda/profile.h"
+
+namespace engine::cli {
+namespace {
+
+// A rank that is alone exchanges nothing, and its plan says so.
+class NoCommunicator final : public backend::Communicator {
+ public:
+  absl::StatusOr<std::unique_ptr<backend::Launch>> Prepare(backend::CollectiveArgs args) override {
+    return Internal("{}: one GPU has nobody to talk to", args.instruction->name);
+  }
+  absl::StatusOr<std::int64_t> Send(std::int64_t, std::int32_t, const std::byte*, std::int64_t) override {
+    return Internal("one GPU has nobody to send to");
+  }
+  absl::Status WaitSent(std::int64_t, std::int32_t, std::int64_t) override {
+    return Internal("one GPU has nobody to send to");
+  }
+  absl::Status Receive(std::int64_t, std::int32_t, std::byte*, std::int64_t) override {
+    return Internal("one GPU has nobody to receive from");
+  }
+};
+
+// $ENGINE_CACHE, else $XDG_CACHE_HOME/engine, else $HOME/.cache/engine; empty where there is none of them.
+std::string CacheFolder() {
+  if (const char* folder = std::getenv("ENGINE_CACHE")) return folder;
+  if (const char* folder = std::getenv("XDG_CACHE_HOME")) return std::filesystem::path(folder) / "engine";
+  if (const char* home = std::getenv("HOME")) return std::filesystem::path(home) / ".cache" / "engine";
+  return "";
+}
+
+std::string GemmCacheFile() {
+  const std::string folder = CacheFolder();
+  std::error_code error;
+  if (folder.empty() || (std::filesystem::create_directories(folder, error), error)) return "";
+  return (std::filesystem::path(folder) / "gemm.txt").string();
+}
+
+}  // namespace
+
+absl::StatusOr<train::Device> MakeCudaDevice(const recipe::Recipe& recipe, const DeviceChoice& choice) {
+  if (recipe.world_size() > 1) {
+    return FailedPrecondition(
+        "the recipe's layout has {} ranks, but the CUDA executor runs one GPU; --device cpu runs "
+        "all of them as threads of this machine",
+        recipe.world_size());
+  }
+  backend::cuda::DeviceOptions options;
+  options.gemm_cache = GemmCacheFile();
+  options.deterministic = choice.deterministic && recipe.precision.deterministic;
+  ASSIGN_OR_RETURN(std::unique_ptr<backend::cuda::CudaBackend> backend,
+                   backend::cuda::CudaBackend::Create(options));
+  train::Device device;
+  device.profile = backend::cuda::CudaProfile();
+  device.precisions = {"bf16", "fp32", "fp16"};
+  ASSIGN_OR_RETURN(device.memory_bytes, backend->FreeBytes());
+  // The backend that was opened is the first one asked for.
+  const auto opened = std::make_shared<std::unique_ptr<backend::Backend>>(std::move(backend));
+  device.make_backend = [opened](std::int64_t, std::int64_t) { return std::move(*opened); };
+  device.make_communicator = [](std::int64_t) { return std::make_unique<NoCommunicator>(); };
+  device.abort = [] {};
+  return device;
+}
+
+}  // namespace engine::cli
+#endif

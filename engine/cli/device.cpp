@@ -1,0 +1,62 @@
+#include "engine/cli/device.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "engine/backend/cpu/cpu_backend.h"
+#include "engine/backend/cpu/world.h"
+#include "engine/backend/cuda/profile.h"
+#ifdef ENGINE_CUDA
+#include "engine/cli/cuda_device.h"
+#endif
+
+namespace engine::cli {
+namespace {
+
+bool UsesCpu(const recipe::Recipe& recipe, const DeviceChoice& choice) {
+  return choice.kind == "cpu" || (choice.kind == "auto" && recipe.cluster.device == "cpu");
+}
+
+train::Device MakeCpuDevice(int threads) {
+  const int all = threads > 0 ? threads : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  const auto world = std::make_shared<backend::cpu::World>();
+  train::Device device;
+  device.profile = backend::cpu::CpuBackend::CpuProfile();
+  device.precisions = {"fp32"};
+  device.make_backend = [all](std::int64_t, std::int64_t ranks) {
+    return std::make_unique<backend::cpu::CpuBackend>(std::max(1, all / static_cast<int>(ranks)));
+  };
+  device.make_communicator = [world](std::int64_t rank) {
+    return std::make_unique<backend::cpu::CpuCommunicator>(world.get(), rank);
+  };
+  device.memory_bytes = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  device.abort = [world] { world->Abort(); };
+  return device;
+}
+
+}  // namespace
+
+plan::DeviceProfile ProfileOf(const recipe::Recipe& recipe, const DeviceChoice& choice) {
+  return UsesCpu(recipe, choice) ? backend::cpu::CpuBackend::CpuProfile() : backend::cuda::CudaProfile();
+}
+
+absl::StatusOr<train::Device> MakeDevice(const recipe::Recipe& recipe, const DeviceChoice& choice) {
+  if (UsesCpu(recipe, choice)) return MakeCpuDevice(choice.threads);
+#ifdef ENGINE_CUDA
+  return MakeCudaDevice(recipe, choice);
+#else
+  return FailedPrecondition(
+      "the recipe's cluster has {} devices, but this program was compiled without CUDA; --device cpu runs it "
+      "on "
+      "the CPU",
+      recipe.cluster.device);
+#endif
+}
+
+int ExitCodeOf(const absl::Status& status) {
+  return absl::IsInternal(status) ? kDeviceFailed : kFailed;
+}
+
+}  // namespace engine::cli

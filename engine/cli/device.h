@@ -1,0 +1,33 @@
+// Which executor a command runs on: the CPU's or CUDA's.
+#pragma once
+
+#include <string>
+
+#include "engine/recipe/recipe.h"
+#include "engine/train/ranks.h"
+
+namespace engine::cli {
+
+struct DeviceChoice {
+  std::string kind = "auto";  // auto: what the recipe's cluster says | cpu | cuda
+  int threads = 0;            // of all CPU ranks together; 0: as many as the machine has cores
+  bool deterministic = true;  // CUDA
+};
+
+// Exit codes of commands that run a model, beside 0 and CLI11's for wrong usage.
+enum ExitCode {
+  kFailed = 1,        // the recipe, the data, or the training itself
+  kNoDevice = 3,      // there is no device that will do; nothing was started
+  kDeviceFailed = 4,  // the device or one of its libraries failed while it ran
+};
+
+// Facts of the device that the planner needs, without touching it.
+plan::DeviceProfile ProfileOf(const recipe::Recipe& recipe, const DeviceChoice& choice = {});
+
+// Error: there is no such device here, or it will not do.
+absl::StatusOr<train::Device> MakeDevice(const recipe::Recipe& recipe, const DeviceChoice& choice);
+
+// The exit code for an error of a run.
+int ExitCodeOf(const absl::Status& status);
+
+}  // namespace engine::cli

@@ -1,0 +1,221 @@
+// The fused ops; their meaning is the composition that each gives (fused.h).
+//
+// Costs: FLOPs of the plain ops; bytes of what the one kernel reads and writes.
+// They take part in no placement pass: a local graph has its placements before anything is fused.
+#include "engine/ops/fused.h"
+
+#include <array>
+
+#include "engine/ops/common.h"
+#include "engine/ops/ops.h"
+
+namespace engine::ops {
+namespace {
+
+using graph::Graph;
+
+// Types and FLOPs of a fused op are those of its composition, on a graph of its own.
+struct Composed {
+  Graph graph;
+  ValueIds outputs;
+};
+
+Composed Compose(const OpDef& op, TypeSpan inputs, const Attributes& attributes) {
+  Composed composed;
+  ValueIds values;
+  for (const TensorType& type : inputs) values.push_back(composed.graph.AddInput("", type));
+  composed.outputs = op.compose(&composed.graph, values, attributes);
+  return composed;
+}
+
+template <const OpDef& op>
+Types Infer(TypeSpan inputs, const Attributes& attributes) {
+  const Composed composed = Compose(op, inputs, attributes);
+  std::vector<TensorType> types;
+  for (ValueId output : composed.outputs) types.push_back(composed.graph.value(output).type);
+  return types;
+}
+
+template <const OpDef& op>
+Cost FusedCost(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
+  const Composed composed = Compose(op, inputs, attributes);
+  double flops = 0;
+  for (const graph::Node& node : composed.graph.nodes()) {
+    std::vector<TensorType> in;
+    std::vector<TensorType> out;
+    for (ValueId v : node.inputs) in.push_back(composed.graph.value(v).type);
+    for (ValueId v : node.outputs) out.push_back(composed.graph.value(v).type);
+    flops += node.op->cost(in, out, node.attributes).flops;
+  }
+  return {flops, Bytes(inputs) + Bytes(outputs)};
+}
+
+ValueIds ComposeLinearGelu(Graph* g, const ValueIds& in, const Attributes& attributes) {
+  const ValueId pre = g->Emit1(kLinear, "pre", {in[0], in[1], in[2]}, attributes);
+  return {g->Emit1(kGelu, "y", {pre}, attributes), pre};
+}
+
+ValueIds ComposeLinearDgradGelu(Graph* g, const ValueIds& in, const Attributes& attributes) {
+  const ValueId dy = g->Emit1(kLinearDgrad, "dy", {in[0], in[1]}, attributes);
+  return {g->Emit1(kGeluGrad, "d_pre", {in[2], dy}, attributes)};
+}
+
+ValueIds ComposeGeluGradAgain(Graph* g, const ValueIds& in, const Attributes& attributes) {
+  return {g->Emit1(kGeluGrad, "d_pre", {in[0], in[1]}, attributes),
+          g->Emit1(kGelu, "y", {in[0]}, attributes)};
+}
+
+ValueIds ComposeSwigluGradAgain(Graph* g, const ValueIds& in, const Attributes& attributes) {
+  return {g->Emit1(kSwigluGrad, "dx", {in[0], in[1]}, attributes),
+          g->Emit1(kSwiglu, "y", {in[0]}, attributes)};
+}
+
+ValueIds ComposeAddLayerNorm(Graph* g, const ValueIds& in, const Attributes& attributes) {
+  const ValueId sum = g->Emit1(kAdd, "sum", {in[0], in[1]});
+  const ValueIds norm = g->Emit(kLayerNorm, "norm", {sum, in[2], in[3]}, attributes);
+  return {sum, norm[0], norm[1], norm[2]};
+}
+
+ValueIds ComposeAddRmsNorm(Graph* g, const ValueIds& in, const Attributes& attributes) {
+  const ValueId sum = g->Emit1(kAdd, "sum", {in[0], in[1]});
+  const ValueIds norm = g->Emit(kRmsNorm, "norm", {sum, in[2]}, attributes);
+  return {sum, norm[0], norm[1]};
+}
+
+// Attribute bias = 1: the column sums of dx are an output too.
+ValueIds AddAndSum(Graph* g, ValueId dx, ValueId residual, const Attributes& attributes) {
+  const ValueId sum = g->Emit1(kAdd, "dx", {dx, residual});
+  if (attributes.Int("bias", 0) == 0) return {sum};
+  return {sum, g->Emit1(kBiasGrad, "d_bias", {sum}, {{"dims", std::int64_t{1}}})};
+}
+
+ValueIds ComposeLayerNormGradAdd(Graph* g, const ValueIds& in, const Attributes& attributes) {
+  const ValueIds norm = g->Emit(kLayerNormGrad, "norm", {in[0], in[1], in[2], in[3], in[4]}, attributes);
+  ValueIds sums = AddAndSum(g, norm[0], in[5], attributes);
+  ValueIds outputs = {sums[0], norm[1], norm[2]};
+  if (sums.size() > 1) outputs.push_back(sums[1]);
+  return outputs;
+}
+
+ValueIds ComposeRmsNormGradAdd(Graph* g, const ValueIds& in, const Attributes& attributes) {
+  const ValueIds norm = g->Emit(kRmsNormGrad, "norm", {in[0], in[1], in[2], in[3]}, attributes);
+  ValueIds sums = AddAndSum(g, norm[0], in[4], attributes);
+  ValueIds outputs = {sums[0], norm[1]};
+  if (sums.size() > 1) outputs.push_back(sums[1]);
+  return outputs;
+}
+
+const Attributes& Plain() {
+  static const Attributes attributes = {{"rotary", std::int64_t{0}}};
+  return attributes;
+}
+
+ValueIds ComposeRotary(Graph* g, const ValueIds& in, const Attributes& attributes) {
+  const ValueIds qkv = g->Emit(kQkvSplit, "turned", {in[0], in[1]}, attributes);
+  return {g->Emit1(kQkvMerge, "packed", {qkv[0], qkv[1], qkv[2], in[1]}, Plain())};
+}
+
+ValueIds ComposeRotaryGrad(Graph* g, const ValueIds& in, const Attributes& attributes) {
+  const ValueIds qkv = g->Emit(kQkvSplit, "parts", {in[0], in[1]}, Plain());
+  return {g->Emit1(kQkvMerge, "turned", {qkv[0], qkv[1], qkv[2], in[1]}, attributes)};
+}
+
+ValueIds ComposeAttentionPacked(Graph* g, const ValueIds& in, const Attributes& attributes) {
+  const ValueIds qkv = g->Emit(kQkvSplit, "split", {in[0], in[1]}, Plain());
+  return g->Emit(kAttention, "core", {qkv[0], qkv[1], qkv[2], in[1]}, attributes);
+}
+
+ValueIds ComposeAttentionPackedGrad(Graph* g, const ValueIds& in, const Attributes& attributes) {
+  const ValueIds qkv = g->Emit(kQkvSplit, "split", {in[0], in[1]}, Plain());
+  const ValueIds d =
+      g->Emit(kAttentionGrad, "core", {qkv[0], qkv[1], qkv[2], in[1], in[2], in[3], in[4]}, attributes);
+  return {g->Emit1(kQkvMerge, "merge", {d[0], d[1], d[2], in[1]}, Plain())};
+}
+
+ValueIds ComposeLinearCrossEntropy(Graph* g, const ValueIds& in, const Attributes& attributes) {
+  const ValueId logits = g->Emit1(kLinear, "logits", {in[0], in[1]}, attributes);
+  const ValueIds statistics = g->Emit(kCrossEntropy, "statistics", {logits, in[2]}, attributes);
+  const ValueIds loss = g->Emit(kLossSum, "loss", {statistics[0], statistics[1], in[2]}, attributes);
+  const ValueId weight = g->Emit1(kLossWeight, "weight", {in[2]},
+                                  {{"scale", attributes.Float("scale")},
+                                   {"f64", std::int64_t{g->value(in[0]).type.dtype == DType::kF64}}});
+  const ValueId d_logits =
+      g->Emit1(kCrossEntropyGrad, "d_logits", {logits, in[2], statistics[0], weight}, attributes);
+  return {g->Emit1(kLinearDgrad, "d_x", {d_logits, in[1]}, attributes),
+          g->Emit1(kLinearWgrad, "d_w", {d_logits, in[0]}, attributes), loss[0]};
+}
+
+}  // namespace
+
+const OpDef kLinearGelu{.name = "linear_gelu",
+                        .infer = Infer<kLinearGelu>,
+                        .cost = FusedCost<kLinearGelu>,
+                        .compose = ComposeLinearGelu};
+const OpDef kLinearDgradGelu{.name = "linear_dgrad_gelu",
+                             .infer = Infer<kLinearDgradGelu>,
+                             .cost = FusedCost<kLinearDgradGelu>,
+                             .compose = ComposeLinearDgradGelu};
+const OpDef kGeluGradAgain{.name = "gelu_grad_again",
+                           .infer = Infer<kGeluGradAgain>,
+                           .cost = FusedCost<kGeluGradAgain>,
+                           .in_place_input = 1,
+                           .compose = ComposeGeluGradAgain};
+const OpDef kSwigluGradAgain{.name = "swiglu_grad_again",
+                             .infer = Infer<kSwigluGradAgain>,
+                             .cost = FusedCost<kSwigluGradAgain>,
+                             .compose = ComposeSwigluGradAgain};
+const OpDef kAddLayerNorm{.name = "add_layer_norm",
+                          .infer = Infer<kAddLayerNorm>,
+                          .cost = FusedCost<kAddLayerNorm>,
+                          .in_place_input = 0,
+                          .compose = ComposeAddLayerNorm};
+const OpDef kAddRmsNorm{.name = "add_rms_norm",
+                        .infer = Infer<kAddRmsNorm>,
+                        .cost = FusedCost<kAddRmsNorm>,
+                        .in_place_input = 0,
+                        .compose = ComposeAddRmsNorm};
+const OpDef kLayerNormGradAdd{.name = "layer_norm_grad_add",
+                              .infer = Infer<kLayerNormGradAdd>,
+                              .cost = FusedCost<kLayerNormGradAdd>,
+                              .accumulates = 0b1110,
+                              .in_place_input = 0,
+                              .compose = ComposeLayerNormGradAdd};
+const OpDef kRmsNormGradAdd{.name = "rms_norm_grad_add",
+                            .infer = Infer<kRmsNormGradAdd>,
+                            .cost = FusedCost<kRmsNormGradAdd>,
+                            .accumulates = 0b110,
+                            .in_place_input = 0,
+                            .compose = ComposeRmsNormGradAdd};
+const OpDef kRotary{.name = "rotary",
+                    .infer = Infer<kRotary>,
+                    .cost = FusedCost<kRotary>,
+                    .in_place_input = 0,
+                    .compose = ComposeRotary};
+const OpDef kRotaryGrad{.name = "rotary_grad",
+                        .infer = Infer<kRotaryGrad>,
+                        .cost = FusedCost<kRotaryGrad>,
+                        .in_place_input = 0,
+                        .compose = ComposeRotaryGrad};
+const OpDef kAttentionPacked{.name = "attention_packed",
+                             .infer = Infer<kAttentionPacked>,
+                             .cost = FusedCost<kAttentionPacked>,
+                             .compose = ComposeAttentionPacked};
+const OpDef kAttentionPackedGrad{.name = "attention_packed_grad",
+                                 .infer = Infer<kAttentionPackedGrad>,
+                                 .cost = FusedCost<kAttentionPackedGrad>,
+                                 .compose = ComposeAttentionPackedGrad};
+const OpDef kLinearCrossEntropy{.name = "linear_cross_entropy",
+                                .infer = Infer<kLinearCrossEntropy>,
+                                .cost = FusedCost<kLinearCrossEntropy>,
+                                .accumulates = 0b110,
+                                .compose = ComposeLinearCrossEntropy};
+
+std::span<const OpDef* const> AllFusedOps() {
+  static constexpr std::array kOps = {
+      &kLinearGelu,      &kLinearDgradGelu,     &kGeluGradAgain,     &kSwigluGradAgain, &kAddLayerNorm,
+      &kAddRmsNorm,      &kLayerNormGradAdd,    &kRmsNormGradAdd,    &kRotary,          &kRotaryGrad,
+      &kAttentionPacked, &kAttentionPackedGrad, &kLinearCrossEntropy};
+  return kOps;
+}
+
+}  // namespace engine::ops
