@@ -40,8 +40,10 @@ class Backend {
   // Facts that the planner needs. The same for every rank of a run.
   virtual plan::DeviceProfile Profile() const = 0;
 
-  // The rank's one allocation: called once. The memory is zeroed.
+  // The rank's one allocation: called once. Prepare may use it to try kernels on.
   virtual absl::StatusOr<std::byte*> AllocateArena(std::int64_t bytes) = 0;
+  // Zeroes the arena, after the last Prepare.
+  virtual absl::Status ClearArena() { return absl::OkStatus(); }
 
   // Error: there is no kernel of that name for these dtypes.
   virtual absl::StatusOr<std::unique_ptr<Launch>> Prepare(LaunchArgs args) = 0;

@@ -59,7 +59,7 @@ absl::StatusOr<train::Device> MakeCudaDevice(const recipe::Recipe& recipe, const
                    backend::cuda::CudaBackend::Create(options));
   train::Device device;
   device.profile = backend::cuda::CudaProfile();
-  device.precisions = {"bf16", "fp32", "fp16"};
+  device.precisions = {"bf16", "fp32", "fp16", "fp8"};
   ASSIGN_OR_RETURN(device.memory_bytes, backend->FreeBytes());
   // The backend that was opened is the first one asked for.
   const auto opened = std::make_shared<std::unique_ptr<backend::Backend>>(std::move(backend));

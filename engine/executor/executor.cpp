@@ -42,11 +42,25 @@ absl::StatusOr<std::unique_ptr<RankExecutor>> RankExecutor::Create(
   executor->seed_ = seed;
   ASSIGN_OR_RETURN(executor->arena_, executor->backend_->AllocateArena(executor->stage_.arena_bytes));
   RETURN_IF_ERROR(executor->PrepareSegments());
-  const double one = 1;
-  std::byte* const scale =
-      executor->Address(executor->stage_.control, nullptr, -1) + plan::kLossScale * sizeof(one);
-  RETURN_IF_ERROR(executor->backend_->Upload(scale, &one, sizeof(one)));
+  RETURN_IF_ERROR(executor->backend_->ClearArena());
+  RETURN_IF_ERROR(executor->StartControl());
   return executor;
+}
+
+absl::Status RankExecutor::StartControl() {
+  double control[plan::kControlNumbers] = {};
+  control[plan::kLossScale] = plan_.loss_scale;
+  control[plan::kHysteresis] = 2;
+  RETURN_IF_ERROR(backend_->Upload(Address(stage_.control, nullptr, -1), control, sizeof(control)));
+  std::vector<float> states;
+  for (const plan::StagePlan::StateStart& start : stage_.state_starts) {
+    const float format = start.format == DType::kE5M2 ? 1.0F : 0.0F;
+    for (const float number : {1 / start.scale, 0.0F, 0.0F, 0.0F, start.scale, 0.0F, format, 0.0F}) {
+      states.push_back(number);
+    }
+  }
+  if (states.empty()) return absl::OkStatus();
+  return backend_->Upload(Address(stage_.states, nullptr, -1), states.data(), stage_.states.bytes());
 }
 
 const Chunk* RankExecutor::ChunkAt(std::int32_t index) const {

@@ -102,6 +102,8 @@ class RankExecutor {
   struct Prepared;
   RankExecutor(const plan::Plan& plan, std::int64_t rank);
   absl::Status PrepareSegments();
+  // The control block and the states of quantised tensors as they are before the first iteration.
+  absl::Status StartControl();
   absl::StatusOr<Prepared> PrepareInstruction(const plan::Instruction& instruction, const plan::Chunk* chunk,
                                               std::int64_t slot);
   absl::Status RunProgram(const plan::Program& program, bool evaluate, const backend::KernelContext& context);

@@ -57,6 +57,9 @@ enum class ValueKind : std::uint8_t {
   kParameter,    // trained
   kActivation,   // produced by exactly one node
   kAccumulator,  // summed over all its producers and over the microbatches: parameter gradients, the loss
+  // Of local graphs alone:
+  kDerived,  // made from parameters at the start of an iteration, read by all its microbatches
+  kState,    // small numbers that kernels read and change, kept from iteration to iteration
 };
 
 // What the model builder asks of a value's placement on the axis that splits weights; gradients inherit it.
@@ -87,7 +90,8 @@ struct Parameter {
   bool weight_decay = false;
 };
 
-enum class Phase : std::uint8_t { kForward, kBackward };
+// kPrepare, of local graphs alone: once an iteration, before the first microbatch.
+enum class Phase : std::uint8_t { kForward, kBackward, kPrepare };
 
 struct Node {
   const OpDef* op = nullptr;

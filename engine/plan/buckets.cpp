@@ -146,7 +146,7 @@ Segment BeginSegment(const StagePlan& stage) {
 }
 
 Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Optimizer& optimizer,
-                      const DeviceProfile& profile, std::int64_t transient_base,
+                      bool dynamic_loss_scale, const DeviceProfile& profile, std::int64_t transient_base,
                       std::int64_t* transient_bytes) {
   Segment segment;
   segment.name = "update";
@@ -186,6 +186,12 @@ Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Op
   clip.inputs = {stage.scalars};
   clip.outputs = {stage.control};
   clip.attributes = {{"clip", optimizer.clip_grad_norm}};
+  if (dynamic_loss_scale) {  // Megatron-LM's defaults
+    clip.attributes.Set("dynamic", std::int64_t{1});
+    clip.attributes.Set("window", std::int64_t{1000});
+    clip.attributes.Set("hysteresis", std::int64_t{2});
+    clip.attributes.Set("min_scale", 1.0);
+  }
   out.push_back(std::move(clip));
   for (size_t b = 0; b < stage.buckets.size(); ++b) {
     const Bucket& bucket = stage.buckets[b];
@@ -195,6 +201,13 @@ Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Op
       out.push_back(FlatCollective(Collective::kAllGather, name + ".all_gather", bucket.reduce,
                                    bucket.parameter, plan));
     }
+  }
+  if (stage.states.elements > 0) {
+    Instruction states = Flat("fp8_update", "states.fp8_update");
+    states.inputs = {stage.states};
+    states.outputs = {stage.states};
+    states.attributes = {{"margin", std::int64_t{0}}};
+    out.push_back(std::move(states));
   }
   *transient_bytes = 0;
   for (Instruction& instruction : out) PlaceScratch(profile, transient_base, &instruction, transient_bytes);

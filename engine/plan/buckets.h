@@ -25,7 +25,7 @@ Segment BeginSegment(const StagePlan& stage);
 // under ZeRO-1); norm over all stages; clip factor; AdamW; all-gather of parameters under ZeRO-1. Scratch of
 // its kernels lies at `transient_base`; *transient_bytes: how far it reaches.
 Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Optimizer& optimizer,
-                      const DeviceProfile& profile, std::int64_t transient_base,
+                      bool dynamic_loss_scale, const DeviceProfile& profile, std::int64_t transient_base,
                       std::int64_t* transient_bytes);
 
 // The sum of the scalars over the world.

@@ -36,7 +36,8 @@ void AppendInstruction(const Plan& plan, const Instruction& instruction, Buffer*
   for (size_t i = 0; i < instruction.outputs.size(); ++i) {
     if (i > 0) Append(text, ", ");
     AppendRef(plan, instruction.outputs[i], text);
-    if ((instruction.accumulate >> i) & 1U) Append(text, "{}", (instruction.fresh >> i) & 1U ? " =, then +=" : " +=");
+    if ((instruction.accumulate >> i) & 1U)
+      Append(text, "{}", (instruction.fresh >> i) & 1U ? " =, then +=" : " +=");
   }
   if (instruction.collective != Collective::kNone) {
     Append(text, " group {}{}", instruction.group.ToString(),

@@ -4,6 +4,7 @@
 #include <absl/container/flat_hash_set.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "engine/base/hash.h"
 #include "engine/base/units.h"
@@ -86,6 +87,7 @@ CutGraph Cut(LocalGraph local, const ChunkLayers& chunks, Plan* plan) {
   cut.base = static_cast<std::int32_t>(plan->values.size());
   cut.forward.resize(chunks.size());
   cut.backward.resize(chunks.size());
+  cut.prepare.resize(chunks.size());
   cut.producer_chunk.assign(local.values.size(), -1);
   cut.produced_backward.assign(local.values.size(), false);
   absl::flat_hash_set<std::pair<std::int32_t, std::int32_t>> known;
@@ -93,8 +95,8 @@ CutGraph Cut(LocalGraph local, const ChunkLayers& chunks, Plan* plan) {
     const LocalNode& node = local.nodes[i];
     const bool backward = node.phase == graph::Phase::kBackward;
     const std::int32_t chunk = ChunkOfLayer(chunks, node.layer);
-    (backward ? cut.backward : cut.forward)[static_cast<size_t>(chunk)].push_back(
-        static_cast<std::int32_t>(i));
+    auto& lists = backward ? cut.backward : node.phase == graph::Phase::kPrepare ? cut.prepare : cut.forward;
+    lists[static_cast<size_t>(chunk)].push_back(static_cast<std::int32_t>(i));
     for (std::int32_t input : node.inputs) {
       const std::int32_t producer = cut.producer_chunk[static_cast<size_t>(input)];
       if (producer < 0 || producer == chunk || !known.insert({input, chunk}).second) continue;
@@ -157,6 +159,17 @@ void LinkParameters(const Graph& graph, const CutGraph& cut, Plan* plan) {
   }
 }
 
+// What the loss is multiplied by before it is differentiated. fp16: where Megatron-LM's dynamic scaler
+// begins. fp8: a power of two that makes the gradient of one token's logits about 1, as the gradients' first
+// scales expect.
+double LossScale(const recipe::Recipe& recipe) {
+  if (recipe.precision.compute == "fp16") return 0x1p32;
+  if (recipe.precision.compute != "fp8") return 1;
+  const double tokens =
+      static_cast<double>(recipe.training.global_batch) * static_cast<double>(recipe.data.sequence_length);
+  return std::exp2(std::ceil(std::log2(tokens)));
+}
+
 Plan Header(const recipe::Recipe& recipe, const Graph& graph) {
   Plan plan;
   plan.mesh = Mesh::Of(recipe.parallelism);
@@ -168,6 +181,7 @@ Plan Header(const recipe::Recipe& recipe, const Graph& graph) {
   plan.vocab_rows = graph.value(graph.parameters().front().value).type.shape[0];
   plan.schedule = recipe.parallelism.virtual_stages > 1 ? "interleaved" : "1f1b";
   plan.compute = recipe.precision.compute;
+  plan.loss_scale = LossScale(recipe);
   if (plan.vocab_rows != plan.vocab) {
     plan.notes.push_back(
         fmt::format("vocabulary {} is stored in {} rows (a multiple of {} × tp {}); the {} padding rows take "
@@ -179,10 +193,10 @@ Plan Header(const recipe::Recipe& recipe, const Graph& graph) {
 }
 
 absl::StatusOr<LocalGraph> Localize(const Graph& graph, const PlacementOptions& options,
-                                    const DeviceProfile& profile, std::int64_t logits_bytes) {
+                                    const FuseOptions& fusing) {
   RETURN_IF_ERROR(graph.Verify());
   ASSIGN_OR_RETURN(LocalGraph local, PlaceGraph(graph, options));
-  Fuse(profile, logits_bytes, &local);
+  Fuse(fusing, &local);
   return local;
 }
 
@@ -195,17 +209,26 @@ absl::StatusOr<Plan> Compile(const recipe::Recipe& recipe, Graph train, const Gr
   Plan plan = Header(recipe, forward);
   const PlacementOptions placement{.mesh = plan.mesh,
                                    .sequence_parallel = recipe.parallelism.sequence_parallel};
+  FuseOptions fusing{.profile = &options.profile,
+                     .logits_bytes = recipe.training.logits_bytes,
+                     .fp8_gradients = "",
+                     .layers = forward.layers(),
+                     .chunk_of = [&](std::int32_t layer) { return ChunkOfLayer(chunks, layer); }};
+  if (recipe.precision.compute == "fp8") {
+    if (plan.mesh.world() > 1)
+      return InvalidArgument("fp8 products are planned for one rank, not for {}", plan.mesh.world());
+    fusing.fp8_gradients = recipe.precision.fp8_gradients;
+  }
   CutGraph train_cut;
   if (options.training) {
     RETURN_IF_ERROR(graph::Differentiate(&train, ops::kAdd));
     graph::Recompute(&train,
                      [&](const Node& node) { return IsRecomputed(recipe.recompute, node, train.layers()); });
-    ASSIGN_OR_RETURN(LocalGraph local,
-                     Localize(train, placement, options.profile, recipe.training.logits_bytes));
+    ASSIGN_OR_RETURN(LocalGraph local, Localize(train, placement, fusing));
     train_cut = Cut(std::move(local), chunks, &plan);
   }
-  ASSIGN_OR_RETURN(LocalGraph local,
-                   Localize(evaluate, placement, options.profile, recipe.training.logits_bytes));
+  fusing.fp8_gradients.clear();  // evaluation keeps the weights' own precision
+  ASSIGN_OR_RETURN(LocalGraph local, Localize(evaluate, placement, fusing));
   const CutGraph evaluate_cut = Cut(std::move(local), chunks, &plan);
   RETURN_IF_ERROR(CheckTransfers(plan));
   plan.logits = evaluate_cut.base + evaluate_cut.local.value_of[static_cast<size_t>(evaluate.logits())];
@@ -221,6 +244,7 @@ absl::StatusOr<Plan> Compile(const recipe::Recipe& recipe, Graph train, const Gr
                            .evaluate = &evaluate_cut,
                            .zero_stage = recipe.parallelism.zero_stage,
                            .optimizer = &recipe.optimizer,
+                           .dynamic_loss_scale = recipe.precision.compute == "fp16",
                            .options = &options};
   for (std::int32_t stage = 0; stage < plan.mesh.pp; ++stage) BuildStage(inputs, stage, chunks, &plan);
   Hasher hasher;

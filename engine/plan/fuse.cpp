@@ -6,8 +6,10 @@
 #include <initializer_list>
 
 #include "engine/base/units.h"
+#include "engine/ops/fp8.h"
 #include "engine/ops/fused.h"
 #include "engine/ops/ops.h"
+#include "engine/plan/quantize.h"
 
 namespace engine::plan {
 namespace {
@@ -84,20 +86,28 @@ class Rewriter {
 
 class Fuser {
  public:
-  Fuser(const DeviceProfile& profile, std::int64_t logits_bytes, LocalGraph* graph)
-      : profile_(profile), logits_bytes_(logits_bytes), g_(graph) {}
+  Fuser(const FuseOptions& options, LocalGraph* graph)
+      : options_(options), profile_(*options.profile), logits_bytes_(options.logits_bytes), g_(graph) {}
 
-  void Run() {
+  // What does not depend on the format of products.
+  void Before() {
     ForEach(&Fuser::Bias);
     if (profile_.fuses) {
       ForEach(&Fuser::Rotary);
       ForEach(&Fuser::PackedAttention);
+    }
+    g_.Finish();
+  }
+
+  void After() {
+    if (profile_.fuses) {
       ForEach(&Fuser::ActivationAgain);
       ForEach(&Fuser::DgradGelu);
       ForEach(&Fuser::Gelu);
       ForEach(&Fuser::AddNorm);
       ForEach(&Fuser::NormGradAdd);
       ForEach(&Fuser::BranchBias);
+      ForEach(&Fuser::QuantizeWithProducer);
       ForEach(&Fuser::Head);
     }
     g_.Finish();
@@ -110,7 +120,13 @@ class Fuser {
     }
   }
 
-  bool Has(const OpDef& op, std::int32_t value) const { return profile_.fuses(op, {g_.value(value).local, g_.value(value).dtype}); }
+  bool SameChunk(const LocalNode& a, const LocalNode& b) const {
+    return options_.chunk_of(a.layer) == options_.chunk_of(b.layer);
+  }
+
+  bool Has(const OpDef& op, std::int32_t value) const {
+    return profile_.fuses(op, {g_.value(value).local, g_.value(value).dtype});
+  }
 
   void Bias(int i) {
     if (!g_.Is(i, ops::kBiasAdd)) return;
@@ -278,7 +294,10 @@ class Fuser {
     LocalNode norm = g_.node(i);
     const std::int32_t sum = norm.inputs[0];
     const int producer = g_.Producer(sum);
-    if (!g_.Is(producer, ops::kAdd) || !Has(fused, sum) || g_.node(producer).phase != norm.phase) return;
+    if (!g_.Is(producer, ops::kAdd) || !Has(fused, sum) || g_.node(producer).phase != norm.phase ||
+        !SameChunk(g_.node(producer), norm)) {
+      return;
+    }
     // The sum is then made where the norm is: nothing may read it before.
     for (int reader : g_.Readers(sum)) {
       if (reader < i) return;
@@ -321,12 +340,65 @@ class Fuser {
     if (!layer && !g_.Is(producer, ops::kRmsNormGradAdd)) return;
     LocalNode norm = g_.node(producer);
     const size_t outputs = layer ? 3 : 2;
-    if (norm.outputs.size() != outputs || (bias.accumulate & 1U) == 0) return;
+    if (norm.outputs.size() != outputs || (bias.accumulate & 1U) == 0 || !SameChunk(norm, bias)) return;
     norm.outputs.push_back(bias.outputs[0]);
     norm.accumulate |= 1U << outputs;
     norm.attributes.Set("bias", std::int64_t{1});
     g_.Remove(i);
     g_.Replace(producer, std::move(norm));
+  }
+
+  // Quantisation where the value is made; what nobody else reads is then not written in 16 bits at all.
+  void QuantizeWithProducer(int i) {
+    if (!g_.Is(i, ops::kQuantize)) return;
+    const LocalNode quantize = g_.node(i);
+    const std::int32_t x = quantize.inputs[0];
+    const int producer = g_.Producer(x);
+    if (producer < 0 || !g_.alive(producer) || g_.node(producer).phase != quantize.phase ||
+        !SameChunk(g_.node(producer), quantize)) {
+      return;
+    }
+    LocalNode made = g_.node(producer);
+    const bool alone = g_.OnlyReader(x) == i;
+    const bool bias = quantize.outputs.size() > 2;
+    const bool rows = quantize.attributes.Int("dims") == 1;
+    const std::vector<std::int32_t> before = made.outputs;
+    if (made.op == &ops::kAddLayerNorm && x == before[1] && alone && rows) {
+      made.op = &ops::kAddLayerNormQuantize;
+      made.outputs = {before[0], quantize.outputs[0], quantize.outputs[1], before[2], before[3]};
+    } else if (made.op == &ops::kAddRmsNorm && x == before[1] && alone && rows) {
+      made.op = &ops::kAddRmsNormQuantize;
+      made.outputs = {before[0], quantize.outputs[0], quantize.outputs[1], before[2]};
+    } else if (made.op == &ops::kGelu && alone && made.attributes.Int("tanh") != 0) {
+      made.op = &ops::kGeluQuantize;
+      made.outputs = quantize.outputs;
+    } else if (made.op == &ops::kSwiglu && alone) {
+      made.op = &ops::kSwigluQuantize;
+      made.outputs = quantize.outputs;
+    } else if (made.op == &ops::kGeluGrad && alone && made.attributes.Int("tanh") != 0) {
+      made.op = &ops::kGeluGradQuantize;
+      made.outputs = quantize.outputs;
+      made.accumulate = quantize.accumulate;
+    } else if (made.op == &ops::kSwigluGrad && alone && !bias) {
+      made.op = &ops::kSwigluGradQuantize;
+      made.outputs = quantize.outputs;
+    } else if (made.op == &ops::kLayerNormGradAdd && x == before[0] && before.size() == 3 && rows) {
+      made.op = &ops::kLayerNormGradAddQuantize;
+      made.outputs = {before[0], quantize.outputs[0], quantize.outputs[1], before[1], before[2]};
+      made.accumulate = (made.accumulate << 2) | (quantize.accumulate << 3);
+      if (bias) made.outputs.push_back(quantize.outputs[2]);
+    } else if (made.op == &ops::kRmsNormGradAdd && x == before[0] && before.size() == 2 && rows) {
+      made.op = &ops::kRmsNormGradAddQuantize;
+      made.outputs = {before[0], quantize.outputs[0], quantize.outputs[1], before[1]};
+      made.accumulate = (made.accumulate << 2) | (quantize.accumulate << 2);
+      if (bias) made.outputs.push_back(quantize.outputs[2]);
+    } else {
+      return;
+    }
+    made.inputs.push_back(quantize.inputs[1]);
+    made.attributes.Set("format", quantize.attributes.Int("format"));
+    g_.Remove(i);
+    g_.Replace(producer, std::move(made));
   }
 
   // Head, loss and their gradients in one, at the place of the last of the gradients.
@@ -395,6 +467,7 @@ class Fuser {
     graph::Attributes attributes;
   };
 
+  const FuseOptions& options_;
   const DeviceProfile& profile_;
   const std::int64_t logits_bytes_;
   Rewriter g_;
@@ -403,8 +476,10 @@ class Fuser {
 
 }  // namespace
 
-void Fuse(const DeviceProfile& profile, std::int64_t logits_bytes, LocalGraph* graph) {
-  Fuser(profile, logits_bytes, graph).Run();
+void Fuse(const FuseOptions& options, LocalGraph* graph) {
+  Fuser(options, graph).Before();
+  if (!options.fp8_gradients.empty()) QuantizeLinears(options.fp8_gradients, options.layers, graph);
+  Fuser(options, graph).After();
 }
 
 }  // namespace engine::plan

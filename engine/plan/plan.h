@@ -185,6 +185,15 @@ struct StagePlan {
   std::vector<Bucket> buckets;
   BufferRef scalars;  // f64[2]: loss sum, sum of squared gradients
   BufferRef control;  // f64[kControlNumbers], plan/control.h
+  // Values that outlive an iteration's microbatches beside parameters: quantised weights, and the states of
+  // quantised tensors, f32[8] each (ops/fp8.h), one after the other in `states`.
+  std::vector<BufferRef> derived;
+  BufferRef states;
+  struct StateStart {
+    float scale = 1;
+    DType format = DType::kE4M3;
+  };
+  std::vector<StateStart> state_starts;  // of a run that does not resume
   Program train;
   Program evaluate;
   MemoryBreakdown memory;
@@ -209,7 +218,8 @@ struct Plan {
   std::int64_t parameter_count = 0;  // logical
   std::int32_t logits = -1;          // LocalValue, kept to the end of evaluate where asked for
   BufferRef logits_buffer;
-  std::string compute;  // precision
+  std::string compute;    // precision
+  double loss_scale = 1;  // at the start of a run
   // Of the canonical text, 32 hex digits: model, layout, memory, schedule. Seed, data and learning rate are
   // the resolved recipe's.
   std::string hash;

@@ -14,6 +14,8 @@ namespace {
 using graph::ValueKind;
 using NodeList = std::vector<std::int32_t>;
 
+constexpr std::int64_t kStateElements = 8;  // of a quantised tensor (ops/fp8.h)
+
 class StageBuilder {
  public:
   StageBuilder(const StageInputs& inputs, std::int32_t stage,
@@ -104,7 +106,8 @@ class StageBuilder {
     const CutGraph& graph = training() ? *in_.train : *in_.evaluate;
     std::vector<bool> used(plan_.parameters.size(), false);
     for (const Chunk& chunk : stage_.chunks) {
-      for (const NodeList* nodes : {&graph.forward[static_cast<size_t>(chunk.index)],
+      for (const NodeList* nodes : {&graph.prepare[static_cast<size_t>(chunk.index)],
+                                    &graph.forward[static_cast<size_t>(chunk.index)],
                                     &graph.backward[static_cast<size_t>(chunk.index)]}) {
         for (std::int32_t n : *nodes) {
           for (std::int32_t input : graph.local.nodes[static_cast<size_t>(n)].inputs) {
@@ -140,6 +143,7 @@ class StageBuilder {
     stage_.scalars = ReserveFlat(2, DType::kF64, &memory.control);
     stage_.control = ReserveFlat(kControlNumbers, DType::kF64, &memory.control);
     MapPersistent();
+    if (training()) PlaceDerived();
   }
 
   // Parameters, their gradients and the loss have one place for both graphs.
@@ -165,6 +169,54 @@ class StageBuilder {
       const bool gradient = value.kind == ValueKind::kAccumulator;
       persistent_[id] = ItemRef(gradient ? bucket->gradient : bucket->parameter, *item, id);
     }
+  }
+
+  // Quantised weights and the states of quantised tensors.
+  void PlaceDerived() {
+    std::vector<std::int32_t> states;
+    for (const Chunk& chunk : stage_.chunks) {
+      const size_t c = static_cast<size_t>(chunk.index);
+      for (const NodeList* nodes :
+           {&in_.train->prepare[c], &in_.train->forward[c], &in_.train->backward[c]}) {
+        for (std::int32_t n : *nodes) PlaceDerivedOf(in_.train->local.nodes[static_cast<size_t>(n)], &states);
+      }
+    }
+    const std::int64_t elements = static_cast<std::int64_t>(states.size()) * kStateElements;
+    if (elements == 0) return;
+    stage_.states = ReserveFlat(elements, DType::kF32, &stage_.memory.control);
+    for (size_t i = 0; i < states.size(); ++i) {
+      const std::int64_t at = static_cast<std::int64_t>(i) * kStateElements * SizeOf(DType::kF32);
+      persistent_[states[i]] = RefOf(states[i], stage_.states.offset + at, false);
+      stage_.derived.push_back(persistent_[states[i]]);
+    }
+  }
+
+  void PlaceDerivedOf(const LocalNode& node, std::vector<std::int32_t>* states) {
+    for (std::int32_t output : node.outputs) {
+      const std::int32_t id = in_.train->base + output;
+      if (ValueOf(id).kind != ValueKind::kDerived || persistent_.contains(id)) continue;
+      const std::int64_t bytes = ValueOf(id).local_bytes();
+      stage_.memory.parameters += Aligned(bytes);
+      persistent_[id] = RefOf(id, Reserve(bytes), false);
+      stage_.derived.push_back(persistent_[id]);
+    }
+    for (std::int32_t output : node.outputs) {
+      const DType dtype = ValueOf(in_.train->base + output).dtype;
+      if (dtype != DType::kE4M3 && dtype != DType::kE5M2) continue;
+      for (std::int32_t input : node.inputs) {
+        const std::int32_t id = in_.train->base + input;
+        if (ValueOf(id).kind != ValueKind::kState) continue;
+        states->push_back(id);
+        stage_.state_starts.push_back({.scale = FirstScale(node.phase), .format = dtype});
+      }
+      return;
+    }
+  }
+
+  // Scales of the first iteration, before any largest value is known: weights of σ = 0.02, normalised
+  // activations, gradients under plan.loss_scale.
+  static float FirstScale(graph::Phase phase) {
+    return phase == graph::Phase::kPrepare ? 1024.0F : phase == graph::Phase::kForward ? 1.0F : 64.0F;
   }
 
   // Values that the backward pass of a chunk reads and its forward pass produced, received or was fed.
@@ -268,12 +320,32 @@ class StageBuilder {
     return storage;
   }
 
+  // The start of an iteration: sums to zero, weights quantised.
+  Segment Begin(std::int64_t transient_base, std::int64_t* transients) const {
+    Segment begin = BeginSegment(stage_);
+    for (const Chunk& chunk : stage_.chunks) {
+      const SegmentInputs inputs{.plan = &plan_,
+                                 .graph = &in_.train->local,
+                                 .base = in_.train->base,
+                                 .nodes = &in_.train->prepare[static_cast<size_t>(chunk.index)],
+                                 .storage = &persistent_,
+                                 .transient_base = transient_base,
+                                 .profile = &in_.options->profile};
+      std::int64_t bytes = 0;
+      Segment prepare = BuildSegment(inputs, "begin", -1, &bytes);
+      *transients = std::max(*transients, bytes);
+      for (Instruction& instruction : prepare.instructions)
+        begin.instructions.push_back(std::move(instruction));
+    }
+    return begin;
+  }
+
   void BuildTraining(const std::vector<Turn>& turns) {
     PlaceSlots();
     const TransferBuffers buffers = PlaceTransfers(*in_.train, &stage_.memory.communication);
-    stage_.begin = AddSegment(BeginSegment(stage_));
     const std::int64_t transient_base = cursor_;
     std::int64_t transients = 0;
+    stage_.begin = AddSegment(Begin(transient_base, &transients));
     for (Chunk& chunk : stage_.chunks) {
       const Storage storage = ChunkStorage(chunk, buffers, true);
       const auto build = [&](const char* phase, const NodeList& nodes, const Storage* dying) {
@@ -296,8 +368,8 @@ class StageBuilder {
       chunk.backward = build("backward", in_.train->backward[c], &slot_values_.at(chunk.index));
     }
     std::int64_t update_bytes = 0;
-    stage_.update = AddSegment(
-        UpdateSegment(plan_, stage_, *in_.optimizer, in_.options->profile, transient_base, &update_bytes));
+    stage_.update = AddSegment(UpdateSegment(plan_, stage_, *in_.optimizer, in_.dynamic_loss_scale,
+                                             in_.options->profile, transient_base, &update_bytes));
     transients = std::max(transients, update_bytes);
     stage_.memory.transients = Aligned(transients);
     Reserve(transients);

@@ -19,8 +19,9 @@ struct CutGraph {
   std::int32_t base = 0;
   std::vector<std::vector<std::int32_t>> forward;  // node indices, by chunk
   std::vector<std::vector<std::int32_t>> backward;
-  std::vector<std::int32_t> producer_chunk;  // by value; −1 for leaves
-  std::vector<bool> produced_backward;       // by value
+  std::vector<std::vector<std::int32_t>> prepare;  // once an iteration
+  std::vector<std::int32_t> producer_chunk;        // by value; −1 for leaves
+  std::vector<bool> produced_backward;             // by value
 };
 
 struct StageInputs {
@@ -28,6 +29,7 @@ struct StageInputs {
   const CutGraph* evaluate = nullptr;
   std::int64_t zero_stage = 0;
   const recipe::Optimizer* optimizer = nullptr;
+  bool dynamic_loss_scale = false;  // skip updates whose gradients overflowed
   const CompileOptions* options = nullptr;
 };
 

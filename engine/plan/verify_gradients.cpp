@@ -107,6 +107,7 @@ class UpdateVerifier {
     if (instruction.kernel == "sum_squares") return Squares(instruction);
     if (instruction.kernel == "clip_factor") return Clip(instruction);
     if (instruction.kernel == "adamw") return Update(instruction);
+    if (instruction.kernel == "fp8_update") return States(instruction);
     return Internal("the update knows no kernel {}", instruction.kernel);
   }
 
@@ -259,7 +260,19 @@ class UpdateVerifier {
     return Internal("does not update the weights and moments of bucket.{}", b);
   }
 
+  absl::Status States(const Instruction& instruction) {
+    if (instruction.inputs.size() != 1 || !SamePlace(instruction.inputs[0], stage_.states) ||
+        instruction.outputs.size() != 1 || !SamePlace(instruction.outputs[0], stage_.states)) {
+      return Internal("is not of all states, in place");
+    }
+    if (states_updated_) return Internal("the states are updated twice");
+    states_updated_ = true;
+    return absl::OkStatus();
+  }
+
   absl::Status Finish() const {
+    if (stage_.states.elements > 0 && !states_updated_)
+      return Internal("stage {}: the states are never updated", index_);
     for (size_t b = 0; b < stage_.buckets.size(); ++b) {
       const State& state = states_[b];
       if (stage_.buckets[b].owned && state.squares == 0) return Internal("{} is not in the norm", Name(b));
@@ -279,6 +292,7 @@ class UpdateVerifier {
   std::vector<AxisSet> copies_;  // by bucket: active axes on which its parameters are repeated
   int scalars_summed_ = 0;
   bool clipped_ = false;
+  bool states_updated_ = false;
 };
 
 // The loss is added in by the first rank of every axis that repeats it, and by all of those that hold a part
@@ -330,6 +344,8 @@ absl::Status GradientsMade(const Plan& plan, std::int32_t index) {
   const StagePlan& stage = plan.stages[static_cast<size_t>(index)];
   std::vector<int> reads(plan.parameters.size(), 0);
   std::vector<int> made(plan.parameters.size(), 0);
+  // A weight that is quantised is read then, for the one product that it has.
+  CountReads(plan, stage.segments[static_cast<size_t>(stage.begin)], false, &reads);
   for (const Chunk& chunk : stage.chunks) {
     CountReads(plan, stage.segments[static_cast<size_t>(chunk.forward)], false, &reads);
     CountReads(plan, stage.segments[static_cast<size_t>(chunk.backward)], true, &reads);

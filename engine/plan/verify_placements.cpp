@@ -1,5 +1,6 @@
 
 #include <algorithm>
+#include <optional>
 
 #include "engine/graph/op.h"
 #include "engine/plan/verify.h"
@@ -60,20 +61,79 @@ class PlacementVerifier {
       types.push_back({ValueOf(plan_, ref).shape, ValueOf(plan_, ref).dtype});
     }
     for (Axis axis : active_) {
-      const std::vector<Signature> lawful =
-          instruction.op->signatures(types, instruction.attributes, axis == Axis::kTp);
-      const bool found = std::any_of(lawful.begin(), lawful.end(), [&](const Signature& signature) {
-        return Matches(instruction.inputs, signature.inputs, axis) &&
-               Matches(instruction.outputs, signature.outputs, axis);
-      });
-      if (!found) {
-        return Internal("({}) -> ({}) along {} is no lawful placement of {}", Along(instruction.inputs, axis),
-                        Along(instruction.outputs, axis), graph::kAxisNames[static_cast<size_t>(axis)],
-                        instruction.kernel);
+      if (instruction.op->compose != nullptr ? LawfulComposition(instruction, types, axis)
+                                             : Lawful(instruction, types, axis)) {
+        continue;
       }
+      return Internal("({}) -> ({}) along {} is no lawful placement of {}", Along(instruction.inputs, axis),
+                      Along(instruction.outputs, axis), NameOfAxis(axis), instruction.kernel);
     }
     return absl::OkStatus();
   }
+
+  bool Lawful(const Instruction& instruction, graph::TypeSpan types, Axis axis) const {
+    if (instruction.op->signatures == nullptr) return false;
+    const std::vector<Signature> lawful =
+        instruction.op->signatures(types, instruction.attributes, axis == Axis::kTp);
+    return std::any_of(lawful.begin(), lawful.end(), [&](const Signature& signature) {
+      return Matches(instruction.inputs, signature.inputs, axis) &&
+             Matches(instruction.outputs, signature.outputs, axis);
+    });
+  }
+
+  // A fused op is placed lawfully where each op that it is composed of is, for some placement of what lies
+  // between.
+  bool LawfulComposition(const Instruction& instruction, graph::TypeSpan types, Axis axis) const {
+    graph::Graph graph;
+    graph::ValueIds inputs;
+    for (const graph::TensorType& type : types) inputs.push_back(graph.AddInput("", type));
+    const graph::ValueIds outputs = instruction.op->compose(&graph, inputs, instruction.attributes);
+    if (outputs.size() != instruction.outputs.size()) return false;
+    Composition composition{.graph = graph, .axis = axis, .known = {}, .wanted = {}};
+    composition.known.resize(graph.values().size());
+    composition.wanted.resize(graph.values().size());
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      composition.known[static_cast<size_t>(inputs[i])] = LayoutOf(instruction.inputs[i]).At(axis);
+    }
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      composition.wanted[static_cast<size_t>(outputs[i])] = LayoutOf(instruction.outputs[i]).At(axis);
+    }
+    return composition.LawfulFrom(0);
+  }
+
+  struct Composition {
+    const graph::Graph& graph;
+    Axis axis;
+    std::vector<std::optional<Placement>> known;
+    std::vector<std::optional<Placement>> wanted;
+
+    // Whether nodes from `n` on can be placed, given what is known of the values before them.
+    bool LawfulFrom(size_t n) {
+      if (n == graph.nodes().size()) return true;
+      const graph::Node& node = graph.nodes()[n];
+      std::vector<graph::TensorType> types;
+      for (graph::ValueId v : node.inputs) types.push_back(graph.value(v).type);
+      for (const Signature& signature : node.op->signatures(types, node.attributes, axis == Axis::kTp)) {
+        if (!Takes(node, signature)) continue;
+        for (size_t i = 0; i < node.outputs.size(); ++i) {
+          known[static_cast<size_t>(node.outputs[i])] = signature.outputs[i];
+        }
+        if (LawfulFrom(n + 1)) return true;
+      }
+      return false;
+    }
+
+    bool Takes(const graph::Node& node, const Signature& signature) const {
+      for (size_t i = 0; i < node.inputs.size(); ++i) {
+        if (known[static_cast<size_t>(node.inputs[i])] != signature.inputs[i]) return false;
+      }
+      for (size_t i = 0; i < node.outputs.size(); ++i) {
+        const std::optional<Placement>& want = wanted[static_cast<size_t>(node.outputs[i])];
+        if (want.has_value() && *want != signature.outputs[i]) return false;
+      }
+      return true;
+    }
+  };
 
   bool Matches(const std::vector<BufferRef>& refs, const std::vector<Placement>& placements,
                Axis axis) const {

@@ -41,6 +41,10 @@ absl::StatusOr<Regions> Regions::Of(const Plan& plan, ProgramId id) {
   }
   add(stage.scalars, "scalars");
   add(stage.control, "control");
+  add(stage.states, "states");
+  for (const BufferRef& derived : stage.derived) {
+    if (ValueOf(plan, derived).kind == graph::ValueKind::kDerived) add(derived, NameOf(plan, derived.value));
+  }
   for (const Chunk& chunk : stage.chunks) {
     add(chunk.incoming, fmt::format("incoming inputs of chunk {}", chunk.index));
     add(chunk.staged, fmt::format("staged inputs of chunk {}", chunk.index));

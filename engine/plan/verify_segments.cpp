@@ -105,6 +105,7 @@ class SegmentVerifier {
         persistent_[parameter.gradient] = ref;
       }
     }
+    for (const BufferRef& derived : stage_.derived) persistent_[derived.value] = derived;
     for (size_t v = 0; v < plan_.values.size(); ++v) {
       const LocalValue& value = plan_.values[v];
       const std::int32_t id = static_cast<std::int32_t>(v);
@@ -232,7 +233,7 @@ class SegmentVerifier {
       const ValueKind kind = ValueOf(plan_, input).kind;
       if (kind == ValueKind::kAccumulator)
         return Internal("{} reads the sum {} in a microbatch", name(), NameOf(plan_, input.value));
-      if (kind != ValueKind::kParameter) {
+      if (kind != ValueKind::kParameter && kind != ValueKind::kDerived && kind != ValueKind::kState) {
         // The name is only needed where the value is not found.
         if (!(input.in_slot ? slot_ : arena_).Holds(input.offset, End(input), input.value).ok) {
           return Find(input, input.value, segment, name());
@@ -325,6 +326,7 @@ class SegmentVerifier {
       return AtItsPlace(output);
     }
     if (adds) return Internal("adds to {}, which is no sum", value.name);
+    if (value.kind == ValueKind::kDerived && preparing_) return AtItsPlace(output);
     if (value.kind != ValueKind::kActivation)
       return Internal("writes {}, which is no activation", value.name);
     if (output.in_slot) {
@@ -351,7 +353,7 @@ class SegmentVerifier {
   }
 
   // The start of an iteration sets loss and norm to zero.
-  absl::Status Begin(const Segment& segment) const {
+  absl::Status Begin(const Segment& segment) {
     const auto zeroed = [&](const BufferRef& buffer) {
       for (const Instruction& instruction : segment.instructions) {
         if (instruction.kernel != "zero" || instruction.outputs.size() != 1) continue;
@@ -363,11 +365,36 @@ class SegmentVerifier {
     };
     if (!zeroed(stage_.scalars))
       return Internal("stage {} {} does not zero the scalars", index_, segment.name);
-    if (segment.instructions.size() != 1) {
+    Segment rest = segment;
+    std::erase_if(rest.instructions, [](const Instruction& i) { return i.op != nullptr; });
+    if (rest.instructions.size() != 1) {
       return Internal("stage {} {} has {} instructions, but one pair of sums to set to zero", index_,
-                      segment.name, segment.instructions.size());
+                      segment.name, rest.instructions.size());
     }
-    return FlatRefs(segment);
+    RETURN_IF_ERROR(FlatRefs(rest));
+    return Prepared(segment);
+  }
+
+  // Every derived value is made here, once.
+  absl::Status Prepared(const Segment& segment) {
+    preparing_ = true;
+    std::vector<std::int32_t> made;
+    for (size_t i = 0; i < segment.instructions.size(); ++i) {
+      if (segment.instructions[i].op == nullptr) continue;
+      RETURN_IF_ERROR(Step(segment, i, 0));
+      for (const BufferRef& output : segment.instructions[i].outputs) made.push_back(output.value);
+    }
+    preparing_ = false;
+    if (&segment != &SegmentAt(stage_.begin >= 0 ? stage_.begin : stage_.evaluate_begin))
+      return absl::OkStatus();
+    for (const BufferRef& derived : stage_.derived) {
+      if (ValueOf(plan_, derived).kind != ValueKind::kDerived) continue;
+      const auto times = std::count(made.begin(), made.end(), derived.value);
+      if (times == 1) continue;
+      return Internal("stage {} {} makes {} {} times, not once", index_, segment.name,
+                      NameOf(plan_, derived.value), times);
+    }
+    return absl::OkStatus();
   }
 
   // Flat buffers lie in the arena, all their shards included, and scratch among the transients.
@@ -399,6 +426,7 @@ class SegmentVerifier {
   absl::flat_hash_map<std::int32_t, BufferRef> persistent_;
   Regions regions_;
   PipelineBuffers buffers_;
+  bool preparing_ = false;  // walking the start of an iteration
   Contents slot_;
   Contents arena_;
 };

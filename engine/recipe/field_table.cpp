@@ -298,6 +298,11 @@ Rows TrainingRows() {
       FIELD(precision.compute)
           .Words({"fp32", "bf16", "fp16", "fp8"})
           .Doc("Number format of products and activations; master weights and optimizer state are fp32."),
+      FIELD(precision.fp8_gradients)
+          .Words({"e4m3", "e5m2"})
+          .Doc("Format of the gradients that fp8 products take: e5m2 (range) or e4m3 (precision); "
+               "activations and "
+               "weights are e4m3."),
       FIELD(precision.deterministic)
           .Doc("Whether only kernels are used that give the same bits in each run; those of the CPU always "
                "do."),

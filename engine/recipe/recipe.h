@@ -121,11 +121,13 @@ struct Training {
   std::int64_t iterations = 0;    // or samples, not both
   std::int64_t samples = 0;
   std::int64_t seed = 1234;
-  std::int64_t logits_bytes = std::int64_t{1} << 30;  // budget of the logits where head and loss run in chunks
+  std::int64_t logits_bytes = std::int64_t{1}
+                              << 30;  // budget of the logits where head and loss run in chunks
 };
 
 struct Precision {
-  std::string compute = "fp32";  // fp32 | bf16 | fp16 | fp8
+  std::string compute = "fp32";        // fp32 | bf16 | fp16 | fp8
+  std::string fp8_gradients = "e5m2";  // e4m3 | e5m2: format of output gradients, where products are fp8
   bool deterministic = true;
 };
 

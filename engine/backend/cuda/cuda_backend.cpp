@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "engine/backend/cuda/gemm_tuner.h"
 #include "engine/backend/cuda/kernels/optimizer.h"
 #include "engine/backend/cuda/kernels/write.h"
 #include "engine/backend/cuda/prepare.h"
@@ -101,9 +102,16 @@ absl::StatusOr<std::byte*> CudaBackend::AllocateArena(std::int64_t bytes) {
                              FormatBytes(static_cast<std::int64_t>(free)),
                              FormatBytes(static_cast<std::int64_t>(total)));
   }
-  RETURN_IF_CUDA_ERROR(cudaMemsetAsync(arena_, 0, static_cast<std::size_t>(bytes), device_->compute()));
-  RETURN_IF_ERROR(Synchronize());
+  arena_bytes_ = bytes;
+  device_->gemm_tuner().BorrowMemory(arena_, bytes);
   return arena_;
+}
+
+absl::Status CudaBackend::ClearArena() {
+  device_->gemm_tuner().BorrowMemory(nullptr, 0);
+  RETURN_IF_CUDA_ERROR(
+      cudaMemsetAsync(arena_, 0, static_cast<std::size_t>(arena_bytes_), device_->compute()));
+  return Synchronize();
 }
 
 absl::StatusOr<std::unique_ptr<Launch>> CudaBackend::Prepare(LaunchArgs args) {

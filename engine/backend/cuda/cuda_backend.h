@@ -18,6 +18,7 @@ class CudaBackend final : public Backend {
 
   plan::DeviceProfile Profile() const override;
   absl::StatusOr<std::byte*> AllocateArena(std::int64_t bytes) override;
+  absl::Status ClearArena() override;
   absl::StatusOr<std::unique_ptr<Launch>> Prepare(LaunchArgs args) override;
   absl::Status Upload(std::byte* arena, const void* host, std::int64_t bytes) override;
   absl::Status Download(void* host, const std::byte* arena, std::int64_t bytes) override;
@@ -55,6 +56,7 @@ class CudaBackend final : public Backend {
   const int index_;
   std::unique_ptr<Device> device_;
   std::byte* arena_ = nullptr;
+  std::int64_t arena_bytes_ = 0;
   std::array<ReadSlot, kReadSlots> reads_;
   std::byte* read_memory_ = nullptr;  // pinned, kReadSlots × kReadBytes
   std::int64_t next_read_ = 0;

@@ -137,8 +137,10 @@ absl::Status FillRandom(cudaStream_t stream, void* data, std::int64_t bytes, cud
 // Memory of one product while its algorithms are timed.
 class TuningOperands {
  public:
-  TuningOperands() = default;
-  ~TuningOperands() { cudaFree(base_); }
+  TuningOperands(void* lent, std::int64_t lent_bytes) : lent_(lent), lent_bytes_(lent_bytes) {}
+  ~TuningOperands() {
+    if (base_ != lent_) cudaFree(base_);
+  }
   TuningOperands(const TuningOperands&) = delete;
   TuningOperands& operator=(const TuningOperands&) = delete;
 
@@ -161,7 +163,10 @@ class TuningOperands {
     const std::int64_t bias = place(spec.n * 4);
     const std::int64_t scale = place(16);
     const std::int64_t workspace = place(kGemmWorkspaceBytes);
-    if (const cudaError_t error = cudaMalloc(&base_, static_cast<std::size_t>(bytes)); error != cudaSuccess) {
+    if (bytes <= lent_bytes_) {
+      base_ = lent_;
+    } else if (const cudaError_t error = cudaMalloc(&base_, static_cast<std::size_t>(bytes));
+               error != cudaSuccess) {
       base_ = nullptr;
       cudaGetLastError();  // so that no later launch is blamed
       return ToStatus(error, "cudaMalloc");
@@ -181,6 +186,8 @@ class TuningOperands {
   const GemmOperands& operands() const { return operands_; }
 
  private:
+  void* lent_ = nullptr;
+  std::int64_t lent_bytes_ = 0;
   void* base_ = nullptr;
   GemmOperands operands_;
 };
@@ -339,7 +346,7 @@ absl::StatusOr<cublasLtMatmulAlgo_t> GemmTuner::Choose(Gemm* gemm, bool* timed) 
   }
   *timed = true;
   if (candidates.size() == 1) return candidates[0];
-  TuningOperands memory;
+  TuningOperands memory(lent_, lent_bytes_);
   const absl::Status status = memory.Allocate(stream_, gemm->spec());
   if (absl::IsResourceExhausted(status)) {
     *timed = false;

@@ -31,10 +31,16 @@ class GemmTuner {
   GemmTuner(cublasLtHandle_t handle, cudaStream_t stream, GemmTunerOptions options);
 
   // The product with its algorithm: that of the file or of an equal product before, or the fastest of up to
-  // 16, timed on the stream (which must not be captured) with operands that are allocated for that time only.
-  // Where the device has no memory for them, cuBLASLt's first proposal, which is not kept in the file. Error:
-  // cuBLASLt has no algorithm for this product.
+  // 16, timed on the stream (which must not be captured) with operands in the lent memory, or allocated for
+  // that time only where it is too small. Where the device has no memory for them, cuBLASLt's first proposal,
+  // which is not kept in the file. Error: cuBLASLt has no algorithm for this product.
   absl::StatusOr<std::shared_ptr<Gemm>> Prepare(const GemmSpec& spec);
+
+  // Device memory to time products in until the next call; null: none.
+  void BorrowMemory(void* memory, std::int64_t bytes) {
+    lent_ = memory;
+    lent_bytes_ = bytes;
+  }
 
  private:
   using Choices = std::map<std::string, cublasLtMatmulAlgo_t>;  // by KeyOf
@@ -48,6 +54,8 @@ class GemmTuner {
   cublasLtHandle_t handle_;
   cudaStream_t stream_;
   GemmTunerOptions options_;
+  void* lent_ = nullptr;
+  std::int64_t lent_bytes_ = 0;
   Choices choices_;  // timed here or read from the file
   Choices untimed_;  // first proposals, where the device was too full
 };

@@ -2,6 +2,7 @@
 #include <array>
 
 #include "engine/backend/cuda/prepare.h"
+#include "engine/backend/cuda/prepare_fp8.h"
 
 namespace engine::backend::cuda {
 
@@ -54,7 +55,10 @@ const KernelEntry* FindKernel(std::string_view op) {
   };
   const auto* entry =
       std::find_if(kKernels.begin(), kKernels.end(), [&](const auto& e) { return e.op == op; });
-  return entry == kKernels.end() ? nullptr : entry;
+  if (entry != kKernels.end()) return entry;
+  const auto* fp8 =
+      std::find_if(kFp8Kernels.begin(), kFp8Kernels.end(), [&](const auto& e) { return e.op == op; });
+  return fp8 == kFp8Kernels.end() ? nullptr : fp8;
 }
 
 }  // namespace engine::backend::cuda

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "engine/backend/cuda/scratch.h"
+#include "engine/backend/cuda/scratch_fp8.h"
 #include "engine/ops/fused.h"
 
 namespace engine::backend::cuda {
@@ -39,7 +40,10 @@ std::int64_t ScratchBytes(std::string_view kernel, Types inputs, Types outputs,
                           const graph::Attributes& attributes) {
   const auto* entry =
       std::find_if(kScratch.begin(), kScratch.end(), [&](const auto& e) { return e.op == kernel; });
-  return entry == kScratch.end() ? 0 : entry->bytes(inputs, outputs, attributes);
+  if (entry != kScratch.end()) return entry->bytes(inputs, outputs, attributes);
+  const auto* fp8 =
+      std::find_if(kFp8Scratch.begin(), kFp8Scratch.end(), [&](const auto& e) { return e.op == kernel; });
+  return fp8 == kFp8Scratch.end() ? 0 : fp8->bytes(inputs, outputs, attributes);
 }
 
 bool Fuses(const graph::OpDef& op, const graph::TensorType& of) {

@@ -22,8 +22,8 @@ __device__ __forceinline__ float AbsMax8(float max, const float (&x)[8]) {
 }
 
 // Raises the state's abs-max to that of the block, infinity for NaN. All 32 lanes of a warp take part. Max is
-// exact, so the order of the blocks does not matter; the plain read first keeps hundreds of thousands of warps
-// from queueing for one address.
+// exact, so the order of the blocks does not matter; the plain read first keeps hundreds of thousands of
+// warps from queueing for one address.
 __device__ __forceinline__ void RaiseAbsMax(float max, float* states) {
   constexpr unsigned kInfinity = 0x7F800000U;
   const unsigned bits = min(__reduce_max_sync(kAllLanes, __float_as_uint(max)), kInfinity);
@@ -64,9 +64,10 @@ __device__ __forceinline__ void Transpose4(std::uint32_t a, std::uint32_t b, std
 struct Strip {
   std::uint32_t* words;  // [rows, pitch]
   int pitch;             // a multiple of 32 words
-  int groups;            // rows / 16
+  int groups;            // rows / 16: 1, 2, 4, 8
+  int step = kWarp / groups;
 
-  __device__ __forceinline__ int WordOf(int word, int group) const { return word ^ (group * kWarp / groups); }
+  __device__ __forceinline__ int WordOf(int word, int group) const { return word ^ (group * step); }
 
   // column: a multiple of 8.
   __device__ __forceinline__ void Put8(int row, int column, uint2 eight) const {
@@ -80,7 +81,7 @@ struct Strip {
     const int pieces = columns / 4 * groups;
     for (int piece = static_cast<int>(threadIdx.x); piece < pieces; piece += static_cast<int>(blockDim.x)) {
       const int group = piece & (groups - 1);
-      const int word = piece / groups;
+      const int word = piece * step / kWarp;  // piece / groups
       if (group * 16 >= rows) continue;
       const std::uint32_t* from = words + group * 16 * pitch + WordOf(word, group);
       std::uint32_t columns4[4][4];

@@ -20,8 +20,8 @@ inline constexpr int kFp8Scale = 4;         // its inverse
 inline constexpr int kFp8AbsMax = 5;        // of what was quantised since the last update; inf for NaN
 inline constexpr int kFp8Format = 6;        // 0: e4m3, 1: e5m2; read by the update only
 
-// Where the numbers go: stored = saturate(value · scale), value rounded to the 16-bit type that the unfused op
-// would have stored. Sizes: R rows, C columns, both multiples of 16.
+// Where the numbers go: stored = saturate(value · scale), value rounded to the 16-bit type that the unfused
+// op would have stored. Sizes: R rows, C columns, both multiples of 16.
 struct Fp8Output {
   DType format = DType::kE4M3;  // e4m3, e5m2
   void* q = nullptr;            // [R, C]
@@ -57,8 +57,8 @@ void LaunchQuantize(const Quantize& quantize, cudaStream_t stream);
 // NormFitsStrip(D).
 void LaunchNormQuantize(const Norm& norm, const Fp8Output& out, cudaStream_t stream);
 
-// The gradient with a residual, whose dx goes to `out` besides. bf16, f16; grad.partial: scratch for the
-// blocks of MakeNormGradQuantizeGrid and for those of MakeNormGradGrid, [blocks, sums, D].
+// The gradient with a residual, whose dx goes to `out` besides. bf16, f16; grad.partial: scratch
+// [NormGradQuantizeLines(R, D), sums, D].
 void LaunchNormGradQuantize(const NormGrad& grad, const Fp8Output& out, cudaStream_t stream);
 
 // states[n, 8]: scale = largest of the format / abs-max / 2^margin where the abs-max is positive and finite,

@@ -1,0 +1,263 @@
+#include "engine/backend/cuda/kernels/quantize.h"
+
+#include <cfloat>
+#include <cmath>
+#include <type_traits>
+
+#include "engine/backend/cuda/kernels/activations.cuh"
+#include "engine/backend/cuda/kernels/column_sums.cuh"
+#include "engine/backend/cuda/kernels/fp8.cuh"
+#include "engine/backend/cuda/kernels/quantize_grid.h"
+
+namespace engine::backend::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kTileRows = static_cast<int>(kQuantizeTileRows);
+constexpr int kTileColumns = static_cast<int>(kQuantizeTileColumns);
+constexpr int kPiecesPerRow = kTileColumns / 8;
+constexpr int kRowsPerTurn = kThreads / kPiecesPerRow;
+constexpr int kTurns = kTileRows / kRowsPerTurn;
+
+// A function of kInputs numbers with kOutputs results, for each place of a tile.
+struct CopyValue {
+  static constexpr int kInputs = 1;
+  static constexpr int kOutputs = 1;
+  __device__ void operator()(const float (&in)[1], float (&out)[1]) const { out[0] = in[0]; }
+};
+struct GeluValue {
+  static constexpr int kInputs = 1;
+  static constexpr int kOutputs = 1;
+  __device__ void operator()(const float (&in)[1], float (&out)[1]) const {
+    float derivative;
+    GeluOf<false, true>(in[0], &out[0], &derivative);
+  }
+};
+struct GeluGradValue {
+  static constexpr int kInputs = 2;  // x, dy
+  static constexpr int kOutputs = 1;
+  __device__ void operator()(const float (&in)[2], float (&out)[1]) const {
+    float value;
+    float derivative;
+    GeluOf<false, true>(in[0], &value, &derivative);
+    out[0] = in[1] * derivative;
+  }
+};
+struct SwigluValue {
+  static constexpr int kInputs = 2;  // gate, up
+  static constexpr int kOutputs = 1;
+  __device__ void operator()(const float (&in)[2], float (&out)[1]) const {
+    out[0] = in[0] * Sigmoid<false>(in[0]) * in[1];
+  }
+};
+struct SwigluGradValue {
+  static constexpr int kInputs = 3;   // gate, up, dy
+  static constexpr int kOutputs = 2;  // of gate, of up
+  __device__ void operator()(const float (&in)[3], float (&out)[2]) const {
+    const float s = Sigmoid<false>(in[0]);
+    out[0] = in[2] * in[1] * s * (1.0F + in[0] * (1.0F - s));
+    out[1] = in[2] * (in[0] * s);
+  }
+};
+
+template <typename T, int kInputs>
+struct Tiles {
+  const T* in[kInputs];
+  std::int64_t in_stride[kInputs];  // from row to row
+  std::int64_t rows;
+  std::int64_t columns;       // of one output
+  std::int64_t column_tiles;  // the tiles of a row follow each other
+  std::uint8_t* q;            // [rows, outputs, columns]
+  std::uint8_t* qt;           // [outputs, columns, rows]
+  float* state;
+  float* partial;  // [row tiles, columns]; only if kBias
+};
+
+// A block to a tile: a thread has eight columns of every sixteenth row, whose loads are in flight together.
+template <typename T, __nv_fp8_interpretation_t kFormat, typename Function, bool kBias>
+__global__ void __launch_bounds__(kThreads, 3) QuantizeKernel(Tiles<T, Function::kInputs> tiles) {
+  constexpr int kInputs = Function::kInputs;
+  constexpr int kOutputs = Function::kOutputs;
+  constexpr int kAhead = kInputs == 1 ? kTurns : kInputs == 2 ? 4 : 2;
+  static_assert(kTurns % kAhead == 0 && (!kBias || kOutputs == 1));
+  __shared__ uint4 strip_words[kOutputs][kTileRows * kTileColumns / 16];
+  __shared__ __align__(16) float sums[kBias ? kThreads / kWarp : 1][kTileColumns];
+
+  const auto tile_row = static_cast<unsigned>(blockIdx.x / static_cast<unsigned>(tiles.column_tiles));
+  const auto tile_column = static_cast<unsigned>(blockIdx.x % static_cast<unsigned>(tiles.column_tiles));
+  const std::int64_t first_row = std::int64_t{tile_row} * kTileRows;
+  const std::int64_t first_column = std::int64_t{tile_column} * kTileColumns;
+  const int rows = static_cast<int>(min(tiles.rows - first_row, std::int64_t{kTileRows}));
+  const int columns = static_cast<int>(min(tiles.columns - first_column, std::int64_t{kTileColumns}));
+  const int own_row = static_cast<int>(threadIdx.x) / kPiecesPerRow;
+  const int own_column = static_cast<int>(threadIdx.x) % kPiecesPerRow * 8;
+  const bool inside = own_column < columns;
+  const float scale = tiles.state[kFp8Scale];
+
+  float abs_max = 0;
+  float bias[8] = {};
+#pragma unroll
+  for (int turn = 0; turn < kTurns; turn += kAhead) {
+    Pack8<T> packs[kAhead][kInputs];
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) {
+      const int row = (turn + a) * kRowsPerTurn + own_row;
+      if (row >= rows || !inside) continue;
+#pragma unroll
+      for (int k = 0; k < kInputs; ++k) {
+        packs[a][k] = LoadPack8Streaming(tiles.in[k] + (first_row + row) * tiles.in_stride[k] + first_column +
+                                         own_column);
+      }
+    }
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) {
+      const int row = (turn + a) * kRowsPerTurn + own_row;
+      if (row >= rows || !inside) continue;
+      float in[kInputs][8];
+      float out[kOutputs][8];
+#pragma unroll
+      for (int k = 0; k < kInputs; ++k) Unpack8(packs[a][k], in[k]);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        float arguments[kInputs];
+        float results[kOutputs];
+#pragma unroll
+        for (int k = 0; k < kInputs; ++k) arguments[k] = in[k][i];
+        Function()(arguments, results);
+#pragma unroll
+        for (int k = 0; k < kOutputs; ++k) out[k][i] = results[k];
+      }
+#pragma unroll
+      for (int k = 0; k < kOutputs; ++k) {
+        if constexpr (!std::is_same_v<Function, CopyValue>) Unpack8(ToPack8<T>(out[k]), out[k]);
+        if constexpr (kBias) {
+#pragma unroll
+          for (int i = 0; i < 8; ++i) bias[i] += out[k][i];
+        }
+        abs_max = AbsMax8(abs_max, out[k]);
+        const uint2 eight = Quantized8<kFormat>(out[k], scale);
+        const std::int64_t at =
+            ((first_row + row) * kOutputs + k) * tiles.columns + first_column + own_column;
+        *reinterpret_cast<uint2*>(tiles.q + at) = eight;
+        const Strip strip{reinterpret_cast<std::uint32_t*>(strip_words[k]), kTileColumns / 4, kTileRows / 16};
+        strip.Put8(row, own_column, eight);
+      }
+    }
+  }
+  if constexpr (kBias) {  // a warp has two rows at a time
+#pragma unroll
+    for (int i = 0; i < 8; ++i) bias[i] += __shfl_xor_sync(kAllLanes, bias[i], kPiecesPerRow);
+    if (threadIdx.x % kWarp < kPiecesPerRow) Store8(&sums[threadIdx.x / kWarp][own_column], bias);
+  }
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < kOutputs; ++k) {
+    const Strip strip{reinterpret_cast<std::uint32_t*>(strip_words[k]), kTileColumns / 4, kTileRows / 16};
+    strip.StoreTransposed(tiles.qt + (k * tiles.columns + first_column) * tiles.rows + first_row, tiles.rows,
+                          columns, rows);
+  }
+  if constexpr (kBias) {
+    const int column = static_cast<int>(threadIdx.x);
+    if (column < columns) {
+      float total = sums[0][column];
+#pragma unroll
+      for (int warp = 1; warp < kThreads / kWarp; ++warp) total += sums[warp][column];
+      tiles.partial[tile_row * tiles.columns + first_column + column] = total;
+    }
+  }
+  RaiseAbsMax(abs_max, tiles.state);
+}
+
+__global__ void Fp8UpdateKernel(std::int64_t tensors, float* states, float factor) {
+  const std::int64_t tensor = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (tensor >= tensors) return;
+  float* const state = states + tensor * kFp8StateSize;
+  const float abs_max = state[kFp8AbsMax];
+  if (abs_max > 0 && abs_max <= FLT_MAX) {
+    const float largest = state[kFp8Format] == 0 ? 448.0F : 57344.0F;
+    const float scale = fminf(largest / abs_max * factor, FLT_MAX);
+    state[kFp8Scale] = scale;
+    state[kFp8InverseScale] = 1.0F / scale;
+  }
+  state[kFp8AbsMax] = 0;
+}
+
+template <typename T, int kInputs>
+Tiles<T, kInputs> MakeTiles(const Quantize& quantize) {
+  const auto* a = static_cast<const T*>(quantize.a);
+  const auto* b = static_cast<const T*>(quantize.b);
+  Tiles<T, kInputs> tiles{.rows = quantize.rows,
+                          .columns = quantize.columns,
+                          .q = static_cast<std::uint8_t*>(quantize.out.q),
+                          .qt = static_cast<std::uint8_t*>(quantize.out.qt),
+                          .state = quantize.out.state,
+                          .partial = quantize.partial};
+  int inputs = 0;
+  const auto add = [&](const T* from, std::int64_t stride) {
+    tiles.in[inputs] = from;
+    tiles.in_stride[inputs++] = stride;
+  };
+  if (quantize.source == Fp8Source::kSwigluGrad) tiles.columns /= 2;
+  if (quantize.source == Fp8Source::kSwiglu || quantize.source == Fp8Source::kSwigluGrad) {
+    add(a, 2 * tiles.columns);
+    add(a + tiles.columns, 2 * tiles.columns);
+  } else {
+    add(a, tiles.columns);
+  }
+  if (quantize.b != nullptr) add(b, tiles.columns);
+  tiles.column_tiles = CeilDivide(tiles.columns, kQuantizeTileColumns);
+  return tiles;
+}
+
+template <typename T, typename Function, bool kBias>
+void LaunchTiles(const Quantize& quantize, cudaStream_t stream) {
+  const auto tiles = MakeTiles<T, Function::kInputs>(quantize);
+  const auto blocks = static_cast<unsigned>(QuantizeLines(tiles.rows) * tiles.column_tiles);
+  if (blocks == 0) return;
+  const auto kernel = quantize.out.format == DType::kE4M3 ? QuantizeKernel<T, __NV_E4M3, Function, kBias>
+                                                          : QuantizeKernel<T, __NV_E5M2, Function, kBias>;
+  kernel<<<blocks, kThreads, 0, stream>>>(tiles);
+}
+
+template <typename T>
+void LaunchSource(const Quantize& quantize, cudaStream_t stream) {
+  const bool bias = quantize.d_bias != nullptr;
+  switch (quantize.source) {
+    case Fp8Source::kCopy:
+      return bias ? LaunchTiles<T, CopyValue, true>(quantize, stream)
+                  : LaunchTiles<T, CopyValue, false>(quantize, stream);
+    case Fp8Source::kGelu:
+      return LaunchTiles<T, GeluValue, false>(quantize, stream);
+    case Fp8Source::kGeluGrad:
+      return bias ? LaunchTiles<T, GeluGradValue, true>(quantize, stream)
+                  : LaunchTiles<T, GeluGradValue, false>(quantize, stream);
+    case Fp8Source::kSwiglu:
+      return LaunchTiles<T, SwigluValue, false>(quantize, stream);
+    case Fp8Source::kSwigluGrad:
+      return LaunchTiles<T, SwigluGradValue, false>(quantize, stream);
+  }
+}
+
+}  // namespace
+
+void LaunchQuantize(const Quantize& quantize, cudaStream_t stream) {
+  quantize.dtype == DType::kBF16 ? LaunchSource<__nv_bfloat16>(quantize, stream)
+                                 : LaunchSource<__half>(quantize, stream);
+  if (quantize.d_bias == nullptr) return;
+  ColumnSums sums{.partial = quantize.partial,
+                  .lines = QuantizeLines(quantize.rows),
+                  .sums = 1,
+                  .columns = quantize.columns};
+  sums.totals[0] = quantize.d_bias;
+  sums.accumulate = quantize.accumulate_bias ? 1 : 0;
+  AddLines(sums, stream);
+}
+
+void LaunchFp8Update(std::int64_t tensors, float* states, int margin, cudaStream_t stream) {
+  constexpr int kUpdateThreads = 128;
+  if (tensors == 0) return;
+  Fp8UpdateKernel<<<static_cast<unsigned>(CeilDivide(tensors, kUpdateThreads)), kUpdateThreads, 0, stream>>>(
+      tensors, states, std::ldexp(1.0F, -margin));
+}
+
+}  // namespace engine::backend::cuda

@@ -1,0 +1,27 @@
+#include "engine/backend/cuda/scratch_fp8.h"
+
+#include "engine/backend/cuda/kernels/quantize_grid.h"
+
+namespace engine::backend::cuda {
+
+// Outputs q, qt[C, T][, d_bias].
+std::int64_t QuantizeScratch(Types, Types outputs, const graph::Attributes&) {
+  if (outputs.size() < 3) return 0;
+  const std::int64_t columns = outputs[2].shape.elements();
+  return QuantizeLines(outputs[1].shape.elements() / columns) * columns * SizeOf(DType::kF32);
+}
+
+// Inputs x, branch, gamma, ….
+std::int64_t AddNormQuantizeScratch(Types inputs, Types, const graph::Attributes&) {
+  if (NormFitsStrip(inputs[2].shape.elements())) return 0;
+  return inputs[0].shape.elements() * SizeOf(inputs[0].dtype);
+}
+
+// Outputs dx, q, qt, then one sum over rows after another.
+std::int64_t NormGradQuantizeScratch(Types, Types outputs, const graph::Attributes&) {
+  const std::int64_t columns = outputs[3].shape.elements();
+  const std::int64_t lines = NormGradQuantizeLines(outputs[0].shape.elements() / columns, columns);
+  return lines * static_cast<std::int64_t>(outputs.size() - 3) * columns * SizeOf(DType::kF32);
+}
+
+}  // namespace engine::backend::cuda

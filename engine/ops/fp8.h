@@ -1,0 +1,34 @@
+// FP8 products and quantisation (Micikevicius et al., arXiv:2209.05433; delayed scaling as NVIDIA's
+// Transformer Engine has it). Graphs are never built of them; plan/quantize.h puts them into local graphs of
+// recipes that compute in fp8. They approximate the ops that they stand for, so they have no composition.
+//
+// Every quantised tensor has a state f32[8]: [0] 1/scale, [4] scale, [5] largest absolute value of this
+// iteration, [6] format (0 e4m3, 1 e5m2). q = x · scale, rounded and held within the format's range; qt is q
+// transposed, [columns, rows]: products want both operands with the contracted dim last. fp8_update turns the
+// largest value into the next iteration's scale.
+#pragma once
+
+#include <span>
+
+#include "engine/graph/op.h"
+
+namespace engine::ops {
+
+extern const graph::OpDef kQuantize;              // x, state → q, qt[, d_bias: column sums of x]
+extern const graph::OpDef kGeluQuantize;          // pre, state → q, qt of gelu(pre)
+extern const graph::OpDef kSwigluQuantize;        // x, state → q, qt of swiglu(x)
+extern const graph::OpDef kGeluGradQuantize;      // pre, dy, state → q, qt of gelu_grad(pre, dy)[, d_bias]
+extern const graph::OpDef kSwigluGradQuantize;    // x, dy, state → q, qt of swiglu_grad(x, dy)
+extern const graph::OpDef kAddLayerNormQuantize;  // x, branch, gamma, beta, state → sum, q, qt, mean, rstd
+extern const graph::OpDef kAddRmsNormQuantize;    // x, branch, gamma, state → sum, q, qt, rstd
+extern const graph::OpDef kLayerNormGradAddQuantize;  // dy, x, gamma, mean, rstd, residual, state → dx, q,
+                                                      // qt, d_gamma, d_beta[, d_bias]
+extern const graph::OpDef
+    kRmsNormGradAddQuantize;           // dy, x, gamma, rstd, residual, state → dx, q, qt, d_gamma[, d_bias]
+extern const graph::OpDef kLinearFp8;  // x8, w8, state of x, state of w[, bias] → y
+extern const graph::OpDef kLinearDgradFp8;  // dy8, w8t, state of dy, state of w → dx
+extern const graph::OpDef kLinearWgradFp8;  // dy8t, x8t, state of dy, state of x → dw
+
+std::span<const graph::OpDef* const> AllFp8Ops();
+
+}  // namespace engine::ops

@@ -1,0 +1,156 @@
+#include "engine/plan/quantize.h"
+
+#include <absl/container/flat_hash_map.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/ops/fp8.h"
+#include "engine/ops/ops.h"
+
+namespace engine::plan {
+namespace {
+
+using graph::Phase;
+using graph::ValueKind;
+
+constexpr std::int64_t kMultiple = 16;  // of both sizes of a matrix that is an FP8 operand
+
+class Quantizer {
+ public:
+  Quantizer(std::string_view gradient_format, std::int32_t layers, LocalGraph* graph)
+      : gradient_(gradient_format == "e5m2" ? DType::kE5M2 : DType::kE4M3), layers_(layers), graph_(*graph) {}
+
+  void Run() {
+    FindLinears();
+    std::vector<LocalNode> old = std::move(graph_.nodes);
+    graph_.nodes.clear();
+    for (LocalNode& node : old) Add(std::move(node));
+    graph_.nodes.insert(graph_.nodes.begin(), std::make_move_iterator(weights_.begin()),
+                        std::make_move_iterator(weights_.end()));
+  }
+
+ private:
+  struct Quantized {
+    std::int32_t q = -1, qt = -1, state = -1;
+  };
+
+  LocalValue& value(std::int32_t v) { return graph_.values[static_cast<size_t>(v)]; }
+
+  std::int32_t AddValue(const std::string& name, Shape shape, DType dtype, ValueKind kind) {
+    LocalValue made;
+    made.name = name;
+    made.local = shape;
+    made.shape = std::move(shape);
+    made.dtype = dtype;
+    made.kind = kind;
+    graph_.values.push_back(std::move(made));
+    return static_cast<std::int32_t>(graph_.values.size() - 1);
+  }
+
+  // Rows and columns of a weight [out…, in…], or of an activation whose last `dims` dims are its columns.
+  static std::pair<std::int64_t, std::int64_t> Matrix(const Shape& shape, int dims) {
+    const int lead = shape.rank() - dims;
+    return {shape.elements(0, lead), shape.elements(lead, shape.rank())};
+  }
+  static bool Fits(std::pair<std::int64_t, std::int64_t> matrix) {
+    return matrix.first % kMultiple == 0 && matrix.second % kMultiple == 0;
+  }
+
+  // Weights of layers whose products all have sizes that FP8 takes, and gradients that will be quantised.
+  void FindLinears() {
+    for (const LocalNode& node : graph_.nodes) {
+      if (node.op != &ops::kLinear || node.layer < 0 || node.layer >= layers_) continue;
+      const int in = static_cast<int>(node.attributes.Int("in_dims"));
+      const Shape& w = value(node.inputs[1]).local;
+      if (Fits(Matrix(w, in)) && Fits(Matrix(value(node.inputs[0]).local, in))) in_dims_[node.inputs[1]] = in;
+    }
+    for (const LocalNode& node : graph_.nodes) {
+      if (node.op != &ops::kLinearDgrad || !in_dims_.contains(node.inputs[1])) continue;
+      const Shape& w = value(node.inputs[1]).local;
+      gradient_dims_[node.inputs[0]] = w.rank() - in_dims_[node.inputs[1]];
+    }
+  }
+
+  // q, qt and state of a value; quantised by a node that goes to `nodes` where it has not been before.
+  Quantized Quantize(std::int32_t v, int dims, DType format, ValueKind kind, const LocalNode& of,
+                     std::vector<LocalNode>* nodes) {
+    const auto [it, fresh] = quantized_.try_emplace(v);
+    if (!fresh) return it->second;
+    const std::string name = value(v).name;
+    const auto [rows, columns] = Matrix(value(v).local, dims);
+    Quantized made;
+    made.q = AddValue(name + ".fp8", value(v).local, format, kind);
+    made.qt = AddValue(name + ".fp8t", {columns, rows}, format, kind);
+    made.state = AddValue(name + ".scale", {8}, DType::kF32, ValueKind::kState);
+    LocalNode node;
+    node.op = &ops::kQuantize;
+    node.name = name + ".quantize";
+    node.inputs = {v, made.state};
+    node.outputs = {made.q, made.qt};
+    node.attributes = {{"dims", std::int64_t{dims}},
+                       {"format", std::int64_t{format == DType::kE5M2 ? 1 : 0}}};
+    node.phase = kind == ValueKind::kDerived ? Phase::kPrepare : of.phase;
+    node.layer = of.layer;
+    nodes->push_back(std::move(node));
+    quantized_[v] = made;
+    return made;
+  }
+
+  Quantized Weight(std::int32_t w, const LocalNode& of) {
+    return Quantize(w, in_dims_.at(w), DType::kE4M3, ValueKind::kDerived, of, &weights_);
+  }
+  Quantized Input(std::int32_t x, int dims, const LocalNode& of) {
+    return Quantize(x, dims, DType::kE4M3, ValueKind::kActivation, of, &graph_.nodes);
+  }
+  Quantized Gradient(std::int32_t dy, const LocalNode& of) {
+    return Quantize(dy, gradient_dims_.at(dy), gradient_, ValueKind::kActivation, of, &graph_.nodes);
+  }
+
+  void Add(LocalNode node) {
+    if (node.op == &ops::kLinear && in_dims_.contains(node.inputs[1])) {
+      const Quantized x = Input(node.inputs[0], in_dims_.at(node.inputs[1]), node);
+      const Quantized w = Weight(node.inputs[1], node);
+      node.op = &ops::kLinearFp8;
+      std::vector<std::int32_t> inputs = {x.q, w.q, x.state, w.state};
+      inputs.insert(inputs.end(), node.inputs.begin() + 2, node.inputs.end());
+      node.inputs = std::move(inputs);
+    } else if (node.op == &ops::kLinearDgrad && in_dims_.contains(node.inputs[1])) {
+      const Quantized dy = Gradient(node.inputs[0], node);
+      const Quantized w = Weight(node.inputs[1], node);
+      node.op = &ops::kLinearDgradFp8;
+      node.inputs = {dy.q, w.qt, dy.state, w.state};
+    } else if (node.op == &ops::kLinearWgrad && gradient_dims_.contains(node.inputs[0])) {
+      const int in = static_cast<int>(node.attributes.Int("in_dims"));
+      const Quantized dy = Gradient(node.inputs[0], node);
+      const Quantized x = Input(node.inputs[1], in, node);
+      node.op = &ops::kLinearWgradFp8;
+      node.inputs = {dy.qt, x.qt, dy.state, x.state};
+    } else if (node.op == &ops::kBiasGrad && gradient_dims_.contains(node.inputs[0]) &&
+               !quantized_.contains(node.inputs[0]) &&
+               node.attributes.Int("dims") == gradient_dims_.at(node.inputs[0])) {
+      Gradient(node.inputs[0], node);
+      LocalNode& quantize = graph_.nodes.back();
+      quantize.outputs.push_back(node.outputs[0]);
+      quantize.accumulate = (node.accumulate & 1U) << 2;
+      return;
+    }
+    graph_.nodes.push_back(std::move(node));
+  }
+
+  const DType gradient_;
+  const std::int32_t layers_;
+  LocalGraph& graph_;
+  absl::flat_hash_map<std::int32_t, int> in_dims_;        // of weights that are quantised
+  absl::flat_hash_map<std::int32_t, int> gradient_dims_;  // of output gradients that are: their column dims
+  absl::flat_hash_map<std::int32_t, Quantized> quantized_;
+  std::vector<LocalNode> weights_;
+};
+
+}  // namespace
+
+void QuantizeLinears(std::string_view gradient_format, std::int32_t layers, LocalGraph* graph) {
+  Quantizer(gradient_format, layers, graph).Run();
+}
+
+}  // namespace engine::plan

@@ -1,0 +1,405 @@
+#include "tests/gpu/cases.h"
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <string_view>
+#include <thread>
+
+#include "engine/ops/fused.h"
+#include "engine/ops/ops.h"
+#include "tests/ops/interpreter.h"
+
+namespace engine::gpu_test {
+namespace {
+
+using graph::Attributes;
+using graph::OpDef;
+using ops_test::Case;
+using ops_test::Input;
+
+constexpr std::int64_t kOne = 1;
+
+Input Make(const Shape& shape, Input::Kind kind, std::int64_t limit = 0) {
+  Input input;
+  input.shape = shape;
+  input.kind = kind;
+  input.limit = limit;
+  return input;
+}
+
+// 2⁻¹²: tanh.approx.f32 has a relative error of 2⁻¹¹ (PTX ISA), the 16-bit kernels take (1 + tanh u)/2 from
+// it. gelu = x·s; gelu' = s + x·s·(1 − s)·g, g = 2√(2/π)·(1 + 0.134·x²) ≤ 2.1 for |x| ≤ 1.5; so an error δ of
+// s is one of 1.5·δ of the value and of (1 + 2·1.5·2.1)·δ ≤ 8·δ of the derivative, which meets |dy| ≤ 1.5.
+double GeluExtra(const OpDef& op, const Attributes& attributes, DType dtype) {
+  if (dtype == DType::kF32 || attributes.Int("tanh") == 0) return 0;
+  return 0x1p-12 * (&op == &ops::kGelu ? 1.5 : 12.0);
+}
+
+// The harness' own cases of these ops.
+void AddCommon(std::initializer_list<const OpDef*> ops, GpuCases* cases) {
+  for (const Case& test : ops_test::AllCases()) {
+    if (std::find(ops.begin(), ops.end(), test.op) == ops.end()) continue;
+    cases->push_back({.base = test});
+    if (test.op != &ops::kGelu && test.op != &ops::kGeluGrad) continue;
+    cases->back().extra = [op = test.op, attributes = test.attributes](
+                              size_t, DType dtype, const Tensors&, const Tensors&) {
+      return GeluExtra(*op, attributes, dtype);
+    };
+  }
+}
+
+void AddLinear(std::int64_t m, std::int64_t k, std::int64_t n, GpuCases* cases) {
+  const Attributes one = {{"in_dims", kOne}};
+  const std::string label = fmt::format("m{} k{} n{}", m, k, n);
+  const Shape x = {1, m, k};
+  const Shape y = {1, m, n};
+  std::vector<Input> inputs = {{x}, {{n, k}}};
+  if (k <= n) inputs.push_back({{n}});
+  cases->push_back({.base = {&ops::kLinear, label, inputs, one, k + 1, true}});
+  cases->push_back({.base = {&ops::kLinearDgrad, label, {{y}, {{n, k}}}, one, n, true}});
+  cases->push_back({.base = {&ops::kLinearWgrad, label, {{y}, {x}}, one, m, true}});
+}
+
+}  // namespace
+
+GpuCases LinearCases() {
+  GpuCases cases;
+  AddCommon({&ops::kLinear, &ops::kLinearDgrad, &ops::kLinearWgrad}, &cases);
+  const auto sizes = {8, 16, 63, 64, 128, 1280};
+  for (std::int64_t k : sizes) {
+    for (std::int64_t n : sizes) AddLinear(k * n == 1280 * 1280 ? 16 : 40, k, n, &cases);
+  }
+  AddLinear(37, 64, 128, &cases);
+  AddLinear(1, 128, 64, &cases);
+  return cases;
+}
+
+GpuCases ElementwiseCases() {
+  GpuCases cases;
+  AddCommon({&ops::kBiasAdd, &ops::kBiasGrad, &ops::kAdd, &ops::kGelu, &ops::kGeluGrad, &ops::kSwiglu,
+             &ops::kSwigluGrad, &ops::kDropout, &ops::kDropoutGrad},
+            &cases);
+  const Shape x = {2, 64, 1280};
+  const auto add = [&](const OpDef& op, std::vector<Input> inputs, Attributes attributes, std::int64_t terms) {
+    const std::string label = "x " + inputs[0].shape.ToString();
+    cases.push_back({.base = {&op, label, std::move(inputs), attributes, terms, true}});
+    if (&op != &ops::kGelu && &op != &ops::kGeluGrad) return;
+    cases.back().extra = [&op, attributes](size_t, DType dtype, const Tensors&, const Tensors&) {
+      return GeluExtra(op, attributes, dtype);
+    };
+  };
+  add(ops::kAdd, {{x}, {x}}, {}, 1);
+  add(ops::kBiasAdd, {{x}, {{1280}}}, {}, 1);
+  for (const Shape& dy : {x, Shape{4, 257, 1280}, Shape{1, 1, 1280}, Shape{3, 100, 7}, Shape{5, 200, 129}}) {
+    add(ops::kBiasGrad, {{dy}}, {{"dims", kOne}}, dy[0] * dy[1]);
+  }
+  for (std::int64_t tanh : {0, 1}) {
+    add(ops::kGelu, {{x}}, {{"tanh", tanh}}, 1);
+    add(ops::kGeluGrad, {{x}, {x}}, {{"tanh", tanh}}, 1);
+  }
+  add(ops::kSwiglu, {{{2, 64, 2, 1000}}}, {}, 1);
+  add(ops::kSwigluGrad, {{{2, 64, 2, 1000}}, {{2, 64, 1000}}}, {}, 1);
+  const Attributes dropout = {{"p", 0.1}, {"stream", std::string("layers.3.residual")}};
+  for (const OpDef* op : {&ops::kDropout, &ops::kDropoutGrad}) {
+    for (const Shape& shape : {x, Shape{3, 5, 1}, Shape{2, 3, 5, 7}}) add(*op, {{shape}}, dropout, 1);
+  }
+  return cases;
+}
+
+GpuCases NormCases() {
+  GpuCases cases;
+  AddCommon({&ops::kLayerNorm, &ops::kLayerNormGrad, &ops::kRmsNorm, &ops::kRmsNormGrad}, &cases);
+  const Attributes epsilon = {{"epsilon", 1e-5}};
+  for (std::int64_t columns : {1280, 768, 2048, 4096, 1, 7, 129, 1000}) {
+    for (std::int64_t count : {1, 3, 257}) {
+      const Shape x = {1, count, columns};
+      const Shape rows = {1, count};
+      const Shape d = {columns};
+      const std::string label = fmt::format("{} rows of {}", count, columns);
+      const std::int64_t terms = count + columns;
+      const Input rstd = Make(rows, Input::kPositive);
+      cases.push_back({.base = {&ops::kLayerNorm, label, {{x}, {d}, {d}}, epsilon, terms, true}});
+      cases.push_back(
+          {.base = {&ops::kLayerNormGrad, label, {{x}, {x}, {d}, {rows}, rstd}, epsilon, terms, true}});
+      cases.push_back({.base = {&ops::kRmsNorm, label, {{x}, {d}}, epsilon, terms, true}});
+      cases.push_back({.base = {&ops::kRmsNormGrad, label, {{x}, {x}, {d}, rstd}, epsilon, terms, true}});
+    }
+  }
+  return cases;
+}
+
+namespace {
+
+// 90 % of the tokens are `id`.
+std::function<void(Tensors*)> Hot(std::int32_t id) {
+  return [id](Tensors* inputs) {
+    for (std::int64_t i = 0; i < (*inputs)[0].elements(); ++i) {
+      if (i % 10 != 0) (*inputs)[0].Set(i, id);
+    }
+  };
+}
+
+void AddEmbeddings(GpuCases* cases) {
+  const Input ids = Make({4, 256}, Input::kIds, 1000);
+  const auto grad = [&](const std::string& label, const Input& i, std::int64_t columns, std::int64_t rows) {
+    const Attributes attributes = {{"rows", rows}};
+    const Shape dy = {i.shape[0], i.shape[1], columns};
+    cases->push_back({.base = {&ops::kEmbeddingGrad, label, {i, {dy}}, attributes, i.shape.elements(), true}});
+    return &cases->back();
+  };
+  for (std::int64_t columns : {768, 133, 8, 1}) {
+    const std::string label = fmt::format("{} columns", columns);
+    cases->push_back({.base = {&ops::kEmbedding, label, {ids, {{1000, columns}}}, {}, 1, true}});
+    grad(label, ids, columns, 1000);
+    grad(label + ", one hot row", ids, columns, 1000)->adjust = Hot(417);
+  }
+  grad("positions", Make({32, 64}, Input::kPositions), 128, 64);
+  grad("one token", Make({1, 1}, Input::kIds, 5), 64, 5);
+  // A slice of the table: rows [300, 700) of 1000.
+  const Interval slice = {300, 400};
+  for (std::int64_t columns : {768, 133}) {
+    GpuCase* test = grad(fmt::format("a slice of the table, {} columns", columns), ids, columns, 400);
+    test->adjust = Hot(417);
+    test->slice = slice;
+    test->logical_rows = 1000;
+    test = grad(fmt::format("a slice without the hot row, {} columns", columns), ids, columns, 400);
+    test->adjust = Hot(717);
+    test->slice = slice;
+    test->logical_rows = 1000;
+    cases->push_back({.base = {&ops::kEmbedding, "a slice of the table", {ids, {{400, columns}}}, {}, 1, true}});
+    cases->back().adjust = [slice, columns](Tensors* inputs) {
+      Extent extent;
+      extent.dims = {{slice}, {Interval{0, columns}}};
+      Tensor table({{400, columns}, DType::kF64}, extent, {1000, columns});
+      for (std::int64_t i = 0; i < table.elements(); ++i) table.Set(i, (*inputs)[1].Get(i));
+      (*inputs)[1] = table;
+    };
+  }
+}
+
+}  // namespace
+
+GpuCases TokenCases() {
+  GpuCases cases;
+  AddCommon({&ops::kEmbedding, &ops::kEmbeddingGrad, &ops::kQkvSplit, &ops::kQkvMerge}, &cases);
+  AddEmbeddings(&cases);
+  const Attributes none = {{"rotary", std::int64_t{0}}};
+  const Attributes llama = {{"rotary", kOne}, {"base", 500000.0}, {"factor", 8.0},
+                            {"low", 1.0},     {"high", 4.0},      {"original", 8192.0}};
+  for (const auto& [label, attributes] : {std::pair<std::string, Attributes>{"plain", none}, {"llama", llama}}) {
+    const Input positions = Make({1, 1030}, Input::kPositions);
+    const Shape kv = {1, 1030, 2, 128};
+    const Shape q = {1, 1030, 4, 128};
+    cases.push_back(
+        {.base = {&ops::kQkvSplit, label, {{{1, 1030, 2, 4, 128}}, positions}, attributes, 2, true}});
+    cases.push_back({.base = {&ops::kQkvMerge, label, {{q}, {kv}, {kv}, positions}, attributes, 2, true}});
+  }
+  return cases;
+}
+
+namespace {
+
+// The CPU's attention as in the case, with other inputs.
+Tensors RunOnCpu(const OpDef& op, const Attributes& attributes, const Tensors& inputs) {
+  return ops_test::RunOp(op, attributes, inputs,
+                         {.threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 16U))});
+}
+
+// o and lse of the forward pass, as the gradient of a kernel library may assume.
+std::function<void(Tensors*)> SavedByForward(const Attributes& attributes) {
+  return [attributes](Tensors* inputs) {
+    Tensors& in = *inputs;
+    const Tensors saved = RunOnCpu(ops::kAttention, attributes, {in[0], in[1], in[2], in[3]});
+    in[4] = saved[0];
+    in[5] = saved[1];
+  };
+}
+
+// cuDNN rounds the probabilities P to the dtype before P·v and Pᵀ·d_o, and the gradients of the scores dS =
+// P·(dP − D) before dS·k and dSᵀ·q; with grouped queries also dk and dv of each query head. With Σ_j P_ij = 1
+// and m the largest Σ_i P_ij of a key over the queries and heads that read it (the reference gives it as dv
+// for d_o = 1): the error of o is below u·max|v|, that of dv below u·m·max|d_o|; |dP − D| is below 2·6·σ with
+// σ = 0.75·√E of a sum of E products of variance 0.75², so that of dq is below u·scale·12σ·max|k|, that of dk
+// below u·scale·12σ·m·max|q|. A factor 2: each of these is rounded once more in another product's operand
+// (exp of a score in 2⁻²² relative is less). All inputs are below 1.5.
+double CudnnExtra(const Attributes& attributes, bool backward, size_t output, DType dtype, const Tensors& inputs,
+                  const Tensors& expected) {
+  const double u = UnitRoundoff(dtype);
+  if (!backward) return output == 0 ? 2 * u * 1.5 : 0;
+  const Shape& q = inputs[0].type().shape;
+  const double sigma = 0.75 * std::sqrt(static_cast<double>(q[3]));
+  const double d_score = attributes.Float("scale") * 12 * sigma;
+  const double groups =
+      static_cast<double>(q[2] / inputs[1].type().shape[2] - 1) * u * ops_test::Scale(expected[output]);
+  if (output == 0) return 2 * u * d_score * 1.5;
+  Tensors ones = inputs;
+  for (std::int64_t i = 0; i < ones[6].elements(); ++i) ones[6].Set(i, 1.0);
+  const double mass = ops_test::Scale(RunOnCpu(ops::kAttentionGrad, attributes, ones)[2]);
+  return groups + 2 * u * mass * 1.5 * (output == 1 ? d_score : 1.0);
+}
+
+struct AttentionSizes {
+  std::string label;
+  std::int64_t batch, sequence, heads, kv_heads, head, window;
+  std::vector<DType> dtypes;
+};
+
+void AddAttention(const AttentionSizes& s, GpuCases* cases) {
+  const Attributes attributes = {{"scale", 1.0 / std::sqrt(static_cast<double>(s.head))},
+                                 {"window", s.window},
+                                 {"dropout", 0.0}};
+  const Shape q = {s.batch, s.sequence, s.heads, s.head};
+  const Shape k = {s.batch, s.sequence, s.kv_heads, s.head};
+  const Input positions = Make({s.batch, s.sequence}, Input::kPositions);
+  const Input rows = Make({s.batch, s.sequence, s.heads}, Input::kReal);
+  const std::int64_t terms = s.sequence + s.head;
+  const std::string label = fmt::format("{}, {} heads of {}, {} kv heads, {} tokens", s.label, s.heads, s.head,
+                                        s.kv_heads, s.sequence);
+  cases->push_back(
+      {.base = {&ops::kAttention, label, {{q}, {k}, {k}, positions}, attributes, terms, true}});
+  cases->back().dtypes = s.dtypes;
+  cases->push_back({.base = {&ops::kAttentionGrad,
+                             label,
+                             {{q}, {k}, {k}, positions, {q}, rows, {q}},
+                             attributes,
+                             terms * s.heads / s.kv_heads,
+                             true}});
+  cases->back().dtypes = s.dtypes;
+  cases->back().adjust = SavedByForward(attributes);
+  if (s.label != "cuDNN") return;
+  for (size_t i = cases->size() - 2; i < cases->size(); ++i) {
+    const bool backward = i + 1 == cases->size();
+    (*cases)[i].extra = [attributes, backward](size_t output, DType dtype, const Tensors& inputs,
+                                               const Tensors& expected) {
+      return CudnnExtra(attributes, backward, output, dtype, inputs, expected);
+    };
+  }
+}
+
+}  // namespace
+
+GpuCases AttentionCases() {
+  GpuCases cases;
+  AddCommon({&ops::kAttention, &ops::kAttentionGrad}, &cases);
+  for (const AttentionSizes& sizes : std::initializer_list<AttentionSizes>{
+           {"cuDNN", 2, 128, 2, 2, 64, 0, kNarrow},
+           {"cuDNN", 2, 128, 4, 2, 128, 0, kNarrow},
+           {"cuDNN", 1, 256, 4, 1, 64, 0, kNarrow},
+           {"cuDNN", 1, 256, 2, 2, 128, 256, kNarrow},
+           {"cuDNN", 1, 1024, 2, 2, 64, 0, {DType::kBF16}},
+           {"reference", 2, 128, 4, 2, 64, 0, {DType::kF32}},
+           {"reference", 2, 131, 4, 2, 64, 0, kFloats},
+           {"reference", 1, 256, 2, 1, 64, 100, kFloats},
+           {"reference", 1, 37, 3, 1, 7, 5, kFloats},
+           {"reference", 1, 128, 2, 2, 256, 50, {DType::kBF16}},
+       }) {
+    AddAttention(sizes, &cases);
+  }
+  return cases;
+}
+
+GpuCases LossCases() {
+  GpuCases cases;
+  AddCommon({&ops::kCrossEntropy, &ops::kCrossEntropyGrad, &ops::kLossWeight, &ops::kLossSum}, &cases);
+  struct Vocabulary {
+    std::int64_t columns, classes;
+  };
+  for (const Vocabulary& v : {Vocabulary{50, 47}, {1000, 997}, {1000, 1000}, {50304, 50257}, {128256, 128000}}) {
+    const Shape rows = {2, 3};
+    const Shape logits = {2, 3, v.columns};
+    const Input labels = Make(rows, Input::kLabels, v.classes);
+    const Attributes attributes = {{"classes", v.classes}};
+    const std::string label = fmt::format("{} of {} columns", v.classes, v.columns);
+    // At least 128 threads share a row, so that the longest chain of additions is a 128th of it.
+    const std::int64_t terms = v.columns / 128 + 16;
+    cases.push_back({.base = {&ops::kCrossEntropy, label, {{logits}, labels}, attributes, terms, true}});
+    cases.push_back(
+        {.base = {&ops::kCrossEntropyGrad, label, {{logits}, labels, {rows}, {rows}}, attributes, 16, true}});
+  }
+  // Columns [200, 300) of a vocabulary of 400, of which 250 are classes.
+  const Shape rows = {2, 41};
+  const Input labels = Make(rows, Input::kLabels, 250);
+  const auto slice = [](Tensors* inputs) {
+    Extent extent;
+    extent.dims = {{Interval{0, 2}}, {Interval{0, 41}}, {Interval{200, 100}}};
+    Tensor logits({{2, 41, 100}, DType::kF64}, extent, {2, 41, 400});
+    for (std::int64_t i = 0; i < logits.elements(); ++i) logits.Set(i, (*inputs)[0].Get(i));
+    (*inputs)[0] = logits;
+  };
+  const Attributes attributes = {{"classes", std::int64_t{250}}};
+  cases.push_back({.base = {&ops::kCrossEntropy, "a slice of the classes", {{{2, 41, 100}}, labels}, attributes, 16}});
+  cases.back().adjust = slice;
+  cases.push_back({.base = {&ops::kCrossEntropyGrad,
+                            "a slice of the classes",
+                            {{{2, 41, 100}}, labels, {rows}, {rows}},
+                            attributes,
+                            16}});
+  cases.back().adjust = slice;
+  const Shape tokens = {8, 1021};
+  const Input many = Make(tokens, Input::kLabels, 1000);
+  cases.push_back({.base = {&ops::kLossWeight, "8168 tokens", {many}, {{"scale", 0.3}}, 1}});
+  cases.push_back({.base = {&ops::kLossSum, "8168 tokens", {{tokens}, {tokens}, many}, {{"scale", 0.3}}, 8}});
+  return cases;
+}
+
+bool IsStatistic(const OpDef& op, size_t input) {
+  if (&op == &ops::kLayerNormGrad || &op == &ops::kLayerNormGradAdd) return input == 3 || input == 4;
+  if (&op == &ops::kRmsNormGrad || &op == &ops::kRmsNormGradAdd) return input == 3;
+  if (&op == &ops::kCrossEntropyGrad) return input == 2 || input == 3;
+  if (&op == &ops::kLossSum) return input <= 1;
+  if (&op == &ops::kAttentionGrad) return input == 5;
+  return &op == &ops::kAttentionPackedGrad && input == 3;
+}
+
+namespace {
+
+Tensors RunComposition(const GpuCase& test, const Tensors& inputs, const std::vector<graph::TensorType>& types) {
+  graph::Graph graph;
+  ops_test::ValueTensors values;
+  graph::ValueIds ids;
+  for (const Tensor& input : inputs) {
+    ids.push_back(graph.AddInput("input", input.type()));
+    values[ids.back()] = input;
+  }
+  const graph::ValueIds outputs = test.base.op->compose(&graph, ids, test.base.attributes);
+  ops_test::ValueTensors exact;
+  for (const graph::Node& node : graph.nodes()) {
+    Tensors in;
+    for (graph::ValueId id : node.inputs) in.push_back(values.at(id));
+    Tensors out = RunOnCpu(*node.op, node.attributes, in);
+    for (size_t o = 0; o < out.size(); ++o) {
+      const graph::ValueId id = node.outputs[o];
+      values[id] = out[o];
+      const auto* found = std::find(outputs.begin(), outputs.end(), id);
+      if (found == outputs.end()) continue;
+      exact[id] = out[o];
+      values[id] = Rounded(out[o], types[static_cast<size_t>(found - outputs.begin())].dtype);
+    }
+  }
+  Tensors result;
+  for (graph::ValueId id : outputs) result.push_back(exact.at(id));
+  return result;
+}
+
+}  // namespace
+
+Tensors Reference(const GpuCase& test, const Tensors& inputs, const std::vector<graph::TensorType>& types) {
+  const OpDef& op = *test.base.op;
+  if (op.compose != nullptr) return RunComposition(test, inputs, types);
+  Attributes attributes = test.base.attributes;
+  if (&op == &ops::kLossWeight) attributes.Set("f64", kOne);
+  if (!test.slice) {
+    return test.base.large ? RunOnCpu(op, attributes, inputs) : ops_test::RunOp(op, attributes, inputs);
+  }
+  const Shape& shape = types[0].shape;
+  Extent extent = Extent::Whole(shape);
+  extent.dims[0] = {*test.slice};
+  Shape logical = shape;
+  logical[0] = test.logical_rows;
+  Tensors outputs = {Tensor({shape, DType::kF64}, extent, logical)};
+  ops_test::RunInto(op.name, attributes, inputs, &outputs);
+  return outputs;
+}
+
+}  // namespace engine::gpu_test

@@ -1,0 +1,50 @@
+// What the kernels are run on: the cases of the CPU's harness, and larger ones of the shapes of real models.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "tests/gpu/gpu.h"
+#include "tests/ops/cases.h"
+
+namespace engine::gpu_test {
+
+inline const std::vector<DType> kFloats = {DType::kF32, DType::kBF16, DType::kF16};
+inline const std::vector<DType> kNarrow = {DType::kBF16, DType::kF16};
+
+// Half the distance of neighbouring numbers near 1: the relative error of rounding to the dtype.
+constexpr double UnitRoundoff(DType dtype) {
+  return dtype == DType::kBF16 ? 0x1p-9 : dtype == DType::kF16 ? 0x1p-11 : dtype == DType::kF32 ? 0x1p-24 : 0x1p-53;
+}
+
+struct GpuCase {
+  ops_test::Case base;
+  std::function<void(Tensors*)> adjust = nullptr;  // changes the inputs, in f64
+  std::vector<DType> dtypes = kFloats;
+  // Absolute error of an output beside its own rounding and the fp32 sums: of numbers that are rounded to the
+  // dtype on the way, and of approximations. Null: none.
+  std::function<double(size_t output, DType dtype, const Tensors& inputs, const Tensors& expected)> extra =
+      nullptr;
+  // Output 0 holds these rows of a logical tensor of so many rows.
+  std::optional<Interval> slice = std::nullopt;
+  std::int64_t logical_rows = 0;
+};
+using GpuCases = std::vector<GpuCase>;
+
+// The op on f64 inputs with the CPU kernels. A fused op is its composition; an output that the composition
+// reads again is read as the dtype rounds it.
+Tensors Reference(const GpuCase& test, const Tensors& inputs, const std::vector<graph::TensorType>& types);
+
+// The input keeps fp32 whatever the dtype of the case: statistics.
+bool IsStatistic(const graph::OpDef& op, size_t input);
+
+GpuCases LinearCases();
+GpuCases ElementwiseCases();
+GpuCases NormCases();
+GpuCases TokenCases();
+GpuCases AttentionCases();
+GpuCases LossCases();
+GpuCases FusedCases();
+
+}  // namespace engine::gpu_test

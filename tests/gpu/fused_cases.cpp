@@ -1,0 +1,256 @@
+// Cases of the fused ops: each dtype that the profile fuses, against the composition.
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <string>
+
+#include "engine/backend/cuda/profile.h"
+#include "engine/ops/fused.h"
+#include "engine/ops/ops.h"
+#include "tests/gpu/cases.h"
+
+namespace engine::gpu_test {
+namespace {
+
+using graph::Attributes;
+using graph::OpDef;
+using ops_test::Input;
+
+constexpr std::int64_t kOne = 1;
+
+Input Make(const Shape& shape, Input::Kind kind, std::int64_t limit = 0) {
+  Input input;
+  input.shape = shape;
+  input.kind = kind;
+  input.limit = limit;
+  return input;
+}
+
+void Multiply(Tensor* tensor, double factor) {
+  for (std::int64_t i = 0; i < tensor->elements(); ++i) tensor->Set(i, factor * tensor->Get(i));
+}
+
+// The dtypes in which the profile fuses the op, by the shape that it asks for.
+std::vector<DType> FusedDTypes(const OpDef& op, const Shape& decides) {
+  std::vector<DType> dtypes;
+  for (DType dtype : kFloats) {
+    if (backend::cuda::CudaProfile().fuses(op, {decides, dtype})) dtypes.push_back(dtype);
+  }
+  return dtypes;
+}
+
+// x is scaled so that products have a variance near 0.75². tanh of the cuBLASLt epilogue is taken to be as
+// exact as tanh.approx.f32 (cases.cpp: 2⁻¹²·max|pre| of the value, 2⁻¹²·(1 + 2·1.5·2.1)·max|dy·w| ≤ 2⁻¹²·8·4.5 of
+// the gradient). The kernel takes gelu of pre as it is in fp32, the reference of the rounded one: u·1.13·max|pre|,
+// 1.13 being the largest slope of gelu.
+void AddGelu(std::int64_t in, std::int64_t out, GpuCases* cases) {
+  const Attributes attributes = {{"in_dims", kOne}, {"tanh", kOne}};
+  const std::string label = fmt::format("{} to {}", in, out);
+  const Shape x = {2, 20, in};
+  const Shape y = {2, 20, out};
+  cases->push_back({.base = {&ops::kLinearGelu, label, {{x}, {{out, in}}, {{out}}}, attributes, in + 1, true}});
+  cases->back().dtypes = FusedDTypes(ops::kLinearGelu, y);
+  cases->back().adjust = [in](Tensors* inputs) {
+    Multiply(&(*inputs)[1], 1 / std::sqrt(static_cast<double>(in)));
+  };
+  cases->back().extra = [](size_t output, DType dtype, const Tensors&, const Tensors& expected) {
+    return output == 0 ? (UnitRoundoff(dtype) * 1.13 + 0x1p-12) * ops_test::Scale(expected[1]) : 0;
+  };
+  // Here `in` is contracted too: dy[.., in], w[in, out].
+  cases->push_back({.base = {&ops::kLinearDgradGelu, label, {{x}, {{in, out}}, {y}}, attributes, in, true}});
+  cases->back().dtypes = FusedDTypes(ops::kLinearDgradGelu, y);
+  cases->back().adjust = [in](Tensors* inputs) {
+    Multiply(&(*inputs)[1], 1 / std::sqrt(static_cast<double>(in)));
+  };
+  cases->back().extra = [](size_t, DType, const Tensors&, const Tensors&) { return 0x1p-12 * 8 * 4.5; };
+}
+
+void AddActivationsAgain(GpuCases* cases) {
+  for (const Shape& x : {Shape{3, 81, 307}, Shape{2, 64, 1280}}) {
+    for (std::int64_t tanh : {0, 1}) {
+      cases->push_back({.base = {&ops::kGeluGradAgain,
+                                 (tanh != 0 ? "tanh, x " : "erf, x ") + x.ToString(),
+                                 {{x}, {x}},
+                                 {{"tanh", tanh}},
+                                 1,
+                                 true}});
+      cases->back().dtypes = FusedDTypes(ops::kGeluGradAgain, x);
+      cases->back().extra = [tanh](size_t output, DType dtype, const Tensors&, const Tensors&) {
+        if (dtype == DType::kF32 || tanh == 0) return 0.0;
+        return 0x1p-12 * (output == 1 ? 1.5 : 12.0);  // as GeluExtra in cases.cpp
+      };
+    }
+    const Shape pair = {x[0], x[1], 2, x[2]};
+    cases->push_back({.base = {&ops::kSwigluGradAgain, "x " + pair.ToString(), {{pair}, {x}}, {}, 1, true}});
+    cases->back().dtypes = FusedDTypes(ops::kSwigluGradAgain, pair);
+  }
+}
+
+void AddNorms(std::int64_t count, std::int64_t columns, GpuCases* cases) {
+  const Shape x = {1, count, columns};
+  const Shape rows = {1, count};
+  const Shape d = {columns};
+  const Input rstd = Make(rows, Input::kPositive);
+  const std::int64_t terms = count + columns;
+  const std::string label = fmt::format("{} rows of {}", count, columns);
+  const Attributes epsilon = {{"epsilon", 1e-5}};
+  Attributes with_bias = epsilon;
+  with_bias.Set("bias", kOne);
+  const auto add = [&](const OpDef& op, const std::string& text, const std::vector<Input>& inputs,
+                       const Attributes& attributes) {
+    cases->push_back({.base = {&op, text, inputs, attributes, terms, true}});
+    cases->back().dtypes = FusedDTypes(op, x);
+    return &cases->back();
+  };
+  add(ops::kAddLayerNorm, label, {{x}, {x}, {d}, {d}}, epsilon);
+  add(ops::kAddRmsNorm, label, {{x}, {x}, {d}}, epsilon);
+  add(ops::kLayerNormGradAdd, label, {{x}, {x}, {d}, {rows}, rstd, {x}}, epsilon);
+  add(ops::kRmsNormGradAdd, label, {{x}, {x}, {d}, rstd, {x}}, epsilon);
+  // d_bias sums dx as rounded to its dtype. In 16 bits the two dx round to different neighbours, 2u·max|dx|
+  // apart, where fp32 noise lies on a tie: in few of a column's rows, four allowed. In fp32 each differs by its
+  // 16 operations' rounding.
+  for (const OpDef* op : {&ops::kLayerNormGradAdd, &ops::kRmsNormGradAdd}) {
+    const bool layer = op == &ops::kLayerNormGradAdd;
+    std::vector<Input> inputs = {{x}, {x}, {d}, {rows}, rstd, {x}};
+    if (!layer) inputs.erase(inputs.begin() + 3);
+    add(*op, label + ", bias", inputs, with_bias)->extra =
+        [layer, count](size_t output, DType dtype, const Tensors&, const Tensors& expected) {
+          if (output != (layer ? 3U : 2U)) return 0.0;
+          const double each = dtype == DType::kF32 ? 16.0 * static_cast<double>(count) : 8.0;
+          return each * UnitRoundoff(dtype) * ops_test::Scale(expected[0]);
+        };
+  }
+}
+
+void AddRotary(const Shape& qkv, const Attributes& attributes, GpuCases* cases) {
+  for (const OpDef* op : {&ops::kRotary, &ops::kRotaryGrad}) {
+    cases->push_back({.base = {op,
+                               "qkv " + qkv.ToString(),
+                               {{qkv}, Make({qkv[0], qkv[1]}, Input::kPositions)},
+                               attributes,
+                               2,
+                               true}});
+    cases->back().dtypes = FusedDTypes(ops::kRotary, qkv);
+  }
+}
+
+// Each query head has its key and value head. With cuDNN (S a multiple of 128, 16 bits) the bounds of
+// CudnnExtra in cases.cpp: o below 2·u·1.5, dq below 2·u·scale·12σ·1.5, dk and dv by the mass m, the largest
+// Σ_i P_ij of a key. The packed gradient is one tensor, so it takes the largest bound of the three; m is at
+// most 2·(1 + ln S): scores of standard deviation 0.75 leave P within a few times 1/(i + 1), Σ_i 1/(i + 1) ≤ 1
+// + ln S.
+void AddPackedAttention(const Shape& qkv, std::vector<DType> dtypes, GpuCases* cases) {
+  const double scale = 1.0 / std::sqrt(static_cast<double>(qkv[4]));
+  const Attributes attributes = {{"scale", scale}, {"window", std::int64_t{0}}, {"dropout", 0.0}};
+  const Input positions = Make({qkv[0], qkv[1]}, Input::kPositions);
+  const Shape o = {qkv[0], qkv[1], qkv[2], qkv[4]};
+  const Shape lse = {qkv[0], qkv[1], qkv[2]};
+  const bool cudnn = qkv[1] % 128 == 0 && qkv[4] >= 64;
+  const std::int64_t terms = qkv[1] + qkv[4];
+  const std::vector<DType> fused = FusedDTypes(ops::kAttentionPacked, qkv);
+  std::erase_if(dtypes, [&](DType d) { return std::find(fused.begin(), fused.end(), d) == fused.end(); });
+  const std::string label = "qkv " + qkv.ToString();
+
+  cases->push_back({.base = {&ops::kAttentionPacked, label, {{qkv}, positions}, attributes, terms, true}});
+  cases->back().dtypes = dtypes;
+  cases->back().extra = [cudnn](size_t output, DType dtype, const Tensors&, const Tensors&) {
+    return cudnn && output == 0 && dtype != DType::kF32 ? 2 * UnitRoundoff(dtype) * 1.5 : 0.0;
+  };
+  cases->push_back({.base = {&ops::kAttentionPackedGrad,
+                             label,
+                             {{qkv}, positions, {o}, {lse}, {o}},
+                             attributes,
+                             terms,
+                             true}});
+  cases->back().dtypes = dtypes;
+  cases->back().adjust = [attributes](Tensors* inputs) {
+    GpuCase forward;
+    forward.base.op = &ops::kAttentionPacked;
+    forward.base.attributes = attributes;
+    const std::vector<graph::TensorType> types = {{(*inputs)[2].type().shape, DType::kF64},
+                                                  {(*inputs)[3].type().shape, DType::kF64}};
+    const Tensors saved = Reference(forward, {(*inputs)[0], (*inputs)[1]}, types);
+    (*inputs)[2] = saved[0];
+    (*inputs)[3] = saved[1];
+  };
+  cases->back().extra = [cudnn, scale, qkv](size_t, DType dtype, const Tensors&, const Tensors&) {
+    if (!cudnn || dtype == DType::kF32) return 0.0;
+    const double mass = 2 * (1 + std::log(static_cast<double>(qkv[1])));
+    const double d_score = scale * 12 * 0.75 * std::sqrt(static_cast<double>(qkv[4]));
+    return 2 * UnitRoundoff(dtype) * mass * 1.5 * std::max(1.0, d_score);
+  };
+}
+
+// Errors beside the fp32 ones: logits are rounded to the dtype, u·Z with Z the largest, and the gradients of
+// logits in place of them. With weight w = scale and p the softmax: each token's loss is off by 2·u·Z; d_logits by
+// w·(2·u·Z·p + u·|p − onehot|). Summed over classes for d_x: w·(2·u·Z + 2·u)·max|w_head|; summed over tokens for
+// d_w: w·max|x|·u·((2·Z + 1)·mass + count), mass = Σ_tokens p ≤ T·min(1, exp(2·Z)/V), count: tokens that share a
+// label.
+double HeadExtra(size_t output, DType dtype, const Tensors& inputs, double scale, std::int64_t classes) {
+  const double u = UnitRoundoff(dtype);
+  const std::int64_t depth = inputs[0].type().shape[2];
+  const double z = 6 * 0.75 * 0.75;  // six standard deviations of Σ_D x·w, w scaled by 1/√D
+  std::vector<int> counts(static_cast<size_t>(classes), 0);
+  int count = 0;
+  for (std::int64_t i = 0; i < inputs[2].elements(); ++i) {
+    if (inputs[2].Get(i) >= 0) count = std::max(count, ++counts[static_cast<size_t>(inputs[2].Get(i))]);
+  }
+  const double tokens = static_cast<double>(inputs[2].elements());
+  if (output == 2) return tokens * 2 * u * z;
+  if (output == 0) return scale * (2 * u * z + 2 * u) * 1.5 / std::sqrt(static_cast<double>(depth));
+  const double mass = tokens * std::min(1.0, std::exp(2 * z) / static_cast<double>(classes));
+  return scale * 1.5 * u * ((2 * z + 1) * mass + count);
+}
+
+void AddHead(std::int64_t columns, std::int64_t classes, std::int64_t depth, std::int64_t chunk, GpuCases* cases) {
+  constexpr double kScale = 0.3;
+  const Shape x = {2, 12, depth};
+  const Attributes attributes = {
+      {"in_dims", kOne}, {"classes", classes}, {"scale", kScale}, {"chunk", chunk}};
+  // The longest sums: over D for the logits, over V in pieces of at most V/8 (split-K or a warp's part) for d_x.
+  const std::int64_t terms = depth + columns / 8 + 24;
+  cases->push_back({.base = {&ops::kLinearCrossEntropy,
+                             fmt::format("{} of {} columns, {} deep, chunks of {}", classes, columns, depth, chunk),
+                             {{x}, {{columns, depth}}, Make({2, 12}, Input::kLabels, classes)},
+                             attributes,
+                             terms,
+                             true}});
+  cases->back().dtypes = FusedDTypes(ops::kLinearCrossEntropy, {2, 12, columns});
+  cases->back().adjust = [depth](Tensors* inputs) {
+    Multiply(&(*inputs)[1], 1 / std::sqrt(static_cast<double>(depth)));
+  };
+  cases->back().extra = [classes](size_t output, DType dtype, const Tensors& inputs, const Tensors&) {
+    return HeadExtra(output, dtype, inputs, kScale, classes);
+  };
+}
+
+}  // namespace
+
+GpuCases FusedCases() {
+  GpuCases cases;
+  AddGelu(64, 128, &cases);
+  AddGelu(16, 8, &cases);
+  AddGelu(1280, 64, &cases);
+  AddActivationsAgain(&cases);
+  for (std::int64_t columns : {768, 129, 4096, 7, 1280}) {
+    for (std::int64_t count : {1, 257}) AddNorms(count, columns, &cases);
+  }
+  const Attributes plain = {{"rotary", kOne}, {"base", 10000.0}, {"factor", 1.0},
+                            {"low", 1.0},     {"high", 4.0},     {"original", 8192.0}};
+  Attributes bent = plain;
+  bent.Set("factor", 8.0);
+  bent.Set("original", 64.0);
+  AddRotary({2, 81, 2, 3, 16}, bent, &cases);
+  AddRotary({1, 64, 4, 3, 64}, plain, &cases);
+  AddRotary({1, 5, 1, 3, 6}, plain, &cases);
+  AddPackedAttention({2, 128, 2, 3, 64}, kFloats, &cases);
+  AddPackedAttention({1, 256, 1, 3, 128}, kNarrow, &cases);
+  AddPackedAttention({2, 37, 2, 3, 10}, kFloats, &cases);
+  AddHead(50, 47, 64, 10, &cases);
+  AddHead(56, 47, 24, 24, &cases);
+  AddHead(1000, 997, 64, 8, &cases);
+  AddHead(50304, 50257, 64, 16, &cases);
+  return cases;
+}
+
+}  // namespace engine::gpu_test

@@ -1,0 +1,208 @@
+// Every kernel of an op against the CPU's in float64: outputs that overwrite, add up, share the bytes of an input;
+// a second run gives the same bits. Outputs are NaN and scratch is garbage before every run.
+#include <doctest/doctest.h>
+
+#include <set>
+
+#include "engine/backend/cuda/prepare.h"
+#include "engine/ops/fused.h"
+#include "engine/ops/ops.h"
+#include "tests/gpu/cases.h"
+
+namespace engine::gpu_test {
+namespace {
+
+// fp32 sums: of n terms in any order, off by at most (n − 1)·ε·Σ|terms| (Higham, Accuracy and Stability, §4.2), as
+// FloatBound of tests/ops/numerics_test.cpp has it; products of 16-bit numbers are exact in fp32. Then one rounding
+// to the output's dtype, 2⁻²⁵ being half of f16's smallest number. Sums in f64 are of terms that are exact.
+Tolerance ToleranceOf(const GpuCase& test, size_t output, DType of_output, DType of_case, const Tensors& inputs,
+                      const Tensors& expected) {
+  const double scale = ops_test::Scale(expected[output]);
+  if (test.base.op == &ops::kLossSum) return {1e-12, 1e-12 * static_cast<double>(inputs[0].elements())};
+  Tolerance tolerance;
+  tolerance.relative = 1.01 * UnitRoundoff(of_output);
+  tolerance.absolute = 1.2e-7 * (static_cast<double>(test.base.terms) + 16.0) * 4.0 * scale;
+  if (of_output == DType::kF16) tolerance.absolute += 0x1p-25;
+  if (test.extra) tolerance.absolute += test.extra(output, of_case, inputs, expected);
+  return tolerance;
+}
+
+Tensors InputsOf(const GpuCase& test, DType dtype, std::vector<DType>* dtypes) {
+  Tensors inputs = ops_test::MakeInputs(test.base, DType::kF64);
+  if (test.adjust) test.adjust(&inputs);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const bool integer = inputs[i].type().dtype == DType::kI32;
+    const DType on_gpu = integer ? DType::kI32 : IsStatistic(*test.base.op, i) ? DType::kF32 : dtype;
+    dtypes->push_back(on_gpu);
+    inputs[i] = Rounded(inputs[i], on_gpu);
+  }
+  return inputs;
+}
+
+// The inputs that output 0 may share bytes with.
+std::vector<int> InPlaceInputs(const graph::OpDef& op) {
+  if (&op == &ops::kAddLayerNorm || &op == &ops::kAddRmsNorm) return {0, 1};
+  if (op.in_place_input < 0) return {};
+  return {op.in_place_input};
+}
+
+void CheckOutputs(const GpuCase& test, const Problem& problem, DType dtype, const Tensors& expected) {
+  const absl::StatusOr<Outcome> outcome = Launch(problem);
+  if (!outcome.ok()) {
+    FAIL_CHECK(fmt::format("{}: {}", problem.where, Message(outcome.status())));
+    return;
+  }
+  for (size_t o = 0; o < expected.size(); ++o) {
+    Tensor sum = expected[o];
+    const bool adds = (problem.accumulate >> o & 1U) != 0;
+    for (std::int64_t i = 0; adds && i < sum.elements(); ++i) sum.Set(i, expected[o].Get(i) + Before(i));
+    Compare(fmt::format("{}, output {}{}", problem.where, o, adds ? ", adding" : ""), sum, outcome->outputs[o],
+            ToleranceOf(test, o, problem.outputs[o].type.dtype, dtype, problem.inputs, expected));
+  }
+}
+
+// Once more with other garbage in scratch, and once for each input that output 0 may share bytes with: the bits of
+// the first run.
+void CheckBits(Problem problem) {
+  const absl::StatusOr<Outcome> first = Launch(problem);
+  if (!first.ok()) return;  // reported
+  const auto check = [&](const std::string& how) {
+    const absl::StatusOr<Outcome> again = Launch(problem);
+    if (!again.ok()) {
+      FAIL_CHECK(fmt::format("{}, {}: {}", problem.where, how, Message(again.status())));
+      return;
+    }
+    for (size_t o = 0; o < problem.outputs.size(); ++o) {
+      if (again->bytes[o] == first->bytes[o]) continue;
+      std::int64_t i = 0;
+      while (again->outputs[o].Get(i) == first->outputs[o].Get(i) && i + 1 < again->outputs[o].elements()) ++i;
+      FAIL_CHECK(fmt::format("{}, output {}, {}: other bits, first at element {} of {}: {:.9g}, then {:.9g}",
+                             problem.where, o, how, i, problem.outputs[o].type.shape.ToString(),
+                             first->outputs[o].Get(i), again->outputs[o].Get(i)));
+    }
+  };
+  problem.poison = 0x5A;
+  check("second run");
+  for (int input : InPlaceInputs(*problem.op)) {
+    problem.outputs[0].alias = input;
+    check(fmt::format("in place of input {}", input));
+  }
+}
+
+void Run(const GpuCase& test, DType dtype) {
+  const graph::OpDef& op = *test.base.op;
+  Problem problem;
+  problem.where = fmt::format("{} ({}) {}", op.name, test.base.label, Name(dtype));
+  problem.kernel = std::string(op.name);
+  problem.op = &op;
+  problem.attributes = test.base.attributes;
+  problem.inputs = InputsOf(test, dtype, &problem.input_dtypes);
+  std::vector<graph::TensorType> input_types;
+  for (size_t i = 0; i < problem.inputs.size(); ++i)
+    input_types.push_back({problem.inputs[i].type().shape, problem.input_dtypes[i]});
+  const auto types = op.infer(input_types, test.base.attributes);
+  REQUIRE_MESSAGE(types.ok(), fmt::format("{}: {}", problem.where, Message(types.status())));
+  for (const graph::TensorType& type : *types) problem.outputs.push_back(Output::Whole(type));
+  if (test.slice) {
+    problem.outputs[0].extent.dims[0] = {*test.slice};
+    problem.outputs[0].logical[0] = test.logical_rows;
+  }
+  const Tensors expected = Reference(test, problem.inputs, *types);
+  CheckOutputs(test, problem, dtype, expected);
+  CheckBits(problem);
+  if (op.accumulates == 0) return;
+  problem.accumulate = op.accumulates & ((1U << problem.outputs.size()) - 1U);
+  CheckOutputs(test, problem, dtype, expected);
+}
+
+void RunAll(const GpuCases& cases) {
+  for (const GpuCase& test : cases) {
+    for (DType dtype : test.dtypes) Run(test, dtype);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("gpu op: linear") { RunAll(LinearCases()); }
+TEST_CASE("gpu op: elementwise") { RunAll(ElementwiseCases()); }
+TEST_CASE("gpu op: norms") { RunAll(NormCases()); }
+TEST_CASE("gpu op: embedding and qkv") { RunAll(TokenCases()); }
+TEST_CASE("gpu op: attention") { RunAll(AttentionCases()); }
+TEST_CASE("gpu op: cross entropy") { RunAll(LossCases()); }
+
+// One test case a fused op, so that one failing library call hides no other.
+TEST_CASE("gpu op: fused") {
+  const GpuCases cases = FusedCases();
+  for (const graph::OpDef* op : ops::AllFusedOps()) {
+    SUBCASE(std::string(op->name).c_str()) {
+      GpuCases own;
+      size_t dtypes = 0;
+      for (const GpuCase& test : cases) {
+        if (test.base.op != op) continue;
+        own.push_back(test);
+        dtypes += test.dtypes.size();
+      }
+      CHECK_MESSAGE(dtypes > 0, std::string(op->name) + " has no case in a dtype that the profile fuses");
+      RunAll(own);
+    }
+  }
+}
+
+TEST_CASE("gpu op: every op has a kernel and a case") {
+  std::set<std::string> covered;
+  for (const GpuCases& cases : {LinearCases(), ElementwiseCases(), NormCases(), TokenCases(), AttentionCases(),
+                                LossCases(), FusedCases()}) {
+    for (const GpuCase& test : cases) covered.insert(std::string(test.base.op->name));
+  }
+  for (const auto& ops : {ops::AllOps(), ops::AllFusedOps()}) {
+    for (const graph::OpDef* op : ops) {
+      const std::string name(op->name);
+      CHECK_MESSAGE(covered.count(name) == 1, name + " has no case");
+      CHECK_MESSAGE(backend::cuda::FindKernel(name) != nullptr, name + " has no kernel");
+    }
+  }
+}
+
+// control[kLossScale] multiplies gradients and no loss; a power of two is exact.
+TEST_CASE("gpu op: the loss scale") {
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const graph::OpDef* op : {&ops::kLossWeight, &ops::kLinearCrossEntropy}) {
+      const bool head = op == &ops::kLinearCrossEntropy;
+      Problem problem;
+      problem.where = fmt::format("{} {} with a loss scale of 8", op->name, Name(dtype));
+      problem.kernel = std::string(op->name);
+      problem.op = op;
+      problem.attributes = {{"in_dims", std::int64_t{1}},
+                            {"classes", std::int64_t{47}},
+                            {"scale", 0.25},
+                            {"chunk", std::int64_t{8}}};
+      GpuCase test;
+      test.base.op = op;
+      ops_test::Input labels;
+      labels.shape = {2, 12};
+      labels.kind = ops_test::Input::kLabels;
+      labels.limit = 47;
+      if (head) test.base.inputs = {{{2, 12, 64}}, {{48, 64}}};
+      test.base.inputs.push_back(labels);
+      problem.inputs = InputsOf(test, dtype, &problem.input_dtypes);
+      std::vector<graph::TensorType> input_types;
+      for (size_t i = 0; i < problem.inputs.size(); ++i)
+        input_types.push_back({problem.inputs[i].type().shape, problem.input_dtypes[i]});
+      const auto types = op->infer(input_types, problem.attributes);
+      REQUIRE(types.ok());
+      for (const graph::TensorType& type : *types) problem.outputs.push_back(Output::Whole(type));
+      const absl::StatusOr<Outcome> one = Launch(problem);
+      problem.loss_scale = 8;
+      const absl::StatusOr<Outcome> eight = Launch(problem);
+      REQUIRE_MESSAGE((one.ok() && eight.ok()), Message(one.status()) + Message(eight.status()));
+      for (size_t o = 0; o < problem.outputs.size(); ++o) {
+        Tensor expected = one->outputs[o];
+        const double factor = o == 2 ? 1.0 : 8.0;
+        for (std::int64_t i = 0; i < expected.elements(); ++i) expected.Set(i, factor * expected.Get(i));
+        Compare(fmt::format("{}, output {}", problem.where, o), expected, eight->outputs[o], {});
+      }
+    }
+  }
+}
+
+}  // namespace engine::gpu_test
