@@ -42,8 +42,8 @@ void AddCommon(std::initializer_list<const OpDef*> ops, GpuCases* cases) {
     if (std::find(ops.begin(), ops.end(), test.op) == ops.end()) continue;
     cases->push_back({.base = test});
     if (test.op != &ops::kGelu && test.op != &ops::kGeluGrad) continue;
-    cases->back().extra = [op = test.op, attributes = test.attributes](
-                              size_t, DType dtype, const Tensors&, const Tensors&) {
+    cases->back().extra = [op = test.op, attributes = test.attributes](size_t, DType dtype, const Tensors&,
+                                                                       const Tensors&) {
       return GeluExtra(*op, attributes, dtype);
     };
   }
@@ -81,7 +81,8 @@ GpuCases ElementwiseCases() {
              &ops::kSwigluGrad, &ops::kDropout, &ops::kDropoutGrad},
             &cases);
   const Shape x = {2, 64, 1280};
-  const auto add = [&](const OpDef& op, std::vector<Input> inputs, Attributes attributes, std::int64_t terms) {
+  const auto add = [&](const OpDef& op, std::vector<Input> inputs, Attributes attributes,
+                       std::int64_t terms) {
     const std::string label = "x " + inputs[0].shape.ToString();
     cases.push_back({.base = {&op, label, std::move(inputs), attributes, terms, true}});
     if (&op != &ops::kGelu && &op != &ops::kGeluGrad) return;
@@ -145,7 +146,8 @@ void AddEmbeddings(GpuCases* cases) {
   const auto grad = [&](const std::string& label, const Input& i, std::int64_t columns, std::int64_t rows) {
     const Attributes attributes = {{"rows", rows}};
     const Shape dy = {i.shape[0], i.shape[1], columns};
-    cases->push_back({.base = {&ops::kEmbeddingGrad, label, {i, {dy}}, attributes, i.shape.elements(), true}});
+    cases->push_back(
+        {.base = {&ops::kEmbeddingGrad, label, {i, {dy}}, attributes, i.shape.elements(), true}});
     return &cases->back();
   };
   for (std::int64_t columns : {768, 133, 8, 1}) {
@@ -167,7 +169,8 @@ void AddEmbeddings(GpuCases* cases) {
     test->adjust = Hot(717);
     test->slice = slice;
     test->logical_rows = 1000;
-    cases->push_back({.base = {&ops::kEmbedding, "a slice of the table", {ids, {{400, columns}}}, {}, 1, true}});
+    cases->push_back(
+        {.base = {&ops::kEmbedding, "a slice of the table", {ids, {{400, columns}}}, {}, 1, true}});
     cases->back().adjust = [slice, columns](Tensors* inputs) {
       Extent extent;
       extent.dims = {{slice}, {Interval{0, columns}}};
@@ -187,7 +190,8 @@ GpuCases TokenCases() {
   const Attributes none = {{"rotary", std::int64_t{0}}};
   const Attributes llama = {{"rotary", kOne}, {"base", 500000.0}, {"factor", 8.0},
                             {"low", 1.0},     {"high", 4.0},      {"original", 8192.0}};
-  for (const auto& [label, attributes] : {std::pair<std::string, Attributes>{"plain", none}, {"llama", llama}}) {
+  for (const auto& [label, attributes] :
+       {std::pair<std::string, Attributes>{"plain", none}, {"llama", llama}}) {
     const Input positions = Make({1, 1030}, Input::kPositions);
     const Shape kv = {1, 1030, 2, 128};
     const Shape q = {1, 1030, 4, 128};
@@ -202,8 +206,9 @@ namespace {
 
 // The CPU's attention as in the case, with other inputs.
 Tensors RunOnCpu(const OpDef& op, const Attributes& attributes, const Tensors& inputs) {
-  return ops_test::RunOp(op, attributes, inputs,
-                         {.threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 16U))});
+  return ops_test::RunOp(
+      op, attributes, inputs,
+      {.threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 16U))});
 }
 
 // o and lse of the forward pass, as the gradient of a kernel library may assume.
@@ -223,8 +228,8 @@ std::function<void(Tensors*)> SavedByForward(const Attributes& attributes) {
 // σ = 0.75·√E of a sum of E products of variance 0.75², so that of dq is below u·scale·12σ·max|k|, that of dk
 // below u·scale·12σ·m·max|q|. A factor 2: each of these is rounded once more in another product's operand
 // (exp of a score in 2⁻²² relative is less). All inputs are below 1.5.
-double CudnnExtra(const Attributes& attributes, bool backward, size_t output, DType dtype, const Tensors& inputs,
-                  const Tensors& expected) {
+double CudnnExtra(const Attributes& attributes, bool backward, size_t output, DType dtype,
+                  const Tensors& inputs, const Tensors& expected) {
   const double u = UnitRoundoff(dtype);
   if (!backward) return output == 0 ? 2 * u * 1.5 : 0;
   const Shape& q = inputs[0].type().shape;
@@ -246,18 +251,16 @@ struct AttentionSizes {
 };
 
 void AddAttention(const AttentionSizes& s, GpuCases* cases) {
-  const Attributes attributes = {{"scale", 1.0 / std::sqrt(static_cast<double>(s.head))},
-                                 {"window", s.window},
-                                 {"dropout", 0.0}};
+  const Attributes attributes = {
+      {"scale", 1.0 / std::sqrt(static_cast<double>(s.head))}, {"window", s.window}, {"dropout", 0.0}};
   const Shape q = {s.batch, s.sequence, s.heads, s.head};
   const Shape k = {s.batch, s.sequence, s.kv_heads, s.head};
   const Input positions = Make({s.batch, s.sequence}, Input::kPositions);
   const Input rows = Make({s.batch, s.sequence, s.heads}, Input::kReal);
   const std::int64_t terms = s.sequence + s.head;
-  const std::string label = fmt::format("{}, {} heads of {}, {} kv heads, {} tokens", s.label, s.heads, s.head,
-                                        s.kv_heads, s.sequence);
-  cases->push_back(
-      {.base = {&ops::kAttention, label, {{q}, {k}, {k}, positions}, attributes, terms, true}});
+  const std::string label = fmt::format("{}, {} heads of {}, {} kv heads, {} tokens", s.label, s.heads,
+                                        s.head, s.kv_heads, s.sequence);
+  cases->push_back({.base = {&ops::kAttention, label, {{q}, {k}, {k}, positions}, attributes, terms, true}});
   cases->back().dtypes = s.dtypes;
   cases->push_back({.base = {&ops::kAttentionGrad,
                              label,
@@ -305,7 +308,8 @@ GpuCases LossCases() {
   struct Vocabulary {
     std::int64_t columns, classes;
   };
-  for (const Vocabulary& v : {Vocabulary{50, 47}, {1000, 997}, {1000, 1000}, {50304, 50257}, {128256, 128000}}) {
+  for (const Vocabulary& v :
+       {Vocabulary{50, 47}, {1000, 997}, {1000, 1000}, {50304, 50257}, {128256, 128000}}) {
     const Shape rows = {2, 3};
     const Shape logits = {2, 3, v.columns};
     const Input labels = Make(rows, Input::kLabels, v.classes);
@@ -328,7 +332,8 @@ GpuCases LossCases() {
     (*inputs)[0] = logits;
   };
   const Attributes attributes = {{"classes", std::int64_t{250}}};
-  cases.push_back({.base = {&ops::kCrossEntropy, "a slice of the classes", {{{2, 41, 100}}, labels}, attributes, 16}});
+  cases.push_back(
+      {.base = {&ops::kCrossEntropy, "a slice of the classes", {{{2, 41, 100}}, labels}, attributes, 16}});
   cases.back().adjust = slice;
   cases.push_back({.base = {&ops::kCrossEntropyGrad,
                             "a slice of the classes",
@@ -354,7 +359,8 @@ bool IsStatistic(const OpDef& op, size_t input) {
 
 namespace {
 
-Tensors RunComposition(const GpuCase& test, const Tensors& inputs, const std::vector<graph::TensorType>& types) {
+Tensors RunComposition(const GpuCase& test, const Tensors& inputs,
+                       const std::vector<graph::TensorType>& types) {
   graph::Graph graph;
   ops_test::ValueTensors values;
   graph::ValueIds ids;

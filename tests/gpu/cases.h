@@ -15,7 +15,10 @@ inline const std::vector<DType> kNarrow = {DType::kBF16, DType::kF16};
 
 // Half the distance of neighbouring numbers near 1: the relative error of rounding to the dtype.
 constexpr double UnitRoundoff(DType dtype) {
-  return dtype == DType::kBF16 ? 0x1p-9 : dtype == DType::kF16 ? 0x1p-11 : dtype == DType::kF32 ? 0x1p-24 : 0x1p-53;
+  return dtype == DType::kBF16  ? 0x1p-8
+         : dtype == DType::kF16 ? 0x1p-11
+         : dtype == DType::kF32 ? 0x1p-24
+                                : 0x1p-53;
 }
 
 struct GpuCase {

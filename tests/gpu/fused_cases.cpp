@@ -40,15 +40,16 @@ std::vector<DType> FusedDTypes(const OpDef& op, const Shape& decides) {
 }
 
 // x is scaled so that products have a variance near 0.75². tanh of the cuBLASLt epilogue is taken to be as
-// exact as tanh.approx.f32 (cases.cpp: 2⁻¹²·max|pre| of the value, 2⁻¹²·(1 + 2·1.5·2.1)·max|dy·w| ≤ 2⁻¹²·8·4.5 of
-// the gradient). The kernel takes gelu of pre as it is in fp32, the reference of the rounded one: u·1.13·max|pre|,
-// 1.13 being the largest slope of gelu.
+// exact as tanh.approx.f32 (cases.cpp: 2⁻¹²·max|pre| of the value, 2⁻¹²·(1 + 2·1.5·2.1)·max|dy·w| ≤
+// 2⁻¹²·8·4.5 of the gradient). The kernel takes gelu of pre as it is in fp32, the reference of the rounded
+// one: u·1.13·max|pre|, 1.13 being the largest slope of gelu.
 void AddGelu(std::int64_t in, std::int64_t out, GpuCases* cases) {
   const Attributes attributes = {{"in_dims", kOne}, {"tanh", kOne}};
   const std::string label = fmt::format("{} to {}", in, out);
   const Shape x = {2, 20, in};
   const Shape y = {2, 20, out};
-  cases->push_back({.base = {&ops::kLinearGelu, label, {{x}, {{out, in}}, {{out}}}, attributes, in + 1, true}});
+  cases->push_back(
+      {.base = {&ops::kLinearGelu, label, {{x}, {{out, in}}, {{out}}}, attributes, in + 1, true}});
   cases->back().dtypes = FusedDTypes(ops::kLinearGelu, y);
   cases->back().adjust = [in](Tensors* inputs) {
     Multiply(&(*inputs)[1], 1 / std::sqrt(static_cast<double>(in)));
@@ -107,8 +108,8 @@ void AddNorms(std::int64_t count, std::int64_t columns, GpuCases* cases) {
   add(ops::kLayerNormGradAdd, label, {{x}, {x}, {d}, {rows}, rstd, {x}}, epsilon);
   add(ops::kRmsNormGradAdd, label, {{x}, {x}, {d}, rstd, {x}}, epsilon);
   // d_bias sums dx as rounded to its dtype. In 16 bits the two dx round to different neighbours, 2u·max|dx|
-  // apart, where fp32 noise lies on a tie: in few of a column's rows, four allowed. In fp32 each differs by its
-  // 16 operations' rounding.
+  // apart, where fp32 noise lies on a tie: in few of a column's rows, four allowed. In fp32 each differs by
+  // its 16 operations' rounding.
   for (const OpDef* op : {&ops::kLayerNormGradAdd, &ops::kRmsNormGradAdd}) {
     const bool layer = op == &ops::kLayerNormGradAdd;
     std::vector<Input> inputs = {{x}, {x}, {d}, {rows}, rstd, {x}};
@@ -137,7 +138,8 @@ void AddRotary(const Shape& qkv, const Attributes& attributes, GpuCases* cases) 
 // Each query head has its key and value head. With cuDNN (S a multiple of 128, 16 bits) the bounds of
 // CudnnExtra in cases.cpp: o below 2·u·1.5, dq below 2·u·scale·12σ·1.5, dk and dv by the mass m, the largest
 // Σ_i P_ij of a key. The packed gradient is one tensor, so it takes the largest bound of the three; m is at
-// most 2·(1 + ln S): scores of standard deviation 0.75 leave P within a few times 1/(i + 1), Σ_i 1/(i + 1) ≤ 1
+// most 2·(1 + ln S): scores of standard deviation 0.75 leave P within a few times 1/(i + 1), Σ_i 1/(i + 1) ≤
+// 1
 // + ln S.
 void AddPackedAttention(const Shape& qkv, std::vector<DType> dtypes, GpuCases* cases) {
   const double scale = 1.0 / std::sqrt(static_cast<double>(qkv[4]));
@@ -156,12 +158,9 @@ void AddPackedAttention(const Shape& qkv, std::vector<DType> dtypes, GpuCases* c
   cases->back().extra = [cudnn](size_t output, DType dtype, const Tensors&, const Tensors&) {
     return cudnn && output == 0 && dtype != DType::kF32 ? 2 * UnitRoundoff(dtype) * 1.5 : 0.0;
   };
-  cases->push_back({.base = {&ops::kAttentionPackedGrad,
-                             label,
-                             {{qkv}, positions, {o}, {lse}, {o}},
-                             attributes,
-                             terms,
-                             true}});
+  cases->push_back(
+      {.base = {
+           &ops::kAttentionPackedGrad, label, {{qkv}, positions, {o}, {lse}, {o}}, attributes, terms, true}});
   cases->back().dtypes = dtypes;
   cases->back().adjust = [attributes](Tensors* inputs) {
     GpuCase forward;
@@ -182,10 +181,10 @@ void AddPackedAttention(const Shape& qkv, std::vector<DType> dtypes, GpuCases* c
 }
 
 // Errors beside the fp32 ones: logits are rounded to the dtype, u·Z with Z the largest, and the gradients of
-// logits in place of them. With weight w = scale and p the softmax: each token's loss is off by 2·u·Z; d_logits by
-// w·(2·u·Z·p + u·|p − onehot|). Summed over classes for d_x: w·(2·u·Z + 2·u)·max|w_head|; summed over tokens for
-// d_w: w·max|x|·u·((2·Z + 1)·mass + count), mass = Σ_tokens p ≤ T·min(1, exp(2·Z)/V), count: tokens that share a
-// label.
+// logits in place of them. With weight w = scale and p the softmax: each token's loss is off by 2·u·Z;
+// d_logits by w·(2·u·Z·p + u·|p − onehot|). Summed over classes for d_x: w·(2·u·Z + 2·u)·max|w_head|; summed
+// over tokens for d_w: w·max|x|·u·((2·Z + 1)·mass + count), mass = Σ_tokens p ≤ T·min(1, exp(2·Z)/V), count:
+// tokens that share a label.
 double HeadExtra(size_t output, DType dtype, const Tensors& inputs, double scale, std::int64_t classes) {
   const double u = UnitRoundoff(dtype);
   const std::int64_t depth = inputs[0].type().shape[2];
@@ -202,19 +201,22 @@ double HeadExtra(size_t output, DType dtype, const Tensors& inputs, double scale
   return scale * 1.5 * u * ((2 * z + 1) * mass + count);
 }
 
-void AddHead(std::int64_t columns, std::int64_t classes, std::int64_t depth, std::int64_t chunk, GpuCases* cases) {
+void AddHead(std::int64_t columns, std::int64_t classes, std::int64_t depth, std::int64_t chunk,
+             GpuCases* cases) {
   constexpr double kScale = 0.3;
   const Shape x = {2, 12, depth};
   const Attributes attributes = {
       {"in_dims", kOne}, {"classes", classes}, {"scale", kScale}, {"chunk", chunk}};
-  // The longest sums: over D for the logits, over V in pieces of at most V/8 (split-K or a warp's part) for d_x.
+  // The longest sums: over D for the logits, over V in pieces of at most V/8 (split-K or a warp's part) for
+  // d_x.
   const std::int64_t terms = depth + columns / 8 + 24;
-  cases->push_back({.base = {&ops::kLinearCrossEntropy,
-                             fmt::format("{} of {} columns, {} deep, chunks of {}", classes, columns, depth, chunk),
-                             {{x}, {{columns, depth}}, Make({2, 12}, Input::kLabels, classes)},
-                             attributes,
-                             terms,
-                             true}});
+  cases->push_back(
+      {.base = {&ops::kLinearCrossEntropy,
+                fmt::format("{} of {} columns, {} deep, chunks of {}", classes, columns, depth, chunk),
+                {{x}, {{columns, depth}}, Make({2, 12}, Input::kLabels, classes)},
+                attributes,
+                terms,
+                true}});
   cases->back().dtypes = FusedDTypes(ops::kLinearCrossEntropy, {2, 12, columns});
   cases->back().adjust = [depth](Tensors* inputs) {
     Multiply(&(*inputs)[1], 1 / std::sqrt(static_cast<double>(depth)));
@@ -250,6 +252,7 @@ GpuCases FusedCases() {
   AddHead(56, 47, 24, 24, &cases);
   AddHead(1000, 997, 64, 8, &cases);
   AddHead(50304, 50257, 64, 16, &cases);
+  std::erase(cases.back().dtypes, DType::kF16);  // seconds of the CPU's
   return cases;
 }
 

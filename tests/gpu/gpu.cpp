@@ -89,8 +89,8 @@ class Image {
       std::int64_t at = from;
       while (bytes_[static_cast<size_t>(at)] == after[static_cast<size_t>(at)]) ++at;
       const std::int64_t end = before == nullptr ? 0 : before->offset + before->bytes;
-      return Internal("wrote byte {} behind the {} bytes of {}", at - end, before == nullptr ? 0 : before->bytes,
-                      before == nullptr ? "nothing" : before->name);
+      return Internal("wrote byte {} behind the {} bytes of {}", at - end,
+                      before == nullptr ? 0 : before->bytes, before == nullptr ? "nothing" : before->name);
     };
     for (const Piece& piece : pieces_) {
       if (piece.output) {
@@ -119,6 +119,7 @@ std::byte* Arena() {
   static std::byte* const arena = [] {
     absl::StatusOr<std::byte*> allocated = Gpu().AllocateArena(kArenaBytes);
     REQUIRE_MESSAGE(allocated.ok(), Message(allocated.status()));
+    REQUIRE(Gpu().ClearArena().ok());  // from here on no Prepare tries kernels on it
     return *allocated;
   }();
   return arena;
@@ -127,10 +128,11 @@ std::byte* Arena() {
 }  // namespace
 
 backend::cuda::CudaBackend& Gpu() {
-  static const std::unique_ptr<backend::cuda::CudaBackend> backend = [] {
+  // Never closed: when static objects die, the libraries that it uses may be gone.
+  static backend::cuda::CudaBackend* const backend = [] {
     auto created = backend::cuda::CudaBackend::Create({});
     REQUIRE_MESSAGE(created.ok(), Message(created.status()));
-    return *std::move(created);
+    return created->release();
   }();
   return *backend;
 }
@@ -217,7 +219,8 @@ absl::StatusOr<Outcome> Launch(const Problem& problem) {
   RETURN_IF_ERROR(
       gpu.Download(guard.data(), arena + image_bytes + scratch, static_cast<std::int64_t>(guard.size())));
   for (size_t i = 0; i < guard.size(); ++i) {
-    if (guard[i] != std::byte{0xA5}) return Internal("wrote byte {} behind its {} bytes of scratch", i, scratch);
+    if (guard[i] != std::byte{0xA5})
+      return Internal("wrote byte {} behind its {} bytes of scratch", i, scratch);
   }
 
   Outcome outcome;
@@ -270,12 +273,13 @@ void Compare(const std::string& where, const Tensor& expected, const Tensor& act
   }
   const std::string text =
       worst < 0 ? where
-                : fmt::format("{}: element {} of {} is {:.9g}, expected {:.9g}: error {:.3g}, tolerance {:.3g}; "
-                              "{} elements of {} are beyond theirs, {} of them NaN",
-                              where, worst, expected.type().shape.ToString(), actual.Get(worst),
-                              expected.Get(worst), std::fabs(actual.Get(worst) - expected.Get(worst)),
-                              tolerance.relative * std::fabs(expected.Get(worst)) + tolerance.absolute, beyond,
-                              expected.elements(), nans);
+                : fmt::format(
+                      "{}: element {} of {} is {:.9g}, expected {:.9g}: error {:.3g}, tolerance {:.3g}; "
+                      "{} elements of {} are beyond theirs, {} of them NaN",
+                      where, worst, expected.type().shape.ToString(), actual.Get(worst), expected.Get(worst),
+                      std::fabs(actual.Get(worst) - expected.Get(worst)),
+                      tolerance.relative * std::fabs(expected.Get(worst)) + tolerance.absolute, beyond,
+                      expected.elements(), nans);
   CHECK_MESSAGE(beyond == 0, text);
 }
 

@@ -28,16 +28,16 @@ struct Output {
 };
 
 struct Problem {
-  std::string where;                 // for messages
+  std::string where;  // for messages
   std::string kernel;
   const graph::OpDef* op = nullptr;  // null: a flat kernel
   graph::Attributes attributes;
-  Tensors inputs;                    // f64 or i32; the values must be numbers of the dtypes below
-  std::vector<DType> input_dtypes;   // on the GPU
+  Tensors inputs;                   // f64 or i32; the values must be numbers of the dtypes below
+  std::vector<DType> input_dtypes;  // on the GPU
   std::vector<Output> outputs;
-  std::uint32_t accumulate = 0;      // these outputs hold Before(i) when the kernel starts
+  std::uint32_t accumulate = 0;  // these outputs hold Before(i) when the kernel starts
   double loss_scale = 1;
-  int poison = 0xFF;                 // what scratch is filled with; outputs hold 0xFF, NaN
+  int poison = 0xFF;  // what scratch is filled with; outputs hold 0xFF, NaN
 };
 
 struct Outcome {

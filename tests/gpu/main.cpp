@@ -14,8 +14,8 @@ int main(int argc, char** argv) {
     std::puts("skipped: no GPU");
     return 77;
   }
-  // The cuBLASLt algorithms that were timed fastest, kept for this process alone: runs whose bits are compared
-  // must use the same ones, and no test may depend on what an earlier process chose.
+  // The cuBLASLt algorithms that were timed fastest, kept for this process alone: runs whose bits are
+  // compared must use the same ones, and no test may depend on what an earlier process chose.
   const engine::data::TempDir cache;
   setenv("ENGINE_CACHE", cache.path().c_str(), 1);
   return doctest::Context(argc, argv).run();

@@ -1,5 +1,5 @@
-// Every kernel of an op against the CPU's in float64: outputs that overwrite, add up, share the bytes of an input;
-// a second run gives the same bits. Outputs are NaN and scratch is garbage before every run.
+// Every kernel of an op against the CPU's in float64: outputs that overwrite, add up, share the bytes of an
+// input; a second run gives the same bits. Outputs are NaN and scratch is garbage before every run.
 #include <doctest/doctest.h>
 
 #include <set>
@@ -12,11 +12,12 @@
 namespace engine::gpu_test {
 namespace {
 
-// fp32 sums: of n terms in any order, off by at most (n − 1)·ε·Σ|terms| (Higham, Accuracy and Stability, §4.2), as
-// FloatBound of tests/ops/numerics_test.cpp has it; products of 16-bit numbers are exact in fp32. Then one rounding
-// to the output's dtype, 2⁻²⁵ being half of f16's smallest number. Sums in f64 are of terms that are exact.
-Tolerance ToleranceOf(const GpuCase& test, size_t output, DType of_output, DType of_case, const Tensors& inputs,
-                      const Tensors& expected) {
+// fp32 sums: of n terms in any order, off by at most (n − 1)·ε·Σ|terms| (Higham, Accuracy and Stability,
+// §4.2), as FloatBound of tests/ops/numerics_test.cpp has it; products of 16-bit numbers are exact in fp32.
+// Then one rounding to the output's dtype, 2⁻²⁵ being half of f16's smallest number. Sums in f64 are of terms
+// that are exact.
+Tolerance ToleranceOf(const GpuCase& test, size_t output, DType of_output, DType of_case,
+                      const Tensors& inputs, const Tensors& expected) {
   const double scale = ops_test::Scale(expected[output]);
   if (test.base.op == &ops::kLossSum) return {1e-12, 1e-12 * static_cast<double>(inputs[0].elements())};
   Tolerance tolerance;
@@ -56,13 +57,14 @@ void CheckOutputs(const GpuCase& test, const Problem& problem, DType dtype, cons
     Tensor sum = expected[o];
     const bool adds = (problem.accumulate >> o & 1U) != 0;
     for (std::int64_t i = 0; adds && i < sum.elements(); ++i) sum.Set(i, expected[o].Get(i) + Before(i));
-    Compare(fmt::format("{}, output {}{}", problem.where, o, adds ? ", adding" : ""), sum, outcome->outputs[o],
+    Compare(fmt::format("{}, output {}{}", problem.where, o, adds ? ", adding" : ""), sum,
+            outcome->outputs[o],
             ToleranceOf(test, o, problem.outputs[o].type.dtype, dtype, problem.inputs, expected));
   }
 }
 
-// Once more with other garbage in scratch, and once for each input that output 0 may share bytes with: the bits of
-// the first run.
+// Once more with other garbage in scratch, and once for each input that output 0 may share bytes with: the
+// bits of the first run.
 void CheckBits(Problem problem) {
   const absl::StatusOr<Outcome> first = Launch(problem);
   if (!first.ok()) return;  // reported
@@ -75,7 +77,8 @@ void CheckBits(Problem problem) {
     for (size_t o = 0; o < problem.outputs.size(); ++o) {
       if (again->bytes[o] == first->bytes[o]) continue;
       std::int64_t i = 0;
-      while (again->outputs[o].Get(i) == first->outputs[o].Get(i) && i + 1 < again->outputs[o].elements()) ++i;
+      while (again->outputs[o].Get(i) == first->outputs[o].Get(i) && i + 1 < again->outputs[o].elements())
+        ++i;
       FAIL_CHECK(fmt::format("{}, output {}, {}: other bits, first at element {} of {}: {:.9g}, then {:.9g}",
                              problem.where, o, how, i, problem.outputs[o].type.shape.ToString(),
                              first->outputs[o].Get(i), again->outputs[o].Get(i)));
@@ -142,7 +145,7 @@ TEST_CASE("gpu op: fused") {
         own.push_back(test);
         dtypes += test.dtypes.size();
       }
-      CHECK_MESSAGE(dtypes > 0, std::string(op->name) + " has no case in a dtype that the profile fuses");
+      CHECK_MESSAGE(dtypes > 0, fmt::format("{} has no case in a dtype that the profile fuses", op->name));
       RunAll(own);
     }
   }
@@ -150,15 +153,15 @@ TEST_CASE("gpu op: fused") {
 
 TEST_CASE("gpu op: every op has a kernel and a case") {
   std::set<std::string> covered;
-  for (const GpuCases& cases : {LinearCases(), ElementwiseCases(), NormCases(), TokenCases(), AttentionCases(),
-                                LossCases(), FusedCases()}) {
+  for (const GpuCases& cases : {LinearCases(), ElementwiseCases(), NormCases(), TokenCases(),
+                                AttentionCases(), LossCases(), FusedCases()}) {
     for (const GpuCase& test : cases) covered.insert(std::string(test.base.op->name));
   }
   for (const auto& ops : {ops::AllOps(), ops::AllFusedOps()}) {
     for (const graph::OpDef* op : ops) {
       const std::string name(op->name);
-      CHECK_MESSAGE(covered.count(name) == 1, name + " has no case");
-      CHECK_MESSAGE(backend::cuda::FindKernel(name) != nullptr, name + " has no kernel");
+      CHECK_MESSAGE(covered.count(name) == 1, fmt::format("{} has no case", name));
+      CHECK_MESSAGE(backend::cuda::FindKernel(name) != nullptr, fmt::format("{} has no kernel", name));
     }
   }
 }
@@ -194,7 +197,8 @@ TEST_CASE("gpu op: the loss scale") {
       const absl::StatusOr<Outcome> one = Launch(problem);
       problem.loss_scale = 8;
       const absl::StatusOr<Outcome> eight = Launch(problem);
-      REQUIRE_MESSAGE((one.ok() && eight.ok()), Message(one.status()) + Message(eight.status()));
+      REQUIRE_MESSAGE(one.ok(), Message(one.status()));
+      REQUIRE_MESSAGE(eight.ok(), Message(eight.status()));
       for (size_t o = 0; o < problem.outputs.size(); ++o) {
         Tensor expected = one->outputs[o];
         const double factor = o == 2 ? 1.0 : 8.0;

@@ -1,4 +1,5 @@
-// The flat kernels of the optimizer against the CPU's in float64. They too give the same bits in a second run.
+// The flat kernels of the optimizer against the CPU's in float64. They too give the same bits in a second
+// run.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -54,11 +55,12 @@ const graph::Attributes& AdamWAttributes() {
 
 }  // namespace
 
-// Three steps. About ten roundings of values of at most 1.5 (weights) a step; the rate times that for the update,
-// where for gradients near 0 the quotient of m and v adds rate · ε₃₂ / epsilon.
+// Three steps. About ten roundings of values of at most 1.5 (weights) a step; the rate times that for the
+// update, where for gradients near 0 the quotient of m and v adds rate · ε₃₂ / epsilon.
 TEST_CASE("gpu optimizer: adamw") {
   constexpr double kBound = 3 * 10 * 1.5 * 6e-8 + 3 * 1e-2 * 6e-8 / 1e-3;
-  for (DType parameter : {DType::kF32, DType::kBF16, DType::kF16}) {  // f32: no copy beside the master weights
+  for (DType parameter :
+       {DType::kF32, DType::kBF16, DType::kF16}) {  // f32: no copy beside the master weights
     for (std::int64_t count : {1, 7, 4096, 40001}) {
       Tensor w = Values(count, 0.1, DType::kF32);
       Tensor m = Values(count, 0.0, DType::kF32);
@@ -69,7 +71,8 @@ TEST_CASE("gpu optimizer: adamw") {
         const Tensor grad = Values(count, 0.3 * step, DType::kF32);
         const Tensor control = Control(step, 0.5);
         Problem problem;
-        problem.where = fmt::format("adamw, {} elements, step {}, parameter {}", count, step, Name(parameter));
+        problem.where =
+            fmt::format("adamw, {} elements, step {}, parameter {}", count, step, Name(parameter));
         problem.kernel = "adamw";
         problem.attributes = AdamWAttributes();
         problem.inputs = {w, grad, m, v, control};
@@ -82,7 +85,8 @@ TEST_CASE("gpu optimizer: adamw") {
           Compare(fmt::format("{}, output {}", problem.where, o), exact[o], outcome.outputs[o], {0, kBound});
         }
         if (parameter != DType::kF32) {  // the master weights, rounded
-          Compare(problem.where + ", the parameter", Rounded(outcome.outputs[0], parameter), outcome.outputs[3], {});
+          Compare(problem.where + ", the parameter", Rounded(outcome.outputs[0], parameter),
+                  outcome.outputs[3], {});
         }
         w = outcome.outputs[0];
         m = outcome.outputs[1];
@@ -113,7 +117,8 @@ TEST_CASE("gpu optimizer: sum_squares") {
     for (std::int64_t count : {1, 7, 50021, 1 << 20}) {
       for (bool adds : {false, true}) {
         Problem problem;
-        problem.where = fmt::format("sum_squares, {} elements, {}{}", count, Name(dtype), adds ? ", adding" : "");
+        problem.where =
+            fmt::format("sum_squares, {} elements, {}{}", count, Name(dtype), adds ? ", adding" : "");
         problem.kernel = "sum_squares";
         problem.inputs = {Values(count, 0.7, dtype)};
         problem.input_dtypes = {dtype};
@@ -123,7 +128,8 @@ TEST_CASE("gpu optimizer: sum_squares") {
         double sum = adds ? Before(0) : 0.0;
         for (std::int64_t i = 0; i < count; ++i) sum += problem.inputs[0].Get(i) * problem.inputs[0].Get(i);
         expected.Set(0, sum);
-        Compare(problem.where, expected, MustLaunch(problem).outputs[0], {0x1p-53 * static_cast<double>(count + 8), 0});
+        Compare(problem.where, expected, MustLaunch(problem).outputs[0],
+                {0x1p-53 * static_cast<double>(count + 8), 0});
       }
     }
   }
@@ -175,7 +181,7 @@ TEST_CASE("gpu optimizer: zero and copy") {
 
 TEST_CASE("gpu optimizer: every flat kernel is there") {
   for (const char* kernel : {"sum_squares", "clip_factor", "adamw", "zero", "copy"}) {
-    CHECK_MESSAGE(backend::cuda::FindKernel(kernel) != nullptr, std::string(kernel) + " has no kernel");
+    CHECK_MESSAGE(backend::cuda::FindKernel(kernel) != nullptr, fmt::format("{} has no kernel", kernel));
   }
 }
 

@@ -68,13 +68,21 @@ absl::Status MakeLayout(cudaDataType type, std::int64_t rows, std::int64_t colum
                   "cublasLtMatrixLayoutCreate");
 }
 
-// Partial sums of a split k are added in place by whoever comes first: another order in every run.
-bool IsRepeatable(const cublasLtMatmulAlgo_t& algorithm) {
+// How partial sums of a split k may be added: in fp32, never rounded to 16 bits in between; in place (by whoever comes
+// first, so in another order in every run) only where results need not repeat.
+std::uint32_t ReductionSchemes(const GemmSpec& spec, bool deterministic) {
+  std::uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  if (spec.d != CUDA_R_32F) return schemes;
+  schemes |= CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
+  return deterministic ? schemes : schemes | CUBLASLT_REDUCTION_SCHEME_INPLACE;
+}
+
+bool AddsAsAllowed(const cublasLtMatmulAlgo_t& algorithm, const GemmSpec& spec, bool deterministic) {
   std::uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
   std::size_t written = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoConfigGetAttribute(
       &algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof(scheme), &written);
-  return status == CUBLAS_STATUS_SUCCESS && (scheme & CUBLASLT_REDUCTION_SCHEME_INPLACE) == 0;
+  return status == CUBLAS_STATUS_SUCCESS && (scheme & ~ReductionSchemes(spec, deterministic)) == 0;
 }
 
 template <typename T>
@@ -92,10 +100,8 @@ absl::Status FillPreference(cublasLtMatmulPreference_t preference, const GemmSpe
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
     RETURN_IF_ERROR(Prefer(preference, alignment, spec.alignment));
   }
-  if (!deterministic) return absl::OkStatus();
-  const std::uint32_t schemes =
-      CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
-  return Prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes);
+  return Prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                ReductionSchemes(spec, deterministic));
 }
 
 }  // namespace
@@ -207,7 +213,7 @@ absl::StatusOr<std::vector<cublasLtMatmulAlgo_t>> Gemm::Candidates(bool determin
   std::vector<cublasLtMatmulAlgo_t> algorithms;
   for (int i = 0; i < found; ++i) {
     if (results[i].state != CUBLAS_STATUS_SUCCESS) continue;
-    if (deterministic && !IsRepeatable(results[i].algo)) continue;
+    if (!AddsAsAllowed(results[i].algo, spec_, deterministic)) continue;
     algorithms.push_back(results[i].algo);
   }
   return algorithms;
@@ -219,7 +225,7 @@ bool Gemm::Accepts(const cublasLtMatmulAlgo_t& algorithm, bool deterministic) {
       cublasLtMatmulAlgoCheck(handle_, operation_, first_, second_, added_, result_, &algorithm, &result);
   return status == CUBLAS_STATUS_SUCCESS && result.state == CUBLAS_STATUS_SUCCESS &&
          result.workspaceSize <= static_cast<std::size_t>(kGemmWorkspaceBytes) &&
-         (!deterministic || IsRepeatable(algorithm));
+         AddsAsAllowed(algorithm, spec_, deterministic);
 }
 
 absl::Status Gemm::SetPointers(const GemmOperands& operands) {

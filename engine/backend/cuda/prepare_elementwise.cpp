@@ -10,15 +10,31 @@ namespace {
 
 bool IsTanhForm(const LaunchArgs& args) { return args.instruction->attributes.Int("tanh") != 0; }
 
-// Inputs x, dy; outputs dx[, y].
+// Inputs x, dy; outputs dx[, y[, d_bias]].
 absl::StatusOr<Enqueue> PrepareGeluGradient(const LaunchArgs& args, const char* op, bool again) {
   const TensorView x = args.inputs[0];
   const TensorView dy = args.inputs[1];
   const TensorView dx = args.outputs[0];
   const TensorView y = again ? args.outputs[1] : TensorView{};
   RETURN_IF_ERROR(ExpectOneElementType(op, {&x, &dy, &dx, again ? &y : &x}));
-  return [=, tanh_form = IsTanhForm(args)](cudaStream_t stream, const KernelContext&) {
-    LaunchGeluGrad(x.dtype, tanh_form, x.shape.elements(), x.data, dy.data, dx.data, y.data, stream);
+  const bool tanh_form = IsTanhForm(args);
+  if (args.outputs.size() < 3) {
+    return [=](cudaStream_t stream, const KernelContext&) {
+      LaunchGeluGrad(x.dtype, tanh_form, x.shape.elements(), x.data, dy.data, dx.data, y.data, stream);
+      return ToStatus(cudaGetLastError(), op);
+    };
+  }
+  const TensorView d_bias = args.outputs[2];
+  RETURN_IF_ERROR(ExpectFloat(op, {&d_bias}));
+  const std::int64_t columns = d_bias.shape.elements();
+  const std::int64_t rows = x.shape.elements() / columns;
+  const std::int64_t lines = MakeGeluGradGrid(rows, columns).chunks;
+  RETURN_IF_ERROR(ExpectScratch(op, args, lines * columns * SizeOf(DType::kF32)));
+  auto* partial = reinterpret_cast<float*>(args.scratch.data());
+  const bool accumulate = (args.accumulate >> 2 & 1U) != 0;
+  return [=](cudaStream_t stream, const KernelContext&) {
+    LaunchGeluGradAgain(x.dtype, tanh_form, rows, columns, x.data, dy.data, dx.data, y.data,
+                        d_bias.as<float>(), accumulate, partial, stream);
     return ToStatus(cudaGetLastError(), op);
   };
 }

@@ -22,7 +22,7 @@ ENGINE_CUDA_PREPARE(SumSquares) {
   if (!IsElementType(x.dtype) || sum.dtype != DType::kF64) {
     return Unimplemented("sum_squares of {} into {}", Name(x.dtype), Name(sum.dtype));
   }
-  const bool accumulate = (args.instruction->accumulate & 1U) != 0;
+  const bool accumulate = (args.accumulate & 1U) != 0;
   auto* partial = reinterpret_cast<double*>(args.scratch.data());
   const int blocks = static_cast<int>(args.scratch.size() / sizeof(double));
   ENGINE_CHECK(blocks > 0, "sum_squares has no scratch");

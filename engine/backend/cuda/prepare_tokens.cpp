@@ -131,7 +131,7 @@ ENGINE_CUDA_PREPARE(EmbeddingGrad) {
     return Internal("embedding_grad: sorting {} tokens needs {} bytes, {} are planned", tokens, sort_bytes,
                     layout.sort_bytes);
   }
-  const bool accumulate = (args.instruction->accumulate & 1U) != 0;
+  const bool accumulate = (args.accumulate & 1U) != 0;
   const auto table_bytes = static_cast<std::size_t>(d_table.shape.elements() * SizeOf(d_table.dtype));
   std::byte* scratch = args.scratch.data();
   return [=](cudaStream_t stream, const KernelContext&) {
@@ -233,7 +233,7 @@ ENGINE_CUDA_PREPARE(LossSum) {
   const TensorView labels = args.inputs[2];
   RETURN_IF_ERROR(ExpectFloat("loss_sum", {&lse, &target}));
   RETURN_IF_ERROR(ExpectScratch("loss_sum", args, sizeof(double)));
-  const bool accumulate = (args.instruction->accumulate & 1U) != 0;
+  const bool accumulate = (args.accumulate & 1U) != 0;
   auto* partial = reinterpret_cast<double*>(args.scratch.data());
   const int blocks = static_cast<int>(args.scratch.size() / sizeof(double));
   auto* loss = args.outputs[0].as<double>();

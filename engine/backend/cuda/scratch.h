@@ -26,6 +26,7 @@ ENGINE_CUDA_SCRATCH(AttentionPacked);
 ENGINE_CUDA_SCRATCH(AttentionPackedGrad);
 ENGINE_CUDA_SCRATCH(NormGrad);       // scratch_norm.cpp: every norm gradient, plain and with addition
 ENGINE_CUDA_SCRATCH(BiasGrad);       // scratch_elementwise.cpp
+ENGINE_CUDA_SCRATCH(GeluGradAgain);  // with a bias gradient
 ENGINE_CUDA_SCRATCH(EmbeddingGrad);  // scratch_tokens.cpp
 ENGINE_CUDA_SCRATCH(LossSum);
 ENGINE_CUDA_SCRATCH(SumSquares);  // scratch_optimizer.cpp

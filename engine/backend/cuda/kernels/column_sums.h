@@ -63,4 +63,16 @@ constexpr BiasGradGrid MakeBiasGradGrid(std::int64_t rows, std::int64_t columns)
   return grid;
 }
 
+// gelu_grad_again with a bias gradient: the same tiles in short chunks, so that the blocks that write keep
+// close together in memory. The lines are 1/64 of the bytes of 16-bit tensors.
+constexpr BiasGradGrid MakeGeluGradGrid(std::int64_t rows, std::int64_t columns) {
+  constexpr std::int64_t kRows = 128;
+  constexpr std::int64_t kMostChunks = 4096;
+  BiasGradGrid grid;
+  grid.tiles = CeilDivide(columns, kBiasGradTile);
+  grid.rows_per_chunk = std::max(CeilDivide(rows, kMostChunks), kRows);
+  grid.chunks = CeilDivide(rows, grid.rows_per_chunk);
+  return grid;
+}
+
 }  // namespace engine::backend::cuda

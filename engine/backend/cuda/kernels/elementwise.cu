@@ -1,5 +1,6 @@
 #include "engine/backend/cuda/kernels/elementwise.h"
 
+#include "engine/backend/cuda/kernels/activations.cuh"
 #include "engine/backend/cuda/kernels/column_sums.cuh"
 #include "engine/backend/cuda/kernels/vector.cuh"
 
@@ -66,38 +67,6 @@ __global__ void __launch_bounds__(kThreads)
 struct Sum {
   __device__ void operator()(const float (&in)[2], float (&out)[1]) const { out[0] = in[0] + in[1]; }
 };
-
-constexpr float kGeluScale = 0.79788456080286535588F;  // √(2/π)
-constexpr float kGeluCubic = 0.044715F;
-
-// (1 + tanh u) / 2 = σ(2u). In fp32 by the exponential, which loses nothing where tanh u is near −1.
-template <bool kExact>
-__device__ __forceinline__ float HalfOnePlusTanh(float u) {
-  if constexpr (kExact) {
-    return 1.0F / (1.0F + expf(-2.0F * u));
-  } else {
-    return 0.5F + 0.5F * TanhApproximate(u);
-  }
-}
-
-// Value and derivative. kExact: for fp32 tensors; otherwise approximations well below the rounding to 16 bits
-// of results near 1.
-template <bool kExact, bool kTanh>
-__device__ __forceinline__ void GeluOf(float x, float* value, float* derivative) {
-  if constexpr (kTanh) {
-    const float square = x * x;
-    const float s = HalfOnePlusTanh<kExact>(kGeluScale * x * (1.0F + kGeluCubic * square));
-    *value = x * s;
-    *derivative = s + *value * (1.0F - s) * (2.0F * kGeluScale * (1.0F + 3.0F * kGeluCubic * square));
-  } else {
-    constexpr float kInverseSqrtTwoPi = 0.39894228040143267794F;
-    constexpr float kInverseSqrtTwo = 0.70710678118654752440F;
-    const float cdf = kExact ? 0.5F * erfcf(-kInverseSqrtTwo * x) : 0.5F + 0.5F * erff(kInverseSqrtTwo * x);
-    const float density = kInverseSqrtTwoPi * (kExact ? expf(-0.5F * x * x) : __expf(-0.5F * x * x));
-    *value = x * cdf;
-    *derivative = cdf + x * density;
-  }
-}
 
 template <bool kExact, bool kTanh>
 struct Gelu {
@@ -223,9 +192,85 @@ __global__ void __launch_bounds__(kThreads)
   partial[blockIdx.y * columns + column] = total;
 }
 
-template <bool kExact>
-__device__ __forceinline__ float Sigmoid(float x) {
-  return kExact ? 1.0F / (1.0F + expf(-x)) : __fdividef(1.0F, 1.0F + __expf(-x));
+// dx = dy · gelu'(x), y = gelu(x) and the sums of dx over a chunk of rows, cut as BiasGradKernel is.
+template <typename T, bool kTanh>
+__global__ void __launch_bounds__(kThreads, 3)
+    GeluGradAgainKernel(std::int64_t rows, std::int64_t columns, std::int64_t rows_per_chunk, const T* x,
+                        const T* dy, T* dx, T* y, float* partial) {
+  constexpr bool kExact = sizeof(T) == 4;
+  constexpr int kWarps = kThreads / kWarp;
+  constexpr int kInFlight = sizeof(T) == 2 ? 4 : 2;
+  static_assert(kBiasGradTile == kWarp * 8 && kBiasGradTile == kThreads);
+  __shared__ __align__(16) float shared[kWarps][kBiasGradTile];
+  const int lane = threadIdx.x % kWarp;
+  const int warp = threadIdx.x / kWarp;
+  const std::int64_t column = std::int64_t{blockIdx.x} * kBiasGradTile + lane * 8;
+  const std::int64_t begin = std::int64_t{blockIdx.y} * rows_per_chunk;
+  const std::int64_t end = begin + rows_per_chunk < rows ? begin + rows_per_chunk : rows;
+  float sums[8] = {};
+  if (column < columns) {
+    for (std::int64_t first = begin + warp; first < end; first += kInFlight * kWarps) {
+      Pack8<T> packs[kInFlight][2];
+#pragma unroll
+      for (int r = 0; r < kInFlight; ++r) {
+        const std::int64_t row = first + r * kWarps;
+        if (row >= end) break;
+        packs[r][0] = LoadPack8Streaming(x + row * columns + column);
+        packs[r][1] = LoadPack8Streaming(dy + row * columns + column);
+      }
+#pragma unroll
+      for (int r = 0; r < kInFlight; ++r) {
+        const std::int64_t row = first + r * kWarps;
+        if (row >= end) break;
+        float a[8];
+        float d[8];
+        Unpack8(packs[r][0], a);
+        Unpack8(packs[r][1], d);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          float derivative;
+          GeluOf<kExact, kTanh>(a[i], &a[i], &derivative);
+          d[i] *= derivative;
+        }
+        const Pack8<T> rounded = ToPack8<T>(d);
+        StorePack8(dx + row * columns + column, rounded);
+        Store8(y + row * columns + column, a);
+        Unpack8(rounded, d);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) sums[i] += d[i];
+      }
+    }
+  }
+  Store8(&shared[warp][lane * 8], sums);
+  __syncthreads();
+  float total = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) total += shared[w][threadIdx.x];
+  const std::int64_t own = std::int64_t{blockIdx.x} * kBiasGradTile + threadIdx.x;
+  if (own < columns) partial[blockIdx.y * columns + own] = total;
+}
+
+// The same cut for columns that are no multiple of 8: a thread to a column.
+template <typename T, bool kTanh>
+__global__ void __launch_bounds__(kThreads)
+    PlainGeluGradAgainKernel(std::int64_t rows, std::int64_t columns, std::int64_t rows_per_chunk, const T* x,
+                             const T* dy, T* dx, T* y, float* partial) {
+  const std::int64_t column = std::int64_t{blockIdx.x} * kBiasGradTile + threadIdx.x;
+  if (column >= columns) return;
+  const std::int64_t begin = std::int64_t{blockIdx.y} * rows_per_chunk;
+  const std::int64_t end = begin + rows_per_chunk < rows ? begin + rows_per_chunk : rows;
+  float total = 0;
+  for (std::int64_t row = begin; row < end; ++row) {
+    const std::int64_t at = row * columns + column;
+    float value;
+    float derivative;
+    GeluOf<sizeof(T) == 4, kTanh>(ToFloat(x[at]), &value, &derivative);
+    const T rounded = FromFloat<T>(ToFloat(dy[at]) * derivative);
+    dx[at] = rounded;
+    y[at] = FromFloat<T>(value);
+    total += ToFloat(rounded);
+  }
+  partial[blockIdx.y * columns + column] = total;
 }
 
 // kWidth consecutive elements as floats: 8 by 16-byte accesses, or 1.
@@ -468,6 +513,27 @@ void LaunchGeluGrad(DType dtype, bool tanh_form, std::int64_t elements, const vo
     tanh_form ? LaunchGeluGradOf<T, true>(elements, x, dy, dx, y, stream)
               : LaunchGeluGradOf<T, false>(elements, x, dy, dx, y, stream);
   });
+}
+
+void LaunchGeluGradAgain(DType dtype, bool tanh_form, std::int64_t rows, std::int64_t columns, const void* x,
+                         const void* dy, void* dx, void* y, float* d_bias, bool accumulate, float* partial,
+                         cudaStream_t stream) {
+  const BiasGradGrid grid = MakeGeluGradGrid(rows, columns);
+  const dim3 blocks(static_cast<unsigned>(grid.tiles), static_cast<unsigned>(grid.chunks));
+  WithElementType(dtype, [&](auto element) {
+    using T = decltype(element);
+    if (rows == 0) return;
+    const auto wide = tanh_form ? GeluGradAgainKernel<T, true> : GeluGradAgainKernel<T, false>;
+    const auto plain = tanh_form ? PlainGeluGradAgainKernel<T, true> : PlainGeluGradAgainKernel<T, false>;
+    const auto kernel = columns % 8 == 0 ? wide : plain;
+    kernel<<<blocks, kThreads, 0, stream>>>(rows, columns, grid.rows_per_chunk, static_cast<const T*>(x),
+                                            static_cast<const T*>(dy), static_cast<T*>(dx),
+                                            static_cast<T*>(y), partial);
+  });
+  ColumnSums sums{.partial = partial, .lines = grid.chunks, .sums = 1, .columns = columns};
+  sums.totals[0] = d_bias;
+  sums.accumulate = accumulate ? 1 : 0;
+  AddLines(sums, stream);
 }
 
 void LaunchSwiglu(DType dtype, std::int64_t rows, std::int64_t ffn, const void* x, void* y,

@@ -30,6 +30,11 @@ void LaunchGelu(DType dtype, bool tanh_form, std::int64_t elements, const void* 
 // dx = dy · gelu'(x) and, where y is not null, y = gelu(x).
 void LaunchGeluGrad(DType dtype, bool tanh_form, std::int64_t elements, const void* x, const void* dy,
                     void* dx, void* y, cudaStream_t stream);
+// The same on x[R, F] with y, and d_bias[F] (+)= Σ_R of dx as rounded. partial: scratch [chunks of
+// MakeGeluGradGrid, F].
+void LaunchGeluGradAgain(DType dtype, bool tanh_form, std::int64_t rows, std::int64_t columns, const void* x,
+                         const void* dy, void* dx, void* y, float* d_bias, bool accumulate, float* partial,
+                         cudaStream_t stream);
 
 // x[R, 2, F] → y[R, F].
 void LaunchSwiglu(DType dtype, std::int64_t rows, std::int64_t ffn, const void* x, void* y,

@@ -1,9 +1,19 @@
-// What the norms' gradients share on the device.
+// What the norms share on the device.
 #pragma once
 
 #include "engine/backend/cuda/kernels/vector.cuh"
 
 namespace engine::backend::cuda {
+
+// The one form of a norm's output, so that a gradient kernel repeats the forward kernel's bits.
+template <bool kLayer>
+__device__ __forceinline__ float Normed(float x, float mean, float rstd) {
+  return __fmul_rn(kLayer ? __fsub_rn(x, mean) : x, rstd);
+}
+template <bool kLayer>
+__device__ __forceinline__ float NormOutput(float normed, float gamma, float beta) {
+  return kLayer ? __fmaf_rn(normed, gamma, beta) : __fmul_rn(normed, gamma);
+}
 
 // Sums kCount (a power of two, at most 32) values over a warp, halving how many a lane holds at each step: 9
 // shuffles for 8 values where one after the other takes 40. Lane l gets the sum of value l / (32 / kCount).
