@@ -1,5 +1,6 @@
 // The subcommands of the program, one file each. Each Add function declares its options on the app and sets
-// `*exit_code` (0 success, 1 failure; CLI11 itself answers wrong usage) when it is the one that runs.
+// `*exit_code` (0 success, 1 failure, others in device.h; CLI11 itself answers wrong usage) when it is the
+// one that runs.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -14,5 +15,6 @@ void AddRunCommand(CLI::App& app, int* exit_code);
 void AddGenerateCommand(CLI::App& app, int* exit_code);
 void AddDataCommand(CLI::App& app, int* exit_code);
 void AddCheckpointCommand(CLI::App& app, int* exit_code);
+void AddDoctorCommand(CLI::App& app, int* exit_code);
 
 }  // namespace engine::cli

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/backend/cuda/cuda_backend.h"
+#include "engine/backend/cuda/libraries.h"
 #include "engine/backend/cuda/profile.h"
 
 namespace engine::cli {
@@ -28,7 +29,17 @@ class NoCommunicator final : public backend::Communicator {
   }
 };
 
-// $ENGINE_CACHE, else $XDG_CACHE_HOME/engine, else $HOME/.cache/engine; empty where there is none of them.
+// The file's name, its folder made; empty where that cannot be.
+std::string OpenGemmCache() {
+  std::error_code error;
+  const std::string file = GemmCacheFile();
+  if (file.empty()) return "";
+  std::filesystem::create_directories(CacheFolder(), error);
+  return error ? "" : file;
+}
+
+}  // namespace
+
 std::string CacheFolder() {
   if (const char* folder = std::getenv("ENGINE_CACHE")) return folder;
   if (const char* folder = std::getenv("XDG_CACHE_HOME")) return std::filesystem::path(folder) / "engine";
@@ -38,25 +49,21 @@ std::string CacheFolder() {
 
 std::string GemmCacheFile() {
   const std::string folder = CacheFolder();
-  std::error_code error;
-  if (folder.empty() || (std::filesystem::create_directories(folder, error), error)) return "";
-  return (std::filesystem::path(folder) / "gemm.txt").string();
+  return folder.empty() ? "" : (std::filesystem::path(folder) / "gemm.txt").string();
 }
-
-}  // namespace
 
 absl::StatusOr<train::Device> MakeCudaDevice(const recipe::Recipe& recipe, const DeviceChoice& choice) {
   if (recipe.world_size() > 1) {
-    return FailedPrecondition(
-        "the recipe's layout has {} ranks, but the CUDA executor runs one GPU; --device cpu runs "
-        "all of them as threads of this machine",
-        recipe.world_size());
+    return FailedPrecondition("the recipe's layout has {} ranks, but the CUDA executor runs one GPU",
+                              recipe.world_size());
   }
   backend::cuda::DeviceOptions options;
-  options.gemm_cache = GemmCacheFile();
+  options.gemm_cache = OpenGemmCache();
   options.deterministic = choice.deterministic && recipe.precision.deterministic;
   ASSIGN_OR_RETURN(std::unique_ptr<backend::cuda::CudaBackend> backend,
                    backend::cuda::CudaBackend::Create(options));
+  // Known before anything starts; in fp32, attention is ours.
+  if (recipe.precision.compute != "fp32") RETURN_IF_ERROR(backend::cuda::LoadCudnn().status());
   train::Device device;
   device.profile = backend::cuda::CudaProfile();
   device.precisions = {"bf16", "fp32", "fp16", "fp8"};

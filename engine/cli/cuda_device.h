@@ -5,7 +5,14 @@
 
 namespace engine::cli {
 
-// One rank on GPU 0, opened here. Errors: more ranks than one; no GPU that will do.
+// One rank on GPU 0, opened here. Errors: more ranks than one; no GPU that will do; a library that the recipe
+// needs is missing or too old.
 absl::StatusOr<train::Device> MakeCudaDevice(const recipe::Recipe& recipe, const DeviceChoice& choice);
+
+// $ENGINE_CACHE, else $XDG_CACHE_HOME/engine, else $HOME/.cache/engine; empty where there is none of them.
+std::string CacheFolder();
+
+// Name of the file of matrix products' algorithms in that folder; empty where there is no folder.
+std::string GemmCacheFile();
 
 }  // namespace engine::cli

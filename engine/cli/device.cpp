@@ -19,6 +19,14 @@ bool UsesCpu(const recipe::Recipe& recipe, const DeviceChoice& choice) {
   return choice.kind == "cpu" || (choice.kind == "auto" && recipe.cluster.device == "cpu");
 }
 
+// Who wants a GPU.
+std::string AskedBy(const recipe::Recipe& recipe, const DeviceChoice& choice) {
+  if (choice.kind != "auto") return "--device " + choice.kind;
+  const SourceSpan& span = recipe.provenance.at("cluster.device").span;
+  return fmt::format("{}:{}:{}: [cluster] device \"{}\" is a GPU", span.file, span.line, span.column,
+                     recipe.cluster.device);
+}
+
 train::Device MakeCpuDevice(int threads) {
   const int all = threads > 0 ? threads : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   const auto world = std::make_shared<backend::cpu::World>();
@@ -45,18 +53,19 @@ plan::DeviceProfile ProfileOf(const recipe::Recipe& recipe, const DeviceChoice& 
 absl::StatusOr<train::Device> MakeDevice(const recipe::Recipe& recipe, const DeviceChoice& choice) {
   if (UsesCpu(recipe, choice)) return MakeCpuDevice(choice.threads);
 #ifdef ENGINE_CUDA
-  return MakeCudaDevice(recipe, choice);
+  absl::StatusOr<train::Device> device = MakeCudaDevice(recipe, choice);
 #else
-  return FailedPrecondition(
-      "the recipe's cluster has {} devices, but this program was compiled without CUDA; --device cpu runs it "
-      "on "
-      "the CPU",
-      recipe.cluster.device);
+  absl::StatusOr<train::Device> device = NotFound("this program was compiled without CUDA");
 #endif
+  if (device.ok()) return device;
+  return absl::Status(
+      device.status().code(),
+      fmt::format(
+          "{}: {}\n    hint: `engine doctor` says what is missing; {} runs it on the CPU",
+          AskedBy(recipe, choice), Message(device.status()),
+          recipe.precision.compute == "fp32" ? "--device cpu" : "--device cpu --set precision.compute=fp32"));
 }
 
-int ExitCodeOf(const absl::Status& status) {
-  return absl::IsInternal(status) ? kDeviceFailed : kFailed;
-}
+int ExitCodeOf(const absl::Status& status) { return absl::IsInternal(status) ? kDeviceFailed : kFailed; }
 
 }  // namespace engine::cli

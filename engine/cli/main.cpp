@@ -20,6 +20,7 @@ int main(int argc, char** argv) {
   engine::cli::AddGenerateCommand(app, &exit_code);
   engine::cli::AddDataCommand(app, &exit_code);
   engine::cli::AddCheckpointCommand(app, &exit_code);
+  engine::cli::AddDoctorCommand(app, &exit_code);
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes is an error of the write, located there
   try {
     app.parse(argc, argv);

@@ -51,6 +51,17 @@ int RunRecipe(const RunArguments& arguments) {
   return ExitCodeOf(status);
 }
 
+std::string ExitCodes() {
+  return fmt::format(
+      "Exit codes:\n"
+      "  0  trained to the end, or stopped by a signal and saved\n"
+      "  {}  the recipe, the data, the memory that they need, or the training\n"
+      "  2  wrong options\n"
+      "  {}  no device will do, or a library of it is missing or too old; nothing was started\n"
+      "  {}  the device or a library of it failed while it ran",
+      static_cast<int>(kFailed), static_cast<int>(kNoDevice), static_cast<int>(kDeviceFailed));
+}
+
 }  // namespace
 
 void AddRunCommand(CLI::App& app, int* exit_code) {
@@ -85,6 +96,7 @@ void AddRunCommand(CLI::App& app, int* exit_code) {
                    "Time each instruction of so many iterations; writes profile.txt and trace.json")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{100}));
   AddLoadOptions(command, &arguments->load);
+  command->footer(ExitCodes());
   command->callback([arguments, exit_code] { *exit_code = RunRecipe(*arguments); });
 }
 

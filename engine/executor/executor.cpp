@@ -430,10 +430,17 @@ std::vector<OptimizerRange> RankExecutor::OptimizerState() const {
       const std::int64_t begin = std::max(item.offset_elements, shard_begin);
       const std::int64_t end = std::min(item.offset_elements + item.elements, shard_end);
       if (begin >= end) continue;
-      const std::int64_t at = (begin - shard_begin) * SizeOf(DType::kF32);
-      ranges.push_back({item.parameter, begin - item.offset_elements, end - item.offset_elements,
-                        bucket.master.elements > 0 ? arena_ + bucket.master.offset + at : nullptr,
-                        arena_ + bucket.moment1.offset + at, arena_ + bucket.moment2.offset + at});
+      const std::int64_t at = begin - shard_begin;
+      const DType moments = bucket.moment1.dtype;
+      ranges.push_back({.parameter = item.parameter,
+                        .begin = begin - item.offset_elements,
+                        .end = end - item.offset_elements,
+                        .master = bucket.master.elements > 0
+                                      ? arena_ + bucket.master.offset + at * SizeOf(DType::kF32)
+                                      : nullptr,
+                        .moment1 = arena_ + bucket.moment1.offset + at * SizeOf(moments),
+                        .moment2 = arena_ + bucket.moment2.offset + at * SizeOf(moments),
+                        .moment_dtype = moments});
     }
   }
   return ranges;

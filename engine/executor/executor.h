@@ -27,6 +27,7 @@ struct OptimizerRange {
   std::byte* master = nullptr;      // fp32, of element `begin`; null where the parameters themselves are fp32
   std::byte* moment1 = nullptr;     // likewise
   std::byte* moment2 = nullptr;
+  DType moment_dtype = DType::kF32;
 };
 
 // Fills `host` (a local tensor of int32, row-major) with the input of that name of one microbatch.
@@ -95,6 +96,10 @@ class RankExecutor {
   std::vector<LocalTensor> Parameters() const;
   std::vector<LocalTensor> Gradients() const;
   std::vector<OptimizerRange> OptimizerState() const;
+  // Numbers beside the optimizer's that a run goes on with: the control block, f64[kControlNumbers], and the
+  // states of quantised tensors, f32[8] each (none: a view of no elements).
+  backend::TensorView Control() const { return View(stage_.control, nullptr, -1); }
+  backend::TensorView States() const { return View(stage_.states, nullptr, -1); }
   // The logits of the last evaluated microbatch (plans made with keep_logits, ranks of the last stage).
   backend::TensorView Logits() const;
 

@@ -61,8 +61,12 @@ ValueIds ComposeLinearDgradGelu(Graph* g, const ValueIds& in, const Attributes& 
 }
 
 ValueIds ComposeGeluGradAgain(Graph* g, const ValueIds& in, const Attributes& attributes) {
-  return {g->Emit1(kGeluGrad, "d_pre", {in[0], in[1]}, attributes),
-          g->Emit1(kGelu, "y", {in[0]}, attributes)};
+  const ValueId d_pre = g->Emit1(kGeluGrad, "d_pre", {in[0], in[1]}, attributes);
+  ValueIds outputs = {d_pre, g->Emit1(kGelu, "y", {in[0]}, attributes)};
+  if (attributes.Int("bias", 0) != 0) {
+    outputs.push_back(g->Emit1(kBiasGrad, "d_bias", {d_pre}, {{"dims", std::int64_t{1}}}));
+  }
+  return outputs;
 }
 
 ValueIds ComposeSwigluGradAgain(Graph* g, const ValueIds& in, const Attributes& attributes) {
@@ -94,6 +98,9 @@ ValueIds ComposeLayerNormGradAdd(Graph* g, const ValueIds& in, const Attributes&
   ValueIds sums = AddAndSum(g, norm[0], in[5], attributes);
   ValueIds outputs = {sums[0], norm[1], norm[2]};
   if (sums.size() > 1) outputs.push_back(sums[1]);
+  if (attributes.Int("again", 0) != 0) {
+    outputs.push_back(g->Emit(kLayerNorm, "again", {in[1], in[2], in[6]}, attributes)[0]);
+  }
   return outputs;
 }
 
@@ -102,6 +109,9 @@ ValueIds ComposeRmsNormGradAdd(Graph* g, const ValueIds& in, const Attributes& a
   ValueIds sums = AddAndSum(g, norm[0], in[4], attributes);
   ValueIds outputs = {sums[0], norm[1]};
   if (sums.size() > 1) outputs.push_back(sums[1]);
+  if (attributes.Int("again", 0) != 0) {
+    outputs.push_back(g->Emit(kRmsNorm, "again", {in[1], in[2]}, attributes)[0]);
+  }
   return outputs;
 }
 
@@ -158,6 +168,7 @@ const OpDef kLinearDgradGelu{.name = "linear_dgrad_gelu",
 const OpDef kGeluGradAgain{.name = "gelu_grad_again",
                            .infer = Infer<kGeluGradAgain>,
                            .cost = FusedCost<kGeluGradAgain>,
+                           .accumulates = 0b100,
                            .in_place_input = 1,
                            .compose = ComposeGeluGradAgain};
 const OpDef kSwigluGradAgain{.name = "swiglu_grad_again",

@@ -13,7 +13,8 @@ namespace engine::ops {
 extern const graph::OpDef kLinearGelu;
 // dy, w, pre → d_pre:  gelu_grad(pre, linear_dgrad(dy, w)).
 extern const graph::OpDef kLinearDgradGelu;
-// pre, dy → d_pre, y:  gelu_grad(pre, dy) and gelu(pre), which the forward pass did not save.
+// pre, dy → d_pre, y[, d_bias]:  gelu_grad(pre, dy) and gelu(pre), which the forward pass did not save; with
+// attribute bias = 1 also bias_grad(d_pre).
 extern const graph::OpDef kGeluGradAgain;
 // x, dy → dx, y:  swiglu_grad(x, dy) and swiglu(x).
 extern const graph::OpDef kSwigluGradAgain;
@@ -21,10 +22,11 @@ extern const graph::OpDef kSwigluGradAgain;
 extern const graph::OpDef kAddLayerNorm;
 // x, branch, gamma → sum, y, rstd.
 extern const graph::OpDef kAddRmsNorm;
-// dy, x, gamma, mean, rstd, residual → dx, d_gamma, d_beta[, d_bias]:  dx = layer_norm_grad(…) + residual;
-// d_bias = bias_grad(dx) where there is a fourth output.
+// dy, x, gamma, mean, rstd, residual[, beta] → dx, d_gamma, d_beta[, d_bias][, y]:  dx = layer_norm_grad(…) +
+// residual; with attribute bias = 1 also d_bias = bias_grad(dx); with again = 1 also y = layer_norm(x, gamma,
+// beta), which the forward pass did not save.
 extern const graph::OpDef kLayerNormGradAdd;
-// dy, x, gamma, rstd, residual → dx, d_gamma[, d_bias].
+// dy, x, gamma, rstd, residual → dx, d_gamma[, d_bias][, y].
 extern const graph::OpDef kRmsNormGradAdd;
 // qkv[B, S, K, J, E], positions → qkv with queries and keys turned, in place:  qkv_split, packed again.
 extern const graph::OpDef kRotary;

@@ -74,6 +74,8 @@ Instruction AdamW(const Bucket& bucket, const StagePlan& stage, const recipe::Op
                             {"beta2", optimizer.beta2},
                             {"epsilon", optimizer.epsilon},
                             {"weight_decay", bucket.weight_decay ? optimizer.weight_decay : 0.0}};
+  // Of the draws that round narrow moments.
+  if (bucket.moment1.dtype != DType::kF32) instruction.attributes.Set("stream", name + ".moments");
   return instruction;
 }
 

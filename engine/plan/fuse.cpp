@@ -54,15 +54,24 @@ class Rewriter {
     Link(i);
   }
 
-  // Drops removed nodes; indices are void after.
+  // Node i is to run right after node `after` instead.
+  void MoveAfter(int i, int after) { moved_[after].push_back(i); }
+
+  // Drops removed nodes and moves those that are to be moved; indices are void after.
   void Finish() {
-    size_t kept = 0;
-    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
-      if (removed_[i]) continue;
-      if (kept != i) graph_.nodes[kept] = std::move(graph_.nodes[i]);
-      ++kept;
+    std::vector<bool> elsewhere = removed_;
+    for (const auto& [after, nodes] : moved_) {
+      for (int i : nodes) elsewhere[static_cast<size_t>(i)] = true;
     }
-    graph_.nodes.resize(kept);
+    std::vector<LocalNode> nodes;
+    nodes.reserve(graph_.nodes.size());
+    for (int i = 0; i < size(); ++i) {
+      if (!elsewhere[static_cast<size_t>(i)]) nodes.push_back(std::move(node(i)));
+      const auto moved = moved_.find(i);
+      if (moved == moved_.end()) continue;
+      for (int m : moved->second) nodes.push_back(std::move(node(m)));
+    }
+    graph_.nodes = std::move(nodes);
   }
 
  private:
@@ -80,6 +89,7 @@ class Rewriter {
 
   LocalGraph& graph_;
   std::vector<bool> removed_;
+  absl::flat_hash_map<int, std::vector<int>> moved_;  // by the node that they follow
   std::vector<std::vector<int>> readers_;
   std::vector<int> producer_;
 };
@@ -107,6 +117,7 @@ class Fuser {
       ForEach(&Fuser::AddNorm);
       ForEach(&Fuser::NormGradAdd);
       ForEach(&Fuser::BranchBias);
+      ForEach(&Fuser::NormAgain);
       ForEach(&Fuser::QuantizeWithProducer);
       ForEach(&Fuser::Head);
     }
@@ -330,15 +341,56 @@ class Fuser {
     }
   }
 
-  // The gradient of the bias of the branch that ended in the residual stream: column sums of what the norm's
-  // gradient has just added up.
+  // A norm that is run again for weight gradients alone: its own gradient reads the same x, and makes the
+  // norm's output on the way. The weight gradients, which nothing waits for, follow it.
+  void NormAgain(int i) {
+    const bool layer = g_.Is(i, ops::kLayerNorm);
+    if ((!layer && !g_.Is(i, ops::kRmsNorm)) || g_.node(i).phase != Phase::kBackward) return;
+    const LocalNode again = g_.node(i);
+    const int forward = g_.Producer(again.inputs[0]);
+    if (!g_.Is(forward, layer ? ops::kAddLayerNorm : ops::kAddRmsNorm)) return;
+    if (g_.node(forward).phase != Phase::kForward || g_.node(forward).outputs[0] != again.inputs[0]) return;
+    const int at = GradientOf(again, layer);
+    if (at < 0) return;
+    for (int reader : g_.Readers(again.outputs[0])) {
+      if (!g_.Is(reader, ops::kLinearWgrad) || reader > at || !SameChunk(g_.node(reader), g_.node(at)))
+        return;
+    }
+    LocalNode gradient = g_.node(at);
+    gradient.inputs[3] = g_.node(forward).outputs[2];
+    if (layer) {
+      gradient.inputs[4] = g_.node(forward).outputs[3];
+      gradient.inputs.push_back(again.inputs[2]);
+    }
+    gradient.outputs.push_back(again.outputs[0]);
+    gradient.attributes.Set("again", std::int64_t{1});
+    for (int reader : g_.Readers(again.outputs[0])) g_.MoveAfter(reader, at);
+    g_.Remove(i);
+    g_.Replace(at, std::move(gradient));
+  }
+
+  // The fused gradient of this norm that alone reads its statistics, or −1.
+  int GradientOf(const LocalNode& norm, bool layer) {
+    int gradient = -1;
+    for (size_t output = 1; output < norm.outputs.size(); ++output) {
+      const int reader = g_.OnlyReader(norm.outputs[output]);
+      if (gradient >= 0 && reader != gradient) return -1;
+      gradient = reader;
+    }
+    return g_.Is(gradient, layer ? ops::kLayerNormGradAdd : ops::kRmsNormGradAdd) ? gradient : -1;
+  }
+
+  // The gradient of a bias whose column sums another op can take on the way: that of the branch that ended in
+  // the residual stream, and that of an activation's input.
   void BranchBias(int i) {
     if (!g_.Is(i, ops::kBiasGrad) || g_.node(i).attributes.Int("dims") != 1) return;
     const LocalNode bias = g_.node(i);
     const int producer = g_.Producer(bias.inputs[0]);
     const bool layer = g_.Is(producer, ops::kLayerNormGradAdd);
-    if (!layer && !g_.Is(producer, ops::kRmsNormGradAdd)) return;
+    const bool gelu = g_.Is(producer, ops::kGeluGradAgain);
+    if (!layer && !gelu && !g_.Is(producer, ops::kRmsNormGradAdd)) return;
     LocalNode norm = g_.node(producer);
+    if (bias.inputs[0] != norm.outputs[0]) return;
     const size_t outputs = layer ? 3 : 2;
     if (norm.outputs.size() != outputs || (bias.accumulate & 1U) == 0 || !SameChunk(norm, bias)) return;
     norm.outputs.push_back(bias.outputs[0]);

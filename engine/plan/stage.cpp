@@ -136,8 +136,9 @@ class StageBuilder {
         if (bucket.parameter_dtype != DType::kF32) {
           bucket.master = ReserveFlat(shard, DType::kF32, &memory.optimizer);
         }
-        bucket.moment1 = ReserveFlat(shard, DType::kF32, &memory.optimizer);
-        bucket.moment2 = ReserveFlat(shard, DType::kF32, &memory.optimizer);
+        const DType moments = in_.optimizer->moment_dtype == "bf16" ? DType::kBF16 : DType::kF32;
+        bucket.moment1 = ReserveFlat(shard, moments, &memory.optimizer);
+        bucket.moment2 = ReserveFlat(shard, moments, &memory.optimizer);
       }
     }
     stage_.scalars = ReserveFlat(2, DType::kF64, &memory.control);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "engine/base/status.h"
 #include "engine/plan/plan.h"
@@ -50,5 +51,9 @@ absl::Status VerifyCommunication(const Plan& plan);
 
 // The largest arena fits the device.
 absl::Status VerifyMemory(const Plan& plan, const VerifyOptions& options);
+
+// Why a stage's arena is too large for so many bytes, and what would help: "the arena is parameters 1.00 GiB,
+// …; zero_stage = 1 would save …".
+std::string ArenaText(const Plan& plan, const StagePlan& stage, std::int64_t usable_bytes);
 
 }  // namespace engine::plan

@@ -128,8 +128,11 @@ absl::Status OptimizerShards(const Bucket& bucket, const std::string& name) {
   const std::int64_t shard = bucket.elements / bucket.shards;
   RETURN_IF_ERROR(check("parameters", bucket.parameter, bucket.elements, bucket.parameter_dtype));
   RETURN_IF_ERROR(check("gradients", bucket.gradient, bucket.elements, DType::kF32));
-  RETURN_IF_ERROR(check("first moments", bucket.moment1, shard, DType::kF32));
-  RETURN_IF_ERROR(check("second moments", bucket.moment2, shard, DType::kF32));
+  const DType moments = bucket.moment1.dtype;
+  if (moments != DType::kF32 && moments != DType::kBF16)
+    return Internal("{}: moments of {}", name, Name(moments));
+  RETURN_IF_ERROR(check("first moments", bucket.moment1, shard, moments));
+  RETURN_IF_ERROR(check("second moments", bucket.moment2, shard, moments));
   return check("master weights", bucket.master, bucket.parameter_dtype == DType::kF32 ? 0 : shard,
                DType::kF32);
 }

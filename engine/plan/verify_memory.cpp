@@ -41,6 +41,11 @@ std::string Remedy(const Plan& plan, const StagePlan& stage, std::int64_t excess
 
 }  // namespace
 
+std::string ArenaText(const Plan& plan, const StagePlan& stage, std::int64_t usable_bytes) {
+  return fmt::format("the arena is {}; {}", Itemised(stage.memory),
+                     Remedy(plan, stage, stage.arena_bytes - usable_bytes));
+}
+
 absl::Status VerifyMemory(const Plan& plan, const VerifyOptions& options) {
   const auto fullest =
       std::max_element(plan.stages.begin(), plan.stages.end(),
@@ -49,11 +54,9 @@ absl::Status VerifyMemory(const Plan& plan, const VerifyOptions& options) {
   const std::int64_t usable = options.memory_bytes - options.reserved_bytes;
   if (fullest->arena_bytes <= usable) return absl::OkStatus();
   return ResourceExhausted(
-      "stage {} needs an arena of {}, but a device has {} of memory less {} reserved = {}; the arena is {}; "
-      "{}",
+      "stage {} needs an arena of {}, but a device has {} of memory less {} reserved = {}; {}",
       fullest - plan.stages.begin(), FormatBytes(fullest->arena_bytes), FormatBytes(options.memory_bytes),
-      FormatBytes(options.reserved_bytes), FormatBytes(usable), Itemised(fullest->memory),
-      Remedy(plan, *fullest, fullest->arena_bytes - usable));
+      FormatBytes(options.reserved_bytes), FormatBytes(usable), ArenaText(plan, *fullest, usable));
 }
 
 }  // namespace engine::plan

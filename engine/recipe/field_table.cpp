@@ -233,6 +233,10 @@ Rows OptimizerRows() {
       FIELD(optimizer.clip_grad_norm)
           .Between(0, 1e15)
           .Doc("Largest global norm of the gradient; 0: no clipping."),
+      FIELD(optimizer.moment_dtype)
+          .Words({"fp32", "bf16"})
+          .Doc("Format in which AdamW's moments are kept; bf16 is rounded stochastically and halves their "
+               "memory."),
       FIELD(schedule.kind)
           .Words({"constant", "linear", "cosine", "inverse_sqrt", "wsd"})
           .Doc("Shape of the learning rate after the warm-up."),

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <deque>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "engine/base/units.h"
@@ -19,6 +20,7 @@
 #include "engine/checkpoint/store.h"
 #include "engine/data/source.h"
 #include "engine/plan/json.h"
+#include "engine/plan/verify.h"
 #include "engine/recipe/print.h"
 #include "engine/train/compile_recipe.h"
 #include "engine/train/feed.h"
@@ -108,16 +110,15 @@ class Training {
     const StopSignals
         signals;  // from the beginning: a signal during set-up ends the run before its first iteration
     RETURN_IF_ERROR(CheckPrecision(recipe_, device_));
-    ASSIGN_OR_RETURN(const data::Source source, data::Source::Open(recipe_));
-    source_ = &source;
+    ASSIGN_OR_RETURN(source_, data::Source::Open(recipe_));
     ASSIGN_OR_RETURN(plan_, CompileRecipe(recipe_, {.profile = device_.profile}));
-    ASSIGN_OR_RETURN(const RunLock lock, RunLock::Take(options_.out));
-    ASSIGN_OR_RETURN(std::optional<ResumePoint> resume,
-                     FindResumePoint(recipe_, options_.out, options_.fresh));
     std::int64_t arenas_bytes = 0;
     for (const plan::StagePlan& stage : plan_.stages)
       arenas_bytes += stage.arena_bytes * plan_.mesh.ranks_per_stage();
     RETURN_IF_ERROR(CheckMemory(arenas_bytes));
+    ASSIGN_OR_RETURN(const RunLock lock, RunLock::Take(options_.out));
+    ASSIGN_OR_RETURN(std::optional<ResumePoint> resume,
+                     FindResumePoint(recipe_, options_.out, options_.fresh));
     if (resume && resume->reader.metadata().iteration >= recipe_.iterations()) {
       for (const std::string& note : resume->notes) fmt::print("note: {}\n", note);
       fmt::print("resumed from {} after iteration {}; the recipe has {}, so there is nothing to train\n",
@@ -125,13 +126,18 @@ class Training {
       return absl::OkStatus();
     }
     RETURN_IF_ERROR(PrepareFolder());
+    const auto start = Clock::now();
     ASSIGN_OR_RETURN(ranks_, Ranks::Create(plan_, device_, Seed(), options_.executor));
+    const double kernels_ms = MillisecondsSince(start);
     RETURN_IF_ERROR(LoadState(resume));
+    const double weights_ms = MillisecondsSince(start) - kernels_ms;
     first_iteration_ = iteration_;
     ASSIGN_OR_RETURN(Reporter reporter,
                      Reporter::Open(options_.out, iteration_, recipe_.logging.interval, arenas_bytes));
     reporter_ = &reporter;
-    Announce(source, resume);
+    Announce(*source_, resume);
+    reporter_->Line(fmt::format("ready: kernels prepared in {:.1f} s, weights in {:.1f} s", kernels_ms / 1e3,
+                                weights_ms / 1e3));
     RETURN_IF_ERROR(Prune());  // where the run before was killed after its last save
     return Loop();
   }
@@ -139,12 +145,36 @@ class Training {
  private:
   std::uint64_t Seed() const { return static_cast<std::uint64_t>(recipe_.training.seed); }
 
+  // Against what this machine has now; the compiler has asked whether the cluster's devices are large enough.
   absl::Status CheckMemory(std::int64_t arenas_bytes) const {
     if (device_.memory_bytes == 0 || arenas_bytes <= device_.memory_bytes) return absl::OkStatus();
+    const auto fullest = std::max_element(
+        plan_.stages.begin(), plan_.stages.end(),
+        [](const plan::StagePlan& a, const plan::StagePlan& b) { return a.arena_bytes < b.arena_bytes; });
+    const std::int64_t ranks = plan_.mesh.world();
     return ResourceExhausted(
-        "{} ranks need arenas of {} together, but this machine has {} of memory; `engine plan` "
-        "itemises them",
-        plan_.mesh.world(), FormatBytes(arenas_bytes), FormatBytes(device_.memory_bytes));
+        "{} {}{}, but this machine has {} of memory for the {} executor; on stage {}, {}",
+        ranks == 1 ? "one rank needs an arena of" : fmt::format("{} ranks need arenas of", ranks),
+        FormatBytes(arenas_bytes), ranks == 1 ? "" : " together", FormatBytes(device_.memory_bytes),
+        device_.profile.name, fullest - plan_.stages.begin(),
+        plan::ArenaText(plan_, *fullest, device_.memory_bytes / ranks));
+  }
+
+  // An error of the device's work, with what would say more. A GPU's error comes up in a call after the one
+  // that caused it, and spoils all later ones.
+  absl::Status OnDevice(const absl::Status& status, const std::string& work,
+                        executor::RankExecutor& rank) const {
+    const absl::Status located = WithContext(status, work);
+    const bool late = absl::IsInternal(status) && rank.backend().asynchronous();
+    if (!late || options_.executor.check) return located;
+    return absl::Status(
+        located.code(),
+        Message(located) + "\n    hint: the same run with --check --no-graphs names the instruction");
+  }
+
+  // The iterations that the device works on.
+  static std::string Iterations(std::int64_t first, std::int64_t last) {
+    return first == last ? fmt::format("iteration {}", last) : fmt::format("iteration {} or {}", first, last);
   }
 
   absl::Status PrepareFolder() {
@@ -225,12 +255,15 @@ class Training {
     const bool more = iteration_ + 1 < recipe_.iterations();
     bool beside = false;
     const bool profiled = ProfilesNow();
+    const std::string work =
+        Iterations(started_.empty() ? iteration_ + 1 : started_.front().iteration, iteration_ + 1);
     RETURN_IF_ERROR(ranks_->Run([&](executor::RankExecutor& rank) -> absl::Status {
       if (profiled) {
-        ASSIGN_OR_RETURN(Timings timings, rank.Profile(iteration_, rate, feed));
-        if (rank.rank() == 0) profile_.push_back(std::move(timings));
-      } else {
-        RETURN_IF_ERROR(rank.Launch(iteration_, rate, feed));
+        absl::StatusOr<Timings> timings = rank.Profile(iteration_, rate, feed);
+        if (!timings.ok()) return OnDevice(timings.status(), work, rank);
+        if (rank.rank() == 0) profile_.push_back(*std::move(timings));
+      } else if (const absl::Status status = rank.Launch(iteration_, rate, feed); !status.ok()) {
+        return OnDevice(status, work, rank);
       }
       if (!rank.backend().asynchronous()) return absl::OkStatus();
       if (rank.rank() == 0) beside = true;
@@ -240,7 +273,8 @@ class Training {
     ++iteration_;
     consumed_samples_ = next_samples;
     started_.push_back({iteration_, consumed_samples_, rate});
-    const bool wait_for_all = !beside || !more || EvaluationDue() || CheckpointDue() || stop_requested != 0;
+    const bool wait_for_all = !beside || !more || profiled || ProfilesNow() || EvaluationDue() ||
+                              CheckpointDue() || stop_requested != 0;
     while (started_.size() > (wait_for_all ? 0U : 1U)) RETURN_IF_ERROR(Finish());
     return absl::OkStatus();
   }
@@ -255,11 +289,12 @@ class Training {
   // Waits for the oldest started iteration and reports it.
   absl::Status Finish() {
     const Started started = started_.front();
+    const std::string work = Iterations(started.iteration, started_.back().iteration);
     started_.pop_front();
     std::vector<executor::IterationResult> results(ranks_->executors().size());
     RETURN_IF_ERROR(ranks_->Run([&](executor::RankExecutor& rank) -> absl::Status {
       absl::StatusOr<executor::IterationResult> result = rank.Wait();
-      if (!result.ok()) return WithContext(result.status(), fmt::format("iteration {}", started.iteration));
+      if (!result.ok()) return OnDevice(result.status(), work, rank);
       results[static_cast<size_t>(rank.rank())] = *result;
       return absl::OkStatus();
     }));
@@ -306,8 +341,11 @@ class Training {
       const executor::FeedFunction feed = MakeFeed(plan_, *source_, data::Split::kValid, first);
       std::vector<double> sums(ranks_->executors().size());
       RETURN_IF_ERROR(ranks_->Run([&](executor::RankExecutor& rank) -> absl::Status {
-        ASSIGN_OR_RETURN(const executor::IterationResult result, rank.Evaluate(feed));
-        sums[static_cast<size_t>(rank.rank())] = result.loss_sum;
+        const absl::StatusOr<executor::IterationResult> result = rank.Evaluate(feed);
+        if (!result.ok()) {
+          return OnDevice(result.status(), fmt::format("evaluation after iteration {}", iteration_), rank);
+        }
+        sums[static_cast<size_t>(rank.rank())] = result->loss_sum;
         return absl::OkStatus();
       }));
       loss_sum += sums[0];
@@ -345,9 +383,9 @@ class Training {
   const recipe::Recipe& recipe_;
   const RunOptions& options_;
   const Device& device_;
-  const data::Source* source_ = nullptr;
+  std::optional<data::Source> source_;
   plan::Plan plan_;
-  std::unique_ptr<Ranks> ranks_;
+  std::unique_ptr<Ranks> ranks_;  // after the two above, which its ranks may be reading until they end
   Reporter* reporter_ = nullptr;
   std::int64_t iteration_ = 0;  // done
   std::int64_t adam_step_ = 0;

@@ -1,14 +1,13 @@
 #include "engine/train/state.h"
 
 #include <algorithm>
-#include <atomic>
-#include <functional>
 #include <span>
-#include <thread>
 
+#include "engine/base/parallel.h"
 #include "engine/base/philox.h"
 #include "engine/checkpoint/flat_range.h"
 #include "engine/checkpoint/write.h"
+#include "engine/plan/control.h"
 #include "engine/train/weights.h"
 
 namespace engine::train {
@@ -24,6 +23,21 @@ using plan::Plan;
 using plan::PlanParameter;
 
 constexpr const char* kMomentPrefixes[] = {"adam.m/", "adam.v/"};
+constexpr const char* kStatesName = "fp8.states";   // f32 [quantised tensors, 8], in the plan's order
+constexpr const char* kScalerName = "loss_scaler";  // f64 [kControlNumbers], of fp16: the control block
+constexpr std::int64_t kStateElements = 8;
+
+bool HasScaler(const Plan& plan) { return plan.compute == "fp16"; }
+std::int64_t StatesOf(const Plan& plan) { return plan.stages[0].states.elements / kStateElements; }
+
+Box WholeBox(const Shape& shape) {
+  Box box;
+  for (std::int64_t size : shape) {
+    box.start.push_back(0);
+    box.count.push_back(size);
+  }
+  return box;
+}
 
 const PlanParameter& ParameterOf(const Plan& plan, std::int32_t index) {
   return plan.parameters[static_cast<size_t>(index)];
@@ -102,25 +116,6 @@ void ForEachRun(const Shape& logical, const Box& box, Visit visit) {
   }
 }
 
-// body(i) for i in [0, count), on so many threads; a small count on one.
-void Parallel(int threads, size_t count, const std::function<void(size_t)>& body) {
-  constexpr size_t kWorthAThread = 16;
-  if (threads == 1 || count < kWorthAThread) {
-    for (size_t i = 0; i < count; ++i) body(i);
-    return;
-  }
-  std::atomic<size_t> next{0};
-  const auto work = [&] {
-    for (size_t i = next.fetch_add(kWorthAThread); i < count; i = next.fetch_add(kWorthAThread)) {
-      for (size_t j = i; j < std::min(count, i + kWorthAThread); ++j) body(j);
-    }
-  };
-  std::vector<std::thread> pool;
-  for (int t = 1; t < threads; ++t) pool.emplace_back(work);
-  work();
-  for (std::thread& thread : pool) thread.join();
-}
-
 std::vector<checkpoint::TensorInfo> TensorsOf(const Plan& plan) {
   std::vector<checkpoint::TensorInfo> tensors;
   const auto add = [&](const std::string& prefix) {
@@ -130,6 +125,8 @@ std::vector<checkpoint::TensorInfo> TensorsOf(const Plan& plan) {
   };
   add("");
   for (const char* prefix : kMomentPrefixes) add(prefix);
+  if (StatesOf(plan) > 0) tensors.push_back({kStatesName, {StatesOf(plan), kStateElements}, DType::kF32});
+  if (HasScaler(plan)) tensors.push_back({kScalerName, {plan::kControlNumbers}, DType::kF64});
   return tensors;
 }
 
@@ -138,10 +135,22 @@ struct RankPieces {
   std::vector<checkpoint::PieceToWrite> pieces;
   std::vector<std::vector<std::byte>> bytes;
 
-  absl::Status Add(RankExecutor& executor, int tensor, const Box& box, const void* device) {
-    bytes.emplace_back(static_cast<size_t>(box.count.elements() * SizeOf(DType::kF32)));
+  absl::Status Add(RankExecutor& executor, int tensor, const Box& box, const void* device,
+                   DType dtype = DType::kF32) {
+    bytes.emplace_back(static_cast<size_t>(box.count.elements() * SizeOf(dtype)));
     RETURN_IF_ERROR(executor.backend().Download(bytes.back().data(), static_cast<const std::byte*>(device),
                                                 static_cast<std::int64_t>(bytes.back().size())));
+    pieces.push_back({tensor, box, bytes.back().data()});
+    return absl::OkStatus();
+  }
+
+  // Numbers of a narrower type, as fp32.
+  absl::Status AddWidened(RankExecutor& executor, int tensor, const Box& box, const void* device,
+                          DType dtype) {
+    bytes.emplace_back(static_cast<size_t>(box.count.elements() * SizeOf(DType::kF32)));
+    const std::span<float> host(reinterpret_cast<float*>(bytes.back().data()),
+                                static_cast<size_t>(box.count.elements()));
+    RETURN_IF_ERROR(DownloadFloats(device, dtype, executor.backend(), host));
     pieces.push_back({tensor, box, bytes.back().data()});
     return absl::OkStatus();
   }
@@ -169,16 +178,42 @@ absl::StatusOr<RankPieces> CollectPieces(const Plan& plan, RankExecutor& executo
   for (const OptimizerRange& range : executor.OptimizerState()) {
     const Bucket& bucket = BucketOf(executor, range.parameter);
     if (!Writes(executor, bucket, bucket.shards > 1)) continue;
-    std::int64_t offset = 0;
+    std::int64_t elements = 0;
     for (const Box& box : RangeBoxes(plan, executor, range)) {
-      if (range.master != nullptr)
-        RETURN_IF_ERROR(result.Add(executor, range.parameter, box, range.master + offset));
-      RETURN_IF_ERROR(result.Add(executor, count + range.parameter, box, range.moment1 + offset));
-      RETURN_IF_ERROR(result.Add(executor, 2 * count + range.parameter, box, range.moment2 + offset));
-      offset += box.count.elements() * SizeOf(DType::kF32);
+      if (range.master != nullptr) {
+        RETURN_IF_ERROR(
+            result.Add(executor, range.parameter, box, range.master + elements * SizeOf(DType::kF32)));
+      }
+      const std::int64_t at = elements * SizeOf(range.moment_dtype);
+      const int moment1 = count + range.parameter;
+      RETURN_IF_ERROR(result.AddWidened(executor, moment1, box, range.moment1 + at, range.moment_dtype));
+      RETURN_IF_ERROR(
+          result.AddWidened(executor, moment1 + count, box, range.moment2 + at, range.moment_dtype));
+      elements += box.count.elements();
     }
   }
+  if (executor.rank() != 0) return result;
+  int tensor = 3 * count;
+  if (StatesOf(plan) > 0) {
+    const Box box = WholeBox({StatesOf(plan), kStateElements});
+    RETURN_IF_ERROR(result.Add(executor, tensor++, box, executor.States().data));
+  }
+  if (HasScaler(plan)) {
+    RETURN_IF_ERROR(result.Add(executor, tensor, WholeBox({plan::kControlNumbers}), executor.Control().data,
+                               DType::kF64));
+  }
   return result;
+}
+
+// A whole small tensor into the arena, where the checkpoint has it: one that was written in another precision
+// has not.
+absl::Status LoadWhole(const checkpoint::Reader& reader, const char* name, const backend::TensorView& view,
+                       const Shape& shape, backend::Backend& backend) {
+  const checkpoint::TensorInfo* info = reader.Find(name);
+  if (info == nullptr || info->shape != shape || info->dtype != view.dtype) return absl::OkStatus();
+  std::vector<std::byte> host(static_cast<size_t>(info->bytes()));
+  RETURN_IF_ERROR(reader.Read(name, WholeBox(shape), host.data()));
+  return backend.Upload(view.as<std::byte>(), host.data(), info->bytes());
 }
 
 absl::Status CheckTensor(const checkpoint::Reader& reader, const std::string& name, const Shape& shape) {
@@ -196,18 +231,17 @@ absl::Status CheckTensor(const checkpoint::Reader& reader, const std::string& na
 }
 
 absl::Status ReadInto(const checkpoint::Reader& reader, const std::string& name, const Box& box, void* device,
-                      RankExecutor& executor) {
+                      DType dtype, RankExecutor& executor) {
   std::vector<float> host(static_cast<size_t>(box.count.elements()));
   RETURN_IF_ERROR(reader.Read(name, box, host.data()));
-  return executor.backend().Upload(static_cast<std::byte*>(device), host.data(),
-                                   static_cast<std::int64_t>(host.size() * sizeof(float)));
+  return UploadFloats(host, device, dtype, executor.backend());
 }
 
 }  // namespace
 
 absl::Status InitializeParameters(const Plan& plan, std::uint64_t seed, RankExecutor& executor) {
   const std::vector<OptimizerRange> ranges = executor.OptimizerState();
-  const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency() / plan.mesh.world()));
+  const int threads = std::max(1, HardwareThreads() / static_cast<int>(plan.mesh.world()));
   for (const LocalTensor& tensor : executor.Parameters()) {
     const PlanParameter& parameter = ParameterOf(plan, tensor.parameter);
     const PhiloxKey key = MakePhiloxKey(seed, parameter.name);
@@ -223,8 +257,12 @@ absl::Status InitializeParameters(const Plan& plan, std::uint64_t seed, RankExec
                  pieces.push_back({index, std::span(host).subspan(at, static_cast<size_t>(count))});
                  at += static_cast<size_t>(count);
                });
-    Parallel(threads, pieces.size(),
-             [&](size_t i) { InitialValues(parameter.initializer, key, pieces[i].index, pieces[i].out); });
+    constexpr size_t kPiecesAtOnce = 16;
+    ParallelPieces(threads, pieces.size(), kPiecesAtOnce, [&](size_t first, size_t last) {
+      for (size_t i = first; i < last; ++i) {
+        InitialValues(parameter.initializer, key, pieces[i].index, pieces[i].out);
+      }
+    });
     RETURN_IF_ERROR(UploadParameter(host, tensor, ranges, executor.backend()));
   }
   return absl::OkStatus();
@@ -253,6 +291,14 @@ absl::Status LoadCheckpoint(const Plan& plan, const checkpoint::Reader& reader, 
     RETURN_IF_ERROR(UploadParameter(host, tensor, ranges, executor.backend()));
   }
   if (!with_optimizer) return absl::OkStatus();
+  if (StatesOf(plan) > 0) {
+    RETURN_IF_ERROR(LoadWhole(reader, kStatesName, executor.States(), {StatesOf(plan), kStateElements},
+                              executor.backend()));
+  }
+  if (HasScaler(plan)) {
+    RETURN_IF_ERROR(
+        LoadWhole(reader, kScalerName, executor.Control(), {plan::kControlNumbers}, executor.backend()));
+  }
   for (const OptimizerRange& range : ranges) {
     const PlanParameter& parameter = ParameterOf(plan, range.parameter);
     std::byte* const moments[] = {range.moment1, range.moment2};
@@ -261,8 +307,8 @@ absl::Status LoadCheckpoint(const Plan& plan, const checkpoint::Reader& reader, 
       RETURN_IF_ERROR(CheckTensor(reader, name, parameter.logical_shape));
       std::int64_t offset = 0;
       for (const Box& box : RangeBoxes(plan, executor, range)) {
-        RETURN_IF_ERROR(ReadInto(reader, name, box, moments[m] + offset, executor));
-        offset += box.count.elements() * SizeOf(DType::kF32);
+        RETURN_IF_ERROR(ReadInto(reader, name, box, moments[m] + offset, range.moment_dtype, executor));
+        offset += box.count.elements() * SizeOf(range.moment_dtype);
       }
     }
   }

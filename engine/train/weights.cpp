@@ -3,8 +3,14 @@
 #include <algorithm>
 
 #include "engine/base/half.h"
+#include "engine/base/parallel.h"
 
 namespace engine::train {
+namespace {
+
+constexpr size_t kElementsAtOnce = size_t{1} << 20;
+
+}  // namespace
 
 absl::Status UploadFloats(std::span<const float> host, void* device, DType dtype, backend::Backend& backend) {
   auto* const to = static_cast<std::byte*>(device);
@@ -12,8 +18,12 @@ absl::Status UploadFloats(std::span<const float> host, void* device, DType dtype
   if (dtype == DType::kF32) return backend.Upload(to, host.data(), count * SizeOf(dtype));
   ENGINE_CHECK(dtype == DType::kBF16 || dtype == DType::kF16, "weights of {}", Name(dtype));
   std::vector<std::uint16_t> narrow(host.size());
-  std::transform(host.begin(), host.end(), narrow.begin(),
-                 dtype == DType::kBF16 ? BFloat16FromFloat : HalfFromFloat);
+  const auto narrowed = dtype == DType::kBF16 ? BFloat16FromFloat : HalfFromFloat;
+  ParallelPieces(HardwareThreads(), host.size(), kElementsAtOnce, [&](size_t first, size_t last) {
+    std::transform(host.begin() + static_cast<std::ptrdiff_t>(first),
+                   host.begin() + static_cast<std::ptrdiff_t>(last),
+                   narrow.begin() + static_cast<std::ptrdiff_t>(first), narrowed);
+  });
   return backend.Upload(to, narrow.data(), count * SizeOf(dtype));
 }
 

@@ -2,7 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <bit>
 #include <cmath>
+#include <vector>
 
 namespace engine {
 
@@ -34,6 +36,30 @@ TEST_CASE("normals have the moments of N(0, 1)") {
   // Five standard errors: 5/sqrt(n) for the mean, 5·sqrt(2/n) for the second moment.
   CHECK(std::abs(sum / kDraws) < 5.0 / std::sqrt(kDraws));
   CHECK(std::abs(squares / kDraws - 1.0) < 5.0 * std::sqrt(2.0 / kDraws));
+}
+
+// From every place in a block of four, over the ends of up to three blocks; not one number more is written.
+TEST_CASE("normals by the span are the normals one by one, bit for bit") {
+  const PhiloxKey key = MakePhiloxKey(99, "a tensor");
+  for (std::uint64_t base : {std::uint64_t{0}, std::uint64_t{1} << 40}) {
+    for (std::uint64_t start = 0; start < 4; ++start) {
+      for (size_t length = 0; length <= 9; ++length) {
+        for (double std : {1.0, 0.02}) {
+          CAPTURE(start);
+          CAPTURE(length);
+          constexpr float kUntouched = 77;
+          std::vector<float> out(length + 2, kUntouched);
+          PhiloxNormals(key, base + start, std, std::span(out).subspan(1, length));
+          CHECK(out.front() == kUntouched);
+          CHECK(out.back() == kUntouched);
+          for (size_t i = 0; i < length; ++i) {
+            const auto expected = static_cast<float>(std * PhiloxNormal(key, base + start + i));
+            CHECK(std::bit_cast<std::uint32_t>(out[i + 1]) == std::bit_cast<std::uint32_t>(expected));
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST_CASE("streams of different names and seeds differ") {

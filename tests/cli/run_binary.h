@@ -14,10 +14,9 @@ struct ProgramResult {
   std::string output;  // of both streams
 };
 
-// `arguments` as in a shell.
-inline ProgramResult RunProgram(const std::string& arguments) {
+inline ProgramResult RunShell(const std::string& command) {
   ProgramResult result;
-  std::FILE* pipe = ::popen((std::string(ENGINE_BINARY) + " " + arguments + " 2>&1").c_str(), "r");
+  std::FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
   REQUIRE(pipe != nullptr);
   char buffer[4096];
   for (std::size_t got = 0; (got = std::fread(buffer, 1, sizeof(buffer), pipe)) > 0;)
@@ -25,6 +24,11 @@ inline ProgramResult RunProgram(const std::string& arguments) {
   const int status = ::pclose(pipe);
   result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return result;
+}
+
+// `arguments` as in a shell; `environment` as "NAME=value".
+inline ProgramResult RunProgram(const std::string& arguments, const std::string& environment = "") {
+  return RunShell(environment + " " + ENGINE_BINARY + " " + arguments);
 }
 
 inline bool Contains(const std::string& text, const std::string& part) {

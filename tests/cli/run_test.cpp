@@ -104,6 +104,45 @@ TEST_CASE("run: what is refused, and how") {
   refused(tiny.recipe + " --set data.split='\"1,0,0\"' --set evaluation.interval=1", 1, "validation");
 }
 
+TEST_CASE("run: a recipe for a GPU, without one: nothing is started") {
+  const data::TempDir folder;
+  const std::string recipe =
+      std::string(ENGINE_SOURCE_DIR) + "/recipes/gpt2-124m-1gpu.toml --out " + folder / "run";
+  const std::string no_gpu = "CUDA_VISIBLE_DEVICES=";  // where this machine has one
+  const ProgramResult automatic = RunProgram("run " + recipe, no_gpu);
+  CHECK(automatic.exit_code == 3);
+  CHECK(
+      Contains(automatic.output, "configs/clusters/h200-x1.toml:4:10: [cluster] device \"h200\" is a GPU: "));
+  CHECK(Contains(automatic.output,
+                 "\n    hint: `engine doctor` says what is missing; --device cpu --set "
+                 "precision.compute=fp32 runs it on the CPU\n"));
+  const ProgramResult asked = RunProgram("run " + recipe + " --device cuda", no_gpu);
+  CHECK(asked.exit_code == 3);
+  CHECK(Contains(asked.output, "engine run: --device cuda: "));
+  const ProgramResult narrow = RunProgram("run " + recipe + " --device cpu");
+  CHECK(narrow.exit_code == 1);
+  CHECK(Contains(narrow.output,
+                 "recipes/gpt2-124m-1gpu.toml:11:11: error: the cpu executor computes in fp32, not in "
+                 "bf16; --set precision.compute=fp32 runs it here"));
+  CHECK(folder.entries() == 0);
+}
+
+TEST_CASE("run: too little memory is itemised, and nothing is started") {
+  const TinyRun tiny;
+  const ProgramResult result =
+      RunProgram("run " + tiny.recipe + " --set model.mlp.hidden=1073741824 --out " + tiny.out);
+  CHECK(result.exit_code == 1);
+  CHECK(Contains(result.output, "engine run: one rank needs an arena of "));
+  CHECK(Contains(result.output, " of memory for the cpu executor; on stage 0, the arena is parameters "));
+  CHECK(!std::filesystem::exists(tiny.out));
+}
+
+TEST_CASE("run: --help documents the exit codes") {
+  const ProgramResult help = RunProgram("run --help");
+  CHECK(Contains(help.output, "\n  3  no device will do"));
+  CHECK(Contains(help.output, "\n  4  the device or a library of it failed while it ran"));
+}
+
 TEST_CASE("run: two runs in one folder do not mix") {
   const TinyRun tiny;
   REQUIRE(std::filesystem::create_directories(tiny.out));

@@ -9,6 +9,7 @@
 #include "engine/backend/cuda/profile.h"
 #include "engine/base/half.h"
 #include "engine/plan/control.h"
+#include "tests/gpu/fp8_numbers.h"
 
 namespace engine::gpu_test {
 namespace {
@@ -37,6 +38,9 @@ void Pack(std::byte* to, DType dtype, std::int64_t i, double value) {
       return Store(to, i, BFloat16FromFloat(static_cast<float>(value)));
     case DType::kF16:
       return Store(to, i, HalfFromFloat(static_cast<float>(value)));
+    case DType::kE4M3:
+    case DType::kE5M2:
+      return Store(to, i, Fp8FromFloat(static_cast<float>(value), dtype));
     default:
       return Store(to, i, static_cast<std::int32_t>(value));
   }
@@ -52,6 +56,9 @@ double Unpack(const std::byte* from, DType dtype, std::int64_t i) {
       return FloatFromBFloat16(Load<std::uint16_t>(from, i));
     case DType::kF16:
       return FloatFromHalf(Load<std::uint16_t>(from, i));
+    case DType::kE4M3:
+    case DType::kE5M2:
+      return DoubleFromFp8(Load<std::uint8_t>(from, i), dtype);
     default:
       return Load<std::int32_t>(from, i);
   }
@@ -153,6 +160,7 @@ absl::StatusOr<Outcome> Launch(const Problem& problem) {
     for (std::int64_t e = 0; e < input.elements(); ++e)
       Pack(image.At(input_pieces[i]), input_types[i].dtype, e, input.Get(e));
   }
+  if (problem.state >= 0) image.piece(input_pieces[static_cast<size_t>(problem.state)]).output = true;
   std::vector<graph::TensorType> output_types;
   std::vector<size_t> output_pieces;
   for (size_t o = 0; o < problem.outputs.size(); ++o) {
@@ -224,13 +232,20 @@ absl::StatusOr<Outcome> Launch(const Problem& problem) {
   }
 
   Outcome outcome;
-  for (size_t o = 0; o < problem.outputs.size(); ++o) {
-    const graph::TensorType& type = output_types[o];
-    const std::byte* from = after.data() + image.piece(output_pieces[o]).offset;
+  const auto unpacked = [&](const graph::TensorType& type, size_t piece) {
     Tensor tensor({type.shape, type.dtype == DType::kI32 ? DType::kI32 : DType::kF64});
+    const std::byte* from = after.data() + image.piece(piece).offset;
     for (std::int64_t e = 0; e < tensor.elements(); ++e) tensor.Set(e, Unpack(from, type.dtype, e));
-    outcome.outputs.push_back(std::move(tensor));
-    outcome.bytes.emplace_back(from, from + Bytes(type));
+    return tensor;
+  };
+  for (size_t o = 0; o < problem.outputs.size(); ++o) {
+    const std::byte* from = after.data() + image.piece(output_pieces[o]).offset;
+    outcome.outputs.push_back(unpacked(output_types[o], output_pieces[o]));
+    outcome.bytes.emplace_back(from, from + Bytes(output_types[o]));
+  }
+  if (problem.state >= 0) {
+    const auto state = static_cast<size_t>(problem.state);
+    outcome.state = unpacked(input_types[state], input_pieces[state]);
   }
   return outcome;
 }

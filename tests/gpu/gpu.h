@@ -37,11 +37,13 @@ struct Problem {
   std::vector<Output> outputs;
   std::uint32_t accumulate = 0;  // these outputs hold Before(i) when the kernel starts
   double loss_scale = 1;
+  int state = -1;     // an input that the kernel may write to
   int poison = 0xFF;  // what scratch is filled with; outputs hold 0xFF, NaN
 };
 
 struct Outcome {
   Tensors outputs;                            // f64 or i32
+  Tensor state;                               // Problem::state after the kernel, in f64
   std::vector<std::vector<std::byte>> bytes;  // as they lie on the GPU
 };
 

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <string>
 
+#include "engine/backend/cuda/profile.h"
 #include "engine/plan/canonical.h"
 #include "engine/plan/print.h"
 #include "tests/plan/plans.h"
@@ -30,9 +31,12 @@ void CompareWithFile(const std::string& name, const std::string& text) {
             << "\n  now: " << text.substr(std::min(line_start, text.size()), 300));
 }
 
-void Golden(const std::string& name, std::vector<std::string> sets) {
+void Golden(const std::string& name, std::vector<std::string> sets, const DeviceProfile& profile = {},
+            bool llama = false) {
   for (const char* set : {"model.layers=2", "training.global_batch=4"}) sets.emplace_back(set);
-  const Plan plan = TinyPlan(false, sets);
+  absl::StatusOr<Plan> compiled = train::CompileRecipe(TinyRecipe(llama, sets), {.profile = profile});
+  if (!compiled.ok()) FAIL(Message(compiled.status()));
+  const Plan& plan = *compiled;
   std::string text;
   WriteCanonical(plan, [&](std::string_view piece) { text += piece; });
   CompareWithFile(name + ".txt", text);
@@ -47,6 +51,14 @@ TEST_CASE("golden: tp 2 with sequence parallelism") {
 }
 TEST_CASE("golden: pp 2, dp 2, ZeRO-1") {
   Golden("pp2_dp2_zero1", {"parallelism.pp=2", "parallelism.dp=2", "parallelism.zero_stage=1"});
+}
+
+TEST_CASE("golden: bf16 on CUDA") {
+  Golden("cuda_bf16", {"precision.compute=bf16"}, backend::cuda::CudaProfile());
+}
+TEST_CASE("golden: FP8 on CUDA") {
+  Golden("cuda_fp8", {"precision.compute=fp8", "model.attention.kv_heads=8"}, backend::cuda::CudaProfile(),
+         true);
 }
 
 }  // namespace engine::plan

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/backend/cuda/profile.h"
 #include "engine/plan/verify.h"
 #include "tests/plan/plans.h"
 
@@ -295,7 +296,8 @@ TEST_CASE("mutation: buffers inside a segment") {
       chunk.slot_bytes -= 256;
     }
   });
-  Mutate(Good(), "s", "overlaps staged inputs of chunk 0", [](Plan& plan) { plan.stages[0].chunks[0].slot_base -= 256; });
+  Mutate(Good(), "s", "overlaps staged inputs of chunk 0",
+         [](Plan& plan) { plan.stages[0].chunks[0].slot_base -= 256; });
   Mutate(Good(), "s", "lies at",
          [](Plan& plan) { At(plan, 0, "forward.0", "linear").inputs[1].offset += 64; });
   Mutate(Good(), "s", "overwrites the sum",
@@ -401,6 +403,166 @@ TEST_CASE("mutation: coverage") {
   Mutate(Good(), "cgp", "is a partial sum", [](Plan& plan) {
     plan.values[static_cast<size_t>(plan.parameters[0].value)].layout.Set(Axis::kTp, Placement::P());
   });
+}
+
+// ------------------------------------------------------------------------------------- fused ops and FP8
+
+namespace {
+
+// Of the CUDA executor, fused and with FP8 products; one rank.
+const Plan& Fp8() {
+  static const Plan plan = [] {
+    const recipe::Recipe recipe =
+        TinyRecipe(false, {"precision.compute=fp8", "model.layers=2", "model.dropout.hidden=0"});
+    absl::StatusOr<Plan> made = train::CompileUnverified(recipe, {.profile = backend::cuda::CudaProfile()});
+    if (!made.ok()) FAIL(Message(made.status()));
+    return *std::move(made);
+  }();
+  return plan;
+}
+
+// The places of a quantised weight, in StagePlan::derived.
+BufferRef& Derived(Plan& plan, const std::string& name) {
+  for (BufferRef& ref : plan.stages[0].derived) {
+    if (plan.values[static_cast<size_t>(ref.value)].name == name) return ref;
+  }
+  FAIL("no " << name);
+  return plan.stages[0].derived[0];
+}
+
+}  // namespace
+
+TEST_CASE("mutation: the FP8 plan itself is good") { CHECK(Verify(Fp8(), {}).ok()); }
+
+TEST_CASE("mutation: derived values") {
+  const auto begin = [](Plan& plan) -> Segment& { return SegmentOf(plan, 0, "begin"); };
+  Mutate(Fp8(), "sg", "times, not once", [&](Plan& plan) { Drop(begin(plan), "quantize", 3); });
+  Mutate(Fp8(), "sg", ".fp8 2 times, not once", [&](Plan& plan) { Double(begin(plan), "quantize", 3); });
+  Mutate(Fp8(), "s", "overlaps", [](Plan& plan) {
+    Derived(plan, "layers.1.mlp.fc1.weight.fp8").offset = Derived(plan, "layers.0.mlp.fc1.weight.fp8").offset;
+  });
+  Mutate(Fp8(), "sg", "overlaps", [](Plan& plan) { plan.stages[0].states.offset -= 256; });
+  Mutate(Fp8(), "s", "lies at",
+         [](Plan& plan) { At(plan, 0, "begin", "quantize").outputs[1].offset += 256; });
+  Mutate(Fp8(), "s", "lies at",
+         [](Plan& plan) { At(plan, 0, "forward.0", "linear_fp8").inputs[1].offset += 256; });
+  Mutate(Fp8(), "s", "lies at",
+         [](Plan& plan) { At(plan, 0, "forward.0", "linear_fp8").inputs[2].offset += 32; });
+  // A microbatch writes a weight again.
+  Mutate(Fp8(), "sg", "which is no activation", [](Plan& plan) {
+    Instruction& quantize = At(plan, 0, "forward.0", "quantize");
+    quantize.inputs[0] = At(plan, 0, "begin", "quantize").inputs[0];
+    quantize.outputs = At(plan, 0, "begin", "quantize").outputs;
+  });
+  // Two weights in one buffer, everywhere.
+  Mutate(Fp8(), "s", "overlaps", [](Plan& plan) {
+    const BufferRef one = Derived(plan, "layers.0.mlp.fc1.weight.fp8");
+    BufferRef& other = Derived(plan, "layers.1.mlp.fc1.weight.fp8");
+    for (Segment& segment : plan.stages[0].segments) {
+      for (Instruction& instruction : segment.instructions) {
+        for (auto* refs : {&instruction.inputs, &instruction.outputs}) {
+          for (BufferRef& ref : *refs) {
+            if (ref.value == other.value) ref.offset = one.offset;
+          }
+        }
+      }
+    }
+    other.offset = one.offset;
+  });
+}
+
+TEST_CASE("mutation: states of quantised tensors") {
+  const auto update = [](Plan& plan) -> Segment& { return SegmentOf(plan, 0, "update"); };
+  Mutate(Fp8(), "g", "the states are never updated", [&](Plan& plan) { Drop(update(plan), "fp8_update"); });
+  Mutate(Fp8(), "g", "the states are updated twice", [&](Plan& plan) { Double(update(plan), "fp8_update"); });
+  Mutate(Fp8(), "g", "is not of all states, in place", [](Plan& plan) {
+    Instruction& states = At(plan, 0, "update", "fp8_update");
+    states.inputs[0].elements -= 8;
+    states.outputs[0].elements -= 8;
+  });
+  Mutate(Fp8(), "g", "is not of all states, in place",
+         [](Plan& plan) { At(plan, 0, "update", "fp8_update").outputs[0].offset += 32; });
+  Mutate(Fp8(), "g", "the update knows no kernel",
+         [](Plan& plan) { At(plan, 0, "update", "fp8_update").kernel = "copy"; });
+}
+
+TEST_CASE("mutation: first sums") {
+  Mutate(Fp8(), "g", "adds to the gradient of the iteration before",
+         [](Plan& plan) { At(plan, 0, "backward.0", "linear_wgrad_fp8", 2).fresh = 0; });
+  // The bias that a quantisation sums.
+  Mutate(Fp8(), "g", "adds to the gradient of the iteration before",
+         [](Plan& plan) { At(plan, 0, "backward.0", "gelu_grad_quantize").fresh = 0; });
+  // The tied table: the head's gradient overwrites, the lookup's adds.
+  Mutate(Fp8(), "g", "overwrites a sum, which is not the gradient of the iteration before", [](Plan& plan) {
+    for (Instruction& instruction : SegmentOf(plan, 0, "backward.0").instructions) {
+      if (instruction.kernel == "embedding_grad") instruction.fresh = 1;
+    }
+  });
+  Mutate(Fp8(), "g", "adds to the gradient of the iteration before",
+         [](Plan& plan) { At(plan, 0, "backward.0", "linear_cross_entropy").fresh = 0; });
+  Mutate(Fp8(), "sg", "overwrites the sum loss in the first microbatch",
+         [](Plan& plan) { At(plan, 0, "backward.0", "linear_cross_entropy").fresh |= 0b100; });
+  Mutate(Fp8(), "s", "overwrites the sum",
+         [](Plan& plan) { At(plan, 0, "backward.0", "linear_wgrad_fp8").accumulate = 0; });
+  Mutate(Fp8(), "g", "adds to the loss 0 times, not 1", [](Plan& plan) {
+    // The head's sum of the loss goes where nothing reads it.
+    Instruction& head = At(plan, 0, "backward.0", "linear_cross_entropy");
+    head.outputs.pop_back();
+  });
+  // Microbatch 1 adds its gradients before microbatch 0 has overwritten those of the iteration before.
+  Mutate(Good(), "t", "before microbatch 0 has overwritten those of the iteration before", [](Plan& plan) {
+    std::vector<Step*> backward;
+    for (Step& step : plan.stages[0].train) {
+      if (step.kind == StepKind::kRun && step.chunk == 0 && step.segment == plan.stages[0].chunks[0].backward)
+        backward.push_back(&step);
+    }
+    std::swap(backward[0]->microbatch, backward[1]->microbatch);
+    std::swap(backward[0]->slot, backward[1]->slot);
+  });
+}
+
+// tp 2, so that placements matter; the profile fuses.
+TEST_CASE("mutation: placements of fused ops") {
+  absl::StatusOr<Plan> made = train::CompileUnverified(
+      TinyRecipe(false,
+                 {"precision.compute=bf16", "parallelism.tp=2", "model.layers=2", "model.dropout.hidden=0"}),
+      {.profile = backend::cuda::CudaProfile()});
+  REQUIRE(made.ok());
+  const Plan& fused = *made;
+  REQUIRE(Verify(fused, {}).ok());
+  const auto layout = [](Plan& plan, const BufferRef& ref) -> Layout& {
+    return plan.values[static_cast<size_t>(ref.value)].layout;
+  };
+  Mutate(fused, "p", "is no lawful placement of add_layer_norm", [&](Plan& plan) {
+    layout(plan, At(plan, 0, "evaluate.0", "add_layer_norm").outputs[0]).Set(Axis::kTp, Placement::P());
+  });
+  Mutate(fused, "p", "is no lawful placement of linear_gelu", [&](Plan& plan) {
+    const Instruction& gelu = At(plan, 0, "evaluate.0", "linear_gelu");
+    LocalValue& pre = plan.values[static_cast<size_t>(gelu.outputs[1].value)];
+    pre.layout.Set(Axis::kTp, Placement::P());
+    pre.shape = pre.local;
+  });
+  Mutate(fused, "p", "is no lawful placement of attention_packed", [&](Plan& plan) {
+    // The statistics stand for all heads, but each rank has its own.
+    LocalValue& lse =
+        plan.values[static_cast<size_t>(At(plan, 0, "evaluate.0", "attention_packed").outputs[1].value)];
+    lse.layout.Set(Axis::kTp, Placement::R());
+    lse.shape = lse.local;
+  });
+  // One output fewer than the composition makes.
+  Mutate(fused, "p", "is no lawful placement of linear_gelu",
+         [&](Plan& plan) { At(plan, 0, "evaluate.0", "linear_gelu").outputs.pop_back(); });
+}
+
+TEST_CASE("mutation: staged inputs") {
+  Mutate(Good(), "s", "overlaps", [](Plan& plan) {
+    plan.stages[0].chunks[0].staged.offset = plan.stages[0].chunks[0].incoming.offset;
+  });
+  Mutate(Good(), "s", "overlaps incoming inputs of chunk 0",
+         [](Plan& plan) { plan.stages[0].chunks[0].staged.offset -= 256; });
+  Mutate(Good(), "s", "outside of the arena",
+         [](Plan& plan) { plan.stages[0].chunks[0].staged.offset = plan.stages[0].arena_bytes - 16; });
+  Mutate(Good(), "s", "overlaps", [](Plan& plan) { plan.stages[1].chunks[0].incoming.elements += 4096; });
 }
 
 TEST_CASE("verify: an arena that does not fit is itemised, with a remedy") {

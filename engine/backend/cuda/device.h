@@ -23,8 +23,8 @@ struct DeviceOptions {
 
 class Device {
  public:
-  // Makes the GPU the calling thread's. Errors: no such GPU, no driver, compute capability below 8.0, library
-  // too old (each says what was found and what is needed).
+  // Makes the GPU the calling thread's. Errors: no such GPU, no driver, a GPU that will not do (survey.h),
+  // cuBLASLt missing or too old (each says what was found and what is needed).
   static absl::StatusOr<std::unique_ptr<Device>> Open(const DeviceOptions& options);
   ~Device();
   Device(const Device&) = delete;
@@ -37,7 +37,7 @@ class Device {
   cudaStream_t copy() const { return copy_; }        // staged inputs
   cublasLtHandle_t cublas_lt() const { return cublas_lt_; }
   // Bound to `compute`. Made on first use: a plan without attention does not load cuDNN.
-  // Error: cuDNN too old.
+  // Error: cuDNN missing or too old.
   absl::StatusOr<cudnnHandle_t> cudnn();
   GemmTuner& gemm_tuner() { return *gemm_tuner_; }
   AttentionPlans& attention_plans() { return *attention_plans_; }

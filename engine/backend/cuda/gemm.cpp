@@ -68,8 +68,8 @@ absl::Status MakeLayout(cudaDataType type, std::int64_t rows, std::int64_t colum
                   "cublasLtMatrixLayoutCreate");
 }
 
-// How partial sums of a split k may be added: in fp32, never rounded to 16 bits in between; in place (by whoever comes
-// first, so in another order in every run) only where results need not repeat.
+// How partial sums of a split k may be added: in fp32, never rounded to 16 bits in between; in place (by
+// whoever comes first, so in another order in every run) only where results need not repeat.
 std::uint32_t ReductionSchemes(const GemmSpec& spec, bool deterministic) {
   std::uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   if (spec.d != CUDA_R_32F) return schemes;
@@ -228,6 +228,16 @@ bool Gemm::Accepts(const cublasLtMatmulAlgo_t& algorithm, bool deterministic) {
          AddsAsAllowed(algorithm, spec_, deterministic);
 }
 
+// No more workspace than the algorithm asks for: cuBLASLt zeroes what it is given before each launch.
+void Gemm::set_algorithm(const cublasLtMatmulAlgo_t& algorithm) {
+  algorithm_ = algorithm;
+  cublasLtMatmulHeuristicResult_t result{};
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoCheck(handle_, operation_, first_, second_, added_, result_, &algorithm, &result);
+  workspace_bytes_ =
+      status == CUBLAS_STATUS_SUCCESS ? result.workspaceSize : static_cast<std::size_t>(kGemmWorkspaceBytes);
+}
+
 absl::Status Gemm::SetPointers(const GemmOperands& operands) {
   if (spec_.has_bias() && operands.bias != set_.bias) {
     RETURN_IF_ERROR(Set(operation_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias));
@@ -255,8 +265,8 @@ absl::Status Gemm::Run(cudaStream_t stream, const GemmOperands& operands) {
   const float beta = spec_.accumulate ? 1.0F : 0.0F;
   const cublasStatus_t status =
       cublasLtMatmul(handle_, operation_, &spec_.alpha, operands.b, first_, operands.a, second_, &beta,
-                     operands.d, added_, operands.d, result_, &algorithm_, operands.workspace,
-                     static_cast<std::size_t>(kGemmWorkspaceBytes), stream);
+                     operands.d, added_, operands.d, result_, &algorithm_,
+                     workspace_bytes_ > 0 ? operands.workspace : nullptr, workspace_bytes_, stream);
   if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
   return Internal("product {}: {}", spec_.ToString(), cublasLtGetStatusString(status));
 }

@@ -93,7 +93,8 @@ class Gemm {
   absl::StatusOr<std::vector<cublasLtMatmulAlgo_t>> Candidates(bool deterministic);
   // Whether the algorithm, from a file say, can carry out this product here.
   bool Accepts(const cublasLtMatmulAlgo_t& algorithm, bool deterministic);
-  void set_algorithm(const cublasLtMatmulAlgo_t& algorithm) { algorithm_ = algorithm; }
+  // Of those that it accepts.
+  void set_algorithm(const cublasLtMatmulAlgo_t& algorithm);
 
   // Enqueues the product. A captured stream may be given. Not to be called from two threads at once.
   absl::Status Run(cudaStream_t stream, const GemmOperands& operands);
@@ -112,7 +113,8 @@ class Gemm {
   cublasLtMatrixLayout_t added_ = nullptr;  // of D as it was
   cublasLtMatrixLayout_t result_ = nullptr;
   cublasLtMatmulAlgo_t algorithm_{};
-  GemmOperands set_;  // the pointers that the descriptor holds
+  std::size_t workspace_bytes_ = 0;  // that the algorithm asks for
+  GemmOperands set_;                 // the pointers that the descriptor holds
 };
 
 }  // namespace engine::backend::cuda

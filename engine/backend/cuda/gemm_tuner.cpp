@@ -269,7 +269,7 @@ absl::Status TimeAgain(Gemm* gemm, const GemmOperands& operands, Stopwatch* stop
       Timed& leader = (*leaders)[i];
       gemm->set_algorithm(leader.algorithm);
       ASSIGN_OR_RETURN(const float milliseconds,
-                       stopwatch->Time(gemm, operands, Repetitions(leader.milliseconds, 8.0F, 40)));
+                       stopwatch->Time(gemm, operands, Repetitions(leader.milliseconds, 40.0F, 400)));
       times[i].push_back(milliseconds);
     }
   }
@@ -298,6 +298,10 @@ absl::StatusOr<cublasLtMatmulAlgo_t> Fastest(Gemm* gemm, cudaStream_t stream, co
 }
 
 }  // namespace
+
+std::int64_t CountKeptChoices(const std::string& file) {
+  return static_cast<std::int64_t>(ReadEntries(file).size());
+}
 
 GemmTuner::GemmTuner(cublasLtHandle_t handle, cudaStream_t stream, GemmTunerOptions options)
     : handle_(handle), stream_(stream), options_(std::move(options)) {}

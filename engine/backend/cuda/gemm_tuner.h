@@ -26,6 +26,9 @@ struct GemmTunerOptions {
   bool deterministic = true;
 };
 
+// Choices that a file holds, of all devices and versions; 0 where there is no such file.
+std::int64_t CountKeptChoices(const std::string& file);
+
 class GemmTuner {
  public:
   GemmTuner(cublasLtHandle_t handle, cudaStream_t stream, GemmTunerOptions options);

@@ -38,17 +38,26 @@ absl::StatusOr<Enqueue> PrepareForward(const LaunchArgs& args, const char* op, b
   };
 }
 
-// Inputs dy, x, gamma[, mean], rstd[, residual]; outputs dx, d_gamma[, d_beta][, d_bias].
+// Inputs dy, x, gamma[, mean], rstd[, residual][, beta]; outputs dx, d_gamma[, d_beta][, d_bias][, y]. y
+// comes with the attribute `again`, and brings beta with it where there is one.
 absl::StatusOr<Enqueue> PrepareBackward(const LaunchArgs& args, const char* op, bool layer, bool add) {
   const std::vector<TensorView>& in = args.inputs;
   const std::vector<TensorView>& out = args.outputs;
-  const size_t sums = layer ? 2 : 1;  // without d_bias
-  const bool bias = add && out.size() > 1 + sums;
-  const TensorView& rstd = in[layer ? 4 : 3];
+  const size_t inputs = layer ? 5 : 4;  // without residual and beta
+  const size_t sums = layer ? 2 : 1;    // without d_bias
+  const bool again = add && args.instruction->attributes.Int("again", 0) != 0;
+  const bool bias = add && out.size() > 1 + sums + (again ? 1 : 0);
+  const size_t all_sums = sums + (bias ? 1 : 0);
+  if (in.size() != inputs + (add ? 1 : 0) + (again && layer ? 1 : 0) ||
+      out.size() != 1 + all_sums + (again ? 1 : 0)) {
+    return Internal("{}: {} inputs and {} outputs", op, in.size(), out.size());
+  }
+  const TensorView& rstd = in[inputs - 1];
   RETURN_IF_ERROR(ExpectOneElementType(op, {&in[0], &in[1], &in[2], &out[0]}));
-  if (add) RETURN_IF_ERROR(ExpectOneElementType(op, {&in[0], &in.back()}));
+  if (add) RETURN_IF_ERROR(ExpectOneElementType(op, {&in[0], &in[inputs]}));
+  if (again) RETURN_IF_ERROR(ExpectOneElementType(op, {&in[0], &in.back(), &out.back()}));
   RETURN_IF_ERROR(ExpectFloat(op, {&in[3], &rstd}));
-  for (size_t i = 1; i < out.size(); ++i) RETURN_IF_ERROR(ExpectFloat(op, {&out[i]}));
+  for (size_t i = 1; i <= all_sums; ++i) RETURN_IF_ERROR(ExpectFloat(op, {&out[i]}));
 
   const auto accumulates = [&](size_t output) { return (args.accumulate >> output & 1U) != 0; };
   NormGrad grad{.dtype = in[0].dtype,
@@ -59,8 +68,10 @@ absl::StatusOr<Enqueue> PrepareBackward(const LaunchArgs& args, const char* op, 
                 .gamma = in[2].data,
                 .mean = layer ? in[3].as<const float>() : nullptr,
                 .rstd = rstd.as<const float>(),
-                .residual = add ? in.back().data : nullptr,
+                .residual = add ? in[inputs].data : nullptr,
+                .beta = again && layer ? in.back().data : nullptr,
                 .dx = out[0].data,
+                .y = again ? out.back().data : nullptr,
                 .d_gamma = out[1].as<float>(),
                 .d_beta = layer ? out[2].as<float>() : nullptr,
                 .d_bias = bias ? out[1 + sums].as<float>() : nullptr,
@@ -70,7 +81,7 @@ absl::StatusOr<Enqueue> PrepareBackward(const LaunchArgs& args, const char* op, 
                 .partial = reinterpret_cast<float*>(args.scratch.data())};
   const std::int64_t lines = MakeNormGradGrid(grad.rows, grad.columns).blocks;
   RETURN_IF_ERROR(ExpectScratch(
-      op, args, lines * static_cast<std::int64_t>(out.size() - 1) * grad.columns * SizeOf(DType::kF32)));
+      op, args, lines * static_cast<std::int64_t>(all_sums) * grad.columns * SizeOf(DType::kF32)));
   return [grad, op](cudaStream_t stream, const KernelContext&) {
     LaunchNormGrad(grad, stream);
     return ToStatus(cudaGetLastError(), op);

@@ -1,6 +1,9 @@
+#include <string>
+
 #include "engine/backend/cuda/device.h"
 #include "engine/backend/cuda/kernels/optimizer.h"
 #include "engine/backend/cuda/prepare.h"
+#include "engine/base/philox.h"
 
 namespace engine::backend::cuda {
 namespace {
@@ -50,18 +53,25 @@ ENGINE_CUDA_PREPARE(ClipFactor) {
 }
 
 ENGINE_CUDA_PREPARE(AdamW) {
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 2; ++i) {
     if (args.inputs[i].dtype != DType::kF32) {
-      return Unimplemented("adamw with input {} in {}: weights, gradients and moments are f32", i,
+      return Unimplemented("adamw with input {} in {}: weights and gradients are f32", i,
                            Name(args.inputs[i].dtype));
     }
   }
+  const DType moment_dtype = args.inputs[2].dtype;
+  if (args.inputs[3].dtype != moment_dtype || (moment_dtype != DType::kF32 && moment_dtype != DType::kBF16)) {
+    return Unimplemented("adamw with moments in {} and {}: both are f32, or both bf16", Name(moment_dtype),
+                         Name(args.inputs[3].dtype));
+  }
   AdamWBuffers buffers{.weights = args.outputs[0].as<float>(),
                        .grad = args.inputs[1].as<float>(),
-                       .m = args.outputs[1].as<float>(),
-                       .v = args.outputs[2].as<float>()};
+                       .m = args.outputs[1].data,
+                       .v = args.outputs[2].data,
+                       .moment_dtype = moment_dtype};
   ENGINE_CHECK(buffers.weights == args.inputs[0].data && buffers.m == args.inputs[2].data &&
-                   buffers.v == args.inputs[3].data,
+                   buffers.v == args.inputs[3].data && args.outputs[1].dtype == moment_dtype &&
+                   args.outputs[2].dtype == moment_dtype,
                "adamw works in place");
   if (args.outputs.size() > 3) {
     buffers.parameter = args.outputs[3].data;
@@ -79,8 +89,11 @@ ENGINE_CUDA_PREPARE(AdamW) {
   const std::int64_t count = args.inputs[0].shape.elements();
   const auto* control = args.inputs[4].as<double>();
   const int multiprocessors = device.multiprocessors();
-  return [=](cudaStream_t stream, const KernelContext&) {
-    AdamW(buffers, count, options, control, multiprocessors, stream);
+  const std::int64_t offset = attributes.Int("offset", 0);
+  const std::string stream_name = moment_dtype == DType::kBF16 ? attributes.String("stream") : std::string();
+  return [=](cudaStream_t stream, const KernelContext& context) {
+    const AdamWRounding rounding{.key = MakePhiloxKey(context.seed, stream_name), .offset = offset};
+    AdamW(buffers, count, options, rounding, control, multiprocessors, stream);
     return ToStatus(cudaGetLastError(), "adamw");
   };
 }

@@ -1,8 +1,16 @@
-#include <cuda_runtime_api.h>
-
 #include "engine/backend/cuda/probe.h"
 
 namespace engine::backend::cuda {
+namespace {
+
+__global__ void DoNothing() {}
+
+}  // namespace
+
+cudaError_t FindKernelImage() {
+  cudaFuncAttributes attributes{};
+  return cudaFuncGetAttributes(&attributes, DoNothing);
+}
 
 std::string ProbeText() {
   std::string text = std::to_string(CUDART_VERSION / 1000) + "." + std::to_string(CUDART_VERSION % 1000 / 10);

@@ -31,6 +31,7 @@ constexpr std::array kScratch = {
     ScratchEntry{"rms_norm_grad", NormGradScratch},
     ScratchEntry{"rms_norm_grad_add", NormGradScratch},
     ScratchEntry{"bias_grad", BiasGradScratch},
+    ScratchEntry{"gelu_grad_again", GeluGradAgainScratch},
     ScratchEntry{"embedding_grad", EmbeddingGradScratch},
     ScratchEntry{"loss_sum", LossSumScratch},
     ScratchEntry{"sum_squares", SumSquaresScratch},

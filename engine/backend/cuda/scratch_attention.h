@@ -35,7 +35,7 @@ bool CudnnCarriesOut(const AttentionShape& shape);
 
 // cuDNN's deterministic backward pass holds all B·H·S² gradients of scores: 2 GiB for 32 heads of two
 // sequences of 4096 tokens.
-inline constexpr std::int64_t kGradGroupBytes = std::int64_t{2304} << 20;
+inline constexpr std::int64_t kGradGroupBytes = std::int64_t{4608} << 20;
 
 // The part of the batch and of the heads that one cuDNN execution works on.
 struct AttentionGroup {

@@ -13,16 +13,17 @@ inline constexpr std::int64_t kMultiprocessors = 132;
 
 constexpr std::int64_t CeilDivide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-// A norm's gradient on rows × columns. A block takes `rows_per_turn` rows at a time, all its threads on one
-// row, each with `vectors` times eight columns.
+// A norm's gradient on rows × columns. A block has `teams` teams of threads, each with a row at a time, a
+// thread with `vectors` times eight columns.
 struct NormGradGrid {
   int vectors = 0;  // 0: the plain kernel, for columns that are no multiple of 8 or too many
-  int rows_per_turn = 1;
-  int threads = 256;
-  std::int64_t blocks_per_multiprocessor = 1;
+  int teams = 1;
+  int team_threads = 256;
   std::int64_t blocks = 0;  // lines of partial sums
 };
 
+// Of a block: 96 registers a thread with one vector, whose warps are at most eight a team, else 128.
+inline constexpr int kNormGradNarrowThreads = 640;
 inline constexpr int kNormGradMaxThreads = 512;
 
 constexpr NormGradGrid MakeNormGradGrid(std::int64_t rows, std::int64_t columns) {
@@ -32,13 +33,12 @@ constexpr NormGradGrid MakeNormGradGrid(std::int64_t rows, std::int64_t columns)
     return grid;
   }
   const std::int64_t pieces = columns / 8;
-  grid.vectors = pieces <= kNormGradMaxThreads ? 1 : pieces <= 2 * kNormGradMaxThreads ? 2 : 4;
-  grid.rows_per_turn = grid.vectors == 1 ? 2 : 1;
+  grid.vectors = pieces <= 256 ? 1 : pieces <= 2 * kNormGradMaxThreads ? 2 : 4;
   const std::int64_t warps = CeilDivide(CeilDivide(pieces, grid.vectors), 32);
-  grid.threads = static_cast<int>(32 * warps);
-  grid.blocks_per_multiprocessor = std::max<std::int64_t>(1, 16 / warps);
-  grid.blocks =
-      std::min(CeilDivide(rows, grid.rows_per_turn), grid.blocks_per_multiprocessor * kMultiprocessors);
+  const std::int64_t threads = grid.vectors == 1 ? kNormGradNarrowThreads : kNormGradMaxThreads;
+  grid.team_threads = static_cast<int>(32 * warps);
+  grid.teams = static_cast<int>(std::min<std::int64_t>(threads / grid.team_threads, 15));  // barriers
+  grid.blocks = std::min(CeilDivide(rows, grid.teams), kMultiprocessors);
   return grid;
 }
 

@@ -40,14 +40,4 @@ __device__ __forceinline__ float WarpSums(float (&values)[kCount]) {
   return values[0];
 }
 
-// Waits for the oldest of `stages` (at most kStages) groups of copies under way.
-template <int kStages>
-__device__ __forceinline__ void WaitForStage(int stages) {
-  if constexpr (kStages == 1) {
-    WaitForCopies<0>();
-  } else {
-    stages == kStages ? WaitForCopies<kStages - 1>() : WaitForStage<kStages - 1>(stages);
-  }
-}
-
 }  // namespace engine::backend::cuda

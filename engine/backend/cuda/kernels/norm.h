@@ -38,7 +38,7 @@ struct NormGrad {
   const void* residual = nullptr;  // [R, D] added to dx; null: none
   const void* beta = nullptr;      // [D] only for y; null: RMSNorm
   void* dx = nullptr;              // [R, D], may be dy
-  void* y = nullptr;               // [R, D] the norm's output once more; null: not wanted; only with a residual
+  void* y = nullptr;  // [R, D] the norm's output once more; null: not wanted; only with a residual
   // Σ dy·x̂, Σ dy (null for RMSNorm), Σ dx (null: not wanted; only with a residual), each [D].
   float* d_gamma = nullptr;
   float* d_beta = nullptr;

@@ -1,7 +1,7 @@
 // A norm's gradient row by row, as the plain and the quantising kernel do it.
 #pragma once
 
-#include "engine/backend/cuda/kernels/column_sums.h"
+#include "engine/backend/cuda/kernels/column_sums.cuh"
 #include "engine/backend/cuda/kernels/norm.cuh"
 #include "engine/backend/cuda/kernels/norm.h"
 
@@ -13,13 +13,20 @@ struct TeamCut {
   static constexpr int kVectors = vectors;  // times eight columns a thread
   static constexpr int kSlots = slots;      // at least the warps of a team; 1: a team is a warp
   static constexpr int kRows = rows;        // that a team takes a turn: 1, 2
-  static constexpr int kStages = stages;    // of a ring of turns in shared memory; 0: the next one in registers
+  static constexpr int kStages = stages;  // of a ring of turns in shared memory; 0: the next one in registers
   // Between the two passes over a row x̂ and dy·γ stay in registers. Otherwise they are made anew, of dy and x
   // read once more, from the ring or from L2.
   static constexpr bool kHold = hold;
 };
 
-inline constexpr int kMaxBarrierTeams = 15;  // a block has sixteen barriers, one is __syncthreads
+// By NormGradGrid::vectors: 1, 2, 4. With four, the sums leave no registers for rows on their way.
+using NarrowCut = TeamCut<1, 8>;
+using MiddleCut = TeamCut<2, 16, 1, 2>;
+using WideCut = TeamCut<4, 16, 1, 1, false>;
+
+// A block has sixteen barriers, one is __syncthreads.
+template <int kSlots>
+inline constexpr int kMaxTeams = kSlots <= 8 ? 15 : 4;
 
 // One thread's part. Each byte is read once; the sums over rows stay in registers until the end.
 template <typename T, typename Cut, bool kLayer, bool kResidual, bool kBias, bool kAgain>
@@ -35,7 +42,7 @@ class TeamRows {
   static constexpr int kSums = 1 + (kLayer ? 1 : 0) + (kBias ? 1 : 0);
   // [team, warp, mean], twice; a turn's barrier tells that the turn before has been read.
   struct Shared {
-    alignas(16) float means[2][Cut::kSlots == 1 ? 1 : kMaxBarrierTeams][Cut::kSlots][kMeans];
+    alignas(16) float means[2][Cut::kSlots == 1 ? 1 : kMaxTeams<Cut::kSlots>][Cut::kSlots][kMeans];
   };
 
   // All threads of the block. ring: [teams, stages, rows, tensors, D].
@@ -69,7 +76,8 @@ class TeamRows {
   __device__ __forceinline__ int Column(int v) const { return (v * threads_ + thread_) * 8; }
   __device__ __forceinline__ bool Inside(int v) const { return Column(v) < columns_; }
 
-  // Before the first turn. at(i): the first row of turn i of this team, all the rows or more if there is none.
+  // Before the first turn. at(i): the first row of turn i of this team, all the rows or more if there is
+  // none.
   template <typename At>
   __device__ __forceinline__ void Begin(const At& at) {
     if constexpr (Cut::kStages == 0) {
@@ -160,7 +168,8 @@ class TeamRows {
           Unpack8(gamma_[v], g);
 #pragma unroll
           for (int i = 0; i < 8; ++i) {
-            value[i] = Gradient(value[i], Normed<kLayer>(a[i], mean[r], rstd[r]), d[i] * g[i], of_normed, of_one, rstd[r]);
+            value[i] = Gradient(value[i], Normed<kLayer>(a[i], mean[r], rstd[r]), d[i] * g[i], of_normed,
+                                of_one, rstd[r]);
           }
         }
         const Pack8<T> rounded = ToPack8<T>(value);
@@ -372,6 +381,19 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
               [](std::int64_t, int, const float(&)[8]) {});
   }
   rows.Finish(teams, reinterpret_cast<float*>(dynamic));
+}
+
+inline void AddNormGradLines(const NormGrad& grad, std::int64_t lines, cudaStream_t stream) {
+  ColumnSums sums{.partial = grad.partial, .lines = lines, .sums = 0, .columns = grad.columns};
+  const auto add = [&](float* total, bool accumulate) {
+    if (total == nullptr) return;
+    sums.accumulate |= (accumulate ? 1U : 0U) << sums.sums;
+    sums.totals[sums.sums++] = total;
+  };
+  add(grad.d_gamma, grad.accumulate_gamma);
+  add(grad.d_beta, grad.accumulate_beta);
+  add(grad.d_bias, grad.accumulate_bias);
+  AddLines(sums, stream);
 }
 
 }  // namespace engine::backend::cuda

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <type_traits>
 
 #include "engine/backend/cuda/kernels/optimizer.h"
 #include "engine/backend/cuda/kernels/vector.cuh"
@@ -122,41 +123,97 @@ __device__ __forceinline__ void Update(const AdamWStep& step, float4 grad, float
   Update(step, grad.w, weight.w, m.w, v.w);
 }
 
-// P is the type of the parameter, float if there is none beside the weights.
-template <typename P>
-__global__ void __launch_bounds__(kThreads, 4)
-    AdamWKernel(float* __restrict__ weights, const float* __restrict__ grad, float* __restrict__ m,
-                float* __restrict__ v, P* __restrict__ parameter, std::int64_t count, bool aligned,
-                AdamWOptions options, const double* __restrict__ control) {
-  constexpr int kFours = 2;  // groups of 4 elements that a thread has in flight: 8 loads of 16 bytes
+// Four moments as they lie in memory.
+template <typename M>
+using Four = std::conditional_t<sizeof(M) == 4, float4, uint2>;
+
+__device__ __forceinline__ float4 ToFloats(uint2 x) {
+  const float2 low = PairToFloat(__nv_bfloat16(), x.x);
+  const float2 high = PairToFloat(__nv_bfloat16(), x.y);
+  return {low.x, low.y, high.x, high.y};
+}
+
+// The bits of x as bf16, `noise` being 16 random bits. A sum past the largest number is an infinity.
+__device__ __forceinline__ std::uint32_t RoundedBits(float x, std::uint32_t noise) {
+  const std::uint32_t bits = __float_as_uint(x);
+  return isnan(x) ? 0x7FFFU : (bits + noise) >> 16;
+}
+
+// Writes the moments m[4·at] to m[4·at + 3], and those of v.
+__device__ __forceinline__ void StoreMoments(__nv_bfloat16* m, __nv_bfloat16* v, std::int64_t at,
+                                             const float4& new_m, const float4& new_v,
+                                             const AdamWRounding& rounding, std::uint64_t epoch) {
+  const auto block = static_cast<std::uint64_t>(rounding.offset / 4 + at);
+  const auto words = Philox4x32(rounding.key, block, epoch);
+  const uint4 ms = {RoundedBits(new_m.x, words[0] & 0xFFFFU), RoundedBits(new_m.y, words[1] & 0xFFFFU),
+                    RoundedBits(new_m.z, words[2] & 0xFFFFU), RoundedBits(new_m.w, words[3] & 0xFFFFU)};
+  const uint4 vs = {RoundedBits(new_v.x, words[0] >> 16), RoundedBits(new_v.y, words[1] >> 16),
+                    RoundedBits(new_v.z, words[2] >> 16), RoundedBits(new_v.w, words[3] >> 16)};
+  __stcs(reinterpret_cast<uint2*>(m) + at, make_uint2(ms.x | ms.y << 16, ms.z | ms.w << 16));
+  __stcs(reinterpret_cast<uint2*>(v) + at, make_uint2(vs.x | vs.y << 16, vs.z | vs.w << 16));
+}
+
+// Writes m[i] and v[i].
+__device__ __forceinline__ void StoreMoment(__nv_bfloat16* m, __nv_bfloat16* v, std::int64_t i, float new_m,
+                                            float new_v, const AdamWRounding& rounding, std::uint64_t epoch) {
+  const auto index = static_cast<std::uint64_t>(rounding.offset + i);
+  const auto words = Philox4x32(rounding.key, index / 4, epoch);
+  const std::uint32_t low = index % 2 == 0 ? words[0] : words[1];
+  const std::uint32_t high = index % 2 == 0 ? words[2] : words[3];
+  const std::uint32_t word = index % 4 < 2 ? low : high;
+  m[i] = __ushort_as_bfloat16(static_cast<unsigned short>(RoundedBits(new_m, word & 0xFFFFU)));
+  v[i] = __ushort_as_bfloat16(static_cast<unsigned short>(RoundedBits(new_v, word >> 16)));
+}
+
+// Blocks of AdamWKernel that a multiprocessor has room for.
+template <typename M>
+constexpr int kAdamWBlocks = sizeof(M) == 4 ? 4 : 3;
+
+// P is the type of the parameter, float if there is none beside the weights; M that of the moments. `fast`:
+// all pointers lie on 16 bytes, and the four elements of a Philox block lie together.
+template <typename P, typename M>
+__global__ void __launch_bounds__(kThreads, kAdamWBlocks<M>)
+    AdamWKernel(float* __restrict__ weights, const float* __restrict__ grad, M* __restrict__ m,
+                M* __restrict__ v, P* __restrict__ parameter, std::int64_t count, bool fast,
+                AdamWOptions options, AdamWRounding rounding, const double* __restrict__ control) {
+  constexpr int kFours = 2;  // groups of 4 elements that a thread has in flight: 8 loads
   __shared__ AdamWStep shared;
   if (threadIdx.x == 0) shared = MakeStep(options, control);
   __syncthreads();
   const AdamWStep step = shared;
   if (step.factor == 0) return;
-  const std::int64_t fours = aligned ? count / 4 : 0;
+  const auto epoch = sizeof(M) == 2 ? static_cast<std::uint64_t>(control[plan::kStep]) : 0;
+  const std::int64_t fours = fast ? count / 4 : 0;
   for (std::int64_t first = ThreadIndex(); first < fours; first += kFours * ThreadCount()) {
     float4 g[kFours];
     float4 w[kFours];
-    float4 m4[kFours];
-    float4 v4[kFours];
+    Four<M> m4[kFours];
+    Four<M> v4[kFours];
 #pragma unroll
     for (int i = 0; i < kFours; ++i) {
       const std::int64_t at = first + i * ThreadCount();
       if (at >= fours) break;
-      g[i] = __ldcs(reinterpret_cast<const float4*>(grad) + at);
-      w[i] = __ldcs(reinterpret_cast<const float4*>(weights) + at);
-      m4[i] = __ldcs(reinterpret_cast<const float4*>(m) + at);
-      v4[i] = __ldcs(reinterpret_cast<const float4*>(v) + at);
+      g[i] = __ldcg(reinterpret_cast<const float4*>(grad) + at);
+      w[i] = __ldcg(reinterpret_cast<const float4*>(weights) + at);
+      m4[i] = __ldcg(reinterpret_cast<const Four<M>*>(m) + at);
+      v4[i] = __ldcg(reinterpret_cast<const Four<M>*>(v) + at);
     }
 #pragma unroll
     for (int i = 0; i < kFours; ++i) {
       const std::int64_t at = first + i * ThreadCount();
       if (at >= fours) break;
-      Update(step, g[i], w[i], m4[i], v4[i]);
-      __stcs(reinterpret_cast<float4*>(weights) + at, w[i]);
-      __stcs(reinterpret_cast<float4*>(m) + at, m4[i]);
-      __stcs(reinterpret_cast<float4*>(v) + at, v4[i]);
+      if constexpr (sizeof(M) == 4) {
+        Update(step, g[i], w[i], m4[i], v4[i]);
+        __stcg(reinterpret_cast<float4*>(weights) + at, w[i]);
+        __stcg(reinterpret_cast<float4*>(m) + at, m4[i]);
+        __stcg(reinterpret_cast<float4*>(v) + at, v4[i]);
+      } else {
+        float4 new_m = ToFloats(m4[i]);
+        float4 new_v = ToFloats(v4[i]);
+        Update(step, g[i], w[i], new_m, new_v);
+        __stcg(reinterpret_cast<float4*>(weights) + at, w[i]);
+        StoreMoments(m, v, at, new_m, new_v, rounding, epoch);
+      }
       if constexpr (sizeof(P) == 2) {
         reinterpret_cast<uint2*>(parameter)[at] = {PairFromFloat(P(), w[i].x, w[i].y),
                                                    PairFromFloat(P(), w[i].z, w[i].w)};
@@ -164,7 +221,14 @@ __global__ void __launch_bounds__(kThreads, 4)
     }
   }
   for (std::int64_t i = fours * 4 + ThreadIndex(); i < count; i += ThreadCount()) {
-    Update(step, grad[i], weights[i], m[i], v[i]);
+    if constexpr (sizeof(M) == 4) {
+      Update(step, grad[i], weights[i], m[i], v[i]);
+    } else {
+      float new_m = ToFloat(m[i]);
+      float new_v = ToFloat(v[i]);
+      Update(step, grad[i], weights[i], new_m, new_v);
+      StoreMoment(m, v, i, new_m, new_v, rounding, epoch);
+    }
     if constexpr (sizeof(P) == 2) parameter[i] = FromFloat<P>(weights[i]);
   }
 }
@@ -243,22 +307,31 @@ void ClipFactor(const double* scalars, const ClipOptions& options, double* contr
 }
 
 void AdamW(const AdamWBuffers& buffers, std::int64_t count, const AdamWOptions& options,
-           const double* control, int multiprocessors, cudaStream_t stream) {
-  const bool aligned = Aligned(buffers.weights) && Aligned(buffers.grad) && Aligned(buffers.m) &&
-                       Aligned(buffers.v) && Aligned(buffers.parameter);
-  const int blocks = Blocks(count, 8, std::int64_t{multiprocessors} * 8);
-  const auto launch = [&](auto type) {
-    using P = decltype(type);
-    AdamWKernel<P><<<blocks, kThreads, 0, stream>>>(buffers.weights, buffers.grad, buffers.m, buffers.v,
-                                                    static_cast<P*>(buffers.parameter), count, aligned,
-                                                    options, control);
+           const AdamWRounding& rounding, const double* control, int multiprocessors, cudaStream_t stream) {
+  const bool wide = buffers.moment_dtype == DType::kF32;
+  const bool fast = Aligned(buffers.weights) && Aligned(buffers.grad) && Aligned(buffers.m) &&
+                    Aligned(buffers.v) && Aligned(buffers.parameter) && (wide || rounding.offset % 4 == 0);
+  const auto launch = [&](auto parameter_type, auto moment_type) {
+    using P = decltype(parameter_type);
+    using M = decltype(moment_type);
+    const int blocks = Blocks(count, 8, std::int64_t{multiprocessors} * 2 * kAdamWBlocks<M>);
+    AdamWKernel<P, M><<<blocks, kThreads, 0, stream>>>(
+        buffers.weights, buffers.grad, static_cast<M*>(buffers.m), static_cast<M*>(buffers.v),
+        static_cast<P*>(buffers.parameter), count, fast, options, rounding, control);
+  };
+  const auto with_moments = [&](auto parameter_type) {
+    if (wide) {
+      launch(parameter_type, float());
+    } else {
+      launch(parameter_type, __nv_bfloat16());
+    }
   };
   if (buffers.parameter == nullptr) {
-    launch(float());
+    with_moments(float());
   } else if (buffers.parameter_dtype == DType::kF16) {
-    launch(__half());
+    with_moments(__half());
   } else {
-    launch(__nv_bfloat16());
+    with_moments(__nv_bfloat16());
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "engine/base/dtype.h"
+#include "engine/base/philox.h"
 
 namespace engine::backend::cuda {
 
@@ -37,15 +38,25 @@ struct AdamWOptions {
 struct AdamWBuffers {
   float* weights = nullptr;              // [count], the master weights or the fp32 parameter
   const float* grad = nullptr;           // [count]
-  float* m = nullptr;                    // [count]
-  float* v = nullptr;                    // [count]
+  void* m = nullptr;                     // [count]
+  void* v = nullptr;                     // [count]
+  DType moment_dtype = DType::kF32;      // of m and v; or kBF16
   void* parameter = nullptr;             // [count], the weights rounded; null: none
   DType parameter_dtype = DType::kBF16;  // or kF16
 };
+// How the new moments become bf16. Both are rounded to one of the two neighbours, up in magnitude with the
+// probability of what is cut off: 16 random bits are added below the last bit kept. The bits for element i
+// are PhiloxWord(key, offset + i, step), its low half for m and its high half for v: the same for any cut of
+// a buffer whose pieces name their offset. A NaN stays one. The weights move by the moments before rounding.
+struct AdamWRounding {
+  PhiloxKey key;
+  std::int64_t offset = 0;  // of element 0; a multiple of 4 for the fast path
+};
 // One step of AdamW with the learning rate, step and gradient factor of control. Factor 0: nothing is
-// written. 28 bytes an element, 30 with a parameter. `multiprocessors` sizes the grid, and changes no result.
+// written. 28 bytes an element, 20 with moments in bf16; 2 more with a parameter. `rounding` is not read for
+// moments in fp32. `multiprocessors` sizes the grid, and changes no result.
 void AdamW(const AdamWBuffers& buffers, std::int64_t count, const AdamWOptions& options,
-           const double* control, int multiprocessors, cudaStream_t stream);
+           const AdamWRounding& rounding, const double* control, int multiprocessors, cudaStream_t stream);
 
 // *finite = 1 if no element of x[count] (float, bf16, fp16 or double) is an infinity or NaN, else 0.
 void AllFinite(const void* x, DType dtype, std::int64_t count, int* finite, cudaStream_t stream);

@@ -1,6 +1,5 @@
-#include "engine/backend/cuda/kernels/column_sums.cuh"
 #include "engine/backend/cuda/kernels/fp8.cuh"
-#include "engine/backend/cuda/kernels/norm.cuh"
+#include "engine/backend/cuda/kernels/norm_grad.cuh"
 #include "engine/backend/cuda/kernels/quantize_grid.h"
 
 namespace engine::backend::cuda {
@@ -129,15 +128,13 @@ __global__ void __launch_bounds__(kMaxThreads)
       if (column >= columns) continue;
       float a[8];
       float scale[8];
+      float shift[8] = {};
       Unpack8(held[v], a);
       Load8(gamma + column, scale);
+      if constexpr (kLayer) Load8(beta + column, shift);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) a[i] = (a[i] - mean) * rstd * scale[i];
-      if constexpr (kLayer) {
-        float shift[8];
-        Load8(beta + column, shift);
-#pragma unroll
-        for (int i = 0; i < 8; ++i) a[i] += shift[i];
+      for (int i = 0; i < 8; ++i) {
+        a[i] = NormOutput<kLayer>(Normed<kLayer>(a[i], mean, rstd), scale[i], shift[i]);
       }
       Unpack8(ToPack8<T>(a), a);
       quantizer.Put8(row, r, column, a);
@@ -151,190 +148,35 @@ __global__ void __launch_bounds__(kMaxThreads)
   RaiseAbsMax(quantizer.abs_max, out.state);
 }
 
-// The grid stays for all strips. A turn is a row for each of `teams` teams of threads, which stand side by
-// side on it, kVectors times eight columns a thread, whose sums over the rows stay in registers. Rows of
-// later turns are copied ahead into a ring of `stages` turns; a thread reads only what it copied itself, so
-// that a turn has one barrier, that of the two means.
-// The bound keeps the registers within what MakeNormGradQuantizeGrid counts with.
-template <typename T, int kVectors, bool kLayer, bool kBias>
-__global__ void __launch_bounds__(kVectors == 1 ? 2 * 320 : kNormGradMaxThreads)
+// The grid stays for all strips, whose rows go round the block's teams.
+template <typename T, typename Cut, int kThreads, int kBlocks, bool kLayer, bool kBias>
+__global__ void __launch_bounds__(kThreads, kBlocks)
     NormGradQuantizeKernel(__grid_constant__ const NormGrad grad, __grid_constant__ const Fp8Output out,
-                           int strip_rows, int stages, int teams) {
-  constexpr int kTensors = 3;  // x, dy, residual
-  constexpr int kMeans = kLayer ? 2 : 1;
-  constexpr int kLanesPerMean = kWarp / kMeans;
-  constexpr int kSums = 1 + (kLayer ? 1 : 0) + (kBias ? 1 : 0);
-  extern __shared__ uint4 strip_words[];  // the strip, then the ring [stages, teams, kTensors, D]
-  __shared__ float means[2][kNormGradMaxThreads / kWarp][kMeans];
+                           int strip_rows, int teams) {
+  using Rows = TeamRows<T, Cut, kLayer, true, kBias, false>;
+  static_assert(Cut::kRows == 1 && (Cut::kStages == 0 || Cut::kStages == 2));
+  extern __shared__ uint4 strip_words[];  // the strip, then the ring
+  __shared__ typename Rows::Shared shared;
+  Rows rows(grad, teams, shared,
+            reinterpret_cast<std::uint8_t*>(strip_words) + strip_rows * StripPitch(grad.columns));
+  RowQuantizer quantizer(out, strip_words, grad.columns, strip_rows);
 
-  const int columns = static_cast<int>(grad.columns);
-  const int threads = static_cast<int>(blockDim.x) / teams;  // of a team
-  const int team = static_cast<int>(threadIdx.x) / threads;
-  const int thread = static_cast<int>(threadIdx.x) % threads;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int turns_per_strip = strip_rows / teams;  // rows are a multiple of 16, so a turn is whole or empty
-  T* const ring = reinterpret_cast<T*>(reinterpret_cast<std::uint8_t*>(strip_words) +
-                                       strip_rows * StripPitch(grad.columns));
-  RowQuantizer quantizer(out, strip_words, columns, strip_rows);
-
-  struct Turn {              // of this block
-    std::int64_t first_row;  // of the strip
-    int turn;
-  };
-  const auto next = [&](Turn& at) {
-    if (++at.turn == turns_per_strip) at = {at.first_row + std::int64_t{gridDim.x} * strip_rows, 0};
-  };
-  const auto row_of = [&](const Turn& at) { return at.first_row + at.turn * teams + team; };
-  const auto slot = [&](int stage) { return ring + (stage * teams + team) * kTensors * columns; };
-  const auto fetch = [&](const Turn& at, int stage) {
-    const std::int64_t row = row_of(at);
-    if (row >= grad.rows) return;
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const int column = (v * threads + thread) * 8;
-      if (column >= columns) continue;
-      const std::int64_t from = row * columns + column;
-      T* const to = slot(stage) + column;
-      CopyAsync16(to, static_cast<const T*>(grad.x) + from);
-      CopyAsync16(to + columns, static_cast<const T*>(grad.dy) + from);
-      CopyAsync16(to + 2 * columns, static_cast<const T*>(grad.residual) + from);
+  const std::int64_t step = std::int64_t{gridDim.x} * strip_rows;
+  std::int64_t strip = std::int64_t{blockIdx.x} * strip_rows;
+  rows.Begin([&](int) { return strip + rows.team(); });
+  for (; strip < grad.rows; strip += step) {
+    const auto in_strip = static_cast<int>(min(grad.rows - strip, std::int64_t{strip_rows}));
+    for (int r = rows.team(); r < in_strip; r += teams) {
+      // Rows are a multiple of 16, so that there is one for every team in every strip.
+      const std::int64_t next = r + teams < in_strip ? strip + r + teams : strip + step + rows.team();
+      rows.Turn(strip + r, next, next,
+                [&](std::int64_t row, int column, const float(&x)[8]) { quantizer.Put8(row, r, column, x); });
     }
-  };
-  float next_mean = 0;
-  float next_rstd = 0;
-  const auto fetch_statistics = [&](const Turn& at) {
-    const std::int64_t row = row_of(at);
-    if (row >= grad.rows) return;
-    if constexpr (kLayer) next_mean = grad.mean[row];
-    next_rstd = grad.rstd[row];
-  };
-
-  Pack8<T> gamma[kVectors];
-  float d_gamma[kVectors][8] = {};
-  float d_beta[kLayer ? kVectors : 1][8] = {};
-  float d_bias[kBias ? kVectors : 1][8] = {};
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    const int column = (v * threads + thread) * 8;
-    if (column < columns) gamma[v] = LoadPack8(static_cast<const T*>(grad.gamma) + column);
-  }
-
-  Turn ahead = {std::int64_t{blockIdx.x} * strip_rows, 0};
-  Turn now = ahead;
-  for (int stage = 0; stage + 1 < stages; ++stage) {
-    fetch(ahead, stage);
-    next(ahead);
-    EndCopyGroup();
-  }
-  fetch_statistics(now);
-
-  int stage = 0;
-  int buffer = 0;
-  const float per_column = 1.0F / static_cast<float>(columns);
-  while (now.first_row < grad.rows) {
-    fetch(ahead, stage == 0 ? stages - 1 : stage - 1);
-    next(ahead);
-    EndCopyGroup();
-    const Turn at = now;
-    const std::int64_t row = row_of(at);
-    next(now);
-    const float mean = next_mean;
-    const float rstd = next_rstd;
-    fetch_statistics(now);
-    WaitForStage<kNormGradQuantizeMaxStages>(stages);
-
-    if (row < grad.rows) {       // the same for all teams
-      float terms[kMeans] = {};  // Σ dy·γ·x̂, Σ dy·γ
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        const int column = (v * threads + thread) * 8;
-        if (column >= columns) continue;
-        float a[8];
-        float d[8];
-        float g[8];
-        Load8(slot(stage) + column, a);
-        Load8(slot(stage) + columns + column, d);
-        Unpack8(gamma[v], g);
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          const float normed = (a[i] - mean) * rstd;
-          d_gamma[v][i] += d[i] * normed;
-          if constexpr (kLayer) d_beta[v][i] += d[i];
-          const float scaled = d[i] * g[i];
-          terms[0] += scaled * normed;
-          if constexpr (kLayer) terms[1] += scaled;
-        }
-      }
-      const float warp_sum = WarpSums(terms);
-      if (lane % kLanesPerMean == 0) means[buffer][warp][lane / kLanesPerMean] = warp_sum;
-      __syncthreads();
-      float sums[kMeans] = {};
-      for (int w = 0; w < threads / kWarp; ++w) {
-#pragma unroll
-        for (int i = 0; i < kMeans; ++i) sums[i] += means[buffer][team * (threads / kWarp) + w][i];
-      }
-      const float mean_normed = sums[0] * per_column;
-      const float mean_plain = kLayer ? sums[kMeans - 1] * per_column : 0.0F;
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        const int column = (v * threads + thread) * 8;
-        if (column >= columns) continue;
-        float a[8];
-        float d[8];
-        float g[8];
-        Load8(slot(stage) + column, a);
-        Load8(slot(stage) + columns + column, d);
-        Unpack8(gamma[v], g);
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          const float normed = (a[i] - mean) * rstd;
-          const float centred = kLayer ? d[i] * g[i] - mean_plain : d[i] * g[i];
-          a[i] = rstd * (centred - normed * mean_normed);
-        }
-        Load8(slot(stage) + 2 * columns + column, d);
-#pragma unroll
-        for (int i = 0; i < 8; ++i) a[i] += d[i];
-        const Pack8<T> rounded = ToPack8<T>(a);
-        StorePack8(static_cast<T*>(grad.dx) + row * columns + column, rounded);
-        Unpack8(rounded, a);
-        if constexpr (kBias) {
-#pragma unroll
-          for (int i = 0; i < 8; ++i) d_bias[v][i] += a[i];
-        }
-        quantizer.Put8(row, at.turn * teams + team, column, a);
-      }
-    }
-    if (at.turn + 1 == turns_per_strip) quantizer.StoreTransposed(at.first_row, grad.rows);
-    stage = stage + 1 == stages ? 0 : stage + 1;
-    buffer ^= 1;
+    quantizer.StoreTransposed(strip, grad.rows);
+    __syncthreads();
   }
   RaiseAbsMax(quantizer.abs_max, out.state);
-
-  // The first team adds the others' sums, which lie where the strip was: [teams − 1, kSums, D].
-  __syncthreads();
-  float* const others = reinterpret_cast<float*>(strip_words);
-  float* const line = grad.partial + std::int64_t{blockIdx.x} * kSums * columns;
-  const auto finish = [&](int sum, int column, float(&own)[8]) {
-    float* const at = others + ((team - 1) * kSums + sum) * columns + column;
-    if (team > 0 && column < columns) Store8(at, own);
-    __syncthreads();
-    if (team > 0 || column >= columns) return;
-    for (int t = 0; t < teams - 1; ++t) {
-      float other[8];
-      Load8(others + (t * kSums + sum) * columns + column, other);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) own[i] += other[i];
-    }
-    Store8(line + sum * columns + column, own);
-  };
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    const int column = (v * threads + thread) * 8;
-    finish(0, column, d_gamma[v]);
-    if constexpr (kLayer) finish(1, column, d_beta[v]);
-    if constexpr (kBias) finish(kSums - 1, column, d_bias[v]);
-  }
+  rows.Finish(teams, reinterpret_cast<float*>(strip_words));
 }
 
 std::int64_t DeviceAttribute(cudaDeviceAttr attribute) {
@@ -399,25 +241,26 @@ void LaunchNormQuantizeOf(const Norm& norm, const Fp8Output& out, cudaStream_t s
   }
 }
 
-template <typename T, int kVectors>
+template <typename T, typename Cut, int kThreads, int kBlocks>
 void LaunchGradStrips(const NormGrad& grad, const Fp8Output& out, const NormGradQuantizeGrid& grid,
                       cudaStream_t stream) {
   const bool bias = grad.d_bias != nullptr;
-  const auto kernel = grad.mean != nullptr ? (bias ? NormGradQuantizeKernel<T, kVectors, true, true>
-                                                   : NormGradQuantizeKernel<T, kVectors, true, false>)
-                                           : (bias ? NormGradQuantizeKernel<T, kVectors, false, true>
-                                                   : NormGradQuantizeKernel<T, kVectors, false, false>);
+  const auto kernel = grad.mean != nullptr
+                          ? (bias ? NormGradQuantizeKernel<T, Cut, kThreads, kBlocks, true, true>
+                                  : NormGradQuantizeKernel<T, Cut, kThreads, kBlocks, true, false>)
+                          : (bias ? NormGradQuantizeKernel<T, Cut, kThreads, kBlocks, false, true>
+                                  : NormGradQuantizeKernel<T, Cut, kThreads, kBlocks, false, false>);
   AllowShared(kernel, grid.shared_bytes);
   kernel<<<static_cast<unsigned>(grid.blocks), grid.teams * grid.team_threads, grid.shared_bytes, stream>>>(
-      grad, out, static_cast<int>(grid.strip_rows), grid.stages, grid.teams);
+      grad, out, static_cast<int>(grid.strip_rows), grid.teams);
 }
 
 template <typename T>
 void LaunchNormGradQuantizeOf(const NormGrad& grad, const Fp8Output& out, const NormGradQuantizeGrid& grid,
                               cudaStream_t stream) {
-  grid.vectors == 1   ? LaunchGradStrips<T, 1>(grad, out, grid, stream)
-  : grid.vectors == 2 ? LaunchGradStrips<T, 2>(grad, out, grid, stream)
-                      : LaunchGradStrips<T, 4>(grad, out, grid, stream);
+  grid.vectors == 1
+      ? LaunchGradStrips<T, TeamCut<1, 8>, kNormGradNarrowThreads / 2, 2>(grad, out, grid, stream)
+      : LaunchGradStrips<T, MiddleCut, kNormGradMaxThreads, 1>(grad, out, grid, stream);
 }
 
 void QuantizeRows(DType dtype, std::int64_t rows, std::int64_t columns, const void* x, const Fp8Output& out,
@@ -451,16 +294,7 @@ void LaunchNormGradQuantize(const NormGrad& grad, const Fp8Output& out, cudaStre
     grad.dtype == DType::kBF16 ? LaunchNormGradQuantizeOf<__nv_bfloat16>(grad, out, grid, stream)
                                : LaunchNormGradQuantizeOf<__half>(grad, out, grid, stream);
   }
-  ColumnSums sums{.partial = grad.partial, .lines = grid.blocks, .sums = 0, .columns = grad.columns};
-  const auto add = [&](float* total, bool accumulate) {
-    if (total == nullptr) return;
-    sums.accumulate |= (accumulate ? 1U : 0U) << sums.sums;
-    sums.totals[sums.sums++] = total;
-  };
-  add(grad.d_gamma, grad.accumulate_gamma);
-  add(grad.d_beta, grad.accumulate_beta);
-  add(grad.d_bias, grad.accumulate_bias);
-  AddLines(sums, stream);
+  AddNormGradLines(grad, grid.blocks, stream);
 }
 
 }  // namespace engine::backend::cuda

@@ -1,0 +1,93 @@
+#include "engine/cli/doctor.h"
+
+#ifdef ENGINE_CUDA
+#include <utility>
+
+#include "engine/backend/cuda/gemm_tuner.h"
+#include "engine/backend/cuda/libraries.h"
+#include "engine/backend/cuda/survey.h"
+#include "engine/base/units.h"
+#include "engine/cli/cuda_device.h"
+#endif
+
+namespace engine::cli {
+
+#ifdef ENGINE_CUDA
+
+namespace {
+
+namespace cuda = backend::cuda;
+
+Finding LibraryFinding(std::string what, const absl::StatusOr<cuda::LoadedLibrary>& library) {
+  if (!library.ok()) return FindingOf(std::move(what), library.status());
+  return {.what = std::move(what), .detail = fmt::format("{}, {}", library->version, library->path)};
+}
+
+Finding GpuFinding(int index) {
+  std::string what = fmt::format("GPU {}", index);
+  const absl::StatusOr<cuda::Gpu> gpu = cuda::LookAtGpu(index);
+  if (!gpu.ok()) return FindingOf(std::move(what), gpu.status());
+  return {
+      .what = std::move(what),
+      .detail = fmt::format("{}, compute capability {}, {} of memory, {} free", gpu->name, gpu->capability,
+                            FormatBytes(gpu->total_bytes), FormatBytes(gpu->free_bytes))};
+}
+
+void AddGpus(std::vector<Finding>* findings) {
+  const absl::StatusOr<int> count = cuda::CountGpus();
+  if (!count.ok()) return findings->push_back(FindingOf("GPU", count.status()));
+  if (*count == 0) return findings->push_back(FindingOf("GPU", NotFound("the driver finds no GPU")));
+  for (int index = 0; index < *count; ++index) {
+    findings->push_back(GpuFinding(index));
+    findings->back().needed = index == 0;  // the one that a run takes
+  }
+}
+
+}  // namespace
+
+std::vector<Finding> CudaFindings() {
+  std::vector<Finding> findings;
+  findings.push_back({.what = "CUDA",
+                      .detail = fmt::format("compiled with toolkit {} for {}", cuda::ToolkitVersion(),
+                                            cuda::CompiledArchitectures())});
+  const absl::StatusOr<std::string> driver = cuda::DriverVersion();
+  if (driver.ok()) {
+    findings.push_back({.what = "driver", .detail = "knows CUDA " + *driver});
+    AddGpus(&findings);
+  } else {
+    findings.push_back(FindingOf("driver", driver.status()));
+    findings.push_back(FindingOf("GPU", NotFound("none can be found without a driver")));
+  }
+  findings.push_back(LibraryFinding("cuBLASLt", cuda::LoadCublasLt()));
+  findings.push_back(LibraryFinding("cuDNN", cuda::LoadCudnn()));
+  findings.push_back(LibraryFinding("NCCL", cuda::LoadNccl()));
+  findings.back().needed = false;
+  return findings;
+}
+
+Finding CacheFinding() {
+  const std::string file = GemmCacheFile();
+  if (file.empty()) {
+    Finding finding = FindingOf("cache", NotFound("no folder: set ENGINE_CACHE, XDG_CACHE_HOME or HOME"));
+    finding.needed = false;
+    return finding;
+  }
+  return {.what = "cache",
+          .detail = fmt::format("{}, {} matrix products with a kept choice", CacheFolder(),
+                                cuda::CountKeptChoices(file)),
+          .needed = false};
+}
+
+#else
+
+std::vector<Finding> CudaFindings() {
+  return {
+      FindingOf("CUDA", NotFound("this program was compiled without CUDA; configure the build where nvcc is "
+                                 "found"))};
+}
+
+Finding CacheFinding() { return {.what = "cache", .detail = "not used without CUDA", .needed = false}; }
+
+#endif
+
+}  // namespace engine::cli

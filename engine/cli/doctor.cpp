@@ -1,0 +1,104 @@
+// `engine doctor`: what a run needs, what is here and what is missing.
+#include "engine/cli/doctor.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
+
+#include "engine/base/units.h"
+#include "engine/cli/commands.h"
+#include "engine/cli/device.h"
+
+namespace engine::cli {
+namespace {
+
+const char* StateName(Finding::State state) {
+  switch (state) {
+    case Finding::State::kOk:
+      return "ok";
+    case Finding::State::kMissing:
+      return "missing";
+    case Finding::State::kTooOld:
+      return "too old";
+    case Finding::State::kFailed:
+      return "failed";
+  }
+  return "";
+}
+
+Finding CpuFinding() {
+  const std::int64_t bytes =
+      static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::int64_t>(sysconf(_SC_PAGESIZE));
+  return {.what = "CPU",
+          .detail = fmt::format("{} cores, {} of memory; computes in fp32",
+                                std::thread::hardware_concurrency(), FormatBytes(bytes)),
+          .needed = false};
+}
+
+// What a GPU run lacks.
+std::vector<std::string> Lacking(const std::vector<Finding>& findings) {
+  std::vector<std::string> lacking;
+  for (const Finding& finding : findings) {
+    if (finding.needed && finding.state != Finding::State::kOk) lacking.push_back(finding.what);
+  }
+  return lacking;
+}
+
+void PrintText(const std::vector<Finding>& findings, const std::vector<std::string>& lacking) {
+  for (const Finding& finding : findings) {
+    fmt::print(
+        "{:<9} {:<8} {}{}\n", finding.what, StateName(finding.state), finding.detail,
+        finding.needed || finding.state == Finding::State::kOk ? "" : " (a run on one GPU does without)");
+  }
+  if (lacking.empty()) {
+    fmt::print("a run on a GPU can start here\n");
+  } else {
+    fmt::print("no run on a GPU can start here, for want of: {}; --device cpu runs in fp32 on the CPU\n",
+               fmt::join(lacking, ", "));
+  }
+}
+
+void PrintJson(const std::vector<Finding>& findings, const std::vector<std::string>& lacking) {
+  nlohmann::ordered_json json = {{"gpu_run_can_start", lacking.empty()},
+                                 {"findings", nlohmann::json::array()}};
+  for (const Finding& finding : findings) {
+    json["findings"].push_back(nlohmann::ordered_json{{"what", finding.what},
+                                                      {"state", StateName(finding.state)},
+                                                      {"detail", finding.detail},
+                                                      {"needed", finding.needed}});
+  }
+  fmt::print("{}\n", json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+}  // namespace
+
+Finding FindingOf(std::string what, const absl::Status& status) {
+  const Finding::State state = absl::IsNotFound(status)             ? Finding::State::kMissing
+                               : absl::IsFailedPrecondition(status) ? Finding::State::kTooOld
+                                                                    : Finding::State::kFailed;
+  return {.what = std::move(what), .state = state, .detail = Message(status)};
+}
+
+void AddDoctorCommand(CLI::App& app, int* exit_code) {
+  CLI::App* command =
+      app.add_subcommand("doctor", "Say what a run on this machine's GPUs needs, has and lacks");
+  const auto json = std::make_shared<bool>(false);
+  command->add_flag("--json", *json, "Print it as one JSON object");
+  command->footer(
+      fmt::format("Exit code 0 where a run on a GPU can start, {} where not.", static_cast<int>(kNoDevice)));
+  command->callback([json, exit_code] {
+    std::vector<Finding> findings = CudaFindings();
+    findings.push_back(CpuFinding());
+    findings.push_back(CacheFinding());
+    const std::vector<std::string> lacking = Lacking(findings);
+    *json ? PrintJson(findings, lacking) : PrintText(findings, lacking);
+    *exit_code = lacking.empty() ? 0 : kNoDevice;
+  });
+}
+
+}  // namespace engine::cli

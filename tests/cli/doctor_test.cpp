@@ -1,0 +1,88 @@
+// What is found and what is missing, with a GPU and without.
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/run_binary.h"
+#include "tests/data/temp_dir.h"
+
+namespace engine::cli {
+namespace {
+
+bool CompiledWithCuda() { return RunProgram("--version").output.find("CUDA: compiled") != std::string::npos; }
+
+// The state of a finding; empty where there is none of that name.
+std::string StateOf(const nlohmann::json& json, const std::string& what) {
+  for (const nlohmann::json& finding : json["findings"]) {
+    if (finding["what"] == what) return finding["state"];
+  }
+  return "";
+}
+
+nlohmann::json Doctor(const std::string& environment) {
+  const ProgramResult result = RunProgram("doctor --json", environment);
+  nlohmann::json json = nlohmann::json::parse(result.output, nullptr, false);
+  REQUIRE_MESSAGE(json.is_object(), result.output);
+  CHECK(result.exit_code == (json["gpu_run_can_start"] ? 0 : 3));
+  return json;
+}
+
+}  // namespace
+
+TEST_CASE("doctor: text and exit code say the same, and what would be right") {
+  const ProgramResult result = RunProgram("doctor");
+  CHECK(Contains(result.output, "CUDA "));
+  CHECK(Contains(result.output, "CPU       ok       "));
+  if (result.exit_code == 0) {
+    CHECK(Contains(result.output, "GPU 0     ok       "));
+    CHECK(Contains(result.output, "\na run on a GPU can start here\n"));
+    return;
+  }
+  CHECK(result.exit_code == 3);
+  CHECK(Contains(result.output, "\nno run on a GPU can start here, for want of: "));
+  CHECK(Contains(result.output, "; --device cpu runs in fp32 on the CPU\n"));
+  if (!CompiledWithCuda())
+    CHECK(Contains(result.output, "CUDA      missing  this program was compiled without"));
+}
+
+TEST_CASE("doctor: a library that does not load is missing, with the loader's words") {
+  if (!CompiledWithCuda()) return;
+  const data::TempDir folder;
+  data::WriteFile(folder / "libcublasLt.so.13", "no library");
+  const nlohmann::json json = Doctor("LD_LIBRARY_PATH=" + folder.path() + ":$LD_LIBRARY_PATH");
+  CHECK(json["gpu_run_can_start"] == false);
+  CHECK(StateOf(json, "cuBLASLt") == "missing");
+  const std::string text = json.dump();
+  CHECK(Contains(text, "looked for libcublasLt.so.13; the loader says: " + (folder / "libcublasLt.so.13")));
+  CHECK(Contains(text,
+                 "matrix products need cuBLASLt 13 (of CUDA 13): install it, or name its folder in "
+                 "LD_LIBRARY_PATH"));
+}
+
+#ifdef ENGINE_OLD_LIBRARIES
+TEST_CASE("doctor: an old cuDNN is too old, with both versions") {
+  const nlohmann::json json =
+      Doctor(std::string("LD_LIBRARY_PATH=") + ENGINE_OLD_LIBRARIES + ":$LD_LIBRARY_PATH");
+  CHECK(json["gpu_run_can_start"] == false);
+  CHECK(StateOf(json, "cuDNN") == "too old");
+  CHECK(Contains(json.dump(), "libcudnn.so.9 is version 9.13.0; attention needs cuDNN 9.14 or later"));
+}
+#endif
+
+TEST_CASE("doctor: without a GPU to see, there is no run on one") {
+  if (!CompiledWithCuda()) return;
+  const nlohmann::json json = Doctor("CUDA_VISIBLE_DEVICES=");
+  CHECK(json["gpu_run_can_start"] == false);
+  CHECK(StateOf(json, "GPU") == "missing");
+  CHECK(StateOf(json, "CUDA") == "ok");
+}
+
+TEST_CASE("doctor: the cache is where the environment says") {
+  if (!CompiledWithCuda()) return;
+  const nlohmann::json json = Doctor("ENGINE_CACHE=/nowhere/cache");
+  CHECK(Contains(json.dump(), "/nowhere/cache, 0 matrix products with a kept choice"));
+  const nlohmann::json none = Doctor("env -u ENGINE_CACHE -u XDG_CACHE_HOME -u HOME");
+  CHECK(StateOf(none, "cache") == "missing");
+}
+
+}  // namespace engine::cli

@@ -1,0 +1,310 @@
+// Fused ops: types and FLOPs that they state, against their composition run node by node; and compositions
+// against the plain ops as differentiation chains them.
+#include "engine/ops/fused.h"
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cmath>
+#include <set>
+
+#include "engine/graph/autodiff.h"
+#include "engine/ops/ops.h"
+#include "tests/ops/cases.h"
+#include "tests/ops/interpreter.h"
+
+namespace engine::ops_test {
+namespace {
+
+using graph::Attributes;
+using graph::Graph;
+using graph::OpDef;
+using graph::ValueId;
+using graph::ValueIds;
+
+constexpr std::int64_t kOne = 1;
+
+Input Make(const Shape& shape, Input::Kind kind, std::int64_t limit = 0) {
+  Input input;
+  input.shape = shape;
+  input.kind = kind;
+  input.limit = limit;
+  return input;
+}
+Input Positions(const Shape& shape) { return Make(shape, Input::kPositions); }
+
+Attributes RotaryAttributes() {
+  return {{"rotary", kOne}, {"base", 10000.0}, {"factor", 1.0},
+          {"low", 1.0},     {"high", 4.0},     {"original", 8192.0}};
+}
+Attributes AttentionAttributes() {
+  return {{"scale", 0.5}, {"window", std::int64_t{0}}, {"dropout", 0.0}, {"stream", std::string("core")}};
+}
+Attributes HeadAttributes() {
+  return {{"in_dims", kOne}, {"classes", std::int64_t{13}}, {"scale", 0.3}, {"chunk", std::int64_t{4}}};
+}
+
+std::vector<Case> FusedCases() {
+  const Shape x = {2, 5, 6};
+  const Shape d = {6};
+  const Shape rows = {2, 5};
+  const Input rstd = Make(rows, Input::kPositive);
+  const Attributes gelu = {{"in_dims", kOne}, {"tanh", kOne}};
+  const Attributes epsilon = {{"epsilon", 1e-5}};
+  Attributes with_bias = epsilon;
+  with_bias.Set("bias", kOne);
+  Attributes again = with_bias;
+  again.Set("again", kOne);
+  const Shape qkv = {2, 5, 2, 3, 4};
+  const Shape grouped = {2, 5, 2, 4, 4};
+  const Input labels = Make({2, 5}, Input::kLabels, 13);
+  return {
+      {&ops::kLinearGelu, "", {{x}, {{8, 6}}, {{8}}}, gelu},
+      {&ops::kLinearDgradGelu, "", {{{2, 5, 6}}, {{6, 8}}, {{2, 5, 8}}}, gelu},
+      {&ops::kGeluGradAgain, "tanh", {{x}, {x}}, {{"tanh", kOne}}},
+      {&ops::kGeluGradAgain, "erf", {{x}, {x}}, {{"tanh", std::int64_t{0}}}},
+      {&ops::kGeluGradAgain, "bias", {{x}, {x}}, {{"tanh", kOne}, {"bias", kOne}}},
+      {&ops::kSwigluGradAgain, "", {{{2, 5, 2, 6}}, {x}}, {}},
+      {&ops::kAddLayerNorm, "", {{x}, {x}, {d}, {d}}, epsilon},
+      {&ops::kAddRmsNorm, "", {{x}, {x}, {d}}, epsilon},
+      {&ops::kLayerNormGradAdd, "", {{x}, {x}, {d}, {rows}, rstd, {x}}, epsilon},
+      {&ops::kLayerNormGradAdd, "bias", {{x}, {x}, {d}, {rows}, rstd, {x}}, with_bias},
+      {&ops::kLayerNormGradAdd, "again", {{x}, {x}, {d}, {rows}, rstd, {x}, {d}}, again},
+      {&ops::kRmsNormGradAdd, "again", {{x}, {x}, {d}, rstd, {x}}, again},
+      {&ops::kRmsNormGradAdd, "", {{x}, {x}, {d}, rstd, {x}}, epsilon},
+      {&ops::kRmsNormGradAdd, "bias", {{x}, {x}, {d}, rstd, {x}}, with_bias},
+      {&ops::kRotary, "", {{qkv}, Positions(rows)}, RotaryAttributes()},
+      {&ops::kRotary, "grouped", {{grouped}, Positions(rows)}, RotaryAttributes()},
+      {&ops::kRotaryGrad, "", {{qkv}, Positions(rows)}, RotaryAttributes()},
+      {&ops::kAttentionPacked, "", {{qkv}, Positions(rows)}, AttentionAttributes()},
+      {&ops::kAttentionPacked, "grouped", {{grouped}, Positions(rows)}, AttentionAttributes()},
+      {&ops::kAttentionPackedGrad,
+       "",
+       {{qkv}, Positions(rows), {{2, 5, 2, 4}}, {{2, 5, 2}}, {{2, 5, 2, 4}}},
+       AttentionAttributes()},
+      {&ops::kLinearCrossEntropy, "", {{x}, {{16, 6}}, labels}, HeadAttributes()},
+  };
+}
+
+// The composition's graph, its values, and its outputs.
+struct Composed {
+  Graph graph;
+  ValueTensors values;
+  ValueIds outputs;
+
+  Composed(const OpDef& op, const Attributes& attributes, const Tensors& inputs) {
+    ValueIds ids;
+    for (const Tensor& input : inputs) {
+      ids.push_back(graph.AddInput("", input.type()));
+      values[ids.back()] = input;
+    }
+    outputs = op.compose(&graph, ids, attributes);
+    RunGraph(graph, &values);
+  }
+  const Tensor& Output(size_t o) const { return values.at(outputs[o]); }
+};
+
+// Bit for bit: the same kernels on the same numbers.
+void CheckSame(const std::string& what, const Tensor& a, const Tensor& b) {
+  INFO(what);
+  CHECK((a.type() == b.type()));
+  CHECK(a.SameBytes(b));
+  CHECK(std::isfinite(Distance(a, b)));
+}
+
+Tensor Values(const Shape& shape, DType dtype, double seed) {
+  Tensor tensor({shape, dtype});
+  for (std::int64_t i = 0; i < tensor.elements(); ++i)
+    tensor.Set(i, std::sin(seed + 1.7 * static_cast<double>(i)));
+  return tensor;
+}
+
+}  // namespace
+
+TEST_CASE("every fused op has a case") {
+  std::set<const OpDef*> covered;
+  for (const Case& test : FusedCases()) covered.insert(test.op);
+  for (const OpDef* op : ops::AllFusedOps()) CHECK_MESSAGE(covered.contains(op), op->name);
+}
+
+TEST_CASE("a fused op infers the types that its composition makes") {
+  for (const Case& test : FusedCases()) {
+    for (DType real : {DType::kF32, DType::kF64}) {
+      CAPTURE(test.op->name);
+      CAPTURE(test.label);
+      const Tensors inputs = MakeInputs(test, real);
+      const Composed composed(*test.op, test.attributes, inputs);
+      const auto types = test.op->infer(TypesOf(inputs), test.attributes);
+      REQUIRE_MESSAGE(types.ok(), Message(types.status()));
+      REQUIRE(types->size() == composed.outputs.size());
+      for (size_t o = 0; o < types->size(); ++o) CHECK(((*types)[o] == composed.Output(o).type()));
+    }
+  }
+}
+
+// What each node is given is known once it has run.
+TEST_CASE("a fused op states the FLOPs of its composition, and the bytes of its own inputs and outputs") {
+  for (const Case& test : FusedCases()) {
+    CAPTURE(test.op->name);
+    CAPTURE(test.label);
+    const Tensors inputs = MakeInputs(test, DType::kF32);
+    const Composed composed(*test.op, test.attributes, inputs);
+    const auto types = test.op->infer(TypesOf(inputs), test.attributes);
+    REQUIRE(types.ok());
+    double flops = 0;
+    for (const graph::Node& node : composed.graph.nodes()) {
+      Tensors in;
+      Tensors out;
+      for (ValueId id : node.inputs) in.push_back(composed.values.at(id));
+      for (ValueId id : node.outputs) out.push_back(composed.values.at(id));
+      flops += node.op->cost(TypesOf(in), TypesOf(out), node.attributes).flops;
+    }
+    double bytes = 0;
+    for (const Tensor& input : inputs)
+      bytes += static_cast<double>(input.elements() * SizeOf(input.type().dtype));
+    for (size_t o = 0; o < types->size(); ++o) {
+      const Tensor& output = composed.Output(o);
+      bytes += static_cast<double>(output.elements() * SizeOf(output.type().dtype));
+    }
+    const graph::Cost cost = test.op->cost(TypesOf(inputs), *types, test.attributes);
+    CHECK(cost.flops == flops);
+    CHECK(cost.flops > 0);
+    CHECK(cost.bytes == bytes);
+  }
+}
+
+// What fuse.h may do in place and add up has outputs to do it to.
+TEST_CASE("a fused op's in-place input is of the type of output 0, its sums are in fp32 or wider") {
+  for (const Case& test : FusedCases()) {
+    CAPTURE(test.op->name);
+    const Tensors inputs = MakeInputs(test, DType::kF32);
+    const auto types = test.op->infer(TypesOf(inputs), test.attributes);
+    REQUIRE(types.ok());
+    if (test.op->in_place_input >= 0)
+      CHECK(((*types)[0] == inputs[static_cast<size_t>(test.op->in_place_input)].type()));
+    for (size_t o = 0; o < types->size(); ++o) {
+      if ((test.op->accumulates >> o & 1U) == 0) continue;
+      CHECK(((*types)[o].dtype == DType::kF32 || (*types)[o].dtype == DType::kF64));
+    }
+  }
+}
+
+// A value that the forward pass did not keep: gelu' and gelu of the same input.
+TEST_CASE("gelu_grad_again is the gradient and the activation of a differentiated, recomputed chain") {
+  for (std::int64_t tanh : {0, 1}) {
+    const Attributes attributes = {{"tanh", tanh}};
+    const Tensor pre = Values({2, 5, 6}, DType::kF64, 0.1);
+    const Tensor dy = Values({2, 5, 6}, DType::kF64, 0.4);
+    const Composed composed(ops::kGeluGradAgain, attributes, {pre, dy});
+    CheckSame("d_pre", composed.Output(0), RunOp(ops::kGeluGrad, attributes, {pre, dy})[0]);
+    CheckSame("y", composed.Output(1), RunOp(ops::kGelu, attributes, {pre})[0]);
+  }
+}
+
+// With the sums of dx and the norm that the forward pass did not keep.
+TEST_CASE("norm gradients with an addition are the chain of norm gradient, add, bias_grad and norm") {
+  const Attributes epsilon = {{"epsilon", 1e-2}};
+  Attributes all = epsilon;
+  all.Set("bias", kOne);
+  all.Set("again", kOne);
+  const Tensor dy = Values({2, 5, 6}, DType::kF64, 0.1);
+  const Tensor x = Values({2, 5, 6}, DType::kF64, 0.2);
+  const Tensor gamma = Values({6}, DType::kF64, 0.3);
+  const Tensor beta = Values({6}, DType::kF64, 0.4);
+  const Tensor residual = Values({2, 5, 6}, DType::kF64, 0.5);
+  for (bool layer : {true, false}) {
+    CAPTURE(layer);
+    Tensors of = {x, gamma};
+    if (layer) of.push_back(beta);
+    const Tensors norm = RunOp(layer ? ops::kLayerNorm : ops::kRmsNorm, epsilon, of);
+    Tensors inputs = {dy, x, gamma};
+    inputs.insert(inputs.end(), norm.begin() + 1, norm.end());
+    const Tensors gradient = RunOp(layer ? ops::kLayerNormGrad : ops::kRmsNormGrad, epsilon, inputs);
+    const Tensor dx = RunOp(ops::kAdd, {}, {gradient[0], residual})[0];
+    inputs.push_back(residual);
+    if (layer) inputs.push_back(beta);
+    const Composed composed(layer ? ops::kLayerNormGradAdd : ops::kRmsNormGradAdd, all, inputs);
+    const size_t sums = layer ? 2 : 1;
+    REQUIRE(composed.outputs.size() == sums + 3);
+    CheckSame("dx", composed.Output(0), dx);
+    for (size_t o = 1; o <= sums; ++o) CheckSame("a sum", composed.Output(o), gradient[o]);
+    CheckSame("d_bias", composed.Output(sums + 1), RunOp(ops::kBiasGrad, {{"dims", kOne}}, {dx})[0]);
+    CheckSame("y", composed.Output(sums + 2), norm[0]);
+  }
+}
+
+// x = lookup of a table, so that d_x comes out as the gradient of the table's rows.
+TEST_CASE("linear_cross_entropy is head, loss and their gradients as differentiation chains them") {
+  Graph graph;
+  const ValueId ids = graph.AddInput("tokens", {.shape = {2, 5}, .dtype = DType::kI32});
+  const ValueId labels = graph.AddInput("labels", {.shape = {2, 5}, .dtype = DType::kI32});
+  graph.SetPosition(graph::Phase::kForward, -1);
+  const ValueId table = graph.AddParameter("table", {{10, 6}, DType::kF32}, {10, 6}, {}, true);
+  const ValueId w = graph.AddParameter("head", {{16, 6}, DType::kF32}, {13, 6}, {}, true);
+  const ValueId x = graph.Emit1(ops::kEmbedding, "lookup", {ids, table});
+  const ValueId logits = graph.Emit1(ops::kLinear, "head", {x, w}, {{"in_dims", kOne}});
+  const ValueIds statistics =
+      graph.Emit(ops::kCrossEntropy, "cross_entropy", {logits, labels}, {{"classes", std::int64_t{13}}});
+  const ValueId loss = graph.AddAccumulator("loss", {.shape = {}, .dtype = DType::kF64}, graph::kNoValue);
+  graph.set_loss(loss);
+  graph.Emit(ops::kLossSum, "loss.sum", {statistics[0], statistics[1], labels}, {{"scale", 0.3}},
+             std::array<ValueId, 1>{loss});
+  REQUIRE(graph::Differentiate(&graph, ops::kAdd).ok());
+
+  ValueTensors values;
+  const Case inputs{
+      &ops::kLinearCrossEntropy, "", {{{10, 6}}, {{16, 6}}, Make({2, 5}, Input::kLabels, 13)}, {}};
+  const Tensors made = MakeInputs(inputs, DType::kF32);
+  values[table] = made[0];
+  values[w] = made[1];
+  values[labels] = made[2];
+  values[ids] = Tensor({{2, 5}, DType::kI32});
+  for (std::int64_t i = 0; i < 10; ++i) values[ids].Set(i, static_cast<double>(i));  // each row once
+  RunGraph(graph, &values);
+
+  const Composed composed(ops::kLinearCrossEntropy, HeadAttributes(), {values.at(x), made[1], made[2]});
+  ValueId d_table = graph::kNoValue;
+  ValueId d_w = graph::kNoValue;
+  for (size_t v = 0; v < graph.values().size(); ++v) {
+    const graph::Value& value = graph.values()[v];
+    if (value.kind != graph::ValueKind::kAccumulator) continue;
+    if (value.gradient_of == table) d_table = static_cast<ValueId>(v);
+    if (value.gradient_of == w) d_w = static_cast<ValueId>(v);
+  }
+  REQUIRE(d_table != graph::kNoValue);
+  CHECK(Distance(composed.Output(0), values.at(d_table)) == 0);
+  CHECK(Distance(composed.Output(1), values.at(d_w)) == 0);
+  CHECK(composed.Output(2).Get(0) == values.at(loss).Get(0));
+  CHECK(composed.Output(2).Get(0) > 0);
+}
+
+// The projection is split with rotation, attended, and its gradient merged back.
+TEST_CASE("rotary and attention_packed are the split, attention and merge of a differentiated chain") {
+  for (const Shape& shape : {Shape{2, 5, 2, 3, 4}, Shape{2, 5, 2, 4, 4}}) {
+    const Tensor qkv = Values(shape, DType::kF64, 0.2);
+    const Case at{&ops::kRotary, "", {Positions({2, 5})}, {}};
+    const Tensor positions = MakeInputs(at, DType::kF64)[0];
+    const Tensors split = RunOp(ops::kQkvSplit, RotaryAttributes(), {qkv, positions});
+    const Tensors core =
+        RunOp(ops::kAttention, AttentionAttributes(), {split[0], split[1], split[2], positions});
+    const Tensor d_o = Values(core[0].type().shape, DType::kF64, 0.9);
+    const Tensors d = RunOp(ops::kAttentionGrad, AttentionAttributes(),
+                            {split[0], split[1], split[2], positions, core[0], core[1], d_o});
+    const Tensor d_qkv = RunOp(ops::kQkvMerge, RotaryAttributes(), {d[0], d[1], d[2], positions})[0];
+
+    const Composed turned(ops::kRotary, RotaryAttributes(), {qkv, positions});
+    CHECK_FALSE(turned.Output(0).SameBytes(qkv));
+    const Composed packed(ops::kAttentionPacked, AttentionAttributes(), {turned.Output(0), positions});
+    CheckSame("o", packed.Output(0), core[0]);
+    CheckSame("lse", packed.Output(1), core[1]);
+    const Composed gradient(ops::kAttentionPackedGrad, AttentionAttributes(),
+                            {turned.Output(0), positions, core[0], core[1], d_o});
+    const Composed unturned(ops::kRotaryGrad, RotaryAttributes(), {gradient.Output(0), positions});
+    CheckSame("d_qkv", unturned.Output(0), d_qkv);
+    // Turned there and back again: what was, but for a rounding of each of four products.
+    const Composed back(ops::kRotaryGrad, RotaryAttributes(), {turned.Output(0), positions});
+    CHECK(Distance(back.Output(0), qkv) < 8 * 0x1p-52);
+  }
+}
+
+}  // namespace engine::ops_test

@@ -1,0 +1,524 @@
+// What becomes of the plain ops where the device has fused kernels and FP8 products: the plans that CUDA's
+// profile gives, segment by segment.
+#include "engine/plan/fuse.h"
+
+#include <doctest/doctest.h>
+
+#include <map>
+#include <set>
+
+#include "engine/backend/cuda/profile.h"
+#include "engine/plan/verify.h"
+#include "tests/plan/plans.h"
+
+namespace engine::plan {
+namespace {
+
+using Sets = std::vector<std::string>;
+
+Sets With(Sets sets, const Sets& more) {
+  sets.insert(sets.end(), more.begin(), more.end());
+  return sets;
+}
+
+constexpr bool kGpt = false;
+constexpr bool kLlama = true;
+const Sets kBf16 = {"precision.compute=bf16", "model.dropout.hidden=0", "model.dropout.embedding=0"};
+const Sets kLlamaBf16 = {"precision.compute=bf16"};
+const Sets kOneKeyAQuery = {"model.attention.kv_heads=8"};
+
+// Verified; four layers.
+Plan CudaPlan(bool llama, const Sets& sets) {
+  const recipe::Recipe recipe = TinyRecipe(llama, With({"model.layers=4"}, sets));
+  absl::StatusOr<Plan> plan = train::CompileRecipe(recipe, {.profile = backend::cuda::CudaProfile()});
+  if (!plan.ok()) FAIL(Message(plan.status()));
+  return *std::move(plan);
+}
+
+const Segment& SegmentOf(const Plan& plan, const std::string& name) {
+  for (const StagePlan& stage : plan.stages) {
+    for (const Segment& segment : stage.segments) {
+      if (segment.name == name) return segment;
+    }
+  }
+  FAIL("no segment " << name);
+  return plan.stages[0].segments[0];
+}
+
+// "add 1, linear 12": how often each kernel runs in a segment.
+std::string Kernels(const Plan& plan, const std::string& segment) {
+  std::map<std::string, int> counts;
+  for (const Instruction& instruction : SegmentOf(plan, segment).instructions) ++counts[instruction.kernel];
+  std::string text;
+  for (const auto& [kernel, count] : counts)
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", kernel, count);
+  return text;
+}
+
+const LocalValue& ValueOf(const Plan& plan, const BufferRef& ref) {
+  return plan.values[static_cast<size_t>(ref.value)];
+}
+
+std::vector<const Instruction*> All(const Plan& plan, const std::string& segment, const std::string& kernel) {
+  std::vector<const Instruction*> found;
+  for (const Instruction& instruction : SegmentOf(plan, segment).instructions) {
+    if (instruction.kernel == kernel) found.push_back(&instruction);
+  }
+  return found;
+}
+
+bool SameBytes(const BufferRef& a, const BufferRef& b) {
+  return a.offset == b.offset && a.in_slot == b.in_slot && a.bytes() == b.bytes();
+}
+
+bool IsFp8(DType dtype) { return dtype == DType::kE4M3 || dtype == DType::kE5M2; }
+
+}  // namespace
+
+// A layer has two norms, attention, and four linears, of which fc1 takes the activation with it. What stays
+// is the sum of both embeddings, the first norm, which has no sum before it, and its gradient.
+TEST_CASE("fuse: a GPT without dropout is fused all through") {
+  const Plan plan = CudaPlan(kGpt, kBf16);
+  CHECK(Kernels(plan, "forward.0") ==
+        "add_layer_norm 9, attention_packed 4, embedding 2, linear 12, linear_gelu 4");
+  // Biases of qkv and fc1 have column sums of their own, and so has the last branch, whose gradient is the
+  // final norm's alone; the other seven branches' are summed by the gradient of the norm behind them.
+  CHECK(Kernels(plan, "backward.0") ==
+        "attention_packed_grad 4, bias_grad 9, embedding_grad 2, layer_norm_grad 1, layer_norm_grad_add 8, "
+        "linear_cross_entropy 1, linear_dgrad 12, linear_dgrad_gelu 4, linear_wgrad 16");
+  int with_bias = 0;
+  for (const Instruction* norm : All(plan, "backward.0", "layer_norm_grad_add"))
+    with_bias += norm->outputs.size() == 4 ? 1 : 0;
+  CHECK(with_bias == 7);
+  CHECK(Kernels(plan, "evaluate.0") ==
+        "add_layer_norm 9, attention_packed 4, cross_entropy 1, embedding 2, linear 13, linear_gelu 4, "
+        "loss_sum 1");
+}
+
+// Dropout after each branch: the bias of a branch is before it, so its gradient is summed by itself.
+TEST_CASE("fuse: dropout keeps the gradients of biases apart") {
+  const Plan plan = CudaPlan(kGpt, {"precision.compute=bf16"});
+  CHECK(Kernels(plan, "forward.0") ==
+        "add 1, add_layer_norm 8, attention_packed 4, dropout 9, embedding 2, layer_norm 1, linear 12, "
+        "linear_gelu 4");
+  CHECK(Kernels(plan, "backward.0") ==
+        "attention_packed_grad 4, bias_grad 16, dropout_grad 9, embedding_grad 2, layer_norm_grad 1, "
+        "layer_norm_grad_add 8, linear_cross_entropy 1, linear_dgrad 12, linear_dgrad_gelu 4, linear_wgrad "
+        "16");
+  for (const Instruction* norm : All(plan, "backward.0", "layer_norm_grad_add"))
+    CHECK(norm->outputs.size() == 3);
+}
+
+TEST_CASE("fuse: a Llama with a key a query") {
+  const Plan plan = CudaPlan(kLlama, With(kLlamaBf16, kOneKeyAQuery));
+  CHECK(Kernels(plan, "forward.0") ==
+        "add_rms_norm 8, attention_packed 4, embedding 1, linear 16, rms_norm 1, rotary 4, swiglu 4");
+  CHECK(Kernels(plan, "backward.0") ==
+        "attention_packed_grad 4, embedding_grad 1, linear_cross_entropy 1, linear_dgrad 16, linear_wgrad "
+        "16, rms_norm_grad 1, rms_norm_grad_add 8, rotary_grad 4, swiglu_grad 4");
+  CHECK(Kernels(plan, "evaluate.0") ==
+        "add_rms_norm 8, attention_packed 4, cross_entropy 1, embedding 1, linear 17, loss_sum 1, rms_norm "
+        "1, rotary 4, swiglu 4");
+}
+
+// Heads of grouped queries do not lie at one stride in the packed projection.
+TEST_CASE("fuse: grouped queries keep their own attention") {
+  const Plan plan = CudaPlan(kLlama, kLlamaBf16);
+  CHECK(Kernels(plan, "forward.0") ==
+        "add_rms_norm 8, attention 4, embedding 1, linear 16, qkv_split 4, rms_norm 1, swiglu 4");
+  CHECK(Kernels(plan, "backward.0") ==
+        "attention_grad 4, embedding_grad 1, linear_cross_entropy 1, linear_dgrad 16, linear_wgrad 16, "
+        "qkv_merge 4, rms_norm_grad 1, rms_norm_grad_add 8, swiglu_grad 4");
+  for (const Instruction* split : All(plan, "forward.0", "qkv_split"))
+    CHECK(split->attributes.Int("rotary", 0) == 1);
+}
+
+// cuBLASLt's GELU keeps its input in 16 bits only.
+TEST_CASE("fuse: in fp32 GELU stays a kernel of its own") {
+  const Plan plan = CudaPlan(kGpt, {"precision.compute=fp32", "model.dropout.hidden=0"});
+  CHECK(All(plan, "forward.0", "gelu").size() == 4);
+  CHECK(All(plan, "backward.0", "gelu_grad").size() == 4);
+  CHECK(All(plan, "forward.0", "linear_gelu").empty());
+  CHECK(All(plan, "backward.0", "linear_dgrad_gelu").empty());
+  CHECK(All(plan, "forward.0", "attention_packed").size() == 4);
+}
+
+TEST_CASE("fuse: the erf form of GELU has no product of its own") {
+  const Plan plan = CudaPlan(kGpt, With(kBf16, {"model.mlp.activation=gelu_erf"}));
+  CHECK(All(plan, "forward.0", "gelu").size() == 4);
+  CHECK(All(plan, "backward.0", "gelu_grad").size() == 4);
+  CHECK(All(plan, "forward.0", "linear").size() == 16);
+}
+
+// A profile without fused kernels: only the bias goes into the product.
+TEST_CASE("fuse: without a profile of fused ops biases alone are fused") {
+  const Plan plan = TinyPlan(kGpt, {"model.layers=4", "model.dropout.hidden=0"});
+  CHECK(Kernels(plan, "forward.0") ==
+        "add 9, attention 4, cross_entropy 1, dropout 1, embedding 2, gelu 4, layer_norm 9, linear 17, "
+        "loss_sum 1, qkv_split 4");
+  for (const Instruction* linear : All(plan, "forward.0", "linear"))
+    CHECK(linear->inputs.size() == (linear->name == "head" ? 2 : 3));
+}
+
+TEST_CASE("fuse: what is recomputed") {
+  const char* const kForward = "add_layer_norm 9, attention_packed 4, embedding 2, linear 12, linear_gelu 4";
+  const auto backward = [&](const char* granularity) {
+    const Plan plan = CudaPlan(kGpt, With(kBf16, {std::string("recompute.granularity=") + granularity}));
+    CHECK(Kernels(plan, "forward.0") == kForward);
+    return Kernels(plan, "backward.0");
+  };
+  // Norms come with their gradients, but for one that no sum precedes; the activation comes with its
+  // gradient, for which dgrad is then a product of its own, and sums the gradient of its bias.
+  CHECK(backward("cheap") ==
+        "attention_packed_grad 4, bias_grad 5, embedding_grad 2, gelu_grad_again 4, layer_norm_grad 1, "
+        "layer_norm_grad_add 8, linear_cross_entropy 1, linear_dgrad 16, linear_wgrad 16");
+  CHECK(backward("selective") ==
+        "attention_packed 4, attention_packed_grad 4, bias_grad 9, embedding_grad 2, layer_norm_grad 1, "
+        "layer_norm_grad_add 8, linear_cross_entropy 1, linear_dgrad 12, linear_dgrad_gelu 4, linear_wgrad "
+        "16");
+  // Of a layer all but fc2, whose output only the next layer needs.
+  CHECK(backward("full") ==
+        "add_layer_norm 4, attention_packed 4, attention_packed_grad 4, bias_grad 5, embedding_grad 2, "
+        "gelu_grad_again 4, layer_norm 4, layer_norm_grad 1, layer_norm_grad_add 8, linear 12, "
+        "linear_cross_entropy 1, linear_dgrad 16, linear_wgrad 16");
+  const auto llama = [&](const char* granularity) {
+    return Kernels(CudaPlan(kLlama, With(With(kLlamaBf16, kOneKeyAQuery),
+                                         {std::string("recompute.granularity=") + granularity})),
+                   "backward.0");
+  };
+  CHECK(llama("cheap") ==
+        "attention_packed_grad 4, embedding_grad 1, linear_cross_entropy 1, linear_dgrad 16, linear_wgrad "
+        "16, rms_norm 1, rms_norm_grad 1, rms_norm_grad_add 8, rotary_grad 4, swiglu_grad_again 4");
+  CHECK(llama("full") ==
+        "add_rms_norm 4, attention_packed 4, attention_packed_grad 4, embedding_grad 1, linear 12, "
+        "linear_cross_entropy 1, linear_dgrad 16, linear_wgrad 16, rms_norm 4, rms_norm_grad 1, "
+        "rms_norm_grad_add 8, rotary 4, rotary_grad 4, swiglu_grad_again 4");
+}
+
+// The sum of a row-parallel product lies between it and its bias; each rank has a part of the vocabulary, so
+// the loss is of several ranks and stays in steps.
+TEST_CASE("fuse: conversions keep ops apart") {
+  const Plan tp = CudaPlan(kGpt, With(kBf16, {"parallelism.tp=2"}));
+  CHECK(Kernels(tp, "forward.0") ==
+        "add_layer_norm 9, all_reduce 11, attention_packed 4, bias_add 8, cross_entropy 1, embedding 2, "
+        "linear 13, linear_gelu 4, loss_sum 1");
+  CHECK(Kernels(tp, "backward.0") ==
+        "all_reduce 9, attention_packed_grad 4, bias_grad 9, cross_entropy_grad 1, embedding_grad 2, "
+        "layer_norm_grad 1, layer_norm_grad_add 8, linear_dgrad 13, linear_dgrad_gelu 4, linear_wgrad 17, "
+        "loss_weight 1");
+  const Plan sequence =
+      CudaPlan(kGpt, With(kBf16, {"parallelism.tp=2", "parallelism.sequence_parallel=true"}));
+  CHECK(All(sequence, "forward.0", "add_layer_norm").size() == 9);
+  CHECK(All(sequence, "forward.0", "bias_add").size() == 8);
+  CHECK(All(sequence, "backward.0", "linear_cross_entropy").empty());
+  // Keys and values are gathered between the split and attention.
+  const Plan cp = CudaPlan(kGpt, With(kBf16, {"parallelism.cp=2"}));
+  CHECK(Kernels(cp, "forward.0") ==
+        "add_layer_norm 9, all_gather 8, attention 4, embedding 2, linear 12, linear_gelu 4, qkv_split 4");
+  CHECK(Kernels(cp, "backward.0") ==
+        "all_gather 8, attention_grad 4, bias_grad 9, embedding_grad 2, layer_norm_grad 1, "
+        "layer_norm_grad_add 8, linear_cross_entropy 1, linear_dgrad 12, linear_dgrad_gelu 4, linear_wgrad "
+        "16, qkv_merge 4, reduce_scatter 8");
+  const Plan dp = CudaPlan(kGpt, With(kBf16, {"parallelism.dp=2"}));
+  CHECK(Kernels(dp, "forward.0") == Kernels(CudaPlan(kGpt, kBf16), "forward.0"));
+}
+
+// The sum that a stage sends is made on it, the norm that reads it on the next; the next stage's first norm
+// gradient is not summed into a bias of the stage before.
+TEST_CASE("fuse: a pipeline's cut keeps ops apart") {
+  const Plan plan = CudaPlan(kGpt, With(kBf16, {"parallelism.pp=2"}));
+  CHECK(Kernels(plan, "forward.0") ==
+        "add 1, add_layer_norm 4, attention_packed 2, embedding 2, linear 6, linear_gelu 2");
+  CHECK(Kernels(plan, "forward.1") ==
+        "add_layer_norm 4, attention_packed 2, layer_norm 1, linear 6, linear_gelu 2");
+  CHECK(Kernels(plan, "backward.0") ==
+        "attention_packed_grad 2, bias_grad 5, embedding_grad 2, layer_norm_grad_add 4, linear_dgrad 6, "
+        "linear_dgrad_gelu 2, linear_wgrad 8");
+  CHECK(Kernels(plan, "backward.1") ==
+        "attention_packed_grad 2, bias_grad 5, layer_norm_grad 1, layer_norm_grad_add 4, "
+        "linear_cross_entropy 1, linear_dgrad 6, linear_dgrad_gelu 2, linear_wgrad 8");
+}
+
+TEST_CASE("fuse: other layouts verify") {
+  for (bool llama : {kGpt, kLlama}) {
+    for (const Sets& layout : {Sets{"parallelism.dp=2", "parallelism.tp=2", "parallelism.pp=2",
+                                    "parallelism.zero_stage=1", "parallelism.sequence_parallel=true"},
+                               Sets{"parallelism.cp=2", "parallelism.tp=2"},
+                               Sets{"parallelism.pp=2", "parallelism.virtual_stages=2"}}) {
+      for (const char* granularity : {"none", "cheap", "selective", "full"}) {
+        CudaPlan(llama, With({"precision.compute=bf16", std::string("recompute.granularity=") + granularity},
+                             layout));
+      }
+    }
+  }
+}
+
+// The projection is written into the slot, turned there, and read there by the backward pass.
+TEST_CASE("fuse: rotary works in place, in the slot") {
+  const Plan plan = CudaPlan(kLlama, With(kLlamaBf16, kOneKeyAQuery));
+  std::set<std::int64_t> places;
+  for (const Instruction* rotary : All(plan, "forward.0", "rotary")) {
+    CHECK(rotary->outputs[0].in_slot);
+    CHECK(SameBytes(rotary->inputs[0], rotary->outputs[0]));
+    places.insert(rotary->outputs[0].offset);
+    int made = 0;
+    for (const Instruction* linear : All(plan, "forward.0", "linear"))
+      made += SameBytes(linear->outputs[0], rotary->inputs[0]) ? 1 : 0;
+    CHECK(made == 1);
+  }
+  CHECK(places.size() == 4);
+  for (const Instruction* gradient : All(plan, "backward.0", "attention_packed_grad")) {
+    CHECK(gradient->inputs[0].in_slot);
+    CHECK(places.count(gradient->inputs[0].offset) == 1);
+  }
+  for (const Instruction* rotary : All(plan, "backward.0", "rotary_grad"))
+    CHECK(SameBytes(rotary->inputs[0], rotary->outputs[0]));
+}
+
+// 16 · 64 tokens of 264 columns in bf16 are 540672 bytes.
+TEST_CASE("fuse: the head's chunks keep within training.logits_bytes") {
+  const auto chunk = [](const char* bytes) {
+    const Plan plan = CudaPlan(kGpt, With(kBf16, {"training.micro_batch=16", "data.sequence_length=64",
+                                                  std::string("training.logits_bytes=") + bytes}));
+    const auto heads = All(plan, "backward.0", "linear_cross_entropy");
+    REQUIRE(heads.size() == 1);
+    CHECK(heads[0]->attributes.Int("classes") == 257);
+    return heads[0]->attributes.Int("chunk");
+  };
+  CHECK(chunk("540672") == 1024);
+  CHECK(chunk("540671") == 512);
+  CHECK(chunk("200000") == 384);  // three chunks of 342, a multiple of 128
+  CHECK(chunk("1") == 128);
+}
+
+// ------------------------------------------------------------------------------------------------------ FP8
+
+namespace {
+const Sets kFp8 = {"precision.compute=fp8", "model.dropout.hidden=0", "model.dropout.embedding=0"};
+const Sets kLlamaFp8 = {"precision.compute=fp8"};
+}  // namespace
+
+TEST_CASE("fp8 plan: operands are quantised where they are made") {
+  const Plan gpt = CudaPlan(kGpt, kFp8);
+  CHECK(Kernels(gpt, "begin") == "quantize 16, zero 1");
+  // By themselves: attention's output in each layer.
+  CHECK(Kernels(gpt, "forward.0") ==
+        "add_layer_norm 1, add_layer_norm_quantize 8, attention_packed 4, embedding 2, gelu_quantize 4, "
+        "linear_fp8 16, quantize 4");
+  // By themselves: gradients of the four qkv, and of the last fc2, which the final norm's gradient makes.
+  CHECK(Kernels(gpt, "backward.0") ==
+        "attention_packed_grad 4, embedding_grad 2, gelu_grad_quantize 4, layer_norm_grad 1, "
+        "layer_norm_grad_add 1, layer_norm_grad_add_quantize 7, linear_cross_entropy 1, linear_dgrad_fp8 16, "
+        "linear_wgrad_fp8 16, quantize 5");
+  const Plan llama = CudaPlan(kLlama, kLlamaFp8);
+  CHECK(Kernels(llama, "begin") == "quantize 16, zero 1");
+  // The first norm has no sum before it.
+  CHECK(Kernels(llama, "forward.0") ==
+        "add_rms_norm 1, add_rms_norm_quantize 7, attention 4, embedding 1, linear_fp8 16, qkv_split 4, "
+        "quantize 5, rms_norm 1, swiglu_quantize 4");
+  CHECK(Kernels(llama, "backward.0") ==
+        "attention_grad 4, embedding_grad 1, linear_cross_entropy 1, linear_dgrad_fp8 16, linear_wgrad_fp8 "
+        "16, qkv_merge 4, quantize 5, rms_norm_grad 1, rms_norm_grad_add 1, rms_norm_grad_add_quantize 7, "
+        "swiglu_grad_quantize 4");
+}
+
+TEST_CASE("fp8 plan: recomputed operands are quantised again") {
+  for (const char* granularity : {"cheap", "selective", "full"}) {
+    for (bool llama : {kGpt, kLlama}) {
+      const Plan plan =
+          CudaPlan(llama, {"precision.compute=fp8", std::string("recompute.granularity=") + granularity});
+      CHECK(All(plan, "backward.0", "linear_wgrad_fp8").size() == 16);
+      CHECK(All(plan, "backward.0", "linear_wgrad").empty());
+      CHECK(All(plan, "begin", "quantize").size() == 16);
+    }
+  }
+  const Plan plan = CudaPlan(kGpt, With(kFp8, {"recompute.granularity=full"}));
+  CHECK(All(plan, "backward.0", "linear_fp8").size() == 12);
+}
+
+TEST_CASE("fp8 plan: each layer's weight is quantised in the begin segment, once") {
+  const Plan plan = CudaPlan(kGpt, kFp8);
+  const StagePlan& stage = plan.stages[0];
+  std::set<std::string> weights;
+  std::set<std::int32_t> made;
+  for (const Instruction* quantize : All(plan, "begin", "quantize")) {
+    const LocalValue& weight = ValueOf(plan, quantize->inputs[0]);
+    CHECK(weight.kind == graph::ValueKind::kParameter);
+    CHECK(weight.name.starts_with("layers."));
+    weights.insert(weight.name);
+    for (const BufferRef& output : quantize->outputs) {
+      CHECK(ValueOf(plan, output).kind == graph::ValueKind::kDerived);
+      CHECK(ValueOf(plan, output).dtype == DType::kE4M3);
+      made.insert(output.value);
+    }
+  }
+  CHECK(weights.size() == 16);
+  CHECK(made.size() == 32);
+  // What the products take is what the begin segment made.
+  for (const char* segment : {"forward.0", "backward.0"}) {
+    for (const char* product : {"linear_fp8", "linear_dgrad_fp8"}) {
+      for (const Instruction* linear : All(plan, segment, product))
+        CHECK(made.count(linear->inputs[1].value) == 1);
+    }
+    for (const Instruction& instruction : SegmentOf(plan, segment).instructions) {
+      for (const BufferRef& output : instruction.outputs) CHECK(made.count(output.value) == 0);
+    }
+  }
+  size_t derived = 0;
+  for (const BufferRef& ref : stage.derived)
+    derived += ValueOf(plan, ref).kind == graph::ValueKind::kDerived ? 1U : 0U;
+  CHECK(derived == 32);
+}
+
+TEST_CASE("fp8 plan: states lie one after the other, one for each quantised tensor") {
+  for (bool llama : {kGpt, kLlama}) {
+    const Plan plan = CudaPlan(llama, llama ? kLlamaFp8 : kFp8);
+    const StagePlan& stage = plan.stages[0];
+    std::int64_t at = stage.states.offset;
+    std::set<std::int32_t> states;
+    for (const BufferRef& ref : stage.derived) {
+      if (ValueOf(plan, ref).kind != graph::ValueKind::kState) continue;
+      CHECK(ref.offset == at);
+      CHECK(ref.elements == 8);
+      CHECK(ref.dtype == DType::kF32);
+      at += ref.bytes();
+      states.insert(ref.value);
+    }
+    CHECK(at == stage.states.offset + stage.states.bytes());
+    CHECK(stage.states.elements == 8 * 48);  // 16 linears: input, weight, gradient of the output
+    CHECK(states.size() == 48);
+    REQUIRE(stage.state_starts.size() == 48);
+    // Each is written by the one instruction that quantises the tensor, whose format it starts with.
+    std::map<std::int32_t, DType> formats;
+    for (const Segment& segment : stage.segments) {
+      for (const Instruction& instruction : segment.instructions) {
+        if (instruction.kernel.find("quantize") == std::string::npos) continue;
+        const size_t first = instruction.op->accumulates == 0 && instruction.outputs.size() == 2 ? 0 : 1;
+        DType format = DType::kF32;
+        for (const BufferRef& output : instruction.outputs) {
+          if (IsFp8(output.dtype)) format = output.dtype;
+        }
+        CAPTURE(first);
+        CHECK(formats.try_emplace(instruction.inputs.back().value, format).second);
+      }
+    }
+    CHECK(formats.size() == 48);
+    for (size_t i = 0; i < stage.state_starts.size(); ++i) {
+      const BufferRef* state = nullptr;
+      for (const BufferRef& ref : stage.derived) {
+        if (ref.offset == stage.states.offset + static_cast<std::int64_t>(i) * 32) state = &ref;
+      }
+      REQUIRE(state != nullptr);
+      CHECK(formats.at(state->value) == stage.state_starts[i].format);
+    }
+  }
+}
+
+// Every operand of a product comes with the state that it was quantised with.
+TEST_CASE("fp8 plan: products take their operands' states") {
+  const Plan plan = CudaPlan(kGpt, kFp8);
+  std::map<std::int32_t, std::int32_t> state_of;  // by quantised value
+  for (const Segment& segment : plan.stages[0].segments) {
+    for (const Instruction& instruction : segment.instructions) {
+      for (const BufferRef& output : instruction.outputs) {
+        if (IsFp8(output.dtype)) state_of[output.value] = instruction.inputs.back().value;
+      }
+    }
+  }
+  int products = 0;
+  for (const char* segment : {"forward.0", "backward.0"}) {
+    for (const char* kernel : {"linear_fp8", "linear_dgrad_fp8", "linear_wgrad_fp8"}) {
+      for (const Instruction* product : All(plan, segment, kernel)) {
+        ++products;
+        for (size_t i = 0; i < 2; ++i)
+          CHECK(state_of.at(product->inputs[i].value) == product->inputs[i + 2].value);
+      }
+    }
+  }
+  CHECK(products == 48);
+}
+
+TEST_CASE("fp8 plan: gradients of biases ride along") {
+  const Plan plan = CudaPlan(kGpt, kFp8);
+  CHECK(All(plan, "backward.0", "bias_grad").empty());
+  std::map<std::string, std::string> summed_by;
+  for (const Instruction& instruction : SegmentOf(plan, "backward.0").instructions) {
+    for (size_t k = 0; k < instruction.outputs.size(); ++k) {
+      const LocalValue& value = ValueOf(plan, instruction.outputs[k]);
+      if (value.parameter < 0) continue;
+      const std::string& name = plan.parameters[static_cast<size_t>(value.parameter)].name;
+      if (!name.ends_with(".bias") || name.find("norm") != std::string::npos) continue;
+      CHECK_MESSAGE(summed_by.try_emplace(name, instruction.kernel).second, name);
+      CHECK((instruction.accumulate >> k & 1U) == 1);
+      CHECK((instruction.fresh >> k & 1U) == 1);
+      CHECK(k + 1 == instruction.outputs.size());
+    }
+  }
+  CHECK(summed_by.size() == 16);
+  CHECK(summed_by.at("layers.1.attention.qkv.bias") == "quantize");
+  CHECK(summed_by.at("layers.1.attention.proj.bias") == "layer_norm_grad_add_quantize");
+  CHECK(summed_by.at("layers.1.mlp.fc1.bias") == "gelu_grad_quantize");
+  CHECK(summed_by.at("layers.1.mlp.fc2.bias") == "layer_norm_grad_add_quantize");
+  CHECK(summed_by.at("layers.3.mlp.fc2.bias") == "quantize");
+}
+
+TEST_CASE("fp8 plan: head and evaluation are not quantised, the update knows the states") {
+  const Sets whole = {"model.vocab_multiple=16"};  // the head's sizes would do
+  const Plan plan = CudaPlan(kLlama, With(kLlamaFp8, whole));
+  const auto heads = All(plan, "backward.0", "linear_cross_entropy");
+  REQUIRE(heads.size() == 1);
+  for (size_t i = 0; i < 2; ++i) CHECK(heads[0]->inputs[i].dtype == DType::kBF16);
+  const Plan bf16 = CudaPlan(kLlama, With(kLlamaBf16, whole));
+  for (const char* segment : {"evaluate.0", "evaluate_begin", "evaluate_end"})
+    CHECK(Kernels(plan, segment) == Kernels(bf16, segment));
+  for (const Instruction& instruction : SegmentOf(plan, "evaluate.0").instructions) {
+    for (const auto* refs : {&instruction.inputs, &instruction.outputs}) {
+      for (const BufferRef& ref : *refs) CHECK(!IsFp8(ref.dtype));
+    }
+  }
+  CHECK(Kernels(plan, "update") == "adamw 2, clip_factor 1, fp8_update 1, sum_squares 2");
+  CHECK(Kernels(bf16, "update") == "adamw 2, clip_factor 1, sum_squares 2");
+  // The gradient of one token's logits is 1/16·32 of the loss: scaled to 1.
+  CHECK(plan.loss_scale == 16 * 32);
+  CHECK(bf16.loss_scale == 1);
+}
+
+TEST_CASE("fp8 plan: formats are the recipe's") {
+  for (const char* format : {"e4m3", "e5m2"}) {
+    const Plan plan = CudaPlan(kGpt, With(kFp8, {std::string("precision.fp8_gradients=") + format}));
+    const std::optional<DType> gradients = ParseDType(format);
+    for (const Instruction* product : All(plan, "backward.0", "linear_wgrad_fp8")) {
+      CHECK(product->inputs[0].dtype == gradients);
+      CHECK(product->inputs[1].dtype == DType::kE4M3);
+    }
+    for (const Instruction* product : All(plan, "forward.0", "linear_fp8")) {
+      CHECK(product->inputs[0].dtype == DType::kE4M3);
+      CHECK(product->inputs[1].dtype == DType::kE4M3);
+    }
+    for (const Instruction* quantize : All(plan, "backward.0", "gelu_grad_quantize"))
+      CHECK(quantize->attributes.Int("format") == (format[1] == '5' ? 1 : 0));
+  }
+}
+
+TEST_CASE("fp8 plan: sizes that are no multiple of 16 stay in 16 bits") {
+  // fc1 and fc2.
+  const Plan plan = CudaPlan(kGpt, With(kFp8, {"model.mlp.hidden=72"}));
+  CHECK(Kernels(plan, "begin") == "quantize 8, zero 1");
+  CHECK(All(plan, "forward.0", "linear_fp8").size() == 8);
+  CHECK(All(plan, "forward.0", "linear").size() + All(plan, "forward.0", "linear_gelu").size() == 8);
+  CHECK(plan.stages[0].states.elements == 8 * 24);
+  // Tokens.
+  const Plan odd = CudaPlan(kGpt, With(kFp8, {"data.sequence_length=24"}));
+  CHECK(Kernels(odd, "begin") == "zero 1");
+  CHECK(Kernels(odd, "update") == "adamw 2, clip_factor 1, sum_squares 2");
+  CHECK(odd.stages[0].states.elements == 0);
+}
+
+TEST_CASE("fp8 plan: for one rank") {
+  const auto plan = train::CompileUnverified(TinyRecipe(kGpt, With(kFp8, {"parallelism.dp=2"})),
+                                             {.profile = backend::cuda::CudaProfile()});
+  REQUIRE(!plan.ok());
+  CHECK(Message(plan.status()) == "fp8 products are planned for one rank, not for 2");
+}
+
+}  // namespace engine::plan
