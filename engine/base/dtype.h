@@ -7,7 +7,8 @@
 
 namespace engine {
 
-// kE4M3 and kE5M2: 8-bit floating point of Micikevicius et al., arXiv:2209.05433 (e4m3: no infinities, largest 448).
+// kE4M3 and kE5M2: 8-bit floating point of Micikevicius et al., arXiv:2209.05433 (e4m3: no infinities, at
+// most 448).
 enum class DType : std::uint8_t { kF64, kF32, kBF16, kF16, kI64, kI32, kU16, kU8, kE4M3, kE5M2 };
 
 constexpr std::int64_t SizeOf(DType dtype) {

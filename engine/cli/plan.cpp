@@ -1,6 +1,7 @@
 // `engine plan`: what would run, where every byte lies and who talks to whom, before anything runs.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -66,10 +67,20 @@ std::string JsonText(const plan::Plan& plan, const PlanArguments& arguments) {
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-std::string Text(const plan::Plan& plan, const PlanArguments& arguments) {
+// What one device holds in all, where the cluster file says what lies outside of the arena.
+std::string DeviceMemory(const plan::Plan& plan, const recipe::Recipe& recipe) {
+  const std::int64_t outside = recipe.cluster.reserved_bytes;
+  if (outside == 0) return "";
+  std::int64_t arena = 0;
+  for (const plan::StagePlan& stage : plan.stages) arena = std::max(arena, stage.arena_bytes);
+  return fmt::format("\nmemory of a device: arena {} + {} of context and libraries = {}\n",
+                     FormatBytes(arena), FormatBytes(outside), FormatBytes(arena + outside));
+}
+
+std::string Text(const plan::Plan& plan, const recipe::Recipe& recipe, const PlanArguments& arguments) {
   if (arguments.json) return JsonText(plan, arguments);
   if (arguments.full) return FullText(plan, arguments.rank);
-  std::string text = plan::Summary(plan);
+  std::string text = plan::Summary(plan) + DeviceMemory(plan, recipe);
   if (arguments.rank >= 0) text = CoordinatesText(plan, arguments.rank) + text;
   return text;
 }
@@ -99,7 +110,8 @@ int PrintPlan(const PlanArguments& arguments) {
                plan->mesh.world());
     return 1;
   }
-  if (const int failed = Write(Text(*plan, arguments), arguments.out); failed != 0) return failed;
+  if (const int failed = Write(Text(*plan, loaded.recipe, arguments), arguments.out); failed != 0)
+    return failed;
   const absl::Status status = train::VerifyAgainst(loaded.recipe, *plan);
   if (status.ok()) return 0;
   PrintDiagnostics({PlanDiagnostic(loaded.recipe, status)});

@@ -10,10 +10,10 @@ namespace engine::cli {
 
 std::string VersionText() {
 #ifdef ENGINE_CUDA
-  return std::string("engine ") + kVersion + " (CPU executor; CUDA: compiled with " +
-         backend::cuda::ProbeText() + ")";
+  return std::string("engine ") + kVersion + " (CPU and CUDA executors; CUDA " + backend::cuda::ProbeText() +
+         ")";
 #else
-  return std::string("engine ") + kVersion + " (CPU executor; CUDA: not compiled)";
+  return std::string("engine ") + kVersion + " (CPU executor; compiled without CUDA)";
 #endif
 }
 

@@ -55,7 +55,7 @@ struct OpDef {
   std::uint32_t accumulates = 0;
   // Output 0 may share the bytes of this input where the input dies here; -1: none.
   int in_place_input = -1;
-  // Of a fused op: emits the plain nodes that it stands for and returns its outputs' values. Null: a plain op.
+  // Of a fused op: emits the plain nodes that it stands for, returns its outputs' values. Null: a plain op.
   ValueIds (*compose)(Graph* graph, const ValueIds& inputs, const Attributes& attributes) = nullptr;
 };
 

@@ -449,6 +449,7 @@ class Fuser {
     }
     made.inputs.push_back(quantize.inputs[1]);
     made.attributes.Set("format", quantize.attributes.Int("format"));
+    made.attributes.Set("start", quantize.attributes.Float("start"));
     g_.Remove(i);
     g_.Replace(producer, std::move(made));
   }

@@ -16,6 +16,11 @@ using graph::ValueKind;
 
 constexpr std::int64_t kMultiple = 16;  // of both sizes of a matrix that is an FP8 operand
 
+// First scales: weights of σ = 0.02, normalised activations, gradients under Plan::loss_scale.
+constexpr double kWeightStart = 1024;
+constexpr double kInputStart = 1;
+constexpr double kGradientStart = 64;
+
 class Quantizer {
  public:
   Quantizer(std::string_view gradient_format, std::int32_t layers, LocalGraph* graph)
@@ -73,8 +78,9 @@ class Quantizer {
   }
 
   // q, qt and state of a value; quantised by a node that goes to `nodes` where it has not been before.
-  Quantized Quantize(std::int32_t v, int dims, DType format, ValueKind kind, const LocalNode& of,
-                     std::vector<LocalNode>* nodes) {
+  // `start`: its scale in a run's first iteration, before any largest value is known.
+  Quantized Quantize(std::int32_t v, int dims, DType format, double start, ValueKind kind,
+                     const LocalNode& of, std::vector<LocalNode>* nodes) {
     const auto [it, fresh] = quantized_.try_emplace(v);
     if (!fresh) return it->second;
     const std::string name = value(v).name;
@@ -89,7 +95,8 @@ class Quantizer {
     node.inputs = {v, made.state};
     node.outputs = {made.q, made.qt};
     node.attributes = {{"dims", std::int64_t{dims}},
-                       {"format", std::int64_t{format == DType::kE5M2 ? 1 : 0}}};
+                       {"format", std::int64_t{format == DType::kE5M2 ? 1 : 0}},
+                       {"start", start}};
     node.phase = kind == ValueKind::kDerived ? Phase::kPrepare : of.phase;
     node.layer = of.layer;
     nodes->push_back(std::move(node));
@@ -98,13 +105,14 @@ class Quantizer {
   }
 
   Quantized Weight(std::int32_t w, const LocalNode& of) {
-    return Quantize(w, in_dims_.at(w), DType::kE4M3, ValueKind::kDerived, of, &weights_);
+    return Quantize(w, in_dims_.at(w), DType::kE4M3, kWeightStart, ValueKind::kDerived, of, &weights_);
   }
   Quantized Input(std::int32_t x, int dims, const LocalNode& of) {
-    return Quantize(x, dims, DType::kE4M3, ValueKind::kActivation, of, &graph_.nodes);
+    return Quantize(x, dims, DType::kE4M3, kInputStart, ValueKind::kActivation, of, &graph_.nodes);
   }
   Quantized Gradient(std::int32_t dy, const LocalNode& of) {
-    return Quantize(dy, gradient_dims_.at(dy), gradient_, ValueKind::kActivation, of, &graph_.nodes);
+    return Quantize(dy, gradient_dims_.at(dy), gradient_, kGradientStart, ValueKind::kActivation, of,
+                    &graph_.nodes);
   }
 
   void Add(LocalNode node) {

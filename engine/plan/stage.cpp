@@ -208,16 +208,11 @@ class StageBuilder {
         const std::int32_t id = in_.train->base + input;
         if (ValueOf(id).kind != ValueKind::kState) continue;
         states->push_back(id);
-        stage_.state_starts.push_back({.scale = FirstScale(node.phase), .format = dtype});
+        stage_.state_starts.push_back(
+            {.scale = static_cast<float>(node.attributes.Float("start")), .format = dtype});
       }
       return;
     }
-  }
-
-  // Scales of the first iteration, before any largest value is known: weights of σ = 0.02, normalised
-  // activations, gradients under plan.loss_scale.
-  static float FirstScale(graph::Phase phase) {
-    return phase == graph::Phase::kPrepare ? 1024.0F : phase == graph::Phase::kForward ? 1.0F : 64.0F;
   }
 
   // Values that the backward pass of a chunk reads and its forward pass produced, received or was fed.

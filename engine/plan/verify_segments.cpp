@@ -74,6 +74,7 @@ class SegmentVerifier {
 
   absl::Status Run() {
     RETURN_IF_ERROR(MapPersistent());
+    for (const Chunk& chunk : stage_.chunks) RETURN_IF_ERROR(Staging(chunk));
     if (Trains(stage_)) {
       RETURN_IF_ERROR(Enter(false));
       for (const Chunk& chunk : stage_.chunks) RETURN_IF_ERROR(Training(chunk));
@@ -87,6 +88,22 @@ class SegmentVerifier {
 
  private:
   const Segment& SegmentAt(std::int32_t index) const { return stage_.segments[static_cast<size_t>(index)]; }
+
+  // The staging buffers hold the inputs of all microbatches, in training and in evaluation.
+  absl::Status Staging(const Chunk& chunk) const {
+    std::int64_t elements = 0;
+    for (const std::vector<BufferRef>* inputs : {&chunk.inputs, &chunk.evaluation_inputs}) {
+      std::int64_t fed = 0;
+      for (const BufferRef& input : *inputs) fed += input.elements;
+      elements = std::max(elements, fed * plan_.microbatches);
+    }
+    for (const BufferRef* buffer : {&chunk.incoming, &chunk.staged}) {
+      if (buffer->elements == elements && buffer->dtype == DType::kI32) continue;
+      return Internal("stage {} chunk {}: a staging buffer of {} numbers for inputs of {}", index_,
+                      chunk.index, buffer->elements, elements);
+    }
+    return absl::OkStatus();
+  }
 
   // Parameters and accumulators, by value.
   absl::Status MapPersistent() {

@@ -295,6 +295,7 @@ Rows TrainingRows() {
           .Doc("Length of the training in samples, a multiple of global_batch."),
       FIELD(training.logits_bytes)
           .Bytes()
+          .AtLeast(1)
           .Doc("Budget of the logits where the device runs head and loss over chunks of tokens: smaller "
                "chunks take "
                "less memory and a little more time."),

@@ -98,7 +98,7 @@ struct Optimizer {
   double beta2 = 0.999;
   double epsilon = 1e-8;
   double weight_decay = 0.01;
-  double clip_grad_norm = 1.0;  // 0: no clipping
+  double clip_grad_norm = 1.0;        // 0: no clipping
   std::string moment_dtype = "fp32";  // fp32 | bf16, of both moments
 };
 

@@ -40,6 +40,7 @@ std::string ProfileTable(const std::vector<Timings>& iterations, const recipe::C
     }
   }
   std::vector<Row> rows;
+  rows.reserve(by_kernel.size() + 1);
   for (const auto& [kernel, row] : by_kernel) rows.push_back(row);
   std::sort(rows.begin(), rows.end(),
             [](const Row& a, const Row& b) { return a.measured_ms > b.measured_ms; });

@@ -164,7 +164,7 @@ class Training {
   // that caused it, and spoils all later ones.
   absl::Status OnDevice(const absl::Status& status, const std::string& work,
                         executor::RankExecutor& rank) const {
-    const absl::Status located = WithContext(status, work);
+    absl::Status located = WithContext(status, work);
     const bool late = absl::IsInternal(status) && rank.backend().asynchronous();
     if (!late || options_.executor.check) return located;
     return absl::Status(

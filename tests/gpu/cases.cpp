@@ -58,8 +58,8 @@ void AddLinear(std::int64_t m, std::int64_t k, std::int64_t n, GpuCases* cases) 
   if (k <= n) inputs.push_back({{n}});
   GpuCase linear{.base = {&ops::kLinear, label, inputs, one, k + 1, true}};
   if (inputs.size() == 3) {
-    // As in the composition, the product may be rounded before the bias is added: cuBLASLt does where rows are not
-    // of 16-byte pieces.
+    // As in the composition, the product may be rounded before the bias is added: cuBLASLt does where rows
+    // are not of 16-byte pieces.
     linear.extra = [](size_t, DType dtype, const Tensors& in, const Tensors& expected) {
       return dtype == DType::kF32 ? 0.0 : UnitRoundoff(dtype) * (Scale(expected[0]) + Scale(in[2]));
     };

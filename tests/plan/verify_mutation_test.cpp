@@ -298,6 +298,8 @@ TEST_CASE("mutation: buffers inside a segment") {
   });
   Mutate(Good(), "s", "overlaps staged inputs of chunk 0",
          [](Plan& plan) { plan.stages[0].chunks[0].slot_base -= 256; });
+  Mutate(Good(), "s", "a staging buffer of",
+         [](Plan& plan) { plan.stages[0].chunks[0].staged.elements -= 1; });
   Mutate(Good(), "s", "lies at",
          [](Plan& plan) { At(plan, 0, "forward.0", "linear").inputs[1].offset += 64; });
   Mutate(Good(), "s", "overwrites the sum",
@@ -562,7 +564,8 @@ TEST_CASE("mutation: staged inputs") {
          [](Plan& plan) { plan.stages[0].chunks[0].staged.offset -= 256; });
   Mutate(Good(), "s", "outside of the arena",
          [](Plan& plan) { plan.stages[0].chunks[0].staged.offset = plan.stages[0].arena_bytes - 16; });
-  Mutate(Good(), "s", "overlaps", [](Plan& plan) { plan.stages[1].chunks[0].incoming.elements += 4096; });
+  Mutate(Good(), "s", "a staging buffer of",
+         [](Plan& plan) { plan.stages[1].chunks[0].incoming.elements += 4096; });
 }
 
 TEST_CASE("verify: an arena that does not fit is itemised, with a remedy") {

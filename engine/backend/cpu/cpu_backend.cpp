@@ -56,7 +56,9 @@ CpuBackend::~CpuBackend() {
   if (arena_ != nullptr) munmap(arena_, static_cast<size_t>(arena_bytes_));
 }
 
-plan::DeviceProfile CpuBackend::CpuProfile() { return {.name = "cpu", .scratch_bytes = ScratchBytes, .fuses = nullptr}; }
+plan::DeviceProfile CpuBackend::CpuProfile() {
+  return {.name = "cpu", .scratch_bytes = ScratchBytes, .fuses = nullptr};
+}
 
 absl::StatusOr<std::byte*> CpuBackend::AllocateArena(std::int64_t bytes) {
   ENGINE_CHECK(arena_ == nullptr, "a rank has one arena");

@@ -427,7 +427,7 @@ absl::Status AttentionPlan::Choose(const CudnnTarget& target) {
       continue;
     }
     for (const CudnnDescriptor& config : *configs) {
-      const absl::Status status = Finalize(target, config);
+      absl::Status status = Finalize(target, config);
       if (status.ok()) return status;
       reasons += fmt::format("; engine {}: {}", EngineOf(config), Message(status));
     }

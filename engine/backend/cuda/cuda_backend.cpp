@@ -22,7 +22,7 @@ class CudaLaunch final : public Launch {
 
   absl::Status Run(const KernelContext& context) override {
     nvtxRangePushA(instruction_.name.c_str());
-    const absl::Status status = enqueue_(stream_, context);
+    absl::Status status = enqueue_(stream_, context);
     nvtxRangePop();
     return status;
   }

@@ -188,7 +188,8 @@ Gemm::~Gemm() {
 absl::StatusOr<std::vector<cublasLtMatmulAlgo_t>> Gemm::Candidates(bool deterministic) {
   // The heuristic looks at the alignment of the descriptor's pointers: these stand for aligned ones and are
   // never followed.
-  void* const aligned = reinterpret_cast<void*>(std::uintptr_t{256});
+  void* const aligned =
+      reinterpret_cast<void*>(std::uintptr_t{256});  // NOLINT(performance-no-int-to-ptr): an address only
   const auto* const scale = static_cast<const float*>(aligned);
   RETURN_IF_ERROR(
       SetPointers({.bias = aligned, .aux = aligned, .a_scale = scale, .b_scale = scale, .d_scale = scale}));

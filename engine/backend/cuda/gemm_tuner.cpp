@@ -93,7 +93,7 @@ std::vector<char> Pattern(cudaDataType type) {
   // Twelve uniform numbers of four bits make a sum of variance 1.
   for (std::int64_t i = 0; i < kPatternElements; i += 2) {
     const std::array<std::uint32_t, 4> words = Philox4x32(kKey, static_cast<std::uint64_t>(i), 0);
-    for (int half = 0; half < 2; ++half) {
+    for (std::int64_t half = 0; half < 2; ++half) {
       const std::uint64_t bits = words[2 * half] | std::uint64_t{words[2 * half + 1]} << 32;
       int sum = 0;
       for (int nibble = 0; nibble < 12; ++nibble) sum += static_cast<int>(bits >> 4 * nibble & 15);

@@ -17,7 +17,6 @@ constexpr std::int64_t CeilDivide(std::int64_t a, std::int64_t b) { return (a + 
 // thread with `vectors` times eight columns.
 struct NormGradGrid {
   int vectors = 0;  // 0: the plain kernel, for columns that are no multiple of 8 or too many
-  int teams = 1;
   int team_threads = 256;
   std::int64_t blocks = 0;  // lines of partial sums
 };
@@ -28,17 +27,18 @@ inline constexpr int kNormGradMaxThreads = 512;
 
 constexpr NormGradGrid MakeNormGradGrid(std::int64_t rows, std::int64_t columns) {
   NormGradGrid grid;
-  if (columns % 8 != 0 || columns > 4 * 8 * kNormGradMaxThreads) {
+  if (columns % 8 != 0 || columns > std::int64_t{4} * 8 * kNormGradMaxThreads) {
     grid.blocks = std::min(rows, kMultiprocessors);
     return grid;
   }
   const std::int64_t pieces = columns / 8;
-  grid.vectors = pieces <= 256 ? 1 : pieces <= 2 * kNormGradMaxThreads ? 2 : 4;
+  grid.vectors = pieces <= 256 ? 1 : pieces <= std::int64_t{2} * kNormGradMaxThreads ? 2 : 4;
   const std::int64_t warps = CeilDivide(CeilDivide(pieces, grid.vectors), 32);
   const std::int64_t threads = grid.vectors == 1 ? kNormGradNarrowThreads : kNormGradMaxThreads;
   grid.team_threads = static_cast<int>(32 * warps);
-  grid.teams = static_cast<int>(std::min<std::int64_t>(threads / grid.team_threads, 15));  // barriers
-  grid.blocks = std::min(CeilDivide(rows, grid.teams), kMultiprocessors);
+  // A block a team: its barrier is then the block's, and as many blocks as would be teams share a
+  // multiprocessor.
+  grid.blocks = std::min(rows, threads / grid.team_threads * kMultiprocessors);
   return grid;
 }
 

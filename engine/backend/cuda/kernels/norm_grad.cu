@@ -73,8 +73,7 @@ bool LaunchTeams(const NormGrad& grad, const NormGradGrid& grid, cudaStream_t st
   using Cut = CutOf<kVectors>;
   using Rows = TeamRows<T, Cut, kLayer, kResidual, kBias, kAgain>;
   constexpr int kThreads = kVectors == 1 ? kNormGradNarrowThreads : kNormGradMaxThreads;
-  const std::int64_t bytes =
-      TeamSharedBytes<T, Cut>(grid.teams, grad.columns, kResidual ? 3 : 2, Rows::kSums);
+  const std::int64_t bytes = TeamSharedBytes<T, Cut>(1, grad.columns, kResidual ? 3 : 2, Rows::kSums);
   int device = 0;
   int most = 0;
   cudaGetDevice(&device);
@@ -82,8 +81,7 @@ bool LaunchTeams(const NormGrad& grad, const NormGradGrid& grid, cudaStream_t st
   if (bytes + static_cast<std::int64_t>(sizeof(typename Rows::Shared)) > most) return false;
   const auto kernel = TeamNormGradKernel<T, Cut, kThreads, 1, kLayer, kResidual, kBias, kAgain>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
-  kernel<<<static_cast<unsigned>(grid.blocks), grid.teams * grid.team_threads, bytes, stream>>>(grad,
-                                                                                                grid.teams);
+  kernel<<<static_cast<unsigned>(grid.blocks), grid.team_threads, bytes, stream>>>(grad, /*teams=*/1);
   return true;
 }
 

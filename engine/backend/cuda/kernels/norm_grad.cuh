@@ -240,7 +240,11 @@ class TeamRows {
       auto& means = shared_.means[buffer_][team_];
       const int lane = thread_ % kWarp;
       if (lane % kLanesPerMean == 0) means[thread_ / kWarp][lane / kLanesPerMean] = own;
-      asm volatile("bar.sync %0, %1;" ::"r"(team_ + 1), "r"(threads_) : "memory");
+      if (threads_ == static_cast<int>(blockDim.x)) {
+        __syncthreads();
+      } else {
+        asm volatile("bar.sync %0, %1;" ::"r"(team_ + 1), "r"(threads_) : "memory");
+      }
 #pragma unroll
       for (int i = 0; i < kMeans; ++i) sums[i] = 0;
 #pragma unroll
