@@ -9,7 +9,9 @@
 namespace engine::cli {
 namespace {
 
-bool CompiledWithCuda() { return RunProgram("--version").output.find("CUDA: compiled") != std::string::npos; }
+bool CompiledWithCuda() {
+  return RunProgram("--version").output.find("CPU and CUDA executors") != std::string::npos;
+}
 
 // The state of a finding; empty where there is none of that name.
 std::string StateOf(const nlohmann::json& json, const std::string& what) {
