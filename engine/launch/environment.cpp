@@ -1,0 +1,233 @@
+#include "engine/launch/environment.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+
+#include "engine/base/hash.h"
+#include "engine/base/status.h"
+
+namespace engine::launch {
+namespace {
+
+// Variables of one launcher.
+class Variables {
+ public:
+  Variables(std::string source, const Lookup& lookup) : source_(std::move(source)), lookup_(lookup) {}
+
+  bool Has(const std::string& name) const { return lookup_(name).has_value(); }
+  std::string TextOr(const std::string& name, const std::string& otherwise) const {
+    return lookup_(name).value_or(otherwise);
+  }
+  absl::StatusOr<std::string> Text(const std::string& name) const {
+    const std::optional<std::string> value = lookup_(name);
+    if (value && !value->empty()) return *value;
+    return InvalidArgument("{}: {} is {}, but others of its variables are there", source_, name,
+                           value ? "empty" : "not set");
+  }
+  absl::StatusOr<std::int64_t> Number(const std::string& name, std::int64_t least, std::int64_t most) const {
+    ASSIGN_OR_RETURN(const std::string text, Text(name));
+    std::int64_t number = 0;
+    const char* end = text.data() + text.size();
+    const auto [last, error] = std::from_chars(text.data(), end, number);
+    if (error != std::errc() || last != end || number < least || number > most) {
+      return InvalidArgument("{}: {} is '{}', and must be a number from {} to {}", source_, name, text, least,
+                             most);
+    }
+    return number;
+  }
+  absl::StatusOr<std::int64_t> NumberOr(const std::string& name, std::int64_t otherwise, std::int64_t least,
+                                        std::int64_t most) const {
+    if (!Has(name)) return otherwise;
+    return Number(name, least, most);
+  }
+  const std::string& source() const { return source_; }
+
+ private:
+  std::string source_;
+  const Lookup& lookup_;
+};
+
+constexpr std::int64_t kMostRanks = 1'000'000;
+constexpr std::int64_t kMostPort = 65535;
+
+struct RankNames {
+  const char* rank;
+  const char* world;
+  const char* local_rank;
+  const char* local_size;  // "": there is none
+};
+
+// The four numbers; local ones that are not set: alone on its host.
+absl::StatusOr<Placement> ReadRanks(const Variables& variables, const RankNames& names) {
+  Placement placement;
+  placement.source = variables.source();
+  ASSIGN_OR_RETURN(placement.world, variables.Number(names.world, 1, kMostRanks));
+  ASSIGN_OR_RETURN(placement.rank, variables.Number(names.rank, 0, placement.world - 1));
+  ASSIGN_OR_RETURN(placement.local_rank, variables.NumberOr(names.local_rank, 0, 0, placement.rank));
+  if (variables.Has(names.local_size) || placement.local_rank == 0) {
+    ASSIGN_OR_RETURN(placement.local_size, variables.NumberOr(names.local_size, 1, 1, placement.world));
+  } else {
+    placement.local_size = placement.local_rank + 1;
+  }
+  if (placement.local_rank >= placement.local_size) {
+    return InvalidArgument("{}: {} is {}, but {} is {}: ranks of a host count from 0", variables.source(),
+                           names.local_rank, placement.local_rank, names.local_size, placement.local_size);
+  }
+  return placement;
+}
+
+// A port that follows from a job's id, below those that systems hand out by themselves (from 32768).
+int PortOfJob(const std::string& job) {
+  constexpr std::uint64_t kFirst = 10'000;
+  constexpr std::uint64_t kCount = 20'000;
+  constexpr int kHexDigits = 12;
+  const std::uint64_t number = std::stoull(HashHex(job).substr(0, kHexDigits), nullptr, 16);
+  return static_cast<int>(kFirst + number % kCount);
+}
+
+// What replaces a launcher's own coordinator and token.
+absl::Status Finish(const Variables& variables, const std::string& job, Placement* placement) {
+  if (variables.Has("ENGINE_COORDINATOR")) {
+    const absl::StatusOr<Endpoint> endpoint = ParseEndpoint(variables.TextOr("ENGINE_COORDINATOR", ""));
+    if (!endpoint.ok()) return WithContext(endpoint.status(), "ENGINE_COORDINATOR");
+    placement->coordinator = *endpoint;
+  }
+  placement->token = variables.TextOr(
+      "ENGINE_TOKEN", HashHex(fmt::format("{} {} {}", placement->source, job, static_cast<long>(getuid()))));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<Placement>> FromEngine(const Lookup& lookup) {
+  const Variables variables(kOwnSource, lookup);
+  if (!variables.Has("ENGINE_RANK") && !variables.Has("ENGINE_WORLD_SIZE")) return std::nullopt;
+  for (const char* name : {"ENGINE_LOCAL_RANK", "ENGINE_LOCAL_SIZE", "ENGINE_COORDINATOR", "ENGINE_TOKEN"}) {
+    RETURN_IF_ERROR(variables.Text(name).status());
+  }
+  ASSIGN_OR_RETURN(Placement placement, ReadRanks(variables, {"ENGINE_RANK", "ENGINE_WORLD_SIZE",
+                                                              "ENGINE_LOCAL_RANK", "ENGINE_LOCAL_SIZE"}));
+  ASSIGN_OR_RETURN(const std::int64_t listener, variables.NumberOr("ENGINE_LISTENER", -1, 0, kMostPort));
+  placement.listener = static_cast<int>(listener);
+  RETURN_IF_ERROR(Finish(variables, "", &placement));
+  return placement;
+}
+
+absl::StatusOr<std::optional<Placement>> FromTorchrun(const Lookup& lookup) {
+  const Variables variables("torchrun", lookup);
+  if (!variables.Has("RANK") && !variables.Has("WORLD_SIZE")) return std::nullopt;
+  ASSIGN_OR_RETURN(Placement placement,
+                   ReadRanks(variables, {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}));
+  ASSIGN_OR_RETURN(placement.coordinator.host, variables.Text("MASTER_ADDR"));
+  ASSIGN_OR_RETURN(std::int64_t port, variables.Number("MASTER_PORT", 1, kMostPort - 1));
+  if (variables.TextOr("TORCHELASTIC_USE_AGENT_STORE", "") == "True") ++port;  // its agent listens there
+  placement.coordinator.port = static_cast<int>(port);
+  const std::string job = variables.TextOr("TORCHELASTIC_RUN_ID", "") + placement.coordinator.ToString();
+  RETURN_IF_ERROR(Finish(variables, job, &placement));
+  return placement;
+}
+
+absl::StatusOr<std::optional<Placement>> FromOpenMpi(const Lookup& lookup) {
+  const Variables variables("Open MPI", lookup);
+  if (!variables.Has("OMPI_COMM_WORLD_RANK") && !variables.Has("OMPI_COMM_WORLD_SIZE")) return std::nullopt;
+  ASSIGN_OR_RETURN(Placement placement,
+                   ReadRanks(variables, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                                         "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"}));
+  const std::string job = variables.TextOr("PMIX_NAMESPACE", fmt::format("parent {}", getppid()));
+  if (variables.Has("MASTER_ADDR")) {
+    ASSIGN_OR_RETURN(const std::int64_t port,
+                     variables.NumberOr("MASTER_PORT", PortOfJob(job), 1, kMostPort));
+    placement.coordinator = {variables.TextOr("MASTER_ADDR", ""), static_cast<int>(port)};
+  } else if (placement.local_size == placement.world) {
+    placement.coordinator = {"127.0.0.1", PortOfJob(job)};
+  } else if (!variables.Has("ENGINE_COORDINATOR")) {
+    return InvalidArgument(
+        "Open MPI: ranks are on several hosts, so ENGINE_COORDINATOR must say where rank 0 listens: "
+        "mpirun -x ENGINE_COORDINATOR=HOST:PORT …");
+  }
+  // The parent's process id tells a job from others on one host only.
+  const std::string known = variables.TextOr("PMIX_NAMESPACE", placement.coordinator.ToString());
+  RETURN_IF_ERROR(Finish(variables, known, &placement));
+  return placement;
+}
+
+// Tasks of this node, of "4(x2),3": four on each of the first two nodes, three on the next.
+std::int64_t TasksOfNode(std::string_view list, std::int64_t node) {
+  while (!list.empty()) {
+    const std::string_view item = list.substr(0, list.find(','));
+    std::int64_t tasks = 0;
+    std::int64_t repeats = 1;
+    std::from_chars(item.data(), item.data() + item.size(), tasks);
+    if (const std::size_t times = item.find("(x"); times != std::string_view::npos) {
+      std::from_chars(item.data() + times + 2, item.data() + item.size(), repeats);
+    }
+    if (node < repeats) return tasks;
+    node -= repeats;
+    list.remove_prefix(std::min(list.size(), item.size() + 1));
+  }
+  return 0;
+}
+
+absl::StatusOr<std::optional<Placement>> FromSlurm(const Lookup& lookup) {
+  const Variables variables("SLURM", lookup);
+  if (!variables.Has("SLURM_NTASKS")) return std::nullopt;
+  ASSIGN_OR_RETURN(const std::int64_t tasks, variables.Number("SLURM_NTASKS", 1, kMostRanks));
+  if (tasks == 1) return std::nullopt;
+  if (!variables.Has("SLURM_STEP_ID")) {
+    return InvalidArgument(
+        "SLURM: SLURM_NTASKS is {}, but SLURM_STEP_ID is not set: start it by `srun engine run …`, or unset "
+        "SLURM_NTASKS to run one process",
+        tasks);
+  }
+  ASSIGN_OR_RETURN(Placement placement,
+                   ReadRanks(variables, {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""}));
+  ASSIGN_OR_RETURN(const std::int64_t node, variables.NumberOr("SLURM_NODEID", 0, 0, kMostRanks));
+  const std::string per_node =
+      variables.TextOr("SLURM_STEP_TASKS_PER_NODE", variables.TextOr("SLURM_TASKS_PER_NODE", ""));
+  placement.local_size = std::max(placement.local_size, TasksOfNode(per_node, node));
+  ASSIGN_OR_RETURN(const std::string id, variables.Text("SLURM_JOB_ID"));
+  const std::string job = id + "." + variables.TextOr("SLURM_STEP_ID", "");
+  const std::string nodes =
+      variables.TextOr("SLURM_STEP_NODELIST", variables.TextOr("SLURM_JOB_NODELIST", ""));
+  if (nodes.empty() && !variables.Has("ENGINE_COORDINATOR")) {
+    return InvalidArgument("SLURM: SLURM_STEP_NODELIST is not set, so rank 0's host is not known");
+  }
+  placement.coordinator = {FirstHost(nodes), PortOfJob(job)};
+  RETURN_IF_ERROR(Finish(variables, job, &placement));
+  return placement;
+}
+
+}  // namespace
+
+Lookup ProcessEnvironment() {
+  return [](const std::string& name) -> std::optional<std::string> {
+    const char* value = std::getenv(name.c_str());
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  };
+}
+
+std::string FirstHost(const std::string& list) {
+  std::string host;
+  for (std::size_t i = 0; i < list.size() && list[i] != ','; ++i) {
+    if (list[i] != '[') {
+      host += list[i];
+      continue;
+    }
+    const std::size_t close = std::min(list.find(']', i), list.size());
+    host += list.substr(i + 1, std::min(list.find_first_of("-,]", i), close) - i - 1);
+    i = close;
+  }
+  return host;
+}
+
+absl::StatusOr<std::optional<Placement>> FindPlacement(const Lookup& lookup) {
+  for (const auto find : {FromEngine, FromTorchrun, FromOpenMpi, FromSlurm}) {
+    ASSIGN_OR_RETURN(std::optional<Placement> placement, find(lookup));
+    if (placement) return placement;
+  }
+  return std::nullopt;
+}
+
+}  // namespace engine::launch

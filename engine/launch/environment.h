@@ -1,0 +1,51 @@
+// Where this process stands in a run, as the program that started it says in environment variables.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "engine/launch/socket.h"
+
+namespace engine::launch {
+
+inline constexpr const char* kOwnSource = "engine run";  // started by our supervisor
+
+struct Placement {
+  std::string source;  // "engine run", "torchrun", "Open MPI", "SLURM"
+  std::int64_t world = 1;
+  std::int64_t rank = 0;
+  std::int64_t local_rank = 0;  // among the processes of this host
+  std::int64_t local_size = 1;
+  Endpoint coordinator;  // where rank 0 listens
+  std::string token;     // what tells the processes of this run from others
+  int listener = -1;     // of rank 0: the socket that listens there already, opened by our supervisor
+};
+
+// The value of a variable; nullopt where it is not set. A parameter, so that tests need no real environment.
+using Lookup = std::function<std::optional<std::string>(const std::string&)>;
+Lookup ProcessEnvironment();
+
+// nullopt: no launcher, this process is alone. The first of these that is there decides:
+//   engine run   ENGINE_RANK, ENGINE_WORLD_SIZE, ENGINE_LOCAL_RANK, ENGINE_LOCAL_SIZE, ENGINE_COORDINATOR,
+//                ENGINE_TOKEN, ENGINE_LISTENER: what our supervisor sets
+//   torchrun     RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT; PyTorchJob sets
+//   the
+//                same. Where torchrun's agent listens on MASTER_PORT, the next port is taken
+//   Open MPI     OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE; rank 0 is found by MASTER_ADDR and
+//                MASTER_PORT, or is on this host where all ranks are. Before SLURM, since mpirun starts its
+//                own daemons by srun
+//   SLURM        SLURM_PROCID, SLURM_NTASKS (more than 1: a shell of one task is no launcher), SLURM_LOCALID,
+//                SLURM_STEP_NODELIST (its first host is rank 0's), SLURM_JOB_ID (from which the port follows)
+// ENGINE_COORDINATOR and ENGINE_TOKEN replace what the others give. Without ENGINE_TOKEN the token follows
+// from the job's id and the user: enough against accidents, not against somebody who wants in. Errors name
+// the variable.
+absl::StatusOr<std::optional<Placement>> FindPlacement(const Lookup& lookup);
+
+// First host of a SLURM list: "rack[03-05,9]n[1-2],other" → "rack03n1".
+std::string FirstHost(const std::string& list);
+
+}  // namespace engine::launch

@@ -1,0 +1,133 @@
+// Where the processes of a run find each other, and watch each other until the end. The process of rank 0
+// hosts the Server; every rank, rank 0 too, is a Client. The run ends as a whole: what ends one rank early
+// ends all, with one reason.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "engine/base/store.h"
+#include "engine/launch/message.h"
+#include "engine/launch/socket.h"
+
+namespace engine::launch {
+
+using Milliseconds = std::chrono::milliseconds;
+
+struct RendezvousOptions {
+  Milliseconds join_timeout = std::chrono::seconds(120);      // all ranks must have come by then
+  Milliseconds heartbeat_timeout = std::chrono::seconds(30);  // a rank so long unheard of is lost
+  Milliseconds hang_timeout = std::chrono::seconds(600);      // so long no rank got on: the run hangs; 0: off
+  Milliseconds linger =
+      std::chrono::seconds(5);  // of a server whose run has ended early, for all to hear why
+};
+
+// What a rank says of itself. World, build and plan hash must be the same on all ranks; devices differ.
+struct Member {
+  std::int64_t rank = 0;
+  std::int64_t world = 1;
+  std::string build;      // the program's version and build
+  std::string plan_hash;  // empty: not known, as it failed before
+  std::string device;     // host and GPU; host and process id of a CPU rank
+  std::string process;    // for messages: "host a, pid 77"
+};
+
+// Refuses whoever is not of this run: a wrong token with the word "token", and nobody hears of it. A member
+// (right token) that does not fit, by another world size, build or plan, a rank or a device that is taken,
+// ends the run with the reason. Who says nothing or garbage is dropped, and delays nobody.
+class Server {
+ public:
+  // `self`: what the process of rank 0 will say of itself.
+  static std::unique_ptr<Server> Start(Descriptor listener, const std::string& token, const Member& self,
+                                       const RendezvousOptions& options);
+  virtual ~Server() = default;  // waits a little for the other ranks to have read why the run ended
+};
+
+// Calls are safe from any thread. After the run has ended early, every call returns status().
+class Client final : public Store {
+ public:
+  // Returns when all ranks are here. `on_abort` is called once, from the client's thread, if the run ends
+  // early.
+  static absl::StatusOr<std::unique_ptr<Client>> Join(const Endpoint& server, const std::string& token,
+                                                      const Member& self, const RendezvousOptions& options,
+                                                      std::function<void()> on_abort);
+  // Tells a run that a rank has failed before it could join ("failed: no data"), so that nobody waits for it.
+  // Gives up soon where there is nobody to tell.
+  static void ReportFailure(const Endpoint& server, const std::string& token, const Member& self,
+                            const RendezvousOptions& options, const std::string& what);
+  ~Client() override;  // says goodbye: from then on this rank is not missed
+
+  // This process's own address on the way to the server: one that the other ranks can reach.
+  const std::string& address() const { return address_; }
+
+  // Ok, or Aborted with the reason why the run has ended.
+  absl::Status status() const;
+
+  absl::Status Set(const std::string& key, std::string value) override;  // at most 1 MiB less some bytes
+  absl::StatusOr<std::string> Get(const std::string& key) override;
+  absl::StatusOr<std::string> Take(const std::string& key);  // and the key is forgotten
+  absl::Status Barrier(const std::string& name);             // returns when all ranks have called it
+
+  // What this rank is at, for the message of a run that hangs. `may_stand_still`: work of this rank alone
+  // that may take as long as it will; until the next call no rank is called hanging.
+  void Progress(const std::string& text, bool may_stand_still = false);
+
+  // An agreed end. Any rank asks for it, at any time; MayBegin(i), called by every rank for each iteration in
+  // turn, is then true on all ranks up to the same iteration and false from the next on.
+  void RequestStop();
+  absl::StatusOr<bool> MayBegin(std::int64_t iteration);
+
+  // This rank has failed. Returns the reason of the run's end: this one, or one that came before. An Aborted
+  // or Unavailable error may be another rank's doing: its reason is waited for, a little.
+  absl::Status Fail(const absl::Status& error);
+
+ private:
+  Client(Descriptor socket, const std::string& token, const Member& self, const RendezvousOptions& options,
+         std::function<void()> on_abort);
+  absl::Status WaitForStart(Clock::time_point deadline);
+  absl::StatusOr<std::string> Ask(MessageKind kind, const std::string& text);
+  void Loop();
+  void TakeIn(const WireMessage& message);
+  void Send(const WireMessage& message);  // with the mutex held
+  void Wake() const;
+  void End(const std::string& reason);
+  void SendFailure(std::unique_lock<std::mutex>& lock, const absl::Status& error, const std::string& what);
+
+  const Member self_;
+  const RendezvousOptions options_;
+  const std::function<void()> on_abort_;
+  const std::string address_;
+  std::string coordinator_process_;
+  Descriptor wake_;
+  mutable std::mutex mutex_;  // guards what follows, and the stream's outgoing side
+  mutable std::condition_variable changed_;
+  FrameStream stream_;
+  absl::Status end_;  // Ok while the run goes on
+  bool started_ = false;
+  bool leaving_ = false;
+  std::int64_t last_question_ = 0;
+  std::map<std::int64_t, std::optional<std::string>> answers_;  // of open questions
+  std::int64_t progress_counter_ = 0;
+  std::string progress_;
+  bool may_stand_still_ = true;
+  bool stop_asked_ = false;     // by this rank
+  bool stop_question_ = false;  // by the server; no iteration begins until its answer
+  std::int64_t begun_ = -1;     // the last iteration begun
+  std::optional<std::int64_t> stop_after_;
+  std::thread thread_;
+};
+
+// "host a, pid 77" of this process.
+std::string ProcessName();
+
+}  // namespace engine::launch

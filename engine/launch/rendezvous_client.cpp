@@ -1,0 +1,272 @@
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <climits>
+#include <utility>
+
+#include "engine/base/status.h"
+#include "engine/launch/rendezvous.h"
+#include "engine/launch/rendezvous_times.h"
+
+namespace engine::launch {
+namespace {
+
+// An error of a call that only waited for another rank is that rank's; so long its own reason is waited for.
+constexpr auto kReasonTimeout = std::chrono::seconds(3);
+constexpr auto kFlushTimeout = std::chrono::seconds(1);
+constexpr auto kAnswerTimeout = std::chrono::seconds(10);  // of a server that should have decided by now
+
+}  // namespace
+
+std::string ProcessName() {
+  std::array<char, HOST_NAME_MAX + 1> host{};
+  gethostname(host.data(), host.size() - 1);
+  return fmt::format("{}, pid {}", host.data(), getpid());
+}
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Join(const Endpoint& server, const std::string& token,
+                                                     const Member& self, const RendezvousOptions& options,
+                                                     std::function<void()> on_abort) {
+  const Clock::time_point deadline = Clock::now() + options.join_timeout;
+  absl::StatusOr<Descriptor> socket = Connect(server, deadline);
+  if (!socket.ok()) {
+    return absl::AbortedError(fmt::format("rank {} waited {} for rank 0: {}", self.rank,
+                                          Text(options.join_timeout), Message(socket.status())));
+  }
+  std::unique_ptr<Client> client(new Client(*std::move(socket), token, self, options, std::move(on_abort)));
+  const absl::Status status = client->WaitForStart(deadline + kAnswerTimeout);
+  if (status.ok()) return client;
+  return absl::AbortedError(fmt::format("rank {} at {}: {}", self.rank, server.ToString(), Message(status)));
+}
+
+void Client::ReportFailure(const Endpoint& server, const std::string& token, const Member& self,
+                           const RendezvousOptions& options, const std::string& what) {
+  absl::StatusOr<Descriptor> socket = Connect(server, Clock::now() + kReasonTimeout);
+  if (!socket.ok()) return;
+  Client client(*std::move(socket), token, self, options, [] {});
+  std::unique_lock<std::mutex> lock(client.mutex_);
+  client.SendFailure(lock, absl::AbortedError(what), what);
+}
+
+Client::Client(Descriptor socket, const std::string& token, const Member& self,
+               const RendezvousOptions& options, std::function<void()> on_abort)
+    : self_(self),
+      options_(options),
+      on_abort_(std::move(on_abort)),
+      address_(LocalAddress(socket)),
+      coordinator_process_("its process"),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      stream_(std::move(socket)),
+      progress_("the beginning") {
+  Send({MessageKind::kHello,
+        {kMagic, token, std::to_string(self.rank), std::to_string(self.world), self.build, self.plan_hash,
+         self.device, self.process}});
+  thread_ = std::thread([this] { Loop(); });
+}
+
+Client::~Client() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    leaving_ = true;
+    if (end_.ok()) Send({MessageKind::kGoodbye, {}});
+    Wake();
+    changed_.notify_all();
+  }
+  thread_.join();
+}
+
+absl::Status Client::WaitForStart(Clock::time_point deadline) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait_until(lock, deadline, [&] { return started_ || !end_.ok(); });
+  if (started_) return absl::OkStatus();
+  return end_.ok() ? absl::AbortedError("no answer") : end_;
+}
+
+absl::Status Client::status() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return end_;
+}
+
+void Client::Wake() const {
+  const std::uint64_t one = 1;
+  (void)!write(wake_.number(), &one, sizeof(one));
+}
+
+void Client::Send(const WireMessage& message) {
+  stream_.Queue(Encode(message));
+  Wake();
+}
+
+absl::StatusOr<std::string> Client::Ask(MessageKind kind, const std::string& text) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  RETURN_IF_ERROR(end_);
+  const std::int64_t question = ++last_question_;
+  answers_[question] = std::nullopt;
+  Send({kind, {std::to_string(question), text}});
+  changed_.wait(lock, [&] { return answers_[question] || !end_.ok(); });
+  const std::optional<std::string> answer = std::move(answers_[question]);
+  answers_.erase(question);
+  if (!answer) return end_;
+  return *answer;
+}
+
+absl::Status Client::Set(const std::string& key, std::string value) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  RETURN_IF_ERROR(end_);
+  constexpr std::size_t kOverhead = 16;
+  if (key.size() + value.size() + kOverhead > kMostFrameBytes) {
+    return InvalidArgument("{}: {} bytes are too many for the rendezvous", key, value.size());
+  }
+  Send({MessageKind::kSet, {key, std::move(value)}});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> Client::Get(const std::string& key) { return Ask(MessageKind::kGet, key); }
+absl::StatusOr<std::string> Client::Take(const std::string& key) { return Ask(MessageKind::kTake, key); }
+absl::Status Client::Barrier(const std::string& name) { return Ask(MessageKind::kBarrier, name).status(); }
+
+void Client::Progress(const std::string& text, bool may_stand_still) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++progress_counter_;
+  progress_ = text;
+  may_stand_still_ = may_stand_still;
+}
+
+void Client::RequestStop() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (stop_asked_) return;
+  stop_asked_ = true;
+  Send({MessageKind::kStop, {}});
+}
+
+absl::StatusOr<bool> Client::MayBegin(std::int64_t iteration) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  // One's own request holds the next iteration up, too: else a rank alone would never stop.
+  changed_.wait(lock, [&] { return !end_.ok() || stop_after_ || !(stop_asked_ || stop_question_); });
+  RETURN_IF_ERROR(end_);
+  if (stop_after_ && iteration > *stop_after_) return false;
+  begun_ = iteration;
+  return true;
+}
+
+absl::Status Client::Fail(const absl::Status& error) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const bool of_another = absl::IsAborted(error) || absl::IsUnavailable(error);
+  if (of_another) changed_.wait_for(lock, kReasonTimeout, [&] { return !end_.ok(); });
+  if (!end_.ok()) return end_;
+  SendFailure(lock, error, "failed: " + Message(error));
+  return error;
+}
+
+void Client::SendFailure(std::unique_lock<std::mutex>& lock, const absl::Status& error,
+                         const std::string& what) {
+  constexpr std::size_t kMostText = 16384;
+  end_ = error;
+  Send({MessageKind::kFailed, {what.substr(0, kMostText)}});
+  changed_.notify_all();
+  changed_.wait_for(lock, kFlushTimeout, [&] { return !stream_.has_unsent(); });
+}
+
+void Client::End(const std::string& reason) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (leaving_ || !end_.ok()) return;
+    end_ = absl::AbortedError(reason);
+    changed_.notify_all();
+  }
+  on_abort_();
+}
+
+void Client::Loop() {
+  const Milliseconds tick = TickOf(options_);
+  Clock::time_point next_tick = Clock::now();
+  std::optional<Clock::time_point> last_moment;
+  std::int64_t silent_ticks = 0;
+  for (;;) {
+    bool unsent = false;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (Clock::now() >= next_tick && end_.ok()) {
+        Send({MessageKind::kProgress,
+              {std::to_string(progress_counter_), progress_, may_stand_still_ ? "1" : "0"}});
+      }
+      stream_.Flush();  // where the server has closed, what it said before is read below
+      unsent = stream_.has_unsent();
+      changed_.notify_all();
+      if (leaving_ && !last_moment) last_moment = Clock::now() + kFlushTimeout;
+      if (leaving_ && (!unsent || Clock::now() > *last_moment)) return;
+    }
+    if (Clock::now() >= next_tick) {
+      next_tick = Clock::now() + tick;
+      // In ticks of this loop: a process that was stopped as a whole blames nobody for the silence.
+      if (++silent_ticks * tick > options_.heartbeat_timeout + tick) {
+        End(fmt::format("rank 0 ({}) was lost: not heard of for {}", coordinator_process_,
+                        Text(options_.heartbeat_timeout)));
+      }
+    }
+    std::array<pollfd, 2> waiting = {
+        {{stream_.number(), static_cast<short>(unsent ? POLLIN | POLLOUT : POLLIN), 0},
+         {wake_.number(), POLLIN, 0}}};
+    const auto left = std::chrono::ceil<Milliseconds>(next_tick - Clock::now()).count();
+    poll(waiting.data(), waiting.size(), static_cast<int>(std::max<std::int64_t>(0, left)));
+    std::uint64_t wakes = 0;
+    (void)!read(wake_.number(), &wakes, sizeof(wakes));
+    if ((waiting[0].revents & ~POLLOUT) == 0) continue;
+    silent_ticks = 0;
+    const bool open = stream_.Fill();
+    for (;;) {
+      const absl::StatusOr<std::optional<std::string>> frame = stream_.Next();
+      if (frame.ok() && !*frame) break;
+      const absl::StatusOr<WireMessage> message = frame.ok() ? Decode(**frame) : frame.status();
+      if (!message.ok()) {
+        End("what listens there is no run of this program");
+        break;
+      }
+      TakeIn(*message);
+    }
+    if (!open) {
+      End(started_ ? fmt::format("rank 0 ({}) was lost: connection closed", coordinator_process_)
+                   : "the connection was closed before the run began");
+      std::unique_lock<std::mutex> lock(mutex_);
+      changed_.wait(lock, [&] { return leaving_; });
+      return;
+    }
+  }
+}
+
+void Client::TakeIn(const WireMessage& message) {
+  switch (message.kind) {
+    case MessageKind::kAbort:
+      return End(message.fields[0]);
+    case MessageKind::kRefused:
+      return End("refused: " + message.fields[0]);
+    default:
+      break;
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  switch (message.kind) {
+    case MessageKind::kStart:
+      started_ = true;
+      coordinator_process_ = message.fields[0];
+      break;
+    case MessageKind::kAnswer:
+      if (const auto it = answers_.find(NumberOf(message.fields[0])); it != answers_.end()) {
+        it->second = message.fields[1];
+      }
+      break;
+    case MessageKind::kStopQuestion:
+      stop_question_ = true;
+      Send({MessageKind::kStopAnswer, {std::to_string(begun_)}});
+      break;
+    case MessageKind::kStopAfter:
+      stop_after_ = NumberOf(message.fields[0]);
+      break;
+    default:
+      break;
+  }
+  changed_.notify_all();
+}
+
+}  // namespace engine::launch

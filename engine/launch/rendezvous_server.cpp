@@ -1,0 +1,406 @@
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <deque>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "engine/base/status.h"
+#include "engine/launch/rendezvous.h"
+#include "engine/launch/rendezvous_times.h"
+
+namespace engine::launch {
+namespace {
+
+constexpr auto kHelloTimeout = std::chrono::seconds(5);
+constexpr std::size_t kMostHelloBytes = 4096;
+constexpr std::size_t kMostStrangers = 64;  // connections that have not said who they are
+
+struct Connection {
+  explicit Connection(Descriptor socket) : stream(std::move(socket), kMostHelloBytes) {}
+  FrameStream stream;
+  Clock::time_point since = Clock::now();
+  std::int64_t rank = -1;  // of a member
+  bool closing = false;    // when all is sent
+  bool gone = false;
+};
+
+struct Seat {
+  Member facts;
+  Connection* connection = nullptr;  // null: has not come
+  bool left = false;                 // said goodbye
+  std::int64_t silent_ticks = 0;
+  std::int64_t counter = -1;
+  std::int64_t still_ticks = 0;  // since the counter moved
+  std::string at;
+  bool may_stand_still = true;
+  std::optional<std::int64_t> stop_answer;
+};
+
+struct Question {
+  std::int64_t rank = 0;
+  std::string number;
+  bool take = false;
+};
+
+// Every character takes the same time, so a token cannot be guessed from how soon it is refused.
+bool SameToken(const std::string& a, const std::string& b) {
+  unsigned difference = a.size() == b.size() ? 0 : 1;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    difference |= static_cast<unsigned char>(a[i] ^ b[i]);
+  return difference == 0;
+}
+
+class PollServer final : public Server {
+ public:
+  PollServer(Descriptor listener, std::string token, Member self, const RendezvousOptions& options)
+      : listener_(std::move(listener)),
+        wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+        token_(std::move(token)),
+        self_(std::move(self)),
+        options_(options),
+        tick_(TickOf(options)),
+        seats_(static_cast<std::size_t>(self_.world)),
+        thread_([this] { Loop(); }) {}
+
+  ~PollServer() override {
+    stopping_ = true;
+    const std::uint64_t one = 1;
+    (void)!write(wake_.number(), &one, sizeof(one));
+    thread_.join();
+  }
+
+ private:
+  void Loop() {
+    Clock::time_point next_tick = Clock::now() + tick_;
+    std::optional<Clock::time_point> last_moment;
+    while (!(stopping_ && (AllAreGone() || (last_moment && Clock::now() > *last_moment)))) {
+      if (stopping_ && !last_moment) last_moment = Clock::now() + options_.linger;
+      Poll(next_tick);
+      Admit();
+      for (const auto& connection : connections_) Serve(*connection);
+      if (Clock::now() >= next_tick) {
+        Tick();
+        next_tick = Clock::now() + tick_;
+      }
+      for (const auto& connection : connections_) Flush(*connection);
+      std::erase_if(connections_, [](const auto& connection) { return connection->gone; });
+    }
+  }
+
+  // Nobody is left who could still be told of the end.
+  bool AllAreGone() const {
+    const auto waits = [](const auto& connection) { return connection->rank >= 0 || connection->closing; };
+    if (std::any_of(connections_.begin(), connections_.end(), waits)) return false;
+    return reason_.empty() || started_ || too_late_ || told_.size() == seats_.size();
+  }
+
+  void Poll(Clock::time_point until) {
+    std::vector<pollfd> waiting = {{listener_.number(), POLLIN, 0}, {wake_.number(), POLLIN, 0}};
+    if (stopping_) waiting[1].fd = -1;
+    for (const auto& connection : connections_) {
+      const short unsent = connection->stream.has_unsent() ? POLLOUT : 0;
+      waiting.push_back({connection->stream.number(), static_cast<short>(POLLIN | unsent), 0});
+    }
+    const auto left = std::chrono::ceil<Milliseconds>(until - Clock::now()).count();
+    poll(waiting.data(), waiting.size(), static_cast<int>(std::max<std::int64_t>(0, left)));
+  }
+
+  void Admit() {
+    for (Descriptor socket = Accept(listener_); socket.open(); socket = Accept(listener_)) {
+      connections_.push_back(std::make_unique<Connection>(std::move(socket)));
+    }
+    std::size_t strangers = 0;  // the newest may stay
+    for (auto it = connections_.rbegin(); it != connections_.rend(); ++it) {
+      const bool late = Clock::now() - (*it)->since > kHelloTimeout;
+      if ((*it)->rank < 0 && (late || ++strangers > kMostStrangers)) (*it)->gone = true;
+    }
+  }
+
+  void Serve(Connection& connection) {
+    if (connection.gone) return;
+    const bool open = connection.stream.Fill();
+    while (!connection.closing && !connection.gone) {
+      const absl::StatusOr<std::optional<std::string>> frame = connection.stream.Next();
+      if (frame.ok() && !*frame) break;
+      const absl::StatusOr<WireMessage> message = frame.ok() ? Decode(**frame) : frame.status();
+      if (!message.ok()) {
+        Drop(connection, "sent something that is no message");
+      } else if (connection.rank >= 0) {
+        TakeIn(connection.rank, *message);
+      } else {
+        Meet(connection, *message);
+      }
+    }
+    if (!open) Drop(connection, "connection closed");
+  }
+
+  void Drop(Connection& connection, const std::string& why) {
+    connection.gone = true;
+    if (connection.rank < 0) return;
+    Seat& seat = SeatOf(connection.rank);
+    seat.connection = nullptr;
+    if (!seat.left) Lose(connection.rank, why);
+  }
+
+  void Lose(std::int64_t rank, const std::string& why) {
+    Seat& seat = SeatOf(rank);
+    End(fmt::format("rank {} ({}) was lost: {}", rank, seat.facts.process, why));
+    if (seat.connection != nullptr) seat.connection->closing = true;
+  }
+
+  void Flush(Connection& connection) {
+    if (connection.gone) return;
+    if (!connection.stream.Flush()) Drop(connection, "connection closed");
+    if (connection.closing && !connection.stream.has_unsent()) connection.gone = true;
+  }
+
+  Seat& SeatOf(std::int64_t rank) { return seats_[static_cast<std::size_t>(rank)]; }
+
+  static void Queue(Connection& connection, MessageKind kind, std::vector<std::string> fields) {
+    connection.stream.Queue(Encode({kind, std::move(fields)}));
+  }
+  void SendTo(std::int64_t rank, MessageKind kind, const std::vector<std::string>& fields) {
+    if (Connection* connection = SeatOf(rank).connection) Queue(*connection, kind, fields);
+  }
+  void SendToAll(MessageKind kind, const std::vector<std::string>& fields) {
+    for (std::int64_t rank = 0; rank < self_.world; ++rank) SendTo(rank, kind, fields);
+  }
+
+  // The end of the run, early; the first reason is the one that counts.
+  void End(const std::string& reason) {
+    if (!reason_.empty()) return;
+    reason_ = reason;
+    SendToAll(MessageKind::kAbort, {reason_});
+    for (std::int64_t rank = 0; rank < self_.world; ++rank) {
+      if (SeatOf(rank).connection != nullptr) told_.insert(rank);
+    }
+  }
+
+  // The first message of a connection.
+  void Meet(Connection& connection, const WireMessage& message) {
+    const std::vector<std::string>& fields = message.fields;
+    if (message.kind != MessageKind::kHello || fields[0] != kMagic) {
+      connection.gone = true;
+      return;
+    }
+    const auto part = [&](MessageKind kind, const std::string& reason) {
+      Queue(connection, kind, {reason});
+      connection.closing = true;
+    };
+    if (!SameToken(fields[1], token_)) return part(MessageKind::kRefused, "token");
+    const Member member{.rank = NumberOf(fields[2]),
+                        .world = NumberOf(fields[3]),
+                        .build = fields[4],
+                        .plan_hash = fields[5],
+                        .device = fields[6],
+                        .process = fields[7]};
+    if (!reason_.empty()) {
+      told_.insert(member.rank);
+      return part(MessageKind::kAbort, reason_);
+    }
+    const std::string objection = ObjectionTo(member);
+    if (!objection.empty()) {
+      part(MessageKind::kRefused, objection);
+      if (started_ || member.plan_hash.empty()) return;  // a latecomer, or a failure that is known already
+      told_.insert(member.rank);
+      return End(objection);
+    }
+    Seat& seat = SeatOf(member.rank);
+    seat.facts = member;
+    seat.connection = &connection;
+    connection.rank = member.rank;
+    connection.stream.SetMost(kMostFrameBytes);
+    StartIfAllAreHere();
+  }
+
+  // Why this member cannot be of this run; empty where it can.
+  std::string ObjectionTo(const Member& member) {
+    const auto who = fmt::format("rank {} ({})", member.rank, member.process);
+    if (member.world != self_.world) {
+      return fmt::format("{} is of a run of {} ranks, but this one has {}", who, member.world, self_.world);
+    }
+    if (member.rank < 0 || member.rank >= self_.world) {
+      return fmt::format("{} is not below the {} ranks of this run", who, self_.world);
+    }
+    const Seat& seat = SeatOf(member.rank);
+    if (seat.connection != nullptr || seat.left) {
+      return fmt::format("{} came, but that rank is here already ({})", who, seat.facts.process);
+    }
+    if (member.plan_hash.empty() || self_.plan_hash.empty()) return "";  // about to say that it has failed
+    if (member.build != self_.build) {
+      return fmt::format("{} runs another build of the program: {} against {} of rank 0", who, member.build,
+                         self_.build);
+    }
+    if (member.plan_hash != self_.plan_hash) {
+      return fmt::format("{} runs another recipe: plan hash {} against {} of rank 0", who, member.plan_hash,
+                         self_.plan_hash);
+    }
+    for (const Seat& other : seats_) {
+      if (other.connection != nullptr && other.facts.device == member.device) {
+        return fmt::format("{} and rank {} ({}) are on one device: {}", who, other.facts.rank,
+                           other.facts.process, member.device);
+      }
+    }
+    return "";
+  }
+
+  void StartIfAllAreHere() {
+    const auto missing = [](const Seat& seat) { return seat.connection == nullptr; };
+    if (std::any_of(seats_.begin(), seats_.end(), missing)) return;
+    started_ = true;
+    SendToAll(MessageKind::kStart, {self_.process});
+  }
+
+  void TakeIn(std::int64_t rank, const WireMessage& message) {
+    const std::vector<std::string>& fields = message.fields;
+    Seat& seat = SeatOf(rank);
+    seat.silent_ticks = 0;
+    switch (message.kind) {
+      case MessageKind::kProgress:
+        return TakeProgress(seat, fields);
+      case MessageKind::kSet:
+        values_[fields[0]] = fields[1];
+        return AnswerKey(fields[0]);
+      case MessageKind::kGet:
+      case MessageKind::kTake:
+        questions_[fields[1]].push_back({rank, fields[0], message.kind == MessageKind::kTake});
+        return AnswerKey(fields[1]);
+      case MessageKind::kBarrier:
+        return TakeBarrier({rank, fields[0]}, fields[1]);
+      case MessageKind::kStop:
+        if (!stopping_all_) SendToAll(MessageKind::kStopQuestion, {});
+        stopping_all_ = true;
+        return;
+      case MessageKind::kStopAnswer:
+        seat.stop_answer = NumberOf(fields[0]);
+        return AgreeOnStop();
+      case MessageKind::kFailed:
+        seat.left = true;
+        return End(fmt::format("rank {} ({}) {}", rank, seat.facts.process, fields[0]));
+      case MessageKind::kGoodbye:
+        seat.left = true;
+        return;
+      default:
+        if (seat.connection != nullptr) Drop(*seat.connection, "sent a message that is not a rank's");
+    }
+  }
+
+  static void TakeProgress(Seat& seat, const std::vector<std::string>& fields) {
+    const std::int64_t counter = NumberOf(fields[0]);
+    if (counter != seat.counter) seat.still_ticks = 0;
+    seat.counter = counter;
+    seat.at = fields[1];
+    seat.may_stand_still = fields[2] == "1";
+  }
+
+  void AnswerKey(const std::string& key) {
+    const auto value = values_.find(key);
+    const auto asked = questions_.find(key);
+    if (value == values_.end() || asked == questions_.end()) return;
+    bool taken = false;
+    for (const Question& question : asked->second) {
+      SendTo(question.rank, MessageKind::kAnswer, {question.number, value->second});
+      taken = taken || question.take;
+    }
+    questions_.erase(asked);
+    if (taken) values_.erase(value);
+  }
+
+  void TakeBarrier(Question question, const std::string& name) {
+    std::vector<Question>& here = barriers_[name];
+    here.push_back(std::move(question));
+    if (here.size() < seats_.size()) return;
+    for (const Question& each : here) SendTo(each.rank, MessageKind::kAnswer, {each.number, ""});
+    barriers_.erase(name);
+  }
+
+  // No rank begins an iteration between its answer and ours, so the furthest one is one that all can reach.
+  void AgreeOnStop() {
+    std::int64_t last = -1;
+    for (const Seat& seat : seats_) {
+      if (!seat.stop_answer) return;
+      last = std::max(last, *seat.stop_answer);
+    }
+    SendToAll(MessageKind::kStopAfter, {std::to_string(last)});
+  }
+
+  // Silence is counted in ticks of this loop, so a process that was stopped as a whole blames nobody for it.
+  void Tick() {
+    if (!reason_.empty()) return;
+    ++ticks_;
+    if (!started_ && ticks_ * tick_ > options_.join_timeout) return EndForMissing();
+    for (std::int64_t rank = 0; rank < self_.world; ++rank) {
+      Seat& seat = SeatOf(rank);
+      if (seat.connection == nullptr || seat.left) continue;
+      ++seat.still_ticks;
+      if (++seat.silent_ticks * tick_ > options_.heartbeat_timeout) {
+        Lose(rank, fmt::format("not heard of for {}", Text(options_.heartbeat_timeout)));
+      }
+    }
+    SendToAll(MessageKind::kAlive, {});
+    if (started_ && options_.hang_timeout.count() > 0) EndIfHanging();
+  }
+
+  void EndForMissing() {
+    std::string ranks;
+    std::int64_t count = 0;
+    constexpr std::int64_t kMostNamed = 20;
+    for (std::int64_t rank = 0; rank < self_.world; ++rank) {
+      if (SeatOf(rank).connection != nullptr || ++count > kMostNamed) continue;
+      ranks += (count == 1 ? "" : ", ") + std::to_string(rank);
+    }
+    if (count > kMostNamed) ranks += fmt::format(" and {} others", count - kMostNamed);
+    too_late_ = true;
+    End(fmt::format("rank{} {} did not come within {}", count == 1 ? "" : "s", ranks,
+                    Text(options_.join_timeout)));
+  }
+
+  // Where one rank stands still, the others soon wait for it; so the run hangs when nobody gets on.
+  void EndIfHanging() {
+    for (const Seat& seat : seats_) {
+      if (seat.left || seat.may_stand_still || seat.still_ticks * tick_ <= options_.hang_timeout) return;
+    }
+    std::string table;
+    for (const Seat& seat : seats_) {
+      const auto since = std::chrono::duration_cast<Milliseconds>(seat.still_ticks * tick_);
+      table += fmt::format("\n    rank {} ({}): for {} at {}", seat.facts.rank, seat.facts.process,
+                           Text(since), seat.at);
+    }
+    End(fmt::format("the run hangs: no rank got on for {}{}", Text(options_.hang_timeout), table));
+  }
+
+  const Descriptor listener_;
+  const Descriptor wake_;
+  const std::string token_;
+  const Member self_;
+  const RendezvousOptions options_;
+  const Milliseconds tick_;
+  std::vector<Seat> seats_;  // by rank
+  std::deque<std::unique_ptr<Connection>> connections_;
+  std::map<std::string, std::string> values_;
+  std::map<std::string, std::vector<Question>> questions_;  // by key
+  std::map<std::string, std::vector<Question>> barriers_;   // by name
+  bool started_ = false;
+  bool too_late_ = false;  // for those that have not come
+  bool stopping_all_ = false;
+  std::int64_t ticks_ = 0;
+  std::string reason_;           // why the run has ended; empty while it goes on
+  std::set<std::int64_t> told_;  // ranks that have been sent the reason
+  std::atomic<bool> stopping_ = false;
+  std::thread thread_;  // the last member: it uses all others
+};
+
+}  // namespace
+
+std::unique_ptr<Server> Server::Start(Descriptor listener, const std::string& token, const Member& self,
+                                      const RendezvousOptions& options) {
+  return std::make_unique<PollServer>(std::move(listener), token, self, options);
+}
+
+}  // namespace engine::launch

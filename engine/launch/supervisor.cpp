@@ -1,0 +1,320 @@
+#include "engine/launch/supervisor.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "engine/base/status.h"
+#include "engine/launch/rendezvous.h"
+
+namespace engine::launch {
+namespace {
+
+constexpr auto kOwnEnd = std::chrono::seconds(5);   // for the others to end by themselves
+constexpr auto kTermEnd = std::chrono::seconds(3);  // after SIGTERM
+constexpr int kSignalBase = 128;                    // of exit codes, as shells have it
+
+// Lines of one stream of a rank, written out whole.
+struct Lines {
+  Descriptor pipe;
+  std::FILE* to = nullptr;
+  std::string prefix;
+  std::string unfinished;
+
+  // False: the stream has ended.
+  bool Pump() {
+    std::array<char, 65536> buffer;
+    const ssize_t got = read(pipe.number(), buffer.data(), buffer.size());
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+    if (got > 0) unfinished.append(buffer.data(), static_cast<std::size_t>(got));
+    std::size_t begin = 0;
+    for (std::size_t end = 0; (end = unfinished.find('\n', begin)) != std::string::npos; begin = end + 1) {
+      fmt::print(to, "{}{}\n", prefix, unfinished.substr(begin, end - begin));
+    }
+    unfinished.erase(0, begin);
+    if (got <= 0 && !unfinished.empty()) fmt::print(to, "{}{}\n", prefix, std::exchange(unfinished, ""));
+    std::fflush(to);
+    return got > 0;
+  }
+};
+
+struct Child {
+  std::int64_t rank = 0;
+  pid_t pid = 0;
+  bool running = true;
+  int signals_sent = 0;  // by us, to end it
+};
+
+// SIGCHLD, SIGINT and SIGTERM as something to read, for as long as this lives.
+class Signals {
+ public:
+  Signals() {
+    sigset_t wanted;
+    sigemptyset(&wanted);
+    for (const int number : {SIGCHLD, SIGINT, SIGTERM}) sigaddset(&wanted, number);
+    pthread_sigmask(SIG_BLOCK, &wanted, &before_);
+    source_ = Descriptor(signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
+  }
+  ~Signals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+
+  int number() const { return source_.number(); }
+  const sigset_t& before() const { return before_; }
+  // The next one that has come; 0: none.
+  int Next() const {
+    signalfd_siginfo info{};
+    return read(source_.number(), &info, sizeof(info)) == sizeof(info) ? static_cast<int>(info.ssi_signo) : 0;
+  }
+
+ private:
+  sigset_t before_{};
+  Descriptor source_;
+};
+
+class Supervisor {
+ public:
+  Supervisor(SupervisorOptions& options, int peer_lost) : options_(options), peer_lost_(peer_lost) {}
+
+  absl::StatusOr<int> Run() {
+    std::fflush(nullptr);  // what is buffered must not be written by the children too
+    absl::Status started;
+    for (std::int64_t local = 0; local < options_.local_size && started.ok(); ++local) started = Start(local);
+    if (!started.ok()) {
+      for (const Child& child : children_) kill(child.pid, SIGKILL);
+      for (const Child& child : children_) waitpid(child.pid, nullptr, 0);
+      return started;
+    }
+    while (AnyRunning()) {
+      Poll();
+      for (int number = signals_.Next(); number != 0; number = signals_.Next()) {
+        if (number == SIGCHLD) continue;
+        for (const Child& child : children_) {
+          if (child.running) kill(child.pid, number);
+        }
+      }
+      Reap();
+      EndTheRest();
+    }
+    for (Lines& lines : lines_) {  // a pipe that something else still holds is not waited for
+      while (WaitReadable(lines) && lines.Pump()) {
+      }
+    }
+    if (report_.joinable()) report_.join();
+    server_.reset();
+    if (!verdict_.empty())
+      fmt::print(stderr, "engine run: rank {} (pid {}) {}\n", failed_.rank, failed_.pid, verdict_);
+    return code_;
+  }
+
+ private:
+  absl::StatusOr<Descriptor> AddPipe(std::FILE* to, const std::string& prefix) {
+    std::array<int, 2> ends{};
+    if (pipe2(ends.data(), O_CLOEXEC) != 0)
+      return Unavailable("cannot make a pipe: {}", std::strerror(errno));
+    fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    lines_.push_back({Descriptor(ends[0]), to, prefix, ""});
+    return Descriptor(ends[1]);
+  }
+
+  // Its variables, "NAME=value", in front of the ones that we have.
+  std::vector<std::string> Environment(std::int64_t local) const {
+    const std::int64_t rank = options_.first_rank + local;
+    std::vector<std::string> variables = {fmt::format("ENGINE_RANK={}", rank),
+                                          fmt::format("ENGINE_WORLD_SIZE={}", options_.world),
+                                          fmt::format("ENGINE_LOCAL_RANK={}", local),
+                                          fmt::format("ENGINE_LOCAL_SIZE={}", options_.local_size),
+                                          "ENGINE_COORDINATOR=" + options_.coordinator.ToString(),
+                                          "ENGINE_TOKEN=" + options_.token};
+    if (rank == 0) variables.push_back(fmt::format("ENGINE_LISTENER={}", options_.listener.number()));
+    for (char** variable = environ; *variable != nullptr; ++variable) {
+      const std::string text = *variable;
+      const bool replaced = std::any_of(variables.begin(), variables.end(), [&](const std::string& ours) {
+        return text.starts_with(ours.substr(0, ours.find('=') + 1));
+      });
+      if (!replaced) variables.push_back(text);
+    }
+    return variables;
+  }
+
+  absl::Status Start(std::int64_t local) {
+    const std::int64_t rank = options_.first_rank + local;
+    // Rank 0 keeps our streams, with a terminal where there is one.
+    Descriptor out;
+    Descriptor error;
+    if (rank != 0) {
+      const std::string prefix = fmt::format("rank {}: ", rank);
+      ASSIGN_OR_RETURN(error, AddPipe(stderr, prefix));
+      if (options_.all_output) {
+        ASSIGN_OR_RETURN(out, AddPipe(stdout, prefix));
+      } else {
+        out = Descriptor(open("/dev/null", O_WRONLY | O_CLOEXEC));
+      }
+    }
+    // All that the child needs is made before the fork: between it and exec nothing may allocate.
+    std::vector<std::string> arguments = options_.arguments;
+    std::vector<std::string> environment = Environment(local);
+    const std::vector<char*> argv = Pointers(arguments);
+    const std::vector<char*> envp = Pointers(environment);
+    const pid_t parent = getpid();
+    const pid_t pid = fork();
+    if (pid < 0) {
+      return ResourceExhausted("this machine starts no more than {} of {} ranks as processes: {}", local,
+                               options_.local_size, std::strerror(errno));
+    }
+    if (pid == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != parent) _exit(1);
+      pthread_sigmask(SIG_SETMASK, &signals_.before(), nullptr);
+      if (out.open()) dup2(out.number(), STDOUT_FILENO);
+      if (error.open()) dup2(error.number(), STDERR_FILENO);
+      if (rank == 0) fcntl(options_.listener.number(), F_SETFD, 0);
+      execve(options_.program.c_str(), argv.data(), envp.data());
+      _exit(127);
+    }
+    children_.push_back({.rank = rank, .pid = pid});
+    return absl::OkStatus();
+  }
+
+  static std::vector<char*> Pointers(std::vector<std::string>& texts) {
+    std::vector<char*> pointers;
+    for (std::string& text : texts) pointers.push_back(text.data());
+    pointers.push_back(nullptr);
+    return pointers;
+  }
+
+  bool AnyRunning() const {
+    return std::any_of(children_.begin(), children_.end(), [](const Child& child) { return child.running; });
+  }
+
+  void Poll() {
+    std::vector<pollfd> waiting = {{signals_.number(), POLLIN, 0}};
+    for (const Lines& lines : lines_) waiting.push_back({lines.pipe.number(), POLLIN, 0});
+    constexpr int kLookMs = 200;
+    poll(waiting.data(), waiting.size(), next_signal_ == 0 ? -1 : kLookMs);
+    for (std::size_t i = 0; i < lines_.size(); ++i) {
+      if (waiting[i + 1].revents != 0 && !lines_[i].Pump()) lines_[i].pipe.Close();
+    }
+  }
+
+  static bool WaitReadable(const Lines& lines) {
+    pollfd waiting{lines.pipe.number(), POLLIN, 0};
+    return lines.pipe.open() && poll(&waiting, 1, 0) > 0;
+  }
+
+  void Reap() {
+    for (Child& child : children_) {
+      int status = 0;
+      if (!child.running || waitpid(child.pid, &status, WNOHANG) != child.pid) continue;
+      child.running = false;
+      Judge(child, status);
+    }
+  }
+
+  // The first that failed by itself is the one that counts.
+  void Judge(const Child& child, int status) {
+    const int code = WIFSIGNALED(status) ? kSignalBase + WTERMSIG(status) : WEXITSTATUS(status);
+    if (code == 0) return;
+    if (next_signal_ == 0) {
+      next_signal_ = SIGTERM;
+      next_moment_ = Clock::now() + kOwnEnd;
+    }
+    const bool by_itself = code != peer_lost_ && child.signals_sent == 0;
+    if (code_ != 0 && (code_ != peer_lost_ || !by_itself)) return;
+    if (by_itself) {
+      failed_ = child;
+      verdict_ = WIFSIGNALED(status) ? fmt::format("was killed by signal {} ({})", WTERMSIG(status),
+                                                   strsignal(WTERMSIG(status)))
+                                     : fmt::format("ended with exit code {}", code);
+      Report();
+    }
+    code_ = by_itself ? code : peer_lost_;
+  }
+
+  // Ranks that wait for the failed one to join hear of it from us; of rank 0, who was to hear them, we take
+  // the place; on other hosts some may still come.
+  void Report() {
+    const std::string host = ProcessName();
+    const Member member{.rank = failed_.rank,
+                        .world = options_.world,
+                        .build = "",
+                        .plan_hash = "",
+                        .device = "",
+                        .process = fmt::format("{}, pid {}", host.substr(0, host.find(',')), failed_.pid)};
+    if (failed_.rank == 0) {
+      RendezvousOptions rendezvous;
+      if (options_.local_size == options_.world) rendezvous.linger = Milliseconds(0);
+      server_ = Server::Start(std::move(options_.listener), options_.token, member, rendezvous);
+    }
+    report_ = std::thread([this, member] {
+      Client::ReportFailure(options_.coordinator, options_.token, member, {}, verdict_);
+    });
+  }
+
+  void EndTheRest() {
+    if (next_signal_ == 0 || Clock::now() < next_moment_) return;
+    for (Child& child : children_) {
+      if (!child.running) continue;
+      kill(child.pid, next_signal_);
+      if (child.signals_sent++ == 0) {
+        fmt::print(stderr, "engine run: rank {} (pid {}) did not end by itself: it is ended\n", child.rank,
+                   child.pid);
+      }
+    }
+    next_signal_ = SIGKILL;
+    next_moment_ = Clock::now() + kTermEnd;
+  }
+
+  SupervisorOptions& options_;
+  const int peer_lost_;
+  Signals signals_;
+  std::vector<Child> children_;
+  std::vector<Lines> lines_;
+  int code_ = 0;
+  Child failed_;         // the first that failed by itself
+  std::string verdict_;  // of it
+  std::unique_ptr<Server> server_;
+  std::thread report_;
+  int next_signal_ = 0;  // to the ranks that still run; 0: none has failed
+  Clock::time_point next_moment_;
+};
+
+}  // namespace
+
+absl::StatusOr<int> Supervise(SupervisorOptions options, int peer_lost) {
+  return Supervisor(options, peer_lost).Run();
+}
+
+std::vector<std::string> OwnArguments() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::vector<std::string> arguments;
+  for (std::string argument; std::getline(file, argument, '\0');) arguments.push_back(argument);
+  return arguments;
+}
+
+absl::StatusOr<std::string> RandomToken() {
+  std::array<unsigned char, 16> bytes{};
+  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+    return Unavailable("no random numbers: {}", std::strerror(errno));
+  }
+  std::string text;
+  for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+}  // namespace engine::launch

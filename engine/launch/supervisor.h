@@ -1,0 +1,41 @@
+// Starts the ranks of one host as processes of this program, and answers for them: none outlives it, and when
+// one fails all end.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/launch/socket.h"
+
+namespace engine::launch {
+
+struct SupervisorOptions {
+  std::int64_t world = 1;
+  std::int64_t first_rank = 0;  // of this host
+  std::int64_t local_size = 1;
+  Endpoint coordinator;
+  std::string token;
+  Descriptor listener;      // of rank 0, where it is one of this host's
+  bool all_output = false;  // show the standard output of every rank, not of rank 0 alone
+  std::string program = "/proc/self/exe";
+  std::vector<std::string> arguments;  // of each process, its name first
+};
+
+// Runs the processes to their end. Rank 0's output stays as it is; lines of other ranks begin with "rank 3:
+// ". SIGINT and SIGTERM are passed on. When a rank fails, the others have 5 s to end by themselves, then get
+// SIGTERM, and SIGKILL 3 s later. Returns the exit code of the rank that failed first by itself (128 + n
+// where signal n ended it), `peer_lost` where all that failed ended because of a rank elsewhere, or 0; what
+// ended first is told last, on standard error, and to ranks on all hosts that wait for it to join. Call from
+// the main thread: the processes die with it.
+absl::StatusOr<int> Supervise(SupervisorOptions options, int peer_lost);
+
+// The arguments of this process.
+std::vector<std::string> OwnArguments();
+
+// 128 random bits, as hex digits.
+absl::StatusOr<std::string> RandomToken();
+
+}  // namespace engine::launch

@@ -1,0 +1,167 @@
+#include "engine/launch/environment.h"
+
+#include <doctest/doctest.h>
+
+#include <map>
+
+#include "engine/base/status.h"
+
+namespace engine::launch {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+absl::StatusOr<std::optional<Placement>> Find(const Variables& variables) {
+  return FindPlacement([&](const std::string& name) -> std::optional<std::string> {
+    const auto it = variables.find(name);
+    return it == variables.end() ? std::nullopt : std::optional(it->second);
+  });
+}
+
+Placement MustFind(const Variables& variables) {
+  const auto found = Find(variables);
+  REQUIRE_MESSAGE(found.ok(), Message(found.status()));
+  REQUIRE(found->has_value());
+  return **found;
+}
+
+void CheckError(const Variables& variables, const std::string& text) {
+  const auto found = Find(variables);
+  REQUIRE(!found.ok());
+  CHECK(Message(found.status()) == text);
+}
+
+const Variables kTorchrun = {{"RANK", "5"},
+                             {"WORLD_SIZE", "8"},
+                             {"LOCAL_RANK", "1"},
+                             {"LOCAL_WORLD_SIZE", "4"},
+                             {"MASTER_ADDR", "node0"},
+                             {"MASTER_PORT", "29400"}};
+const Variables kSlurm = {{"SLURM_NTASKS", "6"},
+                          {"SLURM_PROCID", "4"},
+                          {"SLURM_LOCALID", "0"},
+                          {"SLURM_NODEID", "2"},
+                          {"SLURM_STEP_ID", "0"},
+                          {"SLURM_STEP_TASKS_PER_NODE", "2(x3)"},
+                          {"SLURM_STEP_NODELIST", "gpu[007,009-010]"},
+                          {"SLURM_JOB_ID", "4711"}};
+const Variables kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "1"},
+                            {"OMPI_COMM_WORLD_SIZE", "2"},
+                            {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                            {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                            {"PMIX_NAMESPACE", "prterun-a-1"}};
+const Variables kEngine = {{"ENGINE_RANK", "3"},       {"ENGINE_WORLD_SIZE", "4"},
+                           {"ENGINE_LOCAL_RANK", "1"}, {"ENGINE_LOCAL_SIZE", "2"},
+                           {"ENGINE_TOKEN", "t"},      {"ENGINE_COORDINATOR", "a:1"}};
+
+Variables With(Variables variables, const std::string& name, const std::string& value) {
+  variables[name] = value;
+  return variables;
+}
+Variables Without(Variables variables, const std::string& name) {
+  variables.erase(name);
+  return variables;
+}
+
+}  // namespace
+
+TEST_CASE("environment: no launcher") {
+  CHECK(!Find({})->has_value());
+  CHECK(!Find({{"MASTER_ADDR", "x"}, {"SLURM_JOB_ID", "1"}, {"SLURM_NTASKS", "1"}, {"SLURM_STEP_ID", "0"}})
+             ->has_value());
+}
+
+TEST_CASE("environment: our supervisor") {
+  const Placement placement = MustFind(With(kEngine, "RANK", "77"));  // ours counts
+  CHECK(placement.source == "engine run");
+  CHECK(placement.rank == 3);
+  CHECK(placement.world == 4);
+  CHECK(placement.local_rank == 1);
+  CHECK(placement.local_size == 2);
+  CHECK(placement.coordinator.ToString() == "a:1");
+  CHECK(placement.token == "t");
+  CHECK(placement.listener == -1);
+  CHECK(MustFind(With(kEngine, "ENGINE_LISTENER", "9")).listener == 9);
+  CheckError(Without(kEngine, "ENGINE_TOKEN"),
+             "engine run: ENGINE_TOKEN is not set, but others of its variables are there");
+  CheckError(Without(kEngine, "ENGINE_RANK"),
+             "engine run: ENGINE_RANK is not set, but others of its variables are there");
+  CheckError(With(kEngine, "ENGINE_RANK", "4"),
+             "engine run: ENGINE_RANK is '4', and must be a number from 0 to 3");
+  CheckError(With(kEngine, "ENGINE_COORDINATOR", "here"),
+             "ENGINE_COORDINATOR: 'here' is not HOST:PORT, as in node0:29500 or [fd00::1]:29500");
+}
+
+TEST_CASE("environment: torchrun and PyTorchJob") {
+  const Placement placement = MustFind(kTorchrun);
+  CHECK(placement.source == "torchrun");
+  CHECK(placement.rank == 5);
+  CHECK(placement.world == 8);
+  CHECK(placement.local_rank == 1);
+  CHECK(placement.local_size == 4);
+  CHECK(placement.coordinator.ToString() == "node0:29400");
+  CHECK(placement.token.size() == 32);
+  // Torchrun's agent has the port itself.
+  CHECK(MustFind(With(kTorchrun, "TORCHELASTIC_USE_AGENT_STORE", "True")).coordinator.port == 29401);
+  CHECK(MustFind(With(kTorchrun, "TORCHELASTIC_RUN_ID", "other")).token != placement.token);
+  CHECK(MustFind(With(kTorchrun, "ENGINE_TOKEN", "mine")).token == "mine");
+  CHECK(MustFind(With(kTorchrun, "ENGINE_COORDINATOR", "x:7")).coordinator.ToString() == "x:7");
+  // A PyTorchJob has one process a pod.
+  const Placement pod = MustFind(Without(Without(kTorchrun, "LOCAL_RANK"), "LOCAL_WORLD_SIZE"));
+  CHECK(pod.local_rank == 0);
+  CHECK(pod.local_size == 1);
+  CheckError(Without(kTorchrun, "WORLD_SIZE"),
+             "torchrun: WORLD_SIZE is not set, but others of its variables are there");
+  CheckError(Without(kTorchrun, "MASTER_PORT"),
+             "torchrun: MASTER_PORT is not set, but others of its variables are there");
+  CheckError(With(kTorchrun, "RANK", "x"), "torchrun: RANK is 'x', and must be a number from 0 to 7");
+  CheckError(With(kTorchrun, "LOCAL_WORLD_SIZE", "1"),
+             "torchrun: LOCAL_RANK is 1, but LOCAL_WORLD_SIZE is 1: ranks of a host count from 0");
+}
+
+TEST_CASE("environment: SLURM") {
+  const Placement placement = MustFind(kSlurm);
+  CHECK(placement.source == "SLURM");
+  CHECK(placement.rank == 4);
+  CHECK(placement.world == 6);
+  CHECK(placement.local_size == 2);
+  CHECK(placement.coordinator.host == "gpu007");
+  CHECK(placement.coordinator.port >= 10000);
+  CHECK(placement.coordinator.port < 30000);
+  CHECK(MustFind(With(kSlurm, "SLURM_PROCID", "0")).coordinator.port == placement.coordinator.port);
+  CHECK(MustFind(With(kSlurm, "SLURM_PROCID", "0")).token == placement.token);
+  CHECK(MustFind(With(kSlurm, "SLURM_JOB_ID", "4712")).coordinator.port != placement.coordinator.port);
+  CHECK(MustFind(With(kSlurm, "SLURM_STEP_TASKS_PER_NODE", "1(x2),4")).local_size == 4);
+  CheckError(Without(kSlurm, "SLURM_STEP_ID"),
+             "SLURM: SLURM_NTASKS is 6, but SLURM_STEP_ID is not set: start it by `srun engine run …`, or "
+             "unset SLURM_NTASKS to run one process");
+  CheckError(Without(kSlurm, "SLURM_STEP_NODELIST"),
+             "SLURM: SLURM_STEP_NODELIST is not set, so rank 0's host is not known");
+  CHECK(FirstHost("one") == "one");
+  CHECK(FirstHost("a1,b2") == "a1");
+  CHECK(FirstHost("n[12]") == "n12");
+  CHECK(FirstHost("rack[03-05,9]n[1-2],other") == "rack03n1");
+  CHECK(FirstHost("broken[3") == "broken3");
+  CHECK(FirstHost("") == "");
+}
+
+TEST_CASE("environment: Open MPI, also where SLURM gave it its nodes") {
+  Variables variables = kSlurm;
+  variables.insert(kOpenMpi.begin(), kOpenMpi.end());
+  const Placement placement = MustFind(variables);
+  CHECK(placement.source == "Open MPI");
+  CHECK(placement.rank == 1);
+  CHECK(placement.world == 2);
+  CHECK(placement.local_rank == 1);
+  CHECK(placement.coordinator.host == "127.0.0.1");
+  CHECK(MustFind(With(kOpenMpi, "OMPI_COMM_WORLD_RANK", "1")).coordinator.port == placement.coordinator.port);
+  const Placement told = MustFind(With(With(kOpenMpi, "MASTER_ADDR", "m"), "MASTER_PORT", "5"));
+  CHECK(told.coordinator.ToString() == "m:5");
+  const Variables several = With(kOpenMpi, "OMPI_COMM_WORLD_SIZE", "4");
+  CheckError(several,
+             "Open MPI: ranks are on several hosts, so ENGINE_COORDINATOR must say where rank 0 listens: "
+             "mpirun -x ENGINE_COORDINATOR=HOST:PORT …");
+  CHECK(MustFind(With(several, "ENGINE_COORDINATOR", "h:9")).coordinator.ToString() == "h:9");
+}
+
+}  // namespace engine::launch

@@ -1,0 +1,446 @@
+// Runs whose ranks are processes, through the program: the same numbers as with threads, and an end in
+// bounded time, with a reason and without orphans, whatever happens to one of them.
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <random>
+#include <regex>
+#include <sstream>
+#include <thread>
+#include <vector>
+
+#include "engine/launch/socket.h"
+#include "tests/cli/tiny_run.h"
+
+namespace engine::launch {
+namespace {
+
+using cli::Contains;
+using cli::ProgramResult;
+using cli::RunProgram;
+using cli::RunShell;
+using cli::TinyRun;
+
+struct Layout {
+  const char* name;
+  int ranks;
+  std::string settings;
+};
+const Layout kLayouts[] = {
+    {"dp2", 2, " --set parallelism.dp=2"},
+    {"tp2", 2, " --set parallelism.tp=2"},
+    {"pp2", 2, " --set parallelism.pp=2"},
+    {"cp2", 2, " --set parallelism.cp=2"},
+    {"dp2 pp2, ZeRO", 4,
+     " --set parallelism.dp=2 --set parallelism.pp=2 --set training.micro_batch=1 --set "
+     "parallelism.zero_stage=1"}};
+
+// Iteration, loss, norm and rate of each line, as they are written: equal texts are equal bits.
+std::string Numbers(const std::string& out) {
+  std::ifstream file(out + "/metrics.jsonl");
+  std::string numbers;
+  for (std::string line; std::getline(file, line);) {
+    numbers += line.substr(0, line.find(",\"elapsed_ms\"")) + "\n";
+  }
+  return numbers;
+}
+
+// Name to bytes of the newest checkpoint's shards.
+std::map<std::string, std::string> Shards(const std::string& out, const std::string& iteration) {
+  std::map<std::string, std::string> shards;
+  for (const auto& entry : std::filesystem::directory_iterator(out + "/checkpoints/" + iteration)) {
+    if (entry.path().filename().string().starts_with("rank_"))
+      shards[entry.path().filename()] = data::ReadFile(entry.path());
+  }
+  return shards;
+}
+
+// The program in the background, its output in a file.
+class Background {
+ public:
+  Background(const TinyRun& tiny, const std::string& name, const std::string& arguments,
+             const std::string& environment = "", const std::string& before = "")
+      : log_(tiny.folder / name + ".log") {
+    const std::string command = "exec " + before + " env " + environment + " " + ENGINE_BINARY + " " +
+                                arguments + " > " + log_ + " 2>&1";
+    pid_ = fork();
+    if (pid_ == 0) {
+      execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+      _exit(127);
+    }
+  }
+  ~Background() {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+  }
+  Background(const Background&) = delete;
+  Background& operator=(const Background&) = delete;
+
+  pid_t pid() const { return pid_; }
+  std::string log() const { return data::ReadFile(log_); }
+  std::vector<pid_t> children() const {
+    std::ifstream file("/proc/" + std::to_string(pid_) + "/task/" + std::to_string(pid_) + "/children");
+    return {std::istream_iterator<pid_t>(file), std::istream_iterator<pid_t>()};
+  }
+  // The exit code, or −1 where it has not ended by then and is killed.
+  int Wait(double seconds) {
+    int status = 0;
+    for (const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                                          std::chrono::duration<double>(seconds));
+         Clock::now() < end;) {
+      if (waitpid(pid_, &status, WNOHANG) == pid_) {
+        pid_ = -1;
+        return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return -1;
+  }
+
+ private:
+  std::string log_;
+  pid_t pid_ = -1;
+};
+
+bool WaitForMetrics(const std::string& out, std::uintmax_t bytes) {
+  std::error_code error;
+  for (int i = 0; i < 4000; ++i) {
+    const std::uintmax_t size = std::filesystem::file_size(out + "/metrics.jsonl", error);
+    if (!error && size >= bytes) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return false;
+}
+
+// Processes that have this folder in their arguments.
+bool HasOrphans(const TinyRun& tiny) {
+  for (int i = 0; i < 40; ++i) {
+    bool found = false;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+      const std::string arguments = data::ReadFile(entry.path() / "cmdline");
+      found = found || arguments.find(tiny.out) != std::string::npos;
+    }
+    if (!found) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(25));
+  }
+  return true;
+}
+
+std::string NewestCheckpoint(const std::string& out) {
+  std::string newest;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(out + "/checkpoints", error)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("iteration_")) newest = std::max(newest, name);
+  }
+  return newest;
+}
+
+const char* const kEndless =
+    " --set training.iterations=200000 --set checkpoint.interval=2 --set checkpoint.keep=2";
+
+int FreePort() {
+  const absl::StatusOr<Descriptor> listener = Listen({"127.0.0.1", 0});
+  return PortOf(*listener);
+}
+
+// Variables of a rank that is started by hand.
+std::string RankVariables(int rank, int world, int port, const std::string& token = "t") {
+  return "ENGINE_RANK=" + std::to_string(rank) + " ENGINE_WORLD_SIZE=" + std::to_string(world) +
+         " ENGINE_LOCAL_RANK=" + std::to_string(rank) + " ENGINE_LOCAL_SIZE=" + std::to_string(world) +
+         " ENGINE_COORDINATOR=127.0.0.1:" + std::to_string(port) + " ENGINE_TOKEN=" + token;
+}
+
+}  // namespace
+
+TEST_CASE("processes: every layout gives the bits that it gives with threads") {
+  const TinyRun tiny;
+  for (const Layout& layout : kLayouts) {
+    INFO(std::string(layout.name));
+    const std::string threads = tiny.out + "_threads_" + std::string(layout.name).substr(0, 3);
+    const std::string processes = tiny.out + "_processes_" + std::string(layout.name).substr(0, 3);
+    const std::string common = "run " + tiny.recipe + " --threads 2" + layout.settings +
+                               " --set evaluation.interval=8 --set evaluation.iterations=1";
+    const std::string suffix = layout.ranks == 4 ? "_4" : "";
+    const ProgramResult one = RunProgram(common + " --out " + threads + suffix);
+    REQUIRE_MESSAGE(one.exit_code == 0, one.output);
+    const ProgramResult many = RunProgram(common + " --processes --out " + processes + suffix);
+    REQUIRE_MESSAGE(many.exit_code == 0, many.output);
+    const std::string numbers = Numbers(threads + suffix);
+    CHECK(std::count(numbers.begin(), numbers.end(), '\n') == 9);
+    CHECK(Numbers(processes + suffix) == numbers);
+    CHECK(Shards(processes + suffix, "iteration_0000008") == Shards(threads + suffix, "iteration_0000008"));
+    CHECK(RunProgram("checkpoint info --verify " + processes + suffix + "/checkpoints/iteration_0000008")
+              .exit_code == 0);
+  }
+}
+
+TEST_CASE("processes: a checkpoint of processes is resumed by threads and by processes of another layout") {
+  const TinyRun tiny;
+  const std::string dp2 = " --set parallelism.dp=2";
+  REQUIRE(RunProgram("run " + tiny.recipe + dp2 + " --out " + tiny.out + "_whole").exit_code == 0);
+  REQUIRE(RunProgram("run " + tiny.recipe + dp2 + " --processes --out " + tiny.out).exit_code == 0);
+  // As after an end at iteration 4.
+  std::filesystem::remove_all(tiny.out + "/checkpoints/iteration_0000008");
+  std::filesystem::copy(tiny.out, tiny.out + "_2", std::filesystem::copy_options::recursive);
+  std::filesystem::copy(tiny.out, tiny.out + "_3", std::filesystem::copy_options::recursive);
+  const ProgramResult threads = RunProgram("run " + tiny.recipe + dp2 + " --out " + tiny.out);
+  CHECK(threads.exit_code == 0);
+  CHECK(Contains(threads.output, "after iteration 4\n"));
+  CHECK(Numbers(tiny.out) == Numbers(tiny.out + "_whole"));
+  const ProgramResult again =
+      RunProgram("run " + tiny.recipe + dp2 + " --processes --out " + tiny.out + "_2");
+  CHECK(again.exit_code == 0);
+  CHECK(Contains(again.output, "after iteration 4\n"));
+  CHECK(Numbers(tiny.out + "_2") == Numbers(tiny.out + "_whole"));
+  const ProgramResult other =
+      RunProgram("run " + tiny.recipe + " --set parallelism.pp=2 --processes --out " + tiny.out + "_3");
+  CHECK(other.exit_code == 0);
+  CHECK(Contains(other.output, "changed since the checkpoint: parallelism.dp: 2 → 1"));
+  const ProgramResult done = RunProgram("run " + tiny.recipe + dp2 + " --processes --out " + tiny.out + "_2");
+  CHECK(done.exit_code == 0);
+  CHECK(Contains(done.output, "so there is nothing to train"));
+}
+
+TEST_CASE("processes: a signal to the supervisor, or to one rank, stops all after the same iteration") {
+  const TinyRun tiny;
+  for (const bool to_one : {false, true}) {
+    const std::string out = tiny.out + (to_one ? "_one" : "_all");
+    Background run(tiny, "log",
+                   "run " + tiny.recipe + " --set parallelism.dp=2 --processes --out " + out +
+                       " --set training.iterations=200000 --set checkpoint.interval=0");
+    REQUIRE_MESSAGE(WaitForMetrics(out, 1500), run.log());
+    const std::vector<pid_t> ranks = run.children();
+    REQUIRE(ranks.size() == 2);
+    kill(to_one ? ranks[1] : run.pid(), SIGTERM);
+    CHECK_MESSAGE(run.Wait(10) == 0, run.log());
+    CHECK(Contains(run.log(), "stopped by a signal after iteration "));
+    const ProgramResult resumed =
+        RunProgram("run " + tiny.recipe + " --out " + out + " --set training.iterations=1");
+    CHECK(Contains(resumed.output, "resumed from " + out + "/checkpoints/iteration_"));
+  }
+  CHECK(!HasOrphans(tiny));
+}
+
+TEST_CASE("processes: a rank is killed at any moment") {
+  const TinyRun tiny;
+  const unsigned first_seed = 20260;
+  MESSAGE("20 seeds from ", first_seed);
+  for (unsigned seed = first_seed; seed < first_seed + 20; ++seed) {
+    std::mt19937 random(seed);
+    const bool late = seed % 2 == 1;  // in training, or before it
+    const int wait_ms = std::uniform_int_distribution<int>(0, 200)(random);
+    const int rank = std::uniform_int_distribution<int>(0, 1)(random);
+    INFO("seed " << seed << ": rank " << rank << " after " << wait_ms << " ms"
+                 << (late ? " of training" : ""));
+    std::error_code error;
+    const std::uintmax_t metrics = std::filesystem::file_size(tiny.out + "/metrics.jsonl", error);
+    Background run(tiny, "log",
+                   "run " + tiny.recipe + " --set parallelism.dp=2 --threads 2 --processes --out " +
+                       tiny.out + kEndless);
+    for (int i = 0; i < 2000 && run.children().size() < 2; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (late) REQUIRE(WaitForMetrics(tiny.out, (error ? 0 : metrics) + 150));
+    std::this_thread::sleep_for(std::chrono::milliseconds(wait_ms));
+    const std::vector<pid_t> ranks = run.children();
+    REQUIRE_MESSAGE(ranks.size() == 2, run.log());
+    kill(ranks[rank], SIGKILL);
+    const Clock::time_point begin = Clock::now();
+    CHECK_MESSAGE(run.Wait(15) == 128 + SIGKILL, run.log());
+    CHECK(Clock::now() - begin < std::chrono::seconds(10));
+    CHECK(Contains(run.log(), "engine run: rank " + std::to_string(rank) + " (pid " +
+                                  std::to_string(ranks[rank]) + ") was killed by signal 9 (Killed)\n"));
+    CHECK(!HasOrphans(tiny));
+    const std::string newest = NewestCheckpoint(tiny.out);
+    if (newest.empty()) continue;
+    const ProgramResult whole = RunProgram("checkpoint info --verify " + tiny.out + "/checkpoints/" + newest);
+    CHECK_MESSAGE(whole.exit_code == 0, whole.output);
+  }
+  CHECK(!NewestCheckpoint(tiny.out).empty());  // some were killed late enough
+}
+
+TEST_CASE("processes: a rank that stands still as a whole is lost") {
+  const TinyRun tiny;
+  Background run(tiny, "log",
+                 "run " + tiny.recipe +
+                     " --set parallelism.dp=2 --processes --heartbeat-timeout 0.8 "
+                     "--out " +
+                     tiny.out + kEndless);
+  REQUIRE_MESSAGE(WaitForMetrics(tiny.out, 1500), run.log());
+  const std::vector<pid_t> ranks = run.children();
+  REQUIRE(ranks.size() == 2);
+  kill(ranks[1], SIGSTOP);
+  CHECK_MESSAGE(run.Wait(14) == 5, run.log());
+  CHECK(Contains(run.log(), "engine run: rank 1 ("));
+  CHECK(Contains(run.log(), "pid " + std::to_string(ranks[1]) + ") was lost: not heard of for 0.8 s\n"));
+  CHECK(
+      Contains(run.log(), "engine run: rank 1 (pid " + std::to_string(ranks[1]) + ") did not end by itself"));
+  CHECK(!HasOrphans(tiny));
+  CHECK(RunProgram("checkpoint info --verify " + tiny.out + "/checkpoints/" + NewestCheckpoint(tiny.out))
+            .exit_code == 0);
+}
+
+TEST_CASE("processes: ranks that are not of one run") {
+  const TinyRun tiny;
+  // Rank 0, and rank 1 with other arguments or variables; both logs.
+  const auto both = [&](const std::string& arguments, const std::string& token, int code0, int code1) {
+    const int port = FreePort();
+    const std::string common =
+        "run " + tiny.recipe + " --set parallelism.dp=2 --join-timeout 1 --out " + tiny.out;
+    Background zero(tiny, "0", common, RankVariables(0, 2, port));
+    Background one(tiny, "1", common + arguments, RankVariables(1, 2, port, token));
+    CHECK_MESSAGE(zero.Wait(10) == code0, zero.log());
+    CHECK_MESSAGE(one.Wait(10) == code1, one.log());
+    return zero.log() + one.log();
+  };
+  const std::string rate = both(" --set optimizer.learning_rate=0.02", "t", 5, 1);
+  CHECK(Contains(
+      rate, "the recipe is not that of rank 0:\n    optimizer.learning_rate: 0.01 on rank 0, 0.02 here"));
+  const std::string model = both(" --set model.hidden=32", "t", 5, 5);
+  CHECK(Contains(model, " runs another recipe: plan hash "));
+  const std::string data = both(" --set data.paths='[\"/nowhere/x\"]'", "t", 5, 1);
+  CHECK(Contains(data, ") failed: "));
+  CHECK(Contains(data, "/nowhere/x"));
+  const std::string token = both("", "other", 5, 5);
+  CHECK(Contains(token, "rank 1 did not come within 1 s\n"));
+  CHECK(Contains(token, ": refused: token\n"));
+  CHECK(NewestCheckpoint(tiny.out).empty());
+  CHECK(!HasOrphans(tiny));
+}
+
+TEST_CASE("processes: what is refused before anything starts") {
+  const TinyRun tiny;
+  const auto refused = [&](const std::string& arguments, int exit_code, const std::string& part,
+                           const std::string& environment = "") {
+    const ProgramResult result = RunProgram(
+        "run " + tiny.recipe + " --set parallelism.dp=2 --out " + tiny.out + " " + arguments, environment);
+    INFO(arguments);
+    CHECK(result.exit_code == exit_code);
+    CHECK(Contains(result.output, part));
+    CHECK(!std::filesystem::exists(tiny.out));
+  };
+  const absl::StatusOr<Descriptor> taken = Listen({"127.0.0.1", 0});
+  const std::string port = std::to_string(PortOf(*taken));
+  refused("--processes --coordinator 127.0.0.1:" + port, 1,
+          "engine run: port " + port + " of 127.0.0.1 is taken by another program; give another one\n");
+  refused("--processes --coordinator here", 2, "--coordinator: 'here' is not HOST:PORT");
+  refused("--nodes 2", 2, "several nodes need --coordinator HOST:PORT");
+  refused("--nodes 3 --coordinator a:1", 2, "--nodes 3 do not share the recipe's 2 ranks evenly");
+  refused("--nodes 2 --node-rank 2", 2, "--node-rank 2 is not below --nodes 2");
+  refused("--nodes 2 --coordinator a:1", 2, "several nodes need a token");
+  refused("--nodes 2 --coordinator a:1 --token-file /nowhere", 2, "--token-file /nowhere: cannot be read");
+  refused("", 2, "torchrun has started 4 processes, but the recipe's layout has 2 ranks",
+          "RANK=0 WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 MASTER_PORT=1");
+  refused("", 2, "engine run: torchrun: MASTER_ADDR is not set", "RANK=0 WORLD_SIZE=2");
+  // The recipe's own mistakes are told once.
+  const ProgramResult mistake = RunProgram("run " + tiny.recipe +
+                                           " --processes --set parallelism.dp=2 --set "
+                                           "data.paths='[\"/nowhere/x\"]' --out " +
+                                           tiny.out);
+  CHECK(mistake.exit_code == 1);
+  CHECK(Contains(mistake.output, "/nowhere/x"));
+  CHECK(mistake.output.find("rank 1: ") == std::string::npos);
+}
+
+TEST_CASE("processes: launchers that start the ranks themselves") {
+  const TinyRun tiny;
+  const int port = FreePort();
+  const auto start = [&](const std::string& out, int rank, const std::string& environment) {
+    return std::make_unique<Background>(
+        tiny, std::to_string(rank),
+        "run " + tiny.recipe + " --set parallelism.tp=2 --threads 2 --out " + tiny.out + out, environment);
+  };
+  const std::string numbers = [&] {
+    const ProgramResult threads =
+        RunProgram("run " + tiny.recipe + " --set parallelism.tp=2 --threads 2 --out " + tiny.out);
+    REQUIRE(threads.exit_code == 0);
+    return Numbers(tiny.out);
+  }();
+  const std::string launchers[] = {
+      "RANK=# LOCAL_RANK=# WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=" +
+          std::to_string(port),
+      "SLURM_PROCID=# SLURM_LOCALID=# SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=" +
+          std::to_string(getpid()) + " SLURM_STEP_NODELIST=localhost SLURM_STEP_TASKS_PER_NODE=2",
+      "OMPI_COMM_WORLD_RANK=# OMPI_COMM_WORLD_LOCAL_RANK=# OMPI_COMM_WORLD_SIZE=2 "
+      "OMPI_COMM_WORLD_LOCAL_SIZE=2 "
+      "PMIX_NAMESPACE=test-" +
+          std::to_string(getpid())};
+  int number = 0;
+  for (const std::string& launcher : launchers) {
+    INFO(launcher);
+    const std::string out = "_" + std::to_string(number++);
+    std::vector<std::unique_ptr<Background>> ranks;
+    for (int rank = 0; rank < 2; ++rank) {
+      ranks.push_back(start(out, rank, std::regex_replace(launcher, std::regex("#"), std::to_string(rank))));
+    }
+    for (const auto& rank : ranks) CHECK_MESSAGE(rank->Wait(20) == 0, rank->log());
+    CHECK(Numbers(tiny.out + out) == numbers);
+  }
+}
+
+TEST_CASE("processes: two hosts, as network namespaces") {
+  const std::string a = "engine_a" + std::to_string(getpid());
+  const std::string b = "engine_b" + std::to_string(getpid());
+  const std::string make = "ip netns add " + a + " && ip netns add " + b + " && ip -n " + a +
+                           " link add veth0 type veth peer name veth0 netns " + b + " && ip -n " + a +
+                           " addr add 10.99.0.1/24 dev veth0 && ip -n " + b +
+                           " addr add 10.99.0.2/24 dev veth0 && ip -n " + a + " link set veth0 up && ip -n " +
+                           b + " link set veth0 up && ip -n " + a + " link set lo up && ip -n " + b +
+                           " link set lo up";
+  const ProgramResult made = RunShell(make);
+  struct Remover {
+    std::string command;
+    ~Remover() { (void)RunShell(command); }
+  } remover{"ip netns del " + a + "; ip netns del " + b};
+  if (made.exit_code != 0) {
+    MESSAGE("skipped: network namespaces cannot be made here: ", made.output);
+    return;
+  }
+  const TinyRun tiny;
+  data::WriteFile(tiny.folder / "token", "a secret of both hosts\n");
+  const std::string common = "run " + tiny.recipe +
+                             " --set parallelism.dp=2 --set parallelism.pp=2 --set "
+                             "training.micro_batch=1 --threads 2 --out ";
+  const ProgramResult threads = RunProgram(common + tiny.out + "_threads");
+  REQUIRE_MESSAGE(threads.exit_code == 0, threads.output);
+  const auto node = [&](int rank, const std::string& more) {
+    return std::make_unique<Background>(
+        tiny, std::to_string(rank),
+        common + tiny.out + more + " --nodes 2 --node-rank " + std::to_string(rank) +
+            " --coordinator 10.99.0.1:29500 --heartbeat-timeout 1 --token-file " + tiny.folder / "token",
+        "", "ip netns exec " + (rank == 0 ? a : b));
+  };
+  {
+    const auto zero = node(0, "");
+    const auto one = node(1, "");
+    CHECK_MESSAGE(zero->Wait(20) == 0, zero->log());
+    CHECK_MESSAGE(one->Wait(20) == 0, one->log());
+    CHECK(Numbers(tiny.out) == Numbers(tiny.out + "_threads"));
+    CHECK(one->log().empty());
+  }
+  {  // the line between them is cut
+    const std::string out = tiny.out + "_cut";
+    const auto zero = node(0, "_cut" + std::string(kEndless));
+    const auto one = node(1, "_cut" + std::string(kEndless));
+    REQUIRE_MESSAGE(WaitForMetrics(out, 1500), (zero->log() + one->log()));
+    REQUIRE(RunShell("ip -n " + b + " link set veth0 down").exit_code == 0);
+    CHECK_MESSAGE(zero->Wait(14) == 5, zero->log());
+    CHECK_MESSAGE(one->Wait(14) == 5, one->log());
+    CHECK(Contains(zero->log(), ") was lost: not heard of for 1 s\n"));
+    CHECK(Contains(one->log(), "rank 0 ("));
+    CHECK(!HasOrphans(tiny));
+    CHECK(RunProgram("checkpoint info --verify " + out + "/checkpoints/" + NewestCheckpoint(out)).exit_code ==
+          0);
+  }
+}
+
+}  // namespace engine::launch

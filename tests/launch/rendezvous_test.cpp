@@ -1,0 +1,389 @@
+#include "engine/launch/rendezvous.h"
+
+#include <doctest/doctest.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <vector>
+
+#include "engine/base/status.h"
+
+namespace engine::launch {
+namespace {
+
+using Joined = absl::StatusOr<std::unique_ptr<Client>>;
+
+Member MemberOf(std::int64_t rank, std::int64_t world) {
+  return {.rank = rank,
+          .world = world,
+          .build = "b1",
+          .plan_hash = "p1",
+          .device = fmt::format("device {}", rank),
+          .process = fmt::format("host, pid {}", 100 + rank)};
+}
+
+constexpr auto kFast = Milliseconds(400);
+
+// The server, and clients that join at once from threads of their own.
+struct World {
+  explicit World(std::int64_t world, RendezvousOptions chosen = {}) : ranks(world), options(chosen) {
+    absl::StatusOr<Descriptor> listener = Listen(endpoint);
+    REQUIRE(listener.ok());
+    endpoint.port = PortOf(*listener);
+    server = Server::Start(*std::move(listener), "token", MemberOf(0, world), options);
+  }
+  ~World() {
+    std::vector<std::thread> threads;  // goodbyes, at once as in processes of their own
+    for (Joined& client : clients) threads.emplace_back([&client] { client = absl::UnknownError(""); });
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  void Join(std::vector<Member> members, const std::string& token = "token") {
+    const std::size_t first = clients.size();
+    for (std::size_t i = 0; i < members.size(); ++i) clients.emplace_back(absl::UnknownError(""));
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      threads.emplace_back([&, i] {
+        clients[first + i] = Client::Join(endpoint, token, members[i], options, [this] { ++aborts; });
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  void JoinAll() {
+    std::vector<Member> members;
+    for (std::int64_t rank = 0; rank < ranks; ++rank) members.push_back(MemberOf(rank, ranks));
+    Join(members);
+    for (const Joined& client : clients) REQUIRE_MESSAGE(client.ok(), Message(client.status()));
+  }
+  // body(client, rank) of each rank on a thread of its own.
+  template <typename Body>
+  void OnAll(const Body& body) {
+    std::vector<std::thread> threads;
+    for (std::int64_t rank = 0; rank < ranks; ++rank)
+      threads.emplace_back([&, rank] { body(*clients[rank].value(), rank); });
+    for (std::thread& thread : threads) thread.join();
+  }
+  // Waits until each rank knows the end, and returns its reason; "" if a rank is not told within 5 s.
+  std::string EndOfAll() {
+    std::string reason;
+    for (std::int64_t rank = 0; rank < ranks; ++rank) {
+      const Clock::time_point deadline = Clock::now() + std::chrono::seconds(5);
+      const Client& client = *clients[rank].value();
+      while (client.status().ok() && Clock::now() < deadline) std::this_thread::sleep_for(Milliseconds(5));
+      if (client.status().ok()) return "";
+      CHECK(absl::IsAborted(client.status()));
+      if (rank > 0) CHECK(Message(client.status()) == reason);
+      reason = Message(client.status());
+    }
+    return reason;
+  }
+  std::string ErrorOf(std::size_t client) const { return Message(clients[client].status()); }
+  // "rank 1 at 127.0.0.1:4711: "
+  std::string At(std::int64_t rank) const {
+    return fmt::format("rank {} at {}: ", rank, endpoint.ToString());
+  }
+
+  std::int64_t ranks;
+  RendezvousOptions options;
+  Endpoint endpoint{"127.0.0.1", 0};
+  std::atomic<int> aborts = 0;
+  std::unique_ptr<Server> server;
+  std::vector<Joined> clients;
+};
+
+std::vector<Member> Three(const Member& third) { return {MemberOf(0, 3), MemberOf(1, 3), third}; }
+
+}  // namespace
+
+TEST_CASE("rendezvous: values, waits, barriers, a clean end") {
+  World world(4);
+  world.JoinAll();
+  std::atomic<int> arrived = 0;
+  world.OnAll([&](Client& client, std::int64_t rank) {
+    REQUIRE(client.Set(fmt::format("from {}", rank), std::string(rank + 1, '\0')).ok());
+    const absl::StatusOr<std::string> value = client.Get(fmt::format("from {}", (rank + 1) % 4));
+    REQUIRE(value.ok());
+    CHECK(value->size() == static_cast<std::size_t>((rank + 1) % 4 + 1));
+    for (int round = 0; round < 20; ++round) {
+      ++arrived;
+      REQUIRE(client.Barrier("b").ok());
+      CHECK(arrived >= 4 * (round + 1));
+      REQUIRE(client.Barrier("c").ok());
+    }
+  });
+  Client& first = *world.clients[0].value();
+  Client& second = *world.clients[1].value();
+  REQUIRE(first.Set("once", "1").ok());
+  CHECK(*second.Take("once") == "1");
+  std::thread late([&] { CHECK(*second.Take("once") == "2"); });  // forgotten, so it waits for the next
+  std::this_thread::sleep_for(Milliseconds(20));
+  REQUIRE(first.Set("once", "2").ok());
+  late.join();
+  CHECK(Message(first.Set("large", std::string(kMostFrameBytes, 'x'))) ==
+        "large: 1048576 bytes are too many for the rendezvous");
+  world.OnAll([](Client& client, std::int64_t) { CHECK(client.Barrier("end").ok()); });
+  world.clients.erase(world.clients.begin() + 2);  // says goodbye, and is not missed
+  std::this_thread::sleep_for(Milliseconds(50));
+  CHECK(first.status().ok());
+  CHECK(world.aborts == 0);
+}
+
+TEST_CASE("rendezvous: members that do not fit end the run with the reason") {
+  const auto refused = [](const std::function<void(Member&)>& change, const std::string& text) {
+    World world(3, {.join_timeout = std::chrono::seconds(20)});
+    Member third = MemberOf(2, 3);
+    change(third);
+    world.Join(Three(third));
+    std::size_t told = 0;
+    for (std::size_t i = 0; i < 3; ++i) {
+      INFO(world.ErrorOf(i));
+      CHECK(absl::IsAborted(world.clients[i].status()));
+      told += world.ErrorOf(i).find(text) != std::string::npos ? 1 : 0;
+    }
+    CHECK(told == 3);
+  };
+  refused([](Member& m) { m.world = 4; },
+          "rank 2 (host, pid 102) is of a run of 4 ranks, but this one has 3");
+  refused([](Member& m) { m.rank = 7; }, "rank 7 (host, pid 102) is not below the 3 ranks of this run");
+  refused([](Member& m) { m.build = "b2"; },
+          "rank 2 (host, pid 102) runs another build of the program: b2 against b1 of rank 0");
+  refused([](Member& m) { m.plan_hash = "p2"; },
+          "rank 2 (host, pid 102) runs another recipe: plan hash p2 against p1 of rank 0");
+}
+
+TEST_CASE("rendezvous: a rank or a device twice") {
+  {
+    World world(3, {.linger = kFast});
+    Member second = MemberOf(1, 3);
+    second.process = "other";
+    world.Join({MemberOf(0, 3), MemberOf(1, 3), second});
+    const std::string text = world.ErrorOf(0);
+    INFO(text);
+    CHECK(text.find("came, but that rank is here already (") != std::string::npos);
+    CHECK(world.ErrorOf(1).find("rank is here already") != std::string::npos);
+  }
+  World world(3);
+  Member second = MemberOf(2, 3);
+  second.device = "device 1";
+  world.Join(Three(second));
+  for (std::size_t i = 0; i < 3; ++i) CHECK(world.ErrorOf(i).ends_with("are on one device: device 1"));
+}
+
+TEST_CASE("rendezvous: a wrong token is told so, and nobody hears of it") {
+  World world(2, {.join_timeout = std::chrono::seconds(20)});
+  world.Join({MemberOf(1, 2)}, "tokem");
+  CHECK(world.ErrorOf(0) == world.At(1) + "refused: token");
+  world.Join({MemberOf(1, 2)}, "tok");
+  CHECK(world.ErrorOf(1) == world.At(1) + "refused: token");
+  world.clients.clear();
+  world.JoinAll();
+}
+
+TEST_CASE("rendezvous: strangers delay nobody") {
+  World world(2);
+  std::vector<Descriptor> strangers;
+  for (int i = 0; i < 200; ++i) {  // more than are kept at a time
+    strangers.push_back(*Connect(world.endpoint, Clock::now() + std::chrono::seconds(5)));
+    // Nothing; garbage; the length of a frame that is too long; half a frame.
+    const std::string_view texts[] = {
+        "", "GET / HTTP/1.1\r\n\r\n", "\xFF\xFF\xFF\xFF", {"\x10\0\0\0\x01", 5}};
+    const std::string_view text = texts[i % 4];
+    send(strangers.back().number(), text.data(), text.size(), MSG_NOSIGNAL);
+  }
+  const Clock::time_point begin = Clock::now();
+  world.JoinAll();
+  CHECK(Clock::now() - begin < std::chrono::seconds(2));
+  // The garbage is hung up on at once.
+  char byte = 0;
+  std::this_thread::sleep_for(Milliseconds(50));
+  const auto hung_up = [&](std::size_t i) {
+    const ssize_t got = recv(strangers[i].number(), &byte, 1, MSG_DONTWAIT);
+    return got == 0 || (got < 0 && errno == ECONNRESET);
+  };
+  CHECK(hung_up(197));
+  CHECK(hung_up(198));
+  CHECK(hung_up(0));  // said nothing, and newer ones are too many
+  CHECK(!hung_up(196));
+  world.OnAll([](Client& client, std::int64_t) { CHECK(client.Barrier("b").ok()); });
+}
+
+TEST_CASE("rendezvous: what is no server") {
+  absl::StatusOr<Descriptor> listener = Listen({"127.0.0.1", 0});
+  const Endpoint endpoint{"127.0.0.1", PortOf(*listener)};
+  std::thread other([&] {
+    Descriptor socket;
+    while (!socket.open()) socket = Accept(*listener);
+    send(socket.number(), "HTTP/1.1 400 Bad Request\r\n", 26, MSG_NOSIGNAL);
+    std::this_thread::sleep_for(Milliseconds(100));
+  });
+  const Joined joined = Client::Join(endpoint, "token", MemberOf(1, 2), {}, [] {});
+  other.join();
+  CHECK(Message(joined.status()) ==
+        fmt::format("rank 1 at {}: what listens there is no run of this program", endpoint.ToString()));
+  listener->Close();
+  const Joined nobody = Client::Join(endpoint, "token", MemberOf(1, 2), {.join_timeout = kFast}, [] {});
+  CHECK(Message(nobody.status()) == fmt::format("rank 1 waited 0.4 s for rank 0: no connection to {}: "
+                                                "Connection refused",
+                                                endpoint.ToString()));
+}
+
+TEST_CASE("rendezvous: missing ranks are named") {
+  World world(5, {.join_timeout = kFast});
+  world.Join({MemberOf(0, 5), MemberOf(2, 5), MemberOf(3, 5)});
+  CHECK(world.ErrorOf(0) == world.At(0) + "ranks 1, 4 did not come within 0.4 s");
+  CHECK(world.ErrorOf(1) == world.At(2) + "ranks 1, 4 did not come within 0.4 s");
+  CHECK(world.ErrorOf(2) == world.At(3) + "ranks 1, 4 did not come within 0.4 s");
+}
+
+TEST_CASE("rendezvous: a rank that fails ends all, and their waits") {
+  World world(3);
+  world.JoinAll();
+  std::thread waiting([&] {
+    CHECK(Message((*world.clients[1])->Get("never").status()) ==
+          "rank 2 (host, pid 102) failed: the disk is full");
+  });
+  std::thread at_barrier([&] { CHECK(absl::IsAborted((*world.clients[0])->Barrier("never"))); });
+  std::this_thread::sleep_for(Milliseconds(20));
+  const absl::Status error = ResourceExhausted("the disk is full");
+  CHECK((*world.clients[2])->Fail(error) == error);
+  waiting.join();
+  at_barrier.join();
+  CHECK(world.aborts == 2);  // not the one that failed
+  // Another rank's trouble because of it is not what counts.
+  CHECK(Message((*world.clients[1])->Fail(absl::AbortedError("its socket closed"))) ==
+        "rank 2 (host, pid 102) failed: the disk is full");
+  CHECK(absl::IsAborted((*world.clients[1])->Set("x", "y")));
+}
+
+TEST_CASE("rendezvous: an error that is another rank's doing waits for that one's reason") {
+  World world(2);
+  world.JoinAll();
+  std::thread consequence([&] {
+    CHECK(Message((*world.clients[0])->Fail(absl::UnavailableError("rank 1: connection reset"))) ==
+          "rank 1 (host, pid 101) failed: no memory");
+  });
+  std::this_thread::sleep_for(Milliseconds(200));
+  CHECK(!(*world.clients[1])->Fail(ResourceExhausted("no memory")).ok());
+  consequence.join();
+}
+
+TEST_CASE("rendezvous: a rank that fails before it joins is not waited for") {
+  for (const std::int64_t failing : {1, 0}) {
+    World world(2);
+    std::thread failure([&] {
+      Member member = MemberOf(failing, 2);
+      member.plan_hash.clear();
+      Client::ReportFailure(world.endpoint, "token", member, {}, "failed: no data");
+    });
+    const Clock::time_point begin = Clock::now();
+    world.Join({MemberOf(1 - failing, 2)});
+    failure.join();
+    if (world.clients[0].ok()) {  // both were there for a moment
+      const absl::Status end = (*world.clients[0])->Barrier("never");
+      CHECK(Message(end) == fmt::format("rank {} (host, pid {}) failed: no data", failing, 100 + failing));
+    } else {
+      CHECK(world.ErrorOf(0).ends_with(
+          fmt::format("rank {} (host, pid {}) failed: no data", failing, 100 + failing)));
+    }
+    CHECK(Clock::now() - begin < std::chrono::seconds(2));
+  }
+}
+
+TEST_CASE("rendezvous: a rank that vanishes is lost") {
+  {  // a member that speaks the protocol and then closes without a goodbye
+    World other(2);
+    Joined first = absl::UnknownError("");
+    std::thread join([&] { other.Join({MemberOf(0, 2)}); });
+    FrameStream stream(*Connect(other.endpoint, Clock::now() + std::chrono::seconds(5)));
+    stream.Queue(Encode(
+        {MessageKind::kHello, {"engine rendezvous 1", "token", "1", "2", "b1", "p1", "d", "host, pid 9"}}));
+    REQUIRE(stream.Flush());
+    join.join();
+    REQUIRE(other.clients[0].ok());
+    stream = FrameStream(Descriptor());
+    other.ranks = 1;
+    CHECK(other.EndOfAll() == "rank 1 (host, pid 9) was lost: connection closed");
+    CHECK(other.aborts == 1);
+  }
+  {  // one that is silent
+    World other(2, {.heartbeat_timeout = kFast});
+    std::thread join([&] { other.Join({MemberOf(0, 2)}); });
+    FrameStream stream(*Connect(other.endpoint, Clock::now() + std::chrono::seconds(5)));
+    stream.Queue(Encode(
+        {MessageKind::kHello, {"engine rendezvous 1", "token", "1", "2", "b1", "p1", "d", "host, pid 9"}}));
+    REQUIRE(stream.Flush());
+    join.join();
+    other.ranks = 1;
+    CHECK(other.EndOfAll() == "rank 1 (host, pid 9) was lost: not heard of for 0.4 s");
+  }
+}
+
+TEST_CASE("rendezvous: rank 0 vanishes, or is silent") {
+  for (const bool closes : {true, false}) {
+    absl::StatusOr<Descriptor> listener = Listen({"127.0.0.1", 0});
+    const Endpoint endpoint{"127.0.0.1", PortOf(*listener)};
+    std::atomic<bool> done = false;
+    std::thread server([&] {
+      Descriptor socket;
+      while (!socket.open()) socket = Accept(*listener);
+      FrameStream stream(std::move(socket));
+      stream.Queue(Encode({MessageKind::kStart, {"host, pid 8"}}));
+      stream.Flush();
+      while (!closes && !done) std::this_thread::sleep_for(Milliseconds(5));
+    });
+    const Joined joined =
+        Client::Join(endpoint, "token", MemberOf(1, 2), {.heartbeat_timeout = kFast}, [] {});
+    REQUIRE(joined.ok());
+    const absl::Status lost = (*joined)->Get("never").status();
+    CHECK(Message(lost) == (closes ? "rank 0 (host, pid 8) was lost: connection closed"
+                                   : "rank 0 (host, pid 8) was lost: not heard of for 0.4 s"));
+    done = true;
+    server.join();
+  }
+}
+
+TEST_CASE("rendezvous: a run that hangs is ended with what each rank is at") {
+  World world(2, {.hang_timeout = kFast});
+  world.JoinAll();
+  Client& first = *world.clients[0].value();
+  Client& second = *world.clients[1].value();
+  first.Progress("all_reduce loss");
+  second.Progress("saving", /*may_stand_still=*/true);
+  std::this_thread::sleep_for(Milliseconds(800));
+  CHECK(first.status().ok());  // the other one is only slow
+  const Clock::time_point begin = Clock::now();
+  while (Clock::now() - begin < Milliseconds(800)) {  // it gets on
+    second.Progress("send h");
+    std::this_thread::sleep_for(Milliseconds(50));
+  }
+  CHECK(first.status().ok());
+  const std::string reason = world.EndOfAll();
+  CHECK(reason.starts_with("the run hangs: no rank got on for 0.4 s\n    rank 0 (host, pid 100): for "));
+  CHECK(reason.find(" at all_reduce loss\n    rank 1 (host, pid 101): for ") != std::string::npos);
+  CHECK(reason.ends_with(" at send h"));
+}
+
+TEST_CASE("rendezvous: all ranks stop after the same iteration") {
+  for (int round = 0; round < 20; ++round) {
+    World world(4);
+    world.JoinAll();
+    std::vector<std::int64_t> last(4, -1);
+    std::atomic<std::int64_t> furthest = 0;
+    world.OnAll([&](Client& client, std::int64_t rank) {
+      for (std::int64_t i = 0;; ++i) {
+        if (rank == round % 4 && i == 5 * round) client.RequestStop();
+        const absl::StatusOr<bool> may = client.MayBegin(i);
+        REQUIRE(may.ok());
+        if (!*may) break;
+        last[rank] = i;
+        if (i % 3 == 0) REQUIRE(client.Barrier(fmt::format("{}", i)).ok());  // as collectives tie them
+      }
+    });
+    CHECK(last == std::vector<std::int64_t>(4, last[0]));
+    CHECK(last[0] >= 5 * round - 1);
+  }
+}
+
+}  // namespace engine::launch

@@ -1,0 +1,159 @@
+#include "engine/launch/supervisor.h"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "engine/base/status.h"
+
+namespace engine::launch {
+namespace {
+
+constexpr int kPeerLost = 5;
+
+struct Outcome {
+  int code = -1;
+  std::string out, error;
+  double seconds = 0;
+};
+
+std::string ReadAll(std::FILE* file) {
+  std::rewind(file);
+  std::string text;
+  char buffer[4096];
+  for (std::size_t got = 0; (got = std::fread(buffer, 1, sizeof(buffer), file)) > 0;)
+    text.append(buffer, got);
+  std::fclose(file);
+  return text;
+}
+
+// Supervises `sh -c script` as each rank, in a process of its own, whose streams are caught. `then` runs
+// beside.
+Outcome Supervised(
+    std::int64_t ranks, const std::string& script, bool all_output = false,
+    const std::function<void(pid_t)>& then = [](pid_t) {}) {
+  std::FILE* out = std::tmpfile();
+  std::FILE* error = std::tmpfile();
+  const Clock::time_point begin = Clock::now();
+  std::fflush(nullptr);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    dup2(fileno(out), STDOUT_FILENO);
+    dup2(fileno(error), STDERR_FILENO);
+    absl::StatusOr<Descriptor> listener = Listen({"127.0.0.1", 0});
+    SupervisorOptions options{.world = ranks + 2,
+                              .local_size = ranks,
+                              .coordinator = {"127.0.0.1", PortOf(*listener)},
+                              .token = "secret",
+                              .listener = *std::move(listener),
+                              .all_output = all_output,
+                              .program = "/bin/sh",
+                              .arguments = {"sh", "-c", script}};
+    const absl::StatusOr<int> code = Supervise(std::move(options), kPeerLost);
+    std::fflush(nullptr);
+    _exit(code.ok() ? *code : 99);
+  }
+  then(pid);
+  int status = 0;
+  waitpid(pid, &status, 0);
+  Outcome outcome;
+  outcome.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+  outcome.out = ReadAll(out);
+  outcome.error = ReadAll(error);
+  return outcome;
+}
+
+bool Contains(const std::string& text, const std::string& part) {
+  if (text.find(part) != std::string::npos) return true;
+  MESSAGE("no '" << part << "' in: " << text);
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("supervisor: each rank has its place, and its lines its name") {
+  const std::string script =
+      "echo $ENGINE_RANK/$ENGINE_WORLD_SIZE $ENGINE_LOCAL_RANK/$ENGINE_LOCAL_SIZE $ENGINE_TOKEN; "
+      "[ $ENGINE_RANK = 1 ] || printf 'half' >&2; echo ' line' >&2";
+  const Outcome outcome = Supervised(2, script);
+  CHECK(outcome.code == 0);
+  CHECK(outcome.out == "0/4 0/2 secret\n");
+  CHECK(Contains(outcome.error, "half line\n"));
+  CHECK(Contains(outcome.error, "rank 1:  line\n"));
+  const Outcome all = Supervised(2, script, true);
+  CHECK(Contains(all.out, "0/4 0/2 secret\n"));
+  CHECK(Contains(all.out, "rank 1: 1/4 1/2 secret\n"));
+}
+
+TEST_CASE("supervisor: the listener is open in rank 0 alone") {
+  const Outcome outcome = Supervised(
+      2,
+      "if [ -n \"$ENGINE_LISTENER\" ]; then [ -e /proc/self/fd/$ENGINE_LISTENER ] && echo open; fi;"
+      "[ $ENGINE_RANK = 0 ] || [ -z \"$ENGINE_LISTENER\" ] || exit 7");
+  CHECK(outcome.code == 0);
+  CHECK(outcome.out == "open\n");
+}
+
+TEST_CASE("supervisor: the first that fails by itself gives code and verdict, last of all lines") {
+  const Outcome outcome = Supervised(3,
+                                     "case $ENGINE_RANK in 0) sleep 0.1; exit 5;; 1) sleep 0.3; echo reason "
+                                     ">&2; exit 4;; 2) sleep 0.6; exit 1;; esac");
+  CHECK(outcome.code == 4);
+  CHECK(Contains(outcome.error, "rank 1: reason\n"));
+  CHECK(outcome.error.find("engine run: rank 1 (pid ") != std::string::npos);
+  CHECK(outcome.error.ends_with(") ended with exit code 4\n"));
+  CHECK(outcome.seconds < 3);
+  const Outcome elsewhere = Supervised(2, "exit 5");
+  CHECK(elsewhere.code == kPeerLost);
+  CHECK(elsewhere.error.empty());
+}
+
+TEST_CASE("supervisor: a rank that is killed; what ignores SIGTERM is killed too") {
+  const Outcome outcome = Supervised(3,
+                                     "case $ENGINE_RANK in 0) trap '' TERM; sleep 60 & wait; sleep 60;; 1) "
+                                     "kill -9 $$;; 2) exec sleep 60;; esac");
+  CHECK(outcome.code == 128 + SIGKILL);
+  CHECK(outcome.error.ends_with(") was killed by signal 9 (Killed)\n"));
+  CHECK(Contains(outcome.error, "engine run: rank 0 (pid "));
+  CHECK(outcome.seconds > 7);
+  CHECK(outcome.seconds < 10);
+}
+
+TEST_CASE("supervisor: SIGTERM is passed on") {
+  const Outcome outcome = Supervised(
+      2, "trap 'echo saved $ENGINE_RANK >&2; exit 0' TERM; echo $$ >&2; while :; do sleep 0.05; done", false,
+      [](pid_t pid) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(500));
+        kill(pid, SIGTERM);
+      });
+  CHECK(outcome.code == 0);
+  CHECK(Contains(outcome.error, "saved 0\n"));
+  CHECK(Contains(outcome.error, "rank 1: saved 1\n"));
+}
+
+TEST_CASE("supervisor: killed, it leaves no orphans") {
+  const std::string mark = fmt::format("4{}.25", getpid());  // a sleep that is ours
+  const auto alive = [&] { return system(("pgrep -f 'sleep " + mark + "$' >/dev/null").c_str()) == 0; };
+  const Outcome outcome = Supervised(2, "exec sleep " + mark, false, [&](pid_t pid) {
+    for (int i = 0; i < 100 && !alive(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    CHECK(alive());
+    kill(pid, SIGKILL);
+  });
+  CHECK(outcome.code == 1000 + SIGKILL);
+  for (int i = 0; i < 100 && alive(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK(!alive());
+}
+
+TEST_CASE("supervisor: arguments and tokens") {
+  CHECK(OwnArguments().size() >= 1);
+  CHECK(RandomToken()->size() == 32);
+  CHECK(*RandomToken() != *RandomToken());
+}
+
+}  // namespace engine::launch
