@@ -55,6 +55,19 @@ class Backend {
   // Waits for everything launched so far. An error that any of it left is returned here.
   virtual absl::Status Synchronize() = 0;
 
+  // Order between the streams of a program (plan::Stream), which a backend that runs everything in turn has
+  // not. Signal: a ticket for all that has been enqueued on `stream` so far. Await: what is enqueued on
+  // `stream` from now on starts after that. Tickets hold until the next program.
+  virtual absl::StatusOr<std::int64_t> Signal(std::int32_t stream) {
+    (void)stream;
+    return 0;
+  }
+  virtual absl::Status Await(std::int32_t stream, std::int64_t ticket) {
+    (void)stream;
+    (void)ticket;
+    return absl::OkStatus();
+  }
+
   // Whether launches return before they have run. Then the calls below are what keeps the host out of the
   // way; all of them are in order with launches and with each other.
   virtual bool asynchronous() const { return false; }
@@ -90,7 +103,9 @@ struct CollectiveArgs {
   std::int64_t index = 0;           // of this rank in the group
   TensorView input;
   TensorView output;
-  std::vector<Extent> member_inputs;  // of each member's input, for conversions; empty for flat collectives
+  // Of each member's input and output, for conversions; empty for flat collectives.
+  std::vector<Extent> member_inputs, member_outputs;
+  std::span<std::byte> scratch;  // what DeviceProfile::exchange_bytes asked for
 };
 
 class Communicator {
@@ -99,16 +114,29 @@ class Communicator {
 
   // Every member of the group must prepare and run its collectives in the same order.
   virtual absl::StatusOr<std::unique_ptr<Launch>> Prepare(CollectiveArgs args) = 0;
+  // Bytes will be exchanged with `peer` on a stream of pipeline traffic (plan::Stream).
+  virtual absl::Status PrepareTransfer(std::int64_t peer, std::int32_t stream) {
+    (void)peer;
+    (void)stream;
+    return absl::OkStatus();
+  }
+  // Makes the connections, after the last Prepare. Every rank of the run calls it.
+  virtual absl::Status Connect() { return absl::OkStatus(); }
+  // Whether what is enqueued here may be recorded (Backend::Record).
+  virtual bool recordable() const { return false; }
 
+  // Sends and receives belong to a stream of the program; on an asynchronous backend they are enqueued there
+  // and return at once, and WaitSent does nothing: Backend::Await is what waits for them.
+  //
   // Offers bytes to `peer` on a channel (the transfer's index) and returns at once; the ticket is for
   // WaitSent. The bytes must stay as they are until then.
   virtual absl::StatusOr<std::int64_t> Send(std::int64_t peer, std::int32_t channel, const std::byte* data,
-                                            std::int64_t bytes) = 0;
+                                            std::int64_t bytes, std::int32_t stream) = 0;
   // Blocks until the peer has taken the bytes.
   virtual absl::Status WaitSent(std::int64_t peer, std::int32_t channel, std::int64_t ticket) = 0;
   // Blocks until the next bytes of that channel are here. Error: another size than was sent.
-  virtual absl::Status Receive(std::int64_t peer, std::int32_t channel, std::byte* data,
-                               std::int64_t bytes) = 0;
+  virtual absl::Status Receive(std::int64_t peer, std::int32_t channel, std::byte* data, std::int64_t bytes,
+                               std::int32_t stream) = 0;
 };
 
 }  // namespace engine::backend

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <span>
 
 namespace engine {
 
@@ -20,5 +21,9 @@ inline std::uint16_t HalfFromFloat(float value) {
   return std::bit_cast<std::uint16_t>(static_cast<_Float16>(value));
 }
 inline float FloatFromHalf(std::uint16_t bits) { return static_cast<float>(std::bit_cast<_Float16>(bits)); }
+
+// The same, number by number: to[i] is from[i], rounded.
+void BFloat16FromFloats(std::span<const float> from, std::uint16_t* to);
+void HalfFromFloats(std::span<const float> from, std::uint16_t* to);
 
 }  // namespace engine

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <array>
-#include <cmath>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -50,6 +49,40 @@ constexpr std::array<std::uint32_t, 4> Philox4x32(PhiloxKey key, std::uint64_t b
   return {c0, c1, c2, c3};
 }
 
+inline constexpr int kPhiloxBlocks = 64;  // drawn at once
+
+// Philox4x32 of the blocks [first, first + 64), a round of all of them at a time so that the loops vectorise:
+// words[4·b + i] is word i of block first + b. Inlined always: into the caller's instruction set.
+[[gnu::always_inline]] inline void DrawPhiloxBlocks(PhiloxKey key, std::uint64_t first, std::uint64_t high,
+                                                    std::uint32_t* words) {
+  std::uint32_t c0[kPhiloxBlocks], c1[kPhiloxBlocks], c2[kPhiloxBlocks], c3[kPhiloxBlocks];
+  for (int b = 0; b < kPhiloxBlocks; ++b) {
+    const std::uint64_t block = first + static_cast<std::uint64_t>(b);
+    c0[b] = static_cast<std::uint32_t>(block);
+    c1[b] = static_cast<std::uint32_t>(block >> 32);
+    c2[b] = static_cast<std::uint32_t>(high);
+    c3[b] = static_cast<std::uint32_t>(high >> 32);
+  }
+  for (std::uint32_t round = 0; round < 10; ++round) {
+    const std::uint32_t k0 = key.low + round * 0x9E3779B9U;
+    const std::uint32_t k1 = key.high + round * 0xBB67AE85U;
+    for (int b = 0; b < kPhiloxBlocks; ++b) {
+      const std::uint64_t product0 = std::uint64_t{0xD2511F53U} * c0[b];
+      const std::uint64_t product1 = std::uint64_t{0xCD9E8D57U} * c2[b];
+      c0[b] = static_cast<std::uint32_t>(product1 >> 32) ^ c1[b] ^ k0;
+      c2[b] = static_cast<std::uint32_t>(product0 >> 32) ^ c3[b] ^ k1;
+      c1[b] = static_cast<std::uint32_t>(product1);
+      c3[b] = static_cast<std::uint32_t>(product0);
+    }
+  }
+  for (int b = 0; b < kPhiloxBlocks; ++b) {
+    words[4 * b] = c0[b];
+    words[4 * b + 1] = c1[b];
+    words[4 * b + 2] = c2[b];
+    words[4 * b + 3] = c3[b];
+  }
+}
+
 // Word of element `index` in a stream; `epoch` separates draws of the same element (the iteration, say).
 constexpr std::uint32_t PhiloxWord(PhiloxKey key, std::uint64_t index, std::uint64_t epoch = 0) {
   return Philox4x32(key, index >> 2, epoch)[index & 3];
@@ -58,43 +91,15 @@ constexpr std::uint32_t PhiloxWord(PhiloxKey key, std::uint64_t index, std::uint
 // Uniform in [0, 1) with 24 bits, exact in float32.
 constexpr float UniformFromWord(std::uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24F; }
 
-// Standard normal of element `index`: Box-Muller over the two 32-bit words of its pair, in float64.
-inline double PhiloxNormal(PhiloxKey key, std::uint64_t index) {
-  const std::array<std::uint32_t, 4> words = Philox4x32(key, index >> 2, 0);
-  const int pair = static_cast<int>(index & 2);
-  const double u1 = (words[pair] + 0.5) * 0x1p-32;
-  const double u2 = (words[pair + 1] + 0.5) * 0x1p-32;
-  const double radius = std::sqrt(-2.0 * std::log(u1));
-  const double angle = 6.283185307179586476925 * u2;
-  return (index & 1) != 0 ? radius * std::sin(angle) : radius * std::cos(angle);
-}
+// Two standard normals of two words, by Box-Muller in float64: √(−2 ln u) · {cos 2πt, sin 2πt} with u and t
+// the words, + ½, · 2⁻³². Logarithm, sine and cosine are series of our own (philox.cpp), so the bits depend
+// on no library, instruction set or compiler.
+std::array<double, 2> NormalPair(std::uint32_t u_word, std::uint32_t t_word);
 
-// out[i] = float(std · PhiloxNormal(key, first + i)): the same bits, with one logarithm for two of them.
-inline void PhiloxNormals(PhiloxKey key, std::uint64_t first, double std, std::span<float> out) {
-  std::uint64_t index = first;
-  size_t i = 0;
-  while (i < out.size()) {
-    const std::array<std::uint32_t, 4> words = Philox4x32(key, index >> 2, 0);
-    for (; i < out.size(); ++i, ++index) {
-      const int pair = static_cast<int>(index & 2);
-      const double u1 = (words[pair] + 0.5) * 0x1p-32;
-      const double u2 = (words[pair + 1] + 0.5) * 0x1p-32;
-      const double radius = std::sqrt(-2.0 * std::log(u1));
-      const double angle = 6.283185307179586476925 * u2;
-      if ((index & 1) == 0) {
-        out[i] = static_cast<float>(std * (radius * std::cos(angle)));
-        if (i + 1 == out.size()) return;
-        ++i;
-        ++index;
-      }
-      out[i] = static_cast<float>(std * (radius * std::sin(angle)));
-      if ((index & 3) == 3) {
-        ++i;
-        ++index;
-        break;
-      }
-    }
-  }
-}
+// Standard normal of element `index`: one of the two of its pair of words.
+double PhiloxNormal(PhiloxKey key, std::uint64_t index);
+
+// out[i] = float(std · PhiloxNormal(key, first + i)): the same bits, many of them at once.
+void PhiloxNormals(PhiloxKey key, std::uint64_t first, double std, std::span<float> out);
 
 }  // namespace engine

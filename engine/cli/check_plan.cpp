@@ -3,6 +3,7 @@
 #include <string>
 
 #include "engine/cli/device.h"
+#include "engine/plan/check_device.h"
 #include "engine/train/compile_recipe.h"
 
 namespace engine::cli {
@@ -36,9 +37,11 @@ Diagnostic PlanDiagnostic(const recipe::Recipe& recipe, const absl::Status& stat
 }
 
 std::vector<Diagnostic> CheckPlan(const recipe::Recipe& recipe) {
-  const absl::StatusOr<plan::Plan> plan = train::CompileRecipe(recipe, {.profile = ProfileOf(recipe)});
-  if (plan.ok()) return {};
-  return {PlanDiagnostic(recipe, plan.status())};
+  const plan::DeviceProfile profile = ProfileOf(recipe);
+  std::vector<Diagnostic> diagnostics = plan::CheckDevice(recipe, profile);
+  const absl::StatusOr<plan::Plan> plan = train::CompileRecipe(recipe, {.profile = profile});
+  if (!plan.ok()) diagnostics.push_back(PlanDiagnostic(recipe, plan.status()));
+  return diagnostics;
 }
 
 }  // namespace engine::cli

@@ -7,7 +7,6 @@
 
 #include "engine/backend/cuda/cuda_backend.h"
 #include "engine/backend/cuda/libraries.h"
-#include "engine/backend/cuda/profile.h"
 
 namespace engine::cli {
 namespace {
@@ -18,13 +17,14 @@ class NoCommunicator final : public backend::Communicator {
   absl::StatusOr<std::unique_ptr<backend::Launch>> Prepare(backend::CollectiveArgs args) override {
     return Internal("{}: one GPU has nobody to talk to", args.instruction->name);
   }
-  absl::StatusOr<std::int64_t> Send(std::int64_t, std::int32_t, const std::byte*, std::int64_t) override {
+  absl::StatusOr<std::int64_t> Send(std::int64_t, std::int32_t, const std::byte*, std::int64_t,
+                                    std::int32_t) override {
     return Internal("one GPU has nobody to send to");
   }
   absl::Status WaitSent(std::int64_t, std::int32_t, std::int64_t) override {
     return Internal("one GPU has nobody to send to");
   }
-  absl::Status Receive(std::int64_t, std::int32_t, std::byte*, std::int64_t) override {
+  absl::Status Receive(std::int64_t, std::int32_t, std::byte*, std::int64_t, std::int32_t) override {
     return Internal("one GPU has nobody to receive from");
   }
 };
@@ -59,14 +59,13 @@ absl::StatusOr<train::Device> MakeCudaDevice(const recipe::Recipe& recipe, const
   }
   backend::cuda::DeviceOptions options;
   options.gemm_cache = OpenGemmCache();
-  options.deterministic = choice.deterministic && recipe.precision.deterministic;
+  options.deterministic = IsDeterministic(recipe, choice);
   ASSIGN_OR_RETURN(std::unique_ptr<backend::cuda::CudaBackend> backend,
                    backend::cuda::CudaBackend::Create(options));
   // Known before anything starts; in fp32, attention is ours.
   if (recipe.precision.compute != "fp32") RETURN_IF_ERROR(backend::cuda::LoadCudnn().status());
   train::Device device;
-  device.profile = backend::cuda::CudaProfile();
-  device.precisions = {"bf16", "fp32", "fp16", "fp8"};
+  device.profile = backend->Profile();
   ASSIGN_OR_RETURN(device.memory_bytes, backend->FreeBytes());
   // The backend that was opened is the first one asked for.
   const auto opened = std::make_shared<std::unique_ptr<backend::Backend>>(std::move(backend));

@@ -15,10 +15,6 @@
 namespace engine::cli {
 namespace {
 
-bool UsesCpu(const recipe::Recipe& recipe, const DeviceChoice& choice) {
-  return choice.kind == "cpu" || (choice.kind == "auto" && recipe.cluster.device == "cpu");
-}
-
 // Who wants a GPU.
 std::string AskedBy(const recipe::Recipe& recipe, const DeviceChoice& choice) {
   if (choice.kind != "auto") return "--device " + choice.kind;
@@ -27,14 +23,12 @@ std::string AskedBy(const recipe::Recipe& recipe, const DeviceChoice& choice) {
                      recipe.cluster.device);
 }
 
-train::Device MakeCpuDevice(int threads) {
-  const int all = threads > 0 ? threads : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+train::Device MakeCpuDevice(const DeviceChoice& choice) {
   const auto world = std::make_shared<backend::cpu::World>();
   train::Device device;
   device.profile = backend::cpu::CpuBackend::CpuProfile();
-  device.precisions = {"fp32"};
-  device.make_backend = [all](std::int64_t, std::int64_t ranks) {
-    return std::make_unique<backend::cpu::CpuBackend>(std::max(1, all / static_cast<int>(ranks)));
+  device.make_backend = [choice](std::int64_t, std::int64_t ranks) {
+    return std::make_unique<backend::cpu::CpuBackend>(ThreadsOf(choice, ranks));
   };
   device.make_communicator = [world](std::int64_t rank) {
     return std::make_unique<backend::cpu::CpuCommunicator>(world.get(), rank);
@@ -46,12 +40,27 @@ train::Device MakeCpuDevice(int threads) {
 
 }  // namespace
 
+bool UsesCpu(const recipe::Recipe& recipe, const DeviceChoice& choice) {
+  return choice.kind == "cpu" || (choice.kind == "auto" && recipe.cluster.device == "cpu");
+}
+
+int ThreadsOf(const DeviceChoice& choice, std::int64_t ranks) {
+  const int all = choice.threads > 0 ? choice.threads
+                                     : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  return std::max(1, all / static_cast<int>(ranks));
+}
+
 plan::DeviceProfile ProfileOf(const recipe::Recipe& recipe, const DeviceChoice& choice) {
-  return UsesCpu(recipe, choice) ? backend::cpu::CpuBackend::CpuProfile() : backend::cuda::CudaProfile();
+  if (UsesCpu(recipe, choice)) return backend::cpu::CpuBackend::CpuProfile();
+  return backend::cuda::CudaProfile(IsDeterministic(recipe, choice));
+}
+
+bool IsDeterministic(const recipe::Recipe& recipe, const DeviceChoice& choice) {
+  return choice.deterministic && recipe.precision.deterministic;
 }
 
 absl::StatusOr<train::Device> MakeDevice(const recipe::Recipe& recipe, const DeviceChoice& choice) {
-  if (UsesCpu(recipe, choice)) return MakeCpuDevice(choice.threads);
+  if (UsesCpu(recipe, choice)) return MakeCpuDevice(choice);
 #ifdef ENGINE_CUDA
   absl::StatusOr<train::Device> device = MakeCudaDevice(recipe, choice);
 #else
@@ -66,6 +75,9 @@ absl::StatusOr<train::Device> MakeDevice(const recipe::Recipe& recipe, const Dev
           recipe.precision.compute == "fp32" ? "--device cpu" : "--device cpu --set precision.compute=fp32"));
 }
 
-int ExitCodeOf(const absl::Status& status) { return absl::IsInternal(status) ? kDeviceFailed : kFailed; }
+int ExitCodeOf(const absl::Status& status) {
+  if (absl::IsAborted(status)) return kPeerLost;
+  return absl::IsInternal(status) ? kDeviceFailed : kFailed;
+}
 
 }  // namespace engine::cli

@@ -17,12 +17,22 @@ struct DeviceChoice {
 // Exit codes of commands that run a model, beside 0 and CLI11's for wrong usage.
 enum ExitCode {
   kFailed = 1,        // the recipe, the data, or the training itself
+  kUsage = 2,         // options or the launcher's variables
   kNoDevice = 3,      // there is no device that will do; nothing was started
   kDeviceFailed = 4,  // the device or one of its libraries failed while it ran
+  kPeerLost = 5,      // another rank failed or was lost, or the ranks did not come together
 };
 
 // Facts of the device that the planner needs, without touching it.
 plan::DeviceProfile ProfileOf(const recipe::Recipe& recipe, const DeviceChoice& choice = {});
+
+// Whether the run must repeat its bits on a GPU.
+bool IsDeterministic(const recipe::Recipe& recipe, const DeviceChoice& choice);
+
+bool UsesCpu(const recipe::Recipe& recipe, const DeviceChoice& choice);
+
+// Threads of each of the ranks that share this machine.
+int ThreadsOf(const DeviceChoice& choice, std::int64_t ranks);
 
 // Error: there is no such device here, or it will not do.
 absl::StatusOr<train::Device> MakeDevice(const recipe::Recipe& recipe, const DeviceChoice& choice);

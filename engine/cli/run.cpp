@@ -6,10 +6,14 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "engine/cli/commands.h"
 #include "engine/cli/device.h"
+#include "engine/cli/launch_options.h"
+#include "engine/cli/process_group.h"
 #include "engine/cli/recipe_options.h"
+#include "engine/launch/environment.h"
 #include "engine/recipe/load.h"
 
 namespace engine::cli {
@@ -20,16 +24,38 @@ struct RunArguments {
   std::string out;
   bool fresh = false;
   DeviceChoice device;
+  LaunchOptions launch;
   bool no_graphs = false;
   bool check = false;
   std::int64_t profile = 0;
   recipe::LoadOptions load;
 };
 
+// Trains in this process: all ranks, or the one that it is.
+absl::Status Train(const recipe::Recipe& recipe, const train::RunOptions& options,
+                   const train::Device& device, ProcessGroup* group) {
+  const absl::Status status = train::Run(recipe, options, device);
+  return status.ok() || group == nullptr ? status : group->Fail(status);
+}
+
 int RunRecipe(const RunArguments& arguments) {
+  const absl::StatusOr<std::optional<launch::Placement>> placement =
+      launch::FindPlacement(launch::ProcessEnvironment());
+  if (!placement.ok()) {
+    fmt::print(stderr, "engine run: {}\n", Message(placement.status()));
+    return kUsage;
+  }
+  const bool supervised = *placement && (*placement)->source == launch::kOwnSource;
   const recipe::LoadResult loaded = recipe::Load(arguments.file, arguments.load);
   PrintDiagnostics(loaded.diagnostics);
   if (!loaded.ok()) return 1;
+  const bool starts = arguments.launch.processes || arguments.launch.nodes > 1;
+  if (starts && !supervised) return RunProcesses(loaded.recipe, arguments.device, arguments.launch);
+  if (*placement && (*placement)->world != loaded.recipe.world_size()) {
+    fmt::print(stderr, "engine run: {} has started {} processes, but the recipe's layout has {} ranks\n",
+               (*placement)->source, (*placement)->world, loaded.recipe.world_size());
+    return kUsage;
+  }
   train::RunOptions options;
   options.out = arguments.out;
   options.fresh = arguments.fresh;
@@ -38,12 +64,24 @@ int RunRecipe(const RunArguments& arguments) {
   }
   options.executor = {.record = !arguments.no_graphs, .check = arguments.check};
   options.profile = arguments.profile;
-  const absl::StatusOr<train::Device> device = MakeDevice(loaded.recipe, arguments.device);
+  std::unique_ptr<ProcessGroup> group;
+  if (*placement && UsesCpu(loaded.recipe, arguments.device)) {
+    absl::StatusOr<std::unique_ptr<ProcessGroup>> opened =
+        ProcessGroup::Open(**placement, RendezvousOf(arguments.launch));
+    if (!opened.ok()) {
+      fmt::print(stderr, "engine run: {}\n", Message(opened.status()));
+      return kFailed;
+    }
+    group = *std::move(opened);
+  }
+  const absl::StatusOr<train::Device> device =
+      group != nullptr ? group->CpuDevice(ThreadsOf(arguments.device, (*placement)->local_size))
+                       : MakeDevice(loaded.recipe, arguments.device);
   if (!device.ok()) {
     fmt::print(stderr, "engine run: {}\n", Message(device.status()));
     return kNoDevice;
   }
-  const absl::Status status = train::Run(loaded.recipe, options, *device);
+  const absl::Status status = Train(loaded.recipe, options, *device, group.get());
   if (status.ok()) return 0;
   // What is the recipe's fault is located already.
   const std::string text = Message(status);
@@ -58,8 +96,11 @@ std::string ExitCodes() {
       "  {}  the recipe, the data, the memory that they need, or the training\n"
       "  2  wrong options\n"
       "  {}  no device will do, or a library of it is missing or too old; nothing was started\n"
-      "  {}  the device or a library of it failed while it ran",
-      static_cast<int>(kFailed), static_cast<int>(kNoDevice), static_cast<int>(kDeviceFailed));
+      "  {}  the device or a library of it failed while it ran\n"
+      "  {}  another rank failed or was lost, or the ranks did not come together\n"
+      "With --processes, the code of the rank that failed first; 128 + n where signal n ended it.",
+      static_cast<int>(kFailed), static_cast<int>(kNoDevice), static_cast<int>(kDeviceFailed),
+      static_cast<int>(kPeerLost));
 }
 
 }  // namespace
@@ -95,6 +136,7 @@ void AddRunCommand(CLI::App& app, int* exit_code) {
       ->add_option("--profile", arguments->profile,
                    "Time each instruction of so many iterations; writes profile.txt and trace.json")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{100}));
+  AddLaunchOptions(command, &arguments->launch);
   AddLoadOptions(command, &arguments->load);
   command->footer(ExitCodes());
   command->callback([arguments, exit_code] { *exit_code = RunRecipe(*arguments); });

@@ -42,6 +42,8 @@ absl::StatusOr<std::unique_ptr<RankExecutor>> RankExecutor::Create(
   executor->seed_ = seed;
   ASSIGN_OR_RETURN(executor->arena_, executor->backend_->AllocateArena(executor->stage_.arena_bytes));
   RETURN_IF_ERROR(executor->PrepareSegments());
+  RETURN_IF_ERROR(executor->PrepareTransfers());
+  RETURN_IF_ERROR(executor->communicator_->Connect());
   RETURN_IF_ERROR(executor->backend_->ClearArena());
   RETURN_IF_ERROR(executor->StartControl());
   return executor;
@@ -98,6 +100,12 @@ TensorView RankExecutor::View(const BufferRef& ref, const Chunk* chunk, std::int
   return view;
 }
 
+std::span<std::byte> RankExecutor::Scratch(const Instruction& instruction, const Chunk* chunk,
+                                           std::int64_t slot) const {
+  if (instruction.scratch.elements == 0) return {};
+  return {Address(instruction.scratch, chunk, slot), static_cast<size_t>(instruction.scratch.elements)};
+}
+
 absl::StatusOr<RankExecutor::Prepared> RankExecutor::PrepareInstruction(const Instruction& instruction,
                                                                         const Chunk* chunk,
                                                                         std::int64_t slot) {
@@ -107,13 +115,9 @@ absl::StatusOr<RankExecutor::Prepared> RankExecutor::PrepareInstruction(const In
                              .accumulate = instruction.accumulate,
                              .inputs = {},
                              .outputs = {},
-                             .scratch = {}};
+                             .scratch = Scratch(instruction, chunk, slot)};
     for (const BufferRef& ref : instruction.inputs) args.inputs.push_back(View(ref, chunk, slot));
     for (const BufferRef& ref : instruction.outputs) args.outputs.push_back(View(ref, chunk, slot));
-    if (instruction.scratch.elements > 0) {
-      args.scratch = {Address(instruction.scratch, chunk, slot),
-                      static_cast<size_t>(instruction.scratch.elements)};
-    }
     prepared.outputs = args.outputs;
     if (instruction.fresh == 0 || plan_.microbatches > 1) {
       ASSIGN_OR_RETURN(prepared.launch, backend_->Prepare(args));
@@ -129,12 +133,16 @@ absl::StatusOr<RankExecutor::Prepared> RankExecutor::PrepareInstruction(const In
                                .index = plan_.mesh.IndexInGroup(coordinates_, instruction.group),
                                .input = View(instruction.inputs[0], chunk, slot),
                                .output = View(instruction.outputs[0], chunk, slot),
-                               .member_inputs = {}};
+                               .member_inputs = {},
+                               .member_outputs = {},
+                               .scratch = Scratch(instruction, chunk, slot)};
   if (!instruction.flat) {
     const plan::LocalValue& input = plan_.values[static_cast<size_t>(instruction.inputs[0].value)];
+    const plan::LocalValue& output = plan_.values[static_cast<size_t>(instruction.outputs[0].value)];
     for (std::int64_t member : args.group) {
-      args.member_inputs.push_back(
-          input.layout.ExtentOf(input.shape, plan_.mesh, plan_.mesh.CoordinatesOf(member)));
+      const plan::Coordinates at = plan_.mesh.CoordinatesOf(member);
+      args.member_inputs.push_back(input.layout.ExtentOf(input.shape, plan_.mesh, at));
+      args.member_outputs.push_back(output.layout.ExtentOf(output.shape, plan_.mesh, at));
     }
   }
   ASSIGN_OR_RETURN(prepared.launch, communicator_->Prepare(std::move(args)));
@@ -159,6 +167,19 @@ absl::Status RankExecutor::PrepareSegments() {
       }
     }
     prepared_.push_back(std::move(by_slot));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RankExecutor::PrepareTransfers() {
+  for (const plan::Program* program : {&stage_.train, &stage_.evaluate}) {
+    for (const Step& step : *program) {
+      if (step.kind == StepKind::kRun) continue;
+      const plan::Transfer& transfer = plan_.transfers[static_cast<size_t>(step.transfer)];
+      const bool sends = step.kind == StepKind::kSend;
+      const std::int64_t peer = PeerOf(sends ? transfer.to_chunk : transfer.from_chunk);
+      RETURN_IF_ERROR(communicator_->PrepareTransfer(peer, step.stream));
+    }
   }
   return absl::OkStatus();
 }
@@ -261,41 +282,72 @@ absl::Status RankExecutor::RunStep(const Step& step, std::int64_t index, bool ev
   const plan::Transfer& transfer = plan_.transfers[static_cast<size_t>(step.transfer)];
   std::byte* data = Address(step.buffer, ChunkAt(step.chunk), step.slot);
   if (step.kind == StepKind::kReceive) {
-    return communicator_->Receive(PeerOf(transfer.from_chunk), step.transfer, data, step.buffer.bytes());
+    return communicator_->Receive(PeerOf(transfer.from_chunk), step.transfer, data, step.buffer.bytes(),
+                                  step.stream);
   }
-  ASSIGN_OR_RETURN(tickets_[static_cast<size_t>(index)],
-                   communicator_->Send(PeerOf(transfer.to_chunk), step.transfer, data, step.buffer.bytes()));
+  ASSIGN_OR_RETURN(
+      tickets_[static_cast<size_t>(index)],
+      communicator_->Send(PeerOf(transfer.to_chunk), step.transfer, data, step.buffer.bytes(), step.stream));
+  return absl::OkStatus();
+}
+
+// Every other stream starts after what the compute stream holds, and the compute stream goes on after all.
+absl::Status RankExecutor::ForkStreams() {
+  ASSIGN_OR_RETURN(const std::int64_t begun, backend_->Signal(plan::kComputeStream));
+  for (std::int32_t stream = 1; stream < plan::kStreams; ++stream) {
+    RETURN_IF_ERROR(backend_->Await(stream, begun));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RankExecutor::JoinStreams() {
+  for (std::int32_t stream = 1; stream < plan::kStreams; ++stream) {
+    ASSIGN_OR_RETURN(const std::int64_t ended, backend_->Signal(stream));
+    RETURN_IF_ERROR(backend_->Await(plan::kComputeStream, ended));
+  }
   return absl::OkStatus();
 }
 
 absl::Status RankExecutor::RunProgram(const plan::Program& program, bool evaluate,
                                       const KernelContext& context) {
   tickets_.assign(program.size(), 0);
+  std::vector<std::int64_t> signals(program.size(), -1);
+  std::vector<bool> awaited(program.size(), false);
+  bool streams = false;
+  for (const Step& step : program) {
+    for (std::int32_t wait : step.waits) awaited[static_cast<size_t>(wait)] = true;
+    streams |= step.stream != plan::kComputeStream;
+  }
   const auto wait_sent = [&](size_t index) {
     const Step& step = program[index];
     const plan::Transfer& transfer = plan_.transfers[static_cast<size_t>(step.transfer)];
     return communicator_->WaitSent(PeerOf(transfer.to_chunk), step.transfer, tickets_[index]);
   };
+  if (streams) RETURN_IF_ERROR(ForkStreams());
   for (size_t i = 0; i < program.size(); ++i) {
-    // Steps run one after another here, so the only waits left are those for sends, which go on behind them.
+    // Where steps run one after another, the only waits left are those for sends, which go on behind them.
     for (std::int32_t wait : program[i].waits) {
-      if (program[static_cast<size_t>(wait)].kind == StepKind::kSend) {
-        RETURN_IF_ERROR(wait_sent(static_cast<size_t>(wait)));
-      }
+      const size_t before = static_cast<size_t>(wait);
+      if (program[before].kind == StepKind::kSend) RETURN_IF_ERROR(wait_sent(before));
+      RETURN_IF_ERROR(backend_->Await(program[i].stream, signals[before]));
     }
     RETURN_IF_ERROR(RunStep(program[i], static_cast<std::int64_t>(i), evaluate, context));
+    if (awaited[i]) {
+      ASSIGN_OR_RETURN(signals[i], backend_->Signal(program[i].stream));
+    }
   }
   for (size_t i = 0; i < program.size(); ++i) {
     if (program[i].kind == StepKind::kSend) RETURN_IF_ERROR(wait_sent(i));
   }
-  return absl::OkStatus();
+  return streams ? JoinStreams() : absl::OkStatus();
 }
 
-// What the host says during a program must not be recorded: exchange between ranks goes through the host.
+// What the host says during a program must not be recorded, and exchange may go through the host.
 absl::Status RankExecutor::RunOrReplay(bool evaluate, const KernelContext& context) {
   Recorded& recorded = evaluate ? evaluate_ : train_;
   const plan::Program& program = evaluate ? stage_.evaluate : stage_.train;
-  const bool record = options_.record && !options_.check && plan_.mesh.world() == 1;
+  const bool record =
+      options_.record && !options_.check && (plan_.mesh.world() == 1 || communicator_->recordable());
   if (record && recorded.ran && recorded.launch == nullptr) {
     ASSIGN_OR_RETURN(recorded.launch,
                      backend_->Record([&] { return RunProgram(program, evaluate, context); }));
@@ -323,19 +375,22 @@ absl::Status RankExecutor::SetSteps(std::int64_t steps) {
                          sizeof(value));
 }
 
-absl::Status RankExecutor::Launch(std::int64_t iteration, double learning_rate, const FeedFunction& feed) {
+absl::Status RankExecutor::Launch(std::int64_t iteration, const LearningRates& rates,
+                                  const FeedFunction& feed) {
   ENGINE_CHECK(started_.size() < 2, "{} iterations are started already", started_.size());
   RETURN_IF_ERROR(prefetch_.valid() ? prefetch_.get() : FillIncoming(false, feed));
   RETURN_IF_ERROR(TakeIncoming());
-  static_assert(plan::kLearningRate == 0 && plan::kIteration == 1);
-  const double control[2] = {learning_rate, static_cast<double>(iteration)};
-  std::byte* control_data = Address(stage_.control, nullptr, -1);
-  RETURN_IF_ERROR(backend_->Write(control_data, control, sizeof(control)));
+  std::byte* const control = Address(stage_.control, nullptr, -1);
+  const double number = static_cast<double>(iteration);
+  RETURN_IF_ERROR(backend_->Write(control + plan::kIteration * sizeof(double), &number, sizeof(number)));
+  static_assert(plan::kRateIfKnown == plan::kKnownSteps + 1 && plan::kRateIfMore == plan::kKnownSteps + 2);
+  const double offer[3] = {static_cast<double>(rates.known_steps), rates.if_known, rates.if_more};
+  RETURN_IF_ERROR(backend_->Write(control + plan::kKnownSteps * sizeof(double), offer, sizeof(offer)));
   RETURN_IF_ERROR(RunOrReplay(false, Context(iteration)));
   Results results;
   ASSIGN_OR_RETURN(results.scalars,
                    backend_->Read(Address(stage_.scalars, nullptr, -1), stage_.scalars.bytes()));
-  ASSIGN_OR_RETURN(results.control, backend_->Read(control_data, stage_.control.bytes()));
+  ASSIGN_OR_RETURN(results.control, backend_->Read(control, stage_.control.bytes()));
   started_.push_back(results);
   return absl::OkStatus();
 }
@@ -350,27 +405,28 @@ absl::StatusOr<IterationResult> RankExecutor::Wait() {
   RETURN_IF_ERROR(backend_->WaitRead(results.control, control));
   return IterationResult{.loss_sum = scalars[0],
                          .grad_norm = control[plan::kGradientNorm],
+                         .learning_rate = control[plan::kLearningRate],
                          .steps = static_cast<std::int64_t>(control[plan::kStep]),
                          .skipped = static_cast<std::int64_t>(control[plan::kSkipped]),
                          .loss_scale = control[plan::kLossScale]};
 }
 
 absl::StatusOr<IterationResult> RankExecutor::Train(std::int64_t iteration, std::int64_t step,
-                                                    double learning_rate, const FeedFunction& feed) {
+                                                    const LearningRates& rates, const FeedFunction& feed) {
   RETURN_IF_ERROR(SetSteps(step - 1));
-  RETURN_IF_ERROR(Launch(iteration, learning_rate, feed));
+  RETURN_IF_ERROR(Launch(iteration, rates, feed));
   return Wait();
 }
 
 absl::StatusOr<std::vector<InstructionTiming>> RankExecutor::Profile(std::int64_t iteration,
-                                                                     double learning_rate,
+                                                                     const LearningRates& rates,
                                                                      const FeedFunction& feed) {
   std::vector<std::pair<InstructionTiming, std::int64_t>> marked;
   Recorded recorded = std::move(train_);
   train_ = {};
   timings_ = &marked;
   ASSIGN_OR_RETURN(const std::int64_t start, backend_->Mark());
-  const absl::Status status = Launch(iteration, learning_rate, feed);
+  const absl::Status status = Launch(iteration, rates, feed);
   timings_ = nullptr;
   train_ = std::move(recorded);
   RETURN_IF_ERROR(status);

@@ -24,8 +24,8 @@ struct LocalTensor {
 struct OptimizerRange {
   std::int32_t parameter = -1;
   std::int64_t begin = 0, end = 0;  // elements of the local tensor
-  std::byte* master = nullptr;      // fp32, of element `begin`; null where the parameters themselves are fp32
-  std::byte* moment1 = nullptr;     // likewise
+  std::byte* master = nullptr;   // fp32, of element `begin`; null where the parameters themselves are updated
+  std::byte* moment1 = nullptr;  // likewise
   std::byte* moment2 = nullptr;
   DType moment_dtype = DType::kF32;
 };
@@ -34,9 +34,21 @@ struct OptimizerRange {
 using FeedFunction = std::function<absl::Status(const std::string& input, std::int64_t microbatch,
                                                 const backend::TensorView& host)>;
 
+// Learning rates for an iteration's update, of which the device takes one: while an iteration runs, the host
+// does not know whether it will be skipped.
+struct LearningRates {
+  LearningRates(double rate) : if_known(rate), if_more(rate) {}  // that one, whatever the steps
+  LearningRates(std::int64_t steps, double known, double more)
+      : known_steps(steps), if_known(known), if_more(more) {}
+
+  std::int64_t known_steps = 0;  // optimizer steps that the host knows were done
+  double if_known, if_more;      // where so many were done before the update, and where more were
+};
+
 struct IterationResult {
   double loss_sum = 0;  // Σ cross entropy over the tokens of all ranks
   double grad_norm = 0;
+  double learning_rate = 0;  // that the update took; a skipped one changed nothing with it
   std::int64_t steps = 0;    // optimizer steps done so far
   std::int64_t skipped = 0;  // iterations skipped so far, because gradients overflowed the loss scale
   double loss_scale = 1;
@@ -71,7 +83,7 @@ class RankExecutor {
 
   // Starts one iteration of the training program; `iteration`, from 0, keys dropout. At most two may be
   // started and not waited for.
-  absl::Status Launch(std::int64_t iteration, double learning_rate, const FeedFunction& feed);
+  absl::Status Launch(std::int64_t iteration, const LearningRates& rates, const FeedFunction& feed);
   // Reads the inputs of the next Launch on a thread of its own; that Launch then ignores its `feed`.
   void Prefetch(FeedFunction feed);
   // Waits for the oldest started iteration.
@@ -79,10 +91,10 @@ class RankExecutor {
   // Optimizer steps done before the next iteration (for bias correction): on resume.
   absl::Status SetSteps(std::int64_t steps);
   // SetSteps(step − 1), Launch, Wait.
-  absl::StatusOr<IterationResult> Train(std::int64_t iteration, std::int64_t step, double learning_rate,
+  absl::StatusOr<IterationResult> Train(std::int64_t iteration, std::int64_t step, const LearningRates& rates,
                                         const FeedFunction& feed);
   // An iteration, launch by launch, with the time that each instruction took.
-  absl::StatusOr<std::vector<InstructionTiming>> Profile(std::int64_t iteration, double learning_rate,
+  absl::StatusOr<std::vector<InstructionTiming>> Profile(std::int64_t iteration, const LearningRates& rates,
                                                          const FeedFunction& feed);
   // One pass of the evaluation program over a global batch; grad_norm is 0.
   absl::StatusOr<IterationResult> Evaluate(const FeedFunction& feed);
@@ -107,10 +119,13 @@ class RankExecutor {
   struct Prepared;
   RankExecutor(const plan::Plan& plan, std::int64_t rank);
   absl::Status PrepareSegments();
+  absl::Status PrepareTransfers();
   // The control block and the states of quantised tensors as they are before the first iteration.
   absl::Status StartControl();
   absl::StatusOr<Prepared> PrepareInstruction(const plan::Instruction& instruction, const plan::Chunk* chunk,
                                               std::int64_t slot);
+  absl::Status ForkStreams();
+  absl::Status JoinStreams();
   absl::Status RunProgram(const plan::Program& program, bool evaluate, const backend::KernelContext& context);
   absl::Status RunOrReplay(bool evaluate, const backend::KernelContext& context);
   absl::Status RunStep(const plan::Step& step, std::int64_t index, bool evaluate,
@@ -128,6 +143,8 @@ class RankExecutor {
   std::int64_t PeerOf(std::int32_t chunk) const;
   std::byte* Address(const plan::BufferRef& ref, const plan::Chunk* chunk, std::int64_t slot) const;
   backend::TensorView View(const plan::BufferRef& ref, const plan::Chunk* chunk, std::int64_t slot) const;
+  std::span<std::byte> Scratch(const plan::Instruction& instruction, const plan::Chunk* chunk,
+                               std::int64_t slot) const;
   const plan::Chunk* ChunkAt(std::int32_t index) const;
   // The items of every bucket's `buffer`, as the LocalValue that `value` names.
   std::vector<LocalTensor> Tensors(plan::BufferRef plan::Bucket::*buffer,

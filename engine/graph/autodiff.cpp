@@ -9,7 +9,8 @@ namespace {
 
 class Differentiator {
  public:
-  Differentiator(Graph* graph, const OpDef& add) : graph_(*graph), add_(add) {}
+  Differentiator(Graph* graph, const OpDef& add, DType of_matrices)
+      : graph_(*graph), add_(add), of_matrices_(of_matrices) {}
 
   absl::Status Run() {
     const size_t forward_nodes = graph_.nodes().size();
@@ -42,7 +43,8 @@ class Differentiator {
     ValueId& accumulator = accumulators_[static_cast<size_t>(parameter)];
     if (accumulator == kNoValue) {
       TensorType type = graph_.value(parameter).type;
-      if (type.dtype != DType::kF64) type.dtype = DType::kF32;  // sums over microbatches are kept in fp32
+      const bool matrix = graph_.FindParameter(parameter)->weight_decay;
+      if (type.dtype != DType::kF64) type.dtype = matrix ? of_matrices_ : DType::kF32;
       accumulator = graph_.AddAccumulator("d_" + graph_.value(parameter).name, type, parameter);
     }
     return accumulator;
@@ -79,6 +81,7 @@ class Differentiator {
 
   Graph& graph_;
   const OpDef& add_;
+  const DType of_matrices_;
   std::vector<ValueId> gradients_;     // of the forward values, by id
   std::vector<ValueId> accumulators_;  // of the parameters, by id
 };
@@ -164,9 +167,9 @@ class Recomputer {
 
 }  // namespace
 
-absl::Status Differentiate(Graph* graph, const OpDef& add) {
+absl::Status Differentiate(Graph* graph, const OpDef& add, DType of_matrices) {
   if (graph->loss() == kNoValue) return Internal("autodiff: the graph has no loss");
-  return Differentiator(graph, add).Run();
+  return Differentiator(graph, add, of_matrices).Run();
 }
 
 void Recompute(Graph* graph, const std::function<bool(const Node&)>& again) {

@@ -87,7 +87,7 @@ struct Parameter {
   ValueId value = kNoValue;
   Shape logical_shape;  // without padding; differs from the value's shape in dim 0 at most (vocabulary)
   Initializer initializer;
-  bool weight_decay = false;
+  bool weight_decay = false;  // of matrices and tables: not of biases and one-dimensional tensors
 };
 
 // kPrepare, of local graphs alone: once an iteration, before the first microbatch.

@@ -20,9 +20,18 @@ Cost Product(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
           Bytes(inputs) + Bytes(outputs)};
 }
 
+// Head and its gradients: three products of tokens, classes and features.
+Cost Head(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+  const double features = static_cast<double>(inputs[1].shape[inputs[1].shape.rank() - 1]);
+  return {6.0 * Elements(inputs[0]) * Elements(inputs[1]) / features, Bytes(inputs) + Bytes(outputs)};
+}
+
 }  // namespace
 
 const OpDef kQuantize{.name = "quantize", .cost = OnePass, .accumulates = 0b100};
+const OpDef kQuantizeCurrent{.name = "quantize_current", .cost = OnePass, .accumulates = 0b1000};
+const OpDef kLayerNormQuantizeAgain{.name = "layer_norm_quantize_again", .cost = OnePass};
+const OpDef kRmsNormQuantizeAgain{.name = "rms_norm_quantize_again", .cost = OnePass};
 const OpDef kGeluQuantize{.name = "gelu_quantize", .cost = OnePass};
 const OpDef kSwigluQuantize{.name = "swiglu_quantize", .cost = OnePass};
 const OpDef kGeluGradQuantize{.name = "gelu_grad_quantize", .cost = OnePass, .accumulates = 0b100};
@@ -36,9 +45,13 @@ const OpDef kRmsNormGradAddQuantize{
 const OpDef kLinearFp8{.name = "linear_fp8", .cost = Product};
 const OpDef kLinearDgradFp8{.name = "linear_dgrad_fp8", .cost = Product};
 const OpDef kLinearWgradFp8{.name = "linear_wgrad_fp8", .cost = Product, .accumulates = 1};
+const OpDef kLinearCrossEntropyFp8{.name = "linear_cross_entropy_fp8", .cost = Head, .accumulates = 0b110};
 
 std::span<const OpDef* const> AllFp8Ops() {
   static constexpr std::array kOps = {&kQuantize,
+                                      &kQuantizeCurrent,
+                                      &kLayerNormQuantizeAgain,
+                                      &kRmsNormQuantizeAgain,
                                       &kGeluQuantize,
                                       &kSwigluQuantize,
                                       &kGeluGradQuantize,
@@ -49,7 +62,8 @@ std::span<const OpDef* const> AllFp8Ops() {
                                       &kRmsNormGradAddQuantize,
                                       &kLinearFp8,
                                       &kLinearDgradFp8,
-                                      &kLinearWgradFp8};
+                                      &kLinearWgradFp8,
+                                      &kLinearCrossEntropyFp8};
   return kOps;
 }
 

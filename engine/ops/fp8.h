@@ -1,11 +1,13 @@
-// FP8 products and quantisation (Micikevicius et al., arXiv:2209.05433; delayed scaling as NVIDIA's
-// Transformer Engine has it). Graphs are never built of them; plan/quantize.h puts them into local graphs of
-// recipes that compute in fp8. They approximate the ops that they stand for, so they have no composition.
+// FP8 products and quantisation (Micikevicius et al., arXiv:2209.05433; delayed and current scaling as
+// NVIDIA's Transformer Engine has them). Graphs are never built of them; plan/quantize.h puts them into local
+// graphs of recipes that compute in fp8. They approximate the ops that they stand for, so they have no
+// composition.
 //
 // Every quantised tensor has a state f32[8]: [0] 1/scale, [4] scale, [5] largest absolute value of this
 // iteration, [6] format (0 e4m3, 1 e5m2). q = x · scale, rounded and held within the format's range; qt is q
 // transposed, [columns, rows]: products want both operands with the contracted dim last. fp8_update turns the
-// largest value into the next iteration's scale.
+// largest value into the next iteration's scale. With current scaling the state is made with the tensor, of
+// its own largest value, and nothing is kept.
 #pragma once
 
 #include <span>
@@ -15,6 +17,7 @@
 namespace engine::ops {
 
 extern const graph::OpDef kQuantize;              // x, state → q, qt[, d_bias: column sums of x]
+extern const graph::OpDef kQuantizeCurrent;       // x → q, qt, state[, d_bias]
 extern const graph::OpDef kGeluQuantize;          // pre, state → q, qt of gelu(pre)
 extern const graph::OpDef kSwigluQuantize;        // x, state → q, qt of swiglu(x)
 extern const graph::OpDef kGeluGradQuantize;      // pre, dy, state → q, qt of gelu_grad(pre, dy)[, d_bias]
@@ -28,6 +31,12 @@ extern const graph::OpDef
 extern const graph::OpDef kLinearFp8;  // x8, w8, state of x, state of w[, bias] → y
 extern const graph::OpDef kLinearDgradFp8;  // dy8, w8t, state of dy, state of w → dx
 extern const graph::OpDef kLinearWgradFp8;  // dy8t, x8t, state of dy, state of x → dw
+// The norm of x once more, with the statistics that it had, for weight gradients: no q.
+extern const graph::OpDef kLayerNormQuantizeAgain;  // x, gamma, beta, mean, rstd, state → qt
+extern const graph::OpDef kRmsNormQuantizeAgain;    // x, gamma, rstd, state → qt
+// linear_cross_entropy on a quantised table: x and the logits' gradient (of attribute `format`) are quantised
+// chunk by chunk, x by its chunk's largest value, the gradient by the largest that it can have.
+extern const graph::OpDef kLinearCrossEntropyFp8;  // x, w8, w8t, state of w, labels → dx, dw, loss
 
 std::span<const graph::OpDef* const> AllFp8Ops();
 

@@ -17,6 +17,11 @@ AxisSet ReduceAxes(const Plan& plan, const PlanParameter& parameter) {
   return plan.mesh.Active(plan.values[static_cast<size_t>(parameter.gradient)].layout.PartialAxes());
 }
 
+DType GradientDType(const Plan& plan, const PlanParameter& parameter) {
+  if (parameter.gradient < 0) return DType::kF32;
+  return plan.values[static_cast<size_t>(parameter.gradient)].dtype;
+}
+
 // Axes on which the parameter is repeated: those that do not split it.
 AxisSet CopyAxes(const Plan& plan, const PlanParameter& parameter) {
   const Layout& layout = plan.values[static_cast<size_t>(parameter.value)].layout;
@@ -74,8 +79,12 @@ Instruction AdamW(const Bucket& bucket, const StagePlan& stage, const recipe::Op
                             {"beta2", optimizer.beta2},
                             {"epsilon", optimizer.epsilon},
                             {"weight_decay", bucket.weight_decay ? optimizer.weight_decay : 0.0}};
-  // Of the draws that round narrow moments.
-  if (bucket.moment1.dtype != DType::kF32) instruction.attributes.Set("stream", name + ".moments");
+  // Of the draws that round narrow moments and weights; both copies of a tied table draw the same.
+  const std::string stream = bucket.tied ? "tied" : name;
+  if (bucket.moment1.dtype != DType::kF32) instruction.attributes.Set("stream", stream + ".moments");
+  if (instruction.inputs[0].dtype != DType::kF32) {
+    instruction.attributes.Set("weight_stream", stream + ".weights");
+  }
   return instruction;
 }
 
@@ -106,14 +115,16 @@ BufferRef ItemRef(const BufferRef& of, const Bucket::Item& item, std::int32_t va
 std::vector<Bucket> MakeBuckets(const Plan& plan, const std::vector<bool>& used, std::int64_t zero_stage,
                                 bool first_stage) {
   std::vector<Bucket> buckets;
-  std::map<std::tuple<unsigned, unsigned, bool, bool>, size_t> index;
+  std::map<std::tuple<unsigned, unsigned, bool, bool, DType, DType>, size_t> index;
   for (size_t p = 0; p < plan.parameters.size(); ++p) {
     if (!used[p]) continue;
     const PlanParameter& parameter = plan.parameters[p];
     const LocalValue& value = plan.values[static_cast<size_t>(parameter.value)];
+    const DType gradient = GradientDType(plan, parameter);
     const AxisSet reduce = ReduceAxes(plan, parameter);
     const AxisSet copies = CopyAxes(plan, parameter);
-    const auto key = std::make_tuple(reduce.bits(), copies.bits(), parameter.weight_decay, parameter.tied);
+    const auto key = std::make_tuple(reduce.bits(), copies.bits(), parameter.weight_decay, parameter.tied,
+                                     value.dtype, gradient);
     const auto [it, fresh] = index.try_emplace(key, buckets.size());
     if (fresh) {
       Bucket bucket;
@@ -124,6 +135,7 @@ std::vector<Bucket> MakeBuckets(const Plan& plan, const std::vector<bool>& used,
       bucket.owned = !parameter.tied || first_stage;
       bucket.shards = zero_stage > 0 ? plan.mesh.GroupSize(reduce) : 1;
       bucket.parameter_dtype = value.dtype;
+      bucket.gradient_dtype = gradient;
       buckets.push_back(bucket);
     }
     Bucket& bucket = buckets[it->second];

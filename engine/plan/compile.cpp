@@ -211,23 +211,26 @@ absl::StatusOr<Plan> Compile(const recipe::Recipe& recipe, Graph train, const Gr
                                    .sequence_parallel = recipe.parallelism.sequence_parallel};
   FuseOptions fusing{.profile = &options.profile,
                      .logits_bytes = recipe.training.logits_bytes,
-                     .fp8_gradients = "",
+                     .fp8 = {},
                      .layers = forward.layers(),
                      .chunk_of = [&](std::int32_t layer) { return ChunkOfLayer(chunks, layer); }};
   if (recipe.precision.compute == "fp8") {
     if (plan.mesh.world() > 1)
       return InvalidArgument("fp8 products are planned for one rank, not for {}", plan.mesh.world());
-    fusing.fp8_gradients = recipe.precision.fp8_gradients;
+    fusing.fp8 = {.gradients = recipe.precision.fp8_gradients,
+                  .current = recipe.precision.fp8_scaling == "current",
+                  .head = recipe.precision.fp8_head};
   }
   CutGraph train_cut;
   if (options.training) {
-    RETURN_IF_ERROR(graph::Differentiate(&train, ops::kAdd));
+    const DType of_matrices = recipe.precision.gradient_dtype == "bf16" ? DType::kBF16 : DType::kF32;
+    RETURN_IF_ERROR(graph::Differentiate(&train, ops::kAdd, of_matrices));
     graph::Recompute(&train,
                      [&](const Node& node) { return IsRecomputed(recipe.recompute, node, train.layers()); });
     ASSIGN_OR_RETURN(LocalGraph local, Localize(train, placement, fusing));
     train_cut = Cut(std::move(local), chunks, &plan);
   }
-  fusing.fp8_gradients.clear();  // evaluation keeps the weights' own precision
+  fusing.fp8 = {};  // evaluation keeps the weights' own precision
   ASSIGN_OR_RETURN(LocalGraph local, Localize(evaluate, placement, fusing));
   const CutGraph evaluate_cut = Cut(std::move(local), chunks, &plan);
   RETURN_IF_ERROR(CheckTransfers(plan));
@@ -245,6 +248,7 @@ absl::StatusOr<Plan> Compile(const recipe::Recipe& recipe, Graph train, const Gr
                            .zero_stage = recipe.parallelism.zero_stage,
                            .optimizer = &recipe.optimizer,
                            .dynamic_loss_scale = recipe.precision.compute == "fp16",
+                           .matrix_masters = recipe.precision.master_dtype == "fp32",
                            .options = &options};
   for (std::int32_t stage = 0; stage < plan.mesh.pp; ++stage) BuildStage(inputs, stage, chunks, &plan);
   Hasher hasher;

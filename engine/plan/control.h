@@ -5,8 +5,8 @@
 namespace engine::plan {
 
 enum Control {
-  kLearningRate,     // written by the host before each iteration
-  kIteration,        // likewise, from 0: keys dropout
+  kLearningRate,     // of this update: clip_factor picks it
+  kIteration,        // written by the host before each iteration, from 0: keys dropout
   kStep,             // optimizer steps done, skipped ones not counted; clip_factor adds 1
   kGradientNorm,     // of the unscaled gradients, before clipping
   kGradientFactor,   // what AdamW multiplies gradients by: clipping and 1 / loss scale; 0: skip this update
@@ -14,7 +14,18 @@ enum Control {
   kCleanIterations,  // since the loss scale last changed
   kHysteresis,       // overflows left before the loss scale is halved
   kSkipped,          // iterations skipped so far, for gradients that were not finite
+  kKnownSteps,       // written by the host before each iteration: of kStep, as far as it knows
+  kRateIfKnown,      // likewise: the learning rate if kStep is still that when the update comes
+  kRateIfMore,       // likewise: if it is more by then
   kControlNumbers = 12
 };
+
+// Picks the learning rate of an update, before its own step is counted. Clears what the host wrote, so that
+// nothing of the block tells how much the host knew.
+constexpr void PickLearningRate(double* control) {
+  const bool more = control[kStep] > control[kKnownSteps];
+  control[kLearningRate] = control[more ? kRateIfMore : kRateIfKnown];
+  control[kKnownSteps] = control[kRateIfKnown] = control[kRateIfMore] = 0;
+}
 
 }  // namespace engine::plan

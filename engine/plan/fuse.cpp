@@ -250,13 +250,14 @@ class Fuser {
   }
 
   // An activation that is run again for the weight gradient, and its own gradient: both read the same input.
+  // Not where each is quantised as it is made.
   void ActivationAgain(int i) {
     const bool gelu = g_.Is(i, ops::kGelu);
     if ((!gelu && !g_.Is(i, ops::kSwiglu)) || g_.node(i).phase != Phase::kBackward) return;
     const OpDef& gradient_op = gelu ? ops::kGeluGrad : ops::kSwigluGrad;
     const OpDef& fused = gelu ? ops::kGeluGradAgain : ops::kSwigluGradAgain;
     LocalNode again = g_.node(i);
-    if (!Has(fused, again.inputs[0])) return;
+    if (!Has(fused, again.inputs[0]) || g_.Is(g_.OnlyReader(again.outputs[0]), ops::kQuantize)) return;
     for (int reader : std::vector<int>(g_.Readers(again.inputs[0]))) {
       if (!g_.Is(reader, gradient_op)) continue;
       const std::int32_t dy = g_.node(reader).inputs[1];
@@ -342,7 +343,8 @@ class Fuser {
   }
 
   // A norm that is run again for weight gradients alone: its own gradient reads the same x, and makes the
-  // norm's output on the way. The weight gradients, which nothing waits for, follow it.
+  // norm's output on the way. The weight gradients, which nothing waits for, follow it. What is quantised by
+  // the last iteration's scale is made by itself, of x and the statistics that are there.
   void NormAgain(int i) {
     const bool layer = g_.Is(i, ops::kLayerNorm);
     if ((!layer && !g_.Is(i, ops::kRmsNorm)) || g_.node(i).phase != Phase::kBackward) return;
@@ -352,21 +354,55 @@ class Fuser {
     if (g_.node(forward).phase != Phase::kForward || g_.node(forward).outputs[0] != again.inputs[0]) return;
     const int at = GradientOf(again, layer);
     if (at < 0) return;
-    for (int reader : g_.Readers(again.outputs[0])) {
-      if (!g_.Is(reader, ops::kLinearWgrad) || reader > at || !SameChunk(g_.node(reader), g_.node(at)))
-        return;
-    }
+    const std::vector<std::int32_t> statistics(g_.node(forward).outputs.begin() + 2,
+                                               g_.node(forward).outputs.end());
     LocalNode gradient = g_.node(at);
-    gradient.inputs[3] = g_.node(forward).outputs[2];
-    if (layer) {
-      gradient.inputs[4] = g_.node(forward).outputs[3];
-      gradient.inputs.push_back(again.inputs[2]);
+    std::copy(statistics.begin(), statistics.end(), gradient.inputs.begin() + 3);
+    const int quantize = g_.OnlyReader(again.outputs[0]);
+    if (g_.Is(quantize, ops::kQuantize)) {
+      LocalNode made = g_.node(quantize);
+      if (!g_.Readers(made.outputs[0]).empty() || made.outputs.size() != 2 || made.phase != again.phase ||
+          made.attributes.Int("dims") != 1) {
+        return;
+      }
+      made.op = layer ? &ops::kLayerNormQuantizeAgain : &ops::kRmsNormQuantizeAgain;
+      std::vector<std::int32_t> inputs = again.inputs;
+      inputs.insert(inputs.end(), statistics.begin(), statistics.end());
+      inputs.push_back(made.inputs[1]);
+      made.inputs = std::move(inputs);
+      made.outputs.erase(made.outputs.begin());
+      g_.Replace(quantize, std::move(made));
+    } else {
+      const std::vector<int> late = WeightGradients(again.outputs[0], at);
+      if (late.empty()) return;
+      if (layer) gradient.inputs.push_back(again.inputs[2]);
+      gradient.outputs.push_back(again.outputs[0]);
+      gradient.attributes.Set("again", std::int64_t{1});
+      for (int node : late) g_.MoveAfter(node, at);
     }
-    gradient.outputs.push_back(again.outputs[0]);
-    gradient.attributes.Set("again", std::int64_t{1});
-    for (int reader : g_.Readers(again.outputs[0])) g_.MoveAfter(reader, at);
     g_.Remove(i);
     g_.Replace(at, std::move(gradient));
+  }
+
+  // The weight gradients before node `at` that alone read a value, and what quantises it for them; none if
+  // anything else reads it.
+  std::vector<int> WeightGradients(std::int32_t value, int at) {
+    std::vector<int> found;
+    for (int reader : g_.Readers(value)) {
+      found.push_back(reader);
+      if (!g_.Is(reader, ops::kQuantizeCurrent)) continue;
+      for (std::int32_t made : g_.node(reader).outputs) {
+        for (int user : g_.Readers(made)) {
+          if (std::find(found.begin(), found.end(), user) == found.end()) found.push_back(user);
+        }
+      }
+    }
+    const bool all = std::all_of(found.begin(), found.end(), [&](int i) {
+      const bool late =
+          g_.Is(i, ops::kLinearWgrad) || g_.Is(i, ops::kLinearWgradFp8) || g_.Is(i, ops::kQuantizeCurrent);
+      return late && i < at && SameChunk(g_.node(i), g_.node(at));
+    });
+    return all ? found : std::vector<int>();
   }
 
   // The fused gradient of this norm that alone reads its statistics, or −1.
@@ -531,8 +567,10 @@ class Fuser {
 
 void Fuse(const FuseOptions& options, LocalGraph* graph) {
   Fuser(options, graph).Before();
-  if (!options.fp8_gradients.empty()) QuantizeLinears(options.fp8_gradients, options.layers, graph);
+  const bool fp8 = !options.fp8.gradients.empty();
+  if (fp8) QuantizeLinears(options.fp8, options.layers, graph);
   Fuser(options, graph).After();
+  if (fp8 && options.fp8.head) QuantizeHead(options.fp8, graph);
 }
 
 }  // namespace engine::plan

@@ -6,10 +6,10 @@
 #pragma once
 
 #include <functional>
-#include <string>
 
 #include "engine/plan/placements.h"
 #include "engine/plan/plan.h"
+#include "engine/plan/quantize.h"
 
 namespace engine::plan {
 
@@ -18,10 +18,8 @@ namespace engine::plan {
 struct FuseOptions {
   const DeviceProfile* profile = nullptr;
   std::int64_t logits_bytes = 0;  // budget of one chunk's logits in linear_cross_entropy
-  // Not empty: the products of `layers` layers are quantised (plan/quantize.h), with gradients in this
-  // format.
-  std::string fp8_gradients;
-  std::int32_t layers = 0;
+  Fp8Options fp8;                 // what is quantised on the way
+  std::int32_t layers = 0;        // whose products are
   // Pipeline chunk of a layer: nodes of different chunks stay apart.
   std::function<std::int32_t(std::int32_t layer)> chunk_of;
 };

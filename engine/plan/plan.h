@@ -143,7 +143,9 @@ struct Bucket {
   bool owned = true;        // false: a copy of another stage's parameters (not counted, not saved)
   std::int64_t shards = 1;  // ZeRO-1: optimizer state is cut into so many, along `reduce`
   DType parameter_dtype = DType::kF32;
-  BufferRef parameter, gradient, master, moment1, moment2;  // master: elements 0 where parameters are fp32
+  DType gradient_dtype = DType::kF32;
+  // master: elements 0 where AdamW moves the parameters themselves
+  BufferRef parameter, gradient, master, moment1, moment2;
   std::int64_t shard_elements() const { return elements / shards; }
 };
 
@@ -235,9 +237,20 @@ struct DeviceProfile {
   std::function<std::int64_t(std::string_view kernel, graph::TypeSpan, graph::TypeSpan,
                              const graph::Attributes&)>
       scratch_bytes;
+  // Bytes of scratch for one conversion of these local types between `members` ranks along an axis; null:
+  // none.
+  std::function<std::int64_t(Collective, graph::Reduction, const graph::TensorType& from,
+                             const graph::TensorType& to, Axis axis, std::int64_t members)>
+      exchange_bytes = {};
   // Whether there is a kernel for a fused op (ops/fused.h), by the local type of the tensor that decides: the
   // packed projection of attention, the activation's input, the residual stream, the logits. Null: for none.
   std::function<bool(const graph::OpDef&, const graph::TensorType&)> fuses;
+  // Recipe keys of which the device can run these words only (plan/check_device.h).
+  struct Limit {
+    std::string key;
+    std::vector<std::string> words;
+  };
+  std::vector<Limit> limits = {};
 };
 
 }  // namespace engine::plan

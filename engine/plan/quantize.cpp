@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/ops/fp8.h"
+#include "engine/ops/fused.h"
 #include "engine/ops/ops.h"
 
 namespace engine::plan {
@@ -23,16 +24,30 @@ constexpr double kGradientStart = 64;
 
 class Quantizer {
  public:
-  Quantizer(std::string_view gradient_format, std::int32_t layers, LocalGraph* graph)
-      : gradient_(gradient_format == "e5m2" ? DType::kE5M2 : DType::kE4M3), layers_(layers), graph_(*graph) {}
+  Quantizer(const Fp8Options& options, std::int32_t layers, LocalGraph* graph)
+      : gradient_(options.gradients == "e5m2" ? DType::kE5M2 : DType::kE4M3),
+        current_(options.current),
+        layers_(layers),
+        graph_(*graph) {}
 
-  void Run() {
+  void Linears() {
     FindLinears();
     std::vector<LocalNode> old = std::move(graph_.nodes);
     graph_.nodes.clear();
     for (LocalNode& node : old) Add(std::move(node));
-    graph_.nodes.insert(graph_.nodes.begin(), std::make_move_iterator(weights_.begin()),
-                        std::make_move_iterator(weights_.end()));
+    AddWeights();
+  }
+
+  void Head() {
+    for (LocalNode& node : graph_.nodes) {
+      if (node.op != &ops::kLinearCrossEntropy) continue;
+      in_dims_[node.inputs[1]] = static_cast<int>(node.attributes.Int("in_dims"));
+      const Quantized w = Weight(node.inputs[1], node);
+      node.op = &ops::kLinearCrossEntropyFp8;
+      node.inputs = {node.inputs[0], w.q, w.qt, w.state, node.inputs[2]};
+      node.attributes.Set("format", FormatOf(gradient_));
+    }
+    AddWeights();
   }
 
  private:
@@ -77,8 +92,15 @@ class Quantizer {
     }
   }
 
+  static std::int64_t FormatOf(DType format) { return format == DType::kE5M2 ? 1 : 0; }
+
+  void AddWeights() {
+    graph_.nodes.insert(graph_.nodes.begin(), std::make_move_iterator(weights_.begin()),
+                        std::make_move_iterator(weights_.end()));
+  }
+
   // q, qt and state of a value; quantised by a node that goes to `nodes` where it has not been before.
-  // `start`: its scale in a run's first iteration, before any largest value is known.
+  // `start`: its delayed scale in a run's first iteration, before any largest value is known.
   Quantized Quantize(std::int32_t v, int dims, DType format, double start, ValueKind kind,
                      const LocalNode& of, std::vector<LocalNode>* nodes) {
     const auto [it, fresh] = quantized_.try_emplace(v);
@@ -88,15 +110,20 @@ class Quantizer {
     Quantized made;
     made.q = AddValue(name + ".fp8", value(v).local, format, kind);
     made.qt = AddValue(name + ".fp8t", {columns, rows}, format, kind);
-    made.state = AddValue(name + ".scale", {8}, DType::kF32, ValueKind::kState);
+    made.state = AddValue(name + ".scale", {8}, DType::kF32, current_ ? kind : ValueKind::kState);
     LocalNode node;
-    node.op = &ops::kQuantize;
     node.name = name + ".quantize";
-    node.inputs = {v, made.state};
-    node.outputs = {made.q, made.qt};
-    node.attributes = {{"dims", std::int64_t{dims}},
-                       {"format", std::int64_t{format == DType::kE5M2 ? 1 : 0}},
-                       {"start", start}};
+    node.attributes = {{"dims", std::int64_t{dims}}, {"format", FormatOf(format)}};
+    if (current_) {
+      node.op = &ops::kQuantizeCurrent;
+      node.inputs = {v};
+      node.outputs = {made.q, made.qt, made.state};
+    } else {
+      node.op = &ops::kQuantize;
+      node.inputs = {v, made.state};
+      node.outputs = {made.q, made.qt};
+      node.attributes.Set("start", start);
+    }
     node.phase = kind == ValueKind::kDerived ? Phase::kPrepare : of.phase;
     node.layer = of.layer;
     nodes->push_back(std::move(node));
@@ -139,14 +166,15 @@ class Quantizer {
                node.attributes.Int("dims") == gradient_dims_.at(node.inputs[0])) {
       Gradient(node.inputs[0], node);
       LocalNode& quantize = graph_.nodes.back();
+      quantize.accumulate = (node.accumulate & 1U) << quantize.outputs.size();
       quantize.outputs.push_back(node.outputs[0]);
-      quantize.accumulate = (node.accumulate & 1U) << 2;
       return;
     }
     graph_.nodes.push_back(std::move(node));
   }
 
   const DType gradient_;
+  const bool current_;
   const std::int32_t layers_;
   LocalGraph& graph_;
   absl::flat_hash_map<std::int32_t, int> in_dims_;        // of weights that are quantised
@@ -157,8 +185,10 @@ class Quantizer {
 
 }  // namespace
 
-void QuantizeLinears(std::string_view gradient_format, std::int32_t layers, LocalGraph* graph) {
-  Quantizer(gradient_format, layers, graph).Run();
+void QuantizeLinears(const Fp8Options& options, std::int32_t layers, LocalGraph* graph) {
+  Quantizer(options, layers, graph).Linears();
 }
+
+void QuantizeHead(const Fp8Options& options, LocalGraph* graph) { Quantizer(options, 0, graph).Head(); }
 
 }  // namespace engine::plan

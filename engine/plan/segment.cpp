@@ -149,6 +149,7 @@ class SegmentBuilder {
       instruction.group = AxisSet::Of(node.axis);
       instruction.wire_bytes = WireBytes(node.collective, instruction.inputs[0].bytes(),
                                          instruction.outputs[0].bytes(), in_.plan->mesh.size(node.axis));
+      ExchangeScratch(node, &instruction);
     } else {
       CostAndScratch(node, &instruction);
     }
@@ -182,7 +183,20 @@ class SegmentBuilder {
       outputs.push_back({ValueOf(Global(v)).local, ValueOf(Global(v)).dtype});
     instruction->flops = node.op->cost(inputs, outputs, node.attributes).flops;
     if (!in_.profile->scratch_bytes) return;
-    const std::int64_t bytes = in_.profile->scratch_bytes(node.op->name, inputs, outputs, node.attributes);
+    TakeScratch(in_.profile->scratch_bytes(node.op->name, inputs, outputs, node.attributes), instruction);
+  }
+
+  void ExchangeScratch(const LocalNode& node, Instruction* instruction) {
+    if (!in_.profile->exchange_bytes) return;
+    const LocalValue& from = ValueOf(Global(node.inputs[0]));
+    const LocalValue& to = ValueOf(Global(node.outputs[0]));
+    TakeScratch(in_.profile->exchange_bytes(node.collective, node.reduction, {from.local, from.dtype},
+                                            {to.local, to.dtype}, node.axis, in_.plan->mesh.size(node.axis)),
+                instruction);
+  }
+
+  // Bytes that are free again when the instruction has run.
+  void TakeScratch(std::int64_t bytes, Instruction* instruction) {
     if (bytes == 0) return;
     const std::int64_t range = ranges_.Allocate(bytes);
     instruction->scratch = {.offset = in_.transient_base + range, .elements = bytes, .dtype = DType::kU8};

@@ -129,11 +129,11 @@ class StageBuilder {
     }
     if (training()) {
       for (Bucket& bucket : stage_.buckets) {
-        bucket.gradient = ReserveFlat(bucket.elements, DType::kF32, &memory.gradients);
+        bucket.gradient = ReserveFlat(bucket.elements, bucket.gradient_dtype, &memory.gradients);
       }
       for (Bucket& bucket : stage_.buckets) {
         const std::int64_t shard = bucket.shard_elements();
-        if (bucket.parameter_dtype != DType::kF32) {
+        if (bucket.parameter_dtype != DType::kF32 && (in_.matrix_masters || !bucket.weight_decay)) {
           bucket.master = ReserveFlat(shard, DType::kF32, &memory.optimizer);
         }
         const DType moments = in_.optimizer->moment_dtype == "bf16" ? DType::kBF16 : DType::kF32;

@@ -30,6 +30,7 @@ struct StageInputs {
   std::int64_t zero_stage = 0;
   const recipe::Optimizer* optimizer = nullptr;
   bool dynamic_loss_scale = false;  // skip updates whose gradients overflowed
+  bool matrix_masters = true;       // fp32 copies of matrices in 16 bits
   const CompileOptions* options = nullptr;
 };
 

@@ -109,6 +109,12 @@ absl::Status Items(const Plan& plan, const Bucket& bucket, const std::string& na
         value.dtype != bucket.parameter_dtype) {
       return Internal("{}: {} is of another kind (weight decay, tie or dtype)", name, parameter.name);
     }
+    if (parameter.gradient < 0) continue;
+    const DType gradient = plan.values[static_cast<size_t>(parameter.gradient)].dtype;
+    if (gradient != bucket.gradient_dtype) {
+      return Internal("{}: the gradient of {} is {}, its bucket's are {}", name, parameter.name,
+                      Name(gradient), Name(bucket.gradient_dtype));
+    }
   }
   if (next > bucket.elements)
     return Internal("{} has {} elements, its items end at {}", name, bucket.elements, next);
@@ -127,14 +133,16 @@ absl::Status OptimizerShards(const Bucket& bucket, const std::string& name) {
   };
   const std::int64_t shard = bucket.elements / bucket.shards;
   RETURN_IF_ERROR(check("parameters", bucket.parameter, bucket.elements, bucket.parameter_dtype));
-  RETURN_IF_ERROR(check("gradients", bucket.gradient, bucket.elements, DType::kF32));
+  RETURN_IF_ERROR(check("gradients", bucket.gradient, bucket.elements, bucket.gradient_dtype));
   const DType moments = bucket.moment1.dtype;
   if (moments != DType::kF32 && moments != DType::kBF16)
     return Internal("{}: moments of {}", name, Name(moments));
   RETURN_IF_ERROR(check("first moments", bucket.moment1, shard, moments));
   RETURN_IF_ERROR(check("second moments", bucket.moment2, shard, moments));
-  return check("master weights", bucket.master, bucket.parameter_dtype == DType::kF32 ? 0 : shard,
-               DType::kF32);
+  // Without master weights AdamW rounds the parameters itself, which it can to bf16.
+  const bool in_place = bucket.parameter_dtype == DType::kF32 ||
+                        (bucket.parameter_dtype == DType::kBF16 && bucket.master.elements == 0);
+  return check("master weights", bucket.master, in_place ? 0 : shard, DType::kF32);
 }
 
 // The stages that hold each parameter, and that it is owned once.

@@ -32,6 +32,10 @@ BufferRef Shard(BufferRef buffer, std::int64_t shards, AxisSet axes) {
   return buffer;
 }
 
+// Attributes of adamw: names of the draws that round moments and weights.
+constexpr const char* kMomentDraws = "stream";
+constexpr const char* kWeightDraws = "weight_stream";
+
 // Follows the update segment of one stage, gradient by gradient.
 class UpdateVerifier {
  public:
@@ -256,8 +260,19 @@ class UpdateVerifier {
       return std::equal(have.begin(), have.end(), want.begin(), want.end(),
                         [](const BufferRef& a, const BufferRef* w) { return SamePlace(a, *w); });
     };
-    if (same(instruction.inputs, inputs) && same(instruction.outputs, outputs)) return absl::OkStatus();
-    return Internal("does not update the weights and moments of bucket.{}", b);
+    if (!same(instruction.inputs, inputs) || !same(instruction.outputs, outputs)) {
+      return Internal("does not update the weights and moments of bucket.{}", b);
+    }
+    RETURN_IF_ERROR(Draws(instruction, kMomentDraws, bucket.moment1.dtype));
+    return Draws(instruction, kWeightDraws, weights.dtype);
+  }
+
+  // What is kept in 16 bits is rounded by draws, which have a name.
+  static absl::Status Draws(const Instruction& instruction, const char* draws, DType dtype) {
+    const bool narrow = dtype != DType::kF32;
+    if (instruction.attributes.Has(draws) == narrow) return absl::OkStatus();
+    return Internal("rounds to {} {} the attribute {}", engine::Name(dtype), narrow ? "without" : "with",
+                    draws);
   }
 
   absl::Status States(const Instruction& instruction) {
@@ -294,6 +309,29 @@ class UpdateVerifier {
   bool clipped_ = false;
   bool states_updated_ = false;
 };
+
+// The names of the draws that round a stage's copy of the tied table; empty where there is none.
+std::string TiedDraws(const StagePlan& stage) {
+  std::string draws;
+  for (const Bucket& bucket : stage.buckets) {
+    if (!bucket.tied) continue;
+    for (const Instruction& instruction : stage.segments[static_cast<size_t>(stage.update)].instructions) {
+      if (instruction.kernel != "adamw" || !SamePlace(instruction.inputs[2], bucket.moment1)) continue;
+      for (const char* name : {kMomentDraws, kWeightDraws}) {
+        if (instruction.attributes.Has(name)) draws += " " + instruction.attributes.String(name);
+      }
+    }
+  }
+  return draws;
+}
+
+// The copies of a tied table must stay equal.
+absl::Status TiedCopiesRoundAlike(const Plan& plan) {
+  const std::string first = TiedDraws(plan.stages.front());
+  const std::string last = TiedDraws(plan.stages.back());
+  if (first == last) return absl::OkStatus();
+  return Internal("the first stage rounds the tied table by{}, the last by{}", first, last);
+}
 
 // The loss is added in by the first rank of every axis that repeats it, and by all of those that hold a part
 // of it.
@@ -432,6 +470,7 @@ absl::Status VerifyGradients(const Plan& plan) {
       RETURN_IF_ERROR(GradientsMade(plan, index));
       RETURN_IF_ERROR(FirstSumsOverwrite(plan, index));
       RETURN_IF_ERROR(UpdateVerifier(plan, index).Run());
+      if (index == 0) RETURN_IF_ERROR(TiedCopiesRoundAlike(plan));
     }
     for (const Segment& segment : stage.segments) {
       if (segment.chunk >= 0) RETURN_IF_ERROR(LossCountedOnce(plan, index, segment));

@@ -302,12 +302,31 @@ Rows TrainingRows() {
       FIELD(training.seed).AtLeast(0).Doc("Seed of weights, dropout and sample order."),
       FIELD(precision.compute)
           .Words({"fp32", "bf16", "fp16", "fp8"})
-          .Doc("Number format of products and activations; master weights and optimizer state are fp32."),
+          .Doc("Number format of products and activations."),
+      FIELD(precision.gradient_dtype)
+          .Words({"fp32", "bf16"})
+          .Doc("Format in which gradients of matrices are summed over microbatches and ranks; bf16 goes with "
+               "compute bf16 or fp8. Gradients of biases and norms are fp32."),
+      FIELD(precision.master_dtype)
+          .Words({"fp32", "bf16"})
+          .Doc("Format of the copies of 16-bit matrices that the optimizer moves. bf16: no copies, the "
+               "matrices "
+               "themselves are moved and rounded stochastically; goes with compute bf16. Biases and norms "
+               "keep "
+               "fp32."),
       FIELD(precision.fp8_gradients)
           .Words({"e4m3", "e5m2"})
           .Doc("Format of the gradients that fp8 products take: e5m2 (range) or e4m3 (precision); "
                "activations and "
                "weights are e4m3."),
+      FIELD(precision.fp8_scaling)
+          .Words({"delayed", "current"})
+          .Doc(
+              "What scales a tensor to fp8: its largest absolute value in the iteration before (delayed), or "
+              "its own (current), which costs a pass over each tensor more."),
+      FIELD(precision.fp8_head)
+          .Doc("Whether the products of the head take fp8 operands too, where compute is fp8. Needs a hidden "
+               "size, vocabulary rows and tokens of a microbatch that are multiples of 16."),
       FIELD(precision.deterministic)
           .Doc("Whether only kernels are used that give the same bits in each run; those of the CPU always "
                "do."),

@@ -127,8 +127,12 @@ struct Training {
 };
 
 struct Precision {
-  std::string compute = "fp32";        // fp32 | bf16 | fp16 | fp8
-  std::string fp8_gradients = "e5m2";  // e4m3 | e5m2: format of output gradients, where products are fp8
+  std::string compute = "fp32";         // fp32 | bf16 | fp16 | fp8
+  std::string gradient_dtype = "fp32";  // fp32 | bf16, of sums of gradients of matrices
+  std::string master_dtype = "fp32";    // fp32 | bf16: the bf16 matrices themselves, no copy
+  std::string fp8_gradients = "e5m2";   // e4m3 | e5m2: format of output gradients, where products are fp8
+  std::string fp8_scaling = "delayed";  // delayed | current: whose largest value gives a tensor's scale
+  bool fp8_head = false;                // the head's products as well
   bool deterministic = true;
 };
 

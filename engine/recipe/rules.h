@@ -37,6 +37,7 @@ std::vector<Rule> ModelRules();
 std::vector<Rule> ParallelismRules();
 std::vector<Rule> BatchRules();
 std::vector<Rule> ScheduleRules();
+std::vector<Rule> PrecisionRules();
 std::vector<Rule> DataRules();
 
 // "48 or 64": the multiples of `step` around `value` that are at least `step` (one, if `value` is below it).

@@ -93,7 +93,8 @@ std::int64_t ProductOrOverflow(std::initializer_list<std::int64_t> factors) {
 std::vector<Diagnostic> Validate(const Recipe& recipe, const std::set<std::string>& unusable) {
   std::vector<Diagnostic> diagnostics;
   const RuleContext context(recipe, &diagnostics);
-  for (std::vector<Rule> (*rules)() : {ModelRules, ParallelismRules, BatchRules, ScheduleRules, DataRules}) {
+  for (std::vector<Rule> (*rules)() :
+       {ModelRules, ParallelismRules, BatchRules, ScheduleRules, PrecisionRules, DataRules}) {
     for (const Rule& rule : rules()) {
       if (!Touches(rule, unusable)) rule.check(context);
     }

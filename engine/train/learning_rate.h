@@ -7,9 +7,9 @@
 
 namespace engine::train {
 
-// Rate of the update that comes after `samples` samples have been consumed (0 for the first update, which so
-// runs at warmup_init where there is a warm-up). With w = warm-up, d = decay length, r = (samples − w)/(d −
-// w):
+// Rate of the update that comes after `samples` samples have been consumed, those of skipped iterations not
+// counted (0 for the first update, which so runs at warmup_init where there is a warm-up). With w = warm-up,
+// d = decay length, r = (samples − w)/(d − w):
 //   samples ≤ w      warmup_init + (max − warmup_init)·samples/w
 //   constant         max, past d too
 //   samples > d      min, for every other kind

@@ -39,9 +39,12 @@ absl::StatusOr<std::unique_ptr<Ranks>> Ranks::Create(const plan::Plan& plan, con
                                                      const executor::ExecutorOptions& options) {
   std::unique_ptr<Ranks> ranks(new Ranks(device));
   const std::int64_t world = plan.mesh.world();
-  ranks->executors_.resize(static_cast<size_t>(world));
-  RETURN_IF_ERROR(ranks->RunThreads(world, [&](std::int64_t rank) -> absl::Status {
-    ASSIGN_OR_RETURN(ranks->executors_[static_cast<size_t>(rank)],
+  const std::int64_t first = device.rank.value_or(0);
+  const std::int64_t count = device.rank ? 1 : world;
+  ranks->executors_.resize(static_cast<size_t>(count));
+  RETURN_IF_ERROR(ranks->RunThreads(count, [&](std::int64_t i) -> absl::Status {
+    const std::int64_t rank = first + i;
+    ASSIGN_OR_RETURN(ranks->executors_[static_cast<size_t>(i)],
                      executor::RankExecutor::Create(plan, rank, device.make_backend(rank, world),
                                                     device.make_communicator(rank), seed, options));
     return absl::OkStatus();
@@ -51,7 +54,7 @@ absl::StatusOr<std::unique_ptr<Ranks>> Ranks::Create(const plan::Plan& plan, con
 
 absl::Status Ranks::Run(const std::function<absl::Status(executor::RankExecutor&)>& body) {
   return RunThreads(static_cast<std::int64_t>(executors_.size()),
-                    [&](std::int64_t rank) { return body(*executors_[static_cast<size_t>(rank)]); });
+                    [&](std::int64_t i) { return body(*executors_[static_cast<size_t>(i)]); });
 }
 
 }  // namespace engine::train

@@ -1,11 +1,15 @@
-// The ranks that this process runs, each a RankExecutor on a thread of its own while there is work.
+// The ranks that this process runs, each a RankExecutor: all of the run on threads of their own while there
+// is work, or the one that this process is.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "engine/executor/executor.h"
+#include "engine/launch/rendezvous.h"
 #include "engine/plan/plan.h"
 #include "engine/recipe/recipe.h"
 
@@ -14,7 +18,6 @@ namespace engine::train {
 // Makes the concrete backend; filled in by cli, the only folder that names one.
 struct Device {
   plan::DeviceProfile profile;
-  std::vector<std::string> precisions;  // of [precision] compute, that its kernels can run
   // World of ranks: resources shared by the communicators below.
   std::function<std::unique_ptr<backend::Backend>(std::int64_t rank, std::int64_t world)> make_backend;
   std::function<std::unique_ptr<backend::Communicator>(std::int64_t rank)> make_communicator;
@@ -22,6 +25,10 @@ struct Device {
   std::function<void()> abort;
   // Memory that the arenas of all ranks of this process share; 0: not known.
   std::int64_t memory_bytes = 0;
+  // Where ranks are processes: the rank that this one is, and what meets the others, whose plan must be the
+  // same. Called once, before the calls above.
+  std::optional<std::int64_t> rank;
+  std::function<absl::StatusOr<launch::Client*>(const std::string& plan_hash)> join;
 };
 
 class Ranks {
@@ -34,6 +41,7 @@ class Ranks {
   // have stopped; ranks that only waited for the failed one are not reported.
   absl::Status Run(const std::function<absl::Status(executor::RankExecutor&)>& body);
 
+  // In order of rank.
   const std::vector<std::unique_ptr<executor::RankExecutor>>& executors() const { return executors_; }
 
  private:

@@ -102,4 +102,41 @@ absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const recipe::Recipe&
   return ResumePoint{std::move(reader), std::move(notes)};
 }
 
+absl::StatusOr<std::optional<ResumePoint>> AgreeOnResumePoint(const recipe::Recipe& recipe,
+                                                              const std::string& out, bool fresh, bool leads,
+                                                              launch::Client* processes) {
+  constexpr const char* kKey = "resume from";
+  if (leads) {
+    ASSIGN_OR_RETURN(std::optional<ResumePoint> found, FindResumePoint(recipe, out, fresh));
+    const std::string folder = found ? std::filesystem::absolute(found->reader.folder()).string() : "";
+    if (processes != nullptr) RETURN_IF_ERROR(processes->Set(kKey, folder));
+    return found;
+  }
+  ASSIGN_OR_RETURN(const std::string folder, processes->Get(kKey));
+  if (folder.empty()) return std::nullopt;
+  absl::StatusOr<checkpoint::Reader> reader = checkpoint::Reader::Open(folder);
+  if (!reader.ok()) {
+    return WithContext(
+        reader.status(),
+        fmt::format("the checkpoint {} that rank 0 resumes from cannot be read by another rank; "
+                    "all hosts must share its file system",
+                    folder));
+  }
+  return ResumePoint{*std::move(reader), {}};
+}
+
+absl::Status AgreeOnRecipe(const recipe::Recipe& recipe, bool leads, launch::Client* processes) {
+  constexpr const char* kKey = "recipe";
+  if (leads) return processes->Set(kKey, recipe::ToToml(recipe));
+  ASSIGN_OR_RETURN(const std::string text, processes->Get(kKey));
+  const recipe::LoadResult first = recipe::LoadText(text, "the recipe of rank 0");
+  if (!first.ok()) return DataLoss("the recipe of rank 0 cannot be read");
+  std::string differences;
+  for (const recipe::Change& change : recipe::Diff(first.recipe, recipe)) {
+    differences += fmt::format("\n    {}: {} on rank 0, {} here", change.key, change.before, change.after);
+  }
+  if (differences.empty()) return absl::OkStatus();
+  return FailedPrecondition("the recipe is not that of rank 0:{}", differences);
+}
+
 }  // namespace engine::train

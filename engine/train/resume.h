@@ -7,6 +7,7 @@
 
 #include "engine/base/status.h"
 #include "engine/checkpoint/read.h"
+#include "engine/launch/rendezvous.h"
 #include "engine/recipe/recipe.h"
 
 namespace engine::train {
@@ -21,5 +22,13 @@ struct ResumePoint {
 // damaged.
 absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const recipe::Recipe& recipe,
                                                            const std::string& out, bool fresh);
+
+// The same in every process of a run: rank 0 looks, the others (`leads` false) open what it has found.
+absl::StatusOr<std::optional<ResumePoint>> AgreeOnResumePoint(const recipe::Recipe& recipe,
+                                                              const std::string& out, bool fresh, bool leads,
+                                                              launch::Client* processes);
+
+// Error: this process has another recipe than rank 0, with the keys.
+absl::Status AgreeOnRecipe(const recipe::Recipe& recipe, bool leads, launch::Client* processes);
 
 }  // namespace engine::train

@@ -19,6 +19,7 @@
 #include "engine/base/version.h"
 #include "engine/checkpoint/store.h"
 #include "engine/data/source.h"
+#include "engine/plan/check_device.h"
 #include "engine/plan/json.h"
 #include "engine/plan/verify.h"
 #include "engine/recipe/print.h"
@@ -63,17 +64,12 @@ double MillisecondsSince(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-absl::Status CheckPrecision(const recipe::Recipe& recipe, const Device& device) {
-  const std::string& compute = recipe.precision.compute;
-  if (std::find(device.precisions.begin(), device.precisions.end(), compute) != device.precisions.end()) {
-    return absl::OkStatus();
-  }
-  std::string known;
-  for (const std::string& precision : device.precisions) known += (known.empty() ? "" : ", ") + precision;
-  const SourceSpan& span = recipe.provenance.at("precision.compute").span;
-  return InvalidArgument(
-      "{}:{}:{}: error: the {} executor computes in {}, not in {}; --set precision.compute={} runs it here",
-      span.file, span.line, span.column, device.profile.name, known, compute, device.precisions.front());
+absl::Status CheckLimits(const recipe::Recipe& recipe, const plan::DeviceProfile& device) {
+  std::string errors;
+  for (const Diagnostic& diagnostic : plan::CheckDevice(recipe, device)) errors += Format(diagnostic);
+  if (errors.empty()) return absl::OkStatus();
+  errors.pop_back();  // the last line's end
+  return absl::InvalidArgumentError(errors);
 }
 
 // Holds a run's folder for as long as it lives: two runs in one folder would mix.
@@ -109,29 +105,49 @@ class Training {
   absl::Status Run() {
     const StopSignals
         signals;  // from the beginning: a signal during set-up ends the run before its first iteration
-    RETURN_IF_ERROR(CheckPrecision(recipe_, device_));
+    RETURN_IF_ERROR(Train());
+    // Nobody hangs up before all have had what they wait for.
+    return processes_ == nullptr ? absl::OkStatus() : processes_->Barrier("end");
+  }
+
+ private:
+  absl::Status Train() {
+    RETURN_IF_ERROR(CheckLimits(recipe_, device_.profile));
     ASSIGN_OR_RETURN(source_, data::Source::Open(recipe_));
     ASSIGN_OR_RETURN(plan_, CompileRecipe(recipe_, {.profile = device_.profile}));
     std::int64_t arenas_bytes = 0;
     for (const plan::StagePlan& stage : plan_.stages)
       arenas_bytes += stage.arena_bytes * plan_.mesh.ranks_per_stage();
-    RETURN_IF_ERROR(CheckMemory(arenas_bytes));
-    ASSIGN_OR_RETURN(const RunLock lock, RunLock::Take(options_.out));
+    if (device_.rank) {
+      ASSIGN_OR_RETURN(processes_, device_.join(plan_.hash));
+      RETURN_IF_ERROR(AgreeOnRecipe(recipe_, Leads(), processes_));
+      RETURN_IF_ERROR(
+          CheckMemory(plan_.stages[static_cast<size_t>(plan_.StageOfRank(*device_.rank))].arena_bytes, 1));
+    } else {
+      RETURN_IF_ERROR(CheckMemory(arenas_bytes, plan_.mesh.world()));
+    }
+    std::optional<RunLock> lock;
+    if (Leads()) {
+      ASSIGN_OR_RETURN(RunLock taken, RunLock::Take(options_.out));
+      lock.emplace(std::move(taken));
+    }
     ASSIGN_OR_RETURN(std::optional<ResumePoint> resume,
-                     FindResumePoint(recipe_, options_.out, options_.fresh));
+                     AgreeOnResumePoint(recipe_, options_.out, options_.fresh, Leads(), processes_));
     if (resume && resume->reader.metadata().iteration >= recipe_.iterations()) {
+      if (!Leads()) return absl::OkStatus();
       for (const std::string& note : resume->notes) fmt::print("note: {}\n", note);
       fmt::print("resumed from {} after iteration {}; the recipe has {}, so there is nothing to train\n",
                  resume->reader.folder(), resume->reader.metadata().iteration, recipe_.iterations());
       return absl::OkStatus();
     }
-    RETURN_IF_ERROR(PrepareFolder());
+    if (Leads()) RETURN_IF_ERROR(PrepareFolder());
     const auto start = Clock::now();
     ASSIGN_OR_RETURN(ranks_, Ranks::Create(plan_, device_, Seed(), options_.executor));
     const double kernels_ms = MillisecondsSince(start);
     RETURN_IF_ERROR(LoadState(resume));
     const double weights_ms = MillisecondsSince(start) - kernels_ms;
     first_iteration_ = iteration_;
+    if (!Leads()) return Loop();
     ASSIGN_OR_RETURN(Reporter reporter,
                      Reporter::Open(options_.out, iteration_, recipe_.logging.interval, arenas_bytes));
     reporter_ = &reporter;
@@ -142,16 +158,24 @@ class Training {
     return Loop();
   }
 
- private:
+  // Whether this process speaks for the run.
+  bool Leads() const { return device_.rank.value_or(0) == 0; }
+  void Say(const std::string& text) {
+    if (reporter_ != nullptr) reporter_->Line(text);
+  }
+  // Work whose time says nothing about the other ranks.
+  void AloneAt(const std::string& work) {
+    if (processes_ != nullptr) processes_->Progress(work, /*may_stand_still=*/true);
+  }
+
   std::uint64_t Seed() const { return static_cast<std::uint64_t>(recipe_.training.seed); }
 
   // Against what this machine has now; the compiler has asked whether the cluster's devices are large enough.
-  absl::Status CheckMemory(std::int64_t arenas_bytes) const {
+  absl::Status CheckMemory(std::int64_t arenas_bytes, std::int64_t ranks) const {
     if (device_.memory_bytes == 0 || arenas_bytes <= device_.memory_bytes) return absl::OkStatus();
     const auto fullest = std::max_element(
         plan_.stages.begin(), plan_.stages.end(),
         [](const plan::StagePlan& a, const plan::StagePlan& b) { return a.arena_bytes < b.arena_bytes; });
-    const std::int64_t ranks = plan_.mesh.world();
     return ResourceExhausted(
         "{} {}{}, but this machine has {} of memory for the {} executor; on stage {}, {}",
         ranks == 1 ? "one rank needs an arena of" : fmt::format("{} ranks need arenas of", ranks),
@@ -194,6 +218,8 @@ class Training {
     iteration_ = metadata.iteration;
     consumed_samples_ = metadata.consumed_samples;
     adam_step_ = metadata.adam_step;
+    // Skipped iterations are counted as batches of now: checkpoints do not say how large each of them was.
+    schedule_samples_ = consumed_samples_ - (iteration_ - adam_step_) * plan_.global_batch;
     return ranks_->Run([&](executor::RankExecutor& rank) -> absl::Status {
       RETURN_IF_ERROR(rank.SetSteps(adam_step_));
       return LoadCheckpoint(plan_, resume->reader, true, rank);
@@ -217,7 +243,10 @@ class Training {
     const std::int64_t iterations = recipe_.iterations();
     std::int64_t saved = iteration_;
     finished_at_ = Clock::now();
-    while (iteration_ < iterations && stop_requested == 0) {
+    while (iteration_ < iterations) {
+      ASSIGN_OR_RETURN(const bool may_begin, MayBegin());
+      stopped_ = !may_begin;
+      if (stopped_) break;
       RETURN_IF_ERROR(TrainOnce());
       // Before the checkpoint: a run that ends between the two and is resumed would never evaluate here.
       if (EvaluationDue()) RETURN_IF_ERROR(Evaluate());
@@ -228,13 +257,21 @@ class Training {
     }
     while (!started_.empty()) RETURN_IF_ERROR(Finish());
     if (saved != iteration_) RETURN_IF_ERROR(Save());
+    AloneAt("the end");
     if (!profile_.empty()) {
       ASSIGN_OR_RETURN(const std::string table, WriteProfile(options_.out, profile_, recipe_.cluster));
-      reporter_->Line(table + "written to profile.txt and trace.json in " + options_.out);
+      Say(table + "written to profile.txt and trace.json in " + options_.out);
     }
-    if (stop_requested != 0)
-      reporter_->Line(fmt::format("stopped by a signal after iteration {}", iteration_));
+    if (stopped_) Say(fmt::format("stopped by a signal after iteration {}", iteration_));
     return absl::OkStatus();
+  }
+
+  // No: a signal has come, here or in another process; then all stop after the same iteration.
+  absl::StatusOr<bool> MayBegin() {
+    if (processes_ == nullptr) return stop_requested == 0;
+    if (stop_requested != 0) processes_->RequestStop();
+    processes_->Progress(fmt::format("the beginning of iteration {}", iteration_ + 1));
+    return processes_->MayBegin(iteration_);
   }
 
   bool CheckpointDue() const {
@@ -246,10 +283,18 @@ class Training {
     return MakeFeed(plan_, *source_, data::Split::kTrain, first_sample);
   }
 
+  // Rates for the update of the next iteration. The host does not know yet whether the one under way is
+  // skipped, which the schedule then does not count (as in Megatron-LM).
+  executor::LearningRates Rates() const {
+    ENGINE_CHECK(started_.size() <= 1, "rates for one iteration under way, not for {}", started_.size());
+    return {adam_step_, LearningRate(recipe_, schedule_samples_),
+            LearningRate(recipe_, schedule_samples_ + plan_.global_batch)};
+  }
+
   // Starts an iteration. On a device that runs beside the host, the results are waited for when the next one
   // has been started, so that the device never waits for the host.
   absl::Status TrainOnce() {
-    const double rate = LearningRate(recipe_, consumed_samples_);
+    const executor::LearningRates rates = Rates();
     const executor::FeedFunction feed = FeedOf(consumed_samples_);
     const std::int64_t next_samples = consumed_samples_ + plan_.global_batch;
     const bool more = iteration_ + 1 < recipe_.iterations();
@@ -259,10 +304,10 @@ class Training {
         Iterations(started_.empty() ? iteration_ + 1 : started_.front().iteration, iteration_ + 1);
     RETURN_IF_ERROR(ranks_->Run([&](executor::RankExecutor& rank) -> absl::Status {
       if (profiled) {
-        absl::StatusOr<Timings> timings = rank.Profile(iteration_, rate, feed);
+        absl::StatusOr<Timings> timings = rank.Profile(iteration_, rates, feed);
         if (!timings.ok()) return OnDevice(timings.status(), work, rank);
         if (rank.rank() == 0) profile_.push_back(*std::move(timings));
-      } else if (const absl::Status status = rank.Launch(iteration_, rate, feed); !status.ok()) {
+      } else if (const absl::Status status = rank.Launch(iteration_, rates, feed); !status.ok()) {
         return OnDevice(status, work, rank);
       }
       if (!rank.backend().asynchronous()) return absl::OkStatus();
@@ -272,7 +317,7 @@ class Training {
     }));
     ++iteration_;
     consumed_samples_ = next_samples;
-    started_.push_back({iteration_, consumed_samples_, rate});
+    started_.push_back({iteration_, consumed_samples_});
     const bool wait_for_all = !beside || !more || profiled || ProfilesNow() || EvaluationDue() ||
                               CheckpointDue() || stop_requested != 0;
     while (started_.size() > (wait_for_all ? 0U : 1U)) RETURN_IF_ERROR(Finish());
@@ -295,34 +340,40 @@ class Training {
     RETURN_IF_ERROR(ranks_->Run([&](executor::RankExecutor& rank) -> absl::Status {
       absl::StatusOr<executor::IterationResult> result = rank.Wait();
       if (!result.ok()) return OnDevice(result.status(), work, rank);
-      results[static_cast<size_t>(rank.rank())] = *result;
+      results[IndexOf(rank)] = *result;
       return absl::OkStatus();
     }));
-    const executor::IterationResult& result = results[0];
+    const executor::IterationResult& result = results[0];  // the same on every rank
     const double elapsed_ms = MillisecondsSince(finished_at_);
     finished_at_ = Clock::now();
+    const bool skipped = result.steps == adam_step_;
+    schedule_samples_ += (result.steps - adam_step_) * plan_.global_batch;
     adam_step_ = result.steps;
     const double tokens = static_cast<double>(plan_.global_batch * plan_.sequence);
     const double loss = result.loss_sum / tokens;
-    const bool skipped = result.skipped > skipped_;
-    skipped_ = result.skipped;
     if (!std::isfinite(loss) || (!skipped && !std::isfinite(result.grad_norm))) {
       return absl::DataLossError(fmt::format(
           "iteration {}: loss {} and gradient norm {}, so the weights are spoilt and not saved; a lower "
           "[optimizer] learning_rate or a longer warm-up may help",
           started.iteration, loss, result.grad_norm));
     }
+    if (reporter_ == nullptr) return absl::OkStatus();
     return reporter_->Iteration({.iteration = started.iteration,
                                  .iterations = recipe_.iterations(),
                                  .consumed_samples = started.consumed_samples,
                                  .global_batch = plan_.global_batch,
                                  .loss = loss,
                                  .grad_norm = result.grad_norm,
-                                 .learning_rate = started.learning_rate,
+                                 .learning_rate = result.learning_rate,
                                  .elapsed_ms = elapsed_ms,
                                  .tokens_per_second = tokens / elapsed_ms * 1e3,
                                  .skipped = result.skipped,
                                  .loss_scale = result.loss_scale});
+  }
+
+  // Of a rank's executor among those of this process.
+  size_t IndexOf(const executor::RankExecutor& rank) const {
+    return static_cast<size_t>(rank.rank() - device_.rank.value_or(0));
   }
 
   bool EvaluationDue() const {
@@ -345,13 +396,14 @@ class Training {
         if (!result.ok()) {
           return OnDevice(result.status(), fmt::format("evaluation after iteration {}", iteration_), rank);
         }
-        sums[static_cast<size_t>(rank.rank())] = result->loss_sum;
+        sums[IndexOf(rank)] = result->loss_sum;
         return absl::OkStatus();
       }));
       loss_sum += sums[0];
     }
     const double tokens = static_cast<double>(batches * plan_.global_batch * plan_.sequence);
     finished_at_ = Clock::now();
+    if (reporter_ == nullptr) return absl::OkStatus();
     return reporter_->Evaluation({.iteration = iteration_,
                                   .validation_loss = loss_sum / tokens,
                                   .elapsed_ms = MillisecondsSince(start)});
@@ -369,8 +421,10 @@ class Training {
         .engine_version = kVersion,
         .mesh = {{"dp", p.dp}, {"tp", p.tp}, {"pp", p.pp}, {"cp", p.cp}, {"ep", p.ep}}};
     const std::string root = CheckpointRoot(options_.out);
-    RETURN_IF_ERROR(SaveCheckpoint(plan_, root, metadata, *ranks_));
+    AloneAt(fmt::format("saving the checkpoint of iteration {}", iteration_));
+    RETURN_IF_ERROR(SaveCheckpoint(plan_, root, metadata, *ranks_, processes_));
     finished_at_ = Clock::now();
+    if (!Leads()) return absl::OkStatus();
     reporter_->Line(fmt::format("saved checkpoint of iteration {} to {}", iteration_, root));
     return Prune();
   }
@@ -385,17 +439,18 @@ class Training {
   const Device& device_;
   std::optional<data::Source> source_;
   plan::Plan plan_;
-  std::unique_ptr<Ranks> ranks_;  // after the two above, which its ranks may be reading until they end
-  Reporter* reporter_ = nullptr;
-  std::int64_t iteration_ = 0;  // done
-  std::int64_t adam_step_ = 0;
+  std::unique_ptr<Ranks> ranks_;         // after the two above, which its ranks may be reading until they end
+  launch::Client* processes_ = nullptr;  // null: all ranks are this process's
+  Reporter* reporter_ = nullptr;         // null: another process speaks for the run
+  bool stopped_ = false;                 // by a signal
+  std::int64_t iteration_ = 0;           // done
+  std::int64_t adam_step_ = 0;           // as far as results are known
+  std::int64_t schedule_samples_ = 0;    // likewise: of the iterations that were steps
   std::int64_t consumed_samples_ = 0;
   std::int64_t first_iteration_ = 0;  // of this run
-  std::int64_t skipped_ = 0;          // iterations, as far as results are known
   struct Started {
     std::int64_t iteration = 0;  // from 1
     std::int64_t consumed_samples = 0;
-    double learning_rate = 0;
   };
   std::deque<Started> started_;  // and not yet waited for
   Clock::time_point finished_at_;
@@ -405,6 +460,12 @@ class Training {
 }  // namespace
 
 std::string CheckpointRoot(const std::string& out) { return (fs::path(out) / "checkpoints").string(); }
+
+absl::Status Check(const recipe::Recipe& recipe, const plan::DeviceProfile& device) {
+  RETURN_IF_ERROR(CheckLimits(recipe, device));
+  RETURN_IF_ERROR(data::Source::Open(recipe).status());
+  return CompileRecipe(recipe, {.profile = device}).status();
+}
 
 absl::Status Run(const recipe::Recipe& recipe, const RunOptions& options, const Device& device) {
   return Training(recipe, options, device).Run();

@@ -16,9 +16,13 @@ struct RunOptions {
   executor::ExecutorOptions executor = {};
 };
 
+// The plan and the data of the recipe, to be refused before any rank is started.
+absl::Status Check(const recipe::Recipe& recipe, const plan::DeviceProfile& device);
+
 // Trains to the recipe's last iteration, from the newest whole checkpoint in `out` if there is one. SIGINT
 // and SIGTERM finish the iteration, save and return Ok. An iteration whose loss or gradient norm is not
-// finite ends the run with an error; its weights are not saved.
+// finite ends the run with an error; its weights are not saved. Where ranks are processes, each calls it:
+// they stop after the same iteration, whichever got the signal; rank 0 alone writes and prints.
 absl::Status Run(const recipe::Recipe& recipe, const RunOptions& options, const Device& device);
 
 // Names inside the run's folder.

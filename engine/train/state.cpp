@@ -1,6 +1,8 @@
 #include "engine/train/state.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <future>
 #include <span>
 
 #include "engine/base/parallel.h"
@@ -8,6 +10,7 @@
 #include "engine/checkpoint/flat_range.h"
 #include "engine/checkpoint/write.h"
 #include "engine/plan/control.h"
+#include "engine/train/shard_exchange.h"
 #include "engine/train/weights.h"
 
 namespace engine::train {
@@ -102,18 +105,43 @@ void ForEachRun(const Shape& logical, const Box& box, Visit visit) {
   const int rank = logical.rank();
   if (box.count.elements() == 0) return;
   Shape at = box.start;
-  const std::int64_t run = box.count[rank - 1];
+  int first = rank - 1;  // of the dims within a run: all behind it are whole
+  std::int64_t run = box.count[first];
+  for (; first > 0 && box.count[first] == logical[first]; --first) run *= box.count[first - 1];
   for (;;) {
     std::int64_t index = 0;
     for (int dim = 0; dim < rank; ++dim) index = index * logical[dim] + at[dim];
     visit(index, run);
-    int dim = rank - 2;
+    int dim = first - 1;
     for (; dim >= 0; --dim) {
       if (++at[dim] < box.start[dim] + box.count[dim]) break;
       at[dim] = box.start[dim];
     }
     if (dim < 0) return;
   }
+}
+
+// Initial values of `count` elements of a local parameter from `begin` on, as they lie in memory.
+void MakeStretch(const Plan& plan, const RankExecutor& executor, const LocalTensor& tensor,
+                 std::uint64_t seed, std::int64_t begin, std::int64_t count, ParameterStretch& stretch) {
+  const PlanParameter& parameter = ParameterOf(plan, tensor.parameter);
+  const PhiloxKey key = MakePhiloxKey(seed, parameter.name);
+  const Box box = LocalBox(plan, executor, tensor.parameter);
+  const std::int64_t elements = box.count.elements();
+  constexpr size_t kElementsAtOnce = size_t{1} << 16;
+  const int threads = std::max(1, HardwareThreads() / static_cast<int>(plan.mesh.world()));
+  ParallelPieces(threads, static_cast<size_t>(count), kElementsAtOnce, [&](size_t first, size_t last) {
+    std::span<float> out(stretch.values.get() + first, last - first);
+    const auto local = [&](size_t at) { return std::min(begin + static_cast<std::int64_t>(at), elements); };
+    for (const Box& part : checkpoint::BoxesOfFlatRange(box, local(first), local(last))) {
+      ForEachRun(parameter.logical_shape, part, [&](std::int64_t index, std::int64_t run) {
+        InitialValues(parameter.initializer, key, index, out.first(static_cast<size_t>(run)));
+        out = out.subspan(static_cast<size_t>(run));
+      });
+    }
+    std::fill(out.begin(), out.end(), 0.0F);  // padding
+    RoundStretch(stretch, tensor.view.dtype, first, last);
+  });
 }
 
 std::vector<checkpoint::TensorInfo> TensorsOf(const Plan& plan) {
@@ -173,7 +201,7 @@ absl::StatusOr<RankPieces> CollectPieces(const Plan& plan, RankExecutor& executo
     if (HasMaster(bucket) || !Writes(executor, bucket, false)) continue;
     const Box box = LocalBox(plan, executor, tensor.parameter);
     if (box.count.elements() == 0) continue;
-    RETURN_IF_ERROR(result.Add(executor, tensor.parameter, box, tensor.view.data));
+    RETURN_IF_ERROR(result.AddWidened(executor, tensor.parameter, box, tensor.view.data, tensor.view.dtype));
   }
   for (const OptimizerRange& range : executor.OptimizerState()) {
     const Bucket& bucket = BucketOf(executor, range.parameter);
@@ -240,36 +268,67 @@ absl::Status ReadInto(const checkpoint::Reader& reader, const std::string& name,
 }  // namespace
 
 absl::Status InitializeParameters(const Plan& plan, std::uint64_t seed, RankExecutor& executor) {
+  const std::vector<LocalTensor> tensors = executor.Parameters();
   const std::vector<OptimizerRange> ranges = executor.OptimizerState();
-  const int threads = std::max(1, HardwareThreads() / static_cast<int>(plan.mesh.world()));
-  for (const LocalTensor& tensor : executor.Parameters()) {
-    const PlanParameter& parameter = ParameterOf(plan, tensor.parameter);
-    const PhiloxKey key = MakePhiloxKey(seed, parameter.name);
-    std::vector<float> host(static_cast<size_t>(tensor.view.shape.elements()), 0.0F);
-    struct Piece {
-      std::int64_t index;
-      std::span<float> out;
-    };
-    std::vector<Piece> pieces;
-    size_t at = 0;
-    ForEachRun(parameter.logical_shape, LocalBox(plan, executor, tensor.parameter),
-               [&](std::int64_t index, std::int64_t count) {
-                 pieces.push_back({index, std::span(host).subspan(at, static_cast<size_t>(count))});
-                 at += static_cast<size_t>(count);
-               });
-    constexpr size_t kPiecesAtOnce = 16;
-    ParallelPieces(threads, pieces.size(), kPiecesAtOnce, [&](size_t first, size_t last) {
-      for (size_t i = first; i < last; ++i) {
-        InitialValues(parameter.initializer, key, pieces[i].index, pieces[i].out);
-      }
-    });
-    RETURN_IF_ERROR(UploadParameter(host, tensor, ranges, executor.backend()));
+  struct Work {
+    const LocalTensor* tensor;
+    std::int64_t begin, count;
+  };
+  std::vector<Work> works;
+  for (const LocalTensor& tensor : tensors) {
+    const std::int64_t elements = tensor.view.shape.elements();
+    for (std::int64_t begin = 0; begin < elements; begin += ParameterStretch::kMostElements) {
+      works.push_back({&tensor, begin, std::min(ParameterStretch::kMostElements, elements - begin)});
+    }
+  }
+  // One stretch is made on all threads while the one before it is uploaded.
+  ParameterStretch stretches[2];
+  const auto make = [&](size_t i) {
+    MakeStretch(plan, executor, *works[i].tensor, seed, works[i].begin, works[i].count, stretches[i % 2]);
+  };
+  if (!works.empty()) make(0);
+  for (size_t i = 0; i < works.size(); ++i) {
+    std::future<void> next;  // waited for at the end of its scope
+    if (i + 1 < works.size()) next = std::async(std::launch::async, make, i + 1);
+    const Work& work = works[i];
+    RETURN_IF_ERROR(
+        UploadStretch(stretches[i % 2], work.begin, work.count, *work.tensor, ranges, executor.backend()));
   }
   return absl::OkStatus();
 }
 
+namespace {
+
+// One process's part of a checkpoint of several.
+absl::Status SaveTogether(const Plan& plan, const std::string& root, const checkpoint::Metadata& metadata,
+                          RankExecutor& executor, launch::Client& processes) {
+  const std::string key = fmt::format("checkpoint {}", metadata.iteration);
+  const int rank = static_cast<int>(executor.rank());
+  const std::vector<checkpoint::TensorInfo> tensors = TensorsOf(plan);
+  if (rank != 0) {
+    ASSIGN_OR_RETURN(const std::string folder, processes.Get(key));
+    ASSIGN_OR_RETURN(const RankPieces pieces, CollectPieces(plan, executor));
+    return SendShard(folder, rank, tensors, pieces.pieces, key, processes);
+  }
+  ASSIGN_OR_RETURN(checkpoint::Writer writer, checkpoint::Writer::Begin(root, metadata, tensors));
+  RETURN_IF_ERROR(processes.Set(key, std::filesystem::absolute(writer.folder()).string()));
+  {
+    ASSIGN_OR_RETURN(const RankPieces pieces, CollectPieces(plan, executor));
+    if (!pieces.pieces.empty()) RETURN_IF_ERROR(writer.WriteShard(rank, pieces.pieces));
+  }
+  for (std::int64_t other = 1; other < plan.mesh.world(); ++other) {
+    RETURN_IF_ERROR(ReceiveShard(static_cast<int>(other), key, processes, &writer));
+  }
+  return writer.Commit();
+}
+
+}  // namespace
+
 absl::Status SaveCheckpoint(const Plan& plan, const std::string& root, const checkpoint::Metadata& metadata,
-                            Ranks& ranks) {
+                            Ranks& ranks, launch::Client* processes) {
+  if (processes != nullptr) {
+    return SaveTogether(plan, root, metadata, *ranks.executors().front(), *processes);
+  }
   ASSIGN_OR_RETURN(checkpoint::Writer writer, checkpoint::Writer::Begin(root, metadata, TensorsOf(plan)));
   RETURN_IF_ERROR(ranks.Run([&](RankExecutor& executor) -> absl::Status {
     ASSIGN_OR_RETURN(const RankPieces pieces, CollectPieces(plan, executor));
@@ -282,11 +341,12 @@ absl::Status SaveCheckpoint(const Plan& plan, const std::string& root, const che
 absl::Status LoadCheckpoint(const Plan& plan, const checkpoint::Reader& reader, bool with_optimizer,
                             RankExecutor& executor) {
   const std::vector<OptimizerRange> ranges = executor.OptimizerState();
+  std::vector<float> host;  // of the largest parameter, so that its pages are touched once
   for (const LocalTensor& tensor : executor.Parameters()) {
     const PlanParameter& parameter = ParameterOf(plan, tensor.parameter);
     RETURN_IF_ERROR(CheckTensor(reader, parameter.name, parameter.logical_shape));
     const Box box = LocalBox(plan, executor, tensor.parameter);
-    std::vector<float> host(static_cast<size_t>(tensor.view.shape.elements()), 0.0F);
+    host.assign(static_cast<size_t>(tensor.view.shape.elements()), 0.0F);
     if (box.count.elements() > 0) RETURN_IF_ERROR(reader.Read(parameter.name, box, host.data()));
     RETURN_IF_ERROR(UploadParameter(host, tensor, ranges, executor.backend()));
   }
@@ -362,7 +422,8 @@ absl::Status GatherGradient(const Plan& plan, Ranks& ranks, std::int32_t paramet
       for (const OptimizerRange& range : executor->OptimizerState()) {
         if (range.parameter != parameter) continue;
         RETURN_IF_ERROR(ScatterBoxes(logical, RangeBoxes(plan, *executor, range),
-                                     tensor.view.as<float>() + range.begin, DType::kF32, *executor, out));
+                                     tensor.view.as<std::byte>() + range.begin * SizeOf(tensor.view.dtype),
+                                     tensor.view.dtype, *executor, out));
       }
     }
   }

@@ -19,9 +19,11 @@ namespace engine::train {
 absl::Status InitializeParameters(const plan::Plan& plan, std::uint64_t seed,
                                   executor::RankExecutor& executor);
 
-// Writes weights and AdamW's moments of all ranks as one checkpoint under `root`.
+// Writes weights and AdamW's moments of all ranks as one checkpoint under `root`. Where ranks are processes,
+// all call it: rank 0 begins and commits, the others write into its folder, on a file system that all share.
 absl::Status SaveCheckpoint(const plan::Plan& plan, const std::string& root,
-                            const checkpoint::Metadata& metadata, Ranks& ranks);
+                            const checkpoint::Metadata& metadata, Ranks& ranks,
+                            launch::Client* processes = nullptr);
 
 // Fills this rank's part. Error: a tensor that is missing or has another shape. `with_optimizer` false:
 // weights only.

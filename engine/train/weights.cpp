@@ -10,21 +10,26 @@ namespace {
 
 constexpr size_t kElementsAtOnce = size_t{1} << 20;
 
+void Round(std::span<const float> from, DType dtype, std::uint16_t* to) {
+  if (dtype == DType::kBF16) {
+    BFloat16FromFloats(from, to);
+  } else {
+    ENGINE_CHECK(dtype == DType::kF16, "weights of {}", Name(dtype));
+    HalfFromFloats(from, to);
+  }
+}
+
 }  // namespace
 
 absl::Status UploadFloats(std::span<const float> host, void* device, DType dtype, backend::Backend& backend) {
   auto* const to = static_cast<std::byte*>(device);
   const auto count = static_cast<std::int64_t>(host.size());
   if (dtype == DType::kF32) return backend.Upload(to, host.data(), count * SizeOf(dtype));
-  ENGINE_CHECK(dtype == DType::kBF16 || dtype == DType::kF16, "weights of {}", Name(dtype));
-  std::vector<std::uint16_t> narrow(host.size());
-  const auto narrowed = dtype == DType::kBF16 ? BFloat16FromFloat : HalfFromFloat;
+  const auto narrow = std::make_unique_for_overwrite<std::uint16_t[]>(host.size());
   ParallelPieces(HardwareThreads(), host.size(), kElementsAtOnce, [&](size_t first, size_t last) {
-    std::transform(host.begin() + static_cast<std::ptrdiff_t>(first),
-                   host.begin() + static_cast<std::ptrdiff_t>(last),
-                   narrow.begin() + static_cast<std::ptrdiff_t>(first), narrowed);
+    Round(host.subspan(first, last - first), dtype, narrow.get() + first);
   });
-  return backend.Upload(to, narrow.data(), count * SizeOf(dtype));
+  return backend.Upload(to, narrow.get(), count * SizeOf(dtype));
 }
 
 absl::Status DownloadFloats(const void* device, DType dtype, backend::Backend& backend,
@@ -33,10 +38,13 @@ absl::Status DownloadFloats(const void* device, DType dtype, backend::Backend& b
   const auto count = static_cast<std::int64_t>(host.size());
   if (dtype == DType::kF32) return backend.Download(host.data(), from, count * SizeOf(dtype));
   ENGINE_CHECK(dtype == DType::kBF16 || dtype == DType::kF16, "weights of {}", Name(dtype));
-  std::vector<std::uint16_t> narrow(host.size());
-  RETURN_IF_ERROR(backend.Download(narrow.data(), from, count * SizeOf(dtype)));
-  std::transform(narrow.begin(), narrow.end(), host.begin(),
-                 dtype == DType::kBF16 ? FloatFromBFloat16 : FloatFromHalf);
+  const auto narrow = std::make_unique_for_overwrite<std::uint16_t[]>(host.size());
+  RETURN_IF_ERROR(backend.Download(narrow.get(), from, count * SizeOf(dtype)));
+  ParallelPieces(HardwareThreads(), host.size(), kElementsAtOnce, [&](size_t first, size_t last) {
+    std::transform(narrow.get() + first, narrow.get() + last,
+                   host.begin() + static_cast<std::ptrdiff_t>(first),
+                   dtype == DType::kBF16 ? FloatFromBFloat16 : FloatFromHalf);
+  });
   return absl::OkStatus();
 }
 
@@ -48,6 +56,30 @@ absl::Status UploadParameter(std::span<const float> host, const executor::LocalT
     const auto part =
         host.subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.end - range.begin));
     RETURN_IF_ERROR(UploadFloats(part, range.master, DType::kF32, backend));
+  }
+  return absl::OkStatus();
+}
+
+void RoundStretch(ParameterStretch& stretch, DType dtype, size_t first, size_t last) {
+  if (dtype == DType::kF32) return;
+  Round(std::span(stretch.values.get() + first, last - first), dtype, stretch.rounded.get() + first);
+}
+
+absl::Status UploadStretch(const ParameterStretch& stretch, std::int64_t begin, std::int64_t count,
+                           const executor::LocalTensor& tensor,
+                           std::span<const executor::OptimizerRange> ranges, backend::Backend& backend) {
+  const float* const values = stretch.values.get();
+  const DType dtype = tensor.view.dtype;
+  const void* const host = dtype == DType::kF32 ? static_cast<const void*>(values) : stretch.rounded.get();
+  RETURN_IF_ERROR(
+      backend.Upload(tensor.view.as<std::byte>() + begin * SizeOf(dtype), host, count * SizeOf(dtype)));
+  for (const executor::OptimizerRange& range : ranges) {
+    if (range.parameter != tensor.parameter || range.master == nullptr) continue;
+    const std::int64_t from = std::max(begin, range.begin);
+    const std::int64_t to = std::min(begin + count, range.end);
+    if (from >= to) continue;
+    RETURN_IF_ERROR(backend.Upload(range.master + (from - range.begin) * SizeOf(DType::kF32),
+                                   values + (from - begin), (to - from) * SizeOf(DType::kF32)));
   }
   return absl::OkStatus();
 }

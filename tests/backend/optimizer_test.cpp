@@ -3,7 +3,9 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "engine/backend/cpu/kernel_table.h"
@@ -93,17 +95,36 @@ TEST_CASE("sum_squares adds to what its output holds") {
   CHECK(sum[0] == doctest::Approx(expected).epsilon(1e-13));
 }
 
+TEST_CASE("adamw with a gradient factor of 0 changes nothing") {
+  std::vector<float> param = Values<float>(1000, 0.1), grad = Values<float>(1000, 0.3), m = param, v = param;
+  grad[7] = std::numeric_limits<float>::infinity();
+  const std::vector<float> before = param;
+  std::vector<double> control(plan::kControlNumbers);
+  control[plan::kLearningRate] = 1e-2;
+  control[plan::kStep] = 1;
+  const std::vector<TensorView> in = {Flat(&param), Flat(&grad), Flat(&m), Flat(&v), Flat(&control)};
+  RunFlat("adamw", in, {in[0], in[2], in[3]},
+          {{"beta1", 0.9}, {"beta2", 0.95}, {"epsilon", 1e-3}, {"weight_decay", 0.1}});
+  CHECK(param == before);
+  CHECK(m == before);
+  CHECK(v == before);
+}
+
 TEST_CASE("clip_factor") {
   const auto factor = [](double squares, double clip) {
     std::vector<double> scalars = {7.0, squares};
     std::vector<double> control(plan::kControlNumbers);
     std::iota(control.begin(), control.end(), 1.0);
+    control[plan::kLossScale] = 1;
+    control[plan::kKnownSteps] = control[plan::kStep];
     const std::vector<double> before = control;
     RunFlat("clip_factor", {Flat(&scalars)}, {Flat(&control)}, {{"clip", clip}});
     CHECK(control[plan::kGradientNorm] == std::sqrt(squares));
     CHECK(control[plan::kStep] == before[plan::kStep] + 1);
-    for (size_t i = 0; i < control.size(); ++i) {
+    CHECK(control[plan::kLearningRate] == before[plan::kRateIfKnown]);
+    for (size_t i = 0; i < plan::kKnownSteps; ++i) {
       if (i == plan::kStep || i == plan::kGradientNorm || i == plan::kGradientFactor) continue;
+      if (i == plan::kLearningRate) continue;
       CHECK(control[i] == before[i]);
     }
     return control[plan::kGradientFactor];
@@ -111,6 +132,49 @@ TEST_CASE("clip_factor") {
   CHECK(factor(16.0, 1.0) == 1.0 / (4.0 + 1e-6));
   CHECK(factor(0.25, 1.0) == 1.0);
   CHECK(factor(16.0, 0.0) == 1.0);
+}
+
+// By the rule of Megatron-LM's DynamicGradScaler, worked out by hand. o: an overflow; s: a step.
+TEST_CASE("clip_factor moves the loss scale and picks the learning rate by the steps done") {
+  std::vector<double> control(plan::kControlNumbers);
+  control[plan::kLossScale] = 8;
+  control[plan::kHysteresis] = 2;
+  std::string scales;
+  double steps = 0;
+  double skipped = 0;
+  for (char what : std::string("osooossssooos")) {
+    CAPTURE(what);
+    const double scale = control[plan::kLossScale];
+    const auto after = [&](double known) {
+      std::vector<double> block = control;
+      block[plan::kKnownSteps] = known;
+      block[plan::kRateIfKnown] = 100 + known;
+      block[plan::kRateIfMore] = 101 + known;
+      std::vector<double> scalars = {7.0, what == 'o' ? std::numeric_limits<double>::infinity() : 9.0};
+      RunFlat("clip_factor", {Flat(&scalars)}, {Flat(&block)},
+              {{"clip", 1.0},
+               {"dynamic", std::int64_t{1}},
+               {"window", std::int64_t{3}},
+               {"hysteresis", std::int64_t{2}},
+               {"min_scale", 2.0}});
+      return block;
+    };
+    const std::vector<double> behind = after(steps - 1);  // the host does not know yet of the last step
+    control = after(steps);
+    CHECK(control == behind);
+    CHECK(control[plan::kLearningRate] == 100 + steps);
+    (what == 'o' ? skipped : steps) += 1;
+    CHECK(control[plan::kStep] == steps);
+    CHECK(control[plan::kSkipped] == skipped);
+    if (what == 'o') {
+      CHECK(control[plan::kGradientFactor] == 0);
+    } else {
+      CHECK(control[plan::kGradientNorm] == 3 / scale);
+      CHECK(control[plan::kGradientFactor] == std::min(1.0, 1 / (3 / scale + 1e-6)) / scale);
+    }
+    scales += fmt::format(" {}", control[plan::kLossScale]);
+  }
+  CHECK(scales == " 8 8 4 2 2 2 2 4 4 4 2 2 2");
 }
 
 TEST_CASE("zero and copy") {

@@ -3,8 +3,10 @@
 
 #include <doctest/doctest.h>
 
+#include <bit>
 #include <initializer_list>
 #include <limits>
+#include <vector>
 
 namespace engine {
 namespace {
@@ -15,11 +17,12 @@ struct Format {
   int mantissa_bits;
   std::uint16_t (*from_float)(float);
   float (*to_float)(std::uint16_t);
+  void (*from_floats)(std::span<const float>, std::uint16_t*);
 
   std::uint32_t infinity() const { return ((1U << exponent_bits) - 1U) << mantissa_bits; }  // positive
 };
-constexpr Format kFormats[] = {{"bfloat16", 8, 7, BFloat16FromFloat, FloatFromBFloat16},
-                               {"half", 5, 10, HalfFromFloat, FloatFromHalf}};
+constexpr Format kFormats[] = {{"bfloat16", 8, 7, BFloat16FromFloat, FloatFromBFloat16, BFloat16FromFloats},
+                               {"half", 5, 10, HalfFromFloat, FloatFromHalf, HalfFromFloats}};
 
 // What the bits of a finite number mean, by IEEE 754's definition.
 double Defined(const Format& format, std::uint32_t bits) {
@@ -101,6 +104,26 @@ TEST_CASE("NaN stays NaN, whatever its payload") {
       CHECK((bits & 0x7FFFU) > format.infinity());
       CHECK((bits & 0x8000U) == (payload >> 16 & 0x8000U));
     }
+  }
+}
+
+// Millions of bit patterns of float, all exponents and both signs, infinities and NaNs among them.
+TEST_CASE("many numbers are rounded like one") {
+  std::vector<float> from;
+  for (std::uint32_t i = 0; i < (1U << 20) + 3; ++i) from.push_back(std::bit_cast<float>(i * 4099U));
+  for (const Format& format : kFormats) {
+    CAPTURE(format.name);
+    std::vector<std::uint16_t> to(from.size() + 2, 0xABCD);
+    format.from_floats(from, to.data() + 1);
+    CHECK(to.front() == 0xABCD);
+    CHECK(to.back() == 0xABCD);
+    int wrong = 0;
+    for (size_t i = 0; i < from.size(); ++i) {
+      const bool right = std::isnan(from[i]) ? (to[i + 1] & 0x7FFFU) > format.infinity()
+                                             : to[i + 1] == format.from_float(from[i]);
+      wrong += right ? 0 : 1;
+    }
+    CHECK(wrong == 0);
   }
 }
 

@@ -38,6 +38,22 @@ TEST_CASE("check: --set does not take the file after it, and --root confines") {
   CHECK(confined.output.find("outside of the root") != std::string::npos);
 }
 
+TEST_CASE("check: what the cluster's device has no kernels for") {
+  const std::string good = SourcePath("recipes/quickstart.toml");
+  const CommandResult result =
+      RunCommand(AddCheckCommand, {"check", good, "--set", "optimizer.moment_dtype=bf16"});
+  CHECK(result.exit_code == 1);
+  CHECK(result.output ==
+        "--set:1:24: error: the cpu executor runs optimizer.moment_dtype fp32, not bf16\n"
+        "    optimizer.moment_dtype=bf16\n"
+        "                           ^~~~\n"
+        "    hint: --set optimizer.moment_dtype=fp32 runs it here\n"
+        "1 recipe checked, 1 with errors\n");
+  CHECK(RunCommand(AddCheckCommand,
+                   {"check", good, "--set", "optimizer.moment_dtype=bf16", "--set", "cluster.device=h200"})
+            .exit_code == 0);
+}
+
 TEST_CASE("check: JSON") {
   const std::string bad = SourcePath("tests/recipe/bad/unknown_key.toml");
   const CommandResult result =

@@ -54,6 +54,19 @@ TEST_CASE("plan: one rank's instructions, to a file") {
   CHECK((data::ReadFile(folder / "plan.txt") == text.output));
 }
 
+// Attention that repeats its bits keeps the gradients of the scores, 2 bytes each.
+TEST_CASE("plan: precision.deterministic decides what attention's gradient reserves") {
+  const auto transients = [](const std::string& deterministic) {
+    const CommandResult result =
+        RunCommand(AddPlanCommand, {"plan", SourcePath("recipes/llama-1b-1gpu.toml"), "--json", "--set",
+                                    "precision.deterministic=" + deterministic});
+    const nlohmann::json json = nlohmann::json::parse(result.output, nullptr, false);
+    REQUIRE(json.is_object());
+    return json["stages"][0]["memory"]["transients"].get<std::int64_t>();
+  };
+  CHECK(transients("true") > transients("false"));
+}
+
 TEST_CASE("plan: what is refused, and how") {
   const ProgramResult rank = RunProgram("plan " + Quickstart() + " --rank 4");
   CHECK(rank.exit_code == 1);

@@ -122,8 +122,9 @@ TEST_CASE("run: a recipe for a GPU, without one: nothing is started") {
   const ProgramResult narrow = RunProgram("run " + recipe + " --device cpu");
   CHECK(narrow.exit_code == 1);
   CHECK(Contains(narrow.output,
-                 "recipes/gpt2-124m-1gpu.toml:11:11: error: the cpu executor computes in fp32, not in "
-                 "bf16; --set precision.compute=fp32 runs it here"));
+                 "recipes/gpt2-124m-1gpu.toml:11:11: error: the cpu executor runs precision.compute fp32, "
+                 "not bf16\n"));
+  CHECK(Contains(narrow.output, "\n    hint: --set precision.compute=fp32 runs it here"));
   CHECK(folder.entries() == 0);
 }
 

@@ -4,28 +4,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <random>
 #include <thread>
 
 #include "engine/backend/cpu/world.h"
-#include "engine/plan/layout.h"
+#include "tests/executor/conversion_cases.h"
 
 namespace engine::backend::cpu {
 namespace {
-
-using graph::Axis;
-using graph::Reduction;
-using plan::AxisSet;
-using plan::Collective;
-using plan::Layout;
-using plan::Mesh;
-using plan::Placement;
-
-using Random = std::mt19937_64;
-
-std::int64_t Draw(Random& random, std::int64_t from, std::int64_t to) {
-  return std::uniform_int_distribution<std::int64_t>(from, to)(random);
-}
 
 // Row-major index in the logical tensor of each local element, in local order.
 std::vector<std::int64_t> LogicalIndices(const Extent& extent, const Shape& local, const Shape& logical) {
@@ -44,72 +29,11 @@ std::vector<std::int64_t> LogicalIndices(const Extent& extent, const Shape& loca
   return indices;
 }
 
-// One conversion of a tensor along one axis, on all ranks of a mesh.
-struct Case {
-  Mesh mesh;
-  Shape shape;
-  Axis axis = Axis::kTp;
-  Collective collective = Collective::kAllReduce;
-  Reduction reduction = Reduction::kSum;
-  Layout from, to;
-};
-
 struct Local {
   std::vector<std::int64_t> in, out;  // logical index of each element
   std::vector<std::int64_t> place;    // of each logical element in `in`, or −1
   std::vector<float> input, output;
 };
-
-// The two placements along the axis that make a collective.
-std::pair<Placement, Placement> PlacementsOf(Collective collective, Reduction reduction, int a, int b) {
-  switch (collective) {
-    case Collective::kAllReduce:
-      return {Placement::P(reduction), Placement::R()};
-    case Collective::kReduceScatter:
-      return {Placement::P(reduction), Placement::S(a)};
-    case Collective::kAllGather:
-      return {Placement::S(a), Placement::R()};
-    case Collective::kAllToAll:
-      return {Placement::S(a), Placement::S(b)};
-    default:
-      return {Placement::R(), Placement::S(a)};
-  }
-}
-
-// Splits of one dim nest, and one collective reaches the innermost only.
-bool Exchangeable(const Case& c, Placement before, Placement after) {
-  Layout forth = c.from;
-  Layout back = c.to;
-  return forth.Set(c.axis, after) && back.Set(c.axis, before) && forth.splits() == c.to.splits() &&
-         back.splits() == c.from.splits();
-}
-
-// A case that some random splits along the other axes allow, zigzag ones of the sequence (cp, dim 1) among
-// them.
-Case DrawCase(Collective collective, Random& random) {
-  for (;;) {
-    Case c;
-    for (std::int64_t& size : c.mesh.sizes) size = Draw(random, 1, 3) == 3 ? 3 : Draw(random, 1, 2);
-    c.axis = graph::kAxes[static_cast<size_t>(Draw(random, 0, 3))];
-    if (c.mesh.size(c.axis) == 1 || c.mesh.world() > 12) continue;
-    c.shape = {Draw(random, 1, 2) * 6, 12 * Draw(random, 1, 2), Draw(random, 1, 3) * 2, 6};
-    c.collective = collective;
-    const bool reduces = collective == Collective::kAllReduce || collective == Collective::kReduceScatter;
-    if (reduces && Draw(random, 0, 2) == 0) c.reduction = Reduction::kLogSumExp;
-    const auto [before, after] = PlacementsOf(collective, c.reduction, static_cast<int>(Draw(random, 0, 3)),
-                                              static_cast<int>(Draw(random, 0, 3)));
-    if (before == after) continue;
-    for (Axis other : graph::kAxes) {
-      if (other == c.axis || Draw(random, 0, 1) == 0) continue;
-      const Placement split = Placement::S(static_cast<int>(Draw(random, 0, 3)));
-      c.from.Set(other, split);
-    }
-    c.to = c.from;
-    if (!c.from.Set(c.axis, before) || !c.to.Set(c.axis, after) || !Exchangeable(c, before, after)) continue;
-    if (!c.from.Divides(c.shape, c.mesh) || !c.to.Divides(c.shape, c.mesh)) continue;
-    return c;
-  }
-}
 
 std::vector<Local> MakeLocals(const Case& c, Random& random) {
   std::vector<Local> locals(static_cast<size_t>(c.mesh.world()));
@@ -135,27 +59,12 @@ std::vector<Local> MakeLocals(const Case& c, Random& random) {
   return locals;
 }
 
-TensorView ViewOf(const Layout& layout, const Case& c, std::int64_t rank, std::vector<float>* data) {
-  TensorView view;
-  view.data = data->data();
-  view.shape = layout.LocalShape(c.shape, c.mesh);
-  view.logical = c.shape;
-  view.extent = layout.ExtentOf(c.shape, c.mesh, c.mesh.CoordinatesOf(rank));
-  return view;
-}
-
 absl::Status RunRank(const Case& c, const plan::Instruction& instruction, World* world, std::int64_t rank,
                      Local* local) {
   CpuCommunicator communicator(world, rank);
-  CollectiveArgs args{.instruction = &instruction,
-                      .group = c.mesh.Group(rank, instruction.group),
-                      .index = c.mesh.IndexInGroup(c.mesh.CoordinatesOf(rank), instruction.group),
-                      .input = ViewOf(c.from, c, rank, &local->input),
-                      .output = ViewOf(c.to, c, rank, &local->output),
-                      .member_inputs = {}};
-  for (std::int64_t member : args.group) {
-    args.member_inputs.push_back(c.from.ExtentOf(c.shape, c.mesh, c.mesh.CoordinatesOf(member)));
-  }
+  CollectiveArgs args = ArgsOf(c, instruction, rank);
+  args.input.data = local->input.data();
+  args.output.data = local->output.data();
   ASSIGN_OR_RETURN(const std::unique_ptr<Launch> launch, communicator.Prepare(std::move(args)));
   for (int repeat = 0; repeat < 2; ++repeat)
     RETURN_IF_ERROR(launch->Run({}));  // a second time gives the same
@@ -184,11 +93,7 @@ double Expected(const Case& c, const std::vector<Local>& locals, const std::vect
 
 void CheckCase(const Case& c, Random& random) {
   std::vector<Local> locals = MakeLocals(c, random);
-  plan::Instruction instruction;
-  instruction.collective = c.collective;
-  instruction.reduction = c.reduction;
-  instruction.group = AxisSet::Of(c.axis);
-  instruction.axis = c.axis;
+  const plan::Instruction instruction = InstructionOf(c);
   World world;
   std::vector<absl::Status> statuses(locals.size());
   std::vector<std::thread> threads;
@@ -237,7 +142,9 @@ std::vector<std::vector<double>> RunFlat(Collective collective, std::vector<std:
                                                 .index = static_cast<std::int64_t>(rank),
                                                 .input = view,
                                                 .output = view,
-                                                .member_inputs = {}});
+                                                .member_inputs = {},
+                                                .member_outputs = {},
+                                                .scratch = {}});
       if (launch.ok()) (*launch)->Run({}).IgnoreError();
     });
   }
@@ -352,7 +259,9 @@ TEST_CASE("a dtype that the CPU does not exchange is an error, not a crash") {
                                             .index = 0,
                                             .input = view,
                                             .output = view,
-                                            .member_inputs = {}});
+                                            .member_inputs = {},
+                                            .member_outputs = {},
+                                            .scratch = {}});
   CHECK(Message(launch.status()) == "the CPU executor exchanges no bf16 (grad)");
 }
 

@@ -88,7 +88,6 @@ inline train::Device ProbedDevice(std::vector<Probe>* probes) {
   const auto world = std::make_shared<backend::cpu::World>();
   train::Device device;
   device.profile = backend::cpu::CpuBackend::CpuProfile();
-  device.precisions = {"fp32"};
   device.make_backend = [probes](std::int64_t rank, std::int64_t) {
     return std::make_unique<WrappedBackend>(1, &(*probes)[static_cast<size_t>(rank)]);
   };

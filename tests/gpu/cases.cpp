@@ -235,8 +235,10 @@ std::function<void(Tensors*)> SavedByForward(const Attributes& attributes) {
 // for d_o = 1): the error of o is below u·max|v|, that of dv below u·m·max|d_o|; |dP − D| is below 2·6·σ with
 // σ = 0.75·√E of a sum of E products of variance 0.75², so that of dq is below u·scale·12σ·max|k|, that of dk
 // below u·scale·12σ·m·max|q|. A factor 2: each of these is rounded once more in another product's operand
-// (exp of a score in 2⁻²² relative is less). All inputs are below 1.5.
-double CudnnExtra(const Attributes& attributes, bool backward, size_t output, DType dtype,
+// (exp of a score in 2⁻²² relative is less). Where dk and dv are sums over chunks of queries, each chunk's
+// are rounded, with grouped queries each head's before: twice u times the sum of the terms' bounds,
+// 2·u·m·max|d_o| and 2·u·scale·12σ·m·max|q|. All inputs are below 1.5.
+double CudnnExtra(const Attributes& attributes, bool backward, bool summed, size_t output, DType dtype,
                   const Tensors& inputs, const Tensors& expected) {
   const double u = UnitRoundoff(dtype);
   if (!backward) return output == 0 ? 2 * u * 1.5 : 0;
@@ -249,25 +251,49 @@ double CudnnExtra(const Attributes& attributes, bool backward, size_t output, DT
   Tensors ones = inputs;
   for (std::int64_t i = 0; i < ones[6].elements(); ++i) ones[6].Set(i, 1.0);
   const double mass = ops_test::Scale(RunOnCpu(ops::kAttentionGrad, attributes, ones)[2]);
-  return groups + 2 * u * mass * 1.5 * (output == 1 ? d_score : 1.0);
+  return groups + (summed ? 4 : 2) * u * mass * 1.5 * (output == 1 ? d_score : 1.0);
 }
 
 struct AttentionSizes {
   std::string label;
   std::int64_t batch, sequence, heads, kv_heads, head, window;
   std::vector<DType> dtypes;
+  DimExtent positions = {};      // of the queries; empty: the whole sequence
+  std::int64_t group_bytes = 0;  // scratch_attention.h: grad_group_bytes; 0: as it is
 };
 
+// Queries as a rank of context parallelism has them: a piece of the sequence.
+void PlaceQueries(const DimExtent& positions, std::int64_t sequence, Tensors* inputs) {
+  const Tensor& whole = (*inputs)[0];
+  Extent extent = Extent::Whole(whole.type().shape);
+  extent.dims[1] = positions;
+  Shape logical = whole.type().shape;
+  logical[1] = sequence;
+  Tensor q(whole.type(), extent, logical);
+  for (std::int64_t i = 0; i < q.elements(); ++i) q.Set(i, whole.Get(i));
+  (*inputs)[0] = q;
+  Tensor& places = (*inputs)[3];
+  const std::int64_t queries = places.type().shape[1];
+  for (std::int64_t i = 0; i < places.elements(); ++i) {
+    places.Set(i, static_cast<double>(LogicalIndex(positions, i % queries)));
+  }
+}
+
 void AddAttention(const AttentionSizes& s, GpuCases* cases) {
-  const Attributes attributes = {
+  Attributes attributes = {
       {"scale", 1.0 / std::sqrt(static_cast<double>(s.head))}, {"window", s.window}, {"dropout", 0.0}};
-  const Shape q = {s.batch, s.sequence, s.heads, s.head};
+  if (s.group_bytes > 0) attributes.Set("grad_group_bytes", s.group_bytes);
+  const std::int64_t queries = s.positions.empty() ? s.sequence : Length(s.positions);
+  const Shape q = {s.batch, queries, s.heads, s.head};
   const Shape k = {s.batch, s.sequence, s.kv_heads, s.head};
-  const Input positions = Make({s.batch, s.sequence}, Input::kPositions);
-  const Input rows = Make({s.batch, s.sequence, s.heads}, Input::kReal);
+  const Input positions = Make({s.batch, queries}, Input::kPositions);
+  const Input rows = Make({s.batch, queries, s.heads}, Input::kReal);
   const std::int64_t terms = s.sequence + s.head;
-  const std::string label = fmt::format("{}, {} heads of {}, {} kv heads, {} tokens", s.label, s.heads,
-                                        s.head, s.kv_heads, s.sequence);
+  std::string label = fmt::format("{}, {} heads of {}, {} kv heads, {} tokens", s.label, s.heads, s.head,
+                                  s.kv_heads, s.sequence);
+  if (s.window > 0) label += fmt::format(", window {}", s.window);
+  for (const Interval& piece : s.positions) label += fmt::format(", {} from {}", piece.length, piece.start);
+  if (s.group_bytes > 0) label += fmt::format(", groups of {} bytes", s.group_bytes);
   cases->push_back({.base = {&ops::kAttention, label, {{q}, {k}, {k}, positions}, attributes, terms, true}});
   cases->back().dtypes = s.dtypes;
   cases->push_back({.base = {&ops::kAttentionGrad,
@@ -277,13 +303,21 @@ void AddAttention(const AttentionSizes& s, GpuCases* cases) {
                              terms * s.heads / s.kv_heads,
                              true}});
   cases->back().dtypes = s.dtypes;
-  cases->back().adjust = SavedByForward(attributes);
+  const auto place = [s](Tensors* inputs) {
+    if (!s.positions.empty()) PlaceQueries(s.positions, s.sequence, inputs);
+  };
+  (*cases)[cases->size() - 2].adjust = place;
+  cases->back().adjust = [place, saved = SavedByForward(attributes)](Tensors* inputs) {
+    place(inputs);
+    saved(inputs);
+  };
   if (s.label != "cuDNN") return;
+  const bool summed = s.group_bytes > 0 || !s.positions.empty();
   for (size_t i = cases->size() - 2; i < cases->size(); ++i) {
     const bool backward = i + 1 == cases->size();
-    (*cases)[i].extra = [attributes, backward](size_t output, DType dtype, const Tensors& inputs,
-                                               const Tensors& expected) {
-      return CudnnExtra(attributes, backward, output, dtype, inputs, expected);
+    (*cases)[i].extra = [attributes, backward, summed](size_t output, DType dtype, const Tensors& inputs,
+                                                       const Tensors& expected) {
+      return CudnnExtra(attributes, backward, summed, output, dtype, inputs, expected);
     };
   }
 }
@@ -300,10 +334,38 @@ GpuCases AttentionCases() {
            {"cuDNN", 1, 256, 2, 2, 128, 256, kNarrow},
            {"cuDNN", 1, 1024, 2, 2, 64, 0, {DType::kBF16}},
            {"reference", 2, 128, 4, 2, 64, 0, {DType::kF32}},
-           {"reference", 2, 131, 4, 2, 64, 0, kFloats},
-           {"reference", 1, 256, 2, 1, 64, 100, kFloats},
+           // Not in blocks of 128 tokens.
+           {"cuDNN", 2, 131, 4, 2, 64, 0, kNarrow},
+           {"cuDNN", 1, 37, 2, 2, 128, 0, kNarrow},
+           {"cuDNN", 1, 320, 2, 1, 256, 0, kNarrow},
+           // Windows.
+           {"cuDNN", 1, 256, 2, 1, 64, 100, kNarrow},
+           {"cuDNN", 2, 384, 2, 2, 128, 1, kNarrow},
+           {"cuDNN", 1, 1000, 2, 2, 64, 300, {DType::kBF16}},
+           // A piece of the sequence, or the two of a rank: chunks 1 and 6, 0 and 7, 3 and 4 of eight.
+           {"cuDNN", 2, 512, 2, 2, 64, 0, kNarrow, {{256, 256}}},
+           {"cuDNN", 2, 512, 4, 2, 128, 0, kNarrow, {{128, 128}}},
+           {"cuDNN", 2, 1024, 4, 2, 64, 0, kNarrow, {{128, 128}, {768, 128}}},
+           {"cuDNN", 1, 1024, 2, 2, 64, 0, kNarrow, {{0, 128}, {896, 128}}},
+           {"cuDNN", 1, 1024, 2, 2, 64, 0, {DType::kBF16}, {{384, 128}, {512, 128}}},
+           {"cuDNN", 1, 1024, 2, 1, 64, 200, kNarrow, {{128, 128}, {768, 128}}},
+           {"cuDNN", 1, 400, 2, 2, 64, 0, kNarrow, {{50, 50}, {300, 50}}},
+           // Groups: half of the kv heads, of the samples; queries in blocks of 128 (also the last of 116),
+           // of a piece of the sequence too.
+           {"cuDNN", 1, 512, 4, 4, 64, 0, kNarrow, {}, 1100000},
+           {"cuDNN", 4, 512, 2, 2, 64, 0, {DType::kBF16}, {}, 2200000},
+           {"cuDNN", 1, 512, 4, 2, 64, 0, kNarrow, {}, 1},
+           {"cuDNN", 2, 500, 2, 2, 128, 0, kNarrow, {}, 300000},
+           {"cuDNN", 1, 512, 2, 1, 64, 150, kNarrow, {}, 1},
+           {"cuDNN", 1, 1024, 4, 2, 64, 0, kNarrow, {{256, 256}, {512, 256}}, 1},
+           {"reference", 2, 131, 4, 2, 64, 0, {DType::kF32}},
+           {"reference", 2, 131, 4, 2, 60, 0, kFloats},
+           {"reference", 1, 256, 2, 1, 60, 100, kFloats},
+           {"reference", 1, 256, 2, 1, 60, 0, kFloats, {{64, 64}, {192, 64}}},
            {"reference", 1, 37, 3, 1, 7, 5, kFloats},
-           {"reference", 1, 128, 2, 2, 256, 50, {DType::kBF16}},
+           {"reference", 1, 128, 2, 2, 252, 50, {DType::kBF16}},
+           {"reference", 1, 65, 2, 1, 320, 20, kFloats},
+           {"reference", 1, 65, 2, 2, 512, 0, kFloats},
        }) {
     AddAttention(sizes, &cases);
   }

@@ -135,23 +135,26 @@ void AddRotary(const Shape& qkv, const Attributes& attributes, GpuCases* cases) 
   }
 }
 
-// Each query head has its key and value head. With cuDNN (S a multiple of 128, 16 bits) the bounds of
+// Each query head has its key and value head. With cuDNN (heads of 64 or more, 16 bits) the bounds of
 // CudnnExtra in cases.cpp: o below 2·u·1.5, dq below 2·u·scale·12σ·1.5, dk and dv by the mass m, the largest
 // Σ_i P_ij of a key. The packed gradient is one tensor, so it takes the largest bound of the three; m is at
 // most 2·(1 + ln S): scores of standard deviation 0.75 leave P within a few times 1/(i + 1), Σ_i 1/(i + 1) ≤
 // 1
-// + ln S.
-void AddPackedAttention(const Shape& qkv, std::vector<DType> dtypes, GpuCases* cases) {
+// + ln S. Queries in chunks (a group may have only so many bytes): twice the bound, as there.
+void AddPackedAttention(const Shape& qkv, std::vector<DType> dtypes, GpuCases* cases,
+                        std::int64_t group_bytes = 0) {
   const double scale = 1.0 / std::sqrt(static_cast<double>(qkv[4]));
-  const Attributes attributes = {{"scale", scale}, {"window", std::int64_t{0}}, {"dropout", 0.0}};
+  Attributes attributes = {{"scale", scale}, {"window", std::int64_t{0}}, {"dropout", 0.0}};
+  if (group_bytes > 0) attributes.Set("grad_group_bytes", group_bytes);
   const Input positions = Make({qkv[0], qkv[1]}, Input::kPositions);
   const Shape o = {qkv[0], qkv[1], qkv[2], qkv[4]};
   const Shape lse = {qkv[0], qkv[1], qkv[2]};
-  const bool cudnn = qkv[1] % 128 == 0 && qkv[4] >= 64;
+  const bool cudnn = qkv[4] >= 64;
   const std::int64_t terms = qkv[1] + qkv[4];
   const std::vector<DType> fused = FusedDTypes(ops::kAttentionPacked, qkv);
   std::erase_if(dtypes, [&](DType d) { return std::find(fused.begin(), fused.end(), d) == fused.end(); });
-  const std::string label = "qkv " + qkv.ToString();
+  std::string label = "qkv " + qkv.ToString();
+  if (group_bytes > 0) label += fmt::format(", groups of {} bytes", group_bytes);
 
   cases->push_back({.base = {&ops::kAttentionPacked, label, {{qkv}, positions}, attributes, terms, true}});
   cases->back().dtypes = dtypes;
@@ -172,11 +175,12 @@ void AddPackedAttention(const Shape& qkv, std::vector<DType> dtypes, GpuCases* c
     (*inputs)[2] = saved[0];
     (*inputs)[3] = saved[1];
   };
-  cases->back().extra = [cudnn, scale, qkv](size_t, DType dtype, const Tensors&, const Tensors&) {
+  const double roundings = group_bytes > 0 ? 4 : 2;
+  cases->back().extra = [=](size_t, DType dtype, const Tensors&, const Tensors&) {
     if (!cudnn || dtype == DType::kF32) return 0.0;
     const double mass = 2 * (1 + std::log(static_cast<double>(qkv[1])));
     const double d_score = scale * 12 * 0.75 * std::sqrt(static_cast<double>(qkv[4]));
-    return 2 * UnitRoundoff(dtype) * mass * 1.5 * std::max(1.0, d_score);
+    return roundings * UnitRoundoff(dtype) * mass * 1.5 * std::max(1.0, d_score);
   };
 }
 
@@ -248,6 +252,8 @@ GpuCases FusedCases() {
   AddPackedAttention({2, 128, 2, 3, 64}, kFloats, &cases);
   AddPackedAttention({1, 256, 1, 3, 128}, kNarrow, &cases);
   AddPackedAttention({2, 37, 2, 3, 10}, kFloats, &cases);
+  AddPackedAttention({2, 200, 2, 3, 64}, kNarrow, &cases);
+  AddPackedAttention({2, 512, 2, 3, 64}, kNarrow, &cases, 1);
   AddHead(50, 47, 64, 10, &cases);
   AddHead(56, 47, 24, 24, &cases);
   AddHead(1000, 997, 64, 8, &cases);

@@ -78,6 +78,48 @@ TEST_CASE("memory: an independent count of parameters, gradients and optimizer s
   }
 }
 
+TEST_CASE("memory: gradients and masters of matrices in bf16, those of biases and norms in fp32") {
+  const std::vector<std::string> both = {"precision.gradient_dtype=bf16", "precision.master_dtype=bf16"};
+  for (const char* layout : {"parallelism.dp=2", "parallelism.tp=2", "parallelism.pp=2"}) {
+    const std::vector<std::string> sets = {"precision.compute=bf16", "parallelism.zero_stage=1", layout};
+    std::vector<std::string> narrow_sets = sets;
+    narrow_sets.insert(narrow_sets.end(), both.begin(), both.end());
+    const Plan wide = TinyPlan(false, sets);
+    const Plan narrow = TinyPlan(false, narrow_sets);
+    CHECK(narrow.hash != wide.hash);
+    for (size_t s = 0; s < narrow.stages.size(); ++s) {
+      CAPTURE(layout);
+      CAPTURE(s);
+      std::int64_t matrices = 0;  // elements, padding included
+      std::int64_t matrix_masters = 0;
+      for (const Bucket& bucket : narrow.stages[s].buckets) {
+        bool matrix = false;
+        for (const Bucket::Item& item : bucket.items) {
+          const PlanParameter& parameter = narrow.parameters[static_cast<size_t>(item.parameter)];
+          matrix = parameter.logical_shape.rank() > 1 && !parameter.name.ends_with(".bias");
+          const DType dtype = matrix ? DType::kBF16 : DType::kF32;
+          CHECK_MESSAGE(bucket.gradient.dtype == dtype, parameter.name);
+          CHECK_MESSAGE(narrow.values[static_cast<size_t>(parameter.gradient)].dtype == dtype,
+                        parameter.name);
+          CHECK_MESSAGE((bucket.master.elements == 0) == matrix, parameter.name);
+        }
+        if (matrix) matrices += bucket.elements;
+        if (matrix) matrix_masters += bucket.elements / bucket.shards;
+      }
+      const MemoryBreakdown& a = wide.stages[s].memory;
+      const MemoryBreakdown& b = narrow.stages[s].memory;
+      CHECK(matrices > narrow.stages[s].parameter_count / 2);
+      CHECK(a.gradients == 4 * wide.stages[s].parameter_count);
+      CHECK(a.gradients - b.gradients == 2 * matrices);
+      CHECK(a.optimizer - b.optimizer == 4 * matrix_masters);
+      CHECK(a.parameters == b.parameters);
+      CHECK(b.total() == narrow.stages[s].arena_bytes);
+    }
+    const absl::Status status = Verify(narrow, {});
+    CHECK_MESSAGE(status.ok(), Message(status));
+  }
+}
+
 TEST_CASE("stages: uneven layers, and activations by the number of microbatches in flight") {
   const Plan plan = TinyPlan(false, {"parallelism.pp=4"});
   std::int64_t layers = 0;

@@ -521,4 +521,112 @@ TEST_CASE("fp8 plan: for one rank") {
   CHECK(Message(plan.status()) == "fp8 products are planned for one rank, not for 2");
 }
 
+// No extra pass over a norm's output: what the weight gradient takes is made of x and the forward pass'
+// statistics. The first norm, which has no sum before it, is run again.
+TEST_CASE("fp8 plan: cheap recomputation makes the operands of weight gradients in one pass each") {
+  const Plan gpt = CudaPlan(kGpt, With(kFp8, {"recompute.granularity=cheap"}));
+  CHECK(
+      Kernels(gpt, "backward.0") ==
+      "attention_packed_grad 4, embedding_grad 2, gelu_grad_quantize 4, gelu_quantize 4, layer_norm_grad 1, "
+      "layer_norm_grad_add 1, layer_norm_grad_add_quantize 7, layer_norm_quantize_again 8, "
+      "linear_cross_entropy 1, linear_dgrad_fp8 16, linear_wgrad_fp8 16, quantize 5");
+  const Plan llama = CudaPlan(kLlama, With(kLlamaFp8, {"recompute.granularity=cheap"}));
+  CHECK(Kernels(llama, "backward.0") ==
+        "attention_grad 4, embedding_grad 1, linear_cross_entropy 1, linear_dgrad_fp8 16, linear_wgrad_fp8 "
+        "16, qkv_merge 4, quantize 6, rms_norm 1, rms_norm_grad 1, rms_norm_grad_add 1, "
+        "rms_norm_grad_add_quantize 7, rms_norm_quantize_again 7, swiglu_grad_quantize 4, swiglu_quantize 4");
+  for (const Plan* plan : {&gpt, &llama}) {
+    const bool layer = plan == &gpt;
+    std::map<std::int32_t, const Instruction*> forward;  // by the sum
+    for (const Instruction* norm :
+         All(*plan, "forward.0", layer ? "add_layer_norm_quantize" : "add_rms_norm_quantize"))
+      forward[norm->outputs[0].value] = norm;
+    for (const Instruction* again :
+         All(*plan, "backward.0", layer ? "layer_norm_quantize_again" : "rms_norm_quantize_again")) {
+      const Instruction* norm = forward.at(again->inputs[0].value);
+      CHECK(again->inputs[1].value == norm->inputs[2].value);
+      CHECK(again->inputs[again->inputs.size() - 2].value == norm->outputs.back().value);
+      CHECK(again->outputs.size() == 1);
+      CHECK(ValueOf(*plan, again->outputs[0]).dtype == DType::kE4M3);
+    }
+  }
+}
+
+TEST_CASE("fp8 plan: with current scaling each tensor's state is made with it") {
+  const Sets current = {"precision.fp8_scaling=current"};
+  const Plan gpt = CudaPlan(kGpt, With(kFp8, current));
+  CHECK(Kernels(gpt, "begin") == "quantize_current 16, zero 1");
+  CHECK(Kernels(gpt, "forward.0") ==
+        "add_layer_norm 9, attention_packed 4, embedding 2, gelu 4, linear_fp8 16, quantize_current 16");
+  CHECK(Kernels(gpt, "backward.0") ==
+        "attention_packed_grad 4, embedding_grad 2, gelu_grad 4, layer_norm_grad 1, layer_norm_grad_add 8, "
+        "linear_cross_entropy 1, linear_dgrad_fp8 16, linear_wgrad_fp8 16, quantize_current 16");
+  CHECK(All(gpt, "backward.0", "bias_grad").empty());
+  for (bool llama : {kGpt, kLlama}) {
+    for (const char* granularity : {"none", "cheap", "full"}) {
+      const Plan plan = CudaPlan(
+          llama,
+          With(llama ? kLlamaFp8 : kFp8, {current[0], std::string("recompute.granularity=") + granularity}));
+      const StagePlan& stage = plan.stages[0];
+      CHECK(stage.states.elements == 0);
+      CHECK(stage.state_starts.empty());
+      for (const Segment& segment : stage.segments) {
+        for (const Instruction& instruction : segment.instructions) CHECK(instruction.kernel != "fp8_update");
+      }
+      // Every operand of a product comes with the state that was made with it.
+      std::map<std::int32_t, std::int32_t> state_of;
+      for (const Segment& segment : stage.segments) {
+        for (const Instruction& instruction : segment.instructions) {
+          if (instruction.kernel != "quantize_current") continue;
+          CHECK(ValueOf(plan, instruction.outputs[2]).kind == ValueOf(plan, instruction.outputs[0]).kind);
+          for (size_t i : {0, 1}) state_of[instruction.outputs[i].value] = instruction.outputs[2].value;
+        }
+      }
+      size_t products = 0;
+      for (const char* segment : {"forward.0", "backward.0"}) {
+        for (const char* kernel : {"linear_fp8", "linear_dgrad_fp8", "linear_wgrad_fp8"}) {
+          for (const Instruction* product : All(plan, segment, kernel)) {
+            ++products;
+            for (size_t i : {0, 1})
+              CHECK(state_of.at(product->inputs[i].value) == product->inputs[i + 2].value);
+          }
+        }
+      }
+      CHECK(products >= 48);
+    }
+  }
+  // A repeated norm is made by its gradient, in 16 bits, and quantised after it.
+  const Plan cheap = CudaPlan(kGpt, With(kFp8, {current[0], "recompute.granularity=cheap"}));
+  CHECK(All(cheap, "backward.0", "layer_norm").empty());
+  CHECK(All(cheap, "backward.0", "gelu_grad_again").size() == 4);
+}
+
+TEST_CASE("fp8 plan: the head on request") {
+  for (bool llama : {kGpt, kLlama}) {
+    for (const char* scaling : {"delayed", "current"}) {
+      const Plan plan = CudaPlan(
+          llama, With(llama ? kLlamaFp8 : kFp8, {"precision.fp8_head=true", "model.vocab_multiple=16",
+                                                 std::string("precision.fp8_scaling=") + scaling}));
+      CHECK(All(plan, "backward.0", "linear_cross_entropy").empty());
+      const auto heads = All(plan, "backward.0", "linear_cross_entropy_fp8");
+      REQUIRE(heads.size() == 1);
+      const auto weights =
+          All(plan, "begin", scaling == std::string("current") ? "quantize_current" : "quantize");
+      REQUIRE(weights.size() == 17);
+      const Instruction* table = nullptr;
+      for (const Instruction* weight : weights) {
+        if (weight->outputs[0].value == heads[0]->inputs[1].value) table = weight;
+      }
+      REQUIRE(table != nullptr);
+      CHECK(ValueOf(plan, table->inputs[0]).name == (llama ? "head.weight" : "embedding.tokens"));
+      CHECK(table->outputs[1].value == heads[0]->inputs[2].value);
+      CHECK((scaling == std::string("current") ? table->outputs[2] : table->inputs[1]).value ==
+            heads[0]->inputs[3].value);
+      CHECK(heads[0]->attributes.Int("format") == 1);
+      CHECK((heads[0]->accumulate & 0b110) == 0b110);
+      CHECK(All(plan, "evaluate.0", "linear").size() > 0);  // in bf16
+    }
+  }
+}
+
 }  // namespace engine::plan

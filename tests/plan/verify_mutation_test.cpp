@@ -387,6 +387,40 @@ TEST_CASE("mutation: gradients") {
   });
 }
 
+TEST_CASE("mutation: gradients, weights and moments in bf16") {
+  const Plan narrow = TinyPlan(false, {"precision.compute=bf16", "precision.gradient_dtype=bf16",
+                                       "precision.master_dtype=bf16", "optimizer.moment_dtype=bf16",
+                                       "parallelism.pp=2", "parallelism.dp=2", "parallelism.zero_stage=1"});
+  const absl::Status good = Verify(narrow, {});
+  REQUIRE_MESSAGE(good.ok(), Message(good));
+  const auto with = [](const Instruction& instruction, const char* name, const char* draws) {
+    graph::Attributes attributes;
+    for (const auto& [key, item] : instruction.attributes.items()) {
+      if (key != name) attributes.Set(key, item);
+    }
+    if (draws != nullptr) attributes.Set(name, std::string(draws));
+    return attributes;
+  };
+  for (const char* name : {"stream", "weight_stream"}) {
+    Mutate(narrow, "g", std::string("rounds to bf16 without the attribute ") + name, [&](Plan& plan) {
+      Instruction& adamw = At(plan, 0, "update", "adamw", 1);
+      adamw.attributes = with(adamw, name, nullptr);
+    });
+    Mutate(narrow, "g", "the first stage rounds the tied table by", [&](Plan& plan) {
+      for (Instruction& instruction : SegmentOf(plan, 1, "update").instructions) {
+        if (instruction.kernel != "adamw" || instruction.attributes.String("stream") != "tied.moments")
+          continue;
+        instruction.attributes = with(instruction, name, "another");
+      }
+    });
+  }
+  Mutate(narrow, "cs", "its bucket's are bf16", [](Plan& plan) {
+    plan.values[static_cast<size_t>(plan.parameters[0].gradient)].dtype = DType::kF32;
+  });
+  Mutate(narrow, "cgs", "gradients of f32",
+         [](Plan& plan) { plan.stages[0].buckets[0].gradient.dtype = DType::kF32; });
+}
+
 TEST_CASE("mutation: coverage") {
   const auto bucket = [](Plan& plan) -> Bucket& {
     std::vector<Bucket>& buckets = plan.stages[0].buckets;

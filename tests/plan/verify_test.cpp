@@ -67,6 +67,10 @@ TEST_CASE("verify: good plans of many layouts") {
       "dp=2 pp=2 virtual_stages=2 zero_stage=1 sequence_parallel=true tp=2",
       "pp=3 layers_per_stage=[3,3,2]",
       "pp=2 precision.compute=\"bf16\" zero_stage=1 dp=2",
+      "pp=2 precision.compute=\"bf16\" precision.gradient_dtype=\"bf16\" zero_stage=1 dp=2",
+      "pp=2 precision.compute=\"bf16\" precision.master_dtype=\"bf16\" optimizer.moment_dtype=\"bf16\"",
+      "tp=2 dp=2 precision.compute=\"bf16\" precision.gradient_dtype=\"bf16\" "
+      "precision.master_dtype=\"bf16\"",
       "tp=2 training.micro_batch=4 model.attention.heads=4 model.attention.kv_heads=2",
       "tp=2 model.tied_embeddings=false pp=2",
       "tp=2 model.tied_embeddings=true pp=2 dp=2 zero_stage=1",

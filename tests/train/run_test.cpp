@@ -249,11 +249,23 @@ TEST_CASE("data that do not fit are refused before anything is written") {
 
 TEST_CASE("a precision that the executor lacks is refused where the recipe says it") {
   const Folder folder;
-  const RunResult result = RunCaught(RunRecipe(folder, Sets({"precision.compute=bf16"})), folder / "out");
-  CHECK(Message(result.status) ==
-        "--set:15:19: error: the cpu executor computes in fp32, not in bf16; --set precision.compute=fp32 "
-        "runs it here");
-  CHECK(!fs::exists(folder / "out"));
+  const auto refused = [&](const std::vector<std::string>& sets) {
+    const RunResult result = RunCaught(RunRecipe(folder, Sets(sets)), folder / "out");
+    CHECK(!fs::exists(folder / "out"));
+    return Message(result.status);
+  };
+  CHECK(refused({"precision.compute=bf16"}) ==
+        "--set:15:19: error: the cpu executor runs precision.compute fp32, not bf16\n"
+        "    precision.compute=bf16\n"
+        "                      ^~~~\n"
+        "    hint: --set precision.compute=fp32 runs it here");
+  CHECK(Contains(refused({"optimizer.moment_dtype=bf16"}),
+                 "--set:15:24: error: the cpu executor runs optimizer.moment_dtype fp32, not bf16\n"));
+  const std::string all =
+      refused({"precision.compute=bf16", "precision.gradient_dtype=bf16", "precision.master_dtype=bf16"});
+  CHECK(Contains(all, "--set:15:19: error: the cpu executor runs precision.compute fp32, not bf16\n"));
+  CHECK(Contains(all, "--set:16:26: error: the cpu executor runs precision.gradient_dtype fp32, not bf16\n"));
+  CHECK(Contains(all, "--set:17:24: error: the cpu executor runs precision.master_dtype fp32, not bf16\n"));
 }
 
 TEST_CASE("a loss that is not finite ends the run; the checkpoints before it stay") {

@@ -22,7 +22,6 @@ inline train::Device CpuDevice(int threads_per_rank = 1) {
   const auto world = std::make_shared<backend::cpu::World>();
   train::Device device;
   device.profile = backend::cpu::CpuBackend::CpuProfile();
-  device.precisions = {"fp32"};
   device.make_backend = [threads_per_rank](std::int64_t, std::int64_t) {
     return std::make_unique<backend::cpu::CpuBackend>(threads_per_rank);
   };

@@ -2,6 +2,7 @@
 // has no kernels for these types.
 #include "engine/train/weights.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <set>
@@ -34,11 +35,12 @@ class MemoryCommunicator final : public backend::Communicator {
   absl::StatusOr<std::unique_ptr<backend::Launch>> Prepare(backend::CollectiveArgs) override {
     return std::make_unique<NoLaunch>();
   }
-  absl::StatusOr<std::int64_t> Send(std::int64_t, std::int32_t, const std::byte*, std::int64_t) override {
+  absl::StatusOr<std::int64_t> Send(std::int64_t, std::int32_t, const std::byte*, std::int64_t,
+                                    std::int32_t) override {
     return Internal("this communicator sends nothing");
   }
   absl::Status WaitSent(std::int64_t, std::int32_t, std::int64_t) override { return Internal("nor waits"); }
-  absl::Status Receive(std::int64_t, std::int32_t, std::byte*, std::int64_t) override {
+  absl::Status Receive(std::int64_t, std::int32_t, std::byte*, std::int64_t, std::int32_t) override {
     return Internal("nor receives");
   }
 };
@@ -46,7 +48,6 @@ class MemoryCommunicator final : public backend::Communicator {
 Device MemoryDevice() {
   Device device;
   device.profile = backend::cpu::CpuBackend::CpuProfile();
-  device.precisions = {"fp32", "bf16", "fp16"};
   device.make_backend = [](std::int64_t, std::int64_t) { return std::make_unique<MemoryBackend>(); };
   device.make_communicator = [](std::int64_t) { return std::make_unique<MemoryCommunicator>(); };
   device.abort = [] {};
@@ -95,6 +96,7 @@ struct World {
                         *ranks));
     return checkpoint::IterationPath(root, 2);
   }
+  bool masters() const { return recipe.precision.master_dtype == "fp32"; }
   void Load(const std::string& folder) const {
     const auto reader = checkpoint::Reader::Open(folder);
     Must(reader.status());
@@ -135,7 +137,8 @@ void CheckWeights(const World& world, DType dtype) {
     }
     for (const executor::OptimizerRange& range : rank->OptimizerState()) {
       const auto& parameter = world.plan.parameters[static_cast<size_t>(range.parameter)];
-      REQUIRE(range.master != nullptr);
+      REQUIRE((range.master != nullptr) == (world.masters() || !parameter.weight_decay));
+      if (range.master == nullptr) continue;
       int wrong = 0;
       for (std::int64_t i = range.begin; i < range.end; ++i) {
         const float master = reinterpret_cast<const float*>(range.master)[i - range.begin];
@@ -148,8 +151,10 @@ void CheckWeights(const World& world, DType dtype) {
     }
   }
   std::int64_t elements = 0;
-  for (const executor::LocalTensor& tensor : world.ranks->executors()[0]->Parameters())
-    elements += tensor.view.shape.elements();
+  for (const executor::LocalTensor& tensor : world.ranks->executors()[0]->Parameters()) {
+    const bool decayed = world.plan.parameters[static_cast<size_t>(tensor.parameter)].weight_decay;
+    if (world.masters() || !decayed) elements += tensor.view.shape.elements();
+  }
   CHECK(static_cast<std::int64_t>(covered.size()) == elements);
 }
 
@@ -201,6 +206,42 @@ TEST_CASE("weights: with ZeRO-1 each rank has its part of the masters and all pa
     for (const executor::OptimizerRange& range : rank->OptimizerState()) cut = cut || range.begin > 0;
   }
   CHECK(cut);
+}
+
+// Longer than what is made at once, and the ranks' masters end elsewhere.
+TEST_CASE("weights: a parameter of several stretches") {
+  std::vector<std::string> sets = kSharded;
+  sets.emplace_back("model.vocab=600001");
+  const World world(sets);
+  world.Initialize();
+  const auto& parameters = world.plan.parameters;
+  const auto longest = std::max_element(
+      parameters.begin(), parameters.end(),
+      [](const auto& a, const auto& b) { return a.logical_shape.elements() < b.logical_shape.elements(); });
+  const auto index = static_cast<std::int32_t>(longest - parameters.begin());
+  REQUIRE(longest->logical_shape.elements() > ParameterStretch::kMostElements);
+  std::vector<float> expected(static_cast<size_t>(longest->logical_shape.elements()));
+  for (size_t i = 0; i < expected.size(); ++i) expected[i] = Initial(*longest, static_cast<std::int64_t>(i));
+  const auto at = [&](std::int64_t i) {
+    return i < static_cast<std::int64_t>(expected.size()) ? expected[static_cast<size_t>(i)] : 0.0F;
+  };
+  std::int64_t masters = 0;
+  std::int64_t wrong = 0;
+  for (const auto& rank : world.ranks->executors()) {
+    for (const executor::LocalTensor& tensor : rank->Parameters()) {
+      if (tensor.parameter != index) continue;
+      for (std::int64_t i = 0; i < tensor.view.shape.elements(); ++i)
+        wrong += tensor.view.as<std::uint16_t>()[i] == BFloat16FromFloat(at(i)) ? 0 : 1;
+    }
+    for (const executor::OptimizerRange& range : rank->OptimizerState()) {
+      if (range.parameter != index) continue;
+      for (std::int64_t i = range.begin; i < range.end; ++i)
+        wrong += reinterpret_cast<const float*>(range.master)[i - range.begin] == at(i) ? 0 : 1;
+      masters += range.end - range.begin;
+    }
+  }
+  CHECK(wrong == 0);
+  CHECK(masters >= static_cast<std::int64_t>(expected.size()));
 }
 
 TEST_CASE("weights: where parameters are fp32 there are no masters") {
@@ -274,6 +315,39 @@ TEST_CASE("weights: checkpoints of bf16 plans keep masters and moments bit for b
     world.Load(saved);
     CHECK((Tensors(world.Save(folder / ("again" + std::to_string(to)))) == tensors));
     if (to < 2) CheckWeights(world, DType::kBF16);
+  }
+}
+
+// What is saved is the parameters, in fp32; into a plan without masters they come rounded, once.
+TEST_CASE("weights: checkpoints of plans without masters") {
+  const TempDir folder;
+  std::vector<std::string> bare = kSharded;
+  bare.emplace_back("precision.master_dtype=bf16");
+  const World wide(kSharded);
+  wide.Initialize();
+  wide.FillMoments();
+  const std::string with_masters = wide.Save(folder / "wide");
+  const World narrow(bare);
+  narrow.Load(with_masters);
+  CheckWeights(narrow, DType::kBF16);
+  const std::string saved = narrow.Save(folder / "narrow");
+  const auto tensors = Tensors(saved);
+  for (const plan::PlanParameter& parameter : narrow.plan.parameters) {
+    const std::vector<float>& values = tensors.at(parameter.name);
+    REQUIRE(static_cast<std::int64_t>(values.size()) == parameter.logical_shape.elements());
+    int wrong = 0;
+    for (size_t i = 0; i < values.size(); ++i) {
+      const float initial = Initial(parameter, static_cast<std::int64_t>(i));
+      const float expected = parameter.weight_decay ? FloatFromBFloat16(BFloat16FromFloat(initial)) : initial;
+      wrong += values[i] == expected ? 0 : 1;
+    }
+    CHECK_MESSAGE(wrong == 0, parameter.name << ": " << wrong << " of " << values.size());
+  }
+  // Resumed with or without masters: the same numbers.
+  for (const std::vector<std::string>& sets : {bare, kSharded, {"precision.compute=fp32"}}) {
+    const World again(sets);
+    again.Load(saved);
+    CHECK((Tensors(again.Save(folder / ("again" + std::to_string(sets.size())))) == tensors));
   }
 }
 

@@ -4,11 +4,13 @@
 // between, and the kernels that took the most. Recording costs the host some microseconds a launch: judge
 // gaps, not speed. A kernel that waits for another rank counts as busy.
 //
-//   g++ -std=c++20 -O2 -shared -fPIC tools/bench/idle.cpp -o libidle.so -I$CUDA/include -L$CUDA/lib -lcupti
-//   CUDA_INJECTION64_PATH=$PWD/libidle.so PROGRAM
+//   ninja -C build idle        where CMake finds CUDA and cupti.h; `all` does not build it
+//   CUDA_INJECTION64_PATH=$PWD/build/libidle.so PROGRAM
 //
-// CUDA: /usr/local/cuda, or its extras/CUPTI (lib64) where a toolkit keeps CUPTI apart. PROGRAM must find
-// libcupti.so.13 on LD_LIBRARY_PATH; PyTorch brings one.
+// Without CMake: g++ -std=c++20 -O2 -shared -fPIC tools/bench/idle.cpp -o libidle.so -I$CUDA/include
+// -L$CUDA/lib64 -lcupti, where CUDA is /usr/local/cuda, or its extras/CUPTI where a toolkit keeps CUPTI
+// apart. PROGRAM must find libcupti.so.13: where the library was linked, or on LD_LIBRARY_PATH; PyTorch
+// brings one.
 //
 // IDLE_FROM and IDLE_TO, in percent of the span, choose another window than 20 to 80.
 #include <cupti.h>

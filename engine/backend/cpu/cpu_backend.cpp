@@ -57,7 +57,13 @@ CpuBackend::~CpuBackend() {
 }
 
 plan::DeviceProfile CpuBackend::CpuProfile() {
-  return {.name = "cpu", .scratch_bytes = ScratchBytes, .fuses = nullptr};
+  return {.name = "cpu",
+          .scratch_bytes = ScratchBytes,
+          .fuses = nullptr,
+          .limits = {{"precision.compute", {"fp32"}},
+                     {"precision.gradient_dtype", {"fp32"}},
+                     {"precision.master_dtype", {"fp32"}},
+                     {"optimizer.moment_dtype", {"fp32"}}}};
 }
 
 absl::StatusOr<std::byte*> CpuBackend::AllocateArena(std::int64_t bytes) {

@@ -96,7 +96,9 @@ void World::Abort() {
 }
 
 absl::StatusOr<std::int64_t> CpuCommunicator::Send(std::int64_t peer, std::int32_t channel,
-                                                   const std::byte* data, std::int64_t bytes) {
+                                                   const std::byte* data, std::int64_t bytes,
+                                                   std::int32_t stream) {
+  (void)stream;
   return world_.MailboxOf(rank_, peer, channel)->Post(data, bytes);
 }
 
@@ -105,7 +107,8 @@ absl::Status CpuCommunicator::WaitSent(std::int64_t peer, std::int32_t channel, 
 }
 
 absl::Status CpuCommunicator::Receive(std::int64_t peer, std::int32_t channel, std::byte* data,
-                                      std::int64_t bytes) {
+                                      std::int64_t bytes, std::int32_t stream) {
+  (void)stream;
   return world_.MailboxOf(peer, rank_, channel)->Take(data, bytes);
 }
 

@@ -76,9 +76,10 @@ class CpuCommunicator final : public Communicator {
 
   absl::StatusOr<std::unique_ptr<Launch>> Prepare(CollectiveArgs args) override;
   absl::StatusOr<std::int64_t> Send(std::int64_t peer, std::int32_t channel, const std::byte* data,
-                                    std::int64_t bytes) override;
+                                    std::int64_t bytes, std::int32_t stream) override;
   absl::Status WaitSent(std::int64_t peer, std::int32_t channel, std::int64_t ticket) override;
-  absl::Status Receive(std::int64_t peer, std::int32_t channel, std::byte* data, std::int64_t bytes) override;
+  absl::Status Receive(std::int64_t peer, std::int32_t channel, std::byte* data, std::int64_t bytes,
+                       std::int32_t stream) override;
 
  private:
   World& world_;

@@ -26,6 +26,9 @@ enum Uid : std::int64_t {
   kScale,
   kOne,
   kMinusInfinity,
+  kKeyCount,
+  kQueryCount,
+  kWindow,
   kVirtual = 100,
 };
 
@@ -65,7 +68,7 @@ class GraphBuilder {
   GraphBuilder(const AttentionSpec& spec, std::vector<CudnnDescriptor>* owned)
       : spec_(spec),
         io_(spec.dtype == DType::kBF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF),
-        score_sizes_{spec.batch, spec.heads, spec.sequence, spec.sequence},
+        score_sizes_{spec.batch, spec.heads, spec.queries, spec.keys},
         owned_(owned) {}
 
   void Forward();
@@ -104,7 +107,7 @@ class GraphBuilder {
                                     cudnnDataType_t type, std::int64_t alignment);
   Tensor Real(Uid uid, const Sizes& sizes, const Sizes& strides, cudnnDataType_t type,
               std::int64_t alignment = 16);
-  Tensor Scalar(Uid uid);  // fp32, by value
+  Tensor Scalar(Uid uid, cudnnDataType_t type = CUDNN_DATA_FLOAT);  // by value
   Tensor Virtual(const Sizes& sizes, const Sizes& strides, cudnnDataType_t type = CUDNN_DATA_FLOAT);
   Tensor Like(const Tensor& x, cudnnDataType_t type = CUDNN_DATA_FLOAT) {
     return Virtual(x.sizes, x.strides, type);
@@ -116,7 +119,7 @@ class GraphBuilder {
     return Real(uid, KeySizes(), {strides.sample, strides.head, strides.token, 1}, io_);
   }
   Tensor KeysTransposed(Uid uid, const HeadStrides& strides) {
-    return Real(uid, {spec_.batch, spec_.kv_heads, spec_.head, spec_.sequence},
+    return Real(uid, {spec_.batch, spec_.kv_heads, spec_.head, spec_.keys},
                 {strides.sample, strides.head, 1, strides.token}, io_);
   }
   // A head group may begin at any head, so only elements are aligned.
@@ -128,16 +131,15 @@ class GraphBuilder {
     return Virtual(score_sizes_, Packed(score_sizes_), type);
   }
   Tensor ScoresTransposed() {
-    return Virtual(
-        score_sizes_,
-        {spec_.heads * spec_.sequence * spec_.sequence, spec_.sequence * spec_.sequence, 1, spec_.sequence},
-        io_);
+    const std::int64_t scores = spec_.queries * spec_.keys;
+    return Virtual({spec_.batch, spec_.heads, spec_.keys, spec_.queries},
+                   {spec_.heads * scores, scores, 1, spec_.keys}, io_);
   }
   Tensor Rows() { return Virtual(RowSizes(), Packed(RowSizes())); }
 
-  Sizes QuerySizes() const { return {spec_.batch, spec_.heads, spec_.sequence, spec_.head}; }
-  Sizes KeySizes() const { return {spec_.batch, spec_.kv_heads, spec_.sequence, spec_.head}; }
-  Sizes RowSizes() const { return {spec_.batch, spec_.heads, spec_.sequence, 1}; }
+  Sizes QuerySizes() const { return {spec_.batch, spec_.heads, spec_.queries, spec_.head}; }
+  Sizes KeySizes() const { return {spec_.batch, spec_.kv_heads, spec_.keys, spec_.head}; }
+  Sizes RowSizes() const { return {spec_.batch, spec_.heads, spec_.queries, 1}; }
   static Sizes Packed(const Sizes& sizes) {
     return {sizes[1] * sizes[2] * sizes[3], sizes[2] * sizes[3], sizes[3], 1};
   }
@@ -169,7 +171,11 @@ class GraphBuilder {
   void Reduce(cudnnReduceTensorOp_t op, const Tensor& x, const Tensor& y);
   void Reshape(const Tensor& x, const Tensor& y);
   Tensor Index(const Tensor& x, std::int64_t axis);
-  Tensor MaskCausally(const Tensor& scores);
+  Tensor Shifted(cudnnPointwiseMode_t mode, const Tensor& index, Uid by);  // by adding or subtracting
+  // scores where `mode` holds of left and right, else `otherwise`.
+  Tensor Where(cudnnPointwiseMode_t mode, const Tensor& left, const Tensor& right, const Tensor& scores,
+               const Tensor& otherwise);
+  Tensor Mask(const Tensor& scores);
   // d_keys = scoresᵀ · queries, summed over the query heads of a kv head.
   void KeyGradient(const Tensor& scores, const Tensor& queries, const Tensor& d_keys);
 
@@ -200,9 +206,9 @@ Tensor GraphBuilder::Real(Uid uid, const Sizes& sizes, const Sizes& strides, cud
   return {tensor, sizes, strides};
 }
 
-Tensor GraphBuilder::Scalar(Uid uid) {
+Tensor GraphBuilder::Scalar(Uid uid, cudnnDataType_t type) {
   const Sizes ones = {1, 1, 1, 1};
-  const cudnnBackendDescriptor_t tensor = Describe(uid, ones, ones, CUDNN_DATA_FLOAT, 4);
+  const cudnnBackendDescriptor_t tensor = Describe(uid, ones, ones, type, 4);
   Put(tensor, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, true);
   Finalize(tensor);
   return {tensor, ones, ones};
@@ -268,15 +274,33 @@ Tensor GraphBuilder::Index(const Tensor& x, std::int64_t axis) {
   return index;
 }
 
-Tensor GraphBuilder::MaskCausally(const Tensor& scores) {
-  const Tensor row = Index(scores, 2);
-  const Tensor column = Index(scores, 3);
+Tensor GraphBuilder::Shifted(cudnnPointwiseMode_t mode, const Tensor& index, Uid by) {
+  const Tensor by_value = Scalar(by, CUDNN_DATA_INT32);
+  const Tensor shifted = Like(index, CUDNN_DATA_INT32);
+  Pointwise(mode, index, &by_value, nullptr, shifted, {.math = CUDNN_DATA_INT32});
+  return shifted;
+}
+
+Tensor GraphBuilder::Where(cudnnPointwiseMode_t mode, const Tensor& left, const Tensor& right,
+                           const Tensor& scores, const Tensor& otherwise) {
   const Tensor seen = Like(scores, CUDNN_DATA_BOOLEAN);
-  Pointwise(CUDNN_POINTWISE_CMP_GE, row, &column, nullptr, seen, {.math = CUDNN_DATA_BOOLEAN});
-  const Tensor nothing = Scalar(kMinusInfinity);
+  Pointwise(mode, left, &right, nullptr, seen, {.math = CUDNN_DATA_BOOLEAN});
   const Tensor masked = Like(scores);
-  Pointwise(CUDNN_POINTWISE_BINARY_SELECT, scores, &nothing, &seen, masked, {});
+  Pointwise(CUDNN_POINTWISE_BINARY_SELECT, scores, &otherwise, &seen, masked, {});
   return masked;
+}
+
+Tensor GraphBuilder::Mask(const Tensor& scores) {
+  Tensor row = Index(scores, 2);
+  if (spec_.keys != spec_.queries) {
+    row = Shifted(CUDNN_POINTWISE_ADD, row, kKeyCount);
+    row = Shifted(CUDNN_POINTWISE_SUB, row, kQueryCount);
+  }
+  const Tensor nothing = Scalar(kMinusInfinity);
+  const Tensor causal = Where(CUDNN_POINTWISE_CMP_GE, row, Index(scores, 3), scores, nothing);
+  if (spec_.window == 0) return causal;
+  const Tensor column = Shifted(CUDNN_POINTWISE_ADD, Index(causal, 3), kWindow);
+  return Where(CUDNN_POINTWISE_CMP_GT, column, row, causal, nothing);
 }
 
 void GraphBuilder::Forward() {
@@ -287,7 +311,7 @@ void GraphBuilder::Forward() {
   const Tensor lse = Lse();
   const Tensor raw = Scores();
   Product(q, k, raw);
-  const Tensor scores = MaskCausally(Binary(CUDNN_POINTWISE_MUL, raw, Scalar(kScale)));
+  const Tensor scores = Mask(Binary(CUDNN_POINTWISE_MUL, raw, Scalar(kScale)));
   const Tensor top = Rows();
   Reduce(CUDNN_REDUCE_TENSOR_MAX, scores, top);
   const Tensor exponentials = Unary(CUDNN_POINTWISE_EXP, Binary(CUDNN_POINTWISE_SUB, scores, top));
@@ -306,7 +330,8 @@ void GraphBuilder::KeyGradient(const Tensor& scores, const Tensor& queries, cons
     Product(transposed, queries, d_keys);
     return;
   }
-  const Tensor of_each_head = Virtual(QuerySizes(), Packed(QuerySizes()), io_);
+  const Sizes sizes = {spec_.batch, spec_.heads, spec_.keys, spec_.head};
+  const Tensor of_each_head = Virtual(sizes, Packed(sizes), io_);
   Product(transposed, queries, of_each_head);
   Reduce(CUDNN_REDUCE_TENSOR_ADD, of_each_head, d_keys);
 }
@@ -331,7 +356,7 @@ void GraphBuilder::Backward() {
   const Tensor raw = Scores();
   Product(q, k, raw);
   const Tensor shifted = Binary(CUDNN_POINTWISE_SUB, Binary(CUDNN_POINTWISE_MUL, raw, scale), lse);
-  const Tensor probabilities = Unary(CUDNN_POINTWISE_EXP, MaskCausally(shifted));
+  const Tensor probabilities = Unary(CUDNN_POINTWISE_EXP, Mask(shifted));
   KeyGradient(probabilities, d_o, Keys(kDV, spec_.dv));
 
   const Tensor d_probabilities = Scores();
@@ -395,9 +420,10 @@ absl::Status ToStatus(cudnnStatus_t status, const char* what) {
 }
 
 std::string AttentionSpec::ToString() const {
-  std::string text = fmt::format("{} B{} S{} H{} K{} E{} {} scale {} q {} k {} v {} o {} lse {}",
-                                 backward ? "backward" : "forward", batch, sequence, heads, kv_heads, head,
-                                 Name(dtype), scale, Text(q), Text(k), Text(v), Text(o), Text(lse));
+  std::string text =
+      fmt::format("{} B{} S{} T{} H{} K{} E{} window {} {} scale {} q {} k {} v {} o {} lse {}",
+                  backward ? "backward" : "forward", batch, queries, keys, heads, kv_heads, head, window,
+                  Name(dtype), scale, Text(q), Text(k), Text(v), Text(o), Text(lse));
   if (!backward) return text;
   return text + fmt::format(" d_o {} dq {} dk {} dv {}{}", Text(d_o), Text(dq), Text(dk), Text(dv),
                             deterministic ? " deterministic" : "");
@@ -487,6 +513,15 @@ absl::StatusOr<AttentionExecution> AttentionPlan::Bind(const AttentionOperands& 
   std::vector<void*> pointers = {operands.q,     operands.k,   operands.v,
                                  operands.o,     operands.lse, const_cast<float*>(&spec_.scale),
                                  &minus_infinity};
+  if (spec_.keys != spec_.queries) {
+    uids.insert(uids.end(), {kKeyCount, kQueryCount});
+    pointers.insert(pointers.end(),
+                    {const_cast<std::int32_t*>(&keys_), const_cast<std::int32_t*>(&queries_)});
+  }
+  if (spec_.window > 0) {
+    uids.push_back(kWindow);
+    pointers.push_back(const_cast<std::int32_t*>(&window_));
+  }
   if (spec_.backward) {
     uids.insert(uids.end(), {kDO, kDQ, kDK, kDV, kRowSums, kOne});
     pointers.insert(pointers.end(),

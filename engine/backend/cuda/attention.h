@@ -1,4 +1,4 @@
-// Attention by cuDNN: the pattern graph matmul – scale – causal mask – softmax – matmul, which cuDNN 9.14 and
+// Attention by cuDNN: the pattern graph matmul – scale – mask – softmax – matmul, which cuDNN 9.14 and
 // later recognise and carry out in one kernel, and its gradient. (The descriptors of whole attention have no
 // causal mask before 9.21.)
 #pragma once
@@ -36,15 +36,18 @@ inline HeadStrides LseStrides(std::int64_t queries, std::int64_t heads) {
   return kLseTokenMajor ? HeadStrides{queries * heads, 1, heads} : HeadStrides{queries * heads, queries, 1};
 }
 
-// What one execution works on: S queries and as many keys, key j seen by the queries i ≥ j.
+// What one execution works on: S queries, which are the last of as many positions as there are keys, T. Key j
+// is seen by the queries i with 0 ≤ i + T − S − j (and < window, where window > 0).
 struct AttentionSpec {
   bool backward = false;
   bool deterministic = true;  // of the backward pass
   std::int64_t batch = 0;
-  std::int64_t sequence = 0;
+  std::int64_t queries = 0;
+  std::int64_t keys = 0;
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
   std::int64_t head = 0;
+  std::int64_t window = 0;
   DType dtype = DType::kBF16;  // or kF16
   float scale = 1;
   HeadStrides q = {}, k = {}, v = {}, o = {}, lse = {};
@@ -113,13 +116,21 @@ class AttentionPlan : public std::enable_shared_from_this<AttentionPlan> {
 
  private:
   friend class AttentionExecution;
-  explicit AttentionPlan(const AttentionSpec& spec) : spec_(spec) {}
+  explicit AttentionPlan(const AttentionSpec& spec)
+      : spec_(spec),
+        queries_(static_cast<std::int32_t>(spec.queries)),
+        keys_(static_cast<std::int32_t>(spec.keys)),
+        window_(static_cast<std::int32_t>(spec.window)) {}
   absl::Status Choose(const CudnnTarget& target);
   absl::StatusOr<std::vector<CudnnDescriptor>> EngineConfigs(const CudnnTarget& target,
                                                              cudnnBackendHeurMode_t mode);
   absl::Status Finalize(const CudnnTarget& target, const CudnnDescriptor& config);
 
   AttentionSpec spec_;
+  // By-value operands of the mask.
+  std::int32_t queries_;
+  std::int32_t keys_;
+  std::int32_t window_;
   std::vector<CudnnDescriptor> owned_;  // of the graph
   CudnnDescriptor graph_;
   CudnnDescriptor plan_;

@@ -2,6 +2,7 @@
 
 #include <nvtx3/nvToolsExt.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "engine/backend/cuda/kernels/write.h"
 #include "engine/backend/cuda/prepare.h"
 #include "engine/backend/cuda/profile.h"
+#include "engine/base/parallel.h"
 #include "engine/base/units.h"
 
 namespace engine::backend::cuda {
@@ -71,11 +73,16 @@ absl::Status CudaBackend::Init(const DeviceOptions& options) {
 CudaBackend::~CudaBackend() {
   cudaDeviceSynchronize();
   for (cudaEvent_t mark : marks_) cudaEventDestroy(mark);
+  for (cudaEvent_t signal : signals_) cudaEventDestroy(signal);
   for (const ReadSlot& slot : reads_) {
     if (slot.done != nullptr) cudaEventDestroy(slot.done);
   }
   if (staged_ != nullptr) cudaEventDestroy(staged_);
   if (taken_ != nullptr) cudaEventDestroy(taken_);
+  for (const UploadBuffer& buffer : uploads_) {
+    if (buffer.free != nullptr) cudaEventDestroy(buffer.free);
+    cudaFreeHost(buffer.memory);
+  }
   cudaFreeHost(read_memory_);
   cudaFreeHost(stage_memory_);
   cudaFree(finite_);
@@ -89,7 +96,7 @@ absl::StatusOr<std::int64_t> CudaBackend::FreeBytes() const {
   return static_cast<std::int64_t>(free);
 }
 
-plan::DeviceProfile CudaBackend::Profile() const { return CudaProfile(); }
+plan::DeviceProfile CudaBackend::Profile() const { return CudaProfile(device_->deterministic()); }
 
 absl::StatusOr<std::byte*> CudaBackend::AllocateArena(std::int64_t bytes) {
   ENGINE_CHECK(arena_ == nullptr, "a rank has one arena");
@@ -125,9 +132,36 @@ absl::StatusOr<std::unique_ptr<Launch>> CudaBackend::Prepare(LaunchArgs args) {
   return std::make_unique<CudaLaunch>(*std::move(enqueue), device_->compute(), *args.instruction);
 }
 
+// The driver takes pageable memory through pinned memory of its own with this one thread, at the speed of one
+// core's copies. Large uploads go through ours, which several threads fill.
 absl::Status CudaBackend::Upload(std::byte* arena, const void* host, std::int64_t bytes) {
+  if (bytes >= kUploadBytes) return UploadPinned(arena, static_cast<const std::byte*>(host), bytes);
   RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(arena, host, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice,
                                        device_->compute()));
+  return Synchronize();
+}
+
+absl::Status CudaBackend::UploadPinned(std::byte* arena, const std::byte* host, std::int64_t bytes) {
+  constexpr int kThreads = 4;
+  constexpr std::size_t kAtOnce = kUploadBytes / 16;
+  if (uploads_[0].memory == nullptr) {
+    for (UploadBuffer& buffer : uploads_) {
+      RETURN_IF_CUDA_ERROR(cudaMallocHost(reinterpret_cast<void**>(&buffer.memory), kUploadBytes));
+      RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&buffer.free, cudaEventDisableTiming));
+    }
+  }
+  std::size_t next = 0;
+  for (std::int64_t done = 0; done < bytes; done += kUploadBytes) {
+    const UploadBuffer& buffer = uploads_[next++ % uploads_.size()];
+    const auto now = static_cast<std::size_t>(std::min(kUploadBytes, bytes - done));
+    RETURN_IF_CUDA_ERROR(cudaEventSynchronize(buffer.free));
+    ParallelPieces(kThreads, now, kAtOnce, [&](std::size_t first, std::size_t last) {
+      std::memcpy(buffer.memory + first, host + done + first, last - first);
+    });
+    RETURN_IF_CUDA_ERROR(
+        cudaMemcpyAsync(arena + done, buffer.memory, now, cudaMemcpyHostToDevice, device_->compute()));
+    RETURN_IF_CUDA_ERROR(cudaEventRecord(buffer.free, device_->compute()));
+  }
   return Synchronize();
 }
 
@@ -139,6 +173,25 @@ absl::Status CudaBackend::Download(void* host, const std::byte* arena, std::int6
 
 absl::Status CudaBackend::Synchronize() {
   RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(device_->compute()));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::int64_t> CudaBackend::Signal(std::int32_t stream) {
+  const std::int64_t ticket = next_signal_++;
+  const std::size_t slot = static_cast<std::size_t>(ticket) % kSignals;
+  if (slot == signals_.size()) {
+    signals_.push_back(nullptr);
+    RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&signals_.back(), cudaEventDisableTiming));
+  }
+  RETURN_IF_CUDA_ERROR(cudaEventRecord(signals_[slot], device_->stream(stream)));
+  return ticket;
+}
+
+absl::Status CudaBackend::Await(std::int32_t stream, std::int64_t ticket) {
+  ENGINE_CHECK(ticket >= 0 && next_signal_ - ticket <= static_cast<std::int64_t>(kSignals),
+               "signal {} of {} is forgotten", ticket, next_signal_);
+  RETURN_IF_CUDA_ERROR(
+      cudaStreamWaitEvent(device_->stream(stream), signals_[static_cast<std::size_t>(ticket) % kSignals], 0));
   return absl::OkStatus();
 }
 

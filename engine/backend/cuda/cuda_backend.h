@@ -24,6 +24,9 @@ class CudaBackend final : public Backend {
   absl::Status Download(void* host, const std::byte* arena, std::int64_t bytes) override;
   absl::Status Synchronize() override;
 
+  absl::StatusOr<std::int64_t> Signal(std::int32_t stream) override;
+  absl::Status Await(std::int32_t stream, std::int64_t ticket) override;
+
   bool asynchronous() const override { return true; }
   absl::Status Write(std::byte* arena, const void* host, std::int64_t bytes) override;
   absl::Status Copy(std::byte* to, const std::byte* from, std::int64_t bytes) override;
@@ -50,8 +53,16 @@ class CudaBackend final : public Backend {
   static constexpr std::int64_t kReadSlots = 8;
   static constexpr std::int64_t kReadBytes = 256;
 
+  // Pinned memory on the way to the device.
+  struct UploadBuffer {
+    std::byte* memory = nullptr;
+    cudaEvent_t free = nullptr;  // its last bytes have arrived
+  };
+  static constexpr std::int64_t kUploadBytes = std::int64_t{8} << 20;
+
   explicit CudaBackend(int index) : index_(index) {}
   absl::Status Init(const DeviceOptions& options);
+  absl::Status UploadPinned(std::byte* arena, const std::byte* host, std::int64_t bytes);
 
   const int index_;
   std::unique_ptr<Device> device_;
@@ -60,12 +71,17 @@ class CudaBackend final : public Backend {
   std::array<ReadSlot, kReadSlots> reads_;
   std::byte* read_memory_ = nullptr;  // pinned, kReadSlots × kReadBytes
   std::int64_t next_read_ = 0;
-  std::byte* stage_memory_ = nullptr;  // pinned
+  std::array<UploadBuffer, 2> uploads_;  // made by the first large upload
+  std::byte* stage_memory_ = nullptr;    // pinned
   std::int64_t stage_bytes_ = 0;
   cudaEvent_t staged_ = nullptr;  // the last staged copy has arrived
   cudaEvent_t taken_ = nullptr;   // the last TakeStaged has read it
   int* finite_ = nullptr;         // device flag of AllFinite
   std::vector<cudaEvent_t> marks_;
+  // Of Signal, used again in turn: a program has fewer signals whose waits are still to be enqueued.
+  static constexpr std::size_t kSignals = 1024;
+  std::vector<cudaEvent_t> signals_;
+  std::int64_t next_signal_ = 0;
 };
 
 }  // namespace engine::backend::cuda

@@ -32,6 +32,9 @@ absl::Status Device::Start() {
   // Non-blocking: nothing of ours waits for the legacy stream.
   RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&compute_, cudaStreamNonBlocking));
   RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&copy_, cudaStreamNonBlocking));
+  for (cudaStream_t& stream : transfer_) {
+    RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  }
   RETURN_IF_CUBLAS_ERROR(cublasLtCreate(&cublas_lt_));
   gemm_tuner_ = std::make_unique<GemmTuner>(cublas_lt_, compute_,
                                             GemmTunerOptions{.file = options_.gemm_cache,
@@ -46,6 +49,9 @@ Device::~Device() {
   gemm_tuner_.reset();
   if (cudnn_ != nullptr) cudnnDestroy(cudnn_);
   if (cublas_lt_ != nullptr) cublasLtDestroy(cublas_lt_);
+  for (cudaStream_t stream : transfer_) {
+    if (stream != nullptr) cudaStreamDestroy(stream);
+  }
   if (copy_ != nullptr) cudaStreamDestroy(copy_);
   if (compute_ != nullptr) cudaStreamDestroy(compute_);
 }

@@ -5,10 +5,12 @@
 #include <cuda_runtime_api.h>
 #include <cudnn.h>
 
+#include <array>
 #include <memory>
 #include <string>
 
 #include "engine/backend/cuda/status.h"
+#include "engine/plan/plan.h"
 
 namespace engine::backend::cuda {
 
@@ -35,6 +37,11 @@ class Device {
   bool deterministic() const { return options_.deterministic; }
   cudaStream_t compute() const { return compute_; }  // kernels
   cudaStream_t copy() const { return copy_; }        // staged inputs
+  // Of a program (plan::Stream); the compute stream is one of them.
+  cudaStream_t stream(std::int32_t of_program) const {
+    return of_program == plan::kComputeStream ? compute_
+                                              : transfer_[static_cast<std::size_t>(of_program - 1)];
+  }
   cublasLtHandle_t cublas_lt() const { return cublas_lt_; }
   // Bound to `compute`. Made on first use: a plan without attention does not load cuDNN.
   // Error: cuDNN missing or too old.
@@ -49,6 +56,7 @@ class Device {
   cudaDeviceProp properties_{};
   cudaStream_t compute_ = nullptr;
   cudaStream_t copy_ = nullptr;
+  std::array<cudaStream_t, plan::kStreams - 1> transfer_ = {};  // of pipeline traffic
   cublasLtHandle_t cublas_lt_ = nullptr;
   cudnnHandle_t cudnn_ = nullptr;
   std::unique_ptr<GemmTuner> gemm_tuner_;

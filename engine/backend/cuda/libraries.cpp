@@ -94,16 +94,17 @@ absl::StatusOr<LoadedLibrary> CheckVersion(const Library& library, GetVersion* f
 
 // Once a library is loaded it stays: what it made may live as long as the process.
 
+#define ENGINE_FIND(name) RETURN_IF_ERROR(Find(handle, library, #name, &found.name));
+#define ENGINE_KEEP(name) library_functions.name = found.name;
+
 absl::StatusOr<LoadedLibrary> OpenCublasLt() {
   ASSIGN_OR_RETURN(void* const handle, OpenLibrary(kCublasLt));
   LibraryFunctions found;
   RETURN_IF_ERROR(Find(handle, kCublasLt, "cublasLtGetVersion", &found.cublasLtGetVersion));
   ASSIGN_OR_RETURN(LoadedLibrary loaded, CheckVersion(kCublasLt, found.cublasLtGetVersion,
                                                       found.cublasLtGetVersion(), kLeastCublasLt));
-#define ENGINE_FIND(name) RETURN_IF_ERROR(Find(handle, kCublasLt, #name, &found.name));
+  const Library& library = kCublasLt;
   ENGINE_CUBLASLT_FUNCTIONS(ENGINE_FIND)
-#undef ENGINE_FIND
-#define ENGINE_KEEP(name) library_functions.name = found.name;
   ENGINE_CUBLASLT_FUNCTIONS(ENGINE_KEEP)
   return loaded;
 }
@@ -114,22 +115,28 @@ absl::StatusOr<LoadedLibrary> OpenCudnn() {
   RETURN_IF_ERROR(Find(handle, kCudnn, "cudnnGetVersion", &found.cudnnGetVersion));
   ASSIGN_OR_RETURN(LoadedLibrary loaded,
                    CheckVersion(kCudnn, found.cudnnGetVersion, found.cudnnGetVersion(), kLeastCudnn));
-#define ENGINE_FIND(name) RETURN_IF_ERROR(Find(handle, kCudnn, #name, &found.name));
+  const Library& library = kCudnn;
   ENGINE_CUDNN_FUNCTIONS(ENGINE_FIND)
-#undef ENGINE_FIND
   ENGINE_CUDNN_FUNCTIONS(ENGINE_KEEP)
-#undef ENGINE_KEEP
   return loaded;
 }
 
 absl::StatusOr<LoadedLibrary> OpenNccl() {
   ASSIGN_OR_RETURN(void* const handle, OpenLibrary(kNccl));
-  int (*get_version)(int*) = nullptr;  // ncclResult_t ncclGetVersion(int*)
-  RETURN_IF_ERROR(Find(handle, kNccl, "ncclGetVersion", &get_version));
+  LibraryFunctions found;
+  RETURN_IF_ERROR(Find(handle, kNccl, "ncclGetVersion", &found.ncclGetVersion));
   int version = 0;
-  if (get_version(&version) != 0) version = 0;
-  return CheckVersion(kNccl, get_version, static_cast<std::size_t>(version), kLeastNccl);
+  if (found.ncclGetVersion(&version) != ncclSuccess) version = 0;
+  ASSIGN_OR_RETURN(LoadedLibrary loaded,
+                   CheckVersion(kNccl, found.ncclGetVersion, static_cast<std::size_t>(version), kLeastNccl));
+  const Library& library = kNccl;
+  ENGINE_NCCL_FUNCTIONS(ENGINE_FIND)
+  ENGINE_NCCL_FUNCTIONS(ENGINE_KEEP)
+  return loaded;
 }
+
+#undef ENGINE_FIND
+#undef ENGINE_KEEP
 
 }  // namespace
 

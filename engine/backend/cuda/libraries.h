@@ -13,8 +13,8 @@ struct LoadedLibrary {
   std::string path;     // as the loader found it
 };
 
-// Each loads once and remembers the outcome; any thread may call. Nothing of cuBLASLt or cuDNN may be called
-// before its Load has succeeded. Errors say what was searched, what is needed, and a way out: NotFound where
+// Each loads once and remembers the outcome; any thread may call. Nothing of a library may be called before
+// its Load has succeeded. Errors say what was searched, what is needed, and a way out: NotFound where
 // the library is missing or does not load, FailedPrecondition where it is too old.
 absl::StatusOr<LoadedLibrary> LoadCublasLt();  // matrix products
 absl::StatusOr<LoadedLibrary> LoadCudnn();     // attention in 16 bits

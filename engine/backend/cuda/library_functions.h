@@ -1,9 +1,11 @@
-// The functions of cuBLASLt and cuDNN that this backend calls. library_stubs.cpp defines each of them as a
-// call through these pointers, which libraries.cpp fills: a function that is not listed here does not link.
+// The functions of cuBLASLt, cuDNN and NCCL that this backend calls. library_stubs.cpp defines each of them
+// as a call through these pointers, which libraries.cpp fills: a function that is not listed here does not
+// link.
 #pragma once
 
 #include <cublasLt.h>
 #include <cudnn.h>
+#include <nccl.h>
 
 #define ENGINE_CUBLASLT_FUNCTIONS(X)      \
   X(cublasLtCreate)                       \
@@ -37,6 +39,22 @@
   X(cudnnGetVersion)               \
   X(cudnnSetStream)
 
+#define ENGINE_NCCL_FUNCTIONS(X) \
+  X(ncclAllGather)               \
+  X(ncclAllReduce)               \
+  X(ncclCommAbort)               \
+  X(ncclCommGetAsyncError)       \
+  X(ncclCommInitRank)            \
+  X(ncclGetErrorString)          \
+  X(ncclGetLastError)            \
+  X(ncclGetUniqueId)             \
+  X(ncclGetVersion)              \
+  X(ncclGroupEnd)                \
+  X(ncclGroupStart)              \
+  X(ncclRecv)                    \
+  X(ncclReduceScatter)           \
+  X(ncclSend)
+
 namespace engine::backend::cuda {
 
 #define ENGINE_POINTER(name) decltype(&::name) name = nullptr;
@@ -44,6 +62,7 @@ namespace engine::backend::cuda {
 struct LibraryFunctions {
   ENGINE_CUBLASLT_FUNCTIONS(ENGINE_POINTER)
   ENGINE_CUDNN_FUNCTIONS(ENGINE_POINTER)
+  ENGINE_NCCL_FUNCTIONS(ENGINE_POINTER)
 };
 #undef ENGINE_POINTER
 

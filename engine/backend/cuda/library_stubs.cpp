@@ -1,4 +1,4 @@
-// cuBLASLt and cuDNN as the linker sees them: each function goes on to the library that libraries.h has
+// cuBLASLt, cuDNN and NCCL as the linker sees them: each function goes on to the library that libraries.h has
 // loaded.
 #include "engine/backend/cuda/library_functions.h"
 #include "engine/base/status.h"
@@ -155,6 +155,55 @@ size_t cudnnGetVersion() { return ENGINE_LOADED(cudnnGetVersion)(); }
 
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream_id) {
   return ENGINE_LOADED(cudnnSetStream)(handle, stream_id);
+}
+
+ncclResult_t ncclAllGather(const void* send, void* receive, size_t send_count, ncclDataType_t type,
+                           ncclComm_t communicator, cudaStream_t stream) {
+  return ENGINE_LOADED(ncclAllGather)(send, receive, send_count, type, communicator, stream);
+}
+
+ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                           ncclComm_t communicator, cudaStream_t stream) {
+  return ENGINE_LOADED(ncclAllReduce)(send, receive, count, type, op, communicator, stream);
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t communicator) { return ENGINE_LOADED(ncclCommAbort)(communicator); }
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* error) {
+  return ENGINE_LOADED(ncclCommGetAsyncError)(communicator, error);
+}
+
+ncclResult_t ncclCommInitRank(ncclComm_t* communicator, int ranks, ncclUniqueId id, int rank) {
+  return ENGINE_LOADED(ncclCommInitRank)(communicator, ranks, id, rank);
+}
+
+const char* ncclGetErrorString(ncclResult_t result) { return ENGINE_LOADED(ncclGetErrorString)(result); }
+
+const char* ncclGetLastError(ncclComm_t communicator) {
+  return ENGINE_LOADED(ncclGetLastError)(communicator);
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) { return ENGINE_LOADED(ncclGetUniqueId)(id); }
+
+ncclResult_t ncclGetVersion(int* version) { return ENGINE_LOADED(ncclGetVersion)(version); }
+
+ncclResult_t ncclGroupEnd() { return ENGINE_LOADED(ncclGroupEnd)(); }
+
+ncclResult_t ncclGroupStart() { return ENGINE_LOADED(ncclGroupStart)(); }
+
+ncclResult_t ncclRecv(void* receive, size_t count, ncclDataType_t type, int peer, ncclComm_t communicator,
+                      cudaStream_t stream) {
+  return ENGINE_LOADED(ncclRecv)(receive, count, type, peer, communicator, stream);
+}
+
+ncclResult_t ncclReduceScatter(const void* send, void* receive, size_t receive_count, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t communicator, cudaStream_t stream) {
+  return ENGINE_LOADED(ncclReduceScatter)(send, receive, receive_count, type, op, communicator, stream);
+}
+
+ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t type, int peer, ncclComm_t communicator,
+                      cudaStream_t stream) {
+  return ENGINE_LOADED(ncclSend)(send, count, type, peer, communicator, stream);
 }
 
 }  // extern "C"

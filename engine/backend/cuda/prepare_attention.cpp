@@ -4,6 +4,7 @@
 
 #include "engine/backend/cuda/attention.h"
 #include "engine/backend/cuda/device.h"
+#include "engine/backend/cuda/kernels/attention_key_sum.h"
 #include "engine/backend/cuda/kernels/attention_reference.h"
 #include "engine/backend/cuda/prepare.h"
 #include "engine/backend/cuda/prepare_checks.h"
@@ -68,6 +69,12 @@ AttentionProblem PackedProblem(const LaunchArgs& args, const AttentionShape& s) 
   return problem;
 }
 
+// The places of the queries in the sequence.
+DimExtent PositionsOf(const TensorView& q, const AttentionShape& s) {
+  if (q.extent.dims.empty()) return {{0, s.queries}};
+  return q.extent.dims[1];
+}
+
 // --------------------------------------------------------------------------------------------- with cuDNN
 
 // A part of the batch and of the heads.
@@ -85,28 +92,51 @@ std::vector<Part> PartsOf(const AttentionShape& s, const AttentionGroup& group) 
   return parts;
 }
 
+AttentionView Moved(AttentionView view, const AttentionShape& s, const Part& part, std::int64_t token) {
+  const std::int64_t offset =
+      part.first_sample * view.sample + token * view.token + part.first_kv_head * view.kv_head;
+  view.data = static_cast<std::byte*>(view.data) + offset * SizeOf(s.dtype);
+  return view;
+}
+
+// The problem of one execution: its queries begin at the chunk's first, its keys at the sequence's.
+AttentionProblem ProblemOf(AttentionProblem p, const AttentionShape& s, const Part& part,
+                           const QueryChunk& chunk) {
+  p.batch = part.samples;
+  p.heads = part.kv_heads * s.group();
+  p.kv_heads = part.kv_heads;
+  p.queries = chunk.count;
+  p.keys = chunk.keys;
+  for (AttentionView* view : {&p.q, &p.o, &p.d_o, &p.dq}) *view = Moved(*view, s, part, chunk.first);
+  for (AttentionView* view : {&p.k, &p.v, &p.dk, &p.dv}) *view = Moved(*view, s, part, 0);
+  p.lse.data += part.first_sample * p.lse.sample + chunk.first * p.lse.token +
+                part.first_kv_head * s.group() * p.lse.head;
+  return p;
+}
+
 // Several query heads of several kv heads are evenly spaced (scratch_attention.cpp sees to that).
 HeadStrides QueryStrides(const AttentionView& view, const AttentionShape& s) {
   return {view.sample, s.group() == 1 ? view.kv_head : view.head, view.token};
 }
 HeadStrides KeyStrides(const AttentionView& view) { return {view.sample, view.kv_head, view.token}; }
 
-AttentionSpec SpecOf(const AttentionProblem& p, const AttentionShape& s, const Part& part, bool backward,
-                     bool deterministic) {
+AttentionSpec SpecOf(const AttentionProblem& p, const AttentionShape& s, bool backward, bool deterministic) {
   AttentionSpec spec{.backward = backward,
                      .deterministic = deterministic,
-                     .batch = part.samples,
-                     .sequence = s.queries,
-                     .heads = part.kv_heads * s.group(),
-                     .kv_heads = part.kv_heads,
-                     .head = s.head,
-                     .dtype = s.dtype,
+                     .batch = p.batch,
+                     .queries = p.queries,
+                     .keys = p.keys,
+                     .heads = p.heads,
+                     .kv_heads = p.kv_heads,
+                     .head = p.head,
+                     .window = p.window < p.keys ? p.window : 0,
+                     .dtype = p.dtype,
                      .scale = p.scale,
                      .q = QueryStrides(p.q, s),
                      .k = KeyStrides(p.k),
                      .v = KeyStrides(p.v),
                      .o = QueryStrides(p.o, s),
-                     .lse = LseStrides(s.queries, s.heads)};
+                     .lse = {p.lse.sample, p.lse.head, p.lse.token}};
   if (!backward) return spec;
   spec.d_o = QueryStrides(p.d_o, s);
   spec.dq = QueryStrides(p.dq, s);
@@ -115,49 +145,92 @@ AttentionSpec SpecOf(const AttentionProblem& p, const AttentionShape& s, const P
   return spec;
 }
 
-AttentionOperands OperandsOf(const AttentionProblem& p, const AttentionShape& s, const Part& part,
-                             bool backward) {
-  const auto at = [&](const AttentionView& view) -> void* {
-    const std::int64_t offset = part.first_sample * view.sample + part.first_kv_head * view.kv_head;
-    return static_cast<std::byte*>(view.data) + offset * SizeOf(s.dtype);
-  };
-  AttentionOperands operands{.q = at(p.q), .k = at(p.k), .v = at(p.v), .o = at(p.o)};
-  operands.lse = p.lse.data + part.first_sample * p.lse.sample + part.first_kv_head * s.group() * p.lse.head;
-  if (!backward) return operands;
-  operands.d_o = at(p.d_o);
-  operands.dq = at(p.dq);
-  operands.dk = at(p.dk);
-  operands.dv = at(p.dv);
-  return operands;
+// What an execution works on in the scratch of its instruction.
+AttentionOperands OperandsOf(const AttentionProblem& p, std::byte* scratch,
+                             const AttentionGradLayout& layout) {
+  return {.q = p.q.data,
+          .k = p.k.data,
+          .v = p.v.data,
+          .o = p.o.data,
+          .lse = p.lse.data,
+          .d_o = p.d_o.data,
+          .dq = p.dq.data,
+          .dk = p.dk.data,
+          .dv = p.dv.data,
+          .row_sums = scratch + layout.row_sums,
+          .accumulator = scratch + layout.accumulator,
+          .workspace = scratch};
 }
+
+// Key gradients that are summed: one execution's, and the kernel that adds them.
+struct KeyGradients {
+  AttentionView part;
+  AttentionKeySum sum;
+};
+KeyGradients SumOf(const AttentionProblem& p, const AttentionShape& s, const AttentionView& out,
+                   std::byte* part, std::byte* sum) {
+  const AttentionView view = {part, p.keys * p.kv_heads * p.head, p.kv_heads * p.head, p.head, p.head};
+  return {view,
+          {.dtype = p.dtype,
+           .samples = p.batch,
+           .keys = s.keys,
+           .kv_heads = p.kv_heads,
+           .head = p.head,
+           .part = part,
+           .part_keys = p.keys,
+           .sum = reinterpret_cast<float*>(sum),
+           .out = out}};
+}
+
+// One execution of cuDNN, and what adds its key gradients to those before.
+struct AttentionStep {
+  AttentionExecution execution;
+  std::vector<AttentionKeySum> sums;
+};
 
 absl::StatusOr<Enqueue> PrepareWithCudnn(Device& device, const LaunchArgs& args, const AttentionShape& s,
                                          const AttentionProblem& problem, bool backward) {
   ASSIGN_OR_RETURN(const cudnnHandle_t handle, device.cudnn());
   const bool deterministic = device.deterministic();
-  const AttentionGradLayout layout = CudnnGradLayout(s, deterministic);
+  const AttentionGradLayout layout = backward ? CudnnGradLayout(s, deterministic) : AttentionGradLayout{};
   const std::int64_t workspace_bytes =
       backward ? layout.workspace_bytes : static_cast<std::int64_t>(args.scratch.size());
-  if (backward) RETURN_IF_ERROR(ExpectScratch(args.instruction->kernel, args, layout.bytes));
-  auto executions = std::make_shared<std::vector<AttentionExecution>>();
-  for (const Part& part : PartsOf(s, backward ? BackwardGroup(s, deterministic) : ForwardGroup(s))) {
-    ASSIGN_OR_RETURN(const auto plan,
-                     device.attention_plans().Get(handle, SpecOf(problem, s, part, backward, deterministic)));
-    if (plan->workspace_bytes() > workspace_bytes) {
-      return Internal("cuDNN {} asks for {} bytes of workspace, the plan gives {}: attention {}",
-                      cudnnGetVersion(), plan->workspace_bytes(), workspace_bytes, plan->spec().ToString());
+  RETURN_IF_ERROR(ExpectScratch(args.instruction->kernel, args, layout.bytes));
+  std::byte* const scratch = args.scratch.data();
+  const AttentionGroup group = backward ? BackwardGroup(s, deterministic) : ForwardGroup(s);
+  ASSIGN_OR_RETURN(const std::vector<QueryChunk> chunks,
+                   QueryChunks(s, PositionsOf(args.inputs[0], s), group.queries));
+  auto steps = std::make_shared<std::vector<AttentionStep>>();
+  for (const Part& part : PartsOf(s, group)) {
+    for (const QueryChunk& chunk : chunks) {
+      AttentionProblem p = ProblemOf(problem, s, part, chunk);
+      AttentionStep step;
+      if (backward && SumsKeyGradients(s, group)) {
+        KeyGradients dk = SumOf(p, s, p.dk, scratch + layout.dk_part, scratch + layout.dk_sum);
+        KeyGradients dv = SumOf(p, s, p.dv, scratch + layout.dv_part, scratch + layout.dv_sum);
+        dk.sum.first = dv.sum.first = &chunk == &chunks.front();
+        dk.sum.last = dv.sum.last = &chunk == &chunks.back();
+        p.dk = dk.part;
+        p.dv = dv.part;
+        step.sums = {dk.sum, dv.sum};
+      }
+      ASSIGN_OR_RETURN(const auto plan,
+                       device.attention_plans().Get(handle, SpecOf(p, s, backward, deterministic)));
+      if (plan->workspace_bytes() > workspace_bytes) {
+        return Internal("cuDNN {} asks for {} bytes of workspace, the plan gives {}: attention {}",
+                        cudnnGetVersion(), plan->workspace_bytes(), workspace_bytes, plan->spec().ToString());
+      }
+      ASSIGN_OR_RETURN(step.execution, plan->Bind(OperandsOf(p, scratch, layout)));
+      steps->push_back(std::move(step));
     }
-    AttentionOperands operands = OperandsOf(problem, s, part, backward);
-    operands.workspace = args.scratch.data();
-    operands.row_sums = args.scratch.data() + layout.row_sums;
-    operands.accumulator = args.scratch.data() + layout.accumulator;
-    ASSIGN_OR_RETURN(AttentionExecution execution, plan->Bind(operands));
-    executions->push_back(std::move(execution));
   }
-  return Enqueue([executions, handle, bound = device.compute()](cudaStream_t stream, const KernelContext&) {
+  return Enqueue([steps, handle, bound = device.compute()](cudaStream_t stream, const KernelContext&) {
     if (stream != bound) return Internal("attention enqueued on another stream than cuDNN's");
-    for (const AttentionExecution& execution : *executions) RETURN_IF_ERROR(execution.Run(handle));
-    return absl::OkStatus();
+    for (const AttentionStep& step : *steps) {
+      RETURN_IF_ERROR(step.execution.Run(handle));
+      for (const AttentionKeySum& sum : step.sums) AddKeyGradients(sum, stream);
+    }
+    return ToStatus(cudaGetLastError(), "attention");
   });
 }
 

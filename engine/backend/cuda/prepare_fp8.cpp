@@ -40,31 +40,36 @@ absl::Status ExpectElements(std::string_view op, const TensorView& view, std::in
   return Internal("{}: a tensor of {} elements where {} are due", op, view.shape.elements(), elements);
 }
 
-// q [rows, columns] and qt [columns, rows].
-absl::StatusOr<Fp8Output> MakeOutput(std::string_view op, const LaunchArgs& args, const TensorView& q,
+// q [rows, columns], null if it is not wanted, and qt [columns, rows].
+absl::StatusOr<Fp8Output> MakeOutput(std::string_view op, const LaunchArgs& args, const TensorView* q,
                                      const TensorView& qt, const TensorView& state, std::int64_t rows,
                                      std::int64_t columns) {
-  if (!IsFp8(q.dtype) || qt.dtype != q.dtype) {
-    return Internal("{}: {} and {} where one FP8 type is due", op, Name(q.dtype), Name(qt.dtype));
+  if (!IsFp8(qt.dtype) || (q != nullptr && qt.dtype != q->dtype)) {
+    return Internal("{}: {} and {} where one FP8 type is due", op, Name(q != nullptr ? q->dtype : qt.dtype),
+                    Name(qt.dtype));
   }
   const DType format = args.instruction->attributes.Int("format", 0) == 1 ? DType::kE5M2 : DType::kE4M3;
-  if (q.dtype != format)
-    return Internal("{}: {} by its format, {} by its output", op, Name(format), Name(q.dtype));
+  if (qt.dtype != format)
+    return Internal("{}: {} by its format, {} by its output", op, Name(format), Name(qt.dtype));
   if (rows % kFp8Multiple != 0 || columns % kFp8Multiple != 0) {
     return Unimplemented("{}: FP8 products take multiples of {} rows and columns, not {} rows of {} columns",
                          op, kFp8Multiple, rows, columns);
   }
-  RETURN_IF_ERROR(ExpectElements(op, q, rows * columns));
+  if (q != nullptr) RETURN_IF_ERROR(ExpectElements(op, *q, rows * columns));
   RETURN_IF_ERROR(ExpectElements(op, qt, rows * columns));
   RETURN_IF_ERROR(ExpectState(op, state));
-  return Fp8Output{.format = format, .q = q.data, .qt = qt.data, .state = state.as<float>()};
+  return Fp8Output{
+      .format = format, .q = q != nullptr ? q->data : nullptr, .qt = qt.data, .state = state.as<float>()};
 }
 
-// Inputs a[, b], scales; outputs q, qt[C, T][, d_bias].
-absl::StatusOr<Enqueue> PrepareSource(const LaunchArgs& args, const char* op, Fp8Source source) {
+// Inputs a[, b], scales; outputs q, qt[C, T][, d_bias]. current: inputs a; outputs q, qt[C, T], scales[,
+// d_bias].
+absl::StatusOr<Enqueue> PrepareSource(const LaunchArgs& args, const char* op, Fp8Source source,
+                                      bool current = false) {
   const std::vector<TensorView>& in = args.inputs;
   const std::vector<TensorView>& out = args.outputs;
   const bool two = in.size() == 3;
+  const size_t bias_output = current ? 3 : 2;
   RETURN_IF_ERROR(ExpectNarrow(op, {&in[0], two ? &in[1] : &in[0]}));
   if (out[1].shape.rank() != 2) {
     return Internal("{}: the transposed output has {} dims, 2 are due", op, out[1].shape.rank());
@@ -75,12 +80,9 @@ absl::StatusOr<Enqueue> PrepareSource(const LaunchArgs& args, const char* op, Fp
                     .columns = out[1].shape[0],
                     .a = in[0].data,
                     .b = two ? in[1].data : nullptr,
-                    .out = {},
-                    .d_bias = nullptr,
-                    .accumulate_bias = false,
-                    .partial = nullptr};
-  ASSIGN_OR_RETURN(quantize.out,
-                   MakeOutput(op, args, out[0], out[1], in.back(), quantize.rows, quantize.columns));
+                    .current = current};
+  ASSIGN_OR_RETURN(quantize.out, MakeOutput(op, args, &out[0], out[1], current ? out[2] : in.back(),
+                                            quantize.rows, quantize.columns));
   const std::int64_t elements = quantize.rows * quantize.columns;
   const bool grad = source == Fp8Source::kSwigluGrad;
   RETURN_IF_ERROR(ExpectElements(op, in[0], source == Fp8Source::kSwiglu ? 2 * elements : elements));
@@ -89,15 +91,41 @@ absl::StatusOr<Enqueue> PrepareSource(const LaunchArgs& args, const char* op, Fp
     return Unimplemented("{}: FP8 products take a multiple of {} columns, not {}", op, kFp8Multiple,
                          quantize.columns / 2);
   }
-  if (out.size() > 2) {
-    RETURN_IF_ERROR(ExpectFloat(op, {&out[2]}));
-    RETURN_IF_ERROR(ExpectElements(op, out[2], quantize.columns));
+  if (out.size() > bias_output) {
+    RETURN_IF_ERROR(ExpectFloat(op, {&out[bias_output]}));
+    RETURN_IF_ERROR(ExpectElements(op, out[bias_output], quantize.columns));
     RETURN_IF_ERROR(
         ExpectScratch(op, args, QuantizeLines(quantize.rows) * quantize.columns * SizeOf(DType::kF32)));
-    quantize.d_bias = out[2].as<float>();
-    quantize.accumulate_bias = Accumulates(args, 2);
+    quantize.d_bias = out[bias_output].as<float>();
+    quantize.accumulate_bias = Accumulates(args, bias_output);
     quantize.partial = reinterpret_cast<float*>(args.scratch.data());
   }
+  return [quantize, op](cudaStream_t stream, const KernelContext&) {
+    LaunchQuantize(quantize, stream);
+    return ToStatus(cudaGetLastError(), op);
+  };
+}
+
+// Inputs x, gamma[, beta, mean], rstd, scales; output qt.
+absl::StatusOr<Enqueue> PrepareNormAgain(const LaunchArgs& args, const char* op, bool layer) {
+  const std::vector<TensorView>& in = args.inputs;
+  const TensorView& beta = in[layer ? 2 : 1];
+  const TensorView& rstd = in[layer ? 4 : 2];
+  const TensorView& mean = layer ? in[3] : rstd;
+  RETURN_IF_ERROR(ExpectNarrow(op, {&in[0], &in[1], &beta}));
+  RETURN_IF_ERROR(ExpectFloat(op, {&mean, &rstd}));
+  Quantize quantize{.source = Fp8Source::kNorm,
+                    .dtype = in[0].dtype,
+                    .rows = rstd.shape.elements(),
+                    .columns = in[1].shape.elements(),
+                    .a = in[0].data,
+                    .gamma = in[1].data,
+                    .beta = layer ? beta.data : nullptr,
+                    .mean = layer ? mean.as<const float>() : nullptr,
+                    .rstd = rstd.as<const float>()};
+  RETURN_IF_ERROR(ExpectElements(op, in[0], quantize.rows * quantize.columns));
+  ASSIGN_OR_RETURN(quantize.out, MakeOutput(op, args, nullptr, args.outputs[0], in.back(), quantize.rows,
+                                            quantize.columns));
   return [quantize, op](cudaStream_t stream, const KernelContext&) {
     LaunchQuantize(quantize, stream);
     return ToStatus(cudaGetLastError(), op);
@@ -131,7 +159,7 @@ absl::StatusOr<Enqueue> PrepareNorm(const LaunchArgs& args, const char* op, bool
             .mean = layer ? mean.as<float>() : nullptr,
             .rstd = rstd.as<float>()};
   ASSIGN_OR_RETURN(const Fp8Output q,
-                   MakeOutput(op, args, out[1], out[2], in.back(), norm.rows, norm.columns));
+                   MakeOutput(op, args, &out[1], out[2], in.back(), norm.rows, norm.columns));
   if (!NormFitsStrip(norm.columns)) {
     RETURN_IF_ERROR(ExpectScratch(op, args, norm.rows * norm.columns * SizeOf(norm.dtype)));
   }
@@ -173,7 +201,7 @@ absl::StatusOr<Enqueue> PrepareNormGrad(const LaunchArgs& args, const char* op, 
                 .accumulate_bias = bias && Accumulates(args, bias_output),
                 .partial = reinterpret_cast<float*>(args.scratch.data())};
   ASSIGN_OR_RETURN(const Fp8Output q,
-                   MakeOutput(op, args, out[1], out[2], in.back(), grad.rows, grad.columns));
+                   MakeOutput(op, args, &out[1], out[2], in.back(), grad.rows, grad.columns));
   const std::int64_t lines = NormGradQuantizeLines(grad.rows, grad.columns);
   const auto sums = static_cast<std::int64_t>(out.size() - kFirstSum);
   RETURN_IF_ERROR(ExpectScratch(op, args, lines * sums * grad.columns * SizeOf(DType::kF32)));
@@ -255,6 +283,15 @@ absl::StatusOr<Enqueue> PrepareProduct(Device& device, const LaunchArgs& args, c
 
 absl::StatusOr<Enqueue> PrepareQuantize(Device&, const LaunchArgs& args) {
   return PrepareSource(args, "quantize", Fp8Source::kCopy);
+}
+absl::StatusOr<Enqueue> PrepareQuantizeCurrent(Device&, const LaunchArgs& args) {
+  return PrepareSource(args, "quantize_current", Fp8Source::kCopy, /*current=*/true);
+}
+absl::StatusOr<Enqueue> PrepareLayerNormQuantizeAgain(Device&, const LaunchArgs& args) {
+  return PrepareNormAgain(args, "layer_norm_quantize_again", true);
+}
+absl::StatusOr<Enqueue> PrepareRmsNormQuantizeAgain(Device&, const LaunchArgs& args) {
+  return PrepareNormAgain(args, "rms_norm_quantize_again", false);
 }
 absl::StatusOr<Enqueue> PrepareGeluQuantize(Device&, const LaunchArgs& args) {
   RETURN_IF_ERROR(ExpectTanhGelu(args, "gelu_quantize"));

@@ -53,32 +53,35 @@ ENGINE_CUDA_PREPARE(ClipFactor) {
 }
 
 ENGINE_CUDA_PREPARE(AdamW) {
-  for (int i = 0; i < 2; ++i) {
-    if (args.inputs[i].dtype != DType::kF32) {
-      return Unimplemented("adamw with input {} in {}: weights and gradients are f32", i,
-                           Name(args.inputs[i].dtype));
-    }
+  constexpr const char* kInputs[] = {"weights", "gradients", "first moments", "second moments"};
+  for (int i = 0; i < 4; ++i) {
+    const DType dtype = args.inputs[i].dtype;
+    if (dtype == DType::kF32 || dtype == DType::kBF16) continue;
+    return Unimplemented("adamw with {} in {}: they are f32 or bf16", kInputs[i], Name(dtype));
   }
-  const DType moment_dtype = args.inputs[2].dtype;
-  if (args.inputs[3].dtype != moment_dtype || (moment_dtype != DType::kF32 && moment_dtype != DType::kBF16)) {
-    return Unimplemented("adamw with moments in {} and {}: both are f32, or both bf16", Name(moment_dtype),
-                         Name(args.inputs[3].dtype));
-  }
-  AdamWBuffers buffers{.weights = args.outputs[0].as<float>(),
-                       .grad = args.inputs[1].as<float>(),
+  AdamWBuffers buffers{.weights = args.outputs[0].data,
+                       .weight_dtype = args.inputs[0].dtype,
+                       .grad = args.inputs[1].data,
+                       .grad_dtype = args.inputs[1].dtype,
                        .m = args.outputs[1].data,
                        .v = args.outputs[2].data,
-                       .moment_dtype = moment_dtype};
+                       .moment_dtype = args.inputs[2].dtype};
+  if (args.inputs[3].dtype != buffers.moment_dtype) {
+    return Unimplemented("adamw with moments in {} and {}: both are f32, or both bf16",
+                         Name(buffers.moment_dtype), Name(args.inputs[3].dtype));
+  }
   ENGINE_CHECK(buffers.weights == args.inputs[0].data && buffers.m == args.inputs[2].data &&
-                   buffers.v == args.inputs[3].data && args.outputs[1].dtype == moment_dtype &&
-                   args.outputs[2].dtype == moment_dtype,
+                   buffers.v == args.inputs[3].data && args.outputs[0].dtype == buffers.weight_dtype &&
+                   args.outputs[1].dtype == buffers.moment_dtype &&
+                   args.outputs[2].dtype == buffers.moment_dtype,
                "adamw works in place");
   if (args.outputs.size() > 3) {
     buffers.parameter = args.outputs[3].data;
     buffers.parameter_dtype = args.outputs[3].dtype;
-    if (buffers.parameter_dtype != DType::kBF16 && buffers.parameter_dtype != DType::kF16) {
-      return Unimplemented("adamw of a parameter in {} beside its master weights",
-                           Name(buffers.parameter_dtype));
+    if (buffers.weight_dtype != DType::kF32 ||
+        (buffers.parameter_dtype != DType::kBF16 && buffers.parameter_dtype != DType::kF16)) {
+      return Unimplemented("adamw of a parameter in {} beside master weights in {}",
+                           Name(buffers.parameter_dtype), Name(buffers.weight_dtype));
     }
   }
   const graph::Attributes& attributes = args.instruction->attributes;
@@ -90,9 +93,15 @@ ENGINE_CUDA_PREPARE(AdamW) {
   const auto* control = args.inputs[4].as<double>();
   const int multiprocessors = device.multiprocessors();
   const std::int64_t offset = attributes.Int("offset", 0);
-  const std::string stream_name = moment_dtype == DType::kBF16 ? attributes.String("stream") : std::string();
+  const auto draws = [&](DType dtype, const char* name) {
+    return dtype == DType::kBF16 ? attributes.String(name) : std::string();
+  };
+  const std::string moments = draws(buffers.moment_dtype, "stream");
+  const std::string weights = draws(buffers.weight_dtype, "weight_stream");
   return [=](cudaStream_t stream, const KernelContext& context) {
-    const AdamWRounding rounding{.key = MakePhiloxKey(context.seed, stream_name), .offset = offset};
+    const AdamWRounding rounding{.moments = MakePhiloxKey(context.seed, moments),
+                                 .weights = MakePhiloxKey(context.seed, weights),
+                                 .offset = offset};
     AdamW(buffers, count, options, rounding, control, multiprocessors, stream);
     return ToStatus(cudaGetLastError(), "adamw");
   };

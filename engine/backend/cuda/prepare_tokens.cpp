@@ -120,7 +120,7 @@ ENGINE_CUDA_PREPARE(EmbeddingGrad) {
   const TensorView dy = args.inputs[1];
   const TensorView d_table = args.outputs[0];
   RETURN_IF_ERROR(ExpectOneElementType("embedding_grad", {&dy}));
-  RETURN_IF_ERROR(ExpectFloat("embedding_grad", {&d_table}));
+  if (d_table.dtype != DType::kBF16) RETURN_IF_ERROR(ExpectFloat("embedding_grad", {&d_table}));
   ASSIGN_OR_RETURN(const TableRows rows, RowsOf("embedding_grad", d_table));
   const std::int64_t tokens = ids.shape.elements();
   const EmbeddingGradLayout layout = LayoutOfEmbeddingGrad(tokens, rows.columns);
@@ -136,8 +136,8 @@ ENGINE_CUDA_PREPARE(EmbeddingGrad) {
   std::byte* scratch = args.scratch.data();
   return [=](cudaStream_t stream, const KernelContext&) {
     if (!accumulate) RETURN_IF_CUDA_ERROR(cudaMemsetAsync(d_table.data, 0, table_bytes, stream));
-    EmbeddingGrad(ids.as<std::int32_t>(), tokens, dy.data, dy.dtype, rows, d_table.as<float>(), scratch,
-                  layout, stream);
+    EmbeddingGrad(ids.as<std::int32_t>(), tokens, dy.data, dy.dtype, rows, d_table.data, d_table.dtype,
+                  scratch, layout, stream);
     return ToStatus(cudaGetLastError(), "embedding_grad");
   };
 }

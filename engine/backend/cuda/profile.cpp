@@ -4,6 +4,7 @@
 #include <array>
 
 #include "engine/backend/cuda/scratch.h"
+#include "engine/backend/cuda/scratch_exchange.h"
 #include "engine/backend/cuda/scratch_fp8.h"
 #include "engine/ops/fused.h"
 
@@ -23,9 +24,7 @@ constexpr std::array kScratch = {
     ScratchEntry{"linear_wgrad", GemmScratch},
     ScratchEntry{"linear_cross_entropy", LinearCrossEntropyScratch},
     ScratchEntry{"attention", AttentionScratch},
-    ScratchEntry{"attention_grad", AttentionGradScratch},
     ScratchEntry{"attention_packed", AttentionPackedScratch},
-    ScratchEntry{"attention_packed_grad", AttentionPackedGradScratch},
     ScratchEntry{"layer_norm_grad", NormGradScratch},
     ScratchEntry{"layer_norm_grad_add", NormGradScratch},
     ScratchEntry{"rms_norm_grad", NormGradScratch},
@@ -38,7 +37,9 @@ constexpr std::array kScratch = {
 };
 
 std::int64_t ScratchBytes(std::string_view kernel, Types inputs, Types outputs,
-                          const graph::Attributes& attributes) {
+                          const graph::Attributes& attributes, bool deterministic) {
+  if (kernel == "attention_grad") return AttentionGradScratch(inputs, attributes, deterministic);
+  if (kernel == "attention_packed_grad") return AttentionPackedGradScratch(inputs, attributes, deterministic);
   const auto* entry =
       std::find_if(kScratch.begin(), kScratch.end(), [&](const auto& e) { return e.op == kernel; });
   if (entry != kScratch.end()) return entry->bytes(inputs, outputs, attributes);
@@ -64,6 +65,12 @@ bool Fuses(const graph::OpDef& op, const graph::TensorType& of) {
 
 }  // namespace
 
-plan::DeviceProfile CudaProfile() { return {.name = "cuda", .scratch_bytes = ScratchBytes, .fuses = Fuses}; }
+plan::DeviceProfile CudaProfile(bool deterministic) {
+  const auto scratch_bytes = [deterministic](std::string_view kernel, Types inputs, Types outputs,
+                                             const graph::Attributes& attributes) {
+    return ScratchBytes(kernel, inputs, outputs, attributes, deterministic);
+  };
+  return {.name = "cuda", .scratch_bytes = scratch_bytes, .exchange_bytes = ExchangeScratch, .fuses = Fuses};
+}
 
 }  // namespace engine::backend::cuda

@@ -5,6 +5,7 @@
 
 namespace engine::backend::cuda {
 
-plan::DeviceProfile CudaProfile();
+// `deterministic` as DeviceOptions of the run: kernels that repeat their bits may need more scratch.
+plan::DeviceProfile CudaProfile(bool deterministic = true);
 
 }  // namespace engine::backend::cuda

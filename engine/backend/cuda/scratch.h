@@ -21,9 +21,10 @@ ENGINE_CUDA_SCRATCH(Gemm);  // scratch_linear.cpp
 ENGINE_CUDA_SCRATCH(
     LinearCrossEntropy);         // scratch_linear.cpp: workspace, logits of one chunk, per-token losses
 ENGINE_CUDA_SCRATCH(Attention);  // scratch_attention.cpp
-ENGINE_CUDA_SCRATCH(AttentionGrad);
 ENGINE_CUDA_SCRATCH(AttentionPacked);
-ENGINE_CUDA_SCRATCH(AttentionPackedGrad);
+std::int64_t AttentionGradScratch(Types inputs, const graph::Attributes& attributes, bool deterministic);
+std::int64_t AttentionPackedGradScratch(Types inputs, const graph::Attributes& attributes,
+                                        bool deterministic);
 ENGINE_CUDA_SCRATCH(NormGrad);       // scratch_norm.cpp: every norm gradient, plain and with addition
 ENGINE_CUDA_SCRATCH(BiasGrad);       // scratch_elementwise.cpp
 ENGINE_CUDA_SCRATCH(GeluGradAgain);  // with a bias gradient

@@ -8,25 +8,38 @@ namespace {
 // What cuDNN asks for beside the large parts: 256 bytes in 9.19.
 constexpr std::int64_t kMarginBytes = std::int64_t{1} << 20;
 
-std::int64_t Aligned(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
+// Queries are cut in multiples of so many.
+constexpr std::int64_t kQueryBlock = 128;
+
+std::int64_t RoundedUp(std::int64_t n, std::int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+std::int64_t Aligned(std::int64_t bytes) { return RoundedUp(bytes, 256); }
 
 void SetAttributes(const graph::Attributes& attributes, AttentionShape* shape) {
-  shape->window = attributes.Int("window", 0);
+  const std::int64_t window = attributes.Int("window", 0);
+  shape->window = window < shape->keys ? window : 0;
   shape->dropout = attributes.Has("dropout") ? attributes.Float("dropout") : 0.0;
+  shape->grad_group_bytes = attributes.Int("grad_group_bytes", kGradGroupBytes);
 }
 
 // Of one query head of one sample, in cuDNN's workspace (9.19's own numbers): the deterministic form keeps
-// the gradients of the scores in 2 bytes each; with grouped queries dk and dv of each query head stand there
-// before they are summed.
-std::int64_t WorkspaceBytes(const AttentionShape& shape, bool deterministic) {
-  const std::int64_t scores = deterministic ? shape.queries * shape.keys * 2 : 0;
+// the gradients of the scores in 2 bytes each, in blocks of 64 queries and 128 keys; with grouped queries dk
+// and dv of each query head stand there before they are summed.
+std::int64_t WorkspaceBytes(const AttentionShape& shape, std::int64_t queries, bool deterministic) {
+  const std::int64_t scores = deterministic ? RoundedUp(queries, 64) * RoundedUp(shape.keys, 128) * 2 : 0;
   const std::int64_t key_gradients =
       shape.group() > 1 ? 2 * shape.keys * shape.head * SizeOf(shape.dtype) : 0;
   return scores + key_gradients;
 }
 // dq in fp32.
-std::int64_t AccumulatorBytes(const AttentionShape& shape, bool deterministic) {
-  return deterministic ? 0 : shape.queries * shape.head * SizeOf(DType::kF32);
+std::int64_t AccumulatorBytes(const AttentionShape& shape, std::int64_t queries, bool deterministic) {
+  return deterministic ? 0 : queries * shape.head * SizeOf(DType::kF32);
+}
+// What a group may have only so much of, of all query heads of a kv head of one sample.
+std::int64_t LimitedBytes(const AttentionShape& shape, std::int64_t queries, bool deterministic) {
+  return shape.group() *
+         (WorkspaceBytes(shape, queries, deterministic) + AccumulatorBytes(shape, queries, deterministic));
 }
 
 // `total` in the fewest parts of at most `most`, evenly.
@@ -35,14 +48,10 @@ std::int64_t EvenPart(std::int64_t total, std::int64_t most) {
   return (total + parts - 1) / parts;
 }
 
-std::int64_t GradScratch(const AttentionShape& shape) {
+std::int64_t GradScratch(const AttentionShape& shape, bool deterministic) {
+  if (CudnnCarriesOut(shape)) return CudnnGradLayout(shape, deterministic).bytes;
   // The reference kernels' Σ_E d_o·o.
-  std::int64_t bytes = Aligned(shape.batch * shape.heads * shape.queries * SizeOf(DType::kF32));
-  if (!CudnnCarriesOut(shape)) return bytes;
-  for (const bool deterministic : {false, true}) {
-    bytes = std::max(bytes, CudnnGradLayout(shape, deterministic).bytes);
-  }
-  return bytes;
+  return Aligned(shape.batch * shape.heads * shape.queries * SizeOf(DType::kF32));
 }
 
 }  // namespace
@@ -73,38 +82,84 @@ AttentionShape ShapeOfPacked(const graph::TensorType& qkv, const graph::Attribut
   return shape;
 }
 
-// Fewer queries than keys are a slice of the sequence, whose place in it the graph's mask does not know.
 bool CudnnCarriesOut(const AttentionShape& shape) {
-  return (shape.dtype == DType::kBF16 || shape.dtype == DType::kF16) && shape.queries == shape.keys &&
-         shape.queries % 128 == 0 && shape.head % 8 == 0 && shape.head >= 64 && shape.head <= 256 &&
-         shape.dropout == 0 && (shape.window == 0 || shape.window >= shape.keys);
+  return (shape.dtype == DType::kBF16 || shape.dtype == DType::kF16) && shape.queries <= shape.keys &&
+         shape.head % 8 == 0 && shape.head >= 64 && shape.head <= 256 && shape.dropout == 0;
 }
 
 AttentionGroup ForwardGroup(const AttentionShape& shape) {
   // Packed, the query heads of one kv head are evenly spaced, those of several are not unless each has one.
   const bool evenly_spaced = !shape.packed || shape.group() == 1;
-  return {shape.batch, evenly_spaced ? shape.kv_heads : 1};
+  return {shape.batch, evenly_spaced ? shape.kv_heads : 1, shape.queries};
 }
 
 AttentionGroup BackwardGroup(const AttentionShape& shape, bool deterministic) {
   const AttentionGroup whole = ForwardGroup(shape);
-  const std::int64_t kv_head_bytes =
-      shape.group() * (WorkspaceBytes(shape, deterministic) + AccumulatorBytes(shape, deterministic));
-  const std::int64_t fitting = std::max<std::int64_t>(kGradGroupBytes / kv_head_bytes, 1);
+  const std::int64_t fitting = shape.grad_group_bytes / LimitedBytes(shape, shape.queries, deterministic);
   if (fitting >= whole.kv_heads) {
-    return {EvenPart(whole.samples, std::min(fitting / whole.kv_heads, whole.samples)), whole.kv_heads};
+    const std::int64_t samples = EvenPart(whole.samples, std::min(fitting / whole.kv_heads, whole.samples));
+    return {samples, whole.kv_heads, whole.queries};
   }
-  return {1, EvenPart(whole.kv_heads, fitting)};
+  if (fitting > 0) return {1, EvenPart(whole.kv_heads, fitting), whole.queries};
+  const std::int64_t fixed_bytes = LimitedBytes(shape, 0, deterministic);
+  const std::int64_t block_bytes = LimitedBytes(shape, kQueryBlock, deterministic) - fixed_bytes;
+  const std::int64_t blocks = std::max<std::int64_t>((shape.grad_group_bytes - fixed_bytes) / block_bytes, 1);
+  const std::int64_t all_blocks = RoundedUp(shape.queries, kQueryBlock) / kQueryBlock;
+  return {1, 1, std::min(EvenPart(all_blocks, blocks) * kQueryBlock, shape.queries)};
+}
+
+absl::StatusOr<std::vector<QueryChunk>> QueryChunks(const AttentionShape& shape, const DimExtent& positions,
+                                                    std::int64_t most) {
+  std::vector<Interval> runs;
+  for (const Interval& interval : positions) {
+    const bool joins = !runs.empty() && runs.back().start + runs.back().length == interval.start;
+    if (joins) {
+      runs.back().length += interval.length;
+    } else if (interval.length > 0) {
+      runs.push_back(interval);
+    }
+  }
+  std::vector<QueryChunk> chunks;
+  std::int64_t first = 0;
+  for (const Interval& run : runs) {
+    const std::int64_t blocks = RoundedUp(run.length, kQueryBlock) / kQueryBlock;
+    const std::int64_t part =
+        run.length <= most ? run.length : EvenPart(blocks, most / kQueryBlock) * kQueryBlock;
+    for (std::int64_t at = 0; at < run.length; at += part) {
+      const std::int64_t count = std::min(part, run.length - at);
+      chunks.push_back({first + at, count, run.start + at + count});
+    }
+    first += run.length;
+  }
+  if (first != shape.queries || chunks.empty() || chunks.back().keys > shape.keys) {
+    return Internal("attention of {} queries that stand at {} positions of {}", shape.queries, first,
+                    shape.keys);
+  }
+  return chunks;
+}
+
+bool SumsKeyGradients(const AttentionShape& shape, const AttentionGroup& group) {
+  return shape.queries < shape.keys || group.queries < shape.queries;
 }
 
 AttentionGradLayout CudnnGradLayout(const AttentionShape& shape, bool deterministic) {
   const AttentionGroup group = BackwardGroup(shape, deterministic);
-  const std::int64_t heads = group.samples * group.kv_heads * shape.group();
+  const std::int64_t kv_heads = group.samples * group.kv_heads;
+  const std::int64_t heads = kv_heads * shape.group();
+  const std::int64_t key_elements = SumsKeyGradients(shape, group) ? kv_heads * shape.keys * shape.head : 0;
+  const std::int64_t part_bytes = Aligned(key_elements * SizeOf(shape.dtype));
+  const std::int64_t sum_bytes = Aligned(key_elements * SizeOf(DType::kF32));
   AttentionGradLayout layout;
-  layout.workspace_bytes = Aligned(heads * WorkspaceBytes(shape, deterministic) + kMarginBytes);
+  layout.workspace_bytes =
+      Aligned(heads * WorkspaceBytes(shape, group.queries, deterministic) + kMarginBytes);
   layout.row_sums = layout.workspace_bytes;
-  layout.accumulator = layout.row_sums + Aligned(heads * shape.queries * SizeOf(DType::kF32));
-  layout.bytes = layout.accumulator + Aligned(heads * AccumulatorBytes(shape, deterministic));
+  layout.accumulator = layout.row_sums + Aligned(heads * group.queries * SizeOf(DType::kF32));
+  layout.dk_part =
+      layout.accumulator + Aligned(heads * AccumulatorBytes(shape, group.queries, deterministic));
+  layout.dv_part = layout.dk_part + part_bytes;
+  layout.dk_sum = layout.dv_part + part_bytes;
+  layout.dv_sum = layout.dk_sum + sum_bytes;
+  layout.bytes = layout.dv_sum + sum_bytes;
   return layout;
 }
 
@@ -112,17 +167,16 @@ ENGINE_CUDA_SCRATCH(Attention) {
   (void)outputs;
   return CudnnCarriesOut(ShapeOfSeparate(inputs[0], inputs[1], attributes)) ? kMarginBytes : 0;
 }
-ENGINE_CUDA_SCRATCH(AttentionGrad) {
-  (void)outputs;
-  return GradScratch(ShapeOfSeparate(inputs[0], inputs[1], attributes));
+std::int64_t AttentionGradScratch(Types inputs, const graph::Attributes& attributes, bool deterministic) {
+  return GradScratch(ShapeOfSeparate(inputs[0], inputs[1], attributes), deterministic);
 }
 ENGINE_CUDA_SCRATCH(AttentionPacked) {
   (void)outputs;
   return CudnnCarriesOut(ShapeOfPacked(inputs[0], attributes)) ? kMarginBytes : 0;
 }
-ENGINE_CUDA_SCRATCH(AttentionPackedGrad) {
-  (void)outputs;
-  return GradScratch(ShapeOfPacked(inputs[0], attributes));
+std::int64_t AttentionPackedGradScratch(Types inputs, const graph::Attributes& attributes,
+                                        bool deterministic) {
+  return GradScratch(ShapeOfPacked(inputs[0], attributes), deterministic);
 }
 
 }  // namespace engine::backend::cuda

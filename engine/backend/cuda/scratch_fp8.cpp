@@ -4,11 +4,20 @@
 
 namespace engine::backend::cuda {
 
-// Outputs q, qt[C, T][, d_bias].
-std::int64_t QuantizeScratch(Types, Types outputs, const graph::Attributes&) {
-  if (outputs.size() < 3) return 0;
-  const std::int64_t columns = outputs[2].shape.elements();
+namespace {
+
+// Of the sum d_bias[C], output `bias`, beside qt[C, T].
+std::int64_t BiasBytes(Types outputs, size_t bias) {
+  if (outputs.size() <= bias) return 0;
+  const std::int64_t columns = outputs[bias].shape.elements();
   return QuantizeLines(outputs[1].shape.elements() / columns) * columns * SizeOf(DType::kF32);
+}
+
+}  // namespace
+
+std::int64_t QuantizeScratch(Types, Types outputs, const graph::Attributes&) { return BiasBytes(outputs, 2); }
+std::int64_t QuantizeCurrentScratch(Types, Types outputs, const graph::Attributes&) {
+  return BiasBytes(outputs, 3);
 }
 
 // Inputs x, branch, gamma, ….

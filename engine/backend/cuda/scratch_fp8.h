@@ -9,8 +9,10 @@
 namespace engine::backend::cuda {
 
 ENGINE_CUDA_SCRATCH(Quantize);         // with a bias gradient
+ENGINE_CUDA_SCRATCH(QuantizeCurrent);  // likewise
 ENGINE_CUDA_SCRATCH(AddNormQuantize);  // where the norm is too wide to be quantised in one kernel
 ENGINE_CUDA_SCRATCH(NormGradQuantize);
+ENGINE_CUDA_SCRATCH(LinearCrossEntropyFp8);  // scratch_linear.cpp
 
 struct Fp8ScratchEntry {
   std::string_view op;
@@ -19,6 +21,7 @@ struct Fp8ScratchEntry {
 
 inline constexpr std::array kFp8Scratch = {
     Fp8ScratchEntry{"quantize", QuantizeScratch},
+    Fp8ScratchEntry{"quantize_current", QuantizeCurrentScratch},
     Fp8ScratchEntry{"gelu_grad_quantize", QuantizeScratch},
     Fp8ScratchEntry{"add_layer_norm_quantize", AddNormQuantizeScratch},
     Fp8ScratchEntry{"add_rms_norm_quantize", AddNormQuantizeScratch},
@@ -27,6 +30,7 @@ inline constexpr std::array kFp8Scratch = {
     Fp8ScratchEntry{"linear_fp8", GemmScratch},
     Fp8ScratchEntry{"linear_dgrad_fp8", GemmScratch},
     Fp8ScratchEntry{"linear_wgrad_fp8", GemmScratch},
+    Fp8ScratchEntry{"linear_cross_entropy_fp8", LinearCrossEntropyFp8Scratch},
 };
 
 }  // namespace engine::backend::cuda

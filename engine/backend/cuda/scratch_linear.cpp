@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/backend/cuda/scratch_fp8.h"
+
 namespace engine::backend::cuda {
 namespace {
 
@@ -30,6 +32,32 @@ LinearCrossEntropyLayout LayoutOf(const graph::TensorType& x, const graph::Tenso
 ENGINE_CUDA_SCRATCH(LinearCrossEntropy) {
   (void)outputs;
   return LayoutOf(inputs[0], inputs[1], attributes).bytes;
+}
+
+LinearCrossEntropyFp8Layout Fp8LayoutOf(const graph::TensorType& x, const graph::TensorType& w,
+                                        const graph::Attributes& attributes) {
+  LinearCrossEntropyFp8Layout layout;
+  layout.plain = LayoutOf(x, w, attributes);
+  layout.bytes = layout.plain.bytes;
+  const auto take = [&](std::int64_t bytes) {
+    const std::int64_t offset = layout.bytes;
+    layout.bytes += Aligned(bytes);
+    return offset;
+  };
+  const std::int64_t features = w.shape[w.shape.rank() - 1];
+  const std::int64_t classes = w.shape.elements() / features;
+  layout.x = take(layout.plain.chunk * features);
+  layout.xt = take(layout.plain.chunk * features);
+  layout.d = take(layout.plain.chunk * classes);
+  layout.dt = take(layout.plain.chunk * classes);
+  layout.x_state = take(8 * SizeOf(DType::kF32));
+  layout.d_state = take(8 * SizeOf(DType::kF32));
+  return layout;
+}
+
+ENGINE_CUDA_SCRATCH(LinearCrossEntropyFp8) {
+  (void)outputs;
+  return Fp8LayoutOf(inputs[0], inputs[1], attributes).bytes;
 }
 
 }  // namespace engine::backend::cuda

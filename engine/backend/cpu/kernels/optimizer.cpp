@@ -69,6 +69,7 @@ void Update(const AdamWStep<T> step, std::int64_t count, const T* __restrict gra
 template <typename T>
 void AdamW(const KernelArgs& args) {
   const AdamWStep<T> step(*args.attributes, args.inputs[4].as<double>());
+  if (step.factor == 0) return;  // a skipped update
   const T* grad = args.inputs[1].as<T>();
   T* param = args.outputs[0].as<T>();
   T* m = args.outputs[1].as<T>();
@@ -79,14 +80,35 @@ void AdamW(const KernelArgs& args) {
                });
 }
 
-// The coefficient of Megatron-LM's clip_grad: clip / (norm + 1e-6), where it is below 1.
+// The coefficient of Megatron-LM's clip_grad: clip / (norm + 1e-6), where it is below 1. `dynamic`: its
+// DynamicGradScaler, too.
 void ClipFactor(const KernelArgs& args) {
-  const double norm = std::sqrt(args.inputs[0].as<double>()[1]);
-  const double clip = args.attributes->Float("clip");
   double* control = args.outputs[0].as<double>();
-  control[plan::kStep] += 1;
+  plan::PickLearningRate(control);
+  const double scale = control[plan::kLossScale];
+  const double norm = std::sqrt(args.inputs[0].as<double>()[1]) / scale;
+  const double clip = args.attributes->Float("clip");
+  const bool dynamic = args.attributes->Int("dynamic", 0) != 0;
   control[plan::kGradientNorm] = norm;
-  control[plan::kGradientFactor] = clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0;
+  if (dynamic && !std::isfinite(norm)) {
+    control[plan::kGradientFactor] = 0;
+    control[plan::kSkipped] += 1;
+    control[plan::kCleanIterations] = 0;
+    control[plan::kHysteresis] -= 1;
+    if (control[plan::kHysteresis] <= 0) {
+      control[plan::kLossScale] = std::max(scale * 0.5, args.attributes->Float("min_scale"));
+    }
+    return;
+  }
+  control[plan::kStep] += 1;
+  control[plan::kGradientFactor] = (clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0) / scale;
+  if (!dynamic) return;
+  control[plan::kCleanIterations] += 1;
+  if (control[plan::kCleanIterations] >= static_cast<double>(args.attributes->Int("window"))) {
+    control[plan::kCleanIterations] = 0;
+    control[plan::kHysteresis] = static_cast<double>(args.attributes->Int("hysteresis"));
+    control[plan::kLossScale] = scale * 2;
+  }
 }
 
 void Zero(const KernelArgs& args) {

@@ -222,8 +222,10 @@ void WithRowType(const AttentionProblem& p, const Body& body) {
       body(element, std::integral_constant<int, 2>());
     } else if (p.head <= 4 * kWarp) {
       body(element, std::integral_constant<int, 4>());
-    } else {
+    } else if (p.head <= 8 * kWarp) {
       body(element, std::integral_constant<int, 8>());
+    } else {
+      body(element, std::integral_constant<int, 16>());
     }
   });
 }

@@ -55,7 +55,7 @@ struct AttentionProblem {
   AttentionDropout dropout = {};
 };
 
-inline constexpr std::int64_t kAttentionReferenceMaxHead = 256;
+inline constexpr std::int64_t kAttentionReferenceMaxHead = 512;
 
 // Writes o and lse. A query that sees no key gets o = 0, lse = −inf.
 void AttentionReference(const AttentionProblem& problem, cudaStream_t stream);

@@ -13,15 +13,15 @@ inline constexpr std::int64_t kMultiprocessors = 132;
 
 constexpr std::int64_t CeilDivide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-// A norm's gradient on rows × columns. A block has `teams` teams of threads, each with a row at a time, a
-// thread with `vectors` times eight columns.
+// A norm's gradient on rows × columns. A block has a row at a time, a thread `vectors` times eight columns.
 struct NormGradGrid {
   int vectors = 0;  // 0: the plain kernel, for columns that are no multiple of 8 or too many
-  int team_threads = 256;
+  int threads = 256;
   std::int64_t blocks = 0;  // lines of partial sums
 };
 
-// Of a block: 96 registers a thread with one vector, whose warps are at most eight a team, else 128.
+// Of a multiprocessor: 96 registers a thread with one vector, whose warps are at most eight a block, else
+// 128.
 inline constexpr int kNormGradNarrowThreads = 640;
 inline constexpr int kNormGradMaxThreads = 512;
 
@@ -35,10 +35,8 @@ constexpr NormGradGrid MakeNormGradGrid(std::int64_t rows, std::int64_t columns)
   grid.vectors = pieces <= 256 ? 1 : pieces <= std::int64_t{2} * kNormGradMaxThreads ? 2 : 4;
   const std::int64_t warps = CeilDivide(CeilDivide(pieces, grid.vectors), 32);
   const std::int64_t threads = grid.vectors == 1 ? kNormGradNarrowThreads : kNormGradMaxThreads;
-  grid.team_threads = static_cast<int>(32 * warps);
-  // A block a team: its barrier is then the block's, and as many blocks as would be teams share a
-  // multiprocessor.
-  grid.blocks = std::min(rows, threads / grid.team_threads * kMultiprocessors);
+  grid.threads = static_cast<int>(32 * warps);
+  grid.blocks = std::min(rows, threads / grid.threads * kMultiprocessors);
   return grid;
 }
 

@@ -18,8 +18,7 @@ __device__ __forceinline__ float RowSum(float x, float* shared) {
   }
 }
 
-// A row lies in the registers of kWarps warps, kVectors times eight columns a thread, so that each byte is
-// read once; many rows are in flight on a multiprocessor.
+// Many rows are in flight on a multiprocessor.
 template <typename T, int kWarps, int kVectors, bool kLayer, bool kAdd>
 __global__ void __launch_bounds__(kWarps == 1 ? kRowsPerBlock * kWarp : kWarps * kWarp)
     NormKernel(Norm norm) {
@@ -28,87 +27,10 @@ __global__ void __launch_bounds__(kWarps == 1 ? kRowsPerBlock * kWarp : kWarps *
   const int thread = threadIdx.x % kThreads;
   const std::int64_t row = std::int64_t{blockIdx.x} * (blockDim.x / kThreads) + threadIdx.x / kThreads;
   if (row >= norm.rows) return;  // whole warps, and never where a row is a block's
-  const int columns = static_cast<int>(norm.columns);
-  const std::int64_t start = row * columns;
-  const auto* x = static_cast<const T*>(norm.x) + start;
-  const auto* gamma = static_cast<const T*>(norm.gamma);
-  const auto* beta = static_cast<const T*>(norm.beta);
-  auto* y = static_cast<T*>(norm.y) + start;
-
-  Pack8<T> held[kVectors];
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    const int column = (v * kThreads + thread) * 8;
-    if (column < columns) held[v] = LoadPack8Streaming(x + column);
-  }
-  if constexpr (kAdd) {
-    const auto* branch = static_cast<const T*>(norm.branch) + start;
-    auto* sum = static_cast<T*>(norm.sum) + start;
-    Pack8<T> added[kVectors];
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const int column = (v * kThreads + thread) * 8;
-      if (column < columns) added[v] = LoadPack8Streaming(branch + column);
-    }
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const int column = (v * kThreads + thread) * 8;
-      if (column >= columns) continue;
-      float a[8];
-      float b[8];
-      Unpack8(held[v], a);
-      Unpack8(added[v], b);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) a[i] += b[i];
-      held[v] = ToPack8<T>(a);
-      StorePack8(sum + column, held[v]);
-    }
-  }
-
-  const float per_column = 1.0F / static_cast<float>(columns);
-  float mean = 0;
-  if constexpr (kLayer) {
-    float total = 0;
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      if ((v * kThreads + thread) * 8 >= columns) continue;
-      float a[8];
-      Unpack8(held[v], a);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) total += a[i];
-    }
-    mean = RowSum<kWarps>(total, shared) * per_column;
-  }
-  float squares = 0;
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    if ((v * kThreads + thread) * 8 >= columns) continue;
-    float a[8];
-    Unpack8(held[v], a);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) squares += (a[i] - mean) * (a[i] - mean);
-  }
-  const float rstd = rsqrtf(RowSum<kWarps>(squares, shared) * per_column + norm.epsilon);
-
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    const int column = (v * kThreads + thread) * 8;
-    if (column >= columns) continue;
-    float a[8];
-    float scale[8];
-    float shift[8] = {};
-    Unpack8(held[v], a);
-    Load8(gamma + column, scale);
-    if constexpr (kLayer) Load8(beta + column, shift);
-#pragma unroll
-    for (int i = 0; i < 8; ++i)
-      a[i] = NormOutput<kLayer>(Normed<kLayer>(a[i], mean, rstd), scale[i], shift[i]);
-    Store8(y + column, a);
-  }
-  if (thread == 0) {
-    if constexpr (kLayer) norm.mean[row] = mean;
-    norm.rstd[row] = rstd;
-  }
+  auto* y = static_cast<T*>(norm.y) + row * norm.columns;
+  NormRow<T, kWarps, kVectors, kLayer, kAdd>(
+      norm, row, thread, [&](float x) { return RowSum<kWarps>(x, shared); },
+      [&](int column, const float(&eight)[8]) { Store8(y + column, eight); });
 }
 
 // Any number of columns: a block to a row, which it reads three times, twice from cache.

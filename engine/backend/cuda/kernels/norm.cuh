@@ -1,6 +1,7 @@
 // What the norms share on the device.
 #pragma once
 
+#include "engine/backend/cuda/kernels/norm.h"
 #include "engine/backend/cuda/kernels/vector.cuh"
 
 namespace engine::backend::cuda {
@@ -38,6 +39,95 @@ __device__ __forceinline__ float WarpSums(float (&values)[kCount]) {
     }
   }
   return values[0];
+}
+
+// One row, in the registers of kWarps warps, of which this is thread `thread`: kVectors times eight columns a
+// thread, so that each byte is read once. sum_of_row(x): the sum over those threads, for each of them;
+// put(column, y) takes eight numbers of y, not yet rounded.
+template <typename T, int kWarps, int kVectors, bool kLayer, bool kAdd, typename SumOfRow, typename Put>
+__device__ __forceinline__ void NormRow(const Norm& norm, std::int64_t row, int thread,
+                                        const SumOfRow& sum_of_row, const Put& put) {
+  constexpr int kThreads = kWarps * kWarp;
+  const int columns = static_cast<int>(norm.columns);
+  const std::int64_t start = row * columns;
+  const auto* x = static_cast<const T*>(norm.x) + start;
+  const auto* gamma = static_cast<const T*>(norm.gamma);
+  const auto* beta = static_cast<const T*>(norm.beta);
+
+  Pack8<T> held[kVectors];
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const int column = (v * kThreads + thread) * 8;
+    if (column < columns) held[v] = LoadPack8Streaming(x + column);
+  }
+  if constexpr (kAdd) {
+    const auto* branch = static_cast<const T*>(norm.branch) + start;
+    auto* sum = static_cast<T*>(norm.sum) + start;
+    Pack8<T> added[kVectors];
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const int column = (v * kThreads + thread) * 8;
+      if (column < columns) added[v] = LoadPack8Streaming(branch + column);
+    }
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const int column = (v * kThreads + thread) * 8;
+      if (column >= columns) continue;
+      float a[8];
+      float b[8];
+      Unpack8(held[v], a);
+      Unpack8(added[v], b);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) a[i] += b[i];
+      held[v] = ToPack8<T>(a);
+      StorePack8(sum + column, held[v]);
+    }
+  }
+
+  const float per_column = 1.0F / static_cast<float>(columns);
+  float mean = 0;
+  if constexpr (kLayer) {
+    float total = 0;
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      if ((v * kThreads + thread) * 8 >= columns) continue;
+      float a[8];
+      Unpack8(held[v], a);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) total += a[i];
+    }
+    mean = sum_of_row(total) * per_column;
+  }
+  float squares = 0;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    if ((v * kThreads + thread) * 8 >= columns) continue;
+    float a[8];
+    Unpack8(held[v], a);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) squares += (a[i] - mean) * (a[i] - mean);
+  }
+  const float rstd = rsqrtf(sum_of_row(squares) * per_column + norm.epsilon);
+
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const int column = (v * kThreads + thread) * 8;
+    if (column >= columns) continue;
+    float a[8];
+    float scale[8];
+    float shift[8] = {};
+    Unpack8(held[v], a);
+    Load8(gamma + column, scale);
+    if constexpr (kLayer) Load8(beta + column, shift);
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      a[i] = NormOutput<kLayer>(Normed<kLayer>(a[i], mean, rstd), scale[i], shift[i]);
+    put(column, a);
+  }
+  if (thread == 0) {
+    if constexpr (kLayer) norm.mean[row] = mean;
+    norm.rstd[row] = rstd;
+  }
 }
 
 }  // namespace engine::backend::cuda

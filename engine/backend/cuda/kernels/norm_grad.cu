@@ -69,40 +69,41 @@ __global__ void __launch_bounds__(kPlainThreads) PlainNormGradKernel(NormGrad gr
 
 // False: the rows do not fit into this device's shared memory.
 template <typename T, int kVectors, bool kLayer, bool kResidual, bool kBias, bool kAgain>
-bool LaunchTeams(const NormGrad& grad, const NormGradGrid& grid, cudaStream_t stream) {
+bool LaunchRows(const NormGrad& grad, const NormGradGrid& grid, cudaStream_t stream) {
   using Cut = CutOf<kVectors>;
-  using Rows = TeamRows<T, Cut, kLayer, kResidual, kBias, kAgain>;
+  using Rows = NormGradRows<T, Cut, kLayer, kResidual, kBias, kAgain>;
   constexpr int kThreads = kVectors == 1 ? kNormGradNarrowThreads : kNormGradMaxThreads;
-  const std::int64_t bytes = TeamSharedBytes<T, Cut>(1, grad.columns, kResidual ? 3 : 2, Rows::kSums);
+  const std::int64_t bytes = Cut::kStages * Cut::kRows * (kResidual ? 3 : 2) * grad.columns *
+                             static_cast<std::int64_t>(sizeof(T));  // the ring
   int device = 0;
   int most = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   if (bytes + static_cast<std::int64_t>(sizeof(typename Rows::Shared)) > most) return false;
-  const auto kernel = TeamNormGradKernel<T, Cut, kThreads, 1, kLayer, kResidual, kBias, kAgain>;
+  const auto kernel = NormGradKernel<T, Cut, kThreads, kLayer, kResidual, kBias, kAgain>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
-  kernel<<<static_cast<unsigned>(grid.blocks), grid.team_threads, bytes, stream>>>(grad, /*teams=*/1);
+  kernel<<<static_cast<unsigned>(grid.blocks), grid.threads, bytes, stream>>>(grad);
   return true;
 }
 
 template <typename T, int kVectors, bool kLayer>
-bool LaunchTeamsOf(const NormGrad& grad, const NormGradGrid& grid, cudaStream_t stream) {
+bool LaunchRowsOf(const NormGrad& grad, const NormGradGrid& grid, cudaStream_t stream) {
   const bool bias = grad.d_bias != nullptr;
   if (grad.residual == nullptr) {
-    return LaunchTeams<T, kVectors, kLayer, false, false, false>(grad, grid, stream);
+    return LaunchRows<T, kVectors, kLayer, false, false, false>(grad, grid, stream);
   }
   if (grad.y != nullptr) {
-    return bias ? LaunchTeams<T, kVectors, kLayer, true, true, true>(grad, grid, stream)
-                : LaunchTeams<T, kVectors, kLayer, true, false, true>(grad, grid, stream);
+    return bias ? LaunchRows<T, kVectors, kLayer, true, true, true>(grad, grid, stream)
+                : LaunchRows<T, kVectors, kLayer, true, false, true>(grad, grid, stream);
   }
-  return bias ? LaunchTeams<T, kVectors, kLayer, true, true, false>(grad, grid, stream)
-              : LaunchTeams<T, kVectors, kLayer, true, false, false>(grad, grid, stream);
+  return bias ? LaunchRows<T, kVectors, kLayer, true, true, false>(grad, grid, stream)
+              : LaunchRows<T, kVectors, kLayer, true, false, false>(grad, grid, stream);
 }
 
 template <typename T, int kVectors>
 bool LaunchVectors(const NormGrad& grad, const NormGradGrid& grid, cudaStream_t stream) {
-  return grad.mean != nullptr ? LaunchTeamsOf<T, kVectors, true>(grad, grid, stream)
-                              : LaunchTeamsOf<T, kVectors, false>(grad, grid, stream);
+  return grad.mean != nullptr ? LaunchRowsOf<T, kVectors, true>(grad, grid, stream)
+                              : LaunchRowsOf<T, kVectors, false>(grad, grid, stream);
 }
 
 template <typename T>

@@ -7,12 +7,12 @@
 
 namespace engine::backend::cuda {
 
-// How a team of threads has its rows.
+// How a block has its rows.
 template <int vectors, int slots, int rows = 1, int stages = 0, bool hold = true>
-struct TeamCut {
+struct RowCut {
   static constexpr int kVectors = vectors;  // times eight columns a thread
-  static constexpr int kSlots = slots;      // at least the warps of a team; 1: a team is a warp
-  static constexpr int kRows = rows;        // that a team takes a turn: 1, 2
+  static constexpr int kSlots = slots;      // at least the warps of a block
+  static constexpr int kRows = rows;        // that it takes a turn: 1, 2
   static constexpr int kStages = stages;  // of a ring of turns in shared memory; 0: the next one in registers
   // Between the two passes over a row x̂ and dy·γ stay in registers. Otherwise they are made anew, of dy and x
   // read once more, from the ring or from L2.
@@ -20,17 +20,13 @@ struct TeamCut {
 };
 
 // By NormGradGrid::vectors: 1, 2, 4. With four, the sums leave no registers for rows on their way.
-using NarrowCut = TeamCut<1, 8>;
-using MiddleCut = TeamCut<2, 16, 1, 2>;
-using WideCut = TeamCut<4, 16, 1, 1, false>;
-
-// A block has sixteen barriers, one is __syncthreads.
-template <int kSlots>
-inline constexpr int kMaxTeams = kSlots <= 8 ? 15 : 4;
+using NarrowCut = RowCut<1, 8>;
+using MiddleCut = RowCut<2, 16, 1, 2>;
+using WideCut = RowCut<4, 16, 1, 1, false>;
 
 // One thread's part. Each byte is read once; the sums over rows stay in registers until the end.
 template <typename T, typename Cut, bool kLayer, bool kResidual, bool kBias, bool kAgain>
-class TeamRows {
+class NormGradRows {
   static constexpr int kVectors = Cut::kVectors;
   static constexpr int kRows = Cut::kRows;
   static constexpr int kMeans = (kLayer ? 2 : 1) * kRows;  // Σ dy·γ·x̂ of each row, Σ dy·γ of each row
@@ -40,30 +36,18 @@ class TeamRows {
 
  public:
   static constexpr int kSums = 1 + (kLayer ? 1 : 0) + (kBias ? 1 : 0);
-  // [team, warp, mean], twice; a turn's barrier tells that the turn before has been read.
+  // [warp, mean], twice; a turn's barrier tells that the turn before has been read.
   struct Shared {
-    alignas(16) float means[2][Cut::kSlots == 1 ? 1 : kMaxTeams<Cut::kSlots>][Cut::kSlots][kMeans];
+    alignas(16) float means[2][Cut::kSlots][kMeans];
   };
 
-  // All threads of the block. ring: [teams, stages, rows, tensors, D].
-  __device__ __forceinline__ TeamRows(const NormGrad& of, int teams, Shared& shared, void* ring)
-      : grad_(of),
-        shared_(shared),
-        columns_(static_cast<int>(of.columns)),
-        threads_(static_cast<int>(blockDim.x) / teams),
-        team_(static_cast<int>(threadIdx.x) / threads_),
-        thread_(static_cast<int>(threadIdx.x) % threads_) {
-    if constexpr (Cut::kStages > 0) {
-      ring_ = static_cast<T*>(ring) + std::int64_t{team_} * Cut::kStages * kRows * kTensors * columns_;
-    }
-    if constexpr (Cut::kSlots > 1) {  // slots of no warp add nothing
-      float* const means = &shared_.means[0][0][0][0];
-      for (int i = static_cast<int>(threadIdx.x); i < static_cast<int>(sizeof(Shared) / sizeof(float));
-           i += static_cast<int>(blockDim.x)) {
-        means[i] = 0;
-      }
-      __syncthreads();
-    }
+  // All threads of the block, as all that follows. ring: [stages, rows, tensors, D].
+  __device__ __forceinline__ NormGradRows(const NormGrad& of, Shared& shared, void* ring)
+      : grad_(of), shared_(shared), columns_(static_cast<int>(of.columns)), ring_(static_cast<T*>(ring)) {
+    // Slots of no warp add nothing.
+    float* const means = &shared_.means[0][0][0];
+    for (int i = thread_; i < static_cast<int>(sizeof(Shared) / sizeof(float)); i += threads_) means[i] = 0;
+    __syncthreads();
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       if (!Inside(v)) continue;
@@ -72,12 +56,10 @@ class TeamRows {
     }
   }
 
-  __device__ __forceinline__ int team() const { return team_; }
   __device__ __forceinline__ int Column(int v) const { return (v * threads_ + thread_) * 8; }
   __device__ __forceinline__ bool Inside(int v) const { return Column(v) < columns_; }
 
-  // Before the first turn. at(i): the first row of turn i of this team, all the rows or more if there is
-  // none.
+  // Before the first turn. at(i): the first row of turn i, all the rows or more if there is none.
   template <typename At>
   __device__ __forceinline__ void Begin(const At& at) {
     if constexpr (Cut::kStages == 0) {
@@ -142,7 +124,7 @@ class TeamRows {
     if constexpr (Cut::kStages == 0 && Cut::kHold) Load(next);
     LoadStatistics(next);
     float sums[kMeans];
-    TeamSums(terms, sums);
+    BlockSums(terms, sums);
 
     const float per_column = 1.0F / static_cast<float>(columns_);
 #pragma unroll
@@ -193,65 +175,38 @@ class TeamRows {
     buffer_ ^= 1;
   }
 
-  // Writes the block's sums, its teams' in order. All threads; total: [kSums, D] in shared memory, which
-  // nobody else uses any more, unused by one team.
-  __device__ __forceinline__ void Finish(int teams, float* total) {
+  // Writes the block's sums.
+  __device__ __forceinline__ void Finish() {
     float* const line = grad_.partial + std::int64_t{blockIdx.x} * kSums * columns_;
-    for (int t = 0; t < teams; ++t) {
-      __syncthreads();
-      if (t != team_) continue;
-      float* const to = t + 1 == teams ? line : total;
 #pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        if (!Inside(v)) continue;
-        AddTo(0, v, t > 0, d_gamma_[v], total, to);
-        if constexpr (kLayer) AddTo(1, v, t > 0, d_beta_[v], total, to);
-        if constexpr (kBias) AddTo(kSums - 1, v, t > 0, d_bias_[v], total, to);
-      }
+    for (int v = 0; v < kVectors; ++v) {
+      if (!Inside(v)) continue;
+      Store8(line + Column(v), d_gamma_[v]);
+      if constexpr (kLayer) Store8(line + columns_ + Column(v), d_beta_[v]);
+      if constexpr (kBias) Store8(line + (kSums - 1) * columns_ + Column(v), d_bias_[v]);
     }
   }
 
  private:
-  __device__ __forceinline__ void AddTo(int sum, int v, bool add, float (&own)[8], const float* total,
-                                        float* to) const {
-    const int at = sum * columns_ + Column(v);
-    if (add) {
-      float before[8];
-      Load8(total + at, before);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) own[i] += before[i];
-    }
-    Store8(to + at, own);
-  }
-
   static __device__ __forceinline__ float Gradient(float residual, float normed, float scaled,
                                                    float of_normed, float of_one, float rstd) {
     if constexpr (kLayer) residual += of_one;
     return fmaf(scaled, rstd, fmaf(normed, of_normed, residual));
   }
 
-  // Every thread of the team gets the sums of its threads' terms.
-  __device__ __forceinline__ void TeamSums(float (&terms)[kMeans], float (&sums)[kMeans]) {
+  // Every thread gets the sums of all threads' terms.
+  __device__ __forceinline__ void BlockSums(float (&terms)[kMeans], float (&sums)[kMeans]) {
     const float own = WarpSums(terms);
-    if constexpr (Cut::kSlots == 1) {
+    auto& means = shared_.means[buffer_];
+    const int lane = thread_ % kWarp;
+    if (lane % kLanesPerMean == 0) means[thread_ / kWarp][lane / kLanesPerMean] = own;
+    __syncthreads();
 #pragma unroll
-      for (int i = 0; i < kMeans; ++i) sums[i] = __shfl_sync(kAllLanes, own, i * kLanesPerMean);
-    } else {
-      auto& means = shared_.means[buffer_][team_];
-      const int lane = thread_ % kWarp;
-      if (lane % kLanesPerMean == 0) means[thread_ / kWarp][lane / kLanesPerMean] = own;
-      if (threads_ == static_cast<int>(blockDim.x)) {
-        __syncthreads();
-      } else {
-        asm volatile("bar.sync %0, %1;" ::"r"(team_ + 1), "r"(threads_) : "memory");
-      }
+    for (int i = 0; i < kMeans; ++i) sums[i] = 0;
 #pragma unroll
-      for (int i = 0; i < kMeans; ++i) sums[i] = 0;
+    for (int slot = 0; slot < Cut::kSlots; ++slot) {
 #pragma unroll
-      for (int slot = 0; slot < Cut::kSlots; ++slot) {
-#pragma unroll
-        for (int i = 0; i < kMeans; ++i) sums[i] += means[slot][i];
-      }
+      for (int i = 0; i < kMeans; ++i) sums[i] += means[slot][i];
     }
   }
 
@@ -341,12 +296,11 @@ class TeamRows {
   const NormGrad& grad_;
   Shared& shared_;
   const int columns_;
-  const int threads_;
-  const int team_;
-  const int thread_;
+  T* const ring_;
+  const int threads_ = static_cast<int>(blockDim.x);
+  const int thread_ = static_cast<int>(threadIdx.x);
   int stage_ = 0;
   int buffer_ = 0;
-  T* ring_ = nullptr;
   Pack8<T> gamma_[kVectors] = {};
   Pack8<T> beta_[kLayer && kAgain ? kVectors : 1] = {};
   float d_gamma_[kVectors][8] = {};
@@ -359,32 +313,21 @@ class TeamRows {
   float next_rstd_[kRows] = {};
 };
 
-// Bytes of shared memory that a block of the kernel below asks for.
-template <typename T, typename Cut>
-std::int64_t TeamSharedBytes(int teams, std::int64_t columns, int tensors, int sums) {
-  const std::int64_t ring = std::int64_t{Cut::kStages} * teams * Cut::kRows * tensors * columns *
-                            static_cast<std::int64_t>(sizeof(T));
-  const std::int64_t total = teams > 1 ? sums * columns * 4 : 0;
-  return ring > total ? ring : total;
-}
-
-// The grid stays for all rows, whose turns go round all teams.
-template <typename T, typename Cut, int kThreads, int kBlocks, bool kLayer, bool kResidual, bool kBias,
-          bool kAgain>
-__global__ void __launch_bounds__(kThreads, kBlocks)
-    TeamNormGradKernel(__grid_constant__ const NormGrad grad, int teams) {
-  using Rows = TeamRows<T, Cut, kLayer, kResidual, kBias, kAgain>;
-  extern __shared__ uint4 dynamic[];
+// The grid stays for all rows.
+template <typename T, typename Cut, int kThreads, bool kLayer, bool kResidual, bool kBias, bool kAgain>
+__global__ void __launch_bounds__(kThreads, 1) NormGradKernel(__grid_constant__ const NormGrad grad) {
+  using Rows = NormGradRows<T, Cut, kLayer, kResidual, kBias, kAgain>;
+  extern __shared__ uint4 ring[];
   __shared__ typename Rows::Shared shared;
-  Rows rows(grad, teams, shared, dynamic);
-  const std::int64_t step = std::int64_t{gridDim.x} * teams * Cut::kRows;
-  const std::int64_t begin = (std::int64_t{blockIdx.x} * teams + rows.team()) * Cut::kRows;
+  Rows rows(grad, shared, ring);
+  const std::int64_t step = std::int64_t{gridDim.x} * Cut::kRows;
+  const std::int64_t begin = std::int64_t{blockIdx.x} * Cut::kRows;
   rows.Begin([&](int turn) { return begin + turn * step; });
   for (std::int64_t first = begin; first < grad.rows; first += step) {
     rows.Turn(first, first + step, first + (Cut::kStages - 1) * step,
               [](std::int64_t, int, const float(&)[8]) {});
   }
-  rows.Finish(teams, reinterpret_cast<float*>(dynamic));
+  rows.Finish();
 }
 
 inline void AddNormGradLines(const NormGrad& grad, std::int64_t lines, cudaStream_t stream) {

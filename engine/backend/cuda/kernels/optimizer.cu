@@ -66,6 +66,7 @@ __global__ void __launch_bounds__(kSumThreads)
 
 // The coefficient is that of Megatron-LM's clip_grad: clip / (norm + 1e-6), where it is below 1.
 __global__ void ClipFactorKernel(const double* __restrict__ scalars, ClipOptions options, double* control) {
+  plan::PickLearningRate(control);
   const double scale = control[plan::kLossScale];
   const double norm = sqrt(scalars[1]) / scale;
   control[plan::kGradientNorm] = norm;
@@ -123,10 +124,12 @@ __device__ __forceinline__ void Update(const AdamWStep& step, float4 grad, float
   Update(step, grad.w, weight.w, m.w, v.w);
 }
 
-// Four moments as they lie in memory.
-template <typename M>
-using Four = std::conditional_t<sizeof(M) == 4, float4, uint2>;
+// Four numbers as they lie in memory.
+template <typename T>
+using Four = std::conditional_t<sizeof(T) == 4, float4, uint2>;
 
+// Numbers in fp32 are worked on where they are: copies of them cost registers that the kernel has not.
+__device__ __forceinline__ float4& ToFloats(float4& x) { return x; }
 __device__ __forceinline__ float4 ToFloats(uint2 x) {
   const float2 low = PairToFloat(__nv_bfloat16(), x.x);
   const float2 high = PairToFloat(__nv_bfloat16(), x.y);
@@ -138,63 +141,102 @@ __device__ __forceinline__ std::uint32_t RoundedBits(float x, std::uint32_t nois
   const std::uint32_t bits = __float_as_uint(x);
   return isnan(x) ? 0x7FFFU : (bits + noise) >> 16;
 }
+__device__ __forceinline__ __nv_bfloat16 Rounded(float x, std::uint32_t noise) {
+  return __ushort_as_bfloat16(static_cast<unsigned short>(RoundedBits(x, noise)));
+}
+// Four of them, by the bits from `shift` up of each word.
+template <typename Words>
+__device__ __forceinline__ uint2 RoundedFour(const float4& x, const Words& words, int shift) {
+  const auto noise = [&](int i) { return words[i] >> shift & 0xFFFFU; };
+  return make_uint2(RoundedBits(x.x, noise(0)) | RoundedBits(x.y, noise(1)) << 16,
+                    RoundedBits(x.z, noise(2)) | RoundedBits(x.w, noise(3)) << 16);
+}
 
-// Writes the moments m[4·at] to m[4·at + 3], and those of v.
+// The word of element `index` of a stream of draws.
+__device__ __forceinline__ std::uint32_t Word(const PhiloxKey& key, std::int64_t index, std::uint64_t epoch) {
+  const auto words = Philox4x32(key, static_cast<std::uint64_t>(index) / 4, epoch);
+  const std::uint32_t low = index % 2 == 0 ? words[0] : words[1];
+  const std::uint32_t high = index % 2 == 0 ? words[2] : words[3];
+  return index % 4 < 2 ? low : high;
+}
+
+// Writes the moments m[4·at] to m[4·at + 3], and those of v; then the weights; then single ones.
+__device__ __forceinline__ void StoreMoments(float* m, float* v, std::int64_t at, const float4& new_m,
+                                             const float4& new_v, const AdamWRounding&, std::uint64_t) {
+  __stcg(reinterpret_cast<float4*>(m) + at, new_m);
+  __stcg(reinterpret_cast<float4*>(v) + at, new_v);
+}
 __device__ __forceinline__ void StoreMoments(__nv_bfloat16* m, __nv_bfloat16* v, std::int64_t at,
                                              const float4& new_m, const float4& new_v,
                                              const AdamWRounding& rounding, std::uint64_t epoch) {
   const auto block = static_cast<std::uint64_t>(rounding.offset / 4 + at);
-  const auto words = Philox4x32(rounding.key, block, epoch);
-  const uint4 ms = {RoundedBits(new_m.x, words[0] & 0xFFFFU), RoundedBits(new_m.y, words[1] & 0xFFFFU),
-                    RoundedBits(new_m.z, words[2] & 0xFFFFU), RoundedBits(new_m.w, words[3] & 0xFFFFU)};
-  const uint4 vs = {RoundedBits(new_v.x, words[0] >> 16), RoundedBits(new_v.y, words[1] >> 16),
-                    RoundedBits(new_v.z, words[2] >> 16), RoundedBits(new_v.w, words[3] >> 16)};
-  __stcs(reinterpret_cast<uint2*>(m) + at, make_uint2(ms.x | ms.y << 16, ms.z | ms.w << 16));
-  __stcs(reinterpret_cast<uint2*>(v) + at, make_uint2(vs.x | vs.y << 16, vs.z | vs.w << 16));
+  const auto words = Philox4x32(rounding.moments, block, epoch);
+  __stcs(reinterpret_cast<uint2*>(m) + at, RoundedFour(new_m, words, 0));
+  __stcs(reinterpret_cast<uint2*>(v) + at, RoundedFour(new_v, words, 16));
 }
-
-// Writes m[i] and v[i].
+__device__ __forceinline__ void StoreWeights(float* w, std::int64_t at, const float4& new_w,
+                                             const AdamWRounding&, std::uint64_t) {
+  __stcg(reinterpret_cast<float4*>(w) + at, new_w);
+}
+__device__ __forceinline__ void StoreWeights(__nv_bfloat16* w, std::int64_t at, const float4& new_w,
+                                             const AdamWRounding& rounding, std::uint64_t epoch) {
+  const auto block = static_cast<std::uint64_t>(rounding.offset / 4 + at);
+  __stcg(reinterpret_cast<uint2*>(w) + at, RoundedFour(new_w, Philox4x32(rounding.weights, block, epoch), 0));
+}
+__device__ __forceinline__ void StoreMoment(float* m, float* v, std::int64_t i, float new_m, float new_v,
+                                            const AdamWRounding&, std::uint64_t) {
+  m[i] = new_m;
+  v[i] = new_v;
+}
 __device__ __forceinline__ void StoreMoment(__nv_bfloat16* m, __nv_bfloat16* v, std::int64_t i, float new_m,
                                             float new_v, const AdamWRounding& rounding, std::uint64_t epoch) {
-  const auto index = static_cast<std::uint64_t>(rounding.offset + i);
-  const auto words = Philox4x32(rounding.key, index / 4, epoch);
-  const std::uint32_t low = index % 2 == 0 ? words[0] : words[1];
-  const std::uint32_t high = index % 2 == 0 ? words[2] : words[3];
-  const std::uint32_t word = index % 4 < 2 ? low : high;
-  m[i] = __ushort_as_bfloat16(static_cast<unsigned short>(RoundedBits(new_m, word & 0xFFFFU)));
-  v[i] = __ushort_as_bfloat16(static_cast<unsigned short>(RoundedBits(new_v, word >> 16)));
+  const std::uint32_t word = Word(rounding.moments, rounding.offset + i, epoch);
+  m[i] = Rounded(new_m, word & 0xFFFFU);
+  v[i] = Rounded(new_v, word >> 16);
+}
+__device__ __forceinline__ void StoreWeight(float* w, std::int64_t i, float new_w, const AdamWRounding&,
+                                            std::uint64_t) {
+  w[i] = new_w;
+}
+__device__ __forceinline__ void StoreWeight(__nv_bfloat16* w, std::int64_t i, float new_w,
+                                            const AdamWRounding& rounding, std::uint64_t epoch) {
+  w[i] = Rounded(new_w, Word(rounding.weights, rounding.offset + i, epoch) & 0xFFFFU);
 }
 
 // Blocks of AdamWKernel that a multiprocessor has room for.
-template <typename M>
-constexpr int kAdamWBlocks = sizeof(M) == 4 ? 4 : 3;
+template <typename W, typename M>
+constexpr int kAdamWBlocks = sizeof(W) == 2   ? 2
+                             : sizeof(M) == 2 ? 3
+                                              : 4;
 
-// P is the type of the parameter, float if there is none beside the weights; M that of the moments. `fast`:
-// all pointers lie on 16 bytes, and the four elements of a Philox block lie together.
-template <typename P, typename M>
-__global__ void __launch_bounds__(kThreads, kAdamWBlocks<M>)
-    AdamWKernel(float* __restrict__ weights, const float* __restrict__ grad, M* __restrict__ m,
-                M* __restrict__ v, P* __restrict__ parameter, std::int64_t count, bool fast,
-                AdamWOptions options, AdamWRounding rounding, const double* __restrict__ control) {
+// W, G and M are the types of weights, gradients and moments, P that of the parameter, float if there is none
+// beside the weights. `fast`: all pointers lie on 16 bytes, and the four elements of a Philox block lie
+// together.
+template <typename W, typename G, typename M, typename P>
+__global__ void __launch_bounds__(kThreads, (kAdamWBlocks<W, M>))
+    AdamWKernel(W* __restrict__ weights, const G* __restrict__ grad, M* __restrict__ m, M* __restrict__ v,
+                P* __restrict__ parameter, std::int64_t count, bool fast, AdamWOptions options,
+                AdamWRounding rounding, const double* __restrict__ control) {
   constexpr int kFours = 2;  // groups of 4 elements that a thread has in flight: 8 loads
+  constexpr bool kDraws = sizeof(W) == 2 || sizeof(M) == 2;
   __shared__ AdamWStep shared;
   if (threadIdx.x == 0) shared = MakeStep(options, control);
   __syncthreads();
   const AdamWStep step = shared;
   if (step.factor == 0) return;
-  const auto epoch = sizeof(M) == 2 ? static_cast<std::uint64_t>(control[plan::kStep]) : 0;
+  const auto epoch = kDraws ? static_cast<std::uint64_t>(control[plan::kStep]) : 0;
   const std::int64_t fours = fast ? count / 4 : 0;
   for (std::int64_t first = ThreadIndex(); first < fours; first += kFours * ThreadCount()) {
-    float4 g[kFours];
-    float4 w[kFours];
+    Four<G> g4[kFours];
+    Four<W> w4[kFours];
     Four<M> m4[kFours];
     Four<M> v4[kFours];
 #pragma unroll
     for (int i = 0; i < kFours; ++i) {
       const std::int64_t at = first + i * ThreadCount();
       if (at >= fours) break;
-      g[i] = __ldcg(reinterpret_cast<const float4*>(grad) + at);
-      w[i] = __ldcg(reinterpret_cast<const float4*>(weights) + at);
+      g4[i] = __ldcg(reinterpret_cast<const Four<G>*>(grad) + at);
+      w4[i] = __ldcg(reinterpret_cast<const Four<W>*>(weights) + at);
       m4[i] = __ldcg(reinterpret_cast<const Four<M>*>(m) + at);
       v4[i] = __ldcg(reinterpret_cast<const Four<M>*>(v) + at);
     }
@@ -202,34 +244,26 @@ __global__ void __launch_bounds__(kThreads, kAdamWBlocks<M>)
     for (int i = 0; i < kFours; ++i) {
       const std::int64_t at = first + i * ThreadCount();
       if (at >= fours) break;
-      if constexpr (sizeof(M) == 4) {
-        Update(step, g[i], w[i], m4[i], v4[i]);
-        __stcg(reinterpret_cast<float4*>(weights) + at, w[i]);
-        __stcg(reinterpret_cast<float4*>(m) + at, m4[i]);
-        __stcg(reinterpret_cast<float4*>(v) + at, v4[i]);
-      } else {
-        float4 new_m = ToFloats(m4[i]);
-        float4 new_v = ToFloats(v4[i]);
-        Update(step, g[i], w[i], new_m, new_v);
-        __stcg(reinterpret_cast<float4*>(weights) + at, w[i]);
-        StoreMoments(m, v, at, new_m, new_v, rounding, epoch);
-      }
+      auto&& new_w = ToFloats(w4[i]);
+      auto&& new_m = ToFloats(m4[i]);
+      auto&& new_v = ToFloats(v4[i]);
+      Update(step, ToFloats(g4[i]), new_w, new_m, new_v);
+      StoreWeights(weights, at, new_w, rounding, epoch);
+      StoreMoments(m, v, at, new_m, new_v, rounding, epoch);
       if constexpr (sizeof(P) == 2) {
-        reinterpret_cast<uint2*>(parameter)[at] = {PairFromFloat(P(), w[i].x, w[i].y),
-                                                   PairFromFloat(P(), w[i].z, w[i].w)};
+        reinterpret_cast<uint2*>(parameter)[at] = {PairFromFloat(P(), new_w.x, new_w.y),
+                                                   PairFromFloat(P(), new_w.z, new_w.w)};
       }
     }
   }
   for (std::int64_t i = fours * 4 + ThreadIndex(); i < count; i += ThreadCount()) {
-    if constexpr (sizeof(M) == 4) {
-      Update(step, grad[i], weights[i], m[i], v[i]);
-    } else {
-      float new_m = ToFloat(m[i]);
-      float new_v = ToFloat(v[i]);
-      Update(step, grad[i], weights[i], new_m, new_v);
-      StoreMoment(m, v, i, new_m, new_v, rounding, epoch);
-    }
-    if constexpr (sizeof(P) == 2) parameter[i] = FromFloat<P>(weights[i]);
+    float new_w = ToFloat(weights[i]);
+    float new_m = ToFloat(m[i]);
+    float new_v = ToFloat(v[i]);
+    Update(step, ToFloat(grad[i]), new_w, new_m, new_v);
+    StoreWeight(weights, i, new_w, rounding, epoch);
+    StoreMoment(m, v, i, new_m, new_v, rounding, epoch);
+    if constexpr (sizeof(P) == 2) parameter[i] = FromFloat<P>(new_w);
   }
 }
 
@@ -308,30 +342,40 @@ void ClipFactor(const double* scalars, const ClipOptions& options, double* contr
 
 void AdamW(const AdamWBuffers& buffers, std::int64_t count, const AdamWOptions& options,
            const AdamWRounding& rounding, const double* control, int multiprocessors, cudaStream_t stream) {
-  const bool wide = buffers.moment_dtype == DType::kF32;
+  const bool draws = buffers.weight_dtype != DType::kF32 || buffers.moment_dtype != DType::kF32;
   const bool fast = Aligned(buffers.weights) && Aligned(buffers.grad) && Aligned(buffers.m) &&
-                    Aligned(buffers.v) && Aligned(buffers.parameter) && (wide || rounding.offset % 4 == 0);
-  const auto launch = [&](auto parameter_type, auto moment_type) {
-    using P = decltype(parameter_type);
-    using M = decltype(moment_type);
-    const int blocks = Blocks(count, 8, std::int64_t{multiprocessors} * 2 * kAdamWBlocks<M>);
-    AdamWKernel<P, M><<<blocks, kThreads, 0, stream>>>(
-        buffers.weights, buffers.grad, static_cast<M*>(buffers.m), static_cast<M*>(buffers.v),
-        static_cast<P*>(buffers.parameter), count, fast, options, rounding, control);
-  };
-  const auto with_moments = [&](auto parameter_type) {
-    if (wide) {
-      launch(parameter_type, float());
+                    Aligned(buffers.v) && Aligned(buffers.parameter) && (!draws || rounding.offset % 4 == 0);
+  // Calls use() with a number of the type.
+  const auto with = [](DType dtype, auto use) {
+    if (dtype == DType::kF32) {
+      use(float());
     } else {
-      launch(parameter_type, __nv_bfloat16());
+      use(__nv_bfloat16());
     }
   };
-  if (buffers.parameter == nullptr) {
-    with_moments(float());
+  const auto launch = [&](auto weight, auto parameter) {
+    with(buffers.grad_dtype, [&](auto grad) {
+      with(buffers.moment_dtype, [&](auto moment) {
+        using W = decltype(weight);
+        using G = decltype(grad);
+        using M = decltype(moment);
+        using P = decltype(parameter);
+        const int blocks = Blocks(count, 8, std::int64_t{multiprocessors} * 2 * kAdamWBlocks<W, M>);
+        AdamWKernel<W, G, M, P><<<blocks, kThreads, 0, stream>>>(
+            static_cast<W*>(buffers.weights), static_cast<const G*>(buffers.grad), static_cast<M*>(buffers.m),
+            static_cast<M*>(buffers.v), static_cast<P*>(buffers.parameter), count, fast, options, rounding,
+            control);
+      });
+    });
+  };
+  if (buffers.weight_dtype == DType::kBF16) {
+    launch(__nv_bfloat16(), float());
+  } else if (buffers.parameter == nullptr) {
+    launch(float(), float());
   } else if (buffers.parameter_dtype == DType::kF16) {
-    with_moments(__half());
+    launch(float(), __half());
   } else {
-    with_moments(__nv_bfloat16());
+    launch(float(), __nv_bfloat16());
   }
 }
 

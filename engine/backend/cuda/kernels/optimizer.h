@@ -29,32 +29,38 @@ struct ClipOptions {
 };
 
 // Reads scalars f64[2] (loss sum, sum of squared gradients) and brings control (plan/control.h) from the
-// state before this update to the state that AdamW reads: norm, factor, step, and the scaler's numbers.
+// state before this update to the state that AdamW reads: learning rate, norm, factor, step, and the scaler's
+// numbers.
 void ClipFactor(const double* scalars, const ClipOptions& options, double* control, cudaStream_t stream);
 
 struct AdamWOptions {
   double beta1 = 0, beta2 = 0, epsilon = 0, weight_decay = 0;
 };
 struct AdamWBuffers {
-  float* weights = nullptr;              // [count], the master weights or the fp32 parameter
-  const float* grad = nullptr;           // [count]
+  void* weights = nullptr;               // [count], the master weights or the parameter itself
+  DType weight_dtype = DType::kF32;      // or kBF16
+  const void* grad = nullptr;            // [count]
+  DType grad_dtype = DType::kF32;        // or kBF16
   void* m = nullptr;                     // [count]
   void* v = nullptr;                     // [count]
   DType moment_dtype = DType::kF32;      // of m and v; or kBF16
-  void* parameter = nullptr;             // [count], the weights rounded; null: none
+  void* parameter = nullptr;             // [count], weights in fp32 rounded to nearest; null: none
   DType parameter_dtype = DType::kBF16;  // or kF16
 };
-// How the new moments become bf16. Both are rounded to one of the two neighbours, up in magnitude with the
-// probability of what is cut off: 16 random bits are added below the last bit kept. The bits for element i
-// are PhiloxWord(key, offset + i, step), its low half for m and its high half for v: the same for any cut of
-// a buffer whose pieces name their offset. A NaN stays one. The weights move by the moments before rounding.
+// How new moments and weights become bf16. Each is rounded to one of the two neighbours, up in magnitude with
+// the probability of what is cut off: 16 random bits are added below the last bit kept. The bits for element
+// i are PhiloxWord(moments, offset + i, step), its low half for m and its high half for v, and for a weight
+// the low half of PhiloxWord(weights, offset + i, step): the same for any cut of a buffer whose pieces name
+// their offset. A NaN stays one. The weights move by the moments before rounding.
 struct AdamWRounding {
-  PhiloxKey key;
+  PhiloxKey moments = {};
+  PhiloxKey weights = {};
   std::int64_t offset = 0;  // of element 0; a multiple of 4 for the fast path
 };
 // One step of AdamW with the learning rate, step and gradient factor of control. Factor 0: nothing is
-// written. 28 bytes an element, 20 with moments in bf16; 2 more with a parameter. `rounding` is not read for
-// moments in fp32. `multiprocessors` sizes the grid, and changes no result.
+// written. An element takes 28 bytes with everything in fp32, 8 less with moments in bf16, 2 less with bf16
+// gradients, 4 less with bf16 weights; 2 more with a parameter. `rounding` is not read where all is fp32.
+// `multiprocessors` sizes the grid, and changes no result.
 void AdamW(const AdamWBuffers& buffers, std::int64_t count, const AdamWOptions& options,
            const AdamWRounding& rounding, const double* control, int multiprocessors, cudaStream_t stream);
 

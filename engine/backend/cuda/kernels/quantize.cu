@@ -1,5 +1,6 @@
 #include "engine/backend/cuda/kernels/quantize.h"
 
+#include <algorithm>
 #include <cfloat>
 #include <cmath>
 #include <type_traits>
@@ -7,7 +8,9 @@
 #include "engine/backend/cuda/kernels/activations.cuh"
 #include "engine/backend/cuda/kernels/column_sums.cuh"
 #include "engine/backend/cuda/kernels/fp8.cuh"
+#include "engine/backend/cuda/kernels/norm.cuh"
 #include "engine/backend/cuda/kernels/quantize_grid.h"
+#include "engine/plan/control.h"
 
 namespace engine::backend::cuda {
 namespace {
@@ -60,6 +63,29 @@ struct SwigluGradValue {
   }
 };
 
+template <bool kLayer>
+struct NormValue {
+  static constexpr int kInputs = 1;
+  static constexpr int kOutputs = 1;
+  __device__ float operator()(float x, float gamma, float beta, float mean, float rstd) const {
+    return NormOutput<kLayer>(Normed<kLayer>(x, mean, rstd), gamma, beta);
+  }
+};
+template <typename Function>
+inline constexpr bool kIsNorm =
+    std::is_same_v<Function, NormValue<true>> || std::is_same_v<Function, NormValue<false>>;
+
+// The scale that takes abs_max to the largest number of the format; `otherwise` where it is 0 or not finite.
+__device__ __forceinline__ float ScaleFor(float abs_max, bool e4m3, float factor, float otherwise) {
+  if (!(abs_max > 0 && abs_max <= FLT_MAX)) return otherwise;
+  return fminf((e4m3 ? 448.0F : 57344.0F) / abs_max * factor, FLT_MAX);
+}
+
+__device__ __forceinline__ void SetScale(float* state, float scale) {
+  state[kFp8Scale] = scale;
+  state[kFp8InverseScale] = 1.0F / scale;
+}
+
 template <typename T, int kInputs>
 struct Tiles {
   const T* in[kInputs];
@@ -70,7 +96,12 @@ struct Tiles {
   std::uint8_t* q;            // [rows, outputs, columns]
   std::uint8_t* qt;           // [outputs, columns, rows]
   float* state;
+  bool current;    // the state holds the abs-max alone
   float* partial;  // [row tiles, columns]; only if kBias
+  const T* gamma;  // these only with a norm
+  const T* beta;
+  const float* mean;
+  const float* rstd;
 };
 
 // A block to a tile: a thread has eight columns of every sixteenth row, whose loads are in flight together.
@@ -92,7 +123,20 @@ __global__ void __launch_bounds__(kThreads, 3) QuantizeKernel(Tiles<T, Function:
   const int own_row = static_cast<int>(threadIdx.x) / kPiecesPerRow;
   const int own_column = static_cast<int>(threadIdx.x) % kPiecesPerRow * 8;
   const bool inside = own_column < columns;
-  const float scale = tiles.state[kFp8Scale];
+  const float scale = tiles.current ? ScaleFor(tiles.state[kFp8AbsMax], kFormat == __NV_E4M3, 1.0F, 1.0F)
+                                    : tiles.state[kFp8Scale];
+  if (tiles.current && blockIdx.x == 0 && threadIdx.x == 0) {  // for those that read q
+    SetScale(tiles.state, scale);
+    tiles.state[kFp8Format] = kFormat == __NV_E4M3 ? 0.0F : 1.0F;
+  }
+  float gamma[8] = {};
+  float beta[8] = {};
+  if constexpr (kIsNorm<Function>) {
+    if (inside) {
+      Load8(tiles.gamma + first_column + own_column, gamma);
+      if (tiles.beta != nullptr) Load8(tiles.beta + first_column + own_column, beta);
+    }
+  }
 
   float abs_max = 0;
   float bias[8] = {};
@@ -117,15 +161,22 @@ __global__ void __launch_bounds__(kThreads, 3) QuantizeKernel(Tiles<T, Function:
       float out[kOutputs][8];
 #pragma unroll
       for (int k = 0; k < kInputs; ++k) Unpack8(packs[a][k], in[k]);
+      if constexpr (kIsNorm<Function>) {
+        const float mean = tiles.mean != nullptr ? tiles.mean[first_row + row] : 0.0F;
+        const float rstd = tiles.rstd[first_row + row];
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        float arguments[kInputs];
-        float results[kOutputs];
+        for (int i = 0; i < 8; ++i) out[0][i] = Function()(in[0][i], gamma[i], beta[i], mean, rstd);
+      } else {
 #pragma unroll
-        for (int k = 0; k < kInputs; ++k) arguments[k] = in[k][i];
-        Function()(arguments, results);
+        for (int i = 0; i < 8; ++i) {
+          float arguments[kInputs];
+          float results[kOutputs];
 #pragma unroll
-        for (int k = 0; k < kOutputs; ++k) out[k][i] = results[k];
+          for (int k = 0; k < kInputs; ++k) arguments[k] = in[k][i];
+          Function()(arguments, results);
+#pragma unroll
+          for (int k = 0; k < kOutputs; ++k) out[k][i] = results[k];
+        }
       }
 #pragma unroll
       for (int k = 0; k < kOutputs; ++k) {
@@ -138,7 +189,7 @@ __global__ void __launch_bounds__(kThreads, 3) QuantizeKernel(Tiles<T, Function:
         const uint2 eight = Quantized8<kFormat>(out[k], scale);
         const std::int64_t at =
             ((first_row + row) * kOutputs + k) * tiles.columns + first_column + own_column;
-        *reinterpret_cast<uint2*>(tiles.q + at) = eight;
+        if (tiles.q != nullptr) *reinterpret_cast<uint2*>(tiles.q + at) = eight;
         const Strip strip{reinterpret_cast<std::uint32_t*>(strip_words[k]), kTileColumns / 4, kTileRows / 16};
         strip.Put8(row, own_column, eight);
       }
@@ -172,14 +223,48 @@ __global__ void Fp8UpdateKernel(std::int64_t tensors, float* states, float facto
   const std::int64_t tensor = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (tensor >= tensors) return;
   float* const state = states + tensor * kFp8StateSize;
-  const float abs_max = state[kFp8AbsMax];
-  if (abs_max > 0 && abs_max <= FLT_MAX) {
-    const float largest = state[kFp8Format] == 0 ? 448.0F : 57344.0F;
-    const float scale = fminf(largest / abs_max * factor, FLT_MAX);
-    state[kFp8Scale] = scale;
-    state[kFp8InverseScale] = 1.0F / scale;
-  }
+  SetScale(state, ScaleFor(state[kFp8AbsMax], state[kFp8Format] == 0, factor, state[kFp8Scale]));
   state[kFp8AbsMax] = 0;
+}
+
+__global__ void Fp8BoundKernel(bool e4m3, double bound, const double* control, float* state) {
+  if (control != nullptr) bound *= control[plan::kLossScale];
+  SetScale(state, ScaleFor(static_cast<float>(bound), e4m3, 1.0F, 1.0F));
+  state[kFp8AbsMax] = 0;
+  state[kFp8Format] = e4m3 ? 0.0F : 1.0F;
+}
+
+// The state's abs-max, which is 0 before, of pieces of eight numbers.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) AbsMaxKernel(const T* x, std::int64_t pieces, float* state) {
+  constexpr int kAhead = 4;
+  const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
+  float abs_max = 0;
+  for (std::int64_t first = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; first < pieces;
+       first += kAhead * step) {
+    Pack8<T> packs[kAhead] = {};
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) {
+      if (first + a * step < pieces) packs[a] = LoadPack8(x + (first + a * step) * 8);
+    }
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) {
+      float eight[8];
+      Unpack8(packs[a], eight);
+      abs_max = AbsMax8(abs_max, eight);
+    }
+  }
+  RaiseAbsMax(abs_max, state);
+}
+
+template <typename T>
+void LaunchAbsMax(const Quantize& quantize, cudaStream_t stream) {
+  cudaMemsetAsync(quantize.out.state, 0, kFp8StateSize * sizeof(float), stream);
+  const std::int64_t pieces = quantize.rows * quantize.columns / 8;
+  const std::int64_t blocks = std::min(CeilDivide(pieces, 4 * kThreads), 8 * kMultiprocessors);
+  if (blocks == 0) return;
+  AbsMaxKernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(static_cast<const T*>(quantize.a),
+                                                                       pieces, quantize.out.state);
 }
 
 template <typename T, int kInputs>
@@ -191,7 +276,12 @@ Tiles<T, kInputs> MakeTiles(const Quantize& quantize) {
                           .q = static_cast<std::uint8_t*>(quantize.out.q),
                           .qt = static_cast<std::uint8_t*>(quantize.out.qt),
                           .state = quantize.out.state,
-                          .partial = quantize.partial};
+                          .current = quantize.current,
+                          .partial = quantize.partial,
+                          .gamma = static_cast<const T*>(quantize.gamma),
+                          .beta = static_cast<const T*>(quantize.beta),
+                          .mean = quantize.mean,
+                          .rstd = quantize.rstd};
   int inputs = 0;
   const auto add = [&](const T* from, std::int64_t stride) {
     tiles.in[inputs] = from;
@@ -222,6 +312,7 @@ void LaunchTiles(const Quantize& quantize, cudaStream_t stream) {
 template <typename T>
 void LaunchSource(const Quantize& quantize, cudaStream_t stream) {
   const bool bias = quantize.d_bias != nullptr;
+  if (quantize.current) LaunchAbsMax<T>(quantize, stream);
   switch (quantize.source) {
     case Fp8Source::kCopy:
       return bias ? LaunchTiles<T, CopyValue, true>(quantize, stream)
@@ -235,6 +326,9 @@ void LaunchSource(const Quantize& quantize, cudaStream_t stream) {
       return LaunchTiles<T, SwigluValue, false>(quantize, stream);
     case Fp8Source::kSwigluGrad:
       return LaunchTiles<T, SwigluGradValue, false>(quantize, stream);
+    case Fp8Source::kNorm:
+      return quantize.mean != nullptr ? LaunchTiles<T, NormValue<true>, false>(quantize, stream)
+                                      : LaunchTiles<T, NormValue<false>, false>(quantize, stream);
   }
 }
 
@@ -258,6 +352,10 @@ void LaunchFp8Update(std::int64_t tensors, float* states, int margin, cudaStream
   if (tensors == 0) return;
   Fp8UpdateKernel<<<static_cast<unsigned>(CeilDivide(tensors, kUpdateThreads)), kUpdateThreads, 0, stream>>>(
       tensors, states, std::ldexp(1.0F, -margin));
+}
+
+void LaunchFp8Bound(DType format, double bound, const double* control, float* state, cudaStream_t stream) {
+  Fp8BoundKernel<<<1, 1, 0, stream>>>(format == DType::kE4M3, bound, control, state);
 }
 
 }  // namespace engine::backend::cuda

@@ -1,7 +1,7 @@
-// FP8 with per-tensor delayed scaling (Micikevicius et al., arXiv:2209.05433): a tensor is quantised with the
-// scale that earlier iterations' abs-max gave, and its own abs-max is noted for the next. Each kernel writes
-// the FP8 numbers twice, as they lie and transposed, as FP8 products take both operands with the contracted
-// dim last.
+// FP8 with per-tensor scaling (Micikevicius et al., arXiv:2209.05433). Delayed: a tensor is quantised with
+// the scale that earlier iterations' abs-max gave, and its own abs-max is noted for the next. Current: with
+// that of its own abs-max, which a pass before finds. Each kernel writes the FP8 numbers twice, as they lie
+// and transposed, as FP8 products take both operands with the contracted dim last.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -24,7 +24,7 @@ inline constexpr int kFp8Format = 6;        // 0: e4m3, 1: e5m2; read by the upd
 // op would have stored. Sizes: R rows, C columns, both multiples of 16.
 struct Fp8Output {
   DType format = DType::kE4M3;  // e4m3, e5m2
-  void* q = nullptr;            // [R, C]
+  void* q = nullptr;            // [R, C]; null: only qt is wanted (LaunchQuantize)
   void* qt = nullptr;           // [C, R]
   float* state = nullptr;       // [8]
 };
@@ -35,6 +35,7 @@ enum class Fp8Source : std::uint8_t {
   kGeluGrad,    // b[R, C] · gelu_tanh'(a[R, C])
   kSwiglu,      // silu(a[R, 0, C]) · a[R, 1, C]
   kSwigluGrad,  // a[R, 2, F], b[R, F], C = 2F: of silu(a[R, 0, F]) · a[R, 1, F] with respect to a, times b
+  kNorm,        // the norm of a[R, C], with statistics that are known
 };
 
 struct Quantize {
@@ -44,7 +45,12 @@ struct Quantize {
   std::int64_t columns = 0;  // of the output
   const void* a = nullptr;
   const void* b = nullptr;
-  Fp8Output out;
+  const void* gamma = nullptr;  // kNorm: [C]
+  const void* beta = nullptr;   // kNorm: [C]; null: RMSNorm
+  const float* mean = nullptr;  // kNorm: [R]; null: RMSNorm
+  const float* rstd = nullptr;  // kNorm: [R]
+  Fp8Output out = {};
+  bool current = false;  // only with kCopy: the whole state is made here
   // Only with kCopy and kGeluGrad; null: not wanted. d_bias[C] (+)= Σ_R of the values before they are
   // quantised; partial: scratch [QuantizeLines(R), C].
   float* d_bias = nullptr;
@@ -64,5 +70,8 @@ void LaunchNormGradQuantize(const NormGrad& grad, const Fp8Output& out, cudaStre
 // states[n, 8]: scale = largest of the format / abs-max / 2^margin where the abs-max is positive and finite,
 // else as it was; abs-max = 0.
 void LaunchFp8Update(std::int64_t tensors, float* states, int margin, cudaStream_t stream);
+
+// The scale of numbers of which none is larger than bound · control[kLossScale] (plan/control.h; null: 1).
+void LaunchFp8Bound(DType format, double bound, const double* control, float* state, cudaStream_t stream);
 
 }  // namespace engine::backend::cuda

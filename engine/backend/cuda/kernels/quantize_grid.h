@@ -26,7 +26,7 @@ constexpr std::int64_t StripPitch(std::int64_t columns) { return CeilDivide(colu
 inline constexpr std::int64_t kSharedBytes = std::int64_t{228} << 10;
 inline constexpr std::int64_t kSharedBytesPerBlock = std::int64_t{227} << 10;
 // A block's static arrays and the 1 KiB that the driver keeps of it.
-inline constexpr std::int64_t kReservedBytesPerBlock = std::int64_t{3} << 10;
+inline constexpr std::int64_t kReservedBytesPerBlock = std::int64_t{2} << 10;
 
 // Norms: a block holds a strip of rows as FP8 until it can write it transposed. Where even 16 rows are too
 // long for shared memory, the norm and the quantisation are two kernels.
@@ -34,12 +34,11 @@ constexpr bool NormFitsStrip(std::int64_t columns) {
   return kFp8Multiple * StripPitch(columns) + kReservedBytesPerBlock <= kSharedBytesPerBlock;
 }
 
-// A norm's gradient on rows × columns of 16-bit elements. A block has a strip, whose rows go round its teams.
+// A norm's gradient on rows × columns of 16-bit elements. A block has a strip, a row of it at a time.
 struct NormGradQuantizeGrid {
   std::int64_t strip_rows = 0;  // 0: two kernels
   int vectors = 1;              // times eight columns a thread
-  int teams = 1;
-  int team_threads = 0;
+  int threads = 0;
   std::int64_t shared_bytes = 0;
   std::int64_t blocks = 0;  // lines of partial sums
 };
@@ -49,22 +48,21 @@ constexpr NormGradQuantizeGrid MakeNormGradQuantizeGrid(std::int64_t rows, std::
   NormGradQuantizeGrid grid;
   if (columns % kFp8Multiple != 0 || plain.vectors == 0 || plain.vectors > 2) return grid;
   grid.vectors = plain.vectors;
-  grid.team_threads = plain.team_threads;
-  const std::int64_t threads = grid.vectors == 1 ? kNormGradNarrowThreads : kNormGradMaxThreads;
-  // Two blocks, one of which computes while the other writes, rather than one; then long strips, as the rows
+  grid.threads = plain.threads;
+  const std::int64_t ring = grid.vectors == 1 ? 0 : 2 * 3 * columns * 2;
+  // Many blocks on a multiprocessor, of which some compute while others write; then long strips, as the rows
   // of a strip are the columns' consecutive bytes.
-  for (std::int64_t blocks = 2; blocks >= 1; --blocks) {
-    const std::int64_t teams = threads / blocks / grid.team_threads;
-    if (teams == 0) continue;
-    const std::int64_t ring = grid.vectors == 1 ? 0 : 2 * teams * 3 * columns * 2;
+  const std::int64_t threads = grid.vectors == 1 ? kNormGradNarrowThreads : kNormGradMaxThreads;
+  for (std::int64_t blocks = threads / grid.threads; blocks >= 1; --blocks) {
     for (std::int64_t strip_rows = 64; strip_rows >= kFp8Multiple; strip_rows /= 2) {
       const std::int64_t bytes = strip_rows * StripPitch(columns) + ring;
       const std::int64_t block = bytes + kReservedBytesPerBlock;
       if (block > kSharedBytesPerBlock || blocks * block > kSharedBytes) continue;
       grid.strip_rows = strip_rows;
-      grid.teams = static_cast<int>(std::min<std::int64_t>(teams, 15));  // barriers
       grid.shared_bytes = bytes;
-      grid.blocks = std::min(CeilDivide(rows, strip_rows), blocks * kMultiprocessors);
+      const std::int64_t strips = CeilDivide(rows, strip_rows);
+      const std::int64_t turns = std::max<std::int64_t>(CeilDivide(strips, blocks * kMultiprocessors), 1);
+      grid.blocks = CeilDivide(strips, turns);  // of as many strips each
       return grid;
     }
   }

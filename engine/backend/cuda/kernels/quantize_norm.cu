@@ -67,108 +67,43 @@ __global__ void __launch_bounds__(kMaxThreads)
   __shared__ float shared[kMaxThreads / kWarp];
   const int thread = static_cast<int>(threadIdx.x) % kThreads;
   const int teams = static_cast<int>(blockDim.x) / kThreads;
-  const int columns = static_cast<int>(norm.columns);
-  const float per_column = 1.0F / static_cast<float>(columns);
-  const auto* gamma = static_cast<const T*>(norm.gamma);
-  const auto* beta = static_cast<const T*>(norm.beta);
   const std::int64_t first_row = std::int64_t{blockIdx.x} * strip_rows;
-  RowQuantizer quantizer(out, strip_words, columns, strip_rows);
+  RowQuantizer quantizer(out, strip_words, norm.columns, strip_rows);
 
   for (int r = static_cast<int>(threadIdx.x) / kThreads; r < strip_rows; r += teams) {
     const std::int64_t row = first_row + r;
     if (row >= norm.rows) break;
-    const auto* x = static_cast<const T*>(norm.x) + row * columns;
-    const auto* branch = static_cast<const T*>(norm.branch) + row * columns;
-    auto* sum = static_cast<T*>(norm.sum) + row * columns;
-    Pack8<T> held[kVectors];
-    Pack8<T> added[kVectors];
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const int column = (v * kThreads + thread) * 8;
-      if (column < columns) held[v] = LoadPack8Streaming(x + column);
-    }
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const int column = (v * kThreads + thread) * 8;
-      if (column < columns) added[v] = LoadPack8Streaming(branch + column);
-    }
-    float total = 0;
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const int column = (v * kThreads + thread) * 8;
-      if (column >= columns) continue;
-      float a[8];
-      float b[8];
-      Unpack8(held[v], a);
-      Unpack8(added[v], b);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) a[i] += b[i];
-      held[v] = ToPack8<T>(a);
-      StorePack8(sum + column, held[v]);
-      if constexpr (kLayer) {
-        Unpack8(held[v], a);
-#pragma unroll
-        for (int i = 0; i < 8; ++i) total += a[i];
-      }
-    }
-    const float mean = kLayer ? TeamSum<kWarps>(total, shared) * per_column : 0.0F;
-    float squares = 0;
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      if ((v * kThreads + thread) * 8 >= columns) continue;
-      float a[8];
-      Unpack8(held[v], a);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) squares += (a[i] - mean) * (a[i] - mean);
-    }
-    const float rstd = rsqrtf(TeamSum<kWarps>(squares, shared) * per_column + norm.epsilon);
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const int column = (v * kThreads + thread) * 8;
-      if (column >= columns) continue;
-      float a[8];
-      float scale[8];
-      float shift[8] = {};
-      Unpack8(held[v], a);
-      Load8(gamma + column, scale);
-      if constexpr (kLayer) Load8(beta + column, shift);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        a[i] = NormOutput<kLayer>(Normed<kLayer>(a[i], mean, rstd), scale[i], shift[i]);
-      }
-      Unpack8(ToPack8<T>(a), a);
-      quantizer.Put8(row, r, column, a);
-    }
-    if (thread == 0) {
-      if constexpr (kLayer) norm.mean[row] = mean;
-      norm.rstd[row] = rstd;
-    }
+    NormRow<T, kWarps, kVectors, kLayer, true>(
+        norm, row, thread, [&](float x) { return TeamSum<kWarps>(x, shared); },
+        [&](int column, float(&eight)[8]) {
+          Unpack8(ToPack8<T>(eight), eight);
+          quantizer.Put8(row, r, column, eight);
+        });
   }
   quantizer.StoreTransposed(first_row, norm.rows);
   RaiseAbsMax(quantizer.abs_max, out.state);
 }
 
-// The grid stays for all strips, whose rows go round the block's teams.
-template <typename T, typename Cut, int kThreads, int kBlocks, bool kLayer, bool kBias>
-__global__ void __launch_bounds__(kThreads, kBlocks)
+// The grid stays for all strips.
+template <typename T, typename Cut, int kThreads, bool kLayer, bool kBias>
+__global__ void __launch_bounds__(kThreads, 1)
     NormGradQuantizeKernel(__grid_constant__ const NormGrad grad, __grid_constant__ const Fp8Output out,
-                           int strip_rows, int teams) {
-  using Rows = TeamRows<T, Cut, kLayer, true, kBias, false>;
+                           int strip_rows) {
+  using Rows = NormGradRows<T, Cut, kLayer, true, kBias, false>;
   static_assert(Cut::kRows == 1 && (Cut::kStages == 0 || Cut::kStages == 2));
   extern __shared__ uint4 strip_words[];  // the strip, then the ring
   __shared__ typename Rows::Shared shared;
-  Rows rows(grad, teams, shared,
+  Rows rows(grad, shared,
             reinterpret_cast<std::uint8_t*>(strip_words) + strip_rows * StripPitch(grad.columns));
   RowQuantizer quantizer(out, strip_words, grad.columns, strip_rows);
 
   const std::int64_t step = std::int64_t{gridDim.x} * strip_rows;
   std::int64_t strip = std::int64_t{blockIdx.x} * strip_rows;
-  rows.Begin([&](int) { return strip + rows.team(); });
+  rows.Begin([&](int) { return strip; });
   for (; strip < grad.rows; strip += step) {
     const auto in_strip = static_cast<int>(min(grad.rows - strip, std::int64_t{strip_rows}));
-    for (int r = rows.team(); r < in_strip; r += teams) {
-      // Rows are a multiple of 16, so that there is one for every team in every strip.
-      const std::int64_t next = r + teams < in_strip ? strip + r + teams : strip + step + rows.team();
+    for (int r = 0; r < in_strip; ++r) {
+      const std::int64_t next = r + 1 < in_strip ? strip + r + 1 : strip + step;
       rows.Turn(strip + r, next, next,
                 [&](std::int64_t row, int column, const float(&x)[8]) { quantizer.Put8(row, r, column, x); });
     }
@@ -176,7 +111,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     __syncthreads();
   }
   RaiseAbsMax(quantizer.abs_max, out.state);
-  rows.Finish(teams, reinterpret_cast<float*>(strip_words));
+  rows.Finish();
 }
 
 std::int64_t DeviceAttribute(cudaDeviceAttr attribute) {
@@ -241,26 +176,24 @@ void LaunchNormQuantizeOf(const Norm& norm, const Fp8Output& out, cudaStream_t s
   }
 }
 
-template <typename T, typename Cut, int kThreads, int kBlocks>
+template <typename T, typename Cut, int kThreads>
 void LaunchGradStrips(const NormGrad& grad, const Fp8Output& out, const NormGradQuantizeGrid& grid,
                       cudaStream_t stream) {
   const bool bias = grad.d_bias != nullptr;
-  const auto kernel = grad.mean != nullptr
-                          ? (bias ? NormGradQuantizeKernel<T, Cut, kThreads, kBlocks, true, true>
-                                  : NormGradQuantizeKernel<T, Cut, kThreads, kBlocks, true, false>)
-                          : (bias ? NormGradQuantizeKernel<T, Cut, kThreads, kBlocks, false, true>
-                                  : NormGradQuantizeKernel<T, Cut, kThreads, kBlocks, false, false>);
+  const auto kernel = grad.mean != nullptr ? (bias ? NormGradQuantizeKernel<T, Cut, kThreads, true, true>
+                                                   : NormGradQuantizeKernel<T, Cut, kThreads, true, false>)
+                                           : (bias ? NormGradQuantizeKernel<T, Cut, kThreads, false, true>
+                                                   : NormGradQuantizeKernel<T, Cut, kThreads, false, false>);
   AllowShared(kernel, grid.shared_bytes);
-  kernel<<<static_cast<unsigned>(grid.blocks), grid.teams * grid.team_threads, grid.shared_bytes, stream>>>(
-      grad, out, static_cast<int>(grid.strip_rows), grid.teams);
+  kernel<<<static_cast<unsigned>(grid.blocks), grid.threads, grid.shared_bytes, stream>>>(
+      grad, out, static_cast<int>(grid.strip_rows));
 }
 
 template <typename T>
 void LaunchNormGradQuantizeOf(const NormGrad& grad, const Fp8Output& out, const NormGradQuantizeGrid& grid,
                               cudaStream_t stream) {
-  grid.vectors == 1
-      ? LaunchGradStrips<T, TeamCut<1, 8>, kNormGradNarrowThreads / 2, 2>(grad, out, grid, stream)
-      : LaunchGradStrips<T, MiddleCut, kNormGradMaxThreads, 1>(grad, out, grid, stream);
+  grid.vectors == 1 ? LaunchGradStrips<T, NarrowCut, kNormGradNarrowThreads>(grad, out, grid, stream)
+                    : LaunchGradStrips<T, MiddleCut, kNormGradMaxThreads>(grad, out, grid, stream);
 }
 
 void QuantizeRows(DType dtype, std::int64_t rows, std::int64_t columns, const void* x, const Fp8Output& out,

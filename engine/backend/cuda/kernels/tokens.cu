@@ -89,19 +89,19 @@ __device__ __forceinline__ void AddColumns(const Columns<T, kWide>& columns, flo
 #pragma unroll
   for (int i = 0; i < kWide; ++i) sum[i] += values[i];
 }
-template <int kWide>
-__device__ __forceinline__ void StoreSum(float* to, const float (&sum)[kWide]) {
+template <typename D, int kWide>
+__device__ __forceinline__ void StoreSum(D* to, const float (&sum)[kWide]) {
   if constexpr (kWide == 8) {
     Store8(to, sum);
   } else {
-    *to = sum[0];
+    *to = FromFloat<D>(sum[0]);
   }
 }
-template <int kWide>
-__device__ __forceinline__ void AddSum(float* to, const float (&sum)[kWide]) {
+template <typename D, int kWide>
+__device__ __forceinline__ void AddSum(D* to, const float (&sum)[kWide]) {
   float total[kWide];
 #pragma unroll
-  for (int i = 0; i < kWide; ++i) total[i] = to[i];
+  for (int i = 0; i < kWide; ++i) total[i] = ToFloat(to[i]);
 #pragma unroll
   for (int i = 0; i < kWide; ++i) total[i] += sum[i];
   StoreSum(to, total);
@@ -110,12 +110,12 @@ __device__ __forceinline__ void AddSum(float* to, const float (&sum)[kWide]) {
 // A run: consecutive sorted tokens of one row. Piece blockIdx.x adds each run that lies within it to the
 // table, and leaves the sums of its parts of other runs in partial[piece, 2, columns]: 0 of a run that began
 // before, 1 of one that begins here and goes on. No row of the table is added to by two blocks.
-template <typename T, int kWide>
+template <typename T, typename D, int kWide>
 __global__ void __launch_bounds__(kSumThreads)
     SumPiecesKernel(const std::uint32_t* __restrict__ sorted_rows,
                     const std::uint32_t* __restrict__ sorted_tokens, std::int64_t tokens,
                     const T* __restrict__ dy, std::int64_t columns, std::uint32_t rows,
-                    float* __restrict__ d_table, float* __restrict__ partial) {
+                    D* __restrict__ d_table, float* __restrict__ partial) {
   constexpr std::uint32_t kNone = 0xFFFFFFFFU;
   __shared__ std::uint32_t row_of[kEmbeddingPiece + 2];  // of the piece, between its neighbours'
   __shared__ std::uint32_t token_of[kEmbeddingPiece];
@@ -162,10 +162,10 @@ __global__ void __launch_bounds__(kSumThreads)
 }
 
 // Adds the parts of a run that is longer than its piece, in order: the block of the piece where it begins.
-template <int kWide>
+template <typename D, int kWide>
 __global__ void __launch_bounds__(kSumThreads)
     SumRunsKernel(const std::uint32_t* __restrict__ sorted_rows, std::int64_t tokens, std::int64_t columns,
-                  std::uint32_t rows, float* __restrict__ d_table, const float* __restrict__ partial) {
+                  std::uint32_t rows, D* __restrict__ d_table, const float* __restrict__ partial) {
   const std::int64_t piece = blockIdx.x;
   const std::int64_t first = piece * kEmbeddingPiece;
   const std::int64_t next = first + kEmbeddingPiece;
@@ -320,17 +320,17 @@ unsigned Blocks(std::int64_t count, std::int64_t per_block) {
   return static_cast<unsigned>((count + per_block - 1) / per_block);
 }
 
-template <typename T, int kWide>
-void LaunchSums(const void* dy, std::int64_t tokens, const TableRows& rows, float* d_table,
-                std::byte* scratch, const EmbeddingGradLayout& layout, cudaStream_t stream) {
+template <int kWide, typename T, typename D>
+void LaunchSums(const T* dy, std::int64_t tokens, const TableRows& rows, D* d_table, std::byte* scratch,
+                const EmbeddingGradLayout& layout, cudaStream_t stream) {
   const auto* sorted_rows = reinterpret_cast<const std::uint32_t*>(scratch + layout.sorted_rows);
   const auto* sorted_tokens = reinterpret_cast<const std::uint32_t*>(scratch + layout.sorted_tokens);
   auto* partial = reinterpret_cast<float*>(scratch + layout.partial);
   const dim3 grid(Blocks(tokens, kEmbeddingPiece), Blocks(rows.columns, kSumThreads * kWide));
-  SumPiecesKernel<T, kWide><<<grid, kSumThreads, 0, stream>>>(
-      sorted_rows, sorted_tokens, tokens, static_cast<const T*>(dy), rows.columns,
-      static_cast<std::uint32_t>(rows.rows), d_table, partial);
-  SumRunsKernel<kWide><<<grid, kSumThreads, 0, stream>>>(
+  SumPiecesKernel<T, D, kWide>
+      <<<grid, kSumThreads, 0, stream>>>(sorted_rows, sorted_tokens, tokens, dy, rows.columns,
+                                         static_cast<std::uint32_t>(rows.rows), d_table, partial);
+  SumRunsKernel<D, kWide><<<grid, kSumThreads, 0, stream>>>(
       sorted_rows, tokens, rows.columns, static_cast<std::uint32_t>(rows.rows), d_table, partial);
 }
 
@@ -355,7 +355,7 @@ void Embedding(const std::int32_t* ids, std::int64_t tokens, const void* table, 
 }
 
 void EmbeddingGrad(const std::int32_t* ids, std::int64_t tokens, const void* dy, DType dtype,
-                   const TableRows& rows, float* d_table, std::byte* scratch,
+                   const TableRows& rows, void* d_table, DType table_dtype, std::byte* scratch,
                    const EmbeddingGradLayout& layout, cudaStream_t stream) {
   auto* row_of = reinterpret_cast<std::uint32_t*>(scratch + layout.rows);
   auto* index = reinterpret_cast<std::uint32_t*>(scratch + layout.tokens);
@@ -365,14 +365,21 @@ void EmbeddingGrad(const std::int32_t* ids, std::int64_t tokens, const void* dy,
   Sort(scratch + layout.sort, &sort_bytes, row_of,
        reinterpret_cast<std::uint32_t*>(scratch + layout.sorted_rows), index,
        reinterpret_cast<std::uint32_t*>(scratch + layout.sorted_tokens), tokens, rows.rows, stream);
-  WithElementType(dtype, [&](auto type) {
-    using T = decltype(type);
-    if (rows.columns % 8 == 0) {
-      LaunchSums<T, 8>(dy, tokens, rows, d_table, scratch, layout, stream);
-    } else {
-      LaunchSums<T, 1>(dy, tokens, rows, d_table, scratch, layout, stream);
-    }
-  });
+  const auto sum = [&](auto* table) {
+    WithElementType(dtype, [&](auto type) {
+      const auto* rows_of_dy = static_cast<const decltype(type)*>(dy);
+      if (rows.columns % 8 == 0) {
+        LaunchSums<8>(rows_of_dy, tokens, rows, table, scratch, layout, stream);
+      } else {
+        LaunchSums<1>(rows_of_dy, tokens, rows, table, scratch, layout, stream);
+      }
+    });
+  };
+  if (table_dtype == DType::kBF16) {
+    sum(static_cast<__nv_bfloat16*>(d_table));
+  } else {
+    sum(static_cast<float*>(d_table));
+  }
 }
 
 cudaError_t EmbeddingSortBytes(std::int64_t tokens, std::int64_t rows, std::int64_t* bytes) {

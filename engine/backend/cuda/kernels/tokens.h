@@ -24,10 +24,11 @@ struct TableRows {
 void Embedding(const std::int32_t* ids, std::int64_t tokens, const void* table, const TableRows& rows,
                DType dtype, void* y, cudaStream_t stream);
 
-// d_table[rows, columns] fp32 += Σ over tokens with that id of dy[token, :], in order of the tokens (in
-// pieces of kEmbeddingPiece of them). Other ids are ignored. dy [tokens, columns]. scratch: layout.bytes.
+// d_table[rows, columns] += Σ over tokens with that id of dy[token, :], in order of the tokens (in pieces of
+// kEmbeddingPiece of them). Other ids are ignored. dy [tokens, columns]. The sum is fp32; table_dtype: kF32,
+// or kBF16, to which sum and table together are rounded once. scratch: layout.bytes.
 void EmbeddingGrad(const std::int32_t* ids, std::int64_t tokens, const void* dy, DType dtype,
-                   const TableRows& rows, float* d_table, std::byte* scratch,
+                   const TableRows& rows, void* d_table, DType table_dtype, std::byte* scratch,
                    const EmbeddingGradLayout& layout, cudaStream_t stream);
 
 // Bytes that the sort of EmbeddingGrad asks for; may be more than layout.sort_bytes only by a mistake of

@@ -1,0 +1,101 @@
+#include "engine/backend/cuda/kernels/exchange.h"
+
+#include <algorithm>
+
+namespace engine::backend::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr std::int64_t kMostBlocks = 2048;
+
+unsigned Blocks(std::int64_t items) {
+  return static_cast<unsigned>(std::min((items + kThreads - 1) / kThreads, kMostBlocks));
+}
+
+// The innermost loop of the box goes on without a gap in both tensors, in words.
+template <typename Word>
+__global__ void Copy(const Word* __restrict__ from, Word* __restrict__ to, const Box box,
+                     std::int64_t words) {
+  const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < words; i += step) {
+    std::int64_t rest = i;
+    std::int64_t at_from = 0;
+    std::int64_t at_to = 0;
+#pragma unroll
+    for (int loop = Box::kLoops - 1; loop >= 0; --loop) {
+      if (box.size[loop] == 1) continue;
+      const std::int64_t outer = rest / box.size[loop];
+      const std::int64_t index = rest - outer * box.size[loop];
+      at_from += index * box.from_stride[loop];
+      at_to += index * box.to_stride[loop];
+      rest = outer;
+    }
+    to[at_to] = from[at_from];
+  }
+}
+
+// The box in words of `factor` elements, if it is made of whole ones.
+bool InWords(Box* box, std::int64_t factor) {
+  constexpr int kInner = Box::kLoops - 1;
+  if (factor == 1) return true;
+  if (box->from_stride[kInner] != 1 || box->to_stride[kInner] != 1) return false;
+  if (box->size[kInner] % factor != 0 || box->from % factor != 0 || box->to % factor != 0) return false;
+  for (int loop = 0; loop < kInner; ++loop) {
+    if (box->size[loop] == 1) continue;
+    if (box->from_stride[loop] % factor != 0 || box->to_stride[loop] % factor != 0) return false;
+  }
+  box->size[kInner] /= factor;
+  box->from /= factor;
+  box->to /= factor;
+  for (int loop = 0; loop < kInner; ++loop) {
+    box->from_stride[loop] /= factor;
+    box->to_stride[loop] /= factor;
+  }
+  return true;
+}
+
+template <typename Word>
+bool CopyAs(const void* from, void* to, Box box, std::int64_t element_bytes, cudaStream_t stream) {
+  constexpr std::int64_t kBytes = sizeof(Word);
+  if (kBytes < element_bytes || reinterpret_cast<std::uintptr_t>(from) % kBytes != 0 ||
+      reinterpret_cast<std::uintptr_t>(to) % kBytes != 0 || !InWords(&box, kBytes / element_bytes)) {
+    return false;
+  }
+  const std::int64_t words = box.elements();
+  Copy<Word><<<Blocks(words), kThreads, 0, stream>>>(static_cast<const Word*>(from) + box.from,
+                                                     static_cast<Word*>(to) + box.to, box, words);
+  return true;
+}
+
+__global__ void LogSumExp(const float* __restrict__ parts, std::int64_t members, std::int64_t n,
+                          float* __restrict__ out) {
+  const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += step) {
+    float most = parts[i];
+    for (std::int64_t m = 1; m < members; ++m) {
+      const float x = parts[m * n + i];
+      most = most > x ? most : x;  // of a NaN, the sum below is one too
+    }
+    float sum = 0;
+    for (std::int64_t m = 0; m < members; ++m) sum += expf(parts[m * n + i] - most);
+    out[i] = isinf(most) ? most : most + logf(sum);
+  }
+}
+
+}  // namespace
+
+void CopyBox(const void* from, void* to, const Box& box, std::int64_t element_bytes, cudaStream_t stream) {
+  if (box.elements() == 0) return;
+  CopyAs<uint4>(from, to, box, element_bytes, stream) ||
+      CopyAs<std::uint64_t>(from, to, box, element_bytes, stream) ||
+      CopyAs<std::uint32_t>(from, to, box, element_bytes, stream) ||
+      CopyAs<std::uint16_t>(from, to, box, element_bytes, stream) ||
+      CopyAs<std::uint8_t>(from, to, box, element_bytes, stream);
+}
+
+void CombineLogSumExp(const float* parts, std::int64_t members, std::int64_t n, float* out,
+                      cudaStream_t stream) {
+  LogSumExp<<<Blocks(n), kThreads, 0, stream>>>(parts, members, n, out);
+}
+
+}  // namespace engine::backend::cuda

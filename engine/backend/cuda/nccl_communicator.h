@@ -1,0 +1,70 @@
+// Exchange between GPUs by NCCL: one communicator for each distinct group of ranks, and one for each
+// direction between two ranks of the pipeline. Everything is enqueued; nothing here waits but Connect.
+#pragma once
+
+#include <nccl.h>
+
+#include <map>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include "engine/backend/backend.h"
+#include "engine/backend/cuda/device.h"
+#include "engine/base/store.h"
+
+namespace engine::backend::cuda {
+
+// One group's connection; null before Connect.
+struct NcclGroup {
+  ncclComm_t communicator = nullptr;
+};
+
+class NcclCommunicator final : public Communicator {
+ public:
+  // `device` and `store` (which all ranks of the run share) must outlive it. Error: NCCL is missing or too
+  // old.
+  static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Create(Device* device, Store* store,
+                                                                  std::int64_t rank);
+  ~NcclCommunicator() override;
+
+  absl::StatusOr<std::unique_ptr<Launch>> Prepare(CollectiveArgs args) override;
+  absl::Status PrepareTransfer(std::int64_t peer, std::int32_t stream) override;
+  // Makes the communicators in one order for all ranks, that of their members, and sends something over each:
+  // so no rank waits for one that waits for it, and the first iteration finds every connection made.
+  absl::Status Connect() override;
+  bool recordable() const override { return true; }
+
+  absl::StatusOr<std::int64_t> Send(std::int64_t peer, std::int32_t channel, const std::byte* data,
+                                    std::int64_t bytes, std::int32_t stream) override;
+  absl::Status WaitSent(std::int64_t peer, std::int32_t channel, std::int64_t ticket) override;
+  absl::Status Receive(std::int64_t peer, std::int32_t channel, std::byte* data, std::int64_t bytes,
+                       std::int32_t stream) override;
+
+  // What NCCL found out about failed peers and links since the last call.
+  absl::Status Health() const;
+
+ private:
+  // Collectives, or the transfers of one direction of the pipeline: two streams never share a communicator.
+  enum class Use : std::uint8_t { kCollectives, kNext, kPrevious };
+  struct Key {
+    std::vector<std::int64_t> ranks;  // ascending; of transfers: the sender, the receiver
+    Use use = Use::kCollectives;
+    bool operator<(const Key& other) const { return std::tie(ranks, use) < std::tie(other.ranks, other.use); }
+  };
+
+  NcclCommunicator(Device* device, Store* store, std::int64_t rank)
+      : device_(*device), store_(*store), rank_(rank) {}
+  NcclGroup* GroupOf(const Key& key);
+  Key TransferKey(std::int64_t peer, std::int32_t stream) const;
+  absl::Status Make(const Key& key, NcclGroup* group);
+  absl::Status Warm(const Key& key, const NcclGroup& group);
+
+  Device& device_;
+  Store& store_;
+  const std::int64_t rank_;
+  std::map<Key, std::unique_ptr<NcclGroup>> groups_;
+  float* warm_memory_ = nullptr;  // device, two numbers
+};
+
+}  // namespace engine::backend::cuda

@@ -1,0 +1,148 @@
+#include "engine/cli/launch_options.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "engine/launch/supervisor.h"
+#include "engine/train/run.h"
+
+namespace engine::cli {
+namespace {
+
+// Error: the options contradict each other or the recipe.
+absl::StatusOr<std::string> TokenOf(const LaunchOptions& options) {
+  std::string token = launch::ProcessEnvironment()("ENGINE_TOKEN").value_or("");
+  if (!options.token_file.empty()) {
+    std::ifstream file(options.token_file);
+    std::ostringstream text;
+    text << file.rdbuf();
+    if (!file) return InvalidArgument("--token-file {}: cannot be read", options.token_file);
+    token = text.str();
+    token.erase(token.find_last_not_of(" \t\r\n") + 1);
+    if (token.empty()) return InvalidArgument("--token-file {}: the file is empty", options.token_file);
+  }
+  if (!token.empty()) return token;
+  if (options.nodes > 1) {
+    return absl::InvalidArgumentError(
+        "--nodes: several nodes need a token, the same on all: --token-file FILE, or ENGINE_TOKEN in the "
+        "environment");
+  }
+  return launch::RandomToken();
+}
+
+absl::Status CheckNodes(const recipe::Recipe& recipe, const LaunchOptions& options) {
+  if (options.node_rank >= options.nodes) {
+    return InvalidArgument("--node-rank {} is not below --nodes {}", options.node_rank, options.nodes);
+  }
+  if (recipe.world_size() % options.nodes != 0) {
+    return InvalidArgument("--nodes {} do not share the recipe's {} ranks evenly", options.nodes,
+                           recipe.world_size());
+  }
+  if (options.nodes > 1 && options.coordinator.empty()) {
+    return absl::InvalidArgumentError(
+        "--nodes: several nodes need --coordinator HOST:PORT, an address of node 0, the same on all");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<launch::SupervisorOptions> Prepare(const recipe::Recipe& recipe,
+                                                  const LaunchOptions& options) {
+  RETURN_IF_ERROR(CheckNodes(recipe, options));
+  launch::SupervisorOptions supervisor;
+  supervisor.world = recipe.world_size();
+  supervisor.local_size = supervisor.world / options.nodes;
+  supervisor.first_rank = supervisor.local_size * options.node_rank;
+  supervisor.all_output = options.all_output;
+  supervisor.arguments = launch::OwnArguments();
+  ASSIGN_OR_RETURN(supervisor.token, TokenOf(options));
+  supervisor.coordinator = {"127.0.0.1", 0};
+  if (!options.coordinator.empty()) {
+    const absl::StatusOr<launch::Endpoint> endpoint = launch::ParseEndpoint(options.coordinator);
+    if (!endpoint.ok()) return WithContext(endpoint.status(), "--coordinator");
+    supervisor.coordinator = *endpoint;
+  }
+  return supervisor;
+}
+
+int Complain(const absl::Status& status, int exit_code) {
+  const std::string text = Message(status);
+  fmt::print(stderr, "{}{}\n", text.find(": error: ") == std::string::npos ? "engine run: " : "", text);
+  return exit_code;
+}
+
+}  // namespace
+
+void AddLaunchOptions(CLI::App* command, LaunchOptions* options) {
+  const std::string group = "Processes";
+  command
+      ->add_flag("--processes", options->processes,
+                 "Start each rank as a process of its own, not as a thread of this one")
+      ->group(group);
+  command->add_option("--nodes", options->nodes, "Hosts of the run; start it on each of them")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000}))
+      ->capture_default_str()
+      ->group(group);
+  command->add_option("--node-rank", options->node_rank, "Which of them this is, from 0")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{999'999}))
+      ->capture_default_str()
+      ->group(group);
+  command
+      ->add_option("--coordinator", options->coordinator,
+                   "Address of node 0, where its rank 0 listens (default, on one node: 127.0.0.1, any port)")
+      ->type_name("HOST:PORT")
+      ->group(group);
+  command
+      ->add_option(
+          "--token-file", options->token_file,
+          "Secret that the processes of a run show each other (default: ENGINE_TOKEN; on one node, a "
+          "random one)")
+      ->type_name("FILE")
+      ->group(group);
+  command
+      ->add_flag("--all-output", options->all_output,
+                 "Show the standard output of every rank, not of rank 0 alone")
+      ->group(group);
+  const auto seconds = [&](const char* name, double* value, const char* text) {
+    command->add_option(name, *value, text)
+        ->check(CLI::Range(0.0, 1e6))
+        ->type_name("SECONDS")
+        ->capture_default_str()
+        ->group(group);
+  };
+  seconds("--join-timeout", &options->join_timeout_s,
+          "How long the ranks wait for each other at the beginning");
+  seconds("--heartbeat-timeout", &options->heartbeat_timeout_s, "After how long a silence a rank is lost");
+  seconds("--hang-timeout", &options->hang_timeout_s,
+          "After how long without progress of any rank the run hangs; 0: never");
+}
+
+launch::RendezvousOptions RendezvousOf(const LaunchOptions& options) {
+  const auto milliseconds = [](double seconds) {
+    return std::chrono::duration_cast<launch::Milliseconds>(std::chrono::duration<double>(seconds));
+  };
+  return {.join_timeout = milliseconds(options.join_timeout_s),
+          .heartbeat_timeout = milliseconds(options.heartbeat_timeout_s),
+          .hang_timeout = milliseconds(options.hang_timeout_s)};
+}
+
+int RunProcesses(const recipe::Recipe& recipe, const DeviceChoice& device, const LaunchOptions& options) {
+  absl::StatusOr<launch::SupervisorOptions> supervisor = Prepare(recipe, options);
+  if (!supervisor.ok()) return Complain(supervisor.status(), kUsage);
+  if (const absl::Status status = train::Check(recipe, ProfileOf(recipe, device)); !status.ok()) {
+    return Complain(status, kFailed);
+  }
+  if (supervisor->first_rank == 0) {
+    absl::StatusOr<launch::Descriptor> listener = launch::Listen(supervisor->coordinator);
+    if (!listener.ok()) return Complain(listener.status(), kFailed);
+    supervisor->listener = *std::move(listener);
+    supervisor->coordinator.port = launch::PortOf(supervisor->listener);
+  }
+  const absl::StatusOr<int> code = launch::Supervise(*std::move(supervisor), kPeerLost);
+  return code.ok() ? *code : Complain(code.status(), kFailed);
+}
+
+}  // namespace engine::cli

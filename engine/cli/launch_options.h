@@ -1,0 +1,35 @@
+// `engine run` as several processes: its options, and the start of the ranks of this host.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "engine/cli/device.h"
+#include "engine/launch/environment.h"
+#include "engine/launch/rendezvous.h"
+#include "engine/recipe/recipe.h"
+
+namespace engine::cli {
+
+struct LaunchOptions {
+  bool processes = false;
+  std::int64_t nodes = 1;
+  std::int64_t node_rank = 0;
+  std::string coordinator;
+  std::string token_file;
+  bool all_output = false;
+  double join_timeout_s = 120;
+  double heartbeat_timeout_s = 30;
+  double hang_timeout_s = 600;
+};
+
+void AddLaunchOptions(CLI::App* command, LaunchOptions* options);
+
+launch::RendezvousOptions RendezvousOf(const LaunchOptions& options);
+
+// Starts the ranks of this host and waits for their end; the exit code.
+int RunProcesses(const recipe::Recipe& recipe, const DeviceChoice& device, const LaunchOptions& options);
+
+}  // namespace engine::cli

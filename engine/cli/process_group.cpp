@@ -1,0 +1,134 @@
+#include "engine/cli/process_group.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <thread>
+#include <utility>
+
+#include "engine/backend/cpu/cpu_backend.h"
+#include "engine/backend/cpu/process_communicator.h"
+#include "engine/base/hash.h"
+#include "engine/base/version.h"
+#include "engine/cli/device.h"
+#include "engine/cli/watched_communicator.h"
+
+namespace engine::cli {
+namespace {
+
+constexpr auto kEndTimeout = std::chrono::seconds(10);  // of a rank whose run has ended
+
+// The version and a hash of the program itself: ranks of different builds may compute different bits.
+std::string BuildId() {
+  std::ifstream program("/proc/self/exe", std::ios::binary);
+  Hasher hasher;
+  std::array<char, 1 << 16> buffer;
+  while (program.read(buffer.data(), buffer.size()) || program.gcount() > 0) {
+    hasher.Update(buffer.data(), static_cast<std::size_t>(program.gcount()));
+  }
+  return fmt::format("{} ({})", kVersion, hasher.HexDigest());
+}
+
+}  // namespace
+
+ProcessGroup::ProcessGroup(const launch::Placement& placement, const launch::RendezvousOptions& options)
+    : placement_(placement), options_(options) {
+  const std::string process = launch::ProcessName();
+  self_ = {.rank = placement.rank,
+           .world = placement.world,
+           .build = BuildId(),
+           .plan_hash = "",
+           .device = process,
+           .process = process};
+}
+
+ProcessGroup::~ProcessGroup() {
+  std::unique_ptr<backend::cpu::ProcessWorld> world;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    world = std::move(world_);
+  }
+  world.reset();
+  client_.reset();
+}
+
+absl::StatusOr<std::unique_ptr<ProcessGroup>> ProcessGroup::Open(const launch::Placement& placement,
+                                                                 const launch::RendezvousOptions& options) {
+  std::unique_ptr<ProcessGroup> group(new ProcessGroup(placement, options));
+  if (placement.rank != 0) return group;
+  if (placement.listener >= 0) {
+    group->listener_ = launch::Descriptor(placement.listener);
+  } else {
+    ASSIGN_OR_RETURN(group->listener_, launch::Listen(placement.coordinator));
+  }
+  return group;
+}
+
+void ProcessGroup::StartServer() {
+  if (!listener_.open()) return;
+  server_ = launch::Server::Start(std::move(listener_), placement_.token, self_, options_);
+}
+
+absl::StatusOr<launch::Client*> ProcessGroup::Join(const std::string& plan_hash) {
+  joined_ = true;
+  self_.plan_hash = plan_hash;
+  StartServer();
+  ASSIGN_OR_RETURN(client_, launch::Client::Join(placement_.coordinator, placement_.token, self_, options_,
+                                                 [this] { OnAbort(); }));
+  ASSIGN_OR_RETURN(std::unique_ptr<backend::cpu::ProcessWorld> world,
+                   backend::cpu::ProcessWorld::Connect({.rank = placement_.rank,
+                                                        .ranks = placement_.world,
+                                                        .address = client_->address(),
+                                                        .connect_timeout = options_.join_timeout},
+                                                       client_.get()));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  world_ = std::move(world);
+  if (!client_->status().ok()) world_->Abort(client_->status());
+  return client_.get();
+}
+
+// Waits for other ranks end with the reason; a rank that hears of nothing any more ends all the same.
+void ProcessGroup::OnAbort() {
+  std::thread([] {
+    std::this_thread::sleep_for(kEndTimeout);
+    fmt::print(stderr, "engine run: this rank is ended, as its run has ended and it has not\n");
+    _exit(kPeerLost);
+  }).detach();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (world_ != nullptr) world_->Abort(client_->status());
+}
+
+absl::Status ProcessGroup::Fail(const absl::Status& error) {
+  if (client_ != nullptr) return client_->Fail(error);
+  if (!joined_) {
+    StartServer();
+    launch::Client::ReportFailure(placement_.coordinator, placement_.token, self_, options_,
+                                  "failed: " + Message(error));
+  }
+  return error;
+}
+
+train::Device ProcessGroup::CpuDevice(int threads) {
+  train::Device device;
+  device.profile = backend::cpu::CpuBackend::CpuProfile();
+  device.make_backend = [threads](std::int64_t, std::int64_t) {
+    return std::make_unique<backend::cpu::CpuBackend>(threads);
+  };
+  device.make_communicator = [this](std::int64_t) -> std::unique_ptr<backend::Communicator> {
+    return std::make_unique<WatchedCommunicator>(
+        std::make_unique<backend::cpu::ProcessCommunicator>(world_.get()), client_.get());
+  };
+  device.memory_bytes =
+      static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE) / placement_.local_size;
+  device.abort = [this] {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (world_ != nullptr) world_->Abort(absl::AbortedError("this rank has failed"));
+  };
+  device.rank = placement_.rank;
+  device.join = [this](const std::string& plan_hash) { return Join(plan_hash); };
+  return device;
+}
+
+}  // namespace engine::cli

@@ -1,0 +1,47 @@
+// This process as one rank of a run whose ranks are processes.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "engine/backend/backend.h"
+#include "engine/backend/cpu/process_world.h"
+#include "engine/launch/environment.h"
+#include "engine/launch/rendezvous.h"
+#include "engine/train/ranks.h"
+
+namespace engine::cli {
+
+class ProcessGroup {
+ public:
+  // Rank 0 listens from here on; error: it cannot.
+  static absl::StatusOr<std::unique_ptr<ProcessGroup>> Open(const launch::Placement& placement,
+                                                            const launch::RendezvousOptions& options);
+  ~ProcessGroup();
+
+  // Of a CPU rank that has `threads` threads. The group must outlive it.
+  train::Device CpuDevice(int threads);
+
+  // The run of this rank has ended with an error: all others end too. Returns the reason of the whole run's
+  // end.
+  absl::Status Fail(const absl::Status& error);
+
+ private:
+  ProcessGroup(const launch::Placement& placement, const launch::RendezvousOptions& options);
+  absl::StatusOr<launch::Client*> Join(const std::string& plan_hash);
+  void StartServer();
+  void OnAbort();
+
+  const launch::Placement placement_;
+  const launch::RendezvousOptions options_;
+  launch::Member self_;
+  launch::Descriptor listener_;  // of rank 0, until its server has it
+  std::unique_ptr<launch::Server> server_;
+  std::unique_ptr<launch::Client> client_;
+  bool joined_ = false;  // or tried to
+  std::mutex mutex_;     // guards what follows
+  std::unique_ptr<backend::cpu::ProcessWorld> world_;
+};
+
+}  // namespace engine::cli

@@ -1,0 +1,154 @@
+// How attention's gradient is cut for cuDNN, and what it may use of scratch.
+#include "engine/backend/cuda/scratch_attention.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "engine/backend/cuda/profile.h"
+
+namespace engine::backend::cuda {
+namespace {
+
+constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+constexpr std::int64_t kGiB = std::int64_t{1} << 30;
+
+struct Sizes {
+  std::int64_t batch, queries, keys, heads, kv_heads, head;
+};
+
+AttentionShape ShapeOf(const Sizes& s, std::int64_t group_bytes = kGradGroupBytes) {
+  return {.batch = s.batch,
+          .queries = s.queries,
+          .keys = s.keys,
+          .heads = s.heads,
+          .kv_heads = s.kv_heads,
+          .head = s.head,
+          .dtype = DType::kBF16,
+          .grad_group_bytes = group_bytes};
+}
+
+std::string GroupOf(const AttentionShape& shape, bool deterministic = true) {
+  const AttentionGroup group = BackwardGroup(shape, deterministic);
+  return fmt::format("{} samples, {} kv heads, {} queries", group.samples, group.kv_heads, group.queries);
+}
+
+// first+count<keys of each chunk.
+std::string ChunksOf(std::int64_t queries, std::int64_t keys, const DimExtent& positions, std::int64_t most) {
+  const AttentionShape shape = ShapeOf({1, queries, keys, 1, 1, 64});
+  const auto chunks = QueryChunks(shape, positions, most);
+  if (!chunks.ok()) return Message(chunks.status());
+  std::string text;
+  for (const QueryChunk& c : *chunks) {
+    text += fmt::format("{}{}+{}<{}", text.empty() ? "" : " ", c.first, c.count, c.keys);
+  }
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("attention's gradient is cut by samples, then by kv heads, then by queries") {
+  // B·H·S²·2 = 8 GiB, and dk and dv of each query head: one group.
+  CHECK(GroupOf(ShapeOf({8, 4096, 4096, 32, 8, 64})) == "8 samples, 8 kv heads, 4096 queries");
+  // Per kv head 4 · (32 MiB + 1 MiB): 8 kv heads of 4 samples in 4608 MiB.
+  CHECK(GroupOf(ShapeOf({8, 4096, 4096, 32, 8, 64}, 4608 * kMiB)) == "4 samples, 8 kv heads, 4096 queries");
+  // 7 samples in parts of at most 4: 4 and 3.
+  CHECK(GroupOf(ShapeOf({7, 4096, 4096, 32, 8, 64}, 4608 * kMiB)) == "4 samples, 8 kv heads, 4096 queries");
+  // Not one sample: 3 of 8 kv heads fit.
+  CHECK(GroupOf(ShapeOf({2, 4096, 4096, 32, 8, 64}, 400 * kMiB)) == "1 samples, 3 kv heads, 4096 queries");
+  // Not one kv head: 128 queries take 4 · 1 MiB beside 4 · 1 MiB; 32 blocks in parts of at most 15.
+  CHECK(GroupOf(ShapeOf({2, 4096, 4096, 32, 8, 64}, 67 * kMiB)) == "1 samples, 1 kv heads, 1408 queries");
+  // At least one block.
+  CHECK(GroupOf(ShapeOf({1, 4096, 4096, 2, 2, 64}, 1)) == "1 samples, 1 kv heads, 128 queries");
+  CHECK(GroupOf(ShapeOf({1, 100, 4096, 2, 2, 64}, 1)) == "1 samples, 1 kv heads, 100 queries");
+  // Without repeatable bits dq in fp32 is all that grows with the queries.
+  CHECK(GroupOf(ShapeOf({1, 131072, 131072, 32, 8, 128}), false) == "1 samples, 8 kv heads, 131072 queries");
+}
+
+TEST_CASE("attention's gradient fits its scratch at 131072 tokens") {
+  const AttentionShape shape = ShapeOf({1, 131072, 131072, 32, 8, 128});
+  // 4 · (128 queries · 131072 · 2) = 128 MiB a block, 4 · 64 MiB beside: 70 of 1024 blocks, evenly 69.
+  CHECK(GroupOf(shape) == "1 samples, 1 kv heads, 8832 queries");
+  const AttentionGradLayout layout = CudnnGradLayout(shape, true);
+  CHECK(layout.workspace_bytes <= kGradGroupBytes + kMiB);
+  // Beside: dk and dv of a chunk in 16 bits, their sums in 32, row sums.
+  CHECK(layout.bytes - layout.workspace_bytes == 2 * 32 * kMiB + 2 * 64 * kMiB + 4 * 8832 * 4);
+  CHECK(CudnnGradLayout(shape, false).bytes < 5 * kGiB);
+}
+
+TEST_CASE("the parts of attention's scratch do not overlap") {
+  for (const Sizes& sizes :
+       {Sizes{2, 256, 256, 4, 2, 64}, Sizes{3, 200, 1000, 4, 4, 72}, Sizes{1, 37, 37, 2, 1, 128}}) {
+    for (const bool deterministic : {true, false}) {
+      const AttentionShape shape = ShapeOf(sizes, 100000);
+      const AttentionGroup group = BackwardGroup(shape, deterministic);
+      const AttentionGradLayout layout = CudnnGradLayout(shape, deterministic);
+      const std::int64_t rows = group.samples * group.kv_heads * shape.group() * group.queries;
+      const std::int64_t keys =
+          SumsKeyGradients(shape, group) ? group.samples * group.kv_heads * shape.keys * shape.head : 0;
+      CHECK(layout.row_sums >= layout.workspace_bytes);
+      CHECK(layout.accumulator - layout.row_sums >= rows * 4);
+      CHECK(layout.dk_part - layout.accumulator >= (deterministic ? 0 : rows * shape.head * 4));
+      CHECK(layout.dv_part - layout.dk_part >= keys * 2);
+      CHECK(layout.dk_sum - layout.dv_part >= keys * 2);
+      CHECK(layout.dv_sum - layout.dk_sum >= keys * 4);
+      CHECK(layout.bytes - layout.dv_sum >= keys * 4);
+      for (const std::int64_t offset : {layout.row_sums, layout.accumulator, layout.dk_part, layout.dv_part,
+                                        layout.dk_sum, layout.dv_sum, layout.bytes}) {
+        CHECK(offset % 256 == 0);
+      }
+    }
+  }
+}
+
+// Workspace of the deterministic backward pass as cuDNN 9.19 asks for it on an H200, in bytes.
+TEST_CASE("cuDNN's workspace fits what attention reserves") {
+  struct Asked {
+    Sizes sizes;
+    std::int64_t bytes;
+  };
+  for (const Asked& asked :
+       {Asked{{2, 1024, 1024, 4, 4, 64}, 16777472}, Asked{{2, 256, 1024, 8, 2, 128}, 16777472},
+        Asked{{2, 1000, 1000, 8, 2, 128}, 41746688}, Asked{{2, 200, 1000, 8, 2, 128}, 16580864},
+        Asked{{1, 320, 320, 1, 1, 256}, 246016}, Asked{{1, 129, 129, 1, 1, 64}, 98560},
+        Asked{{1, 1, 4096, 1, 1, 64}, 524544}, Asked{{1, 130, 4096, 1, 1, 64}, 1573120}}) {
+    const std::int64_t reserved = CudnnGradLayout(ShapeOf(asked.sizes), true).workspace_bytes;
+    CHECK(reserved >= asked.bytes);
+    CHECK(reserved <= asked.bytes + kMiB);
+  }
+}
+
+TEST_CASE("queries are cut where the sequence is, and into equal blocks") {
+  CHECK(ChunksOf(512, 512, {{0, 512}}, 512) == "0+512<512");
+  CHECK(ChunksOf(512, 512, {{0, 512}}, 256) == "0+256<256 256+256<512");
+  CHECK(ChunksOf(500, 500, {{0, 500}}, 384) == "0+256<256 256+244<500");
+  // Ranks 1 and 3 of context parallelism by 4: chunks 1 and 6, and 3 and 4, which touch.
+  CHECK(ChunksOf(256, 1024, {{128, 128}, {768, 128}}, 256) == "0+128<256 128+128<896");
+  CHECK(ChunksOf(256, 1024, {{384, 128}, {512, 128}}, 256) == "0+256<640");
+  CHECK(ChunksOf(768, 3072, {{384, 384}, {2304, 384}}, 256) ==
+        "0+256<640 256+128<768 384+256<2560 640+128<2688");
+  CHECK(ChunksOf(256, 256, {{0, 200}}, 256) == "attention of 256 queries that stand at 200 positions of 256");
+}
+
+TEST_CASE("key gradients are summed where queries are cut or a part of the sequence") {
+  const auto sums = [](const AttentionShape& shape) {
+    return SumsKeyGradients(shape, BackwardGroup(shape, true));
+  };
+  CHECK_FALSE(sums(ShapeOf({2, 512, 512, 2, 2, 64})));
+  CHECK(sums(ShapeOf({2, 256, 512, 2, 2, 64})));
+  CHECK(sums(ShapeOf({2, 512, 512, 2, 2, 64}, 300000)));
+}
+
+TEST_CASE("the profile reserves what the chosen form of attention needs") {
+  const graph::TensorType q = {{1, 1024, 4, 64}, DType::kBF16};
+  const std::vector<graph::TensorType> inputs = {q, q, q};
+  const graph::Attributes attributes = {{"scale", 0.125}};
+  const AttentionShape shape = ShapeOf({1, 1024, 1024, 4, 4, 64});
+  for (const bool deterministic : {true, false}) {
+    CHECK(CudaProfile(deterministic).scratch_bytes("attention_grad", inputs, {}, attributes) ==
+          CudnnGradLayout(shape, deterministic).bytes);
+  }
+  CHECK(CudnnGradLayout(shape, true).bytes > CudnnGradLayout(shape, false).bytes);
+}
+
+}  // namespace engine::backend::cuda
