@@ -7,6 +7,8 @@
 
 #include "engine/backend/cuda/cuda_backend.h"
 #include "engine/backend/cuda/libraries.h"
+#include "engine/backend/cuda/nccl_communicator.h"
+#include "engine/backend/cuda/survey.h"
 
 namespace engine::cli {
 namespace {
@@ -38,6 +40,29 @@ std::string OpenGemmCache() {
   return error ? "" : file;
 }
 
+struct OpenedGpu {
+  train::Device device;                           // all but what concerns other ranks
+  backend::cuda::CudaBackend* backend = nullptr;  // what the device's make_backend gives away
+};
+
+absl::StatusOr<OpenedGpu> OpenGpu(const recipe::Recipe& recipe, const DeviceChoice& choice, int index) {
+  backend::cuda::DeviceOptions options;
+  options.index = index;
+  options.gemm_cache = OpenGemmCache();
+  options.deterministic = IsDeterministic(recipe, choice);
+  ASSIGN_OR_RETURN(std::unique_ptr<backend::cuda::CudaBackend> backend,
+                   backend::cuda::CudaBackend::Create(options));
+  // Known before anything starts; in fp32, attention is ours.
+  if (recipe.precision.compute != "fp32") RETURN_IF_ERROR(backend::cuda::LoadCudnn().status());
+  OpenedGpu gpu;
+  gpu.backend = backend.get();
+  gpu.device.profile = backend->Profile();
+  ASSIGN_OR_RETURN(gpu.device.memory_bytes, backend->FreeBytes());
+  const auto opened = std::make_shared<std::unique_ptr<backend::Backend>>(std::move(backend));
+  gpu.device.make_backend = [opened](std::int64_t, std::int64_t) { return std::move(*opened); };
+  return gpu;
+}
+
 }  // namespace
 
 std::string CacheFolder() {
@@ -54,25 +79,35 @@ std::string GemmCacheFile() {
 
 absl::StatusOr<train::Device> MakeCudaDevice(const recipe::Recipe& recipe, const DeviceChoice& choice) {
   if (recipe.world_size() > 1) {
-    return FailedPrecondition("the recipe's layout has {} ranks, but the CUDA executor runs one GPU",
+    return FailedPrecondition("the recipe's layout has {} ranks, and each GPU needs a process of its own",
                               recipe.world_size());
   }
-  backend::cuda::DeviceOptions options;
-  options.gemm_cache = OpenGemmCache();
-  options.deterministic = IsDeterministic(recipe, choice);
-  ASSIGN_OR_RETURN(std::unique_ptr<backend::cuda::CudaBackend> backend,
-                   backend::cuda::CudaBackend::Create(options));
-  // Known before anything starts; in fp32, attention is ours.
-  if (recipe.precision.compute != "fp32") RETURN_IF_ERROR(backend::cuda::LoadCudnn().status());
-  train::Device device;
-  device.profile = backend->Profile();
-  ASSIGN_OR_RETURN(device.memory_bytes, backend->FreeBytes());
-  // The backend that was opened is the first one asked for.
-  const auto opened = std::make_shared<std::unique_ptr<backend::Backend>>(std::move(backend));
-  device.make_backend = [opened](std::int64_t, std::int64_t) { return std::move(*opened); };
-  device.make_communicator = [](std::int64_t) { return std::make_unique<NoCommunicator>(); };
-  device.abort = [] {};
-  return device;
+  ASSIGN_OR_RETURN(OpenedGpu gpu, OpenGpu(recipe, choice, 0));
+  gpu.device.make_communicator = [](std::int64_t) { return std::make_unique<NoCommunicator>(); };
+  gpu.device.abort = [] {};
+  return std::move(gpu.device);
+}
+
+absl::StatusOr<train::Device> MakeCudaRank(const recipe::Recipe& recipe, const DeviceChoice& choice,
+                                           ProcessGroup* group) {
+  // A stream that waits for another rank blocks the hardware queue that it shares with others.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+  ASSIGN_OR_RETURN(const int visible, backend::cuda::CountGpus());
+  const int local = static_cast<int>(group->placement().local_rank);
+  ASSIGN_OR_RETURN(const OpenedGpu gpu, OpenGpu(recipe, choice, visible == 1 ? 0 : local));
+  RETURN_IF_ERROR(backend::cuda::LoadNccl().status());
+  backend::cuda::CudaBackend* const backend = gpu.backend;
+  const std::int64_t rank = group->placement().rank;
+  return group->Attach(
+      gpu.device, "GPU " + backend->device().Uuid(), [backend, rank](launch::Client* client) {
+        auto communicator =
+            std::make_unique<backend::cuda::NcclCommunicator>(&backend->device(), client, rank);
+        backend->WatchHealth([client, nccl = communicator.get()]() -> absl::Status {
+          RETURN_IF_ERROR(client->status());
+          return nccl->Health();
+        });
+        return communicator;
+      });
 }
 
 }  // namespace engine::cli

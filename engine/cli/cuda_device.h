@@ -2,12 +2,18 @@
 #pragma once
 
 #include "engine/cli/device.h"
+#include "engine/cli/process_group.h"
 
 namespace engine::cli {
 
-// One rank on GPU 0, opened here. Errors: more ranks than one; no GPU that will do; a library that the recipe
-// needs is missing or too old.
+// The only rank, on GPU 0, which is opened here. Errors: more ranks than one; no GPU that will do; a library
+// that the recipe needs is missing or too old.
 absl::StatusOr<train::Device> MakeCudaDevice(const recipe::Recipe& recipe, const DeviceChoice& choice);
+
+// One of the ranks of a run of processes, on the GPU of its place on this host (where a launcher shows each
+// process one GPU only: on that one). The group must outlive it.
+absl::StatusOr<train::Device> MakeCudaRank(const recipe::Recipe& recipe, const DeviceChoice& choice,
+                                           ProcessGroup* group);
 
 // $ENGINE_CACHE, else $XDG_CACHE_HOME/engine, else $HOME/.cache/engine; empty where there is none of them.
 std::string CacheFolder();

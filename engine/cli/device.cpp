@@ -8,6 +8,7 @@
 #include "engine/backend/cpu/cpu_backend.h"
 #include "engine/backend/cpu/world.h"
 #include "engine/backend/cuda/profile.h"
+#include "engine/cli/process_group.h"
 #ifdef ENGINE_CUDA
 #include "engine/cli/cuda_device.h"
 #endif
@@ -59,10 +60,15 @@ bool IsDeterministic(const recipe::Recipe& recipe, const DeviceChoice& choice) {
   return choice.deterministic && recipe.precision.deterministic;
 }
 
-absl::StatusOr<train::Device> MakeDevice(const recipe::Recipe& recipe, const DeviceChoice& choice) {
-  if (UsesCpu(recipe, choice)) return MakeCpuDevice(choice);
+absl::StatusOr<train::Device> MakeDevice(const recipe::Recipe& recipe, const DeviceChoice& choice,
+                                         ProcessGroup* group) {
+  if (UsesCpu(recipe, choice)) {
+    if (group == nullptr) return MakeCpuDevice(choice);
+    return group->CpuDevice(ThreadsOf(choice, group->placement().local_size));
+  }
 #ifdef ENGINE_CUDA
-  absl::StatusOr<train::Device> device = MakeCudaDevice(recipe, choice);
+  absl::StatusOr<train::Device> device =
+      group == nullptr ? MakeCudaDevice(recipe, choice) : MakeCudaRank(recipe, choice, group);
 #else
   absl::StatusOr<train::Device> device = NotFound("this program was compiled without CUDA");
 #endif

@@ -8,6 +8,8 @@
 
 namespace engine::cli {
 
+class ProcessGroup;
+
 struct DeviceChoice {
   std::string kind = "auto";  // auto: what the recipe's cluster says | cpu | cuda
   int threads = 0;            // of all CPU ranks together; 0: as many as the machine has cores
@@ -35,7 +37,9 @@ bool UsesCpu(const recipe::Recipe& recipe, const DeviceChoice& choice);
 int ThreadsOf(const DeviceChoice& choice, std::int64_t ranks);
 
 // Error: there is no such device here, or it will not do.
-absl::StatusOr<train::Device> MakeDevice(const recipe::Recipe& recipe, const DeviceChoice& choice);
+// With a group: of the one rank that this process is. The group must outlive the device.
+absl::StatusOr<train::Device> MakeDevice(const recipe::Recipe& recipe, const DeviceChoice& choice,
+                                         ProcessGroup* group = nullptr);
 
 // The exit code for an error of a run.
 int ExitCodeOf(const absl::Status& status);

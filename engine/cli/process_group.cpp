@@ -77,6 +77,11 @@ absl::StatusOr<launch::Client*> ProcessGroup::Join(const std::string& plan_hash)
   StartServer();
   ASSIGN_OR_RETURN(client_, launch::Client::Join(placement_.coordinator, placement_.token, self_, options_,
                                                  [this] { OnAbort(); }));
+  if (connect_) RETURN_IF_ERROR(connect_());
+  return client_.get();
+}
+
+absl::Status ProcessGroup::ConnectCpu() {
   ASSIGN_OR_RETURN(std::unique_ptr<backend::cpu::ProcessWorld> world,
                    backend::cpu::ProcessWorld::Connect({.rank = placement_.rank,
                                                         .ranks = placement_.world,
@@ -86,7 +91,7 @@ absl::StatusOr<launch::Client*> ProcessGroup::Join(const std::string& plan_hash)
   const std::lock_guard<std::mutex> lock(mutex_);
   world_ = std::move(world);
   if (!client_->status().ok()) world_->Abort(client_->status());
-  return client_.get();
+  return absl::OkStatus();
 }
 
 // Waits for other ranks end with the reason; a rank that hears of nothing any more ends all the same.
@@ -116,12 +121,21 @@ train::Device ProcessGroup::CpuDevice(int threads) {
   device.make_backend = [threads](std::int64_t, std::int64_t) {
     return std::make_unique<backend::cpu::CpuBackend>(threads);
   };
-  device.make_communicator = [this](std::int64_t) -> std::unique_ptr<backend::Communicator> {
-    return std::make_unique<WatchedCommunicator>(
-        std::make_unique<backend::cpu::ProcessCommunicator>(world_.get()), client_.get());
-  };
   device.memory_bytes =
       static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE) / placement_.local_size;
+  connect_ = [this] { return ConnectCpu(); };
+  return Attach(std::move(device), self_.process, [this](launch::Client*) {
+    return std::make_unique<backend::cpu::ProcessCommunicator>(world_.get());
+  });
+}
+
+train::Device ProcessGroup::Attach(train::Device device, const std::string& id,
+                                   MakeCommunicator communicator) {
+  self_.device = id;
+  device.make_communicator =
+      [this, communicator = std::move(communicator)](std::int64_t) -> std::unique_ptr<backend::Communicator> {
+    return std::make_unique<WatchedCommunicator>(communicator(client_.get()), client_.get());
+  };
   device.abort = [this] {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (world_ != nullptr) world_->Abort(absl::AbortedError("this rank has failed"));

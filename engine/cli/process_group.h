@@ -1,6 +1,7 @@
 // This process as one rank of a run whose ranks are processes.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -22,6 +23,12 @@ class ProcessGroup {
 
   // Of a CPU rank that has `threads` threads. The group must outlive it.
   train::Device CpuDevice(int threads);
+  // `device` as this rank's; `id` names its hardware, which no two ranks may share. `communicator` is called
+  // when all ranks have met.
+  using MakeCommunicator = std::function<std::unique_ptr<backend::Communicator>(launch::Client* client)>;
+  train::Device Attach(train::Device device, const std::string& id, MakeCommunicator communicator);
+
+  const launch::Placement& placement() const { return placement_; }
 
   // The run of this rank has ended with an error: all others end too. Returns the reason of the whole run's
   // end.
@@ -30,6 +37,7 @@ class ProcessGroup {
  private:
   ProcessGroup(const launch::Placement& placement, const launch::RendezvousOptions& options);
   absl::StatusOr<launch::Client*> Join(const std::string& plan_hash);
+  absl::Status ConnectCpu();
   void StartServer();
   void OnAbort();
 
@@ -39,8 +47,9 @@ class ProcessGroup {
   launch::Descriptor listener_;  // of rank 0, until its server has it
   std::unique_ptr<launch::Server> server_;
   std::unique_ptr<launch::Client> client_;
-  bool joined_ = false;  // or tried to
-  std::mutex mutex_;     // guards what follows
+  bool joined_ = false;                    // or tried to
+  std::function<absl::Status()> connect_;  // to the other ranks, when all are here
+  std::mutex mutex_;                       // guards what follows
   std::unique_ptr<backend::cpu::ProcessWorld> world_;
 };
 

@@ -49,8 +49,12 @@ int RunRecipe(const RunArguments& arguments) {
   const recipe::LoadResult loaded = recipe::Load(arguments.file, arguments.load);
   PrintDiagnostics(loaded.diagnostics);
   if (!loaded.ok()) return 1;
-  const bool starts = arguments.launch.processes || arguments.launch.nodes > 1;
-  if (starts && !supervised) return RunProcesses(loaded.recipe, arguments.device, arguments.launch);
+  const bool asked = arguments.launch.processes || arguments.launch.nodes > 1;
+  // Each GPU has a process of its own; a launcher has made them already.
+  const bool needed = !UsesCpu(loaded.recipe, arguments.device) && loaded.recipe.world_size() > 1;
+  if ((asked && !supervised) || (needed && !*placement)) {
+    return RunProcesses(loaded.recipe, arguments.device, arguments.launch);
+  }
   if (*placement && (*placement)->world != loaded.recipe.world_size()) {
     fmt::print(stderr, "engine run: {} has started {} processes, but the recipe's layout has {} ranks\n",
                (*placement)->source, (*placement)->world, loaded.recipe.world_size());
@@ -65,7 +69,7 @@ int RunRecipe(const RunArguments& arguments) {
   options.executor = {.record = !arguments.no_graphs, .check = arguments.check};
   options.profile = arguments.profile;
   std::unique_ptr<ProcessGroup> group;
-  if (*placement && UsesCpu(loaded.recipe, arguments.device)) {
+  if (*placement) {
     absl::StatusOr<std::unique_ptr<ProcessGroup>> opened =
         ProcessGroup::Open(**placement, RendezvousOf(arguments.launch));
     if (!opened.ok()) {
@@ -74,11 +78,10 @@ int RunRecipe(const RunArguments& arguments) {
     }
     group = *std::move(opened);
   }
-  const absl::StatusOr<train::Device> device =
-      group != nullptr ? group->CpuDevice(ThreadsOf(arguments.device, (*placement)->local_size))
-                       : MakeDevice(loaded.recipe, arguments.device);
+  const absl::StatusOr<train::Device> device = MakeDevice(loaded.recipe, arguments.device, group.get());
   if (!device.ok()) {
-    fmt::print(stderr, "engine run: {}\n", Message(device.status()));
+    const absl::Status reason = group == nullptr ? device.status() : group->Fail(device.status());
+    fmt::print(stderr, "engine run: {}\n", Message(reason));
     return kNoDevice;
   }
   const absl::Status status = Train(loaded.recipe, options, *device, group.get());

@@ -3,7 +3,9 @@
 #include <nvtx3/nvToolsExt.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "engine/backend/cuda/gemm_tuner.h"
@@ -244,9 +246,21 @@ absl::StatusOr<std::int64_t> CudaBackend::Read(const std::byte* arena, std::int6
   return ticket;
 }
 
+absl::Status CudaBackend::WaitFor(cudaEvent_t event) const {
+  if (!health_) return ToStatus(cudaEventSynchronize(event), "cudaEventSynchronize");
+  constexpr auto kPause = std::chrono::microseconds(50);
+  constexpr int kPausesOfHealth = 400;  // 20 ms
+  for (int pauses = 0;; ++pauses) {
+    const cudaError_t state = cudaEventQuery(event);
+    if (state != cudaErrorNotReady) return ToStatus(state, "cudaEventQuery");
+    if (pauses % kPausesOfHealth == kPausesOfHealth - 1) RETURN_IF_ERROR(health_());
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
 absl::Status CudaBackend::WaitRead(std::int64_t ticket, void* host) {
   const ReadSlot& slot = reads_[static_cast<std::size_t>(ticket)];
-  RETURN_IF_CUDA_ERROR(cudaEventSynchronize(slot.done));
+  RETURN_IF_ERROR(WaitFor(slot.done));
   std::memcpy(host, read_memory_ + ticket * kReadBytes, static_cast<std::size_t>(slot.bytes));
   return absl::OkStatus();
 }

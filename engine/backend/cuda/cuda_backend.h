@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -41,10 +42,14 @@ class CudaBackend final : public Backend {
   absl::StatusOr<double> ElapsedMs(std::int64_t from, std::int64_t to) override;
 
   Device& device() { return *device_; }
+  // Asked again and again while results are waited for; an error ends the wait. For what the GPU would wait
+  // for in vain.
+  void WatchHealth(std::function<absl::Status()> health) { health_ = std::move(health); }
   // Memory that nobody has taken, bytes.
   absl::StatusOr<std::int64_t> FreeBytes() const;
 
  private:
+  absl::Status WaitFor(cudaEvent_t event) const;
   // Results on their way to the host.
   struct ReadSlot {
     cudaEvent_t done = nullptr;
@@ -77,6 +82,7 @@ class CudaBackend final : public Backend {
   cudaEvent_t staged_ = nullptr;  // the last staged copy has arrived
   cudaEvent_t taken_ = nullptr;   // the last TakeStaged has read it
   int* finite_ = nullptr;         // device flag of AllFinite
+  std::function<absl::Status()> health_;
   std::vector<cudaEvent_t> marks_;
   // Of Signal, used again in turn: a program has fewer signals whose waits are still to be enqueued.
   static constexpr std::size_t kSignals = 1024;

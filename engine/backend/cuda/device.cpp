@@ -56,6 +56,13 @@ Device::~Device() {
   if (compute_ != nullptr) cudaStreamDestroy(compute_);
 }
 
+std::string Device::Uuid() const {
+  std::string text;
+  for (const char byte : properties_.uuid.bytes)
+    text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  return text;
+}
+
 absl::StatusOr<cudnnHandle_t> Device::cudnn() {
   if (cudnn_ != nullptr) return cudnn_;
   RETURN_IF_ERROR(LoadCudnn().status());

@@ -33,6 +33,7 @@ class Device {
   Device& operator=(const Device&) = delete;
 
   const cudaDeviceProp& properties() const { return properties_; }
+  std::string Uuid() const;  // 32 hex digits, of the GPU itself
   int multiprocessors() const { return properties_.multiProcessorCount; }
   bool deterministic() const { return options_.deterministic; }
   cudaStream_t compute() const { return compute_; }  // kernels

@@ -7,7 +7,6 @@
 
 #include "engine/backend/boxes.h"
 #include "engine/backend/cuda/kernels/exchange.h"
-#include "engine/backend/cuda/libraries.h"
 #include "engine/backend/cuda/scratch_exchange.h"
 
 namespace engine::backend::cuda {
@@ -230,14 +229,6 @@ absl::Status CheckArgs(const CollectiveArgs& args, const Exchange& x) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(Device* device, Store* store,
-                                                                           std::int64_t rank) {
-  RETURN_IF_ERROR(LoadNccl().status());
-  std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(device, store, rank));
-  RETURN_IF_CUDA_ERROR(cudaMalloc(reinterpret_cast<void**>(&made->warm_memory_), 2 * sizeof(float)));
-  return made;
-}
-
 NcclCommunicator::~NcclCommunicator() {
   for (const auto& [key, group] : groups_) {
     if (group->communicator != nullptr) ncclCommAbort(group->communicator);
@@ -328,6 +319,7 @@ absl::Status NcclCommunicator::Warm(const Key& key, const NcclGroup& group) {
 }
 
 absl::Status NcclCommunicator::Connect() {
+  RETURN_IF_CUDA_ERROR(cudaMalloc(reinterpret_cast<void**>(&warm_memory_), 2 * sizeof(float)));
   RETURN_IF_CUDA_ERROR(cudaMemsetAsync(warm_memory_, 0, 2 * sizeof(float), device_.compute()));
   for (const auto& [key, group] : groups_) {
     RETURN_IF_ERROR(Make(key, group.get()));

@@ -22,10 +22,9 @@ struct NcclGroup {
 
 class NcclCommunicator final : public Communicator {
  public:
-  // `device` and `store` (which all ranks of the run share) must outlive it. Error: NCCL is missing or too
-  // old.
-  static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Create(Device* device, Store* store,
-                                                                  std::int64_t rank);
+  // `device` and `store`, which all ranks of the run share, must outlive it. NCCL is loaded (libraries.h).
+  NcclCommunicator(Device* device, Store* store, std::int64_t rank)
+      : device_(*device), store_(*store), rank_(rank) {}
   ~NcclCommunicator() override;
 
   absl::StatusOr<std::unique_ptr<Launch>> Prepare(CollectiveArgs args) override;
@@ -53,8 +52,6 @@ class NcclCommunicator final : public Communicator {
     bool operator<(const Key& other) const { return std::tie(ranks, use) < std::tie(other.ranks, other.use); }
   };
 
-  NcclCommunicator(Device* device, Store* store, std::int64_t rank)
-      : device_(*device), store_(*store), rank_(rank) {}
   NcclGroup* GroupOf(const Key& key);
   Key TransferKey(std::int64_t peer, std::int32_t stream) const;
   absl::Status Make(const Key& key, NcclGroup* group);
