@@ -49,14 +49,14 @@ constexpr std::array<std::uint32_t, 4> Philox4x32(PhiloxKey key, std::uint64_t b
   return {c0, c1, c2, c3};
 }
 
-inline constexpr int kPhiloxBlocks = 64;  // drawn at once
+inline constexpr std::int64_t kPhiloxBlocks = 64;  // drawn at once
 
 // Philox4x32 of the blocks [first, first + 64), a round of all of them at a time so that the loops vectorise:
 // words[4·b + i] is word i of block first + b. Inlined always: into the caller's instruction set.
 [[gnu::always_inline]] inline void DrawPhiloxBlocks(PhiloxKey key, std::uint64_t first, std::uint64_t high,
                                                     std::uint32_t* words) {
   std::uint32_t c0[kPhiloxBlocks], c1[kPhiloxBlocks], c2[kPhiloxBlocks], c3[kPhiloxBlocks];
-  for (int b = 0; b < kPhiloxBlocks; ++b) {
+  for (std::int64_t b = 0; b < kPhiloxBlocks; ++b) {
     const std::uint64_t block = first + static_cast<std::uint64_t>(b);
     c0[b] = static_cast<std::uint32_t>(block);
     c1[b] = static_cast<std::uint32_t>(block >> 32);
@@ -66,7 +66,7 @@ inline constexpr int kPhiloxBlocks = 64;  // drawn at once
   for (std::uint32_t round = 0; round < 10; ++round) {
     const std::uint32_t k0 = key.low + round * 0x9E3779B9U;
     const std::uint32_t k1 = key.high + round * 0xBB67AE85U;
-    for (int b = 0; b < kPhiloxBlocks; ++b) {
+    for (std::int64_t b = 0; b < kPhiloxBlocks; ++b) {
       const std::uint64_t product0 = std::uint64_t{0xD2511F53U} * c0[b];
       const std::uint64_t product1 = std::uint64_t{0xCD9E8D57U} * c2[b];
       c0[b] = static_cast<std::uint32_t>(product1 >> 32) ^ c1[b] ^ k0;
@@ -75,7 +75,7 @@ inline constexpr int kPhiloxBlocks = 64;  // drawn at once
       c3[b] = static_cast<std::uint32_t>(product0);
     }
   }
-  for (int b = 0; b < kPhiloxBlocks; ++b) {
+  for (std::int64_t b = 0; b < kPhiloxBlocks; ++b) {
     words[4 * b] = c0[b];
     words[4 * b + 1] = c1[b];
     words[4 * b + 2] = c2[b];

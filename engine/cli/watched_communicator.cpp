@@ -20,7 +20,7 @@ class WatchedLaunch final : public backend::Launch {
 
   absl::Status Run(const backend::KernelContext& context) override {
     client_.Progress(waiting_);
-    const absl::Status status = inner_->Run(context);
+    absl::Status status = inner_->Run(context);
     if (status.ok()) client_.Progress(done_);
     return status;
   }

@@ -65,7 +65,7 @@ enum class ValueKind : std::uint8_t {
 // What the model builder asks of a value's placement on the axis that splits weights; gradients inherit it.
 enum class Pin : std::uint8_t {
   kNone,
-  kResidual,    // the residual stream: R, or split along the sequence with sequence parallelism
+  kResidual,    // the residual stream: R, or its tokens split with sequence parallelism
   kReplicated,  // small statistics that every rank needs
 };
 

@@ -42,8 +42,9 @@ bool IsRecomputed(const recipe::Recompute& recompute, const Node& node, std::int
   return false;
 }
 
-// Forward FLOPs of each block, and of the final norm and head, over the whole microbatch.
-std::pair<std::vector<double>, double> LayerCosts(const Graph& graph) {
+// Cost of each block, and of the final norm and head, in FLOPs of matrix products: forward, over the whole
+// microbatch. The backward pass costs twice as much in both.
+std::pair<std::vector<double>, double> LayerCosts(const Graph& graph, const DeviceProfile& device) {
   std::vector<double> costs(static_cast<size_t>(graph.layers()), 0.0);
   double head = 0;
   for (const Node& node : graph.nodes()) {
@@ -52,17 +53,19 @@ std::pair<std::vector<double>, double> LayerCosts(const Graph& graph) {
     std::vector<graph::TensorType> outputs;
     for (graph::ValueId v : node.inputs) inputs.push_back(graph.value(v).type);
     for (graph::ValueId v : node.outputs) outputs.push_back(graph.value(v).type);
-    const double flops = node.op->cost(inputs, outputs, node.attributes).flops;
+    const bool attends = node.op == &ops::kAttention;
+    const double flops =
+        node.op->cost(inputs, outputs, node.attributes).flops * (attends ? device.attention_slowdown : 1.0);
     (node.layer < graph.layers() ? costs[static_cast<size_t>(node.layer)] : head) += flops;
   }
   return {costs, head};
 }
 
-ChunkLayers CutLayers(const recipe::Recipe& recipe, const Graph& graph) {
+ChunkLayers CutLayers(const recipe::Recipe& recipe, const Graph& graph, const DeviceProfile& device) {
   const std::int64_t chunks = recipe.parallelism.pp * recipe.parallelism.virtual_stages;
   std::vector<std::int64_t> counts = recipe.parallelism.layers_per_stage;
   if (counts.empty()) {
-    const auto [costs, head] = LayerCosts(graph);
+    const auto [costs, head] = LayerCosts(graph, device);
     counts = BalancedCut(costs, chunks, head);
   }
   ChunkLayers layers;
@@ -205,7 +208,7 @@ absl::StatusOr<LocalGraph> Localize(const Graph& graph, const PlacementOptions& 
 absl::StatusOr<Plan> Compile(const recipe::Recipe& recipe, Graph train, const Graph& evaluate,
                              const CompileOptions& options) {
   const Graph& forward = options.training ? train : evaluate;
-  const ChunkLayers chunks = CutLayers(recipe, forward);
+  const ChunkLayers chunks = CutLayers(recipe, forward, options.profile);
   Plan plan = Header(recipe, forward);
   const PlacementOptions placement{.mesh = plan.mesh,
                                    .sequence_parallel = recipe.parallelism.sequence_parallel};

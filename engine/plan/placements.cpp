@@ -40,7 +40,9 @@ class Placer {
   }
 
   absl::StatusOr<LocalGraph> Run() {
-    for (size_t id = 0; id < graph_.values().size(); ++id) AddLeaf(static_cast<ValueId>(id));
+    for (size_t id = 0; id < graph_.values().size(); ++id) {
+      RETURN_IF_ERROR(AddLeaf(static_cast<ValueId>(id)));
+    }
     for (const Node& node : graph_.nodes()) RETURN_IF_ERROR(Place(node));
     for (LocalValue& value : result_.values)
       value.local = value.layout.LocalShape(value.shape, options_.mesh);
@@ -68,16 +70,26 @@ class Placer {
     return static_cast<std::int32_t>(result_.values.size() - 1);
   }
 
-  void AddLeaf(ValueId id) {
+  absl::Status AddLeaf(ValueId id) {
     const graph::Value& value = graph_.value(id);
-    if (value.kind == ValueKind::kActivation) return;
+    if (value.kind == ValueKind::kActivation) return absl::OkStatus();
     Layout layout;
     if (value.kind == ValueKind::kInput) {
-      if (Active(Axis::kDp)) layout.Set(Axis::kDp, Placement::S(0));
-      if (Active(Axis::kEp)) layout.Set(Axis::kEp, Placement::S(0));
-      if (Active(Axis::kCp)) layout.Set(Axis::kCp, Placement::S(1));
+      const auto split = [&](Axis axis, int dim) -> absl::Status {
+        if (!Active(axis)) return absl::OkStatus();
+        if (layout.Set(axis, Placement::S(dim)) && layout.Divides(value.type.shape, options_.mesh)) {
+          return absl::OkStatus();
+        }
+        return InvalidArgument("{} {} has no lawful placement along {} = {}", value.name,
+                               value.type.shape.ToString(), graph::kAxisNames[static_cast<size_t>(axis)],
+                               options_.mesh.size(axis));
+      };
+      RETURN_IF_ERROR(split(Axis::kDp, 0));
+      RETURN_IF_ERROR(split(Axis::kEp, 0));
+      RETURN_IF_ERROR(split(Axis::kCp, 1));
     }
     result_.value_of[static_cast<size_t>(id)] = NewValue(value.name, value.type, layout, value.kind, id);
+    return absl::OkStatus();
   }
 
   LocalValue& Local(ValueId id) {
@@ -102,9 +114,17 @@ class Placer {
       case Pin::kReplicated:
         return Placement::R();
       case Pin::kResidual:
-        return options_.sequence_parallel ? Placement::S(1) : Placement::R();
+        return options_.sequence_parallel ? TokenSplit(graph_.value(id).type.shape) : Placement::R();
     }
     return std::nullopt;
+  }
+
+  // How sequence parallelism splits the tokens of [samples, sequence, …]: by samples where they suffice, as
+  // the parts are contiguous then, else by the sequence.
+  Placement TokenSplit(const Shape& shape) const {
+    std::int64_t parts = options_.mesh.size(Axis::kTp);
+    for (const Axis axis : {Axis::kDp, Axis::kEp}) parts *= options_.mesh.size(axis);
+    return Placement::S(shape[0] % parts == 0 ? 0 : 1);
   }
 
   // Bytes on the wire to bring a tensor of `bytes` (whole) from one placement to another; nullopt:
@@ -224,8 +244,11 @@ class Placer {
       for (const Signature& signature : list) {
         const std::optional<Price> cost = Cost(node, axis, signature, *layouts);
         if (!cost) continue;
+        // Along cp, what comes later in the op's order must save a tenth: attention on whole sequences of
+        // some heads runs faster than on slices of the sequence.
+        const bool cheaper = axis == Axis::kCp ? cost->first < 0.9 * best_cost.first : *cost < best_cost;
         const bool better = best == nullptr || (best->fallback && !signature.fallback) ||
-                            (best->fallback == signature.fallback && *cost < best_cost);
+                            (best->fallback == signature.fallback && cheaper);
         if (!better) continue;
         best = &signature;
         best_cost = *cost;

@@ -245,6 +245,8 @@ struct DeviceProfile {
   // Whether there is a kernel for a fused op (ops/fused.h), by the local type of the tensor that decides: the
   // packed projection of attention, the activation's input, the residual stream, the logits. Null: for none.
   std::function<bool(const graph::OpDef&, const graph::TensorType&)> fuses;
+  // How much longer attention takes than matrix products of as many FLOPs (causal pairs counted).
+  double attention_slowdown = 1;
   // Recipe keys of which the device can run these words only (plan/check_device.h).
   struct Limit {
     std::string key;

@@ -57,4 +57,8 @@ absl::Status Ranks::Run(const std::function<absl::Status(executor::RankExecutor&
                     [&](std::int64_t i) { return body(*executors_[static_cast<size_t>(i)]); });
 }
 
+void Ranks::Leave() {
+  for (std::unique_ptr<executor::RankExecutor>& executor : executors_) executor.release();
+}
+
 }  // namespace engine::train

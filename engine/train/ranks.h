@@ -41,6 +41,10 @@ class Ranks {
   // have stopped; ranks that only waited for the failed one are not reported.
   absl::Status Run(const std::function<absl::Status(executor::RankExecutor&)>& body);
 
+  // Lets the executors be until the process ends: to take down what other processes are connected to could
+  // wait for them.
+  void Leave();
+
   // In order of rank.
   const std::vector<std::unique_ptr<executor::RankExecutor>>& executors() const { return executors_; }
 

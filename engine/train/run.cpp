@@ -106,8 +106,11 @@ class Training {
     const StopSignals
         signals;  // from the beginning: a signal during set-up ends the run before its first iteration
     RETURN_IF_ERROR(Train());
+    if (processes_ == nullptr) return absl::OkStatus();
     // Nobody hangs up before all have had what they wait for.
-    return processes_ == nullptr ? absl::OkStatus() : processes_->Barrier("end");
+    RETURN_IF_ERROR(processes_->Barrier("end"));
+    if (ranks_ != nullptr && ranks_->executors()[0]->backend().asynchronous()) ranks_->Leave();
+    return absl::OkStatus();
   }
 
  private:

@@ -10,9 +10,12 @@
 #include <thread>
 
 #include "engine/base/status.h"
+#include "tests/cli/run_binary.h"
 
 namespace engine::launch {
 namespace {
+
+using cli::Contains;
 
 constexpr int kPeerLost = 5;
 
@@ -67,12 +70,6 @@ Outcome Supervised(
   outcome.out = ReadAll(out);
   outcome.error = ReadAll(error);
   return outcome;
-}
-
-bool Contains(const std::string& text, const std::string& part) {
-  if (text.find(part) != std::string::npos) return true;
-  MESSAGE("no '" << part << "' in: " << text);
-  return false;
 }
 
 }  // namespace

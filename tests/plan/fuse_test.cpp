@@ -211,8 +211,13 @@ TEST_CASE("fuse: conversions keep ops apart") {
   CHECK(All(sequence, "forward.0", "add_layer_norm").size() == 9);
   CHECK(All(sequence, "forward.0", "bias_add").size() == 8);
   CHECK(All(sequence, "backward.0", "linear_cross_entropy").empty());
-  // Keys and values are gathered between the split and attention.
-  const Plan cp = CudaPlan(kGpt, With(kBf16, {"parallelism.cp=2"}));
+  // Heads are exchanged for the sequence between the split and attention.
+  const Plan heads = CudaPlan(kGpt, With(kBf16, {"parallelism.cp=2", "model.attention.head_dim=64"}));
+  CHECK(Kernels(heads, "forward.0") ==
+        "add_layer_norm 9, all_gather 4, all_to_all 16, attention 4, embedding 2, linear 12, linear_gelu 4, "
+        "qkv_split 4");
+  // Keys and values are gathered there where that is a tenth less.
+  const Plan cp = CudaPlan(kGpt, With(kBf16, {"parallelism.cp=2", "model.attention.kv_heads=2"}));
   CHECK(Kernels(cp, "forward.0") ==
         "add_layer_norm 9, all_gather 8, attention 4, embedding 2, linear 12, linear_gelu 4, qkv_split 4");
   CHECK(Kernels(cp, "backward.0") ==

@@ -19,7 +19,7 @@ std::vector<std::string> Words(const std::string& line) {
 }
 
 // Keys without a section are of [parallelism].
-std::vector<std::string> Sets(const std::string& line) {
+std::vector<std::string> SettingsOf(const std::string& line) {
   std::vector<std::string> sets;
   for (const std::string& word : Words(line)) {
     sets.push_back(word.find('.') < word.find('=') ? word : "parallelism." + word);
@@ -79,7 +79,7 @@ TEST_CASE("verify: good plans of many layouts") {
     for (const std::string layout : layouts) {
       CAPTURE(llama);
       CAPTURE(layout);
-      const Plan plan = TinyPlan(llama, Sets(layout));
+      const Plan plan = TinyPlan(llama, SettingsOf(layout));
       const absl::Status status = Verify(plan, {});
       CHECK_MESSAGE(status.ok(), Message(status));
     }

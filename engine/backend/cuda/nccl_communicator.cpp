@@ -14,14 +14,14 @@ namespace {
 
 using plan::Collective;
 
-absl::Status ToStatus(ncclResult_t result, const char* what) {
+absl::Status NcclStatus(ncclResult_t result, const char* what) {
   if (result == ncclSuccess) return absl::OkStatus();
   return Internal("{}: {}: {}", what, ncclGetErrorString(result), ncclGetLastError(nullptr));
 }
 
-#define RETURN_IF_NCCL_ERROR(call) RETURN_IF_ERROR(ToStatus((call), #call))
+#define RETURN_IF_NCCL_ERROR(call) RETURN_IF_ERROR(NcclStatus((call), #call))
 
-absl::StatusOr<ncclDataType_t> TypeOf(DType dtype) {
+absl::StatusOr<ncclDataType_t> NcclTypeOf(DType dtype) {
   switch (dtype) {
     case DType::kF32:
       return ncclFloat32;
@@ -153,8 +153,9 @@ absl::Status FlatAllGather(const Exchange& x, cudaStream_t stream) {
 }
 
 // Boxes with their packed end moved to offset `at` in elements.
-void AddBoxes(std::vector<Box> boxes, std::int64_t Box::*packed_end, std::int64_t at, std::vector<Box>* out) {
-  for (Box& box : boxes) {
+void AddBoxes(const std::vector<Box>& boxes, std::int64_t Box::*packed_end, std::int64_t at,
+              std::vector<Box>* out) {
+  for (Box box : boxes) {
     box.*packed_end += at;
     out->push_back(box);
   }
@@ -193,9 +194,9 @@ void PlanUnpacking(const CollectiveArgs& args, Exchange* x) {
   }
 }
 
-using Enqueue = absl::Status (*)(const Exchange&, cudaStream_t);
+using EnqueueExchange = absl::Status (*)(const Exchange&, cudaStream_t);
 
-Enqueue EnqueueOf(const plan::Instruction& instruction) {
+EnqueueExchange EnqueueOf(const plan::Instruction& instruction) {
   switch (instruction.collective) {
     case Collective::kAllReduce:
       return instruction.reduction == graph::Reduction::kSum ? AllReduce : AllReduceLogSumExp;
@@ -263,7 +264,7 @@ absl::StatusOr<std::unique_ptr<Launch>> NcclCommunicator::Prepare(CollectiveArgs
     x.unpack = CommonBoxes(args.input.extent, args.input.shape, args.output.extent, args.output.shape);
   } else {
     x.group = GroupOf({.ranks = args.group, .use = Use::kCollectives});
-    ASSIGN_OR_RETURN(x.type, TypeOf(args.input.dtype));
+    ASSIGN_OR_RETURN(x.type, NcclTypeOf(args.input.dtype));
   }
   if (!instruction.flat && instruction.collective != Collective::kSlice) {
     x.layout =
@@ -273,7 +274,7 @@ absl::StatusOr<std::unique_ptr<Launch>> NcclCommunicator::Prepare(CollectiveArgs
     if (x.layout.staged && instruction.reduction == graph::Reduction::kSum) PlanUnpacking(args, &x);
   }
   RETURN_IF_ERROR(CheckArgs(args, x));
-  const Enqueue enqueue = EnqueueOf(instruction);
+  const EnqueueExchange enqueue = EnqueueOf(instruction);
   return std::make_unique<NcclLaunch>(
       [enqueue, x = std::move(x), name = instruction.name](cudaStream_t stream) {
         const absl::Status status = enqueue(x, stream);
@@ -355,7 +356,7 @@ absl::Status NcclCommunicator::Health() const {
     if (group->communicator == nullptr) continue;
     ncclResult_t error = ncclSuccess;
     RETURN_IF_NCCL_ERROR(ncclCommGetAsyncError(group->communicator, &error));
-    RETURN_IF_ERROR(ToStatus(error, "NCCL"));
+    RETURN_IF_ERROR(NcclStatus(error, "NCCL"));
   }
   return absl::OkStatus();
 }

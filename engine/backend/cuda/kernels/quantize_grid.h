@@ -49,7 +49,7 @@ constexpr NormGradQuantizeGrid MakeNormGradQuantizeGrid(std::int64_t rows, std::
   if (columns % kFp8Multiple != 0 || plain.vectors == 0 || plain.vectors > 2) return grid;
   grid.vectors = plain.vectors;
   grid.threads = plain.threads;
-  const std::int64_t ring = grid.vectors == 1 ? 0 : 2 * 3 * columns * 2;
+  const std::int64_t ring = grid.vectors == 1 ? 0 : columns * 2 * 3 * 2;
   // Many blocks on a multiprocessor, of which some compute while others write; then long strips, as the rows
   // of a strip are the columns' consecutive bytes.
   const std::int64_t threads = grid.vectors == 1 ? kNormGradNarrowThreads : kNormGradMaxThreads;
