@@ -58,7 +58,7 @@ absl::Status Ranks::Run(const std::function<absl::Status(executor::RankExecutor&
 }
 
 void Ranks::Leave() {
-  for (std::unique_ptr<executor::RankExecutor>& executor : executors_) executor.release();
+  for (std::unique_ptr<executor::RankExecutor>& executor : executors_) static_cast<void>(executor.release());
 }
 
 }  // namespace engine::train

@@ -7,25 +7,6 @@ namespace {
 
 using plan::Collective;
 
-// Runs of local indices along one dim that mean the same logical indices in both extents.
-std::vector<RunCopy> CommonRuns(const DimExtent& from, const DimExtent& to) {
-  std::vector<RunCopy> runs;
-  std::int64_t to_local = 0;
-  for (const Interval& mine : to) {
-    std::int64_t from_local = 0;
-    for (const Interval& theirs : from) {
-      const std::int64_t begin = std::max(mine.start, theirs.start);
-      const std::int64_t end = std::min(mine.start + mine.length, theirs.start + theirs.length);
-      if (begin < end) {
-        runs.push_back({from_local + begin - theirs.start, to_local + begin - mine.start, end - begin});
-      }
-      from_local += theirs.length;
-    }
-    to_local += mine.length;
-  }
-  return runs;
-}
-
 template <typename T>
 class Slice final : public Launch {
  public:
@@ -48,7 +29,7 @@ std::vector<RunCopy> CommonRuns(const Extent& from, const Shape& from_shape, con
   std::vector<RunCopy> runs = {{0, 0, 1}};
   for (int dim = 0; dim < to_shape.rank(); ++dim) {
     const auto d = static_cast<size_t>(dim);
-    const std::vector<RunCopy> along = CommonRuns(from.dims[d], to.dims[d]);
+    const std::vector<RunCopy> along = backend::CommonRuns(from.dims[d], to.dims[d]);
     const bool whole =
         along.size() == 1 && along[0].length == from_shape[dim] && along[0].length == to_shape[dim];
     std::vector<RunCopy> next;

@@ -13,15 +13,12 @@
 #include <vector>
 
 #include "engine/backend/backend.h"
+#include "engine/backend/boxes.h"
 
 namespace engine::backend::cpu {
 
-// `length` consecutive elements of a member's input and of my output.
-struct RunCopy {
-  std::int64_t from = 0;
-  std::int64_t to = 0;
-  std::int64_t length = 0;
-};
+// Consecutive elements of a member's input and of my output.
+using RunCopy = CommonRun;
 
 // Runs of whole tensors that mean the same logical elements, in order of `to`.
 std::vector<RunCopy> CommonRuns(const Extent& from, const Shape& from_shape, const Extent& to,
