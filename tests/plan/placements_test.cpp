@@ -66,6 +66,27 @@ TEST_CASE("placements: sequence parallelism gathers and scatters, and reduces no
   }
 }
 
+TEST_CASE("placements: sequence parallelism splits tokens by samples where they suffice") {
+  // The dim along which the first sum of the forward pass is scattered over tp.
+  const auto split = [](const std::vector<std::string>& more) {
+    std::vector<std::string> sets = {"parallelism.tp=2", "parallelism.sequence_parallel=true"};
+    sets.insert(sets.end(), more.begin(), more.end());
+    const Plan plan = TinyPlan(false, sets);
+    for (const Instruction& instruction : plan.stages[0].segments[1].instructions) {
+      if (instruction.collective != Collective::kReduceScatter) continue;
+      const auto& values = plan.values;
+      const Shape& from = values[static_cast<size_t>(instruction.inputs[0].value)].local;
+      const Shape& to = values[static_cast<size_t>(instruction.outputs[0].value)].local;
+      return from[0] != to[0] ? 0 : from[1] != to[1] ? 1 : -1;
+    }
+    return -1;
+  };
+  CHECK(split({}) == 1);  // one sample
+  CHECK(split({"training.micro_batch=2", "training.global_batch=8"}) == 0);
+  CHECK(split({"training.micro_batch=2", "training.global_batch=8", "parallelism.dp=2"}) == 0);
+  CHECK(split({"training.micro_batch=3", "training.global_batch=6"}) == 1);
+}
+
 TEST_CASE("placements: dp alone exchanges nothing but gradients and scalars") {
   const Plan plan = TinyPlan(false, {"parallelism.dp=4"});
   CHECK(CollectivesOf(plan, "forward.0", "").empty());
