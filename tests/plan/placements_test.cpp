@@ -85,6 +85,7 @@ TEST_CASE("placements: sequence parallelism splits tokens by samples where they 
   CHECK(split({"training.micro_batch=2", "training.global_batch=8"}) == 0);
   CHECK(split({"training.micro_batch=2", "training.global_batch=8", "parallelism.dp=2"}) == 0);
   CHECK(split({"training.micro_batch=3", "training.global_batch=6"}) == 1);
+  CHECK(split({"training.micro_batch=1", "training.global_batch=8", "parallelism.dp=2"}) == 1);
 }
 
 TEST_CASE("placements: dp alone exchanges nothing but gradients and scalars") {
