@@ -74,7 +74,7 @@ std::vector<std::int64_t> Carried(const std::vector<Box>& boxes, std::int64_t el
         to += rest % box.size[loop] * box.to_stride[loop];
         rest /= box.size[loop];
       }
-      std::int64_t& cell = carried[static_cast<size_t>(to)];
+      std::int64_t& cell = carried.at(static_cast<size_t>(to));
       cell = cell == -1 ? from : -2;
     }
   }

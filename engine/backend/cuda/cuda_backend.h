@@ -84,8 +84,9 @@ class CudaBackend final : public Backend {
   int* finite_ = nullptr;         // device flag of AllFinite
   std::function<absl::Status()> health_;
   std::vector<cudaEvent_t> marks_;
-  // Of Signal, used again in turn: a program has fewer signals whose waits are still to be enqueued.
-  static constexpr std::size_t kSignals = 1024;
+  // Of Signal, made as they are needed and used again in turn: a step waits for steps of its own and the last
+  // microbatches in flight, far fewer signals back than this.
+  static constexpr std::size_t kSignals = std::size_t{1} << 16;
   std::vector<cudaEvent_t> signals_;
   std::int64_t next_signal_ = 0;
 };
