@@ -79,6 +79,50 @@ std::vector<Box> CommonBoxes(const Extent& from, const Shape& from_shape, const 
   return boxes;
 }
 
+std::vector<PitchedCopy> PitchedCopies(const Box& box, std::int64_t element_bytes) {
+  struct Loop {
+    std::int64_t size, from_stride, to_stride;
+  };
+  std::vector<Loop> loops;  // innermost first
+  for (size_t l = Box::kLoops; l-- > 0;) {
+    if (box.size[l] == 1) continue;
+    loops.push_back({box.size[l], box.from_stride[l] * element_bytes, box.to_stride[l] * element_bytes});
+  }
+  PitchedCopy whole{.from = box.from * element_bytes, .to = box.to * element_bytes, .width = element_bytes};
+  size_t next = 0;
+  if (!loops.empty() && loops[0].from_stride == element_bytes && loops[0].to_stride == element_bytes) {
+    whole.width = loops[next++].size * element_bytes;
+  }
+  whole.from_pitch = whole.to_pitch = whole.width;
+  if (next < loops.size()) {
+    const Loop& rows = loops[next++];
+    ENGINE_CHECK(rows.from_stride >= whole.width && rows.to_stride >= whole.width, "rows overlap");
+    whole.rows = rows.size;
+    whole.from_pitch = rows.from_stride;
+    whole.to_pitch = rows.to_stride;
+  }
+  if (next < loops.size() && loops[next].from_stride % whole.from_pitch == 0 &&
+      loops[next].to_stride % whole.to_pitch == 0) {
+    const Loop& planes = loops[next++];
+    whole.planes = planes.size;
+    whole.from_plane = planes.from_stride;
+    whole.to_plane = planes.to_stride;
+  }
+  std::vector<PitchedCopy> copies = {whole};
+  for (; next < loops.size(); ++next) {
+    std::vector<PitchedCopy> repeated;
+    for (std::int64_t i = 0; i < loops[next].size; ++i) {
+      for (PitchedCopy copy : copies) {
+        copy.from += i * loops[next].from_stride;
+        copy.to += i * loops[next].to_stride;
+        repeated.push_back(copy);
+      }
+    }
+    copies = std::move(repeated);
+  }
+  return copies;
+}
+
 Extent Intersection(const Extent& from, const Extent& to) {
   Extent common;
   for (size_t d = 0; d < to.dims.size(); ++d) {

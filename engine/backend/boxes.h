@@ -37,6 +37,19 @@ struct Box {
 std::vector<Box> CommonBoxes(const Extent& from, const Shape& from_shape, const Extent& to,
                              const Shape& to_shape);
 
+// `planes` × `rows` rows of `width` bytes, as a copy engine takes them. All in bytes, offsets from the
+// tensors' beginnings.
+struct PitchedCopy {
+  std::int64_t from = 0, to = 0;
+  std::int64_t width = 0;
+  std::int64_t rows = 1, planes = 1;
+  std::int64_t from_pitch = 0, to_pitch = 0;  // from row to row; at least `width`
+  std::int64_t from_plane = 0, to_plane = 0;  // from plane to plane: whole pitches; 0 of a single plane
+};
+
+// One copy, where the box has no more loops than rows and planes make up for.
+std::vector<PitchedCopy> PitchedCopies(const Box& box, std::int64_t element_bytes);
+
 // What both hold, in the order of `to`.
 Extent Intersection(const Extent& from, const Extent& to);
 Shape SizesOf(const Extent& extent);

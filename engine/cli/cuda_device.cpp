@@ -7,7 +7,7 @@
 
 #include "engine/backend/cuda/cuda_backend.h"
 #include "engine/backend/cuda/libraries.h"
-#include "engine/backend/cuda/nccl_communicator.h"
+#include "engine/backend/cuda/push_communicator.h"
 #include "engine/backend/cuda/survey.h"
 
 namespace engine::cli {
@@ -100,11 +100,10 @@ absl::StatusOr<train::Device> MakeCudaRank(const recipe::Recipe& recipe, const D
   const std::int64_t rank = group->placement().rank;
   return group->Attach(
       gpu.device, "GPU " + backend->device().Uuid(), [backend, rank](launch::Client* client) {
-        auto communicator =
-            std::make_unique<backend::cuda::NcclCommunicator>(&backend->device(), client, rank);
-        backend->WatchHealth([client, nccl = communicator.get()]() -> absl::Status {
+        auto communicator = std::make_unique<backend::cuda::PushCommunicator>(backend, client, rank);
+        backend->WatchHealth([client, watched = communicator.get()]() -> absl::Status {
           RETURN_IF_ERROR(client->status());
-          return nccl->Health();
+          return watched->Health();
         });
         return communicator;
       });

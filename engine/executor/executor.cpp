@@ -78,6 +78,7 @@ std::byte* RankExecutor::Address(const BufferRef& ref, const Chunk* chunk, std::
     ENGINE_CHECK(chunk != nullptr && slot >= 0 && slot < chunk->slots, "slot {} of no chunk", slot);
     offset += chunk->slot_base + slot * chunk->slot_bytes;
   }
+  if (ref.in_lane) offset += slot % plan_.lanes * stage_.lane_bytes;
   if (!ref.shard_axes.empty())
     offset += plan_.mesh.IndexInGroup(coordinates_, ref.shard_axes) * ref.shard_stride;
   return arena_ + offset;
@@ -262,23 +263,76 @@ absl::Status RankExecutor::RunInstruction(const Prepared& prepared, const Step& 
   return absl::OkStatus();
 }
 
-absl::Status RankExecutor::RunSegment(const Step& step, bool evaluate, const KernelContext& context) {
-  RETURN_IF_ERROR(TakeInputs(step, evaluate));
-  KernelContext of_microbatch = context;
-  of_microbatch.first_sample = std::max(step.microbatch, 0) * plan_.microbatch_samples;
-  const auto& by_slot = prepared_[static_cast<size_t>(step.segment)];
-  for (const Prepared& prepared : by_slot[by_slot.size() == 1 ? 0 : static_cast<size_t>(step.slot)]) {
-    if (absl::Status status = RunInstruction(prepared, step, of_microbatch); !status.ok()) {
-      return WithContext(status, fmt::format("rank {}, {} of microbatch {}", rank_,
-                                             prepared.instruction->name, step.microbatch));
+// A microbatch on its way through a segment.
+struct RankExecutor::Lane {
+  const Step* step = nullptr;
+  const std::vector<Prepared>* prepared = nullptr;
+  KernelContext context;
+  size_t next = 0;               // of `prepared`
+  std::int64_t exchanged = -1;   // ticket of the exchange that the next instruction waits for
+  bool done() const { return next == prepared->size(); }
+};
+
+// Exchange starts after what computation has done so far; the lane's next computation starts after it.
+absl::Status RankExecutor::RunExchange(const Prepared& prepared, Lane* lane) {
+  const std::int32_t stream = prepared.instruction->stream;
+  ASSIGN_OR_RETURN(const std::int64_t computed, backend_->Signal(plan::kComputeStream));
+  RETURN_IF_ERROR(backend_->Await(stream, computed));
+  RETURN_IF_ERROR(RunInstruction(prepared, *lane->step, lane->context));
+  const bool looked_at = options_.check || timings_ != nullptr;
+  if (prepared.instruction->detached && !looked_at) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::int64_t exchanged, backend_->Signal(stream));
+  if (looked_at) return backend_->Await(plan::kComputeStream, exchanged);
+  lane->exchanged = exchanged;
+  return absl::OkStatus();
+}
+
+// Computation up to an exchange that it waits for, that exchange included.
+absl::Status RankExecutor::Advance(Lane* lane) {
+  if (lane->exchanged >= 0) RETURN_IF_ERROR(backend_->Await(plan::kComputeStream, lane->exchanged));
+  lane->exchanged = -1;
+  for (; !lane->done(); ++lane->next) {
+    const Prepared& prepared = (*lane->prepared)[lane->next];
+    const Instruction& instruction = *prepared.instruction;
+    if (instruction.last_only && lane->step->microbatch + 1 != plan_.microbatches) continue;
+    const bool computes = instruction.stream == plan::kComputeStream;
+    if (computes && lane->exchanged >= 0) return absl::OkStatus();
+    const absl::Status status =
+        computes ? RunInstruction(prepared, *lane->step, lane->context) : RunExchange(prepared, lane);
+    if (!status.ok()) {
+      return WithContext(status, fmt::format("rank {}, {} of microbatch {}", rank_, instruction.name,
+                                             lane->step->microbatch));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status RankExecutor::RunStep(const Step& step, std::int64_t index, bool evaluate,
+absl::Status RankExecutor::RunSegment(std::span<const Step> steps, bool evaluate,
+                                      const KernelContext& context) {
+  std::vector<Lane> lanes;
+  for (const Step& step : steps) {
+    RETURN_IF_ERROR(TakeInputs(step, evaluate));
+    const auto& by_slot = prepared_[static_cast<size_t>(step.segment)];
+    Lane& lane = lanes.emplace_back();
+    lane.step = &step;
+    lane.prepared = &by_slot[by_slot.size() == 1 ? 0 : static_cast<size_t>(step.slot)];
+    lane.context = context;
+    lane.context.first_sample = std::max(step.microbatch, 0) * plan_.microbatch_samples;
+  }
+  // All lanes run the same segment, so they come to its end in the same round.
+  while (!lanes.back().done()) {
+    for (Lane& lane : lanes) RETURN_IF_ERROR(Advance(&lane));
+  }
+  for (const Lane& lane : lanes) {
+    if (lane.exchanged >= 0) RETURN_IF_ERROR(backend_->Await(plan::kComputeStream, lane.exchanged));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RankExecutor::RunStep(std::span<const Step> steps, std::int64_t index, bool evaluate,
                                    const KernelContext& context) {
-  if (step.kind == StepKind::kRun) return RunSegment(step, evaluate, context);
+  const Step& step = steps.front();
+  if (step.kind == StepKind::kRun) return RunSegment(steps, evaluate, context);
   const plan::Transfer& transfer = plan_.transfers[static_cast<size_t>(step.transfer)];
   std::byte* data = Address(step.buffer, ChunkAt(step.chunk), step.slot);
   if (step.kind == StepKind::kReceive) {
@@ -308,15 +362,24 @@ absl::Status RankExecutor::JoinStreams() {
   return absl::OkStatus();
 }
 
+// Whether the program uses other streams than that of computation.
+bool RankExecutor::HasStreams(const plan::Program& program) const {
+  return std::any_of(program.begin(), program.end(), [&](const Step& step) {
+    if (step.kind != StepKind::kRun) return step.stream != plan::kComputeStream;
+    const auto& instructions = stage_.segments[static_cast<size_t>(step.segment)].instructions;
+    return std::any_of(instructions.begin(), instructions.end(),
+                       [](const Instruction& i) { return i.stream != plan::kComputeStream; });
+  });
+}
+
 absl::Status RankExecutor::RunProgram(const plan::Program& program, bool evaluate,
                                       const KernelContext& context) {
   tickets_.assign(program.size(), 0);
   std::vector<std::int64_t> signals(program.size(), -1);
   std::vector<bool> awaited(program.size(), false);
-  bool streams = false;
+  const bool streams = HasStreams(program);
   for (const Step& step : program) {
     for (std::int32_t wait : step.waits) awaited[static_cast<size_t>(wait)] = true;
-    streams |= step.stream != plan::kComputeStream;
   }
   const auto wait_sent = [&](size_t index) {
     const Step& step = program[index];
@@ -324,15 +387,26 @@ absl::Status RankExecutor::RunProgram(const plan::Program& program, bool evaluat
     return communicator_->WaitSent(PeerOf(transfer.to_chunk), step.transfer, tickets_[index]);
   };
   if (streams) RETURN_IF_ERROR(ForkStreams());
-  for (size_t i = 0; i < program.size(); ++i) {
+  for (size_t i = 0; i < program.size();) {
+    size_t end = i + 1;
+    while (program[end - 1].paired) ++end;
+    const std::span<const Step> steps(&program[i], end - i);
     // Where steps run one after another, the only waits left are those for sends, which go on behind them.
-    for (std::int32_t wait : program[i].waits) {
-      const size_t before = static_cast<size_t>(wait);
-      if (program[before].kind == StepKind::kSend) RETURN_IF_ERROR(wait_sent(before));
-      RETURN_IF_ERROR(backend_->Await(program[i].stream, signals[before]));
+    for (const Step& step : steps) {
+      for (std::int32_t wait : step.waits) {
+        const size_t before = static_cast<size_t>(wait);
+        if (program[before].kind == StepKind::kSend) RETURN_IF_ERROR(wait_sent(before));
+        RETURN_IF_ERROR(backend_->Await(step.stream, signals[before]));
+      }
     }
-    RETURN_IF_ERROR(RunStep(program[i], static_cast<std::int64_t>(i), evaluate, context));
-    if (awaited[i]) {
+    // The update reads gradients that were reduced behind the backward passes.
+    if (streams && !evaluate && steps.front().segment == stage_.update) {
+      ASSIGN_OR_RETURN(const std::int64_t reduced, backend_->Signal(plan::kExchangeStream));
+      RETURN_IF_ERROR(backend_->Await(plan::kComputeStream, reduced));
+    }
+    RETURN_IF_ERROR(RunStep(steps, static_cast<std::int64_t>(i), evaluate, context));
+    for (; i < end; ++i) {
+      if (!awaited[i]) continue;
       ASSIGN_OR_RETURN(signals[i], backend_->Signal(program[i].stream));
     }
   }

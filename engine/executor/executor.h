@@ -6,6 +6,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -117,6 +118,7 @@ class RankExecutor {
 
  private:
   struct Prepared;
+  struct Lane;
   RankExecutor(const plan::Plan& plan, std::int64_t rank);
   absl::Status PrepareSegments();
   absl::Status PrepareTransfers();
@@ -128,9 +130,14 @@ class RankExecutor {
   absl::Status JoinStreams();
   absl::Status RunProgram(const plan::Program& program, bool evaluate, const backend::KernelContext& context);
   absl::Status RunOrReplay(bool evaluate, const backend::KernelContext& context);
-  absl::Status RunStep(const plan::Step& step, std::int64_t index, bool evaluate,
+  // A step, or steps that run in alternation.
+  absl::Status RunStep(std::span<const plan::Step> steps, std::int64_t index, bool evaluate,
                        const backend::KernelContext& context);
-  absl::Status RunSegment(const plan::Step& step, bool evaluate, const backend::KernelContext& context);
+  absl::Status RunSegment(std::span<const plan::Step> steps, bool evaluate,
+                          const backend::KernelContext& context);
+  absl::Status Advance(Lane* lane);
+  absl::Status RunExchange(const Prepared& prepared, Lane* lane);
+  bool HasStreams(const plan::Program& program) const;
   absl::Status RunInstruction(const Prepared& prepared, const plan::Step& step,
                               const backend::KernelContext& context);
   absl::Status CheckFinite(const Prepared& prepared, const plan::Step& step);

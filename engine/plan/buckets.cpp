@@ -1,5 +1,7 @@
 #include "engine/plan/buckets.h"
 
+#include <absl/container/flat_hash_map.h>
+
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -57,6 +59,15 @@ Instruction Zero(std::string name, const BufferRef& buffer) {
   return instruction;
 }
 
+// The sum of a bucket's gradients over the axes on which they are partial.
+Instruction Reduction(const Plan& plan, const Bucket& bucket, size_t index) {
+  const bool scatter = bucket.shards > 1;
+  return FlatCollective(
+      scatter ? Collective::kReduceScatter : Collective::kAllReduce,
+      fmt::format("bucket.{}.{}", index, scatter ? "reduce_scatter" : "all_reduce"), bucket.reduce,
+      bucket.gradient, plan);
+}
+
 // This rank's shard of a whole flat buffer.
 BufferRef ShardOf(const Bucket& bucket, BufferRef buffer) {
   if (bucket.shards == 1) return buffer;
@@ -112,10 +123,11 @@ BufferRef ItemRef(const BufferRef& of, const Bucket::Item& item, std::int32_t va
   return ref;
 }
 
-std::vector<Bucket> MakeBuckets(const Plan& plan, const std::vector<bool>& used, std::int64_t zero_stage,
+std::vector<Bucket> MakeBuckets(const Plan& plan, const std::vector<bool>& used,
+                                const std::vector<std::int32_t>& layers, std::int64_t zero_stage,
                                 bool first_stage) {
   std::vector<Bucket> buckets;
-  std::map<std::tuple<unsigned, unsigned, bool, bool, DType, DType>, size_t> index;
+  std::map<std::tuple<unsigned, unsigned, bool, bool, DType, DType, std::int32_t>, size_t> index;
   for (size_t p = 0; p < plan.parameters.size(); ++p) {
     if (!used[p]) continue;
     const PlanParameter& parameter = plan.parameters[p];
@@ -123,8 +135,10 @@ std::vector<Bucket> MakeBuckets(const Plan& plan, const std::vector<bool>& used,
     const DType gradient = GradientDType(plan, parameter);
     const AxisSet reduce = ReduceAxes(plan, parameter);
     const AxisSet copies = CopyAxes(plan, parameter);
+    const bool early =
+        layers[p] != kNoLayer && !reduce.empty() && parameter.weight_decay && !parameter.tied;
     const auto key = std::make_tuple(reduce.bits(), copies.bits(), parameter.weight_decay, parameter.tied,
-                                     value.dtype, gradient);
+                                     value.dtype, gradient, early ? layers[p] : kNoLayer);
     const auto [it, fresh] = index.try_emplace(key, buckets.size());
     if (fresh) {
       Bucket bucket;
@@ -133,6 +147,7 @@ std::vector<Bucket> MakeBuckets(const Plan& plan, const std::vector<bool>& used,
       bucket.weight_decay = parameter.weight_decay;
       bucket.tied = parameter.tied;
       bucket.owned = !parameter.tied || first_stage;
+      bucket.early = early;
       bucket.shards = zero_stage > 0 ? plan.mesh.GroupSize(reduce) : 1;
       bucket.parameter_dtype = value.dtype;
       bucket.gradient_dtype = gradient;
@@ -144,6 +159,37 @@ std::vector<Bucket> MakeBuckets(const Plan& plan, const std::vector<bool>& used,
   }
   for (Bucket& bucket : buckets) bucket.elements = RoundUp(bucket.elements, bucket.shards * kItemAlignment);
   return buckets;
+}
+
+void ReduceEarly(const Plan& plan, const StagePlan& stage, Segment* backward) {
+  absl::flat_hash_map<std::int32_t, size_t> bucket_of;  // by value of the gradient
+  for (size_t b = 0; b < stage.buckets.size(); ++b) {
+    if (!stage.buckets[b].early) continue;
+    for (const Bucket::Item& item : stage.buckets[b].items) {
+      bucket_of[plan.parameters[static_cast<size_t>(item.parameter)].gradient] = b;
+    }
+  }
+  absl::flat_hash_map<size_t, size_t> last;  // instruction that is the last to add, by bucket
+  for (size_t i = 0; i < backward->instructions.size(); ++i) {
+    for (const BufferRef& output : backward->instructions[i].outputs) {
+      if (const auto it = bucket_of.find(output.value); it != bucket_of.end()) last[it->second] = i;
+    }
+  }
+  std::vector<std::vector<size_t>> behind(backward->instructions.size());
+  for (const auto& [bucket, i] : last) behind[i].push_back(bucket);
+  std::vector<Instruction> instructions;
+  for (size_t i = 0; i < backward->instructions.size(); ++i) {
+    instructions.push_back(std::move(backward->instructions[i]));
+    std::sort(behind[i].begin(), behind[i].end());
+    for (size_t b : behind[i]) {
+      Instruction reduction = Reduction(plan, stage.buckets[b], b);
+      reduction.stream = kExchangeStream;
+      reduction.last_only = true;
+      reduction.detached = true;
+      instructions.push_back(std::move(reduction));
+    }
+  }
+  backward->instructions = std::move(instructions);
 }
 
 Instruction ZeroScalars(const StagePlan& stage) { return Zero("scalars.zero", stage.scalars); }
@@ -175,12 +221,7 @@ Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Op
   for (size_t b = 0; b < stage.buckets.size(); ++b) {
     const Bucket& bucket = stage.buckets[b];
     const std::string name = fmt::format("bucket.{}", b);
-    if (!bucket.reduce.empty()) {
-      const bool scatter = bucket.shards > 1;
-      out.push_back(FlatCollective(scatter ? Collective::kReduceScatter : Collective::kAllReduce,
-                                   name + (scatter ? ".reduce_scatter" : ".all_reduce"), bucket.reduce,
-                                   bucket.gradient, plan));
-    }
+    if (!bucket.reduce.empty() && !bucket.early) out.push_back(Reduction(plan, bucket, b));
     if (!bucket.owned) continue;
     Instruction squares = Flat("sum_squares", name + ".sum_squares");
     squares.inputs = {ShardOf(bucket, bucket.gradient)};
@@ -207,14 +248,17 @@ Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Op
     clip.attributes.Set("min_scale", 1.0);
   }
   out.push_back(std::move(clip));
+  const bool behind = std::any_of(stage.buckets.begin(), stage.buckets.end(),
+                                  [](const Bucket& bucket) { return bucket.early; });
   for (size_t b = 0; b < stage.buckets.size(); ++b) {
     const Bucket& bucket = stage.buckets[b];
     const std::string name = fmt::format("bucket.{}", b);
     out.push_back(AdamW(bucket, stage, optimizer, name));
-    if (bucket.shards > 1) {
-      out.push_back(FlatCollective(Collective::kAllGather, name + ".all_gather", bucket.reduce,
-                                   bucket.parameter, plan));
-    }
+    if (bucket.shards == 1) continue;
+    out.push_back(FlatCollective(Collective::kAllGather, name + ".all_gather", bucket.reduce,
+                                 bucket.parameter, plan));
+    out.back().stream = behind ? kExchangeStream : kComputeStream;
+    out.back().detached = behind;
   }
   if (stage.states.elements > 0) {
     Instruction states = Flat("fp8_update", "states.fp8_update");

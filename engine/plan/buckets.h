@@ -9,11 +9,19 @@
 
 namespace engine::plan {
 
+inline constexpr std::int32_t kNoLayer = -2;
+
 // Buckets of the parameters with used[i], in order of first parameter. Parameters keep the plan's order
 // inside a bucket, each starting at a multiple of 128 elements. Gradients partial over axes of size 1 need no
-// reduction.
-std::vector<Bucket> MakeBuckets(const Plan& plan, const std::vector<bool>& used, std::int64_t zero_stage,
+// reduction. The matrices of a layer have a bucket of their own, which is reduced early, where layers[i] is
+// not kNoLayer.
+std::vector<Bucket> MakeBuckets(const Plan& plan, const std::vector<bool>& used,
+                                const std::vector<std::int32_t>& layers, std::int64_t zero_stage,
                                 bool first_stage);
+
+// Puts the reduction of each early bucket whose gradients this backward segment makes behind the instruction
+// that is the last to add to them.
+void ReduceEarly(const Plan& plan, const StagePlan& stage, Segment* backward);
 
 // Where a bucket's item lies; `of` is the bucket's parameter or gradient buffer.
 BufferRef ItemRef(const BufferRef& of, const Bucket::Item& item, std::int32_t value);
@@ -21,9 +29,10 @@ BufferRef ItemRef(const BufferRef& of, const Bucket::Item& item, std::int32_t va
 // zero(scalars): the start of an iteration. Gradients need none: the first microbatch overwrites them.
 Segment BeginSegment(const StagePlan& stage);
 
-// Tied gradients summed over first and last stage; reduction of each bucket (all-reduce, or reduce-scatter
-// under ZeRO-1); norm over all stages; clip factor; AdamW; all-gather of parameters under ZeRO-1. Scratch of
-// its kernels lies at `transient_base`; *transient_bytes: how far it reaches.
+// Tied gradients summed over first and last stage; reduction of each bucket that is not early (all-reduce, or
+// reduce-scatter under ZeRO-1); norm over all stages; clip factor; AdamW; all-gather of parameters under
+// ZeRO-1, where there are early buckets behind AdamW of the next. Scratch of its kernels lies at
+// `transient_base`; *transient_bytes: how far it reaches.
 Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Optimizer& optimizer,
                       bool dynamic_loss_scale, const DeviceProfile& profile, std::int64_t transient_base,
                       std::int64_t* transient_bytes);

@@ -22,7 +22,7 @@ void AppendRef(const Plan& plan, const BufferRef& ref, Buffer* text) {
   } else {
     Append(text, "flat {}[{}] ", Name(ref.dtype), ref.elements);
   }
-  Append(text, "@{}{}", ref.in_slot ? "slot+" : "", ref.offset);
+  Append(text, "@{}{}", ref.in_slot ? "slot+" : ref.in_lane ? "lane+" : "", ref.offset);
   if (!ref.shard_axes.empty()) Append(text, "+{}·{}", ref.shard_axes.ToString(), ref.shard_stride);
 }
 
@@ -42,6 +42,9 @@ void AppendInstruction(const Plan& plan, const Instruction& instruction, Buffer*
   if (instruction.collective != Collective::kNone) {
     Append(text, " group {}{}", instruction.group.ToString(),
            instruction.reduction == graph::Reduction::kLogSumExp ? " lse" : "");
+    Append(text, "{}{}{}{}", instruction.stream == kExchangeStream ? " beside" : "",
+           instruction.push ? " push" : "", instruction.last_only ? " last" : "",
+           instruction.detached ? " detached" : "");
   }
   Append(text, " {}", instruction.attributes.ToString());
   if (!instruction.only_first.empty()) Append(text, " first of {}", instruction.only_first.ToString());
@@ -59,6 +62,7 @@ void AppendProgram(const Program& program, const char* title, Buffer* text) {
            step.kind == StepKind::kRun ? step.segment : step.transfer, step.microbatch, step.slot,
            step.stream);
     for (std::int32_t wait : step.waits) Append(text, " {}", wait);
+    if (step.paired) Append(text, " paired");
     if (step.kind != StepKind::kRun)
       Append(text, " @{}{}", step.buffer.in_slot ? "slot+" : "", step.buffer.offset);
     Append(text, "\n");
@@ -99,6 +103,9 @@ void WriteCanonicalStage(const Plan& plan, std::int32_t stage_index, const TextS
   const StagePlan& stage = plan.stages[static_cast<size_t>(stage_index)];
   Buffer text;
   Append(&text, "stage {} arena {} bytes\n", stage_index, stage.arena_bytes);
+  if (plan.lanes > 1) {
+    Append(&text, "  lanes {} × {} bytes @{}\n", plan.lanes, stage.lane_bytes, stage.lane_base);
+  }
   for (const Bucket& bucket : stage.buckets) AppendBucket(plan, bucket, &text);
   for (const Chunk& chunk : stage.chunks) {
     Append(&text, "  chunk {} layers [{}, {}) slots {} × {} bytes @{}\n", chunk.index, chunk.first_layer,

@@ -173,11 +173,67 @@ double LossScale(const recipe::Recipe& recipe) {
   return std::exp2(std::ceil(std::log2(tokens)));
 }
 
-Plan Header(const recipe::Recipe& recipe, const Graph& graph) {
+bool Overlaps(const recipe::Recipe& recipe, const CompileOptions& options) {
+  const std::string& overlap = recipe.parallelism.overlap;
+  return options.training && (overlap == "on" || (overlap == "auto" && options.profile.overlaps));
+}
+
+bool ExchangesActivations(const recipe::Recipe& recipe) {
+  return recipe.parallelism.tp * recipe.parallelism.cp > 1;
+}
+
+// Why exchange over tp and cp does not run behind computation although it might; empty: it does.
+std::string ExposedNote(const recipe::Recipe& recipe, const CompileOptions& options) {
+  if (!Overlaps(recipe, options) || !ExchangesActivations(recipe) || Lanes(recipe, options) > 1) return "";
+  return fmt::format("exchange over tp and cp is not hidden behind computation: {}",
+                     recipe.parallelism.pp > 1
+                         ? std::string("that is built for pp 1")
+                         : fmt::format("micro_batch {} has no two halves", recipe.training.micro_batch));
+}
+
+// Whether the ranks of a group along this axis are always on one host.
+bool OnOneHost(const recipe::Recipe& recipe, const Mesh& mesh, Axis axis) {
+  const std::int64_t devices = recipe.cluster.devices_per_node;
+  if (devices == 0) return true;
+  std::int64_t span = 1;  // ranks from the first to the last of a group, in aligned blocks
+  for (Axis inner : {Axis::kTp, Axis::kCp, Axis::kEp, Axis::kDp}) {
+    span *= mesh.size(inner);
+    if (inner == axis) break;
+  }
+  return devices % span == 0;
+}
+
+// The axes along which conversions are pushed.
+absl::StatusOr<AxisSet> PushedAxes(const recipe::Recipe& recipe, const Mesh& mesh,
+                                   const CompileOptions& options) {
+  AxisSet axes;
+  if (recipe.parallelism.exchange == "nccl" || !options.profile.pushes) return axes;
+  for (Axis axis : graph::kAxes) {
+    if (mesh.size(axis) == 1) continue;
+    if (OnOneHost(recipe, mesh, axis)) {
+      axes = axes | AxisSet::Of(axis);
+    } else if (recipe.parallelism.exchange == "push" && axis != Axis::kDp) {
+      return InvalidArgument("parallelism.exchange \"push\": ranks of {} {} are not on one host of {} devices",
+                             graph::kAxisNames[static_cast<size_t>(axis)], mesh.size(axis), recipe.cluster.devices_per_node);
+    }
+  }
+  return axes;
+}
+
+// Then no collective of NCCL runs on the computation's stream beside those of the exchange's: two
+// communicators at once could wait for each other.
+bool ConversionsArePushed(const recipe::Recipe& recipe, AxisSet pushed) {
+  return (recipe.parallelism.tp == 1 || pushed.Has(Axis::kTp)) &&
+         (recipe.parallelism.cp == 1 || pushed.Has(Axis::kCp));
+}
+
+Plan Header(const recipe::Recipe& recipe, const Graph& graph, const CompileOptions& options) {
   Plan plan;
   plan.mesh = Mesh::Of(recipe.parallelism);
-  plan.microbatches = recipe.microbatches();
-  plan.microbatch_samples = recipe.training.micro_batch * recipe.parallelism.dp * recipe.parallelism.ep;
+  plan.lanes = Lanes(recipe, options);
+  plan.microbatches = recipe.microbatches() * plan.lanes;
+  plan.microbatch_samples =
+      recipe.training.micro_batch / plan.lanes * recipe.parallelism.dp * recipe.parallelism.ep;
   plan.global_batch = recipe.training.global_batch;
   plan.sequence = recipe.data.sequence_length;
   plan.vocab = recipe.model.vocab;
@@ -192,6 +248,7 @@ Plan Header(const recipe::Recipe& recipe, const Graph& graph) {
                     plan.vocab, plan.vocab_rows, recipe.model.vocab_multiple, recipe.parallelism.tp,
                     plan.vocab_rows - plan.vocab));
   }
+  if (std::string note = ExposedNote(recipe, options); !note.empty()) plan.notes.push_back(std::move(note));
   return plan;
 }
 
@@ -205,11 +262,18 @@ absl::StatusOr<LocalGraph> Localize(const Graph& graph, const PlacementOptions& 
 
 }  // namespace
 
+std::int64_t Lanes(const recipe::Recipe& recipe, const CompileOptions& options) {
+  const bool halves = Overlaps(recipe, options) && ExchangesActivations(recipe) &&
+                      recipe.parallelism.pp == 1 && recipe.training.micro_batch % 2 == 0;
+  return halves ? 2 : 1;
+}
+
 absl::StatusOr<Plan> Compile(const recipe::Recipe& recipe, Graph train, const Graph& evaluate,
                              const CompileOptions& options) {
   const Graph& forward = options.training ? train : evaluate;
   const ChunkLayers chunks = CutLayers(recipe, forward, options.profile);
-  Plan plan = Header(recipe, forward);
+  Plan plan = Header(recipe, forward, options);
+  ASSIGN_OR_RETURN(const AxisSet pushed, PushedAxes(recipe, plan.mesh, options));
   const PlacementOptions placement{.mesh = plan.mesh,
                                    .sequence_parallel = recipe.parallelism.sequence_parallel};
   FuseOptions fusing{.profile = &options.profile,
@@ -252,6 +316,9 @@ absl::StatusOr<Plan> Compile(const recipe::Recipe& recipe, Graph train, const Gr
                            .optimizer = &recipe.optimizer,
                            .dynamic_loss_scale = recipe.precision.compute == "fp16",
                            .matrix_masters = recipe.precision.master_dtype == "fp32",
+                           .overlap = Overlaps(recipe, options) &&
+                                      (plan.lanes > 1 || ConversionsArePushed(recipe, pushed)),
+                           .pushed = pushed,
                            .options = &options};
   for (std::int32_t stage = 0; stage < plan.mesh.pp; ++stage) BuildStage(inputs, stage, chunks, &plan);
   Hasher hasher;

@@ -28,14 +28,15 @@ struct LocalValue {
   std::int64_t local_bytes() const { return local.elements() * SizeOf(dtype); }
 };
 
-// Bytes in the arena. Address on a rank = arena + offset + (in_slot: base of the slot) + (index of the rank
-// in shard_axes) × shard_stride.
+// Bytes in the arena. Address on a rank = arena + offset + (in_slot: base of the slot) + (in_lane: the
+// microbatch's lane × StagePlan::lane_bytes) + (index of the rank in shard_axes) × shard_stride.
 struct BufferRef {
   std::int32_t value = -1;  // LocalValue, or −1 for flat buffers
   std::int64_t offset = 0;
   std::int64_t elements = 0;
   DType dtype = DType::kF32;
   bool in_slot = false;
+  bool in_lane = false;
   AxisSet shard_axes = {};
   std::int64_t shard_stride = 0;
   std::int64_t bytes() const { return elements * SizeOf(dtype); }
@@ -72,6 +73,12 @@ struct Instruction {
   AxisSet only_first;           // run only on ranks with coordinate 0 along these axes
   double flops = 0;             // of one rank
   std::int64_t wire_bytes = 0;  // a rank sends, by the ring algorithm, of a collective
+  std::int32_t stream = 0;      // plan::Stream that it runs on: computation or exchange
+  // Pushed into the other members' arenas by copy engines instead of NCCL. All members are on one host.
+  bool push = false;
+  bool last_only = false;       // only in the iteration's last microbatch
+  // No instruction behind it waits for it: the update segment and the end of the program do.
+  bool detached = false;
 };
 
 struct Segment {
@@ -95,15 +102,19 @@ struct Step {
   std::int32_t stream = 0;
   BufferRef buffer = {};  // kSend, kReceive
   std::vector<std::int32_t> waits = {};
+  // kRun: in alternation with the next step, which runs the same segment for the microbatch of the other lane.
+  bool paired = false;
 };
 
-// Streams of a stage: computation, and one per direction and kind of pipeline traffic.
+// Streams of a stage: computation, one per direction and kind of pipeline traffic, and one for collectives
+// that run behind computation.
 enum Stream : std::int32_t {
   kComputeStream,
   kSendNext,
   kReceivePrevious,
   kSendPrevious,
   kReceiveNext,
+  kExchangeStream,
   kStreams
 };
 
@@ -141,6 +152,7 @@ struct Bucket {
   bool weight_decay = false;
   bool tied = false;
   bool owned = true;        // false: a copy of another stage's parameters (not counted, not saved)
+  bool early = false;       // reduced behind the backward pass, as soon as its gradients are whole
   std::int64_t shards = 1;  // ZeRO-1: optimizer state is cut into so many, along `reduce`
   DType parameter_dtype = DType::kF32;
   DType gradient_dtype = DType::kF32;
@@ -198,6 +210,8 @@ struct StagePlan {
   std::vector<StateStart> state_starts;  // of a run that does not resume
   Program train;
   Program evaluate;
+  // Transients of the training segments: one lane for each microbatch that runs at once.
+  std::int64_t lane_base = 0, lane_bytes = 0;
   MemoryBreakdown memory;
   std::int64_t arena_bytes = 0;
   std::int64_t parameter_count = 0;  // local elements, padding included
@@ -214,6 +228,9 @@ struct Plan {
   std::string schedule;                   // "1f1b" or "interleaved"
   std::int64_t microbatches = 1;
   std::int64_t microbatch_samples = 1;  // over all data-parallel ranks
+  // Microbatches that run at once, one's exchange behind the other's computation: each is 1 / lanes of the
+  // recipe's.
+  std::int64_t lanes = 1;
   std::int64_t global_batch = 1;
   std::int64_t sequence = 1;
   std::int64_t vocab = 0, vocab_rows = 0;
@@ -237,11 +254,14 @@ struct DeviceProfile {
   std::function<std::int64_t(std::string_view kernel, graph::TypeSpan, graph::TypeSpan,
                              const graph::Attributes&)>
       scratch_bytes;
-  // Bytes of scratch for one conversion of these local types between `members` ranks along an axis; null:
-  // none.
+  // Bytes of scratch for one conversion of these local types between `members` ranks along an axis, pushed or
+  // not; null: none.
   std::function<std::int64_t(Collective, graph::Reduction, const graph::TensorType& from,
-                             const graph::TensorType& to, Axis axis, std::int64_t members)>
+                             const graph::TensorType& to, Axis axis, std::int64_t members, bool push)>
       exchange_bytes = {};
+  // Whether exchange runs beside computation, and whether ranks of one host can push into each other's memory.
+  bool overlaps = false;
+  bool pushes = false;
   // Whether there is a kernel for a fused op (ops/fused.h), by the local type of the tensor that decides: the
   // packed projection of attention, the activation's input, the residual stream, the logits. Null: for none.
   std::function<bool(const graph::OpDef&, const graph::TensorType&)> fuses;

@@ -59,6 +59,7 @@ class Unroller {
     Step run{.kind = StepKind::kRun, .microbatch = turn.microbatch, .slot = slot, .chunk = turn.chunk};
     const Chunk& chunk = ChunkAt(turn.chunk);
     run.segment = in_.evaluate ? chunk.evaluate : turn.backward ? chunk.backward : chunk.forward;
+    run.paired = !in_.evaluate && turn.microbatch % in_.plan->lanes + 1 < in_.plan->lanes;
     const std::int32_t transfers = static_cast<std::int32_t>(in_.plan->transfers.size());
     for (std::int32_t t = 0; t < transfers; ++t) {
       if (Receives(t, turn)) run.waits.push_back(Receive(t, turn, slot));

@@ -115,6 +115,7 @@ class SegmentBuilder {
       } else {
         place.range = ranges_.Allocate(Bytes(value));
         place.ref.offset = in_.transient_base + place.range;
+        place.ref.in_lane = in_.in_lane;
       }
       place.ref.value = value;
       place.ref.elements = ValueOf(value).local.elements();
@@ -149,6 +150,9 @@ class SegmentBuilder {
       instruction.group = AxisSet::Of(node.axis);
       instruction.wire_bytes = WireBytes(node.collective, instruction.inputs[0].bytes(),
                                          instruction.outputs[0].bytes(), in_.plan->mesh.size(node.axis));
+      const bool local = node.collective == Collective::kSlice;
+      instruction.push = !local && in_.pushed.Has(node.axis);
+      instruction.stream = !local && in_.in_lane ? kExchangeStream : kComputeStream;
       ExchangeScratch(node, &instruction);
     } else {
       CostAndScratch(node, &instruction);
@@ -191,7 +195,7 @@ class SegmentBuilder {
     const LocalValue& from = ValueOf(Global(node.inputs[0]));
     const LocalValue& to = ValueOf(Global(node.outputs[0]));
     TakeScratch(in_.profile->exchange_bytes(node.collective, node.reduction, {from.local, from.dtype},
-                                            {to.local, to.dtype}, node.axis, in_.plan->mesh.size(node.axis)),
+                                            {to.local, to.dtype}, node.axis, in_.plan->mesh.size(node.axis), instruction->push),
                 instruction);
   }
 
@@ -199,7 +203,10 @@ class SegmentBuilder {
   void TakeScratch(std::int64_t bytes, Instruction* instruction) {
     if (bytes == 0) return;
     const std::int64_t range = ranges_.Allocate(bytes);
-    instruction->scratch = {.offset = in_.transient_base + range, .elements = bytes, .dtype = DType::kU8};
+    instruction->scratch = {.offset = in_.transient_base + range,
+                            .elements = bytes,
+                            .dtype = DType::kU8,
+                            .in_lane = in_.in_lane};
     ranges_.Free(range);
   }
 

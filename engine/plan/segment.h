@@ -28,6 +28,8 @@ struct SegmentInputs {
   // Values of slots that no later segment reads: an op that may work in place may take their bytes.
   const Storage* dying = nullptr;
   std::int32_t keep = -1;  // a value that must outlive the segment's last instruction
+  bool in_lane = false;    // two microbatches run the segment at once: transients in lanes, exchange beside
+  AxisSet pushed = {};     // conversions along these are pushed
 };
 
 // *transient_bytes: how far the transients reach.

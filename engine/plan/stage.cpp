@@ -88,9 +88,11 @@ class StageBuilder {
   // The turns of this stage's training program; sets how many microbatches each chunk holds at most.
   std::vector<Turn> TrainTurns() {
     const std::int64_t per_stage = static_cast<std::int64_t>(stage_.chunks.size());
-    std::vector<Turn> turns =
-        per_stage > 1 ? InterleavedOneForwardOneBackward(plan_.mesh.pp, per_stage, index_, plan_.microbatches)
-                      : OneForwardOneBackward(plan_.mesh.pp, index_, plan_.microbatches);
+    const std::int64_t together = plan_.microbatches / plan_.lanes;
+    const std::vector<Turn> turns = InLanes(
+        per_stage > 1 ? InterleavedOneForwardOneBackward(plan_.mesh.pp, per_stage, index_, together)
+                      : OneForwardOneBackward(plan_.mesh.pp, index_, together),
+        plan_.lanes);
     for (Chunk& chunk : stage_.chunks) {
       std::int64_t held = 0;
       for (const Turn& turn : turns) {
@@ -120,8 +122,34 @@ class StageBuilder {
     return used;
   }
 
+  // By parameter: the layer whose backward pass alone adds to its gradient, where gradients are reduced as
+  // soon as their layer has made them; else kNoLayer.
+  std::vector<std::int32_t> EarlyLayers() const {
+    std::vector<std::int32_t> layers(plan_.parameters.size(), kNoLayer);
+    if (!training() || !in_.overlap) return layers;
+    std::vector<bool> several(plan_.parameters.size(), false);
+    for (const NodeList& nodes : in_.train->backward) {
+      for (std::int32_t n : nodes) {
+        const LocalNode& node = in_.train->local.nodes[static_cast<size_t>(n)];
+        for (std::int32_t output : node.outputs) {
+          const LocalValue& value = ValueOf(in_.train->base + output);
+          if (value.kind != ValueKind::kAccumulator || value.parameter < 0) continue;
+          const size_t p = static_cast<size_t>(value.parameter);
+          several[p] = several[p] || (layers[p] != kNoLayer && layers[p] != node.layer);
+          layers[p] = node.layer;
+        }
+      }
+    }
+    for (size_t p = 0; p < layers.size(); ++p) {
+      const bool embedding = layers[p] < 0;  // its gradient is the last to be made
+      if (several[p] || embedding) layers[p] = kNoLayer;
+    }
+    return layers;
+  }
+
   void PlaceParameters() {
-    stage_.buckets = MakeBuckets(plan_, UsedParameters(), training() ? in_.zero_stage : 0, index_ == 0);
+    stage_.buckets =
+        MakeBuckets(plan_, UsedParameters(), EarlyLayers(), training() ? in_.zero_stage : 0, index_ == 0);
     MemoryBreakdown& memory = stage_.memory;
     for (Bucket& bucket : stage_.buckets) {
       bucket.parameter = ReserveFlat(bucket.elements, bucket.parameter_dtype, &memory.parameters);
@@ -326,7 +354,8 @@ class StageBuilder {
                                  .nodes = &in_.train->prepare[static_cast<size_t>(chunk.index)],
                                  .storage = &persistent_,
                                  .transient_base = transient_base,
-                                 .profile = &in_.options->profile};
+                                 .profile = &in_.options->profile,
+                                 .dying = nullptr};
       std::int64_t bytes = 0;
       Segment prepare = BuildSegment(inputs, "begin", -1, &bytes);
       *transients = std::max(*transients, bytes);
@@ -340,7 +369,8 @@ class StageBuilder {
     PlaceSlots();
     const TransferBuffers buffers = PlaceTransfers(*in_.train, &stage_.memory.communication);
     const std::int64_t transient_base = cursor_;
-    std::int64_t transients = 0;
+    std::int64_t transients = 0;  // of begin and update, which run alone
+    std::int64_t lane = 0;        // of the segments of a microbatch
     stage_.begin = AddSegment(Begin(transient_base, &transients));
     for (Chunk& chunk : stage_.chunks) {
       const Storage storage = ChunkStorage(chunk, buffers, true);
@@ -352,17 +382,24 @@ class StageBuilder {
                              .storage = &storage,
                              .transient_base = transient_base,
                              .profile = &in_.options->profile,
-                             .dying = dying};
+                             .dying = dying,
+                             .keep = -1,
+                             .in_lane = plan_.lanes > 1,
+                             .pushed = in_.pushed};
         std::int64_t bytes = 0;
         const std::int32_t id =
             AddSegment(BuildSegment(inputs, fmt::format("{}.{}", phase, chunk.index), chunk.index, &bytes));
-        transients = std::max(transients, bytes);
+        lane = std::max(lane, bytes);
         return id;
       };
       const size_t c = static_cast<size_t>(chunk.index);
       chunk.forward = build("forward", in_.train->forward[c], nullptr);
       chunk.backward = build("backward", in_.train->backward[c], &slot_values_.at(chunk.index));
+      ReduceEarly(plan_, stage_, &stage_.segments[static_cast<size_t>(chunk.backward)]);
     }
+    stage_.lane_base = transient_base;
+    stage_.lane_bytes = Aligned(lane);
+    transients = std::max(transients, stage_.lane_bytes * plan_.lanes);
     std::int64_t update_bytes = 0;
     stage_.update = AddSegment(UpdateSegment(plan_, stage_, *in_.optimizer, in_.dynamic_loss_scale,
                                              in_.options->profile, transient_base, &update_bytes));
@@ -407,7 +444,9 @@ class StageBuilder {
                                  .transient_base = transient_base,
                                  .profile = &in_.options->profile,
                                  .dying = nullptr,
-                                 .keep = in_.options->keep_logits && chunk.has_head ? plan_.logits : -1};
+                                 .keep = in_.options->keep_logits && chunk.has_head ? plan_.logits : -1,
+                                 .in_lane = false,
+                                 .pushed = in_.pushed};
       std::int64_t bytes = 0;
       chunk.evaluate = AddSegment(BuildSegment(inputs, fmt::format("evaluate.{}", chunk.index), chunk.index,
                                                &bytes, &plan_.logits_buffer));

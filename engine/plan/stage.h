@@ -31,6 +31,8 @@ struct StageInputs {
   const recipe::Optimizer* optimizer = nullptr;
   bool dynamic_loss_scale = false;  // skip updates whose gradients overflowed
   bool matrix_masters = true;       // fp32 copies of matrices in 16 bits
+  bool overlap = false;             // reduce gradients behind the backward pass
+  AxisSet pushed = {};              // conversions along these are pushed
   const CompileOptions* options = nullptr;
 };
 

@@ -48,6 +48,25 @@ absl::Status Lawful(const Plan& plan, std::int32_t stage, const Instruction& ins
   return absl::OkStatus();
 }
 
+// Two communicators of NCCL at work at once can wait for each other, so its collectives of a segment are all
+// on one stream.
+absl::Status OneStreamOfNccl(std::int32_t stage, const Segment& segment) {
+  std::int32_t stream = -1;
+  for (size_t i = 0; i < segment.instructions.size(); ++i) {
+    const Instruction& instruction = segment.instructions[i];
+    if (segment.chunk < 0 || instruction.push || instruction.collective == Collective::kNone ||
+        instruction.collective == Collective::kSlice) {
+      continue;
+    }
+    if (stream >= 0 && stream != instruction.stream) {
+      return Internal("{} is on stream {}, collectives of NCCL before it on stream {}",
+                      InstructionName(stage, segment, i), instruction.stream, stream);
+    }
+    stream = instruction.stream;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Collectives(const Plan& plan) {
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const std::int32_t stage = static_cast<std::int32_t>(s);
@@ -57,6 +76,7 @@ absl::Status Collectives(const Plan& plan) {
         const absl::Status status = Lawful(plan, stage, segment.instructions[i]);
         if (!status.ok()) return WithContext(status, InstructionName(stage, segment, i));
       }
+      RETURN_IF_ERROR(OneStreamOfNccl(stage, segment));
     }
   }
   return absl::OkStatus();

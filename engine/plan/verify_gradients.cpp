@@ -44,6 +44,9 @@ class UpdateVerifier {
 
   absl::Status Run() {
     for (size_t b = 0; b < stage_.buckets.size(); ++b) RETURN_IF_ERROR(Enter(b));
+    for (const Chunk& chunk : stage_.chunks) {
+      RETURN_IF_ERROR(Early(stage_.segments[static_cast<size_t>(chunk.backward)]));
+    }
     const Segment& update = stage_.segments[static_cast<size_t>(stage_.update)];
     for (size_t i = 0; i < update.instructions.size(); ++i) {
       const absl::Status status = Step(update.instructions[i]);
@@ -57,6 +60,7 @@ class UpdateVerifier {
     AxisSet partial;   // axes over which the gradient is still to be summed
     bool tie = false;  // still to be summed over first and last stage
     bool scattered = false;
+    bool early = false;  // reduced behind a backward pass
     bool gathered = true;
     int squares = 0;
     int updates = 0;
@@ -106,7 +110,44 @@ class UpdateVerifier {
     return stage_.buckets.size();
   }
 
+  // Reductions behind a backward pass: in the last microbatch, after everything that adds to the bucket.
+  absl::Status Early(const Segment& backward) {
+    for (size_t i = 0; i < backward.instructions.size(); ++i) {
+      const Instruction& instruction = backward.instructions[i];
+      for (const BufferRef& output : instruction.outputs) {
+        const size_t b = instruction.flat ? stage_.buckets.size() : Find(output, &Bucket::gradient);
+        if (b == stage_.buckets.size() || !states_[b].early) continue;
+        return Internal("{} adds to the gradients of bucket.{}, which are already reduced",
+                        InstructionName(index_, backward, i), b);
+      }
+      if (!instruction.flat) continue;
+      absl::Status status = instruction.last_only && instruction.detached &&
+                                    instruction.stream == kExchangeStream && !instruction.group.IsTie()
+                                ? Communicate(instruction)
+                                : Internal("is no reduction behind the last backward pass");
+      if (!status.ok()) return WithContext(status, InstructionName(index_, backward, i));
+      const size_t b = Find(instruction.inputs[0], &Bucket::gradient);
+      if (b == stage_.buckets.size())
+        return Internal("{} reduces no gradients", InstructionName(index_, backward, i));
+      states_[b].early = true;
+    }
+    return absl::OkStatus();
+  }
+
+  // Only the parameters that nothing in the update reads again are gathered behind it.
+  static absl::Status OnItsStream(const Instruction& instruction) {
+    const bool gathers = instruction.collective == Collective::kAllGather;
+    const bool behind = instruction.stream == kExchangeStream && instruction.detached;
+    const bool before = instruction.stream == kComputeStream && !instruction.detached;
+    if (!instruction.last_only && !instruction.push && (before || (behind && gathers))) {
+      return absl::OkStatus();
+    }
+    return Internal("runs on stream {}, and {} waits for it", instruction.stream,
+                    instruction.detached ? "nothing" : "the next");
+  }
+
   absl::Status Step(const Instruction& instruction) {
+    RETURN_IF_ERROR(OnItsStream(instruction));
     if (instruction.collective != Collective::kNone) return Communicate(instruction);
     if (instruction.kernel == "sum_squares") return Squares(instruction);
     if (instruction.kernel == "clip_factor") return Clip(instruction);

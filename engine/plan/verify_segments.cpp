@@ -77,6 +77,7 @@ class SegmentVerifier {
     for (const Chunk& chunk : stage_.chunks) RETURN_IF_ERROR(Staging(chunk));
     if (Trains(stage_)) {
       RETURN_IF_ERROR(Enter(false));
+      RETURN_IF_ERROR(Lanes());
       for (const Chunk& chunk : stage_.chunks) RETURN_IF_ERROR(Training(chunk));
       RETURN_IF_ERROR(Begin(SegmentAt(stage_.begin)));
       RETURN_IF_ERROR(FlatRefs(SegmentAt(stage_.update)));
@@ -88,6 +89,19 @@ class SegmentVerifier {
 
  private:
   const Segment& SegmentAt(std::int32_t index) const { return stage_.segments[static_cast<size_t>(index)]; }
+
+  // The lanes lie in the arena, beside what outlives a segment.
+  absl::Status Lanes() const {
+    const std::int64_t end = stage_.lane_base + plan_.lanes * stage_.lane_bytes;
+    if (stage_.lane_base < 0 || stage_.lane_bytes < 0 || end > stage_.arena_bytes) {
+      return Internal("stage {}: lanes at [{}, {}) are outside of the arena of {} bytes", index_,
+                      stage_.lane_base, end, stage_.arena_bytes);
+    }
+    const Region* region = regions_.Overlapping(stage_.lane_base, end);
+    if (region == nullptr) return absl::OkStatus();
+    return Internal("stage {}: lanes at [{}, {}) overlap {} at [{}, {})", index_, stage_.lane_base, end,
+                    region->name, region->begin, region->end);
+  }
 
   // The staging buffers hold the inputs of all microbatches, in training and in evaluation.
   absl::Status Staging(const Chunk& chunk) const {
@@ -179,6 +193,7 @@ class SegmentVerifier {
     arena_ = {};
     for (const BufferRef& input : chunk.inputs) RETURN_IF_ERROR(Fill(chunk, input));
     RETURN_IF_ERROR(Received(chunk, false));
+    lanes_ = plan_.lanes > 1;
     const Segment& forward = SegmentAt(chunk.forward);
     RETURN_IF_ERROR(Walk(forward, chunk.slot_bytes));
     RETURN_IF_ERROR(Sent(chunk, false, forward));
@@ -186,6 +201,7 @@ class SegmentVerifier {
     RETURN_IF_ERROR(Received(chunk, true));
     const Segment& backward = SegmentAt(chunk.backward);
     RETURN_IF_ERROR(Walk(backward, chunk.slot_bytes));
+    lanes_ = false;
     return Sent(chunk, true, backward);
   }
 
@@ -245,6 +261,8 @@ class SegmentVerifier {
   absl::Status Step(const Segment& segment, size_t i, std::int64_t slot_bytes) {
     const Instruction& instruction = segment.instructions[i];
     const auto name = [&] { return InstructionName(index_, segment, i); };
+    if (instruction.flat) return absl::OkStatus();  // a reduction of gradients: VerifyGradients
+    if (const auto status = OnItsStream(instruction); !status.ok()) return WithContext(status, name());
     for (const BufferRef& input : instruction.inputs) {
       if (const auto status = Sizes(input); !status.ok()) return WithContext(status, name());
       const ValueKind kind = ValueOf(plan_, input).kind;
@@ -255,6 +273,7 @@ class SegmentVerifier {
         if (!(input.in_slot ? slot_ : arena_).Holds(input.offset, End(input), input.value).ok) {
           return Find(input, input.value, segment, name());
         }
+        if (const auto status = InLane(input); !status.ok()) return WithContext(status, name());
       } else if (const auto status = AtItsPlace(input); !status.ok()) {
         return WithContext(status, name());
       }
@@ -268,11 +287,35 @@ class SegmentVerifier {
       (output.in_slot ? slot_ : arena_).Write(output.offset, End(output), output.value, writer);
     }
     if (instruction.scratch.elements == 0) return absl::OkStatus();
-    if (const auto status = IsTransient(instruction.scratch, "its scratch"); !status.ok()) {
-      return WithContext(status, name());
+    for (const auto& status :
+         {InLane(instruction.scratch), IsTransient(instruction.scratch, "its scratch")}) {
+      if (!status.ok()) return WithContext(status, name());
     }
     arena_.Write(instruction.scratch.offset, End(instruction.scratch), kScratch, writer);
     return absl::OkStatus();
+  }
+
+  // Kernels run on the computation's stream; where two microbatches run at once, all exchange beside it.
+  absl::Status OnItsStream(const Instruction& instruction) const {
+    const bool exchanges =
+        instruction.collective != Collective::kNone && instruction.collective != Collective::kSlice;
+    const std::int32_t wanted = exchanges && lanes_ ? kExchangeStream : kComputeStream;
+    if (instruction.stream != wanted) return Internal("is on stream {}, not {}", instruction.stream, wanted);
+    if (instruction.last_only) return Internal("runs in the last microbatch only");
+    if (instruction.detached) return Internal("is waited for by nothing that reads what it makes");
+    if (instruction.push && !exchanges) return Internal("pushes nothing");
+    return absl::OkStatus();
+  }
+
+  // What two microbatches make at once lies in their lanes or slots.
+  absl::Status InLane(const BufferRef& ref) const {
+    if (ref.in_lane != (lanes_ && !ref.in_slot)) {
+      return Internal("{} at {} is {}in a lane", NameOrScratch(ref), ref.offset, ref.in_lane ? "" : "not ");
+    }
+    const std::int64_t end = stage_.lane_base + stage_.lane_bytes;
+    if (!ref.in_lane || (ref.offset >= stage_.lane_base && End(ref) <= end)) return absl::OkStatus();
+    return Internal("{} at [{}, {}) reaches out of its lane, [{}, {})", NameOrScratch(ref), ref.offset,
+                    End(ref), stage_.lane_base, end);
   }
 
   absl::Status Sizes(const BufferRef& ref) const {
@@ -346,6 +389,7 @@ class SegmentVerifier {
     if (value.kind == ValueKind::kDerived && preparing_) return AtItsPlace(output);
     if (value.kind != ValueKind::kActivation)
       return Internal("writes {}, which is no activation", value.name);
+    RETURN_IF_ERROR(InLane(output));
     if (output.in_slot) {
       if (output.offset >= 0 && End(output) <= slot_bytes) return absl::OkStatus();
       return Internal("writes {} at slot+[{}, {}), but a slot has {} bytes", value.name, output.offset,
@@ -444,6 +488,7 @@ class SegmentVerifier {
   Regions regions_;
   PipelineBuffers buffers_;
   bool preparing_ = false;  // walking the start of an iteration
+  bool lanes_ = false;      // walking a segment that two microbatches run at once
   Contents slot_;
   Contents arena_;
 };

@@ -118,6 +118,7 @@ class StepVerifier {
       return Internal("{}: a program starts with {} and ends with {}, each once", Name(i),
                       SegmentName(expected_first), SegmentName(expected_last));
     }
+    if (step.paired) RETURN_IF_ERROR(Paired(i));
     if (first || last) return absl::OkStatus();
     const Segment& segment = stage_.segments[static_cast<size_t>(step.segment)];
     const auto chunk = std::find_if(stage_.chunks.begin(), stage_.chunks.end(),
@@ -131,6 +132,20 @@ class StepVerifier {
     RETURN_IF_ERROR(Turn(i, backward));
     RETURN_IF_ERROR(Reads(i, backward));
     return Writes(i, backward);
+  }
+
+  // Steps in alternation are of one segment, in two lanes, and nothing else is between them.
+  absl::Status Paired(size_t i) const {
+    const Step& step = program_[i];
+    if (plan_.lanes < 2 || i + 1 == program_.size()) return Internal("{} has no step beside it", Name(i));
+    const Step& next = program_[i + 1];
+    if (next.kind != StepKind::kRun || next.segment != step.segment || !next.waits.empty()) {
+      return Internal("{} cannot run in alternation with {}", Name(i), Name(i + 1));
+    }
+    if (step.slot < 0 || next.slot < 0 || step.slot % plan_.lanes == next.slot % plan_.lanes) {
+      return Internal("{} runs in alternation with {}, in the same lane", Name(i), Name(i + 1));
+    }
+    return absl::OkStatus();
   }
 
   std::string SegmentName(std::int32_t segment) const {
@@ -150,6 +165,11 @@ class StepVerifier {
     if (backward && step.microbatch != 0 && state.done[0] != 2) {
       return Internal(
           "{} adds to gradients before microbatch 0 has overwritten those of the iteration before", Name(i));
+    }
+    const bool last = backward && step.microbatch + 1 == plan_.microbatches;
+    if (last && std::any_of(state.done.begin(), state.done.end(), [](int passes) { return passes != 2; })) {
+      return Internal("{} reduces the gradients of chunk {}, to which other microbatches have still to add",
+                      Name(i), step.chunk);
     }
     if (id_.evaluate) return absl::OkStatus();
     if (step.slot < 0 || static_cast<size_t>(step.slot) >= state.holder.size()) {

@@ -193,6 +193,14 @@ Rows ParallelismRows() {
       FIELD(parallelism.zero_stage)
           .Between(0, 3)
           .Doc("ZeRO: 0 nothing, 1 optimizer state is sharded over dp (2 and 3 are not built)."),
+      FIELD(parallelism.overlap)
+          .Words({"auto", "on", "off"})
+          .Doc("Exchange behind computation: over tp and cp by halves of each microbatch that run in turns "
+               "(pp 1, an even micro_batch), gradients as soon as a layer's are whole. auto: on GPUs."),
+      FIELD(parallelism.exchange)
+          .Words({"auto", "nccl", "push"})
+          .Doc("How GPUs exchange activations: push: copy engines write into each other's memory, on one host; "
+               "nccl: NCCL; auto: push where it is possible."),
       FIELD(parallelism.expert_tp)
           .Between(0, kMaxDegree)
           .Unit("ranks")

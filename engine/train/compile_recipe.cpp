@@ -14,10 +14,12 @@ DType ComputeDType(const recipe::Recipe& recipe) {
   return recipe.precision.compute == "fp16" ? DType::kF16 : DType::kBF16;
 }
 
-model::BuildOptions ModelOptions(const recipe::Recipe& recipe, bool dropout) {
+model::BuildOptions ModelOptions(const recipe::Recipe& recipe, const plan::CompileOptions& options,
+                                 bool dropout) {
   const double tokens =
       static_cast<double>(recipe.training.global_batch) * static_cast<double>(recipe.data.sequence_length);
-  return {.batch = recipe.training.micro_batch * recipe.parallelism.dp * recipe.parallelism.ep,
+  const std::int64_t micro_batch = recipe.training.micro_batch / plan::Lanes(recipe, options);
+  return {.batch = micro_batch * recipe.parallelism.dp * recipe.parallelism.ep,
           .sequence = recipe.data.sequence_length,
           .vocab_rows = recipe.padded_vocab(),
           .dtype = ComputeDType(recipe),
@@ -29,8 +31,9 @@ model::BuildOptions ModelOptions(const recipe::Recipe& recipe, bool dropout) {
 
 absl::StatusOr<plan::Plan> CompileUnverified(const recipe::Recipe& recipe,
                                              const plan::CompileOptions& options) {
-  return plan::Compile(recipe, model::BuildDecoder(recipe, ModelOptions(recipe, /*dropout=*/true)),
-                       model::BuildDecoder(recipe, ModelOptions(recipe, /*dropout=*/false)), options);
+  return plan::Compile(recipe, model::BuildDecoder(recipe, ModelOptions(recipe, options, /*dropout=*/true)),
+                       model::BuildDecoder(recipe, ModelOptions(recipe, options, /*dropout=*/false)),
+                       options);
 }
 
 absl::Status VerifyAgainst(const recipe::Recipe& recipe, const plan::Plan& plan) {

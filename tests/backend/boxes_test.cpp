@@ -81,6 +81,23 @@ std::vector<std::int64_t> Carried(const std::vector<Box>& boxes, std::int64_t el
   return carried;
 }
 
+// The same of copies of rows, of elements of one byte.
+std::vector<std::int64_t> Carried(const std::vector<PitchedCopy>& copies, std::int64_t elements) {
+  std::vector<std::int64_t> carried(static_cast<size_t>(elements), -1);
+  for (const PitchedCopy& copy : copies) {
+    for (std::int64_t plane = 0; plane < copy.planes; ++plane) {
+      for (std::int64_t row = 0; row < copy.rows; ++row) {
+        for (std::int64_t x = 0; x < copy.width; ++x) {
+          const std::int64_t to = copy.to + plane * copy.to_plane + row * copy.to_pitch + x;
+          std::int64_t& cell = carried.at(static_cast<size_t>(to));
+          cell = cell == -1 ? copy.from + plane * copy.from_plane + row * copy.from_pitch + x : -2;
+        }
+      }
+    }
+  }
+  return carried;
+}
+
 std::vector<std::int64_t> Expected(const Local& from, const Local& to) {
   std::vector<std::int64_t> expected(static_cast<size_t>(to.shape.elements()), -1);
   for (const auto& [index, at] : to.place) {
@@ -108,6 +125,52 @@ TEST_CASE("boxes carry every common element once, to where it belongs") {
     CHECK((Carried(CommonBoxes(parcel.extent, parcel.shape, to.extent, to.shape), to.shape.elements()) ==
            Expected(parcel, to)));
   }
+}
+
+TEST_CASE("boxes as copies of rows and planes carry the same") {
+  Random random(6);
+  size_t most = 0;
+  for (int i = 0; i < 300; ++i) {
+    Shape logical;
+    for (std::int64_t dim = Draw(random, 1, 5); dim > 0; --dim) logical.push_back(Draw(random, 2, 6));
+    const Local from = DrawLocal(random, logical);
+    const Local to = DrawLocal(random, logical);
+    std::vector<PitchedCopy> copies;
+    for (const Box& box : CommonBoxes(from.extent, from.shape, to.extent, to.shape)) {
+      const std::vector<PitchedCopy> of_box = PitchedCopies(box, 1);
+      for (const PitchedCopy& copy : of_box) {
+        CHECK(copy.from_pitch >= copy.width);
+        CHECK(copy.to_pitch >= copy.width);
+        CHECK(copy.from_plane % copy.from_pitch == 0);
+        CHECK(copy.to_plane % copy.to_pitch == 0);
+      }
+      most = std::max(most, of_box.size());
+      copies.insert(copies.end(), of_box.begin(), of_box.end());
+    }
+    CHECK((Carried(copies, to.shape.elements()) == Expected(from, to)));
+  }
+  CHECK(most > 1);  // boxes of more loops than a copy has were among them
+}
+
+TEST_CASE("a box of three loops is one copy, in bytes") {
+  // Heads 1 and 2 of 6 of 5 elements, of [2, 8, 6, 5] into [2, 8, 2, 5].
+  const Shape whole = {2, 8, 6, 5};
+  Extent heads = Extent::Whole(whole);
+  heads.dims[1] = {Interval{0, 4}};
+  heads.dims[2] = {Interval{1, 2}};
+  const std::vector<Box> boxes = CommonBoxes(Extent::Whole(whole), whole, heads, {2, 4, 2, 5});
+  REQUIRE(boxes.size() == 1);
+  const std::vector<PitchedCopy> copies = PitchedCopies(boxes[0], 2);
+  REQUIRE(copies.size() == 1);
+  CHECK(copies[0].from == 5 * 2);
+  CHECK(copies[0].to == 0);
+  CHECK(copies[0].width == 10 * 2);
+  CHECK(copies[0].rows == 4);
+  CHECK(copies[0].planes == 2);
+  CHECK(copies[0].from_pitch == 30 * 2);
+  CHECK(copies[0].to_pitch == 10 * 2);
+  CHECK(copies[0].from_plane == 240 * 2);
+  CHECK(copies[0].to_plane == 40 * 2);
 }
 
 TEST_CASE("loops that go on without a gap are joined") {

@@ -102,6 +102,14 @@ constexpr LayoutCase kLayouts[] = {
     {"dp=2 tp=2 pp=2 micro_batch=1 sequence_parallel=true zero_stage=1 virtual_stages=2"},
     {"cp=2 pp=2 tp=2 micro_batch=4"},
     {"cp=2 dp=2 tp=2 micro_batch=2 sequence_parallel=true zero_stage=1 granularity=full"},
+    {"dp=2 overlap=on micro_batch=1"},
+    {"dp=4 zero_stage=1 overlap=on micro_batch=2"},
+    {"dp=2 pp=2 micro_batch=2 zero_stage=1 overlap=on"},
+    {"tp=2 overlap=on micro_batch=4"},
+    {"tp=2 overlap=on micro_batch=2 granularity=selective modules=[\"attention\",\"norm\"]"},
+    {"tp=2 sequence_parallel=true overlap=on micro_batch=8"},
+    {"cp=2 overlap=on micro_batch=4"},
+    {"cp=2 dp=2 tp=2 sequence_parallel=true zero_stage=1 overlap=on micro_batch=2"},
 };
 
 void CheckLayouts(const char* model) {

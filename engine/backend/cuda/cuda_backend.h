@@ -4,6 +4,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "engine/backend/backend.h"
@@ -42,6 +43,8 @@ class CudaBackend final : public Backend {
   absl::StatusOr<double> ElapsedMs(std::int64_t from, std::int64_t to) override;
 
   Device& device() { return *device_; }
+  // Empty before AllocateArena. One allocation of its own (cudaMalloc).
+  std::span<std::byte> arena() const { return {arena_, static_cast<std::size_t>(arena_bytes_)}; }
   // Asked again and again while results are waited for; an error ends the wait. For what the GPU would wait
   // for in vain.
   void WatchHealth(std::function<absl::Status()> health) { health_ = std::move(health); }

@@ -30,10 +30,14 @@ absl::Status Device::Start() {
   RETURN_IF_CUDA_ERROR(cudaGetDeviceProperties(&properties_, options_.index));
   RETURN_IF_ERROR(LoadCublasLt().status());
   // Non-blocking: nothing of ours waits for the legacy stream.
-  RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&compute_, cudaStreamNonBlocking));
+  // What others wait for comes first: exchange and transfers are let in at the next border of a block.
+  int lowest = 0;
+  int highest = 0;
+  RETURN_IF_CUDA_ERROR(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+  RETURN_IF_CUDA_ERROR(cudaStreamCreateWithPriority(&compute_, cudaStreamNonBlocking, lowest));
   RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&copy_, cudaStreamNonBlocking));
   for (cudaStream_t& stream : transfer_) {
-    RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    RETURN_IF_CUDA_ERROR(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest));
   }
   RETURN_IF_CUBLAS_ERROR(cublasLtCreate(&cublas_lt_));
   gemm_tuner_ = std::make_unique<GemmTuner>(cublas_lt_, compute_,

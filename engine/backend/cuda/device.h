@@ -57,7 +57,7 @@ class Device {
   cudaDeviceProp properties_{};
   cudaStream_t compute_ = nullptr;
   cudaStream_t copy_ = nullptr;
-  std::array<cudaStream_t, plan::kStreams - 1> transfer_ = {};  // of pipeline traffic
+  std::array<cudaStream_t, plan::kStreams - 1> transfer_ = {};  // of exchange and pipeline traffic
   cublasLtHandle_t cublas_lt_ = nullptr;
   cudnnHandle_t cudnn_ = nullptr;
   std::unique_ptr<GemmTuner> gemm_tuner_;

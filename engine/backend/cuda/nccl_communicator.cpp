@@ -280,7 +280,7 @@ absl::StatusOr<std::unique_ptr<Launch>> NcclCommunicator::Prepare(CollectiveArgs
         const absl::Status status = enqueue(x, stream);
         return status.ok() ? status : WithContext(status, name);
       },
-      device_.compute());
+      device_.stream(instruction.stream));
 }
 
 absl::Status NcclCommunicator::PrepareTransfer(std::int64_t peer, std::int32_t stream) {

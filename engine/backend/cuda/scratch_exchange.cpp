@@ -1,5 +1,7 @@
 #include "engine/backend/cuda/scratch_exchange.h"
 
+#include <algorithm>
+
 namespace engine::backend::cuda {
 namespace {
 
@@ -47,9 +49,33 @@ ExchangeLayout LayoutOfExchange(Collective collective, graph::Reduction reductio
   return layout;
 }
 
+PushLayout LayoutOfPush(Collective collective, graph::Reduction reduction, const TensorType& from,
+                        const TensorType& to, std::int64_t members) {
+  PushLayout layout;
+  if (reduction == graph::Reduction::kLogSumExp) {
+    layout.part = from.shape.elements();
+    layout.slot = BytesOf(from);  // CombineLogSumExp takes them one after the other
+    layout.own_slot = true;
+    layout.bytes = members * layout.slot;
+    return layout;
+  }
+  if (collective == Collective::kReduceScatter) {
+    layout.part = to.shape.elements();
+  } else if (collective == Collective::kAllReduce) {
+    // Of two, each sends all that it has. Of more, each adds up a part, on a border of 16 bytes.
+    constexpr std::int64_t kBorder = 16;
+    const std::int64_t n = from.shape.elements();
+    layout.part = members == 2 ? n : ((n + members - 1) / members + kBorder - 1) / kBorder * kBorder;
+  }
+  layout.slot = Aligned(layout.part * SizeOf(from.dtype));
+  layout.bytes = (members - 1) * layout.slot;
+  return layout;
+}
+
 std::int64_t ExchangeScratch(Collective collective, graph::Reduction reduction, const TensorType& from,
-                             const TensorType& to, graph::Axis axis, std::int64_t members) {
-  return LayoutOfExchange(collective, reduction, from, to, axis, members).bytes;
+                             const TensorType& to, graph::Axis axis, std::int64_t members, bool push) {
+  const std::int64_t bytes = LayoutOfExchange(collective, reduction, from, to, axis, members).bytes;
+  return push ? std::max(bytes, LayoutOfPush(collective, reduction, from, to, members).bytes) : bytes;
 }
 
 }  // namespace engine::backend::cuda

@@ -1,6 +1,10 @@
 #include "engine/backend/cuda/kernels/exchange.h"
 
 #include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include "engine/backend/cuda/kernels/vector.cuh"
 
 namespace engine::backend::cuda {
 namespace {
@@ -82,7 +86,97 @@ __global__ void LogSumExp(const float* __restrict__ parts, std::int64_t members,
   }
 }
 
+// What elements of T are added up in.
+template <typename T>
+using Number = std::conditional_t<std::is_same_v<T, double>, double, float>;
+template <typename T>
+__device__ __forceinline__ Number<T> Wide(T x) {
+  if constexpr (std::is_same_v<T, double>) {
+    return x;
+  } else {
+    return ToFloat(x);
+  }
+}
+template <typename T>
+__device__ __forceinline__ T Narrow(Number<T> x) {
+  if constexpr (std::is_same_v<T, double>) {
+    return x;
+  } else {
+    return FromFloat<T>(x);
+  }
+}
+
+// n: words of elements of T.
+template <typename T, typename Word>
+__global__ void Sum(const Word* own, const std::byte* __restrict__ received, std::int64_t slot,
+                    std::int64_t members, std::int64_t index, std::int64_t n, Word* out) {
+  constexpr int kElements = sizeof(Word) / sizeof(T);
+  const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += step) {
+    Number<T> sum[kElements] = {};
+    for (std::int64_t m = 0; m < members; ++m) {
+      const std::int64_t before = m < index ? m : m - 1;
+      const Word word =
+          m == index ? own[i] : __ldcs(reinterpret_cast<const Word*>(received + before * slot) + i);
+      T part[kElements];
+      std::memcpy(part, &word, sizeof(word));
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) sum[e] += Wide<T>(part[e]);
+    }
+    T rounded[kElements];
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) rounded[e] = Narrow<T>(sum[e]);
+    Word word;
+    std::memcpy(&word, rounded, sizeof(word));
+    out[i] = word;
+  }
+}
+
+template <typename T, typename Word>
+void LaunchSum(const void* own, const void* received, std::int64_t slot, std::int64_t members,
+               std::int64_t index, std::int64_t first, std::int64_t words, void* out, cudaStream_t stream) {
+  if (words == 0) return;
+  const std::int64_t skip = first * static_cast<std::int64_t>(sizeof(T));
+  Sum<T, Word><<<Blocks(words), kThreads, 0, stream>>>(
+      reinterpret_cast<const Word*>(static_cast<const std::byte*>(own) + skip),
+      static_cast<const std::byte*>(received) + skip, slot, members, index, words,
+      reinterpret_cast<Word*>(static_cast<std::byte*>(out) + skip));
+}
+
+// In words of 16 bytes, then element by element.
+template <typename T, typename Bits>
+void SumAs(const void* own, const void* received, std::int64_t slot, std::int64_t members, std::int64_t index,
+           std::int64_t n, void* out, cudaStream_t stream) {
+  constexpr std::int64_t kElements = 16 / sizeof(T);
+  const auto at = [](const void* data) { return reinterpret_cast<std::uintptr_t>(data); };
+  const bool aligned = (at(own) | at(received) | at(out) | static_cast<std::uintptr_t>(slot)) % 16 == 0;
+  const std::int64_t words = aligned ? n / kElements : 0;
+  const std::int64_t done = words * kElements;
+  LaunchSum<T, uint4>(own, received, slot, members, index, 0, words, out, stream);
+  LaunchSum<T, Bits>(own, received, slot, members, index, done, n - done, out, stream);
+}
+
 }  // namespace
+
+bool SumParts(const void* own, const void* received, std::int64_t slot, std::int64_t members,
+              std::int64_t index, DType dtype, std::int64_t n, void* out, cudaStream_t stream) {
+  switch (dtype) {
+    case DType::kBF16:
+      SumAs<__nv_bfloat16, std::uint16_t>(own, received, slot, members, index, n, out, stream);
+      return true;
+    case DType::kF16:
+      SumAs<__half, std::uint16_t>(own, received, slot, members, index, n, out, stream);
+      return true;
+    case DType::kF32:
+      SumAs<float, std::uint32_t>(own, received, slot, members, index, n, out, stream);
+      return true;
+    case DType::kF64:
+      SumAs<double, std::uint64_t>(own, received, slot, members, index, n, out, stream);
+      return true;
+    default:
+      return false;
+  }
+}
 
 void CopyBox(const void* from, void* to, const Box& box, std::int64_t element_bytes, cudaStream_t stream) {
   if (box.elements() == 0) return;

@@ -1,0 +1,64 @@
+#include "engine/backend/cuda/peer_flags.h"
+
+#include <utility>
+
+namespace engine::backend::cuda {
+namespace {
+
+CUstreamBatchMemOpParams WriteOf(std::byte* flag, std::uint32_t value) {
+  CUstreamBatchMemOpParams operation{};
+  operation.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+  operation.writeValue.address = reinterpret_cast<CUdeviceptr>(flag);
+  operation.writeValue.value = value;
+  operation.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;  // behind a fence of the whole system
+  return operation;
+}
+
+CUstreamBatchMemOpParams WaitOf(std::byte* flag) {
+  CUstreamBatchMemOpParams operation{};
+  operation.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+  operation.waitValue.address = reinterpret_cast<CUdeviceptr>(flag);
+  operation.waitValue.value = 1;
+  operation.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+  return operation;
+}
+
+}  // namespace
+
+// The driver's own functions, without a library to link: the runtime knows where they are.
+absl::Status StreamFlags::Load() {
+  constexpr unsigned kVersion = 12000;  // in which this form of them is the default
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+  RETURN_IF_CUDA_ERROR(cudaGetDriverEntryPointByVersion("cuStreamBatchMemOp", &function, kVersion,
+                                                        cudaEnableDefault, &result));
+  if (result != cudaDriverEntryPointSuccess) {
+    return FailedPrecondition("this driver has no cuStreamBatchMemOp of CUDA 12");
+  }
+  batch_ = reinterpret_cast<decltype(batch_)>(function);
+  return absl::OkStatus();
+}
+
+absl::Status StreamFlags::Enqueue(std::vector<CUstreamBatchMemOpParams> operations,
+                                  cudaStream_t stream) const {
+  const CUresult result = batch_(stream, static_cast<unsigned>(operations.size()), operations.data(), 0);
+  if (result != CUDA_SUCCESS) return Internal("cuStreamBatchMemOp: CUresult {}", static_cast<int>(result));
+  return absl::OkStatus();
+}
+
+absl::Status StreamFlags::Write(const std::vector<std::byte*>& flags, cudaStream_t stream) const {
+  std::vector<CUstreamBatchMemOpParams> operations;
+  for (std::byte* flag : flags) operations.push_back(WriteOf(flag, 1));
+  return Enqueue(std::move(operations), stream);
+}
+
+absl::Status StreamFlags::Await(const std::vector<std::byte*>& flags, cudaStream_t stream) const {
+  std::vector<CUstreamBatchMemOpParams> operations;
+  for (std::byte* flag : flags) {
+    operations.push_back(WaitOf(flag));
+    operations.push_back(WriteOf(flag, 0));
+  }
+  return Enqueue(std::move(operations), stream);
+}
+
+}  // namespace engine::backend::cuda

@@ -1,0 +1,53 @@
+// Flags by which streams of different processes wait for each other: 32-bit words in a GPU's memory that
+// peers have mapped. A flag is 0 or 1. Its sender writes 1, its owner waits for the 1 and resets it at once,
+// both by operations of the streams themselves: no kernel, no SM.
+//
+// Fixed values need no count that the host would have to keep, so what was recorded in a CUDA graph can be
+// replayed. They are safe where no sender writes a flag a second time before the owner has reset it. In an
+// exchange between the same ranks on the same stream (push_communicator.h), each rank
+//   writes ready to its peers; awaits and resets the peers' ready; pushes;
+//   writes done to its peers; awaits and resets the peers' done.
+// A rank writes ready again only after it has seen the peer's done of this exchange, which the peer wrote
+// after it had reset ready. It writes done again only after it has seen the peer's next ready, which the peer
+// wrote after it had reset done. The same holds for kGathered, which stands after done, and a third flag
+// because a peer may write it before done is reset. A write waits for all that precedes it in its stream,
+// memory included. Groups that share two ranks share their flags: both ranks run what they share in the same
+// order. Streams have flags of their own, as they are in no order.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/backend/cuda/status.h"
+#include "engine/plan/plan.h"
+
+namespace engine::backend::cuda {
+
+enum class Flag : std::int64_t { kReady, kDone, kGathered, kKinds };
+
+// Bytes from the beginning of a rank's flags to the one that `sender` writes.
+constexpr std::int64_t OffsetOfFlag(std::int64_t sender, std::int32_t stream, Flag flag) {
+  constexpr std::int64_t kApart = 64;
+  constexpr auto kKinds = static_cast<std::int64_t>(Flag::kKinds);
+  return ((sender * plan::kStreams + stream) * kKinds + static_cast<std::int64_t>(flag)) * kApart;
+}
+
+class StreamFlags {
+ public:
+  // Error: a driver without these operations.
+  absl::Status Load();
+
+  // 1 to each address, after all that precedes in the stream.
+  absl::Status Write(const std::vector<std::byte*>& flags, cudaStream_t stream) const;
+  // What follows in the stream starts when each is 1; then they are 0.
+  absl::Status Await(const std::vector<std::byte*>& flags, cudaStream_t stream) const;
+
+ private:
+  decltype(&cuStreamBatchMemOp) batch_ = nullptr;
+  absl::Status Enqueue(std::vector<CUstreamBatchMemOpParams> operations, cudaStream_t stream) const;
+};
+
+}  // namespace engine::backend::cuda
