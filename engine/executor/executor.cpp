@@ -268,8 +268,8 @@ struct RankExecutor::Lane {
   const Step* step = nullptr;
   const std::vector<Prepared>* prepared = nullptr;
   KernelContext context;
-  size_t next = 0;               // of `prepared`
-  std::int64_t exchanged = -1;   // ticket of the exchange that the next instruction waits for
+  size_t next = 0;              // of `prepared`
+  std::int64_t exchanged = -1;  // ticket of the exchange that the next instruction waits for
   bool done() const { return next == prepared->size(); }
 };
 

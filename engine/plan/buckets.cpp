@@ -62,10 +62,9 @@ Instruction Zero(std::string name, const BufferRef& buffer) {
 // The sum of a bucket's gradients over the axes on which they are partial.
 Instruction Reduction(const Plan& plan, const Bucket& bucket, size_t index) {
   const bool scatter = bucket.shards > 1;
-  return FlatCollective(
-      scatter ? Collective::kReduceScatter : Collective::kAllReduce,
-      fmt::format("bucket.{}.{}", index, scatter ? "reduce_scatter" : "all_reduce"), bucket.reduce,
-      bucket.gradient, plan);
+  return FlatCollective(scatter ? Collective::kReduceScatter : Collective::kAllReduce,
+                        fmt::format("bucket.{}.{}", index, scatter ? "reduce_scatter" : "all_reduce"),
+                        bucket.reduce, bucket.gradient, plan);
 }
 
 // This rank's shard of a whole flat buffer.
@@ -135,8 +134,7 @@ std::vector<Bucket> MakeBuckets(const Plan& plan, const std::vector<bool>& used,
     const DType gradient = GradientDType(plan, parameter);
     const AxisSet reduce = ReduceAxes(plan, parameter);
     const AxisSet copies = CopyAxes(plan, parameter);
-    const bool early =
-        layers[p] != kNoLayer && !reduce.empty() && parameter.weight_decay && !parameter.tied;
+    const bool early = layers[p] != kNoLayer && !reduce.empty() && parameter.weight_decay && !parameter.tied;
     const auto key = std::make_tuple(reduce.bits(), copies.bits(), parameter.weight_decay, parameter.tied,
                                      value.dtype, gradient, early ? layers[p] : kNoLayer);
     const auto [it, fresh] = index.try_emplace(key, buckets.size());
@@ -255,8 +253,8 @@ Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Op
     const std::string name = fmt::format("bucket.{}", b);
     out.push_back(AdamW(bucket, stage, optimizer, name));
     if (bucket.shards == 1) continue;
-    out.push_back(FlatCollective(Collective::kAllGather, name + ".all_gather", bucket.reduce,
-                                 bucket.parameter, plan));
+    out.push_back(
+        FlatCollective(Collective::kAllGather, name + ".all_gather", bucket.reduce, bucket.parameter, plan));
     out.back().stream = behind ? kExchangeStream : kComputeStream;
     out.back().detached = behind;
   }

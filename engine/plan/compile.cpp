@@ -213,8 +213,9 @@ absl::StatusOr<AxisSet> PushedAxes(const recipe::Recipe& recipe, const Mesh& mes
     if (OnOneHost(recipe, mesh, axis)) {
       axes = axes | AxisSet::Of(axis);
     } else if (recipe.parallelism.exchange == "push" && axis != Axis::kDp) {
-      return InvalidArgument("parallelism.exchange \"push\": ranks of {} {} are not on one host of {} devices",
-                             graph::kAxisNames[static_cast<size_t>(axis)], mesh.size(axis), recipe.cluster.devices_per_node);
+      return InvalidArgument(
+          "parallelism.exchange \"push\": ranks of {} {} are not on one host of {} devices",
+          graph::kAxisNames[static_cast<size_t>(axis)], mesh.size(axis), recipe.cluster.devices_per_node);
     }
   }
   return axes;
@@ -310,16 +311,16 @@ absl::StatusOr<Plan> Compile(const recipe::Recipe& recipe, Graph train, const Gr
   for (size_t c = 0; c < chunks.size(); ++c) {
     plan.chunk_stage.push_back(static_cast<std::int32_t>(c) % static_cast<std::int32_t>(plan.mesh.pp));
   }
-  const StageInputs inputs{.train = options.training ? &train_cut : nullptr,
-                           .evaluate = &evaluate_cut,
-                           .zero_stage = recipe.parallelism.zero_stage,
-                           .optimizer = &recipe.optimizer,
-                           .dynamic_loss_scale = recipe.precision.compute == "fp16",
-                           .matrix_masters = recipe.precision.master_dtype == "fp32",
-                           .overlap = Overlaps(recipe, options) &&
-                                      (plan.lanes > 1 || ConversionsArePushed(recipe, pushed)),
-                           .pushed = pushed,
-                           .options = &options};
+  const StageInputs inputs{
+      .train = options.training ? &train_cut : nullptr,
+      .evaluate = &evaluate_cut,
+      .zero_stage = recipe.parallelism.zero_stage,
+      .optimizer = &recipe.optimizer,
+      .dynamic_loss_scale = recipe.precision.compute == "fp16",
+      .matrix_masters = recipe.precision.master_dtype == "fp32",
+      .overlap = Overlaps(recipe, options) && (plan.lanes > 1 || ConversionsArePushed(recipe, pushed)),
+      .pushed = pushed,
+      .options = &options};
   for (std::int32_t stage = 0; stage < plan.mesh.pp; ++stage) BuildStage(inputs, stage, chunks, &plan);
   Hasher hasher;
   WriteCanonical(plan, [&](std::string_view text) { hasher.Update(text); });

@@ -19,9 +19,9 @@ struct CompileOptions {
 // other's computation (parallelism.overlap): 1 or 2.
 std::int64_t Lanes(const recipe::Recipe& recipe, const CompileOptions& options);
 
-// `train` and `evaluate` are the model's forward graphs of one microbatch of micro_batch / Lanes samples, with
-// and without dropout (the plan knows no model). The recipe must have passed validation. Errors are the recipe's: a layout that this model
-// does not allow.
+// `train` and `evaluate` are the model's forward graphs of one microbatch of micro_batch / Lanes samples,
+// with and without dropout (the plan knows no model). The recipe must have passed validation. Errors are the
+// recipe's: a layout that this model does not allow.
 absl::StatusOr<Plan> Compile(const recipe::Recipe& recipe, graph::Graph train, const graph::Graph& evaluate,
                              const CompileOptions& options);
 

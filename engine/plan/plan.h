@@ -76,7 +76,7 @@ struct Instruction {
   std::int32_t stream = 0;      // plan::Stream that it runs on: computation or exchange
   // Pushed into the other members' arenas by copy engines instead of NCCL. All members are on one host.
   bool push = false;
-  bool last_only = false;       // only in the iteration's last microbatch
+  bool last_only = false;  // only in the iteration's last microbatch
   // No instruction behind it waits for it: the update segment and the end of the program do.
   bool detached = false;
 };
@@ -102,7 +102,8 @@ struct Step {
   std::int32_t stream = 0;
   BufferRef buffer = {};  // kSend, kReceive
   std::vector<std::int32_t> waits = {};
-  // kRun: in alternation with the next step, which runs the same segment for the microbatch of the other lane.
+  // kRun: in alternation with the next step, which runs the same segment for the microbatch of the other
+  // lane.
   bool paired = false;
 };
 
@@ -259,7 +260,8 @@ struct DeviceProfile {
   std::function<std::int64_t(Collective, graph::Reduction, const graph::TensorType& from,
                              const graph::TensorType& to, Axis axis, std::int64_t members, bool push)>
       exchange_bytes = {};
-  // Whether exchange runs beside computation, and whether ranks of one host can push into each other's memory.
+  // Whether exchange runs beside computation, and whether ranks of one host can push into each other's
+  // memory.
   bool overlaps = false;
   bool pushes = false;
   // Whether there is a kernel for a fused op (ops/fused.h), by the local type of the tensor that decides: the

@@ -195,7 +195,8 @@ class SegmentBuilder {
     const LocalValue& from = ValueOf(Global(node.inputs[0]));
     const LocalValue& to = ValueOf(Global(node.outputs[0]));
     TakeScratch(in_.profile->exchange_bytes(node.collective, node.reduction, {from.local, from.dtype},
-                                            {to.local, to.dtype}, node.axis, in_.plan->mesh.size(node.axis), instruction->push),
+                                            {to.local, to.dtype}, node.axis, in_.plan->mesh.size(node.axis),
+                                            instruction->push),
                 instruction);
   }
 
@@ -203,10 +204,8 @@ class SegmentBuilder {
   void TakeScratch(std::int64_t bytes, Instruction* instruction) {
     if (bytes == 0) return;
     const std::int64_t range = ranges_.Allocate(bytes);
-    instruction->scratch = {.offset = in_.transient_base + range,
-                            .elements = bytes,
-                            .dtype = DType::kU8,
-                            .in_lane = in_.in_lane};
+    instruction->scratch = {
+        .offset = in_.transient_base + range, .elements = bytes, .dtype = DType::kU8, .in_lane = in_.in_lane};
     ranges_.Free(range);
   }
 

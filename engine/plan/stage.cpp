@@ -89,10 +89,10 @@ class StageBuilder {
   std::vector<Turn> TrainTurns() {
     const std::int64_t per_stage = static_cast<std::int64_t>(stage_.chunks.size());
     const std::int64_t together = plan_.microbatches / plan_.lanes;
-    const std::vector<Turn> turns = InLanes(
-        per_stage > 1 ? InterleavedOneForwardOneBackward(plan_.mesh.pp, per_stage, index_, together)
-                      : OneForwardOneBackward(plan_.mesh.pp, index_, together),
-        plan_.lanes);
+    const std::vector<Turn> turns =
+        InLanes(per_stage > 1 ? InterleavedOneForwardOneBackward(plan_.mesh.pp, per_stage, index_, together)
+                              : OneForwardOneBackward(plan_.mesh.pp, index_, together),
+                plan_.lanes);
     for (Chunk& chunk : stage_.chunks) {
       std::int64_t held = 0;
       for (const Turn& turn : turns) {

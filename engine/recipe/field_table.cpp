@@ -199,7 +199,8 @@ Rows ParallelismRows() {
                "(pp 1, an even micro_batch), gradients as soon as a layer's are whole. auto: on GPUs."),
       FIELD(parallelism.exchange)
           .Words({"auto", "nccl", "push"})
-          .Doc("How GPUs exchange activations: push: copy engines write into each other's memory, on one host; "
+          .Doc("How GPUs exchange activations: push: copy engines write into each other's memory, on one "
+               "host; "
                "nccl: NCCL; auto: push where it is possible."),
       FIELD(parallelism.expert_tp)
           .Between(0, kMaxDegree)

@@ -602,6 +602,116 @@ TEST_CASE("mutation: staged inputs") {
          [](Plan& plan) { plan.stages[1].chunks[0].incoming.elements += 4096; });
 }
 
+// dp 2 · tp 2 with sequence parallelism and ZeRO-1, halves of 8 microbatches in turns.
+const Plan& Overlapped() {
+  static const Plan plan =
+      TinyPlan(false, {"parallelism.dp=2", "parallelism.tp=2", "parallelism.sequence_parallel=true",
+                       "parallelism.zero_stage=1", "parallelism.overlap=on", "training.micro_batch=4"});
+  return plan;
+}
+
+size_t Find(const Segment& segment, const std::function<bool(const Instruction&)>& wanted) {
+  for (size_t i = 0; i < segment.instructions.size(); ++i) {
+    if (wanted(segment.instructions[i])) return i;
+  }
+  FAIL("no such instruction in " << segment.name);
+  return 0;
+}
+
+TEST_CASE("mutation: the plan with halves in turns is good") {
+  CHECK(Verify(Overlapped(), {}).ok());
+  CHECK(Overlapped().lanes == 2);
+  CHECK(Overlapped().microbatches == 4);
+}
+
+TEST_CASE("mutation: halves in turns") {
+  const auto paired = [](Plan& plan) {
+    Program& program = plan.stages[0].train;
+    return std::find_if(program.begin(), program.end(), [](const Step& step) { return step.paired; }) -
+           program.begin();
+  };
+  Mutate(Overlapped(), "t", "in the same lane", [&](Plan& plan) {
+    for (Step& step : plan.stages[0].train) {
+      if (step.microbatch == 1) step.slot = 0;
+    }
+  });
+  Mutate(Overlapped(), "t", "cannot run in alternation with",
+         [&](Plan& plan) { plan.stages[0].train[static_cast<size_t>(paired(plan)) + 1].paired = true; });
+  Mutate(Overlapped(), "t", "cannot run in alternation with", [&](Plan& plan) {
+    const auto i = static_cast<size_t>(paired(plan));
+    plan.stages[0].train[i + 1].waits = {static_cast<std::int32_t>(i)};
+  });
+  const auto exchange = [](const Instruction& i) { return i.collective == Collective::kAllGather; };
+  const auto computes = [](const Instruction& i) {
+    return i.op != nullptr && i.outputs[0].in_lane && i.outputs[0].value >= 0;
+  };
+  Mutate(Overlapped(), "sm", "is on stream 0, not 5", [&](Plan& plan) {
+    Segment& forward = SegmentOf(plan, 0, "forward.0");
+    forward.instructions[Find(forward, exchange)].stream = kComputeStream;
+  });
+  Mutate(Overlapped(), "s", "is on stream 5, not 0", [&](Plan& plan) {
+    Segment& forward = SegmentOf(plan, 0, "forward.0");
+    forward.instructions[Find(forward, computes)].stream = kExchangeStream;
+  });
+  Mutate(Overlapped(), "s", "is waited for by nothing", [&](Plan& plan) {
+    Segment& forward = SegmentOf(plan, 0, "forward.0");
+    forward.instructions[Find(forward, exchange)].detached = true;
+  });
+  Mutate(Overlapped(), "s", "is not in a lane", [&](Plan& plan) {
+    Segment& forward = SegmentOf(plan, 0, "forward.0");
+    forward.instructions[Find(forward, computes)].outputs[0].in_lane = false;
+  });
+  Mutate(Overlapped(), "s", "reaches out of its lane", [&](Plan& plan) { plan.stages[0].lane_bytes /= 2; });
+  Mutate(Overlapped(), "s", "overlap slots of chunk 0", [&](Plan& plan) { plan.stages[0].lane_base -= 256; });
+  Mutate(Overlapped(), "s", "lanes at", [&](Plan& plan) { plan.lanes = 1 << 20; });
+}
+
+TEST_CASE("mutation: reductions behind the backward pass") {
+  const auto reduction = [](const Instruction& i) { return i.flat; };
+  const auto in_backward = [&](const std::function<void(Instruction&)>& change) {
+    return [&, change](Plan& plan) {
+      Segment& backward = SegmentOf(plan, 0, "backward.0");
+      change(backward.instructions[Find(backward, reduction)]);
+    };
+  };
+  Mutate(Overlapped(), "g", "is no reduction behind the last backward pass",
+         in_backward([](Instruction& i) { i.last_only = false; }));
+  Mutate(Overlapped(), "g", "is no reduction behind the last backward pass",
+         in_backward([](Instruction& i) { i.detached = false; }));
+  Mutate(Overlapped(), "gm", "is no reduction behind the last backward pass",
+         in_backward([](Instruction& i) { i.stream = kComputeStream; }));
+  Mutate(Overlapped(), "g", "which are already reduced", [&](Plan& plan) {
+    Segment& backward = SegmentOf(plan, 0, "backward.0");
+    const size_t at = Find(backward, reduction);
+    std::swap(backward.instructions[at], backward.instructions[at - 1]);
+  });
+  Mutate(Overlapped(), "g", "still partial over dp", [&](Plan& plan) {
+    Segment& backward = SegmentOf(plan, 0, "backward.0");
+    backward.instructions.erase(backward.instructions.begin() +
+                                static_cast<std::ptrdiff_t>(Find(backward, reduction)));
+  });
+  Mutate(Overlapped(), "g", "already scattered", [&](Plan& plan) {
+    Segment& backward = SegmentOf(plan, 0, "backward.0");
+    backward.instructions.push_back(backward.instructions[Find(backward, reduction)]);
+  });
+  Mutate(Overlapped(), "g", "and nothing waits for it", [&](Plan& plan) {
+    Segment& update = SegmentOf(plan, 0, "update");
+    Instruction& sum = update.instructions[Find(update, reduction)];
+    sum.stream = kExchangeStream;
+    sum.detached = true;
+  });
+  Mutate(Overlapped(), "t", "to which other microbatches have still to add", [&](Plan& plan) {
+    // The last pair's backward passes change places with those of the pair before, slots and all.
+    std::vector<size_t> backward;
+    Program& program = plan.stages[0].train;
+    for (size_t i = 0; i < program.size(); ++i) {
+      if (program[i].segment == plan.stages[0].chunks[0].backward) backward.push_back(i);
+    }
+    std::swap(program[backward[2]].microbatch, program[backward[3]].microbatch);
+    std::swap(program[backward[2]].slot, program[backward[3]].slot);
+  });
+}
+
 TEST_CASE("verify: an arena that does not fit is itemised, with a remedy") {
   const Plan plan = TinyPlan(false, {"parallelism.dp=2"});
   const absl::Status status =
