@@ -16,12 +16,22 @@
 
 namespace engine::backend {
 
+// Moments of an iteration that its executor asks for.
+enum Stamp : std::int32_t {
+  kIterationBegins,
+  kUpdateBegins,  // the passes are done
+  kStamps
+};
+
 // A launch whose every argument but the context is fixed: prepared once, run each iteration.
 class Launch {
  public:
   virtual ~Launch() = default;
   // Errors: a collective that was aborted because another rank failed.
   virtual absl::Status Run(const KernelContext& context) = 0;
+  // Of an exchange: what is left to compute before anything reads what it made, on the computation's stream,
+  // which waits for Run's part to end. Called after each Run, at once or when the result is wanted.
+  virtual absl::Status Finish() { return absl::OkStatus(); }
 };
 
 struct LaunchArgs {
@@ -80,8 +90,12 @@ class Backend {
   // Copy of what was staged, after all Stage calls that have returned.
   virtual absl::Status TakeStaged(std::byte* to, const std::byte* from, std::int64_t bytes) = 0;
   // At most 256 bytes to the host. Read returns at once; WaitRead waits for the ticket's bytes alone. At most
-  // four tickets are open at a time.
+  // six tickets are open at a time.
   virtual absl::StatusOr<std::int64_t> Read(const std::byte* arena, std::int64_t bytes) = 0;
+  // Notes the time at which all that was launched so far has run; may be recorded. ReadTimes: Read of the
+  // noted times, int64[kStamps], nanoseconds since a moment of the device's own.
+  virtual absl::Status NoteTime(Stamp stamp) = 0;
+  virtual absl::StatusOr<std::int64_t> ReadTimes() = 0;
   virtual absl::Status WaitRead(std::int64_t ticket, void* host) = 0;
   // Runs `body`, recording its launches instead of running them; the result replays them all. Null where the
   // backend does not record.

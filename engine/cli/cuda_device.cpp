@@ -3,9 +3,11 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "engine/backend/cuda/cuda_backend.h"
+#include "engine/backend/cuda/delay_communicator.h"
 #include "engine/backend/cuda/libraries.h"
 #include "engine/backend/cuda/push_communicator.h"
 #include "engine/backend/cuda/survey.h"
@@ -98,14 +100,21 @@ absl::StatusOr<train::Device> MakeCudaRank(const recipe::Recipe& recipe, const D
   RETURN_IF_ERROR(backend::cuda::LoadNccl().status());
   backend::cuda::CudaBackend* const backend = gpu.backend;
   const std::int64_t rank = group->placement().rank;
+  std::optional<std::uint32_t> delay;
+  if (const char* seed = std::getenv("ENGINE_TEST_DELAY")) {
+    ASSIGN_OR_RETURN(delay, backend::cuda::ParseDelaySeed(seed));
+  }
   return group->Attach(
-      gpu.device, "GPU " + backend->device().Uuid(), [backend, rank](launch::Client* client) {
+      gpu.device, "GPU " + backend->device().Uuid(),
+      [backend, rank, delay](launch::Client* client) -> std::unique_ptr<backend::Communicator> {
         auto communicator = std::make_unique<backend::cuda::PushCommunicator>(backend, client, rank);
         backend->WatchHealth([client, watched = communicator.get()]() -> absl::Status {
           RETURN_IF_ERROR(client->status());
           return watched->Health();
         });
-        return communicator;
+        if (!delay) return communicator;
+        return std::make_unique<backend::cuda::DelayCommunicator>(std::move(communicator), &backend->device(),
+                                                                  *delay, rank);
       });
 }
 

@@ -24,6 +24,7 @@ class WatchedLaunch final : public backend::Launch {
     if (status.ok()) client_.Progress(done_);
     return status;
   }
+  absl::Status Finish() override { return inner_->Finish(); }
 
  private:
   std::unique_ptr<backend::Launch> inner_;

@@ -20,6 +20,7 @@ struct RankExecutor::Prepared {
   std::unique_ptr<backend::Launch> launch;  // null where every microbatch is the first
   std::unique_ptr<backend::Launch> first;   // of microbatch 0, where that overwrites sums; else null
   std::vector<TensorView> outputs;
+  bool left_out = false;  // other ranks run it
 };
 
 RankExecutor::RankExecutor(const plan::Plan& plan, std::int64_t rank)
@@ -110,7 +111,8 @@ std::span<std::byte> RankExecutor::Scratch(const Instruction& instruction, const
 absl::StatusOr<RankExecutor::Prepared> RankExecutor::PrepareInstruction(const Instruction& instruction,
                                                                         const Chunk* chunk,
                                                                         std::int64_t slot) {
-  Prepared prepared{.instruction = &instruction, .launch = nullptr, .first = nullptr, .outputs = {}};
+  Prepared prepared;
+  prepared.instruction = &instruction;
   if (instruction.collective == plan::Collective::kNone) {
     backend::LaunchArgs args{.instruction = &instruction,
                              .accumulate = instruction.accumulate,
@@ -161,9 +163,13 @@ absl::Status RankExecutor::PrepareSegments() {
         const bool skipped = std::any_of(graph::kAxes.begin(), graph::kAxes.end(), [&](plan::Axis axis) {
           return instruction.only_first.Has(axis) && coordinates_.axis[static_cast<size_t>(axis)] != 0;
         });
-        if (skipped) continue;
-        ASSIGN_OR_RETURN(Prepared prepared, PrepareInstruction(instruction, chunk,
-                                                               slots ? static_cast<std::int64_t>(slot) : -1));
+        Prepared prepared;
+        prepared.instruction = &instruction;
+        prepared.left_out = skipped;
+        if (!skipped) {
+          ASSIGN_OR_RETURN(
+              prepared, PrepareInstruction(instruction, chunk, slots ? static_cast<std::int64_t>(slot) : -1));
+        }
         by_slot[slot].push_back(std::move(prepared));
       }
     }
@@ -253,6 +259,9 @@ absl::Status RankExecutor::RunInstruction(const Prepared& prepared, const Step& 
                                           const KernelContext& context) {
   const bool first = prepared.first != nullptr && step.microbatch <= 0;
   RETURN_IF_ERROR((first ? prepared.first : prepared.launch)->Run(context));
+  if (prepared.instruction->stream == plan::kComputeStream) {
+    RETURN_IF_ERROR((first ? prepared.first : prepared.launch)->Finish());
+  }
   if (options_.check) RETURN_IF_ERROR(CheckFinite(prepared, step));
   if (timings_ == nullptr) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::int64_t mark, backend_->Mark());
@@ -268,43 +277,72 @@ struct RankExecutor::Lane {
   const Step* step = nullptr;
   const std::vector<Prepared>* prepared = nullptr;
   KernelContext context;
-  size_t next = 0;              // of `prepared`
-  std::int64_t exchanged = -1;  // ticket of the exchange that the next instruction waits for
+  size_t next = 0;                               // of `prepared`
+  std::int64_t exchanged = -1;                   // ticket of the exchange that the next computation waits for
+  std::vector<const Prepared*> unfinished = {};  // what that exchange left to compute
   bool done() const { return next == prepared->size(); }
 };
 
 // Exchange starts after what computation has done so far; the lane's next computation starts after it.
 absl::Status RankExecutor::RunExchange(const Prepared& prepared, Lane* lane) {
+  // Scratch is the instruction's alone until it is finished.
+  const auto scribbles = [](const Prepared* before) { return before->instruction->scratch.elements > 0; };
+  if (std::any_of(lane->unfinished.begin(), lane->unfinished.end(), scribbles)) {
+    RETURN_IF_ERROR(FinishExchange(lane));
+  }
   const std::int32_t stream = prepared.instruction->stream;
+  // The sum of gradients before this one has arrived long ago, where this one is to arrive.
+  const bool sums_later = prepared.instruction->detached && scribbles(&prepared);
+  if (sums_later) RETURN_IF_ERROR(FinishDetached());
   ASSIGN_OR_RETURN(const std::int64_t computed, backend_->Signal(plan::kComputeStream));
   RETURN_IF_ERROR(backend_->Await(stream, computed));
   RETURN_IF_ERROR(RunInstruction(prepared, *lane->step, lane->context));
   const bool looked_at = options_.check || timings_ != nullptr;
-  if (prepared.instruction->detached && !looked_at) return absl::OkStatus();
+  if (prepared.instruction->detached && !looked_at && !sums_later) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::int64_t exchanged, backend_->Signal(stream));
-  if (looked_at) return backend_->Await(plan::kComputeStream, exchanged);
+  if (sums_later && !looked_at) {
+    detached_.emplace_back(&prepared, exchanged);
+    return absl::OkStatus();
+  }
   lane->exchanged = exchanged;
+  lane->unfinished.push_back(&prepared);
+  return looked_at ? FinishExchange(lane) : absl::OkStatus();
+}
+
+// Sums of gradients that have arrived behind the backward passes.
+absl::Status RankExecutor::FinishDetached() {
+  for (const auto& [prepared, exchanged] : detached_) {
+    RETURN_IF_ERROR(backend_->Await(plan::kComputeStream, exchanged));
+    RETURN_IF_ERROR(prepared->launch->Finish());
+  }
+  detached_.clear();
   return absl::OkStatus();
 }
 
-// Computation up to an exchange that it waits for, that exchange included.
-absl::Status RankExecutor::Advance(Lane* lane) {
-  if (lane->exchanged >= 0) RETURN_IF_ERROR(backend_->Await(plan::kComputeStream, lane->exchanged));
+// From here on, computation may read what the lane has exchanged.
+absl::Status RankExecutor::FinishExchange(Lane* lane) {
+  if (lane->exchanged < 0) return absl::OkStatus();
+  RETURN_IF_ERROR(backend_->Await(plan::kComputeStream, lane->exchanged));
+  for (const Prepared* prepared : lane->unfinished) RETURN_IF_ERROR(prepared->launch->Finish());
   lane->exchanged = -1;
-  for (; !lane->done(); ++lane->next) {
-    const Prepared& prepared = (*lane->prepared)[lane->next];
-    const Instruction& instruction = *prepared.instruction;
-    if (instruction.last_only && lane->step->microbatch + 1 != plan_.microbatches) continue;
-    const bool computes = instruction.stream == plan::kComputeStream;
-    if (computes && lane->exchanged >= 0) return absl::OkStatus();
-    const absl::Status status =
-        computes ? RunInstruction(prepared, *lane->step, lane->context) : RunExchange(prepared, lane);
-    if (!status.ok()) {
-      return WithContext(status, fmt::format("rank {}, {} of microbatch {}", rank_, instruction.name,
-                                             lane->step->microbatch));
-    }
-  }
+  lane->unfinished.clear();
   return absl::OkStatus();
+}
+
+// The lane's next instruction.
+absl::Status RankExecutor::Advance(Lane* lane) {
+  const Prepared& prepared = (*lane->prepared)[lane->next++];
+  const Instruction& instruction = *prepared.instruction;
+  if (prepared.left_out || (instruction.last_only && lane->step->microbatch + 1 != plan_.microbatches)) {
+    return absl::OkStatus();
+  }
+  const bool computes = instruction.stream == plan::kComputeStream;
+  if (computes) RETURN_IF_ERROR(FinishExchange(lane));
+  const absl::Status status =
+      computes ? RunInstruction(prepared, *lane->step, lane->context) : RunExchange(prepared, lane);
+  if (status.ok()) return status;
+  return WithContext(
+      status, fmt::format("rank {}, {} of microbatch {}", rank_, instruction.name, lane->step->microbatch));
 }
 
 absl::Status RankExecutor::RunSegment(std::span<const Step> steps, bool evaluate,
@@ -319,13 +357,14 @@ absl::Status RankExecutor::RunSegment(std::span<const Step> steps, bool evaluate
     lane.context = context;
     lane.context.first_sample = std::max(step.microbatch, 0) * plan_.microbatch_samples;
   }
-  // All lanes run the same segment, so they come to its end in the same round.
-  while (!lanes.back().done()) {
-    for (Lane& lane : lanes) RETURN_IF_ERROR(Advance(&lane));
+  if (lanes.size() > 1) {
+    for (std::uint8_t lane : stage_.segments[static_cast<size_t>(steps[0].segment)].order) {
+      RETURN_IF_ERROR(Advance(&lanes[lane]));
+    }
+  } else {
+    while (!lanes[0].done()) RETURN_IF_ERROR(Advance(&lanes[0]));
   }
-  for (const Lane& lane : lanes) {
-    if (lane.exchanged >= 0) RETURN_IF_ERROR(backend_->Await(plan::kComputeStream, lane.exchanged));
-  }
+  for (Lane& lane : lanes) RETURN_IF_ERROR(FinishExchange(&lane));
   return absl::OkStatus();
 }
 
@@ -375,6 +414,7 @@ bool RankExecutor::HasStreams(const plan::Program& program) const {
 absl::Status RankExecutor::RunProgram(const plan::Program& program, bool evaluate,
                                       const KernelContext& context) {
   tickets_.assign(program.size(), 0);
+  detached_.clear();
   std::vector<std::int64_t> signals(program.size(), -1);
   std::vector<bool> awaited(program.size(), false);
   const bool streams = HasStreams(program);
@@ -399,8 +439,11 @@ absl::Status RankExecutor::RunProgram(const plan::Program& program, bool evaluat
         RETURN_IF_ERROR(backend_->Await(step.stream, signals[before]));
       }
     }
+    const bool updates = !evaluate && steps.front().segment == stage_.update;
+    if (updates && Timed()) RETURN_IF_ERROR(backend_->NoteTime(backend::kUpdateBegins));
     // The update reads gradients that were reduced behind the backward passes.
-    if (streams && !evaluate && steps.front().segment == stage_.update) {
+    if (streams && updates) {
+      RETURN_IF_ERROR(FinishDetached());
       ASSIGN_OR_RETURN(const std::int64_t reduced, backend_->Signal(plan::kExchangeStream));
       RETURN_IF_ERROR(backend_->Await(plan::kComputeStream, reduced));
     }
@@ -452,6 +495,7 @@ absl::Status RankExecutor::SetSteps(std::int64_t steps) {
 absl::Status RankExecutor::Launch(std::int64_t iteration, const LearningRates& rates,
                                   const FeedFunction& feed) {
   ENGINE_CHECK(started_.size() < 2, "{} iterations are started already", started_.size());
+  if (Timed()) RETURN_IF_ERROR(backend_->NoteTime(backend::kIterationBegins));
   RETURN_IF_ERROR(prefetch_.valid() ? prefetch_.get() : FillIncoming(false, feed));
   RETURN_IF_ERROR(TakeIncoming());
   std::byte* const control = Address(stage_.control, nullptr, -1);
@@ -465,6 +509,9 @@ absl::Status RankExecutor::Launch(std::int64_t iteration, const LearningRates& r
   ASSIGN_OR_RETURN(results.scalars,
                    backend_->Read(Address(stage_.scalars, nullptr, -1), stage_.scalars.bytes()));
   ASSIGN_OR_RETURN(results.control, backend_->Read(control, stage_.control.bytes()));
+  if (Timed()) {
+    ASSIGN_OR_RETURN(results.times, backend_->ReadTimes());
+  }
   started_.push_back(results);
   return absl::OkStatus();
 }
@@ -477,12 +524,18 @@ absl::StatusOr<IterationResult> RankExecutor::Wait() {
   double control[plan::kControlNumbers] = {};
   RETURN_IF_ERROR(backend_->WaitRead(results.scalars, scalars));
   RETURN_IF_ERROR(backend_->WaitRead(results.control, control));
-  return IterationResult{.loss_sum = scalars[0],
-                         .grad_norm = control[plan::kGradientNorm],
-                         .learning_rate = control[plan::kLearningRate],
-                         .steps = static_cast<std::int64_t>(control[plan::kStep]),
-                         .skipped = static_cast<std::int64_t>(control[plan::kSkipped]),
-                         .loss_scale = control[plan::kLossScale]};
+  std::int64_t times_ns[backend::kStamps] = {};
+  if (Timed()) RETURN_IF_ERROR(backend_->WaitRead(results.times, times_ns));
+  constexpr double kNsPerMs = 1e6;
+  return IterationResult{
+      .loss_sum = scalars[0],
+      .grad_norm = control[plan::kGradientNorm],
+      .learning_rate = control[plan::kLearningRate],
+      .steps = static_cast<std::int64_t>(control[plan::kStep]),
+      .skipped = static_cast<std::int64_t>(control[plan::kSkipped]),
+      .loss_scale = control[plan::kLossScale],
+      .busy_ms = static_cast<double>(times_ns[backend::kUpdateBegins] - times_ns[backend::kIterationBegins]) /
+                 kNsPerMs};
 }
 
 absl::StatusOr<IterationResult> RankExecutor::Train(std::int64_t iteration, std::int64_t step,

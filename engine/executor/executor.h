@@ -53,6 +53,10 @@ struct IterationResult {
   std::int64_t steps = 0;    // optimizer steps done so far
   std::int64_t skipped = 0;  // iterations skipped so far, because gradients overflowed the loss scale
   double loss_scale = 1;
+  // Of a rank of several: from the beginning of the iteration on its device to that of the update, which is
+  // the first to wait for all. Includes waits within the passes: for ranks of the same layers (tp, cp) and
+  // for other stages. 0 of an evaluation.
+  double busy_ms = 0;
 };
 
 struct ExecutorOptions {
@@ -122,6 +126,8 @@ class RankExecutor {
   RankExecutor(const plan::Plan& plan, std::int64_t rank);
   absl::Status PrepareSegments();
   absl::Status PrepareTransfers();
+  // Whether iterations are timed: of a rank that is alone, the whole time is its own.
+  bool Timed() const { return plan_.mesh.world() > 1; }
   // The control block and the states of quantised tensors as they are before the first iteration.
   absl::Status StartControl();
   absl::StatusOr<Prepared> PrepareInstruction(const plan::Instruction& instruction, const plan::Chunk* chunk,
@@ -137,6 +143,8 @@ class RankExecutor {
                           const backend::KernelContext& context);
   absl::Status Advance(Lane* lane);
   absl::Status RunExchange(const Prepared& prepared, Lane* lane);
+  absl::Status FinishExchange(Lane* lane);
+  absl::Status FinishDetached();
   bool HasStreams(const plan::Program& program) const;
   absl::Status RunInstruction(const Prepared& prepared, const plan::Step& step,
                               const backend::KernelContext& context);
@@ -167,7 +175,8 @@ class RankExecutor {
   std::uint64_t seed_ = 0;
   // By segment, then by slot (one entry where the segment touches no slot).
   std::vector<std::vector<std::vector<Prepared>>> prepared_;
-  std::vector<std::int64_t> tickets_;  // of the running program's sends, by step
+  std::vector<std::int64_t> tickets_;                               // of the running program's sends, by step
+  std::vector<std::pair<const Prepared*, std::int64_t>> detached_;  // exchange under way, and its ticket
   ExecutorOptions options_;
   struct Recorded {
     bool ran = false;  // once launch by launch: libraries load what they need then
@@ -175,7 +184,7 @@ class RankExecutor {
   };
   Recorded train_, evaluate_;
   struct Results {
-    std::int64_t scalars = -1, control = -1;  // tickets
+    std::int64_t scalars = -1, control = -1, times = -1;  // tickets
   };
   std::deque<Results> started_;
   std::future<absl::Status> prefetch_;

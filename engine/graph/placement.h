@@ -12,7 +12,8 @@
 
 namespace engine::graph {
 
-enum class Reduction : std::uint8_t { kSum, kLogSumExp };
+// kMax: of collectives over flat buffers alone; no tensor is partial under it.
+enum class Reduction : std::uint8_t { kSum, kLogSumExp, kMax };
 
 struct Placement {
   enum class Kind : std::uint8_t { kReplicated, kSplit, kPartial };

@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "engine/base/store.h"
 #include "engine/launch/message.h"
@@ -76,6 +77,7 @@ class Client final : public Store {
   absl::Status Set(const std::string& key, std::string value) override;  // at most 1 MiB less some bytes
   absl::StatusOr<std::string> Get(const std::string& key) override;
   absl::StatusOr<std::string> Take(const std::string& key);  // and the key is forgotten
+  absl::StatusOr<std::vector<std::string>> TakeAll(const std::vector<std::string>& keys);  // in their order
   absl::Status Barrier(const std::string& name);             // returns when all ranks have called it
 
   // What this rank is at, for the message of a run that hangs. `may_stand_still`: work of this rank alone
@@ -96,6 +98,7 @@ class Client final : public Store {
          std::function<void()> on_abort);
   absl::Status WaitForStart(Clock::time_point deadline);
   absl::StatusOr<std::string> Ask(MessageKind kind, const std::string& text);
+  absl::StatusOr<std::vector<std::string>> AskAll(MessageKind kind, const std::vector<std::string>& texts);
   void Loop();
   void TakeIn(const WireMessage& message);
   void Send(const WireMessage& message);  // with the mutex held

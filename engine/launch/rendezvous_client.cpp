@@ -100,16 +100,29 @@ void Client::Send(const WireMessage& message) {
 }
 
 absl::StatusOr<std::string> Client::Ask(MessageKind kind, const std::string& text) {
+  ASSIGN_OR_RETURN(std::vector<std::string> answers, AskAll(kind, {text}));
+  return std::move(answers[0]);
+}
+
+// The questions are on their way together, so all take as long as one.
+absl::StatusOr<std::vector<std::string>> Client::AskAll(MessageKind kind,
+                                                        const std::vector<std::string>& texts) {
   std::unique_lock<std::mutex> lock(mutex_);
   RETURN_IF_ERROR(end_);
-  const std::int64_t question = ++last_question_;
-  answers_[question] = std::nullopt;
-  Send({kind, {std::to_string(question), text}});
-  changed_.wait(lock, [&] { return answers_[question] || !end_.ok(); });
-  const std::optional<std::string> answer = std::move(answers_[question]);
-  answers_.erase(question);
-  if (!answer) return end_;
-  return *answer;
+  std::vector<std::int64_t> questions;
+  for (const std::string& text : texts) {
+    questions.push_back(++last_question_);
+    answers_[questions.back()] = std::nullopt;
+    Send({kind, {std::to_string(questions.back()), text}});
+  }
+  std::vector<std::string> answers;
+  for (const std::int64_t question : questions) {
+    changed_.wait(lock, [&] { return answers_[question] || !end_.ok(); });
+    if (std::optional<std::string>& answer = answers_[question]) answers.push_back(*std::move(answer));
+    answers_.erase(question);
+  }
+  if (answers.size() < texts.size()) return end_;
+  return answers;
 }
 
 absl::Status Client::Set(const std::string& key, std::string value) {
@@ -125,6 +138,9 @@ absl::Status Client::Set(const std::string& key, std::string value) {
 
 absl::StatusOr<std::string> Client::Get(const std::string& key) { return Ask(MessageKind::kGet, key); }
 absl::StatusOr<std::string> Client::Take(const std::string& key) { return Ask(MessageKind::kTake, key); }
+absl::StatusOr<std::vector<std::string>> Client::TakeAll(const std::vector<std::string>& keys) {
+  return AskAll(MessageKind::kTake, keys);
+}
 absl::Status Client::Barrier(const std::string& name) { return Ask(MessageKind::kBarrier, name).status(); }
 
 void Client::Progress(const std::string& text, bool may_stand_still) {

@@ -1,14 +1,21 @@
 // Costs: FLOPs of the products as in linear.cpp, a few per element for the rest; bytes of what is read and
 // written.
+//
+// Placement: a quantised tensor lies as the one that it is made of; a product as the plain op. A state is on
+// every rank.
 #include "engine/ops/fp8.h"
 
 #include <array>
 #include <cmath>
 
 #include "engine/ops/common.h"
+#include "engine/ops/fused.h"
+#include "engine/ops/ops.h"
 
 namespace engine::ops {
 namespace {
+
+using graph::Graph;
 
 Cost OnePass(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {10.0 * Elements(inputs[0]), Bytes(inputs) + Bytes(outputs)};
@@ -26,26 +33,149 @@ Cost Head(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {6.0 * Elements(inputs[0]) * Elements(inputs[1]) / features, Bytes(inputs) + Bytes(outputs)};
 }
 
+// Column sums go with the quantised tensor where attribute bias = 1.
+bool SumsColumns(const Attributes& attributes) { return attributes.Int("bias", 0) != 0; }
+
+template <bool current>
+Types InferQuantize(TypeSpan inputs, const Attributes& attributes) {
+  const size_t count = current ? 1 : 2;
+  RETURN_IF_ERROR(ExpectInputs(inputs, count, count, "quantize"));
+  const Shape& x = inputs[0].shape;
+  const DType format = attributes.Int("format") == 1 ? DType::kE5M2 : DType::kE4M3;
+  std::vector<TensorType> types(2, {.shape = x, .dtype = format});
+  if (current) types.push_back({.shape = {8}, .dtype = DType::kF32});
+  if (!SumsColumns(attributes)) return types;
+  TensorType d_bias{.shape = {}, .dtype = DType::kF32};
+  for (int d = x.rank() - static_cast<int>(attributes.Int("dims")); d < x.rank(); ++d)
+    d_bias.shape.push_back(x[d]);
+  types.push_back(d_bias);
+  return types;
+}
+
+template <bool current>
+std::vector<Signature> QuantizeSignatures(TypeSpan inputs, const Attributes& attributes, bool) {
+  const int rank = inputs[0].shape.rank();
+  const int lead = rank - static_cast<int>(attributes.Int("dims"));
+  std::vector<Signature> signatures;
+  for (int dim = -1; dim < rank; ++dim) {
+    const Placement x = dim < 0 ? Placement::R() : Placement::S(dim);
+    Signature signature{{x}, {x, x}};
+    (current ? signature.outputs : signature.inputs).push_back(Placement::R());
+    if (SumsColumns(attributes)) {
+      signature.outputs.push_back(dim < 0      ? Placement::R()
+                                  : dim < lead ? Placement::P()
+                                               : Placement::S(dim - lead));
+    }
+    signatures.push_back(std::move(signature));
+  }
+  return signatures;
+}
+
+// The plain op's, with the states of both operands behind them.
+template <const OpDef& plain>
+std::vector<Signature> ProductSignatures(TypeSpan inputs, const Attributes& attributes,
+                                         bool parameter_split) {
+  std::vector<TensorType> types(inputs.begin(), inputs.end());
+  types.erase(types.begin() + 2, types.begin() + 4);
+  std::vector<Signature> signatures = plain.signatures(types, attributes, parameter_split);
+  for (Signature& signature : signatures)
+    signature.inputs.insert(signature.inputs.begin() + 2, {Placement::R(), Placement::R()});
+  return signatures;
+}
+
+// {q, qt[, d_bias]}.
+ValueIds Quantized(Graph* g, ValueId x, ValueId state, const Attributes& attributes) {
+  return g->Emit(kQuantize, "quantize", {x, state}, attributes);
+}
+
+template <const OpDef& activation>
+ValueIds ComposeActivation(Graph* g, const ValueIds& in, const Attributes& attributes) {
+  const ValueIds inputs(in.begin(), in.end() - 1);
+  return Quantized(g, g->Emit1(activation, "y", inputs, attributes), in.back(), attributes);
+}
+
+template <const OpDef& norm>
+ValueIds ComposeNormAgain(Graph* g, const ValueIds& in, const Attributes& attributes) {
+  const ValueIds inputs(in.begin(), in.begin() + (&norm == &kLayerNorm ? 3 : 2));
+  return {Quantized(g, g->Emit(norm, "y", inputs, attributes)[0], in.back(), attributes)[1]};
+}
+
+// `fused`: add_layer_norm or add_rms_norm, whose output 1 is quantised.
+template <const OpDef& fused>
+ValueIds ComposeAddNorm(Graph* g, const ValueIds& in, const Attributes& attributes) {
+  const ValueIds plain = fused.compose(g, ValueIds(in.begin(), in.end() - 1), attributes);
+  const ValueIds q = Quantized(g, plain[1], in.back(), attributes);
+  ValueIds outputs = {plain[0], q[0], q[1]};
+  outputs.insert(outputs.end(), plain.begin() + 2, plain.end());
+  return outputs;
+}
+
+// `fused`: layer_norm_grad_add or rms_norm_grad_add, whose output 0 is quantised. Columns are summed then.
+template <const OpDef& fused>
+ValueIds ComposeNormGradAdd(Graph* g, const ValueIds& in, const Attributes& attributes) {
+  Attributes without_sums = attributes;
+  without_sums.Set("bias", std::int64_t{0});
+  const ValueIds plain = fused.compose(g, ValueIds(in.begin(), in.end() - 1), without_sums);
+  const ValueIds q = Quantized(g, plain[0], in.back(), attributes);
+  ValueIds outputs = {plain[0], q[0], q[1]};
+  outputs.insert(outputs.end(), plain.begin() + 1, plain.end());
+  outputs.insert(outputs.end(), q.begin() + 2, q.end());
+  return outputs;
+}
+
+// The gradient of x takes the table transposed.
+ValueIds ComposeHead(Graph* g, const ValueIds& in, const Attributes& attributes) {
+  const ValueIds plain = kLinearCrossEntropy.compose(g, {in[0], in[1], in[4]}, attributes);
+  const ValueIds transposed = kLinearCrossEntropy.compose(g, {in[0], in[2], in[4]}, attributes);
+  return {transposed[0], plain[1], plain[2]};
+}
+
 }  // namespace
 
-const OpDef kQuantize{.name = "quantize", .cost = OnePass, .accumulates = 0b100};
-const OpDef kQuantizeCurrent{.name = "quantize_current", .cost = OnePass, .accumulates = 0b1000};
-const OpDef kLayerNormQuantizeAgain{.name = "layer_norm_quantize_again", .cost = OnePass};
-const OpDef kRmsNormQuantizeAgain{.name = "rms_norm_quantize_again", .cost = OnePass};
-const OpDef kGeluQuantize{.name = "gelu_quantize", .cost = OnePass};
-const OpDef kSwigluQuantize{.name = "swiglu_quantize", .cost = OnePass};
-const OpDef kGeluGradQuantize{.name = "gelu_grad_quantize", .cost = OnePass, .accumulates = 0b100};
-const OpDef kSwigluGradQuantize{.name = "swiglu_grad_quantize", .cost = OnePass};
-const OpDef kAddLayerNormQuantize{.name = "add_layer_norm_quantize", .cost = OnePass};
-const OpDef kAddRmsNormQuantize{.name = "add_rms_norm_quantize", .cost = OnePass};
-const OpDef kLayerNormGradAddQuantize{
-    .name = "layer_norm_grad_add_quantize", .cost = OnePass, .accumulates = 0b111000};
-const OpDef kRmsNormGradAddQuantize{
-    .name = "rms_norm_grad_add_quantize", .cost = OnePass, .accumulates = 0b11000};
-const OpDef kLinearFp8{.name = "linear_fp8", .cost = Product};
-const OpDef kLinearDgradFp8{.name = "linear_dgrad_fp8", .cost = Product};
-const OpDef kLinearWgradFp8{.name = "linear_wgrad_fp8", .cost = Product, .accumulates = 1};
-const OpDef kLinearCrossEntropyFp8{.name = "linear_cross_entropy_fp8", .cost = Head, .accumulates = 0b110};
+const OpDef kQuantize{.name = "quantize",
+                      .infer = InferQuantize<false>,
+                      .cost = OnePass,
+                      .signatures = QuantizeSignatures<false>,
+                      .accumulates = 0b100};
+const OpDef kQuantizeCurrent{.name = "quantize_current",
+                             .infer = InferQuantize<true>,
+                             .cost = OnePass,
+                             .signatures = QuantizeSignatures<true>,
+                             .accumulates = 0b1000};
+const OpDef kLayerNormQuantizeAgain{
+    .name = "layer_norm_quantize_again", .cost = OnePass, .compose = ComposeNormAgain<kLayerNorm>};
+const OpDef kRmsNormQuantizeAgain{
+    .name = "rms_norm_quantize_again", .cost = OnePass, .compose = ComposeNormAgain<kRmsNorm>};
+const OpDef kGeluQuantize{.name = "gelu_quantize", .cost = OnePass, .compose = ComposeActivation<kGelu>};
+const OpDef kSwigluQuantize{
+    .name = "swiglu_quantize", .cost = OnePass, .compose = ComposeActivation<kSwiglu>};
+const OpDef kGeluGradQuantize{.name = "gelu_grad_quantize",
+                              .cost = OnePass,
+                              .accumulates = 0b100,
+                              .compose = ComposeActivation<kGeluGrad>};
+const OpDef kSwigluGradQuantize{
+    .name = "swiglu_grad_quantize", .cost = OnePass, .compose = ComposeActivation<kSwigluGrad>};
+const OpDef kAddLayerNormQuantize{
+    .name = "add_layer_norm_quantize", .cost = OnePass, .compose = ComposeAddNorm<kAddLayerNorm>};
+const OpDef kAddRmsNormQuantize{
+    .name = "add_rms_norm_quantize", .cost = OnePass, .compose = ComposeAddNorm<kAddRmsNorm>};
+const OpDef kLayerNormGradAddQuantize{.name = "layer_norm_grad_add_quantize",
+                                      .cost = OnePass,
+                                      .accumulates = 0b111000,
+                                      .compose = ComposeNormGradAdd<kLayerNormGradAdd>};
+const OpDef kRmsNormGradAddQuantize{.name = "rms_norm_grad_add_quantize",
+                                    .cost = OnePass,
+                                    .accumulates = 0b11000,
+                                    .compose = ComposeNormGradAdd<kRmsNormGradAdd>};
+const OpDef kLinearFp8{.name = "linear_fp8", .cost = Product, .signatures = ProductSignatures<kLinear>};
+const OpDef kLinearDgradFp8{
+    .name = "linear_dgrad_fp8", .cost = Product, .signatures = ProductSignatures<kLinearDgrad>};
+const OpDef kLinearWgradFp8{.name = "linear_wgrad_fp8",
+                            .cost = Product,
+                            .signatures = ProductSignatures<kLinearWgrad>,
+                            .accumulates = 1};
+const OpDef kLinearCrossEntropyFp8{
+    .name = "linear_cross_entropy_fp8", .cost = Head, .accumulates = 0b110, .compose = ComposeHead};
 
 std::span<const OpDef* const> AllFp8Ops() {
   static constexpr std::array kOps = {&kQuantize,

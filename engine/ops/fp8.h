@@ -1,13 +1,15 @@
 // FP8 products and quantisation (Micikevicius et al., arXiv:2209.05433; delayed and current scaling as
 // NVIDIA's Transformer Engine has them). Graphs are never built of them; plan/quantize.h puts them into local
-// graphs of recipes that compute in fp8. They approximate the ops that they stand for, so they have no
-// composition.
+// graphs of recipes that compute in fp8. They approximate the ops that they stand for: compositions, of plain
+// ops and quantize, say what they read and make and how it is placed, not which bits come out.
 //
 // Every quantised tensor has a state f32[8]: [0] 1/scale, [4] scale, [5] largest absolute value of this
 // iteration, [6] format (0 e4m3, 1 e5m2). q = x · scale, rounded and held within the format's range; qt is q
-// transposed, [columns, rows]: products want both operands with the contracted dim last. fp8_update turns the
-// largest value into the next iteration's scale. With current scaling the state is made with the tensor, of
-// its own largest value, and nothing is kept.
+// transposed, its last `dims` dims (attribute) first in memory: products want both operands with the
+// contracted dim last. Its shape and placement are those of q. fp8_update turns the largest value into the
+// next iteration's scale, which is one for all ranks that hold parts of the tensor: the update takes the
+// largest value of all of them before. With current scaling the state is made with the tensor, of the largest
+// value of the rank's own part, and nothing is kept.
 #pragma once
 
 #include <span>

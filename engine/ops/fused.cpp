@@ -74,8 +74,10 @@ ValueIds ComposeSwigluGradAgain(Graph* g, const ValueIds& in, const Attributes& 
           g->Emit1(kSwiglu, "y", {in[0]}, attributes)};
 }
 
+// A fifth input is a bias of the branch.
 ValueIds ComposeAddLayerNorm(Graph* g, const ValueIds& in, const Attributes& attributes) {
-  const ValueId sum = g->Emit1(kAdd, "sum", {in[0], in[1]});
+  const ValueId branch = in.size() > 4 ? g->Emit1(kBiasAdd, "branch", {in[1], in[4]}) : in[1];
+  const ValueId sum = g->Emit1(kAdd, "sum", {in[0], branch});
   const ValueIds norm = g->Emit(kLayerNorm, "norm", {sum, in[2], in[3]}, attributes);
   return {sum, norm[0], norm[1], norm[2]};
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "engine/base/units.h"
 #include "engine/plan/placements.h"
@@ -65,6 +66,34 @@ Instruction Reduction(const Plan& plan, const Bucket& bucket, size_t index) {
   return FlatCollective(scatter ? Collective::kReduceScatter : Collective::kAllReduce,
                         fmt::format("bucket.{}.{}", index, scatter ? "reduce_scatter" : "all_reduce"),
                         bucket.reduce, bucket.gradient, plan);
+}
+
+// A tensor's scale, its inverse and its format are the same on all ranks of the stage, which hold parts or
+// copies of it, and start equal: so of a state's numbers the maximum changes the largest value alone, and the
+// next scale is one again.
+Instruction ReduceStates(const Plan& plan, const StagePlan& stage) {
+  AxisSet ranks;
+  for (Axis axis : graph::kAxes) ranks = ranks | AxisSet::Of(axis);
+  Instruction reduction = FlatCollective(Collective::kAllReduce, "states.all_reduce", plan.mesh.Active(ranks),
+                                         stage.states, plan);
+  reduction.reduction = graph::Reduction::kMax;
+  return reduction;
+}
+
+// Shards are pushed where all ranks that hold one reach each other.
+bool IsPushed(const Bucket& bucket, AxisSet pushed) {
+  return bucket.shards > 1 && (bucket.reduce.bits() & ~pushed.bits()) == 0;
+}
+
+// Where the parts of a pushed sum arrive; its offset is known when the lanes' is.
+void TakeSumScratch(const Plan& plan, const DeviceProfile& profile, const Bucket& bucket,
+                    Instruction* instruction) {
+  if (!profile.exchange_bytes) return;
+  const std::int64_t bytes = profile.exchange_bytes(
+      Collective::kReduceScatter, graph::Reduction::kSum, {{bucket.elements}, bucket.gradient_dtype},
+      {{bucket.shard_elements()}, bucket.gradient_dtype}, Axis::kDp, plan.mesh.GroupSize(bucket.reduce),
+      /*push=*/true);
+  instruction->scratch = {.elements = bytes, .dtype = DType::kU8};
 }
 
 // This rank's shard of a whole flat buffer.
@@ -159,35 +188,47 @@ std::vector<Bucket> MakeBuckets(const Plan& plan, const std::vector<bool>& used,
   return buckets;
 }
 
-void ReduceEarly(const Plan& plan, const StagePlan& stage, Segment* backward) {
+void ReduceEarly(const Plan& plan, const Chunk& chunk, const DeviceProfile& profile, AxisSet pushed,
+                 StagePlan* stage) {
   absl::flat_hash_map<std::int32_t, size_t> bucket_of;  // by value of the gradient
-  for (size_t b = 0; b < stage.buckets.size(); ++b) {
-    if (!stage.buckets[b].early) continue;
-    for (const Bucket::Item& item : stage.buckets[b].items) {
+  for (size_t b = 0; b < stage->buckets.size(); ++b) {
+    if (!stage->buckets[b].early) continue;
+    for (const Bucket::Item& item : stage->buckets[b].items) {
       bucket_of[plan.parameters[static_cast<size_t>(item.parameter)].gradient] = b;
     }
   }
-  absl::flat_hash_map<size_t, size_t> last;  // instruction that is the last to add, by bucket
-  for (size_t i = 0; i < backward->instructions.size(); ++i) {
-    for (const BufferRef& output : backward->instructions[i].outputs) {
-      if (const auto it = bucket_of.find(output.value); it != bucket_of.end()) last[it->second] = i;
+  absl::flat_hash_map<size_t, std::pair<Segment*, size_t>> last;  // instruction that adds last, by bucket
+  std::vector<Segment*> segments = {&stage->segments[static_cast<size_t>(chunk.backward)]};
+  if (chunk.weights >= 0) segments.push_back(&stage->segments[static_cast<size_t>(chunk.weights)]);
+  for (Segment* segment : segments) {
+    for (size_t i = 0; i < segment->instructions.size(); ++i) {
+      for (const BufferRef& output : segment->instructions[i].outputs) {
+        if (const auto it = bucket_of.find(output.value); it != bucket_of.end())
+          last[it->second] = {segment, i};
+      }
     }
   }
-  std::vector<std::vector<size_t>> behind(backward->instructions.size());
-  for (const auto& [bucket, i] : last) behind[i].push_back(bucket);
-  std::vector<Instruction> instructions;
-  for (size_t i = 0; i < backward->instructions.size(); ++i) {
-    instructions.push_back(std::move(backward->instructions[i]));
-    std::sort(behind[i].begin(), behind[i].end());
-    for (size_t b : behind[i]) {
-      Instruction reduction = Reduction(plan, stage.buckets[b], b);
-      reduction.stream = kExchangeStream;
-      reduction.last_only = true;
-      reduction.detached = true;
-      instructions.push_back(std::move(reduction));
+  for (Segment* segment : segments) {
+    std::vector<std::vector<size_t>> behind(segment->instructions.size());
+    for (const auto& [bucket, place] : last) {
+      if (place.first == segment) behind[place.second].push_back(bucket);
     }
+    std::vector<Instruction> instructions;
+    for (size_t i = 0; i < segment->instructions.size(); ++i) {
+      instructions.push_back(std::move(segment->instructions[i]));
+      std::sort(behind[i].begin(), behind[i].end());
+      for (size_t b : behind[i]) {
+        Instruction reduction = Reduction(plan, stage->buckets[b], b);
+        reduction.stream = kExchangeStream;
+        reduction.push = IsPushed(stage->buckets[b], pushed);
+        reduction.last_only = true;
+        reduction.detached = true;
+        if (reduction.push) TakeSumScratch(plan, profile, stage->buckets[b], &reduction);
+        instructions.push_back(std::move(reduction));
+      }
+    }
+    segment->instructions = std::move(instructions);
   }
-  backward->instructions = std::move(instructions);
 }
 
 Instruction ZeroScalars(const StagePlan& stage) { return Zero("scalars.zero", stage.scalars); }
@@ -204,8 +245,8 @@ Segment BeginSegment(const StagePlan& stage) {
 }
 
 Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Optimizer& optimizer,
-                      bool dynamic_loss_scale, const DeviceProfile& profile, std::int64_t transient_base,
-                      std::int64_t* transient_bytes) {
+                      bool dynamic_loss_scale, AxisSet pushed, const DeviceProfile& profile,
+                      std::int64_t transient_base, std::int64_t* transient_bytes) {
   Segment segment;
   segment.name = "update";
   std::vector<Instruction>& out = segment.instructions;
@@ -235,6 +276,8 @@ Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Op
     out.push_back(std::move(squares));
   }
   if (plan.mesh.world() > 1) out.push_back(ReduceScalars(plan, stage));
+  // Before anything is gathered behind the update: collectives of NCCL are on one stream at a time.
+  if (stage.states.elements > 0 && plan.mesh.ranks_per_stage() > 1) out.push_back(ReduceStates(plan, stage));
   Instruction clip = Flat("clip_factor", "clip_factor");
   clip.inputs = {stage.scalars};
   clip.outputs = {stage.control};
@@ -256,6 +299,7 @@ Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Op
     out.push_back(
         FlatCollective(Collective::kAllGather, name + ".all_gather", bucket.reduce, bucket.parameter, plan));
     out.back().stream = behind ? kExchangeStream : kComputeStream;
+    out.back().push = behind && IsPushed(bucket, pushed);
     out.back().detached = behind;
   }
   if (stage.states.elements > 0) {

@@ -19,9 +19,11 @@ std::vector<Bucket> MakeBuckets(const Plan& plan, const std::vector<bool>& used,
                                 const std::vector<std::int32_t>& layers, std::int64_t zero_stage,
                                 bool first_stage);
 
-// Puts the reduction of each early bucket whose gradients this backward segment makes behind the instruction
-// that is the last to add to them.
-void ReduceEarly(const Plan& plan, const StagePlan& stage, Segment* backward);
+// Puts the reduction of each early bucket whose gradients this chunk makes behind the instruction that is the
+// last to add to them, in the weights segment where that adds too. Shards over axes in `pushed` are pushed;
+// the scratch of that is not placed yet.
+void ReduceEarly(const Plan& plan, const Chunk& chunk, const DeviceProfile& profile, AxisSet pushed,
+                 StagePlan* stage);
 
 // Where a bucket's item lies; `of` is the bucket's parameter or gradient buffer.
 BufferRef ItemRef(const BufferRef& of, const Bucket::Item& item, std::int32_t value);
@@ -30,12 +32,13 @@ BufferRef ItemRef(const BufferRef& of, const Bucket::Item& item, std::int32_t va
 Segment BeginSegment(const StagePlan& stage);
 
 // Tied gradients summed over first and last stage; reduction of each bucket that is not early (all-reduce, or
-// reduce-scatter under ZeRO-1); norm over all stages; clip factor; AdamW; all-gather of parameters under
-// ZeRO-1, where there are early buckets behind AdamW of the next. Scratch of its kernels lies at
-// `transient_base`; *transient_bytes: how far it reaches.
+// reduce-scatter under ZeRO-1); norm over all stages; largest values of quantised tensors over the stage's
+// ranks; clip factor; AdamW; all-gather of parameters under ZeRO-1, where there are early buckets behind
+// AdamW of the next; scales of quantised tensors. Scratch of its kernels lies at `transient_base`;
+// *transient_bytes: how far it reaches.
 Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Optimizer& optimizer,
-                      bool dynamic_loss_scale, const DeviceProfile& profile, std::int64_t transient_base,
-                      std::int64_t* transient_bytes);
+                      bool dynamic_loss_scale, AxisSet pushed, const DeviceProfile& profile,
+                      std::int64_t transient_base, std::int64_t* transient_bytes);
 
 // The sum of the scalars over the world.
 Instruction ReduceScalars(const Plan& plan, const StagePlan& stage);

@@ -1,6 +1,7 @@
 #include "engine/plan/canonical.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <iterator>
 
@@ -40,8 +41,9 @@ void AppendInstruction(const Plan& plan, const Instruction& instruction, Buffer*
       Append(text, "{}", (instruction.fresh >> i) & 1U ? " =, then +=" : " +=");
   }
   if (instruction.collective != Collective::kNone) {
+    constexpr const char* kReductions[] = {"", " lse", " max"};
     Append(text, " group {}{}", instruction.group.ToString(),
-           instruction.reduction == graph::Reduction::kLogSumExp ? " lse" : "");
+           kReductions[static_cast<int>(instruction.reduction)]);
     Append(text, "{}{}{}{}", instruction.stream == kExchangeStream ? " beside" : "",
            instruction.push ? " push" : "", instruction.last_only ? " last" : "",
            instruction.detached ? " detached" : "");
@@ -119,6 +121,7 @@ void WriteCanonicalStage(const Plan& plan, std::int32_t stage_index, const TextS
       Append(&text, "\n");
       if (text.size() > (1U << 16)) Flush(&text, sink);
     }
+    if (!segment.order.empty()) Append(&text, "    lanes {}\n", fmt::join(segment.order, ""));
   }
   AppendProgram(stage.train, "train", &text);
   AppendProgram(stage.evaluate, "evaluate", &text);

@@ -15,6 +15,7 @@
 #include "engine/plan/placements.h"
 #include "engine/plan/schedule.h"
 #include "engine/plan/stage.h"
+#include "engine/plan/weights.h"
 
 namespace engine::plan {
 namespace {
@@ -90,9 +91,10 @@ CutGraph Cut(LocalGraph local, const ChunkLayers& chunks, Plan* plan) {
   cut.base = static_cast<std::int32_t>(plan->values.size());
   cut.forward.resize(chunks.size());
   cut.backward.resize(chunks.size());
+  cut.weights.resize(chunks.size());
   cut.prepare.resize(chunks.size());
   cut.producer_chunk.assign(local.values.size(), -1);
-  cut.produced_backward.assign(local.values.size(), false);
+  cut.producer_pass.assign(local.values.size(), Pass::kForward);
   absl::flat_hash_set<std::pair<std::int32_t, std::int32_t>> known;
   for (size_t i = 0; i < local.nodes.size(); ++i) {
     const LocalNode& node = local.nodes[i];
@@ -111,7 +113,7 @@ CutGraph Cut(LocalGraph local, const ChunkLayers& chunks, Plan* plan) {
     for (std::int32_t output : node.outputs) {
       if (local.values[static_cast<size_t>(output)].kind != ValueKind::kActivation) continue;
       cut.producer_chunk[static_cast<size_t>(output)] = chunk;
-      cut.produced_backward[static_cast<size_t>(output)] = backward;
+      cut.producer_pass[static_cast<size_t>(output)] = backward ? Pass::kBackward : Pass::kForward;
     }
   }
   plan->values.insert(plan->values.end(), local.values.begin(), local.values.end());
@@ -228,6 +230,11 @@ bool ConversionsArePushed(const recipe::Recipe& recipe, AxisSet pushed) {
          (recipe.parallelism.cp == 1 || pushed.Has(Axis::kCp));
 }
 
+std::string ScheduleOf(const recipe::Parallelism& parallelism) {
+  if (parallelism.schedule != "auto") return parallelism.schedule;
+  return parallelism.virtual_stages > 1 ? "interleaved" : "1f1b";
+}
+
 Plan Header(const recipe::Recipe& recipe, const Graph& graph, const CompileOptions& options) {
   Plan plan;
   plan.mesh = Mesh::Of(recipe.parallelism);
@@ -239,7 +246,7 @@ Plan Header(const recipe::Recipe& recipe, const Graph& graph, const CompileOptio
   plan.sequence = recipe.data.sequence_length;
   plan.vocab = recipe.model.vocab;
   plan.vocab_rows = graph.value(graph.parameters().front().value).type.shape[0];
-  plan.schedule = recipe.parallelism.virtual_stages > 1 ? "interleaved" : "1f1b";
+  plan.schedule = ScheduleOf(recipe.parallelism);
   plan.compute = recipe.precision.compute;
   plan.loss_scale = LossScale(recipe);
   if (plan.vocab_rows != plan.vocab) {
@@ -283,8 +290,6 @@ absl::StatusOr<Plan> Compile(const recipe::Recipe& recipe, Graph train, const Gr
                      .layers = forward.layers(),
                      .chunk_of = [&](std::int32_t layer) { return ChunkOfLayer(chunks, layer); }};
   if (recipe.precision.compute == "fp8") {
-    if (plan.mesh.world() > 1)
-      return InvalidArgument("fp8 products are planned for one rank, not for {}", plan.mesh.world());
     fusing.fp8 = {.gradients = recipe.precision.fp8_gradients,
                   .current = recipe.precision.fp8_scaling == "current",
                   .head = recipe.precision.fp8_head};
@@ -307,6 +312,7 @@ absl::StatusOr<Plan> Compile(const recipe::Recipe& recipe, Graph train, const Gr
   const bool tied = recipe.model.tied_embeddings && recipe.parallelism.pp > 1;
   SetParameters(forward, options.training ? train_cut : evaluate_cut, tied, &plan);
   if (options.training) LinkParameters(train, train_cut, &plan);
+  if (options.training && plan.schedule == kZeroBubble) DeferWeights(plan, &train_cut);
   LinkParameters(evaluate, evaluate_cut, &plan);
   for (size_t c = 0; c < chunks.size(); ++c) {
     plan.chunk_stage.push_back(static_cast<std::int32_t>(c) % static_cast<std::int32_t>(plan.mesh.pp));
@@ -319,6 +325,10 @@ absl::StatusOr<Plan> Compile(const recipe::Recipe& recipe, Graph train, const Gr
       .dynamic_loss_scale = recipe.precision.compute == "fp16",
       .matrix_masters = recipe.precision.master_dtype == "fp32",
       .overlap = Overlaps(recipe, options) && (plan.lanes > 1 || ConversionsArePushed(recipe, pushed)),
+      .rates = {.matmul_flops = recipe.cluster.matmul_flops,
+                .memory_bandwidth = recipe.cluster.memory_bandwidth,
+                .link_bandwidth = recipe.cluster.intra_node_bandwidth,
+                .attention_slowdown = options.profile.attention_slowdown},
       .pushed = pushed,
       .options = &options};
   for (std::int32_t stage = 0; stage < plan.mesh.pp; ++stage) BuildStage(inputs, stage, chunks, &plan);

@@ -319,6 +319,16 @@ class Fuser {
     norm.inputs.insert(norm.inputs.begin() + 1, add.inputs[1]);
     norm.inputs[0] = add.inputs[0];
     norm.outputs.insert(norm.outputs.begin(), sum);
+    // The bias of a row-parallel product, which was kept apart from it by the sum over the ranks.
+    const int bias = g_.Producer(add.inputs[1]);
+    const bool takes_bias = layer && g_.Is(bias, ops::kBiasAdd) &&
+                            g_.OnlyReader(add.inputs[1]) == producer &&
+                            g_.node(bias).phase == norm.phase && SameChunk(g_.node(bias), norm);
+    if (takes_bias) {
+      norm.inputs[1] = g_.node(bias).inputs[0];
+      norm.inputs.push_back(g_.node(bias).inputs[1]);
+      g_.Remove(bias);
+    }
     g_.Remove(producer);
     g_.Replace(i, std::move(norm));
   }
@@ -451,7 +461,7 @@ class Fuser {
     const bool bias = quantize.outputs.size() > 2;
     const bool rows = quantize.attributes.Int("dims") == 1;
     const std::vector<std::int32_t> before = made.outputs;
-    if (made.op == &ops::kAddLayerNorm && x == before[1] && alone && rows) {
+    if (made.op == &ops::kAddLayerNorm && made.inputs.size() == 4 && x == before[1] && alone && rows) {
       made.op = &ops::kAddLayerNormQuantize;
       made.outputs = {before[0], quantize.outputs[0], quantize.outputs[1], before[2], before[3]};
     } else if (made.op == &ops::kAddRmsNorm && x == before[1] && alone && rows) {
@@ -484,8 +494,7 @@ class Fuser {
       return;
     }
     made.inputs.push_back(quantize.inputs[1]);
-    made.attributes.Set("format", quantize.attributes.Int("format"));
-    made.attributes.Set("start", quantize.attributes.Float("start"));
+    for (const auto& [name, item] : quantize.attributes.items()) made.attributes.Set(name, item);
     g_.Remove(i);
     g_.Replace(producer, std::move(made));
   }

@@ -53,8 +53,12 @@ Json StageJson(const Plan& plan, std::size_t index) {
   for (const Bucket& bucket : stage.buckets) buckets.push_back(BucketJson(plan, bucket));
   Json traffic = Json::array();
   for (const Traffic& t : TrafficOf(plan, stage)) {
-    traffic.push_back(
-        {{"collective", t.kind}, {"over", t.group}, {"count", t.count}, {"bytes", t.wire_bytes}});
+    traffic.push_back({{"collective", t.kind},
+                       {"over", t.group},
+                       {"behind_computation", t.beside},
+                       {"pushed", t.push},
+                       {"count", t.count},
+                       {"bytes", t.wire_bytes}});
   }
   return {{"stage", index},
           {"local_parameters", stage.parameter_count},
@@ -71,7 +75,7 @@ Json ScheduleJson(const Plan& plan) {
   for (const auto& turns : timeline.stages) {
     Json row = Json::array();
     for (const TimelineTurn& turn : turns) {
-      row.push_back(fmt::format("{}{}.{}", turn.backward ? 'B' : 'F', turn.microbatch, turn.chunk));
+      row.push_back(fmt::format("{}{}.{}", "FBW"[static_cast<int>(turn.pass)], turn.microbatch, turn.chunk));
     }
     stages.push_back(std::move(row));
   }

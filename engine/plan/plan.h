@@ -82,9 +82,11 @@ struct Instruction {
 };
 
 struct Segment {
-  std::string name;  // "forward.0", "backward.1", "update"
+  std::string name;  // "forward.0", "backward.1", "weights.1", "update"
   std::int32_t chunk = -1;
   std::vector<Instruction> instructions;
+  // Where two microbatches run it at once: lane by lane, whose next instruction it is (plan/interleave.h).
+  std::vector<std::uint8_t> order = {};
   double flops = 0;
 };
 
@@ -166,8 +168,9 @@ struct Chunk {
   std::int32_t index = 0;  // in pipeline order
   std::int64_t first_layer = 0, end_layer = 0;
   bool has_embedding = false, has_head = false;
-  std::int32_t forward = -1, backward = -1, evaluate = -1;  // segments
-  std::int64_t slot_base = 0;                               // offset of slot 0 in the arena
+  // Segments. weights: −1 where the backward pass makes all gradients.
+  std::int32_t forward = -1, backward = -1, weights = -1, evaluate = -1;
+  std::int64_t slot_base = 0;  // offset of slot 0 in the arena
   std::int64_t slot_bytes = 0;
   std::int64_t slots = 0;         // microbatches in flight
   std::vector<BufferRef> inputs;  // fed for each microbatch, in the slot
@@ -205,6 +208,7 @@ struct StagePlan {
   std::vector<BufferRef> derived;
   BufferRef states;
   struct StateStart {
+    std::int32_t value = -1;  // LocalValue; copies of one tensor have states of one name
     float scale = 1;
     DType format = DType::kE4M3;
   };
@@ -219,6 +223,8 @@ struct StagePlan {
   double flops = 0;                  // of one iteration on one rank
 };
 
+inline constexpr std::string_view kZeroBubble = "zero_bubble";
+
 struct Plan {
   Mesh mesh;
   std::vector<LocalValue> values;
@@ -226,7 +232,7 @@ struct Plan {
   std::vector<StagePlan> stages;
   std::vector<Transfer> transfers;
   std::vector<std::int32_t> chunk_stage;  // stage of each chunk, in pipeline order
-  std::string schedule;                   // "1f1b" or "interleaved"
+  std::string schedule;                   // "1f1b", "interleaved" or kZeroBubble
   std::int64_t microbatches = 1;
   std::int64_t microbatch_samples = 1;  // over all data-parallel ranks
   // Microbatches that run at once, one's exchange behind the other's computation: each is 1 / lanes of the

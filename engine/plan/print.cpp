@@ -127,20 +127,21 @@ std::string Communication(const Plan& plan) {
   for (const StagePlan& stage : plan.stages) {
     std::string& key = texts.emplace_back();
     for (const Traffic& t : all.emplace_back(TrafficOf(plan, stage))) {
-      key += fmt::format("{} {} {} {}|", t.kind, t.group, t.count, t.wire_bytes);
+      key += fmt::format("{} {} {} {} {} {}|", t.kind, t.group, t.beside, t.push, t.count, t.wire_bytes);
     }
   }
-  std::vector<Row> rows = {{"stage", "collective", "over", "count", "bytes sent"}};
+  std::vector<Row> rows = {{"stage", "collective", "over", "by", "behind", "count", "bytes sent"}};
   for (const EqualRange& run : RunsOfEquals(texts)) {
     std::string stages =
         run.first == run.last ? fmt::format("{}", run.first) : fmt::format("{}-{}", run.first, run.last);
     for (const Traffic& t : all[run.first]) {
       rows.push_back(
-          {std::exchange(stages, ""), t.kind, t.group, WithThousands(t.count), FormatBytes(t.wire_bytes)});
+          {std::exchange(stages, ""), t.kind, t.group, t.push ? "copy engines" : "messages",
+           t.beside ? "computation" : "nothing", WithThousands(t.count), FormatBytes(t.wire_bytes)});
     }
   }
   if (rows.size() == 1) return "";
-  return "\ncommunication of one rank in an iteration\n" + Table(rows);
+  return "\ncommunication of one rank in an iteration (behind: what runs at the same time)\n" + Table(rows);
 }
 
 std::string Schedule(const Plan& plan) {
@@ -148,8 +149,9 @@ std::string Schedule(const Plan& plan) {
   return fmt::format(
              "\nschedule (bubble {:.1f}%; forward passes: the microbatch's last digit, one unit of time; "
              "backward passes: letters "
-             "from a\nfor microbatch 0, two units)\n",
-             100.0 * timeline.bubble) +
+             "from a\nfor microbatch 0, {})\n",
+             100.0 * timeline.bubble,
+             timeline.weights ? "one unit; weights passes: capitals, one unit" : "two units") +
          DrawTimeline(timeline, kTimelineColumns);
 }
 

@@ -8,7 +8,12 @@ namespace engine::plan {
 namespace {
 
 constexpr std::int64_t kForwardTime = 1;
-constexpr std::int64_t kBackwardTime = 2;
+constexpr std::int64_t kBackwardTime = 2;  // of all gradients
+
+std::int64_t TimeOf(Pass pass, bool weights) {
+  if (pass == Pass::kForward) return kForwardTime;
+  return weights ? kBackwardTime / 2 : kBackwardTime;
+}
 
 std::vector<TimelineTurn> TurnsOf(const StagePlan& stage) {
   std::vector<TimelineTurn> turns;
@@ -17,9 +22,10 @@ std::vector<TimelineTurn> TurnsOf(const StagePlan& stage) {
     if (step.kind != StepKind::kRun || step.chunk < 0) continue;
     const auto chunk = std::find_if(stage.chunks.begin(), stage.chunks.end(),
                                     [&](const Chunk& c) { return c.index == step.chunk; });
-    turns.push_back({.backward = trains && step.segment == chunk->backward,
-                     .chunk = step.chunk,
-                     .microbatch = step.microbatch});
+    Pass pass = Pass::kForward;
+    if (trains && step.segment == chunk->backward) pass = Pass::kBackward;
+    if (trains && step.segment == chunk->weights) pass = Pass::kWeights;
+    turns.push_back({.pass = pass, .chunk = step.chunk, .microbatch = step.microbatch});
   }
   return turns;
 }
@@ -30,18 +36,20 @@ class Finished {
   Finished(std::size_t chunks, std::int64_t microbatches)
       : chunks_(chunks),
         microbatches_(static_cast<std::size_t>(microbatches)),
-        at_(2 * chunks * microbatches_, -1) {}
+        at_(3 * chunks * microbatches_, -1) {}
 
-  std::int64_t& At(bool backward, std::int32_t chunk, std::int32_t microbatch) {
-    return at_[((backward ? chunks_ : 0) + static_cast<std::size_t>(chunk)) * microbatches_ +
-               static_cast<std::size_t>(microbatch)];
+  std::int64_t& At(Pass pass, std::int32_t chunk, std::int32_t microbatch) {
+    const std::size_t row = static_cast<std::size_t>(pass) * chunks_ + static_cast<std::size_t>(chunk);
+    return at_[row * microbatches_ + static_cast<std::size_t>(microbatch)];
   }
 
   // When the turn's input is there; −1: not yet known.
   std::int64_t Ready(const TimelineTurn& turn) {
-    if (!turn.backward) return turn.chunk == 0 ? 0 : At(false, turn.chunk - 1, turn.microbatch);
+    const auto passed = [&](Pass pass, std::int32_t chunk) { return At(pass, chunk, turn.microbatch); };
+    if (turn.pass == Pass::kForward) return turn.chunk == 0 ? 0 : passed(Pass::kForward, turn.chunk - 1);
+    if (turn.pass == Pass::kWeights) return passed(Pass::kBackward, turn.chunk);
     const bool last = static_cast<std::size_t>(turn.chunk) + 1 == chunks_;
-    return last ? At(false, turn.chunk, turn.microbatch) : At(true, turn.chunk + 1, turn.microbatch);
+    return last ? passed(Pass::kForward, turn.chunk) : passed(Pass::kBackward, turn.chunk + 1);
   }
 
  private:
@@ -55,6 +63,9 @@ class Finished {
 Timeline SimulateTimeline(const Plan& plan) {
   Timeline timeline;
   for (const StagePlan& stage : plan.stages) timeline.stages.push_back(TurnsOf(stage));
+  for (const auto& turns : timeline.stages) {
+    for (const TimelineTurn& turn : turns) timeline.weights |= turn.pass == Pass::kWeights;
+  }
   Finished finished(plan.chunk_stage.size(), plan.microbatches);
   std::vector<std::size_t> next(timeline.stages.size(), 0);
   std::vector<std::int64_t> free(timeline.stages.size(), 0);
@@ -66,8 +77,8 @@ Timeline SimulateTimeline(const Plan& plan) {
         const std::int64_t ready = finished.Ready(turn);
         if (ready < 0) break;
         turn.start = std::max(ready, free[s]);
-        turn.end = turn.start + (turn.backward ? kBackwardTime : kForwardTime);
-        finished.At(turn.backward, turn.chunk, turn.microbatch) = turn.end;
+        turn.end = turn.start + TimeOf(turn.pass, timeline.weights);
+        finished.At(turn.pass, turn.chunk, turn.microbatch) = turn.end;
         free[s] = turn.end;
         progress = true;
       }
@@ -93,8 +104,9 @@ std::string DrawTimeline(const Timeline& timeline, std::int64_t columns) {
   for (std::size_t s = 0; s < timeline.stages.size(); ++s) {
     std::string row(static_cast<std::size_t>(timeline.length), '.');
     for (const TimelineTurn& turn : timeline.stages[s]) {
-      const char mark = turn.backward ? static_cast<char>('a' + turn.microbatch % 26)
-                                      : static_cast<char>('0' + turn.microbatch % 10);
+      constexpr char kFirst[] = {'0', 'a', 'A'};
+      const std::int32_t symbols = turn.pass == Pass::kForward ? 10 : 26;
+      const char mark = static_cast<char>(kFirst[static_cast<int>(turn.pass)] + turn.microbatch % symbols);
       for (std::int64_t t = turn.start; t < turn.end; ++t) row[static_cast<std::size_t>(t)] = mark;
     }
     if (!whole) {

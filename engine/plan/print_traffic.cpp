@@ -6,13 +6,16 @@ namespace engine::plan {
 
 std::vector<Traffic> TrafficOf(const Plan& plan, const StagePlan& stage) {
   std::vector<Traffic> traffic;
-  const auto add = [&](const std::string& kind, const std::string& group, std::int64_t count,
-                       std::int64_t bytes) {
-    auto it = std::find_if(traffic.begin(), traffic.end(),
-                           [&](const Traffic& t) { return t.kind == kind && t.group == group; });
-    if (it == traffic.end()) it = traffic.insert(traffic.end(), {.kind = kind, .group = group});
-    it->count += count;
-    it->wire_bytes += count * bytes;
+  const auto add = [&](const Traffic& more) {
+    auto it = std::find_if(traffic.begin(), traffic.end(), [&](const Traffic& t) {
+      return t.kind == more.kind && t.group == more.group && t.beside == more.beside && t.push == more.push;
+    });
+    if (it == traffic.end()) {
+      traffic.push_back(more);
+      return;
+    }
+    it->count += more.count;
+    it->wire_bytes += more.wire_bytes;
   };
   std::vector<std::int64_t> runs(stage.segments.size(), 0);
   for (const Step& step : stage.train) {
@@ -23,12 +26,23 @@ std::vector<Traffic> TrafficOf(const Plan& plan, const StagePlan& stage) {
     for (const Instruction& instruction : stage.segments[s].instructions) {
       if (instruction.collective == Collective::kNone || instruction.collective == Collective::kSlice)
         continue;
-      add(Name(instruction.collective), instruction.group.ToString(), runs[s], instruction.wire_bytes);
+      const std::int64_t count = instruction.last_only ? 1 : runs[s];
+      add({.kind = Name(instruction.collective),
+           .group = instruction.group.ToString(),
+           .beside = instruction.stream != kComputeStream,
+           .push = instruction.push,
+           .count = count,
+           .wire_bytes = count * instruction.wire_bytes});
     }
   }
   for (const Step& step : stage.train) {
-    if (step.kind == StepKind::kSend)
-      add("send", "pp", 1, plan.transfers[static_cast<std::size_t>(step.transfer)].bytes);
+    if (step.kind != StepKind::kSend) continue;
+    add({.kind = "send",
+         .group = "pp",
+         .beside = true,
+         .push = false,
+         .count = 1,
+         .wire_bytes = plan.transfers[static_cast<std::size_t>(step.transfer)].bytes});
   }
   return traffic;
 }

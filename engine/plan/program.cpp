@@ -30,16 +30,18 @@ class Unroller {
                          [&](const Chunk& chunk) { return chunk.index == index; });
   }
 
-  bool IsBackward(const Transfer& transfer) const { return transfer.to_chunk < transfer.from_chunk; }
+  static Pass PassOf(const Transfer& transfer) {
+    return transfer.to_chunk < transfer.from_chunk ? Pass::kBackward : Pass::kForward;
+  }
   // Transfers of this program's graph have buffers; those of the other program have none here.
   bool Sends(std::int32_t t, const Turn& turn) const {
     const Transfer& transfer = in_.plan->transfers[static_cast<size_t>(t)];
-    return transfer.from_chunk == turn.chunk && IsBackward(transfer) == turn.backward &&
+    return transfer.from_chunk == turn.chunk && PassOf(transfer) == turn.pass &&
            in_.buffers->send.contains(t);
   }
   bool Receives(std::int32_t t, const Turn& turn) const {
     const Transfer& transfer = in_.plan->transfers[static_cast<size_t>(t)];
-    return transfer.to_chunk == turn.chunk && IsBackward(transfer) == turn.backward &&
+    return transfer.to_chunk == turn.chunk && PassOf(transfer) == turn.pass &&
            in_.buffers->receive.contains(t);
   }
 
@@ -47,18 +49,29 @@ class Unroller {
     if (in_.evaluate) return -1;
     std::vector<std::int32_t>& slots = slots_[turn.chunk];
     slots.resize(static_cast<size_t>(ChunkAt(turn.chunk).slots), -1);
-    const std::int32_t wanted = turn.backward ? turn.microbatch : -1;
+    const std::int32_t wanted = turn.pass == Pass::kForward ? -1 : turn.microbatch;
     const auto it = std::find(slots.begin(), slots.end(), wanted);
     ENGINE_CHECK(it != slots.end(), "chunk {} has no slot for microbatch {}", turn.chunk, turn.microbatch);
-    *it = turn.backward ? -1 : turn.microbatch;
+    *it = IsLast(turn) ? -1 : turn.microbatch;
     return static_cast<std::int32_t>(it - slots.begin());
+  }
+
+  // Whether the microbatch passes the chunk for the last time.
+  bool IsLast(const Turn& turn) const {
+    return turn.pass == (ChunkAt(turn.chunk).weights >= 0 ? Pass::kWeights : Pass::kBackward);
+  }
+
+  std::int32_t SegmentOf(const Turn& turn) const {
+    const Chunk& chunk = ChunkAt(turn.chunk);
+    if (in_.evaluate) return chunk.evaluate;
+    if (turn.pass == Pass::kForward) return chunk.forward;
+    return turn.pass == Pass::kBackward ? chunk.backward : chunk.weights;
   }
 
   void Unroll(const Turn& turn) {
     const std::int32_t slot = TakeSlot(turn);
     Step run{.kind = StepKind::kRun, .microbatch = turn.microbatch, .slot = slot, .chunk = turn.chunk};
-    const Chunk& chunk = ChunkAt(turn.chunk);
-    run.segment = in_.evaluate ? chunk.evaluate : turn.backward ? chunk.backward : chunk.forward;
+    run.segment = SegmentOf(turn);
     run.paired = !in_.evaluate && turn.microbatch % in_.plan->lanes + 1 < in_.plan->lanes;
     const std::int32_t transfers = static_cast<std::int32_t>(in_.plan->transfers.size());
     for (std::int32_t t = 0; t < transfers; ++t) {
@@ -71,7 +84,7 @@ class Unroller {
       if (Receives(t, turn)) last_reader_[{t, in_.buffers->receive.at(t).in_slot ? slot : 0}] = ran;
       if (Sends(t, turn)) Send(t, turn, ran);
     }
-    if (turn.backward) slot_released_[{turn.chunk, slot}] = ran;
+    if (IsLast(turn)) slot_released_[{turn.chunk, slot}] = ran;
   }
 
   std::int32_t Receive(std::int32_t t, const Turn& turn, std::int32_t slot) {
@@ -81,7 +94,7 @@ class Unroller {
               .microbatch = turn.microbatch,
               .slot = buffer.in_slot ? slot : -1,
               .chunk = turn.chunk,
-              .stream = turn.backward ? kReceiveNext : kReceivePrevious,
+              .stream = turn.pass == Pass::kBackward ? kReceiveNext : kReceivePrevious,
               .buffer = buffer,
               .waits = {}};
     if (buffer.in_slot) {
@@ -100,7 +113,7 @@ class Unroller {
                             .microbatch = turn.microbatch,
                             .slot = -1,
                             .chunk = turn.chunk,
-                            .stream = turn.backward ? kSendPrevious : kSendNext,
+                            .stream = turn.pass == Pass::kBackward ? kSendPrevious : kSendNext,
                             .buffer = in_.buffers->send.at(t),
                             .waits = {after}});
   }

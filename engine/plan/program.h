@@ -26,7 +26,7 @@ struct ProgramInputs {
   std::int32_t last_segment = -1;
 };
 
-// Slots: a forward takes the lowest free slot of its chunk, its backward gives it back.
+// Slots: a forward takes the lowest free slot of its chunk, the last pass of the microbatch gives it back.
 Program UnrollProgram(const ProgramInputs& inputs, const std::vector<Turn>& turns);
 
 }  // namespace engine::plan

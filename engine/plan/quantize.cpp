@@ -3,6 +3,8 @@
 #include <absl/container/flat_hash_map.h>
 
 #include <algorithm>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "engine/ops/fp8.h"
@@ -16,6 +18,14 @@ using graph::Phase;
 using graph::ValueKind;
 
 constexpr std::int64_t kMultiple = 16;  // of both sizes of a matrix that is an FP8 operand
+
+// The tensor of the model that a local value is (a copy of): names are "again.NAME" where it is recomputed,
+// "NAME@LAYOUT" where it is converted.
+std::string LogicalName(const std::string& name) {
+  constexpr std::string_view kAgain = "again.";
+  const std::string logical = name.substr(0, name.find('@'));
+  return logical.starts_with(kAgain) ? logical.substr(kAgain.size()) : logical;
+}
 
 // First scales: weights of σ = 0.02, normalised activations, gradients under Plan::loss_scale.
 constexpr double kWeightStart = 1024;
@@ -57,15 +67,28 @@ class Quantizer {
 
   LocalValue& value(std::int32_t v) { return graph_.values[static_cast<size_t>(v)]; }
 
-  std::int32_t AddValue(const std::string& name, Shape shape, DType dtype, ValueKind kind) {
-    LocalValue made;
-    made.name = name;
-    made.local = shape;
-    made.shape = std::move(shape);
-    made.dtype = dtype;
-    made.kind = kind;
+  std::int32_t AddValue(LocalValue made) {
     graph_.values.push_back(std::move(made));
     return static_cast<std::int32_t>(graph_.values.size() - 1);
+  }
+
+  // The quantised tensor that lies as `x` does.
+  std::int32_t AddQuantized(const LocalValue& x, const char* suffix, DType format, ValueKind kind) {
+    return AddValue({.name = x.name + suffix,
+                     .shape = x.shape,
+                     .dtype = format,
+                     .layout = x.layout,
+                     .local = x.local,
+                     .kind = kind});
+  }
+
+  std::int32_t AddState(const LocalValue& x, ValueKind kind) {
+    return AddValue({.name = LogicalName(x.name) + ".scale",
+                     .shape = {8},
+                     .dtype = DType::kF32,
+                     .layout = {},
+                     .local = {8},
+                     .kind = kind});
   }
 
   // Rows and columns of a weight [out…, in…], or of an activation whose last `dims` dims are its columns.
@@ -87,8 +110,8 @@ class Quantizer {
     }
     for (const LocalNode& node : graph_.nodes) {
       if (node.op != &ops::kLinearDgrad || !in_dims_.contains(node.inputs[1])) continue;
-      const Shape& w = value(node.inputs[1]).local;
-      gradient_dims_[node.inputs[0]] = w.rank() - in_dims_[node.inputs[1]];
+      const int out = value(node.inputs[1]).local.rank() - in_dims_[node.inputs[1]];
+      if (Fits(Matrix(value(node.inputs[0]).local, out))) gradient_dims_[node.inputs[0]] = out;
     }
   }
 
@@ -105,14 +128,13 @@ class Quantizer {
                      const LocalNode& of, std::vector<LocalNode>* nodes) {
     const auto [it, fresh] = quantized_.try_emplace(v);
     if (!fresh) return it->second;
-    const std::string name = value(v).name;
-    const auto [rows, columns] = Matrix(value(v).local, dims);
+    const LocalValue x = value(v);
     Quantized made;
-    made.q = AddValue(name + ".fp8", value(v).local, format, kind);
-    made.qt = AddValue(name + ".fp8t", {columns, rows}, format, kind);
-    made.state = AddValue(name + ".scale", {8}, DType::kF32, current_ ? kind : ValueKind::kState);
+    made.q = AddQuantized(x, ".fp8", format, kind);
+    made.qt = AddQuantized(x, ".fp8t", format, kind);
+    made.state = AddState(x, current_ ? kind : ValueKind::kState);
     LocalNode node;
-    node.name = name + ".quantize";
+    node.name = x.name + ".quantize";
     node.attributes = {{"dims", std::int64_t{dims}}, {"format", FormatOf(format)}};
     if (current_) {
       node.op = &ops::kQuantizeCurrent;
@@ -150,12 +172,14 @@ class Quantizer {
       std::vector<std::int32_t> inputs = {x.q, w.q, x.state, w.state};
       inputs.insert(inputs.end(), node.inputs.begin() + 2, node.inputs.end());
       node.inputs = std::move(inputs);
-    } else if (node.op == &ops::kLinearDgrad && in_dims_.contains(node.inputs[1])) {
+    } else if (node.op == &ops::kLinearDgrad && in_dims_.contains(node.inputs[1]) &&
+               gradient_dims_.contains(node.inputs[0])) {
       const Quantized dy = Gradient(node.inputs[0], node);
       const Quantized w = Weight(node.inputs[1], node);
       node.op = &ops::kLinearDgradFp8;
       node.inputs = {dy.q, w.qt, dy.state, w.state};
-    } else if (node.op == &ops::kLinearWgrad && gradient_dims_.contains(node.inputs[0])) {
+    } else if (node.op == &ops::kLinearWgrad && gradient_dims_.contains(node.inputs[0]) &&
+               Fits(Matrix(value(node.inputs[1]).local, static_cast<int>(node.attributes.Int("in_dims"))))) {
       const int in = static_cast<int>(node.attributes.Int("in_dims"));
       const Quantized dy = Gradient(node.inputs[0], node);
       const Quantized x = Input(node.inputs[1], in, node);
@@ -168,6 +192,7 @@ class Quantizer {
       LocalNode& quantize = graph_.nodes.back();
       quantize.accumulate = (node.accumulate & 1U) << quantize.outputs.size();
       quantize.outputs.push_back(node.outputs[0]);
+      quantize.attributes.Set("bias", std::int64_t{1});
       return;
     }
     graph_.nodes.push_back(std::move(node));

@@ -27,14 +27,14 @@ std::vector<Turn> Alternate(const std::vector<Turn>& forwards, const std::vector
 
 // Groups of `stages` microbatches, each group chunk by chunk: the arrival order of a ring of stages.
 std::vector<Turn> GroupOrder(std::int64_t stages, std::int64_t chunks_per_stage, std::int64_t stage,
-                             std::int64_t microbatches, bool backward) {
+                             std::int64_t microbatches, Pass pass) {
   std::vector<Turn> turns;
   for (std::int64_t first = 0; first < microbatches; first += stages) {
     for (std::int64_t v = 0; v < chunks_per_stage; ++v) {
-      const std::int64_t local = backward ? chunks_per_stage - 1 - v : v;
+      const std::int64_t local = pass == Pass::kBackward ? chunks_per_stage - 1 - v : v;
       for (std::int64_t m = first; m < std::min(first + stages, microbatches); ++m) {
         turns.push_back(
-            {backward, static_cast<std::int32_t>(local * stages + stage), static_cast<std::int32_t>(m)});
+            {pass, static_cast<std::int32_t>(local * stages + stage), static_cast<std::int32_t>(m)});
       }
     }
   }
@@ -74,18 +74,32 @@ std::vector<Turn> OneForwardOneBackward(std::int64_t stages, std::int64_t stage,
   std::vector<Turn> forwards;
   std::vector<Turn> backwards;
   for (std::int64_t m = 0; m < microbatches; ++m) {
-    forwards.push_back({false, static_cast<std::int32_t>(stage), static_cast<std::int32_t>(m)});
-    backwards.push_back({true, static_cast<std::int32_t>(stage), static_cast<std::int32_t>(m)});
+    forwards.push_back({Pass::kForward, static_cast<std::int32_t>(stage), static_cast<std::int32_t>(m)});
+    backwards.push_back({Pass::kBackward, static_cast<std::int32_t>(stage), static_cast<std::int32_t>(m)});
   }
   return Alternate(forwards, backwards, std::min(stages - stage - 1, microbatches));
+}
+
+std::vector<Turn> ZeroBubble(std::int64_t stages, std::int64_t stage, std::int64_t microbatches) {
+  std::vector<Turn> turns;
+  std::int64_t weights = 0;
+  const auto add_weights = [&] {
+    turns.push_back({Pass::kWeights, static_cast<std::int32_t>(stage), static_cast<std::int32_t>(weights++)});
+  };
+  for (const Turn& turn : OneForwardOneBackward(stages, stage, microbatches)) {
+    turns.push_back(turn);
+    if (turn.pass == Pass::kBackward && turn.microbatch >= stage) add_weights();
+  }
+  while (weights < microbatches) add_weights();
+  return turns;
 }
 
 std::vector<Turn> InterleavedOneForwardOneBackward(std::int64_t stages, std::int64_t chunks_per_stage,
                                                    std::int64_t stage, std::int64_t microbatches) {
   ENGINE_CHECK(microbatches % stages == 0, "{} microbatches over {} stages", microbatches, stages);
   const std::int64_t warmup = 2 * (stages - stage - 1) + (chunks_per_stage - 1) * stages;
-  return Alternate(GroupOrder(stages, chunks_per_stage, stage, microbatches, false),
-                   GroupOrder(stages, chunks_per_stage, stage, microbatches, true),
+  return Alternate(GroupOrder(stages, chunks_per_stage, stage, microbatches, Pass::kForward),
+                   GroupOrder(stages, chunks_per_stage, stage, microbatches, Pass::kBackward),
                    std::min(warmup, microbatches * chunks_per_stage));
 }
 
@@ -102,7 +116,7 @@ std::vector<Turn> InLanes(const std::vector<Turn>& turns, std::int64_t lanes) {
 
 std::vector<Turn> ForwardOnly(std::int64_t stages, std::int64_t chunks_per_stage, std::int64_t stage,
                               std::int64_t microbatches) {
-  return GroupOrder(stages, chunks_per_stage, stage, microbatches, false);
+  return GroupOrder(stages, chunks_per_stage, stage, microbatches, Pass::kForward);
 }
 
 std::vector<std::int64_t> BalancedCut(const std::vector<double>& costs, std::int64_t parts,

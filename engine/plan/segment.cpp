@@ -59,7 +59,9 @@ class SegmentBuilder {
   }
 
   // A transient that an op turns in place into a value with a place of its own is made there to begin with.
+  // Not where slots' values die: the place may be another's until then.
   void FindAliases() {
+    if (in_.dying != nullptr) return;
     for (size_t i = 0; i < in_.nodes->size(); ++i) {
       const LocalNode& node = NodeAt(static_cast<std::int32_t>(i));
       if (node.op == nullptr || !MadeHere(node.outputs[0]) || node.op->in_place_input < 0) continue;

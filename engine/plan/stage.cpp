@@ -5,8 +5,10 @@
 #include "engine/plan/arena.h"
 #include "engine/plan/buckets.h"
 #include "engine/plan/control.h"
+#include "engine/plan/interleave.h"
 #include "engine/plan/program.h"
 #include "engine/plan/segment.h"
+#include "engine/plan/slots.h"
 
 namespace engine::plan {
 namespace {
@@ -48,8 +50,8 @@ class StageBuilder {
                  stage_.arena_bytes, stage_.memory.total());
     for (const Chunk& chunk : stage_.chunks) {
       if (training()) {
-        stage_.flops +=
-            static_cast<double>(plan_.microbatches) * (Flops(chunk.forward) + Flops(chunk.backward));
+        stage_.flops += static_cast<double>(plan_.microbatches) *
+                        (Flops(chunk.forward) + Flops(chunk.backward) + Flops(chunk.weights));
       }
     }
     return std::move(stage_);
@@ -57,7 +59,9 @@ class StageBuilder {
 
  private:
   bool training() const { return in_.train != nullptr; }
-  double Flops(std::int32_t segment) const { return stage_.segments[static_cast<size_t>(segment)].flops; }
+  double Flops(std::int32_t segment) const {
+    return segment < 0 ? 0.0 : stage_.segments[static_cast<size_t>(segment)].flops;
+  }
   const LocalValue& ValueOf(std::int32_t id) const { return plan_.values[static_cast<size_t>(id)]; }
 
   std::int32_t AddSegment(Segment segment) {
@@ -89,15 +93,19 @@ class StageBuilder {
   std::vector<Turn> TrainTurns() {
     const std::int64_t per_stage = static_cast<std::int64_t>(stage_.chunks.size());
     const std::int64_t together = plan_.microbatches / plan_.lanes;
+    const bool deferred = plan_.schedule == kZeroBubble;
     const std::vector<Turn> turns =
         InLanes(per_stage > 1 ? InterleavedOneForwardOneBackward(plan_.mesh.pp, per_stage, index_, together)
+                : deferred    ? ZeroBubble(plan_.mesh.pp, index_, together)
                               : OneForwardOneBackward(plan_.mesh.pp, index_, together),
                 plan_.lanes);
+    const Pass last = deferred ? Pass::kWeights : Pass::kBackward;
     for (Chunk& chunk : stage_.chunks) {
       std::int64_t held = 0;
       for (const Turn& turn : turns) {
         if (turn.chunk != chunk.index) continue;
-        held += turn.backward ? -1 : 1;
+        if (turn.pass == Pass::kForward) ++held;
+        if (turn.pass == last) --held;
         chunk.slots = std::max(chunk.slots, held);
       }
     }
@@ -110,7 +118,8 @@ class StageBuilder {
     for (const Chunk& chunk : stage_.chunks) {
       for (const NodeList* nodes : {&graph.prepare[static_cast<size_t>(chunk.index)],
                                     &graph.forward[static_cast<size_t>(chunk.index)],
-                                    &graph.backward[static_cast<size_t>(chunk.index)]}) {
+                                    &graph.backward[static_cast<size_t>(chunk.index)],
+                                    &graph.weights[static_cast<size_t>(chunk.index)]}) {
         for (std::int32_t n : *nodes) {
           for (std::int32_t input : graph.local.nodes[static_cast<size_t>(n)].inputs) {
             const LocalValue& value = ValueOf(graph.base + input);
@@ -128,16 +137,13 @@ class StageBuilder {
     std::vector<std::int32_t> layers(plan_.parameters.size(), kNoLayer);
     if (!training() || !in_.overlap) return layers;
     std::vector<bool> several(plan_.parameters.size(), false);
-    for (const NodeList& nodes : in_.train->backward) {
-      for (std::int32_t n : nodes) {
-        const LocalNode& node = in_.train->local.nodes[static_cast<size_t>(n)];
-        for (std::int32_t output : node.outputs) {
-          const LocalValue& value = ValueOf(in_.train->base + output);
-          if (value.kind != ValueKind::kAccumulator || value.parameter < 0) continue;
-          const size_t p = static_cast<size_t>(value.parameter);
-          several[p] = several[p] || (layers[p] != kNoLayer && layers[p] != node.layer);
-          layers[p] = node.layer;
-        }
+    for (const LocalNode& node : in_.train->local.nodes) {
+      for (std::int32_t output : node.outputs) {
+        const LocalValue& value = ValueOf(in_.train->base + output);
+        if (value.kind != ValueKind::kAccumulator || value.parameter < 0) continue;
+        const size_t p = static_cast<size_t>(value.parameter);
+        several[p] = several[p] || (layers[p] != kNoLayer && layers[p] != node.layer);
+        layers[p] = node.layer;
       }
     }
     for (size_t p = 0; p < layers.size(); ++p) {
@@ -205,8 +211,8 @@ class StageBuilder {
     std::vector<std::int32_t> states;
     for (const Chunk& chunk : stage_.chunks) {
       const size_t c = static_cast<size_t>(chunk.index);
-      for (const NodeList* nodes :
-           {&in_.train->prepare[c], &in_.train->forward[c], &in_.train->backward[c]}) {
+      for (const NodeList* nodes : {&in_.train->prepare[c], &in_.train->forward[c], &in_.train->backward[c],
+                                    &in_.train->weights[c]}) {
         for (std::int32_t n : *nodes) PlaceDerivedOf(in_.train->local.nodes[static_cast<size_t>(n)], &states);
       }
     }
@@ -237,39 +243,15 @@ class StageBuilder {
         if (ValueOf(id).kind != ValueKind::kState) continue;
         states->push_back(id);
         stage_.state_starts.push_back(
-            {.scale = static_cast<float>(node.attributes.Float("start")), .format = dtype});
+            {.value = id, .scale = static_cast<float>(node.attributes.Float("start")), .format = dtype});
       }
       return;
     }
   }
 
-  // Values that the backward pass of a chunk reads and its forward pass produced, received or was fed.
-  std::vector<std::int32_t> SavedValues(const CutGraph& graph, const Chunk& chunk) const {
-    std::vector<bool> seen(graph.local.values.size(), false);
-    std::vector<std::int32_t> saved;
-    const auto visit = [&](const NodeList& nodes, bool backward) {
-      for (std::int32_t n : nodes) {
-        for (std::int32_t input : graph.local.nodes[static_cast<size_t>(n)].inputs) {
-          const size_t v = static_cast<size_t>(input);
-          const LocalValue& value = graph.local.values[v];
-          const std::int32_t producer = graph.producer_chunk[v];
-          const bool fed = value.kind == ValueKind::kInput;
-          const bool received = producer >= 0 && producer != chunk.index && !graph.produced_backward[v];
-          const bool kept = backward && producer == chunk.index && !graph.produced_backward[v];
-          if (seen[v] || !(fed || received || kept)) continue;
-          seen[v] = true;
-          saved.push_back(input);
-        }
-      }
-    };
-    visit(graph.forward[static_cast<size_t>(chunk.index)], false);
-    visit(graph.backward[static_cast<size_t>(chunk.index)], true);
-    return saved;
-  }
-
   std::int64_t FedElements(const CutGraph& graph, const Chunk& chunk) const {
     std::int64_t elements = 0;
-    for (std::int32_t v : SavedValues(graph, chunk)) {
+    for (std::int32_t v : SavedValues(graph, chunk.index)) {
       const LocalValue& value = graph.local.values[static_cast<size_t>(v)];
       if (value.kind == ValueKind::kInput) elements += value.local.elements();
     }
@@ -289,18 +271,11 @@ class StageBuilder {
 
   void PlaceSlots() {
     for (Chunk& chunk : stage_.chunks) {
-      std::int64_t offset = 0;
-      Storage& slot = slot_values_[chunk.index];
-      for (std::int32_t v : SavedValues(*in_.train, chunk)) {
-        const std::int32_t id = in_.train->base + v;
-        const BufferRef ref = RefOf(id, offset, true);
-        offset += Aligned(ref.bytes());
-        slot[id] = ref;
-        if (ValueOf(id).kind == ValueKind::kInput) chunk.inputs.push_back(ref);
-      }
-      chunk.slot_bytes = offset;
-      chunk.slot_base = Reserve(offset * chunk.slots);
-      stage_.memory.activations += offset * chunk.slots;
+      const SlotLayout& slot = slots_[chunk.index] = LayOutSlot(plan_, *in_.train, chunk.index);
+      chunk.inputs = slot.inputs;
+      chunk.slot_bytes = slot.bytes;
+      chunk.slot_base = Reserve(slot.bytes * chunk.slots);
+      stage_.memory.activations += slot.bytes * chunk.slots;
     }
   }
 
@@ -320,9 +295,9 @@ class StageBuilder {
       const std::int32_t id = static_cast<std::int32_t>(t);
       if (plan_.chunk_stage[static_cast<size_t>(transfer.from_chunk)] == index_) buffers.send[id] = place();
       if (plan_.chunk_stage[static_cast<size_t>(transfer.to_chunk)] != index_) continue;
-      const auto slots = slot_values_.find(transfer.to_chunk);
-      const bool kept = slots != slot_values_.end() && slots->second.contains(transfer.value);
-      buffers.receive[id] = kept ? slots->second.at(transfer.value) : place();
+      const auto slot = slots_.find(transfer.to_chunk);
+      const bool kept = slot != slots_.end() && slot->second.values.contains(transfer.value);
+      buffers.receive[id] = kept ? slot->second.values.at(transfer.value) : place();
     }
     return buffers;
   }
@@ -331,7 +306,7 @@ class StageBuilder {
   Storage ChunkStorage(const Chunk& chunk, const TransferBuffers& buffers, bool with_slots) const {
     Storage storage = persistent_;
     if (with_slots) {
-      for (const auto& [id, ref] : slot_values_.at(chunk.index)) storage[id] = ref;
+      for (const auto& [id, ref] : slots_.at(chunk.index).values) storage[id] = ref;
     }
     for (const auto& [t, ref] : buffers.send) {
       const Transfer& transfer = plan_.transfers[static_cast<size_t>(t)];
@@ -365,6 +340,20 @@ class StageBuilder {
     return begin;
   }
 
+  // Where the parts of pushed gradients arrive: one place, as each is added up before the next arrives. Its
+  // bytes.
+  std::int64_t PlaceSumScratch(std::int64_t offset) {
+    std::int64_t bytes = 0;
+    for (Segment& segment : stage_.segments) {
+      for (Instruction& instruction : segment.instructions) {
+        if (!instruction.flat || instruction.scratch.elements == 0) continue;
+        instruction.scratch.offset = offset;
+        bytes = std::max(bytes, Aligned(instruction.scratch.bytes()));
+      }
+    }
+    return bytes;
+  }
+
   void BuildTraining(const std::vector<Turn>& turns) {
     PlaceSlots();
     const TransferBuffers buffers = PlaceTransfers(*in_.train, &stage_.memory.communication);
@@ -394,15 +383,26 @@ class StageBuilder {
       };
       const size_t c = static_cast<size_t>(chunk.index);
       chunk.forward = build("forward", in_.train->forward[c], nullptr);
-      chunk.backward = build("backward", in_.train->backward[c], &slot_values_.at(chunk.index));
-      ReduceEarly(plan_, stage_, &stage_.segments[static_cast<size_t>(chunk.backward)]);
+      const SlotLayout& slot = slots_.at(chunk.index);
+      chunk.backward = build("backward", in_.train->backward[c], &slot.dying);
+      if (plan_.schedule == kZeroBubble) {
+        chunk.weights = build("weights", in_.train->weights[c], &slot.values);
+      }
+      ReduceEarly(plan_, chunk, in_.options->profile, in_.pushed, &stage_);
+    }
+    if (plan_.lanes > 1) {
+      for (Segment& segment : stage_.segments) {
+        if (segment.chunk >= 0) segment.order = Interleave(segment, in_.rates).order;
+      }
     }
     stage_.lane_base = transient_base;
     stage_.lane_bytes = Aligned(lane);
-    transients = std::max(transients, stage_.lane_bytes * plan_.lanes);
+    const std::int64_t lanes = stage_.lane_bytes * plan_.lanes;
+    transients = std::max(transients, lanes + PlaceSumScratch(transient_base + lanes));
     std::int64_t update_bytes = 0;
-    stage_.update = AddSegment(UpdateSegment(plan_, stage_, *in_.optimizer, in_.dynamic_loss_scale,
-                                             in_.options->profile, transient_base, &update_bytes));
+    stage_.update =
+        AddSegment(UpdateSegment(plan_, stage_, *in_.optimizer, in_.dynamic_loss_scale, in_.pushed,
+                                 in_.options->profile, transient_base, &update_bytes));
     transients = std::max(transients, update_bytes);
     stage_.memory.transients = Aligned(transients);
     Reserve(transients);
@@ -417,11 +417,11 @@ class StageBuilder {
 
   void BuildEvaluation() {
     const CutGraph& graph = *in_.evaluate;
-    slot_values_.clear();
+    slots_.clear();
     std::int64_t ignored = 0;
     std::vector<Storage> fed(stage_.chunks.size());
     for (size_t c = 0; c < stage_.chunks.size(); ++c) {
-      for (std::int32_t v : SavedValues(graph, stage_.chunks[c])) {
+      for (std::int32_t v : SavedValues(graph, stage_.chunks[c].index)) {
         if (graph.local.values[static_cast<size_t>(v)].kind != ValueKind::kInput) continue;
         const BufferRef ref = RefOf(graph.base + v, cursor_, false);
         Reserve(ref.bytes());
@@ -453,9 +453,13 @@ class StageBuilder {
       transients = std::max(transients, bytes);
     }
     Reserve(transients);
-    Segment begin{.name = "evaluate_begin", .chunk = -1, .instructions = {ZeroScalars(stage_)}, .flops = 0};
+    Segment begin{.name = "evaluate_begin",
+                  .chunk = -1,
+                  .instructions = {ZeroScalars(stage_)},
+                  .order = {},
+                  .flops = 0};
     stage_.evaluate_begin = AddSegment(std::move(begin));
-    Segment end{.name = "evaluate_end", .chunk = -1, .instructions = {}, .flops = 0};
+    Segment end{.name = "evaluate_end", .chunk = -1, .instructions = {}, .order = {}, .flops = 0};
     if (plan_.mesh.world() > 1) end.instructions.push_back(ReduceScalars(plan_, stage_));
     stage_.evaluate_end = AddSegment(std::move(end));
     const ProgramInputs program{.plan = &plan_,
@@ -475,7 +479,7 @@ class StageBuilder {
   StagePlan stage_;
   std::int64_t cursor_ = 0;
   Storage persistent_;
-  absl::flat_hash_map<std::int32_t, Storage> slot_values_;  // by chunk
+  absl::flat_hash_map<std::int32_t, SlotLayout> slots_;  // by chunk
 };
 
 }  // namespace

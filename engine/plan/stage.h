@@ -7,21 +7,23 @@
 #include <vector>
 
 #include "engine/plan/compile.h"
+#include "engine/plan/interleave.h"
 #include "engine/plan/placements.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/schedule.h"
 
 namespace engine::plan {
 
-// A local graph inside the plan: its value i is Plan::values[base + i]; nodes sorted by chunk and phase.
+// A local graph inside the plan: its value i is Plan::values[base + i]; nodes sorted by chunk and pass.
 struct CutGraph {
   LocalGraph local;
   std::int32_t base = 0;
   std::vector<std::vector<std::int32_t>> forward;  // node indices, by chunk
   std::vector<std::vector<std::int32_t>> backward;
+  std::vector<std::vector<std::int32_t>> weights;  // empty lists where the backward pass makes all gradients
   std::vector<std::vector<std::int32_t>> prepare;  // once an iteration
   std::vector<std::int32_t> producer_chunk;        // by value; −1 for leaves
-  std::vector<bool> produced_backward;             // by value
+  std::vector<Pass> producer_pass;                 // by value
 };
 
 struct StageInputs {
@@ -32,7 +34,8 @@ struct StageInputs {
   bool dynamic_loss_scale = false;  // skip updates whose gradients overflowed
   bool matrix_masters = true;       // fp32 copies of matrices in 16 bits
   bool overlap = false;             // reduce gradients behind the backward pass
-  AxisSet pushed = {};              // conversions along these are pushed
+  Rates rates = {};
+  AxisSet pushed = {};  // conversions along these are pushed
   const CompileOptions* options = nullptr;
 };
 

@@ -32,6 +32,13 @@ BufferRef Shard(BufferRef buffer, std::int64_t shards, AxisSet axes) {
   return buffer;
 }
 
+// The segments of a chunk that make gradients, in order.
+std::vector<const Segment*> GradientSegments(const StagePlan& stage, const Chunk& chunk) {
+  std::vector<const Segment*> segments = {&stage.segments[static_cast<size_t>(chunk.backward)]};
+  if (chunk.weights >= 0) segments.push_back(&stage.segments[static_cast<size_t>(chunk.weights)]);
+  return segments;
+}
+
 // Attributes of adamw: names of the draws that round moments and weights.
 constexpr const char* kMomentDraws = "stream";
 constexpr const char* kWeightDraws = "weight_stream";
@@ -45,7 +52,7 @@ class UpdateVerifier {
   absl::Status Run() {
     for (size_t b = 0; b < stage_.buckets.size(); ++b) RETURN_IF_ERROR(Enter(b));
     for (const Chunk& chunk : stage_.chunks) {
-      RETURN_IF_ERROR(Early(stage_.segments[static_cast<size_t>(chunk.backward)]));
+      for (const Segment* segment : GradientSegments(stage_, chunk)) RETURN_IF_ERROR(Early(*segment));
     }
     const Segment& update = stage_.segments[static_cast<size_t>(stage_.update)];
     for (size_t i = 0; i < update.instructions.size(); ++i) {
@@ -130,16 +137,37 @@ class UpdateVerifier {
       if (b == stage_.buckets.size())
         return Internal("{} reduces no gradients", InstructionName(index_, backward, i));
       states_[b].early = true;
+      status = Arrives(instruction);
+      if (!status.ok()) return WithContext(status, InstructionName(index_, backward, i));
     }
     return absl::OkStatus();
   }
 
-  // Only the parameters that nothing in the update reads again are gathered behind it.
-  static absl::Status OnItsStream(const Instruction& instruction) {
-    const bool gathers = instruction.collective == Collective::kAllGather;
+  // What is pushed arrives behind the lanes, where nothing of a microbatch lies.
+  absl::Status Arrives(const Instruction& instruction) const {
+    const BufferRef& scratch = instruction.scratch;
+    if (scratch.elements == 0) return absl::OkStatus();
+    const std::int64_t begin = stage_.lane_base + plan_.lanes * stage_.lane_bytes;
+    const std::int64_t end = begin + stage_.memory.transients - plan_.lanes * stage_.lane_bytes;
+    if (instruction.push && !scratch.in_lane && !scratch.in_slot && scratch.offset >= begin &&
+        scratch.offset + scratch.bytes() <= end) {
+      return absl::OkStatus();
+    }
+    return Internal("arrives at [{}, {}), not behind the lanes, in [{}, {})", scratch.offset,
+                    scratch.offset + scratch.bytes(), begin, end);
+  }
+
+  // Only the parameters that nothing in the update reads again are gathered behind it, and beside that no
+  // other collective runs.
+  absl::Status OnItsStream(const Instruction& instruction) {
+    const bool gathers = instruction.flat && instruction.collective == Collective::kAllGather;
     const bool behind = instruction.stream == kExchangeStream && instruction.detached;
     const bool before = instruction.stream == kComputeStream && !instruction.detached;
-    if (!instruction.last_only && !instruction.push && (before || (behind && gathers))) {
+    const bool pushes = instruction.push && !(behind && gathers);
+    if (!instruction.last_only && !pushes && (before || (behind && gathers))) {
+      if (before && behind_ && instruction.collective != Collective::kNone)
+        return Internal("runs beside what is gathered behind the update");
+      behind_ = behind_ || behind;
       return absl::OkStatus();
     }
     return Internal("runs on stream {}, and {} waits for it", instruction.stream,
@@ -162,6 +190,8 @@ class UpdateVerifier {
       return Internal("{} of a flat buffer is not in place", instruction.kernel);
     }
     const BufferRef& ref = instruction.inputs[0];
+    if (stage_.states.elements > 0 && SamePlace(ref, stage_.states)) return ReduceStates(instruction);
+    if (instruction.reduction != graph::Reduction::kSum) return Internal("takes no sum");
     if (SamePlace(ref, stage_.scalars)) return ReduceScalars(instruction);
     if (instruction.collective == Collective::kAllGather) return Gather(instruction);
     const size_t b = Find(ref, &Bucket::gradient);
@@ -205,6 +235,27 @@ class UpdateVerifier {
         return Internal("the norm is summed before that of bucket.{} is in it", b);
       }
     }
+    return absl::OkStatus();
+  }
+
+  // The axes of a stage's ranks: each of them holds parts or copies of the tensors that the states are of.
+  AxisSet StageRanks() const {
+    AxisSet axes;
+    for (Axis axis : graph::kAxes) axes = axes | AxisSet::Of(axis);
+    return plan_.mesh.Active(axes);
+  }
+
+  absl::Status ReduceStates(const Instruction& instruction) {
+    if (instruction.collective != Collective::kAllReduce || instruction.reduction != graph::Reduction::kMax ||
+        !(instruction.group == StageRanks())) {
+      return Internal("of the states the largest over {} are taken, not {}{} over {}",
+                      StageRanks().ToString(), instruction.kernel,
+                      instruction.reduction == graph::Reduction::kMax ? " (max)" : "",
+                      instruction.group.ToString());
+    }
+    if (states_updated_) return Internal("the states are already updated");
+    if (states_reduced_) return Internal("the largest of the states are taken twice");
+    states_reduced_ = true;
     return absl::OkStatus();
   }
 
@@ -322,6 +373,9 @@ class UpdateVerifier {
       return Internal("is not of all states, in place");
     }
     if (states_updated_) return Internal("the states are updated twice");
+    if (!StageRanks().empty() && !states_reduced_)
+      return Internal("the states are updated by the rank's own largest values, not by those over {}",
+                      StageRanks().ToString());
     states_updated_ = true;
     return absl::OkStatus();
   }
@@ -348,7 +402,9 @@ class UpdateVerifier {
   std::vector<AxisSet> copies_;  // by bucket: active axes on which its parameters are repeated
   int scalars_summed_ = 0;
   bool clipped_ = false;
+  bool states_reduced_ = false;
   bool states_updated_ = false;
+  bool behind_ = false;  // parameters are gathered on the exchange's stream
 };
 
 // The names of the draws that round a stage's copy of the tied table; empty where there is none.
@@ -427,8 +483,10 @@ absl::Status GradientsMade(const Plan& plan, std::int32_t index) {
   CountReads(plan, stage.segments[static_cast<size_t>(stage.begin)], false, &reads);
   for (const Chunk& chunk : stage.chunks) {
     CountReads(plan, stage.segments[static_cast<size_t>(chunk.forward)], false, &reads);
-    CountReads(plan, stage.segments[static_cast<size_t>(chunk.backward)], true, &reads);
-    CountGradients(plan, stage.segments[static_cast<size_t>(chunk.backward)], &made);
+    for (const Segment* segment : GradientSegments(stage, chunk)) {
+      CountReads(plan, *segment, true, &reads);
+      CountGradients(plan, *segment, &made);
+    }
   }
   for (size_t p = 0; p < plan.parameters.size(); ++p) {
     if (reads[p] == made[p]) continue;
@@ -444,8 +502,7 @@ absl::Status GradientsMade(const Plan& plan, std::int32_t index) {
 absl::Status FirstSumsOverwrite(const Plan& plan, std::int32_t index) {
   const StagePlan& stage = plan.stages[static_cast<size_t>(index)];
   std::vector<bool> written(plan.parameters.size(), false);
-  for (const Chunk& chunk : stage.chunks) {
-    const Segment& segment = stage.segments[static_cast<size_t>(chunk.backward)];
+  const auto walk = [&](const Segment& segment) -> absl::Status {
     for (size_t i = 0; i < segment.instructions.size(); ++i) {
       const Instruction& instruction = segment.instructions[i];
       for (size_t k = 0; k < instruction.outputs.size(); ++k) {
@@ -461,6 +518,10 @@ absl::Status FirstSumsOverwrite(const Plan& plan, std::int32_t index) {
                         fresh ? "overwrites a sum, which is not" : "adds to");
       }
     }
+    return absl::OkStatus();
+  };
+  for (const Chunk& chunk : stage.chunks) {
+    for (const Segment* segment : GradientSegments(stage, chunk)) RETURN_IF_ERROR(walk(*segment));
   }
   return absl::OkStatus();
 }
@@ -517,7 +578,7 @@ absl::Status VerifyGradients(const Plan& plan) {
       if (segment.chunk >= 0) RETURN_IF_ERROR(LossCountedOnce(plan, index, segment));
     }
     for (const Chunk& chunk : stage.chunks) {
-      RETURN_IF_ERROR(LossMadeOnce(plan, index, chunk, {chunk.forward, chunk.backward}));
+      RETURN_IF_ERROR(LossMadeOnce(plan, index, chunk, {chunk.forward, chunk.backward, chunk.weights}));
       RETURN_IF_ERROR(LossMadeOnce(plan, index, chunk, {chunk.evaluate}));
     }
     RETURN_IF_ERROR(EvaluationLossSummed(plan, index));

@@ -201,8 +201,11 @@ class SegmentVerifier {
     RETURN_IF_ERROR(Received(chunk, true));
     const Segment& backward = SegmentAt(chunk.backward);
     RETURN_IF_ERROR(Walk(backward, chunk.slot_bytes));
+    RETURN_IF_ERROR(Sent(chunk, true, backward));
+    arena_ = {};
+    if (chunk.weights >= 0) RETURN_IF_ERROR(Walk(SegmentAt(chunk.weights), chunk.slot_bytes));
     lanes_ = false;
-    return Sent(chunk, true, backward);
+    return absl::OkStatus();
   }
 
   absl::Status Evaluation(const Chunk& chunk) {
@@ -236,7 +239,7 @@ class SegmentVerifier {
   }
 
   std::string WrittenBy(const Segment& segment, const Contents::Cell& cell) const {
-    // A slot's cells may be the forward segment's; its instruction is then not in this one.
+    // A slot's cells may be an earlier segment's; its instruction is then not in this one.
     const size_t writer = static_cast<size_t>(cell.writer);
     if (cell.value == kScratch) return "(scratch)";
     return writer < segment.instructions.size() && Writes(segment.instructions[writer], cell.value)
@@ -251,7 +254,26 @@ class SegmentVerifier {
     return false;
   }
 
+  // Two microbatches at once: each runs every instruction, the second never ahead of the first, whose sums
+  // it adds to.
+  absl::Status Order(const Segment& segment) const {
+    const size_t count = segment.instructions.size();
+    size_t next[2] = {0, 0};
+    for (std::uint8_t lane : segment.order) {
+      if (lane > 1 || next[lane] == count)
+        return Internal("stage {} {}: lane {} has no instruction left", index_, segment.name, lane);
+      ++next[lane];
+      if (next[1] > next[0])
+        return Internal("{} runs in lane 1 before lane 0", InstructionName(index_, segment, next[1] - 1));
+    }
+    const bool whole = lanes_ ? next[0] == count && next[1] == count : segment.order.empty();
+    if (whole) return absl::OkStatus();
+    return Internal("stage {} {}: of {} instructions lane 0 runs {} and lane 1 {}", index_, segment.name,
+                    count, next[0], next[1]);
+  }
+
   absl::Status Walk(const Segment& segment, std::int64_t slot_bytes) {
+    RETURN_IF_ERROR(Order(segment));
     for (size_t i = 0; i < segment.instructions.size(); ++i) {
       RETURN_IF_ERROR(Step(segment, i, slot_bytes));
     }

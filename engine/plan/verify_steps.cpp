@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "engine/plan/schedule.h"
 #include "engine/plan/verify.h"
 #include "engine/plan/verify_text.h"
 
@@ -28,6 +29,7 @@ class StepVerifier {
       state.holder.assign(static_cast<size_t>(chunk.slots), -1);
       state.released.assign(static_cast<size_t>(chunk.slots), -1);
       state.done.assign(static_cast<size_t>(plan_.microbatches), 0);
+      if (!id_.evaluate) state.passes = chunk.weights >= 0 ? 3 : 2;
     }
     for (size_t i = 0; i < program_.size(); ++i) {
       const Step& step = program_[i];
@@ -49,8 +51,9 @@ class StepVerifier {
  private:
   struct ChunkState {
     std::vector<std::int32_t> holder;    // microbatch in each slot; −1: free
-    std::vector<std::int32_t> released;  // step of the backward pass that last gave the slot back
-    std::vector<int> done;               // by microbatch: 1 after forward, 2 after backward
+    std::vector<std::int32_t> released;  // step of the pass that last gave the slot back
+    std::vector<int> done;               // passes, by microbatch
+    int passes = 1;                      // that a microbatch makes
   };
   struct SendState {
     std::int32_t microbatch = -1;  // in the buffer
@@ -126,12 +129,15 @@ class StepVerifier {
     if (chunk == stage_.chunks.end() || step.chunk != chunk->index) {
       return Internal("{} runs a segment of chunk {} for chunk {}", Name(i), segment.chunk, step.chunk);
     }
-    const bool backward = !id_.evaluate && step.segment == chunk->backward;
-    const std::int32_t wanted = id_.evaluate ? chunk->evaluate : backward ? chunk->backward : chunk->forward;
-    if (step.segment != wanted) return Internal("{} does not belong here", Name(i));
-    RETURN_IF_ERROR(Turn(i, backward));
-    RETURN_IF_ERROR(Reads(i, backward));
-    return Writes(i, backward);
+    Pass pass = Pass::kForward;
+    if (!id_.evaluate && step.segment == chunk->backward) pass = Pass::kBackward;
+    if (!id_.evaluate && step.segment == chunk->weights) pass = Pass::kWeights;
+    const bool known = step.segment == (id_.evaluate ? chunk->evaluate : chunk->forward);
+    if (pass == Pass::kForward && !known) return Internal("{} does not belong here", Name(i));
+    RETURN_IF_ERROR(Turn(i, pass));
+    if (pass == Pass::kWeights) return absl::OkStatus();  // reads its slot alone
+    RETURN_IF_ERROR(Reads(i, pass));
+    return Writes(i, pass);
   }
 
   // Steps in alternation are of one segment, in two lanes, and nothing else is between them.
@@ -153,21 +159,26 @@ class StepVerifier {
   }
 
   // Order of the passes of a microbatch, and who holds the slot.
-  absl::Status Turn(size_t i, bool backward) {
+  absl::Status Turn(size_t i, Pass pass) {
     const Step& step = program_[i];
     ChunkState& state = chunks_.at(step.chunk);
     int& done = state.done[static_cast<size_t>(step.microbatch)];
-    if (done != (backward ? 1 : 0)) {
+    const int before = static_cast<int>(pass);
+    if (done != before) {
       return Internal("{}: microbatch {} {} chunk {}", Name(i), step.microbatch,
-                      done == 0 ? "has not passed forward through" : "has already passed", step.chunk);
+                      done > before ? "has already passed"
+                      : done == 0   ? "has not passed forward through"
+                                    : "has not passed backward through",
+                      step.chunk);
     }
     ++done;
-    if (backward && step.microbatch != 0 && state.done[0] != 2) {
+    const bool sums = pass != Pass::kForward;
+    if (sums && step.microbatch != 0 && state.done[0] <= before) {
       return Internal(
           "{} adds to gradients before microbatch 0 has overwritten those of the iteration before", Name(i));
     }
-    const bool last = backward && step.microbatch + 1 == plan_.microbatches;
-    if (last && std::any_of(state.done.begin(), state.done.end(), [](int passes) { return passes != 2; })) {
+    const bool last = sums && step.microbatch + 1 == plan_.microbatches;
+    if (last && std::any_of(state.done.begin(), state.done.end(), [&](int n) { return n <= before; })) {
       return Internal("{} reduces the gradients of chunk {}, to which other microbatches have still to add",
                       Name(i), step.chunk);
     }
@@ -176,25 +187,29 @@ class StepVerifier {
       return Internal("{} uses slot {} of {}", Name(i), step.slot, state.holder.size());
     }
     std::int32_t& holder = state.holder[static_cast<size_t>(step.slot)];
-    if (!backward && holder >= 0) {
+    if (!sums && holder >= 0) {
       return Internal("{} takes slot {} of chunk {}, which microbatch {} still holds", Name(i), step.slot,
                       step.chunk, holder);
     }
-    if (backward && holder != step.microbatch) {
+    if (sums && holder != step.microbatch) {
       return Internal("{} reads slot {} of chunk {}, which {}", Name(i), step.slot, step.chunk,
                       holder < 0 ? "is free" : fmt::format("holds microbatch {}", holder));
     }
-    holder = backward ? -1 : step.microbatch;
-    if (backward) state.released[static_cast<size_t>(step.slot)] = static_cast<std::int32_t>(i);
+    const bool gives_back = done == state.passes;
+    holder = gives_back ? -1 : step.microbatch;
+    if (gives_back) state.released[static_cast<size_t>(step.slot)] = static_cast<std::int32_t>(i);
     return absl::OkStatus();
   }
 
-  absl::Status Reads(size_t i, bool backward) {
+  // The pass before which a transfer's value comes, or behind which it goes.
+  Pass PassOf(std::int32_t t) const { return IsBackward(TransferAt(t)) ? Pass::kBackward : Pass::kForward; }
+
+  absl::Status Reads(size_t i, Pass pass) {
     const Step& step = program_[i];
     for (std::int32_t t : received_by_[step.chunk]) {
       const bool kept = in_slot_.at(t);
       // A backward pass also reads what its forward pass received into the slot.
-      if (IsBackward(TransferAt(t)) != backward && !(backward && kept)) continue;
+      if (PassOf(t) != pass && !(kept && PassOf(t) < pass)) continue;
       ReceiveState& state = receives_[{t, kept ? step.slot : -1}];
       if (state.received < 0 || state.microbatch != step.microbatch) {
         return Internal(
@@ -209,10 +224,10 @@ class StepVerifier {
     return absl::OkStatus();
   }
 
-  absl::Status Writes(size_t i, bool backward) {
+  absl::Status Writes(size_t i, Pass pass) {
     const Step& step = program_[i];
     for (std::int32_t t : sent_by_[step.chunk]) {
-      if (IsBackward(TransferAt(t)) != backward) continue;
+      if (PassOf(t) != pass) continue;
       SendState& state = sends_.at(t);
       if (state.writer >= 0 && state.sent < 0) {
         return Internal("{} overwrites {} of microbatch {} before it is sent", Name(i),
@@ -270,7 +285,12 @@ class StepVerifier {
     const ChunkState& state = chunk->second;
     const std::int32_t holder = state.holder[static_cast<size_t>(step.slot)];
     const std::int32_t released = state.released[static_cast<size_t>(step.slot)];
-    if (holder >= 0) {
+    // What comes for the backward pass finds the slot taken by the forward pass.
+    const std::int32_t wanted = PassOf(step.transfer) == Pass::kForward ? -1 : step.microbatch;
+    if (holder < 0 && wanted >= 0) {
+      return Internal("{} writes into slot {} of chunk {}, which is free", Name(i), step.slot, chunk_index);
+    }
+    if (holder != wanted) {
       return Internal("{} writes into slot {} of chunk {}, which microbatch {} still holds", Name(i),
                       step.slot, chunk_index, holder);
     }
@@ -284,10 +304,11 @@ class StepVerifier {
   absl::Status Finish() const {
     for (const auto& [chunk, state] : chunks_) {
       for (size_t m = 0; m < state.done.size(); ++m) {
-        if (state.done[m] == (id_.evaluate ? 1 : 2)) continue;
+        if (state.done[m] == state.passes) continue;
+        constexpr const char* kPassed[] = {"never", "forward only",
+                                           "without making the gradients of weights"};
         return Internal("stage {} {}: microbatch {} passes chunk {} {}", id_.stage,
-                        id_.evaluate ? "evaluate" : "train", m, chunk,
-                        state.done[m] == 0 ? "never" : "forward only");
+                        id_.evaluate ? "evaluate" : "train", m, chunk, kPassed[state.done[m]]);
       }
     }
     for (const auto& [t, state] : sends_) {

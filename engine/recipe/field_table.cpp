@@ -183,8 +183,10 @@ Rows ParallelismRows() {
           .Unit("chunks")
           .Doc("Model chunks of each pipeline rank; more than 1 needs the interleaved schedule."),
       FIELD(parallelism.schedule)
-          .Words({"auto", "1f1b", "interleaved"})
-          .Doc("Pipeline schedule; auto: interleaved if virtual_stages > 1, else 1f1b."),
+          .Words({"auto", "1f1b", "interleaved", "zero_bubble"})
+          .Doc(
+              "Pipeline schedule; auto: interleaved if virtual_stages > 1, else 1f1b. zero_bubble: 1f1b with "
+              "gradients of weights put off into the bubble (ZB-H1); each stage then holds pp microbatches."),
       FIELD(parallelism.layers_per_stage)
           .Between(0, 1e6)
           .Unit("layers")
@@ -334,8 +336,8 @@ Rows TrainingRows() {
               "What scales a tensor to fp8: its largest absolute value in the iteration before (delayed), or "
               "its own (current), which costs a pass over each tensor more."),
       FIELD(precision.fp8_head)
-          .Doc("Whether the products of the head take fp8 operands too, where compute is fp8. Needs a hidden "
-               "size, vocabulary rows and tokens of a microbatch that are multiples of 16."),
+          .Doc("Whether the products of the head take fp8 operands too, where compute is fp8. Needs tp 1; "
+               "hidden size, vocabulary rows and a rank's tokens of a microbatch must be multiples of 16."),
       FIELD(precision.deterministic)
           .Doc("Whether only kernels are used that give the same bits in each run; those of the CPU always "
                "do."),

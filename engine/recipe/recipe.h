@@ -70,7 +70,7 @@ struct Parallelism {
   std::int64_t ep = 1;
   bool sequence_parallel = false;
   std::int64_t virtual_stages = 1;  // model chunks per pipeline rank
-  std::string schedule = "auto";    // auto | 1f1b | interleaved
+  std::string schedule = "auto";    // auto | 1f1b | interleaved | zero_bubble
   std::vector<std::int64_t>
       layers_per_stage;         // per chunk in pipeline order (pp × virtual_stages entries); empty: balanced
   std::int64_t zero_stage = 0;  // 0 | 1; 2 and 3 are refused with a reason

@@ -190,10 +190,16 @@ void ScheduleSuitsStages(const RuleContext& c) {
             fmt::format("virtual_stages {} needs a pipeline, but pp is 1", p.virtual_stages),
             "virtual_stages 1; or pp at least 2");
   }
-  if (p.virtual_stages > 1 && p.schedule == "1f1b") {
+  if (p.virtual_stages > 1 && (p.schedule == "1f1b" || p.schedule == "zero_bubble")) {
     c.Error({"parallelism.schedule", "parallelism.virtual_stages"},
-            fmt::format("schedule \"1f1b\" has one chunk a rank, but virtual_stages is {}", p.virtual_stages),
+            fmt::format("schedule \"{}\" has one chunk a rank, but virtual_stages is {}", p.schedule,
+                        p.virtual_stages),
             "schedule \"interleaved\" or \"auto\"; or virtual_stages 1");
+  }
+  if (p.pp == 1 && p.schedule == "zero_bubble") {
+    c.Error({"parallelism.schedule", "parallelism.pp"},
+            "schedule \"zero_bubble\" needs a pipeline, but pp is 1",
+            "pp at least 2; or schedule \"1f1b\" or \"auto\"");
   }
   if (p.virtual_stages == 1 && p.schedule == "interleaved") {
     c.Error({"parallelism.schedule", "parallelism.virtual_stages"},

@@ -37,6 +37,12 @@ void Fp8HeadHasFp8Sizes(const RuleContext& c) {
             "fp8_head = false; or compute = \"fp8\"");
     return;
   }
+  if (r.parallelism.tp > 1) {
+    c.Error({"precision.fp8_head", "parallelism.tp"},
+            fmt::format("an fp8 head needs the whole vocabulary on a rank: tp 1, not {}", r.parallelism.tp),
+            "fp8_head = false; or tp = 1");
+    return;
+  }
   const auto check = [&](std::string_view key, std::string_view what, std::int64_t size) {
     if (size % kMultiple == 0) return;
     c.Error({key, "precision.fp8_head"},
@@ -45,7 +51,12 @@ void Fp8HeadHasFp8Sizes(const RuleContext& c) {
   };
   check("model.hidden", "hidden features", r.model.hidden);
   check("model.vocab_multiple", "vocabulary rows (vocab rounded up to vocab_multiple)", r.padded_vocab());
-  check("training.micro_batch", "tokens a microbatch", r.training.micro_batch * r.data.sequence_length);
+  const std::int64_t cp = r.parallelism.cp;
+  const bool halves =
+      cp > 1 && r.parallelism.pp == 1 && r.parallelism.overlap != "off" && r.training.micro_batch % 2 == 0;
+  check("training.micro_batch",
+        halves ? "tokens in half a microbatch on a rank" : "tokens of a microbatch on a rank",
+        r.training.micro_batch * r.data.sequence_length / (halves ? 2 * cp : cp));
 }
 
 }  // namespace
@@ -53,7 +64,8 @@ void Fp8HeadHasFp8Sizes(const RuleContext& c) {
 std::vector<Rule> PrecisionRules() {
   return {
       {{"precision.compute", "precision.fp8_head", "model.hidden", "model.vocab", "model.vocab_multiple",
-        "parallelism.tp", "training.micro_batch", "data.sequence_length"},
+        "parallelism.tp", "parallelism.cp", "parallelism.pp", "parallelism.overlap", "training.micro_batch",
+        "data.sequence_length"},
        Fp8HeadHasFp8Sizes},
       {{"precision.compute", "precision.gradient_dtype"}, NarrowGradientsFitTheProducts},
       {{"precision.compute", "precision.master_dtype"}, NarrowMastersAreTheWeights},

@@ -3,6 +3,7 @@
 #include <fmt/chrono.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cmath>
@@ -20,7 +21,13 @@ namespace {
 
 constexpr const char* kMetricsName = "metrics.jsonl";
 
-std::string Timestamp() { return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(std::time(nullptr))); }
+// Who sets the pace of all: every rank waits for that one.
+std::string Slowest(const IterationReport& report) {
+  if (report.rank_busy_ms.empty()) return "";
+  const auto slowest = std::max_element(report.rank_busy_ms.begin(), report.rank_busy_ms.end());
+  return fmt::format(" slowest rank: {} ({:.1f} ms of {:.1f}) |", slowest - report.rank_busy_ms.begin(),
+                     *slowest, report.elapsed_ms);
+}
 
 // Keeps the lines up to `iteration`, through a temporary file.
 absl::Status Truncate(const std::string& path, std::int64_t iteration) {
@@ -45,6 +52,10 @@ absl::Status Truncate(const std::string& path, std::int64_t iteration) {
 }
 
 }  // namespace
+
+bool IsLogged(std::int64_t iteration, std::int64_t iterations, std::int64_t interval) {
+  return iteration == 1 || iteration == iterations || iteration % interval == 0;
+}
 
 absl::StatusOr<Reporter> Reporter::Open(const std::string& folder, std::int64_t iteration,
                                         std::int64_t log_interval, std::int64_t memory_bytes) {
@@ -98,19 +109,19 @@ absl::Status Reporter::Iteration(const IterationReport& report) {
     json["loss_scale"] = report.loss_scale;
     json["skipped"] = report.skipped;
   }
+  if (!report.rank_busy_ms.empty()) json["rank_busy_ms"] = report.rank_busy_ms;
   RETURN_IF_ERROR(Append(json.dump()));
-  const bool last = report.iteration == report.iterations;
-  if (report.iteration == 1 || last || report.iteration % log_interval_ == 0) {
+  if (IsLogged(report.iteration, report.iterations, log_interval_)) {
     Line(fmt::format(
-        "[{}] iteration {:8d}/{:8d} | consumed samples: {:12d} | elapsed time per iteration (ms): {:.1f} | "
+        "[{:%Y-%m-%d %H:%M:%S}] iteration {:8d}/{:8d} | consumed samples: {:12d} | elapsed time per iteration (ms): {:.1f} | "
         "learning rate: {:.6E} | global batch size: {:5d} | lm loss: {:.6E} | grad norm: {:.3f} | "
         "number of skipped iterations: {:3d} | number of nan iterations: {:3d} | tokens/s: {:.0f} | memory: "
-        "{} |",
-        Timestamp(), report.iteration, report.iterations, report.consumed_samples, report.elapsed_ms,
+        "{} |{}",
+        fmt::localtime(report.ended), report.iteration, report.iterations, report.consumed_samples, report.elapsed_ms,
         report.learning_rate, report.global_batch, report.loss, report.grad_norm, report.skipped, 0,
-        report.tokens_per_second, FormatBytes(memory_bytes_)));
+        report.tokens_per_second, FormatBytes(memory_bytes_), Slowest(report)));
   }
-  if (!last) Progress(report);
+  if (report.iteration != report.iterations) Progress(report);
   return absl::OkStatus();
 }
 

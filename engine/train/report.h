@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <ctime>
 #include <string>
+#include <vector>
 
 #include "engine/base/status.h"
 
@@ -21,7 +23,13 @@ struct IterationReport {
   double tokens_per_second = 0;
   std::int64_t skipped = 0;  // iterations whose gradients overflowed, so far
   double loss_scale = 1;
+  // By rank, in a run of several, of iterations that are logged: executor::IterationResult::busy_ms.
+  std::vector<double> rank_busy_ms = {};
+  std::time_t ended = std::time(nullptr);
 };
+
+// Whether the log has a line of the iteration, from 1: of the first, the last, and each `interval`-th.
+bool IsLogged(std::int64_t iteration, std::int64_t iterations, std::int64_t interval);
 
 struct EvaluationReport {
   std::int64_t iteration = 0;

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <filesystem>
@@ -251,6 +252,7 @@ class Training {
       stopped_ = !may_begin;
       if (stopped_) break;
       RETURN_IF_ERROR(TrainOnce());
+      if (EvaluationDue() || CheckpointDue()) RETURN_IF_ERROR(ReportLogged());
       // Before the checkpoint: a run that ends between the two and is resumed would never evaluate here.
       if (EvaluationDue()) RETURN_IF_ERROR(Evaluate());
       if (CheckpointDue()) {
@@ -259,6 +261,7 @@ class Training {
       }
     }
     while (!started_.empty()) RETURN_IF_ERROR(Finish());
+    RETURN_IF_ERROR(ReportLogged());
     if (saved != iteration_) RETURN_IF_ERROR(Save());
     AloneAt("the end");
     if (!profile_.empty()) {
@@ -336,6 +339,7 @@ class Training {
 
   // Waits for the oldest started iteration and reports it.
   absl::Status Finish() {
+    RETURN_IF_ERROR(ReportLogged());
     const Started started = started_.front();
     const std::string work = Iterations(started.iteration, started_.back().iteration);
     started_.pop_front();
@@ -360,18 +364,60 @@ class Training {
           "[optimizer] learning_rate or a longer warm-up may help",
           started.iteration, loss, result.grad_norm));
     }
-    if (reporter_ == nullptr) return absl::OkStatus();
-    return reporter_->Iteration({.iteration = started.iteration,
-                                 .iterations = recipe_.iterations(),
-                                 .consumed_samples = started.consumed_samples,
-                                 .global_batch = plan_.global_batch,
-                                 .loss = loss,
-                                 .grad_norm = result.grad_norm,
-                                 .learning_rate = result.learning_rate,
-                                 .elapsed_ms = elapsed_ms,
-                                 .tokens_per_second = tokens / elapsed_ms * 1e3,
-                                 .skipped = result.skipped,
-                                 .loss_scale = result.loss_scale});
+    return Report({.iteration = started.iteration,
+                   .iterations = recipe_.iterations(),
+                   .consumed_samples = started.consumed_samples,
+                   .global_batch = plan_.global_batch,
+                   .loss = loss,
+                   .grad_norm = result.grad_norm,
+                   .learning_rate = result.learning_rate,
+                   .elapsed_ms = elapsed_ms,
+                   .tokens_per_second = tokens / elapsed_ms * 1e3,
+                   .skipped = result.skipped,
+                   .loss_scale = result.loss_scale},
+                  results);
+  }
+
+  // A report that needs times of other processes waits for them in `logged_`.
+  absl::Status Report(IterationReport report, const std::vector<executor::IterationResult>& results) {
+    const bool logged = IsLogged(report.iteration, report.iterations, recipe_.logging.interval);
+    if (plan_.mesh.world() > 1 && logged) {
+      for (const executor::IterationResult& result : results) report.rank_busy_ms.push_back(result.busy_ms);
+      if (!Leads()) {
+        return processes_->Set(BusyKey(*device_.rank, report.iteration),
+                               fmt::format("{}", report.rank_busy_ms[0]));
+      }
+      if (processes_ != nullptr) {
+        logged_ = std::move(report);
+        return absl::OkStatus();
+      }
+    }
+    return reporter_ == nullptr ? absl::OkStatus() : reporter_->Iteration(report);
+  }
+
+  static std::string BusyKey(std::int64_t rank, std::int64_t iteration) {
+    return fmt::format("busy time of rank {} in iteration {}", rank, iteration);
+  }
+
+  // Reports the iteration in `logged_`. Called when the next one has been started and, where the device works
+  // beside the host, before its results are waited for: the times are here by then, or the device has work
+  // while they are on their way.
+  absl::Status ReportLogged() {
+    if (!logged_) return absl::OkStatus();
+    IterationReport report = *std::move(logged_);
+    logged_.reset();
+    std::vector<std::string> keys;
+    for (std::int64_t rank = 1; rank < plan_.mesh.world(); ++rank) {
+      keys.push_back(BusyKey(rank, report.iteration));
+    }
+    const absl::StatusOr<std::vector<std::string>> times = processes_->TakeAll(keys);
+    if (!times.ok()) {  // the run has ended; what is known of the iteration is still told
+      report.rank_busy_ms.clear();
+      RETURN_IF_ERROR(reporter_->Iteration(report));
+      return times.status();
+    }
+    for (const std::string& time : *times) report.rank_busy_ms.push_back(std::strtod(time.c_str(), nullptr));
+    return reporter_->Iteration(report);
   }
 
   // Of a rank's executor among those of this process.
@@ -455,7 +501,8 @@ class Training {
     std::int64_t iteration = 0;  // from 1
     std::int64_t consumed_samples = 0;
   };
-  std::deque<Started> started_;  // and not yet waited for
+  std::deque<Started> started_;            // and not yet waited for
+  std::optional<IterationReport> logged_;  // of rank 0: not yet told, for want of the other ranks' times
   Clock::time_point finished_at_;
   std::vector<Timings> profile_;
 };

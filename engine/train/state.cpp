@@ -1,5 +1,7 @@
 #include "engine/train/state.h"
 
+#include <absl/container/flat_hash_set.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <future>
@@ -26,12 +28,39 @@ using plan::Plan;
 using plan::PlanParameter;
 
 constexpr const char* kMomentPrefixes[] = {"adam.m/", "adam.v/"};
-constexpr const char* kStatesName = "fp8.states";   // f32 [quantised tensors, 8], in the plan's order
+constexpr const char* kStatePrefix = "fp8/";        // f32 [8] each: states of quantised tensors
 constexpr const char* kScalerName = "loss_scaler";  // f64 [kControlNumbers], of fp16: the control block
 constexpr std::int64_t kStateElements = 8;
+constexpr size_t kStateFormat = 6;  // ops/fp8.h
 
 bool HasScaler(const Plan& plan) { return plan.compute == "fp16"; }
-std::int64_t StatesOf(const Plan& plan) { return plan.stages[0].states.elements / kStateElements; }
+
+// The state of a tensor has one name in every layout; where a stage quantises several copies of the tensor,
+// their states are equal.
+std::string StateName(const Plan& plan, const plan::StagePlan::StateStart& state) {
+  return kStatePrefix + plan.values[static_cast<size_t>(state.value)].name;
+}
+
+struct NamedState {
+  std::string name;
+  size_t stage = 0;
+  std::int64_t index = 0;  // among the stage's
+};
+
+// Every state of a run once, in the plan's order.
+std::vector<NamedState> StatesOf(const Plan& plan) {
+  std::vector<NamedState> states;
+  absl::flat_hash_set<std::string> known;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const std::vector<plan::StagePlan::StateStart>& starts = plan.stages[s].state_starts;
+    for (size_t i = 0; i < starts.size(); ++i) {
+      std::string name = StateName(plan, starts[i]);
+      if (!known.insert(name).second) continue;
+      states.push_back({.name = std::move(name), .stage = s, .index = static_cast<std::int64_t>(i)});
+    }
+  }
+  return states;
+}
 
 Box WholeBox(const Shape& shape) {
   Box box;
@@ -153,7 +182,8 @@ std::vector<checkpoint::TensorInfo> TensorsOf(const Plan& plan) {
   };
   add("");
   for (const char* prefix : kMomentPrefixes) add(prefix);
-  if (StatesOf(plan) > 0) tensors.push_back({kStatesName, {StatesOf(plan), kStateElements}, DType::kF32});
+  for (NamedState& state : StatesOf(plan))
+    tensors.push_back({std::move(state.name), {kStateElements}, DType::kF32});
   if (HasScaler(plan)) tensors.push_back({kScalerName, {plan::kControlNumbers}, DType::kF64});
   return tensors;
 }
@@ -220,13 +250,16 @@ absl::StatusOr<RankPieces> CollectPieces(const Plan& plan, RankExecutor& executo
       elements += box.count.elements();
     }
   }
-  if (executor.rank() != 0) return result;
+  if (executor.rank() % plan.mesh.ranks_per_stage() != 0) return result;
   int tensor = 3 * count;
-  if (StatesOf(plan) > 0) {
-    const Box box = WholeBox({StatesOf(plan), kStateElements});
-    RETURN_IF_ERROR(result.Add(executor, tensor++, box, executor.States().data));
+  for (const NamedState& state : StatesOf(plan)) {
+    if (&plan.stages[state.stage] == &executor.stage()) {
+      RETURN_IF_ERROR(result.Add(executor, tensor, WholeBox({kStateElements}),
+                                 executor.States().as<float>() + state.index * kStateElements));
+    }
+    ++tensor;
   }
-  if (HasScaler(plan)) {
+  if (executor.rank() == 0 && HasScaler(plan)) {
     RETURN_IF_ERROR(result.Add(executor, tensor, WholeBox({plan::kControlNumbers}), executor.Control().data,
                                DType::kF64));
   }
@@ -242,6 +275,23 @@ absl::Status LoadWhole(const checkpoint::Reader& reader, const char* name, const
   std::vector<std::byte> host(static_cast<size_t>(info->bytes()));
   RETURN_IF_ERROR(reader.Read(name, WholeBox(shape), host.data()));
   return backend.Upload(view.as<std::byte>(), host.data(), info->bytes());
+}
+
+// The states that the checkpoint has and that are of the formats that this run quantises to.
+absl::Status LoadStates(const Plan& plan, const checkpoint::Reader& reader, RankExecutor& executor) {
+  const std::vector<plan::StagePlan::StateStart>& starts = executor.stage().state_starts;
+  const Shape shape = {kStateElements};
+  for (size_t i = 0; i < starts.size(); ++i) {
+    const std::string name = StateName(plan, starts[i]);
+    const checkpoint::TensorInfo* info = reader.Find(name);
+    if (info == nullptr || info->shape != shape || info->dtype != DType::kF32) continue;
+    float state[kStateElements];
+    RETURN_IF_ERROR(reader.Read(name, WholeBox(shape), state));
+    if ((state[kStateFormat] == 1.0F) != (starts[i].format == DType::kE5M2)) continue;
+    float* const device = executor.States().as<float>() + static_cast<std::int64_t>(i) * kStateElements;
+    RETURN_IF_ERROR(executor.backend().Upload(reinterpret_cast<std::byte*>(device), state, sizeof(state)));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckTensor(const checkpoint::Reader& reader, const std::string& name, const Shape& shape) {
@@ -351,10 +401,7 @@ absl::Status LoadCheckpoint(const Plan& plan, const checkpoint::Reader& reader, 
     RETURN_IF_ERROR(UploadParameter(host, tensor, ranges, executor.backend()));
   }
   if (!with_optimizer) return absl::OkStatus();
-  if (StatesOf(plan) > 0) {
-    RETURN_IF_ERROR(LoadWhole(reader, kStatesName, executor.States(), {StatesOf(plan), kStateElements},
-                              executor.backend()));
-  }
+  RETURN_IF_ERROR(LoadStates(plan, reader, executor));
   if (HasScaler(plan)) {
     RETURN_IF_ERROR(
         LoadWhole(reader, kScalerName, executor.Control(), {plan::kControlNumbers}, executor.backend()));

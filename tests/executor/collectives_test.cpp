@@ -122,9 +122,11 @@ void CheckCase(const Case& c, Random& random) {
 }
 
 // One flat collective of `members` ranks; buffer i is rank i's.
-std::vector<std::vector<double>> RunFlat(Collective collective, std::vector<std::vector<double>> buffers) {
+std::vector<std::vector<double>> RunFlat(Collective collective, std::vector<std::vector<double>> buffers,
+                                         Reduction reduction = Reduction::kSum) {
   plan::Instruction instruction;
   instruction.collective = collective;
+  instruction.reduction = reduction;
   instruction.flat = true;
   World world;
   std::vector<std::int64_t> group;
@@ -192,6 +194,22 @@ TEST_CASE("flat collectives: sums in order of rank, parts of a buffer") {
     for (size_t rank = 0; rank < members; ++rank) {
       CHECK(same(rank, scattered[rank], sum));
       for (size_t from = 0; from < members; ++from) CHECK(same(from, gathered[rank], buffers[from]));
+    }
+  }
+}
+
+TEST_CASE("flat collectives: the largest, and a NaN, which spreads") {
+  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kMost = std::numeric_limits<double>::infinity();
+  const std::vector<std::vector<double>> buffers = {{1, -2, 0, kMost, kNaN, 5, 4, -kMost},
+                                                    {3, -7, -1, 2, 1, kNaN, 4, -kMost},
+                                                    {2, -3, 1e-300, 8, 2, 6, 4, -kMost}};
+  const std::vector<double> largest = {3, -2, 1e-300, kMost, kNaN, kNaN, 4, -kMost};
+  for (const std::vector<double>& result : RunFlat(Collective::kAllReduce, buffers, Reduction::kMax)) {
+    REQUIRE(result.size() == largest.size());
+    for (size_t i = 0; i < result.size(); ++i) {
+      CAPTURE(i);
+      CHECK((result[i] == largest[i] || (std::isnan(result[i]) && std::isnan(largest[i]))));
     }
   }
 }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <thread>
 
 #include "tests/executor/testing.h"
 
@@ -110,6 +111,38 @@ TEST_CASE("a rank that fails in a kernel ends all ranks with its error, wherever
       CHECK(Message(status).ends_with(": injected"));
       CHECK(absl::IsAborted(setup.Train(2)) ==
             (recipe.world_size() > 1));  // the world stays broken, without a hang
+    }
+  }
+}
+
+TEST_CASE("a rank that computes longer than the others is seen by its time, not by those that wait for it") {
+  constexpr double kLongerMs = 80;
+  for (const std::string layout : {"parallelism.dp=2", "parallelism.dp=2 parallelism.zero_stage=1"}) {
+    for (const size_t slow : {0U, 1U}) {
+      INFO("layout " << layout << ", rank " << slow);
+      Setup setup(layout);
+      REQUIRE(setup.Train(0).ok());
+      const std::int64_t begin = setup.probes[slow].launches;
+      setup.probes[slow].before_launch = [&](std::int64_t launch, const backend::KernelContext&) {
+        if (launch == begin + 3) {
+          std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(kLongerMs));
+        }
+        return absl::OkStatus();
+      };
+      std::vector<double> busy_ms(2);
+      const auto start = std::chrono::steady_clock::now();
+      REQUIRE(setup.ranks
+                  ->Run([&](RankExecutor& rank) -> absl::Status {
+                    ASSIGN_OR_RETURN(const IterationResult result, rank.Train(1, 2, 1e-3, SomeFeed()));
+                    busy_ms[static_cast<size_t>(rank.rank())] = result.busy_ms;
+                    return absl::OkStatus();
+                  })
+                  .ok());
+      const std::chrono::duration<double, std::milli> all = std::chrono::steady_clock::now() - start;
+      CHECK(busy_ms[slow] >= kLongerMs);
+      CHECK(busy_ms[slow] <= all.count());
+      CHECK(busy_ms[1 - slow] > 0);
+      CHECK(busy_ms[1 - slow] < busy_ms[slow] - kLongerMs / 2);
     }
   }
 }

@@ -149,11 +149,12 @@ void CheckConversion(const Case& c, const Worlds& worlds, Random& random) {
 }
 
 template <typename T>
-void CheckFlat(Collective collective, std::int64_t members, std::int64_t elements, const Worlds& worlds,
-               Random& random) {
+void CheckFlat(Collective collective, Reduction reduction, std::int64_t members, std::int64_t elements,
+               const Worlds& worlds, Random& random) {
   INFO(std::string(plan::Name(collective)) << " of " << elements << " elements by " << members);
   plan::Instruction instruction;
   instruction.collective = collective;
+  instruction.reduction = reduction;
   instruction.flat = true;
   const auto args = [&](std::int64_t rank) {
     CollectiveArgs mine;
@@ -247,12 +248,16 @@ TEST_CASE("processes: every conversion gives the bits that threads give") {
 TEST_CASE("processes: flat collectives give the bits that threads give") {
   const Worlds worlds = Connected(4);
   Random random(6);
-  for (Collective collective : {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather}) {
+  const std::pair<Collective, Reduction> kinds[] = {{Collective::kAllReduce, Reduction::kSum},
+                                                    {Collective::kAllReduce, Reduction::kMax},
+                                                    {Collective::kReduceScatter, Reduction::kSum},
+                                                    {Collective::kAllGather, Reduction::kSum}};
+  for (const auto& [collective, reduction] : kinds) {
     for (std::int64_t members : {1, 2, 3, 4}) {
       for (std::int64_t elements : {0, 1, 3, 4097, 50'001}) {  // fewer than members, no multiple of them
-        CheckFlat<float>(collective, members, elements, worlds, random);
-        CheckFlat<double>(collective, members, elements, worlds, random);
-        CheckFlat<std::int32_t>(collective, members, elements, worlds, random);
+        CheckFlat<float>(collective, reduction, members, elements, worlds, random);
+        CheckFlat<double>(collective, reduction, members, elements, worlds, random);
+        CheckFlat<std::int32_t>(collective, reduction, members, elements, worlds, random);
       }
     }
   }

@@ -56,7 +56,7 @@ iterations = 5
   return loaded.recipe;
 }
 
-// dp, tp, sequence parallelism, cp, ZeRO-1, 1F1B and interleaved pipelines, recomputation.
+// dp, tp, sequence parallelism, cp, ZeRO-1, 1F1B, interleaved and zero-bubble pipelines, recomputation.
 inline constexpr const char* kLayouts[] = {
     "",
     "training.micro_batch=8",
@@ -75,6 +75,7 @@ inline constexpr const char* kLayouts[] = {
     "parallelism.dp=2 parallelism.tp=2 parallelism.zero_stage=1 parallelism.sequence_parallel=true",
     "parallelism.dp=2 parallelism.pp=2 parallelism.zero_stage=1 training.micro_batch=1",
     "parallelism.cp=2 parallelism.tp=2 parallelism.pp=2",
+    "parallelism.pp=2 parallelism.schedule=zero_bubble training.micro_batch=1",
 };
 
 // Small random weights, and tokens from a counter.

@@ -1,4 +1,5 @@
-// The kernels around an exchange: boxes against a copy on the host, the log-sum-exp against float64.
+// The kernels around an exchange: boxes against a copy on the host, the log-sum-exp against float64, sums
+// against the same sum on the host, bit by bit.
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
 
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "engine/backend/cuda/kernels/exchange.h"
+#include "engine/base/half.h"
 #include "tests/gpu/gpu.h"
 
 namespace engine::gpu_test {
@@ -35,6 +37,68 @@ class DeviceBytes {
   std::size_t bytes_;
   void* data_ = nullptr;
 };
+
+void PackNumber(DType dtype, double x, std::byte* to) {
+  const auto put = [&](const auto& number) { std::memcpy(to, &number, sizeof(number)); };
+  if (dtype == DType::kF64) return put(x);
+  const auto narrow = static_cast<float>(x);
+  if (dtype == DType::kF32) return put(narrow);
+  put(dtype == DType::kF16 ? HalfFromFloat(narrow) : BFloat16FromFloat(narrow));
+}
+// As the dtype holds it.
+double RoundedNumber(DType dtype, double x) {
+  if (dtype == DType::kF64) return x;
+  const auto narrow = static_cast<float>(x);
+  if (dtype == DType::kF32) return narrow;
+  return dtype == DType::kF16 ? FloatFromHalf(HalfFromFloat(narrow))
+                              : FloatFromBFloat16(BFloat16FromFloat(narrow));
+}
+
+struct Summed {
+  DType dtype;
+  std::int64_t members, index, n;
+  std::int64_t shift;  // of all data from a border of 16 bytes, in elements
+  bool in_place;
+};
+
+void CheckSum(const Summed& s) {
+  const auto size = static_cast<std::size_t>(SizeOf(s.dtype));
+  const std::size_t shift = static_cast<std::size_t>(s.shift) * size;
+  const auto n = static_cast<std::size_t>(s.n);
+  const std::size_t slot = (n * size + 255) / 256 * 256;
+  std::vector<std::byte> own(shift + n * size);
+  std::vector<std::byte> received(shift + slot * static_cast<std::size_t>(s.members), std::byte{0xFF});
+  std::vector<std::byte> expected(shift + n * size + 64, std::byte{0xFF});  // nothing behind it is written
+  const DeviceBytes out(expected);
+  for (std::size_t i = 0; i < n; ++i) {
+    double wide = 0;
+    float sum = 0;
+    std::size_t at = 0;
+    for (std::int64_t m = 0; m < s.members; ++m) {
+      const double x =
+          RoundedNumber(s.dtype, 3 * std::sin(static_cast<double>(i) * 1.7 + static_cast<double>(m) * 2.3));
+      wide += x;
+      sum += static_cast<float>(x);
+      std::byte* const part = m == s.index ? own.data() + shift : received.data() + shift + slot * at++;
+      PackNumber(s.dtype, x, part + i * size);
+    }
+    PackNumber(s.dtype, s.dtype == DType::kF64 ? wide : static_cast<double>(sum),
+               expected.data() + shift + i * size);
+  }
+  std::vector<std::byte> own_and_guard = own;
+  own_and_guard.resize(expected.size(), std::byte{0xFF});
+  for (std::size_t i = 0; i < shift; ++i) own_and_guard[i] = std::byte{0xFF};
+  const DeviceBytes device_own(own_and_guard);
+  const DeviceBytes device_received(received);
+  const DeviceBytes& target = s.in_place ? device_own : out;
+  const auto shifted = [&](const DeviceBytes& bytes) {
+    return static_cast<std::byte*>(bytes.data()) + shift;
+  };
+  CHECK(backend::cuda::SumParts(shifted(device_own), shifted(device_received),
+                                static_cast<std::int64_t>(slot), s.members, s.index, s.dtype, s.n,
+                                shifted(target), nullptr));
+  CHECK((target.Read() == expected));
+}
 
 // What `to` holds after the box was copied, by a walk over its elements.
 void CopyOnHost(const std::vector<std::byte>& from, const Box& box, std::size_t element_bytes,
@@ -123,6 +187,25 @@ TEST_CASE("exchange: log-sum-exp over members") {
   // Numbers up to 20 with 2⁻²⁴ of relative rounding, in the difference from the largest, in exp, log and the
   // sum: less than eight roundings of 20.
   CHECK(worst <= 8 * 20 * 0x1p-24);
+}
+
+TEST_CASE("exchange: sums of parts in order of member") {
+  for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32, DType::kF64}) {
+    for (const std::int64_t n : {0, 1, 7, 64, 1001, 40'009}) {
+      for (const std::int64_t members : {2, 3, 5}) {
+        for (const std::int64_t index : {std::int64_t{0}, members - 1, members / 2}) {
+          for (const std::int64_t shift : {0, 1}) {
+            INFO(std::string(Name(dtype))
+                 << ", " << n << " elements of " << members << ", own " << index << ", shift " << shift);
+            CheckSum({dtype, members, index, n, shift, false});
+            CheckSum({dtype, members, index, n, shift, true});
+          }
+        }
+      }
+    }
+  }
+  CheckSum({DType::kBF16, 2, 1, 6'000'011, 0, false});  // more than one pass of the largest grid
+  CHECK(!backend::cuda::SumParts(nullptr, nullptr, 0, 2, 0, DType::kI32, 0, nullptr, nullptr));
 }
 
 }  // namespace engine::gpu_test

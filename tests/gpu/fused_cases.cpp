@@ -104,6 +104,7 @@ void AddNorms(std::int64_t count, std::int64_t columns, GpuCases* cases) {
     return &cases->back();
   };
   add(ops::kAddLayerNorm, label, {{x}, {x}, {d}, {d}}, epsilon);
+  add(ops::kAddLayerNorm, label + " biased", {{x}, {x}, {d}, {d}, {d}}, epsilon);
   add(ops::kAddRmsNorm, label, {{x}, {x}, {d}}, epsilon);
   add(ops::kLayerNormGradAdd, label, {{x}, {x}, {d}, {rows}, rstd, {x}}, epsilon);
   add(ops::kRmsNormGradAdd, label, {{x}, {x}, {d}, rstd, {x}}, epsilon);

@@ -69,6 +69,8 @@ class CountingBackend final : public backend::Backend {
     return backend_->Read(arena, bytes);
   }
   absl::Status WaitRead(std::int64_t ticket, void* host) override { return backend_->WaitRead(ticket, host); }
+  absl::Status NoteTime(backend::Stamp stamp) override { return backend_->NoteTime(stamp); }
+  absl::StatusOr<std::int64_t> ReadTimes() override { return backend_->ReadTimes(); }
   absl::StatusOr<std::unique_ptr<backend::Launch>> Record(
       const std::function<absl::Status()>& body) override {
     return backend_->Record(body);

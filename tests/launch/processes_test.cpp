@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <regex>
 #include <sstream>
@@ -182,6 +183,56 @@ TEST_CASE("processes: every layout gives the bits that it gives with threads") {
     CHECK(RunProgram("checkpoint info --verify " + processes + suffix + "/checkpoints/iteration_0000008")
               .exit_code == 0);
   }
+}
+
+TEST_CASE("a log line of several ranks ends with the slowest, of threads and of processes; metrics have all") {
+  const TinyRun tiny;
+  const std::regex slowest(
+      R"( iteration +(\d+)/ +8 \|.*\| elapsed time per iteration \(ms\): ([\d.]+) \|.*\| memory: [^|]+\| )"
+      R"(slowest rank: (\d) \(([\d.]+) ms of ([\d.]+)\) \|)");
+  const std::string evaluated = " --set evaluation.interval=3 --set evaluation.iterations=1";
+  const std::string hows[] = {evaluated, evaluated + " --processes",
+                              " --set checkpoint.interval=0 --processes"};
+  for (const std::string& how : hows) {
+    INFO("how:" << how);
+    const std::string out = tiny.out + std::to_string(&how - hows);
+    const ProgramResult run = RunProgram("run " + tiny.recipe + how + " --out " + out +
+                                         " --set parallelism.dp=2 --set parallelism.tp=2 --set "
+                                         "logging.interval=3");
+    REQUIRE_MESSAGE(run.exit_code == 0, run.output);
+    std::map<int, std::vector<double>> busy_ms;
+    std::vector<int> iterations;
+    std::istringstream metrics(data::ReadFile(out + "/metrics.jsonl"));
+    for (std::string line; std::getline(metrics, line);) {
+      const nlohmann::json json = nlohmann::json::parse(line);
+      if (!json.contains("loss")) {
+        CHECK(json["iteration"] == iterations.size());
+        continue;
+      }
+      iterations.push_back(json["iteration"]);
+      if (json.contains("rank_busy_ms")) json["rank_busy_ms"].get_to(busy_ms[iterations.back()]);
+    }
+    CHECK((iterations == std::vector<int>{1, 2, 3, 4, 5, 6, 7, 8}));
+    std::vector<int> logged;
+    std::istringstream log(run.output);
+    for (std::string line; std::getline(log, line);) {
+      std::smatch match;
+      if (!std::regex_search(line, match, slowest)) continue;
+      const std::vector<double>& times = busy_ms[logged.emplace_back(std::stoi(match[1]))];
+      REQUIRE(times.size() == 4);
+      const auto most = std::max_element(times.begin(), times.end());
+      CHECK(std::stoi(match[3]) == most - times.begin());
+      CHECK(std::abs(std::stod(match[4]) - *most) <= 0.051);
+      CHECK(match[5] == match[2]);
+      CHECK(*std::min_element(times.begin(), times.end()) > 0);
+    }
+    CHECK((logged == std::vector<int>{1, 3, 6, 8}));
+    CHECK(busy_ms.size() == 4);
+  }
+  const ProgramResult alone = RunProgram("run " + tiny.recipe + " --out " + tiny.out);
+  CHECK(alone.exit_code == 0);
+  CHECK(alone.output.find("slowest") == std::string::npos);
+  CHECK(data::ReadFile(tiny.out + "/metrics.jsonl").find("rank_busy_ms") == std::string::npos);
 }
 
 TEST_CASE("processes: a checkpoint of processes is resumed by threads and by processes of another layout") {

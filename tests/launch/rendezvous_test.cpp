@@ -130,6 +130,31 @@ TEST_CASE("rendezvous: values, waits, barriers, a clean end") {
   CHECK(world.aborts == 0);
 }
 
+TEST_CASE("rendezvous: many values at once, whatever order they come in; the end of the run ends the wait") {
+  World world(3);
+  world.JoinAll();
+  world.OnAll([](Client& client, std::int64_t rank) {
+    if (rank != 0) {
+      std::this_thread::sleep_for(Milliseconds(rank == 1 ? 40 : 0));
+      CHECK(client.Set("of " + std::to_string(rank), std::to_string(10 * rank)).ok());
+      return;
+    }
+    const auto values = client.TakeAll({"of 1", "of 2"});
+    REQUIRE(values.ok());
+    CHECK((*values == std::vector<std::string>{"10", "20"}));
+    CHECK(client.TakeAll({}).value().empty());
+  });
+  Client& zero = **world.clients[0];
+  CHECK(zero.Set("here", "1").ok());
+  std::thread failing([&] {
+    std::this_thread::sleep_for(Milliseconds(40));
+    (void)world.clients[2].value()->Fail(absl::InternalError("broken"));
+  });
+  const auto values = zero.TakeAll({"here", "of 1"});  // the second was taken: it does not come again
+  failing.join();
+  CHECK(absl::IsAborted(values.status()));
+}
+
 TEST_CASE("rendezvous: members that do not fit end the run with the reason") {
   const auto refused = [](const std::function<void(Member&)>& change, const std::string& text) {
     World world(3, {.join_timeout = std::chrono::seconds(20)});

@@ -66,6 +66,7 @@ std::vector<Case> FusedCases() {
       {&ops::kGeluGradAgain, "bias", {{x}, {x}}, {{"tanh", kOne}, {"bias", kOne}}},
       {&ops::kSwigluGradAgain, "", {{{2, 5, 2, 6}}, {x}}, {}},
       {&ops::kAddLayerNorm, "", {{x}, {x}, {d}, {d}}, epsilon},
+      {&ops::kAddLayerNorm, "biased", {{x}, {x}, {d}, {d}, {d}}, epsilon},
       {&ops::kAddRmsNorm, "", {{x}, {x}, {d}}, epsilon},
       {&ops::kLayerNormGradAdd, "", {{x}, {x}, {d}, {rows}, rstd, {x}}, epsilon},
       {&ops::kLayerNormGradAdd, "bias", {{x}, {x}, {d}, {rows}, rstd, {x}}, with_bias},

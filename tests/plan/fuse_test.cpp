@@ -195,13 +195,13 @@ TEST_CASE("fuse: what is recomputed") {
         "rms_norm_grad_add 8, rotary 4, rotary_grad 4, swiglu_grad_again 4");
 }
 
-// The sum of a row-parallel product lies between it and its bias; each rank has a part of the vocabulary, so
-// the loss is of several ranks and stays in steps.
+// The sum of a row-parallel product lies between it and its bias, which the norm behind adds; each rank has a
+// part of the vocabulary, so the loss is of several ranks and stays in steps.
 TEST_CASE("fuse: conversions keep ops apart") {
   const Plan tp = CudaPlan(kGpt, With(kBf16, {"parallelism.tp=2"}));
   CHECK(Kernels(tp, "forward.0") ==
-        "add_layer_norm 9, all_reduce 11, attention_packed 4, bias_add 8, cross_entropy 1, embedding 2, "
-        "linear 13, linear_gelu 4, loss_sum 1");
+        "add_layer_norm 9, all_reduce 11, attention_packed 4, cross_entropy 1, embedding 2, linear 13, "
+        "linear_gelu 4, loss_sum 1");
   CHECK(Kernels(tp, "backward.0") ==
         "all_reduce 9, attention_packed_grad 4, bias_grad 9, cross_entropy_grad 1, embedding_grad 2, "
         "layer_norm_grad 1, layer_norm_grad_add 8, linear_dgrad 13, linear_dgrad_gelu 4, linear_wgrad 17, "
@@ -209,7 +209,10 @@ TEST_CASE("fuse: conversions keep ops apart") {
   const Plan sequence =
       CudaPlan(kGpt, With(kBf16, {"parallelism.tp=2", "parallelism.sequence_parallel=true"}));
   CHECK(All(sequence, "forward.0", "add_layer_norm").size() == 9);
-  CHECK(All(sequence, "forward.0", "bias_add").size() == 8);
+  CHECK(All(sequence, "forward.0", "bias_add").empty());
+  for (const Instruction* norm : All(sequence, "forward.0", "add_layer_norm")) {
+    CHECK(norm->inputs.size() == (norm->name == "layers.0.attention.norm" ? 4U : 5U));
+  }
   CHECK(All(sequence, "backward.0", "linear_cross_entropy").empty());
   // Heads are exchanged for the sequence between the split and attention.
   const Plan heads = CudaPlan(kGpt, With(kBf16, {"parallelism.cp=2", "model.attention.head_dim=64"}));
@@ -217,7 +220,8 @@ TEST_CASE("fuse: conversions keep ops apart") {
         "add_layer_norm 9, all_gather 4, all_to_all 16, attention 4, embedding 2, linear 12, linear_gelu 4, "
         "qkv_split 4");
   // Keys and values are gathered there where that is a tenth less.
-  const Plan cp = CudaPlan(kGpt, With(kBf16, {"parallelism.cp=2", "model.attention.kv_heads=2"}));
+  const Plan cp = CudaPlan(
+      kGpt, With(kBf16, {"parallelism.cp=2", "model.attention.kv_heads=2", "parallelism.overlap=off"}));
   CHECK(Kernels(cp, "forward.0") ==
         "add_layer_norm 9, all_gather 8, attention 4, embedding 2, linear 12, linear_gelu 4, qkv_split 4");
   CHECK(Kernels(cp, "backward.0") ==
@@ -519,11 +523,140 @@ TEST_CASE("fp8 plan: sizes that are no multiple of 16 stay in 16 bits") {
   CHECK(odd.stages[0].states.elements == 0);
 }
 
-TEST_CASE("fp8 plan: for one rank") {
-  const auto plan = train::CompileUnverified(TinyRecipe(kGpt, With(kFp8, {"parallelism.dp=2"})),
-                                             {.profile = backend::cuda::CudaProfile()});
-  REQUIRE(!plan.ok());
-  CHECK(Message(plan.status()) == "fp8 products are planned for one rank, not for 2");
+namespace {
+
+struct Ranks {
+  std::string layout;
+  Sets sets;
+  std::string reduced;  // over which axes the states' largest values are taken
+};
+const std::vector<Ranks>& SeveralRanks() {
+  static const std::vector<Ranks> ranks = {
+      {"dp 2", {"parallelism.dp=2"}, "dp"},
+      {"dp 2, ZeRO-1, behind",
+       {"parallelism.dp=2", "parallelism.zero_stage=1", "parallelism.overlap=on"},
+       "dp"},
+      {"tp 2", {"parallelism.tp=2"}, "tp"},
+      {"tp 2 by sequence", {"parallelism.tp=2", "parallelism.sequence_parallel=true"}, "tp"},
+      {"tp 2 by samples, halves",
+       {"parallelism.tp=2", "parallelism.sequence_parallel=true", "training.micro_batch=4",
+        "parallelism.overlap=on"},
+       "tp"},
+      {"cp 2", {"parallelism.cp=2"}, "cp"},
+      {"pp 2", {"parallelism.pp=2"}, "-"},
+      {"pp 2 interleaved", {"parallelism.pp=2", "parallelism.virtual_stages=2"}, "-"},
+      {"pp 2, weights apart", {"parallelism.pp=2", "parallelism.schedule=zero_bubble"}, "-"},
+      {"dp 2 tp 2 pp 2",
+       {"parallelism.dp=2", "parallelism.tp=2", "parallelism.pp=2", "parallelism.sequence_parallel=true",
+        "parallelism.zero_stage=1"},
+       "dp+tp"},
+      {"dp 2 tp 2 cp 2", {"parallelism.dp=2", "parallelism.tp=2", "parallelism.cp=2"}, "dp+cp+tp"}};
+  return ranks;
+}
+
+int Products(const Plan& plan) {
+  int products = 0;
+  for (const StagePlan& stage : plan.stages) {
+    for (const Segment& segment : stage.segments) {
+      for (const Instruction& instruction : segment.instructions) {
+        const std::string& kernel = instruction.kernel;
+        products += kernel.starts_with("linear") && kernel.ends_with("_fp8") ? 1 : 0;
+      }
+    }
+  }
+  return products;
+}
+
+std::set<std::string> StateNames(const Plan& plan) {
+  std::set<std::string> names;
+  for (const StagePlan& stage : plan.stages) {
+    for (const auto& start : stage.state_starts)
+      names.insert(plan.values[static_cast<size_t>(start.value)].name);
+  }
+  return names;
+}
+
+}  // namespace
+
+// The verifier has seen each plan: placements of FP8 ops, and states reduced before they are updated.
+TEST_CASE("fp8 plan: over several ranks every product is in FP8, and a tensor has one scale") {
+  for (bool llama : {kGpt, kLlama}) {
+    const Sets& fp8 = llama ? kLlamaFp8 : kFp8;
+    const std::set<std::string> names = StateNames(CudaPlan(llama, fp8));
+    CHECK(names.size() == 48);
+    for (const Ranks& ranks : SeveralRanks()) {
+      for (const char* granularity : {"none", "cheap", "full"}) {
+        const Sets recompute = {std::string("recompute.granularity=") + granularity};
+        CAPTURE(ranks.layout);
+        CAPTURE(recompute[0]);
+        const Plan plan = CudaPlan(llama, With(With(fp8, ranks.sets), recompute));
+        CHECK(Products(plan) == Products(CudaPlan(llama, With(fp8, recompute))));
+        CHECK(StateNames(plan) == names);
+        for (const StagePlan& stage : plan.stages) {
+          const Segment& update = stage.segments[static_cast<size_t>(stage.update)];
+          std::string of_states;
+          for (const Instruction& instruction : update.instructions) {
+            if (instruction.inputs[0].offset != stage.states.offset) continue;
+            of_states += " " + instruction.kernel;
+            CHECK(instruction.inputs[0].elements == stage.states.elements);
+            if (!instruction.flat) continue;
+            CHECK(instruction.reduction == graph::Reduction::kMax);
+            CHECK(instruction.group.ToString() == ranks.reduced);
+          }
+          CHECK(of_states == (ranks.reduced == "-" ? " fp8_update" : " all_reduce fp8_update"));
+          for (const Segment& segment : stage.segments) {
+            for (const Instruction& instruction : segment.instructions) {
+              if (instruction.collective == Collective::kNone) continue;
+              for (const BufferRef& input : instruction.inputs) CHECK(!IsFp8(input.dtype));
+            }
+          }
+        }
+        for (const Transfer& transfer : plan.transfers)
+          CHECK(!IsFp8(plan.values[static_cast<size_t>(transfer.value)].dtype));
+        CHECK(CudaPlan(llama, With(With(fp8, ranks.sets), With(recompute, {"precision.fp8_scaling=current"})))
+                  .stages[0]
+                  .states.elements == 0);
+      }
+    }
+  }
+}
+
+// What is gathered is 16 bits wide; it is quantised behind the gather, by itself, in each phase again.
+TEST_CASE("fp8 plan: sequence parallelism quantises what it has gathered") {
+  const Plan plan = CudaPlan(kGpt, With(kFp8, {"parallelism.tp=2", "parallelism.sequence_parallel=true"}));
+  // Norms of two a layer, and gradients of both branches.
+  const std::pair<const char*, size_t> segments[] = {{"forward.0", 8}, {"backward.0", 16}};
+  for (const auto& [segment, count] : segments) {
+    size_t gathered = 0;
+    for (const Instruction* quantize : All(plan, segment, "quantize")) {
+      const LocalValue& x = ValueOf(plan, quantize->inputs[0]);
+      CHECK(x.local == ValueOf(plan, quantize->outputs[0]).local);
+      for (const Instruction* gather : All(plan, segment, "all_gather")) {
+        if (gather->outputs[0].value != quantize->inputs[0].value) continue;
+        ++gathered;
+        CHECK(x.layout.At(Axis::kTp).replicated());
+        CHECK(x.dtype == DType::kBF16);
+      }
+    }
+    CHECK(gathered == count);
+  }
+  for (const char* kernel : {"add_layer_norm_quantize", "layer_norm_grad_add_quantize"}) {
+    CHECK(All(plan, "forward.0", kernel).empty());
+    CHECK(All(plan, "backward.0", kernel).empty());
+  }
+  // What tp splits and nothing gathers is quantised where it is made.
+  CHECK(All(plan, "forward.0", "gelu_quantize").size() == 4);
+  CHECK(All(plan, "backward.0", "gelu_grad_quantize").size() == 4);
+}
+
+TEST_CASE("fp8 plan: sizes count on a rank") {
+  // Of 8 heads of 4 and 64 features tp 4 leaves 8 columns of proj and 16 of fc2.
+  const Plan plan = CudaPlan(kGpt, With(kFp8, {"parallelism.tp=4", "training.micro_batch=1"}));
+  CHECK(All(plan, "forward.0", "linear_fp8").size() == 8);
+  // 24 tokens of cp 2 have no multiple of 16 on a rank.
+  const Plan odd = CudaPlan(kGpt, With(kFp8, {"parallelism.cp=2", "data.sequence_length=48"}));
+  CHECK(Kernels(odd, "begin") == "zero 1");
+  CHECK(odd.stages[0].states.elements == 0);
 }
 
 // No extra pass over a norm's output: what the weight gradient takes is made of x and the forward pass'
@@ -630,6 +763,20 @@ TEST_CASE("fp8 plan: the head on request") {
       CHECK(heads[0]->attributes.Int("format") == 1);
       CHECK((heads[0]->accumulate & 0b110) == 0b110);
       CHECK(All(plan, "evaluate.0", "linear").size() > 0);  // in bf16
+    }
+  }
+}
+
+TEST_CASE("fp8 plan: the head over dp, cp and pp") {
+  for (bool llama : {kGpt, kLlama}) {
+    for (const Ranks& ranks : SeveralRanks()) {
+      if (ranks.reduced.find("tp") != std::string::npos) continue;
+      CAPTURE(ranks.layout);
+      const Plan plan = CudaPlan(llama, With(With(llama ? kLlamaFp8 : kFp8, ranks.sets),
+                                             {"precision.fp8_head=true", "model.vocab_multiple=16"}));
+      const std::string last = fmt::format("backward.{}", plan.chunk_stage.size() - 1);
+      CHECK(All(plan, last, "linear_cross_entropy_fp8").size() == 1);
+      CHECK(StateNames(plan).size() == 49);
     }
   }
 }

@@ -19,13 +19,26 @@ TEST_CASE("timeline: 1F1B of two stages and three microbatches") {
         "    1 .0aa1bb2cc..\n");
 }
 
-TEST_CASE("timeline: the bubble of 1F1B is (p−1)/(m+p−1), and interleaving divides it") {
+TEST_CASE("timeline: a zero-bubble pipeline of two stages and three microbatches") {
+  const Plan plan =
+      TinyPlan(false, {"parallelism.pp=2", "parallelism.schedule=zero_bubble", "training.global_batch=3"});
+  const Timeline timeline = SimulateTimeline(plan);
+  CHECK(DrawTimeline(timeline, 40) ==
+        "    0 01.aA2bBcC\n"
+        "    1 .0a1bA2cBC\n");
+  CHECK(Summary(plan).find("one unit; weights passes: capitals, one unit)") != std::string::npos);
+}
+
+TEST_CASE("timeline: the bubble of 1F1B is (p−1)/(m+p−1), and interleaving or deferring weights cuts it") {
   const auto bubble = [](const std::vector<std::string>& sets) {
     return SimulateTimeline(TinyPlan(false, sets)).bubble;
   };
   CHECK(bubble({"parallelism.pp=4"}) == doctest::Approx(3.0 / 19.0));
   CHECK(bubble({"parallelism.pp=4", "parallelism.virtual_stages=2"}) ==
         doctest::Approx(3.0 / (2.0 * 16.0 + 3.0)));
+  // Of (p − 1)·(F + B − W) = 3, beside 16 microbatches of 3 units.
+  CHECK(bubble({"parallelism.pp=4", "parallelism.schedule=zero_bubble"}) ==
+        doctest::Approx(3.0 / (16.0 * 3.0 + 3.0)));
   CHECK(bubble({}) == 0.0);
 }
 

@@ -3,21 +3,23 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <set>
 #include <string>
+#include <tuple>
 
 #include "engine/base/status.h"
 
 namespace engine::plan {
 namespace {
 
-// "F0.1 B0.0": microbatch.chunk of the stage, as the worked examples of Megatron-LM's schedule write it.
+// "F0.1 B0.0 W0.0": microbatch.chunk of the stage, as the worked examples of Megatron-LM's schedule write it.
 std::string Text(const std::vector<Turn>& turns, int stages) {
   std::string text;
   for (const Turn& turn : turns) {
-    text += fmt::format("{}{}{}.{}", text.empty() ? "" : " ", turn.backward ? "B" : "F", turn.microbatch,
-                        turn.chunk / stages);
+    text += fmt::format("{}{}{}.{}", text.empty() ? "" : " ", &"F\0B\0W"[2 * static_cast<int>(turn.pass)],
+                        turn.microbatch, turn.chunk / stages);
   }
   return text;
 }
@@ -44,11 +46,89 @@ TEST_CASE("1F1B: warmup, alternation, and as many microbatches in flight as stag
         int held = 0;
         int most = 0;
         for (const Turn& turn : OneForwardOneBackward(stages, stage, microbatches)) {
-          held += turn.backward ? -1 : 1;
+          held += turn.pass == Pass::kBackward ? -1 : 1;
           most = std::max(most, held);
         }
         CHECK(held == 0);
         CHECK(most == std::min(stages - stage, microbatches));
+      }
+    }
+  }
+}
+
+TEST_CASE("zero bubble: 1F1B's passes in their order, stage r's weights passes r behind") {
+  CHECK(Text(ZeroBubble(4, 0, 4), 4) == "F0.0 F1.0 F2.0 F3.0 B0.0 W0.0 B1.0 W1.0 B2.0 W2.0 B3.0 W3.0");
+  CHECK(Text(ZeroBubble(4, 2, 4), 4) == "F0.0 F1.0 B0.0 F2.0 B1.0 F3.0 B2.0 W0.0 B3.0 W1.0 W2.0 W3.0");
+  CHECK(Text(ZeroBubble(4, 3, 2), 4) == "F0.0 B0.0 F1.0 B1.0 W0.0 W1.0");
+  for (int stages : {1, 2, 4, 8}) {
+    for (int microbatches : {1, 3, 8, 20}) {
+      for (int stage = 0; stage < stages; ++stage) {
+        std::vector<Turn> others;
+        std::vector<int> passes(static_cast<size_t>(microbatches), 0);
+        int held = 0;
+        int most = 0;
+        for (const Turn& turn : ZeroBubble(stages, stage, microbatches)) {
+          CHECK(turn.chunk == stage);
+          CHECK(passes[static_cast<size_t>(turn.microbatch)]++ == static_cast<int>(turn.pass));
+          held += turn.pass == Pass::kForward ? 1 : turn.pass == Pass::kWeights ? -1 : 0;
+          most = std::max(most, held);
+          if (turn.pass != Pass::kWeights) others.push_back(turn);
+        }
+        CHECK(Text(others, stages) == Text(OneForwardOneBackward(stages, stage, microbatches), stages));
+        CHECK(passes == std::vector<int>(passes.size(), 3));
+        CHECK(held == 0);
+        CHECK(most == std::min(stages, microbatches));
+      }
+    }
+  }
+}
+
+namespace {
+
+// When the last stage to end does, if passes take so long and values no time to travel.
+double Length(int stages, int microbatches, const double (&times)[3]) {
+  std::vector<std::vector<Turn>> turns;
+  for (int s = 0; s < stages; ++s) turns.push_back(ZeroBubble(stages, s, microbatches));
+  std::vector<size_t> next(turns.size(), 0);
+  std::vector<double> free(turns.size(), 0.0);
+  std::map<std::tuple<Pass, int, int>, double> end;  // of a pass of a stage on a microbatch
+  const auto ready = [&](int stage, const Turn& turn) {
+    std::tuple<Pass, int, int> before = {Pass::kBackward, stage, turn.microbatch};
+    if (turn.pass == Pass::kForward && stage == 0) return 0.0;
+    if (turn.pass == Pass::kForward) before = {Pass::kForward, stage - 1, turn.microbatch};
+    if (turn.pass == Pass::kBackward && stage + 1 == stages) std::get<0>(before) = Pass::kForward;
+    if (turn.pass == Pass::kBackward && stage + 1 < stages) std::get<1>(before) = stage + 1;
+    const auto it = end.find(before);
+    return it == end.end() ? -1.0 : it->second;
+  };
+  for (bool progress = true; progress;) {
+    progress = false;
+    for (int s = 0; s < stages; ++s) {
+      const size_t stage = static_cast<size_t>(s);
+      for (; next[stage] < turns[stage].size(); ++next[stage]) {
+        const Turn& turn = turns[stage][next[stage]];
+        const double at = ready(s, turn);
+        if (at < 0) break;
+        free[stage] = std::max(at, free[stage]) + times[static_cast<int>(turn.pass)];
+        end[{turn.pass, s, turn.microbatch}] = free[stage];
+        progress = true;
+      }
+    }
+  }
+  CHECK(end.size() == static_cast<size_t>(3 * stages * microbatches));
+  return *std::max_element(free.begin(), free.end());
+}
+
+}  // namespace
+
+TEST_CASE("zero bubble: the bubble is (p − 1)·(F + B − W)") {
+  constexpr double kTimes[][3] = {{1, 1, 1}, {2, 2, 1}, {2, 3, 2}, {1, 2, 1}, {4, 5, 3}};
+  for (const auto& times : kTimes) {
+    const auto& [forward, backward, weights] = times;
+    for (int stages : {1, 2, 3, 4, 8}) {
+      for (int microbatches : {stages, stages + 1, 2 * stages, 32}) {
+        const double busy = microbatches * (forward + backward + weights);
+        CHECK(Length(stages, microbatches, times) == busy + (stages - 1) * (forward + backward - weights));
       }
     }
   }
@@ -62,8 +142,9 @@ TEST_CASE("every schedule runs each microbatch through each chunk once, forward 
       for (const Turn& turn : InterleavedOneForwardOneBackward(4, chunks, stage, 12)) {
         const std::pair<int, int> key = {turn.chunk, turn.microbatch};
         CHECK(turn.chunk % 4 == stage);
-        CHECK((turn.backward ? backward : forward).insert(key).second);
-        if (turn.backward) CHECK(forward.contains(key));
+        const bool back = turn.pass == Pass::kBackward;
+        CHECK((back ? backward : forward).insert(key).second);
+        if (back) CHECK(forward.contains(key));
       }
       CHECK(forward.size() == static_cast<size_t>(12 * chunks));
       CHECK(backward == forward);

@@ -522,6 +522,104 @@ TEST_CASE("mutation: states of quantised tensors") {
          [](Plan& plan) { At(plan, 0, "update", "fp8_update").kernel = "copy"; });
 }
 
+namespace {
+
+// dp 2 · tp 2 with sequence parallelism and ZeRO-1, gathered behind the update.
+const Plan& Fp8Ranks() {
+  static const Plan plan = [] {
+    const recipe::Recipe recipe =
+        TinyRecipe(false, {"precision.compute=fp8", "model.layers=2", "model.dropout.hidden=0",
+                           "parallelism.dp=2", "parallelism.tp=2", "parallelism.sequence_parallel=true",
+                           "parallelism.zero_stage=1", "parallelism.overlap=on", "training.micro_batch=4"});
+    absl::StatusOr<Plan> made = train::CompileUnverified(recipe, {.profile = backend::cuda::CudaProfile()});
+    if (!made.ok()) FAIL(Message(made.status()));
+    return *std::move(made);
+  }();
+  return plan;
+}
+
+size_t FindNamed(const Segment& segment, const std::string& name) {
+  for (size_t i = 0; i < segment.instructions.size(); ++i) {
+    if (segment.instructions[i].name == name) return i;
+  }
+  FAIL("no " << name);
+  return 0;
+}
+
+}  // namespace
+
+TEST_CASE("mutation: the FP8 plan of several ranks is good") { CHECK(Verify(Fp8Ranks(), {}).ok()); }
+
+TEST_CASE("mutation: largest values of quantised tensors over the ranks of a stage") {
+  const auto change = [](const std::function<void(std::vector<Instruction>&, size_t)>& how) {
+    return [how](Plan& plan) {
+      Segment& update = SegmentOf(plan, 0, "update");
+      how(update.instructions, FindNamed(update, "states.all_reduce"));
+    };
+  };
+  const auto at = [](std::vector<Instruction>& list, size_t i) {
+    return list.begin() + static_cast<std::ptrdiff_t>(i);
+  };
+  Mutate(Fp8Ranks(), "g", "by the rank's own largest values, not by those over dp+tp",
+         change([&](auto& list, size_t i) { list.erase(at(list, i)); }));
+  Mutate(Fp8Ranks(), "g", "are taken twice",
+         change([&](auto& list, size_t i) { list.insert(at(list, i), Instruction(list[i])); }));
+  Mutate(Fp8Ranks(), "g", "the largest over dp+tp are taken, not all_reduce over dp+tp",
+         change([](auto& list, size_t i) { list[i].reduction = graph::Reduction::kSum; }));
+  Mutate(Fp8Ranks(), "g", "the largest over dp+tp are taken, not all_reduce (max) over dp",
+         change([](auto& list, size_t i) {
+           list[i].group = AxisSet::Of(Axis::kDp);
+           list[i].wire_bytes = list[i].inputs[0].bytes();  // 2 · bytes · (2 − 1) / 2
+         }));
+  Mutate(Fp8Ranks(), "g", "takes no sum", change([](auto& list, size_t i) {
+           for (BufferRef* ref : {&list[i].inputs[0], &list[i].outputs[0]}) ref->elements -= 8;
+           list[i].wire_bytes = 2 * list[i].inputs[0].bytes() * 3 / 4;
+         }));
+  // Beside what is gathered; after the update of the states.
+  Mutate(Fp8Ranks(), "g", "runs beside what is gathered behind the update",
+         change([&](auto& list, size_t i) { std::rotate(at(list, i), at(list, i + 1), list.end() - 1); }));
+  Mutate(Fp8Ranks(), "g", "by the rank's own largest values",
+         change([&](auto& list, size_t i) { std::rotate(at(list, i), list.end() - 1, list.end()); }));
+  // All else is summed.
+  for (const char* name : {"scalars.all_reduce", "bucket.0.reduce_scatter"}) {
+    Mutate(Fp8Ranks(), "g", "takes no sum", [&](Plan& plan) {
+      for (Segment& segment : plan.stages[0].segments) {
+        for (Instruction& instruction : segment.instructions) {
+          if (instruction.name == name) instruction.reduction = graph::Reduction::kMax;
+        }
+      }
+    });
+  }
+}
+
+TEST_CASE("mutation: placements of FP8 ops") {
+  // What tp splits is taken for a tensor that every rank holds whole.
+  const auto whole = [](const char* segment, const char* kernel, size_t output) {
+    return [segment, kernel, output](Plan& plan) {
+      const BufferRef& ref = At(plan, 0, segment, kernel).outputs[output];
+      LocalValue& value = plan.values[static_cast<size_t>(ref.value)];
+      REQUIRE(!value.layout.At(Axis::kTp).replicated());
+      REQUIRE(value.layout.Set(Axis::kTp, Placement::R()));
+      const Shape local = value.layout.LocalShape(value.shape, plan.mesh);
+      for (int d = 0; d < local.rank(); ++d) value.shape[d] = value.shape[d] * value.local[d] / local[d];
+    };
+  };
+  Mutate(Fp8Ranks(), "p", "is no lawful placement of quantize", whole("begin", "quantize", 0));
+  Mutate(Fp8Ranks(), "p", "is no lawful placement of quantize", whole("begin", "quantize", 1));
+  Mutate(Fp8Ranks(), "p", "is no lawful placement of gelu_quantize", whole("forward.0", "gelu_quantize", 0));
+  Mutate(Fp8Ranks(), "p", "is no lawful placement of gelu_grad_quantize",
+         whole("backward.0", "gelu_grad_quantize", 1));
+  Mutate(Fp8Ranks(), "p", "is no lawful placement of linear_fp8", whole("forward.0", "linear_fp8", 0));
+  Mutate(Fp8Ranks(), "p", "is no lawful placement of linear_dgrad_fp8",
+         whole("backward.0", "linear_dgrad_fp8", 0));
+  // Operands in the other's place.
+  Mutate(Fp8Ranks(), "p", "is no lawful placement of linear_wgrad_fp8", [](Plan& plan) {
+    Instruction& product = At(plan, 0, "backward.0", "linear_wgrad_fp8");
+    std::swap(product.inputs[0], product.inputs[1]);
+    std::swap(product.inputs[2], product.inputs[3]);
+  });
+}
+
 TEST_CASE("mutation: first sums") {
   Mutate(Fp8(), "g", "adds to the gradient of the iteration before",
          [](Plan& plan) { At(plan, 0, "backward.0", "linear_wgrad_fp8", 2).fresh = 0; });
@@ -663,6 +761,13 @@ TEST_CASE("mutation: halves in turns") {
   });
   Mutate(Overlapped(), "s", "reaches out of its lane", [&](Plan& plan) { plan.stages[0].lane_bytes /= 2; });
   Mutate(Overlapped(), "s", "overlap slots of chunk 0", [&](Plan& plan) { plan.stages[0].lane_base -= 256; });
+  Mutate(Overlapped(), "s", "has no instruction left",
+         [&](Plan& plan) { SegmentOf(plan, 0, "forward.0").order.push_back(0); });
+  Mutate(Overlapped(), "s", "and lane 1",
+         [&](Plan& plan) { SegmentOf(plan, 0, "forward.0").order.pop_back(); });
+  Mutate(Overlapped(), "s", "runs in lane 1 before lane 0", [&](Plan& plan) {
+    for (std::uint8_t& lane : SegmentOf(plan, 0, "backward.0").order) lane = 1 - lane;
+  });
   Mutate(Overlapped(), "s", "lanes at", [&](Plan& plan) { plan.lanes = 1 << 20; });
 }
 
@@ -685,12 +790,12 @@ TEST_CASE("mutation: reductions behind the backward pass") {
     const size_t at = Find(backward, reduction);
     std::swap(backward.instructions[at], backward.instructions[at - 1]);
   });
-  Mutate(Overlapped(), "g", "still partial over dp", [&](Plan& plan) {
+  Mutate(Overlapped(), "gs", "still partial over dp", [&](Plan& plan) {
     Segment& backward = SegmentOf(plan, 0, "backward.0");
     backward.instructions.erase(backward.instructions.begin() +
                                 static_cast<std::ptrdiff_t>(Find(backward, reduction)));
   });
-  Mutate(Overlapped(), "g", "already scattered", [&](Plan& plan) {
+  Mutate(Overlapped(), "gs", "already scattered", [&](Plan& plan) {
     Segment& backward = SegmentOf(plan, 0, "backward.0");
     backward.instructions.push_back(backward.instructions[Find(backward, reduction)]);
   });
@@ -709,6 +814,184 @@ TEST_CASE("mutation: reductions behind the backward pass") {
     }
     std::swap(program[backward[2]].microbatch, program[backward[3]].microbatch);
     std::swap(program[backward[2]].slot, program[backward[3]].slot);
+  });
+}
+
+// ----------------------------------------------------------------------------- weights passes of their own
+
+namespace {
+
+// dp 2 · pp 2 with ZeRO-1, gradients of weights deferred and reduced behind the last weights pass.
+const Plan& ZeroBubblePlan() {
+  static const Plan plan = TinyPlan(true, {"parallelism.dp=2", "parallelism.pp=2", "parallelism.zero_stage=1",
+                                           "parallelism.overlap=on", "parallelism.schedule=zero_bubble"});
+  return plan;
+}
+
+// The training step that runs this segment of the stage's chunk on a microbatch.
+size_t StepOf(const Plan& plan, size_t stage, std::int32_t Chunk::*segment, std::int32_t microbatch) {
+  const StagePlan& found = plan.stages[stage];
+  for (size_t i = 0; i < found.train.size(); ++i) {
+    const Step& step = found.train[i];
+    if (step.kind == StepKind::kRun && step.segment == found.chunks[0].*segment &&
+        step.microbatch == microbatch)
+      return i;
+  }
+  FAIL("no such step");
+  return 0;
+}
+
+// Two microbatches change places in the passes of one segment, slots and all.
+void SwapTurns(Plan& plan, size_t stage, std::int32_t Chunk::*segment, std::int32_t a, std::int32_t b) {
+  Program& program = plan.stages[stage].train;
+  Step& first = program[StepOf(plan, stage, segment, a)];
+  Step& second = program[StepOf(plan, stage, segment, b)];
+  std::swap(first.microbatch, second.microbatch);
+  std::swap(first.slot, second.slot);
+}
+
+}  // namespace
+
+TEST_CASE("mutation: the zero-bubble plan itself is good") {
+  CHECK(Verify(ZeroBubblePlan(), {}).ok());
+  for (const StagePlan& stage : ZeroBubblePlan().stages) CHECK(stage.chunks[0].slots == 2);
+}
+
+TEST_CASE("mutation: turns of weights passes") {
+  // Stage 0 runs F0 F1 B0 W0 F2 B1 W1 …, stage 1 F0 B0 F1 B1 W0 F2 B2 W1 ….
+  Mutate(ZeroBubblePlan(), "t", "microbatch 1 has not passed backward through chunk 0",
+         [](Plan& plan) { SwapTurns(plan, 0, &Chunk::weights, 0, 1); });
+  Mutate(ZeroBubblePlan(), "t", "microbatch 2 has not passed forward through chunk 1",
+         [](Plan& plan) { plan.stages[1].train[StepOf(plan, 1, &Chunk::weights, 0)].microbatch = 2; });
+  Mutate(ZeroBubblePlan(), "t", "microbatch 0 has already passed chunk 1",
+         [](Plan& plan) { plan.stages[1].train[StepOf(plan, 1, &Chunk::weights, 1)].microbatch = 0; });
+  Mutate(ZeroBubblePlan(), "t", "microbatch 7 passes chunk 0 without making the gradients of weights",
+         [](Plan& plan) { Erase(&plan.stages[0].train, StepOf(plan, 0, &Chunk::weights, 7)); });
+  Mutate(ZeroBubblePlan(), "t", "which microbatch 3 still holds",
+         [](Plan& plan) { Erase(&plan.stages[0].train, StepOf(plan, 0, &Chunk::weights, 3)); });
+  // On stage 1, W0 and W1 change places: both have passed backward by then.
+  Mutate(ZeroBubblePlan(), "t", "before microbatch 0 has overwritten those of the iteration before",
+         [](Plan& plan) { SwapTurns(plan, 1, &Chunk::weights, 0, 1); });
+  Mutate(ZeroBubblePlan(), "t", "to which other microbatches have still to add",
+         [](Plan& plan) { SwapTurns(plan, 1, &Chunk::weights, 6, 7); });
+}
+
+TEST_CASE("mutation: slots that weights passes still read") {
+  // Microbatch 1 takes the slot of microbatch 0, which has passed backward.
+  Mutate(ZeroBubblePlan(), "t", "of chunk 1, which microbatch 0 still holds", [](Plan& plan) {
+    for (Step& step : plan.stages[1].train) {
+      if (step.microbatch == 1 && step.slot >= 0) step.slot = 0;
+    }
+  });
+  Mutate(ZeroBubblePlan(), "t", "takes slot 0 of chunk 1, which microbatch 0 still holds",
+         [](Plan& plan) { plan.stages[1].train[StepOf(plan, 1, &Chunk::forward, 1)].slot = 0; });
+  Mutate(ZeroBubblePlan(), "t", "holds microbatch 1",
+         [](Plan& plan) { plan.stages[1].train[StepOf(plan, 1, &Chunk::weights, 0)].slot = 1; });
+  // What is received for microbatch 2 waits for the backward pass of microbatch 0 only.
+  Mutate(ZeroBubblePlan(), "t", "writes into the slot that stage 1 train step", [](Plan& plan) {
+    Program& program = plan.stages[1].train;
+    const auto weights = static_cast<std::int32_t>(StepOf(plan, 1, &Chunk::weights, 0));
+    const auto backward = static_cast<std::int32_t>(StepOf(plan, 1, &Chunk::backward, 0));
+    for (Step& step : program) {
+      if (step.kind == StepKind::kReceive && step.microbatch == 2)
+        std::replace(step.waits.begin(), step.waits.end(), weights, backward);
+    }
+  });
+  Mutate(ZeroBubblePlan(), "t", "writes into slot 0 of chunk 0, which is free", [](Plan& plan) {
+    for (Step& step : plan.stages[0].train) {
+      const bool gradient = step.kind == StepKind::kReceive && step.microbatch == 7;
+      if (gradient && step.stream == kReceiveNext) step.slot = 0;
+    }
+  });
+  // The gradient that stage 1 sends goes where no microbatch, or another one, has its activations.
+  for (const auto& [slot, text] :
+       {std::pair(0, "which microbatch 2 still holds"), std::pair(9, "no slot 9")}) {
+    Mutate(ZeroBubblePlan(), "t", text, [slot = slot](Plan& plan) {
+      for (Step& step : plan.stages[0].train) {
+        const bool gradient = step.kind == StepKind::kReceive && step.microbatch == 1;
+        if (gradient && step.stream == kReceiveNext) step.slot = slot;
+      }
+    });
+  }
+}
+
+TEST_CASE("mutation: what weights passes read") {
+  const auto refs_of = [](Segment& segment, std::int32_t value) {
+    std::vector<BufferRef*> refs;
+    for (Instruction& instruction : segment.instructions) {
+      for (auto* list : {&instruction.inputs, &instruction.outputs}) {
+        for (BufferRef& ref : *list) {
+          if (ref.value == value) refs.push_back(&ref);
+        }
+      }
+    }
+    return refs;
+  };
+  // A transient of the backward pass lies where it left what the weights pass reads.
+  Mutate(ZeroBubblePlan(), "s", "weights.0 #", [&](Plan& plan) {
+    Segment& backward = SegmentOf(plan, 0, "backward.0");
+    const Instruction& wgrad = At(plan, 0, "weights.0", "linear_wgrad");
+    const BufferRef saved = wgrad.inputs[1];
+    REQUIRE(saved.in_slot);
+    REQUIRE(refs_of(backward, saved.value).empty());
+    const size_t i = Find(backward, [&](const Instruction& instruction) {
+      const BufferRef& output = instruction.outputs[0];
+      return output.value >= 0 && !output.in_slot && output.bytes() <= saved.bytes() &&
+             plan.values[static_cast<size_t>(output.value)].kind == graph::ValueKind::kActivation &&
+             instruction.op->in_place_input < 0;
+    });
+    for (BufferRef* ref : refs_of(backward, backward.instructions[i].outputs[0].value)) {
+      ref->offset = saved.offset;
+      ref->in_slot = true;
+    }
+  });
+  // A gradient that the backward pass makes for the weights pass lies among the transients.
+  Mutate(ZeroBubblePlan(), "s", "before it is written", [&](Plan& plan) {
+    Segment& backward = SegmentOf(plan, 0, "backward.0");
+    Segment& weights = SegmentOf(plan, 0, "weights.0");
+    const std::int32_t dy = weights.instructions[Find(weights, "linear_wgrad", 1)].inputs[0].value;
+    REQUIRE(!refs_of(backward, dy).empty());
+    for (Segment* segment : {&backward, &weights}) {
+      for (BufferRef* ref : refs_of(*segment, dy)) {
+        ref->offset = plan.stages[0].arena_bytes;
+        ref->in_slot = false;
+      }
+    }
+    plan.stages[0].arena_bytes += plan.values[static_cast<size_t>(dy)].local_bytes();
+  });
+  Mutate(ZeroBubblePlan(), "s", "before it is written", [](Plan& plan) {
+    // A product for weights reads what the backward pass has in a buffer of the pipeline, not in the slot.
+    Segment& weights = SegmentOf(plan, 1, "weights.1");
+    BufferRef& dy = weights.instructions[Find(weights, "linear_wgrad")].inputs[0];
+    dy.in_slot = false;
+  });
+}
+
+TEST_CASE("mutation: gradients of weights passes") {
+  Mutate(ZeroBubblePlan(), "g", "add to its gradient 0 times",
+         [](Plan& plan) { Drop(SegmentOf(plan, 0, "weights.0"), "linear_wgrad"); });
+  Mutate(ZeroBubblePlan(), "g", "add to its gradient 2 times",
+         [](Plan& plan) { Double(SegmentOf(plan, 0, "weights.0"), "linear_wgrad"); });
+  Mutate(ZeroBubblePlan(), "g", "adds to the gradient of the iteration before",
+         [](Plan& plan) { At(plan, 1, "weights.1", "linear_wgrad").fresh = 0; });
+  Mutate(ZeroBubblePlan(), "s", "overwrites the sum",
+         [](Plan& plan) { At(plan, 1, "weights.1", "linear_wgrad").accumulate = 0; });
+  const auto reduction = [](const Instruction& i) { return i.flat; };
+  Mutate(ZeroBubblePlan(), "g", "which are already reduced", [&](Plan& plan) {
+    Segment& weights = SegmentOf(plan, 0, "weights.0");
+    const size_t at = Find(weights, reduction);
+    std::swap(weights.instructions[at], weights.instructions[at - 1]);
+  });
+  // Reduced behind the last backward pass, before the weights pass has added.
+  Mutate(ZeroBubblePlan(), "g", "which are already reduced", [&](Plan& plan) {
+    Segment& weights = SegmentOf(plan, 0, "weights.0");
+    const auto at = weights.instructions.begin() + static_cast<std::ptrdiff_t>(Find(weights, reduction));
+    SegmentOf(plan, 0, "backward.0").instructions.push_back(*at);
+    weights.instructions.erase(at);
+  });
+  Mutate(ZeroBubblePlan(), "g", "is no reduction behind the last backward pass", [&](Plan& plan) {
+    Segment& weights = SegmentOf(plan, 0, "weights.0");
+    weights.instructions[Find(weights, reduction)].last_only = false;
   });
 }
 

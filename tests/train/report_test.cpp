@@ -42,6 +42,23 @@ TEST_CASE("metrics.jsonl: one object a line, exact numbers, readable while the r
         "{\"iteration\":2,\"validation_loss\":0.1,\"elapsed_ms\":3.0}\n");
 }
 
+TEST_CASE("metrics.jsonl: the ranks' times of an iteration that is logged") {
+  const TempDir folder;
+  Reporter reporter = MustOpen(folder, 0);
+  IterationReport line = Line(1);
+  line.rank_busy_ms = {11.5, 12.25};
+  REQUIRE(reporter.Iteration(line).ok());
+  CHECK(data::ReadFile(folder / "metrics.jsonl").ends_with("\"rank_busy_ms\":[11.5,12.25]}\n"));
+}
+
+TEST_CASE("the log has the first and the last iteration, and those of the interval") {
+  std::vector<std::int64_t> logged;
+  for (std::int64_t i = 1; i <= 10; ++i) {
+    if (IsLogged(i, 10, 4)) logged.push_back(i);
+  }
+  CHECK((logged == std::vector<std::int64_t>{1, 4, 8, 10}));
+}
+
 TEST_CASE("lines after the iteration that is resumed are cut off, and so is what no program can read") {
   const TempDir folder;
   {

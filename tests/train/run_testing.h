@@ -93,6 +93,7 @@ inline std::string TimelessMetrics(const std::string& out) {
   for (nlohmann::json& line : Metrics(out)) {
     line.erase("elapsed_ms");
     line.erase("tokens_per_second");
+    line.erase("rank_busy_ms");
     text += line.dump() + "\n";
   }
   return text;

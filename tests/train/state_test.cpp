@@ -3,6 +3,8 @@
 #include "engine/train/state.h"
 
 #include <cmath>
+#include <functional>
+#include <map>
 
 #include "tests/train/run_testing.h"
 
@@ -24,11 +26,12 @@ void Must(const absl::Status& status) { REQUIRE_MESSAGE(status.ok(), Message(sta
 
 // The ranks of one layout of the same model and data.
 struct World {
-  explicit World(const std::vector<std::string>& layout)
+  explicit World(const std::vector<std::string>& layout, const std::function<void(plan::Plan&)>& change = {})
       : recipe(MakeRecipe(kGptLike, layout)), device(CpuDevice()) {
     absl::StatusOr<plan::Plan> compiled = CompileRecipe(recipe, {.profile = device.profile});
     Must(compiled.status());
     plan = *std::move(compiled);
+    if (change) change(plan);
     auto created = Ranks::Create(plan, device, static_cast<std::uint64_t>(recipe.training.seed));
     Must(created.status());
     ranks = *std::move(created);
@@ -137,6 +140,84 @@ TEST_CASE("padded rows of the vocabulary are zero and stay zero") {
     if (world.plan.parameters[static_cast<size_t>(tensor.parameter)].name != "embedding.tokens") continue;
     REQUIRE((tensor.view.shape == Shape{256, 32}));
     for (std::int64_t i = (300 - 256) * 32; i < 256 * 32; ++i) REQUIRE(tensor.view.as<float>()[i] == 0.0F);
+  }
+}
+
+namespace {
+
+// Names of the states of each stage, in their order.
+using StateNames = std::vector<std::vector<std::string>>;
+
+// Gives the plan states of quantised tensors, which the CPU has no kernels for.
+World WithStates(const std::vector<std::string>& layout, const StateNames& names,
+                 DType format = DType::kE4M3) {
+  return World(layout, [&](plan::Plan& plan) {
+    REQUIRE(plan.stages.size() == names.size());
+    for (size_t s = 0; s < names.size(); ++s) {
+      plan::StagePlan& stage = plan.stages[s];
+      stage.states = {.offset = stage.arena_bytes,
+                      .elements = 8 * static_cast<std::int64_t>(names[s].size()),
+                      .dtype = DType::kF32};
+      stage.arena_bytes += (stage.states.bytes() + 255) / 256 * 256;
+      for (const std::string& name : names[s]) {
+        plan.values.push_back({.name = name,
+                               .shape = {8},
+                               .dtype = DType::kF32,
+                               .layout = {},
+                               .local = {8},
+                               .kind = graph::ValueKind::kState});
+        stage.state_starts.push_back(
+            {.value = static_cast<std::int32_t>(plan.values.size() - 1), .scale = 2, .format = format});
+      }
+    }
+  });
+}
+
+float& ScaleOf(const executor::RankExecutor& rank, size_t i) { return rank.States().as<float>()[8 * i + 4]; }
+
+}  // namespace
+
+TEST_CASE("states of quantised tensors go by name from layout to layout") {
+  const std::vector<std::pair<std::vector<std::string>, StateNames>> worlds = {
+      {{}, {{"w", "x", "y", "z"}}},
+      {{"parallelism.dp=2", "training.micro_batch=2"}, {{"w", "x", "y", "z"}}},
+      {{"parallelism.tp=2"}, {{"z", "x", "y", "x", "w"}}},  // x is quantised twice
+      {{"parallelism.pp=2"}, {{"z", "w"}, {"y", "x"}}},
+      {{"parallelism.dp=2", "parallelism.pp=2", "training.micro_batch=2"}, {{"w"}, {"x", "z", "y"}}}};
+  const std::map<std::string, float> scales = {{"w", 3}, {"x", 5}, {"y", 7}, {"z", 11}};
+  const auto each = [](const World& world, const StateNames& names, const auto& visit) {
+    for (const auto& rank : world.ranks->executors()) {
+      const std::vector<std::string>& mine = names[static_cast<size_t>(world.plan.StageOfRank(rank->rank()))];
+      for (size_t i = 0; i < mine.size(); ++i) visit(*rank, mine[i], i);
+    }
+  };
+  const TempDir folder;
+  int saved = 0;
+  for (const auto& [layout, names] : worlds) {
+    const World from = WithStates(layout, names);
+    from.Initialize();
+    each(from, names, [&](const executor::RankExecutor& rank, const std::string& name, size_t i) {
+      CHECK(ScaleOf(rank, i) == 2);
+      ScaleOf(rank, i) = scales.at(name);
+    });
+    const std::string checkpoint = from.Save(folder / std::to_string(saved++));
+    for (const auto& [other, other_names] : worlds) {
+      const World to = WithStates(other, other_names);
+      to.Load(checkpoint);
+      each(to, other_names, [&](const executor::RankExecutor& rank, const std::string& name, size_t i) {
+        CAPTURE(name);
+        CHECK(ScaleOf(rank, i) == scales.at(name));
+      });
+    }
+    // A tensor that the checkpoint has no state of, and tensors that are of another format here.
+    const World changed = WithStates({}, {{"new", "x"}});
+    changed.Load(checkpoint);
+    CHECK(ScaleOf(*changed.ranks->executors()[0], 0) == 2);
+    CHECK(ScaleOf(*changed.ranks->executors()[0], 1) == 5);
+    const World wider = WithStates({}, {{"w", "x"}}, DType::kE5M2);
+    wider.Load(checkpoint);
+    CHECK(ScaleOf(*wider.ranks->executors()[0], 0) == 2);
+    CHECK(ScaleOf(*wider.ranks->executors()[0], 1) == 2);
   }
 }
 

@@ -60,6 +60,12 @@ void Accumulate(const T* from, T* to, std::int64_t length, graph::Reduction redu
     for (std::int64_t i = 0; i < length; ++i) to[i] += from[i];
     return;
   }
+  if (reduction == graph::Reduction::kMax) {
+    for (std::int64_t i = 0; i < length; ++i) {
+      if (!(from[i] <= to[i]) && to[i] == to[i]) to[i] = from[i];  // a NaN on either side stays
+    }
+    return;
+  }
   for (std::int64_t i = 0; i < length; ++i) {
     if (from[i] != from[i] || to[i] != to[i]) {  // std::max would drop a NaN
       to[i] = from[i] + to[i];
@@ -86,7 +92,7 @@ void TakeRuns(const T* from, const std::vector<RunCopy>& runs, T* to, bool add, 
   }
 }
 
-// The sum, in order, of buffers of `length` elements. `to` may be one of them.
+// The sum (or log-sum-exp, or largest), in order, of buffers of `length` elements. `to` may be one of them.
 template <typename T>
 void SumInOrder(std::span<const T* const> from, T* to, std::int64_t length, graph::Reduction reduction) {
   constexpr std::int64_t kBlock = 2048;

@@ -119,6 +119,17 @@ absl::Status CpuBackend::WaitRead(std::int64_t ticket, void* host) {
   return absl::OkStatus();
 }
 
+absl::Status CpuBackend::NoteTime(Stamp stamp) {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  times_ns_[static_cast<size_t>(stamp)] =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::int64_t> CpuBackend::ReadTimes() {
+  return Read(reinterpret_cast<const std::byte*>(times_ns_.data()), sizeof(times_ns_));
+}
+
 absl::StatusOr<bool> CpuBackend::AllFinite(const TensorView& view) {
   const auto finite = [&](const auto* data) {
     return std::all_of(data, data + view.shape.elements(), [](auto x) { return std::isfinite(x); });

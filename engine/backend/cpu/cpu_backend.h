@@ -1,6 +1,7 @@
 // Memory and kernels of one virtual rank on the CPU, float32.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <memory>
 #include <vector>
@@ -34,6 +35,8 @@ class CpuBackend : public Backend {
     return Upload(to, from, bytes);
   }
   absl::StatusOr<std::int64_t> Read(const std::byte* arena, std::int64_t bytes) override;
+  absl::Status NoteTime(Stamp stamp) override;
+  absl::StatusOr<std::int64_t> ReadTimes() override;
   absl::Status WaitRead(std::int64_t ticket, void* host) override;
   absl::StatusOr<bool> AllFinite(const TensorView& view) override;
   absl::StatusOr<std::int64_t> Mark() override;
@@ -48,6 +51,7 @@ class CpuBackend : public Backend {
   std::byte* arena_ = nullptr;
   std::int64_t arena_bytes_ = 0;
   std::vector<std::vector<std::byte>> reads_;  // by ticket; empty once taken
+  std::array<std::int64_t, kStamps> times_ns_ = {};
   std::vector<std::chrono::steady_clock::time_point> marks_;
   ThreadPool pool_;
   ParallelFor parallel_for_;

@@ -10,6 +10,7 @@
 
 #include "engine/backend/cuda/gemm_tuner.h"
 #include "engine/backend/cuda/kernels/optimizer.h"
+#include "engine/backend/cuda/kernels/time.h"
 #include "engine/backend/cuda/kernels/write.h"
 #include "engine/backend/cuda/prepare.h"
 #include "engine/backend/cuda/profile.h"
@@ -69,6 +70,7 @@ absl::Status CudaBackend::Init(const DeviceOptions& options) {
   RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&staged_, cudaEventDisableTiming));
   RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&taken_, cudaEventDisableTiming));
   RETURN_IF_CUDA_ERROR(cudaMalloc(reinterpret_cast<void**>(&finite_), sizeof(int)));
+  RETURN_IF_CUDA_ERROR(cudaMalloc(reinterpret_cast<void**>(&times_ns_), kStamps * sizeof(std::int64_t)));
   return absl::OkStatus();
 }
 
@@ -88,6 +90,7 @@ CudaBackend::~CudaBackend() {
   cudaFreeHost(read_memory_);
   cudaFreeHost(stage_memory_);
   cudaFree(finite_);
+  cudaFree(times_ns_);
   cudaFree(arena_);
 }
 
@@ -263,6 +266,15 @@ absl::Status CudaBackend::WaitRead(std::int64_t ticket, void* host) {
   RETURN_IF_ERROR(WaitFor(slot.done));
   std::memcpy(host, read_memory_ + ticket * kReadBytes, static_cast<std::size_t>(slot.bytes));
   return absl::OkStatus();
+}
+
+absl::Status CudaBackend::NoteTime(Stamp stamp) {
+  WriteTime(times_ns_ + stamp, device_->compute());
+  return ToStatus(cudaGetLastError(), "write time");
+}
+
+absl::StatusOr<std::int64_t> CudaBackend::ReadTimes() {
+  return Read(reinterpret_cast<const std::byte*>(times_ns_), kStamps * sizeof(std::int64_t));
 }
 
 absl::StatusOr<std::unique_ptr<Launch>> CudaBackend::Record(const std::function<absl::Status()>& body) {

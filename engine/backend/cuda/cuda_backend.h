@@ -36,6 +36,8 @@ class CudaBackend final : public Backend {
   absl::Status TakeStaged(std::byte* to, const std::byte* from, std::int64_t bytes) override;
   absl::StatusOr<std::int64_t> Read(const std::byte* arena, std::int64_t bytes) override;
   absl::Status WaitRead(std::int64_t ticket, void* host) override;
+  absl::Status NoteTime(Stamp stamp) override;
+  absl::StatusOr<std::int64_t> ReadTimes() override;
   // One CUDA graph.
   absl::StatusOr<std::unique_ptr<Launch>> Record(const std::function<absl::Status()>& body) override;
   absl::StatusOr<bool> AllFinite(const TensorView& view) override;
@@ -85,6 +87,9 @@ class CudaBackend final : public Backend {
   cudaEvent_t staged_ = nullptr;  // the last staged copy has arrived
   cudaEvent_t taken_ = nullptr;   // the last TakeStaged has read it
   int* finite_ = nullptr;         // device flag of AllFinite
+  // On the device, in stream order with the iterations, of which the next may already be under way when the
+  // host reads: an event that a graph records again would be lost then.
+  std::int64_t* times_ns_ = nullptr;  // [kStamps]
   std::function<absl::Status()> health_;
   std::vector<cudaEvent_t> marks_;
   // Of Signal, made as they are needed and used again in turn: a step waits for steps of its own and the last

@@ -59,6 +59,7 @@ struct Exchange {
   std::int64_t members = 1;
   std::int64_t index = 0;
   ncclDataType_t type = ncclFloat32;
+  ncclRedOp_t reduction = ncclSum;
   std::int64_t element_bytes = 4;
   std::byte* input = nullptr;
   std::byte* output = nullptr;
@@ -81,8 +82,8 @@ absl::Status CopyBoxes(const std::vector<Box>& boxes, const std::byte* from, std
 size_t Count(std::int64_t count) { return static_cast<size_t>(count); }
 
 absl::Status AllReduce(const Exchange& x, cudaStream_t stream) {
-  RETURN_IF_NCCL_ERROR(
-      ncclAllReduce(x.input, x.output, Count(x.input_count), x.type, ncclSum, x.group->communicator, stream));
+  RETURN_IF_NCCL_ERROR(ncclAllReduce(x.input, x.output, Count(x.input_count), x.type, x.reduction,
+                                     x.group->communicator, stream));
   return absl::OkStatus();
 }
 
@@ -141,7 +142,7 @@ absl::Status Slice(const Exchange& x, cudaStream_t stream) {
 absl::Status FlatReduceScatter(const Exchange& x, cudaStream_t stream) {
   const std::int64_t part = x.input_count / x.members;
   RETURN_IF_NCCL_ERROR(ncclReduceScatter(x.input, x.output + x.index * part * x.element_bytes, Count(part),
-                                         x.type, ncclSum, x.group->communicator, stream));
+                                         x.type, x.reduction, x.group->communicator, stream));
   return absl::OkStatus();
 }
 
@@ -199,7 +200,7 @@ using EnqueueExchange = absl::Status (*)(const Exchange&, cudaStream_t);
 EnqueueExchange EnqueueOf(const plan::Instruction& instruction) {
   switch (instruction.collective) {
     case Collective::kAllReduce:
-      return instruction.reduction == graph::Reduction::kSum ? AllReduce : AllReduceLogSumExp;
+      return instruction.reduction == graph::Reduction::kLogSumExp ? AllReduceLogSumExp : AllReduce;
     case Collective::kReduceScatter:
       return instruction.flat ? FlatReduceScatter : ReduceScatter;
     case Collective::kAllGather:
@@ -260,6 +261,7 @@ absl::StatusOr<std::unique_ptr<Launch>> NcclCommunicator::Prepare(CollectiveArgs
   x.input_count = args.input.shape.elements();
   x.output_count = args.output.shape.elements();
   x.scratch = args.scratch.data();
+  if (instruction.reduction == graph::Reduction::kMax) x.reduction = ncclMax;
   if (instruction.collective == Collective::kSlice) {
     x.unpack = CommonBoxes(args.input.extent, args.input.shape, args.output.extent, args.output.shape);
   } else {

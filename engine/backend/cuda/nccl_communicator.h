@@ -44,7 +44,8 @@ class NcclCommunicator final : public Communicator {
   absl::Status Health() const;
 
  private:
-  // Collectives, or the transfers of one direction of the pipeline: two streams never share a communicator.
+  // Collectives, or the transfers of one direction of the pipeline. Collectives of a group that the plan puts
+  // on two streams share a communicator: NCCL then runs them one after another, in the order of launches.
   enum class Use : std::uint8_t { kCollectives, kNext, kPrevious };
   struct Key {
     std::vector<std::int64_t> ranks;  // ascending; of transfers: the sender, the receiver

@@ -1,7 +1,5 @@
 #include "engine/backend/cuda/peer_flags.h"
 
-#include <utility>
-
 namespace engine::backend::cuda {
 namespace {
 
@@ -39,26 +37,18 @@ absl::Status StreamFlags::Load() {
   return absl::OkStatus();
 }
 
-absl::Status StreamFlags::Enqueue(std::vector<CUstreamBatchMemOpParams> operations,
+absl::Status StreamFlags::Enqueue(const std::vector<std::byte*>& write, const std::vector<std::byte*>& await,
                                   cudaStream_t stream) const {
-  const CUresult result = batch_(stream, static_cast<unsigned>(operations.size()), operations.data(), 0);
-  if (result != CUDA_SUCCESS) return Internal("cuStreamBatchMemOp: CUresult {}", static_cast<int>(result));
-  return absl::OkStatus();
-}
-
-absl::Status StreamFlags::Write(const std::vector<std::byte*>& flags, cudaStream_t stream) const {
-  std::vector<CUstreamBatchMemOpParams> operations;
-  for (std::byte* flag : flags) operations.push_back(WriteOf(flag, 1));
-  return Enqueue(std::move(operations), stream);
-}
-
-absl::Status StreamFlags::Await(const std::vector<std::byte*>& flags, cudaStream_t stream) const {
-  std::vector<CUstreamBatchMemOpParams> operations;
-  for (std::byte* flag : flags) {
+  std::vector<CUstreamBatchMemOpParams> operations;  // they run in this order
+  operations.reserve(write.size() + 2 * await.size());
+  for (std::byte* flag : write) operations.push_back(WriteOf(flag, 1));
+  for (std::byte* flag : await) {
     operations.push_back(WaitOf(flag));
     operations.push_back(WriteOf(flag, 0));
   }
-  return Enqueue(std::move(operations), stream);
+  const CUresult result = batch_(stream, static_cast<unsigned>(operations.size()), operations.data(), 0);
+  if (result != CUDA_SUCCESS) return Internal("cuStreamBatchMemOp: CUresult {}", static_cast<int>(result));
+  return absl::OkStatus();
 }
 
 }  // namespace engine::backend::cuda

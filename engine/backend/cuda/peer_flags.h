@@ -40,14 +40,13 @@ class StreamFlags {
   // Error: a driver without these operations.
   absl::Status Load();
 
-  // 1 to each address, after all that precedes in the stream.
-  absl::Status Write(const std::vector<std::byte*>& flags, cudaStream_t stream) const;
-  // What follows in the stream starts when each is 1; then they are 0.
-  absl::Status Await(const std::vector<std::byte*>& flags, cudaStream_t stream) const;
+  // Writes 1 to each of `write`, after all that precedes in the stream. What follows in the stream starts
+  // when each of `await` is 1; then they are 0.
+  absl::Status Enqueue(const std::vector<std::byte*>& write, const std::vector<std::byte*>& await,
+                       cudaStream_t stream) const;
 
  private:
   decltype(&cuStreamBatchMemOp) batch_ = nullptr;
-  absl::Status Enqueue(std::vector<CUstreamBatchMemOpParams> operations, cudaStream_t stream) const;
 };
 
 }  // namespace engine::backend::cuda

@@ -62,8 +62,8 @@ absl::StatusOr<Fp8Output> MakeOutput(std::string_view op, const LaunchArgs& args
       .format = format, .q = q != nullptr ? q->data : nullptr, .qt = qt.data, .state = state.as<float>()};
 }
 
-// Inputs a[, b], scales; outputs q, qt[C, T][, d_bias]. current: inputs a; outputs q, qt[C, T], scales[,
-// d_bias].
+// Inputs a[, b], scales; outputs q, qt[, d_bias]. current: inputs a; outputs q, qt, scales[, d_bias]. The
+// last `dims` dims of q are its columns.
 absl::StatusOr<Enqueue> PrepareSource(const LaunchArgs& args, const char* op, Fp8Source source,
                                       bool current = false) {
   const std::vector<TensorView>& in = args.inputs;
@@ -71,13 +71,12 @@ absl::StatusOr<Enqueue> PrepareSource(const LaunchArgs& args, const char* op, Fp
   const bool two = in.size() == 3;
   const size_t bias_output = current ? 3 : 2;
   RETURN_IF_ERROR(ExpectNarrow(op, {&in[0], two ? &in[1] : &in[0]}));
-  if (out[1].shape.rank() != 2) {
-    return Internal("{}: the transposed output has {} dims, 2 are due", op, out[1].shape.rank());
-  }
+  const Shape& q = out[0].shape;
+  const int lead = q.rank() - static_cast<int>(args.instruction->attributes.Int("dims", 1));
   Quantize quantize{.source = source,
                     .dtype = in[0].dtype,
-                    .rows = out[1].shape[1],
-                    .columns = out[1].shape[0],
+                    .rows = q.elements(0, lead),
+                    .columns = q.elements(lead, q.rank()),
                     .a = in[0].data,
                     .b = two ? in[1].data : nullptr,
                     .current = current};

@@ -7,7 +7,7 @@
 namespace engine::backend::cuda {
 namespace {
 
-// Inputs x[, branch], gamma[, beta]; outputs [sum,] y[, mean], rstd.
+// Inputs x[, branch], gamma[, beta][, bias of the branch]; outputs [sum,] y[, mean], rstd.
 absl::StatusOr<Enqueue> PrepareForward(const LaunchArgs& args, const char* op, bool layer, bool add) {
   const std::vector<TensorView>& in = args.inputs;
   const std::vector<TensorView>& out = args.outputs;
@@ -16,6 +16,8 @@ absl::StatusOr<Enqueue> PrepareForward(const LaunchArgs& args, const char* op, b
   RETURN_IF_ERROR(ExpectOneElementType(op, {&in[0], &gamma, &y}));
   if (layer) RETURN_IF_ERROR(ExpectOneElementType(op, {&in[0], &in[add ? 3 : 2]}));
   if (add) RETURN_IF_ERROR(ExpectOneElementType(op, {&in[0], &in[1], &out[0]}));
+  const bool bias = layer && add && in.size() > 4;
+  if (bias) RETURN_IF_ERROR(ExpectOneElementType(op, {&in[0], &in[4]}));
   const TensorView& rstd = out.back();
   RETURN_IF_ERROR(ExpectFloat(op, {&rstd}));
   if (layer) RETURN_IF_ERROR(ExpectFloat(op, {&out[out.size() - 2]}));
@@ -26,6 +28,7 @@ absl::StatusOr<Enqueue> PrepareForward(const LaunchArgs& args, const char* op, b
             .epsilon = static_cast<float>(args.instruction->attributes.Float("epsilon")),
             .x = in[0].data,
             .branch = add ? in[1].data : nullptr,
+            .bias = bias ? in[4].data : nullptr,
             .gamma = gamma.data,
             .beta = layer ? in[add ? 3 : 2].data : nullptr,
             .sum = add ? out[0].data : nullptr,

@@ -75,6 +75,8 @@ plan::DeviceProfile CudaProfile(bool deterministic) {
   return {.name = "cuda",
           .scratch_bytes = scratch_bytes,
           .exchange_bytes = ExchangeScratch,
+          .overlaps = true,
+          .pushes = true,
           .fuses = Fuses,
           .attention_slowdown = kAttentionSlowdown};
 }

@@ -47,7 +47,8 @@ __global__ void __launch_bounds__(kPlainThreads) PlainNormKernel(Norm norm) {
     const auto* branch = static_cast<const T*>(norm.branch) + start;
     auto* sum = static_cast<T*>(norm.sum) + start;
     for (std::int64_t i = threadIdx.x; i < columns; i += kPlainThreads) {
-      sum[i] = FromFloat<T>(ToFloat(x[i]) + ToFloat(branch[i]));
+      const float bias = norm.bias != nullptr ? ToFloat(static_cast<const T*>(norm.bias)[i]) : 0.0F;
+      sum[i] = FromFloat<T>(ToFloat(x[i]) + ToFloat(branch[i]) + bias);
     }
     x = sum;
   }

@@ -62,6 +62,7 @@ __device__ __forceinline__ void NormRow(const Norm& norm, std::int64_t row, int 
   }
   if constexpr (kAdd) {
     const auto* branch = static_cast<const T*>(norm.branch) + start;
+    const auto* bias = static_cast<const T*>(norm.bias);
     auto* sum = static_cast<T*>(norm.sum) + start;
     Pack8<T> added[kVectors];
 #pragma unroll
@@ -79,6 +80,11 @@ __device__ __forceinline__ void NormRow(const Norm& norm, std::int64_t row, int 
       Unpack8(added[v], b);
 #pragma unroll
       for (int i = 0; i < 8; ++i) a[i] += b[i];
+      if (bias != nullptr) {
+        Load8(bias + column, b);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) a[i] += b[i];
+      }
       held[v] = ToPack8<T>(a);
       StorePack8(sum + column, held[v]);
     }

@@ -17,6 +17,7 @@ struct Norm {
   float epsilon = 0;
   const void* x = nullptr;       // [R, D]
   const void* branch = nullptr;  // [R, D]; null: x alone is normalised
+  const void* bias = nullptr;    // [D] added to the branch; null: none
   const void* gamma = nullptr;   // [D]
   const void* beta = nullptr;    // [D]; null: RMSNorm
   void* sum = nullptr;           // [R, D] x + branch, may be x or branch; unused without a branch

@@ -1,0 +1,187 @@
+#include "engine/backend/cuda/push_communicator.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+namespace engine::backend::cuda {
+namespace {
+
+class PushLaunch final : public Launch {
+ public:
+  PushLaunch(PushExchange exchange, const PushGroup* group, std::string name, std::unique_ptr<Launch> nccl)
+      : exchange_(std::move(exchange)), group_(*group), name_(std::move(name)), nccl_(std::move(nccl)) {}
+
+  absl::Status Run(const KernelContext& context) override {
+    if (!group_.pushes) return nccl_->Run(context);
+    const absl::Status status = exchange_.enqueue(exchange_);
+    return status.ok() ? status : WithContext(status, name_);
+  }
+
+  absl::Status Finish() override {
+    if (!group_.pushes || exchange_.finish == nullptr) return absl::OkStatus();
+    const absl::Status status = exchange_.finish(exchange_);
+    return status.ok() ? status : WithContext(status, name_);
+  }
+
+ private:
+  const PushExchange exchange_;
+  const PushGroup& group_;
+  const std::string name_;
+  const std::unique_ptr<Launch> nccl_;
+};
+
+// What a rank tells the others about its memory.
+struct SharedMemory {
+  std::array<char, 40> host = {};  // of this start of the machine
+  std::int64_t arena_bytes = 0;
+  cudaIpcMemHandle_t arena = {}, flags = {};
+};
+
+std::array<char, 40> HostId() {
+  std::array<char, 40> id = {};
+  std::ifstream("/proc/sys/kernel/random/boot_id").read(id.data(), id.size() - 1);
+  return id;
+}
+
+std::string MemoryKey(std::int64_t rank) { return fmt::format("push/memory/{}", rank); }
+std::string FailuresKey(std::int64_t rank) { return fmt::format("push/failures/{}", rank); }
+
+}  // namespace
+
+PushCommunicator::~PushCommunicator() {
+  for (const auto& [rank, peer] : peers_) {
+    if (peer.arena != nullptr) cudaIpcCloseMemHandle(peer.arena);
+    if (peer.flags != nullptr) cudaIpcCloseMemHandle(peer.flags);
+  }
+  cudaFree(flags_);
+}
+
+absl::StatusOr<std::unique_ptr<Launch>> PushCommunicator::Prepare(CollectiveArgs args) {
+  const plan::Instruction& instruction = *args.instruction;
+  if (!Pushes(instruction, args.input.dtype)) return nccl_.Prepare(std::move(args));
+  PushPlace place{.rank = rank_,
+                  .arena = backend_.arena(),
+                  .stream_index = instruction.stream,
+                  .stream = backend_.device().stream(instruction.stream),
+                  .compute = backend_.device().compute(),
+                  .operations = &stream_flags_,
+                  .flags = &flags_,
+                  .peers = {},
+                  .ready = options_.ready};
+  // From the next member on, so that not all push to the same one.
+  for (size_t i = 1; i < args.group.size(); ++i) {
+    const std::int64_t rank = args.group[(static_cast<size_t>(args.index) + i) % args.group.size()];
+    PushPeer& peer = peers_[rank];
+    peer.rank = rank;
+    place.peers.push_back(&peer);
+  }
+  ASSIGN_OR_RETURN(PushExchange exchange, PlanPush(args, std::move(place)));
+  std::unique_ptr<PushGroup>& group = groups_[args.group];
+  if (group == nullptr) group = std::make_unique<PushGroup>();
+  ASSIGN_OR_RETURN(std::unique_ptr<Launch> nccl, nccl_.Prepare(std::move(args)));
+  return std::make_unique<PushLaunch>(std::move(exchange), group.get(), instruction.name, std::move(nccl));
+}
+
+// All that peers can reach at this rank's flags is there before they learn of it.
+absl::Status PushCommunicator::MakeFlags() {
+  constexpr std::int64_t kWhole = std::int64_t{2} << 20;  // so that nothing else is shared with it
+  const std::int64_t used = OffsetOfFlag(std::max(rank_, peers_.rbegin()->first) + 1, 0, Flag::kReady);
+  const auto bytes = static_cast<std::size_t>((used + kWhole - 1) / kWhole * kWhole);
+  RETURN_IF_ERROR(stream_flags_.Load());
+  RETURN_IF_CUDA_ERROR(cudaMalloc(reinterpret_cast<void**>(&flags_), bytes));
+  RETURN_IF_CUDA_ERROR(cudaMemset(flags_, 0, bytes));
+  RETURN_IF_CUDA_ERROR(cudaDeviceSynchronize());
+  return absl::OkStatus();
+}
+
+// Empty where this rank cannot share its memory: no other will reach it.
+std::string PushCommunicator::Shared() const {
+  SharedMemory shared{.host = HostId(), .arena_bytes = static_cast<std::int64_t>(backend_.arena().size())};
+  if (cudaIpcGetMemHandle(&shared.arena, backend_.arena().data()) != cudaSuccess ||
+      cudaIpcGetMemHandle(&shared.flags, flags_) != cudaSuccess) {
+    cudaGetLastError();
+    return "";
+  }
+  std::string bytes(sizeof(shared), '\0');
+  std::memcpy(bytes.data(), &shared, sizeof(shared));
+  return bytes;
+}
+
+absl::Status PushCommunicator::Open(PushPeer* peer) {
+  ASSIGN_OR_RETURN(const std::string bytes, store_.Get(MemoryKey(peer->rank)));
+  SharedMemory shared;
+  if (bytes.size() != sizeof(shared)) {
+    peer->unreachable = "it cannot share its memory";
+    return absl::OkStatus();
+  }
+  std::memcpy(&shared, bytes.data(), sizeof(shared));
+  if (shared.host != HostId()) {
+    peer->unreachable = "it is on another host";
+    return absl::OkStatus();
+  }
+  if (shared.arena_bytes != static_cast<std::int64_t>(backend_.arena().size())) {
+    return Internal("rank {} has an arena of {} bytes, this rank one of {}", peer->rank, shared.arena_bytes,
+                    backend_.arena().size());
+  }
+  const auto map = [](std::byte** memory, cudaIpcMemHandle_t handle) {
+    return cudaIpcOpenMemHandle(reinterpret_cast<void**>(memory), handle, cudaIpcMemLazyEnablePeerAccess);
+  };
+  // Read once, so that peer access is there before anything is recorded.
+  const auto read = [](const std::byte* memory) {
+    std::uint32_t word = 0;
+    return cudaMemcpy(&word, memory, sizeof(word), cudaMemcpyDefault);
+  };
+  cudaError_t error = map(&peer->arena, shared.arena);
+  if (error == cudaSuccess) error = map(&peer->flags, shared.flags);
+  if (error == cudaSuccess) error = read(peer->arena);
+  if (error == cudaSuccess) error = read(peer->flags);
+  if (error != cudaSuccess) {
+    cudaGetLastError();
+    peer->unreachable = cudaGetErrorString(error);
+  }
+  return absl::OkStatus();
+}
+
+// Every member reads the same of every other, so all come to the same answer.
+absl::Status PushCommunicator::Agree(const std::vector<std::int64_t>& ranks, PushGroup* group) {
+  group->pushes = true;
+  for (const std::int64_t member : ranks) {
+    ASSIGN_OR_RETURN(const std::string failures, store_.Get(FailuresKey(member)));
+    std::istringstream lines(failures);
+    std::int64_t peer = 0;
+    std::string why;
+    while (lines >> peer && std::getline(lines, why)) {
+      if (!group->pushes || std::find(ranks.begin(), ranks.end(), peer) == ranks.end()) continue;
+      group->pushes = false;
+      if (rank_ != ranks.front()) continue;
+      fmt::print(stderr,
+                 "note: ranks {} exchange by NCCL, not by copy engines: rank {} does not reach the memory of "
+                 "rank {}:{}\n",
+                 fmt::join(ranks, ", "), member, peer, why);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PushCommunicator::Connect() {
+  RETURN_IF_ERROR(nccl_.Connect());
+  if (groups_.empty()) return absl::OkStatus();
+  RETURN_IF_ERROR(MakeFlags());
+  RETURN_IF_ERROR(store_.Set(MemoryKey(rank_), Shared()));
+  std::string failures;
+  for (auto& [rank, peer] : peers_) {
+    RETURN_IF_ERROR(Open(&peer));
+    if (!peer.unreachable.empty()) failures += fmt::format("{} {}\n", rank, peer.unreachable);
+  }
+  RETURN_IF_ERROR(store_.Set(FailuresKey(rank_), failures));
+  for (const auto& [ranks, group] : groups_) RETURN_IF_ERROR(Agree(ranks, group.get()));
+  return absl::OkStatus();
+}
+
+}  // namespace engine::backend::cuda

@@ -1,0 +1,84 @@
+// Exchange between GPUs of one host by their copy engines: each rank pushes what another needs straight into
+// that rank's memory, which it has mapped, and flags say when (peer_flags.h). It takes no SMs, so it runs at
+// full speed beside computation. Conversions that the plan has marked (Instruction::push) go this way; all
+// else, and groups whose members do not reach each other's memory, go by NCCL.
+//
+// A launch of it: every member says that its output and its scratch may be written; pushes; says that it has
+// pushed; and does the rest on its own: a sum in order of rank, or the copy of its own part.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/backend/backend.h"
+#include "engine/backend/cuda/cuda_backend.h"
+#include "engine/backend/cuda/nccl_communicator.h"
+#include "engine/backend/cuda/peer_flags.h"
+#include "engine/backend/cuda/push_exchange.h"
+#include "engine/base/store.h"
+
+namespace engine::backend::cuda {
+
+struct PushGroup {
+  bool pushes = false;  // from Connect on
+};
+
+struct PushOptions {
+  bool ready = true;  // false: pushes without asking, which is wrong; for the test that shows it
+};
+
+class PushCommunicator final : public Communicator {
+ public:
+  // `backend` and `store`, which all ranks of the run share, must outlive it. NCCL is loaded (libraries.h).
+  PushCommunicator(CudaBackend* backend, Store* store, std::int64_t rank, PushOptions options = {})
+      : backend_(*backend),
+        store_(*store),
+        rank_(rank),
+        options_(options),
+        nccl_(&backend->device(), store, rank) {}
+  ~PushCommunicator() override;
+
+  // After AllocateArena. Tensors and scratch of what is pushed lie in the arena, on all members at the same
+  // offsets.
+  absl::StatusOr<std::unique_ptr<Launch>> Prepare(CollectiveArgs args) override;
+  absl::Status PrepareTransfer(std::int64_t peer, std::int32_t stream) override {
+    return nccl_.PrepareTransfer(peer, stream);
+  }
+  // Maps the peers' memory. The members of a group agree on whether all of them reach each other.
+  absl::Status Connect() override;
+  bool recordable() const override { return true; }
+
+  absl::StatusOr<std::int64_t> Send(std::int64_t peer, std::int32_t channel, const std::byte* data,
+                                    std::int64_t bytes, std::int32_t stream) override {
+    return nccl_.Send(peer, channel, data, bytes, stream);
+  }
+  absl::Status WaitSent(std::int64_t peer, std::int32_t channel, std::int64_t ticket) override {
+    return nccl_.WaitSent(peer, channel, ticket);
+  }
+  absl::Status Receive(std::int64_t peer, std::int32_t channel, std::byte* data, std::int64_t bytes,
+                       std::int32_t stream) override {
+    return nccl_.Receive(peer, channel, data, bytes, stream);
+  }
+
+  absl::Status Health() const { return nccl_.Health(); }
+
+ private:
+  absl::Status MakeFlags();
+  std::string Shared() const;
+  absl::Status Open(PushPeer* peer);
+  absl::Status Agree(const std::vector<std::int64_t>& ranks, PushGroup* group);
+
+  CudaBackend& backend_;
+  Store& store_;
+  const std::int64_t rank_;
+  const PushOptions options_;
+  NcclCommunicator nccl_;
+  StreamFlags stream_flags_;
+  std::byte* flags_ = nullptr;                                              // of this rank
+  std::map<std::int64_t, PushPeer> peers_;                                  // by rank
+  std::map<std::vector<std::int64_t>, std::unique_ptr<PushGroup>> groups_;  // by members, ascending
+};
+
+}  // namespace engine::backend::cuda

@@ -1,0 +1,76 @@
+// One pushed conversion: what goes where, and in which order it is enqueued (push_communicator.h).
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/backend/backend.h"
+#include "engine/backend/boxes.h"
+#include "engine/backend/cuda/peer_flags.h"
+#include "engine/backend/cuda/scratch_exchange.h"
+
+namespace engine::backend::cuda {
+
+// Another rank's memory as it is mapped here; null before PushCommunicator::Connect.
+struct PushPeer {
+  std::int64_t rank = 0;
+  std::byte* arena = nullptr;
+  std::byte* flags = nullptr;
+  std::string unreachable;  // why not
+};
+
+// Where a conversion runs, and with whom.
+struct PushPlace {
+  std::int64_t rank = 0;
+  std::span<std::byte> arena;
+  std::int32_t stream_index = 0;  // plan::Stream
+  cudaStream_t stream = nullptr;
+  cudaStream_t compute = nullptr;  // for what is left when everything has arrived
+  const StreamFlags* operations = nullptr;
+  std::byte* const* flags = nullptr;   // of this rank
+  std::vector<const PushPeer*> peers;  // the other members, in the order in which they are pushed to
+  bool ready = true;                   // PushOptions
+};
+
+// A copy into another rank's arena: from this one's memory, to an offset there.
+struct Push {
+  const PushPeer* peer = nullptr;
+  const std::byte* from = nullptr;
+  std::int64_t to = 0;
+  PitchedCopy copy;
+};
+
+// Counts are elements.
+struct PushExchange {
+  using Enqueue = absl::Status (*)(const PushExchange&);
+  Enqueue enqueue = nullptr;
+  // Kernels are not for the stream of the exchange: they would wait there for multiprocessors that products
+  // hold, and the exchange behind them with them. Null: nothing is left.
+  Enqueue finish = nullptr;
+  PushPlace place;
+  std::int64_t members = 1;
+  std::int64_t index = 0;  // of this rank among them
+  DType dtype = DType::kF32;
+  std::int64_t element_bytes = 4;
+  std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  std::byte* scratch = nullptr;
+  std::int64_t count = 0;               // of the output
+  const std::byte* own = nullptr;       // this rank's part of a sum
+  std::vector<PitchedCopy> own_copies;  // input → output, of what is copied
+  PushLayout layout;
+  std::vector<Push> pushes;
+  std::vector<Push> gather;  // of an all-reduce in parts: the sum, when it is there
+};
+
+// Whether this is a conversion that is pushed: the plan wants it, and there is a sum of this dtype.
+bool Pushes(const plan::Instruction& instruction, DType dtype);
+
+// Errors: too little scratch; tensors outside of the arena.
+absl::StatusOr<PushExchange> PlanPush(const CollectiveArgs& args, PushPlace place);
+
+}  // namespace engine::backend::cuda
