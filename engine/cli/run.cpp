@@ -38,6 +38,14 @@ absl::Status Train(const recipe::Recipe& recipe, const train::RunOptions& option
   return status.ok() || group == nullptr ? status : group->Fail(status);
 }
 
+// Without what the libraries of a GPU do at the end of a program: streams that wait for a rank that is gone,
+// and NCCL's threads, can keep that from ending.
+[[noreturn]] void EndRank(std::unique_ptr<ProcessGroup> group, int code) {
+  group.reset();
+  std::fflush(nullptr);
+  _exit(code);
+}
+
 int RunRecipe(const RunArguments& arguments) {
   const absl::StatusOr<std::optional<launch::Placement>> placement =
       launch::FindPlacement(launch::ProcessEnvironment());
@@ -85,11 +93,14 @@ int RunRecipe(const RunArguments& arguments) {
     return kNoDevice;
   }
   const absl::Status status = Train(loaded.recipe, options, *device, group.get());
-  if (status.ok()) return 0;
-  // What is the recipe's fault is located already.
-  const std::string text = Message(status);
-  fmt::print(stderr, "{}{}\n", text.find(": error: ") == std::string::npos ? "engine run: " : "", text);
-  return ExitCodeOf(status);
+  if (!status.ok()) {
+    // What is the recipe's fault is located already.
+    const std::string text = Message(status);
+    fmt::print(stderr, "{}{}\n", text.find(": error: ") == std::string::npos ? "engine run: " : "", text);
+  }
+  const int code = status.ok() ? 0 : ExitCodeOf(status);
+  if (group != nullptr && device->profile.name == "cuda") EndRank(std::move(group), code);
+  return code;
 }
 
 std::string ExitCodes() {

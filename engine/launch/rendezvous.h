@@ -78,7 +78,7 @@ class Client final : public Store {
   absl::StatusOr<std::string> Get(const std::string& key) override;
   absl::StatusOr<std::string> Take(const std::string& key);  // and the key is forgotten
   absl::StatusOr<std::vector<std::string>> TakeAll(const std::vector<std::string>& keys);  // in their order
-  absl::Status Barrier(const std::string& name);             // returns when all ranks have called it
+  absl::Status Barrier(const std::string& name);  // returns when all ranks have called it
 
   // What this rank is at, for the message of a run that hangs. `may_stand_still`: work of this rank alone
   // that may take as long as it will; until the next call no rank is called hanging.

@@ -44,7 +44,8 @@ class SlotBuilder {
     return graph_.local.nodes[static_cast<size_t>(Backward()[i])];
   }
   const LocalValue& ValueOf(std::int32_t v) const {
-    return plan_.values[static_cast<size_t>(graph_.base + v)];
+    const std::int32_t id = graph_.base + v;
+    return plan_.values[static_cast<size_t>(id)];
   }
   bool MadeBackward(std::int32_t v) const {
     return graph_.producer_chunk[static_cast<size_t>(v)] == chunk_ &&

@@ -94,7 +94,7 @@ class StageBuilder {
     const std::int64_t per_stage = static_cast<std::int64_t>(stage_.chunks.size());
     const std::int64_t together = plan_.microbatches / plan_.lanes;
     const bool deferred = plan_.schedule == kZeroBubble;
-    const std::vector<Turn> turns =
+    std::vector<Turn> turns =
         InLanes(per_stage > 1 ? InterleavedOneForwardOneBackward(plan_.mesh.pp, per_stage, index_, together)
                 : deferred    ? ZeroBubble(plan_.mesh.pp, index_, together)
                               : OneForwardOneBackward(plan_.mesh.pp, index_, together),

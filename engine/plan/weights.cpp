@@ -29,7 +29,7 @@ class Deferrer {
       deferred_[static_cast<size_t>(n)] = true;
       for (std::int32_t output : NodeAt(n).outputs) producer_of_.insert_or_assign(output, n);
     }
-    // The largest set of nodes that need only each other, and that only each other need.
+    // Nodes leave the set until those left make gradients, or operands for others of it alone.
     for (bool changed = true; changed;) {
       changed = false;
       for (std::int32_t n : cut_.backward[chunk]) {
@@ -45,12 +45,15 @@ class Deferrer {
   const LocalNode& NodeAt(std::int32_t n) const { return cut_.local.nodes[static_cast<size_t>(n)]; }
   ValueKind KindOf(std::int32_t v) const { return cut_.local.values[static_cast<size_t>(v)].kind; }
 
+  bool IsGradient(std::int32_t v) const {
+    const std::int32_t id = cut_.base + v;
+    return KindOf(v) == ValueKind::kAccumulator && plan_.values[static_cast<size_t>(id)].parameter >= 0;
+  }
+
   bool MakesGradients(std::int32_t n) const {
     const std::vector<std::int32_t>& outputs = NodeAt(n).outputs;
-    return std::all_of(outputs.begin(), outputs.end(), [&](std::int32_t output) {
-      return KindOf(output) == ValueKind::kAccumulator &&
-             plan_.values[static_cast<size_t>(cut_.base + output)].parameter >= 0;
-    });
+    return std::all_of(outputs.begin(), outputs.end(),
+                       [&](std::int32_t output) { return IsGradient(output); });
   }
 
   bool MakesOperands(std::int32_t n) const {

@@ -113,13 +113,14 @@ absl::Status Reporter::Iteration(const IterationReport& report) {
   RETURN_IF_ERROR(Append(json.dump()));
   if (IsLogged(report.iteration, report.iterations, log_interval_)) {
     Line(fmt::format(
-        "[{:%Y-%m-%d %H:%M:%S}] iteration {:8d}/{:8d} | consumed samples: {:12d} | elapsed time per iteration (ms): {:.1f} | "
+        "[{:%Y-%m-%d %H:%M:%S}] iteration {:8d}/{:8d} | consumed samples: {:12d} | elapsed time per "
+        "iteration (ms): {:.1f} | "
         "learning rate: {:.6E} | global batch size: {:5d} | lm loss: {:.6E} | grad norm: {:.3f} | "
         "number of skipped iterations: {:3d} | number of nan iterations: {:3d} | tokens/s: {:.0f} | memory: "
         "{} |{}",
-        fmt::localtime(report.ended), report.iteration, report.iterations, report.consumed_samples, report.elapsed_ms,
-        report.learning_rate, report.global_batch, report.loss, report.grad_norm, report.skipped, 0,
-        report.tokens_per_second, FormatBytes(memory_bytes_), Slowest(report)));
+        fmt::localtime(report.ended), report.iteration, report.iterations, report.consumed_samples,
+        report.elapsed_ms, report.learning_rate, report.global_batch, report.loss, report.grad_norm,
+        report.skipped, 0, report.tokens_per_second, FormatBytes(memory_bytes_), Slowest(report)));
   }
   if (report.iteration != report.iterations) Progress(report);
   return absl::OkStatus();

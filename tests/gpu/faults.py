@@ -6,8 +6,8 @@ checkpoint is whole: a next run goes on from it. Strangers that knock at the ren
 Needs a built `engine` and, for --device cuda, two GPUs that nobody else uses. Prints a line for each fault and a table
 of the kinds; the exit code is 0 if all went as it should, else 1. Logs of what did not are printed, and kept (--keep).
 
-  tests/gpu/faults.py                                  on two GPUs: a quarter of an hour
-  tests/gpu/faults.py --device cpu --times 6           processes on the CPU: two minutes
+  tests/gpu/faults.py                                  on two GPUs: about half an hour
+  tests/gpu/faults.py --device cpu --times 6           processes on the CPU: four minutes
   tests/gpu/faults.py --only kill,stop --layouts tp2   some faults, in one layout
 
   kill       SIGKILL of a random rank at a random moment, --times times: half of them before training has begun

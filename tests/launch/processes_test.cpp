@@ -185,7 +185,8 @@ TEST_CASE("processes: every layout gives the bits that it gives with threads") {
   }
 }
 
-TEST_CASE("a log line of several ranks ends with the slowest, of threads and of processes; metrics have all") {
+TEST_CASE(
+    "a log line of several ranks ends with the slowest, of threads and of processes; metrics have all") {
   const TinyRun tiny;
   const std::regex slowest(
       R"( iteration +(\d+)/ +8 \|.*\| elapsed time per iteration \(ms\): ([\d.]+) \|.*\| memory: [^|]+\| )"

@@ -121,8 +121,7 @@ absl::Status CpuBackend::WaitRead(std::int64_t ticket, void* host) {
 
 absl::Status CpuBackend::NoteTime(Stamp stamp) {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  times_ns_[static_cast<size_t>(stamp)] =
-      std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+  times_ns_[static_cast<size_t>(stamp)] = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
   return absl::OkStatus();
 }
 

@@ -59,6 +59,10 @@ PushCommunicator::~PushCommunicator() {
     if (peer.arena != nullptr) cudaIpcCloseMemHandle(peer.arena);
     if (peer.flags != nullptr) cudaIpcCloseMemHandle(peer.flags);
   }
+  for (cudaEvent_t event : fork_) {
+    if (event != nullptr) cudaEventDestroy(event);
+  }
+  if (local_ != nullptr) cudaStreamDestroy(local_);
   cudaFree(flags_);
 }
 
@@ -70,6 +74,8 @@ absl::StatusOr<std::unique_ptr<Launch>> PushCommunicator::Prepare(CollectiveArgs
                   .stream_index = instruction.stream,
                   .stream = backend_.device().stream(instruction.stream),
                   .compute = backend_.device().compute(),
+                  .local = nullptr,
+                  .fork = {},
                   .operations = &stream_flags_,
                   .flags = &flags_,
                   .peers = {},
@@ -81,11 +87,26 @@ absl::StatusOr<std::unique_ptr<Launch>> PushCommunicator::Prepare(CollectiveArgs
     peer.rank = rank;
     place.peers.push_back(&peer);
   }
+  RETURN_IF_ERROR(MakeLocal());
+  place.local = local_;
+  place.fork = fork_;
   ASSIGN_OR_RETURN(PushExchange exchange, PlanPush(args, std::move(place)));
   std::unique_ptr<PushGroup>& group = groups_[args.group];
   if (group == nullptr) group = std::make_unique<PushGroup>();
   ASSIGN_OR_RETURN(std::unique_ptr<Launch> nccl, nccl_.Prepare(std::move(args)));
   return std::make_unique<PushLaunch>(std::move(exchange), group.get(), instruction.name, std::move(nccl));
+}
+
+absl::Status PushCommunicator::MakeLocal() {
+  if (local_ != nullptr) return absl::OkStatus();
+  int lowest = 0;
+  int highest = 0;
+  RETURN_IF_CUDA_ERROR(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+  RETURN_IF_CUDA_ERROR(cudaStreamCreateWithPriority(&local_, cudaStreamNonBlocking, highest));
+  for (cudaEvent_t& event : fork_) {
+    RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  }
+  return absl::OkStatus();
 }
 
 // All that peers can reach at this rank's flags is there before they learn of it.

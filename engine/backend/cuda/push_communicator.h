@@ -7,6 +7,7 @@
 // pushed; and does the rest on its own: a sum in order of rank, or the copy of its own part.
 #pragma once
 
+#include <array>
 #include <map>
 #include <memory>
 #include <string>
@@ -65,6 +66,7 @@ class PushCommunicator final : public Communicator {
   absl::Status Health() const { return nccl_.Health(); }
 
  private:
+  absl::Status MakeLocal();
   absl::Status MakeFlags();
   std::string Shared() const;
   absl::Status Open(PushPeer* peer);
@@ -76,7 +78,10 @@ class PushCommunicator final : public Communicator {
   const PushOptions options_;
   NcclCommunicator nccl_;
   StreamFlags stream_flags_;
-  std::byte* flags_ = nullptr;                                              // of this rank
+  std::byte* flags_ = nullptr;  // of this rank
+  cudaStream_t local_ = nullptr;
+  // Each launch records them anew, on streams that run in order: a wait is for the record before it.
+  std::array<cudaEvent_t, 2> fork_ = {};
   std::map<std::int64_t, PushPeer> peers_;                                  // by rank
   std::map<std::vector<std::int64_t>, std::unique_ptr<PushGroup>> groups_;  // by members, ascending
 };

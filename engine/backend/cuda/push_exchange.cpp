@@ -26,12 +26,6 @@ std::vector<std::byte*> OwnFlags(const Exchange& x, Flag flag) {
   return flags;
 }
 
-absl::Status Say(const Exchange& x, Flag flag) {
-  return x.place.operations->Enqueue(FlagsOfPeers(x, flag), {}, x.place.stream);
-}
-absl::Status Await(const Exchange& x, Flag flag) {
-  return x.place.operations->Enqueue({}, OwnFlags(x, flag), x.place.stream);
-}
 absl::Status Meet(const Exchange& x, Flag flag) {
   return x.place.operations->Enqueue(FlagsOfPeers(x, flag), OwnFlags(x, flag), x.place.stream);
 }
@@ -73,14 +67,20 @@ absl::Status Enqueue(const std::vector<Push>& pushes, cudaStream_t stream) {
 
 // After it, all that the peers have pushed is here, and what this rank has pushed is there.
 absl::Status PushAll(const Exchange& x) {
+  const bool copies = !x.own_copies.empty();
+  if (copies) {
+    RETURN_IF_CUDA_ERROR(cudaEventRecord(x.place.fork[0], x.place.stream));
+    RETURN_IF_CUDA_ERROR(cudaStreamWaitEvent(x.place.local, x.place.fork[0], 0));
+    for (const PitchedCopy& copy : x.own_copies) {
+      RETURN_IF_ERROR(Enqueue(copy, x.input, x.output, x.place.local));
+    }
+    RETURN_IF_CUDA_ERROR(cudaEventRecord(x.place.fork[1], x.place.local));
+  }
   if (x.place.ready) RETURN_IF_ERROR(Meet(x, Flag::kReady));
   RETURN_IF_ERROR(Enqueue(x.pushes, x.place.stream));
-  if (x.own_copies.empty()) return Meet(x, Flag::kDone);
-  RETURN_IF_ERROR(Say(x, Flag::kDone));
-  for (const PitchedCopy& copy : x.own_copies) {
-    RETURN_IF_ERROR(Enqueue(copy, x.input, x.output, x.place.stream));
-  }
-  return Await(x, Flag::kDone);
+  RETURN_IF_ERROR(Meet(x, Flag::kDone));
+  if (copies) RETURN_IF_CUDA_ERROR(cudaStreamWaitEvent(x.place.stream, x.place.fork[1], 0));
+  return absl::OkStatus();
 }
 
 absl::Status Sum(const Exchange& x, const std::byte* own, std::int64_t count, std::byte* out,

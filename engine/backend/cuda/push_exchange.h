@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -29,7 +30,9 @@ struct PushPlace {
   std::span<std::byte> arena;
   std::int32_t stream_index = 0;  // plan::Stream
   cudaStream_t stream = nullptr;
-  cudaStream_t compute = nullptr;  // for what is left when everything has arrived
+  cudaStream_t compute = nullptr;        // for what is left when everything has arrived
+  cudaStream_t local = nullptr;          // copies within the rank, beside the pushes
+  std::array<cudaEvent_t, 2> fork = {};  // to `local` and back
   const StreamFlags* operations = nullptr;
   std::byte* const* flags = nullptr;   // of this rank
   std::vector<const PushPeer*> peers;  // the other members, in the order in which they are pushed to
