@@ -321,8 +321,7 @@ class Fuser {
     norm.outputs.insert(norm.outputs.begin(), sum);
     // The bias of a row-parallel product, which was kept apart from it by the sum over the ranks.
     const int bias = g_.Producer(add.inputs[1]);
-    const bool takes_bias = layer && g_.Is(bias, ops::kBiasAdd) &&
-                            g_.OnlyReader(add.inputs[1]) == producer &&
+    const bool takes_bias = layer && g_.Is(bias, ops::kBiasAdd) && g_.OnlyReader(add.inputs[1]) == producer &&
                             g_.node(bias).phase == norm.phase && SameChunk(g_.node(bias), norm);
     if (takes_bias) {
       norm.inputs[1] = g_.node(bias).inputs[0];

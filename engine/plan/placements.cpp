@@ -297,6 +297,9 @@ class Placer {
     const auto key = std::make_tuple(from, layout.ToString(), reader.phase, reader.layer);
     if (share) {
       if (const auto it = shared_.find(key); it != shared_.end()) return it->second;
+      // What the forward pass exchanged takes no more memory than what it was made of, so it is saved.
+      const auto before = shared_.find({from, layout.ToString(), graph::Phase::kForward, reader.layer});
+      if (collective == Collective::kAllToAll && before != shared_.end()) return before->second;
     }
     const std::int32_t made = NewValue(fmt::format("{}@{}", source.name, layout.ToString()),
                                        {.shape = source.shape, .dtype = source.dtype}, layout,

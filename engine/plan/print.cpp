@@ -135,9 +135,9 @@ std::string Communication(const Plan& plan) {
     std::string stages =
         run.first == run.last ? fmt::format("{}", run.first) : fmt::format("{}-{}", run.first, run.last);
     for (const Traffic& t : all[run.first]) {
-      rows.push_back(
-          {std::exchange(stages, ""), t.kind, t.group, t.push ? "copy engines" : "messages",
-           t.beside ? "computation" : "nothing", WithThousands(t.count), FormatBytes(t.wire_bytes)});
+      rows.push_back({std::exchange(stages, ""), t.kind, t.group, t.push ? "copy engines" : "messages",
+                      t.beside ? "computation" : "nothing", WithThousands(t.count),
+                      FormatBytes(t.wire_bytes)});
     }
   }
   if (rows.size() == 1) return "";

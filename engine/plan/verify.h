@@ -40,9 +40,10 @@ absl::Status VerifyGradients(const Plan& plan);
 // later segments read survives; instructions write only where they may; all buffers lie in the arena, apart.
 absl::Status VerifySegments(const Plan& plan);
 
-// Across steps and streams: a microbatch passes each chunk once forward, once backward and, where the chunk has
-// a weights segment, once through that, in this order and in one slot; pipeline buffers are not overwritten before they were sent or read. Order counts where the stage's own
-// streams (first in, first out) and waits give it.
+// Across steps and streams: a microbatch passes each chunk once forward, once backward and, where the chunk
+// has a weights segment, once through that, in this order and in one slot; pipeline buffers are not
+// overwritten before they were sent or read. Order counts where the stage's own streams (first in, first out)
+// and waits give it.
 absl::Status VerifySteps(const Plan& plan);
 
 // Every send has its receive, with equal bytes, in the same order; collectives over stages are entered alike;

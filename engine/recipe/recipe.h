@@ -76,7 +76,7 @@ struct Parallelism {
   std::int64_t zero_stage = 0;  // 0 | 1; 2 and 3 are refused with a reason
   std::string overlap = "auto";   // auto | on | off
   std::string exchange = "auto";  // auto | nccl | push
-  std::int64_t expert_tp = 0;   // how experts use the tp axis; must be 0 until there are experts
+  std::int64_t expert_tp = 0;     // how experts use the tp axis; must be 0 until there are experts
 };
 
 struct Tokenizer {
