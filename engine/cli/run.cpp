@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -43,7 +44,7 @@ absl::Status Train(const recipe::Recipe& recipe, const train::RunOptions& option
 [[noreturn]] void EndRank(std::unique_ptr<ProcessGroup> group, int code) {
   group.reset();
   std::fflush(nullptr);
-  _exit(code);
+  std::quick_exit(code);
 }
 
 int RunRecipe(const RunArguments& arguments) {

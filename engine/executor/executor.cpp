@@ -29,7 +29,9 @@ RankExecutor::RankExecutor(const plan::Plan& plan, std::int64_t rank)
       coordinates_(plan.mesh.CoordinatesOf(rank)),
       stage_(plan.stages[static_cast<size_t>(coordinates_.pp)]) {}
 
-RankExecutor::~RankExecutor() {
+RankExecutor::~RankExecutor() { WaitForPrefetch(); }
+
+void RankExecutor::WaitForPrefetch() {
   if (prefetch_.valid()) prefetch_.wait();
 }
 
@@ -148,6 +150,7 @@ absl::StatusOr<RankExecutor::Prepared> RankExecutor::PrepareInstruction(const In
       args.member_outputs.push_back(output.layout.ExtentOf(output.shape, plan_.mesh, at));
     }
   }
+  prepared.outputs = {args.output};
   ASSIGN_OR_RETURN(prepared.launch, communicator_->Prepare(std::move(args)));
   return prepared;
 }
@@ -259,9 +262,12 @@ absl::Status RankExecutor::RunInstruction(const Prepared& prepared, const Step& 
                                           const KernelContext& context) {
   const bool first = prepared.first != nullptr && step.microbatch <= 0;
   RETURN_IF_ERROR((first ? prepared.first : prepared.launch)->Run(context));
-  if (prepared.instruction->stream == plan::kComputeStream) {
-    RETURN_IF_ERROR((first ? prepared.first : prepared.launch)->Finish());
-  }
+  if (prepared.instruction->stream != plan::kComputeStream) return absl::OkStatus();
+  RETURN_IF_ERROR((first ? prepared.first : prepared.launch)->Finish());
+  return Look(prepared, step);
+}
+
+absl::Status RankExecutor::Look(const Prepared& prepared, const Step& step) {
   if (options_.check) RETURN_IF_ERROR(CheckFinite(prepared, step));
   if (timings_ == nullptr) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::int64_t mark, backend_->Mark());
@@ -297,16 +303,17 @@ absl::Status RankExecutor::RunExchange(const Prepared& prepared, Lane* lane) {
   ASSIGN_OR_RETURN(const std::int64_t computed, backend_->Signal(plan::kComputeStream));
   RETURN_IF_ERROR(backend_->Await(stream, computed));
   RETURN_IF_ERROR(RunInstruction(prepared, *lane->step, lane->context));
-  const bool looked_at = options_.check || timings_ != nullptr;
-  if (prepared.instruction->detached && !looked_at && !sums_later) return absl::OkStatus();
+  if (prepared.instruction->detached && !Looks() && !sums_later) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::int64_t exchanged, backend_->Signal(stream));
-  if (sums_later && !looked_at) {
+  if (sums_later && !Looks()) {
     detached_.emplace_back(&prepared, exchanged);
     return absl::OkStatus();
   }
   lane->exchanged = exchanged;
   lane->unfinished.push_back(&prepared);
-  return looked_at ? FinishExchange(lane) : absl::OkStatus();
+  if (!Looks()) return absl::OkStatus();
+  RETURN_IF_ERROR(FinishExchange(lane));
+  return Look(prepared, *lane->step);
 }
 
 // Sums of gradients that have arrived behind the backward passes.
@@ -338,7 +345,7 @@ absl::Status RankExecutor::Advance(Lane* lane) {
   }
   const bool computes = instruction.stream == plan::kComputeStream;
   if (computes) RETURN_IF_ERROR(FinishExchange(lane));
-  const absl::Status status =
+  absl::Status status =
       computes ? RunInstruction(prepared, *lane->step, lane->context) : RunExchange(prepared, lane);
   if (status.ok()) return status;
   return WithContext(

@@ -91,6 +91,8 @@ class RankExecutor {
   absl::Status Launch(std::int64_t iteration, const LearningRates& rates, const FeedFunction& feed);
   // Reads the inputs of the next Launch on a thread of its own; that Launch then ignores its `feed`.
   void Prefetch(FeedFunction feed);
+  // Afterwards no thread of the executor calls a feed.
+  void WaitForPrefetch();
   // Waits for the oldest started iteration.
   absl::StatusOr<IterationResult> Wait();
   // Optimizer steps done before the next iteration (for bias correction): on resume.
@@ -148,6 +150,9 @@ class RankExecutor {
   bool HasStreams(const plan::Program& program) const;
   absl::Status RunInstruction(const Prepared& prepared, const plan::Step& step,
                               const backend::KernelContext& context);
+  // With --check whether what it made is finite, in a profiled iteration when it ended.
+  absl::Status Look(const Prepared& prepared, const plan::Step& step);
+  bool Looks() const { return options_.check || timings_ != nullptr; }
   absl::Status CheckFinite(const Prepared& prepared, const plan::Step& step);
   // Inputs of all microbatches to the incoming buffers, and from there to the staged ones.
   absl::Status FillIncoming(bool evaluate, const FeedFunction& feed);

@@ -51,8 +51,11 @@ class UpdateVerifier {
 
   absl::Status Run() {
     for (size_t b = 0; b < stage_.buckets.size(); ++b) RETURN_IF_ERROR(Enter(b));
-    for (const Chunk& chunk : stage_.chunks) {
-      for (const Segment* segment : GradientSegments(stage_, chunk)) RETURN_IF_ERROR(Early(*segment));
+    // A microbatch passes backward through the last chunk first.
+    for (size_t c = stage_.chunks.size(); c-- > 0;) {
+      for (const Segment* segment : GradientSegments(stage_, stage_.chunks[c])) {
+        RETURN_IF_ERROR(Early(*segment));
+      }
     }
     const Segment& update = stage_.segments[static_cast<size_t>(stage_.update)];
     for (size_t i = 0; i < update.instructions.size(); ++i) {
@@ -146,11 +149,11 @@ class UpdateVerifier {
   // What is pushed arrives behind the lanes, where nothing of a microbatch lies.
   absl::Status Arrives(const Instruction& instruction) const {
     const BufferRef& scratch = instruction.scratch;
-    if (scratch.elements == 0) return absl::OkStatus();
+    if (scratch.elements == 0 && !instruction.push) return absl::OkStatus();
     const std::int64_t begin = stage_.lane_base + plan_.lanes * stage_.lane_bytes;
     const std::int64_t end = begin + stage_.memory.transients - plan_.lanes * stage_.lane_bytes;
-    if (instruction.push && !scratch.in_lane && !scratch.in_slot && scratch.offset >= begin &&
-        scratch.offset + scratch.bytes() <= end) {
+    if (instruction.push && scratch.elements > 0 && !scratch.in_lane && !scratch.in_slot &&
+        scratch.offset >= begin && scratch.offset + scratch.bytes() <= end) {
       return absl::OkStatus();
     }
     return Internal("arrives at [{}, {}), not behind the lanes, in [{}, {})", scratch.offset,

@@ -193,6 +193,7 @@ class SegmentVerifier {
     arena_ = {};
     for (const BufferRef& input : chunk.inputs) RETURN_IF_ERROR(Fill(chunk, input));
     RETURN_IF_ERROR(Received(chunk, false));
+    training_ = true;
     lanes_ = plan_.lanes > 1;
     const Segment& forward = SegmentAt(chunk.forward);
     RETURN_IF_ERROR(Walk(forward, chunk.slot_bytes));
@@ -205,6 +206,7 @@ class SegmentVerifier {
     arena_ = {};
     if (chunk.weights >= 0) RETURN_IF_ERROR(Walk(SegmentAt(chunk.weights), chunk.slot_bytes));
     lanes_ = false;
+    training_ = false;
     return absl::OkStatus();
   }
 
@@ -334,8 +336,10 @@ class SegmentVerifier {
     if (ref.in_lane != (lanes_ && !ref.in_slot)) {
       return Internal("{} at {} is {}in a lane", NameOrScratch(ref), ref.offset, ref.in_lane ? "" : "not ");
     }
+    // Behind the lanes is where pushed gradients arrive.
     const std::int64_t end = stage_.lane_base + stage_.lane_bytes;
-    if (!ref.in_lane || (ref.offset >= stage_.lane_base && End(ref) <= end)) return absl::OkStatus();
+    const bool above = !ref.in_lane || ref.offset >= stage_.lane_base;
+    if (!training_ || ref.in_slot || (above && End(ref) <= end)) return absl::OkStatus();
     return Internal("{} at [{}, {}) reaches out of its lane, [{}, {})", NameOrScratch(ref), ref.offset,
                     End(ref), stage_.lane_base, end);
   }
@@ -510,6 +514,7 @@ class SegmentVerifier {
   Regions regions_;
   PipelineBuffers buffers_;
   bool preparing_ = false;  // walking the start of an iteration
+  bool training_ = false;   // walking a segment of a training microbatch
   bool lanes_ = false;      // walking a segment that two microbatches run at once
   Contents slot_;
   Contents arena_;

@@ -58,7 +58,10 @@ absl::Status Ranks::Run(const std::function<absl::Status(executor::RankExecutor&
 }
 
 void Ranks::Leave() {
-  for (std::unique_ptr<executor::RankExecutor>& executor : executors_) static_cast<void>(executor.release());
+  for (std::unique_ptr<executor::RankExecutor>& executor : executors_) {
+    executor->WaitForPrefetch();
+    static_cast<void>(executor.release());
+  }
 }
 
 }  // namespace engine::train

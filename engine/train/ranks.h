@@ -42,7 +42,7 @@ class Ranks {
   absl::Status Run(const std::function<absl::Status(executor::RankExecutor&)>& body);
 
   // Lets the executors be until the process ends: to take down what other processes are connected to could
-  // wait for them.
+  // wait for them, and for ever for one that is lost.
   void Leave();
 
   // In order of rank.

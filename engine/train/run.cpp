@@ -106,12 +106,12 @@ class Training {
   absl::Status Run() {
     const StopSignals
         signals;  // from the beginning: a signal during set-up ends the run before its first iteration
-    RETURN_IF_ERROR(Train());
-    if (processes_ == nullptr) return absl::OkStatus();
+    absl::Status status = Train();
+    if (processes_ == nullptr) return status;
     // Nobody hangs up before all have had what they wait for.
-    RETURN_IF_ERROR(processes_->Barrier("end"));
+    if (status.ok()) status = processes_->Barrier("end");
     if (ranks_ != nullptr && ranks_->executors()[0]->backend().asynchronous()) ranks_->Leave();
-    return absl::OkStatus();
+    return status;
   }
 
  private:

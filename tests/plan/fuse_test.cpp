@@ -525,13 +525,13 @@ TEST_CASE("fp8 plan: sizes that are no multiple of 16 stay in 16 bits") {
 
 namespace {
 
-struct Ranks {
+struct Fp8Layout {
   std::string layout;
   Sets sets;
   std::string reduced;  // over which axes the states' largest values are taken
 };
-const std::vector<Ranks>& SeveralRanks() {
-  static const std::vector<Ranks> ranks = {
+const std::vector<Fp8Layout>& SeveralRanks() {
+  static const std::vector<Fp8Layout> ranks = {
       {"dp 2", {"parallelism.dp=2"}, "dp"},
       {"dp 2, ZeRO-1, behind",
        {"parallelism.dp=2", "parallelism.zero_stage=1", "parallelism.overlap=on"},
@@ -584,7 +584,7 @@ TEST_CASE("fp8 plan: over several ranks every product is in FP8, and a tensor ha
     const Sets& fp8 = llama ? kLlamaFp8 : kFp8;
     const std::set<std::string> names = StateNames(CudaPlan(llama, fp8));
     CHECK(names.size() == 48);
-    for (const Ranks& ranks : SeveralRanks()) {
+    for (const Fp8Layout& ranks : SeveralRanks()) {
       for (const char* granularity : {"none", "cheap", "full"}) {
         const Sets recompute = {std::string("recompute.granularity=") + granularity};
         CAPTURE(ranks.layout);
@@ -769,7 +769,7 @@ TEST_CASE("fp8 plan: the head on request") {
 
 TEST_CASE("fp8 plan: the head over dp, cp and pp") {
   for (bool llama : {kGpt, kLlama}) {
-    for (const Ranks& ranks : SeveralRanks()) {
+    for (const Fp8Layout& ranks : SeveralRanks()) {
       if (ranks.reduced.find("tp") != std::string::npos) continue;
       CAPTURE(ranks.layout);
       const Plan plan = CudaPlan(llama, With(With(llama ? kLlamaFp8 : kFp8, ranks.sets),

@@ -771,6 +771,10 @@ TEST_CASE("mutation: halves in turns") {
   Mutate(Overlapped(), "s", "lanes at", [&](Plan& plan) { plan.lanes = 1 << 20; });
 }
 
+TEST_CASE("mutation: a transient where pushed gradients arrive") {
+  Mutate(Good(), "s", "reaches out of its lane", [](Plan& plan) { plan.stages[0].lane_bytes -= 256; });
+}
+
 TEST_CASE("mutation: reductions behind the backward pass") {
   const auto reduction = [](const Instruction& i) { return i.flat; };
   const auto in_backward = [&](const std::function<void(Instruction&)>& change) {
@@ -950,14 +954,17 @@ TEST_CASE("mutation: what weights passes read") {
     Segment& backward = SegmentOf(plan, 0, "backward.0");
     Segment& weights = SegmentOf(plan, 0, "weights.0");
     const std::int32_t dy = weights.instructions[Find(weights, "linear_wgrad", 1)].inputs[0].value;
+    const std::int64_t bytes = plan.values[static_cast<size_t>(dy)].local_bytes();
+    StagePlan& stage = plan.stages[0];
     REQUIRE(!refs_of(backward, dy).empty());
     for (Segment* segment : {&backward, &weights}) {
       for (BufferRef* ref : refs_of(*segment, dy)) {
-        ref->offset = plan.stages[0].arena_bytes;
+        ref->offset = stage.lane_base + stage.lane_bytes;
         ref->in_slot = false;
       }
     }
-    plan.stages[0].arena_bytes += plan.values[static_cast<size_t>(dy)].local_bytes();
+    stage.lane_bytes += bytes;
+    stage.arena_bytes += bytes;
   });
   Mutate(ZeroBubblePlan(), "s", "before it is written", [](Plan& plan) {
     // A product for weights reads what the backward pass has in a buffer of the pipeline, not in the slot.

@@ -93,6 +93,8 @@ absl::StatusOr<std::unique_ptr<Launch>> PushCommunicator::Prepare(CollectiveArgs
   ASSIGN_OR_RETURN(PushExchange exchange, PlanPush(args, std::move(place)));
   std::unique_ptr<PushGroup>& group = groups_[args.group];
   if (group == nullptr) group = std::make_unique<PushGroup>();
+  group->in_line |= instruction.stream == plan::kComputeStream;
+  group->detached |= instruction.detached;
   ASSIGN_OR_RETURN(std::unique_ptr<Launch> nccl, nccl_.Prepare(std::move(args)));
   return std::make_unique<PushLaunch>(std::move(exchange), group.get(), instruction.name, std::move(nccl));
 }
@@ -114,16 +116,20 @@ absl::Status PushCommunicator::MakeFlags() {
   constexpr std::int64_t kWhole = std::int64_t{2} << 20;  // so that nothing else is shared with it
   const std::int64_t used = OffsetOfFlag(std::max(rank_, peers_.rbegin()->first) + 1, 0, Flag::kReady);
   const auto bytes = static_cast<std::size_t>((used + kWhole - 1) / kWhole * kWhole);
-  RETURN_IF_ERROR(stream_flags_.Load());
   RETURN_IF_CUDA_ERROR(cudaMalloc(reinterpret_cast<void**>(&flags_), bytes));
   RETURN_IF_CUDA_ERROR(cudaMemset(flags_, 0, bytes));
   RETURN_IF_CUDA_ERROR(cudaDeviceSynchronize());
+  // Some virtual GPUs have no such operations.
+  signals_ = stream_flags_.Load().ok() &&
+             stream_flags_.Enqueue({flags_}, {flags_}, backend_.device().compute()).ok() &&
+             cudaStreamSynchronize(backend_.device().compute()) == cudaSuccess;
   return absl::OkStatus();
 }
 
 // Empty where this rank cannot share its memory: no other will reach it.
 std::string PushCommunicator::Shared() const {
   SharedMemory shared{.host = HostId(), .arena_bytes = static_cast<std::int64_t>(backend_.arena().size())};
+  if (!signals_) return "";
   if (cudaIpcGetMemHandle(&shared.arena, backend_.arena().data()) != cudaSuccess ||
       cudaIpcGetMemHandle(&shared.flags, flags_) != cudaSuccess) {
     cudaGetLastError();
@@ -202,6 +208,23 @@ absl::Status PushCommunicator::Connect() {
   }
   RETURN_IF_ERROR(store_.Set(FailuresKey(rank_), failures));
   for (const auto& [ranks, group] : groups_) RETURN_IF_ERROR(Agree(ranks, group.get()));
+  return OneStreamOfNccl();
+}
+
+// Two communicators of NCCL at work at once could wait for each other. The plan keeps them apart, but not
+// where NCCL has to take over pushes.
+absl::Status PushCommunicator::OneStreamOfNccl() const {
+  for (const auto& [ranks, group] : groups_) {
+    for (const auto& [others, other] : groups_) {
+      const bool both = group->in_line && other->detached && ranks != others;
+      if (!both || (group->pushes && other->pushes)) continue;
+      return FailedPrecondition(
+          "ranks {} exchange behind what ranks {} do in line, which goes with copy engines alone, and not "
+          "all of "
+          "them reach each other's memory: parallelism.exchange = \"nccl\" makes a plan without",
+          fmt::join(others, ", "), fmt::join(ranks, ", "));
+    }
+  }
   return absl::OkStatus();
 }
 

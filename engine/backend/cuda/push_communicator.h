@@ -24,6 +24,8 @@ namespace engine::backend::cuda {
 
 struct PushGroup {
   bool pushes = false;  // from Connect on
+  // Whether something is pushed in line with computation, and behind all that follows.
+  bool in_line = false, detached = false;
 };
 
 struct PushOptions {
@@ -70,6 +72,7 @@ class PushCommunicator final : public Communicator {
   absl::Status MakeFlags();
   std::string Shared() const;
   absl::Status Open(PushPeer* peer);
+  absl::Status OneStreamOfNccl() const;
   absl::Status Agree(const std::vector<std::int64_t>& ranks, PushGroup* group);
 
   CudaBackend& backend_;
@@ -79,6 +82,7 @@ class PushCommunicator final : public Communicator {
   NcclCommunicator nccl_;
   StreamFlags stream_flags_;
   std::byte* flags_ = nullptr;  // of this rank
+  bool signals_ = false;        // whether streams can write flags and wait for them
   cudaStream_t local_ = nullptr;
   // Each launch records them anew, on streams that run in order: a wait is for the record before it.
   std::array<cudaEvent_t, 2> fork_ = {};
