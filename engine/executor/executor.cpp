@@ -292,20 +292,23 @@ struct RankExecutor::Lane {
 // Exchange starts after what computation has done so far; the lane's next computation starts after it.
 absl::Status RankExecutor::RunExchange(const Prepared& prepared, Lane* lane) {
   // Scratch is the instruction's alone until it is finished.
-  const auto scribbles = [](const Prepared* before) { return before->instruction->scratch.elements > 0; };
-  if (std::any_of(lane->unfinished.begin(), lane->unfinished.end(), scribbles)) {
+  const auto scribbles = [](const Instruction& instruction) { return instruction.scratch.elements > 0; };
+  if (std::any_of(lane->unfinished.begin(), lane->unfinished.end(),
+                  [&](const Prepared* before) { return scribbles(*before->instruction); })) {
     RETURN_IF_ERROR(FinishExchange(lane));
   }
   const std::int32_t stream = prepared.instruction->stream;
   // The sum of gradients before this one has arrived long ago, where this one is to arrive.
-  const bool sums_later = prepared.instruction->detached && scribbles(&prepared);
-  if (sums_later) RETURN_IF_ERROR(FinishDetached());
+  const bool sums_later = prepared.instruction->detached && scribbles(*prepared.instruction);
+  if (sums_later) RETURN_IF_ERROR(FinishDetached(scribbles));
+  // Something may wait for what is exchanged in each microbatch.
+  const bool awaited = sums_later || (prepared.instruction->detached && !prepared.instruction->last_only);
   ASSIGN_OR_RETURN(const std::int64_t computed, backend_->Signal(plan::kComputeStream));
   RETURN_IF_ERROR(backend_->Await(stream, computed));
   RETURN_IF_ERROR(RunInstruction(prepared, *lane->step, lane->context));
-  if (prepared.instruction->detached && !Looks() && !sums_later) return absl::OkStatus();
+  if (prepared.instruction->detached && !Looks() && !awaited) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::int64_t exchanged, backend_->Signal(stream));
-  if (sums_later && !Looks()) {
+  if (awaited && !Looks()) {
     detached_.emplace_back(&prepared, exchanged);
     return absl::OkStatus();
   }
@@ -316,14 +319,22 @@ absl::Status RankExecutor::RunExchange(const Prepared& prepared, Lane* lane) {
   return Look(prepared, *lane->step);
 }
 
-// Sums of gradients that have arrived behind the backward passes.
-absl::Status RankExecutor::FinishDetached() {
+// From here on, computation may read what detached exchange made.
+absl::Status RankExecutor::FinishDetached(const std::function<bool(const Instruction&)>& wanted) {
   for (const auto& [prepared, exchanged] : detached_) {
+    if (!wanted(*prepared->instruction)) continue;
     RETURN_IF_ERROR(backend_->Await(plan::kComputeStream, exchanged));
     RETURN_IF_ERROR(prepared->launch->Finish());
   }
-  detached_.clear();
+  std::erase_if(detached_, [&](const auto& entry) { return wanted(*entry.first->instruction); });
   return absl::OkStatus();
+}
+
+// From here on, it may read all that was exchanged.
+absl::Status RankExecutor::JoinExchange() {
+  RETURN_IF_ERROR(FinishDetached([](const Instruction&) { return true; }));
+  ASSIGN_OR_RETURN(const std::int64_t exchanged, backend_->Signal(plan::kExchangeStream));
+  return backend_->Await(plan::kComputeStream, exchanged);
 }
 
 // From here on, computation may read what the lane has exchanged.
@@ -345,6 +356,9 @@ absl::Status RankExecutor::Advance(Lane* lane) {
   }
   const bool computes = instruction.stream == plan::kComputeStream;
   if (computes) RETURN_IF_ERROR(FinishExchange(lane));
+  if (!instruction.joins.empty()) {
+    RETURN_IF_ERROR(FinishDetached([&](const Instruction& i) { return i.name == instruction.joins; }));
+  }
   absl::Status status =
       computes ? RunInstruction(prepared, *lane->step, lane->context) : RunExchange(prepared, lane);
   if (status.ok()) return status;
@@ -449,11 +463,7 @@ absl::Status RankExecutor::RunProgram(const plan::Program& program, bool evaluat
     const bool updates = !evaluate && steps.front().segment == stage_.update;
     if (updates && Timed()) RETURN_IF_ERROR(backend_->NoteTime(backend::kUpdateBegins));
     // The update reads gradients that were reduced behind the backward passes.
-    if (streams && updates) {
-      RETURN_IF_ERROR(FinishDetached());
-      ASSIGN_OR_RETURN(const std::int64_t reduced, backend_->Signal(plan::kExchangeStream));
-      RETURN_IF_ERROR(backend_->Await(plan::kComputeStream, reduced));
-    }
+    if (streams && updates) RETURN_IF_ERROR(JoinExchange());
     RETURN_IF_ERROR(RunStep(steps, static_cast<std::int64_t>(i), evaluate, context));
     for (; i < end; ++i) {
       if (!awaited[i]) continue;
@@ -588,26 +598,18 @@ absl::StatusOr<IterationResult> RankExecutor::Evaluate(const FeedFunction& feed)
   return result;
 }
 
-std::vector<LocalTensor> RankExecutor::Tensors(BufferRef plan::Bucket::*buffer,
-                                               std::int32_t plan::PlanParameter::*value) const {
+std::vector<LocalTensor> RankExecutor::Parameters() const {
   std::vector<LocalTensor> tensors;
   for (const plan::Bucket& bucket : stage_.buckets) {
     for (const plan::Bucket::Item& item : bucket.items) {
-      BufferRef ref = bucket.*buffer;
-      ref.value = plan_.parameters[static_cast<size_t>(item.parameter)].*value;
+      BufferRef ref = bucket.parameter;
+      ref.value = plan_.parameters[static_cast<size_t>(item.parameter)].value;
       ref.offset += item.offset_elements * SizeOf(ref.dtype);
       tensors.push_back({item.parameter, View(ref, nullptr, -1)});
+      if (bucket.parameter_shard.elements > 0) tensors.back().view.data = nullptr;
     }
   }
   return tensors;
-}
-
-std::vector<LocalTensor> RankExecutor::Parameters() const {
-  return Tensors(&plan::Bucket::parameter, &plan::PlanParameter::value);
-}
-
-std::vector<LocalTensor> RankExecutor::Gradients() const {
-  return Tensors(&plan::Bucket::gradient, &plan::PlanParameter::gradient);
 }
 
 std::vector<OptimizerRange> RankExecutor::OptimizerState() const {
@@ -622,15 +624,23 @@ std::vector<OptimizerRange> RankExecutor::OptimizerState() const {
       if (begin >= end) continue;
       const std::int64_t at = begin - shard_begin;
       const DType moments = bucket.moment1.dtype;
-      ranges.push_back({.parameter = item.parameter,
-                        .begin = begin - item.offset_elements,
-                        .end = end - item.offset_elements,
-                        .master = bucket.master.elements > 0
-                                      ? arena_ + bucket.master.offset + at * SizeOf(DType::kF32)
-                                      : nullptr,
-                        .moment1 = arena_ + bucket.moment1.offset + at * SizeOf(moments),
-                        .moment2 = arena_ + bucket.moment2.offset + at * SizeOf(moments),
-                        .moment_dtype = moments});
+      const bool gradient_shard = bucket.gradient_shard.elements > 0;
+      const BufferRef& gradient = gradient_shard ? bucket.gradient_shard : bucket.gradient;
+      ranges.push_back(
+          {.parameter = item.parameter,
+           .begin = begin - item.offset_elements,
+           .end = end - item.offset_elements,
+           .master = bucket.master.elements > 0 ? arena_ + bucket.master.offset + at * SizeOf(DType::kF32)
+                                                : nullptr,
+           .moment1 = arena_ + bucket.moment1.offset + at * SizeOf(moments),
+           .moment2 = arena_ + bucket.moment2.offset + at * SizeOf(moments),
+           .moment_dtype = moments,
+           .gradient = arena_ + gradient.offset + (gradient_shard ? at : begin) * SizeOf(gradient.dtype),
+           .gradient_dtype = gradient.dtype,
+           .weights = bucket.parameter_shard.elements > 0
+                          ? arena_ + bucket.parameter_shard.offset + at * SizeOf(bucket.parameter_dtype)
+                          : nullptr,
+           .weight_dtype = bucket.parameter_dtype});
     }
   }
   return ranges;

@@ -18,7 +18,9 @@ namespace engine::executor {
 // A parameter, or its optimizer state, as this rank holds it.
 struct LocalTensor {
   std::int32_t parameter = -1;  // Plan::parameters
-  backend::TensorView view;     // local data in the arena; extent and sizes of the padded logical tensor
+  // Local data in the arena; extent and sizes of the padded logical tensor. No data (null) of a parameter of
+  // which the rank keeps ranges only (OptimizerRange).
+  backend::TensorView view;
 };
 
 // A contiguous range of a local parameter whose optimizer state this rank keeps (all of it without ZeRO).
@@ -29,6 +31,10 @@ struct OptimizerRange {
   std::byte* moment1 = nullptr;  // likewise
   std::byte* moment2 = nullptr;
   DType moment_dtype = DType::kF32;
+  std::byte* gradient = nullptr;  // likewise, as the last update reduced it
+  DType gradient_dtype = DType::kF32;
+  std::byte* weights = nullptr;  // the parameter itself, likewise; null where the rank keeps all of it
+  DType weight_dtype = DType::kF32;
 };
 
 // Fills `host` (a local tensor of int32, row-major) with the input of that name of one microbatch.
@@ -113,7 +119,6 @@ class RankExecutor {
 
   // Every parameter of the stage, copies of other stages' included.
   std::vector<LocalTensor> Parameters() const;
-  std::vector<LocalTensor> Gradients() const;
   std::vector<OptimizerRange> OptimizerState() const;
   // Numbers beside the optimizer's that a run goes on with: the control block, f64[kControlNumbers], and the
   // states of quantised tensors, f32[8] each (none: a view of no elements).
@@ -146,7 +151,8 @@ class RankExecutor {
   absl::Status Advance(Lane* lane);
   absl::Status RunExchange(const Prepared& prepared, Lane* lane);
   absl::Status FinishExchange(Lane* lane);
-  absl::Status FinishDetached();
+  absl::Status FinishDetached(const std::function<bool(const plan::Instruction&)>& wanted);
+  absl::Status JoinExchange();
   bool HasStreams(const plan::Program& program) const;
   absl::Status RunInstruction(const Prepared& prepared, const plan::Step& step,
                               const backend::KernelContext& context);
@@ -166,9 +172,6 @@ class RankExecutor {
   std::span<std::byte> Scratch(const plan::Instruction& instruction, const plan::Chunk* chunk,
                                std::int64_t slot) const;
   const plan::Chunk* ChunkAt(std::int32_t index) const;
-  // The items of every bucket's `buffer`, as the LocalValue that `value` names.
-  std::vector<LocalTensor> Tensors(plan::BufferRef plan::Bucket::*buffer,
-                                   std::int32_t plan::PlanParameter::*value) const;
 
   const plan::Plan& plan_;
   const std::int64_t rank_;

@@ -96,6 +96,15 @@ void TakeSumScratch(const Plan& plan, const DeviceProfile& profile, const Bucket
   instruction->scratch = {.elements = bytes, .dtype = DType::kU8};
 }
 
+std::string GatherName(size_t bucket) { return fmt::format("bucket.{}.all_gather", bucket); }
+
+Instruction Copy(std::string name, const BufferRef& from, const BufferRef& to) {
+  Instruction instruction = Flat("copy", std::move(name));
+  instruction.inputs = {from};
+  instruction.outputs = {to};
+  return instruction;
+}
+
 // This rank's shard of a whole flat buffer.
 BufferRef ShardOf(const Bucket& bucket, BufferRef buffer) {
   if (bucket.shards == 1) return buffer;
@@ -105,13 +114,31 @@ BufferRef ShardOf(const Bucket& bucket, BufferRef buffer) {
   return buffer;
 }
 
+// Where this rank's parameters and gradients of a bucket outlive a microbatch.
+BufferRef OwnParameters(const Bucket& bucket) {
+  return bucket.parameter_shard.elements > 0 ? bucket.parameter_shard : ShardOf(bucket, bucket.parameter);
+}
+BufferRef OwnGradients(const Bucket& bucket) {
+  return bucket.gradient_shard.elements > 0 ? bucket.gradient_shard : ShardOf(bucket, bucket.gradient);
+}
+
+// What the microbatch has given to this rank's shard is added to it.
+Instruction AddShard(const Bucket& bucket, size_t index) {
+  Instruction instruction = Flat("add_shard", fmt::format("bucket.{}.add_shard", index));
+  instruction.inputs = {ShardOf(bucket, bucket.gradient)};
+  instruction.outputs = {bucket.gradient_shard};
+  instruction.accumulate = 1;
+  instruction.fresh = 1;
+  return instruction;
+}
+
 Instruction AdamW(const Bucket& bucket, const StagePlan& stage, const recipe::Optimizer& optimizer,
                   const std::string& name) {
   Instruction instruction = Flat("adamw", name + ".adamw");
   const bool own_master = bucket.master.elements > 0;
-  const BufferRef parameter = ShardOf(bucket, bucket.parameter);
-  instruction.inputs = {own_master ? bucket.master : parameter, ShardOf(bucket, bucket.gradient),
-                        bucket.moment1, bucket.moment2, stage.control};
+  const BufferRef parameter = OwnParameters(bucket);
+  instruction.inputs = {own_master ? bucket.master : parameter, OwnGradients(bucket), bucket.moment1,
+                        bucket.moment2, stage.control};
   instruction.outputs = {own_master ? bucket.master : parameter, bucket.moment1, bucket.moment2};
   if (own_master) instruction.outputs.push_back(parameter);
   instruction.attributes = {{"beta1", optimizer.beta1},
@@ -152,8 +179,8 @@ BufferRef ItemRef(const BufferRef& of, const Bucket::Item& item, std::int32_t va
 }
 
 std::vector<Bucket> MakeBuckets(const Plan& plan, const std::vector<bool>& used,
-                                const std::vector<std::int32_t>& layers, std::int64_t zero_stage,
-                                bool first_stage) {
+                                const std::vector<std::int32_t>& layers, std::int32_t blocks,
+                                std::int64_t zero_stage, bool first_stage) {
   std::vector<Bucket> buckets;
   std::map<std::tuple<unsigned, unsigned, bool, bool, DType, DType, std::int32_t>, size_t> index;
   for (size_t p = 0; p < plan.parameters.size(); ++p) {
@@ -175,6 +202,7 @@ std::vector<Bucket> MakeBuckets(const Plan& plan, const std::vector<bool>& used,
       bucket.tied = parameter.tied;
       bucket.owned = !parameter.tied || first_stage;
       bucket.early = early;
+      bucket.block = early && layers[p] < blocks ? layers[p] : -1;
       bucket.shards = zero_stage > 0 ? plan.mesh.GroupSize(reduce) : 1;
       bucket.parameter_dtype = value.dtype;
       bucket.gradient_dtype = gradient;
@@ -188,8 +216,8 @@ std::vector<Bucket> MakeBuckets(const Plan& plan, const std::vector<bool>& used,
   return buckets;
 }
 
-void ReduceEarly(const Plan& plan, const Chunk& chunk, const DeviceProfile& profile, AxisSet pushed,
-                 StagePlan* stage) {
+void ReduceEarly(const Plan& plan, const Chunk& chunk, const DeviceProfile& profile,
+                 const FlatExchange& exchange, StagePlan* stage) {
   absl::flat_hash_map<std::int32_t, size_t> bucket_of;  // by value of the gradient
   for (size_t b = 0; b < stage->buckets.size(); ++b) {
     if (!stage->buckets[b].early) continue;
@@ -214,21 +242,92 @@ void ReduceEarly(const Plan& plan, const Chunk& chunk, const DeviceProfile& prof
       if (place.first == segment) behind[place.second].push_back(bucket);
     }
     std::vector<Instruction> instructions;
+    std::vector<Instruction> under_way;  // additions of what is being exchanged
+    const auto add_shards = [&] {
+      for (Instruction& addition : under_way) instructions.push_back(std::move(addition));
+      under_way.clear();
+    };
     for (size_t i = 0; i < segment->instructions.size(); ++i) {
       instructions.push_back(std::move(segment->instructions[i]));
       std::sort(behind[i].begin(), behind[i].end());
       for (size_t b : behind[i]) {
-        Instruction reduction = Reduction(plan, stage->buckets[b], b);
-        reduction.stream = kExchangeStream;
-        reduction.push = IsPushed(stage->buckets[b], pushed);
-        reduction.last_only = true;
-        reduction.detached = true;
-        if (reduction.push) TakeSumScratch(plan, profile, stage->buckets[b], &reduction);
+        const Bucket& bucket = stage->buckets[b];
+        add_shards();
+        Instruction reduction = Reduction(plan, bucket, b);
+        reduction.stream = exchange.behind ? kExchangeStream : kComputeStream;
+        reduction.push = exchange.behind && IsPushed(bucket, exchange.pushed);
+        reduction.last_only = bucket.gradient_shard.elements == 0;
+        reduction.detached = exchange.behind;
+        if (reduction.push) TakeSumScratch(plan, profile, bucket, &reduction);
         instructions.push_back(std::move(reduction));
+        if (bucket.gradient_shard.elements == 0) continue;
+        under_way.push_back(AddShard(bucket, b));
+        if (exchange.behind) under_way.back().joins = instructions.back().name;
+        if (!exchange.behind) add_shards();
       }
     }
+    add_shards();
     segment->instructions = std::move(instructions);
   }
+}
+
+void GatherParameters(const Plan& plan, const StagePlan& stage, const FlatExchange& exchange,
+                      Segment* segment) {
+  absl::flat_hash_map<std::int32_t, size_t> bucket_of;  // by parameter
+  for (size_t b = 0; b < stage.buckets.size(); ++b) {
+    if (stage.buckets[b].parameter_shard.elements == 0) continue;
+    for (const Bucket::Item& item : stage.buckets[b].items) bucket_of[item.parameter] = b;
+  }
+  struct Reads {
+    size_t bucket = 0;
+    size_t first = 0, last = 0;  // instructions
+  };
+  std::vector<Reads> reads;  // in the order in which they begin
+  for (size_t i = 0; i < segment->instructions.size(); ++i) {
+    for (const BufferRef& input : segment->instructions[i].inputs) {
+      if (input.value < 0) continue;
+      const LocalValue& value = plan.values[static_cast<size_t>(input.value)];
+      if (value.kind != graph::ValueKind::kParameter || !bucket_of.contains(value.parameter)) continue;
+      const size_t b = bucket_of.at(value.parameter);
+      const auto known =
+          std::find_if(reads.begin(), reads.end(), [&](const Reads& r) { return r.bucket == b; });
+      if (known == reads.end()) {
+        reads.push_back({b, i, i});
+      } else {
+        known->last = i;
+      }
+    }
+  }
+  std::vector<std::vector<size_t>> before(segment->instructions.size());  // buckets gathered there
+  for (size_t k = 0; k < reads.size(); ++k) {
+    // Ahead of its own first read, but behind the reads of what its buffer holds until then.
+    size_t at = exchange.behind ? (k == 0 ? 0 : reads[k - 1].first + 1) : reads[k].first;
+    for (size_t other = 0; other < k; ++other) {
+      if (stage.buckets[reads[other].bucket].parameter.offset ==
+          stage.buckets[reads[k].bucket].parameter.offset) {
+        at = std::max(at, reads[other].last + 1);
+      }
+    }
+    ENGINE_CHECK(at <= reads[k].first, "{}: bucket.{} is read while its buffer is in use", segment->name,
+                 reads[k].bucket);
+    before[at].push_back(reads[k].bucket);
+    if (exchange.behind) segment->instructions[reads[k].first].joins = GatherName(reads[k].bucket);
+  }
+  std::vector<Instruction> instructions;
+  for (size_t i = 0; i < segment->instructions.size(); ++i) {
+    for (size_t b : before[i]) {
+      const Bucket& bucket = stage.buckets[b];
+      instructions.push_back(
+          Copy(fmt::format("bucket.{}.copy", b), bucket.parameter_shard, ShardOf(bucket, bucket.parameter)));
+      instructions.push_back(
+          FlatCollective(Collective::kAllGather, GatherName(b), bucket.reduce, bucket.parameter, plan));
+      instructions.back().stream = exchange.behind ? kExchangeStream : kComputeStream;
+      instructions.back().push = exchange.behind && IsPushed(bucket, exchange.pushed);
+      instructions.back().detached = exchange.behind;
+    }
+    instructions.push_back(std::move(segment->instructions[i]));
+  }
+  segment->instructions = std::move(instructions);
 }
 
 Instruction ZeroScalars(const StagePlan& stage) { return Zero("scalars.zero", stage.scalars); }
@@ -245,7 +344,7 @@ Segment BeginSegment(const StagePlan& stage) {
 }
 
 Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Optimizer& optimizer,
-                      bool dynamic_loss_scale, AxisSet pushed, const DeviceProfile& profile,
+                      bool dynamic_loss_scale, const FlatExchange& exchange, const DeviceProfile& profile,
                       std::int64_t transient_base, std::int64_t* transient_bytes) {
   Segment segment;
   segment.name = "update";
@@ -263,7 +362,7 @@ Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Op
     if (!bucket.reduce.empty() && !bucket.early) out.push_back(Reduction(plan, bucket, b));
     if (!bucket.owned) continue;
     Instruction squares = Flat("sum_squares", name + ".sum_squares");
-    squares.inputs = {ShardOf(bucket, bucket.gradient)};
+    squares.inputs = {OwnGradients(bucket)};
     squares.outputs = {stage.scalars};
     squares.outputs[0].offset += SizeOf(DType::kF64);
     squares.outputs[0].elements = 1;
@@ -289,17 +388,17 @@ Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Op
     clip.attributes.Set("min_scale", 1.0);
   }
   out.push_back(std::move(clip));
-  const bool behind = std::any_of(stage.buckets.begin(), stage.buckets.end(),
-                                  [](const Bucket& bucket) { return bucket.early; });
+  const bool behind = exchange.behind && std::any_of(stage.buckets.begin(), stage.buckets.end(),
+                                                     [](const Bucket& bucket) { return bucket.early; });
   for (size_t b = 0; b < stage.buckets.size(); ++b) {
     const Bucket& bucket = stage.buckets[b];
     const std::string name = fmt::format("bucket.{}", b);
     out.push_back(AdamW(bucket, stage, optimizer, name));
-    if (bucket.shards == 1) continue;
+    if (bucket.shards == 1 || bucket.parameter_shard.elements > 0) continue;
     out.push_back(
-        FlatCollective(Collective::kAllGather, name + ".all_gather", bucket.reduce, bucket.parameter, plan));
+        FlatCollective(Collective::kAllGather, GatherName(b), bucket.reduce, bucket.parameter, plan));
     out.back().stream = behind ? kExchangeStream : kComputeStream;
-    out.back().push = behind && IsPushed(bucket, pushed);
+    out.back().push = behind && IsPushed(bucket, exchange.pushed);
     out.back().detached = behind;
   }
   if (stage.states.elements > 0) {

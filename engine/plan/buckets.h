@@ -14,16 +14,28 @@ inline constexpr std::int32_t kNoLayer = -2;
 // Buckets of the parameters with used[i], in order of first parameter. Parameters keep the plan's order
 // inside a bucket, each starting at a multiple of 128 elements. Gradients partial over axes of size 1 need no
 // reduction. The matrices of a layer have a bucket of their own, which is reduced early, where layers[i] is
-// not kNoLayer.
+// not kNoLayer. Layers from `blocks` on are no blocks.
 std::vector<Bucket> MakeBuckets(const Plan& plan, const std::vector<bool>& used,
-                                const std::vector<std::int32_t>& layers, std::int64_t zero_stage,
-                                bool first_stage);
+                                const std::vector<std::int32_t>& layers, std::int32_t blocks,
+                                std::int64_t zero_stage, bool first_stage);
+
+// How flat buffers are exchanged within the passes.
+struct FlatExchange {
+  bool behind = false;  // on a stream of its own
+  AxisSet pushed;       // shards over these axes are pushed, where `behind`
+};
 
 // Puts the reduction of each early bucket whose gradients this chunk makes behind the instruction that is the
-// last to add to them, in the weights segment where that adds too. Shards over axes in `pushed` are pushed;
-// the scratch of that is not placed yet.
-void ReduceEarly(const Plan& plan, const Chunk& chunk, const DeviceProfile& profile, AxisSet pushed,
-                 StagePlan* stage);
+// last to add to them, in the weights segment where that adds too. Where gradients are kept in shards, what a
+// microbatch gives is then added to the shard: at once, or where exchange is behind computation before the
+// next bucket is reduced. The scratch of what is pushed is not placed yet.
+void ReduceEarly(const Plan& plan, const Chunk& chunk, const DeviceProfile& profile,
+                 const FlatExchange& exchange, StagePlan* stage);
+
+// Where parameters are kept in shards: gathers each bucket before the segment's first instruction that reads
+// it, where exchange is behind computation one bucket ahead.
+void GatherParameters(const Plan& plan, const StagePlan& stage, const FlatExchange& exchange,
+                      Segment* segment);
 
 // Where a bucket's item lies; `of` is the bucket's parameter or gradient buffer.
 BufferRef ItemRef(const BufferRef& of, const Bucket::Item& item, std::int32_t value);
@@ -33,11 +45,11 @@ Segment BeginSegment(const StagePlan& stage);
 
 // Tied gradients summed over first and last stage; reduction of each bucket that is not early (all-reduce, or
 // reduce-scatter under ZeRO-1); norm over all stages; largest values of quantised tensors over the stage's
-// ranks; clip factor; AdamW; all-gather of parameters under ZeRO-1, where there are early buckets behind
-// AdamW of the next; scales of quantised tensors. Scratch of its kernels lies at `transient_base`;
-// *transient_bytes: how far it reaches.
+// ranks; clip factor; AdamW; all-gather of parameters that are updated in shards and not kept so, behind
+// AdamW of the next where exchange is behind computation; scales of quantised tensors. Scratch of its kernels
+// lies at `transient_base`; *transient_bytes: how far it reaches.
 Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Optimizer& optimizer,
-                      bool dynamic_loss_scale, AxisSet pushed, const DeviceProfile& profile,
+                      bool dynamic_loss_scale, const FlatExchange& exchange, const DeviceProfile& profile,
                       std::int64_t transient_base, std::int64_t* transient_bytes);
 
 // The sum of the scalars over the world.

@@ -48,6 +48,7 @@ void AppendInstruction(const Plan& plan, const Instruction& instruction, Buffer*
            instruction.push ? " push" : "", instruction.last_only ? " last" : "",
            instruction.detached ? " detached" : "");
   }
+  if (!instruction.joins.empty()) Append(text, " joins {}", instruction.joins);
   Append(text, " {}", instruction.attributes.ToString());
   if (!instruction.only_first.empty()) Append(text, " first of {}", instruction.only_first.ToString());
   if (instruction.scratch.elements > 0) {
@@ -77,6 +78,11 @@ void AppendBucket(const Plan& plan, const Bucket& bucket, Buffer* text) {
          bucket.elements, bucket.reduce.ToString(), bucket.copies.ToString(), bucket.shards,
          bucket.weight_decay ? " decay" : "", bucket.tied ? " tied" : "", bucket.owned ? "" : " copy",
          bucket.parameter.offset, bucket.gradient.offset, bucket.moment1.offset, bucket.moment2.offset);
+  for (const auto& [what, shard] :
+       {std::pair("gradient", bucket.gradient_shard), std::pair("parameter", bucket.parameter_shard)}) {
+    if (shard.elements > 0)
+      Append(text, "    {} shard {}[{}] @{}\n", what, Name(shard.dtype), shard.elements, shard.offset);
+  }
   for (const Bucket::Item& item : bucket.items) {
     const PlanParameter& parameter = plan.parameters[static_cast<size_t>(item.parameter)];
     const LocalValue& value = plan.values[static_cast<size_t>(parameter.value)];

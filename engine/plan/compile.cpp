@@ -188,8 +188,9 @@ bool ExchangesActivations(const recipe::Recipe& recipe) {
 std::string ExposedNote(const recipe::Recipe& recipe, const CompileOptions& options) {
   if (!Overlaps(recipe, options) || !ExchangesActivations(recipe) || Lanes(recipe, options) > 1) return "";
   return fmt::format("exchange over tp and cp is not hidden behind computation: {}",
-                     recipe.parallelism.pp > 1
-                         ? std::string("that is built for pp 1")
+                     recipe.parallelism.pp > 1 ? std::string("that is built for pp 1")
+                     : recipe.parallelism.zero_stage > 1
+                         ? std::string("that is built for zero_stage 0 and 1")
                          : fmt::format("micro_batch {} has no two halves", recipe.training.micro_batch));
 }
 
@@ -272,7 +273,8 @@ absl::StatusOr<LocalGraph> Localize(const Graph& graph, const PlacementOptions& 
 
 std::int64_t Lanes(const recipe::Recipe& recipe, const CompileOptions& options) {
   const bool halves = Overlaps(recipe, options) && ExchangesActivations(recipe) &&
-                      recipe.parallelism.pp == 1 && recipe.training.micro_batch % 2 == 0;
+                      recipe.parallelism.pp == 1 && recipe.parallelism.zero_stage < 2 &&
+                      recipe.training.micro_batch % 2 == 0;
   return halves ? 2 : 1;
 }
 

@@ -79,6 +79,8 @@ struct Instruction {
   bool last_only = false;  // only in the iteration's last microbatch
   // No instruction behind it waits for it: the update segment and the end of the program do.
   bool detached = false;
+  // The detached exchange of the segment, by name, that this one waits for; empty: none.
+  std::string joins = {};
 };
 
 struct Segment {
@@ -161,6 +163,11 @@ struct Bucket {
   DType gradient_dtype = DType::kF32;
   // master: elements 0 where AdamW moves the parameters themselves
   BufferRef parameter, gradient, master, moment1, moment2;
+  // Of the matrices of a block from ZeRO-2 on: this rank's shard of the gradients, summed over microbatches,
+  // and from ZeRO-3 on of the parameters; else elements 0. `gradient` (`parameter`) is then a buffer that
+  // the blocks take in turn.
+  std::int32_t block = -1;  // whose matrices these are; −1: of none, or of several
+  BufferRef gradient_shard, parameter_shard;
   std::int64_t shard_elements() const { return elements / shards; }
 };
 

@@ -146,6 +146,7 @@ class SegmentBuilder {
     instruction.accumulate = node.accumulate;
     instruction.fresh = FirstSums(node);
     for (std::int32_t input : node.inputs) instruction.inputs.push_back(Ref(Global(input)));
+    OverwriteFirst(node, &instruction);
     Place(node, i);
     for (std::int32_t output : node.outputs) instruction.outputs.push_back(Ref(Global(output)));
     if (node.op == nullptr) {
@@ -179,6 +180,16 @@ class SegmentBuilder {
       if (summed_.insert(Global(node.outputs[k])).second) first |= 1U << k;
     }
     return first & node.accumulate;
+  }
+
+  // A microbatch's gradients that go on to a shard are sums of their own.
+  void OverwriteFirst(const LocalNode& node, Instruction* instruction) const {
+    for (size_t k = 0; k < node.outputs.size(); ++k) {
+      const std::int32_t value = Global(node.outputs[k]);
+      if (in_.in_turns == nullptr || !in_.in_turns->contains(value)) continue;
+      instruction->accumulate &= ~(instruction->fresh & 1U << k);
+      instruction->fresh &= ~(1U << k);
+    }
   }
 
   void CostAndScratch(const LocalNode& node, Instruction* instruction) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
 
 #include <string>
 #include <vector>
@@ -30,6 +31,8 @@ struct SegmentInputs {
   std::int32_t keep = -1;  // a value that must outlive the segment's last instruction
   bool in_lane = false;    // two microbatches run the segment at once: transients in lanes, exchange beside
   AxisSet pushed = {};     // conversions along these are pushed
+  // Gradients in a buffer that others take too: each microbatch overwrites them.
+  const absl::flat_hash_set<std::int32_t>* in_turns = nullptr;
 };
 
 // *transient_bytes: how far the transients reach.

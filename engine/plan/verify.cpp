@@ -6,6 +6,7 @@ absl::Status Verify(const Plan& plan, const VerifyOptions& options) {
   RETURN_IF_ERROR(VerifyCoverage(plan));
   RETURN_IF_ERROR(VerifyPlacements(plan));
   RETURN_IF_ERROR(VerifyGradients(plan));
+  RETURN_IF_ERROR(VerifyShards(plan));
   RETURN_IF_ERROR(VerifySegments(plan));
   RETURN_IF_ERROR(VerifySteps(plan));
   RETURN_IF_ERROR(VerifyCommunication(plan));

@@ -36,6 +36,11 @@ absl::Status VerifyPlacements(const Plan& plan);
 // in shards; loss and norm count every logical number once.
 absl::Status VerifyGradients(const Plan& plan);
 
+// Gradients and parameters of which a rank keeps a shard: in every pass, each bucket has the buffer that it
+// takes in turn with others until its sums are reduced once, over the axes along which its shards lie, and
+// added to the shard once; and until its parameters, gathered and waited for, are read for the last time.
+absl::Status VerifyShards(const Plan& plan);
+
 // Inside a segment: every read finds the value that it names, written before and not overwritten since; what
 // later segments read survives; instructions write only where they may; all buffers lie in the arena, apart.
 absl::Status VerifySegments(const Plan& plan);

@@ -134,6 +134,10 @@ absl::Status OptimizerShards(const Bucket& bucket, const std::string& name) {
   const std::int64_t shard = bucket.elements / bucket.shards;
   RETURN_IF_ERROR(check("parameters", bucket.parameter, bucket.elements, bucket.parameter_dtype));
   RETURN_IF_ERROR(check("gradients", bucket.gradient, bucket.elements, bucket.gradient_dtype));
+  if (bucket.gradient_shard.elements > 0)
+    RETURN_IF_ERROR(check("gradients of a rank", bucket.gradient_shard, shard, DType::kF32));
+  if (bucket.parameter_shard.elements > 0)
+    RETURN_IF_ERROR(check("parameters of a rank", bucket.parameter_shard, shard, bucket.parameter_dtype));
   const DType moments = bucket.moment1.dtype;
   if (moments != DType::kF32 && moments != DType::kBF16)
     return Internal("{}: moments of {}", name, Name(moments));

@@ -107,14 +107,20 @@ class UpdateVerifier {
       copies = not_split;
     }
     states_.push_back({.partial = partial, .tie = bucket.tied});
+    if (bucket.gradient_shard.elements > 0) {  // reduced in each microbatch: VerifyShards
+      states_.back().partial = {};
+      states_.back().scattered = true;
+    }
     copies_.push_back(copies);
     return absl::OkStatus();
   }
 
-  // The bucket whose gradients (or parameters) these bytes are.
+  // The bucket whose gradients (or parameters) these bytes are, for longer than a microbatch.
   size_t Find(const BufferRef& ref, BufferRef Bucket::*buffer) const {
     for (size_t b = 0; b < stage_.buckets.size(); ++b) {
-      const BufferRef& whole = stage_.buckets[b].*buffer;
+      const Bucket& bucket = stage_.buckets[b];
+      const BufferRef& shard = buffer == &Bucket::gradient ? bucket.gradient_shard : bucket.parameter_shard;
+      const BufferRef& whole = shard.elements > 0 ? shard : bucket.*buffer;
       if (!ref.in_slot && ref.offset >= whole.offset && ref.offset < whole.offset + whole.bytes()) return b;
     }
     return stage_.buckets.size();
@@ -131,6 +137,12 @@ class UpdateVerifier {
                         InstructionName(index_, backward, i), b);
       }
       if (!instruction.flat) continue;
+      if (IsInTurns(stage_, instruction.inputs[0])) {
+        const bool sums = instruction.collective == Collective::kReduceScatter;
+        const absl::Status arrives = sums ? Arrives(instruction) : absl::OkStatus();
+        if (!arrives.ok()) return WithContext(arrives, InstructionName(index_, backward, i));
+        continue;
+      }
       absl::Status status = instruction.last_only && instruction.detached &&
                                     instruction.stream == kExchangeStream && !instruction.group.IsTie()
                                 ? Communicate(instruction)
@@ -167,7 +179,7 @@ class UpdateVerifier {
     const bool behind = instruction.stream == kExchangeStream && instruction.detached;
     const bool before = instruction.stream == kComputeStream && !instruction.detached;
     const bool pushes = instruction.push && !(behind && gathers);
-    if (!instruction.last_only && !pushes && (before || (behind && gathers))) {
+    if (!instruction.last_only && instruction.joins.empty() && !pushes && (before || (behind && gathers))) {
       if (before && behind_ && instruction.collective != Collective::kNone)
         return Internal("runs beside what is gathered behind the update");
       behind_ = behind_ || behind;
@@ -288,9 +300,10 @@ class UpdateVerifier {
     }
     if (state.tie) return Internal("reads the gradients of bucket.{} before they are summed over the tie", b);
     const Bucket& bucket = stage_.buckets[b];
-    if (SamePlace(ref, Shard(bucket.gradient, state.scattered ? bucket.shards : 1, bucket.reduce))) {
-      return absl::OkStatus();
-    }
+    const BufferRef own = bucket.gradient_shard.elements > 0
+                              ? bucket.gradient_shard
+                              : Shard(bucket.gradient, state.scattered ? bucket.shards : 1, bucket.reduce);
+    if (SamePlace(ref, own)) return absl::OkStatus();
     return Internal("reads {} gradients of bucket.{} at {}, not {}", ref.elements, b, ref.offset,
                     state.scattered ? "its shard" : "all of them");
   }
@@ -343,8 +356,10 @@ class UpdateVerifier {
     const Bucket& bucket = stage_.buckets[b];
     State& state = states_[b];
     if (state.updates++ > 0) return Internal("bucket.{} is updated twice", b);
-    state.gathered = bucket.shards == 1;
-    const BufferRef parameter = Shard(bucket.parameter, bucket.shards, bucket.reduce);
+    const bool in_shards = bucket.parameter_shard.elements > 0;
+    state.gathered = bucket.shards == 1 || in_shards;
+    const BufferRef parameter =
+        in_shards ? bucket.parameter_shard : Shard(bucket.parameter, bucket.shards, bucket.reduce);
     const bool own_master = bucket.master.elements > 0;
     const BufferRef& weights = own_master ? bucket.master : parameter;
     std::vector<const BufferRef*> inputs = {&weights, &instruction.inputs[1], &bucket.moment1,
@@ -500,6 +515,14 @@ absl::Status GradientsMade(const Plan& plan, std::int32_t index) {
   return absl::OkStatus();
 }
 
+bool IsInShards(const StagePlan& stage, std::int32_t parameter) {
+  return std::any_of(stage.buckets.begin(), stage.buckets.end(), [&](const Bucket& bucket) {
+    return bucket.gradient_shard.elements > 0 &&
+           std::any_of(bucket.items.begin(), bucket.items.end(),
+                       [&](const Bucket::Item& item) { return item.parameter == parameter; });
+  });
+}
+
 // The first sum into each gradient overwrites what the iteration before left, and no other one does: there is
 // no other zeroing. What runs first is known: microbatch 0 (VerifySteps), and instructions in order.
 absl::Status FirstSumsOverwrite(const Plan& plan, std::int32_t index) {
@@ -511,6 +534,7 @@ absl::Status FirstSumsOverwrite(const Plan& plan, std::int32_t index) {
       for (size_t k = 0; k < instruction.outputs.size(); ++k) {
         if (instruction.outputs[k].value < 0) continue;
         const std::int32_t parameter = ValueOf(plan, instruction.outputs[k]).parameter;
+        if (parameter >= 0 && IsInShards(stage, parameter)) continue;  // VerifyShards
         const bool fresh = ((instruction.fresh >> k) & 1U) != 0;
         if (parameter < 0 && !fresh) continue;
         if (parameter >= 0 && fresh != written[static_cast<size_t>(parameter)]) {

@@ -1,6 +1,7 @@
 #include "engine/plan/verify_regions.h"
 
 #include <algorithm>
+#include <map>
 
 #include "engine/base/status.h"
 
@@ -31,14 +32,29 @@ absl::StatusOr<Regions> Regions::Of(const Plan& plan, ProgramId id) {
     if (buffer.elements > 0)
       regions.push_back({buffer.offset, buffer.offset + buffer.bytes(), std::move(name)});
   };
+  // Of buffers that buckets take in turn: bytes, by offset.
+  std::map<std::int64_t, std::int64_t> gradients_in_turns, parameters_in_turns;
+  const auto add_whole = [&](const BufferRef& whole, const BufferRef& shard, std::string name,
+                             std::map<std::int64_t, std::int64_t>* in_turns) {
+    if (shard.elements == 0) return add(whole, std::move(name));
+    add(shard, name + " of this rank");
+    std::int64_t& bytes = (*in_turns)[whole.offset];
+    bytes = std::max(bytes, whole.bytes());
+  };
   for (size_t b = 0; b < stage.buckets.size(); ++b) {
     const Bucket& bucket = stage.buckets[b];
-    add(bucket.parameter, fmt::format("bucket.{} parameters", b));
-    add(bucket.gradient, fmt::format("bucket.{} gradients", b));
+    add_whole(bucket.parameter, bucket.parameter_shard, fmt::format("bucket.{} parameters", b),
+              &parameters_in_turns);
+    add_whole(bucket.gradient, bucket.gradient_shard, fmt::format("bucket.{} gradients", b),
+              &gradients_in_turns);
     add(bucket.master, fmt::format("bucket.{} master weights", b));
     add(bucket.moment1, fmt::format("bucket.{} first moments", b));
     add(bucket.moment2, fmt::format("bucket.{} second moments", b));
   }
+  for (const auto& [offset, bytes] : parameters_in_turns)
+    regions.push_back({offset, offset + bytes, "parameters of a block"});
+  for (const auto& [offset, bytes] : gradients_in_turns)
+    regions.push_back({offset, offset + bytes, "gradients of a block"});
   add(stage.scalars, "scalars");
   add(stage.control, "control");
   add(stage.states, "states");

@@ -1,4 +1,5 @@
 #include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
 
 #include <map>
 
@@ -134,6 +135,7 @@ class SegmentVerifier {
         ref.offset += item.offset_elements * SizeOf(ref.dtype);
         ref.elements = item.elements;
         persistent_[parameter.gradient] = ref;
+        if (bucket.gradient_shard.elements > 0) in_turns_.insert(parameter.gradient);
       }
     }
     for (const BufferRef& derived : stage_.derived) persistent_[derived.value] = derived;
@@ -285,7 +287,9 @@ class SegmentVerifier {
   absl::Status Step(const Segment& segment, size_t i, std::int64_t slot_bytes) {
     const Instruction& instruction = segment.instructions[i];
     const auto name = [&] { return InstructionName(index_, segment, i); };
-    if (instruction.flat) return absl::OkStatus();  // a reduction of gradients: VerifyGradients
+    if (instruction.flat) return absl::OkStatus();  // of buckets: VerifyGradients, VerifyShards
+    const bool moves = instruction.kernel == "copy" || instruction.kernel == "add_shard";
+    if (moves && instruction.op == nullptr && !in_turns_.empty()) return absl::OkStatus();  // VerifyShards
     if (const auto status = OnItsStream(instruction); !status.ok()) return WithContext(status, name());
     for (const BufferRef& input : instruction.inputs) {
       if (const auto status = Sizes(input); !status.ok()) return WithContext(status, name());
@@ -405,6 +409,7 @@ class SegmentVerifier {
     const bool adds = ((instruction.accumulate >> k) & 1U) != 0;
     if (value.kind == ValueKind::kAccumulator) {
       const bool can = instruction.op != nullptr && ((instruction.op->accumulates >> k) & 1U) != 0;
+      if (!adds && in_turns_.contains(output.value)) return AtItsPlace(output);  // VerifyShards
       if (!adds || !can) return Internal("overwrites the sum {}", value.name);
       const bool fresh = ((instruction.fresh >> k) & 1U) != 0;
       if (fresh && value.parameter < 0)
@@ -511,6 +516,7 @@ class SegmentVerifier {
   const std::int32_t index_;
   const StagePlan& stage_;
   absl::flat_hash_map<std::int32_t, BufferRef> persistent_;
+  absl::flat_hash_set<std::int32_t> in_turns_;  // gradients in a buffer that others take too
   Regions regions_;
   PipelineBuffers buffers_;
   bool preparing_ = false;  // walking the start of an iteration

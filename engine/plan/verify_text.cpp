@@ -68,4 +68,12 @@ absl::Status ProgramWellFormed(const Plan& plan, ProgramId id) {
   return absl::OkStatus();
 }
 
+bool IsInTurns(const StagePlan& stage, const BufferRef& ref) {
+  for (const Bucket& bucket : stage.buckets) {
+    if (bucket.gradient_shard.elements > 0 && ref.offset == bucket.gradient.offset) return true;
+    if (bucket.parameter_shard.elements > 0 && ref.offset == bucket.parameter.offset) return true;
+  }
+  return false;
+}
+
 }  // namespace engine::plan

@@ -41,6 +41,10 @@ inline const std::string& NameOf(const Plan& plan, std::int32_t value) {
 
 inline bool IsBackward(const Transfer& transfer) { return transfer.to_chunk < transfer.from_chunk; }
 
+// Whether these bytes begin a buffer that buckets take in turn, for whole gradients or parameters of which
+// this rank keeps a shard.
+bool IsInTurns(const StagePlan& stage, const BufferRef& ref);
+
 inline bool Trains(const StagePlan& stage) { return stage.update >= 0; }
 
 }  // namespace engine::plan

@@ -194,7 +194,8 @@ Rows ParallelismRows() {
                "planner."),
       FIELD(parallelism.zero_stage)
           .Between(0, 3)
-          .Doc("ZeRO: 0 nothing, 1 optimizer state is sharded over dp (2 and 3 are not built)."),
+          .Doc("ZeRO: 0 nothing, 1 optimizer state is sharded over dp, 2 gradients of the blocks' "
+               "matrices too, 3 these matrices too."),
       FIELD(parallelism.overlap)
           .Words({"auto", "on", "off"})
           .Doc("Exchange behind computation: over tp and cp by halves of each microbatch that run in turns "

@@ -73,7 +73,7 @@ struct Parallelism {
   std::string schedule = "auto";    // auto | 1f1b | interleaved | zero_bubble
   std::vector<std::int64_t>
       layers_per_stage;         // per chunk in pipeline order (pp × virtual_stages entries); empty: balanced
-  std::int64_t zero_stage = 0;  // 0 | 1; 2 and 3 are refused with a reason
+  std::int64_t zero_stage = 0;  // sharded over dp: 1 optimizer state, 2 gradients too, 3 parameters too
   std::string overlap = "auto";   // auto | on | off
   std::string exchange = "auto";  // auto | nccl | push
   std::int64_t expert_tp = 0;     // how experts use the tp axis; must be 0 until there are experts

@@ -149,12 +149,21 @@ void WorldFillsNodes(const RuleContext& c) {
 }
 
 void ZeroStageIsBuilt(const RuleContext& c) {
-  const std::int64_t stage = c.recipe.parallelism.zero_stage;
-  if (stage < 2) return;
-  c.Error({"parallelism.zero_stage"},
-          fmt::format("zero_stage {}: {} sharded over dp is not built", stage,
-                      stage == 2 ? "keeping gradients" : "keeping gradients and parameters"),
-          "zero_stage 1 shards the optimizer state, 0 nothing");
+  const Parallelism& p = c.recipe.parallelism;
+  if (p.zero_stage > 1 && p.schedule == "zero_bubble") {
+    c.Error({"parallelism.zero_stage", "parallelism.schedule"},
+            fmt::format("zero_stage {}: keeping gradients sharded over dp is not built for schedule "
+                        "\"zero_bubble\", which makes them in two passes",
+                        p.zero_stage),
+            "zero_stage 1 or 0; or schedule \"1f1b\" or \"auto\"");
+  }
+  if (p.zero_stage > 2 && c.recipe.precision.compute == "fp8") {
+    c.Error(
+        {"parallelism.zero_stage", "precision.compute"},
+        "zero_stage 3: keeping parameters sharded over dp is not built for compute \"fp8\", which quantises "
+        "them once an iteration",
+        "zero_stage 2, 1 or 0; or compute \"bf16\"");
+  }
 }
 
 void SequenceParallelNeedsTp(const RuleContext& c) {
@@ -264,7 +273,7 @@ std::vector<Rule> ParallelismRules() {
       {axes, WorldFitsInteger},
       {world, WorldFillsCluster},
       {world, WorldFillsNodes},
-      {{"parallelism.zero_stage"}, ZeroStageIsBuilt},
+      {{"parallelism.zero_stage", "parallelism.schedule", "precision.compute"}, ZeroStageIsBuilt},
       {{sp, "parallelism.tp"}, SequenceParallelNeedsTp},
       {{sp, "parallelism.tp", "parallelism.cp", "data.sequence_length"}, SequenceIsDivisible},
       {{chunks, "parallelism.pp", "parallelism.schedule"}, ScheduleSuitsStages},

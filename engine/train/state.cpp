@@ -228,7 +228,7 @@ absl::StatusOr<RankPieces> CollectPieces(const Plan& plan, RankExecutor& executo
   const int count = static_cast<int>(plan.parameters.size());
   for (const LocalTensor& tensor : executor.Parameters()) {
     const Bucket& bucket = BucketOf(executor, tensor.parameter);
-    if (HasMaster(bucket) || !Writes(executor, bucket, false)) continue;
+    if (HasMaster(bucket) || tensor.view.data == nullptr || !Writes(executor, bucket, false)) continue;
     const Box box = LocalBox(plan, executor, tensor.parameter);
     if (box.count.elements() == 0) continue;
     RETURN_IF_ERROR(result.AddWidened(executor, tensor.parameter, box, tensor.view.data, tensor.view.dtype));
@@ -241,6 +241,10 @@ absl::StatusOr<RankPieces> CollectPieces(const Plan& plan, RankExecutor& executo
       if (range.master != nullptr) {
         RETURN_IF_ERROR(
             result.Add(executor, range.parameter, box, range.master + elements * SizeOf(DType::kF32)));
+      } else if (range.weights != nullptr) {
+        RETURN_IF_ERROR(result.AddWidened(executor, range.parameter, box,
+                                          range.weights + elements * SizeOf(range.weight_dtype),
+                                          range.weight_dtype));
       }
       const std::int64_t at = elements * SizeOf(range.moment_dtype);
       const int moment1 = count + range.parameter;
@@ -449,10 +453,16 @@ absl::Status GatherParameter(const Plan& plan, Ranks& ranks, std::int32_t parame
   out->assign(static_cast<size_t>(logical.elements()), 0.0F);
   for (const auto& executor : ranks.executors()) {
     for (const LocalTensor& tensor : executor->Parameters()) {
-      if (tensor.parameter != parameter || !Writes(*executor, BucketOf(*executor, parameter), false))
-        continue;
+      if (tensor.parameter != parameter || tensor.view.data == nullptr) continue;
+      if (!Writes(*executor, BucketOf(*executor, parameter), false)) continue;
       const Box box = LocalBox(plan, *executor, parameter);
       RETURN_IF_ERROR(ScatterBoxes(logical, {box}, tensor.view.data, tensor.view.dtype, *executor, out));
+    }
+    for (const OptimizerRange& range : executor->OptimizerState()) {
+      if (range.parameter != parameter || range.weights == nullptr) continue;
+      if (!Writes(*executor, BucketOf(*executor, parameter), true)) continue;
+      RETURN_IF_ERROR(ScatterBoxes(logical, RangeBoxes(plan, *executor, range), range.weights,
+                                   range.weight_dtype, *executor, out));
     }
   }
   return absl::OkStatus();
@@ -462,16 +472,12 @@ absl::Status GatherGradient(const Plan& plan, Ranks& ranks, std::int32_t paramet
   const Shape& logical = ParameterOf(plan, parameter).logical_shape;
   out->assign(static_cast<size_t>(logical.elements()), 0.0F);
   for (const auto& executor : ranks.executors()) {
-    for (const LocalTensor& tensor : executor->Gradients()) {
-      if (tensor.parameter != parameter) continue;
+    for (const OptimizerRange& range : executor->OptimizerState()) {
+      if (range.parameter != parameter) continue;
       const Bucket& bucket = BucketOf(*executor, parameter);
       if (!Writes(*executor, bucket, bucket.shards > 1)) continue;
-      for (const OptimizerRange& range : executor->OptimizerState()) {
-        if (range.parameter != parameter) continue;
-        RETURN_IF_ERROR(ScatterBoxes(logical, RangeBoxes(plan, *executor, range),
-                                     tensor.view.as<std::byte>() + range.begin * SizeOf(tensor.view.dtype),
-                                     tensor.view.dtype, *executor, out));
-      }
+      RETURN_IF_ERROR(ScatterBoxes(logical, RangeBoxes(plan, *executor, range), range.gradient,
+                                   range.gradient_dtype, *executor, out));
     }
   }
   return absl::OkStatus();

@@ -50,12 +50,16 @@ absl::Status DownloadFloats(const void* device, DType dtype, backend::Backend& b
 
 absl::Status UploadParameter(std::span<const float> host, const executor::LocalTensor& tensor,
                              std::span<const executor::OptimizerRange> ranges, backend::Backend& backend) {
-  RETURN_IF_ERROR(UploadFloats(host, tensor.view.data, tensor.view.dtype, backend));
+  if (tensor.view.data != nullptr) {
+    RETURN_IF_ERROR(UploadFloats(host, tensor.view.data, tensor.view.dtype, backend));
+  }
   for (const executor::OptimizerRange& range : ranges) {
-    if (range.parameter != tensor.parameter || range.master == nullptr) continue;
+    if (range.parameter != tensor.parameter) continue;
     const auto part =
         host.subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.end - range.begin));
-    RETURN_IF_ERROR(UploadFloats(part, range.master, DType::kF32, backend));
+    if (range.master != nullptr) RETURN_IF_ERROR(UploadFloats(part, range.master, DType::kF32, backend));
+    if (range.weights != nullptr)
+      RETURN_IF_ERROR(UploadFloats(part, range.weights, range.weight_dtype, backend));
   }
   return absl::OkStatus();
 }
@@ -70,16 +74,25 @@ absl::Status UploadStretch(const ParameterStretch& stretch, std::int64_t begin, 
                            std::span<const executor::OptimizerRange> ranges, backend::Backend& backend) {
   const float* const values = stretch.values.get();
   const DType dtype = tensor.view.dtype;
-  const void* const host = dtype == DType::kF32 ? static_cast<const void*>(values) : stretch.rounded.get();
-  RETURN_IF_ERROR(
-      backend.Upload(tensor.view.as<std::byte>() + begin * SizeOf(dtype), host, count * SizeOf(dtype)));
+  const auto* const host = dtype == DType::kF32 ? reinterpret_cast<const std::byte*>(values)
+                                                : reinterpret_cast<const std::byte*>(stretch.rounded.get());
+  if (tensor.view.data != nullptr) {
+    RETURN_IF_ERROR(
+        backend.Upload(tensor.view.as<std::byte>() + begin * SizeOf(dtype), host, count * SizeOf(dtype)));
+  }
   for (const executor::OptimizerRange& range : ranges) {
-    if (range.parameter != tensor.parameter || range.master == nullptr) continue;
+    if (range.parameter != tensor.parameter) continue;
     const std::int64_t from = std::max(begin, range.begin);
     const std::int64_t to = std::min(begin + count, range.end);
     if (from >= to) continue;
-    RETURN_IF_ERROR(backend.Upload(range.master + (from - range.begin) * SizeOf(DType::kF32),
-                                   values + (from - begin), (to - from) * SizeOf(DType::kF32)));
+    if (range.master != nullptr) {
+      RETURN_IF_ERROR(backend.Upload(range.master + (from - range.begin) * SizeOf(DType::kF32),
+                                     values + (from - begin), (to - from) * SizeOf(DType::kF32)));
+    }
+    if (range.weights != nullptr) {
+      RETURN_IF_ERROR(backend.Upload(range.weights + (from - range.begin) * SizeOf(dtype),
+                                     host + (from - begin) * SizeOf(dtype), (to - from) * SizeOf(dtype)));
+    }
   }
   return absl::OkStatus();
 }

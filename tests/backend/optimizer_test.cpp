@@ -22,7 +22,7 @@ TensorView Flat(std::vector<T>* data) {
 }
 
 void RunFlat(std::string_view op, std::vector<TensorView> inputs, std::vector<TensorView> outputs,
-             const graph::Attributes& attributes = {}) {
+             const graph::Attributes& attributes = {}, std::uint32_t accumulate = 0) {
   const KernelEntry* entry = FindKernel(op);
   REQUIRE(entry != nullptr);
   std::vector<graph::TensorType> types;
@@ -35,6 +35,7 @@ void RunFlat(std::string_view op, std::vector<TensorView> inputs, std::vector<Te
   KernelFor(*entry, inputs, outputs)({.inputs = inputs,
                                       .outputs = outputs,
                                       .attributes = &attributes,
+                                      .accumulate = accumulate,
                                       .scratch = scratch,
                                       .context = &context});
 }
@@ -175,6 +176,17 @@ TEST_CASE("clip_factor moves the loss scale and picks the learning rate by the s
     scales += fmt::format(" {}", control[plan::kLossScale]);
   }
   CHECK(scales == " 8 8 4 2 2 2 2 4 4 4 2 2 2");
+}
+
+TEST_CASE("add_shard overwrites, or adds to what its output holds") {
+  std::vector<float> x = Values<float>(50021, 0.7);
+  std::vector<float> sum(x.size(), std::numeric_limits<float>::quiet_NaN());
+  RunFlat("add_shard", {Flat(&x)}, {Flat(&sum)});
+  CHECK(sum == x);
+  std::vector<float> y = Values<float>(50021, 0.3);
+  RunFlat("add_shard", {Flat(&y)}, {Flat(&sum)}, {}, 1);
+  for (size_t i = 0; i < x.size(); ++i) x[i] += y[i];
+  CHECK(sum == x);
 }
 
 TEST_CASE("zero and copy") {

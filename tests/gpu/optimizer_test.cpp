@@ -279,6 +279,27 @@ TEST_CASE("gpu optimizer: sum_squares") {
   }
 }
 
+// One sum in fp32 of numbers of at most 2.2.
+TEST_CASE("gpu optimizer: add_shard") {
+  for (DType dtype : kFloats) {
+    for (std::int64_t count : {1, 7, 4096, 50021}) {
+      for (bool adds : {false, true}) {
+        Problem problem;
+        problem.where =
+            fmt::format("add_shard, {} elements, {}{}", count, Name(dtype), adds ? ", adding" : "");
+        problem.kernel = "add_shard";
+        problem.inputs = {Values(count, 0.7, dtype)};
+        problem.input_dtypes = {dtype};
+        problem.outputs = {Output::Whole({{count}, DType::kF32})};
+        problem.accumulate = adds ? 1 : 0;
+        Tensor expected = problem.inputs[0];
+        for (std::int64_t i = 0; adds && i < count; ++i) expected.Set(i, expected.Get(i) + Before(i));
+        Compare(problem.where, expected, MustLaunch(problem).outputs[0], {0, adds ? 2.2 * 0x1p-24 : 0});
+      }
+    }
+  }
+}
+
 TEST_CASE("gpu optimizer: clip_factor") {
   for (const auto& [squares, clip] : {std::pair{16.0, 1.0}, {0.25, 1.0}, {16.0, 0.0}}) {
     Problem problem;
@@ -363,7 +384,7 @@ TEST_CASE("gpu optimizer: zero and copy") {
 }
 
 TEST_CASE("gpu optimizer: every flat kernel is there") {
-  for (const char* kernel : {"sum_squares", "clip_factor", "adamw", "zero", "copy"}) {
+  for (const char* kernel : {"sum_squares", "add_shard", "clip_factor", "adamw", "zero", "copy"}) {
     CHECK_MESSAGE(backend::cuda::FindKernel(kernel) != nullptr, fmt::format("{} has no kernel", kernel));
   }
 }

@@ -120,6 +120,32 @@ TEST_CASE("memory: gradients and masters of matrices in bf16, those of biases an
   }
 }
 
+TEST_CASE("memory: gradients and parameters of blocks in shards") {
+  for (const bool overlap : {false, true}) {
+    CAPTURE(overlap);
+    const auto with = [&](const char* zero) {
+      return TinyPlan(false, {"parallelism.dp=4", "precision.compute=bf16", zero,
+                              overlap ? "parallelism.overlap=on" : "parallelism.overlap=off"});
+    };
+    const Plan one = with("parallelism.zero_stage=1");
+    const Plan two = with("parallelism.zero_stage=2");
+    const Plan three = with("parallelism.zero_stage=3");
+    // A block of width 32 and ffn 64: qkv, out, fc1, fc2.
+    const std::int64_t block = 3 * 32 * 32 + 32 * 32 + 2 * 64 * 32;
+    const std::int64_t whole = overlap ? 2 : 1;  // buffers
+    const MemoryBreakdown& a = one.stages[0].memory;
+    const MemoryBreakdown& b = two.stages[0].memory;
+    const MemoryBreakdown& c = three.stages[0].memory;
+    CHECK(a.gradients - b.gradients == 4 * (8 * block - 8 * block / 4 - whole * block));
+    CHECK(a.parameters == b.parameters);
+    CHECK(b.parameters - c.parameters == 2 * (8 * block - 8 * block / 4 - whole * block));
+    CHECK(b.gradients == c.gradients);
+    CHECK(a.optimizer == b.optimizer);
+    CHECK(a.optimizer == c.optimizer);
+    CHECK(c.total() == three.stages[0].arena_bytes);
+  }
+}
+
 TEST_CASE("stages: uneven layers, and activations by the number of microbatches in flight") {
   const Plan plan = TinyPlan(false, {"parallelism.pp=4"});
   std::int64_t layers = 0;

@@ -18,8 +18,9 @@ struct Check {
   char letter;
   absl::Status (*verify)(const Plan&);
 };
-constexpr Check kChecks[] = {{'c', VerifyCoverage}, {'p', VerifyPlacements}, {'g', VerifyGradients},
-                             {'s', VerifySegments}, {'t', VerifySteps},      {'m', VerifyCommunication}};
+constexpr Check kChecks[] = {{'c', VerifyCoverage},     {'p', VerifyPlacements}, {'g', VerifyGradients},
+                             {'z', VerifyShards},       {'s', VerifySegments},   {'t', VerifySteps},
+                             {'m', VerifyCommunication}};
 
 // Breaks a copy; `letters` are the checks that must report it, no other may; the first of them with `text`.
 void Mutate(const Plan& good, const std::string& letters, const std::string& text,
@@ -819,6 +820,176 @@ TEST_CASE("mutation: reductions behind the backward pass") {
     std::swap(program[backward[2]].microbatch, program[backward[3]].microbatch);
     std::swap(program[backward[2]].slot, program[backward[3]].slot);
   });
+}
+
+// --------------------------------------------------------------------- gradients and parameters in shards
+
+namespace {
+
+// dp 4, ZeRO-3, each block's exchange behind the computation of the one before.
+const Plan& InShards() {
+  static const Plan plan =
+      TinyPlan(true, {"parallelism.dp=4", "parallelism.zero_stage=3", "parallelism.overlap=on"});
+  return plan;
+}
+
+// Changes the list of a segment's instructions at the nth of a kernel.
+std::function<void(Plan&)> ChangeAt(
+    const std::string& segment, const std::string& kernel, int nth,
+    const std::function<void(std::vector<Instruction>&, std::vector<Instruction>::iterator)>& change) {
+  return [=](Plan& plan) {
+    Segment& found = SegmentOf(plan, 0, segment);
+    change(found.instructions,
+           found.instructions.begin() + static_cast<std::ptrdiff_t>(Find(found, kernel, nth)));
+  };
+}
+std::function<void(Plan&)> DropAt(const std::string& segment, const std::string& kernel, int nth = 1) {
+  return ChangeAt(segment, kernel, nth, [](auto& list, auto at) { list.erase(at); });
+}
+std::function<void(Plan&)> EditAt(const std::string& segment, const std::string& kernel,
+                                  const std::function<void(Instruction&)>& edit, int nth = 1) {
+  return ChangeAt(segment, kernel, nth, [edit](auto&, auto at) { edit(*at); });
+}
+
+}  // namespace
+
+TEST_CASE("mutation: the plan in shards is good") {
+  CHECK(Verify(InShards(), {}).ok());
+  CHECK(std::count_if(InShards().stages[0].buckets.begin(), InShards().stages[0].buckets.end(),
+                      [](const Bucket& b) { return b.parameter_shard.elements > 0; }) == 8);
+}
+
+TEST_CASE("mutation: gradients in shards") {
+  const std::string rs = "reduce_scatter";  // the first is the head's, which is not kept in shards
+  const std::string add = "add_shard";
+  Mutate(InShards(), "z", "which is not under way", DropAt("backward.0", rs));
+  Mutate(InShards(), "z", "what is not its gradients' sum", [&](Plan& plan) {
+    EditAt(
+        "backward.0", add, [](Instruction& i) { i.joins.clear(); }, 0)(plan);
+    DropAt("backward.0", rs)(plan);
+  });
+  Mutate(InShards(), "z", "no gradients to reduce",
+         ChangeAt("backward.0", rs, 1, [](auto& list, auto at) { list.insert(at, Instruction(*at)); }));
+  Mutate(InShards(), "z", "are not yet added to their shard", DropAt("backward.0", add));
+  Mutate(InShards(), "z", "are not added to their shard", DropAt("backward.0", add, 7));
+  Mutate(InShards(), "z", "what is not its gradients' sum",
+         ChangeAt("backward.0", add, 1, [](auto& list, auto at) {
+           const auto copy = list.insert(at, Instruction(*at));
+           (copy + 1)->joins.clear();
+         }));
+  Mutate(InShards(), "z", "what is not its gradients' sum yet",
+         EditAt("backward.0", add, [](Instruction& i) { i.joins.clear(); }));
+  Mutate(InShards(), "z", "which is not under way",
+         EditAt("backward.0", add, [](Instruction& i) { i.joins += "?"; }));
+  Mutate(InShards(), "z", "is not from one buffer to another",
+         EditAt("backward.0", add, [](Instruction& i) { i.fresh = 0; }));
+  Mutate(InShards(), "z", "is not from one buffer to another",
+         EditAt("backward.0", add, [](Instruction& i) { i.accumulate = i.fresh = 0; }));
+  Mutate(InShards(), "z", "what is not its gradients' sum",
+         EditAt("backward.0", add, [](Instruction& i) { i.inputs[0].shard_stride /= 2; }));
+  Mutate(InShards(), "z", "adds to no shard of gradients",
+         EditAt("backward.0", add, [](Instruction& i) { i.outputs[0].offset += 4; }));
+  Mutate(InShards(), "z", "is not exchanged in every microbatch",
+         EditAt("backward.0", rs, [](Instruction& i) { i.last_only = true; }));
+  Mutate(InShards(), "z", "is not exchanged in every microbatch",
+         EditAt("backward.0", rs, [](Instruction& i) { i.detached = false; }));
+  Mutate(InShards(), "z", "reduce of what is kept in shards", EditAt("backward.0", rs, [](Instruction& i) {
+           i.collective = Collective::kAllReduce;
+           i.kernel = "all_reduce";
+           i.wire_bytes *= 2;
+         }));
+  Mutate(InShards(), "z", "not over",
+         EditAt("backward.0", rs, [](Instruction& i) { i.reduction = graph::Reduction::kMax; }));
+  // A gradient is made behind the reduction, or not from nothing.
+  Mutate(InShards(), "z", "which are already reduced",
+         ChangeAt("backward.0", rs, 1, [](auto&, auto at) { std::iter_swap(at, at - 1); }));
+  Mutate(InShards(), "z", "adds to what was in the buffer of",
+         EditAt("backward.0", "linear_wgrad", [](Instruction& i) { i.accumulate = 1; }));
+  Mutate(InShards(), "z", "adds to what was in the buffer of",
+         EditAt("backward.0", "linear_wgrad", [](Instruction& i) { i.accumulate = i.fresh = 1; }));
+  Mutate(InShards(), "g", "not its shard",
+         EditAt(
+             "update", "adamw", [](Instruction& i) { i.inputs[1].elements /= 2; }, 0));
+  Mutate(InShards(), "c", "gradients of a rank", [](Plan& plan) {
+    for (Bucket& bucket : plan.stages[0].buckets) {
+      if (bucket.gradient_shard.elements > 0) bucket.gradient_shard.dtype = DType::kBF16;
+    }
+    for (const char* segment : {"backward.0", "update"}) {
+      for (Instruction& i : SegmentOf(plan, 0, segment).instructions) {
+        if (i.kernel == "add_shard") i.outputs[0].dtype = DType::kBF16;
+        for (BufferRef& ref : i.inputs) {
+          for (const Bucket& bucket : plan.stages[0].buckets) {
+            if (bucket.gradient_shard.elements > 0 && ref.offset == bucket.gradient_shard.offset)
+              ref.dtype = DType::kBF16;
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("mutation: parameters in shards") {
+  const std::string gather = "all_gather";
+  for (const char* segment : {"forward.0", "backward.0", "evaluate.0"}) {
+    CAPTURE(segment);
+    Mutate(InShards(), "z", "which is not under way", DropAt(segment, gather));
+    Mutate(InShards(), "z", "which is not gathered", [&](Plan& plan) {
+      const std::string dropped = At(plan, 0, segment, gather, 1).name;
+      DropAt(segment, gather)(plan);
+      for (Instruction& i : SegmentOf(plan, 0, segment).instructions) {
+        if (i.joins == dropped) i.joins.clear();
+      }
+    });
+    Mutate(InShards(), "z", "no shard to gather", DropAt(segment, "copy"));
+    Mutate(InShards(), "z", "which is not waited for", [&](Plan& plan) {
+      int left = 1;
+      for (Instruction& i : SegmentOf(plan, 0, segment).instructions) {
+        if (i.kernel != "add_shard" && !i.joins.empty() && left-- == 0) i.joins.clear();
+      }
+    });
+    Mutate(InShards(), "z", "but its buffer holds bucket.", [&](Plan& plan) {
+      // The third block is gathered before the first is done with.
+      auto& list = SegmentOf(plan, 0, segment).instructions;
+      const auto at = [&](const char* kernel, int nth) {
+        return list.begin() + static_cast<std::ptrdiff_t>(Find(SegmentOf(plan, 0, segment), kernel, nth));
+      };
+      std::rotate(at("copy", 1), at("copy", 2), at("copy", 2) + 2);
+    });
+    Mutate(InShards(), "z", "is not exchanged in every microbatch",
+           EditAt(segment, gather, [](Instruction& i) { i.last_only = true; }));
+    Mutate(InShards(), "z", "puts the shard of bucket.",
+           EditAt(segment, "copy", [](Instruction& i) { i.outputs[0].shard_stride += 4; }));
+    Mutate(InShards(), "z", "copies no shard of parameters",
+           EditAt(segment, "copy", [](Instruction& i) { i.inputs[0].offset += 4; }));
+  }
+  Mutate(InShards(), "zm", "not over",
+         EditAt("forward.0", gather, [](Instruction& i) { i.group = AxisSet::Of(Axis::kTp); }));
+  Mutate(InShards(), "cgz", "parameters of a rank", [](Plan& plan) {
+    for (Bucket& bucket : plan.stages[0].buckets) {
+      if (bucket.parameter_shard.elements > 0) bucket.parameter_shard.elements -= 128;
+    }
+  });
+  Mutate(InShards(), "g", "does not update the weights",
+         EditAt(
+             "update", "adamw", [](Instruction& i) { i.outputs[0].offset += 4; }, 0));
+  Mutate(InShards(), "sgz", "overlaps", [](Plan& plan) {
+    for (Bucket& bucket : plan.stages[0].buckets) {
+      if (bucket.gradient_shard.elements > 0) bucket.gradient_shard.offset = bucket.gradient.offset;
+    }
+  });
+}
+
+TEST_CASE("mutation: shards that copy engines push") {
+  const recipe::Recipe recipe =
+      TinyRecipe(true, {"precision.compute=bf16", "model.attention.heads=4", "model.hidden=256",
+                        "parallelism.dp=2", "parallelism.zero_stage=3", "parallelism.overlap=on"});
+  absl::StatusOr<Plan> plan = train::CompileUnverified(recipe, {.profile = backend::cuda::CudaProfile()});
+  if (!plan.ok()) FAIL(Message(plan.status()));
+  CHECK_MESSAGE(Verify(*plan, {}).ok(), Message(Verify(*plan, {})));
+  CHECK(At(*plan, 0, "backward.0", "all_gather").push);
+  CHECK(At(*plan, 0, "backward.0", "reduce_scatter", 1).push);
+  Mutate(*plan, "g", "not behind the lanes",
+         EditAt("backward.0", "reduce_scatter", [](Instruction& i) { i.scratch.offset = 0; }));
 }
 
 // ----------------------------------------------------------------------------- weights passes of their own

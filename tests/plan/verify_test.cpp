@@ -80,6 +80,16 @@ TEST_CASE("verify: good plans of many layouts") {
       "tp=2 training.micro_batch=4 model.attention.heads=4 model.attention.kv_heads=2",
       "tp=2 model.tied_embeddings=false pp=2",
       "tp=2 model.tied_embeddings=true pp=2 dp=2 zero_stage=1",
+      "dp=2 zero_stage=2",
+      "dp=4 zero_stage=2 overlap=on",
+      "dp=2 tp=2 cp=2 zero_stage=2 sequence_parallel=true overlap=on",
+      "dp=2 pp=2 zero_stage=2 precision.compute=\"bf16\" precision.gradient_dtype=\"bf16\" overlap=on",
+      "dp=2 zero_stage=3",
+      "dp=4 zero_stage=3 overlap=on recompute.granularity=full",
+      "dp=2 tp=2 cp=2 zero_stage=3 sequence_parallel=true overlap=on",
+      "dp=2 pp=2 virtual_stages=2 zero_stage=3 precision.compute=\"bf16\" overlap=on",
+      "dp=2 zero_stage=3 precision.compute=\"bf16\" precision.master_dtype=\"bf16\" "
+      "optimizer.moment_dtype=\"bf16\"",
   };
   for (const bool llama : {false, true}) {
     for (const std::string layout : layouts) {

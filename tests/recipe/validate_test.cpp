@@ -37,10 +37,10 @@ TEST_CASE("split strings") {
 TEST_CASE("a rule whose input is unusable is skipped, the others run") {
   Recipe recipe = LoadText(BaseRecipe(), "base.toml").recipe;
   recipe.model.attention.heads = 7;
-  recipe.parallelism.zero_stage = 2;
-  CHECK(Validate(recipe).size() == 3);  // hidden by heads, heads by kv_heads, zero stage
+  recipe.parallelism.expert_tp = 2;
+  CHECK(Validate(recipe).size() == 3);  // hidden by heads, heads by kv_heads, experts
   CHECK(Validate(recipe, {"model.attention.heads"}).size() == 1);
-  CHECK(Validate(recipe, {"model.attention.heads", "parallelism.zero_stage"}).empty());
+  CHECK(Validate(recipe, {"model.attention.heads", "parallelism.expert_tp"}).empty());
 }
 
 }  // namespace engine::recipe

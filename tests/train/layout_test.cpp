@@ -120,12 +120,40 @@ constexpr LayoutCase kLayouts[] = {
     {"cp=2 pp=2 schedule=zero_bubble micro_batch=2"},
 };
 
+// With gradients in shards, and with parameters in shards too.
+constexpr LayoutCase kShardedLayouts[] = {
+    {"dp=2 micro_batch=4"},
+    {"dp=2 micro_batch=1"},
+    {"dp=4 micro_batch=1"},
+    {"dp=4 micro_batch=2 granularity=full"},
+    {"dp=2 overlap=on micro_batch=1"},
+    {"dp=2 overlap=on micro_batch=4 granularity=selective modules=[\"norm\",\"activation\"]"},
+    {"dp=4 overlap=on micro_batch=1"},
+    {"dp=4 overlap=on micro_batch=2 granularity=full"},
+    {"cp=2 micro_batch=2"},
+    {"cp=2 dp=2 micro_batch=2"},
+    {"cp=4 micro_batch=1 overlap=on"},
+    {"tp=2 dp=2 micro_batch=2"},
+    {"tp=2 dp=2 sequence_parallel=true overlap=on micro_batch=2"},
+    {"cp=2 dp=2 tp=2 sequence_parallel=true overlap=on micro_batch=1"},
+    {"dp=2 pp=2 micro_batch=1"},
+    {"dp=2 pp=2 virtual_stages=2 overlap=on micro_batch=2"},
+    {"dp=2 tp=2 pp=2 micro_batch=1 granularity=full"},
+};
+
 void CheckLayouts(const char* model) {
   const Trained expected = TrainFor(MakeRecipe(model, {}), 5);
   CHECK(expected.weights != expected.initial);
   for (const LayoutCase& layout : kLayouts) {
     INFO(layout.sets);
     CheckEqual(expected, TrainFor(MakeRecipe(model, SetsOf(layout.sets)), 5));
+  }
+  for (const char* zero : {" zero_stage=2", " zero_stage=3"}) {
+    for (const LayoutCase& layout : kShardedLayouts) {
+      const std::string sets = layout.sets + std::string(zero);
+      INFO(sets);
+      CheckEqual(expected, TrainFor(MakeRecipe(model, SetsOf(sets)), 5));
+    }
   }
 }
 
@@ -147,6 +175,24 @@ TEST_CASE("gradients of weights that are deferred change no bit of 1F1B's") {
       CHECK(one.grad_norms == other.grad_norms);
       CHECK(one.gradients == other.gradients);
       CHECK(one.weights == other.weights);
+    }
+  }
+}
+
+TEST_CASE("parameters in shards, and exchange behind computation, change no bit of gradients in shards") {
+  for (const char* model : {kGptLike, kLlamaLike}) {
+    for (const char* sets : {"dp=4 micro_batch=1", "dp=2 pp=2 micro_batch=1 granularity=full"}) {
+      INFO(sets);
+      const Trained one = TrainFor(MakeRecipe(model, SetsOf(sets + std::string(" zero_stage=2"))), 3);
+      for (const char* more : {" zero_stage=2 overlap=on", " zero_stage=3", " zero_stage=3 overlap=on"}) {
+        INFO(more);
+        const Trained other = TrainFor(MakeRecipe(model, SetsOf(std::string(sets) + more)), 3);
+        CHECK(one.losses == other.losses);
+        CHECK(one.grad_norms == other.grad_norms);
+        CHECK(one.gradients == other.gradients);
+        CHECK(one.weights == other.weights);
+        CHECK(one.evaluations == other.evaluations);
+      }
     }
   }
 }

@@ -18,6 +18,8 @@ const std::vector<std::vector<std::string>> kLayouts = {
     {"parallelism.tp=4", "parallelism.dp=2", "parallelism.zero_stage=1", "training.micro_batch=4"},
     {"parallelism.pp=2", "parallelism.virtual_stages=2", "training.micro_batch=2"},
     {"parallelism.cp=2", "parallelism.zero_stage=1"},
+    {"parallelism.dp=2", "parallelism.zero_stage=2", "parallelism.tp=2", "training.micro_batch=2"},
+    {"parallelism.dp=4", "parallelism.zero_stage=3", "parallelism.overlap=on", "training.micro_batch=2"},
     {"parallelism.dp=2", "parallelism.tp=2", "parallelism.pp=2", "parallelism.zero_stage=1",
      "training.micro_batch=2"},
 };

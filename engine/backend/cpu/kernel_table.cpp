@@ -36,6 +36,7 @@ std::span<const KernelEntry> AllKernels() {
       KernelEntry{"loss_weight", LossWeight<float>, LossWeight<double>},
       KernelEntry{"loss_sum", LossSum<float>, LossSum<double>},
       KernelEntry{"sum_squares", SumSquares<float>, SumSquares<double>, SumSquaresScratch},
+      KernelEntry{"add_shard", AddShard<float>, AddShard<double>},
       KernelEntry{"adamw", AdamW<float>, AdamW<double>},
       KernelEntry{"clip_factor", ClipFactor, ClipFactor},
       KernelEntry{"zero", Zero, Zero},

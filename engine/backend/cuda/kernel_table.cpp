@@ -49,6 +49,7 @@ const KernelEntry* FindKernel(std::string_view op) {
       KernelEntry{"loss_sum", PrepareLossSum},
       KernelEntry{"sum_squares", PrepareSumSquares},
       KernelEntry{"clip_factor", PrepareClipFactor},
+      KernelEntry{"add_shard", PrepareAddShard},
       KernelEntry{"adamw", PrepareAdamW},
       KernelEntry{"zero", PrepareZero},
       KernelEntry{"copy", PrepareCopy},

@@ -107,6 +107,20 @@ ENGINE_CUDA_PREPARE(AdamW) {
   };
 }
 
+ENGINE_CUDA_PREPARE(AddShard) {
+  static_cast<void>(device);
+  const TensorView x = args.inputs[0];
+  const TensorView sum = args.outputs[0];
+  if (!IsElementType(x.dtype) || sum.dtype != DType::kF32) {
+    return Unimplemented("add_shard of {} into {}", Name(x.dtype), Name(sum.dtype));
+  }
+  const bool accumulate = (args.accumulate & 1U) != 0;
+  return [=](cudaStream_t stream, const KernelContext&) {
+    AddShard(x.data, x.dtype, x.shape.elements(), accumulate, sum.as<float>(), stream);
+    return ToStatus(cudaGetLastError(), "add_shard");
+  };
+}
+
 ENGINE_CUDA_PREPARE(Zero) {
   static_cast<void>(device);
   void* data = args.outputs[0].data;

@@ -43,6 +43,7 @@ ENGINE_CPU_KERNEL(SumSquares);  // (x) → f64[1] += Σ x²; always adds, in flo
 ENGINE_CPU_KERNEL(AdamW);
 // (scalars f64[2]: loss sum, sum of squared gradients) → control [2] and [3]; attribute clip, 0 = off.
 void ClipFactor(const KernelArgs& args);
+ENGINE_CPU_KERNEL(AddShard);        // (x) → out (+)= x
 void Zero(const KernelArgs& args);  // () → out, all bytes 0
 void Copy(const KernelArgs& args);  // (in) → out, the same bytes
 

@@ -111,6 +111,17 @@ void ClipFactor(const KernelArgs& args) {
   }
 }
 
+template <typename T>
+void AddShard(const KernelArgs& args) {
+  const T* x = args.inputs[0].as<T>();
+  T* out = args.outputs[0].as<T>();
+  const bool accumulate = (args.accumulate & 1U) != 0;
+  ForEachBlock(args, args.outputs[0].shape.elements(), kElementBlock,
+               [&](std::int64_t first, std::int64_t last) {
+                 for (std::int64_t i = first; i < last; ++i) out[i] = accumulate ? out[i] + x[i] : x[i];
+               });
+}
+
 void Zero(const KernelArgs& args) {
   auto* out = args.outputs[0].as<std::byte>();
   ForEachBlock(args, Bytes(args.outputs[0]), kElementBlock * 16, [&](std::int64_t first, std::int64_t last) {
@@ -128,6 +139,8 @@ void Copy(const KernelArgs& args) {
 
 template void SumSquares<float>(const KernelArgs&);
 template void SumSquares<double>(const KernelArgs&);
+template void AddShard<float>(const KernelArgs&);
+template void AddShard<double>(const KernelArgs&);
 template void AdamW<float>(const KernelArgs&);
 template void AdamW<double>(const KernelArgs&);
 

@@ -309,6 +309,25 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    AddShardKernel(const T* __restrict__ x, std::int64_t count, bool accumulate, float* __restrict__ sum) {
+  for (std::int64_t at = ThreadIndex(); at < count / 8; at += ThreadCount()) {
+    float values[8];
+    Unpack8(LoadPack8Streaming(x + at * 8), values);
+    if (accumulate) {
+      float before[8];
+      Load8(sum + at * 8, before);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) values[i] += before[i];
+    }
+    Store8(sum + at * 8, values);
+  }
+  for (std::int64_t i = count / 8 * 8 + ThreadIndex(); i < count; i += ThreadCount()) {
+    sum[i] = ToFloat(x[i]) + (accumulate ? sum[i] : 0.0F);
+  }
+}
+
 // Blocks for `count` elements at `per_thread` each, no more than `most`.
 int Blocks(std::int64_t count, std::int64_t per_thread, std::int64_t most) {
   const std::int64_t needed = (count + kThreads * per_thread - 1) / (kThreads * per_thread);
@@ -377,6 +396,15 @@ void AdamW(const AdamWBuffers& buffers, std::int64_t count, const AdamWOptions& 
   } else {
     launch(float(), __nv_bfloat16());
   }
+}
+
+void AddShard(const void* x, DType dtype, std::int64_t count, bool accumulate, float* sum,
+              cudaStream_t stream) {
+  const int blocks = Blocks(count, 8, kManyBlocks);
+  WithElementType(dtype, [&](auto type) {
+    using T = decltype(type);
+    AddShardKernel<<<blocks, kThreads, 0, stream>>>(static_cast<const T*>(x), count, accumulate, sum);
+  });
 }
 
 void AllFinite(const void* x, DType dtype, std::int64_t count, int* finite, cudaStream_t stream) {

@@ -64,6 +64,10 @@ struct AdamWRounding {
 void AdamW(const AdamWBuffers& buffers, std::int64_t count, const AdamWOptions& options,
            const AdamWRounding& rounding, const double* control, int multiprocessors, cudaStream_t stream);
 
+// sum[count] (+)= x[count] (float, bf16 or fp16); both on a 16-byte boundary.
+void AddShard(const void* x, DType dtype, std::int64_t count, bool accumulate, float* sum,
+              cudaStream_t stream);
+
 // *finite = 1 if no element of x[count] (float, bf16, fp16 or double) is an infinity or NaN, else 0.
 void AllFinite(const void* x, DType dtype, std::int64_t count, int* finite, cudaStream_t stream);
 

@@ -1,0 +1,250 @@
+#include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
+
+#include <algorithm>
+
+#include "engine/plan/verify.h"
+#include "engine/plan/verify_text.h"
+
+namespace engine::plan {
+namespace {
+
+bool SamePlace(const BufferRef& a, const BufferRef& b) {
+  return a.offset == b.offset && a.elements == b.elements && a.dtype == b.dtype && !a.in_slot && !b.in_slot &&
+         !a.in_lane && !b.in_lane && a.shard_axes == b.shard_axes &&
+         (a.shard_axes.empty() || a.shard_stride == b.shard_stride);
+}
+
+// Follows the buffers that buckets take in turn through one segment after the other.
+class ShardVerifier {
+ public:
+  ShardVerifier(const Plan& plan, std::int32_t index)
+      : plan_(plan), index_(index), stage_(plan.stages[static_cast<size_t>(index)]) {}
+
+  absl::Status Run() {
+    for (size_t b = 0; b < stage_.buckets.size(); ++b) RETURN_IF_ERROR(Enter(b));
+    if (bucket_of_.empty()) return absl::OkStatus();
+    if (plan_.lanes > 1) return Internal("stage {}: gradients in shards are those of one lane", index_);
+    for (const Segment& segment : stage_.segments) {
+      const bool updates = &segment == &stage_.segments[static_cast<size_t>(stage_.update)];
+      if (!updates) RETURN_IF_ERROR(Walk(segment));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  enum class Phase { kFree, kSumming, kCopied, kExchanging, kWhole };
+  struct Buffer {
+    Phase phase = Phase::kFree;
+    size_t bucket = 0;
+    std::string exchange = {};  // under way
+  };
+  using Buffers = absl::flat_hash_map<std::int64_t, Buffer>;  // by offset
+
+  const Bucket& BucketAt(size_t b) const { return stage_.buckets[b]; }
+
+  // The axes over which a bucket's gradients are partial: shards lie along them.
+  AxisSet AxesOf(const Bucket& bucket) const {
+    const PlanParameter& parameter = plan_.parameters[static_cast<size_t>(bucket.items.front().parameter)];
+    return plan_.mesh.Active(plan_.values[static_cast<size_t>(parameter.gradient)].layout.PartialAxes());
+  }
+  BufferRef ShardOf(const Bucket& bucket, BufferRef whole) const {
+    whole.elements /= plan_.mesh.GroupSize(AxesOf(bucket));
+    whole.shard_axes = AxesOf(bucket);
+    whole.shard_stride = whole.bytes();
+    return whole;
+  }
+
+  absl::Status Enter(size_t b) {
+    const Bucket& bucket = BucketAt(b);
+    const bool gradients = bucket.gradient_shard.elements > 0;
+    const bool parameters = bucket.parameter_shard.elements > 0;
+    if (!gradients && !parameters) return absl::OkStatus();
+    if (!gradients || bucket.tied || bucket.shards != plan_.mesh.GroupSize(AxesOf(bucket))) {
+      return Internal("stage {} bucket.{} cannot be kept in {} shards", index_, b, bucket.shards);
+    }
+    for (const Bucket::Item& item : bucket.items) bucket_of_[item.parameter] = b;
+    return absl::OkStatus();
+  }
+
+  absl::Status Walk(const Segment& segment) {
+    gradients_.clear();
+    parameters_.clear();
+    summed_.clear();
+    for (size_t i = 0; i < segment.instructions.size(); ++i) {
+      const absl::Status status = Step(segment.instructions[i]);
+      if (!status.ok()) return WithContext(status, InstructionName(index_, segment, i));
+    }
+    for (const auto& [offset, buffer] : gradients_) {
+      if (buffer.phase == Phase::kFree) continue;
+      return Internal("stage {} {}: the gradients of bucket.{} are not added to their shard", index_,
+                      segment.name, buffer.bucket);
+    }
+    for (const auto& [offset, buffer] : parameters_) {
+      if (buffer.phase == Phase::kWhole) continue;
+      return Internal("stage {} {}: bucket.{} is gathered for nothing", index_, segment.name, buffer.bucket);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Step(const Instruction& instruction) {
+    if (!instruction.joins.empty()) RETURN_IF_ERROR(Join(instruction));
+    if (instruction.flat) return Exchange(instruction);
+    if (instruction.kernel == "copy" && instruction.op == nullptr) return Copy(instruction);
+    if (instruction.kernel == "add_shard") return Add(instruction);
+    for (const BufferRef& input : instruction.inputs) RETURN_IF_ERROR(Reads(input));
+    for (size_t k = 0; k < instruction.outputs.size(); ++k) RETURN_IF_ERROR(Sums(instruction, k));
+    return absl::OkStatus();
+  }
+
+  absl::Status Join(const Instruction& instruction) {
+    if (instruction.stream != kComputeStream || instruction.collective != Collective::kNone)
+      return Internal("waits for {}, and is no computation", instruction.joins);
+    for (Buffers* buffers : {&gradients_, &parameters_}) {
+      for (auto& [offset, buffer] : *buffers) {
+        if (buffer.phase != Phase::kExchanging || buffer.exchange != instruction.joins) continue;
+        buffer.phase = Phase::kWhole;
+        return absl::OkStatus();
+      }
+    }
+    return Internal("waits for {}, which is not under way", instruction.joins);
+  }
+
+  // The bucket of a value that is a parameter, or the gradient of one; else none.
+  const size_t* Find(const BufferRef& ref, graph::ValueKind kind) const {
+    if (ref.value < 0 || ValueOf(plan_, ref).kind != kind) return nullptr;
+    const auto it = bucket_of_.find(ValueOf(plan_, ref).parameter);
+    return it == bucket_of_.end() ? nullptr : &it->second;
+  }
+
+  absl::Status Sums(const Instruction& instruction, size_t k) {
+    const BufferRef& output = instruction.outputs[k];
+    const size_t* b = Find(output, graph::ValueKind::kAccumulator);
+    if (b == nullptr) return absl::OkStatus();
+    Buffer& buffer = gradients_[BucketAt(*b).gradient.offset];
+    if (buffer.phase == Phase::kFree) buffer = {.phase = Phase::kSumming, .bucket = *b};
+    if (buffer.bucket != *b) {
+      return Internal("sums gradients of bucket.{} where those of bucket.{} are not yet added to their shard",
+                      *b, buffer.bucket);
+    }
+    if (buffer.phase != Phase::kSumming)
+      return Internal("adds to the gradients of bucket.{}, which are already reduced", *b);
+    const bool first = summed_.insert(ValueOf(plan_, output).parameter).second;
+    const bool adds = ((instruction.accumulate >> k) & 1U) != 0;
+    const bool fresh = ((instruction.fresh >> k) & 1U) != 0;
+    if (adds != first && !fresh) return absl::OkStatus();
+    return Internal("{} {}", first ? "adds to what was in the buffer of" : "overwrites the sum",
+                    NameOf(plan_, output.value));
+  }
+
+  absl::Status Reads(const BufferRef& input) {
+    const size_t* b = Find(input, graph::ValueKind::kParameter);
+    if (b == nullptr || BucketAt(*b).parameter_shard.elements == 0) return absl::OkStatus();
+    const auto it = parameters_.find(BucketAt(*b).parameter.offset);
+    if (it == parameters_.end() || it->second.bucket != *b) {
+      return Internal("reads {}, but its buffer holds {}", NameOf(plan_, input.value),
+                      it == parameters_.end() ? "nothing" : fmt::format("bucket.{}", it->second.bucket));
+    }
+    if (it->second.phase == Phase::kWhole) return absl::OkStatus();
+    return Internal("reads {}, which is not {}", NameOf(plan_, input.value),
+                    it->second.phase == Phase::kCopied ? "gathered" : "waited for");
+  }
+
+  absl::Status Exchange(const Instruction& instruction) {
+    if (instruction.inputs.size() != 1 || instruction.outputs.size() != 1)
+      return Internal("takes one buffer");
+    const BufferRef& ref = instruction.inputs[0];
+    if (!IsInTurns(stage_, ref)) return absl::OkStatus();  // VerifyGradients
+    const bool gathers = instruction.collective == Collective::kAllGather;
+    if (!gathers && instruction.collective != Collective::kReduceScatter)
+      return Internal("{} of what is kept in shards", instruction.kernel);
+    Buffers& buffers = gathers ? parameters_ : gradients_;
+    const auto it = buffers.find(ref.offset);
+    const Phase wanted = gathers ? Phase::kCopied : Phase::kSumming;
+    if (it == buffers.end() || it->second.phase != wanted)
+      return Internal("finds {} at {}", gathers ? "no shard to gather" : "no gradients to reduce",
+                      ref.offset);
+    const Bucket& bucket = BucketAt(it->second.bucket);
+    if (!SamePlace(ref, gathers ? bucket.parameter : bucket.gradient) ||
+        !SamePlace(ref, instruction.outputs[0])) {
+      return Internal("is not of all of bucket.{}, in place", it->second.bucket);
+    }
+    if (!(instruction.group == AxesOf(bucket)) || instruction.reduction != graph::Reduction::kSum) {
+      return Internal("the shards of bucket.{} lie over {}, not over {}", it->second.bucket,
+                      AxesOf(bucket).ToString(), instruction.group.ToString());
+    }
+    const std::int32_t stream = instruction.detached ? kExchangeStream : kComputeStream;
+    if (instruction.stream != stream || instruction.last_only || (instruction.push && !instruction.detached))
+      return Internal("is not exchanged in every microbatch, behind computation or in its place");
+    it->second.phase = instruction.detached ? Phase::kExchanging : Phase::kWhole;
+    it->second.exchange = instruction.name;
+    return absl::OkStatus();
+  }
+
+  static absl::Status FlatKernel(const Instruction& instruction, std::uint32_t accumulate) {
+    if (instruction.inputs.size() == 1 && instruction.outputs.size() == 1 &&
+        instruction.stream == kComputeStream && !instruction.detached && !instruction.last_only &&
+        instruction.only_first.empty() && instruction.accumulate == accumulate &&
+        instruction.fresh == accumulate) {
+      return absl::OkStatus();
+    }
+    return Internal("{} is not from one buffer to another, in every microbatch", instruction.kernel);
+  }
+
+  // This rank's parameters to their place among those of all.
+  absl::Status Copy(const Instruction& instruction) {
+    RETURN_IF_ERROR(FlatKernel(instruction, 0));
+    for (size_t b = 0; b < stage_.buckets.size(); ++b) {
+      const Bucket& bucket = BucketAt(b);
+      if (bucket.parameter_shard.elements == 0 || !SamePlace(instruction.inputs[0], bucket.parameter_shard)) {
+        continue;
+      }
+      if (!SamePlace(instruction.outputs[0], ShardOf(bucket, bucket.parameter)))
+        return Internal("puts the shard of bucket.{} where it does not belong", b);
+      Buffer& buffer = parameters_[bucket.parameter.offset];
+      if (buffer.phase == Phase::kExchanging || buffer.phase == Phase::kCopied)
+        return Internal("overwrites bucket.{} before it is gathered", buffer.bucket);
+      buffer = {.phase = Phase::kCopied, .bucket = b};
+      return absl::OkStatus();
+    }
+    return Internal("copies no shard of parameters");
+  }
+
+  // What a microbatch gave, to what is kept. The first overwrites what the iteration before left.
+  absl::Status Add(const Instruction& instruction) {
+    RETURN_IF_ERROR(FlatKernel(instruction, 1));
+    for (size_t b = 0; b < stage_.buckets.size(); ++b) {
+      const Bucket& bucket = BucketAt(b);
+      if (bucket.gradient_shard.elements == 0 || !SamePlace(instruction.outputs[0], bucket.gradient_shard)) {
+        continue;
+      }
+      Buffer& buffer = gradients_[bucket.gradient.offset];
+      if (!SamePlace(instruction.inputs[0], ShardOf(bucket, bucket.gradient)) || buffer.bucket != b ||
+          buffer.phase != Phase::kWhole) {
+        return Internal("adds to the shard of bucket.{} what is not its gradients' sum{}", b,
+                        buffer.phase == Phase::kExchanging ? " yet" : "");
+      }
+      buffer = {};
+      return absl::OkStatus();
+    }
+    return Internal("adds to no shard of gradients");
+  }
+
+  const Plan& plan_;
+  const std::int32_t index_;
+  const StagePlan& stage_;
+  absl::flat_hash_map<std::int32_t, size_t> bucket_of_;  // kept in shards, by parameter
+  Buffers gradients_, parameters_;
+  absl::flat_hash_set<std::int32_t> summed_;  // parameters
+};
+
+}  // namespace
+
+absl::Status VerifyShards(const Plan& plan) {
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    if (Trains(plan.stages[s])) RETURN_IF_ERROR(ShardVerifier(plan, static_cast<std::int32_t>(s)).Run());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace engine::plan
