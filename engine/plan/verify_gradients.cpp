@@ -18,11 +18,6 @@ AxisSet Minus(AxisSet set, AxisSet remove) {
   return rest;
 }
 
-bool SamePlace(const BufferRef& a, const BufferRef& b) {
-  return a.offset == b.offset && a.elements == b.elements && a.dtype == b.dtype && a.in_slot == b.in_slot &&
-         a.shard_axes == b.shard_axes && (a.shard_axes.empty() || a.shard_stride == b.shard_stride);
-}
-
 // This rank's part of a buffer that is cut into `shards` over `axes`.
 BufferRef Shard(BufferRef buffer, std::int64_t shards, AxisSet axes) {
   if (shards == 1) return buffer;

@@ -9,10 +9,9 @@
 namespace engine::plan {
 namespace {
 
-bool SamePlace(const BufferRef& a, const BufferRef& b) {
-  return a.offset == b.offset && a.elements == b.elements && a.dtype == b.dtype && !a.in_slot && !b.in_slot &&
-         !a.in_lane && !b.in_lane && a.shard_axes == b.shard_axes &&
-         (a.shard_axes.empty() || a.shard_stride == b.shard_stride);
+// Of no slot and no lane.
+bool SameFlatPlace(const BufferRef& a, const BufferRef& b) {
+  return SamePlace(a, b) && !a.in_slot && !a.in_lane;
 }
 
 // Follows the buffers that buckets take in turn through one segment after the other.
@@ -165,8 +164,8 @@ class ShardVerifier {
       return Internal("finds {} at {}", gathers ? "no shard to gather" : "no gradients to reduce",
                       ref.offset);
     const Bucket& bucket = BucketAt(it->second.bucket);
-    if (!SamePlace(ref, gathers ? bucket.parameter : bucket.gradient) ||
-        !SamePlace(ref, instruction.outputs[0])) {
+    if (!SameFlatPlace(ref, gathers ? bucket.parameter : bucket.gradient) ||
+        !SameFlatPlace(ref, instruction.outputs[0])) {
       return Internal("is not of all of bucket.{}, in place", it->second.bucket);
     }
     if (!(instruction.group == AxesOf(bucket)) || instruction.reduction != graph::Reduction::kSum) {
@@ -196,10 +195,11 @@ class ShardVerifier {
     RETURN_IF_ERROR(FlatKernel(instruction, 0));
     for (size_t b = 0; b < stage_.buckets.size(); ++b) {
       const Bucket& bucket = BucketAt(b);
-      if (bucket.parameter_shard.elements == 0 || !SamePlace(instruction.inputs[0], bucket.parameter_shard)) {
+      if (bucket.parameter_shard.elements == 0 ||
+          !SameFlatPlace(instruction.inputs[0], bucket.parameter_shard)) {
         continue;
       }
-      if (!SamePlace(instruction.outputs[0], ShardOf(bucket, bucket.parameter)))
+      if (!SameFlatPlace(instruction.outputs[0], ShardOf(bucket, bucket.parameter)))
         return Internal("puts the shard of bucket.{} where it does not belong", b);
       Buffer& buffer = parameters_[bucket.parameter.offset];
       if (buffer.phase == Phase::kExchanging || buffer.phase == Phase::kCopied)
@@ -215,11 +215,12 @@ class ShardVerifier {
     RETURN_IF_ERROR(FlatKernel(instruction, 1));
     for (size_t b = 0; b < stage_.buckets.size(); ++b) {
       const Bucket& bucket = BucketAt(b);
-      if (bucket.gradient_shard.elements == 0 || !SamePlace(instruction.outputs[0], bucket.gradient_shard)) {
+      if (bucket.gradient_shard.elements == 0 ||
+          !SameFlatPlace(instruction.outputs[0], bucket.gradient_shard)) {
         continue;
       }
       Buffer& buffer = gradients_[bucket.gradient.offset];
-      if (!SamePlace(instruction.inputs[0], ShardOf(bucket, bucket.gradient)) || buffer.bucket != b ||
+      if (!SameFlatPlace(instruction.inputs[0], ShardOf(bucket, bucket.gradient)) || buffer.bucket != b ||
           buffer.phase != Phase::kWhole) {
         return Internal("adds to the shard of bucket.{} what is not its gradients' sum{}", b,
                         buffer.phase == Phase::kExchanging ? " yet" : "");

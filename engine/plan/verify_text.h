@@ -39,6 +39,13 @@ inline const std::string& NameOf(const Plan& plan, std::int32_t value) {
   return plan.values[static_cast<std::size_t>(value)].name;
 }
 
+// The same bytes of a rank.
+inline bool SamePlace(const BufferRef& a, const BufferRef& b) {
+  return a.offset == b.offset && a.elements == b.elements && a.dtype == b.dtype && a.in_slot == b.in_slot &&
+         a.in_lane == b.in_lane && a.shard_axes == b.shard_axes &&
+         (a.shard_axes.empty() || a.shard_stride == b.shard_stride);
+}
+
 inline bool IsBackward(const Transfer& transfer) { return transfer.to_chunk < transfer.from_chunk; }
 
 // Whether these bytes begin a buffer that buckets take in turn, for whole gradients or parameters of which
