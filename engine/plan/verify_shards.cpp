@@ -54,6 +54,14 @@ class ShardVerifier {
     return whole;
   }
 
+  // The bucket whose shard lies there; else the number of buckets.
+  size_t ShardAt(const BufferRef& ref, BufferRef Bucket::*shard) const {
+    const auto it = std::find_if(stage_.buckets.begin(), stage_.buckets.end(), [&](const Bucket& bucket) {
+      return (bucket.*shard).elements > 0 && SameFlatPlace(ref, bucket.*shard);
+    });
+    return static_cast<size_t>(it - stage_.buckets.begin());
+  }
+
   absl::Status Enter(size_t b) {
     const Bucket& bucket = BucketAt(b);
     const bool gradients = bucket.gradient_shard.elements > 0;
@@ -193,42 +201,32 @@ class ShardVerifier {
   // This rank's parameters to their place among those of all.
   absl::Status Copy(const Instruction& instruction) {
     RETURN_IF_ERROR(FlatKernel(instruction, 0));
-    for (size_t b = 0; b < stage_.buckets.size(); ++b) {
-      const Bucket& bucket = BucketAt(b);
-      if (bucket.parameter_shard.elements == 0 ||
-          !SameFlatPlace(instruction.inputs[0], bucket.parameter_shard)) {
-        continue;
-      }
-      if (!SameFlatPlace(instruction.outputs[0], ShardOf(bucket, bucket.parameter)))
-        return Internal("puts the shard of bucket.{} where it does not belong", b);
-      Buffer& buffer = parameters_[bucket.parameter.offset];
-      if (buffer.phase == Phase::kExchanging || buffer.phase == Phase::kCopied)
-        return Internal("overwrites bucket.{} before it is gathered", buffer.bucket);
-      buffer = {.phase = Phase::kCopied, .bucket = b};
-      return absl::OkStatus();
-    }
-    return Internal("copies no shard of parameters");
+    const size_t b = ShardAt(instruction.inputs[0], &Bucket::parameter_shard);
+    if (b == stage_.buckets.size()) return Internal("copies no shard of parameters");
+    const Bucket& bucket = BucketAt(b);
+    if (!SameFlatPlace(instruction.outputs[0], ShardOf(bucket, bucket.parameter)))
+      return Internal("puts the shard of bucket.{} where it does not belong", b);
+    Buffer& buffer = parameters_[bucket.parameter.offset];
+    if (buffer.phase == Phase::kExchanging || buffer.phase == Phase::kCopied)
+      return Internal("overwrites bucket.{} before it is gathered", buffer.bucket);
+    buffer = {.phase = Phase::kCopied, .bucket = b};
+    return absl::OkStatus();
   }
 
   // What a microbatch gave, to what is kept. The first overwrites what the iteration before left.
   absl::Status Add(const Instruction& instruction) {
     RETURN_IF_ERROR(FlatKernel(instruction, 1));
-    for (size_t b = 0; b < stage_.buckets.size(); ++b) {
-      const Bucket& bucket = BucketAt(b);
-      if (bucket.gradient_shard.elements == 0 ||
-          !SameFlatPlace(instruction.outputs[0], bucket.gradient_shard)) {
-        continue;
-      }
-      Buffer& buffer = gradients_[bucket.gradient.offset];
-      if (!SameFlatPlace(instruction.inputs[0], ShardOf(bucket, bucket.gradient)) || buffer.bucket != b ||
-          buffer.phase != Phase::kWhole) {
-        return Internal("adds to the shard of bucket.{} what is not its gradients' sum{}", b,
-                        buffer.phase == Phase::kExchanging ? " yet" : "");
-      }
-      buffer = {};
-      return absl::OkStatus();
+    const size_t b = ShardAt(instruction.outputs[0], &Bucket::gradient_shard);
+    if (b == stage_.buckets.size()) return Internal("adds to no shard of gradients");
+    const Bucket& bucket = BucketAt(b);
+    Buffer& buffer = gradients_[bucket.gradient.offset];
+    if (!SameFlatPlace(instruction.inputs[0], ShardOf(bucket, bucket.gradient)) || buffer.bucket != b ||
+        buffer.phase != Phase::kWhole) {
+      return Internal("adds to the shard of bucket.{} what is not its gradients' sum{}", b,
+                      buffer.phase == Phase::kExchanging ? " yet" : "");
     }
-    return Internal("adds to no shard of gradients");
+    buffer = {};
+    return absl::OkStatus();
   }
 
   const Plan& plan_;
