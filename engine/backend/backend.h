@@ -106,8 +106,9 @@ class Backend {
 
   // For looking inside; these wait. Whether all elements of a floating-point tensor are finite.
   virtual absl::StatusOr<bool> AllFinite(const TensorView& view) = 0;
-  // A point in time between launches, and the milliseconds from one to a later one (waits for that one).
-  virtual absl::StatusOr<std::int64_t> Mark() = 0;
+  // A point in time between launches of a stream (plan::Stream), and the milliseconds from one to a later one
+  // (waits for that one).
+  virtual absl::StatusOr<std::int64_t> Mark(std::int32_t stream) = 0;
   virtual absl::StatusOr<double> ElapsedMs(std::int64_t from, std::int64_t to) = 0;
 };
 
@@ -128,10 +129,12 @@ class Communicator {
 
   // Every member of the group must prepare and run its collectives in the same order.
   virtual absl::StatusOr<std::unique_ptr<Launch>> Prepare(CollectiveArgs args) = 0;
-  // Bytes will be exchanged with `peer` on a stream of pipeline traffic (plan::Stream).
-  virtual absl::Status PrepareTransfer(std::int64_t peer, std::int32_t stream) {
+  // Bytes will be exchanged with `peer` on a stream of pipeline traffic (plan::Stream), `push`: straight into
+  // its arena (plan::Transfer).
+  virtual absl::Status PrepareTransfer(std::int64_t peer, std::int32_t stream, bool push) {
     (void)peer;
     (void)stream;
+    (void)push;
     return absl::OkStatus();
   }
   // Makes the connections, after the last Prepare. Every rank of the run calls it.
@@ -143,9 +146,10 @@ class Communicator {
   // and return at once, and WaitSent does nothing: Backend::Await is what waits for them.
   //
   // Offers bytes to `peer` on a channel (the transfer's index) and returns at once; the ticket is for
-  // WaitSent. The bytes must stay as they are until then.
+  // WaitSent. The bytes must stay as they are until then. `there`: where they go, from the beginning of the
+  // peer's arena.
   virtual absl::StatusOr<std::int64_t> Send(std::int64_t peer, std::int32_t channel, const std::byte* data,
-                                            std::int64_t bytes, std::int32_t stream) = 0;
+                                            std::int64_t bytes, std::int32_t stream, std::int64_t there) = 0;
   // Blocks until the peer has taken the bytes.
   virtual absl::Status WaitSent(std::int64_t peer, std::int32_t channel, std::int64_t ticket) = 0;
   // Blocks until the next bytes of that channel are here. Error: another size than was sent.

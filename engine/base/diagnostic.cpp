@@ -46,7 +46,8 @@ int EditDistance(std::string_view a, std::string_view b) {
 
 std::string Format(const Diagnostic& diagnostic) {
   std::string text =
-      fmt::format("{}: {}: {}\n", Location(diagnostic.span), Word(diagnostic.severity), diagnostic.message);
+      fmt::format("{}: {}: {}{}\n", Location(diagnostic.span), Word(diagnostic.severity), diagnostic.message,
+                  diagnostic.severity == Severity::kError ? "" : fmt::format(" [{}]", diagnostic.code));
   if (!diagnostic.source_line.empty() && diagnostic.span.column > 0) {
     constexpr size_t kMaxShown = 160;  // a line of megabytes is not worth showing
     const std::string line = diagnostic.source_line.substr(0, kMaxShown);

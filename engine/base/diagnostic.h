@@ -23,9 +23,11 @@ struct Diagnostic {
   std::string message;      // what is wrong, with the numbers
   std::string hint;         // what would be right; may be empty
   std::string source_line;  // text of the line, for the caret; may be empty
+  std::string code = {};    // "W101", "E203": the family it belongs to (recipe/codes.h)
 };
 
-// Text form, ending in a newline. Tabs of the source line are kept, so that the caret lines up.
+// Text form, ending in a newline. The code is shown of a warning, which `engine explain` says more about.
+// Tabs of the source line are kept, so that the caret lines up.
 std::string Format(const Diagnostic& diagnostic);
 
 // Sorts by file, line, column, message, and drops exact repeats.

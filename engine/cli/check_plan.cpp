@@ -4,6 +4,8 @@
 
 #include "engine/cli/device.h"
 #include "engine/plan/check_device.h"
+#include "engine/plan/predict.h"
+#include "engine/train/advise.h"
 #include "engine/train/compile_recipe.h"
 
 namespace engine::cli {
@@ -21,12 +23,18 @@ std::string KeyOf(const absl::Status& status) {
   return "";
 }
 
+const char* CodeOf(const absl::Status& status) {
+  if (absl::IsInternal(status)) return "E304";
+  return absl::IsResourceExhausted(status) ? "E302" : "E301";
+}
+
 }  // namespace
 
 Diagnostic PlanDiagnostic(const recipe::Recipe& recipe, const absl::Status& status) {
   Diagnostic diagnostic;
   diagnostic.message =
       (absl::IsInternal(status) ? "the plan is wrong, which is a bug of the engine: " : "") + Message(status);
+  diagnostic.code = CodeOf(status);
   diagnostic.span.file = recipe.path;
   const auto it = recipe.provenance.find(KeyOf(status));
   if (it != recipe.provenance.end() && it->second.origin != recipe::Provenance::Origin::kDefault) {
@@ -40,7 +48,13 @@ std::vector<Diagnostic> CheckPlan(const recipe::Recipe& recipe) {
   const plan::DeviceProfile profile = ProfileOf(recipe);
   std::vector<Diagnostic> diagnostics = plan::CheckDevice(recipe, profile);
   const absl::StatusOr<plan::Plan> plan = train::CompileRecipe(recipe, {.profile = profile});
-  if (!plan.ok()) diagnostics.push_back(PlanDiagnostic(recipe, plan.status()));
+  if (!plan.ok()) {
+    diagnostics.push_back(PlanDiagnostic(recipe, plan.status()));
+    return diagnostics;
+  }
+  const plan::Prediction time = plan::Predict(*plan, recipe.cluster);
+  for (Diagnostic& warning : train::Advise(recipe, *plan, time, profile))
+    diagnostics.push_back(std::move(warning));
   return diagnostics;
 }
 

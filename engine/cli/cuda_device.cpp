@@ -21,8 +21,8 @@ class NoCommunicator final : public backend::Communicator {
   absl::StatusOr<std::unique_ptr<backend::Launch>> Prepare(backend::CollectiveArgs args) override {
     return Internal("{}: one GPU has nobody to talk to", args.instruction->name);
   }
-  absl::StatusOr<std::int64_t> Send(std::int64_t, std::int32_t, const std::byte*, std::int64_t,
-                                    std::int32_t) override {
+  absl::StatusOr<std::int64_t> Send(std::int64_t, std::int32_t, const std::byte*, std::int64_t, std::int32_t,
+                                    std::int64_t) override {
     return Internal("one GPU has nobody to send to");
   }
   absl::Status WaitSent(std::int64_t, std::int32_t, std::int64_t) override {

@@ -13,13 +13,18 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   int exit_code = 0;
   engine::cli::AddCheckCommand(app, &exit_code);
+  engine::cli::AddExplainCommand(app, &exit_code);
   engine::cli::AddResolveCommand(app, &exit_code);
   engine::cli::AddSchemaCommand(app, &exit_code);
   engine::cli::AddPlanCommand(app, &exit_code);
+  engine::cli::AddDiffCommand(app, &exit_code);
+  engine::cli::AddSearchCommand(app, &exit_code);
+  engine::cli::AddAblateCommand(app, &exit_code);
   engine::cli::AddRunCommand(app, &exit_code);
   engine::cli::AddGenerateCommand(app, &exit_code);
   engine::cli::AddDataCommand(app, &exit_code);
   engine::cli::AddCheckpointCommand(app, &exit_code);
+  engine::cli::AddImportCommand(app, &exit_code);
   engine::cli::AddDoctorCommand(app, &exit_code);
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes is an error of the write, located there
   try {

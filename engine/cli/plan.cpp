@@ -14,8 +14,11 @@
 #include "engine/plan/canonical.h"
 #include "engine/plan/json.h"
 #include "engine/plan/print.h"
+#include "engine/plan/print_predict.h"
+#include "engine/plan/trace.h"
 #include "engine/recipe/load.h"
 #include "engine/train/compile_recipe.h"
+#include "engine/train/plan_document.h"
 
 namespace engine::cli {
 namespace {
@@ -23,6 +26,7 @@ namespace {
 struct PlanArguments {
   std::string file;
   std::string out;
+  std::string trace;
   bool json = false;
   bool full = false;
   std::int64_t rank = -1;
@@ -50,8 +54,8 @@ std::string FullText(const plan::Plan& plan, std::int64_t rank) {
   return text;
 }
 
-std::string JsonText(const plan::Plan& plan, const PlanArguments& arguments) {
-  nlohmann::ordered_json json = plan::ToJson(plan);
+std::string JsonText(const plan::Plan& plan, const recipe::Recipe& recipe, const PlanArguments& arguments) {
+  nlohmann::ordered_json json = train::PlanDocument(recipe, plan);
   if (arguments.full) {
     nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
     if (arguments.rank >= 0) {
@@ -78,9 +82,10 @@ std::string DeviceMemory(const plan::Plan& plan, const recipe::Recipe& recipe) {
 }
 
 std::string Text(const plan::Plan& plan, const recipe::Recipe& recipe, const PlanArguments& arguments) {
-  if (arguments.json) return JsonText(plan, arguments);
+  if (arguments.json) return JsonText(plan, recipe, arguments);
   if (arguments.full) return FullText(plan, arguments.rank);
-  std::string text = plan::Summary(plan) + DeviceMemory(plan, recipe);
+  std::string text = plan::Summary(plan) + DeviceMemory(plan, recipe) +
+                     plan::PredictionText(plan, recipe.cluster, plan::Predict(plan, recipe.cluster));
   if (arguments.rank >= 0) text = CoordinatesText(plan, arguments.rank) + text;
   return text;
 }
@@ -92,6 +97,17 @@ int Write(const std::string& text, const std::string& path) {
   if (file != nullptr) ok = std::fclose(file) == 0 && ok;
   if (!ok) fmt::print(stderr, "engine plan: cannot write {}\n", path);
   return ok ? 0 : 1;
+}
+
+int WriteTrace(const plan::Plan& plan, const recipe::Recipe& recipe, const std::string& path) {
+  if (path.empty()) return 0;
+  std::vector<plan::PlayedEvent> events;
+  const plan::Prediction prediction = plan::Predict(plan, recipe.cluster, &events);
+  for (const std::string& key : prediction.missing) {
+    fmt::print(stderr, "engine plan: cluster.{} is not given: the times of the trace are another device's\n",
+               key);
+  }
+  return Write(plan::ChromeTrace(events, "predicted"), path);
 }
 
 int PrintPlan(const PlanArguments& arguments) {
@@ -112,6 +128,7 @@ int PrintPlan(const PlanArguments& arguments) {
   }
   if (const int failed = Write(Text(*plan, loaded.recipe, arguments), arguments.out); failed != 0)
     return failed;
+  if (const int failed = WriteTrace(*plan, loaded.recipe, arguments.trace); failed != 0) return failed;
   const absl::Status status = train::VerifyAgainst(loaded.recipe, *plan);
   if (status.ok()) return 0;
   PrintDiagnostics({PlanDiagnostic(loaded.recipe, status)});
@@ -121,14 +138,18 @@ int PrintPlan(const PlanArguments& arguments) {
 }  // namespace
 
 void AddPlanCommand(CLI::App& app, int* exit_code) {
-  CLI::App* command =
-      app.add_subcommand("plan", "Print the plan of a recipe: memory, communication, schedule");
+  CLI::App* command = app.add_subcommand(
+      "plan", "Print the plan of a recipe: memory, communication, schedule, predicted time");
   const auto arguments = std::make_shared<PlanArguments>();
   command->add_option("file", arguments->file, "Recipe")->required()->type_name("FILE");
   command->add_flag("--json", arguments->json, "As JSON");
   command->add_flag("--full", arguments->full, "The list of instructions: of --rank, or of all stages");
   command->add_option("--rank", arguments->rank, "A rank")->check(CLI::NonNegativeNumber);
   command->add_option("--out", arguments->out, "Write to this file instead of standard output")
+      ->type_name("PATH");
+  command
+      ->add_option("--trace", arguments->trace,
+                   "Write the predicted iteration to this file, for chrome://tracing or ui.perfetto.dev")
       ->type_name("PATH");
   AddLoadOptions(command, &arguments->load);
   command->callback([arguments, exit_code] { *exit_code = PrintPlan(*arguments); });

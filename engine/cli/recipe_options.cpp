@@ -5,14 +5,19 @@
 
 namespace engine::cli {
 
-void AddLoadOptions(CLI::App* command, recipe::LoadOptions* options) {
+void AddSetOption(CLI::App* command, const std::string& name, const std::string& text,
+                  recipe::LoadOptions* options) {
   // One value an occurrence, taken as it stands: "--set a=1 FILE" does not take FILE, and lists keep their
   // commas.
-  command->add_option("--set", options->sets, "Override a key of the recipe; repeatable")
+  command->add_option(name, options->sets, text)
       ->type_name("SECTION.KEY=VALUE")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->allow_extra_args(false);
+}
+
+void AddLoadOptions(CLI::App* command, recipe::LoadOptions* options) {
+  AddSetOption(command, "--set", "Override a key of the recipe; repeatable", options);
   command->add_option("--root", options->root, "Read no recipe file outside of this folder")
       ->type_name("DIR");
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <string>
 
 #include "engine/recipe/load.h"
 
@@ -9,6 +10,10 @@ namespace engine::cli {
 
 // Declares both on the command, to be stored in `options`, which must outlive the parse.
 void AddLoadOptions(CLI::App* command, recipe::LoadOptions* options);
+
+// An option of another name that does what --set does.
+void AddSetOption(CLI::App* command, const std::string& name, const std::string& text,
+                  recipe::LoadOptions* options);
 
 // Prints the diagnostics to standard error, in their text form.
 void PrintDiagnostics(const std::vector<Diagnostic>& diagnostics);

@@ -43,8 +43,8 @@ absl::StatusOr<std::unique_ptr<backend::Launch>> WatchedCommunicator::Prepare(ba
 
 absl::StatusOr<std::int64_t> WatchedCommunicator::Send(std::int64_t peer, std::int32_t channel,
                                                        const std::byte* data, std::int64_t bytes,
-                                                       std::int32_t stream) {
-  return inner_->Send(peer, channel, data, bytes, stream);
+                                                       std::int32_t stream, std::int64_t there) {
+  return inner_->Send(peer, channel, data, bytes, stream, there);
 }
 
 absl::Status WatchedCommunicator::WaitSent(std::int64_t peer, std::int32_t channel, std::int64_t ticket) {

@@ -14,13 +14,13 @@ class WatchedCommunicator final : public backend::Communicator {
       : inner_(std::move(inner)), client_(*client) {}
 
   absl::StatusOr<std::unique_ptr<backend::Launch>> Prepare(backend::CollectiveArgs args) override;
-  absl::Status PrepareTransfer(std::int64_t peer, std::int32_t stream) override {
-    return inner_->PrepareTransfer(peer, stream);
+  absl::Status PrepareTransfer(std::int64_t peer, std::int32_t stream, bool push) override {
+    return inner_->PrepareTransfer(peer, stream, push);
   }
   absl::Status Connect() override { return inner_->Connect(); }
   bool recordable() const override { return inner_->recordable(); }
   absl::StatusOr<std::int64_t> Send(std::int64_t peer, std::int32_t channel, const std::byte* data,
-                                    std::int64_t bytes, std::int32_t stream) override;
+                                    std::int64_t bytes, std::int32_t stream, std::int64_t there) override;
   absl::Status WaitSent(std::int64_t peer, std::int32_t channel, std::int64_t ticket) override;
   absl::Status Receive(std::int64_t peer, std::int32_t channel, std::byte* data, std::int64_t bytes,
                        std::int32_t stream) override;

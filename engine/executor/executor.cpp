@@ -1,6 +1,9 @@
 #include "engine/executor/executor.h"
 
+#include <absl/container/flat_hash_map.h>
+
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "engine/plan/control.h"
@@ -14,6 +17,18 @@ using plan::Chunk;
 using plan::Instruction;
 using plan::Step;
 using plan::StepKind;
+using Part = InstructionTiming::Part;
+
+namespace {
+
+const Chunk* ChunkOf(const plan::StagePlan& stage, std::int32_t index) {
+  for (const Chunk& chunk : stage.chunks) {
+    if (chunk.index == index) return &chunk;
+  }
+  return nullptr;
+}
+
+}  // namespace
 
 struct RankExecutor::Prepared {
   const Instruction* instruction = nullptr;
@@ -68,23 +83,23 @@ absl::Status RankExecutor::StartControl() {
   return backend_->Upload(Address(stage_.states, nullptr, -1), states.data(), stage_.states.bytes());
 }
 
-const Chunk* RankExecutor::ChunkAt(std::int32_t index) const {
-  for (const Chunk& chunk : stage_.chunks) {
-    if (chunk.index == index) return &chunk;
-  }
-  return nullptr;
-}
+const Chunk* RankExecutor::ChunkAt(std::int32_t index) const { return ChunkOf(stage_, index); }
 
-std::byte* RankExecutor::Address(const BufferRef& ref, const Chunk* chunk, std::int64_t slot) const {
+std::int64_t RankExecutor::OffsetOf(const BufferRef& ref, const plan::StagePlan& stage, const Chunk* chunk,
+                                    std::int64_t slot) const {
   std::int64_t offset = ref.offset;
   if (ref.in_slot) {
     ENGINE_CHECK(chunk != nullptr && slot >= 0 && slot < chunk->slots, "slot {} of no chunk", slot);
     offset += chunk->slot_base + slot * chunk->slot_bytes;
   }
-  if (ref.in_lane) offset += slot % plan_.lanes * stage_.lane_bytes;
+  if (ref.in_lane) offset += slot % plan_.lanes * stage.lane_bytes;
   if (!ref.shard_axes.empty())
     offset += plan_.mesh.IndexInGroup(coordinates_, ref.shard_axes) * ref.shard_stride;
-  return arena_ + offset;
+  return offset;
+}
+
+std::byte* RankExecutor::Address(const BufferRef& ref, const Chunk* chunk, std::int64_t slot) const {
+  return arena_ + OffsetOf(ref, stage_, chunk, slot);
 }
 
 TensorView RankExecutor::View(const BufferRef& ref, const Chunk* chunk, std::int64_t slot) const {
@@ -182,13 +197,30 @@ absl::Status RankExecutor::PrepareSegments() {
 }
 
 absl::Status RankExecutor::PrepareTransfers() {
-  for (const plan::Program* program : {&stage_.train, &stage_.evaluate}) {
-    for (const Step& step : *program) {
+  for (const bool evaluate : {false, true}) {
+    const auto program_of = [evaluate](const plan::StagePlan& stage) -> const plan::Program& {
+      return evaluate ? stage.evaluate : stage.train;
+    };
+    const plan::Program& program = program_of(stage_);
+    std::vector<std::int64_t>& targets = evaluate ? evaluate_targets_ : train_targets_;
+    targets.assign(program.size(), -1);
+    // By transfer and microbatch: where its receiver wants it.
+    absl::flat_hash_map<std::pair<std::int32_t, std::int32_t>, std::int64_t> wanted;
+    for (const plan::StagePlan& stage : plan_.stages) {
+      for (const Step& step : program_of(stage)) {
+        if (step.kind != StepKind::kReceive) continue;
+        const std::int64_t offset = OffsetOf(step.buffer, stage, ChunkOf(stage, step.chunk), step.slot);
+        wanted[{step.transfer, step.microbatch}] = offset;
+      }
+    }
+    for (size_t i = 0; i < program.size(); ++i) {
+      const Step& step = program[i];
       if (step.kind == StepKind::kRun) continue;
       const plan::Transfer& transfer = plan_.transfers[static_cast<size_t>(step.transfer)];
       const bool sends = step.kind == StepKind::kSend;
       const std::int64_t peer = PeerOf(sends ? transfer.to_chunk : transfer.from_chunk);
-      RETURN_IF_ERROR(communicator_->PrepareTransfer(peer, step.stream));
+      RETURN_IF_ERROR(communicator_->PrepareTransfer(peer, step.stream, transfer.push));
+      if (sends) targets[i] = wanted.at({step.transfer, step.microbatch});
     }
   }
   return absl::OkStatus();
@@ -264,17 +296,26 @@ absl::Status RankExecutor::RunInstruction(const Prepared& prepared, const Step& 
   RETURN_IF_ERROR((first ? prepared.first : prepared.launch)->Run(context));
   if (prepared.instruction->stream != plan::kComputeStream) return absl::OkStatus();
   RETURN_IF_ERROR((first ? prepared.first : prepared.launch)->Finish());
-  return Look(prepared, step);
+  if (options_.check) RETURN_IF_ERROR(CheckFinite(prepared, step));
+  return Mark(plan::kComputeStream, Part::kRun, prepared.instruction, &step);
 }
 
-absl::Status RankExecutor::Look(const Prepared& prepared, const Step& step) {
-  if (options_.check) RETURN_IF_ERROR(CheckFinite(prepared, step));
-  if (timings_ == nullptr) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const std::int64_t mark, backend_->Mark());
-  timings_->push_back({{.segment = &stage_.segments[static_cast<size_t>(step.segment)],
-                        .instruction = prepared.instruction,
-                        .microbatch = step.microbatch},
-                       mark});
+absl::Status RankExecutor::Mark(std::int32_t stream, std::optional<Part> part, const Instruction* instruction,
+                                const Step* step) {
+  if (marked_ == nullptr) return absl::OkStatus();
+  Marked marked{.timing = {}, .stream = stream};
+  ASSIGN_OR_RETURN(marked.after, backend_->Mark(stream));
+  if (part) {
+    InstructionTiming& timing = marked.timing.emplace();
+    timing.instruction = instruction;
+    timing.part = *part;
+    timing.stream = stream;
+    if (step != nullptr) timing.microbatch = step->microbatch;
+    if (step != nullptr && step->kind == StepKind::kRun) {
+      timing.segment = &stage_.segments[static_cast<size_t>(step->segment)];
+    }
+  }
+  marked_->push_back(marked);
   return absl::OkStatus();
 }
 
@@ -305,18 +346,20 @@ absl::Status RankExecutor::RunExchange(const Prepared& prepared, Lane* lane) {
   const bool awaited = sums_later || (prepared.instruction->detached && !prepared.instruction->last_only);
   ASSIGN_OR_RETURN(const std::int64_t computed, backend_->Signal(plan::kComputeStream));
   RETURN_IF_ERROR(backend_->Await(stream, computed));
+  RETURN_IF_ERROR(Mark(stream, std::nullopt, nullptr, nullptr));
   RETURN_IF_ERROR(RunInstruction(prepared, *lane->step, lane->context));
-  if (prepared.instruction->detached && !Looks() && !awaited) return absl::OkStatus();
+  RETURN_IF_ERROR(Mark(stream, Part::kRun, prepared.instruction, lane->step));
+  if (prepared.instruction->detached && !options_.check && !awaited) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::int64_t exchanged, backend_->Signal(stream));
-  if (awaited && !Looks()) {
+  if (awaited && !options_.check) {
     detached_.emplace_back(&prepared, exchanged);
     return absl::OkStatus();
   }
   lane->exchanged = exchanged;
   lane->unfinished.push_back(&prepared);
-  if (!Looks()) return absl::OkStatus();
+  if (!options_.check) return absl::OkStatus();
   RETURN_IF_ERROR(FinishExchange(lane));
-  return Look(prepared, *lane->step);
+  return CheckFinite(prepared, *lane->step);
 }
 
 // From here on, computation may read what detached exchange made.
@@ -324,7 +367,9 @@ absl::Status RankExecutor::FinishDetached(const std::function<bool(const Instruc
   for (const auto& [prepared, exchanged] : detached_) {
     if (!wanted(*prepared->instruction)) continue;
     RETURN_IF_ERROR(backend_->Await(plan::kComputeStream, exchanged));
+    RETURN_IF_ERROR(Mark(plan::kComputeStream, Part::kWait, prepared->instruction, nullptr));
     RETURN_IF_ERROR(prepared->launch->Finish());
+    RETURN_IF_ERROR(Mark(plan::kComputeStream, Part::kFinish, prepared->instruction, nullptr));
   }
   std::erase_if(detached_, [&](const auto& entry) { return wanted(*entry.first->instruction); });
   return absl::OkStatus();
@@ -334,14 +379,19 @@ absl::Status RankExecutor::FinishDetached(const std::function<bool(const Instruc
 absl::Status RankExecutor::JoinExchange() {
   RETURN_IF_ERROR(FinishDetached([](const Instruction&) { return true; }));
   ASSIGN_OR_RETURN(const std::int64_t exchanged, backend_->Signal(plan::kExchangeStream));
-  return backend_->Await(plan::kComputeStream, exchanged);
+  RETURN_IF_ERROR(backend_->Await(plan::kComputeStream, exchanged));
+  return Mark(plan::kComputeStream, Part::kWait, nullptr, nullptr);
 }
 
 // From here on, computation may read what the lane has exchanged.
 absl::Status RankExecutor::FinishExchange(Lane* lane) {
   if (lane->exchanged < 0) return absl::OkStatus();
   RETURN_IF_ERROR(backend_->Await(plan::kComputeStream, lane->exchanged));
-  for (const Prepared* prepared : lane->unfinished) RETURN_IF_ERROR(prepared->launch->Finish());
+  RETURN_IF_ERROR(Mark(plan::kComputeStream, Part::kWait, lane->unfinished.back()->instruction, lane->step));
+  for (const Prepared* prepared : lane->unfinished) {
+    RETURN_IF_ERROR(prepared->launch->Finish());
+    RETURN_IF_ERROR(Mark(plan::kComputeStream, Part::kFinish, prepared->instruction, lane->step));
+  }
   lane->exchanged = -1;
   lane->unfinished.clear();
   return absl::OkStatus();
@@ -396,13 +446,15 @@ absl::Status RankExecutor::RunStep(std::span<const Step> steps, std::int64_t ind
   const plan::Transfer& transfer = plan_.transfers[static_cast<size_t>(step.transfer)];
   std::byte* data = Address(step.buffer, ChunkAt(step.chunk), step.slot);
   if (step.kind == StepKind::kReceive) {
-    return communicator_->Receive(PeerOf(transfer.from_chunk), step.transfer, data, step.buffer.bytes(),
-                                  step.stream);
+    RETURN_IF_ERROR(communicator_->Receive(PeerOf(transfer.from_chunk), step.transfer, data,
+                                           step.buffer.bytes(), step.stream));
+    return Mark(step.stream, Part::kRun, nullptr, &step);
   }
-  ASSIGN_OR_RETURN(
-      tickets_[static_cast<size_t>(index)],
-      communicator_->Send(PeerOf(transfer.to_chunk), step.transfer, data, step.buffer.bytes(), step.stream));
-  return absl::OkStatus();
+  const auto i = static_cast<size_t>(index);
+  const std::int64_t there = evaluate ? evaluate_targets_[i] : train_targets_[i];
+  ASSIGN_OR_RETURN(tickets_[i], communicator_->Send(PeerOf(transfer.to_chunk), step.transfer, data,
+                                                    step.buffer.bytes(), step.stream, there));
+  return Mark(step.stream, Part::kRun, nullptr, &step);
 }
 
 // Every other stream starts after what the compute stream holds, and the compute stream goes on after all.
@@ -459,6 +511,10 @@ absl::Status RankExecutor::RunProgram(const plan::Program& program, bool evaluat
         if (program[before].kind == StepKind::kSend) RETURN_IF_ERROR(wait_sent(before));
         RETURN_IF_ERROR(backend_->Await(step.stream, signals[before]));
       }
+      if (step.waits.empty()) continue;
+      const bool computes = step.kind == StepKind::kRun;
+      RETURN_IF_ERROR(
+          Mark(step.stream, computes ? std::optional(Part::kWait) : std::nullopt, nullptr, &step));
     }
     const bool updates = !evaluate && steps.front().segment == stage_.update;
     if (updates && Timed()) RETURN_IF_ERROR(backend_->NoteTime(backend::kUpdateBegins));
@@ -565,22 +621,26 @@ absl::StatusOr<IterationResult> RankExecutor::Train(std::int64_t iteration, std:
 absl::StatusOr<std::vector<InstructionTiming>> RankExecutor::Profile(std::int64_t iteration,
                                                                      const LearningRates& rates,
                                                                      const FeedFunction& feed) {
-  std::vector<std::pair<InstructionTiming, std::int64_t>> marked;
+  std::vector<Marked> marked;
   Recorded recorded = std::move(train_);
   train_ = {};
-  timings_ = &marked;
-  ASSIGN_OR_RETURN(const std::int64_t start, backend_->Mark());
+  marked_ = &marked;
+  ASSIGN_OR_RETURN(const std::int64_t start, backend_->Mark(plan::kComputeStream));
   const absl::Status status = Launch(iteration, rates, feed);
-  timings_ = nullptr;
+  marked_ = nullptr;
   train_ = std::move(recorded);
   RETURN_IF_ERROR(status);
   std::vector<InstructionTiming> timings;
-  double before = 0;
-  for (auto& [timing, mark] : marked) {
-    timing.begin_ms = before;
-    ASSIGN_OR_RETURN(timing.end_ms, backend_->ElapsedMs(start, mark));
-    before = timing.end_ms;
-    timings.push_back(timing);
+  std::array<double, plan::kStreams> before = {};
+  for (Marked& mark : marked) {
+    double& begin = before[static_cast<size_t>(mark.stream)];
+    ASSIGN_OR_RETURN(const double end, backend_->ElapsedMs(start, mark.after));
+    if (mark.timing) {
+      mark.timing->begin_ms = begin;
+      mark.timing->end_ms = end;
+      timings.push_back(*mark.timing);
+    }
+    begin = end;
   }
   return timings;
 }

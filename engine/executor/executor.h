@@ -6,6 +6,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -73,11 +74,18 @@ struct ExecutorOptions {
   bool check = false;
 };
 
-// When an instruction ran in a profiled iteration, milliseconds from its beginning.
+// When something ran in a profiled iteration, milliseconds from its beginning.
 struct InstructionTiming {
-  const plan::Segment* segment = nullptr;
-  const plan::Instruction* instruction = nullptr;
+  enum class Part : std::uint8_t {
+    kRun,     // the kernel, or the exchange
+    kWait,    // computation waits for the exchange
+    kFinish,  // what the exchange left to compute
+  };
+  const plan::Segment* segment = nullptr;          // null of a transfer
+  const plan::Instruction* instruction = nullptr;  // null of a transfer, and of a wait for several exchanges
   std::int32_t microbatch = -1;
+  Part part = Part::kRun;
+  std::int32_t stream = plan::kComputeStream;
   double begin_ms = 0;
   double end_ms = 0;
 };
@@ -156,9 +164,9 @@ class RankExecutor {
   bool HasStreams(const plan::Program& program) const;
   absl::Status RunInstruction(const Prepared& prepared, const plan::Step& step,
                               const backend::KernelContext& context);
-  // With --check whether what it made is finite, in a profiled iteration when it ended.
-  absl::Status Look(const Prepared& prepared, const plan::Step& step);
-  bool Looks() const { return options_.check || timings_ != nullptr; }
+  // While profiling: what runs on the stream from its last mark to this one; no part: nothing of interest.
+  absl::Status Mark(std::int32_t stream, std::optional<InstructionTiming::Part> part,
+                    const plan::Instruction* instruction, const plan::Step* step);
   absl::Status CheckFinite(const Prepared& prepared, const plan::Step& step);
   // Inputs of all microbatches to the incoming buffers, and from there to the staged ones.
   absl::Status FillIncoming(bool evaluate, const FeedFunction& feed);
@@ -168,6 +176,9 @@ class RankExecutor {
   backend::KernelContext Context(std::int64_t iteration) const;
   std::int64_t PeerOf(std::int32_t chunk) const;
   std::byte* Address(const plan::BufferRef& ref, const plan::Chunk* chunk, std::int64_t slot) const;
+  // In the arena of a rank with these coordinates but another stage.
+  std::int64_t OffsetOf(const plan::BufferRef& ref, const plan::StagePlan& stage, const plan::Chunk* chunk,
+                        std::int64_t slot) const;
   backend::TensorView View(const plan::BufferRef& ref, const plan::Chunk* chunk, std::int64_t slot) const;
   std::span<std::byte> Scratch(const plan::Instruction& instruction, const plan::Chunk* chunk,
                                std::int64_t slot) const;
@@ -183,7 +194,8 @@ class RankExecutor {
   std::uint64_t seed_ = 0;
   // By segment, then by slot (one entry where the segment touches no slot).
   std::vector<std::vector<std::vector<Prepared>>> prepared_;
-  std::vector<std::int64_t> tickets_;                               // of the running program's sends, by step
+  std::vector<std::int64_t> tickets_;                           // of the running program's sends, by step
+  std::vector<std::int64_t> train_targets_, evaluate_targets_;  // where sends go in the peer's arena, by step
   std::vector<std::pair<const Prepared*, std::int64_t>> detached_;  // exchange under way, and its ticket
   ExecutorOptions options_;
   struct Recorded {
@@ -196,8 +208,12 @@ class RankExecutor {
   };
   std::deque<Results> started_;
   std::future<absl::Status> prefetch_;
-  std::vector<std::pair<InstructionTiming, std::int64_t>>* timings_ =
-      nullptr;  // with the mark after; while profiling
+  struct Marked {
+    std::optional<InstructionTiming> timing;
+    std::int32_t stream = 0;
+    std::int64_t after = -1;  // Backend::Mark
+  };
+  std::vector<Marked>* marked_ = nullptr;  // while profiling
 };
 
 }  // namespace engine::executor

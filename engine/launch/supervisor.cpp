@@ -2,10 +2,8 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
-#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,6 +21,49 @@
 #include "engine/launch/rendezvous.h"
 
 namespace engine::launch {
+
+namespace {
+
+constexpr std::array<int, 3> kWatched = {SIGCHLD, SIGINT, SIGTERM};
+int signal_pipe = -1;  // where the handler writes
+
+// Runs on whichever thread gets the signal.
+void NoteSignal(int number) {
+  const int before = errno;
+  const auto byte = static_cast<unsigned char>(number);
+  (void)!write(signal_pipe, &byte, 1);
+  errno = before;
+}
+
+}  // namespace
+
+Signals::Signals() {
+  std::array<int, 2> ends{-1, -1};
+  const int made = pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK);
+  ENGINE_CHECK(made == 0, "no pipe for signals: {}", std::strerror(errno));
+  out_ = Descriptor(ends[0]);
+  in_ = Descriptor(ends[1]);
+  signal_pipe = in_.number();
+  struct sigaction note {};
+  note.sa_handler = NoteSignal;
+  note.sa_flags = SA_RESTART;
+  for (size_t i = 0; i < kWatched.size(); ++i) {
+    sigaction(kWatched[i], nullptr, &before_[i]);
+    // What a shell has told us to ignore stays so.
+    if (before_[i].sa_handler != SIG_IGN || kWatched[i] == SIGCHLD) sigaction(kWatched[i], &note, nullptr);
+  }
+}
+
+Signals::~Signals() {
+  for (size_t i = 0; i < kWatched.size(); ++i) sigaction(kWatched[i], &before_[i], nullptr);
+  signal_pipe = -1;
+}
+
+int Signals::Next() const {
+  unsigned char byte = 0;
+  return read(out_.number(), &byte, 1) == 1 ? byte : 0;
+}
+
 namespace {
 
 constexpr auto kOwnEnd = std::chrono::seconds(5);   // for the others to end by themselves
@@ -58,33 +99,6 @@ struct Child {
   pid_t pid = 0;
   bool running = true;
   int signals_sent = 0;  // by us, to end it
-};
-
-// SIGCHLD, SIGINT and SIGTERM as something to read, for as long as this lives.
-class Signals {
- public:
-  Signals() {
-    sigset_t wanted;
-    sigemptyset(&wanted);
-    for (const int number : {SIGCHLD, SIGINT, SIGTERM}) sigaddset(&wanted, number);
-    pthread_sigmask(SIG_BLOCK, &wanted, &before_);
-    source_ = Descriptor(signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
-  }
-  ~Signals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  Signals(const Signals&) = delete;
-  Signals& operator=(const Signals&) = delete;
-
-  int number() const { return source_.number(); }
-  const sigset_t& before() const { return before_; }
-  // The next one that has come; 0: none.
-  int Next() const {
-    signalfd_siginfo info{};
-    return read(source_.number(), &info, sizeof(info)) == sizeof(info) ? static_cast<int>(info.ssi_signo) : 0;
-  }
-
- private:
-  sigset_t before_{};
-  Descriptor source_;
 };
 
 class Supervisor {
@@ -180,7 +194,6 @@ class Supervisor {
     if (pid == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != parent) _exit(1);
-      pthread_sigmask(SIG_SETMASK, &signals_.before(), nullptr);
       if (out.open()) dup2(out.number(), STDOUT_FILENO);
       if (error.open()) dup2(error.number(), STDERR_FILENO);
       if (rank == 0) fcntl(options_.listener.number(), F_SETFD, 0);
@@ -281,8 +294,8 @@ class Supervisor {
   }
 
   SupervisorOptions& options_;
+  const Signals signals_;
   const int peer_lost_;
-  Signals signals_;
   std::vector<Child> children_;
   std::vector<Lines> lines_;
   int code_ = 0;

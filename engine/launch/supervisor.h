@@ -3,7 +3,9 @@
 #pragma once
 
 #include <absl/status/statusor.h>
+#include <signal.h>
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -11,6 +13,24 @@
 #include "engine/launch/socket.h"
 
 namespace engine::launch {
+
+// SIGCHLD, SIGINT and SIGTERM as something to read, for as long as this lives; one at a time in a process. By
+// handlers and not by signalfd, which sees nothing of what another thread takes that does not block them: a
+// GPU's driver has such a thread.
+class Signals {
+ public:
+  Signals();
+  ~Signals();
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+
+  int number() const { return out_.number(); }
+  int Next() const;  // the next one that has come; 0: none
+
+ private:
+  Descriptor out_, in_;
+  std::array<struct sigaction, 3> before_{};
+};
 
 struct SupervisorOptions {
   std::int64_t world = 1;

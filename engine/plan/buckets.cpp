@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/base/units.h"
+#include "engine/plan/arena.h"
 #include "engine/plan/placements.h"
 
 namespace engine::plan {
@@ -168,7 +169,69 @@ void PlaceScratch(const DeviceProfile& profile, std::int64_t base, Instruction* 
   *peak = std::max(*peak, bytes);
 }
 
+BufferRef ReserveAt(std::int64_t elements, DType dtype, std::int64_t* cursor, std::int64_t* item) {
+  const BufferRef ref{.offset = *cursor, .elements = elements, .dtype = dtype};
+  *cursor += Aligned(ref.bytes());
+  *item += Aligned(ref.bytes());
+  return ref;
+}
+
+// Buffers for whole buckets, of those that have a `shard`: where exchange is behind computation two, so that
+// one bucket is exchanged while the next is computed with.
+void PlaceInTurns(int buffers, BufferRef Bucket::*shard, BufferRef Bucket::*whole, DType Bucket::*dtype,
+                  std::int64_t* cursor, std::int64_t* item, std::vector<Bucket>* buckets) {
+  const size_t count = static_cast<size_t>(buffers);
+  std::vector<std::int64_t> bytes(count, 0);
+  size_t turn = 0;
+  for (const Bucket& bucket : *buckets) {
+    if ((bucket.*shard).elements == 0) continue;
+    std::int64_t& most = bytes[turn++ % count];
+    most = std::max(most, bucket.elements * SizeOf(bucket.*dtype));
+  }
+  std::vector<std::int64_t> offsets;
+  offsets.reserve(count);
+  for (std::int64_t most : bytes) offsets.push_back(ReserveAt(most, DType::kU8, cursor, item).offset);
+  turn = 0;
+  for (Bucket& bucket : *buckets) {
+    if ((bucket.*shard).elements == 0) continue;
+    BufferRef& place = bucket.*whole;
+    place = {.offset = offsets[turn++ % count], .elements = bucket.elements, .dtype = bucket.*dtype};
+  }
+}
+
 }  // namespace
+
+void PlaceBuckets(const BucketStorage& storage, std::int64_t* cursor, MemoryBreakdown* memory,
+                  std::vector<Bucket>* buckets) {
+  for (Bucket& bucket : *buckets) {
+    const bool in_shards = storage.training && storage.zero_stage > 2 && bucket.block >= 0;
+    (in_shards ? bucket.parameter_shard : bucket.parameter) =
+        ReserveAt(in_shards ? bucket.shard_elements() : bucket.elements, bucket.parameter_dtype, cursor,
+                  &memory->parameters);
+  }
+  PlaceInTurns(storage.in_turns, &Bucket::parameter_shard, &Bucket::parameter, &Bucket::parameter_dtype,
+               cursor, &memory->parameters, buckets);
+  if (!storage.training) return;
+  for (Bucket& bucket : *buckets) {
+    const bool in_shards = storage.zero_stage > 1 && bucket.block >= 0;
+    if (in_shards) {
+      bucket.gradient_shard = ReserveAt(bucket.shard_elements(), DType::kF32, cursor, &memory->gradients);
+    } else {
+      bucket.gradient = ReserveAt(bucket.elements, bucket.gradient_dtype, cursor, &memory->gradients);
+    }
+  }
+  PlaceInTurns(storage.in_turns, &Bucket::gradient_shard, &Bucket::gradient, &Bucket::gradient_dtype, cursor,
+               &memory->gradients, buckets);
+  const DType moments = storage.narrow_moments ? DType::kBF16 : DType::kF32;
+  for (Bucket& bucket : *buckets) {
+    const std::int64_t shard = bucket.shard_elements();
+    if (bucket.parameter_dtype != DType::kF32 && (storage.matrix_masters || !bucket.weight_decay)) {
+      bucket.master = ReserveAt(shard, DType::kF32, cursor, &memory->optimizer);
+    }
+    bucket.moment1 = ReserveAt(shard, moments, cursor, &memory->optimizer);
+    bucket.moment2 = ReserveAt(shard, moments, cursor, &memory->optimizer);
+  }
+}
 
 BufferRef ItemRef(const BufferRef& of, const Bucket::Item& item, std::int32_t value) {
   BufferRef ref = of;

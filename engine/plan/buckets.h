@@ -19,10 +19,23 @@ std::vector<Bucket> MakeBuckets(const Plan& plan, const std::vector<bool>& used,
                                 const std::vector<std::int32_t>& layers, std::int32_t blocks,
                                 std::int64_t zero_stage, bool first_stage);
 
+// Where buckets lie: how their buffers are kept.
+struct BucketStorage {
+  bool training = true;  // else parameters alone
+  std::int64_t zero_stage = 0;
+  bool matrix_masters = true;   // fp32 copies of matrices in 16 bits
+  bool narrow_moments = false;  // in bf16
+  int in_turns = 1;             // buffers that the blocks kept in shards take in turn
+};
+
+// Places the buckets one after another from *cursor on, which it moves on, and adds their bytes to `memory`.
+void PlaceBuckets(const BucketStorage& storage, std::int64_t* cursor, MemoryBreakdown* memory,
+                  std::vector<Bucket>* buckets);
+
 // How flat buffers are exchanged within the passes.
 struct FlatExchange {
   bool behind = false;  // on a stream of its own
-  AxisSet pushed;       // shards over these axes are pushed, where `behind`
+  AxisSet pushed = {};  // shards over these axes are pushed, where `behind`
 };
 
 // Puts the reduction of each early bucket whose gradients this chunk makes behind the instruction that is the

@@ -142,9 +142,9 @@ void WriteCanonical(const Plan& plan, const TextSink& sink) {
   Append(&text, "schedule {} microbatches {} of {} samples × {} tokens, compute {}\n", plan.schedule,
          plan.microbatches, plan.microbatch_samples, plan.sequence, plan.compute);
   for (const Transfer& transfer : plan.transfers) {
-    Append(&text, "transfer {} chunk {} to {} {} bytes\n",
+    Append(&text, "transfer {} chunk {} to {} {} bytes{}\n",
            plan.values[static_cast<size_t>(transfer.value)].name, transfer.from_chunk, transfer.to_chunk,
-           transfer.bytes);
+           transfer.bytes, transfer.push ? " push" : "");
   }
   Flush(&text, sink);
   for (size_t stage = 0; stage < plan.stages.size(); ++stage) {

@@ -21,7 +21,8 @@ std::vector<Diagnostic> CheckDevice(const recipe::Recipe& recipe, const DevicePr
                            .message = fmt::format("the {} executor runs {} {}, not {}", profile.name,
                                                   limit.key, fmt::join(limit.words, ", "), word),
                            .hint = fmt::format("--set {}={} runs it here", limit.key, limit.words.front()),
-                           .source_line = provenance.source_line});
+                           .source_line = provenance.source_line,
+                           .code = "E303"});
   }
   SortAndUnique(&diagnostics);
   return diagnostics;

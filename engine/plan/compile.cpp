@@ -23,7 +23,6 @@ namespace {
 using graph::Graph;
 using graph::Node;
 using graph::ValueKind;
-using ChunkLayers = std::vector<std::pair<std::int64_t, std::int64_t>>;
 
 // Which forward nodes the recipe wants run again instead of saved.
 bool IsRecomputed(const recipe::Recompute& recompute, const Node& node, std::int32_t layers) {
@@ -60,22 +59,6 @@ std::pair<std::vector<double>, double> LayerCosts(const Graph& graph, const Devi
     (node.layer < graph.layers() ? costs[static_cast<size_t>(node.layer)] : head) += flops;
   }
   return {costs, head};
-}
-
-ChunkLayers CutLayers(const recipe::Recipe& recipe, const Graph& graph, const DeviceProfile& device) {
-  const std::int64_t chunks = recipe.parallelism.pp * recipe.parallelism.virtual_stages;
-  std::vector<std::int64_t> counts = recipe.parallelism.layers_per_stage;
-  if (counts.empty()) {
-    const auto [costs, head] = LayerCosts(graph, device);
-    counts = BalancedCut(costs, chunks, head);
-  }
-  ChunkLayers layers;
-  std::int64_t first = 0;
-  for (std::int64_t count : counts) {
-    layers.emplace_back(first, first + count);
-    first += count;
-  }
-  return layers;
 }
 
 std::int32_t ChunkOfLayer(const ChunkLayers& chunks, std::int32_t layer) {
@@ -224,6 +207,13 @@ absl::StatusOr<AxisSet> PushedAxes(const recipe::Recipe& recipe, const Mesh& mes
   return axes;
 }
 
+// Whether the pipeline's transfers are pushed: all ranks are then on one host.
+bool TransfersArePushed(const recipe::Recipe& recipe, const Mesh& mesh, const CompileOptions& options) {
+  const std::int64_t devices = recipe.cluster.devices_per_node;
+  return recipe.parallelism.exchange != "nccl" && options.profile.pushes &&
+         (devices == 0 || mesh.world() <= devices);
+}
+
 // Then no collective of NCCL runs on the computation's stream beside those of the exchange's: two
 // communicators at once could wait for each other.
 bool ConversionsArePushed(const recipe::Recipe& recipe, AxisSet pushed) {
@@ -278,12 +268,42 @@ std::int64_t Lanes(const recipe::Recipe& recipe, const CompileOptions& options) 
   return halves ? 2 : 1;
 }
 
+ChunkLayers CutLayers(const recipe::Recipe& recipe, const Graph& graph, const DeviceProfile& device) {
+  const std::int64_t chunks = recipe.parallelism.pp * recipe.parallelism.virtual_stages;
+  std::vector<std::int64_t> counts = recipe.parallelism.layers_per_stage;
+  if (counts.empty()) {
+    const auto [costs, head] = LayerCosts(graph, device);
+    counts = BalancedCut(costs, chunks, head);
+  }
+  ChunkLayers layers;
+  std::int64_t first = 0;
+  for (std::int64_t count : counts) {
+    layers.emplace_back(first, first + count);
+    first += count;
+  }
+  return layers;
+}
+
+absl::StatusOr<FlatExchange> ExchangeOf(const recipe::Recipe& recipe, const CompileOptions& options) {
+  ASSIGN_OR_RETURN(const AxisSet pushed, PushedAxes(recipe, Mesh::Of(recipe.parallelism), options));
+  const bool one_at_a_time = Lanes(recipe, options) > 1 || ConversionsArePushed(recipe, pushed);
+  return FlatExchange{.behind = Overlaps(recipe, options) && one_at_a_time, .pushed = pushed};
+}
+
+BucketStorage StorageOf(const recipe::Recipe& recipe, const FlatExchange& exchange, bool training) {
+  return {.training = training,
+          .zero_stage = recipe.parallelism.zero_stage,
+          .matrix_masters = recipe.precision.master_dtype == "fp32",
+          .narrow_moments = recipe.optimizer.moment_dtype == "bf16",
+          .in_turns = exchange.behind ? 2 : 1};
+}
+
 absl::StatusOr<Plan> Compile(const recipe::Recipe& recipe, Graph train, const Graph& evaluate,
                              const CompileOptions& options) {
   const Graph& forward = options.training ? train : evaluate;
   const ChunkLayers chunks = CutLayers(recipe, forward, options.profile);
   Plan plan = Header(recipe, forward, options);
-  ASSIGN_OR_RETURN(const AxisSet pushed, PushedAxes(recipe, plan.mesh, options));
+  ASSIGN_OR_RETURN(const FlatExchange exchange, ExchangeOf(recipe, options));
   const PlacementOptions placement{.mesh = plan.mesh,
                                    .sequence_parallel = recipe.parallelism.sequence_parallel};
   FuseOptions fusing{.profile = &options.profile,
@@ -309,6 +329,7 @@ absl::StatusOr<Plan> Compile(const recipe::Recipe& recipe, Graph train, const Gr
   ASSIGN_OR_RETURN(LocalGraph local, Localize(evaluate, placement, fusing));
   const CutGraph evaluate_cut = Cut(std::move(local), chunks, &plan);
   RETURN_IF_ERROR(CheckTransfers(plan));
+  for (Transfer& transfer : plan.transfers) transfer.push = TransfersArePushed(recipe, plan.mesh, options);
   plan.logits = evaluate_cut.base + evaluate_cut.local.value_of[static_cast<size_t>(evaluate.logits())];
 
   const bool tied = recipe.model.tied_embeddings && recipe.parallelism.pp > 1;
@@ -319,21 +340,19 @@ absl::StatusOr<Plan> Compile(const recipe::Recipe& recipe, Graph train, const Gr
   for (size_t c = 0; c < chunks.size(); ++c) {
     plan.chunk_stage.push_back(static_cast<std::int32_t>(c) % static_cast<std::int32_t>(plan.mesh.pp));
   }
-  const StageInputs inputs{
-      .train = options.training ? &train_cut : nullptr,
-      .evaluate = &evaluate_cut,
-      .zero_stage = recipe.parallelism.zero_stage,
-      .optimizer = &recipe.optimizer,
-      .dynamic_loss_scale = recipe.precision.compute == "fp16",
-      .matrix_masters = recipe.precision.master_dtype == "fp32",
-      .overlap = Overlaps(recipe, options) && (plan.lanes > 1 || ConversionsArePushed(recipe, pushed)),
-      .rates = {.matmul_flops = recipe.cluster.matmul_flops,
-                .memory_bandwidth = recipe.cluster.memory_bandwidth,
-                .link_bandwidth = recipe.cluster.intra_node_bandwidth,
-                .attention_slowdown = options.profile.attention_slowdown},
-      .pushed = pushed,
-      .options = &options};
+  const StageInputs inputs{.train = options.training ? &train_cut : nullptr,
+                           .evaluate = &evaluate_cut,
+                           .storage = StorageOf(recipe, exchange, options.training),
+                           .optimizer = &recipe.optimizer,
+                           .dynamic_loss_scale = recipe.precision.compute == "fp16",
+                           .exchange = exchange,
+                           .rates = {.matmul_flops = recipe.cluster.matmul_flops,
+                                     .memory_bandwidth = recipe.cluster.memory_bandwidth,
+                                     .link_bandwidth = recipe.cluster.intra_node_bandwidth,
+                                     .attention_slowdown = options.profile.attention_slowdown},
+                           .options = &options};
   for (std::int32_t stage = 0; stage < plan.mesh.pp; ++stage) BuildStage(inputs, stage, chunks, &plan);
+  if (!options.hash) return plan;
   Hasher hasher;
   WriteCanonical(plan, [&](std::string_view text) { hasher.Update(text); });
   plan.hash = hasher.HexDigest();

@@ -1,7 +1,11 @@
 // The compiler: forward graphs → plan. The pass list is in compile.cpp.
 #pragma once
 
+#include <utility>
+#include <vector>
+
 #include "engine/graph/graph.h"
+#include "engine/plan/buckets.h"
 #include "engine/plan/plan.h"
 #include "engine/recipe/recipe.h"
 
@@ -13,11 +17,21 @@ struct CompileOptions {
   bool training = true;
   // The logits stay readable after each run of the last chunk's evaluate segment (Plan::logits_buffer).
   bool keep_logits = false;
+  // False: Plan::hash stays empty; to write the canonical text takes a fourth of the time.
+  bool hash = true;
 };
 
 // Parts that a microbatch of the recipe is cut into, so that one's exchange over tp or cp runs behind the
 // other's computation (parallelism.overlap): 1 or 2.
 std::int64_t Lanes(const recipe::Recipe& recipe, const CompileOptions& options);
+
+// The layers of each chunk, first and end, of a forward graph: as the recipe says, or balanced by cost.
+using ChunkLayers = std::vector<std::pair<std::int64_t, std::int64_t>>;
+ChunkLayers CutLayers(const recipe::Recipe& recipe, const graph::Graph& graph, const DeviceProfile& device);
+
+// How the plan of a recipe exchanges gradients and parameters, and along which axes conversions are pushed.
+absl::StatusOr<FlatExchange> ExchangeOf(const recipe::Recipe& recipe, const CompileOptions& options);
+BucketStorage StorageOf(const recipe::Recipe& recipe, const FlatExchange& exchange, bool training);
 
 // `train` and `evaluate` are the model's forward graphs of one microbatch of micro_batch / Lanes samples,
 // with and without dropout (the plan knows no model). The recipe must have passed validation. Errors are the

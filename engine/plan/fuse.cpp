@@ -1,9 +1,11 @@
 #include "engine/plan/fuse.h"
 
 #include <absl/container/flat_hash_map.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <initializer_list>
+#include <tuple>
 
 #include "engine/base/units.h"
 #include "engine/ops/fp8.h"
@@ -69,7 +71,9 @@ class Rewriter {
       if (!elsewhere[static_cast<size_t>(i)]) nodes.push_back(std::move(node(i)));
       const auto moved = moved_.find(i);
       if (moved == moved_.end()) continue;
-      for (int m : moved->second) nodes.push_back(std::move(node(m)));
+      for (int m : moved->second) {
+        if (alive(m)) nodes.push_back(std::move(node(m)));
+      }
     }
     graph_.nodes = std::move(nodes);
   }
@@ -101,6 +105,8 @@ class Fuser {
 
   // What does not depend on the format of products.
   void Before() {
+    ForEach(&Fuser::ShareInput);
+    ForEach(&Fuser::ExchangeWhole);
     ForEach(&Fuser::Bias);
     if (profile_.fuses) {
       ForEach(&Fuser::Rotary);
@@ -137,6 +143,62 @@ class Fuser {
 
   bool Has(const OpDef& op, std::int32_t value) const {
     return profile_.fuses(op, {g_.value(value).local, g_.value(value).dtype});
+  }
+
+  // An input of the iteration (positions) that is converted for each layer anew: once in a chunk.
+  void ShareInput(int i) {
+    const LocalNode again = g_.node(i);
+    if (again.op != nullptr || g_.value(again.inputs[0]).kind != graph::ValueKind::kInput) return;
+    const auto key = std::make_tuple(again.inputs[0], g_.value(again.outputs[0]).layout.ToString(),
+                                     options_.chunk_of(again.layer));
+    const auto [first, is_first] = converted_inputs_.try_emplace(key, again.outputs[0]);
+    if (is_first) return;
+    for (int reader : std::vector<int>(g_.Readers(again.outputs[0]))) {
+      LocalNode user = g_.node(reader);
+      std::replace(user.inputs.begin(), user.inputs.end(), again.outputs[0], first->second);
+      g_.Replace(reader, std::move(user));
+    }
+    g_.Remove(i);
+  }
+
+  // Queries, keys and values that are exchanged one by one, from slices of the sequence to some of the heads:
+  // what they are cut from is exchanged instead.
+  void ExchangeWhole(int i) {
+    if (!g_.Is(i, ops::kQkvSplit)) return;
+    LocalNode split = g_.node(i);
+    const int first = g_.OnlyReader(split.outputs[0]);
+    if (first < 0) return;
+    LocalNode exchange = g_.node(first);
+    int last = first;
+    std::vector<int> parts;
+    for (std::int32_t& output : split.outputs) {
+      const int part = g_.OnlyReader(output);
+      if (part < 0 || g_.node(part).collective != Collective::kAllToAll ||
+          g_.node(part).phase != split.phase || g_.node(part).axis != exchange.axis) {
+        return;
+      }
+      output = g_.node(part).outputs[0];
+      last = std::max(last, part);
+      parts.push_back(part);
+    }
+    const int attention = g_.Readers(split.outputs[0]).front();
+    const std::int32_t packed = split.inputs[0];
+    LocalValue whole = g_.value(packed);
+    if (!g_.Is(attention, ops::kAttention) || !whole.layout.Set(exchange.axis, Placement::S(2))) return;
+    const Shape& keys = g_.value(split.outputs[1]).local;
+    whole.local = {keys[0], keys[1], keys[2], whole.local[3], whole.local[4]};
+    whole.name = fmt::format("{}@{}", whole.name, whole.layout.ToString());
+    exchange.name = fmt::format("{}.{}", g_.value(packed).name, Name(exchange.collective));
+    exchange.inputs = {packed};
+    exchange.outputs = {g_.AddValue(std::move(whole))};
+    split.inputs = {exchange.outputs[0], g_.node(attention).inputs[3]};
+    for (int part : parts) {
+      if (part != last) g_.Remove(part);
+    }
+    const int positions = g_.Producer(split.inputs[1]);
+    g_.Replace(i, std::move(exchange));
+    g_.Replace(last, std::move(split));
+    if (positions > last) g_.MoveAfter(last, positions);
   }
 
   void Bias(int i) {
@@ -568,6 +630,8 @@ class Fuser {
   const DeviceProfile& profile_;
   const std::int64_t logits_bytes_;
   Rewriter g_;
+  // By input, layout and chunk: what it was converted to first.
+  absl::flat_hash_map<std::tuple<std::int32_t, std::string, std::int32_t>, std::int32_t> converted_inputs_;
   absl::flat_hash_map<int, Turned> rotary_;  // by qkv_split or qkv_merge: what is turned in its place
 };
 

@@ -13,8 +13,9 @@
 
 namespace engine::plan {
 
-// linear followed by bias_add alone becomes one linear with three inputs, on every device; the rest as
-// profile.fuses says.
+// On every device: an input is converted once in a chunk, not in each layer; queries, keys and values that
+// would be exchanged one by one are exchanged whole, before they are cut apart; linear followed by bias_add
+// alone becomes one linear with three inputs. The rest as profile.fuses says.
 struct FuseOptions {
   const DeviceProfile* profile = nullptr;
   std::int64_t logits_bytes = 0;  // budget of one chunk's logits in linear_cross_entropy

@@ -129,6 +129,7 @@ struct Transfer {
   std::int32_t from_chunk = -1;
   std::int32_t to_chunk = -1;
   std::int64_t bytes = 0;
+  bool push = false;  // into the receiver's arena by copy engines: all ranks are on one host
 };
 
 using Program = std::vector<Step>;

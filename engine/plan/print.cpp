@@ -38,24 +38,6 @@ std::string Table(const std::vector<Row>& rows) {
   return text;
 }
 
-// Rows of the stages, with equal neighbours joined; the first column becomes the stages' numbers.
-std::string StageTable(Row header, const std::vector<Row>& stages) {
-  std::vector<std::string> keys;
-  for (const Row& row : stages) {
-    std::string& key = keys.emplace_back();
-    for (const std::string& cell : row) key += cell + "|";
-  }
-  header.insert(header.begin(), "stage");
-  std::vector<Row> rows = {std::move(header)};
-  for (const EqualRange& run : RunsOfEquals(keys)) {
-    Row row = stages[run.first];
-    row.insert(row.begin(), run.first == run.last ? fmt::format("{}", run.first)
-                                                  : fmt::format("{}-{}", run.first, run.last));
-    rows.push_back(std::move(row));
-  }
-  return Table(rows);
-}
-
 std::string Header(const Plan& plan) {
   std::string text = fmt::format("plan {}\n", plan.hash);
   text += fmt::format("  mesh      {}\n", MeshText(plan.mesh));
@@ -161,6 +143,23 @@ std::string MeshText(const Mesh& mesh) {
   return fmt::format("dp {} × tp {} × pp {} × cp {} × ep {} = {} rank{}", mesh.size(Axis::kDp),
                      mesh.size(Axis::kTp), mesh.pp, mesh.size(Axis::kCp), mesh.size(Axis::kEp), mesh.world(),
                      mesh.world() == 1 ? "" : "s");
+}
+
+std::string StageTable(Row header, const std::vector<Row>& stages) {
+  std::vector<std::string> keys;
+  for (const Row& row : stages) {
+    std::string& key = keys.emplace_back();
+    for (const std::string& cell : row) key += cell + "|";
+  }
+  header.insert(header.begin(), "stage");
+  std::vector<Row> rows = {std::move(header)};
+  for (const EqualRange& run : RunsOfEquals(keys)) {
+    Row row = stages[run.first];
+    row.insert(row.begin(), run.first == run.last ? fmt::format("{}", run.first)
+                                                  : fmt::format("{}-{}", run.first, run.last));
+    rows.push_back(std::move(row));
+  }
+  return Table(rows);
 }
 
 std::string Summary(const Plan& plan) {

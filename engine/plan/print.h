@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "engine/plan/plan.h"
 
@@ -14,5 +15,8 @@ std::string Summary(const Plan& plan);
 
 // "dp 8 × tp 8 × pp 16 × cp 1 × ep 1 = 1024 ranks"
 std::string MeshText(const Mesh& mesh);
+
+// A table of the stages' rows, with equal neighbours joined; a first column says which stages.
+std::string StageTable(std::vector<std::string> header, const std::vector<std::vector<std::string>>& stages);
 
 }  // namespace engine::plan

@@ -37,12 +37,13 @@ std::vector<Traffic> TrafficOf(const Plan& plan, const StagePlan& stage) {
   }
   for (const Step& step : stage.train) {
     if (step.kind != StepKind::kSend) continue;
+    const Transfer& transfer = plan.transfers[static_cast<std::size_t>(step.transfer)];
     add({.kind = "send",
          .group = "pp",
          .beside = true,
-         .push = false,
+         .push = transfer.push,
          .count = 1,
-         .wire_bytes = plan.transfers[static_cast<std::size_t>(step.transfer)].bytes});
+         .wire_bytes = transfer.bytes});
   }
   return traffic;
 }

@@ -16,8 +16,6 @@ namespace {
 using graph::ValueKind;
 using NodeList = std::vector<std::int32_t>;
 
-constexpr std::int64_t kStateElements = 8;  // of a quantised tensor (ops/fp8.h)
-
 class StageBuilder {
  public:
   StageBuilder(const StageInputs& inputs, std::int32_t stage,
@@ -134,13 +132,11 @@ class StageBuilder {
     return used;
   }
 
-  FlatExchange ExchangeOfBuckets() const { return {.behind = in_.overlap, .pushed = in_.pushed}; }
-
   // By parameter: the layer whose backward pass alone adds to its gradient, where gradients are reduced as
   // soon as their layer has made them; else kNoLayer.
   std::vector<std::int32_t> EarlyLayers() const {
     std::vector<std::int32_t> layers(plan_.parameters.size(), kNoLayer);
-    if (!training() || (!in_.overlap && in_.zero_stage < 2)) return layers;
+    if (!training() || (!in_.exchange.behind && in_.storage.zero_stage < 2)) return layers;
     std::vector<bool> several(plan_.parameters.size(), false);
     for (const LocalNode& node : in_.train->local.nodes) {
       for (std::int32_t output : node.outputs) {
@@ -152,8 +148,8 @@ class StageBuilder {
       }
     }
     for (size_t p = 0; p < layers.size(); ++p) {
-      const bool embedding = layers[p] < 0;                   // its gradient is the last to be made
-      const bool early = in_.overlap || layers[p] < blocks_;  // or kept in shards
+      const bool embedding = layers[p] < 0;                           // its gradient is the last to be made
+      const bool early = in_.exchange.behind || layers[p] < blocks_;  // or kept in shards
       if (several[p] || embedding || !early) layers[p] = kNoLayer;
     }
     return layers;
@@ -161,61 +157,13 @@ class StageBuilder {
 
   void PlaceParameters() {
     stage_.buckets = MakeBuckets(plan_, UsedParameters(), EarlyLayers(), blocks_,
-                                 training() ? in_.zero_stage : 0, index_ == 0);
-    MemoryBreakdown& memory = stage_.memory;
-    for (Bucket& bucket : stage_.buckets) {
-      stage_.parameter_count += bucket.elements;
-      const bool in_shards = training() && in_.zero_stage > 2 && bucket.block >= 0;
-      (in_shards ? bucket.parameter_shard : bucket.parameter) = ReserveFlat(
-          in_shards ? bucket.shard_elements() : bucket.elements, bucket.parameter_dtype, &memory.parameters);
-    }
-    PlaceInTurns(&Bucket::parameter_shard, &Bucket::parameter, &Bucket::parameter_dtype, &memory.parameters);
-    if (training()) {
-      for (Bucket& bucket : stage_.buckets) {
-        const bool in_shards = in_.zero_stage > 1 && bucket.block >= 0;
-        if (in_shards) {
-          bucket.gradient_shard = ReserveFlat(bucket.shard_elements(), DType::kF32, &memory.gradients);
-        } else {
-          bucket.gradient = ReserveFlat(bucket.elements, bucket.gradient_dtype, &memory.gradients);
-        }
-      }
-      PlaceInTurns(&Bucket::gradient_shard, &Bucket::gradient, &Bucket::gradient_dtype, &memory.gradients);
-      for (Bucket& bucket : stage_.buckets) {
-        const std::int64_t shard = bucket.shard_elements();
-        if (bucket.parameter_dtype != DType::kF32 && (in_.matrix_masters || !bucket.weight_decay)) {
-          bucket.master = ReserveFlat(shard, DType::kF32, &memory.optimizer);
-        }
-        const DType moments = in_.optimizer->moment_dtype == "bf16" ? DType::kBF16 : DType::kF32;
-        bucket.moment1 = ReserveFlat(shard, moments, &memory.optimizer);
-        bucket.moment2 = ReserveFlat(shard, moments, &memory.optimizer);
-      }
-    }
-    stage_.scalars = ReserveFlat(2, DType::kF64, &memory.control);
-    stage_.control = ReserveFlat(kControlNumbers, DType::kF64, &memory.control);
+                                 training() ? in_.storage.zero_stage : 0, index_ == 0);
+    for (const Bucket& bucket : stage_.buckets) stage_.parameter_count += bucket.elements;
+    PlaceBuckets(in_.storage, &cursor_, &stage_.memory, &stage_.buckets);
+    stage_.scalars = ReserveFlat(2, DType::kF64, &stage_.memory.control);
+    stage_.control = ReserveFlat(kControlNumbers, DType::kF64, &stage_.memory.control);
     MapPersistent();
     if (training()) PlaceDerived();
-  }
-
-  // Buffers for whole buckets, of those that have a `shard`: one, or where exchange is behind computation
-  // two, so that one bucket is exchanged while the next is computed with.
-  void PlaceInTurns(BufferRef Bucket::*shard, BufferRef Bucket::*whole, DType Bucket::*dtype,
-                    std::int64_t* item) {
-    const size_t count = in_.overlap ? 2 : 1;
-    std::int64_t bytes[2] = {0, 0};
-    size_t turn = 0;
-    for (const Bucket& bucket : stage_.buckets) {
-      if ((bucket.*shard).elements == 0) continue;
-      std::int64_t& most = bytes[turn++ % count];
-      most = std::max(most, bucket.elements * SizeOf(bucket.*dtype));
-    }
-    std::int64_t offsets[2] = {};
-    for (size_t i = 0; i < count; ++i) offsets[i] = ReserveFlat(bytes[i], DType::kU8, item).offset;
-    turn = 0;
-    for (Bucket& bucket : stage_.buckets) {
-      if ((bucket.*shard).elements == 0) continue;
-      BufferRef& place = bucket.*whole;
-      place = {.offset = offsets[turn++ % count], .elements = bucket.elements, .dtype = bucket.*dtype};
-    }
   }
 
   // Parameters, their gradients and the loss have one place for both graphs.
@@ -413,7 +361,7 @@ class StageBuilder {
                              .dying = dying,
                              .keep = -1,
                              .in_lane = plan_.lanes > 1,
-                             .pushed = in_.pushed,
+                             .pushed = in_.exchange.pushed,
                              .in_turns = &in_turns_};
         std::int64_t bytes = 0;
         const std::int32_t id =
@@ -428,9 +376,9 @@ class StageBuilder {
       if (plan_.schedule == kZeroBubble) {
         chunk.weights = build("weights", in_.train->weights[c], &slot.values);
       }
-      ReduceEarly(plan_, chunk, in_.options->profile, ExchangeOfBuckets(), &stage_);
+      ReduceEarly(plan_, chunk, in_.options->profile, in_.exchange, &stage_);
       for (std::int32_t segment : {chunk.forward, chunk.backward}) {
-        GatherParameters(plan_, stage_, ExchangeOfBuckets(), &stage_.segments[static_cast<size_t>(segment)]);
+        GatherParameters(plan_, stage_, in_.exchange, &stage_.segments[static_cast<size_t>(segment)]);
       }
     }
     if (plan_.lanes > 1) {
@@ -444,7 +392,7 @@ class StageBuilder {
     transients = std::max(transients, lanes + PlaceSumScratch(transient_base + lanes));
     std::int64_t update_bytes = 0;
     stage_.update =
-        AddSegment(UpdateSegment(plan_, stage_, *in_.optimizer, in_.dynamic_loss_scale, ExchangeOfBuckets(),
+        AddSegment(UpdateSegment(plan_, stage_, *in_.optimizer, in_.dynamic_loss_scale, in_.exchange,
                                  in_.options->profile, transient_base, &update_bytes));
     transients = std::max(transients, update_bytes);
     stage_.memory.transients = Aligned(transients);
@@ -489,12 +437,12 @@ class StageBuilder {
                                  .dying = nullptr,
                                  .keep = in_.options->keep_logits && chunk.has_head ? plan_.logits : -1,
                                  .in_lane = false,
-                                 .pushed = in_.pushed,
+                                 .pushed = in_.exchange.pushed,
                                  .in_turns = nullptr};
       std::int64_t bytes = 0;
       chunk.evaluate = AddSegment(BuildSegment(inputs, fmt::format("evaluate.{}", chunk.index), chunk.index,
                                                &bytes, &plan_.logits_buffer));
-      GatherParameters(plan_, stage_, ExchangeOfBuckets(), &stage_.segments.back());
+      GatherParameters(plan_, stage_, in_.exchange, &stage_.segments.back());
       transients = std::max(transients, bytes);
     }
     Reserve(transients);

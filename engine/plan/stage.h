@@ -14,6 +14,8 @@
 
 namespace engine::plan {
 
+inline constexpr std::int64_t kStateElements = 8;  // of a quantised tensor (ops/fp8.h)
+
 // A local graph inside the plan: its value i is Plan::values[base + i]; nodes sorted by chunk and pass.
 struct CutGraph {
   LocalGraph local;
@@ -29,13 +31,11 @@ struct CutGraph {
 struct StageInputs {
   const CutGraph* train = nullptr;  // null: the plan only evaluates
   const CutGraph* evaluate = nullptr;
-  std::int64_t zero_stage = 0;
+  BucketStorage storage = {};
   const recipe::Optimizer* optimizer = nullptr;
   bool dynamic_loss_scale = false;  // skip updates whose gradients overflowed
-  bool matrix_masters = true;       // fp32 copies of matrices in 16 bits
-  bool overlap = false;             // reduce gradients behind the backward pass
+  FlatExchange exchange = {};       // conversions along its axes are pushed too
   Rates rates = {};
-  AxisSet pushed = {};  // conversions along these are pushed
   const CompileOptions* options = nullptr;
 };
 

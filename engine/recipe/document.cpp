@@ -21,6 +21,8 @@
 namespace engine::recipe {
 namespace {
 
+constexpr const char* kNotToml = "E101";
+
 // toml++ counts columns in code points; we count bytes. The offsets of the latest line are kept, since the
 // values of one line are asked for together, and a line may be megabytes long.
 class ByteColumns {
@@ -156,11 +158,13 @@ Diagnostic SyntaxError(const Source& source, const toml::parse_error& error) {
 std::optional<Document> ParseToml(SourcePtr source, std::vector<Diagnostic>* diagnostics) {
   if (std::optional<Diagnostic> unsafe = FindUnsafeText(*source)) {
     diagnostics->push_back(*std::move(unsafe));
+    diagnostics->back().code = kNotToml;
     return std::nullopt;
   }
   const toml::parse_result result = toml::parse(std::string_view(source->text()));
   if (!result) {
     diagnostics->push_back(SyntaxError(*source, result.error()));
+    diagnostics->back().code = kNotToml;
     return std::nullopt;
   }
   Node root = Converter(*source).Convert(result.table());

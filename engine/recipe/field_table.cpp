@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "engine/recipe/codes.h"
+
 namespace engine::recipe {
 namespace {
 
@@ -11,6 +13,7 @@ namespace {
 constexpr double kMaxSize = 1 << 30;
 constexpr double kMaxDegree = 1 << 20;
 constexpr double kMaxCount = 1e15;
+constexpr double kMaxSeed = 0xFFFFFFFF;  // of numpy's legacy generator, which orders samples
 
 class Row {
  public:
@@ -48,6 +51,10 @@ class Row {
   }
   Row& Words(std::initializer_list<const char*> words) {
     field_.words.assign(words.begin(), words.end());
+    return *this;
+  }
+  Row& Words(std::vector<std::string> words) {
+    field_.words = std::move(words);
     return *this;
   }
   Field Doc(const char* doc) {
@@ -311,7 +318,7 @@ Rows TrainingRows() {
           .Doc("Budget of the logits where the device runs head and loss over chunks of tokens: smaller "
                "chunks take "
                "less memory and a little more time."),
-      FIELD(training.seed).AtLeast(0).Doc("Seed of weights, dropout and sample order."),
+      FIELD(training.seed).Between(0, kMaxSeed).Doc("Seed of weights, dropout and sample order."),
       FIELD(precision.compute)
           .Words({"fp32", "bf16", "fp16", "fp8"})
           .Doc("Number format of products and activations."),
@@ -392,20 +399,30 @@ Rows ClusterRows() {
       FIELD(cluster.matmul_flops)
           .Between(0, 1e24)
           .Unit("FLOP/s")
-          .Doc("Sustained rate of matrix products of one device in the recipe's compute precision; 0: "
-               "unknown."),
+          .Doc("Sustained rate of matrix products of one device, in bf16 (CPU: fp32, of the whole machine); "
+               "0: unknown."),
+      FIELD(cluster.peak_flops)
+          .Between(0, 1e24)
+          .Unit("FLOP/s")
+          .Doc("Peak rate of dense 16-bit products of one device, as its data sheet has it: what MFU is a "
+               "share of; 0: unknown."),
       FIELD(cluster.memory_bandwidth)
           .Between(0, 1e24)
           .Unit("bytes/s")
-          .Doc("Memory bandwidth of one device; 0: unknown."),
+          .Doc("Memory bandwidth of one device (CPU: of the whole machine), read and write together, as "
+               "large copies reach it; 0: unknown."),
       FIELD(cluster.intra_node_bandwidth)
           .Between(0, 1e24)
           .Unit("bytes/s")
-          .Doc("Bandwidth between devices of a node, per device and direction; 0: unknown."),
+          .Doc("Bandwidth between devices of a node, per device and direction, as large copies reach it; 0: "
+               "unknown."),
       FIELD(cluster.inter_node_bandwidth)
           .Between(0, 1e24)
           .Unit("bytes/s")
-          .Doc("Bandwidth between nodes, per device and direction; 0: unknown."),
+          .Doc("Bandwidth between nodes, per device and direction, of the network's data sheet; 0: unknown."),
+      FIELD(check.allow)
+          .Words(WarningCodes())
+          .Doc("Warnings of engine check that are meant: it does not give them (docs/warnings.md)."),
   };
 }
 
@@ -433,6 +450,7 @@ std::vector<TableDoc> MakeTables() {
       {"evaluation", "When the validation loss is measured."},
       {"logging", "Log lines."},
       {"cluster", "The machines that the recipe is for."},
+      {"check", "What engine check passes over."},
   };
 }
 

@@ -146,23 +146,28 @@ void ReportMissing(const Settings& settings, const std::string& path, std::vecto
     }
     diagnostic.message = fmt::format("{} is required", field.key);
     diagnostic.hint = field.doc;
+    diagnostic.code = "E103";
     diagnostics->push_back(std::move(diagnostic));
   }
 }
 
 LoadResult Finish(Settings settings, bool complete, const std::string& path, const LoadOptions& options,
-                  std::vector<Diagnostic> diagnostics) {
+                  std::vector<Diagnostic> diagnostics, const Settings& overrides = {}) {
   LoadResult result;
   result.recipe.path = path;
   for (std::size_t i = 0; i < options.sets.size(); ++i) {
     settings.Override(ParseSetArgument(options.sets[i], static_cast<int>(i) + 1, &diagnostics));
   }
+  settings.Override(overrides);
   ApplySettings(settings, &result.recipe);
   if (complete) {
     std::set<std::string> unusable = settings.broken;
     ReportMissing(settings, path, &diagnostics, &unusable);
     const std::vector<Diagnostic> clashes = Validate(result.recipe, unusable);
     diagnostics.insert(diagnostics.end(), clashes.begin(), clashes.end());
+  }
+  for (Diagnostic& diagnostic : diagnostics) {
+    if (diagnostic.code.empty()) diagnostic.code = "E104";  // of the files themselves
   }
   SortAndUnique(&diagnostics);
   result.diagnostics = std::move(diagnostics);
@@ -171,12 +176,14 @@ LoadResult Finish(Settings settings, bool complete, const std::string& path, con
 
 }  // namespace
 
-LoadResult Load(const std::string& path, const LoadOptions& options) {
+LoadResult Load(const std::string& path, const LoadOptions& options) { return Load(path, options, {}); }
+
+LoadResult Load(const std::string& path, const LoadOptions& options, const Settings& overrides) {
   std::vector<Diagnostic> diagnostics;
   FileLoader loader(options.root, &diagnostics);
   Settings settings = loader.LoadRoot(path);
   const std::string shown = fs::path(path).lexically_normal().string();
-  return Finish(std::move(settings), loader.complete(), shown, options, std::move(diagnostics));
+  return Finish(std::move(settings), loader.complete(), shown, options, std::move(diagnostics), overrides);
 }
 
 LoadResult LoadText(const std::string& text, const std::string& name, const LoadOptions& options) {

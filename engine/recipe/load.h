@@ -9,6 +9,8 @@
 
 namespace engine::recipe {
 
+struct Settings;  // recipe/parse.h
+
 struct LoadOptions {
   std::vector<std::string> sets;  // "section.key=value"; the value is TOML, or a bare word for a string
   std::string root;               // if not empty, no file outside of this folder is read
@@ -25,6 +27,8 @@ struct LoadResult {
 // override earlier ones, the file itself overrides them all, key by key), then the sets, in order; then
 // validates. The n-th set is located as "--set:n:column".
 LoadResult Load(const std::string& path, const LoadOptions& options = {});
+// The same with settings that override all others.
+LoadResult Load(const std::string& path, const LoadOptions& options, const Settings& overrides);
 
 // The same of a text, which is located as `name` and cannot extend anything.
 LoadResult LoadText(const std::string& text, const std::string& name, const LoadOptions& options = {});

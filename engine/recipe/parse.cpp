@@ -41,12 +41,14 @@ class Parser {
  private:
   void Error(const Mark& mark, std::string message, std::string hint = "") {
     if (errors_ == kMaxErrors) {
-      diagnostics_->push_back(
-          source_.Error({}, fmt::format("more than {} mistakes; the rest is not shown", kMaxErrors)));
+      Add(source_.Error({}, fmt::format("more than {} mistakes; the rest is not shown", kMaxErrors)));
     }
-    if (errors_++ < kMaxErrors) {
-      diagnostics_->push_back(source_.Error(mark, std::move(message), std::move(hint)));
-    }
+    if (errors_++ < kMaxErrors) Add(source_.Error(mark, std::move(message), std::move(hint)));
+  }
+
+  void Add(Diagnostic diagnostic) {
+    diagnostic.code = "E102";
+    diagnostics_->push_back(std::move(diagnostic));
   }
 
   Provenance ProvenanceOf(const Mark& mark) const {

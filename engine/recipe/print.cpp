@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <variant>
 
+#include "engine/base/hash.h"
 #include "engine/recipe/fields.h"
 
 namespace engine::recipe {
@@ -66,6 +67,19 @@ std::string ToJson(const Recipe& recipe) {
     if (provenance.origin != Provenance::Origin::kDefault) entry["location"] = Location(provenance);
   }
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+std::string OriginOf(const Recipe& recipe, const std::string& key) {
+  return Location(ProvenanceOf(recipe, key));
+}
+
+std::string HashOfValues(const Recipe& recipe) {
+  std::string text;
+  for (const Field& field : Fields()) {
+    const FieldValue value = Get(field, recipe);
+    if (value != DefaultOf(field)) text += field.key + " = " + ToToml(value) + "\n";
+  }
+  return HashHex(text);
 }
 
 std::vector<Change> Diff(const Recipe& before, const Recipe& after) {

@@ -16,6 +16,12 @@ std::string ToToml(const Recipe& recipe);
 // newline.
 std::string ToJson(const Recipe& recipe);
 
+// Where a key's value comes from: "a.toml:3:10", or "default".
+std::string OriginOf(const Recipe& recipe, const std::string& key);
+
+// 32 hex digits that depend on the values that are not defaults, and on nothing else.
+std::string HashOfValues(const Recipe& recipe);
+
 struct Change {
   std::string key;     // "model.layers"
   std::string before;  // as TOML

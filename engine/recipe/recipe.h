@@ -164,10 +164,15 @@ struct Cluster {
   std::int64_t devices_per_node = 0;  // 0: not limited
   std::int64_t memory_bytes = 0;      // of one device; 0: not limited
   std::int64_t reserved_bytes = 0;    // outside the arena: context, libraries
-  double matmul_flops = 0.0;          // sustained, per second, in the recipe's compute precision; 0: unknown
+  double matmul_flops = 0.0;          // sustained, per second, in bf16 (CPU: fp32); 0: unknown
+  double peak_flops = 0.0;            // of dense 16-bit products, as the data sheet has it: for MFU alone
   double memory_bandwidth = 0.0;      // bytes per second
   double intra_node_bandwidth = 0.0;  // bytes per second, per device and direction
   double inter_node_bandwidth = 0.0;
+};
+
+struct Check {
+  std::vector<std::string> allow;  // codes of warnings that are meant
 };
 
 // Where a resolved value comes from.
@@ -190,6 +195,7 @@ struct Recipe {
   Evaluation evaluation;
   Logging logging;
   Cluster cluster;
+  Check check;
 
   std::string path;  // the root file, as the user named it
   std::map<std::string, Provenance>

@@ -14,17 +14,24 @@ namespace engine::recipe {
 
 class RuleContext {
  public:
-  RuleContext(const Recipe& recipe, std::vector<Diagnostic>* diagnostics)
-      : recipe(recipe), diagnostics_(diagnostics) {}
+  RuleContext(const Recipe& recipe, std::vector<Diagnostic>* diagnostics, std::string_view code = "")
+      : recipe(recipe), code(code), diagnostics_(diagnostics) {}
 
   const Recipe& recipe;
+  std::string_view code;  // of errors (recipe/codes.h)
 
   // Reports at the key that the author set last: a --set before the recipe itself before a fragment, then in
   // the order given; at the whole file if all are defaults.
   void Error(std::initializer_list<std::string_view> keys, std::string message, std::string hint = "") const;
+  // A warning of that code, at the same place; nothing where the recipe allows it.
+  void Warn(std::string_view warning, std::initializer_list<std::string_view> keys, std::string message,
+            std::string hint = "") const;
   bool IsDefault(std::string_view key) const;
 
  private:
+  void Report(Severity severity, std::string_view as, std::initializer_list<std::string_view> keys,
+              std::string message, std::string hint) const;
+
   std::vector<Diagnostic>* diagnostics_;
 };
 

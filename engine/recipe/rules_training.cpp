@@ -77,6 +77,11 @@ void LengthIsSaidOnce(const RuleContext& c) {
 void SamplesFitAnIndex(const RuleContext& c) {
   constexpr std::int64_t kMostSamples = (std::int64_t{1} << 32) - 3;
   const Training& t = c.recipe.training;
+  if (t.samples > kMostSamples) {
+    c.Error({"training.samples"},
+            fmt::format("{} samples are more than an index of samples holds ({})", t.samples, kMostSamples),
+            fmt::format("samples {}", kMostSamples / t.global_batch * t.global_batch));
+  }
   const std::int64_t samples = ProductOrOverflow({t.iterations, t.global_batch});
   if (samples <= kMostSamples) return;  // -1: too long by another rule
   c.Error({"training.iterations", "training.global_batch"},
@@ -236,7 +241,7 @@ std::vector<Rule> BatchRules() {
       {{"training.global_batch", "training.micro_batch", "parallelism"}, ProgramIsOfSensibleLength},
       {pipeline, InterleavedMicrobatchesFillPipeline},
       {{"training.iterations", "training.samples"}, LengthIsSaidOnce},
-      {{"training.iterations", "training.global_batch"}, SamplesFitAnIndex},
+      {{"training.iterations", "training.samples", "training.global_batch"}, SamplesFitAnIndex},
       {{"training.iterations", "training.samples", "training.global_batch"}, LengthIsWholeBatches},
       {{"cluster.memory_bytes", "cluster.reserved_bytes"}, ReserveFitsMemory},
   };

@@ -53,6 +53,15 @@ bool IsAscii(char c) { return static_cast<Byte>(c) < 0x80; }
 // toml++ 3.3 has undefined behaviour where it looks for white space and finds another non-ASCII character.
 // TOML 1.0 allows those only in strings and comments; inside strings it looks after a backslash that ends the
 // line.
+
+// Elsewhere a quote breaks a value: toml++ then reads on to the value's end, and what follows is in no
+// string.
+bool BeginsString(std::string_view text, std::size_t at, std::size_t begin) {
+  constexpr std::string_view kBefore = " \t\r\n=[{,.";
+  return (text[at] == '"' || text[at] == '\'') &&
+         (at == begin || kBefore.find(text[at - 1]) != std::string_view::npos);
+}
+
 struct SkippedString {
   std::size_t end = 0;                // just after the string
   std::optional<std::size_t> unsafe;  // such a character
@@ -113,9 +122,10 @@ std::optional<Diagnostic> FindUnsafeText(const Source& source) {
   const std::string_view text = source.text();
   constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
   Counter counter;
-  for (std::size_t at = text.substr(0, 3) == kByteOrderMark ? 3 : 0; at < text.size(); ++at) {
+  const std::size_t begin = text.substr(0, 3) == kByteOrderMark ? 3 : 0;
+  for (std::size_t at = begin; at < text.size(); ++at) {
     const char c = text[at];
-    if (c == '"' || c == '\'') {
+    if (BeginsString(text, at, begin)) {
       const SkippedString skipped = SkipString(text, at);
       if (skipped.unsafe.has_value()) {
         return source.Error(source.MarkOfOffset(*skipped.unsafe),

@@ -48,10 +48,12 @@ Settings ParseSetArgument(const std::string& argument, int ordinal, std::vector<
   const Mark whole = {ordinal, 1, static_cast<int>(argument.size())};
   if (equals == std::string::npos || equals == 0) {
     diagnostics->push_back(source.Error(whole, "--set needs section.key=value", "such as parallelism.tp=2"));
+    diagnostics->back().code = "E102";
     return {};
   }
   if (argument.find('\n') != std::string::npos) {
     diagnostics->push_back(source.Error(whole, "--set sets one key, and its argument is one line"));
+    diagnostics->back().code = "E102";
     return {};
   }
   const std::optional<Document> document = ParseArgument(argument, equals, ordinal, diagnostics);

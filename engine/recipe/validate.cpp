@@ -38,7 +38,20 @@ bool Touches(const Rule& rule, const std::set<std::string>& unusable) {
 
 void RuleContext::Error(std::initializer_list<std::string_view> keys, std::string message,
                         std::string hint) const {
-  Diagnostic diagnostic{Severity::kError, {recipe.path, 0, 0, 1}, std::move(message), std::move(hint), ""};
+  Report(Severity::kError, code, keys, std::move(message), std::move(hint));
+}
+
+void RuleContext::Warn(std::string_view warning, std::initializer_list<std::string_view> keys,
+                       std::string message, std::string hint) const {
+  const std::vector<std::string>& allow = recipe.check.allow;
+  if (std::find(allow.begin(), allow.end(), warning) != allow.end()) return;
+  Report(Severity::kWarning, warning, keys, std::move(message), std::move(hint));
+}
+
+void RuleContext::Report(Severity severity, std::string_view as, std::initializer_list<std::string_view> keys,
+                         std::string message, std::string hint) const {
+  Diagnostic diagnostic{severity, {recipe.path, 0, 0, 1}, std::move(message), std::move(hint),
+                        "",       std::string(as)};
   int nearest = Remoteness({}, recipe.path);
   for (const std::string_view key : keys) {
     const auto found = recipe.provenance.find(std::string(key));
@@ -92,10 +105,15 @@ std::int64_t ProductOrOverflow(std::initializer_list<std::int64_t> factors) {
 
 std::vector<Diagnostic> Validate(const Recipe& recipe, const std::set<std::string>& unusable) {
   std::vector<Diagnostic> diagnostics;
-  const RuleContext context(recipe, &diagnostics);
-  for (std::vector<Rule> (*rules)() :
-       {ModelRules, ParallelismRules, BatchRules, ScheduleRules, PrecisionRules, DataRules}) {
-    for (const Rule& rule : rules()) {
+  struct Family {
+    const char* code;
+    std::vector<Rule> (*rules)();
+  };
+  for (const Family& family :
+       {Family{"E201", ModelRules}, Family{"E202", ParallelismRules}, Family{"E203", BatchRules},
+        Family{"E204", ScheduleRules}, Family{"E205", PrecisionRules}, Family{"E206", DataRules}}) {
+    const RuleContext context(recipe, &diagnostics, family.code);
+    for (const Rule& rule : family.rules()) {
       if (!Touches(rule, unusable)) rule.check(context);
     }
   }

@@ -7,27 +7,6 @@
 namespace engine::train {
 namespace {
 
-struct Lengths {  // in samples
-  double warmup, decay, wsd_decay;
-};
-
-Lengths LengthsOf(const recipe::Recipe& recipe) {
-  const recipe::Schedule& schedule = recipe.schedule;
-  const std::int64_t batch = recipe.training.global_batch;
-  const std::int64_t whole = recipe.iterations() * batch;
-  const auto pick = [&](std::int64_t samples, std::int64_t iterations) {
-    return samples > 0 ? samples : iterations * batch;
-  };
-  const std::int64_t decay = pick(schedule.decay_samples, schedule.decay_iterations);
-  Lengths lengths{};
-  lengths.decay = static_cast<double>(decay > 0 ? decay : whole);
-  lengths.warmup = schedule.warmup_fraction > 0
-                       ? schedule.warmup_fraction * lengths.decay
-                       : static_cast<double>(pick(schedule.warmup_samples, schedule.warmup_iterations));
-  lengths.wsd_decay = static_cast<double>(pick(schedule.wsd_decay_samples, schedule.wsd_decay_iterations));
-  return lengths;
-}
-
 double Cosine(double fraction) { return 0.5 * (1.0 + std::cos(std::numbers::pi * fraction)); }
 
 double WsdCoefficient(const std::string& kind, double q) {
@@ -39,11 +18,28 @@ double WsdCoefficient(const std::string& kind, double q) {
 
 }  // namespace
 
+ScheduleLengths LengthsOf(const recipe::Recipe& recipe) {
+  const recipe::Schedule& schedule = recipe.schedule;
+  const std::int64_t batch = recipe.training.global_batch;
+  const std::int64_t whole = recipe.iterations() * batch;
+  const auto pick = [&](std::int64_t samples, std::int64_t iterations) {
+    return samples > 0 ? samples : iterations * batch;
+  };
+  const std::int64_t decay = pick(schedule.decay_samples, schedule.decay_iterations);
+  ScheduleLengths lengths;
+  lengths.decay = static_cast<double>(decay > 0 ? decay : whole);
+  lengths.warmup = schedule.warmup_fraction > 0
+                       ? schedule.warmup_fraction * lengths.decay
+                       : static_cast<double>(pick(schedule.warmup_samples, schedule.warmup_iterations));
+  lengths.wsd_decay = static_cast<double>(pick(schedule.wsd_decay_samples, schedule.wsd_decay_iterations));
+  return lengths;
+}
+
 double LearningRate(const recipe::Recipe& recipe, std::int64_t samples) {
   const recipe::Schedule& schedule = recipe.schedule;
   const double highest = recipe.optimizer.learning_rate;
   const double lowest = schedule.min_learning_rate;
-  const Lengths lengths = LengthsOf(recipe);
+  const ScheduleLengths lengths = LengthsOf(recipe);
   const double n = static_cast<double>(samples);
   if (lengths.warmup > 0 && n <= lengths.warmup) {
     return schedule.warmup_init + (highest - schedule.warmup_init) * n / lengths.warmup;

@@ -7,6 +7,11 @@
 
 namespace engine::train {
 
+struct ScheduleLengths {  // in samples
+  double warmup = 0, decay = 0, wsd_decay = 0;
+};
+ScheduleLengths LengthsOf(const recipe::Recipe& recipe);
+
 // Rate of the update that comes after `samples` samples have been consumed, those of skipped iterations not
 // counted (0 for the first update, which so runs at warmup_init where there is a warm-up). With w = warm-up,
 // d = decay length, r = (samples − w)/(d − w):

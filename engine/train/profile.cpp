@@ -5,37 +5,59 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "engine/plan/cost.h"
+#include "engine/plan/trace.h"
 #include "engine/train/write_file.h"
 
 namespace engine::train {
+namespace {
 
-double PredictedSeconds(const plan::Instruction& instruction, const recipe::Cluster& cluster) {
-  double bytes = 0;
-  for (const auto* refs : {&instruction.inputs, &instruction.outputs}) {
-    for (const plan::BufferRef& ref : *refs) bytes += static_cast<double>(ref.bytes());
-  }
-  const double arithmetic = cluster.matmul_flops > 0 ? instruction.flops / cluster.matmul_flops : 0;
-  const double memory = cluster.memory_bandwidth > 0 ? bytes / cluster.memory_bandwidth : 0;
-  return std::max(arithmetic, memory);
+using Part = executor::InstructionTiming::Part;
+
+std::string KernelOf(const executor::InstructionTiming& timing) {
+  if (timing.part == Part::kWait) return "waits for exchange";
+  if (timing.instruction == nullptr) return "transfers";
+  return timing.instruction->kernel + (timing.part == Part::kFinish ? ", sums" : "");
 }
 
-std::string ProfileTable(const std::vector<Timings>& iterations, const recipe::Cluster& cluster) {
+double PredictedSeconds(const plan::CostModel& costs, const executor::InstructionTiming& timing) {
+  if (timing.part == Part::kWait || timing.instruction == nullptr) return 0;
+  if (timing.part == Part::kFinish) return costs.FinishSeconds(*timing.instruction);
+  // A pushed sum on the computation's stream is timed with its addition.
+  const bool together = timing.instruction->stream == plan::kComputeStream;
+  return costs.Seconds(*timing.instruction) + (together ? costs.FinishSeconds(*timing.instruction) : 0);
+}
+
+}  // namespace
+
+std::string ProfileTable(const plan::Plan& plan, const std::vector<Timings>& iterations,
+                         const recipe::Cluster& cluster) {
+  const plan::CostModel costs(plan, cluster);
+  const bool known = costs.Missing().empty();
   struct Row {
     std::string kernel;
     double launches = 0, measured_ms = 0, predicted_ms = 0;
   };
   std::map<std::string, Row> by_kernel;
   Row all{.kernel = "all"};
+  double beside_ms = 0;
+  double waited_ms = 0;
   for (const Timings& timings : iterations) {
     for (const executor::InstructionTiming& timing : timings) {
-      Row& row = by_kernel[timing.instruction->kernel];
-      row.kernel = timing.instruction->kernel;
-      for (Row* r : {&row, &all}) {
+      const std::string kernel = KernelOf(timing);
+      Row& row = by_kernel[kernel];
+      row.kernel = kernel;
+      const double took_ms = timing.end_ms - timing.begin_ms;
+      const bool computes = timing.stream == plan::kComputeStream;
+      if (!computes) beside_ms += took_ms;
+      if (timing.part == Part::kWait) waited_ms += took_ms;
+      // What runs beside computation is no part of the sum.
+      for (Row* r : {&row, computes ? &all : nullptr}) {
+        if (r == nullptr) continue;
         r->launches += 1;
-        r->measured_ms += timing.end_ms - timing.begin_ms;
-        r->predicted_ms += 1e3 * PredictedSeconds(*timing.instruction, cluster);
+        r->measured_ms += took_ms;
+        if (known) r->predicted_ms += 1e3 * PredictedSeconds(costs, timing);
       }
     }
   }
@@ -54,32 +76,36 @@ std::string ProfileTable(const std::vector<Timings>& iterations, const recipe::C
     text += fmt::format("{:<24} {:>9.0f} {:>12.3f} {:>13.3f} {:>7}\n", row.kernel, row.launches / count,
                         row.measured_ms / count, row.predicted_ms / count, ratio);
   }
+  if (beside_ms > 0) {
+    text += fmt::format(
+        "beside computation: {:.3f} ms of exchange, for which computation waited {:.3f} ms, {:.1f} %\n",
+        beside_ms / count, waited_ms / count, 100 * waited_ms / all.measured_ms);
+  }
   return text;
 }
 
-std::string ChromeTrace(const Timings& iteration) {
-  nlohmann::json events = nlohmann::json::array();
+std::string MeasuredTrace(const plan::Plan& plan, const Timings& iteration) {
+  std::vector<plan::PlayedEvent> events;
   for (const executor::InstructionTiming& timing : iteration) {
-    events.push_back({{"name", timing.instruction->name},
-                      {"cat", timing.instruction->kernel},
-                      {"ph", "X"},
-                      {"pid", 0},
-                      {"tid", 0},
-                      {"ts", timing.begin_ms * 1e3},
-                      {"dur", (timing.end_ms - timing.begin_ms) * 1e3},
-                      {"args",
-                       {{"kernel", timing.instruction->kernel},
-                        {"segment", timing.segment->name},
-                        {"microbatch", timing.microbatch}}}});
+    events.push_back({.stage = static_cast<std::int32_t>(plan.StageOfRank(0)),
+                      .stream = timing.stream,
+                      .begin_s = 1e-3 * timing.begin_ms,
+                      .end_s = 1e-3 * timing.end_ms,
+                      .segment = timing.segment,
+                      .instruction = timing.instruction,
+                      .microbatch = timing.microbatch,
+                      .part = static_cast<plan::PlayedEvent::Part>(timing.part)});
   }
-  return nlohmann::json({{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}}).dump();
+  return plan::ChromeTrace(events, "measured");
 }
 
-absl::StatusOr<std::string> WriteProfile(const std::string& folder, const std::vector<Timings>& iterations,
+absl::StatusOr<std::string> WriteProfile(const std::string& folder, const plan::Plan& plan,
+                                         const std::vector<Timings>& iterations,
                                          const recipe::Cluster& cluster) {
-  std::string table = ProfileTable(iterations, cluster);
+  std::string table = ProfileTable(plan, iterations, cluster);
   RETURN_IF_ERROR(WriteFile(std::filesystem::path(folder) / "profile.txt", table));
-  RETURN_IF_ERROR(WriteFile(std::filesystem::path(folder) / "trace.json", ChromeTrace(iterations.back())));
+  RETURN_IF_ERROR(
+      WriteFile(std::filesystem::path(folder) / "trace.json", MeasuredTrace(plan, iterations.back())));
   return table;
 }
 

@@ -1,4 +1,4 @@
-// What a profiled iteration took, instruction by instruction, beside what the plan predicts.
+// What a profiled iteration took, instruction by instruction, beside what is predicted of it.
 #pragma once
 
 #include <string>
@@ -11,19 +11,18 @@ namespace engine::train {
 
 using Timings = std::vector<executor::InstructionTiming>;
 
-// Seconds that an instruction should take at the cluster's rates: the larger of its FLOPs over matmul_flops
-// and the bytes of its inputs and outputs over memory_bandwidth; 0 where the cluster file does not give them.
-double PredictedSeconds(const plan::Instruction& instruction, const recipe::Cluster& cluster);
-
-// A table by kernel, largest first: launches, measured and predicted milliseconds an iteration, their ratio.
+// A table by kernel, largest first: launches, measured milliseconds of an iteration, those that the plan's
+// prediction takes for the same (plan/cost.h; 0 where the cluster file does not give rates), their ratio.
 // Means over the iterations.
-std::string ProfileTable(const std::vector<Timings>& iterations, const recipe::Cluster& cluster);
+std::string ProfileTable(const plan::Plan& plan, const std::vector<Timings>& iterations,
+                         const recipe::Cluster& cluster);
 
-// The last iteration in Chrome's trace event format (chrome://tracing, Perfetto).
-std::string ChromeTrace(const Timings& iteration);
+// The last iteration as `engine plan --trace` writes a predicted one (plan/trace.h). Of rank 0.
+std::string MeasuredTrace(const plan::Plan& plan, const Timings& iteration);
 
 // Writes profile.txt and trace.json into the run's folder; returns the table.
-absl::StatusOr<std::string> WriteProfile(const std::string& folder, const std::vector<Timings>& iterations,
+absl::StatusOr<std::string> WriteProfile(const std::string& folder, const plan::Plan& plan,
+                                         const std::vector<Timings>& iterations,
                                          const recipe::Cluster& cluster);
 
 }  // namespace engine::train

@@ -21,12 +21,12 @@
 #include "engine/checkpoint/store.h"
 #include "engine/data/source.h"
 #include "engine/plan/check_device.h"
-#include "engine/plan/json.h"
 #include "engine/plan/verify.h"
 #include "engine/recipe/print.h"
 #include "engine/train/compile_recipe.h"
 #include "engine/train/feed.h"
 #include "engine/train/learning_rate.h"
+#include "engine/train/plan_document.h"
 #include "engine/train/profile.h"
 #include "engine/train/report.h"
 #include "engine/train/resume.h"
@@ -210,7 +210,7 @@ class Training {
     fs::create_directories(CheckpointRoot(options_.out), error);
     if (error) return Unavailable("{}: cannot create: {}", CheckpointRoot(options_.out), error.message());
     RETURN_IF_ERROR(WriteFile(fs::path(options_.out) / "resolved.toml", recipe::ToToml(recipe_)));
-    return WriteFile(fs::path(options_.out) / "plan.json", plan::ToJson(plan_).dump(1) + "\n");
+    return WriteFile(fs::path(options_.out) / "plan.json", PlanDocument(recipe_, plan_).dump(1) + "\n");
   }
 
   absl::Status LoadState(const std::optional<ResumePoint>& resume) {
@@ -265,7 +265,7 @@ class Training {
     if (saved != iteration_) RETURN_IF_ERROR(Save());
     AloneAt("the end");
     if (!profile_.empty()) {
-      ASSIGN_OR_RETURN(const std::string table, WriteProfile(options_.out, profile_, recipe_.cluster));
+      ASSIGN_OR_RETURN(const std::string table, WriteProfile(options_.out, plan_, profile_, recipe_.cluster));
       Say(table + "written to profile.txt and trace.json in " + options_.out);
     }
     if (stopped_) Say(fmt::format("stopped by a signal after iteration {}", iteration_));

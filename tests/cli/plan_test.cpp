@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "engine/cli/commands.h"
@@ -52,6 +53,44 @@ TEST_CASE("plan: one rank's instructions, to a file") {
   CHECK(to_file.exit_code == 0);
   CHECK(to_file.output.empty());
   CHECK((data::ReadFile(folder / "plan.txt") == text.output));
+}
+
+TEST_CASE("plan: what an iteration takes, by stage, and its trace") {
+  const data::TempDir folder;
+  const std::string recipe = SourcePath("recipes/gpt2-large-dp2pp2.toml");
+  const CommandResult text = RunCommand(AddPlanCommand, {"plan", recipe, "--trace", folder / "trace.json"});
+  CHECK(text.exit_code == 0);
+  for (const char* part :
+       {"predicted iteration on h200-x4: ", " tokens/s, ", "exposed exchange", "bubble", "MFU "}) {
+    CHECK_MESSAGE(Contains(text.output, part), part);
+  }
+  const nlohmann::json trace = nlohmann::json::parse(data::ReadFile(folder / "trace.json"), nullptr, false);
+  REQUIRE(trace.is_object());
+  double end_us = 0;
+  for (const nlohmann::json& event : trace.at("traceEvents")) {
+    if (event.at("ph") == "X")
+      end_us = std::max(end_us, event.at("ts").get<double>() + event.at("dur").get<double>());
+  }
+  const nlohmann::json json =
+      nlohmann::json::parse(RunCommand(AddPlanCommand, {"plan", recipe, "--json"}).output, nullptr, false);
+  const nlohmann::json& prediction = json.at("prediction");
+  CHECK(1e-6 * end_us == doctest::Approx(prediction.at("iteration_s").get<double>()));
+  REQUIRE(prediction.at("stages").size() == 2);
+  for (const nlohmann::json& stage : prediction.at("stages")) {
+    double sum = 0;
+    for (const char* part : {"compute_s", "exposed_s", "bubble_s", "update_s"})
+      sum += stage.at(part).get<double>();
+    CHECK(sum == doctest::Approx(prediction.at("iteration_s").get<double>()));
+  }
+  CHECK(RunCommand(AddPlanCommand, {"plan", recipe, "--trace", folder / "nowhere/trace.json"}).exit_code ==
+        1);
+}
+
+TEST_CASE("plan: without the cluster's rates it says which are missing") {
+  const CommandResult result = RunCommand(AddPlanCommand, {"plan", Quickstart()});
+  CHECK(Contains(result.output,
+                 "no predicted time: cluster.matmul_flops, cluster.memory_bandwidth are not given\n"));
+  CHECK(!Contains(result.output, "predicted iteration"));
 }
 
 // Attention that repeats its bits keeps the gradients of the scores, 2 bytes each.

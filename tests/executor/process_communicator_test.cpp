@@ -203,7 +203,7 @@ absl::Status ReceiveByte(ProcessWorld* world, std::int64_t peer) {
 absl::Status SendByte(ProcessWorld* world, std::int64_t peer) {
   const std::byte sent{};
   ProcessCommunicator communicator(world);
-  ASSIGN_OR_RETURN(const std::int64_t ticket, communicator.Send(peer, 0, &sent, 1, 0));
+  ASSIGN_OR_RETURN(const std::int64_t ticket, communicator.Send(peer, 0, &sent, 1, 0, 0));
   return communicator.WaitSent(peer, 0, ticket);
 }
 
@@ -328,7 +328,7 @@ TEST_CASE("processes: all send before any receives, on channels that do not mix"
         auto& [bytes, ticket] = sent[{peer, channel}];
         bytes.assign(kBytes, content(rank, peer, channel));
         const auto offered =
-            communicator.Send(peer, channel, bytes.data(), static_cast<std::int64_t>(kBytes), 0);
+            communicator.Send(peer, channel, bytes.data(), static_cast<std::int64_t>(kBytes), 0, 0);
         if (!offered.ok()) ++wrong;
         ticket = offered.value_or(0);
       }
@@ -361,7 +361,7 @@ TEST_CASE("processes: a channel keeps the order, and a sender may wait for each 
       int& number = sent[static_cast<size_t>(i)];
       number = i;
       const auto offered =
-          communicator.Send(1, 3, reinterpret_cast<std::byte*>(&number), i == 7 ? 0 : sizeof(int), 0);
+          communicator.Send(1, 3, reinterpret_cast<std::byte*>(&number), i == 7 ? 0 : sizeof(int), 0, 0);
       if (!offered.ok() || *offered <= ticket) ++wrong;
       ticket = offered.value_or(0);
       if (i % 3 != 0) continue;
@@ -386,7 +386,7 @@ TEST_CASE("processes: bytes of another size than expected, a type that is not ex
   ProcessCommunicator zero(worlds[0].get());
   ProcessCommunicator one(worlds[1].get());
   const std::array<std::byte, 3> bytes{};
-  REQUIRE(zero.Send(1, 0, bytes.data(), 3, 0).ok());
+  REQUIRE(zero.Send(1, 0, bytes.data(), 3, 0, 0).ok());
   std::array<std::byte, 2> small{};
   CHECK(Message(one.Receive(0, 0, small.data(), 2, 0)) == "3 bytes were sent where 2 are expected");
   plan::Instruction instruction;
@@ -462,7 +462,7 @@ TEST_CASE("processes: a peer that is killed when half of its bytes are here") {
   if (child == 0) {
     std::fill(memory.begin(), memory.end(), std::byte{1});
     ProcessCommunicator communicator(world->get());
-    const auto ticket = communicator.Send(0, 0, memory.data(), size, 0);
+    const auto ticket = communicator.Send(0, 0, memory.data(), size, 0, 0);
     _exit(ticket.ok() && communicator.WaitSent(0, 0, *ticket).ok() ? 0 : 1);
   }
   REQUIRE_MESSAGE(world.ok(), Message(world.status()));

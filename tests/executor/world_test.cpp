@@ -65,7 +65,7 @@ TEST_CASE("a mailbox keeps the order, and a sender may wait for each of its offe
     std::int64_t before = 0;
     for (int i = 0; i < kOffers; ++i) {
       sent[static_cast<size_t>(i)] = B(i);
-      const auto ticket = sender.Send(1, 3, &sent[static_cast<size_t>(i)], 1, 0);
+      const auto ticket = sender.Send(1, 3, &sent[static_cast<size_t>(i)], 1, 0, 0);
       if (!ticket.ok() || *ticket <= before) ++wrong;
       before = *ticket;
       // The bytes may change as soon as they are taken.
@@ -88,9 +88,9 @@ TEST_CASE("channels and directions do not mix, and sizes must agree") {
   CpuCommunicator zero(&world, 0);
   CpuCommunicator one(&world, 1);
   const std::array<std::byte, 3> bytes = {B(1), B(2), B(3)};
-  REQUIRE(zero.Send(1, 0, &bytes[0], 1, 0).ok());
-  REQUIRE(zero.Send(1, 1, &bytes[1], 1, 0).ok());
-  REQUIRE(one.Send(0, 0, &bytes[2], 1, 0).ok());
+  REQUIRE(zero.Send(1, 0, &bytes[0], 1, 0, 0).ok());
+  REQUIRE(zero.Send(1, 1, &bytes[1], 1, 0, 0).ok());
+  REQUIRE(one.Send(0, 0, &bytes[2], 1, 0, 0).ok());
   std::byte got{};
   REQUIRE(one.Receive(0, 1, &got, 1, 0).ok());
   CHECK(got == B(2));
@@ -98,7 +98,7 @@ TEST_CASE("channels and directions do not mix, and sizes must agree") {
   CHECK(got == B(1));
   REQUIRE(zero.Receive(1, 0, &got, 1, 0).ok());
   CHECK(got == B(3));
-  REQUIRE(zero.Send(1, 0, bytes.data(), 3, 0).ok());
+  REQUIRE(zero.Send(1, 0, bytes.data(), 3, 0, 0).ok());
   std::array<std::byte, 2> small{};
   CHECK(Message(one.Receive(0, 0, small.data(), 2, 0)) == "3 bytes were sent where 2 are expected");
 }
@@ -108,7 +108,7 @@ TEST_CASE("abort wakes senders and receivers") {
   CpuCommunicator zero(&world, 0);
   CpuCommunicator one(&world, 1);
   const std::byte byte{};
-  const auto ticket = zero.Send(1, 0, &byte, 1, 0);
+  const auto ticket = zero.Send(1, 0, &byte, 1, 0, 0);
   REQUIRE(ticket.ok());
   absl::Status of_sender;
   absl::Status of_receiver;

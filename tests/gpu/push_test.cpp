@@ -180,7 +180,8 @@ Case Along(std::int64_t ranks, Collective collective, Reduction reduction, const
 // This process as a rank: its GPU, what it has prepared, and pinned memory for what comes and goes.
 class Rank {
  public:
-  Rank()
+  // `stages`: each of another length of arena.
+  explicit Rank(bool stages = false)
       : rank_(std::stoll(Variable("ENGINE_PUSH_RANK"))),
         ranks_(std::stoll(Variable("ENGINE_PUSH_RANKS"))),
         store_(Variable("ENGINE_PUSH_FOLDER"), rank_ == 0 ? Variable("ENGINE_PUSH_HIDDEN") : "") {
@@ -190,7 +191,7 @@ class Rank {
     Must(opened.status());
     backend_ = std::move(*opened);
     Must(backend::cuda::LoadNccl().status());
-    const auto arena = backend_->AllocateArena(kArenaBytes);
+    const auto arena = backend_->AllocateArena(kArenaBytes + (stages ? rank_ : 0) * kMostBytes);
     Must(arena.status());
     free_ = *arena;
     communicator_ = std::make_unique<PushCommunicator>(
@@ -319,6 +320,68 @@ class Rank {
 
   const std::vector<std::unique_ptr<Trial>>& trials() const { return launches_; }
 
+  // Rounds of what two stages of a pipeline do: each sends to the other and receives, on streams of their
+  // own, between places that differ from rank to rank. Wrong rounds.
+  int WrongTransfers(int rounds, bool recorded, const std::function<int(bool before)>& delay) {
+    const std::int64_t peer = 1 - rank_;
+    const bool first = rank_ == 0;
+    const auto inbox = [](std::int64_t rank) { return rank == 0 ? kMostBytes : 2 * kMostBytes; };
+    std::byte* const out = backend_->arena().data() + (first ? 0 : 3 * kMostBytes);
+    std::byte* const in = backend_->arena().data() + inbox(rank_);
+    const std::int32_t send = first ? plan::kSendNext : plan::kSendPrevious;
+    const std::int32_t receive = first ? plan::kReceiveNext : plan::kReceivePrevious;
+    const auto content = [](std::int64_t rank, std::size_t set, std::int64_t i) {
+      return static_cast<std::byte>((i * 7 + static_cast<std::int64_t>(set) * 31 + rank * 101) >> (i % 3));
+    };
+    const auto body = [&]() -> absl::Status {
+      ASSIGN_OR_RETURN(const std::int64_t begun, backend_->Signal(plan::kComputeStream));
+      for (const std::int32_t stream : {send, receive}) RETURN_IF_ERROR(backend_->Await(stream, begun));
+      RETURN_IF_ERROR(communicator_->Send(peer, 0, out, kMostBytes, send, inbox(peer)).status());
+      RETURN_IF_ERROR(communicator_->Receive(peer, 1, in, kMostBytes, receive));
+      for (const std::int32_t stream : {send, receive}) {
+        ASSIGN_OR_RETURN(const std::int64_t ended, backend_->Signal(stream));
+        RETURN_IF_ERROR(backend_->Await(plan::kComputeStream, ended));
+      }
+      return absl::OkStatus();
+    };
+    std::unique_ptr<backend::Launch> graph;
+    if (recorded) {
+      auto made = backend_->Record(body);
+      Must(made.status());
+      graph = std::move(*made);
+    }
+    for (std::size_t set = 0; set < kSets; ++set) {
+      for (std::int64_t i = 0; i < kMostBytes; ++i) sent_[set * kMostBytes + i] = content(rank_, set, i);
+    }
+    for (int round = 0; round < rounds; ++round) {
+      FromHost(out, sent_ + static_cast<std::size_t>(round) % kSets * kMostBytes, kMostBytes);
+      Sleep(delay(true));
+      Must(recorded ? graph->Run({}) : body());
+      Sleep(delay(false));
+      Must(cudaMemcpyAsync(received_ + round * kMostBytes, in, kMostBytes, cudaMemcpyDeviceToHost,
+                           backend_->device().compute()));
+    }
+    Must(backend_->Synchronize());
+    int wrong = 0;
+    for (int round = 0; round < rounds; ++round) {
+      bool right = true;
+      for (std::int64_t i = 0; i < kMostBytes && right; ++i) {
+        right =
+            received_[round * kMostBytes + i] == content(peer, static_cast<std::size_t>(round) % kSets, i);
+      }
+      wrong += right ? 0 : 1;
+    }
+    return wrong;
+  }
+
+  void PrepareTransfers() {
+    const bool first = rank_ == 0;
+    for (const std::int32_t stream : {first ? plan::kSendNext : plan::kSendPrevious,
+                                      first ? plan::kReceiveNext : plan::kReceivePrevious}) {
+      Must(communicator_->PrepareTransfer(1 - rank_, stream, true));
+    }
+  }
+
  private:
   std::byte* Take(std::int64_t bytes) {
     std::byte* const taken = free_;
@@ -443,6 +506,7 @@ cli::ProgramResult RunRanks(const std::string& test_case, const Setting& setting
 }
 
 constexpr const char* kEveryForm = "gpu child: every pushed conversion";
+constexpr const char* kTransfers = "gpu child: transfers between two stages";
 constexpr const char* kSlowPeer = "gpu child: pushes to a slow peer";
 constexpr const char* kByNccl = "exchange by NCCL, not by copy engines";
 
@@ -475,6 +539,17 @@ TEST_CASE("gpu child: every pushed conversion" * doctest::skip()) {
   rank.CheckOneGraph(delay);
 }
 
+TEST_CASE("gpu child: transfers between two stages" * doctest::skip()) {
+  Rank rank(/*stages=*/true);
+  rank.PrepareTransfers();
+  rank.Connect();
+  const auto delay = AtRandom(rank.rank());
+  for (const bool recorded : {false, true}) {
+    const int wrong = rank.WrongTransfers(kRounds, recorded, delay);
+    CHECK_MESSAGE(wrong == 0, (recorded ? "replayed: " : "launched: ") << wrong << " rounds are wrong");
+  }
+}
+
 // Rank 1 reads what it was given late: until then nobody may push the next.
 TEST_CASE("gpu child: pushes to a slow peer" * doctest::skip()) {
   Rank rank;
@@ -493,6 +568,16 @@ TEST_CASE("gpu push: two ranks get what the CPU's collectives give, launched and
   CHECK_MESSAGE(result.exit_code == 0, result.output);
   CHECK(cli::Contains(result.output, "1 passed"));
   CHECK_MESSAGE(result.output.find(kByNccl) == std::string::npos, result.output);
+}
+
+TEST_CASE("gpu push: two stages of a pipeline, pushed and by NCCL") {
+  if (Skipped(2)) return;
+  for (const char* hidden : {"", "push/memory/1"}) {
+    const cli::ProgramResult result = RunRanks(kTransfers, {.ranks = 2, .ready = true, .hidden = hidden});
+    CHECK_MESSAGE(result.exit_code == 0, result.output);
+    CHECK(cli::Contains(result.output, "1 passed"));
+    CHECK((result.output.find(kByNccl) != std::string::npos) == (*hidden != '\0'));
+  }
 }
 
 TEST_CASE("gpu push: more than two ranks add up in parts") {

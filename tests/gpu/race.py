@@ -27,7 +27,8 @@ WARMUP = 10
 def train(small, layout, name, iterations, *arguments, environment=None):
     """The iterations as (loss, norm), by their exact texts, and the median of their times."""
     out = small.folder / "out"
-    settings = [f"training.iterations={iterations}", "parallelism.overlap=on", "checkpoint.interval=0",
+    overlap = [] if layout == "pp2" else ["parallelism.overlap=on"]
+    settings = [f"training.iterations={iterations}", *overlap, "checkpoint.interval=0",
                 f"logging.interval={iterations}", *LAYOUTS[layout]]
     words = [word for key in settings for word in ("--set", key)]
     small.train(out, "--processes", *words, *arguments, environment=environment)
@@ -51,7 +52,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", type=pathlib.Path, default=ROOT / "build" / "engine")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--layouts", default="tp2,sp2,cp2,dp2", help="default: tp2,sp2,cp2,dp2")
+    parser.add_argument("--layouts", default="tp2,sp2,cp2,dp2,pp2", help="default: tp2,sp2,cp2,dp2,pp2")
     parser.add_argument("--iterations", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=1, help="runs with delays, of each form (default: 1)")
     options = parser.parse_args()

@@ -78,7 +78,7 @@ class CountingBackend final : public backend::Backend {
   absl::StatusOr<bool> AllFinite(const backend::TensorView& view) override {
     return backend_->AllFinite(view);
   }
-  absl::StatusOr<std::int64_t> Mark() override { return backend_->Mark(); }
+  absl::StatusOr<std::int64_t> Mark(std::int32_t stream) override { return backend_->Mark(stream); }
   absl::StatusOr<double> ElapsedMs(std::int64_t from, std::int64_t to) override {
     return backend_->ElapsedMs(from, to);
   }

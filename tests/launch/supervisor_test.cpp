@@ -57,6 +57,13 @@ Outcome Supervised(
                               .all_output = all_output,
                               .program = "/bin/sh",
                               .arguments = {"sh", "-c", script}};
+    // A thread that takes any signal, as a library may start one.
+    std::thread([] {
+      sigset_t all;
+      sigfillset(&all);
+      pthread_sigmask(SIG_UNBLOCK, &all, nullptr);
+      std::this_thread::sleep_for(std::chrono::minutes(1));
+    }).detach();
     const absl::StatusOr<int> code = Supervise(std::move(options), kPeerLost);
     std::fflush(nullptr);
     _exit(code.ok() ? *code : 99);

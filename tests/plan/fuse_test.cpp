@@ -214,11 +214,26 @@ TEST_CASE("fuse: conversions keep ops apart") {
     CHECK(norm->inputs.size() == (norm->name == "layers.0.attention.norm" ? 4U : 5U));
   }
   CHECK(All(sequence, "backward.0", "linear_cross_entropy").empty());
-  // Heads are exchanged for the sequence between the split and attention.
+  // Heads are exchanged for the sequence before queries, keys and values are cut apart, once for all three;
+  // positions are gathered once.
   const Plan heads = CudaPlan(kGpt, With(kBf16, {"parallelism.cp=2", "model.attention.head_dim=64"}));
   CHECK(Kernels(heads, "forward.0") ==
-        "add_layer_norm 9, all_gather 4, all_to_all 16, attention 4, embedding 2, linear 12, linear_gelu 4, "
-        "qkv_split 4");
+        "add_layer_norm 9, all_gather 1, all_to_all 8, attention_packed 4, embedding 2, linear 12, "
+        "linear_gelu 4");
+  // Then they are turned where all positions are, before attention and not before the exchange.
+  const Plan turned = CudaPlan(kGpt, With(kBf16, {"parallelism.cp=2", "model.attention.head_dim=64",
+                                                  "model.attention.position=rotary"}));
+  const Segment& forward = SegmentOf(turned, "forward.0");
+  CHECK(All(turned, "forward.0", "all_gather").size() == 1);
+  CHECK(All(turned, "forward.0", "all_to_all").size() == 8);
+  const auto split =
+      std::find_if(forward.instructions.begin(), forward.instructions.end(),
+                   [](const Instruction& i) { return i.kernel == "qkv_split" || i.kernel == "rotary"; });
+  REQUIRE(split != forward.instructions.end());
+  CHECK(ValueOf(turned, split->inputs[0]).layout.At(Axis::kCp) == Placement::S(2));
+  CHECK(ValueOf(turned, split->inputs[1]).layout.At(Axis::kCp) == Placement::R());
+  CHECK(std::find_if(forward.instructions.begin(), split,
+                     [](const Instruction& i) { return i.name == "positions.all_gather"; }) != split);
   // Keys and values are gathered there where that is a tenth less.
   const Plan cp = CudaPlan(
       kGpt, With(kBf16, {"parallelism.cp=2", "model.attention.kv_heads=2", "parallelism.overlap=off"}));
@@ -230,6 +245,23 @@ TEST_CASE("fuse: conversions keep ops apart") {
         "16, qkv_merge 4, reduce_scatter 8");
   const Plan dp = CudaPlan(kGpt, With(kBf16, {"parallelism.dp=2"}));
   CHECK(Kernels(dp, "forward.0") == Kernels(CudaPlan(kGpt, kBf16), "forward.0"));
+}
+
+// Not where a stage may be on another host: then its memory cannot be reached.
+TEST_CASE("fuse: transfers of a pipeline are pushed within a host, unless NCCL is asked for") {
+  const auto pushed = [](const Sets& sets) {
+    const Plan plan = CudaPlan(kGpt, With(With(kBf16, {"parallelism.pp=2", "parallelism.dp=2"}), sets));
+    REQUIRE(!plan.transfers.empty());
+    const bool first = plan.transfers[0].push;
+    for (const Transfer& transfer : plan.transfers) CHECK(transfer.push == first);
+    return first;
+  };
+  CHECK(pushed({}));
+  CHECK(pushed({"cluster.devices_per_node=4"}));
+  CHECK_FALSE(pushed({"cluster.devices_per_node=2"}));
+  CHECK_FALSE(pushed({"parallelism.exchange=nccl"}));
+  CHECK(CudaPlan(kGpt, With(kBf16, {"parallelism.pp=2"})).hash !=
+        CudaPlan(kGpt, With(kBf16, {"parallelism.pp=2", "parallelism.exchange=nccl"})).hash);
 }
 
 // The sum that a stage sends is made on it, the norm that reads it on the next; the next stage's first norm

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "engine/backend/cuda/profile.h"
+#include "engine/base/hash.h"
 #include "engine/plan/canonical.h"
 #include "engine/plan/print.h"
 #include "tests/plan/plans.h"
@@ -39,6 +40,7 @@ void Golden(const std::string& name, std::vector<std::string> sets, const Device
   const Plan& plan = *compiled;
   std::string text;
   WriteCanonical(plan, [&](std::string_view piece) { text += piece; });
+  CHECK(plan.hash == HashHex(text));  // so these files fix hashes too, on every machine
   CompareWithFile(name + ".txt", text);
   CompareWithFile(name + ".summary.txt", Summary(plan));
 }

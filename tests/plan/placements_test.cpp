@@ -102,9 +102,9 @@ TEST_CASE("placements: dp alone exchanges nothing but gradients and scalars") {
 }
 
 TEST_CASE("placements: cp exchanges heads where they divide, else gathers keys and values") {
-  // 8 heads over cp = 4: q, k, v and the output, forward.
+  // 8 heads over cp = 4: q, k and v together, and the output, forward.
   const Plan heads = TinyPlan(false, {"parallelism.cp=4"});
-  CHECK(CollectivesOf(heads, "forward.0", "layers.3.") == Counts{{"all_to_all cp", 4}});
+  CHECK(CollectivesOf(heads, "forward.0", "layers.3.") == Counts{{"all_to_all cp", 2}});
   CHECK(CollectivesOf(heads, "backward.0", "layers.3.").count("all_gather cp") == 0);
   // 2 kv heads do not divide by 4.
   const Plan gathered = TinyPlan(true, {"parallelism.cp=4", "model.attention.kv_heads=2"});

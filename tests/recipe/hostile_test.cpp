@@ -199,6 +199,8 @@ TEST_CASE("characters beyond ASCII outside of strings and comments") {
   const std::string message = "characters beyond ASCII may stand only in strings and comments";
   CHECK(OnlyErrorOfText("é = 1") == "1:1: " + message);
   CHECK(OnlyErrorOfText("# é\na = 'é'\nb = 1 é\n") == "3:7: " + message);
+  CHECK(OnlyErrorOfText("a = 36o\"é") == "1:9: " + message);  // no string begins in a number
+  CHECK(OnlyErrorOfText("a = \"\"\"x\"\"\"\"é") == "1:13: " + message);
   CHECK(OnlyErrorOfText("a = \"\"\"\\\n  é\"\"\"") ==
         "2:3: a character beyond ASCII cannot follow a backslash");
   CHECK(OnlyErrorOfText("a = \"\\é\"") == "1:7: a character beyond ASCII cannot follow a backslash");

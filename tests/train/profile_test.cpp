@@ -2,18 +2,21 @@
 #include "engine/train/profile.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "engine/plan/cost.h"
 #include "tests/data/temp_dir.h"
 
 namespace engine::train {
 namespace {
 
-// Two products and a copy: by arithmetic 2 ms each at 10¹² FLOP/s, by memory 2 ms at 10⁹ B/s.
+// Two products and a copy.
 struct Measured {
+  plan::Plan plan;
   plan::Segment segment;
   plan::Instruction linear, copy;
   std::vector<Timings> iterations;
@@ -43,6 +46,7 @@ struct Measured {
 
 recipe::Cluster Rates() {
   recipe::Cluster cluster;
+  cluster.device = "h200";
   cluster.matmul_flops = 1e12;
   cluster.memory_bandwidth = 1e9;
   return cluster;
@@ -56,38 +60,65 @@ std::string Contents(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("profile: predicted is the slower of arithmetic and memory") {
-  const Measured measured;
-  CHECK(PredictedSeconds(measured.linear, Rates()) == doctest::Approx(2e-3));
-  CHECK(PredictedSeconds(measured.copy, Rates()) == doctest::Approx(2e-3));
-  recipe::Cluster slow = Rates();
-  slow.memory_bandwidth = 1e5;  // 2000 bytes in 20 ms
-  CHECK(PredictedSeconds(measured.linear, slow) == doctest::Approx(20e-3));
-  CHECK(PredictedSeconds(measured.linear, recipe::Cluster{}) == 0);
-}
-
-// Means over both iterations: linear (8 + 4.5) / 2, copy (1 + 3) / 2.
+// Means over both iterations: linear (8 + 4.5) / 2, copy (1 + 3) / 2. Predicted as plan/cost.h has it.
 TEST_CASE("profile: the table has a row a kernel, the largest first, and their sum") {
   const Measured measured;
-  CHECK(ProfileTable(measured.iterations, Rates()) ==
-        "kernel                    launches  measured ms  predicted ms   ratio\n"
-        "linear                           2        6.250         4.000    1.56\n"
-        "copy                             1        2.000         2.000    1.00\n"
-        "all                              3        8.250         6.000    1.38\n");
-  CHECK(ProfileTable({measured.iterations[1]}, recipe::Cluster{}) ==
+  const recipe::Cluster rates = Rates();
+  const plan::CostModel costs(measured.plan, rates);
+  const double linear_ms = 2e3 * costs.Seconds(measured.linear);
+  const double copy_ms = 1e3 * costs.Seconds(measured.copy);
+  CHECK(linear_ms > 2 * 1);
+  CHECK(copy_ms > 2);
+  CHECK(ProfileTable(measured.plan, measured.iterations, rates) ==
+        "kernel                    launches  measured ms  predicted ms   ratio\n" +
+            fmt::format("linear                           2        6.250 {:>13.3f} {:>7.2f}\n", linear_ms,
+                        6.25 / linear_ms) +
+            fmt::format("copy                             1        2.000 {:>13.3f} {:>7.2f}\n", copy_ms,
+                        2 / copy_ms) +
+            fmt::format("all                              3        8.250 {:>13.3f} {:>7.2f}\n",
+                        linear_ms + copy_ms, 8.25 / (linear_ms + copy_ms)));
+  CHECK(ProfileTable(measured.plan, {measured.iterations[1]}, recipe::Cluster{}) ==
         "kernel                    launches  measured ms  predicted ms   ratio\n"
         "linear                           2        4.500         0.000       -\n"
         "copy                             1        3.000         0.000       -\n"
         "all                              3        7.500         0.000       -\n");
 }
 
+TEST_CASE("profile: waits, sums of what was pushed, and transfers have rows and names of their own") {
+  using Part = executor::InstructionTiming::Part;
+  const Measured measured;
+  executor::InstructionTiming wait = measured.At(measured.linear, 0, 0, 1);
+  wait.part = Part::kWait;
+  executor::InstructionTiming sum = measured.At(measured.linear, 0, 1, 3);
+  sum.part = Part::kFinish;
+  executor::InstructionTiming transfer;
+  transfer.stream = plan::kSendNext;
+  transfer.microbatch = 3;
+  transfer.end_ms = 3;
+  const std::string table = ProfileTable(measured.plan, {{wait, sum, transfer}}, Rates());
+  for (const char* row :
+       {"waits for exchange               1        1.000", "linear, sums                     1        2.000",
+        "transfers                        1        3.000"}) {
+    CHECK_MESSAGE(table.find(row) != std::string::npos, table);
+  }
+  const nlohmann::json events =
+      nlohmann::json::parse(MeasuredTrace(measured.plan, {wait, sum, transfer})).at("traceEvents");
+  std::vector<std::string> names;
+  for (const nlohmann::json& event : events) {
+    if (event.at("ph") == "X") names.push_back(event.at("name"));
+  }
+  CHECK(names == std::vector<std::string>{"layers.0.mlp.fc1.wait", "layers.0.mlp.fc1.sum", "send of 3"});
+}
+
 TEST_CASE("profile: the trace is Chrome's, in microseconds") {
   const Measured measured;
-  const nlohmann::json trace = nlohmann::json::parse(ChromeTrace(measured.iterations[1]));
+  const nlohmann::json trace = nlohmann::json::parse(MeasuredTrace(measured.plan, measured.iterations[1]));
   CHECK(trace.at("displayTimeUnit") == "ms");
   const nlohmann::json& events = trace.at("traceEvents");
-  REQUIRE(events.size() == 3);
-  CHECK(events[0] ==
+  REQUIRE(events.size() == 5);
+  CHECK(events[0].at("args").at("name") == "measured stage 0");
+  CHECK(events[1].at("args").at("name") == "computation");
+  CHECK(events[2] ==
         nlohmann::json({{"name", "layers.0.mlp.fc1"},
                         {"cat", "linear"},
                         {"ph", "X"},
@@ -96,23 +127,23 @@ TEST_CASE("profile: the trace is Chrome's, in microseconds") {
                         {"ts", 0.0},
                         {"dur", 2000.0},
                         {"args", {{"kernel", "linear"}, {"segment", "forward.0"}, {"microbatch", 0}}}}));
-  CHECK(events[1].at("name") == "somewhere");
-  CHECK(events[1].at("ts") == 2000.0);
-  CHECK(events[1].at("dur") == 3000.0);
-  CHECK(events[2].at("args").at("microbatch") == 1);
-  CHECK(events[2].at("ts") == 5000.0);
-  CHECK(events[2].at("dur") == 2500.0);
+  CHECK(events[3].at("name") == "somewhere");
+  CHECK(events[3].at("ts") == 2000.0);
+  CHECK(events[3].at("dur") == 3000.0);
+  CHECK(events[4].at("args").at("microbatch") == 1);
+  CHECK(events[4].at("ts") == 5000.0);
+  CHECK(events[4].at("dur").get<double>() == doctest::Approx(2500));
 }
 
 TEST_CASE("profile: the run's folder gets the table and the last iteration's trace") {
   const Measured measured;
   const data::TempDir folder;
-  const auto table = WriteProfile(folder.path(), measured.iterations, Rates());
+  const auto table = WriteProfile(folder.path(), measured.plan, measured.iterations, Rates());
   REQUIRE_MESSAGE(table.ok(), Message(table.status()));
-  CHECK(*table == ProfileTable(measured.iterations, Rates()));
+  CHECK(*table == ProfileTable(measured.plan, measured.iterations, Rates()));
   CHECK(Contents(folder / "profile.txt") == *table);
-  CHECK(Contents(folder / "trace.json") == ChromeTrace(measured.iterations[1]));
-  CHECK_FALSE(WriteProfile(folder / "nowhere", measured.iterations, Rates()).ok());
+  CHECK(Contents(folder / "trace.json") == MeasuredTrace(measured.plan, measured.iterations[1]));
+  CHECK_FALSE(WriteProfile(folder / "nowhere", measured.plan, measured.iterations, Rates()).ok());
 }
 
 }  // namespace engine::train

@@ -35,8 +35,8 @@ class MemoryCommunicator final : public backend::Communicator {
   absl::StatusOr<std::unique_ptr<backend::Launch>> Prepare(backend::CollectiveArgs) override {
     return std::make_unique<NoLaunch>();
   }
-  absl::StatusOr<std::int64_t> Send(std::int64_t, std::int32_t, const std::byte*, std::int64_t,
-                                    std::int32_t) override {
+  absl::StatusOr<std::int64_t> Send(std::int64_t, std::int32_t, const std::byte*, std::int64_t, std::int32_t,
+                                    std::int64_t) override {
     return Internal("this communicator sends nothing");
   }
   absl::Status WaitSent(std::int64_t, std::int32_t, std::int64_t) override { return Internal("nor waits"); }

@@ -138,7 +138,7 @@ absl::StatusOr<bool> CpuBackend::AllFinite(const TensorView& view) {
   return true;
 }
 
-absl::StatusOr<std::int64_t> CpuBackend::Mark() {
+absl::StatusOr<std::int64_t> CpuBackend::Mark(std::int32_t) {
   marks_.push_back(std::chrono::steady_clock::now());
   return static_cast<std::int64_t>(marks_.size() - 1);
 }

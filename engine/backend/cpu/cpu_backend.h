@@ -39,7 +39,7 @@ class CpuBackend : public Backend {
   absl::StatusOr<std::int64_t> ReadTimes() override;
   absl::Status WaitRead(std::int64_t ticket, void* host) override;
   absl::StatusOr<bool> AllFinite(const TensorView& view) override;
-  absl::StatusOr<std::int64_t> Mark() override;
+  absl::StatusOr<std::int64_t> Mark(std::int32_t stream) override;
   absl::StatusOr<double> ElapsedMs(std::int64_t from, std::int64_t to) override;
 
   // Bytes that AllocateArena was asked for; 0 before.

@@ -249,8 +249,9 @@ ProcessCommunicator::Offer::Offer(ProcessWorld* world, std::int64_t peer, const 
 
 absl::StatusOr<std::int64_t> ProcessCommunicator::Send(std::int64_t peer, std::int32_t channel,
                                                        const std::byte* data, std::int64_t bytes,
-                                                       std::int32_t stream) {
+                                                       std::int32_t stream, std::int64_t there) {
   (void)stream;
+  (void)there;
   auto offer = std::make_unique<Offer>(&world_, peer, data, bytes);
   RETURN_IF_ERROR(offer->size.Send(kSizeTag + static_cast<std::uint32_t>(channel)));
   RETURN_IF_ERROR(offer->content.Send(kContentTag + static_cast<std::uint32_t>(channel)));

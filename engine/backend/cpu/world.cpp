@@ -97,8 +97,9 @@ void World::Abort() {
 
 absl::StatusOr<std::int64_t> CpuCommunicator::Send(std::int64_t peer, std::int32_t channel,
                                                    const std::byte* data, std::int64_t bytes,
-                                                   std::int32_t stream) {
+                                                   std::int32_t stream, std::int64_t there) {
   (void)stream;
+  (void)there;
   return world_.MailboxOf(rank_, peer, channel)->Post(data, bytes);
 }
 

@@ -76,7 +76,7 @@ class CpuCommunicator final : public Communicator {
 
   absl::StatusOr<std::unique_ptr<Launch>> Prepare(CollectiveArgs args) override;
   absl::StatusOr<std::int64_t> Send(std::int64_t peer, std::int32_t channel, const std::byte* data,
-                                    std::int64_t bytes, std::int32_t stream) override;
+                                    std::int64_t bytes, std::int32_t stream, std::int64_t there) override;
   absl::Status WaitSent(std::int64_t peer, std::int32_t channel, std::int64_t ticket) override;
   absl::Status Receive(std::int64_t peer, std::int32_t channel, std::byte* data, std::int64_t bytes,
                        std::int32_t stream) override;

@@ -304,11 +304,11 @@ absl::StatusOr<bool> CudaBackend::AllFinite(const TensorView& view) {
   return finite != 0;
 }
 
-absl::StatusOr<std::int64_t> CudaBackend::Mark() {
+absl::StatusOr<std::int64_t> CudaBackend::Mark(std::int32_t stream) {
   cudaEvent_t mark = nullptr;
   RETURN_IF_CUDA_ERROR(cudaEventCreate(&mark));
   marks_.push_back(mark);
-  RETURN_IF_CUDA_ERROR(cudaEventRecord(mark, device_->compute()));
+  RETURN_IF_CUDA_ERROR(cudaEventRecord(mark, device_->stream(stream)));
   return static_cast<std::int64_t>(marks_.size() - 1);
 }
 

@@ -41,7 +41,7 @@ class CudaBackend final : public Backend {
   // One CUDA graph.
   absl::StatusOr<std::unique_ptr<Launch>> Record(const std::function<absl::Status()>& body) override;
   absl::StatusOr<bool> AllFinite(const TensorView& view) override;
-  absl::StatusOr<std::int64_t> Mark() override;
+  absl::StatusOr<std::int64_t> Mark(std::int32_t stream) override;
   absl::StatusOr<double> ElapsedMs(std::int64_t from, std::int64_t to) override;
 
   Device& device() { return *device_; }

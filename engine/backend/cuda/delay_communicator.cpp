@@ -52,9 +52,9 @@ absl::Status DelayCommunicator::Connect() {
 
 absl::StatusOr<std::int64_t> DelayCommunicator::Send(std::int64_t peer, std::int32_t channel,
                                                      const std::byte* data, std::int64_t bytes,
-                                                     std::int32_t stream) {
+                                                     std::int32_t stream, std::int64_t there) {
   RETURN_IF_ERROR(Delay(stream));
-  return inner_->Send(peer, channel, data, bytes, stream);
+  return inner_->Send(peer, channel, data, bytes, stream, there);
 }
 
 absl::Status DelayCommunicator::Receive(std::int64_t peer, std::int32_t channel, std::byte* data,

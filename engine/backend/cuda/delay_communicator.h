@@ -19,14 +19,14 @@ class DelayCommunicator final : public Communicator {
   ~DelayCommunicator() override;
 
   absl::StatusOr<std::unique_ptr<Launch>> Prepare(CollectiveArgs args) override;
-  absl::Status PrepareTransfer(std::int64_t peer, std::int32_t stream) override {
-    return inner_->PrepareTransfer(peer, stream);
+  absl::Status PrepareTransfer(std::int64_t peer, std::int32_t stream, bool push) override {
+    return inner_->PrepareTransfer(peer, stream, push);
   }
   absl::Status Connect() override;
   bool recordable() const override { return inner_->recordable(); }
 
   absl::StatusOr<std::int64_t> Send(std::int64_t peer, std::int32_t channel, const std::byte* data,
-                                    std::int64_t bytes, std::int32_t stream) override;
+                                    std::int64_t bytes, std::int32_t stream, std::int64_t there) override;
   absl::Status WaitSent(std::int64_t peer, std::int32_t channel, std::int64_t ticket) override {
     return inner_->WaitSent(peer, channel, ticket);
   }

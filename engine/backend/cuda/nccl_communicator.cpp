@@ -285,7 +285,8 @@ absl::StatusOr<std::unique_ptr<Launch>> NcclCommunicator::Prepare(CollectiveArgs
       device_.stream(instruction.stream));
 }
 
-absl::Status NcclCommunicator::PrepareTransfer(std::int64_t peer, std::int32_t stream) {
+absl::Status NcclCommunicator::PrepareTransfer(std::int64_t peer, std::int32_t stream, bool push) {
+  (void)push;
   GroupOf(TransferKey(peer, stream));
   return absl::OkStatus();
 }
@@ -334,7 +335,8 @@ absl::Status NcclCommunicator::Connect() {
 
 absl::StatusOr<std::int64_t> NcclCommunicator::Send(std::int64_t peer, std::int32_t channel,
                                                     const std::byte* data, std::int64_t bytes,
-                                                    std::int32_t stream) {
+                                                    std::int32_t stream, std::int64_t there) {
+  (void)there;
   (void)channel;  // the order of a direction's transfers is the same on both sides
   const NcclGroup* group = GroupOf(TransferKey(peer, stream));
   RETURN_IF_NCCL_ERROR(

@@ -28,14 +28,14 @@ class NcclCommunicator final : public Communicator {
   ~NcclCommunicator() override;
 
   absl::StatusOr<std::unique_ptr<Launch>> Prepare(CollectiveArgs args) override;
-  absl::Status PrepareTransfer(std::int64_t peer, std::int32_t stream) override;
+  absl::Status PrepareTransfer(std::int64_t peer, std::int32_t stream, bool push) override;
   // Makes the communicators in one order for all ranks, that of their members, and sends something over each:
   // so no rank waits for one that waits for it, and the first iteration finds every connection made.
   absl::Status Connect() override;
   bool recordable() const override { return true; }
 
   absl::StatusOr<std::int64_t> Send(std::int64_t peer, std::int32_t channel, const std::byte* data,
-                                    std::int64_t bytes, std::int32_t stream) override;
+                                    std::int64_t bytes, std::int32_t stream, std::int64_t there) override;
   absl::Status WaitSent(std::int64_t peer, std::int32_t channel, std::int64_t ticket) override;
   absl::Status Receive(std::int64_t peer, std::int32_t channel, std::byte* data, std::int64_t bytes,
                        std::int32_t stream) override;

@@ -24,8 +24,8 @@ class PushLaunch final : public Launch {
   }
 
   absl::Status Finish() override {
-    if (!group_.pushes || exchange_.finish == nullptr) return absl::OkStatus();
-    const absl::Status status = exchange_.finish(exchange_);
+    if (!group_.pushes) return absl::OkStatus();
+    const absl::Status status = FinishPush(exchange_);
     return status.ok() ? status : WithContext(status, name_);
   }
 
@@ -47,6 +47,20 @@ std::array<char, 40> HostId() {
   std::array<char, 40> id = {};
   std::ifstream("/proc/sys/kernel/random/boot_id").read(id.data(), id.size() - 1);
   return id;
+}
+
+// The peer's stream for what this rank sends or receives on `stream`.
+std::int32_t OtherEnd(std::int32_t stream) {
+  switch (stream) {
+    case plan::kSendNext:
+      return plan::kReceivePrevious;
+    case plan::kReceivePrevious:
+      return plan::kSendNext;
+    case plan::kSendPrevious:
+      return plan::kReceiveNext;
+    default:
+      return plan::kSendPrevious;
+  }
 }
 
 std::string MemoryKey(std::int64_t rank) { return fmt::format("push/memory/{}", rank); }
@@ -85,18 +99,64 @@ absl::StatusOr<std::unique_ptr<Launch>> PushCommunicator::Prepare(CollectiveArgs
     const std::int64_t rank = args.group[(static_cast<size_t>(args.index) + i) % args.group.size()];
     PushPeer& peer = peers_[rank];
     peer.rank = rank;
+    peer.alike = true;
     place.peers.push_back(&peer);
   }
   RETURN_IF_ERROR(MakeLocal());
   place.local = local_;
   place.fork = fork_;
   ASSIGN_OR_RETURN(PushExchange exchange, PlanPush(args, std::move(place)));
-  std::unique_ptr<PushGroup>& group = groups_[args.group];
-  if (group == nullptr) group = std::make_unique<PushGroup>();
+  PushGroup* const group = GroupOf(args.group);
   group->in_line |= instruction.stream == plan::kComputeStream;
   group->detached |= instruction.detached;
   ASSIGN_OR_RETURN(std::unique_ptr<Launch> nccl, nccl_.Prepare(std::move(args)));
-  return std::make_unique<PushLaunch>(std::move(exchange), group.get(), instruction.name, std::move(nccl));
+  return std::make_unique<PushLaunch>(std::move(exchange), group, instruction.name, std::move(nccl));
+}
+
+PushGroup* PushCommunicator::GroupOf(const std::vector<std::int64_t>& ranks) {
+  std::unique_ptr<PushGroup>& group = groups_[ranks];
+  if (group == nullptr) group = std::make_unique<PushGroup>();
+  return group.get();
+}
+
+absl::Status PushCommunicator::PrepareTransfer(std::int64_t peer, std::int32_t stream, bool push) {
+  if (push) {
+    peers_[peer].rank = peer;
+    transfers_[peer] = GroupOf({std::min(rank_, peer), std::max(rank_, peer)});
+  }
+  return nccl_.PrepareTransfer(peer, stream, push);
+}
+
+const PushPeer* PushCommunicator::PushedPeer(std::int64_t rank) const {
+  const auto transfers = transfers_.find(rank);
+  return transfers != transfers_.end() && transfers->second->pushes ? &peers_.at(rank) : nullptr;
+}
+
+absl::StatusOr<std::int64_t> PushCommunicator::Send(std::int64_t peer, std::int32_t channel,
+                                                    const std::byte* data, std::int64_t bytes,
+                                                    std::int32_t stream, std::int64_t there) {
+  const PushPeer* const to = PushedPeer(peer);
+  if (to == nullptr) return nccl_.Send(peer, channel, data, bytes, stream, there);
+  if (there < 0 || there + bytes > to->arena_bytes) {
+    return Internal("transfer {}: {} bytes at {} of the {} of rank {}", channel, bytes, there,
+                    to->arena_bytes, peer);
+  }
+  const cudaStream_t on = backend_.device().stream(stream);
+  RETURN_IF_ERROR(stream_flags_.Enqueue({}, {flags_ + OffsetOfFlag(peer, stream, Flag::kReady)}, on));
+  RETURN_IF_CUDA_ERROR(
+      cudaMemcpyAsync(to->arena + there, data, static_cast<std::size_t>(bytes), cudaMemcpyDefault, on));
+  const std::int64_t done = OffsetOfFlag(rank_, OtherEnd(stream), Flag::kDone);
+  RETURN_IF_ERROR(stream_flags_.Enqueue({to->flags + done}, {}, on));
+  return 0;
+}
+
+absl::Status PushCommunicator::Receive(std::int64_t peer, std::int32_t channel, std::byte* data,
+                                       std::int64_t bytes, std::int32_t stream) {
+  const PushPeer* const from = PushedPeer(peer);
+  if (from == nullptr) return nccl_.Receive(peer, channel, data, bytes, stream);
+  const std::int64_t ready = OffsetOfFlag(rank_, OtherEnd(stream), Flag::kReady);
+  return stream_flags_.Enqueue({from->flags + ready}, {flags_ + OffsetOfFlag(peer, stream, Flag::kDone)},
+                               backend_.device().stream(stream));
 }
 
 absl::Status PushCommunicator::MakeLocal() {
@@ -152,7 +212,8 @@ absl::Status PushCommunicator::Open(PushPeer* peer) {
     peer->unreachable = "it is on another host";
     return absl::OkStatus();
   }
-  if (shared.arena_bytes != static_cast<std::int64_t>(backend_.arena().size())) {
+  peer->arena_bytes = shared.arena_bytes;
+  if (peer->alike && shared.arena_bytes != static_cast<std::int64_t>(backend_.arena().size())) {
     return Internal("rank {} has an arena of {} bytes, this rank one of {}", peer->rank, shared.arena_bytes,
                     backend_.arena().size());
   }

@@ -3,8 +3,11 @@
 // full speed beside computation. Conversions that the plan has marked (Instruction::push) go this way; all
 // else, and groups whose members do not reach each other's memory, go by NCCL.
 //
-// A launch of it: every member says that its output and its scratch may be written; pushes; says that it has
-// pushed; and does the rest on its own: a sum in order of rank, or the copy of its own part.
+// A transfer of the pipeline: its receiver says that its buffer may be written, the sender pushes and says
+// so. Each has a stream of its own for each direction, and flags by sender and stream, as above.
+//
+// A launch of a conversion: every member says that its output and its scratch may be written; pushes; says
+// that it has pushed; and does the rest on its own: a sum in order of rank, or the copy of its own part.
 #pragma once
 
 #include <array>
@@ -46,28 +49,25 @@ class PushCommunicator final : public Communicator {
   // After AllocateArena. Tensors and scratch of what is pushed lie in the arena, on all members at the same
   // offsets.
   absl::StatusOr<std::unique_ptr<Launch>> Prepare(CollectiveArgs args) override;
-  absl::Status PrepareTransfer(std::int64_t peer, std::int32_t stream) override {
-    return nccl_.PrepareTransfer(peer, stream);
-  }
+  absl::Status PrepareTransfer(std::int64_t peer, std::int32_t stream, bool push) override;
   // Maps the peers' memory. The members of a group agree on whether all of them reach each other.
   absl::Status Connect() override;
   bool recordable() const override { return true; }
 
   absl::StatusOr<std::int64_t> Send(std::int64_t peer, std::int32_t channel, const std::byte* data,
-                                    std::int64_t bytes, std::int32_t stream) override {
-    return nccl_.Send(peer, channel, data, bytes, stream);
-  }
+                                    std::int64_t bytes, std::int32_t stream, std::int64_t there) override;
   absl::Status WaitSent(std::int64_t peer, std::int32_t channel, std::int64_t ticket) override {
     return nccl_.WaitSent(peer, channel, ticket);
   }
   absl::Status Receive(std::int64_t peer, std::int32_t channel, std::byte* data, std::int64_t bytes,
-                       std::int32_t stream) override {
-    return nccl_.Receive(peer, channel, data, bytes, stream);
-  }
+                       std::int32_t stream) override;
 
   absl::Status Health() const { return nccl_.Health(); }
 
  private:
+  PushGroup* GroupOf(const std::vector<std::int64_t>& ranks);
+  // The peer, where transfers with it are pushed, else null.
+  const PushPeer* PushedPeer(std::int64_t rank) const;
   absl::Status MakeLocal();
   absl::Status MakeFlags();
   std::string Shared() const;
@@ -88,6 +88,7 @@ class PushCommunicator final : public Communicator {
   std::array<cudaEvent_t, 2> fork_ = {};
   std::map<std::int64_t, PushPeer> peers_;                                  // by rank
   std::map<std::vector<std::int64_t>, std::unique_ptr<PushGroup>> groups_;  // by members, ascending
+  std::map<std::int64_t, const PushGroup*> transfers_;                      // by peer
 };
 
 }  // namespace engine::backend::cuda

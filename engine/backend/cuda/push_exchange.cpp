@@ -11,6 +11,8 @@ namespace {
 using plan::Collective;
 using Exchange = PushExchange;
 
+constexpr std::int64_t kLongRow = std::int64_t{32} << 10;  // bytes
+
 std::vector<std::byte*> FlagsOfPeers(const Exchange& x, Flag flag) {
   std::vector<std::byte*> flags;
   for (const PushPeer* peer : x.place.peers) {
@@ -220,7 +222,15 @@ void PlanOwn(const CollectiveArgs& args, Exchange* x) {
     x->own = x->output;
   }
   for (const Box& box : boxes) {
-    for (const PitchedCopy& copy : PitchedCopies(box, x->element_bytes)) {
+    const std::vector<PitchedCopy> copies = PitchedCopies(box, x->element_bytes);
+    const bool short_rows = std::any_of(copies.begin(), copies.end(), [](const PitchedCopy& copy) {
+      return copy.width < kLongRow && copy.rows > 1;
+    });
+    if (short_rows) {
+      x->own_boxes.push_back(box);
+      continue;
+    }
+    for (const PitchedCopy& copy : copies) {
       if (copy.width > 0) x->own_copies.push_back(copy);
     }
   }
@@ -246,6 +256,14 @@ bool Pushes(const plan::Instruction& instruction, DType dtype) {
       return false;
   }
   return false;
+}
+
+absl::Status FinishPush(const PushExchange& exchange) {
+  for (const Box& box : exchange.own_boxes) {
+    CopyBox(exchange.input, exchange.output, box, exchange.element_bytes, exchange.place.compute);
+  }
+  RETURN_IF_CUDA_ERROR(cudaGetLastError());
+  return exchange.finish == nullptr ? absl::OkStatus() : exchange.finish(exchange);
 }
 
 absl::StatusOr<PushExchange> PlanPush(const CollectiveArgs& args, PushPlace place) {

@@ -21,6 +21,8 @@ struct PushPeer {
   std::int64_t rank = 0;
   std::byte* arena = nullptr;
   std::byte* flags = nullptr;
+  std::int64_t arena_bytes = 0;
+  bool alike = false;       // of the same stage: its arena is as long as this rank's
   std::string unreachable;  // why not
 };
 
@@ -62,9 +64,12 @@ struct PushExchange {
   std::byte* input = nullptr;
   std::byte* output = nullptr;
   std::byte* scratch = nullptr;
-  std::int64_t count = 0;               // of the output
-  const std::byte* own = nullptr;       // this rank's part of a sum
-  std::vector<PitchedCopy> own_copies;  // input → output, of what is copied
+  std::int64_t count = 0;          // of the output
+  const std::byte* own = nullptr;  // this rank's part of a sum
+  // input → output, of what this rank keeps: rows that are long by a copy engine, meanwhile; else by a kernel
+  // when the exchange is done, as copy engines read and write short rows so slowly that all else is slowed.
+  std::vector<PitchedCopy> own_copies;
+  std::vector<Box> own_boxes;
   PushLayout layout;
   std::vector<Push> pushes;
   std::vector<Push> gather;  // of an all-reduce in parts: the sum, when it is there
@@ -72,6 +77,9 @@ struct PushExchange {
 
 // Whether this is a conversion that is pushed: the plan wants it, and there is a sum of this dtype.
 bool Pushes(const plan::Instruction& instruction, DType dtype);
+
+// What is left to compute when the exchange is done, on the computation's stream.
+absl::Status FinishPush(const PushExchange& exchange);
 
 // Errors: too little scratch; tensors outside of the arena.
 absl::StatusOr<PushExchange> PlanPush(const CollectiveArgs& args, PushPlace place);

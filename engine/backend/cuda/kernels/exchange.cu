@@ -11,6 +11,8 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr std::int64_t kMostBlocks = 2048;
+constexpr std::int64_t kMostElements = std::int64_t{1}
+                                       << 31;  // that 32 bits count, a step of all blocks beyond
 
 unsigned Blocks(std::int64_t items) {
   return static_cast<unsigned>(std::min((items + kThreads - 1) / kThreads, kMostBlocks));
@@ -19,17 +21,17 @@ unsigned Blocks(std::int64_t items) {
 // The innermost loop of the box goes on without a gap in both tensors, in words.
 template <typename Word>
 __global__ void Copy(const Word* __restrict__ from, Word* __restrict__ to, const Box box,
-                     std::int64_t words) {
-  const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
-  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < words; i += step) {
-    std::int64_t rest = i;
+                     std::uint32_t words) {
+  const std::uint32_t step = gridDim.x * kThreads;
+  for (std::uint32_t i = blockIdx.x * kThreads + threadIdx.x; i < words; i += step) {
+    std::uint32_t rest = i;
     std::int64_t at_from = 0;
     std::int64_t at_to = 0;
 #pragma unroll
     for (int loop = Box::kLoops - 1; loop >= 0; --loop) {
       if (box.size[loop] == 1) continue;
-      const std::int64_t outer = rest / box.size[loop];
-      const std::int64_t index = rest - outer * box.size[loop];
+      const std::uint32_t outer = rest / static_cast<std::uint32_t>(box.size[loop]);
+      const std::uint32_t index = rest - outer * static_cast<std::uint32_t>(box.size[loop]);
       at_from += index * box.from_stride[loop];
       at_to += index * box.to_stride[loop];
       rest = outer;
@@ -65,7 +67,7 @@ bool CopyAs(const void* from, void* to, Box box, std::int64_t element_bytes, cud
       reinterpret_cast<std::uintptr_t>(to) % kBytes != 0 || !InWords(&box, kBytes / element_bytes)) {
     return false;
   }
-  const std::int64_t words = box.elements();
+  const auto words = static_cast<std::uint32_t>(box.elements());
   Copy<Word><<<Blocks(words), kThreads, 0, stream>>>(static_cast<const Word*>(from) + box.from,
                                                      static_cast<Word*>(to) + box.to, box, words);
   return true;
@@ -180,6 +182,19 @@ bool SumParts(const void* own, const void* received, std::int64_t slot, std::int
 
 void CopyBox(const void* from, void* to, const Box& box, std::int64_t element_bytes, cudaStream_t stream) {
   if (box.elements() == 0) return;
+  if (box.elements() > kMostElements) {
+    const auto loop = static_cast<std::size_t>(
+        std::find_if(box.size.begin(), box.size.end(), [](std::int64_t n) { return n > 1; }) -
+        box.size.begin());
+    Box first = box;
+    Box second = box;
+    first.size[loop] /= 2;
+    second.size[loop] -= first.size[loop];
+    second.from += first.size[loop] * box.from_stride[loop];
+    second.to += first.size[loop] * box.to_stride[loop];
+    CopyBox(from, to, first, element_bytes, stream);
+    return CopyBox(from, to, second, element_bytes, stream);
+  }
   CopyAs<uint4>(from, to, box, element_bytes, stream) ||
       CopyAs<std::uint64_t>(from, to, box, element_bytes, stream) ||
       CopyAs<std::uint32_t>(from, to, box, element_bytes, stream) ||

@@ -1,0 +1,149 @@
+// `engine diff`: what differs between two recipes, plans or checkpoints, and what that does.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "engine/checkpoint/layout.h"
+#include "engine/checkpoint/read.h"
+#include "engine/cli/check_plan.h"
+#include "engine/cli/commands.h"
+#include "engine/cli/device.h"
+#include "engine/cli/recipe_options.h"
+#include "engine/recipe/load.h"
+#include "engine/train/comparison.h"
+
+namespace engine::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kDifferent = 1;
+constexpr int kNoComparison = 2;
+
+struct DiffArguments {
+  std::string a, b;
+  std::string format = "text";
+  bool exit_code = false;
+  recipe::LoadOptions load;  // of both
+  recipe::LoadOptions load_a, load_b;
+};
+
+// A file's text, and what kind of thing it is.
+struct Input {
+  enum class Kind { kRecipe, kPlan, kKeptRecipe } kind = Kind::kRecipe;
+  std::string text;
+};
+
+absl::StatusOr<std::string> ReadWhole(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (!file) return NotFound("{}: cannot be read", path);
+  return text;
+}
+
+absl::StatusOr<Input> Read(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) {
+    if (fs::path(path).extension() != ".json") return Input{Input::Kind::kRecipe, ""};
+    ASSIGN_OR_RETURN(std::string text, ReadWhole(path));
+    return Input{Input::Kind::kPlan, std::move(text)};
+  }
+  if (fs::exists(checkpoint::JoinPath(path, checkpoint::kManifestName), error)) {
+    ASSIGN_OR_RETURN(const checkpoint::Reader reader, checkpoint::Reader::Open(path));
+    return Input{Input::Kind::kKeptRecipe, reader.metadata().recipe_toml};
+  }
+  const std::string plan = (fs::path(path) / "plan.json").string();
+  if (!fs::exists(plan, error)) {
+    return InvalidArgument("{} holds neither a checkpoint (manifest.json) nor a run (plan.json)", path);
+  }
+  ASSIGN_OR_RETURN(std::string text, ReadWhole(plan));
+  return Input{Input::Kind::kPlan, std::move(text)};
+}
+
+// Prints what is wrong with a recipe, at its place.
+absl::StatusOr<train::Side> Compiled(const std::string& name, const recipe::LoadResult& loaded) {
+  PrintDiagnostics(loaded.diagnostics);
+  if (!loaded.ok()) return absl::InvalidArgumentError("");
+  const plan::DeviceProfile profile = ProfileOf(loaded.recipe);
+  absl::StatusOr<train::Side> side = train::SideOf(name, loaded.recipe, profile);
+  if (side.ok()) return side;
+  PrintDiagnostics({PlanDiagnostic(loaded.recipe, side.status())});
+  return absl::InvalidArgumentError("");
+}
+
+std::string NameWithSets(std::string name, const recipe::LoadOptions& options) {
+  for (const std::string& set : options.sets) name += " --set " + set;
+  return name;
+}
+
+absl::StatusOr<train::Side> Open(const std::string& path, const recipe::LoadOptions& options) {
+  const std::string name = NameWithSets(path, options);
+  ASSIGN_OR_RETURN(const Input input, Read(path));
+  if (input.kind == Input::Kind::kRecipe) return Compiled(name, recipe::Load(path, options));
+  std::string kept = input.text;
+  if (input.kind == Input::Kind::kPlan) {
+    ASSIGN_OR_RETURN(train::Side side, train::SideOfPlan(path, input.text));
+    if (options.sets.empty()) return side;
+    const auto json = nlohmann::json::parse(input.text, nullptr, /*allow_exceptions=*/false);
+    if (!side.recipe)
+      return InvalidArgument("{} does not hold its recipe, so that --set can change nothing", path);
+    kept = json["recipe"].get<std::string>();
+  }
+  ASSIGN_OR_RETURN(train::Side side, Compiled(name, recipe::LoadText(kept, path + " (recipe)", options)));
+  side.kept = true;
+  return side;
+}
+
+// The sets of both sides, then those of one.
+recipe::LoadOptions Joined(recipe::LoadOptions both, const recipe::LoadOptions& one) {
+  both.sets.insert(both.sets.end(), one.sets.begin(), one.sets.end());
+  return both;
+}
+
+int Diff(const DiffArguments& arguments) {
+  const absl::StatusOr<train::Side> a = Open(arguments.a, Joined(arguments.load, arguments.load_a));
+  const absl::StatusOr<train::Side> b = Open(arguments.b, Joined(arguments.load, arguments.load_b));
+  for (const absl::Status& status : {a.status(), b.status()}) {
+    if (!status.message().empty()) fmt::print(stderr, "engine diff: {}\n", Message(status));
+  }
+  if (!a.ok() || !b.ok()) return kNoComparison;
+  const train::Comparison comparison = train::Compare(*a, *b);
+  // A file name need not be UTF-8.
+  constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
+  const std::string text = arguments.format == "json"
+                               ? ToJson(comparison).dump(2, ' ', false, kReplace) + "\n"
+                           : arguments.format == "markdown" ? ToMarkdown(comparison)
+                                                            : ToText(comparison);
+  std::fputs(text.c_str(), stdout);
+  return arguments.exit_code && !comparison.empty() ? kDifferent : 0;
+}
+
+}  // namespace
+
+void AddDiffCommand(CLI::App& app, int* exit_code) {
+  CLI::App* command = app.add_subcommand(
+      "diff", "What differs between two recipes, plans (plan --json), runs or checkpoints, and what it does");
+  const auto arguments = std::make_shared<DiffArguments>();
+  const std::string kinds = "FILE|DIR";
+  command->add_option("a", arguments->a, "Recipe, plan, run or checkpoint")->required()->type_name(kinds);
+  command->add_option("b", arguments->b, "What it is compared with")->required()->type_name(kinds);
+  command->add_option("--format", arguments->format, "Output: text, markdown or json")
+      ->check(CLI::IsMember({"text", "markdown", "json"}))
+      ->capture_default_str();
+  command->add_flag("--exit-code", arguments->exit_code, "Exit with 1 where there is a difference");
+  AddLoadOptions(command, &arguments->load);
+  AddSetOption(command, "--set-a", "As --set, of the first alone", &arguments->load_a);
+  AddSetOption(command, "--set-b", "As --set, of the second alone", &arguments->load_b);
+  command->footer(
+      "Exit codes: 0 compared; 1 they differ, with --exit-code; 2 wrong options, or a side that is wrong");
+  command->callback([arguments, exit_code] { *exit_code = Diff(*arguments); });
+}
+
+}  // namespace engine::cli

@@ -1,0 +1,111 @@
+// `engine import`: another framework's run as a recipe.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/base/status.h"
+#include "engine/cli/commands.h"
+#include "engine/cli/recipe_options.h"
+#include "engine/recipe/megatron_flags.h"
+#include "engine/recipe/megatron_import.h"
+
+namespace engine::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct ImportArguments {
+  std::string file;
+  std::string out;
+  std::string cluster;
+  std::vector<std::string> sets;
+  bool flags = false;
+};
+
+int Fail(const std::string& message) {
+  std::fputs((message + "\n").c_str(), stderr);
+  return 1;
+}
+
+// The cluster's file as the recipe's folder sees it.
+std::string FromFolderOf(const std::string& out, const std::string& cluster) {
+  std::error_code error;
+  const fs::path folder = fs::absolute(fs::path(out), error).parent_path();
+  return fs::absolute(cluster, error)
+      .lexically_normal()
+      .lexically_proximate(folder.lexically_normal())
+      .string();
+}
+
+int WriteRecipe(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  return file.good() ? 0 : Fail(fmt::format("{} could not be written", path));
+}
+
+int ImportMegatron(const ImportArguments& arguments) {
+  if (arguments.flags) {
+    std::fputs(recipe::MegatronFlagTable().c_str(), stdout);
+    return 0;
+  }
+  recipe::MegatronOptions options;
+  for (const std::string& set : arguments.sets) {
+    const std::size_t equals = set.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return Fail(fmt::format("--set {}: it must be NAME=VALUE", recipe::Shown(set)));
+    }
+    options.variables[set.substr(0, equals)] = set.substr(equals + 1);
+  }
+  if (!arguments.cluster.empty()) {
+    if (!fs::is_regular_file(arguments.cluster)) {
+      return Fail(fmt::format("--cluster {}: there is no such file", recipe::ShownPath(arguments.cluster)));
+    }
+    options.cluster = FromFolderOf(arguments.out, arguments.cluster);
+  }
+  absl::StatusOr<std::string> text = recipe::ReadRecipeFile(arguments.file, arguments.file);
+  if (!text.ok()) return Fail(Message(text.status()));
+  const recipe::MegatronImport import =
+      recipe::ImportMegatron(recipe::Source(arguments.file, *std::move(text)), options);
+  PrintDiagnostics(import.diagnostics);
+  if (!import.ok()) return 1;
+  if (!arguments.out.empty()) return WriteRecipe(arguments.out, import.recipe);
+  std::fputs(import.recipe.c_str(), stdout);
+  return 0;
+}
+
+}  // namespace
+
+void AddImportCommand(CLI::App& app, int* exit_code) {
+  CLI::App* command = app.add_subcommand("import", "Make a recipe of another framework's run");
+  command->require_subcommand(1);
+  CLI::App* megatron = command->add_subcommand(
+      "megatron", "Make a recipe of a Megatron-LM launch script (bash), or of a file of its flags");
+  const auto arguments = std::make_shared<ImportArguments>();
+  CLI::Option* file =
+      megatron->add_option("file", arguments->file, "Script; it is read, never run")->type_name("FILE");
+  megatron->add_option("--out", arguments->out, "Write the recipe here, not to standard output")
+      ->type_name("RECIPE.toml");
+  megatron
+      ->add_option("--cluster", arguments->cluster, "File of [cluster] that the recipe extends: its devices")
+      ->type_name("FILE");
+  megatron->add_option("--set", arguments->sets, "A variable that the script takes from outside; repeatable")
+      ->type_name("NAME=VALUE")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false);
+  CLI::Option* flags =
+      megatron->add_flag("--flags", arguments->flags, "Print the flags that are known, as a Markdown table");
+  megatron->callback([arguments, file, flags, exit_code] {
+    if (file->empty() && flags->empty()) throw CLI::RequiredError("file");
+    *exit_code = ImportMegatron(*arguments);
+  });
+}
+
+}  // namespace engine::cli

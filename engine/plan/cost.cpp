@@ -1,0 +1,204 @@
+#include "engine/plan/cost.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+#include "engine/plan/cost_table.h"
+
+namespace engine::plan {
+namespace {
+
+double Bytes(const std::vector<BufferRef>& refs) {
+  double bytes = 0;
+  for (const BufferRef& ref : refs) bytes += static_cast<double>(ref.bytes());
+  return bytes;
+}
+
+double Elements(const BufferRef& ref) { return static_cast<double>(ref.elements); }
+
+const KernelRate& RateOf(std::string_view kernel, bool cpu) {
+  const std::span<const KernelRate> rows =
+      cpu ? std::span<const KernelRate>(kCpuRates) : std::span<const KernelRate>(kCudaRates);
+  const auto row =
+      std::find_if(rows.begin(), rows.end(), [&](const KernelRate& r) { return r.kernel == kernel; });
+  return row == rows.end() ? rows.back() : *row;
+}
+
+// A product's sizes follow from the elements of its operands a (m × k), b (k × n) and its result (m × n).
+double ProductShare(const Instruction& instruction) {
+  if (instruction.inputs.size() < 2 || instruction.outputs.empty()) return 1;
+  const double a = Elements(instruction.inputs[0]);
+  const double b = Elements(instruction.inputs[1]);
+  const double c = Elements(instruction.outputs[0]);
+  if (a == 0 || b == 0 || c == 0) return 1;
+  const double k = std::sqrt(a * b / c);
+  const double waves = c / (kTile * kMultiprocessors) * std::max(1.0, k / kSplit);
+  return waves / (waves + kHalfWave) * k / (k + kHalfDepth);
+}
+
+// Elements of a head, and keys that the last query sees.
+std::pair<double, double> HeadAndKeys(const Instruction& instruction, bool backward) {
+  // Of o [.., heads, head] and its log-sum-exp [.., heads].
+  const auto find = [&](const std::vector<BufferRef>& refs) {
+    for (size_t i = 0; i + 1 < refs.size(); ++i) {
+      const double ratio = Elements(refs[i]) / std::max(1.0, Elements(refs[i + 1]));
+      if (refs[i + 1].dtype == DType::kF32 && ratio > 1 && ratio <= 1024)
+        return std::pair(ratio, Elements(refs[i]));
+    }
+    return std::pair(64.0, 1.0);
+  };
+  const auto [head, elements] = find(backward ? instruction.inputs : instruction.outputs);
+  // FLOPs count (T + 1) / 2 keys for each query, twice, in 2 products or 5.
+  const double keys = instruction.flops / (elements * (backward ? 5 : 2)) - 1;
+  return {head, std::max(1.0, keys)};
+}
+
+double AttentionShare(const Instruction& instruction, bool cpu) {
+  const bool backward = instruction.kernel.ends_with("grad");
+  const auto [head, keys] = HeadAndKeys(instruction, backward);
+  const std::span<const AttentionRate> rows =
+      cpu ? std::span<const AttentionRate>(kCpuAttention) : std::span<const AttentionRate>(kCudaAttention);
+  const auto of = [&](const AttentionRate& row) { return backward ? row.backward : row.forward; };
+  double share = of(rows.back());
+  if (head <= rows.front().head) {
+    share = of(rows.front()) * head / rows.front().head;
+  } else {
+    for (size_t i = 1; i < rows.size(); ++i) {
+      if (head > rows[i].head) continue;
+      const double at = (head - rows[i - 1].head) / (rows[i].head - rows[i - 1].head);
+      share = of(rows[i - 1]) + at * (of(rows[i]) - of(rows[i - 1]));
+      break;
+    }
+  }
+  return share * keys / (keys + (cpu ? kCpuHalfKeys : kCudaHalfKeys));
+}
+
+const ExchangeRate& RateOf(const Instruction& instruction) {
+  if (instruction.push) return kPushRate;
+  if (instruction.collective == Collective::kAllReduce) return kAllReduceRate;
+  return instruction.collective == Collective::kAllToAll ? kAllToAllRate : kScatterGatherRate;
+}
+
+bool Adds(const Instruction& instruction) {
+  return instruction.collective == Collective::kAllReduce ||
+         instruction.collective == Collective::kReduceScatter;
+}
+
+}  // namespace
+
+CostModel::CostModel(const Plan& plan, const recipe::Cluster& cluster)
+    : plan_(plan), given_(cluster), cpu_(cluster.device == "cpu") {
+  const DeviceConstants& usual = cpu_ ? kCpu : kCuda;
+  const auto either = [](double given, double otherwise) { return given > 0 ? given : otherwise; };
+  const std::int64_t world = plan.mesh.world();
+  ranks_per_node_ = cluster.devices_per_node > 0 ? std::min(world, cluster.devices_per_node) : world;
+  // The ranks of a CPU are threads of it: what it can do is for all of them.
+  const double sharing = cpu_ ? static_cast<double>(ranks_per_node_) : 1;
+  matmul_flops_ = either(cluster.matmul_flops, usual.matmul_flops) / sharing;
+  memory_bandwidth_ = either(cluster.memory_bandwidth, usual.memory_bandwidth) / sharing;
+  intra_node_bandwidth_ =
+      either(cluster.intra_node_bandwidth, cpu_ ? memory_bandwidth_ / kCpuPasses : usual.link);
+  inter_node_bandwidth_ = either(cluster.inter_node_bandwidth, usual.network);
+}
+
+double CostModel::KernelSeconds(const Instruction& instruction) const {
+  const DeviceConstants& constants = cpu_ ? kCpu : kCuda;
+  const KernelRate& rate = RateOf(instruction.kernel, cpu_);
+  double share = rate.arithmetic;
+  if (instruction.kernel.starts_with("attention")) {
+    share = AttentionShare(instruction, cpu_);
+  } else if (instruction.kernel.starts_with("linear")) {
+    if (!cpu_) share *= ProductShare(instruction);
+    if (!instruction.inputs.empty() && instruction.inputs[0].dtype == DType::kF32) share *= constants.float32;
+  }
+  const double bytes = Bytes(instruction.inputs) + Bytes(instruction.outputs);
+  return constants.launch_s +
+         std::max(instruction.flops / (share * matmul_flops_), bytes / (rate.memory * memory_bandwidth_));
+}
+
+CostModel::Link CostModel::MakeLink(const std::vector<std::int64_t>& ranks) const {
+  Link link{.members = static_cast<double>(ranks.size()), .nodes = 0, .bandwidth = 0, .known = true};
+  std::int64_t last = -1;
+  for (std::int64_t rank : ranks) {  // ascending
+    if (rank / ranks_per_node_ != last) ++link.nodes;
+    last = rank / ranks_per_node_;
+  }
+  link.bandwidth = intra_node_bandwidth_;
+  if (link.nodes > 1) {
+    // Every member on a node has a way out of its own, and rings use them all.
+    const double ways = link.members / link.nodes;
+    link.bandwidth = std::min(link.bandwidth, ways * kAcrossShare * inter_node_bandwidth_);
+  }
+  return link;
+}
+
+const CostModel::Link& CostModel::LinkOf(AxisSet group) const {
+  Link& link = links_[group.bits()];
+  if (!link.known) link = MakeLink(plan_.mesh.Group(0, group));
+  return link;
+}
+
+double CostModel::Seconds(const Instruction& instruction) const {
+  if (instruction.collective == Collective::kNone || instruction.collective == Collective::kSlice) {
+    return KernelSeconds(instruction);
+  }
+  const Link& link = LinkOf(instruction.group);
+  const ExchangeRate& rate = RateOf(instruction);
+  const double bandwidth = link.nodes > 1 ? link.bandwidth : rate.share * link.bandwidth;
+  // A ring passes all members; trees of an all-reduce are shallower, and as wide.
+  const double passes = instruction.collective == Collective::kAllReduce ? 2 : 1;
+  const double ring = passes * ((link.members - link.nodes) * kInsideHop + (link.nodes - 1) * kAcrossHop);
+  const double tree = passes * (link.members / link.nodes * kInsideHop + std::log2(link.nodes) * kAcrossHop);
+  const double hops = instruction.collective == Collective::kAllReduce ? std::min(ring, tree) : ring;
+  double seconds = static_cast<double>(instruction.wire_bytes) / bandwidth;
+  if (instruction.push && instruction.collective == Collective::kAllToAll) {
+    const std::int64_t own = instruction.inputs[0].bytes() - instruction.wire_bytes;
+    seconds = std::max(seconds, static_cast<double>(own) / kLocalCopies);
+  }
+  if (!instruction.push && instruction.stream == kExchangeStream) seconds *= kBesideSlowdown;
+  // Parts that do not lie as they are sent are packed and unpacked.
+  if (!instruction.push) seconds += 2 * static_cast<double>(instruction.scratch.bytes()) / memory_bandwidth_;
+  return rate.start_s + hops + seconds;
+}
+
+double CostModel::FinishSeconds(const Instruction& instruction) const {
+  if (!instruction.push || !Adds(instruction)) return 0;
+  const double members = LinkOf(instruction.group).members;
+  const bool whole = instruction.collective == Collective::kAllReduce && members == 2;
+  const double part = static_cast<double>(instruction.inputs[0].bytes()) / (whole ? 1 : members);
+  return kCuda.launch_s + (members + 1) * part / (RateOf("", false).memory * memory_bandwidth_);
+}
+
+double CostModel::BesideShare(const Instruction& instruction) {
+  if (instruction.stream != kExchangeStream) return 0;
+  return instruction.push ? kPushBesideCost : kBesideCost;
+}
+
+double CostModel::TransferSeconds(const Transfer& transfer) const {
+  const auto stage = [&](std::int32_t chunk) {
+    return plan_.chunk_stage[static_cast<size_t>(chunk)] * plan_.mesh.ranks_per_stage();
+  };
+  std::vector<std::int64_t> ranks = {stage(transfer.from_chunk), stage(transfer.to_chunk)};
+  std::sort(ranks.begin(), ranks.end());
+  const Link link = MakeLink(ranks);
+  const ExchangeRate& rate = transfer.push ? kPushRate : kSendRate;
+  const double hop = link.nodes > 1 ? kAcrossHop : 0;
+  const double bandwidth = link.nodes > 1 ? link.bandwidth : rate.share * link.bandwidth;
+  return rate.start_s + hop + static_cast<double>(transfer.bytes) / bandwidth;
+}
+
+std::vector<std::string> CostModel::Missing() const {
+  std::vector<std::string> missing;
+  const auto need = [&](double rate, const char* key) {
+    if (rate <= 0) missing.emplace_back(key);
+  };
+  need(given_.matmul_flops, "matmul_flops");
+  need(given_.memory_bandwidth, "memory_bandwidth");
+  const std::int64_t world = plan_.mesh.world();
+  if (!cpu_ && ranks_per_node_ > 1) need(given_.intra_node_bandwidth, "intra_node_bandwidth");
+  if (world > ranks_per_node_) need(given_.inter_node_bandwidth, "inter_node_bandwidth");
+  return missing;
+}
+
+}  // namespace engine::plan

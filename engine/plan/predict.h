@@ -1,0 +1,61 @@
+// What an iteration of a plan takes on a cluster: the program played over streams and links, without a
+// device.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/plan/plan.h"
+#include "engine/recipe/recipe.h"
+
+namespace engine::plan {
+
+// Of one stage, seconds of an iteration. compute + exposed + bubble + update = the prediction's iteration_s.
+struct StageTime {
+  double compute_s = 0;   // kernels of the passes, on the computation stream
+  double exchange_s = 0;  // collectives of the passes and the update, hidden or not
+  double exposed_s = 0;   // of these, what computation waits for
+  double transfer_s = 0;  // sends and receives of the pipeline, hidden or not
+  double bubble_s = 0;    // waits for other stages
+  double update_s = 0;    // kernels of the update
+};
+
+struct Prediction {
+  double iteration_s = 0;   // 0: the program does not come to its end, as the verifier says
+  double tokens_per_s = 0;  // of all ranks
+  // Model FLOPs utilisation: FLOPs of the model (forward and backward passes without recomputation; attention
+  // counts causal pairs once) over iteration_s × ranks × the device's peak of dense 16-bit products. 0: peak
+  // unknown.
+  double mfu = 0;
+  double model_flops = 0;  // of an iteration, all ranks
+  double bubble = 0;       // share of the iteration that the mean stage waits for others
+  double exposed = 0;      // share of the iteration that the slowest stage's computation waits for exchange
+  std::vector<StageTime> stages;
+  // Whether the cluster's rates were all known; else times are relative and `missing` names the keys of
+  // [cluster].
+  std::vector<std::string> missing;
+};
+
+// A kernel, an exchange or a transfer, as played or as measured.
+struct PlayedEvent {
+  enum class Part : std::uint8_t {
+    kRun,   // the kernel, the exchange or the transfer itself
+    kWait,  // computation waits for the exchange
+    kSum,   // what a pushed sum leaves to compute
+  };
+  std::int32_t stage = 0;
+  std::int32_t stream = 0;  // plan::Stream
+  double begin_s = 0, end_s = 0;
+  const Segment* segment = nullptr;          // null of a transfer
+  const Instruction* instruction = nullptr;  // null of a transfer, and of a wait for several exchanges
+  std::int32_t microbatch = -1;
+  Part part = Part::kRun;
+};
+
+// Plays one training iteration. `events`: all of it, in order of their beginning, where not null.
+Prediction Predict(const Plan& plan, const recipe::Cluster& cluster,
+                   std::vector<PlayedEvent>* events = nullptr);
+
+}  // namespace engine::plan

@@ -1,0 +1,205 @@
+#include "engine/recipe/codes.h"
+
+#include <fmt/format.h>
+
+namespace engine::recipe {
+namespace {
+
+constexpr const char* kPageIntroduction = R"(# Errors and warnings of `engine check`
+
+This page is written by `engine explain --page` from the table of codes, and a test fails when they differ.
+
+An error (E…) makes a recipe unusable; its code names a family, its text says what is wrong and what would be right.
+A warning (W…) is about a recipe that works, and would disappoint. A warning that is meant is named in the recipe, with
+its reason beside it:
+
+```toml
+[check]
+allow = ["W102"]   # so many stages is the point of this recipe
+```
+
+Warnings about predicted time are given only where `[cluster]` has the rates that a prediction needs. A run of fewer
+than 1000 iterations counts as a trial, of which some warnings say nothing.
+)";
+
+}  // namespace
+
+const std::vector<Code>& Codes() {
+  static const std::vector<Code> codes = {
+      {"E101", "not-toml", "The text is not TOML, or beyond the limits of a recipe",
+       "A recipe is a TOML 1.0 file in UTF-8, of at most 4 MiB, nested at most 64 deep.",
+       "The place is where the parser stopped; the mistake is there or just before."},
+      {"E102", "bad-key-or-value", "A key that is not known, or a value of the wrong type or out of range",
+       "A key that is not known would silently do nothing, so it is refused, as is each value that its key "
+       "cannot have.",
+       "docs/recipe-reference.md lists every key with its type and range; the hint names the nearest known "
+       "one."},
+      {"E103", "missing-key", "A key that every recipe needs is nowhere",
+       "Neither the file, nor what it extends, nor --set gives the key, and it has no default.",
+       "Set it, or extend a file of configs/ that has it."},
+      {"E104", "unreadable-file", "A file cannot be read, or files extend each other in a circle",
+       "All files that a recipe extends are parts of it. With --root, none outside of that folder is read.",
+       "Paths in extends are relative to the file that names them."},
+      {"E201", "model", "Numbers of [model] do not go together",
+       "Heads share the hidden size, key and value heads the heads, and rotary positions turn pairs.",
+       "The hint gives the nearest numbers that do."},
+      {"E202", "layout", "The layout does not go with the model or the cluster",
+       "WORLD_SIZE = DP · TP · PP · CP · EP must fill the cluster; tp must divide heads and feed-forward "
+       "width, 2 · cp the sequence, and pp × virtual_stages may not exceed the layers.",
+       "The hint gives the nearest degrees that do."},
+      {"E203", "batch", "Batch and length of the training do not go together",
+       "global_batch = micro_batch × microbatches × dp × ep, in whole numbers, and the length is said once.",
+       "The hint gives the nearest batch that does."},
+      {"E204", "schedule", "The learning-rate schedule contradicts itself",
+       "A length is said twice, the warm-up outlasts the decay, or a lower rate is above the highest.",
+       "Keep one of the lengths; shorten the warm-up."},
+      {"E205", "precision", "Number formats that do not go together",
+       "No product takes 16-bit operands of one kind and sums them in the other, and FP8 products want sizes "
+       "in multiples of 16.",
+       "The hint names a format that does."},
+      {"E206", "data", "The data's keys do not go together",
+       "Weights are one a path, a split leaves something to train on, a tokenizer has its files and its ids.",
+       "The hint says what is missing."},
+      {"E301", "no-plan", "There is no plan for this layout of this model",
+       "Some operation has no lawful placement of its tensors along an axis.",
+       "Another degree of the axis that the message names."},
+      {"E302", "does-not-fit", "The plan needs more memory than a device has",
+       "The message itemises the arena of the fullest stage.",
+       "The message names a remedy: recompute, a smaller micro_batch, ZeRO, or more ranks."},
+      {"E303", "no-kernels", "The device has no kernels for what a key asks for",
+       "The recipe can be planned, and not run, on the device of its [cluster].",
+       "The hint gives the value that runs."},
+      {"E304", "engine-bug", "The plan is wrong, which is a bug of the engine",
+       "The verifier reads every plan again from the beginning, and it found a fault in this one.",
+       "Nothing is wrong with the recipe: report it."},
+
+      {"W101", "tp-across-nodes", "Tensor parallelism reaches across nodes",
+       "tp exchanges activations four times a layer, and the links between nodes are several times slower "
+       "than those inside one.",
+       "tp at most devices_per_node, and a divisor of it; more pp or dp instead."},
+      {"W102", "pipeline-bubble", "More than 15 % of the pipeline's time is idle",
+       "At the start and the end of each iteration stages wait for one another: with p stages, v chunks "
+       "each, and m microbatches, (p − 1) / (v · m + p − 1) of the time.",
+       "More microbatches (a smaller micro_batch or dp, a larger global_batch), more virtual_stages, or a "
+       "smaller pp."},
+      {"W103", "unbalanced-stages", "One pipeline stage has far more work than the mean",
+       "All stages wait for the slowest. Its excess over the mean is lost on every other one.",
+       "Leave layers_per_stage empty, so that the planner balances; or a pp that divides the layers, the "
+       "head counted as a layer or more."},
+      {"W104", "exposed-exchange",
+       "Computation is predicted to wait for exchange more than a quarter of the time",
+       "Collectives that no computation hides are lost time on every rank.",
+       "Less tp or cp, or inside a node; parallelism.overlap = \"auto\" with an even micro_batch; a larger "
+       "micro_batch."},
+      {"W105", "zero-without-replicas", "zero_stage has nothing to shard over",
+       "ZeRO cuts optimizer state, gradients and parameters over dp and cp, and both are 1.",
+       "zero_stage = 0; or dp at least 2."},
+
+      {"W201", "vocabulary-padding", "More than 3 % of a forward pass goes into padding of the vocabulary",
+       "The vocabulary is padded to a multiple of vocab_multiple × tp, and padding rows are multiplied like "
+       "others.",
+       "A smaller vocab_multiple."},
+      {"W202", "memory-nearly-full", "The plan takes more than 95 % of a device's memory",
+       "What lies outside of the arena (context, libraries) varies by machine and version; so little room "
+       "may not do elsewhere.",
+       "Recompute more, a smaller micro_batch, or a higher zero_stage."},
+      {"W203", "needless-recompute", "Recomputation, and memory enough without it",
+       "Full recomputation repeats the forward pass, about a third more work, and the plan without it fits "
+       "the device.",
+       "recompute.granularity = \"none\", or \"cheap\"; or use the memory for a larger micro_batch."},
+      {"W204", "small-microbatch", "A microbatch is too small to fill the device",
+       "The narrowest product of a layer has tiles (128 × 256 outputs) for less than half of the device's "
+       "multiprocessors; the others have nothing to do.",
+       "A larger micro_batch; less tp or cp."},
+      {"W205", "odd-sizes", "A width that tensor cores do not like",
+       "Products run fastest where each size on a rank is a multiple of 64 elements, 128 bytes in 16 bits.",
+       "Round hidden, mlp.hidden / tp and heads × head_dim / tp to multiples of 64."},
+      {"W206", "fp32-on-gpu", "Products in fp32 on a GPU",
+       "Tensor cores multiply in 16 bits many times faster, and training in bf16 with fp32 master weights is "
+       "as good.",
+       "precision.compute = \"bf16\"."},
+      {"W207", "bf16-gradient-sum", "Many gradients are added up in bf16",
+       "bf16 has 8 significant bits: a term below 1/256 of the sum is lost, and that is what later terms of "
+       "a long sum are.",
+       "gradient_dtype = \"fp32\"; or fewer microbatches."},
+      {"W208", "attention-dropout", "Dropout of attention keeps it out of the fast kernels",
+       "GPU attention with dropout runs in the reference kernels, many times slower. Large models are "
+       "trained without it.",
+       "model.dropout.attention = 0; dropout.hidden costs little."},
+
+      {"W301", "training-ends-in-warmup", "The training ends before the warm-up does",
+       "The learning rate never reaches its highest value.",
+       "A shorter warm-up, about 1 % of the training; or a longer training."},
+      {"W302", "decay-outlasts-training", "The decay is much longer than the training",
+       "A cosine that is cut off at less than 80 % of its length ends at a rate well above the lowest, and "
+       "the loss is worse than that of a decay as long as the training (Hoffmann et al., arXiv 2203.15556, "
+       "figure A1).",
+       "Leave decay_iterations and decay_samples at 0: the length of the training."},
+      {"W303", "decay-ends-early", "The last iterations train at a learning rate of 0",
+       "The decay ends before the training, and min_learning_rate is 0.",
+       "A decay as long as the training; or a min_learning_rate of a tenth of the highest."},
+      {"W304", "no-warmup", "There is no warm-up",
+       "AdamW's second moments are poor estimates in the first iterations, and full steps by them can send "
+       "the loss up for good.",
+       "warmup_fraction = 0.01, or warmup_iterations of some hundreds."},
+      {"W305", "high-learning-rate", "The learning rate is far above what models of this size take",
+       "GPT-3's rates fall with size, about 6e-4 · (parameters / 125M)^-0.32 (arXiv 2005.14165, table 2.1); "
+       "five times that usually diverges.",
+       "A learning_rate near that; a longer warm-up, where it is meant."},
+      {"W306", "large-model-beta2", "beta2 above 0.99 for a large model",
+       "Second moments that average over a thousand iterations follow slowly when gradients change, which "
+       "shows as spikes of the loss. GPT-3 and Llama have 0.95.",
+       "optimizer.beta2 = 0.95."},
+      {"W307", "no-clipping", "Gradients are not clipped", "One bad batch can undo weeks.",
+       "optimizer.clip_grad_norm = 1.0."},
+      {"W308", "few-tokens", "Fewer training tokens than parameters",
+       "The best size for a budget of computation sees about 20 tokens a parameter (Hoffmann et al., arXiv "
+       "2203.15556); below one, a smaller model would be better and cheaper.",
+       "A longer training or a smaller model."},
+      {"W309", "unused-positions", "Rows of the learned position table that no token ever trains",
+       "max_positions is more than sequence_length. The model would fail on longer inputs than it was "
+       "trained on.",
+       "max_positions = sequence_length; or rotary positions."},
+      {"W310", "window-without-effect", "The attention window is no shorter than the sequence",
+       "Each token sees all before it, as without a window.", "A window below sequence_length, or 0."},
+      {"W311", "no-weight-decay", "Weight decay is 0",
+       "AdamW without decay lets weights grow through a long training. GPT-3 and Llama have 0.1.",
+       "optimizer.weight_decay = 0.1."},
+
+      {"W401", "rare-checkpoints", "More than an hour of predicted time between checkpoints",
+       "What a failure costs is on average half the interval, on all devices.",
+       "A shorter checkpoint.interval, with checkpoint.keep to bound the disk."},
+      {"W402", "evaluation-never-runs", "The validation loss is never measured",
+       "data.split sets validation data aside, and evaluation.interval is 0 or beyond the end.",
+       "An evaluation.interval of some hundreds or thousands; or a split without a second share."},
+      {"W403", "many-checkpoints", "Every one of more than 50 checkpoints is kept",
+       "Each has 12 bytes a parameter, and nothing deletes them.", "checkpoint.keep = 3."},
+  };
+  return codes;
+}
+
+const Code* FindCode(std::string_view code) {
+  for (const Code& known : Codes()) {
+    if (known.code == code || known.name == code) return &known;
+  }
+  return nullptr;
+}
+
+std::vector<std::string> WarningCodes() {
+  std::vector<std::string> codes;
+  for (const Code& code : Codes()) {
+    if (code.is_warning()) codes.emplace_back(code.code);
+  }
+  return codes;
+}
+
+std::string CodesPage() {
+  std::string page = kPageIntroduction;
+  for (const Code& code : Codes()) {
+    page += fmt::format("\n## {} {}\n\n**{}.** {}\n\n*Remedy*: {}\n", code.code, code.name, code.title,
+                        code.reason, code.remedy);
+  }
+  return page;
+}
+
+}  // namespace engine::recipe

@@ -1,0 +1,28 @@
+// From flags to recipe keys, and which flags contradict each other.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/recipe/fields.h"
+#include "engine/recipe/megatron_arguments.h"
+
+namespace engine::recipe {
+
+struct MegatronSetting {
+  FieldValue value;
+  std::string comment;  // beside it; may be empty
+  std::string flag;     // that it comes of, for messages; empty: of several, or a default
+};
+using MegatronSettings = std::map<std::string, MegatronSetting, std::less<>>;  // by recipe key
+
+// Reports flags that Megatron-LM itself would refuse together, or that would train something else here.
+void CheckMegatronRules(const MegatronArguments& arguments);
+
+// All that the command says, and Megatron-LM's defaults where they differ from the recipe's. For arguments
+// that passed the rules; values that cannot be read are reported. Adds remarks on flags that have no effect.
+MegatronSettings ConvertMegatron(const MegatronArguments& arguments,
+                                 std::map<std::string, std::string>* remarks);
+
+}  // namespace engine::recipe

@@ -1,0 +1,447 @@
+#include "engine/recipe/megatron_flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/base/diagnostic.h"
+#include "engine/recipe/source.h"
+
+namespace engine::recipe {
+namespace {
+
+using Fate = MegatronFlag::Fate;
+using Values = MegatronFlag::Values;
+
+MegatronFlag Direct(const char* name, const char* key) { return {Values::kOne, Fate::kDirect, name, key}; }
+MegatronFlag Read(const char* name, const char* text) { return {Values::kOne, Fate::kRead, name, text}; }
+MegatronFlag Switch(const char* name, const char* text) { return {Values::kNone, Fate::kRead, name, text}; }
+MegatronFlag List(const char* name, const char* text) { return {Values::kMany, Fate::kRead, name, text}; }
+MegatronFlag Note(Values values, const char* name, const char* why) {
+  return {values, Fate::kNote, name, why};
+}
+MegatronFlag Refused(Values values, const char* name, const char* why) {
+  return {values, Fate::kRefused, name, why};
+}
+
+constexpr Values kNone = Values::kNone;
+constexpr Values kOne = Values::kOne;
+constexpr Values kMany = Values::kMany;
+
+constexpr const char* kKernels = "kernels are the executor's choice; it fuses what it can";
+constexpr const char* kHidden =
+    "what is exchanged behind computation is the plan's choice (parallelism.overlap)";
+constexpr const char* kBuckets = "the plan decides about buckets of gradients";
+constexpr const char* kLogs = "every run writes metrics.jsonl in its folder, and log lines";
+constexpr const char* kResume = "a run goes on from the last checkpoint in its own folder";
+constexpr const char* kFormat = "there is one format of checkpoints, complete and independent of the layout";
+constexpr const char* kLoader =
+    "samples are read from the mapped files, ahead of time; there are no loader processes";
+constexpr const char* kAllocator = "the plan places every byte; there is no Python and no caching allocator";
+constexpr const char* kScaler =
+    "fp16 has a dynamic loss scale: from 2^32, window 1000, hysteresis 2, as by default";
+constexpr const char* kNoExperts = "there are no experts for it";
+constexpr const char* kExperts = "models with experts are not built";
+constexpr const char* kPlaces = "rank order is tp, cp, ep, dp, pp; it changes no result";
+constexpr const char* kHostMemory = "nothing is kept in the host's memory";
+constexpr const char* kStop = "a run is stopped by a signal, and saves before it ends";
+constexpr const char* kProfiler = "engine run --profile N says it";
+constexpr const char* kOtherModel = "the model is a causal decoder with the options of the recipe reference";
+constexpr const char* kOtherData =
+    "samples are whole sequences, in which every token counts and sees all before it";
+constexpr const char* kBatchGrows = "the global batch is the same in every iteration";
+constexpr const char* kOtherWeights = "a run begins with weights of its own or with its own checkpoint";
+
+std::vector<MegatronFlag> ModelFlags() {
+  return {
+      Direct("--num-layers", "model.layers"),
+      Direct("--hidden-size", "model.hidden"),
+      Direct("--num-attention-heads", "model.attention.heads"),
+      Direct("--ffn-hidden-size", "model.mlp.hidden"),
+      Direct("--kv-channels", "model.attention.head_dim"),
+      Switch("--group-query-attention", "model.attention.kv_heads"),
+      Read("--num-query-groups", "model.attention.kv_heads"),
+      Direct("--seq-length", "data.sequence_length"),
+      Direct("--max-position-embeddings", "model.max_positions"),
+      Read("--position-embedding-type", "model.attention.position"),
+      Switch("--use-rotary-position-embeddings", "model.attention.position"),
+      Switch("--no-position-embedding", "model.attention.position"),
+      Direct("--rotary-base", "model.attention.rope_base"),
+      Read("--rotary-percent", "only 1.0, all features of a head"),
+      Note(kNone, "--rotary-interleaved",
+           "halves of a head are rotated instead of neighbours: the same model, its features in another "
+           "order"),
+      Refused(kOne, "--rotary-seq-len-interpolation-factor", "positions are not interpolated"),
+      Switch("--use-rope-scaling", "model.attention.rope_scaling.factor"),
+      Read("--rope-scaling-factor", "model.attention.rope_scaling.factor"),
+      Read("--normalization", "model.norm.kind"),
+      Direct("--norm-epsilon", "model.norm.epsilon"),
+      Direct("--layernorm-epsilon", "model.norm.epsilon"),
+      Note(kNone, "--apply-layernorm-1p", "how a norm's weight is stored; it computes the same"),
+      Refused(kNone, "--apply-residual-connection-post-layernorm", "norms stand before the blocks"),
+      Switch("--disable-bias-linear", "model.attention.bias, model.mlp.bias"),
+      Switch("--add-qkv-bias", "only where all projections have biases"),
+      Switch("--swiglu", "model.mlp.activation"),
+      Switch("--openai-gelu", "model.mlp.activation"),
+      Switch("--no-bias-gelu-fusion", "model.mlp.activation: unfused, Megatron-LM's GELU is the exact one"),
+      Refused(kNone, "--squared-relu", "the activations are GELU and SwiGLU"),
+      Refused(kNone, "--quick-geglu", "the activations are GELU and SwiGLU"),
+      Refused(kNone, "--qk-layernorm", "queries and keys have no norms"),
+      Switch("--untie-embeddings-and-output-weights", "model.tied_embeddings"),
+      Direct("--make-vocab-size-divisible-by", "model.vocab_multiple"),
+      Read("--vocab-size", "model.vocab; of NullTokenizer, which has an end of document beside, 1 more"),
+      Refused(kOne, "--padded-vocab-size", "the vocabulary is padded to a multiple of vocab_multiple × tp"),
+      Direct("--attention-dropout", "model.dropout.attention"),
+      Read("--hidden-dropout", "model.dropout.hidden, model.dropout.embedding"),
+      Direct("--init-method-std", "model.init_std"),
+      Read("--embedding-init-method-std", "only with the value of --init-method-std"),
+      Refused(kNone, "--init-method-xavier-uniform", "weights begin normally distributed"),
+      Read("--window-size", "model.attention.window, a token more than the left of the two numbers"),
+      Note(kNone, "--attention-softmax-in-fp32", "the softmax is always in fp32"),
+      Note(kNone, "--apply-query-key-layer-scaling",
+           "it scales and scales back; the softmax is in fp32 anyway"),
+      Refused(kMany, "--spec", kOtherModel),
+      Refused(kOne, "--hybrid-layer-pattern", kOtherModel),
+      Refused(kOne, "--hybrid-override-pattern", kOtherModel),
+      Refused(kNone, "--is-hybrid-model", kOtherModel),
+      Refused(kNone, "--multi-latent-attention", kOtherModel),
+      Refused(kOne, "--mtp-num-layers", kOtherModel),
+      Refused(kOne, "--encoder-num-layers", kOtherModel),
+      Refused(kOne, "--decoder-num-layers", kOtherModel),
+      Refused(kOne, "--encoder-seq-length", kOtherModel),
+      Refused(kOne, "--decoder-seq-length", kOtherModel),
+      Note(kNone, "--use-mcore-models", "there is one implementation of the model"),
+      Note(kNone, "--use-legacy-models", "there is one implementation of the model"),
+      Read("--transformer-impl",
+           "comment: kernels are the executor's choice; with --fp8-format it must be transformer_engine"),
+      Note(kNone, "--use-flash-attn", "attention never keeps its scores, whatever kernel runs it"),
+      Note(kOne, "--attention-backend", kKernels),
+  };
+}
+
+std::vector<MegatronFlag> TrainingFlags() {
+  return {
+      Direct("--micro-batch-size", "training.micro_batch"),
+      Read("--global-batch-size", "training.global_batch; left out: micro_batch × dp"),
+      Refused(kMany, "--rampup-batch-size", kBatchGrows),
+      Refused(kOne, "--step-batch-size-schedule", kBatchGrows),
+      Refused(kNone, "--decrease-batch-size-if-needed", kBatchGrows),
+      Direct("--train-iters", "training.iterations"),
+      Read("--train-samples", "training.samples, whole batches"),
+      Direct("--lr", "optimizer.learning_rate"),
+      Direct("--min-lr", "schedule.min_learning_rate"),
+      Read("--lr-decay-style", "schedule.kind; left out: linear"),
+      Direct("--lr-decay-iters", "schedule.decay_iterations"),
+      Direct("--lr-decay-samples", "schedule.decay_samples"),
+      Direct("--lr-warmup-iters", "schedule.warmup_iterations"),
+      Direct("--lr-warmup-samples", "schedule.warmup_samples"),
+      Direct("--lr-warmup-fraction", "schedule.warmup_fraction"),
+      Direct("--lr-warmup-init", "schedule.warmup_init"),
+      Direct("--lr-wsd-decay-iters", "schedule.wsd_decay_iterations"),
+      Direct("--lr-wsd-decay-samples", "schedule.wsd_decay_samples"),
+      Read("--lr-wsd-decay-style", "schedule.wsd_decay_kind"),
+      Refused(kOne, "--decoupled-lr", "all parameters have one learning rate"),
+      Refused(kOne, "--decoupled-min-lr", "all parameters have one learning rate"),
+      Read("--optimizer", "optimizer.kind: adam is adamw"),
+      Direct("--weight-decay", "optimizer.weight_decay"),
+      Read("--weight-decay-incr-style", "only constant"),
+      Refused(kOne, "--start-weight-decay", "the weight decay does not change"),
+      Refused(kOne, "--end-weight-decay", "the weight decay does not change"),
+      Direct("--adam-beta1", "optimizer.beta1"),
+      Direct("--adam-beta2", "optimizer.beta2"),
+      Direct("--adam-eps", "optimizer.epsilon"),
+      Note(kOne, "--sgd-momentum", "the optimizer is AdamW"),
+      Direct("--clip-grad", "optimizer.clip_grad_norm"),
+      Switch("--bf16", "precision.compute"),
+      Switch("--fp16", "precision.compute"),
+      Read("--fp8-format", "precision.compute, precision.fp8_gradients"),
+      Read("--fp8-recipe", "precision.fp8_scaling"),
+      Read("--fp8-margin", "only 0"),
+      Note(kOne, "--fp8-amax-history-len", "a tensor's scale comes of its largest value in one iteration"),
+      Note(kOne, "--fp8-amax-compute-algo", "a tensor's scale comes of its largest value in one iteration"),
+      Note(kOne, "--fp8-interval", "Transformer Engine ignores it too"),
+      Refused(kNone, "--no-fp8-wgrad", "all three products of a layer take 8-bit operands"),
+      Note(kNone, "--fp8-param-gather", "weights are quantised after they were gathered"),
+      Note(kOne, "--loss-scale", kScaler),
+      Note(kOne, "--initial-loss-scale", kScaler),
+      Note(kOne, "--min-loss-scale", kScaler),
+      Note(kOne, "--loss-scale-window", kScaler),
+      Note(kOne, "--hysteresis", kScaler),
+      Switch("--accumulate-allreduce-grads-in-fp32", "precision.gradient_dtype"),
+      Switch("--grad-reduce-in-bf16", "precision.gradient_dtype"),
+      Note(kNone, "--fp16-lm-cross-entropy", "the loss is computed in fp32"),
+      Note(kNone, "--fp32-residual-connection", "the residual stream has the format of precision.compute"),
+      Direct("--seed", "training.seed"),
+      Note(kNone, "--data-parallel-random-init", "copies of the model begin equal"),
+      Note(kNone, "--use-cpu-initialization", "weights begin the same in every layout"),
+      Note(kNone, "--calculate-per-token-loss", "the loss is the mean over all tokens of the global batch"),
+      Note(kNone, "--cross-entropy-loss-fusion", kKernels),
+      Note(kOne, "--cross-entropy-fusion-impl", kKernels),
+      Switch("--deterministic-mode", "precision.deterministic"),
+      Read("--recompute-granularity", "recompute.granularity"),
+      Read("--recompute-method", "comment: every layer is recomputed on its own"),
+      Read("--recompute-num-layers", "comment: every layer is recomputed on its own"),
+      Switch("--recompute-activations", "recompute.granularity = \"selective\""),
+      List("--recompute-modules", "recompute.modules"),
+      Note(kNone, "--distribute-saved-activations", "with sequence parallelism they are split anyway"),
+      Note(kOne, "--cpu-offloading-num-layers", kHostMemory),
+      Note(kNone, "--optimizer-cpu-offload", kHostMemory),
+      Note(kOne, "--optimizer-offload-fraction", kHostMemory),
+  };
+}
+
+std::vector<MegatronFlag> ParallelFlags() {
+  return {
+      Direct("--tensor-model-parallel-size", "parallelism.tp"),
+      Direct("--pipeline-model-parallel-size", "parallelism.pp"),
+      Direct("--context-parallel-size", "parallelism.cp"),
+      Switch("--sequence-parallel", "parallelism.sequence_parallel; without tp it has no effect"),
+      Read("--num-layers-per-virtual-pipeline-stage", "parallelism.virtual_stages"),
+      Read("--num-virtual-stages-per-pipeline-rank", "parallelism.virtual_stages"),
+      Read("--decoder-first-pipeline-num-layers", "parallelism.layers_per_stage"),
+      Read("--decoder-last-pipeline-num-layers", "parallelism.layers_per_stage"),
+      Switch("--account-for-embedding-in-pipeline-split", "parallelism.layers_per_stage"),
+      Switch("--account-for-loss-in-pipeline-split", "parallelism.layers_per_stage"),
+      Refused(kOne, "--pipeline-model-parallel-layout", "parallelism.layers_per_stage lists layers alone"),
+      Note(kOne, "--microbatch-group-size-per-virtual-pipeline-stage", "microbatches go in groups of pp"),
+      Switch("--use-distributed-optimizer", "parallelism.zero_stage = 1"),
+      Note(kOne, "--num-distributed-optimizer-instances", "optimizer state is sharded over the whole of dp"),
+      Switch("--use-megatron-fsdp", "parallelism.zero_stage"),
+      Switch("--use-custom-fsdp", "parallelism.zero_stage"),
+      Switch("--use-torch-fsdp2", "parallelism.zero_stage = 3"),
+      Read("--data-parallel-sharding-strategy", "parallelism.zero_stage, with FSDP"),
+      Switch("--overlap-grad-reduce", "comment: the plan decides (parallelism.overlap)"),
+      Switch("--overlap-param-gather", "comment: the plan decides (parallelism.overlap)"),
+      Note(kOne, "--ddp-bucket-size", kBuckets),
+      Note(kOne, "--ddp-num-buckets", kBuckets),
+      Note(kNone, "--ddp-average-in-collective", kBuckets),
+      Note(kNone, "--ddp-pad-buckets-for-high-nccl-busbw", kBuckets),
+      Note(kNone, "--no-align-grad-reduce", kBuckets),
+      Note(kOne, "--cp-comm-type", "the plan chooses how attention exchanges, by bytes"),
+      Note(kMany, "--hierarchical-context-parallel-sizes",
+           "the plan chooses how attention exchanges, by bytes"),
+      Note(kNone, "--use-tp-pp-dp-mapping", kPlaces),
+      Note(kNone, "--tp-comm-overlap", kHidden),
+      Note(kOne, "--tp-comm-overlap-cfg", kHidden),
+      Note(kNone, "--tp-comm-overlap-rs-dgrad", kHidden),
+      Note(kNone, "--tp-comm-bulk-dgrad", kHidden),
+      Note(kNone, "--tp-comm-bulk-wgrad", kHidden),
+      Switch("--no-overlap-p2p-communication", "comment: transfers run on streams of their own"),
+      Note(kNone, "--delay-wgrad-compute", "schedule = \"zero_bubble\" puts gradients of weights off"),
+      Note(kNone, "--overlap-moe-expert-parallel-comm", kNoExperts),
+      Note(kNone, "--no-gradient-accumulation-fusion", kKernels),
+      Note(kNone, "--no-async-tensor-model-parallel-allreduce", kHidden),
+      Note(kNone, "--no-masked-softmax-fusion", kKernels),
+      Note(kNone, "--no-bias-swiglu-fusion", kKernels),
+      Note(kNone, "--no-bias-dropout-fusion", kKernels),
+      Note(kNone, "--no-rope-fusion", kKernels),
+      Note(kNone, "--no-persist-layer-norm", kKernels),
+      Note(kNone, "--enable-cuda-graph",
+           "a GPU's iteration is recorded and replayed; engine run --no-graphs"),
+      Note(kOne, "--cuda-graph-impl", "a GPU's iteration is recorded and replayed; engine run --no-graphs"),
+      Note(kOne, "--distributed-backend", "GPUs exchange as parallelism.exchange says, the CPU by Gloo"),
+      Note(kOne, "--distributed-timeout-minutes", "engine run --hang-timeout says it"),
+      Note(kOne, "--local-rank", "the launcher says it"),
+      Note(kNone, "--manual-gc", kAllocator),
+      Note(kOne, "--manual-gc-interval", kAllocator),
+      Note(kOne, "--empty-unused-memory-level", kAllocator),
+      Read("--expert-model-parallel-size", "only 1"),
+      Note(kOne, "--expert-tensor-parallel-size", kNoExperts),
+      Refused(kOne, "--num-experts", kExperts),
+      Refused(kNone, "--moe-use-upcycling", kExperts),
+      Note(kOne, "--moe-router-topk", kNoExperts),
+      Note(kNone, "--moe-router-pre-softmax", kNoExperts),
+      Note(kOne, "--moe-router-score-function", kNoExperts),
+      Note(kOne, "--moe-router-topk-scaling-factor", kNoExperts),
+      Note(kOne, "--moe-router-dtype", kNoExperts),
+      Note(kOne, "--moe-router-num-groups", kNoExperts),
+      Note(kOne, "--moe-router-group-topk", kNoExperts),
+      Note(kNone, "--moe-router-enable-expert-bias", kNoExperts),
+      Note(kOne, "--moe-router-bias-update-rate", kNoExperts),
+      Note(kMany, "--moe-router-load-balancing-type", kNoExperts),
+      Note(kMany, "--moe-aux-loss-coeff", kNoExperts),
+      Note(kOne, "--moe-z-loss-coeff", kNoExperts),
+      Note(kOne, "--moe-input-jitter-eps", kNoExperts),
+      Note(kOne, "--moe-token-dispatcher-type", kNoExperts),
+      Note(kNone, "--moe-grouped-gemm", kNoExperts),
+      Note(kNone, "--moe-permute-fusion", kNoExperts),
+      Note(kOne, "--moe-ffn-hidden-size", kNoExperts),
+      Note(kOne, "--moe-shared-expert-intermediate-size", kNoExperts),
+      Note(kNone, "--moe-shared-expert-overlap", kNoExperts),
+      Note(kOne, "--moe-layer-freq", kNoExperts),
+      Note(kNone, "--moe-per-layer-logging", kNoExperts),
+      Note(kOne, "--moe-expert-capacity-factor", kNoExperts),
+      Note(kNone, "--moe-pad-expert-input-to-capacity", kNoExperts),
+      Note(kOne, "--moe-token-drop-policy", kNoExperts),
+  };
+}
+
+std::vector<MegatronFlag> DataFlags() {
+  return {
+      List("--data-path", "data.paths, data.weights"),
+      Refused(kMany, "--train-data-path", "one data set is split (--data-path and --split)"),
+      Refused(kMany, "--valid-data-path", "one data set is split (--data-path and --split)"),
+      Refused(kMany, "--test-data-path", "one data set is split (--data-path and --split)"),
+      Refused(kOne, "--data-args-path", "the paths are in another file; give --data-path"),
+      Refused(kOne, "--per-split-data-args-path", "the paths are in another file; give --data-path"),
+      Refused(kNone, "--mock-data",
+              "a recipe names data; give --data-path a small data set of `engine data`"),
+      Direct("--split", "data.split"),
+      Note(kOne, "--data-cache-path", "the index of samples is built in memory, in seconds"),
+      Note(kNone, "--no-mmap-bin-files", kLoader),
+      Note(kNone, "--no-create-attention-mask-in-dataloader", "attention is causal without a mask"),
+      Note(kOne, "--num-dataset-builder-threads", kLoader),
+      Note(kOne, "--mid-level-dataset-surplus", "samples of a blend are built as it asks for them"),
+      Note(kOne, "--num-workers", kLoader),
+      Read("--dataloader-type", "only single"),
+      Refused(kNone, "--reset-position-ids", kOtherData),
+      Refused(kNone, "--reset-attention-mask", kOtherData),
+      Refused(kNone, "--eod-mask-loss", kOtherData),
+      Read("--tokenizer-type", "data.tokenizer.kind; model.vocab where --vocab-size does not say it"),
+      Direct("--vocab-file", "data.tokenizer.vocab_file"),
+      Direct("--merge-file", "data.tokenizer.merges_file"),
+      Note(kOne, "--tokenizer-model", "the tokenizers are bytes and GPT-2's; data sets may be of any"),
+      Note(kOne, "--tiktoken-pattern", "the tokenizers are bytes and GPT-2's; data sets may be of any"),
+      Note(kOne, "--tiktoken-num-special-tokens",
+           "the tokenizers are bytes and GPT-2's; data sets may be of any"),
+  };
+}
+
+std::vector<MegatronFlag> RunFlags() {
+  return {
+      Read("--save", "comment: a run's folder is engine run --out"),
+      Read("--save-interval", "checkpoint.interval, with --save"),
+      Note(kOne, "--save-retain-interval", "checkpoint.keep keeps the newest"),
+      Note(kOne, "--load", kResume),
+      Note(kOne, "--ckpt-step", kResume),
+      Note(kOne, "--ckpt-format", kFormat),
+      Note(kNone, "--auto-detect-ckpt-format", kFormat),
+      Note(kNone, "--use-dist-ckpt", kFormat),
+      Note(kOne, "--dist-ckpt-strictness", kFormat),
+      Note(kNone, "--async-save", kFormat),
+      Note(kNone, "--no-load-optim", kResume),
+      Note(kNone, "--no-load-rng", kResume),
+      Note(kNone, "--no-save-optim", kFormat),
+      Note(kNone, "--no-save-rng", kFormat),
+      Note(kNone, "--use-checkpoint-args", "the recipe says all"),
+      Note(kNone, "--exit-on-missing-checkpoint", kResume),
+      Note(kNone, "--override-opt_param-scheduler",
+           "the recipe's schedule counts, from the checkpoint's step"),
+      Note(kNone, "--use-checkpoint-opt_param-scheduler",
+           "the recipe's schedule counts, from the checkpoint's step"),
+      Refused(kNone, "--finetune", kOtherWeights),
+      Refused(kOne, "--pretrained-checkpoint", kOtherWeights),
+      Read("--eval-iters", "evaluation.iterations; left out: 100"),
+      Read("--eval-interval", "evaluation.interval"),
+      Note(kNone, "--skip-train", "engine run trains"),
+      Note(kNone, "--full-validation", "evaluation.iterations batches are taken"),
+      Direct("--log-interval", "logging.interval"),
+      Note(kNone, "--log-throughput", kLogs),
+      Note(kNone, "--log-params-norm", kLogs),
+      Note(kNone, "--log-num-zeros-in-grad", kLogs),
+      Note(kNone, "--log-progress", kLogs),
+      Note(kOne, "--timing-log-level", kLogs),
+      Note(kOne, "--timing-log-option", kLogs),
+      Note(kOne, "--log-memory-interval", "a plan says all memory, before the run"),
+      Note(kOne, "--tensorboard-dir", kLogs),
+      Note(kOne, "--tensorboard-log-interval", kLogs),
+      Note(kOne, "--tensorboard-queue-size", kLogs),
+      Note(kNone, "--log-timers-to-tensorboard", kLogs),
+      Note(kNone, "--log-validation-ppl-to-tensorboard", kLogs),
+      Note(kNone, "--log-memory-to-tensorboard", kLogs),
+      Note(kNone, "--log-world-size-to-tensorboard", kLogs),
+      Note(kNone, "--no-log-loss-scale-to-tensorboard", kLogs),
+      Note(kOne, "--wandb-project", kLogs),
+      Note(kOne, "--wandb-entity", kLogs),
+      Note(kOne, "--wandb-exp-name", kLogs),
+      Note(kOne, "--wandb-save-dir", kLogs),
+      Note(kOne, "--exit-interval", kStop),
+      Note(kOne, "--exit-duration-in-mins", kStop),
+      Note(kNone, "--exit-signal-handler", kStop),
+      Note(kNone, "--profile", kProfiler),
+      Note(kOne, "--profile-step-start", kProfiler),
+      Note(kOne, "--profile-step-end", kProfiler),
+      Note(kMany, "--profile-ranks", kProfiler),
+      Note(kNone, "--use-pytorch-profiler", kProfiler),
+      Note(kNone, "--no-check-for-nan-in-loss-and-grad", "engine run --check looks at every instruction"),
+      Note(kNone, "--check-for-spiky-loss", "engine run --check looks at every instruction"),
+      Note(kOne, "--rerun-mode", "engine run --check looks at every instruction"),
+  };
+}
+
+// Names that are met in notes and scripts, and that Megatron-LM does not take, or no longer does.
+std::vector<MegatronFlag> WrongFlags() {
+  const auto wrong = [](const char* name, const char* why) {
+    return MegatronFlag{Values::kOne, Fate::kRefused, name, why};
+  };
+  return {
+      {Values::kNone, Fate::kRefused, "--checkpoint-activations",
+       "Megatron-LM no longer takes it: --recompute-granularity full --recompute-method uniform "
+       "--recompute-num-layers 1"},
+      wrong("--checkpoint-num-layers", "Megatron-LM no longer takes it: --recompute-num-layers"),
+      wrong("--virtual-pipeline-model-parallel-size",
+            "Megatron-LM takes --num-virtual-stages-per-pipeline-rank or "
+            "--num-layers-per-virtual-pipeline-stage"),
+      wrong("--pipeline-model-parallel-split-rank",
+            "it cut encoders from decoders, and was removed; uneven stages: "
+            "--decoder-first-pipeline-num-layers"),
+      wrong("--data-parallel-size", "Megatron-LM takes no such flag: dp is the world size / (tp · pp · cp)"),
+      wrong("--datacenter-id", "Megatron-LM takes no such flag"),
+      wrong("--rope-scaling-type", "Megatron-LM takes no such flag: --use-rope-scaling is Llama 3's scaling"),
+      wrong("--yarn-alpha", "Megatron-LM takes no such flag"),
+      wrong("--zero-stage", "it is DeepSpeed's: --use-distributed-optimizer is stage 1"),
+      {Values::kNone, Fate::kRefused, "--cpu-offload", "it is DeepSpeed's"},
+      wrong("--batch-size", "Megatron-LM no longer takes it: --micro-batch-size"),
+      wrong("--warmup", "Megatron-LM no longer takes it: --lr-warmup-fraction"),
+      wrong("--model-parallel-size", "Megatron-LM no longer takes it: --tensor-model-parallel-size"),
+  };
+}
+
+const char* FateName(Fate fate) {
+  return fate == Fate::kNote ? "comment" : fate == Fate::kRefused ? "refused" : "imported";
+}
+
+}  // namespace
+
+const std::vector<MegatronFlag>& MegatronFlags() {
+  static const std::vector<MegatronFlag> flags = [] {
+    std::vector<MegatronFlag> all;
+    for (std::vector<MegatronFlag> (*group)() :
+         {ModelFlags, TrainingFlags, ParallelFlags, DataFlags, RunFlags, WrongFlags}) {
+      for (const MegatronFlag& flag : group()) all.push_back(flag);
+    }
+    return all;
+  }();
+  return flags;
+}
+
+const MegatronFlag* FindMegatronFlag(std::string_view name, std::string* problem, std::string* hint) {
+  std::vector<const MegatronFlag*> longer;
+  std::vector<std::string> names;
+  for (const MegatronFlag& flag : MegatronFlags()) {
+    if (name == flag.name) return &flag;
+    if (std::string_view(flag.name).rfind(name, 0) == 0) longer.push_back(&flag);
+    names.emplace_back(flag.name);
+  }
+  if (longer.size() == 1 && name.size() > 4) return longer[0];
+  if (longer.size() > 1 && name.size() > 4) {
+    *problem = fmt::format("{} could be {} or {}", Shown(name), longer[0]->name, longer[1]->name);
+    *hint = "write it out";
+    return nullptr;
+  }
+  *problem = fmt::format("{} is no flag of Megatron-LM that the importer knows", Shown(name));
+  const std::string nearest = NearestWord(name, names);
+  *hint = nearest.empty() ? "remove it, if the training does not depend on it" : fmt::format("{}?", nearest);
+  return nullptr;
+}
+
+std::string MegatronFlagTable() {
+  std::string table = "| flag | | what it becomes, or why not |\n|---|---|---|\n";
+  for (const MegatronFlag& flag : MegatronFlags()) {
+    const char* quote = flag.fate == Fate::kDirect ? "`" : "";
+    table += fmt::format("| `{}` | {} | {}{}{} |\n", flag.name, FateName(flag.fate), quote, flag.text, quote);
+  }
+  return table;
+}
+
+}  // namespace engine::recipe

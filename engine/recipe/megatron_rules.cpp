@@ -1,0 +1,231 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <initializer_list>
+
+#include "engine/recipe/megatron_convert.h"
+#include "engine/recipe/rules.h"
+#include "engine/recipe/split.h"
+
+namespace engine::recipe {
+namespace {
+
+using Args = MegatronArguments;
+
+std::int64_t Degree(const Args& a, std::string_view flag) {
+  return std::max<std::int64_t>(1, a.Int(flag).value_or(1));
+}
+
+constexpr std::string_view kTp = "--tensor-model-parallel-size";
+constexpr std::string_view kPp = "--pipeline-model-parallel-size";
+constexpr std::string_view kCp = "--context-parallel-size";
+
+// Two flags of which Megatron-LM takes one.
+void NotBoth(const Args& a, std::string_view one, std::string_view other) {
+  if (a.Has(one) && a.Has(other)) {
+    a.Error(other, fmt::format("{} and {} contradict each other", one, other), "keep one of them");
+  }
+}
+
+void RefusedFlags(const Args& a) {
+  for (const MegatronArgument& argument : a.command().arguments) {
+    if (argument.flag->fate != MegatronFlag::Fate::kRefused) continue;
+    a.Error(argument.flag->name,
+            fmt::format("{} cannot be imported: {}", argument.flag->name, argument.flag->text));
+  }
+}
+
+void RequiredFlags(const Args& a) {
+  if (!a.command().complete) return;  // it may be one of those that could not be read
+  for (const std::string_view flag :
+       {"--num-layers", "--hidden-size", "--num-attention-heads", "--seq-length", "--max-position-embeddings",
+        "--micro-batch-size", "--lr"}) {
+    if (!a.Has(flag)) a.Error(flag, fmt::format("{} is missing", flag));
+  }
+  if (!a.Has("--data-path") && !a.Has("--mock-data")) a.Error("--data-path", "--data-path is missing");
+  if (!a.Has("--train-iters") && !a.Has("--train-samples")) {
+    a.Error("--train-iters", "nothing says how long the training is", "--train-iters or --train-samples");
+  }
+}
+
+void WorldIsShared(const Args& a) {
+  const std::int64_t tp = Degree(a, kTp);
+  const std::int64_t pp = Degree(a, kPp);
+  const std::int64_t cp = Degree(a, kCp);
+  const std::int64_t ranks = a.command().world.ranks;
+  const std::int64_t model = ProductOrOverflow({tp, pp, cp});
+  if (model > 0 && ranks % model == 0) return;
+  const std::string_view flag = a.Has(kTp) ? kTp : a.Has(kPp) ? kPp : kCp;
+  a.Error(flag,
+          fmt::format("{} starts {}, no multiple of tp {} · pp {} · cp {}{}", a.command().world.launcher,
+                      Counted(ranks, "rank"), tp, pp, cp, model > 0 ? fmt::format(" = {}", model) : ""),
+          model > 0 ? fmt::format("{} ranks", NearestMultiples(ranks, model)) : "");
+}
+
+void PrecisionIsOne(const Args& a) {
+  NotBoth(a, "--bf16", "--fp16");
+  NotBoth(a, "--accumulate-allreduce-grads-in-fp32", "--grad-reduce-in-bf16");
+  if (a.Has("--grad-reduce-in-bf16") && !a.Has("--bf16")) {
+    a.Error("--grad-reduce-in-bf16", "--grad-reduce-in-bf16 goes with --bf16");
+  }
+  if (!a.Has("--fp8-format")) {
+    if (a.Has("--fp8-recipe"))
+      a.Error("--fp8-recipe", "--fp8-recipe has no --fp8-format", "--fp8-format hybrid");
+    return;
+  }
+  if (!a.Has("--bf16")) {
+    a.Error("--fp8-format",
+            "--fp8-format needs --bf16: what is not a product of 8-bit operands is in bf16 here");
+  }
+  if (a.Text("--transformer-impl").value_or("transformer_engine") == "local") {
+    a.Error("--fp8-format", "--fp8-format needs --transformer-impl transformer_engine, not local");
+  }
+  if (a.Number("--fp8-margin").value_or(0) != 0) {
+    a.Error("--fp8-margin", "--fp8-margin cannot be imported: scales take the whole range", "--fp8-margin 0");
+  }
+}
+
+void OverlapHasWhatItNeeds(const Args& a) {
+  if (!a.Has("--overlap-param-gather")) return;
+  for (const std::string_view flag : {"--use-distributed-optimizer", "--overlap-grad-reduce"}) {
+    const bool fsdp = a.Has("--use-megatron-fsdp") || a.Has("--use-custom-fsdp");
+    if (a.Has(flag) || fsdp) continue;
+    a.Error("--overlap-param-gather", fmt::format("--overlap-param-gather needs {}", flag),
+            fmt::format("add {}, or remove it", flag));
+  }
+}
+
+void SavesHaveAnInterval(const Args& a) {
+  if (a.Has("--save") && !a.Has("--save-interval")) {
+    a.Error("--save", "--save needs --save-interval", "iterations between checkpoints");
+  }
+}
+
+// Lengths are all in iterations or all in samples.
+void LengthsAreOfOneKind(const Args& a) {
+  NotBoth(a, "--train-iters", "--train-samples");
+  const auto other = [&](std::string_view length, std::initializer_list<std::string_view> flags) {
+    if (!a.Has(length) || (a.Has("--train-iters") && a.Has("--train-samples"))) return;
+    for (const std::string_view flag : flags) {
+      if (a.Has(flag))
+        a.Error(flag, fmt::format("{} contradicts {}", flag, length), "all lengths in one unit");
+    }
+  };
+  other("--train-iters", {"--lr-decay-samples", "--lr-warmup-samples", "--lr-wsd-decay-samples"});
+  other("--train-samples", {"--lr-decay-iters", "--lr-warmup-iters", "--lr-wsd-decay-iters"});
+  NotBoth(a, "--lr-warmup-fraction", "--lr-warmup-iters");
+  NotBoth(a, "--lr-warmup-fraction", "--lr-warmup-samples");
+}
+
+void RecomputeIsWhole(const Args& a) {
+  const std::string granularity =
+      a.Text("--recompute-granularity").value_or(a.Has("--recompute-activations") ? "selective" : "");
+  if (a.Has("--recompute-activations") && granularity == "full") {
+    a.Error("--recompute-activations",
+            "--recompute-activations is selective, and contradicts granularity full");
+  }
+  if (granularity == "full" && !a.Has("--recompute-method")) {
+    a.Error("--recompute-granularity", "full recomputation needs --recompute-method", "uniform or block");
+  }
+  if (granularity == "full" && !a.Has("--recompute-num-layers")) {
+    a.Error("--recompute-granularity", "full recomputation needs --recompute-num-layers", "1");
+  }
+  if (granularity != "full" && a.Has("--recompute-method")) {
+    a.Error("--recompute-method", "--recompute-method goes with full recomputation alone",
+            "--recompute-granularity full, or remove it");
+  }
+  if (granularity != "selective" && a.Has("--recompute-modules")) {
+    a.Error("--recompute-modules", "--recompute-modules goes with selective recomputation alone");
+  }
+}
+
+void PipelineIsCutOnce(const Args& a) {
+  const std::string_view layers = "--num-layers-per-virtual-pipeline-stage";
+  const std::string_view stages = "--num-virtual-stages-per-pipeline-rank";
+  NotBoth(a, layers, stages);
+  const std::string_view flag = a.Has(layers) ? layers : stages;
+  const std::int64_t pp = Degree(a, kPp);
+  if (a.Has(flag) && pp == 1) {
+    a.Error(flag, fmt::format("{} needs a pipeline, but {} is 1", flag, kPp));
+  } else if (a.Has(flag) && pp == 2 && a.Has("--no-overlap-p2p-communication")) {
+    a.Error(flag, fmt::format("{} needs {} of more than 2 with --no-overlap-p2p-communication", flag, kPp));
+  }
+}
+
+void ExpertsAreNone(const Args& a) {
+  const std::int64_t ep = Degree(a, "--expert-model-parallel-size");
+  if (ep > 1 && !a.Has("--num-experts")) {
+    a.Error("--expert-model-parallel-size",
+            fmt::format("--expert-model-parallel-size {} would split experts, and there are none", ep));
+  }
+}
+
+void ActivationIsOne(const Args& a) {
+  NotBoth(a, "--swiglu", "--openai-gelu");
+  NotBoth(a, "--swiglu", "--squared-relu");
+  if (a.Has("--disable-bias-linear") && !a.Has("--swiglu") && !a.Has("--no-bias-gelu-fusion")) {
+    a.Error("--disable-bias-linear", "--disable-bias-linear with GELU needs --no-bias-gelu-fusion",
+            "Megatron-LM fuses GELU with the bias unless told not to");
+  }
+  if (a.Has("--disable-bias-linear") && a.Has("--add-qkv-bias")) {
+    a.Error("--add-qkv-bias",
+            "--add-qkv-bias with --disable-bias-linear cannot be imported: the attention's "
+            "projections have biases all or none");
+  }
+}
+
+void PositionsAreOneKind(const Args& a) {
+  const std::string kind = a.Text("--position-embedding-type").value_or("");
+  if (a.Has("--use-rotary-position-embeddings") && !kind.empty() && kind != "rope") {
+    a.Error("--use-rotary-position-embeddings",
+            fmt::format("--use-rotary-position-embeddings contradicts --position-embedding-type {}",
+                        Shown(kind)));
+  }
+  const bool rotary = kind == "rope" || a.Has("--use-rotary-position-embeddings");
+  if (a.Has("--no-position-embedding") && !rotary) {
+    a.Error("--no-position-embedding", "--no-position-embedding goes with rotary positions",
+            "--position-embedding-type none");
+  }
+  if (a.Has("--use-rope-scaling") && !rotary) {
+    a.Error("--use-rope-scaling", "--use-rope-scaling needs --position-embedding-type rope");
+  }
+  if (a.Number("--rotary-percent").value_or(1) != 1) {
+    a.Error("--rotary-percent", "--rotary-percent cannot be imported: all features of a head are rotated",
+            "--rotary-percent 1.0");
+  }
+}
+
+void HeadsAreGroupedOnPurpose(const Args& a) {
+  if (a.Has("--num-query-groups") && !a.Has("--group-query-attention") &&
+      a.Int("--num-query-groups") != a.Int("--num-attention-heads")) {
+    a.Error("--num-query-groups", "--num-query-groups has no effect without --group-query-attention",
+            "add --group-query-attention, or remove it");
+  }
+}
+
+void ValuesAreTheOnlyOnes(const Args& a) {
+  if (a.Has("--embedding-init-method-std") &&
+      a.Number("--embedding-init-method-std") != a.Number("--init-method-std").value_or(0.02)) {
+    a.Error("--embedding-init-method-std",
+            "--embedding-init-method-std cannot be imported: all weights begin with one standard deviation");
+  }
+  if (a.Has("--weight-decay-incr-style") && a.Text("--weight-decay-incr-style") != "constant") {
+    a.Error("--weight-decay-incr-style", "only a constant weight decay can be imported", "constant");
+  }
+  if (a.Has("--dataloader-type") && a.Text("--dataloader-type") != "single") {
+    a.Error("--dataloader-type", "only --dataloader-type single can be imported", "single");
+  }
+}
+
+}  // namespace
+
+void CheckMegatronRules(const MegatronArguments& arguments) {
+  for (void (*rule)(const Args&) :
+       {RefusedFlags, RequiredFlags, WorldIsShared, PrecisionIsOne, OverlapHasWhatItNeeds,
+        SavesHaveAnInterval, LengthsAreOfOneKind, RecomputeIsWhole, PipelineIsCutOnce, ExpertsAreNone,
+        ActivationIsOne, PositionsAreOneKind, HeadsAreGroupedOnPurpose, ValuesAreTheOnlyOnes}) {
+    rule(arguments);
+  }
+}
+
+}  // namespace engine::recipe

@@ -1,0 +1,147 @@
+#include "engine/train/chunk_facts.h"
+
+#include <absl/container/flat_hash_map.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "engine/plan/arena.h"
+#include "engine/plan/cost.h"
+#include "engine/plan/predict.h"
+
+namespace engine::train {
+namespace {
+
+using plan::Aligned;
+using plan::BufferRef;
+using plan::Instruction;
+using plan::Plan;
+using plan::Segment;
+using plan::StagePlan;
+
+// How far what lies at `base` and behind it reaches.
+std::int64_t Reach(const Segment& segment, std::int64_t base) {
+  std::int64_t end = base;
+  const auto see = [&](const BufferRef& ref) {
+    if (ref.elements > 0 && !ref.in_slot && ref.offset >= base)
+      end = std::max(end, ref.offset + Aligned(ref.bytes()));
+  };
+  for (const Instruction& instruction : segment.instructions) {
+    for (const BufferRef& ref : instruction.outputs) see(ref);
+    see(instruction.scratch);
+  }
+  return end - base;
+}
+
+PassTime TimeOf(const plan::CostModel& costs, const StagePlan& stage, std::int32_t segment) {
+  PassTime time;
+  if (segment < 0) return time;
+  for (const Instruction& instruction : stage.segments[static_cast<size_t>(segment)].instructions) {
+    const bool exchange = !instruction.group.empty();
+    (exchange ? time.exchange_s : time.compute_s) += costs.Seconds(instruction);
+    time.compute_s += costs.FinishSeconds(instruction);
+  }
+  return time;
+}
+
+// Bytes of the buffers that a program's transfers have outside of slots.
+std::int64_t TransferBytes(const plan::Program& program) {
+  absl::flat_hash_map<std::pair<std::int32_t, bool>, std::int64_t> bytes;
+  for (const plan::Step& step : program) {
+    if (step.kind == plan::StepKind::kRun || step.buffer.in_slot) continue;
+    bytes[{step.transfer, step.kind == plan::StepKind::kSend}] = Aligned(step.buffer.bytes());
+  }
+  std::int64_t sum = 0;
+  for (const auto& [transfer, of] : bytes) sum += of;
+  return sum;
+}
+
+// Seconds of the passes, where a microbatch runs alone.
+void TimeAlone(const StagePlan& stage, const plan::CostModel& costs, ChunkFacts* facts) {
+  facts->forward = TimeOf(costs, stage, stage.chunks[0].forward);
+  facts->backward = TimeOf(costs, stage, stage.chunks[0].backward);
+  facts->weights = TimeOf(costs, stage, stage.chunks[0].weights);
+}
+
+// And where two run in turns: of the first two.
+void TimeInTurns(const Plan& probe, const recipe::Cluster& cluster, ChunkFacts* facts) {
+  std::vector<plan::PlayedEvent> events;
+  plan::Predict(probe, cluster, &events);
+  const StagePlan& stage = probe.stages[0];
+  const auto time = [&](std::int32_t index) {
+    const Segment* segment = &stage.segments[static_cast<size_t>(index)];
+    double begin = -1;
+    double end = 0;
+    PassTime pass;
+    for (const plan::PlayedEvent& event : events) {
+      if (event.segment != segment || event.microbatch >= probe.lanes) continue;
+      if (begin < 0) begin = event.begin_s;
+      end = std::max(end, event.end_s);
+      if (event.stream != plan::kComputeStream) pass.behind_s += event.end_s - event.begin_s;
+    }
+    pass.compute_s = end - std::max(0.0, begin);
+    return pass;
+  };
+  facts->forward = time(stage.chunks[0].forward);
+  facts->backward = time(stage.chunks[0].backward);
+}
+
+ChunkFacts Bytes(const Plan& probe, const StagePlan& stage, const plan::CostModel& costs) {
+  const plan::Chunk& chunk = stage.chunks[0];
+  const auto segment = [&](std::int32_t index) -> const Segment& {
+    return stage.segments[static_cast<size_t>(index)];
+  };
+  ChunkFacts facts;
+  facts.slot_bytes = chunk.slot_bytes;
+  for (const BufferRef& ref : stage.derived) {
+    const bool state = probe.values[static_cast<size_t>(ref.value)].kind == graph::ValueKind::kState;
+    if (!state) facts.derived_bytes += Aligned(ref.bytes());
+  }
+  facts.states = static_cast<std::int64_t>(stage.state_starts.size());
+  facts.begin = TimeOf(costs, stage, stage.begin);
+  facts.begin_bytes = Reach(segment(stage.begin), stage.lane_base);
+  facts.lane_bytes = stage.lane_bytes;
+  facts.transfer_bytes = stage.memory.communication;
+  facts.fed_elements = chunk.incoming.elements / probe.microbatches;
+  facts.evaluate_transfer_bytes = TransferBytes(stage.evaluate);
+  for (const BufferRef& ref : chunk.evaluation_inputs) facts.evaluate_fed_bytes += Aligned(ref.bytes());
+  const plan::MemoryBreakdown& memory = stage.memory;
+  const std::int64_t transients = memory.parameters + memory.gradients + memory.optimizer + memory.control +
+                                  facts.evaluate_transfer_bytes + facts.evaluate_fed_bytes;
+  facts.evaluate_bytes = Reach(segment(chunk.evaluate), transients);
+  return facts;
+}
+
+}  // namespace
+
+bool GrowsEvenly(const ChunkFacts& a, const ChunkFacts& b, const ChunkFacts& c) {
+  return c.slot_bytes - a.slot_bytes == kFarther * (b.slot_bytes - a.slot_bytes) &&
+         a.lane_bytes == b.lane_bytes && b.lane_bytes == c.lane_bytes && a.begin_bytes == c.begin_bytes &&
+         a.evaluate_bytes == c.evaluate_bytes;
+}
+
+ChunkFacts Longer(ChunkFacts of, std::int64_t blocks, const ChunkFacts& less, const ChunkFacts& more) {
+  const double n = static_cast<double>(blocks);
+  of.slot_bytes += blocks * (more.slot_bytes - less.slot_bytes);
+  of.derived_bytes += blocks * (more.derived_bytes - less.derived_bytes);
+  of.states += blocks * (more.states - less.states);
+  of.begin = of.begin + (more.begin - less.begin) * n;
+  of.forward = of.forward + (more.forward - less.forward) * n;
+  of.backward = of.backward + (more.backward - less.backward) * n;
+  of.weights = of.weights + (more.weights - less.weights) * n;
+  return of;
+}
+
+ChunkFacts FactsOf(const Plan& probe, size_t stage, const recipe::Cluster& cluster) {
+  const plan::CostModel costs(probe, cluster);
+  ChunkFacts facts = Bytes(probe, probe.stages[stage], costs);
+  if (probe.lanes > 1) {
+    TimeInTurns(probe, cluster, &facts);
+  } else {
+    TimeAlone(probe.stages[stage], costs, &facts);
+  }
+  return facts;
+}
+
+}  // namespace engine::train

@@ -1,0 +1,635 @@
+#include "engine/train/fold.h"
+
+#include <absl/container/flat_hash_map.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/model/decoder.h"
+#include "engine/plan/arena.h"
+#include "engine/plan/buckets.h"
+#include "engine/plan/control.h"
+#include "engine/plan/cost.h"
+#include "engine/plan/stage.h"
+#include "engine/train/chunk_facts.h"
+#include "engine/train/compile_recipe.h"
+#include "engine/train/pass_player.h"
+
+namespace engine::train {
+namespace {
+
+using plan::Aligned;
+using plan::Instruction;
+using plan::Plan;
+using plan::Segment;
+using plan::StagePlan;
+
+// Blocks of the chunks that are tried as ones from which on chunks grow evenly; where none does, chunks of
+// the length itself are compiled.
+constexpr std::int64_t kLengths[] = {1, 2, 3, 5, 8};
+
+enum Kind : std::uint8_t { kFirst, kMiddle, kLast, kWhole, kKinds };
+
+// Exchange of one bucket, as plan/cost.h has it.
+struct Exchange {
+  double seconds = 0;
+  double finish = 0;  // computation that it leaves
+  double beside = 0;  // share of its speed that computation loses beside it
+};
+
+// Computation with exchange behind it.
+struct TwoStreams {
+  double now = 0, exchanged = 0, finish = 0;
+  double beside = 0;
+
+  void Compute(double seconds) {
+    const double slow = std::min(std::max(0.0, exchanged - now), seconds / (1 - beside));
+    now += slow + seconds - slow * (1 - beside);
+  }
+  void Start(const Exchange& exchange) {
+    exchanged = std::max(exchanged, now) + exchange.seconds;
+    finish += exchange.finish;
+    beside = exchange.beside;
+  }
+};
+
+double InstructionSeconds(const plan::CostModel& costs, const Instruction& instruction) {
+  return costs.Seconds(instruction) + costs.FinishSeconds(instruction);
+}
+
+Exchange CostOf(const plan::CostModel& costs, const Instruction& instruction) {
+  return {costs.Seconds(instruction), costs.FinishSeconds(instruction),
+          plan::CostModel::BesideShare(instruction)};
+}
+
+// The first half of what tells apart layouts that share probes.
+std::string ParameterKey(const recipe::Recipe& recipe) {
+  const recipe::Parallelism& p = recipe.parallelism;
+  return fmt::format("{} {} {} {}", p.tp, p.cp, p.sequence_parallel, p.pp > 1);
+}
+
+std::string ProbeKey(const recipe::Recipe& recipe, std::int64_t lanes) {
+  const recipe::Recompute& again = recipe.recompute;
+  const bool deferred = recipe.parallelism.schedule == plan::kZeroBubble;
+  std::string key = fmt::format("{} {} {} {} {} {}", ParameterKey(recipe), recipe.training.micro_batch, lanes,
+                                deferred, recipe.world_size(), again.granularity);
+  if (again.granularity == "selective") {
+    for (const std::string& module : again.modules) key += " " + module;
+  }
+  return key;
+}
+
+// The layer of a parameter, by its name (model/decoder.h).
+std::int32_t LayerOf(const std::string& name, std::int32_t layers) {
+  constexpr std::string_view kBlocks = "layers.";
+  if (name.starts_with(kBlocks)) return static_cast<std::int32_t>(std::stol(name.substr(kBlocks.size())));
+  return name.starts_with("embedding.") ? -1 : layers;
+}
+
+// What a stage keeps whatever its microbatches do, and the exchange and update of it.
+struct StageStates {
+  plan::MemoryBreakdown memory;  // parameters, gradients and optimizer
+  std::int64_t update_bytes = 0;
+  std::int64_t sum_bytes = 0;            // where pushed gradients arrive
+  Exchange reduce, reduce_head, gather;  // of a block, where early
+  double after_reduce_s = 0;             // computation: adding to a shard
+  double before_gather_s = 0;            // copying one
+  // Of the update, on both sides of the sum over the world.
+  double before_meeting_s = 0, after_meeting_s = 0;
+};
+
+// What a stage holds, as far as StageStates depends on it.
+struct StageShape {
+  std::int64_t blocks = 0;
+  bool embedding = false, head = false;
+};
+
+}  // namespace
+
+class Folder::Impl {
+ public:
+  explicit Impl(plan::CompileOptions options) : options_(std::move(options)) { options_.hash = false; }
+
+  std::int64_t probes() const { return probes_; }
+
+  absl::StatusOr<std::int64_t> StateBytes(const recipe::Recipe& recipe) {
+    ASSIGN_OR_RETURN(const plan::FlatExchange exchange, plan::ExchangeOf(recipe, options_));
+    std::int64_t most = 0;
+    for (const StageShape& shape : ShapesOf(recipe)) {
+      ASSIGN_OR_RETURN(const StageStates* states, StatesOf(recipe, exchange, shape));
+      most = std::max(most, states->memory.total());
+    }
+    return most;
+  }
+
+  absl::StatusOr<Estimate> Fold(const recipe::Recipe& recipe) {
+    ASSIGN_OR_RETURN(const plan::FlatExchange exchange, plan::ExchangeOf(recipe, options_));
+    const recipe::Parallelism& p = recipe.parallelism;
+    const plan::ChunkLayers& layers = LayersOf(recipe);
+    const std::vector<StageShape> shapes = ShapesOf(recipe);
+    const std::int64_t lanes = plan::Lanes(recipe, options_);
+    const PassSchedule& schedule = ScheduleOf(recipe);
+    Estimate estimate;
+    PassTimes times;
+    std::vector<ChunkFacts> facts(layers.size());
+    for (size_t c = 0; c < layers.size(); ++c) {
+      ASSIGN_OR_RETURN(facts[c],
+                       FactsFor(recipe, lanes, KindOf(c, layers.size()), layers[c].second - layers[c].first));
+    }
+    std::vector<const StageStates*> states;
+    for (std::int64_t s = 0; s < p.pp; ++s) {
+      const size_t stage = static_cast<size_t>(s);
+      ASSIGN_OR_RETURN(const StageStates* of, StatesOf(recipe, exchange, shapes[stage]));
+      states.push_back(of);
+      const plan::MemoryBreakdown memory = MemoryOf(recipe, lanes, *of, schedule, facts, stage);
+      if (memory.total() <= estimate.arena_bytes) continue;
+      estimate.memory = memory;
+      estimate.arena_bytes = memory.total();
+      estimate.stage = static_cast<std::int32_t>(s);
+    }
+    ASSIGN_OR_RETURN(estimate.iteration_s, IterationOf(recipe, exchange, layers, facts, states, schedule));
+    return estimate;
+  }
+
+ private:
+  struct Probe {
+    std::int64_t blocks = 0;
+    std::array<ChunkFacts, kKinds> facts;
+    std::array<ChunkFacts, 3> longer;  // of a middle chunk, kMore longer
+    std::int64_t send_bytes = 0,
+                 send_back_bytes = 0;  // between stages, of a microbatch
+  };
+
+  static Kind KindOf(size_t chunk, size_t chunks) {
+    if (chunks == 1) return kWhole;
+    if (chunk == 0) return kFirst;
+    return chunk + 1 == chunks ? kLast : kMiddle;
+  }
+
+  // Microbatches of the recipe, which may be cut into lanes.
+  static std::int64_t Microbatches(const recipe::Recipe& recipe) { return recipe.microbatches(); }
+
+  const plan::ChunkLayers& LayersOf(const recipe::Recipe& recipe) {
+    const recipe::Parallelism& p = recipe.parallelism;
+    const auto [known, fresh] = layers_.try_emplace(std::pair(p.tp, p.pp * p.virtual_stages));
+    if (!fresh) return known->second;
+    auto graph = graphs_.find(p.tp);
+    if (graph == graphs_.end()) {
+      // Costs of layers relate to each other as they do for any micro-batch.
+      const model::BuildOptions build{.batch = 1,
+                                      .sequence = recipe.data.sequence_length,
+                                      .vocab_rows = recipe.padded_vocab(),
+                                      .dtype = DType::kBF16,
+                                      .dropout = false,
+                                      .loss_scale = 1};
+      graph = graphs_.emplace(p.tp, model::BuildDecoder(recipe, build)).first;
+    }
+    known->second = plan::CutLayers(recipe, graph->second, options_.profile);
+    return known->second;
+  }
+
+  std::vector<StageShape> ShapesOf(const recipe::Recipe& recipe) {
+    const plan::ChunkLayers& layers = LayersOf(recipe);
+    std::vector<StageShape> shapes(static_cast<size_t>(recipe.parallelism.pp));
+    for (size_t c = 0; c < layers.size(); ++c)
+      shapes[c % shapes.size()].blocks += layers[c].second - layers[c].first;
+    shapes.front().embedding = true;
+    shapes.back().head = true;
+    return shapes;
+  }
+
+  const PassSchedule& ScheduleOf(const recipe::Recipe& recipe) {
+    const recipe::Parallelism& p = recipe.parallelism;
+    const bool deferred = p.schedule == plan::kZeroBubble;
+    const auto [known, fresh] =
+        schedules_.try_emplace(std::tuple(p.pp, p.virtual_stages, deferred, Microbatches(recipe)));
+    if (fresh) known->second = MakeSchedule(p, Microbatches(recipe));
+    return known->second;
+  }
+
+  // The recipe with chunks of so few blocks, one a stage.
+  recipe::Recipe Reduced(const recipe::Recipe& recipe, std::int64_t lanes,
+                         const std::vector<std::int64_t>& blocks) const {
+    recipe::Recipe reduced = recipe;
+    recipe::Parallelism& p = reduced.parallelism;
+    p.pp = static_cast<std::int64_t>(blocks.size());
+    p.dp = 2;  // gradients are partial over dp, whether there is one or not
+    p.virtual_stages = 1;
+    p.layers_per_stage = blocks;
+    p.zero_stage = 0;
+    if (p.schedule != plan::kZeroBubble) p.schedule = "auto";
+    if (lanes == 1) p.overlap = "off";  // no reduction within the passes
+    reduced.model.layers = 0;
+    for (std::int64_t n : blocks) reduced.model.layers += n;
+    reduced.training.global_batch = reduced.training.micro_batch * p.dp * 2;
+    return reduced;
+  }
+
+  absl::StatusOr<Plan> Compiled(const recipe::Recipe& recipe, std::int64_t lanes,
+                                const std::vector<std::int64_t>& blocks) {
+    ++probes_;
+    ASSIGN_OR_RETURN(Plan plan, CompileUnverified(Reduced(recipe, lanes, blocks), options_));
+    RememberParameters(recipe, plan);
+    return plan;
+  }
+
+  // Chunks of n blocks of each kind, and as long, and of kMore blocks longer; `even`: of another length.
+  absl::StatusOr<Probe> MakeProbe(const recipe::Recipe& recipe, std::int64_t lanes, std::int64_t n,
+                                  const Probe* even) {
+    Probe probe;
+    probe.blocks = n;
+    if (even != nullptr) probe.longer = even->longer;
+    if (recipe.parallelism.pp == 1) {
+      for (size_t more = 0; more < (even != nullptr ? 1 : 3); ++more) {
+        ASSIGN_OR_RETURN(const Plan plan, Compiled(recipe, lanes, {n + kMore[more]}));
+        const ChunkFacts facts = FactsOf(plan, 0, recipe.cluster);
+        if (more == 0) probe.facts[kWhole] = facts;
+        if (even == nullptr) probe.longer[more] = facts;
+      }
+      return probe;
+    }
+    const std::vector<std::int64_t> cut =
+        even != nullptr ? std::vector<std::int64_t>{n, n, n}
+                        : std::vector<std::int64_t>{n, n, n + kMore[1], n + kMore[2], n};
+    ASSIGN_OR_RETURN(const Plan plan, Compiled(recipe, lanes, cut));
+    for (size_t more = 0; more < 3 && even == nullptr; ++more)
+      probe.longer[more] = FactsOf(plan, 1 + more, recipe.cluster);
+    probe.facts[kFirst] = FactsOf(plan, 0, recipe.cluster);
+    probe.facts[kMiddle] = FactsOf(plan, 1, recipe.cluster);
+    probe.facts[kLast] = FactsOf(plan, plan.stages.size() - 1, recipe.cluster);
+    for (const plan::Step& step : plan.stages[1].train) {
+      if (step.kind != plan::StepKind::kSend || step.microbatch != 0) continue;
+      const std::int64_t bytes = plan.transfers[static_cast<size_t>(step.transfer)].bytes;
+      (step.stream == plan::kSendNext ? probe.send_bytes : probe.send_back_bytes) += bytes;
+    }
+    return probe;
+  }
+
+  absl::StatusOr<const Probe*> Known(const std::string& key, const recipe::Recipe& recipe, std::int64_t lanes,
+                                     std::int64_t n, const Probe* even = nullptr) {
+    const auto [known, fresh] = probe_of_.try_emplace(std::pair(key, n));
+    if (fresh) known->second = std::make_unique<absl::StatusOr<Probe>>(MakeProbe(recipe, lanes, n, even));
+    if (!known->second->ok()) return known->second->status();
+    return &**known->second;
+  }
+
+  // A probe whose chunks are as long, or shorter and grow evenly.
+  absl::StatusOr<const Probe*> ProbeOf(const recipe::Recipe& recipe, std::int64_t lanes,
+                                       std::int64_t blocks) {
+    const std::string key = ProbeKey(recipe, lanes);
+    const Probe* probe = nullptr;
+    for (const std::int64_t length : kLengths) {
+      if (lanes > 1 && length == 1 && blocks > 1) continue;  // halves of one block alone take other turns
+      const std::int64_t n = std::min(blocks, length);
+      ASSIGN_OR_RETURN(probe, Known(key, recipe, lanes, n));
+      const auto& [a, b, c] = probe->longer;
+      if (n == blocks || GrowsEvenly(a, b, c)) return probe;
+    }
+    return Known(key, recipe, lanes, blocks, probe);
+  }
+
+  absl::StatusOr<ChunkFacts> FactsFor(const recipe::Recipe& recipe, std::int64_t lanes, Kind kind,
+                                      std::int64_t blocks) {
+    ASSIGN_OR_RETURN(const Probe* probe, ProbeOf(recipe, lanes, blocks));
+    return Longer(probe->facts[kind], blocks - probe->blocks, probe->longer[0], probe->longer[1]);
+  }
+
+  // Parameters of the whole model in the order of a plan, all blocks as the probe's first.
+  struct Parameters {
+    Plan plan;  // values, parameters, mesh
+    std::vector<std::int32_t> layers;
+  };
+
+  void RememberParameters(const recipe::Recipe& recipe, const Plan& probe) {
+    const auto [known, fresh] = parameters_.try_emplace(ParameterKey(recipe));
+    if (!fresh) return;
+    Parameters& all = *(known->second = std::make_unique<Parameters>());
+    const std::int32_t layers = static_cast<std::int32_t>(recipe.model.layers);
+    const auto value = [&](std::int32_t id) {
+      plan::LocalValue copy = probe.values[static_cast<size_t>(id)];
+      copy.parameter = static_cast<std::int32_t>(all.plan.parameters.size());
+      all.plan.values.push_back(std::move(copy));
+      return static_cast<std::int32_t>(all.plan.values.size() - 1);
+    };
+    const auto add = [&](const plan::PlanParameter& parameter, std::int32_t layer) {
+      plan::PlanParameter copy = parameter;
+      copy.value = value(parameter.value);
+      copy.gradient = value(parameter.gradient);
+      all.plan.parameters.push_back(std::move(copy));
+      all.layers.push_back(layer);
+    };
+    for (const plan::PlanParameter& parameter : probe.parameters) {
+      const std::int32_t layer = LayerOf(parameter.name, layers);
+      if (layer < 0 || layer == layers) add(parameter, layer);
+      for (std::int32_t block = 0; layer == 0 && block < layers; ++block) add(parameter, block);
+    }
+  }
+
+  absl::StatusOr<const StageStates*> StatesOf(const recipe::Recipe& recipe,
+                                              const plan::FlatExchange& exchange, const StageShape& shape) {
+    const std::string parameters = ParameterKey(recipe);
+    if (!parameters_.contains(parameters)) {
+      const std::int64_t lanes = plan::Lanes(recipe, options_);
+      RETURN_IF_ERROR(ProbeOf(recipe, lanes, LayersOf(recipe)[0].second).status());
+    }
+    const recipe::Parallelism& p = recipe.parallelism;
+    const auto [known, fresh] = states_.try_emplace(
+        fmt::format("{} {} {} {} {} {} {} {} {}", parameters, p.dp, p.pp, p.zero_stage, exchange.behind,
+                    exchange.pushed.bits(), shape.blocks, shape.embedding, shape.head));
+    if (fresh) {
+      known->second = std::make_unique<StageStates>(
+          MakeStates(recipe, exchange, shape, parameters_.at(parameters).get()));
+    }
+    return known->second.get();
+  }
+
+  StageStates MakeStates(const recipe::Recipe& recipe, const plan::FlatExchange& exchange,
+                         const StageShape& shape, Parameters* parameters) const {
+    Plan& plan = parameters->plan;
+    plan.mesh = plan::Mesh::Of(recipe.parallelism);
+    const std::int64_t zero_stage = recipe.parallelism.zero_stage;
+    const std::int32_t blocks = static_cast<std::int32_t>(recipe.model.layers);
+    std::vector<bool> used;
+    std::vector<std::int32_t> early;
+    for (size_t i = 0; i < plan.parameters.size(); ++i) {
+      const std::int32_t layer = parameters->layers[i];
+      const bool embedding = layer < 0 && (shape.embedding || (shape.head && plan.parameters[i].tied));
+      const bool head = layer == blocks && shape.head;
+      used.push_back(embedding || head || (layer >= 0 && layer < shape.blocks));
+      const bool in_passes = layer >= 0 && (exchange.behind || (zero_stage > 1 && layer < blocks));
+      early.push_back(in_passes ? layer : plan::kNoLayer);
+    }
+    StageStates states;
+    StagePlan stage;
+    std::int64_t cursor = 0;
+    stage.buckets = plan::MakeBuckets(plan, used, early, blocks, zero_stage, shape.embedding);
+    plan::PlaceBuckets(plan::StorageOf(recipe, exchange, /*training=*/true), &cursor, &states.memory,
+                       &stage.buckets);
+    stage.scalars = {.elements = 2, .dtype = DType::kF64};
+    stage.control = {.elements = plan::kControlNumbers, .dtype = DType::kF64};
+    const plan::CostModel costs(plan, recipe.cluster);
+    ExchangeInPasses(exchange, shape, *parameters, blocks, costs, &stage, &states);
+    const Segment update =
+        plan::UpdateSegment(plan, stage, recipe.optimizer, recipe.precision.compute == "fp16", exchange,
+                            options_.profile, 0, &states.update_bytes);
+    TimeUpdate(update, costs, &states);
+    return states;
+  }
+
+  // A pass that reads the parameters and makes the gradients of one block, and of the head: the exchange
+  // that the compiler puts into it.
+  void ExchangeInPasses(const plan::FlatExchange& exchange, const StageShape& shape,
+                        const Parameters& parameters, std::int32_t blocks, const plan::CostModel& costs,
+                        StagePlan* stage, StageStates* states) const {
+    const Plan& plan = parameters.plan;
+    const std::vector<std::int32_t> layers =
+        shape.head ? std::vector<std::int32_t>{blocks, 0} : std::vector<std::int32_t>{0};
+    Segment forward;
+    Segment backward;
+    for (std::int32_t layer : layers) {
+      Instruction reads;
+      Instruction makes;
+      for (size_t i = 0; i < plan.parameters.size(); ++i) {
+        if (parameters.layers[i] != layer) continue;
+        reads.inputs.push_back({.value = plan.parameters[i].value});
+        makes.outputs.push_back({.value = plan.parameters[i].gradient});
+      }
+      if (layer == 0) forward.instructions.push_back(std::move(reads));
+      backward.instructions.push_back(std::move(makes));
+    }
+    stage->segments = {forward, backward};
+    plan::Chunk chunk;
+    chunk.forward = 0;
+    chunk.backward = 1;
+    plan::GatherParameters(plan, *stage, exchange, &stage->segments[0]);
+    plan::ReduceEarly(plan, chunk, options_.profile, exchange, stage);
+    for (const Instruction& i : stage->segments[0].instructions) {
+      if (i.flat) states->gather = CostOf(costs, i);
+      if (i.kernel == "copy") states->before_gather_s = costs.Seconds(i);
+    }
+    bool head = shape.head;
+    for (const Instruction& i : stage->segments[1].instructions) {
+      if (i.flat) {
+        (head ? states->reduce_head : states->reduce) = CostOf(costs, i);
+        states->sum_bytes = std::max(states->sum_bytes, Aligned(i.scratch.bytes()));
+      }
+      if (i.kernel == "add_shard") states->after_reduce_s = costs.Seconds(i);
+      if (i.kernel.empty() && head && &i != &stage->segments[1].instructions.front()) head = false;
+    }
+    stage->segments.clear();
+  }
+
+  static void TimeUpdate(const Segment& update, const plan::CostModel& costs, StageStates* states) {
+    TwoStreams play;
+    for (const Instruction& instruction : update.instructions) {
+      if (instruction.group.HasPp()) {
+        states->before_meeting_s = play.now;
+        play = {};
+      }
+      if (instruction.stream == plan::kComputeStream) {
+        play.Compute(InstructionSeconds(costs, instruction));
+      } else {
+        play.Start(CostOf(costs, instruction));
+      }
+    }
+    states->after_meeting_s = std::max(play.now, play.exchanged) + play.finish;
+  }
+
+  plan::MemoryBreakdown MemoryOf(const recipe::Recipe& recipe, std::int64_t lanes, const StageStates& states,
+                                 const PassSchedule& schedule, const std::vector<ChunkFacts>& facts,
+                                 size_t stage) const {
+    plan::MemoryBreakdown memory = states.memory;
+    const std::int64_t microbatches = Microbatches(recipe) * lanes;
+    std::int64_t tensors = 0;  // quantised
+    std::int64_t begin = 0;
+    std::int64_t lane = 0;
+    std::int64_t evaluation = 0;
+    std::int64_t evaluate = 0;
+    const size_t stages = static_cast<size_t>(recipe.parallelism.pp);
+    for (size_t c = stage; c < facts.size(); c += stages) {
+      const ChunkFacts& chunk = facts[c];
+      const std::int64_t staged = chunk.fed_elements * microbatches * SizeOf(DType::kI32);
+      memory.parameters += chunk.derived_bytes;
+      memory.control += 2 * Aligned(staged);
+      memory.activations += schedule.slots[c] * lanes * chunk.slot_bytes;
+      memory.communication += chunk.transfer_bytes;
+      tensors += chunk.states;
+      begin = std::max(begin, chunk.begin_bytes);
+      lane = std::max(lane, chunk.lane_bytes);
+      evaluation += chunk.evaluate_fed_bytes + chunk.evaluate_transfer_bytes;
+      evaluate = std::max(evaluate, chunk.evaluate_bytes);
+    }
+    memory.control += Aligned(2 * SizeOf(DType::kF64)) + Aligned(plan::kControlNumbers * SizeOf(DType::kF64));
+    memory.control += Aligned(tensors * plan::kStateElements * SizeOf(DType::kF32));
+    memory.transients = Aligned(std::max({begin, lane * lanes + states.sum_bytes, states.update_bytes}));
+    memory.evaluation = std::max<std::int64_t>(
+        0, evaluation + Aligned(evaluate) - memory.activations - memory.communication - memory.transients);
+    return memory;
+  }
+
+  // Seconds of a pass of `blocks` blocks that take `each`, and `rest` before them, with the exchange of
+  // each. `left`: exchange and computation still to be done when it ends.
+  struct Left {
+    double busy = 0, finish = 0;
+  };
+  struct BlockExchange {
+    const Exchange* gather = nullptr;  // before each block; null: none
+    double before_s = 0;               // computation
+    const Exchange* reduce_head = nullptr;
+    const Exchange* reduce = nullptr;  // after each
+    double after_s = 0;
+  };
+  static double PlayBlocks(std::int64_t blocks, const PassTime& each, const PassTime& rest, bool behind,
+                           const BlockExchange& of, Left* left, double busy = 0) {
+    const double n = static_cast<double>(blocks);
+    const auto in_line = [](const Exchange* e) { return e == nullptr ? 0.0 : e->seconds + e->finish; };
+    if (!behind) {
+      return rest.seconds() + in_line(of.reduce_head) +
+             n * (each.seconds() + in_line(of.gather) + of.before_s + in_line(of.reduce) + of.after_s);
+    }
+    TwoStreams play;
+    play.now = rest.seconds();
+    play.exchanged = busy;
+    if (of.reduce != nullptr) play.beside = of.reduce->beside;
+    double gathered = 0;
+    if (of.gather != nullptr) {
+      play.Start(*of.gather);
+      gathered = play.exchanged;
+    }
+    if (of.reduce_head != nullptr && of.reduce_head->seconds > 0) play.Start(*of.reduce_head);
+    for (std::int64_t i = 0; i < blocks; ++i) {
+      if (of.gather != nullptr) {
+        play.now = std::max(play.now, gathered);
+        if (i + 1 < blocks) play.Start(*of.gather);
+        gathered = play.exchanged;
+      }
+      play.Compute(of.before_s);
+      constexpr int kPieces = 8;  // products and conversions alternate
+      for (int piece = 0; piece < kPieces; ++piece) {
+        play.Compute(each.compute_s / kPieces);
+        play.now += each.exchange_s / kPieces;
+      }
+      if (of.reduce == nullptr) continue;
+      play.Start(*of.reduce);
+      play.Compute(of.after_s);
+    }
+    *left = {.busy = std::max(0.0, play.exchanged - play.now), .finish = play.finish};
+    return play.now;
+  }
+
+  absl::StatusOr<double> IterationOf(const recipe::Recipe& recipe, const plan::FlatExchange& exchange,
+                                     const plan::ChunkLayers& layers, const std::vector<ChunkFacts>& facts,
+                                     const std::vector<const StageStates*>& states,
+                                     const PassSchedule& schedule) {
+    const recipe::Parallelism& p = recipe.parallelism;
+    const std::int64_t lanes = plan::Lanes(recipe, options_);
+    const std::int64_t microbatches = Microbatches(recipe);
+    ASSIGN_OR_RETURN(const Probe* probe, ProbeOf(recipe, lanes, layers[0].second));
+    const PassTime each_forward = probe->longer[1].forward - probe->longer[0].forward;
+    const PassTime each_backward = probe->longer[1].backward - probe->longer[0].backward;
+    PassTimes times;
+    for (size_t c = 0; c < facts.size(); ++c) {
+      const size_t stage = c % states.size();
+      const StageStates& of = *states[stage];
+      const std::int64_t n = layers[c].second - layers[c].first;
+      const double blocks = static_cast<double>(n);
+      double forward = facts[c].forward.seconds();
+      double backward = facts[c].backward.seconds();
+      const double weights = facts[c].weights.seconds();
+      BlockExchange in_pass;
+      Left after;
+      if (p.zero_stage > 1 && of.reduce.seconds > 0) {
+        if (of.gather.seconds > 0) in_pass = {.gather = &of.gather, .before_s = of.before_gather_s};
+        forward = PlayBlocks(n, each_forward, facts[c].forward - each_forward * blocks, exchange.behind,
+                             in_pass, &after);
+        in_pass.reduce = &of.reduce;
+        in_pass.after_s = of.after_reduce_s;
+        backward = PlayBlocks(n, each_backward, facts[c].backward - each_backward * blocks, exchange.behind,
+                              in_pass, &after);
+        backward += after.busy + after.finish;  // the last block's sum is added
+                                                // to its shard in the pass
+      }
+      times.forward_s.push_back(forward);
+      times.backward_s.push_back(backward);
+      times.weights_s.push_back(weights);
+    }
+    if (p.zero_stage < 2) {
+      times.ending = [&](size_t c, double busy) {
+        const StageStates& of = *states[c % states.size()];
+        PassTimes::Ending ending;
+        if (of.reduce.seconds == 0) return ending;
+        BlockExchange in_pass;
+        in_pass.reduce = &of.reduce;
+        if (c + 1 == facts.size()) in_pass.reduce_head = &of.reduce_head;
+        const std::int64_t n = layers[c].second - layers[c].first;
+        const PassTime all = facts[c].backward + facts[c].weights;
+        Left after;
+        const double with =
+            PlayBlocks(n, all * (1 / static_cast<double>(n)), {}, exchange.behind, in_pass, &after, busy);
+        ending.longer_s = with - all.seconds();
+        // Conversions behind computation share the exchange's stream.
+        ending.busy_s = all.behind_s > 0
+                            ? std::min(after.busy + all.behind_s,
+                                       std::max(after.busy, busy + all.behind_s - with +
+                                                                static_cast<double>(n) * of.reduce.seconds))
+                            : after.busy;
+        ending.finish_s = after.finish;
+        return ending;
+      };
+    }
+    Transfers(recipe, *probe, facts.size(), &times);
+    const std::vector<double> ends = PlayPasses(schedule, times, microbatches);
+    double meeting = 0;
+    double rest = 0;
+    for (size_t s = 0; s < ends.size(); ++s) {
+      double begin = 0;
+      for (size_t c = s; c < facts.size(); c += ends.size()) begin += facts[c].begin.seconds();
+      meeting = std::max(meeting, begin + ends[s] + states[s]->before_meeting_s);
+      rest = std::max(rest, states[s]->after_meeting_s);
+    }
+    return meeting + rest;
+  }
+
+  void Transfers(const recipe::Recipe& recipe, const Probe& probe, size_t chunks, PassTimes* times) {
+    times->send_s.assign(chunks, 0);
+    times->send_back_s.assign(chunks, 0);
+    if (chunks == 1) return;
+    Plan plan;
+    plan.mesh = plan::Mesh::Of(recipe.parallelism);
+    const size_t stages = static_cast<size_t>(recipe.parallelism.pp);
+    for (size_t c = 0; c < chunks; ++c) plan.chunk_stage.push_back(static_cast<std::int32_t>(c % stages));
+    const plan::CostModel costs(plan, recipe.cluster);
+    for (size_t c = 0; c + 1 < chunks; ++c) {
+      const std::int32_t chunk = static_cast<std::int32_t>(c);
+      times->send_s[c] =
+          c < stages
+              ? costs.TransferSeconds(
+                    {.value = -1, .from_chunk = chunk, .to_chunk = chunk + 1, .bytes = probe.send_bytes})
+              : times->send_s[c - stages];
+      times->send_back_s[c + 1] = times->send_s[c] * static_cast<double>(probe.send_back_bytes) /
+                                  static_cast<double>(probe.send_bytes);
+    }
+  }
+
+  plan::CompileOptions options_;
+  std::int64_t probes_ = 0;
+  absl::flat_hash_map<std::int64_t, graph::Graph> graphs_;  // by tp: padding of the vocabulary
+  absl::flat_hash_map<std::pair<std::int64_t, std::int64_t>, plan::ChunkLayers> layers_;  // by tp and chunks
+  absl::flat_hash_map<std::tuple<std::int64_t, std::int64_t, bool, std::int64_t>, PassSchedule> schedules_;
+  absl::flat_hash_map<std::pair<std::string, std::int64_t>, std::unique_ptr<absl::StatusOr<Probe>>> probe_of_;
+  absl::flat_hash_map<std::string, std::unique_ptr<Parameters>> parameters_;
+  absl::flat_hash_map<std::string, std::unique_ptr<StageStates>> states_;
+};
+
+Folder::Folder(plan::CompileOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+Folder::~Folder() = default;
+absl::StatusOr<Estimate> Folder::Fold(const recipe::Recipe& recipe) { return impl_->Fold(recipe); }
+absl::StatusOr<std::int64_t> Folder::StateBytes(const recipe::Recipe& recipe) {
+  return impl_->StateBytes(recipe);
+}
+std::int64_t Folder::probes() const { return impl_->probes(); }
+
+}  // namespace engine::train

@@ -1,0 +1,158 @@
+// Each warning of `engine check`: what gives it, where it points, and that the recipe without that has none.
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/cli/commands.h"
+#include "engine/recipe/codes.h"
+#include "tests/cli/run_command.h"
+
+namespace engine::cli {
+namespace {
+
+using Json = nlohmann::json;
+using Sets = std::vector<std::string>;
+
+struct Case {
+  std::string code;
+  std::string recipe;  // of recipes/, without a warning as it is
+  Sets sets;           // give the warning, at one of themselves
+  std::string message;
+};
+
+const std::vector<Case>& Cases() {
+  const std::string small = "gpt2-124m-1gpu";
+  static const std::vector<Case> cases = {
+      {"W101",
+       "gpt2-large-tp2",
+       {"cluster.nodes=2", "cluster.devices_per_node=1"},
+       "tp 2 reaches across nodes of 1 devices"},
+      {"W102",
+       "gpt2-large-pp2",
+       {"training.micro_batch=32"},
+       "33 % of the pipeline's time is idle: 2 microbatches for 2 stages"},
+      {"W103", "gpt2-large-pp2", {"parallelism.layers_per_stage=[30,6]"}, "stage 0 has "},
+      {"W104",
+       "gpt2-large-tp2",
+       {"parallelism.tp=2", "cluster.intra_node_bandwidth=1e9"},
+       "wait for exchange"},
+      {"W105", small, {"parallelism.zero_stage=1"}, "zero_stage 1 shards over dp and cp, and both are 1"},
+      {"W201",
+       small,
+       {"model.vocab_multiple=8192"},
+       "vocab 50257 is padded to 57344 (vocab_multiple 8192 × tp 1), 4 % of a forward pass"},
+      {"W202",
+       "llama-7b-1gpu-fp8",
+       {"cluster.memory_bytes=\"126 GB\""},
+       "of a device's 117.35 GiB are taken, 97."},
+      {"W203", small, {"recompute.granularity=full"}, "full recomputation takes "},
+      {"W204",
+       small,
+       {"training.micro_batch=1"},
+       "1024 tokens of a microbatch × 768 features are 24 tiles of 128 × 256, for 132 multiprocessors"},
+      {"W205", small, {"model.hidden=780"}, "hidden is 780, no multiple of 64"},
+      {"W206", small, {"precision.compute=fp32"}, "products in fp32 on h200"},
+      {"W207",
+       small,
+       {"precision.gradient_dtype=bf16", "training.micro_batch=2", "training.global_batch=256"},
+       "gradients of 128 microbatches are added up in bf16"},
+      {"W208", small, {"model.dropout.attention=0.1"}, "dropout.attention 0.1 keeps attention out"},
+      {"W301",
+       small,
+       {"training.iterations=100"},
+       "the training ends after 6400 samples, and its warm-up after 204800"},
+      {"W302",
+       small,
+       {"training.iterations=100000"},
+       "the decay takes 20480000 samples, the training 6400000: it ends at a learning rate of 0.00012, not "
+       "1e-05"},
+      {"W303",
+       small,
+       {"schedule.min_learning_rate=0", "schedule.decay_iterations=320000"},
+       "the decay to a learning rate of 0 ends after 20480000 of 32000000 samples"},
+      {"W304", small, {"schedule.warmup_fraction=0", "schedule.kind=cosine"}, "there is no warm-up"},
+      {"W305",
+       small,
+       {"optimizer.learning_rate=0.01"},
+       "learning_rate 0.01 is 17 times what models of 124.44M parameters usually take"},
+      {"W306", "llama-7b-1gpu-fp8", {"optimizer.beta2=0.999"}, "beta2 0.999 for 6.89G parameters"},
+      {"W307", small, {"optimizer.clip_grad_norm=0"}, "gradients are not clipped"},
+      {"W308", small, {"training.iterations=1000"}, "65.54M tokens of training for 124.44M parameters"},
+      {"W309",
+       small,
+       {"model.max_positions=2048"},
+       "positions 1024 to 2047 of the learned table are never trained: sequence_length is 1024"},
+      {"W310", small, {"model.attention.window=1024"}, "a window of 1024 does nothing to sequences of 1024"},
+      {"W311", small, {"optimizer.weight_decay=0"}, "weight_decay is 0"},
+      {"W401", small, {"checkpoint.interval=200000"}, "200000 iterations of "},
+      {"W402",
+       small,
+       {"evaluation.interval=0"},
+       "split \"969,30,1\" sets validation data aside, and evaluation.interval is 0"},
+      {"W402",
+       small,
+       {"evaluation.interval=500001"},
+       "evaluation.interval 500001 is never reached in 500000 iterations"},
+      {"W403", small, {"checkpoint.keep=0"}, "500 checkpoints are kept, "},
+  };
+  return cases;
+}
+
+// The diagnostics of a recipe with these --set.
+Json Check(const std::string& recipe, const Sets& sets) {
+  std::vector<std::string> arguments = {"check", "--format", "json",
+                                        SourcePath("recipes/" + recipe + ".toml")};
+  for (const std::string& set : sets) arguments.insert(arguments.end(), {"--set", set});
+  const CommandResult result = RunCommand(AddCheckCommand, arguments);
+  CHECK(result.exit_code == 0);
+  return Json::parse(result.output)["files"][0]["diagnostics"];
+}
+
+}  // namespace
+
+TEST_CASE("check: every warning, at what causes it, and silent where it is allowed") {
+  for (const Case& test : Cases()) {
+    CAPTURE(test.code);
+    CHECK(Check(test.recipe, {}) == Json::array());
+    Json found;
+    for (const Json& diagnostic : Check(test.recipe, test.sets)) {
+      if (found.is_null() && diagnostic["code"] == test.code) found = diagnostic;
+    }
+    REQUIRE(!found.is_null());
+    CHECK(found["severity"] == "warning");
+    CHECK(found["file"] == "--set");
+    CAPTURE(found["message"]);
+    CHECK((found["message"].get<std::string>().find(test.message) != std::string::npos));
+    CHECK(found["hint"] != "");
+    Sets allowed = test.sets;
+    allowed.push_back("check.allow=[\"" + test.code + "\"]");
+    for (const Json& diagnostic : Check(test.recipe, allowed)) CHECK(diagnostic["code"] != test.code);
+  }
+}
+
+TEST_CASE("check: no warning is without a case above") {
+  std::set<std::string> covered;
+  for (const Case& test : Cases()) covered.insert(test.code);
+  for (const std::string& code : recipe::WarningCodes()) {
+    CAPTURE(code);
+    CHECK(covered.count(code) == 1);
+  }
+}
+
+TEST_CASE("check: without the cluster's rates nothing is said about times") {
+  for (const Json& diagnostic :
+       Check("gpt2-124m-1gpu", {"checkpoint.interval=200000", "cluster.matmul_flops=0"})) {
+    CHECK(diagnostic["code"] != "W401");
+  }
+}
+
+TEST_CASE("check: a trial of few iterations may leave things out") {
+  CHECK(Check("gpt2-124m-1gpu",
+              {"training.iterations=999", "schedule.warmup_fraction=0", "optimizer.clip_grad_norm=0",
+               "optimizer.weight_decay=0", "evaluation.interval=0"}) == Json::array());
+}
+
+}  // namespace engine::cli

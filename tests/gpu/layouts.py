@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""Every layout trains what one rank trains: a small model on as many GPUs as each layout has ranks.
+
+Needs a built `engine`, the GPUs, and h5py (unless --no-weights). A line for each check; the exit code is 0 if all agree.
+
+  fp32      losses of --iterations iterations in float32, against one rank's, within BAND: the bound of
+            tests/train/layout_test.cpp for a few iterations, times 8 for what 50 amplify
+  bf16      the same in bf16, within 0.01
+  nccl      fp32 again with parallelism.exchange = "nccl", where ranks push else
+  weights   after one iteration with a learning rate of 0, every logical tensor has the bits of one rank's
+  resume    a checkpoint written half-way in each layout goes on in each other one, within BAND of one rank's losses
+
+  tests/gpu/layouts.py                                        two GPUs: some minutes
+  tests/gpu/layouts.py --layouts dp2tp2,pp4,zero3 --checks fp32,weights
+  tests/gpu/layouts.py --device cpu --iterations 6 --no-weights --checks fp32,resume --layouts tp2,pp2
+"""
+import argparse
+import itertools
+import pathlib
+import shutil
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+from small_run import ROOT, Small, metrics
+
+BAND = 8 * 4 * 110 * 2.0 ** -23
+BF16_BAND = 0.01
+FP32 = "precision.compute=fp32"
+CHECKS = ("fp32", "bf16", "nccl", "weights", "resume")
+# Axes, and whatever else; of the first letters of the name.
+LAYOUTS = {
+    "dp2": {"dp": 2, "zero_stage": 1},
+    "tp2": {"tp": 2},
+    "sp2": {"tp": 2, "sequence_parallel": "true"},
+    "cp2": {"cp": 2},
+    "pp2": {"pp": 2},
+    "pp2v": {"pp": 2, "virtual_stages": 2},
+    "pp2zb": {"pp": 2, "schedule": "zero_bubble"},
+    "zero2": {"dp": 2, "zero_stage": 2},
+    "zero3": {"dp": 2, "zero_stage": 3},
+    "dp4": {"dp": 4, "zero_stage": 1},
+    "tp4": {"tp": 4, "sequence_parallel": "true"},
+    "cp4": {"cp": 4},
+    "pp4": {"pp": 4, "schedule": "zero_bubble"},
+    "dp2tp2": {"dp": 2, "tp": 2, "sequence_parallel": "true", "zero_stage": 1},
+    "dp2pp2": {"dp": 2, "pp": 2, "virtual_stages": 2},
+    "tp2pp2": {"tp": 2, "pp": 2},
+    "cp2tp2": {"cp": 2, "tp": 2},
+    "zero3x4": {"dp": 4, "zero_stage": 3},
+}
+TWO = ("dp2", "tp2", "sp2", "cp2", "pp2", "pp2v", "pp2zb", "zero2", "zero3")
+
+
+def settings(layout):
+    return [f"parallelism.{key}={value}" for key, value in LAYOUTS.get(layout, {}).items()]
+
+
+class Bench:
+    def __init__(self, options, folder):
+        self.options, self.folder = options, folder
+        self.small = Small(options.engine, folder, options.device)
+        self.curves = {}
+
+    def train(self, layout, out, *more):
+        words = [word for key in ("logging.interval=100", *settings(layout), *more) for word in ("--set", key)]
+        processes = ["--processes"] if layout != "one" and self.options.device == "cpu" else []
+        self.small.train(out, *processes, *words, limit_s=self.options.limit)
+        return [line["loss"] for line in metrics(out)]
+
+    def curve(self, layout, *more):
+        """Losses of a run of its own; one rank's are kept."""
+        key = (layout, more)
+        if key not in self.curves:
+            out = self.folder / "out"
+            self.curves[key] = self.train(layout, out, f"training.iterations={self.options.iterations}",
+                                          "checkpoint.interval=0", *more)
+            shutil.rmtree(out)
+        return self.curves[key]
+
+    def compare(self, layout, band, *more, reference=()):
+        wanted = self.curve("one", *(reference or more))
+        return differences(wanted, self.curve(layout, *more), band)
+
+    def weights(self, layout):
+        import h5py  # of the GPU's machine
+
+        def tensors(name):
+            out = self.folder / f"weights-{name}"
+            if not out.exists():
+                self.train(name, out, "training.iterations=1", "optimizer.learning_rate=0", "checkpoint.interval=1")
+            found = {}
+            with h5py.File(next((out / "checkpoints").glob("iteration_*/index.h5")), "r") as file:
+                file.visititems(lambda path, item: found.update({path: item[()].tobytes()})
+                                if isinstance(item, h5py.Dataset) else None)
+            return found
+
+        wanted, got = tensors("one"), tensors(layout)
+        if set(wanted) != set(got):
+            return f"other tensors: {sorted(set(wanted) ^ set(got))[:3]}", ""
+        # One gradient, summed in another order, is in the moments.
+        names = [name for name in wanted if not name.startswith("adam.")]
+        wrong = [name for name in names if wanted[name] != got[name]]
+        return (f"{len(wrong)} tensors differ, {wrong[0]} first" if wrong else ""), f"{len(names)} tensors"
+
+    def resume(self, layouts):
+        """(name, problem, what was seen) of each pair."""
+        half, last = self.options.iterations // 2, self.options.iterations
+        wanted = self.curve("one", FP32)
+        for first in layouts:
+            saved = self.folder / f"half-{first}"
+            self.train(first, saved, f"training.iterations={half}", f"checkpoint.interval={half}", FP32)
+            for second in layouts:
+                if first == second:
+                    continue
+                out = self.folder / "resumed"
+                shutil.copytree(saved, out)
+                got = self.train(second, out, f"training.iterations={last}", "checkpoint.interval=0", FP32)
+                shutil.rmtree(out)
+                yield f"{first} to {second}", *differences(wanted, got, BAND)
+
+
+def differences(wanted, got, band):
+    """What is wrong, or nothing, and the largest difference."""
+    if len(got) != len(wanted):
+        return f"{len(got)} iterations, not {len(wanted)}", ""
+    largest = max(abs(a / b - 1) for a, b in zip(got, wanted))
+    return ("" if largest <= band else f"more than {band:.2g}"), f"off by at most {largest:.2g}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engine", type=pathlib.Path, default=ROOT / "build" / "engine")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--layouts", default=",".join(TWO), help=f"of {', '.join(LAYOUTS)}; default: those of two ranks")
+    parser.add_argument("--checks", default="", help=f"of {', '.join(CHECKS)}; default: all")
+    parser.add_argument("--no-weights", action="store_true", help="without the check that needs h5py")
+    parser.add_argument("--iterations", type=int, default=50)
+    parser.add_argument("--limit", type=float, default=120, help="seconds that a run may take (default: 120)")
+    options = parser.parse_args()
+    layouts = options.layouts.split(",")
+    checks = options.checks.split(",") if options.checks else [c for c in CHECKS if c != "weights" or not options.no_weights]
+    for name, known in itertools.chain(((layout, LAYOUTS) for layout in layouts), ((check, CHECKS) for check in checks)):
+        if name not in known:
+            parser.error(f"'{name}' is none of {', '.join(known)}")
+    failed = 0
+
+    def report(check, name, problem, seen):
+        nonlocal failed
+        failed += 1 if problem else 0
+        print(f"{'FAILED' if problem else 'ok':8}{check:9}{name:18}{seen}  {problem}", flush=True)
+
+    with tempfile.TemporaryDirectory(prefix="engine-layouts-") as folder:
+        bench = Bench(options, pathlib.Path(folder))
+        for layout in layouts:
+            if "fp32" in checks:
+                report("fp32", layout, *bench.compare(layout, BAND, FP32))
+            if "bf16" in checks:
+                report("bf16", layout, *bench.compare(layout, BF16_BAND, "precision.compute=bf16"))
+            if "nccl" in checks:
+                report("nccl", layout,
+                       *bench.compare(layout, BAND, FP32, 'parallelism.exchange="nccl"', reference=(FP32,)))
+            if "weights" in checks:
+                report("weights", layout, *bench.weights(layout))
+        if "resume" in checks:
+            for name, problem, seen in bench.resume(layouts):
+                report("resume", name, problem, seen)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

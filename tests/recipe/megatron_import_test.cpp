@@ -1,0 +1,495 @@
+#include "engine/recipe/megatron_import.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/recipe/fields.h"
+#include "engine/recipe/load.h"
+#include "engine/recipe/megatron_flags.h"
+#include "tests/recipe/test_files.h"
+
+namespace engine::recipe {
+namespace {
+
+using Flags = std::map<std::string, std::string>;  // "--flag" → its values; "-" takes a flag out
+
+// A lawful run of 8 ranks.
+const Flags kBase = {{"--num-layers", "8"},
+                     {"--hidden-size", "64"},
+                     {"--num-attention-heads", "8"},
+                     {"--seq-length", "32"},
+                     {"--max-position-embeddings", "32"},
+                     {"--micro-batch-size", "2"},
+                     {"--lr", "1e-3"},
+                     {"--data-path", "data"},
+                     {"--train-iters", "100"},
+                     {"--vocab-size", "1000"}};
+
+std::string Script(const Flags& changes, const std::string& launcher = "torchrun --nproc-per-node 8") {
+  Flags flags = kBase;
+  for (const auto& [flag, values] : changes) flags[flag] = values;
+  std::string script = launcher + " pretrain_gpt.py";
+  for (const auto& [flag, values] : flags) {
+    if (values != "-") script += " \\\n  " + flag + (values.empty() ? "" : " " + values);
+  }
+  return script + "\n";
+}
+
+MegatronImport Import(const std::string& text, const Flags& variables = {}) {
+  return ImportMegatron(Source("run.sh", text), {variables, ""});
+}
+
+// "line:column: error: message | hint: text" for each diagnostic.
+std::string Messages(const std::vector<Diagnostic>& diagnostics) {
+  std::string messages;
+  for (const Diagnostic& d : diagnostics) {
+    messages += std::to_string(d.span.line) + ":" + std::to_string(d.span.column) + ": " +
+                (d.severity == Severity::kError ? "error: " : "warning: ") + d.message +
+                (d.hint.empty() ? "" : " | hint: " + d.hint) + "\n";
+  }
+  return messages;
+}
+
+// The values of these keys, as TOML, of what a run with these flags comes to.
+std::string Values(const Flags& changes, const std::vector<std::string>& keys) {
+  const MegatronImport import = Import(Script(changes));
+  CHECK(Messages(import.diagnostics).empty());
+  const LoadResult loaded = LoadText(import.recipe, "a.toml");
+  CHECK(Messages(loaded.diagnostics).empty());
+  std::string values;
+  for (const std::string& key : keys) {
+    values += (values.empty() ? "" : " ") + ToToml(Get(*FindField(key), loaded.recipe));
+  }
+  return values;
+}
+
+// The message of the only error, without its place.
+std::string ErrorOf(const Flags& changes) {
+  const std::string messages = Messages(Import(Script(changes)).diagnostics);
+  const std::size_t begin = messages.find("error: ");
+  return begin == std::string::npos ? messages : messages.substr(begin + 7, messages.size() - begin - 8);
+}
+
+}  // namespace
+
+TEST_CASE("megatron: the rows of the flag table") {
+  std::set<std::string> names;
+  for (const MegatronFlag& flag : MegatronFlags()) {
+    CAPTURE(flag.name);
+    CHECK(names.insert(flag.name).second);
+    CHECK(std::string(flag.name).rfind("--", 0) == 0);
+    CHECK(!std::string(flag.text).empty());
+    if (flag.fate != MegatronFlag::Fate::kDirect) continue;
+    const Field* field = FindField(flag.text);
+    REQUIRE(field != nullptr);
+    CHECK(flag.values == MegatronFlag::Values::kOne);
+    CHECK(field->type_name().rfind("list", 0) != 0);
+  }
+}
+
+TEST_CASE("megatron: the page has the table of flags") {
+  const std::string page = ReadText(std::string(ENGINE_SOURCE_DIR) + "/docs/import-megatron.md");
+  CHECK(page.find(MegatronFlagTable()) != std::string::npos);
+}
+
+TEST_CASE("megatron: Megatron-LM's defaults that are not ours are written down") {
+  CHECK(
+      Values({}, {"model.attention.bias", "model.mlp.bias", "model.dropout.attention", "model.dropout.hidden",
+                  "model.dropout.embedding", "schedule.kind", "logging.interval", "precision.deterministic",
+                  "evaluation.interval", "training.global_batch", "precision.compute", "parallelism.dp"}) ==
+      "true true 0.1 0.1 0.1 \"linear\" 100 false 0 16 \"fp32\" 8");
+}
+
+TEST_CASE("megatron: model flags") {
+  CHECK(Values({{"--swiglu", ""},
+                {"--disable-bias-linear", ""},
+                {"--normalization", "RMSNorm"},
+                {"--norm-epsilon", "1e-6"},
+                {"--untie-embeddings-and-output-weights", ""},
+                {"--ffn-hidden-size", "96"}},
+               {"model.mlp.activation", "model.attention.bias", "model.mlp.bias", "model.norm.kind",
+                "model.norm.epsilon", "model.tied_embeddings", "model.mlp.hidden"}) ==
+        "\"swiglu\" false false \"rmsnorm\" 1e-06 false 96");
+  CHECK(Values({{"--group-query-attention", ""}, {"--num-query-groups", "2"}, {"--kv-channels", "16"}},
+               {"model.attention.kv_heads", "model.attention.head_dim"}) == "2 16");
+  CHECK(Values({{"--group-query-attention", ""}}, {"model.attention.kv_heads"}) == "1");
+  CHECK(
+      Values({{"--position-embedding-type", "rope"}, {"--rotary-base", "500000"}, {"--use-rope-scaling", ""}},
+             {"model.attention.position", "model.attention.rope_base",
+              "model.attention.rope_scaling.factor"}) == "\"rotary\" 500000.0 8.0");
+  CHECK(Values({{"--use-rotary-position-embeddings", ""},
+                {"--rope-scaling-factor", "4"},
+                {"--rotary-percent", "1.0"}},
+               {"model.attention.position", "model.attention.rope_scaling.factor"}) == "\"rotary\" 1.0");
+  CHECK(Values({{"--no-bias-gelu-fusion", ""}}, {"model.mlp.activation"}) == "\"gelu_erf\"");
+  CHECK(Values({{"--no-bias-gelu-fusion", ""}, {"--openai-gelu", ""}}, {"model.mlp.activation"}) ==
+        "\"gelu_tanh\"");
+  CHECK(Values({{"--window-size", "15,0"}}, {"model.attention.window"}) == "16");
+  CHECK(Values({{"--attention-dropout", "0"}, {"--hidden-dropout", "0.2"}},
+               {"model.dropout.attention", "model.dropout.hidden", "model.dropout.embedding"}) ==
+        "0.0 0.2 0.2");
+  CHECK(Values({{"--tokenizer-type", "NullTokenizer"}}, {"model.vocab", "data.tokenizer.kind"}) ==
+        "1001 \"byte\"");
+  CHECK(Values({{"--tokenizer-type", "Llama2Tokenizer"},
+                {"--tokenizer-model", "x"},
+                {"--vocab-size", "-"},
+                {"--make-vocab-size-divisible-by", "64"}},
+               {"model.vocab", "model.vocab_multiple"}) == "32000 64");
+}
+
+TEST_CASE("megatron: parallelism") {
+  const std::vector<std::string> axes = {"parallelism.dp", "parallelism.tp", "parallelism.pp",
+                                         "parallelism.cp"};
+  CHECK(Values({{"--tensor-model-parallel-size", "2"}, {"--context-parallel-size", "2"}}, axes) == "2 2 1 2");
+  CHECK(Values({{"--tensor-model-parallel-size", "2"}, {"--sequence-parallel", ""}},
+               {"parallelism.sequence_parallel"}) == "true");
+  CHECK(Values({{"--sequence-parallel", ""}}, {"parallelism.sequence_parallel"}) == "false");
+  const Flags pipeline = {{"--pipeline-model-parallel-size", "2"}, {"--global-batch-size", "32"}};
+  const auto stages = [&](Flags more) {
+    more.insert(pipeline.begin(), pipeline.end());
+    return Values(more, {"parallelism.virtual_stages", "parallelism.layers_per_stage"});
+  };
+  CHECK(stages({}) == "1 [4, 4]");
+  CHECK(stages({{"--num-layers-per-virtual-pipeline-stage", "2"}}) == "2 [2, 2, 2, 2]");
+  CHECK(stages({{"--num-virtual-stages-per-pipeline-rank", "4"}}) == "4 [1, 1, 1, 1, 1, 1, 1, 1]");
+  CHECK(stages({{"--decoder-first-pipeline-num-layers", "3"}}) == "1 [3, 5]");
+  CHECK(stages({{"--num-layers", "10"},
+                {"--account-for-embedding-in-pipeline-split", ""},
+                {"--account-for-loss-in-pipeline-split", ""}}) == "1 [5, 5]");
+  CHECK(stages({{"--num-layers", "7"}, {"--account-for-embedding-in-pipeline-split", ""}}) == "1 [3, 4]");
+  const auto zero = [](const Flags& flags) { return Values(flags, {"parallelism.zero_stage"}); };
+  CHECK(zero({{"--use-distributed-optimizer", ""},
+              {"--overlap-grad-reduce", ""},
+              {"--overlap-param-gather", ""}}) == "1");
+  CHECK(zero({{"--use-megatron-fsdp", ""}}) == "3");
+  CHECK(zero({{"--use-megatron-fsdp", ""}, {"--data-parallel-sharding-strategy", "optim_grads"}}) == "2");
+  CHECK(zero({{"--use-torch-fsdp2", ""}}) == "3");
+}
+
+TEST_CASE("megatron: training, precision, recomputation") {
+  CHECK(Values({{"--train-iters", "-"},
+                {"--train-samples", "1000"},
+                {"--global-batch-size", "48"},
+                {"--lr-warmup-samples", "100"},
+                {"--lr-decay-style", "WSD"},
+                {"--lr-wsd-decay-samples", "200"},
+                {"--lr-wsd-decay-style", "minus_sqrt"}},
+               {"training.samples", "schedule.decay_samples", "schedule.warmup_samples", "schedule.kind",
+                "schedule.wsd_decay_samples", "schedule.wsd_decay_kind"}) ==
+        "960 1000 100 \"wsd\" 200 \"minus_sqrt\"");
+  CHECK(Values({{"--lr-decay-style", "inverse-square-root"},
+                {"--lr-warmup-init", "1e-7"},
+                {"--lr-warmup-iters", "7"}},
+               {"schedule.kind", "schedule.warmup_init", "schedule.warmup_iterations"}) ==
+        "\"inverse_sqrt\" 1e-07 7");
+  CHECK(Values({{"--adam-beta1", ".8"},
+                {"--adam-beta2", "0.95"},
+                {"--adam-eps", "1e-9"},
+                {"--clip-grad", "0"},
+                {"--weight-decay", "0.1"},
+                {"--seed", "7"}},
+               {"optimizer.beta1", "optimizer.beta2", "optimizer.epsilon", "optimizer.clip_grad_norm",
+                "optimizer.weight_decay", "training.seed"}) == "0.8 0.95 1e-09 0.0 0.1 7");
+  const std::vector<std::string> precision = {"precision.compute", "precision.fp8_gradients",
+                                              "precision.fp8_scaling", "precision.gradient_dtype"};
+  CHECK(Values({{"--bf16", ""}, {"--grad-reduce-in-bf16", ""}}, precision) ==
+        "\"bf16\" \"e5m2\" \"delayed\" \"bf16\"");
+  CHECK(Values({{"--fp16", ""}}, precision) == "\"fp16\" \"e5m2\" \"delayed\" \"fp32\"");
+  CHECK(Values({{"--bf16", ""}, {"--fp8-format", "e4m3"}, {"--fp8-recipe", "tensorwise"}}, precision) ==
+        "\"fp8\" \"e4m3\" \"current\" \"fp32\"");
+  CHECK(Values({{"--bf16", ""}, {"--fp8-format", "hybrid"}, {"--deterministic-mode", ""}},
+               {"precision.fp8_gradients", "precision.deterministic"}) == "\"e5m2\" true");
+  const std::vector<std::string> recompute = {"recompute.granularity", "recompute.modules"};
+  CHECK(Values({{"--recompute-activations", ""}}, recompute) == "\"selective\" [\"attention\"]");
+  CHECK(Values({{"--recompute-granularity", "selective"}, {"--recompute-modules", "core_attn layernorm"}},
+               recompute) == "\"selective\" [\"attention\", \"norm\"]");
+  CHECK(Values({{"--recompute-granularity", "full"},
+                {"--recompute-method", "uniform"},
+                {"--recompute-num-layers", "1"}},
+               recompute) == "\"full\" [\"attention\"]");
+}
+
+TEST_CASE("megatron: data, evaluation, checkpoints") {
+  const std::vector<std::string> data = {"data.paths", "data.weights"};
+  CHECK(Values({{"--data-path", "0.3 a 0.7 b"}}, data) == "[\"a\", \"b\"] [0.3, 0.7]");
+  CHECK(Values({{"--data-path", "a b c"}}, data) == "[\"a\", \"b\", \"c\"] []");
+  CHECK(Values({{"--data-path", "a b"}}, data) == "[\"a\", \"b\"] []");
+  CHECK(Values({{"--data-path", "1 a"}}, data) == "[\"a\"] [1.0]");
+  const std::vector<std::string> evaluation = {"evaluation.interval", "evaluation.iterations",
+                                               "checkpoint.interval"};
+  CHECK(Values({{"--eval-interval", "50"}, {"--save", "x"}, {"--save-interval", "20"}}, evaluation) ==
+        "50 100 20");
+  CHECK(Values({{"--eval-interval", "50"}, {"--eval-iters", "0"}, {"--save-interval", "20"}}, evaluation) ==
+        "0 10 0");
+  CHECK(Values({{"--eval-interval", "50"}, {"--split", "100,0,0"}}, evaluation) == "0 10 0");
+}
+
+TEST_CASE("megatron: flags without a counterpart become comments, by reason") {
+  const MegatronImport import = Import(Script({{"--tensorboard-dir", "$LOGS"},
+                                               {"--wandb-project", "p"},
+                                               {"--num-workers", "8"},
+                                               {"--save-interval", "5"}}));
+  REQUIRE(import.ok());
+  CHECK(import.recipe.find(
+            "# Flags without a key of their own:\n"
+            "# --num-workers: samples are read from the mapped files, ahead of time; there are no "
+            "loader processes\n"
+            "# --save-interval: no effect without --save\n"
+            "# --tensorboard-dir, --wandb-project: every run writes metrics.jsonl in its folder, and "
+            "log lines\n") != std::string::npos);
+}
+
+TEST_CASE("megatron: flags that contradict each other") {
+  const std::map<std::string, Flags> errors = {
+      {"--bf16 and --fp16 contradict each other | hint: keep one of them", {{"--bf16", ""}, {"--fp16", ""}}},
+      {"torchrun starts 8 ranks, no multiple of tp 3 · pp 1 · cp 1 = 3 | hint: 6 or 9 ranks",
+       {{"--tensor-model-parallel-size", "3"}}},
+      {"--overlap-param-gather needs --overlap-grad-reduce | hint: add --overlap-grad-reduce, or remove it",
+       {{"--overlap-param-gather", ""}, {"--use-distributed-optimizer", ""}}},
+      {"--overlap-param-gather needs --use-distributed-optimizer | hint: add --use-distributed-optimizer, or "
+       "remove it",
+       {{"--overlap-param-gather", ""}, {"--overlap-grad-reduce", ""}}},
+      {"--save needs --save-interval | hint: iterations between checkpoints", {{"--save", "x"}}},
+      {"--train-iters and --train-samples contradict each other | hint: keep one of them",
+       {{"--train-samples", "800"}}},
+      {"--lr-warmup-samples contradicts --train-iters | hint: all lengths in one unit",
+       {{"--lr-warmup-samples", "8"}}},
+      {"--lr-decay-iters contradicts --train-samples | hint: all lengths in one unit",
+       {{"--train-iters", "-"}, {"--train-samples", "800"}, {"--lr-decay-iters", "8"}}},
+      {"--lr-warmup-fraction and --lr-warmup-iters contradict each other | hint: keep one of them",
+       {{"--lr-warmup-fraction", ".1"}, {"--lr-warmup-iters", "8"}}},
+      {"--recompute-method goes with full recomputation alone | hint: --recompute-granularity full, or "
+       "remove it",
+       {{"--recompute-granularity", "selective"}, {"--recompute-method", "uniform"}}},
+      {"full recomputation needs --recompute-method | hint: uniform or block",
+       {{"--recompute-granularity", "full"}, {"--recompute-num-layers", "1"}}},
+      {"full recomputation needs --recompute-num-layers | hint: 1",
+       {{"--recompute-granularity", "full"}, {"--recompute-method", "block"}}},
+      {"--recompute-activations is selective, and contradicts granularity full",
+       {{"--recompute-granularity", "full"},
+        {"--recompute-method", "block"},
+        {"--recompute-num-layers", "1"},
+        {"--recompute-activations", ""}}},
+      {"--num-virtual-stages-per-pipeline-rank needs a pipeline, but --pipeline-model-parallel-size is 1",
+       {{"--num-virtual-stages-per-pipeline-rank", "2"}}},
+      {"--num-layers-per-virtual-pipeline-stage and --num-virtual-stages-per-pipeline-rank contradict each "
+       "other | "
+       "hint: keep one of them",
+       {{"--num-virtual-stages-per-pipeline-rank", "2"},
+        {"--num-layers-per-virtual-pipeline-stage", "2"},
+        {"--pipeline-model-parallel-size", "2"}}},
+      {"--expert-model-parallel-size 2 would split experts, and there are none",
+       {{"--expert-model-parallel-size", "2"}}},
+      {"--num-experts cannot be imported: models with experts are not built", {{"--num-experts", "8"}}},
+      {"--disable-bias-linear with GELU needs --no-bias-gelu-fusion | hint: Megatron-LM fuses GELU with the "
+       "bias "
+       "unless told not to",
+       {{"--disable-bias-linear", ""}}},
+      {"--use-rotary-position-embeddings contradicts --position-embedding-type learned_absolute",
+       {{"--use-rotary-position-embeddings", ""}, {"--position-embedding-type", "learned_absolute"}}},
+      {"--num-query-groups has no effect without --group-query-attention | hint: add "
+       "--group-query-attention, or "
+       "remove it",
+       {{"--num-query-groups", "2"}}},
+      {"--fp8-format needs --bf16: what is not a product of 8-bit operands is in bf16 here",
+       {{"--fp8-format", "hybrid"}}},
+      {"--accumulate-allreduce-grads-in-fp32 and --grad-reduce-in-bf16 contradict each other | hint: keep "
+       "one of them",
+       {{"--bf16", ""}, {"--accumulate-allreduce-grads-in-fp32", ""}, {"--grad-reduce-in-bf16", ""}}},
+      {"--lr-decay-style polynomial cannot be imported | hint: one of constant, linear, cosine, "
+       "inverse-square-root, WSD",
+       {{"--lr-decay-style", "polynomial"}}},
+      {"--data-path mixes weighted paths with others | hint: a weight before each path, or none",
+       {{"--data-path", "0.5 a b c"}}},
+      {"nothing says how large the vocabulary is | hint: add --vocab-size N, without padding",
+       {{"--vocab-size", "-"}}},
+      {"--num-layers is missing", {{"--num-layers", "-"}}},
+      {"nothing says how long the training is | hint: --train-iters or --train-samples",
+       {{"--train-iters", "-"}}},
+      {"--num-layers must be a whole number, not '8x'", {{"--num-layers", "8x"}}},
+      {"--lr must be a number, not 'high'", {{"--lr", "high"}}},
+      {"--seed needs its value, but SEED is not set in this file | hint: --set NAME=VALUE gives the script a "
+       "variable, "
+       "--set 1=VALUE its first argument",
+       {{"--seed", "$SEED"}}},
+      {"--seed needs its value, but the sum 1/0 divides by 0 | hint: --set NAME=VALUE gives the script a "
+       "variable, "
+       "--set 1=VALUE its first argument",
+       {{"--seed", "$((1/0))"}}},
+      {"--swiglu is a switch and takes no value", {{"--swiglu=1", ""}}},
+      {"--seed has no value", {{"--seed", ""}}},
+      {"--num-layer-s is no flag of Megatron-LM that the importer knows | hint: --num-layers?",
+       {{"--num-layer-s", "4"}}},
+      {"--recompute could be --recompute-granularity or --recompute-method | hint: write it out",
+       {{"--recompute", ""}}},
+  };
+  for (const auto& [message, flags] : errors) {
+    CAPTURE(message);
+    CHECK(ErrorOf(flags) == message);
+  }
+  CHECK(ErrorOf({{"--pipeline-model-parallel-size", "8"}, {"--account-for-loss-in-pipeline-split", ""}}) ==
+        "--num-layers 8 (with embedding and loss 9) cannot be shared by 8 pipeline chunks equally | hint: "
+        "--decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers cut unevenly");
+}
+
+TEST_CASE("megatron: flags that Megatron-LM does not take are told apart") {
+  const std::map<std::string, std::string> wrong = {
+      {"--checkpoint-activations", "--recompute-granularity full"},
+      {"--checkpoint-num-layers", "--recompute-num-layers"},
+      {"--virtual-pipeline-model-parallel-size", "--num-virtual-stages-per-pipeline-rank"},
+      {"--pipeline-model-parallel-split-rank", "it cut encoders from decoders"},
+      {"--data-parallel-size", "dp is the world size / (tp · pp · cp)"},
+      {"--datacenter-id", "Megatron-LM takes no such flag"},
+      {"--rope-scaling-type", "Megatron-LM takes no such flag"},
+      {"--yarn-alpha", "Megatron-LM takes no such flag"},
+      {"--zero-stage", "DeepSpeed"},
+      {"--cpu-offload", "DeepSpeed"},
+  };
+  for (const auto& [flag, text] : wrong) {
+    CAPTURE(flag);
+    const std::string error =
+        ErrorOf({{flag, flag == "--cpu-offload" || flag == "--checkpoint-activations" ? "" : "2"}});
+    CHECK(error.rfind(flag + " cannot be imported: ", 0) == 0);
+    CHECK(error.find(text) != std::string::npos);
+  }
+}
+
+TEST_CASE("megatron: what the recipe's own rules find is shown at the flag") {
+  CHECK(Messages(Import(Script({{"--num-attention-heads", "7"}})).diagnostics) ==
+        "7:3: error: hidden 64 is not divisible by heads 7 (remainder 1) | hint: heads 4 or 8; or hidden 63 "
+        "or 70; or "
+        "set head_dim\n");
+  CHECK(Messages(Import(Script({{"--global-batch-size", "17"}})).diagnostics) ==
+        "3:3: error: global_batch 17 is not a multiple of micro_batch 2 × dp 8 × ep 1 = 16 | hint: "
+        "global_batch 16 or "
+        "32\n");
+  CHECK(Messages(Import(Script({{"--seq-length", "64"}})).diagnostics)
+            .find("sequence_length 64 is more than the model's max_positions 32") != std::string::npos);
+}
+
+TEST_CASE("megatron: all errors are told at once") {
+  const std::string messages = Messages(Import(Script({{"--bf16", ""},
+                                                       {"--fp16", ""},
+                                                       {"--zero-stage", "1"},
+                                                       {"--num-layers", "-"},
+                                                       {"--num-layer", "8"},
+                                                       {"--hiden-size", "8"}}))
+                                            .diagnostics);
+  CHECK(messages.find("--bf16 and --fp16 contradict each other") != std::string::npos);
+  CHECK(messages.find("--zero-stage cannot be imported") != std::string::npos);
+  CHECK(messages.find(
+            "--hiden-size is no flag of Megatron-LM that the importer knows | hint: --hidden-size?") !=
+        std::string::npos);
+  CHECK(messages.find("missing") == std::string::npos);
+}
+
+TEST_CASE("megatron: an error is shown where the value was written") {
+  const MegatronImport import =
+      Import("N=12x\nARGS=\"--num-layers $N\"\n" + Script({{"--num-layers", "-"}, {"$ARGS", ""}}));
+  CHECK(Messages(import.diagnostics) == "1:3: error: --num-layers must be a whole number, not '12x'\n");
+}
+
+TEST_CASE("megatron: how many ranks there are") {
+  const auto world = [](const std::string& launcher, const Flags& variables = {}) {
+    const MegatronImport import = Import(Script({}, launcher), variables);
+    if (!import.ok()) return Messages(import.diagnostics);
+    const Recipe recipe = LoadText(import.recipe, "a.toml").recipe;
+    return std::to_string(recipe.world_size()) + " = " + std::to_string(recipe.cluster.nodes) + " × " +
+           std::to_string(recipe.cluster.devices_per_node);
+  };
+  CHECK(world("torchrun --nproc_per_node=4 --nnodes=2") == "8 = 2 × 4");
+  CHECK(world("torchrun --nproc-per-node $((2*2)) --nnodes ${N:-3}") == "12 = 3 × 4");
+  CHECK(world("python -m torch.distributed.launch --nproc_per_node 2") == "2 = 1 × 2");
+  CHECK(world("python -u -m torch.distributed.run --nproc_per_node 2 --nnodes 2") == "4 = 2 × 2");
+  CHECK(world("srun -N 2 --ntasks-per-node=4 python") == "8 = 2 × 4");
+  CHECK(world("srun --nodes=2 -n 16 python -u") == "16 = 2 × 8");
+  CHECK(world("srun --nodes=2 torchrun --nnodes 2 --nproc_per_node 8") == "16 = 2 × 8");
+  CHECK(world("mpirun -np 4 python") == "4 = 0 × 0");
+  CHECK(world("python", {{"WORLD_SIZE", "6"}}) == "6 = 0 × 0");
+  CHECK(world("#SBATCH --nodes=3\n#SBATCH -n 12\nsrun python") == "12 = 3 × 4");
+  CHECK(world("#SBATCH --nodes=3\nexport GPUS=2\ntorchrun --nnodes $SLURM_NNODES --nproc_per_node $GPUS") ==
+        "6 = 3 × 2");
+  CHECK(world("srun python") ==
+        "1:13: error: srun does not say how many ranks there are | hint: --nodes and --ntasks-per-node of "
+        "srun, or in "
+        "#SBATCH lines\n");
+  CHECK(world("python") ==
+        "1:8: error: nothing says how many ranks there are: no torchrun, torch.distributed, srun or mpirun "
+        "starts it | "
+        "hint: --set WORLD_SIZE=N\n");
+  CHECK(world("torchrun --nproc_per_node gpu") ==
+        "1:27: error: --nproc_per_node is 'gpu', and must be a number of at least 1 | hint: how many there "
+        "are\n");
+  CHECK(world("torchrun --nnodes $NNODES") ==
+        "1:19: error: --nnodes is needed for the number of ranks, but NNODES is not set in this file | hint: "
+        "--set "
+        "NAME=VALUE gives the script a variable, --set 1=VALUE its first argument\n");
+}
+
+TEST_CASE("megatron: which command is the training") {
+  CHECK(Messages(Import("echo hello\n").diagnostics).find("0:0: error: there is no training command") == 0);
+  CHECK(Messages(Import(Script({}) + Script({})).diagnostics).find("this is a second training command") !=
+        std::string::npos);
+  CHECK(Messages(Import("for i in 1 2; do\n" + Script({}) + "done\n").diagnostics)
+            .find("2:1: error: the training command cannot be read: it is run under a condition that is not "
+                  "known") == 0);
+  CHECK(Messages(Import(Script({{"$EXTRA", ""}})).diagnostics)
+            .find("error: flags may be hidden here: EXTRA is not set in this file") != std::string::npos);
+  CHECK(Import(Script({{"$EXTRA", ""}}), {{"EXTRA", ""}}).ok());
+  CHECK(Messages(Import("torchrun --nproc_per_node 2 pretrain_bert.py --num-layers 2").diagnostics)
+            .find("1:29: error: pretrain_bert.py trains another kind of model") == 0);
+  CHECK(Messages(Import(Script({}), {{"OTHER", "1"}}).diagnostics) ==
+        "0:0: error: the script does not take OTHER from outside\n");
+  CHECK(Messages(Import("A=1\n" + Script({{"--seed", "$A"}}), {{"A", "2"}}).diagnostics) ==
+        "0:0: error: the script does not take A from outside | hint: it sets it itself\n");
+  CHECK(Messages(Import(Script({}).substr(0, Script({}).size() - 1) + " --lr 2e-3\n").diagnostics)
+            .find("warning: --lr is given again later; the last counts") != std::string::npos);
+}
+
+TEST_CASE("megatron: a list of flags alone") {
+  std::string list;
+  for (const auto& [flag, value] : kBase) list += flag + " " + value + "\n";
+  const MegatronImport import = Import(list, {{"WORLD_SIZE", "4"}});
+  CHECK(Messages(import.diagnostics).empty());
+  CHECK(LoadText(import.recipe, "a.toml").recipe.parallelism.dp == 4);
+  CHECK(Messages(Import(list).diagnostics).find("nothing says how many ranks there are") !=
+        std::string::npos);
+  CHECK(Import("--num-layers=4 \\\n  --lr 1", {{"WORLD_SIZE", "1"}}).diagnostics.size() > 3);
+}
+
+// What is imported is lawful, whatever numbers the flags have; nothing crashes.
+TEST_CASE("megatron: numbers at their limits") {
+  for (const auto& [flag, value] : kBase) {
+    for (const std::string bad :
+         {"0", "-1", "9223372036854775807", "-9223372036854775808", "99999999999999999999", "1e400", "nan",
+          "''", "1.5", "1152921504606846976"}) {
+      CAPTURE(flag);
+      CAPTURE(bad);
+      const MegatronImport import = Import(Script({{flag, bad}, {"--pipeline-model-parallel-size", "2"}}));
+      if (import.ok()) CHECK(LoadText(import.recipe, "a.toml").ok());
+    }
+  }
+  for (const std::string flag :
+       {"--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size",
+        "--global-batch-size", "--train-samples", "--num-layers-per-virtual-pipeline-stage",
+        "--num-virtual-stages-per-pipeline-rank", "--decoder-first-pipeline-num-layers",
+        "--decoder-last-pipeline-num-layers", "--num-query-groups", "--window-size", "--eval-iters",
+        "--make-vocab-size-divisible-by"}) {
+    for (const std::string bad : {"0", "-1", "9223372036854775807", "-9223372036854775808", "x"}) {
+      Flags flags = {{"--pipeline-model-parallel-size", "2"}};
+      flags[flag] = bad;
+      if (flag == "--train-samples") flags["--train-iters"] = "-";
+      CAPTURE(flag);
+      CAPTURE(bad);
+      const MegatronImport import = Import(Script(flags));
+      if (import.ok()) CHECK(LoadText(import.recipe, "a.toml").ok());
+    }
+  }
+}
+
+}  // namespace engine::recipe
