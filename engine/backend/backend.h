@@ -152,7 +152,8 @@ class Communicator {
                                             std::int64_t bytes, std::int32_t stream, std::int64_t there) = 0;
   // Blocks until the peer has taken the bytes.
   virtual absl::Status WaitSent(std::int64_t peer, std::int32_t channel, std::int64_t ticket) = 0;
-  // Blocks until the next bytes of that channel are here. Error: another size than was sent.
+  // Blocks until the next bytes of that channel are here. Error, where bytes go through the communicator and
+  // are not pushed: another size than was sent.
   virtual absl::Status Receive(std::int64_t peer, std::int32_t channel, std::byte* data, std::int64_t bytes,
                                std::int32_t stream) = 0;
 };

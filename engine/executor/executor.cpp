@@ -332,14 +332,12 @@ struct RankExecutor::Lane {
 
 // Exchange starts after what computation has done so far; the lane's next computation starts after it.
 absl::Status RankExecutor::RunExchange(const Prepared& prepared, Lane* lane) {
-  // Scratch is the instruction's alone until it is finished.
-  const auto scribbles = [](const Instruction& instruction) { return instruction.scratch.elements > 0; };
-  if (std::any_of(lane->unfinished.begin(), lane->unfinished.end(),
-                  [&](const Prepared* before) { return scribbles(*before->instruction); })) {
-    RETURN_IF_ERROR(FinishExchange(lane));
-  }
+  // Its scratch, and what it keeps of its input, are the instruction's alone until it is finished; the next
+  // exchange may write there.
+  RETURN_IF_ERROR(FinishExchange(lane));
   const std::int32_t stream = prepared.instruction->stream;
   // The sum of gradients before this one has arrived long ago, where this one is to arrive.
+  const auto scribbles = [](const Instruction& instruction) { return instruction.scratch.elements > 0; };
   const bool sums_later = prepared.instruction->detached && scribbles(*prepared.instruction);
   if (sums_later) RETURN_IF_ERROR(FinishDetached(scribbles));
   // Something may wait for what is exchanged in each microbatch.
@@ -511,8 +509,8 @@ absl::Status RankExecutor::RunProgram(const plan::Program& program, bool evaluat
         if (program[before].kind == StepKind::kSend) RETURN_IF_ERROR(wait_sent(before));
         RETURN_IF_ERROR(backend_->Await(step.stream, signals[before]));
       }
-      if (step.waits.empty()) continue;
       const bool computes = step.kind == StepKind::kRun;
+      if (computes && step.waits.empty()) continue;
       RETURN_IF_ERROR(
           Mark(step.stream, computes ? std::optional(Part::kWait) : std::nullopt, nullptr, &step));
     }

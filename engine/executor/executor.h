@@ -79,9 +79,9 @@ struct InstructionTiming {
   enum class Part : std::uint8_t {
     kRun,     // the kernel, or the exchange
     kWait,    // computation waits for the exchange
-    kFinish,  // what the exchange left to compute
+    kFinish,  // what the exchange left to compute, if anything
   };
-  const plan::Segment* segment = nullptr;          // null of a transfer
+  const plan::Segment* segment = nullptr;          // null of a transfer, and behind detached exchange
   const plan::Instruction* instruction = nullptr;  // null of a transfer, and of a wait for several exchanges
   std::int32_t microbatch = -1;
   Part part = Part::kRun;

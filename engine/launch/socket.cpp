@@ -60,7 +60,11 @@ int TryConnect(const Descriptor& socket, const addrinfo& address, Clock::time_po
   if (connect(socket.number(), address.ai_addr, address.ai_addrlen) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
   pollfd waiting{socket.number(), POLLOUT, 0};
-  if (poll(&waiting, 1, MillisecondsUntil(deadline)) <= 0) return ETIMEDOUT;
+  int ready = 0;
+  do {
+    ready = poll(&waiting, 1, MillisecondsUntil(deadline));
+  } while (ready < 0 && errno == EINTR);
+  if (ready <= 0) return ETIMEDOUT;
   int error = 0;
   socklen_t size = sizeof(error);
   getsockopt(socket.number(), SOL_SOCKET, SO_ERROR, &error, &size);

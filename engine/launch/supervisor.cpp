@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -25,38 +26,53 @@ namespace engine::launch {
 namespace {
 
 constexpr std::array<int, 3> kWatched = {SIGCHLD, SIGINT, SIGTERM};
-int signal_pipe = -1;  // where the handler writes
+std::atomic<int> signal_pipe = -1;  // where the handler writes
+static_assert(std::atomic<int>::is_always_lock_free);
 
 // Runs on whichever thread gets the signal.
 void NoteSignal(int number) {
   const int before = errno;
   const auto byte = static_cast<unsigned char>(number);
-  (void)!write(signal_pipe, &byte, 1);
+  if (const int pipe = signal_pipe; pipe >= 0) (void)!write(pipe, &byte, 1);
   errno = before;
 }
 
 }  // namespace
 
-Signals::Signals() {
+absl::StatusOr<std::unique_ptr<Signals>> Signals::Make() {
+  ENGINE_CHECK(signal_pipe < 0, "a process has its signals watched once");
   std::array<int, 2> ends{-1, -1};
-  const int made = pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK);
-  ENGINE_CHECK(made == 0, "no pipe for signals: {}", std::strerror(errno));
-  out_ = Descriptor(ends[0]);
-  in_ = Descriptor(ends[1]);
-  signal_pipe = in_.number();
+  if (pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) {
+    return Unavailable("cannot make a pipe: {}", std::strerror(errno));
+  }
+  std::unique_ptr<Signals> signals(new Signals());
+  signals->out_ = Descriptor(ends[0]);
+  signals->in_ = Descriptor(ends[1]);
+  signal_pipe = signals->in_.number();
   struct sigaction note {};
   note.sa_handler = NoteSignal;
   note.sa_flags = SA_RESTART;
-  for (size_t i = 0; i < kWatched.size(); ++i) {
-    sigaction(kWatched[i], nullptr, &before_[i]);
-    // What a shell has told us to ignore stays so.
-    if (before_[i].sa_handler != SIG_IGN || kWatched[i] == SIGCHLD) sigaction(kWatched[i], &note, nullptr);
-  }
+  for (size_t i = 0; i < kWatched.size(); ++i) sigaction(kWatched[i], &note, &signals->before_[i]);
+  return signals;
 }
 
 Signals::~Signals() {
   for (size_t i = 0; i < kWatched.size(); ++i) sigaction(kWatched[i], &before_[i], nullptr);
   signal_pipe = -1;
+}
+
+pid_t Signals::Fork() const {
+  sigset_t watched;
+  sigset_t before;
+  sigemptyset(&watched);
+  for (const int number : kWatched) sigaddset(&watched, number);
+  pthread_sigmask(SIG_BLOCK, &watched, &before);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    for (size_t i = 0; i < kWatched.size(); ++i) sigaction(kWatched[i], &before_[i], nullptr);
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return pid;
 }
 
 int Signals::Next() const {
@@ -103,7 +119,8 @@ struct Child {
 
 class Supervisor {
  public:
-  Supervisor(SupervisorOptions& options, int peer_lost) : options_(options), peer_lost_(peer_lost) {}
+  Supervisor(SupervisorOptions& options, const Signals& signals, int peer_lost)
+      : options_(options), signals_(signals), peer_lost_(peer_lost) {}
 
   absl::StatusOr<int> Run() {
     std::fflush(nullptr);  // what is buffered must not be written by the children too
@@ -186,7 +203,7 @@ class Supervisor {
     const std::vector<char*> argv = Pointers(arguments);
     const std::vector<char*> envp = Pointers(environment);
     const pid_t parent = getpid();
-    const pid_t pid = fork();
+    const pid_t pid = signals_.Fork();
     if (pid < 0) {
       return ResourceExhausted("this machine starts no more than {} of {} ranks as processes: {}", local,
                                options_.local_size, std::strerror(errno));
@@ -294,7 +311,7 @@ class Supervisor {
   }
 
   SupervisorOptions& options_;
-  const Signals signals_;
+  const Signals& signals_;
   const int peer_lost_;
   std::vector<Child> children_;
   std::vector<Lines> lines_;
@@ -310,7 +327,8 @@ class Supervisor {
 }  // namespace
 
 absl::StatusOr<int> Supervise(SupervisorOptions options, int peer_lost) {
-  return Supervisor(options, peer_lost).Run();
+  ASSIGN_OR_RETURN(const std::unique_ptr<Signals> signals, Signals::Make());
+  return Supervisor(options, *signals, peer_lost).Run();
 }
 
 std::vector<std::string> OwnArguments() {

@@ -4,9 +4,11 @@
 
 #include <absl/status/statusor.h>
 #include <signal.h>
+#include <sys/types.h>
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,15 +21,18 @@ namespace engine::launch {
 // GPU's driver has such a thread.
 class Signals {
  public:
-  Signals();
+  static absl::StatusOr<std::unique_ptr<Signals>> Make();
   ~Signals();
   Signals(const Signals&) = delete;
   Signals& operator=(const Signals&) = delete;
 
   int number() const { return out_.number(); }
   int Next() const;  // the next one that has come; 0: none
+  // fork(2). The child takes signals as this process did before; one that comes before exec is not lost.
+  pid_t Fork() const;
 
  private:
+  Signals() = default;
   Descriptor out_, in_;
   std::array<struct sigaction, 3> before_{};
 };

@@ -152,10 +152,6 @@ double CostModel::Seconds(const Instruction& instruction) const {
   const double tree = passes * (link.members / link.nodes * kInsideHop + std::log2(link.nodes) * kAcrossHop);
   const double hops = instruction.collective == Collective::kAllReduce ? std::min(ring, tree) : ring;
   double seconds = static_cast<double>(instruction.wire_bytes) / bandwidth;
-  if (instruction.push && instruction.collective == Collective::kAllToAll) {
-    const std::int64_t own = instruction.inputs[0].bytes() - instruction.wire_bytes;
-    seconds = std::max(seconds, static_cast<double>(own) / kLocalCopies);
-  }
   if (!instruction.push && instruction.stream == kExchangeStream) seconds *= kBesideSlowdown;
   // Parts that do not lie as they are sent are packed and unpacked.
   if (!instruction.push) seconds += 2 * static_cast<double>(instruction.scratch.bytes()) / memory_bandwidth_;
@@ -163,7 +159,12 @@ double CostModel::Seconds(const Instruction& instruction) const {
 }
 
 double CostModel::FinishSeconds(const Instruction& instruction) const {
-  if (!instruction.push || !Adds(instruction)) return 0;
+  if (!instruction.push) return 0;
+  if (instruction.collective == Collective::kAllToAll) {  // what the rank keeps is copied
+    const std::int64_t own = instruction.inputs[0].bytes() - instruction.wire_bytes;
+    return kCuda.launch_s + 2 * static_cast<double>(own) / (RateOf("", false).memory * memory_bandwidth_);
+  }
+  if (!Adds(instruction)) return 0;
   const double members = LinkOf(instruction.group).members;
   const bool whole = instruction.collective == Collective::kAllReduce && members == 2;
   const double part = static_cast<double>(instruction.inputs[0].bytes()) / (whole ? 1 : members);

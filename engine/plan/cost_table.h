@@ -122,7 +122,5 @@ inline constexpr double kBesideCost = 0.35;
 // Pushes keep their time beside products, but take a share of the memory's bandwidth: of half-batches in
 // turns, 8 to 10 ms of 330 where 90 ms are exchanged.
 inline constexpr double kPushBesideCost = 0.10;
-// What a rank keeps of its own in a pushed all_to_all is copied by an engine that is slow at pieces.
-inline constexpr double kLocalCopies = 230e9;  // bytes a second, beside kernels that fill the GPU
 
 }  // namespace engine::plan

@@ -181,6 +181,11 @@ class Fuser {
       last = std::max(last, part);
       parts.push_back(part);
     }
+    for (const std::int32_t part : split.outputs) {
+      for (int reader : g_.Readers(part)) {
+        if (!g_.Is(reader, ops::kAttention) && !g_.Is(reader, ops::kAttentionGrad)) return;
+      }
+    }
     const int attention = g_.Readers(split.outputs[0]).front();
     const std::int32_t packed = split.inputs[0];
     LocalValue whole = g_.value(packed);

@@ -20,7 +20,8 @@ bool Attends(const Instruction& instruction) { return instruction.kernel.starts_
 double Seconds(const Instruction& instruction, const Rates& rates) {
   const auto rate = [](double given, double usual) { return given > 0 ? given : usual; };
   if (instruction.stream == kExchangeStream) {
-    // What a rank keeps of its own is copied meanwhile, by an engine that is slow at pieces.
+    // As it was when the orders of halves were measured: what a rank keeps of its own was copied meanwhile,
+    // by an engine that is slow at pieces.
     const bool keeps = instruction.push && instruction.collective == Collective::kAllToAll;
     const std::int64_t own = keeps ? instruction.inputs[0].bytes() - instruction.wire_bytes : 0;
     return kExchangeStart + std::max(static_cast<double>(instruction.wire_bytes) /

@@ -14,11 +14,20 @@ namespace engine::train {
 namespace {
 
 using Part = executor::InstructionTiming::Part;
+using Played = plan::PlayedEvent::Part;
+static_assert(static_cast<int>(Part::kRun) == static_cast<int>(Played::kRun) &&
+              static_cast<int>(Part::kWait) == static_cast<int>(Played::kWait) &&
+              static_cast<int>(Part::kFinish) == static_cast<int>(Played::kSum));
+
+// A wait of a step for others: for what other stages send.
+bool WaitsForStages(const executor::InstructionTiming& timing) {
+  return timing.part == Part::kWait && timing.instruction == nullptr && timing.segment != nullptr;
+}
 
 std::string KernelOf(const executor::InstructionTiming& timing) {
-  if (timing.part == Part::kWait) return "waits for exchange";
+  if (timing.part == Part::kWait) return WaitsForStages(timing) ? "waits for stages" : "waits for exchange";
   if (timing.instruction == nullptr) return "transfers";
-  return timing.instruction->kernel + (timing.part == Part::kFinish ? ", sums" : "");
+  return timing.instruction->kernel + (timing.part == Part::kFinish ? ", rest" : "");
 }
 
 double PredictedSeconds(const plan::CostModel& costs, const executor::InstructionTiming& timing) {
@@ -50,8 +59,8 @@ std::string ProfileTable(const plan::Plan& plan, const std::vector<Timings>& ite
       row.kernel = kernel;
       const double took_ms = timing.end_ms - timing.begin_ms;
       const bool computes = timing.stream == plan::kComputeStream;
-      if (!computes) beside_ms += took_ms;
-      if (timing.part == Part::kWait) waited_ms += took_ms;
+      if (!computes && timing.instruction != nullptr) beside_ms += took_ms;
+      if (timing.part == Part::kWait && !WaitsForStages(timing)) waited_ms += took_ms;
       // What runs beside computation is no part of the sum.
       for (Row* r : {&row, computes ? &all : nullptr}) {
         if (r == nullptr) continue;

@@ -80,8 +80,8 @@ class Runner {
     RETURN_IF_ERROR(MakeFolder(options_.out));
     RETURN_IF_ERROR(Lock());
     RETURN_IF_ERROR(Prepare());
-    const launch::Signals signals;
-    signals_ = &signals;
+    ASSIGN_OR_RETURN(const std::unique_ptr<launch::Signals> signals, launch::Signals::Make());
+    signals_ = signals.get();
     const std::size_t all = waiting_.size() + finished_;
     fmt::print("{} runs, {} of them finished before\n", all, finished_);
     RETURN_IF_ERROR(Report());
@@ -197,7 +197,7 @@ class Runner {
     if (log.number() < 0) return Unavailable("{}: cannot open: {}", log_path, std::strerror(errno));
     std::fflush(nullptr);
     const pid_t parent = getpid();
-    job->pid = fork();
+    job->pid = signals_->Fork();
     if (job->pid < 0) return Unavailable("cannot start {}: {}", job->name, std::strerror(errno));
     if (job->pid > 0) return absl::OkStatus();
     // A group of its own: Ctrl-C reaches it through us alone.

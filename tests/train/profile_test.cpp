@@ -95,10 +95,18 @@ TEST_CASE("profile: waits, sums of what was pushed, and transfers have rows and 
   transfer.stream = plan::kSendNext;
   transfer.microbatch = 3;
   transfer.end_ms = 3;
-  const std::string table = ProfileTable(measured.plan, {{wait, sum, transfer}}, Rates());
+  executor::InstructionTiming exchange = measured.At(measured.copy, 0, 0, 4);
+  exchange.stream = plan::kExchangeStream;
+  executor::InstructionTiming stages = wait;
+  stages.instruction = nullptr;
+  stages.end_ms = 0.5;
+  const std::string table = ProfileTable(measured.plan, {{wait, sum, transfer, exchange, stages}}, Rates());
+  // What runs beside computation is not in its sum; a wait for another stage is no exposed exchange.
   for (const char* row :
-       {"waits for exchange               1        1.000", "linear, sums                     1        2.000",
-        "transfers                        1        3.000"}) {
+       {"waits for exchange               1        1.000", "linear, rest                     1        2.000",
+        "transfers                        1        3.000", "waits for stages                 1        0.500",
+        "copy                             1        4.000", "all                              3        3.500",
+        "beside computation: 4.000 ms of exchange, for which computation waited 1.000 ms, 28.6 %"}) {
     CHECK_MESSAGE(table.find(row) != std::string::npos, table);
   }
   const nlohmann::json events =

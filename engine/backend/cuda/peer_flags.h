@@ -10,9 +10,13 @@
 // A rank writes ready again only after it has seen the peer's done of this exchange, which the peer wrote
 // after it had reset ready. It writes done again only after it has seen the peer's next ready, which the peer
 // wrote after it had reset done. The same holds for kGathered, which stands after done, and a third flag
-// because a peer may write it before done is reset. A write waits for all that precedes it in its stream,
-// memory included. Groups that share two ranks share their flags: both ranks run what they share in the same
-// order. Streams have flags of their own, as they are in no order.
+// because a peer may write it before done is reset. A transfer of the pipeline goes one way: the receiver
+// writes ready and awaits done, the sender awaits ready, pushes and writes done. The receiver writes the next
+// ready after it has seen done, before which the sender had reset ready; the sender writes the next done
+// after it has seen that ready, before which the receiver had reset done. Both ends run a direction's
+// transfers in one order, on streams of their own; a flag is that of its owner's stream. A write waits for
+// all that precedes it in its stream, memory included. Groups that share two ranks share their flags: both
+// ranks run what they share in the same order. Streams have flags of their own, as they are in no order.
 #pragma once
 
 #include <cuda.h>

@@ -1,13 +1,13 @@
 // Exchange between GPUs of one host by their copy engines: each rank pushes what another needs straight into
 // that rank's memory, which it has mapped, and flags say when (peer_flags.h). It takes no SMs, so it runs at
-// full speed beside computation. Conversions that the plan has marked (Instruction::push) go this way; all
-// else, and groups whose members do not reach each other's memory, go by NCCL.
-//
-// A transfer of the pipeline: its receiver says that its buffer may be written, the sender pushes and says
-// so. Each has a stream of its own for each direction, and flags by sender and stream, as above.
+// full speed beside computation. Conversions (Instruction::push) and transfers of the pipeline
+// (Transfer::push) that the plan has marked go this way; all else, and ranks that do not reach each other's
+// memory, go by NCCL.
 //
 // A launch of a conversion: every member says that its output and its scratch may be written; pushes; says
 // that it has pushed; and does the rest on its own: a sum in order of rank, or the copy of its own part.
+//
+// A transfer: the receiver says that its buffer may be written; the sender pushes, and says that it has.
 #pragma once
 
 #include <array>
