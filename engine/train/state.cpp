@@ -92,12 +92,14 @@ Box LocalBox(const Plan& plan, const RankExecutor& executor, std::int32_t index)
 }
 
 const Bucket& BucketOf(const RankExecutor& executor, std::int32_t parameter) {
-  for (const Bucket& bucket : executor.stage().buckets) {
-    for (const Bucket::Item& item : bucket.items) {
-      if (item.parameter == parameter) return bucket;
-    }
-  }
-  ENGINE_CHECK(false, "parameter {} is on no stage of rank {}", parameter, executor.rank());
+  const std::vector<Bucket>& buckets = executor.stage().buckets;
+  const auto holds = [&](const Bucket& bucket) {
+    return std::any_of(bucket.items.begin(), bucket.items.end(),
+                       [&](const Bucket::Item& item) { return item.parameter == parameter; });
+  };
+  const auto found = std::find_if(buckets.begin(), buckets.end(), holds);
+  ENGINE_CHECK(found != buckets.end(), "parameter {} is on no stage of rank {}", parameter, executor.rank());
+  return *found;
 }
 
 // Of the ranks that hold the same elements, the one that writes them. `sharded`: ZeRO's shards differ along
