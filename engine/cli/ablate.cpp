@@ -105,15 +105,7 @@ void AddAblateCommand(CLI::App& app, int* exit_code) {
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1024}))
       ->capture_default_str();
   command->add_flag("--check", arguments->check, "Check all variants and end");
-  command
-      ->add_option("--threads", arguments->device.threads,
-                   "Threads of all runs together (default: all cores)")
-      ->check(CLI::Range(1, 4096));
-  command
-      ->add_option("--device", arguments->device.kind,
-                   "Where to run: auto (as the recipe's [cluster] says), cpu, cuda")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-      ->capture_default_str();
+  AddDeviceOptions(command, "runs", &arguments->device);
   AddLoadOptions(command, &arguments->load);
   command->footer(
       "Exit codes: 0 all runs finished; 1 the study is wrong, a run failed, or a signal stopped it; 2 wrong "

@@ -41,6 +41,17 @@ train::Device MakeCpuDevice(const DeviceChoice& choice) {
 
 }  // namespace
 
+void AddDeviceOptions(CLI::App* command, const std::string& sharers, DeviceChoice* choice) {
+  command
+      ->add_option("--threads", choice->threads,
+                   fmt::format("Threads of all {} together (default: all cores)", sharers))
+      ->check(CLI::Range(1, 4096));
+  command
+      ->add_option("--device", choice->kind, "Where to run: auto (as the recipe's [cluster] says), cpu, cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->capture_default_str();
+}
+
 bool UsesCpu(const recipe::Recipe& recipe, const DeviceChoice& choice) {
   return choice.kind == "cpu" || (choice.kind == "auto" && recipe.cluster.device == "cpu");
 }

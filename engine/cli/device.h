@@ -1,6 +1,7 @@
 // Which executor a command runs on: the CPU's or CUDA's.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <string>
 
 #include "engine/recipe/recipe.h"
@@ -15,6 +16,9 @@ struct DeviceChoice {
   int threads = 0;            // of all CPU ranks together; 0: as many as the machine has cores
   bool deterministic = true;  // CUDA
 };
+
+// --threads, which `sharers` ("ranks") have together, and --device.
+void AddDeviceOptions(CLI::App* command, const std::string& sharers, DeviceChoice* choice);
 
 // Exit codes of commands that run a model, beside 0 and CLI11's for wrong usage.
 enum ExitCode {

@@ -132,15 +132,7 @@ void AddRunCommand(CLI::App& app, int* exit_code) {
       ->type_name("DIR");
   command->add_flag("--fresh", arguments->fresh,
                     "Refuse a folder that already holds a run, instead of resuming it");
-  command
-      ->add_option("--threads", arguments->device.threads,
-                   "Threads of all ranks together (default: all cores)")
-      ->check(CLI::Range(1, 4096));
-  command
-      ->add_option("--device", arguments->device.kind,
-                   "Where to run: auto (as the recipe's [cluster] says), cpu, cuda")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-      ->capture_default_str();
+  AddDeviceOptions(command, "ranks", &arguments->device);
   command->add_flag("--no-graphs", arguments->no_graphs,
                     "Launch every kernel by itself instead of replaying CUDA graphs");
   command->add_flag(

@@ -116,24 +116,10 @@ void CheckPage(const std::string& out, const std::vector<std::string>& variants,
   }
 }
 
-// Starts a study and sends it the signal once `path` exists. Its exit code; −1 where the signal ended it.
-int Interrupt(const TinyStudy& tiny, const std::string& path, int signal_number) {
-  const pid_t pid = fork();
-  if (pid == 0) {
-    const int null = open("/dev/null", O_WRONLY);
-    dup2(null, STDOUT_FILENO);
-    signal(SIGINT, SIG_DFL);  // a shell's background ignores it
-    execl("/bin/sh", "sh", "-c", ("exec " ENGINE_BINARY " " + tiny.Command()).c_str(), nullptr);
-    _exit(127);
-  }
-  while (!fs::exists(path)) {
-    REQUIRE(waitpid(pid, nullptr, WNOHANG) == 0);
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  kill(pid, signal_number);
-  int status = 0;
-  waitpid(pid, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+// A study, which gets the signal once `path` exists.
+int InterruptStudy(const TinyStudy& tiny, const std::string& path, int signal_number) {
+  return Interrupt(
+      tiny.Command(), [&] { return fs::exists(path); }, signal_number);
 }
 
 }  // namespace
@@ -175,7 +161,7 @@ TEST_CASE("ablate: runs every variant with every seed and writes what came of it
 
 TEST_CASE("ablate: killed, it goes on where it was, and what had finished is not run again") {
   const TinyStudy tiny;
-  CHECK(Interrupt(tiny, tiny.out + "/variants/plain/seed-2/run/metrics.jsonl", SIGKILL) == -1);
+  CHECK(InterruptStudy(tiny, tiny.out + "/variants/plain/seed-2/run/metrics.jsonl", SIGKILL) == -1);
   const std::string done = tiny.out + "/variants/plain/seed-1";
   REQUIRE(fs::exists(done + "/finished.json"));
   const std::string log = data::ReadFile(done + "/log.txt");
@@ -200,7 +186,7 @@ TEST_CASE("ablate: killed, it goes on where it was, and what had finished is not
 TEST_CASE("ablate: the runs of a study that is killed die with it") {
   const TinyStudy tiny("[variants.long]\ntraining.iterations = 1000000\n");
   const std::string run = tiny.out + "/variants/long/seed-1/run";
-  CHECK(Interrupt(tiny, run + "/metrics.jsonl", SIGKILL) == -1);
+  CHECK(InterruptStudy(tiny, run + "/metrics.jsonl", SIGKILL) == -1);
   // A run holds its folder for as long as it lives.
   const int folder = open(run.c_str(), O_RDONLY | O_DIRECTORY);
   REQUIRE(folder >= 0);
@@ -216,7 +202,7 @@ TEST_CASE("ablate: the runs of a study that is killed die with it") {
 TEST_CASE("ablate: a signal stops the run under way, which saves and goes on later") {
   const TinyStudy tiny("[variants.plain]\n[variants.long]\ntraining.iterations = 3000\n");
   const std::string under_way = tiny.out + "/variants/long/seed-1/run";
-  CHECK(Interrupt(tiny, under_way + "/metrics.jsonl", SIGINT) == 1);
+  CHECK(InterruptStudy(tiny, under_way + "/metrics.jsonl", SIGINT) == 1);
   CHECK(!fs::exists(tiny.out + "/variants/long/seed-1/finished.json"));
   CHECK(!fs::is_empty(under_way + "/checkpoints"));
   CHECK(Contains(data::ReadFile(tiny.out + "/variants/long/seed-1/log.txt"),

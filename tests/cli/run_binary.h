@@ -2,10 +2,16 @@
 #pragma once
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <chrono>
+#include <functional>
 #include <string>
+#include <thread>
 
 namespace engine::cli {
 
@@ -29,6 +35,28 @@ inline ProgramResult RunShell(const std::string& command) {
 // `arguments` as in a shell; `environment` as "NAME=value".
 inline ProgramResult RunProgram(const std::string& arguments, const std::string& environment = "") {
   return RunShell(environment + " " + ENGINE_BINARY + " " + arguments);
+}
+
+// Starts the program and sends it the signal once it is `under_way`. Its exit code; −1 where the signal ended
+// it.
+inline int Interrupt(const std::string& arguments, const std::function<bool()>& under_way,
+                     int signal_number) {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    const int null = open("/dev/null", O_WRONLY);
+    dup2(null, STDOUT_FILENO);
+    signal(SIGINT, SIG_DFL);  // a shell's background ignores it
+    execl("/bin/sh", "sh", "-c", ("exec " ENGINE_BINARY " " + arguments).c_str(), nullptr);
+    _exit(127);
+  }
+  while (!under_way()) {
+    REQUIRE(waitpid(pid, nullptr, WNOHANG) == 0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  kill(pid, signal_number);
+  int status = 0;
+  waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 inline bool Contains(const std::string& text, const std::string& part) {

@@ -17,26 +17,15 @@
 namespace engine::cli {
 namespace {
 
-// Starts a long run, sends the signal once there are metrics, and returns the exit code.
-int Interrupt(const TinyRun& tiny, const std::string& out, int signal_number) {
-  const pid_t pid = fork();
-  if (pid == 0) {
-    const int null = open("/dev/null", O_WRONLY);
-    dup2(null, STDOUT_FILENO);
-    execl(ENGINE_BINARY, "engine", "run", tiny.recipe.c_str(), "--out", out.c_str(), "--set",
-          "training.iterations=200000", "--set", "checkpoint.interval=0", nullptr);
-    _exit(127);
-  }
-  std::error_code error;
-  while (!std::filesystem::exists(out + "/metrics.jsonl", error) ||
-         std::filesystem::file_size(out + "/metrics.jsonl", error) < 1000) {
-    REQUIRE(waitpid(pid, nullptr, WNOHANG) == 0);
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  kill(pid, signal_number);
-  int status = 0;
-  waitpid(pid, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+// A long run, which gets the signal once there are metrics.
+int InterruptRun(const TinyRun& tiny, const std::string& out, int signal_number) {
+  const auto under_way = [metrics = out + "/metrics.jsonl"] {
+    std::error_code error;
+    return std::filesystem::exists(metrics, error) && std::filesystem::file_size(metrics, error) >= 1000;
+  };
+  return Interrupt("run " + tiny.recipe + " --out " + out +
+                       " --set training.iterations=200000 --set checkpoint.interval=0",
+                   under_way, signal_number);
 }
 
 }  // namespace
@@ -77,7 +66,7 @@ TEST_CASE("run: Ctrl-C and SIGTERM save and exit 0; the run goes on from there")
   const TinyRun tiny;
   for (const int signal_number : {SIGINT, SIGTERM}) {
     const std::string out = tiny.out + std::to_string(signal_number);
-    CHECK(Interrupt(tiny, out, signal_number) == 0);
+    CHECK(InterruptRun(tiny, out, signal_number) == 0);
     const ProgramResult resumed =
         RunProgram("run " + tiny.recipe + " --out " + out + " --set training.iterations=1");
     CHECK(resumed.exit_code == 0);
