@@ -46,7 +46,7 @@ absl::Status Mailbox::WaitTaken(std::int64_t ticket) {
 absl::Status Mailbox::Take(std::byte* data, std::int64_t bytes) {
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait(lock, [&] { return aborted_ || taken_ < offers_.size(); });
-  if (taken_ == offers_.size()) return Aborted();
+  if (aborted_) return Aborted();  // what was offered may be written again: its sender no longer waits
   const Offer offer = offers_[taken_];
   if (offer.bytes != bytes) return Internal("{} bytes were sent where {} are expected", offer.bytes, bytes);
   lock.unlock();
