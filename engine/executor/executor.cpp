@@ -337,9 +337,11 @@ absl::Status RankExecutor::RunExchange(const Prepared& prepared, Lane* lane) {
   RETURN_IF_ERROR(FinishExchange(lane));
   const std::int32_t stream = prepared.instruction->stream;
   // The sum of gradients before this one has arrived long ago, where this one is to arrive.
-  const auto scribbles = [](const Instruction& instruction) { return instruction.scratch.elements > 0; };
-  const bool sums_later = prepared.instruction->detached && scribbles(*prepared.instruction);
-  if (sums_later) RETURN_IF_ERROR(FinishDetached(scribbles));
+  const BufferRef& scratch = prepared.instruction->scratch;
+  const bool sums_later = prepared.instruction->detached && scratch.elements > 0;
+  if (sums_later) {
+    RETURN_IF_ERROR(FinishDetached([&](const Instruction& i) { return i.scratch.Overlaps(scratch); }));
+  }
   // Something may wait for what is exchanged in each microbatch.
   const bool awaited = sums_later || (prepared.instruction->detached && !prepared.instruction->last_only);
   ASSIGN_OR_RETURN(const std::int64_t computed, backend_->Signal(plan::kComputeStream));
@@ -696,7 +698,7 @@ std::vector<OptimizerRange> RankExecutor::OptimizerState() const {
            .gradient = arena_ + gradient.offset + (gradient_shard ? at : begin) * SizeOf(gradient.dtype),
            .gradient_dtype = gradient.dtype,
            .weights = bucket.parameter_shard.elements > 0
-                          ? arena_ + bucket.parameter_shard.offset + at * SizeOf(bucket.parameter_dtype)
+                          ? Address(bucket.parameter_shard, nullptr, -1) + at * SizeOf(bucket.parameter_dtype)
                           : nullptr,
            .weight_dtype = bucket.parameter_dtype});
     }

@@ -97,6 +97,16 @@ void TakeSumScratch(const Plan& plan, const DeviceProfile& profile, const Bucket
   instruction->scratch = {.elements = bytes, .dtype = DType::kU8};
 }
 
+Instruction Reduce(const Plan& plan, const Bucket& bucket, size_t index, const FlatExchange& exchange,
+                   const DeviceProfile& profile) {
+  Instruction reduction = Reduction(plan, bucket, index);
+  reduction.stream = exchange.behind ? kExchangeStream : kComputeStream;
+  reduction.push = exchange.behind && IsPushed(bucket, exchange.pushed);
+  reduction.detached = exchange.behind;
+  if (reduction.push) TakeSumScratch(plan, profile, bucket, &reduction);
+  return reduction;
+}
+
 std::string GatherName(size_t bucket) { return fmt::format("bucket.{}.all_gather", bucket); }
 
 Instruction Copy(std::string name, const BufferRef& from, const BufferRef& to) {
@@ -231,6 +241,12 @@ void PlaceBuckets(const BucketStorage& storage, std::int64_t* cursor, MemoryBrea
     bucket.moment1 = ReserveAt(shard, moments, cursor, &memory->optimizer);
     bucket.moment2 = ReserveAt(shard, moments, cursor, &memory->optimizer);
   }
+  if (!storage.gather_at_begin) return;
+  int behind_update = 2;  // of the blocks whose passes nothing would hide the gather of
+  for (Bucket& bucket : *buckets) {
+    if (!bucket.early || bucket.shards == 1 || bucket.parameter_shard.elements > 0) continue;
+    if (behind_update-- <= 0) bucket.parameter_shard = ShardOf(bucket, bucket.parameter);
+  }
 }
 
 BufferRef ItemRef(const BufferRef& of, const Bucket::Item& item, std::int32_t value) {
@@ -316,13 +332,8 @@ void ReduceEarly(const Plan& plan, const Chunk& chunk, const DeviceProfile& prof
       for (size_t b : behind[i]) {
         const Bucket& bucket = stage->buckets[b];
         add_shards();
-        Instruction reduction = Reduction(plan, bucket, b);
-        reduction.stream = exchange.behind ? kExchangeStream : kComputeStream;
-        reduction.push = exchange.behind && IsPushed(bucket, exchange.pushed);
-        reduction.last_only = bucket.gradient_shard.elements == 0;
-        reduction.detached = exchange.behind;
-        if (reduction.push) TakeSumScratch(plan, profile, bucket, &reduction);
-        instructions.push_back(std::move(reduction));
+        instructions.push_back(Reduce(plan, bucket, b, exchange, profile));
+        instructions.back().last_only = bucket.gradient_shard.elements == 0;
         if (bucket.gradient_shard.elements == 0) continue;
         under_way.push_back(AddShard(bucket, b));
         if (exchange.behind) under_way.back().joins = instructions.back().name;
@@ -334,20 +345,27 @@ void ReduceEarly(const Plan& plan, const Chunk& chunk, const DeviceProfile& prof
   }
 }
 
-void GatherParameters(const Plan& plan, const StagePlan& stage, const FlatExchange& exchange,
-                      Segment* segment) {
+namespace {
+
+// The instructions of a segment that read a bucket's parameters.
+struct Reads {
+  size_t bucket = 0;
+  size_t first = 0, last = 0;
+};
+
+// Of the buckets that are kept in shards, in the order in which the reads begin.
+std::vector<Reads> ReadsOfShards(const Plan& plan, const StagePlan& stage, const Segment& segment,
+                                 bool gathered_at_begin) {
   absl::flat_hash_map<std::int32_t, size_t> bucket_of;  // by parameter
   for (size_t b = 0; b < stage.buckets.size(); ++b) {
-    if (stage.buckets[b].parameter_shard.elements == 0) continue;
-    for (const Bucket::Item& item : stage.buckets[b].items) bucket_of[item.parameter] = b;
+    const Bucket& bucket = stage.buckets[b];
+    if (bucket.parameter_shard.elements == 0 || bucket.gathered_at_begin() != gathered_at_begin) continue;
+    for (const Bucket::Item& item : bucket.items) bucket_of[item.parameter] = b;
   }
-  struct Reads {
-    size_t bucket = 0;
-    size_t first = 0, last = 0;  // instructions
-  };
-  std::vector<Reads> reads;  // in the order in which they begin
-  for (size_t i = 0; i < segment->instructions.size(); ++i) {
-    for (const BufferRef& input : segment->instructions[i].inputs) {
+  std::vector<Reads> reads;
+  if (bucket_of.empty()) return reads;
+  for (size_t i = 0; i < segment.instructions.size(); ++i) {
+    for (const BufferRef& input : segment.instructions[i].inputs) {
       if (input.value < 0) continue;
       const LocalValue& value = plan.values[static_cast<size_t>(input.value)];
       if (value.kind != graph::ValueKind::kParameter || !bucket_of.contains(value.parameter)) continue;
@@ -361,6 +379,23 @@ void GatherParameters(const Plan& plan, const StagePlan& stage, const FlatExchan
       }
     }
   }
+  return reads;
+}
+
+Instruction Gather(const Plan& plan, const Bucket& bucket, size_t index, const FlatExchange& exchange) {
+  Instruction gather =
+      FlatCollective(Collective::kAllGather, GatherName(index), bucket.reduce, bucket.parameter, plan);
+  gather.stream = exchange.behind ? kExchangeStream : kComputeStream;
+  gather.push = exchange.behind && IsPushed(bucket, exchange.pushed);
+  gather.detached = exchange.behind;
+  return gather;
+}
+
+}  // namespace
+
+void GatherParameters(const Plan& plan, const StagePlan& stage, const FlatExchange& exchange,
+                      Segment* segment) {
+  const std::vector<Reads> reads = ReadsOfShards(plan, stage, *segment, /*gathered_at_begin=*/false);
   std::vector<std::vector<size_t>> before(segment->instructions.size());  // buckets gathered there
   for (size_t k = 0; k < reads.size(); ++k) {
     // Ahead of its own first read, but behind the reads of what its buffer holds until then.
@@ -382,29 +417,72 @@ void GatherParameters(const Plan& plan, const StagePlan& stage, const FlatExchan
       const Bucket& bucket = stage.buckets[b];
       instructions.push_back(
           Copy(fmt::format("bucket.{}.copy", b), bucket.parameter_shard, ShardOf(bucket, bucket.parameter)));
-      instructions.push_back(
-          FlatCollective(Collective::kAllGather, GatherName(b), bucket.reduce, bucket.parameter, plan));
-      instructions.back().stream = exchange.behind ? kExchangeStream : kComputeStream;
-      instructions.back().push = exchange.behind && IsPushed(bucket, exchange.pushed);
-      instructions.back().detached = exchange.behind;
+      instructions.push_back(Gather(plan, bucket, b, exchange));
     }
     instructions.push_back(std::move(segment->instructions[i]));
   }
   segment->instructions = std::move(instructions);
 }
 
-Instruction ZeroScalars(const StagePlan& stage) { return Zero("scalars.zero", stage.scalars); }
+void JoinGathers(const Plan& plan, const StagePlan& stage, Segment* segment) {
+  for (const Reads& reads : ReadsOfShards(plan, stage, *segment, /*gathered_at_begin=*/true)) {
+    std::string& joins = segment->instructions[reads.first].joins;
+    ENGINE_CHECK(joins.empty(), "{}: {} waits for {} and for bucket.{}", segment->name,
+                 segment->instructions[reads.first].name, joins, reads.bucket);
+    joins = GatherName(reads.bucket);
+  }
+}
 
 Instruction ReduceScalars(const Plan& plan, const StagePlan& stage) {
   return FlatCollective(Collective::kAllReduce, "scalars.all_reduce", AxisSet::World(), stage.scalars, plan);
 }
 
-Segment BeginSegment(const StagePlan& stage) {
+Segment BeginSegment(std::string name, const Plan& plan, const StagePlan& stage,
+                     const FlatExchange& exchange) {
   Segment segment;
-  segment.name = "begin";
-  segment.instructions.push_back(ZeroScalars(stage));
+  segment.name = std::move(name);
+  segment.instructions.push_back(Zero("scalars.zero", stage.scalars));
+  for (size_t b = 0; b < stage.buckets.size(); ++b) {
+    const Bucket& bucket = stage.buckets[b];
+    if (bucket.gathered_at_begin()) segment.instructions.push_back(Gather(plan, bucket, b, exchange));
+  }
   return segment;
 }
+
+namespace {
+
+// Of the buckets that are not early. Those behind which this stage has no norm to compute, in line and first:
+// collectives of NCCL are on one stream at a time.
+std::vector<Instruction> LateReductions(const Plan& plan, const StagePlan& stage,
+                                        const FlatExchange& exchange, const DeviceProfile& profile) {
+  std::vector<Instruction> reductions;
+  for (const bool owned : {false, true}) {
+    for (size_t b = 0; b < stage.buckets.size(); ++b) {
+      const Bucket& bucket = stage.buckets[b];
+      if (bucket.reduce.empty() || bucket.early || bucket.owned != owned) continue;
+      reductions.push_back(Reduce(plan, bucket, b, owned ? exchange : FlatExchange(), profile));
+    }
+  }
+  return reductions;
+}
+
+// What the bucket adds to the square of the norm.
+Instruction Squares(const Bucket& bucket, const StagePlan& stage, size_t index) {
+  Instruction squares = Flat("sum_squares", fmt::format("bucket.{}.sum_squares", index));
+  squares.inputs = {OwnGradients(bucket)};
+  squares.outputs = {stage.scalars};
+  squares.outputs[0].offset += SizeOf(DType::kF64);
+  squares.outputs[0].elements = 1;
+  squares.accumulate = 1;
+  // Of the axes that repeat the reduced gradient, ZeRO's shards take back those that it is reduced over.
+  for (Axis axis : graph::kAxes) {
+    const bool sharded = bucket.shards > 1 && bucket.reduce.Has(axis);
+    if (bucket.copies.Has(axis) && !sharded) squares.only_first = squares.only_first | AxisSet::Of(axis);
+  }
+  return squares;
+}
+
+}  // namespace
 
 Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Optimizer& optimizer,
                       bool dynamic_loss_scale, const FlatExchange& exchange, const DeviceProfile& profile,
@@ -419,23 +497,19 @@ Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Op
                                    bucket.gradient, plan));
     }
   }
-  for (size_t b = 0; b < stage.buckets.size(); ++b) {
-    const Bucket& bucket = stage.buckets[b];
-    const std::string name = fmt::format("bucket.{}", b);
-    if (!bucket.reduce.empty() && !bucket.early) out.push_back(Reduction(plan, bucket, b));
-    if (!bucket.owned) continue;
-    Instruction squares = Flat("sum_squares", name + ".sum_squares");
-    squares.inputs = {OwnGradients(bucket)};
-    squares.outputs = {stage.scalars};
-    squares.outputs[0].offset += SizeOf(DType::kF64);
-    squares.outputs[0].elements = 1;
-    squares.accumulate = 1;
-    // Of the axes that repeat the reduced gradient, ZeRO's shards take back those that it is reduced over.
-    for (Axis axis : graph::kAxes) {
-      const bool sharded = bucket.shards > 1 && bucket.reduce.Has(axis);
-      if (bucket.copies.Has(axis) && !sharded) squares.only_first = squares.only_first | AxisSet::Of(axis);
+  FlatExchange beside = exchange;
+  beside.behind = exchange.behind && std::any_of(stage.buckets.begin(), stage.buckets.end(),
+                                                 [](const Bucket& bucket) { return bucket.early; });
+  const std::vector<Instruction> late = LateReductions(plan, stage, beside, profile);
+  out.insert(out.end(), late.begin(), late.end());
+  for (const bool early : {true, false}) {
+    for (size_t b = 0; b < stage.buckets.size(); ++b) {
+      const Bucket& bucket = stage.buckets[b];
+      if (!bucket.owned || bucket.early != early) continue;
+      out.push_back(Squares(bucket, stage, b));
+      const bool waits = beside.behind && !early && !bucket.reduce.empty();
+      if (waits) out.back().joins = Reduction(plan, bucket, b).name;
     }
-    out.push_back(std::move(squares));
   }
   if (plan.mesh.world() > 1) out.push_back(ReduceScalars(plan, stage));
   // Before anything is gathered behind the update: collectives of NCCL are on one stream at a time.
@@ -451,18 +525,12 @@ Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Op
     clip.attributes.Set("min_scale", 1.0);
   }
   out.push_back(std::move(clip));
-  const bool behind = exchange.behind && std::any_of(stage.buckets.begin(), stage.buckets.end(),
-                                                     [](const Bucket& bucket) { return bucket.early; });
   for (size_t b = 0; b < stage.buckets.size(); ++b) {
     const Bucket& bucket = stage.buckets[b];
     const std::string name = fmt::format("bucket.{}", b);
     out.push_back(AdamW(bucket, stage, optimizer, name));
     if (bucket.shards == 1 || bucket.parameter_shard.elements > 0) continue;
-    out.push_back(
-        FlatCollective(Collective::kAllGather, GatherName(b), bucket.reduce, bucket.parameter, plan));
-    out.back().stream = behind ? kExchangeStream : kComputeStream;
-    out.back().push = behind && IsPushed(bucket, exchange.pushed);
-    out.back().detached = behind;
+    out.push_back(Gather(plan, bucket, b, beside));
   }
   if (stage.states.elements > 0) {
     Instruction states = Flat("fp8_update", "states.fp8_update");
@@ -473,6 +541,12 @@ Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Op
   }
   *transient_bytes = 0;
   for (Instruction& instruction : out) PlaceScratch(profile, transient_base, &instruction, transient_bytes);
+  for (Instruction& instruction : out) {  // where pushed gradients arrive, all at once
+    if (instruction.collective == Collective::kNone || instruction.scratch.elements == 0) continue;
+    *transient_bytes = Aligned(*transient_bytes);
+    instruction.scratch.offset = transient_base + *transient_bytes;
+    *transient_bytes += instruction.scratch.bytes();
+  }
   return segment;
 }
 

@@ -26,6 +26,9 @@ struct BucketStorage {
   bool matrix_masters = true;   // fp32 copies of matrices in 16 bits
   bool narrow_moments = false;  // in bf16
   int in_turns = 1;             // buffers that the blocks kept in shards take in turn
+  // Parameters that are updated in shards are gathered when a program begins; those that its first blocks
+  // read, behind the update.
+  bool gather_at_begin = false;
 };
 
 // Places the buckets one after another from *cursor on, which it moves on, and adds their bytes to `memory`.
@@ -34,8 +37,9 @@ void PlaceBuckets(const BucketStorage& storage, std::int64_t* cursor, MemoryBrea
 
 // How flat buffers are exchanged within the passes.
 struct FlatExchange {
-  bool behind = false;  // on a stream of its own
-  AxisSet pushed = {};  // shards over these axes are pushed, where `behind`
+  bool behind = false;    // on a stream of its own
+  AxisSet pushed = {};    // shards over these axes are pushed, where `behind`
+  bool at_begin = false;  // parameters are gathered behind the first passes that read them, where `behind`
 };
 
 // Puts the reduction of each early bucket whose gradients this chunk makes behind the instruction that is the
@@ -53,20 +57,25 @@ void GatherParameters(const Plan& plan, const StagePlan& stage, const FlatExchan
 // Where a bucket's item lies; `of` is the bucket's parameter or gradient buffer.
 BufferRef ItemRef(const BufferRef& of, const Bucket::Item& item, std::int32_t value);
 
-// zero(scalars): the start of an iteration. Gradients need none: the first microbatch overwrites them.
-Segment BeginSegment(const StagePlan& stage);
+// What a pass reads first of the buckets that are gathered when its program begins waits for that.
+void JoinGathers(const Plan& plan, const StagePlan& stage, Segment* segment);
+
+// The start of an iteration or of an evaluation: zero(scalars), and the gathers that run behind the first
+// passes, in the order in which these read. Gradients need no zeroing: the first microbatch overwrites them.
+Segment BeginSegment(std::string name, const Plan& plan, const StagePlan& stage,
+                     const FlatExchange& exchange);
 
 // Tied gradients summed over first and last stage; reduction of each bucket that is not early (all-reduce, or
-// reduce-scatter under ZeRO-1); norm over all stages; largest values of quantised tensors over the stage's
-// ranks; clip factor; AdamW; all-gather of parameters that are updated in shards and not kept so, behind
-// AdamW of the next where exchange is behind computation; scales of quantised tensors. Scratch of its kernels
-// lies at `transient_base`; *transient_bytes: how far it reaches.
+// reduce-scatter under ZeRO-1), beside the norm of those that are where exchange is behind computation; norm
+// over all stages; largest values of quantised tensors over the stage's ranks; clip factor; AdamW; all-gather
+// of parameters that are updated in shards and neither kept so nor gathered at the beginning of the next
+// program, behind AdamW of the next where exchange is behind computation; scales of quantised tensors.
+// Scratch of its kernels lies at `transient_base`; *transient_bytes: how far it reaches.
 Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Optimizer& optimizer,
                       bool dynamic_loss_scale, const FlatExchange& exchange, const DeviceProfile& profile,
                       std::int64_t transient_base, std::int64_t* transient_bytes);
 
 // The sum of the scalars over the world.
 Instruction ReduceScalars(const Plan& plan, const StagePlan& stage);
-Instruction ZeroScalars(const StagePlan& stage);
 
 }  // namespace engine::plan

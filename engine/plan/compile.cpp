@@ -286,8 +286,11 @@ ChunkLayers CutLayers(const recipe::Recipe& recipe, const Graph& graph, const De
 
 absl::StatusOr<FlatExchange> ExchangeOf(const recipe::Recipe& recipe, const CompileOptions& options) {
   ASSIGN_OR_RETURN(const AxisSet pushed, PushedAxes(recipe, Mesh::Of(recipe.parallelism), options));
-  const bool one_at_a_time = Lanes(recipe, options) > 1 || ConversionsArePushed(recipe, pushed);
-  return FlatExchange{.behind = Overlaps(recipe, options) && one_at_a_time, .pushed = pushed};
+  const bool lanes = Lanes(recipe, options) > 1;
+  const bool behind = Overlaps(recipe, options) && (lanes || ConversionsArePushed(recipe, pushed));
+  // In the passes of lanes the exchange's stream is busy, and fp8 reads all weights before the first pass.
+  const bool free = !lanes && recipe.precision.compute != "fp8";
+  return FlatExchange{.behind = behind, .pushed = pushed, .at_begin = behind && free};
 }
 
 BucketStorage StorageOf(const recipe::Recipe& recipe, const FlatExchange& exchange, bool training) {
@@ -295,7 +298,8 @@ BucketStorage StorageOf(const recipe::Recipe& recipe, const FlatExchange& exchan
           .zero_stage = recipe.parallelism.zero_stage,
           .matrix_masters = recipe.precision.master_dtype == "fp32",
           .narrow_moments = recipe.optimizer.moment_dtype == "bf16",
-          .in_turns = exchange.behind ? 2 : 1};
+          .in_turns = exchange.behind ? 2 : 1,
+          .gather_at_begin = training && exchange.at_begin};
 }
 
 absl::StatusOr<Plan> Compile(const recipe::Recipe& recipe, Graph train, const Graph& evaluate,

@@ -40,6 +40,11 @@ struct BufferRef {
   AxisSet shard_axes = {};
   std::int64_t shard_stride = 0;
   std::int64_t bytes() const { return elements * SizeOf(dtype); }
+  // Whether a rank has both in some of its bytes, of equal slots and lanes.
+  bool Overlaps(const BufferRef& other) const {
+    return in_slot == other.in_slot && in_lane == other.in_lane && offset < other.offset + other.bytes() &&
+           other.offset < offset + bytes();
+  }
 };
 
 enum class Collective : std::uint8_t {
@@ -77,9 +82,9 @@ struct Instruction {
   // Pushed into the other members' arenas by copy engines instead of NCCL. All members are on one host.
   bool push = false;
   bool last_only = false;  // only in the iteration's last microbatch
-  // No instruction behind it waits for it: the update segment and the end of the program do.
+  // No instruction behind it waits for it but those that name it, the update segment and the program's end.
   bool detached = false;
-  // The detached exchange of the segment, by name, that this one waits for; empty: none.
+  // The detached exchange, by name, of this program, that this one waits for; empty: none.
   std::string joins = {};
 };
 
@@ -166,10 +171,12 @@ struct Bucket {
   BufferRef parameter, gradient, master, moment1, moment2;
   // Of the matrices of a block from ZeRO-2 on: this rank's shard of the gradients, summed over microbatches,
   // and from ZeRO-3 on of the parameters; else elements 0. `gradient` (`parameter`) is then a buffer that
-  // the blocks take in turn.
+  // the blocks take in turn. Or the shard of the parameters lies in its place among all: those of the other
+  // ranks are gathered when a program begins, and are out of date from the update on.
   std::int32_t block = -1;  // whose matrices these are; −1: of none, or of several
   BufferRef gradient_shard, parameter_shard;
   std::int64_t shard_elements() const { return elements / shards; }
+  bool gathered_at_begin() const { return !parameter_shard.shard_axes.empty(); }
 };
 
 struct Chunk {

@@ -9,6 +9,8 @@
 #include <memory>
 #include <span>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "engine/plan/cost.h"
 
@@ -35,12 +37,39 @@ bool CrossesStages(const Plan& plan, const Instruction& instruction) {
          (instruction.group.HasPp() || instruction.group.IsTie());
 }
 
-// Exchange that is under way behind computation.
+// What a pushed sum leaves to compute.
+struct Sum {
+  const Instruction* exchange = nullptr;
+  double seconds = 0;
+};
+
+// Detached exchange that nothing has waited for yet, and when it ends.
+struct Detached {
+  Sum sum;
+  double end = 0;
+};
+
+// Exchange that is under way behind computation. Times from now.
 struct UnderWay {
-  double busy = 0;    // the exchange's stream, from now
+  double busy = 0;    // the exchange's stream
   double beside = 0;  // what that costs computation
-  double finish = 0;  // left to compute when it is done, before the update
-  bool operator==(const UnderWay&) const = default;
+  std::vector<Detached> detached;
+
+  void Pass(double seconds) {
+    busy = std::max(0.0, busy - seconds);
+    for (Detached& one : detached) one.end = std::max(0.0, one.end - seconds);
+  }
+  double finish() const {
+    double seconds = 0;
+    for (const Detached& one : detached) seconds += one.sum.seconds;
+    return seconds;
+  }
+  // Equal for what goes on alike.
+  std::vector<double> Key() const {
+    std::vector<double> key = {busy, beside};
+    for (const Detached& one : detached) key.insert(key.end(), {one.end, one.sum.seconds});
+    return key;
+  }
 };
 
 // A piece of a segment, played. Times from its beginning.
@@ -50,12 +79,6 @@ struct Piece {
   double exposed = 0;  // and exchange that it waits for
   double exchange = 0;
   UnderWay after;
-};
-
-// What a pushed sum leaves to compute.
-struct Sum {
-  const Instruction* exchange = nullptr;
-  double seconds = 0;
 };
 
 struct PlayedLane {
@@ -77,7 +100,7 @@ class SegmentPlayer {
   Piece Play(std::span<const Step> steps, size_t begin, size_t end, const UnderWay& before) {
     exchanged_ = before.busy;
     beside_ = before.beside;
-    before_ = before.finish;
+    detached_ = before.detached;
     std::vector<PlayedLane> lanes;
     for (const Step& step : steps) lanes.push_back({.step = &step, .next = begin});
     if (lanes.size() > 1) {
@@ -87,18 +110,13 @@ class SegmentPlayer {
     }
     for (PlayedLane& lane : lanes) Finish(&lane);
     piece_.seconds = now_;
-    piece_.after = {.busy = std::max(0.0, exchanged_ - now_), .beside = beside_, .finish = before_};
+    piece_.after = {.busy = exchanged_, .beside = beside_, .detached = std::move(detached_)};
+    piece_.after.Pass(now_);
     if (piece_.after.busy == 0) piece_.after.beside = 0;
-    for (const Detached& detached : detached_) piece_.after.finish += detached.sum.seconds;
     return piece_;
   }
 
  private:
-  struct Detached {
-    Sum sum;
-    double end = 0;
-  };
-
   void Compute(double seconds, const Instruction* instruction, const PlayedLane& lane,
                PlayedEvent::Part part = PlayedEvent::Part::kRun) {
     if (seconds == 0) return;
@@ -161,10 +179,7 @@ class SegmentPlayer {
     const auto scribbles = [](const Instruction& i) { return i.scratch.elements > 0; };
     if (lane->scribbled) Finish(lane);
     if (instruction.detached && scribbles(instruction)) {
-      FinishDetached(*lane, scribbles);
-      piece_.compute += before_;
-      now_ += before_;
-      before_ = 0;
+      FinishDetached(*lane, [&](const Instruction& i) { return i.scratch.Overlaps(instruction.scratch); });
     }
     const double begin = std::max(exchanged_, now_);
     exchanged_ = begin + times.seconds;
@@ -202,7 +217,6 @@ class SegmentPlayer {
   double now_ = 0;        // computation has been done until
   double exchanged_ = 0;  // and exchange
   double beside_ = 0;     // share of its speed that computation loses until then
-  double before_ = 0;     // to compute, of exchange before this segment
   std::vector<Detached> detached_;
 };
 
@@ -393,8 +407,7 @@ class Player {
                   .Play(steps, begin, end, stage.under_way);
     } else {
       const bool last = steps.back().microbatch + 1 == plan_.microbatches;
-      const UnderWay& before = stage.under_way;
-      const Key key(s, segment, begin, last, before.busy, before.beside, before.finish);
+      const Key key(s, segment, begin, last, stage.under_way.Key());
       const auto [known, fresh] = pieces_.try_emplace(key);
       if (fresh) {
         known->second = SegmentPlayer(plan_, played, costs, static_cast<std::int32_t>(s), 0, nullptr)
@@ -413,14 +426,15 @@ class Player {
   static void Wait(Stage* stage, double until, double StageTime::*kind) {
     stage->time.*kind += std::max(0.0, until - stage->now);
     const double waited = std::max(0.0, until - stage->now);
-    stage->under_way.busy = std::max(0.0, stage->under_way.busy - waited);
+    stage->under_way.Pass(waited);
     stage->now = std::max(stage->now, until);
   }
 
   static void JoinExchange(Stage* stage) {
     Wait(stage, stage->now + stage->under_way.busy, &StageTime::exposed_s);
-    stage->now += stage->under_way.finish;
-    stage->time.compute_s += stage->under_way.finish;
+    const double finish = stage->under_way.finish();
+    stage->now += finish;
+    stage->time.compute_s += finish;
     stage->under_way = {};
   }
 
@@ -478,7 +492,7 @@ class Player {
   }
 
   // Stage, segment, first instruction, whether of the last microbatch, what is under way.
-  using Key = std::tuple<size_t, std::int32_t, size_t, bool, double, double, double>;
+  using Key = std::tuple<size_t, std::int32_t, size_t, bool, std::vector<double>>;
 
   const Plan& plan_;
   const CostModel& costs_;

@@ -307,7 +307,7 @@ class StageBuilder {
 
   // The start of an iteration: sums to zero, weights quantised.
   Segment Begin(std::int64_t transient_base, std::int64_t* transients) const {
-    Segment begin = BeginSegment(stage_);
+    Segment begin = BeginSegment("begin", plan_, stage_, in_.exchange);
     for (const Chunk& chunk : stage_.chunks) {
       const SegmentInputs inputs{.plan = &plan_,
                                  .graph = &in_.train->local,
@@ -380,6 +380,7 @@ class StageBuilder {
       for (std::int32_t segment : {chunk.forward, chunk.backward}) {
         GatherParameters(plan_, stage_, in_.exchange, &stage_.segments[static_cast<size_t>(segment)]);
       }
+      JoinGathers(plan_, stage_, &stage_.segments[static_cast<size_t>(chunk.forward)]);
     }
     if (plan_.lanes > 1) {
       for (Segment& segment : stage_.segments) {
@@ -443,15 +444,11 @@ class StageBuilder {
       chunk.evaluate = AddSegment(BuildSegment(inputs, fmt::format("evaluate.{}", chunk.index), chunk.index,
                                                &bytes, &plan_.logits_buffer));
       GatherParameters(plan_, stage_, in_.exchange, &stage_.segments.back());
+      JoinGathers(plan_, stage_, &stage_.segments.back());
       transients = std::max(transients, bytes);
     }
     Reserve(transients);
-    Segment begin{.name = "evaluate_begin",
-                  .chunk = -1,
-                  .instructions = {ZeroScalars(stage_)},
-                  .order = {},
-                  .flops = 0};
-    stage_.evaluate_begin = AddSegment(std::move(begin));
+    stage_.evaluate_begin = AddSegment(BeginSegment("evaluate_begin", plan_, stage_, in_.exchange));
     Segment end{.name = "evaluate_end", .chunk = -1, .instructions = {}, .order = {}, .flops = 0};
     if (plan_.mesh.world() > 1) end.instructions.push_back(ReduceScalars(plan_, stage_));
     stage_.evaluate_end = AddSegment(std::move(end));

@@ -65,7 +65,8 @@ class UpdateVerifier {
     AxisSet partial;   // axes over which the gradient is still to be summed
     bool tie = false;  // still to be summed over first and last stage
     bool scattered = false;
-    bool early = false;  // reduced behind a backward pass
+    bool early = false;          // reduced behind a backward pass
+    std::string under_way = {};  // the reduction, until something waits for it
     bool gathered = true;
     int squares = 0;
     int updates = 0;
@@ -147,6 +148,7 @@ class UpdateVerifier {
       if (b == stage_.buckets.size())
         return Internal("{} reduces no gradients", InstructionName(index_, backward, i));
       states_[b].early = true;
+      states_[b].under_way.clear();  // the update begins when all of it has arrived
       status = Arrives(instruction);
       if (!status.ok()) return WithContext(status, InstructionName(index_, backward, i));
     }
@@ -167,25 +169,55 @@ class UpdateVerifier {
                     scratch.offset + scratch.bytes(), begin, end);
   }
 
-  // Only the parameters that nothing in the update reads again are gathered behind it, and beside that no
-  // other collective runs.
+  // Gradients are reduced beside the norm of others, and the parameters that nothing in the update reads
+  // again are gathered behind it. Beside that no other collective runs.
   absl::Status OnItsStream(const Instruction& instruction) {
+    const bool exchanges = instruction.collective != Collective::kNone;
     const bool gathers = instruction.flat && instruction.collective == Collective::kAllGather;
-    const bool behind = instruction.stream == kExchangeStream && instruction.detached;
-    const bool before = instruction.stream == kComputeStream && !instruction.detached;
-    const bool pushes = instruction.push && !(behind && gathers);
-    if (!instruction.last_only && instruction.joins.empty() && !pushes && (before || (behind && gathers))) {
-      if (before && behind_ && instruction.collective != Collective::kNone)
-        return Internal("runs beside what is gathered behind the update");
-      behind_ = behind_ || behind;
-      return absl::OkStatus();
+    const bool reduces = instruction.flat && exchanges && !gathers && !instruction.group.IsTie() &&
+                         Find(instruction.inputs[0], &Bucket::gradient) < stage_.buckets.size();
+    const bool behind = instruction.stream == kExchangeStream && instruction.detached && (gathers || reduces);
+    const bool before = instruction.stream == kComputeStream && !instruction.detached && !instruction.push;
+    if (instruction.last_only || !(before || behind)) {
+      return Internal("runs on stream {}, and {} waits for it", instruction.stream,
+                      instruction.detached ? "nothing" : "the next");
     }
-    return Internal("runs on stream {}, and {} waits for it", instruction.stream,
-                    instruction.detached ? "nothing" : "the next");
+    const bool reducing = std::any_of(states_.begin(), states_.end(),
+                                      [](const State& state) { return !state.under_way.empty(); });
+    if (before && exchanges && (gathering_ || reducing)) {
+      return Internal("runs beside what is {} behind the update", gathering_ ? "gathered" : "reduced");
+    }
+    gathering_ = gathering_ || (behind && gathers);
+    return absl::OkStatus();
+  }
+
+  absl::Status Join(const Instruction& instruction) {
+    if (instruction.joins.empty()) return absl::OkStatus();
+    const auto reduced = std::find_if(states_.begin(), states_.end(), [&](const State& state) {
+      return state.under_way == instruction.joins;
+    });
+    if (reduced == states_.end() || instruction.collective != Collective::kNone)
+      return Internal("waits for {}, which is not under way", instruction.joins);
+    reduced->under_way.clear();
+    return absl::OkStatus();
+  }
+
+  // What arrives beside kernels and other exchange has a place of its own.
+  absl::Status Scribbles(const Instruction& instruction) {
+    const BufferRef& scratch = instruction.scratch;
+    if (scratch.elements == 0) return absl::OkStatus();
+    for (const auto& [other, arrives] : scratches_) {
+      if ((arrives || instruction.push) && scratch.Overlaps(*other))
+        return Internal("its scratch at {} is also where pushed gradients arrive", scratch.offset);
+    }
+    scratches_.emplace_back(&scratch, instruction.push);
+    return absl::OkStatus();
   }
 
   absl::Status Step(const Instruction& instruction) {
     RETURN_IF_ERROR(OnItsStream(instruction));
+    RETURN_IF_ERROR(Scribbles(instruction));
+    RETURN_IF_ERROR(Join(instruction));
     if (instruction.collective != Collective::kNone) return Communicate(instruction);
     if (instruction.kernel == "sum_squares") return Squares(instruction);
     if (instruction.kernel == "clip_factor") return Clip(instruction);
@@ -223,6 +255,7 @@ class UpdateVerifier {
                       instruction.group.ToString(), state.partial.ToString());
     }
     state.partial = Minus(state.partial, instruction.group);
+    if (instruction.detached) state.under_way = instruction.name;
     if (instruction.collective == Collective::kAllReduce) return absl::OkStatus();
     if (instruction.collective != Collective::kReduceScatter) {
       return Internal("{} does not sum gradients", instruction.kernel);
@@ -294,6 +327,8 @@ class UpdateVerifier {
                       state.partial.ToString());
     }
     if (state.tie) return Internal("reads the gradients of bucket.{} before they are summed over the tie", b);
+    if (!state.under_way.empty())
+      return Internal("reads the gradients of bucket.{} and does not wait for {}", b, state.under_way);
     const Bucket& bucket = stage_.buckets[b];
     const BufferRef own = bucket.gradient_shard.elements > 0
                               ? bucket.gradient_shard
@@ -417,7 +452,8 @@ class UpdateVerifier {
   bool clipped_ = false;
   bool states_reduced_ = false;
   bool states_updated_ = false;
-  bool behind_ = false;  // parameters are gathered on the exchange's stream
+  bool gathering_ = false;                                    // parameters, on the exchange's stream
+  std::vector<std::pair<const BufferRef*, bool>> scratches_;  // and whether pushed gradients arrive there
 };
 
 // The names of the draws that round a stage's copy of the tied table; empty where there is none.

@@ -43,8 +43,8 @@ absl::StatusOr<Regions> Regions::Of(const Plan& plan, ProgramId id) {
   };
   for (size_t b = 0; b < stage.buckets.size(); ++b) {
     const Bucket& bucket = stage.buckets[b];
-    add_whole(bucket.parameter, bucket.parameter_shard, fmt::format("bucket.{} parameters", b),
-              &parameters_in_turns);
+    add_whole(bucket.parameter, bucket.gathered_at_begin() ? BufferRef() : bucket.parameter_shard,
+              fmt::format("bucket.{} parameters", b), &parameters_in_turns);
     add_whole(bucket.gradient, bucket.gradient_shard, fmt::format("bucket.{} gradients", b),
               &gradients_in_turns);
     add(bucket.master, fmt::format("bucket.{} master weights", b));

@@ -22,8 +22,8 @@ class ShardVerifier {
 
   absl::Status Run() {
     for (size_t b = 0; b < stage_.buckets.size(); ++b) RETURN_IF_ERROR(Enter(b));
-    if (bucket_of_.empty()) return absl::OkStatus();
-    if (plan_.lanes > 1) return Internal("stage {}: gradients in shards are those of one lane", index_);
+    if (plan_.lanes > 1 && !bucket_of_.empty())
+      return Internal("stage {}: gradients in shards are those of one lane", index_);
     for (const Segment& segment : stage_.segments) {
       const bool updates = &segment == &stage_.segments[static_cast<size_t>(stage_.update)];
       if (!updates) RETURN_IF_ERROR(Walk(segment));
@@ -54,6 +54,11 @@ class ShardVerifier {
     return whole;
   }
 
+  // Whether its parameters are gathered into a buffer of several buckets.
+  static bool TakesTurns(const Bucket& bucket) {
+    return bucket.parameter_shard.elements > 0 && !bucket.gathered_at_begin();
+  }
+
   // The bucket whose shard lies there; else the number of buckets.
   size_t ShardAt(const BufferRef& ref, BufferRef Bucket::*shard) const {
     const auto it = std::find_if(stage_.buckets.begin(), stage_.buckets.end(), [&](const Bucket& bucket) {
@@ -65,7 +70,12 @@ class ShardVerifier {
   absl::Status Enter(size_t b) {
     const Bucket& bucket = BucketAt(b);
     const bool gradients = bucket.gradient_shard.elements > 0;
-    const bool parameters = bucket.parameter_shard.elements > 0;
+    const bool parameters = TakesTurns(bucket);
+    if (bucket.gathered_at_begin()) {
+      if (bucket.tied || !SameFlatPlace(bucket.parameter_shard, ShardOf(bucket, bucket.parameter)))
+        return Internal("stage {} bucket.{}: its shard is not in its place", index_, b);
+      for (const Bucket::Item& item : bucket.items) at_begin_[item.parameter] = b;
+    }
     if (!gradients && !parameters) return absl::OkStatus();
     if (!gradients || bucket.tied || bucket.shards != plan_.mesh.GroupSize(AxesOf(bucket))) {
       return Internal("stage {} bucket.{} cannot be kept in {} shards", index_, b, bucket.shards);
@@ -78,6 +88,9 @@ class ShardVerifier {
     gradients_.clear();
     parameters_.clear();
     summed_.clear();
+    begun_.clear();
+    joined_.clear();
+    segment_ = &segment;
     for (size_t i = 0; i < segment.instructions.size(); ++i) {
       const absl::Status status = Step(segment.instructions[i]);
       if (!status.ok()) return WithContext(status, InstructionName(index_, segment, i));
@@ -91,7 +104,21 @@ class ShardVerifier {
       if (buffer.phase == Phase::kWhole) continue;
       return Internal("stage {} {}: bucket.{} is gathered for nothing", index_, segment.name, buffer.bucket);
     }
+    if (Runs(stage_.begin) || Runs(stage_.evaluate_begin)) {
+      for (const auto& [parameter, b] : at_begin_) {
+        if (begun_.contains(b)) continue;
+        return Internal("stage {} {}: bucket.{} is updated in shards and not gathered", index_, segment.name,
+                        b);
+      }
+    }
+    for (const Chunk& chunk : stage_.chunks) {
+      if (Runs(chunk.forward)) joined_forward_[chunk.index] = joined_;
+    }
     return absl::OkStatus();
+  }
+
+  bool Runs(std::int32_t segment) const {
+    return segment >= 0 && segment_ == &stage_.segments[static_cast<size_t>(segment)];
   }
 
   absl::Status Step(const Instruction& instruction) {
@@ -107,6 +134,10 @@ class ShardVerifier {
   absl::Status Join(const Instruction& instruction) {
     if (instruction.stream != kComputeStream || instruction.collective != Collective::kNone)
       return Internal("waits for {}, and is no computation", instruction.joins);
+    if (const auto begun = at_begin_names_.find(instruction.joins); begun != at_begin_names_.end()) {
+      joined_.insert(begun->second);
+      return absl::OkStatus();
+    }
     for (Buffers* buffers : {&gradients_, &parameters_}) {
       for (auto& [offset, buffer] : *buffers) {
         if (buffer.phase != Phase::kExchanging || buffer.exchange != instruction.joins) continue;
@@ -144,9 +175,43 @@ class ShardVerifier {
                     NameOf(plan_, output.value));
   }
 
+  // Since the program began; a chunk's forward pass is before its others.
+  bool IsJoined(size_t b) const {
+    if (joined_.contains(b)) return true;
+    for (const Chunk& chunk : stage_.chunks) {
+      if (!Runs(chunk.backward) && !Runs(chunk.weights)) continue;
+      const auto forward = joined_forward_.find(chunk.index);
+      return forward != joined_forward_.end() && forward->second.contains(b);
+    }
+    return false;
+  }
+
+  // One gather of all of the bucket, behind the passes that read it.
+  absl::Status GathersAtBegin(const Instruction& instruction, size_t b) {
+    const Bucket& bucket = BucketAt(b);
+    if (!Runs(stage_.begin) && !Runs(stage_.evaluate_begin))
+      return Internal("gathers bucket.{}, which the beginning of the program does", b);
+    if (instruction.collective != Collective::kAllGather ||
+        !SameFlatPlace(instruction.inputs[0], bucket.parameter) ||
+        !SameFlatPlace(instruction.outputs[0], bucket.parameter) || !(instruction.group == AxesOf(bucket))) {
+      return Internal("is not the gather of all of bucket.{}, in place, over {}", b,
+                      AxesOf(bucket).ToString());
+    }
+    if (instruction.stream != kExchangeStream || !instruction.detached || instruction.last_only)
+      return Internal("does not gather bucket.{} behind the passes", b);
+    if (!begun_.insert(b).second) return Internal("gathers bucket.{} again", b);
+    at_begin_names_[instruction.name] = b;
+    return absl::OkStatus();
+  }
+
   absl::Status Reads(const BufferRef& input) {
+    if (input.value >= 0 && ValueOf(plan_, input).kind == graph::ValueKind::kParameter) {
+      const auto whole = at_begin_.find(ValueOf(plan_, input).parameter);
+      if (whole != at_begin_.end() && !IsJoined(whole->second))
+        return Internal("reads {}, which is not waited for", NameOf(plan_, input.value));
+    }
     const size_t* b = Find(input, graph::ValueKind::kParameter);
-    if (b == nullptr || BucketAt(*b).parameter_shard.elements == 0) return absl::OkStatus();
+    if (b == nullptr || !TakesTurns(BucketAt(*b))) return absl::OkStatus();
     const auto it = parameters_.find(BucketAt(*b).parameter.offset);
     if (it == parameters_.end() || it->second.bucket != *b) {
       return Internal("reads {}, but its buffer holds {}", NameOf(plan_, input.value),
@@ -161,6 +226,10 @@ class ShardVerifier {
     if (instruction.inputs.size() != 1 || instruction.outputs.size() != 1)
       return Internal("takes one buffer");
     const BufferRef& ref = instruction.inputs[0];
+    for (const auto& [parameter, b] : at_begin_) {
+      if (ref.offset == BucketAt(b).parameter.offset) return GathersAtBegin(instruction, b);
+    }
+    if (Runs(stage_.begin) || Runs(stage_.evaluate_begin)) return Internal("gathers no bucket's parameters");
     if (!IsInTurns(stage_, ref)) return absl::OkStatus();  // VerifyGradients
     const bool gathers = instruction.collective == Collective::kAllGather;
     if (!gathers && instruction.collective != Collective::kReduceScatter)
@@ -234,7 +303,14 @@ class ShardVerifier {
   const StagePlan& stage_;
   absl::flat_hash_map<std::int32_t, size_t> bucket_of_;  // kept in shards, by parameter
   Buffers gradients_, parameters_;
-  absl::flat_hash_set<std::int32_t> summed_;  // parameters
+  // Gathered when a program begins: by parameter, by name of the gather; and what has been gathered and
+  // waited for in the segment that is walked.
+  absl::flat_hash_map<std::int32_t, size_t> at_begin_;
+  absl::flat_hash_map<std::string, size_t> at_begin_names_;
+  const Segment* segment_ = nullptr;
+  absl::flat_hash_set<size_t> begun_, joined_;
+  absl::flat_hash_map<std::int32_t, absl::flat_hash_set<size_t>> joined_forward_;  // by chunk
+  absl::flat_hash_set<std::int32_t> summed_;                                       // parameters
 };
 
 }  // namespace

@@ -71,7 +71,8 @@ absl::Status ProgramWellFormed(const Plan& plan, ProgramId id) {
 bool IsInTurns(const StagePlan& stage, const BufferRef& ref) {
   for (const Bucket& bucket : stage.buckets) {
     if (bucket.gradient_shard.elements > 0 && ref.offset == bucket.gradient.offset) return true;
-    if (bucket.parameter_shard.elements > 0 && ref.offset == bucket.parameter.offset) return true;
+    const bool parameters = bucket.parameter_shard.elements > 0 && !bucket.gathered_at_begin();
+    if (parameters && ref.offset == bucket.parameter.offset) return true;
   }
   return false;
 }

@@ -54,6 +54,11 @@ struct TwoStreams {
     finish += exchange.finish;
     beside = exchange.beside;
   }
+  // Computation waits for all exchange so far.
+  void Join() {
+    now = std::max(now, exchanged) + finish;
+    finish = 0;
+  }
 };
 
 double InstructionSeconds(const plan::CostModel& costs, const Instruction& instruction) {
@@ -429,13 +434,15 @@ class Folder::Impl {
         states->before_meeting_s = play.now;
         play = {};
       }
+      if (!instruction.joins.empty()) play.Join();
       if (instruction.stream == plan::kComputeStream) {
         play.Compute(InstructionSeconds(costs, instruction));
       } else {
         play.Start(CostOf(costs, instruction));
       }
     }
-    states->after_meeting_s = std::max(play.now, play.exchanged) + play.finish;
+    play.Join();
+    states->after_meeting_s = play.now;
   }
 
   plan::MemoryBreakdown MemoryOf(const recipe::Recipe& recipe, std::int64_t lanes, const StageStates& states,

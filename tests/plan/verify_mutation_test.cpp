@@ -804,12 +804,6 @@ TEST_CASE("mutation: reductions behind the backward pass") {
     Segment& backward = SegmentOf(plan, 0, "backward.0");
     backward.instructions.push_back(backward.instructions[Find(backward, reduction)]);
   });
-  Mutate(Overlapped(), "g", "and nothing waits for it", [&](Plan& plan) {
-    Segment& update = SegmentOf(plan, 0, "update");
-    Instruction& sum = update.instructions[Find(update, reduction)];
-    sum.stream = kExchangeStream;
-    sum.detached = true;
-  });
   Mutate(Overlapped(), "t", "to which other microbatches have still to add", [&](Plan& plan) {
     // The last pair's backward passes change places with those of the pair before, slots and all.
     std::vector<size_t> backward;
@@ -819,6 +813,107 @@ TEST_CASE("mutation: reductions behind the backward pass") {
     }
     std::swap(program[backward[2]].microbatch, program[backward[3]].microbatch);
     std::swap(program[backward[2]].slot, program[backward[3]].slot);
+  });
+}
+
+TEST_CASE("mutation: reductions beside the norm") {
+  // The first reduces all of a bucket whose squares are behind those of the early buckets.
+  const auto in_update = [](const std::function<bool(const Instruction&)>& wanted,
+                            const std::function<void(Instruction&)>& change) {
+    return [=](Plan& plan) {
+      Segment& update = SegmentOf(plan, 0, "update");
+      change(update.instructions[Find(update, wanted)]);
+    };
+  };
+  const auto reduces = [](const Instruction& i) { return i.collective != Collective::kNone; };
+  const auto waits = [](const Instruction& i) { return !i.joins.empty(); };
+  Mutate(Overlapped(), "g", "and the next waits for it",
+         in_update(reduces, [](Instruction& i) { i.detached = false; }));
+  Mutate(Overlapped(), "g", "and nothing waits for it",
+         in_update(reduces, [](Instruction& i) { i.stream = kComputeStream; }));
+  Mutate(Overlapped(), "g", "and nothing waits for it",
+         in_update(reduces, [](Instruction& i) { i.last_only = true; }));
+  Mutate(Overlapped(), "g", "does not wait for bucket.",
+         in_update(waits, [](Instruction& i) { i.joins.clear(); }));
+  Mutate(Overlapped(), "g", "which is not under way",
+         in_update(waits, [](Instruction& i) { i.joins += "?"; }));
+  Mutate(Overlapped(), "g", "runs beside what is reduced", [&](Plan& plan) {
+    auto& list = SegmentOf(plan, 0, "update").instructions;
+    const size_t first = Find(SegmentOf(plan, 0, "update"), waits);
+    const size_t norm = Find(SegmentOf(plan, 0, "update"),
+                             [](const Instruction& i) { return i.name == "scalars.all_reduce"; });
+    std::swap(list[first], list[norm]);
+  });
+}
+
+// ------------------------------------------------------------- parameters gathered when a program begins
+
+namespace {
+
+// dp 4, ZeRO-1, exchange behind computation.
+const Plan& AtBegin() {
+  static const Plan plan =
+      TinyPlan(true, {"parallelism.dp=4", "parallelism.zero_stage=1", "parallelism.overlap=on"});
+  return plan;
+}
+
+std::int64_t GathersIn(const Plan& plan, const char* segment) {
+  const auto& list = SegmentOf(const_cast<Plan&>(plan), 0, segment).instructions;
+  return std::count_if(list.begin(), list.end(),
+                       [](const Instruction& i) { return i.collective == Collective::kAllGather; });
+}
+
+}  // namespace
+
+TEST_CASE("mutation: the plan that gathers when a program begins is good") {
+  CHECK(Verify(AtBegin(), {}).ok());
+  // 8 blocks and the head, of which the first two are gathered behind the update; embedding, and norms.
+  CHECK(GathersIn(AtBegin(), "begin") == 7);
+  CHECK(GathersIn(AtBegin(), "evaluate_begin") == 7);
+  CHECK(GathersIn(AtBegin(), "update") == 4);
+  CHECK(Verify(Overlapped(), {}).ok());
+  CHECK(GathersIn(Overlapped(), "begin") == 0);  // the exchange's stream is that of the halves
+}
+
+TEST_CASE("mutation: parameters gathered when a program begins") {
+  const std::string gather = "all_gather";
+  const auto edit = [&](const char* segment, const std::function<void(Instruction&)>& change) {
+    return [=](Plan& plan) { change(At(plan, 0, segment, gather, 1)); };
+  };
+  for (const char* segment : {"begin", "evaluate_begin"}) {
+    CAPTURE(segment);
+    Mutate(AtBegin(), "z", "is updated in shards and not gathered",
+           [&](Plan& plan) { Drop(SegmentOf(plan, 0, segment), gather, 1); });
+    Mutate(AtBegin(), "z", "again", [&](Plan& plan) { Double(SegmentOf(plan, 0, segment), gather, 1); });
+    Mutate(AtBegin(), "z", "is not the gather of all of", edit(segment, [](Instruction& i) {
+             i.inputs[0].elements /= 2;
+             i.outputs[0].elements /= 2;
+             i.wire_bytes /= 2;
+           }));
+    Mutate(AtBegin(), "zm", "is not the gather of all of",
+           edit(segment, [](Instruction& i) { i.group = AxisSet::Of(Axis::kTp); }));
+    Mutate(AtBegin(), "z", "does not gather bucket.",
+           edit(segment, [](Instruction& i) { i.detached = false; }));
+    Mutate(AtBegin(), "z", "does not gather bucket.",
+           edit(segment, [](Instruction& i) { i.stream = kComputeStream; }));
+    Mutate(AtBegin(), "z", "gathers no bucket's parameters",
+           edit(segment, [](Instruction& i) { i.inputs[0].offset = i.outputs[0].offset = 0; }));
+  }
+  for (const char* segment : {"forward.0", "evaluate.0"}) {
+    CAPTURE(segment);
+    const auto waits = [](const Instruction& i) { return !i.joins.empty(); };
+    Mutate(AtBegin(), "z", "which is not waited for", [&](Plan& plan) {
+      Segment& found = SegmentOf(plan, 0, segment);
+      found.instructions[Find(found, waits)].joins.clear();
+    });
+    Mutate(AtBegin(), "z", "which is not under way", [&](Plan& plan) {
+      Segment& found = SegmentOf(plan, 0, segment);
+      found.instructions[Find(found, waits)].joins += "?";
+    });
+  }
+  Mutate(AtBegin(), "g", "nothing to gather", [&](Plan& plan) {
+    Segment& update = SegmentOf(plan, 0, "update");
+    update.instructions.push_back(At(plan, 0, "begin", gather, 0));
   });
 }
 
@@ -988,6 +1083,11 @@ TEST_CASE("mutation: shards that copy engines push") {
   CHECK_MESSAGE(Verify(*plan, {}).ok(), Message(Verify(*plan, {})));
   CHECK(At(*plan, 0, "backward.0", "all_gather").push);
   CHECK(At(*plan, 0, "backward.0", "reduce_scatter", 1).push);
+  CHECK(At(*plan, 0, "update", "reduce_scatter").push);
+  Mutate(*plan, "g", "also where pushed gradients arrive", [](Plan& mutated) {
+    At(mutated, 0, "update", "reduce_scatter", 1).scratch.offset =
+        At(mutated, 0, "update", "reduce_scatter", 0).scratch.offset;
+  });
   Mutate(*plan, "g", "not behind the lanes",
          EditAt("backward.0", "reduce_scatter", [](Instruction& i) { i.scratch.offset = 0; }));
 }
