@@ -41,6 +41,8 @@ struct LaunchArgs {
   std::vector<TensorView> inputs;
   std::vector<TensorView> outputs;
   std::span<std::byte> scratch;
+  // To be added to input `instruction->part_of`, of its type and shape; empty: nothing.
+  std::span<const std::byte> part = {};
 };
 
 class Backend {

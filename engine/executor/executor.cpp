@@ -138,6 +138,9 @@ absl::StatusOr<RankExecutor::Prepared> RankExecutor::PrepareInstruction(const In
                              .scratch = Scratch(instruction, chunk, slot)};
     for (const BufferRef& ref : instruction.inputs) args.inputs.push_back(View(ref, chunk, slot));
     for (const BufferRef& ref : instruction.outputs) args.outputs.push_back(View(ref, chunk, slot));
+    if (instruction.part.elements > 0) {
+      args.part = {Address(instruction.part, chunk, slot), static_cast<size_t>(instruction.part.bytes())};
+    }
     prepared.outputs = args.outputs;
     if (instruction.fresh == 0 || plan_.microbatches > 1) {
       ASSIGN_OR_RETURN(prepared.launch, backend_->Prepare(args));

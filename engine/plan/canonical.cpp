@@ -47,6 +47,11 @@ void AppendInstruction(const Plan& plan, const Instruction& instruction, Buffer*
     Append(text, "{}{}{}{}", instruction.stream == kExchangeStream ? " beside" : "",
            instruction.push ? " push" : "", instruction.last_only ? " last" : "",
            instruction.detached ? " detached" : "");
+    if (instruction.unsummed) Append(text, " unsummed");
+  }
+  if (instruction.part.elements > 0) {
+    Append(text, " adds to input {} ", instruction.part_of);
+    AppendRef(plan, instruction.part, text);
   }
   if (!instruction.joins.empty()) Append(text, " joins {}", instruction.joins);
   Append(text, " {}", instruction.attributes.ToString());

@@ -112,7 +112,8 @@ double CostModel::KernelSeconds(const Instruction& instruction) const {
     if (!cpu_) share *= ProductShare(instruction);
     if (!instruction.inputs.empty() && instruction.inputs[0].dtype == DType::kF32) share *= constants.float32;
   }
-  const double bytes = Bytes(instruction.inputs) + Bytes(instruction.outputs);
+  const double bytes =
+      Bytes(instruction.inputs) + Bytes(instruction.outputs) + static_cast<double>(instruction.part.bytes());
   return constants.launch_s +
          std::max(instruction.flops / (share * matmul_flops_), bytes / (rate.memory * memory_bandwidth_));
 }
@@ -164,7 +165,7 @@ double CostModel::FinishSeconds(const Instruction& instruction) const {
     const std::int64_t own = instruction.inputs[0].bytes() - instruction.wire_bytes;
     return kCuda.launch_s + 2 * static_cast<double>(own) / (RateOf("", false).memory * memory_bandwidth_);
   }
-  if (!Adds(instruction)) return 0;
+  if (!Adds(instruction) || instruction.unsummed) return 0;
   const double members = LinkOf(instruction.group).members;
   const bool whole = instruction.collective == Collective::kAllReduce && members == 2;
   const double part = static_cast<double>(instruction.inputs[0].bytes()) / (whole ? 1 : members);

@@ -86,6 +86,12 @@ struct Instruction {
   bool detached = false;
   // The detached exchange, by name, of this program, that this one waits for; empty: none.
   std::string joins = {};
+  // Of a pushed sum of two ranks: the addition is left to the one instruction that reads it. The output is
+  // this rank's part, where the input has it, and the other rank's arrives in the scratch.
+  bool unsummed = false;
+  // Of that instruction: the other rank's part of its input `part_of`; elements 0: none.
+  BufferRef part = {};
+  std::int32_t part_of = -1;
 };
 
 struct Segment {
@@ -288,6 +294,9 @@ struct DeviceProfile {
   // Whether there is a kernel for a fused op (ops/fused.h), by the local type of the tensor that decides: the
   // packed projection of attention, the activation's input, the residual stream, the logits. Null: for none.
   std::function<bool(const graph::OpDef&, const graph::TensorType&)> fuses;
+  // The input to which the op's kernel adds another rank's part of it, by the type of that part: −1: none.
+  // Null: no kernel does.
+  std::function<int(const graph::OpDef&, const graph::TensorType&, const graph::Attributes&)> adds_part = {};
   // How much longer attention takes than matrix products of as many FLOPs (causal pairs counted).
   double attention_slowdown = 1;
   // Recipe keys of which the device can run these words only (plan/check_device.h).

@@ -20,6 +20,7 @@ class SegmentBuilder {
   Segment Build(std::int64_t* transient_bytes, BufferRef* kept) {
     FindLastUses();
     FindAliases();
+    FindUnsummed();
     for (size_t i = 0; i < in_.nodes->size(); ++i) Add(static_cast<std::int32_t>(i));
     *transient_bytes = ranges_.peak();
     if (kept != nullptr && in_.keep >= 0) *kept = transient_.at(in_.keep).ref;
@@ -78,6 +79,47 @@ class SegmentBuilder {
     }
   }
 
+  // Whether the value lives from the instruction that makes it to one that reads it once, in bytes of its
+  // own.
+  bool PassesOnce(std::int32_t local) const {
+    const std::int32_t value = Global(local);
+    const auto readers = readers_.find(value);
+    return MadeHere(local) && !in_.storage->contains(value) && !aliases_.contains(value) &&
+           value != in_.keep && readers != readers_.end() && readers->second == 1;
+  }
+
+  // Whether a rank's part of the sum is a run of what it adds to: with a split of the outermost dim that has
+  // more than one index, by an axis whose splits are in order of rank.
+  bool IsRun(const LocalNode& node) const {
+    const Shape& whole = ValueOf(Global(node.inputs[0])).local;
+    const Shape& part = ValueOf(Global(node.outputs[0])).local;
+    int dim = 0;
+    while (dim < whole.rank() && whole[dim] == part[dim]) ++dim;
+    return node.axis == Axis::kTp && whole.elements(0, dim) == 1;
+  }
+
+  // Pushed sums of two ranks whose one reader adds the other's part.
+  void FindUnsummed() {
+    if (!in_.profile->adds_part) return;
+    for (size_t i = 0; i < in_.nodes->size(); ++i) {
+      const LocalNode& node = NodeAt(static_cast<std::int32_t>(i));
+      const bool scatters = node.collective == Collective::kReduceScatter;
+      const bool sums = scatters || node.collective == Collective::kAllReduce;
+      if (node.op != nullptr || !sums || node.reduction != graph::Reduction::kSum) continue;
+      if (!in_.pushed.Has(node.axis) || in_.plan->mesh.size(node.axis) != 2) continue;
+      const std::int32_t sum = node.outputs[0];
+      if (!PassesOnce(node.inputs[0]) || !PassesOnce(sum) || (scatters && !IsRun(node))) continue;
+      const std::int32_t reader = last_use_.at(Global(sum));
+      const LocalNode& reads = NodeAt(reader);
+      if (reads.op == nullptr) continue;
+      const LocalValue& value = ValueOf(Global(sum));
+      const int input = in_.profile->adds_part(*reads.op, {value.local, value.dtype}, reads.attributes);
+      if (input < 0 || reads.inputs[static_cast<size_t>(input)] != sum) continue;
+      unsummed_[static_cast<std::int32_t>(i)] = reader;
+      parts_[reader].input = input;
+    }
+  }
+
   bool MadeHere(std::int32_t local) const { return made_here_.contains(Global(local)); }
 
   BufferRef Ref(std::int32_t value) const {
@@ -97,7 +139,9 @@ class SegmentBuilder {
     const std::int32_t value = Global(local);
     if (std::count(node.inputs.begin(), node.inputs.end(), local) != 1 || !DiesAt(value, i)) return -1;
     if (Bytes(value) != Bytes(Global(node.outputs[0]))) return -1;
-    const bool mine = (transient_.contains(value) && !aliases_.contains(value)) ||
+    const auto transient = transient_.find(value);
+    if (transient != transient_.end() && !transient->second.ref.shard_axes.empty()) return -1;
+    const bool mine = (transient != transient_.end() && !aliases_.contains(value)) ||
                       (in_.dying != nullptr && in_.dying->contains(value));
     return mine ? value : -1;
   }
@@ -126,6 +170,35 @@ class SegmentBuilder {
     }
   }
 
+  // The sum lies where this rank's part of it does.
+  void PlaceUnsummed(const LocalNode& node, Instruction* instruction) {
+    const std::int32_t value = Global(node.outputs[0]);
+    Transient& donor = transient_.at(Global(node.inputs[0]));
+    Transient place = donor;
+    donor.range = -1;  // handed over
+    place.ref.value = value;
+    place.ref.elements = ValueOf(value).local.elements();
+    if (node.collective == Collective::kReduceScatter) {
+      place.ref.shard_axes = AxisSet::Of(node.axis);
+      place.ref.shard_stride = place.ref.bytes();
+    }
+    transient_[value] = place;
+    instruction->unsummed = true;
+  }
+
+  // The scratch of the exchange is kept until its reader has run.
+  void KeepPart(std::int32_t i, const Instruction& exchange) {
+    Part& part = parts_.at(unsummed_.at(i));
+    part.range = ranges_.Allocate(exchange.scratch.elements);
+    ENGINE_CHECK(in_.transient_base + part.range == exchange.scratch.offset, "{}: the scratch has moved",
+                 exchange.name);
+    const BufferRef& sum = exchange.outputs[0];
+    part.ref = {.offset = exchange.scratch.offset,
+                .elements = sum.elements,
+                .dtype = sum.dtype,
+                .in_lane = exchange.scratch.in_lane};
+  }
+
   void Release(std::int32_t value) {
     const auto it = transient_.find(value);
     if (it == transient_.end() || it->second.range < 0) return;
@@ -147,7 +220,11 @@ class SegmentBuilder {
     instruction.fresh = FirstSums(node);
     for (std::int32_t input : node.inputs) instruction.inputs.push_back(Ref(Global(input)));
     OverwriteFirst(node, &instruction);
-    Place(node, i);
+    if (unsummed_.contains(i)) {
+      PlaceUnsummed(node, &instruction);
+    } else {
+      Place(node, i);
+    }
     for (std::int32_t output : node.outputs) instruction.outputs.push_back(Ref(Global(output)));
     if (node.op == nullptr) {
       instruction.group = AxisSet::Of(node.axis);
@@ -157,8 +234,15 @@ class SegmentBuilder {
       instruction.push = !local && in_.pushed.Has(node.axis);
       instruction.stream = !local && in_.in_lane ? kExchangeStream : kComputeStream;
       ExchangeScratch(node, &instruction);
+      if (instruction.unsummed) KeepPart(i, instruction);
     } else {
       CostAndScratch(node, &instruction);
+    }
+    const auto part = parts_.find(i);
+    if (part != parts_.end()) {
+      instruction.part = part->second.ref;
+      instruction.part_of = part->second.input;
+      ranges_.Free(part->second.range);
     }
     OnlyOnce(node, &instruction);
     segment_.flops += instruction.flops;
@@ -244,6 +328,13 @@ class SegmentBuilder {
   absl::flat_hash_set<std::int32_t> made_here_;           // activations
   absl::flat_hash_map<std::int32_t, BufferRef> aliases_;  // values made at another value's place
   absl::flat_hash_set<std::int32_t> summed_;              // gradients of parameters
+  struct Part {
+    int input = -1;
+    BufferRef ref;
+    std::int64_t range = -1;
+  };
+  absl::flat_hash_map<std::int32_t, std::int32_t> unsummed_;  // readers, by node of the exchange
+  absl::flat_hash_map<std::int32_t, Part> parts_;             // by reader
 };
 
 }  // namespace

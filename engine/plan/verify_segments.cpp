@@ -14,6 +14,9 @@ using graph::ValueKind;
 
 constexpr std::int32_t kScratch = -2;
 constexpr std::int32_t kBefore = -1;  // written before the segment
+// Holds another rank's part of a value, and what was a value until its one reader had added that to it.
+constexpr std::int32_t PartOf(std::int32_t value) { return -4 - value; }
+constexpr std::int32_t kAdded = -3;
 
 // What bytes hold, by ranges: of the arena, or of the microbatch's slot.
 class Contents {
@@ -62,6 +65,11 @@ class Contents {
 };
 
 std::int64_t End(const BufferRef& ref) { return ref.offset + ref.bytes(); }
+// Of the shards of all ranks.
+std::int64_t Reach(const Plan& plan, const BufferRef& ref) {
+  const std::int64_t others = ref.shard_axes.empty() ? 0 : plan.mesh.GroupSize(ref.shard_axes) - 1;
+  return End(ref) + others * ref.shard_stride;
+}
 
 bool Overlap(const BufferRef& a, const BufferRef& b) {
   return a.in_slot == b.in_slot && a.offset < End(b) && b.offset < End(a);
@@ -245,7 +253,8 @@ class SegmentVerifier {
   std::string WrittenBy(const Segment& segment, const Contents::Cell& cell) const {
     // A slot's cells may be an earlier segment's; its instruction is then not in this one.
     const size_t writer = static_cast<size_t>(cell.writer);
-    if (cell.value == kScratch) return "(scratch)";
+    if (cell.value == kAdded) return "(the sum that it has read)";
+    if (cell.value < 0) return "(scratch)";
     return writer < segment.instructions.size() && Writes(segment.instructions[writer], cell.value)
                ? segment.instructions[writer].name
                : NameOf(plan_, cell.value);
@@ -278,6 +287,7 @@ class SegmentVerifier {
 
   absl::Status Walk(const Segment& segment, std::int64_t slot_bytes) {
     RETURN_IF_ERROR(Order(segment));
+    unsummed_.clear();
     for (size_t i = 0; i < segment.instructions.size(); ++i) {
       RETURN_IF_ERROR(Step(segment, i, slot_bytes));
     }
@@ -306,21 +316,107 @@ class SegmentVerifier {
         return WithContext(status, name());
       }
     }
-    if (const auto status = Apart(instruction); !status.ok()) return WithContext(status, name());
+    for (const auto& status : {Unsummed(instruction), Added(instruction, i), Apart(instruction)}) {
+      if (!status.ok()) return WithContext(status, name());
+    }
     const std::int32_t writer = static_cast<std::int32_t>(i);
     for (size_t k = 0; k < instruction.outputs.size(); ++k) {
       const BufferRef& output = instruction.outputs[k];
       if (const auto status = MayWrite(instruction, k, slot_bytes); !status.ok())
         return WithContext(status, name());
-      (output.in_slot ? slot_ : arena_).Write(output.offset, End(output), output.value, writer);
+      (output.in_slot ? slot_ : arena_).Write(output.offset, Reach(plan_, output), output.value, writer);
     }
     if (instruction.scratch.elements == 0) return absl::OkStatus();
     for (const auto& status :
          {InLane(instruction.scratch), IsTransient(instruction.scratch, "its scratch")}) {
       if (!status.ok()) return WithContext(status, name());
     }
-    arena_.Write(instruction.scratch.offset, End(instruction.scratch), kScratch, writer);
+    const std::int32_t holds = instruction.unsummed ? PartOf(instruction.outputs[0].value) : kScratch;
+    arena_.Write(instruction.scratch.offset, End(instruction.scratch), holds, writer);
     return absl::OkStatus();
+  }
+
+  // A sum that is left to its reader is one of two ranks, pushed, and lies where this rank's part of it does.
+  absl::Status Unsummed(const Instruction& instruction) {
+    if (!instruction.unsummed) {
+      const bool shard = std::any_of(instruction.outputs.begin(), instruction.outputs.end(),
+                                     [](const BufferRef& ref) { return !ref.shard_axes.empty(); });
+      return shard ? Internal("writes to another place on each rank") : absl::OkStatus();
+    }
+    const bool scatters = instruction.collective == Collective::kReduceScatter;
+    if (instruction.op != nullptr || !(scatters || instruction.collective == Collective::kAllReduce) ||
+        instruction.reduction != graph::Reduction::kSum || !instruction.push ||
+        plan_.mesh.GroupSize(instruction.group) != 2) {
+      return Internal("leaves to its reader what is no pushed sum of two ranks");
+    }
+    const BufferRef& partial = instruction.inputs[0];
+    const BufferRef& sum = instruction.outputs[0];
+    const bool own = scatters ? sum.shard_axes == instruction.group && sum.shard_stride == sum.bytes() &&
+                                    IsRunOf(sum, partial)
+                              : sum.shard_axes.empty();
+    if (!own || sum.offset != partial.offset || Reach(plan_, sum) != End(partial) ||
+        sum.in_slot != partial.in_slot || instruction.scratch.bytes() < sum.bytes()) {
+      return Internal("{} is not where this rank's part of it is", NameOf(plan_, sum.value));
+    }
+    unsummed_.insert(sum.value);
+    return absl::OkStatus();
+  }
+
+  // Ranks have the sum's elements one after the other in what is added.
+  bool IsRunOf(const BufferRef& sum, const BufferRef& partial) const {
+    const LocalValue& part = ValueOf(plan_, sum);
+    const LocalValue& whole = ValueOf(plan_, partial);
+    for (std::int64_t rank = 0; rank < plan_.mesh.ranks_per_stage(); ++rank) {
+      const Coordinates at = plan_.mesh.CoordinatesOf(rank);
+      const Extent mine = part.layout.ExtentOf(part.shape, plan_.mesh, at);
+      const Extent all = whole.layout.ExtentOf(whole.shape, plan_.mesh, at);
+      const std::int64_t before = plan_.mesh.IndexInGroup(at, sum.shard_axes) * sum.elements;
+      std::int64_t inner = 1;  // elements of one index of the dim
+      for (int dim = part.local.rank() - 1; dim >= 0; --dim) {
+        const auto d = static_cast<size_t>(dim);
+        if (part.local[dim] == whole.local[dim]) {
+          if (!(mine.dims[d] == all.dims[d])) return false;
+          inner *= part.local[dim];
+          continue;
+        }
+        for (std::int64_t i = 0; i < part.local[dim]; ++i) {
+          if (LogicalIndex(mine.dims[d], i) != LogicalIndex(all.dims[d], before / inner + i)) return false;
+        }
+        if (before % inner != 0 || whole.local.elements(0, dim) != 1) return false;
+        inner *= whole.local[dim];
+      }
+    }
+    return true;
+  }
+
+  // Its one reader adds the other rank's part, which is still where it arrived.
+  absl::Status Added(const Instruction& instruction, size_t i) {
+    for (size_t k = 0; k < instruction.inputs.size(); ++k) {
+      const BufferRef& input = instruction.inputs[k];
+      const bool adds = instruction.part.elements > 0 && instruction.part_of == static_cast<int>(k);
+      if (adds != unsummed_.contains(input.value)) {
+        return adds ? Internal("adds a part to {}, which is whole", NameOf(plan_, input.value))
+                    : Internal("reads {} without the other rank's part", NameOf(plan_, input.value));
+      }
+      if (!adds) continue;
+      const BufferRef& part = instruction.part;
+      if (part.elements != input.elements || part.dtype != input.dtype || part.in_slot ||
+          part.in_lane != input.in_lane || !arena_.Holds(part.offset, End(part), PartOf(input.value)).ok) {
+        return Internal("finds no part of {} at {}", NameOf(plan_, input.value), part.offset);
+      }
+      for (const BufferRef& output : instruction.outputs) {
+        if (Overlap(output, part)) return Internal("writes at {}, where the part is", part.offset);
+      }
+      if (Overlap(instruction.scratch, part))
+        return Internal("scribbles at {}, where the part is", part.offset);
+      unsummed_.erase(input.value);
+      arena_.Write(input.offset, Reach(plan_, input), kAdded, static_cast<std::int32_t>(i));
+    }
+    if (instruction.part.elements == 0 ||
+        (instruction.part_of >= 0 && instruction.part_of < static_cast<int>(instruction.inputs.size()))) {
+      return absl::OkStatus();
+    }
+    return Internal("adds a part to no input");
   }
 
   // Kernels run on the computation's stream; where two microbatches run at once, all exchange beside it.
@@ -378,6 +474,7 @@ class SegmentVerifier {
       const BufferRef& output = instruction.outputs[k];
       for (size_t i = 0; i < instruction.inputs.size(); ++i) {
         if (!Overlap(output, instruction.inputs[i])) continue;
+        if (instruction.unsummed) continue;  // it lies in the input: Unsummed
         const bool in_place =
             k == 0 && instruction.op != nullptr && instruction.op->in_place_input == static_cast<int>(i) &&
             output.offset == instruction.inputs[i].offset && output.bytes() == instruction.inputs[i].bytes();
@@ -522,9 +619,10 @@ class SegmentVerifier {
   absl::flat_hash_set<std::int32_t> in_turns_;  // gradients in a buffer that others take too
   Regions regions_;
   PipelineBuffers buffers_;
-  bool preparing_ = false;  // walking the start of an iteration
-  bool training_ = false;   // walking a segment of a training microbatch
-  bool lanes_ = false;      // walking a segment that two microbatches run at once
+  absl::flat_hash_set<std::int32_t> unsummed_;  // values that their reader must still add to
+  bool preparing_ = false;                      // walking the start of an iteration
+  bool training_ = false;                       // walking a segment of a training microbatch
+  bool lanes_ = false;                          // walking a segment that two microbatches run at once
   Contents slot_;
   Contents arena_;
 };

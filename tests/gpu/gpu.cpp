@@ -161,6 +161,13 @@ absl::StatusOr<Outcome> Launch(const Problem& problem) {
       Pack(image.At(input_pieces[i]), input_types[i].dtype, e, input.Get(e));
   }
   if (problem.state >= 0) image.piece(input_pieces[static_cast<size_t>(problem.state)]).output = true;
+  size_t part = 0;
+  if (problem.part_of >= 0) {
+    const graph::TensorType& type = input_types[static_cast<size_t>(problem.part_of)];
+    part = image.Add("the part", Bytes(type), false);
+    for (std::int64_t e = 0; e < problem.part.elements(); ++e)
+      Pack(image.At(part), type.dtype, e, problem.part.Get(e));
+  }
   std::vector<graph::TensorType> output_types;
   std::vector<size_t> output_pieces;
   for (size_t o = 0; o < problem.outputs.size(); ++o) {
@@ -212,6 +219,11 @@ absl::StatusOr<Outcome> Launch(const Problem& problem) {
                             output.type.shape, output.extent, output.logical});
   }
   args.scratch = {arena + image_bytes, static_cast<size_t>(scratch)};
+  instruction.part_of = problem.part_of;
+  if (problem.part_of >= 0) {
+    const std::int64_t bytes = Bytes(input_types[static_cast<size_t>(problem.part_of)]);
+    args.part = {arena + image.piece(part).offset, static_cast<size_t>(bytes)};
+  }
   ASSIGN_OR_RETURN(const std::unique_ptr<backend::Launch> launch, gpu.Prepare(std::move(args)));
   RETURN_IF_ERROR(
       launch->Run({.control = reinterpret_cast<const double*>(arena + image.piece(control).offset),

@@ -37,7 +37,9 @@ struct Problem {
   std::vector<Output> outputs;
   std::uint32_t accumulate = 0;  // these outputs hold Before(i) when the kernel starts
   double loss_scale = 1;
-  int state = -1;     // an input that the kernel may write to
+  int state = -1;    // an input that the kernel may write to
+  int part_of = -1;  // the input that lacks `part`, another rank's, of its shape and dtype
+  Tensor part = {};
   int poison = 0xFF;  // what scratch is filled with; outputs hold 0xFF, NaN
 };
 

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "engine/backend/cuda/prepare.h"
+#include "engine/backend/cuda/profile.h"
 #include "engine/ops/fused.h"
 #include "engine/ops/ops.h"
 #include "tests/gpu/cases.h"
@@ -123,6 +124,36 @@ void CheckBits(Problem problem) {
   }
 }
 
+// Where the kernel adds another rank's part to an input: the outputs are those of the whole input, and have
+// the same bits on the other rank, which has the two parts the other way round.
+void CheckPart(const GpuCase& test, Problem problem, DType dtype,
+               const std::vector<graph::TensorType>& types) {
+  const auto profile = backend::cuda::CudaProfile();
+  for (size_t input = 0; input < 2; ++input) {
+    const graph::TensorType type = {problem.inputs[input].type().shape, problem.input_dtypes[input]};
+    if (profile.adds_part(*problem.op, type, problem.attributes) == static_cast<int>(input))
+      problem.part_of = static_cast<int>(input);
+  }
+  if (problem.part_of < 0) return;
+  const auto input = static_cast<size_t>(problem.part_of);
+  problem.where += ", in two parts";
+  problem.part = problem.inputs[input];
+  const std::int64_t elements = problem.part.elements();
+  for (std::int64_t i = 0; i < elements; ++i)
+    problem.part.Set(i, 0.75 * problem.inputs[input].Get(elements - 1 - i));
+  problem.part = Rounded(problem.part, dtype);
+  Tensors whole = problem.inputs;
+  for (std::int64_t i = 0; i < elements; ++i)
+    whole[input].Set(i, problem.inputs[input].Get(i) + problem.part.Get(i));
+  CheckOutputs(test, problem, dtype, Reference(test, whole, types));
+  CheckBits(problem);
+  const absl::StatusOr<Outcome> here = Launch(problem);
+  std::swap(problem.inputs[input], problem.part);
+  const absl::StatusOr<Outcome> there = Launch(problem);
+  if (!here.ok() || !there.ok()) return;  // reported
+  CHECK_MESSAGE(here->bytes == there->bytes, problem.where);
+}
+
 // gradients: in place of fp32, the dtype of outputs that accumulate.
 void Run(const GpuCase& test, DType dtype, DType gradients = DType::kF32) {
   const graph::OpDef& op = *test.base.op;
@@ -149,6 +180,7 @@ void Run(const GpuCase& test, DType dtype, DType gradients = DType::kF32) {
   const Tensors expected = Reference(test, problem.inputs, *types);
   CheckOutputs(test, problem, dtype, expected);
   CheckBits(problem);
+  CheckPart(test, problem, dtype, *types);
   if (op.accumulates == 0) return;
   problem.accumulate = op.accumulates & ((1U << problem.outputs.size()) - 1U);
   CheckOutputs(test, problem, dtype, expected);

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "engine/backend/cpu/world.h"
+#include "engine/backend/cuda/kernels/exchange.h"
 #include "engine/backend/cuda/libraries.h"
 #include "engine/backend/cuda/push_communicator.h"
 #include "engine/base/half.h"
@@ -96,6 +97,7 @@ struct Trial {
   plan::Instruction instruction;
   bool takes_part = true;
   bool in_place = false;
+  bool unsummed = false;  // the sum is left to its reader, which SumParts stands for
   CollectiveArgs args;
   std::unique_ptr<backend::Launch> launch;
   std::array<Bytes, kSets> inputs, expected;
@@ -104,9 +106,9 @@ struct Trial {
   std::int64_t output_bytes() const { return args.output.shape.elements() * SizeOf(dtype); }
   bool log_sum_exp() const { return instruction.reduction == Reduction::kLogSumExp; }
   std::string name() const {
-    return fmt::format("{}{} of {} {} from {} to {}", plan::Name(instruction.collective),
-                       log_sum_exp() ? " (log-sum-exp)" : "", Name(dtype), c.shape.ToString(),
-                       c.from.ToString(), c.to.ToString());
+    return fmt::format("{}{}{} of {} {} from {} to {}", plan::Name(instruction.collective),
+                       log_sum_exp() ? " (log-sum-exp)" : "", unsummed ? " (left to its reader)" : "",
+                       Name(dtype), c.shape.ToString(), c.from.ToString(), c.to.ToString());
   }
 };
 
@@ -232,8 +234,16 @@ class Rank {
     trial.args = ArgsOf(c, trial.instruction, std::min(rank_, c.mesh.world() - 1));
     trial.args.input.dtype = trial.args.output.dtype = dtype;
     REQUIRE(std::max(trial.input_bytes(), trial.output_bytes()) <= kMostBytes);
+    const bool scatters = c.collective == Collective::kReduceScatter && c.axis == Axis::kTp &&
+                          2 * trial.args.output.shape[0] == trial.args.input.shape[0];
+    trial.unsummed =
+        c.mesh.world() == 2 && !trial.log_sum_exp() && (scatters || (trial.in_place && number % 8 < 2));
     trial.args.input.data = Take(trial.input_bytes());
-    trial.args.output.data = trial.in_place ? trial.args.input.data : Take(trial.output_bytes());
+    if (trial.unsummed && scatters) {
+      trial.args.output.data = trial.args.input.as<std::byte>() + trial.args.index * trial.output_bytes();
+    } else {
+      trial.args.output.data = trial.in_place ? trial.args.input.data : Take(trial.output_bytes());
+    }
     const std::int64_t scratch = backend_->Profile().exchange_bytes(
         c.collective, c.reduction, {trial.args.input.shape, dtype}, {trial.args.output.shape, dtype}, c.axis,
         static_cast<std::int64_t>(trial.args.group.size()), true);
@@ -246,6 +256,7 @@ class Rank {
         MakeSet<float>(rank_, number, &trial, set);
       }
     }
+    trial.instruction.unsummed = trial.unsummed;
     auto launch = communicator_->Prepare(trial.args);
     Must(launch.status());
     trial.launch = std::move(*launch);
@@ -390,6 +401,14 @@ class Rank {
     return taken;
   }
   absl::Status Launch(Trial& trial) {
+    RETURN_IF_ERROR(Exchange(trial));
+    if (!trial.unsummed) return absl::OkStatus();
+    REQUIRE(backend::cuda::SumParts(trial.args.output.data, trial.args.scratch.data(), trial.output_bytes(),
+                                    2, trial.args.index, trial.dtype, trial.args.output.shape.elements(),
+                                    trial.args.output.data, backend_->device().compute()));
+    return absl::OkStatus();
+  }
+  absl::Status Exchange(Trial& trial) {
     const std::int32_t stream = trial.instruction.stream;
     if (stream == plan::kComputeStream) {
       RETURN_IF_ERROR(trial.launch->Run({}));

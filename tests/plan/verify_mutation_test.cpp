@@ -846,6 +846,76 @@ TEST_CASE("mutation: reductions beside the norm") {
   });
 }
 
+// --------------------------------------------------------------------- sums that are left to their readers
+
+namespace {
+
+// tp 2, with sequence parallelism or without, in halves, pushed by copy engines.
+const Plan& LeftToReaders(bool sequence_parallel) {
+  static const auto make = [](const char* parallel) {
+    absl::StatusOr<Plan> plan = train::CompileUnverified(
+        TinyRecipe(true, {"precision.compute=bf16", "model.attention.heads=4", "model.hidden=256",
+                          "parallelism.tp=2", parallel, "training.micro_batch=4"}),
+        {.profile = backend::cuda::CudaProfile()});
+    if (!plan.ok()) FAIL(Message(plan.status()));
+    return *std::move(plan);
+  };
+  static const Plan reduced = make("parallelism.sequence_parallel=false");
+  static const Plan scattered = make("parallelism.sequence_parallel=true");
+  return sequence_parallel ? scattered : reduced;
+}
+
+}  // namespace
+
+TEST_CASE("mutation: sums that are left to their readers") {
+  const auto edit = [](const std::function<bool(const Instruction&)>& wanted,
+                       const std::function<void(Instruction&)>& change) {
+    return [=](Plan& plan) {
+      Segment& backward = SegmentOf(plan, 0, "backward.0");
+      change(backward.instructions[Find(backward, wanted)]);
+    };
+  };
+  const auto sums = [](const Instruction& i) { return i.unsummed; };
+  const auto adds = [](const Instruction& i) { return i.part.elements > 0; };
+  for (const bool scattered : {false, true}) {
+    CAPTURE(scattered);
+    const Plan& good = LeftToReaders(scattered);
+    CHECK_MESSAGE(Verify(good, {}).ok(), Message(Verify(good, {})));
+    const auto& list = SegmentOf(const_cast<Plan&>(good), 0, "backward.0").instructions;
+    CHECK(std::count_if(list.begin(), list.end(), sums) == 16);  // two of each block, each in its half
+    CHECK(std::count_if(list.begin(), list.end(), adds) == 16);
+    Mutate(good, "s", scattered ? "to another place on each rank" : "overlaps",
+           edit(sums, [](Instruction& i) { i.unsummed = false; }));
+    Mutate(good, "s", "no pushed sum of two ranks", edit(sums, [](Instruction& i) { i.push = false; }));
+    Mutate(good, "s", "is not where this rank's part of it is",
+           edit(sums, [](Instruction& i) { i.outputs[0].offset += 256; }));
+    Mutate(good, "s", "is not where this rank's part of it is",
+           edit(sums, [](Instruction& i) { i.scratch.elements /= 2; }));
+    if (scattered) {
+      Mutate(good, "s", "is not where this rank's part of it is",
+             edit(sums, [](Instruction& i) { i.outputs[0].shard_stride /= 2; }));
+    }
+    Mutate(good, "s", "without the other rank's part", edit(adds, [](Instruction& i) { i.part = {}; }));
+    Mutate(good, "s", "finds no part of", edit(adds, [](Instruction& i) { i.part.offset += 256; }));
+    Mutate(good, "s", "finds no part of", edit(adds, [](Instruction& i) { i.part.elements /= 2; }));
+    Mutate(good, "s", "finds no part of", edit(adds, [](Instruction& i) { i.part.in_lane = false; }));
+    Mutate(good, "s", "without the other rank's part", edit(adds, [](Instruction& i) { i.part_of = 1; }));
+    Mutate(good, "s", "which is whole", [&](Plan& plan) {
+      const auto whole = [](const Instruction& i) { return i.op != nullptr && i.part.elements == 0; };
+      edit(whole, [](Instruction& i) {
+        i.part = i.inputs[0];
+        i.part_of = 0;
+      })(plan);
+    });
+    Mutate(good, "s", "adds a part to no input", [&](Plan& plan) {
+      const auto whole = [](const Instruction& i) { return i.op != nullptr && i.part.elements == 0; };
+      edit(whole, [](Instruction& i) { i.part.elements = 1; })(plan);
+    });
+    Mutate(good, "s", "where the part is",
+           [&](Plan& plan) { edit(adds, [](Instruction& i) { i.scratch.offset = i.part.offset; })(plan); });
+  }
+}
+
 // ------------------------------------------------------------- parameters gathered when a program begins
 
 namespace {

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "engine/ops/ops.h"
 #include "tests/train/testing.h"
 
 namespace engine::train::testing {
@@ -193,6 +194,48 @@ TEST_CASE("parameters in shards, and exchange behind computation, change no bit 
         CHECK(one.weights == other.weights);
         CHECK(one.evaluations == other.evaluations);
       }
+    }
+  }
+}
+
+// A device whose kernels add the other rank's part of a sum that they read, where copy engines push it.
+Device AddsParts() {
+  Device device = CpuDevice();
+  device.profile.pushes = true;
+  device.profile.exchange_bytes = [](plan::Collective, graph::Reduction, const graph::TensorType&,
+                                     const graph::TensorType& to, graph::Axis, std::int64_t,
+                                     bool push) { return push ? to.shape.elements() * SizeOf(to.dtype) : 0; };
+  device.profile.adds_part = [](const graph::OpDef& op, const graph::TensorType&, const graph::Attributes&) {
+    if (&op == &ops::kAdd) return 1;
+    const bool first = &op == &ops::kBiasAdd || &op == &ops::kLayerNormGrad || &op == &ops::kRmsNormGrad;
+    return first ? 0 : -1;
+  };
+  return device;
+}
+
+TEST_CASE("sums that are left to their readers have the bits of those that are not") {
+  for (const char* model : {kGptLike, kLlamaLike}) {
+    for (const char* sets : {"tp=2", "tp=2 overlap=on micro_batch=4", "tp=2 sequence_parallel=true",
+                             "tp=2 sequence_parallel=true overlap=on micro_batch=8",
+                             "tp=2 pp=2 schedule=zero_bubble sequence_parallel=true micro_batch=2",
+                             "dp=2 tp=2 sequence_parallel=true zero_stage=1 overlap=on micro_batch=4"}) {
+      INFO(model << sets);
+      const recipe::Recipe recipe = MakeRecipe(model, SetsOf(sets));
+      const Device device = AddsParts();
+      const auto plan = CompileRecipe(recipe, {.profile = device.profile});
+      REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
+      std::int64_t left = 0;
+      for (const plan::Segment& segment : plan->stages[0].segments) {
+        for (const plan::Instruction& i : segment.instructions) left += i.unsummed ? 1 : 0;
+      }
+      CHECK(left >= 8);
+      const Trained one = TrainFor(recipe, 3);
+      const Trained other = TrainFor(recipe, 3, device);
+      CHECK(one.losses == other.losses);
+      CHECK(one.grad_norms == other.grad_norms);
+      CHECK(one.gradients == other.gradients);
+      CHECK(one.weights == other.weights);
+      CHECK(one.evaluations == other.evaluations);
     }
   }
 }

@@ -125,8 +125,7 @@ struct Trained {
   std::vector<double> evaluations;
 };
 
-inline Trained TrainFor(const recipe::Recipe& recipe, int iterations, int threads_per_rank = 1) {
-  const Device device = CpuDevice(threads_per_rank);
+inline Trained TrainFor(const recipe::Recipe& recipe, int iterations, const Device& device) {
   absl::StatusOr<plan::Plan> plan = CompileRecipe(recipe, {.profile = device.profile});
   REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
   auto ranks = Ranks::Create(*plan, device, static_cast<std::uint64_t>(recipe.training.seed));
@@ -176,6 +175,9 @@ inline Trained TrainFor(const recipe::Recipe& recipe, int iterations, int thread
   }));
   trained.evaluations.push_back(sums[0]);
   return trained;
+}
+inline Trained TrainFor(const recipe::Recipe& recipe, int iterations, int threads_per_rank = 1) {
+  return TrainFor(recipe, iterations, CpuDevice(threads_per_rank));
 }
 
 }  // namespace engine::train::testing

@@ -21,6 +21,12 @@ class Conversion final : public Launch {
     RETURN_IF_ERROR(meeting_->Wait());
     for (size_t member = 0; member < runs_.size(); ++member) {
       const T* from = static_cast<const T*>(meeting_->Shown(static_cast<std::int64_t>(member)));
+      if (args_.instruction->unsummed) {
+        if (static_cast<std::int64_t>(member) == args_.index) continue;
+        TakeRuns(from, runs_[member], reinterpret_cast<T*>(args_.scratch.data()), false,
+                 args_.instruction->reduction);
+        continue;
+      }
       TakeRuns(from, runs_[member], args_.output.as<T>(), member > 0 && Sums(*args_.instruction),
                args_.instruction->reduction);
     }

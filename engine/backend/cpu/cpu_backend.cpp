@@ -19,6 +19,7 @@ class CpuLaunch final : public Launch {
       : kernel_(kernel), args_(std::move(args)), parallel_for_(parallel_for) {}
 
   absl::Status Run(const KernelContext& context) override {
+    if (!args_.part.empty()) AddPart();
     KernelContext with_threads = context;
     with_threads.parallel_for = parallel_for_;
     kernel_({.inputs = args_.inputs,
@@ -31,6 +32,14 @@ class CpuLaunch final : public Launch {
   }
 
  private:
+  // Into the input, which nothing else reads.
+  void AddPart() {
+    const TensorView& input = args_.inputs[static_cast<size_t>(args_.instruction->part_of)];
+    auto* const sum = input.as<float>();
+    const auto* const part = reinterpret_cast<const float*>(args_.part.data());
+    for (std::int64_t i = 0; i < input.shape.elements(); ++i) sum[i] += part[i];
+  }
+
   Kernel kernel_;
   LaunchArgs args_;
   const ParallelFor* parallel_for_;
@@ -85,6 +94,8 @@ absl::StatusOr<std::unique_ptr<Launch>> CpuBackend::Prepare(LaunchArgs args) {
     return Internal("the CPU executor has no kernel '{}' (of {})", args.instruction->kernel,
                     args.instruction->name);
   }
+  if (!args.part.empty() && args.inputs[static_cast<size_t>(args.instruction->part_of)].dtype != DType::kF32)
+    return Internal("{}: the CPU executor adds parts of fp32 alone", args.instruction->name);
   for (const auto* views : {&args.inputs, &args.outputs}) {
     for (const TensorView& view : *views) {
       if (view.dtype == DType::kF32 || view.dtype == DType::kF64 || view.dtype == DType::kI32) continue;

@@ -147,6 +147,12 @@ class Conversion final : public ProcessCollective {
     }
     RETURN_IF_ERROR(exchange.WaitReceived());
     for (size_t member = 0; member < members(); ++member) {
+      if (args_.instruction->unsummed) {
+        if (member == self()) continue;
+        TakeRuns<T>(got[member], gets_[member], reinterpret_cast<T*>(args_.scratch.data()), /*add=*/false,
+                    args_.instruction->reduction);
+        continue;
+      }
       TakeRuns<T>(member == self() ? args_.input.as<T>() : got[member], gets_[member], args_.output.as<T>(),
                   member > 0 && Sums(*args_.instruction), args_.instruction->reduction);
     }

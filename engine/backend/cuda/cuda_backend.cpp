@@ -132,6 +132,10 @@ absl::StatusOr<std::unique_ptr<Launch>> CudaBackend::Prepare(LaunchArgs args) {
     return Internal("the CUDA executor has no kernel '{}' (of {})", args.instruction->kernel,
                     args.instruction->name);
   }
+  if (!args.part.empty() && !AddsPart(args.instruction->kernel)) {
+    return Internal("{}: the kernel '{}' adds no part of another rank", args.instruction->name,
+                    args.instruction->kernel);
+  }
   absl::StatusOr<Enqueue> enqueue = entry->prepare(*device_, args);
   if (!enqueue.ok()) return WithContext(enqueue.status(), args.instruction->name);
   return std::make_unique<CudaLaunch>(*std::move(enqueue), device_->compute(), *args.instruction);

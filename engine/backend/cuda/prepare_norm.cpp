@@ -22,12 +22,15 @@ absl::StatusOr<Enqueue> PrepareForward(const LaunchArgs& args, const char* op, b
   RETURN_IF_ERROR(ExpectFloat(op, {&rstd}));
   if (layer) RETURN_IF_ERROR(ExpectFloat(op, {&out[out.size() - 2]}));
 
+  const bool held = add && args.instruction->part_of == 1 && HoldsNormRows(gamma.shape.elements());
+  if (!args.part.empty() && !held) return Internal("{}: adds a part to no branch held in registers", op);
   Norm norm{.dtype = in[0].dtype,
             .rows = rstd.shape.elements(),
             .columns = gamma.shape.elements(),
             .epsilon = static_cast<float>(args.instruction->attributes.Float("epsilon")),
             .x = in[0].data,
             .branch = add ? in[1].data : nullptr,
+            .part = args.part.empty() ? nullptr : args.part.data(),
             .bias = bias ? in[4].data : nullptr,
             .gamma = gamma.data,
             .beta = layer ? in[add ? 3 : 2].data : nullptr,
@@ -63,10 +66,14 @@ absl::StatusOr<Enqueue> PrepareBackward(const LaunchArgs& args, const char* op, 
   for (size_t i = 1; i <= all_sums; ++i) RETURN_IF_ERROR(ExpectFloat(op, {&out[i]}));
 
   const auto accumulates = [&](size_t output) { return (args.accumulate >> output & 1U) != 0; };
+  const bool narrow = MakeNormGradGrid(rstd.shape.elements(), in[2].shape.elements()).vectors == 1;
+  if (!args.part.empty() && (!add || again || !narrow || args.instruction->part_of != 0))
+    return Internal("{}: adds a part to no dy of one vector a thread", op);
   NormGrad grad{.dtype = in[0].dtype,
                 .rows = rstd.shape.elements(),
                 .columns = in[2].shape.elements(),
                 .dy = in[0].data,
+                .part = args.part.empty() ? nullptr : args.part.data(),
                 .x = in[1].data,
                 .gamma = in[2].data,
                 .mean = layer ? in[3].as<const float>() : nullptr,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "engine/backend/cuda/kernels/column_sums.h"
 #include "engine/backend/cuda/scratch.h"
 #include "engine/backend/cuda/scratch_exchange.h"
 #include "engine/backend/cuda/scratch_fp8.h"
@@ -63,7 +64,26 @@ bool Fuses(const graph::OpDef& op, const graph::TensorType& of) {
   return true;
 }
 
+// The branch that a norm adds to its stream, and the gradient of what one returns, of rows that a block holds
+// in registers (kernels/norm.h).
+int PartOf(const graph::OpDef& op, const graph::TensorType& part, const graph::Attributes& attributes) {
+  const bool narrow = part.dtype == DType::kBF16 || part.dtype == DType::kF16;
+  const std::int64_t columns = part.shape[part.shape.rank() - 1];
+  if (!narrow && part.dtype != DType::kF32) return -1;
+  if (&op == &ops::kAddLayerNorm || &op == &ops::kAddRmsNorm) return HoldsNormRows(columns) ? 1 : -1;
+  if (&op == &ops::kLayerNormGradAdd || &op == &ops::kRmsNormGradAdd) {
+    const bool again = attributes.Int("again", 0) != 0;
+    return MakeNormGradGrid(1, columns).vectors == 1 && !again ? 0 : -1;
+  }
+  return -1;
+}
+
 }  // namespace
+
+bool AddsPart(std::string_view kernel) {
+  return kernel == ops::kAddLayerNorm.name || kernel == ops::kAddRmsNorm.name ||
+         kernel == ops::kLayerNormGradAdd.name || kernel == ops::kRmsNormGradAdd.name;
+}
 
 plan::DeviceProfile CudaProfile(bool deterministic) {
   const auto scratch_bytes = [deterministic](std::string_view kernel, Types inputs, Types outputs,
@@ -78,6 +98,7 @@ plan::DeviceProfile CudaProfile(bool deterministic) {
           .overlaps = true,
           .pushes = true,
           .fuses = Fuses,
+          .adds_part = PartOf,
           .attention_slowdown = kAttentionSlowdown};
 }
 

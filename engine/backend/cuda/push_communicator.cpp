@@ -14,11 +14,16 @@ namespace {
 
 class PushLaunch final : public Launch {
  public:
-  PushLaunch(PushExchange exchange, const PushGroup* group, std::string name, std::unique_ptr<Launch> nccl)
-      : exchange_(std::move(exchange)), group_(*group), name_(std::move(name)), nccl_(std::move(nccl)) {}
+  PushLaunch(PushExchange exchange, const PushGroup* group, const plan::Instruction& instruction,
+             std::unique_ptr<Launch> nccl)
+      : exchange_(std::move(exchange)),
+        group_(*group),
+        name_(instruction.name),
+        unsummed_(instruction.unsummed),
+        nccl_(std::move(nccl)) {}
 
   absl::Status Run(const KernelContext& context) override {
-    if (!group_.pushes) return nccl_->Run(context);
+    if (!group_.pushes) return RunNccl(context);
     const absl::Status status = exchange_.enqueue(exchange_);
     return status.ok() ? status : WithContext(status, name_);
   }
@@ -30,9 +35,19 @@ class PushLaunch final : public Launch {
   }
 
  private:
+  // The sum is whole then: to what the other rank's part would have been its reader adds nothing.
+  absl::Status RunNccl(const KernelContext& context) {
+    RETURN_IF_ERROR(nccl_->Run(context));
+    if (!unsummed_) return absl::OkStatus();
+    RETURN_IF_CUDA_ERROR(cudaMemsetAsync(
+        exchange_.scratch, 0, static_cast<std::size_t>(exchange_.layout.bytes), exchange_.place.stream));
+    return absl::OkStatus();
+  }
+
   const PushExchange exchange_;
   const PushGroup& group_;
   const std::string name_;
+  const bool unsummed_;
   const std::unique_ptr<Launch> nccl_;
 };
 
@@ -110,7 +125,7 @@ absl::StatusOr<std::unique_ptr<Launch>> PushCommunicator::Prepare(CollectiveArgs
   group->in_line |= instruction.stream == plan::kComputeStream;
   group->detached |= instruction.detached;
   ASSIGN_OR_RETURN(std::unique_ptr<Launch> nccl, nccl_.Prepare(std::move(args)));
-  return std::make_unique<PushLaunch>(std::move(exchange), group, instruction.name, std::move(nccl));
+  return std::make_unique<PushLaunch>(std::move(exchange), group, instruction, std::move(nccl));
 }
 
 PushGroup* PushCommunicator::GroupOf(const std::vector<std::int64_t>& ranks) {

@@ -138,7 +138,7 @@ void ChooseForm(const plan::Instruction& instruction, Exchange* x) {
   } else if (reduces && x->members > 2) {
     x->enqueue = SumInParts;
   } else if (reduces || instruction.collective == Collective::kReduceScatter) {
-    x->finish = SumAll;
+    if (!instruction.unsummed) x->finish = SumAll;  // else whoever reads the sum adds what arrives
   }
 }
 
@@ -288,6 +288,9 @@ absl::StatusOr<PushExchange> PlanPush(const CollectiveArgs& args, PushPlace plac
   ChooseForm(instruction, &x);
   for (size_t i = 0; i < x.place.peers.size(); ++i) PlanPushes(args, i, &x);
   PlanOwn(args, &x);
+  if (instruction.unsummed && (x.members != 2 || x.own != x.output || x.finish != nullptr)) {
+    return Internal("{}: only a sum of two ranks, at its place, is left to its reader", instruction.name);
+  }
   return x;
 }
 

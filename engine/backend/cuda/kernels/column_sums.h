@@ -40,6 +40,12 @@ constexpr NormGradGrid MakeNormGradGrid(std::int64_t rows, std::int64_t columns)
   return grid;
 }
 
+// A norm's row is held in registers, of one warp or of a block; else it is read again.
+constexpr bool HoldsNormRows(std::int64_t columns) {
+  constexpr std::int64_t kWidest = std::int64_t{8} * 8 * 32 * 8;  // vectors × warps × lanes × columns
+  return columns % 8 == 0 && columns <= kWidest;
+}
+
 // bias_grad: tiles of 256 columns times chunks of rows.
 struct BiasGradGrid {
   std::int64_t tiles = 0;

@@ -19,7 +19,7 @@ __device__ __forceinline__ float RowSum(float x, float* shared) {
 }
 
 // Many rows are in flight on a multiprocessor.
-template <typename T, int kWarps, int kVectors, bool kLayer, bool kAdd>
+template <typename T, int kWarps, int kVectors, bool kLayer, bool kAdd, bool kPart>
 __global__ void __launch_bounds__(kWarps == 1 ? kRowsPerBlock * kWarp : kWarps * kWarp)
     NormKernel(Norm norm) {
   constexpr int kThreads = kWarps * kWarp;  // of a row
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kWarps == 1 ? kRowsPerBlock * kWarp : kWarps *
   const std::int64_t row = std::int64_t{blockIdx.x} * (blockDim.x / kThreads) + threadIdx.x / kThreads;
   if (row >= norm.rows) return;  // whole warps, and never where a row is a block's
   auto* y = static_cast<T*>(norm.y) + row * norm.columns;
-  NormRow<T, kWarps, kVectors, kLayer, kAdd>(
+  NormRow<T, kWarps, kVectors, kLayer, kAdd, kPart>(
       norm, row, thread, [&](float x) { return RowSum<kWarps>(x, shared); },
       [&](int column, const float(&eight)[8]) { Store8(y + column, eight); });
 }
@@ -77,25 +77,30 @@ __global__ void __launch_bounds__(kPlainThreads) PlainNormKernel(Norm norm) {
   }
 }
 
-template <typename T, int kWarps, int kVectors>
-void LaunchHeld(const Norm& norm, cudaStream_t stream) {
+template <typename T, int kWarps, int kVectors, bool kLayer>
+void LaunchHeldOf(const Norm& norm, cudaStream_t stream) {
   constexpr int kRows = kWarps == 1 ? kRowsPerBlock : 1;
   const auto blocks = static_cast<unsigned>(CeilDivide(norm.rows, kRows));
   constexpr int kThreads = kRows * kWarps * kWarp;
-  const bool add = norm.branch != nullptr;
-  if (norm.beta != nullptr) {
-    add ? NormKernel<T, kWarps, kVectors, true, true><<<blocks, kThreads, 0, stream>>>(norm)
-        : NormKernel<T, kWarps, kVectors, true, false><<<blocks, kThreads, 0, stream>>>(norm);
+  if (norm.branch == nullptr) {
+    NormKernel<T, kWarps, kVectors, kLayer, false, false><<<blocks, kThreads, 0, stream>>>(norm);
+  } else if (norm.part == nullptr) {
+    NormKernel<T, kWarps, kVectors, kLayer, true, false><<<blocks, kThreads, 0, stream>>>(norm);
   } else {
-    add ? NormKernel<T, kWarps, kVectors, false, true><<<blocks, kThreads, 0, stream>>>(norm)
-        : NormKernel<T, kWarps, kVectors, false, false><<<blocks, kThreads, 0, stream>>>(norm);
+    NormKernel<T, kWarps, kVectors, kLayer, true, true><<<blocks, kThreads, 0, stream>>>(norm);
   }
+}
+
+template <typename T, int kWarps, int kVectors>
+void LaunchHeld(const Norm& norm, cudaStream_t stream) {
+  norm.beta != nullptr ? LaunchHeldOf<T, kWarps, kVectors, true>(norm, stream)
+                       : LaunchHeldOf<T, kWarps, kVectors, false>(norm, stream);
 }
 
 template <typename T>
 void LaunchNormOf(const Norm& norm, cudaStream_t stream) {
   const std::int64_t pieces = norm.columns / 8;
-  if (norm.columns % 8 != 0 || pieces > 8 * 8 * kWarp) {
+  if (!HoldsNormRows(norm.columns)) {
     PlainNormKernel<T><<<static_cast<unsigned>(norm.rows), kPlainThreads, 0, stream>>>(norm);
   } else if (pieces <= 2 * kWarp) {
     LaunchHeld<T, 1, 2>(norm, stream);

@@ -44,7 +44,8 @@ __device__ __forceinline__ float WarpSums(float (&values)[kCount]) {
 // One row, in the registers of kWarps warps, of which this is thread `thread`: kVectors times eight columns a
 // thread, so that each byte is read once. sum_of_row(x): the sum over those threads, for each of them;
 // put(column, y) takes eight numbers of y, not yet rounded.
-template <typename T, int kWarps, int kVectors, bool kLayer, bool kAdd, typename SumOfRow, typename Put>
+template <typename T, int kWarps, int kVectors, bool kLayer, bool kAdd, bool kPart, typename SumOfRow,
+          typename Put>
 __device__ __forceinline__ void NormRow(const Norm& norm, std::int64_t row, int thread,
                                         const SumOfRow& sum_of_row, const Put& put) {
   constexpr int kThreads = kWarps * kWarp;
@@ -65,10 +66,13 @@ __device__ __forceinline__ void NormRow(const Norm& norm, std::int64_t row, int 
     const auto* bias = static_cast<const T*>(norm.bias);
     auto* sum = static_cast<T*>(norm.sum) + start;
     Pack8<T> added[kVectors];
+    Pack8<T> parts[kPart ? kVectors : 1];
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       const int column = (v * kThreads + thread) * 8;
-      if (column < columns) added[v] = LoadPack8Streaming(branch + column);
+      if (column >= columns) continue;
+      added[v] = LoadPack8Streaming(branch + column);
+      if constexpr (kPart) parts[v] = LoadPack8Streaming(static_cast<const T*>(norm.part) + start + column);
     }
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
@@ -78,6 +82,12 @@ __device__ __forceinline__ void NormRow(const Norm& norm, std::int64_t row, int 
       float b[8];
       Unpack8(held[v], a);
       Unpack8(added[v], b);
+      if constexpr (kPart) {  // first, so that both ranks get the same bits
+        float rest[8];
+        Unpack8(parts[v], rest);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) b[i] += rest[i];
+      }
 #pragma unroll
       for (int i = 0; i < 8; ++i) a[i] += b[i];
       if (bias != nullptr) {

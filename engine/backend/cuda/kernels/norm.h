@@ -17,13 +17,14 @@ struct Norm {
   float epsilon = 0;
   const void* x = nullptr;       // [R, D]
   const void* branch = nullptr;  // [R, D]; null: x alone is normalised
-  const void* bias = nullptr;    // [D] added to the branch; null: none
-  const void* gamma = nullptr;   // [D]
-  const void* beta = nullptr;    // [D]; null: RMSNorm
-  void* sum = nullptr;           // [R, D] x + branch, may be x or branch; unused without a branch
-  void* y = nullptr;             // [R, D]
-  float* mean = nullptr;         // [R]; unused by RMSNorm
-  float* rstd = nullptr;         // [R]
+  const void* part = nullptr;   // [R, D] the rest of the branch, added to it first; null: none; HoldsNormRows
+  const void* bias = nullptr;   // [D] added to the branch; null: none
+  const void* gamma = nullptr;  // [D]
+  const void* beta = nullptr;   // [D]; null: RMSNorm
+  void* sum = nullptr;          // [R, D] x + branch, may be x or branch; unused without a branch
+  void* y = nullptr;            // [R, D]
+  float* mean = nullptr;        // [R]; unused by RMSNorm
+  float* rstd = nullptr;        // [R]
 };
 void LaunchNorm(const Norm& norm, cudaStream_t stream);
 
@@ -31,7 +32,10 @@ struct NormGrad {
   DType dtype = DType::kF32;
   std::int64_t rows = 0;
   std::int64_t columns = 0;
-  const void* dy = nullptr;        // [R, D]
+  const void* dy = nullptr;  // [R, D]
+  // [R, D] the rest of dy, added to it; null: none. Only with a residual, without y, where
+  // MakeNormGradGrid gives a thread one vector.
+  const void* part = nullptr;
   const void* x = nullptr;         // [R, D]
   const void* gamma = nullptr;     // [D]
   const float* mean = nullptr;     // [R]; null: RMSNorm

@@ -68,10 +68,10 @@ __global__ void __launch_bounds__(kPlainThreads) PlainNormGradKernel(NormGrad gr
 }
 
 // False: the rows do not fit into this device's shared memory.
-template <typename T, int kVectors, bool kLayer, bool kResidual, bool kBias, bool kAgain>
+template <typename T, int kVectors, bool kLayer, bool kResidual, bool kBias, bool kAgain, bool kPart = false>
 bool LaunchRows(const NormGrad& grad, const NormGradGrid& grid, cudaStream_t stream) {
   using Cut = CutOf<kVectors>;
-  using Rows = NormGradRows<T, Cut, kLayer, kResidual, kBias, kAgain>;
+  using Rows = NormGradRows<T, Cut, kLayer, kResidual, kBias, kAgain, kPart>;
   constexpr int kThreads = kVectors == 1 ? kNormGradNarrowThreads : kNormGradMaxThreads;
   const std::int64_t bytes = Cut::kStages * Cut::kRows * (kResidual ? 3 : 2) * grad.columns *
                              static_cast<std::int64_t>(sizeof(T));  // the ring
@@ -80,7 +80,7 @@ bool LaunchRows(const NormGrad& grad, const NormGradGrid& grid, cudaStream_t str
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   if (bytes + static_cast<std::int64_t>(sizeof(typename Rows::Shared)) > most) return false;
-  const auto kernel = NormGradKernel<T, Cut, kThreads, kLayer, kResidual, kBias, kAgain>;
+  const auto kernel = NormGradKernel<T, Cut, kThreads, kLayer, kResidual, kBias, kAgain, kPart>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
   kernel<<<static_cast<unsigned>(grid.blocks), grid.threads, bytes, stream>>>(grad);
   return true;
@@ -91,6 +91,12 @@ bool LaunchRowsOf(const NormGrad& grad, const NormGradGrid& grid, cudaStream_t s
   const bool bias = grad.d_bias != nullptr;
   if (grad.residual == nullptr) {
     return LaunchRows<T, kVectors, kLayer, false, false, false>(grad, grid, stream);
+  }
+  if constexpr (kVectors == 1) {
+    if (grad.part != nullptr) {
+      return bias ? LaunchRows<T, 1, kLayer, true, true, false, true>(grad, grid, stream)
+                  : LaunchRows<T, 1, kLayer, true, false, false, true>(grad, grid, stream);
+    }
   }
   if (grad.y != nullptr) {
     return bias ? LaunchRows<T, kVectors, kLayer, true, true, true>(grad, grid, stream)

@@ -25,7 +25,7 @@ using MiddleCut = RowCut<2, 16, 1, 2>;
 using WideCut = RowCut<4, 16, 1, 1, false>;
 
 // One thread's part. Each byte is read once; the sums over rows stay in registers until the end.
-template <typename T, typename Cut, bool kLayer, bool kResidual, bool kBias, bool kAgain>
+template <typename T, typename Cut, bool kLayer, bool kResidual, bool kBias, bool kAgain, bool kPart>
 class NormGradRows {
   static constexpr int kVectors = Cut::kVectors;
   static constexpr int kRows = Cut::kRows;
@@ -33,6 +33,7 @@ class NormGradRows {
   static constexpr int kLanesPerMean = kWarp / kMeans;
   static constexpr int kTensors = kResidual ? 3 : 2;
   static_assert(Cut::kStages == 0 || kRows == 1);
+  static_assert(!kPart || (Cut::kStages == 0 && Cut::kHold));
 
  public:
   static constexpr int kSums = 1 + (kLayer ? 1 : 0) + (kBias ? 1 : 0);
@@ -101,6 +102,12 @@ class NormGradRows {
         float b[8];
         Unpack8(X(r, v), a);
         Unpack8(Dy(r, v), d);
+        if constexpr (kPart) {
+          float rest[8];
+          Unpack8(part_[r][v], rest);
+#pragma unroll
+          for (int i = 0; i < 8; ++i) d[i] += rest[i];
+        }
         Unpack8(gamma_[v], g);
         if constexpr (kLayer && kAgain) Unpack8(beta_[v], b);
 #pragma unroll
@@ -223,7 +230,7 @@ class NormGradRows {
   __device__ __forceinline__ bool Exists(std::int64_t row) const { return kRows == 1 || row < grad_.rows; }
 
   // Zeros where a turn lacks a row; columns outside stay zeros throughout.
-  __device__ __forceinline__ void LoadPart(const void* from, std::int64_t first,
+  __device__ __forceinline__ void LoadRows(const void* from, std::int64_t first,
                                            Pack8<T> (&packs)[kRows][kVectors]) const {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
@@ -242,11 +249,12 @@ class NormGradRows {
     }
   }
   __device__ __forceinline__ void Load(std::int64_t first) {
-    LoadPart(grad_.x, first, x_);
-    LoadPart(grad_.dy, first, dy_);
+    LoadRows(grad_.x, first, x_);
+    LoadRows(grad_.dy, first, dy_);
+    if constexpr (kPart) LoadRows(grad_.part, first, part_);
   }
   __device__ __forceinline__ void LoadResidual(std::int64_t first) {
-    if constexpr (kResidual) LoadPart(grad_.residual, first, residual_);
+    if constexpr (kResidual) LoadRows(grad_.residual, first, residual_);
   }
 
   // Ends a group of copies in any case.
@@ -308,15 +316,17 @@ class NormGradRows {
   float d_bias_[kBias ? kVectors : 1][8] = {};
   Pack8<T> x_[kRows][kVectors] = {};
   Pack8<T> dy_[kRows][kVectors] = {};
+  Pack8<T> part_[kPart ? kRows : 1][kPart ? kVectors : 1] = {};
   Pack8<T> residual_[kRows][kVectors] = {};
   float next_mean_[kRows] = {};
   float next_rstd_[kRows] = {};
 };
 
 // The grid stays for all rows.
-template <typename T, typename Cut, int kThreads, bool kLayer, bool kResidual, bool kBias, bool kAgain>
+template <typename T, typename Cut, int kThreads, bool kLayer, bool kResidual, bool kBias, bool kAgain,
+          bool kPart>
 __global__ void __launch_bounds__(kThreads, 1) NormGradKernel(__grid_constant__ const NormGrad grad) {
-  using Rows = NormGradRows<T, Cut, kLayer, kResidual, kBias, kAgain>;
+  using Rows = NormGradRows<T, Cut, kLayer, kResidual, kBias, kAgain, kPart>;
   extern __shared__ uint4 ring[];
   __shared__ typename Rows::Shared shared;
   Rows rows(grad, shared, ring);

@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   for (int r = static_cast<int>(threadIdx.x) / kThreads; r < strip_rows; r += teams) {
     const std::int64_t row = first_row + r;
     if (row >= norm.rows) break;
-    NormRow<T, kWarps, kVectors, kLayer, true>(
+    NormRow<T, kWarps, kVectors, kLayer, true, false>(
         norm, row, thread, [&](float x) { return TeamSum<kWarps>(x, shared); },
         [&](int column, float(&eight)[8]) {
           Unpack8(ToPack8<T>(eight), eight);
@@ -89,7 +89,7 @@ template <typename T, typename Cut, int kThreads, bool kLayer, bool kBias>
 __global__ void __launch_bounds__(kThreads, 1)
     NormGradQuantizeKernel(__grid_constant__ const NormGrad grad, __grid_constant__ const Fp8Output out,
                            int strip_rows) {
-  using Rows = NormGradRows<T, Cut, kLayer, true, kBias, false>;
+  using Rows = NormGradRows<T, Cut, kLayer, true, kBias, false, false>;
   static_assert(Cut::kRows == 1 && (Cut::kStages == 0 || Cut::kStages == 2));
   extern __shared__ uint4 strip_words[];  // the strip, then the ring
   __shared__ typename Rows::Shared shared;
