@@ -404,14 +404,13 @@ absl::Status RankExecutor::FinishExchange(Lane* lane) {
 absl::Status RankExecutor::Advance(Lane* lane) {
   const Prepared& prepared = (*lane->prepared)[lane->next++];
   const Instruction& instruction = *prepared.instruction;
-  if (prepared.left_out || (instruction.last_only && lane->step->microbatch + 1 != plan_.microbatches)) {
-    return absl::OkStatus();
-  }
+  if (instruction.last_only && lane->step->microbatch + 1 != plan_.microbatches) return absl::OkStatus();
   const bool computes = instruction.stream == plan::kComputeStream;
   if (computes) RETURN_IF_ERROR(FinishExchange(lane));
   if (!instruction.joins.empty()) {
     RETURN_IF_ERROR(FinishDetached([&](const Instruction& i) { return i.name == instruction.joins; }));
   }
+  if (prepared.left_out) return absl::OkStatus();  // what it waits for, what follows counts on
   absl::Status status =
       computes ? RunInstruction(prepared, *lane->step, lane->context) : RunExchange(prepared, lane);
   if (status.ok()) return status;

@@ -1,6 +1,7 @@
 #include "engine/plan/buckets.h"
 
 #include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
 
 #include <algorithm>
 #include <map>
@@ -424,12 +425,16 @@ void GatherParameters(const Plan& plan, const StagePlan& stage, const FlatExchan
   segment->instructions = std::move(instructions);
 }
 
-void JoinGathers(const Plan& plan, const StagePlan& stage, Segment* segment) {
-  for (const Reads& reads : ReadsOfShards(plan, stage, *segment, /*gathered_at_begin=*/true)) {
-    std::string& joins = segment->instructions[reads.first].joins;
-    ENGINE_CHECK(joins.empty(), "{}: {} waits for {} and for bucket.{}", segment->name,
-                 segment->instructions[reads.first].name, joins, reads.bucket);
-    joins = GatherName(reads.bucket);
+void JoinGathers(const Plan& plan, const StagePlan& stage, const std::vector<Segment*>& passes) {
+  absl::flat_hash_set<size_t> joined;
+  for (Segment* pass : passes) {
+    for (const Reads& reads : ReadsOfShards(plan, stage, *pass, /*gathered_at_begin=*/true)) {
+      if (!joined.insert(reads.bucket).second) continue;
+      Instruction& reader = pass->instructions[reads.first];
+      ENGINE_CHECK(reader.joins.empty(), "{} {}: waits for {} and for bucket.{}", pass->name, reader.name,
+                   reader.joins, reads.bucket);
+      reader.joins = GatherName(reads.bucket);
+    }
   }
 }
 
@@ -451,16 +456,18 @@ Segment BeginSegment(std::string name, const Plan& plan, const StagePlan& stage,
 
 namespace {
 
-// Of the buckets that are not early. Those behind which this stage has no norm to compute, in line and first:
-// collectives of NCCL are on one stream at a time.
+// Tied buckets have another stage's copy, which adds up in the same way without a norm to compute beside it.
+bool IsReducedBeside(const Bucket& bucket) { return !bucket.reduce.empty() && !bucket.early && !bucket.tied; }
+
+// Of the buckets that are not early; in line first, as collectives of NCCL are on one stream at a time.
 std::vector<Instruction> LateReductions(const Plan& plan, const StagePlan& stage,
                                         const FlatExchange& exchange, const DeviceProfile& profile) {
   std::vector<Instruction> reductions;
-  for (const bool owned : {false, true}) {
+  for (const bool beside : {false, true}) {
     for (size_t b = 0; b < stage.buckets.size(); ++b) {
       const Bucket& bucket = stage.buckets[b];
-      if (bucket.reduce.empty() || bucket.early || bucket.owned != owned) continue;
-      reductions.push_back(Reduce(plan, bucket, b, owned ? exchange : FlatExchange(), profile));
+      if (bucket.reduce.empty() || bucket.early || IsReducedBeside(bucket) != beside) continue;
+      reductions.push_back(Reduce(plan, bucket, b, beside ? exchange : FlatExchange(), profile));
     }
   }
   return reductions;
@@ -507,8 +514,7 @@ Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Op
       const Bucket& bucket = stage.buckets[b];
       if (!bucket.owned || bucket.early != early) continue;
       out.push_back(Squares(bucket, stage, b));
-      const bool waits = beside.behind && !early && !bucket.reduce.empty();
-      if (waits) out.back().joins = Reduction(plan, bucket, b).name;
+      if (beside.behind && IsReducedBeside(bucket)) out.back().joins = Reduction(plan, bucket, b).name;
     }
   }
   if (plan.mesh.world() > 1) out.push_back(ReduceScalars(plan, stage));

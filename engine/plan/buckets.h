@@ -57,8 +57,9 @@ void GatherParameters(const Plan& plan, const StagePlan& stage, const FlatExchan
 // Where a bucket's item lies; `of` is the bucket's parameter or gradient buffer.
 BufferRef ItemRef(const BufferRef& of, const Bucket::Item& item, std::int32_t value);
 
-// What a pass reads first of the buckets that are gathered when its program begins waits for that.
-void JoinGathers(const Plan& plan, const StagePlan& stage, Segment* segment);
+// Of the passes of a microbatch, in order: what is the first to read a bucket that is gathered when their
+// program begins waits for that.
+void JoinGathers(const Plan& plan, const StagePlan& stage, const std::vector<Segment*>& passes);
 
 // The start of an iteration or of an evaluation: zero(scalars), and the gathers that run behind the first
 // passes, in the order in which these read. Gradients need no zeroing: the first microbatch overwrites them.

@@ -65,9 +65,13 @@ struct UnderWay {
     return seconds;
   }
   // Equal for what goes on alike.
-  std::vector<double> Key() const {
-    std::vector<double> key = {busy, beside};
-    for (const Detached& one : detached) key.insert(key.end(), {one.end, one.sum.seconds});
+  using Key = std::pair<std::vector<double>, std::vector<const Instruction*>>;
+  Key ToKey() const {
+    Key key = {{busy, beside}, {}};
+    for (const Detached& one : detached) {
+      key.first.insert(key.first.end(), {one.end, one.sum.seconds});
+      key.second.push_back(one.sum.exchange);
+    }
     return key;
   }
 };
@@ -407,7 +411,7 @@ class Player {
                   .Play(steps, begin, end, stage.under_way);
     } else {
       const bool last = steps.back().microbatch + 1 == plan_.microbatches;
-      const Key key(s, segment, begin, last, stage.under_way.Key());
+      const Key key(s, segment, begin, last, stage.under_way.ToKey());
       const auto [known, fresh] = pieces_.try_emplace(key);
       if (fresh) {
         known->second = SegmentPlayer(plan_, played, costs, static_cast<std::int32_t>(s), 0, nullptr)
@@ -492,7 +496,7 @@ class Player {
   }
 
   // Stage, segment, first instruction, whether of the last microbatch, what is under way.
-  using Key = std::tuple<size_t, std::int32_t, size_t, bool, std::vector<double>>;
+  using Key = std::tuple<size_t, std::int32_t, size_t, bool, UnderWay::Key>;
 
   const Plan& plan_;
   const CostModel& costs_;

@@ -380,7 +380,9 @@ class StageBuilder {
       for (std::int32_t segment : {chunk.forward, chunk.backward}) {
         GatherParameters(plan_, stage_, in_.exchange, &stage_.segments[static_cast<size_t>(segment)]);
       }
-      JoinGathers(plan_, stage_, &stage_.segments[static_cast<size_t>(chunk.forward)]);
+      JoinGathers(plan_, stage_,
+                  {&stage_.segments[static_cast<size_t>(chunk.forward)],
+                   &stage_.segments[static_cast<size_t>(chunk.backward)]});
     }
     if (plan_.lanes > 1) {
       for (Segment& segment : stage_.segments) {
@@ -444,7 +446,7 @@ class StageBuilder {
       chunk.evaluate = AddSegment(BuildSegment(inputs, fmt::format("evaluate.{}", chunk.index), chunk.index,
                                                &bytes, &plan_.logits_buffer));
       GatherParameters(plan_, stage_, in_.exchange, &stage_.segments.back());
-      JoinGathers(plan_, stage_, &stage_.segments.back());
+      JoinGathers(plan_, stage_, {&stage_.segments.back()});
       transients = std::max(transients, bytes);
     }
     Reserve(transients);

@@ -20,7 +20,6 @@ using backend::cuda::kFp8InverseScale;
 using backend::cuda::kFp8Scale;
 using graph::Attributes;
 
-inline constexpr std::int64_t kOne = 1;
 inline const std::vector<DType> kFormats = {DType::kE4M3, DType::kE5M2};
 
 // No power of two, so that every product with it rounds; with values of about 1 the upper end of e4m3.

@@ -16,8 +16,6 @@ using graph::Attributes;
 using graph::OpDef;
 using ops_test::Input;
 
-constexpr std::int64_t kOne = 1;
-
 Input Make(const Shape& shape, Input::Kind kind, std::int64_t limit = 0) {
   Input input;
   input.shape = shape;

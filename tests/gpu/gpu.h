@@ -13,6 +13,8 @@ namespace engine::gpu_test {
 using ops_test::Tensor;
 using ops_test::Tensors;
 
+inline constexpr std::int64_t kOne = 1;  // of attributes, which are no int
+
 // Opened once, with one arena for all tests.
 backend::cuda::CudaBackend& Gpu();
 

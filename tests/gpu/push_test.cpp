@@ -38,9 +38,9 @@ using graph::Axis;
 using graph::Reduction;
 using plan::Collective;
 using std::chrono::microseconds;
-using Bytes = std::vector<std::byte>;
+using RawBytes = std::vector<std::byte>;
 
-constexpr std::int64_t kArenaBytes = std::int64_t{512} << 20;
+constexpr std::int64_t kPushArenaBytes = std::int64_t{512} << 20;
 constexpr std::size_t kSets = 3;  // of inputs, in turns: what one round leaves behind is wrong in the next
 constexpr int kRounds = 50;
 constexpr std::int64_t kMostBytes = std::int64_t{2} << 20;  // of an output
@@ -100,7 +100,7 @@ struct Trial {
   bool unsummed = false;  // the sum is left to its reader, which SumParts stands for
   CollectiveArgs args;
   std::unique_ptr<backend::Launch> launch;
-  std::array<Bytes, kSets> inputs, expected;
+  std::array<RawBytes, kSets> inputs, expected;
 
   std::int64_t input_bytes() const { return args.input.shape.elements() * SizeOf(dtype); }
   std::int64_t output_bytes() const { return args.output.shape.elements() * SizeOf(dtype); }
@@ -120,8 +120,8 @@ T RoundedTo(DType dtype, T x) {
 }
 
 template <typename T>
-Bytes Packed(DType dtype, const std::vector<T>& numbers) {
-  Bytes bytes(numbers.size() * static_cast<std::size_t>(SizeOf(dtype)));
+RawBytes Packed(DType dtype, const std::vector<T>& numbers) {
+  RawBytes bytes(numbers.size() * static_cast<std::size_t>(SizeOf(dtype)));
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     if (dtype == DType::kBF16 || dtype == DType::kF16) {
       const auto x = static_cast<float>(numbers[i]);
@@ -193,7 +193,7 @@ class Rank {
     Must(opened.status());
     backend_ = std::move(*opened);
     Must(backend::cuda::LoadNccl().status());
-    const auto arena = backend_->AllocateArena(kArenaBytes + (stages ? rank_ : 0) * kMostBytes);
+    const auto arena = backend_->AllocateArena(kPushArenaBytes + (stages ? rank_ : 0) * kMostBytes);
     Must(arena.status());
     free_ = *arena;
     communicator_ = std::make_unique<PushCommunicator>(
@@ -315,7 +315,7 @@ class Rank {
         if (!trial->takes_part) continue;
         Must(cudaMemsetAsync(trial->args.output.data, 0xFF, static_cast<std::size_t>(trial->output_bytes()),
                              backend_->device().compute()));
-        const Bytes& input = trial->inputs[static_cast<std::size_t>(round) % kSets];
+        const RawBytes& input = trial->inputs[static_cast<std::size_t>(round) % kSets];
         FromHost(trial->args.input.data, input.data(), trial->input_bytes());
       }
       Sleep(delay(true));
@@ -397,7 +397,7 @@ class Rank {
   std::byte* Take(std::int64_t bytes) {
     std::byte* const taken = free_;
     free_ += (bytes + 255) / 256 * 256;
-    REQUIRE(free_ - backend_->arena().data() <= kArenaBytes);
+    REQUIRE(free_ - backend_->arena().data() <= kPushArenaBytes);
     return taken;
   }
   absl::Status Launch(Trial& trial) {
@@ -436,7 +436,7 @@ class Rank {
   // Bit by bit; a log-sum-exp, which the CPU computes otherwise, within roundings: numbers below 8 in the
   // difference from the largest, in exp, log and the sum.
   bool IsRight(const Trial& trial, std::size_t set, const std::byte* got) const {
-    const Bytes& expected = trial.expected[set];
+    const RawBytes& expected = trial.expected[set];
     if (!trial.log_sum_exp()) return std::memcmp(got, expected.data(), expected.size()) == 0;
     constexpr float kBound = 8 * 8 * 0x1p-24F;
     for (std::size_t i = 0; i < expected.size(); i += sizeof(float)) {

@@ -366,6 +366,9 @@ TEST_CASE("mutation: gradients") {
     Drop(update(plan), "all_gather", 1);
   });
   Mutate(Good(), "g", "is updated twice", [&](Plan& plan) { Double(update(plan), "adamw", 1); });
+  Mutate(
+      Good(), "g", "the first stage sums the tied table by all_reduce reduce_scatter, the last by",
+      [](Plan& plan) { At(plan, 1, "update", "reduce_scatter").kernel = "reduce_scatter_of_another_order"; });
   Mutate(Good(), "g", "never gathered", [&](Plan& plan) { Drop(update(plan), "all_gather", 0); });
   Mutate(Good(), "g", "nothing to gather", [&](Plan& plan) { Double(update(plan), "all_gather", 0); });
   Mutate(Good(), "g", "the norm is summed before that of bucket.0",

@@ -2,7 +2,6 @@
 #include <cmath>
 #include <limits>
 
-#include "engine/ops/ops.h"
 #include "tests/train/testing.h"
 
 namespace engine::train::testing {
@@ -55,20 +54,6 @@ void CheckEqual(const Trained& expected, const Trained& actual) {
 struct LayoutCase {
   const char* sets;  // blank-separated
 };
-
-std::vector<std::string> SetsOf(const std::string& text) {
-  std::vector<std::string> sets;
-  size_t begin = 0;
-  while (begin < text.size()) {
-    const size_t end = std::min(text.find(' ', begin), text.size());
-    const std::string word = text.substr(begin, end - begin);
-    const bool training = word.starts_with("micro_batch");
-    const bool recompute = word.starts_with("granularity") || word.starts_with("modules");
-    sets.push_back((training ? "training." : recompute ? "recompute." : "parallelism.") + word);
-    begin = end + 1;
-  }
-  return sets;
-}
 
 constexpr LayoutCase kLayouts[] = {
     {"micro_batch=1"},
@@ -198,30 +183,15 @@ TEST_CASE("parameters in shards, and exchange behind computation, change no bit 
   }
 }
 
-// A device whose kernels add the other rank's part of a sum that they read, where copy engines push it.
-Device AddsParts() {
-  Device device = CpuDevice();
-  device.profile.pushes = true;
-  device.profile.exchange_bytes = [](plan::Collective, graph::Reduction, const graph::TensorType&,
-                                     const graph::TensorType& to, graph::Axis, std::int64_t,
-                                     bool push) { return push ? to.shape.elements() * SizeOf(to.dtype) : 0; };
-  device.profile.adds_part = [](const graph::OpDef& op, const graph::TensorType&, const graph::Attributes&) {
-    if (&op == &ops::kAdd) return 1;
-    const bool first = &op == &ops::kBiasAdd || &op == &ops::kLayerNormGrad || &op == &ops::kRmsNormGrad;
-    return first ? 0 : -1;
-  };
-  return device;
-}
-
 TEST_CASE("sums that are left to their readers have the bits of those that are not") {
   for (const char* model : {kGptLike, kLlamaLike}) {
     for (const char* sets : {"tp=2", "tp=2 overlap=on micro_batch=4", "tp=2 sequence_parallel=true",
                              "tp=2 sequence_parallel=true overlap=on micro_batch=8",
                              "tp=2 pp=2 schedule=zero_bubble sequence_parallel=true micro_batch=2",
                              "dp=2 tp=2 sequence_parallel=true zero_stage=1 overlap=on micro_batch=4"}) {
-      INFO(model << sets);
+      INFO(std::string(model == kGptLike ? "GPT " : "Llama ") << sets);
       const recipe::Recipe recipe = MakeRecipe(model, SetsOf(sets));
-      const Device device = AddsParts();
+      const Device device = PushingDevice();
       const auto plan = CompileRecipe(recipe, {.profile = device.profile});
       REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
       std::int64_t left = 0;

@@ -11,6 +11,7 @@
 #include "engine/backend/cpu/world.h"
 #include "engine/base/philox.h"
 #include "engine/model/decoder.h"
+#include "engine/ops/ops.h"
 #include "engine/recipe/load.h"
 #include "engine/train/compile_recipe.h"
 #include "engine/train/ranks.h"
@@ -30,6 +31,40 @@ inline train::Device CpuDevice(int threads_per_rank = 1) {
   };
   device.abort = [world] { world->Abort(); };
   return device;
+}
+
+// The same with plans of a device whose copy engines push, and whose kernels add the other rank's part of a
+// sum that they read.
+inline train::Device PushingDevice() {
+  train::Device device = CpuDevice();
+  device.profile.pushes = true;
+  device.profile.exchange_bytes = [](plan::Collective collective, graph::Reduction, const graph::TensorType&,
+                                     const graph::TensorType& to, graph::Axis, std::int64_t, bool push) {
+    const bool sums =
+        collective == plan::Collective::kReduceScatter || collective == plan::Collective::kAllReduce;
+    return push && sums ? to.shape.elements() * SizeOf(to.dtype) : 0;
+  };
+  device.profile.adds_part = [](const graph::OpDef& op, const graph::TensorType&, const graph::Attributes&) {
+    if (&op == &ops::kAdd) return 1;
+    const bool first = &op == &ops::kBiasAdd || &op == &ops::kLayerNormGrad || &op == &ops::kRmsNormGrad;
+    return first ? 0 : -1;
+  };
+  return device;
+}
+
+// --set's of blank-separated keys of [parallelism], [recompute] and micro_batch, without their sections.
+inline std::vector<std::string> SetsOf(const std::string& text) {
+  std::vector<std::string> sets;
+  size_t begin = 0;
+  while (begin < text.size()) {
+    const size_t end = std::min(text.find(' ', begin), text.size());
+    const std::string word = text.substr(begin, end - begin);
+    const bool training = word.starts_with("micro_batch");
+    const bool recompute = word.starts_with("granularity") || word.starts_with("modules");
+    sets.push_back((training ? "training." : recompute ? "recompute." : "parallelism.") + word);
+    begin = end + 1;
+  }
+  return sets;
 }
 
 // Adam's epsilon is large here on purpose: with 1e-8 the update of an element whose gradient is rounding
