@@ -6,6 +6,7 @@
 
 #include "engine/graph/graph.h"
 #include "engine/plan/buckets.h"
+#include "engine/plan/flat_exchange.h"
 #include "engine/plan/plan.h"
 #include "engine/recipe/recipe.h"
 

@@ -9,6 +9,7 @@
 #include "engine/plan/program.h"
 #include "engine/plan/segment.h"
 #include "engine/plan/slots.h"
+#include "engine/plan/update.h"
 
 namespace engine::plan {
 namespace {

@@ -6,7 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "engine/plan/buckets.h"
 #include "engine/plan/compile.h"
+#include "engine/plan/flat_exchange.h"
 #include "engine/plan/interleave.h"
 #include "engine/plan/placements.h"
 #include "engine/plan/plan.h"

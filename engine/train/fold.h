@@ -9,8 +9,9 @@
 //   seconds of a segment's computation and conversions      grow by the same for each block
 //
 // Parameters, their buckets, ZeRO's shards and the update segment are made for the layout itself, by
-// plan/buckets.h. The schedule is the plan's (plan/schedule.h), played chunk by chunk instead of instruction
-// by instruction, and where microbatches are many, continued at the pace that it has reached.
+// plan/buckets.h and plan/update.h. The schedule is the plan's (plan/schedule.h), played chunk by chunk
+// instead of instruction by instruction, and where microbatches are many, continued at the pace that it has
+// reached.
 //
 // Bytes are exactly the plan's. Seconds are about the prediction's (plan/predict.h), which plays instruction
 // by instruction: mostly within a percent, worse in iterations of few microbatches, most of which is the

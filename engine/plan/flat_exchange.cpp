@@ -1,0 +1,225 @@
+#include "engine/plan/flat_exchange.h"
+
+#include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/plan/buckets.h"
+#include "engine/plan/placements.h"
+
+namespace engine::plan {
+namespace {
+
+// Shards are pushed where all ranks that hold one reach each other.
+bool IsPushed(const Bucket& bucket, AxisSet pushed) {
+  return bucket.shards > 1 && (bucket.reduce.bits() & ~pushed.bits()) == 0;
+}
+
+// Where the parts of a pushed sum arrive; its offset is known when the lanes' is.
+void TakeSumScratch(const Plan& plan, const DeviceProfile& profile, const Bucket& bucket,
+                    Instruction* instruction) {
+  if (!profile.exchange_bytes) return;
+  const std::int64_t bytes = profile.exchange_bytes(
+      Collective::kReduceScatter, graph::Reduction::kSum, {{bucket.elements}, bucket.gradient_dtype},
+      {{bucket.shard_elements()}, bucket.gradient_dtype}, Axis::kDp, plan.mesh.GroupSize(bucket.reduce),
+      /*push=*/true);
+  instruction->scratch = {.elements = bytes, .dtype = DType::kU8};
+}
+
+std::string GatherName(size_t bucket) { return fmt::format("bucket.{}.all_gather", bucket); }
+
+Instruction Copy(std::string name, const BufferRef& from, const BufferRef& to) {
+  Instruction instruction = Flat("copy", std::move(name));
+  instruction.inputs = {from};
+  instruction.outputs = {to};
+  return instruction;
+}
+
+// What the microbatch has given to this rank's shard is added to it.
+Instruction AddShard(const Bucket& bucket, size_t index) {
+  Instruction instruction = Flat("add_shard", fmt::format("bucket.{}.add_shard", index));
+  instruction.inputs = {ShardOf(bucket, bucket.gradient)};
+  instruction.outputs = {bucket.gradient_shard};
+  instruction.accumulate = 1;
+  instruction.fresh = 1;
+  return instruction;
+}
+
+// The instructions of a segment that read a bucket's parameters.
+struct Reads {
+  size_t bucket = 0;
+  size_t first = 0, last = 0;
+};
+
+// Of the buckets that are kept in shards, in the order in which the reads begin.
+std::vector<Reads> ReadsOfShards(const Plan& plan, const StagePlan& stage, const Segment& segment,
+                                 bool gathered_at_begin) {
+  absl::flat_hash_map<std::int32_t, size_t> bucket_of;  // by parameter
+  for (size_t b = 0; b < stage.buckets.size(); ++b) {
+    const Bucket& bucket = stage.buckets[b];
+    if (bucket.parameter_shard.elements == 0 || bucket.gathered_at_begin() != gathered_at_begin) continue;
+    for (const Bucket::Item& item : bucket.items) bucket_of[item.parameter] = b;
+  }
+  std::vector<Reads> reads;
+  if (bucket_of.empty()) return reads;
+  for (size_t i = 0; i < segment.instructions.size(); ++i) {
+    for (const BufferRef& input : segment.instructions[i].inputs) {
+      if (input.value < 0) continue;
+      const LocalValue& value = plan.values[static_cast<size_t>(input.value)];
+      if (value.kind != graph::ValueKind::kParameter || !bucket_of.contains(value.parameter)) continue;
+      const size_t b = bucket_of.at(value.parameter);
+      const auto known =
+          std::find_if(reads.begin(), reads.end(), [&](const Reads& r) { return r.bucket == b; });
+      if (known == reads.end()) {
+        reads.push_back({b, i, i});
+      } else {
+        known->last = i;
+      }
+    }
+  }
+  return reads;
+}
+
+}  // namespace
+
+Instruction Flat(const char* kernel, std::string name) {
+  Instruction instruction;
+  instruction.kernel = kernel;
+  instruction.name = std::move(name);
+  return instruction;
+}
+
+Instruction FlatCollective(Collective collective, std::string name, AxisSet group, const BufferRef& buffer,
+                           const Plan& plan) {
+  Instruction instruction = Flat(plan::Name(collective), std::move(name));
+  instruction.collective = collective;
+  instruction.group = group;
+  instruction.flat = true;
+  instruction.inputs = {buffer};
+  instruction.outputs = {buffer};
+  instruction.wire_bytes = WireBytes(collective, buffer.bytes(), buffer.bytes(), plan.mesh.GroupSize(group));
+  return instruction;
+}
+
+std::string ReductionName(const Bucket& bucket, size_t index) {
+  return fmt::format("bucket.{}.{}", index, bucket.shards > 1 ? "reduce_scatter" : "all_reduce");
+}
+
+Instruction Reduce(const Plan& plan, const Bucket& bucket, size_t index, const FlatExchange& exchange,
+                   const DeviceProfile& profile) {
+  const Collective collective = bucket.shards > 1 ? Collective::kReduceScatter : Collective::kAllReduce;
+  Instruction reduction =
+      FlatCollective(collective, ReductionName(bucket, index), bucket.reduce, bucket.gradient, plan);
+  reduction.stream = exchange.behind ? kExchangeStream : kComputeStream;
+  reduction.push = exchange.behind && IsPushed(bucket, exchange.pushed);
+  reduction.detached = exchange.behind;
+  if (reduction.push) TakeSumScratch(plan, profile, bucket, &reduction);
+  return reduction;
+}
+
+Instruction Gather(const Plan& plan, const Bucket& bucket, size_t index, const FlatExchange& exchange) {
+  Instruction gather =
+      FlatCollective(Collective::kAllGather, GatherName(index), bucket.reduce, bucket.parameter, plan);
+  gather.stream = exchange.behind ? kExchangeStream : kComputeStream;
+  gather.push = exchange.behind && IsPushed(bucket, exchange.pushed);
+  gather.detached = exchange.behind;
+  return gather;
+}
+
+void ReduceEarly(const Plan& plan, const Chunk& chunk, const DeviceProfile& profile,
+                 const FlatExchange& exchange, StagePlan* stage) {
+  absl::flat_hash_map<std::int32_t, size_t> bucket_of;  // by value of the gradient
+  for (size_t b = 0; b < stage->buckets.size(); ++b) {
+    if (!stage->buckets[b].early) continue;
+    for (const Bucket::Item& item : stage->buckets[b].items) {
+      bucket_of[plan.parameters[static_cast<size_t>(item.parameter)].gradient] = b;
+    }
+  }
+  absl::flat_hash_map<size_t, std::pair<Segment*, size_t>> last;  // instruction that adds last, by bucket
+  std::vector<Segment*> segments = {&stage->segments[static_cast<size_t>(chunk.backward)]};
+  if (chunk.weights >= 0) segments.push_back(&stage->segments[static_cast<size_t>(chunk.weights)]);
+  for (Segment* segment : segments) {
+    for (size_t i = 0; i < segment->instructions.size(); ++i) {
+      for (const BufferRef& output : segment->instructions[i].outputs) {
+        if (const auto it = bucket_of.find(output.value); it != bucket_of.end())
+          last[it->second] = {segment, i};
+      }
+    }
+  }
+  for (Segment* segment : segments) {
+    std::vector<std::vector<size_t>> behind(segment->instructions.size());
+    for (const auto& [bucket, place] : last) {
+      if (place.first == segment) behind[place.second].push_back(bucket);
+    }
+    std::vector<Instruction> instructions;
+    std::vector<Instruction> under_way;  // additions of what is being exchanged
+    const auto add_shards = [&] {
+      for (Instruction& addition : under_way) instructions.push_back(std::move(addition));
+      under_way.clear();
+    };
+    for (size_t i = 0; i < segment->instructions.size(); ++i) {
+      instructions.push_back(std::move(segment->instructions[i]));
+      std::sort(behind[i].begin(), behind[i].end());
+      for (size_t b : behind[i]) {
+        const Bucket& bucket = stage->buckets[b];
+        add_shards();
+        instructions.push_back(Reduce(plan, bucket, b, exchange, profile));
+        instructions.back().last_only = bucket.gradient_shard.elements == 0;
+        if (bucket.gradient_shard.elements == 0) continue;
+        under_way.push_back(AddShard(bucket, b));
+        if (exchange.behind) under_way.back().joins = instructions.back().name;
+        if (!exchange.behind) add_shards();
+      }
+    }
+    add_shards();
+    segment->instructions = std::move(instructions);
+  }
+}
+
+void GatherParameters(const Plan& plan, const StagePlan& stage, const FlatExchange& exchange,
+                      Segment* segment) {
+  const std::vector<Reads> reads = ReadsOfShards(plan, stage, *segment, /*gathered_at_begin=*/false);
+  std::vector<std::vector<size_t>> before(segment->instructions.size());  // buckets gathered there
+  for (size_t k = 0; k < reads.size(); ++k) {
+    // Ahead of its own first read, but behind the reads of what its buffer holds until then.
+    size_t at = exchange.behind ? (k == 0 ? 0 : reads[k - 1].first + 1) : reads[k].first;
+    for (size_t other = 0; other < k; ++other) {
+      if (stage.buckets[reads[other].bucket].parameter.offset ==
+          stage.buckets[reads[k].bucket].parameter.offset) {
+        at = std::max(at, reads[other].last + 1);
+      }
+    }
+    ENGINE_CHECK(at <= reads[k].first, "{}: bucket.{} is read while its buffer is in use", segment->name,
+                 reads[k].bucket);
+    before[at].push_back(reads[k].bucket);
+    if (exchange.behind) segment->instructions[reads[k].first].joins = GatherName(reads[k].bucket);
+  }
+  std::vector<Instruction> instructions;
+  for (size_t i = 0; i < segment->instructions.size(); ++i) {
+    for (size_t b : before[i]) {
+      const Bucket& bucket = stage.buckets[b];
+      instructions.push_back(
+          Copy(fmt::format("bucket.{}.copy", b), bucket.parameter_shard, ShardOf(bucket, bucket.parameter)));
+      instructions.push_back(Gather(plan, bucket, b, exchange));
+    }
+    instructions.push_back(std::move(segment->instructions[i]));
+  }
+  segment->instructions = std::move(instructions);
+}
+
+void JoinGathers(const Plan& plan, const StagePlan& stage, const std::vector<Segment*>& passes) {
+  absl::flat_hash_set<size_t> joined;
+  for (Segment* pass : passes) {
+    for (const Reads& reads : ReadsOfShards(plan, stage, *pass, /*gathered_at_begin=*/true)) {
+      if (!joined.insert(reads.bucket).second) continue;
+      Instruction& reader = pass->instructions[reads.first];
+      ENGINE_CHECK(reader.joins.empty(), "{} {}: waits for {} and for bucket.{}", pass->name, reader.name,
+                   reader.joins, reads.bucket);
+      reader.joins = GatherName(reads.bucket);
+    }
+  }
+}
+
+}  // namespace engine::plan

@@ -1,0 +1,49 @@
+// Exchange of whole buckets: reductions of gradients and gathers of parameters, and where they stand in the
+// passes of a microbatch.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "engine/plan/plan.h"
+
+namespace engine::plan {
+
+// How flat buffers are exchanged within the passes.
+struct FlatExchange {
+  bool behind = false;    // on a stream of its own
+  AxisSet pushed = {};    // shards over these axes are pushed, where `behind`
+  bool at_begin = false;  // parameters are gathered behind the first passes that read them, where `behind`
+};
+
+// A kernel or a collective over flat buffers, the collective in place.
+Instruction Flat(const char* kernel, std::string name);
+Instruction FlatCollective(Collective collective, std::string name, AxisSet group, const BufferRef& buffer,
+                           const Plan& plan);
+
+// The name of the sum of a bucket's gradients over the axes on which they are partial.
+std::string ReductionName(const Bucket& bucket, std::size_t index);
+// That sum. The scratch of what is pushed is not placed yet.
+Instruction Reduce(const Plan& plan, const Bucket& bucket, std::size_t index, const FlatExchange& exchange,
+                   const DeviceProfile& profile);
+// The gather of a bucket's parameters that are updated in shards.
+Instruction Gather(const Plan& plan, const Bucket& bucket, std::size_t index, const FlatExchange& exchange);
+
+// Puts the reduction of each early bucket whose gradients this chunk makes behind the instruction that is the
+// last to add to them, in the weights segment where that adds too. Where gradients are kept in shards, what a
+// microbatch gives is then added to the shard: at once, or where exchange is behind computation before the
+// next bucket is reduced. The scratch of what is pushed is not placed yet.
+void ReduceEarly(const Plan& plan, const Chunk& chunk, const DeviceProfile& profile,
+                 const FlatExchange& exchange, StagePlan* stage);
+
+// Where parameters are kept in shards: gathers each bucket before the segment's first instruction that reads
+// it, where exchange is behind computation one bucket ahead.
+void GatherParameters(const Plan& plan, const StagePlan& stage, const FlatExchange& exchange,
+                      Segment* segment);
+
+// Of the passes of a microbatch, in order: what is the first to read a bucket that is gathered when their
+// program begins waits for that.
+void JoinGathers(const Plan& plan, const StagePlan& stage, const std::vector<Segment*>& passes);
+
+}  // namespace engine::plan

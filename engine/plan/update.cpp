@@ -1,0 +1,183 @@
+#include "engine/plan/update.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "engine/plan/arena.h"
+#include "engine/plan/buckets.h"
+
+namespace engine::plan {
+namespace {
+
+Instruction Zero(std::string name, const BufferRef& buffer) {
+  Instruction instruction = Flat("zero", std::move(name));
+  instruction.outputs = {buffer};
+  return instruction;
+}
+
+// A tensor's scale, its inverse and its format are the same on all ranks of the stage, which hold parts or
+// copies of it, and start equal: so of a state's numbers the maximum changes the largest value alone, and the
+// next scale is one again.
+Instruction ReduceStates(const Plan& plan, const StagePlan& stage) {
+  AxisSet ranks;
+  for (Axis axis : graph::kAxes) ranks = ranks | AxisSet::Of(axis);
+  Instruction reduction = FlatCollective(Collective::kAllReduce, "states.all_reduce", plan.mesh.Active(ranks),
+                                         stage.states, plan);
+  reduction.reduction = graph::Reduction::kMax;
+  return reduction;
+}
+
+Instruction AdamW(const Bucket& bucket, const StagePlan& stage, const recipe::Optimizer& optimizer,
+                  const std::string& name) {
+  Instruction instruction = Flat("adamw", name + ".adamw");
+  const bool own_master = bucket.master.elements > 0;
+  const BufferRef parameter = OwnParameters(bucket);
+  instruction.inputs = {own_master ? bucket.master : parameter, OwnGradients(bucket), bucket.moment1,
+                        bucket.moment2, stage.control};
+  instruction.outputs = {own_master ? bucket.master : parameter, bucket.moment1, bucket.moment2};
+  if (own_master) instruction.outputs.push_back(parameter);
+  instruction.attributes = {{"beta1", optimizer.beta1},
+                            {"beta2", optimizer.beta2},
+                            {"epsilon", optimizer.epsilon},
+                            {"weight_decay", bucket.weight_decay ? optimizer.weight_decay : 0.0}};
+  // Of the draws that round narrow moments and weights; both copies of a tied table draw the same.
+  const std::string stream = bucket.tied ? "tied" : name;
+  if (bucket.moment1.dtype != DType::kF32) instruction.attributes.Set("stream", stream + ".moments");
+  if (instruction.inputs[0].dtype != DType::kF32) {
+    instruction.attributes.Set("weight_stream", stream + ".weights");
+  }
+  return instruction;
+}
+
+void PlaceScratch(const DeviceProfile& profile, std::int64_t base, Instruction* instruction,
+                  std::int64_t* peak) {
+  if (!profile.scratch_bytes || instruction->collective != Collective::kNone) return;
+  std::vector<graph::TensorType> inputs;
+  std::vector<graph::TensorType> outputs;
+  for (const BufferRef& ref : instruction->inputs) inputs.push_back({{ref.elements}, ref.dtype});
+  for (const BufferRef& ref : instruction->outputs) outputs.push_back({{ref.elements}, ref.dtype});
+  const std::int64_t bytes =
+      profile.scratch_bytes(instruction->kernel, inputs, outputs, instruction->attributes);
+  if (bytes == 0) return;
+  instruction->scratch = {.offset = base, .elements = bytes, .dtype = DType::kU8};
+  *peak = std::max(*peak, bytes);
+}
+
+// Tied buckets have another stage's copy, which adds up in the same way without a norm to compute beside it.
+bool IsReducedBeside(const Bucket& bucket) { return !bucket.reduce.empty() && !bucket.early && !bucket.tied; }
+
+// Of the buckets that are not early; in line first, as collectives of NCCL are on one stream at a time.
+std::vector<Instruction> LateReductions(const Plan& plan, const StagePlan& stage,
+                                        const FlatExchange& exchange, const DeviceProfile& profile) {
+  std::vector<Instruction> reductions;
+  for (const bool beside : {false, true}) {
+    for (size_t b = 0; b < stage.buckets.size(); ++b) {
+      const Bucket& bucket = stage.buckets[b];
+      if (bucket.reduce.empty() || bucket.early || IsReducedBeside(bucket) != beside) continue;
+      reductions.push_back(Reduce(plan, bucket, b, beside ? exchange : FlatExchange(), profile));
+    }
+  }
+  return reductions;
+}
+
+// What the bucket adds to the square of the norm.
+Instruction Squares(const Bucket& bucket, const StagePlan& stage, size_t index) {
+  Instruction squares = Flat("sum_squares", fmt::format("bucket.{}.sum_squares", index));
+  squares.inputs = {OwnGradients(bucket)};
+  squares.outputs = {stage.scalars};
+  squares.outputs[0].offset += SizeOf(DType::kF64);
+  squares.outputs[0].elements = 1;
+  squares.accumulate = 1;
+  // Of the axes that repeat the reduced gradient, ZeRO's shards take back those that it is reduced over.
+  for (Axis axis : graph::kAxes) {
+    const bool sharded = bucket.shards > 1 && bucket.reduce.Has(axis);
+    if (bucket.copies.Has(axis) && !sharded) squares.only_first = squares.only_first | AxisSet::Of(axis);
+  }
+  return squares;
+}
+
+}  // namespace
+
+Instruction ReduceScalars(const Plan& plan, const StagePlan& stage) {
+  return FlatCollective(Collective::kAllReduce, "scalars.all_reduce", AxisSet::World(), stage.scalars, plan);
+}
+
+Segment BeginSegment(std::string name, const Plan& plan, const StagePlan& stage,
+                     const FlatExchange& exchange) {
+  Segment segment;
+  segment.name = std::move(name);
+  segment.instructions.push_back(Zero("scalars.zero", stage.scalars));
+  for (size_t b = 0; b < stage.buckets.size(); ++b) {
+    const Bucket& bucket = stage.buckets[b];
+    if (bucket.gathered_at_begin()) segment.instructions.push_back(Gather(plan, bucket, b, exchange));
+  }
+  return segment;
+}
+
+Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Optimizer& optimizer,
+                      bool dynamic_loss_scale, const FlatExchange& exchange, const DeviceProfile& profile,
+                      std::int64_t transient_base, std::int64_t* transient_bytes) {
+  Segment segment;
+  segment.name = "update";
+  std::vector<Instruction>& out = segment.instructions;
+  for (size_t b = 0; b < stage.buckets.size(); ++b) {
+    const Bucket& bucket = stage.buckets[b];
+    if (bucket.tied) {
+      out.push_back(FlatCollective(Collective::kAllReduce, fmt::format("bucket.{}.tie", b), AxisSet::Tie(),
+                                   bucket.gradient, plan));
+    }
+  }
+  FlatExchange beside = exchange;
+  beside.behind = exchange.behind && std::any_of(stage.buckets.begin(), stage.buckets.end(),
+                                                 [](const Bucket& bucket) { return bucket.early; });
+  const std::vector<Instruction> late = LateReductions(plan, stage, beside, profile);
+  out.insert(out.end(), late.begin(), late.end());
+  for (const bool early : {true, false}) {
+    for (size_t b = 0; b < stage.buckets.size(); ++b) {
+      const Bucket& bucket = stage.buckets[b];
+      if (!bucket.owned || bucket.early != early) continue;
+      out.push_back(Squares(bucket, stage, b));
+      if (beside.behind && IsReducedBeside(bucket)) out.back().joins = ReductionName(bucket, b);
+    }
+  }
+  if (plan.mesh.world() > 1) out.push_back(ReduceScalars(plan, stage));
+  // Before anything is gathered behind the update: collectives of NCCL are on one stream at a time.
+  if (stage.states.elements > 0 && plan.mesh.ranks_per_stage() > 1) out.push_back(ReduceStates(plan, stage));
+  Instruction clip = Flat("clip_factor", "clip_factor");
+  clip.inputs = {stage.scalars};
+  clip.outputs = {stage.control};
+  clip.attributes = {{"clip", optimizer.clip_grad_norm}};
+  if (dynamic_loss_scale) {  // Megatron-LM's defaults
+    clip.attributes.Set("dynamic", std::int64_t{1});
+    clip.attributes.Set("window", std::int64_t{1000});
+    clip.attributes.Set("hysteresis", std::int64_t{2});
+    clip.attributes.Set("min_scale", 1.0);
+  }
+  out.push_back(std::move(clip));
+  for (size_t b = 0; b < stage.buckets.size(); ++b) {
+    const Bucket& bucket = stage.buckets[b];
+    const std::string name = fmt::format("bucket.{}", b);
+    out.push_back(AdamW(bucket, stage, optimizer, name));
+    if (bucket.shards == 1 || bucket.parameter_shard.elements > 0) continue;
+    out.push_back(Gather(plan, bucket, b, beside));
+  }
+  if (stage.states.elements > 0) {
+    Instruction states = Flat("fp8_update", "states.fp8_update");
+    states.inputs = {stage.states};
+    states.outputs = {stage.states};
+    states.attributes = {{"margin", std::int64_t{0}}};
+    out.push_back(std::move(states));
+  }
+  *transient_bytes = 0;
+  for (Instruction& instruction : out) PlaceScratch(profile, transient_base, &instruction, transient_bytes);
+  for (Instruction& instruction : out) {  // where pushed gradients arrive, all at once
+    if (instruction.collective == Collective::kNone || instruction.scratch.elements == 0) continue;
+    *transient_bytes = Aligned(*transient_bytes);
+    instruction.scratch.offset = transient_base + *transient_bytes;
+    *transient_bytes += instruction.scratch.bytes();
+  }
+  return segment;
+}
+
+}  // namespace engine::plan

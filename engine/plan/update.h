@@ -1,0 +1,31 @@
+// What runs once an iteration, before the passes and behind them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "engine/plan/flat_exchange.h"
+#include "engine/plan/plan.h"
+#include "engine/recipe/recipe.h"
+
+namespace engine::plan {
+
+// The start of an iteration or of an evaluation: zero(scalars), and the gathers that run behind the first
+// passes, in the order in which these read. Gradients need no zeroing: the first microbatch overwrites them.
+Segment BeginSegment(std::string name, const Plan& plan, const StagePlan& stage,
+                     const FlatExchange& exchange);
+
+// Tied gradients summed over first and last stage; reduction of each bucket that is not early (all-reduce, or
+// reduce-scatter under ZeRO-1), beside the norm of those that are where exchange is behind computation; norm
+// over all stages; largest values of quantised tensors over the stage's ranks; clip factor; AdamW; all-gather
+// of parameters that are updated in shards and neither kept so nor gathered at the beginning of the next
+// program, behind AdamW of the next where exchange is behind computation; scales of quantised tensors.
+// Scratch of its kernels lies at `transient_base`; *transient_bytes: how far it reaches.
+Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Optimizer& optimizer,
+                      bool dynamic_loss_scale, const FlatExchange& exchange, const DeviceProfile& profile,
+                      std::int64_t transient_base, std::int64_t* transient_bytes);
+
+// The sum of the scalars over the world.
+Instruction ReduceScalars(const Plan& plan, const StagePlan& stage);
+
+}  // namespace engine::plan
