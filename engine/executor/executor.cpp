@@ -404,7 +404,7 @@ absl::Status RankExecutor::FinishExchange(Lane* lane) {
 absl::Status RankExecutor::Advance(Lane* lane) {
   const Prepared& prepared = (*lane->prepared)[lane->next++];
   const Instruction& instruction = *prepared.instruction;
-  if (instruction.last_only && lane->step->microbatch + 1 != plan_.microbatches) return absl::OkStatus();
+  if (!instruction.RunsIn(lane->step->microbatch, plan_.microbatches)) return absl::OkStatus();
   const bool computes = instruction.stream == plan::kComputeStream;
   if (computes) RETURN_IF_ERROR(FinishExchange(lane));
   if (!instruction.joins.empty()) {

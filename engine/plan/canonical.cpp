@@ -45,7 +45,10 @@ void AppendInstruction(const Plan& plan, const Instruction& instruction, Buffer*
     Append(text, " group {}{}", instruction.group.ToString(),
            kReductions[static_cast<int>(instruction.reduction)]);
     Append(text, "{}{}{}{}", instruction.stream == kExchangeStream ? " beside" : "",
-           instruction.push ? " push" : "", instruction.last_only ? " last" : "",
+           instruction.push ? " push" : "",
+           instruction.last_only    ? " last"
+           : instruction.first_only ? " first"
+                                    : "",
            instruction.detached ? " detached" : "");
     if (instruction.unsummed) Append(text, " unsummed");
   }

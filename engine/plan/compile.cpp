@@ -287,10 +287,12 @@ ChunkLayers CutLayers(const recipe::Recipe& recipe, const Graph& graph, const De
 absl::StatusOr<FlatExchange> ExchangeOf(const recipe::Recipe& recipe, const CompileOptions& options) {
   ASSIGN_OR_RETURN(const AxisSet pushed, PushedAxes(recipe, Mesh::Of(recipe.parallelism), options));
   const bool lanes = Lanes(recipe, options) > 1;
-  const bool behind = Overlaps(recipe, options) && (lanes || ConversionsArePushed(recipe, pushed));
-  // In the passes of lanes the exchange's stream is busy, and fp8 reads all weights before the first pass.
-  const bool free = !lanes && recipe.precision.compute != "fp8";
-  return FlatExchange{.behind = behind, .pushed = pushed, .at_begin = behind && free};
+  const bool conversions = ConversionsArePushed(recipe, pushed);
+  const bool behind = Overlaps(recipe, options) && (lanes || conversions);
+  // Beside conversions by NCCL nothing else is exchanged, and fp8 reads all weights before the first pass.
+  const bool at_begin = behind && conversions && recipe.precision.compute != "fp8";
+  return FlatExchange{
+      .behind = behind, .pushed = pushed, .at_begin = at_begin, .in_passes = at_begin && lanes};
 }
 
 BucketStorage StorageOf(const recipe::Recipe& recipe, const FlatExchange& exchange, bool training) {

@@ -222,4 +222,30 @@ void JoinGathers(const Plan& plan, const StagePlan& stage, const std::vector<Seg
   }
 }
 
+void GatherInPass(const Plan& plan, const StagePlan& stage, const FlatExchange& exchange,
+                  const std::vector<Segment*>& passes) {
+  if (!exchange.in_passes) return;
+  constexpr size_t kAhead = 2;
+  Segment& first = *passes.front();
+  std::vector<std::vector<size_t>> before(first.instructions.size() + 1);  // buckets gathered there
+  std::vector<size_t> readers;  // of the buckets in order: instructions of the first pass, or its end
+  absl::flat_hash_set<size_t> known;
+  for (const Segment* pass : passes) {
+    for (const Reads& reads : ReadsOfShards(plan, stage, *pass, /*gathered_at_begin=*/true)) {
+      if (!known.insert(reads.bucket).second) continue;
+      before[readers.size() < kAhead ? 0 : readers[readers.size() - kAhead]].push_back(reads.bucket);
+      readers.push_back(pass == &first ? reads.first : first.instructions.size());
+    }
+  }
+  std::vector<Instruction> instructions;
+  for (size_t i = 0; i < before.size(); ++i) {
+    for (size_t b : before[i]) {
+      instructions.push_back(Gather(plan, stage.buckets[b], b, exchange));
+      instructions.back().first_only = true;
+    }
+    if (i < first.instructions.size()) instructions.push_back(std::move(first.instructions[i]));
+  }
+  first.instructions = std::move(instructions);
+}
+
 }  // namespace engine::plan

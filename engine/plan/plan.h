@@ -81,7 +81,8 @@ struct Instruction {
   std::int32_t stream = 0;      // plan::Stream that it runs on: computation or exchange
   // Pushed into the other members' arenas by copy engines instead of NCCL. All members are on one host.
   bool push = false;
-  bool last_only = false;  // only in the iteration's last microbatch
+  bool last_only = false;   // only in the iteration's last microbatch
+  bool first_only = false;  // only in its first
   // No instruction behind it waits for it but those that name it, the update segment and the program's end.
   bool detached = false;
   // The detached exchange, by name, of this program, that this one waits for; empty: none.
@@ -92,6 +93,10 @@ struct Instruction {
   // Of that instruction: the other rank's part of its input `part_of`; elements 0: none.
   BufferRef part = {};
   std::int32_t part_of = -1;
+
+  bool RunsIn(std::int64_t microbatch, std::int64_t microbatches) const {
+    return (!last_only || microbatch + 1 == microbatches) && (!first_only || microbatch <= 0);
+  }
 };
 
 struct Segment {

@@ -381,9 +381,10 @@ class StageBuilder {
       for (std::int32_t segment : {chunk.forward, chunk.backward}) {
         GatherParameters(plan_, stage_, in_.exchange, &stage_.segments[static_cast<size_t>(segment)]);
       }
-      JoinGathers(plan_, stage_,
-                  {&stage_.segments[static_cast<size_t>(chunk.forward)],
-                   &stage_.segments[static_cast<size_t>(chunk.backward)]});
+      const std::vector<Segment*> passes = {&stage_.segments[static_cast<size_t>(chunk.forward)],
+                                            &stage_.segments[static_cast<size_t>(chunk.backward)]};
+      JoinGathers(plan_, stage_, passes);
+      GatherInPass(plan_, stage_, in_.exchange, passes);
     }
     if (plan_.lanes > 1) {
       for (Segment& segment : stage_.segments) {
@@ -448,6 +449,7 @@ class StageBuilder {
                                                &bytes, &plan_.logits_buffer));
       GatherParameters(plan_, stage_, in_.exchange, &stage_.segments.back());
       JoinGathers(plan_, stage_, {&stage_.segments.back()});
+      GatherInPass(plan_, stage_, in_.exchange, {&stage_.segments.back()});
       transients = std::max(transients, bytes);
     }
     Reserve(transients);

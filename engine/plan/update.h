@@ -11,7 +11,8 @@
 namespace engine::plan {
 
 // The start of an iteration or of an evaluation: zero(scalars), and the gathers that run behind the first
-// passes, in the order in which these read. Gradients need no zeroing: the first microbatch overwrites them.
+// passes and not within them, in the order in which these read. Gradients need no zeroing: the first
+// microbatch overwrites them.
 Segment BeginSegment(std::string name, const Plan& plan, const StagePlan& stage,
                      const FlatExchange& exchange);
 

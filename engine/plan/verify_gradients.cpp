@@ -139,7 +139,7 @@ class UpdateVerifier {
         if (!arrives.ok()) return WithContext(arrives, InstructionName(index_, backward, i));
         continue;
       }
-      absl::Status status = instruction.last_only && instruction.detached &&
+      absl::Status status = instruction.last_only && !instruction.first_only && instruction.detached &&
                                     instruction.stream == kExchangeStream && !instruction.group.IsTie()
                                 ? Communicate(instruction)
                                 : Internal("is no reduction behind the last backward pass");
@@ -178,7 +178,7 @@ class UpdateVerifier {
                          Find(instruction.inputs[0], &Bucket::gradient) < stage_.buckets.size();
     const bool behind = instruction.stream == kExchangeStream && instruction.detached && (gathers || reduces);
     const bool before = instruction.stream == kComputeStream && !instruction.detached && !instruction.push;
-    if (instruction.last_only || !(before || behind)) {
+    if (instruction.last_only || instruction.first_only || !(before || behind)) {
       return Internal("runs on stream {}, and {} waits for it", instruction.stream,
                       instruction.detached ? "nothing" : "the next");
     }

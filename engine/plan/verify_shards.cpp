@@ -2,6 +2,7 @@
 #include <absl/container/flat_hash_set.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "engine/plan/verify.h"
 #include "engine/plan/verify_text.h"
@@ -24,9 +25,17 @@ class ShardVerifier {
     for (size_t b = 0; b < stage_.buckets.size(); ++b) RETURN_IF_ERROR(Enter(b));
     if (plan_.lanes > 1 && !bucket_of_.empty())
       return Internal("stage {}: gradients in shards are those of one lane", index_);
-    for (const Segment& segment : stage_.segments) {
-      const bool updates = &segment == &stage_.segments[static_cast<size_t>(stage_.update)];
-      if (!updates) RETURN_IF_ERROR(Walk(segment));
+    std::vector<std::int32_t> training;
+    std::vector<std::int32_t> evaluation = {stage_.evaluate_begin, stage_.evaluate_end};
+    for (const Chunk& chunk : stage_.chunks) evaluation.push_back(chunk.evaluate);
+    for (std::int32_t s = 0; s < static_cast<std::int32_t>(stage_.segments.size()); ++s) {
+      const bool evaluates = std::find(evaluation.begin(), evaluation.end(), s) != evaluation.end();
+      if (!evaluates && s != stage_.update) training.push_back(s);
+    }
+    for (const std::vector<std::int32_t>* program : {&training, &evaluation}) {
+      begun_.clear();
+      at_begin_names_.clear();
+      for (std::int32_t s : *program) RETURN_IF_ERROR(Walk(stage_.segments[static_cast<size_t>(s)]));
     }
     return absl::OkStatus();
   }
@@ -88,7 +97,6 @@ class ShardVerifier {
     gradients_.clear();
     parameters_.clear();
     summed_.clear();
-    begun_.clear();
     joined_.clear();
     segment_ = &segment;
     for (size_t i = 0; i < segment.instructions.size(); ++i) {
@@ -103,13 +111,6 @@ class ShardVerifier {
     for (const auto& [offset, buffer] : parameters_) {
       if (buffer.phase == Phase::kWhole) continue;
       return Internal("stage {} {}: bucket.{} is gathered for nothing", index_, segment.name, buffer.bucket);
-    }
-    if (Runs(stage_.begin) || Runs(stage_.evaluate_begin)) {
-      for (const auto& [parameter, b] : at_begin_) {
-        if (begun_.contains(b)) continue;
-        return Internal("stage {} {}: bucket.{} is updated in shards and not gathered", index_, segment.name,
-                        b);
-      }
     }
     for (const Chunk& chunk : stage_.chunks) {
       if (Runs(chunk.forward)) joined_forward_[chunk.index] = joined_;
@@ -189,8 +190,13 @@ class ShardVerifier {
   // One gather of all of the bucket, behind the passes that read it.
   absl::Status GathersAtBegin(const Instruction& instruction, size_t b) {
     const Bucket& bucket = BucketAt(b);
-    if (!Runs(stage_.begin) && !Runs(stage_.evaluate_begin))
-      return Internal("gathers bucket.{}, which the beginning of the program does", b);
+    const bool in_pass = std::any_of(stage_.chunks.begin(), stage_.chunks.end(), [&](const Chunk& chunk) {
+      return Runs(chunk.forward) || Runs(chunk.evaluate);
+    });
+    if (!Runs(stage_.begin) && !Runs(stage_.evaluate_begin) && !in_pass)
+      return Internal("gathers bucket.{} in no pass that may be the first to read it", b);
+    if (in_pass != instruction.first_only)
+      return Internal("gathers bucket.{} {}", b, in_pass ? "in every microbatch" : "in one microbatch");
     if (instruction.collective != Collective::kAllGather ||
         !SameFlatPlace(instruction.inputs[0], bucket.parameter) ||
         !SameFlatPlace(instruction.outputs[0], bucket.parameter) || !(instruction.group == AxesOf(bucket))) {
@@ -250,7 +256,8 @@ class ShardVerifier {
                       AxesOf(bucket).ToString(), instruction.group.ToString());
     }
     const std::int32_t stream = instruction.detached ? kExchangeStream : kComputeStream;
-    if (instruction.stream != stream || instruction.last_only || (instruction.push && !instruction.detached))
+    if (instruction.stream != stream || instruction.last_only || instruction.first_only ||
+        (instruction.push && !instruction.detached))
       return Internal("is not exchanged in every microbatch, behind computation or in its place");
     it->second.phase = instruction.detached ? Phase::kExchanging : Phase::kWhole;
     it->second.exchange = instruction.name;
@@ -260,7 +267,7 @@ class ShardVerifier {
   static absl::Status FlatKernel(const Instruction& instruction, std::uint32_t accumulate) {
     if (instruction.inputs.size() == 1 && instruction.outputs.size() == 1 &&
         instruction.stream == kComputeStream && !instruction.detached && !instruction.last_only &&
-        instruction.only_first.empty() && instruction.accumulate == accumulate &&
+        !instruction.first_only && instruction.only_first.empty() && instruction.accumulate == accumulate &&
         instruction.fresh == accumulate) {
       return absl::OkStatus();
     }
@@ -303,8 +310,8 @@ class ShardVerifier {
   const StagePlan& stage_;
   absl::flat_hash_map<std::int32_t, size_t> bucket_of_;  // kept in shards, by parameter
   Buffers gradients_, parameters_;
-  // Gathered when a program begins: by parameter, by name of the gather; and what has been gathered and
-  // waited for in the segment that is walked.
+  // Gathered when a program begins: by parameter. Of the program that is walked what has been gathered, by
+  // name too, and of its segment what was waited for.
   absl::flat_hash_map<std::int32_t, size_t> at_begin_;
   absl::flat_hash_map<std::string, size_t> at_begin_names_;
   const Segment* segment_ = nullptr;

@@ -930,10 +930,24 @@ const Plan& AtBegin() {
   return plan;
 }
 
+// dp 2 · tp 2, halves in turns, pushed by copy engines.
+const Plan& InPasses() {
+  static const Plan plan = [] {
+    absl::StatusOr<Plan> compiled =
+        train::CompileUnverified(TinyRecipe(true, {"precision.compute=bf16", "model.attention.heads=4",
+                                                   "model.hidden=256", "parallelism.dp=2", "parallelism.tp=2",
+                                                   "parallelism.zero_stage=1", "training.micro_batch=4"}),
+                                 {.profile = backend::cuda::CudaProfile()});
+    if (!compiled.ok()) FAIL(Message(compiled.status()));
+    return *std::move(compiled);
+  }();
+  return plan;
+}
+
 std::int64_t GathersIn(const Plan& plan, const char* segment) {
   const auto& list = SegmentOf(const_cast<Plan&>(plan), 0, segment).instructions;
   return std::count_if(list.begin(), list.end(),
-                       [](const Instruction& i) { return i.collective == Collective::kAllGather; });
+                       [](const Instruction& i) { return i.flat && i.collective == Collective::kAllGather; });
 }
 
 }  // namespace
@@ -945,7 +959,12 @@ TEST_CASE("mutation: the plan that gathers when a program begins is good") {
   CHECK(GathersIn(AtBegin(), "evaluate_begin") == 7);
   CHECK(GathersIn(AtBegin(), "update") == 4);
   CHECK(Verify(Overlapped(), {}).ok());
-  CHECK(GathersIn(Overlapped(), "begin") == 0);  // the exchange's stream is that of the halves
+  CHECK(GathersIn(Overlapped(), "begin") == 0);  // the exchange's stream is NCCL's
+  CHECK_MESSAGE(Verify(InPasses(), {}).ok(), Message(Verify(InPasses(), {})));
+  CHECK(InPasses().lanes == 2);
+  CHECK(GathersIn(InPasses(), "begin") == 0);  // that of the halves
+  CHECK(GathersIn(InPasses(), "forward.0") == 7);
+  CHECK(GathersIn(InPasses(), "evaluate.0") == 7);
 }
 
 TEST_CASE("mutation: parameters gathered when a program begins") {
@@ -955,8 +974,9 @@ TEST_CASE("mutation: parameters gathered when a program begins") {
   };
   for (const char* segment : {"begin", "evaluate_begin"}) {
     CAPTURE(segment);
-    Mutate(AtBegin(), "z", "is updated in shards and not gathered",
+    Mutate(AtBegin(), "z", "which is not under way",
            [&](Plan& plan) { Drop(SegmentOf(plan, 0, segment), gather, 1); });
+    Mutate(AtBegin(), "z", "in one microbatch", edit(segment, [](Instruction& i) { i.first_only = true; }));
     Mutate(AtBegin(), "z", "again", [&](Plan& plan) { Double(SegmentOf(plan, 0, segment), gather, 1); });
     Mutate(AtBegin(), "z", "is not the gather of all of", edit(segment, [](Instruction& i) {
              i.inputs[0].elements /= 2;
@@ -982,6 +1002,27 @@ TEST_CASE("mutation: parameters gathered when a program begins") {
     Mutate(AtBegin(), "z", "which is not under way", [&](Plan& plan) {
       Segment& found = SegmentOf(plan, 0, segment);
       found.instructions[Find(found, waits)].joins += "?";
+    });
+  }
+  for (const char* segment : {"forward.0", "evaluate.0"}) {
+    CAPTURE(segment);
+    const Plan& good = InPasses();
+    const auto flat = [](const Instruction& i) { return i.flat; };
+    const auto at = [=](Plan& plan) {
+      auto& list = SegmentOf(plan, 0, segment).instructions;
+      return list.begin() + static_cast<std::ptrdiff_t>(Find(SegmentOf(plan, 0, segment), flat));
+    };
+    const bool halves = segment == std::string("forward.0");  // whose order counts instructions
+    Mutate(good, halves ? "zs" : "z", "which is not under way",
+           [&](Plan& plan) { SegmentOf(plan, 0, segment).instructions.erase(at(plan)); });
+    Mutate(good, halves ? "zs" : "z", "again", [&](Plan& plan) {
+      const Instruction gathers = *at(plan);
+      SegmentOf(plan, 0, segment).instructions.insert(at(plan), gathers);
+    });
+    Mutate(good, "z", "in every microbatch", [&](Plan& plan) { at(plan)->first_only = false; });
+    Mutate(good, "z", "which is not waited for", [&](Plan& plan) {
+      Segment& found = SegmentOf(plan, 0, segment);
+      found.instructions[Find(found, [](const Instruction& i) { return !i.joins.empty(); })].joins.clear();
     });
   }
   Mutate(AtBegin(), "g", "nothing to gather", [&](Plan& plan) {
