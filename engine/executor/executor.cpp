@@ -336,8 +336,8 @@ struct RankExecutor::Lane {
 // Exchange starts after what computation has done so far; the lane's next computation starts after it.
 absl::Status RankExecutor::RunExchange(const Prepared& prepared, Lane* lane) {
   // Its scratch, and what it keeps of its input, are the instruction's alone until it is finished; the next
-  // exchange may write there.
-  RETURN_IF_ERROR(FinishExchange(lane));
+  // exchange may write there, but for those of buckets, which have their own places.
+  if (!prepared.instruction->flat) RETURN_IF_ERROR(FinishExchange(lane));
   const std::int32_t stream = prepared.instruction->stream;
   // The sum of gradients before this one has arrived long ago, where this one is to arrive.
   const BufferRef& scratch = prepared.instruction->scratch;

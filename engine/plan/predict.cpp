@@ -181,7 +181,7 @@ class SegmentPlayer {
 
   void Exchange(const Instruction& instruction, const SegmentCosts::Times& times, PlayedLane* lane) {
     const auto scribbles = [](const Instruction& i) { return i.scratch.elements > 0; };
-    if (lane->scribbled) Finish(lane);
+    if (lane->scribbled && !instruction.flat) Finish(lane);
     if (instruction.detached && scribbles(instruction)) {
       FinishDetached(*lane, [&](const Instruction& i) { return i.scratch.Overlaps(instruction.scratch); });
     }
