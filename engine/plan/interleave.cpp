@@ -67,7 +67,7 @@ Interleaving Interleave(const Segment& segment, const Rates& rates) {
       if (l > 0 && lane.next >= lanes[0].next) return;
       const Instruction& instruction = segment.instructions[lane.next];
       result.order.push_back(static_cast<std::uint8_t>(l));
-      if ((instruction.last_only && l == 0) || (instruction.first_only && l == 1)) continue;
+      if ((instruction.last_only && l == 0) || instruction.first_only) continue;  // most pairs have none
       exchanged = std::max(exchanged, computed) + seconds[lane.next];
       if (!instruction.detached) lane.ready = exchanged;
     }

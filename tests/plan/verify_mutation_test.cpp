@@ -1025,6 +1025,12 @@ TEST_CASE("mutation: parameters gathered when a program begins") {
       found.instructions[Find(found, [](const Instruction& i) { return !i.joins.empty(); })].joins.clear();
     });
   }
+  Mutate(AtBegin(), "t", "before microbatch 0 has gathered them", [](Plan& plan) {
+    Program& program = plan.stages[0].evaluate;
+    const auto first =
+        std::find_if(program.begin(), program.end(), [](const Step& step) { return step.microbatch == 0; });
+    std::swap(first->microbatch, (first + 1)->microbatch);
+  });
   Mutate(AtBegin(), "g", "nothing to gather", [&](Plan& plan) {
     Segment& update = SegmentOf(plan, 0, "update");
     update.instructions.push_back(At(plan, 0, "begin", gather, 0));

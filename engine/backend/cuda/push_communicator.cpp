@@ -97,7 +97,10 @@ PushCommunicator::~PushCommunicator() {
 
 absl::StatusOr<std::unique_ptr<Launch>> PushCommunicator::Prepare(CollectiveArgs args) {
   const plan::Instruction& instruction = *args.instruction;
-  if (!Pushes(instruction, args.input.dtype)) return nccl_.Prepare(std::move(args));
+  if (!Pushes(instruction, args.input.dtype)) {
+    if (instruction.detached) behind_by_nccl_.insert(args.group);
+    return nccl_.Prepare(std::move(args));
+  }
   PushPlace place{.rank = rank_,
                   .arena = backend_.arena(),
                   .stream_index = instruction.stream,
@@ -290,15 +293,21 @@ absl::Status PushCommunicator::Connect() {
 // Two communicators of NCCL at work at once could wait for each other. The plan keeps them apart, but not
 // where NCCL has to take over pushes.
 absl::Status PushCommunicator::OneStreamOfNccl() const {
+  const auto refuse = [](const std::vector<std::int64_t>& behind, const std::vector<std::int64_t>& in_line) {
+    return FailedPrecondition(
+        "ranks {} exchange behind what ranks {} do in line, which goes with copy engines alone, and not all "
+        "of "
+        "them reach each other's memory: parallelism.exchange = \"nccl\" makes a plan without",
+        fmt::join(behind, ", "), fmt::join(in_line, ", "));
+  };
   for (const auto& [ranks, group] : groups_) {
     for (const auto& [others, other] : groups_) {
       const bool both = group->in_line && other->detached && ranks != others;
       if (!both || (group->pushes && other->pushes)) continue;
-      return FailedPrecondition(
-          "ranks {} exchange behind what ranks {} do in line, which goes with copy engines alone, and not "
-          "all of "
-          "them reach each other's memory: parallelism.exchange = \"nccl\" makes a plan without",
-          fmt::join(others, ", "), fmt::join(ranks, ", "));
+      return refuse(others, ranks);
+    }
+    for (const std::vector<std::int64_t>& others : behind_by_nccl_) {
+      if (group->in_line && !group->pushes && ranks != others) return refuse(others, ranks);
     }
   }
   return absl::OkStatus();

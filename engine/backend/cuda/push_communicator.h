@@ -13,6 +13,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -88,7 +89,8 @@ class PushCommunicator final : public Communicator {
   std::array<cudaEvent_t, 2> fork_ = {};
   std::map<std::int64_t, PushPeer> peers_;                                  // by rank
   std::map<std::vector<std::int64_t>, std::unique_ptr<PushGroup>> groups_;  // by members, ascending
-  std::map<std::int64_t, const PushGroup*> transfers_;                      // by peer
+  std::set<std::vector<std::int64_t>> behind_by_nccl_;  // members of what the plan itself gives to NCCL
+  std::map<std::int64_t, const PushGroup*> transfers_;  // by peer
 };
 
 }  // namespace engine::backend::cuda
