@@ -71,10 +71,6 @@ std::int64_t Reach(const Plan& plan, const BufferRef& ref) {
   return End(ref) + others * ref.shard_stride;
 }
 
-bool Overlap(const BufferRef& a, const BufferRef& b) {
-  return a.in_slot == b.in_slot && a.offset < End(b) && b.offset < End(a);
-}
-
 // Checks one stage: its training segments chunk by chunk, its evaluation, and the flat segments.
 class SegmentVerifier {
  public:
@@ -410,7 +406,8 @@ class SegmentVerifier {
       if (Overlap(instruction.scratch, part))
         return Internal("scribbles at {}, where the part is", part.offset);
       unsummed_.erase(input.value);
-      arena_.Write(input.offset, Reach(plan_, input), kAdded, static_cast<std::int32_t>(i));
+      (input.in_slot ? slot_ : arena_)
+          .Write(input.offset, Reach(plan_, input), kAdded, static_cast<std::int32_t>(i));
     }
     if (instruction.part.elements == 0 ||
         (instruction.part_of >= 0 && instruction.part_of < static_cast<int>(instruction.inputs.size()))) {
@@ -492,6 +489,11 @@ class SegmentVerifier {
       }
     }
     return absl::OkStatus();
+  }
+
+  // On any of the ranks.
+  bool Overlap(const BufferRef& a, const BufferRef& b) const {
+    return a.in_slot == b.in_slot && a.offset < Reach(plan_, b) && b.offset < Reach(plan_, a);
   }
 
   std::string NameOrScratch(const BufferRef& ref) const {

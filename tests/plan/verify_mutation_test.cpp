@@ -897,6 +897,9 @@ TEST_CASE("mutation: sums that are left to their readers") {
     if (scattered) {
       Mutate(good, "s", "is not where this rank's part of it is",
              edit(sums, [](Instruction& i) { i.outputs[0].shard_stride /= 2; }));
+      Mutate(good, "s", "overlaps", edit(adds, [](Instruction& i) {  // the part of the other rank
+               i.outputs[0].offset = i.inputs[0].offset + i.inputs[0].shard_stride;
+             }));
     }
     Mutate(good, "s", "without the other rank's part", edit(adds, [](Instruction& i) { i.part = {}; }));
     Mutate(good, "s", "finds no part of", edit(adds, [](Instruction& i) { i.part.offset += 256; }));

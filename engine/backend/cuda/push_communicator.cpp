@@ -295,9 +295,8 @@ absl::Status PushCommunicator::Connect() {
 absl::Status PushCommunicator::OneStreamOfNccl() const {
   const auto refuse = [](const std::vector<std::int64_t>& behind, const std::vector<std::int64_t>& in_line) {
     return FailedPrecondition(
-        "ranks {} exchange behind what ranks {} do in line, which goes with copy engines alone, and not all "
-        "of "
-        "them reach each other's memory: parallelism.exchange = \"nccl\" makes a plan without",
+        "ranks {} exchange behind what ranks {} do in line, which goes with copy engines alone, but some of "
+        "them cannot reach each other's memory: parallelism.exchange = \"nccl\" makes a plan without",
         fmt::join(behind, ", "), fmt::join(in_line, ", "));
   };
   for (const auto& [ranks, group] : groups_) {
