@@ -1,0 +1,517 @@
+// Broken plans: exchange behind computation, gradients and parameters in shards.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/backend/cuda/profile.h"
+#include "tests/plan/mutations.h"
+
+namespace engine::plan {
+
+// dp 2 · tp 2 with sequence parallelism and ZeRO-1, halves of 8 microbatches in turns.
+const Plan& Overlapped() {
+  static const Plan plan =
+      TinyPlan(false, {"parallelism.dp=2", "parallelism.tp=2", "parallelism.sequence_parallel=true",
+                       "parallelism.zero_stage=1", "parallelism.overlap=on", "training.micro_batch=4"});
+  return plan;
+}
+
+TEST_CASE("mutation: the plan with halves in turns is good") {
+  CHECK(Verify(Overlapped(), {}).ok());
+  CHECK(Overlapped().lanes == 2);
+  CHECK(Overlapped().microbatches == 4);
+}
+
+TEST_CASE("mutation: halves in turns") {
+  const auto paired = [](Plan& plan) {
+    Program& program = plan.stages[0].train;
+    return std::find_if(program.begin(), program.end(), [](const Step& step) { return step.paired; }) -
+           program.begin();
+  };
+  Mutate(Overlapped(), "t", "in the same lane", [&](Plan& plan) {
+    for (Step& step : plan.stages[0].train) {
+      if (step.microbatch == 1) step.slot = 0;
+    }
+  });
+  Mutate(Overlapped(), "t", "cannot run in alternation with",
+         [&](Plan& plan) { plan.stages[0].train[static_cast<size_t>(paired(plan)) + 1].paired = true; });
+  Mutate(Overlapped(), "t", "cannot run in alternation with", [&](Plan& plan) {
+    const auto i = static_cast<size_t>(paired(plan));
+    plan.stages[0].train[i + 1].waits = {static_cast<std::int32_t>(i)};
+  });
+  const auto exchange = [](const Instruction& i) { return i.collective == Collective::kAllGather; };
+  const auto computes = [](const Instruction& i) {
+    return i.op != nullptr && i.outputs[0].in_lane && i.outputs[0].value >= 0;
+  };
+  Mutate(Overlapped(), "sm", "is on stream 0, not 5", [&](Plan& plan) {
+    Segment& forward = SegmentOf(plan, 0, "forward.0");
+    forward.instructions[Find(forward, exchange)].stream = kComputeStream;
+  });
+  Mutate(Overlapped(), "s", "is on stream 5, not 0", [&](Plan& plan) {
+    Segment& forward = SegmentOf(plan, 0, "forward.0");
+    forward.instructions[Find(forward, computes)].stream = kExchangeStream;
+  });
+  Mutate(Overlapped(), "s", "is waited for by nothing", [&](Plan& plan) {
+    Segment& forward = SegmentOf(plan, 0, "forward.0");
+    forward.instructions[Find(forward, exchange)].detached = true;
+  });
+  Mutate(Overlapped(), "s", "is not in a lane", [&](Plan& plan) {
+    Segment& forward = SegmentOf(plan, 0, "forward.0");
+    forward.instructions[Find(forward, computes)].outputs[0].in_lane = false;
+  });
+  Mutate(Overlapped(), "s", "reaches out of its lane", [&](Plan& plan) { plan.stages[0].lane_bytes /= 2; });
+  Mutate(Overlapped(), "s", "overlap slots of chunk 0", [&](Plan& plan) { plan.stages[0].lane_base -= 256; });
+  Mutate(Overlapped(), "s", "has no instruction left",
+         [&](Plan& plan) { SegmentOf(plan, 0, "forward.0").order.push_back(0); });
+  Mutate(Overlapped(), "s", "and lane 1",
+         [&](Plan& plan) { SegmentOf(plan, 0, "forward.0").order.pop_back(); });
+  Mutate(Overlapped(), "s", "runs in lane 1 before lane 0", [&](Plan& plan) {
+    for (std::uint8_t& lane : SegmentOf(plan, 0, "backward.0").order) lane = 1 - lane;
+  });
+  Mutate(Overlapped(), "s", "lanes at", [&](Plan& plan) { plan.lanes = 1 << 20; });
+}
+
+TEST_CASE("mutation: a transient where pushed gradients arrive") {
+  Mutate(Good(), "s", "reaches out of its lane", [](Plan& plan) { plan.stages[0].lane_bytes -= 256; });
+}
+
+TEST_CASE("mutation: reductions behind the backward pass") {
+  const auto reduction = [](const Instruction& i) { return i.flat; };
+  const auto in_backward = [&](const std::function<void(Instruction&)>& change) {
+    return [&, change](Plan& plan) {
+      Segment& backward = SegmentOf(plan, 0, "backward.0");
+      change(backward.instructions[Find(backward, reduction)]);
+    };
+  };
+  Mutate(Overlapped(), "g", "is no reduction behind the last backward pass",
+         in_backward([](Instruction& i) { i.last_only = false; }));
+  Mutate(Overlapped(), "g", "is no reduction behind the last backward pass",
+         in_backward([](Instruction& i) { i.detached = false; }));
+  Mutate(Overlapped(), "gm", "is no reduction behind the last backward pass",
+         in_backward([](Instruction& i) { i.stream = kComputeStream; }));
+  Mutate(Overlapped(), "g", "which are already reduced", [&](Plan& plan) {
+    Segment& backward = SegmentOf(plan, 0, "backward.0");
+    const size_t at = Find(backward, reduction);
+    std::swap(backward.instructions[at], backward.instructions[at - 1]);
+  });
+  Mutate(Overlapped(), "gs", "still partial over dp", [&](Plan& plan) {
+    Segment& backward = SegmentOf(plan, 0, "backward.0");
+    backward.instructions.erase(backward.instructions.begin() +
+                                static_cast<std::ptrdiff_t>(Find(backward, reduction)));
+  });
+  Mutate(Overlapped(), "gs", "already scattered", [&](Plan& plan) {
+    Segment& backward = SegmentOf(plan, 0, "backward.0");
+    backward.instructions.push_back(backward.instructions[Find(backward, reduction)]);
+  });
+  Mutate(Overlapped(), "t", "to which other microbatches have still to add", [&](Plan& plan) {
+    // The last pair's backward passes change places with those of the pair before, slots and all.
+    std::vector<size_t> backward;
+    Program& program = plan.stages[0].train;
+    for (size_t i = 0; i < program.size(); ++i) {
+      if (program[i].segment == plan.stages[0].chunks[0].backward) backward.push_back(i);
+    }
+    std::swap(program[backward[2]].microbatch, program[backward[3]].microbatch);
+    std::swap(program[backward[2]].slot, program[backward[3]].slot);
+  });
+}
+
+TEST_CASE("mutation: reductions beside the norm") {
+  // The first reduces all of a bucket whose squares are behind those of the early buckets.
+  const auto in_update = [](const std::function<bool(const Instruction&)>& wanted,
+                            const std::function<void(Instruction&)>& change) {
+    return [=](Plan& plan) {
+      Segment& update = SegmentOf(plan, 0, "update");
+      change(update.instructions[Find(update, wanted)]);
+    };
+  };
+  const auto reduces = [](const Instruction& i) { return i.collective != Collective::kNone; };
+  const auto waits = [](const Instruction& i) { return !i.joins.empty(); };
+  Mutate(Overlapped(), "g", "and the next waits for it",
+         in_update(reduces, [](Instruction& i) { i.detached = false; }));
+  Mutate(Overlapped(), "g", "and nothing waits for it",
+         in_update(reduces, [](Instruction& i) { i.stream = kComputeStream; }));
+  Mutate(Overlapped(), "g", "and nothing waits for it",
+         in_update(reduces, [](Instruction& i) { i.last_only = true; }));
+  Mutate(Overlapped(), "g", "does not wait for bucket.",
+         in_update(waits, [](Instruction& i) { i.joins.clear(); }));
+  Mutate(Overlapped(), "g", "which is not under way",
+         in_update(waits, [](Instruction& i) { i.joins += "?"; }));
+  Mutate(Overlapped(), "g", "runs beside what is reduced", [&](Plan& plan) {
+    auto& list = SegmentOf(plan, 0, "update").instructions;
+    const size_t first = Find(SegmentOf(plan, 0, "update"), waits);
+    const size_t norm = Find(SegmentOf(plan, 0, "update"),
+                             [](const Instruction& i) { return i.name == "scalars.all_reduce"; });
+    std::swap(list[first], list[norm]);
+  });
+}
+
+// --------------------------------------------------------------------- sums that are left to their readers
+
+namespace {
+
+// tp 2, with sequence parallelism or without, in halves, pushed by copy engines.
+const Plan& LeftToReaders(bool sequence_parallel) {
+  static const auto make = [](const char* parallel) {
+    absl::StatusOr<Plan> plan = train::CompileUnverified(
+        TinyRecipe(true, {"precision.compute=bf16", "model.attention.heads=4", "model.hidden=256",
+                          "parallelism.tp=2", parallel, "training.micro_batch=4"}),
+        {.profile = backend::cuda::CudaProfile()});
+    if (!plan.ok()) FAIL(Message(plan.status()));
+    return *std::move(plan);
+  };
+  static const Plan reduced = make("parallelism.sequence_parallel=false");
+  static const Plan scattered = make("parallelism.sequence_parallel=true");
+  return sequence_parallel ? scattered : reduced;
+}
+
+}  // namespace
+
+TEST_CASE("mutation: sums that are left to their readers") {
+  const auto edit = [](const std::function<bool(const Instruction&)>& wanted,
+                       const std::function<void(Instruction&)>& change) {
+    return [=](Plan& plan) {
+      Segment& backward = SegmentOf(plan, 0, "backward.0");
+      change(backward.instructions[Find(backward, wanted)]);
+    };
+  };
+  const auto sums = [](const Instruction& i) { return i.unsummed; };
+  const auto adds = [](const Instruction& i) { return i.part.elements > 0; };
+  for (const bool scattered : {false, true}) {
+    CAPTURE(scattered);
+    const Plan& good = LeftToReaders(scattered);
+    CHECK_MESSAGE(Verify(good, {}).ok(), Message(Verify(good, {})));
+    const auto& list = SegmentOf(const_cast<Plan&>(good), 0, "backward.0").instructions;
+    CHECK(std::count_if(list.begin(), list.end(), sums) == 16);  // two of each block, each in its half
+    CHECK(std::count_if(list.begin(), list.end(), adds) == 16);
+    Mutate(good, "s", scattered ? "to another place on each rank" : "overlaps",
+           edit(sums, [](Instruction& i) { i.unsummed = false; }));
+    Mutate(good, "s", "no pushed sum of two ranks", edit(sums, [](Instruction& i) { i.push = false; }));
+    Mutate(good, "s", "is not where this rank's part of it is",
+           edit(sums, [](Instruction& i) { i.outputs[0].offset += 256; }));
+    Mutate(good, "s", "is not where this rank's part of it is",
+           edit(sums, [](Instruction& i) { i.scratch.elements /= 2; }));
+    if (scattered) {
+      Mutate(good, "s", "is not where this rank's part of it is",
+             edit(sums, [](Instruction& i) { i.outputs[0].shard_stride /= 2; }));
+      Mutate(good, "s", "overlaps", edit(adds, [](Instruction& i) {  // the part of the other rank
+               i.outputs[0].offset = i.inputs[0].offset + i.inputs[0].shard_stride;
+             }));
+    }
+    Mutate(good, "s", "without the other rank's part", edit(adds, [](Instruction& i) { i.part = {}; }));
+    Mutate(good, "s", "finds no part of", edit(adds, [](Instruction& i) { i.part.offset += 256; }));
+    Mutate(good, "s", "finds no part of", edit(adds, [](Instruction& i) { i.part.elements /= 2; }));
+    Mutate(good, "s", "finds no part of", edit(adds, [](Instruction& i) { i.part.in_lane = false; }));
+    Mutate(good, "s", "without the other rank's part", edit(adds, [](Instruction& i) { i.part_of = 1; }));
+    Mutate(good, "s", "which is whole", [&](Plan& plan) {
+      const auto whole = [](const Instruction& i) { return i.op != nullptr && i.part.elements == 0; };
+      edit(whole, [](Instruction& i) {
+        i.part = i.inputs[0];
+        i.part_of = 0;
+      })(plan);
+    });
+    Mutate(good, "s", "adds a part to no input", [&](Plan& plan) {
+      const auto whole = [](const Instruction& i) { return i.op != nullptr && i.part.elements == 0; };
+      edit(whole, [](Instruction& i) { i.part.elements = 1; })(plan);
+    });
+    Mutate(good, "s", "where the part is",
+           [&](Plan& plan) { edit(adds, [](Instruction& i) { i.scratch.offset = i.part.offset; })(plan); });
+  }
+}
+
+// ------------------------------------------------------------- parameters gathered when a program begins
+
+namespace {
+
+// dp 4, ZeRO-1, exchange behind computation.
+const Plan& AtBegin() {
+  static const Plan plan =
+      TinyPlan(true, {"parallelism.dp=4", "parallelism.zero_stage=1", "parallelism.overlap=on"});
+  return plan;
+}
+
+// dp 2 · tp 2, halves in turns, pushed by copy engines.
+const Plan& InPasses() {
+  static const Plan plan = [] {
+    absl::StatusOr<Plan> compiled =
+        train::CompileUnverified(TinyRecipe(true, {"precision.compute=bf16", "model.attention.heads=4",
+                                                   "model.hidden=256", "parallelism.dp=2", "parallelism.tp=2",
+                                                   "parallelism.zero_stage=1", "training.micro_batch=4"}),
+                                 {.profile = backend::cuda::CudaProfile()});
+    if (!compiled.ok()) FAIL(Message(compiled.status()));
+    return *std::move(compiled);
+  }();
+  return plan;
+}
+
+std::int64_t GathersIn(const Plan& plan, const char* segment) {
+  const auto& list = SegmentOf(const_cast<Plan&>(plan), 0, segment).instructions;
+  return std::count_if(list.begin(), list.end(),
+                       [](const Instruction& i) { return i.flat && i.collective == Collective::kAllGather; });
+}
+
+}  // namespace
+
+TEST_CASE("mutation: the plan that gathers when a program begins is good") {
+  CHECK(Verify(AtBegin(), {}).ok());
+  // 8 blocks and the head, of which the first two are gathered behind the update; embedding, and norms.
+  CHECK(GathersIn(AtBegin(), "begin") == 7);
+  CHECK(GathersIn(AtBegin(), "evaluate_begin") == 7);
+  CHECK(GathersIn(AtBegin(), "update") == 4);
+  CHECK(Verify(Overlapped(), {}).ok());
+  CHECK(GathersIn(Overlapped(), "begin") == 0);  // the exchange's stream is NCCL's
+  CHECK_MESSAGE(Verify(InPasses(), {}).ok(), Message(Verify(InPasses(), {})));
+  CHECK(InPasses().lanes == 2);
+  CHECK(GathersIn(InPasses(), "begin") == 0);  // that of the halves
+  CHECK(GathersIn(InPasses(), "forward.0") == 7);
+  CHECK(GathersIn(InPasses(), "evaluate.0") == 7);
+}
+
+TEST_CASE("mutation: parameters gathered when a program begins") {
+  const std::string gather = "all_gather";
+  const auto edit = [&](const char* segment, const std::function<void(Instruction&)>& change) {
+    return [=](Plan& plan) { change(At(plan, 0, segment, gather, 1)); };
+  };
+  for (const char* segment : {"begin", "evaluate_begin"}) {
+    CAPTURE(segment);
+    Mutate(AtBegin(), "z", "which is not under way",
+           [&](Plan& plan) { Drop(SegmentOf(plan, 0, segment), gather, 1); });
+    Mutate(AtBegin(), "z", "in one microbatch", edit(segment, [](Instruction& i) { i.first_only = true; }));
+    Mutate(AtBegin(), "z", "again", [&](Plan& plan) { Double(SegmentOf(plan, 0, segment), gather, 1); });
+    Mutate(AtBegin(), "z", "is not the gather of all of", edit(segment, [](Instruction& i) {
+             i.inputs[0].elements /= 2;
+             i.outputs[0].elements /= 2;
+             i.wire_bytes /= 2;
+           }));
+    Mutate(AtBegin(), "zm", "is not the gather of all of",
+           edit(segment, [](Instruction& i) { i.group = AxisSet::Of(Axis::kTp); }));
+    Mutate(AtBegin(), "z", "does not gather bucket.",
+           edit(segment, [](Instruction& i) { i.detached = false; }));
+    Mutate(AtBegin(), "z", "does not gather bucket.",
+           edit(segment, [](Instruction& i) { i.stream = kComputeStream; }));
+    Mutate(AtBegin(), "z", "gathers no bucket's parameters",
+           edit(segment, [](Instruction& i) { i.inputs[0].offset = i.outputs[0].offset = 0; }));
+  }
+  for (const char* segment : {"forward.0", "evaluate.0"}) {
+    CAPTURE(segment);
+    const auto waits = [](const Instruction& i) { return !i.joins.empty(); };
+    Mutate(AtBegin(), "z", "which is not waited for", [&](Plan& plan) {
+      Segment& found = SegmentOf(plan, 0, segment);
+      found.instructions[Find(found, waits)].joins.clear();
+    });
+    Mutate(AtBegin(), "z", "which is not under way", [&](Plan& plan) {
+      Segment& found = SegmentOf(plan, 0, segment);
+      found.instructions[Find(found, waits)].joins += "?";
+    });
+  }
+  for (const char* segment : {"forward.0", "evaluate.0"}) {
+    CAPTURE(segment);
+    const Plan& good = InPasses();
+    const auto flat = [](const Instruction& i) { return i.flat; };
+    const auto at = [=](Plan& plan) {
+      auto& list = SegmentOf(plan, 0, segment).instructions;
+      return list.begin() + static_cast<std::ptrdiff_t>(Find(SegmentOf(plan, 0, segment), flat));
+    };
+    const bool halves = segment == std::string("forward.0");  // whose order counts instructions
+    Mutate(good, halves ? "zs" : "z", "which is not under way",
+           [&](Plan& plan) { SegmentOf(plan, 0, segment).instructions.erase(at(plan)); });
+    Mutate(good, halves ? "zs" : "z", "again", [&](Plan& plan) {
+      const Instruction gathers = *at(plan);
+      SegmentOf(plan, 0, segment).instructions.insert(at(plan), gathers);
+    });
+    Mutate(good, "z", "in every microbatch", [&](Plan& plan) { at(plan)->first_only = false; });
+    Mutate(good, "z", "which is not waited for", [&](Plan& plan) {
+      Segment& found = SegmentOf(plan, 0, segment);
+      found.instructions[Find(found, [](const Instruction& i) { return !i.joins.empty(); })].joins.clear();
+    });
+  }
+  Mutate(AtBegin(), "t", "before microbatch 0 has gathered them", [](Plan& plan) {
+    Program& program = plan.stages[0].evaluate;
+    const auto first =
+        std::find_if(program.begin(), program.end(), [](const Step& step) { return step.microbatch == 0; });
+    std::swap(first->microbatch, (first + 1)->microbatch);
+  });
+  Mutate(AtBegin(), "g", "nothing to gather", [&](Plan& plan) {
+    Segment& update = SegmentOf(plan, 0, "update");
+    update.instructions.push_back(At(plan, 0, "begin", gather, 0));
+  });
+}
+
+// --------------------------------------------------------------------- gradients and parameters in shards
+
+namespace {
+
+// dp 4, ZeRO-3, each block's exchange behind the computation of the one before.
+const Plan& InShards() {
+  static const Plan plan =
+      TinyPlan(true, {"parallelism.dp=4", "parallelism.zero_stage=3", "parallelism.overlap=on"});
+  return plan;
+}
+
+// Changes the list of a segment's instructions at the nth of a kernel.
+std::function<void(Plan&)> ChangeAt(
+    const std::string& segment, const std::string& kernel, int nth,
+    const std::function<void(std::vector<Instruction>&, std::vector<Instruction>::iterator)>& change) {
+  return [=](Plan& plan) {
+    Segment& found = SegmentOf(plan, 0, segment);
+    change(found.instructions,
+           found.instructions.begin() + static_cast<std::ptrdiff_t>(Find(found, kernel, nth)));
+  };
+}
+std::function<void(Plan&)> DropAt(const std::string& segment, const std::string& kernel, int nth = 1) {
+  return ChangeAt(segment, kernel, nth, [](auto& list, auto at) { list.erase(at); });
+}
+std::function<void(Plan&)> EditAt(const std::string& segment, const std::string& kernel,
+                                  const std::function<void(Instruction&)>& edit, int nth = 1) {
+  return ChangeAt(segment, kernel, nth, [edit](auto&, auto at) { edit(*at); });
+}
+
+}  // namespace
+
+TEST_CASE("mutation: the plan in shards is good") {
+  CHECK(Verify(InShards(), {}).ok());
+  CHECK(std::count_if(InShards().stages[0].buckets.begin(), InShards().stages[0].buckets.end(),
+                      [](const Bucket& b) { return b.parameter_shard.elements > 0; }) == 8);
+}
+
+TEST_CASE("mutation: gradients in shards") {
+  const std::string rs = "reduce_scatter";  // the first is the head's, which is not kept in shards
+  const std::string add = "add_shard";
+  Mutate(InShards(), "z", "which is not under way", DropAt("backward.0", rs));
+  Mutate(InShards(), "z", "what is not its gradients' sum", [&](Plan& plan) {
+    EditAt(
+        "backward.0", add, [](Instruction& i) { i.joins.clear(); }, 0)(plan);
+    DropAt("backward.0", rs)(plan);
+  });
+  Mutate(InShards(), "z", "no gradients to reduce",
+         ChangeAt("backward.0", rs, 1, [](auto& list, auto at) { list.insert(at, Instruction(*at)); }));
+  Mutate(InShards(), "z", "are not yet added to their shard", DropAt("backward.0", add));
+  Mutate(InShards(), "z", "are not added to their shard", DropAt("backward.0", add, 7));
+  Mutate(InShards(), "z", "what is not its gradients' sum",
+         ChangeAt("backward.0", add, 1, [](auto& list, auto at) {
+           const auto copy = list.insert(at, Instruction(*at));
+           (copy + 1)->joins.clear();
+         }));
+  Mutate(InShards(), "z", "what is not its gradients' sum yet",
+         EditAt("backward.0", add, [](Instruction& i) { i.joins.clear(); }));
+  Mutate(InShards(), "z", "which is not under way",
+         EditAt("backward.0", add, [](Instruction& i) { i.joins += "?"; }));
+  Mutate(InShards(), "z", "is not from one buffer to another",
+         EditAt("backward.0", add, [](Instruction& i) { i.fresh = 0; }));
+  Mutate(InShards(), "z", "is not from one buffer to another",
+         EditAt("backward.0", add, [](Instruction& i) { i.accumulate = i.fresh = 0; }));
+  Mutate(InShards(), "z", "what is not its gradients' sum",
+         EditAt("backward.0", add, [](Instruction& i) { i.inputs[0].shard_stride /= 2; }));
+  Mutate(InShards(), "z", "adds to no shard of gradients",
+         EditAt("backward.0", add, [](Instruction& i) { i.outputs[0].offset += 4; }));
+  Mutate(InShards(), "z", "is not exchanged in every microbatch",
+         EditAt("backward.0", rs, [](Instruction& i) { i.last_only = true; }));
+  Mutate(InShards(), "z", "is not exchanged in every microbatch",
+         EditAt("backward.0", rs, [](Instruction& i) { i.detached = false; }));
+  Mutate(InShards(), "z", "reduce of what is kept in shards", EditAt("backward.0", rs, [](Instruction& i) {
+           i.collective = Collective::kAllReduce;
+           i.kernel = "all_reduce";
+           i.wire_bytes *= 2;
+         }));
+  Mutate(InShards(), "z", "not over",
+         EditAt("backward.0", rs, [](Instruction& i) { i.reduction = graph::Reduction::kMax; }));
+  // A gradient is made behind the reduction, or not from nothing.
+  Mutate(InShards(), "z", "which are already reduced",
+         ChangeAt("backward.0", rs, 1, [](auto&, auto at) { std::iter_swap(at, at - 1); }));
+  Mutate(InShards(), "z", "adds to what was in the buffer of",
+         EditAt("backward.0", "linear_wgrad", [](Instruction& i) { i.accumulate = 1; }));
+  Mutate(InShards(), "z", "adds to what was in the buffer of",
+         EditAt("backward.0", "linear_wgrad", [](Instruction& i) { i.accumulate = i.fresh = 1; }));
+  Mutate(InShards(), "g", "not its shard",
+         EditAt(
+             "update", "adamw", [](Instruction& i) { i.inputs[1].elements /= 2; }, 0));
+  Mutate(InShards(), "c", "gradients of a rank", [](Plan& plan) {
+    for (Bucket& bucket : plan.stages[0].buckets) {
+      if (bucket.gradient_shard.elements > 0) bucket.gradient_shard.dtype = DType::kBF16;
+    }
+    for (const char* segment : {"backward.0", "update"}) {
+      for (Instruction& i : SegmentOf(plan, 0, segment).instructions) {
+        if (i.kernel == "add_shard") i.outputs[0].dtype = DType::kBF16;
+        for (BufferRef& ref : i.inputs) {
+          for (const Bucket& bucket : plan.stages[0].buckets) {
+            if (bucket.gradient_shard.elements > 0 && ref.offset == bucket.gradient_shard.offset)
+              ref.dtype = DType::kBF16;
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("mutation: parameters in shards") {
+  const std::string gather = "all_gather";
+  for (const char* segment : {"forward.0", "backward.0", "evaluate.0"}) {
+    CAPTURE(segment);
+    Mutate(InShards(), "z", "which is not under way", DropAt(segment, gather));
+    Mutate(InShards(), "z", "which is not gathered", [&](Plan& plan) {
+      const std::string dropped = At(plan, 0, segment, gather, 1).name;
+      DropAt(segment, gather)(plan);
+      for (Instruction& i : SegmentOf(plan, 0, segment).instructions) {
+        if (i.joins == dropped) i.joins.clear();
+      }
+    });
+    Mutate(InShards(), "z", "no shard to gather", DropAt(segment, "copy"));
+    Mutate(InShards(), "z", "which is not waited for", [&](Plan& plan) {
+      int left = 1;
+      for (Instruction& i : SegmentOf(plan, 0, segment).instructions) {
+        if (i.kernel != "add_shard" && !i.joins.empty() && left-- == 0) i.joins.clear();
+      }
+    });
+    Mutate(InShards(), "z", "but its buffer holds bucket.", [&](Plan& plan) {
+      // The third block is gathered before the first is done with.
+      auto& list = SegmentOf(plan, 0, segment).instructions;
+      const auto at = [&](const char* kernel, int nth) {
+        return list.begin() + static_cast<std::ptrdiff_t>(Find(SegmentOf(plan, 0, segment), kernel, nth));
+      };
+      std::rotate(at("copy", 1), at("copy", 2), at("copy", 2) + 2);
+    });
+    Mutate(InShards(), "z", "is not exchanged in every microbatch",
+           EditAt(segment, gather, [](Instruction& i) { i.last_only = true; }));
+    Mutate(InShards(), "z", "puts the shard of bucket.",
+           EditAt(segment, "copy", [](Instruction& i) { i.outputs[0].shard_stride += 4; }));
+    Mutate(InShards(), "z", "copies no shard of parameters",
+           EditAt(segment, "copy", [](Instruction& i) { i.inputs[0].offset += 4; }));
+  }
+  Mutate(InShards(), "zm", "not over",
+         EditAt("forward.0", gather, [](Instruction& i) { i.group = AxisSet::Of(Axis::kTp); }));
+  Mutate(InShards(), "cgz", "parameters of a rank", [](Plan& plan) {
+    for (Bucket& bucket : plan.stages[0].buckets) {
+      if (bucket.parameter_shard.elements > 0) bucket.parameter_shard.elements -= 128;
+    }
+  });
+  Mutate(InShards(), "g", "does not update the weights",
+         EditAt(
+             "update", "adamw", [](Instruction& i) { i.outputs[0].offset += 4; }, 0));
+  Mutate(InShards(), "sgz", "overlaps", [](Plan& plan) {
+    for (Bucket& bucket : plan.stages[0].buckets) {
+      if (bucket.gradient_shard.elements > 0) bucket.gradient_shard.offset = bucket.gradient.offset;
+    }
+  });
+}
+
+TEST_CASE("mutation: shards that copy engines push") {
+  const recipe::Recipe recipe =
+      TinyRecipe(true, {"precision.compute=bf16", "model.attention.heads=4", "model.hidden=256",
+                        "parallelism.dp=2", "parallelism.zero_stage=3", "parallelism.overlap=on"});
+  absl::StatusOr<Plan> plan = train::CompileUnverified(recipe, {.profile = backend::cuda::CudaProfile()});
+  if (!plan.ok()) FAIL(Message(plan.status()));
+  CHECK_MESSAGE(Verify(*plan, {}).ok(), Message(Verify(*plan, {})));
+  CHECK(At(*plan, 0, "backward.0", "all_gather").push);
+  CHECK(At(*plan, 0, "backward.0", "reduce_scatter", 1).push);
+  CHECK(At(*plan, 0, "update", "reduce_scatter").push);
+  Mutate(*plan, "g", "also where pushed gradients arrive", [](Plan& mutated) {
+    At(mutated, 0, "update", "reduce_scatter", 1).scratch.offset =
+        At(mutated, 0, "update", "reduce_scatter", 0).scratch.offset;
+  });
+  Mutate(*plan, "g", "not behind the lanes",
+         EditAt("backward.0", "reduce_scatter", [](Instruction& i) { i.scratch.offset = 0; }));
+}
+
+}  // namespace engine::plan
