@@ -88,11 +88,17 @@ const Chunk* RankExecutor::ChunkAt(std::int32_t index) const { return ChunkOf(st
 std::int64_t RankExecutor::OffsetOf(const BufferRef& ref, const plan::StagePlan& stage, const Chunk* chunk,
                                     std::int64_t slot) const {
   std::int64_t offset = ref.offset;
+  const bool beside = ref.lane_stride > 0;
+  const std::int64_t lane = slot % plan_.lanes;
   if (ref.in_slot) {
     ENGINE_CHECK(chunk != nullptr && slot >= 0 && slot < chunk->slots, "slot {} of no chunk", slot);
-    offset += chunk->slot_base + slot * chunk->slot_bytes;
+    offset += chunk->slot_base + (beside ? slot - lane : slot) * chunk->slot_bytes;
   }
-  if (ref.in_lane) offset += slot % plan_.lanes * stage.lane_bytes;
+  if (beside) {
+    offset += lane * ref.lane_stride;
+  } else if (ref.in_lane) {
+    offset += lane * stage.lane_bytes;
+  }
   if (!ref.shard_axes.empty())
     offset += plan_.mesh.IndexInGroup(coordinates_, ref.shard_axes) * ref.shard_stride;
   return offset;
@@ -119,6 +125,14 @@ TensorView RankExecutor::View(const BufferRef& ref, const Chunk* chunk, std::int
   return view;
 }
 
+TensorView RankExecutor::JointView(const BufferRef& ref, const Chunk* chunk, std::int64_t slot) const {
+  TensorView view = View(ref, chunk, slot);
+  view.shape[0] *= plan_.lanes;
+  view.logical = view.shape;
+  view.extent = Extent::Whole(view.shape);
+  return view;
+}
+
 std::span<std::byte> RankExecutor::Scratch(const Instruction& instruction, const Chunk* chunk,
                                            std::int64_t slot) const {
   if (instruction.scratch.elements == 0) return {};
@@ -136,13 +150,15 @@ absl::StatusOr<RankExecutor::Prepared> RankExecutor::PrepareInstruction(const In
                              .inputs = {},
                              .outputs = {},
                              .scratch = Scratch(instruction, chunk, slot)};
-    for (const BufferRef& ref : instruction.inputs) args.inputs.push_back(View(ref, chunk, slot));
+    for (const BufferRef& ref : instruction.inputs) {
+      args.inputs.push_back(instruction.joint ? JointView(ref, chunk, slot) : View(ref, chunk, slot));
+    }
     for (const BufferRef& ref : instruction.outputs) args.outputs.push_back(View(ref, chunk, slot));
     if (instruction.part.elements > 0) {
       args.part = {Address(instruction.part, chunk, slot), static_cast<size_t>(instruction.part.bytes())};
     }
     prepared.outputs = args.outputs;
-    if (instruction.fresh == 0 || plan_.microbatches > 1) {
+    if (instruction.fresh == 0 || plan_.microbatches > (instruction.joint ? plan_.lanes : 1)) {
       ASSIGN_OR_RETURN(prepared.launch, backend_->Prepare(args));
     }
     if (instruction.fresh != 0) {
@@ -187,7 +203,8 @@ absl::Status RankExecutor::PrepareSegments() {
         Prepared prepared;
         prepared.instruction = &instruction;
         prepared.left_out = skipped;
-        if (!skipped) {
+        const bool other_lanes = instruction.joint && static_cast<std::int64_t>(slot) % plan_.lanes != 0;
+        if (!skipped && !other_lanes) {
           ASSIGN_OR_RETURN(
               prepared, PrepareInstruction(instruction, chunk, slots ? static_cast<std::int64_t>(slot) : -1));
         }
@@ -295,7 +312,8 @@ absl::Status RankExecutor::CheckFinite(const Prepared& prepared, const Step& ste
 
 absl::Status RankExecutor::RunInstruction(const Prepared& prepared, const Step& step,
                                           const KernelContext& context) {
-  const bool first = prepared.first != nullptr && step.microbatch <= 0;
+  const std::int64_t last_first = prepared.instruction->joint ? plan_.lanes - 1 : 0;
+  const bool first = prepared.first != nullptr && step.microbatch <= last_first;
   RETURN_IF_ERROR((first ? prepared.first : prepared.launch)->Run(context));
   if (prepared.instruction->stream != plan::kComputeStream) return absl::OkStatus();
   RETURN_IF_ERROR((first ? prepared.first : prepared.launch)->Finish());
@@ -322,22 +340,29 @@ absl::Status RankExecutor::Mark(std::int32_t stream, std::optional<Part> part, c
   return absl::OkStatus();
 }
 
-// A microbatch on its way through a segment.
+// A microbatch on its way through a segment, or what is made of several together.
 struct RankExecutor::Lane {
-  const Step* step = nullptr;
+  const Step* step = nullptr;  // the last one's
   const std::vector<Prepared>* prepared = nullptr;
   KernelContext context;
-  size_t next = 0;                               // of `prepared`
-  std::int64_t exchanged = -1;                   // ticket of the exchange that the next computation waits for
-  std::vector<const Prepared*> unfinished = {};  // what that exchange left to compute
+  bool joint = false;
+  size_t next = 0;  // of `prepared`
+  // Exchange that the next computation waits for, and finishes, and its tickets.
+  std::vector<std::pair<const Prepared*, std::int64_t>> unfinished = {};
   bool done() const { return next == prepared->size(); }
+  // To the next instruction that is not another lane's.
+  void PassOthers() {
+    while (!done() && (*prepared)[next].instruction->joint != joint) ++next;
+  }
 };
 
 // Exchange starts after what computation has done so far; the lane's next computation starts after it.
 absl::Status RankExecutor::RunExchange(const Prepared& prepared, Lane* lane) {
-  // Its scratch, and what it keeps of its input, are the instruction's alone until it is finished; the next
-  // exchange may write there, but for those of buckets, which have their own places.
-  if (!prepared.instruction->flat) RETURN_IF_ERROR(FinishExchange(lane));
+  const bool finishes =
+      std::any_of(lane->unfinished.begin(), lane->unfinished.end(), [&](const auto& unfinished) {
+        return plan::FinishesFirst(*unfinished.first->instruction, *prepared.instruction);
+      });
+  if (finishes) RETURN_IF_ERROR(FinishExchange(lane));
   const std::int32_t stream = prepared.instruction->stream;
   // The sum of gradients before this one has arrived long ago, where this one is to arrive.
   const BufferRef& scratch = prepared.instruction->scratch;
@@ -358,8 +383,7 @@ absl::Status RankExecutor::RunExchange(const Prepared& prepared, Lane* lane) {
     detached_.emplace_back(&prepared, exchanged);
     return absl::OkStatus();
   }
-  lane->exchanged = exchanged;
-  lane->unfinished.push_back(&prepared);
+  lane->unfinished.emplace_back(&prepared, exchanged);
   if (!options_.check) return absl::OkStatus();
   RETURN_IF_ERROR(FinishExchange(lane));
   return CheckFinite(prepared, *lane->step);
@@ -386,18 +410,33 @@ absl::Status RankExecutor::JoinExchange() {
   return Mark(plan::kComputeStream, Part::kWait, nullptr, nullptr);
 }
 
-// From here on, computation may read what the lane has exchanged.
-absl::Status RankExecutor::FinishExchange(Lane* lane) {
-  if (lane->exchanged < 0) return absl::OkStatus();
-  RETURN_IF_ERROR(backend_->Await(plan::kComputeStream, lane->exchanged));
-  RETURN_IF_ERROR(Mark(plan::kComputeStream, Part::kWait, lane->unfinished.back()->instruction, lane->step));
-  for (const Prepared* prepared : lane->unfinished) {
-    RETURN_IF_ERROR(prepared->launch->Finish());
-    RETURN_IF_ERROR(Mark(plan::kComputeStream, Part::kFinish, prepared->instruction, lane->step));
+// From here on, computation may read what the lane has exchanged, by instructions before `end`.
+absl::Status RankExecutor::FinishExchange(Lane* lane, size_t end) {
+  const Prepared* const behind = lane->prepared->data() + std::min(end, lane->prepared->size());
+  size_t count = 0;
+  while (count < lane->unfinished.size() && lane->unfinished[count].first < behind) ++count;
+  if (count == 0) return absl::OkStatus();
+  const auto [last, ticket] = lane->unfinished[count - 1];
+  RETURN_IF_ERROR(backend_->Await(plan::kComputeStream, ticket));
+  RETURN_IF_ERROR(Mark(plan::kComputeStream, Part::kWait, last->instruction, lane->step));
+  for (size_t i = 0; i < count; ++i) {
+    const Prepared& prepared = *lane->unfinished[i].first;
+    RETURN_IF_ERROR(prepared.launch->Finish());
+    RETURN_IF_ERROR(Mark(plan::kComputeStream, Part::kFinish, prepared.instruction, lane->step));
   }
-  lane->exchanged = -1;
-  lane->unfinished.clear();
+  lane->unfinished.erase(lane->unfinished.begin(),
+                         lane->unfinished.begin() + static_cast<std::ptrdiff_t>(count));
   return absl::OkStatus();
+}
+
+// What is made of all lanes together reads what they have exchanged before it.
+absl::Status RankExecutor::AdvanceJoint(std::span<Lane> lanes, Lane* joint) {
+  joint->PassOthers();
+  const bool computes = (*joint->prepared)[joint->next].instruction->stream == plan::kComputeStream;
+  for (Lane& lane : lanes) {
+    if (computes) RETURN_IF_ERROR(FinishExchange(&lane, joint->next));
+  }
+  return Advance(joint);
 }
 
 // The lane's next instruction.
@@ -431,7 +470,15 @@ absl::Status RankExecutor::RunSegment(std::span<const Step> steps, bool evaluate
     lane.context.first_sample = std::max(step.microbatch, 0) * plan_.microbatch_samples;
   }
   if (lanes.size() > 1) {
+    Lane joint = lanes.front();
+    joint.step = &steps.back();
+    joint.joint = true;
     for (std::uint8_t lane : stage_.segments[static_cast<size_t>(steps[0].segment)].order) {
+      if (lane == plan::kJointLane) {
+        RETURN_IF_ERROR(AdvanceJoint(lanes, &joint));
+        continue;
+      }
+      lanes[lane].PassOthers();
       RETURN_IF_ERROR(Advance(&lanes[lane]));
     }
   } else {
@@ -486,6 +533,21 @@ bool RankExecutor::HasStreams(const plan::Program& program) const {
   });
 }
 
+// Whether kernels are so long on the average that the host launches faster than a GPU runs them. What runs
+// beside computation then does so sooner than as a branch of a graph (docs/performance.md).
+bool RankExecutor::LaunchesKeepAhead(const plan::Program& program) const {
+  constexpr double kFlops = 2e10;  // of a launch: 30 µs of an H200
+  double flops = 0;
+  double launches = 0;
+  for (const Step& step : program) {
+    if (step.kind != StepKind::kRun) continue;
+    const plan::Segment& segment = stage_.segments[static_cast<size_t>(step.segment)];
+    flops += segment.flops;
+    launches += static_cast<double>(segment.instructions.size());
+  }
+  return HasStreams(program) && flops > kFlops * launches;
+}
+
 absl::Status RankExecutor::RunProgram(const plan::Program& program, bool evaluate,
                                       const KernelContext& context) {
   tickets_.assign(program.size(), 0);
@@ -538,8 +600,8 @@ absl::Status RankExecutor::RunProgram(const plan::Program& program, bool evaluat
 absl::Status RankExecutor::RunOrReplay(bool evaluate, const KernelContext& context) {
   Recorded& recorded = evaluate ? evaluate_ : train_;
   const plan::Program& program = evaluate ? stage_.evaluate : stage_.train;
-  const bool record =
-      options_.record && !options_.check && (plan_.mesh.world() == 1 || communicator_->recordable());
+  const bool record = options_.record && !options_.check && !LaunchesKeepAhead(program) &&
+                      (plan_.mesh.world() == 1 || communicator_->recordable());
   if (record && recorded.ran && recorded.launch == nullptr) {
     ASSIGN_OR_RETURN(recorded.launch,
                      backend_->Record([&] { return RunProgram(program, evaluate, context); }));

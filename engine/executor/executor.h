@@ -67,7 +67,8 @@ struct IterationResult {
 };
 
 struct ExecutorOptions {
-  // Record the program once and replay it, where the backend can (CUDA graphs). Off: launch by launch.
+  // Record the program once and replay it, where the backend can (CUDA graphs), but for programs of long
+  // kernels with exchange beside them. Off: launch by launch.
   bool record = true;
   // Wait after each instruction and check that what it made is finite; the first that made something else is
   // an error that names it.
@@ -157,11 +158,13 @@ class RankExecutor {
   absl::Status RunSegment(std::span<const plan::Step> steps, bool evaluate,
                           const backend::KernelContext& context);
   absl::Status Advance(Lane* lane);
+  absl::Status AdvanceJoint(std::span<Lane> lanes, Lane* joint);
   absl::Status RunExchange(const Prepared& prepared, Lane* lane);
-  absl::Status FinishExchange(Lane* lane);
+  absl::Status FinishExchange(Lane* lane, size_t end = static_cast<size_t>(-1));
   absl::Status FinishDetached(const std::function<bool(const plan::Instruction&)>& wanted);
   absl::Status JoinExchange();
   bool HasStreams(const plan::Program& program) const;
+  bool LaunchesKeepAhead(const plan::Program& program) const;
   absl::Status RunInstruction(const Prepared& prepared, const plan::Step& step,
                               const backend::KernelContext& context);
   // While profiling: what runs on the stream from its last mark to this one; no part: nothing of interest.
@@ -180,6 +183,9 @@ class RankExecutor {
   std::int64_t OffsetOf(const plan::BufferRef& ref, const plan::StagePlan& stage, const plan::Chunk* chunk,
                         std::int64_t slot) const;
   backend::TensorView View(const plan::BufferRef& ref, const plan::Chunk* chunk, std::int64_t slot) const;
+  // Of the values of all lanes, which lie side by side from this slot's on.
+  backend::TensorView JointView(const plan::BufferRef& ref, const plan::Chunk* chunk,
+                                std::int64_t slot) const;
   std::span<std::byte> Scratch(const plan::Instruction& instruction, const plan::Chunk* chunk,
                                std::int64_t slot) const;
   const plan::Chunk* ChunkAt(std::int32_t index) const;

@@ -71,7 +71,11 @@ const OpDef kBiasAdd{.name = "bias_add",
                      .gradient = Gradient,
                      .signatures = AddSignatures,
                      .in_place_input = 0};
-const OpDef kBiasGrad{
-    .name = "bias_grad", .infer = InferGrad, .cost = OnePass, .signatures = GradSignatures, .accumulates = 1};
+const OpDef kBiasGrad{.name = "bias_grad",
+                      .infer = InferGrad,
+                      .cost = OnePass,
+                      .signatures = GradSignatures,
+                      .accumulates = 1,
+                      .sums_rows = true};
 
 }  // namespace engine::ops

@@ -194,6 +194,7 @@ const OpDef kLinearWgrad{.name = "linear_wgrad",
                          .infer = InferWgrad,
                          .cost = WgradCost,
                          .signatures = WgradSignatures,
-                         .accumulates = 1};
+                         .accumulates = 1,
+                         .sums_rows = true};
 
 }  // namespace engine::ops

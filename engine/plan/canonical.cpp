@@ -24,6 +24,7 @@ void AppendRef(const Plan& plan, const BufferRef& ref, Buffer* text) {
     Append(text, "flat {}[{}] ", Name(ref.dtype), ref.elements);
   }
   Append(text, "@{}{}", ref.in_slot ? "slot+" : ref.in_lane ? "lane+" : "", ref.offset);
+  if (ref.lane_stride > 0) Append(text, "+lane·{}", ref.lane_stride);
   if (!ref.shard_axes.empty()) Append(text, "+{}·{}", ref.shard_axes.ToString(), ref.shard_stride);
 }
 
@@ -56,6 +57,7 @@ void AppendInstruction(const Plan& plan, const Instruction& instruction, Buffer*
     Append(text, " adds to input {} ", instruction.part_of);
     AppendRef(plan, instruction.part, text);
   }
+  if (instruction.joint) Append(text, " joint");
   if (!instruction.joins.empty()) Append(text, " joins {}", instruction.joins);
   Append(text, " {}", instruction.attributes.ToString());
   if (!instruction.only_first.empty()) Append(text, " first of {}", instruction.only_first.ToString());
@@ -120,7 +122,8 @@ void WriteCanonicalStage(const Plan& plan, std::int32_t stage_index, const TextS
   Buffer text;
   Append(&text, "stage {} arena {} bytes\n", stage_index, stage.arena_bytes);
   if (plan.lanes > 1) {
-    Append(&text, "  lanes {} × {} bytes @{}\n", plan.lanes, stage.lane_bytes, stage.lane_base);
+    Append(&text, "  lanes {} × {} + {} bytes @{}\n", plan.lanes, stage.lane_bytes, stage.joint_bytes,
+           stage.lane_base);
   }
   for (const Bucket& bucket : stage.buckets) AppendBucket(plan, bucket, &text);
   for (const Chunk& chunk : stage.chunks) {

@@ -9,9 +9,11 @@
 namespace engine::plan {
 namespace {
 
-double Bytes(const std::vector<BufferRef>& refs) {
-  double bytes = 0;
-  for (const BufferRef& ref : refs) bytes += static_cast<double>(ref.bytes());
+double Bytes(const Instruction& instruction) {
+  double bytes = static_cast<double>(instruction.part.bytes());
+  for (const auto* refs : {&instruction.inputs, &instruction.outputs}) {
+    for (const BufferRef& ref : *refs) bytes += static_cast<double>(instruction.BytesOf(ref));
+  }
   return bytes;
 }
 
@@ -28,9 +30,12 @@ const KernelRate& RateOf(std::string_view kernel, bool cpu) {
 // A product's sizes follow from the elements of its operands a (m × k), b (k × n) and its result (m × n).
 double ProductShare(const Instruction& instruction) {
   if (instruction.inputs.size() < 2 || instruction.outputs.empty()) return 1;
-  const double a = Elements(instruction.inputs[0]);
-  const double b = Elements(instruction.inputs[1]);
-  const double c = Elements(instruction.outputs[0]);
+  const auto elements = [&](const BufferRef& ref) {
+    return static_cast<double>(instruction.BytesOf(ref)) / static_cast<double>(SizeOf(ref.dtype));
+  };
+  const double a = elements(instruction.inputs[0]);
+  const double b = elements(instruction.inputs[1]);
+  const double c = elements(instruction.outputs[0]);
   if (a == 0 || b == 0 || c == 0) return 1;
   const double k = std::sqrt(a * b / c);
   const double waves = c / (kTile * kMultiprocessors) * std::max(1.0, k / kSplit);
@@ -112,10 +117,8 @@ double CostModel::KernelSeconds(const Instruction& instruction) const {
     if (!cpu_) share *= ProductShare(instruction);
     if (!instruction.inputs.empty() && instruction.inputs[0].dtype == DType::kF32) share *= constants.float32;
   }
-  const double bytes =
-      Bytes(instruction.inputs) + Bytes(instruction.outputs) + static_cast<double>(instruction.part.bytes());
-  return constants.launch_s +
-         std::max(instruction.flops / (share * matmul_flops_), bytes / (rate.memory * memory_bandwidth_));
+  return constants.launch_s + std::max(instruction.flops / (share * matmul_flops_),
+                                       Bytes(instruction) / (rate.memory * memory_bandwidth_));
 }
 
 CostModel::Link CostModel::MakeLink(const std::vector<std::int64_t>& ranks) const {

@@ -167,6 +167,7 @@ void ReduceEarly(const Plan& plan, const Chunk& chunk, const DeviceProfile& prof
         add_shards();
         instructions.push_back(Reduce(plan, bucket, b, exchange, profile));
         instructions.back().last_only = bucket.gradient_shard.elements == 0;
+        instructions.back().joint = plan.lanes > 1;
         if (bucket.gradient_shard.elements == 0) continue;
         under_way.push_back(AddShard(bucket, b));
         if (exchange.behind) under_way.back().joins = instructions.back().name;

@@ -1,5 +1,7 @@
 #include "engine/plan/interleave.h"
 
+#include <absl/container/flat_hash_map.h>
+
 #include <algorithm>
 #include <array>
 
@@ -13,7 +15,6 @@ constexpr Rates kUsual = {.matmul_flops = 668e12, .memory_bandwidth = 4.3e12, .l
 constexpr double kExchangeStart = 15e-6;  // seconds: two hand-shakes, or the launch of a collective
 constexpr double kLaunch = 3e-6;
 constexpr double kLocalCopies = 230e9;  // bytes a second, measured on an H200 beside kernels that fill it
-constexpr std::int64_t kLanes = 2;
 
 bool Attends(const Instruction& instruction) { return instruction.kernel.starts_with("attention"); }
 
@@ -30,68 +31,215 @@ double Seconds(const Instruction& instruction, const Rates& rates) {
   }
   double bytes = 0;
   for (const auto* refs : {&instruction.inputs, &instruction.outputs}) {
-    for (const BufferRef& ref : *refs) bytes += static_cast<double>(ref.bytes());
+    for (const BufferRef& ref : *refs) bytes += static_cast<double>(instruction.BytesOf(ref));
   }
   const double slowdown = Attends(instruction) ? rates.attention_slowdown : 1;
   return kLaunch + std::max(slowdown * instruction.flops / rate(rates.matmul_flops, kUsual.matmul_flops),
                             bytes / rate(rates.memory_bandwidth, kUsual.memory_bandwidth));
 }
 
-struct Lane {
-  size_t next = 0;
-  double ready = 0;  // when what its next computation waits for has been exchanged
+constexpr size_t kNever = static_cast<size_t>(-1);
+
+// Plays a segment with two lanes, and with a third that makes what is made of both.
+class Player {
+ public:
+  // patience: how long computation rather waits for a lane than begins with what is made of both, in parts of
+  // the time that this takes.
+  Player(const Segment& segment, const Rates& rates, double patience)
+      : patience_(patience), instructions_(segment.instructions), count_(segment.instructions.size()) {
+    for (size_t i = 0; i < count_; ++i) {
+      seconds_.push_back(Seconds(instructions_[i], rates));
+      (instructions_[i].joint ? joint_ : own_).push_back(i);
+    }
+    reduction_.assign(count_ + 1, count_);
+    for (size_t i = count_; i-- > 0;) {
+      const bool reduces = instructions_[i].joint && instructions_[i].stream == kExchangeStream;
+      reduction_[i] = reduces ? i : reduction_[i + 1];
+    }
+    FindAhead();
+    FindNeeds();
+  }
+
+  Interleaving Play() {
+    while (true) {
+      while (TakeExchanges()) continue;
+      if (Done()) break;
+      size_t best = kNever;
+      for (size_t l = 0; l <= kJointLane; ++l) {
+        if (May(l) && (best == kNever || Sooner(l, best))) best = l;
+      }
+      ENGINE_CHECK(best != kNever, "lanes wait for each other");
+      const size_t i = Next(best);
+      const double start = Start(best);
+      lanes_[best].unfinished.clear();
+      Take(best);
+      result_.exposed_s += start - computed_;
+      result_.compute_s += seconds_[i];
+      computed_ = start + seconds_[i];
+    }
+    for (const Lane& lane : lanes_) {
+      const double wait = std::max(0.0, lane.ready - computed_);
+      result_.exposed_s += wait;
+      computed_ += wait;
+    }
+    return std::move(result_);
+  }
+
+ private:
+  struct Lane {
+    size_t taken = 0;  // of own_, or of joint_
+    double ready = 0;  // when what its next computation waits for has been exchanged
+    std::vector<std::pair<size_t, double>> unfinished = {};  // which exchange that is, each with its end
+  };
+
+  const std::vector<size_t>& ListOf(size_t l) const { return l == kJointLane ? joint_ : own_; }
+  bool Exhausted(size_t l) const { return lanes_[l].taken == ListOf(l).size(); }
+  size_t Next(size_t l) const { return Exhausted(l) ? count_ : ListOf(l)[lanes_[l].taken]; }
+  bool Done() const { return Exhausted(0) && Exhausted(1) && Exhausted(kJointLane); }
+  bool Exchanges(size_t l) const { return !Exhausted(l) && instructions_[Next(l)].stream == kExchangeStream; }
+
+  // Whether what its next instruction builds on is there, and what that overwrites is not needed again.
+  bool May(size_t l) const {
+    if (Exhausted(l)) return false;
+    const size_t i = Next(l);
+    if (l == kJointLane) return i < Next(0) && i < Next(1);
+    return needs_joint_[i] <= Next(kJointLane) && (l == 1 ? i < Next(0) : needs_other_[i] <= Next(1));
+  }
+
+  double Start(size_t l) const {
+    if (l != kJointLane) return std::max(computed_, lanes_[l].ready);
+    double start = computed_;
+    for (size_t other : {0, 1}) {
+      for (const auto& [exchange, end] : lanes_[other].unfinished) {
+        if (exchange < Next(l)) start = std::max(start, end);
+      }
+    }
+    return start;
+  }
+
+  // Of what may start at once, that which comes to an exchange; what is made of both lanes fills the gaps,
+  // but does not hold up two reductions to which the lanes have come.
+  double Preferred(size_t l) const {
+    if (l != kJointLane) return Start(l);
+    const size_t second = reduction_[std::min(reduction_[Next(l)] + 1, count_)];
+    const bool holds_up = second < Next(0) && second < Next(1);
+    return holds_up ? -1 : Start(l) + patience_ * seconds_[Next(l)];
+  }
+  bool Sooner(size_t l, size_t than) const {
+    if (Preferred(l) != Preferred(than)) return Preferred(l) < Preferred(than);
+    return l != kJointLane && ahead_[Next(l)] < ahead_[Next(than)];
+  }
+
+  void Take(size_t l) {
+    result_.order.push_back(static_cast<std::uint8_t>(l));
+    ++lanes_[l].taken;
+  }
+
+  // Exchange is handed over as soon as it is next, and costs computation nothing. Whether there was any.
+  bool TakeExchanges() {
+    bool any = false;
+    for (size_t l = 0; l <= kJointLane; ++l) {
+      while (Exchanges(l) && May(l)) {
+        TakeExchange(l);
+        any = true;
+      }
+    }
+    return any;
+  }
+
+  void TakeExchange(size_t l) {
+    const size_t i = Next(l);
+    const Instruction& instruction = instructions_[i];
+    Take(l);
+    if (instruction.first_only) return;  // most pairs have none
+    exchanged_ = std::max(exchanged_, computed_) + seconds_[i];
+    if (instruction.detached) return;
+    lanes_[l].ready = exchanged_;
+    lanes_[l].unfinished.emplace_back(i, exchanged_);
+  }
+
+  // Computation of a lane from each instruction to the next exchange that it waits for.
+  void FindAhead() {
+    ahead_.assign(count_ + 1, 0.0);
+    for (size_t i = count_; i-- > 0;) {
+      const Instruction& instruction = instructions_[i];
+      const bool exchanges = instruction.stream == kExchangeStream;
+      const double own = instruction.joint ? 0 : seconds_[i];
+      ahead_[i] = exchanges ? (instruction.detached ? ahead_[i + 1] : 0) : own + ahead_[i + 1];
+    }
+  }
+
+  // How far others must have come before a lane may write where values of both lanes lay side by side: what
+  // is made of both, and lane 1 where its value lies in the bytes, until it has finished what it exchanges
+  // there. And sums are added to in the order of instructions: the first overwrites what is there.
+  void FindNeeds() {
+    struct Use {
+      size_t by;
+      const BufferRef* ref;
+    };
+    needs_joint_.assign(count_ + 1, 0);
+    needs_other_.assign(count_ + 1, 0);
+    if (joint_.empty()) return;
+    std::vector<Use> uses;
+    absl::flat_hash_map<std::int32_t, size_t> sums;  // which joint one has added to a value
+    for (size_t i = 0; i < count_; ++i) {
+      const Instruction& instruction = instructions_[i];
+      for (const BufferRef& output : instruction.outputs) {
+        if (const auto sum = sums.find(output.value); sum != sums.end())
+          needs_joint_[i] = std::max(needs_joint_[i], sum->second + 1);
+        if (instruction.joint && output.value >= 0) sums[output.value] = i;
+        if (output.lane_stride == 0) continue;
+        for (const Use& use : uses) {
+          if (!use.ref->Overlaps(output)) continue;
+          const bool same = use.ref->offset == output.offset && use.ref->lane_stride == output.lane_stride;
+          if (instructions_[use.by].joint) {
+            needs_joint_[i] = std::max(needs_joint_[i], use.by + 1);
+          } else if (!same) {
+            needs_other_[i] = std::max(needs_other_[i], DoneBehind(use.by));
+          }
+        }
+      }
+      for (const auto* refs : {&instruction.inputs, &instruction.outputs}) {
+        for (const BufferRef& ref : *refs) {
+          if (ref.lane_stride > 0 && (instruction.joint || !ref.in_slot)) uses.push_back({i, &ref});
+        }
+      }
+    }
+  }
+
+  // What a lane has come to when an instruction of it is done: exchange when the next computation waits for
+  // it.
+  size_t DoneBehind(size_t i) const {
+    while (i < count_ && (instructions_[i].joint || instructions_[i].stream == kExchangeStream)) ++i;
+    return std::min(i + 1, count_);
+  }
+
+  const double patience_;
+  const std::vector<Instruction>& instructions_;
+  const size_t count_;
+  std::vector<double> seconds_;
+  std::vector<size_t> own_, joint_;  // instructions of each lane, and of both
+  std::vector<double> ahead_;
+  std::vector<size_t> reduction_;                  // the next that is joint, by instruction
+  std::vector<size_t> needs_joint_, needs_other_;  // by instruction: which the others must have come to
+  std::array<Lane, kJointLane + 1> lanes_;
+  Interleaving result_;
+  double computed_ = 0;
+  double exchanged_ = 0;
 };
 
 }  // namespace
 
 Interleaving Interleave(const Segment& segment, const Rates& rates) {
-  const size_t count = segment.instructions.size();
-  std::vector<double> seconds;
-  for (const Instruction& instruction : segment.instructions) seconds.push_back(Seconds(instruction, rates));
-  // Computation from each instruction to the next exchange that its lane waits for.
-  std::vector<double> ahead(count + 1, 0.0);
-  for (size_t i = count; i-- > 0;) {
-    const Instruction& instruction = segment.instructions[i];
-    const bool exchanges = instruction.stream == kExchangeStream;
-    ahead[i] = exchanges ? (instruction.detached ? ahead[i + 1] : 0) : seconds[i] + ahead[i + 1];
+  Interleaving best = Player(segment, rates, 0).Play();
+  const bool joint = std::any_of(segment.instructions.begin(), segment.instructions.end(),
+                                 [](const Instruction& i) { return i.joint; });
+  if (!joint) return best;
+  for (const double patience : {0.1, 0.3, 1.0}) {
+    Interleaving other = Player(segment, rates, patience).Play();
+    if (other.exposed_s < best.exposed_s) best = std::move(other);
   }
-  Interleaving result;
-  std::array<Lane, kLanes> lanes;
-  double computed = 0;
-  double exchanged = 0;
-  const auto done = [&](const Lane& lane) { return lane.next == count; };
-  // Exchange is handed over as soon as it is next, and costs computation nothing.
-  const auto take_exchanges = [&](size_t l) {
-    Lane& lane = lanes[l];
-    for (; !done(lane) && segment.instructions[lane.next].stream == kExchangeStream; ++lane.next) {
-      if (l > 0 && lane.next >= lanes[0].next) return;
-      const Instruction& instruction = segment.instructions[lane.next];
-      result.order.push_back(static_cast<std::uint8_t>(l));
-      if ((instruction.last_only && l == 0) || instruction.first_only) continue;  // most pairs have none
-      exchanged = std::max(exchanged, computed) + seconds[lane.next];
-      if (!instruction.detached) lane.ready = exchanged;
-    }
-  };
-  while (!done(lanes[0]) || !done(lanes[1])) {
-    for (size_t l = 0; l < kLanes; ++l) take_exchanges(l);
-    const auto may = [&](size_t l) { return !done(lanes[l]) && (l == 0 || lanes[l].next < lanes[0].next); };
-    if (!may(0) && !may(1)) continue;  // the first lane's exchange has just let the second go on
-    const auto start = [&](size_t l) { return std::max(computed, lanes[l].ready); };
-    size_t l = may(0) ? 0 : 1;
-    if (may(0) && may(1)) {
-      const bool sooner = start(1) < start(0);
-      const bool shorter = start(1) == start(0) && ahead[lanes[1].next] < ahead[lanes[0].next];
-      l = sooner || shorter ? 1 : 0;
-    }
-    Lane& lane = lanes[l];
-    result.order.push_back(static_cast<std::uint8_t>(l));
-    result.exposed_s += start(l) - computed;
-    result.compute_s += seconds[lane.next];
-    computed = start(l) + seconds[lane.next];
-    ++lane.next;
-  }
-  result.exposed_s += std::max(0.0, std::max(lanes[0].ready, lanes[1].ready) - computed);
-  return result;
+  return best;
 }
 
 }  // namespace engine::plan

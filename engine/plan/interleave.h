@@ -26,7 +26,9 @@ struct Interleaving {
 // Plays the segment over a stream of computation and one of exchange. Whenever computation is free, the lane
 // goes on that can, and of two the one that sooner comes to an exchange: so short pieces between two
 // exchanges (a norm between reduce_scatter and all_gather) slip into the middle of the other lane's products.
-// The second lane never gets ahead of the first, so that sums over microbatches are made in their order.
+// The second lane never gets ahead of the first, so that sums over microbatches are made in their order. What
+// is made of both (weight gradients) waits until both have passed it, and runs when neither can go on, or
+// where one is to overwrite what it reads.
 Interleaving Interleave(const Segment& segment, const Rates& rates);
 
 }  // namespace engine::plan

@@ -28,8 +28,10 @@ struct LocalValue {
   std::int64_t local_bytes() const { return local.elements() * SizeOf(dtype); }
 };
 
-// Bytes in the arena. Address on a rank = arena + offset + (in_slot: base of the slot) + (in_lane: the
-// microbatch's lane × StagePlan::lane_bytes) + (index of the rank in shard_axes) × shard_stride.
+// Bytes in the arena. Address on a rank = arena + offset + (in_slot: base of the slot, or of the lanes' slots
+// where lane_stride > 0) + (in_lane: the microbatch's lane × StagePlan::lane_bytes; or lane_stride > 0: ×
+// that)
+// + (index of the rank in shard_axes) × shard_stride.
 struct BufferRef {
   std::int32_t value = -1;  // LocalValue, or −1 for flat buffers
   std::int64_t offset = 0;
@@ -37,13 +39,17 @@ struct BufferRef {
   DType dtype = DType::kF32;
   bool in_slot = false;
   bool in_lane = false;
+  // From one lane's to the next's, where the values of both lanes lie side by side; else 0.
+  std::int64_t lane_stride = 0;
   AxisSet shard_axes = {};
   std::int64_t shard_stride = 0;
   std::int64_t bytes() const { return elements * SizeOf(dtype); }
-  // Whether a rank has both in some of its bytes, of equal slots and lanes.
+  // Of both lanes, where they lie side by side.
+  std::int64_t span() const { return bytes() + lane_stride; }
+  // Whether a rank has both in some of its bytes, of equal slots and lanes (or of any lane, side by side).
   bool Overlaps(const BufferRef& other) const {
-    return in_slot == other.in_slot && in_lane == other.in_lane && offset < other.offset + other.bytes() &&
-           other.offset < offset + bytes();
+    return in_slot == other.in_slot && in_lane == other.in_lane && offset < other.offset + other.span() &&
+           other.offset < offset + span();
   }
 };
 
@@ -83,6 +89,9 @@ struct Instruction {
   bool push = false;
   bool last_only = false;   // only in the iteration's last microbatch
   bool first_only = false;  // only in its first
+  // Once for the microbatches of all lanes, of whose values its inputs are all, one behind the other along
+  // dim 0.
+  bool joint = false;
   // No instruction behind it waits for it but those that name it, the update segment and the program's end.
   bool detached = false;
   // The detached exchange, by name, of this program, that this one waits for; empty: none.
@@ -94,16 +103,35 @@ struct Instruction {
   BufferRef part = {};
   std::int32_t part_of = -1;
 
+  // What it takes of an input, or makes of an output.
+  std::int64_t BytesOf(const BufferRef& ref) const { return joint ? ref.span() : ref.bytes(); }
   bool RunsIn(std::int64_t microbatch, std::int64_t microbatches) const {
     return (!last_only || microbatch + 1 == microbatches) && (!first_only || microbatch <= 0);
   }
 };
 
+// Whether a lane's exchange has to be finished before its next one begins: what is left to compute reads its
+// scratch, and what the rank keeps of its input, and makes the rest of its output.
+inline bool FinishesFirst(const Instruction& exchange, const Instruction& next) {
+  if (next.flat) return false;  // of buckets: in places of their own
+  if (next.inputs[0].Overlaps(exchange.outputs[0])) return true;
+  for (const BufferRef* read : {&exchange.inputs[0], &exchange.scratch}) {
+    for (const BufferRef* written : {&next.outputs[0], &next.scratch}) {
+      if (read->elements > 0 && written->elements > 0 && written->Overlaps(*read)) return true;
+    }
+  }
+  return false;
+}
+
+// Of two microbatches that run at once: in which place of Segment::order what is made of both runs.
+inline constexpr std::uint8_t kJointLane = 2;
+
 struct Segment {
   std::string name;  // "forward.0", "backward.1", "weights.1", "update"
   std::int32_t chunk = -1;
   std::vector<Instruction> instructions;
-  // Where two microbatches run it at once: lane by lane, whose next instruction it is (plan/interleave.h).
+  // Where two microbatches run it at once: lane by lane, whose next instruction it is (plan/interleave.h);
+  // kJointLane: the next joint one's.
   std::vector<std::uint8_t> order = {};
   double flops = 0;
 };
@@ -242,7 +270,8 @@ struct StagePlan {
   Program train;
   Program evaluate;
   // Transients of the training segments: one lane for each microbatch that runs at once.
-  std::int64_t lane_base = 0, lane_bytes = 0;
+  // Behind them `joint_bytes` of transients that lie side by side.
+  std::int64_t lane_base = 0, lane_bytes = 0, joint_bytes = 0;
   MemoryBreakdown memory;
   std::int64_t arena_bytes = 0;
   std::int64_t parameter_count = 0;  // local elements, padding included

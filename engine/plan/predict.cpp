@@ -88,9 +88,14 @@ struct Piece {
 struct PlayedLane {
   const Step* step = nullptr;
   size_t next = 0;
-  double ready = -1;  // when what its next computation waits for has been exchanged; −1: it waits for nothing
-  std::vector<Sum> sums = {};
-  bool scribbled = false;  // an unfinished exchange has scratch
+  bool joint = false;
+  // Exchange that its next computation waits for, and finishes.
+  struct Unfinished {
+    size_t index = 0;
+    double end = 0;
+    Sum sum;
+  };
+  std::vector<Unfinished> unfinished = {};
 };
 
 // Walks a segment as executor::RankExecutor does.
@@ -108,7 +113,15 @@ class SegmentPlayer {
     std::vector<PlayedLane> lanes;
     for (const Step& step : steps) lanes.push_back({.step = &step, .next = begin});
     if (lanes.size() > 1) {
-      for (const std::uint8_t lane : segment_.order) Advance(&lanes[lane]);
+      PlayedLane joint{.step = &steps.back(), .next = begin, .joint = true};
+      for (const std::uint8_t l : segment_.order) {
+        PlayedLane& lane = l == kJointLane ? joint : lanes[l];
+        while (segment_.instructions[lane.next].joint != lane.joint) ++lane.next;
+        if (lane.joint && segment_.instructions[lane.next].stream == kComputeStream) {
+          for (PlayedLane& read : lanes) Finish(&read, lane.next);
+        }
+        Advance(&lane);
+      }
     } else {
       while (lanes[0].next < end) Advance(&lanes[0]);
     }
@@ -137,13 +150,19 @@ class SegmentPlayer {
     piece_.exposed += time - now_;
     now_ = time;
   }
-  void Finish(PlayedLane* lane) {
-    if (lane->ready < 0) return;
-    WaitUntil(lane->ready, lane->sums.back().exchange, *lane);
-    for (const Sum& sum : lane->sums) Compute(sum.seconds, sum.exchange, *lane, PlayedEvent::Part::kSum);
-    lane->ready = -1;
-    lane->sums.clear();
-    lane->scribbled = false;
+  // Of instructions before `end`.
+  void Finish(PlayedLane* lane, size_t end = static_cast<size_t>(-1)) {
+    size_t count = 0;
+    while (count < lane->unfinished.size() && lane->unfinished[count].index < end) ++count;
+    if (count == 0) return;
+    const PlayedLane::Unfinished& last = lane->unfinished[count - 1];
+    WaitUntil(last.end, last.sum.exchange, *lane);
+    for (size_t i = 0; i < count; ++i) {
+      const Sum& sum = lane->unfinished[i].sum;
+      Compute(sum.seconds, sum.exchange, *lane, PlayedEvent::Part::kSum);
+    }
+    lane->unfinished.erase(lane->unfinished.begin(),
+                           lane->unfinished.begin() + static_cast<std::ptrdiff_t>(count));
   }
   template <class Wanted>
   void FinishDetached(const PlayedLane& lane, const Wanted& wanted) {
@@ -167,7 +186,7 @@ class SegmentPlayer {
     }
     if (Exchanges(instruction)) piece_.exchange += times.seconds;
     if (beside) {
-      Exchange(instruction, times, lane);
+      Exchange(index, times, lane);
     } else if (Exchanges(instruction)) {
       Note(kComputeStream, now_, now_ + times.seconds, &instruction, *lane);
       piece_.exposed += times.seconds;
@@ -179,10 +198,13 @@ class SegmentPlayer {
     }
   }
 
-  void Exchange(const Instruction& instruction, const SegmentCosts::Times& times, PlayedLane* lane) {
-    const auto scribbles = [](const Instruction& i) { return i.scratch.elements > 0; };
-    if (lane->scribbled && !instruction.flat) Finish(lane);
-    if (instruction.detached && scribbles(instruction)) {
+  void Exchange(size_t index, const SegmentCosts::Times& times, PlayedLane* lane) {
+    const Instruction& instruction = segment_.instructions[index];
+    const bool finishes = std::any_of(lane->unfinished.begin(), lane->unfinished.end(), [&](const auto& u) {
+      return FinishesFirst(*u.sum.exchange, instruction);
+    });
+    if (finishes) Finish(lane);
+    if (instruction.detached && instruction.scratch.elements > 0) {
       FinishDetached(*lane, [&](const Instruction& i) { return i.scratch.Overlaps(instruction.scratch); });
     }
     const double begin = std::max(exchanged_, now_);
@@ -193,9 +215,7 @@ class SegmentPlayer {
       detached_.push_back({{&instruction, times.finish}, exchanged_});
       return;
     }
-    lane->ready = exchanged_;
-    lane->sums.push_back({&instruction, times.finish});
-    lane->scribbled = lane->scribbled || scribbles(instruction);
+    lane->unfinished.push_back({index, exchanged_, {&instruction, times.finish}});
   }
 
   void Note(std::int32_t stream, double begin, double end, const Instruction* instruction,

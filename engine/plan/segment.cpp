@@ -17,12 +17,13 @@ class SegmentBuilder {
     segment_.chunk = chunk;
   }
 
-  Segment Build(std::int64_t* transient_bytes, BufferRef* kept) {
+  Segment Build(TransientBytes* bytes, BufferRef* kept) {
     FindLastUses();
     FindAliases();
+    FindJoint();
     FindUnsummed();
     for (size_t i = 0; i < in_.nodes->size(); ++i) Add(static_cast<std::int32_t>(i));
-    *transient_bytes = ranges_.peak();
+    *bytes = {.own = ranges_.peak(), .joint = joint_ranges_.peak()};
     if (kept != nullptr && in_.keep >= 0) *kept = transient_.at(in_.keep).ref;
     return std::move(segment_);
   }
@@ -31,6 +32,7 @@ class SegmentBuilder {
   struct Transient {
     BufferRef ref;
     std::int64_t range = -1;  // offset in ranges_; −1: bytes borrowed from a slot
+    bool joint = false;       // in joint_ranges_
   };
 
   const LocalNode& NodeAt(std::int32_t i) const {
@@ -79,6 +81,42 @@ class SegmentBuilder {
     }
   }
 
+  // What sums over the samples of a microbatch sums over those of both lanes at once, where it finds them
+  // side by side.
+  void FindJoint() {
+    if (!in_.in_lane) return;
+    for (size_t i = 0; i < in_.nodes->size(); ++i) {
+      const LocalNode& node = NodeAt(static_cast<std::int32_t>(i));
+      if (node.op == nullptr || !node.op->sums_rows || !OnlyAdds(node)) continue;
+      if (!std::all_of(node.inputs.begin(), node.inputs.end(), [&](auto v) { return MayLieBeside(v); }))
+        continue;
+      joint_.insert(static_cast<std::int32_t>(i));
+      for (std::int32_t input : node.inputs) {
+        if (!in_.storage->contains(Global(input))) beside_.insert(Global(input));
+      }
+      if (!in_.profile->scratch_bytes) continue;
+      const auto [inputs, outputs] = TypesOf(static_cast<std::int32_t>(i));
+      joint_scratch_ = std::max(joint_scratch_,
+                                in_.profile->scratch_bytes(node.op->name, inputs, outputs, node.attributes));
+    }
+    // At the same place for all of them, as they run one after the other.
+    if (joint_scratch_ > 0) joint_ranges_.Allocate(joint_scratch_);
+  }
+
+  bool OnlyAdds(const LocalNode& node) const {
+    return std::all_of(node.outputs.begin(), node.outputs.end(), [&](std::int32_t output) {
+      return ValueOf(Global(output)).kind == ValueKind::kAccumulator;
+    });
+  }
+
+  // Whether both lanes' can be one behind the other.
+  bool MayLieBeside(std::int32_t local) const {
+    const auto place = in_.storage->find(Global(local));
+    const std::int64_t bytes = Bytes(Global(local));
+    const bool whole = ValueOf(Global(local)).local.rank() > 1 && bytes % kAlignment == 0;
+    return whole && (place == in_.storage->end() ? MadeHere(local) : place->second.lane_stride == bytes);
+  }
+
   // Whether the value lives from the instruction that makes it to one that reads it once, in bytes of its
   // own.
   bool PassesOnce(std::int32_t local) const {
@@ -116,6 +154,7 @@ class SegmentBuilder {
       const int input = in_.profile->adds_part(*reads.op, {value.local, value.dtype}, reads.attributes);
       if (input < 0 || reads.inputs[static_cast<size_t>(input)] != sum) continue;
       unsummed_[static_cast<std::int32_t>(i)] = reader;
+      partial_.insert(Global(node.inputs[0]));
       parts_[reader].input = input;
     }
   }
@@ -150,14 +189,23 @@ class SegmentBuilder {
     for (size_t k = 0; k < node.outputs.size(); ++k) {
       const std::int32_t value = Global(node.outputs[k]);
       if (in_.storage->contains(value) || aliases_.contains(value)) continue;
-      const std::int32_t donor = k == 0 ? InPlace(node, i) : -1;
+      const bool beside = beside_.contains(value);
+      std::int32_t donor = k == 0 ? InPlace(node, i) : -1;
+      if (donor >= 0 && (partial_.contains(value) || (beside && Ref(donor).lane_stride == 0))) donor = -1;
       Transient place;
       if (donor >= 0) {
         place = {Ref(donor), -1};
         if (const auto it = transient_.find(donor); it != transient_.end()) {
           place.range = it->second.range;
+          place.joint = it->second.joint;
           it->second.range = -1;  // handed over
         }
+      } else if (beside) {
+        place.range = joint_ranges_.Allocate(in_.plan->lanes * Bytes(value));
+        place.joint = true;
+        place.ref.offset = place.range;
+        place.ref.in_lane = true;
+        place.ref.lane_stride = Bytes(value);
       } else {
         place.range = ranges_.Allocate(Bytes(value));
         place.ref.offset = in_.transient_base + place.range;
@@ -189,9 +237,7 @@ class SegmentBuilder {
   // The scratch of the exchange is kept until its reader has run.
   void KeepPart(std::int32_t i, const Instruction& exchange) {
     Part& part = parts_.at(unsummed_.at(i));
-    part.range = ranges_.Allocate(exchange.scratch.elements);
-    ENGINE_CHECK(in_.transient_base + part.range == exchange.scratch.offset, "{}: the scratch has moved",
-                 exchange.name);
+    part.range = exchange.scratch.offset - in_.transient_base;
     const BufferRef& sum = exchange.outputs[0];
     part.ref = {.offset = exchange.scratch.offset,
                 .elements = sum.elements,
@@ -199,15 +245,36 @@ class SegmentBuilder {
                 .in_lane = exchange.scratch.in_lane};
   }
 
-  void Release(std::int32_t value) {
+  // by_exchange: beside computation, which may overwrite it when it has next waited for exchange.
+  void Release(std::int32_t value, bool by_exchange) {
     const auto it = transient_.find(value);
     if (it == transient_.end() || it->second.range < 0) return;
-    ranges_.Free(it->second.range);
+    if (it->second.joint) {
+      released_.emplace_back(it->second.range, blocks_);
+    } else if (by_exchange) {
+      exchanged_.push_back(it->second.range);
+    } else {
+      ranges_.Free(it->second.range);
+    }
     it->second.range = -1;
+  }
+
+  // What lies side by side is free for others a while after its last use, so that lanes seldom wait until the
+  // other, and what is made of both, have come as far; not before exchange that uses it is waited for.
+  void FreeJoint() {
+    constexpr std::int64_t kBlocks = 2;
+    std::erase_if(released_, [&](const auto& released) {
+      if (released.second + kBlocks > blocks_) return false;
+      joint_ranges_.Free(released.first);
+      return true;
+    });
   }
 
   void Add(std::int32_t i) {
     const LocalNode& node = NodeAt(i);
+    const bool exchanges = node.op == nullptr && node.collective != Collective::kSlice && in_.in_lane;
+    const bool waits = !exchanges && !joint_.contains(i) && !exchanged_.empty();
+    if (waits) FreeExchanged();
     Instruction instruction;
     instruction.name = node.name;
     instruction.op = node.op;
@@ -220,6 +287,7 @@ class SegmentBuilder {
     instruction.fresh = FirstSums(node);
     for (std::int32_t input : node.inputs) instruction.inputs.push_back(Ref(Global(input)));
     OverwriteFirst(node, &instruction);
+    instruction.joint = joint_.contains(i);
     if (unsummed_.contains(i)) {
       PlaceUnsummed(node, &instruction);
     } else {
@@ -232,11 +300,11 @@ class SegmentBuilder {
                                          instruction.outputs[0].bytes(), in_.plan->mesh.size(node.axis));
       const bool local = node.collective == Collective::kSlice;
       instruction.push = !local && in_.pushed.Has(node.axis);
-      instruction.stream = !local && in_.in_lane ? kExchangeStream : kComputeStream;
-      ExchangeScratch(node, &instruction);
-      if (instruction.unsummed) KeepPart(i, instruction);
+      instruction.stream = exchanges ? kExchangeStream : kComputeStream;
+      ExchangeScratch(node, i, &instruction);
+      if (exchanges) under_way_ = true;
     } else {
-      CostAndScratch(node, &instruction);
+      CostAndScratch(node, i, &instruction);
     }
     const auto part = parts_.find(i);
     if (part != parts_.end()) {
@@ -245,14 +313,25 @@ class SegmentBuilder {
       ranges_.Free(part->second.range);
     }
     OnlyOnce(node, &instruction);
-    segment_.flops += instruction.flops;
+    segment_.flops += instruction.flops / static_cast<double>(instruction.joint ? in_.plan->lanes : 1);
     segment_.instructions.push_back(std::move(instruction));
     for (std::int32_t input : node.inputs) {
-      if (DiesAt(Global(input), i)) Release(Global(input));
+      if (DiesAt(Global(input), i)) Release(Global(input), exchanges);
     }
     for (std::int32_t output : node.outputs) {
-      if (!last_use_.contains(Global(output)) && DiesAt(Global(output), i)) Release(Global(output));
+      if (!last_use_.contains(Global(output)) && DiesAt(Global(output), i))
+        Release(Global(output), exchanges);
     }
+    if (under_way_ && !exchanges && !joint_.contains(i)) {
+      under_way_ = false;
+      ++blocks_;
+      FreeJoint();
+    }
+  }
+
+  void FreeExchanged() {
+    for (std::int64_t range : exchanged_) ranges_.Free(range);
+    exchanged_.clear();
   }
 
   // The outputs that are gradients of parameters to which nothing in this segment has added yet.
@@ -276,34 +355,59 @@ class SegmentBuilder {
     }
   }
 
-  void CostAndScratch(const LocalNode& node, Instruction* instruction) {
-    std::vector<TensorType> inputs;
-    std::vector<TensorType> outputs;
-    for (std::int32_t v : node.inputs) inputs.push_back({ValueOf(Global(v)).local, ValueOf(Global(v)).dtype});
+  // Of what a node's launch takes and makes.
+  std::pair<std::vector<TensorType>, std::vector<TensorType>> TypesOf(std::int32_t i) const {
+    const LocalNode& node = NodeAt(i);
+    std::pair<std::vector<TensorType>, std::vector<TensorType>> types;
+    for (std::int32_t v : node.inputs) {
+      types.first.push_back({ValueOf(Global(v)).local, ValueOf(Global(v)).dtype});
+      if (joint_.contains(i)) types.first.back().shape[0] *= in_.plan->lanes;
+    }
     for (std::int32_t v : node.outputs)
-      outputs.push_back({ValueOf(Global(v)).local, ValueOf(Global(v)).dtype});
-    instruction->flops = node.op->cost(inputs, outputs, node.attributes).flops;
-    if (!in_.profile->scratch_bytes) return;
-    TakeScratch(in_.profile->scratch_bytes(node.op->name, inputs, outputs, node.attributes), instruction);
+      types.second.push_back({ValueOf(Global(v)).local, ValueOf(Global(v)).dtype});
+    return types;
   }
 
-  void ExchangeScratch(const LocalNode& node, Instruction* instruction) {
+  void CostAndScratch(const LocalNode& node, std::int32_t i, Instruction* instruction) {
+    const auto [inputs, outputs] = TypesOf(i);
+    instruction->flops = node.op->cost(inputs, outputs, node.attributes).flops;
+    if (!in_.profile->scratch_bytes) return;
+    if (instruction->joint) {
+      const std::int64_t bytes = in_.profile->scratch_bytes(node.op->name, inputs, outputs, node.attributes);
+      if (bytes > 0) instruction->scratch = {.offset = 0, .elements = bytes, .dtype = DType::kU8};
+      return;
+    }
+    const std::int64_t range =
+        TakeScratch(in_.profile->scratch_bytes(node.op->name, inputs, outputs, node.attributes), instruction);
+    if (range >= 0) ranges_.Free(range);
+  }
+
+  void ExchangeScratch(const LocalNode& node, std::int32_t i, Instruction* instruction) {
     if (!in_.profile->exchange_bytes) return;
     const LocalValue& from = ValueOf(Global(node.inputs[0]));
     const LocalValue& to = ValueOf(Global(node.outputs[0]));
-    TakeScratch(in_.profile->exchange_bytes(node.collective, node.reduction, {from.local, from.dtype},
-                                            {to.local, to.dtype}, node.axis, in_.plan->mesh.size(node.axis),
-                                            instruction->push),
-                instruction);
+    const std::int64_t range =
+        TakeScratch(in_.profile->exchange_bytes(node.collective, node.reduction, {from.local, from.dtype},
+                                                {to.local, to.dtype}, node.axis,
+                                                in_.plan->mesh.size(node.axis), instruction->push),
+                    instruction);
+    if (range < 0) return;
+    if (instruction->unsummed) {
+      KeepPart(i, *instruction);
+    } else if (instruction->stream == kExchangeStream) {
+      exchanged_.push_back(range);
+    } else {
+      ranges_.Free(range);
+    }
   }
 
-  // Bytes that are free again when the instruction has run.
-  void TakeScratch(std::int64_t bytes, Instruction* instruction) {
-    if (bytes == 0) return;
+  // Returns the range, or −1 if there are no bytes.
+  std::int64_t TakeScratch(std::int64_t bytes, Instruction* instruction) {
+    if (bytes == 0) return -1;
     const std::int64_t range = ranges_.Allocate(bytes);
     instruction->scratch = {
         .offset = in_.transient_base + range, .elements = bytes, .dtype = DType::kU8, .in_lane = in_.in_lane};
-    ranges_.Free(range);
+    return range;
   }
 
   // The loss is one number: where an axis repeats it, only the axis' first rank adds it in.
@@ -335,13 +439,33 @@ class SegmentBuilder {
   };
   absl::flat_hash_map<std::int32_t, std::int32_t> unsummed_;  // readers, by node of the exchange
   absl::flat_hash_map<std::int32_t, Part> parts_;             // by reader
+  absl::flat_hash_set<std::int32_t> partial_;                 // what they sum
+  absl::flat_hash_set<std::int32_t> joint_;                   // nodes
+  absl::flat_hash_set<std::int32_t> beside_;                  // transients that they read
+  RangeAllocator joint_ranges_;
+  std::int64_t joint_scratch_ = 0;
+  bool under_way_ = false;               // exchange, since what was computed last
+  std::int64_t blocks_ = 0;              // of computation between exchanges, so far
+  std::vector<std::int64_t> exchanged_;  // of ranges_: inputs and scratch of what is under way
+  std::vector<std::pair<std::int64_t, std::int64_t>> released_;  // of joint_ranges_, and in which block
 };
 
 }  // namespace
 
-Segment BuildSegment(const SegmentInputs& inputs, std::string name, std::int32_t chunk,
-                     std::int64_t* transient_bytes, BufferRef* kept) {
-  return SegmentBuilder(inputs, std::move(name), chunk).Build(transient_bytes, kept);
+Segment BuildSegment(const SegmentInputs& inputs, std::string name, std::int32_t chunk, TransientBytes* bytes,
+                     BufferRef* kept) {
+  return SegmentBuilder(inputs, std::move(name), chunk).Build(bytes, kept);
+}
+
+void ShiftJoint(std::int64_t offset, Segment* segment) {
+  for (Instruction& instruction : segment->instructions) {
+    for (auto* refs : {&instruction.inputs, &instruction.outputs}) {
+      for (BufferRef& ref : *refs) {
+        if (ref.in_lane && ref.lane_stride > 0) ref.offset += offset;
+      }
+    }
+    if (instruction.joint && !instruction.flat) instruction.scratch.offset += offset;
+  }
 }
 
 }  // namespace engine::plan

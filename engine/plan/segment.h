@@ -35,8 +35,17 @@ struct SegmentInputs {
   const absl::flat_hash_set<std::int32_t>* in_turns = nullptr;
 };
 
-// *transient_bytes: how far the transients reach.
-Segment BuildSegment(const SegmentInputs& inputs, std::string name, std::int32_t chunk,
-                     std::int64_t* transient_bytes, BufferRef* kept = nullptr);
+// How far the transients reach, and those of both lanes that lie side by side: the offsets of these count
+// from 0 (ShiftJoint).
+struct TransientBytes {
+  std::int64_t own = 0;
+  std::int64_t joint = 0;
+};
+
+Segment BuildSegment(const SegmentInputs& inputs, std::string name, std::int32_t chunk, TransientBytes* bytes,
+                     BufferRef* kept = nullptr);
+
+// Puts the transients that lie side by side where there is room for them.
+void ShiftJoint(std::int64_t offset, Segment* segment);
 
 }  // namespace engine::plan

@@ -35,10 +35,23 @@ class SlotBuilder {
       if (!late_.contains(v) && !reused_.contains(v)) layout_.dying[ref.value] = ref;
     }
     layout_.bytes = ranges_.peak();
+    if (plan_.lanes > 1) LayBeside();
     return std::move(layout_);
   }
 
  private:
+  // Of microbatches that run at once the values lie side by side, in one slot for all of them.
+  void LayBeside() {
+    ENGINE_CHECK(late_.empty(), "chunk {}: lanes, and a pass of weights", chunk_);
+    const auto beside = [&](BufferRef* ref) {
+      ref->offset *= plan_.lanes;
+      ref->lane_stride = Aligned(ref->bytes());
+    };
+    for (auto& [value, ref] : layout_.values) beside(&ref);
+    for (auto& [value, ref] : layout_.dying) beside(&ref);
+    for (BufferRef& ref : layout_.inputs) beside(&ref);
+  }
+
   const NodeList& Backward() const { return graph_.backward[static_cast<size_t>(chunk_)]; }
   const LocalNode& BackwardNode(size_t i) const {
     return graph_.local.nodes[static_cast<size_t>(Backward()[i])];

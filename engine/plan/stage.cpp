@@ -319,9 +319,9 @@ class StageBuilder {
                                  .profile = &in_.options->profile,
                                  .dying = nullptr,
                                  .in_turns = nullptr};
-      std::int64_t bytes = 0;
+      TransientBytes bytes;
       Segment prepare = BuildSegment(inputs, "begin", -1, &bytes);
-      *transients = std::max(*transients, bytes);
+      *transients = std::max(*transients, bytes.own);
       for (Instruction& instruction : prepare.instructions)
         begin.instructions.push_back(std::move(instruction));
     }
@@ -347,7 +347,7 @@ class StageBuilder {
     const TransferBuffers buffers = PlaceTransfers(*in_.train, &stage_.memory.communication);
     const std::int64_t transient_base = cursor_;
     std::int64_t transients = 0;  // of begin and update, which run alone
-    std::int64_t lane = 0;        // of the segments of a microbatch
+    TransientBytes lane;          // of the segments of a microbatch
     stage_.begin = AddSegment(Begin(transient_base, &transients));
     for (Chunk& chunk : stage_.chunks) {
       const Storage storage = ChunkStorage(chunk, buffers, true);
@@ -364,10 +364,10 @@ class StageBuilder {
                              .in_lane = plan_.lanes > 1,
                              .pushed = in_.exchange.pushed,
                              .in_turns = &in_turns_};
-        std::int64_t bytes = 0;
+        TransientBytes bytes;
         const std::int32_t id =
             AddSegment(BuildSegment(inputs, fmt::format("{}.{}", phase, chunk.index), chunk.index, &bytes));
-        lane = std::max(lane, bytes);
+        lane = {.own = std::max(lane.own, bytes.own), .joint = std::max(lane.joint, bytes.joint)};
         return id;
       };
       const size_t c = static_cast<size_t>(chunk.index);
@@ -386,14 +386,18 @@ class StageBuilder {
       JoinGathers(plan_, stage_, passes);
       GatherInPass(plan_, stage_, in_.exchange, passes);
     }
+    stage_.lane_base = transient_base;
+    stage_.lane_bytes = Aligned(lane.own);
+    stage_.joint_bytes = Aligned(lane.joint);
+    std::int64_t lanes = stage_.lane_bytes * plan_.lanes;
     if (plan_.lanes > 1) {
       for (Segment& segment : stage_.segments) {
-        if (segment.chunk >= 0) segment.order = Interleave(segment, in_.rates).order;
+        if (segment.chunk < 0) continue;
+        ShiftJoint(transient_base + lanes, &segment);
+        segment.order = Interleave(segment, in_.rates).order;
       }
     }
-    stage_.lane_base = transient_base;
-    stage_.lane_bytes = Aligned(lane);
-    const std::int64_t lanes = stage_.lane_bytes * plan_.lanes;
+    lanes += stage_.joint_bytes;
     transients = std::max(transients, lanes + PlaceSumScratch(transient_base + lanes));
     std::int64_t update_bytes = 0;
     stage_.update =
@@ -444,13 +448,13 @@ class StageBuilder {
                                  .in_lane = false,
                                  .pushed = in_.exchange.pushed,
                                  .in_turns = nullptr};
-      std::int64_t bytes = 0;
+      TransientBytes bytes;
       chunk.evaluate = AddSegment(BuildSegment(inputs, fmt::format("evaluate.{}", chunk.index), chunk.index,
                                                &bytes, &plan_.logits_buffer));
       GatherParameters(plan_, stage_, in_.exchange, &stage_.segments.back());
       JoinGathers(plan_, stage_, {&stage_.segments.back()});
       GatherInPass(plan_, stage_, in_.exchange, {&stage_.segments.back()});
-      transients = std::max(transients, bytes);
+      transients = std::max(transients, bytes.own);
     }
     Reserve(transients);
     stage_.evaluate_begin = AddSegment(BeginSegment("evaluate_begin", plan_, stage_, in_.exchange));

@@ -140,6 +140,7 @@ class UpdateVerifier {
         continue;
       }
       absl::Status status = instruction.last_only && !instruction.first_only && instruction.detached &&
+                                    instruction.joint == (plan_.lanes > 1) &&
                                     instruction.stream == kExchangeStream && !instruction.group.IsTie()
                                 ? Communicate(instruction)
                                 : Internal("is no reduction behind the last backward pass");
@@ -159,8 +160,8 @@ class UpdateVerifier {
   absl::Status Arrives(const Instruction& instruction) const {
     const BufferRef& scratch = instruction.scratch;
     if (scratch.elements == 0 && !instruction.push) return absl::OkStatus();
-    const std::int64_t begin = stage_.lane_base + plan_.lanes * stage_.lane_bytes;
-    const std::int64_t end = begin + stage_.memory.transients - plan_.lanes * stage_.lane_bytes;
+    const std::int64_t begin = stage_.lane_base + plan_.lanes * stage_.lane_bytes + stage_.joint_bytes;
+    const std::int64_t end = stage_.lane_base + stage_.memory.transients;
     if (instruction.push && scratch.elements > 0 && !scratch.in_lane && !scratch.in_slot &&
         scratch.offset >= begin && scratch.offset + scratch.bytes() <= end) {
       return absl::OkStatus();
@@ -571,7 +572,8 @@ bool IsInShards(const StagePlan& stage, std::int32_t parameter) {
 }
 
 // The first sum into each gradient overwrites what the iteration before left, and no other one does: there is
-// no other zeroing. What runs first is known: microbatch 0 (VerifySteps), and instructions in order.
+// no other zeroing. What runs first is known: microbatch 0 (VerifySteps), and instructions in order, of both
+// lanes together too (VerifySegments).
 absl::Status FirstSumsOverwrite(const Plan& plan, std::int32_t index) {
   const StagePlan& stage = plan.stages[static_cast<size_t>(index)];
   std::vector<bool> written(plan.parameters.size(), false);

@@ -1,9 +1,11 @@
 #include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
 
+#include <array>
 #include <map>
 
 #include "engine/graph/op.h"
+#include "engine/plan/arena.h"
 #include "engine/plan/verify.h"
 #include "engine/plan/verify_regions.h"
 
@@ -64,7 +66,8 @@ class Contents {
   std::map<std::int64_t, Cell> cells_;
 };
 
-std::int64_t End(const BufferRef& ref) { return ref.offset + ref.bytes(); }
+// Of both lanes', where they lie side by side.
+std::int64_t End(const BufferRef& ref) { return ref.offset + ref.span(); }
 // Of the shards of all ranks.
 std::int64_t Reach(const Plan& plan, const BufferRef& ref) {
   const std::int64_t others = ref.shard_axes.empty() ? 0 : plan.mesh.GroupSize(ref.shard_axes) - 1;
@@ -95,10 +98,13 @@ class SegmentVerifier {
  private:
   const Segment& SegmentAt(std::int32_t index) const { return stage_.segments[static_cast<size_t>(index)]; }
 
+  std::int64_t JointBase() const { return stage_.lane_base + plan_.lanes * stage_.lane_bytes; }
+
   // The lanes lie in the arena, beside what outlives a segment.
   absl::Status Lanes() const {
-    const std::int64_t end = stage_.lane_base + plan_.lanes * stage_.lane_bytes;
-    if (stage_.lane_base < 0 || stage_.lane_bytes < 0 || end > stage_.arena_bytes) {
+    const std::int64_t end = JointBase() + stage_.joint_bytes;
+    const bool none = stage_.lane_bytes < 0 || stage_.joint_bytes < 0;
+    if (stage_.lane_base < 0 || none || end > stage_.arena_bytes) {
       return Internal("stage {}: lanes at [{}, {}) are outside of the arena of {} bytes", index_,
                       stage_.lane_base, end, stage_.arena_bytes);
     }
@@ -163,11 +169,14 @@ class SegmentVerifier {
     return absl::OkStatus();
   }
 
+  // Of a microbatch, or of those of all lanes, whose values lie side by side.
+  std::int64_t SlotBytes(const Chunk& chunk) const { return plan_.lanes * chunk.slot_bytes; }
+
   absl::Status Fill(const Chunk& chunk, const BufferRef& ref) {
     RETURN_IF_ERROR(Sizes(ref));
-    if (ref.in_slot && (ref.offset < 0 || End(ref) > chunk.slot_bytes)) {
+    if (ref.in_slot && (ref.offset < 0 || End(ref) > SlotBytes(chunk))) {
       return Internal("stage {} chunk {}: {} is put at slot+[{}, {}), but a slot has {} bytes", index_,
-                      chunk.index, NameOf(plan_, ref.value), ref.offset, End(ref), chunk.slot_bytes);
+                      chunk.index, NameOf(plan_, ref.value), ref.offset, End(ref), SlotBytes(chunk));
     }
     (ref.in_slot ? slot_ : arena_).Write(ref.offset, End(ref), ref.value, kBefore);
     return absl::OkStatus();
@@ -202,15 +211,15 @@ class SegmentVerifier {
     training_ = true;
     lanes_ = plan_.lanes > 1;
     const Segment& forward = SegmentAt(chunk.forward);
-    RETURN_IF_ERROR(Walk(forward, chunk.slot_bytes));
+    RETURN_IF_ERROR(Walk(forward, SlotBytes(chunk)));
     RETURN_IF_ERROR(Sent(chunk, false, forward));
     arena_ = {};  // other segments run in between; only the slot is this microbatch's
     RETURN_IF_ERROR(Received(chunk, true));
     const Segment& backward = SegmentAt(chunk.backward);
-    RETURN_IF_ERROR(Walk(backward, chunk.slot_bytes));
+    RETURN_IF_ERROR(Walk(backward, SlotBytes(chunk)));
     RETURN_IF_ERROR(Sent(chunk, true, backward));
     arena_ = {};
-    if (chunk.weights >= 0) RETURN_IF_ERROR(Walk(SegmentAt(chunk.weights), chunk.slot_bytes));
+    if (chunk.weights >= 0) RETURN_IF_ERROR(Walk(SegmentAt(chunk.weights), SlotBytes(chunk)));
     lanes_ = false;
     training_ = false;
     return absl::OkStatus();
@@ -263,27 +272,114 @@ class SegmentVerifier {
     return false;
   }
 
-  // Two microbatches at once: each runs every instruction, the second never ahead of the first, whose sums
-  // it adds to.
+  // Two microbatches at once: each runs every instruction that is not joint, the second never ahead of the
+  // first, whose sums it adds to; the joint ones run once, when both have passed them.
   absl::Status Order(const Segment& segment) const {
     const size_t count = segment.instructions.size();
-    size_t next[2] = {0, 0};
+    LaneIndices next = {0, 0, 0};
+    size_t computed =
+        0;  // behind what lane 1 has computed last: what it exchanges from there on is under way
+    const auto pass = [&](size_t lane) {
+      while (next[lane] < count && segment.instructions[next[lane]].joint != (lane == kJointLane))
+        ++next[lane];
+    };
+    for (size_t lane = 0; lane < next.size(); ++lane) pass(lane);
     for (std::uint8_t lane : segment.order) {
-      if (lane > 1 || next[lane] == count)
+      if (lane > kJointLane || next[lane] == count)
         return Internal("stage {} {}: lane {} has no instruction left", index_, segment.name, lane);
+      const size_t i = next[lane];
+      if (lane == 1 && next[0] <= i)
+        return Internal("{} runs in lane 1 before lane 0", InstructionName(index_, segment, i));
+      if (lane == kJointLane && (next[0] <= i || next[1] <= i))
+        return Internal("{} runs before both lanes have come to it", InstructionName(index_, segment, i));
+      if (lane != kJointLane) RETURN_IF_ERROR(Overtakes(segment, i, lane, next, computed));
+      if (lane == 1 && segment.instructions[i].stream == kComputeStream) computed = i + 1;
+      if (lane != kJointLane) RETURN_IF_ERROR(AddsInOrder(segment, i, next[kJointLane]));
       ++next[lane];
-      if (next[1] > next[0])
-        return Internal("{} runs in lane 1 before lane 0", InstructionName(index_, segment, next[1] - 1));
+      pass(lane);
     }
-    const bool whole = lanes_ ? next[0] == count && next[1] == count : segment.order.empty();
+    const bool joint = std::any_of(segment.instructions.begin(), segment.instructions.end(),
+                                   [](const Instruction& i) { return i.joint; });
+    const bool whole = lanes_ ? next == LaneIndices{count, count, count} : segment.order.empty() && !joint;
     if (whole) return absl::OkStatus();
-    return Internal("stage {} {}: of {} instructions lane 0 runs {} and lane 1 {}", index_, segment.name,
-                    count, next[0], next[1]);
+    return Internal(
+        "stage {} {}: of {} instructions lane 0 runs those before #{}, lane 1 before #{}, both "
+        "before #{}",
+        index_, segment.name, count, next[0], next[1], next[2]);
+  }
+
+  // A lane does not write where a joint instruction is still to read, nor lane 0 where lane 1 is, in its
+  // part of the bytes.
+  using LaneIndices = std::array<size_t, kJointLane + 1>;
+  absl::Status Overtakes(const Segment& segment, size_t i, size_t lane, const LaneIndices& next,
+                         size_t computed) const {
+    const std::vector<Instruction>& instructions = segment.instructions;
+    for (const BufferRef& output : instructions[i].outputs) {
+      if (output.lane_stride == 0) continue;
+      for (size_t by = std::min(next[kJointLane], computed); by < i; ++by) {
+        const bool joint = instructions[by].joint;
+        const bool exchanges = instructions[by].stream == kExchangeStream;
+        if (joint ? by < next[kJointLane] : lane != 0 || by < (exchanges ? computed : next[1])) continue;
+        for (const auto* refs : {&instructions[by].inputs, &instructions[by].outputs}) {
+          for (const BufferRef& ref : *refs) {
+            const bool own = !joint && ref.offset == output.offset && ref.lane_stride == output.lane_stride;
+            if (ref.lane_stride == 0 || own || !ref.Overlaps(output)) continue;
+            return Internal("{} in lane {} writes at {} before {} has run, which needs {} there",
+                            InstructionName(index_, segment, i), lane, output.offset,
+                            InstructionName(index_, segment, by), NameOf(plan_, ref.value));
+          }
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // The first to add to a sum overwrites it, and is the first in the segment.
+  absl::Status AddsInOrder(const Segment& segment, size_t i, size_t next_joint) const {
+    for (const BufferRef& output : segment.instructions[i].outputs) {
+      if (output.value < 0 || ValueOf(plan_, output).kind != ValueKind::kAccumulator) continue;
+      for (size_t by = next_joint; by < i; ++by) {
+        const Instruction& before = segment.instructions[by];
+        if (!before.joint || before.flat || !Writes(before, output.value)) continue;
+        return Internal("{} adds to {} before {} does", InstructionName(index_, segment, i),
+                        NameOf(plan_, output.value), InstructionName(index_, segment, by));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // What runs once for both lanes sums over the rows of its inputs, which lie one lane's behind the other's.
+  absl::Status Joint(const Instruction& instruction) const {
+    if (!instruction.joint) return absl::OkStatus();
+    if (!lanes_ || instruction.op == nullptr || !instruction.op->sums_rows)
+      return Internal("is not a sum over the rows of both lanes");
+    for (const BufferRef& output : instruction.outputs) {
+      if (ValueOf(plan_, output).kind != ValueKind::kAccumulator)
+        return Internal("makes {} of both lanes, which is no sum", NameOf(plan_, output.value));
+    }
+    for (const BufferRef& input : instruction.inputs) {
+      if (input.lane_stride != input.bytes())
+        return Internal("reads {} of both lanes, {} bytes in steps of {}", NameOf(plan_, input.value),
+                        input.bytes(), input.lane_stride);
+    }
+    const BufferRef& scratch = instruction.scratch;
+    const std::int64_t end = JointBase() + stage_.joint_bytes;
+    if (scratch.elements == 0 || (!scratch.in_lane && scratch.offset >= JointBase() && End(scratch) <= end))
+      return absl::OkStatus();
+    return Internal("its scratch at [{}, {}) is not behind the lanes", scratch.offset, End(scratch));
   }
 
   absl::Status Walk(const Segment& segment, std::int64_t slot_bytes) {
     RETURN_IF_ERROR(Order(segment));
     unsummed_.clear();
+    joint_scratch_ = {};
+    for (const Instruction& instruction : segment.instructions) {
+      const BufferRef& scratch = instruction.scratch;
+      if (!instruction.joint || instruction.flat || scratch.elements == 0) continue;
+      if (joint_scratch_.second == 0) joint_scratch_ = {scratch.offset, End(scratch)};
+      joint_scratch_.first = std::min(joint_scratch_.first, scratch.offset);
+      joint_scratch_.second = std::max(joint_scratch_.second, End(scratch));
+    }
     for (size_t i = 0; i < segment.instructions.size(); ++i) {
       RETURN_IF_ERROR(Step(segment, i, slot_bytes));
     }
@@ -312,7 +408,8 @@ class SegmentVerifier {
         return WithContext(status, name());
       }
     }
-    for (const auto& status : {Unsummed(instruction), Added(instruction, i), Apart(instruction)}) {
+    for (const auto& status :
+         {Joint(instruction), Unsummed(instruction), Added(instruction, i), Apart(instruction)}) {
       if (!status.ok()) return WithContext(status, name());
     }
     const std::int32_t writer = static_cast<std::int32_t>(i);
@@ -323,8 +420,8 @@ class SegmentVerifier {
       (output.in_slot ? slot_ : arena_).Write(output.offset, Reach(plan_, output), output.value, writer);
     }
     if (instruction.scratch.elements == 0) return absl::OkStatus();
-    for (const auto& status :
-         {InLane(instruction.scratch), IsTransient(instruction.scratch, "its scratch")}) {
+    const absl::Status in_lane = instruction.joint ? absl::OkStatus() : InLane(instruction.scratch);
+    for (const auto& status : {in_lane, IsTransient(instruction.scratch, "its scratch")}) {
       if (!status.ok()) return WithContext(status, name());
     }
     const std::int32_t holds = instruction.unsummed ? PartOf(instruction.outputs[0].value) : kScratch;
@@ -347,6 +444,7 @@ class SegmentVerifier {
     }
     const BufferRef& partial = instruction.inputs[0];
     const BufferRef& sum = instruction.outputs[0];
+    if (sum.lane_stride > 0) return Internal("leaves a sum to its reader beside the other lane's");
     const bool own = scatters ? sum.shard_axes == instruction.group && sum.shard_stride == sum.bytes() &&
                                     IsRunOf(sum, partial)
                               : sum.shard_axes.empty();
@@ -429,17 +527,29 @@ class SegmentVerifier {
     return absl::OkStatus();
   }
 
-  // What two microbatches make at once lies in their lanes or slots.
+  // What two microbatches make at once lies in their lanes, or side by side behind these or in the slot.
   absl::Status InLane(const BufferRef& ref) const {
     if (ref.in_lane != (lanes_ && !ref.in_slot)) {
       return Internal("{} at {} is {}in a lane", NameOrScratch(ref), ref.offset, ref.in_lane ? "" : "not ");
     }
-    // Behind the lanes is where pushed gradients arrive.
-    const std::int64_t end = stage_.lane_base + stage_.lane_bytes;
-    const bool above = !ref.in_lane || ref.offset >= stage_.lane_base;
-    if (!training_ || ref.in_slot || (above && End(ref) <= end)) return absl::OkStatus();
+    const std::int64_t members = ref.shard_axes.empty() ? 1 : plan_.mesh.GroupSize(ref.shard_axes);
+    const std::int64_t apart = Aligned(members * ref.bytes());
+    const bool beside = ref.lane_stride > 0;
+    if (beside ? !lanes_ || ref.lane_stride != apart : lanes_ && ref.in_slot) {
+      return Internal("{} of one lane is {} bytes from the other's, not {}", NameOrScratch(ref),
+                      ref.lane_stride, lanes_ ? apart : 0);
+    }
+    if (!training_ || ref.in_slot) return absl::OkStatus();
+    if (beside && ref.offset < joint_scratch_.second && End(ref) > joint_scratch_.first) {
+      return Internal("{} at [{}, {}) is where joint instructions have their scratch", NameOrScratch(ref),
+                      ref.offset, End(ref));
+    }
+    // Behind both is where pushed gradients arrive.
+    const std::int64_t begin = beside ? JointBase() : stage_.lane_base;
+    const std::int64_t end = begin + (beside ? stage_.joint_bytes : stage_.lane_bytes);
+    if ((!ref.in_lane || ref.offset >= begin) && End(ref) <= end) return absl::OkStatus();
     return Internal("{} at [{}, {}) reaches out of its lane, [{}, {})", NameOrScratch(ref), ref.offset,
-                    End(ref), stage_.lane_base, end);
+                    End(ref), begin, end);
   }
 
   absl::Status Sizes(const BufferRef& ref) const {
@@ -455,8 +565,8 @@ class SegmentVerifier {
     if (it == persistent_.end())
       return Internal("{} is not held by stage {}", NameOf(plan_, ref.value), index_);
     const BufferRef& place = it->second;
-    if (!ref.in_slot && ref.shard_axes.empty() && place.offset == ref.offset &&
-        place.elements == ref.elements && place.dtype == ref.dtype) {
+    if (!ref.in_slot && !ref.in_lane && ref.lane_stride == 0 && ref.shard_axes.empty() &&
+        place.offset == ref.offset && place.elements == ref.elements && place.dtype == ref.dtype) {
       return absl::OkStatus();
     }
     return Internal("{} lies at {}, not at {}", NameOf(plan_, ref.value), place.offset, ref.offset);
@@ -626,6 +736,7 @@ class SegmentVerifier {
   bool preparing_ = false;                      // walking the start of an iteration
   bool training_ = false;                       // walking a segment of a training microbatch
   bool lanes_ = false;                          // walking a segment that two microbatches run at once
+  std::pair<std::int64_t, std::int64_t> joint_scratch_;  // from, to: of what it runs once for both
   Contents slot_;
   Contents arena_;
 };

@@ -148,8 +148,8 @@ class StepVerifier {
     if (next.kind != StepKind::kRun || next.segment != step.segment || !next.waits.empty()) {
       return Internal("{} cannot run in alternation with {}", Name(i), Name(i + 1));
     }
-    if (step.slot < 0 || next.slot < 0 || step.slot % plan_.lanes == next.slot % plan_.lanes) {
-      return Internal("{} runs in alternation with {}, in the same lane", Name(i), Name(i + 1));
+    if (step.slot < 0 || step.slot % plan_.lanes != 0 || next.slot != step.slot + 1) {
+      return Internal("{} runs in alternation with {}, not in the slots of both lanes", Name(i), Name(i + 1));
     }
     return absl::OkStatus();
   }

@@ -42,7 +42,7 @@ inline const std::string& NameOf(const Plan& plan, std::int32_t value) {
 // The same bytes of a rank.
 inline bool SamePlace(const BufferRef& a, const BufferRef& b) {
   return a.offset == b.offset && a.elements == b.elements && a.dtype == b.dtype && a.in_slot == b.in_slot &&
-         a.in_lane == b.in_lane && a.shard_axes == b.shard_axes &&
+         a.in_lane == b.in_lane && a.lane_stride == b.lane_stride && a.shard_axes == b.shard_axes &&
          (a.shard_axes.empty() || a.shard_stride == b.shard_stride);
 }
 

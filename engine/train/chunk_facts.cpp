@@ -102,6 +102,7 @@ ChunkFacts Bytes(const Plan& probe, const StagePlan& stage, const plan::CostMode
   facts.begin = TimeOf(costs, stage, stage.begin);
   facts.begin_bytes = Reach(segment(stage.begin), stage.lane_base);
   facts.lane_bytes = stage.lane_bytes;
+  facts.joint_bytes = stage.joint_bytes;
   facts.transfer_bytes = stage.memory.communication;
   facts.fed_elements = chunk.incoming.elements / probe.microbatches;
   facts.evaluate_transfer_bytes = TransferBytes(stage.evaluate);
@@ -117,7 +118,8 @@ ChunkFacts Bytes(const Plan& probe, const StagePlan& stage, const plan::CostMode
 
 bool GrowsEvenly(const ChunkFacts& a, const ChunkFacts& b, const ChunkFacts& c) {
   return c.slot_bytes - a.slot_bytes == kFarther * (b.slot_bytes - a.slot_bytes) &&
-         a.lane_bytes == b.lane_bytes && b.lane_bytes == c.lane_bytes && a.begin_bytes == c.begin_bytes &&
+         a.lane_bytes == b.lane_bytes && b.lane_bytes == c.lane_bytes && a.joint_bytes == b.joint_bytes &&
+         b.joint_bytes == c.joint_bytes && a.begin_bytes == c.begin_bytes &&
          a.evaluate_bytes == c.evaluate_bytes;
 }
 

@@ -29,6 +29,7 @@ struct ChunkFacts {
   // Stay.
   std::int64_t begin_bytes = 0;  // transients
   std::int64_t lane_bytes = 0;
+  std::int64_t joint_bytes = 0;
   std::int64_t evaluate_bytes = 0;
   std::int64_t transfer_bytes = 0;  // buffers of the pipeline
   std::int64_t evaluate_transfer_bytes = 0;

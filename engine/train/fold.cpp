@@ -455,6 +455,7 @@ class Folder::Impl {
     std::int64_t tensors = 0;  // quantised
     std::int64_t begin = 0;
     std::int64_t lane = 0;
+    std::int64_t joint = 0;
     std::int64_t evaluation = 0;
     std::int64_t evaluate = 0;
     const size_t stages = static_cast<size_t>(recipe.parallelism.pp);
@@ -468,12 +469,14 @@ class Folder::Impl {
       tensors += chunk.states;
       begin = std::max(begin, chunk.begin_bytes);
       lane = std::max(lane, chunk.lane_bytes);
+      joint = std::max(joint, chunk.joint_bytes);
       evaluation += chunk.evaluate_fed_bytes + chunk.evaluate_transfer_bytes;
       evaluate = std::max(evaluate, chunk.evaluate_bytes);
     }
     memory.control += Aligned(2 * SizeOf(DType::kF64)) + Aligned(plan::kControlNumbers * SizeOf(DType::kF64));
     memory.control += Aligned(tensors * plan::kStateElements * SizeOf(DType::kF32));
-    memory.transients = Aligned(std::max({begin, lane * lanes + states.sum_bytes, states.update_bytes}));
+    memory.transients =
+        Aligned(std::max({begin, lane * lanes + joint + states.sum_bytes, states.update_bytes}));
     memory.evaluation = std::max<std::int64_t>(
         0, evaluation + Aligned(evaluate) - memory.activations - memory.communication - memory.transients);
     return memory;

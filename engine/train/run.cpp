@@ -262,13 +262,18 @@ class Training {
     }
     while (!started_.empty()) RETURN_IF_ERROR(Finish());
     RETURN_IF_ERROR(ReportLogged());
+    const absl::Status profiled = WriteOwnProfile();
     if (saved != iteration_) RETURN_IF_ERROR(Save());
     AloneAt("the end");
-    if (!profile_.empty()) {
-      ASSIGN_OR_RETURN(const std::string table, WriteProfile(options_.out, plan_, profile_, recipe_.cluster));
-      Say(table + "written to profile.txt and trace.json in " + options_.out);
-    }
+    RETURN_IF_ERROR(profiled);
     if (stopped_) Say(fmt::format("stopped by a signal after iteration {}", iteration_));
+    return absl::OkStatus();
+  }
+
+  absl::Status WriteOwnProfile() {
+    if (profile_.empty()) return absl::OkStatus();
+    ASSIGN_OR_RETURN(const std::string table, WriteProfile(options_.out, plan_, profile_, recipe_.cluster));
+    Say(table + "written to profile.txt and trace.json in " + options_.out);
     return absl::OkStatus();
   }
 

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <string>
+#include <vector>
 
 namespace engine::plan {
 namespace {
@@ -24,6 +25,29 @@ Instruction Exchange(const std::string& name, double ms) {
   instruction.stream = kExchangeStream;
   instruction.wire_bytes = static_cast<std::int64_t>(ms * 1e6);
   return instruction;
+}
+
+// A place of `ms` bytes a lane behind `offset`, side by side with the other lane's.
+BufferRef Beside(std::int64_t offset, std::int64_t bytes) {
+  return {.offset = offset, .elements = bytes, .dtype = DType::kU8, .in_lane = true, .lane_stride = bytes};
+}
+
+// A backward pass with tensor parallelism: what goes on to the layer before, its sum, and the gradient of the
+// weights of both lanes, of what was made in `places` places in turn.
+Segment WithJoint(int layers, int places) {
+  Segment segment;
+  for (int i = 0; i < layers; ++i) {
+    const BufferRef made = Beside(512 * (i % places), 256);
+    segment.instructions.push_back(Compute("dgrad", 3));
+    segment.instructions.back().outputs = {made};
+    segment.instructions.push_back(Compute("wgrad", 6));
+    segment.instructions.back().inputs = {made};
+    segment.instructions.back().joint = true;
+    segment.instructions.push_back(Exchange("sum", 4));
+    segment.instructions.back().inputs = segment.instructions.back().outputs = {BufferRef()};
+    segment.instructions.push_back(Compute("norm", 0.25));
+  }
+  return segment;
 }
 
 // Layers of sequence parallelism: products, a sum, the norm between two exchanges, a gather.
@@ -63,6 +87,102 @@ TEST_CASE("interleave: a norm between two exchanges goes into the midst of the o
     ++next[lane];
   }
   CHECK(inside >= 2 * 20 - 4);
+}
+
+TEST_CASE("interleave: what is made of both lanes fills the gaps, once both have come to it") {
+  const int layers = 20;
+  const Segment segment = WithJoint(layers, layers);
+  const Interleaving interleaving = Interleave(segment, kRates);
+  // Without it 1 ms of each sum would be left over.
+  CHECK(interleaving.compute_s == doctest::Approx(layers * (2 * 3.25e-3 + 6e-3)).epsilon(0.01));
+  CHECK(interleaving.exposed_s < 5e-3);
+  std::vector<size_t> own, joint;
+  for (size_t i = 0; i < segment.instructions.size(); ++i)
+    (segment.instructions[i].joint ? joint : own).push_back(i);
+  size_t taken[3] = {0, 0, 0};
+  for (const std::uint8_t lane : interleaving.order) {
+    if (lane == kJointLane) {
+      for (size_t other : {0, 1}) CHECK((taken[other] == own.size() || own[taken[other]] > joint[taken[2]]));
+    }
+    ++taken[lane];
+  }
+  CHECK(taken[0] == own.size());
+  CHECK(taken[1] == own.size());
+  CHECK(taken[2] == joint.size());
+}
+
+TEST_CASE("interleave: no lane overwrites what is still to be read of both") {
+  for (const int places : {1, 2, 3}) {
+    const Segment segment = WithJoint(20, places);
+    int made[2] = {0, 0};
+    int joint = 0;
+    size_t next[3] = {0, 1, 1};
+    next[1] = 0;
+    for (const std::uint8_t lane : Interleave(segment, kRates).order) {
+      while (segment.instructions[next[lane]].joint != (lane == kJointLane)) ++next[lane];
+      const std::string& name = segment.instructions[next[lane]++].name;
+      if (name == "wgrad") ++joint;
+      if (name != "dgrad") continue;
+      CHECK(made[lane] - joint < places);
+      ++made[lane];
+    }
+    CHECK(joint == 20);
+  }
+}
+
+TEST_CASE("interleave: sums are added to in the order of instructions, and reductions are not held up") {
+  // Nothing but the sum makes the lanes wait for "head"; behind it the reductions of 8 layers.
+  Segment segment;
+  const BufferRef sum{.value = 7, .elements = 1};
+  segment.instructions.push_back(Compute("head", 5));
+  segment.instructions.back().joint = true;
+  segment.instructions.back().outputs = {sum};
+  for (int i = 0; i < 8; ++i) {
+    segment.instructions.push_back(Compute("layer", 3));
+    segment.instructions.push_back(Exchange("reduce", 1));
+    segment.instructions.back().joint = segment.instructions.back().detached = true;
+  }
+  segment.instructions.push_back(Compute("lookup", 1));
+  segment.instructions.back().outputs = {sum};
+  int layers = 0;  // of lane 1, which is behind
+  bool head = false;
+  size_t next[3] = {1, 1, 0};
+  for (const std::uint8_t lane : Interleave(segment, kRates).order) {
+    while (segment.instructions[next[lane]].joint != (lane == kJointLane)) ++next[lane];
+    const std::string& name = segment.instructions[next[lane]++].name;
+    layers += name == "layer" && lane == 1 ? 1 : 0;
+    if (name == "head") CHECK(layers <= 3);
+    head = head || name == "head";
+    if (name == "lookup") CHECK(head);
+  }
+  CHECK(head);
+  segment.instructions.erase(segment.instructions.begin() + 1, segment.instructions.end() - 1);
+  CHECK(Interleave(segment, kRates).order == std::vector<std::uint8_t>{kJointLane, 0, 1});
+}
+
+TEST_CASE("interleave: a place of another size is the other lane's until that has finished its exchange") {
+  // "first" of lane 1 lies where the second half of "second" of lane 0 does.
+  Segment segment;
+  const BufferRef first = Beside(0, 512);
+  const BufferRef second = Beside(0, 1024);
+  segment.instructions.push_back(Compute("make", 1));
+  segment.instructions.back().outputs = {first};
+  segment.instructions.push_back(Exchange("send", 50));
+  segment.instructions.back().inputs = {first};
+  segment.instructions.back().outputs = {Beside(1 << 20, 512)};
+  segment.instructions.push_back(Compute("waits", 1));
+  segment.instructions.push_back(Compute("overwrite", 1));
+  segment.instructions.back().outputs = {second};
+  segment.instructions.push_back(Compute("joint", 1));
+  segment.instructions.back().inputs = {second};
+  segment.instructions.back().joint = true;
+  size_t next[3] = {0, 0, 4};
+  for (const std::uint8_t lane : Interleave(segment, kRates).order) {
+    if (lane == 0 && next[0] == 3) CHECK(next[1] == 3);
+    ++next[lane];
+  }
+  CHECK(next[1] == 4);
+  CHECK(next[2] == 5);
 }
 
 TEST_CASE("interleave: the second lane is never ahead, and both run all") {

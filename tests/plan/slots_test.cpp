@@ -58,7 +58,7 @@ struct Sketch {
                                .storage = &slot.values,
                                .profile = &profile,
                                .dying = &slot.dying};
-    std::int64_t bytes = 0;
+    TransientBytes bytes;
     return BuildSegment(inputs, "backward.0", 0, &bytes);
   }
 };

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/backend/cuda/profile.h"
+#include "engine/ops/ops.h"
 #include "tests/plan/mutations.h"
 
 namespace engine::plan {
@@ -31,7 +32,7 @@ TEST_CASE("mutation: halves in turns") {
     return std::find_if(program.begin(), program.end(), [](const Step& step) { return step.paired; }) -
            program.begin();
   };
-  Mutate(Overlapped(), "t", "in the same lane", [&](Plan& plan) {
+  Mutate(Overlapped(), "t", "not in the slots of both lanes", [&](Plan& plan) {
     for (Step& step : plan.stages[0].train) {
       if (step.microbatch == 1) step.slot = 0;
     }
@@ -66,12 +67,59 @@ TEST_CASE("mutation: halves in turns") {
   Mutate(Overlapped(), "s", "overlap slots of chunk 0", [&](Plan& plan) { plan.stages[0].lane_base -= 256; });
   Mutate(Overlapped(), "s", "has no instruction left",
          [&](Plan& plan) { SegmentOf(plan, 0, "forward.0").order.push_back(0); });
-  Mutate(Overlapped(), "s", "and lane 1",
+  Mutate(Overlapped(), "s", "lane 1 before #164",
          [&](Plan& plan) { SegmentOf(plan, 0, "forward.0").order.pop_back(); });
   Mutate(Overlapped(), "s", "runs in lane 1 before lane 0", [&](Plan& plan) {
-    for (std::uint8_t& lane : SegmentOf(plan, 0, "backward.0").order) lane = 1 - lane;
+    for (std::uint8_t& lane : SegmentOf(plan, 0, "backward.0").order)
+      lane = lane == kJointLane ? lane : 1 - lane;
   });
   Mutate(Overlapped(), "s", "lanes at", [&](Plan& plan) { plan.lanes = 1 << 20; });
+}
+
+TEST_CASE("mutation: gradients of weights, of both lanes at once") {
+  const auto in_backward = [&](const std::function<void(Segment&)>& change) {
+    return [=](Plan& plan) { change(SegmentOf(plan, 0, "backward.0")); };
+  };
+  const auto joint = [](const Instruction& i) { return i.joint && i.op != nullptr; };
+  const auto first = [&](const std::function<void(Instruction&)>& change) {
+    return in_backward([=](Segment& s) { change(s.instructions[Find(s, joint)]); });
+  };
+  Mutate(Overlapped(), "s", "runs before both lanes have come to it", in_backward([](Segment& s) {
+           std::stable_partition(s.order.begin(), s.order.end(),
+                                 [](auto lane) { return lane == kJointLane; });
+         }));
+  Mutate(Overlapped(), "s", "writes at", in_backward([](Segment& s) {
+           std::stable_partition(s.order.begin(), s.order.end(),
+                                 [](auto lane) { return lane != kJointLane; });
+         }));
+  const Plan shallow = TinyPlan(
+      false, {"model.layers=1", "parallelism.tp=2", "parallelism.overlap=on", "training.micro_batch=4"});
+  Mutate(shallow, "s", "d_embedding.lookup adds to", in_backward([](Segment& s) {
+           // The head's product, of both, behind what lane 0 adds to the same weights.
+           const auto at = std::find(s.order.begin(), s.order.end(), kJointLane);
+           s.order.erase(at);
+           s.order.push_back(kJointLane);
+         }));
+  Mutate(Overlapped(), "s", "both before #", in_backward([](Segment& s) {
+           s.order.erase(std::find(s.order.begin(), s.order.end(), kJointLane));
+         }));
+  Mutate(Overlapped(), "sp", "is not a sum over the rows of both lanes",
+         first([](Instruction& i) { i.op = ops::FindOp("linear"); }));
+  Mutate(Overlapped(), "s", "where joint instructions have their scratch", in_backward([](Segment& s) {
+           const auto reads = [](const Instruction& i) { return i.joint && i.op && !i.inputs[0].in_slot; };
+           Instruction& i = s.instructions[Find(s, reads)];
+           i.scratch = {.offset = i.inputs[0].offset, .elements = 256, .dtype = DType::kU8};
+         }));
+  Mutate(Overlapped(), "s", "bytes from the other's",
+         first([](Instruction& i) { i.inputs[0].lane_stride -= 256; }));
+  Mutate(Overlapped(), "s", "is not behind the lanes",
+         first([](Instruction& i) { i.scratch = {.offset = 0, .elements = 256, .dtype = DType::kU8}; }));
+  Mutate(Overlapped(), "s", "reaches out of its lane", [](Plan& plan) { plan.stages[0].joint_bytes /= 2; });
+  Mutate(Overlapped(), "s", "bytes from the other's", [&](Plan& plan) {
+    Segment& forward = SegmentOf(plan, 0, "forward.0");
+    const auto saves = [](const Instruction& i) { return i.outputs[0].in_slot; };
+    forward.instructions[Find(forward, saves)].outputs[0].lane_stride = 0;
+  });
 }
 
 TEST_CASE("mutation: a transient where pushed gradients arrive") {
@@ -107,14 +155,10 @@ TEST_CASE("mutation: reductions behind the backward pass") {
     backward.instructions.push_back(backward.instructions[Find(backward, reduction)]);
   });
   Mutate(Overlapped(), "t", "to which other microbatches have still to add", [&](Plan& plan) {
-    // The last pair's backward passes change places with those of the pair before, slots and all.
-    std::vector<size_t> backward;
-    Program& program = plan.stages[0].train;
-    for (size_t i = 0; i < program.size(); ++i) {
-      if (program[i].segment == plan.stages[0].chunks[0].backward) backward.push_back(i);
+    // The last pair's passes change places.
+    for (Step& step : plan.stages[0].train) {
+      if (step.microbatch >= 2) step.microbatch = 5 - step.microbatch;
     }
-    std::swap(program[backward[2]].microbatch, program[backward[3]].microbatch);
-    std::swap(program[backward[2]].slot, program[backward[3]].slot);
   });
 }
 

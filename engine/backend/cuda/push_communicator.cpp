@@ -88,9 +88,7 @@ PushCommunicator::~PushCommunicator() {
     if (peer.arena != nullptr) cudaIpcCloseMemHandle(peer.arena);
     if (peer.flags != nullptr) cudaIpcCloseMemHandle(peer.flags);
   }
-  for (cudaEvent_t event : fork_) {
-    if (event != nullptr) cudaEventDestroy(event);
-  }
+  for (cudaEvent_t event : events_) cudaEventDestroy(event);
   if (local_ != nullptr) cudaStreamDestroy(local_);
   cudaFree(flags_);
 }
@@ -107,7 +105,8 @@ absl::StatusOr<std::unique_ptr<Launch>> PushCommunicator::Prepare(CollectiveArgs
                   .stream = backend_.device().stream(instruction.stream),
                   .compute = backend_.device().compute(),
                   .local = nullptr,
-                  .fork = {},
+                  .fork = nullptr,
+                  .copied = nullptr,
                   .operations = &stream_flags_,
                   .flags = &flags_,
                   .peers = {},
@@ -123,6 +122,7 @@ absl::StatusOr<std::unique_ptr<Launch>> PushCommunicator::Prepare(CollectiveArgs
   RETURN_IF_ERROR(MakeLocal());
   place.local = local_;
   place.fork = fork_;
+  ASSIGN_OR_RETURN(place.copied, MakeEvent());
   ASSIGN_OR_RETURN(PushExchange exchange, PlanPush(args, std::move(place)));
   PushGroup* const group = GroupOf(args.group);
   group->in_line |= instruction.stream == plan::kComputeStream;
@@ -183,10 +183,15 @@ absl::Status PushCommunicator::MakeLocal() {
   int highest = 0;
   RETURN_IF_CUDA_ERROR(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
   RETURN_IF_CUDA_ERROR(cudaStreamCreateWithPriority(&local_, cudaStreamNonBlocking, highest));
-  for (cudaEvent_t& event : fork_) {
-    RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-  }
+  ASSIGN_OR_RETURN(fork_, MakeEvent());
   return absl::OkStatus();
+}
+
+absl::StatusOr<cudaEvent_t> PushCommunicator::MakeEvent() {
+  cudaEvent_t event = nullptr;
+  RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  events_.push_back(event);
+  return event;
 }
 
 // All that peers can reach at this rank's flags is there before they learn of it.

@@ -70,6 +70,7 @@ class PushCommunicator final : public Communicator {
   // The peer, where transfers with it are pushed, else null.
   const PushPeer* PushedPeer(std::int64_t rank) const;
   absl::Status MakeLocal();
+  absl::StatusOr<cudaEvent_t> MakeEvent();
   absl::Status MakeFlags();
   std::string Shared() const;
   absl::Status Open(PushPeer* peer);
@@ -85,8 +86,9 @@ class PushCommunicator final : public Communicator {
   std::byte* flags_ = nullptr;  // of this rank
   bool signals_ = false;        // whether streams can write flags and wait for them
   cudaStream_t local_ = nullptr;
-  // Each launch records them anew, on streams that run in order: a wait is for the record before it.
-  std::array<cudaEvent_t, 2> fork_ = {};
+  // Each launch records its events anew, on streams that run in order: a wait is for the record before it.
+  std::vector<cudaEvent_t> events_;
+  cudaEvent_t fork_ = nullptr;
   std::map<std::int64_t, PushPeer> peers_;                                  // by rank
   std::map<std::vector<std::int64_t>, std::unique_ptr<PushGroup>> groups_;  // by members, ascending
   std::set<std::vector<std::int64_t>> behind_by_nccl_;  // members of what the plan itself gives to NCCL

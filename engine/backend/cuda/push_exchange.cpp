@@ -11,8 +11,7 @@ namespace {
 using plan::Collective;
 using Exchange = PushExchange;
 
-// Bytes. Rows of 1280 took a copy engine 0.095 ms for 21 MB beside kernels, one piece 0.026
-// (docs/performance.md).
+// Bytes. Rows of 1280 took CUDA 0.095 ms for 21 MB beside kernels, one piece 0.026 (docs/performance.md).
 constexpr std::int64_t kLongRow = std::int64_t{32} << 10;
 
 std::vector<std::byte*> FlagsOfPeers(const Exchange& x, Flag flag) {
@@ -69,22 +68,20 @@ absl::Status Enqueue(const std::vector<Push>& pushes, cudaStream_t stream) {
   return absl::OkStatus();
 }
 
-// After it, all that the peers have pushed is here, and what this rank has pushed is there.
+// After it, all that the peers have pushed is here, and what this rank has pushed is there; what it keeps is
+// where it belongs when the exchange is finished.
 absl::Status PushAll(const Exchange& x) {
-  const bool copies = !x.own_copies.empty();
-  if (copies) {
-    RETURN_IF_CUDA_ERROR(cudaEventRecord(x.place.fork[0], x.place.stream));
-    RETURN_IF_CUDA_ERROR(cudaStreamWaitEvent(x.place.local, x.place.fork[0], 0));
+  if (!x.own_copies.empty()) {
+    RETURN_IF_CUDA_ERROR(cudaEventRecord(x.place.fork, x.place.stream));
+    RETURN_IF_CUDA_ERROR(cudaStreamWaitEvent(x.place.local, x.place.fork, 0));
     for (const PitchedCopy& copy : x.own_copies) {
       RETURN_IF_ERROR(Enqueue(copy, x.input, x.output, x.place.local));
     }
-    RETURN_IF_CUDA_ERROR(cudaEventRecord(x.place.fork[1], x.place.local));
+    RETURN_IF_CUDA_ERROR(cudaEventRecord(x.place.copied, x.place.local));
   }
   if (x.place.ready) RETURN_IF_ERROR(Meet(x, Flag::kReady));
   RETURN_IF_ERROR(Enqueue(x.pushes, x.place.stream));
-  RETURN_IF_ERROR(Meet(x, Flag::kDone));
-  if (copies) RETURN_IF_CUDA_ERROR(cudaStreamWaitEvent(x.place.stream, x.place.fork[1], 0));
-  return absl::OkStatus();
+  return Meet(x, Flag::kDone);
 }
 
 absl::Status Sum(const Exchange& x, const std::byte* own, std::int64_t count, std::byte* out,
@@ -261,6 +258,9 @@ bool Pushes(const plan::Instruction& instruction, DType dtype) {
 }
 
 absl::Status FinishPush(const PushExchange& exchange) {
+  if (!exchange.own_copies.empty()) {
+    RETURN_IF_CUDA_ERROR(cudaStreamWaitEvent(exchange.place.compute, exchange.place.copied, 0));
+  }
   for (const Box& box : exchange.own_boxes) {
     CopyBox(exchange.input, exchange.output, box, exchange.element_bytes, exchange.place.compute);
   }

@@ -32,9 +32,12 @@ struct PushPlace {
   std::span<std::byte> arena;
   std::int32_t stream_index = 0;  // plan::Stream
   cudaStream_t stream = nullptr;
-  cudaStream_t compute = nullptr;        // for what is left when everything has arrived
-  cudaStream_t local = nullptr;          // copies within the rank, beside the pushes
-  std::array<cudaEvent_t, 2> fork = {};  // to `local` and back
+  cudaStream_t compute = nullptr;  // for what is left when everything has arrived
+  // Copies within the rank, beside the pushes: CUDA makes them with kernels, which wait where products hold
+  // the multiprocessors, so only what reads the result waits for them.
+  cudaStream_t local = nullptr;
+  cudaEvent_t fork = nullptr;    // to `local`
+  cudaEvent_t copied = nullptr;  // of this exchange
   const StreamFlags* operations = nullptr;
   std::byte* const* flags = nullptr;   // of this rank
   std::vector<const PushPeer*> peers;  // the other members, in the order in which they are pushed to
@@ -66,8 +69,8 @@ struct PushExchange {
   std::byte* scratch = nullptr;
   std::int64_t count = 0;          // of the output
   const std::byte* own = nullptr;  // this rank's part of a sum
-  // input → output, of what this rank keeps: rows that are long by a copy engine, meanwhile; else by a kernel
-  // when the exchange is done, as copy engines read and write short rows so slowly that all else is slowed.
+  // input → output, of what this rank keeps: rows that are long meanwhile; else when the exchange is done, as
+  // CUDA copies short rows so slowly that all else is slowed.
   std::vector<PitchedCopy> own_copies;
   std::vector<Box> own_boxes;
   PushLayout layout;

@@ -18,25 +18,46 @@ unsigned Blocks(std::int64_t items) {
   return static_cast<unsigned>(std::min((items + kThreads - 1) / kThreads, kMostBlocks));
 }
 
-// The innermost loop of the box goes on without a gap in both tensors, in words.
+// Where word i of the box is, in both tensors.
+struct Places {
+  std::int64_t from = 0;
+  std::int64_t to = 0;
+};
+__device__ __forceinline__ Places PlacesOf(const Box& box, std::uint32_t i) {
+  Places places;
+#pragma unroll
+  for (int loop = Box::kLoops - 1; loop >= 0; --loop) {
+    if (box.size[loop] == 1) continue;
+    const std::uint32_t outer = i / static_cast<std::uint32_t>(box.size[loop]);
+    const std::uint32_t index = i - outer * static_cast<std::uint32_t>(box.size[loop]);
+    places.from += index * box.from_stride[loop];
+    places.to += index * box.to_stride[loop];
+    i = outer;
+  }
+  return places;
+}
+
+// The innermost loop of the box goes on without a gap in both tensors, in words. Several of a thread are
+// under way at once.
 template <typename Word>
 __global__ void Copy(const Word* __restrict__ from, Word* __restrict__ to, const Box box,
                      std::uint32_t words) {
-  const std::uint32_t step = gridDim.x * kThreads;
-  for (std::uint32_t i = blockIdx.x * kThreads + threadIdx.x; i < words; i += step) {
-    std::uint32_t rest = i;
-    std::int64_t at_from = 0;
-    std::int64_t at_to = 0;
+  constexpr int kAtOnce = 4;
+  const std::uint64_t step = std::uint64_t{gridDim.x} * kThreads;
+  for (std::uint64_t first = blockIdx.x * kThreads + threadIdx.x; first < words; first += kAtOnce * step) {
+    Word word[kAtOnce];
+    std::int64_t at[kAtOnce];
 #pragma unroll
-    for (int loop = Box::kLoops - 1; loop >= 0; --loop) {
-      if (box.size[loop] == 1) continue;
-      const std::uint32_t outer = rest / static_cast<std::uint32_t>(box.size[loop]);
-      const std::uint32_t index = rest - outer * static_cast<std::uint32_t>(box.size[loop]);
-      at_from += index * box.from_stride[loop];
-      at_to += index * box.to_stride[loop];
-      rest = outer;
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (first + k * step >= words) continue;
+      const Places places = PlacesOf(box, static_cast<std::uint32_t>(first + k * step));
+      word[k] = from[places.from];
+      at[k] = places.to;
     }
-    to[at_to] = from[at_from];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (first + k * step < words) to[at[k]] = word[k];
+    }
   }
 }
 
