@@ -43,10 +43,8 @@ constexpr size_t kNever = static_cast<size_t>(-1);
 // Plays a segment with two lanes, and with a third that makes what is made of both.
 class Player {
  public:
-  // patience: how long computation rather waits for a lane than begins with what is made of both, in parts of
-  // the time that this takes.
-  Player(const Segment& segment, const Rates& rates, double patience)
-      : patience_(patience), instructions_(segment.instructions), count_(segment.instructions.size()) {
+  Player(const Segment& segment, const Rates& rates)
+      : instructions_(segment.instructions), count_(segment.instructions.size()) {
     for (size_t i = 0; i < count_; ++i) {
       seconds_.push_back(Seconds(instructions_[i], rates));
       (instructions_[i].joint ? joint_ : own_).push_back(i);
@@ -123,7 +121,7 @@ class Player {
     if (l != kJointLane) return Start(l);
     const size_t second = reduction_[std::min(reduction_[Next(l)] + 1, count_)];
     const bool holds_up = second < Next(0) && second < Next(1);
-    return holds_up ? -1 : Start(l) + patience_ * seconds_[Next(l)];
+    return holds_up ? -1 : Start(l);
   }
   bool Sooner(size_t l, size_t than) const {
     if (Preferred(l) != Preferred(than)) return Preferred(l) < Preferred(than);
@@ -214,7 +212,6 @@ class Player {
     return std::min(i + 1, count_);
   }
 
-  const double patience_;
   const std::vector<Instruction>& instructions_;
   const size_t count_;
   std::vector<double> seconds_;
@@ -230,16 +227,6 @@ class Player {
 
 }  // namespace
 
-Interleaving Interleave(const Segment& segment, const Rates& rates) {
-  Interleaving best = Player(segment, rates, 0).Play();
-  const bool joint = std::any_of(segment.instructions.begin(), segment.instructions.end(),
-                                 [](const Instruction& i) { return i.joint; });
-  if (!joint) return best;
-  for (const double patience : {0.1, 0.3, 1.0}) {
-    Interleaving other = Player(segment, rates, patience).Play();
-    if (other.exposed_s < best.exposed_s) best = std::move(other);
-  }
-  return best;
-}
+Interleaving Interleave(const Segment& segment, const Rates& rates) { return Player(segment, rates).Play(); }
 
 }  // namespace engine::plan

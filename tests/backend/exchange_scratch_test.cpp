@@ -3,7 +3,11 @@
 
 #include <doctest/doctest.h>
 
+#include <vector>
+
 #include "engine/backend/cuda/profile.h"
+#include "engine/ops/fused.h"
+#include "engine/ops/ops.h"
 
 namespace engine::backend::cuda {
 namespace {
@@ -51,6 +55,25 @@ TEST_CASE("exchange scratch: sums of more than two go in parts") {
   CHECK(layout.SlotOf(0, 1) == 0);
   CHECK(layout.SlotOf(2, 1) == 1536);
   CHECK(layout.SlotOf(1, 2) == 1536);
+}
+
+TEST_CASE("parts of a sum are added by norms of rows that a block holds, and by no other kernel") {
+  const plan::DeviceProfile profile = CudaProfile(true);
+  std::vector<std::string_view> adding;
+  for (const auto& ops : {ops::AllOps(), ops::AllFusedOps()}) {
+    for (const graph::OpDef* op : ops) {
+      for (const Shape& shape : {Shape{}, Shape{2}}) {  // a loss, a state
+        const int input = profile.adds_part(*op, {shape, DType::kF64}, {});
+        CHECK(input == -1);
+      }
+      if (!AddsPart(op->name)) CHECK(profile.adds_part(*op, {{}, DType::kF32}, {}) == -1);
+      const int input = profile.adds_part(*op, {{4, 1024, 1280}, DType::kBF16}, {});
+      if (input >= 0) adding.push_back(op->name);
+      CHECK(profile.adds_part(*op, {{1, 1 << 20}, DType::kBF16}, {}) == -1);
+      CHECK(profile.adds_part(*op, {{4, 1280}, DType::kE4M3}, {}) == -1);
+    }
+  }
+  CHECK(adding.size() == 4);
 }
 
 TEST_CASE("exchange scratch: a log-sum-exp has all parts side by side") {

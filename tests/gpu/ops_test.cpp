@@ -129,7 +129,7 @@ void CheckBits(Problem problem) {
 void CheckPart(const GpuCase& test, Problem problem, DType dtype,
                const std::vector<graph::TensorType>& types) {
   const auto profile = backend::cuda::CudaProfile();
-  for (size_t input = 0; input < 2; ++input) {
+  for (size_t input = 0; input < problem.inputs.size(); ++input) {
     const graph::TensorType type = {problem.inputs[input].type().shape, problem.input_dtypes[input]};
     if (profile.adds_part(*problem.op, type, problem.attributes) == static_cast<int>(input))
       problem.part_of = static_cast<int>(input);

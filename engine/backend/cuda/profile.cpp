@@ -68,14 +68,11 @@ bool Fuses(const graph::OpDef& op, const graph::TensorType& of) {
 // in registers (kernels/norm.h).
 int PartOf(const graph::OpDef& op, const graph::TensorType& part, const graph::Attributes& attributes) {
   const bool narrow = part.dtype == DType::kBF16 || part.dtype == DType::kF16;
+  if ((!narrow && part.dtype != DType::kF32) || !AddsPart(op.name)) return -1;
   const std::int64_t columns = part.shape[part.shape.rank() - 1];
-  if (!narrow && part.dtype != DType::kF32) return -1;
   if (&op == &ops::kAddLayerNorm || &op == &ops::kAddRmsNorm) return HoldsNormRows(columns) ? 1 : -1;
-  if (&op == &ops::kLayerNormGradAdd || &op == &ops::kRmsNormGradAdd) {
-    const bool again = attributes.Int("again", 0) != 0;
-    return MakeNormGradGrid(1, columns).vectors == 1 && !again ? 0 : -1;
-  }
-  return -1;
+  const bool again = attributes.Int("again", 0) != 0;
+  return MakeNormGradGrid(1, columns).vectors == 1 && !again ? 0 : -1;
 }
 
 }  // namespace
