@@ -41,9 +41,9 @@ double Seconds(const Instruction& instruction, const Rates& rates) {
 constexpr size_t kNever = static_cast<size_t>(-1);
 
 // Plays a segment with two lanes, and with a third that makes what is made of both.
-class Player {
+class LanePlayer {
  public:
-  Player(const Segment& segment, const Rates& rates)
+  LanePlayer(const Segment& segment, const Rates& rates)
       : instructions_(segment.instructions), count_(segment.instructions.size()) {
     for (size_t i = 0; i < count_; ++i) {
       seconds_.push_back(Seconds(instructions_[i], rates));
@@ -227,6 +227,8 @@ class Player {
 
 }  // namespace
 
-Interleaving Interleave(const Segment& segment, const Rates& rates) { return Player(segment, rates).Play(); }
+Interleaving Interleave(const Segment& segment, const Rates& rates) {
+  return LanePlayer(segment, rates).Play();
+}
 
 }  // namespace engine::plan

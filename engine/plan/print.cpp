@@ -38,6 +38,18 @@ std::string Table(const std::vector<Row>& rows) {
   return text;
 }
 
+std::string LanesText(const Plan& plan) {
+  std::int64_t joint = 0;
+  for (const Segment& segment : plan.stages[0].segments) {
+    joint += std::count_if(segment.instructions.begin(), segment.instructions.end(),
+                           [](const Instruction& i) { return i.joint && i.op != nullptr; });
+  }
+  std::string text = fmt::format(
+      "{} microbatches at once, in turns, exchange of one behind computation of the other", plan.lanes);
+  if (joint > 0) text += fmt::format("; {} gradients made of both", joint);
+  return text;
+}
+
 std::string Header(const Plan& plan) {
   std::string text = fmt::format("plan {}\n", plan.hash);
   text += fmt::format("  mesh      {}\n", MeshText(plan.mesh));
@@ -50,6 +62,7 @@ std::string Header(const Plan& plan) {
       WithThousands(plan.global_batch * plan.sequence));
   text += fmt::format("  schedule  {}, {} chunk{} a stage\n", plan.schedule, plan.stages[0].chunks.size(),
                       plan.stages[0].chunks.size() == 1 ? "" : "s");
+  if (plan.lanes > 1) text += fmt::format("  overlap   {}\n", LanesText(plan));
   for (const std::string& note : plan.notes) text += fmt::format("  note      {}\n", note);
   return text;
 }

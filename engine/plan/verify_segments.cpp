@@ -1,12 +1,13 @@
 #include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
 
-#include <array>
 #include <map>
+#include <utility>
 
 #include "engine/graph/op.h"
 #include "engine/plan/arena.h"
 #include "engine/plan/verify.h"
+#include "engine/plan/verify_order.h"
 #include "engine/plan/verify_regions.h"
 
 namespace engine::plan {
@@ -272,82 +273,6 @@ class SegmentVerifier {
     return false;
   }
 
-  // Two microbatches at once: each runs every instruction that is not joint, the second never ahead of the
-  // first, whose sums it adds to; the joint ones run once, when both have passed them.
-  absl::Status Order(const Segment& segment) const {
-    const size_t count = segment.instructions.size();
-    LaneIndices next = {0, 0, 0};
-    size_t computed =
-        0;  // behind what lane 1 has computed last: what it exchanges from there on is under way
-    const auto pass = [&](size_t lane) {
-      while (next[lane] < count && segment.instructions[next[lane]].joint != (lane == kJointLane))
-        ++next[lane];
-    };
-    for (size_t lane = 0; lane < next.size(); ++lane) pass(lane);
-    for (std::uint8_t lane : segment.order) {
-      if (lane > kJointLane || next[lane] == count)
-        return Internal("stage {} {}: lane {} has no instruction left", index_, segment.name, lane);
-      const size_t i = next[lane];
-      if (lane == 1 && next[0] <= i)
-        return Internal("{} runs in lane 1 before lane 0", InstructionName(index_, segment, i));
-      if (lane == kJointLane && (next[0] <= i || next[1] <= i))
-        return Internal("{} runs before both lanes have come to it", InstructionName(index_, segment, i));
-      if (lane != kJointLane) RETURN_IF_ERROR(Overtakes(segment, i, lane, next, computed));
-      if (lane == 1 && segment.instructions[i].stream == kComputeStream) computed = i + 1;
-      if (lane != kJointLane) RETURN_IF_ERROR(AddsInOrder(segment, i, next[kJointLane]));
-      ++next[lane];
-      pass(lane);
-    }
-    const bool joint = std::any_of(segment.instructions.begin(), segment.instructions.end(),
-                                   [](const Instruction& i) { return i.joint; });
-    const bool whole = lanes_ ? next == LaneIndices{count, count, count} : segment.order.empty() && !joint;
-    if (whole) return absl::OkStatus();
-    return Internal(
-        "stage {} {}: of {} instructions lane 0 runs those before #{}, lane 1 before #{}, both "
-        "before #{}",
-        index_, segment.name, count, next[0], next[1], next[2]);
-  }
-
-  // A lane does not write where a joint instruction is still to read, nor lane 0 where lane 1 is, in its
-  // part of the bytes.
-  using LaneIndices = std::array<size_t, kJointLane + 1>;
-  absl::Status Overtakes(const Segment& segment, size_t i, size_t lane, const LaneIndices& next,
-                         size_t computed) const {
-    const std::vector<Instruction>& instructions = segment.instructions;
-    for (const BufferRef& output : instructions[i].outputs) {
-      if (output.lane_stride == 0) continue;
-      for (size_t by = std::min(next[kJointLane], computed); by < i; ++by) {
-        const bool joint = instructions[by].joint;
-        const bool exchanges = instructions[by].stream == kExchangeStream;
-        if (joint ? by < next[kJointLane] : lane != 0 || by < (exchanges ? computed : next[1])) continue;
-        for (const auto* refs : {&instructions[by].inputs, &instructions[by].outputs}) {
-          for (const BufferRef& ref : *refs) {
-            const bool own = !joint && ref.offset == output.offset && ref.lane_stride == output.lane_stride;
-            if (ref.lane_stride == 0 || own || !ref.Overlaps(output)) continue;
-            return Internal("{} in lane {} writes at {} before {} has run, which needs {} there",
-                            InstructionName(index_, segment, i), lane, output.offset,
-                            InstructionName(index_, segment, by), NameOf(plan_, ref.value));
-          }
-        }
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  // The first to add to a sum overwrites it, and is the first in the segment.
-  absl::Status AddsInOrder(const Segment& segment, size_t i, size_t next_joint) const {
-    for (const BufferRef& output : segment.instructions[i].outputs) {
-      if (output.value < 0 || ValueOf(plan_, output).kind != ValueKind::kAccumulator) continue;
-      for (size_t by = next_joint; by < i; ++by) {
-        const Instruction& before = segment.instructions[by];
-        if (!before.joint || before.flat || !Writes(before, output.value)) continue;
-        return Internal("{} adds to {} before {} does", InstructionName(index_, segment, i),
-                        NameOf(plan_, output.value), InstructionName(index_, segment, by));
-      }
-    }
-    return absl::OkStatus();
-  }
-
   // What runs once for both lanes sums over the rows of its inputs, which lie one lane's behind the other's.
   absl::Status Joint(const Instruction& instruction) const {
     if (!instruction.joint) return absl::OkStatus();
@@ -370,7 +295,7 @@ class SegmentVerifier {
   }
 
   absl::Status Walk(const Segment& segment, std::int64_t slot_bytes) {
-    RETURN_IF_ERROR(Order(segment));
+    RETURN_IF_ERROR(VerifyOrder(plan_, index_, segment, lanes_));
     unsummed_.clear();
     joint_scratch_ = {};
     for (const Instruction& instruction : segment.instructions) {

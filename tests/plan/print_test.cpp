@@ -83,4 +83,15 @@ TEST_CASE("summary: the five factors, the hash, and one row for equal stages") {
   CHECK(RunsOfEquals({"a", "b", "b", "a"})[1].last == 2);
 }
 
+TEST_CASE("summary: halves in turns, and how many gradients they make together") {
+  const auto text = [](const char* overlap) {
+    return Summary(TinyPlan(false, {"model.layers=3", "parallelism.tp=2", "training.micro_batch=4", overlap}));
+  };
+  const std::string halves = text("parallelism.overlap=on");
+  CHECK(halves.find("overlap   2 microbatches at once") != std::string::npos);
+  // Of a layer 4 weights and their biases, and the head's.
+  CHECK(halves.find("; 25 gradients made of both") != std::string::npos);
+  CHECK(text("parallelism.overlap=off").find("at once") == std::string::npos);
+}
+
 }  // namespace engine::plan
