@@ -85,7 +85,8 @@ TEST_CASE("summary: the five factors, the hash, and one row for equal stages") {
 
 TEST_CASE("summary: halves in turns, and how many gradients they make together") {
   const auto text = [](const char* overlap) {
-    return Summary(TinyPlan(false, {"model.layers=3", "parallelism.tp=2", "training.micro_batch=4", overlap}));
+    return Summary(
+        TinyPlan(false, {"model.layers=3", "parallelism.tp=2", "training.micro_batch=4", overlap}));
   };
   const std::string halves = text("parallelism.overlap=on");
   CHECK(halves.find("overlap   2 microbatches at once") != std::string::npos);
