@@ -1,11 +1,11 @@
 #include "engine/executor/executor.h"
 
-#include <absl/container/flat_hash_map.h>
-
 #include <algorithm>
 #include <array>
 #include <utility>
 
+#include "engine/executor/prepared.h"
+#include "engine/executor/streams.h"
 #include "engine/plan/control.h"
 
 namespace engine::executor {
@@ -18,25 +18,6 @@ using plan::Instruction;
 using plan::Step;
 using plan::StepKind;
 using Part = InstructionTiming::Part;
-
-namespace {
-
-const Chunk* ChunkOf(const plan::StagePlan& stage, std::int32_t index) {
-  for (const Chunk& chunk : stage.chunks) {
-    if (chunk.index == index) return &chunk;
-  }
-  return nullptr;
-}
-
-}  // namespace
-
-struct RankExecutor::Prepared {
-  const Instruction* instruction = nullptr;
-  std::unique_ptr<backend::Launch> launch;  // null where every microbatch is the first
-  std::unique_ptr<backend::Launch> first;   // of microbatch 0, where that overwrites sums; else null
-  std::vector<TensorView> outputs;
-  bool left_out = false;  // other ranks run it
-};
 
 RankExecutor::RankExecutor(const plan::Plan& plan, std::int64_t rank)
     : plan_(plan),
@@ -83,175 +64,6 @@ absl::Status RankExecutor::StartControl() {
   return backend_->Upload(Address(stage_.states, nullptr, -1), states.data(), stage_.states.bytes());
 }
 
-const Chunk* RankExecutor::ChunkAt(std::int32_t index) const { return ChunkOf(stage_, index); }
-
-std::int64_t RankExecutor::OffsetOf(const BufferRef& ref, const plan::StagePlan& stage, const Chunk* chunk,
-                                    std::int64_t slot) const {
-  std::int64_t offset = ref.offset;
-  const bool beside = ref.lane_stride > 0;
-  const std::int64_t lane = slot % plan_.lanes;
-  if (ref.in_slot) {
-    ENGINE_CHECK(chunk != nullptr && slot >= 0 && slot < chunk->slots, "slot {} of no chunk", slot);
-    offset += chunk->slot_base + (beside ? slot - lane : slot) * chunk->slot_bytes;
-  }
-  if (beside) {
-    offset += lane * ref.lane_stride;
-  } else if (ref.in_lane) {
-    offset += lane * stage.lane_bytes;
-  }
-  if (!ref.shard_axes.empty())
-    offset += plan_.mesh.IndexInGroup(coordinates_, ref.shard_axes) * ref.shard_stride;
-  return offset;
-}
-
-std::byte* RankExecutor::Address(const BufferRef& ref, const Chunk* chunk, std::int64_t slot) const {
-  return arena_ + OffsetOf(ref, stage_, chunk, slot);
-}
-
-TensorView RankExecutor::View(const BufferRef& ref, const Chunk* chunk, std::int64_t slot) const {
-  TensorView view;
-  view.data = Address(ref, chunk, slot);
-  view.dtype = ref.dtype;
-  if (ref.value < 0) {
-    view.shape = {ref.elements};
-    view.logical = view.shape;
-    view.extent = Extent::Whole(view.shape);
-    return view;
-  }
-  const plan::LocalValue& value = plan_.values[static_cast<size_t>(ref.value)];
-  view.shape = value.local;
-  view.logical = value.shape;
-  view.extent = value.layout.ExtentOf(value.shape, plan_.mesh, coordinates_);
-  return view;
-}
-
-TensorView RankExecutor::JointView(const BufferRef& ref, const Chunk* chunk, std::int64_t slot) const {
-  TensorView view = View(ref, chunk, slot);
-  view.shape[0] *= plan_.lanes;
-  view.logical = view.shape;
-  view.extent = Extent::Whole(view.shape);
-  return view;
-}
-
-std::span<std::byte> RankExecutor::Scratch(const Instruction& instruction, const Chunk* chunk,
-                                           std::int64_t slot) const {
-  if (instruction.scratch.elements == 0) return {};
-  return {Address(instruction.scratch, chunk, slot), static_cast<size_t>(instruction.scratch.elements)};
-}
-
-absl::StatusOr<RankExecutor::Prepared> RankExecutor::PrepareInstruction(const Instruction& instruction,
-                                                                        const Chunk* chunk,
-                                                                        std::int64_t slot) {
-  Prepared prepared;
-  prepared.instruction = &instruction;
-  if (instruction.collective == plan::Collective::kNone) {
-    backend::LaunchArgs args{.instruction = &instruction,
-                             .accumulate = instruction.accumulate,
-                             .inputs = {},
-                             .outputs = {},
-                             .scratch = Scratch(instruction, chunk, slot)};
-    for (const BufferRef& ref : instruction.inputs) {
-      args.inputs.push_back(instruction.joint ? JointView(ref, chunk, slot) : View(ref, chunk, slot));
-    }
-    for (const BufferRef& ref : instruction.outputs) args.outputs.push_back(View(ref, chunk, slot));
-    if (instruction.part.elements > 0) {
-      args.part = {Address(instruction.part, chunk, slot), static_cast<size_t>(instruction.part.bytes())};
-    }
-    prepared.outputs = args.outputs;
-    if (instruction.fresh == 0 || plan_.microbatches > (instruction.joint ? plan_.lanes : 1)) {
-      ASSIGN_OR_RETURN(prepared.launch, backend_->Prepare(args));
-    }
-    if (instruction.fresh != 0) {
-      args.accumulate &= ~instruction.fresh;
-      ASSIGN_OR_RETURN(prepared.first, backend_->Prepare(std::move(args)));
-    }
-    return prepared;
-  }
-  backend::CollectiveArgs args{.instruction = &instruction,
-                               .group = plan_.mesh.Group(rank_, instruction.group),
-                               .index = plan_.mesh.IndexInGroup(coordinates_, instruction.group),
-                               .input = View(instruction.inputs[0], chunk, slot),
-                               .output = View(instruction.outputs[0], chunk, slot),
-                               .member_inputs = {},
-                               .member_outputs = {},
-                               .scratch = Scratch(instruction, chunk, slot)};
-  if (!instruction.flat) {
-    const plan::LocalValue& input = plan_.values[static_cast<size_t>(instruction.inputs[0].value)];
-    const plan::LocalValue& output = plan_.values[static_cast<size_t>(instruction.outputs[0].value)];
-    for (std::int64_t member : args.group) {
-      const plan::Coordinates at = plan_.mesh.CoordinatesOf(member);
-      args.member_inputs.push_back(input.layout.ExtentOf(input.shape, plan_.mesh, at));
-      args.member_outputs.push_back(output.layout.ExtentOf(output.shape, plan_.mesh, at));
-    }
-  }
-  prepared.outputs = {args.output};
-  ASSIGN_OR_RETURN(prepared.launch, communicator_->Prepare(std::move(args)));
-  return prepared;
-}
-
-absl::Status RankExecutor::PrepareSegments() {
-  for (const plan::Segment& segment : stage_.segments) {
-    const Chunk* chunk = ChunkAt(segment.chunk);
-    const auto index = static_cast<std::int32_t>(prepared_.size());
-    const bool slots = chunk != nullptr && index != chunk->evaluate;
-    std::vector<std::vector<Prepared>> by_slot(slots ? static_cast<size_t>(chunk->slots) : 1);
-    for (size_t slot = 0; slot < by_slot.size(); ++slot) {
-      for (const Instruction& instruction : segment.instructions) {
-        const bool skipped = std::any_of(graph::kAxes.begin(), graph::kAxes.end(), [&](plan::Axis axis) {
-          return instruction.only_first.Has(axis) && coordinates_.axis[static_cast<size_t>(axis)] != 0;
-        });
-        Prepared prepared;
-        prepared.instruction = &instruction;
-        prepared.left_out = skipped;
-        const bool other_lanes = instruction.joint && static_cast<std::int64_t>(slot) % plan_.lanes != 0;
-        if (!skipped && !other_lanes) {
-          ASSIGN_OR_RETURN(
-              prepared, PrepareInstruction(instruction, chunk, slots ? static_cast<std::int64_t>(slot) : -1));
-        }
-        by_slot[slot].push_back(std::move(prepared));
-      }
-    }
-    prepared_.push_back(std::move(by_slot));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status RankExecutor::PrepareTransfers() {
-  for (const bool evaluate : {false, true}) {
-    const auto program_of = [evaluate](const plan::StagePlan& stage) -> const plan::Program& {
-      return evaluate ? stage.evaluate : stage.train;
-    };
-    const plan::Program& program = program_of(stage_);
-    std::vector<std::int64_t>& targets = evaluate ? evaluate_targets_ : train_targets_;
-    targets.assign(program.size(), -1);
-    // By transfer and microbatch: where its receiver wants it.
-    absl::flat_hash_map<std::pair<std::int32_t, std::int32_t>, std::int64_t> wanted;
-    for (const plan::StagePlan& stage : plan_.stages) {
-      for (const Step& step : program_of(stage)) {
-        if (step.kind != StepKind::kReceive) continue;
-        const std::int64_t offset = OffsetOf(step.buffer, stage, ChunkOf(stage, step.chunk), step.slot);
-        wanted[{step.transfer, step.microbatch}] = offset;
-      }
-    }
-    for (size_t i = 0; i < program.size(); ++i) {
-      const Step& step = program[i];
-      if (step.kind == StepKind::kRun) continue;
-      const plan::Transfer& transfer = plan_.transfers[static_cast<size_t>(step.transfer)];
-      const bool sends = step.kind == StepKind::kSend;
-      const std::int64_t peer = PeerOf(sends ? transfer.to_chunk : transfer.from_chunk);
-      RETURN_IF_ERROR(communicator_->PrepareTransfer(peer, step.stream, transfer.push));
-      if (sends) targets[i] = wanted.at({step.transfer, step.microbatch});
-    }
-  }
-  return absl::OkStatus();
-}
-
-std::int64_t RankExecutor::PeerOf(std::int32_t chunk) const {
-  plan::Coordinates peer = coordinates_;
-  peer.pp = plan_.chunk_stage[static_cast<size_t>(chunk)];
-  return plan_.mesh.RankOf(peer);
-}
-
 absl::Status RankExecutor::FillIncoming(bool evaluate, const FeedFunction& feed) {
   for (const Chunk& chunk : stage_.chunks) {
     std::vector<std::int32_t> host(static_cast<size_t>(chunk.incoming.elements));
@@ -295,199 +107,6 @@ absl::Status RankExecutor::TakeInputs(const Step& step, bool evaluate) {
   return absl::OkStatus();
 }
 
-absl::Status RankExecutor::CheckFinite(const Prepared& prepared, const Step& step) {
-  RETURN_IF_ERROR(backend_->Synchronize());
-  for (size_t i = 0; i < prepared.outputs.size(); ++i) {
-    ASSIGN_OR_RETURN(const bool finite, backend_->AllFinite(prepared.outputs[i]));
-    if (finite) continue;
-    const BufferRef& ref = prepared.instruction->outputs[i];
-    const std::string what =
-        ref.value < 0 ? fmt::format("output {}", i) : plan_.values[static_cast<size_t>(ref.value)].name;
-    return absl::DataLossError(
-        fmt::format("{} ({}) of microbatch {} is the first to make a number that is not finite, in {}",
-                    prepared.instruction->name, prepared.instruction->kernel, step.microbatch, what));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status RankExecutor::RunInstruction(const Prepared& prepared, const Step& step,
-                                          const KernelContext& context) {
-  const std::int64_t last_first = prepared.instruction->joint ? plan_.lanes - 1 : 0;
-  const bool first = prepared.first != nullptr && step.microbatch <= last_first;
-  RETURN_IF_ERROR((first ? prepared.first : prepared.launch)->Run(context));
-  if (prepared.instruction->stream != plan::kComputeStream) return absl::OkStatus();
-  RETURN_IF_ERROR((first ? prepared.first : prepared.launch)->Finish());
-  if (options_.check) RETURN_IF_ERROR(CheckFinite(prepared, step));
-  return Mark(plan::kComputeStream, Part::kRun, prepared.instruction, &step);
-}
-
-absl::Status RankExecutor::Mark(std::int32_t stream, std::optional<Part> part, const Instruction* instruction,
-                                const Step* step) {
-  if (marked_ == nullptr) return absl::OkStatus();
-  Marked marked{.timing = {}, .stream = stream};
-  ASSIGN_OR_RETURN(marked.after, backend_->Mark(stream));
-  if (part) {
-    InstructionTiming& timing = marked.timing.emplace();
-    timing.instruction = instruction;
-    timing.part = *part;
-    timing.stream = stream;
-    if (step != nullptr) timing.microbatch = step->microbatch;
-    if (step != nullptr && step->kind == StepKind::kRun) {
-      timing.segment = &stage_.segments[static_cast<size_t>(step->segment)];
-    }
-  }
-  marked_->push_back(marked);
-  return absl::OkStatus();
-}
-
-// A microbatch on its way through a segment, or what is made of several together.
-struct RankExecutor::Lane {
-  const Step* step = nullptr;  // the last one's
-  const std::vector<Prepared>* prepared = nullptr;
-  KernelContext context;
-  bool joint = false;
-  size_t next = 0;  // of `prepared`
-  // Exchange that the next computation waits for, and finishes, and its tickets.
-  std::vector<std::pair<const Prepared*, std::int64_t>> unfinished = {};
-  bool done() const { return next == prepared->size(); }
-  // To the next instruction that is not another lane's.
-  void PassOthers() {
-    while (!done() && (*prepared)[next].instruction->joint != joint) ++next;
-  }
-};
-
-// Exchange starts after what computation has done so far; the lane's next computation starts after it.
-absl::Status RankExecutor::RunExchange(const Prepared& prepared, Lane* lane) {
-  const bool finishes =
-      std::any_of(lane->unfinished.begin(), lane->unfinished.end(), [&](const auto& unfinished) {
-        return plan::FinishesFirst(*unfinished.first->instruction, *prepared.instruction);
-      });
-  if (finishes) RETURN_IF_ERROR(FinishExchange(lane));
-  const std::int32_t stream = prepared.instruction->stream;
-  // The sum of gradients before this one has arrived long ago, where this one is to arrive.
-  const BufferRef& scratch = prepared.instruction->scratch;
-  const bool sums_later = prepared.instruction->detached && scratch.elements > 0;
-  if (sums_later) {
-    RETURN_IF_ERROR(FinishDetached([&](const Instruction& i) { return i.scratch.Overlaps(scratch); }));
-  }
-  // Something may wait for what is exchanged in each microbatch.
-  const bool awaited = sums_later || (prepared.instruction->detached && !prepared.instruction->last_only);
-  ASSIGN_OR_RETURN(const std::int64_t computed, backend_->Signal(plan::kComputeStream));
-  RETURN_IF_ERROR(backend_->Await(stream, computed));
-  RETURN_IF_ERROR(Mark(stream, std::nullopt, nullptr, nullptr));
-  RETURN_IF_ERROR(RunInstruction(prepared, *lane->step, lane->context));
-  RETURN_IF_ERROR(Mark(stream, Part::kRun, prepared.instruction, lane->step));
-  if (prepared.instruction->detached && !options_.check && !awaited) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const std::int64_t exchanged, backend_->Signal(stream));
-  if (awaited && !options_.check) {
-    detached_.emplace_back(&prepared, exchanged);
-    return absl::OkStatus();
-  }
-  lane->unfinished.emplace_back(&prepared, exchanged);
-  if (!options_.check) return absl::OkStatus();
-  RETURN_IF_ERROR(FinishExchange(lane));
-  return CheckFinite(prepared, *lane->step);
-}
-
-// From here on, computation may read what detached exchange made.
-absl::Status RankExecutor::FinishDetached(const std::function<bool(const Instruction&)>& wanted) {
-  for (const auto& [prepared, exchanged] : detached_) {
-    if (!wanted(*prepared->instruction)) continue;
-    RETURN_IF_ERROR(backend_->Await(plan::kComputeStream, exchanged));
-    RETURN_IF_ERROR(Mark(plan::kComputeStream, Part::kWait, prepared->instruction, nullptr));
-    RETURN_IF_ERROR(prepared->launch->Finish());
-    RETURN_IF_ERROR(Mark(plan::kComputeStream, Part::kFinish, prepared->instruction, nullptr));
-  }
-  std::erase_if(detached_, [&](const auto& entry) { return wanted(*entry.first->instruction); });
-  return absl::OkStatus();
-}
-
-// From here on, it may read all that was exchanged.
-absl::Status RankExecutor::JoinExchange() {
-  RETURN_IF_ERROR(FinishDetached([](const Instruction&) { return true; }));
-  ASSIGN_OR_RETURN(const std::int64_t exchanged, backend_->Signal(plan::kExchangeStream));
-  RETURN_IF_ERROR(backend_->Await(plan::kComputeStream, exchanged));
-  return Mark(plan::kComputeStream, Part::kWait, nullptr, nullptr);
-}
-
-// From here on, computation may read what the lane has exchanged, by instructions before `end`.
-absl::Status RankExecutor::FinishExchange(Lane* lane, size_t end) {
-  const Prepared* const behind = lane->prepared->data() + std::min(end, lane->prepared->size());
-  size_t count = 0;
-  while (count < lane->unfinished.size() && lane->unfinished[count].first < behind) ++count;
-  if (count == 0) return absl::OkStatus();
-  const auto [last, ticket] = lane->unfinished[count - 1];
-  RETURN_IF_ERROR(backend_->Await(plan::kComputeStream, ticket));
-  RETURN_IF_ERROR(Mark(plan::kComputeStream, Part::kWait, last->instruction, lane->step));
-  for (size_t i = 0; i < count; ++i) {
-    const Prepared& prepared = *lane->unfinished[i].first;
-    RETURN_IF_ERROR(prepared.launch->Finish());
-    RETURN_IF_ERROR(Mark(plan::kComputeStream, Part::kFinish, prepared.instruction, lane->step));
-  }
-  lane->unfinished.erase(lane->unfinished.begin(),
-                         lane->unfinished.begin() + static_cast<std::ptrdiff_t>(count));
-  return absl::OkStatus();
-}
-
-// What is made of all lanes together reads what they have exchanged before it.
-absl::Status RankExecutor::AdvanceJoint(std::span<Lane> lanes, Lane* joint) {
-  joint->PassOthers();
-  const bool computes = (*joint->prepared)[joint->next].instruction->stream == plan::kComputeStream;
-  for (Lane& lane : lanes) {
-    if (computes) RETURN_IF_ERROR(FinishExchange(&lane, joint->next));
-  }
-  return Advance(joint);
-}
-
-// The lane's next instruction.
-absl::Status RankExecutor::Advance(Lane* lane) {
-  const Prepared& prepared = (*lane->prepared)[lane->next++];
-  const Instruction& instruction = *prepared.instruction;
-  if (!instruction.RunsIn(lane->step->microbatch, plan_.microbatches)) return absl::OkStatus();
-  const bool computes = instruction.stream == plan::kComputeStream;
-  if (computes) RETURN_IF_ERROR(FinishExchange(lane));
-  if (!instruction.joins.empty()) {
-    RETURN_IF_ERROR(FinishDetached([&](const Instruction& i) { return i.name == instruction.joins; }));
-  }
-  if (prepared.left_out) return absl::OkStatus();  // what it waits for, what follows counts on
-  absl::Status status =
-      computes ? RunInstruction(prepared, *lane->step, lane->context) : RunExchange(prepared, lane);
-  if (status.ok()) return status;
-  return WithContext(
-      status, fmt::format("rank {}, {} of microbatch {}", rank_, instruction.name, lane->step->microbatch));
-}
-
-absl::Status RankExecutor::RunSegment(std::span<const Step> steps, bool evaluate,
-                                      const KernelContext& context) {
-  std::vector<Lane> lanes;
-  for (const Step& step : steps) {
-    RETURN_IF_ERROR(TakeInputs(step, evaluate));
-    const auto& by_slot = prepared_[static_cast<size_t>(step.segment)];
-    Lane& lane = lanes.emplace_back();
-    lane.step = &step;
-    lane.prepared = &by_slot[by_slot.size() == 1 ? 0 : static_cast<size_t>(step.slot)];
-    lane.context = context;
-    lane.context.first_sample = std::max(step.microbatch, 0) * plan_.microbatch_samples;
-  }
-  if (lanes.size() > 1) {
-    Lane joint = lanes.front();
-    joint.step = &steps.back();
-    joint.joint = true;
-    for (std::uint8_t lane : stage_.segments[static_cast<size_t>(steps[0].segment)].order) {
-      if (lane == plan::kJointLane) {
-        RETURN_IF_ERROR(AdvanceJoint(lanes, &joint));
-        continue;
-      }
-      lanes[lane].PassOthers();
-      RETURN_IF_ERROR(Advance(&lanes[lane]));
-    }
-  } else {
-    while (!lanes[0].done()) RETURN_IF_ERROR(Advance(&lanes[0]));
-  }
-  for (Lane& lane : lanes) RETURN_IF_ERROR(FinishExchange(&lane));
-  return absl::OkStatus();
-}
-
 absl::Status RankExecutor::RunStep(std::span<const Step> steps, std::int64_t index, bool evaluate,
                                    const KernelContext& context) {
   const Step& step = steps.front();
@@ -523,38 +142,13 @@ absl::Status RankExecutor::JoinStreams() {
   return absl::OkStatus();
 }
 
-// Whether the program uses other streams than that of computation.
-bool RankExecutor::HasStreams(const plan::Program& program) const {
-  return std::any_of(program.begin(), program.end(), [&](const Step& step) {
-    if (step.kind != StepKind::kRun) return step.stream != plan::kComputeStream;
-    const auto& instructions = stage_.segments[static_cast<size_t>(step.segment)].instructions;
-    return std::any_of(instructions.begin(), instructions.end(),
-                       [](const Instruction& i) { return i.stream != plan::kComputeStream; });
-  });
-}
-
-// Whether kernels are so long on the average that the host launches faster than a GPU runs them. What runs
-// beside computation then does so sooner than as a branch of a graph (docs/performance.md).
-bool RankExecutor::LaunchesKeepAhead(const plan::Program& program) const {
-  constexpr double kFlops = 2e10;  // of a launch: 30 µs of an H200
-  double flops = 0;
-  double launches = 0;
-  for (const Step& step : program) {
-    if (step.kind != StepKind::kRun) continue;
-    const plan::Segment& segment = stage_.segments[static_cast<size_t>(step.segment)];
-    flops += segment.flops;
-    launches += static_cast<double>(segment.instructions.size());
-  }
-  return HasStreams(program) && flops > kFlops * launches;
-}
-
 absl::Status RankExecutor::RunProgram(const plan::Program& program, bool evaluate,
                                       const KernelContext& context) {
   tickets_.assign(program.size(), 0);
   detached_.clear();
   std::vector<std::int64_t> signals(program.size(), -1);
   std::vector<bool> awaited(program.size(), false);
-  const bool streams = HasStreams(program);
+  const bool streams = HasStreams(stage_, program);
   for (const Step& step : program) {
     for (std::int32_t wait : step.waits) awaited[static_cast<size_t>(wait)] = true;
   }
@@ -600,7 +194,7 @@ absl::Status RankExecutor::RunProgram(const plan::Program& program, bool evaluat
 absl::Status RankExecutor::RunOrReplay(bool evaluate, const KernelContext& context) {
   Recorded& recorded = evaluate ? evaluate_ : train_;
   const plan::Program& program = evaluate ? stage_.evaluate : stage_.train;
-  const bool record = options_.record && !options_.check && !LaunchesKeepAhead(program) &&
+  const bool record = options_.record && !options_.check && !LaunchesKeepAhead(stage_, program) &&
                       (plan_.mesh.world() == 1 || communicator_->recordable());
   if (record && recorded.ran && recorded.launch == nullptr) {
     ASSIGN_OR_RETURN(recorded.launch,

@@ -163,8 +163,6 @@ class RankExecutor {
   absl::Status FinishExchange(Lane* lane, size_t end = static_cast<size_t>(-1));
   absl::Status FinishDetached(const std::function<bool(const plan::Instruction&)>& wanted);
   absl::Status JoinExchange();
-  bool HasStreams(const plan::Program& program) const;
-  bool LaunchesKeepAhead(const plan::Program& program) const;
   absl::Status RunInstruction(const Prepared& prepared, const plan::Step& step,
                               const backend::KernelContext& context);
   // While profiling: what runs on the stream from its last mark to this one; no part: nothing of interest.

@@ -6,6 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/backend/cuda/profile.h"
+#include "tests/plan/plans.h"
+
 namespace engine::plan {
 namespace {
 
@@ -183,6 +186,63 @@ TEST_CASE("interleave: a place of another size is the other lane's until that ha
   }
   CHECK(next[1] == 4);
   CHECK(next[2] == 5);
+}
+
+TEST_CASE("exchange is finished before the lane's next one that would overwrite what is left to compute") {
+  const auto at = [](std::int64_t offset) {
+    return BufferRef{.offset = offset, .elements = 256, .dtype = DType::kU8, .in_lane = true};
+  };
+  Instruction first = Exchange("first", 1);
+  first.inputs = {at(0)};
+  first.outputs = {at(256)};
+  first.scratch = at(512);
+  Instruction next = Exchange("next", 1);
+  const auto finishes = [&](const BufferRef& input, const BufferRef& output, const BufferRef& scratch) {
+    next.inputs = {input};
+    next.outputs = {output};
+    next.scratch = scratch;
+    return FinishesFirst(first, next);
+  };
+  CHECK_FALSE(finishes(at(1024), at(1280), at(1536)));
+  CHECK_FALSE(finishes(at(0), at(1280), {}));  // both only read it
+  CHECK(finishes(at(256 + 128), at(1280), {}));
+  CHECK(finishes(at(1024), at(128), {}));
+  CHECK(finishes(at(1024), at(512), {}));
+  CHECK(finishes(at(1024), at(1280), at(128)));
+  CHECK(finishes(at(1024), at(1280), at(640)));
+  next.flat = true;
+  CHECK_FALSE(finishes(at(1024), at(128), at(512)));
+}
+
+TEST_CASE("exchange of a lane never waits for its own: what it takes is kept until computation waits") {
+  for (const char* layout : {"parallelism.tp=2", "parallelism.cp=2"}) {
+    for (const char* again : {"recompute.granularity=none", "recompute.granularity=full"}) {
+      CAPTURE(layout);
+      CAPTURE(again);
+      std::vector<std::string> sets = {layout, again, "parallelism.overlap=on", "training.micro_batch=4"};
+      if (layout == std::string("parallelism.tp=2")) sets.emplace_back("parallelism.sequence_parallel=true");
+      const auto compiled =
+          train::CompileUnverified(TinyRecipe(true, sets), {.profile = backend::cuda::CudaProfile(true)});
+      REQUIRE_MESSAGE(compiled.ok(), Message(compiled.status()));
+      const Plan& plan = *compiled;
+      CHECK(plan.lanes == 2);
+      int behind = 0;
+      for (const Segment& segment : plan.stages[0].segments) {
+        std::vector<const Instruction*> under_way;
+        for (const Instruction& instruction : segment.instructions) {
+          const bool exchanges = instruction.stream == kExchangeStream;
+          if (instruction.joint || instruction.flat) continue;
+          if (!exchanges) under_way.clear();
+          for (const Instruction* before : under_way) {
+            ++behind;
+            CHECK_FALSE(FinishesFirst(*before, instruction));
+          }
+          if (exchanges) under_way.push_back(&instruction);
+        }
+      }
+      if (layout == std::string("parallelism.tp=2")) CHECK(behind > 0);
+    }
+  }
 }
 
 TEST_CASE("interleave: the second lane is never ahead, and both run all") {

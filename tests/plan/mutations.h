@@ -111,4 +111,23 @@ inline size_t Find(const Segment& segment, const std::function<bool(const Instru
   return 0;
 }
 
+// Changes the first wanted instruction of stage 0's segment.
+using Wanted = std::function<bool(const Instruction&)>;
+inline std::function<void(Plan&)> Edit(const std::string& segment, const Wanted& wanted,
+                                       const std::function<void(Instruction&)>& change) {
+  return [=](Plan& plan) {
+    Segment& of = SegmentOf(plan, 0, segment);
+    change(of.instructions[Find(of, wanted)]);
+  };
+}
+
+// Puts it before the one that it follows.
+inline std::function<void(Plan&)> MoveUp(const std::string& segment, const Wanted& wanted) {
+  return [=](Plan& plan) {
+    Segment& of = SegmentOf(plan, 0, segment);
+    const size_t at = Find(of, wanted);
+    std::swap(of.instructions[at], of.instructions[at - 1]);
+  };
+}
+
 }  // namespace engine::plan

@@ -82,7 +82,7 @@ TEST_CASE("mutation: gradients of weights, of both lanes at once") {
   };
   const auto joint = [](const Instruction& i) { return i.joint && i.op != nullptr; };
   const auto first = [&](const std::function<void(Instruction&)>& change) {
-    return in_backward([=](Segment& s) { change(s.instructions[Find(s, joint)]); });
+    return Edit("backward.0", joint, change);
   };
   Mutate(Overlapped(), "s", "runs before both lanes have come to it", in_backward([](Segment& s) {
            std::stable_partition(s.order.begin(), s.order.end(),
@@ -129,10 +129,7 @@ TEST_CASE("mutation: a transient where pushed gradients arrive") {
 TEST_CASE("mutation: reductions behind the backward pass") {
   const auto reduction = [](const Instruction& i) { return i.flat; };
   const auto in_backward = [&](const std::function<void(Instruction&)>& change) {
-    return [&, change](Plan& plan) {
-      Segment& backward = SegmentOf(plan, 0, "backward.0");
-      change(backward.instructions[Find(backward, reduction)]);
-    };
+    return Edit("backward.0", reduction, change);
   };
   Mutate(Overlapped(), "g", "is no reduction behind the last backward pass",
          in_backward([](Instruction& i) { i.last_only = false; }));
@@ -140,11 +137,7 @@ TEST_CASE("mutation: reductions behind the backward pass") {
          in_backward([](Instruction& i) { i.detached = false; }));
   Mutate(Overlapped(), "gm", "is no reduction behind the last backward pass",
          in_backward([](Instruction& i) { i.stream = kComputeStream; }));
-  Mutate(Overlapped(), "g", "which are already reduced", [&](Plan& plan) {
-    Segment& backward = SegmentOf(plan, 0, "backward.0");
-    const size_t at = Find(backward, reduction);
-    std::swap(backward.instructions[at], backward.instructions[at - 1]);
-  });
+  Mutate(Overlapped(), "g", "which are already reduced", MoveUp("backward.0", reduction));
   Mutate(Overlapped(), "gs", "still partial over dp", [&](Plan& plan) {
     Segment& backward = SegmentOf(plan, 0, "backward.0");
     backward.instructions.erase(backward.instructions.begin() +
@@ -164,12 +157,8 @@ TEST_CASE("mutation: reductions behind the backward pass") {
 
 TEST_CASE("mutation: reductions beside the norm") {
   // The first reduces all of a bucket whose squares are behind those of the early buckets.
-  const auto in_update = [](const std::function<bool(const Instruction&)>& wanted,
-                            const std::function<void(Instruction&)>& change) {
-    return [=](Plan& plan) {
-      Segment& update = SegmentOf(plan, 0, "update");
-      change(update.instructions[Find(update, wanted)]);
-    };
+  const auto in_update = [](const Wanted& wanted, const std::function<void(Instruction&)>& change) {
+    return Edit("update", wanted, change);
   };
   const auto reduces = [](const Instruction& i) { return i.collective != Collective::kNone; };
   const auto waits = [](const Instruction& i) { return !i.joins.empty(); };
@@ -214,12 +203,8 @@ const Plan& LeftToReaders(bool sequence_parallel) {
 }  // namespace
 
 TEST_CASE("mutation: sums that are left to their readers") {
-  const auto edit = [](const std::function<bool(const Instruction&)>& wanted,
-                       const std::function<void(Instruction&)>& change) {
-    return [=](Plan& plan) {
-      Segment& backward = SegmentOf(plan, 0, "backward.0");
-      change(backward.instructions[Find(backward, wanted)]);
-    };
+  const auto edit = [](const Wanted& wanted, const std::function<void(Instruction&)>& change) {
+    return Edit("backward.0", wanted, change);
   };
   const auto sums = [](const Instruction& i) { return i.unsummed; };
   const auto adds = [](const Instruction& i) { return i.part.elements > 0; };

@@ -171,11 +171,7 @@ TEST_CASE("mutation: gradients of weights passes") {
   Mutate(ZeroBubblePlan(), "s", "overwrites the sum",
          [](Plan& plan) { At(plan, 1, "weights.1", "linear_wgrad").accumulate = 0; });
   const auto reduction = [](const Instruction& i) { return i.flat; };
-  Mutate(ZeroBubblePlan(), "g", "which are already reduced", [&](Plan& plan) {
-    Segment& weights = SegmentOf(plan, 0, "weights.0");
-    const size_t at = Find(weights, reduction);
-    std::swap(weights.instructions[at], weights.instructions[at - 1]);
-  });
+  Mutate(ZeroBubblePlan(), "g", "which are already reduced", MoveUp("weights.0", reduction));
   // Reduced behind the last backward pass, before the weights pass has added.
   Mutate(ZeroBubblePlan(), "g", "which are already reduced", [&](Plan& plan) {
     Segment& weights = SegmentOf(plan, 0, "weights.0");

@@ -1,0 +1,198 @@
+// Before the first iteration: where everything lies on this rank, and every launch.
+#include <absl/container/flat_hash_map.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/executor/prepared.h"
+
+namespace engine::executor {
+
+using backend::TensorView;
+using plan::BufferRef;
+using plan::Chunk;
+using plan::Instruction;
+using plan::Step;
+using plan::StepKind;
+
+namespace {
+
+const Chunk* ChunkOf(const plan::StagePlan& stage, std::int32_t index) {
+  for (const Chunk& chunk : stage.chunks) {
+    if (chunk.index == index) return &chunk;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+const Chunk* RankExecutor::ChunkAt(std::int32_t index) const { return ChunkOf(stage_, index); }
+
+std::int64_t RankExecutor::OffsetOf(const BufferRef& ref, const plan::StagePlan& stage, const Chunk* chunk,
+                                    std::int64_t slot) const {
+  std::int64_t offset = ref.offset;
+  const bool beside = ref.lane_stride > 0;
+  const std::int64_t lane = slot % plan_.lanes;
+  if (ref.in_slot) {
+    ENGINE_CHECK(chunk != nullptr && slot >= 0 && slot < chunk->slots, "slot {} of no chunk", slot);
+    offset += chunk->slot_base + (beside ? slot - lane : slot) * chunk->slot_bytes;
+  }
+  if (beside) {
+    offset += lane * ref.lane_stride;
+  } else if (ref.in_lane) {
+    offset += lane * stage.lane_bytes;
+  }
+  if (!ref.shard_axes.empty())
+    offset += plan_.mesh.IndexInGroup(coordinates_, ref.shard_axes) * ref.shard_stride;
+  return offset;
+}
+
+std::byte* RankExecutor::Address(const BufferRef& ref, const Chunk* chunk, std::int64_t slot) const {
+  return arena_ + OffsetOf(ref, stage_, chunk, slot);
+}
+
+TensorView RankExecutor::View(const BufferRef& ref, const Chunk* chunk, std::int64_t slot) const {
+  TensorView view;
+  view.data = Address(ref, chunk, slot);
+  view.dtype = ref.dtype;
+  if (ref.value < 0) {
+    view.shape = {ref.elements};
+    view.logical = view.shape;
+    view.extent = Extent::Whole(view.shape);
+    return view;
+  }
+  const plan::LocalValue& value = plan_.values[static_cast<size_t>(ref.value)];
+  view.shape = value.local;
+  view.logical = value.shape;
+  view.extent = value.layout.ExtentOf(value.shape, plan_.mesh, coordinates_);
+  return view;
+}
+
+TensorView RankExecutor::JointView(const BufferRef& ref, const Chunk* chunk, std::int64_t slot) const {
+  TensorView view = View(ref, chunk, slot);
+  view.shape[0] *= plan_.lanes;
+  view.logical = view.shape;
+  view.extent = Extent::Whole(view.shape);
+  return view;
+}
+
+std::span<std::byte> RankExecutor::Scratch(const Instruction& instruction, const Chunk* chunk,
+                                           std::int64_t slot) const {
+  if (instruction.scratch.elements == 0) return {};
+  return {Address(instruction.scratch, chunk, slot), static_cast<size_t>(instruction.scratch.elements)};
+}
+
+absl::StatusOr<RankExecutor::Prepared> RankExecutor::PrepareInstruction(const Instruction& instruction,
+                                                                        const Chunk* chunk,
+                                                                        std::int64_t slot) {
+  Prepared prepared;
+  prepared.instruction = &instruction;
+  if (instruction.collective == plan::Collective::kNone) {
+    backend::LaunchArgs args{.instruction = &instruction,
+                             .accumulate = instruction.accumulate,
+                             .inputs = {},
+                             .outputs = {},
+                             .scratch = Scratch(instruction, chunk, slot)};
+    for (const BufferRef& ref : instruction.inputs) {
+      args.inputs.push_back(instruction.joint ? JointView(ref, chunk, slot) : View(ref, chunk, slot));
+    }
+    for (const BufferRef& ref : instruction.outputs) args.outputs.push_back(View(ref, chunk, slot));
+    if (instruction.part.elements > 0) {
+      args.part = {Address(instruction.part, chunk, slot), static_cast<size_t>(instruction.part.bytes())};
+    }
+    prepared.outputs = args.outputs;
+    if (instruction.fresh == 0 || plan_.microbatches > (instruction.joint ? plan_.lanes : 1)) {
+      ASSIGN_OR_RETURN(prepared.launch, backend_->Prepare(args));
+    }
+    if (instruction.fresh != 0) {
+      args.accumulate &= ~instruction.fresh;
+      ASSIGN_OR_RETURN(prepared.first, backend_->Prepare(std::move(args)));
+    }
+    return prepared;
+  }
+  backend::CollectiveArgs args{.instruction = &instruction,
+                               .group = plan_.mesh.Group(rank_, instruction.group),
+                               .index = plan_.mesh.IndexInGroup(coordinates_, instruction.group),
+                               .input = View(instruction.inputs[0], chunk, slot),
+                               .output = View(instruction.outputs[0], chunk, slot),
+                               .member_inputs = {},
+                               .member_outputs = {},
+                               .scratch = Scratch(instruction, chunk, slot)};
+  if (!instruction.flat) {
+    const plan::LocalValue& input = plan_.values[static_cast<size_t>(instruction.inputs[0].value)];
+    const plan::LocalValue& output = plan_.values[static_cast<size_t>(instruction.outputs[0].value)];
+    for (std::int64_t member : args.group) {
+      const plan::Coordinates at = plan_.mesh.CoordinatesOf(member);
+      args.member_inputs.push_back(input.layout.ExtentOf(input.shape, plan_.mesh, at));
+      args.member_outputs.push_back(output.layout.ExtentOf(output.shape, plan_.mesh, at));
+    }
+  }
+  prepared.outputs = {args.output};
+  ASSIGN_OR_RETURN(prepared.launch, communicator_->Prepare(std::move(args)));
+  return prepared;
+}
+
+absl::Status RankExecutor::PrepareSegments() {
+  for (const plan::Segment& segment : stage_.segments) {
+    const Chunk* chunk = ChunkAt(segment.chunk);
+    const auto index = static_cast<std::int32_t>(prepared_.size());
+    const bool slots = chunk != nullptr && index != chunk->evaluate;
+    std::vector<std::vector<Prepared>> by_slot(slots ? static_cast<size_t>(chunk->slots) : 1);
+    for (size_t slot = 0; slot < by_slot.size(); ++slot) {
+      for (const Instruction& instruction : segment.instructions) {
+        const bool skipped = std::any_of(graph::kAxes.begin(), graph::kAxes.end(), [&](plan::Axis axis) {
+          return instruction.only_first.Has(axis) && coordinates_.axis[static_cast<size_t>(axis)] != 0;
+        });
+        Prepared prepared;
+        prepared.instruction = &instruction;
+        prepared.left_out = skipped;
+        const bool other_lanes = instruction.joint && static_cast<std::int64_t>(slot) % plan_.lanes != 0;
+        if (!skipped && !other_lanes) {
+          ASSIGN_OR_RETURN(
+              prepared, PrepareInstruction(instruction, chunk, slots ? static_cast<std::int64_t>(slot) : -1));
+        }
+        by_slot[slot].push_back(std::move(prepared));
+      }
+    }
+    prepared_.push_back(std::move(by_slot));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RankExecutor::PrepareTransfers() {
+  for (const bool evaluate : {false, true}) {
+    const auto program_of = [evaluate](const plan::StagePlan& stage) -> const plan::Program& {
+      return evaluate ? stage.evaluate : stage.train;
+    };
+    const plan::Program& program = program_of(stage_);
+    std::vector<std::int64_t>& targets = evaluate ? evaluate_targets_ : train_targets_;
+    targets.assign(program.size(), -1);
+    // By transfer and microbatch: where its receiver wants it.
+    absl::flat_hash_map<std::pair<std::int32_t, std::int32_t>, std::int64_t> wanted;
+    for (const plan::StagePlan& stage : plan_.stages) {
+      for (const Step& step : program_of(stage)) {
+        if (step.kind != StepKind::kReceive) continue;
+        const std::int64_t offset = OffsetOf(step.buffer, stage, ChunkOf(stage, step.chunk), step.slot);
+        wanted[{step.transfer, step.microbatch}] = offset;
+      }
+    }
+    for (size_t i = 0; i < program.size(); ++i) {
+      const Step& step = program[i];
+      if (step.kind == StepKind::kRun) continue;
+      const plan::Transfer& transfer = plan_.transfers[static_cast<size_t>(step.transfer)];
+      const bool sends = step.kind == StepKind::kSend;
+      const std::int64_t peer = PeerOf(sends ? transfer.to_chunk : transfer.from_chunk);
+      RETURN_IF_ERROR(communicator_->PrepareTransfer(peer, step.stream, transfer.push));
+      if (sends) targets[i] = wanted.at({step.transfer, step.microbatch});
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::int64_t RankExecutor::PeerOf(std::int32_t chunk) const {
+  plan::Coordinates peer = coordinates_;
+  peer.pp = plan_.chunk_stage[static_cast<size_t>(chunk)];
+  return plan_.mesh.RankOf(peer);
+}
+
+}  // namespace engine::executor
