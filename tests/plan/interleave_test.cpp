@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/backend/cuda/profile.h"
+#include "engine/plan/verify_order.h"
 #include "tests/plan/plans.h"
 
 namespace engine::plan {
@@ -37,7 +38,7 @@ BufferRef Beside(std::int64_t offset, std::int64_t bytes) {
 
 // A backward pass with tensor parallelism: what goes on to the layer before, its sum, and the gradient of the
 // weights of both lanes, of what was made in `places` places in turn.
-Segment WithJoint(int layers, int places) {
+Segment WithJoint(int layers, int places, double exchange_ms) {
   Segment segment;
   for (int i = 0; i < layers; ++i) {
     const BufferRef made = Beside(512 * (i % places), 256);
@@ -46,7 +47,7 @@ Segment WithJoint(int layers, int places) {
     segment.instructions.push_back(Compute("wgrad", 6));
     segment.instructions.back().inputs = {made};
     segment.instructions.back().joint = true;
-    segment.instructions.push_back(Exchange("sum", 4));
+    segment.instructions.push_back(Exchange("sum", exchange_ms));
     segment.instructions.back().inputs = segment.instructions.back().outputs = {BufferRef()};
     segment.instructions.push_back(Compute("norm", 0.25));
   }
@@ -94,7 +95,7 @@ TEST_CASE("interleave: a norm between two exchanges goes into the midst of the o
 
 TEST_CASE("interleave: what is made of both lanes fills the gaps, once both have come to it") {
   const int layers = 20;
-  const Segment segment = WithJoint(layers, layers);
+  const Segment segment = WithJoint(layers, layers, 4);
   const Interleaving interleaving = Interleave(segment, kRates);
   // Without it 1 ms of each sum would be left over.
   CHECK(interleaving.compute_s == doctest::Approx(layers * (2 * 3.25e-3 + 6e-3)).epsilon(0.01));
@@ -116,7 +117,8 @@ TEST_CASE("interleave: what is made of both lanes fills the gaps, once both have
 
 TEST_CASE("interleave: no lane overwrites what is still to be read of both") {
   for (const int places : {1, 2, 3}) {
-    const Segment segment = WithJoint(20, places);
+    // Short exchange leaves no gaps: only the places make joint instructions run.
+    const Segment segment = WithJoint(20, places, 0.01);
     int made[2] = {0, 0};
     int joint = 0;
     size_t next[3] = {0, 1, 1};
@@ -165,27 +167,39 @@ TEST_CASE("interleave: sums are added to in the order of instructions, and reduc
 
 TEST_CASE("interleave: a place of another size is the other lane's until that has finished its exchange") {
   // "first" of lane 1 lies where the second half of "second" of lane 0 does.
+  Plan plan;
+  for (const char* name : {"first", "second", "sent"}) plan.values.emplace_back().name = name;
+  const auto place = [](std::int32_t value, std::int64_t offset, std::int64_t bytes) {
+    BufferRef ref = Beside(offset, bytes);
+    ref.value = value;
+    return ref;
+  };
   Segment segment;
-  const BufferRef first = Beside(0, 512);
-  const BufferRef second = Beside(0, 1024);
   segment.instructions.push_back(Compute("make", 1));
-  segment.instructions.back().outputs = {first};
+  segment.instructions.back().outputs = {place(0, 0, 512)};
   segment.instructions.push_back(Exchange("send", 50));
-  segment.instructions.back().inputs = {first};
-  segment.instructions.back().outputs = {Beside(1 << 20, 512)};
+  segment.instructions.back().inputs = {place(0, 0, 512)};
+  segment.instructions.back().outputs = {place(2, 1 << 20, 512)};
   segment.instructions.push_back(Compute("waits", 1));
   segment.instructions.push_back(Compute("overwrite", 1));
-  segment.instructions.back().outputs = {second};
+  segment.instructions.back().outputs = {place(1, 0, 1024)};
   segment.instructions.push_back(Compute("joint", 1));
-  segment.instructions.back().inputs = {second};
+  segment.instructions.back().inputs = {place(1, 0, 1024)};
   segment.instructions.back().joint = true;
+  segment.order = Interleave(segment, kRates).order;
+  CHECK(VerifyOrder(plan, 0, segment, true).ok());
   size_t next[3] = {0, 0, 4};
-  for (const std::uint8_t lane : Interleave(segment, kRates).order) {
+  for (const std::uint8_t lane : segment.order) {
     if (lane == 0 && next[0] == 3) CHECK(next[1] == 3);
     ++next[lane];
   }
   CHECK(next[1] == 4);
   CHECK(next[2] == 5);
+  // The exchange has begun, and nothing has waited for it.
+  segment.order = {0, 0, 0, 1, 1, 0, 1, 1, kJointLane};
+  const std::string found = Message(VerifyOrder(plan, 0, segment, true));
+  CHECK_MESSAGE(found.find("#3 overwrite in lane 0 writes at 0 before") != std::string::npos, found);
+  CHECK_MESSAGE(found.find("#1 send has run, which needs first") != std::string::npos, found);
 }
 
 TEST_CASE("exchange is finished before the lane's next one that would overwrite what is left to compute") {

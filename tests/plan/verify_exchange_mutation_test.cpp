@@ -37,6 +37,11 @@ TEST_CASE("mutation: halves in turns") {
       if (step.microbatch == 1) step.slot = 0;
     }
   });
+  // Slots 1 and 2, one of each of two pairs of slots.
+  Mutate(Overlapped(), "ts", "not in the slots of both lanes", [&](Plan& plan) {
+    plan.stages[0].chunks[0].slots += 2;
+    for (Step& step : plan.stages[0].train) step.slot += step.slot >= 0 ? 1 : 0;
+  });
   Mutate(Overlapped(), "t", "cannot run in alternation with",
          [&](Plan& plan) { plan.stages[0].train[static_cast<size_t>(paired(plan)) + 1].paired = true; });
   Mutate(Overlapped(), "t", "cannot run in alternation with", [&](Plan& plan) {
