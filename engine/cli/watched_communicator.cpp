@@ -41,6 +41,12 @@ absl::StatusOr<std::unique_ptr<backend::Launch>> WatchedCommunicator::Prepare(ba
   return std::make_unique<WatchedLaunch>(std::move(inner), &client_, name, ranks);
 }
 
+absl::Status WatchedCommunicator::Connect() {
+  RETURN_IF_ERROR(inner_->Connect());
+  client_.Watch([this] { return inner_->At(); });
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::int64_t> WatchedCommunicator::Send(std::int64_t peer, std::int32_t channel,
                                                        const std::byte* data, std::int64_t bytes,
                                                        std::int32_t stream, std::int64_t there) {

@@ -12,12 +12,13 @@ class WatchedCommunicator final : public backend::Communicator {
  public:
   WatchedCommunicator(std::unique_ptr<backend::Communicator> inner, launch::Client* client)
       : inner_(std::move(inner)), client_(*client) {}
+  ~WatchedCommunicator() override { client_.Watch(nullptr); }
 
   absl::StatusOr<std::unique_ptr<backend::Launch>> Prepare(backend::CollectiveArgs args) override;
   absl::Status PrepareTransfer(std::int64_t peer, std::int32_t stream, bool push) override {
     return inner_->PrepareTransfer(peer, stream, push);
   }
-  absl::Status Connect() override { return inner_->Connect(); }
+  absl::Status Connect() override;
   bool recordable() const override { return inner_->recordable(); }
   absl::StatusOr<std::int64_t> Send(std::int64_t peer, std::int32_t channel, const std::byte* data,
                                     std::int64_t bytes, std::int32_t stream, std::int64_t there) override;

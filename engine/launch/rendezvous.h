@@ -83,6 +83,9 @@ class Client final : public Store {
   // What this rank is at, for the message of a run that hangs. `may_stand_still`: work of this rank alone
   // that may take as long as it will; until the next call no rank is called hanging.
   void Progress(const std::string& text, bool may_stand_still = false);
+  // `at` says what this rank's device is at, for the same message, and is called from the client's thread; it
+  // may not call the client. Null: nobody says. When Watch returns, what was there before is called no more.
+  void Watch(std::function<std::string()> at);
 
   // An agreed end. Any rank asks for it, at any time; MayBegin(i), called by every rank for each iteration in
   // turn, is then true on all ranks up to the same iteration and false from the next on.
@@ -102,6 +105,7 @@ class Client final : public Store {
   void Loop();
   void TakeIn(const WireMessage& message);
   void Send(const WireMessage& message);  // with the mutex held
+  std::string At() const;                // with the mutex held
   void Wake() const;
   void End(const std::string& reason);
   void SendFailure(std::unique_lock<std::mutex>& lock, const absl::Status& error, const std::string& what);
@@ -122,6 +126,7 @@ class Client final : public Store {
   std::map<std::int64_t, std::optional<std::string>> answers_;  // of open questions
   std::int64_t progress_counter_ = 0;
   std::string progress_;
+  std::function<std::string()> at_;
   bool may_stand_still_ = true;
   bool stop_asked_ = false;     // by this rank
   bool stop_question_ = false;  // by the server; no iteration begins until its answer

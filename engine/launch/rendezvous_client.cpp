@@ -150,6 +150,16 @@ void Client::Progress(const std::string& text, bool may_stand_still) {
   may_stand_still_ = may_stand_still;
 }
 
+void Client::Watch(std::function<std::string()> at) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  at_ = std::move(at);
+}
+
+std::string Client::At() const {
+  const std::string device = at_ ? at_() : "";
+  return device.empty() ? progress_ : progress_ + "; " + device;
+}
+
 void Client::RequestStop() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (stop_asked_) return;
@@ -206,7 +216,7 @@ void Client::Loop() {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (Clock::now() >= next_tick && end_.ok()) {
         Send({MessageKind::kProgress,
-              {std::to_string(progress_counter_), progress_, may_stand_still_ ? "1" : "0"}});
+              {std::to_string(progress_counter_), At(), may_stand_still_ ? "1" : "0"}});
       }
       stream_.Flush();  // where the server has closed, what it said before is read below
       unsent = stream_.has_unsent();

@@ -185,7 +185,9 @@ def hang(bench):
             os.kill(pids[1], signal.SIGSTOP)
             seconds = bench.ended(run, HANG_S + LINGER_S + END_S + SLACK_S, [PEER_LOST],
                                   rf"the run hangs: no rank got on for {HANG_S} s$",
-                                  *(rf"^    rank {rank} \([^)]*pid {pids[rank]}\): for [\d.]+ s at \S" for rank in (0, 1)))
+                                  *(rf"^    rank {rank} \([^)]*pid {pids[rank]}\): for [\d.]+ s at \S" for rank in (0, 1)),
+                                  *([rf"^    rank 0 .*; its GPU is in \S.*(, with ranks 0, 1| rank 1)"]
+                                    if bench.options.device == "cuda" else []))
             bench.leaves_nothing([run], out, layout)
         yield layout, "rank 1, when rank 0 had been stopped and had gone on", seconds
 

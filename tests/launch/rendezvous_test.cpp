@@ -384,10 +384,11 @@ TEST_CASE("rendezvous: a run that hangs is ended with what each rank is at") {
     std::this_thread::sleep_for(Milliseconds(50));
   }
   CHECK(first.status().ok());
+  second.Watch([] { return std::string("its GPU is in reduce h.3"); });
   const std::string reason = world.EndOfAll();
   CHECK(reason.starts_with("the run hangs: no rank got on for 0.4 s\n    rank 0 (host, pid 100): for "));
   CHECK(reason.find(" at all_reduce loss\n    rank 1 (host, pid 101): for ") != std::string::npos);
-  CHECK(reason.ends_with(" at send h"));
+  CHECK(reason.ends_with(" at send h; its GPU is in reduce h.3"));
 }
 
 TEST_CASE("rendezvous: all ranks stop after the same iteration") {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "engine/backend/backend.h"
@@ -24,6 +25,7 @@ class DelayCommunicator final : public Communicator {
   }
   absl::Status Connect() override;
   bool recordable() const override { return inner_->recordable(); }
+  std::string At() const override { return inner_->At(); }
 
   absl::StatusOr<std::int64_t> Send(std::int64_t peer, std::int32_t channel, const std::byte* data,
                                     std::int64_t bytes, std::int32_t stream, std::int64_t there) override;

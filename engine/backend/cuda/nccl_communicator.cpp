@@ -323,6 +323,7 @@ absl::Status NcclCommunicator::Warm(const Key& key, const NcclGroup& group) {
 }
 
 absl::Status NcclCommunicator::Connect() {
+  if (groups_.empty()) return absl::OkStatus();
   RETURN_IF_CUDA_ERROR(cudaMalloc(reinterpret_cast<void**>(&warm_memory_), 2 * sizeof(float)));
   RETURN_IF_CUDA_ERROR(cudaMemsetAsync(warm_memory_, 0, 2 * sizeof(float), device_.compute()));
   for (const auto& [key, group] : groups_) {

@@ -22,6 +22,7 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -39,15 +40,21 @@ constexpr std::int64_t OffsetOfFlag(std::int64_t sender, std::int32_t stream, Fl
   return ((sender * plan::kStreams + stream) * kKinds + static_cast<std::int64_t>(flag)) * kApart;
 }
 
+// A word that a stream writes for the host to read (stream_progress.h); without a word: nothing.
+struct StreamNote {
+  std::byte* word = nullptr;
+  std::uint32_t value = 0;
+};
+
 class StreamFlags {
  public:
   // Error: a driver without these operations.
   absl::Status Load();
 
   // Writes 1 to each of `write`, after all that precedes in the stream. What follows in the stream starts
-  // when each of `await` is 1; then they are 0.
+  // when each of `await` is 1; then they are 0. `before` and `after` all this, the notes are written.
   absl::Status Enqueue(const std::vector<std::byte*>& write, const std::vector<std::byte*>& await,
-                       cudaStream_t stream) const;
+                       cudaStream_t stream, const StreamNote& before = {}, const StreamNote& after = {}) const;
 
  private:
   decltype(&cuStreamBatchMemOp) batch_ = nullptr;

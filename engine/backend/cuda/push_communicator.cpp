@@ -6,6 +6,7 @@
 #include <array>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <sstream>
 #include <utility>
 
@@ -14,13 +15,12 @@ namespace {
 
 class PushLaunch final : public Launch {
  public:
-  PushLaunch(PushExchange exchange, const PushGroup* group, const plan::Instruction& instruction,
-             std::unique_ptr<Launch> nccl)
+  PushLaunch(PushExchange exchange, const PushGroup* group, const NcclFallback* nccl)
       : exchange_(std::move(exchange)),
         group_(*group),
-        name_(instruction.name),
-        unsummed_(instruction.unsummed),
-        nccl_(std::move(nccl)) {}
+        nccl_(*nccl),
+        name_(nccl->args.instruction->name),
+        unsummed_(nccl->args.instruction->unsummed) {}
 
   absl::Status Run(const KernelContext& context) override {
     if (!group_.pushes) return RunNccl(context);
@@ -37,7 +37,7 @@ class PushLaunch final : public Launch {
  private:
   // The sum is whole then: to what the other rank's part would have been its reader adds nothing.
   absl::Status RunNccl(const KernelContext& context) {
-    RETURN_IF_ERROR(nccl_->Run(context));
+    RETURN_IF_ERROR(nccl_.launch->Run(context));
     if (!unsummed_) return absl::OkStatus();
     RETURN_IF_CUDA_ERROR(cudaMemsetAsync(
         exchange_.scratch, 0, static_cast<std::size_t>(exchange_.layout.bytes), exchange_.place.stream));
@@ -46,9 +46,29 @@ class PushLaunch final : public Launch {
 
   const PushExchange exchange_;
   const PushGroup& group_;
+  const NcclFallback& nccl_;
   const std::string name_;
   const bool unsummed_;
-  const std::unique_ptr<Launch> nccl_;
+};
+
+// What NCCL does on a stream that notes it.
+class NotedLaunch final : public Launch {
+ public:
+  using Note = std::function<absl::Status(const StreamNote&)>;
+  NotedLaunch(std::unique_ptr<Launch> inner, Note note, const ExchangeNotes& notes)
+      : inner_(std::move(inner)), note_(std::move(note)), notes_(notes) {}
+
+  absl::Status Run(const KernelContext& context) override {
+    RETURN_IF_ERROR(note_(notes_.begun));
+    RETURN_IF_ERROR(inner_->Run(context));
+    return note_(notes_.ended);
+  }
+  absl::Status Finish() override { return inner_->Finish(); }
+
+ private:
+  const std::unique_ptr<Launch> inner_;
+  const Note note_;
+  const ExchangeNotes notes_;
 };
 
 // What a rank tells the others about its memory.
@@ -95,9 +115,12 @@ PushCommunicator::~PushCommunicator() {
 
 absl::StatusOr<std::unique_ptr<Launch>> PushCommunicator::Prepare(CollectiveArgs args) {
   const plan::Instruction& instruction = *args.instruction;
+  ASSIGN_OR_RETURN(const ExchangeNotes notes,
+                   progress_.Add(instruction.stream, fmt::format("{}, with ranks {}", instruction.name,
+                                                                 fmt::join(args.group, ", "))));
   if (!Pushes(instruction, args.input.dtype)) {
     if (instruction.detached) behind_by_nccl_.insert(args.group);
-    return nccl_.Prepare(std::move(args));
+    return PrepareNccl(std::move(args), notes);
   }
   PushPlace place{.rank = rank_,
                   .arena = backend_.arena(),
@@ -110,6 +133,7 @@ absl::StatusOr<std::unique_ptr<Launch>> PushCommunicator::Prepare(CollectiveArgs
                   .operations = &stream_flags_,
                   .flags = &flags_,
                   .peers = {},
+                  .notes = notes,
                   .ready = options_.ready};
   // From the next member on, so that not all push to the same one.
   for (size_t i = 1; i < args.group.size(); ++i) {
@@ -127,8 +151,21 @@ absl::StatusOr<std::unique_ptr<Launch>> PushCommunicator::Prepare(CollectiveArgs
   PushGroup* const group = GroupOf(args.group);
   group->in_line |= instruction.stream == plan::kComputeStream;
   group->detached |= instruction.detached;
-  ASSIGN_OR_RETURN(std::unique_ptr<Launch> nccl, nccl_.Prepare(std::move(args)));
-  return std::make_unique<PushLaunch>(std::move(exchange), group, instruction, std::move(nccl));
+  group->conversions.push_back(std::make_unique<NcclFallback>(NcclFallback{std::move(args), notes, nullptr}));
+  return std::make_unique<PushLaunch>(std::move(exchange), group, group->conversions.back().get());
+}
+
+absl::StatusOr<std::unique_ptr<Launch>> PushCommunicator::PrepareNccl(CollectiveArgs args,
+                                                                      const ExchangeNotes& notes) {
+  const std::int32_t stream = args.instruction->stream;
+  ASSIGN_OR_RETURN(std::unique_ptr<Launch> launch, nccl_.Prepare(std::move(args)));
+  return std::make_unique<NotedLaunch>(
+      std::move(launch), [this, stream](const StreamNote& note) { return Note(note, stream); }, notes);
+}
+
+absl::Status PushCommunicator::Note(const StreamNote& note, std::int32_t stream) const {
+  if (!signals_) return absl::OkStatus();
+  return stream_flags_.Enqueue({}, {}, backend_.device().stream(stream), note);
 }
 
 PushGroup* PushCommunicator::GroupOf(const std::vector<std::int64_t>& ranks) {
@@ -138,11 +175,13 @@ PushGroup* PushCommunicator::GroupOf(const std::vector<std::int64_t>& ranks) {
 }
 
 absl::Status PushCommunicator::PrepareTransfer(std::int64_t peer, std::int32_t stream, bool push) {
-  if (push) {
-    peers_[peer].rank = peer;
-    transfers_[peer] = GroupOf({std::min(rank_, peer), std::max(rank_, peer)});
-  }
-  return nccl_.PrepareTransfer(peer, stream, push);
+  RETURN_IF_ERROR(progress_.AddTransfers(stream, peer));
+  if (!push) return nccl_.PrepareTransfer(peer, stream, push);
+  peers_[peer].rank = peer;
+  PushGroup* const group = GroupOf({std::min(rank_, peer), std::max(rank_, peer)});
+  group->transfers.emplace_back(peer, stream);
+  transfers_[peer] = group;
+  return absl::OkStatus();
 }
 
 const PushPeer* PushCommunicator::PushedPeer(std::int64_t rank) const {
@@ -154,27 +193,39 @@ absl::StatusOr<std::int64_t> PushCommunicator::Send(std::int64_t peer, std::int3
                                                     const std::byte* data, std::int64_t bytes,
                                                     std::int32_t stream, std::int64_t there) {
   const PushPeer* const to = PushedPeer(peer);
-  if (to == nullptr) return nccl_.Send(peer, channel, data, bytes, stream, there);
+  const ExchangeNotes notes = progress_.Transfer(stream, channel);
+  if (to == nullptr) {
+    RETURN_IF_ERROR(Note(notes.begun, stream));
+    RETURN_IF_ERROR(nccl_.Send(peer, channel, data, bytes, stream, there).status());
+    RETURN_IF_ERROR(Note(notes.ended, stream));
+    return 0;
+  }
   if (there < 0 || there + bytes > to->arena_bytes) {
     return Internal("transfer {}: {} bytes at {} of the {} of rank {}", channel, bytes, there,
                     to->arena_bytes, peer);
   }
   const cudaStream_t on = backend_.device().stream(stream);
-  RETURN_IF_ERROR(stream_flags_.Enqueue({}, {flags_ + OffsetOfFlag(peer, stream, Flag::kReady)}, on));
+  RETURN_IF_ERROR(
+      stream_flags_.Enqueue({}, {flags_ + OffsetOfFlag(peer, stream, Flag::kReady)}, on, notes.begun));
   RETURN_IF_CUDA_ERROR(
       cudaMemcpyAsync(to->arena + there, data, static_cast<std::size_t>(bytes), cudaMemcpyDefault, on));
   const std::int64_t done = OffsetOfFlag(rank_, OtherEnd(stream), Flag::kDone);
-  RETURN_IF_ERROR(stream_flags_.Enqueue({to->flags + done}, {}, on));
+  RETURN_IF_ERROR(stream_flags_.Enqueue({to->flags + done}, {}, on, {}, notes.ended));
   return 0;
 }
 
 absl::Status PushCommunicator::Receive(std::int64_t peer, std::int32_t channel, std::byte* data,
                                        std::int64_t bytes, std::int32_t stream) {
   const PushPeer* const from = PushedPeer(peer);
-  if (from == nullptr) return nccl_.Receive(peer, channel, data, bytes, stream);
+  const ExchangeNotes notes = progress_.Transfer(stream, channel);
+  if (from == nullptr) {
+    RETURN_IF_ERROR(Note(notes.begun, stream));
+    RETURN_IF_ERROR(nccl_.Receive(peer, channel, data, bytes, stream));
+    return Note(notes.ended, stream);
+  }
   const std::int64_t ready = OffsetOfFlag(rank_, OtherEnd(stream), Flag::kReady);
   return stream_flags_.Enqueue({from->flags + ready}, {flags_ + OffsetOfFlag(peer, stream, Flag::kDone)},
-                               backend_.device().stream(stream));
+                               backend_.device().stream(stream), notes.begun, notes.ended);
 }
 
 absl::Status PushCommunicator::MakeLocal() {
@@ -197,7 +248,8 @@ absl::StatusOr<cudaEvent_t> PushCommunicator::MakeEvent() {
 // All that peers can reach at this rank's flags is there before they learn of it.
 absl::Status PushCommunicator::MakeFlags() {
   constexpr std::int64_t kWhole = std::int64_t{2} << 20;  // so that nothing else is shared with it
-  const std::int64_t used = OffsetOfFlag(std::max(rank_, peers_.rbegin()->first) + 1, 0, Flag::kReady);
+  const std::int64_t last = peers_.empty() ? rank_ : std::max(rank_, peers_.rbegin()->first);
+  const std::int64_t used = OffsetOfFlag(last + 1, 0, Flag::kReady);
   const auto bytes = static_cast<std::size_t>((used + kWhole - 1) / kWhole * kWhole);
   RETURN_IF_CUDA_ERROR(cudaMalloc(reinterpret_cast<void**>(&flags_), bytes));
   RETURN_IF_CUDA_ERROR(cudaMemset(flags_, 0, bytes));
@@ -280,10 +332,27 @@ absl::Status PushCommunicator::Agree(const std::vector<std::int64_t>& ranks, Pus
   return absl::OkStatus();
 }
 
+absl::Status PushCommunicator::UseNccl(const PushGroup& group) {
+  for (const std::unique_ptr<NcclFallback>& conversion : group.conversions) {
+    ASSIGN_OR_RETURN(conversion->launch, PrepareNccl(conversion->args, conversion->notes));
+  }
+  for (const auto& [peer, stream] : group.transfers) {
+    RETURN_IF_ERROR(nccl_.PrepareTransfer(peer, stream, false));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status PushCommunicator::Connect() {
-  RETURN_IF_ERROR(nccl_.Connect());
-  if (groups_.empty()) return absl::OkStatus();
   RETURN_IF_ERROR(MakeFlags());
+  if (!groups_.empty()) RETURN_IF_ERROR(ReachPeers());
+  RETURN_IF_ERROR(OneStreamOfNccl());
+  for (const auto& [ranks, group] : groups_) {
+    if (!group->pushes) RETURN_IF_ERROR(UseNccl(*group));
+  }
+  return nccl_.Connect();
+}
+
+absl::Status PushCommunicator::ReachPeers() {
   RETURN_IF_ERROR(store_.Set(MemoryKey(rank_), Shared()));
   std::string failures;
   for (auto& [rank, peer] : peers_) {
@@ -292,7 +361,7 @@ absl::Status PushCommunicator::Connect() {
   }
   RETURN_IF_ERROR(store_.Set(FailuresKey(rank_), failures));
   for (const auto& [ranks, group] : groups_) RETURN_IF_ERROR(Agree(ranks, group.get()));
-  return OneStreamOfNccl();
+  return absl::OkStatus();
 }
 
 // Two communicators of NCCL at work at once could wait for each other. The plan keeps them apart, but not

@@ -15,6 +15,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/backend/backend.h"
@@ -22,14 +23,25 @@
 #include "engine/backend/cuda/nccl_communicator.h"
 #include "engine/backend/cuda/peer_flags.h"
 #include "engine/backend/cuda/push_exchange.h"
+#include "engine/backend/cuda/stream_progress.h"
 #include "engine/base/store.h"
 
 namespace engine::backend::cuda {
 
+// A conversion as NCCL does it; `launch` is null where the group pushes.
+struct NcclFallback {
+  CollectiveArgs args;
+  ExchangeNotes notes;
+  std::unique_ptr<Launch> launch;
+};
+
+// Ranks that push to each other if all of them reach each other's memory, and all go by NCCL if not.
 struct PushGroup {
   bool pushes = false;  // from Connect on
   // Whether something is pushed in line with computation, and behind all that follows.
   bool in_line = false, detached = false;
+  std::vector<std::unique_ptr<NcclFallback>> conversions;
+  std::vector<std::pair<std::int64_t, std::int32_t>> transfers;  // peers, streams
 };
 
 struct PushOptions {
@@ -51,7 +63,8 @@ class PushCommunicator final : public Communicator {
   // offsets.
   absl::StatusOr<std::unique_ptr<Launch>> Prepare(CollectiveArgs args) override;
   absl::Status PrepareTransfer(std::int64_t peer, std::int32_t stream, bool push) override;
-  // Maps the peers' memory. The members of a group agree on whether all of them reach each other.
+  // Maps the peers' memory. The members of a group agree on whether all of them reach each other; NCCL, whose
+  // communicators take hundreds of MB, connects only those that do not and what the plan itself gives it.
   absl::Status Connect() override;
   bool recordable() const override { return true; }
 
@@ -63,12 +76,17 @@ class PushCommunicator final : public Communicator {
   absl::Status Receive(std::int64_t peer, std::int32_t channel, std::byte* data, std::int64_t bytes,
                        std::int32_t stream) override;
 
+  std::string At() const override { return progress_.Text(); }
   absl::Status Health() const { return nccl_.Health(); }
 
  private:
+  absl::StatusOr<std::unique_ptr<Launch>> PrepareNccl(CollectiveArgs args, const ExchangeNotes& notes);
+  // Of what NCCL does on a stream.
+  absl::Status Note(const StreamNote& note, std::int32_t stream) const;
   PushGroup* GroupOf(const std::vector<std::int64_t>& ranks);
   // The peer, where transfers with it are pushed, else null.
   const PushPeer* PushedPeer(std::int64_t rank) const;
+  absl::Status ReachPeers();
   absl::Status MakeLocal();
   absl::StatusOr<cudaEvent_t> MakeEvent();
   absl::Status MakeFlags();
@@ -76,6 +94,7 @@ class PushCommunicator final : public Communicator {
   absl::Status Open(PushPeer* peer);
   absl::Status OneStreamOfNccl() const;
   absl::Status Agree(const std::vector<std::int64_t>& ranks, PushGroup* group);
+  absl::Status UseNccl(const PushGroup& group);
 
   CudaBackend& backend_;
   Store& store_;
@@ -83,6 +102,7 @@ class PushCommunicator final : public Communicator {
   const PushOptions options_;
   NcclCommunicator nccl_;
   StreamFlags stream_flags_;
+  StreamProgress progress_;
   std::byte* flags_ = nullptr;  // of this rank
   bool signals_ = false;        // whether streams can write flags and wait for them
   cudaStream_t local_ = nullptr;

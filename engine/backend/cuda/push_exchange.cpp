@@ -29,8 +29,8 @@ std::vector<std::byte*> OwnFlags(const Exchange& x, Flag flag) {
   return flags;
 }
 
-absl::Status Meet(const Exchange& x, Flag flag) {
-  return x.place.operations->Enqueue(FlagsOfPeers(x, flag), OwnFlags(x, flag), x.place.stream);
+absl::Status Meet(const Exchange& x, Flag flag, const StreamNote& before, const StreamNote& after) {
+  return x.place.operations->Enqueue(FlagsOfPeers(x, flag), OwnFlags(x, flag), x.place.stream, before, after);
 }
 
 // By a copy engine: it takes nothing from the kernels that run at the same time.
@@ -70,7 +70,7 @@ absl::Status Enqueue(const std::vector<Push>& pushes, cudaStream_t stream) {
 
 // After it, all that the peers have pushed is here, and what this rank has pushed is there; what it keeps is
 // where it belongs when the exchange is finished.
-absl::Status PushAll(const Exchange& x) {
+absl::Status PushThenNote(const Exchange& x, const StreamNote& done) {
   if (!x.own_copies.empty()) {
     RETURN_IF_CUDA_ERROR(cudaEventRecord(x.place.fork, x.place.stream));
     RETURN_IF_CUDA_ERROR(cudaStreamWaitEvent(x.place.local, x.place.fork, 0));
@@ -79,10 +79,11 @@ absl::Status PushAll(const Exchange& x) {
     }
     RETURN_IF_CUDA_ERROR(cudaEventRecord(x.place.copied, x.place.local));
   }
-  if (x.place.ready) RETURN_IF_ERROR(Meet(x, Flag::kReady));
+  if (x.place.ready) RETURN_IF_ERROR(Meet(x, Flag::kReady, x.place.notes.begun, {}));
   RETURN_IF_ERROR(Enqueue(x.pushes, x.place.stream));
-  return Meet(x, Flag::kDone);
+  return Meet(x, Flag::kDone, {}, done);
 }
+absl::Status PushAll(const Exchange& x) { return PushThenNote(x, x.place.notes.ended); }
 
 absl::Status Sum(const Exchange& x, const std::byte* own, std::int64_t count, std::byte* out,
                  cudaStream_t stream) {
@@ -106,11 +107,11 @@ std::int64_t PartCount(const Exchange& x, std::int64_t member) {
 // AllReduce of more than two. A peer's sum may overwrite an input that is the output too: this rank has
 // pushed that part, to this peer.
 absl::Status SumInParts(const Exchange& x) {
-  RETURN_IF_ERROR(PushAll(x));
+  RETURN_IF_ERROR(PushThenNote(x, {}));
   const std::int64_t begin = PartBegin(x, x.index) * x.element_bytes;
   RETURN_IF_ERROR(Sum(x, x.input + begin, PartCount(x, x.index), x.output + begin, x.place.stream));
   RETURN_IF_ERROR(Enqueue(x.gather, x.place.stream));
-  return Meet(x, Flag::kGathered);
+  return Meet(x, Flag::kGathered, {}, x.place.notes.ended);
 }
 
 absl::Status LogSumExp(const Exchange& x) {

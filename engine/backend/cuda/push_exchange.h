@@ -13,6 +13,7 @@
 #include "engine/backend/boxes.h"
 #include "engine/backend/cuda/peer_flags.h"
 #include "engine/backend/cuda/scratch_exchange.h"
+#include "engine/backend/cuda/stream_progress.h"
 
 namespace engine::backend::cuda {
 
@@ -41,7 +42,8 @@ struct PushPlace {
   const StreamFlags* operations = nullptr;
   std::byte* const* flags = nullptr;   // of this rank
   std::vector<const PushPeer*> peers;  // the other members, in the order in which they are pushed to
-  bool ready = true;                   // PushOptions
+  ExchangeNotes notes;
+  bool ready = true;  // PushOptions
 };
 
 // A copy into another rank's arena: from this one's memory, to an offset there.
