@@ -31,10 +31,23 @@ std::string BuildId() {
   return fmt::format("{} ({})", kVersion, hasher.HexDigest());
 }
 
+// Of a host whose own name is a loopback address for it, as Debian's /etc/hosts has it: the other hosts would
+// wait in vain.
+absl::Status CheckReachable(const launch::Placement& placement, const launch::Descriptor& listener) {
+  const std::string address = launch::LocalAddress(listener);
+  if (!placement.guessed_host || !(address.starts_with("127.") || address == "::1")) return absl::OkStatus();
+  return Unavailable(
+      "{}: {}, where rank 0 is, is {} for itself (see its /etc/hosts), and the ranks of other hosts cannot "
+      "come there: "
+      "give ENGINE_COORDINATOR=HOST:PORT, an address that all can reach",
+      placement.source, placement.coordinator.host, address);
+}
+
 }  // namespace
 
 ProcessGroup::ProcessGroup(const launch::Placement& placement, const launch::RendezvousOptions& options)
     : placement_(placement), options_(options) {
+  options_.parent = placement.parent;
   const std::string process = launch::ProcessName();
   self_ = {.rank = placement.rank,
            .world = placement.world,
@@ -61,7 +74,13 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> ProcessGroup::Open(const launch::P
   if (placement.listener >= 0) {
     group->listener_ = launch::Descriptor(placement.listener);
   } else {
-    ASSIGN_OR_RETURN(group->listener_, launch::Listen(placement.coordinator));
+    absl::StatusOr<launch::Descriptor> listener = launch::Listen(placement.coordinator);
+    if (!listener.ok()) {
+      return WithContext(listener.status(),
+                         fmt::format("rank 0's address, by {} or ENGINE_COORDINATOR", placement.source));
+    }
+    RETURN_IF_ERROR(CheckReachable(placement, *listener));
+    group->listener_ = *std::move(listener);
   }
   return group;
 }

@@ -42,7 +42,7 @@ class ProcessGroup {
   void OnAbort();
 
   const launch::Placement placement_;
-  const launch::RendezvousOptions options_;
+  launch::RendezvousOptions options_;
   launch::Member self_;
   launch::Descriptor listener_;  // of rank 0, until its server has it
   std::unique_ptr<launch::Server> server_;

@@ -61,6 +61,14 @@ int RunRecipe(const RunArguments& arguments) {
   const bool asked = arguments.launch.processes || arguments.launch.nodes > 1;
   // Each GPU has a process of its own; a launcher has made them already.
   const bool needed = !UsesCpu(loaded.recipe, arguments.device) && loaded.recipe.world_size() > 1;
+  if (asked && !supervised && *placement && (*placement)->world != arguments.launch.nodes) {
+    fmt::print(
+        stderr,
+        "engine run: {} has started {} processes, and each would start ranks of its own: leave --processes "
+        "out, or start one process on each host\n",
+        (*placement)->source, (*placement)->world);
+    return kUsage;
+  }
   if ((asked && !supervised) || (needed && !*placement)) {
     return RunProcesses(loaded.recipe, arguments.device, arguments.launch);
   }

@@ -124,6 +124,7 @@ absl::StatusOr<std::optional<Placement>> FromTorchrun(const Lookup& lookup) {
   ASSIGN_OR_RETURN(std::int64_t port, variables.Number("MASTER_PORT", 1, kMostPort - 1));
   if (variables.TextOr("TORCHELASTIC_USE_AGENT_STORE", "") == "True") ++port;  // its agent listens there
   placement.coordinator.port = static_cast<int>(port);
+  if (variables.Has("TORCHELASTIC_RUN_ID")) placement.parent = getppid();  // the agent; a pod has none
   const std::string job = variables.TextOr("TORCHELASTIC_RUN_ID", "") + placement.coordinator.ToString();
   RETURN_IF_ERROR(Finish(variables, job, &placement));
   return placement;
@@ -135,7 +136,8 @@ absl::StatusOr<std::optional<Placement>> FromOpenMpi(const Lookup& lookup) {
   ASSIGN_OR_RETURN(Placement placement,
                    ReadRanks(variables, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
                                          "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"}));
-  const std::string job = variables.TextOr("PMIX_NAMESPACE", fmt::format("parent {}", getppid()));
+  placement.parent = getppid();
+  const std::string job = variables.TextOr("PMIX_NAMESPACE", fmt::format("parent {}", placement.parent));
   if (variables.Has("MASTER_ADDR")) {
     ASSIGN_OR_RETURN(const std::int64_t port,
                      variables.NumberOr("MASTER_PORT", PortOfJob(job), 1, kMostPort));
@@ -195,6 +197,7 @@ absl::StatusOr<std::optional<Placement>> FromSlurm(const Lookup& lookup) {
     return InvalidArgument("SLURM: SLURM_STEP_NODELIST is not set, so rank 0's host is not known");
   }
   placement.coordinator = {FirstHost(nodes), PortOfJob(job)};
+  placement.guessed_host = placement.local_size < placement.world && !variables.Has("ENGINE_COORDINATOR");
   RETURN_IF_ERROR(Finish(variables, job, &placement));
   return placement;
 }

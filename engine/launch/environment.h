@@ -20,9 +20,11 @@ struct Placement {
   std::int64_t rank = 0;
   std::int64_t local_rank = 0;  // among the processes of this host
   std::int64_t local_size = 1;
-  Endpoint coordinator;  // where rank 0 listens
-  std::string token;     // what tells the processes of this run from others
-  int listener = -1;     // of rank 0: the socket that listens there already, opened by our supervisor
+  Endpoint coordinator;       // where rank 0 listens
+  std::string token;          // what tells the processes of this run from others
+  int listener = -1;          // of rank 0: the socket that listens there already, opened by our supervisor
+  int parent = 0;             // process id of a launcher that stays as long as its ranks; 0: there is none
+  bool guessed_host = false;  // the coordinator's host is a name that nobody gave, for ranks on several hosts
 };
 
 // The value of a variable; nullopt where it is not set. A parameter, so that tests need no real environment.
@@ -33,8 +35,7 @@ Lookup ProcessEnvironment();
 //   engine run   ENGINE_RANK, ENGINE_WORLD_SIZE, ENGINE_LOCAL_RANK, ENGINE_LOCAL_SIZE, ENGINE_COORDINATOR,
 //                ENGINE_TOKEN, ENGINE_LISTENER: what our supervisor sets
 //   torchrun     RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT; PyTorchJob sets
-//   the
-//                same. Where torchrun's agent listens on MASTER_PORT, the next port is taken
+//                the same. Where torchrun's agent listens on MASTER_PORT, the next port is taken
 //   Open MPI     OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE; rank 0 is found by MASTER_ADDR and
 //                MASTER_PORT, or is on this host where all ranks are. Before SLURM, since mpirun starts its
 //                own daemons by srun

@@ -31,6 +31,7 @@ struct RendezvousOptions {
   Milliseconds hang_timeout = std::chrono::seconds(600);      // so long no rank got on: the run hangs; 0: off
   Milliseconds linger =
       std::chrono::seconds(5);  // of a server whose run has ended early, for all to hear why
+  int parent = 0;               // of a rank: the process without which it ends; 0: it may go on alone
 };
 
 // What a rank says of itself. World, build and plan hash must be the same on all ranks; devices differ.

@@ -231,6 +231,9 @@ void Client::Loop() {
         End(fmt::format("rank 0 ({}) was lost: not heard of for {}", coordinator_process_,
                         Text(options_.heartbeat_timeout)));
       }
+      if (options_.parent != 0 && getppid() != options_.parent) {
+        End(fmt::format("the launcher (pid {}), which has started this rank, has ended", options_.parent));
+      }
     }
     std::array<pollfd, 2> waiting = {
         {{stream_.number(), static_cast<short>(unsent ? POLLIN | POLLOUT : POLLIN), 0},

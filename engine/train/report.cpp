@@ -67,7 +67,8 @@ absl::StatusOr<Reporter> Reporter::Open(const std::string& folder, std::int64_t 
     return Unavailable("{}: cannot open: {}", reporter.path_, std::strerror(errno));
   reporter.log_interval_ = log_interval;
   reporter.memory_bytes_ = memory_bytes;
-  reporter.terminal_ = isatty(STDOUT_FILENO) == 1;
+  // This session's own: mpirun gives its ranks one each whose text it passes on, perhaps to a file.
+  reporter.terminal_ = tcgetpgrp(STDOUT_FILENO) >= 0;
   return reporter;
 }
 

@@ -12,13 +12,6 @@ CUstreamBatchMemOpParams WriteOf(std::byte* flag, std::uint32_t value) {
   return operation;
 }
 
-// Nothing that others read is behind it.
-CUstreamBatchMemOpParams WriteOf(const StreamNote& note) {
-  CUstreamBatchMemOpParams operation = WriteOf(note.word, note.value);
-  operation.writeValue.flags = CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER;
-  return operation;
-}
-
 CUstreamBatchMemOpParams WaitOf(std::byte* flag) {
   CUstreamBatchMemOpParams operation{};
   operation.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
@@ -49,13 +42,13 @@ absl::Status StreamFlags::Enqueue(const std::vector<std::byte*>& write, const st
                                   const StreamNote& after) const {
   std::vector<CUstreamBatchMemOpParams> operations;  // they run in this order
   operations.reserve(write.size() + 2 * await.size() + 2);
-  if (before.word != nullptr) operations.push_back(WriteOf(before));
+  if (before.word != nullptr) operations.push_back(WriteOf(before.word, before.value));
   for (std::byte* flag : write) operations.push_back(WriteOf(flag, 1));
   for (std::byte* flag : await) {
     operations.push_back(WaitOf(flag));
     operations.push_back(WriteOf(flag, 0));
   }
-  if (after.word != nullptr) operations.push_back(WriteOf(after));
+  if (after.word != nullptr) operations.push_back(WriteOf(after.word, after.value));
   const CUresult result = batch_(stream, static_cast<unsigned>(operations.size()), operations.data(), 0);
   if (result != CUDA_SUCCESS) return Internal("cuStreamBatchMemOp: CUresult {}", static_cast<int>(result));
   return absl::OkStatus();
