@@ -143,8 +143,8 @@ class Communicator {
   virtual absl::Status Connect() { return absl::OkStatus(); }
   // Whether what is enqueued here may be recorded (Backend::Record).
   virtual bool recordable() const { return false; }
-  // What this rank's device is at, in words, where launches return before they are done; else empty. Safe from
-  // any thread after Connect.
+  // What this rank's device is at, in words, where launches return before they are done; else empty. Safe
+  // from any thread after Connect.
   virtual std::string At() const { return ""; }
 
   // Sends and receives belong to a stream of the program; on an asynchronous backend they are enqueued there

@@ -38,8 +38,7 @@ absl::Status CheckReachable(const launch::Placement& placement, const launch::De
   if (!placement.guessed_host || !(address.starts_with("127.") || address == "::1")) return absl::OkStatus();
   return Unavailable(
       "{}: {}, where rank 0 is, is {} for itself (see its /etc/hosts), and the ranks of other hosts cannot "
-      "come there: "
-      "give ENGINE_COORDINATOR=HOST:PORT, an address that all can reach",
+      "come there: give ENGINE_COORDINATOR=HOST:PORT, an address that all can reach",
       placement.source, placement.coordinator.host, address);
 }
 

@@ -106,7 +106,7 @@ class Client final : public Store {
   void Loop();
   void TakeIn(const WireMessage& message);
   void Send(const WireMessage& message);  // with the mutex held
-  std::string At() const;                // with the mutex held
+  std::string At() const;                 // with the mutex held
   void Wake() const;
   void End(const std::string& reason);
   void SendFailure(std::unique_lock<std::mutex>& lock, const absl::Status& error, const std::string& what);

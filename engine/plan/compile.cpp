@@ -163,6 +163,11 @@ bool Overlaps(const recipe::Recipe& recipe, const CompileOptions& options) {
   return options.training && (overlap == "on" || (overlap == "auto" && options.profile.overlaps));
 }
 
+std::string ScheduleOf(const recipe::Parallelism& parallelism) {
+  if (parallelism.schedule != "auto") return parallelism.schedule;
+  return parallelism.virtual_stages > 1 ? "interleaved" : "1f1b";
+}
+
 bool ExchangesActivations(const recipe::Recipe& recipe) {
   return recipe.parallelism.tp * recipe.parallelism.cp > 1;
 }
@@ -171,10 +176,13 @@ bool ExchangesActivations(const recipe::Recipe& recipe) {
 std::string ExposedNote(const recipe::Recipe& recipe, const CompileOptions& options) {
   if (!Overlaps(recipe, options) || !ExchangesActivations(recipe) || Lanes(recipe, options) > 1) return "";
   return fmt::format("exchange over tp and cp is not hidden behind computation: {}",
-                     recipe.parallelism.pp > 1 ? std::string("that is built for pp 1")
-                     : recipe.parallelism.zero_stage > 1
+                     recipe.parallelism.zero_stage > 1
                          ? std::string("that is built for zero_stage 0 and 1")
-                         : fmt::format("micro_batch {} has no two halves", recipe.training.micro_batch));
+                         : fmt::format("micro_batch {} has no two halves{}", recipe.training.micro_batch,
+                                       recipe.microbatches() % 2 == 0
+                                           ? fmt::format("; with {}, each half is what a microbatch is now",
+                                                         2 * recipe.training.micro_batch)
+                                           : ""));
 }
 
 // Whether the ranks of a group along this axis are always on one host.
@@ -221,11 +229,6 @@ bool ConversionsArePushed(const recipe::Recipe& recipe, AxisSet pushed) {
          (recipe.parallelism.cp == 1 || pushed.Has(Axis::kCp));
 }
 
-std::string ScheduleOf(const recipe::Parallelism& parallelism) {
-  if (parallelism.schedule != "auto") return parallelism.schedule;
-  return parallelism.virtual_stages > 1 ? "interleaved" : "1f1b";
-}
-
 Plan Header(const recipe::Recipe& recipe, const Graph& graph, const CompileOptions& options) {
   Plan plan;
   plan.mesh = Mesh::Of(recipe.parallelism);
@@ -263,8 +266,7 @@ absl::StatusOr<LocalGraph> Localize(const Graph& graph, const PlacementOptions& 
 
 std::int64_t Lanes(const recipe::Recipe& recipe, const CompileOptions& options) {
   const bool halves = Overlaps(recipe, options) && ExchangesActivations(recipe) &&
-                      recipe.parallelism.pp == 1 && recipe.parallelism.zero_stage < 2 &&
-                      recipe.training.micro_batch % 2 == 0;
+                      recipe.parallelism.zero_stage < 2 && recipe.training.micro_batch % 2 == 0;
   return halves ? 2 : 1;
 }
 
@@ -291,8 +293,10 @@ absl::StatusOr<FlatExchange> ExchangeOf(const recipe::Recipe& recipe, const Comp
   const bool behind = Overlaps(recipe, options) && (lanes || conversions);
   // Beside conversions by NCCL nothing else is exchanged, and fp8 reads all weights before the first pass.
   const bool at_begin = behind && conversions && recipe.precision.compute != "fp8";
-  return FlatExchange{
-      .behind = behind, .pushed = pushed, .at_begin = at_begin, .in_passes = at_begin && lanes};
+  return FlatExchange{.behind = behind,
+                      .pushed = pushed,
+                      .at_begin = at_begin,
+                      .in_passes = at_begin && lanes && recipe.parallelism.pp == 1};
 }
 
 BucketStorage StorageOf(const recipe::Recipe& recipe, const FlatExchange& exchange, bool training) {
@@ -331,23 +335,26 @@ absl::StatusOr<Plan> Compile(const recipe::Recipe& recipe, Graph train, const Gr
     ASSIGN_OR_RETURN(LocalGraph local, Localize(train, placement, fusing));
     train_cut = Cut(std::move(local), chunks, &plan);
   }
-  fusing.fp8 = {};  // evaluation keeps the weights' own precision
-  ASSIGN_OR_RETURN(LocalGraph local, Localize(evaluate, placement, fusing));
-  const CutGraph evaluate_cut = Cut(std::move(local), chunks, &plan);
+  CutGraph evaluate_cut;
+  if (options.evaluation) {
+    fusing.fp8 = {};  // evaluation keeps the weights' own precision
+    ASSIGN_OR_RETURN(LocalGraph local, Localize(evaluate, placement, fusing));
+    evaluate_cut = Cut(std::move(local), chunks, &plan);
+    plan.logits = evaluate_cut.base + evaluate_cut.local.value_of[static_cast<size_t>(evaluate.logits())];
+  }
   RETURN_IF_ERROR(CheckTransfers(plan));
   for (Transfer& transfer : plan.transfers) transfer.push = TransfersArePushed(recipe, plan.mesh, options);
-  plan.logits = evaluate_cut.base + evaluate_cut.local.value_of[static_cast<size_t>(evaluate.logits())];
 
   const bool tied = recipe.model.tied_embeddings && recipe.parallelism.pp > 1;
   SetParameters(forward, options.training ? train_cut : evaluate_cut, tied, &plan);
   if (options.training) LinkParameters(train, train_cut, &plan);
   if (options.training && plan.schedule == kZeroBubble) DeferWeights(plan, &train_cut);
-  LinkParameters(evaluate, evaluate_cut, &plan);
+  if (options.evaluation) LinkParameters(evaluate, evaluate_cut, &plan);
   for (size_t c = 0; c < chunks.size(); ++c) {
     plan.chunk_stage.push_back(static_cast<std::int32_t>(c) % static_cast<std::int32_t>(plan.mesh.pp));
   }
   const StageInputs inputs{.train = options.training ? &train_cut : nullptr,
-                           .evaluate = &evaluate_cut,
+                           .evaluate = options.evaluation ? &evaluate_cut : nullptr,
                            .storage = StorageOf(recipe, exchange, options.training),
                            .optimizer = &recipe.optimizer,
                            .dynamic_loss_scale = recipe.precision.compute == "fp16",

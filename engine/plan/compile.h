@@ -20,6 +20,8 @@ struct CompileOptions {
   bool keep_logits = false;
   // False: Plan::hash stays empty; to write the canonical text takes a fourth of the time.
   bool hash = true;
+  // False: no program that evaluates, and the plan cannot be verified or run; for estimates.
+  bool evaluation = true;
 };
 
 // Parts that a microbatch of the recipe is cut into, so that one's exchange over tp or cp runs behind the

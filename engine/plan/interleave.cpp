@@ -177,7 +177,6 @@ class LanePlayer {
     };
     needs_joint_.assign(count_ + 1, 0);
     needs_other_.assign(count_ + 1, 0);
-    if (joint_.empty()) return;
     std::vector<Use> uses;
     absl::flat_hash_map<std::int32_t, size_t> sums;  // which joint one has added to a value
     for (size_t i = 0; i < count_; ++i) {
@@ -199,7 +198,7 @@ class LanePlayer {
       }
       for (const auto* refs : {&instruction.inputs, &instruction.outputs}) {
         for (const BufferRef& ref : *refs) {
-          if (ref.lane_stride > 0 && (instruction.joint || !ref.in_slot)) uses.push_back({i, &ref});
+          if (ref.lane_stride > 0) uses.push_back({i, &ref});
         }
       }
     }

@@ -50,16 +50,6 @@ void AppendSlice(const DimExtent& from, std::int64_t offset, std::int64_t length
 
 }  // namespace
 
-Placement Layout::At(Axis axis) const {
-  if (partial_.Has(axis)) {
-    return Placement::P(log_sum_exp_.Has(axis) ? graph::Reduction::kLogSumExp : graph::Reduction::kSum);
-  }
-  for (const Split& split : splits_) {
-    if (split.axis == axis) return Placement::S(split.dim);
-  }
-  return Placement::R();
-}
-
 bool Layout::Set(Axis axis, Placement placement) {
   for (auto it = splits_.begin(); it != splits_.end(); ++it) {
     if (it->axis != axis) continue;
@@ -126,6 +116,7 @@ Extent Layout::ExtentOf(const Shape& shape, const Mesh& mesh, const Coordinates&
 
 bool Layout::operator==(const Layout& other) const {
   if (!(partial_ == other.partial_ && log_sum_exp_ == other.log_sum_exp_)) return false;
+  if (splits_ == other.splits_) return true;
   return std::all_of(graph::kAxes.begin(), graph::kAxes.end(),
                      [&](Axis axis) { return At(axis) == other.At(axis); });
 }

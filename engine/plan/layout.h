@@ -27,7 +27,15 @@ struct Split {
 
 class Layout {
  public:
-  Placement At(Axis axis) const;
+  Placement At(Axis axis) const {
+    if (partial_.Has(axis)) {
+      return Placement::P(log_sum_exp_.Has(axis) ? graph::Reduction::kLogSumExp : graph::Reduction::kSum);
+    }
+    for (const Split& split : splits_) {
+      if (split.axis == axis) return Placement::S(split.dim);
+    }
+    return Placement::R();
+  }
 
   // Replaces the placement along `axis`. False (and unchanged) where that would have to reach inside another
   // axis' split of the same dim: splits of one dim nest, and only the innermost can be taken back.

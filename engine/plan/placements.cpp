@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <optional>
 #include <tuple>
 
@@ -51,10 +52,37 @@ class Placer {
 
  private:
   // Signatures chosen for one node, by axis; null on axes of size 1.
-  struct Choice {
+  using Choice = std::array<const Signature*, 4>;
+
+  // The signatures of an op along each active axis, of these inputs: the blocks of a model have the same.
+  struct Lawful {
+    std::vector<TensorType> types;
+    const graph::Attributes* attributes = nullptr;
     std::array<std::vector<Signature>, 4> lists;
-    std::array<const Signature*, 4> chosen = {nullptr, nullptr, nullptr, nullptr};
   };
+
+  const Lawful& LawfulFor(const Node& node) {
+    std::vector<std::unique_ptr<Lawful>>& known = lawful_[node.op];
+    for (const std::unique_ptr<Lawful>& lawful : known) {
+      const auto same = [&](const TensorType& type, ValueId input) {
+        return type == graph_.value(input).type;
+      };
+      if (std::equal(lawful->types.begin(), lawful->types.end(), node.inputs.begin(), node.inputs.end(),
+                     same) &&
+          lawful->attributes->items() == node.attributes.items()) {
+        return *lawful;
+      }
+    }
+    Lawful& lawful = *known.emplace_back(std::make_unique<Lawful>());
+    for (ValueId input : node.inputs) lawful.types.push_back(graph_.value(input).type);
+    lawful.attributes = &node.attributes;
+    for (Axis axis : kAxes) {
+      if (!Active(axis)) continue;
+      lawful.lists[static_cast<size_t>(axis)] =
+          node.op->signatures(lawful.types, node.attributes, axis == Axis::kTp);
+    }
+    return lawful;
+  }
 
   bool Active(Axis axis) const { return options_.mesh.size(axis) > 1; }
 
@@ -232,16 +260,13 @@ class Placer {
     return cost;
   }
 
-  absl::Status Choose(const Node& node, std::vector<Layout>* layouts, Choice* choice) const {
-    std::vector<TensorType> types;
-    for (ValueId input : node.inputs) types.push_back(graph_.value(input).type);
+  absl::Status Choose(const Node& node, std::vector<Layout>* layouts, Choice* choice) {
+    const Lawful& lawful = LawfulFor(node);
     for (Axis axis : kAxes) {
       if (!Active(axis)) continue;
-      std::vector<Signature>& list = choice->lists[static_cast<size_t>(axis)];
-      list = node.op->signatures(types, node.attributes, axis == Axis::kTp);
       const Signature* best = nullptr;
       Price best_cost;
-      for (const Signature& signature : list) {
+      for (const Signature& signature : lawful.lists[static_cast<size_t>(axis)]) {
         const std::optional<Price> cost = Cost(node, axis, signature, *layouts);
         if (!cost) continue;
         // Along cp, what comes later in the op's order must save a tenth: attention on whole sequences of
@@ -263,7 +288,7 @@ class Placer {
                                node.op->name, inputs, graph::kAxisNames[static_cast<size_t>(axis)],
                                options_.mesh.size(axis));
       }
-      choice->chosen[static_cast<size_t>(axis)] = best;
+      (*choice)[static_cast<size_t>(axis)] = best;
       for (size_t i = 0; i < node.inputs.size(); ++i) {
         if (!(*layouts)[i].Set(axis, best->inputs[i])) return Internal("{}: unlawful nesting", node.name);
       }
@@ -274,6 +299,7 @@ class Placer {
   // The value `from` converted to `want` for nodes of this layer and phase; emits what is missing.
   std::int32_t Convert(std::int32_t from, const Layout& want, const Node& reader, bool share) {
     std::int32_t at = from;
+    if (result_.values[static_cast<size_t>(at)].layout == want) return at;
     // Taking splits back and summing first, innermost (tp) before outer; then cutting.
     for (const bool cut : {false, true}) {
       for (Axis axis : kAxes) {
@@ -329,7 +355,7 @@ class Placer {
   absl::Status Place(const Node& node) {
     std::vector<Layout> layouts;
     for (ValueId input : node.inputs) layouts.push_back(Local(input).layout);
-    Choice choice;
+    Choice choice = {nullptr, nullptr, nullptr, nullptr};
     RETURN_IF_ERROR(Choose(node, &layouts, &choice));
     LocalNode local{.op = node.op,
                     .collective = Collective::kNone,
@@ -363,7 +389,7 @@ class Placer {
       const graph::Value& value = graph_.value(output);
       Layout layout;
       for (Axis axis : kAxes) {
-        const Signature* signature = choice.chosen[static_cast<size_t>(axis)];
+        const Signature* signature = choice[static_cast<size_t>(axis)];
         const Placement made = signature == nullptr ? Placement::R() : signature->outputs[i];
         if (value.kind == ValueKind::kAccumulator) {
           Decide(output, axis, made);
@@ -396,6 +422,7 @@ class Placer {
   const PlacementOptions& options_;
   LocalGraph result_;
   std::vector<std::array<bool, 4>> parameter_known_;
+  absl::flat_hash_map<const graph::OpDef*, std::vector<std::unique_ptr<Lawful>>> lawful_;
   absl::flat_hash_map<std::tuple<std::int32_t, std::string, graph::Phase, std::int32_t>, std::int32_t>
       shared_;
 };

@@ -1,6 +1,7 @@
 #include "engine/plan/program.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 namespace engine::plan {
@@ -12,7 +13,8 @@ class Unroller {
 
   Program Run(const std::vector<Turn>& turns) {
     if (in_.first_segment >= 0) Append({.segment = in_.first_segment});
-    for (const Turn& turn : turns) Unroll(turn);
+    const auto lanes = static_cast<size_t>(in_.evaluate ? 1 : in_.plan->lanes);
+    for (size_t i = 0; i < turns.size(); i += lanes) Unroll(std::span(&turns[i], lanes));
     if (in_.last_segment >= 0) Append({.segment = in_.last_segment});
     return std::move(program_);
   }
@@ -68,31 +70,55 @@ class Unroller {
     return turn.pass == Pass::kBackward ? chunk.backward : chunk.weights;
   }
 
-  void Unroll(const Turn& turn) {
-    const std::int32_t slot = TakeSlot(turn);
-    Step run{.kind = StepKind::kRun, .microbatch = turn.microbatch, .slot = slot, .chunk = turn.chunk};
-    run.segment = SegmentOf(turn);
-    run.paired = !in_.evaluate && turn.microbatch % in_.plan->lanes + 1 < in_.plan->lanes;
+  // Turns of all lanes, which run in alternation: what they wait for comes before the first, and what they
+  // send goes behind the last.
+  void Unroll(std::span<const Turn> turns) {
     const std::int32_t transfers = static_cast<std::int32_t>(in_.plan->transfers.size());
-    for (std::int32_t t = 0; t < transfers; ++t) {
-      if (Receives(t, turn)) run.waits.push_back(Receive(t, turn, slot));
-      if (Sends(t, turn) && last_send_.contains(t)) run.waits.push_back(last_send_[t]);
+    std::vector<Step> runs;
+    std::vector<std::int32_t> waits;
+    for (const Turn& turn : turns) {
+      const std::int32_t slot = TakeSlot(turn);
+      runs.push_back(
+          {.kind = StepKind::kRun, .microbatch = turn.microbatch, .slot = slot, .chunk = turn.chunk});
+      runs.back().segment = SegmentOf(turn);
+      runs.back().paired = runs.size() < turns.size();
+      const auto lane = static_cast<std::int32_t>(runs.size()) - 1;
+      for (std::int32_t t = 0; t < transfers; ++t) {
+        if (Receives(t, turn)) waits.push_back(Receive(t, turn, lane, slot));
+        if (Sends(t, turn) && last_send_.contains({t, lane})) waits.push_back(last_send_[{t, lane}]);
+      }
     }
-    const std::int32_t ran = Append(std::move(run));
+    runs.front().waits = std::move(waits);
+    for (Step& run : runs) Append(std::move(run));
+    const auto first = static_cast<std::int32_t>(program_.size() - turns.size());
+    for (size_t i = 0; i < turns.size(); ++i) Ran(turns[i], static_cast<std::int32_t>(i), first);
+  }
+
+  // After step `first + lane`.
+  void Ran(const Turn& turn, std::int32_t lane, std::int32_t first) {
+    const std::int32_t ran = first + lane;
+    const std::int32_t slot = program_[static_cast<size_t>(ran)].slot;
+    const std::int32_t transfers = static_cast<std::int32_t>(in_.plan->transfers.size());
     // Who last read (or will have read) the buffers that this turn's receives filled.
     for (std::int32_t t = 0; t < transfers; ++t) {
-      if (Receives(t, turn)) last_reader_[{t, in_.buffers->receive.at(t).in_slot ? slot : 0}] = ran;
-      if (Sends(t, turn)) Send(t, turn, ran);
+      if (Receives(t, turn)) last_reader_[{t, in_.buffers->receive.at(t).in_slot ? slot : lane}] = ran;
+      if (Sends(t, turn)) Send(t, turn, lane, ran);
     }
     if (IsLast(turn)) slot_released_[{turn.chunk, slot}] = ran;
   }
 
-  std::int32_t Receive(std::int32_t t, const Turn& turn, std::int32_t slot) {
+  // The slot, or the lane, that the buffer is one of.
+  static std::int32_t PlaceOf(const BufferRef& buffer, std::int32_t lane, std::int32_t slot) {
+    if (buffer.in_slot) return slot;
+    return buffer.lane_stride > 0 ? lane : -1;
+  }
+
+  std::int32_t Receive(std::int32_t t, const Turn& turn, std::int32_t lane, std::int32_t slot) {
     const BufferRef& buffer = in_.buffers->receive.at(t);
     Step step{.kind = StepKind::kReceive,
               .transfer = t,
               .microbatch = turn.microbatch,
-              .slot = buffer.in_slot ? slot : -1,
+              .slot = PlaceOf(buffer, lane, slot),
               .chunk = turn.chunk,
               .stream = turn.pass == Pass::kBackward ? kReceiveNext : kReceivePrevious,
               .buffer = buffer,
@@ -101,27 +127,29 @@ class Unroller {
       if (const auto it = slot_released_.find({turn.chunk, slot}); it != slot_released_.end()) {
         step.waits.push_back(it->second);
       }
-    } else if (const auto it = last_reader_.find({t, 0}); it != last_reader_.end()) {
+    } else if (const auto it = last_reader_.find({t, lane}); it != last_reader_.end()) {
       step.waits.push_back(it->second);
     }
     return Append(std::move(step));
   }
 
-  void Send(std::int32_t t, const Turn& turn, std::int32_t after) {
-    last_send_[t] = Append({.kind = StepKind::kSend,
-                            .transfer = t,
-                            .microbatch = turn.microbatch,
-                            .slot = -1,
-                            .chunk = turn.chunk,
-                            .stream = turn.pass == Pass::kBackward ? kSendPrevious : kSendNext,
-                            .buffer = in_.buffers->send.at(t),
-                            .waits = {after}});
+  void Send(std::int32_t t, const Turn& turn, std::int32_t lane, std::int32_t after) {
+    const BufferRef& buffer = in_.buffers->send.at(t);
+    last_send_[{t, lane}] = Append({.kind = StepKind::kSend,
+                                    .transfer = t,
+                                    .microbatch = turn.microbatch,
+                                    .slot = PlaceOf(buffer, lane, -1),
+                                    .chunk = turn.chunk,
+                                    .stream = turn.pass == Pass::kBackward ? kSendPrevious : kSendNext,
+                                    .buffer = buffer,
+                                    .waits = {after}});
   }
 
   const ProgramInputs& in_;
   Program program_;
   absl::flat_hash_map<std::int32_t, std::vector<std::int32_t>> slots_;  // microbatch in each slot, −1: free
-  absl::flat_hash_map<std::int32_t, std::int32_t> last_send_;
+  absl::flat_hash_map<std::pair<std::int32_t, std::int32_t>, std::int32_t> last_send_;  // by transfer, lane
+  // By transfer and slot, or lane.
   absl::flat_hash_map<std::pair<std::int32_t, std::int32_t>, std::int32_t> last_reader_;
   absl::flat_hash_map<std::pair<std::int32_t, std::int32_t>, std::int32_t> slot_released_;
 };

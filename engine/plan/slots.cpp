@@ -42,7 +42,6 @@ class SlotBuilder {
  private:
   // Of microbatches that run at once the values lie side by side, in one slot for all of them.
   void LayBeside() {
-    ENGINE_CHECK(late_.empty(), "chunk {}: lanes, and a pass of weights", chunk_);
     const auto beside = [&](BufferRef* ref) {
       ref->offset *= plan_.lanes;
       ref->lane_stride = Aligned(ref->bytes());

@@ -45,7 +45,7 @@ class StageBuilder {
     if (training()) BuildTraining(turns);
     const std::int64_t train_end = cursor_;
     cursor_ = dynamic_base;
-    BuildEvaluation();
+    if (in_.evaluate != nullptr) BuildEvaluation();
     stage_.memory.evaluation = std::max<std::int64_t>(0, cursor_ - train_end);
     stage_.arena_bytes = std::max(train_end, cursor_);
     ENGINE_CHECK(stage_.arena_bytes == stage_.memory.total(), "arena of {} bytes, itemised {}",
@@ -247,7 +247,7 @@ class StageBuilder {
 
   void PlaceStaging() {
     for (Chunk& chunk : stage_.chunks) {
-      std::int64_t elements = FedElements(*in_.evaluate, chunk);
+      std::int64_t elements = in_.evaluate != nullptr ? FedElements(*in_.evaluate, chunk) : 0;
       if (training()) elements = std::max(elements, FedElements(*in_.train, chunk));
       elements *= plan_.microbatches;
       if (elements == 0) continue;
@@ -266,17 +266,20 @@ class StageBuilder {
     }
   }
 
-  // Buffers of the pipeline for one graph's transfers; values of slots are received in place.
-  TransferBuffers PlaceTransfers(const CutGraph& graph, std::int64_t* item) {
+  // Buffers of the pipeline for one graph's transfers, of each lane one behind the other; values of slots are
+  // received in place.
+  TransferBuffers PlaceTransfers(const CutGraph& graph, std::int64_t lanes, std::int64_t* item) {
     TransferBuffers buffers;
     const std::int32_t end = graph.base + static_cast<std::int32_t>(graph.local.values.size());
     for (size_t t = 0; t < plan_.transfers.size(); ++t) {
       const Transfer& transfer = plan_.transfers[t];
       if (transfer.value < graph.base || transfer.value >= end) continue;
       const auto place = [&]() {
-        const BufferRef ref = RefOf(transfer.value, cursor_, false);
-        Reserve(ref.bytes());
-        *item += Aligned(ref.bytes());
+        BufferRef ref = RefOf(transfer.value, cursor_, false);
+        const std::int64_t bytes = Aligned(ref.bytes());
+        if (lanes > 1) ref.lane_stride = bytes;
+        Reserve(lanes * bytes);
+        *item += lanes * bytes;
         return ref;
       };
       const std::int32_t id = static_cast<std::int32_t>(t);
@@ -344,7 +347,7 @@ class StageBuilder {
 
   void BuildTraining(const std::vector<Turn>& turns) {
     PlaceSlots();
-    const TransferBuffers buffers = PlaceTransfers(*in_.train, &stage_.memory.communication);
+    const TransferBuffers buffers = PlaceTransfers(*in_.train, plan_.lanes, &stage_.memory.communication);
     const std::int64_t transient_base = cursor_;
     std::int64_t transients = 0;  // of begin and update, which run alone
     TransientBytes lane;          // of the segments of a microbatch
@@ -429,7 +432,7 @@ class StageBuilder {
         stage_.chunks[c].evaluation_inputs.push_back(ref);
       }
     }
-    const TransferBuffers buffers = PlaceTransfers(graph, &ignored);
+    const TransferBuffers buffers = PlaceTransfers(graph, 1, &ignored);
     const std::int64_t transient_base = cursor_;
     std::int64_t transients = 0;
     for (size_t c = 0; c < stage_.chunks.size(); ++c) {

@@ -31,8 +31,8 @@ struct CutGraph {
 };
 
 struct StageInputs {
-  const CutGraph* train = nullptr;  // null: the plan only evaluates
-  const CutGraph* evaluate = nullptr;
+  const CutGraph* train = nullptr;     // null: the plan only evaluates
+  const CutGraph* evaluate = nullptr;  // null: it only trains
   BucketStorage storage = {};
   const recipe::Optimizer* optimizer = nullptr;
   bool dynamic_loss_scale = false;  // skip updates whose gradients overflowed

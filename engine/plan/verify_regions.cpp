@@ -4,6 +4,7 @@
 #include <map>
 
 #include "engine/base/status.h"
+#include "engine/plan/arena.h"
 
 namespace engine::plan {
 
@@ -16,9 +17,19 @@ absl::StatusOr<PipelineBuffers> PipelineBuffersOf(const Plan& plan, ProgramId id
     if (step.kind == StepKind::kRun) continue;
     auto& places = step.kind == StepKind::kSend ? buffers.send : buffers.receive;
     const auto [it, fresh] = places.try_emplace(step.transfer, step.buffer);
-    if (!fresh && (it->second.offset != step.buffer.offset || it->second.in_slot != step.buffer.in_slot)) {
+    if (!fresh && !SamePlace(it->second, step.buffer)) {
       return Internal("{} uses the buffer at {}, other microbatches of this transfer the one at {}",
                       StepName(plan, id, i), step.buffer.offset, it->second.offset);
+    }
+    if (step.buffer.in_slot) continue;
+    const std::int64_t lanes = id.evaluate ? 1 : plan.lanes;
+    const std::int64_t stride = lanes > 1 ? Aligned(step.buffer.bytes()) : 0;
+    if (step.buffer.in_lane || step.buffer.lane_stride != stride) {
+      return Internal("{} has buffers {} bytes apart for {} lanes, not {}", StepName(plan, id, i),
+                      step.buffer.lane_stride, lanes, stride);
+    }
+    if (lanes > 1 && step.slot != step.microbatch % lanes) {
+      return Internal("{} uses the buffer of lane {}", StepName(plan, id, i), step.slot);
     }
   }
   return buffers;
@@ -30,7 +41,7 @@ absl::StatusOr<Regions> Regions::Of(const Plan& plan, ProgramId id) {
   const StagePlan& stage = plan.stages[static_cast<size_t>(id.stage)];
   const auto add = [&](const BufferRef& buffer, std::string name) {
     if (buffer.elements > 0)
-      regions.push_back({buffer.offset, buffer.offset + buffer.bytes(), std::move(name)});
+      regions.push_back({buffer.offset, buffer.offset + buffer.span(), std::move(name)});
   };
   // Of buffers that buckets take in turn: bytes, by offset.
   std::map<std::int64_t, std::int64_t> gradients_in_turns, parameters_in_turns;

@@ -1,4 +1,5 @@
 #include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
 
 #include <algorithm>
 #include <array>
@@ -101,7 +102,7 @@ class StepVerifier {
   void CollectPlaces() {
     for (const Step& step : program_) {
       if (step.kind == StepKind::kSend) {
-        if (sends_.try_emplace(step.transfer).second)
+        if (sent_.insert(step.transfer).second)
           sent_by_[TransferAt(step.transfer).from_chunk].push_back(step.transfer);
       } else if (step.kind == StepKind::kReceive) {
         if (in_slot_.try_emplace(step.transfer, step.buffer.in_slot).second) {
@@ -202,6 +203,11 @@ class StepVerifier {
     return absl::OkStatus();
   }
 
+  // Buffers outside of slots are those of a lane (PipelineBuffersOf).
+  std::int32_t LaneOf(const Step& step) const {
+    return id_.evaluate ? 0 : static_cast<std::int32_t>(step.microbatch % plan_.lanes);
+  }
+
   // The pass before which a transfer's value comes, or behind which it goes.
   Pass PassOf(std::int32_t t) const { return IsBackward(TransferAt(t)) ? Pass::kBackward : Pass::kForward; }
 
@@ -211,7 +217,7 @@ class StepVerifier {
       const bool kept = in_slot_.at(t);
       // A backward pass also reads what its forward pass received into the slot.
       if (PassOf(t) != pass && !(kept && PassOf(t) < pass)) continue;
-      ReceiveState& state = receives_[{t, kept ? step.slot : -1}];
+      ReceiveState& state = receives_[{t, kept ? step.slot : LaneOf(step)}];
       if (state.received < 0 || state.microbatch != step.microbatch) {
         return Internal(
             "{} reads {}, but its buffer holds {}", Name(i), NameOf(plan_, TransferAt(t).value),
@@ -229,7 +235,7 @@ class StepVerifier {
     const Step& step = program_[i];
     for (std::int32_t t : sent_by_[step.chunk]) {
       if (PassOf(t) != pass) continue;
-      SendState& state = sends_.at(t);
+      SendState& state = sends_[{t, LaneOf(step)}];
       if (state.writer >= 0 && state.sent < 0) {
         return Internal("{} overwrites {} of microbatch {} before it is sent", Name(i),
                         NameOf(plan_, TransferAt(t).value), state.microbatch);
@@ -247,7 +253,7 @@ class StepVerifier {
 
   absl::Status Send(size_t i) {
     const Step& step = program_[i];
-    SendState& state = sends_.at(step.transfer);
+    SendState& state = sends_[{step.transfer, LaneOf(step)}];
     if (state.writer < 0 || state.microbatch != step.microbatch) {
       return Internal("{}: its buffer holds {}", Name(i),
                       state.writer < 0 ? "nothing yet" : fmt::format("microbatch {}", state.microbatch));
@@ -265,7 +271,7 @@ class StepVerifier {
     const std::int32_t chunk = TransferAt(step.transfer).to_chunk;
     const bool kept = step.buffer.in_slot;
     if (kept) RETURN_IF_ERROR(ReceiveIntoSlot(i, chunk));
-    ReceiveState& state = receives_[{step.transfer, kept ? step.slot : -1}];
+    ReceiveState& state = receives_[{step.transfer, kept ? step.slot : LaneOf(step)}];
     if (state.received >= 0 && state.reader < 0) {
       return Internal("{} overwrites microbatch {}, which nothing has read", Name(i), state.microbatch);
     }
@@ -315,7 +321,7 @@ class StepVerifier {
     for (const auto& [t, state] : sends_) {
       if (state.writer >= 0 && state.sent < 0) {
         return Internal("{} makes {}, which is never sent", Name(state.writer),
-                        NameOf(plan_, TransferAt(t).value));
+                        NameOf(plan_, TransferAt(t.first).value));
       }
     }
     return absl::OkStatus();
@@ -327,9 +333,11 @@ class StepVerifier {
   const Program& program_;
   std::vector<std::array<std::int32_t, kStreams>> clock_;
   absl::flat_hash_map<std::int32_t, ChunkState> chunks_;
-  absl::flat_hash_map<std::int32_t, SendState> sends_;                                 // by transfer
-  absl::flat_hash_map<std::pair<std::int32_t, std::int32_t>, ReceiveState> receives_;  // by transfer, slot
-  absl::flat_hash_map<std::int32_t, bool> in_slot_;                                    // by transfer received
+  absl::flat_hash_set<std::int32_t> sent_;                                       // transfers
+  absl::flat_hash_map<std::pair<std::int32_t, std::int32_t>, SendState> sends_;  // by transfer, lane
+  // By transfer and slot, or lane.
+  absl::flat_hash_map<std::pair<std::int32_t, std::int32_t>, ReceiveState> receives_;
+  absl::flat_hash_map<std::int32_t, bool> in_slot_;  // by transfer received
   absl::flat_hash_map<std::int32_t, std::vector<std::int32_t>> sent_by_, received_by_;  // transfers, by chunk
 };
 

@@ -206,7 +206,7 @@ Rows ParallelismRows() {
       FIELD(parallelism.overlap)
           .Words({"auto", "on", "off"})
           .Doc("Exchange behind computation: over tp and cp by halves of each microbatch that run in turns "
-               "(pp 1, an even micro_batch), gradients as soon as a layer's are whole. auto: on GPUs."),
+               "(an even micro_batch), gradients as soon as a layer's are whole. auto: on GPUs."),
       FIELD(parallelism.exchange)
           .Words({"auto", "nccl", "push"})
           .Doc("How GPUs exchange activations: push: copy engines write into each other's memory, on one "

@@ -52,8 +52,7 @@ void Fp8HeadHasFp8Sizes(const RuleContext& c) {
   check("model.hidden", "hidden features", r.model.hidden);
   check("model.vocab_multiple", "vocabulary rows (vocab rounded up to vocab_multiple)", r.padded_vocab());
   const std::int64_t cp = r.parallelism.cp;
-  const bool halves =
-      cp > 1 && r.parallelism.pp == 1 && r.parallelism.overlap != "off" && r.training.micro_batch % 2 == 0;
+  const bool halves = cp > 1 && r.parallelism.overlap != "off" && r.training.micro_batch % 2 == 0;
   check("training.micro_batch",
         halves ? "tokens in half a microbatch on a rank" : "tokens of a microbatch on a rank",
         r.training.micro_batch * r.data.sequence_length / (halves ? 2 * cp : cp));
@@ -64,7 +63,7 @@ void Fp8HeadHasFp8Sizes(const RuleContext& c) {
 std::vector<Rule> PrecisionRules() {
   return {
       {{"precision.compute", "precision.fp8_head", "model.hidden", "model.vocab", "model.vocab_multiple",
-        "parallelism.tp", "parallelism.cp", "parallelism.pp", "parallelism.overlap", "training.micro_batch",
+        "parallelism.tp", "parallelism.cp", "parallelism.overlap", "training.micro_batch",
         "data.sequence_length"},
        Fp8HeadHasFp8Sizes},
       {{"precision.compute", "precision.gradient_dtype"}, NarrowGradientsFitTheProducts},

@@ -65,26 +65,32 @@ void TimeAlone(const StagePlan& stage, const plan::CostModel& costs, ChunkFacts*
 }
 
 // And where two run in turns: of the first two.
-void TimeInTurns(const Plan& probe, const recipe::Cluster& cluster, ChunkFacts* facts) {
+void TimeInTurns(const Plan& probe, const recipe::Cluster& cluster, std::vector<ChunkFacts>* facts) {
+  struct Span {
+    double begin = -1, end = 0, behind = 0;
+  };
+  absl::flat_hash_map<const Segment*, Span> spans;
   std::vector<plan::PlayedEvent> events;
   plan::Predict(probe, cluster, &events);
-  const StagePlan& stage = probe.stages[0];
-  const auto time = [&](std::int32_t index) {
-    const Segment* segment = &stage.segments[static_cast<size_t>(index)];
-    double begin = -1;
-    double end = 0;
-    PassTime pass;
-    for (const plan::PlayedEvent& event : events) {
-      if (event.segment != segment || event.microbatch >= probe.lanes) continue;
-      if (begin < 0) begin = event.begin_s;
-      end = std::max(end, event.end_s);
-      if (event.stream != plan::kComputeStream) pass.behind_s += event.end_s - event.begin_s;
-    }
-    pass.compute_s = end - std::max(0.0, begin);
-    return pass;
-  };
-  facts->forward = time(stage.chunks[0].forward);
-  facts->backward = time(stage.chunks[0].backward);
+  for (const plan::PlayedEvent& event : events) {
+    if (event.segment == nullptr || event.microbatch >= probe.lanes) continue;
+    Span& span = spans[event.segment];
+    if (span.begin < 0) span.begin = event.begin_s;
+    span.end = std::max(span.end, event.end_s);
+    if (event.stream != plan::kComputeStream) span.behind += event.end_s - event.begin_s;
+  }
+  for (size_t s = 0; s < facts->size(); ++s) {
+    const StagePlan& stage = probe.stages[s];
+    const auto time = [&](std::int32_t index) -> PassTime {
+      if (index < 0) return {};
+      const Span& span = spans[&stage.segments[static_cast<size_t>(index)]];
+      return {.compute_s = span.end - std::max(0.0, span.begin), .behind_s = span.behind};
+    };
+    ChunkFacts& of = (*facts)[s];
+    of.forward = time(stage.chunks[0].forward);
+    of.backward = time(stage.chunks[0].backward);
+    of.weights = time(stage.chunks[0].weights);
+  }
 }
 
 ChunkFacts Bytes(const Plan& probe, const StagePlan& stage, const plan::CostModel& costs) {
@@ -105,12 +111,14 @@ ChunkFacts Bytes(const Plan& probe, const StagePlan& stage, const plan::CostMode
   facts.joint_bytes = stage.joint_bytes;
   facts.transfer_bytes = stage.memory.communication;
   facts.fed_elements = chunk.incoming.elements / probe.microbatches;
-  facts.evaluate_transfer_bytes = TransferBytes(stage.evaluate);
-  for (const BufferRef& ref : chunk.evaluation_inputs) facts.evaluate_fed_bytes += Aligned(ref.bytes());
+  if (chunk.evaluate < 0) return facts;
+  ChunkFacts::Evaluation& evaluation = facts.evaluation;
+  evaluation.transfer_bytes = TransferBytes(stage.evaluate);
+  for (const BufferRef& ref : chunk.evaluation_inputs) evaluation.fed_bytes += Aligned(ref.bytes());
   const plan::MemoryBreakdown& memory = stage.memory;
   const std::int64_t transients = memory.parameters + memory.gradients + memory.optimizer + memory.control +
-                                  facts.evaluate_transfer_bytes + facts.evaluate_fed_bytes;
-  facts.evaluate_bytes = Reach(segment(chunk.evaluate), transients);
+                                  evaluation.transfer_bytes + evaluation.fed_bytes;
+  evaluation.bytes = Reach(segment(chunk.evaluate), transients);
   return facts;
 }
 
@@ -120,7 +128,7 @@ bool GrowsEvenly(const ChunkFacts& a, const ChunkFacts& b, const ChunkFacts& c) 
   return c.slot_bytes - a.slot_bytes == kFarther * (b.slot_bytes - a.slot_bytes) &&
          a.lane_bytes == b.lane_bytes && b.lane_bytes == c.lane_bytes && a.joint_bytes == b.joint_bytes &&
          b.joint_bytes == c.joint_bytes && a.begin_bytes == c.begin_bytes &&
-         a.evaluate_bytes == c.evaluate_bytes;
+         a.evaluation.bytes == c.evaluation.bytes;
 }
 
 ChunkFacts Longer(ChunkFacts of, std::int64_t blocks, const ChunkFacts& less, const ChunkFacts& more) {
@@ -135,14 +143,14 @@ ChunkFacts Longer(ChunkFacts of, std::int64_t blocks, const ChunkFacts& less, co
   return of;
 }
 
-ChunkFacts FactsOf(const Plan& probe, size_t stage, const recipe::Cluster& cluster) {
+std::vector<ChunkFacts> FactsOf(const Plan& probe, const recipe::Cluster& cluster) {
   const plan::CostModel costs(probe, cluster);
-  ChunkFacts facts = Bytes(probe, probe.stages[stage], costs);
-  if (probe.lanes > 1) {
-    TimeInTurns(probe, cluster, &facts);
-  } else {
-    TimeAlone(probe.stages[stage], costs, &facts);
+  std::vector<ChunkFacts> facts;
+  for (const StagePlan& stage : probe.stages) {
+    facts.push_back(Bytes(probe, stage, costs));
+    if (probe.lanes == 1) TimeAlone(stage, costs, &facts.back());
   }
+  if (probe.lanes > 1) TimeInTurns(probe, cluster, &facts);
   return facts;
 }
 

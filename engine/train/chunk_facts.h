@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "engine/plan/plan.h"
 #include "engine/recipe/recipe.h"
@@ -30,11 +31,14 @@ struct ChunkFacts {
   std::int64_t begin_bytes = 0;  // transients
   std::int64_t lane_bytes = 0;
   std::int64_t joint_bytes = 0;
-  std::int64_t evaluate_bytes = 0;
   std::int64_t transfer_bytes = 0;  // buffers of the pipeline
-  std::int64_t evaluate_transfer_bytes = 0;
-  std::int64_t evaluate_fed_bytes = 0;
-  std::int64_t fed_elements = 0;  // of a microbatch
+  std::int64_t fed_elements = 0;    // of a microbatch
+  struct Evaluation {
+    std::int64_t bytes = 0;           // transients
+    std::int64_t transfer_bytes = 0;  // buffers of the pipeline
+    std::int64_t fed_bytes = 0;
+  };
+  Evaluation evaluation;  // of a plan that evaluates
 };
 
 // Evenly: one block more, and so many, as places of transients may move on for some blocks.
@@ -48,7 +52,7 @@ bool GrowsEvenly(const ChunkFacts& a, const ChunkFacts& b, const ChunkFacts& c);
 // `of` with `blocks` more, of which each adds the difference of two chunks.
 ChunkFacts Longer(ChunkFacts of, std::int64_t blocks, const ChunkFacts& less, const ChunkFacts& more);
 
-// Of the one chunk of a stage of `probe`, a plan of two microbatches of the recipe.
-ChunkFacts FactsOf(const plan::Plan& probe, size_t stage, const recipe::Cluster& cluster);
+// Of the one chunk of each stage of `probe`, a plan of two microbatches of the recipe.
+std::vector<ChunkFacts> FactsOf(const plan::Plan& probe, const recipe::Cluster& cluster);
 
 }  // namespace engine::train

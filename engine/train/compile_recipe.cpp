@@ -32,7 +32,9 @@ model::BuildOptions ModelOptions(const recipe::Recipe& recipe, const plan::Compi
 absl::StatusOr<plan::Plan> CompileUnverified(const recipe::Recipe& recipe,
                                              const plan::CompileOptions& options) {
   return plan::Compile(recipe, model::BuildDecoder(recipe, ModelOptions(recipe, options, /*dropout=*/true)),
-                       model::BuildDecoder(recipe, ModelOptions(recipe, options, /*dropout=*/false)),
+                       options.evaluation
+                           ? model::BuildDecoder(recipe, ModelOptions(recipe, options, /*dropout=*/false))
+                           : graph::Graph(),
                        options);
 }
 

@@ -89,6 +89,11 @@ std::string ProbeKey(const recipe::Recipe& recipe, std::int64_t lanes) {
   return key;
 }
 
+std::string EvaluationKey(const recipe::Recipe& recipe, std::int64_t lanes) {
+  return fmt::format("{} {} {}", ParameterKey(recipe), recipe.training.micro_batch / lanes,
+                     recipe.world_size());
+}
+
 // The layer of a parameter, by its name (model/decoder.h).
 std::int32_t LayerOf(const std::string& name, std::int32_t layers) {
   constexpr std::string_view kBlocks = "layers.";
@@ -235,12 +240,28 @@ class Folder::Impl {
     return reduced;
   }
 
-  absl::StatusOr<Plan> Compiled(const recipe::Recipe& recipe, std::int64_t lanes,
-                                const std::vector<std::int64_t>& blocks) {
+  struct Compiled {
+    Plan plan;
+    std::vector<ChunkFacts> facts;  // by stage
+  };
+
+  // What evaluation takes depends neither on what is computed again nor on the schedule: of the first plan
+  // of such chunks it is known for the others.
+  absl::StatusOr<Compiled> CompileChunks(const recipe::Recipe& recipe, std::int64_t lanes,
+                                         const std::vector<std::int64_t>& blocks) {
     ++probes_;
-    ASSIGN_OR_RETURN(Plan plan, CompileUnverified(Reduced(recipe, lanes, blocks), options_));
-    RememberParameters(recipe, plan);
-    return plan;
+    std::vector<ChunkFacts::Evaluation>& known = evaluations_[{EvaluationKey(recipe, lanes), blocks}];
+    plan::CompileOptions options = options_;
+    options.evaluation = known.empty();
+    Compiled compiled;
+    ASSIGN_OR_RETURN(compiled.plan, CompileUnverified(Reduced(recipe, lanes, blocks), options));
+    compiled.facts = FactsOf(compiled.plan, recipe.cluster);
+    for (size_t s = 0; s < compiled.facts.size(); ++s) {
+      if (options.evaluation) known.push_back(compiled.facts[s].evaluation);
+      compiled.facts[s].evaluation = known[s];
+    }
+    RememberParameters(recipe, compiled.plan);
+    return compiled;
   }
 
   // Chunks of n blocks of each kind, and as long, and of kMore blocks longer; `even`: of another length.
@@ -251,24 +272,23 @@ class Folder::Impl {
     if (even != nullptr) probe.longer = even->longer;
     if (recipe.parallelism.pp == 1) {
       for (size_t more = 0; more < (even != nullptr ? 1 : 3); ++more) {
-        ASSIGN_OR_RETURN(const Plan plan, Compiled(recipe, lanes, {n + kMore[more]}));
-        const ChunkFacts facts = FactsOf(plan, 0, recipe.cluster);
-        if (more == 0) probe.facts[kWhole] = facts;
-        if (even == nullptr) probe.longer[more] = facts;
+        ASSIGN_OR_RETURN(const Compiled compiled, CompileChunks(recipe, lanes, {n + kMore[more]}));
+        if (more == 0) probe.facts[kWhole] = compiled.facts[0];
+        if (even == nullptr) probe.longer[more] = compiled.facts[0];
       }
       return probe;
     }
     const std::vector<std::int64_t> cut =
         even != nullptr ? std::vector<std::int64_t>{n, n, n}
                         : std::vector<std::int64_t>{n, n, n + kMore[1], n + kMore[2], n};
-    ASSIGN_OR_RETURN(const Plan plan, Compiled(recipe, lanes, cut));
-    for (size_t more = 0; more < 3 && even == nullptr; ++more)
-      probe.longer[more] = FactsOf(plan, 1 + more, recipe.cluster);
-    probe.facts[kFirst] = FactsOf(plan, 0, recipe.cluster);
-    probe.facts[kMiddle] = FactsOf(plan, 1, recipe.cluster);
-    probe.facts[kLast] = FactsOf(plan, plan.stages.size() - 1, recipe.cluster);
+    ASSIGN_OR_RETURN(const Compiled compiled, CompileChunks(recipe, lanes, cut));
+    const auto& [plan, facts] = compiled;
+    for (size_t more = 0; more < 3 && even == nullptr; ++more) probe.longer[more] = facts[1 + more];
+    probe.facts[kFirst] = facts.front();
+    probe.facts[kMiddle] = facts[1];
+    probe.facts[kLast] = facts.back();
     for (const plan::Step& step : plan.stages[1].train) {
-      if (step.kind != plan::StepKind::kSend || step.microbatch != 0) continue;
+      if (step.kind != plan::StepKind::kSend || step.microbatch >= plan.lanes) continue;
       const std::int64_t bytes = plan.transfers[static_cast<size_t>(step.transfer)].bytes;
       (step.stream == plan::kSendNext ? probe.send_bytes : probe.send_back_bytes) += bytes;
     }
@@ -470,8 +490,8 @@ class Folder::Impl {
       begin = std::max(begin, chunk.begin_bytes);
       lane = std::max(lane, chunk.lane_bytes);
       joint = std::max(joint, chunk.joint_bytes);
-      evaluation += chunk.evaluate_fed_bytes + chunk.evaluate_transfer_bytes;
-      evaluate = std::max(evaluate, chunk.evaluate_bytes);
+      evaluation += chunk.evaluation.fed_bytes + chunk.evaluation.transfer_bytes;
+      evaluate = std::max(evaluate, chunk.evaluation.bytes);
     }
     memory.control += Aligned(2 * SizeOf(DType::kF64)) + Aligned(plan::kControlNumbers * SizeOf(DType::kF64));
     memory.control += Aligned(tensors * plan::kStateElements * SizeOf(DType::kF32));
@@ -627,6 +647,8 @@ class Folder::Impl {
   }
 
   plan::CompileOptions options_;
+  std::map<std::pair<std::string, std::vector<std::int64_t>>, std::vector<ChunkFacts::Evaluation>>
+      evaluations_;
   std::int64_t probes_ = 0;
   absl::flat_hash_map<std::int64_t, graph::Graph> graphs_;  // by tp: padding of the vocabulary
   absl::flat_hash_map<std::pair<std::int64_t, std::int64_t>, plan::ChunkLayers> layers_;  // by tp and chunks

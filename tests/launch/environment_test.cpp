@@ -1,6 +1,7 @@
 #include "engine/launch/environment.h"
 
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <map>
 
@@ -106,6 +107,9 @@ TEST_CASE("environment: torchrun and PyTorchJob") {
   CHECK(MustFind(With(kTorchrun, "TORCHELASTIC_RUN_ID", "other")).token != placement.token);
   CHECK(MustFind(With(kTorchrun, "ENGINE_TOKEN", "mine")).token == "mine");
   CHECK(MustFind(With(kTorchrun, "ENGINE_COORDINATOR", "x:7")).coordinator.ToString() == "x:7");
+  // Its agent is there as long as its ranks, where it is torchrun itself.
+  CHECK(MustFind(With(kTorchrun, "TORCHELASTIC_RUN_ID", "none")).parent == getppid());
+  CHECK(placement.parent == 0);
   // A PyTorchJob has one process a pod.
   const Placement pod = MustFind(Without(Without(kTorchrun, "LOCAL_RANK"), "LOCAL_WORLD_SIZE"));
   CHECK(pod.local_rank == 0);
@@ -132,6 +136,11 @@ TEST_CASE("environment: SLURM") {
   CHECK(MustFind(With(kSlurm, "SLURM_PROCID", "0")).token == placement.token);
   CHECK(MustFind(With(kSlurm, "SLURM_JOB_ID", "4712")).coordinator.port != placement.coordinator.port);
   CHECK(MustFind(With(kSlurm, "SLURM_STEP_TASKS_PER_NODE", "1(x2),4")).local_size == 4);
+  // A host's name, which nobody gave, must be good for ranks on other hosts.
+  CHECK(placement.guessed_host);
+  CHECK(!MustFind(With(kSlurm, "ENGINE_COORDINATOR", "x:7")).guessed_host);
+  CHECK(!MustFind(With(kSlurm, "SLURM_STEP_TASKS_PER_NODE", "1(x2),6")).guessed_host);
+  CHECK(placement.parent == 0);  // SLURM itself ends what its daemon leaves behind
   CheckError(Without(kSlurm, "SLURM_STEP_ID"),
              "SLURM: SLURM_NTASKS is 6, but SLURM_STEP_ID is not set: start it by `srun engine run …`, or "
              "unset SLURM_NTASKS to run one process");
@@ -153,6 +162,7 @@ TEST_CASE("environment: Open MPI, also where SLURM gave it its nodes") {
   CHECK(placement.rank == 1);
   CHECK(placement.world == 2);
   CHECK(placement.local_rank == 1);
+  CHECK(placement.parent == getppid());
   CHECK(placement.coordinator.host == "127.0.0.1");
   CHECK(MustFind(With(kOpenMpi, "OMPI_COMM_WORLD_RANK", "1")).coordinator.port == placement.coordinator.port);
   const Placement told = MustFind(With(With(kOpenMpi, "MASTER_ADDR", "m"), "MASTER_PORT", "5"));

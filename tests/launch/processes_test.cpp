@@ -393,6 +393,16 @@ TEST_CASE("processes: what is refused before anything starts") {
   refused("", 2, "torchrun has started 4 processes, but the recipe's layout has 2 ranks",
           "RANK=0 WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 MASTER_PORT=1");
   refused("", 2, "engine run: torchrun: MASTER_ADDR is not set", "RANK=0 WORLD_SIZE=2");
+  const std::string torchrun = "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=" + port;
+  refused("--processes", 2, "torchrun has started 2 processes, and each would start ranks of its own",
+          torchrun);
+  refused("", 1,
+          "engine run: rank 0's address, by torchrun or ENGINE_COORDINATOR: port " + port +
+              " of 127.0.0.1 is taken",
+          torchrun);
+  refused("", 1, "engine run: SLURM: localhost, where rank 0 is, is ",
+          "SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_ID=" +
+              std::to_string(getpid()) + " SLURM_STEP_NODELIST=localhost SLURM_STEP_TASKS_PER_NODE='1(x2)'");
   // The recipe's own mistakes are told once.
   const ProgramResult mistake = RunProgram("run " + tiny.recipe +
                                            " --processes --set parallelism.dp=2 --set "

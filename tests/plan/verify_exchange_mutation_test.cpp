@@ -81,6 +81,54 @@ TEST_CASE("mutation: halves in turns") {
   Mutate(Overlapped(), "s", "lanes at", [&](Plan& plan) { plan.lanes = 1 << 20; });
 }
 
+TEST_CASE("mutation: halves in turns in a pipeline") {
+  const Plan good =
+      TinyPlan(false, {"parallelism.tp=2", "parallelism.pp=2", "parallelism.sequence_parallel=true",
+                       "parallelism.overlap=on", "training.micro_batch=4"});
+  REQUIRE(Verify(good, {}).ok());
+  REQUIRE(good.lanes == 2);
+  const auto each = [](StepKind kind, std::int32_t lane, const std::function<void(Plan&, Step&)>& edit) {
+    return [=](Plan& plan) {
+      for (Step& step : plan.stages[0].train) {
+        if (step.kind == kind && step.microbatch % 2 == lane) edit(plan, step);
+      }
+    };
+  };
+  const auto is_sent = [](const Plan& plan, std::int32_t wait) {
+    const Step& step = plan.stages[0].train[static_cast<size_t>(wait)];
+    return step.kind == StepKind::kSend && step.microbatch % 2 == 1;
+  };
+  Mutate(good, "s", "bytes apart for 2 lanes", [](Plan& plan) {
+    for (Step& step : plan.stages[0].train) {
+      if (step.kind == StepKind::kSend) step.buffer.lane_stride = 0;
+    }
+  });
+  Mutate(good, "s", "uses the buffer of lane 0",
+         each(StepKind::kSend, 1, [](Plan&, Step& step) { step.slot = 0; }));
+  Mutate(good, "s", "uses the buffer of lane 1",
+         each(StepKind::kReceive, 0, [](Plan&, Step& step) { step.slot = 1; }));
+  // What arrives for the backward pass, where lane 1 keeps what it sends.
+  Mutate(good, "s", "overlaps", [](Plan& plan) {
+    Program& program = plan.stages[0].train;
+    const BufferRef sent = program[FindStep(program, StepKind::kSend)].buffer;
+    const BufferRef received = program[FindStep(program, StepKind::kReceive)].buffer;
+    const std::int64_t by = received.offset - sent.offset - sent.lane_stride;
+    for (Step& step : program) {
+      if (step.kind == StepKind::kReceive) step.buffer.offset -= by;
+    }
+    for (Instruction& instruction : SegmentOf(plan, 0, "backward.0").instructions) {
+      for (BufferRef& input : instruction.inputs) input.offset -= input.value == received.value ? by : 0;
+    }
+  });
+  Mutate(good, "t", "overwrites the buffer that", each(StepKind::kRun, 0, [&](Plan& plan, Step& step) {
+           std::erase_if(step.waits, [&](std::int32_t wait) { return is_sent(plan, wait); });
+         }));
+  Mutate(good, "t", "which writes what it sends",
+         each(StepKind::kSend, 1, [](Plan&, Step& step) { step.waits.clear(); }));
+  Mutate(good, "t", "and does not wait for it",
+         each(StepKind::kReceive, 1, [](Plan&, Step& step) { step.waits.clear(); }));
+}
+
 TEST_CASE("mutation: gradients of weights, of both lanes at once") {
   const auto in_backward = [&](const std::function<void(Segment&)>& change) {
     return [=](Plan& plan) { change(SegmentOf(plan, 0, "backward.0")); };

@@ -96,6 +96,13 @@ constexpr LayoutCase kLayouts[] = {
     {"tp=2 sequence_parallel=true overlap=on micro_batch=8"},
     {"cp=2 overlap=on micro_batch=4"},
     {"cp=2 dp=2 tp=2 sequence_parallel=true zero_stage=1 overlap=on micro_batch=2"},
+    {"tp=2 pp=2 overlap=on micro_batch=4"},
+    {"tp=2 pp=2 sequence_parallel=true overlap=on micro_batch=2"},
+    {"tp=2 pp=2 virtual_stages=2 sequence_parallel=true overlap=on micro_batch=2 granularity=full"},
+    {"tp=2 pp=4 overlap=on micro_batch=2 granularity=selective modules=[\"attention\",\"norm\"]"},
+    {"cp=2 pp=2 overlap=on micro_batch=2"},
+    {"cp=2 pp=2 virtual_stages=2 overlap=on micro_batch=2"},
+    {"dp=2 tp=2 pp=2 sequence_parallel=true zero_stage=1 overlap=on micro_batch=2"},
     {"pp=2 schedule=zero_bubble micro_batch=2"},
     {"pp=2 schedule=zero_bubble micro_batch=8"},
     {"pp=4 schedule=zero_bubble micro_batch=1 granularity=full"},
@@ -104,6 +111,10 @@ constexpr LayoutCase kLayouts[] = {
     {"tp=2 pp=2 schedule=zero_bubble micro_batch=1"},
     {"tp=2 pp=2 schedule=zero_bubble sequence_parallel=true micro_batch=2 granularity=full"},
     {"cp=2 pp=2 schedule=zero_bubble micro_batch=2"},
+    {"tp=2 pp=2 schedule=zero_bubble overlap=on micro_batch=2"},
+    {"tp=2 pp=2 schedule=zero_bubble sequence_parallel=true overlap=on micro_batch=4 granularity=full"},
+    {"cp=2 pp=4 schedule=zero_bubble overlap=on micro_batch=2"},
+    {"dp=2 tp=2 pp=2 schedule=zero_bubble sequence_parallel=true zero_stage=1 overlap=on micro_batch=2"},
 };
 
 // With gradients in shards, and with parameters in shards too.

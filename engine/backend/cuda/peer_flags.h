@@ -54,7 +54,8 @@ class StreamFlags {
   // Writes 1 to each of `write`, after all that precedes in the stream. What follows in the stream starts
   // when each of `await` is 1; then they are 0. `before` and `after` all this, the notes are written.
   absl::Status Enqueue(const std::vector<std::byte*>& write, const std::vector<std::byte*>& await,
-                       cudaStream_t stream, const StreamNote& before = {}, const StreamNote& after = {}) const;
+                       cudaStream_t stream, const StreamNote& before = {},
+                       const StreamNote& after = {}) const;
 
  private:
   decltype(&cuStreamBatchMemOp) batch_ = nullptr;

@@ -1,6 +1,7 @@
-// What the streams of a rank are at, for the message of a run that hangs: the host enqueues far ahead, and what
-// was recorded in a CUDA graph is launched as one piece. Each stream writes a word of the host's memory as it
-// begins and ends an exchange, by an operation of the stream itself (peer_flags.h): no kernel, and nobody waits.
+// What the streams of a rank are at, for the message of a run that hangs: the host enqueues far ahead, and
+// what was recorded in a CUDA graph is launched as one piece. Each stream writes a word of the host's memory
+// as it begins and ends an exchange, by an operation of the stream itself (peer_flags.h): no kernel, and
+// nobody waits.
 #pragma once
 
 #include <array>
