@@ -94,7 +94,8 @@ absl::StatusOr<RankExecutor::Prepared> RankExecutor::PrepareInstruction(const In
                              .outputs = {},
                              .scratch = Scratch(instruction, chunk, slot)};
     for (const BufferRef& ref : instruction.inputs) {
-      args.inputs.push_back(instruction.joint ? JointView(ref, chunk, slot) : View(ref, chunk, slot));
+      const bool rows = instruction.joint && instruction.op != nullptr;  // else: of a buffer
+      args.inputs.push_back(rows ? JointView(ref, chunk, slot) : View(ref, chunk, slot));
     }
     for (const BufferRef& ref : instruction.outputs) args.outputs.push_back(View(ref, chunk, slot));
     if (instruction.part.elements > 0) {

@@ -150,9 +150,9 @@ absl::Status RankExecutor::FinishExchange(Lane* lane, size_t end) {
 // What is made of all lanes together reads what they have exchanged before it.
 absl::Status RankExecutor::AdvanceJoint(std::span<Lane> lanes, Lane* joint) {
   joint->PassOthers();
-  const bool computes = (*joint->prepared)[joint->next].instruction->stream == plan::kComputeStream;
+  const Instruction& instruction = *(*joint->prepared)[joint->next].instruction;
   for (Lane& lane : lanes) {
-    if (computes) RETURN_IF_ERROR(FinishExchange(&lane, joint->next));
+    if (instruction.reads_lanes()) RETURN_IF_ERROR(FinishExchange(&lane, joint->next));
   }
   return Advance(joint);
 }

@@ -175,14 +175,17 @@ bool ExchangesActivations(const recipe::Recipe& recipe) {
 // Why exchange over tp and cp does not run behind computation although it might; empty: it does.
 std::string ExposedNote(const recipe::Recipe& recipe, const CompileOptions& options) {
   if (!Overlaps(recipe, options) || !ExchangesActivations(recipe) || Lanes(recipe, options) > 1) return "";
-  return fmt::format("exchange over tp and cp is not hidden behind computation: {}",
-                     recipe.parallelism.zero_stage > 1
-                         ? std::string("that is built for zero_stage 0 and 1")
-                         : fmt::format("micro_batch {} has no two halves{}", recipe.training.micro_batch,
-                                       recipe.microbatches() % 2 == 0
-                                           ? fmt::format("; with {}, each half is what a microbatch is now",
-                                                         2 * recipe.training.micro_batch)
-                                           : ""));
+  return fmt::format(
+      "exchange over tp and cp is not hidden behind computation: {}",
+      recipe.training.micro_batch % 2 == 0
+          ? std::string(recipe.precision.compute == "fp8"
+                            ? "FP8's gradients in shards are made half by half"
+                            : "dp exchanges shards in each microbatch, between hosts or half by half")
+          : fmt::format("micro_batch {} has no two halves{}", recipe.training.micro_batch,
+                        recipe.microbatches() % 2 == 0
+                            ? fmt::format("; with {}, each half is what a microbatch is now",
+                                          2 * recipe.training.micro_batch)
+                            : ""));
 }
 
 // Whether the ranks of a group along this axis are always on one host.
@@ -254,6 +257,28 @@ Plan Header(const recipe::Recipe& recipe, const Graph& graph, const CompileOptio
   return plan;
 }
 
+// What is kept of a microbatch's gradients in shards is their sum over both halves: each is made at once.
+bool SumsShardsByHalves(const Plan& plan) {
+  for (const StagePlan& stage : plan.stages) {
+    absl::flat_hash_set<std::int32_t> sharded;  // gradients
+    for (const Bucket& bucket : stage.buckets) {
+      if (bucket.gradient_shard.elements == 0) continue;
+      for (const Bucket::Item& item : bucket.items)
+        sharded.insert(plan.parameters[static_cast<size_t>(item.parameter)].gradient);
+    }
+    if (sharded.empty()) continue;
+    for (const Segment& segment : stage.segments) {
+      for (const Instruction& instruction : segment.instructions) {
+        if (instruction.op == nullptr || instruction.joint) continue;
+        for (const BufferRef& output : instruction.outputs) {
+          if (sharded.contains(output.value)) return true;
+        }
+      }
+    }
+  }
+  return false;
+}
+
 absl::StatusOr<LocalGraph> Localize(const Graph& graph, const PlacementOptions& options,
                                     const FuseOptions& fusing) {
   RETURN_IF_ERROR(graph.Verify());
@@ -265,9 +290,14 @@ absl::StatusOr<LocalGraph> Localize(const Graph& graph, const PlacementOptions& 
 }  // namespace
 
 std::int64_t Lanes(const recipe::Recipe& recipe, const CompileOptions& options) {
-  const bool halves = Overlaps(recipe, options) && ExchangesActivations(recipe) &&
-                      recipe.parallelism.zero_stage < 2 && recipe.training.micro_batch % 2 == 0;
-  return halves ? 2 : 1;
+  const bool halves = options.halves && Overlaps(recipe, options) && ExchangesActivations(recipe) &&
+                      recipe.training.micro_batch % 2 == 0;
+  if (!halves || recipe.parallelism.zero_stage < 2) return halves ? 2 : 1;
+  // FP8's gradients are made half by half (SumsShardsByHalves); and what each microbatch exchanges between
+  // hosts would hold up the halves' own exchange, which has the same stream.
+  const bool apart =
+      recipe.precision.compute == "fp8" || !OnOneHost(recipe, Mesh::Of(recipe.parallelism), Axis::kDp);
+  return apart ? 1 : 2;
 }
 
 ChunkLayers CutLayers(const recipe::Recipe& recipe, const Graph& graph, const DeviceProfile& device) {
@@ -294,6 +324,7 @@ absl::StatusOr<FlatExchange> ExchangeOf(const recipe::Recipe& recipe, const Comp
   // Beside conversions by NCCL nothing else is exchanged, and fp8 reads all weights before the first pass.
   const bool at_begin = behind && conversions && recipe.precision.compute != "fp8";
   return FlatExchange{.behind = behind,
+                      .beside_conversions = conversions,
                       .pushed = pushed,
                       .at_begin = at_begin,
                       .in_passes = at_begin && lanes && recipe.parallelism.pp == 1};
@@ -365,6 +396,8 @@ absl::StatusOr<Plan> Compile(const recipe::Recipe& recipe, Graph train, const Gr
                                      .attention_slowdown = options.profile.attention_slowdown},
                            .options = &options};
   for (std::int32_t stage = 0; stage < plan.mesh.pp; ++stage) BuildStage(inputs, stage, chunks, &plan);
+  if (plan.lanes > 1 && SumsShardsByHalves(plan))
+    return FailedPrecondition("gradients in shards are made half by half");
   if (!options.hash) return plan;
   Hasher hasher;
   WriteCanonical(plan, [&](std::string_view text) { hasher.Update(text); });

@@ -20,6 +20,8 @@ struct CompileOptions {
   bool keep_logits = false;
   // False: Plan::hash stays empty; to write the canonical text takes a fourth of the time.
   bool hash = true;
+  // False: microbatches are not cut into halves, whatever the recipe says.
+  bool halves = true;
   // False: no program that evaluates, and the plan cannot be verified or run; for estimates.
   bool evaluation = true;
 };
@@ -38,7 +40,7 @@ BucketStorage StorageOf(const recipe::Recipe& recipe, const FlatExchange& exchan
 
 // `train` and `evaluate` are the model's forward graphs of one microbatch of micro_batch / Lanes samples,
 // with and without dropout (the plan knows no model). The recipe must have passed validation. Errors are the
-// recipe's: a layout that this model does not allow.
+// recipe's: a layout that this model does not allow. FailedPrecondition: not with CompileOptions::halves.
 absl::StatusOr<Plan> Compile(const recipe::Recipe& recipe, graph::Graph train, const graph::Graph& evaluate,
                              const CompileOptions& options);
 

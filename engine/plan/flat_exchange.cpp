@@ -170,6 +170,7 @@ void ReduceEarly(const Plan& plan, const Chunk& chunk, const DeviceProfile& prof
         instructions.back().joint = plan.lanes > 1;
         if (bucket.gradient_shard.elements == 0) continue;
         under_way.push_back(AddShard(bucket, b));
+        under_way.back().joint = plan.lanes > 1;
         if (exchange.behind) under_way.back().joins = instructions.back().name;
         if (!exchange.behind) add_shards();
       }
@@ -179,7 +180,7 @@ void ReduceEarly(const Plan& plan, const Chunk& chunk, const DeviceProfile& prof
   }
 }
 
-void GatherParameters(const Plan& plan, const StagePlan& stage, const FlatExchange& exchange,
+void GatherParameters(const Plan& plan, const StagePlan& stage, const FlatExchange& exchange, bool lanes,
                       Segment* segment) {
   const std::vector<Reads> reads = ReadsOfShards(plan, stage, *segment, /*gathered_at_begin=*/false);
   std::vector<std::vector<size_t>> before(segment->instructions.size());  // buckets gathered there
@@ -203,7 +204,9 @@ void GatherParameters(const Plan& plan, const StagePlan& stage, const FlatExchan
       const Bucket& bucket = stage.buckets[b];
       instructions.push_back(
           Copy(fmt::format("bucket.{}.copy", b), bucket.parameter_shard, ShardOf(bucket, bucket.parameter)));
+      instructions.back().joint = lanes;
       instructions.push_back(Gather(plan, bucket, b, exchange));
+      instructions.back().joint = lanes;
     }
     instructions.push_back(std::move(segment->instructions[i]));
   }

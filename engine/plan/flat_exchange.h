@@ -12,8 +12,9 @@ namespace engine::plan {
 
 // How flat buffers are exchanged within the passes.
 struct FlatExchange {
-  bool behind = false;     // on a stream of its own
-  AxisSet pushed = {};     // shards over these axes are pushed, where `behind`
+  bool behind = false;             // on a stream of its own
+  bool beside_conversions = true;  // also where these run in line: they are not NCCL's
+  AxisSet pushed = {};             // shards over these axes are pushed, where `behind`
   bool at_begin = false;   // parameters are gathered behind the first passes that read them, where `behind`
   bool in_passes = false;  // one after the other within these passes, as others use the stream meanwhile
 };
@@ -39,8 +40,9 @@ void ReduceEarly(const Plan& plan, const Chunk& chunk, const DeviceProfile& prof
                  const FlatExchange& exchange, StagePlan* stage);
 
 // Where parameters are kept in shards: gathers each bucket before the segment's first instruction that reads
-// it, where exchange is behind computation one bucket ahead.
-void GatherParameters(const Plan& plan, const StagePlan& stage, const FlatExchange& exchange,
+// it, where exchange is behind computation one bucket ahead. `lanes`: two microbatches run the segment at
+// once, and it is gathered once for both.
+void GatherParameters(const Plan& plan, const StagePlan& stage, const FlatExchange& exchange, bool lanes,
                       Segment* segment);
 
 // Of the passes of a microbatch, in order: what is the first to read a bucket that is gathered when their

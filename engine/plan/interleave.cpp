@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <string_view>
 
 #include "engine/ops/ops.h"
 
@@ -50,9 +51,12 @@ class LanePlayer {
       (instructions_[i].joint ? joint_ : own_).push_back(i);
     }
     reduction_.assign(count_ + 1, count_);
+    gather_.assign(count_ + 1, count_);
     for (size_t i = count_; i-- > 0;) {
-      const bool reduces = instructions_[i].joint && instructions_[i].stream == kExchangeStream;
-      reduction_[i] = reduces ? i : reduction_[i + 1];
+      const bool exchanges = instructions_[i].joint && instructions_[i].stream == kExchangeStream;
+      const bool gathers = exchanges && instructions_[i].collective == Collective::kAllGather;
+      reduction_[i] = exchanges && !gathers ? i : reduction_[i + 1];
+      gather_[i] = gathers ? i : gather_[i + 1];
     }
     FindAhead();
     FindNeeds();
@@ -107,6 +111,7 @@ class LanePlayer {
   double Start(size_t l) const {
     if (l != kJointLane) return std::max(computed_, lanes_[l].ready);
     double start = computed_;
+    if (!instructions_[Next(l)].reads_lanes()) return start;
     for (size_t other : {0, 1}) {
       for (const auto& [exchange, end] : lanes_[other].unfinished) {
         if (exchange < Next(l)) start = std::max(start, end);
@@ -116,12 +121,12 @@ class LanePlayer {
   }
 
   // Of what may start at once, that which comes to an exchange; what is made of both lanes fills the gaps,
-  // but does not hold up two reductions to which the lanes have come.
+  // but does not hold up two reductions to which the lanes have come, or parameters that they will read.
   double Preferred(size_t l) const {
     if (l != kJointLane) return Start(l);
     const size_t second = reduction_[std::min(reduction_[Next(l)] + 1, count_)];
-    const bool holds_up = second < Next(0) && second < Next(1);
-    return holds_up ? -1 : Start(l);
+    const size_t come = std::min(Next(0), Next(1));
+    return second < come || gather_[Next(l)] < come ? -1 : Start(l);
   }
   bool Sooner(size_t l, size_t than) const {
     if (Preferred(l) != Preferred(than)) return Preferred(l) < Preferred(than);
@@ -169,7 +174,8 @@ class LanePlayer {
 
   // How far others must have come before a lane may write where values of both lanes lay side by side: what
   // is made of both, and lane 1 where its value lies in the bytes, until it has finished what it exchanges
-  // there. And sums are added to in the order of instructions: the first overwrites what is there.
+  // there. And sums are added to in the order of instructions: the first overwrites what is there. And what
+  // is gathered for both is there before either reads it.
   void FindNeeds() {
     struct Use {
       size_t by;
@@ -178,9 +184,13 @@ class LanePlayer {
     needs_joint_.assign(count_ + 1, 0);
     needs_other_.assign(count_ + 1, 0);
     std::vector<Use> uses;
-    absl::flat_hash_map<std::int32_t, size_t> sums;  // which joint one has added to a value
+    absl::flat_hash_map<std::int32_t, size_t> sums;         // which joint one has added to a value
+    absl::flat_hash_map<std::string_view, size_t> gathers;  // which joint one that is, by name
     for (size_t i = 0; i < count_; ++i) {
       const Instruction& instruction = instructions_[i];
+      if (instruction.joint && instruction.detached) gathers[instruction.name] = i;
+      if (const auto gather = gathers.find(instruction.joins); gather != gathers.end())
+        needs_joint_[i] = std::max(needs_joint_[i], gather->second + 1);
       for (const BufferRef& output : instruction.outputs) {
         if (const auto sum = sums.find(output.value); sum != sums.end())
           needs_joint_[i] = std::max(needs_joint_[i], sum->second + 1);
@@ -216,7 +226,7 @@ class LanePlayer {
   std::vector<double> seconds_;
   std::vector<size_t> own_, joint_;  // instructions of each lane, and of both
   std::vector<double> ahead_;
-  std::vector<size_t> reduction_;                  // the next that is joint, by instruction
+  std::vector<size_t> reduction_, gather_;         // the next that is joint, by instruction
   std::vector<size_t> needs_joint_, needs_other_;  // by instruction: which the others must have come to
   std::array<Lane, kJointLane + 1> lanes_;
   Interleaving result_;

@@ -103,6 +103,8 @@ struct Instruction {
   BufferRef part = {};
   std::int32_t part_of = -1;
 
+  // Whether it is made of what both lanes have made; else, where it is joint, of buffers that they share.
+  bool reads_lanes() const { return joint && op != nullptr; }
   // What it takes of an input, or makes of an output.
   std::int64_t BytesOf(const BufferRef& ref) const { return joint ? ref.span() : ref.bytes(); }
   bool RunsIn(std::int64_t microbatch, std::int64_t microbatches) const {

@@ -117,7 +117,7 @@ class SegmentPlayer {
       for (const std::uint8_t l : segment_.order) {
         PlayedLane& lane = l == kJointLane ? joint : lanes[l];
         while (segment_.instructions[lane.next].joint != lane.joint) ++lane.next;
-        if (lane.joint && segment_.instructions[lane.next].stream == kComputeStream) {
+        if (lane.joint && segment_.instructions[lane.next].reads_lanes()) {
           for (PlayedLane& read : lanes) Finish(&read, lane.next);
         }
         Advance(&lane);

@@ -382,7 +382,8 @@ class StageBuilder {
       }
       ReduceEarly(plan_, chunk, in_.options->profile, in_.exchange, &stage_);
       for (std::int32_t segment : {chunk.forward, chunk.backward}) {
-        GatherParameters(plan_, stage_, in_.exchange, &stage_.segments[static_cast<size_t>(segment)]);
+        GatherParameters(plan_, stage_, in_.exchange, plan_.lanes > 1,
+                         &stage_.segments[static_cast<size_t>(segment)]);
       }
       const std::vector<Segment*> passes = {&stage_.segments[static_cast<size_t>(chunk.forward)],
                                             &stage_.segments[static_cast<size_t>(chunk.backward)]};
@@ -454,7 +455,9 @@ class StageBuilder {
       TransientBytes bytes;
       chunk.evaluate = AddSegment(BuildSegment(inputs, fmt::format("evaluate.{}", chunk.index), chunk.index,
                                                &bytes, &plan_.logits_buffer));
-      GatherParameters(plan_, stage_, in_.exchange, &stage_.segments.back());
+      FlatExchange exchange = in_.exchange;
+      exchange.behind = exchange.behind && exchange.beside_conversions;
+      GatherParameters(plan_, stage_, exchange, /*lanes=*/false, &stage_.segments.back());
       JoinGathers(plan_, stage_, {&stage_.segments.back()});
       GatherInPass(plan_, stage_, in_.exchange, {&stage_.segments.back()});
       transients = std::max(transients, bytes.own);

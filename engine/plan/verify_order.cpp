@@ -33,7 +33,10 @@ class OrderVerifier {
         return Internal("{} runs before both lanes have come to it", InstructionName(index_, segment_, i));
       if (lane != kJointLane) RETURN_IF_ERROR(Overtakes(i, lane, next, computed));
       if (lane == 1 && segment_.instructions[i].stream == kComputeStream) computed = i + 1;
-      if (lane != kJointLane) RETURN_IF_ERROR(AddsInOrder(i, next[kJointLane]));
+      if (lane != kJointLane) {
+        RETURN_IF_ERROR(AddsInOrder(i, next[kJointLane]));
+        RETURN_IF_ERROR(ReadsInOrder(i, next[kJointLane]));
+      }
       ++next[lane];
       pass(lane);
     }
@@ -83,6 +86,23 @@ class OrderVerifier {
         if (!before.joint || before.flat || !Writes(before, output.value)) continue;
         return Internal("{} adds to {} before {} does", InstructionName(index_, segment_, i),
                         NameOf(plan_, output.value), InstructionName(index_, segment_, by));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // What is brought for both lanes is there before either reads it.
+  absl::Status ReadsInOrder(size_t i, size_t next_joint) const {
+    for (size_t by = next_joint; by < i; ++by) {
+      const Instruction& before = segment_.instructions[by];
+      if (!before.joint) continue;
+      for (const BufferRef& output : before.outputs) {
+        for (const BufferRef& input : segment_.instructions[i].inputs) {
+          if (!input.Overlaps(output)) continue;
+          return Internal("{} reads {} before {} has brought it", InstructionName(index_, segment_, i),
+                          input.value < 0 ? "a buffer" : NameOf(plan_, input.value),
+                          InstructionName(index_, segment_, by));
+        }
       }
     }
     return absl::OkStatus();

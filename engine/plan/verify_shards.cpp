@@ -23,8 +23,6 @@ class ShardVerifier {
 
   absl::Status Run() {
     for (size_t b = 0; b < stage_.buckets.size(); ++b) RETURN_IF_ERROR(Enter(b));
-    if (plan_.lanes > 1 && !bucket_of_.empty())
-      return Internal("stage {}: gradients in shards are those of one lane", index_);
     std::vector<std::int32_t> training;
     std::vector<std::int32_t> evaluation = {stage_.evaluate_begin, stage_.evaluate_end};
     for (const Chunk& chunk : stage_.chunks) evaluation.push_back(chunk.evaluate);
@@ -122,6 +120,16 @@ class ShardVerifier {
     return segment >= 0 && segment_ == &stage_.segments[static_cast<size_t>(segment)];
   }
 
+  // Of both lanes, where two microbatches run the segment at once: buffers that buckets take in turn hold
+  // what is whole, or nothing.
+  absl::Status OfBothLanes(const Instruction& instruction) const {
+    const bool lanes = std::any_of(stage_.chunks.begin(), stage_.chunks.end(), [&](const Chunk& chunk) {
+      return plan_.lanes > 1 && (Runs(chunk.forward) || Runs(chunk.backward) || Runs(chunk.weights));
+    });
+    return instruction.joint == lanes ? absl::OkStatus()
+                                      : Internal("runs once for {}", lanes ? "each lane" : "both lanes");
+  }
+
   absl::Status Step(const Instruction& instruction) {
     if (!instruction.joins.empty()) RETURN_IF_ERROR(Join(instruction));
     if (instruction.flat) return Exchange(instruction);
@@ -160,6 +168,7 @@ class ShardVerifier {
     const BufferRef& output = instruction.outputs[k];
     const size_t* b = Find(output, graph::ValueKind::kAccumulator);
     if (b == nullptr) return absl::OkStatus();
+    RETURN_IF_ERROR(OfBothLanes(instruction));
     Buffer& buffer = gradients_[BucketAt(*b).gradient.offset];
     if (buffer.phase == Phase::kFree) buffer = {.phase = Phase::kSumming, .bucket = *b};
     if (buffer.bucket != *b) {
@@ -237,6 +246,7 @@ class ShardVerifier {
     }
     if (Runs(stage_.begin) || Runs(stage_.evaluate_begin)) return Internal("gathers no bucket's parameters");
     if (!IsInTurns(stage_, ref)) return absl::OkStatus();  // VerifyGradients
+    RETURN_IF_ERROR(OfBothLanes(instruction));
     const bool gathers = instruction.collective == Collective::kAllGather;
     if (!gathers && instruction.collective != Collective::kReduceScatter)
       return Internal("{} of what is kept in shards", instruction.kernel);
@@ -277,6 +287,7 @@ class ShardVerifier {
   // This rank's parameters to their place among those of all.
   absl::Status Copy(const Instruction& instruction) {
     RETURN_IF_ERROR(FlatKernel(instruction, 0));
+    RETURN_IF_ERROR(OfBothLanes(instruction));
     const size_t b = ShardAt(instruction.inputs[0], &Bucket::parameter_shard);
     if (b == stage_.buckets.size()) return Internal("copies no shard of parameters");
     const Bucket& bucket = BucketAt(b);
@@ -292,6 +303,7 @@ class ShardVerifier {
   // What a microbatch gave, to what is kept. The first overwrites what the iteration before left.
   absl::Status Add(const Instruction& instruction) {
     RETURN_IF_ERROR(FlatKernel(instruction, 1));
+    RETURN_IF_ERROR(OfBothLanes(instruction));
     const size_t b = ShardAt(instruction.outputs[0], &Bucket::gradient_shard);
     if (b == stage_.buckets.size()) return Internal("adds to no shard of gradients");
     const Bucket& bucket = BucketAt(b);

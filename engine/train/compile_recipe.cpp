@@ -27,15 +27,23 @@ model::BuildOptions ModelOptions(const recipe::Recipe& recipe, const plan::Compi
           .loss_scale = 1.0 / tokens};
 }
 
-}  // namespace
-
-absl::StatusOr<plan::Plan> CompileUnverified(const recipe::Recipe& recipe,
-                                             const plan::CompileOptions& options) {
+absl::StatusOr<plan::Plan> CompileOnce(const recipe::Recipe& recipe, const plan::CompileOptions& options) {
   return plan::Compile(recipe, model::BuildDecoder(recipe, ModelOptions(recipe, options, /*dropout=*/true)),
                        options.evaluation
                            ? model::BuildDecoder(recipe, ModelOptions(recipe, options, /*dropout=*/false))
                            : graph::Graph(),
                        options);
+}
+
+}  // namespace
+
+absl::StatusOr<plan::Plan> CompileUnverified(const recipe::Recipe& recipe,
+                                             const plan::CompileOptions& options) {
+  absl::StatusOr<plan::Plan> plan = CompileOnce(recipe, options);
+  if (!options.halves || !absl::IsFailedPrecondition(plan.status())) return plan;
+  plan::CompileOptions whole = options;
+  whole.halves = false;
+  return CompileOnce(recipe, whole);
 }
 
 absl::Status VerifyAgainst(const recipe::Recipe& recipe, const plan::Plan& plan) {

@@ -431,7 +431,7 @@ class Folder::Impl {
     plan::Chunk chunk;
     chunk.forward = 0;
     chunk.backward = 1;
-    plan::GatherParameters(plan, *stage, exchange, &stage->segments[0]);
+    plan::GatherParameters(plan, *stage, exchange, /*lanes=*/false, &stage->segments[0]);
     plan::ReduceEarly(plan, chunk, options_.profile, exchange, stage);
     for (const Instruction& i : stage->segments[0].instructions) {
       if (i.flat) states->gather = CostOf(costs, i);

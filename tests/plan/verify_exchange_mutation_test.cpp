@@ -129,6 +129,45 @@ TEST_CASE("mutation: halves in turns in a pipeline") {
          each(StepKind::kReceive, 1, [](Plan&, Step& step) { step.waits.clear(); }));
 }
 
+TEST_CASE("mutation: shards that are gathered and summed once for both lanes") {
+  const Plan good = TinyPlan(false, {"parallelism.dp=2", "parallelism.tp=2", "parallelism.zero_stage=3",
+                                     "parallelism.overlap=on", "training.micro_batch=4"});
+  REQUIRE(Verify(good, {}).ok());
+  REQUIRE(good.lanes == 2);
+  const auto alone = [](const char* segment, const std::function<bool(const Instruction&)>& which) {
+    return [=](Plan& plan) {
+      Segment& of = SegmentOf(plan, 0, segment);
+      of.instructions[Find(of, which)].joint = false;
+    };
+  };
+  const auto kernel = [](const char* name) {
+    return [=](const Instruction& i) { return i.kernel == name && i.joint; };
+  };
+  for (const char* name : {"copy", "all_gather"}) {
+    Mutate(good, "zs", "runs once for each lane", alone("forward.0", kernel(name)));
+  }
+  for (const char* name : {"reduce_scatter", "add_shard"}) {
+    Mutate(good, "zs", "runs once for each lane",
+           alone("backward.0", [=](const Instruction& i) { return i.kernel == name && !i.last_only; }));
+  }
+  Mutate(good, "zs", "runs once for each lane", alone("backward.0", [](const Instruction& i) {
+           return i.op == &ops::kLinearWgrad && i.name.find("layers.1") != std::string::npos;
+         }));
+  Mutate(good, "zs", "runs once for both lanes", [](Plan& plan) {
+    Segment& evaluate = SegmentOf(plan, 0, "evaluate.0");
+    evaluate.instructions[Find(evaluate, [](const Instruction& i) { return i.kernel == "copy"; })].joint =
+        true;
+  });
+  // Lane 0 does not wait for what is gathered for both.
+  Mutate(good, "s", "has brought it", [](Plan& plan) {
+    std::vector<std::uint8_t>& order = SegmentOf(plan, 0, "forward.0").order;
+    const auto joint = std::find(order.begin(), order.end(), kJointLane);
+    REQUIRE(joint != order.end());
+    order.erase(joint);
+    order.push_back(kJointLane);
+  });
+}
+
 TEST_CASE("mutation: gradients of weights, of both lanes at once") {
   const auto in_backward = [&](const std::function<void(Segment&)>& change) {
     return [=](Plan& plan) { change(SegmentOf(plan, 0, "backward.0")); };

@@ -156,17 +156,27 @@ Device DeferringDevice(const recipe::Recipe& recipe) {
 
 TEST_CASE("what is exchanged behind computation is waited for and finished before anything reads it") {
   for (const char* model : {kGptLike, kLlamaLike}) {
-    for (const std::string layout :
-         {"dp=2 micro_batch=4", "dp=4 zero_stage=1 micro_batch=2", "dp=4 zero_stage=2 micro_batch=1",
-          "dp=4 zero_stage=3 micro_batch=2", "dp=2 tp=2 zero_stage=1 micro_batch=4",
-          "dp=2 tp=2 micro_batch=1", "dp=2 tp=2 zero_stage=1 micro_batch=2",
-          "dp=2 tp=2 sequence_parallel=true zero_stage=1 micro_batch=4",
-          "dp=2 cp=2 zero_stage=1 micro_batch=4", "dp=2 pp=2 zero_stage=1 micro_batch=2",
-          "dp=2 pp=2 virtual_stages=2 zero_stage=1 micro_batch=2",
-          "dp=2 pp=2 zero_stage=1 schedule=zero_bubble micro_batch=2", "tp=2 micro_batch=4",
-          "tp=2 pp=2 micro_batch=4", "cp=2 pp=2 virtual_stages=2 micro_batch=2",
-          "dp=2 tp=2 pp=2 sequence_parallel=true zero_stage=1 micro_batch=2",
-          "cp=2 pp=2 schedule=zero_bubble micro_batch=4"}) {
+    for (const std::string layout : {"dp=2 micro_batch=4",
+                                     "dp=4 zero_stage=1 micro_batch=2",
+                                     "dp=4 zero_stage=2 micro_batch=1",
+                                     "dp=4 zero_stage=3 micro_batch=2",
+                                     "dp=2 tp=2 zero_stage=1 micro_batch=4",
+                                     "dp=2 tp=2 micro_batch=1",
+                                     "dp=2 tp=2 zero_stage=1 micro_batch=2",
+                                     "dp=2 tp=2 sequence_parallel=true zero_stage=1 micro_batch=4",
+                                     "dp=2 cp=2 zero_stage=1 micro_batch=4",
+                                     "dp=2 pp=2 zero_stage=1 micro_batch=2",
+                                     "dp=2 pp=2 virtual_stages=2 zero_stage=1 micro_batch=2",
+                                     "dp=2 pp=2 zero_stage=1 schedule=zero_bubble micro_batch=2",
+                                     "tp=2 micro_batch=4",
+                                     "tp=2 pp=2 micro_batch=4",
+                                     "cp=2 pp=2 virtual_stages=2 micro_batch=2",
+                                     "dp=2 tp=2 pp=2 sequence_parallel=true zero_stage=1 micro_batch=2",
+                                     "cp=2 pp=2 schedule=zero_bubble micro_batch=4",
+                                     "cp=2 zero_stage=2 micro_batch=4",
+                                     "cp=2 zero_stage=3 micro_batch=4",
+                                     "dp=2 tp=2 sequence_parallel=true zero_stage=3 micro_batch=2",
+                                     "dp=2 tp=2 pp=2 zero_stage=3 micro_batch=2"}) {
       INFO(std::string(model == kGptLike ? "GPT " : "Llama ") << layout);
       const recipe::Recipe recipe = MakeRecipe(model, SetsOf(layout + " overlap=on"));
       const Trained one = TrainFor(recipe, 2, PushingDevice());

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -121,6 +122,8 @@ constexpr const char* kLayouts[] = {
     "tp=2 sp=true mb=2 dp=2 zero=1",
     "tp=4 sp=true mb=4 again=selective",
     "tp=8 sp=true dp=4 zero=2 mb=2",
+    "tp=2 sp=true dp=4 zero=2 mb=2",
+    "tp=2 dp=2 zero=3 mb=4",
     "tp=2 sp=true dp=4 zero=3",
     "cp=2",
     "cp=2 mb=2 dp=2 zero=1",
@@ -162,10 +165,15 @@ constexpr const char* kLayouts[] = {
 // of instruction by instruction, which tells most in the last microbatch; the worst here is 2.2 %.
 constexpr double kTime = 0.03;
 
-void CheckLayouts(const std::string& model) {
+// Where conversions of halves, gathers and reductions of each microbatch fill the exchange's stream, their
+// order within a pass tells, which is not played: folded, these are 12 and 17 % too fast.
+constexpr const char* kCrowded[] = {"cp=2 tp=2 dp=2 zero=3 mb=2 again=full"};
+constexpr double kCrowdedTime = 0.18;
+
+void CheckLayouts(const std::string& model, std::span<const char* const> layouts, double time) {
   const plan::CompileOptions options{.profile = backend::cuda::CudaProfile()};
   double worst = 0;
-  for (const char* layout : kLayouts) {
+  for (const char* layout : layouts) {
     CAPTURE(std::string(layout));
     const recipe::Recipe recipe = ModelRecipe(model, Sets(layout));
     Folder folder(options);
@@ -189,7 +197,7 @@ void CheckLayouts(const std::string& model) {
     CHECK(estimate->memory.evaluation == memory.evaluation);
     const double predicted = plan::Predict(*plan, recipe.cluster).iteration_s;
     const double error = estimate->iteration_s / predicted - 1;
-    CHECK_MESSAGE(std::abs(error) < kTime,
+    CHECK_MESSAGE(std::abs(error) < time,
                   fmt::format("{} s folded, {} s predicted", estimate->iteration_s, predicted));
     MESSAGE(fmt::format("{:+.2f} % {}", 100 * error, layout));
     worst = std::max(worst, std::abs(error));
@@ -197,8 +205,14 @@ void CheckLayouts(const std::string& model) {
   MESSAGE(fmt::format("{}: largest error of seconds {:.2f} %", model, 100 * worst));
 }
 
-TEST_CASE("a folded GPT needs the bytes of its plan, and takes its seconds") { CheckLayouts("gpt"); }
-TEST_CASE("a folded Llama needs the bytes of its plan, and takes its seconds") { CheckLayouts("llama"); }
+TEST_CASE("a folded GPT needs the bytes of its plan, and takes its seconds") {
+  CheckLayouts("gpt", kLayouts, kTime);
+  CheckLayouts("gpt", kCrowded, kCrowdedTime);
+}
+TEST_CASE("a folded Llama needs the bytes of its plan, and takes its seconds") {
+  CheckLayouts("llama", kLayouts, kTime);
+  CheckLayouts("llama", kCrowded, kCrowdedTime);
+}
 
 }  // namespace
 }  // namespace engine::train
