@@ -175,17 +175,18 @@ bool ExchangesActivations(const recipe::Recipe& recipe) {
 // Why exchange over tp and cp does not run behind computation although it might; empty: it does.
 std::string ExposedNote(const recipe::Recipe& recipe, const CompileOptions& options) {
   if (!Overlaps(recipe, options) || !ExchangesActivations(recipe) || Lanes(recipe, options) > 1) return "";
-  return fmt::format(
-      "exchange over tp and cp is not hidden behind computation: {}",
-      recipe.training.micro_batch % 2 == 0
-          ? std::string(recipe.precision.compute == "fp8"
-                            ? "FP8's gradients in shards are made half by half"
-                            : "dp exchanges shards in each microbatch, between hosts or half by half")
-          : fmt::format("micro_batch {} has no two halves{}", recipe.training.micro_batch,
-                        recipe.microbatches() % 2 == 0
-                            ? fmt::format("; with {}, each half is what a microbatch is now",
-                                          2 * recipe.training.micro_batch)
-                            : ""));
+  const std::int64_t micro_batch = recipe.training.micro_batch;
+  std::string why;
+  if (micro_batch % 2 != 0) {
+    why = fmt::format("micro_batch {} has no two halves", micro_batch);
+    if (recipe.parallelism.pp == 1 && recipe.microbatches() % 2 == 0)
+      why += fmt::format("; with {}, each half is what a microbatch is now", 2 * micro_batch);
+  } else if (recipe.parallelism.zero_stage > 1) {
+    why = "shards of gradients are exchanged in each microbatch, between hosts or half by half";
+  } else {
+    why = "what dp exchanges between hosts would hold up the halves' own exchange, by the predicted time";
+  }
+  return fmt::format("exchange over tp and cp is not hidden behind computation: {}", why);
 }
 
 // Whether the ranks of a group along this axis are always on one host.
@@ -289,15 +290,17 @@ absl::StatusOr<LocalGraph> Localize(const Graph& graph, const PlacementOptions& 
 
 }  // namespace
 
+bool SpansHosts(const recipe::Recipe& recipe, Axis axis) {
+  return !OnOneHost(recipe, Mesh::Of(recipe.parallelism), axis);
+}
+
 std::int64_t Lanes(const recipe::Recipe& recipe, const CompileOptions& options) {
   const bool halves = options.halves && Overlaps(recipe, options) && ExchangesActivations(recipe) &&
                       recipe.training.micro_batch % 2 == 0;
   if (!halves || recipe.parallelism.zero_stage < 2) return halves ? 2 : 1;
   // FP8's gradients are made half by half (SumsShardsByHalves); and what each microbatch exchanges between
   // hosts would hold up the halves' own exchange, which has the same stream.
-  const bool apart =
-      recipe.precision.compute == "fp8" || !OnOneHost(recipe, Mesh::Of(recipe.parallelism), Axis::kDp);
-  return apart ? 1 : 2;
+  return recipe.precision.compute == "fp8" || SpansHosts(recipe, Axis::kDp) ? 1 : 2;
 }
 
 ChunkLayers CutLayers(const recipe::Recipe& recipe, const Graph& graph, const DeviceProfile& device) {

@@ -15,17 +15,19 @@ std::int64_t TimeOf(Pass pass, bool weights) {
   return weights ? kBackwardTime / 2 : kBackwardTime;
 }
 
-std::vector<TimelineTurn> TurnsOf(const StagePlan& stage) {
+// Halves that run in turns are one turn, of the microbatch that they are halves of.
+std::vector<TimelineTurn> TurnsOf(const Plan& plan, const StagePlan& stage) {
   std::vector<TimelineTurn> turns;
   const bool trains = stage.update >= 0;
+  const auto lanes = static_cast<std::int32_t>(trains ? plan.lanes : 1);
   for (const Step& step : trains ? stage.train : stage.evaluate) {
-    if (step.kind != StepKind::kRun || step.chunk < 0) continue;
+    if (step.kind != StepKind::kRun || step.chunk < 0 || step.paired) continue;
     const auto chunk = std::find_if(stage.chunks.begin(), stage.chunks.end(),
                                     [&](const Chunk& c) { return c.index == step.chunk; });
     Pass pass = Pass::kForward;
     if (trains && step.segment == chunk->backward) pass = Pass::kBackward;
     if (trains && step.segment == chunk->weights) pass = Pass::kWeights;
-    turns.push_back({.pass = pass, .chunk = step.chunk, .microbatch = step.microbatch});
+    turns.push_back({.pass = pass, .chunk = step.chunk, .microbatch = step.microbatch / lanes});
   }
   return turns;
 }
@@ -62,7 +64,7 @@ class Finished {
 
 Timeline SimulateTimeline(const Plan& plan) {
   Timeline timeline;
-  for (const StagePlan& stage : plan.stages) timeline.stages.push_back(TurnsOf(stage));
+  for (const StagePlan& stage : plan.stages) timeline.stages.push_back(TurnsOf(plan, stage));
   for (const auto& turns : timeline.stages) {
     for (const TimelineTurn& turn : turns) timeline.weights |= turn.pass == Pass::kWeights;
   }

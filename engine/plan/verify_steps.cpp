@@ -124,6 +124,8 @@ class StepVerifier {
     }
     if (step.paired) RETURN_IF_ERROR(Paired(i));
     if (first || last) return absl::OkStatus();
+    if (!id_.evaluate && step.paired != (LaneOf(step) + 1 < plan_.lanes))
+      return Internal("{} {} in alternation with the next", Name(i), step.paired ? "runs" : "does not run");
     const Segment& segment = stage_.segments[static_cast<size_t>(step.segment)];
     const auto chunk = std::find_if(stage_.chunks.begin(), stage_.chunks.end(),
                                     [&](const Chunk& c) { return c.index == segment.chunk; });

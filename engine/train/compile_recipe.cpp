@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "engine/model/decoder.h"
+#include "engine/plan/predict.h"
 #include "engine/plan/verify.h"
 
 namespace engine::train {
@@ -27,7 +28,16 @@ model::BuildOptions ModelOptions(const recipe::Recipe& recipe, const plan::Compi
           .loss_scale = 1.0 / tokens};
 }
 
-absl::StatusOr<plan::Plan> CompileOnce(const recipe::Recipe& recipe, const plan::CompileOptions& options) {
+// What dp exchanges between hosts in the last microbatch stands before the halves' own exchange, on the same
+// stream: each stage of a pipeline waits for it.
+bool MayHoldUp(const recipe::Recipe& recipe, const plan::Plan& plan) {
+  const recipe::Parallelism& p = recipe.parallelism;
+  return plan.lanes > 1 && p.pp > 1 && p.dp > 1 && plan::SpansHosts(recipe, plan::Axis::kDp);
+}
+
+}  // namespace
+
+absl::StatusOr<plan::Plan> CompileAsSaid(const recipe::Recipe& recipe, const plan::CompileOptions& options) {
   return plan::Compile(recipe, model::BuildDecoder(recipe, ModelOptions(recipe, options, /*dropout=*/true)),
                        options.evaluation
                            ? model::BuildDecoder(recipe, ModelOptions(recipe, options, /*dropout=*/false))
@@ -35,15 +45,17 @@ absl::StatusOr<plan::Plan> CompileOnce(const recipe::Recipe& recipe, const plan:
                        options);
 }
 
-}  // namespace
-
 absl::StatusOr<plan::Plan> CompileUnverified(const recipe::Recipe& recipe,
                                              const plan::CompileOptions& options) {
-  absl::StatusOr<plan::Plan> plan = CompileOnce(recipe, options);
-  if (!options.halves || !absl::IsFailedPrecondition(plan.status())) return plan;
+  absl::StatusOr<plan::Plan> plan = CompileAsSaid(recipe, options);
+  const bool refused = options.halves && absl::IsFailedPrecondition(plan.status());
+  if (!refused && !(plan.ok() && MayHoldUp(recipe, *plan))) return plan;
   plan::CompileOptions whole = options;
   whole.halves = false;
-  return CompileOnce(recipe, whole);
+  absl::StatusOr<plan::Plan> other = CompileAsSaid(recipe, whole);
+  if (refused || !other.ok()) return refused ? std::move(other) : std::move(plan);
+  const double in_turns = plan::Predict(*plan, recipe.cluster).iteration_s;
+  return plan::Predict(*other, recipe.cluster).iteration_s < in_turns ? std::move(other) : std::move(plan);
 }
 
 absl::Status VerifyAgainst(const recipe::Recipe& recipe, const plan::Plan& plan) {

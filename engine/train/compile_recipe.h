@@ -12,7 +12,11 @@ namespace engine::train {
 // exceeds the device, Internal for a plan that is wrong.
 absl::StatusOr<plan::Plan> CompileRecipe(const recipe::Recipe& recipe, const plan::CompileOptions& options);
 
-// The two halves of it.
+// As `options` say, even where CompileRecipe chooses otherwise.
+absl::StatusOr<plan::Plan> CompileAsSaid(const recipe::Recipe& recipe, const plan::CompileOptions& options);
+
+// The two halves of it. Of a plan whose pipeline could be held up by halves that run in turns, the one
+// without is taken where its predicted time is less.
 absl::StatusOr<plan::Plan> CompileUnverified(const recipe::Recipe& recipe,
                                              const plan::CompileOptions& options);
 absl::Status VerifyAgainst(const recipe::Recipe& recipe, const plan::Plan& plan);

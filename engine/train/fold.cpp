@@ -254,7 +254,7 @@ class Folder::Impl {
     plan::CompileOptions options = options_;
     options.evaluation = known.empty();
     Compiled compiled;
-    ASSIGN_OR_RETURN(compiled.plan, CompileUnverified(Reduced(recipe, lanes, blocks), options));
+    ASSIGN_OR_RETURN(compiled.plan, CompileAsSaid(Reduced(recipe, lanes, blocks), options));
     compiled.facts = FactsOf(compiled.plan, recipe.cluster);
     for (size_t s = 0; s < compiled.facts.size(); ++s) {
       if (options.evaluation) known.push_back(compiled.facts[s].evaluation);
@@ -601,13 +601,14 @@ class Folder::Impl {
         Left after;
         const double with =
             PlayBlocks(n, all * (1 / static_cast<double>(n)), {}, exchange.behind, in_pass, &after, busy);
-        ending.longer_s = with - all.seconds();
-        // Conversions behind computation share the exchange's stream.
-        ending.busy_s = all.behind_s > 0
-                            ? std::min(after.busy + all.behind_s,
-                                       std::max(after.busy, busy + all.behind_s - with +
-                                                                static_cast<double>(n) * of.reduce.seconds))
-                            : after.busy;
+        // Conversions behind computation share the exchange's stream: the last one stands behind all
+        // reductions but one.
+        const double head = c + 1 == facts.size() ? of.reduce_head.seconds : 0;
+        const double exchange =
+            all.behind_s > 0 ? busy + all.behind_s + static_cast<double>(n) * of.reduce.seconds + head : 0;
+        const double pass = std::max(with, exchange - of.reduce.seconds);
+        ending.longer_s = pass - all.seconds();
+        ending.busy_s = std::max(after.busy - (pass - with), exchange - pass);
         ending.finish_s = after.finish;
         return ending;
       };

@@ -41,6 +41,8 @@ LAYOUTS = {
     "pp2zb": {"pp": 2, "schedule": "zero_bubble"},
     "zero2": {"dp": 2, "zero_stage": 2},
     "zero3": {"dp": 2, "zero_stage": 3},
+    "cp2z2": {"cp": 2, "zero_stage": 2},
+    "cp2z3": {"cp": 2, "zero_stage": 3},
     "dp4": {"dp": 4, "zero_stage": 1},
     "tp4": {"tp": 4, "sequence_parallel": "true"},
     "cp4": {"cp": 4},
@@ -50,8 +52,10 @@ LAYOUTS = {
     "tp2pp2": {"tp": 2, "pp": 2},
     "cp2tp2": {"cp": 2, "tp": 2},
     "zero3x4": {"dp": 4, "zero_stage": 3},
+    "tp2pp2zb": {"tp": 2, "pp": 2, "schedule": "zero_bubble"},
+    "tp2zero3": {"dp": 2, "tp": 2, "zero_stage": 3},
 }
-TWO = ("dp2", "tp2", "sp2", "cp2", "pp2", "pp2v", "pp2zb", "zero2", "zero3")
+TWO = ("dp2", "tp2", "sp2", "cp2", "pp2", "pp2v", "pp2zb", "zero2", "zero3", "cp2z2", "cp2z3")
 
 
 def settings(layout):

@@ -18,6 +18,7 @@ LAYOUTS = {
     "tp2": ("parallelism.tp=2",),
     "sp2": ("parallelism.tp=2", "parallelism.sequence_parallel=true"),
     "cp2": ("parallelism.cp=2",),
+    "cp2z3": ("parallelism.cp=2", "parallelism.zero_stage=3"),
     "pp2": ("parallelism.pp=2",),
 }
 # Sizes of the model, which on a GPU takes the kernels that large models take.

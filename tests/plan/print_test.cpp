@@ -42,6 +42,19 @@ TEST_CASE("timeline: the bubble of 1F1B is (p−1)/(m+p−1), and interleaving o
   CHECK(bubble({}) == 0.0);
 }
 
+TEST_CASE("halves that run in turns are drawn as the microbatch that they are") {
+  for (const char* schedule : {"parallelism.schedule=\"1f1b\"", "parallelism.schedule=\"zero_bubble\""}) {
+    const auto drawn = [&](const char* overlap) {
+      const Plan plan = TinyPlan(
+          false, {"parallelism.pp=4", "parallelism.tp=2", "training.micro_batch=2", schedule, overlap});
+      CHECK(plan.lanes == (std::string(overlap).ends_with("on") ? 2 : 1));
+      const Timeline timeline = SimulateTimeline(plan);
+      return DrawTimeline(timeline, timeline.length) + fmt::format("{}", timeline.bubble);
+    };
+    CHECK(drawn("parallelism.overlap=on") == drawn("parallelism.overlap=off"));
+  }
+}
+
 TEST_CASE("timeline: the middle of a long one is left out") {
   const Timeline timeline =
       SimulateTimeline(TinyPlan(false, {"parallelism.pp=2", "training.global_batch=64"}));

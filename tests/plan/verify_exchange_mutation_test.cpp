@@ -78,7 +78,7 @@ TEST_CASE("mutation: halves in turns") {
     for (std::uint8_t& lane : SegmentOf(plan, 0, "backward.0").order)
       lane = lane == kJointLane ? lane : 1 - lane;
   });
-  Mutate(Overlapped(), "s", "lanes at", [&](Plan& plan) { plan.lanes = 1 << 20; });
+  Mutate(Overlapped(), "st", "lanes at", [&](Plan& plan) { plan.lanes = 1 << 20; });
 }
 
 TEST_CASE("mutation: halves in turns in a pipeline") {
@@ -119,6 +119,15 @@ TEST_CASE("mutation: halves in turns in a pipeline") {
     for (Instruction& instruction : SegmentOf(plan, 0, "backward.0").instructions) {
       for (BufferRef& input : instruction.inputs) input.offset -= input.value == received.value ? by : 0;
     }
+  });
+  // Halves in each other's slots; and one that runs alone.
+  Mutate(good, "t", "runs in alternation with the next", [](Plan& plan) {
+    for (Step& step : plan.stages[0].train) {
+      if (step.kind == StepKind::kRun && (step.microbatch == 2 || step.microbatch == 3)) step.microbatch ^= 1;
+    }
+  });
+  Mutate(good, "t", "does not run in alternation", [](Plan& plan) {
+    for (Step& step : plan.stages[0].train) step.paired = step.paired && step.microbatch != 2;
   });
   Mutate(good, "t", "overwrites the buffer that", each(StepKind::kRun, 0, [&](Plan& plan, Step& step) {
            std::erase_if(step.waits, [&](std::int32_t wait) { return is_sent(plan, wait); });
@@ -239,10 +248,15 @@ TEST_CASE("mutation: reductions behind the backward pass") {
     Segment& backward = SegmentOf(plan, 0, "backward.0");
     backward.instructions.push_back(backward.instructions[Find(backward, reduction)]);
   });
-  Mutate(Overlapped(), "t", "to which other microbatches have still to add", [&](Plan& plan) {
-    // The last pair's passes change places.
+  const Plan pairs =
+      TinyPlan(false, {"parallelism.dp=2", "parallelism.tp=2", "parallelism.sequence_parallel=true",
+                       "parallelism.zero_stage=1", "parallelism.overlap=on", "training.micro_batch=2"});
+  const auto last = static_cast<std::int32_t>(pairs.microbatches) - 2;
+  REQUIRE(last >= 4);
+  Mutate(pairs, "t", "to which other microbatches have still to add", [&](Plan& plan) {
+    // The last two pairs change places.
     for (Step& step : plan.stages[0].train) {
-      if (step.microbatch >= 2) step.microbatch = 5 - step.microbatch;
+      if (step.microbatch >= last - 2) step.microbatch += step.microbatch < last ? 2 : -2;
     }
   });
 }

@@ -115,6 +115,7 @@ PushCommunicator::~PushCommunicator() {
 
 absl::StatusOr<std::unique_ptr<Launch>> PushCommunicator::Prepare(CollectiveArgs args) {
   const plan::Instruction& instruction = *args.instruction;
+  if (instruction.collective == plan::Collective::kSlice) return nccl_.Prepare(std::move(args));  // a copy
   ASSIGN_OR_RETURN(const ExchangeNotes notes,
                    progress_.Add(instruction.stream, fmt::format("{}, with ranks {}", instruction.name,
                                                                  fmt::join(args.group, ", "))));
@@ -179,7 +180,7 @@ absl::Status PushCommunicator::PrepareTransfer(std::int64_t peer, std::int32_t s
   if (!push) return nccl_.PrepareTransfer(peer, stream, push);
   peers_[peer].rank = peer;
   PushGroup* const group = GroupOf({std::min(rank_, peer), std::max(rank_, peer)});
-  group->transfers.emplace_back(peer, stream);
+  group->transfers.emplace(peer, stream);
   transfers_[peer] = group;
   return absl::OkStatus();
 }
@@ -334,7 +335,7 @@ absl::Status PushCommunicator::Agree(const std::vector<std::int64_t>& ranks, Pus
 
 absl::Status PushCommunicator::UseNccl(const PushGroup& group) {
   for (const std::unique_ptr<NcclFallback>& conversion : group.conversions) {
-    ASSIGN_OR_RETURN(conversion->launch, PrepareNccl(conversion->args, conversion->notes));
+    ASSIGN_OR_RETURN(conversion->launch, PrepareNccl(std::move(conversion->args), conversion->notes));
   }
   for (const auto& [peer, stream] : group.transfers) {
     RETURN_IF_ERROR(nccl_.PrepareTransfer(peer, stream, false));
@@ -348,6 +349,7 @@ absl::Status PushCommunicator::Connect() {
   RETURN_IF_ERROR(OneStreamOfNccl());
   for (const auto& [ranks, group] : groups_) {
     if (!group->pushes) RETURN_IF_ERROR(UseNccl(*group));
+    for (const std::unique_ptr<NcclFallback>& conversion : group->conversions) conversion->args = {};
   }
   return nccl_.Connect();
 }

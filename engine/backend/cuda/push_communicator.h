@@ -41,7 +41,7 @@ struct PushGroup {
   // Whether something is pushed in line with computation, and behind all that follows.
   bool in_line = false, detached = false;
   std::vector<std::unique_ptr<NcclFallback>> conversions;
-  std::vector<std::pair<std::int64_t, std::int32_t>> transfers;  // peers, streams
+  std::set<std::pair<std::int64_t, std::int32_t>> transfers;  // peers, streams
 };
 
 struct PushOptions {
