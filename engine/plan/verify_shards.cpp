@@ -143,6 +143,8 @@ class ShardVerifier {
   absl::Status Join(const Instruction& instruction) {
     if (instruction.stream != kComputeStream || instruction.collective != Collective::kNone)
       return Internal("waits for {}, and is no computation", instruction.joins);
+    if (instruction.joint && instruction.kernel != "add_shard")
+      return Internal("waits for {} when lanes may have gone on", instruction.joins);
     if (const auto begun = at_begin_names_.find(instruction.joins); begun != at_begin_names_.end()) {
       joined_.insert(begun->second);
       return absl::OkStatus();
@@ -214,6 +216,7 @@ class ShardVerifier {
     }
     if (instruction.stream != kExchangeStream || !instruction.detached || instruction.last_only)
       return Internal("does not gather bucket.{} behind the passes", b);
+    if (instruction.joint) return Internal("gathers bucket.{} when the first microbatch has passed", b);
     if (!begun_.insert(b).second) return Internal("gathers bucket.{} again", b);
     at_begin_names_[instruction.name] = b;
     return absl::OkStatus();

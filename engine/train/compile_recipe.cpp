@@ -28,14 +28,12 @@ model::BuildOptions ModelOptions(const recipe::Recipe& recipe, const plan::Compi
           .loss_scale = 1.0 / tokens};
 }
 
-// What dp exchanges between hosts in the last microbatch stands before the halves' own exchange, on the same
-// stream: each stage of a pipeline waits for it.
-bool MayHoldUp(const recipe::Recipe& recipe, const plan::Plan& plan) {
-  const recipe::Parallelism& p = recipe.parallelism;
-  return plan.lanes > 1 && p.pp > 1 && p.dp > 1 && plan::SpansHosts(recipe, plan::Axis::kDp);
-}
-
 }  // namespace
+
+bool MayHoldUpHalves(const recipe::Recipe& recipe) {
+  const recipe::Parallelism& p = recipe.parallelism;
+  return p.pp > 1 && p.dp > 1 && plan::SpansHosts(recipe, plan::Axis::kDp);
+}
 
 absl::StatusOr<plan::Plan> CompileAsSaid(const recipe::Recipe& recipe, const plan::CompileOptions& options) {
   return plan::Compile(recipe, model::BuildDecoder(recipe, ModelOptions(recipe, options, /*dropout=*/true)),
@@ -49,7 +47,7 @@ absl::StatusOr<plan::Plan> CompileUnverified(const recipe::Recipe& recipe,
                                              const plan::CompileOptions& options) {
   absl::StatusOr<plan::Plan> plan = CompileAsSaid(recipe, options);
   const bool refused = options.halves && absl::IsFailedPrecondition(plan.status());
-  if (!refused && !(plan.ok() && MayHoldUp(recipe, *plan))) return plan;
+  if (!refused && !(plan.ok() && plan->lanes > 1 && MayHoldUpHalves(recipe))) return plan;
   plan::CompileOptions whole = options;
   whole.halves = false;
   absl::StatusOr<plan::Plan> other = CompileAsSaid(recipe, whole);

@@ -15,6 +15,10 @@ absl::StatusOr<plan::Plan> CompileRecipe(const recipe::Recipe& recipe, const pla
 // As `options` say, even where CompileRecipe chooses otherwise.
 absl::StatusOr<plan::Plan> CompileAsSaid(const recipe::Recipe& recipe, const plan::CompileOptions& options);
 
+// Whether what dp exchanges between hosts in the last microbatch stands before the halves' own exchange (if
+// they run in turns), on the same stream: each stage of a pipeline then waits for it.
+bool MayHoldUpHalves(const recipe::Recipe& recipe);
+
 // The two halves of it. Of a plan whose pipeline could be held up by halves that run in turns, the one
 // without is taken where its predicted time is less.
 absl::StatusOr<plan::Plan> CompileUnverified(const recipe::Recipe& recipe,

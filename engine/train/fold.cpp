@@ -10,67 +10,26 @@
 
 #include "engine/model/decoder.h"
 #include "engine/plan/arena.h"
-#include "engine/plan/buckets.h"
 #include "engine/plan/control.h"
 #include "engine/plan/cost.h"
 #include "engine/plan/flat_exchange.h"
 #include "engine/plan/stage.h"
-#include "engine/plan/update.h"
 #include "engine/train/chunk_facts.h"
 #include "engine/train/compile_recipe.h"
 #include "engine/train/pass_player.h"
+#include "engine/train/stage_states.h"
 
 namespace engine::train {
 namespace {
 
 using plan::Aligned;
-using plan::Instruction;
 using plan::Plan;
-using plan::Segment;
-using plan::StagePlan;
 
 // Blocks of the chunks that are tried as ones from which on chunks grow evenly; where none does, chunks of
 // the length itself are compiled.
 constexpr std::int64_t kLengths[] = {1, 2, 3, 5, 8};
 
 enum Kind : std::uint8_t { kFirst, kMiddle, kLast, kWhole, kKinds };
-
-// Exchange of one bucket, as plan/cost.h has it.
-struct Exchange {
-  double seconds = 0;
-  double finish = 0;  // computation that it leaves
-  double beside = 0;  // share of its speed that computation loses beside it
-};
-
-// Computation with exchange behind it.
-struct TwoStreams {
-  double now = 0, exchanged = 0, finish = 0;
-  double beside = 0;
-
-  void Compute(double seconds) {
-    const double slow = std::min(std::max(0.0, exchanged - now), seconds / (1 - beside));
-    now += slow + seconds - slow * (1 - beside);
-  }
-  void Start(const Exchange& exchange) {
-    exchanged = std::max(exchanged, now) + exchange.seconds;
-    finish += exchange.finish;
-    beside = exchange.beside;
-  }
-  // Computation waits for all exchange so far.
-  void Join() {
-    now = std::max(now, exchanged) + finish;
-    finish = 0;
-  }
-};
-
-double InstructionSeconds(const plan::CostModel& costs, const Instruction& instruction) {
-  return costs.Seconds(instruction) + costs.FinishSeconds(instruction);
-}
-
-Exchange CostOf(const plan::CostModel& costs, const Instruction& instruction) {
-  return {costs.Seconds(instruction), costs.FinishSeconds(instruction),
-          plan::CostModel::BesideShare(instruction)};
-}
 
 // The first half of what tells apart layouts that share probes.
 std::string ParameterKey(const recipe::Recipe& recipe) {
@@ -101,31 +60,13 @@ std::int32_t LayerOf(const std::string& name, std::int32_t layers) {
   return name.starts_with("embedding.") ? -1 : layers;
 }
 
-// What a stage keeps whatever its microbatches do, and the exchange and update of it.
-struct StageStates {
-  plan::MemoryBreakdown memory;  // parameters, gradients and optimizer
-  std::int64_t update_bytes = 0;
-  std::int64_t sum_bytes = 0;            // where pushed gradients arrive
-  Exchange reduce, reduce_head, gather;  // of a block, where early
-  double after_reduce_s = 0;             // computation: adding to a shard
-  double before_gather_s = 0;            // copying one
-  // Of the update, on both sides of the sum over the world.
-  double before_meeting_s = 0, after_meeting_s = 0;
-};
-
-// What a stage holds, as far as StageStates depends on it.
-struct StageShape {
-  std::int64_t blocks = 0;
-  bool embedding = false, head = false;
-};
-
 }  // namespace
 
 class Folder::Impl {
  public:
   explicit Impl(plan::CompileOptions options) : options_(std::move(options)) { options_.hash = false; }
 
-  std::int64_t probes() const { return probes_; }
+  std::int64_t probes() const { return probes_ + (whole_ != nullptr ? whole_->probes() : 0); }
 
   absl::StatusOr<std::int64_t> StateBytes(const recipe::Recipe& recipe) {
     ASSIGN_OR_RETURN(const plan::FlatExchange exchange, plan::ExchangeOf(recipe, options_));
@@ -137,7 +78,23 @@ class Folder::Impl {
     return most;
   }
 
+  // As CompileUnverified chooses: without halves where these are held up and that takes less time.
   absl::StatusOr<Estimate> Fold(const recipe::Recipe& recipe) {
+    constexpr double kHardly = 0.05;  // of an iteration
+    ASSIGN_OR_RETURN(const Estimate halves, FoldAsSaid(recipe));
+    if (!MayHoldUpHalves(recipe) || held_up_s_ < kHardly * halves.iteration_s) return halves;
+    if (whole_ == nullptr) {
+      plan::CompileOptions options = options_;
+      options.halves = false;
+      whole_ = std::make_unique<Impl>(std::move(options));
+    }
+    ASSIGN_OR_RETURN(const Estimate whole, whole_->FoldAsSaid(recipe));
+    // What holds up one stage holds up those after it, more than is played here.
+    return whole.iteration_s < halves.iteration_s + held_up_s_ ? whole : halves;
+  }
+
+ private:
+  absl::StatusOr<Estimate> FoldAsSaid(const recipe::Recipe& recipe) {
     ASSIGN_OR_RETURN(const plan::FlatExchange exchange, plan::ExchangeOf(recipe, options_));
     const recipe::Parallelism& p = recipe.parallelism;
     const plan::ChunkLayers& layers = LayersOf(recipe);
@@ -166,7 +123,6 @@ class Folder::Impl {
     return estimate;
   }
 
- private:
   struct Probe {
     std::int64_t blocks = 0;
     std::array<ChunkFacts, kKinds> facts;
@@ -324,16 +280,10 @@ class Folder::Impl {
     return Longer(probe->facts[kind], blocks - probe->blocks, probe->longer[0], probe->longer[1]);
   }
 
-  // Parameters of the whole model in the order of a plan, all blocks as the probe's first.
-  struct Parameters {
-    Plan plan;  // values, parameters, mesh
-    std::vector<std::int32_t> layers;
-  };
-
   void RememberParameters(const recipe::Recipe& recipe, const Plan& probe) {
     const auto [known, fresh] = parameters_.try_emplace(ParameterKey(recipe));
     if (!fresh) return;
-    Parameters& all = *(known->second = std::make_unique<Parameters>());
+    ModelParameters& all = *(known->second = std::make_unique<ModelParameters>());
     const std::int32_t layers = static_cast<std::int32_t>(recipe.model.layers);
     const auto value = [&](std::int32_t id) {
       plan::LocalValue copy = probe.values[static_cast<size_t>(id)];
@@ -368,103 +318,9 @@ class Folder::Impl {
                     exchange.pushed.bits(), shape.blocks, shape.embedding, shape.head));
     if (fresh) {
       known->second = std::make_unique<StageStates>(
-          MakeStates(recipe, exchange, shape, parameters_.at(parameters).get()));
+          StatesOfStage(recipe, exchange, shape, options_.profile, parameters_.at(parameters).get()));
     }
     return known->second.get();
-  }
-
-  StageStates MakeStates(const recipe::Recipe& recipe, const plan::FlatExchange& exchange,
-                         const StageShape& shape, Parameters* parameters) const {
-    Plan& plan = parameters->plan;
-    plan.mesh = plan::Mesh::Of(recipe.parallelism);
-    const std::int64_t zero_stage = recipe.parallelism.zero_stage;
-    const std::int32_t blocks = static_cast<std::int32_t>(recipe.model.layers);
-    std::vector<bool> used;
-    std::vector<std::int32_t> early;
-    for (size_t i = 0; i < plan.parameters.size(); ++i) {
-      const std::int32_t layer = parameters->layers[i];
-      const bool embedding = layer < 0 && (shape.embedding || (shape.head && plan.parameters[i].tied));
-      const bool head = layer == blocks && shape.head;
-      used.push_back(embedding || head || (layer >= 0 && layer < shape.blocks));
-      const bool in_passes = layer >= 0 && (exchange.behind || (zero_stage > 1 && layer < blocks));
-      early.push_back(in_passes ? layer : plan::kNoLayer);
-    }
-    StageStates states;
-    StagePlan stage;
-    std::int64_t cursor = 0;
-    stage.buckets = plan::MakeBuckets(plan, used, early, blocks, zero_stage, shape.embedding);
-    plan::PlaceBuckets(plan::StorageOf(recipe, exchange, /*training=*/true), &cursor, &states.memory,
-                       &stage.buckets);
-    stage.scalars = {.elements = 2, .dtype = DType::kF64};
-    stage.control = {.elements = plan::kControlNumbers, .dtype = DType::kF64};
-    const plan::CostModel costs(plan, recipe.cluster);
-    ExchangeInPasses(exchange, shape, *parameters, blocks, costs, &stage, &states);
-    const Segment update =
-        plan::UpdateSegment(plan, stage, recipe.optimizer, recipe.precision.compute == "fp16", exchange,
-                            options_.profile, 0, &states.update_bytes);
-    TimeUpdate(update, costs, &states);
-    return states;
-  }
-
-  // A pass that reads the parameters and makes the gradients of one block, and of the head: the exchange
-  // that the compiler puts into it.
-  void ExchangeInPasses(const plan::FlatExchange& exchange, const StageShape& shape,
-                        const Parameters& parameters, std::int32_t blocks, const plan::CostModel& costs,
-                        StagePlan* stage, StageStates* states) const {
-    const Plan& plan = parameters.plan;
-    const std::vector<std::int32_t> layers =
-        shape.head ? std::vector<std::int32_t>{blocks, 0} : std::vector<std::int32_t>{0};
-    Segment forward;
-    Segment backward;
-    for (std::int32_t layer : layers) {
-      Instruction reads;
-      Instruction makes;
-      for (size_t i = 0; i < plan.parameters.size(); ++i) {
-        if (parameters.layers[i] != layer) continue;
-        reads.inputs.push_back({.value = plan.parameters[i].value});
-        makes.outputs.push_back({.value = plan.parameters[i].gradient});
-      }
-      if (layer == 0) forward.instructions.push_back(std::move(reads));
-      backward.instructions.push_back(std::move(makes));
-    }
-    stage->segments = {forward, backward};
-    plan::Chunk chunk;
-    chunk.forward = 0;
-    chunk.backward = 1;
-    plan::GatherParameters(plan, *stage, exchange, /*lanes=*/false, &stage->segments[0]);
-    plan::ReduceEarly(plan, chunk, options_.profile, exchange, stage);
-    for (const Instruction& i : stage->segments[0].instructions) {
-      if (i.flat) states->gather = CostOf(costs, i);
-      if (i.kernel == "copy") states->before_gather_s = costs.Seconds(i);
-    }
-    bool head = shape.head;
-    for (const Instruction& i : stage->segments[1].instructions) {
-      if (i.flat) {
-        (head ? states->reduce_head : states->reduce) = CostOf(costs, i);
-        states->sum_bytes = std::max(states->sum_bytes, Aligned(i.scratch.bytes()));
-      }
-      if (i.kernel == "add_shard") states->after_reduce_s = costs.Seconds(i);
-      if (i.kernel.empty() && head && &i != &stage->segments[1].instructions.front()) head = false;
-    }
-    stage->segments.clear();
-  }
-
-  static void TimeUpdate(const Segment& update, const plan::CostModel& costs, StageStates* states) {
-    TwoStreams play;
-    for (const Instruction& instruction : update.instructions) {
-      if (instruction.group.HasPp()) {
-        states->before_meeting_s = play.now;
-        play = {};
-      }
-      if (!instruction.joins.empty()) play.Join();
-      if (instruction.stream == plan::kComputeStream) {
-        play.Compute(InstructionSeconds(costs, instruction));
-      } else {
-        play.Start(CostOf(costs, instruction));
-      }
-    }
-    play.Join();
-    states->after_meeting_s = play.now;
   }
 
   plan::MemoryBreakdown MemoryOf(const recipe::Recipe& recipe, std::int64_t lanes, const StageStates& states,
@@ -508,16 +364,16 @@ class Folder::Impl {
     double busy = 0, finish = 0;
   };
   struct BlockExchange {
-    const Exchange* gather = nullptr;  // before each block; null: none
-    double before_s = 0;               // computation
-    const Exchange* reduce_head = nullptr;
-    const Exchange* reduce = nullptr;  // after each
+    const ExchangeCost* gather = nullptr;  // before each block; null: none
+    double before_s = 0;                   // computation
+    const ExchangeCost* reduce_head = nullptr;
+    const ExchangeCost* reduce = nullptr;  // after each
     double after_s = 0;
   };
   static double PlayBlocks(std::int64_t blocks, const PassTime& each, const PassTime& rest, bool behind,
                            const BlockExchange& of, Left* left, double busy = 0) {
     const double n = static_cast<double>(blocks);
-    const auto in_line = [](const Exchange* e) { return e == nullptr ? 0.0 : e->seconds + e->finish; };
+    const auto in_line = [](const ExchangeCost* e) { return e == nullptr ? 0.0 : e->seconds + e->finish; };
     if (!behind) {
       return rest.seconds() + in_line(of.reduce_head) +
              n * (each.seconds() + in_line(of.gather) + of.before_s + in_line(of.reduce) + of.after_s);
@@ -556,6 +412,7 @@ class Folder::Impl {
                                      const plan::ChunkLayers& layers, const std::vector<ChunkFacts>& facts,
                                      const std::vector<const StageStates*>& states,
                                      const PassSchedule& schedule) {
+    held_up_s_ = 0;
     const recipe::Parallelism& p = recipe.parallelism;
     const std::int64_t lanes = plan::Lanes(recipe, options_);
     const std::int64_t microbatches = Microbatches(recipe);
@@ -608,6 +465,7 @@ class Folder::Impl {
             all.behind_s > 0 ? busy + all.behind_s + static_cast<double>(n) * of.reduce.seconds + head : 0;
         const double pass = std::max(with, exchange - of.reduce.seconds);
         ending.longer_s = pass - all.seconds();
+        if (all.behind_s > 0) held_up_s_ += ending.longer_s;
         ending.busy_s = std::max(after.busy - (pass - with), exchange - pass);
         ending.finish_s = after.finish;
         return ending;
@@ -655,8 +513,10 @@ class Folder::Impl {
   absl::flat_hash_map<std::pair<std::int64_t, std::int64_t>, plan::ChunkLayers> layers_;  // by tp and chunks
   absl::flat_hash_map<std::tuple<std::int64_t, std::int64_t, bool, std::int64_t>, PassSchedule> schedules_;
   absl::flat_hash_map<std::pair<std::string, std::int64_t>, std::unique_ptr<absl::StatusOr<Probe>>> probe_of_;
-  absl::flat_hash_map<std::string, std::unique_ptr<Parameters>> parameters_;
+  absl::flat_hash_map<std::string, std::unique_ptr<ModelParameters>> parameters_;
   absl::flat_hash_map<std::string, std::unique_ptr<StageStates>> states_;
+  double held_up_s_ = 0;         // that reductions hold up the halves of the last recipe folded
+  std::unique_ptr<Impl> whole_;  // of microbatches that are not cut
 };
 
 Folder::Folder(plan::CompileOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}

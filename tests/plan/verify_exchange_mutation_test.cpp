@@ -167,6 +167,18 @@ TEST_CASE("mutation: shards that are gathered and summed once for both lanes") {
     evaluate.instructions[Find(evaluate, [](const Instruction& i) { return i.kernel == "copy"; })].joint =
         true;
   });
+  // Waited for by what runs when both have come to it.
+  Mutate(good, "z", "when lanes may have gone on", [](Plan& plan) {
+    std::vector<Instruction>& backward = SegmentOf(plan, 0, "backward.0").instructions;
+    size_t joint = 0;
+    for (size_t i = 0; i < backward.size(); ++i) {
+      if (backward[i].op != nullptr && backward[i].joint) joint = i;
+      if (joint == 0 || backward[i].joint || backward[i].joins.empty()) continue;
+      std::swap(backward[joint].joins, backward[i].joins);
+      return;
+    }
+    FAIL("nothing waits behind a joint instruction");
+  });
   // Lane 0 does not wait for what is gathered for both.
   Mutate(good, "s", "has brought it", [](Plan& plan) {
     std::vector<std::uint8_t>& order = SegmentOf(plan, 0, "forward.0").order;
@@ -457,6 +469,7 @@ TEST_CASE("mutation: parameters gathered when a program begins") {
       SegmentOf(plan, 0, segment).instructions.insert(at(plan), gathers);
     });
     Mutate(good, "z", "in every microbatch", [&](Plan& plan) { at(plan)->first_only = false; });
+    Mutate(good, "zs", "when the first microbatch has passed", [&](Plan& plan) { at(plan)->joint = true; });
     Mutate(good, "z", "which is not waited for", [&](Plan& plan) {
       Segment& found = SegmentOf(plan, 0, segment);
       found.instructions[Find(found, [](const Instruction& i) { return !i.joins.empty(); })].joins.clear();

@@ -213,9 +213,10 @@ TEST_CASE("halves do not run in turns where they would be slower") {
   plan::CompileOptions whole = options;
   whole.halves = false;
   for (const bool in_turns : {false, true}) {
-    // dp over four nodes, in a pipeline; of the first the exchange of halves is as long as that of gradients.
-    const recipe::Recipe recipe = ModelRecipe(
-        "gpt", Sets(in_turns ? "pp=4 tp=4 dp=4 mb=2 zero=1 sp=true" : "pp=2 tp=2 cp=2 dp=4 mb=2 zero=1"));
+    // dp over four nodes and more, in a pipeline; of the second the gradients' exchange is longer than that
+    // of the halves.
+    const recipe::Recipe recipe = in_turns ? ModelRecipe("gpt", Sets("pp=4 tp=4 dp=4 mb=2 zero=1 sp=true"))
+                                           : ModelRecipe("llama", Sets("pp=4 cp=4 dp=8 mb=2"));
     const absl::StatusOr<plan::Plan> plan = CompileUnverified(recipe, options);
     const absl::StatusOr<plan::Plan> both = CompileAsSaid(recipe, options);
     const absl::StatusOr<plan::Plan> one = CompileAsSaid(recipe, whole);
@@ -227,6 +228,11 @@ TEST_CASE("halves do not run in turns where they would be slower") {
     CHECK(plan->hash == (in_turns ? both : one)->hash);
     const std::string notes = fmt::format("{}", fmt::join(plan->notes, "; "));
     CHECK((notes.find("by the predicted time") != std::string::npos) == !in_turns);
+    const absl::StatusOr<Estimate> folded = Folder(options).Fold(recipe);
+    REQUIRE(folded.ok());
+    CHECK(folded->iteration_s ==
+          doctest::Approx(std::min(with, without)).epsilon(in_turns ? kCrowdedTime : kTime));
+    CHECK(folded->arena_bytes == plan->stages[static_cast<size_t>(folded->stage)].arena_bytes);
   }
 }
 
