@@ -89,8 +89,7 @@ class Folder::Impl {
       whole_ = std::make_unique<Impl>(std::move(options));
     }
     ASSIGN_OR_RETURN(const Estimate whole, whole_->FoldAsSaid(recipe));
-    // What holds up one stage holds up those after it, more than is played here.
-    return whole.iteration_s < halves.iteration_s + held_up_s_ ? whole : halves;
+    return whole.iteration_s < halves.iteration_s ? whole : halves;
   }
 
  private:
