@@ -69,6 +69,16 @@ Segment Layers(int layers, double exchange_ms) {
 
 }  // namespace
 
+TEST_CASE("interleave: neither lane reads what is gathered for both before it is there") {
+  Segment segment;
+  segment.instructions = {Compute("before", 1), Exchange("gather", 5), Compute("reads", 1)};
+  Instruction& gather = segment.instructions[1];
+  gather.collective = Collective::kAllGather;
+  gather.joint = gather.detached = true;
+  segment.instructions[2].joins = gather.name;
+  CHECK(Interleave(segment, kRates).order == std::vector<std::uint8_t>{0, 1, kJointLane, 0, 1});
+}
+
 TEST_CASE("interleave: exchange shorter than products is hidden, but for the ends") {
   const double once = 1e-3;
   const Interleaving short_one = Interleave(Layers(20, 1), kRates);

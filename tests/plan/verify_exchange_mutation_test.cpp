@@ -138,6 +138,22 @@ TEST_CASE("mutation: halves in turns in a pipeline") {
          each(StepKind::kReceive, 1, [](Plan&, Step& step) { step.waits.clear(); }));
 }
 
+TEST_CASE("gradients in shards that cannot be made of both halves at once are made of whole microbatches") {
+  for (const char* stage : {"parallelism.zero_stage=1", "parallelism.zero_stage=2"}) {
+    // Three tokens of 32 features: no multiple of what the halves' values are aligned to.
+    const Plan plan =
+        TinyPlan(false, {"parallelism.dp=2", "parallelism.tp=2", stage, "data.sequence_length=3",
+                         "parallelism.overlap=on", "training.micro_batch=2"});
+    CHECK(Verify(plan, {}).ok());
+    const bool whole = stage == std::string("parallelism.zero_stage=2");
+    CHECK(plan.lanes == (whole ? 1 : 2));
+    const bool said = std::any_of(plan.notes.begin(), plan.notes.end(), [](const std::string& note) {
+      return note.find("half by half") != std::string::npos;
+    });
+    CHECK(said == whole);
+  }
+}
+
 TEST_CASE("mutation: shards that are gathered and summed once for both lanes") {
   const Plan good = TinyPlan(false, {"parallelism.dp=2", "parallelism.tp=2", "parallelism.zero_stage=3",
                                      "parallelism.overlap=on", "training.micro_batch=4"});
