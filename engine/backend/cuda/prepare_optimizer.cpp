@@ -114,6 +114,9 @@ ENGINE_CUDA_PREPARE(AddShard) {
   if (!IsElementType(x.dtype) || sum.dtype != DType::kF32) {
     return Unimplemented("add_shard of {} into {}", Name(x.dtype), Name(sum.dtype));
   }
+  if (x.shape.elements() != sum.shape.elements()) {
+    return Internal("add_shard of {} elements into {}", x.shape.elements(), sum.shape.elements());
+  }
   const bool accumulate = (args.accumulate & 1U) != 0;
   return [=](cudaStream_t stream, const KernelContext&) {
     AddShard(x.data, x.dtype, x.shape.elements(), accumulate, sum.as<float>(), stream);

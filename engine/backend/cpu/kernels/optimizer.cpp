@@ -2,6 +2,7 @@
 
 #include "engine/backend/cpu/kernels/kernels.h"
 #include "engine/backend/cpu/kernels/loops.h"
+#include "engine/base/status.h"
 #include "engine/plan/control.h"
 
 namespace engine::backend::cpu {
@@ -115,11 +116,13 @@ template <typename T>
 void AddShard(const KernelArgs& args) {
   const T* x = args.inputs[0].as<T>();
   T* out = args.outputs[0].as<T>();
+  const std::int64_t elements = args.outputs[0].shape.elements();
+  ENGINE_CHECK(args.inputs[0].shape.elements() == elements, "add_shard of {} elements into {}",
+               args.inputs[0].shape.elements(), elements);
   const bool accumulate = (args.accumulate & 1U) != 0;
-  ForEachBlock(args, args.outputs[0].shape.elements(), kElementBlock,
-               [&](std::int64_t first, std::int64_t last) {
-                 for (std::int64_t i = first; i < last; ++i) out[i] = accumulate ? out[i] + x[i] : x[i];
-               });
+  ForEachBlock(args, elements, kElementBlock, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i) out[i] = accumulate ? out[i] + x[i] : x[i];
+  });
 }
 
 void Zero(const KernelArgs& args) {
