@@ -82,7 +82,7 @@ class Folder::Impl {
   absl::StatusOr<Estimate> Fold(const recipe::Recipe& recipe) {
     constexpr double kHardly = 0.05;  // of an iteration
     ASSIGN_OR_RETURN(const Estimate halves, FoldAsSaid(recipe));
-    if (!MayHoldUpHalves(recipe) || held_up_s_ < kHardly * halves.iteration_s) return halves;
+    if (!MayHoldUpHalves(recipe) || halves.held_up_s < kHardly * halves.iteration_s) return halves;
     if (whole_ == nullptr) {
       plan::CompileOptions options = options_;
       options.halves = false;
@@ -118,7 +118,7 @@ class Folder::Impl {
       estimate.arena_bytes = memory.total();
       estimate.stage = static_cast<std::int32_t>(s);
     }
-    ASSIGN_OR_RETURN(estimate.iteration_s, IterationOf(recipe, exchange, layers, facts, states, schedule));
+    RETURN_IF_ERROR(TimeIteration(recipe, exchange, layers, facts, states, schedule, &estimate));
     return estimate;
   }
 
@@ -407,11 +407,10 @@ class Folder::Impl {
     return play.now;
   }
 
-  absl::StatusOr<double> IterationOf(const recipe::Recipe& recipe, const plan::FlatExchange& exchange,
-                                     const plan::ChunkLayers& layers, const std::vector<ChunkFacts>& facts,
-                                     const std::vector<const StageStates*>& states,
-                                     const PassSchedule& schedule) {
-    held_up_s_ = 0;
+  absl::Status TimeIteration(const recipe::Recipe& recipe, const plan::FlatExchange& exchange,
+                             const plan::ChunkLayers& layers, const std::vector<ChunkFacts>& facts,
+                             const std::vector<const StageStates*>& states, const PassSchedule& schedule,
+                             Estimate* estimate) {
     const recipe::Parallelism& p = recipe.parallelism;
     const std::int64_t lanes = plan::Lanes(recipe, options_);
     const std::int64_t microbatches = Microbatches(recipe);
@@ -464,7 +463,7 @@ class Folder::Impl {
             all.behind_s > 0 ? busy + all.behind_s + static_cast<double>(n) * of.reduce.seconds + head : 0;
         const double pass = std::max(with, exchange - of.reduce.seconds);
         ending.longer_s = pass - all.seconds();
-        if (all.behind_s > 0) held_up_s_ += ending.longer_s;
+        if (all.behind_s > 0) estimate->held_up_s += ending.longer_s;
         ending.busy_s = std::max(after.busy - (pass - with), exchange - pass);
         ending.finish_s = after.finish;
         return ending;
@@ -480,7 +479,8 @@ class Folder::Impl {
       meeting = std::max(meeting, begin + ends[s] + states[s]->before_meeting_s);
       rest = std::max(rest, states[s]->after_meeting_s);
     }
-    return meeting + rest;
+    estimate->iteration_s = meeting + rest;
+    return absl::OkStatus();
   }
 
   void Transfers(const recipe::Recipe& recipe, const Probe& probe, size_t chunks, PassTimes* times) {
@@ -514,7 +514,6 @@ class Folder::Impl {
   absl::flat_hash_map<std::pair<std::string, std::int64_t>, std::unique_ptr<absl::StatusOr<Probe>>> probe_of_;
   absl::flat_hash_map<std::string, std::unique_ptr<ModelParameters>> parameters_;
   absl::flat_hash_map<std::string, std::unique_ptr<StageStates>> states_;
-  double held_up_s_ = 0;         // that reductions hold up the halves of the last recipe folded
   std::unique_ptr<Impl> whole_;  // of microbatches that are not cut
 };
 

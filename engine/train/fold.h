@@ -32,6 +32,7 @@ struct Estimate {
   std::int64_t arena_bytes = 0;  // its
   std::int32_t stage = 0;
   double iteration_s = 0;
+  double held_up_s = 0;  // of it: what reductions hold up the passes of halves that run in turns
 };
 
 // Estimates recipes that differ in layout, batch and recomputation alone: one model, precision, optimizer and

@@ -53,6 +53,14 @@ inline const Plan& Good() {
   return plan;
 }
 
+// dp 2 · tp 2 with sequence parallelism and ZeRO-1, halves of 8 microbatches in turns.
+inline const Plan& Overlapped() {
+  static const Plan plan =
+      TinyPlan(false, {"parallelism.dp=2", "parallelism.tp=2", "parallelism.sequence_parallel=true",
+                       "parallelism.zero_stage=1", "parallelism.overlap=on", "training.micro_batch=4"});
+  return plan;
+}
+
 inline size_t FindStep(const Program& program, StepKind kind, int nth = 0) {
   for (size_t i = 0; i < program.size(); ++i) {
     if (program[i].kind == kind && nth-- == 0) return i;
