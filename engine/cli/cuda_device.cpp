@@ -65,6 +65,12 @@ absl::StatusOr<OpenedGpu> OpenGpu(const recipe::Recipe& recipe, const DeviceChoi
   return gpu;
 }
 
+// To NCCL, which refuses two ranks on one GPU of a host, each rank is a host of its own.
+void ShareGpu(const launch::Placement& placement, int visible, train::Device* device) {
+  setenv("NCCL_HOSTID", fmt::format("engine-rank-{}", placement.rank).c_str(), /*overwrite=*/1);
+  device->memory_bytes /= (placement.local_size + visible - 1) / visible;
+}
+
 }  // namespace
 
 std::string CacheFolder() {
@@ -95,17 +101,23 @@ absl::StatusOr<train::Device> MakeCudaRank(const recipe::Recipe& recipe, const D
   // A stream that waits for another rank blocks the hardware queue that it shares with others.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   ASSIGN_OR_RETURN(const int visible, backend::cuda::CountGpus());
-  const int local = static_cast<int>(group->placement().local_rank);
-  ASSIGN_OR_RETURN(const OpenedGpu gpu, OpenGpu(recipe, choice, visible == 1 ? 0 : local));
+  const launch::Placement& placement = group->placement();
+  const int local = static_cast<int>(placement.local_rank);
+  const bool shares = choice.share_gpus && visible > 0 && placement.local_size > visible;
+  const int index = visible == 1 ? 0 : shares ? local % visible : local;
+  ASSIGN_OR_RETURN(OpenedGpu gpu, OpenGpu(recipe, choice, index));
+  if (shares) ShareGpu(placement, visible, &gpu.device);
   RETURN_IF_ERROR(backend::cuda::LoadNccl().status());
   backend::cuda::CudaBackend* const backend = gpu.backend;
-  const std::int64_t rank = group->placement().rank;
+  const std::int64_t rank = placement.rank;
   std::optional<std::uint32_t> delay;
   if (const char* seed = std::getenv("ENGINE_TEST_DELAY")) {
     ASSIGN_OR_RETURN(delay, backend::cuda::ParseDelaySeed(seed));
   }
   return group->Attach(
-      gpu.device, "GPU " + backend->device().Uuid(),
+      gpu.device,
+      fmt::format("GPU {}{}", backend->device().Uuid(),
+                  shares ? fmt::format(", shared by rank {}", rank) : ""),
       [backend, rank, delay](launch::Client* client) -> std::unique_ptr<backend::Communicator> {
         auto communicator = std::make_unique<backend::cuda::PushCommunicator>(backend, client, rank);
         backend->WatchHealth([client, watched = communicator.get()]() -> absl::Status {

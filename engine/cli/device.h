@@ -15,6 +15,7 @@ struct DeviceChoice {
   std::string kind = "auto";  // auto: what the recipe's cluster says | cpu | cuda
   int threads = 0;            // of all CPU ranks together; 0: as many as the machine has cores
   bool deterministic = true;  // CUDA
+  bool share_gpus = false;    // CUDA: ranks take the GPUs in turn where there are too few
 };
 
 // --threads, which `sharers` ("ranks") have together, and --device.

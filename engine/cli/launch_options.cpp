@@ -77,41 +77,40 @@ int Complain(const absl::Status& status, int exit_code) {
 }  // namespace
 
 void AddLaunchOptions(CLI::App* command, LaunchOptions* options) {
-  const std::string group = "Processes";
   command
       ->add_flag("--processes", options->processes,
                  "Start each rank as a process of its own, not as a thread of this one")
-      ->group(group);
+      ->group(kProcesses);
   command->add_option("--nodes", options->nodes, "Hosts of the run; start it on each of them")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000}))
       ->capture_default_str()
-      ->group(group);
+      ->group(kProcesses);
   command->add_option("--node-rank", options->node_rank, "Which of them this is, from 0")
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{999'999}))
       ->capture_default_str()
-      ->group(group);
+      ->group(kProcesses);
   command
       ->add_option("--coordinator", options->coordinator,
                    "Address of node 0, where its rank 0 listens (default, on one node: 127.0.0.1, any port)")
       ->type_name("HOST:PORT")
-      ->group(group);
+      ->group(kProcesses);
   command
       ->add_option(
           "--token-file", options->token_file,
           "Secret that the processes of a run show each other (default: ENGINE_TOKEN; on one node, a "
           "random one)")
       ->type_name("FILE")
-      ->group(group);
+      ->group(kProcesses);
   command
       ->add_flag("--all-output", options->all_output,
                  "Show the standard output of every rank, not of rank 0 alone")
-      ->group(group);
+      ->group(kProcesses);
   const auto seconds = [&](const char* name, double* value, const char* text) {
     command->add_option(name, *value, text)
         ->check(CLI::Range(0.0, 1e6))
         ->type_name("SECONDS")
         ->capture_default_str()
-        ->group(group);
+        ->group(kProcesses);
   };
   seconds("--join-timeout", &options->join_timeout_s,
           "How long the ranks wait for each other at the beginning");

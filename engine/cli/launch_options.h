@@ -13,6 +13,8 @@
 
 namespace engine::cli {
 
+inline constexpr const char* kProcesses = "Processes";  // the group of these options in --help
+
 struct LaunchOptions {
   bool processes = false;
   std::int64_t nodes = 1;

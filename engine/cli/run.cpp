@@ -152,6 +152,10 @@ void AddRunCommand(CLI::App& app, int* exit_code) {
                    "Time each instruction of so many iterations; writes profile.txt and trace.json")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{100}));
   AddLaunchOptions(command, &arguments->launch);
+  command
+      ->add_flag("--share-gpus", arguments->device.share_gpus,
+                 "Let ranks share GPUs where there are fewer of these, to try a layout (slow)")
+      ->group(kProcesses);
   AddLoadOptions(command, &arguments->load);
   command->footer(ExitCodes());
   command->callback([arguments, exit_code] { *exit_code = RunRecipe(*arguments); });

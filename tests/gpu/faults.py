@@ -36,7 +36,7 @@ import tempfile
 import time
 
 sys.dont_write_bytecode = True
-from small_run import LAYOUTS, POLL_S, ROOT, Failed, Small, metrics, wait_until
+from small_run import LAYOUTS, POLL_S, ROOT, Failed, Small, free_port, metrics, wait_until
 
 # Exit codes of engine/cli/device.h.
 FAILED, PEER_LOST = 1, 5
@@ -121,12 +121,6 @@ def gpu_memory(device):
     text = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"], check=True,
                           capture_output=True, text=True).stdout
     return [int(line) for line in text.split()]
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def rank_variables(rank, number):

@@ -13,17 +13,22 @@ Needs a built `engine`, the GPUs, and h5py (unless --no-weights). A line for eac
 
   tests/gpu/layouts.py                                        two GPUs: some minutes
   tests/gpu/layouts.py --layouts dp2tp2,pp4,zero3 --checks fp32,weights
+  tests/gpu/layouts.py --layouts dp2tp2,pp4 --share --gpus 2  ranks share the GPUs: slow, but of any layout
+  tests/gpu/layouts.py --layouts dp2,dp2tp2 --share --hosts 2 as on two hosts: each has its part of the GPUs, and NCCL
+                                                              comes to the other one over the network only
   tests/gpu/layouts.py --device cpu --iterations 6 --no-weights --checks fp32,resume --layouts tp2,pp2
 """
 import argparse
+import contextlib
 import itertools
+import math
 import pathlib
 import shutil
 import sys
 import tempfile
 
 sys.dont_write_bytecode = True
-from small_run import ROOT, Small, metrics
+from small_run import ROOT, Failed, Small, free_port, metrics
 
 BAND = 8 * 4 * 110 * 2.0 ** -23
 BF16_BAND = 0.01
@@ -70,9 +75,29 @@ class Bench:
 
     def train(self, layout, out, *more):
         words = [word for key in ("logging.interval=100", *settings(layout), *more) for word in ("--set", key)]
-        processes = ["--processes"] if layout != "one" and self.options.device == "cpu" else []
-        self.small.train(out, *processes, *words, limit_s=self.options.limit)
+        hosts = self.options.hosts if layout != "one" else 1
+        words += ["--share-gpus"] if self.options.share else []
+        if hosts > 1:
+            ranks = math.prod(LAYOUTS[layout].get(axis, 1) for axis in ("dp", "tp", "pp", "cp"))
+            self.train_on_hosts(hosts, out, *words, "--set", f"cluster.devices_per_node={ranks // hosts}")
+        else:
+            words += ["--processes"] if layout != "one" and self.options.device == "cpu" else []
+            self.small.train(out, *words, limit_s=self.options.limit)
         return [line["loss"] for line in metrics(out)]
+
+    def train_on_hosts(self, hosts, out, *words):
+        """A host is a process that sees its part of the GPUs, and is another one for NCCL."""
+        token = self.folder / "token"
+        token.write_text("secret")
+        coordinator = f"127.0.0.1:{free_port()}"
+        each = self.options.gpus // hosts
+        with contextlib.ExitStack() as stack:
+            runs = [stack.enter_context(self.small.start(
+                out, "--nodes", hosts, "--node-rank", host, "--coordinator", coordinator, "--token-file", token, *words,
+                environment={"CUDA_VISIBLE_DEVICES": ",".join(str(host * each + i) for i in range(each)),
+                             "NCCL_HOSTID": f"host-{host}"})) for host in range(hosts)]
+            for run in runs:
+                run.end_well(self.options.limit)
 
     def curve(self, layout, *more):
         """Losses of a run of its own; one rank's are kept."""
@@ -86,7 +111,10 @@ class Bench:
 
     def compare(self, layout, band, *more, reference=()):
         wanted = self.curve("one", *(reference or more))
-        return differences(wanted, self.curve(layout, *more), band)
+        try:
+            return differences(wanted, self.curve(layout, *more), band)
+        except Failed as failed:
+            return f"\n{failed}", "no run"
 
     def weights(self, layout):
         import h5py  # of the GPU's machine
@@ -142,6 +170,9 @@ def main():
     parser.add_argument("--checks", default="", help=f"of {', '.join(CHECKS)}; default: all")
     parser.add_argument("--no-weights", action="store_true", help="without the check that needs h5py")
     parser.add_argument("--iterations", type=int, default=50)
+    parser.add_argument("--share", action="store_true", help="let ranks share GPUs where there are fewer")
+    parser.add_argument("--hosts", type=int, default=1, help="so many stand-ins for hosts share the ranks and GPUs evenly")
+    parser.add_argument("--gpus", type=int, default=2, help="of this machine, for --hosts (default: 2)")
     parser.add_argument("--limit", type=float, default=120, help="seconds that a run may take (default: 120)")
     options = parser.parse_args()
     layouts = options.layouts.split(",")

@@ -6,6 +6,7 @@ import os
 import pathlib
 import random
 import signal
+import socket
 import subprocess
 import time
 import uuid
@@ -78,11 +79,7 @@ class Small:
     def train(self, out, *arguments, environment=None, limit_s=300):
         """To its end, which must be a good one."""
         with self.start(out, *arguments, environment=environment) as run:
-            code = run.wait(limit_s)
-            if code is None:
-                raise SystemExit(f"{run.command}: has not ended within {limit_s} s\n{run.log()}")
-            if code != 0:
-                raise SystemExit(f"{run.command}: ended with {code}\n{run.log()}")
+            run.end_well(limit_s)
 
 
 class Run:
@@ -119,6 +116,13 @@ class Run:
             return None
         return 128 - code if code < 0 else code
 
+    def end_well(self, limit_s):
+        code = self.wait(limit_s)
+        if code is None:
+            raise Failed(f"{self.command}: has not ended within {limit_s} s\n{self.log()}")
+        if code != 0:
+            raise Failed(f"{self.command}: ended with {code}\n{self.log()}")
+
     def processes(self):
         """Every process that has this run's mark in its environment."""
         found = []
@@ -141,6 +145,12 @@ class Run:
 
 class Failed(Exception):
     """What a case says that did not go as it should."""
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def variables(pid):
