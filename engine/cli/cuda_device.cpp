@@ -117,7 +117,7 @@ absl::StatusOr<train::Device> MakeCudaRank(const recipe::Recipe& recipe, const D
   return group->Attach(
       gpu.device,
       fmt::format("GPU {}{}", backend->device().Uuid(),
-                  shares ? fmt::format(", shared by rank {}", rank) : ""),
+                  choice.share_gpus ? fmt::format(", shared by rank {}", rank) : ""),
       [backend, rank, delay](launch::Client* client) -> std::unique_ptr<backend::Communicator> {
         auto communicator = std::make_unique<backend::cuda::PushCommunicator>(backend, client, rank);
         backend->WatchHealth([client, watched = communicator.get()]() -> absl::Status {

@@ -123,8 +123,10 @@ absl::Status RankExecutor::FinishDetached(const std::function<bool(const Instruc
 // From here on, it may read all that was exchanged.
 absl::Status RankExecutor::JoinExchange() {
   RETURN_IF_ERROR(FinishDetached([](const Instruction&) { return true; }));
-  ASSIGN_OR_RETURN(const std::int64_t exchanged, backend_->Signal(plan::kExchangeStream));
-  RETURN_IF_ERROR(backend_->Await(plan::kComputeStream, exchanged));
+  for (const std::int32_t stream : {plan::kExchangeStream, plan::kBucketStream}) {
+    ASSIGN_OR_RETURN(const std::int64_t exchanged, backend_->Signal(stream));
+    RETURN_IF_ERROR(backend_->Await(plan::kComputeStream, exchanged));
+  }
   return Mark(plan::kComputeStream, Part::kWait, nullptr, nullptr);
 }
 

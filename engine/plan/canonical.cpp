@@ -45,11 +45,11 @@ void AppendInstruction(const Plan& plan, const Instruction& instruction, Buffer*
     constexpr const char* kReductions[] = {"", " lse", " max"};
     Append(text, " group {}{}", instruction.group.ToString(),
            kReductions[static_cast<int>(instruction.reduction)]);
-    Append(text, "{}{}{}{}", instruction.stream == kExchangeStream ? " beside" : "",
-           instruction.push ? " push" : "",
-           instruction.last_only    ? " last"
-           : instruction.first_only ? " first"
-                                    : "",
+    Append(text, "{}{}{}{}",
+           instruction.stream == kExchangeStream ? " beside"
+           : instruction.stream == kBucketStream ? " apart"
+                                                 : "",
+           instruction.push ? " push" : "", instruction.last_only ? " last" : "",
            instruction.detached ? " detached" : "");
     if (instruction.unsummed) Append(text, " unsummed");
   }

@@ -182,7 +182,9 @@ std::string ExposedNote(const recipe::Recipe& recipe, const CompileOptions& opti
     if (recipe.parallelism.pp == 1 && recipe.microbatches() % 2 == 0)
       why += fmt::format("; with {}, each half is what a microbatch is now", 2 * micro_batch);
   } else if (recipe.parallelism.zero_stage > 1) {
-    why = "shards of gradients are exchanged in each microbatch, between hosts or half by half";
+    why =
+        "shards of gradients are exchanged in each microbatch, beside NCCL's exchange of halves or half by "
+        "half";
   } else {
     why = "what dp exchanges between hosts would hold up the halves' own exchange, by the predicted time";
   }
@@ -202,21 +204,24 @@ bool OnOneHost(const recipe::Recipe& recipe, const Mesh& mesh, Axis axis) {
 }
 
 // The axes along which conversions are pushed.
-absl::StatusOr<AxisSet> PushedAxes(const recipe::Recipe& recipe, const Mesh& mesh,
-                                   const CompileOptions& options) {
+AxisSet PushedAxes(const recipe::Recipe& recipe, const Mesh& mesh, const CompileOptions& options) {
   AxisSet axes;
   if (recipe.parallelism.exchange == "nccl" || !options.profile.pushes) return axes;
   for (Axis axis : graph::kAxes) {
-    if (mesh.size(axis) == 1) continue;
-    if (OnOneHost(recipe, mesh, axis)) {
-      axes = axes | AxisSet::Of(axis);
-    } else if (recipe.parallelism.exchange == "push" && axis != Axis::kDp) {
-      return InvalidArgument(
-          "parallelism.exchange \"push\": ranks of {} {} are not on one host of {} devices",
-          graph::kAxisNames[static_cast<size_t>(axis)], mesh.size(axis), recipe.cluster.devices_per_node);
-    }
+    if (mesh.size(axis) > 1 && OnOneHost(recipe, mesh, axis)) axes = axes | AxisSet::Of(axis);
   }
   return axes;
+}
+
+absl::Status CheckPushed(const recipe::Recipe& recipe, const Mesh& mesh, const CompileOptions& options) {
+  if (recipe.parallelism.exchange != "push" || !options.profile.pushes) return absl::OkStatus();
+  for (Axis axis : graph::kAxes) {
+    if (axis == Axis::kDp || mesh.size(axis) == 1 || OnOneHost(recipe, mesh, axis)) continue;
+    return InvalidArgument("parallelism.exchange \"push\": ranks of {} {} are not on one host of {} devices",
+                           graph::kAxisNames[static_cast<size_t>(axis)], mesh.size(axis),
+                           recipe.cluster.devices_per_node);
+  }
+  return absl::OkStatus();
 }
 
 // Whether the pipeline's transfers are pushed: all ranks are then on one host.
@@ -290,8 +295,10 @@ absl::StatusOr<LocalGraph> Localize(const Graph& graph, const PlacementOptions& 
 
 }  // namespace
 
-bool SpansHosts(const recipe::Recipe& recipe, Axis axis) {
-  return !OnOneHost(recipe, Mesh::Of(recipe.parallelism), axis);
+bool HoldsUpHalves(const recipe::Recipe& recipe, const CompileOptions& options) {
+  const Mesh mesh = Mesh::Of(recipe.parallelism);
+  return !OnOneHost(recipe, mesh, Axis::kDp) &&
+         !ConversionsArePushed(recipe, PushedAxes(recipe, mesh, options));
 }
 
 std::int64_t Lanes(const recipe::Recipe& recipe, const CompileOptions& options) {
@@ -299,8 +306,8 @@ std::int64_t Lanes(const recipe::Recipe& recipe, const CompileOptions& options) 
                       recipe.training.micro_batch % 2 == 0;
   if (!halves || recipe.parallelism.zero_stage < 2) return halves ? 2 : 1;
   // FP8's gradients are made half by half (SumsShardsByHalves); and what each microbatch exchanges between
-  // hosts would hold up the halves' own exchange, which has the same stream.
-  return recipe.precision.compute == "fp8" || SpansHosts(recipe, Axis::kDp) ? 1 : 2;
+  // hosts would hold up the halves' own exchange where that has the same stream.
+  return recipe.precision.compute == "fp8" || HoldsUpHalves(recipe, options) ? 1 : 2;
 }
 
 ChunkLayers CutLayers(const recipe::Recipe& recipe, const Graph& graph, const DeviceProfile& device) {
@@ -320,17 +327,20 @@ ChunkLayers CutLayers(const recipe::Recipe& recipe, const Graph& graph, const De
 }
 
 absl::StatusOr<FlatExchange> ExchangeOf(const recipe::Recipe& recipe, const CompileOptions& options) {
-  ASSIGN_OR_RETURN(const AxisSet pushed, PushedAxes(recipe, Mesh::Of(recipe.parallelism), options));
+  const Mesh mesh = Mesh::Of(recipe.parallelism);
+  RETURN_IF_ERROR(CheckPushed(recipe, mesh, options));
+  const AxisSet pushed = PushedAxes(recipe, mesh, options);
   const bool lanes = Lanes(recipe, options) > 1;
   const bool conversions = ConversionsArePushed(recipe, pushed);
   const bool behind = Overlaps(recipe, options) && (lanes || conversions);
   // Beside conversions by NCCL nothing else is exchanged, and fp8 reads all weights before the first pass.
   const bool at_begin = behind && conversions && recipe.precision.compute != "fp8";
+  const bool apart = !lanes || conversions;  // collectives of NCCL are on one stream
   return FlatExchange{.behind = behind,
+                      .stream = apart ? kBucketStream : kExchangeStream,
                       .beside_conversions = conversions,
                       .pushed = pushed,
-                      .at_begin = at_begin,
-                      .in_passes = at_begin && lanes && recipe.parallelism.pp == 1};
+                      .at_begin = at_begin};
 }
 
 BucketStorage StorageOf(const recipe::Recipe& recipe, const FlatExchange& exchange, bool training) {

@@ -30,8 +30,9 @@ struct CompileOptions {
 // other's computation (parallelism.overlap): 1 or 2.
 std::int64_t Lanes(const recipe::Recipe& recipe, const CompileOptions& options);
 
-// Whether ranks of a group along this axis may be on several hosts.
-bool SpansHosts(const recipe::Recipe& recipe, Axis axis);
+// Whether what dp exchanges between hosts stands before the halves' own exchange (if they run in turns), on
+// the same stream, as NCCL does both.
+bool HoldsUpHalves(const recipe::Recipe& recipe, const CompileOptions& options);
 
 // The layers of each chunk, first and end, of a forward graph: as the recipe says, or balanced by cost.
 using ChunkLayers = std::vector<std::pair<std::int64_t, std::int64_t>>;

@@ -156,7 +156,7 @@ double CostModel::Seconds(const Instruction& instruction) const {
   const double tree = passes * (link.members / link.nodes * kInsideHop + std::log2(link.nodes) * kAcrossHop);
   const double hops = instruction.collective == Collective::kAllReduce ? std::min(ring, tree) : ring;
   double seconds = static_cast<double>(instruction.wire_bytes) / bandwidth;
-  if (!instruction.push && instruction.stream == kExchangeStream) seconds *= kBesideSlowdown;
+  if (!instruction.push && IsBehind(instruction.stream)) seconds *= kBesideSlowdown;
   // Parts that do not lie as they are sent are packed and unpacked.
   if (!instruction.push) seconds += 2 * static_cast<double>(instruction.scratch.bytes()) / memory_bandwidth_;
   return rate.start_s + hops + seconds;
@@ -176,7 +176,7 @@ double CostModel::FinishSeconds(const Instruction& instruction) const {
 }
 
 double CostModel::BesideShare(const Instruction& instruction) {
-  if (instruction.stream != kExchangeStream) return 0;
+  if (!IsBehind(instruction.stream)) return 0;
   return instruction.push ? kPushBesideCost : kBesideCost;
 }
 

@@ -112,7 +112,7 @@ Instruction Reduce(const Plan& plan, const Bucket& bucket, size_t index, const F
   const Collective collective = bucket.shards > 1 ? Collective::kReduceScatter : Collective::kAllReduce;
   Instruction reduction =
       FlatCollective(collective, ReductionName(bucket, index), bucket.reduce, bucket.gradient, plan);
-  reduction.stream = exchange.behind ? kExchangeStream : kComputeStream;
+  reduction.stream = exchange.behind ? exchange.stream : kComputeStream;
   reduction.push = exchange.behind && IsPushed(bucket, exchange.pushed);
   reduction.detached = exchange.behind;
   if (reduction.push) TakeSumScratch(plan, profile, bucket, &reduction);
@@ -122,7 +122,7 @@ Instruction Reduce(const Plan& plan, const Bucket& bucket, size_t index, const F
 Instruction Gather(const Plan& plan, const Bucket& bucket, size_t index, const FlatExchange& exchange) {
   Instruction gather =
       FlatCollective(Collective::kAllGather, GatherName(index), bucket.reduce, bucket.parameter, plan);
-  gather.stream = exchange.behind ? kExchangeStream : kComputeStream;
+  gather.stream = exchange.behind ? exchange.stream : kComputeStream;
   gather.push = exchange.behind && IsPushed(bucket, exchange.pushed);
   gather.detached = exchange.behind;
   return gather;
@@ -224,32 +224,6 @@ void JoinGathers(const Plan& plan, const StagePlan& stage, const std::vector<Seg
       reader.joins = GatherName(reads.bucket);
     }
   }
-}
-
-void GatherInPass(const Plan& plan, const StagePlan& stage, const FlatExchange& exchange,
-                  const std::vector<Segment*>& passes) {
-  if (!exchange.in_passes) return;
-  constexpr size_t kAhead = 2;
-  Segment& first = *passes.front();
-  std::vector<std::vector<size_t>> before(first.instructions.size() + 1);  // buckets gathered there
-  std::vector<size_t> readers;  // of the buckets in order: instructions of the first pass, or its end
-  absl::flat_hash_set<size_t> known;
-  for (const Segment* pass : passes) {
-    for (const Reads& reads : ReadsOfShards(plan, stage, *pass, /*gathered_at_begin=*/true)) {
-      if (!known.insert(reads.bucket).second) continue;
-      before[readers.size() < kAhead ? 0 : readers[readers.size() - kAhead]].push_back(reads.bucket);
-      readers.push_back(pass == &first ? reads.first : first.instructions.size());
-    }
-  }
-  std::vector<Instruction> instructions;
-  for (size_t i = 0; i < before.size(); ++i) {
-    for (size_t b : before[i]) {
-      instructions.push_back(Gather(plan, stage.buckets[b], b, exchange));
-      instructions.back().first_only = true;
-    }
-    if (i < first.instructions.size()) instructions.push_back(std::move(first.instructions[i]));
-  }
-  first.instructions = std::move(instructions);
 }
 
 }  // namespace engine::plan

@@ -12,11 +12,11 @@ namespace engine::plan {
 
 // How flat buffers are exchanged within the passes.
 struct FlatExchange {
-  bool behind = false;             // on a stream of its own
-  bool beside_conversions = true;  // also where these run in line: they are not NCCL's
-  AxisSet pushed = {};             // shards over these axes are pushed, where `behind`
-  bool at_begin = false;   // parameters are gathered behind the first passes that read them, where `behind`
-  bool in_passes = false;  // one after the other within these passes, as others use the stream meanwhile
+  bool behind = false;                  // computation
+  std::int32_t stream = kBucketStream;  // where `behind`
+  bool beside_conversions = true;       // also where these run in line: they are not NCCL's
+  AxisSet pushed = {};                  // shards over these axes are pushed, where `behind`
+  bool at_begin = false;  // parameters are gathered behind the first passes that read them, where `behind`
 };
 
 // A kernel or a collective over flat buffers, the collective in place.
@@ -48,10 +48,5 @@ void GatherParameters(const Plan& plan, const StagePlan& stage, const FlatExchan
 // Of the passes of a microbatch, in order: what is the first to read a bucket that is gathered when their
 // program begins waits for that.
 void JoinGathers(const Plan& plan, const StagePlan& stage, const std::vector<Segment*>& passes);
-
-// Where exchange is `in_passes`: puts these gathers into the first of the passes, each two buckets ahead of
-// its reader, for the program's first microbatch.
-void GatherInPass(const Plan& plan, const StagePlan& stage, const FlatExchange& exchange,
-                  const std::vector<Segment*>& passes);
 
 }  // namespace engine::plan

@@ -21,7 +21,7 @@ bool Attends(const Instruction& instruction) { return instruction.kernel.starts_
 
 double Seconds(const Instruction& instruction, const Rates& rates) {
   const auto rate = [](double given, double usual) { return given > 0 ? given : usual; };
-  if (instruction.stream == kExchangeStream) {
+  if (IsBehind(instruction.stream)) {
     // As it was when the orders of halves were measured: what a rank keeps of its own was copied meanwhile,
     // by an engine that is slow at pieces.
     const bool keeps = instruction.push && instruction.collective == Collective::kAllToAll;
@@ -53,7 +53,7 @@ class LanePlayer {
     reduction_.assign(count_ + 1, count_);
     gather_.assign(count_ + 1, count_);
     for (size_t i = count_; i-- > 0;) {
-      const bool exchanges = instructions_[i].joint && instructions_[i].stream == kExchangeStream;
+      const bool exchanges = instructions_[i].joint && IsBehind(instructions_[i].stream);
       const bool gathers = exchanges && instructions_[i].collective == Collective::kAllGather;
       reduction_[i] = exchanges && !gathers ? i : reduction_[i + 1];
       gather_[i] = gathers ? i : gather_[i + 1];
@@ -98,7 +98,7 @@ class LanePlayer {
   bool Exhausted(size_t l) const { return lanes_[l].taken == ListOf(l).size(); }
   size_t Next(size_t l) const { return Exhausted(l) ? count_ : ListOf(l)[lanes_[l].taken]; }
   bool Done() const { return Exhausted(0) && Exhausted(1) && Exhausted(kJointLane); }
-  bool Exchanges(size_t l) const { return !Exhausted(l) && instructions_[Next(l)].stream == kExchangeStream; }
+  bool Exchanges(size_t l) const { return !Exhausted(l) && IsBehind(instructions_[Next(l)].stream); }
 
   // Whether what its next instruction builds on is there, and what that overwrites is not needed again.
   bool May(size_t l) const {
@@ -154,11 +154,11 @@ class LanePlayer {
     const size_t i = Next(l);
     const Instruction& instruction = instructions_[i];
     Take(l);
-    if (instruction.first_only) return;  // most pairs have none
-    exchanged_ = std::max(exchanged_, computed_) + seconds_[i];
+    double& exchanged = exchanged_[instruction.stream == kBucketStream];
+    exchanged = std::max(exchanged, computed_) + seconds_[i];
     if (instruction.detached) return;
-    lanes_[l].ready = exchanged_;
-    lanes_[l].unfinished.emplace_back(i, exchanged_);
+    lanes_[l].ready = exchanged;
+    lanes_[l].unfinished.emplace_back(i, exchanged);
   }
 
   // Computation of a lane from each instruction to the next exchange that it waits for.
@@ -166,7 +166,7 @@ class LanePlayer {
     ahead_.assign(count_ + 1, 0.0);
     for (size_t i = count_; i-- > 0;) {
       const Instruction& instruction = instructions_[i];
-      const bool exchanges = instruction.stream == kExchangeStream;
+      const bool exchanges = IsBehind(instruction.stream);
       const double own = instruction.joint ? 0 : seconds_[i];
       ahead_[i] = exchanges ? (instruction.detached ? ahead_[i + 1] : 0) : own + ahead_[i + 1];
     }
@@ -217,7 +217,7 @@ class LanePlayer {
   // What a lane has come to when an instruction of it is done: exchange when the next computation waits for
   // it.
   size_t DoneBehind(size_t i) const {
-    while (i < count_ && (instructions_[i].joint || instructions_[i].stream == kExchangeStream)) ++i;
+    while (i < count_ && (instructions_[i].joint || IsBehind(instructions_[i].stream))) ++i;
     return std::min(i + 1, count_);
   }
 
@@ -230,8 +230,8 @@ class LanePlayer {
   std::vector<size_t> needs_joint_, needs_other_;  // by instruction: which the others must have come to
   std::array<Lane, kJointLane + 1> lanes_;
   Interleaving result_;
-  double computed_ = 0;
-  double exchanged_ = 0;
+  double computed_ = 0;                   // until when, on computation's stream
+  std::array<double, 2> exchanged_ = {};  // and on each of the streams beside it
 };
 
 }  // namespace

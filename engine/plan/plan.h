@@ -87,8 +87,7 @@ struct Instruction {
   std::int32_t stream = 0;      // plan::Stream that it runs on: computation or exchange
   // Pushed into the other members' arenas by copy engines instead of NCCL. All members are on one host.
   bool push = false;
-  bool last_only = false;   // only in the iteration's last microbatch
-  bool first_only = false;  // only in its first
+  bool last_only = false;  // only in the iteration's last microbatch
   // Once for the microbatches of all lanes, of whose values its inputs are all, one behind the other along
   // dim 0.
   bool joint = false;
@@ -108,7 +107,7 @@ struct Instruction {
   // What it takes of an input, or makes of an output.
   std::int64_t BytesOf(const BufferRef& ref) const { return joint ? ref.span() : ref.bytes(); }
   bool RunsIn(std::int64_t microbatch, std::int64_t microbatches) const {
-    return (!last_only || microbatch + 1 == microbatches) && (!first_only || microbatch <= 0);
+    return !last_only || microbatch + 1 == microbatches;
   }
 };
 
@@ -157,8 +156,9 @@ struct Step {
   bool paired = false;
 };
 
-// Streams of a stage: computation, one per direction and kind of pipeline traffic, and one for collectives
-// that run behind computation.
+// Streams of a stage: computation, one per direction and kind of pipeline traffic, and two for collectives
+// that run behind computation: of activations, and of buckets, which would hold up the former (one for all
+// where NCCL does both).
 enum Stream : std::int32_t {
   kComputeStream,
   kSendNext,
@@ -166,8 +166,10 @@ enum Stream : std::int32_t {
   kSendPrevious,
   kReceiveNext,
   kExchangeStream,
+  kBucketStream,
   kStreams
 };
+inline bool IsBehind(std::int32_t stream) { return stream == kExchangeStream || stream == kBucketStream; }
 
 // A value that crosses from one chunk to another.
 struct Transfer {

@@ -49,16 +49,28 @@ struct Detached {
   double end = 0;
 };
 
+// Of a stream that exchanges behind computation.
+struct Beside {
+  double until = 0;  // when it has done all that it has
+  double share = 0;  // of its speed, that computation loses until then
+  bool push = false;
+};
+// kExchangeStream's and kBucketStream's.
+using BothBeside = std::array<Beside, 2>;
+
 // Exchange that is under way behind computation. Times from now.
 struct UnderWay {
-  double busy = 0;    // the exchange's stream
-  double beside = 0;  // what that costs computation
+  BothBeside beside;
   std::vector<Detached> detached;
 
   void Pass(double seconds) {
-    busy = std::max(0.0, busy - seconds);
+    for (Beside& stream : beside) {
+      stream.until = std::max(0.0, stream.until - seconds);
+      if (stream.until == 0) stream.share = 0;
+    }
     for (Detached& one : detached) one.end = std::max(0.0, one.end - seconds);
   }
+  double busy() const { return std::max(beside[0].until, beside[1].until); }
   double finish() const {
     double seconds = 0;
     for (const Detached& one : detached) seconds += one.sum.seconds;
@@ -67,7 +79,11 @@ struct UnderWay {
   // Equal for what goes on alike.
   using Key = std::pair<std::vector<double>, std::vector<const Instruction*>>;
   Key ToKey() const {
-    Key key = {{busy, beside}, {}};
+    Key key;
+    for (const Beside& stream : beside) {
+      const bool pushes = stream.push && stream.until > 0;
+      key.first.insert(key.first.end(), {stream.until, stream.share, pushes ? 1.0 : 0.0});
+    }
     for (const Detached& one : detached) {
       key.first.insert(key.first.end(), {one.end, one.sum.seconds});
       key.second.push_back(one.sum.exchange);
@@ -107,7 +123,6 @@ class SegmentPlayer {
 
   // Instructions [begin, end) for the steps, which take turns where there are several.
   Piece Play(std::span<const Step> steps, size_t begin, size_t end, const UnderWay& before) {
-    exchanged_ = before.busy;
     beside_ = before.beside;
     detached_ = before.detached;
     std::vector<PlayedLane> lanes;
@@ -127,9 +142,8 @@ class SegmentPlayer {
     }
     for (PlayedLane& lane : lanes) Finish(&lane);
     piece_.seconds = now_;
-    piece_.after = {.busy = exchanged_, .beside = beside_, .detached = std::move(detached_)};
+    piece_.after = {.beside = beside_, .detached = std::move(detached_)};
     piece_.after.Pass(now_);
-    if (piece_.after.busy == 0) piece_.after.beside = 0;
     return piece_;
   }
 
@@ -137,12 +151,24 @@ class SegmentPlayer {
   void Compute(double seconds, const Instruction* instruction, const PlayedLane& lane,
                PlayedEvent::Part part = PlayedEvent::Part::kRun) {
     if (seconds == 0) return;
-    // While something is exchanged, it advances more slowly.
-    const double slow = std::min(std::max(0.0, exchanged_ - now_), seconds / (1 - beside_));
-    const double took = slow + seconds - slow * (1 - beside_);
+    const double took = Slowed(seconds);
     Note(kComputeStream, now_, now_ + took, instruction, lane, part);
     piece_.compute += took;
     now_ += took;
+  }
+  // What computation takes from now on: while something is exchanged, it advances more slowly.
+  double Slowed(double seconds) const {
+    BothBeside beside = beside_;
+    if (beside[0].until > beside[1].until) std::swap(beside[0], beside[1]);
+    double took = 0;
+    for (size_t i = 0; i < beside.size() && seconds > 0; ++i) {
+      // The first to end is beside it together with the other one.
+      const double speed = 1 - beside[i].share - (i == 0 ? beside[1].share : 0);
+      const double slow = std::min(std::max(0.0, beside[i].until - now_ - took), seconds / speed);
+      took += slow;
+      seconds -= slow * speed;
+    }
+    return took + std::max(0.0, seconds);
   }
   void WaitUntil(double time, const Instruction* exchange, const PlayedLane& lane) {
     if (time <= now_) return;
@@ -207,15 +233,34 @@ class SegmentPlayer {
     if (instruction.detached && instruction.scratch.elements > 0) {
       FinishDetached(*lane, [&](const Instruction& i) { return i.scratch.Overlaps(instruction.scratch); });
     }
-    const double begin = std::max(exchanged_, now_);
-    exchanged_ = begin + times.seconds;
-    beside_ = times.beside;
-    Note(kExchangeStream, begin, exchanged_, &instruction, *lane);
+    const bool of_bucket = instruction.stream == kBucketStream;
+    Beside& stream = beside_[of_bucket];
+    const double begin = std::max(stream.until, now_);
+    stream.until = begin + times.seconds;
+    stream.share = times.beside;
+    Share(begin, instruction.push, of_bucket);
+    Note(instruction.stream, begin, stream.until, &instruction, *lane);
     if (instruction.detached) {
-      detached_.push_back({{&instruction, times.finish}, exchanged_});
+      detached_.push_back({{&instruction, times.finish}, stream.until});
       return;
     }
-    lane->unfinished.push_back({index, exchanged_, {&instruction, times.finish}});
+    lane->unfinished.push_back({index, stream.until, {&instruction, times.finish}});
+  }
+
+  // Pushes of both streams have one link: each takes as much longer as they are on it at once. What is
+  // awaited of activations has been told its end.
+  void Share(double begin, bool push, bool of_bucket) {
+    Beside& buckets = beside_[1];
+    Beside& activations = beside_[0];
+    (of_bucket ? buckets : activations).push = push;
+    if (!buckets.push || !activations.push) return;
+    const double both = std::min(buckets.until, activations.until) - begin;
+    if (both <= 0) return;
+    if (!of_bucket) {
+      for (Detached& one : detached_) one.end += one.end > begin ? both : 0;
+    }
+    buckets.until += both;
+    activations.until += both;
   }
 
   void Note(std::int32_t stream, double begin, double end, const Instruction* instruction,
@@ -238,9 +283,8 @@ class SegmentPlayer {
   const double at_;
   std::vector<PlayedEvent>* events_;
   Piece piece_;
-  double now_ = 0;        // computation has been done until
-  double exchanged_ = 0;  // and exchange
-  double beside_ = 0;     // share of its speed that computation loses until then
+  double now_ = 0;     // computation has been done until
+  BothBeside beside_;  // and exchange
   std::vector<Detached> detached_;
 };
 
@@ -456,7 +500,7 @@ class Player {
   }
 
   static void JoinExchange(Stage* stage) {
-    Wait(stage, stage->now + stage->under_way.busy, &StageTime::exposed_s);
+    Wait(stage, stage->now + stage->under_way.busy(), &StageTime::exposed_s);
     const double finish = stage->under_way.finish();
     stage->now += finish;
     stage->time.compute_s += finish;

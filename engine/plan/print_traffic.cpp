@@ -26,7 +26,7 @@ std::vector<Traffic> TrafficOf(const Plan& plan, const StagePlan& stage) {
     for (const Instruction& instruction : stage.segments[s].instructions) {
       if (instruction.collective == Collective::kNone || instruction.collective == Collective::kSlice)
         continue;
-      const std::int64_t count = instruction.last_only || instruction.first_only ? 1 : runs[s];
+      const std::int64_t count = instruction.last_only ? 1 : runs[s];
       add({.kind = Name(instruction.collective),
            .group = instruction.group.ToString(),
            .beside = instruction.stream != kComputeStream,

@@ -385,10 +385,9 @@ class StageBuilder {
         GatherParameters(plan_, stage_, in_.exchange, plan_.lanes > 1,
                          &stage_.segments[static_cast<size_t>(segment)]);
       }
-      const std::vector<Segment*> passes = {&stage_.segments[static_cast<size_t>(chunk.forward)],
-                                            &stage_.segments[static_cast<size_t>(chunk.backward)]};
-      JoinGathers(plan_, stage_, passes);
-      GatherInPass(plan_, stage_, in_.exchange, passes);
+      JoinGathers(plan_, stage_,
+                  {&stage_.segments[static_cast<size_t>(chunk.forward)],
+                   &stage_.segments[static_cast<size_t>(chunk.backward)]});
     }
     stage_.lane_base = transient_base;
     stage_.lane_bytes = Aligned(lane.own);
@@ -459,7 +458,6 @@ class StageBuilder {
       exchange.behind = exchange.behind && exchange.beside_conversions;
       GatherParameters(plan_, stage_, exchange, /*lanes=*/false, &stage_.segments.back());
       JoinGathers(plan_, stage_, {&stage_.segments.back()});
-      GatherInPass(plan_, stage_, in_.exchange, {&stage_.segments.back()});
       transients = std::max(transients, bytes.own);
     }
     Reserve(transients);

@@ -9,8 +9,9 @@ namespace engine::plan {
 namespace {
 
 // By Stream.
-constexpr std::array kStreamNames = {"computation",      "send to next",      "receive from previous",
-                                     "send to previous", "receive from next", "exchange"};
+constexpr std::array kStreamNames = {"computation",        "send to next",      "receive from previous",
+                                     "send to previous",   "receive from next", "exchange",
+                                     "exchange of buckets"};
 static_assert(kStreamNames.size() == kStreams);
 
 nlohmann::json NameOf(const char* what, std::int32_t stage, std::int32_t stream, const std::string& name) {

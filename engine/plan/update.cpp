@@ -110,8 +110,7 @@ Segment BeginSegment(std::string name, const Plan& plan, const StagePlan& stage,
   segment.instructions.push_back(Zero("scalars.zero", stage.scalars));
   for (size_t b = 0; b < stage.buckets.size(); ++b) {
     const Bucket& bucket = stage.buckets[b];
-    if (!bucket.gathered_at_begin() || exchange.in_passes) continue;
-    segment.instructions.push_back(Gather(plan, bucket, b, exchange));
+    if (bucket.gathered_at_begin()) segment.instructions.push_back(Gather(plan, bucket, b, exchange));
   }
   return segment;
 }

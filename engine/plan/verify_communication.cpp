@@ -67,9 +67,24 @@ absl::Status OneStreamOfNccl(std::int32_t stage, const Segment& segment) {
   return absl::OkStatus();
 }
 
+// What is exchanged of buckets runs in one order, that of its stream.
+absl::Status OneStreamOfBuckets(std::int32_t stage, const Segment& segment, std::int32_t* stream) {
+  for (size_t i = 0; i < segment.instructions.size(); ++i) {
+    const Instruction& instruction = segment.instructions[i];
+    if (!instruction.flat || !IsBehind(instruction.stream)) continue;
+    if (*stream >= 0 && *stream != instruction.stream) {
+      return Internal("{} is on stream {}, what is exchanged of buckets before it on stream {}",
+                      InstructionName(stage, segment, i), instruction.stream, *stream);
+    }
+    *stream = instruction.stream;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Collectives(const Plan& plan) {
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const std::int32_t stage = static_cast<std::int32_t>(s);
+    std::int32_t of_buckets = -1;
     for (const Segment& segment : plan.stages[s].segments) {
       for (size_t i = 0; i < segment.instructions.size(); ++i) {
         if (segment.instructions[i].collective == Collective::kNone) continue;
@@ -77,6 +92,7 @@ absl::Status Collectives(const Plan& plan) {
         if (!status.ok()) return WithContext(status, InstructionName(stage, segment, i));
       }
       RETURN_IF_ERROR(OneStreamOfNccl(stage, segment));
+      RETURN_IF_ERROR(OneStreamOfBuckets(stage, segment, &of_buckets));
     }
   }
   return absl::OkStatus();

@@ -139,9 +139,9 @@ class UpdateVerifier {
         if (!arrives.ok()) return WithContext(arrives, InstructionName(index_, backward, i));
         continue;
       }
-      absl::Status status = instruction.last_only && !instruction.first_only && instruction.detached &&
-                                    instruction.joint == (plan_.lanes > 1) &&
-                                    instruction.stream == kExchangeStream && !instruction.group.IsTie()
+      absl::Status status = instruction.last_only && instruction.detached &&
+                                    instruction.joint == (plan_.lanes > 1) && IsBehind(instruction.stream) &&
+                                    !instruction.group.IsTie()
                                 ? Communicate(instruction)
                                 : Internal("is no reduction behind the last backward pass");
       if (!status.ok()) return WithContext(status, InstructionName(index_, backward, i));
@@ -177,9 +177,9 @@ class UpdateVerifier {
     const bool gathers = instruction.flat && instruction.collective == Collective::kAllGather;
     const bool reduces = instruction.flat && exchanges && !gathers && !instruction.group.IsTie() &&
                          Find(instruction.inputs[0], &Bucket::gradient) < stage_.buckets.size();
-    const bool behind = instruction.stream == kExchangeStream && instruction.detached && (gathers || reduces);
+    const bool behind = IsBehind(instruction.stream) && instruction.detached && (gathers || reduces);
     const bool before = instruction.stream == kComputeStream && !instruction.detached && !instruction.push;
-    if (instruction.last_only || instruction.first_only || !(before || behind)) {
+    if (instruction.last_only || !(before || behind)) {
       return Internal("runs on stream {}, and {} waits for it", instruction.stream,
                       instruction.detached ? "nothing" : "the next");
     }

@@ -61,7 +61,7 @@ class OrderVerifier {
       if (output.lane_stride == 0) continue;
       for (size_t by = std::min(next[kJointLane], computed); by < i; ++by) {
         const bool joint = instructions[by].joint;
-        const bool exchanges = instructions[by].stream == kExchangeStream;
+        const bool exchanges = IsBehind(instructions[by].stream);
         if (joint ? by < next[kJointLane] : lane != 0 || by < (exchanges ? computed : next[1])) continue;
         for (const auto* refs : {&instructions[by].inputs, &instructions[by].outputs}) {
           for (const BufferRef& ref : *refs) {

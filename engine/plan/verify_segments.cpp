@@ -394,7 +394,6 @@ class SegmentVerifier {
     const std::int32_t wanted = exchanges && lanes_ ? kExchangeStream : kComputeStream;
     if (instruction.stream != wanted) return Internal("is on stream {}, not {}", instruction.stream, wanted);
     if (instruction.last_only) return Internal("runs in the last microbatch only");
-    if (instruction.first_only) return Internal("runs in the first microbatch only");
     if (instruction.detached) return Internal("is waited for by nothing that reads what it makes");
     if (instruction.push && !exchanges) return Internal("pushes nothing");
     return absl::OkStatus();

@@ -201,22 +201,16 @@ class ShardVerifier {
   // One gather of all of the bucket, behind the passes that read it.
   absl::Status GathersAtBegin(const Instruction& instruction, size_t b) {
     const Bucket& bucket = BucketAt(b);
-    const bool in_pass = std::any_of(stage_.chunks.begin(), stage_.chunks.end(), [&](const Chunk& chunk) {
-      return Runs(chunk.forward) || Runs(chunk.evaluate);
-    });
-    if (!Runs(stage_.begin) && !Runs(stage_.evaluate_begin) && !in_pass)
-      return Internal("gathers bucket.{} in no pass that may be the first to read it", b);
-    if (in_pass != instruction.first_only)
-      return Internal("gathers bucket.{} {}", b, in_pass ? "in every microbatch" : "in one microbatch");
+    if (!Runs(stage_.begin) && !Runs(stage_.evaluate_begin))
+      return Internal("gathers bucket.{} when its program has begun", b);
     if (instruction.collective != Collective::kAllGather ||
         !SameFlatPlace(instruction.inputs[0], bucket.parameter) ||
         !SameFlatPlace(instruction.outputs[0], bucket.parameter) || !(instruction.group == AxesOf(bucket))) {
       return Internal("is not the gather of all of bucket.{}, in place, over {}", b,
                       AxesOf(bucket).ToString());
     }
-    if (instruction.stream != kExchangeStream || !instruction.detached || instruction.last_only)
+    if (!IsBehind(instruction.stream) || !instruction.detached || instruction.last_only)
       return Internal("does not gather bucket.{} behind the passes", b);
-    if (instruction.joint) return Internal("gathers bucket.{} when the first microbatch has passed", b);
     if (!begun_.insert(b).second) return Internal("gathers bucket.{} again", b);
     at_begin_names_[instruction.name] = b;
     return absl::OkStatus();
@@ -268,8 +262,7 @@ class ShardVerifier {
       return Internal("the shards of bucket.{} lie over {}, not over {}", it->second.bucket,
                       AxesOf(bucket).ToString(), instruction.group.ToString());
     }
-    const std::int32_t stream = instruction.detached ? kExchangeStream : kComputeStream;
-    if (instruction.stream != stream || instruction.last_only || instruction.first_only ||
+    if (IsBehind(instruction.stream) != instruction.detached || instruction.last_only ||
         (instruction.push && !instruction.detached))
       return Internal("is not exchanged in every microbatch, behind computation or in its place");
     it->second.phase = instruction.detached ? Phase::kExchanging : Phase::kWhole;
@@ -280,7 +273,7 @@ class ShardVerifier {
   static absl::Status FlatKernel(const Instruction& instruction, std::uint32_t accumulate) {
     if (instruction.inputs.size() == 1 && instruction.outputs.size() == 1 &&
         instruction.stream == kComputeStream && !instruction.detached && !instruction.last_only &&
-        !instruction.first_only && instruction.only_first.empty() && instruction.accumulate == accumulate &&
+        instruction.only_first.empty() && instruction.accumulate == accumulate &&
         instruction.fresh == accumulate) {
       return absl::OkStatus();
     }

@@ -176,10 +176,9 @@ class StepVerifier {
     }
     ++done;
     const bool sums = pass != Pass::kForward;
-    if (step.microbatch != 0 && state.done[0] <= before) {
-      return Internal("{} {} before microbatch 0 has {}", Name(i),
-                      sums ? "adds to gradients" : "reads parameters",
-                      sums ? "overwritten those of the iteration before" : "gathered them");
+    if (sums && step.microbatch != 0 && state.done[0] <= before) {
+      return Internal(
+          "{} adds to gradients before microbatch 0 has overwritten those of the iteration before", Name(i));
     }
     const bool last = sums && step.microbatch + 1 == plan_.microbatches;
     if (last && std::any_of(state.done.begin(), state.done.end(), [&](int n) { return n <= before; })) {

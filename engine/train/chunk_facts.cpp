@@ -67,7 +67,7 @@ void TimeAlone(const StagePlan& stage, const plan::CostModel& costs, ChunkFacts*
 // And where two run in turns: of the first two.
 void TimeInTurns(const Plan& probe, const recipe::Cluster& cluster, std::vector<ChunkFacts>* facts) {
   struct Span {
-    double begin = -1, end = 0, behind = 0;
+    double begin = -1, end = 0, waits = 0, behind = 0;
   };
   absl::flat_hash_map<const Segment*, Span> spans;
   std::vector<plan::PlayedEvent> events;
@@ -77,14 +77,18 @@ void TimeInTurns(const Plan& probe, const recipe::Cluster& cluster, std::vector<
     Span& span = spans[event.segment];
     if (span.begin < 0) span.begin = event.begin_s;
     span.end = std::max(span.end, event.end_s);
-    if (event.stream != plan::kComputeStream) span.behind += event.end_s - event.begin_s;
+    const double seconds = event.end_s - event.begin_s;
+    if (event.stream != plan::kComputeStream) span.behind += seconds;
+    if (event.part == plan::PlayedEvent::Part::kWait) span.waits += seconds;
   }
   for (size_t s = 0; s < facts->size(); ++s) {
     const StagePlan& stage = probe.stages[s];
     const auto time = [&](std::int32_t index) -> PassTime {
       if (index < 0) return {};
       const Span& span = spans[&stage.segments[static_cast<size_t>(index)]];
-      return {.compute_s = span.end - std::max(0.0, span.begin), .behind_s = span.behind};
+      return {.compute_s = span.end - std::max(0.0, span.begin) - span.waits,
+              .exchange_s = span.waits,
+              .behind_s = span.behind};
     };
     ChunkFacts& of = (*facts)[s];
     of.forward = time(stage.chunks[0].forward);

@@ -30,9 +30,9 @@ model::BuildOptions ModelOptions(const recipe::Recipe& recipe, const plan::Compi
 
 }  // namespace
 
-bool MayHoldUpHalves(const recipe::Recipe& recipe) {
+bool MayHoldUpHalves(const recipe::Recipe& recipe, const plan::CompileOptions& options) {
   const recipe::Parallelism& p = recipe.parallelism;
-  return p.pp > 1 && p.dp > 1 && plan::SpansHosts(recipe, plan::Axis::kDp);
+  return p.pp > 1 && p.dp > 1 && plan::HoldsUpHalves(recipe, options);
 }
 
 absl::StatusOr<plan::Plan> CompileAsSaid(const recipe::Recipe& recipe, const plan::CompileOptions& options) {
@@ -47,7 +47,7 @@ absl::StatusOr<plan::Plan> CompileUnverified(const recipe::Recipe& recipe,
                                              const plan::CompileOptions& options) {
   absl::StatusOr<plan::Plan> plan = CompileAsSaid(recipe, options);
   const bool refused = options.halves && absl::IsFailedPrecondition(plan.status());
-  if (!refused && !(plan.ok() && plan->lanes > 1 && MayHoldUpHalves(recipe))) return plan;
+  if (!refused && !(plan.ok() && plan->lanes > 1 && MayHoldUpHalves(recipe, options))) return plan;
   plan::CompileOptions whole = options;
   whole.halves = false;
   absl::StatusOr<plan::Plan> other = CompileAsSaid(recipe, whole);

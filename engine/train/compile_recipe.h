@@ -15,9 +15,9 @@ absl::StatusOr<plan::Plan> CompileRecipe(const recipe::Recipe& recipe, const pla
 // As `options` say, even where CompileRecipe chooses otherwise.
 absl::StatusOr<plan::Plan> CompileAsSaid(const recipe::Recipe& recipe, const plan::CompileOptions& options);
 
-// Whether what dp exchanges between hosts in the last microbatch stands before the halves' own exchange (if
-// they run in turns), on the same stream: each stage of a pipeline then waits for it.
-bool MayHoldUpHalves(const recipe::Recipe& recipe);
+// Whether what dp exchanges in the last microbatch holds up the halves' own exchange (plan/compile.h): each
+// stage of a pipeline then waits for it.
+bool MayHoldUpHalves(const recipe::Recipe& recipe, const plan::CompileOptions& options);
 
 // The two halves of it. Of a plan whose pipeline could be held up by halves that run in turns, the one
 // without is taken where its predicted time is less.

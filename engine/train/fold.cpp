@@ -82,7 +82,7 @@ class Folder::Impl {
   absl::StatusOr<Estimate> Fold(const recipe::Recipe& recipe) {
     constexpr double kHardly = 0.05;  // of an iteration
     ASSIGN_OR_RETURN(const Estimate halves, FoldAsSaid(recipe));
-    if (!MayHoldUpHalves(recipe) || halves.held_up_s < kHardly * halves.iteration_s) return halves;
+    if (!MayHoldUpHalves(recipe, options_) || halves.held_up_s < kHardly * halves.iteration_s) return halves;
     if (whole_ == nullptr) {
       plan::CompileOptions options = options_;
       options.halves = false;
@@ -388,17 +388,21 @@ class Folder::Impl {
     }
     if (of.reduce_head != nullptr && of.reduce_head->seconds > 0) play.Start(*of.reduce_head);
     for (std::int64_t i = 0; i < blocks; ++i) {
-      if (of.gather != nullptr) {
-        play.now = std::max(play.now, gathered);
-        if (i + 1 < blocks) play.Start(*of.gather);
-        gathered = play.exchanged;
-      }
+      if (of.gather != nullptr) play.now = std::max(play.now, gathered);
       play.Compute(of.before_s);
-      constexpr int kPieces = 8;  // products and conversions alternate
+      constexpr int kPieces = 8;                // products and conversions alternate
+      const bool in_turns = each.behind_s > 0;  // computation that is slowed down waits less for these
+      const int behind_both = in_turns ? kPieces / 4 : 0;  // the other half has begun the block, too
+      const double alone = play.now + each.seconds();
       for (int piece = 0; piece < kPieces; ++piece) {
+        if (of.gather != nullptr && piece == behind_both && i + 1 < blocks) {
+          play.Start(*of.gather);
+          gathered = play.exchanged;
+        }
         play.Compute(each.compute_s / kPieces);
-        play.now += each.exchange_s / kPieces;
+        if (!in_turns) play.now += each.exchange_s / kPieces;
       }
+      if (in_turns) play.now = std::max(play.now, alone);
       if (of.reduce == nullptr) continue;
       play.Start(*of.reduce);
       play.Compute(of.after_s);
@@ -456,15 +460,16 @@ class Folder::Impl {
         Left after;
         const double with =
             PlayBlocks(n, all * (1 / static_cast<double>(n)), {}, exchange.behind, in_pass, &after, busy);
-        // Conversions behind computation share the exchange's stream: the last one stands behind all
-        // reductions but one.
+        // Where conversions behind computation share the stream, the last one stands behind all reductions
+        // but one.
+        const bool shares = all.behind_s > 0 && exchange.stream == plan::kExchangeStream;
         const double head = c + 1 == facts.size() ? of.reduce_head.seconds : 0;
-        const double exchange =
-            all.behind_s > 0 ? busy + all.behind_s + static_cast<double>(n) * of.reduce.seconds + head : 0;
-        const double pass = std::max(with, exchange - of.reduce.seconds);
+        const double exchanged =
+            shares ? busy + all.behind_s + static_cast<double>(n) * of.reduce.seconds + head : 0;
+        const double pass = std::max(with, exchanged - of.reduce.seconds);
         ending.longer_s = pass - all.seconds();
-        if (all.behind_s > 0) estimate->held_up_s += ending.longer_s;
-        ending.busy_s = std::max(after.busy - (pass - with), exchange - pass);
+        if (shares) estimate->held_up_s += ending.longer_s;
+        ending.busy_s = std::max(after.busy - (pass - with), exchanged - pass);
         ending.finish_s = after.finish;
         return ending;
       };

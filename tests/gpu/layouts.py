@@ -58,7 +58,12 @@ LAYOUTS = {
     "cp2tp2": {"cp": 2, "tp": 2},
     "zero3x4": {"dp": 4, "zero_stage": 3},
     "tp2pp2zb": {"tp": 2, "pp": 2, "schedule": "zero_bubble"},
+    "tp2zero2": {"dp": 2, "tp": 2, "zero_stage": 2},
     "tp2zero3": {"dp": 2, "tp": 2, "zero_stage": 3},
+    "dp2tp2pp2": {"dp": 2, "tp": 2, "pp": 2, "zero_stage": 1},
+    "dp2tp2pp2v": {"dp": 2, "tp": 2, "pp": 2, "virtual_stages": 2, "zero_stage": 3},
+    "dp2tp2pp2zb": {"dp": 2, "tp": 2, "pp": 2, "schedule": "zero_bubble"},
+    "dp2cp2tp2": {"dp": 2, "cp": 2, "tp": 2, "sequence_parallel": "true", "zero_stage": 2},
 }
 TWO = ("dp2", "tp2", "sp2", "cp2", "pp2", "pp2v", "pp2zb", "zero2", "zero3", "cp2z2", "cp2z3")
 
@@ -90,11 +95,15 @@ class Bench:
         token = self.folder / "token"
         token.write_text("secret")
         coordinator = f"127.0.0.1:{free_port()}"
-        each = self.options.gpus // hosts
+
+        def gpus(host):
+            first = host * self.options.gpus // hosts
+            return ",".join(map(str, range(first, max(first + 1, (host + 1) * self.options.gpus // hosts))))
+
         with contextlib.ExitStack() as stack:
             runs = [stack.enter_context(self.small.start(
                 out, "--nodes", hosts, "--node-rank", host, "--coordinator", coordinator, "--token-file", token, *words,
-                environment={"CUDA_VISIBLE_DEVICES": ",".join(str(host * each + i) for i in range(each)),
+                environment={"CUDA_VISIBLE_DEVICES": gpus(host),
                              "NCCL_HOSTID": f"host-{host}"})) for host in range(hosts)]
             for run in runs:
                 run.end_well(self.options.limit)

@@ -229,6 +229,38 @@ TEST_CASE("predict: an instruction waits for the detached exchange that it names
         doctest::Approx(0.5 + start + 1 + slowed + 0.25 + 2 * kCuda.launch_s).epsilon(1e-9));
 }
 
+TEST_CASE("predict: what is exchanged of buckets holds up other exchange on its stream, or on its link") {
+  const double start = kStart;
+  const double launch = kCuda.launch_s;
+  Instruction bucket = Push("bucket", 2);
+  bucket.detached = true;
+  const auto run = [&] {
+    return Predict(OneStage({bucket, Push("gather", 0.5), Work("b", 1)}), HandCluster());
+  };
+  CHECK(run().stages[0].exposed_s == doctest::Approx(2.5 + 2 * start));
+  bucket.stream = kBucketStream;
+  // Each takes as much longer as both are under way.
+  const Prediction shared = run();
+  CHECK(shared.iteration_s == doctest::Approx(2.5 + 2 * start + 0.25 + launch).epsilon(1e-9));
+  const double joined = 2.5 + 2 * start - (1 + 2 * start) - (1 + launch) / (1 - kPushBesideCost);
+  CHECK(shared.stages[0].exposed_s == doctest::Approx(1 + 2 * start + joined));
+  bucket.push = false;  // between hosts
+  bucket.wire_bytes = 1000;
+  CHECK(run().stages[0].exposed_s == doctest::Approx(0.5 + start));
+}
+
+TEST_CASE("predict: beside exchange on both streams, computation is slower still") {
+  Instruction bucket = Push("bucket", 1);
+  Instruction other = Push("other", 0.5);
+  bucket.detached = other.detached = true;
+  bucket.stream = kBucketStream;
+  const Prediction prediction = Predict(OneStage({bucket, other, Work("a", 3)}), HandCluster());
+  const double both = 1 + 2 * kStart;  // of the link, until the other one is through
+  CHECK(prediction.iteration_s ==
+        doctest::Approx(3.25 + 2 * kCuda.launch_s + (2 * both + 0.5) * kPushBesideCost).epsilon(1e-9));
+  CHECK(prediction.stages[0].exposed_s == doctest::Approx(0));
+}
+
 TEST_CASE("predict: two halves in turns hide each other's exchange") {
   // Each half: a second of work, half a second of exchange, a second of work.
   Plan plan = OneStage({Work("a", 1), Push("gather", 0.5), Work("b", 1)});

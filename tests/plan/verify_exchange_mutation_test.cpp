@@ -156,8 +156,8 @@ const Plan& AtBegin() {
   return plan;
 }
 
-// dp 2 · tp 2, halves in turns, pushed by copy engines.
-const Plan& InPasses() {
+// dp 2 · tp 2, halves in turns, pushed by copy engines as buckets are, on streams of their own.
+const Plan& Apart() {
   static const Plan plan = [] {
     absl::StatusOr<Plan> compiled =
         train::CompileUnverified(TinyRecipe(true, {"precision.compute=bf16", "model.attention.heads=4",
@@ -186,11 +186,10 @@ TEST_CASE("mutation: the plan that gathers when a program begins is good") {
   CHECK(GathersIn(AtBegin(), "update") == 4);
   CHECK(Verify(Overlapped(), {}).ok());
   CHECK(GathersIn(Overlapped(), "begin") == 0);  // the exchange's stream is NCCL's
-  CHECK_MESSAGE(Verify(InPasses(), {}).ok(), Message(Verify(InPasses(), {})));
-  CHECK(InPasses().lanes == 2);
-  CHECK(GathersIn(InPasses(), "begin") == 0);  // that of the halves
-  CHECK(GathersIn(InPasses(), "forward.0") == 7);
-  CHECK(GathersIn(InPasses(), "evaluate.0") == 7);
+  CHECK_MESSAGE(Verify(Apart(), {}).ok(), Message(Verify(Apart(), {})));
+  CHECK(Apart().lanes == 2);
+  CHECK(GathersIn(Apart(), "begin") == 7);
+  CHECK(GathersIn(Apart(), "evaluate_begin") == 7);
 }
 
 TEST_CASE("mutation: parameters gathered when a program begins") {
@@ -202,7 +201,6 @@ TEST_CASE("mutation: parameters gathered when a program begins") {
     CAPTURE(segment);
     Mutate(AtBegin(), "z", "which is not under way",
            [&](Plan& plan) { Drop(SegmentOf(plan, 0, segment), gather, 1); });
-    Mutate(AtBegin(), "z", "in one microbatch", edit(segment, [](Instruction& i) { i.first_only = true; }));
     Mutate(AtBegin(), "z", "again", [&](Plan& plan) { Double(SegmentOf(plan, 0, segment), gather, 1); });
     Mutate(AtBegin(), "z", "is not the gather of all of", edit(segment, [](Instruction& i) {
              i.inputs[0].elements /= 2;
@@ -230,34 +228,15 @@ TEST_CASE("mutation: parameters gathered when a program begins") {
       found.instructions[Find(found, waits)].joins += "?";
     });
   }
+  Mutate(Apart(), "m", "what is exchanged of buckets before it on stream 6",
+         [&](Plan& plan) { At(plan, 0, "begin", gather, 1).stream = kExchangeStream; });
   for (const char* segment : {"forward.0", "evaluate.0"}) {
-    CAPTURE(segment);
-    const Plan& good = InPasses();
-    const auto flat = [](const Instruction& i) { return i.flat; };
-    const auto at = [=](Plan& plan) {
-      auto& list = SegmentOf(plan, 0, segment).instructions;
-      return list.begin() + static_cast<std::ptrdiff_t>(Find(SegmentOf(plan, 0, segment), flat));
-    };
-    const bool halves = segment == std::string("forward.0");  // whose order counts instructions
-    Mutate(good, halves ? "zs" : "z", "which is not under way",
-           [&](Plan& plan) { SegmentOf(plan, 0, segment).instructions.erase(at(plan)); });
-    Mutate(good, halves ? "zs" : "z", "again", [&](Plan& plan) {
-      const Instruction gathers = *at(plan);
-      SegmentOf(plan, 0, segment).instructions.insert(at(plan), gathers);
-    });
-    Mutate(good, "z", "in every microbatch", [&](Plan& plan) { at(plan)->first_only = false; });
-    Mutate(good, "zs", "when the first microbatch has passed", [&](Plan& plan) { at(plan)->joint = true; });
-    Mutate(good, "z", "which is not waited for", [&](Plan& plan) {
-      Segment& found = SegmentOf(plan, 0, segment);
-      found.instructions[Find(found, [](const Instruction& i) { return !i.joins.empty(); })].joins.clear();
+    Mutate(AtBegin(), "z", "when its program has begun", [&](Plan& plan) {
+      const Instruction late = At(plan, 0, "begin", gather, 1);
+      std::vector<Instruction>& list = SegmentOf(plan, 0, segment).instructions;
+      list.insert(list.begin(), late);
     });
   }
-  Mutate(AtBegin(), "t", "before microbatch 0 has gathered them", [](Plan& plan) {
-    Program& program = plan.stages[0].evaluate;
-    const auto first =
-        std::find_if(program.begin(), program.end(), [](const Step& step) { return step.microbatch == 0; });
-    std::swap(first->microbatch, (first + 1)->microbatch);
-  });
   Mutate(AtBegin(), "g", "nothing to gather", [&](Plan& plan) {
     Segment& update = SegmentOf(plan, 0, "update");
     update.instructions.push_back(At(plan, 0, "begin", gather, 0));

@@ -47,6 +47,10 @@ TEST_CASE("mutation: halves in turns") {
     Segment& forward = SegmentOf(plan, 0, "forward.0");
     forward.instructions[Find(forward, exchange)].stream = kComputeStream;
   });
+  Mutate(Overlapped(), "sm", "is on stream 6, not 5", [&](Plan& plan) {
+    Segment& forward = SegmentOf(plan, 0, "forward.0");
+    forward.instructions[Find(forward, exchange)].stream = kBucketStream;
+  });
   Mutate(Overlapped(), "s", "is on stream 5, not 0", [&](Plan& plan) {
     Segment& forward = SegmentOf(plan, 0, "forward.0");
     forward.instructions[Find(forward, computes)].stream = kExchangeStream;

@@ -1,7 +1,9 @@
 // Exchange whose result is there no sooner than the executor has waited for it and finished it, as on a GPU:
 // what reads too soon, or what nothing waits for, reads NaN.
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -14,8 +16,9 @@ namespace {
 // The tickets of a rank's streams.
 struct Tickets {
   std::int64_t last = 0;
-  std::set<std::int64_t> of_exchange;
-  std::int64_t reached = 0;  // the last one of the exchange's stream that computation has waited for
+  std::map<std::int64_t, std::int32_t> stream_of;
+  std::array<std::int64_t, plan::kStreams> reached =
+      {};  // by stream: its last that computation has waited for
 };
 
 class TicketBackend final : public backend::cpu::CpuBackend {
@@ -23,13 +26,13 @@ class TicketBackend final : public backend::cpu::CpuBackend {
   explicit TicketBackend(Tickets* tickets) : CpuBackend(1), tickets_(*tickets) {}
 
   absl::StatusOr<std::int64_t> Signal(std::int32_t stream) override {
-    ++tickets_.last;
-    if (stream == plan::kExchangeStream) tickets_.of_exchange.insert(tickets_.last);
+    tickets_.stream_of[++tickets_.last] = stream;
     return tickets_.last;
   }
   absl::Status Await(std::int32_t stream, std::int64_t ticket) override {
-    if (stream == plan::kComputeStream && tickets_.of_exchange.contains(ticket))
-      tickets_.reached = std::max(tickets_.reached, ticket);
+    if (stream != plan::kComputeStream) return absl::OkStatus();
+    std::int64_t& reached = tickets_.reached[static_cast<size_t>(tickets_.stream_of.at(ticket))];
+    reached = std::max(reached, ticket);
     return absl::OkStatus();
   }
 
@@ -42,11 +45,11 @@ class TicketBackend final : public backend::cpu::CpuBackend {
 class DeferredLaunch final : public backend::Launch {
  public:
   DeferredLaunch(std::unique_ptr<backend::Launch> inner, std::vector<std::span<std::byte>> made,
-                 std::span<std::byte> scratch, bool beside, const Tickets& tickets)
+                 std::span<std::byte> scratch, std::int32_t stream, const Tickets& tickets)
       : inner_(std::move(inner)),
         made_(std::move(made)),
         scratch_(scratch),
-        beside_(beside),
+        stream_(static_cast<size_t>(stream)),
         tickets_(tickets) {
     size_t bytes = 0;
     for (const std::span<std::byte>& part : made_) bytes += part.size();
@@ -66,7 +69,8 @@ class DeferredLaunch final : public backend::Launch {
     return absl::OkStatus();
   }
   absl::Status Finish() override {
-    if (beside_ && tickets_.reached <= begun_) return absl::OkStatus();  // it is not there yet
+    const bool computes = stream_ == plan::kComputeStream;
+    if (!computes && tickets_.reached[stream_] <= begun_) return absl::OkStatus();  // it is not there yet
     const std::byte* from = scratch_.data();
     for (const std::span<std::byte>& part : made_) {
       std::copy(from, from + part.size(), part.begin());
@@ -80,7 +84,7 @@ class DeferredLaunch final : public backend::Launch {
   const std::vector<std::span<std::byte>> made_;  // by the exchange, from other ranks' bytes
   std::span<std::byte> scratch_;
   std::vector<std::byte> own_;
-  const bool beside_;
+  const size_t stream_;
   const Tickets& tickets_;
   std::int64_t begun_ = 0;
 };
@@ -96,9 +100,9 @@ class DeferredCommunicator final : public backend::cpu::CpuCommunicator {
     const std::vector<std::span<std::byte>> made = MadeBy(args);
     const bool unsummed = args.instruction->unsummed;  // what it made is the scratch
     const std::span<std::byte> scratch = unsummed ? std::span<std::byte>() : args.scratch;
-    const bool beside = args.instruction->stream == plan::kExchangeStream;
+    const std::int32_t stream = args.instruction->stream;
     ASSIGN_OR_RETURN(std::unique_ptr<backend::Launch> launch, CpuCommunicator::Prepare(std::move(args)));
-    return std::make_unique<DeferredLaunch>(std::move(launch), made, scratch, beside, tickets_);
+    return std::make_unique<DeferredLaunch>(std::move(launch), made, scratch, stream, tickets_);
   }
 
  private:

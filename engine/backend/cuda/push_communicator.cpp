@@ -120,7 +120,7 @@ absl::StatusOr<std::unique_ptr<Launch>> PushCommunicator::Prepare(CollectiveArgs
                    progress_.Add(instruction.stream, fmt::format("{}, with ranks {}", instruction.name,
                                                                  fmt::join(args.group, ", "))));
   if (!Pushes(instruction, args.input.dtype)) {
-    if (instruction.detached) behind_by_nccl_.insert(args.group);
+    if (instruction.detached) behind_by_nccl_[args.group].detached.insert(instruction.stream);
     return PrepareNccl(std::move(args), notes);
   }
   PushPlace place{.rank = rank_,
@@ -150,8 +150,7 @@ absl::StatusOr<std::unique_ptr<Launch>> PushCommunicator::Prepare(CollectiveArgs
   ASSIGN_OR_RETURN(place.copied, MakeEvent());
   ASSIGN_OR_RETURN(PushExchange exchange, PlanPush(args, std::move(place)));
   PushGroup* const group = GroupOf(args.group);
-  group->in_line |= instruction.stream == plan::kComputeStream;
-  group->detached |= instruction.detached;
+  (instruction.detached ? group->streams.detached : group->streams.awaited).insert(instruction.stream);
   group->conversions.push_back(std::make_unique<NcclFallback>(NcclFallback{std::move(args), notes, nullptr}));
   return std::make_unique<PushLaunch>(std::move(exchange), group, group->conversions.back().get());
 }
@@ -369,20 +368,26 @@ absl::Status PushCommunicator::ReachPeers() {
 // Two communicators of NCCL at work at once could wait for each other. The plan keeps them apart, but not
 // where NCCL has to take over pushes.
 absl::Status PushCommunicator::OneStreamOfNccl() const {
-  const auto refuse = [](const std::vector<std::int64_t>& behind, const std::vector<std::int64_t>& in_line) {
+  const auto refuse = [](const std::vector<std::int64_t>& behind, const std::vector<std::int64_t>& beside) {
     return FailedPrecondition(
-        "ranks {} exchange behind what ranks {} do in line, which goes with copy engines alone, but some of "
-        "them cannot reach each other's memory: parallelism.exchange = \"nccl\" makes a plan without",
-        fmt::join(behind, ", "), fmt::join(in_line, ", "));
+        "ranks {} exchange beside what ranks {} do, which goes with copy engines alone, but some of them "
+        "cannot reach each other's memory: parallelism.exchange = \"nccl\" makes a plan without",
+        fmt::join(behind, ", "), fmt::join(beside, ", "));
+  };
+  const auto meet = [](const StreamsOfUse& awaited, const StreamsOfUse& detached) {
+    return std::any_of(detached.detached.begin(), detached.detached.end(), [&](std::int32_t behind) {
+      return std::any_of(awaited.awaited.begin(), awaited.awaited.end(),
+                         [&](std::int32_t stream) { return stream != behind; });
+    });
   };
   for (const auto& [ranks, group] : groups_) {
     for (const auto& [others, other] : groups_) {
-      const bool both = group->in_line && other->detached && ranks != others;
+      const bool both = ranks != others && meet(group->streams, other->streams);
       if (!both || (group->pushes && other->pushes)) continue;
       return refuse(others, ranks);
     }
-    for (const std::vector<std::int64_t>& others : behind_by_nccl_) {
-      if (group->in_line && !group->pushes && ranks != others) return refuse(others, ranks);
+    for (const auto& [others, streams] : behind_by_nccl_) {
+      if (!group->pushes && ranks != others && meet(group->streams, streams)) return refuse(others, ranks);
     }
   }
   return absl::OkStatus();

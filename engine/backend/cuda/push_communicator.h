@@ -35,11 +35,15 @@ struct NcclFallback {
   std::unique_ptr<Launch> launch;
 };
 
+// The streams of what is waited for at once, and of what runs behind all that follows.
+struct StreamsOfUse {
+  std::set<std::int32_t> awaited, detached;
+};
+
 // Ranks that push to each other if all of them reach each other's memory, and all go by NCCL if not.
 struct PushGroup {
   bool pushes = false;  // from Connect on
-  // Whether something is pushed in line with computation, and behind all that follows.
-  bool in_line = false, detached = false;
+  StreamsOfUse streams;
   std::vector<std::unique_ptr<NcclFallback>> conversions;
   std::set<std::pair<std::int64_t, std::int32_t>> transfers;  // peers, streams
 };
@@ -111,7 +115,8 @@ class PushCommunicator final : public Communicator {
   cudaEvent_t fork_ = nullptr;
   std::map<std::int64_t, PushPeer> peers_;                                  // by rank
   std::map<std::vector<std::int64_t>, std::unique_ptr<PushGroup>> groups_;  // by members, ascending
-  std::set<std::vector<std::int64_t>> behind_by_nccl_;  // members of what the plan itself gives to NCCL
+  std::map<std::vector<std::int64_t>, StreamsOfUse>
+      behind_by_nccl_;                                  // what the plan itself gives to NCCL, by members
   std::map<std::int64_t, const PushGroup*> transfers_;  // by peer
 };
 
