@@ -244,6 +244,10 @@ TEST_CASE("predict: what is exchanged of buckets holds up other exchange on its 
   CHECK(shared.iteration_s == doctest::Approx(2.5 + 2 * start + 0.25 + launch).epsilon(1e-9));
   const double joined = 2.5 + 2 * start - (1 + 2 * start) - (1 + launch) / (1 - kPushBesideCost);
   CHECK(shared.stages[0].exposed_s == doctest::Approx(1 + 2 * start + joined));
+  Instruction reads = Work("b", 1);
+  reads.joins = "bucket";
+  const Prediction waits = Predict(OneStage({bucket, Push("gather", 0.5), reads}), HandCluster());
+  CHECK(waits.iteration_s == doctest::Approx(2.5 + 2 * start + 1.25 + 2 * launch).epsilon(1e-9));
   bucket.push = false;  // between hosts
   bucket.wire_bytes = 1000;
   CHECK(run().stages[0].exposed_s == doctest::Approx(0.5 + start));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -15,10 +16,17 @@ namespace {
 
 // The tickets of a rank's streams.
 struct Tickets {
+  // What shows when computation has waited for its stream, as nothing is left to finish of it.
+  struct Pending {
+    std::int32_t stream = 0;
+    std::int64_t begun = 0;
+    std::function<void()> show;
+  };
   std::int64_t last = 0;
   std::map<std::int64_t, std::int32_t> stream_of;
   std::array<std::int64_t, plan::kStreams> reached =
       {};  // by stream: its last that computation has waited for
+  std::vector<Pending> pending;
 };
 
 class TicketBackend final : public backend::cpu::CpuBackend {
@@ -33,6 +41,11 @@ class TicketBackend final : public backend::cpu::CpuBackend {
     if (stream != plan::kComputeStream) return absl::OkStatus();
     std::int64_t& reached = tickets_.reached[static_cast<size_t>(tickets_.stream_of.at(ticket))];
     reached = std::max(reached, ticket);
+    std::erase_if(tickets_.pending, [&](const Tickets::Pending& pending) {
+      if (pending.stream != tickets_.stream_of.at(ticket) || ticket <= pending.begun) return false;
+      pending.show();
+      return true;
+    });
     return absl::OkStatus();
   }
 
@@ -45,12 +58,13 @@ class TicketBackend final : public backend::cpu::CpuBackend {
 class DeferredLaunch final : public backend::Launch {
  public:
   DeferredLaunch(std::unique_ptr<backend::Launch> inner, std::vector<std::span<std::byte>> made,
-                 std::span<std::byte> scratch, std::int32_t stream, const Tickets& tickets)
+                 std::span<std::byte> scratch, std::int32_t stream, bool finishes, Tickets* tickets)
       : inner_(std::move(inner)),
         made_(std::move(made)),
         scratch_(scratch),
-        stream_(static_cast<size_t>(stream)),
-        tickets_(tickets) {
+        stream_(stream),
+        finishes_(finishes),
+        tickets_(*tickets) {
     size_t bytes = 0;
     for (const std::span<std::byte>& part : made_) bytes += part.size();
     if (scratch_.size() >= bytes) return;
@@ -66,26 +80,33 @@ class DeferredLaunch final : public backend::Launch {
       to = std::copy(part.begin(), part.end(), to);
       std::memset(part.data(), 0xFF, part.size());
     }
+    if (!finishes_) tickets_.pending.push_back({stream_, begun_, [this] { Show(); }});
     return absl::OkStatus();
   }
   absl::Status Finish() override {
     const bool computes = stream_ == plan::kComputeStream;
-    if (!computes && tickets_.reached[stream_] <= begun_) return absl::OkStatus();  // it is not there yet
+    const std::int64_t reached = tickets_.reached[static_cast<size_t>(stream_)];
+    if (!finishes_ || (!computes && reached <= begun_)) return absl::OkStatus();  // it is not there yet
+    Show();
+    return inner_->Finish();
+  }
+
+ private:
+  void Show() const {
     const std::byte* from = scratch_.data();
     for (const std::span<std::byte>& part : made_) {
       std::copy(from, from + part.size(), part.begin());
       from += part.size();
     }
-    return inner_->Finish();
   }
 
- private:
   const std::unique_ptr<backend::Launch> inner_;
   const std::vector<std::span<std::byte>> made_;  // by the exchange, from other ranks' bytes
   std::span<std::byte> scratch_;
   std::vector<std::byte> own_;
-  const size_t stream_;
-  const Tickets& tickets_;
+  const std::int32_t stream_;
+  const bool finishes_;  // after the wait
+  Tickets& tickets_;
   std::int64_t begun_ = 0;
 };
 
@@ -93,24 +114,25 @@ class DeferredCommunicator final : public backend::cpu::CpuCommunicator {
  public:
   // joined: the detached exchange that some instruction names.
   DeferredCommunicator(backend::cpu::World* world, std::int64_t rank, const std::set<std::string>& joined,
-                       const Tickets& tickets)
-      : CpuCommunicator(world, rank), joined_(joined), tickets_(tickets) {}
+                       Tickets* tickets)
+      : CpuCommunicator(world, rank), joined_(joined), tickets_(*tickets) {}
 
   absl::StatusOr<std::unique_ptr<backend::Launch>> Prepare(backend::CollectiveArgs args) override {
     const std::vector<std::span<std::byte>> made = MadeBy(args);
     const bool unsummed = args.instruction->unsummed;  // what it made is the scratch
     const std::span<std::byte> scratch = unsummed ? std::span<std::byte>() : args.scratch;
     const std::int32_t stream = args.instruction->stream;
+    // Of the rest nothing is left to finish: where the update begins and the program ends, the executor waits
+    // for their stream.
+    const bool finishes =
+        !args.instruction->detached || !args.scratch.empty() || joined_.contains(args.instruction->name);
     ASSIGN_OR_RETURN(std::unique_ptr<backend::Launch> launch, CpuCommunicator::Prepare(std::move(args)));
-    return std::make_unique<DeferredLaunch>(std::move(launch), made, scratch, stream, tickets_);
+    return std::make_unique<DeferredLaunch>(std::move(launch), made, scratch, stream, finishes, &tickets_);
   }
 
  private:
-  std::vector<std::span<std::byte>> MadeBy(const backend::CollectiveArgs& args) const {
+  static std::vector<std::span<std::byte>> MadeBy(const backend::CollectiveArgs& args) {
     const plan::Instruction& instruction = *args.instruction;
-    // Nothing is left to finish of these: where the update begins and the program ends, the executor waits
-    // for the exchange's stream.
-    if (instruction.detached && args.scratch.empty() && !joined_.contains(instruction.name)) return {};
     if (instruction.unsummed) return {args.scratch};
     auto* const out = args.output.as<std::byte>();
     const auto bytes = static_cast<size_t>(args.output.shape.elements() * SizeOf(args.output.dtype));
@@ -122,7 +144,7 @@ class DeferredCommunicator final : public backend::cpu::CpuCommunicator {
   }
 
   const std::set<std::string>& joined_;
-  const Tickets& tickets_;
+  Tickets& tickets_;
 };
 
 struct Shared {
@@ -150,7 +172,7 @@ Device DeferringDevice(const recipe::Recipe& recipe) {
   device.make_communicator = [shared, ranks_per_stage](std::int64_t rank) {
     return std::make_unique<DeferredCommunicator>(&shared->world, rank,
                                                   shared->joined[static_cast<size_t>(rank / ranks_per_stage)],
-                                                  shared->tickets[static_cast<size_t>(rank)]);
+                                                  &shared->tickets[static_cast<size_t>(rank)]);
   };
   device.abort = [shared] { shared->world.Abort(); };
   return device;
@@ -180,7 +202,10 @@ TEST_CASE("what is exchanged behind computation is waited for and finished befor
                                      "cp=2 zero_stage=2 micro_batch=4",
                                      "cp=2 zero_stage=3 micro_batch=4",
                                      "dp=2 tp=2 sequence_parallel=true zero_stage=3 micro_batch=2",
-                                     "dp=2 tp=2 pp=2 zero_stage=3 micro_batch=2"}) {
+                                     "dp=2 tp=2 pp=2 zero_stage=3 micro_batch=2",
+                                     "dp=2 tp=2 zero_stage=1 micro_batch=4 devices_per_node=2",
+                                     "dp=2 tp=2 zero_stage=3 micro_batch=4 devices_per_node=2",
+                                     "dp=2 tp=2 pp=2 zero_stage=2 micro_batch=2 devices_per_node=2"}) {
       INFO(std::string(model == kGptLike ? "GPT " : "Llama ") << layout);
       const recipe::Recipe recipe = MakeRecipe(model, SetsOf(layout + " overlap=on"));
       const Trained one = TrainFor(recipe, 2, PushingDevice());

@@ -61,7 +61,12 @@ inline std::vector<std::string> SetsOf(const std::string& text) {
     const std::string word = text.substr(begin, end - begin);
     const bool training = word.starts_with("micro_batch");
     const bool recompute = word.starts_with("granularity") || word.starts_with("modules");
-    sets.push_back((training ? "training." : recompute ? "recompute." : "parallelism.") + word);
+    const bool cluster = word.starts_with("devices_per_node");
+    sets.push_back((training    ? "training."
+                    : recompute ? "recompute."
+                    : cluster   ? "cluster."
+                                : "parallelism.") +
+                   word);
     begin = end + 1;
   }
   return sets;
