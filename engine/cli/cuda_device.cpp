@@ -33,11 +33,12 @@ class NoCommunicator final : public backend::Communicator {
   }
 };
 
-// The file's name, its folder made; empty where that cannot be.
-std::string OpenGemmCache() {
+// The file's name, its folder made; empty where that cannot be. What is timed while others are at work on the
+// GPU is kept apart.
+std::string OpenGemmCache(const DeviceChoice& choice) {
   std::error_code error;
-  const std::string file = GemmCacheFile();
-  if (file.empty()) return "";
+  const std::string file = GemmCacheFile() + (choice.share_gpus ? ".shared" : "");
+  if (CacheFolder().empty()) return "";
   std::filesystem::create_directories(CacheFolder(), error);
   return error ? "" : file;
 }
@@ -50,7 +51,7 @@ struct OpenedGpu {
 absl::StatusOr<OpenedGpu> OpenGpu(const recipe::Recipe& recipe, const DeviceChoice& choice, int index) {
   backend::cuda::DeviceOptions options;
   options.index = index;
-  options.gemm_cache = OpenGemmCache();
+  options.gemm_cache = OpenGemmCache(choice);
   options.deterministic = IsDeterministic(recipe, choice);
   ASSIGN_OR_RETURN(std::unique_ptr<backend::cuda::CudaBackend> backend,
                    backend::cuda::CudaBackend::Create(options));

@@ -11,7 +11,8 @@ namespace engine::cli {
 absl::StatusOr<train::Device> MakeCudaDevice(const recipe::Recipe& recipe, const DeviceChoice& choice);
 
 // One of the ranks of a run of processes, on the GPU of its place on this host (where a launcher shows each
-// process one GPU only: on that one; where they share GPUs, each takes the next). The group must outlive it.
+// process one GPU only: on that one; where ranks share GPUs, of which each sees all, they take them in turn).
+// The group must outlive it.
 absl::StatusOr<train::Device> MakeCudaRank(const recipe::Recipe& recipe, const DeviceChoice& choice,
                                            ProcessGroup* group);
 

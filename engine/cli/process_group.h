@@ -23,7 +23,7 @@ class ProcessGroup {
 
   // Of a CPU rank that has `threads` threads. The group must outlive it.
   train::Device CpuDevice(int threads);
-  // `device` as this rank's; `id` names its hardware, which no two ranks may share. `communicator` is called
+  // `device` as this rank's; `id` names its hardware, and is no other rank's. `communicator` is called
   // when all ranks have met.
   using MakeCommunicator = std::function<std::unique_ptr<backend::Communicator>(launch::Client* client)>;
   train::Device Attach(train::Device device, const std::string& id, MakeCommunicator communicator);

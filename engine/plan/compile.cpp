@@ -231,8 +231,8 @@ bool TransfersArePushed(const recipe::Recipe& recipe, const Mesh& mesh, const Co
          (devices == 0 || mesh.world() <= devices);
 }
 
-// Then no collective of NCCL runs on the computation's stream beside those of the exchange's: two
-// communicators at once could wait for each other.
+// Then no other collective of NCCL runs beside those of buckets: two communicators at once could wait for
+// each other.
 bool ConversionsArePushed(const recipe::Recipe& recipe, AxisSet pushed) {
   return (recipe.parallelism.tp == 1 || pushed.Has(Axis::kTp)) &&
          (recipe.parallelism.cp == 1 || pushed.Has(Axis::kCp));

@@ -23,7 +23,7 @@ struct Interleaving {
   double exposed_s = 0;             // that computation waits for exchange
 };
 
-// Plays the segment over a stream of computation and one of exchange. Whenever computation is free, the lane
+// Plays the segment over a stream of computation and two of exchange. Whenever computation is free, the lane
 // goes on that can, and of two the one that sooner comes to an exchange: so short pieces between two
 // exchanges (a norm between reduce_scatter and all_gather) slip into the middle of the other lane's products.
 // The second lane never gets ahead of the first, so that sums over microbatches are made in their order. What

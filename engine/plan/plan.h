@@ -84,7 +84,7 @@ struct Instruction {
   AxisSet only_first;           // run only on ranks with coordinate 0 along these axes
   double flops = 0;             // of one rank
   std::int64_t wire_bytes = 0;  // a rank sends, by the ring algorithm, of a collective
-  std::int32_t stream = 0;      // plan::Stream that it runs on: computation or exchange
+  std::int32_t stream = 0;      // plan::Stream that it runs on
   // Pushed into the other members' arenas by copy engines instead of NCCL. All members are on one host.
   bool push = false;
   bool last_only = false;  // only in the iteration's last microbatch

@@ -474,9 +474,8 @@ class Player {
       piece = SegmentPlayer(plan_, played, costs, static_cast<std::int32_t>(s), stage.now, events_)
                   .Play(steps, begin, end, stage.under_way);
     } else {
-      const bool first = steps.front().microbatch <= 0;
       const bool last = steps.back().microbatch + 1 == plan_.microbatches;
-      const Key key(s, segment, begin, first, last, stage.under_way.ToKey());
+      const Key key(s, segment, begin, last, stage.under_way.ToKey());
       const auto [known, fresh] = pieces_.try_emplace(key);
       if (fresh) {
         known->second = SegmentPlayer(plan_, played, costs, static_cast<std::int32_t>(s), 0, nullptr)
@@ -560,8 +559,8 @@ class Player {
                         .instruction = &MeetingInstruction(stages_[s])});
   }
 
-  // Stage, segment, first instruction, whether of the first and the last microbatch, what is under way.
-  using Key = std::tuple<size_t, std::int32_t, size_t, bool, bool, UnderWay::Key>;
+  // Stage, segment, first instruction, whether of the last microbatch, what is under way.
+  using Key = std::tuple<size_t, std::int32_t, size_t, bool, UnderWay::Key>;
 
   const Plan& plan_;
   const CostModel& costs_;

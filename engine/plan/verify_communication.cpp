@@ -48,21 +48,33 @@ absl::Status Lawful(const Plan& plan, std::int32_t stage, const Instruction& ins
   return absl::OkStatus();
 }
 
-// Two communicators of NCCL at work at once can wait for each other, so its collectives of a segment are all
-// on one stream.
-absl::Status OneStreamOfNccl(std::int32_t stage, const Segment& segment) {
+// Two communicators of NCCL at work at once can wait for each other, so its collectives are all on one
+// stream, from a program's first segment to the end of its passes.
+absl::Status OneStreamOfNccl(const Plan& plan, ProgramId id) {
+  const StagePlan& stage = plan.stages[static_cast<size_t>(id.stage)];
+  std::vector<std::int32_t> segments = {id.evaluate ? stage.evaluate_begin : stage.begin};
+  for (const Chunk& chunk : stage.chunks) {
+    for (const std::int32_t s : {chunk.forward, chunk.backward, chunk.weights}) {
+      if (!id.evaluate) segments.push_back(s);
+    }
+    if (id.evaluate) segments.push_back(chunk.evaluate);
+  }
   std::int32_t stream = -1;
-  for (size_t i = 0; i < segment.instructions.size(); ++i) {
-    const Instruction& instruction = segment.instructions[i];
-    if (segment.chunk < 0 || instruction.push || instruction.collective == Collective::kNone ||
-        instruction.collective == Collective::kSlice) {
-      continue;
+  for (const std::int32_t s : segments) {
+    if (s < 0) continue;
+    const Segment& segment = stage.segments[static_cast<size_t>(s)];
+    for (size_t i = 0; i < segment.instructions.size(); ++i) {
+      const Instruction& instruction = segment.instructions[i];
+      if (instruction.push || instruction.collective == Collective::kNone ||
+          instruction.collective == Collective::kSlice) {
+        continue;
+      }
+      if (stream >= 0 && stream != instruction.stream) {
+        return Internal("{} is on stream {}, collectives of NCCL before it on stream {}",
+                        InstructionName(id.stage, segment, i), instruction.stream, stream);
+      }
+      stream = instruction.stream;
     }
-    if (stream >= 0 && stream != instruction.stream) {
-      return Internal("{} is on stream {}, collectives of NCCL before it on stream {}",
-                      InstructionName(stage, segment, i), instruction.stream, stream);
-    }
-    stream = instruction.stream;
   }
   return absl::OkStatus();
 }
@@ -91,9 +103,9 @@ absl::Status Collectives(const Plan& plan) {
         const absl::Status status = Lawful(plan, stage, segment.instructions[i]);
         if (!status.ok()) return WithContext(status, InstructionName(stage, segment, i));
       }
-      RETURN_IF_ERROR(OneStreamOfNccl(stage, segment));
       RETURN_IF_ERROR(OneStreamOfBuckets(stage, segment, &of_buckets));
     }
+    for (const bool evaluate : {false, true}) RETURN_IF_ERROR(OneStreamOfNccl(plan, {stage, evaluate}));
   }
   return absl::OkStatus();
 }

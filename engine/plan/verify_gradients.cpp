@@ -453,7 +453,7 @@ class UpdateVerifier {
   bool clipped_ = false;
   bool states_reduced_ = false;
   bool states_updated_ = false;
-  bool gathering_ = false;                                    // parameters, on the exchange's stream
+  bool gathering_ = false;                                    // parameters, behind the update
   std::vector<std::pair<const BufferRef*, bool>> scratches_;  // and whether pushed gradients arrive there
 };
 

@@ -120,10 +120,7 @@ class Bench:
 
     def compare(self, layout, band, *more, reference=()):
         wanted = self.curve("one", *(reference or more))
-        try:
-            return differences(wanted, self.curve(layout, *more), band)
-        except Failed as failed:
-            return f"\n{failed}", "no run"
+        return differences(wanted, self.curve(layout, *more), band)
 
     def weights(self, layout):
         import h5py  # of the GPU's machine
@@ -158,9 +155,13 @@ class Bench:
                     continue
                 out = self.folder / "resumed"
                 shutil.copytree(saved, out)
-                got = self.train(second, out, f"training.iterations={last}", "checkpoint.interval=0", FP32)
+                try:
+                    got = self.train(second, out, f"training.iterations={last}", "checkpoint.interval=0", FP32)
+                    seen = differences(wanted, got, BAND)
+                except Failed as reason:
+                    seen = f"\n{reason}", "no run"
                 shutil.rmtree(out)
-                yield f"{first} to {second}", *differences(wanted, got, BAND)
+                yield f"{first} to {second}", *seen
 
 
 def differences(wanted, got, band):
@@ -196,23 +197,28 @@ def main():
         failed += 1 if problem else 0
         print(f"{'FAILED' if problem else 'ok':8}{check:9}{name:18}{seen}  {problem}", flush=True)
 
+    def attempt(check, name, function, *arguments, **more):
+        try:
+            report(check, name, *function(*arguments, **more))
+        except Failed as reason:
+            report(check, name, f"\n{reason}", "no run")
+
     with tempfile.TemporaryDirectory(prefix="engine-layouts-") as folder:
         bench = Bench(options, pathlib.Path(folder))
         if "bf16" in checks:
-            report("bf16", "one, smaller", *bench.compare("one", BF16_BAND, *BF16, "training.micro_batch=2", reference=BF16))
+            attempt("bf16", "one, smaller", bench.compare, "one", BF16_BAND, *BF16, "training.micro_batch=2", reference=BF16)
         for layout in layouts:
             if "fp32" in checks:
-                report("fp32", layout, *bench.compare(layout, BAND, FP32))
+                attempt("fp32", layout, bench.compare, layout, BAND, FP32)
             if "bf16" in checks:
-                report("bf16", layout, *bench.compare(layout, BF16_BAND, *BF16))
+                attempt("bf16", layout, bench.compare, layout, BF16_BAND, *BF16)
             if "nccl" in checks:
-                report("nccl", layout,
-                       *bench.compare(layout, BAND, FP32, 'parallelism.exchange="nccl"', reference=(FP32,)))
+                attempt("nccl", layout, bench.compare, layout, BAND, FP32, 'parallelism.exchange="nccl"', reference=(FP32,))
             if "weights" in checks:
-                report("weights", layout, *bench.weights(layout))
+                attempt("weights", layout, bench.weights, layout)
         if "resume" in checks:
-            for name, problem, seen in bench.resume(layouts):
-                report("resume", name, problem, seen)
+            for pair in bench.resume(layouts):
+                report("resume", *pair)
     return 1 if failed else 0
 
 

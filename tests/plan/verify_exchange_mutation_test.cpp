@@ -211,7 +211,7 @@ TEST_CASE("mutation: parameters gathered when a program begins") {
            edit(segment, [](Instruction& i) { i.group = AxisSet::Of(Axis::kTp); }));
     Mutate(AtBegin(), "z", "does not gather bucket.",
            edit(segment, [](Instruction& i) { i.detached = false; }));
-    Mutate(AtBegin(), "z", "does not gather bucket.",
+    Mutate(AtBegin(), "zm", "does not gather bucket.",
            edit(segment, [](Instruction& i) { i.stream = kComputeStream; }));
     Mutate(AtBegin(), "z", "gathers no bucket's parameters",
            edit(segment, [](Instruction& i) { i.inputs[0].offset = i.outputs[0].offset = 0; }));
@@ -226,6 +226,16 @@ TEST_CASE("mutation: parameters gathered when a program begins") {
     Mutate(AtBegin(), "z", "which is not under way", [&](Plan& plan) {
       Segment& found = SegmentOf(plan, 0, segment);
       found.instructions[Find(found, waits)].joins += "?";
+    });
+  }
+  // By NCCL, beside conversions that are NCCL's too: of halves, and in line.
+  for (const bool evaluate : {false, true}) {
+    Mutate(Apart(), "ms", "collectives of NCCL before it on stream 6", [&](Plan& plan) {
+      for (Instruction& i : SegmentOf(plan, 0, evaluate ? "evaluate_begin" : "begin").instructions)
+        i.push = false;
+      for (Instruction& i : SegmentOf(plan, 0, evaluate ? "evaluate.0" : "backward.0").instructions) {
+        if (!i.flat) i.push = false;
+      }
     });
   }
   Mutate(Apart(), "m", "what is exchanged of buckets before it on stream 6",
