@@ -180,6 +180,8 @@ double CostModel::BesideShare(const Instruction& instruction) {
   return instruction.push ? kPushBesideCost : kBesideCost;
 }
 
+double CostModel::AwaitSeconds() const { return cpu_ ? kCpu.await_s : kCuda.await_s; }
+
 double CostModel::TransferSeconds(const Transfer& transfer) const {
   const auto stage = [&](std::int32_t chunk) {
     return plan_.chunk_stage[static_cast<size_t>(chunk)] * plan_.mesh.ranks_per_stage();

@@ -24,6 +24,8 @@ class CostModel {
   double FinishSeconds(const Instruction& instruction) const;
   // Share of its speed that computation loses beside an exchange.
   static double BesideShare(const Instruction& instruction);
+  // What computation stands still, at least, where it waits for exchange beside it.
+  double AwaitSeconds() const;
   double TransferSeconds(const Transfer& transfer) const;
 
   // Keys of [cluster] that are needed and 0.

@@ -25,6 +25,7 @@ struct SegmentCosts {
     double beside = 0;   // share of its speed that computation loses beside the exchange
   };
   std::vector<Times> times;
+  double await_s = 0;
 };
 
 bool Exchanges(const Instruction& instruction) {
@@ -171,6 +172,7 @@ class SegmentPlayer {
     return took + std::max(0.0, seconds);
   }
   void WaitUntil(double time, const Instruction* exchange, const PlayedLane& lane) {
+    time = std::max(time, now_ + costs_.await_s);
     if (time <= now_) return;
     Note(kComputeStream, now_, time, exchange, lane, PlayedEvent::Part::kWait);
     piece_.exposed += time - now_;
@@ -356,6 +358,7 @@ class Player {
     const std::vector<Instruction>& instructions =
         stage->plan->segments[static_cast<size_t>(segment)].instructions;
     if (costs.times.size() == instructions.size()) return costs;
+    costs.await_s = costs_.AwaitSeconds();
     for (const Instruction& instruction : instructions) {
       costs.times.push_back({.seconds = costs_.Seconds(instruction),
                              .finish = costs_.FinishSeconds(instruction),

@@ -72,6 +72,7 @@ void TimeInTurns(const Plan& probe, const recipe::Cluster& cluster, std::vector<
   absl::flat_hash_map<const Segment*, Span> spans;
   std::vector<plan::PlayedEvent> events;
   plan::Predict(probe, cluster, &events);
+  const double await_s = plan::CostModel(probe, cluster).AwaitSeconds();
   for (const plan::PlayedEvent& event : events) {
     if (event.segment == nullptr || event.microbatch >= probe.lanes) continue;
     Span& span = spans[event.segment];
@@ -79,7 +80,9 @@ void TimeInTurns(const Plan& probe, const recipe::Cluster& cluster, std::vector<
     span.end = std::max(span.end, event.end_s);
     const double seconds = event.end_s - event.begin_s;
     if (event.stream != plan::kComputeStream) span.behind += seconds;
-    if (event.part == plan::PlayedEvent::Part::kWait) span.waits += seconds;
+    // The rest is as good as computation: it is there whatever is exchanged.
+    const bool waits = event.part == plan::PlayedEvent::Part::kWait;
+    if (waits) span.waits += std::max(0.0, seconds - await_s);
   }
   for (size_t s = 0; s < facts->size(); ++s) {
     const StagePlan& stage = probe.stages[s];

@@ -274,7 +274,7 @@ TEST_CASE("predict: two halves in turns hide each other's exchange") {
                           {.segment = 0, .microbatch = 1, .slot = 1, .chunk = 0},
                           {.segment = 1}};
   const Prediction prediction = Predict(plan, HandCluster());
-  CHECK(prediction.stages[0].exposed_s == doctest::Approx(0));
+  CHECK(prediction.stages[0].exposed_s == doctest::Approx(2 * kCuda.await_s));
   CHECK(prediction.stages[0].exchange_s == doctest::Approx(1).epsilon(1e-3));
   CHECK(prediction.iteration_s == doctest::Approx(4.25 + 2 * 0.5 * kPushBesideCost).epsilon(1e-3));
 }
