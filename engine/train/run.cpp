@@ -142,7 +142,7 @@ class Training {
       for (const std::string& note : resume->notes) fmt::print("note: {}\n", note);
       fmt::print("resumed from {} after iteration {}; the recipe has {}, so there is nothing to train\n",
                  resume->reader.folder(), resume->reader.metadata().iteration, recipe_.iterations());
-      return absl::OkStatus();
+      return Prune();  // where the run before was killed after its last save
     }
     if (Leads()) RETURN_IF_ERROR(PrepareFolder());
     const auto start = Clock::now();
@@ -158,7 +158,7 @@ class Training {
     Announce(*source_, resume);
     reporter_->Line(fmt::format("ready: kernels prepared in {:.1f} s, weights in {:.1f} s", kernels_ms / 1e3,
                                 weights_ms / 1e3));
-    RETURN_IF_ERROR(Prune());  // where the run before was killed after its last save
+    RETURN_IF_ERROR(Prune());  // as above
     return Loop();
   }
 

@@ -128,6 +128,11 @@ TEST_CASE("a run that has ended is not run again, and can be made longer") {
   const std::string before = data::ReadFile(out + "/metrics.jsonl");
   MustRun(half, out);
   CHECK((data::ReadFile(out + "/metrics.jsonl") == before));
+  // As where it was killed between its last save and the removal of what that leaves over.
+  MustRun(
+      RunRecipe(folder, Sets({"training.iterations=3", "schedule.decay_iterations=6", "checkpoint.keep=1"})),
+      out);
+  CHECK((Checkpoints(out) == std::vector<std::int64_t>{3}));
 
   const std::string output = MustRun(RunRecipe(folder, Sets()), out);
   CHECK(Contains(output, "changed since the checkpoint: training.iterations: 3 → 6"));
