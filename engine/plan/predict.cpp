@@ -13,282 +13,16 @@
 #include <vector>
 
 #include "engine/plan/cost.h"
+#include "engine/plan/segment_player.h"
 
 namespace engine::plan {
 namespace {
-
-// Of all instructions of a segment, seconds.
-struct SegmentCosts {
-  struct Times {
-    double seconds = 0;  // of the kernel or the exchange
-    double finish = 0;   // that a pushed sum leaves to compute
-    double beside = 0;   // share of its speed that computation loses beside the exchange
-  };
-  std::vector<Times> times;
-  double await_s = 0;
-};
-
-bool Exchanges(const Instruction& instruction) {
-  return instruction.collective != Collective::kNone && instruction.collective != Collective::kSlice;
-}
 
 // What of it is played: where stages wait for each other, a segment is played in pieces.
 bool CrossesStages(const Plan& plan, const Instruction& instruction) {
   return plan.mesh.pp > 1 && Exchanges(instruction) &&
          (instruction.group.HasPp() || instruction.group.IsTie());
 }
-
-// What a pushed sum leaves to compute.
-struct Sum {
-  const Instruction* exchange = nullptr;
-  double seconds = 0;
-};
-
-// Detached exchange that nothing has waited for yet, and when it ends.
-struct Detached {
-  Sum sum;
-  double end = 0;
-};
-
-// Of a stream that exchanges behind computation.
-struct Beside {
-  double until = 0;  // when it has done all that it has
-  double share = 0;  // of its speed, that computation loses until then
-  bool push = false;
-};
-// kExchangeStream's and kBucketStream's.
-using BothBeside = std::array<Beside, 2>;
-
-// Exchange that is under way behind computation. Times from now.
-struct UnderWay {
-  BothBeside beside;
-  std::vector<Detached> detached;
-
-  void Pass(double seconds) {
-    for (Beside& stream : beside) {
-      stream.until = std::max(0.0, stream.until - seconds);
-      if (stream.until == 0) stream.share = 0;
-    }
-    for (Detached& one : detached) one.end = std::max(0.0, one.end - seconds);
-  }
-  double busy() const { return std::max(beside[0].until, beside[1].until); }
-  double finish() const {
-    double seconds = 0;
-    for (const Detached& one : detached) seconds += one.sum.seconds;
-    return seconds;
-  }
-  // Equal for what goes on alike.
-  using Key = std::pair<std::vector<double>, std::vector<const Instruction*>>;
-  Key ToKey() const {
-    Key key;
-    for (const Beside& stream : beside) {
-      const bool pushes = stream.push && stream.until > 0;
-      key.first.insert(key.first.end(), {stream.until, stream.share, pushes ? 1.0 : 0.0});
-    }
-    for (const Detached& one : detached) {
-      key.first.insert(key.first.end(), {one.end, one.sum.seconds});
-      key.second.push_back(one.sum.exchange);
-    }
-    return key;
-  }
-};
-
-// A piece of a segment, played. Times from its beginning.
-struct Piece {
-  double seconds = 0;  // computation's stream
-  double compute = 0;  // of these, kernels
-  double exposed = 0;  // and exchange that it waits for
-  double exchange = 0;
-  UnderWay after;
-};
-
-struct PlayedLane {
-  const Step* step = nullptr;
-  size_t next = 0;
-  bool joint = false;
-  // Exchange that its next computation waits for, and finishes.
-  struct Unfinished {
-    size_t index = 0;
-    double end = 0;
-    Sum sum;
-  };
-  std::vector<Unfinished> unfinished = {};
-};
-
-// Walks a segment as executor::RankExecutor does.
-class SegmentPlayer {
- public:
-  SegmentPlayer(const Plan& plan, const Segment& segment, const SegmentCosts& costs, std::int32_t stage,
-                double at, std::vector<PlayedEvent>* events)
-      : plan_(plan), segment_(segment), costs_(costs), stage_(stage), at_(at), events_(events) {}
-
-  // Instructions [begin, end) for the steps, which take turns where there are several.
-  Piece Play(std::span<const Step> steps, size_t begin, size_t end, const UnderWay& before) {
-    beside_ = before.beside;
-    detached_ = before.detached;
-    std::vector<PlayedLane> lanes;
-    for (const Step& step : steps) lanes.push_back({.step = &step, .next = begin});
-    if (lanes.size() > 1) {
-      PlayedLane joint{.step = &steps.back(), .next = begin, .joint = true};
-      for (const std::uint8_t l : segment_.order) {
-        PlayedLane& lane = l == kJointLane ? joint : lanes[l];
-        while (segment_.instructions[lane.next].joint != lane.joint) ++lane.next;
-        if (lane.joint && segment_.instructions[lane.next].reads_lanes()) {
-          for (PlayedLane& read : lanes) Finish(&read, lane.next);
-        }
-        Advance(&lane);
-      }
-    } else {
-      while (lanes[0].next < end) Advance(&lanes[0]);
-    }
-    for (PlayedLane& lane : lanes) Finish(&lane);
-    piece_.seconds = now_;
-    piece_.after = {.beside = beside_, .detached = std::move(detached_)};
-    piece_.after.Pass(now_);
-    return piece_;
-  }
-
- private:
-  void Compute(double seconds, const Instruction* instruction, const PlayedLane& lane,
-               PlayedEvent::Part part = PlayedEvent::Part::kRun) {
-    if (seconds == 0) return;
-    const double took = Slowed(seconds);
-    Note(kComputeStream, now_, now_ + took, instruction, lane, part);
-    piece_.compute += took;
-    now_ += took;
-  }
-  // What computation takes from now on: while something is exchanged, it advances more slowly.
-  double Slowed(double seconds) const {
-    BothBeside beside = beside_;
-    if (beside[0].until > beside[1].until) std::swap(beside[0], beside[1]);
-    double took = 0;
-    for (size_t i = 0; i < beside.size() && seconds > 0; ++i) {
-      // The first to end is beside it together with the other one.
-      const double speed = 1 - beside[i].share - (i == 0 ? beside[1].share : 0);
-      const double slow = std::min(std::max(0.0, beside[i].until - now_ - took), seconds / speed);
-      took += slow;
-      seconds -= slow * speed;
-    }
-    return took + std::max(0.0, seconds);
-  }
-  void WaitUntil(double time, const Instruction* exchange, const PlayedLane& lane) {
-    time = std::max(time, now_ + costs_.await_s);
-    if (time <= now_) return;
-    Note(kComputeStream, now_, time, exchange, lane, PlayedEvent::Part::kWait);
-    piece_.exposed += time - now_;
-    now_ = time;
-  }
-  // Of instructions before `end`.
-  void Finish(PlayedLane* lane, size_t end = static_cast<size_t>(-1)) {
-    size_t count = 0;
-    while (count < lane->unfinished.size() && lane->unfinished[count].index < end) ++count;
-    if (count == 0) return;
-    const PlayedLane::Unfinished& last = lane->unfinished[count - 1];
-    WaitUntil(last.end, last.sum.exchange, *lane);
-    for (size_t i = 0; i < count; ++i) {
-      const Sum& sum = lane->unfinished[i].sum;
-      Compute(sum.seconds, sum.exchange, *lane, PlayedEvent::Part::kSum);
-    }
-    lane->unfinished.erase(lane->unfinished.begin(),
-                           lane->unfinished.begin() + static_cast<std::ptrdiff_t>(count));
-  }
-  template <class Wanted>
-  void FinishDetached(const PlayedLane& lane, const Wanted& wanted) {
-    for (const Detached& detached : detached_) {
-      if (!wanted(*detached.sum.exchange)) continue;
-      WaitUntil(detached.end, detached.sum.exchange, lane);
-      Compute(detached.sum.seconds, detached.sum.exchange, lane, PlayedEvent::Part::kSum);
-    }
-    std::erase_if(detached_, [&](const Detached& detached) { return wanted(*detached.sum.exchange); });
-  }
-
-  void Advance(PlayedLane* lane) {
-    const size_t index = lane->next++;
-    const Instruction& instruction = segment_.instructions[index];
-    const SegmentCosts::Times& times = costs_.times[index];
-    if (!instruction.RunsIn(lane->step->microbatch, plan_.microbatches)) return;
-    const bool beside = instruction.stream != kComputeStream;
-    if (!beside) Finish(lane);
-    if (!instruction.joins.empty()) {
-      FinishDetached(*lane, [&](const Instruction& i) { return i.name == instruction.joins; });
-    }
-    if (Exchanges(instruction)) piece_.exchange += times.seconds;
-    if (beside) {
-      Exchange(index, times, lane);
-    } else if (Exchanges(instruction)) {
-      Note(kComputeStream, now_, now_ + times.seconds, &instruction, *lane);
-      piece_.exposed += times.seconds;
-      now_ += times.seconds;
-      piece_.compute += times.finish;
-      now_ += times.finish;
-    } else {
-      Compute(times.seconds, &instruction, *lane);
-    }
-  }
-
-  void Exchange(size_t index, const SegmentCosts::Times& times, PlayedLane* lane) {
-    const Instruction& instruction = segment_.instructions[index];
-    const bool finishes = std::any_of(lane->unfinished.begin(), lane->unfinished.end(), [&](const auto& u) {
-      return FinishesFirst(*u.sum.exchange, instruction);
-    });
-    if (finishes) Finish(lane);
-    if (instruction.detached && instruction.scratch.elements > 0) {
-      FinishDetached(*lane, [&](const Instruction& i) { return i.scratch.Overlaps(instruction.scratch); });
-    }
-    const bool of_bucket = instruction.stream == kBucketStream;
-    Beside& stream = beside_[of_bucket];
-    const double begin = std::max(stream.until, now_);
-    stream.until = begin + times.seconds;
-    stream.share = times.beside;
-    Share(begin, instruction.push, of_bucket);
-    Note(instruction.stream, begin, stream.until, &instruction, *lane);
-    if (instruction.detached) {
-      detached_.push_back({{&instruction, times.finish}, stream.until});
-      return;
-    }
-    lane->unfinished.push_back({index, stream.until, {&instruction, times.finish}});
-  }
-
-  // Pushes of both streams have one link: each takes as much longer as they are on it at once. What is
-  // awaited of activations has been told its end.
-  void Share(double begin, bool push, bool of_bucket) {
-    Beside& buckets = beside_[1];
-    Beside& activations = beside_[0];
-    (of_bucket ? buckets : activations).push = push;
-    if (!buckets.push || !activations.push) return;
-    const double both = std::min(buckets.until, activations.until) - begin;
-    if (both <= 0) return;
-    if (!of_bucket) {
-      for (Detached& one : detached_) one.end += one.end > begin ? both : 0;
-    }
-    buckets.until += both;
-    activations.until += both;
-  }
-
-  void Note(std::int32_t stream, double begin, double end, const Instruction* instruction,
-            const PlayedLane& lane, PlayedEvent::Part part = PlayedEvent::Part::kRun) {
-    if (events_ == nullptr) return;
-    events_->push_back({.stage = stage_,
-                        .stream = stream,
-                        .begin_s = at_ + begin,
-                        .end_s = at_ + end,
-                        .segment = &segment_,
-                        .instruction = instruction,
-                        .microbatch = lane.step->microbatch,
-                        .part = part});
-  }
-
-  const Plan& plan_;
-  const Segment& segment_;
-  const SegmentCosts& costs_;
-  const std::int32_t stage_;
-  const double at_;
-  std::vector<PlayedEvent>* events_;
-  Piece piece_;
-  double now_ = 0;     // computation has been done until
-  BothBeside beside_;  // and exchange
-  std::vector<Detached> detached_;
-};
 
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
@@ -472,17 +206,17 @@ class Player {
     const std::int32_t segment = steps[0].segment;
     const Segment& played = stage.plan->segments[static_cast<size_t>(segment)];
     const SegmentCosts& costs = CostsOf(&stage, segment);
-    Piece piece;
+    PlayedPiece piece;
     if (events_ != nullptr) {
-      piece = SegmentPlayer(plan_, played, costs, static_cast<std::int32_t>(s), stage.now, events_)
-                  .Play(steps, begin, end, stage.under_way);
+      const PlayedSegment noted{plan_, played, costs, static_cast<std::int32_t>(s), stage.now, events_};
+      piece = PlaySegment(noted, steps, begin, end, stage.under_way);
     } else {
       const bool last = steps.back().microbatch + 1 == plan_.microbatches;
       const Key key(s, segment, begin, last, stage.under_way.ToKey());
       const auto [known, fresh] = pieces_.try_emplace(key);
       if (fresh) {
-        known->second = SegmentPlayer(plan_, played, costs, static_cast<std::int32_t>(s), 0, nullptr)
-                            .Play(steps, begin, end, stage.under_way);
+        known->second = PlaySegment({plan_, played, costs, static_cast<std::int32_t>(s)}, steps, begin, end,
+                                    stage.under_way);
       }
       piece = known->second;
     }
@@ -571,7 +305,7 @@ class Player {
   std::vector<Stage> stages_;
   std::vector<double> sent_, received_;  // when both sides were ready, by transfer and microbatch
   std::vector<double> transfer_s_;
-  absl::flat_hash_map<Key, Piece> pieces_;
+  absl::flat_hash_map<Key, PlayedPiece> pieces_;
 };
 
 // FLOPs of products and attention of the forward passes, three times: a backward pass has two products for
