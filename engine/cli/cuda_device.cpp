@@ -37,8 +37,9 @@ class NoCommunicator final : public backend::Communicator {
 // GPU is kept apart.
 std::string OpenGemmCache(const DeviceChoice& choice) {
   std::error_code error;
-  const std::string file = GemmCacheFile() + (choice.share_gpus ? ".shared" : "");
-  if (CacheFolder().empty()) return "";
+  std::string file = GemmCacheFile();
+  if (file.empty()) return "";
+  if (choice.share_gpus) file += ".shared";
   std::filesystem::create_directories(CacheFolder(), error);
   return error ? "" : file;
 }

@@ -43,26 +43,19 @@ TEST_CASE("mutation: halves in turns") {
   const auto computes = [](const Instruction& i) {
     return i.op != nullptr && i.outputs[0].in_lane && i.outputs[0].value >= 0;
   };
-  Mutate(Overlapped(), "sm", "is on stream 0, not 5", [&](Plan& plan) {
-    Segment& forward = SegmentOf(plan, 0, "forward.0");
-    forward.instructions[Find(forward, exchange)].stream = kComputeStream;
-  });
-  Mutate(Overlapped(), "sm", "is on stream 6, not 5", [&](Plan& plan) {
-    Segment& forward = SegmentOf(plan, 0, "forward.0");
-    forward.instructions[Find(forward, exchange)].stream = kBucketStream;
-  });
-  Mutate(Overlapped(), "s", "is on stream 5, not 0", [&](Plan& plan) {
-    Segment& forward = SegmentOf(plan, 0, "forward.0");
-    forward.instructions[Find(forward, computes)].stream = kExchangeStream;
-  });
-  Mutate(Overlapped(), "s", "is waited for by nothing", [&](Plan& plan) {
-    Segment& forward = SegmentOf(plan, 0, "forward.0");
-    forward.instructions[Find(forward, exchange)].detached = true;
-  });
-  Mutate(Overlapped(), "s", "is not in a lane", [&](Plan& plan) {
-    Segment& forward = SegmentOf(plan, 0, "forward.0");
-    forward.instructions[Find(forward, computes)].outputs[0].in_lane = false;
-  });
+  const auto edit = [](const auto& which, const std::function<void(Instruction&)>& change) {
+    return Edit("forward.0", which, change);
+  };
+  Mutate(Overlapped(), "sm", "is on stream 0, not 5",
+         edit(exchange, [](Instruction& i) { i.stream = kComputeStream; }));
+  Mutate(Overlapped(), "sm", "is on stream 6, not 5",
+         edit(exchange, [](Instruction& i) { i.stream = kBucketStream; }));
+  Mutate(Overlapped(), "s", "is on stream 5, not 0",
+         edit(computes, [](Instruction& i) { i.stream = kExchangeStream; }));
+  Mutate(Overlapped(), "s", "is waited for by nothing",
+         edit(exchange, [](Instruction& i) { i.detached = true; }));
+  Mutate(Overlapped(), "s", "is not in a lane",
+         edit(computes, [](Instruction& i) { i.outputs[0].in_lane = false; }));
   Mutate(Overlapped(), "s", "reaches out of its lane", [&](Plan& plan) { plan.stages[0].lane_bytes /= 2; });
   Mutate(Overlapped(), "s", "overlap slots of chunk 0", [&](Plan& plan) { plan.stages[0].lane_base -= 256; });
   Mutate(Overlapped(), "s", "has no instruction left",

@@ -120,7 +120,7 @@ absl::StatusOr<std::unique_ptr<Launch>> PushCommunicator::Prepare(CollectiveArgs
                    progress_.Add(instruction.stream, fmt::format("{}, with ranks {}", instruction.name,
                                                                  fmt::join(args.group, ", "))));
   if (!Pushes(instruction, args.input.dtype)) {
-    if (instruction.detached) behind_by_nccl_[args.group].detached.insert(instruction.stream);
+    if (instruction.detached) behind_by_nccl_[args.group].insert(instruction.stream);
     return PrepareNccl(std::move(args), notes);
   }
   PushPlace place{.rank = rank_,
@@ -150,7 +150,7 @@ absl::StatusOr<std::unique_ptr<Launch>> PushCommunicator::Prepare(CollectiveArgs
   ASSIGN_OR_RETURN(place.copied, MakeEvent());
   ASSIGN_OR_RETURN(PushExchange exchange, PlanPush(args, std::move(place)));
   PushGroup* const group = GroupOf(args.group);
-  (instruction.detached ? group->streams.detached : group->streams.awaited).insert(instruction.stream);
+  (instruction.detached ? group->detached : group->awaited).insert(instruction.stream);
   group->conversions.push_back(std::make_unique<NcclFallback>(NcclFallback{std::move(args), notes, nullptr}));
   return std::make_unique<PushLaunch>(std::move(exchange), group, group->conversions.back().get());
 }
@@ -374,20 +374,17 @@ absl::Status PushCommunicator::OneStreamOfNccl() const {
         "cannot reach each other's memory: parallelism.exchange = \"nccl\" makes a plan without",
         fmt::join(behind, ", "), fmt::join(beside, ", "));
   };
-  const auto meet = [](const StreamsOfUse& awaited, const StreamsOfUse& detached) {
-    return std::any_of(detached.detached.begin(), detached.detached.end(), [&](std::int32_t behind) {
-      return std::any_of(awaited.awaited.begin(), awaited.awaited.end(),
-                         [&](std::int32_t stream) { return stream != behind; });
-    });
+  const auto differ = [](const std::set<std::int32_t>& awaited, const std::set<std::int32_t>& detached) {
+    return !awaited.empty() && !detached.empty() && (awaited.size() > 1 || awaited != detached);
   };
   for (const auto& [ranks, group] : groups_) {
     for (const auto& [others, other] : groups_) {
-      const bool both = ranks != others && meet(group->streams, other->streams);
+      const bool both = ranks != others && differ(group->awaited, other->detached);
       if (!both || (group->pushes && other->pushes)) continue;
       return refuse(others, ranks);
     }
     for (const auto& [others, streams] : behind_by_nccl_) {
-      if (!group->pushes && ranks != others && meet(group->streams, streams)) return refuse(others, ranks);
+      if (!group->pushes && ranks != others && differ(group->awaited, streams)) return refuse(others, ranks);
     }
   }
   return absl::OkStatus();

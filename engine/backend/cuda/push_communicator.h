@@ -35,15 +35,11 @@ struct NcclFallback {
   std::unique_ptr<Launch> launch;
 };
 
-// The streams of what is waited for at once, and of what runs behind all that follows.
-struct StreamsOfUse {
-  std::set<std::int32_t> awaited, detached;
-};
-
 // Ranks that push to each other if all of them reach each other's memory, and all go by NCCL if not.
 struct PushGroup {
   bool pushes = false;  // from Connect on
-  StreamsOfUse streams;
+  // The streams of what is waited for at once, and of what runs behind all that follows.
+  std::set<std::int32_t> awaited, detached;
   std::vector<std::unique_ptr<NcclFallback>> conversions;
   std::set<std::pair<std::int64_t, std::int32_t>> transfers;  // peers, streams
 };
@@ -115,8 +111,8 @@ class PushCommunicator final : public Communicator {
   cudaEvent_t fork_ = nullptr;
   std::map<std::int64_t, PushPeer> peers_;                                  // by rank
   std::map<std::vector<std::int64_t>, std::unique_ptr<PushGroup>> groups_;  // by members, ascending
-  std::map<std::vector<std::int64_t>, StreamsOfUse>
-      behind_by_nccl_;                                  // what the plan itself gives to NCCL, by members
+  // Of what the plan itself gives to NCCL behind all that follows, by members: its streams.
+  std::map<std::vector<std::int64_t>, std::set<std::int32_t>> behind_by_nccl_;
   std::map<std::int64_t, const PushGroup*> transfers_;  // by peer
 };
 
