@@ -1,6 +1,7 @@
 #ifdef ENGINE_CUDA
 #include "engine/cli/cuda_device.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
@@ -108,7 +109,15 @@ absl::StatusOr<train::Device> MakeCudaRank(const recipe::Recipe& recipe, const D
   const bool shares = choice.share_gpus && visible > 0 && placement.local_size > visible;
   const int index = visible == 1 ? 0 : shares ? local % visible : local;
   ASSIGN_OR_RETURN(OpenedGpu gpu, OpenGpu(recipe, choice, index));
-  if (shares) ShareGpu(placement, visible, &gpu.device);
+  if (shares) {
+    ShareGpu(placement, visible, &gpu.device);
+  } else if (placement.source == launch::kOwnSource && placement.local_size == placement.world) {
+    // All ranks see the same GPUs, and find the same. Elsewhere, and where some reach each other, the
+    // communicator finds out.
+    ASSIGN_OR_RETURN(const backend::cuda::PeerAccess peers,
+                     backend::cuda::LookAtPeers(std::min(visible, static_cast<int>(placement.local_size))));
+    if (peers.pairs == 0) gpu.device.profile.unreachable = peers.missing;
+  }
   RETURN_IF_ERROR(backend::cuda::LoadNccl().status());
   backend::cuda::CudaBackend* const backend = gpu.backend;
   const std::int64_t rank = placement.rank;

@@ -33,6 +33,20 @@ Finding GpuFinding(int index) {
                             FormatBytes(gpu->total_bytes), FormatBytes(gpu->free_bytes))};
 }
 
+Finding PeersFinding(int count) {
+  const absl::StatusOr<cuda::PeerAccess> peers = cuda::LookAtPeers(count);
+  Finding finding;
+  if (!peers.ok()) {
+    finding = FindingOf("peers", peers.status());
+  } else {
+    finding.what = "peers";
+    finding.detail = peers->missing.empty() ? "GPUs reach each other's memory: copy engines exchange"
+                                            : peers->missing + ": NCCL exchanges between such";
+  }
+  finding.needed = false;
+  return finding;
+}
+
 void AddGpus(std::vector<Finding>* findings) {
   const absl::StatusOr<int> count = cuda::CountGpus();
   if (!count.ok()) return findings->push_back(FindingOf("GPU", count.status()));
@@ -41,6 +55,7 @@ void AddGpus(std::vector<Finding>* findings) {
     findings->push_back(GpuFinding(index));
     findings->back().needed = index == 0;  // the one that a run takes
   }
+  if (*count > 1) findings->push_back(PeersFinding(*count));
 }
 
 }  // namespace

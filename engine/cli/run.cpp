@@ -149,7 +149,8 @@ void AddRunCommand(CLI::App& app, int* exit_code) {
       "made something else");
   command
       ->add_option("--profile", arguments->profile,
-                   "Time each instruction of so many iterations; writes profile.txt and trace.json")
+                   "Time each instruction of so many iterations; writes profile.txt and trace.json, and "
+                   "those of rank R in profile-R.txt and trace-R.json")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{100}));
   AddLaunchOptions(command, &arguments->launch);
   command

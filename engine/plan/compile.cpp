@@ -206,7 +206,7 @@ bool OnOneHost(const recipe::Recipe& recipe, const Mesh& mesh, Axis axis) {
 // The axes along which conversions are pushed.
 AxisSet PushedAxes(const recipe::Recipe& recipe, const Mesh& mesh, const CompileOptions& options) {
   AxisSet axes;
-  if (recipe.parallelism.exchange == "nccl" || !options.profile.pushes) return axes;
+  if (recipe.parallelism.exchange == "nccl" || !options.profile.can_push()) return axes;
   for (Axis axis : graph::kAxes) {
     if (mesh.size(axis) > 1 && OnOneHost(recipe, mesh, axis)) axes = axes | AxisSet::Of(axis);
   }
@@ -214,7 +214,10 @@ AxisSet PushedAxes(const recipe::Recipe& recipe, const Mesh& mesh, const Compile
 }
 
 absl::Status CheckPushed(const recipe::Recipe& recipe, const Mesh& mesh, const CompileOptions& options) {
-  if (recipe.parallelism.exchange != "push" || !options.profile.pushes) return absl::OkStatus();
+  if (recipe.parallelism.exchange != "push") return absl::OkStatus();
+  if (!options.profile.unreachable.empty())
+    return InvalidArgument("parallelism.exchange \"push\": {}", options.profile.unreachable);
+  if (!options.profile.can_push()) return absl::OkStatus();
   for (Axis axis : graph::kAxes) {
     if (axis == Axis::kDp || mesh.size(axis) == 1 || OnOneHost(recipe, mesh, axis)) continue;
     return InvalidArgument("parallelism.exchange \"push\": ranks of {} {} are not on one host of {} devices",
@@ -227,7 +230,7 @@ absl::Status CheckPushed(const recipe::Recipe& recipe, const Mesh& mesh, const C
 // Whether the pipeline's transfers are pushed: all ranks are then on one host.
 bool TransfersArePushed(const recipe::Recipe& recipe, const Mesh& mesh, const CompileOptions& options) {
   const std::int64_t devices = recipe.cluster.devices_per_node;
-  return recipe.parallelism.exchange != "nccl" && options.profile.pushes &&
+  return recipe.parallelism.exchange != "nccl" && options.profile.can_push() &&
          (devices == 0 || mesh.world() <= devices);
 }
 
@@ -260,6 +263,11 @@ Plan Header(const recipe::Recipe& recipe, const Graph& graph, const CompileOptio
                     plan.vocab_rows - plan.vocab));
   }
   if (std::string note = ExposedNote(recipe, options); !note.empty()) plan.notes.push_back(std::move(note));
+  if (plan.mesh.world() > 1 && recipe.parallelism.exchange == "auto" &&
+      !options.profile.unreachable.empty()) {
+    plan.notes.push_back(
+        fmt::format("ranks exchange by NCCL, not by copy engines: {}", options.profile.unreachable));
+  }
   return plan;
 }
 

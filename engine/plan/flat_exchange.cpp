@@ -12,6 +12,10 @@
 namespace engine::plan {
 namespace {
 
+// Computation between two reductions that ReduceLate moves, in times of what one of them is estimated to
+// take. On two H200, 39 MB took 0.17 to 0.19 ms where 0.12 are estimated.
+constexpr double kReductionRoom = 2;
+
 // Shards are pushed where all ranks that hold one reach each other.
 bool IsPushed(const Bucket& bucket, AxisSet pushed) {
   return bucket.shards > 1 && (bucket.reduce.bits() & ~pushed.bits()) == 0;
@@ -178,6 +182,36 @@ void ReduceEarly(const Plan& plan, const Chunk& chunk, const DeviceProfile& prof
     add_shards();
     segment->instructions = std::move(instructions);
   }
+}
+
+void ReduceLate(const Rates& rates, Segment* segment) {
+  // Where one is slower than is taken for granted, what comes late is waited for.
+  if (rates.matmul_flops == 0 || rates.link_bandwidth == 0) return;
+  std::vector<Instruction>& list = segment->instructions;
+  const auto is_reduction = [](const Instruction& i) {
+    return i.flat && i.push && i.detached && i.last_only;
+  };
+  for (const Instruction& i : list) {
+    if (i.collective != Collective::kNone && !is_reduction(i)) return;
+  }
+  // From the end: each goes behind the last instruction that leaves it time enough before the next one.
+  std::vector<const Instruction*> behind(list.size(), nullptr);
+  size_t at = list.size() - 1;
+  for (size_t i = list.size(); i-- > 0;) {
+    if (!is_reduction(list[i])) continue;
+    double needed_s = kReductionRoom * EstimateSeconds(list[i], rates);  // of computation before the next
+    for (; at > i && needed_s > 0; --at) {
+      if (!is_reduction(list[at])) needed_s -= EstimateSeconds(list[at], rates);
+    }
+    behind[at] = &list[i];
+  }
+  std::vector<Instruction> moved;
+  moved.reserve(list.size());
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (!is_reduction(list[i])) moved.push_back(list[i]);
+    if (behind[i] != nullptr) moved.push_back(*behind[i]);
+  }
+  list = std::move(moved);
 }
 
 void GatherParameters(const Plan& plan, const StagePlan& stage, const FlatExchange& exchange, bool lanes,

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/plan/interleave.h"
 #include "engine/plan/plan.h"
 
 namespace engine::plan {
@@ -38,6 +39,12 @@ Instruction Gather(const Plan& plan, const Bucket& bucket, std::size_t index, co
 // next bucket is reduced. The scratch of what is pushed is not placed yet.
 void ReduceEarly(const Plan& plan, const Chunk& chunk, const DeviceProfile& profile,
                  const FlatExchange& exchange, StagePlan* stage);
+
+// Where a segment exchanges nothing else: puts the reductions that the last microbatch pushes one by one as
+// near to its end as leaves room for each beside computation. Links between GPUs sleep 50 ms after what they
+// carried last, and GPUs at their power limit compute 1.7 % faster beside links that sleep
+// (docs/performance.md). Not where the rates of computation or of links are unknown.
+void ReduceLate(const Rates& rates, Segment* segment);
 
 // Where parameters are kept in shards: gathers each bucket before the segment's first instruction that reads
 // it, where exchange is behind computation one bucket ahead. `lanes`: two microbatches run the segment at

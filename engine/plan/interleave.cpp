@@ -19,26 +19,6 @@ constexpr double kLocalCopies = 230e9;  // bytes a second, measured on an H200 b
 
 bool Attends(const Instruction& instruction) { return instruction.kernel.starts_with("attention"); }
 
-double Seconds(const Instruction& instruction, const Rates& rates) {
-  const auto rate = [](double given, double usual) { return given > 0 ? given : usual; };
-  if (IsBehind(instruction.stream)) {
-    // As it was when the orders of halves were measured: what a rank keeps of its own was copied meanwhile,
-    // by an engine that is slow at pieces.
-    const bool keeps = instruction.push && instruction.collective == Collective::kAllToAll;
-    const std::int64_t own = keeps ? instruction.inputs[0].bytes() - instruction.wire_bytes : 0;
-    return kExchangeStart + std::max(static_cast<double>(instruction.wire_bytes) /
-                                         rate(rates.link_bandwidth, kUsual.link_bandwidth),
-                                     static_cast<double>(own) / kLocalCopies);
-  }
-  double bytes = 0;
-  for (const auto* refs : {&instruction.inputs, &instruction.outputs}) {
-    for (const BufferRef& ref : *refs) bytes += static_cast<double>(instruction.BytesOf(ref));
-  }
-  const double slowdown = Attends(instruction) ? rates.attention_slowdown : 1;
-  return kLaunch + std::max(slowdown * instruction.flops / rate(rates.matmul_flops, kUsual.matmul_flops),
-                            bytes / rate(rates.memory_bandwidth, kUsual.memory_bandwidth));
-}
-
 constexpr size_t kNever = static_cast<size_t>(-1);
 
 // Plays a segment with two lanes, and with a third that makes what is made of both.
@@ -47,7 +27,7 @@ class LanePlayer {
   LanePlayer(const Segment& segment, const Rates& rates)
       : instructions_(segment.instructions), count_(segment.instructions.size()) {
     for (size_t i = 0; i < count_; ++i) {
-      seconds_.push_back(Seconds(instructions_[i], rates));
+      seconds_.push_back(EstimateSeconds(instructions_[i], rates));
       (instructions_[i].joint ? joint_ : own_).push_back(i);
     }
     reduction_.assign(count_ + 1, count_);
@@ -235,6 +215,26 @@ class LanePlayer {
 };
 
 }  // namespace
+
+double EstimateSeconds(const Instruction& instruction, const Rates& rates) {
+  const auto rate = [](double given, double usual) { return given > 0 ? given : usual; };
+  if (IsBehind(instruction.stream)) {
+    // As it was when the orders of halves were measured: what a rank keeps of its own was copied meanwhile,
+    // by an engine that is slow at pieces.
+    const bool keeps = instruction.push && instruction.collective == Collective::kAllToAll;
+    const std::int64_t own = keeps ? instruction.inputs[0].bytes() - instruction.wire_bytes : 0;
+    return kExchangeStart + std::max(static_cast<double>(instruction.wire_bytes) /
+                                         rate(rates.link_bandwidth, kUsual.link_bandwidth),
+                                     static_cast<double>(own) / kLocalCopies);
+  }
+  double bytes = 0;
+  for (const auto* refs : {&instruction.inputs, &instruction.outputs}) {
+    for (const BufferRef& ref : *refs) bytes += static_cast<double>(instruction.BytesOf(ref));
+  }
+  const double slowdown = Attends(instruction) ? rates.attention_slowdown : 1;
+  return kLaunch + std::max(slowdown * instruction.flops / rate(rates.matmul_flops, kUsual.matmul_flops),
+                            bytes / rate(rates.memory_bandwidth, kUsual.memory_bandwidth));
+}
 
 Interleaving Interleave(const Segment& segment, const Rates& rates) {
   return LanePlayer(segment, rates).Play();

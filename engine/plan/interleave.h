@@ -17,6 +17,9 @@ struct Rates {
   double attention_slowdown = 1;
 };
 
+// Of an instruction, alone on its stream.
+double EstimateSeconds(const Instruction& instruction, const Rates& rates);
+
 struct Interleaving {
   std::vector<std::uint8_t> order;  // lanes: whose next instruction it is
   double compute_s = 0;             // Σ of computation of both lanes

@@ -329,6 +329,8 @@ struct DeviceProfile {
   // memory.
   bool overlaps = false;
   bool pushes = false;
+  std::string unreachable = {};  // why these cannot, where devices of this kind could: said in the plan
+  bool can_push() const { return pushes && unreachable.empty(); }
   // Whether there is a kernel for a fused op (ops/fused.h), by the local type of the tensor that decides: the
   // packed projection of attention, the activation's input, the residual stream, the logits. Null: for none.
   std::function<bool(const graph::OpDef&, const graph::TensorType&)> fuses;

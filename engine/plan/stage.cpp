@@ -381,6 +381,8 @@ class StageBuilder {
         chunk.weights = build("weights", in_.train->weights[c], &slot.values);
       }
       ReduceEarly(plan_, chunk, in_.options->profile, in_.exchange, &stage_);
+      // In a pipeline transfers keep the links awake.
+      if (plan_.mesh.pp == 1) ReduceLate(in_.rates, &stage_.segments[static_cast<size_t>(chunk.backward)]);
       for (std::int32_t segment : {chunk.forward, chunk.backward}) {
         GatherParameters(plan_, stage_, in_.exchange, plan_.lanes > 1,
                          &stage_.segments[static_cast<size_t>(segment)]);

@@ -93,10 +93,10 @@ std::string ProfileTable(const plan::Plan& plan, const std::vector<Timings>& ite
   return text;
 }
 
-std::string MeasuredTrace(const plan::Plan& plan, const Timings& iteration) {
+std::string MeasuredTrace(const plan::Plan& plan, std::int64_t rank, const Timings& iteration) {
   std::vector<plan::PlayedEvent> events;
   for (const executor::InstructionTiming& timing : iteration) {
-    events.push_back({.stage = static_cast<std::int32_t>(plan.StageOfRank(0)),
+    events.push_back({.stage = static_cast<std::int32_t>(plan.StageOfRank(rank)),
                       .stream = timing.stream,
                       .begin_s = 1e-3 * timing.begin_ms,
                       .end_s = 1e-3 * timing.end_ms,
@@ -105,16 +105,18 @@ std::string MeasuredTrace(const plan::Plan& plan, const Timings& iteration) {
                       .microbatch = timing.microbatch,
                       .part = static_cast<plan::PlayedEvent::Part>(timing.part)});
   }
-  return plan::ChromeTrace(events, "measured");
+  return plan::ChromeTrace(events, rank == 0 ? "measured" : fmt::format("measured, rank {},", rank));
 }
 
-absl::StatusOr<std::string> WriteProfile(const std::string& folder, const plan::Plan& plan,
+absl::StatusOr<std::string> WriteProfile(const std::string& folder, const plan::Plan& plan, std::int64_t rank,
                                          const std::vector<Timings>& iterations,
                                          const recipe::Cluster& cluster) {
   std::string table = ProfileTable(plan, iterations, cluster);
-  RETURN_IF_ERROR(WriteFile(std::filesystem::path(folder) / "profile.txt", table));
+  const std::string which = rank == 0 ? "" : fmt::format("-{}", rank);
+  const std::filesystem::path path = folder;
+  RETURN_IF_ERROR(WriteFile(path / fmt::format("profile{}.txt", which), table));
   RETURN_IF_ERROR(
-      WriteFile(std::filesystem::path(folder) / "trace.json", MeasuredTrace(plan, iterations.back())));
+      WriteFile(path / fmt::format("trace{}.json", which), MeasuredTrace(plan, rank, iterations.back())));
   return table;
 }
 

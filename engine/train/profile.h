@@ -1,6 +1,7 @@
 // What a profiled iteration took, instruction by instruction, beside what is predicted of it.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -17,11 +18,12 @@ using Timings = std::vector<executor::InstructionTiming>;
 std::string ProfileTable(const plan::Plan& plan, const std::vector<Timings>& iterations,
                          const recipe::Cluster& cluster);
 
-// The last iteration as `engine plan --trace` writes a predicted one (plan/trace.h). Of rank 0.
-std::string MeasuredTrace(const plan::Plan& plan, const Timings& iteration);
+// An iteration of a rank as `engine plan --trace` writes a predicted one of its stage (plan/trace.h).
+std::string MeasuredTrace(const plan::Plan& plan, std::int64_t rank, const Timings& iteration);
 
-// Writes profile.txt and trace.json into the run's folder; returns the table.
-absl::StatusOr<std::string> WriteProfile(const std::string& folder, const plan::Plan& plan,
+// Writes the table, and the last iteration as a trace, into the run's folder: profile.txt and trace.json of
+// rank 0, profile-R.txt and trace-R.json of another. Returns the table.
+absl::StatusOr<std::string> WriteProfile(const std::string& folder, const plan::Plan& plan, std::int64_t rank,
                                          const std::vector<Timings>& iterations,
                                          const recipe::Cluster& cluster);
 

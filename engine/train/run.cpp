@@ -13,6 +13,7 @@
 #include <cstring>
 #include <deque>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -271,9 +272,16 @@ class Training {
   }
 
   absl::Status WriteOwnProfile() {
-    if (profile_.empty()) return absl::OkStatus();
-    ASSIGN_OR_RETURN(const std::string table, WriteProfile(options_.out, plan_, profile_, recipe_.cluster));
-    Say(table + "written to profile.txt and trace.json in " + options_.out);
+    for (const auto& [rank, iterations] : profile_) {
+      const absl::StatusOr<std::string> table =
+          WriteProfile(options_.out, plan_, rank, iterations, recipe_.cluster);
+      if (rank == 0) {
+        RETURN_IF_ERROR(table.status());
+        Say(*table + "written to profile.txt and trace.json in " + options_.out);
+      } else if (!table.ok()) {  // its host may not have the folder
+        fmt::print(stderr, "note: {}\n", Message(table.status()));
+      }
+    }
     return absl::OkStatus();
   }
 
@@ -311,13 +319,16 @@ class Training {
     const bool more = iteration_ + 1 < recipe_.iterations();
     bool beside = false;
     const bool profiled = ProfilesNow();
+    if (profiled) {
+      for (const auto& rank : ranks_->executors()) profile_.try_emplace(rank->rank());
+    }
     const std::string work =
         Iterations(started_.empty() ? iteration_ + 1 : started_.front().iteration, iteration_ + 1);
     RETURN_IF_ERROR(ranks_->Run([&](executor::RankExecutor& rank) -> absl::Status {
       if (profiled) {
         absl::StatusOr<Timings> timings = rank.Profile(iteration_, rates, feed);
         if (!timings.ok()) return OnDevice(timings.status(), work, rank);
-        if (rank.rank() == 0) profile_.push_back(*std::move(timings));
+        profile_.at(rank.rank()).push_back(*std::move(timings));
       } else if (const absl::Status status = rank.Launch(iteration_, rates, feed); !status.ok()) {
         return OnDevice(status, work, rank);
       }
@@ -509,7 +520,7 @@ class Training {
   std::deque<Started> started_;            // and not yet waited for
   std::optional<IterationReport> logged_;  // of rank 0: not yet told, for want of the other ranks' times
   Clock::time_point finished_at_;
-  std::vector<Timings> profile_;
+  std::map<std::int64_t, std::vector<Timings>> profile_;  // by rank of this process
 };
 
 }  // namespace

@@ -52,6 +52,9 @@ iterations = 4
 [checkpoint]
 interval = 2
 keep = 2
+[cluster]  # its rates decide where reductions stand
+matmul_flops = 668e12
+intra_node_bandwidth = 360e9
 """
 
 

@@ -236,6 +236,26 @@ TEST_CASE(
   CHECK(data::ReadFile(tiny.out + "/metrics.jsonl").find("rank_busy_ms") == std::string::npos);
 }
 
+TEST_CASE("each rank of a run writes its profile, and one that cannot ends no run") {
+  const TinyRun tiny;
+  for (const std::string how : {"", " --processes"}) {
+    INFO("how:" << how);
+    const std::string run = "run " + tiny.recipe + " --set parallelism.dp=2 --profile 1" + how + " --out ";
+    const std::string out = tiny.out + (how.empty() ? "_threads" : "_processes");
+    const ProgramResult profiled = RunProgram(run + out);
+    REQUIRE_MESSAGE(profiled.exit_code == 0, profiled.output);
+    for (const char* name : {"profile.txt", "trace.json", "profile-1.txt", "trace-1.json"})
+      CHECK_MESSAGE(std::filesystem::file_size(out + "/" + name) > 0, name);
+    CHECK(!std::filesystem::exists(out + "/profile-2.txt"));
+    CHECK(Contains(data::ReadFile(out + "/trace-1.json"), "measured, rank 1, stage 0"));
+    std::filesystem::create_directories(out + "_taken/profile-1.txt");  // a folder of that name
+    const ProgramResult taken = RunProgram(run + out + "_taken");
+    CHECK_MESSAGE(taken.exit_code == 0, taken.output);
+    CHECK_MESSAGE(Contains(taken.output, "note: "), taken.output);
+    CHECK_MESSAGE(Contains(taken.output, "profile-1.txt"), taken.output);
+  }
+}
+
 TEST_CASE("processes: a checkpoint of processes is resumed by threads and by processes of another layout") {
   const TinyRun tiny;
   const std::string dp2 = " --set parallelism.dp=2";

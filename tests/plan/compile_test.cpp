@@ -2,8 +2,11 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
+#include "engine/backend/cuda/profile.h"
 #include "engine/base/units.h"
 #include "engine/plan/arena.h"
 #include "engine/plan/verify.h"
@@ -180,6 +183,38 @@ TEST_CASE("evaluation only: no gradients, no optimizer, logits kept") {
   CHECK(plan->stages[0].memory.optimizer == 0);
   CHECK(plan->stages[0].train.empty());
   CHECK(plan->logits_buffer.elements == 32 * 272 / 2);
+}
+
+TEST_CASE("exchange: of GPUs that do not reach each other's memory it is NCCL's, and the plan says why") {
+  DeviceProfile apart = backend::cuda::CudaProfile();
+  apart.unreachable = "GPU 0 does not reach the memory of GPU 1";
+  const std::string note = "ranks exchange by NCCL, not by copy engines: " + apart.unreachable;
+  const auto compile = [](const DeviceProfile& profile, std::vector<std::string> sets) {
+    sets.emplace_back("precision.compute=bf16");
+    return train::CompileRecipe(TinyRecipe(false, sets), {.profile = profile});
+  };
+  for (const std::vector<std::string>& layout : std::vector<std::vector<std::string>>{
+           {"parallelism.dp=2", "parallelism.zero_stage=1"},
+           {"parallelism.dp=2", "parallelism.tp=2", "training.micro_batch=2"},
+           {"parallelism.pp=2"}}) {
+    std::vector<std::string> by_nccl = layout;
+    by_nccl.emplace_back("parallelism.exchange=nccl");
+    const auto plan = compile(apart, layout);
+    const auto wanted = compile(apart, by_nccl);
+    const auto pushed = compile(backend::cuda::CudaProfile(), layout);
+    REQUIRE_MESSAGE((plan.ok() && wanted.ok() && pushed.ok()), plan.status().message());
+    CHECK(plan->hash == wanted->hash);
+    CHECK(plan->hash != pushed->hash);
+    CHECK(std::count(plan->notes.begin(), plan->notes.end(), note) == 1);
+    CHECK(std::count(wanted->notes.begin(), wanted->notes.end(), note) == 0);
+    std::vector<std::string> forced = layout;
+    forced.emplace_back("parallelism.exchange=push");
+    CHECK(compile(apart, forced).status().message() ==
+          "parallelism.exchange \"push\": GPU 0 does not reach the memory of GPU 1");
+  }
+  const auto alone = compile(apart, {});
+  REQUIRE(alone.ok());
+  CHECK(std::count(alone->notes.begin(), alone->notes.end(), note) == 0);
 }
 
 }  // namespace engine::plan

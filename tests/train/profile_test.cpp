@@ -110,7 +110,7 @@ TEST_CASE("profile: waits, sums of what was pushed, and transfers have rows and 
     CHECK_MESSAGE(table.find(row) != std::string::npos, table);
   }
   const nlohmann::json events =
-      nlohmann::json::parse(MeasuredTrace(measured.plan, {wait, sum, transfer})).at("traceEvents");
+      nlohmann::json::parse(MeasuredTrace(measured.plan, 0, {wait, sum, transfer})).at("traceEvents");
   std::vector<std::string> names;
   for (const nlohmann::json& event : events) {
     if (event.at("ph") == "X") names.push_back(event.at("name"));
@@ -120,7 +120,7 @@ TEST_CASE("profile: waits, sums of what was pushed, and transfers have rows and 
 
 TEST_CASE("profile: the trace is Chrome's, in microseconds") {
   const Measured measured;
-  const nlohmann::json trace = nlohmann::json::parse(MeasuredTrace(measured.plan, measured.iterations[1]));
+  const nlohmann::json trace = nlohmann::json::parse(MeasuredTrace(measured.plan, 0, measured.iterations[1]));
   CHECK(trace.at("displayTimeUnit") == "ms");
   const nlohmann::json& events = trace.at("traceEvents");
   REQUIRE(events.size() == 5);
@@ -146,12 +146,19 @@ TEST_CASE("profile: the trace is Chrome's, in microseconds") {
 TEST_CASE("profile: the run's folder gets the table and the last iteration's trace") {
   const Measured measured;
   const data::TempDir folder;
-  const auto table = WriteProfile(folder.path(), measured.plan, measured.iterations, Rates());
+  const auto table = WriteProfile(folder.path(), measured.plan, 0, measured.iterations, Rates());
   REQUIRE_MESSAGE(table.ok(), Message(table.status()));
   CHECK(*table == ProfileTable(measured.plan, measured.iterations, Rates()));
   CHECK(Contents(folder / "profile.txt") == *table);
-  CHECK(Contents(folder / "trace.json") == MeasuredTrace(measured.plan, measured.iterations[1]));
-  CHECK_FALSE(WriteProfile(folder / "nowhere", measured.plan, measured.iterations, Rates()).ok());
+  CHECK(Contents(folder / "trace.json") == MeasuredTrace(measured.plan, 0, measured.iterations[1]));
+  Measured of_two;
+  of_two.plan.mesh.pp = 2;
+  REQUIRE(WriteProfile(folder.path(), of_two.plan, 1, of_two.iterations, Rates()).ok());
+  CHECK(Contents(folder / "profile-1.txt") == ProfileTable(of_two.plan, of_two.iterations, Rates()));
+  const nlohmann::json trace = nlohmann::json::parse(Contents(folder / "trace-1.json"));
+  CHECK(trace.at("traceEvents")[0].at("args").at("name") == "measured, rank 1, stage 1");
+  CHECK(Contents(folder / "trace.json") == MeasuredTrace(measured.plan, 0, measured.iterations[1]));
+  CHECK_FALSE(WriteProfile(folder / "nowhere", measured.plan, 0, measured.iterations, Rates()).ok());
 }
 
 }  // namespace engine::train

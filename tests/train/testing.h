@@ -61,7 +61,8 @@ inline std::vector<std::string> SetsOf(const std::string& text) {
     const std::string word = text.substr(begin, end - begin);
     const bool training = word.starts_with("micro_batch");
     const bool recompute = word.starts_with("granularity") || word.starts_with("modules");
-    const bool cluster = word.starts_with("devices_per_node");
+    const bool cluster = word.starts_with("devices_per_node") || word.starts_with("matmul_flops") ||
+                         word.starts_with("intra_node_bandwidth");
     sets.push_back((training    ? "training."
                     : recompute ? "recompute."
                     : cluster   ? "cluster."

@@ -54,6 +54,21 @@ absl::StatusOr<int> CountGpus() {
   return count;
 }
 
+absl::StatusOr<PeerAccess> LookAtPeers(int count) {
+  PeerAccess access;
+  for (int from = 0; from < count; ++from) {
+    for (int to = 0; to < count; ++to) {
+      int reaches = 0;
+      if (from == to) continue;
+      RETURN_IF_CUDA_ERROR(cudaDeviceCanAccessPeer(&reaches, from, to));
+      access.pairs += reaches;
+      if (reaches == 0 && access.missing.empty())
+        access.missing = fmt::format("GPU {} does not reach the memory of GPU {}", from, to);
+    }
+  }
+  return access;
+}
+
 absl::StatusOr<Gpu> LookAtGpu(int index) {
   cudaDeviceProp properties{};
   RETURN_IF_CUDA_ERROR(cudaGetDeviceProperties(&properties, index));
