@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -139,15 +140,27 @@ TEST_CASE("where nothing fits the layout that needs least is named") {
   CHECK(ToText(result, recipe).find("none fits. dp 4 tp 8 pp 2") != std::string::npos);
 }
 
-// Of the whole search of a 70B model the rate is higher, as more layouts share probes.
+// How long a plan takes to compile, in seconds of this thread.
+double CompileSeconds(const recipe::Recipe& recipe) {
+  constexpr int kTimes = 5;
+  const std::clock_t begin = std::clock();
+  for (int i = 0; i < kTimes; ++i) REQUIRE(CompileUnverified(recipe, OnGpus()).ok());
+  return static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC / kTimes;
+}
+
+// Of the whole search of a 70B model the rate is higher, as more layouts share probes. That it is some thousand
+// a second and core is in the message; a machine that is slow today compiles plans more slowly, too.
 #if defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-TEST_CASE("a thousand layouts of a 70B model a second and core") {
+TEST_CASE("a layout of a 70B model is folded in a small part of the time that its plan takes") {
   const recipe::Recipe recipe = Loaded("scale/llama-70b-64gpu.toml");
+  const double before = CompileSeconds(recipe);
   const SearchResult result =
       Searched(recipe, {.fixed = {"parallelism.tp", "parallelism.cp"}, .finalists = 1});
-  const double rate = static_cast<double>(result.layouts) / result.seconds;
-  MESSAGE(fmt::format("{} layouts, {:.0f} a second", result.layouts, rate));
-  CHECK(rate > 1000);
+  const double compile = (before + CompileSeconds(recipe)) / 2;
+  const double fold = result.seconds / static_cast<double>(result.layouts);
+  MESSAGE(fmt::format("{} layouts, {:.0f} a second: {:.0f} in the time of a plan", result.layouts, 1 / fold,
+                      compile / fold));
+  CHECK(compile / fold > 30);
 }
 #endif
 
