@@ -146,8 +146,9 @@ class RankExecutor {
   bool Timed() const { return plan_.mesh.world() > 1; }
   // The control block and the states of quantised tensors as they are before the first iteration.
   absl::Status StartControl();
+  // before: the launch of the instruction before it.
   absl::StatusOr<Prepared> PrepareInstruction(const plan::Instruction& instruction, const plan::Chunk* chunk,
-                                              std::int64_t slot);
+                                              std::int64_t slot, backend::Launch* before);
   absl::Status ForkStreams();
   absl::Status JoinStreams();
   absl::Status RunProgram(const plan::Program& program, bool evaluate, const backend::KernelContext& context);

@@ -83,8 +83,8 @@ std::span<std::byte> RankExecutor::Scratch(const Instruction& instruction, const
 }
 
 absl::StatusOr<RankExecutor::Prepared> RankExecutor::PrepareInstruction(const Instruction& instruction,
-                                                                        const Chunk* chunk,
-                                                                        std::int64_t slot) {
+                                                                        const Chunk* chunk, std::int64_t slot,
+                                                                        backend::Launch* before) {
   Prepared prepared;
   prepared.instruction = &instruction;
   if (instruction.collective == plan::Collective::kNone) {
@@ -101,6 +101,7 @@ absl::StatusOr<RankExecutor::Prepared> RankExecutor::PrepareInstruction(const In
     if (instruction.part.elements > 0) {
       args.part = {Address(instruction.part, chunk, slot), static_cast<size_t>(instruction.part.bytes())};
     }
+    if (instruction.direct) args.direct = prepared.direct = before;
     prepared.outputs = args.outputs;
     if (instruction.fresh == 0 || plan_.microbatches > (instruction.joint ? plan_.lanes : 1)) {
       ASSIGN_OR_RETURN(prepared.launch, backend_->Prepare(args));
@@ -149,8 +150,10 @@ absl::Status RankExecutor::PrepareSegments() {
         prepared.left_out = skipped;
         const bool other_lanes = instruction.joint && static_cast<std::int64_t>(slot) % plan_.lanes != 0;
         if (!skipped && !other_lanes) {
+          backend::Launch* const before = by_slot[slot].empty() ? nullptr : by_slot[slot].back().launch.get();
           ASSIGN_OR_RETURN(
-              prepared, PrepareInstruction(instruction, chunk, slots ? static_cast<std::int64_t>(slot) : -1));
+              prepared,
+              PrepareInstruction(instruction, chunk, slots ? static_cast<std::int64_t>(slot) : -1, before));
         }
         by_slot[slot].push_back(std::move(prepared));
       }

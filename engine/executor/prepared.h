@@ -13,7 +13,8 @@ struct RankExecutor::Prepared {
   std::unique_ptr<backend::Launch> launch;  // null where every microbatch is the first
   std::unique_ptr<backend::Launch> first;   // of microbatch 0, where that overwrites sums; else null
   std::vector<backend::TensorView> outputs;
-  bool left_out = false;  // other ranks run it
+  backend::Launch* direct = nullptr;  // the sum that it reads directly
+  bool left_out = false;              // other ranks run it
 };
 
 }  // namespace engine::executor

@@ -35,6 +35,7 @@ absl::Status RankExecutor::RunInstruction(const Prepared& prepared, const Step& 
   RETURN_IF_ERROR((first ? prepared.first : prepared.launch)->Run(context));
   if (prepared.instruction->stream != plan::kComputeStream) return absl::OkStatus();
   RETURN_IF_ERROR((first ? prepared.first : prepared.launch)->Finish());
+  if (prepared.direct != nullptr) RETURN_IF_ERROR(prepared.direct->Release());
   if (options_.check) RETURN_IF_ERROR(CheckFinite(prepared, step));
   return Mark(plan::kComputeStream, Part::kRun, prepared.instruction, &step);
 }

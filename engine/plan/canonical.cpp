@@ -53,6 +53,7 @@ void AppendInstruction(const Plan& plan, const Instruction& instruction, Buffer*
            instruction.detached ? " detached" : "");
     if (instruction.unsummed) Append(text, " unsummed");
   }
+  if (instruction.direct) Append(text, " direct");
   if (instruction.part.elements > 0) {
     Append(text, " adds to input {} ", instruction.part_of);
     AppendRef(plan, instruction.part, text);

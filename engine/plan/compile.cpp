@@ -214,14 +214,15 @@ AxisSet PushedAxes(const recipe::Recipe& recipe, const Mesh& mesh, const Compile
 }
 
 absl::Status CheckPushed(const recipe::Recipe& recipe, const Mesh& mesh, const CompileOptions& options) {
-  if (recipe.parallelism.exchange != "push") return absl::OkStatus();
+  const std::string& exchange = recipe.parallelism.exchange;
+  if (exchange != "push" && exchange != "direct") return absl::OkStatus();
   if (!options.profile.unreachable.empty())
-    return InvalidArgument("parallelism.exchange \"push\": {}", options.profile.unreachable);
+    return InvalidArgument("parallelism.exchange \"{}\": {}", exchange, options.profile.unreachable);
   if (!options.profile.can_push()) return absl::OkStatus();
   for (Axis axis : graph::kAxes) {
     if (axis == Axis::kDp || mesh.size(axis) == 1 || OnOneHost(recipe, mesh, axis)) continue;
-    return InvalidArgument("parallelism.exchange \"push\": ranks of {} {} are not on one host of {} devices",
-                           graph::kAxisNames[static_cast<size_t>(axis)], mesh.size(axis),
+    return InvalidArgument("parallelism.exchange \"{}\": ranks of {} {} are not on one host of {} devices",
+                           exchange, graph::kAxisNames[static_cast<size_t>(axis)], mesh.size(axis),
                            recipe.cluster.devices_per_node);
   }
   return absl::OkStatus();
@@ -348,6 +349,7 @@ absl::StatusOr<FlatExchange> ExchangeOf(const recipe::Recipe& recipe, const Comp
                       .stream = apart ? kBucketStream : kExchangeStream,
                       .beside_conversions = conversions,
                       .pushed = pushed,
+                      .direct = recipe.parallelism.exchange == "direct",
                       .at_begin = at_begin};
 }
 

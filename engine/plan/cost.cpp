@@ -10,7 +10,7 @@ namespace engine::plan {
 namespace {
 
 double Bytes(const Instruction& instruction) {
-  double bytes = static_cast<double>(instruction.part.bytes());
+  double bytes = instruction.direct ? 0 : static_cast<double>(instruction.part.bytes());
   for (const auto* refs : {&instruction.inputs, &instruction.outputs}) {
     for (const BufferRef& ref : *refs) bytes += static_cast<double>(instruction.BytesOf(ref));
   }
@@ -80,6 +80,7 @@ double AttentionShare(const Instruction& instruction, bool cpu) {
 }
 
 const ExchangeRate& RateOf(const Instruction& instruction) {
+  if (instruction.direct) return kDirectRate;
   if (instruction.push) return kPushRate;
   if (instruction.collective == Collective::kAllReduce) return kAllReduceRate;
   return instruction.collective == Collective::kAllToAll ? kAllToAllRate : kScatterGatherRate;
@@ -117,8 +118,12 @@ double CostModel::KernelSeconds(const Instruction& instruction) const {
     if (!cpu_) share *= ProductShare(instruction);
     if (!instruction.inputs.empty() && instruction.inputs[0].dtype == DType::kF32) share *= constants.float32;
   }
-  return constants.launch_s + std::max(instruction.flops / (share * matmul_flops_),
-                                       Bytes(instruction) / (rate.memory * memory_bandwidth_));
+  // Two ranks of one node, which meet before it and behind it.
+  double far = 0;
+  if (instruction.direct)
+    far = static_cast<double>(instruction.part.bytes()) / (kDirectRate.share * intra_node_bandwidth_);
+  return constants.launch_s + std::max({instruction.flops / (share * matmul_flops_),
+                                        Bytes(instruction) / (rate.memory * memory_bandwidth_), far});
 }
 
 CostModel::Link CostModel::MakeLink(const std::vector<std::int64_t>& ranks) const {
@@ -155,7 +160,8 @@ double CostModel::Seconds(const Instruction& instruction) const {
   const double ring = passes * ((link.members - link.nodes) * kInsideHop + (link.nodes - 1) * kAcrossHop);
   const double tree = passes * (link.members / link.nodes * kInsideHop + std::log2(link.nodes) * kAcrossHop);
   const double hops = instruction.collective == Collective::kAllReduce ? std::min(ring, tree) : ring;
-  double seconds = static_cast<double>(instruction.wire_bytes) / bandwidth;
+  // What is read directly crosses while its reader runs.
+  double seconds = instruction.direct ? 0 : static_cast<double>(instruction.wire_bytes) / bandwidth;
   if (!instruction.push && IsBehind(instruction.stream)) seconds *= kBesideSlowdown;
   // Parts that do not lie as they are sent are packed and unpacked.
   if (!instruction.push) seconds += 2 * static_cast<double>(instruction.scratch.bytes()) / memory_bandwidth_;

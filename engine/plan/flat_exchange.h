@@ -17,6 +17,7 @@ struct FlatExchange {
   std::int32_t stream = kBucketStream;  // where `behind`
   bool beside_conversions = true;       // also where these run in line: they are not NCCL's
   AxisSet pushed = {};                  // shards over these axes are pushed, where `behind`
+  bool direct = false;                  // conversions in line are read where they were made, where that goes
   bool at_begin = false;  // parameters are gathered behind the first passes that read them, where `behind`
 };
 

@@ -56,7 +56,8 @@ Json StageJson(const Plan& plan, std::size_t index) {
     traffic.push_back({{"collective", t.kind},
                        {"over", t.group},
                        {"behind_computation", t.beside},
-                       {"pushed", t.push},
+                       {"pushed", t.push && !t.direct},
+                       {"direct", t.direct},
                        {"count", t.count},
                        {"bytes", t.wire_bytes}});
   }

@@ -98,7 +98,11 @@ struct Instruction {
   // Of a pushed sum of two ranks: the addition is left to the one instruction that reads it. The output is
   // this rank's part, where the input has it, and the other rank's arrives in the scratch.
   bool unsummed = false;
-  // Of that instruction: the other rank's part of its input `part_of`; elements 0: none.
+  // Of such a sum on the computation's stream, and of its reader, the next instruction: the reader takes the
+  // other rank's part from where that rank has made it, at the sum's place in its arena. Where ranks do not
+  // reach each other's memory, it arrives in the scratch as ever.
+  bool direct = false;
+  // Of the reader: the other rank's part of its input `part_of`; elements 0: none.
   BufferRef part = {};
   std::int32_t part_of = -1;
 

@@ -116,13 +116,18 @@ std::string Memory(const Plan& plan) {
                     rows);
 }
 
+const char* By(const Traffic& traffic) {
+  if (traffic.direct) return "its reader";
+  return traffic.push ? "copy engines" : "messages";
+}
+
 std::string Communication(const Plan& plan) {
   std::vector<std::string> texts;
   std::vector<std::vector<Traffic>> all;
   for (const StagePlan& stage : plan.stages) {
     std::string& key = texts.emplace_back();
     for (const Traffic& t : all.emplace_back(TrafficOf(plan, stage))) {
-      key += fmt::format("{} {} {} {} {} {}|", t.kind, t.group, t.beside, t.push, t.count, t.wire_bytes);
+      key += fmt::format("{} {} {} {} {} {}|", t.kind, t.group, t.beside, By(t), t.count, t.wire_bytes);
     }
   }
   std::vector<Row> rows = {{"stage", "collective", "over", "by", "behind", "count", "bytes sent"}};
@@ -130,9 +135,8 @@ std::string Communication(const Plan& plan) {
     std::string stages =
         run.first == run.last ? fmt::format("{}", run.first) : fmt::format("{}-{}", run.first, run.last);
     for (const Traffic& t : all[run.first]) {
-      rows.push_back({std::exchange(stages, ""), t.kind, t.group, t.push ? "copy engines" : "messages",
-                      t.beside ? "computation" : "nothing", WithThousands(t.count),
-                      FormatBytes(t.wire_bytes)});
+      rows.push_back({std::exchange(stages, ""), t.kind, t.group, By(t), t.beside ? "computation" : "nothing",
+                      WithThousands(t.count), FormatBytes(t.wire_bytes)});
     }
   }
   if (rows.size() == 1) return "";

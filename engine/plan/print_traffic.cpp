@@ -8,7 +8,8 @@ std::vector<Traffic> TrafficOf(const Plan& plan, const StagePlan& stage) {
   std::vector<Traffic> traffic;
   const auto add = [&](const Traffic& more) {
     auto it = std::find_if(traffic.begin(), traffic.end(), [&](const Traffic& t) {
-      return t.kind == more.kind && t.group == more.group && t.beside == more.beside && t.push == more.push;
+      return t.kind == more.kind && t.group == more.group && t.beside == more.beside && t.push == more.push &&
+             t.direct == more.direct;
     });
     if (it == traffic.end()) {
       traffic.push_back(more);
@@ -31,6 +32,7 @@ std::vector<Traffic> TrafficOf(const Plan& plan, const StagePlan& stage) {
            .group = instruction.group.ToString(),
            .beside = instruction.stream != kComputeStream,
            .push = instruction.push,
+           .direct = instruction.direct,
            .count = count,
            .wire_bytes = count * instruction.wire_bytes});
     }
@@ -42,6 +44,7 @@ std::vector<Traffic> TrafficOf(const Plan& plan, const StagePlan& stage) {
          .group = "pp",
          .beside = true,
          .push = transfer.push,
+         .direct = false,
          .count = 1,
          .wire_bytes = transfer.bytes});
   }

@@ -14,6 +14,7 @@ struct Traffic {
   std::string group;            // "tp", "dp+cp", "world", "tie", "pp"
   bool beside = false;          // behind computation, on a stream of its own
   bool push = false;            // by copy engines, where the others' memory can be reached
+  bool direct = false;          // by what reads it, where that can be
   std::int64_t count = 0;       // in an iteration
   std::int64_t wire_bytes = 0;  // in an iteration, that one rank of the stage sends (ring algorithms)
 };

@@ -156,6 +156,8 @@ class SegmentBuilder {
       unsummed_[static_cast<std::int32_t>(i)] = reader;
       partial_.insert(Global(node.inputs[0]));
       parts_[reader].input = input;
+      const bool next = reader == static_cast<std::int32_t>(i) + 1;
+      parts_[reader].direct = in_.direct && !in_.in_lane && next;
     }
   }
 
@@ -178,6 +180,10 @@ class SegmentBuilder {
     const std::int32_t value = Global(local);
     if (std::count(node.inputs.begin(), node.inputs.end(), local) != 1 || !DiesAt(value, i)) return -1;
     if (Bytes(value) != Bytes(Global(node.outputs[0]))) return -1;
+    const auto part = parts_.find(i);
+    if (part != parts_.end() && part->second.direct && part->second.input == node.op->in_place_input) {
+      return -1;  // the other rank reads there
+    }
     const auto transient = transient_.find(value);
     if (transient != transient_.end() && !transient->second.ref.shard_axes.empty()) return -1;
     const bool mine = (transient != transient_.end() && !aliases_.contains(value)) ||
@@ -219,7 +225,7 @@ class SegmentBuilder {
   }
 
   // The sum lies where this rank's part of it does.
-  void PlaceUnsummed(const LocalNode& node, Instruction* instruction) {
+  void PlaceUnsummed(const LocalNode& node, std::int32_t i, Instruction* instruction) {
     const std::int32_t value = Global(node.outputs[0]);
     Transient& donor = transient_.at(Global(node.inputs[0]));
     Transient place = donor;
@@ -232,6 +238,7 @@ class SegmentBuilder {
     }
     transient_[value] = place;
     instruction->unsummed = true;
+    instruction->direct = parts_.at(unsummed_.at(i)).direct;
   }
 
   // The scratch of the exchange is kept until its reader has run.
@@ -289,7 +296,7 @@ class SegmentBuilder {
     OverwriteFirst(node, &instruction);
     instruction.joint = joint_.contains(i);
     if (unsummed_.contains(i)) {
-      PlaceUnsummed(node, &instruction);
+      PlaceUnsummed(node, i, &instruction);
     } else {
       Place(node, i);
     }
@@ -310,6 +317,7 @@ class SegmentBuilder {
     if (part != parts_.end()) {
       instruction.part = part->second.ref;
       instruction.part_of = part->second.input;
+      instruction.direct = part->second.direct;
       ranges_.Free(part->second.range);
     }
     OnlyOnce(node, &instruction);
@@ -434,6 +442,7 @@ class SegmentBuilder {
   absl::flat_hash_set<std::int32_t> summed_;              // gradients of parameters
   struct Part {
     int input = -1;
+    bool direct = false;
     BufferRef ref;
     std::int64_t range = -1;
   };

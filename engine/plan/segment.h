@@ -31,6 +31,7 @@ struct SegmentInputs {
   std::int32_t keep = -1;  // a value that must outlive the segment's last instruction
   bool in_lane = false;    // two microbatches run the segment at once: transients in lanes, exchange beside
   AxisSet pushed = {};     // conversions along these are pushed
+  bool direct = false;     // or read by the next instruction, where it can (Instruction::direct)
   // Gradients in a buffer that others take too: each microbatch overwrites them.
   const absl::flat_hash_set<std::int32_t>* in_turns = nullptr;
 };

@@ -366,6 +366,7 @@ class StageBuilder {
                              .keep = -1,
                              .in_lane = plan_.lanes > 1,
                              .pushed = in_.exchange.pushed,
+                             .direct = in_.exchange.direct,
                              .in_turns = &in_turns_};
         TransientBytes bytes;
         const std::int32_t id =
@@ -452,6 +453,7 @@ class StageBuilder {
                                  .keep = in_.options->keep_logits && chunk.has_head ? plan_.logits : -1,
                                  .in_lane = false,
                                  .pushed = in_.exchange.pushed,
+                                 .direct = in_.exchange.direct,
                                  .in_turns = nullptr};
       TransientBytes bytes;
       chunk.evaluate = AddSegment(BuildSegment(inputs, fmt::format("evaluate.{}", chunk.index), chunk.index,

@@ -281,8 +281,8 @@ class SegmentVerifier {
         return WithContext(status, name());
       }
     }
-    for (const auto& status :
-         {Joint(instruction), Unsummed(instruction), Added(instruction, i), Apart(instruction)}) {
+    for (const auto& status : {Joint(instruction), Unsummed(instruction), Direct(segment, i),
+                               Added(instruction, i), Apart(instruction)}) {
       if (!status.ok()) return WithContext(status, name());
     }
     const std::int32_t writer = static_cast<std::int32_t>(i);
@@ -326,6 +326,33 @@ class SegmentVerifier {
       return Internal("{} is not where this rank's part of it is", NameOf(plan_, sum.value));
     }
     unsummed_.insert(sum.value);
+    return absl::OkStatus();
+  }
+
+  // The rank's part is where the other one reads it until the reader of both, which is next, has run.
+  absl::Status Direct(const Segment& segment, size_t i) const {
+    const auto& list = segment.instructions;
+    const Instruction& instruction = list[i];
+    if (!instruction.direct) return absl::OkStatus();
+    if (instruction.op == nullptr) {
+      const bool read = i + 1 < list.size() && list[i + 1].direct && list[i + 1].part.elements > 0;
+      if (!instruction.unsummed || instruction.stream != kComputeStream || instruction.outputs[0].in_slot)
+        return Internal("lets the other rank read what is no sum in line that is left to its reader");
+      return read ? absl::OkStatus() : Internal("is not read by the next instruction");
+    }
+    const Instruction* const sum = i > 0 && list[i - 1].direct ? &list[i - 1] : nullptr;
+    const auto input = static_cast<size_t>(instruction.part_of);
+    if (sum == nullptr || !sum->unsummed || input >= instruction.inputs.size() ||
+        instruction.inputs[input].value != sum->outputs[0].value) {
+      return Internal("reads directly what the instruction before it does not sum");
+    }
+    if (!instruction.only_first.empty()) return Internal("reads directly on some ranks only");
+    std::vector<BufferRef> written = instruction.outputs;
+    written.push_back(instruction.scratch);
+    for (const BufferRef& ref : written) {
+      if (Overlap(ref, sum->inputs[0]))
+        return Internal("writes at {}, where the other rank reads", ref.offset);
+    }
     return absl::OkStatus();
   }
 

@@ -90,6 +90,8 @@ class DeferredLaunch final : public backend::Launch {
     Show();
     return inner_->Finish();
   }
+  const std::byte* OtherPart() const override { return inner_->OtherPart(); }
+  absl::Status Release() override { return inner_->Release(); }
 
  private:
   void Show() const {
@@ -133,6 +135,7 @@ class DeferredCommunicator final : public backend::cpu::CpuCommunicator {
  private:
   static std::vector<std::span<std::byte>> MadeBy(const backend::CollectiveArgs& args) {
     const plan::Instruction& instruction = *args.instruction;
+    if (instruction.direct) return {};
     if (instruction.unsummed) return {args.scratch};
     auto* const out = args.output.as<std::byte>();
     const auto bytes = static_cast<size_t>(args.output.shape.elements() * SizeOf(args.output.dtype));
@@ -190,6 +193,8 @@ TEST_CASE("what is exchanged behind computation is waited for and finished befor
           "dp=4 zero_stage=3 micro_batch=2",
           "dp=2 tp=2 zero_stage=1 micro_batch=4",
           "dp=2 tp=2 micro_batch=1",
+          "dp=2 tp=2 micro_batch=1 exchange=direct",
+          "dp=2 tp=2 sequence_parallel=true zero_stage=1 micro_batch=1 exchange=direct",
           "dp=2 tp=2 zero_stage=1 micro_batch=2",
           "dp=2 tp=2 sequence_parallel=true zero_stage=1 micro_batch=4",
           "dp=2 cp=2 zero_stage=1 micro_batch=4",

@@ -201,7 +201,9 @@ TEST_CASE("parameters in shards, and exchange behind computation, change no bit 
 
 TEST_CASE("sums that are left to their readers have the bits of those that are not") {
   for (const char* model : {kGptLike, kLlamaLike}) {
-    for (const char* sets : {"tp=2", "tp=2 overlap=on micro_batch=4", "tp=2 sequence_parallel=true",
+    for (const char* sets : {"tp=2", "tp=2 exchange=direct", "tp=2 overlap=on micro_batch=4",
+                             "tp=2 sequence_parallel=true", "tp=2 sequence_parallel=true exchange=direct",
+                             "tp=2 pp=2 sequence_parallel=true micro_batch=2 exchange=direct",
                              "tp=2 sequence_parallel=true overlap=on micro_batch=8",
                              "tp=2 pp=2 schedule=zero_bubble sequence_parallel=true micro_batch=2",
                              "dp=2 tp=2 sequence_parallel=true zero_stage=1 overlap=on micro_batch=4"}) {
@@ -211,10 +213,15 @@ TEST_CASE("sums that are left to their readers have the bits of those that are n
       const auto plan = CompileRecipe(recipe, {.profile = device.profile});
       REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
       std::int64_t left = 0;
+      std::int64_t direct = 0;
       for (const plan::Segment& segment : plan->stages[0].segments) {
-        for (const plan::Instruction& i : segment.instructions) left += i.unsummed ? 1 : 0;
+        for (const plan::Instruction& i : segment.instructions) {
+          left += i.unsummed ? 1 : 0;
+          direct += i.unsummed && i.direct ? 1 : 0;
+        }
       }
       CHECK(left >= 8);
+      CHECK(direct == (recipe.parallelism.exchange == "direct" ? left : 0));
       const Trained one = TrainFor(recipe, 3);
       const Trained other = TrainFor(recipe, 3, device);
       CHECK(one.losses == other.losses);

@@ -19,6 +19,7 @@ class Conversion final : public Launch {
   absl::Status Run(const KernelContext&) override {
     meeting_->Show(args_.index, args_.input.data);
     RETURN_IF_ERROR(meeting_->Wait());
+    if (args_.instruction->direct) return absl::OkStatus();
     for (size_t member = 0; member < runs_.size(); ++member) {
       const T* from = static_cast<const T*>(meeting_->Shown(static_cast<std::int64_t>(member)));
       if (args_.instruction->unsummed) {
@@ -32,6 +33,13 @@ class Conversion final : public Launch {
     }
     return meeting_->Wait();
   }
+
+  // Where this rank has its own part of the sum.
+  const std::byte* OtherPart() const override {
+    const auto* const other = static_cast<const std::byte*>(meeting_->Shown(1 - args_.index));
+    return other + (args_.output.as<std::byte>() - args_.input.as<std::byte>());
+  }
+  absl::Status Release() override { return meeting_->Wait(); }
 
  private:
   CollectiveArgs args_;

@@ -16,7 +16,13 @@ namespace {
 class CpuLaunch final : public Launch {
  public:
   CpuLaunch(Kernel kernel, LaunchArgs args, const ParallelFor* parallel_for)
-      : kernel_(kernel), args_(std::move(args)), parallel_for_(parallel_for) {}
+      : kernel_(kernel), args_(std::move(args)), parallel_for_(parallel_for) {
+    if (args_.part.empty()) return;
+    TensorView& input = args_.inputs[static_cast<size_t>(args_.instruction->part_of)];
+    own_ = std::exchange(input.data, nullptr);
+    sum_.resize(static_cast<size_t>(input.shape.elements()));
+    input.data = sum_.data();
+  }
 
   absl::Status Run(const KernelContext& context) override {
     if (!args_.part.empty()) AddPart();
@@ -32,17 +38,18 @@ class CpuLaunch final : public Launch {
   }
 
  private:
-  // Into the input, which nothing else reads.
+  // Not into the input, which the other rank may read.
   void AddPart() {
-    const TensorView& input = args_.inputs[static_cast<size_t>(args_.instruction->part_of)];
-    auto* const sum = input.as<float>();
-    const auto* const part = reinterpret_cast<const float*>(args_.part.data());
-    for (std::int64_t i = 0; i < input.shape.elements(); ++i) sum[i] += part[i];
+    const auto* const part = reinterpret_cast<const float*>(args_.PartAddress());
+    const auto* const own = reinterpret_cast<const float*>(own_);
+    for (size_t i = 0; i < sum_.size(); ++i) sum_[i] = own[i] + part[i];
   }
 
   Kernel kernel_;
   LaunchArgs args_;
   const ParallelFor* parallel_for_;
+  const void* own_ = nullptr;  // the input to which a part is added, which is the sum for the kernel
+  std::vector<float> sum_;
 };
 
 std::int64_t ScratchBytes(std::string_view kernel, graph::TypeSpan inputs, graph::TypeSpan outputs,

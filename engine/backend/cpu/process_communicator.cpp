@@ -147,12 +147,6 @@ class Conversion final : public ProcessCollective {
     }
     RETURN_IF_ERROR(exchange.WaitReceived());
     for (size_t member = 0; member < members(); ++member) {
-      if (args_.instruction->unsummed) {
-        if (member == self()) continue;
-        TakeRuns<T>(got[member], gets_[member], reinterpret_cast<T*>(args_.scratch.data()), /*add=*/false,
-                    args_.instruction->reduction);
-        continue;
-      }
       TakeRuns<T>(member == self() ? args_.input.as<T>() : got[member], gets_[member], args_.output.as<T>(),
                   member > 0 && Sums(*args_.instruction), args_.instruction->reduction);
     }
@@ -237,6 +231,7 @@ class ByParts final : public ProcessCollective {
 
 absl::StatusOr<std::unique_ptr<Launch>> ProcessCommunicator::Prepare(CollectiveArgs args) {
   if (args.instruction->collective == Collective::kSlice) return PrepareSlice(std::move(args), world_.rank());
+  ENGINE_CHECK(!args.instruction->unsummed, "{}: processes push nothing", args.instruction->name);
   return ForElementType(args, [&]<typename T>() -> absl::StatusOr<std::unique_ptr<Launch>> {
     if (args.instruction->flat) return std::make_unique<ByParts<T>>(std::move(args), &world_, &room_);
     ASSIGN_OR_RETURN(std::vector<std::vector<RunCopy>> runs, RunsOf(args, world_.rank()));

@@ -20,6 +20,12 @@ class DelayedLaunch final : public Launch {
     return inner_->Run(context);
   }
   absl::Status Finish() override { return inner_->Finish(); }
+  const std::byte* OtherPart() const override { return inner_->OtherPart(); }
+  // The reader of a direct sum runs while the other rank is held up, before it or behind it.
+  absl::Status Release() override {
+    RETURN_IF_ERROR(communicator_.Delay(stream_));
+    return inner_->Release();
+  }
 
  private:
   const std::unique_ptr<Launch> inner_;

@@ -30,7 +30,7 @@ absl::StatusOr<Enqueue> PrepareForward(const LaunchArgs& args, const char* op, b
             .epsilon = static_cast<float>(args.instruction->attributes.Float("epsilon")),
             .x = in[0].data,
             .branch = add ? in[1].data : nullptr,
-            .part = args.part.empty() ? nullptr : args.part.data(),
+            .part = nullptr,
             .bias = bias ? in[4].data : nullptr,
             .gamma = gamma.data,
             .beta = layer ? in[add ? 3 : 2].data : nullptr,
@@ -38,7 +38,8 @@ absl::StatusOr<Enqueue> PrepareForward(const LaunchArgs& args, const char* op, b
             .y = y.data,
             .mean = layer ? out[out.size() - 2].as<float>() : nullptr,
             .rstd = rstd.as<float>()};
-  return [norm, op](cudaStream_t stream, const KernelContext&) {
+  return [norm, op, args](cudaStream_t stream, const KernelContext&) mutable {
+    norm.part = args.PartAddress();
     LaunchNorm(norm, stream);
     return ToStatus(cudaGetLastError(), op);
   };
@@ -73,7 +74,7 @@ absl::StatusOr<Enqueue> PrepareBackward(const LaunchArgs& args, const char* op, 
                 .rows = rstd.shape.elements(),
                 .columns = in[2].shape.elements(),
                 .dy = in[0].data,
-                .part = args.part.empty() ? nullptr : args.part.data(),
+                .part = nullptr,
                 .x = in[1].data,
                 .gamma = in[2].data,
                 .mean = layer ? in[3].as<const float>() : nullptr,
@@ -92,7 +93,8 @@ absl::StatusOr<Enqueue> PrepareBackward(const LaunchArgs& args, const char* op, 
   const std::int64_t lines = MakeNormGradGrid(grad.rows, grad.columns).blocks;
   RETURN_IF_ERROR(ExpectScratch(
       op, args, lines * static_cast<std::int64_t>(all_sums) * grad.columns * SizeOf(DType::kF32)));
-  return [grad, op](cudaStream_t stream, const KernelContext&) {
+  return [grad, op, args](cudaStream_t stream, const KernelContext&) mutable {
+    grad.part = args.PartAddress();
     LaunchNormGrad(grad, stream);
     return ToStatus(cudaGetLastError(), op);
   };

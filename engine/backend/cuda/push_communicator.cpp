@@ -34,6 +34,15 @@ class PushLaunch final : public Launch {
     return status.ok() ? status : WithContext(status, name_);
   }
 
+  const std::byte* OtherPart() const override {
+    return group_.pushes ? cuda::OtherPart(exchange_) : exchange_.scratch;
+  }
+  absl::Status Release() override {
+    if (!group_.pushes) return absl::OkStatus();
+    const absl::Status status = ReleasePart(exchange_);
+    return status.ok() ? status : WithContext(status, name_);
+  }
+
  private:
   // The sum is whole then: to what the other rank's part would have been its reader adds nothing.
   absl::Status RunNccl(const KernelContext& context) {

@@ -85,6 +85,12 @@ absl::Status PushThenNote(const Exchange& x, const StreamNote& done) {
 }
 absl::Status PushAll(const Exchange& x) { return PushThenNote(x, x.place.notes.ended); }
 
+// The reader of a direct sum comes next, then ReleasePart.
+absl::Status MeetBefore(const Exchange& x) {
+  if (!x.place.ready) return absl::OkStatus();
+  return Meet(x, Flag::kReady, x.place.notes.begun, {});
+}
+
 absl::Status Sum(const Exchange& x, const std::byte* own, std::int64_t count, std::byte* out,
                  cudaStream_t stream) {
   ENGINE_CHECK(SumParts(own, x.scratch, x.layout.slot, x.members, x.index, x.dtype, count, out, stream),
@@ -130,7 +136,9 @@ absl::Status CombineAll(const Exchange& x) {
 void ChooseForm(const plan::Instruction& instruction, Exchange* x) {
   x->enqueue = PushAll;  // everything goes where it belongs
   const bool reduces = instruction.collective == Collective::kAllReduce;
-  if (reduces && instruction.reduction != graph::Reduction::kSum) {
+  if (instruction.direct) {
+    x->enqueue = MeetBefore;
+  } else if (reduces && instruction.reduction != graph::Reduction::kSum) {
     x->enqueue = LogSumExp;
     x->finish = CombineAll;
   } else if (reduces && x->members > 2) {
@@ -170,6 +178,7 @@ const std::byte* AsRun(const std::vector<Box>& boxes, const Exchange& x) {
 
 // What goes to the i-th peer.
 void PlanPushes(const CollectiveArgs& args, size_t i, Exchange* x) {
+  if (args.instruction->direct) return;
   const PushPeer* const peer = x->place.peers[i];
   const std::int64_t member =
       std::find(args.group.begin(), args.group.end(), peer->rank) - args.group.begin();
@@ -269,6 +278,12 @@ absl::Status FinishPush(const PushExchange& exchange) {
   return exchange.finish == nullptr ? absl::OkStatus() : exchange.finish(exchange);
 }
 
+// Arenas of a stage are alike.
+const std::byte* OtherPart(const PushExchange& x) {
+  return x.place.peers[0]->arena + (x.own - x.place.arena.data());
+}
+absl::Status ReleasePart(const PushExchange& x) { return Meet(x, Flag::kDone, {}, x.place.notes.ended); }
+
 absl::StatusOr<PushExchange> PlanPush(const CollectiveArgs& args, PushPlace place) {
   const plan::Instruction& instruction = *args.instruction;
   PushExchange x;
@@ -292,6 +307,8 @@ absl::StatusOr<PushExchange> PlanPush(const CollectiveArgs& args, PushPlace plac
   if (instruction.unsummed && (x.members != 2 || x.own != x.output || x.finish != nullptr)) {
     return Internal("{}: only a sum of two ranks, at its place, is left to its reader", instruction.name);
   }
+  if (instruction.direct && !instruction.unsummed)
+    return Internal("{}: only a sum that is left to its reader is read directly", instruction.name);
   return x;
 }
 

@@ -86,6 +86,12 @@ bool Pushes(const plan::Instruction& instruction, DType dtype);
 // What is left to compute when the exchange is done, on the computation's stream.
 absl::Status FinishPush(const PushExchange& exchange);
 
+// Of a direct sum, whose exchange is that both ranks have made their parts: where the other's lies, and,
+// behind the reader of both, that it may be overwritten. Both ranks wait there: each has read the other's by
+// then.
+const std::byte* OtherPart(const PushExchange& exchange);
+absl::Status ReleasePart(const PushExchange& exchange);
+
 // Errors: too little scratch; tensors outside of the arena.
 absl::StatusOr<PushExchange> PlanPush(const CollectiveArgs& args, PushPlace place);
 
