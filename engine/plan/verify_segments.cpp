@@ -346,7 +346,6 @@ class SegmentVerifier {
         instruction.inputs[input].value != sum->outputs[0].value) {
       return Internal("reads directly what the instruction before it does not sum");
     }
-    if (!instruction.only_first.empty()) return Internal("reads directly on some ranks only");
     std::vector<BufferRef> written = instruction.outputs;
     written.push_back(instruction.scratch);
     for (const BufferRef& ref : written) {

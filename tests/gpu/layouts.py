@@ -40,6 +40,8 @@ LAYOUTS = {
     "dp2": {"dp": 2, "zero_stage": 1},
     "tp2": {"tp": 2},
     "sp2": {"tp": 2, "sequence_parallel": "true"},
+    "tp2direct": {"tp": 2, "exchange": "direct", "overlap": "off"},
+    "sp2direct": {"tp": 2, "sequence_parallel": "true", "exchange": "direct", "overlap": "off"},
     "cp2": {"cp": 2},
     "pp2": {"pp": 2},
     "pp2v": {"pp": 2, "virtual_stages": 2},
@@ -65,7 +67,7 @@ LAYOUTS = {
     "dp2tp2pp2zb": {"dp": 2, "tp": 2, "pp": 2, "schedule": "zero_bubble"},
     "dp2cp2tp2": {"dp": 2, "cp": 2, "tp": 2, "sequence_parallel": "true", "zero_stage": 2},
 }
-TWO = ("dp2", "tp2", "sp2", "cp2", "pp2", "pp2v", "pp2zb", "zero2", "zero3", "cp2z2", "cp2z3")
+TWO = ("dp2", "tp2", "sp2", "tp2direct", "sp2direct", "cp2", "pp2", "pp2v", "pp2zb", "zero2", "zero3", "cp2z2", "cp2z3")
 
 
 def settings(layout):

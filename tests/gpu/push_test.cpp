@@ -98,7 +98,9 @@ struct Trial {
   bool takes_part = true;
   bool in_place = false;
   bool unsummed = false;  // the sum is left to its reader, which SumParts stands for
+  bool direct = false;    // and read from the other rank's memory
   CollectiveArgs args;
+  void* result = nullptr;  // the output, but for a direct sum, whose place the other rank reads
   std::unique_ptr<backend::Launch> launch;
   std::array<RawBytes, kSets> inputs, expected;
 
@@ -107,7 +109,10 @@ struct Trial {
   bool log_sum_exp() const { return instruction.reduction == Reduction::kLogSumExp; }
   std::string name() const {
     return fmt::format("{}{}{} of {} {} from {} to {}", plan::Name(instruction.collective),
-                       log_sum_exp() ? " (log-sum-exp)" : "", unsummed ? " (left to its reader)" : "",
+                       log_sum_exp() ? " (log-sum-exp)" : "",
+                       direct     ? " (read by its reader)"
+                       : unsummed ? " (left to its reader)"
+                                  : "",
                        Name(dtype), c.shape.ToString(), c.from.ToString(), c.to.ToString());
   }
 };
@@ -219,7 +224,7 @@ class Rank {
   std::int64_t rank() const { return rank_; }
   std::int64_t ranks() const { return ranks_; }
 
-  void Add(const Case& c, DType dtype) {
+  void Add(const Case& c, DType dtype, bool direct = false) {
     launches_.push_back(std::make_unique<Trial>());
     Trial& trial = *launches_.back();
     const std::size_t number = launches_.size();
@@ -228,22 +233,25 @@ class Rank {
     trial.instruction = backend::cpu::InstructionOf(c);
     trial.instruction.name = fmt::format("trial {}", number);
     trial.instruction.push = true;
-    trial.instruction.stream = number % 2 == 0 ? plan::kComputeStream : plan::kExchangeStream;
+    trial.direct = direct;
+    trial.instruction.stream = direct || number % 2 == 0 ? plan::kComputeStream : plan::kExchangeStream;
     trial.takes_part = rank_ < c.mesh.world();
-    trial.in_place = c.collective == Collective::kAllReduce && !trial.log_sum_exp() && number % 4 < 2;
+    trial.in_place =
+        c.collective == Collective::kAllReduce && !trial.log_sum_exp() && (direct || number % 4 < 2);
     trial.args = ArgsOf(c, trial.instruction, std::min(rank_, c.mesh.world() - 1));
     trial.args.input.dtype = trial.args.output.dtype = dtype;
     REQUIRE(std::max(trial.input_bytes(), trial.output_bytes()) <= kMostBytes);
     const bool scatters = c.collective == Collective::kReduceScatter && c.axis == Axis::kTp &&
                           2 * trial.args.output.shape[0] == trial.args.input.shape[0];
-    trial.unsummed =
-        c.mesh.world() == 2 && !trial.log_sum_exp() && (scatters || (trial.in_place && number % 8 < 2));
+    trial.unsummed = c.mesh.world() == 2 && !trial.log_sum_exp() &&
+                     (direct || scatters || (trial.in_place && number % 8 < 2));
     trial.args.input.data = Take(trial.input_bytes());
     if (trial.unsummed && scatters) {
       trial.args.output.data = trial.args.input.as<std::byte>() + trial.args.index * trial.output_bytes();
     } else {
       trial.args.output.data = trial.in_place ? trial.args.input.data : Take(trial.output_bytes());
     }
+    trial.result = direct ? Take(trial.output_bytes()) : trial.args.output.data;
     const std::int64_t scratch = backend_->Profile().exchange_bytes(
         c.collective, c.reduction, {trial.args.input.shape, dtype}, {trial.args.output.shape, dtype}, c.axis,
         static_cast<std::int64_t>(trial.args.group.size()), true);
@@ -257,6 +265,7 @@ class Rank {
       }
     }
     trial.instruction.unsummed = trial.unsummed;
+    trial.instruction.direct = trial.direct;
     auto launch = communicator_->Prepare(trial.args);
     Must(launch.status());
     trial.launch = std::move(*launch);
@@ -272,7 +281,7 @@ class Rank {
   int WrongRounds(Trial& trial, int rounds, bool recorded, const std::function<int(bool before)>& delay) {
     std::unique_ptr<backend::Launch> graph;
     if (recorded) {
-      auto made = backend_->Record([&] { return Launch(trial); });
+      auto made = backend_->Record([&] { return Launch(trial, delay); });
       Must(made.status());
       graph = std::move(*made);
     }
@@ -282,9 +291,9 @@ class Rank {
       const auto set = static_cast<std::size_t>(round) % kSets;
       FromHost(trial.args.input.data, sent_ + set * kMostBytes, trial.input_bytes());
       Sleep(delay(true));
-      Must(recorded ? graph->Run({}) : Launch(trial));
+      Must(recorded ? graph->Run({}) : Launch(trial, delay));
       Sleep(delay(false));
-      Must(cudaMemcpyAsync(received_ + round * kMostBytes, trial.args.output.data,
+      Must(cudaMemcpyAsync(received_ + round * kMostBytes, trial.result,
                            static_cast<std::size_t>(trial.output_bytes()), cudaMemcpyDeviceToHost,
                            backend_->device().compute()));
     }
@@ -305,7 +314,7 @@ class Rank {
   void CheckOneGraph(const std::function<int(bool before)>& delay) {
     auto graph = backend_->Record([&]() -> absl::Status {
       for (const auto& trial : launches_) {
-        if (trial->takes_part) RETURN_IF_ERROR(Launch(*trial));
+        if (trial->takes_part) RETURN_IF_ERROR(Launch(*trial, delay));
       }
       return absl::OkStatus();
     });
@@ -313,7 +322,7 @@ class Rank {
     for (int round = 0; round < kRounds; ++round) {
       for (const auto& trial : launches_) {
         if (!trial->takes_part) continue;
-        Must(cudaMemsetAsync(trial->args.output.data, 0xFF, static_cast<std::size_t>(trial->output_bytes()),
+        Must(cudaMemsetAsync(trial->result, 0xFF, static_cast<std::size_t>(trial->output_bytes()),
                              backend_->device().compute()));
         const RawBytes& input = trial->inputs[static_cast<std::size_t>(round) % kSets];
         FromHost(trial->args.input.data, input.data(), trial->input_bytes());
@@ -323,8 +332,8 @@ class Rank {
     }
     for (const auto& trial : launches_) {
       if (!trial->takes_part) continue;
-      Must(backend_->Download(received_, static_cast<const std::byte*>(trial->args.output.data),
-                              trial->output_bytes()));
+      Must(
+          backend_->Download(received_, static_cast<const std::byte*>(trial->result), trial->output_bytes()));
       CHECK_MESSAGE(IsRight(*trial, (kRounds - 1) % kSets, received_), trial->name() << ": in one graph");
     }
   }
@@ -400,13 +409,16 @@ class Rank {
     REQUIRE(free_ - backend_->arena().data() <= kPushArenaBytes);
     return taken;
   }
-  absl::Status Launch(Trial& trial) {
+  // `delay` before the reader of a direct sum.
+  absl::Status Launch(Trial& trial, const std::function<int(bool before)>& delay) {
     RETURN_IF_ERROR(Exchange(trial));
     if (!trial.unsummed) return absl::OkStatus();
-    REQUIRE(backend::cuda::SumParts(trial.args.output.data, trial.args.scratch.data(), trial.output_bytes(),
-                                    2, trial.args.index, trial.dtype, trial.args.output.shape.elements(),
-                                    trial.args.output.data, backend_->device().compute()));
-    return absl::OkStatus();
+    if (trial.direct) Sleep(delay(true));
+    const std::byte* const part = trial.direct ? trial.launch->OtherPart() : trial.args.scratch.data();
+    REQUIRE(backend::cuda::SumParts(trial.args.output.data, part, trial.output_bytes(), 2, trial.args.index,
+                                    trial.dtype, trial.args.output.shape.elements(), trial.result,
+                                    backend_->device().compute()));
+    return trial.direct ? trial.launch->Release() : absl::OkStatus();
   }
   absl::Status Exchange(Trial& trial) {
     const std::int32_t stream = trial.instruction.stream;
@@ -472,6 +484,12 @@ void AddFixed(Rank* rank, DType dtype) {
   rank->Add(Along(n, Collective::kReduceScatter, kSum, {n, 13, 3}, 0, 0), dtype);
   rank->Add(Along(n, Collective::kReduceScatter, kSum, {5, n * 3, 7}, 1, 0), dtype);
   rank->Add(Along(n, Collective::kReduceScatter, kSum, {4, n * 64, 160}, 1, 0), dtype);
+  if (n == 2) {
+    rank->Add(Along(n, Collective::kAllReduce, kSum, {7, 13, 3}, 0, 0), dtype, true);
+    rank->Add(Along(n, Collective::kAllReduce, kSum, {131'072}, 0, 0), dtype, true);
+    rank->Add(Along(n, Collective::kReduceScatter, kSum, {n, 13, 3}, 0, 0), dtype, true);
+    rank->Add(Along(n, Collective::kReduceScatter, kSum, {n * 256, 160}, 0, 0), dtype, true);
+  }
   rank->Add(Along(n, Collective::kAllGather, kSum, {n, 13, 3}, 0, 0), dtype);
   rank->Add(Along(n, Collective::kAllGather, kSum, {5, n * 3, 7}, 1, 0), dtype);
   rank->Add(Along(n, Collective::kAllGather, kSum, {3, 5, n}, 2, 0), dtype);

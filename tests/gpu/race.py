@@ -3,9 +3,10 @@
 each rank by times that nobody foresees (0 to 300 us, ENGINE_TEST_DELAY=SEED: backend/cuda/delay_communicator.h). What is
 right in all orders gives the same bits: losses and norms of metrics.jsonl must be the same texts.
 
-Needs a built `engine` and two GPUs. Layouts are run with exchange behind computation (parallelism.overlap), recorded as
-CUDA graphs and launch by launch (--no-graphs). A line for each; the exit code is 0 if all are equal and the delays were
-felt, else 1. With --device cpu there are no delays: two equal runs, which shows that this program works.
+Needs a built `engine` and two GPUs. Layouts are run with exchange behind computation (parallelism.overlap; behind direct
+sums nothing is computed), recorded as CUDA graphs and launch by launch (--no-graphs). A line for each; the exit code is
+0 if all are equal and the delays were felt, else 1. With --device cpu there are no delays: two equal runs, which shows
+that this program works.
 
   tests/gpu/race.py                         a few minutes
   tests/gpu/race.py --layouts tp2 --seeds 20
@@ -22,6 +23,7 @@ from small_run import LAYOUTS, ROOT, Small, metrics
 
 LEAST_EFFECT_MS = 0.1  # of an iteration with delays, of which each exchange has 0.15 ms on average
 WARMUP = 10
+DEFAULT = "tp2,sp2,tp2direct,sp2direct,cp2,dp2,pp2"
 
 
 def train(small, layout, name, iterations, *arguments, environment=None):
@@ -29,7 +31,7 @@ def train(small, layout, name, iterations, *arguments, environment=None):
     out = small.folder / "out"
     overlap = [] if layout == "pp2" else ["parallelism.overlap=on"]
     settings = [f"training.iterations={iterations}", *overlap, "checkpoint.interval=0",
-                f"logging.interval={iterations}", *LAYOUTS[layout]]
+                f"logging.interval={iterations}", *LAYOUTS[layout]]  # the last of a key counts
     words = [word for key in settings for word in ("--set", key)]
     small.train(out, "--processes", *words, *arguments, environment=environment)
     lines = metrics(out)
@@ -52,7 +54,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", type=pathlib.Path, default=ROOT / "build" / "engine")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--layouts", default="tp2,sp2,cp2,dp2,pp2", help="default: tp2,sp2,cp2,dp2,pp2")
+    parser.add_argument("--layouts", default=DEFAULT, help=f"default: {DEFAULT}")
     parser.add_argument("--iterations", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=1, help="runs with delays, of each form (default: 1)")
     options = parser.parse_args()

@@ -207,10 +207,12 @@ TEST_CASE("exchange: of GPUs that do not reach each other's memory it is NCCL's,
     CHECK(plan->hash != pushed->hash);
     CHECK(std::count(plan->notes.begin(), plan->notes.end(), note) == 1);
     CHECK(std::count(wanted->notes.begin(), wanted->notes.end(), note) == 0);
-    std::vector<std::string> forced = layout;
-    forced.emplace_back("parallelism.exchange=push");
-    CHECK(compile(apart, forced).status().message() ==
-          "parallelism.exchange \"push\": GPU 0 does not reach the memory of GPU 1");
+    for (const std::string way : {"push", "direct"}) {
+      std::vector<std::string> forced = layout;
+      forced.emplace_back("parallelism.exchange=" + way);
+      CHECK(compile(apart, forced).status().message() ==
+            "parallelism.exchange \"" + way + "\": GPU 0 does not reach the memory of GPU 1");
+    }
   }
   const auto alone = compile(apart, {});
   REQUIRE(alone.ok());

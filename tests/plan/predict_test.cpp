@@ -207,6 +207,20 @@ TEST_CASE("predict: exchange is hidden behind what does not wait for it, and exp
   CHECK(exposed.stages[0].exposed_s == doctest::Approx(0.5 + start));
   CHECK(exposed.exposed == doctest::Approx((0.5 + start) / exposed.iteration_s));
 
+  // Read by what follows: the ranks meet, the bytes cross while that runs.
+  Instruction direct = Push("sum", 0.5);
+  direct.stream = kComputeStream;
+  Instruction reader = Work("norm", 0.125);
+  direct.direct = reader.direct = true;
+  reader.part = {.elements = 125'000'000, .dtype = DType::kF32};
+  const double crossing = 0.5 * kPushRate.share / kDirectRate.share;
+  const Prediction read = Predict(OneStage({Work("a", 1), direct, reader}), HandCluster());
+  CHECK(read.iteration_s == doctest::Approx(1.25 + start + crossing + 3 * launch).epsilon(1e-9));
+  CHECK(read.stages[0].exposed_s == doctest::Approx(start));
+  reader.flops = 2e12;
+  CHECK(Predict(OneStage({Work("a", 1), direct, reader}), HandCluster()).iteration_s ==
+        doctest::Approx(3.25 + start + 3 * launch).epsilon(1e-9));
+
   // Longer than what runs beside it: the update waits for the rest.
   detached.wire_bytes = 3'000'000'000;
   const Prediction rest = Predict(OneStage({Work("a", 1), detached, Work("b", 1)}), HandCluster());

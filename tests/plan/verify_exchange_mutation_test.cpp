@@ -80,19 +80,16 @@ TEST_CASE("mutation: reductions beside the norm") {
 
 namespace {
 
-// tp 2, with sequence parallelism or without, in halves, pushed by copy engines.
-const Plan& LeftToReaders(bool sequence_parallel) {
-  static const auto make = [](const char* parallel) {
-    absl::StatusOr<Plan> plan = train::CompileUnverified(
-        TinyRecipe(true, {"precision.compute=bf16", "model.attention.heads=4", "model.hidden=256",
-                          "parallelism.tp=2", parallel, "training.micro_batch=4"}),
-        {.profile = backend::cuda::CudaProfile()});
-    if (!plan.ok()) FAIL(Message(plan.status()));
-    return *std::move(plan);
-  };
-  static const Plan reduced = make("parallelism.sequence_parallel=false");
-  static const Plan scattered = make("parallelism.sequence_parallel=true");
-  return sequence_parallel ? scattered : reduced;
+// tp 2, with sequence parallelism or without.
+Plan LeftToReaders(bool sequence_parallel, const char* exchange, const char* overlap) {
+  const char* const parallel =
+      sequence_parallel ? "parallelism.sequence_parallel=true" : "parallelism.sequence_parallel=false";
+  absl::StatusOr<Plan> plan = train::CompileUnverified(
+      TinyRecipe(true, {"precision.compute=bf16", "model.attention.heads=4", "model.hidden=256",
+                        "parallelism.tp=2", parallel, "training.micro_batch=4", exchange, overlap}),
+      {.profile = backend::cuda::CudaProfile()});
+  if (!plan.ok()) FAIL(Message(plan.status()));
+  return *std::move(plan);
 }
 
 }  // namespace
@@ -105,7 +102,8 @@ TEST_CASE("mutation: sums that are left to their readers") {
   const auto adds = [](const Instruction& i) { return i.part.elements > 0; };
   for (const bool scattered : {false, true}) {
     CAPTURE(scattered);
-    const Plan& good = LeftToReaders(scattered);
+    // In halves, pushed by copy engines.
+    const Plan good = LeftToReaders(scattered, "parallelism.exchange=push", "parallelism.overlap=on");
     CHECK_MESSAGE(Verify(good, {}).ok(), Message(Verify(good, {})));
     const auto& list = SegmentOf(const_cast<Plan&>(good), 0, "backward.0").instructions;
     CHECK(std::count_if(list.begin(), list.end(), sums) == 16);  // two of each block, each in its half
@@ -142,6 +140,42 @@ TEST_CASE("mutation: sums that are left to their readers") {
     });
     Mutate(good, "s", "where the part is",
            [&](Plan& plan) { edit(adds, [](Instruction& i) { i.scratch.offset = i.part.offset; })(plan); });
+  }
+}
+
+TEST_CASE("mutation: sums that their readers read from the other rank's memory") {
+  const auto edit = [](const Wanted& wanted, const std::function<void(Instruction&)>& change) {
+    return Edit("backward.0", wanted, change);
+  };
+  const auto sums = [](const Instruction& i) { return i.unsummed; };
+  const auto adds = [](const Instruction& i) { return i.part.elements > 0; };
+  const auto sum_of = [](const Instruction& i) { return i.inputs[static_cast<size_t>(i.part_of)].offset; };
+  for (const bool scattered : {false, true}) {
+    CAPTURE(scattered);
+    const Plan good = LeftToReaders(scattered, "parallelism.exchange=direct", "parallelism.overlap=off");
+    CHECK_MESSAGE(Verify(good, {}).ok(), Message(Verify(good, {})));
+    const auto& list = SegmentOf(const_cast<Plan&>(good), 0, "backward.0").instructions;
+    CHECK(std::count_if(list.begin(), list.end(), sums) == 16);  // two of each block
+    CHECK(std::count_if(list.begin(), list.end(), [](const Instruction& i) { return i.direct; }) == 32);
+    Mutate(good, "s", "what the instruction before it does not sum",
+           edit(sums, [](Instruction& i) { i.direct = false; }));
+    Mutate(good, "s", "is not read by the next instruction",
+           edit(adds, [](Instruction& i) { i.direct = false; }));
+    Mutate(good, "s", "is not read by the next instruction", [&](Plan& plan) {
+      Segment& forward = SegmentOf(plan, 0, "forward.0");
+      const auto reader = forward.instructions.begin() + static_cast<std::ptrdiff_t>(Find(forward, adds));
+      const auto attends = [](const Instruction& i) { return i.kernel.starts_with("attention"); };
+      const Instruction between = forward.instructions[Find(forward, attends)];
+      forward.instructions.insert(reader, between);
+    });
+    Mutate(good, "s", scattered ? "to another place on each rank" : "what is no sum in line",
+           edit(sums, [](Instruction& i) { i.unsummed = false; }));
+    Mutate(good, "s", "what the instruction before it does not sum",
+           edit(adds, [](Instruction& i) { i.part_of = 1; }));
+    Mutate(good, "s", "where the other rank reads",
+           edit(adds, [&](Instruction& i) { i.outputs[0].offset = sum_of(i); }));
+    Mutate(good, "s", "where the other rank reads",
+           edit(adds, [&](Instruction& i) { i.scratch.offset = sum_of(i); }));
   }
 }
 
