@@ -207,7 +207,7 @@ TEST_CASE("sums that are left to their readers have the bits of those that are n
                              "tp=2 sequence_parallel=true overlap=on micro_batch=8",
                              "tp=2 pp=2 schedule=zero_bubble sequence_parallel=true micro_batch=2",
                              "dp=2 tp=2 sequence_parallel=true zero_stage=1 overlap=on micro_batch=4"}) {
-      INFO(std::string(model == kGptLike ? "GPT " : "Llama ") + sets);
+      INFO(std::string(model == kGptLike ? "GPT " : "Llama ") << std::string(sets));
       const recipe::Recipe recipe = MakeRecipe(model, SetsOf(sets));
       const Device device = PushingDevice();
       const auto plan = CompileRecipe(recipe, {.profile = device.profile});
