@@ -140,6 +140,7 @@ TEST_CASE("where nothing fits the layout that needs least is named") {
   CHECK(ToText(result, recipe).find("none fits. dp 4 tp 8 pp 2") != std::string::npos);
 }
 
+#if defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 // How long a plan takes to compile, in seconds of this thread.
 double CompileSeconds(const recipe::Recipe& recipe) {
   constexpr int kTimes = 5;
@@ -150,7 +151,6 @@ double CompileSeconds(const recipe::Recipe& recipe) {
 
 // Of the whole search of a 70B model the rate is higher, as more layouts share probes. That it is some thousand
 // a second and core is in the message; a machine that is slow today compiles plans more slowly, too.
-#if defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST_CASE("a layout of a 70B model is folded in a small part of the time that its plan takes") {
   const recipe::Recipe recipe = Loaded("scale/llama-70b-64gpu.toml");
   const double before = CompileSeconds(recipe);
