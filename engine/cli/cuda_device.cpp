@@ -112,11 +112,11 @@ absl::StatusOr<train::Device> MakeCudaRank(const recipe::Recipe& recipe, const D
   if (shares) {
     ShareGpu(placement, visible, &gpu.device);
   } else if (placement.source == launch::kOwnSource && placement.local_size == placement.world) {
-    // All ranks see the same GPUs, and find the same. Elsewhere, and where some reach each other, the
-    // communicator finds out.
-    ASSIGN_OR_RETURN(const backend::cuda::PeerAccess peers,
+    // All ranks see the same GPUs, and find the same. Elsewhere the communicator finds out.
+    ASSIGN_OR_RETURN(backend::cuda::PeerAccess peers,
                      backend::cuda::LookAtPeers(std::min(visible, static_cast<int>(placement.local_size))));
-    if (peers.pairs == 0) gpu.device.profile.unreachable = peers.missing;
+    gpu.device.profile.reach = peers.reach;
+    gpu.device.profile.unreachable = std::move(peers.missing);
   }
   RETURN_IF_ERROR(backend::cuda::LoadNccl().status());
   backend::cuda::CudaBackend* const backend = gpu.backend;

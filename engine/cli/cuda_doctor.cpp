@@ -40,8 +40,11 @@ Finding PeersFinding(int count) {
     finding = FindingOf("peers", peers.status());
   } else {
     finding.what = "peers";
-    finding.detail = peers->missing.empty() ? "GPUs reach each other's memory: copy engines exchange"
-                                            : peers->missing + ": NCCL exchanges between such";
+    finding.detail = "GPUs reach each other's memory: copy engines exchange";
+    if (peers->reach == 1) finding.detail = peers->missing + ": NCCL exchanges";
+    if (peers->reach > 1)
+      finding.detail = fmt::format("{}: copy engines exchange within each {} GPUs, NCCL between them",
+                                   peers->missing, peers->reach);
   }
   finding.needed = false;
   return finding;

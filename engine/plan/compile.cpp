@@ -2,9 +2,11 @@
 
 #include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "engine/base/hash.h"
 #include "engine/base/units.h"
@@ -191,9 +193,8 @@ std::string ExposedNote(const recipe::Recipe& recipe, const CompileOptions& opti
   return fmt::format("exchange over tp and cp is not hidden behind computation: {}", why);
 }
 
-// Whether the ranks of a group along this axis are always on one host.
-bool OnOneHost(const recipe::Recipe& recipe, const Mesh& mesh, Axis axis) {
-  const std::int64_t devices = recipe.cluster.devices_per_node;
+// Whether the ranks of a group along this axis are always in one aligned block of so many devices; 0: of all.
+bool InBlock(std::int64_t devices, const Mesh& mesh, Axis axis) {
   if (devices == 0) return true;
   std::int64_t span = 1;  // ranks from the first to the last of a group, in aligned blocks
   for (Axis inner : {Axis::kTp, Axis::kCp, Axis::kEp, Axis::kDp}) {
@@ -203,22 +204,55 @@ bool OnOneHost(const recipe::Recipe& recipe, const Mesh& mesh, Axis axis) {
   return devices % span == 0;
 }
 
+bool OnOneHost(const recipe::Recipe& recipe, const Mesh& mesh, Axis axis) {
+  return InBlock(recipe.cluster.devices_per_node, mesh, axis);
+}
+
+// Devices of a block within which ranks may push; 0: all.
+std::int64_t PushingBlock(const recipe::Recipe& recipe, const CompileOptions& options) {
+  return std::gcd(recipe.cluster.devices_per_node, options.profile.reach);
+}
+
 // The axes along which conversions are pushed.
 AxisSet PushedAxes(const recipe::Recipe& recipe, const Mesh& mesh, const CompileOptions& options) {
   AxisSet axes;
-  if (recipe.parallelism.exchange == "nccl" || !options.profile.can_push()) return axes;
+  if (recipe.parallelism.exchange == "nccl" || !options.profile.pushes) return axes;
   for (Axis axis : graph::kAxes) {
-    if (mesh.size(axis) > 1 && OnOneHost(recipe, mesh, axis)) axes = axes | AxisSet::Of(axis);
+    if (mesh.size(axis) > 1 && InBlock(PushingBlock(recipe, options), mesh, axis))
+      axes = axes | AxisSet::Of(axis);
   }
   return axes;
+}
+
+// Whether the pipeline's transfers are pushed.
+bool TransfersArePushed(const recipe::Recipe& recipe, const Mesh& mesh, const CompileOptions& options) {
+  const std::int64_t block = PushingBlock(recipe, options);
+  return recipe.parallelism.exchange != "nccl" && options.profile.pushes &&
+         (block == 0 || mesh.world() <= block);
+}
+
+// The axes along which ranks would push if their devices reached each other: "dp, pp".
+std::string OutOfReach(const recipe::Recipe& recipe, const Mesh& mesh, const CompileOptions& options) {
+  CompileOptions all = options;
+  all.profile.reach = 0;
+  const AxisSet pushed = PushedAxes(recipe, mesh, options);
+  const AxisSet wanted = PushedAxes(recipe, mesh, all);
+  std::vector<std::string_view> axes;
+  for (Axis axis : graph::kAxes) {
+    if (wanted.Has(axis) && !pushed.Has(axis)) axes.push_back(graph::kAxisNames[static_cast<size_t>(axis)]);
+  }
+  if (mesh.pp > 1 && TransfersArePushed(recipe, mesh, all) && !TransfersArePushed(recipe, mesh, options))
+    axes.emplace_back("pp");
+  return fmt::format("{}", fmt::join(axes, ", "));
 }
 
 absl::Status CheckPushed(const recipe::Recipe& recipe, const Mesh& mesh, const CompileOptions& options) {
   const std::string& exchange = recipe.parallelism.exchange;
   if (exchange != "push" && exchange != "direct") return absl::OkStatus();
-  if (!options.profile.unreachable.empty())
-    return InvalidArgument("parallelism.exchange \"{}\": {}", exchange, options.profile.unreachable);
-  if (!options.profile.can_push()) return absl::OkStatus();
+  if (!options.profile.pushes) return absl::OkStatus();
+  if (const std::string axes = OutOfReach(recipe, mesh, options); !axes.empty())
+    return InvalidArgument("parallelism.exchange \"{}\": {}, of ranks of {}", exchange,
+                           options.profile.unreachable, axes);
   for (Axis axis : graph::kAxes) {
     if (axis == Axis::kDp || mesh.size(axis) == 1 || OnOneHost(recipe, mesh, axis)) continue;
     return InvalidArgument("parallelism.exchange \"{}\": ranks of {} {} are not on one host of {} devices",
@@ -226,13 +260,6 @@ absl::Status CheckPushed(const recipe::Recipe& recipe, const Mesh& mesh, const C
                            recipe.cluster.devices_per_node);
   }
   return absl::OkStatus();
-}
-
-// Whether the pipeline's transfers are pushed: all ranks are then on one host.
-bool TransfersArePushed(const recipe::Recipe& recipe, const Mesh& mesh, const CompileOptions& options) {
-  const std::int64_t devices = recipe.cluster.devices_per_node;
-  return recipe.parallelism.exchange != "nccl" && options.profile.can_push() &&
-         (devices == 0 || mesh.world() <= devices);
 }
 
 // Then no other collective of NCCL runs beside those of buckets: two communicators at once could wait for
@@ -264,10 +291,9 @@ Plan Header(const recipe::Recipe& recipe, const Graph& graph, const CompileOptio
                     plan.vocab_rows - plan.vocab));
   }
   if (std::string note = ExposedNote(recipe, options); !note.empty()) plan.notes.push_back(std::move(note));
-  if (plan.mesh.world() > 1 && recipe.parallelism.exchange == "auto" &&
-      !options.profile.unreachable.empty()) {
-    plan.notes.push_back(
-        fmt::format("ranks exchange by NCCL, not by copy engines: {}", options.profile.unreachable));
+  if (const std::string axes = OutOfReach(recipe, plan.mesh, options); !axes.empty()) {
+    plan.notes.push_back(fmt::format("ranks of {} exchange by NCCL, not by copy engines: {}", axes,
+                                     options.profile.unreachable));
   }
   return plan;
 }

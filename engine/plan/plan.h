@@ -333,8 +333,10 @@ struct DeviceProfile {
   // memory.
   bool overlaps = false;
   bool pushes = false;
-  std::string unreachable = {};  // why these cannot, where devices of this kind could: said in the plan
-  bool can_push() const { return pushes && unreachable.empty(); }
+  // Aligned blocks of so many devices of a host within which all reach each other's memory; 0: all do. And
+  // which do not, for the plan's note: "GPU 0 does not reach the memory of GPU 2".
+  std::int64_t reach = 0;
+  std::string unreachable = {};
   // Whether there is a kernel for a fused op (ops/fused.h), by the local type of the tensor that decides: the
   // packed projection of attention, the activation's input, the residual stream, the logits. Null: for none.
   std::function<bool(const graph::OpDef&, const graph::TensorType&)> fuses;

@@ -187,16 +187,18 @@ TEST_CASE("evaluation only: no gradients, no optimizer, logits kept") {
 
 TEST_CASE("exchange: of GPUs that do not reach each other's memory it is NCCL's, and the plan says why") {
   DeviceProfile apart = backend::cuda::CudaProfile();
+  apart.reach = 1;
   apart.unreachable = "GPU 0 does not reach the memory of GPU 1";
-  const std::string note = "ranks exchange by NCCL, not by copy engines: " + apart.unreachable;
   const auto compile = [](const DeviceProfile& profile, std::vector<std::string> sets) {
     sets.emplace_back("precision.compute=bf16");
     return train::CompileRecipe(TinyRecipe(false, sets), {.profile = profile});
   };
-  for (const std::vector<std::string>& layout : std::vector<std::vector<std::string>>{
-           {"parallelism.dp=2", "parallelism.zero_stage=1"},
-           {"parallelism.dp=2", "parallelism.tp=2", "training.micro_batch=2"},
-           {"parallelism.pp=2"}}) {
+  for (const auto& [axes, layout] : std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {"dp", {"parallelism.dp=2", "parallelism.zero_stage=1"}},
+           {"tp, dp", {"parallelism.dp=2", "parallelism.tp=2", "training.micro_batch=2"}},
+           {"pp", {"parallelism.pp=2"}}}) {
+    const std::string note =
+        "ranks of " + axes + " exchange by NCCL, not by copy engines: " + apart.unreachable;
     std::vector<std::string> by_nccl = layout;
     by_nccl.emplace_back("parallelism.exchange=nccl");
     const auto plan = compile(apart, layout);
@@ -211,12 +213,69 @@ TEST_CASE("exchange: of GPUs that do not reach each other's memory it is NCCL's,
       std::vector<std::string> forced = layout;
       forced.emplace_back("parallelism.exchange=" + way);
       CHECK(compile(apart, forced).status().message() ==
-            "parallelism.exchange \"" + way + "\": GPU 0 does not reach the memory of GPU 1");
+            "parallelism.exchange \"" + way + "\": GPU 0 does not reach the memory of GPU 1, of ranks of " +
+                axes);
     }
   }
   const auto alone = compile(apart, {});
   REQUIRE(alone.ok());
-  CHECK(std::count(alone->notes.begin(), alone->notes.end(), note) == 0);
+  for (const std::string& note : alone->notes) CHECK(note.find("NCCL") == std::string::npos);
+}
+
+TEST_CASE(
+    "exchange: of GPUs that reach each other in blocks, NCCL's between blocks alone, as between hosts") {
+  DeviceProfile blocks = backend::cuda::CudaProfile();
+  blocks.reach = 2;
+  blocks.unreachable = "GPU 0 does not reach the memory of GPU 2";
+  const auto compile = [](const DeviceProfile& profile, std::vector<std::string> sets) {
+    sets.emplace_back("precision.compute=bf16");
+    return train::CompileRecipe(TinyRecipe(false, sets), {.profile = profile});
+  };
+  for (const auto& [axes, layout] : std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {"dp", {"parallelism.dp=2", "parallelism.tp=2", "training.micro_batch=2"}},
+           {"dp", {"parallelism.dp=2", "parallelism.tp=2", "parallelism.zero_stage=1"}},
+           {"pp", {"parallelism.pp=2", "parallelism.tp=2"}}}) {
+    CAPTURE(layout[1]);
+    std::vector<std::string> hosts = layout;
+    hosts.emplace_back("cluster.devices_per_node=2");
+    const auto plan = compile(blocks, layout);
+    const auto between_hosts = compile(backend::cuda::CudaProfile(), hosts);
+    REQUIRE_MESSAGE((plan.ok() && between_hosts.ok()), plan.status().message());
+    CHECK(plan->hash == between_hosts->hash);
+    const std::string note =
+        "ranks of " + axes + " exchange by NCCL, not by copy engines: " + blocks.unreachable;
+    CHECK(std::count(plan->notes.begin(), plan->notes.end(), note) == 1);
+    std::vector<std::string> forced = layout;
+    forced.emplace_back("parallelism.exchange=push");
+    CHECK(compile(blocks, forced).status().message() ==
+          "parallelism.exchange \"push\": GPU 0 does not reach the memory of GPU 2, of ranks of " + axes);
+  }
+  const std::vector<std::string> within = {"parallelism.tp=2", "parallelism.exchange=push"};
+  const auto pushed = compile(backend::cuda::CudaProfile(), within);
+  const auto in_block = compile(blocks, within);
+  REQUIRE((pushed.ok() && in_block.ok()));
+  CHECK(in_block->hash == pushed->hash);
+  CHECK(in_block->notes == pushed->notes);
+}
+
+TEST_CASE("exchange: the largest aligned blocks of GPUs that reach each other's memory") {
+  // Sockets of `socket` GPUs, of which `lonely` is reached by none; −1: all are.
+  const auto look = [](int count, int socket, int lonely) {
+    return backend::cuda::AccessOf(count, [&](int from, int to) {
+      return from / socket == to / socket && from != lonely && to != lonely;
+    });
+  };
+  CHECK(look(8, 8, -1).reach == 0);
+  CHECK(look(8, 8, -1).missing.empty());
+  CHECK(look(8, 4, -1).reach == 4);
+  CHECK(look(8, 4, -1).missing == "GPU 0 does not reach the memory of GPU 4");
+  CHECK(look(6, 4, -1).reach == 4);  // the last one of two
+  CHECK(look(8, 3, -1).reach == 3);
+  CHECK(look(6, 2, -1).reach == 2);
+  CHECK(look(8, 1, -1).reach == 1);
+  CHECK(look(4, 4, 3).reach == 3);
+  CHECK(look(4, 4, 1).reach == 1);
+  CHECK(look(1, 1, -1).reach == 0);
 }
 
 }  // namespace engine::plan

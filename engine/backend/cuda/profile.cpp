@@ -1,5 +1,7 @@
 #include "engine/backend/cuda/profile.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 
@@ -80,6 +82,26 @@ int PartOf(const graph::OpDef& op, const graph::TensorType& part, const graph::A
 bool AddsPart(std::string_view kernel) {
   return kernel == ops::kAddLayerNorm.name || kernel == ops::kAddRmsNorm.name ||
          kernel == ops::kLayerNormGradAdd.name || kernel == ops::kRmsNormGradAdd.name;
+}
+
+PeerAccess AccessOf(int count, const std::function<bool(int from, int to)>& reaches) {
+  PeerAccess access;
+  const auto all_reach = [&](int block) {
+    for (int from = 0; from < count; ++from) {
+      const int first = from / block * block;
+      for (int to = first; to < std::min(first + block, count); ++to) {
+        if (from == to || reaches(from, to)) continue;
+        if (access.missing.empty())
+          access.missing = fmt::format("GPU {} does not reach the memory of GPU {}", from, to);
+        return false;
+      }
+    }
+    return true;
+  };
+  int block = count;
+  while (block > 1 && !all_reach(block)) --block;
+  access.reach = block == count ? 0 : block;
+  return access;
 }
 
 plan::DeviceProfile CudaProfile(bool deterministic) {

@@ -55,17 +55,14 @@ absl::StatusOr<int> CountGpus() {
 }
 
 absl::StatusOr<PeerAccess> LookAtPeers(int count) {
-  PeerAccess access;
-  for (int from = 0; from < count; ++from) {
-    for (int to = 0; to < count; ++to) {
-      int reaches = 0;
-      if (from == to) continue;
-      RETURN_IF_CUDA_ERROR(cudaDeviceCanAccessPeer(&reaches, from, to));
-      access.pairs += reaches;
-      if (reaches == 0 && access.missing.empty())
-        access.missing = fmt::format("GPU {} does not reach the memory of GPU {}", from, to);
-    }
-  }
+  absl::Status status = absl::OkStatus();
+  PeerAccess access = AccessOf(count, [&](int from, int to) {
+    int reaches = 0;
+    const cudaError_t error = cudaDeviceCanAccessPeer(&reaches, from, to);
+    if (status.ok()) status = ToStatus(error, "cudaDeviceCanAccessPeer");
+    return reaches != 0;
+  });
+  if (!status.ok()) return status;
   return access;
 }
 

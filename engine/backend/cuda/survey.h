@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "engine/backend/cuda/profile.h"
 #include "engine/base/status.h"
 
 namespace engine::backend::cuda {
@@ -25,11 +26,7 @@ struct Gpu {
   std::int64_t free_bytes = 0;
 };
 
-// Which of the first `count` GPUs reach the memory of which others.
-struct PeerAccess {
-  int pairs = 0;        // that do
-  std::string missing;  // "GPU 0 does not reach the memory of GPU 2", of the first that do not; empty: all do
-};
+// Of the first `count` GPUs.
 absl::StatusOr<PeerAccess> LookAtPeers(int count);
 
 // Makes the GPU the calling thread's and looks at it. FailedPrecondition: compute capability below 8.0;
