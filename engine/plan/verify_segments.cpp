@@ -9,19 +9,12 @@
 #include "engine/plan/verify_contents.h"
 #include "engine/plan/verify_order.h"
 #include "engine/plan/verify_regions.h"
+#include "engine/plan/verify_sums.h"
 
 namespace engine::plan {
 namespace {
 
 using graph::ValueKind;
-
-// Of both lanes', where they lie side by side.
-std::int64_t End(const BufferRef& ref) { return ref.offset + ref.span(); }
-// Of the shards of all ranks.
-std::int64_t Reach(const Plan& plan, const BufferRef& ref) {
-  const std::int64_t others = ref.shard_axes.empty() ? 0 : plan.mesh.GroupSize(ref.shard_axes) - 1;
-  return End(ref) + others * ref.shard_stride;
-}
 
 // Checks one stage: its training segments chunk by chunk, its evaluation, and the flat segments.
 class SegmentVerifier {
@@ -244,7 +237,7 @@ class SegmentVerifier {
 
   absl::Status Walk(const Segment& segment, std::int64_t slot_bytes) {
     RETURN_IF_ERROR(VerifyOrder(plan_, index_, segment, lanes_));
-    unsummed_.clear();
+    sums_.Clear();
     joint_scratch_ = {};
     for (const Instruction& instruction : segment.instructions) {
       const BufferRef& scratch = instruction.scratch;
@@ -281,8 +274,7 @@ class SegmentVerifier {
         return WithContext(status, name());
       }
     }
-    for (const auto& status : {Joint(instruction), Unsummed(instruction), Direct(segment, i),
-                               Added(instruction, i), Apart(instruction)}) {
+    for (const auto& status : {Joint(instruction), sums_.Check(segment, i), Apart(instruction)}) {
       if (!status.ok()) return WithContext(status, name());
     }
     const std::int32_t writer = static_cast<std::int32_t>(i);
@@ -300,117 +292,6 @@ class SegmentVerifier {
     const std::int32_t holds = instruction.unsummed ? PartOf(instruction.outputs[0].value) : kScratch;
     arena_.Write(instruction.scratch.offset, End(instruction.scratch), holds, writer);
     return absl::OkStatus();
-  }
-
-  // A sum that is left to its reader is one of two ranks, pushed, and lies where this rank's part of it does.
-  absl::Status Unsummed(const Instruction& instruction) {
-    if (!instruction.unsummed) {
-      const bool shard = std::any_of(instruction.outputs.begin(), instruction.outputs.end(),
-                                     [](const BufferRef& ref) { return !ref.shard_axes.empty(); });
-      return shard ? Internal("writes to another place on each rank") : absl::OkStatus();
-    }
-    const bool scatters = instruction.collective == Collective::kReduceScatter;
-    if (instruction.op != nullptr || !(scatters || instruction.collective == Collective::kAllReduce) ||
-        instruction.reduction != graph::Reduction::kSum || !instruction.push ||
-        plan_.mesh.GroupSize(instruction.group) != 2) {
-      return Internal("leaves to its reader what is no pushed sum of two ranks");
-    }
-    const BufferRef& partial = instruction.inputs[0];
-    const BufferRef& sum = instruction.outputs[0];
-    if (sum.lane_stride > 0) return Internal("leaves a sum to its reader beside the other lane's");
-    const bool own = scatters ? sum.shard_axes == instruction.group && sum.shard_stride == sum.bytes() &&
-                                    IsRunOf(sum, partial)
-                              : sum.shard_axes.empty();
-    if (!own || sum.offset != partial.offset || Reach(plan_, sum) != End(partial) ||
-        sum.in_slot != partial.in_slot || instruction.scratch.bytes() < sum.bytes()) {
-      return Internal("{} is not where this rank's part of it is", NameOf(plan_, sum.value));
-    }
-    unsummed_.insert(sum.value);
-    return absl::OkStatus();
-  }
-
-  // The rank's part is where the other one reads it until the reader of both, which is next, has run.
-  absl::Status Direct(const Segment& segment, size_t i) const {
-    const auto& list = segment.instructions;
-    const Instruction& instruction = list[i];
-    if (!instruction.direct) return absl::OkStatus();
-    if (instruction.op == nullptr) {
-      const bool read = i + 1 < list.size() && list[i + 1].direct && list[i + 1].part.elements > 0;
-      if (!instruction.unsummed || instruction.stream != kComputeStream || instruction.outputs[0].in_slot)
-        return Internal("lets the other rank read what is no sum in line that is left to its reader");
-      return read ? absl::OkStatus() : Internal("is not read by the next instruction");
-    }
-    const Instruction* const sum = i > 0 && list[i - 1].direct ? &list[i - 1] : nullptr;
-    const auto input = static_cast<size_t>(instruction.part_of);
-    if (sum == nullptr || !sum->unsummed || input >= instruction.inputs.size() ||
-        instruction.inputs[input].value != sum->outputs[0].value) {
-      return Internal("reads directly what the instruction before it does not sum");
-    }
-    std::vector<BufferRef> written = instruction.outputs;
-    written.push_back(instruction.scratch);
-    for (const BufferRef& ref : written) {
-      if (Overlap(ref, sum->inputs[0]))
-        return Internal("writes at {}, where the other rank reads", ref.offset);
-    }
-    return absl::OkStatus();
-  }
-
-  // Ranks have the sum's elements one after the other in what is added.
-  bool IsRunOf(const BufferRef& sum, const BufferRef& partial) const {
-    const LocalValue& part = ValueOf(plan_, sum);
-    const LocalValue& whole = ValueOf(plan_, partial);
-    for (std::int64_t rank = 0; rank < plan_.mesh.ranks_per_stage(); ++rank) {
-      const Coordinates at = plan_.mesh.CoordinatesOf(rank);
-      const Extent mine = part.layout.ExtentOf(part.shape, plan_.mesh, at);
-      const Extent all = whole.layout.ExtentOf(whole.shape, plan_.mesh, at);
-      const std::int64_t before = plan_.mesh.IndexInGroup(at, sum.shard_axes) * sum.elements;
-      std::int64_t inner = 1;  // elements of one index of the dim
-      for (int dim = part.local.rank() - 1; dim >= 0; --dim) {
-        const auto d = static_cast<size_t>(dim);
-        if (part.local[dim] == whole.local[dim]) {
-          if (!(mine.dims[d] == all.dims[d])) return false;
-          inner *= part.local[dim];
-          continue;
-        }
-        for (std::int64_t i = 0; i < part.local[dim]; ++i) {
-          if (LogicalIndex(mine.dims[d], i) != LogicalIndex(all.dims[d], before / inner + i)) return false;
-        }
-        if (before % inner != 0 || whole.local.elements(0, dim) != 1) return false;
-        inner *= whole.local[dim];
-      }
-    }
-    return true;
-  }
-
-  // Its one reader adds the other rank's part, which is still where it arrived.
-  absl::Status Added(const Instruction& instruction, size_t i) {
-    for (size_t k = 0; k < instruction.inputs.size(); ++k) {
-      const BufferRef& input = instruction.inputs[k];
-      const bool adds = instruction.part.elements > 0 && instruction.part_of == static_cast<int>(k);
-      if (adds != unsummed_.contains(input.value)) {
-        return adds ? Internal("adds a part to {}, which is whole", NameOf(plan_, input.value))
-                    : Internal("reads {} without the other rank's part", NameOf(plan_, input.value));
-      }
-      if (!adds) continue;
-      const BufferRef& part = instruction.part;
-      if (part.elements != input.elements || part.dtype != input.dtype || part.in_slot ||
-          part.in_lane != input.in_lane || !arena_.Holds(part.offset, End(part), PartOf(input.value)).ok) {
-        return Internal("finds no part of {} at {}", NameOf(plan_, input.value), part.offset);
-      }
-      for (const BufferRef& output : instruction.outputs) {
-        if (Overlap(output, part)) return Internal("writes at {}, where the part is", part.offset);
-      }
-      if (Overlap(instruction.scratch, part))
-        return Internal("scribbles at {}, where the part is", part.offset);
-      unsummed_.erase(input.value);
-      (input.in_slot ? slot_ : arena_)
-          .Write(input.offset, Reach(plan_, input), kAdded, static_cast<std::int32_t>(i));
-    }
-    if (instruction.part.elements == 0 ||
-        (instruction.part_of >= 0 && instruction.part_of < static_cast<int>(instruction.inputs.size()))) {
-      return absl::OkStatus();
-    }
-    return Internal("adds a part to no input");
   }
 
   // Kernels run on the computation's stream; where two microbatches run at once, all exchange beside it.
@@ -490,29 +371,25 @@ class SegmentVerifier {
     for (size_t k = 0; k < instruction.outputs.size(); ++k) {
       const BufferRef& output = instruction.outputs[k];
       for (size_t i = 0; i < instruction.inputs.size(); ++i) {
-        if (!Overlap(output, instruction.inputs[i])) continue;
-        if (instruction.unsummed) continue;  // it lies in the input: Unsummed
+        if (!Overlap(plan_, output, instruction.inputs[i])) continue;
+        if (instruction.unsummed) continue;  // it lies in the input: LeftSums
         const bool in_place =
             k == 0 && instruction.op != nullptr && instruction.op->in_place_input == static_cast<int>(i) &&
             output.offset == instruction.inputs[i].offset && output.bytes() == instruction.inputs[i].bytes();
         if (!in_place) return clash(output, instruction.inputs[i]);
       }
       for (size_t other = 0; other < k; ++other) {
-        if (Overlap(output, instruction.outputs[other])) return clash(output, instruction.outputs[other]);
+        if (Overlap(plan_, output, instruction.outputs[other]))
+          return clash(output, instruction.outputs[other]);
       }
     }
     if (instruction.scratch.elements == 0) return absl::OkStatus();
     for (const auto* refs : {&instruction.inputs, &instruction.outputs}) {
       for (const BufferRef& ref : *refs) {
-        if (Overlap(instruction.scratch, ref)) return clash(instruction.scratch, ref);
+        if (Overlap(plan_, instruction.scratch, ref)) return clash(instruction.scratch, ref);
       }
     }
     return absl::OkStatus();
-  }
-
-  // On any of the ranks.
-  bool Overlap(const BufferRef& a, const BufferRef& b) const {
-    return a.in_slot == b.in_slot && a.offset < Reach(plan_, b) && b.offset < Reach(plan_, a);
   }
 
   std::string NameOrScratch(const BufferRef& ref) const {
@@ -641,13 +518,13 @@ class SegmentVerifier {
   absl::flat_hash_set<std::int32_t> in_turns_;  // gradients in a buffer that others take too
   Regions regions_;
   PipelineBuffers buffers_;
-  absl::flat_hash_set<std::int32_t> unsummed_;  // values that their reader must still add to
-  bool preparing_ = false;                      // walking the start of an iteration
-  bool training_ = false;                       // walking a segment of a training microbatch
-  bool lanes_ = false;                          // walking a segment that two microbatches run at once
+  bool preparing_ = false;  // walking the start of an iteration
+  bool training_ = false;   // walking a segment of a training microbatch
+  bool lanes_ = false;      // walking a segment that two microbatches run at once
   std::pair<std::int64_t, std::int64_t> joint_scratch_;  // from, to: of what it runs once for both
   Contents slot_;
   Contents arena_;
+  LeftSums sums_{plan_, &arena_, &slot_};
 };
 
 }  // namespace

@@ -46,6 +46,18 @@ inline bool SamePlace(const BufferRef& a, const BufferRef& b) {
          (a.shard_axes.empty() || a.shard_stride == b.shard_stride);
 }
 
+// Of both lanes', where they lie side by side.
+inline std::int64_t End(const BufferRef& ref) { return ref.offset + ref.span(); }
+// Of the shards of all ranks.
+inline std::int64_t Reach(const Plan& plan, const BufferRef& ref) {
+  const std::int64_t others = ref.shard_axes.empty() ? 0 : plan.mesh.GroupSize(ref.shard_axes) - 1;
+  return End(ref) + others * ref.shard_stride;
+}
+// On any of the ranks.
+inline bool Overlap(const Plan& plan, const BufferRef& a, const BufferRef& b) {
+  return a.in_slot == b.in_slot && a.offset < Reach(plan, b) && b.offset < Reach(plan, a);
+}
+
 inline bool IsBackward(const Transfer& transfer) { return transfer.to_chunk < transfer.from_chunk; }
 
 // Whether these bytes begin a buffer that buckets take in turn, for whole gradients or parameters of which
