@@ -149,8 +149,8 @@ double CompileSeconds(const recipe::Recipe& recipe) {
   return static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC / kTimes;
 }
 
-// Of the whole search of a 70B model the rate is higher, as more layouts share probes. That it is some thousand
-// a second and core is in the message; a machine that is slow today compiles plans more slowly, too.
+// Of the whole search of a 70B model the rate is higher, as more layouts share probes. That it is some
+// thousand a second and core is in the message; a machine that is slow today compiles plans more slowly, too.
 TEST_CASE("a layout of a 70B model is folded in a small part of the time that its plan takes") {
   const recipe::Recipe recipe = Loaded("scale/llama-70b-64gpu.toml");
   const double before = CompileSeconds(recipe);
