@@ -185,14 +185,19 @@ TEST_CASE("evaluation only: no gradients, no optimizer, logits kept") {
   CHECK(plan->logits_buffer.elements == 32 * 272 / 2);
 }
 
+namespace {
+
+absl::StatusOr<Plan> CompileInBf16(const DeviceProfile& profile, std::vector<std::string> sets) {
+  sets.emplace_back("precision.compute=bf16");
+  return train::CompileRecipe(TinyRecipe(false, sets), {.profile = profile});
+}
+
+}  // namespace
+
 TEST_CASE("exchange: of GPUs that do not reach each other's memory it is NCCL's, and the plan says why") {
   DeviceProfile apart = backend::cuda::CudaProfile();
   apart.reach = 1;
   apart.unreachable = "GPU 0 does not reach the memory of GPU 1";
-  const auto compile = [](const DeviceProfile& profile, std::vector<std::string> sets) {
-    sets.emplace_back("precision.compute=bf16");
-    return train::CompileRecipe(TinyRecipe(false, sets), {.profile = profile});
-  };
   for (const auto& [axes, layout] : std::vector<std::pair<std::string, std::vector<std::string>>>{
            {"dp", {"parallelism.dp=2", "parallelism.zero_stage=1"}},
            {"tp, dp", {"parallelism.dp=2", "parallelism.tp=2", "training.micro_batch=2"}},
@@ -201,9 +206,9 @@ TEST_CASE("exchange: of GPUs that do not reach each other's memory it is NCCL's,
         "ranks of " + axes + " exchange by NCCL, not by copy engines: " + apart.unreachable;
     std::vector<std::string> by_nccl = layout;
     by_nccl.emplace_back("parallelism.exchange=nccl");
-    const auto plan = compile(apart, layout);
-    const auto wanted = compile(apart, by_nccl);
-    const auto pushed = compile(backend::cuda::CudaProfile(), layout);
+    const auto plan = CompileInBf16(apart, layout);
+    const auto wanted = CompileInBf16(apart, by_nccl);
+    const auto pushed = CompileInBf16(backend::cuda::CudaProfile(), layout);
     REQUIRE_MESSAGE((plan.ok() && wanted.ok() && pushed.ok()), plan.status().message());
     CHECK(plan->hash == wanted->hash);
     CHECK(plan->hash != pushed->hash);
@@ -212,12 +217,12 @@ TEST_CASE("exchange: of GPUs that do not reach each other's memory it is NCCL's,
     for (const std::string way : {"push", "direct"}) {
       std::vector<std::string> forced = layout;
       forced.emplace_back("parallelism.exchange=" + way);
-      CHECK(compile(apart, forced).status().message() ==
+      CHECK(CompileInBf16(apart, forced).status().message() ==
             "parallelism.exchange \"" + way + "\": GPU 0 does not reach the memory of GPU 1, of ranks of " +
                 axes);
     }
   }
-  const auto alone = compile(apart, {});
+  const auto alone = CompileInBf16(apart, {});
   REQUIRE(alone.ok());
   for (const std::string& note : alone->notes) CHECK(note.find("NCCL") == std::string::npos);
 }
@@ -227,10 +232,6 @@ TEST_CASE(
   DeviceProfile blocks = backend::cuda::CudaProfile();
   blocks.reach = 2;
   blocks.unreachable = "GPU 0 does not reach the memory of GPU 2";
-  const auto compile = [](const DeviceProfile& profile, std::vector<std::string> sets) {
-    sets.emplace_back("precision.compute=bf16");
-    return train::CompileRecipe(TinyRecipe(false, sets), {.profile = profile});
-  };
   for (const auto& [axes, layout] : std::vector<std::pair<std::string, std::vector<std::string>>>{
            {"dp", {"parallelism.dp=2", "parallelism.tp=2", "training.micro_batch=2"}},
            {"dp", {"parallelism.dp=2", "parallelism.tp=2", "parallelism.zero_stage=1"}},
@@ -238,8 +239,8 @@ TEST_CASE(
     CAPTURE(layout[1]);
     std::vector<std::string> hosts = layout;
     hosts.emplace_back("cluster.devices_per_node=2");
-    const auto plan = compile(blocks, layout);
-    const auto between_hosts = compile(backend::cuda::CudaProfile(), hosts);
+    const auto plan = CompileInBf16(blocks, layout);
+    const auto between_hosts = CompileInBf16(backend::cuda::CudaProfile(), hosts);
     REQUIRE_MESSAGE((plan.ok() && between_hosts.ok()), plan.status().message());
     CHECK(plan->hash == between_hosts->hash);
     const std::string note =
@@ -247,12 +248,12 @@ TEST_CASE(
     CHECK(std::count(plan->notes.begin(), plan->notes.end(), note) == 1);
     std::vector<std::string> forced = layout;
     forced.emplace_back("parallelism.exchange=push");
-    CHECK(compile(blocks, forced).status().message() ==
+    CHECK(CompileInBf16(blocks, forced).status().message() ==
           "parallelism.exchange \"push\": GPU 0 does not reach the memory of GPU 2, of ranks of " + axes);
   }
   const std::vector<std::string> within = {"parallelism.tp=2", "parallelism.exchange=push"};
-  const auto pushed = compile(backend::cuda::CudaProfile(), within);
-  const auto in_block = compile(blocks, within);
+  const auto pushed = CompileInBf16(backend::cuda::CudaProfile(), within);
+  const auto in_block = CompileInBf16(blocks, within);
   REQUIRE((pushed.ok() && in_block.ok()));
   CHECK(in_block->hash == pushed->hash);
   CHECK(in_block->notes == pushed->notes);
