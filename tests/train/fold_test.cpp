@@ -159,6 +159,8 @@ constexpr const char* kLayouts[] = {
     "pp=7 dp=8",
     "tp=8 pp=2 dp=2 sp=true zero=1 overlap=off",
     "tp=2 dp=2 mb=2 zero=1 exchange=nccl",
+    "tp=2 dp=2 zero=1 exchange=direct",
+    "tp=2 sp=true mb=2 pp=2 exchange=direct overlap=off",
     "dp=2 mb=2 precision.compute=fp8",
     "pp=2 dp=2 mb=2 precision.compute=fp8 precision.fp8_scaling=current again=full",
     "dp=4 zero=1 optimizer.moment_dtype=bf16 precision.gradient_dtype=bf16 precision.master_dtype=bf16",
