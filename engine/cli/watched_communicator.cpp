@@ -9,25 +9,23 @@
 namespace engine::cli {
 namespace {
 
-class WatchedLaunch final : public backend::Launch {
+class WatchedLaunch final : public backend::LaunchAround {
  public:
   WatchedLaunch(std::unique_ptr<backend::Launch> inner, launch::Client* client, const std::string& name,
                 const std::string& ranks)
-      : inner_(std::move(inner)),
+      : LaunchAround(std::move(inner)),
         client_(*client),
         waiting_(fmt::format("{}, with ranks {}", name, ranks)),
         done_("what comes after " + name) {}
 
   absl::Status Run(const backend::KernelContext& context) override {
     client_.Progress(waiting_);
-    absl::Status status = inner_->Run(context);
+    absl::Status status = LaunchAround::Run(context);
     if (status.ok()) client_.Progress(done_);
     return status;
   }
-  absl::Status Finish() override { return inner_->Finish(); }
 
  private:
-  std::unique_ptr<backend::Launch> inner_;
   launch::Client& client_;
   const std::string waiting_, done_;
 };

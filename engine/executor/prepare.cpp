@@ -101,7 +101,10 @@ absl::StatusOr<RankExecutor::Prepared> RankExecutor::PrepareInstruction(const In
     if (instruction.part.elements > 0) {
       args.part = {Address(instruction.part, chunk, slot), static_cast<size_t>(instruction.part.bytes())};
     }
-    if (instruction.direct) args.direct = prepared.direct = before;
+    if (instruction.direct) {
+      ENGINE_CHECK(before != nullptr, "{} reads directly what nobody sums", instruction.name);
+      args.direct = prepared.direct = before;
+    }
     prepared.outputs = args.outputs;
     if (instruction.fresh == 0 || plan_.microbatches > (instruction.joint ? plan_.lanes : 1)) {
       ASSIGN_OR_RETURN(prepared.launch, backend_->Prepare(args));

@@ -239,7 +239,9 @@ std::string OutOfReach(const recipe::Recipe& recipe, const Mesh& mesh, const Com
   const AxisSet wanted = PushedAxes(recipe, mesh, all);
   std::vector<std::string_view> axes;
   for (Axis axis : graph::kAxes) {
-    if (wanted.Has(axis) && !pushed.Has(axis)) axes.push_back(graph::kAxisNames[static_cast<size_t>(axis)]);
+    const bool pushes = axis != Axis::kDp || (recipe.parallelism.zero_stage > 0 && Overlaps(recipe, options));
+    if (pushes && wanted.Has(axis) && !pushed.Has(axis))
+      axes.push_back(graph::kAxisNames[static_cast<size_t>(axis)]);
   }
   if (mesh.pp > 1 && TransfersArePushed(recipe, mesh, all) && !TransfersArePushed(recipe, mesh, options))
     axes.emplace_back("pp");
@@ -250,14 +252,16 @@ absl::Status CheckPushed(const recipe::Recipe& recipe, const Mesh& mesh, const C
   const std::string& exchange = recipe.parallelism.exchange;
   if (exchange != "push" && exchange != "direct") return absl::OkStatus();
   if (!options.profile.pushes) return absl::OkStatus();
-  if (const std::string axes = OutOfReach(recipe, mesh, options); !axes.empty())
-    return InvalidArgument("parallelism.exchange \"{}\": {}, of ranks of {}", exchange,
-                           options.profile.unreachable, axes);
   for (Axis axis : graph::kAxes) {
-    if (axis == Axis::kDp || mesh.size(axis) == 1 || OnOneHost(recipe, mesh, axis)) continue;
+    if (axis == Axis::kDp || mesh.size(axis) == 1) continue;
+    const std::string_view name = graph::kAxisNames[static_cast<size_t>(axis)];
+    if (OnOneHost(recipe, mesh, axis)) {
+      if (InBlock(PushingBlock(recipe, options), mesh, axis)) continue;
+      return InvalidArgument("parallelism.exchange \"{}\": {}, of ranks of {} {}", exchange,
+                             options.profile.unreachable, name, mesh.size(axis));
+    }
     return InvalidArgument("parallelism.exchange \"{}\": ranks of {} {} are not on one host of {} devices",
-                           exchange, graph::kAxisNames[static_cast<size_t>(axis)], mesh.size(axis),
-                           recipe.cluster.devices_per_node);
+                           exchange, name, mesh.size(axis), recipe.cluster.devices_per_node);
   }
   return absl::OkStatus();
 }

@@ -43,18 +43,17 @@ struct Probe {
   std::unique_ptr<std::byte, Free> memory;  // guard, arena, guard
 };
 
-class WrappedLaunch final : public backend::Launch {
+class WrappedLaunch final : public backend::LaunchAround {
  public:
   WrappedLaunch(std::unique_ptr<backend::Launch> launch, Probe* probe)
-      : launch_(std::move(launch)), probe_(*probe) {}
+      : LaunchAround(std::move(launch)), probe_(*probe) {}
   absl::Status Run(const backend::KernelContext& context) override {
     const std::int64_t launch = probe_.launches.fetch_add(1);
     if (probe_.before_launch) RETURN_IF_ERROR(probe_.before_launch(launch, context));
-    return launch_->Run(context);
+    return LaunchAround::Run(context);
   }
 
  private:
-  std::unique_ptr<backend::Launch> launch_;
   Probe& probe_;
 };
 

@@ -81,8 +81,9 @@ class Bench:
         self.curves = {}
 
     def train(self, layout, out, *more):
-        words = [word for key in ("logging.interval=100", *settings(layout), *more) for word in ("--set", key)]
         hosts = self.options.hosts if layout != "one" else 1
+        own = [key for key in settings(layout) if hosts == 1 or "exchange" not in key]  # between hosts it is NCCL's
+        words = [word for key in ("logging.interval=100", *own, *more) for word in ("--set", key)]
         words += ["--share-gpus"] if self.options.share else []
         if hosts > 1:
             ranks = math.prod(LAYOUTS[layout].get(axis, 1) for axis in ("dp", "tp", "pp", "cp"))

@@ -484,18 +484,21 @@ void AddFixed(Rank* rank, DType dtype) {
   rank->Add(Along(n, Collective::kReduceScatter, kSum, {n, 13, 3}, 0, 0), dtype);
   rank->Add(Along(n, Collective::kReduceScatter, kSum, {5, n * 3, 7}, 1, 0), dtype);
   rank->Add(Along(n, Collective::kReduceScatter, kSum, {4, n * 64, 160}, 1, 0), dtype);
-  if (n == 2) {
-    rank->Add(Along(n, Collective::kAllReduce, kSum, {7, 13, 3}, 0, 0), dtype, true);
-    rank->Add(Along(n, Collective::kAllReduce, kSum, {131'072}, 0, 0), dtype, true);
-    rank->Add(Along(n, Collective::kReduceScatter, kSum, {n, 13, 3}, 0, 0), dtype, true);
-    rank->Add(Along(n, Collective::kReduceScatter, kSum, {n * 256, 160}, 0, 0), dtype, true);
-  }
   rank->Add(Along(n, Collective::kAllGather, kSum, {n, 13, 3}, 0, 0), dtype);
   rank->Add(Along(n, Collective::kAllGather, kSum, {5, n * 3, 7}, 1, 0), dtype);
   rank->Add(Along(n, Collective::kAllGather, kSum, {3, 5, n}, 2, 0), dtype);
   rank->Add(Along(n, Collective::kAllGather, kSum, {4, n * 64, 160}, 1, 0), dtype);
   rank->Add(Along(n, Collective::kAllToAll, kSum, {n * 3, n * 5, 7}, 0, 1), dtype);
   rank->Add(Along(n, Collective::kAllToAll, kSum, {2, n * 32, n * 4, 40}, 1, 2), dtype);
+}
+
+void AddDirect(Rank* rank, DType dtype) {
+  if (rank->ranks() != 2) return;
+  constexpr Reduction kSum = Reduction::kSum;
+  rank->Add(Along(2, Collective::kAllReduce, kSum, {7, 13, 3}, 0, 0), dtype, true);
+  rank->Add(Along(2, Collective::kAllReduce, kSum, {131'072}, 0, 0), dtype, true);
+  rank->Add(Along(2, Collective::kReduceScatter, kSum, {2, 13, 3}, 0, 0), dtype, true);
+  rank->Add(Along(2, Collective::kReduceScatter, kSum, {512, 160}, 0, 0), dtype, true);
 }
 
 void AddRandom(Rank* rank) {
@@ -562,6 +565,7 @@ TEST_CASE("gpu child: every pushed conversion" * doctest::skip()) {
     rank.Add(Along(rank.ranks(), Collective::kAllReduce, Reduction::kLogSumExp, {size}, 0, 0), DType::kF32);
   }
   AddRandom(&rank);
+  for (const DType dtype : kSummed) AddDirect(&rank, dtype);
   rank.Connect();
   const auto delay = AtRandom(rank.rank());
   for (const auto& trial : rank.trials()) {

@@ -200,7 +200,8 @@ TEST_CASE("exchange: of GPUs that do not reach each other's memory it is NCCL's,
   apart.unreachable = "GPU 0 does not reach the memory of GPU 1";
   for (const auto& [axes, layout] : std::vector<std::pair<std::string, std::vector<std::string>>>{
            {"dp", {"parallelism.dp=2", "parallelism.zero_stage=1"}},
-           {"tp, dp", {"parallelism.dp=2", "parallelism.tp=2", "training.micro_batch=2"}},
+           {"tp", {"parallelism.dp=2", "parallelism.tp=2", "training.micro_batch=2"}},
+           {"tp, dp", {"parallelism.dp=2", "parallelism.tp=2", "parallelism.zero_stage=1"}},
            {"pp", {"parallelism.pp=2"}}}) {
     const std::string note =
         "ranks of " + axes + " exchange by NCCL, not by copy engines: " + apart.unreachable;
@@ -214,13 +215,10 @@ TEST_CASE("exchange: of GPUs that do not reach each other's memory it is NCCL's,
     CHECK(plan->hash != pushed->hash);
     CHECK(std::count(plan->notes.begin(), plan->notes.end(), note) == 1);
     CHECK(std::count(wanted->notes.begin(), wanted->notes.end(), note) == 0);
-    for (const std::string way : {"push", "direct"}) {
-      std::vector<std::string> forced = layout;
-      forced.emplace_back("parallelism.exchange=" + way);
-      CHECK(CompileInBf16(apart, forced).status().message() ==
-            "parallelism.exchange \"" + way + "\": GPU 0 does not reach the memory of GPU 1, of ranks of " +
-                axes);
-    }
+  }
+  for (const std::string way : {"push", "direct"}) {
+    CHECK(CompileInBf16(apart, {"parallelism.tp=2", "parallelism.exchange=" + way}).status().message() ==
+          "parallelism.exchange \"" + way + "\": GPU 0 does not reach the memory of GPU 1, of ranks of tp 2");
   }
   const auto alone = CompileInBf16(apart, {});
   REQUIRE(alone.ok());
@@ -233,7 +231,8 @@ TEST_CASE(
   blocks.reach = 2;
   blocks.unreachable = "GPU 0 does not reach the memory of GPU 2";
   for (const auto& [axes, layout] : std::vector<std::pair<std::string, std::vector<std::string>>>{
-           {"dp", {"parallelism.dp=2", "parallelism.tp=2", "training.micro_batch=2"}},
+           {"dp",
+            {"parallelism.dp=2", "parallelism.tp=2", "parallelism.zero_stage=1", "training.micro_batch=2"}},
            {"dp", {"parallelism.dp=2", "parallelism.tp=2", "parallelism.zero_stage=1"}},
            {"pp", {"parallelism.pp=2", "parallelism.tp=2"}}}) {
     CAPTURE(layout[1]);
@@ -246,11 +245,22 @@ TEST_CASE(
     const std::string note =
         "ranks of " + axes + " exchange by NCCL, not by copy engines: " + blocks.unreachable;
     CHECK(std::count(plan->notes.begin(), plan->notes.end(), note) == 1);
-    std::vector<std::string> forced = layout;
-    forced.emplace_back("parallelism.exchange=push");
-    CHECK(CompileInBf16(blocks, forced).status().message() ==
-          "parallelism.exchange \"push\": GPU 0 does not reach the memory of GPU 2, of ranks of " + axes);
+    for (const char* way : {"parallelism.exchange=push", "parallelism.exchange=direct"}) {
+      std::vector<std::string> forced = layout, forced_on_hosts = hosts;
+      forced.emplace_back(way);
+      forced_on_hosts.emplace_back(way);
+      const auto chosen = CompileInBf16(blocks, forced);
+      const auto on_hosts = CompileInBf16(backend::cuda::CudaProfile(), forced_on_hosts);
+      REQUIRE_MESSAGE((chosen.ok() && on_hosts.ok()), chosen.status().message());
+      CHECK(chosen->hash == on_hosts->hash);
+    }
   }
+  CHECK(CompileInBf16(blocks, {"parallelism.tp=4", "parallelism.exchange=push"}).status().message() ==
+        "parallelism.exchange \"push\": GPU 0 does not reach the memory of GPU 2, of ranks of tp 4");
+  // Gradients that are all-reduced are NCCL's anyway.
+  const auto no_shards = CompileInBf16(blocks, {"parallelism.dp=2", "parallelism.tp=2"});
+  REQUIRE(no_shards.ok());
+  for (const std::string& note : no_shards->notes) CHECK(note.find("NCCL") == std::string::npos);
   const std::vector<std::string> within = {"parallelism.tp=2", "parallelism.exchange=push"};
   const auto pushed = CompileInBf16(backend::cuda::CudaProfile(), within);
   const auto in_block = CompileInBf16(blocks, within);

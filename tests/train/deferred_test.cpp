@@ -55,11 +55,11 @@ class TicketBackend final : public backend::cpu::CpuBackend {
 
 // Runs the exchange at once, but shows what it made in Finish, and only if computation has waited for it.
 // Until then it lies in the scratch of the exchange, where there is one.
-class DeferredLaunch final : public backend::Launch {
+class DeferredLaunch final : public backend::LaunchAround {
  public:
   DeferredLaunch(std::unique_ptr<backend::Launch> inner, std::vector<std::span<std::byte>> made,
                  std::span<std::byte> scratch, std::int32_t stream, bool finishes, Tickets* tickets)
-      : inner_(std::move(inner)),
+      : LaunchAround(std::move(inner)),
         made_(std::move(made)),
         scratch_(scratch),
         stream_(stream),
@@ -73,7 +73,7 @@ class DeferredLaunch final : public backend::Launch {
   }
 
   absl::Status Run(const backend::KernelContext& context) override {
-    RETURN_IF_ERROR(inner_->Run(context));
+    RETURN_IF_ERROR(LaunchAround::Run(context));
     begun_ = tickets_.last;
     std::byte* to = scratch_.data();
     for (const std::span<std::byte>& part : made_) {
@@ -88,10 +88,8 @@ class DeferredLaunch final : public backend::Launch {
     const std::int64_t reached = tickets_.reached[static_cast<size_t>(stream_)];
     if (!finishes_ || (!computes && reached <= begun_)) return absl::OkStatus();  // it is not there yet
     Show();
-    return inner_->Finish();
+    return LaunchAround::Finish();
   }
-  const std::byte* OtherPart() const override { return inner_->OtherPart(); }
-  absl::Status Release() override { return inner_->Release(); }
 
  private:
   void Show() const {
@@ -102,7 +100,6 @@ class DeferredLaunch final : public backend::Launch {
     }
   }
 
-  const std::unique_ptr<backend::Launch> inner_;
   const std::vector<std::span<std::byte>> made_;  // by the exchange, from other ranks' bytes
   std::span<std::byte> scratch_;
   std::vector<std::byte> own_;

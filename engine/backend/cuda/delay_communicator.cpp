@@ -10,27 +10,30 @@ namespace {
 
 constexpr std::int64_t kMostNs = 300'000;
 
-class DelayedLaunch final : public Launch {
+class DelayedLaunch final : public LaunchAround {
  public:
-  DelayedLaunch(std::unique_ptr<Launch> inner, const DelayCommunicator* communicator, std::int32_t stream)
-      : inner_(std::move(inner)), communicator_(*communicator), stream_(stream) {}
+  DelayedLaunch(std::unique_ptr<Launch> inner, const DelayCommunicator* communicator,
+                const plan::Instruction& instruction)
+      : LaunchAround(std::move(inner)),
+        communicator_(*communicator),
+        stream_(instruction.stream),
+        direct_(instruction.direct) {}
 
   absl::Status Run(const KernelContext& context) override {
     RETURN_IF_ERROR(communicator_.Delay(stream_));
-    return inner_->Run(context);
+    RETURN_IF_ERROR(LaunchAround::Run(context));
+    // A direct sum's reader may begin when the other rank's has long ended, and that rank is further.
+    return direct_ ? communicator_.Delay(stream_) : absl::OkStatus();
   }
-  absl::Status Finish() override { return inner_->Finish(); }
-  const std::byte* OtherPart() const override { return inner_->OtherPart(); }
-  // The reader of a direct sum runs while the other rank is held up, before it or behind it.
   absl::Status Release() override {
     RETURN_IF_ERROR(communicator_.Delay(stream_));
-    return inner_->Release();
+    return LaunchAround::Release();
   }
 
  private:
-  const std::unique_ptr<Launch> inner_;
   const DelayCommunicator& communicator_;
   const std::int32_t stream_;
+  const bool direct_;
 };
 
 }  // namespace
@@ -44,9 +47,9 @@ DelayCommunicator::DelayCommunicator(std::unique_ptr<Communicator> inner, Device
 DelayCommunicator::~DelayCommunicator() { cudaFree(count_); }
 
 absl::StatusOr<std::unique_ptr<Launch>> DelayCommunicator::Prepare(CollectiveArgs args) {
-  const std::int32_t stream = args.instruction->stream;
+  const plan::Instruction& instruction = *args.instruction;
   ASSIGN_OR_RETURN(std::unique_ptr<Launch> inner, inner_->Prepare(std::move(args)));
-  return std::make_unique<DelayedLaunch>(std::move(inner), this, stream);
+  return std::make_unique<DelayedLaunch>(std::move(inner), this, instruction);
 }
 
 absl::Status DelayCommunicator::Connect() {

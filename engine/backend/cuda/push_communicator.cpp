@@ -61,21 +61,19 @@ class PushLaunch final : public Launch {
 };
 
 // What NCCL does on a stream that notes it.
-class NotedLaunch final : public Launch {
+class NotedLaunch final : public LaunchAround {
  public:
   using Note = std::function<absl::Status(const StreamNote&)>;
   NotedLaunch(std::unique_ptr<Launch> inner, Note note, const ExchangeNotes& notes)
-      : inner_(std::move(inner)), note_(std::move(note)), notes_(notes) {}
+      : LaunchAround(std::move(inner)), note_(std::move(note)), notes_(notes) {}
 
   absl::Status Run(const KernelContext& context) override {
     RETURN_IF_ERROR(note_(notes_.begun));
-    RETURN_IF_ERROR(inner_->Run(context));
+    RETURN_IF_ERROR(LaunchAround::Run(context));
     return note_(notes_.ended);
   }
-  absl::Status Finish() override { return inner_->Finish(); }
 
  private:
-  const std::unique_ptr<Launch> inner_;
   const Note note_;
   const ExchangeNotes notes_;
 };
