@@ -42,6 +42,7 @@ LAYOUTS = {
     "sp2": {"tp": 2, "sequence_parallel": "true"},
     "tp2direct": {"tp": 2, "exchange": "direct", "overlap": "off"},
     "sp2direct": {"tp": 2, "sequence_parallel": "true", "exchange": "direct", "overlap": "off"},
+    "cp2sp2direct": {"cp": 2, "tp": 2, "sequence_parallel": "true", "exchange": "direct", "overlap": "off"},
     "cp2": {"cp": 2},
     "pp2": {"pp": 2},
     "pp2v": {"pp": 2, "virtual_stages": 2},

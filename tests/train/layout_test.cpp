@@ -204,6 +204,7 @@ TEST_CASE("sums that are left to their readers have the bits of those that are n
     for (const char* sets : {"tp=2", "tp=2 exchange=direct", "tp=2 overlap=on micro_batch=4",
                              "tp=2 sequence_parallel=true", "tp=2 sequence_parallel=true exchange=direct",
                              "tp=2 pp=2 sequence_parallel=true micro_batch=2 exchange=direct",
+                             "cp=2 tp=2 sequence_parallel=true micro_batch=2 exchange=direct",
                              "tp=2 sequence_parallel=true overlap=on micro_batch=8",
                              "tp=2 pp=2 schedule=zero_bubble sequence_parallel=true micro_batch=2",
                              "dp=2 tp=2 sequence_parallel=true zero_stage=1 overlap=on micro_batch=4"}) {

@@ -6,7 +6,8 @@
 // replayed. They are safe where no sender writes a flag a second time before the owner has reset it. In an
 // exchange between the same ranks on the same stream (push_communicator.h), each rank
 //   writes ready to its peers; awaits and resets the peers' ready; pushes;
-//   writes done to its peers; awaits and resets the peers' done.
+//   writes done to its peers; awaits and resets the peers' done;
+// of a direct sum with a kernel that reads from the peer instead of pushes.
 // A rank writes ready again only after it has seen the peer's done of this exchange, which the peer wrote
 // after it had reset ready. It writes done again only after it has seen the peer's next ready, which the peer
 // wrote after it had reset done. The same holds for kGathered, which stands after done, and a third flag

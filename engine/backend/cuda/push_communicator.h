@@ -6,6 +6,7 @@
 //
 // A launch of a conversion: every member says that its output and its scratch may be written; pushes; says
 // that it has pushed; and does the rest on its own: a sum in order of rank, or the copy of its own part.
+// Of a direct sum (plan::Instruction::direct) nothing is pushed: its reader stands between the two meetings.
 //
 // A transfer: the receiver says that its buffer may be written; the sender pushes, and says that it has.
 #pragma once

@@ -223,6 +223,10 @@ void PlanOwn(const CollectiveArgs& args, Exchange* x) {
     x->own = x->output;
     return;
   }
+  if (args.instruction->unsummed) {  // a run of the input, of however many boxes: nothing is copied
+    x->own = x->input + x->index * x->count * x->element_bytes;
+    return;
+  }
   const std::vector<Box> boxes =
       CommonBoxes(args.input.extent, args.input.shape, args.output.extent, args.output.shape);
   if (args.instruction->collective == Collective::kReduceScatter) {
