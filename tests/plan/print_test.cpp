@@ -2,8 +2,11 @@
 
 #include <doctest/doctest.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
 
+#include "engine/backend/cuda/profile.h"
+#include "engine/plan/json.h"
 #include "engine/plan/print_schedule.h"
 #include "engine/plan/print_traffic.h"
 #include "tests/plan/plans.h"
@@ -106,6 +109,34 @@ TEST_CASE("summary: halves in turns, and how many gradients they make together")
   // Of a layer 4 weights and their biases, and the head's.
   CHECK(halves.find("; 25 gradients made of both") != std::string::npos);
   CHECK(text("parallelism.overlap=off").find("at once") == std::string::npos);
+}
+
+TEST_CASE("traffic: what is pushed, and what its reader reads from the other rank") {
+  for (const char* exchange : {"parallelism.exchange=push", "parallelism.exchange=direct"}) {
+    const auto plan = train::CompileUnverified(
+        TinyRecipe(true, {"precision.compute=bf16", "model.attention.heads=4", "model.hidden=256",
+                          "parallelism.tp=2", "parallelism.overlap=off", exchange}),
+        {.profile = backend::cuda::CudaProfile()});
+    REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+    const bool direct = std::string(exchange).ends_with("direct");
+    const std::string text = Summary(*plan);
+    CHECK((text.find("its reader") != std::string::npos) == direct);
+    CHECK(text.find("copy engines") != std::string::npos);  // the loss' parts, whose reader adds none
+    std::int64_t read = 0;
+    const nlohmann::ordered_json json = ToJson(*plan);
+    for (const auto& traffic : json.at("stages").at(0).at("communication")) {
+      CHECK_FALSE((traffic["direct"].get<bool>() && traffic["pushed"].get<bool>()));
+      if (traffic["direct"].get<bool>()) read += traffic["count"].get<std::int64_t>();
+    }
+    // As often as the segments' instructions say.
+    std::int64_t left = 0;
+    for (const Segment& segment : plan->stages[0].segments) {
+      if (segment.name == "evaluate.0") continue;
+      for (const Instruction& i : segment.instructions) left += i.unsummed ? plan->microbatches : 0;
+    }
+    CHECK(left > 0);
+    CHECK(read == (direct ? left : 0));
+  }
 }
 
 }  // namespace engine::plan
