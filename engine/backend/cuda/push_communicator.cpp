@@ -142,7 +142,8 @@ absl::StatusOr<std::unique_ptr<Launch>> PushCommunicator::Prepare(CollectiveArgs
                   .flags = &flags_,
                   .peers = {},
                   .notes = notes,
-                  .ready = options_.ready};
+                  .ready = options_.ready,
+                  .release = options_.release};
   // From the next member on, so that not all push to the same one.
   for (size_t i = 1; i < args.group.size(); ++i) {
     const std::int64_t rank = args.group[(static_cast<size_t>(args.index) + i) % args.group.size()];

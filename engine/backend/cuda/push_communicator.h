@@ -46,7 +46,9 @@ struct PushGroup {
 };
 
 struct PushOptions {
-  bool ready = true;  // false: pushes without asking, which is wrong; for the test that shows it
+  // False is wrong; for the tests that show it.
+  bool ready = true;    // what a rank pushes to, or reads, is the peer's to give then
+  bool release = true;  // no rank goes on before its peer has read its part of a direct sum
 };
 
 class PushCommunicator final : public Communicator {

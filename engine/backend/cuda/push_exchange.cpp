@@ -286,7 +286,10 @@ absl::Status FinishPush(const PushExchange& exchange) {
 const std::byte* OtherPart(const PushExchange& x) {
   return x.place.peers[0]->arena + (x.own - x.place.arena.data());
 }
-absl::Status ReleasePart(const PushExchange& x) { return Meet(x, Flag::kDone, {}, x.place.notes.ended); }
+absl::Status ReleasePart(const PushExchange& x) {
+  if (!x.place.release) return absl::OkStatus();
+  return Meet(x, Flag::kDone, {}, x.place.notes.ended);
+}
 
 absl::StatusOr<PushExchange> PlanPush(const CollectiveArgs& args, PushPlace place) {
   const plan::Instruction& instruction = *args.instruction;

@@ -43,7 +43,7 @@ struct PushPlace {
   std::byte* const* flags = nullptr;   // of this rank
   std::vector<const PushPeer*> peers;  // the other members, in the order in which they are pushed to
   ExchangeNotes notes;
-  bool ready = true;  // PushOptions
+  bool ready = true, release = true;  // PushOptions
 };
 
 // A copy into another rank's arena: from this one's memory, to an offset there.
