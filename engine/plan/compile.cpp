@@ -250,8 +250,7 @@ std::string OutOfReach(const recipe::Recipe& recipe, const Mesh& mesh, const Com
 
 absl::Status CheckPushed(const recipe::Recipe& recipe, const Mesh& mesh, const CompileOptions& options) {
   const std::string& exchange = recipe.parallelism.exchange;
-  if (exchange != "push" && exchange != "direct") return absl::OkStatus();
-  if (!options.profile.pushes) return absl::OkStatus();
+  if (exchange != "push" || !options.profile.pushes) return absl::OkStatus();
   for (Axis axis : graph::kAxes) {
     if (axis == Axis::kDp || mesh.size(axis) == 1) continue;
     const std::string_view name = graph::kAxisNames[static_cast<size_t>(axis)];
@@ -379,7 +378,7 @@ absl::StatusOr<FlatExchange> ExchangeOf(const recipe::Recipe& recipe, const Comp
                       .stream = apart ? kBucketStream : kExchangeStream,
                       .beside_conversions = conversions,
                       .pushed = pushed,
-                      .direct = recipe.parallelism.exchange == "direct",
+                      .direct = recipe.parallelism.exchange == "auto",
                       .at_begin = at_begin};
 }
 

@@ -208,10 +208,10 @@ Rows ParallelismRows() {
           .Doc("Exchange behind computation: over tp and cp by halves of each microbatch that run in turns "
                "(an even micro_batch), gradients as soon as a layer's are whole. auto: on GPUs."),
       FIELD(parallelism.exchange)
-          .Words({"auto", "nccl", "push", "direct"})
-          .Doc("How GPUs exchange activations: push: copy engines write into each other's memory, on one "
-               "host; direct: push, but a sum of two ranks that nothing is computed behind is read by the "
-               "norm that follows, from the other's memory; nccl: NCCL; auto: push where it is possible."),
+          .Words({"auto", "nccl", "push"})
+          .Doc("How GPUs exchange activations: nccl: NCCL; push: copy engines write into each other's "
+               "memory, on one host; auto: push where it is possible, but a sum of two ranks that nothing "
+               "is computed behind is read by the norm that follows, from the other's memory."),
       FIELD(parallelism.expert_tp)
           .Between(0, kMaxDegree)
           .Unit("ranks")

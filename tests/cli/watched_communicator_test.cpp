@@ -36,7 +36,7 @@ TEST_CASE("watched: sums that are left to their readers, pushed and read directl
   watched.make_communicator = [inner = watched.make_communicator, &run](std::int64_t rank) {
     return std::make_unique<WatchedCommunicator>(inner(rank), run.client.get());
   };
-  for (const char* sets : {"tp=2", "tp=2 exchange=direct", "tp=2 sequence_parallel=true exchange=direct"}) {
+  for (const char* sets : {"tp=2 exchange=push", "tp=2", "tp=2 sequence_parallel=true"}) {
     CAPTURE(std::string(sets));
     const recipe::Recipe recipe = t::MakeRecipe(t::kGptLike, t::SetsOf(sets));
     const t::Trained plain = t::TrainFor(recipe, 2, t::PushingDevice());

@@ -40,9 +40,9 @@ LAYOUTS = {
     "dp2": {"dp": 2, "zero_stage": 1},
     "tp2": {"tp": 2},
     "sp2": {"tp": 2, "sequence_parallel": "true"},
-    "tp2direct": {"tp": 2, "exchange": "direct", "overlap": "off"},
-    "sp2direct": {"tp": 2, "sequence_parallel": "true", "exchange": "direct", "overlap": "off"},
-    "cp2sp2direct": {"cp": 2, "tp": 2, "sequence_parallel": "true", "exchange": "direct", "overlap": "off"},
+    "tp2direct": {"tp": 2, "overlap": "off"},  # sums read from the other rank's memory
+    "sp2direct": {"tp": 2, "sequence_parallel": "true", "overlap": "off"},
+    "cp2sp2direct": {"cp": 2, "tp": 2, "sequence_parallel": "true", "overlap": "off"},
     "cp2": {"cp": 2},
     "pp2": {"pp": 2},
     "pp2v": {"pp": 2, "virtual_stages": 2},
@@ -83,8 +83,7 @@ class Bench:
 
     def train(self, layout, out, *more):
         hosts = self.options.hosts if layout != "one" else 1
-        own = [key for key in settings(layout) if hosts == 1 or "exchange" not in key]  # between hosts it is NCCL's
-        words = [word for key in ("logging.interval=100", *own, *more) for word in ("--set", key)]
+        words = [word for key in ("logging.interval=100", *settings(layout), *more) for word in ("--set", key)]
         words += ["--share-gpus"] if self.options.share else []
         if hosts > 1:
             ranks = math.prod(LAYOUTS[layout].get(axis, 1) for axis in ("dp", "tp", "pp", "cp"))

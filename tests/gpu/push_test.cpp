@@ -109,7 +109,7 @@ constexpr const char* kByNccl = "exchange by NCCL, not by copy engines";
 
 bool Skipped(int needed) {
   if (Gpus() >= needed) return false;
-  MESSAGE("skipped: " << (Gpus() == 1 ? "one GPU" : "too few GPUs") << ", " << needed << " are needed");
+  MESSAGE("skipped: " << needed << " GPUs are needed, this machine has " << Gpus());
   return true;
 }
 

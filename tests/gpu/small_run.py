@@ -18,9 +18,8 @@ LAYOUTS = {
     "dp2": ("parallelism.dp=2", "parallelism.zero_stage=1"),
     "tp2": ("parallelism.tp=2",),
     "sp2": ("parallelism.tp=2", "parallelism.sequence_parallel=true"),
-    "tp2direct": ("parallelism.tp=2", "parallelism.exchange=direct", "parallelism.overlap=off"),
-    "sp2direct": ("parallelism.tp=2", "parallelism.sequence_parallel=true", "parallelism.exchange=direct",
-                  "parallelism.overlap=off"),
+    "tp2direct": ("parallelism.tp=2", "parallelism.overlap=off"),  # sums read from the other rank's memory
+    "sp2direct": ("parallelism.tp=2", "parallelism.sequence_parallel=true", "parallelism.overlap=off"),
     "cp2": ("parallelism.cp=2",),
     "cp2z3": ("parallelism.cp=2", "parallelism.zero_stage=3"),
     "pp2": ("parallelism.pp=2",),

@@ -48,7 +48,7 @@ KEYS = {
         **{axis: whole(1, DEGREE) for axis in ("dp", "tp", "pp", "cp", "ep")}, "sequence_parallel": FLAG,
         "virtual_stages": whole(1, 10**6), "schedule": word("auto", "1f1b", "interleaved", "zero_bubble"),
         "layers_per_stage": ("list", whole(0, 10**6)), "zero_stage": whole(0, 3), "overlap": word("auto", "on", "off"),
-        "exchange": word("auto", "nccl", "push", "direct"), "expert_tp": whole(0, DEGREE)},
+        "exchange": word("auto", "nccl", "push"), "expert_tp": whole(0, DEGREE)},
     "data": {
         "paths": ("list", TEXT), "weights": ("list", real(0, above=True)), "split": TEXT,
         "sequence_length": whole(1, SIZE)},
@@ -274,7 +274,7 @@ def of_layout(r):
         yield "2 cp do not divide the sequence"
     elif r("parallelism.sequence_parallel") and r.sequence // r.cp % r.tp:
         yield "tp does not divide the sequence"
-    if r("parallelism.exchange") in ("push", "direct") and r("cluster.device") != "cpu" and each:
+    if r("parallelism.exchange") == "push" and r("cluster.device") != "cpu" and each:
         span = r.tp
         if r.tp > 1 and each % span or r.cp > 1 and each % (span * r.cp):
             yield "push beyond a host"

@@ -216,10 +216,8 @@ TEST_CASE("exchange: of GPUs that do not reach each other's memory it is NCCL's,
     CHECK(std::count(plan->notes.begin(), plan->notes.end(), note) == 1);
     CHECK(std::count(wanted->notes.begin(), wanted->notes.end(), note) == 0);
   }
-  for (const std::string way : {"push", "direct"}) {
-    CHECK(CompileInBf16(apart, {"parallelism.tp=2", "parallelism.exchange=" + way}).status().message() ==
-          "parallelism.exchange \"" + way + "\": GPU 0 does not reach the memory of GPU 1, of ranks of tp 2");
-  }
+  CHECK(CompileInBf16(apart, {"parallelism.tp=2", "parallelism.exchange=push"}).status().message() ==
+        "parallelism.exchange \"push\": GPU 0 does not reach the memory of GPU 1, of ranks of tp 2");
   const auto alone = CompileInBf16(apart, {});
   REQUIRE(alone.ok());
   for (const std::string& note : alone->notes) CHECK(note.find("NCCL") == std::string::npos);
@@ -245,15 +243,13 @@ TEST_CASE(
     const std::string note =
         "ranks of " + axes + " exchange by NCCL, not by copy engines: " + blocks.unreachable;
     CHECK(std::count(plan->notes.begin(), plan->notes.end(), note) == 1);
-    for (const char* way : {"parallelism.exchange=push", "parallelism.exchange=direct"}) {
-      std::vector<std::string> forced = layout, forced_on_hosts = hosts;
-      forced.emplace_back(way);
-      forced_on_hosts.emplace_back(way);
-      const auto chosen = CompileInBf16(blocks, forced);
-      const auto on_hosts = CompileInBf16(backend::cuda::CudaProfile(), forced_on_hosts);
-      REQUIRE_MESSAGE((chosen.ok() && on_hosts.ok()), chosen.status().message());
-      CHECK(chosen->hash == on_hosts->hash);
-    }
+    std::vector<std::string> forced = layout, forced_on_hosts = hosts;
+    forced.emplace_back("parallelism.exchange=push");
+    forced_on_hosts.emplace_back("parallelism.exchange=push");
+    const auto chosen = CompileInBf16(blocks, forced);
+    const auto on_hosts = CompileInBf16(backend::cuda::CudaProfile(), forced_on_hosts);
+    REQUIRE_MESSAGE((chosen.ok() && on_hosts.ok()), chosen.status().message());
+    CHECK(chosen->hash == on_hosts->hash);
   }
   CHECK(CompileInBf16(blocks, {"parallelism.tp=4", "parallelism.exchange=push"}).status().message() ==
         "parallelism.exchange \"push\": GPU 0 does not reach the memory of GPU 2, of ranks of tp 4");

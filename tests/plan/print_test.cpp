@@ -112,13 +112,13 @@ TEST_CASE("summary: halves in turns, and how many gradients they make together")
 }
 
 TEST_CASE("traffic: what is pushed, and what its reader reads from the other rank") {
-  for (const char* exchange : {"parallelism.exchange=push", "parallelism.exchange=direct"}) {
+  for (const char* exchange : {"parallelism.exchange=push", "parallelism.exchange=auto"}) {
     const auto plan = train::CompileUnverified(
         TinyRecipe(true, {"precision.compute=bf16", "model.attention.heads=4", "model.hidden=256",
                           "parallelism.tp=2", "parallelism.overlap=off", exchange}),
         {.profile = backend::cuda::CudaProfile()});
     REQUIRE_MESSAGE(plan.ok(), plan.status().message());
-    const bool direct = std::string(exchange).ends_with("direct");
+    const bool direct = std::string(exchange).ends_with("auto");
     const std::string text = Summary(*plan);
     CHECK((text.find("its reader") != std::string::npos) == direct);
     CHECK(text.find("copy engines") != std::string::npos);  // the loss' parts, whose reader adds none

@@ -81,12 +81,12 @@ TEST_CASE("mutation: reductions beside the norm") {
 namespace {
 
 // tp 2, with sequence parallelism or without.
-Plan LeftToReaders(bool sequence_parallel, const char* exchange, const char* overlap) {
+Plan LeftToReaders(bool sequence_parallel, const char* overlap) {
   const char* const parallel =
       sequence_parallel ? "parallelism.sequence_parallel=true" : "parallelism.sequence_parallel=false";
   absl::StatusOr<Plan> plan = train::CompileUnverified(
       TinyRecipe(true, {"precision.compute=bf16", "model.attention.heads=4", "model.hidden=256",
-                        "parallelism.tp=2", parallel, "training.micro_batch=4", exchange, overlap}),
+                        "parallelism.tp=2", parallel, "training.micro_batch=4", overlap}),
       {.profile = backend::cuda::CudaProfile()});
   if (!plan.ok()) FAIL(Message(plan.status()));
   return *std::move(plan);
@@ -103,7 +103,7 @@ TEST_CASE("mutation: sums that are left to their readers") {
   for (const bool scattered : {false, true}) {
     CAPTURE(scattered);
     // In halves, pushed by copy engines.
-    const Plan good = LeftToReaders(scattered, "parallelism.exchange=push", "parallelism.overlap=on");
+    const Plan good = LeftToReaders(scattered, "parallelism.overlap=on");
     CHECK_MESSAGE(Verify(good, {}).ok(), Message(Verify(good, {})));
     const auto& list = SegmentOf(const_cast<Plan&>(good), 0, "backward.0").instructions;
     CHECK(std::count_if(list.begin(), list.end(), sums) == 16);  // two of each block, each in its half
@@ -152,7 +152,7 @@ TEST_CASE("mutation: sums that their readers read from the other rank's memory")
   const auto sum_of = [](const Instruction& i) { return i.inputs[static_cast<size_t>(i.part_of)].offset; };
   for (const bool scattered : {false, true}) {
     CAPTURE(scattered);
-    const Plan good = LeftToReaders(scattered, "parallelism.exchange=direct", "parallelism.overlap=off");
+    const Plan good = LeftToReaders(scattered, "parallelism.overlap=off");
     CHECK_MESSAGE(Verify(good, {}).ok(), Message(Verify(good, {})));
     const auto& list = SegmentOf(const_cast<Plan&>(good), 0, "backward.0").instructions;
     CHECK(std::count_if(list.begin(), list.end(), sums) == 16);  // two of each block
