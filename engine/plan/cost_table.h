@@ -115,7 +115,8 @@ inline constexpr ExchangeRate kAllToAllRate = {40e-6, 0.85};
 inline constexpr ExchangeRate kSendRate = {13e-6, 1.0};
 // Copy engines, hand-shakes included: 42 MB in 0.123 ms.
 inline constexpr ExchangeRate kPushRate = {15e-6, 1.075};
-// Read by a kernel, of 42 to 168 MB: 322 to 334 GB/s, by a prototype; meetings as of pushes, estimated.
+// Read by a kernel, of 42 to 168 MB: 322 to 334 GB/s, by a prototype; meetings as of pushes. Whole runs:
+// docs/prediction.md.
 inline constexpr ExchangeRate kDirectRate = {15e-6, 0.91};
 inline constexpr double kInsideHop = 1e-6;
 // Between nodes: rings of 32 H100 with 8 × 400 Gb/s a node reach 331 (all_reduce) and 324 GB/s (all_gather)

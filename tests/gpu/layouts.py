@@ -40,6 +40,8 @@ LAYOUTS = {
     "dp2": {"dp": 2, "zero_stage": 1},
     "tp2": {"tp": 2},
     "sp2": {"tp": 2, "sequence_parallel": "true"},
+    "tp2push": {"tp": 2, "exchange": "push", "overlap": "off"},  # in line, by copy engines
+    "sp2push": {"tp": 2, "sequence_parallel": "true", "exchange": "push", "overlap": "off"},
     "tp2direct": {"tp": 2, "overlap": "off"},  # sums read from the other rank's memory
     "sp2direct": {"tp": 2, "sequence_parallel": "true", "overlap": "off"},
     "cp2sp2direct": {"cp": 2, "tp": 2, "sequence_parallel": "true", "overlap": "off"},
@@ -68,7 +70,8 @@ LAYOUTS = {
     "dp2tp2pp2zb": {"dp": 2, "tp": 2, "pp": 2, "schedule": "zero_bubble"},
     "dp2cp2tp2": {"dp": 2, "cp": 2, "tp": 2, "sequence_parallel": "true", "zero_stage": 2},
 }
-TWO = ("dp2", "tp2", "sp2", "tp2direct", "sp2direct", "cp2", "pp2", "pp2v", "pp2zb", "zero2", "zero3", "cp2z2", "cp2z3")
+TWO = ("dp2", "tp2", "sp2", "tp2push", "sp2push", "tp2direct", "sp2direct", "cp2", "pp2", "pp2v", "pp2zb", "zero2", "zero3",
+       "cp2z2", "cp2z3")
 
 
 def settings(layout):
@@ -83,7 +86,8 @@ class Bench:
 
     def train(self, layout, out, *more):
         hosts = self.options.hosts if layout != "one" else 1
-        words = [word for key in ("logging.interval=100", *settings(layout), *more) for word in ("--set", key)]
+        own = [key for key in settings(layout) if hosts == 1 or "exchange" not in key]  # between hosts it is NCCL's
+        words = [word for key in ("logging.interval=100", *own, *more) for word in ("--set", key)]
         words += ["--share-gpus"] if self.options.share else []
         if hosts > 1:
             ranks = math.prod(LAYOUTS[layout].get(axis, 1) for axis in ("dp", "tp", "pp", "cp"))

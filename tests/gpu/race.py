@@ -3,8 +3,8 @@
 each rank by times that nobody foresees (0 to 300 us, ENGINE_TEST_DELAY=SEED: backend/cuda/delay_communicator.h). What is
 right in all orders gives the same bits: losses and norms of metrics.jsonl must be the same texts.
 
-Needs a built `engine` and two GPUs. Layouts are run with exchange behind computation (parallelism.overlap; behind direct
-sums nothing is computed), recorded as CUDA graphs and launch by launch (--no-graphs). A line for each; the exit code is
+Needs a built `engine` and two GPUs. Layouts are run with exchange behind computation (parallelism.overlap; behind pushes
+in line and direct sums nothing is computed), recorded as CUDA graphs and launch by launch (--no-graphs). A line for each; the exit code is
 0 if all are equal and the delays were felt, else 1. With --device cpu there are no delays: two equal runs, which shows
 that this program works.
 
@@ -23,7 +23,7 @@ from small_run import LAYOUTS, ROOT, Small, metrics
 
 LEAST_EFFECT_MS = 0.1  # of an iteration with delays, of which each exchange has 0.15 ms on average
 WARMUP = 10
-DEFAULT = "tp2,sp2,tp2direct,sp2direct,cp2,dp2,pp2"
+DEFAULT = "tp2,sp2,tp2push,sp2push,tp2direct,sp2direct,cp2,dp2,pp2"
 
 
 def train(small, layout, name, iterations, *arguments, environment=None):

@@ -18,6 +18,9 @@ LAYOUTS = {
     "dp2": ("parallelism.dp=2", "parallelism.zero_stage=1"),
     "tp2": ("parallelism.tp=2",),
     "sp2": ("parallelism.tp=2", "parallelism.sequence_parallel=true"),
+    "tp2push": ("parallelism.tp=2", "parallelism.exchange=push", "parallelism.overlap=off"),
+    "sp2push": ("parallelism.tp=2", "parallelism.sequence_parallel=true", "parallelism.exchange=push",
+                "parallelism.overlap=off"),
     "tp2direct": ("parallelism.tp=2", "parallelism.overlap=off"),  # sums read from the other rank's memory
     "sp2direct": ("parallelism.tp=2", "parallelism.sequence_parallel=true", "parallelism.overlap=off"),
     "cp2": ("parallelism.cp=2",),
