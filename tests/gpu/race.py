@@ -4,9 +4,9 @@ each rank by times that nobody foresees (0 to 300 us, ENGINE_TEST_DELAY=SEED: ba
 right in all orders gives the same bits: losses and norms of metrics.jsonl must be the same texts.
 
 Needs a built `engine` and two GPUs. Layouts are run with exchange behind computation (parallelism.overlap; behind pushes
-in line and direct sums nothing is computed), recorded as CUDA graphs and launch by launch (--no-graphs). A line for each; the exit code is
-0 if all are equal and the delays were felt, else 1. With --device cpu there are no delays: two equal runs, which shows
-that this program works.
+in line and direct sums nothing is computed), recorded as CUDA graphs and launch by launch (--no-graphs). A line for
+each; the exit code is 0 if all are equal and the delays were felt, else 1. With --device cpu there are no delays: two
+equal runs, which shows that this program works.
 
   tests/gpu/race.py                         a few minutes
   tests/gpu/race.py --layouts tp2 --seeds 20
