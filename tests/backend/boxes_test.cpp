@@ -5,6 +5,9 @@
 
 #include <map>
 #include <random>
+#include <set>
+
+#include "engine/backend/box_walk.h"
 
 namespace engine::backend {
 namespace {
@@ -81,6 +84,22 @@ std::vector<std::int64_t> Carried(const std::vector<Box>& boxes, std::int64_t el
   return carried;
 }
 
+// The same word by word, as a kernel goes, by a walk of `loops` loops; nothing where a box has more.
+template <int loops>
+std::vector<std::int64_t> Walked(const std::vector<Box>& boxes, std::int64_t elements) {
+  std::vector<std::int64_t> carried(static_cast<size_t>(elements), -1);
+  for (const Box& box : boxes) {
+    if (LoopsOf(box) > loops) return {};
+    const BoxWalk<loops> walk(box);
+    for (std::int64_t i = 0; i < box.elements(); ++i) {
+      const auto places = walk(static_cast<std::uint32_t>(i));
+      std::int64_t& cell = carried.at(static_cast<size_t>(box.to + places.to));
+      cell = cell == -1 ? box.from + places.from : -2;
+    }
+  }
+  return carried;
+}
+
 // The same of copies of rows, of elements of one byte.
 std::vector<std::int64_t> Carried(const std::vector<PitchedCopy>& copies, std::int64_t elements) {
   std::vector<std::int64_t> carried(static_cast<size_t>(elements), -1);
@@ -125,6 +144,26 @@ TEST_CASE("boxes carry every common element once, to where it belongs") {
     CHECK((Carried(CommonBoxes(parcel.extent, parcel.shape, to.extent, to.shape), to.shape.elements()) ==
            Expected(parcel, to)));
   }
+}
+
+TEST_CASE("boxes that are walked word by word carry the same") {
+  Random random(7);
+  std::set<int> loops;
+  for (int i = 0; i < 1500; ++i) {
+    Shape logical;
+    for (std::int64_t dim = Draw(random, 1, 5); dim > 0; --dim) logical.push_back(Draw(random, 2, 6));
+    const Local from = DrawLocal(random, logical);
+    const Local to = DrawLocal(random, logical);
+    const std::vector<Box> boxes = CommonBoxes(from.extent, from.shape, to.extent, to.shape);
+    const std::int64_t elements = to.shape.elements();
+    for (const Box& box : boxes) loops.insert(LoopsOf(box));
+    const std::vector<std::int64_t> expected = Expected(from, to);
+    CHECK((Walked<5>(boxes, elements) == expected));
+    for (const auto& fewer : {Walked<1>(boxes, elements), Walked<2>(boxes, elements),
+                              Walked<3>(boxes, elements), Walked<4>(boxes, elements)})
+      CHECK((fewer.empty() || fewer == expected));
+  }
+  CHECK((loops == std::set<int>{0, 1, 2, 3, 4, 5}));
 }
 
 TEST_CASE("boxes as copies of rows and planes carry the same") {

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "engine/backend/box_walk.h"
 #include "engine/backend/cuda/kernels/vector.cuh"
-#include "engine/backend/divisor.h"
 
 namespace engine::backend::cuda {
 namespace {
@@ -19,39 +19,9 @@ unsigned Blocks(std::int64_t items) {
   return static_cast<unsigned>(std::min((items + kThreads - 1) / kThreads, kMostBlocks));
 }
 
-// The loops of a box that are passed more than once, the innermost first, in words; of the last one the size
-// is not asked for.
-template <int loops>
-struct Walk {
-  Divisor size[loops];
-  std::int64_t from_stride[loops];
-  std::int64_t to_stride[loops];
-};
-
-// Where word i of the box is, in both tensors.
-struct Places {
-  std::int64_t from = 0;
-  std::int64_t to = 0;
-};
-template <int loops>
-__device__ __forceinline__ Places PlacesOf(const Walk<loops>& walk, std::uint32_t i) {
-  Places places;
-#pragma unroll
-  for (int loop = 0; loop < loops - 1; ++loop) {
-    const std::uint32_t outer = walk.size[loop](i);
-    const std::uint32_t index = i - outer * walk.size[loop].number;
-    places.from += index * walk.from_stride[loop];
-    places.to += index * walk.to_stride[loop];
-    i = outer;
-  }
-  places.from += i * walk.from_stride[loops - 1];
-  places.to += i * walk.to_stride[loops - 1];
-  return places;
-}
-
 // Several words of a thread are under way at once.
 template <typename Word, int loops>
-__global__ void Copy(const Word* __restrict__ from, Word* __restrict__ to, const Walk<loops> walk,
+__global__ void Copy(const Word* __restrict__ from, Word* __restrict__ to, const BoxWalk<loops> walk,
                      std::uint32_t words) {
   constexpr int kAtOnce = 4;
   const std::uint64_t step = std::uint64_t{gridDim.x} * kThreads;
@@ -61,7 +31,7 @@ __global__ void Copy(const Word* __restrict__ from, Word* __restrict__ to, const
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
       if (first + k * step >= words) continue;
-      const Places places = PlacesOf(walk, static_cast<std::uint32_t>(first + k * step));
+      const auto places = walk(static_cast<std::uint32_t>(first + k * step));
       word[k] = from[places.from];
       at[k] = places.to;
     }
@@ -92,24 +62,15 @@ bool InWords(Box* box, std::int64_t factor) {
   return true;
 }
 
-// The box's loops that are passed more than once are `loops`, or fewer than one.
+// `loops`: at least the box's own.
 template <typename Word, int loops = Box::kLoops>
-void CopyWords(const void* from, void* to, const Box& box, int passed, cudaStream_t stream) {
+void CopyWords(const void* from, void* to, const Box& box, cudaStream_t stream) {
   if constexpr (loops > 1) {
-    if (passed < loops) return CopyWords<Word, loops - 1>(from, to, box, passed, stream);
-  }
-  Walk<loops> walk{};
-  int next = 0;
-  for (int loop = Box::kLoops; loop-- > 0;) {
-    if (box.size[loop] == 1) continue;
-    walk.size[next] = Divisor(static_cast<std::uint32_t>(box.size[loop]));
-    walk.from_stride[next] = box.from_stride[loop];
-    walk.to_stride[next] = box.to_stride[loop];
-    ++next;
+    if (LoopsOf(box) < loops) return CopyWords<Word, loops - 1>(from, to, box, stream);
   }
   const auto words = static_cast<std::uint32_t>(box.elements());
-  Copy<Word, loops><<<Blocks(words), kThreads, 0, stream>>>(static_cast<const Word*>(from) + box.from,
-                                                            static_cast<Word*>(to) + box.to, walk, words);
+  Copy<<<Blocks(words), kThreads, 0, stream>>>(static_cast<const Word*>(from) + box.from,
+                                               static_cast<Word*>(to) + box.to, BoxWalk<loops>(box), words);
 }
 
 template <typename Word>
@@ -119,8 +80,7 @@ bool CopyAs(const void* from, void* to, Box box, std::int64_t element_bytes, cud
       reinterpret_cast<std::uintptr_t>(to) % kBytes != 0 || !InWords(&box, kBytes / element_bytes)) {
     return false;
   }
-  const auto passed = std::count_if(box.size.begin(), box.size.end(), [](std::int64_t n) { return n > 1; });
-  CopyWords<Word>(from, to, box, static_cast<int>(passed), stream);
+  CopyWords<Word>(from, to, box, stream);
   return true;
 }
 
