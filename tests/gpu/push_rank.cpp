@@ -142,7 +142,6 @@ std::string Trial::name() const {
                      Name(dtype), c.shape.ToString(), c.from.ToString(), c.to.ToString());
 }
 
-// Of all ranks along tp.
 Case Along(std::int64_t ranks, Collective collective, Reduction reduction, const Shape& shape, int a, int b) {
   Case c;
   c.mesh.sizes[static_cast<std::size_t>(Axis::kTp)] = ranks;
