@@ -247,6 +247,7 @@ void PlanOwn(const CollectiveArgs& args, Exchange* x) {
       if (copy.width > 0) x->own_copies.push_back(copy);
     }
   }
+  x->own_boxes = InFewer(std::move(x->own_boxes));
 }
 
 }  // namespace
