@@ -21,6 +21,7 @@ namespace engine::backend {
 enum Stamp : std::int32_t {
   kIterationBegins,
   kUpdateBegins,  // the passes are done
+  kIterationEnds,
   kStamps
 };
 

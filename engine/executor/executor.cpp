@@ -175,7 +175,7 @@ absl::Status RankExecutor::RunProgram(const plan::Program& program, bool evaluat
           Mark(step.stream, computes ? std::optional(Part::kWait) : std::nullopt, nullptr, &step));
     }
     const bool updates = !evaluate && steps.front().segment == stage_.update;
-    if (updates && Timed()) RETURN_IF_ERROR(backend_->NoteTime(backend::kUpdateBegins));
+    if (updates) RETURN_IF_ERROR(backend_->NoteTime(backend::kUpdateBegins));
     // The update reads gradients that were reduced behind the backward passes.
     if (streams && updates) RETURN_IF_ERROR(JoinExchange());
     RETURN_IF_ERROR(RunStep(steps, static_cast<std::int64_t>(i), evaluate, context));
@@ -226,7 +226,7 @@ absl::Status RankExecutor::SetSteps(std::int64_t steps) {
 absl::Status RankExecutor::Launch(std::int64_t iteration, const LearningRates& rates,
                                   const FeedFunction& feed) {
   ENGINE_CHECK(started_.size() < 2, "{} iterations are started already", started_.size());
-  if (Timed()) RETURN_IF_ERROR(backend_->NoteTime(backend::kIterationBegins));
+  RETURN_IF_ERROR(backend_->NoteTime(backend::kIterationBegins));
   RETURN_IF_ERROR(prefetch_.valid() ? prefetch_.get() : FillIncoming(false, feed));
   RETURN_IF_ERROR(TakeIncoming());
   std::byte* const control = Address(stage_.control, nullptr, -1);
@@ -236,13 +236,12 @@ absl::Status RankExecutor::Launch(std::int64_t iteration, const LearningRates& r
   const double offer[3] = {static_cast<double>(rates.known_steps), rates.if_known, rates.if_more};
   RETURN_IF_ERROR(backend_->Write(control + plan::kKnownSteps * sizeof(double), offer, sizeof(offer)));
   RETURN_IF_ERROR(RunOrReplay(false, Context(iteration)));
-  Results results;
+  RETURN_IF_ERROR(backend_->NoteTime(backend::kIterationEnds));
+  Results results{.follows = !started_.empty()};
   ASSIGN_OR_RETURN(results.scalars,
                    backend_->Read(Address(stage_.scalars, nullptr, -1), stage_.scalars.bytes()));
   ASSIGN_OR_RETURN(results.control, backend_->Read(control, stage_.control.bytes()));
-  if (Timed()) {
-    ASSIGN_OR_RETURN(results.times, backend_->ReadTimes());
-  }
+  ASSIGN_OR_RETURN(results.times, backend_->ReadTimes());
   started_.push_back(results);
   return absl::OkStatus();
 }
@@ -256,7 +255,10 @@ absl::StatusOr<IterationResult> RankExecutor::Wait() {
   RETURN_IF_ERROR(backend_->WaitRead(results.scalars, scalars));
   RETURN_IF_ERROR(backend_->WaitRead(results.control, control));
   std::int64_t times_ns[backend::kStamps] = {};
-  if (Timed()) RETURN_IF_ERROR(backend_->WaitRead(results.times, times_ns));
+  RETURN_IF_ERROR(backend_->WaitRead(results.times, times_ns));
+  const std::int64_t began_ns = times_ns[backend::kIterationBegins];
+  const std::int64_t followed_ns = results.follows ? ended_ns_ : began_ns;
+  ended_ns_ = times_ns[backend::kIterationEnds];
   constexpr double kNsPerMs = 1e6;
   return IterationResult{
       .loss_sum = scalars[0],
@@ -265,8 +267,8 @@ absl::StatusOr<IterationResult> RankExecutor::Wait() {
       .steps = static_cast<std::int64_t>(control[plan::kStep]),
       .skipped = static_cast<std::int64_t>(control[plan::kSkipped]),
       .loss_scale = control[plan::kLossScale],
-      .busy_ms = static_cast<double>(times_ns[backend::kUpdateBegins] - times_ns[backend::kIterationBegins]) /
-                 kNsPerMs};
+      .elapsed_ms = static_cast<double>(ended_ns_ - followed_ns) / kNsPerMs,
+      .busy_ms = static_cast<double>(times_ns[backend::kUpdateBegins] - began_ns) / kNsPerMs};
 }
 
 absl::StatusOr<IterationResult> RankExecutor::Train(std::int64_t iteration, std::int64_t step,

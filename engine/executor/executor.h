@@ -60,9 +60,12 @@ struct IterationResult {
   std::int64_t steps = 0;    // optimizer steps done so far
   std::int64_t skipped = 0;  // iterations skipped so far, because gradients overflowed the loss scale
   double loss_scale = 1;
-  // Of a rank of several: from the beginning of the iteration on its device to that of the update, which is
-  // the first to wait for all. Includes waits within the passes: for ranks of the same layers (tp, cp) and
-  // for other stages. 0 of an evaluation.
+  // By the device's clock; 0 of an evaluation. elapsed_ms: to the end of the iteration, from the end of the
+  // one before where that was still under way when this one was started, else from its own beginning. The
+  // host hears of the end late where it launches kernel by kernel and the device's queue is full.
+  double elapsed_ms = 0;
+  // From the beginning of the iteration to that of the update, which is the first to wait for all ranks.
+  // Includes waits within the passes: for ranks of the same layers (tp, cp) and for other stages.
   double busy_ms = 0;
 };
 
@@ -142,8 +145,6 @@ class RankExecutor {
   RankExecutor(const plan::Plan& plan, std::int64_t rank);
   absl::Status PrepareSegments();
   absl::Status PrepareTransfers();
-  // Whether iterations are timed: of a rank that is alone, the whole time is its own.
-  bool Timed() const { return plan_.mesh.world() > 1; }
   // The control block and the states of quantised tensors as they are before the first iteration.
   absl::Status StartControl();
   // before: the launch of the instruction before it.
@@ -210,8 +211,10 @@ class RankExecutor {
   Recorded train_, evaluate_;
   struct Results {
     std::int64_t scalars = -1, control = -1, times = -1;  // tickets
+    bool follows = false;                                 // the one before was still under way
   };
   std::deque<Results> started_;
+  std::int64_t ended_ns_ = 0;  // the last iteration that was waited for
   std::future<absl::Status> prefetch_;
   struct Marked {
     std::optional<InstructionTiming> timing;

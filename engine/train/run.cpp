@@ -247,7 +247,6 @@ class Training {
   absl::Status Loop() {
     const std::int64_t iterations = recipe_.iterations();
     std::int64_t saved = iteration_;
-    finished_at_ = Clock::now();
     while (iteration_ < iterations) {
       ASSIGN_OR_RETURN(const bool may_begin, MayBegin());
       stopped_ = !may_begin;
@@ -367,8 +366,6 @@ class Training {
       return absl::OkStatus();
     }));
     const executor::IterationResult& result = results[0];  // the same on every rank
-    const double elapsed_ms = MillisecondsSince(finished_at_);
-    finished_at_ = Clock::now();
     const bool skipped = result.steps == adam_step_;
     schedule_samples_ += (result.steps - adam_step_) * plan_.global_batch;
     adam_step_ = result.steps;
@@ -387,8 +384,8 @@ class Training {
                    .loss = loss,
                    .grad_norm = result.grad_norm,
                    .learning_rate = result.learning_rate,
-                   .elapsed_ms = elapsed_ms,
-                   .tokens_per_second = tokens / elapsed_ms * 1e3,
+                   .elapsed_ms = result.elapsed_ms,
+                   .tokens_per_second = tokens / result.elapsed_ms * 1e3,
                    .skipped = result.skipped,
                    .loss_scale = result.loss_scale},
                   results);
@@ -467,7 +464,6 @@ class Training {
       loss_sum += sums[0];
     }
     const double tokens = static_cast<double>(batches * plan_.global_batch * plan_.sequence);
-    finished_at_ = Clock::now();
     if (reporter_ == nullptr) return absl::OkStatus();
     return reporter_->Evaluation({.iteration = iteration_,
                                   .validation_loss = loss_sum / tokens,
@@ -488,7 +484,6 @@ class Training {
     const std::string root = CheckpointRoot(options_.out);
     AloneAt(fmt::format("saving the checkpoint of iteration {}", iteration_));
     RETURN_IF_ERROR(SaveCheckpoint(plan_, root, metadata, *ranks_, processes_));
-    finished_at_ = Clock::now();
     if (!Leads()) return absl::OkStatus();
     reporter_->Line(fmt::format("saved checkpoint of iteration {} to {}", iteration_, root));
     return Prune();
@@ -519,7 +514,6 @@ class Training {
   };
   std::deque<Started> started_;            // and not yet waited for
   std::optional<IterationReport> logged_;  // of rank 0: not yet told, for want of the other ranks' times
-  Clock::time_point finished_at_;
   std::map<std::int64_t, std::vector<Timings>> profile_;  // by rank of this process
 };
 

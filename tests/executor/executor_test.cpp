@@ -147,6 +147,39 @@ TEST_CASE("a rank that computes longer than the others is seen by its time, not 
   }
 }
 
+TEST_CASE("an iteration's time begins with it, or where the one before ended that was still under way") {
+  Setup setup("parallelism.dp=1");
+  constexpr auto kPause = std::chrono::milliseconds(80);
+  const executor::LearningRates rates = {0, 1e-3, 1e-3};
+  REQUIRE(setup.Train(0).ok());
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<double> elapsed_ms;
+  REQUIRE(setup.ranks
+              ->Run([&](RankExecutor& rank) -> absl::Status {
+                const auto wait = [&]() -> absl::Status {
+                  ASSIGN_OR_RETURN(const IterationResult result, rank.Wait());
+                  elapsed_ms.push_back(result.elapsed_ms);
+                  return absl::OkStatus();
+                };
+                RETURN_IF_ERROR(rank.Launch(1, rates, SomeFeed()));
+                std::this_thread::sleep_for(kPause);
+                RETURN_IF_ERROR(rank.Launch(2, rates, SomeFeed()));
+                RETURN_IF_ERROR(wait());
+                RETURN_IF_ERROR(wait());
+                std::this_thread::sleep_for(kPause);
+                RETURN_IF_ERROR(rank.Launch(3, rates, SomeFeed()));
+                return wait();
+              })
+              .ok());
+  const std::chrono::duration<double, std::milli> all = std::chrono::steady_clock::now() - start;
+  constexpr auto kPauseMs = static_cast<double>(kPause.count());
+  REQUIRE(elapsed_ms.size() == 3);
+  CHECK(elapsed_ms[0] > 0);
+  CHECK(elapsed_ms[1] >= kPauseMs);
+  CHECK(elapsed_ms[2] > 0);
+  CHECK(elapsed_ms[0] + elapsed_ms[1] + elapsed_ms[2] <= all.count() - kPauseMs);
+}
+
 TEST_CASE("a feed that fails on one rank ends all ranks with its error") {
   for (const std::string layout :
        {"parallelism.dp=4 training.micro_batch=1", "parallelism.tp=2", "parallelism.pp=2"}) {
