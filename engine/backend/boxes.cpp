@@ -31,27 +31,6 @@ Box Joined(const Box& box) {
   return joined;
 }
 
-// The distances from a box to one of the same shape.
-struct Distance {
-  std::int64_t from = 0, to = 0;
-  bool operator==(const Distance&) const = default;
-};
-
-bool SameShape(const Box& a, const Box& b) {
-  return a.size == b.size && a.from_stride == b.from_stride && a.to_stride == b.to_stride;
-}
-Distance Between(const Box& a, const Box& b) { return {b.from - a.from, b.to - a.to}; }
-
-// How many from `first` on follow each other at equal distances.
-std::size_t Repetitions(const std::vector<Box>& boxes, std::size_t first) {
-  std::size_t end = first + 1;
-  while (end < boxes.size() && SameShape(boxes[first], boxes[end]) &&
-         Between(boxes[end - 1], boxes[end]) == Between(boxes[first], boxes[first + 1])) {
-    ++end;
-  }
-  return end - first;
-}
-
 }  // namespace
 
 std::vector<CommonRun> CommonRuns(const DimExtent& from, const DimExtent& to) {
@@ -98,25 +77,6 @@ std::vector<Box> CommonBoxes(const Extent& from, const Shape& from_shape, const 
   }
   for (Box& box : boxes) box = Joined(box);
   return boxes;
-}
-
-std::vector<Box> InFewer(std::vector<Box> boxes) {
-  std::vector<Box> fewer;
-  for (std::size_t i = 0; i < boxes.size();) {
-    Box box = boxes[i];
-    const auto free = std::find(box.size.rbegin(), box.size.rend(), 1);
-    const std::size_t count = free == box.size.rend() ? 1 : Repetitions(boxes, i);
-    if (count > 1) {
-      const auto loop = static_cast<std::size_t>(box.size.rend() - free) - 1;
-      const Distance distance = Between(boxes[i], boxes[i + 1]);
-      box.size[loop] = static_cast<std::int64_t>(count);
-      box.from_stride[loop] = distance.from;
-      box.to_stride[loop] = distance.to;
-    }
-    fewer.push_back(box);
-    i += count;
-  }
-  return fewer.size() < boxes.size() ? InFewer(std::move(fewer)) : fewer;
 }
 
 std::vector<PitchedCopy> PitchedCopies(const Box& box, std::int64_t element_bytes) {

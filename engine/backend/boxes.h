@@ -37,10 +37,6 @@ struct Box {
 std::vector<Box> CommonBoxes(const Extent& from, const Shape& from_shape, const Extent& to,
                              const Shape& to_shape);
 
-// The same elements in fewer boxes, for kernels, whose launches take time: boxes of one shape that follow
-// each other at equal distances are one of another loop, where there is one left.
-std::vector<Box> InFewer(std::vector<Box> boxes);
-
 // `planes` × `rows` rows of `width` bytes, as a copy engine takes them. All in bytes, offsets from the
 // tensors' beginnings.
 struct PitchedCopy {

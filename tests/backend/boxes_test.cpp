@@ -130,17 +130,13 @@ std::vector<std::int64_t> Expected(const Local& from, const Local& to) {
 
 TEST_CASE("boxes carry every common element once, to where it belongs") {
   Random random(5);
-  int in_fewer = 0;
   for (int i = 0; i < 300; ++i) {
     Shape logical;
     for (std::int64_t dim = Draw(random, 1, 4); dim > 0; --dim) logical.push_back(Draw(random, 2, 6));
     const Local from = DrawLocal(random, logical);
     const Local to = DrawLocal(random, logical);
-    const std::vector<Box> boxes = CommonBoxes(from.extent, from.shape, to.extent, to.shape);
-    CHECK((Carried(boxes, to.shape.elements()) == Expected(from, to)));
-    const std::vector<Box> fewer = InFewer(boxes);
-    CHECK((Carried(fewer, to.shape.elements()) == Expected(from, to)));
-    if (fewer.size() < boxes.size()) ++in_fewer;
+    CHECK((Carried(CommonBoxes(from.extent, from.shape, to.extent, to.shape), to.shape.elements()) ==
+           Expected(from, to)));
     // By way of a parcel that holds what both have.
     const Local parcel = LocalOf(Intersection(from.extent, to.extent), logical);
     CHECK((Carried(CommonBoxes(from.extent, from.shape, parcel.extent, parcel.shape),
@@ -148,37 +144,6 @@ TEST_CASE("boxes carry every common element once, to where it belongs") {
     CHECK((Carried(CommonBoxes(parcel.extent, parcel.shape, to.extent, to.shape), to.shape.elements()) ==
            Expected(parcel, to)));
   }
-  CHECK(in_fewer > 0);
-}
-
-TEST_CASE("chunks of a zigzag split are one box of another loop, where distances are equal") {
-  // [4, 16, 6, 5] of half the heads, and the first and last quarter of the sequence of all heads.
-  const Shape whole = {4, 16, 6, 5};
-  Extent heads = Extent::Whole(whole);
-  heads.dims[2] = {Interval{0, 3}};
-  Extent chunks = Extent::Whole(whole);
-  chunks.dims[1] = {Interval{0, 4}, Interval{12, 4}};
-  const std::vector<Box> boxes = CommonBoxes(chunks, {4, 8, 6, 5}, heads, {4, 16, 3, 5});
-  CHECK(boxes.size() == 2);
-  const std::vector<Box> fewer = InFewer(boxes);
-  REQUIRE(fewer.size() == 1);
-  CHECK((fewer[0].size == std::array<std::int64_t, 5>{1, 2, 4, 4, 15}));
-  CHECK(fewer[0].from_stride[1] == 4 * 30);
-  CHECK(fewer[0].to_stride[1] == 12 * 15);
-  // Three at unequal distances, and two of unequal shapes.
-  std::vector<Box> three = {boxes[0], boxes[0], boxes[0]};
-  three[1].from += 100, three[1].to += 100;
-  three[2].from += 250, three[2].to += 200;
-  CHECK(InFewer(three).size() == 2);
-  Box shorter = boxes[1];
-  shorter.size[4] = 10;
-  CHECK(InFewer({boxes[0], shorter}).size() == 2);
-  // No loop is left.
-  Box full;
-  full.size = {2, 2, 2, 2, 2};
-  Box next = full;
-  next.from = next.to = 1000;
-  CHECK(InFewer({full, next}).size() == 2);
 }
 
 TEST_CASE("boxes that are walked word by word carry the same") {
@@ -189,8 +154,7 @@ TEST_CASE("boxes that are walked word by word carry the same") {
     for (std::int64_t dim = Draw(random, 1, 5); dim > 0; --dim) logical.push_back(Draw(random, 2, 6));
     const Local from = DrawLocal(random, logical);
     const Local to = DrawLocal(random, logical);
-    const std::vector<Box> boxes =
-        InFewer(CommonBoxes(from.extent, from.shape, to.extent, to.shape));  // as kernels take them
+    const std::vector<Box> boxes = CommonBoxes(from.extent, from.shape, to.extent, to.shape);
     const std::int64_t elements = to.shape.elements();
     for (const Box& box : boxes) loops.insert(LoopsOf(box));
     const std::vector<std::int64_t> expected = Expected(from, to);

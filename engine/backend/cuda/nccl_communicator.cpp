@@ -182,7 +182,6 @@ void PlanPacking(const CollectiveArgs& args, Exchange* x) {
     x->send_counts.push_back(parcel.sizes.elements());
     at += parcel.sizes.elements();
   }
-  x->pack = InFewer(std::move(x->pack));
 }
 
 void PlanUnpacking(const CollectiveArgs& args, Exchange* x) {
@@ -194,7 +193,6 @@ void PlanUnpacking(const CollectiveArgs& args, Exchange* x) {
     x->receive_counts.push_back(parcel.sizes.elements());
     at += parcel.sizes.elements();
   }
-  x->unpack = InFewer(std::move(x->unpack));
 }
 
 using EnqueueExchange = absl::Status (*)(const Exchange&, cudaStream_t);
@@ -265,8 +263,7 @@ absl::StatusOr<std::unique_ptr<Launch>> NcclCommunicator::Prepare(CollectiveArgs
   x.scratch = args.scratch.data();
   if (instruction.reduction == graph::Reduction::kMax) x.reduction = ncclMax;
   if (instruction.collective == Collective::kSlice) {
-    x.unpack =
-        InFewer(CommonBoxes(args.input.extent, args.input.shape, args.output.extent, args.output.shape));
+    x.unpack = CommonBoxes(args.input.extent, args.input.shape, args.output.extent, args.output.shape);
   } else {
     x.group = GroupOf({.ranks = args.group, .use = Use::kCollectives});
     ASSIGN_OR_RETURN(x.type, NcclTypeOf(args.input.dtype));

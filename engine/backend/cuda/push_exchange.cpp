@@ -247,7 +247,6 @@ void PlanOwn(const CollectiveArgs& args, Exchange* x) {
       if (copy.width > 0) x->own_copies.push_back(copy);
     }
   }
-  x->own_boxes = InFewer(std::move(x->own_boxes));
 }
 
 }  // namespace
