@@ -12,7 +12,7 @@ using executor::testing::ProbedDevice;
 
 class BesideTheHost final : public backend::cpu::CpuBackend {
  public:
-  // From the given read on (two an iteration: scalars and control block), every wait for one fails.
+  // From the given read on (three an iteration: scalars, control block and times), every wait for one fails.
   explicit BesideTheHost(std::int64_t failing_read) : CpuBackend(1), failing_read_(failing_read) {}
   bool asynchronous() const override { return true; }
   absl::Status WaitRead(std::int64_t ticket, void* host) override {
@@ -30,7 +30,7 @@ absl::Status RunFailing(bool check) {
   WriteDataset(folder / "text", 60);
   std::vector<Probe> probes(1);
   Device device = ProbedDevice(&probes);
-  device.make_backend = [](std::int64_t, std::int64_t) { return std::make_unique<BesideTheHost>(4); };
+  device.make_backend = [](std::int64_t, std::int64_t) { return std::make_unique<BesideTheHost>(6); };
   const recipe::Recipe recipe =
       RunRecipe(folder, {"training.iterations=6", "checkpoint.interval=0", "evaluation.interval=0"});
   return Run(recipe, {.out = folder / "run", .executor = {.check = check}}, device);
