@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <utility>
@@ -13,17 +16,14 @@
 namespace engine::cli {
 namespace {
 
+constexpr double kLeastTimeout = 0.05;  // seconds
+constexpr std::size_t kMostToken = 256;
+
 // Error: the options contradict each other or the recipe.
 absl::StatusOr<std::string> TokenOf(const LaunchOptions& options) {
   std::string token = launch::ProcessEnvironment()("ENGINE_TOKEN").value_or("");
   if (!options.token_file.empty()) {
-    std::ifstream file(options.token_file);
-    std::ostringstream text;
-    text << file.rdbuf();
-    if (!file) return InvalidArgument("--token-file {}: cannot be read", options.token_file);
-    token = text.str();
-    token.erase(token.find_last_not_of(" \t\r\n") + 1);
-    if (token.empty()) return InvalidArgument("--token-file {}: the file is empty", options.token_file);
+    ASSIGN_OR_RETURN(token, ReadToken(options.token_file));
   }
   if (!token.empty()) return token;
   if (options.nodes > 1) {
@@ -105,18 +105,70 @@ void AddLaunchOptions(CLI::App* command, LaunchOptions* options) {
       ->add_flag("--all-output", options->all_output,
                  "Show the standard output of every rank, not of rank 0 alone")
       ->group(kProcesses);
-  const auto seconds = [&](const char* name, double* value, const char* text) {
+  const auto seconds = [&](const char* name, double* value, const char* text, double least) {
     command->add_option(name, *value, text)
-        ->check(CLI::Range(0.0, 1e6))
+        ->check(CLI::Range(least, 1e6))
+        ->check([](const std::string& given) {  // which is in every range
+          return std::isnan(std::strtod(given.c_str(), nullptr)) ? "Not a number of seconds" : "";
+        })
         ->type_name("SECONDS")
         ->capture_default_str()
         ->group(kProcesses);
   };
   seconds("--join-timeout", &options->join_timeout_s,
-          "How long the ranks wait for each other at the beginning");
-  seconds("--heartbeat-timeout", &options->heartbeat_timeout_s, "After how long a silence a rank is lost");
+          "How long the ranks wait for each other at the beginning", kLeastTimeout);
+  seconds("--heartbeat-timeout", &options->heartbeat_timeout_s, "After how long a silence a rank is lost",
+          kLeastTimeout);
   seconds("--hang-timeout", &options->hang_timeout_s,
-          "After how long without progress of any rank the run hangs; 0: never");
+          "After how long without progress of any rank the run hangs; 0: never", 0);
+}
+
+absl::StatusOr<std::string> ReadToken(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) return InvalidArgument("--token-file {}: cannot be read, or the file is empty", path);
+  std::string token = text.str();
+  token.erase(token.find_last_not_of(" \t\r\n") + 1);
+  if (token.empty()) return InvalidArgument("--token-file {}: the file is empty", path);
+  // It travels in the environment of the ranks, and in the first message of each.
+  const bool printable = std::all_of(token.begin(), token.end(), [](char c) { return c >= ' ' && c <= '~'; });
+  if (!printable || token.size() > kMostToken) {
+    return InvalidArgument(
+        "--token-file {}: a token is one line of at most {} printable ASCII characters, as `openssl rand "
+        "-hex "
+        "16` writes it",
+        path, kMostToken);
+  }
+  return token;
+}
+
+absl::Status CheckUnused(const LaunchOptions& options, const std::optional<launch::Placement>& placement) {
+  if (placement) {  // --token-file has a meaning
+    for (const auto& [given, name] : {std::pair(options.node_rank != 0, "--node-rank"),
+                                      std::pair(!options.coordinator.empty(), "--coordinator")}) {
+      if (given) {
+        return InvalidArgument(
+            "{}: {} has started the ranks and says which this is and where they meet (ENGINE_COORDINATOR "
+            "replaces the address)",
+            name, placement->source);
+      }
+    }
+    return absl::OkStatus();
+  }
+  if (options.nodes_given) return absl::OkStatus();  // a script for any number of hosts, started on one
+  for (const auto& [given, name] : {std::pair(options.node_rank != 0, "--node-rank"),
+                                    std::pair(!options.coordinator.empty(), "--coordinator"),
+                                    std::pair(!options.token_file.empty(), "--token-file")}) {
+    if (given) {
+      return InvalidArgument(
+          "{}: is for ranks that meet each other, and this run is one process: --nodes N says how many hosts "
+          "it "
+          "has, --processes that each rank is a process",
+          name);
+    }
+  }
+  return absl::OkStatus();
 }
 
 launch::RendezvousOptions RendezvousOf(const LaunchOptions& options) {

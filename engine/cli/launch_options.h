@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "engine/cli/device.h"
@@ -18,6 +19,7 @@ inline constexpr const char* kProcesses = "Processes";  // the group of these op
 struct LaunchOptions {
   bool processes = false;
   std::int64_t nodes = 1;
+  bool nodes_given = false;
   std::int64_t node_rank = 0;
   std::string coordinator;
   std::string token_file;
@@ -28,6 +30,13 @@ struct LaunchOptions {
 };
 
 void AddLaunchOptions(CLI::App* command, LaunchOptions* options);
+
+// What of these has no meaning for a run that starts no processes: of one process, or of those that a
+// launcher has started. Error: the option, and what to do.
+absl::Status CheckUnused(const LaunchOptions& options, const std::optional<launch::Placement>& placement);
+
+// The secret of --token-file. Errors: no such file, nothing in it.
+absl::StatusOr<std::string> ReadToken(const std::string& path);
 
 launch::RendezvousOptions RendezvousOf(const LaunchOptions& options);
 

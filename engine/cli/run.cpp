@@ -72,6 +72,12 @@ int RunRecipe(const RunArguments& arguments) {
   if ((asked && !supervised) || (needed && !*placement)) {
     return RunProcesses(loaded.recipe, arguments.device, arguments.launch);
   }
+  if (!supervised) {
+    if (const absl::Status status = CheckUnused(arguments.launch, *placement); !status.ok()) {
+      fmt::print(stderr, "engine run: {}\n", Message(status));
+      return kUsage;
+    }
+  }
   if (*placement && (*placement)->world != loaded.recipe.world_size()) {
     fmt::print(stderr, "engine run: {} has started {} processes, but the recipe's layout has {} ranks\n",
                (*placement)->source, (*placement)->world, loaded.recipe.world_size());
@@ -87,8 +93,17 @@ int RunRecipe(const RunArguments& arguments) {
   options.profile = arguments.profile;
   std::unique_ptr<ProcessGroup> group;
   if (*placement) {
+    launch::Placement place = **placement;
+    if (!supervised && !arguments.launch.token_file.empty()) {
+      absl::StatusOr<std::string> token = ReadToken(arguments.launch.token_file);
+      if (!token.ok()) {
+        fmt::print(stderr, "engine run: {}\n", Message(token.status()));
+        return kUsage;
+      }
+      place.token = *std::move(token);
+    }
     absl::StatusOr<std::unique_ptr<ProcessGroup>> opened =
-        ProcessGroup::Open(**placement, RendezvousOf(arguments.launch));
+        ProcessGroup::Open(place, RendezvousOf(arguments.launch));
     if (!opened.ok()) {
       fmt::print(stderr, "engine run: {}\n", Message(opened.status()));
       return kFailed;
@@ -121,7 +136,7 @@ std::string ExitCodes() {
       "  {}  no device will do, or a library of it is missing or too old; nothing was started\n"
       "  {}  the device or a library of it failed while it ran\n"
       "  {}  another rank failed or was lost, or the ranks did not come together\n"
-      "With --processes, the code of the rank that failed first; 128 + n where signal n ended it.",
+      "Of several processes, the code of the rank that failed first; 128 + n where signal n ended it.",
       static_cast<int>(kFailed), static_cast<int>(kNoDevice), static_cast<int>(kDeviceFailed),
       static_cast<int>(kPeerLost));
 }
@@ -159,7 +174,10 @@ void AddRunCommand(CLI::App& app, int* exit_code) {
       ->group(kProcesses);
   AddLoadOptions(command, &arguments->load);
   command->footer(ExitCodes());
-  command->callback([arguments, exit_code] { *exit_code = RunRecipe(*arguments); });
+  command->callback([arguments, exit_code, command] {
+    arguments->launch.nodes_given = command->count("--nodes") > 0;
+    *exit_code = RunRecipe(*arguments);
+  });
 }
 
 }  // namespace engine::cli

@@ -29,9 +29,10 @@ struct RendezvousOptions {
   Milliseconds join_timeout = std::chrono::seconds(120);      // all ranks must have come by then
   Milliseconds heartbeat_timeout = std::chrono::seconds(30);  // a rank so long unheard of is lost
   Milliseconds hang_timeout = std::chrono::seconds(600);      // so long no rank got on: the run hangs; 0: off
-  Milliseconds linger =
-      std::chrono::seconds(5);  // of a server whose run has ended early, for all to hear why
-  int parent = 0;               // of a rank: the process without which it ends; 0: it may go on alone
+  // Of a server whose run has ended early, for all to hear why. Its process must be gone when a supervisor
+  // ends those that do not go by themselves (supervisor.cpp: 5 s).
+  Milliseconds linger = std::chrono::seconds(3);
+  int parent = 0;  // of a rank: the process without which it ends; 0: it may go on alone
 };
 
 // What a rank says of itself. World, build and plan hash must be the same on all ranks; devices differ.

@@ -106,6 +106,7 @@ TEST_CASE("environment: torchrun and PyTorchJob") {
   CHECK(MustFind(With(kTorchrun, "TORCHELASTIC_USE_AGENT_STORE", "True")).coordinator.port == 29401);
   CHECK(MustFind(With(kTorchrun, "TORCHELASTIC_RUN_ID", "other")).token != placement.token);
   CHECK(MustFind(With(kTorchrun, "ENGINE_TOKEN", "mine")).token == "mine");
+  CHECK(MustFind(With(kTorchrun, "ENGINE_TOKEN", "")).token == placement.token);  // nothing is no secret
   CHECK(MustFind(With(kTorchrun, "ENGINE_COORDINATOR", "x:7")).coordinator.ToString() == "x:7");
   // Its agent is there as long as its ranks, where it is torchrun itself.
   CHECK(MustFind(With(kTorchrun, "TORCHELASTIC_RUN_ID", "none")).parent == getppid());

@@ -411,12 +411,29 @@ TEST_CASE("processes: what is refused before anything starts") {
   refused("--nodes 2 --node-rank 2", 2, "--node-rank 2 is not below --nodes 2");
   refused("--nodes 2 --coordinator a:1", 2, "several nodes need a token");
   refused("--nodes 2 --coordinator a:1 --token-file /nowhere", 2, "--token-file /nowhere: cannot be read");
+  data::WriteFile(tiny.folder / "zero", std::string("\0abc\n", 5));
+  data::WriteFile(tiny.folder / "long", std::string(257, 'x'));
+  for (const std::string file : {"zero", "long"}) {
+    refused("--processes --token-file " + tiny.folder / file, 2,
+            "a token is one line of at most 256 printable ASCII characters");
+  }
+  // Of a run of one process.
+  refused("--node-rank 1", 2, "engine run: --node-rank: is for ranks that meet each other");
+  refused("--coordinator a:1", 2, "engine run: --coordinator: is for ranks that meet each other");
+  refused("--token-file /nowhere", 2, "engine run: --token-file: is for ranks that meet each other");
+  for (const std::string option : {"--join-timeout", "--heartbeat-timeout", "--hang-timeout"}) {
+    refused("--processes " + option + " nan", 2, option + ": Not a number of seconds");
+  }
+  refused("--processes --heartbeat-timeout 0", 2, "--heartbeat-timeout: Value 0 not in range");
   refused("", 2, "torchrun has started 4 processes, but the recipe's layout has 2 ranks",
           "RANK=0 WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 MASTER_PORT=1");
   refused("", 2, "engine run: torchrun: MASTER_ADDR is not set", "RANK=0 WORLD_SIZE=2");
   const std::string torchrun = "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=" + port;
   refused("--processes", 2, "torchrun has started 2 processes, and each would start ranks of its own",
           torchrun);
+  refused("--node-rank 1", 2, "engine run: --node-rank: torchrun has started the ranks", torchrun);
+  refused("--coordinator a:1", 2, "engine run: --coordinator: torchrun has started the ranks", torchrun);
+  refused("--token-file /nowhere", 2, "--token-file /nowhere: cannot be read", torchrun);
   refused("", 1,
           "engine run: rank 0's address, by torchrun or ENGINE_COORDINATOR: port " + port +
               " of 127.0.0.1 is taken",
@@ -467,6 +484,25 @@ TEST_CASE("processes: launchers that start the ranks themselves") {
     }
     for (const auto& rank : ranks) CHECK_MESSAGE(rank->Wait(20) == 0, rank->log());
     CHECK(Numbers(tiny.out + out) == numbers);
+  }
+}
+
+TEST_CASE("processes: ranks that a launcher has started show each other the secret of --token-file") {
+  const TinyRun tiny;
+  data::WriteFile(tiny.folder / "ours", "ours\n");
+  data::WriteFile(tiny.folder / "theirs", "theirs\n");
+  for (const std::string other : {"ours", "theirs"}) {
+    INFO(other);
+    const std::string variables =
+        " WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=" + std::to_string(FreePort());
+    const std::string common = "run " + tiny.recipe + " --set parallelism.dp=2 --join-timeout 2 --out " +
+                               tiny.out + other + " --token-file ";
+    Background zero(tiny, "0", common + tiny.folder / "ours", "RANK=0 LOCAL_RANK=0" + variables);
+    Background one(tiny, "1", common + tiny.folder / other, "RANK=1 LOCAL_RANK=1" + variables);
+    const int code = other == "ours" ? 0 : 5;
+    CHECK_MESSAGE(zero.Wait(20) == code, zero.log());
+    CHECK_MESSAGE(one.Wait(20) == code, one.log());
+    CHECK(Contains(one.log(), ": refused: token\n") == (code != 0));
   }
 }
 
