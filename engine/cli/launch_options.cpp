@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -17,15 +16,15 @@ namespace engine::cli {
 namespace {
 
 constexpr double kLeastTimeout = 0.05;  // seconds
-constexpr std::size_t kMostToken = 256;
 
 // Error: the options contradict each other or the recipe.
 absl::StatusOr<std::string> TokenOf(const LaunchOptions& options) {
+  if (!options.token_file.empty()) return ReadToken(options.token_file);
   std::string token = launch::ProcessEnvironment()("ENGINE_TOKEN").value_or("");
-  if (!options.token_file.empty()) {
-    ASSIGN_OR_RETURN(token, ReadToken(options.token_file));
+  if (!token.empty()) {
+    RETURN_IF_ERROR(launch::CheckToken("ENGINE_TOKEN", token));
+    return token;
   }
-  if (!token.empty()) return token;
   if (options.nodes > 1) {
     return absl::InvalidArgumentError(
         "--nodes: several nodes need a token, the same on all: --token-file FILE, or ENGINE_TOKEN in the "
@@ -127,47 +126,26 @@ absl::StatusOr<std::string> ReadToken(const std::string& path) {
   std::ifstream file(path);
   std::ostringstream text;
   text << file.rdbuf();
-  if (!file) return InvalidArgument("--token-file {}: cannot be read, or the file is empty", path);
+  if (!file) return InvalidArgument("--token-file {}: cannot be read", path);
   std::string token = text.str();
   token.erase(token.find_last_not_of(" \t\r\n") + 1);
   if (token.empty()) return InvalidArgument("--token-file {}: the file is empty", path);
-  // It travels in the environment of the ranks, and in the first message of each.
-  const bool printable = std::all_of(token.begin(), token.end(), [](char c) { return c >= ' ' && c <= '~'; });
-  if (!printable || token.size() > kMostToken) {
-    return InvalidArgument(
-        "--token-file {}: a token is one line of at most {} printable ASCII characters, as `openssl rand "
-        "-hex "
-        "16` writes it",
-        path, kMostToken);
-  }
+  RETURN_IF_ERROR(launch::CheckToken("--token-file " + path, token));
   return token;
 }
 
 absl::Status CheckUnused(const LaunchOptions& options, const std::optional<launch::Placement>& placement) {
-  if (placement) {  // --token-file has a meaning
-    for (const auto& [given, name] : {std::pair(options.node_rank != 0, "--node-rank"),
-                                      std::pair(!options.coordinator.empty(), "--coordinator")}) {
-      if (given) {
-        return InvalidArgument(
-            "{}: {} has started the ranks and says which this is and where they meet (ENGINE_COORDINATOR "
-            "replaces the address)",
-            name, placement->source);
-      }
-    }
-    return absl::OkStatus();
-  }
-  if (options.nodes_given) return absl::OkStatus();  // a script for any number of hosts, started on one
-  for (const auto& [given, name] : {std::pair(options.node_rank != 0, "--node-rank"),
-                                    std::pair(!options.coordinator.empty(), "--coordinator"),
-                                    std::pair(!options.token_file.empty(), "--token-file")}) {
-    if (given) {
-      return InvalidArgument(
-          "{}: is for ranks that meet each other, and this run is one process: --nodes N says how many hosts "
-          "it "
-          "has, --processes that each rank is a process",
-          name);
-    }
-  }
+  if (!placement && options.nodes_given) return absl::OkStatus();  // a script for any number of hosts, on one
+  const std::string why =
+      placement ? placement->source +
+                      " has started the ranks and says which this is and where they meet (ENGINE_COORDINATOR "
+                      "replaces the address)"
+                : "is for ranks that meet each other, and this run is one process: --nodes N says how many "
+                  "hosts it has, --processes that each rank is a process";
+  if (options.node_rank != 0) return InvalidArgument("--node-rank: {}", why);
+  if (!options.coordinator.empty()) return InvalidArgument("--coordinator: {}", why);
+  // The ranks of a launcher show it each other.
+  if (!placement && !options.token_file.empty()) return InvalidArgument("--token-file: {}", why);
   return absl::OkStatus();
 }
 

@@ -100,7 +100,7 @@ absl::Status Finish(const Variables& variables, const std::string& job, Placemen
   if (placement->token.empty()) {  // set to nothing: any stranger could show that
     placement->token = HashHex(fmt::format("{} {} {}", placement->source, job, static_cast<long>(getuid())));
   }
-  return absl::OkStatus();
+  return CheckToken("ENGINE_TOKEN", placement->token);
 }
 
 absl::StatusOr<std::optional<Placement>> FromEngine(const Lookup& lookup) {
@@ -205,6 +205,15 @@ absl::StatusOr<std::optional<Placement>> FromSlurm(const Lookup& lookup) {
 }
 
 }  // namespace
+
+absl::Status CheckToken(const std::string& where, const std::string& token) {
+  constexpr std::size_t kMost = 256;
+  const bool printable = std::all_of(token.begin(), token.end(), [](char c) { return c >= ' ' && c <= '~'; });
+  if (printable && token.size() <= kMost) return absl::OkStatus();
+  return InvalidArgument(
+      "{}: a token is one line of at most {} printable ASCII characters, as `openssl rand -hex 16` writes it",
+      where, kMost);
+}
 
 Lookup ProcessEnvironment() {
   return [](const std::string& name) -> std::optional<std::string> {

@@ -107,6 +107,10 @@ TEST_CASE("environment: torchrun and PyTorchJob") {
   CHECK(MustFind(With(kTorchrun, "TORCHELASTIC_RUN_ID", "other")).token != placement.token);
   CHECK(MustFind(With(kTorchrun, "ENGINE_TOKEN", "mine")).token == "mine");
   CHECK(MustFind(With(kTorchrun, "ENGINE_TOKEN", "")).token == placement.token);  // nothing is no secret
+  CheckError(
+      With(kTorchrun, "ENGINE_TOKEN", "two\nlines"),
+      "ENGINE_TOKEN: a token is one line of at most 256 printable ASCII characters, as `openssl rand -hex "
+      "16` writes it");
   CHECK(MustFind(With(kTorchrun, "ENGINE_COORDINATOR", "x:7")).coordinator.ToString() == "x:7");
   // Its agent is there as long as its ranks, where it is torchrun itself.
   CHECK(MustFind(With(kTorchrun, "TORCHELASTIC_RUN_ID", "none")).parent == getppid());

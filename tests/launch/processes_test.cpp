@@ -417,6 +417,7 @@ TEST_CASE("processes: what is refused before anything starts") {
     refused("--processes --token-file " + tiny.folder / file, 2,
             "a token is one line of at most 256 printable ASCII characters");
   }
+  refused("--processes", 2, "ENGINE_TOKEN: a token is one line", "ENGINE_TOKEN=" + std::string(257, 'x'));
   // Of a run of one process.
   refused("--node-rank 1", 2, "engine run: --node-rank: is for ranks that meet each other");
   refused("--coordinator a:1", 2, "engine run: --coordinator: is for ranks that meet each other");
