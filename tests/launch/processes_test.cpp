@@ -362,6 +362,28 @@ TEST_CASE("processes: a rank that stands still as a whole is lost") {
             .exit_code == 0);
 }
 
+TEST_CASE("processes: of a run that hangs, rank 0 stays to tell why, and ends by itself") {
+  const TinyRun tiny;
+  Background run(
+      tiny, "log",
+      "run " + tiny.recipe +
+          " --set parallelism.dp=4 --set training.micro_batch=1 --processes --hang-timeout 1 --out " +
+          tiny.out + kEndless + " --set checkpoint.interval=0");  // saving has no limit
+  REQUIRE_MESSAGE(WaitForMetrics(tiny.out, 1500), run.log());
+  const std::vector<pid_t> ranks = run.children();
+  REQUIRE(ranks.size() == 4);
+  kill(ranks[3], SIGSTOP);
+  CHECK_MESSAGE(run.Wait(20) == 5, run.log());
+  const auto ended = [&](size_t rank) {
+    const std::string pid = std::to_string(ranks[rank]);
+    return run.log().find("rank " + std::to_string(rank) + " (pid " + pid + ") did not end by itself") !=
+           std::string::npos;
+  };
+  CHECK_MESSAGE(ended(3), run.log());
+  CHECK_MESSAGE(!ended(0), run.log());
+  CHECK(!HasOrphans(tiny));
+}
+
 TEST_CASE("processes: ranks that are not of one run") {
   const TinyRun tiny;
   // Rank 0, and rank 1 with other arguments or variables; both logs.
