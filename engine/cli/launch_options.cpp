@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -67,13 +68,36 @@ absl::StatusOr<launch::SupervisorOptions> Prepare(const recipe::Recipe& recipe,
   return supervisor;
 }
 
+}  // namespace
+
 int Complain(const absl::Status& status, int exit_code) {
   const std::string text = Message(status);
+  // What is the recipe's fault is located already.
   fmt::print(stderr, "{}{}\n", text.find(": error: ") == std::string::npos ? "engine run: " : "", text);
   return exit_code;
 }
 
-}  // namespace
+void TellOtherNodes(const LaunchOptions& options, std::int64_t world, const absl::Status& why) {
+  const absl::StatusOr<launch::Endpoint> coordinator = launch::ParseEndpoint(options.coordinator);
+  const absl::StatusOr<std::string> token = TokenOf(options);
+  if (options.nodes < 2 || !coordinator.ok() || !token.ok()) return;
+  const launch::Member self{.rank = -1,
+                            .world = world,
+                            .build = "",
+                            .plan_hash = "",
+                            .device = "",
+                            .process = fmt::format("node {} ({})", options.node_rank, launch::ProcessName())};
+  const std::string what = "failed: " + Message(why);
+  launch::RendezvousOptions rendezvous = RendezvousOf(options);
+  if (options.node_rank != 0) {
+    launch::Client::ReportFailure(*coordinator, *token, self, rendezvous, what);
+    return;
+  }
+  absl::StatusOr<launch::Descriptor> listener = launch::Listen(*coordinator);
+  if (!listener.ok()) return;
+  rendezvous.linger = std::min(launch::kStartSkew, rendezvous.join_timeout);
+  launch::Server::Start(*std::move(listener), *token, self, rendezvous, self.Name() + " " + what);
+}
 
 void AddLaunchOptions(CLI::App* command, LaunchOptions* options) {
   command
@@ -159,10 +183,15 @@ launch::RendezvousOptions RendezvousOf(const LaunchOptions& options) {
 }
 
 int RunProcesses(const recipe::Recipe& recipe, const DeviceChoice& device, const LaunchOptions& options) {
+  const auto refuse = [&](const absl::Status& status, int exit_code) {
+    Complain(status, exit_code);
+    TellOtherNodes(options, recipe.world_size(), status);
+    return exit_code;
+  };
   absl::StatusOr<launch::SupervisorOptions> supervisor = Prepare(recipe, options);
-  if (!supervisor.ok()) return Complain(supervisor.status(), kUsage);
+  if (!supervisor.ok()) return refuse(supervisor.status(), kUsage);
   if (const absl::Status status = train::Check(recipe, ProfileOf(recipe, device)); !status.ok()) {
-    return Complain(status, kFailed);
+    return refuse(status, kFailed);
   }
   if (supervisor->first_rank == 0) {
     absl::StatusOr<launch::Descriptor> listener = launch::Listen(supervisor->coordinator);

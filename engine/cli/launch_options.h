@@ -40,6 +40,13 @@ absl::StatusOr<std::string> ReadToken(const std::string& path);
 
 launch::RendezvousOptions RendezvousOf(const LaunchOptions& options);
 
+// Says what is wrong, on standard error; returns the code.
+int Complain(const absl::Status& status, int exit_code);
+
+// The ranks of the other hosts hear that those of this one will not come, and why: those that are started
+// within launch::kStartSkew. `world`: ranks of the run, as far as it is known.
+void TellOtherNodes(const LaunchOptions& options, std::int64_t world, const absl::Status& why);
+
 // Starts the ranks of this host and waits for their end; the exit code.
 int RunProcesses(const recipe::Recipe& recipe, const DeviceChoice& device, const LaunchOptions& options);
 

@@ -84,17 +84,13 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> ProcessGroup::Open(const launch::P
   return group;
 }
 
-void ProcessGroup::StartServer() {
-  if (!listener_.open()) return;
-  server_ = launch::Server::Start(std::move(listener_), placement_.token, self_, options_);
-}
-
 absl::StatusOr<launch::Client*> ProcessGroup::Join(const std::string& plan_hash) {
   joined_ = true;
   self_.plan_hash = plan_hash;
-  StartServer();
+  if (listener_.open())
+    server_ = launch::Server::Start(std::move(listener_), placement_.token, self_, options_);
   ASSIGN_OR_RETURN(client_, launch::Client::Join(placement_.coordinator, placement_.token, self_, options_,
-                                                 [this] { OnAbort(); }));
+                                                 [this](const absl::Status& why) { OnAbort(why); }));
   if (connect_) RETURN_IF_ERROR(connect_());
   return client_.get();
 }
@@ -113,23 +109,32 @@ absl::Status ProcessGroup::ConnectCpu() {
 }
 
 // Waits for other ranks end with the reason; a rank that hears of nothing any more ends all the same.
-void ProcessGroup::OnAbort() {
-  std::thread([] {
+void ProcessGroup::OnAbort(const absl::Status& why) {
+  std::thread([reason = Message(why)] {
     std::this_thread::sleep_for(kEndTimeout);
-    fmt::print(stderr, "engine run: this rank is ended, as its run has ended and it has not\n");
+    fmt::print(stderr,
+               "engine run: {}\nengine run: this rank is ended, as its run has ended and it has not\n",
+               reason);
     _exit(kPeerLost);
   }).detach();
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (world_ != nullptr) world_->Abort(client_->status());
+  if (world_ != nullptr) world_->Abort(why);
 }
 
 absl::Status ProcessGroup::Fail(const absl::Status& error) {
   if (client_ != nullptr) return client_->Fail(error);
-  if (!joined_) {
-    StartServer();
-    launch::Client::ReportFailure(placement_.coordinator, placement_.token, self_, options_,
-                                  "failed: " + Message(error));
+  if (joined_) return error;
+  const std::string what = "failed: " + Message(error);
+  if (!listener_.open()) {
+    launch::Client::ReportFailure(placement_.coordinator, placement_.token, self_, options_, what);
+    return error;
   }
+  launch::RendezvousOptions options = options_;
+  // Our supervisor would end it, and takes its place.
+  if (placement_.source != launch::kOwnSource)
+    options.linger = std::min(launch::kStartSkew, options.join_timeout);
+  server_ = launch::Server::Start(std::move(listener_), placement_.token, self_, options,
+                                  self_.Name() + " " + what);
   return error;
 }
 

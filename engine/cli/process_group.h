@@ -30,16 +30,17 @@ class ProcessGroup {
 
   const launch::Placement& placement() const { return placement_; }
 
-  // The run of this rank has ended with an error: all others end too. Returns the reason of the whole run's
-  // end.
+  // The run of this rank has ended with an error: all others end too, also those that are yet to come, within
+  // launch::kStartSkew. Returns the reason of the whole run's end.
   absl::Status Fail(const absl::Status& error);
+  // Whether this rank has met the others, or tried to: the run's end may then be another's doing.
+  bool joined() const { return joined_; }
 
  private:
   ProcessGroup(const launch::Placement& placement, const launch::RendezvousOptions& options);
   absl::StatusOr<launch::Client*> Join(const std::string& plan_hash);
   absl::Status ConnectCpu();
-  void StartServer();
-  void OnAbort();
+  void OnAbort(const absl::Status& why);
 
   const launch::Placement placement_;
   launch::RendezvousOptions options_;

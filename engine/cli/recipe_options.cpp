@@ -1,7 +1,10 @@
 #include "engine/cli/recipe_options.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
+
+#include "engine/base/status.h"
 
 namespace engine::cli {
 
@@ -24,6 +27,15 @@ void AddLoadOptions(CLI::App* command, recipe::LoadOptions* options) {
 
 void PrintDiagnostics(const std::vector<Diagnostic>& diagnostics) {
   for (const Diagnostic& diagnostic : diagnostics) std::fputs(Format(diagnostic).c_str(), stderr);
+}
+
+absl::Status FirstError(const std::vector<Diagnostic>& diagnostics) {
+  const auto first = std::find_if(diagnostics.begin(), diagnostics.end(), [](const Diagnostic& diagnostic) {
+    return diagnostic.severity == Severity::kError;
+  });
+  ENGINE_CHECK(first != diagnostics.end(), "no error among {} diagnostics", diagnostics.size());
+  const std::string text = Format(*first);
+  return absl::InvalidArgumentError(text.substr(0, text.find('\n')));
 }
 
 }  // namespace engine::cli

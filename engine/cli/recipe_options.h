@@ -1,6 +1,8 @@
 // The options that every command with a recipe has: --set and --root.
 #pragma once
 
+#include <absl/status/status.h>
+
 #include <CLI/CLI.hpp>
 #include <string>
 
@@ -17,5 +19,8 @@ void AddSetOption(CLI::App* command, const std::string& name, const std::string&
 
 // Prints the diagnostics to standard error, in their text form.
 void PrintDiagnostics(const std::vector<Diagnostic>& diagnostics);
+
+// The first of them that is an error, as a line: "recipes/a.toml:3:1: error: …". There is one.
+absl::Status FirstError(const std::vector<Diagnostic>& diagnostics);
 
 }  // namespace engine::cli

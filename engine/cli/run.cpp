@@ -1,6 +1,7 @@
 // `engine run`: train what a recipe says.
 #include "engine/train/run.h"
 
+#include <absl/status/status.h>
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -32,11 +33,43 @@ struct RunArguments {
   recipe::LoadOptions load;
 };
 
-// Trains in this process: all ranks, or the one that it is.
-absl::Status Train(const recipe::Recipe& recipe, const train::RunOptions& options,
-                   const train::Device& device, ProcessGroup* group) {
-  const absl::Status status = train::Run(recipe, options, device);
-  return status.ok() || group == nullptr ? status : group->Fail(status);
+using MaybePlacement = std::optional<launch::Placement>;
+
+bool IsSupervised(const MaybePlacement& placement) {
+  return placement && placement->source == launch::kOwnSource;
+}
+
+// Whether this process is to start the ranks, and be none.
+bool Starts(const LaunchOptions& options, const MaybePlacement& placement) {
+  return (options.processes || options.nodes > 1) && !IsSupervised(placement);
+}
+
+// This process as the rank that a launcher, or our supervisor, has made it; null: it is alone.
+absl::StatusOr<std::unique_ptr<ProcessGroup>> OpenGroup(const LaunchOptions& options,
+                                                        MaybePlacement placement) {
+  if (!placement) return nullptr;
+  if (!IsSupervised(placement) && !options.token_file.empty()) {
+    ASSIGN_OR_RETURN(placement->token, ReadToken(options.token_file));
+  }
+  return ProcessGroup::Open(*placement, RendezvousOf(options));
+}
+
+// What keeps this process from becoming a rank: those that wait for it hear of it. Our supervisor tells them
+// by itself.
+void TellOthers(const LaunchOptions& options, const MaybePlacement& placement, const absl::Status& why) {
+  if (Starts(options, placement)) return TellOtherNodes(options, options.nodes, why);
+  if (IsSupervised(placement)) return;
+  const absl::StatusOr<std::unique_ptr<ProcessGroup>> group = OpenGroup(options, placement);
+  if (group.ok() && *group != nullptr) (*group)->Fail(why).IgnoreError();
+}
+
+// Of a run that could begin. What is this rank's own is said before others are told, which may take a while.
+int EndFailed(const absl::Status& status, ProcessGroup* group, std::optional<int> exit_code = {}) {
+  absl::Status reason = status;
+  if (group != nullptr && group->joined()) reason = group->Fail(status);
+  const int code = Complain(reason, exit_code.value_or(ExitCodeOf(reason)));
+  if (group != nullptr && !group->joined()) group->Fail(status).IgnoreError();
+  return code;
 }
 
 // Without what the libraries of a GPU do at the end of a program: streams that wait for a rank that is gone,
@@ -48,39 +81,37 @@ absl::Status Train(const recipe::Recipe& recipe, const train::RunOptions& option
 }
 
 int RunRecipe(const RunArguments& arguments) {
-  const absl::StatusOr<std::optional<launch::Placement>> placement =
-      launch::FindPlacement(launch::ProcessEnvironment());
-  if (!placement.ok()) {
-    fmt::print(stderr, "engine run: {}\n", Message(placement.status()));
-    return kUsage;
+  const absl::StatusOr<MaybePlacement> found = launch::FindPlacement(launch::ProcessEnvironment());
+  if (!found.ok()) return Complain(found.status(), kUsage);
+  const MaybePlacement& placement = *found;
+  const bool starts = Starts(arguments.launch, placement);
+  if (starts && placement && placement->world != arguments.launch.nodes) {
+    return Complain(
+        InvalidArgument("{} has started {} processes, and each would start ranks of its own: leave "
+                        "--processes out, or start one process on each host",
+                        placement->source, placement->world),
+        kUsage);
   }
-  const bool supervised = *placement && (*placement)->source == launch::kOwnSource;
   const recipe::LoadResult loaded = recipe::Load(arguments.file, arguments.load);
   PrintDiagnostics(loaded.diagnostics);
-  if (!loaded.ok()) return 1;
-  const bool asked = arguments.launch.processes || arguments.launch.nodes > 1;
+  if (!loaded.ok()) {
+    TellOthers(arguments.launch, placement, FirstError(loaded.diagnostics));
+    return kFailed;
+  }
   // Each GPU has a process of its own; a launcher has made them already.
   const bool needed = !UsesCpu(loaded.recipe, arguments.device) && loaded.recipe.world_size() > 1;
-  if (asked && !supervised && *placement && (*placement)->world != arguments.launch.nodes) {
-    fmt::print(
-        stderr,
-        "engine run: {} has started {} processes, and each would start ranks of its own: leave --processes "
-        "out, or start one process on each host\n",
-        (*placement)->source, (*placement)->world);
-    return kUsage;
-  }
-  if ((asked && !supervised) || (needed && !*placement)) {
+  if (starts || (needed && !placement)) {
     return RunProcesses(loaded.recipe, arguments.device, arguments.launch);
   }
-  if (!supervised) {
-    if (const absl::Status status = CheckUnused(arguments.launch, *placement); !status.ok()) {
-      fmt::print(stderr, "engine run: {}\n", Message(status));
-      return kUsage;
-    }
+  absl::Status fits;
+  if (!IsSupervised(placement)) fits = CheckUnused(arguments.launch, placement);
+  if (fits.ok() && placement && placement->world != loaded.recipe.world_size()) {
+    fits = InvalidArgument("{} has started {} processes, but the recipe's layout has {} ranks",
+                           placement->source, placement->world, loaded.recipe.world_size());
   }
-  if (*placement && (*placement)->world != loaded.recipe.world_size()) {
-    fmt::print(stderr, "engine run: {} has started {} processes, but the recipe's layout has {} ranks\n",
-               (*placement)->source, (*placement)->world, loaded.recipe.world_size());
+  if (!fits.ok()) {
+    Complain(fits, kUsage);
+    TellOthers(arguments.launch, placement, fits);
     return kUsage;
   }
   train::RunOptions options;
@@ -91,38 +122,15 @@ int RunRecipe(const RunArguments& arguments) {
   }
   options.executor = {.record = !arguments.no_graphs, .check = arguments.check};
   options.profile = arguments.profile;
-  std::unique_ptr<ProcessGroup> group;
-  if (*placement) {
-    launch::Placement place = **placement;
-    if (!supervised && !arguments.launch.token_file.empty()) {
-      absl::StatusOr<std::string> token = ReadToken(arguments.launch.token_file);
-      if (!token.ok()) {
-        fmt::print(stderr, "engine run: {}\n", Message(token.status()));
-        return kUsage;
-      }
-      place.token = *std::move(token);
-    }
-    absl::StatusOr<std::unique_ptr<ProcessGroup>> opened =
-        ProcessGroup::Open(place, RendezvousOf(arguments.launch));
-    if (!opened.ok()) {
-      fmt::print(stderr, "engine run: {}\n", Message(opened.status()));
-      return kFailed;
-    }
-    group = *std::move(opened);
+  absl::StatusOr<std::unique_ptr<ProcessGroup>> opened = OpenGroup(arguments.launch, placement);
+  if (!opened.ok()) {  // options are invalid arguments; an address that cannot be listened at is not
+    return Complain(opened.status(), absl::IsInvalidArgument(opened.status()) ? kUsage : kFailed);
   }
+  std::unique_ptr<ProcessGroup> group = *std::move(opened);
   const absl::StatusOr<train::Device> device = MakeDevice(loaded.recipe, arguments.device, group.get());
-  if (!device.ok()) {
-    const absl::Status reason = group == nullptr ? device.status() : group->Fail(device.status());
-    fmt::print(stderr, "engine run: {}\n", Message(reason));
-    return kNoDevice;
-  }
-  const absl::Status status = Train(loaded.recipe, options, *device, group.get());
-  if (!status.ok()) {
-    // What is the recipe's fault is located already.
-    const std::string text = Message(status);
-    fmt::print(stderr, "{}{}\n", text.find(": error: ") == std::string::npos ? "engine run: " : "", text);
-  }
-  const int code = status.ok() ? 0 : ExitCodeOf(status);
+  if (!device.ok()) return EndFailed(device.status(), group.get(), kNoDevice);
+  const absl::Status status = train::Run(loaded.recipe, options, *device);
+  const int code = status.ok() ? 0 : EndFailed(status, group.get());
   if (group != nullptr && device->profile.name == "cuda") EndRank(std::move(group), code);
   return code;
 }

@@ -25,6 +25,9 @@ namespace engine::launch {
 
 using Milliseconds = std::chrono::milliseconds;
 
+// How much later than others the processes of one run may be started, and still hear of one that has failed.
+inline constexpr Milliseconds kStartSkew = std::chrono::seconds(10);
+
 struct RendezvousOptions {
   Milliseconds join_timeout = std::chrono::seconds(120);      // all ranks must have come by then
   Milliseconds heartbeat_timeout = std::chrono::seconds(30);  // a rank so long unheard of is lost
@@ -37,12 +40,14 @@ struct RendezvousOptions {
 
 // What a rank says of itself. World, build and plan hash must be the same on all ranks; devices differ.
 struct Member {
-  std::int64_t rank = 0;
+  std::int64_t rank = 0;  // -1: a host whose ranks have not been started
   std::int64_t world = 1;
   std::string build;      // the program's version and build
   std::string plan_hash;  // empty: not known, as it failed before
   std::string device;     // host and GPU; host and process id of a CPU rank
-  std::string process;    // for messages: "host a, pid 77"
+  std::string process;    // for messages: "host a, pid 77"; of a host whose ranks …: "node 1 (a, pid 77)"
+
+  std::string Name() const;  // "rank 3 (host a, pid 77)"
 };
 
 // Refuses whoever is not of this run: a wrong token with the word "token", and nobody hears of it. A member
@@ -50,22 +55,24 @@ struct Member {
 // ends the run with the reason. Who says nothing or garbage is dropped, and delays nobody.
 class Server {
  public:
-  // `self`: what the process of rank 0 will say of itself.
+  // `self`: what the process of rank 0 will say of itself. `ended`: why the run will not begin, for those
+  // that come; empty where it will.
   static std::unique_ptr<Server> Start(Descriptor listener, const std::string& token, const Member& self,
-                                       const RendezvousOptions& options);
+                                       const RendezvousOptions& options, const std::string& ended = "");
   virtual ~Server() = default;  // waits a little for the other ranks to have read why the run ended
 };
 
 // Calls are safe from any thread. After the run has ended early, every call returns status().
 class Client final : public Store {
  public:
-  // Returns when all ranks are here. `on_abort` is called once, from the client's thread, if the run ends
-  // early.
+  // Called once, from the client's thread, with the reason, if the run ends early.
+  using OnAbort = std::function<void(const absl::Status& why)>;
+  // Returns when all ranks are here.
   static absl::StatusOr<std::unique_ptr<Client>> Join(const Endpoint& server, const std::string& token,
                                                       const Member& self, const RendezvousOptions& options,
-                                                      std::function<void()> on_abort);
-  // Tells a run that a rank has failed before it could join ("failed: no data"), so that nobody waits for it.
-  // Gives up soon where there is nobody to tell.
+                                                      OnAbort on_abort);
+  // Tells a run that a rank, or a host, has failed before it could join ("failed: no data"), so that nobody
+  // waits for it. Gives up after kStartSkew where there is nobody to tell.
   static void ReportFailure(const Endpoint& server, const std::string& token, const Member& self,
                             const RendezvousOptions& options, const std::string& what);
   ~Client() override;  // says goodbye: from then on this rank is not missed
@@ -83,7 +90,8 @@ class Client final : public Store {
   absl::Status Barrier(const std::string& name);  // returns when all ranks have called it
 
   // What this rank is at, for the message of a run that hangs. `may_stand_still`: work of this rank alone
-  // that may take as long as it will; until the next call no rank is called hanging.
+  // that may take as long as it will; until the next call no rank is called hanging, but rank 0 says, after
+  // the hang timeout, who is waited for.
   void Progress(const std::string& text, bool may_stand_still = false);
   // `at` says what this rank's device is at, for the same message, and is called from the client's thread; it
   // may not call the client. Null: nobody says. When Watch returns, what was there before is called no more.
@@ -100,21 +108,22 @@ class Client final : public Store {
 
  private:
   Client(Descriptor socket, const std::string& token, const Member& self, const RendezvousOptions& options,
-         std::function<void()> on_abort);
+         OnAbort on_abort);
   absl::Status WaitForStart(Clock::time_point deadline);
   absl::StatusOr<std::string> Ask(MessageKind kind, const std::string& text);
   absl::StatusOr<std::vector<std::string>> AskAll(MessageKind kind, const std::vector<std::string>& texts);
   void Loop();
   void TakeIn(const WireMessage& message);
-  void Send(const WireMessage& message);  // with the mutex held
-  std::string At() const;                 // with the mutex held
+  void Send(const WireMessage& message);  // with the mutex held, as the next two
+  void SendProgress();
+  std::string At() const;
   void Wake() const;
   void End(const std::string& reason);
   void SendFailure(std::unique_lock<std::mutex>& lock, const absl::Status& error, const std::string& what);
 
   const Member self_;
   const RendezvousOptions options_;
-  const std::function<void()> on_abort_;
+  const OnAbort on_abort_;
   const std::string address_;
   std::string coordinator_process_;
   Descriptor wake_;

@@ -26,9 +26,11 @@ std::string ProcessName() {
   return fmt::format("{}, pid {}", host.data(), getpid());
 }
 
+std::string Member::Name() const { return rank < 0 ? process : fmt::format("rank {} ({})", rank, process); }
+
 absl::StatusOr<std::unique_ptr<Client>> Client::Join(const Endpoint& server, const std::string& token,
                                                      const Member& self, const RendezvousOptions& options,
-                                                     std::function<void()> on_abort) {
+                                                     OnAbort on_abort) {
   const Clock::time_point deadline = Clock::now() + options.join_timeout;
   absl::StatusOr<Descriptor> socket = Connect(server, deadline);
   if (!socket.ok()) {
@@ -43,15 +45,15 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Join(const Endpoint& server, con
 
 void Client::ReportFailure(const Endpoint& server, const std::string& token, const Member& self,
                            const RendezvousOptions& options, const std::string& what) {
-  absl::StatusOr<Descriptor> socket = Connect(server, Clock::now() + kReasonTimeout);
+  absl::StatusOr<Descriptor> socket = Connect(server, Clock::now() + kStartSkew);
   if (!socket.ok()) return;
-  Client client(*std::move(socket), token, self, options, [] {});
+  Client client(*std::move(socket), token, self, options, [](const absl::Status&) {});
   std::unique_lock<std::mutex> lock(client.mutex_);
   client.SendFailure(lock, absl::AbortedError(what), what);
 }
 
 Client::Client(Descriptor socket, const std::string& token, const Member& self,
-               const RendezvousOptions& options, std::function<void()> on_abort)
+               const RendezvousOptions& options, OnAbort on_abort)
     : self_(self),
       options_(options),
       on_abort_(std::move(on_abort)),
@@ -147,7 +149,12 @@ void Client::Progress(const std::string& text, bool may_stand_still) {
   const std::lock_guard<std::mutex> lock(mutex_);
   ++progress_counter_;
   progress_ = text;
-  may_stand_still_ = may_stand_still;
+  if (std::exchange(may_stand_still_, may_stand_still) == may_stand_still || !end_.ok()) return;
+  SendProgress();  // not at the next tick: a process that is stopped before would be waited for without end
+}
+
+void Client::SendProgress() {
+  Send({MessageKind::kProgress, {std::to_string(progress_counter_), At(), may_stand_still_ ? "1" : "0"}});
 }
 
 void Client::Watch(std::function<std::string()> at) {
@@ -202,7 +209,7 @@ void Client::End(const std::string& reason) {
     end_ = absl::AbortedError(reason);
     changed_.notify_all();
   }
-  on_abort_();
+  on_abort_(absl::AbortedError(reason));
 }
 
 void Client::Loop() {
@@ -214,10 +221,7 @@ void Client::Loop() {
     bool unsent = false;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      if (Clock::now() >= next_tick && end_.ok()) {
-        Send({MessageKind::kProgress,
-              {std::to_string(progress_counter_), At(), may_stand_still_ ? "1" : "0"}});
-      }
+      if (Clock::now() >= next_tick && end_.ok()) SendProgress();
       stream_.Flush();  // where the server has closed, what it said before is read below
       unsent = stream_.has_unsent();
       changed_.notify_all();

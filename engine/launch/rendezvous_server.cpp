@@ -20,12 +20,16 @@ namespace {
 constexpr auto kHelloTimeout = std::chrono::seconds(5);
 constexpr std::size_t kMostHelloBytes = 4096;
 constexpr std::size_t kMostStrangers = 64;  // connections that have not said who they are
+constexpr std::size_t kMostNamed = 20;      // ranks in a message
+
+const std::string kMoreAtRank0 = "; rank 0 says what each is at";
 
 struct Connection {
   explicit Connection(Descriptor socket) : stream(std::move(socket), kMostHelloBytes) {}
   FrameStream stream;
   Clock::time_point since = Clock::now();
   std::int64_t rank = -1;  // of a member
+  std::string failing;     // name of one that has failed before it joined, and will say why
   bool closing = false;    // when all is sent
   bool gone = false;
 };
@@ -58,7 +62,8 @@ bool SameToken(const std::string& a, const std::string& b) {
 
 class PollServer final : public Server {
  public:
-  PollServer(Descriptor listener, std::string token, Member self, const RendezvousOptions& options)
+  PollServer(Descriptor listener, std::string token, Member self, const RendezvousOptions& options,
+             std::string ended)
       : listener_(std::move(listener)),
         wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         token_(std::move(token)),
@@ -66,6 +71,8 @@ class PollServer final : public Server {
         options_(options),
         tick_(TickOf(options)),
         seats_(static_cast<std::size_t>(self_.world)),
+        reason_(std::move(ended)),
+        told_({self_.rank}),
         thread_([this] { Loop(); }) {}
 
   ~PollServer() override {
@@ -133,6 +140,10 @@ class PollServer final : public Server {
         Drop(connection, "sent something that is no message");
       } else if (connection.rank >= 0) {
         TakeIn(connection.rank, *message);
+      } else if (!connection.failing.empty()) {
+        if (message->kind != MessageKind::kFailed) continue;
+        End(connection.failing + " " + message->fields[0]);
+        connection.closing = true;
       } else {
         Meet(connection, *message);
       }
@@ -150,7 +161,7 @@ class PollServer final : public Server {
 
   void Lose(std::int64_t rank, const std::string& why) {
     Seat& seat = SeatOf(rank);
-    End(fmt::format("rank {} ({}) was lost: {}", rank, seat.facts.process, why));
+    End(fmt::format("{} was lost: {}", seat.facts.Name(), why));
     if (seat.connection != nullptr) seat.connection->closing = true;
   }
 
@@ -172,11 +183,15 @@ class PollServer final : public Server {
     for (std::int64_t rank = 0; rank < self_.world; ++rank) SendTo(rank, kind, fields);
   }
 
-  // The end of the run, early; the first reason is the one that counts.
-  void End(const std::string& reason) {
+  // The end of the run, early; the first reason is the one that counts. `more` is for rank 0 alone, so that
+  // a log has it once.
+  void End(const std::string& reason, const std::string& more = "") {
     if (!reason_.empty()) return;
     reason_ = reason;
-    SendToAll(MessageKind::kAbort, {reason_});
+    for (std::int64_t rank = 0; rank < self_.world; ++rank) {
+      const std::string& rest = rank == 0 || more.empty() ? more : kMoreAtRank0;
+      SendTo(rank, MessageKind::kAbort, {reason_ + rest});
+    }
     for (std::int64_t rank = 0; rank < self_.world; ++rank) {
       if (SeatOf(rank).connection != nullptr) told_.insert(rank);
     }
@@ -204,10 +219,11 @@ class PollServer final : public Server {
       told_.insert(member.rank);
       return part(MessageKind::kAbort, reason_);
     }
+    if (member.plan_hash.empty()) return Expect(connection, member);
     const std::string objection = ObjectionTo(member);
     if (!objection.empty()) {
       part(MessageKind::kRefused, objection);
-      if (started_ || member.plan_hash.empty()) return;  // a latecomer, or a failure that is known already
+      if (started_) return;  // a latecomer
       told_.insert(member.rank);
       return End(objection);
     }
@@ -219,9 +235,23 @@ class PollServer final : public Server {
     StartIfAllAreHere();
   }
 
+  // One that failed before it could join; of a rank that has joined it is known already, or will be.
+  void Expect(Connection& connection, const Member& member) {
+    const bool is_rank = member.rank >= 0 && member.rank < self_.world;
+    if (started_ || (is_rank && IsTaken(SeatOf(member.rank)))) {
+      connection.closing = true;
+      return;
+    }
+    if (is_rank) told_.insert(member.rank);
+    connection.failing = member.Name();
+    connection.stream.SetMost(kMostFrameBytes);
+  }
+
+  static bool IsTaken(const Seat& seat) { return seat.connection != nullptr || seat.left; }
+
   // Why this member cannot be of this run; empty where it can.
   std::string ObjectionTo(const Member& member) {
-    const auto who = fmt::format("rank {} ({})", member.rank, member.process);
+    const std::string who = member.Name();
     if (member.world != self_.world) {
       return fmt::format("{} is of a run of {} ranks, but this one has {}", who, member.world, self_.world);
     }
@@ -229,10 +259,9 @@ class PollServer final : public Server {
       return fmt::format("{} is not below the {} ranks of this run", who, self_.world);
     }
     const Seat& seat = SeatOf(member.rank);
-    if (seat.connection != nullptr || seat.left) {
+    if (IsTaken(seat)) {
       return fmt::format("{} came, but that rank is here already ({})", who, seat.facts.process);
     }
-    if (member.plan_hash.empty() || self_.plan_hash.empty()) return "";  // about to say that it has failed
     if (member.build != self_.build) {
       return fmt::format("{} runs another build of the program: {} against {} of rank 0", who, member.build,
                          self_.build);
@@ -243,8 +272,7 @@ class PollServer final : public Server {
     }
     for (const Seat& other : seats_) {
       if (other.connection != nullptr && other.facts.device == member.device) {
-        return fmt::format("{} and rank {} ({}) are on one device: {}", who, other.facts.rank,
-                           other.facts.process, member.device);
+        return fmt::format("{} and {} are on one device: {}", who, other.facts.Name(), member.device);
       }
     }
     return "";
@@ -282,7 +310,7 @@ class PollServer final : public Server {
         return AgreeOnStop();
       case MessageKind::kFailed:
         seat.left = true;
-        return End(fmt::format("rank {} ({}) {}", rank, seat.facts.process, fields[0]));
+        return End(fmt::format("{} {}", seat.facts.Name(), fields[0]));
       case MessageKind::kGoodbye:
         seat.left = true;
         return;
@@ -349,8 +377,7 @@ class PollServer final : public Server {
 
   void EndForMissing() {
     std::string ranks;
-    std::int64_t count = 0;
-    constexpr std::int64_t kMostNamed = 20;
+    std::size_t count = 0;
     for (std::int64_t rank = 0; rank < self_.world; ++rank) {
       if (SeatOf(rank).connection != nullptr || ++count > kMostNamed) continue;
       ranks += (count == 1 ? "" : ", ") + std::to_string(rank);
@@ -361,18 +388,47 @@ class PollServer final : public Server {
                     Text(options_.join_timeout)));
   }
 
-  // Where one rank stands still, the others soon wait for it; so the run hangs when nobody gets on.
+  // Where one rank stands still, the others soon wait for it; so the run hangs when nobody gets on. Of a rank
+  // at work of its own nobody knows how long that takes: then it is only said, once, whom all wait for.
   void EndIfHanging() {
+    const auto stands = [&](const Seat& seat) {
+      return !seat.left && seat.still_ticks * tick_ > options_.hang_timeout;
+    };
+    if (!std::all_of(seats_.begin(), seats_.end(), stands)) {
+      told_of_waiting_ = false;
+      return;
+    }
+    std::vector<const Seat*> alone;
+    std::vector<const Seat*> all;
     for (const Seat& seat : seats_) {
-      if (seat.left || seat.may_stand_still || seat.still_ticks * tick_ <= options_.hang_timeout) return;
+      if (seat.may_stand_still) alone.push_back(&seat);
+      all.push_back(&seat);
+    }
+    if (alone.empty()) {
+      return End(fmt::format("the run hangs: no rank got on for {}", Text(options_.hang_timeout)),
+                 Table(all));
+    }
+    if (!std::exchange(told_of_waiting_, true)) {
+      fmt::print(stderr, "note: no rank got on for {}; waited for without end:{}\n",
+                 Text(options_.hang_timeout), Table(alone));
+    }
+  }
+
+  // What each of these is at; of very many, those that have stood still longest.
+  std::string Table(std::vector<const Seat*> seats) const {
+    const auto longest = [](const Seat* a, const Seat* b) { return a->still_ticks > b->still_ticks; };
+    const std::size_t count = seats.size();
+    if (count > kMostNamed) {
+      std::stable_sort(seats.begin(), seats.end(), longest);
+      seats.resize(kMostNamed);
     }
     std::string table;
-    for (const Seat& seat : seats_) {
-      const auto since = std::chrono::duration_cast<Milliseconds>(seat.still_ticks * tick_);
-      table += fmt::format("\n    rank {} ({}): for {} at {}", seat.facts.rank, seat.facts.process,
-                           Text(since), seat.at);
+    for (const Seat* seat : seats) {
+      const auto since = std::chrono::duration_cast<Milliseconds>(seat->still_ticks * tick_);
+      table += fmt::format("\n    {}: for {} at {}", seat->facts.Name(), Text(since), seat->at);
     }
-    End(fmt::format("the run hangs: no rank got on for {}{}", Text(options_.hang_timeout), table));
+    if (count > kMostNamed) table += fmt::format("\n    and {} others, for less long", count - kMostNamed);
+    return table;
   }
 
   const Descriptor listener_;
@@ -389,6 +445,7 @@ class PollServer final : public Server {
   bool started_ = false;
   bool too_late_ = false;  // for those that have not come
   bool stopping_all_ = false;
+  bool told_of_waiting_ = false;  // for ranks at work of their own, since somebody got on
   std::int64_t ticks_ = 0;
   std::string reason_;           // why the run has ended; empty while it goes on
   std::set<std::int64_t> told_;  // ranks that have been sent the reason
@@ -399,8 +456,8 @@ class PollServer final : public Server {
 }  // namespace
 
 std::unique_ptr<Server> Server::Start(Descriptor listener, const std::string& token, const Member& self,
-                                      const RendezvousOptions& options) {
-  return std::make_unique<PollServer>(std::move(listener), token, self, options);
+                                      const RendezvousOptions& options, const std::string& ended) {
+  return std::make_unique<PollServer>(std::move(listener), token, self, options, ended);
 }
 
 }  // namespace engine::launch

@@ -14,7 +14,9 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <memory>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -86,28 +88,101 @@ constexpr auto kOwnEnd = std::chrono::seconds(5);   // for the others to end by 
 constexpr auto kTermEnd = std::chrono::seconds(3);  // after SIGTERM
 constexpr int kSignalBase = 128;                    // of exit codes, as shells have it
 
-// Lines of one stream of a rank, written out whole.
+// Lines of one stream of a rank, given on whole.
 struct Lines {
   Descriptor pipe;
-  std::FILE* to = nullptr;
-  std::string prefix;
+  std::int64_t rank = 0;
+  bool is_error = false;
   std::string unfinished;
 
   // False: the stream has ended.
-  bool Pump() {
+  template <typename Take>
+  bool Pump(const Take& take) {
     std::array<char, 65536> buffer;
     const ssize_t got = read(pipe.number(), buffer.data(), buffer.size());
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return true;
     if (got > 0) unfinished.append(buffer.data(), static_cast<std::size_t>(got));
     std::size_t begin = 0;
     for (std::size_t end = 0; (end = unfinished.find('\n', begin)) != std::string::npos; begin = end + 1) {
-      fmt::print(to, "{}{}\n", prefix, unfinished.substr(begin, end - begin));
+      take(*this, unfinished.substr(begin, end - begin));
     }
     unfinished.erase(0, begin);
-    if (got <= 0 && !unfinished.empty()) fmt::print(to, "{}{}\n", prefix, std::exchange(unfinished, ""));
-    std::fflush(to);
+    if (got <= 0 && !unfinished.empty()) take(*this, std::exchange(unfinished, ""));
     return got > 0;
   }
+
+  bool WaitReadable() const {
+    pollfd waiting{pipe.number(), POLLIN, 0};
+    return pipe.open() && poll(&waiting, 1, 0) > 0;
+  }
+};
+
+// What the ranks write, each line with its rank's name, but for rank 0's. Why a rank ends ("engine run: …",
+// and indented lines after it) is held back for a moment: what the rank says that failed first comes first,
+// then how it ended, then what others say of it, once.
+class Log {
+ public:
+  void Take(const Lines& from, const std::string& line) {
+    if (!from.is_error) return Print(stdout, from.rank, line);
+    if (line.starts_with(kReason)) {
+      if (held_.empty()) since_ = Clock::now();
+      held_.push_back({from.rank, line});
+      after_reason_[from.rank] = true;
+    } else if (line.starts_with("    ") && after_reason_.contains(from.rank)) {
+      const auto own = std::find_if(held_.rbegin(), held_.rend(),
+                                    [&](const Reason& reason) { return reason.rank == from.rank; });
+      if (own != held_.rend()) {
+        own->text += "\n" + line;
+      } else if (after_reason_[from.rank]) {
+        Print(stderr, 0, line);
+      }
+    } else {
+      after_reason_.erase(from.rank);
+      Print(stderr, from.rank, line);
+    }
+  }
+
+  bool holds() const { return !held_.empty(); }
+  bool is_due() const { return holds() && (told_ || Clock::now() - since_ > kHold); }
+
+  // Of the rank that failed first by itself; then there is nothing more to wait for.
+  void Tell(std::int64_t rank, const std::string& verdict) {
+    told_ = true;
+    std::stable_partition(held_.begin(), held_.end(),
+                          [&](const Reason& reason) { return reason.rank == rank; });
+    const auto others =
+        std::find_if(held_.begin(), held_.end(), [&](const Reason& reason) { return reason.rank != rank; });
+    held_.insert(others, {0, kReason + verdict});
+    Flush();
+  }
+
+  void Flush() {
+    for (const Reason& reason : std::exchange(held_, {})) {
+      const bool is_new = said_.insert(reason.text).second;
+      if (is_new) Print(stderr, reason.rank, reason.text);
+      if (after_reason_.contains(reason.rank)) after_reason_[reason.rank] = is_new;
+    }
+  }
+
+ private:
+  static constexpr auto kHold = std::chrono::seconds(2);
+  inline static const std::string kReason = "engine run: ";
+
+  struct Reason {
+    std::int64_t rank = 0;
+    std::string text;
+  };
+
+  static void Print(std::FILE* to, std::int64_t rank, const std::string& text) {
+    fmt::print(to, "{}{}\n", rank == 0 ? "" : fmt::format("rank {}: ", rank), text);
+    std::fflush(to);
+  }
+
+  std::vector<Reason> held_;
+  Clock::time_point since_;
+  std::set<std::string> said_;
+  std::map<std::int64_t, bool> after_reason_;  // of ranks whose last line was of a reason: is it told?
+  bool told_ = false;                          // the verdict
 };
 
 struct Child {
@@ -140,27 +215,41 @@ class Supervisor {
         }
       }
       Reap();
+      if (log_.is_due()) log_.Flush();
       EndTheRest();
     }
-    for (Lines& lines : lines_) {  // a pipe that something else still holds is not waited for
-      while (WaitReadable(lines) && lines.Pump()) {
-      }
-    }
+    for (Lines& lines : lines_) PumpAll(lines);
+    log_.Flush();
     if (report_.joinable()) report_.join();
     server_.reset();
-    if (!verdict_.empty())
-      fmt::print(stderr, "engine run: rank {} (pid {}) {}\n", failed_.rank, failed_.pid, verdict_);
     return code_;
   }
 
  private:
-  absl::StatusOr<Descriptor> AddPipe(std::FILE* to, const std::string& prefix) {
+  struct Pipe {
+    Descriptor out, in;
+  };
+  static absl::StatusOr<Pipe> MakePipe() {
     std::array<int, 2> ends{};
     if (pipe2(ends.data(), O_CLOEXEC) != 0)
       return Unavailable("cannot make a pipe: {}", std::strerror(errno));
-    fcntl(ends[0], F_SETFL, O_NONBLOCK);
-    lines_.push_back({Descriptor(ends[0]), to, prefix, ""});
-    return Descriptor(ends[1]);
+    return Pipe{Descriptor(ends[0]), Descriptor(ends[1])};
+  }
+
+  absl::StatusOr<Descriptor> AddPipe(std::int64_t rank, bool is_error) {
+    ASSIGN_OR_RETURN(Pipe pipe, MakePipe());
+    fcntl(pipe.out.number(), F_SETFL, O_NONBLOCK);
+    lines_.push_back({std::move(pipe.out), rank, is_error, ""});
+    return std::move(pipe.in);
+  }
+
+  bool Pump(Lines& lines) {
+    return lines.Pump([this](const Lines& from, const std::string& line) { log_.Take(from, line); });
+  }
+  // All that is there: a pipe that something else still holds is not waited for.
+  void PumpAll(Lines& lines) {
+    while (lines.WaitReadable() && Pump(lines)) {
+    }
   }
 
   // Its variables, "NAME=value", in front of the ones that we have.
@@ -185,18 +274,15 @@ class Supervisor {
 
   absl::Status Start(std::int64_t local) {
     const std::int64_t rank = options_.first_rank + local;
-    // Rank 0 keeps our streams, with a terminal where there is one.
+    // Rank 0 keeps our standard output, with a terminal where there is one.
     Descriptor out;
-    Descriptor error;
-    if (rank != 0) {
-      const std::string prefix = fmt::format("rank {}: ", rank);
-      ASSIGN_OR_RETURN(error, AddPipe(stderr, prefix));
-      if (options_.all_output) {
-        ASSIGN_OR_RETURN(out, AddPipe(stdout, prefix));
-      } else {
-        out = Descriptor(open("/dev/null", O_WRONLY | O_CLOEXEC));
-      }
+    ASSIGN_OR_RETURN(const Descriptor error, AddPipe(rank, /*is_error=*/true));
+    if (rank != 0 && options_.all_output) {
+      ASSIGN_OR_RETURN(out, AddPipe(rank, /*is_error=*/false));
+    } else if (rank != 0) {
+      out = Descriptor(open("/dev/null", O_WRONLY | O_CLOEXEC));
     }
+    ASSIGN_OR_RETURN(Pipe not_started, MakePipe());  // closed by exec; else the error comes
     // All that the child needs is made before the fork: between it and exec nothing may allocate.
     std::vector<std::string> arguments = options_.arguments;
     std::vector<std::string> environment = Environment(local);
@@ -212,12 +298,19 @@ class Supervisor {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != parent) _exit(1);
       if (out.open()) dup2(out.number(), STDOUT_FILENO);
-      if (error.open()) dup2(error.number(), STDERR_FILENO);
+      dup2(error.number(), STDERR_FILENO);
       if (rank == 0) fcntl(options_.listener.number(), F_SETFD, 0);
       execve(options_.program.c_str(), argv.data(), envp.data());
-      _exit(127);
+      const int why = errno;
+      (void)!write(not_started.in.number(), &why, sizeof(why));
+      _exit(1);
     }
     children_.push_back({.rank = rank, .pid = pid});
+    not_started.in.Close();
+    int why = 0;
+    if (read(not_started.out.number(), &why, sizeof(why)) == sizeof(why)) {
+      return Unavailable("{} cannot be started as rank {}: {}", options_.program, rank, std::strerror(why));
+    }
     return absl::OkStatus();
   }
 
@@ -236,15 +329,10 @@ class Supervisor {
     std::vector<pollfd> waiting = {{signals_.number(), POLLIN, 0}};
     for (const Lines& lines : lines_) waiting.push_back({lines.pipe.number(), POLLIN, 0});
     constexpr int kLookMs = 200;
-    poll(waiting.data(), waiting.size(), next_signal_ == 0 ? -1 : kLookMs);
+    poll(waiting.data(), waiting.size(), next_signal_ == 0 && !log_.holds() ? -1 : kLookMs);
     for (std::size_t i = 0; i < lines_.size(); ++i) {
-      if (waiting[i + 1].revents != 0 && !lines_[i].Pump()) lines_[i].pipe.Close();
+      if (waiting[i + 1].revents != 0 && !Pump(lines_[i])) lines_[i].pipe.Close();
     }
-  }
-
-  static bool WaitReadable(const Lines& lines) {
-    pollfd waiting{lines.pipe.number(), POLLIN, 0};
-    return lines.pipe.open() && poll(&waiting, 1, 0) > 0;
   }
 
   void Reap() {
@@ -271,6 +359,10 @@ class Supervisor {
       verdict_ = WIFSIGNALED(status) ? fmt::format("was killed by signal {} ({})", WTERMSIG(status),
                                                    strsignal(WTERMSIG(status)))
                                      : fmt::format("ended with exit code {}", code);
+      for (Lines& lines : lines_) {
+        if (lines.rank == failed_.rank) PumpAll(lines);
+      }
+      log_.Tell(failed_.rank, fmt::format("rank {} (pid {}) {}", failed_.rank, failed_.pid, verdict_));
       Report();
     }
     code_ = by_itself ? code : peer_lost_;
@@ -286,14 +378,16 @@ class Supervisor {
                         .plan_hash = "",
                         .device = "",
                         .process = fmt::format("{}, pid {}", host.substr(0, host.find(',')), failed_.pid)};
-    if (failed_.rank == 0) {
-      RendezvousOptions rendezvous;
-      if (options_.local_size == options_.world) rendezvous.linger = Milliseconds(0);
-      server_ = Server::Start(std::move(options_.listener), options_.token, member, rendezvous);
+    if (failed_.rank != 0) {
+      report_ = std::thread([this, member] {
+        Client::ReportFailure(options_.coordinator, options_.token, member, {}, verdict_);
+      });
+      return;
     }
-    report_ = std::thread([this, member] {
-      Client::ReportFailure(options_.coordinator, options_.token, member, {}, verdict_);
-    });
+    RendezvousOptions rendezvous;
+    if (options_.local_size == options_.world) rendezvous.linger = Milliseconds(0);
+    server_ = Server::Start(std::move(options_.listener), options_.token, member, rendezvous,
+                            member.Name() + " " + verdict_);
   }
 
   void EndTheRest() {
@@ -315,6 +409,7 @@ class Supervisor {
   const int peer_lost_;
   std::vector<Child> children_;
   std::vector<Lines> lines_;
+  Log log_;
   int code_ = 0;
   Child failed_;         // the first that failed by itself
   std::string verdict_;  // of it

@@ -50,11 +50,12 @@ struct SupervisorOptions {
 };
 
 // Runs the processes to their end. Rank 0's output stays as it is; lines of other ranks begin with "rank 3:
-// ". SIGINT and SIGTERM are passed on. When a rank fails, the others have 5 s to end by themselves, then get
-// SIGTERM, and SIGKILL 3 s later. Returns the exit code of the rank that failed first by itself (128 + n
-// where signal n ended it), `peer_lost` where all that failed ended because of a rank elsewhere, or 0; what
-// ended first is told last, on standard error, and to ranks on all hosts that wait for it to join. Call from
-// the main thread: the processes die with it.
+// ", and a reason ("engine run: …") that several give is told once. SIGINT and SIGTERM are passed on. When a
+// rank fails, the others have 5 s to end by themselves, then get SIGTERM, and SIGKILL 3 s later. Returns the
+// exit code of the rank that failed first by itself (128 + n where signal n ended it), `peer_lost` where all
+// that failed ended because of a rank elsewhere, or 0; how the first one ended is told on standard error,
+// after its own last words and before those of others, and to ranks on all hosts that wait for it to join.
+// Error: a rank cannot be started. Call from the main thread: the processes die with it.
 absl::StatusOr<int> Supervise(SupervisorOptions options, int peer_lost);
 
 // The arguments of this process.

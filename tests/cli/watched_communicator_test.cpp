@@ -21,7 +21,7 @@ struct OneClient {
         .rank = 0, .world = 1, .build = "b", .plan_hash = "", .device = "d", .process = "p"};
     server = launch::Server::Start(*std::move(listener), "token", self, {});
     absl::StatusOr<std::unique_ptr<launch::Client>> joined =
-        launch::Client::Join(endpoint, "token", self, {}, [] {});
+        launch::Client::Join(endpoint, "token", self, {}, [](const absl::Status&) {});
     REQUIRE(joined.ok());
     client = *std::move(joined);
   }

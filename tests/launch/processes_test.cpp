@@ -330,8 +330,11 @@ TEST_CASE("processes: a rank is killed at any moment") {
     const Clock::time_point begin = Clock::now();
     CHECK_MESSAGE(run.Wait(15) == 128 + SIGKILL, run.log());
     CHECK(Clock::now() - begin < std::chrono::seconds(10));
-    CHECK(Contains(run.log(), "engine run: rank " + std::to_string(rank) + " (pid " +
-                                  std::to_string(ranks[rank]) + ") was killed by signal 9 (Killed)\n"));
+    const std::string log = run.log();
+    const std::string verdict = "engine run: rank " + std::to_string(rank) + " (pid " +
+                                std::to_string(ranks[rank]) + ") was killed by signal 9 (Killed)\n";
+    CHECK(Contains(log, verdict));
+    CHECK_MESSAGE(log.find(verdict) == log.find("engine run: "), log);  // before what the other one says
     CHECK(!HasOrphans(tiny));
     const std::string newest = NewestCheckpoint(tiny.out);
     if (newest.empty()) continue;
@@ -412,6 +415,55 @@ TEST_CASE("processes: ranks that are not of one run") {
   CHECK(!HasOrphans(tiny));
 }
 
+TEST_CASE("processes: what keeps a rank or a host from joining is heard by the others at once") {
+  const TinyRun tiny;
+  data::WriteFile(tiny.folder / "token", "secret\n");
+  struct Fault {
+    std::string launch;     // # is the place
+    std::string variables;  // likewise
+    std::string arguments;
+    int exit_code;
+    std::string reason;
+  };
+  const std::string nodes =
+      " --nodes 2 --node-rank # --token-file " + tiny.folder / "token" + " --coordinator 127.0.0.1:@";
+  const std::string torchrun = "RANK=# LOCAL_RANK=# WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=@";
+  const std::string no_data = " --set data.paths='[\"/nowhere/x\"]'";
+  const std::string no_recipe = " --set model.hidden=-1";
+  const Fault faults[] = {
+      {nodes, "", no_data, 1, R"(node # \([^)]+, pid \d+\) failed: .*/nowhere/x)"},
+      {nodes, "", no_recipe, 1, R"(node # \([^)]+, pid \d+\) failed: --set:2:\d+: error: .*-1)"},
+      {"", torchrun, no_data, 1, R"(rank # \([^)]+, pid \d+\) failed: .*/nowhere/x)"},
+      {"", torchrun, no_recipe, 1, R"(rank # \([^)]+, pid \d+\) failed: --set:2:\d+: error: .*-1)"},
+      {"", torchrun, " --set parallelism.tp=2", 2,
+       R"(rank # \([^)]+, pid \d+\) failed: torchrun has started 2 processes, but the recipe's layout has 4 ranks)"},
+  };
+  for (const Fault& fault : faults) {
+    for (const int faulty : {0, 1}) {
+      const std::string port = std::to_string(FreePort());
+      const auto at = [&](const std::string& text, int place) {
+        return std::regex_replace(std::regex_replace(text, std::regex("@"), port), std::regex("#"),
+                                  std::to_string(place));
+      };
+      const auto start = [&](int place, const std::string& more) {
+        return std::make_unique<Background>(tiny, std::to_string(place),
+                                            "run " + tiny.recipe + " --set parallelism.dp=2 --out " +
+                                                tiny.out + at(fault.launch, place) + more,
+                                            at(fault.variables, place));
+      };
+      INFO(fault.reason << " at " << faulty);
+      const Clock::time_point begin = Clock::now();
+      const auto wrong = start(faulty, fault.arguments);
+      const auto right = start(1 - faulty, "");
+      CHECK_MESSAGE(right->Wait(10) == 5, right->log());
+      CHECK_MESSAGE(wrong->Wait(10) == fault.exit_code, wrong->log());
+      CHECK_MESSAGE(std::regex_search(right->log(), std::regex(at(fault.reason, faulty))), right->log());
+      CHECK(Clock::now() - begin < std::chrono::seconds(5));
+    }
+  }
+  CHECK(!HasOrphans(tiny));
+}
+
 TEST_CASE("processes: what is refused before anything starts") {
   const TinyRun tiny;
   const auto refused = [&](const std::string& arguments, int exit_code, const std::string& part,
@@ -448,7 +500,7 @@ TEST_CASE("processes: what is refused before anything starts") {
     refused("--processes " + option + " nan", 2, option + ": Not a number of seconds");
   }
   refused("--processes --heartbeat-timeout 0", 2, "--heartbeat-timeout: Value 0 not in range");
-  refused("", 2, "torchrun has started 4 processes, but the recipe's layout has 2 ranks",
+  refused("--join-timeout 0.2", 2, "torchrun has started 4 processes, but the recipe's layout has 2 ranks",
           "RANK=0 WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 MASTER_PORT=1");
   refused("", 2, "engine run: torchrun: MASTER_ADDR is not set", "RANK=0 WORLD_SIZE=2");
   const std::string torchrun = "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=" + port;

@@ -2,10 +2,13 @@
 
 #include <doctest/doctest.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
+#include <utility>
 #include <vector>
 
 #include "engine/base/status.h"
@@ -46,7 +49,8 @@ struct World {
     std::vector<std::thread> threads;
     for (std::size_t i = 0; i < members.size(); ++i) {
       threads.emplace_back([&, i] {
-        clients[first + i] = Client::Join(endpoint, token, members[i], options, [this] { ++aborts; });
+        clients[first + i] =
+            Client::Join(endpoint, token, members[i], options, [this](const absl::Status&) { ++aborts; });
       });
     }
     for (std::thread& thread : threads) thread.join();
@@ -65,19 +69,20 @@ struct World {
       threads.emplace_back([&, rank] { body(*clients[rank].value(), rank); });
     for (std::thread& thread : threads) thread.join();
   }
-  // Waits until each rank knows the end, and returns its reason; "" if a rank is not told within 5 s.
-  std::string EndOfAll() {
-    std::string reason;
-    for (std::int64_t rank = 0; rank < ranks; ++rank) {
-      const Clock::time_point deadline = Clock::now() + std::chrono::seconds(5);
-      const Client& client = *clients[rank].value();
+  // Waits until each rank knows the end, at most 5 s.
+  void AwaitEndOfAll() {
+    const Clock::time_point deadline = Clock::now() + std::chrono::seconds(5);
+    for (const Joined& joined : clients) {
+      const Client& client = *joined.value();
       while (client.status().ok() && Clock::now() < deadline) std::this_thread::sleep_for(Milliseconds(5));
-      if (client.status().ok()) return "";
       CHECK(absl::IsAborted(client.status()));
-      if (rank > 0) CHECK(Message(client.status()) == reason);
-      reason = Message(client.status());
     }
-    return reason;
+  }
+  // The same, and the reason, which is the same for all.
+  std::string EndOfAll() {
+    AwaitEndOfAll();
+    for (const Joined& client : clients) CHECK((*client)->status() == clients[0].value()->status());
+    return Message(clients[0].value()->status());
   }
   std::string ErrorOf(std::size_t client) const { return Message(clients[client].status()); }
   // "rank 1 at 127.0.0.1:4711: "
@@ -91,6 +96,29 @@ struct World {
   std::atomic<int> aborts = 0;
   std::unique_ptr<Server> server;
   std::vector<Joined> clients;
+};
+
+// What is written to it from now on.
+class StandardError {
+ public:
+  StandardError() : file_(tmpfile()), before_(dup(STDERR_FILENO)) { dup2(fileno(file_), STDERR_FILENO); }
+  ~StandardError() { Restore(); }
+  StandardError(const StandardError&) = delete;
+  StandardError& operator=(const StandardError&) = delete;
+
+  std::string Restore() {
+    if (before_ < 0) return "";
+    dup2(before_, STDERR_FILENO);
+    close(std::exchange(before_, -1));
+    std::string text(4096, ' ');
+    text.resize(static_cast<std::size_t>(pread(fileno(file_), text.data(), text.size(), 0)));
+    fclose(file_);
+    return text;
+  }
+
+ private:
+  std::FILE* file_;
+  int before_;
 };
 
 std::vector<Member> Three(const Member& third) { return {MemberOf(0, 3), MemberOf(1, 3), third}; }
@@ -243,12 +271,13 @@ TEST_CASE("rendezvous: what is no server") {
     send(socket.number(), "HTTP/1.1 400 Bad Request\r\n", 26, MSG_NOSIGNAL);
     std::this_thread::sleep_for(Milliseconds(100));
   });
-  const Joined joined = Client::Join(endpoint, "token", MemberOf(1, 2), {}, [] {});
+  const Joined joined = Client::Join(endpoint, "token", MemberOf(1, 2), {}, [](const absl::Status&) {});
   other.join();
   CHECK(Message(joined.status()) ==
         fmt::format("rank 1 at {}: what listens there is no run of this program", endpoint.ToString()));
   listener->Close();
-  const Joined nobody = Client::Join(endpoint, "token", MemberOf(1, 2), {.join_timeout = kFast}, [] {});
+  const Joined nobody =
+      Client::Join(endpoint, "token", MemberOf(1, 2), {.join_timeout = kFast}, [](const absl::Status&) {});
   CHECK(Message(nobody.status()) == fmt::format("rank 1 waited 0.4 s for rank 0: no connection to {}: "
                                                 "Connection refused",
                                                 endpoint.ToString()));
@@ -316,6 +345,50 @@ TEST_CASE("rendezvous: a rank that fails before it joins is not waited for") {
   }
 }
 
+TEST_CASE("rendezvous: a host whose ranks have not been started, of a world that nobody knows") {
+  World world(2);
+  std::thread failure([&] {
+    const Member node{
+        .rank = -1, .world = 7, .build = "", .plan_hash = "", .device = "", .process = "node 1 (b)"};
+    Client::ReportFailure(world.endpoint, "token", node, {}, "failed: no recipe");
+  });
+  world.Join({MemberOf(0, 2)});
+  failure.join();
+  CHECK(world.ErrorOf(0) == world.At(0) + "node 1 (b) failed: no recipe");
+}
+
+TEST_CASE("rendezvous: what is told of a rank that has joined ends no run") {
+  World world(2);
+  world.JoinAll();
+  Member member = MemberOf(1, 2);
+  member.plan_hash.clear();
+  Client::ReportFailure(world.endpoint, "token", member, {}, "failed: no data");
+  std::this_thread::sleep_for(Milliseconds(100));
+  CHECK((*world.clients[0])->status().ok());
+}
+
+TEST_CASE("rendezvous: a run that has ended before it began says so to all that come, and waits for them") {
+  Endpoint endpoint{"127.0.0.1", 0};
+  absl::StatusOr<Descriptor> listener = Listen(endpoint);
+  REQUIRE(listener.ok());
+  endpoint.port = PortOf(*listener);
+  RendezvousOptions options;
+  options.linger = std::chrono::seconds(5);
+  Joined joined = absl::UnknownError("");
+  std::thread late([&] {
+    std::this_thread::sleep_for(Milliseconds(300));
+    joined = Client::Join(endpoint, "token", MemberOf(1, 2), {}, [](const absl::Status&) {});
+  });
+  const Clock::time_point begin = Clock::now();
+  Server::Start(*std::move(listener), "token", MemberOf(0, 2), options, "rank 0 (a) failed: no data");
+  const Clock::duration taken = Clock::now() - begin;
+  late.join();
+  CHECK(Message(joined.status()) ==
+        fmt::format("rank 1 at {}: rank 0 (a) failed: no data", endpoint.ToString()));
+  CHECK(taken > Milliseconds(300));
+  CHECK(taken < std::chrono::seconds(4));  // there is nobody else who could come
+}
+
 TEST_CASE("rendezvous: a rank that vanishes is lost") {
   {  // a member that speaks the protocol and then closes without a goodbye
     World other(2);
@@ -328,7 +401,6 @@ TEST_CASE("rendezvous: a rank that vanishes is lost") {
     join.join();
     REQUIRE(other.clients[0].ok());
     stream = FrameStream(Descriptor());
-    other.ranks = 1;
     CHECK(other.EndOfAll() == "rank 1 (host, pid 9) was lost: connection closed");
     CHECK(other.aborts == 1);
   }
@@ -340,7 +412,6 @@ TEST_CASE("rendezvous: a rank that vanishes is lost") {
         {MessageKind::kHello, {"engine rendezvous 1", "token", "1", "2", "b1", "p1", "d", "host, pid 9"}}));
     REQUIRE(stream.Flush());
     join.join();
-    other.ranks = 1;
     CHECK(other.EndOfAll() == "rank 1 (host, pid 9) was lost: not heard of for 0.4 s");
   }
 }
@@ -358,8 +429,8 @@ TEST_CASE("rendezvous: rank 0 vanishes, or is silent") {
       stream.Flush();
       while (!closes && !done) std::this_thread::sleep_for(Milliseconds(5));
     });
-    const Joined joined =
-        Client::Join(endpoint, "token", MemberOf(1, 2), {.heartbeat_timeout = kFast}, [] {});
+    const Joined joined = Client::Join(endpoint, "token", MemberOf(1, 2), {.heartbeat_timeout = kFast},
+                                       [](const absl::Status&) {});
     REQUIRE(joined.ok());
     const absl::Status lost = (*joined)->Get("never").status();
     CHECK(Message(lost) == (closes ? "rank 0 (host, pid 8) was lost: connection closed"
@@ -374,10 +445,18 @@ TEST_CASE("rendezvous: a run that hangs is ended with what each rank is at") {
   world.JoinAll();
   Client& first = *world.clients[0].value();
   Client& second = *world.clients[1].value();
+  StandardError error;
   first.Progress("all_reduce loss");
   second.Progress("saving", /*may_stand_still=*/true);
-  std::this_thread::sleep_for(Milliseconds(800));
-  CHECK(first.status().ok());  // the other one is only slow
+  std::this_thread::sleep_for(Milliseconds(1200));
+  CHECK(first.status().ok());  // the other one is only slow, which is said once
+  const std::string waiting = error.Restore();
+  CHECK_MESSAGE(
+      waiting.starts_with("note: no rank got on for 0.4 s; waited for without end:\n    rank 1 (host, "
+                          "pid 101): for "),
+      waiting);
+  CHECK(waiting.ends_with(" at saving\n"));
+  CHECK(std::count(waiting.begin(), waiting.end(), '\n') == 2);
   const Clock::time_point begin = Clock::now();
   while (Clock::now() - begin < Milliseconds(800)) {  // it gets on
     second.Progress("send h");
@@ -385,10 +464,27 @@ TEST_CASE("rendezvous: a run that hangs is ended with what each rank is at") {
   }
   CHECK(first.status().ok());
   second.Watch([] { return std::string("its GPU is in reduce h.3"); });
-  const std::string reason = world.EndOfAll();
+  world.AwaitEndOfAll();
+  const std::string reason = Message(first.status());
   CHECK(reason.starts_with("the run hangs: no rank got on for 0.4 s\n    rank 0 (host, pid 100): for "));
   CHECK(reason.find(" at all_reduce loss\n    rank 1 (host, pid 101): for ") != std::string::npos);
   CHECK(reason.ends_with(" at send h; its GPU is in reduce h.3"));
+  CHECK(Message(second.status()) == "the run hangs: no rank got on for 0.4 s; rank 0 says what each is at");
+}
+
+TEST_CASE("rendezvous: of very many ranks that hang, those are named that have stood still longest") {
+  World world(22, {.hang_timeout = kFast});
+  world.JoinAll();
+  world.OnAll([](Client& client, std::int64_t rank) {
+    client.Progress(fmt::format("work {}", rank));
+    std::this_thread::sleep_for(Milliseconds(200));
+    if (rank < 2) client.Progress("late");
+  });
+  world.AwaitEndOfAll();
+  const std::string reason = Message((*world.clients[0])->status());
+  CHECK(reason.find("\n    rank 21 (host, pid 121): for ") != std::string::npos);
+  CHECK(reason.find(" at late") == std::string::npos);
+  CHECK(reason.ends_with("\n    and 2 others, for less long"));
 }
 
 TEST_CASE("rendezvous: all ranks stop after the same iteration") {

@@ -7,7 +7,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <sstream>
 #include <thread>
+#include <vector>
 
 #include "engine/base/status.h"
 #include "tests/cli/run_binary.h"
@@ -104,14 +106,24 @@ TEST_CASE("supervisor: the listener is open in rank 0 alone") {
   CHECK(outcome.out == "open\n");
 }
 
-TEST_CASE("supervisor: the first that fails by itself gives code and verdict, last of all lines") {
-  const Outcome outcome = Supervised(3,
-                                     "case $ENGINE_RANK in 0) sleep 0.1; exit 5;; 1) sleep 0.3; echo reason "
-                                     ">&2; exit 4;; 2) sleep 0.6; exit 1;; esac");
+TEST_CASE("supervisor: the first that fails by itself gives code and verdict, before what others say of it") {
+  const Outcome outcome = Supervised(
+      4,
+      "case $ENGINE_RANK in 1) sleep 0.3; echo 'engine run: no data' >&2; exit 4;; 0|3) sleep 0.1; echo "
+      "'engine "
+      "run: rank 1 was lost\n    for 1 s' >&2; exit 5;; 2) sleep 0.6; echo 'engine run: I too' >&2; echo 'no "
+      "reason' >&2; exit 1;; esac");
   CHECK(outcome.code == 4);
-  CHECK(Contains(outcome.error, "rank 1: reason\n"));
-  CHECK(outcome.error.find("engine run: rank 1 (pid ") != std::string::npos);
-  CHECK(outcome.error.ends_with(") ended with exit code 4\n"));
+  std::istringstream lines(outcome.error);
+  std::vector<std::string> said;
+  for (std::string line; std::getline(lines, line);) said.push_back(line);
+  REQUIRE_MESSAGE(said.size() == 6, outcome.error);
+  CHECK(said[0] == "rank 1: engine run: no data");
+  CHECK(said[1].starts_with("engine run: rank 1 (pid "));
+  CHECK(said[1].ends_with(") ended with exit code 4"));
+  CHECK((said[2].ends_with("engine run: rank 1 was lost") && said[3] == "    for 1 s"));  // once
+  CHECK(Contains(outcome.error, "rank 2: engine run: I too\n"));
+  CHECK(Contains(outcome.error, "rank 2: no reason\n"));
   CHECK(outcome.seconds < 3);
   const Outcome elsewhere = Supervised(2, "exit 5");
   CHECK(elsewhere.code == kPeerLost);
@@ -123,7 +135,8 @@ TEST_CASE("supervisor: a rank that is killed; what ignores SIGTERM is killed too
                                      "case $ENGINE_RANK in 0) trap '' TERM; sleep 60 & wait; sleep 60;; 1) "
                                      "kill -9 $$;; 2) exec sleep 60;; esac");
   CHECK(outcome.code == 128 + SIGKILL);
-  CHECK(outcome.error.ends_with(") was killed by signal 9 (Killed)\n"));
+  CHECK(outcome.error.starts_with("engine run: rank 1 (pid "));
+  CHECK(Contains(outcome.error, ") was killed by signal 9 (Killed)\n"));
   CHECK(Contains(outcome.error, "engine run: rank 0 (pid "));
   CHECK(outcome.seconds > 7);
   CHECK(outcome.seconds < 10);
@@ -152,6 +165,14 @@ TEST_CASE("supervisor: killed, it leaves no orphans") {
   CHECK(outcome.code == 1000 + SIGKILL);
   for (int i = 0; i < 100 && alive(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(20));
   CHECK(!alive());
+}
+
+TEST_CASE("supervisor: a program that cannot be started") {
+  SupervisorOptions options;
+  options.program = "/nowhere/engine";
+  options.arguments = {"engine"};
+  const absl::StatusOr<int> code = Supervise(std::move(options), kPeerLost);
+  CHECK(Message(code.status()) == "/nowhere/engine cannot be started as rank 0: No such file or directory");
 }
 
 TEST_CASE("supervisor: arguments and tokens") {
