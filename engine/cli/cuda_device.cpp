@@ -130,7 +130,10 @@ absl::StatusOr<train::Device> MakeCudaRank(const recipe::Recipe& recipe, const D
       fmt::format("GPU {}{}", backend->device().Uuid(),
                   choice.share_gpus ? fmt::format(", shared by rank {}", rank) : ""),
       [backend, rank, delay](launch::Client* client) -> std::unique_ptr<backend::Communicator> {
-        auto communicator = std::make_unique<backend::cuda::PushCommunicator>(backend, client, rank);
+        auto communicator = std::make_unique<backend::cuda::PushCommunicator>(
+            backend, client, rank,
+            backend::cuda::PushOptions{
+                .on_connecting = [client](const std::string& what) { client->Progress(what); }});
         backend->WatchHealth([client, watched = communicator.get()]() -> absl::Status {
           RETURN_IF_ERROR(client->status());
           return watched->Health();

@@ -40,6 +40,7 @@ absl::StatusOr<std::unique_ptr<backend::Launch>> WatchedCommunicator::Prepare(ba
 }
 
 absl::Status WatchedCommunicator::Connect() {
+  client_.Progress("connecting to the other ranks");
   RETURN_IF_ERROR(inner_->Connect());
   client_.Watch([this] { return inner_->At(); });
   return absl::OkStatus();

@@ -88,7 +88,7 @@ class PollServer final : public Server {
     std::optional<Clock::time_point> last_moment;
     while (!(stopping_ && (AllAreGone() || (last_moment && Clock::now() > *last_moment)))) {
       if (stopping_ && !last_moment) last_moment = Clock::now() + options_.linger;
-      Poll(next_tick);
+      Poll(last_moment ? std::min(next_tick, *last_moment) : next_tick);
       Admit();
       for (const auto& connection : connections_) Serve(*connection);
       if (Clock::now() >= next_tick) {

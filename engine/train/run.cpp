@@ -147,8 +147,10 @@ class Training {
     }
     if (Leads()) RETURN_IF_ERROR(PrepareFolder());
     const auto start = Clock::now();
+    AloneAt("preparing kernels");
     ASSIGN_OR_RETURN(ranks_, Ranks::Create(plan_, device_, Seed(), options_.executor));
     const double kernels_ms = MillisecondsSince(start);
+    AloneAt("the first weights");
     RETURN_IF_ERROR(LoadState(resume));
     const double weights_ms = MillisecondsSince(start) - kernels_ms;
     first_iteration_ = iteration_;

@@ -7,11 +7,13 @@ Needs a built `engine` and, for --device cuda, two GPUs that nobody else uses. P
 of the kinds; the exit code is 0 if all went as it should, else 1. Logs of what did not are printed, and kept (--keep).
 
   tests/gpu/faults.py                                  on two GPUs: about half an hour
+  tests/gpu/faults.py --share --only kill,stop,connect,hang,recipe  two ranks on one GPU
   tests/gpu/faults.py --device cpu --times 6           processes on the CPU: four minutes
   tests/gpu/faults.py --only kill,stop --layouts tp2   some faults, in one layout
 
   kill       SIGKILL of a random rank at a random moment, --times times: half of them before training has begun
   stop       SIGSTOP of each rank: lost, after --heartbeat-timeout
+  connect    SIGKILL, and SIGSTOP with a long --heartbeat-timeout, of rank 1 while NCCL connects (cuda only)
   hang       SIGSTOP with a long --heartbeat-timeout: of rank 0 for a while, of rank 1 until --hang-timeout ends the run
   recipe     a rank with another learning rate, and one with another model, by the launcher's variables
   nodes      two nodes, one with another model
@@ -60,7 +62,8 @@ class Bench:
         self.bases = {}
         for layout in options.layouts:  # two checkpoints to fall back on; algorithms are chosen here
             self.bases[layout] = folder / f"base-{layout}"
-            self.small.train(self.bases[layout], "--processes", *settings(layout))
+            with self.start(self.bases[layout], layout, "--processes") as run:
+                run.end_well(options.limit)
         self.memory = gpu_memory(options.device)
 
     def out(self, layout):
@@ -69,7 +72,8 @@ class Bench:
         return pathlib.Path(shutil.copytree(self.bases[layout], self.small.folder / f"out-{self.cases}"))
 
     def start(self, out, layout, *arguments, environment=None):
-        return self.small.start(out, *settings(layout), *arguments, environment=environment)
+        share = ("--share-gpus",) if self.options.share else ()
+        return self.small.start(out, *settings(layout), *share, *arguments, environment=environment)
 
     def training(self, out, run, more=3):
         """Waits until so many iterations more are done."""
@@ -164,6 +168,34 @@ def stop(bench):
             yield layout, f"rank {rank}", seconds
 
 
+def connect(bench):
+    if bench.options.device != "cuda":
+        return
+    for number, layout in (signal.SIGKILL, "tp2"), (signal.SIGSTOP, "tp2"), (signal.SIGSTOP, "pp2"):
+        if layout not in bench.options.layouts:
+            continue
+        out, notes = bench.out(layout), bench.small.folder / f"nccl-{bench.cases}"
+        nccl = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": f"{notes}-%p"}
+        with bench.start(out, layout, "--processes", "--heartbeat-timeout", 600, "--hang-timeout", HANG_S, "--set",
+                         "parallelism.exchange=nccl", *ENDLESS, environment=nccl) as run:
+            pids = run.ranks(2)
+            said = pathlib.Path(f"{notes}-{pids[0]}")
+            wait_until("NCCL connects", lambda: run.ended() or said.exists() and "Init START" in said.read_text(),
+                       bench.options.limit)
+            os.kill(pids[1], number)
+            if number == signal.SIGKILL:
+                seconds = bench.ended(run, END_S + SLACK_S, [KILLED], r"\) was killed by signal 9 \(Killed\)$")
+            else:
+                seconds = bench.ended(run, HANG_S + END_S + SLACK_S, [PEER_LOST],
+                                      rf"the run hangs: no rank got on for {HANG_S} s$",
+                                      r"^    rank 0 \([^)]*\): for [\d.]+ s at connecting ranks 0, 1 by NCCL$",
+                                      r"^    rank 1 \([^)]*\): for [\d.]+ s at connecting ")
+            if metrics(out)[-1]["iteration"] > max(metrics(bench.bases[layout])[-1]["iteration"], 0):
+                raise Failed("it was not while NCCL connected: it has trained")
+            bench.leaves_nothing([run], out, layout)
+        yield layout, f"{signal.Signals(number).name} of rank 1", seconds
+
+
 def hang(bench):
     for layout in bench.options.layouts:
         out = bench.out(layout)
@@ -245,10 +277,10 @@ def strangers(bench, what, knock):
     for layout in bench.options.layouts:
         out, number = bench.out(layout), free_port()
         with bench.start(out, layout, "--processes", "--coordinator", f"127.0.0.1:{number}", *ENDLESS) as run:
-            with connect(number, bench.options.limit) as early:
+            with knock_at(number, bench.options.limit) as early:
                 knock(early)
             bench.training(out, run)
-            with connect(number, 1) as late:
+            with knock_at(number, 1) as late:
                 before, seconds = len(metrics(out)), knock(late)
             if seconds > 1 and len(metrics(out)) == before:
                 raise Failed("nothing was trained while a stranger was there")
@@ -259,7 +291,7 @@ def strangers(bench, what, knock):
         yield layout, what, seconds
 
 
-def connect(number, limit_s):
+def knock_at(number, limit_s):
     end = time.monotonic() + limit_s
     while True:
         try:
@@ -303,7 +335,7 @@ def garbage(bench):
         yield from strangers(bench, what, knock)
 
 
-FAULTS = {fault.__name__: fault for fault in (kill, stop, hang, recipe, nodes, token, port, silent, garbage)}
+FAULTS = {fault.__name__: fault for fault in (kill, stop, connect, hang, recipe, nodes, token, port, silent, garbage)}
 
 
 def measure_setup(bench):
@@ -322,6 +354,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", type=pathlib.Path, default=ROOT / "build" / "engine")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--share", action="store_true", help="let ranks share GPUs where there are fewer")
     parser.add_argument("--times", type=int, default=20, help="of kill (default: 20)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--layouts", default="dp2,tp2,pp2", help=f"of {', '.join(LAYOUTS)} (default: dp2,tp2,pp2)")

@@ -181,8 +181,9 @@ absl::Status CudaBackend::Download(void* host, const std::byte* arena, std::int6
 }
 
 absl::Status CudaBackend::Synchronize() {
-  RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(device_->compute()));
-  return absl::OkStatus();
+  const cudaStream_t stream = device_->compute();
+  if (!health_) return ToStatus(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  return Await([stream] { return cudaStreamQuery(stream); });
 }
 
 absl::StatusOr<std::int64_t> CudaBackend::Signal(std::int32_t stream) {
@@ -253,21 +254,24 @@ absl::StatusOr<std::int64_t> CudaBackend::Read(const std::byte* arena, std::int6
   return ticket;
 }
 
-absl::Status CudaBackend::WaitFor(cudaEvent_t event) const {
-  if (!health_) return ToStatus(cudaEventSynchronize(event), "cudaEventSynchronize");
+absl::Status CudaBackend::Await(const std::function<cudaError_t()>& state) const {
   constexpr auto kPause = std::chrono::microseconds(50);
   constexpr int kPausesOfHealth = 400;  // 20 ms
   for (int pauses = 0;; ++pauses) {
-    const cudaError_t state = cudaEventQuery(event);
-    if (state != cudaErrorNotReady) return ToStatus(state, "cudaEventQuery");
-    if (pauses % kPausesOfHealth == kPausesOfHealth - 1) RETURN_IF_ERROR(health_());
+    const cudaError_t now = state();
+    if (now != cudaErrorNotReady) return ToStatus(now, "what the GPU does");
+    if (pauses % kPausesOfHealth == kPausesOfHealth - 1 && health_) RETURN_IF_ERROR(health_());
     std::this_thread::sleep_for(kPause);
   }
 }
 
 absl::Status CudaBackend::WaitRead(std::int64_t ticket, void* host) {
   const ReadSlot& slot = reads_[static_cast<std::size_t>(ticket)];
-  RETURN_IF_ERROR(WaitFor(slot.done));
+  if (!health_) {
+    RETURN_IF_CUDA_ERROR(cudaEventSynchronize(slot.done));
+  } else {
+    RETURN_IF_ERROR(Await([&] { return cudaEventQuery(slot.done); }));
+  }
   std::memcpy(host, read_memory_ + ticket * kReadBytes, static_cast<std::size_t>(slot.bytes));
   return absl::OkStatus();
 }

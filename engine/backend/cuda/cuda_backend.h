@@ -50,11 +50,12 @@ class CudaBackend final : public Backend {
   // Asked again and again while results are waited for; an error ends the wait. For what the GPU would wait
   // for in vain.
   void WatchHealth(std::function<absl::Status()> health) { health_ = std::move(health); }
+  // Waits until it is done: `state` says cudaErrorNotReady until then. Error: that of `state`, or of health.
+  absl::Status Await(const std::function<cudaError_t()>& state) const;
   // Memory that nobody has taken, bytes.
   absl::StatusOr<std::int64_t> FreeBytes() const;
 
  private:
-  absl::Status WaitFor(cudaEvent_t event) const;
   // Results on their way to the host.
   struct ReadSlot {
     cudaEvent_t done = nullptr;

@@ -1,8 +1,13 @@
 #include "engine/backend/cuda/nccl_communicator.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <functional>
+#include <future>
+#include <thread>
 #include <utility>
 
 #include "engine/backend/boxes.h"
@@ -291,7 +296,7 @@ absl::Status NcclCommunicator::PrepareTransfer(std::int64_t peer, std::int32_t s
   return absl::OkStatus();
 }
 
-absl::Status NcclCommunicator::Make(const Key& key, NcclGroup* group) {
+absl::StatusOr<ncclUniqueId> NcclCommunicator::AgreeOnId(const Key& key) {
   std::string name = fmt::format("nccl/{}", static_cast<int>(key.use));
   for (std::int64_t rank : key.ranks) name += fmt::format(".{}", rank);
   ncclUniqueId id;
@@ -303,9 +308,34 @@ absl::Status NcclCommunicator::Make(const Key& key, NcclGroup* group) {
     if (bytes.size() != sizeof(id.internal)) return Internal("{}: {} bytes", name, bytes.size());
     std::memcpy(id.internal, bytes.data(), bytes.size());
   }
+  return id;
+}
+
+absl::Status NcclCommunicator::Make(const Key& key, NcclGroup* group) {
+  ASSIGN_OR_RETURN(const ncclUniqueId id, AgreeOnId(key));
   const auto index = std::find(key.ranks.begin(), key.ranks.end(), rank_) - key.ranks.begin();
-  RETURN_IF_NCCL_ERROR(ncclCommInitRank(&group->communicator, static_cast<int>(key.ranks.size()), id,
-                                        static_cast<int>(index)));
+  int device = 0;
+  RETURN_IF_CUDA_ERROR(cudaGetDevice(&device));
+  // It waits for the other ranks, where it cannot be told that one of them is gone; so a thread waits there,
+  // and is left behind then.
+  const auto made = std::make_shared<std::promise<absl::StatusOr<ncclComm_t>>>();
+  std::future<absl::StatusOr<ncclComm_t>> result = made->get_future();
+  std::thread([made, device, id, ranks = static_cast<int>(key.ranks.size()),
+               index = static_cast<int>(index)] {
+    ncclComm_t communicator = nullptr;
+    const auto init = [&]() -> absl::Status {
+      RETURN_IF_CUDA_ERROR(cudaSetDevice(device));
+      RETURN_IF_NCCL_ERROR(ncclCommInitRank(&communicator, ranks, id, index));
+      return absl::OkStatus();
+    };
+    const absl::Status status = init();
+    made->set_value(status.ok() ? absl::StatusOr<ncclComm_t>(communicator) : status);
+  }).detach();
+  RETURN_IF_ERROR(backend_.Await([&] {
+    return result.wait_for(std::chrono::seconds(0)) == std::future_status::ready ? cudaSuccess
+                                                                                 : cudaErrorNotReady;
+  }));
+  ASSIGN_OR_RETURN(group->communicator, result.get());
   return absl::OkStatus();
 }
 
@@ -327,9 +357,12 @@ absl::Status NcclCommunicator::Connect() {
   RETURN_IF_CUDA_ERROR(cudaMalloc(reinterpret_cast<void**>(&warm_memory_), 2 * sizeof(float)));
   RETURN_IF_CUDA_ERROR(cudaMemsetAsync(warm_memory_, 0, 2 * sizeof(float), device_.compute()));
   for (const auto& [key, group] : groups_) {
+    if (on_connecting_) {
+      on_connecting_(fmt::format("connecting ranks {} by NCCL", fmt::join(key.ranks, ", ")));
+    }
     RETURN_IF_ERROR(Make(key, group.get()));
     RETURN_IF_ERROR(Warm(key, *group));
-    RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(device_.compute()));
+    RETURN_IF_ERROR(backend_.Synchronize());
   }
   return absl::OkStatus();
 }

@@ -4,16 +4,22 @@
 
 #include <nccl.h>
 
+#include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "engine/backend/backend.h"
-#include "engine/backend/cuda/device.h"
+#include "engine/backend/cuda/cuda_backend.h"
 #include "engine/base/store.h"
 
 namespace engine::backend::cuda {
+
+// Told of each group before it is connected: "connecting ranks 0, 1 by NCCL".
+using OnConnecting = std::function<void(const std::string& what)>;
 
 // One group's connection; null before Connect.
 struct NcclGroup {
@@ -22,15 +28,20 @@ struct NcclGroup {
 
 class NcclCommunicator final : public Communicator {
  public:
-  // `device` and `store`, which all ranks of the run share, must outlive it. NCCL is loaded (libraries.h).
-  NcclCommunicator(Device* device, Store* store, std::int64_t rank)
-      : device_(*device), store_(*store), rank_(rank) {}
+  // `backend` and `store`, which all ranks of the run share, must outlive it. NCCL is loaded (libraries.h).
+  NcclCommunicator(CudaBackend* backend, Store* store, std::int64_t rank, OnConnecting on_connecting)
+      : backend_(*backend),
+        device_(backend->device()),
+        store_(*store),
+        rank_(rank),
+        on_connecting_(std::move(on_connecting)) {}
   ~NcclCommunicator() override;
 
   absl::StatusOr<std::unique_ptr<Launch>> Prepare(CollectiveArgs args) override;
   absl::Status PrepareTransfer(std::int64_t peer, std::int32_t stream, bool push) override;
   // Makes the communicators in one order for all ranks, that of their members, and sends something over each:
-  // so no rank waits for one that waits for it, and the first iteration finds every connection made.
+  // so no rank waits for one that waits for it, and the first iteration finds every connection made. Waits
+  // end where the backend's health does.
   absl::Status Connect() override;
   bool recordable() const override { return true; }
 
@@ -55,12 +66,15 @@ class NcclCommunicator final : public Communicator {
 
   NcclGroup* GroupOf(const Key& key);
   Key TransferKey(std::int64_t peer, std::int32_t stream) const;
+  absl::StatusOr<ncclUniqueId> AgreeOnId(const Key& key);
   absl::Status Make(const Key& key, NcclGroup* group);
   absl::Status Warm(const Key& key, const NcclGroup& group);
 
+  CudaBackend& backend_;
   Device& device_;
   Store& store_;
   const std::int64_t rank_;
+  const OnConnecting on_connecting_;
   std::map<Key, std::unique_ptr<NcclGroup>> groups_;
   float* warm_memory_ = nullptr;  // device, two numbers
 };

@@ -49,6 +49,7 @@ struct PushOptions {
   // False is wrong; for the tests that show it.
   bool ready = true;    // what a rank pushes to, or reads, is the peer's to give then
   bool release = true;  // no rank goes on before its peer has read its part of a direct sum
+  OnConnecting on_connecting = nullptr;
 };
 
 class PushCommunicator final : public Communicator {
@@ -59,7 +60,7 @@ class PushCommunicator final : public Communicator {
         store_(*store),
         rank_(rank),
         options_(options),
-        nccl_(&backend->device(), store, rank) {}
+        nccl_(backend, store, rank, options_.on_connecting) {}
   ~PushCommunicator() override;
 
   // After AllocateArena. Tensors and scratch of what is pushed lie in the arena, on all members at the same
