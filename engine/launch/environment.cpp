@@ -132,14 +132,14 @@ absl::StatusOr<std::optional<Placement>> FromTorchrun(const Lookup& lookup) {
   return placement;
 }
 
-absl::StatusOr<std::optional<Placement>> FromOpenMpi(const Lookup& lookup) {
-  const Variables variables("Open MPI", lookup);
-  if (!variables.Has("OMPI_COMM_WORLD_RANK") && !variables.Has("OMPI_COMM_WORLD_SIZE")) return std::nullopt;
-  ASSIGN_OR_RETURN(Placement placement,
-                   ReadRanks(variables, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-                                         "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"}));
+// Of an MPI launcher, whose processes on a host are children of one daemon. `job`: a variable that names the
+// job on all hosts; `set`: how it gives its processes a variable.
+absl::StatusOr<std::optional<Placement>> FromMpi(const Variables& variables, const RankNames& names,
+                                                 const std::string& job_name, const std::string& set) {
+  if (!variables.Has(names.rank) && !variables.Has(names.world)) return std::nullopt;
+  ASSIGN_OR_RETURN(Placement placement, ReadRanks(variables, names));
   placement.parent = getppid();
-  const std::string job = variables.TextOr("PMIX_NAMESPACE", fmt::format("parent {}", placement.parent));
+  const std::string job = variables.TextOr(job_name, fmt::format("parent {}", placement.parent));
   if (variables.Has("MASTER_ADDR")) {
     ASSIGN_OR_RETURN(const std::int64_t port,
                      variables.NumberOr("MASTER_PORT", PortOfJob(job), 1, kMostPort));
@@ -148,13 +148,25 @@ absl::StatusOr<std::optional<Placement>> FromOpenMpi(const Lookup& lookup) {
     placement.coordinator = {"127.0.0.1", PortOfJob(job)};
   } else if (!variables.Has("ENGINE_COORDINATOR")) {
     return InvalidArgument(
-        "Open MPI: ranks are on several hosts, so ENGINE_COORDINATOR must say where rank 0 listens: "
-        "mpirun -x ENGINE_COORDINATOR=HOST:PORT …");
+        "{}: ranks are on several hosts, so ENGINE_COORDINATOR must say where rank 0 listens: {}",
+        variables.source(), set);
   }
   // The parent's process id tells a job from others on one host only.
-  const std::string known = variables.TextOr("PMIX_NAMESPACE", placement.coordinator.ToString());
+  const std::string known = variables.TextOr(job_name, placement.coordinator.ToString());
   RETURN_IF_ERROR(Finish(variables, known, &placement));
   return placement;
+}
+
+absl::StatusOr<std::optional<Placement>> FromOpenMpi(const Lookup& lookup) {
+  return FromMpi(Variables("Open MPI", lookup),
+                 {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                  "OMPI_COMM_WORLD_LOCAL_SIZE"},
+                 "PMIX_NAMESPACE", "mpirun -x ENGINE_COORDINATOR=HOST:PORT …");
+}
+
+absl::StatusOr<std::optional<Placement>> FromPmi(const Lookup& lookup) {
+  return FromMpi(Variables("PMI", lookup), {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+                 "PMI_JOBID", "mpiexec -genv ENGINE_COORDINATOR HOST:PORT …");
 }
 
 // Tasks of this node, of "4(x2),3": four on each of the first two nodes, three on the next.
@@ -204,6 +216,17 @@ absl::StatusOr<std::optional<Placement>> FromSlurm(const Lookup& lookup) {
   return placement;
 }
 
+// PMIx by itself says which rank this is, but in its variables not of how many.
+absl::StatusOr<std::optional<Placement>> FromPmix(const Lookup& lookup) {
+  const Variables variables("PMIx", lookup);
+  if (!variables.Has("PMIX_RANK") || variables.Has("SLURM_NTASKS")) return std::nullopt;
+  return InvalidArgument(
+      "PMIx: PMIX_RANK is {}, but no variable says how many ranks there are: start them by mpirun, srun or "
+      "torchrun, or give RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT; unset "
+      "PMIX_RANK to run one process",
+      variables.TextOr("PMIX_RANK", ""));
+}
+
 }  // namespace
 
 absl::Status CheckToken(const std::string& where, const std::string& token) {
@@ -237,7 +260,7 @@ std::string FirstHost(const std::string& list) {
 }
 
 absl::StatusOr<std::optional<Placement>> FindPlacement(const Lookup& lookup) {
-  for (const auto find : {FromEngine, FromTorchrun, FromOpenMpi, FromSlurm}) {
+  for (const auto find : {FromEngine, FromTorchrun, FromOpenMpi, FromSlurm, FromPmi, FromPmix}) {
     ASSIGN_OR_RETURN(std::optional<Placement> placement, find(lookup));
     if (placement) return placement;
   }

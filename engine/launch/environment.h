@@ -15,7 +15,7 @@ namespace engine::launch {
 inline constexpr const char* kOwnSource = "engine run";  // started by our supervisor
 
 struct Placement {
-  std::string source;  // "engine run", "torchrun", "Open MPI", "SLURM"
+  std::string source;  // "engine run", "torchrun", "Open MPI", "SLURM", "PMI"
   std::int64_t world = 1;
   std::int64_t rank = 0;
   std::int64_t local_rank = 0;  // among the processes of this host
@@ -41,6 +41,10 @@ Lookup ProcessEnvironment();
 //                own daemons by srun
 //   SLURM        SLURM_PROCID, SLURM_NTASKS (more than 1: a shell of one task is no launcher), SLURM_LOCALID,
 //                SLURM_STEP_NODELIST (its first host is rank 0's), SLURM_JOB_ID (from which the port follows)
+//   PMI          PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS, of MPICH's mpiexec and those made of
+//   it;
+//                rank 0 is found as Open MPI's
+//   PMIx alone   refused: PMIX_RANK comes without the number of ranks
 // ENGINE_COORDINATOR and ENGINE_TOKEN replace what the others give. Without ENGINE_TOKEN the token follows
 // from the job's id and the user: enough against accidents, not against somebody who wants in. Errors name
 // the variable.

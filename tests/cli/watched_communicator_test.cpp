@@ -18,7 +18,7 @@ struct OneClient {
     REQUIRE(listener.ok());
     endpoint.port = launch::PortOf(*listener);
     const launch::Member self{
-        .rank = 0, .world = 1, .build = "b", .plan_hash = "", .device = "d", .process = "p"};
+        .rank = 0, .world = 1, .build = "b", .plan_hash = "p", .device = "d", .process = "p"};
     server = launch::Server::Start(*std::move(listener), "token", self, {});
     absl::StatusOr<std::unique_ptr<launch::Client>> joined =
         launch::Client::Join(endpoint, "token", self, {}, [](const absl::Status&) {});

@@ -159,6 +159,35 @@ TEST_CASE("environment: SLURM") {
   CHECK(FirstHost("") == "");
 }
 
+TEST_CASE("environment: PMI, and PMIx alone") {
+  const Variables pmi = {
+      {"PMI_RANK", "3"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
+  CheckError(pmi,
+             "PMI: ranks are on several hosts, so ENGINE_COORDINATOR must say where rank 0 listens: mpiexec "
+             "-genv ENGINE_COORDINATOR HOST:PORT …");
+  const Placement placement = MustFind(With(pmi, "ENGINE_COORDINATOR", "h:9"));
+  CHECK(placement.source == "PMI");
+  CHECK(placement.rank == 3);
+  CHECK(placement.world == 4);
+  CHECK(placement.local_rank == 1);
+  CHECK(placement.local_size == 2);
+  CHECK(placement.coordinator.ToString() == "h:9");
+  const Variables one_host = With(pmi, "MPI_LOCALNRANKS", "4");
+  CHECK(MustFind(one_host).coordinator.host == "127.0.0.1");
+  CHECK(MustFind(With(one_host, "PMI_RANK", "1")).coordinator.port == MustFind(one_host).coordinator.port);
+  CheckError(Without(pmi, "PMI_SIZE"), "PMI: PMI_SIZE is not set, but others of its variables are there");
+  CheckError(
+      {{"PMIX_RANK", "1"}, {"PMIX_NAMESPACE", "a"}},
+      "PMIx: PMIX_RANK is 1, but no variable says how many ranks there are: start them by mpirun, srun "
+      "or torchrun, or give RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and "
+      "MASTER_PORT; unset PMIX_RANK to run one process");
+  // Under srun --mpi=pmix, of one task too, SLURM says all.
+  Variables slurm = kSlurm;
+  slurm["PMIX_RANK"] = "4";
+  CHECK(MustFind(slurm).source == "SLURM");
+  CHECK(!Find({{"PMIX_RANK", "0"}, {"SLURM_NTASKS", "1"}, {"SLURM_STEP_ID", "0"}})->has_value());
+}
+
 TEST_CASE("environment: Open MPI, also where SLURM gave it its nodes") {
   Variables variables = kSlurm;
   variables.insert(kOpenMpi.begin(), kOpenMpi.end());
