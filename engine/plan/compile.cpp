@@ -213,39 +213,51 @@ std::int64_t PushingBlock(const recipe::Recipe& recipe, const CompileOptions& op
   return std::gcd(recipe.cluster.devices_per_node, options.profile.reach);
 }
 
-// The axes along which conversions are pushed.
-AxisSet PushedAxes(const recipe::Recipe& recipe, const Mesh& mesh, const CompileOptions& options) {
+// The axes along which conversions are pushed, where ranks push within aligned blocks of so many devices.
+AxisSet PushedAxes(const recipe::Recipe& recipe, const Mesh& mesh, const CompileOptions& options,
+                   std::int64_t block) {
   AxisSet axes;
   if (recipe.parallelism.exchange == "nccl" || !options.profile.pushes) return axes;
   for (Axis axis : graph::kAxes) {
-    if (mesh.size(axis) > 1 && InBlock(PushingBlock(recipe, options), mesh, axis))
-      axes = axes | AxisSet::Of(axis);
+    if (mesh.size(axis) > 1 && InBlock(block, mesh, axis)) axes = axes | AxisSet::Of(axis);
   }
   return axes;
 }
 
-// Whether the pipeline's transfers are pushed.
-bool TransfersArePushed(const recipe::Recipe& recipe, const Mesh& mesh, const CompileOptions& options) {
-  const std::int64_t block = PushingBlock(recipe, options);
+AxisSet PushedAxes(const recipe::Recipe& recipe, const Mesh& mesh, const CompileOptions& options) {
+  return PushedAxes(recipe, mesh, options, PushingBlock(recipe, options));
+}
+
+// Whether the pipeline's transfers are pushed, likewise.
+bool TransfersArePushed(const recipe::Recipe& recipe, const Mesh& mesh, const CompileOptions& options,
+                        std::int64_t block) {
   return recipe.parallelism.exchange != "nccl" && options.profile.pushes &&
          (block == 0 || mesh.world() <= block);
 }
 
-// The axes along which ranks would push if their devices reached each other: "dp, pp".
-std::string OutOfReach(const recipe::Recipe& recipe, const Mesh& mesh, const CompileOptions& options) {
-  CompileOptions all = options;
-  all.profile.reach = 0;
-  const AxisSet pushed = PushedAxes(recipe, mesh, options);
-  const AxisSet wanted = PushedAxes(recipe, mesh, all);
+bool TransfersArePushed(const recipe::Recipe& recipe, const Mesh& mesh, const CompileOptions& options) {
+  return TransfersArePushed(recipe, mesh, options, PushingBlock(recipe, options));
+}
+
+// That ranks exchange by NCCL which would push within `wide` blocks, but do not within `narrow` ones.
+void NoteNotPushed(const recipe::Recipe& recipe, const CompileOptions& options, std::int64_t wide,
+                   std::int64_t narrow, const std::string& why, Plan* plan) {
+  const Mesh& mesh = plan->mesh;
+  const AxisSet wanted = PushedAxes(recipe, mesh, options, wide);
+  const AxisSet pushed = PushedAxes(recipe, mesh, options, narrow);
   std::vector<std::string_view> axes;
   for (Axis axis : graph::kAxes) {
     const bool pushes = axis != Axis::kDp || (recipe.parallelism.zero_stage > 0 && Overlaps(recipe, options));
     if (pushes && wanted.Has(axis) && !pushed.Has(axis))
       axes.push_back(graph::kAxisNames[static_cast<size_t>(axis)]);
   }
-  if (mesh.pp > 1 && TransfersArePushed(recipe, mesh, all) && !TransfersArePushed(recipe, mesh, options))
+  if (mesh.pp > 1 && TransfersArePushed(recipe, mesh, options, wide) &&
+      !TransfersArePushed(recipe, mesh, options, narrow)) {
     axes.emplace_back("pp");
-  return fmt::format("{}", fmt::join(axes, ", "));
+  }
+  if (axes.empty()) return;
+  plan->notes.push_back(
+      fmt::format("ranks of {} exchange by NCCL, not by copy engines: {}", fmt::join(axes, ", "), why));
 }
 
 absl::Status CheckPushed(const recipe::Recipe& recipe, const Mesh& mesh, const CompileOptions& options) {
@@ -256,11 +268,14 @@ absl::Status CheckPushed(const recipe::Recipe& recipe, const Mesh& mesh, const C
     const std::string_view name = graph::kAxisNames[static_cast<size_t>(axis)];
     if (OnOneHost(recipe, mesh, axis)) {
       if (InBlock(PushingBlock(recipe, options), mesh, axis)) continue;
-      return InvalidArgument("parallelism.exchange \"{}\": {}, of ranks of {} {}", exchange,
-                             options.profile.unreachable, name, mesh.size(axis));
+      return InvalidArgument(
+          "parallelism.exchange \"{}\": {}, of ranks of {} {}; \"auto\" pushes where it can", exchange,
+          options.profile.unreachable, name, mesh.size(axis));
     }
-    return InvalidArgument("parallelism.exchange \"{}\": ranks of {} {} are not on one host of {} devices",
-                           exchange, name, mesh.size(axis), recipe.cluster.devices_per_node);
+    return InvalidArgument(
+        "parallelism.exchange \"{}\": ranks of {} {} are not on one host of {} devices; \"auto\" "
+        "pushes where it can",
+        exchange, name, mesh.size(axis), recipe.cluster.devices_per_node);
   }
   return absl::OkStatus();
 }
@@ -294,10 +309,10 @@ Plan Header(const recipe::Recipe& recipe, const Graph& graph, const CompileOptio
                     plan.vocab_rows - plan.vocab));
   }
   if (std::string note = ExposedNote(recipe, options); !note.empty()) plan.notes.push_back(std::move(note));
-  if (const std::string axes = OutOfReach(recipe, plan.mesh, options); !axes.empty()) {
-    plan.notes.push_back(fmt::format("ranks of {} exchange by NCCL, not by copy engines: {}", axes,
-                                     options.profile.unreachable));
-  }
+  const std::int64_t host = recipe.cluster.devices_per_node;
+  NoteNotPushed(recipe, options, 0, host,
+                fmt::format("they are not all on one host (devices_per_node {})", host), &plan);
+  NoteNotPushed(recipe, options, host, PushingBlock(recipe, options), options.profile.unreachable, &plan);
   return plan;
 }
 

@@ -148,6 +148,24 @@ void WorldFillsNodes(const RuleContext& c) {
   }
 }
 
+// Groups along tp, and along cp beside it, are aligned blocks of ranks, and so are hosts. What goes along dp
+// and pp, NCCL takes over where hosts are crossed.
+void PushStaysOnHost(const RuleContext& c) {
+  const Parallelism& p = c.recipe.parallelism;
+  const std::int64_t each = c.recipe.cluster.devices_per_node;
+  if (p.exchange != "push" || c.recipe.cluster.device == "cpu" || each == 0) return;
+  const bool tp_stays = p.tp == 1 || each % p.tp == 0;
+  const std::int64_t both = ProductOrOverflow({p.tp, p.cp});
+  if (tp_stays && (p.cp == 1 || (both > 0 && each % both == 0))) return;
+  c.Error(
+      {"parallelism.exchange", tp_stays ? "parallelism.cp" : "parallelism.tp", "cluster.devices_per_node"},
+      fmt::format("the ranks of {} cannot \"push\": they are not on one host of {}",
+                  tp_stays ? fmt::format("tp {} · cp {}", p.tp, p.cp) : fmt::format("tp {}", p.tp),
+                  Counted(each, "device")),
+      fmt::format("exchange \"auto\", which pushes where it can; or {} {}", tp_stays ? "tp · cp" : "tp",
+                  NearestDivisors(tp_stays ? both : p.tp, each)));
+}
+
 void ZeroStageIsBuilt(const RuleContext& c) {
   const Parallelism& p = c.recipe.parallelism;
   if (p.zero_stage > 1 && p.schedule == "zero_bubble") {
@@ -273,6 +291,9 @@ std::vector<Rule> ParallelismRules() {
       {axes, WorldFitsInteger},
       {world, WorldFillsCluster},
       {world, WorldFillsNodes},
+      {{"parallelism.exchange", "parallelism.tp", "parallelism.cp", "cluster.device",
+        "cluster.devices_per_node"},
+       PushStaysOnHost},
       {{"parallelism.zero_stage", "parallelism.schedule", "precision.compute"}, ZeroStageIsBuilt},
       {{sp, "parallelism.tp"}, SequenceParallelNeedsTp},
       {{sp, "parallelism.tp", "parallelism.cp", "data.sequence_length"}, SequenceIsDivisible},

@@ -217,7 +217,9 @@ TEST_CASE("exchange: of GPUs that do not reach each other's memory it is NCCL's,
     CHECK(std::count(wanted->notes.begin(), wanted->notes.end(), note) == 0);
   }
   CHECK(CompileInBf16(apart, {"parallelism.tp=2", "parallelism.exchange=push"}).status().message() ==
-        "parallelism.exchange \"push\": GPU 0 does not reach the memory of GPU 1, of ranks of tp 2");
+        "parallelism.exchange \"push\": GPU 0 does not reach the memory of GPU 1, of ranks of tp 2; \"auto\" "
+        "pushes where "
+        "it can");
   const auto alone = CompileInBf16(apart, {});
   REQUIRE(alone.ok());
   for (const std::string& note : alone->notes) CHECK(note.find("NCCL") == std::string::npos);
@@ -243,6 +245,10 @@ TEST_CASE(
     const std::string note =
         "ranks of " + axes + " exchange by NCCL, not by copy engines: " + blocks.unreachable;
     CHECK(std::count(plan->notes.begin(), plan->notes.end(), note) == 1);
+    const std::string of_hosts = "ranks of " + axes +
+                                 " exchange by NCCL, not by copy engines: they are not all on one host "
+                                 "(devices_per_node 2)";
+    CHECK(std::count(between_hosts->notes.begin(), between_hosts->notes.end(), of_hosts) == 1);
     std::vector<std::string> forced = layout, forced_on_hosts = hosts;
     forced.emplace_back("parallelism.exchange=push");
     forced_on_hosts.emplace_back("parallelism.exchange=push");
@@ -250,9 +256,12 @@ TEST_CASE(
     const auto on_hosts = CompileInBf16(backend::cuda::CudaProfile(), forced_on_hosts);
     REQUIRE_MESSAGE((chosen.ok() && on_hosts.ok()), chosen.status().message());
     CHECK(chosen->hash == on_hosts->hash);
+    CHECK(std::count(on_hosts->notes.begin(), on_hosts->notes.end(), of_hosts) == 1);
   }
   CHECK(CompileInBf16(blocks, {"parallelism.tp=4", "parallelism.exchange=push"}).status().message() ==
-        "parallelism.exchange \"push\": GPU 0 does not reach the memory of GPU 2, of ranks of tp 4");
+        "parallelism.exchange \"push\": GPU 0 does not reach the memory of GPU 2, of ranks of tp 4; \"auto\" "
+        "pushes where "
+        "it can");
   // Gradients that are all-reduced are NCCL's anyway.
   const auto no_shards = CompileInBf16(blocks, {"parallelism.dp=2", "parallelism.tp=2"});
   REQUIRE(no_shards.ok());
