@@ -18,7 +18,9 @@
 namespace engine::cli {
 namespace {
 
-constexpr auto kEndTimeout = std::chrono::seconds(10);  // of a rank whose run has ended
+// Of a rank whose run has ended, and which a call of a GPU's driver may hold: so it says why, before its
+// supervisor ends it (supervisor.cpp: 5 s), and after rank 0 has told the others (RendezvousOptions::linger).
+constexpr auto kEndTimeout = std::chrono::seconds(4);
 
 // The version and a hash of the program itself: ranks of different builds may compute different bits.
 std::string BuildId() {

@@ -42,7 +42,11 @@ absl::StatusOr<std::unique_ptr<RankExecutor>> RankExecutor::Create(
   ASSIGN_OR_RETURN(executor->arena_, executor->backend_->AllocateArena(executor->stage_.arena_bytes));
   RETURN_IF_ERROR(executor->PrepareSegments());
   RETURN_IF_ERROR(executor->PrepareTransfers());
-  RETURN_IF_ERROR(executor->communicator_->Connect());
+  if (absl::Status status = executor->communicator_->Connect(); !status.ok()) {
+    // Left as it is: to take down what another rank was to be in can wait for that one.
+    if (executor->backend_->asynchronous()) static_cast<void>(executor.release());
+    return status;
+  }
   RETURN_IF_ERROR(executor->backend_->ClearArena());
   RETURN_IF_ERROR(executor->StartControl());
   return executor;
