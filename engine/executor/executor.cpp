@@ -14,7 +14,6 @@ using backend::KernelContext;
 using backend::TensorView;
 using plan::BufferRef;
 using plan::Chunk;
-using plan::Instruction;
 using plan::Step;
 using plan::StepKind;
 using Part = InstructionTiming::Part;

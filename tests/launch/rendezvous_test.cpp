@@ -78,6 +78,12 @@ struct World {
       CHECK(absl::IsAborted(client.status()));
     }
   }
+  // So many clients are told, a moment after they know.
+  void CheckAborts(int count) const {
+    const Clock::time_point deadline = Clock::now() + std::chrono::seconds(5);
+    while (aborts < count && Clock::now() < deadline) std::this_thread::sleep_for(Milliseconds(5));
+    CHECK(aborts == count);
+  }
   // The same, and the reason, which is the same for all.
   std::string EndOfAll() {
     AwaitEndOfAll();
@@ -155,7 +161,7 @@ TEST_CASE("rendezvous: values, waits, barriers, a clean end") {
   world.clients.erase(world.clients.begin() + 2);  // says goodbye, and is not missed
   std::this_thread::sleep_for(Milliseconds(50));
   CHECK(first.status().ok());
-  CHECK(world.aborts == 0);
+  world.CheckAborts(0);
 }
 
 TEST_CASE("rendezvous: many values at once, whatever order they come in; the end of the run ends the wait") {
@@ -304,7 +310,7 @@ TEST_CASE("rendezvous: a rank that fails ends all, and their waits") {
   CHECK((*world.clients[2])->Fail(error) == error);
   waiting.join();
   at_barrier.join();
-  CHECK(world.aborts == 2);  // not the one that failed
+  world.CheckAborts(2);  // not the one that failed
   // Another rank's trouble because of it is not what counts.
   CHECK(Message((*world.clients[1])->Fail(absl::AbortedError("its socket closed"))) ==
         "rank 2 (host, pid 102) failed: the disk is full");
@@ -402,7 +408,7 @@ TEST_CASE("rendezvous: a rank that vanishes is lost") {
     REQUIRE(other.clients[0].ok());
     stream = FrameStream(Descriptor());
     CHECK(other.EndOfAll() == "rank 1 (host, pid 9) was lost: connection closed");
-    CHECK(other.aborts == 1);
+    other.CheckAborts(1);
   }
   {  // one that is silent
     World other(2, {.heartbeat_timeout = kFast});

@@ -59,7 +59,7 @@ class PushCommunicator final : public Communicator {
       : backend_(*backend),
         store_(*store),
         rank_(rank),
-        options_(options),
+        options_(std::move(options)),
         nccl_(backend, store, rank, options_.on_connecting) {}
   ~PushCommunicator() override;
 
