@@ -116,10 +116,16 @@ void CheckPage(const std::string& out, const std::vector<std::string>& variants,
   }
 }
 
-// A study, which gets the signal once `path` exists.
+// A study, which gets the signal once `path` has something in it: a run's metrics, its first iteration.
 int InterruptStudy(const TinyStudy& tiny, const std::string& path, int signal_number) {
   return Interrupt(
-      tiny.Command(), [&] { return fs::exists(path); }, signal_number);
+      tiny.Command(),
+      [&] {
+        std::error_code none_yet;
+        const std::uintmax_t size = fs::file_size(path, none_yet);
+        return !none_yet && size > 0;
+      },
+      signal_number);
 }
 
 }  // namespace
