@@ -14,13 +14,12 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <map>
 #include <memory>
-#include <set>
 #include <thread>
 #include <utility>
 
 #include "engine/base/status.h"
+#include "engine/launch/rank_log.h"
 #include "engine/launch/rendezvous.h"
 
 namespace engine::launch {
@@ -117,74 +116,6 @@ struct Lines {
   }
 };
 
-// What the ranks write, each line with its rank's name, but for rank 0's. Why a rank ends ("engine run: …",
-// and indented lines after it) is held back for a moment: what the rank says that failed first comes first,
-// then how it ended, then what others say of it, once.
-class Log {
- public:
-  void Take(const Lines& from, const std::string& line) {
-    if (!from.is_error) return Print(stdout, from.rank, line);
-    if (line.starts_with(kReason)) {
-      if (held_.empty()) since_ = Clock::now();
-      held_.push_back({from.rank, line});
-      after_reason_[from.rank] = true;
-    } else if (line.starts_with("    ") && after_reason_.contains(from.rank)) {
-      const auto own = std::find_if(held_.rbegin(), held_.rend(),
-                                    [&](const Reason& reason) { return reason.rank == from.rank; });
-      if (own != held_.rend()) {
-        own->text += "\n" + line;
-      } else if (after_reason_[from.rank]) {
-        Print(stderr, 0, line);
-      }
-    } else {
-      after_reason_.erase(from.rank);
-      Print(stderr, from.rank, line);
-    }
-  }
-
-  bool holds() const { return !held_.empty(); }
-  bool is_due() const { return holds() && (told_ || Clock::now() - since_ > kHold); }
-
-  // Of the rank that failed first by itself; then there is nothing more to wait for.
-  void Tell(std::int64_t rank, const std::string& verdict) {
-    told_ = true;
-    std::stable_partition(held_.begin(), held_.end(),
-                          [&](const Reason& reason) { return reason.rank == rank; });
-    const auto others =
-        std::find_if(held_.begin(), held_.end(), [&](const Reason& reason) { return reason.rank != rank; });
-    held_.insert(others, {0, kReason + verdict});
-    Flush();
-  }
-
-  void Flush() {
-    for (const Reason& reason : std::exchange(held_, {})) {
-      const bool is_new = said_.insert(reason.text).second;
-      if (is_new) Print(stderr, reason.rank, reason.text);
-      if (after_reason_.contains(reason.rank)) after_reason_[reason.rank] = is_new;
-    }
-  }
-
- private:
-  static constexpr auto kHold = std::chrono::seconds(2);
-  inline static const std::string kReason = "engine run: ";
-
-  struct Reason {
-    std::int64_t rank = 0;
-    std::string text;
-  };
-
-  static void Print(std::FILE* to, std::int64_t rank, const std::string& text) {
-    fmt::print(to, "{}{}\n", rank == 0 ? "" : fmt::format("rank {}: ", rank), text);
-    std::fflush(to);
-  }
-
-  std::vector<Reason> held_;
-  Clock::time_point since_;
-  std::set<std::string> said_;
-  std::map<std::int64_t, bool> after_reason_;  // of ranks whose last line was of a reason: is it told?
-  bool told_ = false;                          // the verdict
-};
-
 struct Child {
   std::int64_t rank = 0;
   pid_t pid = 0;
@@ -244,7 +175,8 @@ class Supervisor {
   }
 
   bool Pump(Lines& lines) {
-    return lines.Pump([this](const Lines& from, const std::string& line) { log_.Take(from, line); });
+    return lines.Pump(
+        [this](const Lines& from, const std::string& line) { log_.Take(from.rank, from.is_error, line); });
   }
   // All that is there: a pipe that something else still holds is not waited for.
   void PumpAll(Lines& lines) {
@@ -409,7 +341,7 @@ class Supervisor {
   const int peer_lost_;
   std::vector<Child> children_;
   std::vector<Lines> lines_;
-  Log log_;
+  RankLog log_;
   int code_ = 0;
   Child failed_;         // the first that failed by itself
   std::string verdict_;  // of it
