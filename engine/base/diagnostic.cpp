@@ -20,10 +20,32 @@ std::string_view Word(Severity severity) {
   return "error";
 }
 
+// Parameters of the terminal's escape "select graphic rendition" (ECMA-48, 8.3.117).
+constexpr const char* kBold = "1";
+constexpr const char* kGreen = "1;32";
+constexpr const char* kCyan = "1;36";
+
+const char* ColorOf(Severity severity) {
+  switch (severity) {
+    case Severity::kError:
+      return "1;31";
+    case Severity::kWarning:
+      return "1;33";
+    case Severity::kNote:
+      return kCyan;
+  }
+  return kBold;
+}
+
 std::string Location(const SourceSpan& span) {
   if (span.line == 0) return span.file;
   if (span.column == 0) return fmt::format("{}:{}", span.file, span.line);
   return fmt::format("{}:{}:{}", span.file, span.line, span.column);
+}
+
+bool Has(const std::vector<Diagnostic>& diagnostics, Severity severity) {
+  return std::any_of(diagnostics.begin(), diagnostics.end(),
+                     [&](const Diagnostic& d) { return d.severity == severity; });
 }
 
 int EditDistance(std::string_view a, std::string_view b) {
@@ -44,10 +66,17 @@ int EditDistance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-std::string Format(const Diagnostic& diagnostic) {
+std::string Format(const Diagnostic& diagnostic, bool colors) {
+  const auto paint = [&](const char* color, std::string_view text) {
+    return colors ? fmt::format("\x1b[{}m{}\x1b[0m", color, text) : std::string(text);
+  };
   std::string text =
-      fmt::format("{}: {}: {}{}\n", Location(diagnostic.span), Word(diagnostic.severity), diagnostic.message,
-                  diagnostic.severity == Severity::kError ? "" : fmt::format(" [{}]", diagnostic.code));
+      fmt::format("{} {} {}{}\n", paint(kBold, Location(diagnostic.span) + ":"),
+                  paint(ColorOf(diagnostic.severity), fmt::format("{}:", Word(diagnostic.severity))),
+                  paint(kBold, diagnostic.message),
+                  diagnostic.severity == Severity::kError || diagnostic.code.empty()
+                      ? ""
+                      : fmt::format(" [{}]", diagnostic.code));
   if (!diagnostic.source_line.empty() && diagnostic.span.column > 0) {
     constexpr size_t kMaxShown = 160;  // a line of megabytes is not worth showing
     const std::string line = diagnostic.source_line.substr(0, kMaxShown);
@@ -57,10 +86,10 @@ std::string Format(const Diagnostic& diagnostic) {
       for (size_t i = 0; i < column; ++i) pad += line[i] == '\t' ? '\t' : ' ';
       const size_t room = std::max<size_t>(1, line.size() - column);
       const size_t length = std::clamp<size_t>(static_cast<size_t>(diagnostic.span.length), 1, room);
-      text += fmt::format("    {}\n    {}^{}\n", line, pad, std::string(length - 1, '~'));
+      text += fmt::format("    {}\n    {}{}\n", line, pad, paint(kGreen, "^" + std::string(length - 1, '~')));
     }
   }
-  if (!diagnostic.hint.empty()) text += fmt::format("    hint: {}\n", diagnostic.hint);
+  if (!diagnostic.hint.empty()) text += fmt::format("    {} {}\n", paint(kCyan, "hint:"), diagnostic.hint);
   return text;
 }
 
@@ -75,10 +104,9 @@ void SortAndUnique(std::vector<Diagnostic>* diagnostics) {
                      diagnostics->end());
 }
 
-bool HasErrors(const std::vector<Diagnostic>& diagnostics) {
-  return std::any_of(diagnostics.begin(), diagnostics.end(),
-                     [](const Diagnostic& d) { return d.severity == Severity::kError; });
-}
+bool HasErrors(const std::vector<Diagnostic>& diagnostics) { return Has(diagnostics, Severity::kError); }
+
+bool HasWarnings(const std::vector<Diagnostic>& diagnostics) { return Has(diagnostics, Severity::kWarning); }
 
 std::string NearestWord(std::string_view word, const std::vector<std::string>& candidates) {
   constexpr size_t kLongestWord = 64;  // longer is not a typing error, and the table is quadratic

@@ -23,34 +23,11 @@ constexpr std::int64_t kHashBlockBytes = std::int64_t{1}
                                          << 20;  // stays in the second-level cache between copy and hash
 
 absl::StatusOr<File> Open(const std::string& path, int flags) {
-  int fd = -1;
-  do {
-    fd = open(path.c_str(), flags | O_CLOEXEC, 0666);
-  } while (fd < 0 && errno == EINTR);
-  if (fd < 0) return SystemError("open", path, errno);
-  return File(fd, path);
+  ASSIGN_OR_RETURN(const int descriptor, OpenRegular(path, flags | O_NOFOLLOW));
+  return File(descriptor, path);
 }
 
 }  // namespace
-
-absl::Status SystemError(std::string_view operation, const std::string& path, int error_number) {
-  const std::string text =
-      fmt::format("cannot {} {}: {}", operation, path, std::generic_category().message(error_number));
-  switch (error_number) {
-    case ENOENT:
-      return absl::NotFoundError(text);
-    case EACCES:
-    case EPERM:
-    case EROFS:
-      return absl::PermissionDeniedError(text);
-    case ENOSPC:
-    case EDQUOT:
-    case EFBIG:
-      return absl::ResourceExhaustedError(text);
-    default:
-      return absl::UnavailableError(text);
-  }
-}
 
 File::~File() {
   if (fd_ >= 0) close(fd_);
@@ -111,16 +88,13 @@ absl::Status File::Sync() const {
 
 absl::StatusOr<File> CreateFile(const std::string& path) { return Open(path, O_RDWR | O_CREAT | O_TRUNC); }
 
-absl::StatusOr<File> OpenForReading(const std::string& path) {
-  // O_NONBLOCK: a pipe in a checkpoint's place must not hang the reader.
-  ASSIGN_OR_RETURN(File file, Open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK));
-  struct stat info {};
-  if (fstat(file.fd(), &info) != 0) return SystemError("inspect", path, errno);
-  if (!S_ISREG(info.st_mode)) return DataLoss("{} is not an ordinary file", path);
-  return file;
-}
+absl::StatusOr<File> OpenForReading(const std::string& path) { return Open(path, O_RDONLY); }
 
-absl::StatusOr<File> OpenFolder(const std::string& path) { return Open(path, O_RDONLY | O_DIRECTORY); }
+absl::StatusOr<File> OpenFolder(const std::string& path) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return SystemError("open", path, errno);
+  return File(descriptor, path);
+}
 
 absl::StatusOr<File> CreateMemoryFile() {
   std::error_code error;

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/base/file.h"
+
 namespace engine::checkpoint {
 
 // Owns a file descriptor.
@@ -40,11 +42,9 @@ class File {
   std::string path_;
 };
 
-// A status for the errno of a failed call: "cannot open PATH: No such file or directory".
-absl::Status SystemError(std::string_view operation, const std::string& path, int error_number);
-
-absl::StatusOr<File> CreateFile(const std::string& path);      // new or emptied, read and write
-absl::StatusOr<File> OpenForReading(const std::string& path);  // an ordinary file; symbolic links are refused
+// Only regular files (base/file.h); symbolic links are refused.
+absl::StatusOr<File> CreateFile(const std::string& path);  // new or emptied, read and write
+absl::StatusOr<File> OpenForReading(const std::string& path);
 absl::StatusOr<File> OpenFolder(const std::string& path);
 // Scratch in memory (/dev/shm; the system's temporary folder where there is none), sparse. Its owner unlinks
 // it.

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <charconv>
+#include <filesystem>
+#include <system_error>
 
 namespace engine::checkpoint {
 namespace {
@@ -74,6 +76,17 @@ std::string ReplacedPath(const std::string& root, std::int64_t iteration) {
 }
 std::string DeletingPath(const std::string& root, std::int64_t iteration) {
   return TemporaryPath(root, kDeletingPrefix, iteration);
+}
+
+std::string OtherPath(const std::string& root, std::int64_t iteration, int n) {
+  return fmt::format("{}.other-{}", IterationPath(root, iteration), n);
+}
+
+std::optional<std::int64_t> IterationOfPath(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::path path = std::filesystem::absolute(folder, error).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();  // "a/b/" is a/b
+  return ParseIterationName(path.filename().string());
 }
 
 std::optional<Leftover> ParseLeftoverName(std::string_view name) {

@@ -4,8 +4,9 @@
 //   ROOT/iteration_0000100/index.h5                  logical tensors, whole, as virtual datasets
 //   ROOT/iteration_0000100/manifest.json             what makes the folder a checkpoint
 //   ROOT/.writing-iteration_0000100-<pid>/           a checkpoint before its commit
-//   ROOT/.replaced-iteration_0000100-<pid>/          the old one while a new one of the same iteration takes
-//   its place ROOT/.deleting-iteration_0000100-<pid>/          one that is being pruned
+//   ROOT/.replaced-iteration_0000100-<pid>/          the old one while a new one takes its place
+//   ROOT/.deleting-iteration_0000100-<pid>/          one that is being pruned
+//   ROOT/iteration_0000100.other-1/ …                what had that name and was of another iteration
 #pragma once
 
 #include <cstdint>
@@ -33,6 +34,11 @@ std::string JoinPath(const std::string& folder, std::string_view name);
 std::string WritingPath(const std::string& root, std::int64_t iteration);
 std::string ReplacedPath(const std::string& root, std::int64_t iteration);
 std::string DeletingPath(const std::string& root, std::int64_t iteration);
+
+// The n-th name for a folder that stood in this checkpoint's place and holds another iteration.
+std::string OtherPath(const std::string& root, std::int64_t iteration, int n);
+// The iteration that a checkpoint's folder is named for; nullopt where it has a name of the user's.
+std::optional<std::int64_t> IterationOfPath(const std::string& folder);
 
 enum class LeftoverKind { kWriting, kReplaced, kDeleting };
 struct Leftover {

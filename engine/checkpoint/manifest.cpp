@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <initializer_list>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "engine/base/hash.h"
+#include "engine/base/json.h"
 #include "engine/base/status.h"
 #include "engine/checkpoint/coverage.h"
 #include "engine/checkpoint/layout.h"
@@ -19,6 +19,7 @@ using Json = nlohmann::json;
 constexpr std::string_view kFormat = "engine-checkpoint";
 constexpr std::int64_t kVersion = 1;
 constexpr int kMostDepth = 16;
+constexpr const char* kFingerprints = "fingerprints";  // optional: older manifests have none
 constexpr std::size_t kChecksumDigits = 32;
 // No JSON string can contain this text: inside one, its quotation marks are escaped.
 constexpr std::string_view kChecksumKey = "\"manifest_checksum\": \"";
@@ -53,32 +54,34 @@ Json ToJson(const Manifest& manifest) {
   for (std::size_t i = 0; i < manifest.tensors.size(); ++i) {
     tensors.push_back(ToJson(manifest.tensors[i], manifest.pieces[i]));
   }
-  return {{"format", kFormat},
-          {"version", kVersion},
-          {"manifest_checksum", std::string(kChecksumDigits, '0')},
-          {"iteration", metadata.iteration},
-          {"consumed_samples", metadata.consumed_samples},
-          {"seed", metadata.seed},
-          {"adam_step", metadata.adam_step},
-          {"plan_hash", metadata.plan_hash},
-          {"recipe", metadata.recipe_toml},
-          {"engine_version", metadata.engine_version},
-          {"mesh", metadata.mesh},
-          {"files", std::move(files)},
-          {"tensors", std::move(tensors)}};
+  Json root = {{"format", kFormat},
+               {"version", kVersion},
+               {"manifest_checksum", std::string(kChecksumDigits, '0')},
+               {"iteration", metadata.iteration},
+               {"consumed_samples", metadata.consumed_samples},
+               {"seed", metadata.seed},
+               {"adam_step", metadata.adam_step},
+               {"plan_hash", metadata.plan_hash},
+               {"recipe", metadata.recipe_toml},
+               {"engine_version", metadata.engine_version},
+               {"mesh", metadata.mesh},
+               {"files", std::move(files)},
+               {"tensors", std::move(tensors)}};
+  if (!metadata.fingerprints.empty()) root[kFingerprints] = metadata.fingerprints;
+  return root;
 }
 
 // ----------------------------------------------------------------------------------------------------
 // reading
 
 absl::Status CheckKeys(const Json& object, std::initializer_list<std::string_view> keys,
-                       const std::string& where) {
+                       const std::string& where, std::string_view optional_key = "") {
   if (!object.is_object()) return DataLoss("{} is not an object", where);
   for (std::string_view key : keys) {
     if (!object.contains(key)) return DataLoss("{} has no \"{}\"", where, key);
   }
   for (const auto& [key, value] : object.items()) {
-    if (std::find(keys.begin(), keys.end(), key) == keys.end())
+    if (std::find(keys.begin(), keys.end(), key) == keys.end() && key != optional_key)
       return DataLoss("{} has an unknown key", where);
   }
   return absl::OkStatus();
@@ -119,6 +122,12 @@ absl::StatusOr<Metadata> ParseMetadata(const Json& root) {
   if (!root["mesh"].is_object()) return DataLoss("mesh is not an object");
   for (const auto& [axis, size] : root["mesh"].items()) {
     ASSIGN_OR_RETURN(metadata.mesh[axis], Integer(size, "a mesh axis"));
+  }
+  if (root.contains(kFingerprints)) {
+    if (!root[kFingerprints].is_object()) return DataLoss("fingerprints is not an object");
+    for (const auto& [name, text] : root[kFingerprints].items()) {
+      ASSIGN_OR_RETURN(metadata.fingerprints[name], Text(text, "a fingerprint"));
+    }
   }
   RETURN_IF_ERROR(ValidateMetadata(metadata));
   return metadata;
@@ -200,26 +209,6 @@ absl::Status ParseTensors(const Json& list, Manifest* manifest) {
   return absl::OkStatus();
 }
 
-// JSON deeper than the manifest's own is refused before the parser's memory grows with it.
-bool IsTooDeep(std::string_view text) {
-  int depth = 0;
-  bool in_string = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      if (++depth > kMostDepth) return true;
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
-  }
-  return false;
-}
-
 // Position of the first checksum digit; nullopt where the text is no manifest or is cut short.
 std::optional<std::size_t> FindChecksum(std::string_view text) {
   const std::size_t key = text.find(kChecksumKey);
@@ -258,7 +247,7 @@ absl::StatusOr<Manifest> ParseManifest(std::string_view text) {
     return DataLoss("the manifest's checksum does not match its {} bytes: it was changed or cut short",
                     text.size());
   }
-  if (IsTooDeep(text)) return DataLoss("JSON nested deeper than {}", kMostDepth);
+  if (IsNestedDeeper(text, kMostDepth)) return DataLoss("JSON nested deeper than {}", kMostDepth);
   const Json root = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (root.is_discarded()) return DataLoss("not valid JSON");
   if (!root.is_object() || !root.contains("format") || root["format"] != kFormat ||
@@ -272,7 +261,7 @@ absl::StatusOr<Manifest> ParseManifest(std::string_view text) {
       CheckKeys(root,
                 {"format", "version", "manifest_checksum", "iteration", "consumed_samples", "seed",
                  "adam_step", "plan_hash", "recipe", "engine_version", "mesh", "files", "tensors"},
-                "the manifest"));
+                "the manifest", kFingerprints));
   Manifest manifest;
   ASSIGN_OR_RETURN(manifest.metadata, ParseMetadata(root));
   ASSIGN_OR_RETURN(manifest.files, ParseFiles(root["files"]));

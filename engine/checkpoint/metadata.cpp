@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "engine/base/shown.h"
 #include "engine/base/status.h"
 
 namespace engine::checkpoint {
@@ -52,7 +53,7 @@ absl::Status ValidateTensors(const std::vector<TensorInfo>& tensors) {
   names.reserve(tensors.size());
   for (const TensorInfo& tensor : tensors) {
     if (const std::string_view fault = NameFault(tensor.name); !fault.empty()) {
-      return InvalidArgument("tensor name \"{}\" {}", tensor.name.substr(0, kMostNameBytes), fault);
+      return InvalidArgument("tensor name \"{}\" {}", Shown(tensor.name), fault);
     }
     RETURN_IF_ERROR(ValidateShape(tensor));
     names.push_back(tensor.name);
@@ -78,7 +79,7 @@ absl::Status ValidateMetadata(const Metadata& metadata) {
                            metadata.iteration, metadata.consumed_samples, metadata.adam_step);
   }
   for (const auto& [axis, size] : metadata.mesh) {
-    if (size < 1) return InvalidArgument("mesh axis {} has size {}; the smallest is 1", axis, size);
+    if (size < 1) return InvalidArgument("mesh axis {} has size {}; the smallest is 1", Shown(axis), size);
   }
   return absl::OkStatus();
 }

@@ -104,16 +104,32 @@ absl::Status CheckFileSize(const std::string& path, std::int64_t bytes) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<Reader> Reader::Open(const std::string& folder) {
+absl::StatusOr<Manifest> ReadManifest(const std::string& folder) {
   const std::string path = JoinPath(folder, kManifestName);
   ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kMostManifestBytes));
   absl::StatusOr<Manifest> manifest = ParseManifest(text);
   if (!manifest.ok()) return DataLoss("{}: {}", path, Message(manifest.status()));
+  return manifest;
+}
+
+}  // namespace
+
+absl::StatusOr<std::int64_t> ReadIteration(const std::string& folder) {
+  ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(folder));
+  return manifest.metadata.iteration;
+}
+
+absl::StatusOr<Reader> Reader::Open(const std::string& folder) {
+  ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(folder));
+  const std::int64_t iteration = manifest.metadata.iteration;
+  if (const std::optional<std::int64_t> named = IterationOfPath(folder); named && *named != iteration) {
+    return DataLoss(
+        "{} is named for iteration {}, but its manifest is of iteration {}: give it the name {} back", folder,
+        *named, iteration, IterationName(iteration));
+  }
   Reader reader;
   reader.folder_ = folder;
-  reader.manifest_ = *std::move(manifest);
+  reader.manifest_ = std::move(manifest);
   for (const FileInfo& file : reader.manifest_.files) {
     RETURN_IF_ERROR(CheckFileSize(JoinPath(folder, file.name), file.bytes));
   }

@@ -5,6 +5,7 @@
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -12,12 +13,16 @@
 
 namespace engine::checkpoint {
 
+// The iteration that the manifest in `folder` is of, whatever the folder is called. Errors as of
+// Reader::Open.
+absl::StatusOr<std::int64_t> ReadIteration(const std::string& folder);
+
 // Constant after Open, so many threads may read at once.
 class Reader {
  public:
-  // `folder` is ROOT/iteration_…. Checks the manifest wholly and that every file is there with its size;
-  // reads no tensor data. NotFound where there is no manifest; DataLoss, with what is wrong, for a damaged
-  // checkpoint.
+  // `folder` is ROOT/iteration_…, or has a name of the user's. Checks the manifest wholly, that it is of the
+  // iteration in the folder's name, and that every file is there with its size; reads no tensor data.
+  // NotFound where there is no manifest; DataLoss, with what is wrong, for a damaged checkpoint.
   static absl::StatusOr<Reader> Open(const std::string& folder);
 
   // Compares every file's checksum; reads the whole checkpoint once.

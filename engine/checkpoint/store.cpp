@@ -32,18 +32,13 @@ absl::Status OpenAndVerify(const std::string& folder) {
   return reader.Verify();
 }
 
-// The iterations that Prune keeps: the `keep` newest whole ones.
-std::vector<std::int64_t> NewestWhole(const std::string& root, std::vector<std::int64_t> iterations,
-                                      int keep) {
-  std::vector<std::int64_t> kept;
-  std::sort(iterations.rbegin(), iterations.rend());
-  for (std::int64_t iteration : iterations) {
-    if (static_cast<int>(kept.size()) == keep) break;
-    const std::string folder = IterationPath(root, iteration);
-    const absl::Status status = kept.empty() ? OpenAndVerify(folder) : Reader::Open(folder).status();
-    if (status.ok()) kept.push_back(iteration);
-  }
-  return kept;
+// In two steps, so that a crash leaves no checkpoint without some of its files.
+absl::Status Delete(const std::string& root, std::int64_t iteration) {
+  const std::string doomed = DeletingPath(root, iteration);
+  RETURN_IF_ERROR(RemoveUnlessLocked(doomed).status());
+  RETURN_IF_ERROR(Rename(IterationPath(root, iteration), doomed));
+  RETURN_IF_ERROR(SyncFolder(root));
+  return RemoveTree(doomed);
 }
 
 }  // namespace
@@ -90,18 +85,49 @@ absl::Status RemoveLeftovers(const std::string& root) {
   return absl::OkStatus();
 }
 
-absl::Status Prune(const std::string& root, int keep) {
-  if (keep < 1) return InvalidArgument("cannot keep {} checkpoints; the fewest is 1", keep);
-  ASSIGN_OR_RETURN(const std::vector<std::int64_t> iterations, ListIterations(root));
-  const std::vector<std::int64_t> kept = NewestWhole(root, iterations, keep);
-  if (static_cast<int>(kept.size()) < keep) return absl::OkStatus();
+void Retention::Resumed(std::int64_t iteration) {
+  newest_ = iteration;
+  verified_[iteration] = true;
+}
+
+void Retention::Saved(std::int64_t iteration) {
+  newest_ = iteration;
+  std::erase(saved_, iteration);
+  saved_.push_back(iteration);
+}
+
+bool Retention::IsWhole(std::int64_t iteration) {
+  const absl::StatusOr<Reader> reader = Reader::Open(IterationPath(root_, iteration));
+  if (!reader.ok()) return false;
+  if (std::find(saved_.begin(), saved_.end(), iteration) != saved_.end()) return true;
+  const auto [verified, is_first] = verified_.try_emplace(iteration, false);
+  if (is_first) verified->second = reader->Verify().ok();
+  return verified->second;
+}
+
+absl::Status Retention::Prune() {
+  if (keep_ < 1) return absl::OkStatus();
+  ASSIGN_OR_RETURN(std::vector<std::int64_t> iterations, ListIterations(root_));
+  std::erase_if(iterations, [&](std::int64_t iteration) { return iteration > newest_; });
+  if (std::ssize(iterations) <= keep_) return absl::OkStatus();
+  const auto age = [&](std::int64_t iteration) {  // greater: newer
+    const auto saved = std::find(saved_.begin(), saved_.end(), iteration);
+    return std::pair(saved == saved_.end() ? -1 : saved - saved_.begin(), iteration);
+  };
+  std::vector<std::int64_t> newest_first = iterations;
+  std::sort(newest_first.begin(), newest_first.end(),
+            [&](std::int64_t a, std::int64_t b) { return age(a) > age(b); });
+  std::vector<std::int64_t> kept;
+  for (std::int64_t iteration : newest_first) {
+    if (std::ssize(kept) < keep_ && IsWhole(iteration)) kept.push_back(iteration);
+  }
+  if (std::ssize(kept) < keep_) return absl::OkStatus();
+  const std::int64_t oldest = *std::min_element(kept.begin(), kept.end());
   for (std::int64_t iteration : iterations) {
-    if (iteration >= kept.back()) break;
-    const std::string doomed = DeletingPath(root, iteration);
-    RETURN_IF_ERROR(RemoveUnlessLocked(doomed).status());
-    RETURN_IF_ERROR(Rename(IterationPath(root, iteration), doomed));
-    RETURN_IF_ERROR(SyncFolder(root));
-    RETURN_IF_ERROR(RemoveTree(doomed));
+    if (iteration >= oldest) break;
+    const absl::StatusOr<std::int64_t> held = ReadIteration(IterationPath(root_, iteration));
+    if (held.ok() && *held != iteration) continue;
+    RETURN_IF_ERROR(Delete(root_, iteration));
   }
   return absl::OkStatus();
 }

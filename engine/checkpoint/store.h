@@ -5,8 +5,10 @@
 #include <absl/status/statusor.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace engine::checkpoint {
@@ -24,9 +26,33 @@ absl::StatusOr<std::optional<std::string>> FindNewestWhole(const std::string& ro
 // let be.
 absl::Status RemoveLeftovers(const std::string& root);
 
-// Deletes every checkpoint older than the `keep` (at least 1) newest whole ones. Whole means that it opens,
-// and for the newest of them that its checksums match too: it is never deleted, nor is anything if there is
-// none. A crash at any moment leaves whole checkpoints and leftovers, no halves.
-absl::Status Prune(const std::string& root, int keep);
+// Which checkpoints of a run stay, of those in ROOT: the `keep` newest whole ones, 0: all. Newer is what this
+// process has saved, later saved first; then what was there before, by iteration. A checkpoint that this
+// process has saved, and synced, is whole while its manifest and its files' sizes are right. Those from
+// before count only if their checksums match, too, which is read once, and only where a deletion depends on
+// it.
+class Retention {
+ public:
+  Retention(std::string root, int keep) : root_(std::move(root)), keep_(keep) {}
+
+  // The run goes on from this checkpoint, whose checksums match.
+  void Resumed(std::int64_t iteration);
+  void Saved(std::int64_t iteration);
+
+  // Deletes the checkpoints that are older than those that stay, if there are `keep` of these. Never deletes
+  // one that is newer than what was resumed or saved last, nor one that holds another iteration than it is
+  // named for: those are somebody's copies, and count for nothing here. A crash at any moment leaves whole
+  // checkpoints and leftovers, no halves.
+  absl::Status Prune();
+
+ private:
+  bool IsWhole(std::int64_t iteration);
+
+  std::string root_;
+  int keep_ = 0;
+  std::int64_t newest_ = -1;               // that was resumed or saved
+  std::vector<std::int64_t> saved_;        // by this process, in turn
+  std::map<std::int64_t, bool> verified_;  // of the others: whether their checksums match
+};
 
 }  // namespace engine::checkpoint

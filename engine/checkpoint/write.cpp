@@ -15,6 +15,7 @@
 #include "engine/checkpoint/file_io.h"
 #include "engine/checkpoint/index_file.h"
 #include "engine/checkpoint/layout.h"
+#include "engine/checkpoint/read.h"
 
 namespace engine::checkpoint {
 
@@ -80,10 +81,23 @@ absl::Status CheckManifestCoverage(const Manifest& manifest) {
   return absl::OkStatus();
 }
 
+// A folder in the checkpoint's place that is no older state of it, but a checkpoint of another iteration
+// which somebody has called so, is kept under another name.
+absl::Status SetOtherAside(const std::string& root, std::int64_t iteration) {
+  const std::string place = IterationPath(root, iteration);
+  const absl::StatusOr<std::int64_t> held = ReadIteration(place);
+  if (!held.ok() || *held == iteration) return absl::OkStatus();
+  std::error_code error;
+  int n = 1;
+  while (std::filesystem::exists(std::filesystem::symlink_status(OtherPath(root, iteration, n), error))) ++n;
+  return Rename(place, OtherPath(root, iteration, n));
+}
+
 // Puts the written folder in its place; an older checkpoint there is exchanged in one step where the file
 // system can, and otherwise kept under a name from which RemoveLeftovers restores it.
 absl::Status MoveIntoPlace(const std::string& folder, const std::string& root, std::int64_t iteration) {
   const std::string place = IterationPath(root, iteration);
+  RETURN_IF_ERROR(SetOtherAside(root, iteration));
   std::error_code error;
   if (!std::filesystem::exists(std::filesystem::symlink_status(place, error))) {
     RETURN_IF_ERROR(Rename(folder, place));

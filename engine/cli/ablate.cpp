@@ -8,9 +8,11 @@
 #include <string>
 #include <utility>
 
+#include "engine/base/print.h"
 #include "engine/cli/check_plan.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/device.h"
+#include "engine/cli/process.h"
 #include "engine/cli/recipe_options.h"
 #include "engine/data/source.h"
 #include "engine/recipe/study.h"
@@ -66,6 +68,7 @@ train::StudyOptions OptionsOf(const AblateArguments& arguments, const std::strin
 }
 
 int Ablate(const AblateArguments& arguments) {
+  OutliveReaders();
   const recipe::StudyResult loaded = recipe::LoadStudy(arguments.file, arguments.load);
   PrintDiagnostics(loaded.diagnostics);
   if (!loaded.ok()) return kFailed;
@@ -76,8 +79,8 @@ int Ablate(const AblateArguments& arguments) {
           : arguments.out;
   if (!Check(loaded.study, out)) return kFailed;
   const std::size_t runs = loaded.study.variants.size() * loaded.study.seeds.size();
-  fmt::print("{}: {} variants × {} seeds = {} runs, all checked\n", loaded.study.path,
-             loaded.study.variants.size(), loaded.study.seeds.size(), runs);
+  Print(stdout, "{}: {} variants × {} seeds = {} runs, all checked\n", loaded.study.path,
+        loaded.study.variants.size(), loaded.study.seeds.size(), runs);
   if (arguments.check) return 0;
   const absl::StatusOr<train::StudyEnd> end =
       train::RunStudy(loaded.study, OptionsOf(arguments, out),

@@ -1,4 +1,6 @@
 // `engine check`: are these recipes right, and wise?
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -7,9 +9,11 @@
 #include "engine/base/parallel.h"
 #include "engine/cli/check_plan.h"
 #include "engine/cli/check_report.h"
+#include "engine/cli/color.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/recipe_options.h"
 #include "engine/recipe/load.h"
+#include "engine/recipe/study.h"
 
 namespace engine::cli {
 namespace {
@@ -21,6 +25,23 @@ struct CheckArguments {
   recipe::LoadOptions load;
 };
 
+// A variant's plan; what it does wrong is in the base, too, where the variant's own lines do not say it.
+void CheckVariant(const recipe::Variant& variant, std::vector<Diagnostic>* diagnostics) {
+  const std::vector<Diagnostic> found = CheckPlan(variant.recipe);
+  diagnostics->insert(diagnostics->end(), found.begin(), found.end());
+  if (!HasErrors(found)) return;
+  diagnostics->push_back({Severity::kError, variant.span,
+                          fmt::format("variant '{}' cannot run", variant.name), "", "", recipe::kBadStudy});
+}
+
+std::vector<Diagnostic> CheckStudy(const std::string& file, const recipe::LoadOptions& options) {
+  recipe::StudyResult result = recipe::LoadStudy(file, options);
+  if (!result.ok()) return std::move(result.diagnostics);
+  for (const recipe::Variant& variant : result.study.variants) CheckVariant(variant, &result.diagnostics);
+  SortAndUnique(&result.diagnostics);
+  return std::move(result.diagnostics);
+}
+
 std::vector<Diagnostic> CheckFile(const std::string& file, const recipe::LoadOptions& options) {
   recipe::LoadResult result = recipe::Load(file, options);
   if (!result.ok()) return std::move(result.diagnostics);
@@ -30,9 +51,14 @@ std::vector<Diagnostic> CheckFile(const std::string& file, const recipe::LoadOpt
 }
 
 int Check(const CheckArguments& arguments) {
-  CheckReport report{.files = std::vector<CheckedFile>(arguments.files.size()), .strict = arguments.strict};
+  CheckReport report{.files = std::vector<CheckedFile>(arguments.files.size()),
+                     .strict = arguments.strict,
+                     .colors = UsesColor(stdout)};
   ParallelPieces(HardwareThreads(), arguments.files.size(), 1, [&](std::size_t i, std::size_t) {
-    report.files[i] = {arguments.files[i], CheckFile(arguments.files[i], arguments.load)};
+    const std::string& file = arguments.files[i];
+    const bool is_study = recipe::IsStudy(file, arguments.load);
+    report.files[i] = {file, is_study ? CheckStudy(file, arguments.load) : CheckFile(file, arguments.load),
+                       is_study};
   });
   const std::string text = ReportText(report, arguments.format);
   std::fwrite(text.data(), 1, text.size(), stdout);
@@ -43,14 +69,15 @@ int Check(const CheckArguments& arguments) {
 
 void AddCheckCommand(CLI::App& app, int* exit_code) {
   CLI::App* command =
-      app.add_subcommand("check", "Check recipes and their plans; exit code 1 if one has errors");
+      app.add_subcommand("check", "Check recipes, and the variants of studies, and their plans");
   const auto arguments = std::make_shared<CheckArguments>();
-  command->add_option("files", arguments->files, "Recipes")->required()->type_name("FILE");
+  command->add_option("files", arguments->files, "Recipes and studies")->required()->type_name("FILE");
   command->add_option("--format", arguments->format, "Form of the output")
       ->check(CLI::IsMember(ReportFormats()))
       ->capture_default_str();
   command->add_flag("--strict", arguments->strict, "Warnings fail too");
   AddLoadOptions(command, &arguments->load);
+  command->footer("Exit codes: 0 no errors (with --strict, no warnings); 1 findings; 2 wrong options");
   command->callback([arguments, exit_code] { *exit_code = Check(*arguments); });
 }
 

@@ -20,7 +20,7 @@ std::string KeyOf(const absl::Status& status) {
       return std::string("parallelism.") + axis;
     }
   }
-  return "";
+  return "parallelism.tp";  // of the layout as a whole
 }
 
 const char* CodeOf(const absl::Status& status) {
@@ -37,7 +37,7 @@ Diagnostic PlanDiagnostic(const recipe::Recipe& recipe, const absl::Status& stat
   diagnostic.code = CodeOf(status);
   diagnostic.span.file = recipe.path;
   const auto it = recipe.provenance.find(KeyOf(status));
-  if (it != recipe.provenance.end() && it->second.origin != recipe::Provenance::Origin::kDefault) {
+  if (it != recipe.provenance.end()) {
     diagnostic.span = it->second.span;
     diagnostic.source_line = it->second.source_line;
   }

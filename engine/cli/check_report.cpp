@@ -9,6 +9,7 @@
 #include "engine/base/status.h"
 #include "engine/base/version.h"
 #include "engine/recipe/codes.h"
+#include "engine/recipe/shipped.h"
 
 namespace engine::cli {
 namespace {
@@ -25,9 +26,9 @@ const char* SeverityName(Severity severity) {
   return severity == Severity::kError ? "error" : severity == Severity::kWarning ? "warning" : "note";
 }
 
-// Neither a --set argument nor a default has a place in a file.
+// A --set argument has no place in a file, and a file of the installation none in the user's.
 bool IsInFile(const SourceSpan& span) {
-  return !span.file.empty() && span.file != "--set" && span.file != "<default>";
+  return !span.file.empty() && span.file != "--set" && !recipe::IsShipped(span.file);
 }
 
 std::string WithHint(const Diagnostic& d) { return d.message + (d.hint.empty() ? "" : "\nhint: " + d.hint); }
@@ -35,22 +36,34 @@ std::string WithHint(const Diagnostic& d) { return d.message + (d.hint.empty() ?
 // ---------------------------------------------------------------------------------------------------------
 // text
 
+// "2 recipes", "1 recipe and 1 study".
+std::string CountedFiles(const std::vector<CheckedFile>& files) {
+  const std::size_t studies = static_cast<std::size_t>(
+      std::count_if(files.begin(), files.end(), [](const CheckedFile& file) { return file.is_study; }));
+  const std::size_t recipes = files.size() - studies;
+  std::string text;
+  if (recipes > 0) text = fmt::format("{} {}", recipes, recipes == 1 ? "recipe" : "recipes");
+  if (studies > 0) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : " and ", studies, studies == 1 ? "study" : "studies");
+  }
+  return text;
+}
+
 std::string Text(const CheckReport& report) {
   std::string text;
   std::size_t with_errors = 0;
   std::size_t with_warnings = 0;
   for (const CheckedFile& file : report.files) {
-    for (const Diagnostic& diagnostic : file.diagnostics) text += Format(diagnostic);
+    for (const Diagnostic& diagnostic : file.diagnostics) text += Format(diagnostic, report.colors);
     if (HasErrors(file.diagnostics)) {
       ++with_errors;
-    } else if (!file.diagnostics.empty()) {
+    } else if (HasWarnings(file.diagnostics)) {
       ++with_warnings;
     } else {
       text += fmt::format("{}: ok\n", file.file);
     }
   }
-  const std::size_t count = report.files.size();
-  text += fmt::format("{} {} checked, {} with errors", count, count == 1 ? "recipe" : "recipes", with_errors);
+  text += fmt::format("{} checked, {} with errors", CountedFiles(report.files), with_errors);
   if (with_warnings > 0) text += fmt::format(", {} with warnings", with_warnings);
   return text + "\n";
 }
@@ -62,8 +75,8 @@ OrderedJson ToJson(const Diagnostic& d) {
   return {{"severity", SeverityName(d.severity)},
           {"code", d.code},
           {"file", d.span.file},
-          {"line", d.span.line},
-          {"column", d.span.column},
+          {"line", std::max(1, d.span.line)},  // of a file as a whole, its beginning
+          {"column", std::max(1, d.span.column)},
           {"length", d.span.length},
           {"message", d.message},
           {"hint", d.hint},
@@ -111,11 +124,16 @@ OrderedJson Region(const Diagnostic& d) {
   return region;
 }
 
-OrderedJson SarifResult(const Diagnostic& d, std::size_t rule) {
-  OrderedJson result = {{"ruleId", d.code},
-                        {"ruleIndex", rule},
-                        {"level", SeverityName(d.severity)},
-                        {"message", {{"text", WithHint(d)}}}};
+OrderedJson SarifResult(const Diagnostic& d) {
+  OrderedJson result;
+  if (d.severity != Severity::kNote) {
+    const std::vector<recipe::Code>& codes = recipe::Codes();
+    const recipe::Code* code = recipe::FindCode(d.code);
+    ENGINE_CHECK(code != nullptr, "'{}' has the code '{}', which is none", d.message, d.code);
+    result = {{"ruleId", d.code}, {"ruleIndex", code - codes.data()}};
+  }
+  result["level"] = SeverityName(d.severity);
+  result["message"] = {{"text", WithHint(d)}};
   if (!IsInFile(d.span)) return result;
   OrderedJson place = {{"artifactLocation", {{"uri", ToUri(d.span.file)}}}};
   if (d.span.line > 0) place["region"] = Region(d);
@@ -133,19 +151,13 @@ OrderedJson SarifRule(const recipe::Code& code) {
 }
 
 std::string Sarif(const CheckReport& report) {
-  const std::vector<recipe::Code>& codes = recipe::Codes();
   OrderedJson rules = OrderedJson::array();
-  for (const recipe::Code& code : codes) rules.push_back(SarifRule(code));
+  for (const recipe::Code& code : recipe::Codes()) rules.push_back(SarifRule(code));
   OrderedJson results = OrderedJson::array();
   for (const CheckedFile& file : report.files) {
-    for (const Diagnostic& diagnostic : file.diagnostics) {
-      const recipe::Code* code = recipe::FindCode(diagnostic.code);
-      ENGINE_CHECK(code != nullptr, "'{}' has the code '{}', which is none", diagnostic.message,
-                   diagnostic.code);
-      results.push_back(SarifResult(diagnostic, static_cast<std::size_t>(code - codes.data())));
-    }
+    for (const Diagnostic& diagnostic : file.diagnostics) results.push_back(SarifResult(diagnostic));
   }
-  const OrderedJson driver = {{"name", "engine check"}, {"version", kVersion}, {"rules", rules}};
+  const OrderedJson driver = {{"name", "engine check"}, {"version", Version()}, {"rules", rules}};
   const OrderedJson run = {
       {"tool", {{"driver", driver}}}, {"columnKind", "unicodeCodePoints"}, {"results", results}};
   return Dump({{"$schema", "https://json.schemastore.org/sarif-2.1.0.json"},
@@ -184,7 +196,9 @@ std::string JunitCase(const CheckReport& report, const CheckedFile& file) {
   for (const Diagnostic& diagnostic : file.diagnostics) text += Format(diagnostic);
   std::string body;
   if (!report.Passes(file)) {
-    const auto failing = [&](const Diagnostic& d) { return d.severity == Severity::kError || report.strict; };
+    const auto failing = [&](const Diagnostic& d) {
+      return d.severity == Severity::kError || (report.strict && d.severity == Severity::kWarning);
+    };
     const auto first = std::find_if(file.diagnostics.begin(), file.diagnostics.end(), failing);
     body = fmt::format("    <failure type=\"{}\" message=\"{}\">{}</failure>\n", first->code,
                        EscapeXml(first->message), EscapeXml(text));
@@ -227,8 +241,9 @@ std::string GithubLine(const Diagnostic& d) {
       place += fmt::format("col={},endColumn={},", d.span.column, d.span.column + std::max(1, d.span.length));
     }
   }
-  const char* command = d.severity == Severity::kNote ? "notice" : SeverityName(d.severity);
-  return fmt::format("::{} {}title={}::{}\n", command, place, d.code, EscapeCommand(WithHint(d), false));
+  const std::string command = d.severity == Severity::kNote ? "notice" : SeverityName(d.severity);
+  const std::string& title = d.code.empty() ? command : d.code;
+  return fmt::format("::{} {}title={}::{}\n", command, place, title, EscapeCommand(WithHint(d), false));
 }
 
 std::string Github(const CheckReport& report) {
@@ -249,7 +264,7 @@ constexpr Form kForms[] = {
 }  // namespace
 
 bool CheckReport::Passes(const CheckedFile& file) const {
-  return !HasErrors(file.diagnostics) && (!strict || file.diagnostics.empty());
+  return !HasErrors(file.diagnostics) && !(strict && HasWarnings(file.diagnostics));
 }
 
 bool CheckReport::Passes() const {

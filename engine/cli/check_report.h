@@ -12,11 +12,13 @@ namespace engine::cli {
 struct CheckedFile {
   std::string file;  // as the user named it
   std::vector<Diagnostic> diagnostics;
+  bool is_study = false;
 };
 
 struct CheckReport {
   std::vector<CheckedFile> files;
   bool strict = false;  // warnings fail
+  bool colors = false;  // in the form "text"
 
   bool Passes(const CheckedFile& file) const;
   bool Passes() const;

@@ -1,4 +1,4 @@
-// engine checkpoint info DIR: what a checkpoint holds, or which checkpoints a folder has.
+// engine checkpoint info DIR: what a checkpoint holds, or which checkpoints a run or a folder has.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -13,6 +13,7 @@
 #include "engine/checkpoint/read.h"
 #include "engine/checkpoint/store.h"
 #include "engine/cli/commands.h"
+#include "engine/train/run.h"
 
 namespace engine::cli {
 namespace {
@@ -43,6 +44,7 @@ Json Describe(const checkpoint::Reader& reader, bool with_tensors) {
                {"mesh", metadata.mesh},
                {"plan_hash", metadata.plan_hash},
                {"engine_version", metadata.engine_version},
+               {"fingerprints", metadata.fingerprints},
                {"bytes", reader.bytes()},
                {"files", reader.manifest().files.size()},
                {"tensor_count", reader.tensors().size()}};
@@ -70,6 +72,9 @@ void PrintText(const checkpoint::Reader& reader, const InfoOptions& options) {
   fmt::print("mesh             {}\n", mesh);
   fmt::print("plan              {}\n", metadata.plan_hash);
   fmt::print("engine            {}\n", metadata.engine_version);
+  for (const auto& [name, fingerprint] : metadata.fingerprints) {
+    fmt::print("read              {}: {}\n", name, fingerprint);
+  }
   fmt::print("size              {} in {} files\n", FormatBytes(reader.bytes()),
              reader.manifest().files.size());
   fmt::print("tensors           {}\n", reader.tensors().size());
@@ -94,14 +99,16 @@ absl::Status ShowCheckpoint(const InfoOptions& options) {
 
 // False if a checkpoint of the folder is damaged.
 absl::StatusOr<bool> ShowRoot(const InfoOptions& options) {
-  ASSIGN_OR_RETURN(const std::vector<std::int64_t> iterations, checkpoint::ListIterations(options.folder));
+  const std::string root = train::CheckpointRootIn(options.folder);
+  ASSIGN_OR_RETURN(const std::vector<std::int64_t> iterations, checkpoint::ListIterations(root));
   if (iterations.empty()) {
-    return NotFound("{} is neither a checkpoint nor a folder of checkpoints", options.folder);
+    return NotFound("{} is neither a checkpoint nor a folder of checkpoints, nor a run's with any",
+                    options.folder);
   }
   bool all_whole = true;
   Json list = Json::array();
   for (std::int64_t iteration : iterations) {
-    const std::string folder = checkpoint::IterationPath(options.folder, iteration);
+    const std::string folder = checkpoint::IterationPath(root, iteration);
     const absl::StatusOr<checkpoint::Reader> reader = OpenChecked(folder, options.verify);
     all_whole = all_whole && reader.ok();
     const std::string reason = reader.ok() ? "" : Message(reader.status());
@@ -136,12 +143,15 @@ absl::StatusOr<bool> ShowInfo(const InfoOptions& options) {
 void AddCheckpointCommand(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand("checkpoint", "Look into checkpoints");
   command->require_subcommand(1);
-  CLI::App* info = command->add_subcommand("info", "Describe a checkpoint, or list a folder of checkpoints");
+  CLI::App* info = command->add_subcommand("info", "Describe a checkpoint, or list those of a run");
   auto options = std::make_shared<InfoOptions>();
-  info->add_option("DIR", options->folder, "a checkpoint, or a folder of checkpoints")->required();
+  info->add_option("folder", options->folder, "a checkpoint, a run's folder, or a folder of checkpoints")
+      ->required()
+      ->type_name("DIR");
   info->add_flag("--tensors", options->tensors, "list every tensor of a checkpoint");
   info->add_flag("--verify", options->verify, "compare every file's checksum");
   info->add_option("--format", options->format, "text or json")->check(CLI::IsMember({"text", "json"}));
+  info->footer("Exit codes: 0 whole; 1 damaged, or no checkpoint; 2 wrong options");
   info->callback([options, exit_code] {
     const absl::StatusOr<bool> whole = ShowInfo(*options);
     if (!whole.ok()) fmt::print(stderr, "error: {}\n", Message(whole.status()));

@@ -21,5 +21,8 @@ void AddDataCommand(CLI::App& app, int* exit_code);
 void AddCheckpointCommand(CLI::App& app, int* exit_code);
 void AddImportCommand(CLI::App& app, int* exit_code);
 void AddDoctorCommand(CLI::App& app, int* exit_code);
+void AddHelpCommand(CLI::App& app, int* exit_code);
+void AddCompletionCommand(CLI::App& app, int* exit_code);
+void AddManCommand(CLI::App& app, int* exit_code);
 
 }  // namespace engine::cli

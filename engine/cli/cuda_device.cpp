@@ -63,6 +63,10 @@ absl::StatusOr<OpenedGpu> OpenGpu(const recipe::Recipe& recipe, const DeviceChoi
   gpu.backend = backend.get();
   gpu.device.profile = backend->Profile();
   ASSIGN_OR_RETURN(gpu.device.memory_bytes, backend->FreeBytes());
+  gpu.device.used_bytes = [backend = gpu.backend]() -> std::optional<std::int64_t> {
+    const absl::StatusOr<std::int64_t> used = backend->UsedBytes();
+    return used.ok() ? std::optional(*used) : std::nullopt;
+  };
   const auto opened = std::make_shared<std::unique_ptr<backend::Backend>>(std::move(backend));
   gpu.device.make_backend = [opened](std::int64_t, std::int64_t) { return std::move(*opened); };
   return gpu;

@@ -9,6 +9,7 @@
 #include "engine/cli/commands.h"
 #include "engine/data/entropy.h"
 #include "engine/data/preprocess.h"
+#include "engine/data/temporary_file.h"
 
 namespace engine::cli {
 namespace {
@@ -26,6 +27,20 @@ int Fail(const absl::Status& status) {
   return 1;
 }
 
+// ", passed over: 2 hidden, 1 link"; empty where nothing was.
+std::string PassedOverText(const data::PassedOver& passed_over) {
+  std::string text;
+  const auto add = [&text](std::int64_t count, std::string_view what) {
+    if (count == 0) return;
+    text += fmt::format("{} {} {}", text.empty() ? ", passed over:" : ",", WithThousands(count), what);
+  };
+  add(passed_over.hidden, "hidden");
+  add(passed_over.tables, "*.dat or *.u8");
+  add(passed_over.links, passed_over.links == 1 ? "symbolic link" : "symbolic links");
+  add(passed_over.others, "no regular file");
+  return text;
+}
+
 int Build(const BuildArguments& arguments) {
   data::PreprocessOptions options = arguments.options;
   options.format = arguments.format == "text" ? data::InputFormat::kText : data::InputFormat::kJsonLines;
@@ -38,12 +53,13 @@ int Build(const BuildArguments& arguments) {
   }
   const absl::StatusOr<std::unique_ptr<data::Tokenizer>> tokenizer = data::MakeTokenizer(arguments.tokenizer);
   if (!tokenizer.ok()) return Fail(tokenizer.status());
+  data::RemoveTemporaryFilesOnSignals();
   const absl::StatusOr<data::PreprocessResult> result = data::Preprocess(options, **tokenizer);
   if (!result.ok()) return Fail(result.status());
-  fmt::print("{} documents, {} sequences, {} tokens ({}) from {} in {} files\n{}\n",
+  fmt::print("{} documents, {} sequences, {} tokens ({}) from {} in {} files{}\n{}\n",
              WithThousands(result->documents), WithThousands(result->sequences),
              WithThousands(result->tokens), Name(result->type), FormatBytes(result->input_bytes),
-             result->files, result->prefix);
+             result->files, PassedOverText(result->passed_over), result->prefix);
   return 0;
 }
 
@@ -95,6 +111,8 @@ void AddBuild(CLI::App* parent, int* exit_code) {
       ->type_name("FILE");
   command->add_option("--merges-file", arguments->tokenizer.merges_file, "merges.txt of the gpt2 tokenizer")
       ->type_name("FILE");
+  command->footer(
+      "Exit codes: 0 written; 1 the text, the tokenizer or the disk will not do; 2 wrong options");
   command->callback([arguments, exit_code] { *exit_code = Build(*arguments); });
 }
 
@@ -102,6 +120,7 @@ void AddInfo(CLI::App* parent, int* exit_code) {
   CLI::App* command = parent->add_subcommand("info", "Check a data set and print its sizes and entropy");
   const auto prefix = std::make_shared<std::string>();
   command->add_option("prefix", *prefix, "Data set, without .bin or .idx")->required()->type_name("PREFIX");
+  command->footer("Exit codes: 0 whole; 1 no data set, or a damaged one; 2 wrong options");
   command->callback([prefix, exit_code] { *exit_code = Info(*prefix); });
 }
 

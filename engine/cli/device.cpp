@@ -1,13 +1,13 @@
 #include "engine/cli/device.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "engine/backend/cpu/cpu_backend.h"
 #include "engine/backend/cpu/world.h"
 #include "engine/backend/cuda/profile.h"
+#include "engine/base/memory_limit.h"
 #include "engine/cli/process_group.h"
 #ifdef ENGINE_CUDA
 #include "engine/cli/cuda_device.h"
@@ -34,7 +34,7 @@ train::Device MakeCpuDevice(const DeviceChoice& choice) {
   device.make_communicator = [world](std::int64_t rank) {
     return std::make_unique<backend::cpu::CpuCommunicator>(world.get(), rank);
   };
-  device.memory_bytes = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  SetMemory(&device, 1);
   device.abort = [world] { world->Abort(); };
   return device;
 }
@@ -50,6 +50,12 @@ void AddDeviceOptions(CLI::App* command, const std::string& sharers, DeviceChoic
       ->add_option("--device", choice->kind, "Where to run: auto (as the recipe's [cluster] says), cpu, cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str();
+}
+
+void SetMemory(train::Device* device, int processes) {
+  MemoryLimit limit = MemoryOfProcess(processes);
+  device->memory_bytes = limit.bytes;
+  device->memory_source = std::move(limit.source);
 }
 
 bool UsesCpu(const recipe::Recipe& recipe, const DeviceChoice& choice) {

@@ -21,6 +21,9 @@ struct DeviceChoice {
 // --threads, which `sharers` ("ranks") have together, and --device.
 void AddDeviceOptions(CLI::App* command, const std::string& sharers, DeviceChoice* choice);
 
+// Of a device of the CPU: what this process may use, one of so many on this machine.
+void SetMemory(train::Device* device, int processes);
+
 // Exit codes of commands that run a model, beside 0 and CLI11's for wrong usage.
 enum ExitCode {
   kFailed = 1,        // the recipe, the data, or the training itself

@@ -3,13 +3,12 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
+#include "engine/base/file.h"
 #include "engine/checkpoint/layout.h"
 #include "engine/checkpoint/read.h"
 #include "engine/cli/check_plan.h"
@@ -39,21 +38,20 @@ struct DiffArguments {
 struct Input {
   enum class Kind { kRecipe, kPlan, kKeptRecipe } kind = Kind::kRecipe;
   std::string text;
+  std::string file = {};  // that holds the text
 };
 
-absl::StatusOr<std::string> ReadWhole(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file) return NotFound("{}: cannot be read", path);
-  return text;
+absl::StatusOr<Input> ReadPlan(const std::string& file) {
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 30;
+  ASSIGN_OR_RETURN(std::string text, ReadRegular(file, kMostBytes));
+  return Input{Input::Kind::kPlan, std::move(text), file};
 }
 
 absl::StatusOr<Input> Read(const std::string& path) {
   std::error_code error;
   if (!fs::is_directory(path, error)) {
     if (fs::path(path).extension() != ".json") return Input{Input::Kind::kRecipe, ""};
-    ASSIGN_OR_RETURN(std::string text, ReadWhole(path));
-    return Input{Input::Kind::kPlan, std::move(text)};
+    return ReadPlan(path);
   }
   if (fs::exists(checkpoint::JoinPath(path, checkpoint::kManifestName), error)) {
     ASSIGN_OR_RETURN(const checkpoint::Reader reader, checkpoint::Reader::Open(path));
@@ -63,8 +61,7 @@ absl::StatusOr<Input> Read(const std::string& path) {
   if (!fs::exists(plan, error)) {
     return InvalidArgument("{} holds neither a checkpoint (manifest.json) nor a run (plan.json)", path);
   }
-  ASSIGN_OR_RETURN(std::string text, ReadWhole(plan));
-  return Input{Input::Kind::kPlan, std::move(text)};
+  return ReadPlan(plan);
 }
 
 // Prints what is wrong with a recipe, at its place.
@@ -89,7 +86,8 @@ absl::StatusOr<train::Side> Open(const std::string& path, const recipe::LoadOpti
   if (input.kind == Input::Kind::kRecipe) return Compiled(name, recipe::Load(path, options));
   std::string kept = input.text;
   if (input.kind == Input::Kind::kPlan) {
-    ASSIGN_OR_RETURN(train::Side side, train::SideOfPlan(path, input.text));
+    ASSIGN_OR_RETURN(train::Side side, train::SideOfPlan(input.file, input.text));
+    side.name = path;
     if (options.sets.empty()) return side;
     const auto json = nlohmann::json::parse(input.text, nullptr, /*allow_exceptions=*/false);
     if (!side.recipe)

@@ -1,8 +1,6 @@
 // `engine doctor`: what a run needs, what is here and what is missing.
 #include "engine/cli/doctor.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -10,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "engine/base/memory_limit.h"
 #include "engine/base/units.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/device.h"
@@ -32,11 +31,9 @@ const char* StateName(Finding::State state) {
 }
 
 Finding CpuFinding() {
-  const std::int64_t bytes =
-      static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::int64_t>(sysconf(_SC_PAGESIZE));
   return {.what = "CPU",
           .detail = fmt::format("{} cores, {} of memory; computes in fp32",
-                                std::thread::hardware_concurrency(), FormatBytes(bytes)),
+                                std::thread::hardware_concurrency(), FormatBytes(MemoryOfProcess().bytes)),
           .needed = false};
 }
 

@@ -76,6 +76,7 @@ void AddExplainCommand(CLI::App& app, int* exit_code) {
   command->add_option("codes", arguments->codes, "Codes or names, such as W102 or pipeline-bubble")
       ->type_name("CODE");
   command->add_flag("--page", arguments->page, "All of them, as Markdown: docs/warnings.md");
+  command->footer("Exit codes: 0 explained; 2 no such code, or wrong options");
   command->callback([arguments, exit_code] { *exit_code = Explain(*arguments); });
 }
 

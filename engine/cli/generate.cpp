@@ -3,10 +3,14 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "engine/checkpoint/layout.h"
 #include "engine/checkpoint/store.h"
@@ -21,6 +25,8 @@ namespace fs = std::filesystem;
 
 struct GenerateArguments {
   std::string folder;
+  std::string tokens_in;
+  bool reads_ids = false;
   int threads = 0;
   train::GenerateOptions options;
 };
@@ -29,8 +35,7 @@ struct GenerateArguments {
 absl::StatusOr<std::string> FindCheckpoint(const std::string& folder) {
   std::error_code error;
   if (fs::exists(fs::path(folder) / checkpoint::kManifestName, error)) return folder;
-  const std::string of_run = train::CheckpointRoot(folder);
-  const std::string root = fs::is_directory(of_run, error) ? of_run : folder;
+  const std::string root = train::CheckpointRootIn(folder);
   std::vector<std::string> reports;
   ASSIGN_OR_RETURN(std::optional<std::string> newest, checkpoint::FindNewestWhole(root, &reports));
   for (const std::string& report : reports) fmt::print(stderr, "note: {}\n", report);
@@ -38,10 +43,41 @@ absl::StatusOr<std::string> FindCheckpoint(const std::string& folder) {
   return *newest;
 }
 
+absl::StatusOr<std::string> ReadAll(std::FILE* file, const std::string& name) {
+  constexpr std::size_t kMost = 64 << 20;
+  std::string text;
+  char buffer[1 << 16];
+  for (std::size_t got = 0; (got = std::fread(buffer, 1, sizeof(buffer), file)) > 0;) {
+    text.append(buffer, got);
+    if (text.size() > kMost) return InvalidArgument("{}: more than {} bytes of token ids", name, kMost);
+  }
+  if (std::ferror(file) != 0) return Unavailable("{}: cannot read: {}", name, std::strerror(errno));
+  return text;
+}
+
+// What --tokens-in means: ids themselves, standard input, or a file's name.
+absl::StatusOr<train::WrittenIds> ReadIds(const std::string& given) {
+  if (given == "-") {
+    ASSIGN_OR_RETURN(std::string text, ReadAll(stdin, "standard input"));
+    return train::WrittenIds{"standard input", std::move(text)};
+  }
+  if (given.find_first_not_of("0123456789[], \t\n") == std::string::npos) {
+    return train::WrittenIds{"--tokens-in", given};
+  }
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(given.c_str(), "re"), std::fclose);
+  if (file == nullptr) return NotFound("--tokens-in: cannot open {}: {}", given, std::strerror(errno));
+  ASSIGN_OR_RETURN(std::string text, ReadAll(file.get(), given));
+  return train::WrittenIds{given, std::move(text)};
+}
+
 absl::Status GenerateText(const GenerateArguments& arguments) {
+  train::GenerateOptions options = arguments.options;
+  if (arguments.reads_ids) {
+    ASSIGN_OR_RETURN(options.prompt_ids, ReadIds(arguments.tokens_in));
+  }
   ASSIGN_OR_RETURN(const std::string folder, FindCheckpoint(arguments.folder));
   ASSIGN_OR_RETURN(const train::Device device, MakeDevice({}, {.kind = "cpu", .threads = arguments.threads}));
-  RETURN_IF_ERROR(train::Generate(folder, arguments.options, device, [](std::string_view text) {
+  RETURN_IF_ERROR(train::Generate(folder, options, device, [](std::string_view text) {
     fmt::print("{}", text);
     std::fflush(stdout);
   }));
@@ -58,7 +94,33 @@ void AddGenerateCommand(CLI::App& app, int* exit_code) {
   command->add_option("folder", arguments->folder, "A run's folder, or one checkpoint")
       ->required()
       ->type_name("DIR");
-  command->add_option("--prompt", options.prompt, "Text to continue");
+  CLI::Option* prompt = command->add_option("--prompt", options.prompt, "Text to continue");
+  CLI::Option* tokens_in =
+      command
+          ->add_option(
+              "--tokens-in", arguments->tokens_in,
+              "Token ids to continue instead of a text: \"464 3290\", a file of them, or - for standard "
+              "input; separated by blanks, or a JSON list")
+          ->type_name("IDS|FILE|-")
+          ->excludes(prompt);
+  command->add_flag("--tokens-out", options.ids_out,
+                    "Print token ids, separated by blanks; with --tokens-in no tokenizer is needed");
+  CLI::Option* vocab =
+      command
+          ->add_option("--vocab,--vocab-file", options.vocab_file,
+                       "vocab.json of the gpt2 tokenizer, where it is elsewhere than the recipe says")
+          ->type_name("FILE");
+  CLI::Option* merges =
+      command->add_option("--merges,--merges-file", options.merges_file, "merges.txt of the same")
+          ->type_name("FILE");
+  vocab->needs(merges);
+  merges->needs(vocab);
+  command
+      ->add_option(
+          "--end-token", options.end_token,
+          "Token id that ends the text (default: the tokenizer's end of a document, where one is used)")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("ID");
   command->add_option("--tokens", options.tokens, "New tokens at most")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20))
       ->capture_default_str();
@@ -71,7 +133,10 @@ void AddGenerateCommand(CLI::App& app, int* exit_code) {
   command->add_option("--seed", options.seed, "Of the draws")->capture_default_str();
   command->add_option("--threads", arguments->threads, "Threads (default: all cores)")
       ->check(CLI::Range(1, 4096));
-  command->callback([arguments, exit_code] {
+  command->footer(
+      "Exit codes: 0 continued; 1 no whole checkpoint, or the model could not run; 2 wrong options");
+  command->callback([arguments, exit_code, tokens_in] {
+    arguments->reads_ids = tokens_in->count() > 0;
     const absl::Status status = GenerateText(*arguments);
     if (!status.ok()) fmt::print(stderr, "engine generate: {}\n", Message(status));
     *exit_code = status.ok() ? 0 : 1;

@@ -1,6 +1,7 @@
 // `engine import`: another framework's run as a recipe.
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -9,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/file.h"
 #include "engine/base/status.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/recipe_options.h"
@@ -47,7 +49,7 @@ int WriteRecipe(const std::string& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file << text;
   file.close();
-  return file.good() ? 0 : Fail(fmt::format("{} could not be written", path));
+  return file.good() ? 0 : Fail(Message(SystemError("write", path, errno)));
 }
 
 int ImportMegatron(const ImportArguments& arguments) {
@@ -73,11 +75,14 @@ int ImportMegatron(const ImportArguments& arguments) {
   if (!text.ok()) return Fail(Message(text.status()));
   const recipe::MegatronImport import =
       recipe::ImportMegatron(recipe::Source(arguments.file, *std::move(text)), options);
+  if (import.ok() && arguments.out.empty()) std::fputs(import.recipe.c_str(), stdout);
+  std::fflush(stdout);  // before what is said of it, where both go to one file
   PrintDiagnostics(import.diagnostics);
-  if (!import.ok()) return 1;
-  if (!arguments.out.empty()) return WriteRecipe(arguments.out, import.recipe);
-  std::fputs(import.recipe.c_str(), stdout);
-  return 0;
+  if (import.ok() && !arguments.out.empty()) {
+    if (const int exit_code = WriteRecipe(arguments.out, import.recipe); exit_code != 0) return exit_code;
+  }
+  std::fputs((import.summary + "\n").c_str(), stderr);
+  return import.ok() ? 0 : 1;
 }
 
 }  // namespace
@@ -95,13 +100,16 @@ void AddImportCommand(CLI::App& app, int* exit_code) {
   megatron
       ->add_option("--cluster", arguments->cluster, "File of [cluster] that the recipe extends: its devices")
       ->type_name("FILE");
-  megatron->add_option("--set", arguments->sets, "A variable that the script takes from outside; repeatable")
+  megatron
+      ->add_option("--set", arguments->sets,
+                   "A variable of the script, whatever it sets it to itself; repeatable")
       ->type_name("NAME=VALUE")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->allow_extra_args(false);
   CLI::Option* flags =
       megatron->add_flag("--flags", arguments->flags, "Print the flags that are known, as a Markdown table");
+  megatron->footer("Exit codes: 0 imported; 1 the script cannot be a recipe; 2 wrong options");
   megatron->callback([arguments, file, flags, exit_code] {
     if (file->empty() && flags->empty()) throw CLI::RequiredError("file");
     *exit_code = ImportMegatron(*arguments);

@@ -10,6 +10,8 @@
 #include <sstream>
 #include <utility>
 
+#include "engine/base/print.h"
+#include "engine/cli/process_group.h"
 #include "engine/launch/supervisor.h"
 #include "engine/train/run.h"
 
@@ -63,6 +65,12 @@ absl::StatusOr<launch::SupervisorOptions> Prepare(const recipe::Recipe& recipe,
   if (!options.coordinator.empty()) {
     const absl::StatusOr<launch::Endpoint> endpoint = launch::ParseEndpoint(options.coordinator);
     if (!endpoint.ok()) return WithContext(endpoint.status(), "--coordinator");
+    if (options.node_rank > 0 && (endpoint->host == "0.0.0.0" || endpoint->host == "::")) {
+      return InvalidArgument(
+          "--coordinator {}: that is every network of one machine and no way to node 0: give a name or an "
+          "address of node 0, as in node0:{}, the same on all nodes",
+          options.coordinator, endpoint->port);
+    }
     supervisor.coordinator = *endpoint;
   }
   return supervisor;
@@ -73,7 +81,7 @@ absl::StatusOr<launch::SupervisorOptions> Prepare(const recipe::Recipe& recipe,
 int Complain(const absl::Status& status, int exit_code) {
   const std::string text = Message(status);
   // What is the recipe's fault is located already.
-  fmt::print(stderr, "{}{}\n", text.find(": error: ") == std::string::npos ? "engine run: " : "", text);
+  Print(stderr, "{}{}\n", text.find(": error: ") == std::string::npos ? "engine run: " : "", text);
   return exit_code;
 }
 
@@ -120,7 +128,7 @@ void AddLaunchOptions(CLI::App* command, LaunchOptions* options) {
   command
       ->add_option(
           "--token-file", options->token_file,
-          "Secret that the processes of a run show each other (default: ENGINE_TOKEN; on one node, a "
+          "Secret by which the processes of a run know each other (default: ENGINE_TOKEN; on one node, a "
           "random one)")
       ->type_name("FILE")
       ->group(kProcesses);
@@ -196,6 +204,7 @@ int RunProcesses(const recipe::Recipe& recipe, const DeviceChoice& device, const
   if (supervisor->first_rank == 0) {
     absl::StatusOr<launch::Descriptor> listener = launch::Listen(supervisor->coordinator);
     if (!listener.ok()) return Complain(listener.status(), kFailed);
+    TellWhereEveryoneCanCome(*listener, "--coordinator");
     supervisor->listener = *std::move(listener);
     supervisor->coordinator.port = launch::PortOf(supervisor->listener);
   }

@@ -1,40 +1,24 @@
-// The program: options, and one file a subcommand.
+// The program: options (app.h), and one file a subcommand.
 #include <CLI/CLI.hpp>
 #include <csignal>
-#include <cstdio>
+#include <optional>
 
-#include "engine/cli/commands.h"
-#include "engine/cli/version.h"
+#include "engine/base/version.h"
+#include "engine/cli/app.h"
+#include "engine/cli/process.h"
+
+namespace engine {
+const char* BuildCommit();  // of the file that tools/commit.cmake writes at each build
+}
 
 int main(int argc, char** argv) {
-  constexpr int kUsageError = 2;
+  engine::cli::OpenStandardStreams();
+  engine::cli::EndWhereMemoryEnds(argc > 1 ? argv[1] : "");
+  engine::SetCommit(engine::BuildCommit());
   CLI::App app("Trains transformer models from one declarative recipe.", "engine");
-  app.set_version_flag("--version", engine::cli::VersionText());
-  app.require_subcommand(1);
   int exit_code = 0;
-  engine::cli::AddCheckCommand(app, &exit_code);
-  engine::cli::AddExplainCommand(app, &exit_code);
-  engine::cli::AddResolveCommand(app, &exit_code);
-  engine::cli::AddSchemaCommand(app, &exit_code);
-  engine::cli::AddPlanCommand(app, &exit_code);
-  engine::cli::AddDiffCommand(app, &exit_code);
-  engine::cli::AddSearchCommand(app, &exit_code);
-  engine::cli::AddAblateCommand(app, &exit_code);
-  engine::cli::AddRunCommand(app, &exit_code);
-  engine::cli::AddGenerateCommand(app, &exit_code);
-  engine::cli::AddDataCommand(app, &exit_code);
-  engine::cli::AddCheckpointCommand(app, &exit_code);
-  engine::cli::AddImportCommand(app, &exit_code);
-  engine::cli::AddDoctorCommand(app, &exit_code);
+  engine::cli::AddCommands(&app, &exit_code);
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes is an error of the write, located there
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kUsageError;
-  }
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-    std::fputs("engine: standard output could not be written\n", stderr);
-    return 1;
-  }
-  return exit_code;
+  if (const std::optional<int> end = engine::cli::Parse(&app, argc, argv)) return *end;
+  return engine::cli::WithOutputWritten(exit_code);
 }

@@ -2,10 +2,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <memory>
 #include <string>
 
+#include "engine/base/file.h"
+#include "engine/base/status.h"
 #include "engine/base/units.h"
 #include "engine/cli/check_plan.h"
 #include "engine/cli/commands.h"
@@ -95,7 +98,7 @@ int Write(const std::string& text, const std::string& path) {
   std::FILE* file = std::fopen(path.c_str(), "wb");
   bool ok = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
   if (file != nullptr) ok = std::fclose(file) == 0 && ok;
-  if (!ok) fmt::print(stderr, "engine plan: cannot write {}\n", path);
+  if (!ok) fmt::print(stderr, "engine plan: {}\n", Message(SystemError("write", path, errno)));
   return ok ? 0 : 1;
 }
 
@@ -152,6 +155,8 @@ void AddPlanCommand(CLI::App& app, int* exit_code) {
                    "Write the predicted iteration to this file, for chrome://tracing or ui.perfetto.dev")
       ->type_name("PATH");
   AddLoadOptions(command, &arguments->load);
+  command->footer(
+      "Exit codes: 0 printed; 1 the recipe is wrong, or there is no plan for it; 2 wrong options");
   command->callback([arguments, exit_code] { *exit_code = PrintPlan(*arguments); });
 }
 

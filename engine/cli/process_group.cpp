@@ -11,6 +11,7 @@
 #include "engine/backend/cpu/cpu_backend.h"
 #include "engine/backend/cpu/process_communicator.h"
 #include "engine/base/hash.h"
+#include "engine/base/print.h"
 #include "engine/base/version.h"
 #include "engine/cli/device.h"
 #include "engine/cli/watched_communicator.h"
@@ -30,7 +31,7 @@ std::string BuildId() {
   while (program.read(buffer.data(), buffer.size()) || program.gcount() > 0) {
     hasher.Update(buffer.data(), static_cast<std::size_t>(program.gcount()));
   }
-  return fmt::format("{} ({})", kVersion, hasher.HexDigest());
+  return fmt::format("{} ({})", Version(), hasher.HexDigest());
 }
 
 // Of a host whose own name is a loopback address for it, as Debian's /etc/hosts has it: the other hosts would
@@ -45,6 +46,15 @@ absl::Status CheckReachable(const launch::Placement& placement, const launch::De
 }
 
 }  // namespace
+
+void TellWhereEveryoneCanCome(const launch::Descriptor& listener, const std::string& option) {
+  const std::string address = launch::LocalAddress(listener);
+  if (address != "0.0.0.0" && address != "::") return;
+  Print(stderr,
+        "note: {} {}: rank 0 listens on every network of this machine. A name or an address of it, as in "
+        "node0:{}, listens on that network alone, and is what the other hosts need\n",
+        option, launch::Endpoint{address, launch::PortOf(listener)}.ToString(), launch::PortOf(listener));
+}
 
 ProcessGroup::ProcessGroup(const launch::Placement& placement, const launch::RendezvousOptions& options)
     : placement_(placement), options_(options) {
@@ -81,6 +91,7 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> ProcessGroup::Open(const launch::P
                          fmt::format("rank 0's address, by {} or ENGINE_COORDINATOR", placement.source));
     }
     RETURN_IF_ERROR(CheckReachable(placement, *listener));
+    TellWhereEveryoneCanCome(*listener, "the coordinator");
     group->listener_ = *std::move(listener);
   }
   return group;
@@ -114,9 +125,8 @@ absl::Status ProcessGroup::ConnectCpu() {
 void ProcessGroup::OnAbort(const absl::Status& why) {
   std::thread([reason = Message(why)] {
     std::this_thread::sleep_for(kEndTimeout);
-    fmt::print(stderr,
-               "engine run: {}\nengine run: this rank is ended, as its run has ended and it has not\n",
-               reason);
+    Print(stderr, "engine run: {}\nengine run: this rank is ended, as its run has ended and it has not\n",
+          reason);
     _exit(kPeerLost);
   }).detach();
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -146,8 +156,7 @@ train::Device ProcessGroup::CpuDevice(int threads) {
   device.make_backend = [threads](std::int64_t, std::int64_t) {
     return std::make_unique<backend::cpu::CpuBackend>(threads);
   };
-  device.memory_bytes =
-      static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE) / placement_.local_size;
+  SetMemory(&device, static_cast<int>(placement_.local_size));
   connect_ = [this] { return ConnectCpu(); };
   return Attach(std::move(device), self_.process, [this](launch::Client*) {
     return std::make_unique<backend::cpu::ProcessCommunicator>(world_.get());

@@ -14,6 +14,9 @@
 
 namespace engine::cli {
 
+// Says, on standard error, where rank 0 listens on every network of its host: `option` gave that address.
+void TellWhereEveryoneCanCome(const launch::Descriptor& listener, const std::string& option);
+
 class ProcessGroup {
  public:
   // Rank 0 listens from here on; error: it cannot.

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/base/status.h"
+#include "engine/cli/color.h"
 
 namespace engine::cli {
 
@@ -26,7 +27,8 @@ void AddLoadOptions(CLI::App* command, recipe::LoadOptions* options) {
 }
 
 void PrintDiagnostics(const std::vector<Diagnostic>& diagnostics) {
-  for (const Diagnostic& diagnostic : diagnostics) std::fputs(Format(diagnostic).c_str(), stderr);
+  const bool colors = UsesColor(stderr);
+  for (const Diagnostic& diagnostic : diagnostics) std::fputs(Format(diagnostic, colors).c_str(), stderr);
 }
 
 absl::Status FirstError(const std::vector<Diagnostic>& diagnostics) {

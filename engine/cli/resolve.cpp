@@ -38,6 +38,7 @@ void AddResolveCommand(CLI::App& app, int* exit_code) {
       ->check(CLI::IsMember({"toml", "json"}))
       ->capture_default_str();
   AddLoadOptions(command, &arguments->load);
+  command->footer("Exit codes: 0 printed; 1 the recipe is wrong; 2 wrong options");
   command->callback([arguments, exit_code] { *exit_code = Resolve(*arguments); });
 }
 

@@ -13,6 +13,7 @@
 #include "engine/cli/commands.h"
 #include "engine/cli/device.h"
 #include "engine/cli/launch_options.h"
+#include "engine/cli/process.h"
 #include "engine/cli/process_group.h"
 #include "engine/cli/recipe_options.h"
 #include "engine/launch/environment.h"
@@ -25,6 +26,7 @@ struct RunArguments {
   std::string file;
   std::string out;
   bool fresh = false;
+  bool quiet = false;
   DeviceChoice device;
   LaunchOptions launch;
   bool no_graphs = false;
@@ -77,10 +79,23 @@ int EndFailed(const absl::Status& status, ProcessGroup* group, std::optional<int
 [[noreturn]] void EndRank(std::unique_ptr<ProcessGroup> group, int code) {
   group.reset();
   std::fflush(nullptr);
-  std::quick_exit(code);
+  std::quick_exit(WithOutputWritten(code));
+}
+
+// Of ranks it is the supervisor that ends all of them at once; a launcher has its own way.
+train::StopOptions StopOf(const MaybePlacement& placement) {
+  using Again = train::StopOptions::Again;
+  if (!placement) return {.again = Again::kThisProcess};
+  return {.again = IsSupervised(placement) ? Again::kSupervisor : Again::kNobody,
+          .tells = placement->local_rank == 0};
 }
 
 int RunRecipe(const RunArguments& arguments) {
+  OutliveReaders();
+  // The log is all that goes there, of this process and of those that it starts.
+  if (arguments.quiet && std::freopen("/dev/null", "w", stdout) == nullptr) {
+    return Complain(Unavailable("/dev/null cannot be opened, which --quiet writes to"), kFailed);
+  }
   const absl::StatusOr<MaybePlacement> found = launch::FindPlacement(launch::ProcessEnvironment());
   if (!found.ok()) return Complain(found.status(), kUsage);
   const MaybePlacement& placement = *found;
@@ -93,7 +108,9 @@ int RunRecipe(const RunArguments& arguments) {
         kUsage);
   }
   const recipe::LoadResult loaded = recipe::Load(arguments.file, arguments.load);
-  PrintDiagnostics(loaded.diagnostics);
+  // Errors by each process, as a host may have another file; notes by one.
+  const bool speaks = !placement || (placement->rank == 0 && !IsSupervised(placement));
+  if (speaks || !loaded.ok()) PrintDiagnostics(loaded.diagnostics);
   if (!loaded.ok()) {
     TellOthers(arguments.launch, placement, FirstError(loaded.diagnostics));
     return kFailed;
@@ -119,9 +136,11 @@ int RunRecipe(const RunArguments& arguments) {
   options.fresh = arguments.fresh;
   if (options.out.empty()) {
     options.out = (std::filesystem::path("runs") / std::filesystem::path(arguments.file).stem()).string();
+    options.own_folder = true;
   }
   options.executor = {.record = !arguments.no_graphs, .check = arguments.check};
   options.profile = arguments.profile;
+  options.stop = StopOf(placement);
   absl::StatusOr<std::unique_ptr<ProcessGroup>> opened = OpenGroup(arguments.launch, placement);
   if (!opened.ok()) {  // options are invalid arguments; an address that cannot be listened at is not
     return Complain(opened.status(), absl::IsInvalidArgument(opened.status()) ? kUsage : kFailed);
@@ -138,13 +157,16 @@ int RunRecipe(const RunArguments& arguments) {
 std::string ExitCodes() {
   return fmt::format(
       "Exit codes:\n"
-      "  0  trained to the end, or stopped by a signal and saved\n"
-      "  {}  the recipe, the data, the memory that they need, or the training\n"
+      "  0  trained to the end, or stopped by Ctrl-C, SIGTERM or SIGHUP and saved\n"
+      "  {}  the recipe, the data, the memory that they need, or the training; or all was done and saved, "
+      "but "
+      "standard output could not be written\n"
       "  2  wrong options\n"
       "  {}  no device will do, or a library of it is missing or too old; nothing was started\n"
       "  {}  the device or a library of it failed while it ran\n"
       "  {}  another rank failed or was lost, or the ranks did not come together\n"
-      "Of several processes, the code of the rank that failed first; 128 + n where signal n ended it.",
+      "Of several processes, the code of the rank that failed first. 128 + n where signal n ended it, or was "
+      "the second Ctrl-C or SIGTERM, which stops all at once and saves nothing.",
       static_cast<int>(kFailed), static_cast<int>(kNoDevice), static_cast<int>(kDeviceFailed),
       static_cast<int>(kPeerLost));
 }
@@ -157,10 +179,13 @@ void AddRunCommand(CLI::App& app, int* exit_code) {
   const auto arguments = std::make_shared<RunArguments>();
   command->add_option("recipe", arguments->file, "Recipe")->required()->type_name("FILE");
   command
-      ->add_option("--out", arguments->out,
-                   "Folder of the run: metrics.jsonl, resolved.toml, plan.json, checkpoints/ (default: "
-                   "runs/ and the recipe's name)")
+      ->add_option(
+          "--out", arguments->out,
+          "Folder of the run: metrics.jsonl, resolved.toml, plan.json, origin.json, checkpoints/ (default: "
+          "runs/ and the name of the recipe's file)")
       ->type_name("DIR");
+  command->add_flag("--quiet", arguments->quiet,
+                    "Print no log, but notes, warnings and errors; metrics.jsonl has the numbers");
   command->add_flag("--fresh", arguments->fresh,
                     "Refuse a folder that already holds a run, instead of resuming it");
   AddDeviceOptions(command, "ranks", &arguments->device);

@@ -13,9 +13,14 @@ namespace engine::cli {
 void AddSchemaCommand(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand("schema", "Print the JSON Schema of recipes");
   const auto reference = std::make_shared<bool>(false);
-  command->add_flag("--reference", *reference, "Print the reference page (Markdown) instead");
-  command->callback([reference, exit_code] {
-    const std::string text = *reference ? recipe::ReferencePage() : recipe::JsonSchema();
+  const auto study = std::make_shared<bool>(false);
+  CLI::Option* page =
+      command->add_flag("--reference", *reference, "Print the reference page (Markdown) instead");
+  command->add_flag("--study", *study, "Print the JSON Schema of studies instead")->excludes(page);
+  command->callback([reference, study, exit_code] {
+    const std::string text = *reference ? recipe::ReferencePage()
+                             : *study   ? recipe::StudySchema()
+                                        : recipe::JsonSchema();
     std::fputs(text.c_str(), stdout);
     *exit_code = 0;
   });

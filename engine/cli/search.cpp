@@ -2,19 +2,25 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <sys/ioctl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <string>
 
 #include "engine/base/parallel.h"
+#include "engine/base/units.h"
 #include "engine/cli/check_plan.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/device.h"
 #include "engine/cli/recipe_options.h"
 #include "engine/recipe/load.h"
 #include "engine/train/search.h"
+#include "engine/train/search_report.h"
 #include "engine/train/write_file.h"
 
 namespace engine::cli {
@@ -26,12 +32,16 @@ struct SearchArguments {
   std::string file;
   std::string objective = "time";
   std::string out;
+  double memory_percent = 95;
+  bool progress = false;
+  bool json = false;
   train::SearchOptions options;
   recipe::LoadOptions load;
 };
 
 // A cluster of so many devices: whole nodes. Error: they do not fill nodes.
 absl::Status SetWorld(std::int64_t world, recipe::Recipe* recipe) {
+  if (world == 0) return absl::OkStatus();  // the recipe's own
   recipe::Cluster& cluster = recipe->cluster;
   const std::int64_t each = cluster.devices_per_node;
   if (each > 0 && world > each && world % each != 0)
@@ -41,6 +51,82 @@ absl::Status SetWorld(std::int64_t world, recipe::Recipe* recipe) {
     if (world < each) cluster.devices_per_node = world;
   }
   return absl::OkStatus();
+}
+
+volatile std::sig_atomic_t stop_signal = 0;
+
+// SIGINT and SIGTERM ask the search to end with what it has, as long as this lives; the second ends the
+// program.
+class StopSignals {
+ public:
+  StopSignals() {
+    stop_signal = 0;
+    old_interrupt_ = std::signal(SIGINT, Note);
+    old_terminate_ = std::signal(SIGTERM, Note);
+  }
+  ~StopSignals() {
+    std::signal(SIGINT, old_interrupt_);
+    std::signal(SIGTERM, old_terminate_);
+  }
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+ private:
+  static void Note(int number) {
+    stop_signal = number;
+    std::signal(number, SIG_DFL);
+  }
+  void (*old_interrupt_)(int);
+  void (*old_terminate_)(int);
+};
+
+// One line that is written anew on a terminal, and lines elsewhere.
+class ProgressLine {
+ public:
+  ProgressLine() : terminal_(::isatty(STDERR_FILENO) == 1) {}
+  ~ProgressLine() { Clear(); }
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+
+  void Show(const train::SearchProgress& progress) {
+    std::string text =
+        fmt::format("{} of {} layouts", WithThousands(progress.looked_at), WithThousands(progress.layouts));
+    if (progress.compiled > 0) text += fmt::format(", {} plans compared", WithThousands(progress.compiled));
+    if (progress.best != nullptr) {
+      text += fmt::format("; best so far {:.3f} s, {}: {}", progress.best_s, FormatBytes(progress.best_bytes),
+                          progress.best->ToString());
+    }
+    Clear();
+    if (terminal_)
+      text.resize(std::min(text.size(), Columns() - 1));  // a line that wraps cannot be taken back
+    fmt::print(stderr, "{}{}", text, terminal_ ? "" : "\n");
+    std::fflush(stderr);
+    shown_ = true;
+  }
+  void Clear() {
+    if (terminal_ && shown_) fmt::print(stderr, "\r\033[K");
+    std::fflush(stderr);
+    shown_ = false;
+  }
+
+ private:
+  static size_t Columns() {
+    winsize size = {};
+    return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : 80;
+  }
+
+  const bool terminal_;
+  bool shown_ = false;
+};
+
+// What `engine check` would say of the best.
+std::vector<std::string> NotesOf(const recipe::Recipe& found) {
+  std::vector<std::string> notes;
+  for (const Diagnostic& diagnostic : CheckPlan(found)) {
+    if (diagnostic.severity == Severity::kWarning)
+      notes.push_back(fmt::format("{}: {}", diagnostic.code, diagnostic.message));
+  }
+  return notes;
 }
 
 int WriteFound(const SearchArguments& arguments, const recipe::Recipe& changed) {
@@ -55,6 +141,39 @@ int WriteFound(const SearchArguments& arguments, const recipe::Recipe& changed) 
   return 1;
 }
 
+absl::StatusOr<train::SearchResult> RunSearch(const SearchArguments& arguments,
+                                              const recipe::Recipe& recipe) {
+  train::SearchOptions options = arguments.options;
+  options.objective = arguments.objective == "memory" ? train::SearchOptions::Objective::kMemory
+                                                      : train::SearchOptions::Objective::kTime;
+  options.memory_share = arguments.memory_percent / 100;
+  if (options.threads == 0) options.threads = HardwareThreads();
+  options.stopped = [] { return stop_signal != 0; };
+  ProgressLine line;
+  if (arguments.progress || ::isatty(STDERR_FILENO) == 1)
+    options.progress = [&](const train::SearchProgress& progress) { line.Show(progress); };
+  return train::Search(recipe, {.profile = ProfileOf(recipe)}, options);
+}
+
+void Print(const SearchArguments& arguments, const train::SearchResult& result,
+           const recipe::Recipe& recipe) {
+  std::vector<std::string> notes;
+  if (!result.best.empty() && !result.interrupted) {
+    recipe::Recipe best = recipe;
+    train::SetLayout(result.best.front().layout, &best);
+    notes = NotesOf(best);
+  }
+  if (arguments.json) {
+    nlohmann::ordered_json json = train::ToJson(result, recipe);
+    json["notes"] = notes;
+    fmt::print("{}\n", json.dump(2));
+    return;
+  }
+  std::string text = ToText(result, recipe);
+  for (const std::string& note : notes) text += fmt::format("note: {}\n", note);
+  std::fputs(text.c_str(), stdout);
+}
+
 int Search(const SearchArguments& arguments) {
   for (const std::string& key : arguments.options.fixed) {
     const std::vector<std::string>& known = train::SearchedKeys();
@@ -67,31 +186,23 @@ int Search(const SearchArguments& arguments) {
   PrintDiagnostics(loaded.diagnostics);
   if (!loaded.ok()) return 1;
   recipe::Recipe& recipe = loaded.recipe;
-  train::SearchOptions options = arguments.options;
-  options.objective = arguments.objective == "memory" ? train::SearchOptions::Objective::kMemory
-                                                      : train::SearchOptions::Objective::kTime;
-  options.threads = HardwareThreads();
-  if (options.world > 0) {
-    if (const absl::Status fits = SetWorld(options.world, &recipe); !fits.ok()) {
-      fmt::print(stderr, "engine search: {}\n", Message(fits));
-      return 2;
-    }
+  if (const absl::Status fits = SetWorld(arguments.options.world, &recipe); !fits.ok()) {
+    fmt::print(stderr, "engine search: {}\n", Message(fits));
+    return 2;
   }
-  const absl::StatusOr<train::SearchResult> result =
-      train::Search(recipe, {.profile = ProfileOf(recipe)}, options);
+  const StopSignals signals;
+  const absl::StatusOr<train::SearchResult> result = RunSearch(arguments, recipe);
   if (!result.ok()) {
     fmt::print(stderr, "engine search: {}\n", Message(result.status()));
     return 1;
   }
-  const std::string text = ToText(*result, recipe);
-  std::fputs(text.c_str(), stdout);
-  if (result->best.empty()) return 1;
-  if (arguments.out.empty()) return 0;
+  if (result->interrupted) fmt::print(stderr, "engine search: interrupted; this is what was found\n");
+  Print(arguments, *result, recipe);
+  const int code = result->interrupted ? 128 + stop_signal : result->best.empty() ? 1 : 0;
+  if (arguments.out.empty() || result->best.empty()) return code;
   train::SetLayout(result->best.front().layout, &recipe);
-  const bool list = std::find(options.fixed.begin(), options.fixed.end(), "parallelism.layers_per_stage") !=
-                    options.fixed.end();
-  if (!list) recipe.parallelism.layers_per_stage.clear();
-  return WriteFound(arguments, recipe);
+  const int written = WriteFound(arguments, recipe);
+  return written != 0 ? written : code;
 }
 
 }  // namespace
@@ -120,8 +231,28 @@ void AddSearchCommand(CLI::App& app, int* exit_code) {
   command->add_option("--out", arguments->out, "Write the best as a recipe that extends this one")
       ->type_name("PATH");
   command->add_option("--show", arguments->options.shown, "Layouts that are shown")->capture_default_str();
+  command
+      ->add_option("--memory-limit", arguments->memory_percent,
+                   "Per cent of a device's memory that may be taken; above 95 `engine check` warns")
+      ->check(CLI::Range(1.0, 100.0))
+      ->type_name("PERCENT")
+      ->capture_default_str();
+  arguments->options.threads = 0;
+  command
+      ->add_option("--threads", arguments->options.threads,
+                   "Threads; as many as there are cores if not given")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+  command->add_flag("--json", arguments->json, "Print what was found as JSON");
+  command->add_flag("--progress", arguments->progress,
+                    "Say each second on standard error how far it is, even where that is no terminal");
   AddLoadOptions(command, &arguments->load);
-  command->footer("Exit codes: 0 found; 1 no layout fits, or the recipe is wrong; 2 wrong options");
+  command->footer(
+      "Layouts are ranked by estimates. The best by these are compiled, and compared by the predictions of\n"
+      "whole plans, until no estimate that is left could win. On one core a search takes some 6 s for\n"
+      "8 devices and 23 s for 1024 (docs/scale.md). Ctrl-C ends it with what it has found.\n"
+      "Exit codes: 0 found; 1 no layout fits, or the recipe is wrong; 2 wrong options; 130 interrupted by\n"
+      "Ctrl-C, 143 by SIGTERM");
   command->callback([arguments, exit_code] { *exit_code = Search(*arguments); });
 }
 

@@ -10,10 +10,10 @@ namespace engine::cli {
 
 std::string VersionText() {
 #ifdef ENGINE_CUDA
-  return std::string("engine ") + kVersion + " (CPU and CUDA executors; CUDA " + backend::cuda::ProbeText() +
+  return std::string("engine ") + Version() + " (CPU and CUDA executors; CUDA " + backend::cuda::ProbeText() +
          ")";
 #else
-  return std::string("engine ") + kVersion + " (CPU executor; compiled without CUDA)";
+  return std::string("engine ") + Version() + " (CPU executor; compiled without CUDA)";
 #endif
 }
 

@@ -2,9 +2,10 @@
 
 #include <functional>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <queue>
 
+#include "engine/base/json.h"
+#include "engine/base/shown.h"
 #include "engine/base/status.h"
 #include "engine/data/mapped_file.h"
 #include "engine/data/utf8.h"
@@ -52,23 +53,20 @@ std::string_view TextOf(const MappedFile& file) {
 absl::StatusOr<std::unordered_map<std::string, std::int32_t>> ReadVocabulary(const std::string& path) {
   ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
   const std::string_view text = TextOf(file);
-  nlohmann::json json;
-  try {
-    json = nlohmann::json::parse(text.begin(), text.end());
-  } catch (const nlohmann::json::exception& error) {
-    return InvalidArgument("{}: {}", path, error.what());
+  ASSIGN_OR_RETURN(const nlohmann::json json, ParseJson(text, path));
+  if (!json.is_object()) {
+    return InvalidArgument("{}: is {}, and must be an object from token to id", path, TypeOf(json));
   }
-  if (!json.is_object()) return InvalidArgument("{}: is no JSON object from token to id", path);
   std::unordered_map<std::string, std::int32_t> vocabulary;
   std::vector<bool> used(json.size(), false);
   for (const auto& [token, id] : json.items()) {
     if (!id.is_number_integer() || id < 0 || id >= json.size()) {
-      return InvalidArgument("{}: the id of \"{}\" is {}; {} tokens have ids 0 to {}", path, token, id.dump(),
-                             json.size(), json.size() - 1);
+      return InvalidArgument("{}: the id of \"{}\" is {}; {} tokens have ids 0 to {}", path, Shown(token),
+                             Shown(id.dump()), json.size(), json.size() - 1);
     }
     const auto number = id.get<std::int32_t>();
     if (used[static_cast<std::size_t>(number)]) {
-      return InvalidArgument("{}: the id {} of \"{}\" is another token's too", path, number, token);
+      return InvalidArgument("{}: the id {} of \"{}\" is another token's too", path, number, Shown(token));
     }
     used[static_cast<std::size_t>(number)] = true;
     vocabulary[token] = number;
@@ -146,7 +144,7 @@ absl::Status Gpt2Bpe::AddMerge(std::string_view line, const Vocabulary& vocabula
   const bool has_two = blank != std::string_view::npos && blank > 0 && blank + 1 < line.size();
   if (!has_two || line.find(' ', blank + 1) != std::string_view::npos) {
     return InvalidArgument("\"{}\" is not a merge, which is two tokens with one blank between them",
-                           line.substr(0, 80));
+                           Shown(line));
   }
   std::array<std::int32_t, 3> ids = {};  // left, right, joined
   const std::array<std::string, 3> tokens = {
@@ -156,15 +154,14 @@ absl::Status Gpt2Bpe::AddMerge(std::string_view line, const Vocabulary& vocabula
     const auto found = vocabulary.find(tokens[i]);
     if (found == vocabulary.end()) {
       return InvalidArgument("\"{}\" {} is not in the vocabulary; are the two files of one tokenizer?",
-                             tokens[i].substr(0, 80),
-                             i == 2 ? "(the result of the merge)" : "(of the merge)");
+                             Shown(tokens[i]), i == 2 ? "(the result of the merge)" : "(of the merge)");
     }
     ids[i] = found->second;
   }
   const std::uint64_t key = (static_cast<std::uint64_t>(ids[0]) << 32) | static_cast<std::uint64_t>(ids[1]);
   const Merge merge = {static_cast<std::int32_t>(merges_.size()), ids[2]};
   if (!merges_.emplace(key, merge).second) {
-    return InvalidArgument("the merge \"{}\" appears a second time", line.substr(0, 80));
+    return InvalidArgument("the merge \"{}\" appears a second time", Shown(line));
   }
   return absl::OkStatus();
 }

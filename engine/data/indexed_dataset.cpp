@@ -200,6 +200,11 @@ TokenScan IndexedDataset::Scan() const {
   });
 }
 
+Fingerprints IndexedDataset::Fingerprint() const {
+  return {{"data " + IdxPath(prefix_), FingerprintOfAll(idx_.bytes())},
+          {"data " + BinPath(prefix_), FingerprintOfBlocks(bin_.bytes())}};
+}
+
 std::int64_t IndexedDataset::SequenceOfToken(std::int64_t position) const {
   std::int64_t end = 0;
   for (std::int64_t i = 0; i < sequences(); ++i) {

@@ -25,7 +25,9 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/data/fingerprint.h"
 #include "engine/data/mapped_file.h"
+#include "engine/data/temporary_file.h"
 
 namespace engine::data {
 
@@ -65,6 +67,9 @@ class IndexedDataset {
   TokenScan Scan() const;
   // Sequence that holds token `position` of .bin.
   std::int64_t SequenceOfToken(std::int64_t position) const;
+  // Of all bytes of the .idx, and of blocks of the .bin.
+  Fingerprints Fingerprint() const;
+
   // Adds to counts[t] the number of tokens t in sequences [begin, end); tokens outside counts are an
   // invariant broken by the caller, who has scanned.
   void CountTokens(std::int64_t begin, std::int64_t end, std::span<std::int64_t> counts) const;
@@ -108,8 +113,8 @@ class IndexedDatasetWriter {
   absl::Status WriteIndex();
 
   std::string prefix_;
-  std::string temporary_bin_;
-  std::string temporary_idx_;
+  TemporaryFile temporary_bin_;
+  TemporaryFile temporary_idx_;
   TokenType type_;
   std::FILE* bin_ = nullptr;
   std::int64_t tokens_ = 0;

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "engine/base/file.h"
 #include "engine/base/status.h"
 #include "engine/data/indexed_dataset.h"
 #include "engine/data/indexed_format.h"
@@ -13,7 +14,7 @@ namespace engine::data {
 namespace {
 
 absl::Status IoError(std::string_view operation, const std::string& path) {
-  return Unavailable("cannot {} {}: {}", operation, path, std::strerror(errno));
+  return SystemError(operation, path, errno);
 }
 
 // Flushes to the disk and closes; *file is null afterwards.
@@ -55,15 +56,13 @@ IndexedDatasetWriter::IndexedDatasetWriter(std::string prefix, TokenType type)
 
 IndexedDatasetWriter::~IndexedDatasetWriter() {
   if (bin_ != nullptr) std::fclose(bin_);
-  unlink(temporary_bin_.c_str());
-  unlink(temporary_idx_.c_str());
 }
 
 absl::StatusOr<std::unique_ptr<IndexedDatasetWriter>> IndexedDatasetWriter::Create(const std::string& prefix,
                                                                                    TokenType type) {
   std::unique_ptr<IndexedDatasetWriter> writer(new IndexedDatasetWriter(prefix, type));
-  writer->bin_ = std::fopen(writer->temporary_bin_.c_str(), "wb");
-  if (writer->bin_ == nullptr) return IoError("create", writer->temporary_bin_);
+  writer->bin_ = std::fopen(writer->temporary_bin_.path().c_str(), "wb");
+  if (writer->bin_ == nullptr) return IoError("create", writer->temporary_bin_.path());
   return writer;
 }
 
@@ -96,7 +95,7 @@ absl::Status IndexedDatasetWriter::AppendTokens(std::span<const std::int32_t> to
     out += token_bytes;
   }
   if (std::fwrite(buffer_.data(), 1, buffer_.size(), bin_) != buffer_.size()) {
-    return IoError("write", temporary_bin_);
+    return IoError("write", temporary_bin_.path());
   }
   return absl::OkStatus();
 }
@@ -113,29 +112,29 @@ absl::Status IndexedDatasetWriter::WriteIndex() {
     pointers[i] = at;
     at += lengths_[i] * SizeOf(type_);
   }
-  std::FILE* file = std::fopen(temporary_idx_.c_str(), "wb");
-  if (file == nullptr) return IoError("create", temporary_idx_);
+  std::FILE* file = std::fopen(temporary_idx_.path().c_str(), "wb");
+  if (file == nullptr) return IoError("create", temporary_idx_.path());
   const auto write = [file](const auto& array) {
     return array.empty() || std::fwrite(array.data(), sizeof array[0], array.size(), file) == array.size();
   };
   if (!write(header) || !write(lengths_) || !write(pointers) || !write(documents_)) {
-    absl::Status status = IoError("write", temporary_idx_);
+    absl::Status status = IoError("write", temporary_idx_.path());
     std::fclose(file);
     return status;
   }
-  return SyncAndClose(&file, temporary_idx_);
+  return SyncAndClose(&file, temporary_idx_.path());
 }
 
 absl::Status IndexedDatasetWriter::Finish() {
   ENGINE_CHECK(bin_ != nullptr, "{} was finished before", prefix_);
-  RETURN_IF_ERROR(SyncAndClose(&bin_, temporary_bin_));
+  RETURN_IF_ERROR(SyncAndClose(&bin_, temporary_bin_.path()));
   RETURN_IF_ERROR(WriteIndex());
   // An older index goes first: a crash in between leaves no index rather than one of another .bin.
   const std::string bin = BinPath(prefix_);
   const std::string idx = IdxPath(prefix_);
   if (unlink(idx.c_str()) != 0 && errno != ENOENT) return IoError("replace", idx);
-  if (std::rename(temporary_bin_.c_str(), bin.c_str()) != 0) return IoError("rename to", bin);
-  if (std::rename(temporary_idx_.c_str(), idx.c_str()) != 0) return IoError("rename to", idx);
+  if (std::rename(temporary_bin_.path().c_str(), bin.c_str()) != 0) return IoError("rename to", bin);
+  if (std::rename(temporary_idx_.path().c_str(), idx.c_str()) != 0) return IoError("rename to", idx);
   return absl::OkStatus();
 }
 

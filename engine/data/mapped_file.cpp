@@ -6,27 +6,26 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
+#include "engine/base/file.h"
 #include "engine/base/status.h"
 
 namespace engine::data {
 
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
-  // O_NONBLOCK: opening a pipe that nobody writes to must not wait.
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file < 0) return NotFound("cannot open {}: {}", path, std::strerror(errno));
+  ASSIGN_OR_RETURN(const int file, OpenRegular(path, O_RDONLY));
   struct stat info = {};
-  if (fstat(file, &info) != 0 || !S_ISREG(info.st_mode)) {
+  if (fstat(file, &info) != 0) {
+    const int error = errno;
     close(file);
-    return InvalidArgument("{} is not a regular file", path);
+    return SystemError("inspect", path, error);
   }
   const auto size = static_cast<std::size_t>(info.st_size);
   void* address = size == 0 ? nullptr : mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
   const int error = errno;
   close(file);
-  if (address == MAP_FAILED) return Unavailable("cannot map {}: {}", path, std::strerror(error));
+  if (address == MAP_FAILED) return SystemError("map", path, error);
   return MappedFile({static_cast<const std::byte*>(address), size});
 }
 

@@ -2,7 +2,6 @@
 
 #include "engine/base/status.h"
 #include "engine/data/mapped_file.h"
-#include "engine/data/text_inputs.h"
 
 namespace engine::data {
 namespace {
@@ -22,8 +21,8 @@ absl::Status AddDocument(std::span<const std::string_view> texts, const Tokenize
 }  // namespace
 
 absl::StatusOr<PreprocessResult> Preprocess(const PreprocessOptions& options, const Tokenizer& tokenizer) {
-  ASSIGN_OR_RETURN(const std::vector<std::string> files, ListInputs(options.inputs));
   PreprocessResult result;
+  ASSIGN_OR_RETURN(const std::vector<std::string> files, ListInputs(options.inputs, &result.passed_over));
   result.prefix = fmt::format("{}_{}_document", options.output_prefix, options.json_key);
   result.type = ChooseTokenType(tokenizer.vocab_size());
   ASSIGN_OR_RETURN(const std::unique_ptr<IndexedDatasetWriter> writer,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/data/indexed_dataset.h"
+#include "engine/data/text_inputs.h"
 #include "engine/data/tokenizer.h"
 
 namespace engine::data {
@@ -27,6 +28,7 @@ struct PreprocessResult {
   std::string prefix;  // <output_prefix>_<json_key>_document, for [data] paths
   TokenType type = TokenType::kU16;
   std::int64_t files = 0;
+  PassedOver passed_over;
   std::int64_t input_bytes = 0;
   std::int64_t documents = 0;
   std::int64_t sequences = 0;

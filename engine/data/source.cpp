@@ -1,19 +1,23 @@
 #include "engine/data/source.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 
 #include "engine/base/status.h"
 #include "engine/base/units.h"
 #include "engine/data/entropy.h"
+#include "engine/data/missing_data.h"
+#include "engine/data/random_tokens.h"
 #include "engine/recipe/split.h"
 
 namespace engine::data {
 namespace {
 
 // The same failure, at the place of the recipe where `key` was given.
-absl::Status AtKey(const recipe::Recipe& recipe, const std::string& key, const absl::Status& status) {
+absl::Status AtKey(const recipe::Recipe& recipe, const std::string& key, const absl::Status& status,
+                   std::string hint = "") {
   Diagnostic diagnostic;
   diagnostic.span.file = recipe.path;
   if (const auto found = recipe.provenance.find(key); found != recipe.provenance.end()) {
@@ -21,6 +25,7 @@ absl::Status AtKey(const recipe::Recipe& recipe, const std::string& key, const a
     diagnostic.source_line = found->second.source_line;
   }
   diagnostic.message = key + ": " + Message(status);
+  diagnostic.hint = std::move(hint);
   std::string text = Format(diagnostic);
   while (text.ends_with('\n')) text.pop_back();
   return absl::Status(status.code(), text);
@@ -68,13 +73,21 @@ absl::StatusOr<Source> Source::Open(const recipe::Recipe& recipe) {
                  InvalidArgument("{} is not from 0 to 2^32 - 1, the range of the sample order's generator",
                                  recipe.training.seed));
   }
-  RETURN_IF_ERROR(source.OpenMembers(recipe));
+  if (recipe.data.is_random()) {
+    source.random_seed_ = static_cast<std::uint64_t>(recipe.training.seed);
+  } else {
+    RETURN_IF_ERROR(source.OpenMembers(recipe));
+  }
   absl::StatusOr<Sizes> sizes = RequestedSizes(recipe);
   if (!sizes.ok()) return AtKey(recipe, "training.iterations", sizes.status());
   for (Split split : kSplits) {
     const std::int64_t size = sizes->of_split[static_cast<std::size_t>(split)];
     if (size == 0 || (split == Split::kTest && !source.HasOneSample(split))) continue;
-    RETURN_IF_ERROR(source.BuildOrder(recipe, split, size));
+    if (source.random_seed_) {
+      source.order(split).size = size;
+    } else {
+      RETURN_IF_ERROR(source.BuildOrder(recipe, split, size));
+    }
   }
   return source;
 }
@@ -93,6 +106,9 @@ absl::Status Source::OpenMembers(const recipe::Recipe& recipe) {
   const std::array<double, 4> book_ends = SplitBookEnds(*shares);
   for (const std::string& path : recipe.data.paths) {
     absl::StatusOr<IndexedDataset> dataset = IndexedDataset::Open(path);
+    if (absl::IsNotFound(dataset.status())) {
+      return AtKey(recipe, "data.paths", dataset.status(), HintForMissingData(recipe, path));
+    }
     if (!dataset.ok()) return at_paths(dataset.status());
     if (absl::Status status = CheckTokens(*dataset, vocab_); !status.ok()) return at_paths(status);
     const std::array<SequenceRange, 3> ranges = SplitRanges(book_ends, dataset->sequences());
@@ -179,6 +195,10 @@ absl::Status Source::Sample(Split split, std::int64_t index, std::span<std::int3
   if (static_cast<std::int64_t>(out.size()) != sequence_length_ + 1) {
     return InvalidArgument("a sample has {} tokens, not {}", sequence_length_ + 1, out.size());
   }
+  if (random_seed_) {
+    RandomSample(*random_seed_, split, index, vocab_, out);
+    return absl::OkStatus();
+  }
   std::size_t member = 0;
   auto sample = static_cast<std::size_t>(index);
   if (order.blend.has_value()) {
@@ -202,6 +222,7 @@ absl::Status Source::Sample(Split split, std::int64_t index, std::span<std::int3
 }
 
 double Source::UnigramEntropy() const {
+  if (random_seed_) return std::log(static_cast<double>(vocab_));
   const Order& train = order(Split::kTrain);
   std::vector<double> mixture(static_cast<std::size_t>(vocab_), 0.0);
   std::vector<std::int64_t> counts(mixture.size());
@@ -217,8 +238,18 @@ double Source::UnigramEntropy() const {
   return EntropyNats<double>(mixture);
 }
 
+Fingerprints Source::Fingerprint() const {
+  Fingerprints fingerprints;
+  for (const Member& member : members_) fingerprints.merge(member.dataset.Fingerprint());
+  return fingerprints;
+}
+
 std::string Source::Summary() const {
   std::string text;
+  if (random_seed_) {
+    text += fmt::format("random tokens of [0, {}): no data set; the loss stays at ln {} = {:.4f}\n", vocab_,
+                        vocab_, UnigramEntropy());
+  }
   for (const Member& member : members_) {
     const IndexedDataset& dataset = member.dataset;
     text += fmt::format("data set {}: {} tokens ({}) in {} sequences\n", dataset.prefix(),

@@ -1,6 +1,6 @@
 // The samples of a training run: every data set of the recipe, opened and checked before the first iteration,
-// in an order that depends on the recipe alone. So the position in the data is one integer, the number of
-// samples consumed.
+// in an order that depends on the recipe alone; or random tokens (random_tokens.h). So the position in the
+// data is one integer, the number of samples consumed.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/data/blend.h"
+#include "engine/data/fingerprint.h"
 #include "engine/data/gpt_index.h"
 #include "engine/data/indexed_dataset.h"
 #include "engine/data/split.h"
@@ -35,7 +36,7 @@ class Source {
   // train: iterations × global_batch; validation: (iterations / evaluation.interval + 1) ×
   // evaluation.iterations × global_batch, or 0 without evaluation; test: evaluation.iterations ×
   // global_batch, or 0 without evaluation or where the split has too little text. A failure is located at the
-  // recipe's key.
+  // recipe's key. Random tokens (data.source) need no files, and every split has as many as are asked for.
   static absl::StatusOr<Source> Open(const recipe::Recipe& recipe);
 
   // Writes sample `index` of [0, size(split)) to `out`, sequence_length() + 1 tokens: inputs are all but the
@@ -46,8 +47,12 @@ class Source {
   std::int64_t sequence_length() const { return sequence_length_; }
 
   // Nats per token of the unigram distribution of the train split (of a blend: of the mixture): what a model
-  // that knows only the frequencies of tokens would lose. Computed from the data set.
+  // that knows only the frequencies of tokens would lose. Computed from the data set; ln(vocab) of random
+  // tokens.
   double UnigramEntropy() const;
+
+  // Of each file of the data sets.
+  Fingerprints Fingerprint() const;
 
   // A few lines for people: data sets, splits, epochs.
   std::string Summary() const;
@@ -74,6 +79,7 @@ class Source {
 
   std::int64_t sequence_length_ = 0;
   std::int64_t vocab_ = 0;
+  std::optional<std::uint64_t> random_seed_;  // of random tokens; then there are no members
   std::vector<Member> members_;
   std::array<Order, 3> orders_;
 };

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
+#include "engine/base/json.h"
 #include "engine/base/status.h"
 
 namespace engine::data {
@@ -11,19 +11,35 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool IsWanted(const fs::directory_entry& entry) {
+// Whether the entry is text; else it is counted, unless it is a directory.
+bool IsWanted(const fs::directory_entry& entry, PassedOver* passed_over) {
   std::error_code ignored;
   const std::string extension = entry.path().extension();
-  return !entry.is_symlink(ignored) && entry.is_regular_file(ignored) && extension != ".dat" &&
-         extension != ".u8" && !entry.path().filename().string().starts_with('.');
+  std::int64_t* count = nullptr;
+  if (entry.is_symlink(ignored)) {
+    count = &passed_over->links;
+  } else if (entry.is_directory(ignored)) {
+    return false;
+  } else if (entry.path().filename().string().starts_with('.')) {
+    count = &passed_over->hidden;
+  } else if (!entry.is_regular_file(ignored)) {
+    count = &passed_over->others;
+  } else if (extension == ".dat" || extension == ".u8") {
+    count = &passed_over->tables;
+  } else {
+    return true;
+  }
+  ++*count;
+  return false;
 }
 
-absl::Status ListDirectory(const std::string& directory, std::vector<std::string>* files) {
+absl::Status ListDirectory(const std::string& directory, std::vector<std::string>* files,
+                           PassedOver* passed_over) {
   std::error_code error;
   std::vector<std::string> found;
   fs::recursive_directory_iterator it(directory, error);
   for (; !error && it != fs::recursive_directory_iterator(); it.increment(error)) {
-    if (IsWanted(*it)) found.push_back(it->path().string());
+    if (IsWanted(*it, passed_over)) found.push_back(it->path().string());
   }
   if (error) return Unavailable("cannot list {}: {}", directory, error.message());
   if (found.empty()) return NotFound("no text files in {}", directory);
@@ -32,44 +48,62 @@ absl::Status ListDirectory(const std::string& directory, std::vector<std::string
   return absl::OkStatus();
 }
 
-// Deepest nesting of lists and objects: the parser's memory grows with it, so it is bounded before parsing.
-int NestingDepth(std::string_view json) {
-  int depth = 0;
-  int deepest = 0;
-  bool in_string = false;
-  for (std::size_t i = 0; i < json.size(); ++i) {
-    const char c = json[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '[' || c == '{') {
-      deepest = std::max(deepest, ++depth);
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
+// Whether `text` is one number by the grammar of JSON (RFC 8259, section 6).
+bool IsNumber(std::string_view text) {
+  const auto skip_digits = [&text] {
+    const std::size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+    text.remove_prefix(digits);
+    return digits > 0;
+  };
+  const auto skip_any = [&text](std::string_view characters) {
+    const bool found = !text.empty() && characters.find(text.front()) != std::string_view::npos;
+    if (found) text.remove_prefix(1);
+    return found;
+  };
+  skip_any("-");
+  if (!skip_any("0") && !skip_digits()) return false;
+  if (skip_any(".") && !skip_digits()) return false;
+  if (skip_any("eE")) {
+    skip_any("+-");
+    if (!skip_digits()) return false;
   }
-  return deepest;
+  return text.empty();
 }
 
-absl::StatusOr<nlohmann::json> ParseLine(std::string_view line) {
-  constexpr int kMaxDepth = 64;
-  if (NestingDepth(line) > kMaxDepth) return InvalidArgument("nested deeper than {} levels", kMaxDepth);
-  try {
-    nlohmann::json object = nlohmann::json::parse(line.begin(), line.end());
-    if (!object.is_object())
-      return InvalidArgument("is a JSON {}, and must be an object", object.type_name());
-    return object;
-  } catch (const nlohmann::json::parse_error& error) {
-    std::string_view what = error.what();
-    what.remove_prefix(std::min(what.find(": ") + 2, what.size()));  // "[json.exception...] ... column 5: "
-    return InvalidArgument("column {}: {}", error.byte, what.substr(0, 200));
+// The line with each of its numbers as a 0 and blanks, so that columns stay what they are. JSON sets numbers
+// no bounds, and Python's json.dumps writes integers of any length; the parser takes those of a double only.
+std::string WithoutNumbers(std::string_view line) {
+  std::string changed(line);
+  bool in_string = false;
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    const char c = line[i];
+    if (in_string && c == '\\') {
+      ++i;
+    } else if (c == '"') {
+      in_string = !in_string;
+    } else if (!in_string && (c == '-' || (c >= '0' && c <= '9'))) {
+      const std::size_t end = std::min(line.find_first_not_of("0123456789+-.eE", i), line.size());
+      if (IsNumber(line.substr(i, end - i))) {
+        std::fill(changed.begin() + static_cast<std::ptrdiff_t>(i),
+                  changed.begin() + static_cast<std::ptrdiff_t>(end), ' ');
+        changed[i] = '0';
+      }
+      i = end - 1;
+    }
   }
+  return changed;
+}
+
+absl::StatusOr<nlohmann::json> ParseLine(std::string_view line, const std::string& path,
+                                         std::int64_t line_number) {
+  absl::StatusOr<nlohmann::json> object = ParseJson(line, path, line_number);
+  if (absl::IsOutOfRange(object.status())) object = ParseJson(WithoutNumbers(line), path, line_number);
+  return object;
 }
 
 absl::Status TextsOf(const nlohmann::json& object, const std::string& key,
                      std::vector<std::string_view>* texts) {
+  if (!object.is_object()) return InvalidArgument("is {}, and must be an object", TypeOf(object));
   const auto found = object.find(key);
   if (found == object.end()) return InvalidArgument("has no key \"{}\"", key);
   if (found->is_string()) {
@@ -77,12 +111,11 @@ absl::Status TextsOf(const nlohmann::json& object, const std::string& key,
     return absl::OkStatus();
   }
   if (!found->is_array()) {
-    return InvalidArgument("\"{}\" is a {}, and must be a string or a list of strings", key,
-                           found->type_name());
+    return InvalidArgument("\"{}\" is {}, and must be a string or a list of strings", key, TypeOf(*found));
   }
   for (const nlohmann::json& item : *found) {
     if (!item.is_string()) {
-      return InvalidArgument("the list \"{}\" holds a {}, and must hold strings", key, item.type_name());
+      return InvalidArgument("the list \"{}\" holds {}, and must hold strings", key, TypeOf(item));
     }
     texts->push_back(item.get_ref<const std::string&>());
   }
@@ -98,14 +131,15 @@ std::string_view TakeLine(std::string_view* text) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::string>> ListInputs(const std::vector<std::string>& inputs) {
+absl::StatusOr<std::vector<std::string>> ListInputs(const std::vector<std::string>& inputs,
+                                                    PassedOver* passed_over) {
   std::vector<std::string> files;
   for (const std::string& input : inputs) {
     std::error_code error;
     const fs::file_status status = fs::status(input, error);
     if (!fs::exists(status)) return NotFound("input {} does not exist", input);
     if (fs::is_directory(status)) {
-      RETURN_IF_ERROR(ListDirectory(input, &files));
+      RETURN_IF_ERROR(ListDirectory(input, &files, passed_over));
     } else {
       files.push_back(input);
     }
@@ -122,10 +156,9 @@ absl::Status VisitJsonLines(const std::string& path, std::string_view contents, 
     const auto located = [&](const absl::Status& status) {
       return absl::Status(status.code(), fmt::format("{}:{}: error: {}", path, line_number, Message(status)));
     };
-    const absl::StatusOr<nlohmann::json> object = ParseLine(line);
-    if (!object.ok()) return located(object.status());
+    ASSIGN_OR_RETURN(const nlohmann::json object, ParseLine(line, path, line_number));
     texts.clear();
-    if (absl::Status status = TextsOf(*object, key, &texts); !status.ok()) return located(status);
+    if (absl::Status status = TextsOf(object, key, &texts); !status.ok()) return located(status);
     if (absl::Status status = visit(texts); !status.ok()) return located(status);
   }
   return absl::OkStatus();

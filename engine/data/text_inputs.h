@@ -3,6 +3,7 @@
 
 #include <absl/status/statusor.h>
 
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
@@ -11,15 +12,26 @@
 
 namespace engine::data {
 
-// The files that `inputs` name. A directory stands for the regular files under it, in order of their paths;
-// hidden files, symbolic links and what fortune(6) keeps beside its texts (*.dat, *.u8) are skipped there.
-absl::StatusOr<std::vector<std::string>> ListInputs(const std::vector<std::string>& inputs);
+// Entries of directories that are no text, or not known to be.
+struct PassedOver {
+  std::int64_t hidden = 0;
+  std::int64_t links = 0;   // symbolic ones
+  std::int64_t tables = 0;  // *.dat and *.u8, which fortune(6) keeps beside its texts
+  std::int64_t others = 0;  // pipes, sockets, devices
+
+  std::int64_t total() const { return hidden + links + tables + others; }
+};
+
+// The files that `inputs` name. A directory stands for the regular files under it, in order of their paths,
+// but for those that it passes over and counts.
+absl::StatusOr<std::vector<std::string>> ListInputs(const std::vector<std::string>& inputs,
+                                                    PassedOver* passed_over);
 
 // One document: the texts of its sequences. They are valid during the call.
 using DocumentVisitor = std::function<absl::Status(std::span<const std::string_view> sequences)>;
 
 // One JSON object a line; its `key` is the text, or a list of texts, of one document. Lines of white space
-// are skipped. A failure is located: "file:line: error: ...".
+// are skipped. Numbers may be of any size, as in JSON. A failure is located: "file:line: error: ...".
 absl::Status VisitJsonLines(const std::string& path, std::string_view contents, const std::string& key,
                             const DocumentVisitor& visit);
 

@@ -52,9 +52,8 @@ absl::StatusOr<std::unique_ptr<RankExecutor>> RankExecutor::Create(
 }
 
 absl::Status RankExecutor::StartControl() {
-  double control[plan::kControlNumbers] = {};
-  control[plan::kLossScale] = plan_.loss_scale;
-  control[plan::kHysteresis] = 2;
+  double control[plan::kControlNumbers];
+  plan::StartControl(plan_.loss_scaler, control);
   RETURN_IF_ERROR(backend_->Upload(Address(stage_.control, nullptr, -1), control, sizeof(control)));
   std::vector<float> states;
   for (const plan::StagePlan::StateStart& start : stage_.state_starts) {

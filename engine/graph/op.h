@@ -14,8 +14,13 @@
 namespace engine::graph {
 
 struct Cost {
-  double flops = 0;  // multiply-adds count 2; attention counts only unmasked pairs (causal half)
+  // All arithmetic: multiply-adds count 2; attention counts only unmasked pairs (causal half, inside its
+  // window), of the rank that has most of them.
+  double flops = 0;
   double bytes = 0;  // read + written once each
+  // Of these, FLOPs of the matrix products that the op's formula has, and of attention's, whose pairs are the
+  // mean rank's: what FLOPs of a model mean in the literature. 0: no products.
+  double product_flops = 0;
 };
 
 // One lawful combination of placements along one mesh axis.

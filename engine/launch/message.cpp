@@ -28,17 +28,19 @@ KindFacts FactsOf(MessageKind kind) {
     case MessageKind::kStart:
     case MessageKind::kStopAfter:
     case MessageKind::kAbort:
+    case MessageKind::kWelcome:
       return {true, 1};
     case MessageKind::kSet:
     case MessageKind::kGet:
     case MessageKind::kTake:
     case MessageKind::kBarrier:
     case MessageKind::kAnswer:
+    case MessageKind::kChallenge:
       return {true, 2};
     case MessageKind::kProgress:
       return {true, 3};
     case MessageKind::kHello:
-      return {true, 8};
+      return {true, kHelloFields};
   }
   return {};
 }

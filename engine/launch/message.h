@@ -12,7 +12,7 @@ namespace engine::launch {
 
 enum class MessageKind : std::uint8_t {
   // From a rank to the server.
-  kHello = 1,   // kMagic, token, rank, world, build, plan hash, device, process
+  kHello = 1,   // kMagic, nonce, rank, world, build, plan hash, device, process, proof (handshake.h)
   kSet,         // key, value
   kGet,         // number of the question, key
   kTake,        // the same, and the key is forgotten
@@ -30,7 +30,11 @@ enum class MessageKind : std::uint8_t {
   kStopQuestion,
   kStopAfter,  // iteration
   kAbort,      // reason
+  kChallenge,  // kMagic, nonce: the first message of a connection
+  kWelcome,    // proof: the member's was right
 };
+
+inline constexpr int kHelloFields = 9;
 
 struct WireMessage {
   MessageKind kind = MessageKind::kGoodbye;

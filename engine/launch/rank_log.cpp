@@ -6,20 +6,22 @@
 #include <cstdio>
 #include <utility>
 
+#include "engine/base/print.h"
+
 namespace engine::launch {
 namespace {
 
 constexpr const char* kReason = "engine run: ";
 
-void Print(std::FILE* to, std::int64_t rank, const std::string& text) {
-  fmt::print(to, "{}{}\n", rank == 0 ? "" : fmt::format("rank {}: ", rank), text);
+void PrintOf(std::int64_t rank, std::FILE* to, const std::string& text) {
+  Print(to, "{}{}\n", rank == 0 ? "" : fmt::format("rank {}: ", rank), text);
   std::fflush(to);
 }
 
 }  // namespace
 
 void RankLog::Take(std::int64_t rank, bool is_error, const std::string& line) {
-  if (!is_error) return Print(stdout, rank, line);
+  if (!is_error) return PrintOf(rank, stdout, line);
   if (line.starts_with(kReason)) {
     if (held_.empty()) since_ = Clock::now();
     held_.push_back({rank, line});
@@ -30,11 +32,11 @@ void RankLog::Take(std::int64_t rank, bool is_error, const std::string& line) {
     if (own != held_.rend()) {
       own->text += "\n" + line;
     } else if (after_reason_[rank]) {
-      Print(stderr, 0, line);
+      PrintOf(0, stderr, line);
     }
   } else {
     after_reason_.erase(rank);
-    Print(stderr, rank, line);
+    PrintOf(rank, stderr, line);
   }
 }
 
@@ -51,7 +53,7 @@ void RankLog::Tell(std::int64_t rank, const std::string& verdict) {
 void RankLog::Flush() {
   for (const Reason& reason : std::exchange(held_, {})) {
     const bool is_new = said_.insert(reason.text).second;
-    if (is_new) Print(stderr, reason.rank, reason.text);
+    if (is_new) PrintOf(reason.rank, stderr, reason.text);
     if (after_reason_.contains(reason.rank)) after_reason_[reason.rank] = is_new;
   }
 }

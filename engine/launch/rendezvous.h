@@ -5,6 +5,7 @@
 
 #include <absl/status/statusor.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -50,9 +51,11 @@ struct Member {
   std::string Name() const;  // "rank 3 (host a, pid 77)"
 };
 
-// Refuses whoever is not of this run: a wrong token with the word "token", and nobody hears of it. A member
-// (right token) that does not fit, by another world size, build or plan, a rank or a device that is taken,
-// ends the run with the reason. Who says nothing or garbage is dropped, and delays nobody.
+// Refuses whoever is not of this run: a wrong token (handshake.h) with the word "token", and nobody hears of
+// it. A member (right token) that does not fit, by another world size, build or plan, a rank or a device that
+// is taken, ends the run with the reason. Who says nothing or garbage is dropped, and delays nobody; of very
+// many strangers the oldest are dropped, once more has been read of them, and the reason of a start that
+// failed says so.
 class Server {
  public:
   // `self`: what the process of rank 0 will say of itself. `ended`: why the run will not begin, for those
@@ -67,14 +70,17 @@ class Client final : public Store {
  public:
   // Called once, from the client's thread, with the reason, if the run ends early.
   using OnAbort = std::function<void(const absl::Status& why)>;
-  // Returns when all ranks are here.
+  // Returns when all ranks are here. One whose connection is closed before the server has heard it tries
+  // again until the join timeout.
   static absl::StatusOr<std::unique_ptr<Client>> Join(const Endpoint& server, const std::string& token,
                                                       const Member& self, const RendezvousOptions& options,
-                                                      OnAbort on_abort);
+                                                      const OnAbort& on_abort);
   // Tells a run that a rank, or a host, has failed before it could join ("failed: no data"), so that nobody
-  // waits for it. Gives up after kStartSkew where there is nobody to tell.
-  static void ReportFailure(const Endpoint& server, const std::string& token, const Member& self,
-                            const RendezvousOptions& options, const std::string& what);
+  // waits for it; a server that does not know the token hears no reason. Gives up after kStartSkew where
+  // there is nobody to tell, and soon when it is `moot`; false then.
+  static bool ReportFailure(const Endpoint& server, const std::string& token, const Member& self,
+                            const RendezvousOptions& options, const std::string& what,
+                            const std::atomic<bool>* moot = nullptr);
   ~Client() override;  // says goodbye: from then on this rank is not missed
 
   // This process's own address on the way to the server: one that the other ranks can reach.
@@ -97,9 +103,13 @@ class Client final : public Store {
   // may not call the client. Null: nobody says. When Watch returns, what was there before is called no more.
   void Watch(std::function<std::string()> at);
 
-  // An agreed end. Any rank asks for it, at any time; MayBegin(i), called by every rank for each iteration in
-  // turn, is then true on all ranks up to the same iteration and false from the next on.
+  // An agreed end. Any rank asks for it, at any time, also in the handler of a signal; MayBegin(i), called by
+  // every rank for each iteration in turn, is then true on all ranks up to the same iteration and false from
+  // the next on.
   void RequestStop();
+  // `on_stop` is called once with that last iteration, −1 where none has begun, from the client's thread; it
+  // may not call the client.
+  void OnStop(std::function<void(std::int64_t last)> on_stop);
   absl::StatusOr<bool> MayBegin(std::int64_t iteration);
 
   // This rank has failed. Returns the reason of the run's end: this one, or one that came before. An Aborted
@@ -110,6 +120,10 @@ class Client final : public Store {
   Client(Descriptor socket, const std::string& token, const Member& self, const RendezvousOptions& options,
          OnAbort on_abort);
   absl::Status WaitForStart(Clock::time_point deadline);
+  bool MayTryAgain() const;
+  void Answer(const WireMessage& challenge);
+  void Meet(const WireMessage& message);
+  void EndForSilence();
   absl::StatusOr<std::string> Ask(MessageKind kind, const std::string& text);
   absl::StatusOr<std::vector<std::string>> AskAll(MessageKind kind, const std::vector<std::string>& texts);
   void Loop();
@@ -118,9 +132,10 @@ class Client final : public Store {
   void SendProgress();
   std::string At() const;
   void Wake() const;
-  void End(const std::string& reason);
+  void End(const std::string& reason, bool may_try_again = false);
   void SendFailure(std::unique_lock<std::mutex>& lock, const absl::Status& error, const std::string& what);
 
+  const std::string token_;
   const Member self_;
   const RendezvousOptions options_;
   const OnAbort on_abort_;
@@ -131,6 +146,10 @@ class Client final : public Store {
   mutable std::condition_variable changed_;
   FrameStream stream_;
   absl::Status end_;  // Ok while the run goes on
+  bool may_try_again_ = false;
+  std::string nonce_;               // the server's
+  std::vector<std::string> hello_;  // empty: not yet sent
+  bool welcomed_ = false;           // the server has shown that it knows the token
   bool started_ = false;
   bool leaving_ = false;
   std::int64_t last_question_ = 0;
@@ -139,10 +158,12 @@ class Client final : public Store {
   std::string progress_;
   std::function<std::string()> at_;
   bool may_stand_still_ = true;
-  bool stop_asked_ = false;     // by this rank
-  bool stop_question_ = false;  // by the server; no iteration begins until its answer
-  std::int64_t begun_ = -1;     // the last iteration begun
+  std::atomic<bool> stop_wanted_ = false;  // by this rank
+  bool stop_asked_ = false;                // the server has been told so
+  bool stop_question_ = false;             // by the server; no iteration begins until its answer
+  std::int64_t begun_ = -1;                // the last iteration begun
   std::optional<std::int64_t> stop_after_;
+  std::function<void(std::int64_t)> on_stop_;
   std::thread thread_;
 };
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/base/status.h"
+#include "engine/launch/handshake.h"
 #include "engine/launch/rendezvous.h"
 #include "engine/launch/rendezvous_times.h"
 
@@ -17,6 +18,7 @@ namespace {
 constexpr auto kReasonTimeout = std::chrono::seconds(3);
 constexpr auto kFlushTimeout = std::chrono::seconds(1);
 constexpr auto kAnswerTimeout = std::chrono::seconds(10);  // of a server that should have decided by now
+constexpr auto kPause = Milliseconds(50);                  // before the next attempt, and between looks
 
 }  // namespace
 
@@ -30,31 +32,52 @@ std::string Member::Name() const { return rank < 0 ? process : fmt::format("rank
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Join(const Endpoint& server, const std::string& token,
                                                      const Member& self, const RendezvousOptions& options,
-                                                     OnAbort on_abort) {
+                                                     const OnAbort& on_abort) {
   const Clock::time_point deadline = Clock::now() + options.join_timeout;
-  absl::StatusOr<Descriptor> socket = Connect(server, deadline);
-  if (!socket.ok()) {
-    return absl::AbortedError(fmt::format("rank {} waited {} for rank 0: {}", self.rank,
-                                          Text(options.join_timeout), Message(socket.status())));
+  std::string before;  // what other attempts have come to
+  for (int attempt = 1;; ++attempt) {
+    absl::StatusOr<Descriptor> socket = Connect(server, deadline);
+    if (!socket.ok()) {
+      return absl::AbortedError(fmt::format("rank {} waited {} for rank 0: {}{}", self.rank,
+                                            Text(options.join_timeout), Message(socket.status()), before));
+    }
+    std::unique_ptr<Client> client(new Client(*std::move(socket), token, self, options, on_abort));
+    const absl::Status status = client->WaitForStart(deadline + kAnswerTimeout);
+    if (status.ok()) return client;
+    if (!client->MayTryAgain() || Clock::now() + kPause >= deadline) {
+      return absl::AbortedError(
+          fmt::format("rank {} at {}: {}{}", self.rank, server.ToString(), Message(status), before));
+    }
+    client.reset();
+    before = fmt::format("; {} attempt{} failed before: strangers may crowd the port", attempt,
+                         attempt == 1 ? "" : "s");
+    std::this_thread::sleep_for(kPause);
   }
-  std::unique_ptr<Client> client(new Client(*std::move(socket), token, self, options, std::move(on_abort)));
-  const absl::Status status = client->WaitForStart(deadline + kAnswerTimeout);
-  if (status.ok()) return client;
-  return absl::AbortedError(fmt::format("rank {} at {}: {}", self.rank, server.ToString(), Message(status)));
 }
 
-void Client::ReportFailure(const Endpoint& server, const std::string& token, const Member& self,
-                           const RendezvousOptions& options, const std::string& what) {
-  absl::StatusOr<Descriptor> socket = Connect(server, Clock::now() + kStartSkew);
-  if (!socket.ok()) return;
-  Client client(*std::move(socket), token, self, options, [](const absl::Status&) {});
-  std::unique_lock<std::mutex> lock(client.mutex_);
-  client.SendFailure(lock, absl::AbortedError(what), what);
+bool Client::ReportFailure(const Endpoint& server, const std::string& token, const Member& self,
+                           const RendezvousOptions& options, const std::string& what,
+                           const std::atomic<bool>* moot) {
+  constexpr auto kOneAttempt = std::chrono::seconds(1);
+  const Clock::time_point deadline = Clock::now() + kStartSkew;
+  const auto gives_up = [&] { return Clock::now() >= deadline || (moot != nullptr && *moot); };
+  for (; !gives_up(); std::this_thread::sleep_for(kPause)) {
+    absl::StatusOr<Descriptor> socket = Connect(server, std::min(deadline, Clock::now() + kOneAttempt));
+    if (!socket.ok()) continue;
+    Client client(*std::move(socket), token, self, options, [](const absl::Status&) {});
+    std::unique_lock<std::mutex> lock(client.mutex_);
+    while (!client.welcomed_ && client.end_.ok() && !gives_up()) client.changed_.wait_for(lock, kPause);
+    if (client.welcomed_ && client.end_.ok()) client.SendFailure(lock, absl::AbortedError(what), what);
+    if (client.welcomed_) return true;
+    if (!client.end_.ok() && !client.may_try_again_) return false;
+  }
+  return false;
 }
 
 Client::Client(Descriptor socket, const std::string& token, const Member& self,
                const RendezvousOptions& options, OnAbort on_abort)
-    : self_(self),
+    : token_(token),
+      self_(self),
       options_(options),
       on_abort_(std::move(on_abort)),
       address_(LocalAddress(socket)),
@@ -62,9 +85,6 @@ Client::Client(Descriptor socket, const std::string& token, const Member& self,
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       stream_(std::move(socket)),
       progress_("the beginning") {
-  Send({MessageKind::kHello,
-        {kMagic, token, std::to_string(self.rank), std::to_string(self.world), self.build, self.plan_hash,
-         self.device, self.process}});
   thread_ = std::thread([this] { Loop(); });
 }
 
@@ -72,7 +92,7 @@ Client::~Client() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     leaving_ = true;
-    if (end_.ok()) Send({MessageKind::kGoodbye, {}});
+    if (end_.ok() && welcomed_) Send({MessageKind::kGoodbye, {}});
     Wake();
     changed_.notify_all();
   }
@@ -84,6 +104,11 @@ absl::Status Client::WaitForStart(Clock::time_point deadline) {
   changed_.wait_until(lock, deadline, [&] { return started_ || !end_.ok(); });
   if (started_) return absl::OkStatus();
   return end_.ok() ? absl::AbortedError("no answer") : end_;
+}
+
+bool Client::MayTryAgain() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return may_try_again_;
 }
 
 absl::Status Client::status() const {
@@ -168,16 +193,19 @@ std::string Client::At() const {
 }
 
 void Client::RequestStop() {
+  stop_wanted_ = true;  // Loop() tells the server; nothing else is safe in the handler of a signal
+  Wake();
+}
+
+void Client::OnStop(std::function<void(std::int64_t last)> on_stop) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (stop_asked_) return;
-  stop_asked_ = true;
-  Send({MessageKind::kStop, {}});
+  on_stop_ = std::move(on_stop);
 }
 
 absl::StatusOr<bool> Client::MayBegin(std::int64_t iteration) {
   std::unique_lock<std::mutex> lock(mutex_);
   // One's own request holds the next iteration up, too: else a rank alone would never stop.
-  changed_.wait(lock, [&] { return !end_.ok() || stop_after_ || !(stop_asked_ || stop_question_); });
+  changed_.wait(lock, [&] { return !end_.ok() || stop_after_ || !(stop_wanted_ || stop_question_); });
   RETURN_IF_ERROR(end_);
   if (stop_after_ && iteration > *stop_after_) return false;
   begun_ = iteration;
@@ -202,12 +230,15 @@ void Client::SendFailure(std::unique_lock<std::mutex>& lock, const absl::Status&
   changed_.wait_for(lock, kFlushTimeout, [&] { return !stream_.has_unsent(); });
 }
 
-void Client::End(const std::string& reason) {
+// Of a client that has not been welcomed Join tells the reason, or tries again.
+void Client::End(const std::string& reason, bool may_try_again) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (leaving_ || !end_.ok()) return;
     end_ = absl::AbortedError(reason);
+    may_try_again_ = may_try_again;
     changed_.notify_all();
+    if (!welcomed_) return;
   }
   on_abort_(absl::AbortedError(reason));
 }
@@ -221,7 +252,8 @@ void Client::Loop() {
     bool unsent = false;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      if (Clock::now() >= next_tick && end_.ok()) SendProgress();
+      if (Clock::now() >= next_tick && end_.ok() && welcomed_) SendProgress();
+      if (stop_wanted_ && welcomed_ && !std::exchange(stop_asked_, true)) Send({MessageKind::kStop, {}});
       stream_.Flush();  // where the server has closed, what it said before is read below
       unsent = stream_.has_unsent();
       changed_.notify_all();
@@ -232,8 +264,7 @@ void Client::Loop() {
       next_tick = Clock::now() + tick;
       // In ticks of this loop: a process that was stopped as a whole blames nobody for the silence.
       if (++silent_ticks * tick > options_.heartbeat_timeout + tick) {
-        End(fmt::format("rank 0 ({}) was lost: not heard of for {}", coordinator_process_,
-                        Text(options_.heartbeat_timeout)));
+        EndForSilence();
       }
       if (options_.parent != 0 && getppid() != options_.parent) {
         End(fmt::format("the launcher (pid {}), which has started this rank, has ended", options_.parent));
@@ -261,7 +292,8 @@ void Client::Loop() {
     }
     if (!open) {
       End(started_ ? fmt::format("rank 0 ({}) was lost: connection closed", coordinator_process_)
-                   : "the connection was closed before the run began");
+                   : "the connection was closed before the run began",
+          /*may_try_again=*/!welcomed_);
       std::unique_lock<std::mutex> lock(mutex_);
       changed_.wait(lock, [&] { return leaving_; });
       return;
@@ -269,7 +301,56 @@ void Client::Loop() {
   }
 }
 
+void Client::EndForSilence() {
+  if (!welcomed_) {
+    // A server that is only late still takes the seat for a hello that is on its way.
+    return End(fmt::format("what listens there said nothing for {}", Text(options_.heartbeat_timeout)),
+               /*may_try_again=*/hello_.empty());
+  }
+  End(fmt::format("rank 0 ({}) was lost: not heard of for {}", coordinator_process_,
+                  Text(options_.heartbeat_timeout)));
+}
+
+// Proves to the server that this rank knows the token.
+void Client::Answer(const WireMessage& challenge) {
+  if (challenge.fields[0] != kMagic) {
+    return End("what listens there is another version of this program, or none");
+  }
+  const absl::StatusOr<std::string> nonce = RandomBytes(kNonceBytes);
+  if (!nonce.ok()) return End(Message(nonce.status()));
+  nonce_ = challenge.fields[1];
+  hello_ = {kMagic,
+            *nonce,
+            std::to_string(self_.rank),
+            std::to_string(self_.world),
+            self_.build,
+            self_.plan_hash,
+            self_.device,
+            self_.process,
+            ""};
+  hello_.back() = ProofOf(MessageKind::kHello, token_, nonce_, hello_);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Send({MessageKind::kHello, hello_});
+}
+
+// Before this rank is welcome: what anybody could say ends nothing but this attempt to join.
+void Client::Meet(const WireMessage& message) {
+  if (message.kind == MessageKind::kChallenge && hello_.empty()) return Answer(message);
+  if (message.kind == MessageKind::kRefused && !hello_.empty()) return End("refused: token");
+  if (message.kind != MessageKind::kWelcome || hello_.empty()) {
+    return End("what listens there is no run of this program");
+  }
+  if (!SameProof(message.fields[0], ProofOf(MessageKind::kWelcome, token_, nonce_, hello_))) {
+    return End("what listens there does not know the token of this run");
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  welcomed_ = true;
+  SendProgress();
+  changed_.notify_all();
+}
+
 void Client::TakeIn(const WireMessage& message) {
+  if (!welcomed_) return Meet(message);
   switch (message.kind) {
     case MessageKind::kAbort:
       return End(message.fields[0]);
@@ -295,6 +376,7 @@ void Client::TakeIn(const WireMessage& message) {
       break;
     case MessageKind::kStopAfter:
       stop_after_ = NumberOf(message.fields[0]);
+      if (on_stop_) on_stop_(*stop_after_);
       break;
     default:
       break;

@@ -10,7 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/print.h"
 #include "engine/base/status.h"
+#include "engine/launch/handshake.h"
 #include "engine/launch/rendezvous.h"
 #include "engine/launch/rendezvous_times.h"
 
@@ -19,14 +21,21 @@ namespace {
 
 constexpr auto kHelloTimeout = std::chrono::seconds(5);
 constexpr std::size_t kMostHelloBytes = 4096;
-constexpr std::size_t kMostStrangers = 64;  // connections that have not said who they are
-constexpr std::size_t kMostNamed = 20;      // ranks in a message
+// Connections that have not said who they are; as many as there are ranks, where these are more.
+constexpr std::size_t kMostStrangers = 128;
+constexpr std::size_t kMostAdmitted = 32;  // of them at a time: the older ones are read in between
+constexpr std::size_t kMostNamed = 20;     // ranks in a message
 
 const std::string kMoreAtRank0 = "; rank 0 says what each is at";
 
 struct Connection {
-  explicit Connection(Descriptor socket) : stream(std::move(socket), kMostHelloBytes) {}
+  Connection(Descriptor socket, std::string its_nonce)
+      : stream(std::move(socket), kMostHelloBytes), nonce(std::move(its_nonce)) {}
+  bool is_stranger() const { return rank < 0 && failing.empty(); }
+
   FrameStream stream;
+  std::string nonce;      // ours
+  bool readable = false;  // or closed
   Clock::time_point since = Clock::now();
   std::int64_t rank = -1;  // of a member
   std::string failing;     // name of one that has failed before it joined, and will say why
@@ -51,14 +60,6 @@ struct Question {
   std::string number;
   bool take = false;
 };
-
-// Every character takes the same time, so a token cannot be guessed from how soon it is refused.
-bool SameToken(const std::string& a, const std::string& b) {
-  unsigned difference = a.size() == b.size() ? 0 : 1;
-  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
-    difference |= static_cast<unsigned char>(a[i] ^ b[i]);
-  return difference == 0;
-}
 
 class PollServer final : public Server {
  public:
@@ -89,8 +90,10 @@ class PollServer final : public Server {
     while (!(stopping_ && (AllAreGone() || (last_moment && Clock::now() > *last_moment)))) {
       if (stopping_ && !last_moment) last_moment = Clock::now() + options_.linger;
       Poll(last_moment ? std::min(next_tick, *last_moment) : next_tick);
+      for (const auto& connection : connections_) {
+        if (connection->readable) Serve(*connection);
+      }
       Admit();
-      for (const auto& connection : connections_) Serve(*connection);
       if (Clock::now() >= next_tick) {
         Tick();
         next_tick = Clock::now() + tick_;
@@ -116,16 +119,31 @@ class PollServer final : public Server {
     }
     const auto left = std::chrono::ceil<Milliseconds>(until - Clock::now()).count();
     poll(waiting.data(), waiting.size(), static_cast<int>(std::max<std::int64_t>(0, left)));
+    for (std::size_t i = 0; i < connections_.size(); ++i) {
+      connections_[i]->readable = (waiting[i + 2].revents & ~POLLOUT) != 0;
+    }
   }
 
   void Admit() {
-    for (Descriptor socket = Accept(listener_); socket.open(); socket = Accept(listener_)) {
-      connections_.push_back(std::make_unique<Connection>(std::move(socket)));
+    for (std::size_t admitted = 0; admitted < kMostAdmitted; ++admitted) {
+      Descriptor socket = Accept(listener_);
+      absl::StatusOr<std::string> nonce = RandomBytes(kNonceBytes);
+      if (!socket.open() || !nonce.ok()) break;
+      connections_.push_back(std::make_unique<Connection>(std::move(socket), *std::move(nonce)));
+      Queue(*connections_.back(), MessageKind::kChallenge, {kMagic, connections_.back()->nonce});
     }
-    std::size_t strangers = 0;  // the newest may stay
-    for (auto it = connections_.rbegin(); it != connections_.rend(); ++it) {
-      const bool late = Clock::now() - (*it)->since > kHelloTimeout;
-      if ((*it)->rank < 0 && (late || ++strangers > kMostStrangers)) (*it)->gone = true;
+    const std::size_t most = std::max(kMostStrangers, seats_.size());  // all ranks may come at once
+    std::size_t strangers = 0;                                         // the newest may stay
+    for (std::size_t i = connections_.size(); i-- > 0;) {
+      Connection& connection = *connections_[i];
+      if (!connection.is_stranger() || connection.gone) continue;
+      const bool late = Clock::now() - connection.since > kHelloTimeout;
+      const bool crowded = ++strangers > most;
+      if (!late && !crowded) continue;
+      Serve(connection);  // it may have just said who it is
+      if (!connection.is_stranger()) continue;
+      if (crowded && !connection.gone) ++crowded_out_;
+      connection.gone = true;
     }
   }
 
@@ -208,7 +226,11 @@ class PollServer final : public Server {
       Queue(connection, kind, {reason});
       connection.closing = true;
     };
-    if (!SameToken(fields[1], token_)) return part(MessageKind::kRefused, "token");
+    if (!SameProof(fields.back(), ProofOf(MessageKind::kHello, token_, connection.nonce, fields))) {
+      return part(MessageKind::kRefused, "token");
+    }
+    Queue(connection, MessageKind::kWelcome,
+          {ProofOf(MessageKind::kWelcome, token_, connection.nonce, fields)});
     const Member member{.rank = NumberOf(fields[2]),
                         .world = NumberOf(fields[3]),
                         .build = fields[4],
@@ -384,8 +406,15 @@ class PollServer final : public Server {
     }
     if (count > kMostNamed) ranks += fmt::format(" and {} others", count - kMostNamed);
     too_late_ = true;
-    End(fmt::format("rank{} {} did not come within {}", count == 1 ? "" : "s", ranks,
-                    Text(options_.join_timeout)));
+    std::string crowd;
+    if (crowded_out_ > 0) {
+      crowd = fmt::format(
+          "; strangers crowd the port: {} connections were dropped that had not said who they are, for newer "
+          "ones",
+          crowded_out_);
+    }
+    End(fmt::format("rank{} {} did not come within {}{}", count == 1 ? "" : "s", ranks,
+                    Text(options_.join_timeout), crowd));
   }
 
   // Where one rank stands still, the others soon wait for it; so the run hangs when nobody gets on. Of a rank
@@ -409,8 +438,8 @@ class PollServer final : public Server {
                  Table(all));
     }
     if (!std::exchange(told_of_waiting_, true)) {
-      fmt::print(stderr, "note: no rank got on for {}; waited for without end:{}\n",
-                 Text(options_.hang_timeout), Table(alone));
+      Print(stderr, "note: no rank got on for {}; waited for without end:{}\n", Text(options_.hang_timeout),
+            Table(alone));
     }
   }
 
@@ -443,6 +472,7 @@ class PollServer final : public Server {
   std::map<std::string, std::vector<Question>> questions_;  // by key
   std::map<std::string, std::vector<Question>> barriers_;   // by name
   bool started_ = false;
+  std::int64_t crowded_out_ = 0;
   bool too_late_ = false;  // for those that have not come
   bool stopping_all_ = false;
   bool told_of_waiting_ = false;  // for ranks at work of their own, since somebody got on

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,15 +17,18 @@
 #include <thread>
 #include <utility>
 
+#include "engine/base/print.h"
 #include "engine/base/status.h"
+#include "engine/launch/handshake.h"
 #include "engine/launch/rank_log.h"
 #include "engine/launch/rendezvous.h"
+#include "engine/launch/stop_requests.h"
 
 namespace engine::launch {
 
 namespace {
 
-constexpr std::array<int, 3> kWatched = {SIGCHLD, SIGINT, SIGTERM};
+constexpr std::array<int, 4> kWatched = {SIGCHLD, SIGINT, SIGTERM, SIGHUP};
 std::atomic<int> signal_pipe = -1;  // where the handler writes
 static_assert(std::atomic<int>::is_always_lock_free);
 
@@ -53,7 +55,11 @@ absl::StatusOr<std::unique_ptr<Signals>> Signals::Make() {
   struct sigaction note {};
   note.sa_handler = NoteSignal;
   note.sa_flags = SA_RESTART;
-  for (size_t i = 0; i < kWatched.size(); ++i) sigaction(kWatched[i], &note, &signals->before_[i]);
+  for (size_t i = 0; i < kWatched.size(); ++i) {
+    struct sigaction& before = signals->before_[i];
+    sigaction(kWatched[i], nullptr, &before);
+    if (kWatched[i] != SIGHUP || before.sa_handler != SIG_IGN) sigaction(kWatched[i], &note, nullptr);
+  }
   return signals;
 }
 
@@ -140,10 +146,7 @@ class Supervisor {
     while (AnyRunning()) {
       Poll();
       for (int number = signals_.Next(); number != 0; number = signals_.Next()) {
-        if (number == SIGCHLD) continue;
-        for (const Child& child : children_) {
-          if (child.running) kill(child.pid, number);
-        }
+        if (number != SIGCHLD) Stop(number);
       }
       Reap();
       if (log_.is_due()) log_.Flush();
@@ -151,9 +154,9 @@ class Supervisor {
     }
     for (Lines& lines : lines_) PumpAll(lines);
     log_.Flush();
-    if (report_.joinable()) report_.join();
+    FinishReport();
     server_.reset();
-    return code_;
+    return stopped_by_ != 0 ? kSignalBase + stopped_by_ : code_;
   }
 
  private:
@@ -257,6 +260,19 @@ class Supervisor {
     return std::any_of(children_.begin(), children_.end(), [](const Child& child) { return child.running; });
   }
 
+  void Stop(int number) {
+    const bool insists = stop_requests_.Take(number) == StopRequests::Meaning::kInsists;
+    if (insists && stopped_by_ == 0) {
+      stopped_by_ = number;
+      Print(stderr, "{}\n", kStoppedAtOnce);
+    }
+    for (Child& child : children_) {
+      if (!child.running) continue;
+      if (insists) ++child.signals_sent;
+      kill(child.pid, insists ? SIGKILL : number);
+    }
+  }
+
   void Poll() {
     std::vector<pollfd> waiting = {{signals_.number(), POLLIN, 0}};
     for (const Lines& lines : lines_) waiting.push_back({lines.pipe.number(), POLLIN, 0});
@@ -310,16 +326,26 @@ class Supervisor {
                         .plan_hash = "",
                         .device = "",
                         .process = fmt::format("{}, pid {}", host.substr(0, host.find(',')), failed_.pid)};
-    if (failed_.rank != 0) {
-      report_ = std::thread([this, member] {
-        Client::ReportFailure(options_.coordinator, options_.token, member, {}, verdict_);
-      });
-      return;
-    }
+    if (failed_.rank == 0) return TakePlace(member, RendezvousOptions().linger);
+    report_ = std::thread([this, member] {
+      constexpr auto kForThoseWaiting = Milliseconds(500);
+      const bool told =
+          Client::ReportFailure(options_.coordinator, options_.token, member, {}, verdict_, &moot_);
+      if (!told && options_.first_rank == 0) TakePlace(member, kForThoseWaiting);
+    });
+  }
+
+  // Of rank 0, which is gone: what comes to join is told why the run has ended.
+  void TakePlace(const Member& failed, Milliseconds linger) {
     RendezvousOptions rendezvous;
-    if (options_.local_size == options_.world) rendezvous.linger = Milliseconds(0);
-    server_ = Server::Start(std::move(options_.listener), options_.token, member, rendezvous,
-                            member.Name() + " " + verdict_);
+    rendezvous.linger = options_.local_size == options_.world ? Milliseconds(0) : linger;
+    server_ = Server::Start(std::move(options_.listener), options_.token, failed, rendezvous,
+                            failed.Name() + " " + verdict_);
+  }
+
+  void FinishReport() {
+    moot_ = options_.first_rank == 0;  // who could hear it has ended
+    if (report_.joinable()) report_.join();
   }
 
   void EndTheRest() {
@@ -328,8 +354,8 @@ class Supervisor {
       if (!child.running) continue;
       kill(child.pid, next_signal_);
       if (child.signals_sent++ == 0) {
-        fmt::print(stderr, "engine run: rank {} (pid {}) did not end by itself: it is ended\n", child.rank,
-                   child.pid);
+        Print(stderr, "engine run: rank {} (pid {}) did not end by itself: it is ended\n", child.rank,
+              child.pid);
       }
     }
     next_signal_ = SIGKILL;
@@ -346,7 +372,10 @@ class Supervisor {
   Child failed_;         // the first that failed by itself
   std::string verdict_;  // of it
   std::unique_ptr<Server> server_;
-  std::thread report_;
+  std::thread report_;              // that it has failed
+  std::atomic<bool> moot_ = false;  // the report
+  StopRequests stop_requests_;
+  int stopped_by_ = 0;   // the signal that insisted
   int next_signal_ = 0;  // to the ranks that still run; 0: none has failed
   Clock::time_point next_moment_;
 };
@@ -366,12 +395,9 @@ std::vector<std::string> OwnArguments() {
 }
 
 absl::StatusOr<std::string> RandomToken() {
-  std::array<unsigned char, 16> bytes{};
-  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
-    return Unavailable("no random numbers: {}", std::strerror(errno));
-  }
+  ASSIGN_OR_RETURN(const std::string bytes, RandomBytes(16));
   std::string text;
-  for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
+  for (const char byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
   return text;
 }
 

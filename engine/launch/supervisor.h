@@ -16,9 +16,9 @@
 
 namespace engine::launch {
 
-// SIGCHLD, SIGINT and SIGTERM as something to read, for as long as this lives; one at a time in a process. By
-// handlers and not by signalfd, which sees nothing of what another thread takes that does not block them: a
-// GPU's driver has such a thread.
+// SIGCHLD, SIGINT, SIGTERM and SIGHUP as something to read, for as long as this lives; one at a time in a
+// process. A SIGHUP that is ignored, as nohup(1) has it, stays so. By handlers and not by signalfd, which
+// sees nothing of what another thread takes that does not block them: a GPU's driver has such a thread.
 class Signals {
  public:
   static absl::StatusOr<std::unique_ptr<Signals>> Make();
@@ -34,7 +34,7 @@ class Signals {
  private:
   Signals() = default;
   Descriptor out_, in_;
-  std::array<struct sigaction, 3> before_{};
+  std::array<struct sigaction, 4> before_{};
 };
 
 struct SupervisorOptions {
@@ -50,12 +50,13 @@ struct SupervisorOptions {
 };
 
 // Runs the processes to their end. Rank 0's output stays as it is; lines of other ranks begin with "rank 3:
-// ", and a reason ("engine run: …") that several give is told once. SIGINT and SIGTERM are passed on. When a
-// rank fails, the others have 5 s to end by themselves, then get SIGTERM, and SIGKILL 3 s later. Returns the
-// exit code of the rank that failed first by itself (128 + n where signal n ended it), `peer_lost` where all
-// that failed ended because of a rank elsewhere, or 0; how the first one ended is told on standard error,
-// after its own last words and before those of others, and to ranks on all hosts that wait for it to join.
-// Error: a rank cannot be started. Call from the main thread: the processes die with it.
+// ", and a reason ("engine run: …") that several give is told once. SIGINT, SIGTERM and SIGHUP are passed on;
+// one that insists (stop_requests.h) kills all ranks, and 128 + its number is returned. When a rank fails,
+// the others have 5 s to end by themselves, then get SIGTERM, and SIGKILL 3 s later. Returns the exit code of
+// the rank that failed first by itself (128 + n where signal n ended it), `peer_lost` where all that failed
+// ended because of a rank elsewhere, or 0; how the first one ended is told on standard error, after its own
+// last words and before those of others, and to ranks on all hosts that wait for it to join. Error: a rank
+// cannot be started. Call from the main thread: the processes die with it.
 absl::StatusOr<int> Supervise(SupervisorOptions options, int peer_lost);
 
 // The arguments of this process.

@@ -8,10 +8,15 @@
 //   1/(1 − dropout); the mask is a function of (sample, head, i, j), so it is the same in every layout.
 //   attention_grad(q, k, v, positions, o, lse, d_o) → dq, dk, dv: with P = exp(score − lse), dP = d_o·v,
 //     dS = P·(dP − Σ_E d_o·o), dq = scale·dS·k, dk = scale·dSᵀ·q, dv = Pᵀ·d_o.
-// FLOPs count the unmasked half: 2 products × 2·E × S(S+1)/2 pairs a head forward, 5 products backward.
+// FLOPs count the pairs that are not masked: S(S+1)/2 of a head without a window, W·S − W(W−1)/2 within one
+// of W. Forward 2 products × 2·E × pairs; backward 5, of which one makes the scores again, as the kernels do:
+// of the formula's FLOPs (Cost::product_flops) it is no part. A slice of the sequence is that of a zigzag
+// split (plan/layout.h): without a window all slices have as many pairs, with one the middle has most.
 // Placement: split batch; split heads (Ulysses: the sequence whole); or split query sequence with whole k and
 // v, whose gradients are then partial. Backward saves q, k, v, o, lse; never the S×T scores (as
 // FlashAttention, arXiv:2205.14135).
+#include <algorithm>
+
 #include "engine/ops/common.h"
 #include "engine/ops/ops.h"
 
@@ -34,19 +39,41 @@ Types InferBackward(TypeSpan inputs, const Attributes&) {
   return std::vector<TensorType>{inputs[0], inputs[1], inputs[2]};
 }
 
-// Multiply-adds of one product over the unmasked pairs: a query slice of S out of T keys sees T/2 keys on
-// average.
-double PairFlops(TypeSpan inputs) {
-  const Shape& q = inputs[0].shape;
-  const double keys = 0.5 * static_cast<double>(inputs[1].shape[1] + 1);
-  return 2.0 * static_cast<double>(q.elements()) * keys;
+// Keys that `count` queries in a row from position `first` on see, all together.
+double PairsFrom(double first, double count, double window) {
+  // Queries before position window − 1 see all keys up to their own.
+  const double growing = window > 0 ? std::clamp(window - 1 - first, 0.0, count) : count;
+  return growing * first + growing * (growing + 1) / 2 + (count - growing) * window;
 }
 
-Cost ForwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
-  return {2.0 * PairFlops(inputs), Bytes(inputs) + Bytes(outputs)};
+// FLOPs of one product over the pairs of a query slice of S out of T keys: of the slice that has most, the
+// middle of the sequence, and of the mean one.
+struct PairFlops {
+  double most, mean;
+};
+PairFlops PairFlopsOf(TypeSpan inputs, const Attributes& attributes) {
+  const Shape& q = inputs[0].shape;
+  const double queries = static_cast<double>(q[1]);
+  const double keys = static_cast<double>(inputs[1].shape[1]);
+  const double window = static_cast<double>(attributes.Int("window", 0));
+  const double each =
+      2.0 * static_cast<double>(q.elements()) / queries;  // of all samples and heads, of a pair
+  return {each * PairsFrom((keys - queries) / 2, queries, window),
+          each * PairsFrom(0, keys, window) * queries / keys};
 }
-Cost BackwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
-  return {5.0 * PairFlops(inputs), Bytes(inputs) + Bytes(outputs)};
+
+Cost AttentionCost(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes, double products,
+                   double products_of_formula) {
+  const PairFlops pair = PairFlopsOf(inputs, attributes);
+  return {.flops = products * pair.most,
+          .bytes = Bytes(inputs) + Bytes(outputs),
+          .product_flops = products_of_formula * pair.mean};
+}
+Cost ForwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
+  return AttentionCost(inputs, outputs, attributes, 2, 2);
+}
+Cost BackwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
+  return AttentionCost(inputs, outputs, attributes, 5, 4);
 }
 
 ValueIds Gradient(GradientContext& context) {

@@ -32,6 +32,11 @@ inline double Bytes(TypeSpan types) {
   return sum;
 }
 
+// Of an op that is matrix products alone.
+inline Cost ProductCost(double flops, TypeSpan inputs, TypeSpan outputs) {
+  return {.flops = flops, .bytes = Bytes(inputs) + Bytes(outputs), .product_flops = flops};
+}
+
 inline double Elements(const TensorType& type) { return static_cast<double>(type.shape.elements()); }
 
 // Dtype of statistics (means, log-sum-exps) that go with activations of this dtype: at least fp32.

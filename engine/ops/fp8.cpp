@@ -23,14 +23,14 @@ Cost OnePass(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
 
 // 2·M·N·K of operands [M, K] and [N, K].
 Cost Product(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
-  return {2.0 * std::sqrt(Elements(inputs[0]) * Elements(inputs[1]) * Elements(outputs[0])),
-          Bytes(inputs) + Bytes(outputs)};
+  return ProductCost(2.0 * std::sqrt(Elements(inputs[0]) * Elements(inputs[1]) * Elements(outputs[0])),
+                     inputs, outputs);
 }
 
 // Head and its gradients: three products of tokens, classes and features.
 Cost Head(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   const double features = static_cast<double>(inputs[1].shape[inputs[1].shape.rank() - 1]);
-  return {6.0 * Elements(inputs[0]) * Elements(inputs[1]) / features, Bytes(inputs) + Bytes(outputs)};
+  return ProductCost(6.0 * Elements(inputs[0]) * Elements(inputs[1]) / features, inputs, outputs);
 }
 
 // Column sums go with the quantised tensor where attribute bias = 1.

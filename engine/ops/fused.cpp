@@ -39,15 +39,17 @@ Types Infer(TypeSpan inputs, const Attributes& attributes) {
 template <const OpDef& op>
 Cost FusedCost(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
   const Composed composed = Compose(op, inputs, attributes);
-  double flops = 0;
+  Cost sum{.flops = 0, .bytes = Bytes(inputs) + Bytes(outputs), .product_flops = 0};
   for (const graph::Node& node : composed.graph.nodes()) {
     std::vector<TensorType> in;
     std::vector<TensorType> out;
     for (ValueId v : node.inputs) in.push_back(composed.graph.value(v).type);
     for (ValueId v : node.outputs) out.push_back(composed.graph.value(v).type);
-    flops += node.op->cost(in, out, node.attributes).flops;
+    const Cost cost = node.op->cost(in, out, node.attributes);
+    sum.flops += cost.flops;
+    sum.product_flops += cost.product_flops;
   }
-  return {flops, Bytes(inputs) + Bytes(outputs)};
+  return sum;
 }
 
 ValueIds ComposeLinearGelu(Graph* g, const ValueIds& in, const Attributes& attributes) {

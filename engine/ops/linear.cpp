@@ -88,19 +88,19 @@ Cost LinearCost(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes)
   const int in = static_cast<int>(attributes.Int("in_dims"));
   const Shape& w = inputs[1].shape;
   const double out = static_cast<double>(w.elements(0, w.rank() - in));
-  return {2.0 * Elements(inputs[0]) * out, Bytes(inputs) + Bytes(outputs)};
+  return ProductCost(2.0 * Elements(inputs[0]) * out, inputs, outputs);
 }
 Cost DgradCost(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
   const int in = static_cast<int>(attributes.Int("in_dims"));
   const Shape& w = inputs[1].shape;
   const double contracted = static_cast<double>(w.elements(w.rank() - in, w.rank()));
-  return {2.0 * Elements(inputs[0]) * contracted, Bytes(inputs) + Bytes(outputs)};
+  return ProductCost(2.0 * Elements(inputs[0]) * contracted, inputs, outputs);
 }
 Cost WgradCost(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
   const int in = static_cast<int>(attributes.Int("in_dims"));
   const Shape& x = inputs[1].shape;
   const double contracted = static_cast<double>(x.elements(x.rank() - in, x.rank()));
-  return {2.0 * Elements(inputs[0]) * contracted, Bytes(inputs) + Bytes(outputs)};
+  return ProductCost(2.0 * Elements(inputs[0]) * contracted, inputs, outputs);
 }
 
 ValueIds LinearGradient(GradientContext& context) {

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <string_view>
 #include <utility>
+
+#include "engine/base/shown.h"
 
 namespace engine::plan {
 namespace {
@@ -92,12 +95,14 @@ class Collector {
   }
 
   void Prediction(const nlohmann::json& prediction) {
-    if (!prediction.at("missing").empty()) return;  // rates of the cluster, so that times are relative
+    // Unknown; where rates were missing, the program that wrote it may have put relative times there.
+    if (!prediction.at("missing").empty() || prediction.at("iteration_s").is_null()) return;
     order_ = 0;
     Add(Section::kPrediction, "iteration", Unit::kSeconds, Number(prediction, "iteration_s"));
     Add(Section::kPrediction, "tokens per second", Unit::kCount, Number(prediction, "tokens_per_s"));
-    const double mfu = Number(prediction, "mfu");
-    Add(Section::kPrediction, "MFU", Unit::kShare, mfu > 0 ? nlohmann::json(mfu) : nlohmann::json());
+    const nlohmann::json& mfu = prediction.at("mfu");
+    const bool known = mfu.is_number() && mfu.get<double>() > 0;
+    Add(Section::kPrediction, "MFU", Unit::kShare, known ? mfu : nlohmann::json());
     Add(Section::kPrediction, "bubble", Unit::kShare, Number(prediction, "bubble"));
     Add(Section::kPrediction, "exposed communication", Unit::kShare, Number(prediction, "exposed"));
   }
@@ -118,13 +123,19 @@ absl::StatusOr<std::vector<Fact>> FactsOf(const nlohmann::json& plan) {
   try {
     return Collector(plan).Collect();
   } catch (const nlohmann::json::exception& error) {
-    return InvalidArgument("no plan as `engine plan --json` writes it: {}", error.what());
+    std::string_view what = error.what();  // "[json.exception.out_of_range.403] key 'hash' not found"
+    what.remove_prefix(std::min(what.find("] ") + 2, what.size()));
+    return InvalidArgument("no plan as `engine plan --json` writes it: {}", Shown(what, 200));
   }
 }
 
 nlohmann::ordered_json PredictionToJson(const Prediction& prediction) {
-  nlohmann::ordered_json stages = nlohmann::ordered_json::array();
+  using Json = nlohmann::ordered_json;
+  const bool known = prediction.has_times();
+  const auto or_null = [](bool is_known, double number) { return is_known ? Json(number) : Json(); };
+  Json stages = Json::array();
   for (const StageTime& stage : prediction.stages) {
+    if (!known) break;
     stages.push_back({{"compute_s", stage.compute_s},
                       {"exchange_s", stage.exchange_s},
                       {"exposed_s", stage.exposed_s},
@@ -132,13 +143,22 @@ nlohmann::ordered_json PredictionToJson(const Prediction& prediction) {
                       {"bubble_s", stage.bubble_s},
                       {"update_s", stage.update_s}});
   }
-  return {{"iteration_s", prediction.iteration_s},
-          {"tokens_per_s", prediction.tokens_per_s},
-          {"mfu", prediction.mfu},
+  Json slow = Json::array();
+  for (const SlowTime& time : prediction.slow) {
+    slow.push_back({{"what", time.why},
+                    {"how", Text(time.kind)},
+                    {"seconds", or_null(known, time.seconds)},
+                    {"times_fast", time.seconds / time.fast_s}});
+  }
+  return {{"iteration_s", or_null(known, prediction.iteration_s)},
+          {"tokens_per_s", or_null(known, prediction.tokens_per_s)},
+          {"mfu", or_null(known && prediction.mfu > 0, prediction.mfu)},
           {"model_flops", prediction.model_flops},
-          {"bubble", prediction.bubble},
-          {"exposed", prediction.exposed},
+          {"bubble", or_null(known, prediction.bubble)},
+          {"exposed", or_null(known, prediction.exposed)},
           {"missing", prediction.missing},
+          {"slow_kernels", std::move(slow)},
+          {"fast_iteration_s", or_null(known, prediction.fast_iteration_s)},
           {"stages", std::move(stages)}};
 }
 

@@ -39,6 +39,8 @@ struct Fact {
 // is one. Bytes are of one rank. Error: the text is no such plan.
 absl::StatusOr<std::vector<Fact>> FactsOf(const nlohmann::json& plan);
 
+// Times and shares are null, and stages empty, where the cluster's rates are not known or the program does
+// not end; mfu is null without the device's peak, too.
 nlohmann::ordered_json PredictionToJson(const Prediction& prediction);
 
 struct Effect {

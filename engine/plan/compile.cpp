@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "engine/base/hash.h"
@@ -149,17 +148,6 @@ void LinkParameters(const Graph& graph, const CutGraph& cut, Plan* plan) {
   }
 }
 
-// What the loss is multiplied by before it is differentiated. fp16: where Megatron-LM's dynamic scaler
-// begins. fp8: a power of two that makes the gradient of one token's logits about 1, as the gradients' first
-// scales expect.
-double LossScale(const recipe::Recipe& recipe) {
-  if (recipe.precision.compute == "fp16") return 0x1p32;
-  if (recipe.precision.compute != "fp8") return 1;
-  const double tokens =
-      static_cast<double>(recipe.training.global_batch) * static_cast<double>(recipe.data.sequence_length);
-  return std::exp2(std::ceil(std::log2(tokens)));
-}
-
 bool Overlaps(const recipe::Recipe& recipe, const CompileOptions& options) {
   const std::string& overlap = recipe.parallelism.overlap;
   return options.training && (overlap == "on" || (overlap == "auto" && options.profile.overlaps));
@@ -183,7 +171,7 @@ std::string ExposedNote(const recipe::Recipe& recipe, const CompileOptions& opti
     why = fmt::format("micro_batch {} has no two halves", micro_batch);
     if (recipe.parallelism.pp == 1 && recipe.microbatches() % 2 == 0)
       why += fmt::format("; with {}, each half is what a microbatch is now", 2 * micro_batch);
-  } else if (recipe.parallelism.zero_stage > 1) {
+  } else if (ZeroStageOf(recipe.parallelism) > 1) {
     why =
         "shards of gradients are exchanged in each microbatch, beside NCCL's exchange of halves or half by "
         "half";
@@ -300,7 +288,7 @@ Plan Header(const recipe::Recipe& recipe, const Graph& graph, const CompileOptio
   plan.vocab_rows = graph.value(graph.parameters().front().value).type.shape[0];
   plan.schedule = ScheduleOf(recipe.parallelism);
   plan.compute = recipe.precision.compute;
-  plan.loss_scale = LossScale(recipe);
+  plan.loss_scaler = LossScalerOf(recipe);
   if (plan.vocab_rows != plan.vocab) {
     plan.notes.push_back(
         fmt::format("vocabulary {} is stored in {} rows (a multiple of {} × tp {}); the {} padding rows take "
@@ -338,6 +326,19 @@ bool SumsShardsByHalves(const Plan& plan) {
   return false;
 }
 
+// Whether halves would wait for each other in a segment: no order of their turns was found
+// (plan/interleave.h).
+bool HalvesAreStuck(const Plan& plan) {
+  for (const StagePlan& stage : plan.stages) {
+    for (const Segment& segment : stage.segments) {
+      if (segment.chunk >= 0 && segment.order.empty() && !segment.instructions.empty() &&
+          !segment.name.starts_with("evaluate"))
+        return true;
+    }
+  }
+  return false;
+}
+
 absl::StatusOr<LocalGraph> Localize(const Graph& graph, const PlacementOptions& options,
                                     const FuseOptions& fusing) {
   RETURN_IF_ERROR(graph.Verify());
@@ -357,7 +358,7 @@ bool HoldsUpHalves(const recipe::Recipe& recipe, const CompileOptions& options) 
 std::int64_t Lanes(const recipe::Recipe& recipe, const CompileOptions& options) {
   const bool halves = options.halves && Overlaps(recipe, options) && ExchangesActivations(recipe) &&
                       recipe.training.micro_batch % 2 == 0;
-  if (!halves || recipe.parallelism.zero_stage < 2) return halves ? 2 : 1;
+  if (!halves || ZeroStageOf(recipe.parallelism) < 2) return halves ? 2 : 1;
   // FP8's gradients are made half by half (SumsShardsByHalves); and what each microbatch exchanges between
   // hosts would hold up the halves' own exchange where that has the same stream.
   return recipe.precision.compute == "fp8" || HoldsUpHalves(recipe, options) ? 1 : 2;
@@ -397,9 +398,14 @@ absl::StatusOr<FlatExchange> ExchangeOf(const recipe::Recipe& recipe, const Comp
                       .at_begin = at_begin};
 }
 
+std::int64_t ZeroStageOf(const recipe::Parallelism& parallelism) {
+  return parallelism.schedule == kZeroBubble ? std::min<std::int64_t>(parallelism.zero_stage, 1)
+                                             : parallelism.zero_stage;
+}
+
 BucketStorage StorageOf(const recipe::Recipe& recipe, const FlatExchange& exchange, bool training) {
   return {.training = training,
-          .zero_stage = recipe.parallelism.zero_stage,
+          .zero_stage = ZeroStageOf(recipe.parallelism),
           .matrix_masters = recipe.precision.master_dtype == "fp32",
           .narrow_moments = recipe.optimizer.moment_dtype == "bf16",
           .in_turns = exchange.behind ? 2 : 1,
@@ -455,7 +461,6 @@ absl::StatusOr<Plan> Compile(const recipe::Recipe& recipe, Graph train, const Gr
                            .evaluate = options.evaluation ? &evaluate_cut : nullptr,
                            .storage = StorageOf(recipe, exchange, options.training),
                            .optimizer = &recipe.optimizer,
-                           .dynamic_loss_scale = recipe.precision.compute == "fp16",
                            .exchange = exchange,
                            .rates = {.matmul_flops = recipe.cluster.matmul_flops,
                                      .memory_bandwidth = recipe.cluster.memory_bandwidth,
@@ -465,6 +470,8 @@ absl::StatusOr<Plan> Compile(const recipe::Recipe& recipe, Graph train, const Gr
   for (std::int32_t stage = 0; stage < plan.mesh.pp; ++stage) BuildStage(inputs, stage, chunks, &plan);
   if (plan.lanes > 1 && SumsShardsByHalves(plan))
     return FailedPrecondition("gradients in shards are made half by half");
+  if (options.training && plan.lanes > 1 && HalvesAreStuck(plan))
+    return FailedPrecondition("halves would wait for each other");
   if (!options.hash) return plan;
   Hasher hasher;
   WriteCanonical(plan, [&](std::string_view text) { hasher.Update(text); });

@@ -38,6 +38,10 @@ bool HoldsUpHalves(const recipe::Recipe& recipe, const CompileOptions& options);
 using ChunkLayers = std::vector<std::pair<std::int64_t, std::int64_t>>;
 ChunkLayers CutLayers(const recipe::Recipe& recipe, const graph::Graph& graph, const DeviceProfile& device);
 
+// What the plan keeps in shards: the recipe's zero_stage, but under a zero bubble at most 1. Recipes ask for
+// more there only where dp, cp and ep are 1, so that there are no shards of gradients or parameters.
+std::int64_t ZeroStageOf(const recipe::Parallelism& parallelism);
+
 // How the plan of a recipe exchanges gradients and parameters, and along which axes conversions are pushed.
 absl::StatusOr<FlatExchange> ExchangeOf(const recipe::Recipe& recipe, const CompileOptions& options);
 BucketStorage StorageOf(const recipe::Recipe& recipe, const FlatExchange& exchange, bool training);

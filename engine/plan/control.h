@@ -10,9 +10,9 @@ enum Control {
   kStep,             // optimizer steps done, skipped ones not counted; clip_factor adds 1
   kGradientNorm,     // of the unscaled gradients, before clipping
   kGradientFactor,   // what AdamW multiplies gradients by: clipping and 1 / loss scale; 0: skip this update
-  kLossScale,        // of the dynamic scaler; 1 where there is none
-  kCleanIterations,  // since the loss scale last changed
-  kHysteresis,       // overflows left before the loss scale is halved
+  kLossScale,        // 1 where there is none (plan/loss_scaler.h)
+  kCleanIterations,  // since the loss scale last changed, or an update was skipped
+  kHysteresis,       // overflows left before the loss scale is halved; infinite where it never is
   kSkipped,          // iterations skipped so far, for gradients that were not finite
   kKnownSteps,       // written by the host before each iteration: of kStep, as far as it knows
   kRateIfKnown,      // likewise: the learning rate if kStep is still that when the update comes

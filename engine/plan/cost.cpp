@@ -42,26 +42,34 @@ double ProductShare(const Instruction& instruction) {
   return waves / (waves + kHalfWave) * k / (k + kHalfDepth);
 }
 
-// Elements of a head, and keys that the last query sees.
-std::pair<double, double> HeadAndKeys(const Instruction& instruction, bool backward) {
-  // Of o [.., heads, head] and its log-sum-exp [.., heads].
-  const auto find = [&](const std::vector<BufferRef>& refs) {
-    for (size_t i = 0; i + 1 < refs.size(); ++i) {
-      const double ratio = Elements(refs[i]) / std::max(1.0, Elements(refs[i + 1]));
-      if (refs[i + 1].dtype == DType::kF32 && ratio > 1 && ratio <= 1024)
-        return std::pair(ratio, Elements(refs[i]));
-    }
-    return std::pair(64.0, 1.0);
-  };
-  const auto [head, elements] = find(backward ? instruction.inputs : instruction.outputs);
-  // FLOPs count (T + 1) / 2 keys for each query, twice, in 2 products or 5.
-  const double keys = instruction.flops / (elements * (backward ? 5 : 2)) - 1;
-  return {head, std::max(1.0, keys)};
+bool IsBackward(const Instruction& instruction) { return instruction.kernel.ends_with("grad"); }
+
+// Elements of a head, and of the queries: of o [.., heads, head] and its log-sum-exp [.., heads].
+std::pair<double, double> HeadAndElements(const Instruction& instruction) {
+  const std::vector<BufferRef>& refs = IsBackward(instruction) ? instruction.inputs : instruction.outputs;
+  for (size_t i = 0; i + 1 < refs.size(); ++i) {
+    const double ratio = Elements(refs[i]) / std::max(1.0, Elements(refs[i + 1]));
+    if (refs[i + 1].dtype == DType::kF32 && ratio > 1 && ratio <= 1024) return {ratio, Elements(refs[i])};
+  }
+  return {64.0, 1.0};
 }
 
-double AttentionShare(const Instruction& instruction, bool cpu) {
-  const bool backward = instruction.kernel.ends_with("grad");
-  const auto [head, keys] = HeadAndKeys(instruction, backward);
+// FLOPs that attention computes for each element of the queries and each key: in 2 products or 5.
+double FlopsOfPair(const Instruction& instruction) { return IsBackward(instruction) ? 10 : 4; }
+
+// By the reference kernels.
+double ReferenceSeconds(const Instruction& instruction) {
+  const ReferenceRate& rate = IsBackward(instruction) ? kReferenceBackward : kReferenceForward;
+  const double head = HeadAndElements(instruction).first;
+  const double pairs = instruction.flops / (FlopsOfPair(instruction) * head);
+  const double lanes = std::exp2(std::ceil(std::log2(std::max(1.0, head / kReferenceLanes))));
+  const graph::Attributes& attributes = instruction.attributes;
+  const bool drops = attributes.Has("dropout") && attributes.Float("dropout") > 0;
+  return pairs * (rate.pair_s + lanes * rate.element_s + (drops ? rate.dropout_s : 0));
+}
+
+// Share of matmul_flops that attention reaches whose last query sees so many keys.
+double AttentionShare(double head, double keys, bool backward, bool cpu) {
   const std::span<const AttentionRate> rows =
       cpu ? std::span<const AttentionRate>(kCpuAttention) : std::span<const AttentionRate>(kCudaAttention);
   const auto of = [&](const AttentionRate& row) { return backward ? row.backward : row.forward; };
@@ -79,6 +87,19 @@ double AttentionShare(const Instruction& instruction, bool cpu) {
   return share * keys / (keys + (cpu ? kCpuHalfKeys : kCudaHalfKeys));
 }
 
+// What takes attention's time at a rate of matmul_flops. `masked`: pairs that are masked are computed, too.
+double AttentionFlops(const Instruction& instruction, bool masked, bool cpu) {
+  const bool backward = IsBackward(instruction);
+  const auto [head, elements] = HeadAndElements(instruction);
+  const double flops = masked ? instruction.slow.flops : instruction.flops;
+  const double keys = flops / (FlopsOfPair(instruction) * elements);  // that a query meets in the mean
+  // Of a causal mask that is half of what the last query sees, T; T of a sequence whose pairs are all
+  // computed.
+  const double last = std::max(1.0, masked ? keys : 2 * keys - 1);
+  const double share = AttentionShare(head, last, backward, cpu);
+  return flops / (masked ? share * (backward ? kMaskedShare.backward : kMaskedShare.forward) : share);
+}
+
 const ExchangeRate& RateOf(const Instruction& instruction) {
   if (instruction.direct) return kDirectRate;
   if (instruction.push) return kPushRate;
@@ -93,8 +114,8 @@ bool Adds(const Instruction& instruction) {
 
 }  // namespace
 
-CostModel::CostModel(const Plan& plan, const recipe::Cluster& cluster)
-    : plan_(plan), given_(cluster), cpu_(cluster.device == "cpu") {
+CostModel::CostModel(const Plan& plan, const recipe::Cluster& cluster, Kernels kernels)
+    : plan_(plan), given_(cluster), kernels_(kernels), cpu_(cluster.device == "cpu") {
   const DeviceConstants& usual = cpu_ ? kCpu : kCuda;
   const auto either = [](double given, double otherwise) { return given > 0 ? given : otherwise; };
   const std::int64_t world = plan.mesh.world();
@@ -110,10 +131,14 @@ CostModel::CostModel(const Plan& plan, const recipe::Cluster& cluster)
 
 double CostModel::KernelSeconds(const Instruction& instruction) const {
   const DeviceConstants& constants = cpu_ ? kCpu : kCuda;
+  const SlowPath::Kind slow = kernels_ == Kernels::kFast ? SlowPath::Kind::kNone : instruction.slow.kind;
+  if (slow == SlowPath::Kind::kReference) return constants.launch_s + ReferenceSeconds(instruction);
   const KernelRate& rate = RateOf(instruction.kernel, cpu_);
   double share = rate.arithmetic;
+  double flops = instruction.flops;
   if (instruction.kernel.starts_with("attention")) {
-    share = AttentionShare(instruction, cpu_);
+    share = 1;
+    flops = AttentionFlops(instruction, slow == SlowPath::Kind::kMasked, cpu_);
   } else if (instruction.kernel.starts_with("linear")) {
     if (!cpu_) share *= ProductShare(instruction);
     if (!instruction.inputs.empty() && instruction.inputs[0].dtype == DType::kF32) share *= constants.float32;
@@ -122,7 +147,7 @@ double CostModel::KernelSeconds(const Instruction& instruction) const {
   double far = 0;
   if (instruction.direct)
     far = static_cast<double>(instruction.part.bytes()) / (kDirectRate.share * intra_node_bandwidth_);
-  return constants.launch_s + std::max({instruction.flops / (share * matmul_flops_),
+  return constants.launch_s + std::max({flops / (share * matmul_flops_),
                                         Bytes(instruction) / (rate.memory * memory_bandwidth_), far});
 }
 

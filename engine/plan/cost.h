@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,11 @@ namespace engine::plan {
 // count.
 class CostModel {
  public:
-  // Both must outlive it.
-  CostModel(const Plan& plan, const recipe::Cluster& cluster);
+  // What does the work of instructions that a device carries out slowly (Instruction::slow).
+  enum class Kernels : std::uint8_t { kAsPlanned, kFast };
+
+  // Both must outlive it. kFast: as if a fast kernel did their work.
+  CostModel(const Plan& plan, const recipe::Cluster& cluster, Kernels kernels = Kernels::kAsPlanned);
 
   // Of a kernel or a collective, alone on its stream.
   double Seconds(const Instruction& instruction) const;
@@ -45,6 +49,7 @@ class CostModel {
 
   const Plan& plan_;
   const recipe::Cluster& given_;
+  Kernels kernels_;
   bool cpu_ = false;
   // Of a rank, gaps filled.
   double matmul_flops_ = 0, memory_bandwidth_ = 0, intra_node_bandwidth_ = 0, inter_node_bandwidth_ = 0;

@@ -20,6 +20,8 @@ struct KernelRate {
 // (176.6 ms) less attention and head. Shares above 1: between
 // products the card cools. Not measured one by one: norms of RMS, taken for like layer norms; the head in FP8
 // and all others, set by the times of FP8 steps.
+// Dropout is bound by the instructions that draw (a Philox block for four elements) and that find an
+// element's logical index, not by memory: 0.117 and 0.121 ms for 41.9M elements.
 inline constexpr std::array kCudaRates = {
     KernelRate{"linear", 1.07},
     KernelRate{"linear_dgrad", 1.07},
@@ -40,7 +42,9 @@ inline constexpr std::array kCudaRates = {
     KernelRate{"cross_entropy", 1, 0.67},
     KernelRate{"cross_entropy_grad", 1, 0.67},
     KernelRate{"embedding_grad", 1, 0.30},  // sorts its rows
-    KernelRate{"", 1, 0.88},                // all others
+    KernelRate{"dropout", 1.10e-3},         // of two FLOPs an element
+    KernelRate{"dropout_grad", 1.07e-3},
+    KernelRate{"", 1, 0.88},  // all others
 };
 
 // The CPU executor in float32. Products are oneDNN's, whose rate is what matmul_flops says; attention and all
@@ -66,6 +70,26 @@ inline constexpr std::array kCudaAttention = {
 inline constexpr double kCudaHalfKeys = 540;
 inline constexpr std::array kCpuAttention = {AttentionRate{64, 0.35, 0.35}};
 inline constexpr double kCpuHalfKeys = 0;
+
+// cuDNN 9.19 computes all pairs of queries and keys where there is a window, however short: share of the rate
+// above that it reaches in those, llama-1b within windows of 256 and 1024 of 4096 tokens and 1024 of 16,384
+// (forward 60 and 218 ms an iteration, backward 188 and 731; without a window 24, 85, 85 and 300).
+struct MaskedShare {
+  double forward, backward;
+};
+inline constexpr MaskedShare kMaskedShare = {0.79, 0.85};
+
+// Attention by the reference kernels (backend/cuda/kernels/attention_reference.h), which are bound by the
+// instructions that a multiprocessor issues: seconds of an H200 for a pair of a query and a key of a head,
+// pair + element for each 32 elements of a head, rounded up to a power of two, + dropout where pairs are
+// dropped. Measured in training steps: heads of 16, 32 (bf16), 64 and 128 (fp32), and of 64 with dropout; the
+// sum is within 8 % of each.
+struct ReferenceRate {
+  double pair_s, element_s, dropout_s;
+};
+inline constexpr double kReferenceLanes = 32;
+inline constexpr ReferenceRate kReferenceForward = {0.0507e-9, 0.0255e-9, 0.0944e-9};
+inline constexpr ReferenceRate kReferenceBackward = {0.426e-9, 0.0694e-9, 0.2116e-9};
 
 struct DeviceConstants {
   double launch_s;  // of a kernel in a recorded program: gap, and the least that one takes

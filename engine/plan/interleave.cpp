@@ -50,7 +50,7 @@ class LanePlayer {
       for (size_t l = 0; l <= kJointLane; ++l) {
         if (May(l) && (best == kNever || Sooner(l, best))) best = l;
       }
-      ENGINE_CHECK(best != kNever, "lanes wait for each other");
+      if (best == kNever) return {};
       const size_t i = Next(best);
       const double start = Start(best);
       lanes_[best].unfinished.clear();

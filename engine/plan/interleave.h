@@ -21,9 +21,10 @@ struct Rates {
 double EstimateSeconds(const Instruction& instruction, const Rates& rates);
 
 struct Interleaving {
-  std::vector<std::uint8_t> order;  // lanes: whose next instruction it is
-  double compute_s = 0;             // Σ of computation of both lanes
-  double exposed_s = 0;             // that computation waits for exchange
+  // Lanes: whose next instruction it is. Empty where these wait for each other: there is no such order.
+  std::vector<std::uint8_t> order;
+  double compute_s = 0;  // Σ of computation of both lanes
+  double exposed_s = 0;  // that computation waits for exchange
 };
 
 // Plays the segment over a stream of computation and two of exchange. Whenever computation is free, the lane

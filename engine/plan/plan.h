@@ -11,6 +11,7 @@
 #include "engine/graph/graph.h"
 #include "engine/graph/op.h"
 #include "engine/plan/layout.h"
+#include "engine/plan/loss_scaler.h"
 #include "engine/plan/mesh.h"
 
 namespace engine::plan {
@@ -63,6 +64,18 @@ enum class Collective : std::uint8_t {
 };
 const char* Name(Collective collective);
 
+// How a device carries out a kernel that takes much longer than a fast one would.
+struct SlowPath {
+  enum class Kind : std::uint8_t {
+    kNone,
+    kReference,  // by plain code, which other kernels are compared with
+    kMasked,     // with all the pairs of attention that its mask leaves out
+  };
+  Kind kind = Kind::kNone;
+  std::string_view why = {};  // "attention with dropout", a string literal
+  double flops = 0;           // of kMasked, that it computes
+};
+
 // One collective or kernel launch. `id` is unique in its segment and stable: its index.
 struct Instruction {
   std::string kernel;  // op name ("linear"), flat kernel ("adamw"), or collective ("all_reduce")
@@ -82,7 +95,9 @@ struct Instruction {
   // Bit i, within accumulate: the first microbatch of an iteration overwrites output i instead.
   std::uint32_t fresh = 0;
   AxisSet only_first;           // run only on ranks with coordinate 0 along these axes
-  double flops = 0;             // of one rank
+  double flops = 0;             // of one rank, all arithmetic (graph/op.h)
+  double product_flops = 0;     // of one rank, of matrix products and attention (graph/op.h)
+  SlowPath slow = {};           // of a kernel that takes much longer than a fast one would
   std::int64_t wire_bytes = 0;  // a rank sends, by the ring algorithm, of a collective
   std::int32_t stream = 0;      // plan::Stream that it runs on
   // Pushed into the other members' arenas by copy engines instead of NCCL. All members are on one host.
@@ -138,7 +153,8 @@ struct Segment {
   // Where two microbatches run it at once: lane by lane, whose next instruction it is (plan/interleave.h);
   // kJointLane: the next joint one's.
   std::vector<std::uint8_t> order = {};
-  double flops = 0;
+  double flops = 0;          // of one microbatch and rank, all arithmetic
+  double product_flops = 0;  // of these, as Instruction::product_flops
 };
 
 enum class StepKind : std::uint8_t { kRun, kSend, kReceive };
@@ -283,7 +299,8 @@ struct StagePlan {
   MemoryBreakdown memory;
   std::int64_t arena_bytes = 0;
   std::int64_t parameter_count = 0;  // local elements, padding included
-  double flops = 0;                  // of one iteration on one rank
+  // Of matrix products and attention, of one iteration on one rank, with what is recomputed.
+  double flops = 0;
 };
 
 inline constexpr std::string_view kZeroBubble = "zero_bubble";
@@ -307,8 +324,8 @@ struct Plan {
   std::int64_t parameter_count = 0;  // logical
   std::int32_t logits = -1;          // LocalValue, kept to the end of evaluate where asked for
   BufferRef logits_buffer;
-  std::string compute;    // precision
-  double loss_scale = 1;  // at the start of a run
+  std::string compute;  // precision
+  LossScaler loss_scaler;
   // Of the canonical text, 32 hex digits: model, layout, memory, schedule. Seed, data and learning rate are
   // the resolved recipe's.
   std::string hash;
@@ -343,6 +360,10 @@ struct DeviceProfile {
   // The input to which the op's kernel adds another rank's part of it, by the type of that part: −1: none.
   // Null: no kernel does.
   std::function<int(const graph::OpDef&, const graph::TensorType&, const graph::Attributes&)> adds_part = {};
+  // How a kernel (by Instruction::kernel) with inputs of these local types is carried out where that is slow;
+  // of others kNone. Null: none is slow.
+  std::function<SlowPath(std::string_view kernel, graph::TypeSpan inputs, const graph::Attributes&)> slow =
+      {};
   // How much longer attention takes than matrix products of as many FLOPs (causal pairs counted).
   double attention_slowdown = 1;
   // Recipe keys of which the device can run these words only (plan/check_device.h).

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <memory>
 #include <span>
 #include <tuple>
@@ -28,15 +29,18 @@ constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 class Player {
  public:
-  Player(const Plan& plan, const CostModel& costs, std::vector<PlayedEvent>* events)
+  // `program`: which of a stage's.
+  Player(const Plan& plan, const CostModel& costs, Program StagePlan::*program,
+         std::vector<PlayedEvent>* events)
       : plan_(plan), costs_(costs), events_(events), stages_(plan.stages.size()) {
     for (size_t s = 0; s < stages_.size(); ++s) {
       Stage& stage = stages_[s];
       stage.plan = &plan.stages[s];
-      stage.end.assign(stage.plan->train.size(), kUnknown);
+      stage.program = &(stage.plan->*program);
+      stage.end.assign(stage.program->size(), kUnknown);
       stage.costs.resize(stage.plan->segments.size());
-      for (size_t i = 0; i < stage.plan->train.size(); ++i) {
-        const Step& step = stage.plan->train[i];
+      for (size_t i = 0; i < stage.program->size(); ++i) {
+        const Step& step = (*stage.program)[i];
         stage.streams[static_cast<size_t>(step.kind == StepKind::kRun ? kComputeStream : step.stream)]
             .push_back(i);
       }
@@ -74,6 +78,7 @@ class Player {
  private:
   struct Stage {
     const StagePlan* plan = nullptr;
+    const Program* program = nullptr;
     bool due = true;                                    // a step may go on that could not before
     double now = 0;                                     // of computation
     std::vector<double> end;                            // of steps; unknown: not played yet
@@ -135,7 +140,7 @@ class Player {
   bool AdvanceStream(size_t s, size_t stream) {
     Stage& stage = stages_[s];
     const size_t index = stage.streams[stream][stage.next[stream]];
-    const Step& step = stage.plan->train[index];
+    const Step& step = (*stage.program)[index];
     if (stream == kComputeStream) return !stage.meets && AdvanceRun(s, index);
     double ready = stage.free[stream];
     for (std::int32_t wait : step.waits) {
@@ -166,7 +171,7 @@ class Player {
 
   bool AdvanceRun(size_t s, size_t index) {
     Stage& stage = stages_[s];
-    const Program& program = stage.plan->train;
+    const Program& program = *stage.program;
     size_t end = index + 1;
     while (program[end - 1].paired) ++end;
     const std::span<const Step> steps(&program[index], end - index);
@@ -278,7 +283,7 @@ class Player {
   }
 
   const Step& HeadOfComputation(const Stage& stage) const {
-    return stage.plan->train[stage.streams[kComputeStream][stage.next[kComputeStream]]];
+    return (*stage.program)[stage.streams[kComputeStream][stage.next[kComputeStream]]];
   }
   const Segment& MeetingSegment(const Stage& stage) const {
     return stage.plan->segments[static_cast<size_t>(HeadOfComputation(stage).segment)];
@@ -308,6 +313,44 @@ class Player {
   absl::flat_hash_map<Key, PlayedPiece> pieces_;
 };
 
+// Each training segment of a stage, with how many times it runs.
+template <typename Visit>
+void ForEachPass(const Plan& plan, const StagePlan& stage, const Visit& visit) {
+  for (const Chunk& chunk : stage.chunks) {
+    for (const std::int32_t segment : {chunk.forward, chunk.backward, chunk.weights}) {
+      if (segment < 0) continue;
+      for (const Instruction& i : stage.segments[static_cast<size_t>(segment)].instructions) {
+        visit(i, static_cast<double>(plan.microbatches) / static_cast<double>(i.joint ? plan.lanes : 1));
+      }
+    }
+  }
+}
+
+std::vector<SlowTime> SlowTimes(const Plan& plan, const CostModel& costs, const CostModel& fast) {
+  std::vector<SlowTime> most;
+  double most_s = 0;
+  for (const StagePlan& stage : plan.stages) {
+    std::map<std::string_view, SlowTime> of;
+    double all_s = 0;
+    ForEachPass(plan, stage, [&](const Instruction& i, double runs) {
+      if (i.slow.kind == SlowPath::Kind::kNone) return;
+      SlowTime& time = of[i.slow.why];
+      time.kind = i.slow.kind;
+      time.why = i.slow.why;
+      time.seconds += runs * costs.Seconds(i);
+      time.fast_s += runs * fast.Seconds(i);
+      all_s += runs * costs.Seconds(i);
+    });
+    if (all_s <= most_s) continue;
+    most_s = all_s;
+    most.clear();
+    for (const auto& [why, time] : of) most.push_back(time);
+  }
+  std::sort(most.begin(), most.end(),
+            [](const SlowTime& a, const SlowTime& b) { return a.seconds > b.seconds; });
+  return most;
+}
+
 // FLOPs of products and attention of the forward passes, three times: a backward pass has two products for
 // each. Head and loss in one are made with both their gradients, wherever they are.
 double ModelFlops(const Plan& plan) {
@@ -318,10 +361,9 @@ double ModelFlops(const Plan& plan) {
         if (segment < 0) continue;
         for (const Instruction& i : stage.segments[static_cast<size_t>(segment)].instructions) {
           if (i.kernel.starts_with("linear_cross_entropy")) {
-            flops += i.flops;
-          } else if (segment == chunk.forward &&
-                     (i.kernel.starts_with("linear") || i.kernel.starts_with("attention"))) {
-            flops += 3 * i.flops;
+            flops += i.product_flops;
+          } else if (segment == chunk.forward) {
+            flops += 3 * i.product_flops;
           }
         }
       }
@@ -335,8 +377,14 @@ double ModelFlops(const Plan& plan) {
 Prediction Predict(const Plan& plan, const recipe::Cluster& cluster, std::vector<PlayedEvent>* events) {
   const CostModel costs(plan, cluster);
   Prediction prediction;
-  prediction.stages = Player(plan, costs, events).Play(&prediction.iteration_s);
+  prediction.stages = Player(plan, costs, &StagePlan::train, events).Play(&prediction.iteration_s);
   prediction.missing = costs.Missing();
+  prediction.fast_iteration_s = prediction.iteration_s;
+  const CostModel fast(plan, cluster, CostModel::Kernels::kFast);
+  prediction.slow = SlowTimes(plan, costs, fast);
+  if (!prediction.slow.empty()) {
+    Player(plan, fast, &StagePlan::train, nullptr).Play(&prediction.fast_iteration_s);
+  }
   prediction.model_flops = ModelFlops(plan);
   if (prediction.iteration_s <= 0) return prediction;
   const double ranks = static_cast<double>(plan.mesh.world());
@@ -356,6 +404,18 @@ Prediction Predict(const Plan& plan, const recipe::Cluster& cluster, std::vector
                      [](const PlayedEvent& a, const PlayedEvent& b) { return a.begin_s < b.begin_s; });
   }
   return prediction;
+}
+
+const char* Text(SlowPath::Kind kind) {
+  if (kind == SlowPath::Kind::kReference) return "runs in reference kernels";
+  return kind == SlowPath::Kind::kMasked ? "computes the pairs that are masked, too" : "is fast";
+}
+
+double PredictEvaluation(const Plan& plan, const recipe::Cluster& cluster) {
+  const CostModel costs(plan, cluster);
+  double seconds = 0;
+  Player(plan, costs, &StagePlan::evaluate, nullptr).Play(&seconds);
+  return seconds;
 }
 
 }  // namespace engine::plan

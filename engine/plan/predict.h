@@ -22,6 +22,17 @@ struct StageTime {
   double update_s = 0;    // kernels of the update
 };
 
+// Kernels that the device carries out slowly, of one kind, of an iteration, on the stage where such kernels
+// take longest.
+struct SlowTime {
+  SlowPath::Kind kind = SlowPath::Kind::kNone;
+  std::string_view why;
+  double seconds = 0;
+  double fast_s = 0;  // what fast kernels would take for as much work
+};
+// "runs in reference kernels", behind what does.
+const char* Text(SlowPath::Kind kind);
+
 struct Prediction {
   double iteration_s = 0;   // 0: the program does not come to its end, as the verifier says
   double tokens_per_s = 0;  // of all ranks
@@ -36,6 +47,13 @@ struct Prediction {
   // Whether the cluster's rates were all known; else times are relative and `missing` names the keys of
   // [cluster].
   std::vector<std::string> missing;
+  // What the time rests on beside fast kernels, most seconds first, and the iteration's time with fast ones
+  // instead; empty and iteration_s: nothing.
+  std::vector<SlowTime> slow = {};
+  double fast_iteration_s = 0;
+
+  // Whether iteration_s, tokens_per_s and all other times and shares are of this cluster.
+  bool has_times() const { return missing.empty() && iteration_s > 0; }
 };
 
 // A kernel, an exchange or a transfer, as played or as measured.
@@ -57,5 +75,8 @@ struct PlayedEvent {
 // Plays one training iteration. `events`: all of it, in order of their beginning, where not null.
 Prediction Predict(const Plan& plan, const recipe::Cluster& cluster,
                    std::vector<PlayedEvent>* events = nullptr);
+
+// Seconds that one global batch of evaluation takes; 0: the program does not come to its end.
+double PredictEvaluation(const Plan& plan, const recipe::Cluster& cluster);
 
 }  // namespace engine::plan

@@ -92,9 +92,8 @@ std::string Work(const Plan& plan) {
     rows.push_back(
         {Layers(stage), WithThousands(stage.parameter_count), FormatCount(stage.flops), Slots(stage)});
   }
-  return "\nwork of one rank (layers by chunk, E: embedding, H: head; FLOPs of an iteration, causal "
-         "attention counted as "
-         "half;\nactivations: microbatches in flight × bytes)\n" +
+  return "\nwork of one rank (layers by chunk, E: embedding, H: head; FLOPs of an iteration's products and\n"
+         "attention, recomputed ones too, masked pairs not; activations: microbatches in flight × bytes)\n" +
          StageTable({"layers", "parameters", "FLOPs", "activations"}, rows);
 }
 

@@ -26,6 +26,17 @@ std::string StageTimes(const Prediction& prediction) {
   return StageTable({"passes", "exposed exchange", "bubble", "update", "hidden exchange", "transfers"}, rows);
 }
 
+std::string SlowText(const Prediction& prediction) {
+  std::string text;
+  for (const SlowTime& time : prediction.slow) {
+    text += fmt::format("  slow: {} {}: {} of it, {:.1f} times what a fast kernel would take\n", time.why,
+                        Text(time.kind), Milliseconds(time.seconds), time.seconds / time.fast_s);
+  }
+  if (text.empty()) return text;
+  return text + fmt::format("        with fast kernels an iteration would take {}\n",
+                            Milliseconds(prediction.fast_iteration_s));
+}
+
 }  // namespace
 
 std::string PredictionText(const Plan& plan, const recipe::Cluster& cluster, const Prediction& prediction) {
@@ -50,7 +61,7 @@ std::string PredictionText(const Plan& plan, const recipe::Cluster& cluster, con
                 "recomputation, causal pairs once)\n",
                 100 * prediction.mfu, FormatCount(cluster.peak_flops), FormatCount(prediction.model_flops))
           : std::string("  no MFU: cluster.peak_flops is not given\n");
-  return text + StageTimes(prediction);
+  return text + SlowText(prediction) + StageTimes(prediction);
 }
 
 }  // namespace engine::plan

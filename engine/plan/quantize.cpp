@@ -27,7 +27,7 @@ std::string LogicalName(const std::string& name) {
   return logical.starts_with(kAgain) ? logical.substr(kAgain.size()) : logical;
 }
 
-// First scales: weights of σ = 0.02, normalised activations, gradients under Plan::loss_scale.
+// First scales: weights of σ = 0.02, normalised activations, gradients under Plan::loss_scaler.
 constexpr double kWeightStart = 1024;
 constexpr double kInputStart = 1;
 constexpr double kGradientStart = 64;

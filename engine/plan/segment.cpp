@@ -321,7 +321,9 @@ class SegmentBuilder {
       ranges_.Free(part->second.range);
     }
     OnlyOnce(node, &instruction);
-    segment_.flops += instruction.flops / static_cast<double>(instruction.joint ? in_.plan->lanes : 1);
+    const double microbatches = static_cast<double>(instruction.joint ? in_.plan->lanes : 1);
+    segment_.flops += instruction.flops / microbatches;
+    segment_.product_flops += instruction.product_flops / microbatches;
     segment_.instructions.push_back(std::move(instruction));
     for (std::int32_t input : node.inputs) {
       if (DiesAt(Global(input), i)) Release(Global(input), exchanges);
@@ -378,7 +380,10 @@ class SegmentBuilder {
 
   void CostAndScratch(const LocalNode& node, std::int32_t i, Instruction* instruction) {
     const auto [inputs, outputs] = TypesOf(i);
-    instruction->flops = node.op->cost(inputs, outputs, node.attributes).flops;
+    const graph::Cost cost = node.op->cost(inputs, outputs, node.attributes);
+    instruction->flops = cost.flops;
+    instruction->product_flops = cost.product_flops;
+    if (in_.profile->slow) instruction->slow = in_.profile->slow(node.op->name, inputs, node.attributes);
     if (!in_.profile->scratch_bytes) return;
     if (instruction->joint) {
       const std::int64_t bytes = in_.profile->scratch_bytes(node.op->name, inputs, outputs, node.attributes);

@@ -62,7 +62,7 @@ class StageBuilder {
  private:
   bool training() const { return in_.train != nullptr; }
   double Flops(std::int32_t segment) const {
-    return segment < 0 ? 0.0 : stage_.segments[static_cast<size_t>(segment)].flops;
+    return segment < 0 ? 0.0 : stage_.segments[static_cast<size_t>(segment)].product_flops;
   }
   const LocalValue& ValueOf(std::int32_t id) const { return plan_.values[static_cast<size_t>(id)]; }
 
@@ -406,9 +406,8 @@ class StageBuilder {
     lanes += stage_.joint_bytes;
     transients = std::max(transients, lanes + PlaceSumScratch(transient_base + lanes));
     std::int64_t update_bytes = 0;
-    stage_.update =
-        AddSegment(UpdateSegment(plan_, stage_, *in_.optimizer, in_.dynamic_loss_scale, in_.exchange,
-                                 in_.options->profile, transient_base, &update_bytes));
+    stage_.update = AddSegment(UpdateSegment(plan_, stage_, *in_.optimizer, in_.exchange,
+                                             in_.options->profile, transient_base, &update_bytes));
     transients = std::max(transients, update_bytes);
     stage_.memory.transients = Aligned(transients);
     Reserve(transients);
@@ -466,7 +465,8 @@ class StageBuilder {
     }
     Reserve(transients);
     stage_.evaluate_begin = AddSegment(BeginSegment("evaluate_begin", plan_, stage_, in_.exchange));
-    Segment end{.name = "evaluate_end", .chunk = -1, .instructions = {}, .order = {}, .flops = 0};
+    Segment end;
+    end.name = "evaluate_end";
     if (plan_.mesh.world() > 1) end.instructions.push_back(ReduceScalars(plan_, stage_));
     stage_.evaluate_end = AddSegment(std::move(end));
     const ProgramInputs program{.plan = &plan_,

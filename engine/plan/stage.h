@@ -35,8 +35,7 @@ struct StageInputs {
   const CutGraph* evaluate = nullptr;  // null: it only trains
   BucketStorage storage = {};
   const recipe::Optimizer* optimizer = nullptr;
-  bool dynamic_loss_scale = false;  // skip updates whose gradients overflowed
-  FlatExchange exchange = {};       // conversions along its axes are pushed too
+  FlatExchange exchange = {};  // conversions along its axes are pushed too
   Rates rates = {};
   const CompileOptions* options = nullptr;
 };

@@ -116,8 +116,8 @@ Segment BeginSegment(std::string name, const Plan& plan, const StagePlan& stage,
 }
 
 Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Optimizer& optimizer,
-                      bool dynamic_loss_scale, const FlatExchange& exchange, const DeviceProfile& profile,
-                      std::int64_t transient_base, std::int64_t* transient_bytes) {
+                      const FlatExchange& exchange, const DeviceProfile& profile, std::int64_t transient_base,
+                      std::int64_t* transient_bytes) {
   Segment segment;
   segment.name = "update";
   std::vector<Instruction>& out = segment.instructions;
@@ -148,12 +148,7 @@ Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Op
   clip.inputs = {stage.scalars};
   clip.outputs = {stage.control};
   clip.attributes = {{"clip", optimizer.clip_grad_norm}};
-  if (dynamic_loss_scale) {  // Megatron-LM's defaults
-    clip.attributes.Set("dynamic", std::int64_t{1});
-    clip.attributes.Set("window", std::int64_t{1000});
-    clip.attributes.Set("hysteresis", std::int64_t{2});
-    clip.attributes.Set("min_scale", 1.0);
-  }
+  SetScaler(plan.loss_scaler, &clip.attributes);
   out.push_back(std::move(clip));
   for (size_t b = 0; b < stage.buckets.size(); ++b) {
     const Bucket& bucket = stage.buckets[b];

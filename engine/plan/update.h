@@ -23,8 +23,8 @@ Segment BeginSegment(std::string name, const Plan& plan, const StagePlan& stage,
 // program, behind AdamW of the next where exchange is behind computation; scales of quantised tensors.
 // Scratch of its kernels lies at `transient_base`; *transient_bytes: how far it reaches.
 Segment UpdateSegment(const Plan& plan, const StagePlan& stage, const recipe::Optimizer& optimizer,
-                      bool dynamic_loss_scale, const FlatExchange& exchange, const DeviceProfile& profile,
-                      std::int64_t transient_base, std::int64_t* transient_bytes);
+                      const FlatExchange& exchange, const DeviceProfile& profile, std::int64_t transient_base,
+                      std::int64_t* transient_bytes);
 
 // The sum of the scalars over the world.
 Instruction ReduceScalars(const Plan& plan, const StagePlan& stage);

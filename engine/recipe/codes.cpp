@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
+
 namespace engine::recipe {
 namespace {
 
@@ -22,6 +25,12 @@ Warnings about predicted time are given only where `[cluster]` has the rates tha
 than 1000 iterations counts as a trial, of which some warnings say nothing.
 )";
 
+bool IsSame(std::string_view a, std::string_view b) {
+  const auto lower = [](unsigned char c) { return std::tolower(c); };
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [&](char x, char y) { return lower(x) == lower(y); });
+}
+
 }  // namespace
 
 const std::vector<Code>& Codes() {
@@ -39,7 +48,13 @@ const std::vector<Code>& Codes() {
        "Set it, or extend a file of configs/ that has it."},
       {"E104", "unreadable-file", "A file cannot be read, or files extend each other in a circle",
        "All files that a recipe extends are parts of it. With --root, none outside of that folder is read.",
-       "Paths in extends are relative to the file that names them."},
+       "Paths in extends are relative to the file that names them; engine:configs/… names files that come "
+       "with the "
+       "program."},
+      {"E105", "bad-study", "The parts of a study do not go together",
+       "A study is a base recipe and variants of it, each another recipe that can run, in one of three "
+       "forms.",
+       "docs/ablations.md has the keys of a study; `engine check BASE` says what is wrong with its base."},
       {"E201", "model", "Numbers of [model] do not go together",
        "Heads share the hidden size, key and value heads the heads, and rotary positions turn pairs.",
        "The hint gives the nearest numbers that do."},
@@ -94,6 +109,10 @@ const std::vector<Code>& Codes() {
       {"W105", "zero-without-replicas", "zero_stage has nothing to shard over",
        "ZeRO cuts optimizer state, gradients and parameters over dp and cp, and both are 1.",
        "zero_stage = 0; or dp at least 2."},
+      {"W106", "zero-2-takes-more", "ZeRO-2 takes more memory than ZeRO-1 would",
+       "A rank's shard of the gradients is summed in fp32. With gradients in bf16 and few ranks it and the "
+       "buffers that blocks take in turn are more than the whole gradients that ZeRO-1 keeps.",
+       "zero_stage = 1, which exchanges less too; or more ranks."},
 
       {"W201", "vocabulary-padding", "More than 3 % of a forward pass goes into padding of the vocabulary",
        "The vocabulary is padded to a multiple of vocab_multiple × tp, and padding rows are multiplied like "
@@ -123,9 +142,23 @@ const std::vector<Code>& Codes() {
        "a long sum are.",
        "gradient_dtype = \"fp32\"; or fewer microbatches."},
       {"W208", "attention-dropout", "Dropout of attention keeps it out of the fast kernels",
-       "GPU attention with dropout runs in the reference kernels, many times slower. Large models are "
-       "trained without it.",
+       "GPU attention with dropout runs in the reference kernels, some hundred times slower: the message "
+       "says "
+       "what an iteration is predicted to take with them and with fast ones. Large models are trained "
+       "without "
+       "it.",
        "model.dropout.attention = 0; dropout.hidden costs little."},
+      {"W209", "reference-attention", "Attention runs in the reference kernels",
+       "cuDNN's attention takes 16-bit formats and heads of 64 to 256 elements in multiples of 8. All else "
+       "runs in plain kernels that are there to be compared with, some hundred times slower: the message "
+       "says "
+       "what an iteration is predicted to take with them and with fast ones.",
+       "precision.compute = \"bf16\"; a head_dim of 64 or 128."},
+      {"W210", "window-is-slow", "The attention window makes training slower, not faster",
+       "Within a window cuDNN computes all pairs of queries and keys, those that are masked too, where "
+       "without "
+       "one it leaves out the half that the causal mask does. FLOPs and MFU count the pairs inside alone.",
+       "No window, where the model need not have one; or take it as it is: the results are right."},
 
       {"W301", "training-ends-in-warmup", "The training ends before the warm-up does",
        "The learning rate never reaches its highest value.",
@@ -135,9 +168,11 @@ const std::vector<Code>& Codes() {
        "the loss is worse than that of a decay as long as the training (Hoffmann et al., arXiv 2203.15556, "
        "figure A1).",
        "Leave decay_iterations and decay_samples at 0: the length of the training."},
-      {"W303", "decay-ends-early", "The last iterations train at a learning rate of 0",
-       "The decay ends before the training, and min_learning_rate is 0.",
-       "A decay as long as the training; or a min_learning_rate of a tenth of the highest."},
+      {"W303", "decay-ends-early", "The decay ends long before the training",
+       "The decay ends before the training, and min_learning_rate is 0: nothing is learnt from there on. Or "
+       "it "
+       "ends before half of the training, and the rest has the lowest learning rate.",
+       "A decay as long as the training, and a min_learning_rate of a tenth of the highest."},
       {"W304", "no-warmup", "There is no warm-up",
        "AdamW's second moments are poor estimates in the first iterations, and full steps by them can send "
        "the loss up for good.",
@@ -165,7 +200,27 @@ const std::vector<Code>& Codes() {
       {"W311", "no-weight-decay", "Weight decay is 0",
        "AdamW without decay lets weights grow through a long training. GPT-3 and Llama have 0.1.",
        "optimizer.weight_decay = 0.1."},
+      {"W312", "decay-is-constant", "The learning rate decays to itself",
+       "min_learning_rate is as high as learning_rate, so that the schedule's kind does nothing.",
+       "A min_learning_rate of a tenth of the highest; or schedule.kind = \"constant\", where that is "
+       "meant."},
+      {"W313", "cannot-train", "A value at which models hardly learn",
+       "Weights that begin as zeros stay alike; an epsilon in a norm above 0.01 outweighs what it is to "
+       "guard; "
+       "rotary positions with a base below 100 tell only near tokens apart; and where optimizer.epsilon is a "
+       "hundred times an element of the clipped gradient, AdamW's steps are below a hundredth of the "
+       "learning "
+       "rate.",
+       "The usual values: init_std 0.02, norm.epsilon 1e-5, rope_base 10000, optimizer.epsilon 1e-8, "
+       "clip_grad_norm 1.0."},
+      {"W314", "data-twice", "The same data set is listed twice",
+       "Its documents are seen twice as often as those of the others, which data.weights says better.",
+       "Each path once."},
 
+      {"W315", "vocabulary-too-small", "The vocabulary is smaller than GPT-2's",
+       "GPT-2's own vocab.json has 50,257 ids. Text that was tokenised with it holds ids that this model "
+       "does not have, at which a run is refused. Files of another vocabulary may have fewer.",
+       "model.vocab = 50257; or allow this, where vocab_file is another vocabulary."},
       {"W401", "rare-checkpoints", "More than an hour of predicted time between checkpoints",
        "What a failure costs is on average half the interval, on all devices.",
        "A shorter checkpoint.interval, with checkpoint.keep to bound the disk."},
@@ -174,13 +229,21 @@ const std::vector<Code>& Codes() {
        "An evaluation.interval of some hundreds or thousands; or a split without a second share."},
       {"W403", "many-checkpoints", "Every one of more than 50 checkpoints is kept",
        "Each has 12 bytes a parameter, and nothing deletes them.", "checkpoint.keep = 3."},
+      {"W404", "costly-evaluation", "More than a fifth of the predicted time goes into evaluation",
+       "evaluation.iterations global batches pass forward after every evaluation.interval iterations, and "
+       "nothing is learnt meanwhile.",
+       "A longer evaluation.interval; fewer evaluation.iterations."},
+      {"W405", "costly-checkpoints", "More than a fifth of the predicted time goes into writing checkpoints",
+       "A checkpoint has weights and two moments, 12 bytes a parameter where all are fp32, and the run waits "
+       "until it is written. The time is reckoned with 2 GB/s a node, what one NVMe disk takes.",
+       "A longer checkpoint.interval."},
   };
   return codes;
 }
 
 const Code* FindCode(std::string_view code) {
   for (const Code& known : Codes()) {
-    if (known.code == code || known.name == code) return &known;
+    if (IsSame(known.code, code) || IsSame(known.name, code)) return &known;
   }
   return nullptr;
 }

@@ -18,7 +18,7 @@ struct Code {
 };
 
 const std::vector<Code>& Codes();             // in order
-const Code* FindCode(std::string_view code);  // by code or name; null if there is none
+const Code* FindCode(std::string_view code);  // by code or name, in any case; null if there is none
 std::vector<std::string> WarningCodes();
 
 // Markdown, ending in a newline: the content of docs/warnings.md.

@@ -13,6 +13,7 @@ namespace {
 constexpr double kMaxSize = 1 << 30;
 constexpr double kMaxDegree = 1 << 20;
 constexpr double kMaxCount = 1e15;
+constexpr double kMaxLossScale = 1e30;
 constexpr double kMaxSeed = 0xFFFFFFFF;  // of numpy's legacy generator, which orders samples
 
 class Row {
@@ -25,9 +26,18 @@ class Row {
     field_.required = true;
     return *this;
   }
+  Row& RequiredUnless(const char* key, const char* word) {
+    field_.unless_key = key;
+    field_.unless_word = word;
+    return Required();
+  }
   Row& Bytes() {
     field_.bytes = true;
     return Unit("bytes").Between(0, kMaxCount);
+  }
+  Row& Pattern(const char* pattern) {
+    field_.pattern = pattern;
+    return *this;
   }
   Row& Unit(const char* unit) {
     field_.unit = unit;
@@ -221,12 +231,19 @@ Rows ParallelismRows() {
 
 Rows DataRows() {
   return {
+      FIELD(data.source)
+          .Words({"files", kRandomSource})
+          .Doc("Where samples come from: indexed data sets (paths), or tokens drawn uniformly from the "
+               "vocabulary, a pure function of seed and sample, which needs no files; the loss of a model "
+               "that is trained on these stays at ln vocab."),
       FIELD(data.paths)
-          .Required()
+          .RequiredUnless("data.source", kRandomSource)
           .Doc("Prefixes of indexed data sets (PREFIX.bin and PREFIX.idx), relative to the working "
                "directory."),
       FIELD(data.weights).Above(0).Doc("Sampling weight of each path; empty: by size."),
       FIELD(data.split)
+          .Pattern(
+              R"(^[ \t]*([0-9]+\.?[0-9]*|\.[0-9]+)[ \t]*(,[ \t]*([0-9]+\.?[0-9]*|\.[0-9]+)[ \t]*){0,2}$)")
           .Doc("Shares of training, validation and test, as Megatron writes them: numbers separated by "
                "commas."),
       FIELD(data.sequence_length).Required().Between(1, kMaxSize).Unit("tokens").Doc("Tokens of one sample."),
@@ -346,6 +363,24 @@ Rows TrainingRows() {
       FIELD(precision.fp8_head)
           .Doc("Whether the products of the head take fp8 operands too, where compute is fp8. Needs tp 1; "
                "hidden size, vocabulary rows and a rank's tokens of a microbatch must be multiples of 16."),
+      FIELD(precision.loss_scale)
+          .Between(0, kMaxLossScale)
+          .Doc(
+              "Factor of the loss in the backward pass where compute is fp16, the same for the whole run; 0: "
+              "it moves, as the four keys that follow say."),
+      FIELD(precision.initial_loss_scale)
+          .Between(1, kMaxLossScale)
+          .Doc("Loss scale of fp16 at the start of a run."),
+      FIELD(precision.min_loss_scale).Between(1, kMaxLossScale).Doc("Smallest loss scale of fp16."),
+      FIELD(precision.loss_scale_window)
+          .Between(1, kMaxCount)
+          .Unit("iterations")
+          .Doc("Iterations in a row without an overflow after which the loss scale of fp16 is doubled."),
+      FIELD(precision.loss_scale_hysteresis)
+          .Between(1, kMaxCount)
+          .Unit("overflows")
+          .Doc("Overflows at which the loss scale of fp16 is halved, counted since it was last doubled; each "
+               "overflow after that halves it again."),
       FIELD(precision.deterministic)
           .Doc("Whether only kernels are used that give the same bits in each run; those of the CPU always "
                "do."),

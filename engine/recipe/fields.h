@@ -35,9 +35,12 @@ struct Field {
   FieldPointer (*member)(Recipe&);  // where the typed recipe keeps it
   bool bytes = false;               // an integer that may also be written "141 GB"
   bool required = false;            // has no usable default
-  std::string unit;                 // may be empty
+  std::string unless_key;           // not required where this key, of words, is `unless_word`
+  std::string unless_word;
+  std::string unit;  // may be empty
   Range range;
   std::vector<std::string> words;  // the legal strings; empty: any
+  std::string pattern;  // of the legal strings, as editors check it (ECMA 262); the rules say more of them
   std::string doc;
 
   std::string table() const { return key.substr(0, key.rfind('.')); }  // "model.attention"

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,13 +12,13 @@
 #include "engine/recipe/document.h"
 #include "engine/recipe/parse.h"
 #include "engine/recipe/set_argument.h"
+#include "engine/recipe/shipped.h"
 #include "engine/recipe/source.h"
 #include "engine/recipe/validate.h"
 
 namespace engine::recipe {
 namespace {
 
-namespace fs = std::filesystem;
 using Origin = Provenance::Origin;
 
 constexpr std::size_t kMaxExtendsDepth = 16;
@@ -47,8 +46,7 @@ class FileLoader {
     if (own.broken.contains(kExtendsKey)) complete_ = false;
     Settings settings;
     for (const ExtendsEntry& entry : extends) {
-      const std::string next = (fs::path(path).parent_path() / entry.path).string();
-      settings.Override(LoadFile(next, [&](const std::string& message) {
+      settings.Override(LoadFile(PathFrom(path, entry.path), [&](const std::string& message) {
         diagnostics_->push_back(document.source->Error(entry.mark, "extends: " + message));
       }));
     }
@@ -66,7 +64,7 @@ class FileLoader {
   Settings LoadFile(const std::string& path, const Report& report) {
     const absl::StatusOr<std::string> canonical = ResolvePath(path, root_);
     if (!canonical.ok()) return Fail(report, Message(canonical.status()));
-    const std::string shown = fs::path(path).lexically_normal().string();
+    const std::string shown = NormalPath(path);
     if (std::optional<std::string> problem = Recursion(*canonical, shown)) return Fail(report, *problem);
     if (const auto known = resolved_.find(*canonical); known != resolved_.end()) return known->second;
     if (resolved_.size() + stack_.size() >= kMaxFiles) {
@@ -118,7 +116,7 @@ void ApplySettings(const Settings& settings, Recipe* recipe) {
   for (const Field& field : Fields()) {
     const auto setting = settings.values.find(field.key);
     if (setting == settings.values.end()) {
-      recipe->provenance[field.key] = {Origin::kDefault, {"<default>", 0, 0, 1}, ""};
+      recipe->provenance[field.key] = settings.PlaceFor(field.key);
       continue;
     }
     Set(field, setting->second.value, recipe);
@@ -126,28 +124,27 @@ void ApplySettings(const Settings& settings, Recipe* recipe) {
   }
 }
 
-// Missing keys are reported where their table, or the nearest one around it, is opened; else at the whole
-// file.
-void ReportMissing(const Settings& settings, const std::string& path, std::vector<Diagnostic>* diagnostics,
+bool IsRequired(const Field& field, const Settings& settings) {
+  if (!field.required || field.unless_key.empty()) return field.required;
+  const auto other = settings.values.find(field.unless_key);
+  return !settings.broken.contains(field.unless_key) &&
+         (other == settings.values.end() || other->second.value != FieldValue(field.unless_word));
+}
+
+// Missing keys are reported where they would stand.
+void ReportMissing(const Settings& settings, std::vector<Diagnostic>* diagnostics,
                    std::set<std::string>* missing) {
   for (const Field& field : Fields()) {
-    if (!field.required || settings.values.contains(field.key) || settings.broken.contains(field.key))
-      continue;
+    if (!IsRequired(field, settings)) continue;
+    if (settings.values.contains(field.key) || settings.broken.contains(field.key)) continue;
     missing->insert(field.key);
-    Diagnostic diagnostic;
-    diagnostic.span = {path, 0, 0, 1};
-    for (std::string table = field.table();; table.resize(table.rfind('.'))) {
-      if (const auto header = settings.headers.find(table); header != settings.headers.end()) {
-        diagnostic.span = header->second.span;
-        diagnostic.source_line = header->second.source_line;
-        break;
-      }
-      if (table.rfind('.') == std::string::npos) break;
+    const Provenance place = settings.PlaceFor(field.key);
+    std::string hint = field.doc;
+    if (!field.unless_key.empty()) {
+      hint += fmt::format(" Not needed with {} = \"{}\".", field.unless_key, field.unless_word);
     }
-    diagnostic.message = fmt::format("{} is required", field.key);
-    diagnostic.hint = field.doc;
-    diagnostic.code = "E103";
-    diagnostics->push_back(std::move(diagnostic));
+    diagnostics->push_back({Severity::kError, place.span, fmt::format("{} is required", field.key), hint,
+                            place.source_line, "E103"});
   }
 }
 
@@ -156,18 +153,19 @@ LoadResult Finish(Settings settings, bool complete, const std::string& path, con
   LoadResult result;
   result.recipe.path = path;
   for (std::size_t i = 0; i < options.sets.size(); ++i) {
-    settings.Override(ParseSetArgument(options.sets[i], static_cast<int>(i) + 1, &diagnostics));
+    settings.OverrideValues(ParseSetArgument(options.sets[i], static_cast<int>(i) + 1, &diagnostics));
   }
-  settings.Override(overrides);
+  settings.OverrideValues(overrides);
   ApplySettings(settings, &result.recipe);
   if (complete) {
     std::set<std::string> unusable = settings.broken;
-    ReportMissing(settings, path, &diagnostics, &unusable);
+    ReportMissing(settings, &diagnostics, &unusable);
     const std::vector<Diagnostic> clashes = Validate(result.recipe, unusable);
     diagnostics.insert(diagnostics.end(), clashes.begin(), clashes.end());
   }
   for (Diagnostic& diagnostic : diagnostics) {
-    if (diagnostic.code.empty()) diagnostic.code = "E104";  // of the files themselves
+    const bool is_note = diagnostic.severity == Severity::kNote;
+    if (diagnostic.code.empty() && !is_note) diagnostic.code = "E104";  // of the files themselves
   }
   SortAndUnique(&diagnostics);
   result.diagnostics = std::move(diagnostics);
@@ -182,7 +180,7 @@ LoadResult Load(const std::string& path, const LoadOptions& options, const Setti
   std::vector<Diagnostic> diagnostics;
   FileLoader loader(options.root, &diagnostics);
   Settings settings = loader.LoadRoot(path);
-  const std::string shown = fs::path(path).lexically_normal().string();
+  const std::string shown = NormalPath(path);
   return Finish(std::move(settings), loader.complete(), shown, options, std::move(diagnostics), overrides);
 }
 

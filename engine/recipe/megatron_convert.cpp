@@ -5,25 +5,18 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <initializer_list>
 #include <optional>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
 #include "engine/recipe/megatron_shell_words.h"
-#include "engine/recipe/split.h"
+#include "engine/recipe/megatron_writer.h"
 
 namespace engine::recipe {
 namespace {
 
 constexpr std::int64_t kMostSize = std::int64_t{1} << 40;  // sums of what is less do not overflow
-constexpr const char* kDefault = "Megatron-LM's default";
-
-struct Word {
-  std::string_view theirs;
-  const char* ours;
-};
 
 std::optional<double> AsNumber(const std::string& text) {
   double value = 0;
@@ -32,12 +25,12 @@ std::optional<double> AsNumber(const std::string& text) {
   return value;
 }
 
-class MegatronConverter {
+class MegatronConverter : MegatronWriter {
  public:
-  MegatronConverter(const MegatronArguments& arguments, std::map<std::string, std::string>* remarks)
-      : a_(arguments), remarks_(remarks) {}
+  MegatronConverter(const MegatronArguments& arguments, MegatronSettings* settings, MegatronRemarks* remarks)
+      : MegatronWriter(arguments, settings, remarks) {}
 
-  MegatronSettings Convert() {
+  void Convert() {
     for (const MegatronArgument& argument : a_.command().arguments) {
       if (argument.flag->fate == MegatronFlag::Fate::kDirect) Direct(*argument.flag);
     }
@@ -47,29 +40,11 @@ class MegatronConverter {
     Parallelism();
     Stages();
     Data();
-    OptimizerAndSchedule();
     Length();
-    Precision();
-    Recompute();
-    Saving();
     Cluster();
-    return std::move(settings_);
   }
 
  private:
-  void Set(const char* key, FieldValue value, std::string comment = "", std::string flag = "") {
-    settings_[key] = {std::move(value), std::move(comment), std::move(flag)};
-  }
-  void SetIfAbsent(const char* key, FieldValue value, std::string comment) {
-    if (!settings_.contains(key)) Set(key, std::move(value), std::move(comment));
-  }
-  void Remark(const char* flag, std::string text) { (*remarks_)[flag] = std::move(text); }
-
-  std::int64_t IntOf(std::string_view key, std::int64_t otherwise) const {
-    const auto found = settings_.find(key);
-    return found == settings_.end() ? otherwise : std::get<std::int64_t>(found->second.value);
-  }
-
   // A number written as "4", "1e-5" or text, as the recipe key wants it.
   void Direct(const MegatronFlag& flag) {
     const Field& field = *FindField(flag.text);
@@ -81,19 +56,6 @@ class MegatronConverter {
     } else if (const std::optional<std::string> value = a_.Text(flag.name)) {
       Set(flag.text, *value, "", flag.name);
     }
-  }
-
-  // One of Megatron-LM's words as one of ours; an error for any other.
-  void Translate(const char* flag, const char* key, std::initializer_list<Word> words) {
-    const std::optional<std::string> text = a_.Text(flag);
-    if (!text) return;
-    std::string known;
-    for (const Word& word : words) {
-      if (word.theirs == *text) return Set(key, std::string(word.ours), "", flag);
-      known += fmt::format("{}{}", known.empty() ? "" : ", ", word.theirs);
-    }
-    a_.Error(flag, fmt::format("{} {} cannot be imported", flag, Shown(*text)),
-             fmt::format("one of {}", known));
   }
 
   void Model() {
@@ -115,6 +77,9 @@ class MegatronConverter {
     } else if (a_.Has("--no-bias-gelu-fusion") && !a_.Has("--openai-gelu")) {
       Set("model.mlp.activation", std::string("gelu_erf"), "unfused, Megatron-LM's GELU is the exact one",
           "--no-bias-gelu-fusion");
+    } else if (!bias && !a_.Has("--openai-gelu")) {
+      Set("model.mlp.activation", std::string("gelu_erf"),
+          "without a bias, Megatron-LM's GELU is the exact one", "--disable-bias-linear");
     } else {
       Set("model.mlp.activation", std::string("gelu_tanh"),
           a_.Has("--openai-gelu") ? "" : "fused with the bias, Megatron-LM's GELU is this one");
@@ -170,12 +135,30 @@ class MegatronConverter {
     }
   }
 
+  // Which tokenizer the script has: where nothing is named, the default of pretrain_gpt.py.
+  std::string TokenizerType() const {
+    if (const std::optional<std::string> type = a_.Text("--tokenizer-type")) return *type;
+    const bool files = a_.Has("--vocab-file") || a_.Has("--merge-file");
+    const bool size_alone = a_.Has("--vocab-size") && !files;
+    return a_.Has("--tokenizer-type") || size_alone ? "" : kGpt2Tokenizer;
+  }
+
   void Vocabulary() {
-    const std::string tokenizer = a_.Text("--tokenizer-type").value_or("");
-    const bool gpt2 = tokenizer == "GPT2BPETokenizer";
+    const std::string tokenizer = TokenizerType();
+    const bool gpt2 = tokenizer == kGpt2Tokenizer;
+    const bool named = a_.Has("--tokenizer-type");
+    const bool files = a_.Has("--vocab-file") || a_.Has("--merge-file");
+    if (gpt2 && !named && !files && !a_.Has("--mock-data")) {
+      a_.Error(
+          "--tokenizer-type", "pretrain_gpt.py's default tokenizer, GPT2BPETokenizer, has no files here",
+          "--vocab-file and --merge-file; or --vocab-size N, without padding, where the data is of another");
+      return;
+    }
+    const std::string comment = named ? "" : "pretrain_gpt.py's default";
+    const char* flag = named ? "--tokenizer-type" : a_.Has("--vocab-file") ? "--vocab-file" : "--merge-file";
     if (gpt2) {
-      Set("data.tokenizer.kind", std::string("gpt2"), "", "--tokenizer-type");
-    } else if (a_.Has("--tokenizer-type")) {
+      Set("data.tokenizer.kind", std::string("gpt2"), comment, flag);
+    } else if (named) {
       Remark("--tokenizer-type", "the tokenizers are bytes and GPT-2's; data sets may be of any");
       settings_.erase("data.tokenizer.vocab_file");
       settings_.erase("data.tokenizer.merges_file");
@@ -185,14 +168,13 @@ class MegatronConverter {
       Set("model.vocab", null && *size < kMostSize ? *size + 1 : *size,
           null ? "NullTokenizer adds the end of a document" : "", "--vocab-size");
     } else if (gpt2) {
-      Set("model.vocab", std::int64_t{50257}, "GPT2BPETokenizer's", "--tokenizer-type");
+      Set("model.vocab", std::int64_t{50257},
+          named ? "GPT2BPETokenizer's" : fmt::format("GPT2BPETokenizer's, {}", comment), flag);
     } else if (tokenizer == "Llama2Tokenizer") {
       Set("model.vocab", std::int64_t{32000}, "Llama2Tokenizer's", "--tokenizer-type");
-    } else if (!a_.Has("--vocab-size")) {
+    } else if (!a_.Has("--vocab-size") && !tokenizer.empty()) {
       a_.Error("--tokenizer-type",
-               tokenizer.empty()
-                   ? "nothing says how large the vocabulary is"
-                   : fmt::format("how large {}'s vocabulary is, its files say", Shown(tokenizer)),
+               fmt::format("how large {}'s vocabulary is, its files say", Shown(tokenizer)),
                "add --vocab-size N, without padding");
     }
   }
@@ -328,8 +310,20 @@ class MegatronConverter {
     return list;
   }
 
+  void RandomTokens() {
+    for (const char* key :
+         {"data.split", "data.tokenizer.kind", "data.tokenizer.vocab_file", "data.tokenizer.merges_file"}) {
+      settings_.erase(key);
+    }
+    for (const char* flag : {"--data-path", "--split", "--tokenizer-type", "--vocab-file", "--merge-file"}) {
+      if (a_.Has(flag)) Remark(flag, "random tokens are of no file");
+    }
+    Set("data.source", std::string("random"), "", "--mock-data");
+  }
+
   // A list of prefixes, or of weights and prefixes in turns.
   void Data() {
+    if (a_.Has("--mock-data")) return RandomTokens();
     const std::vector<std::string> list = a_.List("--data-path");
     if (list.empty()) return;
     std::vector<std::string> paths;
@@ -347,23 +341,15 @@ class MegatronConverter {
     }
     for (std::size_t i = 1; !weights.empty() && i < list.size(); i += 2) paths.push_back(list[i]);
     Set("data.paths", std::move(paths), "", "--data-path");
-    if (!weights.empty()) Set("data.weights", std::move(weights), "", "--data-path");
-  }
-
-  void OptimizerAndSchedule() {
-    Translate("--optimizer", "optimizer.kind", {{"adam", "adamw"}});
-    SetIfAbsent("schedule.kind", std::string("linear"), kDefault);
-    Translate("--lr-decay-style", "schedule.kind",
-              {{"constant", "constant"},
-               {"linear", "linear"},
-               {"cosine", "cosine"},
-               {"inverse-square-root", "inverse_sqrt"},
-               {"WSD", "wsd"}});
-    Translate("--lr-wsd-decay-style", "schedule.wsd_decay_kind",
-              {{"linear", "linear"},
-               {"cosine", "cosine"},
-               {"exponential", "exponential"},
-               {"minus_sqrt", "minus_sqrt"}});
+    if (!weights.empty()) {
+      Set("data.weights", std::move(weights), "", "--data-path");
+      constexpr double kSurplus = 0.005;  // data/blend.cpp
+      if (a_.Number("--mid-level-dataset-surplus").value_or(kSurplus) != kSurplus) {
+        Warn("--mid-level-dataset-surplus",
+             "a blend's data sets are built for 0.005 more samples than it takes, and "
+             "another number shuffles them in another way");
+      }
+    }
   }
 
   void Length() {
@@ -386,89 +372,6 @@ class MegatronConverter {
     }
   }
 
-  void Precision() {
-    const bool fp16 = a_.Has("--fp16");
-    const char* format = fp16 ? "fp16" : a_.Has("--bf16") ? "bf16" : "fp32";
-    std::string comment;
-    if (fp16 && !a_.Has("--accumulate-allreduce-grads-in-fp32")) {
-      comment = "gradients are summed in fp32 here, in fp16 by Megatron-LM";
-    } else if (!fp16 && !a_.Has("--bf16")) {
-      comment = kDefault;
-    }
-    Set("precision.compute", std::string(format), comment,
-        fp16               ? "--fp16"
-        : a_.Has("--bf16") ? "--bf16"
-                           : "");
-    if (a_.Has("--fp8-format")) {
-      Translate("--fp8-format", "precision.fp8_gradients", {{"hybrid", "e5m2"}, {"e4m3", "e4m3"}});
-      Set("precision.compute", std::string("fp8"), "and bf16", "--fp8-format");
-      Translate("--fp8-recipe", "precision.fp8_scaling", {{"delayed", "delayed"}, {"tensorwise", "current"}});
-    }
-    if (a_.Has("--grad-reduce-in-bf16")) {
-      Set("precision.gradient_dtype", std::string("bf16"), "", "--grad-reduce-in-bf16");
-    }
-    const bool deterministic = a_.Has("--deterministic-mode");
-    Set("precision.deterministic", deterministic, deterministic ? "" : kDefault,
-        deterministic ? "--deterministic-mode" : "");
-  }
-
-  void Recompute() {
-    Translate("--recompute-granularity", "recompute.granularity",
-              {{"full", "full"}, {"selective", "selective"}});
-    const bool short_form = a_.Has("--recompute-activations") && !a_.Has("--recompute-granularity");
-    if (short_form) Set("recompute.granularity", std::string("selective"), "", "--recompute-activations");
-    const auto granularity = settings_.find("recompute.granularity");
-    if (granularity == settings_.end()) return;
-    if (std::get<std::string>(granularity->second.value) != "selective") return;
-    std::vector<std::string> modules;
-    for (const std::string& module : a_.List("--recompute-modules")) {
-      if (module == "core_attn") {
-        modules.emplace_back("attention");
-      } else if (module == "layernorm") {
-        modules.emplace_back("norm");
-      } else {
-        a_.Error("--recompute-modules",
-                 fmt::format("--recompute-modules {} cannot be imported", Shown(module)),
-                 "core_attn, layernorm");
-      }
-    }
-    const bool given = a_.Has("--recompute-modules");
-    if (modules.empty()) modules.emplace_back("attention");
-    Set("recompute.modules", std::move(modules), given ? "" : "core_attn, Megatron-LM's default",
-        given ? "--recompute-modules" : "");
-  }
-
-  void Saving() {
-    if (const std::optional<std::int64_t> interval = a_.Int("--save-interval")) {
-      if (a_.Has("--save")) {
-        Set("checkpoint.interval", *interval, "", "--save-interval");
-      } else {
-        Remark("--save-interval", "no effect without --save");
-      }
-    }
-    SetIfAbsent("logging.interval", std::int64_t{100}, kDefault);
-    const std::optional<std::int64_t> interval = a_.Int("--eval-interval");
-    const std::optional<std::int64_t> batches = a_.Int("--eval-iters");
-    if (!interval || batches.value_or(1) == 0 || !HasValidation()) {
-      const char* why = !interval                  ? "no --eval-interval: never"
-                        : batches.value_or(1) == 0 ? "--eval-iters 0: never"
-                                                   : "--split leaves no validation data: never";
-      Set("evaluation.interval", std::int64_t{0}, why, interval ? "--eval-interval" : "");
-      return;
-    }
-    Set("evaluation.interval", *interval, "", "--eval-interval");
-    Set("evaluation.iterations", batches.value_or(100), batches ? "" : kDefault,
-        batches ? "--eval-iters" : "");
-  }
-
-  bool HasValidation() const {
-    const auto split = settings_.find("data.split");
-    if (split == settings_.end()) return true;
-    const absl::StatusOr<std::array<double, 3>> shares =
-        ParseSplit(std::get<std::string>(split->second.value));
-    return !shares.ok() || (*shares)[1] > 0;
-  }
-
   void Cluster() {
     const MegatronWorld& world = a_.command().world;
     if (world.nodes == 0) {
@@ -479,21 +382,21 @@ class MegatronConverter {
     Set("cluster.devices_per_node", world.ranks_per_node, world.launcher);
   }
 
+  static constexpr const char* kGpt2Tokenizer = "GPT2BPETokenizer";
   static constexpr const char* kPerStage = "--num-layers-per-virtual-pipeline-stage";
   static constexpr const char* kFirst = "--decoder-first-pipeline-num-layers";
   static constexpr const char* kLast = "--decoder-last-pipeline-num-layers";
 
-  const MegatronArguments& a_;
-  std::map<std::string, std::string>* remarks_;
-  MegatronSettings settings_;
   std::int64_t dp_ = 1;
 };
 
 }  // namespace
 
-MegatronSettings ConvertMegatron(const MegatronArguments& arguments,
-                                 std::map<std::string, std::string>* remarks) {
-  return MegatronConverter(arguments, remarks).Convert();
+MegatronSettings ConvertMegatron(const MegatronArguments& arguments, MegatronRemarks* remarks) {
+  MegatronSettings settings;
+  MegatronConverter(arguments, &settings, remarks).Convert();
+  ConvertMegatronTraining(arguments, &settings, remarks);
+  return settings;
 }
 
 }  // namespace engine::recipe

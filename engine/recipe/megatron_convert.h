@@ -20,9 +20,15 @@ using MegatronSettings = std::map<std::string, MegatronSetting, std::less<>>;  /
 // Reports flags that Megatron-LM itself would refuse together, or that would train something else here.
 void CheckMegatronRules(const MegatronArguments& arguments);
 
+// Why a flag has no key, of those whose row of the table does not say it.
+struct MegatronRemark {
+  std::string text;
+  bool warns = false;  // the run is another one without it
+};
+using MegatronRemarks = std::map<std::string, MegatronRemark, std::less<>>;  // by flag
+
 // All that the command says, and Megatron-LM's defaults where they differ from the recipe's. For arguments
 // that passed the rules; values that cannot be read are reported. Adds remarks on flags that have no effect.
-MegatronSettings ConvertMegatron(const MegatronArguments& arguments,
-                                 std::map<std::string, std::string>* remarks);
+MegatronSettings ConvertMegatron(const MegatronArguments& arguments, MegatronRemarks* remarks);
 
 }  // namespace engine::recipe

@@ -20,8 +20,11 @@ MegatronFlag List(const char* name, const char* text) { return {Values::kMany, F
 MegatronFlag Note(Values values, const char* name, const char* why) {
   return {values, Fate::kNote, name, why};
 }
-MegatronFlag Refused(Values values, const char* name, const char* why) {
-  return {values, Fate::kRefused, name, why};
+MegatronFlag Warned(Values values, const char* name, const char* why) {
+  return {values, Fate::kWarned, name, why};
+}
+MegatronFlag Refused(Values values, const char* name, const char* why, const char* hint = "") {
+  return {values, Fate::kRefused, name, why, hint};
 }
 
 constexpr Values kNone = Values::kNone;
@@ -33,18 +36,18 @@ constexpr const char* kHidden =
     "what is exchanged behind computation is the plan's choice (parallelism.overlap)";
 constexpr const char* kBuckets = "the plan decides about buckets of gradients";
 constexpr const char* kLogs = "every run writes metrics.jsonl in its folder, and log lines";
-constexpr const char* kResume = "a run goes on from the last checkpoint in its own folder";
 constexpr const char* kFormat = "there is one format of checkpoints, complete and independent of the layout";
 constexpr const char* kLoader =
     "samples are read from the mapped files, ahead of time; there are no loader processes";
 constexpr const char* kAllocator = "the plan places every byte; there is no Python and no caching allocator";
-constexpr const char* kScaler =
-    "fp16 has a dynamic loss scale: from 2^32, window 1000, hysteresis 2, as by default";
 constexpr const char* kNoExperts = "there are no experts for it";
 constexpr const char* kExperts = "models with experts are not built";
 constexpr const char* kPlaces = "rank order is tp, cp, ep, dp, pp; it changes no result";
 constexpr const char* kHostMemory = "nothing is kept in the host's memory";
-constexpr const char* kStop = "a run is stopped by a signal, and saves before it ends";
+constexpr const char* kStop =
+    "a run ends when it is as long as the recipe says, or at a signal, and saves before it ends";
+constexpr const char* kCheckpointSays = "the recipe says all, and no checkpoint changes it";
+constexpr const char* kNoHistory = "a tensor's scale comes of its largest value in one iteration";
 constexpr const char* kProfiler = "engine run --profile N says it";
 constexpr const char* kOtherModel = "the model is a causal decoder with the options of the recipe reference";
 constexpr const char* kOtherData =
@@ -157,20 +160,21 @@ std::vector<MegatronFlag> TrainingFlags() {
       Read("--fp8-format", "precision.compute, precision.fp8_gradients"),
       Read("--fp8-recipe", "precision.fp8_scaling"),
       Read("--fp8-margin", "only 0"),
-      Note(kOne, "--fp8-amax-history-len", "a tensor's scale comes of its largest value in one iteration"),
-      Note(kOne, "--fp8-amax-compute-algo", "a tensor's scale comes of its largest value in one iteration"),
+      Read("--fp8-amax-history-len", kNoHistory),
+      Read("--fp8-amax-compute-algo", kNoHistory),
       Note(kOne, "--fp8-interval", "Transformer Engine ignores it too"),
       Refused(kNone, "--no-fp8-wgrad", "all three products of a layer take 8-bit operands"),
       Note(kNone, "--fp8-param-gather", "weights are quantised after they were gathered"),
-      Note(kOne, "--loss-scale", kScaler),
-      Note(kOne, "--initial-loss-scale", kScaler),
-      Note(kOne, "--min-loss-scale", kScaler),
-      Note(kOne, "--loss-scale-window", kScaler),
-      Note(kOne, "--hysteresis", kScaler),
+      Read("--loss-scale", "precision.loss_scale, with --fp16"),
+      Read("--initial-loss-scale", "precision.initial_loss_scale, with --fp16"),
+      Read("--min-loss-scale", "precision.min_loss_scale, with --fp16"),
+      Read("--loss-scale-window", "precision.loss_scale_window, with --fp16"),
+      Read("--hysteresis", "precision.loss_scale_hysteresis, with --fp16"),
       Switch("--accumulate-allreduce-grads-in-fp32", "precision.gradient_dtype"),
       Switch("--grad-reduce-in-bf16", "precision.gradient_dtype"),
-      Note(kNone, "--fp16-lm-cross-entropy", "the loss is computed in fp32"),
-      Note(kNone, "--fp32-residual-connection", "the residual stream has the format of precision.compute"),
+      Refused(kNone, "--fp16-lm-cross-entropy", "the loss is computed in fp32", "remove it to train so"),
+      Switch("--fp32-residual-connection",
+             "only without --bf16 and --fp16: the residual stream has the format of precision.compute"),
       Direct("--seed", "training.seed"),
       Note(kNone, "--data-parallel-random-init", "copies of the model begin equal"),
       Note(kNone, "--use-cpu-initialization", "weights begin the same in every layout"),
@@ -284,20 +288,23 @@ std::vector<MegatronFlag> DataFlags() {
       Refused(kMany, "--test-data-path", "one data set is split (--data-path and --split)"),
       Refused(kOne, "--data-args-path", "the paths are in another file; give --data-path"),
       Refused(kOne, "--per-split-data-args-path", "the paths are in another file; give --data-path"),
-      Refused(kNone, "--mock-data",
-              "a recipe names data; give --data-path a small data set of `engine data`"),
+      Switch("--mock-data", "data.source = \"random\""),
       Direct("--split", "data.split"),
       Note(kOne, "--data-cache-path", "the index of samples is built in memory, in seconds"),
       Note(kNone, "--no-mmap-bin-files", kLoader),
       Note(kNone, "--no-create-attention-mask-in-dataloader", "attention is causal without a mask"),
       Note(kOne, "--num-dataset-builder-threads", kLoader),
-      Note(kOne, "--mid-level-dataset-surplus", "samples of a blend are built as it asks for them"),
+      Read("--mid-level-dataset-surplus",
+           "a blend's data sets are built for 0.005 more samples than it takes"),
       Note(kOne, "--num-workers", kLoader),
       Read("--dataloader-type", "only single"),
       Refused(kNone, "--reset-position-ids", kOtherData),
       Refused(kNone, "--reset-attention-mask", kOtherData),
       Refused(kNone, "--eod-mask-loss", kOtherData),
-      Read("--tokenizer-type", "data.tokenizer.kind; model.vocab where --vocab-size does not say it"),
+      Read("--tokenizer-type",
+           "data.tokenizer.kind; model.vocab where --vocab-size does not say it; left out: GPT2BPETokenizer, "
+           "as "
+           "pretrain_gpt.py has it, but where --vocab-size stands alone"),
       Direct("--vocab-file", "data.tokenizer.vocab_file"),
       Direct("--merge-file", "data.tokenizer.merges_file"),
       Note(kOne, "--tokenizer-model", "the tokenizers are bytes and GPT-2's; data sets may be of any"),
@@ -312,19 +319,24 @@ std::vector<MegatronFlag> RunFlags() {
       Read("--save", "comment: a run's folder is engine run --out"),
       Read("--save-interval", "checkpoint.interval, with --save"),
       Note(kOne, "--save-retain-interval", "checkpoint.keep keeps the newest"),
-      Note(kOne, "--load", kResume),
-      Note(kOne, "--ckpt-step", kResume),
+      Read("--load", "only the folder of --save: a run goes on from the last checkpoint in its own"),
+      Read("--ckpt-step", "only without --load, where it has no effect"),
       Note(kOne, "--ckpt-format", kFormat),
       Note(kNone, "--auto-detect-ckpt-format", kFormat),
       Note(kNone, "--use-dist-ckpt", kFormat),
       Note(kOne, "--dist-ckpt-strictness", kFormat),
+      Note(kNone, "--ckpt-fully-parallel-save", kFormat),
+      Note(kNone, "--no-ckpt-fully-parallel-save", kFormat),
+      Note(kNone, "--ckpt-fully-parallel-load", kFormat),
       Note(kNone, "--async-save", kFormat),
-      Note(kNone, "--no-load-optim", kResume),
-      Note(kNone, "--no-load-rng", kResume),
+      Switch("--no-load-optim", "comment: a run goes on with the optimizer's state, too"),
+      Note(kNone, "--no-load-rng", "dropout is a function of seed and iteration; nothing of it is loaded"),
       Note(kNone, "--no-save-optim", kFormat),
       Note(kNone, "--no-save-rng", kFormat),
-      Note(kNone, "--use-checkpoint-args", "the recipe says all"),
-      Note(kNone, "--exit-on-missing-checkpoint", kResume),
+      Refused(kNone, "--use-checkpoint-args", kCheckpointSays, "write out the model's flags, and remove it"),
+      Refused(kNone, "--use-mp-args-from-checkpoint-args", kCheckpointSays,
+              "write out the degrees of parallelism, and remove it"),
+      Switch("--exit-on-missing-checkpoint", "comment: a run without a checkpoint begins"),
       Note(kNone, "--override-opt_param-scheduler",
            "the recipe's schedule counts, from the checkpoint's step"),
       Note(kNone, "--use-checkpoint-opt_param-scheduler",
@@ -333,8 +345,8 @@ std::vector<MegatronFlag> RunFlags() {
       Refused(kOne, "--pretrained-checkpoint", kOtherWeights),
       Read("--eval-iters", "evaluation.iterations; left out: 100"),
       Read("--eval-interval", "evaluation.interval"),
-      Note(kNone, "--skip-train", "engine run trains"),
-      Note(kNone, "--full-validation", "evaluation.iterations batches are taken"),
+      Refused(kNone, "--skip-train", "engine run trains, and does not only evaluate", "remove it to train"),
+      Warned(kNone, "--full-validation", "an evaluation takes evaluation.iterations batches, not all"),
       Direct("--log-interval", "logging.interval"),
       Note(kNone, "--log-throughput", kLogs),
       Note(kNone, "--log-params-norm", kLogs),
@@ -351,19 +363,20 @@ std::vector<MegatronFlag> RunFlags() {
       Note(kNone, "--log-memory-to-tensorboard", kLogs),
       Note(kNone, "--log-world-size-to-tensorboard", kLogs),
       Note(kNone, "--no-log-loss-scale-to-tensorboard", kLogs),
+      Note(kNone, "--no-log-learnig-rate-to-tensorboard", kLogs),
       Note(kOne, "--wandb-project", kLogs),
       Note(kOne, "--wandb-entity", kLogs),
       Note(kOne, "--wandb-exp-name", kLogs),
       Note(kOne, "--wandb-save-dir", kLogs),
-      Note(kOne, "--exit-interval", kStop),
-      Note(kOne, "--exit-duration-in-mins", kStop),
+      Warned(kOne, "--exit-interval", kStop),
+      Warned(kOne, "--exit-duration-in-mins", kStop),
       Note(kNone, "--exit-signal-handler", kStop),
       Note(kNone, "--profile", kProfiler),
       Note(kOne, "--profile-step-start", kProfiler),
       Note(kOne, "--profile-step-end", kProfiler),
       Note(kMany, "--profile-ranks", kProfiler),
       Note(kNone, "--use-pytorch-profiler", kProfiler),
-      Note(kNone, "--no-check-for-nan-in-loss-and-grad", "engine run --check looks at every instruction"),
+      Note(kNone, "--no-check-for-nan-in-loss-and-grad", "a loss that is not finite always ends a run"),
       Note(kNone, "--check-for-spiky-loss", "engine run --check looks at every instruction"),
       Note(kOne, "--rerun-mode", "engine run --check looks at every instruction"),
   };
@@ -398,7 +411,18 @@ std::vector<MegatronFlag> WrongFlags() {
 }
 
 const char* FateName(Fate fate) {
-  return fate == Fate::kNote ? "comment" : fate == Fate::kRefused ? "refused" : "imported";
+  switch (fate) {
+    case Fate::kNote:
+      return "comment";
+    case Fate::kWarned:
+      return "warning";
+    case Fate::kRefused:
+      return "refused";
+    case Fate::kDirect:
+    case Fate::kRead:
+      break;
+  }
+  return "imported";
 }
 
 }  // namespace

@@ -12,14 +12,16 @@ namespace engine::recipe {
 struct MegatronFlag {
   enum class Values { kNone, kOne, kMany } values = Values::kNone;
   enum class Fate {
-    kDirect,   // its value is that of the recipe key `text`
-    kRead,     // megatron_convert.cpp makes recipe keys of it, as `text` says
-    kNote,     // it changes no training, or nothing that a recipe could say: a comment, with `text` as the
-               // reason
+    kDirect,  // its value is that of the recipe key `text`
+    kRead,    // megatron_convert.cpp makes recipe keys of it, as `text` says
+    kNote,    // it changes no training, or nothing that a recipe could say: a comment, with `text` as the
+              // reason
+    kWarned,  // the run goes on otherwise than with it, though it trains the same: the comment, and a warning
     kRefused,  // it would train something else: an error, with `text` as the reason
   } fate = Fate::kRead;
   const char* name = "";
   const char* text = "";
+  const char* hint = "";  // of an error: how to say what is meant; may be empty
 };
 
 const std::vector<MegatronFlag>& MegatronFlags();

@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
-#include <set>
+#include <string_view>
 #include <utility>
 
 #include "engine/recipe/load.h"
 #include "engine/recipe/megatron_convert.h"
+#include "engine/recipe/rules.h"
 
 namespace engine::recipe {
 namespace {
@@ -65,27 +67,40 @@ void PrintSettings(const MegatronSettings& settings, Text* out) {
   }
 }
 
-// Flags that became no key, those of one reason together.
-void PrintRemarks(const MegatronArguments& arguments, const std::map<std::string, std::string>& remarks,
-                  Text* out) {
-  std::vector<std::pair<std::string, std::vector<std::string>>> reasons;
-  std::set<std::string> seen;
+// A flag that became no key.
+struct Leftover {
+  const MegatronArgument* argument = nullptr;
+  MegatronRemark remark;
+};
+
+// In the order of the command; how many different flags it has.
+std::vector<Leftover> Leftovers(const MegatronArguments& arguments, const MegatronRemarks& remarks,
+                                std::size_t* flags) {
+  std::vector<Leftover> leftovers;
   for (const MegatronArgument& argument : arguments.command().arguments) {
-    const std::string name = argument.flag->name;
-    if (!seen.insert(name).second) continue;
-    std::string reason;
-    if (const auto remark = remarks.find(name); remark != remarks.end()) {
-      reason = remark->second;
-    } else if (argument.flag->fate == MegatronFlag::Fate::kNote) {
-      reason = argument.flag->text;
-    } else if (std::string_view(argument.flag->text).rfind("comment: ", 0) == 0) {
-      reason = std::string_view(argument.flag->text).substr(9);
+    const MegatronFlag& flag = *argument.flag;
+    if (arguments.Find(flag.name) != &argument) continue;  // it is given again
+    ++*flags;
+    constexpr std::string_view kComment = "comment: ";
+    if (const auto remark = remarks.find(flag.name); remark != remarks.end()) {
+      leftovers.push_back({&argument, remark->second});
+    } else if (flag.fate == MegatronFlag::Fate::kNote || flag.fate == MegatronFlag::Fate::kWarned) {
+      leftovers.push_back({&argument, {flag.text, flag.fate == MegatronFlag::Fate::kWarned}});
+    } else if (std::string_view(flag.text).starts_with(kComment)) {
+      leftovers.push_back({&argument, {flag.text + kComment.size()}});
     }
-    if (reason.empty()) continue;
+  }
+  return leftovers;
+}
+
+// Those of one reason together.
+void PrintLeftovers(const std::vector<Leftover>& leftovers, Text* out) {
+  std::vector<std::pair<std::string, std::vector<std::string>>> reasons;
+  for (const auto& [argument, remark] : leftovers) {
     auto known = reasons.begin();
-    while (known != reasons.end() && known->first != reason) ++known;
-    if (known == reasons.end()) known = reasons.insert(reasons.end(), {reason, {}});
-    known->second.push_back(name);
+    while (known != reasons.end() && known->first != remark.text) ++known;
+    if (known == reasons.end()) known = reasons.insert(reasons.end(), {remark.text, {}});
+    known->second.emplace_back(argument->flag->name);
   }
   if (reasons.empty()) return;
   out->Line("");
@@ -115,22 +130,47 @@ void CheckTaken(const ShellScript& shell, const MegatronArguments& arguments, co
     if (name == "WORLD_SIZE" && arguments.command().world.launcher == "WORLD_SIZE") continue;
     Diagnostic diagnostic;
     diagnostic.span = {"--set", 0, 0, 1};
-    diagnostic.message = fmt::format("the script does not take {} from outside", Shown(name));
-    diagnostic.hint = shell.variables.contains(name) ? "it sets it itself" : "";
+    diagnostic.message =
+        fmt::format("--set {} has no effect: the script does not read this variable", Shown(name));
     diagnostics->push_back(std::move(diagnostic));
   }
+}
+
+void Warn(const MegatronArgument& argument, std::string message, const Source& script,
+          std::vector<Diagnostic>* diagnostics) {
+  Diagnostic diagnostic = script.Error(MarkOf(script, argument.name), std::move(message));
+  diagnostic.severity = Severity::kWarning;
+  diagnostics->push_back(std::move(diagnostic));
 }
 
 void WarnOfRepeats(const MegatronArguments& arguments, const Source& script,
                    std::vector<Diagnostic>* diagnostics) {
   for (const MegatronArgument& argument : arguments.command().arguments) {
     if (arguments.Find(argument.flag->name) == &argument) continue;
-    Diagnostic diagnostic =
-        script.Error(MarkOf(script, argument.name),
-                     fmt::format("{} is given again later; the last counts", argument.flag->name));
-    diagnostic.severity = Severity::kWarning;
-    diagnostics->push_back(std::move(diagnostic));
+    Warn(argument, fmt::format("{} is given again later; the last counts", argument.flag->name), script,
+         diagnostics);
   }
+}
+
+// Of flags without which the run is another one.
+void WarnOfLeftovers(const std::vector<Leftover>& leftovers, const Source& script,
+                     std::vector<Diagnostic>* diagnostics) {
+  for (const auto& [argument, remark] : leftovers) {
+    if (!remark.warns) continue;
+    Warn(*argument, fmt::format("{} has no key: {}", argument->flag->name, remark.text), script, diagnostics);
+  }
+}
+
+// "51 flags: 44 imported, 7 without a key (2 of them change the run)"
+std::string Summary(std::size_t flags, const std::vector<Leftover>& leftovers) {
+  std::string summary = fmt::format("{}: {} imported", Counted(static_cast<std::int64_t>(flags), "flag"),
+                                    flags - leftovers.size());
+  if (leftovers.empty()) return summary;
+  summary += fmt::format(", {} without a key", leftovers.size());
+  const auto warns = [](const Leftover& leftover) { return leftover.remark.warns; };
+  const std::ptrdiff_t changes = std::count_if(leftovers.begin(), leftovers.end(), warns);
+  if (changes == 0) return summary;
+  return summary + fmt::format(" ({} of them {} the run)", changes, changes == 1 ? "changes" : "change");
 }
 
 // What the rules of recipes find, at the flags that the lines come of.
@@ -153,9 +193,7 @@ void CheckRecipe(const Text& text, const MegatronArguments& arguments, const Meg
 MegatronImport ImportMegatron(const Source& script, const MegatronOptions& options) {
   MegatronImport result;
   std::vector<Diagnostic>* diagnostics = &result.diagnostics;
-  std::map<std::string, std::string> outside = SlurmVariables(script);
-  for (const auto& [name, value] : options.variables) outside[name] = value;
-  const ShellScript shell = ReadShell(script, outside, diagnostics);
+  const ShellScript shell = ReadShell(script, SlurmVariables(script), options.variables, diagnostics);
   std::optional<MegatronCommand> command;
   if (result.ok()) command = FindMegatronCommand(script, shell, options.variables, diagnostics);
   if (command) {
@@ -163,7 +201,7 @@ MegatronImport ImportMegatron(const Source& script, const MegatronOptions& optio
     CheckTaken(shell, arguments, options, diagnostics);
     WarnOfRepeats(arguments, script, diagnostics);
     CheckMegatronRules(arguments);
-    std::map<std::string, std::string> remarks;
+    MegatronRemarks remarks;
     MegatronSettings settings;
     if (result.ok()) settings = ConvertMegatron(arguments, &remarks);
     if (options.cluster.empty()) {
@@ -174,13 +212,21 @@ MegatronImport ImportMegatron(const Source& script, const MegatronOptions& optio
       Text text;
       PrintHeader(script, arguments, options, &text);
       PrintSettings(settings, &text);
-      PrintRemarks(arguments, remarks, &text);
+      std::size_t flags = 0;
+      const std::vector<Leftover> leftovers = Leftovers(arguments, remarks, &flags);
+      PrintLeftovers(leftovers, &text);
+      WarnOfLeftovers(leftovers, script, diagnostics);
+      result.summary = Summary(flags, leftovers);
       CheckRecipe(text, arguments, options, script, diagnostics);
       result.recipe = std::move(text.text);
     }
   }
   SortAndUnique(diagnostics);
-  if (!result.ok()) result.recipe.clear();
+  if (result.ok()) return result;
+  result.recipe.clear();
+  const auto is_error = [](const Diagnostic& diagnostic) { return diagnostic.severity == Severity::kError; };
+  const std::ptrdiff_t errors = std::count_if(diagnostics->begin(), diagnostics->end(), is_error);
+  result.summary = fmt::format("no recipe: {}", Counted(errors, "error"));
   return result;
 }
 

@@ -11,13 +11,14 @@
 namespace engine::recipe {
 
 struct MegatronOptions {
-  std::map<std::string, std::string> variables;  // that the script takes from outside
+  std::map<std::string, std::string> variables;  // whatever the script itself sets them to
   std::string cluster;                           // what `extends` names; empty: the recipe stands alone
 };
 
 struct MegatronImport {
   std::string recipe;                   // TOML; only if ok()
   std::vector<Diagnostic> diagnostics;  // located in the script, sorted
+  std::string summary;                  // one line: how many flags became keys, or how many errors there are
 
   bool ok() const { return !HasErrors(diagnostics); }
 };

@@ -17,7 +17,8 @@ namespace engine::recipe {
 
 // Where a script does not say a value that is needed.
 constexpr const char* kMegatronSetHint =
-    "--set NAME=VALUE gives the script a variable, --set 1=VALUE its first argument";
+    "--set NAME=VALUE gives the script a variable, --set NAME= an empty one, --set 1=VALUE its first "
+    "argument";
 
 struct MegatronArgument {
   const MegatronFlag* flag = nullptr;

@@ -31,7 +31,8 @@ void RefusedFlags(const Args& a) {
   for (const MegatronArgument& argument : a.command().arguments) {
     if (argument.flag->fate != MegatronFlag::Fate::kRefused) continue;
     a.Error(argument.flag->name,
-            fmt::format("{} cannot be imported: {}", argument.flag->name, argument.flag->text));
+            fmt::format("{} cannot be imported: {}", argument.flag->name, argument.flag->text),
+            argument.flag->hint);
   }
 }
 
@@ -42,7 +43,9 @@ void RequiredFlags(const Args& a) {
         "--micro-batch-size", "--lr"}) {
     if (!a.Has(flag)) a.Error(flag, fmt::format("{} is missing", flag));
   }
-  if (!a.Has("--data-path") && !a.Has("--mock-data")) a.Error("--data-path", "--data-path is missing");
+  if (!a.Has("--data-path") && !a.Has("--mock-data")) {
+    a.Error("--data-path", "--data-path is missing", "--mock-data trains on random tokens");
+  }
   if (!a.Has("--train-iters") && !a.Has("--train-samples")) {
     a.Error("--train-iters", "nothing says how long the training is", "--train-iters or --train-samples");
   }
@@ -67,6 +70,12 @@ void PrecisionIsOne(const Args& a) {
   NotBoth(a, "--accumulate-allreduce-grads-in-fp32", "--grad-reduce-in-bf16");
   if (a.Has("--grad-reduce-in-bf16") && !a.Has("--bf16")) {
     a.Error("--grad-reduce-in-bf16", "--grad-reduce-in-bf16 goes with --bf16");
+  }
+  if (a.Has("--fp32-residual-connection") && (a.Has("--bf16") || a.Has("--fp16"))) {
+    a.Error("--fp32-residual-connection",
+            "--fp32-residual-connection cannot be imported: the residual stream has the format of "
+            "precision.compute",
+            "remove it to train so");
   }
   if (!a.Has("--fp8-format")) {
     if (a.Has("--fp8-recipe"))
@@ -99,6 +108,48 @@ void SavesHaveAnInterval(const Args& a) {
   if (a.Has("--save") && !a.Has("--save-interval")) {
     a.Error("--save", "--save needs --save-interval", "iterations between checkpoints");
   }
+}
+
+// Whether two flags name one folder, as far as the script says.
+bool AreOneFolder(const MegatronArgument& one, const MegatronArgument& other) {
+  const auto folder = [](const MegatronArgument& argument) {
+    const ShellText& value = argument.values.front();
+    std::string path = value.text;
+    while (path.size() > 1 && path.back() == '/') path.pop_back();
+    return std::pair(std::move(path), value.unknown);
+  };
+  return !one.values.empty() && !other.values.empty() && folder(one) == folder(other);
+}
+
+// Otherwise the run would begin with new weights here, and with those of a checkpoint there.
+void ARunLoadsWhatItSaved(const Args& a) {
+  const MegatronArgument* load = a.Find("--load");
+  const MegatronArgument* save = a.Find("--save");
+  if (load == nullptr || (save != nullptr && AreOneFolder(*load, *save))) {
+    if (load != nullptr && a.Has("--ckpt-step")) {
+      a.Error("--ckpt-step",
+              "--ckpt-step cannot be imported: a run goes on from the last checkpoint in its folder",
+              "remove it, and move later checkpoints out of the folder");
+    }
+    return;
+  }
+  const char* hint =
+      "remove it to begin with new weights; or --save's folder, if the run goes on with its own";
+  if (save == nullptr) {
+    a.Error("--load",
+            "--load without --save cannot be imported: a run begins with new weights or with its own "
+            "checkpoint",
+            hint);
+    return;
+  }
+  if (!a.Text("--load") || !a.Text("--save")) return;  // reported: whether they are one is not known
+  a.Error(
+      "--load",
+      fmt::format(
+          "--load {} is not --save's folder, {}, and cannot be imported: a run begins with new weights or "
+          "with its own checkpoint",
+          Shown(*a.Text("--load")), Shown(*a.Text("--save"))),
+      hint);
 }
 
 // Lengths are all in iterations or all in samples.
@@ -163,10 +214,6 @@ void ExpertsAreNone(const Args& a) {
 void ActivationIsOne(const Args& a) {
   NotBoth(a, "--swiglu", "--openai-gelu");
   NotBoth(a, "--swiglu", "--squared-relu");
-  if (a.Has("--disable-bias-linear") && !a.Has("--swiglu") && !a.Has("--no-bias-gelu-fusion")) {
-    a.Error("--disable-bias-linear", "--disable-bias-linear with GELU needs --no-bias-gelu-fusion",
-            "Megatron-LM fuses GELU with the bias unless told not to");
-  }
   if (a.Has("--disable-bias-linear") && a.Has("--add-qkv-bias")) {
     a.Error("--add-qkv-bias",
             "--add-qkv-bias with --disable-bias-linear cannot be imported: the attention's "
@@ -222,8 +269,9 @@ void ValuesAreTheOnlyOnes(const Args& a) {
 void CheckMegatronRules(const MegatronArguments& arguments) {
   for (void (*rule)(const Args&) :
        {RefusedFlags, RequiredFlags, WorldIsShared, PrecisionIsOne, OverlapHasWhatItNeeds,
-        SavesHaveAnInterval, LengthsAreOfOneKind, RecomputeIsWhole, PipelineIsCutOnce, ExpertsAreNone,
-        ActivationIsOne, PositionsAreOneKind, HeadsAreGroupedOnPurpose, ValuesAreTheOnlyOnes}) {
+        SavesHaveAnInterval, ARunLoadsWhatItSaved, LengthsAreOfOneKind, RecomputeIsWhole, PipelineIsCutOnce,
+        ExpertsAreNone, ActivationIsOne, PositionsAreOneKind, HeadsAreGroupedOnPurpose,
+        ValuesAreTheOnlyOnes}) {
     rule(arguments);
   }
 }

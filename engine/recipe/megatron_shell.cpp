@@ -29,6 +29,7 @@ struct Frame {
   std::size_t place = 0;
   ShellText subject{};              // of a case
   Chance before = Chance::kSurely;  // of a case: what held when it began
+  std::string why{};                // a condition was not known; may be empty
 };
 
 struct Shared {
@@ -200,6 +201,7 @@ class Walker {
     if (frame.chance == Chance::kNever) return;
     const bool sure = frame.chance == Chance::kSurely;
     if (!condition) frame.chance = Chance::kPerhaps;
+    if (!condition && frame.why.empty()) frame.why = why_;
     if (condition && !*condition) frame.chance = Chance::kNever;
     frame.done = frame.done || (sure && condition.value_or(false));
     frame.perhaps = frame.perhaps || frame.chance == Chance::kPerhaps;
@@ -278,6 +280,7 @@ class Walker {
         break;
       }
       if (open || !pattern.unknown.empty() || !frame.subject.unknown.empty()) matches.reset();
+      why_ = frame.subject.unknown.empty() ? pattern.unknown : frame.subject.unknown;
     }
     while (More() && !IsOperator(")")) ++at_;
     ++at_;
@@ -351,6 +354,7 @@ class Walker {
     if (i >= token.end || in_.text[i] != '=') return false;
     ++i;
     std::vector<ShellText> items;
+    shared_->variables.read.erase(name);
     const bool array = i == token.end && at_ + 1 < tokens_.size() &&
                        tokens_[at_ + 1].kind == Kind::kOperator && Text(tokens_[at_ + 1]) == "(" &&
                        tokens_[at_ + 1].begin == token.end;
@@ -361,9 +365,11 @@ class Walker {
     }
     if (append) items = Appended(name, std::move(items), array, Place(token));
     if (chance == Chance::kNever) return true;
+    if (shared_->variables.chosen.contains(name) && !shared_->variables.read.contains(name)) return true;
     if (chance == Chance::kPerhaps) {
-      items = {UnknownAt(fmt::format("{} is set under a condition, in a loop or in a function", name),
-                         Place(token))};
+      items = {
+          UnknownAt(fmt::format("{} is set under a condition, in a loop or in a function{}", name, Why()),
+                    Place(token))};
     }
     assignments->emplace_back(name, std::move(items));
     return true;
@@ -405,8 +411,20 @@ class Walker {
     assignments->clear();
   }
 
+  // What the user has set stays where it would become unknown.
   void Assign(const std::string& name, std::vector<ShellText> items) {
+    const auto is_unknown = [](const ShellText& item) { return !item.unknown.empty(); };
+    const bool unknown = std::any_of(items.begin(), items.end(), is_unknown);
+    if (unknown && shared_->variables.chosen.contains(name)) return;
     shared_->variables.values[name] = std::move(items);
+  }
+
+  // ": RESUME is not set in this file", where a condition around the current command is not known for that.
+  std::string Why() const {
+    for (auto frame = frames_.rbegin(); frame != frames_.rend(); ++frame) {
+      if (frame->chance == Chance::kPerhaps && !frame->why.empty()) return ": " + frame->why;
+    }
+    return link_.empty() || why_.empty() ? "" : ": " + why_;
   }
 
   void Execute(const std::vector<ShellText>& words, Chance chance, bool assigned) {
@@ -415,10 +433,18 @@ class Walker {
       return;
     }
     if (chance == Chance::kNever) return;
+    const std::string why = Why();
     status_.reset();
+    why_.clear();
     const std::string& name = words[0].text;
     if (IsOneOf(name, {"[", "[[", "test"})) {
       status_ = Test(words);
+      for (const ShellText& word : words) {
+        if (why_.empty()) why_ = word.unknown;
+      }
+    } else if (name == "cd" && words.size() > 1) {
+      shared_->variables.moved = true;
+      status_ = true;
     } else if (IsOneOf(name, {":", "true", "export", "echo", "cd", "mkdir", "set", "declare", "local",
                               "readonly"})) {
       status_ = true;
@@ -438,7 +464,7 @@ class Walker {
     } else {
       std::string uncertain;
       if (chance == Chance::kPerhaps) {
-        uncertain = "it is run under a condition that is not known, in a loop or in a function";
+        uncertain = "it is run under a condition that is not known, in a loop or in a function" + why;
       }
       shared_->commands.push_back({words, outer_, std::move(uncertain)});
     }
@@ -525,18 +551,21 @@ class Walker {
   std::vector<Frame> frames_;
   std::string link_;  // the operator before the current command, of the same line
   Status status_;     // of the command before
+  std::string why_;   // it is not known; may be empty
   bool negated_ = false;
 };
 
 }  // namespace
 
 ShellScript ReadShell(const Source& source, const std::map<std::string, std::string>& outside,
+                      const std::map<std::string, std::string>& chosen,
                       std::vector<Diagnostic>* diagnostics) {
   ShellText text{source.text(), {}, 0, ""};
   text.places.resize(text.text.size());
   for (std::size_t i = 0; i < text.places.size(); ++i) text.places[i] = i;
   Shared shared;
   shared.variables.outside = outside;
+  shared.variables.chosen = chosen;
   Walker(text, {}, Chance::kSurely, &shared).Run();
   if (shared.error) {
     diagnostics->push_back(source.Error(source.MarkOfOffset(shared.error->place), shared.error->message));

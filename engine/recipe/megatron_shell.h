@@ -1,8 +1,9 @@
 // What the commands of a bash script come to, without running any of it. Understood are variables, arrays,
 // quotes,
 // ${NAME:-default}, $((sums)), line continuations, comments, here-documents, `[ … ]`, if and case over known
-// values, and `bash -c TEXT`. What only a running shell could tell (the output of a command, a variable from
-// outside) is unknown, with the reason, and harms nothing until someone needs it.
+// values, `bash -c TEXT`, and `pwd`, which is "." as long as the script stays in its folder. What only a
+// running shell could tell (the output of a command, a variable from outside) is unknown, with the reason,
+// and harms nothing until someone needs it.
 #pragma once
 
 #include <cstddef>
@@ -41,11 +42,13 @@ struct ShellCommand {
 struct ShellScript {
   std::vector<ShellCommand> commands;                       // in the order of the file
   std::map<std::string, std::vector<ShellText>> variables;  // at the end of the file
-  std::set<std::string> taken;                              // names of `outside` that the file looked at
+  std::set<std::string> taken;                              // names of `chosen` that the file looked at
 };
 
-// `outside`: the environment. Adds an error where the text is no bash, or none of the understood kind.
+// `outside`: the environment. `chosen`: variables that the user sets, whatever the file sets them to; but
+// where it makes a known value of the variable's own (A="$A b", A+=b, A=${A:-b}), that one counts from there
+// on. Adds an error where the text is no bash, or none of the understood kind.
 ShellScript ReadShell(const Source& source, const std::map<std::string, std::string>& outside,
-                      std::vector<Diagnostic>* diagnostics);
+                      const std::map<std::string, std::string>& chosen, std::vector<Diagnostic>* diagnostics);
 
 }  // namespace engine::recipe

@@ -10,6 +10,8 @@
 namespace engine::recipe {
 namespace {
 
+constexpr const char* kHere = ".";  // what `pwd` prints, as a path from there
+
 bool IsSpace(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
 std::string Excerpt(const std::string& text) { return Shown(text, 60); }
@@ -141,7 +143,14 @@ class Expander {
     return i + 2;
   }
 
+  // `…` or $(…)
   ShellText CommandOutput(std::size_t begin, std::size_t end) const {
+    std::size_t first = begin + (text_[begin] == '$' ? 2 : 1);
+    std::size_t last = end - 1;
+    while (first < last && IsSpace(text_[first])) ++first;
+    while (last > first && IsSpace(text_[last - 1])) --last;
+    if (text_.substr(first, last - first) == "pwd" && !variables_->moved)
+      return TextAt(kHere, in_.places[begin]);
     return UnknownAt(fmt::format("what {} prints is not known, as nothing is run",
                                  Excerpt(text_.substr(begin, end - begin))),
                      in_.places[begin]);
@@ -455,11 +464,15 @@ ShellText TextAt(const std::string& text, std::size_t place) {
 ShellText UnknownAt(const std::string& reason, std::size_t place) { return {"", {}, place, reason}; }
 
 std::optional<std::vector<ShellText>> ShellVariables::Find(const std::string& name, std::size_t place) {
+  read.insert(name);
+  if (chosen.contains(name)) taken.insert(name);
   if (const auto found = values.find(name); found != values.end()) return found->second;
-  const auto given = outside.find(name);
-  if (given == outside.end()) return std::nullopt;
-  taken.insert(name);
-  return std::vector<ShellText>{TextAt(given->second, place)};
+  for (const std::map<std::string, std::string>* given : {&chosen, &outside}) {
+    const auto found = given->find(name);
+    if (found != given->end()) return std::vector<ShellText>{TextAt(found->second, place)};
+  }
+  if (name == "PWD" && !moved) return std::vector<ShellText>{TextAt(kHere, place)};
+  return std::nullopt;
 }
 
 std::vector<ShellText> ExpandToFields(const ShellText& in, std::size_t begin, std::size_t end,

@@ -20,10 +20,13 @@ constexpr std::int64_t kMaxShellBytes = 4 << 20;
 struct ShellVariables {
   std::map<std::string, std::vector<ShellText>> values;
   std::map<std::string, std::string> outside;
-  std::set<std::string> taken;
-  std::int64_t budget = kMaxShellBytes;  // bytes and fields that expansions may still make
+  std::map<std::string, std::string> chosen;  // by the user
+  std::set<std::string> taken;                // of `chosen`, what was read
+  std::set<std::string> read;                 // every name that was read since it was last taken out
+  bool moved = false;                         // into another folder
+  std::int64_t budget = kMaxShellBytes;       // bytes and fields that expansions may still make
 
-  // The items of a variable that the file or the environment sets; nullopt: neither does.
+  // The items of a variable that the file, the user or the environment sets; nullopt: none does.
   std::optional<std::vector<ShellText>> Find(const std::string& name, std::size_t place);
 };
 

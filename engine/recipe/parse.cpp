@@ -34,7 +34,15 @@ class Parser {
       : source_(source), origin_(origin), extends_(extends), diagnostics_(diagnostics) {}
 
   Settings Parse(const Node& root) {
-    ParseTable(root, "");
+    const Entry* study = extends_ == nullptr ? nullptr : StudyOf(root);
+    if (study != nullptr) {
+      settings_.broken.insert(kExtendsKey);  // what is missing of a recipe is not to be said
+      Error(study->key_mark, "this is a study, not a recipe",
+            fmt::format("`engine ablate {0}` trains its variants, `engine check {0}` checks them",
+                        source_.name()));
+    } else {
+      ParseTable(root, "");
+    }
     return std::move(settings_);
   }
 
@@ -56,7 +64,8 @@ class Parser {
   }
 
   void ParseTable(const Node& table, const std::string& name) {
-    if (!name.empty()) settings_.headers.emplace(name, ProvenanceOf(table.mark));
+    settings_.headers.emplace(name,
+                              ProvenanceOf(name.empty() ? Mark{source_.first_line(), 1, 1} : table.mark));
     for (const Entry& entry : table.entries) {
       if (errors_ > kMaxErrors) return;
       const std::string key = name.empty() ? entry.key : name + "." + entry.key;
@@ -88,6 +97,7 @@ class Parser {
 
   void ParseExtends(const Entry& entry) {
     const Node& value = entry.value;
+    settings_.headers.emplace(kExtendsKey, ProvenanceOf(entry.key_mark));
     if (value.kind == Node::Kind::kString) {
       extends_->push_back({value.string, value.mark});
       return;
@@ -248,9 +258,34 @@ class Parser {
 }  // namespace
 
 void Settings::Override(const Settings& later) {
+  OverrideValues(later);
+  for (const auto& [table, provenance] : later.headers) headers[table] = provenance;
+}
+
+void Settings::OverrideValues(const Settings& later) {
   for (const auto& [key, setting] : later.values) values[key] = setting;
   broken.insert(later.broken.begin(), later.broken.end());
-  for (const auto& [table, provenance] : later.headers) headers[table] = provenance;
+}
+
+Provenance Settings::PlaceFor(const std::string& key) const {
+  std::vector<std::string> candidates;
+  for (std::size_t dot = key.rfind('.'); dot != std::string::npos && dot > 0; dot = key.rfind('.', dot - 1)) {
+    candidates.push_back(key.substr(0, dot));
+  }
+  candidates.insert(candidates.end(), {kExtendsKey, ""});
+  for (const std::string& candidate : candidates) {
+    const auto header = headers.find(candidate);
+    if (header == headers.end()) continue;
+    return {Provenance::Origin::kDefault, header->second.span, header->second.source_line};
+  }
+  return {};
+}
+
+const Entry* StudyOf(const Node& root) {
+  const auto found = std::find_if(root.entries.begin(), root.entries.end(), [](const Entry& entry) {
+    return entry.key == kStudyKey && entry.value.kind == Node::Kind::kTable;
+  });
+  return found == root.entries.end() ? nullptr : &*found;
 }
 
 Settings ParseSettings(const Document& document, Provenance::Origin origin,

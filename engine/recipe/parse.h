@@ -16,6 +16,9 @@ namespace engine::recipe {
 // The one key outside of the tables.
 inline constexpr const char* kExtendsKey = "extends";
 
+// The table that makes a file a study (recipe/study.h).
+inline constexpr const char* kStudyKey = "study";
+
 struct Setting {
   FieldValue value;
   Provenance provenance;
@@ -25,10 +28,19 @@ struct Setting {
 struct Settings {
   std::map<std::string, Setting> values;  // by dotted key
   std::set<std::string> broken;  // keys whose value could not be used (reported); may have kExtendsKey
-  std::map<std::string, Provenance> headers;  // by table name: where it is opened
+  // Where each table is opened, by its name; kExtendsKey: where that key stands; "": where the file begins.
+  std::map<std::string, Provenance> headers;
 
   void Override(const Settings& later);
+  // The same, of what is no file of the recipe: its keys do not open tables for others.
+  void OverrideValues(const Settings& later);
+  // Where the files would say a key that none of them says: the table that it belongs to, or the nearest one
+  // around it; else the last `extends`; else where the recipe begins. Line 0 where no file was read.
+  Provenance PlaceFor(const std::string& key) const;
 };
+
+// The entry of that table; null where the document is none of a study.
+const Entry* StudyOf(const Node& root);
 
 struct ExtendsEntry {
   std::string path;

@@ -85,12 +85,17 @@ struct Tokenizer {
   std::string merges_file;    // merges.txt
 };
 
+inline constexpr const char* kRandomSource = "random";
+
 struct Data {
+  std::string source = "files";    // files | random
   std::vector<std::string> paths;  // prefixes of .bin/.idx, relative to the working directory
   std::vector<double> weights;     // one per path, or empty
   std::string split = "969,30,1";
   std::int64_t sequence_length = 0;  // tokens of a sample
   Tokenizer tokenizer;
+
+  bool is_random() const { return source == kRandomSource; }
 };
 
 struct Optimizer {
@@ -135,6 +140,11 @@ struct Precision {
   std::string fp8_gradients = "e5m2";   // e4m3 | e5m2: format of output gradients, where products are fp8
   std::string fp8_scaling = "delayed";  // delayed | current: whose largest value gives a tensor's scale
   bool fp8_head = false;                // the head's products as well
+  double loss_scale = 0.0;              // of fp16, for the whole run; 0: it moves, as the next four keys say
+  double initial_loss_scale = 4294967296.0;
+  double min_loss_scale = 1.0;
+  std::int64_t loss_scale_window = 1000;   // iterations without an overflow after which it doubles
+  std::int64_t loss_scale_hysteresis = 2;  // overflows before it is halved
   bool deterministic = true;
 };
 
@@ -178,7 +188,7 @@ struct Check {
 // Where a resolved value comes from.
 struct Provenance {
   enum class Origin { kDefault, kFile, kSet } origin = Origin::kDefault;
-  SourceSpan span;          // of the value
+  SourceSpan span;          // of the value; of a default, where the recipe would say it
   std::string source_line;  // text of that line
 };
 

@@ -14,12 +14,14 @@ fields, and a test fails when they differ.
 
 A recipe is a TOML file. Its top-level key `extends` (a path or a list of paths, relative to the file) names
 recipes that it builds on: later ones override earlier ones, and the file itself overrides them all, key by
-key. On the command line, `--set section.key=value` overrides the files. `engine resolve FILE` shows the
+key. `engine:configs/models/llama3-8b.toml` names a file that comes with the program, wherever that is installed. On the command line, `--set section.key=value` overrides the files. `engine resolve FILE` shows the
 result, and where each value comes from.
 )";
 
 std::string DefaultCell(const Field& field) {
-  return field.required ? "required" : fmt::format("`{}`", ToToml(DefaultOf(field)));
+  if (!field.required) return fmt::format("`{}`", ToToml(DefaultOf(field)));
+  if (field.unless_key.empty()) return "required";
+  return fmt::format("required unless `{} = \"{}\"`", field.unless_key, field.unless_word);
 }
 
 std::string LegalCell(const Field& field) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,27 +13,55 @@
 
 namespace engine::recipe {
 
+// A way out of an error: other values of an integer key.
+struct Choice {
+  std::string_view key;   // "parallelism.tp"
+  std::string_view name;  // as the hint calls it: "tp"
+  std::vector<std::int64_t> values;
+  std::int64_t around = 0;  // what the values are to be near to; 0: the key's own value
+  // Another integer key that may change along, so that the product of both stays: dp beside tp.
+  std::string_view keeps = {};
+  std::string_view effect = {};  // said behind the values: " gives 8"
+};
+
 class RuleContext {
  public:
   RuleContext(const Recipe& recipe, std::vector<Diagnostic>* diagnostics, std::string_view code = "")
       : recipe(recipe), code(code), diagnostics_(diagnostics) {}
+  // Of the rule of that number in all rules; a rule that reads one of `unusable` counts for nothing.
+  RuleContext(const Recipe& recipe, std::vector<Diagnostic>* diagnostics, std::string_view code,
+              std::size_t rule, const std::set<std::string>* unusable)
+      : recipe(recipe), code(code), diagnostics_(diagnostics), rule_(rule), unusable_(unusable) {}
+
+  // Says only whether the rules hold: `holds` becomes false with the first error.
+  RuleContext(const Recipe& recipe, bool* holds) : recipe(recipe), diagnostics_(nullptr), holds_(holds) {}
 
   const Recipe& recipe;
   std::string_view code;  // of errors (recipe/codes.h)
 
+  // "tp 2 or 4; or kv_heads 8": of each choice, the nearest value on either side with which every rule holds
+  // that reads the key. Where no choice has one: with which this rule holds, and all that hold now. Empty
+  // where there is none either.
+  std::string WaysOut(const std::vector<Choice>& choices) const;
+
   // Reports at the key that the author set last: a --set before the recipe itself before a fragment, then in
-  // the order given; at the whole file if all are defaults.
+  // the order given; where the first would stand if all are defaults.
   void Error(std::initializer_list<std::string_view> keys, std::string message, std::string hint = "") const;
   // A warning of that code, at the same place; nothing where the recipe allows it.
   void Warn(std::string_view warning, std::initializer_list<std::string_view> keys, std::string message,
             std::string hint = "") const;
+  // Something that changes nothing but may be meant otherwise; at the same place. It has no code.
+  void Note(std::initializer_list<std::string_view> keys, std::string message) const;
   bool IsDefault(std::string_view key) const;
 
  private:
   void Report(Severity severity, std::string_view as, std::initializer_list<std::string_view> keys,
               std::string message, std::string hint) const;
 
-  std::vector<Diagnostic>* diagnostics_;
+  std::vector<Diagnostic>* diagnostics_;  // null where only `holds_` is asked for
+  bool* holds_ = nullptr;
+  std::size_t rule_ = 0;
+  const std::set<std::string>* unusable_ = nullptr;
 };
 
 struct Rule {
@@ -47,11 +76,14 @@ std::vector<Rule> ScheduleRules();
 std::vector<Rule> PrecisionRules();
 std::vector<Rule> DataRules();
 
+// The multiples of `step` around `value`, from at least `step` on: some dozens below and above.
+std::vector<std::int64_t> MultiplesAround(std::int64_t value, std::int64_t step);
+// The divisors of `number`, in order; of one above 2^40, those that pair with one up to 2^20. None of 0.
+std::vector<std::int64_t> Divisors(std::int64_t number);
 // "48 or 64": the multiples of `step` around `value` that are at least `step` (one, if `value` is below it).
 std::string NearestMultiples(std::int64_t value, std::int64_t step);
-// "4 or 8": the divisors of `number` around `value`, for which also `other % divisor == 0` if `other` is not
-// 0.
-std::string NearestDivisors(std::int64_t value, std::int64_t number, std::int64_t other = 0);
+// "4 or 8": the divisors of `number` around `value`.
+std::string NearestDivisors(std::int64_t value, std::int64_t number);
 
 // "1 sample", "2 samples".
 std::string Counted(std::int64_t count, std::string_view noun);

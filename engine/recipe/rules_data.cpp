@@ -4,6 +4,7 @@
 #include <string>
 
 #include "engine/base/status.h"
+#include "engine/recipe/fields.h"
 #include "engine/recipe/rules.h"
 #include "engine/recipe/source.h"
 #include "engine/recipe/split.h"
@@ -12,7 +13,9 @@ namespace engine::recipe {
 namespace {
 
 void PathsAreGiven(const RuleContext& c) {
-  if (c.recipe.data.paths.empty()) c.Error({"data.paths"}, "data.paths is empty", "at least one prefix");
+  if (c.recipe.data.paths.empty()) {
+    c.Error({"data.paths"}, "data.paths is empty", "at least one prefix; or data.source = \"random\"");
+  }
 }
 
 void WeightsMatchPaths(const RuleContext& c) {
@@ -69,15 +72,34 @@ void VocabHoldsBytes(const RuleContext& c) {
           fmt::format("vocab at least {}", kByteIds));
 }
 
+// Random tokens come from no file, so that rules of files do not hold for them.
+template <void (*rule)(const RuleContext&)>
+void OfFiles(const RuleContext& c) {
+  if (!c.recipe.data.is_random()) rule(c);
+}
+
+void RandomTokensUseNoFiles(const RuleContext& c) {
+  if (!c.recipe.data.is_random()) return;
+  std::string unused;
+  for (const char* key : {"data.paths", "data.weights", "data.split", "data.tokenizer.kind",
+                          "data.tokenizer.vocab_file", "data.tokenizer.merges_file"}) {
+    const Field& field = *FindField(key);
+    if (Get(field, c.recipe) != DefaultOf(field)) unused += (unused.empty() ? "" : ", ") + field.key;
+  }
+  if (unused.empty()) return;
+  c.Note({"data.source"}, fmt::format("data.source \"{}\" does not use {}", c.recipe.data.source, unused));
+}
+
 }  // namespace
 
 std::vector<Rule> DataRules() {
   return {
-      {{"data.paths"}, PathsAreGiven},
-      {{"data.paths", "data.weights"}, WeightsMatchPaths},
-      {{"data.split", "evaluation.interval"}, SplitHasShares},
-      {{"data.tokenizer"}, Gpt2TokenizerHasFiles},
-      {{"model.vocab", "data.tokenizer.kind"}, VocabHoldsBytes},
+      {{"data.source", "data.paths"}, OfFiles<PathsAreGiven>},
+      {{"data.source", "data.paths", "data.weights"}, OfFiles<WeightsMatchPaths>},
+      {{"data.source", "data.split", "evaluation.interval"}, OfFiles<SplitHasShares>},
+      {{"data.source", "data.tokenizer"}, OfFiles<Gpt2TokenizerHasFiles>},
+      {{"data.source", "model.vocab", "data.tokenizer.kind"}, OfFiles<VocabHoldsBytes>},
+      {{"data"}, RandomTokensUseNoFiles},
   };
 }
 

@@ -14,11 +14,13 @@ bool HeadDimIsWhole(const Recipe& r) {
 void HeadsDivideHidden(const RuleContext& c) {
   const Model& m = c.recipe.model;
   if (HeadDimIsWhole(c.recipe)) return;
+  const std::string ways = c.WaysOut(
+      {{.key = "model.attention.heads", .name = "heads", .values = Divisors(m.hidden)},
+       {.key = "model.hidden", .name = "hidden", .values = MultiplesAround(m.hidden, m.attention.heads)}});
   c.Error({"model.attention.heads", "model.hidden"},
           fmt::format("hidden {} is not divisible by heads {} (remainder {})", m.hidden, m.attention.heads,
                       m.hidden % m.attention.heads),
-          fmt::format("heads {}; or hidden {}; or set head_dim", NearestDivisors(m.attention.heads, m.hidden),
-                      NearestMultiples(m.hidden, m.attention.heads)));
+          ways + (ways.empty() ? "" : "; or ") + "set head_dim");
 }
 
 void KvHeadsDivideHeads(const RuleContext& c) {
@@ -28,8 +30,10 @@ void KvHeadsDivideHeads(const RuleContext& c) {
           fmt::format(
               "heads {} is not divisible by kv_heads {}: each key and value head serves equally many heads",
               a.heads, a.kv_heads),
-          fmt::format("kv_heads {}; or heads {}", NearestDivisors(a.kv_heads, a.heads),
-                      NearestMultiples(a.heads, a.kv_heads)));
+          c.WaysOut({{.key = "model.attention.kv_heads", .name = "kv_heads", .values = Divisors(a.heads)},
+                     {.key = "model.attention.heads",
+                      .name = "heads",
+                      .values = MultiplesAround(a.heads, a.kv_heads)}}));
 }
 
 void RotaryHeadDimIsEven(const RuleContext& c) {
@@ -40,7 +44,10 @@ void RotaryHeadDimIsEven(const RuleContext& c) {
   c.Error({"model.attention.head_dim", "model.attention.heads", "model.hidden"},
           fmt::format("rotary positions turn pairs of features and need an even head_dim, but it is {}{}",
                       c.recipe.head_dim(), origin),
-          fmt::format("head_dim {}", NearestMultiples(c.recipe.head_dim(), 2)));
+          c.WaysOut({{.key = "model.attention.head_dim",
+                      .name = "head_dim",
+                      .values = MultiplesAround(c.recipe.head_dim(), 2),
+                      .around = c.recipe.head_dim()}}));
 }
 
 void HeadDimIsSupported(const RuleContext& c) {

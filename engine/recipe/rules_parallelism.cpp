@@ -33,6 +33,20 @@ std::string Factors(const Parallelism& p) {
   return fmt::format("dp {} · tp {} · pp {} · cp {} · ep {}", p.dp, p.tp, p.pp, p.cp, p.ep);
 }
 
+Choice TpDividing(std::int64_t size) {
+  return {.key = "parallelism.tp", .name = "tp", .values = Divisors(size), .keeps = "parallelism.dp"};
+}
+
+Choice CpDividing(std::int64_t size) {
+  return {.key = "parallelism.cp", .name = "cp", .values = Divisors(size), .keeps = "parallelism.dp"};
+}
+
+Choice SequenceLength(std::int64_t length, std::int64_t multiple_of) {
+  return {.key = "data.sequence_length",
+          .name = "sequence_length",
+          .values = MultiplesAround(length, multiple_of)};
+}
+
 void TpDividesHeads(const RuleContext& c) {
   const Attention& a = c.recipe.model.attention;
   const std::int64_t tp = c.recipe.parallelism.tp;
@@ -42,8 +56,10 @@ void TpDividesHeads(const RuleContext& c) {
   c.Error({"parallelism.tp", grouped ? "model.attention.kv_heads" : "model.attention.heads"},
           fmt::format("{} {} cannot be shared by tp {}: {} is not a multiple of {}",
                       grouped ? "kv_heads" : "heads", heads, tp, heads, tp),
-          fmt::format("tp {}; or {} {}", NearestDivisors(tp, heads, c.recipe.ffn_hidden()),
-                      grouped ? "kv_heads" : "heads", NearestMultiples(heads, tp)));
+          c.WaysOut({TpDividing(heads),
+                     {.key = grouped ? "model.attention.kv_heads" : "model.attention.heads",
+                      .name = grouped ? "kv_heads" : "heads",
+                      .values = MultiplesAround(heads, tp)}}));
 }
 
 void TpDividesFfn(const RuleContext& c) {
@@ -55,15 +71,20 @@ void TpDividesFfn(const RuleContext& c) {
           fmt::format("mlp.hidden {}{} cannot be shared by tp {} (remainder {})", ffn,
                       is_default ? fmt::format(" (the default for hidden {})", c.recipe.model.hidden) : "",
                       tp, ffn % tp),
-          fmt::format("tp {}; or mlp.hidden {}", NearestDivisors(tp, ffn, c.recipe.kv_heads()),
-                      NearestMultiples(ffn, tp)));
+          c.WaysOut({TpDividing(ffn),
+                     {.key = "model.mlp.hidden",
+                      .name = "mlp.hidden",
+                      .values = MultiplesAround(ffn, tp),
+                      .around = ffn}}));
 }
 
 void NoExpertParallelism(const RuleContext& c) {
   const Parallelism& p = c.recipe.parallelism;
   if (p.ep > 1) {
+    const std::string ways =
+        c.WaysOut({{.key = "parallelism.ep", .name = "ep", .values = {1}, .keeps = "parallelism.dp"}});
     c.Error({"parallelism.ep"}, fmt::format("ep {} would split experts, and this model has none", p.ep),
-            fmt::format("ep 1; {}", kEpCounts));
+            ways.empty() ? kEpCounts : ways + "; " + kEpCounts);
   }
   if (p.expert_tp != 0) {
     c.Error(
@@ -80,32 +101,15 @@ void WorldFitsInteger(const RuleContext& c) {
           fmt::format("the world size {} does not fit in 63 bits", Factors(p)));
 }
 
-// Whether one axis's degree goes with the rest of the recipe; inputs that could not be read are 0.
-bool IsLawful(const Recipe& r, const Axis& axis) {
-  const Parallelism& p = r.parallelism;
-  const std::string_view name = axis.name;
-  if (name == "tp") return r.kv_heads() % p.tp == 0 && r.ffn_hidden() % p.tp == 0;
-  if (name == "pp") return ProductOrOverflow({p.pp, p.virtual_stages}) <= r.model.layers;
-  if (name == "cp") return p.cp == 1 || r.data.sequence_length % (2 * p.cp) == 0;
-  if (name == "ep") return p.ep == 1;
-  const std::int64_t step = ProductOrOverflow({r.training.micro_batch, p.dp, p.ep});
-  return step > 0 && r.training.global_batch % step == 0;
-}
-
-// Lawful values of one axis that make the world `devices` ranks large, the other axes as they are.
-std::string AxesThatFit(const Recipe& recipe, std::int64_t devices) {
-  const std::int64_t world = WorldOrOverflow(recipe.parallelism);
-  std::string fits;
+// Values of each axis that make the world `devices` ranks large, the other axes as they are.
+std::vector<Choice> AxesThatFill(const Parallelism& p, std::int64_t devices, const std::string& effect) {
+  std::vector<Choice> choices;
   for (const Axis& axis : kAxes) {
-    const std::int64_t degree = recipe.parallelism.*axis.degree;
-    const std::int64_t others = world / degree;
-    if (devices % others != 0 || devices / others == degree) continue;
-    Recipe changed = recipe;
-    changed.parallelism.*axis.degree = devices / others;
-    if (IsLawful(changed, axis))
-      fits += fmt::format("{}{} {}", fits.empty() ? "" : " or ", axis.name, devices / others);
+    const std::int64_t others = WorldOrOverflow(p) / (p.*axis.degree);
+    if (devices % others != 0) continue;
+    choices.push_back({.key = axis.key, .name = axis.name, .values = {devices / others}, .effect = effect});
   }
-  return fits;
+  return choices;
 }
 
 void WorldFillsCluster(const RuleContext& c) {
@@ -115,11 +119,17 @@ void WorldFillsCluster(const RuleContext& c) {
   if (world < 0 || cluster.nodes == 0 || cluster.devices_per_node == 0) return;
   const std::int64_t devices = cluster.nodes * cluster.devices_per_node;
   if (world == devices) return;
-  std::string hint = AxesThatFit(c.recipe, devices);
-  if (!hint.empty()) hint += fmt::format(" gives {}; ", devices);
+  const std::string fills = fmt::format(" gives {}", devices);
+  const std::string fits = fmt::format(" gives {}", world);
+  std::vector<Choice> choices = AxesThatFill(p, devices, fills);
   if (world % cluster.devices_per_node == 0) {
-    hint += fmt::format("nodes {} gives {}; ", world / cluster.devices_per_node, world);
+    choices.push_back({.key = "cluster.nodes",
+                       .name = "nodes",
+                       .values = {world / cluster.devices_per_node},
+                       .effect = fits});
   }
+  std::string hint = c.WaysOut(choices);
+  if (!hint.empty()) hint += "; ";
   c.Error({"parallelism.dp", "parallelism.tp", "parallelism.pp", "parallelism.cp", "parallelism.ep",
            "cluster.devices_per_node", "cluster.nodes"},
           fmt::format("{} = {}, but [cluster] has {} × {} = {}", Factors(p), world,
@@ -137,7 +147,7 @@ void WorldFillsNodes(const RuleContext& c) {
     c.Error({"cluster.nodes", "parallelism.dp"},
             fmt::format("{} = {} ranks cannot be shared by {} equally", Factors(p), world,
                         Counted(cluster.nodes, "node")),
-            fmt::format("nodes {}", NearestDivisors(cluster.nodes, world)));
+            c.WaysOut({{.key = "cluster.nodes", .name = "nodes", .values = Divisors(world)}}));
   }
   const std::int64_t each = cluster.devices_per_node;
   if (cluster.nodes == 0 && each > 0 && world > each && world % each != 0) {
@@ -157,18 +167,19 @@ void PushStaysOnHost(const RuleContext& c) {
   const bool tp_stays = p.tp == 1 || each % p.tp == 0;
   const std::int64_t both = ProductOrOverflow({p.tp, p.cp});
   if (tp_stays && (p.cp == 1 || (both > 0 && each % both == 0))) return;
+  const std::string other = c.WaysOut({tp_stays ? CpDividing(each) : TpDividing(each)});
   c.Error(
       {"parallelism.exchange", tp_stays ? "parallelism.cp" : "parallelism.tp", "cluster.devices_per_node"},
       fmt::format("the ranks of {} cannot \"push\": they are not on one host of {}",
                   tp_stays ? fmt::format("tp {} · cp {}", p.tp, p.cp) : fmt::format("tp {}", p.tp),
                   Counted(each, "device")),
-      fmt::format("exchange \"auto\", which pushes where it can; or {} {}", tp_stays ? "tp · cp" : "tp",
-                  NearestDivisors(tp_stays ? both : p.tp, each)));
+      "exchange \"auto\", which pushes where it can" + (other.empty() ? "" : "; or " + other));
 }
 
 void ZeroStageIsBuilt(const RuleContext& c) {
   const Parallelism& p = c.recipe.parallelism;
-  if (p.zero_stage > 1 && p.schedule == "zero_bubble") {
+  const bool has_shards = p.dp > 1 || p.cp > 1 || p.ep > 1;
+  if (p.zero_stage > 1 && p.schedule == "zero_bubble" && has_shards) {
     c.Error({"parallelism.zero_stage", "parallelism.schedule"},
             fmt::format("zero_stage {}: keeping gradients sharded over dp is not built for schedule "
                         "\"zero_bubble\", which makes them in two passes",
@@ -200,14 +211,14 @@ void SequenceIsDivisible(const RuleContext& c) {
     c.Error({"parallelism.cp", "data.sequence_length"},
             fmt::format("sequence_length {} cannot be cut into 2 × cp {} = {} equal chunks", length, p.cp,
                         chunks),
-            fmt::format("sequence_length {}", NearestMultiples(length, chunks)));
+            c.WaysOut({CpDividing(length), SequenceLength(length, chunks)}));
     return;
   }
   if (!p.sequence_parallel || length / p.cp % p.tp == 0) return;
   c.Error({"parallelism.sequence_parallel", "parallelism.tp", "data.sequence_length"},
           fmt::format("sequence_parallel: sequence_length {} / cp {} = {} cannot be shared by tp {}", length,
                       p.cp, length / p.cp, p.tp),
-          fmt::format("sequence_length {}", NearestMultiples(length, std::lcm(chunks, p.cp * p.tp))));
+          c.WaysOut({TpDividing(length / p.cp), SequenceLength(length, std::lcm(chunks, p.cp * p.tp))}));
 }
 
 void ScheduleSuitsStages(const RuleContext& c) {
@@ -294,7 +305,9 @@ std::vector<Rule> ParallelismRules() {
       {{"parallelism.exchange", "parallelism.tp", "parallelism.cp", "cluster.device",
         "cluster.devices_per_node"},
        PushStaysOnHost},
-      {{"parallelism.zero_stage", "parallelism.schedule", "precision.compute"}, ZeroStageIsBuilt},
+      {{"parallelism.zero_stage", "parallelism.schedule", "precision.compute", "parallelism.dp",
+        "parallelism.cp", "parallelism.ep"},
+       ZeroStageIsBuilt},
       {{sp, "parallelism.tp"}, SequenceParallelNeedsTp},
       {{sp, "parallelism.tp", "parallelism.cp", "data.sequence_length"}, SequenceIsDivisible},
       {{chunks, "parallelism.pp", "parallelism.schedule"}, ScheduleSuitsStages},

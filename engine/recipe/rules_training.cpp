@@ -14,6 +14,11 @@ std::int64_t MicrobatchSamples(const Recipe& r) {
   return ProductOrOverflow({r.training.micro_batch, r.parallelism.dp, r.parallelism.ep});
 }
 
+Choice GlobalBatch(std::int64_t value, std::int64_t multiple_of) {
+  return {
+      .key = "training.global_batch", .name = "global_batch", .values = MultiplesAround(value, multiple_of)};
+}
+
 void BatchIsWholeMicrobatches(const RuleContext& c) {
   const Training& t = c.recipe.training;
   const Parallelism& p = c.recipe.parallelism;
@@ -24,7 +29,7 @@ void BatchIsWholeMicrobatches(const RuleContext& c) {
   } else if (t.global_batch % step != 0) {
     c.Error({"training.global_batch", "training.micro_batch", "parallelism.dp"},
             fmt::format("global_batch {} is not a multiple of {} = {}", t.global_batch, product, step),
-            fmt::format("global_batch {}", NearestMultiples(t.global_batch, step)));
+            c.WaysOut({GlobalBatch(t.global_batch, step)}));
   }
 }
 
@@ -57,7 +62,7 @@ void InterleavedMicrobatchesFillPipeline(const RuleContext& c) {
           fmt::format(
               "the interleaved schedule needs microbatches in groups of pp {}, but global_batch {} / {} = {}",
               p.pp, t.global_batch, step, microbatches),
-          group < 0 ? "" : fmt::format("global_batch {}", NearestMultiples(t.global_batch, group)));
+          group < 0 ? "" : c.WaysOut({GlobalBatch(t.global_batch, group)}));
 }
 
 void LengthIsSaidOnce(const RuleContext& c) {
@@ -95,7 +100,9 @@ void LengthIsWholeBatches(const RuleContext& c) {
   if (t.samples % t.global_batch != 0) {
     c.Error({"training.samples", "training.global_batch"},
             fmt::format("samples {} is not a multiple of global_batch {}", t.samples, t.global_batch),
-            fmt::format("samples {}", NearestMultiples(t.samples, t.global_batch)));
+            c.WaysOut({{.key = "training.samples",
+                        .name = "samples",
+                        .values = MultiplesAround(t.samples, t.global_batch)}}));
   }
   if (ProductOrOverflow({t.iterations, t.global_batch}) < 0) {
     c.Error(

@@ -9,4 +9,7 @@ namespace engine::recipe {
 // since a file may leave to `extends` what the whole recipe requires.
 std::string JsonSchema();
 
+// The same of studies (recipe/study.h): the content of schemas/study.schema.json.
+std::string StudySchema();
+
 }  // namespace engine::recipe

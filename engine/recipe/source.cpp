@@ -14,6 +14,7 @@
 
 #include "engine/base/status.h"
 #include "engine/base/units.h"
+#include "engine/recipe/shipped.h"
 
 namespace engine::recipe {
 namespace {
@@ -86,22 +87,12 @@ Diagnostic Source::Error(const Mark& mark, std::string message, std::string hint
   return {Severity::kError, Span(mark), std::move(message), std::move(hint), Line(mark.line)};
 }
 
-std::string Shown(std::string_view text, std::size_t max_bytes) {
-  std::string shown;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (shown.size() >= max_bytes && (byte & 0xC0) != 0x80) return shown + "…";
-    if (byte >= 0x20 && byte != 0x7f) {
-      shown += c;
-    } else {
-      shown += c == '\n' ? "\\n" : fmt::format("\\x{:02x}", byte);
-    }
-  }
-  return shown;
-}
-
 absl::StatusOr<std::string> ResolvePath(const std::string& path, const std::string& root) {
   if (path.find('\0') != std::string::npos) return InvalidArgument("a path cannot have a NUL byte");
+  if (IsShipped(path)) {  // the installation is trusted as the program is
+    ASSIGN_OR_RETURN(const std::string found, FindShipped(path));
+    return Canonical(found);
+  }
   ASSIGN_OR_RETURN(std::string canonical, Canonical(path));
   if (root.empty()) return canonical;
   ASSIGN_OR_RETURN(const std::string canonical_root, Canonical(root));

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/base/diagnostic.h"
+#include "engine/base/shown.h"
 
 namespace engine::recipe {
 
@@ -45,15 +46,13 @@ class Source {
   std::vector<std::size_t> line_starts_;
 };
 
-// Text of the author for use in a message: control characters escaped, cut after about `max_bytes` with "…".
-std::string Shown(std::string_view text, std::size_t max_bytes = 80);
-// The same for a path, of which more is shown.
-inline std::string ShownPath(std::string_view path) { return Shown(path, 1000); }
+using engine::Shown;
+using engine::ShownPath;
 
 using SourcePtr = std::shared_ptr<const Source>;
 
-// The canonical path of `path`: symbolic links and `..` resolved. With `root`, an error unless it lies
-// inside.
+// The canonical path of `path`: symbolic links and `..` resolved, the name of a shipped file found. With
+// `root`, an error unless it lies inside or is such a name.
 absl::StatusOr<std::string> ResolvePath(const std::string& path, const std::string& root);
 
 // Text of a regular file of at most kMaxRecipeBytes; never waits on a pipe or reads a device. Errors call it

@@ -16,6 +16,7 @@
 #include "engine/recipe/document.h"
 #include "engine/recipe/parse.h"
 #include "engine/recipe/print.h"
+#include "engine/recipe/shipped.h"
 #include "engine/recipe/source.h"
 
 namespace engine::recipe {
@@ -87,9 +88,10 @@ class StudyParser {
       }
     }
     if (broken_) return;
+    if (head_.line == 0) head_ = {1, 1, 1};
     if (base.empty()) Error(head_, "study.base is required", "the path of a recipe, relative to the study");
     if (variants_at_.line == 0) {
-      Error({}, "a study needs variants", "one of [variants.NAME], [grid] and [one_at_a_time]");
+      Error(head_, "a study needs variants", "one of [variants.NAME], [grid] and [one_at_a_time]");
     }
   }
 
@@ -199,9 +201,10 @@ class StudyParser {
     return Checked({document_.source, std::move(node)});
   }
 
+  // What a variant says counts as set on top of the base: a mistake that both make is the variant's.
   std::optional<Settings> Checked(const Document& document) {
     const std::size_t before = diagnostics_->size();
-    Settings settings = ParseSettings(document, Provenance::Origin::kFile, nullptr, diagnostics_);
+    Settings settings = ParseSettings(document, Provenance::Origin::kSet, nullptr, diagnostics_);
     if (diagnostics_->size() == before) return settings;
     broken_ = true;
     return std::nullopt;
@@ -330,7 +333,7 @@ class VariantLoader {
       : parsed_(parsed), source_(source), result_(*result), diagnostics_(result->diagnostics) {}
 
   void Load(const LoadOptions& options) {
-    const std::string path = (fs::path(source_.name()).parent_path() / parsed_.base).string();
+    const std::string path = PathFrom(source_.name(), parsed_.base);
     LoadResult base = recipe::Load(path, options);
     if (!base.ok()) {
       diagnostics_.push_back(source_.Error(parsed_.base_mark, "the base recipe has errors"));
@@ -403,12 +406,23 @@ class VariantLoader {
 
 }  // namespace
 
+bool IsStudy(const std::string& path, const LoadOptions& options) {
+  const absl::StatusOr<std::string> canonical = ResolvePath(path, options.root);
+  if (!canonical.ok()) return false;
+  absl::StatusOr<std::string> text = ReadRecipeFile(*canonical, path);
+  if (!text.ok()) return false;
+  std::vector<Diagnostic> ignored;
+  const std::optional<Document> document =
+      ParseToml(std::make_shared<const Source>(path, *std::move(text)), &ignored);
+  return document.has_value() && StudyOf(document->root) != nullptr;
+}
+
 StudyResult LoadStudy(const std::string& path, const LoadOptions& options) {
   StudyResult result;
-  const std::string shown = fs::path(path).lexically_normal().string();
+  const std::string shown = NormalPath(path);
   result.study.path = shown;
   const auto fail = [&](const absl::Status& status) {
-    result.diagnostics.push_back({Severity::kError, {shown, 0, 0, 1}, Message(status), "", ""});
+    result.diagnostics.push_back({Severity::kError, {shown, 0, 0, 1}, Message(status), "", "", "E104"});
   };
   const absl::StatusOr<std::string> canonical = ResolvePath(path, options.root);
   if (!canonical.ok()) return fail(canonical.status()), result;
@@ -425,6 +439,9 @@ StudyResult LoadStudy(const std::string& path, const LoadOptions& options) {
   study.seeds = parser.seeds.empty() ? std::vector{study.base.training.seed} : parser.seeds;
   study.metric = parser.metric;
   study.metric_iterations = parser.metric_iterations;
+  for (Diagnostic& diagnostic : result.diagnostics) {
+    if (diagnostic.code.empty()) diagnostic.code = kBadStudy;
+  }
   SortAndUnique(&result.diagnostics);
   return result;
 }

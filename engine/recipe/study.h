@@ -27,12 +27,18 @@ struct Study {
   std::int64_t metric_iterations = 20;
 };
 
+// The code of mistakes of the study itself (recipe/codes.h).
+inline constexpr const char* kBadStudy = "E105";
+
 struct StudyResult {
   Study study;                          // complete and valid only if ok()
   std::vector<Diagnostic> diagnostics;  // sorted by place
 
   bool ok() const { return !HasErrors(diagnostics); }
 };
+
+// Whether a file says that it is a study. False, too, where it cannot be read.
+bool IsStudy(const std::string& path, const LoadOptions& options = {});
 
 // Reads a study and its base, with `options` (--set, --root) for the base, and validates every variant.
 StudyResult LoadStudy(const std::string& path, const LoadOptions& options = {});

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <utility>
 
+#include "engine/base/json.h"
 #include "engine/base/units.h"
 #include "engine/recipe/load.h"
 #include "engine/recipe/print.h"
@@ -38,12 +39,20 @@ std::string Seconds(double seconds) {
   return fmt::format("{:.3f} ms", seconds * 1e3);
 }
 
+// "52.56 GFLOP"
+std::string Flops(double flops) {
+  std::string count = FormatCount(flops);
+  const bool prefixed = count.back() < '0' || count.back() > '9';
+  count.insert(count.size() - (prefixed ? 1 : 0), " ");
+  return count + "FLOP";
+}
+
 std::string Number(Unit unit, double value) {
   switch (unit) {
     case Unit::kBytes:
       return FormatBytes(std::llround(value));
     case Unit::kFlops:
-      return FormatCount(value) + "FLOP";
+      return Flops(value);
     case Unit::kSeconds:
       return Seconds(value);
     case Unit::kShare:
@@ -62,6 +71,23 @@ std::string ChangeText(const Effect& effect) {
   std::string change = (after > before ? "+" : "") + Number(effect.unit, after - before);
   if (before == 0 || after == 0 || effect.unit == Unit::kShare) return change;
   return fmt::format("{} (× {:.3f})", change, after / before);
+}
+
+// Without those whose two values read the same, as they are rounded here.
+std::vector<Effect> Readable(const std::vector<Effect>& effects) {
+  std::vector<Effect> readable;
+  for (const Effect& effect : effects) {
+    if (FactText(effect.unit, effect.before) != FactText(effect.unit, effect.after))
+      readable.push_back(effect);
+  }
+  return readable;
+}
+
+// Of the ones that are left out; empty where there are none.
+std::string LeftOut(std::size_t count) {
+  if (count == 0) return "";
+  if (count == 1) return "one number differs by less than is shown here; --format json has it\n";
+  return fmt::format("{} numbers differ by less than is shown here; --format json has them\n", count);
 }
 
 // Effects under one heading: of a section, and within it of neighbouring stages that change alike.
@@ -167,7 +193,7 @@ absl::StatusOr<Side> SideOf(std::string name, recipe::Recipe recipe, const plan:
 }
 
 absl::StatusOr<Side> SideOfPlan(std::string name, const std::string& text) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  ASSIGN_OR_RETURN(const Json json, ParseJson(text, name));
   absl::StatusOr<std::vector<plan::Fact>> facts = plan::FactsOf(json);
   if (!facts.ok()) return WithContext(facts.status(), name);
   const auto word = [&](const char* key) {
@@ -178,7 +204,13 @@ absl::StatusOr<Side> SideOfPlan(std::string name, const std::string& text) {
   const std::string toml = word("recipe");
   if (toml.empty()) return side;
   recipe::LoadResult loaded = recipe::LoadText(toml, side.name + " (recipe)");
-  if (!loaded.ok()) return absl::InvalidArgumentError(Format(loaded.diagnostics[0]));
+  if (!loaded.ok()) {
+    const auto is_error = [](const Diagnostic& diagnostic) {
+      return diagnostic.severity == Severity::kError;
+    };
+    return absl::InvalidArgumentError(
+        Format(*std::find_if(loaded.diagnostics.begin(), loaded.diagnostics.end(), is_error)));
+  }
   side.recipe = std::move(loaded.recipe);
   side.kept = true;
   return side;
@@ -208,7 +240,8 @@ std::string ToText(const Comparison& c) {
     }
     text += "\nsettings\n" + Columns(rows);
   }
-  for (const Group& group : GroupsOf(c.effects)) {
+  const std::vector<Effect> effects = Readable(c.effects);
+  for (const Group& group : GroupsOf(effects)) {
     std::vector<Row> rows;
     for (const Effect& effect : group.effects) {
       Row row = RowOf(effect);
@@ -217,8 +250,9 @@ std::string ToText(const Comparison& c) {
     }
     text += "\n" + group.heading() + "\n" + Columns(rows);
   }
-  if (c.effects.empty()) text += "\nno number of the plan differs\n";
-  return text;
+  if (c.effects.empty()) return text + "\nno number of the plan differs\n";
+  const std::string left_out = LeftOut(c.effects.size() - effects.size());
+  return left_out.empty() ? text : text + "\n" + left_out;
 }
 
 std::string ToMarkdown(const Comparison& c) {
@@ -230,14 +264,17 @@ std::string ToMarkdown(const Comparison& c) {
     text += fmt::format("| {} | {} | {} | {} → {} |\n", Code(s.key), Code(s.a), Code(s.b), Code(s.a_origin),
                         Code(s.b_origin));
   }
-  if (!c.effects.empty()) text += "\n| effect | a | b | change |\n|---|---:|---:|---:|\n";
-  for (const Group& group : GroupsOf(c.effects)) {
+  const std::vector<Effect> effects = Readable(c.effects);
+  if (!effects.empty()) text += "\n| effect | a | b | change |\n|---|---:|---:|---:|\n";
+  for (const Group& group : GroupsOf(effects)) {
     text += fmt::format("| **{}** | | | |\n", group.heading());
     for (const Effect& effect : group.effects) {
       const Row row = RowOf(effect);
       text += fmt::format("| {} | {} | {} | {} |\n", row[0], row[1], row[2], row[3]);
     }
   }
+  const std::string left_out = LeftOut(c.effects.size() - effects.size());
+  if (!left_out.empty()) text += "\n" + left_out;
   return text;
 }
 

@@ -1,9 +1,11 @@
 #include "engine/train/fold.h"
 
 #include <absl/container/flat_hash_map.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,14 +50,24 @@ std::string ProbeKey(const recipe::Recipe& recipe, std::int64_t lanes) {
   return key;
 }
 
+// What tells apart layouts of which a block takes as long for each sample, but for micro-batch and halves.
+std::string BlockKey(const recipe::Recipe& recipe) {
+  const recipe::Recompute& again = recipe.recompute;
+  return fmt::format(
+      "{} {} {} {}", ParameterKey(recipe), recipe.world_size(), again.granularity,
+      again.granularity == "selective" ? fmt::format("{}", fmt::join(again.modules, " ")) : "");
+}
+
 std::string EvaluationKey(const recipe::Recipe& recipe, std::int64_t lanes) {
   return fmt::format("{} {} {}", ParameterKey(recipe), recipe.training.micro_batch / lanes,
                      recipe.world_size());
 }
 
-// The layer of a parameter, by its name (model/decoder.h).
+// What names of blocks' parameters begin with (model/decoder.h).
+constexpr std::string_view kBlocks = "layers.";
+
+// The layer of a parameter, by its name.
 std::int32_t LayerOf(const std::string& name, std::int32_t layers) {
-  constexpr std::string_view kBlocks = "layers.";
   if (name.starts_with(kBlocks)) return static_cast<std::int32_t>(std::stol(name.substr(kBlocks.size())));
   return name.starts_with("embedding.") ? -1 : layers;
 }
@@ -68,57 +80,106 @@ class Folder::Impl {
 
   std::int64_t probes() const { return probes_ + (whole_ != nullptr ? whole_->probes() : 0); }
 
-  absl::StatusOr<std::int64_t> StateBytes(const recipe::Recipe& recipe) {
+  absl::StatusOr<std::int64_t> LeastBytes(const recipe::Recipe& recipe) {
     ASSIGN_OR_RETURN(const plan::FlatExchange exchange, plan::ExchangeOf(recipe, options_));
+    const plan::ChunkLayers& layers = LayersOf(recipe);
+    const std::vector<StageShape> shapes = ShapesOf(recipe, layers);
+    const PassSchedule& schedule = ScheduleOf(recipe);
+    const std::int64_t input_bytes = BlockInputBytes(recipe);
+    std::vector<std::int64_t> bytes(shapes.size(), 0);
+    for (size_t c = 0; c < layers.size(); ++c)
+      bytes[c % shapes.size()] += schedule.slots[c] * (layers[c].second - layers[c].first) * input_bytes;
     std::int64_t most = 0;
-    for (const StageShape& shape : ShapesOf(recipe)) {
-      ASSIGN_OR_RETURN(const StageStates* states, StatesOf(recipe, exchange, shape));
-      most = std::max(most, states->memory.total());
+    for (size_t s = 0; s < shapes.size(); ++s) {
+      ASSIGN_OR_RETURN(const StageStates* states, StatesOf(recipe, exchange, shapes[s]));
+      most = std::max(most, states->memory.total() + bytes[s]);
     }
     return most;
   }
 
+  double LeastSeconds(const recipe::Recipe& recipe) {
+    const std::int64_t lanes = plan::Lanes(recipe, options_);
+    const double seconds = LeastSecondsInLanes(recipe, lanes);
+    if (lanes == 1 || !MayHoldUpHalves(recipe, options_)) return seconds;
+    return std::min(seconds, LeastSecondsInLanes(recipe, 1));
+  }
+
   // As CompileUnverified chooses: without halves where these are held up and that takes less time.
-  absl::StatusOr<Estimate> Fold(const recipe::Recipe& recipe) {
+  absl::StatusOr<Estimate> Fold(const recipe::Recipe& recipe, double slow_s) {
     constexpr double kHardly = 0.05;  // of an iteration
-    ASSIGN_OR_RETURN(const Estimate halves, FoldAsSaid(recipe));
-    if (!MayHoldUpHalves(recipe, options_) || halves.held_up_s < kHardly * halves.iteration_s) return halves;
+    const bool may_hold_up = MayHoldUpHalves(recipe, options_);
+    absl::StatusOr<Estimate> halves =
+        FoldAsSaid(recipe, may_hold_up ? std::numeric_limits<double>::infinity() : slow_s);
+    const bool refused = options_.halves && absl::IsFailedPrecondition(halves.status());
+    if (!refused && (!halves.ok() || !may_hold_up || halves->held_up_s < kHardly * halves->iteration_s))
+      return halves;
     if (whole_ == nullptr) {
       plan::CompileOptions options = options_;
       options.halves = false;
       whole_ = std::make_unique<Impl>(std::move(options));
     }
-    ASSIGN_OR_RETURN(const Estimate whole, whole_->FoldAsSaid(recipe));
-    return whole.iteration_s < halves.iteration_s ? whole : halves;
+    ASSIGN_OR_RETURN(const Estimate whole, whole_->FoldAsSaid(recipe, slow_s));
+    return refused || whole.iteration_s < halves->iteration_s ? whole : *halves;
   }
 
  private:
-  absl::StatusOr<Estimate> FoldAsSaid(const recipe::Recipe& recipe) {
+  // Facts of a layout's chunks: chunks that are alike share them.
+  struct Chunks {
+    std::vector<std::pair<std::pair<Kind, std::int64_t>, std::unique_ptr<ChunkFacts>>> distinct;
+    std::vector<const ChunkFacts*> facts;  // by chunk
+    const ChunkFacts& operator[](size_t c) const { return *facts[c]; }
+    size_t size() const { return facts.size(); }
+  };
+
+  absl::StatusOr<Chunks> ChunksOf(const recipe::Recipe& recipe, std::int64_t lanes,
+                                  const plan::ChunkLayers& layers) {
+    Chunks chunks;
+    for (size_t c = 0; c < layers.size(); ++c) {
+      const std::pair key(KindOf(c, layers.size()), layers[c].second - layers[c].first);
+      auto known = std::find_if(chunks.distinct.begin(), chunks.distinct.end(),
+                                [&](const auto& entry) { return entry.first == key; });
+      if (known == chunks.distinct.end()) {
+        ASSIGN_OR_RETURN(const ChunkFacts facts, FactsFor(recipe, lanes, key.first, key.second));
+        chunks.distinct.emplace_back(key, std::make_unique<ChunkFacts>(facts));
+        known = chunks.distinct.end() - 1;
+      }
+      chunks.facts.push_back(known->second.get());
+    }
+    return chunks;
+  }
+
+  absl::StatusOr<std::vector<const StageStates*>> StatesOfAll(const recipe::Recipe& recipe,
+                                                              const plan::FlatExchange& exchange,
+                                                              const std::vector<StageShape>& shapes) {
+    std::vector<const StageStates*> states;
+    for (size_t s = 0; s < shapes.size(); ++s) {
+      if (s > 0 && shapes[s] == shapes[s - 1]) {
+        states.push_back(states.back());
+        continue;
+      }
+      ASSIGN_OR_RETURN(const StageStates* of, StatesOf(recipe, exchange, shapes[s]));
+      states.push_back(of);
+    }
+    return states;
+  }
+
+  absl::StatusOr<Estimate> FoldAsSaid(const recipe::Recipe& recipe, double slow_s) {
     ASSIGN_OR_RETURN(const plan::FlatExchange exchange, plan::ExchangeOf(recipe, options_));
-    const recipe::Parallelism& p = recipe.parallelism;
     const plan::ChunkLayers& layers = LayersOf(recipe);
-    const std::vector<StageShape> shapes = ShapesOf(recipe);
     const std::int64_t lanes = plan::Lanes(recipe, options_);
     const PassSchedule& schedule = ScheduleOf(recipe);
     Estimate estimate;
-    PassTimes times;
-    std::vector<ChunkFacts> facts(layers.size());
-    for (size_t c = 0; c < layers.size(); ++c) {
-      ASSIGN_OR_RETURN(facts[c],
-                       FactsFor(recipe, lanes, KindOf(c, layers.size()), layers[c].second - layers[c].first));
-    }
-    std::vector<const StageStates*> states;
-    for (std::int64_t s = 0; s < p.pp; ++s) {
-      const size_t stage = static_cast<size_t>(s);
-      ASSIGN_OR_RETURN(const StageStates* of, StatesOf(recipe, exchange, shapes[stage]));
-      states.push_back(of);
-      const plan::MemoryBreakdown memory = MemoryOf(recipe, lanes, *of, schedule, facts, stage);
+    ASSIGN_OR_RETURN(const Chunks facts, ChunksOf(recipe, lanes, layers));
+    ASSIGN_OR_RETURN(const std::vector<const StageStates*> states,
+                     StatesOfAll(recipe, exchange, ShapesOf(recipe, layers)));
+    for (size_t s = 0; s < states.size(); ++s) {
+      const plan::MemoryBreakdown memory = MemoryOf(recipe, lanes, *states[s], schedule, facts, s);
       if (memory.total() <= estimate.arena_bytes) continue;
       estimate.memory = memory;
       estimate.arena_bytes = memory.total();
       estimate.stage = static_cast<std::int32_t>(s);
     }
-    RETURN_IF_ERROR(TimeIteration(recipe, exchange, layers, facts, states, schedule, &estimate));
+    RETURN_IF_ERROR(TimeIteration(recipe, exchange, layers, facts, states, schedule, slow_s, &estimate));
     return estimate;
   }
 
@@ -141,7 +202,8 @@ class Folder::Impl {
 
   const plan::ChunkLayers& LayersOf(const recipe::Recipe& recipe) {
     const recipe::Parallelism& p = recipe.parallelism;
-    const auto [known, fresh] = layers_.try_emplace(std::pair(p.tp, p.pp * p.virtual_stages));
+    const auto [known, fresh] =
+        layers_.try_emplace(std::tuple(p.tp, p.pp * p.virtual_stages, p.layers_per_stage));
     if (!fresh) return known->second;
     auto graph = graphs_.find(p.tp);
     if (graph == graphs_.end()) {
@@ -158,8 +220,7 @@ class Folder::Impl {
     return known->second;
   }
 
-  std::vector<StageShape> ShapesOf(const recipe::Recipe& recipe) {
-    const plan::ChunkLayers& layers = LayersOf(recipe);
+  static std::vector<StageShape> ShapesOf(const recipe::Recipe& recipe, const plan::ChunkLayers& layers) {
     std::vector<StageShape> shapes(static_cast<size_t>(recipe.parallelism.pp));
     for (size_t c = 0; c < layers.size(); ++c)
       shapes[c % shapes.size()].blocks += layers[c].second - layers[c].first;
@@ -253,7 +314,10 @@ class Folder::Impl {
   absl::StatusOr<const Probe*> Known(const std::string& key, const recipe::Recipe& recipe, std::int64_t lanes,
                                      std::int64_t n, const Probe* even = nullptr) {
     const auto [known, fresh] = probe_of_.try_emplace(std::pair(key, n));
-    if (fresh) known->second = std::make_unique<absl::StatusOr<Probe>>(MakeProbe(recipe, lanes, n, even));
+    if (fresh) {
+      known->second = std::make_unique<absl::StatusOr<Probe>>(MakeProbe(recipe, lanes, n, even));
+      if (known->second->ok()) RememberBlock(recipe, lanes, **known->second);
+    }
     if (!known->second->ok()) return known->second->status();
     return &**known->second;
   }
@@ -279,6 +343,16 @@ class Folder::Impl {
     return Longer(probe->facts[kind], blocks - probe->blocks, probe->longer[0], probe->longer[1]);
   }
 
+  void RememberBlock(const recipe::Recipe& recipe, std::int64_t lanes, const Probe& probe) {
+    if (recipe.parallelism.schedule == plan::kZeroBubble) return;
+    const std::int64_t samples = recipe.training.micro_batch;
+    const double each = 1 / static_cast<double>(samples);
+    const auto& [less, more, most] = probe.longer;
+    block_times_[BlockKey(recipe)][{samples, lanes}] = {
+        .forward_s = (more.forward - less.forward).seconds() * each,
+        .backward_s = (more.backward - less.backward).seconds() * each};
+  }
+
   void RememberParameters(const recipe::Recipe& recipe, const Plan& probe) {
     const auto [known, fresh] = parameters_.try_emplace(ParameterKey(recipe));
     if (!fresh) return;
@@ -299,8 +373,10 @@ class Folder::Impl {
     };
     for (const plan::PlanParameter& parameter : probe.parameters) {
       const std::int32_t layer = LayerOf(parameter.name, layers);
-      if (layer < 0 || layer == layers) add(parameter, layer);
-      for (std::int32_t block = 0; layer == 0 && block < layers; ++block) add(parameter, block);
+      // A probe may have more blocks than the model: all but its first are passed over.
+      const bool of_block = parameter.name.starts_with(kBlocks);
+      if (!of_block) add(parameter, layer);
+      for (std::int32_t block = 0; of_block && layer == 0 && block < layers; ++block) add(parameter, block);
     }
   }
 
@@ -323,8 +399,7 @@ class Folder::Impl {
   }
 
   plan::MemoryBreakdown MemoryOf(const recipe::Recipe& recipe, std::int64_t lanes, const StageStates& states,
-                                 const PassSchedule& schedule, const std::vector<ChunkFacts>& facts,
-                                 size_t stage) const {
+                                 const PassSchedule& schedule, const Chunks& facts, size_t stage) const {
     plan::MemoryBreakdown memory = states.memory;
     const std::int64_t microbatches = Microbatches(recipe) * lanes;
     std::int64_t tensors = 0;  // quantised
@@ -355,6 +430,53 @@ class Folder::Impl {
     memory.evaluation = std::max<std::int64_t>(
         0, evaluation + Aligned(evaluate) - memory.activations - memory.communication - memory.transients);
     return memory;
+  }
+
+  double LeastSecondsInLanes(const recipe::Recipe& recipe, std::int64_t lanes) {
+    constexpr double kSlack = 0.97;  // kernels of some sizes fill the device a little better than larger ones
+    const auto known = block_times_.find(BlockKey(recipe));
+    if (known == block_times_.end()) return 0;
+    // As large kernels or larger ones, whose exchange is hidden as well or better.
+    const std::int64_t samples = recipe.training.micro_batch;
+    const auto at = std::find_if(known->second.begin(), known->second.end(), [&](const auto& entry) {
+      const auto& [of_samples, of_lanes] = entry.first;
+      return of_lanes >= lanes && of_samples * lanes >= samples * of_lanes;
+    });
+    if (at == known->second.end()) return 0;
+    PassTimes times;
+    const plan::ChunkLayers& layers = LayersOf(recipe);
+    for (const auto& [first, end] : layers) {
+      const double blocks = kSlack * static_cast<double>((end - first) * samples);
+      times.forward_s.push_back(blocks * at->second.forward_s);
+      times.backward_s.push_back(blocks * at->second.backward_s);
+    }
+    times.weights_s.assign(layers.size(), 0);
+    const bool deferred = recipe.parallelism.schedule == plan::kZeroBubble;
+    return LeastSeconds(times, static_cast<size_t>(recipe.parallelism.pp), Microbatches(recipe), deferred);
+  }
+
+  // What the passes take at least: each stage waits for the first microbatch's way to it, then does all that
+  // is its own, and what it ends with goes back to the first stage, but for weights passes, which stay.
+  static double LeastSeconds(const PassTimes& times, size_t stages, std::int64_t microbatches,
+                             bool deferred) {
+    double most = 0;
+    double way = 0;
+    for (size_t s = 0; s < stages; ++s) {
+      double work = 0;
+      for (size_t c = s; c < times.forward_s.size(); c += stages)
+        work += times.forward_s[c] + times.backward_s[c] + times.weights_s[c];
+      most = std::max(most, way + work * static_cast<double>(microbatches));
+      way += times.forward_s[s] + (deferred ? 0 : times.backward_s[s]);
+    }
+    return most;
+  }
+
+  // What every microbatch under way keeps of a block, at least.
+  static std::int64_t BlockInputBytes(const recipe::Recipe& recipe) {
+    const recipe::Parallelism& p = recipe.parallelism;
+    const std::int64_t tokens = recipe.training.micro_batch * recipe.data.sequence_length / p.cp;
+    const std::int64_t split = p.sequence_parallel ? p.tp : 1;
+    return tokens * recipe.model.hidden / split * (recipe.precision.compute == "fp32" ? 4 : 2);
   }
 
   // Seconds of a pass of `blocks` blocks that take `each`, and `rest` before them, with the exchange of
@@ -412,9 +534,9 @@ class Folder::Impl {
   }
 
   absl::Status TimeIteration(const recipe::Recipe& recipe, const plan::FlatExchange& exchange,
-                             const plan::ChunkLayers& layers, const std::vector<ChunkFacts>& facts,
+                             const plan::ChunkLayers& layers, const Chunks& facts,
                              const std::vector<const StageStates*>& states, const PassSchedule& schedule,
-                             Estimate* estimate) {
+                             double slow_s, Estimate* estimate) {
     const recipe::Parallelism& p = recipe.parallelism;
     const std::int64_t lanes = plan::Lanes(recipe, options_);
     const std::int64_t microbatches = Microbatches(recipe);
@@ -432,7 +554,7 @@ class Folder::Impl {
       const double weights = facts[c].weights.seconds();
       BlockExchange in_pass;
       Left after;
-      if (p.zero_stage > 1 && of.reduce.seconds > 0) {
+      if (plan::ZeroStageOf(p) > 1 && of.reduce.seconds > 0) {
         if (of.gather.seconds > 0) in_pass = {.gather = &of.gather, .before_s = of.before_gather_s};
         forward = PlayBlocks(n, each_forward, facts[c].forward - each_forward * blocks, exchange.behind,
                              in_pass, &after);
@@ -447,7 +569,12 @@ class Folder::Impl {
       times.backward_s.push_back(backward);
       times.weights_s.push_back(weights);
     }
-    if (p.zero_stage < 2) {
+    double rest = 0;
+    for (const StageStates* of : states) rest = std::max(rest, of->after_meeting_s);
+    estimate->iteration_s =
+        LeastSeconds(times, states.size(), microbatches, p.schedule == plan::kZeroBubble) + rest;
+    if (estimate->iteration_s > slow_s) return absl::OkStatus();
+    if (plan::ZeroStageOf(p) < 2) {
       times.ending = [&](size_t c, double busy) {
         const StageStates& of = *states[c % states.size()];
         PassTimes::Ending ending;
@@ -477,12 +604,10 @@ class Folder::Impl {
     Transfers(recipe, *probe, facts.size(), &times);
     const std::vector<double> ends = PlayPasses(schedule, times, microbatches);
     double meeting = 0;
-    double rest = 0;
     for (size_t s = 0; s < ends.size(); ++s) {
       double begin = 0;
       for (size_t c = s; c < facts.size(); c += ends.size()) begin += facts[c].begin.seconds();
       meeting = std::max(meeting, begin + ends[s] + states[s]->before_meeting_s);
-      rest = std::max(rest, states[s]->after_meeting_s);
     }
     estimate->iteration_s = meeting + rest;
     return absl::OkStatus();
@@ -514,20 +639,30 @@ class Folder::Impl {
       evaluations_;
   std::int64_t probes_ = 0;
   absl::flat_hash_map<std::int64_t, graph::Graph> graphs_;  // by tp: padding of the vocabulary
-  absl::flat_hash_map<std::pair<std::int64_t, std::int64_t>, plan::ChunkLayers> layers_;  // by tp and chunks
+  // By tp, chunks and the recipe's own cut.
+  absl::flat_hash_map<std::tuple<std::int64_t, std::int64_t, std::vector<std::int64_t>>, plan::ChunkLayers>
+      layers_;
   absl::flat_hash_map<std::tuple<std::int64_t, std::int64_t, bool, std::int64_t>, PassSchedule> schedules_;
   absl::flat_hash_map<std::pair<std::string, std::int64_t>, std::unique_ptr<absl::StatusOr<Probe>>> probe_of_;
   absl::flat_hash_map<std::string, std::unique_ptr<ModelParameters>> parameters_;
   absl::flat_hash_map<std::string, std::unique_ptr<StageStates>> states_;
+  // Of a block and a sample, where gradients of weights are made in the backward pass; by samples and lanes.
+  struct BlockTime {
+    double forward_s = 0, backward_s = 0;
+  };
+  absl::flat_hash_map<std::string, std::map<std::pair<std::int64_t, std::int64_t>, BlockTime>> block_times_;
   std::unique_ptr<Impl> whole_;  // of microbatches that are not cut
 };
 
 Folder::Folder(plan::CompileOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 Folder::~Folder() = default;
-absl::StatusOr<Estimate> Folder::Fold(const recipe::Recipe& recipe) { return impl_->Fold(recipe); }
-absl::StatusOr<std::int64_t> Folder::StateBytes(const recipe::Recipe& recipe) {
-  return impl_->StateBytes(recipe);
+absl::StatusOr<Estimate> Folder::Fold(const recipe::Recipe& recipe, double slow_s) {
+  return impl_->Fold(recipe, slow_s);
 }
+absl::StatusOr<std::int64_t> Folder::LeastBytes(const recipe::Recipe& recipe) {
+  return impl_->LeastBytes(recipe);
+}
+double Folder::LeastSeconds(const recipe::Recipe& recipe) { return impl_->LeastSeconds(recipe); }
 std::int64_t Folder::probes() const { return impl_->probes(); }
 
 }  // namespace engine::train

@@ -19,6 +19,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 
 #include "engine/base/status.h"
@@ -42,12 +43,20 @@ class Folder {
   explicit Folder(plan::CompileOptions options);
   ~Folder();
 
-  // The recipe must be valid. Error: a layout that the model does not allow.
-  absl::StatusOr<Estimate> Fold(const recipe::Recipe& recipe);
+  // The recipe must be valid. Error: a layout that the model does not allow. Of a layout that takes longer
+  // than `slow_s` the seconds may be fewer than its own, but are more than `slow_s`: its passes need not be
+  // played for that.
+  absl::StatusOr<Estimate> Fold(const recipe::Recipe& recipe,
+                                double slow_s = std::numeric_limits<double>::infinity());
 
-  // Bytes of parameters, gradients and optimizer alone, of the stage that has most: no choice of micro-batch,
-  // recomputation or schedule needs less.
-  absl::StatusOr<std::int64_t> StateBytes(const recipe::Recipe& recipe);
+  // Bytes of parameters, gradients and optimizer, and of the blocks' inputs that every microbatch under way
+  // keeps, of the stage that has most: no way to recompute needs less.
+  absl::StatusOr<std::int64_t> LeastBytes(const recipe::Recipe& recipe);
+
+  // Seconds that no plan of this layout takes less than, whichever way it recomputes, as far as is known from
+  // layouts of larger micro-batches that were folded before: a sample takes longer in a smaller one. 0:
+  // nothing is known.
+  double LeastSeconds(const recipe::Recipe& recipe);
 
   std::int64_t probes() const;  // plans compiled so far
 

@@ -6,6 +6,7 @@
 
 #include "engine/base/philox.h"
 #include "engine/checkpoint/read.h"
+#include "engine/data/token_ids.h"
 #include "engine/data/tokenizer.h"
 #include "engine/model/decoder.h"
 #include "engine/recipe/load.h"
@@ -85,6 +86,50 @@ class Generator {
   executor::RankExecutor& executor_;
 };
 
+// Null where ids come in and go out.
+absl::StatusOr<std::unique_ptr<data::Tokenizer>> OpenTokenizer(const recipe::Data& data,
+                                                               const GenerateOptions& options) {
+  if (options.prompt_ids && options.ids_out) return nullptr;
+  recipe::Tokenizer description = data.tokenizer;
+  if (!options.vocab_file.empty()) {
+    if (description.kind != "gpt2" && !data.is_random()) {
+      return InvalidArgument("--vocab and --merges are files of the gpt2 tokenizer, but the run's is \"{}\"",
+                             description.kind);
+    }
+    description = {"gpt2", options.vocab_file, options.merges_file};
+  }
+  absl::StatusOr<std::unique_ptr<data::Tokenizer>> tokenizer = data::MakeTokenizer(description);
+  if (tokenizer.ok()) return tokenizer;
+  return absl::Status(
+      tokenizer.status().code(),
+      Message(tokenizer.status()) +
+          "\n    hint: --vocab and --merges say where the tokenizer's files are; with --tokens-in "
+          "and --tokens-out there is no need of any");
+}
+
+absl::StatusOr<std::vector<std::int32_t>> PromptIds(const data::Tokenizer* tokenizer, std::int64_t vocab,
+                                                    const GenerateOptions& options) {
+  std::vector<std::int32_t> ids;
+  if (options.prompt_ids) {
+    ASSIGN_OR_RETURN(ids, data::ParseTokenIds(options.prompt_ids->name, options.prompt_ids->text, vocab));
+    if (ids.empty() && tokenizer == nullptr)
+      return InvalidArgument("{}: there is no id", options.prompt_ids->name);
+    return ids;
+  }
+  RETURN_IF_ERROR(tokenizer->EncodeTo(options.prompt, &ids));
+  return ids;
+}
+
+absl::Status CheckIds(const std::vector<std::int32_t>& ids, std::int64_t vocab) {
+  for (const std::int32_t id : ids) {
+    if (id < vocab) continue;
+    return InvalidArgument(
+        "the tokenizer gives id {}, but the model's vocabulary is 0 to {}: it is another one's", id,
+        vocab - 1);
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status Generate(const std::string& folder, const GenerateOptions& options, const Device& device,
@@ -93,8 +138,8 @@ absl::Status Generate(const std::string& folder, const GenerateOptions& options,
     return InvalidArgument("temperature {} is not a number", options.temperature);
   ASSIGN_OR_RETURN(const checkpoint::Reader reader, checkpoint::Reader::Open(folder));
   ASSIGN_OR_RETURN(const recipe::Recipe recipe, OneRankRecipe(reader));
-  ASSIGN_OR_RETURN(const std::unique_ptr<data::Tokenizer> tokenizer,
-                   data::MakeTokenizer(recipe.data.tokenizer));
+  ASSIGN_OR_RETURN(const std::unique_ptr<data::Tokenizer> tokenizer, OpenTokenizer(recipe.data, options));
+  ASSIGN_OR_RETURN(std::vector<std::int32_t> tokens, PromptIds(tokenizer.get(), recipe.model.vocab, options));
   ASSIGN_OR_RETURN(
       const plan::Plan plan,
       CompileRecipe(recipe, {.profile = device.profile, .training = false, .keep_logits = true}));
@@ -102,19 +147,29 @@ absl::Status Generate(const std::string& folder, const GenerateOptions& options,
   executor::RankExecutor& executor = *ranks->executors()[0];
   RETURN_IF_ERROR(LoadCheckpoint(plan, reader, /*with_optimizer=*/false, executor));
 
-  std::vector<std::int32_t> tokens;
-  RETURN_IF_ERROR(tokenizer->EncodeTo(options.prompt, &tokens));
-  emit(options.prompt);
-  if (tokens.empty()) tokens.push_back(tokenizer->end_of_document());
+  const auto show = [&](const std::vector<std::int32_t>& ids, bool first) {
+    if (!options.ids_out) return emit(tokenizer->Decode(ids));
+    if (!ids.empty()) emit(fmt::format("{}{}", first ? "" : " ", fmt::join(ids, " ")));
+  };
+  if (options.prompt_ids || options.ids_out) {
+    show(tokens, /*first=*/true);
+  } else {
+    emit(options.prompt);
+  }
+  const bool silent = tokens.empty();
+  if (silent) tokens.push_back(tokenizer->end_of_document());
+  RETURN_IF_ERROR(CheckIds(tokens, recipe.model.vocab));
+  const std::int64_t end =
+      options.end_token >= 0 || tokenizer == nullptr ? options.end_token : tokenizer->end_of_document();
   Generator generator(plan, executor);
   const PhiloxKey key = MakePhiloxKey(static_cast<std::uint64_t>(options.seed), "generate");
   for (std::int64_t n = 0; n < options.tokens; ++n) {
     ASSIGN_OR_RETURN(const std::vector<float> logits, generator.Next(tokens));
     const std::int32_t token =
         Draw(logits, options, UniformFromWord(PhiloxWord(key, static_cast<std::uint64_t>(n))));
-    if (token == tokenizer->end_of_document()) return absl::OkStatus();
+    if (token == end) return absl::OkStatus();
     tokens.push_back(token);
-    emit(tokenizer->Decode({&token, 1}));
+    show({token}, silent && n == 0);
   }
   return absl::OkStatus();
 }

@@ -25,6 +25,9 @@ struct Device {
   std::function<void()> abort;
   // Memory that the arenas of all ranks of this process share; 0: not known.
   std::int64_t memory_bytes = 0;
+  std::string memory_source = "this machine has";  // whose number that is, before "8 GiB of memory"
+  // Memory in use on this process's device, by all that run there; null, or nullopt: not known.
+  std::function<std::optional<std::int64_t>()> used_bytes = {};
   // Where ranks are processes: the rank that this one is, and what meets the others, whose plan must be the
   // same. Called once, before the calls above.
   std::optional<std::int64_t> rank;

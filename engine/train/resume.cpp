@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "engine/base/shown.h"
 #include "engine/checkpoint/store.h"
 #include "engine/recipe/load.h"
 #include "engine/recipe/print.h"
+#include "engine/train/report.h"
 #include "engine/train/run.h"
 
 namespace engine::train {
@@ -14,6 +16,13 @@ namespace {
 // Keys of [model] that change no tensor and no meaning of one.
 bool MayChangeInModel(const std::string& key) {
   return key.starts_with("model.dropout.") || key == "model.vocab_multiple" || key == "model.init_std";
+}
+
+// What the key's new value does to a run that goes on, where that is not what it says; else empty.
+std::string EffectOf(const std::string& key, const recipe::Precision& before, const recipe::Precision& now) {
+  const auto moves = [](const recipe::Precision& p) { return p.compute == "fp16" && p.loss_scale == 0; };
+  const bool running = key == "precision.initial_loss_scale" && moves(before) && moves(now);
+  return running ? " (no effect: the loss scale goes on from where it is)" : "";
 }
 
 // The data set is opened for the samples of the recipe's own length, so those already consumed must leave
@@ -47,7 +56,8 @@ absl::Status CompareRecipes(const recipe::Recipe& recipe, const checkpoint::Read
     if (change.key.starts_with("model.") && !MayChangeInModel(change.key)) {
       clashes += "\n    " + text;
     } else {
-      notes->push_back("changed since the checkpoint: " + text);
+      notes->push_back("changed since the checkpoint: " + text +
+                       EffectOf(change.key, before.recipe.precision, recipe.precision));
     }
   }
   if (other_length) {
@@ -63,29 +73,44 @@ absl::Status CompareRecipes(const recipe::Recipe& recipe, const checkpoint::Read
       reader.folder(), clashes);
 }
 
-absl::Status RefuseOldRun(const std::string& out) {
-  std::error_code error;
-  for (const char* name : {"checkpoints", "metrics.jsonl"}) {
-    const std::filesystem::path path = std::filesystem::path(out) / name;
-    const bool holds = std::filesystem::is_directory(path, error) ? !std::filesystem::is_empty(path, error)
-                                                                  : std::filesystem::exists(path, error);
-    if (holds) {
-      return FailedPrecondition("--fresh: {} already holds a run ({}); remove it, or give another --out", out,
-                                path.string());
-    }
+// Files that are in use again, under the same names, and have another content.
+void CompareInputs(const data::Fingerprints& before, const data::Fingerprints& now,
+                   std::vector<std::string>* notes) {
+  constexpr std::size_t kMostBytes = 100;  // before: text of a file
+  for (const auto& [name, fingerprint] : now) {
+    const auto found = before.find(name);
+    if (found == before.end() || found->second == fingerprint) continue;
+    notes->push_back(fmt::format("{} changed since the checkpoint: {} → {}", name,
+                                 Shown(found->second, kMostBytes), fingerprint));
   }
-  return absl::OkStatus();
+}
+
+absl::Status RefuseOldRun(const std::string& out) {
+  const std::optional<std::string> held = FindRun(out);
+  if (!held) return absl::OkStatus();
+  return FailedPrecondition("--fresh: {} already holds a run ({}); remove it, or give another --out", out,
+                            *held);
 }
 
 }  // namespace
 
-absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const recipe::Recipe& recipe,
-                                                           const std::string& out, bool fresh) {
-  if (fresh) {
-    RETURN_IF_ERROR(RefuseOldRun(out));
+std::optional<std::string> FindRun(const std::string& out) {
+  std::error_code error;
+  for (const char* name : {"checkpoints", kMetricsName}) {
+    const std::filesystem::path path = std::filesystem::path(out) / name;
+    const bool holds = std::filesystem::is_directory(path, error) ? !std::filesystem::is_empty(path, error)
+                                                                  : std::filesystem::exists(path, error);
+    if (holds) return path.string();
+  }
+  return std::nullopt;
+}
+
+absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const ResumeRequest& request) {
+  if (request.fresh) {
+    RETURN_IF_ERROR(RefuseOldRun(request.out));
     return std::nullopt;
   }
-  const std::string root = CheckpointRoot(out);
+  const std::string root = CheckpointRoot(request.out);
   RETURN_IF_ERROR(checkpoint::RemoveLeftovers(root));
   std::vector<std::string> notes;
   ASSIGN_OR_RETURN(const std::optional<std::string> folder, checkpoint::FindNewestWhole(root, &notes));
@@ -98,16 +123,16 @@ absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const recipe::Recipe&
         reasons);
   }
   ASSIGN_OR_RETURN(checkpoint::Reader reader, checkpoint::Reader::Open(*folder));
-  RETURN_IF_ERROR(CompareRecipes(recipe, reader, &notes));
+  RETURN_IF_ERROR(CompareRecipes(request.recipe, reader, &notes));
+  CompareInputs(reader.metadata().fingerprints, request.fingerprints, &notes);
   return ResumePoint{std::move(reader), std::move(notes)};
 }
 
-absl::StatusOr<std::optional<ResumePoint>> AgreeOnResumePoint(const recipe::Recipe& recipe,
-                                                              const std::string& out, bool fresh, bool leads,
+absl::StatusOr<std::optional<ResumePoint>> AgreeOnResumePoint(const ResumeRequest& request, bool leads,
                                                               launch::Client* processes) {
   constexpr const char* kKey = "resume from";
   if (leads) {
-    ASSIGN_OR_RETURN(std::optional<ResumePoint> found, FindResumePoint(recipe, out, fresh));
+    ASSIGN_OR_RETURN(std::optional<ResumePoint> found, FindResumePoint(request));
     const std::string folder = found ? std::filesystem::absolute(found->reader.folder()).string() : "";
     if (processes != nullptr) RETURN_IF_ERROR(processes->Set(kKey, folder));
     return found;

@@ -7,6 +7,7 @@
 
 #include "engine/base/status.h"
 #include "engine/checkpoint/read.h"
+#include "engine/data/fingerprint.h"
 #include "engine/launch/rendezvous.h"
 #include "engine/recipe/recipe.h"
 
@@ -14,18 +15,29 @@ namespace engine::train {
 
 struct ResumePoint {
   checkpoint::Reader reader;
-  std::vector<std::string> notes;  // damaged checkpoints passed over, keys of the recipe that changed
+  // Damaged checkpoints passed over; keys of the recipe, and files of the data and the tokenizer, that
+  // changed.
+  std::vector<std::string> notes;
 };
+
+// A run that would go on in a folder.
+struct ResumeRequest {
+  const recipe::Recipe& recipe;
+  const data::Fingerprints& fingerprints;
+  std::string out;
+  bool fresh = false;  // only if the folder holds no run
+};
+
+// What shows that a folder holds a run: its checkpoints or its metrics; nullopt where it has neither.
+std::optional<std::string> FindRun(const std::string& out);
 
 // The newest whole checkpoint of the folder, or nullopt where there is none. Errors: `fresh` and the folder
 // holds a run; the checkpoint's model is not the recipe's, with the keys that differ; all checkpoints are
 // damaged.
-absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const recipe::Recipe& recipe,
-                                                           const std::string& out, bool fresh);
+absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const ResumeRequest& request);
 
 // The same in every process of a run: rank 0 looks, the others (`leads` false) open what it has found.
-absl::StatusOr<std::optional<ResumePoint>> AgreeOnResumePoint(const recipe::Recipe& recipe,
-                                                              const std::string& out, bool fresh, bool leads,
+absl::StatusOr<std::optional<ResumePoint>> AgreeOnResumePoint(const ResumeRequest& request, bool leads,
                                                               launch::Client* processes);
 
 // Error: this process has another recipe than rank 0, with the keys.

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -17,21 +16,27 @@
 #include <optional>
 #include <utility>
 
+#include "engine/base/file.h"
+#include "engine/base/print.h"
 #include "engine/base/units.h"
 #include "engine/base/version.h"
 #include "engine/checkpoint/store.h"
+#include "engine/data/fingerprint.h"
 #include "engine/data/source.h"
 #include "engine/plan/check_device.h"
+#include "engine/plan/predict.h"
 #include "engine/plan/verify.h"
 #include "engine/recipe/print.h"
 #include "engine/train/compile_recipe.h"
 #include "engine/train/feed.h"
 #include "engine/train/learning_rate.h"
+#include "engine/train/origin.h"
 #include "engine/train/plan_document.h"
 #include "engine/train/profile.h"
 #include "engine/train/report.h"
 #include "engine/train/resume.h"
 #include "engine/train/state.h"
+#include "engine/train/stop_signals.h"
 #include "engine/train/write_file.h"
 
 namespace engine::train {
@@ -39,28 +44,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-
-volatile std::sig_atomic_t stop_requested = 0;
-
-// SIGINT and SIGTERM ask the loop to stop for as long as this lives.
-class StopSignals {
- public:
-  StopSignals() {
-    stop_requested = 0;
-    old_interrupt_ = std::signal(SIGINT, [](int) { stop_requested = 1; });
-    old_terminate_ = std::signal(SIGTERM, [](int) { stop_requested = 1; });
-  }
-  ~StopSignals() {
-    std::signal(SIGINT, old_interrupt_);
-    std::signal(SIGTERM, old_terminate_);
-  }
-  StopSignals(const StopSignals&) = delete;
-  StopSignals& operator=(const StopSignals&) = delete;
-
- private:
-  void (*old_interrupt_)(int);
-  void (*old_terminate_)(int);
-};
 
 double MillisecondsSince(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
@@ -102,11 +85,13 @@ class RunLock {
 class Training {
  public:
   Training(const recipe::Recipe& recipe, const RunOptions& options, const Device& device)
-      : recipe_(recipe), options_(options), device_(device) {}
+      : recipe_(recipe),
+        options_(options),
+        device_(device),
+        retention_(CheckpointRoot(options.out), static_cast<int>(recipe.checkpoint.keep)),
+        stop_(options.stop) {}
 
   absl::Status Run() {
-    const StopSignals
-        signals;  // from the beginning: a signal during set-up ends the run before its first iteration
     absl::Status status = Train();
     if (processes_ == nullptr) return status;
     // Nobody hangs up before all have had what they wait for.
@@ -125,6 +110,7 @@ class Training {
       arenas_bytes += stage.arena_bytes * plan_.mesh.ranks_per_stage();
     if (device_.rank) {
       ASSIGN_OR_RETURN(processes_, device_.join(plan_.hash));
+      stop_.Attach(processes_);
       RETURN_IF_ERROR(AgreeOnRecipe(recipe_, Leads(), processes_));
       RETURN_IF_ERROR(
           CheckMemory(plan_.stages[static_cast<size_t>(plan_.StageOfRank(*device_.rank))].arena_bytes, 1));
@@ -135,15 +121,19 @@ class Training {
     if (Leads()) {
       ASSIGN_OR_RETURN(RunLock taken, RunLock::Take(options_.out));
       lock.emplace(std::move(taken));
+      if (options_.own_folder) RETURN_IF_ERROR(CheckOrigin(recipe_, options_.out));
+      fingerprints_ = FingerprintsOf(recipe_, *source_);
     }
-    ASSIGN_OR_RETURN(std::optional<ResumePoint> resume,
-                     AgreeOnResumePoint(recipe_, options_.out, options_.fresh, Leads(), processes_));
+    ASSIGN_OR_RETURN(
+        std::optional<ResumePoint> resume,
+        AgreeOnResumePoint({recipe_, fingerprints_, options_.out, options_.fresh}, Leads(), processes_));
+    if (resume) retention_.Resumed(resume->reader.metadata().iteration);
     if (resume && resume->reader.metadata().iteration >= recipe_.iterations()) {
       if (!Leads()) return absl::OkStatus();
-      for (const std::string& note : resume->notes) fmt::print("note: {}\n", note);
-      fmt::print("resumed from {} after iteration {}; the recipe has {}, so there is nothing to train\n",
-                 resume->reader.folder(), resume->reader.metadata().iteration, recipe_.iterations());
-      return Prune();  // where the run before was killed after its last save
+      for (const std::string& note : resume->notes) Print(stderr, "note: {}\n", note);
+      Print(stdout, "resumed from {} after iteration {}; the recipe has {}, so there is nothing to train\n",
+            resume->reader.folder(), resume->reader.metadata().iteration, recipe_.iterations());
+      return retention_.Prune();  // where the run before was killed after its last save
     }
     if (Leads()) RETURN_IF_ERROR(PrepareFolder());
     const auto start = Clock::now();
@@ -156,12 +146,12 @@ class Training {
     first_iteration_ = iteration_;
     if (!Leads()) return Loop();
     ASSIGN_OR_RETURN(Reporter reporter,
-                     Reporter::Open(options_.out, iteration_, recipe_.logging.interval, arenas_bytes));
+                     Reporter::Open(options_.out, iteration_, recipe_.logging.interval, Facts(arenas_bytes)));
     reporter_ = &reporter;
     Announce(*source_, resume);
     reporter_->Line(fmt::format("ready: kernels prepared in {:.1f} s, weights in {:.1f} s", kernels_ms / 1e3,
                                 weights_ms / 1e3));
-    RETURN_IF_ERROR(Prune());  // as above
+    RETURN_IF_ERROR(retention_.Prune());  // as above
     return Loop();
   }
 
@@ -170,6 +160,19 @@ class Training {
   void Say(const std::string& text) {
     if (reporter_ != nullptr) reporter_->Line(text);
   }
+  RunFacts Facts(std::int64_t arenas_bytes) const {
+    RunFacts facts{.arenas_bytes = arenas_bytes,
+                   .tokens = plan_.global_batch * plan_.sequence,
+                   .devices = plan_.mesh.world(),
+                   .model_flops = plan::Predict(plan_, recipe_.cluster).model_flops,
+                   .peak_flops = recipe_.cluster.peak_flops,
+                   .gpus = device_.profile.name == "cuda"};
+    for (const plan::StagePlan& stage : plan_.stages) {
+      facts.arena_bytes = std::max(facts.arena_bytes, stage.arena_bytes);
+    }
+    return facts;
+  }
+
   // Work whose time says nothing about the other ranks.
   void AloneAt(const std::string& work) {
     if (processes_ != nullptr) processes_->Progress(work, /*may_stand_still=*/true);
@@ -177,17 +180,18 @@ class Training {
 
   std::uint64_t Seed() const { return static_cast<std::uint64_t>(recipe_.training.seed); }
 
-  // Against what this machine has now; the compiler has asked whether the cluster's devices are large enough.
+  // Against what this process can have now; the compiler has asked whether the cluster's devices are large
+  // enough.
   absl::Status CheckMemory(std::int64_t arenas_bytes, std::int64_t ranks) const {
     if (device_.memory_bytes == 0 || arenas_bytes <= device_.memory_bytes) return absl::OkStatus();
     const auto fullest = std::max_element(
         plan_.stages.begin(), plan_.stages.end(),
         [](const plan::StagePlan& a, const plan::StagePlan& b) { return a.arena_bytes < b.arena_bytes; });
     return ResourceExhausted(
-        "{} {}{}, but this machine has {} of memory for the {} executor; on stage {}, {}",
+        "{} {}{}, but {} {} of memory for the {} executor; on stage {}, {}",
         ranks == 1 ? "one rank needs an arena of" : fmt::format("{} ranks need arenas of", ranks),
-        FormatBytes(arenas_bytes), ranks == 1 ? "" : " together", FormatBytes(device_.memory_bytes),
-        device_.profile.name, fullest - plan_.stages.begin(),
+        FormatBytes(arenas_bytes), ranks == 1 ? "" : " together", device_.memory_source,
+        FormatBytes(device_.memory_bytes), device_.profile.name, fullest - plan_.stages.begin(),
         plan::ArenaText(plan_, *fullest, device_.memory_bytes / ranks));
   }
 
@@ -209,10 +213,15 @@ class Training {
   }
 
   absl::Status PrepareFolder() {
+    // All of them before the first is written, and before ranks are made ready.
+    for (const char* name : {"resolved.toml", "plan.json", kMetricsName}) {
+      RETURN_IF_ERROR(CheckRegularOrAbsent((fs::path(options_.out) / name).string()));
+    }
     std::error_code error;
     fs::create_directories(CheckpointRoot(options_.out), error);
     if (error) return Unavailable("{}: cannot create: {}", CheckpointRoot(options_.out), error.message());
-    RETURN_IF_ERROR(WriteFile(fs::path(options_.out) / "resolved.toml", recipe::ToToml(recipe_)));
+    RETURN_IF_ERROR(WriteFile(fs::path(options_.out) / kResolvedName, recipe::ToToml(recipe_)));
+    RETURN_IF_ERROR(WriteOrigin(recipe_, options_.out));
     return WriteFile(fs::path(options_.out) / "plan.json", PlanDocument(recipe_, plan_).dump(1) + "\n");
   }
 
@@ -239,10 +248,10 @@ class Training {
         fmt::format("plan {} | {} parameters | dp {} · tp {} · pp {} · cp {} · ep {} = {} ranks ({})",
                     plan_.hash, WithThousands(plan_.parameter_count), p.dp, p.tp, p.pp, p.cp, p.ep,
                     recipe_.world_size(), device_.profile.name));
-    for (const std::string& note : plan_.notes) reporter_->Line("note: " + note);
+    for (const std::string& note : plan_.notes) reporter_->Note(note);
     reporter_->Line(source.Summary());
     if (!resume) return;
-    for (const std::string& note : resume->notes) reporter_->Line("note: " + note);
+    for (const std::string& note : resume->notes) reporter_->Note(note);
     reporter_->Line(fmt::format("resumed from {} after iteration {}", resume->reader.folder(), iteration_));
   }
 
@@ -280,7 +289,7 @@ class Training {
         RETURN_IF_ERROR(table.status());
         Say(*table + "written to profile.txt and trace.json in " + options_.out);
       } else if (!table.ok()) {  // its host may not have the folder
-        fmt::print(stderr, "note: {}\n", Message(table.status()));
+        Print(stderr, "note: {}\n", Message(table.status()));
       }
     }
     return absl::OkStatus();
@@ -288,8 +297,8 @@ class Training {
 
   // No: a signal has come, here or in another process; then all stop after the same iteration.
   absl::StatusOr<bool> MayBegin() {
-    if (processes_ == nullptr) return stop_requested == 0;
-    if (stop_requested != 0) processes_->RequestStop();
+    if (processes_ == nullptr) return !stop_.requested();
+    if (stop_.requested()) processes_->RequestStop();
     processes_->Progress(fmt::format("the beginning of iteration {}", iteration_ + 1));
     return processes_->MayBegin(iteration_);
   }
@@ -314,6 +323,7 @@ class Training {
   // Starts an iteration. On a device that runs beside the host, the results are waited for when the next one
   // has been started, so that the device never waits for the host.
   absl::Status TrainOnce() {
+    stop_.Begin(iteration_ + 1);
     const executor::LearningRates rates = Rates();
     const executor::FeedFunction feed = FeedOf(consumed_samples_);
     const std::int64_t next_samples = consumed_samples_ + plan_.global_batch;
@@ -342,7 +352,7 @@ class Training {
     consumed_samples_ = next_samples;
     started_.push_back({iteration_, consumed_samples_});
     const bool wait_for_all = !beside || !more || profiled || ProfilesNow() || EvaluationDue() ||
-                              CheckpointDue() || stop_requested != 0;
+                              CheckpointDue() || stop_.requested();
     while (started_.size() > (wait_for_all ? 0U : 1U)) RETURN_IF_ERROR(Finish());
     return absl::OkStatus();
   }
@@ -368,34 +378,36 @@ class Training {
       return absl::OkStatus();
     }));
     const executor::IterationResult& result = results[0];  // the same on every rank
-    const bool skipped = result.steps == adam_step_;
+    const double tokens = static_cast<double>(plan_.global_batch * plan_.sequence);
+    IterationReport report{.iteration = started.iteration,
+                           .iterations = recipe_.iterations(),
+                           .consumed_samples = started.consumed_samples,
+                           .global_batch = plan_.global_batch,
+                           .loss = result.loss_sum / tokens,
+                           .grad_norm = result.grad_norm,
+                           .learning_rate = result.learning_rate,
+                           .elapsed_ms = result.elapsed_ms,
+                           .skipped = result.steps == adam_step_,
+                           .skipped_iterations = result.skipped,
+                           .loss_scale = result.loss_scale};
+    report.nan = !std::isfinite(report.loss) || (!report.skipped && !std::isfinite(report.grad_norm));
     schedule_samples_ += (result.steps - adam_step_) * plan_.global_batch;
     adam_step_ = result.steps;
-    const double tokens = static_cast<double>(plan_.global_batch * plan_.sequence);
-    const double loss = result.loss_sum / tokens;
-    if (!std::isfinite(loss) || (!skipped && !std::isfinite(result.grad_norm))) {
+    if (report.nan) {
+      if (reporter_ != nullptr) RETURN_IF_ERROR(reporter_->Iteration(report));
       return absl::DataLossError(fmt::format(
           "iteration {}: loss {} and gradient norm {}, so the weights are spoilt and not saved; a lower "
           "[optimizer] learning_rate or a longer warm-up may help",
-          started.iteration, loss, result.grad_norm));
+          report.iteration, report.loss, report.grad_norm));
     }
-    return Report({.iteration = started.iteration,
-                   .iterations = recipe_.iterations(),
-                   .consumed_samples = started.consumed_samples,
-                   .global_batch = plan_.global_batch,
-                   .loss = loss,
-                   .grad_norm = result.grad_norm,
-                   .learning_rate = result.learning_rate,
-                   .elapsed_ms = result.elapsed_ms,
-                   .tokens_per_second = tokens / result.elapsed_ms * 1e3,
-                   .skipped = result.skipped,
-                   .loss_scale = result.loss_scale},
-                  results);
+    return Report(std::move(report), results);
   }
 
   // A report that needs times of other processes waits for them in `logged_`.
   absl::Status Report(IterationReport report, const std::vector<executor::IterationResult>& results) {
     const bool logged = IsLogged(report.iteration, report.iterations, recipe_.logging.interval);
+    if (Leads() && device_.used_bytes && (logged || !device_bytes_)) device_bytes_ = device_.used_bytes();
+    report.device_bytes = device_bytes_;
     if (plan_.mesh.world() > 1 && logged) {
       for (const executor::IterationResult& result : results) report.rank_busy_ms.push_back(result.busy_ms);
       if (!Leads()) {
@@ -481,25 +493,27 @@ class Training {
         .adam_step = adam_step_,
         .plan_hash = plan_.hash,
         .recipe_toml = recipe::ToToml(recipe_),
-        .engine_version = kVersion,
-        .mesh = {{"dp", p.dp}, {"tp", p.tp}, {"pp", p.pp}, {"cp", p.cp}, {"ep", p.ep}}};
+        .engine_version = Version(),
+        .mesh = {{"dp", p.dp}, {"tp", p.tp}, {"pp", p.pp}, {"cp", p.cp}, {"ep", p.ep}},
+        .fingerprints = fingerprints_};
     const std::string root = CheckpointRoot(options_.out);
     AloneAt(fmt::format("saving the checkpoint of iteration {}", iteration_));
+    const auto start = Clock::now();
     RETURN_IF_ERROR(SaveCheckpoint(plan_, root, metadata, *ranks_, processes_));
     if (!Leads()) return absl::OkStatus();
+    RETURN_IF_ERROR(reporter_->Saved({.iteration = iteration_, .elapsed_ms = MillisecondsSince(start)}));
     reporter_->Line(fmt::format("saved checkpoint of iteration {} to {}", iteration_, root));
-    return Prune();
-  }
-
-  absl::Status Prune() const {
-    if (recipe_.checkpoint.keep == 0) return absl::OkStatus();
-    return checkpoint::Prune(CheckpointRoot(options_.out), static_cast<int>(recipe_.checkpoint.keep));
+    retention_.Saved(iteration_);
+    return retention_.Prune();
   }
 
   const recipe::Recipe& recipe_;
   const RunOptions& options_;
   const Device& device_;
+  checkpoint::Retention retention_;
+  StopSignals stop_;  // from the beginning: a signal during set-up ends the run before its first iteration
   std::optional<data::Source> source_;
+  data::Fingerprints fingerprints_;  // of rank 0
   plan::Plan plan_;
   std::unique_ptr<Ranks> ranks_;         // after the two above, which its ranks may be reading until they end
   launch::Client* processes_ = nullptr;  // null: all ranks are this process's
@@ -509,7 +523,8 @@ class Training {
   std::int64_t adam_step_ = 0;           // as far as results are known
   std::int64_t schedule_samples_ = 0;    // likewise: of the iterations that were steps
   std::int64_t consumed_samples_ = 0;
-  std::int64_t first_iteration_ = 0;  // of this run
+  std::int64_t first_iteration_ = 0;          // of this run
+  std::optional<std::int64_t> device_bytes_;  // as it was last asked for
   struct Started {
     std::int64_t iteration = 0;  // from 1
     std::int64_t consumed_samples = 0;
@@ -522,6 +537,12 @@ class Training {
 }  // namespace
 
 std::string CheckpointRoot(const std::string& out) { return (fs::path(out) / "checkpoints").string(); }
+
+std::string CheckpointRootIn(const std::string& folder) {
+  std::error_code error;
+  const std::string of_run = CheckpointRoot(folder);
+  return fs::is_directory(of_run, error) ? of_run : folder;
+}
 
 absl::Status Check(const recipe::Recipe& recipe, const plan::DeviceProfile& device) {
   RETURN_IF_ERROR(CheckLimits(recipe, device));

@@ -6,26 +6,34 @@
 #include "engine/base/status.h"
 #include "engine/recipe/recipe.h"
 #include "engine/train/ranks.h"
+#include "engine/train/stop_signals.h"
 
 namespace engine::train {
 
 struct RunOptions {
-  std::string out;           // the run's folder: metrics.jsonl, resolved.toml, plan.json, checkpoints/
-  bool fresh = false;        // refuse a folder that already holds a run, instead of resuming it
+  std::string out;     // the run's folder: metrics.jsonl, resolved.toml, plan.json, origin.json, checkpoints/
+  bool fresh = false;  // refuse a folder that already holds a run, instead of resuming it
+  bool own_folder = false;   // `out` follows from the recipe file's name: refuse a run of another file there
   std::int64_t profile = 0;  // iterations to time instruction by instruction, after a few of warm-up
   executor::ExecutorOptions executor = {};
+  StopOptions stop = {};
 };
 
 // The plan and the data of the recipe, to be refused before any rank is started.
 absl::Status Check(const recipe::Recipe& recipe, const plan::DeviceProfile& device);
 
-// Trains to the recipe's last iteration, from the newest whole checkpoint in `out` if there is one. SIGINT
-// and SIGTERM finish the iteration, save and return Ok. An iteration whose loss or gradient norm is not
-// finite ends the run with an error; its weights are not saved. Where ranks are processes, each calls it:
+// Trains to the recipe's last iteration, from the newest whole checkpoint in `out` if there is one. SIGINT,
+// SIGTERM and SIGHUP finish the iteration, save and return Ok. An iteration whose loss or gradient norm is
+// not finite ends the run with an error; its weights are not saved. Where ranks are processes, each calls it:
 // they stop after the same iteration, whichever got the signal; rank 0 alone writes and prints.
 absl::Status Run(const recipe::Recipe& recipe, const RunOptions& options, const Device& device);
 
 // Names inside the run's folder.
+inline constexpr const char* kResolvedName = "resolved.toml";
+
+// The folder of a run's checkpoints.
 std::string CheckpointRoot(const std::string& out);
+// The same where `folder` is a run's; else `folder`, which may be one of checkpoints itself.
+std::string CheckpointRootIn(const std::string& folder);
 
 }  // namespace engine::train

@@ -1,12 +1,16 @@
-// Search for the layout of a recipe: every lawful one is folded (train/fold.h), those that do not fit the
-// device are left out, the best are compiled, verified and predicted as any other plan.
+// Search for the layout of a recipe: every lawful one is estimated (train/fold.h) or shown to be larger than
+// the device or slower than others; the best are compiled, verified and predicted as any other plan.
 //
 // Varied are dp, tp, pp, cp, sequence parallelism, chunks a stage, the schedule, the ZeRO stage, micro-batch
 // and recomputation. Model, data, global batch and precision stay. No rule says which axis belongs where:
 // links, shapes and memory decide.
+//
+// Estimates rank, full plans decide: plans are compiled in the order of the estimates, until no estimate that
+// is left can belong to a plan that is faster than the best so far.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -14,37 +18,9 @@
 #include "engine/plan/compile.h"
 #include "engine/plan/predict.h"
 #include "engine/recipe/recipe.h"
+#include "engine/train/search_space.h"
 
 namespace engine::train {
-
-// The keys that a search may change.
-const std::vector<std::string>& SearchedKeys();
-
-struct Layout {
-  std::int64_t dp = 1, tp = 1, pp = 1, cp = 1;
-  std::int64_t virtual_stages = 1;
-  std::int64_t zero_stage = 0;
-  std::int64_t micro_batch = 1;
-  bool sequence_parallel = false;
-  bool zero_bubble = false;
-  std::string granularity = "none";
-  std::vector<std::string> modules;  // of selective
-  std::string schedule;              // as the recipe writes it, where it is fixed; empty: as zero_bubble says
-
-  bool operator==(const Layout&) const = default;
-  std::string ToString() const;  // "dp 4 tp 8 pp 2, sequence parallel, ZeRO-1, micro-batch 1, recompute full"
-};
-
-void SetLayout(const Layout& layout, recipe::Recipe* recipe);
-
-struct SearchOptions {
-  enum class Objective : std::uint8_t { kTime, kMemory } objective = Objective::kTime;
-  std::int64_t world = 0;          // ranks; 0: the recipe's
-  std::vector<std::string> fixed;  // of SearchedKeys(): these keep the recipe's values
-  int threads = 1;
-  size_t finalists = 12;  // that are compiled
-  size_t shown = 8;
-};
 
 // A layout, compiled.
 struct Found {
@@ -53,6 +29,31 @@ struct Found {
   plan::MemoryBreakdown memory;  // its
   double flops = 0;              // of an iteration, mean rank
   plan::Prediction time;
+};
+
+struct SearchProgress {
+  std::int64_t looked_at = 0, layouts = 0;  // so many of so many
+  std::int64_t compiled = 0;                // plans, behind the estimates
+  // The best so far: estimated, or once plans are compiled, predicted. Null: none fits yet.
+  const Layout* best = nullptr;
+  double best_s = 0;
+  std::int64_t best_bytes = 0;
+};
+
+struct SearchOptions {
+  enum class Objective : std::uint8_t { kTime, kMemory } objective = Objective::kTime;
+  std::int64_t world = 0;          // ranks; 0: the recipe's
+  std::vector<std::string> fixed;  // of SearchedKeys(): these keep the recipe's values
+  // Of a device's memory that may be taken, with what lies outside of the arena. From 0.95 on `engine check`
+  // warns (W202).
+  double memory_share = 0.95;
+  int threads = 1;
+  size_t finalists = 12;  // that are compiled at least
+  size_t shown = 8;
+  // Called about each second, by one thread at a time. Null: nothing is reported.
+  std::function<void(const SearchProgress&)> progress = {};
+  // Asked often, by all threads: whether to end with what has been found. Null: never.
+  std::function<bool()> stopped = {};
 };
 
 // What differs from the best in one choice.
@@ -64,13 +65,22 @@ struct Neighbour {
 
 struct SearchResult {
   std::int64_t world = 0;
-  std::int64_t layouts = 0;    // lawful ones, folded
-  std::int64_t too_large = 0;  // of these, beyond the device's memory
-  std::int64_t bounded = 0;    // more, beyond it by what all that differ in recomputation alone need
+  std::int64_t limit_bytes = 0;  // of an arena; 0: not limited
+  // Lawful layouts, of which `looked_at` were looked at: less than all where the search was stopped. Each of
+  // these is too large, too slow or a candidate.
+  std::int64_t layouts = 0, looked_at = 0;
+  std::int64_t too_large = 0;
+  // Fit, or may fit, but others are faster: by the estimate, by one of the same layout that repeats more, or
+  // by one that repeats less and fits.
+  std::int64_t slower = 0;
+  std::int64_t estimated = 0;  // of all, folded: the others follow from these
   std::int64_t unlawful = 0;   // the compiler knows no placement for them
-  std::int64_t probes = 0;     // plans that folding took
-  double seconds = 0;          // of computing time that folding took, all threads together
-  std::vector<Found> best;     // best first; empty: none fits
+  std::int64_t probes = 0;     // plans of a few blocks that estimates took
+  std::int64_t compiled = 0;   // whole plans that were compared
+  bool all_compared = true;    // no estimate that is left could win; false: there are too many like the best
+  bool interrupted = false;
+  double seconds = 0;       // of computing time that estimates took, all threads together
+  std::vector<Found> best;  // best first; empty: none fits, or none was found before the search was stopped
   std::vector<Neighbour> neighbours;
   Found smallest;  // where none fits: the layout that needs least
 };
@@ -78,12 +88,5 @@ struct SearchResult {
 // The recipe must be valid but for the size of its world.
 absl::StatusOr<SearchResult> Search(const recipe::Recipe& recipe, const plan::CompileOptions& compile,
                                     const SearchOptions& options);
-
-// As `engine search` prints it.
-std::string ToText(const SearchResult& result, const recipe::Recipe& recipe);
-
-// A recipe that extends `base` by what differs between `recipe`, which `base` alone resolves to, and
-// `changed`.
-std::string FoundRecipe(const recipe::Recipe& recipe, const recipe::Recipe& changed, const std::string& base);
 
 }  // namespace engine::train

@@ -1,8 +1,8 @@
 #include "engine/train/shard_exchange.h"
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
+#include "engine/base/json.h"
 #include "engine/base/status.h"
 
 namespace engine::train {
@@ -35,7 +35,7 @@ std::string ToText(const checkpoint::ShardRecord& record) {
 }
 
 absl::StatusOr<checkpoint::ShardRecord> ShardRecordOf(const std::string& text) try {
-  const nlohmann::json json = nlohmann::json::parse(text);
+  ASSIGN_OR_RETURN(const nlohmann::json json, ParseJson(text, "the record of a shard"));
   checkpoint::ShardRecord record;
   record.file = {json.at(0).get<std::string>(), json.at(1).get<std::int64_t>(),
                  json.at(2).get<std::string>()};

@@ -95,7 +95,7 @@ StageStates StatesOfStage(const recipe::Recipe& recipe, const plan::FlatExchange
                           ModelParameters* parameters) {
   Plan& plan = parameters->plan;
   plan.mesh = plan::Mesh::Of(recipe.parallelism);
-  const std::int64_t zero_stage = recipe.parallelism.zero_stage;
+  const std::int64_t zero_stage = plan::ZeroStageOf(recipe.parallelism);
   const std::int32_t blocks = static_cast<std::int32_t>(recipe.model.layers);
   std::vector<bool> used;
   std::vector<std::int32_t> early;
@@ -118,8 +118,7 @@ StageStates StatesOfStage(const recipe::Recipe& recipe, const plan::FlatExchange
   const plan::CostModel costs(plan, recipe.cluster);
   ExchangeInPasses(exchange, shape, *parameters, profile, blocks, costs, &stage, &states);
   const Segment update =
-      plan::UpdateSegment(plan, stage, recipe.optimizer, recipe.precision.compute == "fp16", exchange,
-                          profile, 0, &states.update_bytes);
+      plan::UpdateSegment(plan, stage, recipe.optimizer, exchange, profile, 0, &states.update_bytes);
   TimeUpdate(update, costs, &states);
   return states;
 }

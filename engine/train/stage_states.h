@@ -57,6 +57,7 @@ struct StageStates {
 struct StageShape {
   std::int64_t blocks = 0;
   bool embedding = false, head = false;
+  bool operator==(const StageShape&) const = default;
 };
 
 // Parameters of the whole model in the order of a plan, all blocks as the probe's first.

@@ -33,7 +33,7 @@ constexpr const char* kScalerName = "loss_scaler";  // f64 [kControlNumbers], of
 constexpr std::int64_t kStateElements = 8;
 constexpr size_t kStateFormat = 6;  // ops/fp8.h
 
-bool HasScaler(const Plan& plan) { return plan.compute == "fp16"; }
+bool HasScaler(const Plan& plan) { return plan.loss_scaler.skips; }
 
 // The state of a tensor has one name in every layout; where a stage quantises several copies of the tensor,
 // their states are equal.
@@ -272,15 +272,15 @@ absl::StatusOr<RankPieces> CollectPieces(const Plan& plan, RankExecutor& executo
   return result;
 }
 
-// A whole small tensor into the arena, where the checkpoint has it: one that was written in another precision
-// has not.
-absl::Status LoadWhole(const checkpoint::Reader& reader, const char* name, const backend::TensorView& view,
-                       const Shape& shape, backend::Backend& backend) {
-  const checkpoint::TensorInfo* info = reader.Find(name);
-  if (info == nullptr || info->shape != shape || info->dtype != view.dtype) return absl::OkStatus();
-  std::vector<std::byte> host(static_cast<size_t>(info->bytes()));
-  RETURN_IF_ERROR(reader.Read(name, WholeBox(shape), host.data()));
-  return backend.Upload(view.as<std::byte>(), host.data(), info->bytes());
+// The control block, where the checkpoint has it: one that was written in another precision has not.
+absl::Status LoadScaler(const Plan& plan, const checkpoint::Reader& reader, RankExecutor& executor) {
+  const checkpoint::TensorInfo* info = reader.Find(kScalerName);
+  const Shape shape = {plan::kControlNumbers};
+  if (info == nullptr || info->shape != shape || info->dtype != DType::kF64) return absl::OkStatus();
+  double control[plan::kControlNumbers];
+  RETURN_IF_ERROR(reader.Read(kScalerName, WholeBox(shape), control));
+  plan::ResumeControl(plan.loss_scaler, control);
+  return executor.backend().Upload(executor.Control().as<std::byte>(), control, sizeof(control));
 }
 
 // The states that the checkpoint has and that are of the formats that this run quantises to.
@@ -408,10 +408,7 @@ absl::Status LoadCheckpoint(const Plan& plan, const checkpoint::Reader& reader, 
   }
   if (!with_optimizer) return absl::OkStatus();
   RETURN_IF_ERROR(LoadStates(plan, reader, executor));
-  if (HasScaler(plan)) {
-    RETURN_IF_ERROR(
-        LoadWhole(reader, kScalerName, executor.Control(), {plan::kControlNumbers}, executor.backend()));
-  }
+  if (HasScaler(plan)) RETURN_IF_ERROR(LoadScaler(plan, reader, executor));
   for (const OptimizerRange& range : ranges) {
     const PlanParameter& parameter = ParameterOf(plan, range.parameter);
     std::byte* const moments[] = {range.moment1, range.moment2};

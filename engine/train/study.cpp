@@ -18,6 +18,8 @@
 #include <filesystem>
 #include <utility>
 
+#include "engine/base/file.h"
+#include "engine/base/print.h"
 #include "engine/launch/socket.h"
 #include "engine/launch/supervisor.h"
 #include "engine/recipe/load.h"
@@ -83,7 +85,7 @@ class Runner {
     ASSIGN_OR_RETURN(const std::unique_ptr<launch::Signals> signals, launch::Signals::Make());
     signals_ = signals.get();
     const std::size_t all = waiting_.size() + finished_;
-    fmt::print("{} runs, {} of them finished before\n", all, finished_);
+    Print(stdout, "{} runs, {} of them finished before\n", all, finished_);
     RETURN_IF_ERROR(Report());
     while (!running_.empty() || (!waiting_.empty() && !stopping_)) {
       while (!stopping_ && !waiting_.empty() && static_cast<std::int64_t>(running_.size()) < options_.jobs) {
@@ -92,9 +94,9 @@ class Runner {
       Wait();
       RETURN_IF_ERROR(Reap());
     }
-    fmt::print("{}\n", (fs::path(options_.out) / kReportName).string());
+    Print(stdout, "{}\n", (fs::path(options_.out) / kReportName).string());
     if (stopping_)
-      fmt::print("interrupted with {} of {} runs finished; the same command goes on\n", finished_, all);
+      Print(stdout, "interrupted with {} of {} runs finished; the same command goes on\n", finished_, all);
     return stopping_ && finished_ < all ? StudyEnd::kInterrupted
            : failed_ > 0                ? StudyEnd::kFailed
                                         : StudyEnd::kFinished;
@@ -160,7 +162,7 @@ class Runner {
     };
     while (taken(job.slot)) ++job.slot;
     RETURN_IF_ERROR(Start(&job));
-    fmt::print("{}: started\n", job.name);
+    Print(stdout, "{}: started\n", job.name);
     std::fflush(stdout);
     running_.push_back(std::move(job));
     return absl::OkStatus();
@@ -192,9 +194,9 @@ class Runner {
     const std::vector<char*> arguments = Pointers(&words);
     const std::vector<char*> environment = Pointers(&variables);
     const std::string log_path = (fs::path(job->folder) / "log.txt").string();
-    const launch::Descriptor log(open(log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+    ASSIGN_OR_RETURN(const int log_number, OpenRegular(log_path, O_WRONLY | O_CREAT | O_APPEND));
+    const launch::Descriptor log(log_number);
     const launch::Descriptor nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
-    if (log.number() < 0) return Unavailable("{}: cannot open: {}", log_path, std::strerror(errno));
     std::fflush(nullptr);
     const pid_t parent = getpid();
     job->pid = signals_->Fork();
@@ -223,8 +225,10 @@ class Runner {
     poll(&readable, 1, -1);
     for (int number = signals_->Next(); number != 0; number = signals_->Next()) {
       if (number == SIGCHLD) continue;
+      if (!stopping_)
+        Print(stderr, "the runs under way finish their iteration and save; again to stop at once\n");
       stopping_ = true;
-      for (const Job& job : running_) kill(job.pid, SIGTERM);
+      for (const Job& job : running_) kill(job.pid, number);
     }
   }
 
@@ -247,14 +251,14 @@ class Runner {
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
       ++failed_;
       const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-      fmt::print("{}: failed with exit code {}, see {}/log.txt\n", job.name, code, job.folder);
+      Print(stdout, "{}: failed with exit code {}, see {}/log.txt\n", job.name, code, job.folder);
     } else if (!TrainedToTheEnd(job.folder, job.recipe)) {
       ++failed_;
-      fmt::print("{}: stopped before its end\n", job.name);
+      Print(stdout, "{}: stopped before its end\n", job.name);
     } else {
       RETURN_IF_ERROR(WriteFinished(job.folder, job.recipe, {peak_memory_bytes}));
       ++finished_;
-      fmt::print("{}: finished\n", job.name);
+      Print(stdout, "{}: finished\n", job.name);
     }
     return Report();
   }

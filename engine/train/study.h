@@ -21,9 +21,9 @@ enum class StudyEnd { kFinished, kFailed, kInterrupted };
 
 // The variants must have been checked. Writes OUT/variants/NAME/{diff.md, seed-S/…} (study_results.h), and
 // after each run OUT/results.json and OUT/report.html. Runs that finished before are not run again; those
-// that were interrupted go on from their last checkpoint. A run that fails does not stop the others. SIGINT
-// and SIGTERM stop the runs under way, which save, and start no other. Error: the folder cannot be written,
-// is in use, or holds runs of other recipes. Call from the main thread: the processes die with it.
+// that were interrupted go on from their last checkpoint. A run that fails does not stop the others. SIGINT,
+// SIGTERM and SIGHUP stop the runs under way, which save, and start no other. Error: the folder cannot be
+// written, is in use, or holds runs of other recipes. Call from the main thread: the processes die with it.
 absl::StatusOr<StudyEnd> RunStudy(const recipe::Study& study, const StudyOptions& options,
                                   const ProfileFunction& profile);
 

@@ -313,8 +313,8 @@ std::string ReportPage(const StudyResults& results) {
   page += "<h2>Loss</h2>\n" + Curves(results);
   page += "<h2>Cost</h2>\n" + CostTable(results);
   page +=
-      "<p class=\"note\">FLOPs: forward and backward passes, recomputation included, causal attention "
-      "counted as half. "
+      "<p class=\"note\">FLOPs: matrix products and attention, forward and backward, recomputation included, "
+      "without the pairs that are masked. "
       "Memory predicted: the arenas of all ranks, from the plan; measured: the largest resident set of the "
       "process, "
       "which on the CPU holds arenas, data and program. Iteration: predicted from the plan and the rates in "
@@ -324,7 +324,7 @@ std::string ReportPage(const StudyResults& results) {
   return page + fmt::format(
                     "<p class=\"note\">Written by engine {} from the runs' "
                     "metrics.jsonl.</p>\n</main>\n</body>\n</html>\n",
-                    kVersion);
+                    Version());
 }
 
 }  // namespace engine::train

@@ -9,10 +9,13 @@
 #include <map>
 #include <utility>
 
+#include "engine/base/file.h"
+#include "engine/base/json.h"
 #include "engine/base/version.h"
 #include "engine/plan/predict.h"
 #include "engine/recipe/print.h"
 #include "engine/train/compile_recipe.h"
+#include "engine/train/report.h"
 #include "engine/train/write_file.h"
 
 namespace engine::train {
@@ -35,8 +38,13 @@ double Median(std::vector<double> numbers) {
   return *middle;
 }
 
+// What is no regular file reads as empty: a run beside it says what is wrong with it.
+std::ifstream OpenText(const fs::path& path) {
+  return CheckRegularOrAbsent(path.string()).ok() ? std::ifstream(path) : std::ifstream();
+}
+
 std::string LastLine(const fs::path& path) {
-  std::ifstream file(path);
+  std::ifstream file = OpenText(path);
   std::string last;
   for (std::string line; std::getline(file, line);) {
     if (!line.empty()) last = line;
@@ -47,10 +55,11 @@ std::string LastLine(const fs::path& path) {
 // metrics.jsonl, line by line; what is no JSON object is passed over.
 template <typename Function>
 void ForEachMetric(const std::string& folder, const Function& function) {
-  std::ifstream file(fs::path(folder) / "run" / "metrics.jsonl");
+  const fs::path path = fs::path(folder) / "run" / kMetricsName;
+  std::ifstream file = OpenText(path);
   for (std::string line; std::getline(file, line);) {
-    const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (json.is_object()) function(json);
+    const absl::StatusOr<Json> json = ParseJson(line, path.string());
+    if (json.ok() && json->is_object()) function(*json);
   }
 }
 
@@ -66,6 +75,7 @@ RunResult ReadRun(const std::string& folder, const recipe::Recipe& recipe, const
       run.validation.push_back({tokens, seconds, NumberIn(json, "validation_loss")});
       return;
     }
+    if (!json.contains("loss")) return;
     iteration_s.push_back(NumberIn(json, "elapsed_ms") / 1e3);
     tokens_per_s.push_back(NumberIn(json, "tokens_per_second"));
     seconds += iteration_s.back();
@@ -106,7 +116,7 @@ absl::Status ReadPlan(const recipe::Study& study, const recipe::Variant& variant
   }
   result->flops_per_token = flops / static_cast<double>(plan.global_batch * plan.sequence);
   const plan::Prediction prediction = plan::Predict(plan, variant.recipe.cluster);
-  if (prediction.missing.empty()) result->predicted_iteration_s = prediction.iteration_s;
+  if (prediction.has_times()) result->predicted_iteration_s = prediction.iteration_s;
   for (const recipe::Change& change : recipe::Diff(study.base, variant.recipe)) {
     result->settings.push_back({change.key, change.before, change.after,
                                 recipe::OriginOf(study.base, change.key),
@@ -147,17 +157,20 @@ recipe::Recipe WithSeed(const recipe::Recipe& recipe, std::int64_t seed) {
 }
 
 std::optional<FinishedRun> ReadFinished(const std::string& folder, const recipe::Recipe& recipe) {
-  std::ifstream file(fs::path(folder) / kFinishedName);
-  const Json json = Json::parse(file, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || !json.contains("recipe") || json["recipe"] != recipe::HashOfValues(recipe)) {
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 20;
+  const std::string path = (fs::path(folder) / kFinishedName).string();
+  const absl::StatusOr<std::string> text = ReadRegular(path, kMostBytes);
+  if (!text.ok()) return std::nullopt;
+  const absl::StatusOr<Json> json = ParseJson(*text, path);
+  if (!json.ok() || !json->is_object() || json->value("recipe", Json()) != recipe::HashOfValues(recipe)) {
     return std::nullopt;
   }
-  return FinishedRun{static_cast<std::int64_t>(NumberIn(json, "peak_memory_bytes"))};
+  return FinishedRun{static_cast<std::int64_t>(NumberIn(*json, "peak_memory_bytes"))};
 }
 
 absl::Status WriteFinished(const std::string& folder, const recipe::Recipe& recipe, const FinishedRun& run) {
   const nlohmann::ordered_json json = {{"recipe", recipe::HashOfValues(recipe)},
-                                       {"engine", kVersion},
+                                       {"engine", Version()},
                                        {"peak_memory_bytes", run.peak_memory_bytes}};
   return WriteFile(fs::path(folder) / kFinishedName, json.dump(1) + "\n");
 }
@@ -228,13 +241,15 @@ nlohmann::ordered_json ToJson(const StudyResults& results) {
     for (const SettingChange& change : variant.settings) {
       settings.push_back({{"key", change.key}, {"base", change.a}, {"variant", change.b}});
     }
+    const double predicted_s = variant.predicted_iteration_s;
     variants.push_back({{"name", variant.name},
                         {"plan", variant.plan},
                         {"settings", std::move(settings)},
                         {"parameters", variant.parameters},
                         {"flops_per_token", variant.flops_per_token},
                         {"arena_bytes", variant.arena_bytes},
-                        {"predicted_iteration_s", variant.predicted_iteration_s},
+                        {"predicted_iteration_s",
+                         predicted_s > 0 ? nlohmann::ordered_json(predicted_s) : nlohmann::ordered_json()},
                         {"metric", ToJson(variant.metric)},
                         {"difference", ToJson(variant.difference)},
                         {"runs", std::move(runs)}});

@@ -1,4 +1,5 @@
-// Whole files, written under another name and then renamed: a reader never sees a half.
+// Whole files, written and synced under another name and then renamed: a reader never sees a half, nor does
+// one after a crash. What stands there and is no regular file is an error.
 #pragma once
 
 #include <filesystem>

@@ -178,6 +178,25 @@ TEST_CASE("clip_factor moves the loss scale and picks the learning rate by the s
   CHECK(scales == " 8 8 4 2 2 2 2 4 4 4 2 2 2");
 }
 
+TEST_CASE("clip_factor of a constant loss scale skips what overflows and never moves") {
+  std::vector<double> control(plan::kControlNumbers);
+  control[plan::kLossScale] = 8;
+  control[plan::kHysteresis] = std::numeric_limits<double>::infinity();
+  for (const double squares : {9.0, std::numeric_limits<double>::infinity(), std::nan(""), 9.0}) {
+    std::vector<double> before = control;
+    std::vector<double> scalars = {7.0, squares};
+    RunFlat("clip_factor", {Flat(&scalars)}, {Flat(&control)},
+            {{"clip", 1.0}, {"constant", std::int64_t{1}}});
+    const bool skipped = !std::isfinite(squares);
+    CHECK(control[plan::kGradientFactor] == (skipped ? 0 : 1.0 / 8));  // the norm, 3 / 8, is not clipped
+    before[skipped ? plan::kSkipped : plan::kStep] += 1;
+    for (const plan::Control number :
+         {plan::kStep, plan::kSkipped, plan::kLossScale, plan::kCleanIterations, plan::kHysteresis}) {
+      CHECK(control[number] == before[number]);
+    }
+  }
+}
+
 TEST_CASE("add_shard overwrites, or adds to what its output holds") {
   std::vector<float> x = Values<float>(50021, 0.7);
   std::vector<float> sum(x.size(), std::numeric_limits<float>::quiet_NaN());

@@ -76,6 +76,11 @@ TEST_CASE("hostile manifests with a true checksum are clear errors") {
       {"iteration -4", [](Json& j) { j["iteration"] = -4; }},
       {"recipe is not a string", [](Json& j) { j["recipe"] = Json::array(); }},
       {"mesh is not an object", [](Json& j) { j["mesh"] = 3; }},
+      {"fingerprints is not an object", [](Json& j) { j["fingerprints"] = 3; }},
+      {"a fingerprint is not a string",
+       [](Json& j) {
+         j["fingerprints"] = {{"data x.bin", 3}};
+       }},
       {"a mesh axis is not a 64-bit integer", [](Json& j) { j["mesh"]["tp"] = nullptr; }},
       {"files is not a list", [](Json& j) { j["files"] = "x"; }},
       {"files[0] is not an object", [](Json& j) { j["files"][0] = 1; }},
@@ -120,6 +125,29 @@ TEST_CASE("hostile manifests with a true checksum are clear errors") {
   for (const Case& row : cases) {
     INFO("expected: " << row.expected);
     CHECK(Contains(ParseManifest(Edited(row.edit)).status(), row.expected));
+  }
+}
+
+TEST_CASE("fingerprints are kept, and may be missing") {
+  Manifest manifest = SmallManifest();
+  const std::string without = *FormatManifest(manifest);
+  CHECK(without.find("fingerprints") == std::string::npos);
+  CHECK(ParseManifest(without)->metadata.fingerprints.empty());
+  manifest.metadata.fingerprints = {{"data a.bin", "1 bytes, xxh3_128 00"}, {"data a.idx", "ü"}};
+  const absl::StatusOr<Manifest> back = ParseManifest(*FormatManifest(manifest));
+  REQUIRE(back.ok());
+  CHECK(back->metadata.fingerprints == manifest.metadata.fingerprints);
+}
+
+TEST_CASE("names of others are cut in messages") {
+  const std::string long_name(5000, 'n');
+  for (const absl::Status& status :
+       {ParseManifest(Edited([&](Json& j) { j["tensors"][0]["name"] = long_name; })).status(),
+        ParseManifest(Edited([&](Json& j) {
+          j["mesh"] = {{long_name, 0}};
+        })).status()}) {
+    CHECK(Contains(status, "nnnn…"));
+    CHECK(Message(status).size() < 300);
   }
 }
 

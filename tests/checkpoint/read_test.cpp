@@ -94,6 +94,29 @@ TEST_CASE("wrong questions") {
   CHECK(missing.code() == absl::StatusCode::kNotFound);
 }
 
+TEST_CASE("a folder's name and its manifest must agree on the iteration") {
+  const Scratch scratch;
+  Random random(8);
+  REQUIRE(WriteSmall(scratch.path(), 6, 1, random).ok());
+  const std::string good = IterationPath(scratch.path(), 6);
+  for (const std::string& name : {std::string("iteration_0000099"), std::string("iteration_0000003")}) {
+    const std::string folder = scratch.path() + "/" + name;
+    std::filesystem::copy(good, folder, std::filesystem::copy_options::recursive);
+    for (const std::string& path : {folder, folder + "/", folder + "/.", good + "/../" + name}) {
+      CAPTURE(path);
+      const absl::Status status = Reader::Open(path).status();
+      CHECK(status.code() == absl::StatusCode::kDataLoss);
+      CHECK(Contains(status, "is named for iteration " + std::to_string(std::stoi(name.substr(10))) +
+                                 ", but its manifest is of iteration 6"));
+    }
+    CHECK(*ReadIteration(folder) == 6);
+  }
+  // A name that is none of ours says nothing.
+  std::filesystem::copy(good, scratch.path() + "/best", std::filesystem::copy_options::recursive);
+  CHECK(Reader::Open(scratch.path() + "/best").ok());
+  CHECK(Reader::Open(good + "/").ok());
+}
+
 TEST_CASE("each damage to each file is found by Open or Verify, with the file's name") {
   const Scratch scratch;
   Random random(8);
@@ -122,7 +145,7 @@ TEST_CASE("each damage to each file is found by Open or Verify, with the file's 
     std::filesystem::remove(path);
     CHECK(Contains(verdict(), name));
     REQUIRE(mkfifo(path.c_str(), 0600) == 0);
-    CHECK(Contains(verdict(), "is not an ordinary file"));
+    CHECK(Contains(verdict(), "is a named pipe, not a regular file"));
     std::filesystem::remove(path);
     WriteText(scratch.path() + "/elsewhere", good);
     REQUIRE(symlink("../elsewhere", path.c_str()) == 0);

@@ -69,34 +69,164 @@ TEST_CASE("leftovers of dead processes go; a half replaced checkpoint gets its n
   CHECK(Newest(root, &reports) == IterationPath(root, 2));
 }
 
+// As a run that has resumed from an iteration.
+Retention Resumed(const std::string& root, int keep, std::int64_t iteration) {
+  Retention retention(root, keep);
+  retention.Resumed(iteration);
+  return retention;
+}
+
+void SaveAndPrune(const std::string& root, std::int64_t iteration, Random& random, Retention* retention) {
+  REQUIRE(WriteSmall(root, iteration, 1, random).ok());
+  retention->Saved(iteration);
+  const absl::Status status = retention->Prune();
+  REQUIRE_MESSAGE(status.ok(), Message(status));
+}
+
+void Copy(const std::string& from, const std::string& to) {
+  std::filesystem::copy(from, to, std::filesystem::copy_options::recursive);
+}
+
+using Iterations = std::vector<std::int64_t>;
+
 TEST_CASE("pruning keeps the newest whole ones") {
   const Scratch scratch;
   const std::string& root = scratch.path();
   Random random(11);
   for (int iteration = 1; iteration <= 6; ++iteration) REQUIRE(WriteSmall(root, iteration, 1, random).ok());
-  CHECK(Contains(Prune(root, 0), "the fewest is 1"));
-  REQUIRE(Prune(root, 4).ok());
-  CHECK(*ListIterations(root) == std::vector<std::int64_t>{3, 4, 5, 6});
-  Damage(IterationPath(root, 6) + "/index.h5");                   // found by its checksum only
+  REQUIRE(Resumed(root, 0, 6).Prune().ok());  // 0: all stay
+  CHECK(*ListIterations(root) == Iterations{1, 2, 3, 4, 5, 6});
+  REQUIRE(Resumed(root, 4, 6).Prune().ok());
+  CHECK(*ListIterations(root) == Iterations{3, 4, 5, 6});
+  Damage(IterationPath(root, 6) + "/index.h5");  // found by its checksum only
+  // So the run has resumed from 5. What is newer is not counted, and stays until it is replaced.
   std::filesystem::remove(IterationPath(root, 4) + "/index.h5");  // found on opening
-  REQUIRE(Prune(root, 3).ok());
-  CHECK(*ListIterations(root) == std::vector<std::int64_t>{3, 4, 5, 6});
-  REQUIRE(Prune(root, 1).ok());
-  CHECK(*ListIterations(root) == std::vector<std::int64_t>{5, 6});
-  Damage(IterationPath(root, 5) + "/index.h5");
-  REQUIRE(Prune(root, 1).ok());
-  CHECK(*ListIterations(root) == std::vector<std::int64_t>{5, 6});
-  CHECK(Prune(root + "/none", 2).ok());
+  REQUIRE(Resumed(root, 2, 5).Prune().ok());
+  CHECK(*ListIterations(root) == Iterations{3, 4, 5, 6});
+  REQUIRE(Resumed(root, 1, 5).Prune().ok());
+  CHECK(*ListIterations(root) == Iterations{5, 6});
+  CHECK(Resumed(root + "/none", 2, 5).Prune().ok());
+}
+
+TEST_CASE("an older checkpoint whose checksums do not match does not count as kept") {
+  const Scratch scratch;
+  const std::string& root = scratch.path();
+  Random random(13);
+  for (int iteration : {1, 2, 3}) REQUIRE(WriteSmall(root, iteration, 1, random).ok());
+  Damage(IterationPath(root, 2) + "/rank_00000.h5");
+  Retention retention = Resumed(root, 2, 3);
+  REQUIRE(retention.Prune().ok());
+  CHECK(*ListIterations(root) == Iterations{1, 2, 3});
+  SaveAndPrune(root, 4, random, &retention);  // with 3 there are two whole ones now
+  CHECK(*ListIterations(root) == Iterations{3, 4});
+}
+
+TEST_CASE("what this run has saved is kept, whatever other folders are called") {
+  const Scratch scratch;
+  const std::string& root = scratch.path();
+  Random random(14);
+  for (int iteration : {3, 6}) REQUIRE(WriteSmall(root, iteration, 1, random).ok());
+  Copy(IterationPath(root, 6), IterationPath(root, 99));  // not of iteration 99
+  Copy(IterationPath(root, 6), IterationPath(root, 1));
+  Copy(IterationPath(root, 6), IterationPath(root, 6) + ".bak");
+  std::vector<std::string> reports;
+  CHECK(Newest(root, &reports) == IterationPath(root, 6));
+  REQUIRE(reports.size() == 1);
+  CHECK(reports[0].find("named for iteration 99, but its manifest is of iteration 6") != std::string::npos);
+  Retention retention = Resumed(root, 1, 6);
+  SaveAndPrune(root, 7, random, &retention);
+  CHECK(*ListIterations(root) == Iterations{1, 7, 99});
+  SaveAndPrune(root, 8, random, &retention);
+  CHECK(*ListIterations(root) == Iterations{1, 8, 99});
+  // A true one of another run, put there meanwhile: newer by its name, but not by age in this run.
+  const Scratch other;
+  for (int iteration : {9, 50}) {
+    REQUIRE(WriteSmall(other.path(), iteration, 1, random).ok());
+    Copy(IterationPath(other.path(), iteration), IterationPath(root, iteration));
+  }
+  SaveAndPrune(root, 10, random, &retention);
+  CHECK(*ListIterations(root) == Iterations{1, 10, 50, 99});
+  CHECK(std::filesystem::exists(IterationPath(root, 6) + ".bak/manifest.json"));
+}
+
+TEST_CASE("among those kept, a folder from elsewhere does not stand for one that this run has saved") {
+  const Scratch scratch;
+  const std::string& root = scratch.path();
+  Random random(15);
+  Retention retention(root, 2);
+  SaveAndPrune(root, 10, random, &retention);
+  SaveAndPrune(root, 20, random, &retention);
+  REQUIRE(WriteSmall(root, 15, 1, random).ok());
+  REQUIRE(retention.Prune().ok());
+  CHECK(*ListIterations(root) == Iterations{10, 15, 20});
+  SaveAndPrune(root, 30, random, &retention);
+  CHECK(*ListIterations(root) == Iterations{20, 30});
+}
+
+TEST_CASE("a checkpoint saved where one of another iteration stands puts that aside") {
+  const Scratch scratch;
+  const std::string& root = scratch.path();
+  Random random(16);
+  REQUIRE(WriteSmall(root, 6, 1, random).ok());
+  for (int round = 1; round <= 2; ++round) {
+    std::filesystem::remove_all(IterationPath(root, 9));
+    Copy(IterationPath(root, 6), IterationPath(root, 9));
+    REQUIRE(WriteSmall(root, 9, 1, random).ok());
+    CHECK(Reader::Open(IterationPath(root, 9)).ok());
+    CHECK(*ReadIteration(OtherPath(root, 9, round)) == 6);
+  }
+  CHECK(*ListIterations(root) == Iterations{6, 9});
+}
+
+// Bytes that this process has asked read calls for so far.
+std::int64_t BytesRead() {
+  std::ifstream file("/proc/self/io");
+  std::string name;
+  std::int64_t bytes = -1;
+  file >> name >> bytes;
+  REQUIRE(name == "rchar:");
+  return bytes;
+}
+
+TEST_CASE("pruning after a save reads manifests, not data; what was there before is read once") {
+  const Scratch scratch;
+  const std::string& root = scratch.path();
+  constexpr std::int64_t kBytes = std::int64_t{8} << 20;
+  const std::vector<TensorInfo> tensors = {{"w", {kBytes}, DType::kU8}};
+  const std::vector<char> content(kBytes, 'x');
+  const auto save = [&](std::int64_t iteration) {
+    absl::StatusOr<Writer> writer = Writer::Begin(root, SmallMetadata(iteration), tensors);
+    REQUIRE(writer.ok());
+    REQUIRE(writer->WriteShard(0, {{0, WholeBox(tensors[0].shape), content.data()}}).ok());
+    REQUIRE(writer->Commit().ok());
+  };
+  for (std::int64_t iteration : {1, 2, 3}) save(iteration);
+  Retention retention = Resumed(root, 2, 3);
+  const auto read_by_prune = [&] {
+    const std::int64_t before = BytesRead();
+    REQUIRE(retention.Prune().ok());
+    return BytesRead() - before;
+  };
+  CHECK(read_by_prune() > kBytes);  // 2 stays, and 1 goes because it does
+  CHECK(read_by_prune() < kBytes / 8);
+  for (std::int64_t iteration : {4, 5, 6}) {
+    save(iteration);
+    retention.Saved(iteration);
+    CHECK(read_by_prune() < kBytes / 8);
+    CHECK(*ListIterations(root) == Iterations{iteration - 1, iteration});
+  }
 }
 
 // Writes, replaces and prunes without end.
 [[noreturn]] void WriteForever(const std::string& root, std::int64_t iteration, std::uint64_t seed) {
   Random random(seed);
+  Retention retention(root, 2);
   for (;; ++iteration) {
     for (int write = 0; write < 2; ++write) {
       if (!WriteSmall(root, iteration, 2, random).ok()) _exit(1);
     }
-    if (!Prune(root, 2).ok()) _exit(1);
+    retention.Saved(iteration);
+    if (!retention.Prune().ok()) _exit(1);
   }
 }
 

@@ -49,7 +49,7 @@ struct Metrics {
       const nlohmann::json json = nlohmann::json::parse(line);
       if (json.contains("validation_loss")) {
         validation = json["validation_loss"];
-      } else {
+      } else if (json.contains("loss")) {
         loss.push_back(json["loss"]);
         seconds.push_back(json["elapsed_ms"].get<double>() / 1e3);
       }

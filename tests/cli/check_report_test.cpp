@@ -99,6 +99,20 @@ TEST_CASE("GitHub: one workflow command a finding") {
         "::error file=/none.toml,title=E104::no file\n");
 }
 
+TEST_CASE("JSON: every place can be indexed, also of a file that is missing") {
+  const Json files = Json::parse(ReportText(Awkward(), "json"))["files"];
+  CHECK(files[0]["diagnostics"][0]["line"] == 3);
+  CHECK(files[2]["diagnostics"][0]["line"] == 1);
+  CHECK(files[2]["diagnostics"][0]["column"] == 1);
+}
+
+TEST_CASE("check: a file of the installation has no place among the user's") {
+  Diagnostic error{Severity::kError, {"engine:configs/a.toml", 3, 1, 1}, "wrong", "", "", "E201"};
+  const CheckReport report{.files = {{"a.toml", {error}}}};
+  CHECK(ReportText(report, "github") == "::error title=E201::wrong\n");
+  CHECK(!Json::parse(ReportText(report, "sarif"))["runs"][0]["results"][0].contains("locations"));
+}
+
 TEST_CASE("check: --strict makes warnings fail, in every form") {
   const std::string file = SourcePath("recipes/gpt2-124m-1gpu.toml");
   for (const std::string& format : ReportFormats()) {
@@ -131,6 +145,26 @@ TEST_CASE("check: warnings in text, counted, and the order of files") {
   CHECK((many.output == RunCommand(AddCheckCommand, arguments).output));
   const Json files = Json::parse(many.output)["files"];
   for (std::size_t i = 0; i < 60; ++i) CHECK(files[i]["file"] == arguments[i + 3]);
+}
+
+TEST_CASE("a note is no warning: it fails nothing, and has no rule") {
+  const Diagnostic note{Severity::kNote, {"a.toml", 3, 1, 4}, "unused", "", "note = 1"};
+  CheckReport report{.files = {{"a.toml", {note}}}, .strict = true};
+  CHECK(report.Passes());
+  CHECK(ReportText(report, "text") ==
+        "a.toml:3:1: note: unused\n    note = 1\n    ^~~~\na.toml: ok\n1 recipe checked, 0 with errors\n");
+  CHECK(Json::parse(ReportText(report, "json"))["files"][0]["ok"] == true);
+  const Json result = Json::parse(ReportText(report, "sarif"))["runs"][0]["results"][0];
+  CheckKeys(result, {"level", "message", "locations"}, {});
+  CHECK(result["level"] == "note");
+  CHECK(ReportText(report, "github") ==
+        "::notice file=a.toml,line=3,col=1,endColumn=5,title=notice::unused\n");
+  CHECK(ReportText(report, "junit").find("failures=\"0\"") != std::string::npos);
+
+  const Diagnostic warning{Severity::kWarning, {"a.toml", 4, 1, 4}, "slow", "", "", "W101"};
+  report.files[0].diagnostics.push_back(warning);
+  CHECK(!report.Passes());  // the warning; its failure is named by it, not by the note
+  CHECK(ReportText(report, "junit").find("<failure type=\"W101\" message=\"slow\">") != std::string::npos);
 }
 
 }  // namespace engine::cli

@@ -5,6 +5,7 @@
 
 #include "engine/cli/commands.h"
 #include "tests/cli/run_command.h"
+#include "tests/data/temp_dir.h"
 
 namespace engine::cli {
 
@@ -52,6 +53,40 @@ TEST_CASE("check: what the cluster's device has no kernels for") {
   CHECK(RunCommand(AddCheckCommand,
                    {"check", good, "--set", "optimizer.moment_dtype=bf16", "--set", "cluster.device=h200"})
             .exit_code == 0);
+}
+
+TEST_CASE("check: a study, as engine ablate --check has it, without its data") {
+  const std::string study = SourcePath("recipes/studies/gelu-swiglu.toml");
+  const CommandResult good = RunCommand(AddCheckCommand, {"check", "--strict", study});
+  CHECK(good.exit_code == 0);
+  CHECK(good.output == study + ": ok\n1 study checked, 0 with errors\n");
+  CHECK(RunCommand(AddCheckCommand, {"check", study, SourcePath("recipes/quickstart.toml")})
+            .output.ends_with("\n1 recipe and 1 study checked, 0 with errors\n"));
+
+  const data::TempDir folder;
+  const std::string head = "[study]\nbase = \"" + SourcePath("recipes/quickstart.toml") + "\"\n";
+  const std::string bad = folder / "bad.toml";
+  data::WriteFile(bad, head + "[grid]\nmodel.hidden = [128, 130]\n");
+  const CommandResult recipe = RunCommand(AddCheckCommand, {"check", bad});
+  CHECK(recipe.exit_code == 1);
+  CHECK(recipe.output.starts_with(bad +
+                                  ":4:22: error: hidden 130 is not divisible by heads 8 (remainder 2)\n"));
+
+  // A mistake that only the variant's plan shows: at the line that makes it, and at the variant's name.
+  data::WriteFile(bad, head + "[variants.large]\nmodel.layers = 1000\ncluster.memory_bytes = \"1 GB\"\n");
+  const CommandResult plan = RunCommand(AddCheckCommand, {"check", "--format", "json", bad});
+  CHECK(plan.exit_code == 1);
+  const nlohmann::json found = nlohmann::json::parse(plan.output)["files"][0]["diagnostics"];
+  REQUIRE(found.size() == 2);
+  CHECK(found[0]["line"] == 3);
+  CHECK(found[0]["code"] == "E105");
+  CHECK(found[0]["message"] == "variant 'large' cannot run");
+  CHECK(found[1]["line"] == 5);
+  CHECK(found[1]["code"] == "E302");
+
+  for (const char* format : {"sarif", "junit", "github", "text"}) {
+    CHECK(RunCommand(AddCheckCommand, {"check", "--format", format, bad}).exit_code == 1);
+  }
 }
 
 TEST_CASE("check: JSON") {

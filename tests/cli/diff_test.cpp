@@ -98,7 +98,16 @@ TEST_CASE("diff: what is wrong is told, with exit code 2") {
           ":4:1: error: unknown key 'hiden' in [model]");
   refused(good + " " + folder / "bad.json", "bad.json: no plan as `engine plan --json` writes it");
   refused(good + " " + folder.path(), "holds neither a checkpoint (manifest.json) nor a run (plan.json)");
-  refused(good + " " + folder / "none.json", "none.json: cannot be read");
+  refused(good + " " + folder / "none.json",
+          "cannot open " + (folder / "none.json") + ": No such file or directory");
+  std::filesystem::create_directory(folder / "run");
+  data::WriteFile(folder / "run/plan.json", "{\n  \"mesh\": oops");
+  refused(good + " " + folder / "run",
+          "engine diff: " + (folder / "run/plan.json") + ":2:11: error: syntax error");
+  data::WriteFile(folder / "run/plan.json", std::string(100000, '['));
+  refused(good + " " + folder / "run", "run/plan.json:1: error: nested deeper than 64 levels");
+  data::WriteFile(folder / "run/plan.json", "{}");
+  refused(good + " " + folder / "run", "run/plan.json: no plan as `engine plan --json` writes it: key '");
   refused(good + " " + folder / "none.toml", "none.toml");
   refused(good, "b is required");
   refused(good + " " + good + " --set-b model.layer=3", "--set:1:7: error: unknown key 'layer' in [model]");

@@ -16,6 +16,8 @@ TEST_CASE("explain: one code by number or name, the list, and what is no code") 
   CHECK(one.output.rfind("W102 pipeline-bubble: More than 15 % of the pipeline's time is idle\n\n", 0) == 0);
   CHECK(one.output.find("\nremedy: More microbatches") != std::string::npos);
   CHECK(RunCommand(AddExplainCommand, {"explain", "pipeline-bubble"}).output == one.output);
+  CHECK(RunCommand(AddExplainCommand, {"explain", "w102"}).output == one.output);
+  CHECK(RunCommand(AddExplainCommand, {"explain", "Pipeline-Bubble"}).output == one.output);
   const CommandResult list = RunCommand(AddExplainCommand, {"explain"});
   for (const recipe::Code& code : recipe::Codes()) {
     CHECK(list.output.find(std::string(code.code) + "  " + std::string(code.name)) != std::string::npos);

@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 
 #include <filesystem>
+#include <sstream>
+#include <vector>
 
 #include "tests/cli/tiny_run.h"
 
@@ -40,6 +42,79 @@ TEST_CASE("generate: what is refused, and how") {
   CHECK(RunProgram("generate").exit_code == 2);
   CHECK(RunProgram("generate " + folder.path() + " --temperature -1").exit_code == 2);
   CHECK(RunProgram("generate " + folder.path() + " --tokens 0").exit_code == 2);
+}
+
+TEST_CASE("generate: token ids in and out, of a run whose tokenizer's files are elsewhere") {
+  const data::TempDir folder;
+  const std::string gpt2 = std::string(ENGINE_SOURCE_DIR) + "/tests/data/gpt2/";
+  const std::string recipe = std::string(ENGINE_SOURCE_DIR) + "/recipes/quickstart.toml";
+  const std::string out = folder / "run";
+  std::string train = "run " + recipe + " --out " + out;
+  for (const char* set :
+       {"data.source=random", "data.tokenizer.kind=gpt2", "data.tokenizer.vocab_file=/none/v",
+        "data.tokenizer.merges_file=/none/m", "data.sequence_length=16", "parallelism.dp=1",
+        "parallelism.tp=1", "model.vocab=300", "model.layers=1", "schedule.warmup_iterations=0",
+        "training.global_batch=2", "training.iterations=1", "evaluation.interval=0"}) {
+    train += std::string(" --set ") + set;
+  }
+  const ProgramResult trained = RunProgram(train);
+  REQUIRE_MESSAGE(trained.exit_code == 0, trained.output);
+  CHECK(Contains(trained.output, "note: data.source \"random\" does not use data.paths, data.split, "));
+  const std::string generate = "generate " + out + " --tokens 3 --temperature 0";
+
+  const ProgramResult ids = RunProgram(generate + " --tokens-in '5 299' --tokens-out");
+  REQUIRE_MESSAGE(ids.exit_code == 0, ids.output);
+  std::istringstream words(ids.output);
+  std::vector<int> numbers;
+  for (int id = 0; words >> id;) numbers.push_back(id);
+  REQUIRE(numbers.size() == 5);
+  CHECK(numbers[0] == 5);
+  CHECK(numbers[1] == 299);
+  for (const int id : numbers) CHECK((id >= 0 && id < 300));
+  CHECK(ids.output.find_first_not_of("0123456789 \n") == std::string::npos);
+  data::WriteFile(folder / "ids.json", "[5,\n 299]\n");
+  CHECK(RunProgram(generate + " --tokens-in " + folder / "ids.json" + " --tokens-out").output == ids.output);
+  CHECK(RunProgram(generate + " --tokens-out --tokens-in - < " + folder / "ids.json").output == ids.output);
+  const ProgramResult ended =
+      RunProgram(generate + " --tokens-in '5 299' --tokens-out --end-token " + std::to_string(numbers[2]));
+  CHECK(ended.output == "5 299\n");
+
+  const auto refused = [&](const std::string& arguments, int exit_code, const std::string& part) {
+    const ProgramResult result = RunProgram(generate + arguments);
+    INFO(arguments << ": " << result.output);
+    CHECK(result.exit_code == exit_code);
+    CHECK(Contains(result.output, part));
+  };
+  refused(" --prompt x", 1,
+          "/none/v: No such file or directory\n    hint: --vocab and --merges say where the tokenizer's "
+          "files are");
+  refused(" --tokens-in 5", 1, "hint: --vocab and --merges");
+  refused(" --prompt x --tokens-out", 1, "hint: --vocab and --merges");
+  refused(" --tokens-in '5 300' --tokens-out", 1,
+          "--tokens-in:1:3: error: id 300 is outside of the model's vocabulary, 0 to 299\n");
+  data::WriteFile(folder / "ids.json", "[5,\n 300]\n");
+  refused(" --tokens-out --tokens-in " + folder / "ids.json", 1,
+          folder / "ids.json" + ":2:2: error: id 300 is");
+  refused(" --tokens-out --tokens-in ''", 1, "--tokens-in: there is no id");
+  refused(" --tokens-out --tokens-in none.txt", 1, "--tokens-in: cannot open none.txt: No such file");
+  refused(" --tokens-out --tokens-in " + folder.path(), 1, "cannot read: Is a directory");
+  refused(" --tokens-in 5 --prompt x", 2, "--tokens-in");
+  refused(" --prompt x --vocab v", 2, "--merges");
+}
+
+TEST_CASE("generate: the files of another tokenizer are refused") {
+  const TinyRun tiny;
+  REQUIRE(
+      RunProgram("run " + tiny.recipe + " --out " + tiny.out + " --set training.iterations=1").exit_code ==
+      0);
+  const ProgramResult result = RunProgram("generate " + tiny.out + " --prompt x --vocab v --merges m");
+  CHECK(result.exit_code == 1);
+  CHECK(Contains(result.output,
+                 "--vocab and --merges are files of the gpt2 tokenizer, but the run's is \"byte\""));
+  // The tokenizer's own end of a document ends a text of ids, where it is asked for text.
+  const ProgramResult text = RunProgram("generate " + tiny.out + " --tokens 5 --tokens-in '57 32'");
+  CHECK(text.exit_code == 0);
+  CHECK(text.output.starts_with("9 "));
 }
 
 }  // namespace engine::cli

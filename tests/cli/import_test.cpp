@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/cli/commands.h"
+#include "tests/cli/run_binary.h"
 #include "tests/cli/run_command.h"
 #include "tests/recipe/megatron_runs.h"
 #include "tests/recipe/test_files.h"
@@ -62,6 +63,30 @@ TEST_CASE("import: without --out and --cluster the recipe is printed, and names 
   CHECK(result.exit_code == 0);
   CHECK(result.output.find("\n[cluster]\ndevice = \"h100\"") != std::string::npos);
   CHECK(result.output.find("extends") == std::string::npos);
+}
+
+TEST_CASE("import: what is left out is told on standard error, and counted in the last line") {
+  const recipe::TemporaryFolder folder;
+  const std::string script =
+      folder.Write("run.sh",
+                   "torchrun --nproc-per-node 2 pretrain_gpt.py --num-layers 2 --hidden-size 64 \\\n"
+                   "  --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 --lr 1e-3 \\\n"
+                   "  --micro-batch-size 2 --data-path d --train-iters 10 --vocab-size 300 \\\n"
+                   "  --exit-interval 5 --num-workers 2\n");
+  const std::string told =
+      script +
+      ":4:3: warning: --exit-interval has no key: a run ends when it is as long as the recipe says, or at a "
+      "signal, and saves before it ends\n      --exit-interval 5 --num-workers 2\n      ^~~~~~~~~~~~~~~\n"
+      "12 flags: 10 imported, 2 without a key (1 of them changes the run)\n";
+  CHECK(RunProgram("import megatron " + script + " --out " + folder.Path("r.toml")).output == told);
+  const std::string import = "(" ENGINE_BINARY " import megatron " + script;
+  CHECK(RunShell(import + " 2>&1 >/dev/null)").output == told);
+  CHECK(RunShell(import + " 2>/dev/null)").output == recipe::ReadText(folder.Path("r.toml")));
+  const ProgramResult refused =
+      RunProgram("import megatron " + script + " --set X=1 --out " + folder.Path("no.toml"));
+  CHECK(refused.exit_code == 1);
+  CHECK(refused.output.ends_with("\nno recipe: 1 error\n"));
+  CHECK(!fs::exists(folder.Path("no.toml")));
 }
 
 TEST_CASE("import: failures") {

@@ -93,6 +93,27 @@ TEST_CASE("run: what is refused, and how") {
   refused(tiny.recipe + " --set data.split='\"1,0,0\"' --set evaluation.interval=1", 1, "validation");
 }
 
+TEST_CASE("run: where the data set is missing, or is elsewhere, what to do is told") {
+  const TinyRun tiny;
+  const std::string prefix = "data.paths='[\"text_text_document\"]'";
+  const ProgramResult elsewhere =
+      RunProgram("run " + tiny.recipe + " --set " + prefix + " --out " + tiny.out);
+  CHECK(elsewhere.exit_code == 1);
+  CHECK(Contains(elsewhere.output, "cannot open text_text_document.idx: No such file or directory"));
+  CHECK(Contains(elsewhere.output, "\n    hint: data paths are relative to the working directory, "));
+  CHECK(Contains(elsewhere.output, "where text_text_document.idx is"));
+  const ProgramResult absent =
+      RunProgram("run " ENGINE_SOURCE_DIR
+                 "/recipes/gpt2-large-tp2.toml --device cpu --set precision.compute=fp32"
+                 " --set data.paths='[\"data/absent/gpt2_text_document\"]' --out " +
+                 tiny.out);
+  CHECK(absent.exit_code == 1);
+  CHECK(Contains(absent.output,
+                 "\n    hint: `engine data build --input TEXT.jsonl --append-eod --output-prefix "
+                 "data/absent/gpt2 --tokenizer gpt2 --vocab-file "));
+  CHECK(!std::filesystem::exists(tiny.out));
+}
+
 TEST_CASE("run: a recipe for a GPU, without one: nothing is started") {
   const data::TempDir folder;
   const std::string recipe =
@@ -101,7 +122,7 @@ TEST_CASE("run: a recipe for a GPU, without one: nothing is started") {
   const ProgramResult automatic = RunProgram("run " + recipe, no_gpu);
   CHECK(automatic.exit_code == 3);
   CHECK(
-      Contains(automatic.output, "configs/clusters/h200-x1.toml:4:10: [cluster] device \"h200\" is a GPU: "));
+      Contains(automatic.output, "configs/clusters/h200-x1.toml:5:10: [cluster] device \"h200\" is a GPU: "));
   CHECK(Contains(automatic.output,
                  "\n    hint: `engine doctor` says what is missing; --device cpu --set "
                  "precision.compute=fp32 runs it on the CPU\n"));
@@ -111,7 +132,7 @@ TEST_CASE("run: a recipe for a GPU, without one: nothing is started") {
   const ProgramResult narrow = RunProgram("run " + recipe + " --device cpu");
   CHECK(narrow.exit_code == 1);
   CHECK(Contains(narrow.output,
-                 "recipes/gpt2-124m-1gpu.toml:11:11: error: the cpu executor runs precision.compute fp32, "
+                 "recipes/gpt2-124m-1gpu.toml:12:11: error: the cpu executor runs precision.compute fp32, "
                  "not bf16\n"));
   CHECK(Contains(narrow.output, "\n    hint: --set precision.compute=fp32 runs it here"));
   CHECK(folder.entries() == 0);
@@ -145,6 +166,55 @@ TEST_CASE("run: two runs in one folder do not mix") {
   CHECK(std::filesystem::is_empty(tiny.out));
 }
 
+TEST_CASE("run: two recipes of one file name do not share the default folder in silence") {
+  const TinyRun tiny;
+  const std::string root = tiny.folder.path();
+  for (const char* name : {"one", "two"}) {
+    REQUIRE(std::filesystem::create_directories(root + "/" + name));
+    const std::string length = std::string(name) == "one" ? "iterations = 2\n" : "iterations = 3\n";
+    std::string text = data::ReadFile(tiny.recipe);
+    text.replace(text.find("iterations = 8\n"), 15, length);
+    data::WriteFile(root + "/" + name + "/x.toml", text);
+  }
+  const auto run = [&](const std::string& arguments) {
+    return RunShell("cd " + root + " && " + ENGINE_BINARY + " run " + arguments);
+  };
+  REQUIRE(run("one/x.toml").exit_code == 0);
+  const std::string metrics = data::ReadFile(root + "/runs/x/metrics.jsonl");
+  const ProgramResult other = run("two/x.toml");
+  CHECK(other.exit_code == 1);
+  CHECK(Contains(other.output, "engine run: runs/x holds a run of another recipe file of that name: "));
+  CHECK(Contains(other.output, "/one/x.toml, and not "));
+  CHECK(data::ReadFile(root + "/runs/x/metrics.jsonl") == metrics);
+  // The same file goes on, however it is named and whatever is set.
+  CHECK(Contains(run(root + "/one/x.toml --set training.iterations=3").output, "after iteration 2\n"));
+  CHECK(Contains(RunShell("cd " + root + "/runs && " + ENGINE_BINARY + " run ../one/x.toml --out x").output,
+                 "after iteration 3; the recipe has 2"));
+  // A folder that is given is the user's decision, and the run is then the other file's.
+  CHECK(Contains(run("two/x.toml --out runs/x").output, "after iteration 3"));
+  CHECK(Contains(run("two/x.toml --set training.iterations=4").output, "/one/x.toml, and not "));
+  CHECK(run("two/x.toml --set training.iterations=4 --out runs/x").exit_code == 0);
+  CHECK(run("two/x.toml --set training.iterations=5").exit_code == 0);
+}
+
+TEST_CASE("run: the log is on standard output, notes on standard error") {
+  const TinyRun tiny;
+  const std::string run = std::string(ENGINE_BINARY) + " run " + tiny.recipe + " --out " + tiny.out;
+  REQUIRE(RunShell(run + " --set training.iterations=4").exit_code == 0);
+  REQUIRE(std::filesystem::create_directory(tiny.out + "/checkpoints/iteration_0000009"));
+  data::WriteFile(tiny.out + "/checkpoints/iteration_0000009/manifest.json", "{");
+  const ProgramResult notes = RunShell("( " + run + " > " + tiny.folder / "log" + " )");
+  CHECK(notes.exit_code == 0);
+  CHECK(Contains(notes.output, "note: "));
+  CHECK(Contains(notes.output, "iteration_0000009"));
+  CHECK(Contains(notes.output, "note: changed since the checkpoint: training.iterations: 4 → 8\n"));
+  CHECK(notes.output.find("lm loss") == std::string::npos);
+  const std::string log = data::ReadFile(tiny.folder / "log");
+  CHECK(log.find("note: ") == std::string::npos);
+  CHECK(Contains(log, "resumed from "));
+  CHECK(Contains(log, "lm loss: "));
+}
+
 TEST_CASE("run: a resume that would run out of samples is refused before anything starts") {
   const TinyRun tiny;
   REQUIRE(RunProgram("run " + tiny.recipe + " --out " + tiny.out).exit_code == 0);
@@ -174,6 +244,22 @@ TEST_CASE("run: a limit on the size of files is an error, not a silent end") {
 TEST_CASE("schema: a full disk is an error") {
   const ProgramResult result = RunProgram("schema > /dev/full");
   CHECK(result.exit_code == 1);
+}
+
+TEST_CASE("run --quiet: no log, but errors; the metrics are written") {
+  const TinyRun tiny;
+  const std::string whole = " --set model.vocab=264";  // no padding, which would be noted
+  const ProgramResult quiet = RunProgram("run --quiet " + tiny.recipe + whole + " --out " + tiny.out);
+  CHECK(quiet.exit_code == 0);
+  CHECK(quiet.output.empty());
+  CHECK(RunShell("grep -c '\"loss\"' " + tiny.out + "/metrics.jsonl").output == "8\n");
+  const ProgramResult processes = RunProgram("run --quiet --processes " + tiny.recipe + whole +
+                                             " --set parallelism.dp=2 --out " + tiny.folder / "two");
+  CHECK(processes.exit_code == 0);
+  CHECK(processes.output.empty());
+  const ProgramResult wrong = RunProgram("run --quiet " + tiny.recipe + " --set model.hiden=3");
+  CHECK(wrong.exit_code == 1);
+  CHECK(Contains(wrong.output, "unknown key 'hiden'"));
 }
 
 }  // namespace engine::cli

@@ -11,6 +11,8 @@ namespace engine::cli {
 
 TEST_CASE("schema prints the schema, or the reference page") {
   CHECK((RunCommand(AddSchemaCommand, {"schema"}).output == recipe::JsonSchema()));
+  CHECK((RunCommand(AddSchemaCommand, {"schema", "--study"}).output == recipe::StudySchema()));
+  CHECK(RunCommand(AddSchemaCommand, {"schema", "--study", "--reference"}).exit_code == 2);
   CHECK((RunCommand(AddSchemaCommand, {"schema", "--reference"}).output == recipe::ReferencePage()));
 }
 

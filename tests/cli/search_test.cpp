@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "tests/cli/run_binary.h"
@@ -26,7 +28,75 @@ TEST_CASE("search writes a recipe that extends the one given and passes its chec
   const std::string text = data::ReadFile(out);
   CHECK(text.find("llama-7b-8gpu.toml") != std::string::npos);
   CHECK(text.find("global_batch = 128") != std::string::npos);  // what --set said is kept
-  CHECK(RunProgram("check " + out).exit_code == 0);
+  CHECK(result.output.find("compiled and compared by full plans") != std::string::npos);
+}
+
+// What the first choice takes of the device is W202's business, and the search's.
+TEST_CASE("the first choice of a search passes a strict check, and leaves as much memory as was asked for") {
+  const data::TempDir folder;
+  const std::string out = folder / "found.toml";
+  const std::string search =
+      "search " + Recipe() +
+      " --set cluster.memory_bytes='\"60 GB\"' --fix parallelism.dp --fix parallelism.tp" +
+      " --fix parallelism.pp --fix parallelism.cp --fix parallelism.zero_stage --fix training.micro_batch" +
+      " --fix parallelism.sequence_parallel --json --out " + out;
+  const nlohmann::json found = nlohmann::json::parse(RunProgram(search).output);
+  CHECK(found["best"][0]["of_device"].get<double>() <= 0.95);
+  const ProgramResult check = RunProgram("check --strict " + out);
+  CHECK_MESSAGE(check.exit_code == 0, check.output);
+  const nlohmann::json full = nlohmann::json::parse(RunProgram(search + " --memory-limit 100").output);
+  CHECK(full["best"][0]["of_device"].get<double>() > 0.95);
+  CHECK(full["best"][0]["iteration_s"].get<double>() < found["best"][0]["iteration_s"].get<double>());
+  REQUIRE(full["notes"].size() >= 1);
+  CHECK(full["notes"][0].get<std::string>().starts_with("W202: "));
+}
+
+TEST_CASE("what the cluster does not say is unknown, not zero") {
+  const std::string search = "search " + SourcePath("recipes/quickstart.toml") + kFixed;
+  const std::string text = RunProgram(search).output;
+  CHECK(text.find("cluster.matmul_flops is not given") != std::string::npos);
+  CHECK(text.find("–") != std::string::npos);
+  const nlohmann::json found = nlohmann::json::parse(RunProgram(search + " --json 2>/dev/null").output);
+  REQUIRE(!found["best"].empty());
+  for (const char* key : {"iteration_s", "tokens_per_s", "mfu", "of_device"})
+    CHECK(found["best"][0][key].is_null());
+}
+
+TEST_CASE("an interleaved pipeline is called so") {
+  const data::TempDir folder;
+  const std::string out = folder / "found.toml";
+  const std::string fixed =
+      " --fix parallelism.pp --fix parallelism.dp --fix parallelism.tp --fix parallelism.virtual_stages "
+      "--fix parallelism.zero_stage --fix training.micro_batch --fix recompute.granularity";
+  const std::string search = "search " + Recipe() +
+                             " --set parallelism.pp=2 --set parallelism.dp=2 --set training.micro_batch=1 "
+                             "--set parallelism.virtual_stages=4" +
+                             fixed + " --out " + out;
+  const std::string text = RunProgram(search).output;
+  CHECK(text.find(" interleaved ") != std::string::npos);
+  CHECK(text.find("interleaved, 4 chunks a stage") != std::string::npos);
+  CHECK(text.find("1f1b") == std::string::npos);
+  const nlohmann::json found = nlohmann::json::parse(RunProgram(search + " --json 2>/dev/null").output);
+  REQUIRE(!found["best"].empty());
+  CHECK(found["best"][0]["schedule"] == "interleaved");
+  CHECK(data::ReadFile(out).find("schedule = \"interleaved\"") != std::string::npos);
+}
+
+TEST_CASE("a search that is interrupted says how far it was and what it has found") {
+  const data::TempDir folder;
+  const std::string out = folder / "out";
+  const std::string err = folder / "err";
+  const auto found_something = [&] {
+    return std::filesystem::exists(err) && data::ReadFile(err).find("best so far ") != std::string::npos;
+  };
+  const int code = Interrupt(
+      "search " + SourcePath("recipes/scale/gpt-175b-256gpu.toml") + " --progress > " + out + " 2> " + err,
+      found_something, SIGINT);
+  CHECK(code == 130);
+  const std::string text = data::ReadFile(out);
+  CHECK(text.find(" lawful layouts of 256 ranks; interrupted after ") != std::string::npos);
+  CHECK(text.find("\nbest: dp ") != std::string::npos);
+  CHECK(data::ReadFile(err).find("interrupted; this is what was found") != std::string::npos);
 }
 
 TEST_CASE("search names the keys that it varies") {

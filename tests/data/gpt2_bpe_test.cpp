@@ -109,8 +109,13 @@ TEST_CASE("broken vocabularies and merges are located") {
   };
   CHECK(LoadError(vocab, "#version: 0.2\n").empty());
   CHECK(LoadError(vocab, "").empty());
-  CHECK(LoadError("{", "").starts_with("vocab.json: [json.exception.parse_error"));
-  CHECK(LoadError("[]", "") == "vocab.json: is no JSON object from token to id");
+  CHECK(LoadError("{", "").starts_with("vocab.json:1:2: error: syntax error"));
+  CHECK(LoadError("[]", "") == "vocab.json: is a list, and must be an object from token to id");
+  // Deep enough that walking over the value would overflow the stack.
+  const std::string deep = "{\"zzz\":" + std::string(1000000, '[') + std::string(1000000, ']') + "}";
+  CHECK(LoadError(deep, "") == "vocab.json:1: error: nested deeper than 64 levels");
+  const std::string long_token(5000, 'q');
+  CHECK(LoadError("{\"" + long_token + "\":\"" + long_token + "\"}", "").size() < 300);
   CHECK(LoadError(R"({"a":0})", "").starts_with("vocab.json: has no token \"\xC4\x80\" for byte 0"));
   CHECK(LoadError(R"({"a":1})", "") == "vocab.json: the id of \"a\" is 1; 1 tokens have ids 0 to 0");
   CHECK(LoadError(R"({"a":"x"})", "").starts_with("vocab.json: the id of \"a\" is \"x\""));

@@ -78,13 +78,18 @@ TEST_CASE("plain text from several files") {
   CHECK(built.sequences == std::vector<std::vector<std::int32_t>>{{97, 10}, {98, 10}, {99}});
   CHECK(built.result.files == 2);
   CHECK(built.result.input_bytes == 9);
+  CHECK(built.result.passed_over.total() == 0);
+  std::filesystem::create_directory(dir / "texts");
+  for (const char* name : {"texts/a", "texts/.b", "texts/c.dat"}) WriteFile(dir / name, "a");
+  options.inputs = {dir / "texts"};
+  CHECK(BuildAndRead(options).result.passed_over.total() == 2);
 }
 
 TEST_CASE("nothing is written on an error") {
   const TempDir dir;
   PreprocessOptions options = Options(dir);
   WriteFile(dir / "in", "{\"text\":\"ab\"}\n{oops\n");
-  CHECK(Message(Preprocess(options, *Bytes()).status()).starts_with((dir / "in") + ":2: error: column 2: "));
+  CHECK(Message(Preprocess(options, *Bytes()).status()).starts_with((dir / "in") + ":2:2: error: "));
   CHECK(dir.entries() == 1);
   WriteFile(dir / "in", "\n\n");
   CHECK(Message(Preprocess(options, *Bytes()).status()) ==

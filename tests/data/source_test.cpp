@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <numeric>
 #include <set>
 #include <thread>
@@ -208,6 +209,12 @@ TEST_CASE("what is wrong with the data is said before the run, at the recipe's k
   CHECK(error([&](auto* r) {
           r->data.paths = {dir / "no"};
         }).starts_with("r.toml:7:9: error: data.paths: cannot open " + (dir / "no") + ".idx: No such file"));
+  const std::string absent = error([&](auto* r) {
+    r->data.paths = {"sub/web_text_document"};
+    r->data.tokenizer = {"gpt2", "v.json", "m.txt"};
+  });
+  CHECK(absent.find("hint: `engine data build --input TEXT.jsonl --append-eod --output-prefix sub/web") !=
+        std::string::npos);
   CHECK(error([](auto* r) { r->data.paths = {}; }).find("data.paths: names no data set") !=
         std::string::npos);
   CHECK(error([&](auto* r) { r->model.vocab = 9; })

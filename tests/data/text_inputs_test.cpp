@@ -1,6 +1,7 @@
 #include "engine/data/text_inputs.h"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include "engine/base/status.h"
 #include "tests/data/temp_dir.h"
@@ -40,17 +41,38 @@ TEST_CASE("JSON lines: strings, lists, blank lines, no newline at the end") {
 }
 
 TEST_CASE("JSON lines: mistakes are located") {
-  CHECK(JsonError("{\"text\":\"a\"}\n{\"text\":\n").starts_with("f.jsonl:2: error: column 9: syntax error"));
+  CHECK(JsonError("{\"text\":\"a\"}\n{\"text\":\n").starts_with("f.jsonl:2:9: error: syntax error"));
   CHECK(JsonError("\n\n{\"txt\":1}") == "f.jsonl:3: error: has no key \"text\"");
   CHECK(JsonError("{\"text\":1}") ==
         "f.jsonl:1: error: \"text\" is a number, and must be a string or a list of strings");
   CHECK(JsonError("{\"text\":[null]}") ==
-        "f.jsonl:1: error: the list \"text\" holds a null, and must hold strings");
-  CHECK(JsonError("[1]") == "f.jsonl:1: error: is a JSON array, and must be an object");
+        "f.jsonl:1: error: the list \"text\" holds null, and must hold strings");
+  CHECK(JsonError("{\"text\":{}}") ==
+        "f.jsonl:1: error: \"text\" is an object, and must be a string or a list of strings");
+  CHECK(JsonError("{\"text\":null}").starts_with("f.jsonl:1: error: \"text\" is null, and must"));
+  CHECK(JsonError("[1]") == "f.jsonl:1: error: is a list, and must be an object");
   CHECK(JsonError("{\"text\":\"\xff\"}").find("ill-formed UTF-8 byte") != std::string::npos);
   CHECK(JsonError(std::string(1000000, '[')) == "f.jsonl:1: error: nested deeper than 64 levels");
   CHECK(JsonError("{\"text\":\"[[[" + std::string(100, '[') + "\\\"{\"}").empty());
   CHECK(JsonError("{\"text\":" + std::string(100000, 'x')).size() < 400);
+}
+
+TEST_CASE("JSON lines: numbers that no double holds are passed over beside the text") {
+  const std::string digits(401, '7');
+  Documents documents;
+  const std::string contents =
+      "{\"score\":1e999,\"text\":\"1e999 \\\" -1e400\"}\n"
+      "{\"text\":\"b\",\"n\":[-1e400,{\"x\":-" +
+      digits + "." + digits + "E+" + digits + "}]}\n{\"text\":[\"c\"],\"n\":" + digits + "}\n";
+  REQUIRE(VisitJsonLines("f", contents, "text", Collect(&documents)).ok());
+  CHECK(documents == Documents{{"1e999 \" -1e400"}, {"b"}, {"c"}});
+  CHECK(JsonError("{\"text\":\"fine\"}\n{\"text\":1e999}") ==
+        "f.jsonl:2: error: \"text\" is a number, and must be a string or a list of strings");
+  // What is no number by the grammar of JSON is located beside one that is.
+  CHECK(JsonError("{\"a\":1e999,\"b\":01}").starts_with("f.jsonl:1:17: error: syntax error"));
+  CHECK(JsonError("{\"a\":1e999,\"b\":1.}").starts_with("f.jsonl:1:18: error: syntax error"));
+  CHECK(JsonError("{\"a\":1e999,\"b\":-}").starts_with("f.jsonl:1:17: error: syntax error"));
+  CHECK(JsonError("{\"a\":1e999e,\"text\":\"\"}").starts_with("f.jsonl:1:"));
 }
 
 TEST_CASE("a visitor's failure is located, too") {
@@ -71,17 +93,27 @@ TEST_CASE("plain text is cut at separator lines") {
 TEST_CASE("a directory stands for its text files, in order") {
   const TempDir dir;
   std::filesystem::create_directory(dir / "sub");
-  for (const char* name : {"b", "a.txt", "a.dat", "a.u8", ".hidden", "sub/c"}) WriteFile(dir / name, "x");
+  for (const char* name : {"b", "a.txt", "a.dat", "a.u8", ".hidden", ".dat", "sub/.c", "sub/c"}) {
+    WriteFile(dir / name, "x");
+  }
   std::filesystem::create_symlink("b", dir / "link");
-  absl::StatusOr<std::vector<std::string>> files = ListInputs({dir / "sub/c", dir.path()});
+  std::filesystem::create_symlink(".hidden", dir / ".link");
+  REQUIRE(mkfifo((dir / "pipe").c_str(), 0600) == 0);
+  PassedOver passed_over;
+  absl::StatusOr<std::vector<std::string>> files = ListInputs({dir / "sub/c", dir.path()}, &passed_over);
   REQUIRE(files.ok());
   CHECK(*files == std::vector<std::string>{dir / "sub/c", dir / "a.txt", dir / "b", dir / "sub/c"});
-  files = ListInputs({dir / "link"});  // named by the user
+  CHECK(passed_over.hidden == 3);
+  CHECK(passed_over.tables == 2);
+  CHECK(passed_over.links == 2);
+  CHECK(passed_over.others == 1);
+  files = ListInputs({dir / "link"}, &passed_over);  // named by the user
   REQUIRE(files.ok());
   CHECK(files->size() == 1);
-  CHECK(Message(ListInputs({dir / "no"}).status()) == "input " + (dir / "no") + " does not exist");
+  CHECK(Message(ListInputs({dir / "no"}, &passed_over).status()) ==
+        "input " + (dir / "no") + " does not exist");
   std::filesystem::create_directory(dir / "empty");
-  CHECK(Message(ListInputs({dir / "empty"}).status()) == "no text files in " + (dir / "empty"));
+  CHECK(Message(ListInputs({dir / "empty"}, &passed_over).status()) == "no text files in " + (dir / "empty"));
 }
 
 }  // namespace engine::data

@@ -323,8 +323,10 @@ TEST_CASE("gpu optimizer: clip_factor") {
   }
 }
 
+namespace {
+
 // Overflows and steps, the state of one update being the next one's; the rate is picked exactly.
-TEST_CASE("gpu optimizer: clip_factor moves the loss scale and picks the learning rate") {
+void CheckScaler(const graph::Attributes& attributes) {
   Tensor control = Control(0, 0);
   control.Set(plan::kLossScale, 8);
   control.Set(plan::kHysteresis, 2);
@@ -335,11 +337,7 @@ TEST_CASE("gpu optimizer: clip_factor moves the loss scale and picks the learnin
       problem.where =
           fmt::format("clip_factor, '{}' after {} steps of which {} are known", what, steps, known);
       problem.kernel = "clip_factor";
-      problem.attributes = {{"clip", 1.0},
-                            {"dynamic", std::int64_t{1}},
-                            {"window", std::int64_t{3}},
-                            {"hysteresis", std::int64_t{2}},
-                            {"min_scale", 2.0}};
+      problem.attributes = attributes;
       Tensor scalars({{2}, DType::kF64});
       scalars.Set(0, 7.0);
       scalars.Set(1, what == 'o' ? INFINITY : 9.0);
@@ -360,6 +358,17 @@ TEST_CASE("gpu optimizer: clip_factor moves the loss scale and picks the learnin
     steps += what == 'o' ? 0 : 1;
     CHECK(control.Get(plan::kStep) == steps);
   }
+}
+
+}  // namespace
+
+TEST_CASE("gpu optimizer: clip_factor moves the loss scale, or does not, and picks the learning rate") {
+  CheckScaler({{"clip", 1.0},
+               {"dynamic", std::int64_t{1}},
+               {"window", std::int64_t{3}},
+               {"hysteresis", std::int64_t{2}},
+               {"min_scale", 2.0}});
+  CheckScaler({{"clip", 1.0}, {"constant", std::int64_t{1}}});
 }
 
 TEST_CASE("gpu optimizer: zero and copy") {

@@ -116,6 +116,11 @@ TEST_CASE("processes: what is refused before anything starts") {
           "engine run: port " + port + " of 127.0.0.1 is taken by another program; give another one\n");
   refused("--processes --coordinator here", 2, "--coordinator: 'here' is not HOST:PORT");
   refused("--nodes 2", 2, "several nodes need --coordinator HOST:PORT");
+  refused(
+      "--nodes 2 --node-rank 1 --coordinator 0.0.0.0:29500", 2,
+      "--coordinator 0.0.0.0:29500: that is every network of one machine and no way to node 0: give a name "
+      "or an address of node 0, as in node0:29500, the same on all nodes",
+      "ENGINE_TOKEN=t");
   refused("--nodes 3 --coordinator a:1", 2, "--nodes 3 do not share the recipe's 2 ranks evenly");
   refused("--nodes 2 --node-rank 2", 2, "--node-rank 2 is not below --nodes 2");
   refused("--nodes 2 --coordinator a:1", 2, "several nodes need a token");
@@ -159,6 +164,19 @@ TEST_CASE("processes: what is refused before anything starts") {
   CHECK(mistake.exit_code == 1);
   CHECK(Contains(mistake.output, "/nowhere/x"));
   CHECK(mistake.output.find("rank 1: ") == std::string::npos);
+}
+
+TEST_CASE("processes: that rank 0 listens on every network is said") {
+  const TinyRun tiny;
+  for (const std::string host : {"0.0.0.0", "[::]", "127.0.0.1"}) {
+    const std::string at = host + ":" + std::to_string(FreePort());
+    const ProgramResult run = RunProgram("run " + tiny.recipe + " --set parallelism.dp=2 --processes --out " +
+                                         tiny.out + "_" + host.substr(1, 2) + " --coordinator " + at);
+    CHECK_MESSAGE(run.exit_code == 0, run.output);
+    CHECK((run.output.find("note: --coordinator " + at +
+                           ": rank 0 listens on every network of this machine. ") != std::string::npos) ==
+          (host != "127.0.0.1"));
+  }
 }
 
 TEST_CASE("processes: ranks that a launcher has started show each other the secret of --token-file") {

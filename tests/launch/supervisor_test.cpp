@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "engine/base/status.h"
+#include "engine/launch/rendezvous.h"
 #include "tests/cli/run_binary.h"
+#include "tests/data/temp_dir.h"
 
 namespace engine::launch {
 namespace {
@@ -128,6 +130,30 @@ TEST_CASE("supervisor: the first that fails by itself gives code and verdict, be
   const Outcome elsewhere = Supervised(2, "exit 5");
   CHECK(elsewhere.code == kPeerLost);
   CHECK(elsewhere.error.empty());
+}
+
+TEST_CASE("supervisor: rank 0 ended before it heard what had failed; those that wait to join hear it") {
+  const data::TempDir folder;
+  const std::string file = folder / "coordinator";
+  std::string heard;
+  const Outcome outcome = Supervised(
+      2, "[ $ENGINE_RANK = 0 ] || exit 4; echo $ENGINE_COORDINATOR > " + file + "; sleep 0.5; exit 5", false,
+      [&](pid_t) {
+        std::string address;
+        for (int i = 0; i < 2000 && !address.ends_with("\n"); ++i) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(5));
+          address = data::ReadFile(file);
+        }
+        const absl::StatusOr<Endpoint> endpoint = ParseEndpoint(address.substr(0, address.find('\n')));
+        REQUIRE(endpoint.ok());
+        const Member member{
+            .rank = 2, .world = 4, .build = "b", .plan_hash = "p", .device = "d", .process = "host, pid 9"};
+        heard = Message(Client::Join(*endpoint, "secret", member, {.join_timeout = std::chrono::seconds(10)},
+                                     [](const absl::Status&) {})
+                            .status());
+      });
+  CHECK(outcome.code == 4);
+  CHECK_MESSAGE(heard.ends_with(") ended with exit code 4"), heard);
 }
 
 TEST_CASE("supervisor: a rank that is killed; what ignores SIGTERM is killed too") {

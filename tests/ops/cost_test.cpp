@@ -1,6 +1,10 @@
 // FLOPs that the ops state, against a count of the multiplications and additions of the plain loops.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
 #include "engine/ops/ops.h"
 
 namespace engine::ops_test {
@@ -8,11 +12,15 @@ namespace {
 
 using graph::TensorType;
 
-double StatedFlops(const graph::OpDef& op, const std::vector<TensorType>& inputs,
-                   const graph::Attributes& attributes) {
+graph::Cost StatedCost(const graph::OpDef& op, const std::vector<TensorType>& inputs,
+                       const graph::Attributes& attributes) {
   const auto outputs = op.infer(inputs, attributes);
   REQUIRE(outputs.ok());
-  return op.cost(inputs, *outputs, attributes).flops;
+  return op.cost(inputs, *outputs, attributes);
+}
+double StatedFlops(const graph::OpDef& op, const std::vector<TensorType>& inputs,
+                   const graph::Attributes& attributes) {
+  return StatedCost(op, inputs, attributes).flops;
 }
 
 TEST_CASE("a linear and its gradients count 2·M·N·K") {
@@ -47,6 +55,56 @@ TEST_CASE("attention counts the unmasked pairs") {
   }
   CHECK(StatedFlops(ops::kAttention, {q, k, k, positions}, {}) == 2 * product);
   CHECK(StatedFlops(ops::kAttentionGrad, {q, k, k, positions, q, lse, q}, {}) == 5 * product);
+  // Of the backward pass, the scores are no product of the formula.
+  CHECK(StatedCost(ops::kAttention, {q, k, k, positions}, {}).product_flops == 2 * product);
+  CHECK(StatedCost(ops::kAttentionGrad, {q, k, k, positions, q, lse, q}, {}).product_flops == 4 * product);
+}
+
+TEST_CASE("attention within a window counts the pairs inside, of a rank of cp those of its two chunks") {
+  constexpr std::int64_t kSequence = 24;
+  constexpr std::int64_t kHeads = 3;
+  constexpr std::int64_t kHead = 5;
+  const TensorType k = {{2, kSequence, kHeads, kHead}};
+  for (const std::int64_t window : {0, 1, 2, 5, 11, 23, 24, 100}) {
+    for (const std::int64_t cp : {1, 2, 3, 4}) {
+      CAPTURE(window);
+      CAPTURE(cp);
+      const std::int64_t queries = kSequence / cp;
+      // Ranks have the chunks r and 2·cp − 1 − r.
+      std::vector<double> pairs(static_cast<size_t>(cp), 0);
+      for (std::int64_t i = 0; i < kSequence; ++i) {
+        const std::int64_t chunk = i / (queries / 2);
+        const std::int64_t rank = std::min(chunk, 2 * cp - 1 - chunk);
+        for (std::int64_t j = 0; j <= i; ++j) {
+          if (window == 0 || i - j < window) pairs[static_cast<size_t>(rank)] += 1;
+        }
+      }
+      const double product = 2.0 * 2 * kHeads * kHead;
+      const double most = *std::max_element(pairs.begin(), pairs.end());
+      const double all = std::accumulate(pairs.begin(), pairs.end(), 0.0);
+      const TensorType q = {{2, queries, kHeads, kHead}};
+      const TensorType positions = {{2, queries}, DType::kI32};
+      const graph::Attributes attributes = {{"window", window}};
+      const graph::Cost forward = StatedCost(ops::kAttention, {q, k, k, positions}, attributes);
+      CHECK(forward.flops == 2 * product * most);
+      CHECK(forward.product_flops * static_cast<double>(cp) == doctest::Approx(2 * product * all));
+      const TensorType lse = {{2, queries, kHeads}};
+      const graph::Cost backward =
+          StatedCost(ops::kAttentionGrad, {q, k, k, positions, q, lse, q}, attributes);
+      CHECK(backward.flops == 5 * product * most);
+      CHECK(backward.product_flops * static_cast<double>(cp) == doctest::Approx(4 * product * all));
+    }
+  }
+}
+
+TEST_CASE("products are all that a linear counts, and element-wise work is none") {
+  const graph::Attributes attributes = {{"in_dims", std::int64_t{1}}};
+  const TensorType x = {{2, 3, 5}};
+  const graph::Cost linear = StatedCost(ops::kLinear, {x, {{7, 5}}}, attributes);
+  CHECK(linear.product_flops == linear.flops);
+  const graph::Cost add = StatedCost(ops::kAdd, {x, x}, {});
+  CHECK(add.flops > 0);
+  CHECK(add.product_flops == 0);
 }
 
 }  // namespace

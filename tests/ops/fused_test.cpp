@@ -153,12 +153,15 @@ TEST_CASE("a fused op states the FLOPs of its composition, and the bytes of its 
     const auto types = test.op->infer(TypesOf(inputs), test.attributes);
     REQUIRE(types.ok());
     double flops = 0;
+    double product_flops = 0;
     for (const graph::Node& node : composed.graph.nodes()) {
       Tensors in;
       Tensors out;
       for (ValueId id : node.inputs) in.push_back(composed.values.at(id));
       for (ValueId id : node.outputs) out.push_back(composed.values.at(id));
-      flops += node.op->cost(TypesOf(in), TypesOf(out), node.attributes).flops;
+      const graph::Cost cost = node.op->cost(TypesOf(in), TypesOf(out), node.attributes);
+      flops += cost.flops;
+      product_flops += cost.product_flops;
     }
     double bytes = 0;
     for (const Tensor& input : inputs)
@@ -170,6 +173,7 @@ TEST_CASE("a fused op states the FLOPs of its composition, and the bytes of its 
     const graph::Cost cost = test.op->cost(TypesOf(inputs), *types, test.attributes);
     CHECK(cost.flops == flops);
     CHECK(cost.flops > 0);
+    CHECK(cost.product_flops == product_flops);
     CHECK(cost.bytes == bytes);
   }
 }

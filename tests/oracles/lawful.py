@@ -266,7 +266,8 @@ def of_layout(r):
     if each and not nodes and r.world > each and r.world % each:
         yield "the world does not fill whole nodes"
     zero, schedule = r("parallelism.zero_stage"), r("parallelism.schedule")
-    if zero > 1 and schedule == "zero_bubble" or zero > 2 and r("precision.compute") == "fp8":
+    has_shards = r("parallelism.dp") * r("parallelism.cp") * r("parallelism.ep") > 1
+    if zero > 1 and schedule == "zero_bubble" and has_shards or zero > 2 and r("precision.compute") == "fp8":
         yield "zero_stage is not built for this"
     if r("parallelism.sequence_parallel") and r.tp == 1:
         yield "sequence parallel without tp"

@@ -98,6 +98,16 @@ TEST_CASE("compare: predicted times only where the cluster's rates are known") {
   CHECK(predicted() == 5);
   json["prediction"] = PredictionToJson({.iteration_s = 2, .stages = {}, .missing = {"matmul_flops"}});
   CHECK(predicted() == 0);
+  // A program that does not end; and as older programs wrote what they did not know.
+  json["prediction"] = PredictionToJson({.iteration_s = 0, .stages = {}, .missing = {}});
+  CHECK(json["prediction"]["iteration_s"].is_null());
+  CHECK(predicted() == 0);
+  json["prediction"] = PredictionToJson({.iteration_s = 2, .tokens_per_s = 3, .stages = {}, .missing = {}});
+  CHECK(json["prediction"]["mfu"].is_null());
+  json["prediction"]["mfu"] = 0;
+  const auto facts = FactsOf(json);
+  REQUIRE(facts.ok());
+  CHECK(ValueOf(*facts, Section::kPrediction, "MFU").is_null());
 }
 
 TEST_CASE("compare: what is no plan is refused") {

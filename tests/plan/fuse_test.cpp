@@ -35,7 +35,7 @@ Plan CudaPlan(bool llama, const Sets& sets) {
   return *std::move(plan);
 }
 
-const Segment& SegmentOf(const Plan& plan, const std::string& name) {
+const Segment& SegmentOf(const Plan& plan, std::string_view name) {
   for (const StagePlan& stage : plan.stages) {
     for (const Segment& segment : stage.segments) {
       if (segment.name == name) return segment;
@@ -520,8 +520,8 @@ TEST_CASE("fp8 plan: head and evaluation are not quantised, the update knows the
   CHECK(Kernels(plan, "update") == "adamw 2, clip_factor 1, fp8_update 1, sum_squares 2");
   CHECK(Kernels(bf16, "update") == "adamw 2, clip_factor 1, sum_squares 2");
   // The gradient of one token's logits is 1/16·32 of the loss: scaled to 1.
-  CHECK(plan.loss_scale == 16 * 32);
-  CHECK(bf16.loss_scale == 1);
+  CHECK(plan.loss_scaler.scale == 16 * 32);
+  CHECK(bf16.loss_scaler.scale == 1);
 }
 
 TEST_CASE("fp8 plan: formats are the recipe's") {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "engine/plan/verify.h"
 #include "tests/plan/plans.h"
@@ -78,7 +79,7 @@ inline void Erase(Program* program, size_t at) {
   }
 }
 
-inline Segment& SegmentOf(Plan& plan, size_t stage, const std::string& name) {
+inline Segment& SegmentOf(Plan& plan, size_t stage, std::string_view name) {
   for (Segment& segment : plan.stages[stage].segments) {
     if (segment.name == name) return segment;
   }
@@ -86,7 +87,7 @@ inline Segment& SegmentOf(Plan& plan, size_t stage, const std::string& name) {
   return plan.stages[stage].segments[0];
 }
 
-inline size_t Find(const Segment& segment, const std::string& kernel, int nth = 0) {
+inline size_t Find(const Segment& segment, std::string_view kernel, int nth = 0) {
   for (size_t i = 0; i < segment.instructions.size(); ++i) {
     if (segment.instructions[i].kernel == kernel && nth-- == 0) return i;
   }
@@ -94,18 +95,18 @@ inline size_t Find(const Segment& segment, const std::string& kernel, int nth = 
   return 0;
 }
 
-inline void Drop(Segment& segment, const std::string& kernel, int nth = 0) {
+inline void Drop(Segment& segment, std::string_view kernel, int nth = 0) {
   segment.instructions.erase(segment.instructions.begin() +
                              static_cast<std::ptrdiff_t>(Find(segment, kernel, nth)));
 }
 
-inline void Double(Segment& segment, const std::string& kernel, int nth = 0) {
+inline void Double(Segment& segment, std::string_view kernel, int nth = 0) {
   const size_t i = Find(segment, kernel, nth);
   const Instruction copy = segment.instructions[i];
   segment.instructions.insert(segment.instructions.begin() + static_cast<std::ptrdiff_t>(i), copy);
 }
 
-inline Instruction& At(Plan& plan, size_t stage, const std::string& segment, const std::string& kernel,
+inline Instruction& At(Plan& plan, size_t stage, std::string_view segment, std::string_view kernel,
                        int nth = 0) {
   Segment& found = SegmentOf(plan, stage, segment);
   return found.instructions[Find(found, kernel, nth)];

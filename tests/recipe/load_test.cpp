@@ -24,6 +24,12 @@ LoadResult LoadBase(std::vector<std::string> sets) {
   return LoadText(BaseRecipe(), "base.toml", {std::move(sets), ""});
 }
 
+std::string Without(std::string text, const std::string& beginning_of_line) {
+  const std::size_t begin = text.find("\n" + beginning_of_line);
+  REQUIRE(begin != std::string::npos);
+  return text.erase(begin, text.find('\n', begin + 1) - begin);
+}
+
 }  // namespace
 
 TEST_CASE("every value knows where it comes from") {
@@ -141,7 +147,8 @@ TEST_CASE("every recipe of recipes/ loads, and every model of configs/ extends t
     const bool cluster = entry.path().parent_path().filename() == "clusters";
     std::vector<std::string> sets = {"training.iterations=400_000"};
     if (cluster) sets.insert(sets.end(), {"cluster.nodes=0", "cluster.devices_per_node=0"});
-    if (entry.path().stem() == "openwebtext") sets.insert(sets.end(), {"model.max_positions=1024"});
+    if (entry.path().stem() == "openwebtext")
+      sets.insert(sets.end(), {"model.max_positions=1024", "model.vocab=50257"});
     if (entry.path().parent_path().filename() == "models") {
       // The base recipe's kv_heads are not this model's.
       const std::string text = ReadText(entry.path());
@@ -156,6 +163,29 @@ TEST_CASE("every recipe of recipes/ loads, and every model of configs/ extends t
     ++fragments;
   }
   CHECK(fragments >= 40);
+}
+
+TEST_CASE("random tokens: no paths, and a note of what a recipe says of files") {
+  const LoadResult plain =
+      LoadText(Without(BaseRecipe(), "paths = "), "base.toml", {{"data.source=random"}, ""});
+  CAPTURE(FirstError(plain));
+  CHECK(plain.ok());
+  CHECK(plain.diagnostics.empty());
+  CHECK(plain.recipe.data.is_random());
+
+  const LoadResult inherited = LoadBase({"data.source=random", "data.weights=[1,2,3]", "data.split=\"1,0,0\"",
+                                         "evaluation.interval=10", "data.tokenizer.kind=gpt2",
+                                         "data.tokenizer.merges_file=m", "model.vocab=100"});
+  CHECK(inherited.ok());
+  REQUIRE(inherited.diagnostics.size() == 1);
+  CHECK(FirstError(inherited) ==
+        "--set:1:13: note: data.source \"random\" does not use data.paths, data.weights, data.split, "
+        "data.tokenizer.kind, data.tokenizer.merges_file\n    data.source=random\n                ^~~~~~\n");
+
+  // The printed recipe names every key; those that say nothing are no cause for a note.
+  const LoadResult printed = LoadText(ToToml(plain.recipe), "resolved.toml");
+  CHECK(printed.ok());
+  CHECK(printed.diagnostics.empty());
 }
 
 }  // namespace engine::recipe

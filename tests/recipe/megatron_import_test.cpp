@@ -10,7 +10,9 @@
 
 #include "engine/recipe/fields.h"
 #include "engine/recipe/load.h"
+#include "engine/recipe/megatron_convert.h"
 #include "engine/recipe/megatron_flags.h"
+#include "engine/recipe/print.h"
 #include "tests/recipe/test_files.h"
 
 namespace engine::recipe {
@@ -127,6 +129,10 @@ TEST_CASE("megatron: model flags") {
                 {"--rotary-percent", "1.0"}},
                {"model.attention.position", "model.attention.rope_scaling.factor"}) == "\"rotary\" 1.0");
   CHECK(Values({{"--no-bias-gelu-fusion", ""}}, {"model.mlp.activation"}) == "\"gelu_erf\"");
+  CHECK(Values({{"--disable-bias-linear", ""}}, {"model.mlp.activation", "model.mlp.bias"}) ==
+        "\"gelu_erf\" false");
+  CHECK(Values({{"--disable-bias-linear", ""}, {"--openai-gelu", ""}}, {"model.mlp.activation"}) ==
+        "\"gelu_tanh\"");
   CHECK(Values({{"--no-bias-gelu-fusion", ""}, {"--openai-gelu", ""}}, {"model.mlp.activation"}) ==
         "\"gelu_tanh\"");
   CHECK(Values({{"--window-size", "15,0"}}, {"model.attention.window"}) == "16");
@@ -244,6 +250,113 @@ TEST_CASE("megatron: flags without a counterpart become comments, by reason") {
             "log lines\n") != std::string::npos);
 }
 
+TEST_CASE("megatron: flags that would be missed are warnings, and the last line counts") {
+  const auto import = [](const Flags& changes) {
+    const MegatronImport result = Import(Script(changes));
+    return Messages(result.diagnostics) + result.summary;
+  };
+  CHECK(import({}) == "10 flags: 10 imported");
+  CHECK(import({{"--num-workers", "8"}, {"--wandb-project", "p"}}) ==
+        "12 flags: 10 imported, 2 without a key");
+  CHECK(import({{"--exit-interval", "50"}, {"--num-workers", "8"}}) ==
+        "3:3: warning: --exit-interval has no key: a run ends when it is as long as the recipe says, or at a "
+        "signal, "
+        "and saves before it ends\n12 flags: 10 imported, 2 without a key (1 of them changes the run)");
+  CHECK(import({{"--full-validation", ""}, {"--exit-duration-in-mins", "50"}})
+            .find("12 flags: 10 imported, 2 without a key (2 of them change the run)") != std::string::npos);
+  CHECK(import({{"--num-experts", "8"}, {"--skip-train", ""}}).find("\nno recipe: 2 errors") !=
+        std::string::npos);
+  const Flags same = {{"--save", "/a/b/"}, {"--load", "/a/b"}, {"--save-interval", "5"}};
+  CHECK(import(same) == "13 flags: 11 imported, 2 without a key");
+  Flags optimizer = same;
+  optimizer["--no-load-optim"] = optimizer["--no-load-rng"] = optimizer["--exit-on-missing-checkpoint"] = "";
+  CHECK(import(optimizer) ==
+        "3:3: warning: --exit-on-missing-checkpoint has no key: a run without a checkpoint begins\n"
+        "9:3: warning: --no-load-optim has no key: a run goes on with the optimizer's state, too\n"
+        "16 flags: 11 imported, 5 without a key (2 of them change the run)");
+  // Neither folder is known, and it is the same one.
+  CHECK(import({{"--save", "$1"}, {"--load", "$1"}, {"--save-interval", "5"}}) ==
+        "13 flags: 11 imported, 2 without a key");
+  CHECK(import({{"--no-load-optim", ""}, {"--ckpt-step", "7"}}) == "12 flags: 10 imported, 2 without a key");
+  CHECK(import({{"--fp32-residual-connection", ""}, {"--no-log-learnig-rate-to-tensorboard", ""}}) ==
+        "12 flags: 10 imported, 2 without a key");
+  const Flags fp8 = {{"--bf16", ""}, {"--fp8-format", "hybrid"}, {"--fp8-amax-history-len", "16"}};
+  CHECK(import(fp8) == "13 flags: 12 imported, 1 without a key");
+  Flags longest = fp8;
+  longest["--fp8-amax-compute-algo"] = "max";
+  CHECK(import(longest).find(
+            "4:3: warning: --fp8-amax-compute-algo has no key: a tensor's scale comes of its largest "
+            "value in one iteration, not in several\n") == 0);
+  CHECK(import({{"--data-path", "1 a 2 b"}, {"--mid-level-dataset-surplus", "0.1"}})
+            .find("warning: --mid-level") != std::string::npos);
+  CHECK(import({{"--data-path", "a"}, {"--mid-level-dataset-surplus", "0.1"}}).find("warning") ==
+        std::string::npos);
+}
+
+TEST_CASE("megatron: --mock-data is random tokens, and nothing of files") {
+  const Source source("run.sh", Script({{"--mock-data", ""},
+                                        {"--split", "99,1,0"},
+                                        {"--tokenizer-type", "GPT2BPETokenizer"},
+                                        {"--vocab-file", "v"},
+                                        {"--merge-file", "m"},
+                                        {"--vocab-size", "-"}}));
+  std::vector<Diagnostic> diagnostics;
+  const ShellScript shell = ReadShell(source, {}, {}, &diagnostics);
+  const std::optional<MegatronCommand> command = FindMegatronCommand(source, shell, {}, &diagnostics);
+  REQUIRE(command);
+  MegatronRemarks remarks;
+  const MegatronSettings settings =
+      ConvertMegatron(MegatronArguments(source, *command, &diagnostics), &remarks);
+  CHECK(Messages(diagnostics).empty());
+  std::string data;
+  for (const auto& [key, setting] : settings) {
+    if (key.starts_with("data.")) data += key + " = " + ToToml(setting.value) + "\n";
+  }
+  CHECK(data == "data.sequence_length = 32\ndata.source = \"random\"\n");
+  CHECK(ToToml(settings.at("model.vocab").value) == "50257");
+  for (const char* flag : {"--data-path", "--split", "--tokenizer-type", "--vocab-file", "--merge-file"}) {
+    CHECK(remarks.at(flag).text == "random tokens are of no file");
+  }
+}
+
+TEST_CASE("megatron: the loss scale of fp16") {
+  const std::vector<std::string> keys = {"precision.loss_scale", "precision.initial_loss_scale",
+                                         "precision.min_loss_scale", "precision.loss_scale_window",
+                                         "precision.loss_scale_hysteresis"};
+  const Flags defaults = {{"--fp16", ""},
+                          {"--initial-loss-scale", "4294967296"},
+                          {"--min-loss-scale", "1.0"},
+                          {"--loss-scale-window", "1000"},
+                          {"--hysteresis", "2"}};
+  CHECK(Values(defaults, keys) == "0.0 4294967296.0 1.0 1000 2");
+  CHECK(Import(Script(defaults)).recipe.find("scale") == std::string::npos);
+  CHECK(Import(Script(defaults)).recipe.find("hysteresis") == std::string::npos);
+  CHECK(Values({{"--fp16", ""},
+                {"--initial-loss-scale", "4096"},
+                {"--min-loss-scale", "2"},
+                {"--loss-scale-window", "100"},
+                {"--hysteresis", "4"}},
+               keys) == "0.0 4096.0 2.0 100 4");
+  const Flags constant = {{"--fp16", ""}, {"--loss-scale", "1024"}, {"--hysteresis", "4"}};
+  CHECK(Values(constant, keys) == "1024.0 4294967296.0 1.0 1000 2");
+  CHECK(Import(Script(constant)).recipe.find("# --hysteresis: no effect with --loss-scale\n") !=
+        std::string::npos);
+  const MegatronImport bf16 = Import(Script({{"--bf16", ""}, {"--loss-scale", "8"}, {"--hysteresis", "4"}}));
+  CHECK(bf16.summary == "13 flags: 11 imported, 2 without a key");
+  CHECK(bf16.recipe.find("# --hysteresis: no effect without --fp16\n") != std::string::npos);
+}
+
+TEST_CASE("megatron: pretrain_gpt.py's default is GPT-2's tokenizer") {
+  const std::vector<std::string> keys = {"data.tokenizer.kind", "data.tokenizer.vocab_file", "model.vocab"};
+  const Flags files = {{"--vocab-size", "-"}, {"--vocab-file", "v.json"}, {"--merge-file", "m.txt"}};
+  CHECK(Values(files, keys) == "\"gpt2\" \"v.json\" 50257");
+  CHECK(Import(Script(files)).recipe.find("  # pretrain_gpt.py's default\n") != std::string::npos);
+  Flags other = files;
+  other["--tokenizer-type"] = "Llama2Tokenizer";
+  CHECK(Values(other, keys) == "\"byte\" \"\" 32000");
+  CHECK(Values({}, keys) == "\"byte\" \"\" 1000");  // --vocab-size alone
+}
+
 TEST_CASE("megatron: flags that contradict each other") {
   const std::map<std::string, Flags> errors = {
       {"--bf16 and --fp16 contradict each other | hint: keep one of them", {{"--bf16", ""}, {"--fp16", ""}}},
@@ -286,10 +399,50 @@ TEST_CASE("megatron: flags that contradict each other") {
       {"--expert-model-parallel-size 2 would split experts, and there are none",
        {{"--expert-model-parallel-size", "2"}}},
       {"--num-experts cannot be imported: models with experts are not built", {{"--num-experts", "8"}}},
-      {"--disable-bias-linear with GELU needs --no-bias-gelu-fusion | hint: Megatron-LM fuses GELU with the "
-       "bias "
-       "unless told not to",
-       {{"--disable-bias-linear", ""}}},
+      {"--load without --save cannot be imported: a run begins with new weights or with its own checkpoint | "
+       "hint: "
+       "remove it to begin with new weights; or --save's folder, if the run goes on with its own",
+       {{"--load", "x"}}},
+      {"--load x is not --save's folder, y, and cannot be imported: a run begins with new weights or with "
+       "its own "
+       "checkpoint | hint: remove it to begin with new weights; or --save's folder, if the run goes on with "
+       "its own",
+       {{"--load", "x"},
+        {"--save", "y"},
+        {"--save-interval", "5"},
+        {"--no-load-optim", ""},
+        {"--no-load-rng", ""}}},
+      {"--load needs its value, but LOAD is not set in this file | hint: --set NAME=VALUE gives the script a "
+       "variable, --set NAME= an empty one, --set 1=VALUE its first argument",
+       {{"--load", "$LOAD"}, {"--save", "y"}, {"--save-interval", "5"}}},
+      {"--ckpt-step cannot be imported: a run goes on from the last checkpoint in its folder | hint: remove "
+       "it, and "
+       "move later checkpoints out of the folder",
+       {{"--load", "x"}, {"--save", "x"}, {"--save-interval", "5"}, {"--ckpt-step", "3"}}},
+      {"--use-checkpoint-args cannot be imported: the recipe says all, and no checkpoint changes it | hint: "
+       "write out "
+       "the model's flags, and remove it",
+       {{"--use-checkpoint-args", ""}}},
+      {"--skip-train cannot be imported: engine run trains, and does not only evaluate | hint: remove it to "
+       "train",
+       {{"--skip-train", ""}}},
+      {"--fp32-residual-connection cannot be imported: the residual stream has the format of "
+       "precision.compute | "
+       "hint: remove it to train so",
+       {{"--fp32-residual-connection", ""}, {"--bf16", ""}}},
+      {"--fp16-lm-cross-entropy cannot be imported: the loss is computed in fp32 | hint: remove it to train "
+       "so",
+       {{"--fp16-lm-cross-entropy", ""}, {"--fp16", ""}}},
+      {"min_loss_scale 8 is more than initial_loss_scale 4 | hint: min_loss_scale of at most 4; or "
+       "initial_loss_scale "
+       "of at least 8",
+       {{"--fp16", ""}, {"--initial-loss-scale", "4"}, {"--min-loss-scale", "8"}}},
+      {"pretrain_gpt.py's default tokenizer, GPT2BPETokenizer, has no files here | hint: --vocab-file and "
+       "--merge-file; or --vocab-size N, without padding, where the data is of another",
+       {{"--vocab-size", "-"}}},
+      {"how large HuggingFaceTokenizer's vocabulary is, its files say | hint: add --vocab-size N, without "
+       "padding",
+       {{"--vocab-size", "-"}, {"--tokenizer-type", "HuggingFaceTokenizer"}}},
       {"--use-rotary-position-embeddings contradicts --position-embedding-type learned_absolute",
        {{"--use-rotary-position-embeddings", ""}, {"--position-embedding-type", "learned_absolute"}}},
       {"--num-query-groups has no effect without --group-query-attention | hint: add "
@@ -306,19 +459,17 @@ TEST_CASE("megatron: flags that contradict each other") {
        {{"--lr-decay-style", "polynomial"}}},
       {"--data-path mixes weighted paths with others | hint: a weight before each path, or none",
        {{"--data-path", "0.5 a b c"}}},
-      {"nothing says how large the vocabulary is | hint: add --vocab-size N, without padding",
-       {{"--vocab-size", "-"}}},
       {"--num-layers is missing", {{"--num-layers", "-"}}},
       {"nothing says how long the training is | hint: --train-iters or --train-samples",
        {{"--train-iters", "-"}}},
       {"--num-layers must be a whole number, not '8x'", {{"--num-layers", "8x"}}},
       {"--lr must be a number, not 'high'", {{"--lr", "high"}}},
       {"--seed needs its value, but SEED is not set in this file | hint: --set NAME=VALUE gives the script a "
-       "variable, "
+       "variable, --set NAME= an empty one, "
        "--set 1=VALUE its first argument",
        {{"--seed", "$SEED"}}},
       {"--seed needs its value, but the sum 1/0 divides by 0 | hint: --set NAME=VALUE gives the script a "
-       "variable, "
+       "variable, --set NAME= an empty one, "
        "--set 1=VALUE its first argument",
        {{"--seed", "$((1/0))"}}},
       {"--swiglu is a switch and takes no value", {{"--swiglu=1", ""}}},
@@ -425,10 +576,11 @@ TEST_CASE("megatron: how many ranks there are") {
   CHECK(world("torchrun --nproc_per_node gpu") ==
         "1:27: error: --nproc_per_node is 'gpu', and must be a number of at least 1 | hint: how many there "
         "are\n");
-  CHECK(world("torchrun --nnodes $NNODES") ==
-        "1:19: error: --nnodes is needed for the number of ranks, but NNODES is not set in this file | hint: "
-        "--set "
-        "NAME=VALUE gives the script a variable, --set 1=VALUE its first argument\n");
+  CHECK(
+      world("torchrun --nnodes $NNODES") ==
+      "1:19: error: --nnodes is needed for the number of ranks, but NNODES is not set in this file | hint: "
+      "--set "
+      "NAME=VALUE gives the script a variable, --set NAME= an empty one, --set 1=VALUE its first argument\n");
 }
 
 TEST_CASE("megatron: which command is the training") {
@@ -444,11 +596,65 @@ TEST_CASE("megatron: which command is the training") {
   CHECK(Messages(Import("torchrun --nproc_per_node 2 pretrain_bert.py --num-layers 2").diagnostics)
             .find("1:29: error: pretrain_bert.py trains another kind of model") == 0);
   CHECK(Messages(Import(Script({}), {{"OTHER", "1"}}).diagnostics) ==
-        "0:0: error: the script does not take OTHER from outside\n");
-  CHECK(Messages(Import("A=1\n" + Script({{"--seed", "$A"}}), {{"A", "2"}}).diagnostics) ==
-        "0:0: error: the script does not take A from outside | hint: it sets it itself\n");
+        "0:0: error: --set OTHER has no effect: the script does not read this variable\n");
+  CHECK(Messages(Import("A=1\n" + Script({}), {{"A", "2"}}).diagnostics) ==
+        "0:0: error: --set A has no effect: the script does not read this variable\n");
+  const MegatronImport seed = Import("A=1\n" + Script({{"--seed", "$A"}}), {{"A", "2"}});
+  CHECK(LoadText(seed.recipe, "a.toml").recipe.training.seed == 2);
   CHECK(Messages(Import(Script({}).substr(0, Script({}).size() - 1) + " --lr 2e-3\n").diagnostics)
             .find("warning: --lr is given again later; the last counts") != std::string::npos);
+}
+
+TEST_CASE("megatron: idioms of NVIDIA's own scripts") {
+  // Of train_gpt3_175b_distributed.sh, which names files and no tokenizer.
+  std::string script = ReadText(std::string(ENGINE_SOURCE_DIR) + "/tests/recipe/megatron/gpt3_175b.sh");
+  const Flags variables = {{"NUM_NODES", "32"}, {"3", "v.json"}, {"4", "m.txt"}, {"5", "data"}};
+  const MegatronImport with = Import(script, variables);
+  const std::string type = "    --tokenizer-type GPT2BPETokenizer\n";
+  script.replace(script.find(type), type.size(), "");
+  const MegatronImport without = Import(script, variables);
+  REQUIRE_MESSAGE(without.ok(), Messages(without.diagnostics));
+  CHECK(Diff(LoadText(with.recipe, "a.toml").recipe, LoadText(without.recipe, "b.toml").recipe).empty());
+
+  // Of the examples for SLURM.
+  std::string flags;
+  for (const auto& [flag, value] : kBase) flags += " " + flag + " " + value;
+  const std::string slurm =
+      "#SBATCH --nodes=2 --ntasks-per-node=4\nDIR=`pwd`\nLOGS=$DIR/logs_$(date +%y)\n"
+      "mkdir -p $LOGS\noptions=\"" +
+      flags +
+      "\"\n"
+      "run_cmd=\"python -u ${DIR}/pretrain_gpt.py ${options}\"\n"
+      "srun -N 2 --ntasks-per-node 4 -l sh -c \"${run_cmd}\"\n";
+  const MegatronImport import = Import(slurm);
+  REQUIRE_MESSAGE(import.ok(), Messages(import.diagnostics));
+  CHECK(LoadText(import.recipe, "a.toml").recipe.parallelism.dp == 8);
+  std::string elsewhere = slurm;
+  elsewhere.replace(elsewhere.find("`pwd`"), 5, "$(dirname $0)");
+  CHECK(Messages(Import(elsewhere).diagnostics).find("what $(dirname $0) prints is not known") !=
+        std::string::npos);
+  CHECK(Import(elsewhere, {{"DIR", "/x"}}).ok());
+}
+
+TEST_CASE("megatron: what a loop or a condition sets has a way out, and the reason names it") {
+  const std::string loop =
+      "DATA=\"\"\nfor p in a b; do DATA=\"$DATA 0.5 /d/$p\"; done\n" + Script({{"--data-path", "$DATA"}});
+  CHECK(Messages(Import(loop).diagnostics)
+            .find("DATA is set under a condition, in a loop or in a function | hint: "
+                  "--set NAME=VALUE") != std::string::npos);
+  const MegatronImport import = Import(loop, {{"DATA", "0.3 a 0.7 b"}});
+  REQUIRE_MESSAGE(import.ok(), Messages(import.diagnostics));
+  CHECK(LoadText(import.recipe, "a.toml").recipe.data.paths == std::vector<std::string>{"a", "b"});
+  const std::string condition =
+      "ARGS=\"--seed 7\"\nif [ -n \"$RESUME\" ]; then\n  ARGS=\"$ARGS --ckpt-step 3\"\nfi\n" +
+      Script({{"$ARGS", ""}});
+  CHECK(Messages(Import(condition).diagnostics)
+            .find("ARGS is set under a condition, in a loop or in a function: RESUME is not set in this file "
+                  "| hint: "
+                  "--set NAME=VALUE gives the script a variable, --set NAME= an empty one") !=
+        std::string::npos);
+  CHECK(Import(condition, {{"RESUME", ""}}).recipe.find("ckpt-step") == std::string::npos);
+  CHECK(Import(condition, {{"RESUME", "yes"}}).recipe.find("# --ckpt-step: no effect") != std::string::npos);
 }
 
 TEST_CASE("megatron: a list of flags alone") {

@@ -17,9 +17,9 @@ using Variables = std::map<std::string, std::string>;
 
 // The commands of a script, one a line, their words in brackets: "[run][a b]". A word that is not known is
 // "[?]".
-std::string Commands(const std::string& text, const Variables& outside = {}) {
+std::string Commands(const std::string& text, const Variables& outside = {}, const Variables& chosen = {}) {
   std::vector<Diagnostic> diagnostics;
-  const ShellScript script = ReadShell(Source("a.sh", text), outside, &diagnostics);
+  const ShellScript script = ReadShell(Source("a.sh", text), outside, chosen, &diagnostics);
   std::string commands;
   for (const ShellCommand& command : script.commands) {
     for (const ShellText& word : command.outer) commands += "<" + word.text + ">";
@@ -106,6 +106,29 @@ TEST_CASE("shell: variables") {
   CHECK(Commands("run \"$@\"", {{"@", "--a 1"}}) == "[run][--a][1]\n");
 }
 
+TEST_CASE("shell: what the user sets counts, whatever the script sets it to, but where it makes more of it") {
+  const auto commands = [](const std::string& text) {
+    return Commands(text, {{"A", "env"}}, {{"A", "mine"}});
+  };
+  CHECK(commands("run $A") == "[run][mine]\n");
+  CHECK(commands("A=1\nexport A=2\nrun $A") == "[run][mine]\n");
+  CHECK(commands("A=(1 2)\nrun ${A[@]}") == "[run][mine]\n");
+  CHECK(commands("A=$(hostname)\nB=${A}/x\nrun $B") == "[run][mine/x]\n");
+  CHECK(commands("A=0\nfor i in 1 2; do A=\"$A $i\"; done\nrun \"$A\"") == "[run][mine]\n");
+  CHECK(commands("for A in 1 2; do x; done\nif [ $X ]; then A=3; fi\nread A\nrun $A") ==
+        "[x] perhaps\n[run][mine]\n");
+  CHECK(commands("A=\"$A more\"\nA+=\" still\"\nrun \"$A\"") == "[run][mine more still]\n");
+  CHECK(commands("A=${A:-1}\nB=$A\nA=2\nrun $A $B") == "[run][mine][mine]\n");
+  CHECK(commands("A=\"$A $(date)\"\nrun \"$A\"") == "[run][mine]\n");
+}
+
+TEST_CASE("shell: the folder that a script is in, until it moves") {
+  CHECK(Commands("A=`pwd`\nB=$( pwd )/b\nrun $A ${B} $PWD/c") == "[run][.][./b][./c]\n");
+  CHECK(Commands("run $(pwd -P) $(pwd; ls) $(pwdx)") == "[run][?][?][?]\n");
+  CHECK(Commands("A=$(pwd)\ncd /x\nrun $A $(pwd) $PWD") == "[run][.][?][?]\n");
+  CHECK(Commands("run $PWD", {}, {{"PWD", "/x"}}) == "[run][/x]\n");
+}
+
 TEST_CASE("shell: defaults") {
   CHECK(Commands("run ${A:-x} ${A-y} ${A:=z} $A") == "[run][x][y][z][z]\n");
   CHECK(Commands("A=\nrun [${A:-x}] [${A-y}] [${A:+z}] [${A+w}]") == "[run][[x]][[]][[]][[w]]\n");
@@ -167,7 +190,7 @@ TEST_CASE("shell: texts that a shell gets") {
 TEST_CASE("shell: every byte of an expansion knows its place") {
   const std::string text = "LAYERS=12\nARGS=\"--n $LAYERS\"\nrun $ARGS";
   std::vector<Diagnostic> diagnostics;
-  const ShellScript script = ReadShell(Source("a.sh", text), {}, &diagnostics);
+  const ShellScript script = ReadShell(Source("a.sh", text), {}, {}, &diagnostics);
   REQUIRE(script.commands.size() == 1);
   const std::vector<ShellText>& words = script.commands[0].words;
   REQUIRE(words.size() == 3);

@@ -21,7 +21,7 @@ TEST_CASE("the printed recipe loads to the same recipe, with provenance in comme
   CHECK(Diff(result.recipe, again.recipe).empty());
   CHECK(text.find("seed = 5                                  # --set:1:15\n") != std::string::npos);
   CHECK(text.find("init_std = 0.02                           # default\n") != std::string::npos);
-  CHECK(text.find("configs/models/megatron-1t.toml:5:10\n") != std::string::npos);
+  CHECK(text.find("configs/models/megatron-1t.toml:6:10\n") != std::string::npos);
   CHECK(text.find("extends") == std::string::npos);
 }
 

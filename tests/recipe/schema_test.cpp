@@ -3,15 +3,31 @@
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <string>
 
 #include "engine/recipe/fields.h"
+#include "engine/recipe/split.h"
 #include "tests/recipe/test_files.h"
 
 namespace engine::recipe {
 
 TEST_CASE("schemas/recipe.schema.json is what the table says (engine schema > schemas/recipe.schema.json)") {
   CHECK((ReadText(std::string(ENGINE_SOURCE_DIR) + "/schemas/recipe.schema.json") == JsonSchema()));
+}
+
+TEST_CASE(
+    "schemas/study.schema.json is what the table says (engine schema --study > schemas/study.schema.json)") {
+  CHECK((ReadText(std::string(ENGINE_SOURCE_DIR) + "/schemas/study.schema.json") == StudySchema()));
+}
+
+TEST_CASE("the pattern of a split says what the parser takes, but for a sum of 0") {
+  const std::regex pattern(FindField("data.split")->pattern, std::regex::ECMAScript);
+  for (const char* text : {"969,30,1", "1", "1,0", " 0.5 , .5,3.", "90,10\t", "", ",", "1,", "1,,1",
+                           "1,2,3,4", "a", "-1,2", "1 2", "1e3", "inf", "0x1", "1;2", "."}) {
+    CAPTURE(text);
+    CHECK(std::regex_match(text, pattern) == ParseSplit(text).ok());
+  }
 }
 
 TEST_CASE("the schema nests the tables and refuses other keys") {

@@ -106,10 +106,10 @@ TEST_CASE("study: mistakes are told at their place, with what would be right") {
     CHECK(file.Errors(text) == expected);
   };
   check("",
-        "0:0: a study needs variants | one of [variants.NAME], [grid] and [one_at_a_time]\n"
-        "0:0: study.base is required | the path of a recipe, relative to the study");
+        "1:1: a study needs variants | one of [variants.NAME], [grid] and [one_at_a_time]\n"
+        "1:1: study.base is required | the path of a recipe, relative to the study");
   check("[study]\n" + variant, "1:1: study.base is required | the path of a recipe, relative to the study");
-  check(kHead, "0:0: a study needs variants | one of [variants.NAME], [grid] and [one_at_a_time]");
+  check(kHead, "1:1: a study needs variants | one of [variants.NAME], [grid] and [one_at_a_time]");
   check("[study]\nbase = 3\n" + variant, "2:8: study.base must be a path, found the integer 3");
   check(kHead + "seed = [1]\n" + variant, "5:1: unknown key 'seed' in [study] | did you mean 'seeds'?");
   check(kHead + "[variant.v]\n", "5:2: unknown section 'variant' of a study | did you mean 'variants'?");

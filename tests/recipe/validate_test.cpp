@@ -16,7 +16,6 @@ TEST_CASE("nearest legal numbers") {
   CHECK(NearestDivisors(3, 12) == "3");
   CHECK(NearestDivisors(5, 12) == "4 or 6");
   CHECK(NearestDivisors(50, 12) == "12");
-  CHECK(NearestDivisors(5, 12, 8) == "4");
   CHECK(NearestDivisors(3, 1 << 30) == "2 or 4");
   CHECK(Counted(1, "node") == "1 node");
   CHECK(Counted(2, "node") == "2 nodes");

@@ -90,7 +90,8 @@ TEST_CASE("comparison: a plan without its recipe says so, and rubbish is refused
   const Comparison comparison = Compare(*bare, SideWith("x", {}));
   CHECK(!comparison.settings_known);
   CHECK(Has(ToText(comparison), "a plan does not hold its recipe"));
-  CHECK(Message(SideOfPlan("p.json", "{").status())
+  CHECK(Message(SideOfPlan("p.json", "{").status()).starts_with("p.json:1:2: error: syntax error"));
+  CHECK(Message(SideOfPlan("p.json", "{}").status())
             .starts_with("p.json: no plan as `engine plan --json` writes it"));
   document["recipe"] = "model = 3";
   CHECK(!SideOfPlan("p.json", document.dump()).ok());
@@ -117,6 +118,27 @@ TEST_CASE("comparison: neighbouring stages that change alike share a heading; te
   CHECK(Has(ToText(made), "\nmemory of stages 0-1\n  total  1.00 KiB  → 1.50 KiB  +512 B (× 1.500)\n"));
   CHECK(Has(ToText(made), "\nmemory of stage 2\n  total  1.00 KiB  → 1 B  -1023 B (× 0.001)\n"));
   CHECK(Has(ToMarkdown(made), "| `data.split` | `\"a\\|b\"` | `\"c'd\"` | `x` → `y` |\n"));
+}
+
+TEST_CASE("comparison: FLOPs have a unit of their own, and values that read the same are left to JSON") {
+  CHECK(FactText(plan::Unit::kFlops, 52.56e9) == "52.56 GFLOP");
+  CHECK(FactText(plan::Unit::kFlops, 512) == "512 FLOP");
+  Comparison made;
+  made.a_hash = "1";
+  made.settings_known = true;
+  made.effects = {
+      {{plan::Section::kWork, -1, 0, "FLOPs per token"}, plan::Unit::kFlops, 52.56e9, 52.56e9 - 4100},
+      {{plan::Section::kWork, -1, 1, "ranks"}, plan::Unit::kCount, 2, 4}};
+  for (const std::string& text : {ToText(made), ToMarkdown(made)}) {
+    CHECK(text.find("FLOPs per token") == std::string::npos);
+    CHECK(Has(text, "ranks"));
+    CHECK(Has(text, "\none number differs by less than is shown here; --format json has it\n"));
+  }
+  CHECK(ToJson(made)["effects"].size() == 2);
+  made.effects.pop_back();
+  made.effects.push_back(made.effects[0]);
+  CHECK(Has(ToText(made), "\n2 numbers differ by less than is shown here; --format json has them\n"));
+  CHECK(ToMarkdown(made).find("| effect |") == std::string::npos);
 }
 
 }  // namespace engine::train

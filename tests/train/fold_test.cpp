@@ -14,6 +14,7 @@
 #include "engine/plan/predict.h"
 #include "engine/recipe/load.h"
 #include "engine/train/compile_recipe.h"
+#include "engine/train/estimate_layouts.h"
 
 namespace engine::train {
 namespace {
@@ -165,6 +166,8 @@ constexpr const char* kLayouts[] = {
     "pp=2 dp=2 mb=2 precision.compute=fp8 precision.fp8_scaling=current again=full",
     "dp=4 zero=1 optimizer.moment_dtype=bf16 precision.gradient_dtype=bf16 precision.master_dtype=bf16",
     "dp=4 zero=2 pp=2 precision.compute=fp16",
+    "model.layers=4 pp=2 dp=2 zero=1",
+    "model.layers=12 pp=4 dp=2 mb=2 tp=2",
 };
 
 // Of bytes no difference is allowed. Seconds: exchange behind computation is played block by block, instead
@@ -201,6 +204,17 @@ void CheckLayouts(const std::string& model, std::span<const char* const> layouts
     CHECK(estimate->memory.communication == memory.communication);
     CHECK(estimate->memory.transients == memory.transients);
     CHECK(estimate->memory.evaluation == memory.evaluation);
+    const absl::StatusOr<std::int64_t> least = folder.LeastBytes(recipe);
+    REQUIRE(least.ok());
+    CHECK(*least <= estimate->arena_bytes);
+    CHECK(*least > (estimate->arena_bytes - estimate->memory.transients - estimate->memory.activations) / 2);
+    // What is too slow by far is not played, and known to be too slow all the same.
+    const absl::StatusOr<Estimate> slow = folder.Fold(recipe, 0.5 * estimate->iteration_s);
+    REQUIRE(slow.ok());
+    CHECK(slow->iteration_s > 0.5 * estimate->iteration_s);
+    CHECK(slow->iteration_s <= estimate->iteration_s * (1 + 1e-12));
+    CHECK(slow->arena_bytes == estimate->arena_bytes);
+    CHECK(folder.Fold(recipe, estimate->iteration_s)->iteration_s == estimate->iteration_s);
     const double predicted = plan::Predict(*plan, recipe.cluster).iteration_s;
     const double error = estimate->iteration_s / predicted - 1;
     CHECK_MESSAGE(std::abs(error) < time,
@@ -209,6 +223,83 @@ void CheckLayouts(const std::string& model, std::span<const char* const> layouts
     worst = std::max(worst, std::abs(error));
   }
   MESSAGE(fmt::format("{}: largest error of seconds {:.2f} %", model, 100 * worst));
+}
+
+// Where exchange of halves over slow links is behind the passes, estimates are slower than plans.
+constexpr const char* kSlowLinks[] = {
+    "dp=2 tp=1 cp=8 pp=4 mb=2 schedule=zero_bubble sp=false",
+    "dp=1 tp=1 cp=8 pp=8 mb=2 schedule=zero_bubble sp=false",
+    "dp=4 tp=2 cp=2 pp=4 mb=2 schedule=zero_bubble zero=0",
+    "dp=2 tp=2 cp=4 pp=4 v=4 mb=2 zero=0",
+    "dp=2 tp=4 cp=2 pp=4 v=4 mb=2 zero=0",
+};
+
+TEST_CASE("an estimate is too slow by no more than a search takes into account") {
+  const plan::CompileOptions options{.profile = backend::cuda::CudaProfile()};
+  const std::string file = std::string(ENGINE_SOURCE_DIR) + "/recipes/scale/llama-70b-64gpu.toml";
+  double most = 0;
+  for (const char* layout : kSlowLinks) {
+    CAPTURE(std::string(layout));
+    recipe::LoadOptions load;
+    load.sets =
+        Sets(fmt::format("v=1 model.layers=16 batch=256 cluster.inter_node_bandwidth=12.5e9 {}", layout));
+    const recipe::LoadResult loaded = recipe::Load(file, load);
+    REQUIRE(loaded.ok());
+    const absl::StatusOr<Estimate> estimate = Folder(options).Fold(loaded.recipe);
+    const absl::StatusOr<plan::Plan> plan = CompileUnverified(loaded.recipe, options);
+    REQUIRE((estimate.ok() && plan.ok()));
+    const double predicted = plan::Predict(*plan, loaded.recipe.cluster).iteration_s;
+    const double error = estimate->iteration_s / predicted - 1;
+    Layout of;
+    of.zero_bubble = plan->schedule == plan::kZeroBubble;
+    of.tp = loaded.recipe.parallelism.tp;
+    of.cp = loaded.recipe.parallelism.cp;
+    CHECK(error < MostTooSlow(of));
+    most = std::max(most, error);
+    MESSAGE(fmt::format("{:+.2f} % {}", 100 * error, layout));
+  }
+  CHECK(most > 0.03);  // else the search compiles more than it needs
+}
+
+TEST_CASE("what larger micro-batches take is a bound of what smaller ones do") {
+  const plan::CompileOptions options{.profile = backend::cuda::CudaProfile()};
+  for (const char* model : {"gpt", "llama"}) {
+    for (const char* layout :
+         {"dp=1", "tp=2 sp=true dp=2", "cp=2 pp=2", "tp=4 pp=4 v=5", "pp=4 schedule=zero_bubble"}) {
+      CAPTURE(std::string(layout));
+      Folder folder(options);
+      for (const int samples : {16, 8, 4, 2, 1}) {
+        const recipe::Recipe recipe = ModelRecipe(model, Sets(fmt::format("{} mb={}", layout, samples)));
+        const double least = folder.LeastSeconds(recipe);
+        const absl::StatusOr<Estimate> estimate = folder.Fold(recipe);
+        REQUIRE(estimate.ok());
+        CHECK(least <= estimate->iteration_s);
+        const bool zero_bubble = recipe.parallelism.schedule == plan::kZeroBubble;  // its probes tell nothing
+        CHECK((samples == 16 || zero_bubble ? least == 0 : least > 0.3 * estimate->iteration_s));
+      }
+    }
+  }
+}
+
+TEST_CASE("where halves would wait for each other microbatches are not cut") {
+  const plan::CompileOptions options{.profile = backend::cuda::CudaProfile()};
+  recipe::LoadOptions load;
+  load.sets = Sets(
+      "dp=1 tp=4 cp=2 pp=2 mb=2 schedule=zero_bubble exchange=nccl precision.compute=fp8 again=none "
+      "model.layers=4");
+  const recipe::LoadResult loaded =
+      recipe::Load(std::string(ENGINE_SOURCE_DIR) + "/recipes/scale/llama-13b-16gpu.toml", load);
+  REQUIRE(loaded.ok());
+  const recipe::Recipe& recipe = loaded.recipe;
+  CHECK(absl::IsFailedPrecondition(CompileAsSaid(recipe, options).status()));
+  const absl::StatusOr<plan::Plan> plan = CompileRecipe(recipe, options);
+  REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
+  CHECK(plan->lanes == 1);
+  const absl::StatusOr<Estimate> folded = Folder(options).Fold(recipe);
+  REQUIRE_MESSAGE(folded.ok(), Message(folded.status()));
+  CHECK(folded->arena_bytes == plan->stages[static_cast<size_t>(folded->stage)].arena_bytes);
+  CHECK(folded->iteration_s ==
+        doctest::Approx(plan::Predict(*plan, recipe.cluster).iteration_s).epsilon(kTime));
 }
 
 TEST_CASE("halves do not run in turns where they would be slower") {

@@ -108,6 +108,8 @@ constexpr LayoutCase kLayouts[] = {
     {"pp=4 schedule=zero_bubble micro_batch=1 granularity=full"},
     {"pp=4 schedule=zero_bubble micro_batch=4 granularity=selective modules=[\"attention\",\"norm\"]"},
     {"dp=2 pp=2 schedule=zero_bubble zero_stage=1 overlap=on micro_batch=2"},
+    {"pp=2 schedule=zero_bubble zero_stage=3 overlap=on micro_batch=2"},  // nothing to shard over
+    {"tp=2 pp=2 schedule=zero_bubble sequence_parallel=true zero_stage=2 overlap=on micro_batch=2"},
     {"tp=2 pp=2 schedule=zero_bubble micro_batch=1"},
     {"tp=2 pp=2 schedule=zero_bubble sequence_parallel=true micro_batch=2 granularity=full"},
     {"cp=2 pp=2 schedule=zero_bubble micro_batch=2"},

@@ -1,5 +1,11 @@
 #include "engine/train/report.h"
 
+#include <sys/stat.h>
+
+#include <cmath>
+#include <regex>
+#include <sstream>
+
 #include "tests/train/run_testing.h"
 
 namespace engine::train::testing {
@@ -13,12 +19,21 @@ IterationReport Line(std::int64_t iteration) {
           .loss = 1.0 / 3,
           .grad_norm = 2.5,
           .learning_rate = 1e-4,
-          .elapsed_ms = 12.5,
-          .tokens_per_second = 1024};
+          .elapsed_ms = 12.5};
 }
 
-Reporter MustOpen(const TempDir& folder, std::int64_t iteration) {
-  absl::StatusOr<Reporter> reporter = Reporter::Open(folder.path(), iteration, 1000, 4096);
+// 64 tokens in 12.5 ms; 4e9 FLOPs on two devices of 1 TFLOP/s.
+constexpr RunFacts kFacts = {.arenas_bytes = 8192,
+                             .arena_bytes = 4096,
+                             .tokens = 64,
+                             .devices = 2,
+                             .model_flops = 4e9,
+                             .peak_flops = 1e12,
+                             .gpus = true};
+
+Reporter MustOpen(const TempDir& folder, std::int64_t iteration, std::int64_t interval = 1000,
+                  const RunFacts& facts = kFacts) {
+  absl::StatusOr<Reporter> reporter = Reporter::Open(folder.path(), iteration, interval, facts);
   REQUIRE_MESSAGE(reporter.ok(), Message(reporter.status()));
   return *std::move(reporter);
 }
@@ -36,10 +51,36 @@ TEST_CASE("metrics.jsonl: one object a line, exact numbers, readable while the r
   Reporter reporter = MustOpen(folder, 0);
   REQUIRE(reporter.Iteration(Line(2)).ok());
   REQUIRE(reporter.Evaluation({.iteration = 2, .validation_loss = 0.1, .elapsed_ms = 3}).ok());
-  CHECK(data::ReadFile(folder / "metrics.jsonl") ==
+  REQUIRE(reporter.Saved({.iteration = 2, .elapsed_ms = 1500}).ok());
+  const std::string text =
+      std::regex_replace(data::ReadFile(folder / "metrics.jsonl"), std::regex("\"20[^\"]*Z\""), "\"TIME\"");
+  CHECK(text ==
         "{\"iteration\":2,\"loss\":0.3333333333333333,\"grad_norm\":2.5,\"learning_rate\":0.0001,"
-        "\"consumed_samples\":16,\"elapsed_ms\":12.5,\"tokens_per_second\":1024.0}\n"
-        "{\"iteration\":2,\"validation_loss\":0.1,\"elapsed_ms\":3.0}\n");
+        "\"loss_scale\":1.0,\"consumed_samples\":16,\"skipped_iterations\":0,\"nan_iterations\":0,"
+        "\"elapsed_ms\":12.5,\"timestamp\":\"TIME\",\"tokens_per_second\":5120.0,\"tflops_per_device\":0.16,"
+        "\"mfu\":0.16,\"arena_bytes\":4096,\"memory_bytes\":null}\n"
+        "{\"iteration\":2,\"validation_loss\":0.1,\"elapsed_ms\":3.0,\"timestamp\":\"TIME\"}\n"
+        "{\"iteration\":2,\"save_seconds\":1.5,\"timestamp\":\"TIME\"}\n");
+}
+
+TEST_CASE("metrics.jsonl: null for what is not known or no number, and every line is JSON") {
+  const TempDir folder;
+  RunFacts facts = kFacts;
+  facts.peak_flops = 0;
+  Reporter reporter = MustOpen(folder, 0, 1000, facts);
+  IterationReport line = Line(2);
+  line.elapsed_ms = 0;  // by a clock that is too coarse
+  line.loss = std::nan("");
+  line.nan = true;
+  line.device_bytes = 123;
+  Caught log(stdout);
+  REQUIRE(reporter.Iteration(line).ok());
+  CHECK(Contains(log.End(), "| number of nan iterations:   1 |"));
+  const nlohmann::json written = Metrics(folder.path()).at(0);
+  for (const char* key : {"loss", "tokens_per_second", "tflops_per_device", "mfu"})
+    CHECK(written[key].is_null());
+  CHECK(written["nan_iterations"] == 1);
+  CHECK(written["memory_bytes"] == 123);
 }
 
 TEST_CASE("metrics.jsonl: the ranks' times of an iteration that is logged") {
@@ -59,6 +100,102 @@ TEST_CASE("the log has the first and the last iteration, and those of the interv
   CHECK((logged == std::vector<std::int64_t>{1, 4, 8, 10}));
 }
 
+TEST_CASE("the log has Megatron-LM's means over the interval, and its last values") {
+  const TempDir folder;
+  Caught caught(stdout);
+  Reporter reporter = MustOpen(folder, 0, 4);
+  // Iteration i takes 10·i ms and has loss i; the third is skipped.
+  for (std::int64_t i = 1; i <= 4; ++i) {
+    IterationReport line = Line(i);
+    line.iterations = 100;
+    line.loss = static_cast<double>(i);
+    line.elapsed_ms = 10 * static_cast<double>(i);
+    line.grad_norm = 100 + static_cast<double>(i);
+    line.loss_scale = i < 3 ? 4 : 2;
+    line.skipped = i == 3;
+    line.skipped_iterations = i >= 3 ? 1 : 0;
+    REQUIRE(reporter.Iteration(line).ok());
+  }
+  IterationReport skipped = Line(8);
+  skipped.skipped = true;
+  skipped.skipped_iterations = 2;
+  REQUIRE(reporter.Iteration(skipped).ok());
+  std::istringstream log(caught.End());
+  std::string lines[3];
+  for (std::string& line : lines) REQUIRE(std::getline(log, line));
+  // The first iteration's line is its own; the second line is of iterations 2 to 4, without the third's loss.
+  CHECK(Contains(lines[0],
+                 "] iteration        1/     100 | consumed samples:            8 | elapsed time per "
+                 "iteration (ms): 10.0 | throughput per GPU (TFLOP/s/GPU): 0.2 | learning rate: "
+                 "1.000000E-04 | global batch size:     8 | lm loss: 1.000000E+00 | loss scale: 4.0 | "
+                 "grad norm: 101.000 | number of skipped iterations:   0 | number of nan iterations:   "
+                 "0 | tokens/s: 6400 | memory: 8.00 KiB |"));
+  CHECK(Contains(lines[1], "iteration        4/     100 |"));
+  CHECK(Contains(lines[1], "elapsed time per iteration (ms): 30.0 |"));
+  CHECK(Contains(lines[1], "lm loss: 3.000000E+00 | loss scale: 2.0 | grad norm: 104.000 |"));
+  CHECK(Contains(lines[1], "number of skipped iterations:   1 |"));
+  CHECK(Contains(lines[1], "tokens/s: 2133 |"));
+  // Nothing was trained since: no loss, no norm.
+  CHECK(
+      Contains(lines[2], "global batch size:     8 | loss scale: 1.0 | number of skipped iterations:   1 |"));
+}
+
+TEST_CASE("the log's perplexity is e to the loss, whatever it is") {
+  const TempDir folder;
+  Reporter reporter = MustOpen(folder, 0);
+  Caught caught(stdout);
+  for (const double loss : {1.0, 25.0, 556.05, 800.0}) {
+    REQUIRE(reporter.Evaluation({.iteration = 1, .validation_loss = loss, .elapsed_ms = 1}).ok());
+  }
+  const std::string log = caught.End();
+  CHECK(Contains(log, "lm loss value: 1.000000E+00 | lm loss PPL: 2.718282E+00 |"));
+  CHECK(Contains(log, "lm loss PPL: 7.200490E+10 |"));  // e^25 = 72004899337.4
+  CHECK(Contains(log, "lm loss PPL: 3.086361E+241 |"));
+  CHECK(Contains(log, "lm loss PPL: >1.797693E+308 |"));
+}
+
+TEST_CASE("notes go to standard error") {
+  const TempDir folder;
+  Reporter reporter = MustOpen(folder, 0);
+  Caught output(stdout);
+  Caught notes(stderr);
+  reporter.Line("a line");
+  reporter.Note("a reader's business");
+  CHECK(notes.End() == "note: a reader's business\n");
+  CHECK(output.End() == "a line\n");
+}
+
+TEST_CASE("a resumed run's metrics stay the same file, whose beginning is never gone") {
+  const TempDir folder;
+  const std::string path = folder / "metrics.jsonl";
+  {
+    Reporter reporter = MustOpen(folder, 0);
+    for (int i = 2; i <= 5; ++i) REQUIRE(reporter.Iteration(Line(i)).ok());
+  }
+  struct stat before = {};
+  REQUIRE(::stat(path.c_str(), &before) == 0);
+  const std::string text = data::ReadFile(path);
+  std::ifstream follower(path);  // as `tail -f` holds it
+  { const Reporter reporter = MustOpen(folder, 3); }
+  struct stat after = {};
+  REQUIRE(::stat(path.c_str(), &after) == 0);
+  CHECK(after.st_ino == before.st_ino);
+  const std::string kept = data::ReadFile(path);
+  CHECK(text.starts_with(kept));
+  CHECK(std::string(std::istreambuf_iterator<char>(follower), {}) == kept);
+  // Nothing to cut off: not touched, so that a full disk or a reader has nothing to suffer from.
+  { const Reporter reporter = MustOpen(folder, 3); }
+  CHECK(data::ReadFile(path) == kept);
+
+  // Killed between the last byte of a line and its end.
+  data::WriteFile(path, kept.substr(0, kept.size() - 1));
+  {
+    Reporter reporter = MustOpen(folder, 3);
+    REQUIRE(reporter.Iteration(Line(4)).ok());
+  }
+  CHECK((Iterations(folder) == std::vector<std::int64_t>{2, 3, 4}));
+}
+
 TEST_CASE("lines after the iteration that is resumed are cut off, and so is what no program can read") {
   const TempDir folder;
   {
@@ -73,13 +210,16 @@ TEST_CASE("lines after the iteration that is resumed are cut off, and so is what
     REQUIRE(reporter.Iteration(Line(5)).ok());
   }
   CHECK((Iterations(folder) == std::vector<std::int64_t>{2, 3, 4, 5}));
-  data::WriteFile(folder / "metrics.jsonl", "[1]\n{\"iteration\":\"x\"}\n\n{\"iteration\":1}\n\xFF\n");
+  // What is no line of ours goes from the end, where a machine that lost its power leaves it; before a line
+  // of ours it stays.
+  const std::string before = "[1]\n{\"iteration\":\"x\"}\n\n{\"iteration\":1}\n";
+  data::WriteFile(folder / "metrics.jsonl", before + "\xFF\n" + std::string(100, '\0'));
   const Reporter reporter = MustOpen(folder, 9);
-  CHECK((Iterations(folder) == std::vector<std::int64_t>{1}));
+  CHECK(data::ReadFile(folder / "metrics.jsonl") == before);
 }
 
 TEST_CASE("a folder that is not there is an error with the file's name") {
-  const absl::StatusOr<Reporter> reporter = Reporter::Open("/nonexistent/folder", 0, 1, 0);
+  const absl::StatusOr<Reporter> reporter = Reporter::Open("/nonexistent/folder", 0, 1, kFacts);
   CHECK(Message(reporter.status()) ==
         "/nonexistent/folder/metrics.jsonl: cannot open: No such file or directory");
 }

@@ -5,8 +5,11 @@
 
 #include <cmath>
 #include <csignal>
+#include <regex>
 
+#include "engine/plan/predict.h"
 #include "engine/recipe/print.h"
+#include "engine/train/compile_recipe.h"
 #include "tests/executor/wrapped_backend.h"
 #include "tests/train/run_testing.h"
 
@@ -71,17 +74,32 @@ TEST_CASE("a run writes metrics, the recipe, the plan and the checkpoints that a
   const std::string out = folder / "out";
   MustRun(recipe, out);
 
+  const nlohmann::json plan = nlohmann::json::parse(data::ReadFile(out + "/plan.json"), nullptr, false);
+  REQUIRE(plan.is_object());
   const std::vector<nlohmann::json> lines = Metrics(out);
-  REQUIRE(lines.size() == 8);
+  REQUIRE(lines.size() == 11);
+  const plan::Prediction predicted =
+      plan::Predict(*CompileRecipe(recipe, {.profile = CpuDevice().profile}), {});
   int iteration = 0;
+  int saved = 0;
   for (const nlohmann::json& line : lines) {
     INFO(line.dump());
+    CHECK(std::regex_match(line["timestamp"].get<std::string>(),
+                           std::regex(R"(20\d\d-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-6]\d\.\d\d\dZ)")));
+    if (line.contains("save_seconds")) {
+      ++saved;
+      CHECK(line["iteration"] == 2 * saved);
+      CHECK(line["iteration"] == iteration);
+      CHECK(line["save_seconds"].get<double>() > 0);
+      CHECK(line.size() == 3);
+      continue;
+    }
     if (line.contains("validation_loss")) {
       CHECK(iteration % 3 == 0);
       CHECK(line["iteration"] == iteration);
       CHECK(line["validation_loss"].get<double>() > 0);
       CHECK(line["elapsed_ms"].get<double>() > 0);
-      CHECK(line.size() == 3);
+      CHECK(line.size() == 4);
       continue;
     }
     ++iteration;
@@ -90,23 +108,32 @@ TEST_CASE("a run writes metrics, the recipe, the plan and the checkpoints that a
     CHECK(line["loss"].get<double>() > 0);
     CHECK(line["grad_norm"].get<double>() > 0);
     CHECK(line["elapsed_ms"].get<double>() > 0);
-    CHECK(line["tokens_per_second"].get<double>() > 0);
+    const double seconds = line["elapsed_ms"].get<double>() / 1e3;
+    CHECK(line["tokens_per_second"].get<double>() == doctest::Approx(8 * 16 / seconds));
+    CHECK(line["tflops_per_device"].get<double>() ==
+          doctest::Approx(predicted.model_flops / 2 / seconds / 1e12));
+    CHECK(line["mfu"].is_null());  // the CPU's peak is not known
+    CHECK(line["memory_bytes"].is_null());
+    CHECK(line["arena_bytes"] == plan["stages"][0]["memory"]["total"]);
+    CHECK(line["loss_scale"] == 1.0);
+    CHECK(line["skipped_iterations"] == 0);
+    CHECK(line["nan_iterations"] == 0);
     const bool logged = iteration == 1 || iteration == 6;
     CHECK(line.contains("rank_busy_ms") == logged);
     if (logged) CHECK(line["rank_busy_ms"].size() == 2);
-    CHECK(line.size() == (logged ? 8 : 7));
+    CHECK(line.size() == (logged ? 16 : 15));
   }
   CHECK(iteration == 6);
+  CHECK(saved == 3);
   // The rate of the update that a line reports: 0 for the first, under a warm-up of two iterations from 0.
-  CHECK(lines[0]["learning_rate"] == 0.0);
-  CHECK(lines[1]["learning_rate"].get<double>() == doctest::Approx(0.5e-2));
-  CHECK(lines[2]["learning_rate"].get<double>() == doctest::Approx(1e-2));
+  const std::vector<nlohmann::json> iterations = IterationMetrics(out);
+  CHECK(iterations[0]["learning_rate"] == 0.0);
+  CHECK(iterations[1]["learning_rate"].get<double>() == doctest::Approx(0.5e-2));
+  CHECK(iterations[2]["learning_rate"].get<double>() == doctest::Approx(1e-2));
 
   const recipe::LoadResult resolved = recipe::Load(out + "/resolved.toml");
   REQUIRE(resolved.ok());
   CHECK(recipe::Diff(recipe, resolved.recipe).empty());
-  const nlohmann::json plan = nlohmann::json::parse(data::ReadFile(out + "/plan.json"), nullptr, false);
-  REQUIRE(plan.is_object());
   CHECK(plan["mesh"]["dp"] == 2);
   CHECK(plan["hash"].get<std::string>().size() == 32);
   CHECK((Checkpoints(out) == std::vector<std::int64_t>{4, 6}));
@@ -114,7 +141,7 @@ TEST_CASE("a run writes metrics, the recipe, the plan and the checkpoints that a
   REQUIRE(reader.ok());
   CHECK(reader->metadata().consumed_samples == 48);
   CHECK(reader->metadata().adam_step == 6);
-  CHECK(reader->metadata().plan_hash == plan["hash"]);
+  CHECK(reader->metadata().plan_hash == plan["hash"].get<std::string>());
 }
 
 TEST_CASE("a run that has ended is not run again, and can be made longer") {
@@ -134,9 +161,11 @@ TEST_CASE("a run that has ended is not run again, and can be made longer") {
       out);
   CHECK((Checkpoints(out) == std::vector<std::int64_t>{3}));
 
-  const std::string output = MustRun(RunRecipe(folder, Sets()), out);
-  CHECK(Contains(output, "changed since the checkpoint: training.iterations: 3 → 6"));
-  CHECK(Contains(output,
+  const RunResult longer = MustRunAndNote(RunRecipe(folder, Sets()), out);
+  CHECK(Contains(longer.notes, "note: changed since the checkpoint: training.iterations: 3 → 6\n"));
+  CHECK(longer.output.find("note: ") == std::string::npos);  // the log alone
+  CHECK(longer.notes.find("iteration ") == std::string::npos);
+  CHECK(Contains(longer.output,
                  "resumed from " + checkpoint::IterationPath(CheckpointRoot(out), 3) + " after iteration 3"));
   CHECK(Metrics(out).back()["iteration"] == 6);
   CHECK(data::ReadFile(out + "/metrics.jsonl").starts_with(before));
@@ -160,10 +189,10 @@ TEST_CASE("a damaged newest checkpoint is reported, and the one before it is use
   const Undisturbed whole(folder);
   const std::string out = folder / "whole";
   Corrupt(checkpoint::IterationPath(CheckpointRoot(out), 6) + "/rank_00000.h5");
-  const std::string output = MustRun(RunRecipe(folder, Sets()), out);
-  CHECK(Contains(output, "note: "));
-  CHECK(Contains(output, "iteration_0000006"));
-  CHECK(Contains(output, "after iteration 4"));
+  const RunResult resumed = MustRunAndNote(RunRecipe(folder, Sets()), out);
+  CHECK(Contains(resumed.notes, "note: "));
+  CHECK(Contains(resumed.notes, "iteration_0000006"));
+  CHECK(Contains(resumed.output, "after iteration 4"));
   CHECK(TimelessMetrics(out) == whole.metrics);
   CHECK((TensorsOf(out, 6) == whole.tensors));
 
@@ -206,8 +235,8 @@ TEST_CASE(
 
   const RunResult rate = RunCaught(with({"optimizer.learning_rate=2e-2", "training.iterations=3"}), out);
   CHECK(rate.status.ok());
-  CHECK(Contains(rate.output, "changed since the checkpoint: optimizer.learning_rate: 0.01 → 0.02"));
-  CHECK(Contains(rate.output, "changed since the checkpoint: training.iterations: 2 → 3"));
+  CHECK(Contains(rate.notes, "changed since the checkpoint: optimizer.learning_rate: 0.01 → 0.02"));
+  CHECK(Contains(rate.notes, "changed since the checkpoint: training.iterations: 2 → 3"));
   CHECK(RunCaught(with({}), folder / "new", /*fresh=*/true).status.ok());
 }
 
@@ -221,8 +250,8 @@ TEST_CASE("a run resumes in another layout") {
       out, 4);
   MustRun(RunRecipe(folder, Sets({"parallelism.dp=1", "parallelism.pp=2", "parallelism.virtual_stages=2"})),
           out);
-  const std::vector<nlohmann::json> lines = Metrics(out);
-  const std::vector<nlohmann::json> expected = Metrics(folder / "whole");
+  const std::vector<nlohmann::json> lines = LossMetrics(out);
+  const std::vector<nlohmann::json> expected = LossMetrics(folder / "whole");
   REQUIRE(lines.size() == expected.size());
   for (size_t i = 0; i < lines.size(); ++i) {
     INFO(lines[i].dump());
@@ -230,6 +259,34 @@ TEST_CASE("a run resumes in another layout") {
     // As in layout_test.cpp: √(300 · 40) roundings, times 4.
     constexpr double kBound = 4 * 110 * 1.2e-7;
     CHECK(lines[i][key].get<double>() == doctest::Approx(expected[i][key].get<double>()).epsilon(kBound));
+  }
+}
+
+TEST_CASE("random tokens: no files, the same in every layout, the same when resumed, at ln vocab") {
+  const TempDir folder;
+  const auto recipe = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"data.source=random", "model.init_std=0.01"});
+    return RunRecipe(folder, Sets(more));
+  };
+  const std::string output = MustRun(recipe({}), folder / "whole");
+  CHECK(Contains(output, "random tokens of [0, 300): no data set; the loss stays at ln 300 = 5.7038"));
+  const std::string whole = TimelessMetrics(folder / "whole");
+  const std::vector<nlohmann::json> lines = LossMetrics(folder / "whole");
+  // With small weights every token has nearly the same probability.
+  for (const nlohmann::json& line : lines) {
+    const char* key = line.contains("loss") ? "loss" : "validation_loss";
+    CHECK(line[key].get<double>() == doctest::Approx(std::log(300.0)).epsilon(0.01));
+  }
+  RunAndStop(recipe({}), folder / "pieces", 3);
+  MustRun(recipe({}), folder / "pieces");
+  CHECK(TimelessMetrics(folder / "pieces") == whole);
+  MustRun(recipe({"parallelism.dp=1", "parallelism.tp=2", "training.micro_batch=2"}), folder / "other");
+  const std::vector<nlohmann::json> other = LossMetrics(folder / "other");
+  REQUIRE(other.size() == lines.size());
+  for (size_t i = 0; i < lines.size(); ++i) {
+    if (!lines[i].contains("loss")) continue;
+    constexpr double kBound = 4 * 110 * 1.2e-7;  // as in layout_test.cpp: √(300 · 40) roundings, times 4
+    CHECK(other[i]["loss"].get<double>() == doctest::Approx(lines[i]["loss"].get<double>()).epsilon(kBound));
   }
 }
 
@@ -288,8 +345,15 @@ TEST_CASE("a loss that is not finite ends the run; the checkpoints before it sta
   CHECK(Contains(Message(result.status), "so the weights are spoilt and not saved"));
   CHECK((Checkpoints(out) == std::vector<std::int64_t>{2}));
   CHECK((TensorsOf(out, 2) == before));
-  for (const nlohmann::json& line : Metrics(out))
-    CHECK(line.contains("loss") != line.contains("validation_loss"));
+  // The iteration is in the metrics, so that a program that watches them learns why there are no more.
+  const std::vector<nlohmann::json> lines = IterationMetrics(out);
+  for (const nlohmann::json& line : lines) {
+    const bool last = &line == &lines.back();
+    CHECK(line["nan_iterations"] == (last ? 1 : 0));
+    CHECK((line["loss"].is_null() || line["grad_norm"].is_null()) == last);
+  }
+  CHECK(Contains(result.output, "| number of nan iterations:   1 |"));
+  CHECK(lines.back()["iteration"].get<int>() > 2);
 }
 
 TEST_CASE("a rank that fails ends the run with its error and leaves a folder that resumes") {

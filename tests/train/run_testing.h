@@ -49,35 +49,67 @@ inline recipe::Recipe RunRecipe(const TempDir& folder, std::vector<std::string> 
   return MakeRecipe(kGptLike, sets);
 }
 
-struct RunResult {
-  absl::Status status;
-  std::string output;  // what it printed
+// What is written to a stream while this lives.
+class Caught {
+ public:
+  explicit Caught(std::FILE* stream) : stream_(stream) {
+    std::fflush(stream_);
+    saved_ = ::dup(::fileno(stream_));
+    ::dup2(::fileno(file_), ::fileno(stream_));
+  }
+  ~Caught() { std::fclose(file_); }
+  Caught(const Caught&) = delete;
+  Caught& operator=(const Caught&) = delete;
+
+  std::string End() {
+    std::fflush(stream_);
+    ::dup2(saved_, ::fileno(stream_));
+    ::close(saved_);
+    std::rewind(file_);
+    std::string text;
+    char buffer[4096];
+    for (size_t got = 0; (got = std::fread(buffer, 1, sizeof(buffer), file_)) > 0;) text.append(buffer, got);
+    return text;
+  }
+
+ private:
+  std::FILE* stream_;
+  std::FILE* file_ = std::tmpfile();
+  int saved_ = -1;
 };
 
-inline RunResult RunCaught(const recipe::Recipe& recipe, const std::string& out, bool fresh = false,
+struct RunResult {
+  absl::Status status;
+  std::string output;  // what it printed: the log
+  std::string notes;   // on standard error
+};
+
+inline RunResult RunCaught(const recipe::Recipe& recipe, const RunOptions& options,
                            const Device& device = CpuDevice()) {
   RunResult result;
-  std::fflush(stdout);
-  const int saved = ::dup(STDOUT_FILENO);
-  std::FILE* caught = std::tmpfile();
-  ::dup2(::fileno(caught), STDOUT_FILENO);
-  result.status = Run(recipe, {.out = out, .fresh = fresh}, device);
-  std::fflush(stdout);
-  ::dup2(saved, STDOUT_FILENO);
-  ::close(saved);
-  std::rewind(caught);
-  char buffer[4096];
-  for (size_t got = 0; (got = std::fread(buffer, 1, sizeof(buffer), caught)) > 0;)
-    result.output.append(buffer, got);
-  std::fclose(caught);
+  Caught output(stdout);
+  Caught notes(stderr);
+  result.status = Run(recipe, options, device);
+  result.notes = notes.End();
+  result.output = output.End();
   return result;
 }
 
-// The same, which must end well; what it printed.
-inline std::string MustRun(const recipe::Recipe& recipe, const std::string& out) {
-  const RunResult result = RunCaught(recipe, out);
+inline RunResult RunCaught(const recipe::Recipe& recipe, const std::string& out, bool fresh = false,
+                           const Device& device = CpuDevice()) {
+  return RunCaught(recipe, {.out = out, .fresh = fresh}, device);
+}
+
+// The same, which must end well.
+inline RunResult MustRunAndNote(const recipe::Recipe& recipe, const std::string& out) {
+  RunResult result = RunCaught(recipe, out);
   REQUIRE_MESSAGE(result.status.ok(), Message(result.status));
-  return result.output;
+  return result;
+}
+
+// What it printed.
+inline std::string MustRun(const recipe::Recipe& recipe, const std::string& out) {
+  return MustRunAndNote(recipe, out).output;
 }
 
 inline std::vector<nlohmann::json> Metrics(const std::string& out) {
@@ -87,13 +119,31 @@ inline std::vector<nlohmann::json> Metrics(const std::string& out) {
   return lines;
 }
 
-// metrics.jsonl without what depends on the clock; numbers in full precision.
+// Those of iterations alone, not of evaluations and checkpoints.
+inline std::vector<nlohmann::json> IterationMetrics(const std::string& out) {
+  std::vector<nlohmann::json> lines;
+  for (nlohmann::json& line : Metrics(out)) {
+    if (line.contains("loss")) lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+// Those of iterations and evaluations: a run in pieces saves more often.
+inline std::vector<nlohmann::json> LossMetrics(const std::string& out) {
+  std::vector<nlohmann::json> lines;
+  for (nlohmann::json& line : Metrics(out)) {
+    if (!line.contains("save_seconds")) lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+// The same without what depends on the clock; numbers in full precision.
 inline std::string TimelessMetrics(const std::string& out) {
   std::string text;
-  for (nlohmann::json& line : Metrics(out)) {
-    line.erase("elapsed_ms");
-    line.erase("tokens_per_second");
-    line.erase("rank_busy_ms");
+  for (nlohmann::json& line : LossMetrics(out)) {
+    for (const char* key :
+         {"timestamp", "elapsed_ms", "tokens_per_second", "tflops_per_device", "rank_busy_ms"})
+      line.erase(key);
     text += line.dump() + "\n";
   }
   return text;

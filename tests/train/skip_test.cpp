@@ -97,7 +97,7 @@ TEST_CASE("skip: the learning rate follows the steps, not the iterations") {
     CAPTURE(asynchronous);
     const std::string out = folder / (asynchronous ? "beside" : "in turn");
     MustRunOn(ScalingDevice(asynchronous, &kOverflows), recipe, out);
-    const std::vector<nlohmann::json> lines = Metrics(out);
+    const std::vector<nlohmann::json> lines = IterationMetrics(out);
     REQUIRE(lines.size() == kIterations);
     std::int64_t steps = 0;
     for (size_t i = 0; i < lines.size(); ++i) {
@@ -106,7 +106,7 @@ TEST_CASE("skip: the learning rate follows the steps, not the iterations") {
       CHECK(lines[i]["learning_rate"].get<double>() ==
             LearningRate(recipe, steps * recipe.training.global_batch));
       steps += skipped ? 0 : 1;
-      CHECK(lines[i]["skipped"] == static_cast<std::int64_t>(i) + 1 - steps);
+      CHECK(lines[i]["skipped_iterations"] == static_cast<std::int64_t>(i) + 1 - steps);
       CHECK(lines[i]["consumed_samples"] == 8 * (static_cast<std::int64_t>(i) + 1));
     }
   }
@@ -120,7 +120,7 @@ TEST_CASE("skip: without an overflow, the rate is that of the samples consumed")
   const Events none;
   MustRunOn(ScalingDevice(true, &none), recipe, folder / "scaler");
   MustRunOn(CpuDevice(), recipe, folder / "plain");
-  for (const nlohmann::json& line : Metrics(folder / "plain")) {
+  for (const nlohmann::json& line : IterationMetrics(folder / "plain")) {
     CHECK(line["learning_rate"].get<double>() ==
           LearningRate(recipe, line["consumed_samples"].get<std::int64_t>() - 8));
   }
@@ -137,7 +137,9 @@ TEST_CASE("skip: a run that is stopped and resumed is the undisturbed one, bit b
   // Of metrics, all but the count of skipped iterations: in fp32 no checkpoint keeps it.
   const auto rates = [](const std::string& out) {
     std::vector<std::pair<double, double>> rates;
-    for (const nlohmann::json& line : Metrics(out)) rates.emplace_back(line["learning_rate"], line["loss"]);
+    for (const nlohmann::json& line : IterationMetrics(out)) {
+      rates.emplace_back(line["learning_rate"], line["loss"]);
+    }
     return rates;
   };
   for (std::uint64_t stop = 0; stop + 1 < kIterations; ++stop) {

@@ -9,6 +9,8 @@
 
 #include <csignal>
 #include <exception>
+#include <new>
+#include <system_error>
 #include <utility>
 
 namespace engine::backend::cpu {
@@ -33,6 +35,10 @@ template <typename Body>
 absl::Status Catch(const std::string& context, const Body& body) {
   try {
     return body();
+  } catch (const std::bad_alloc&) {
+    return ResourceExhausted("{}: not enough memory", context);
+  } catch (const std::system_error& error) {  // of its thread
+    return ResourceExhausted("{}: no more threads can be started: {}", context, error.what());
   } catch (const std::exception& error) {
     return Unavailable("{}: {}", context, What(error));
   }

@@ -101,6 +101,13 @@ absl::StatusOr<std::int64_t> CudaBackend::FreeBytes() const {
   return static_cast<std::int64_t>(free);
 }
 
+absl::StatusOr<std::int64_t> CudaBackend::UsedBytes() const {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  RETURN_IF_CUDA_ERROR(cudaMemGetInfo(&free, &total));
+  return static_cast<std::int64_t>(total - free);
+}
+
 plan::DeviceProfile CudaBackend::Profile() const { return CudaProfile(device_->deterministic()); }
 
 absl::StatusOr<std::byte*> CudaBackend::AllocateArena(std::int64_t bytes) {

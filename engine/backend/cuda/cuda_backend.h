@@ -52,8 +52,9 @@ class CudaBackend final : public Backend {
   void WatchHealth(std::function<absl::Status()> health) { health_ = std::move(health); }
   // Waits until it is done: `state` says cudaErrorNotReady until then. Error: that of `state`, or of health.
   absl::Status Await(const std::function<cudaError_t()>& state) const;
-  // Memory that nobody has taken, bytes.
+  // Memory of the GPU that nobody has taken, and that all who use it have; bytes.
   absl::StatusOr<std::int64_t> FreeBytes() const;
+  absl::StatusOr<std::int64_t> UsedBytes() const;
 
  private:
   // Results on their way to the host.

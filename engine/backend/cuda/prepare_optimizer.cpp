@@ -41,6 +41,7 @@ ENGINE_CUDA_PREPARE(ClipFactor) {
   auto* control = args.outputs[0].as<double>();
   const graph::Attributes& attributes = args.instruction->attributes;
   ClipOptions options{.clip = attributes.Float("clip"), .dynamic = attributes.Int("dynamic", 0) != 0};
+  options.skips = options.dynamic || attributes.Int("constant", 0) != 0;
   if (options.dynamic) {
     options.window = static_cast<double>(attributes.Int("window"));
     options.hysteresis = static_cast<double>(attributes.Int("hysteresis"));

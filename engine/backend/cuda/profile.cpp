@@ -7,6 +7,7 @@
 
 #include "engine/backend/cuda/kernels/column_sums.h"
 #include "engine/backend/cuda/scratch.h"
+#include "engine/backend/cuda/scratch_attention.h"
 #include "engine/backend/cuda/scratch_exchange.h"
 #include "engine/backend/cuda/scratch_fp8.h"
 #include "engine/ops/fused.h"
@@ -118,6 +119,10 @@ plan::DeviceProfile CudaProfile(bool deterministic) {
           .pushes = true,
           .fuses = Fuses,
           .adds_part = PartOf,
+          .slow =
+              [deterministic](std::string_view kernel, Types inputs, const graph::Attributes& attributes) {
+                return SlowAttention(kernel, inputs, attributes, deterministic);
+              },
           .attention_slowdown = kAttentionSlowdown};
 }
 

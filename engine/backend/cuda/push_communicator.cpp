@@ -10,6 +10,8 @@
 #include <sstream>
 #include <utility>
 
+#include "engine/base/print.h"
+
 namespace engine::backend::cuda {
 namespace {
 
@@ -331,10 +333,10 @@ absl::Status PushCommunicator::Agree(const std::vector<std::int64_t>& ranks, Pus
       if (!group->pushes || std::find(ranks.begin(), ranks.end(), peer) == ranks.end()) continue;
       group->pushes = false;
       if (rank_ != ranks.front()) continue;
-      fmt::print(stderr,
-                 "note: ranks {} exchange by NCCL, not by copy engines: rank {} does not reach the memory of "
-                 "rank {}:{}\n",
-                 fmt::join(ranks, ", "), member, peer, why);
+      Print(stderr,
+            "note: ranks {} exchange by NCCL, not by copy engines: rank {} does not reach the memory of "
+            "rank {}:{}\n",
+            fmt::join(ranks, ", "), member, peer, why);
     }
   }
   return absl::OkStatus();

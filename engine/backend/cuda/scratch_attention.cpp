@@ -82,9 +82,14 @@ AttentionShape ShapeOfPacked(const graph::TensorType& qkv, const graph::Attribut
   return shape;
 }
 
-bool CudnnCarriesOut(const AttentionShape& shape) {
-  return (shape.dtype == DType::kBF16 || shape.dtype == DType::kF16) && shape.queries <= shape.keys &&
-         shape.head % 8 == 0 && shape.head >= 64 && shape.head <= 256 && shape.dropout == 0;
+std::string_view WhyNotCudnn(const AttentionShape& shape) {
+  if (shape.dropout > 0) return "attention with dropout";
+  if (shape.dtype != DType::kBF16 && shape.dtype != DType::kF16) return "attention in fp32";
+  if (shape.head < 64) return "attention of heads of less than 64 elements";
+  if (shape.head > 256) return "attention of heads of more than 256 elements";
+  if (shape.head % 8 != 0) return "attention of heads of no multiple of 8 elements";
+  if (shape.queries > shape.keys) return "attention of more queries than keys";
+  return "";
 }
 
 AttentionGroup ForwardGroup(const AttentionShape& shape) {
@@ -161,6 +166,46 @@ AttentionGradLayout CudnnGradLayout(const AttentionShape& shape, bool determinis
   layout.dv_sum = layout.dk_sum + sum_bytes;
   layout.bytes = layout.dv_sum + sum_bytes;
   return layout;
+}
+
+namespace {
+
+// Pairs of a head of a sample that cuDNN computes where there is a window: all of a chunk's queries and keys,
+// but where the window covers these and the mask is the causal one alone.
+double PairsComputed(const AttentionShape& shape, bool backward, bool deterministic) {
+  DimExtent positions = {{0, shape.queries}};
+  if (shape.queries < shape.keys) {  // by cp, in zigzag: as many on every rank as on the first
+    const std::int64_t half = shape.queries / 2;
+    positions = {{0, half}, {shape.keys - half, half}};
+  }
+  const std::int64_t most = backward ? BackwardGroup(shape, deterministic).queries : shape.queries;
+  const absl::StatusOr<std::vector<QueryChunk>> chunks = QueryChunks(shape, positions, most);
+  if (!chunks.ok()) return static_cast<double>(shape.queries * shape.keys);
+  double pairs = 0;
+  for (const QueryChunk& chunk : *chunks) {
+    const std::int64_t masked = chunk.keys > shape.window ? 0 : chunk.count * (chunk.count - 1) / 2;
+    pairs += static_cast<double>(chunk.count * chunk.keys - masked);
+  }
+  return pairs;
+}
+
+}  // namespace
+
+plan::SlowPath SlowAttention(std::string_view kernel, Types inputs, const graph::Attributes& attributes,
+                             bool deterministic) {
+  if (!kernel.starts_with("attention")) return {};
+  const AttentionShape shape = kernel.starts_with("attention_packed")
+                                   ? ShapeOfPacked(inputs[0], attributes)
+                                   : ShapeOfSeparate(inputs[0], inputs[1], attributes);
+  const bool backward = kernel.ends_with("grad");
+  const std::string_view why = WhyNotCudnn(shape);
+  if (!why.empty()) return {.kind = plan::SlowPath::Kind::kReference, .why = why};
+  if (shape.window == 0) return {};
+  const double products = backward ? 5 : 2;
+  return {.kind = plan::SlowPath::Kind::kMasked,
+          .why = "attention within a window",
+          .flops = products * 2 * static_cast<double>(shape.batch * shape.heads * shape.head) *
+                   PairsComputed(shape, backward, deterministic)};
 }
 
 ENGINE_CUDA_SCRATCH(Attention) {

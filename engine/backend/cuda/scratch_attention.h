@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "engine/backend/cuda/scratch.h"
 #include "engine/base/extent.h"
 #include "engine/base/status.h"
+#include "engine/plan/plan.h"
 
 namespace engine::backend::cuda {
 
@@ -38,8 +40,15 @@ AttentionShape ShapeOfSeparate(const graph::TensorType& q, const graph::TensorTy
 // Of attention_packed and attention_packed_grad.
 AttentionShape ShapeOfPacked(const graph::TensorType& qkv, const graph::Attributes& attributes);
 
-// Whether cuDNN carries it out; kernels/attention_reference.h does the rest.
-bool CudnnCarriesOut(const AttentionShape& shape);
+// Why cuDNN does not carry it out, in words, a string literal; empty: it does. kernels/attention_reference.h
+// does the rest.
+std::string_view WhyNotCudnn(const AttentionShape& shape);
+inline bool CudnnCarriesOut(const AttentionShape& shape) { return WhyNotCudnn(shape).empty(); }
+
+// Of attention, attention_packed and their gradients, what makes them slow: the reference kernels, or a
+// window, within which cuDNN computes all pairs. kNone of all others.
+plan::SlowPath SlowAttention(std::string_view kernel, Types inputs, const graph::Attributes& attributes,
+                             bool deterministic);
 
 // The part of the batch, of the heads and of the queries that one cuDNN execution works on, at most.
 struct AttentionGroup {

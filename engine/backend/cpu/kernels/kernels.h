@@ -38,10 +38,10 @@ ENGINE_CPU_KERNEL(LossSum);
 
 // Flat kernels, of tensors of any shape read as one row of elements.
 ENGINE_CPU_KERNEL(SumSquares);  // (x) → f64[1] += Σ x²; always adds, in float64 and in a fixed order
-// (param, grad, m, v, control f64[4]) → param, m, v in place; attributes beta1, beta2, epsilon, weight_decay.
-// control: [0] learning rate, [1] step k (from 1), [2] gradient norm, [3] factor of the gradient (clipping).
+// (param, grad, m, v, control) → param, m, v in place; attributes beta1, beta2, epsilon, weight_decay.
 ENGINE_CPU_KERNEL(AdamW);
-// (scalars f64[2]: loss sum, sum of squared gradients) → control [2] and [3]; attribute clip, 0 = off.
+// (scalars f64[2]: loss sum, sum of squared gradients) → control (plan/control.h); attributes clip, 0 = off,
+// and those of the loss scaler (plan/loss_scaler.h).
 void ClipFactor(const KernelArgs& args);
 ENGINE_CPU_KERNEL(AddShard);        // (x) → out (+)= x
 void Zero(const KernelArgs& args);  // () → out, all bytes 0

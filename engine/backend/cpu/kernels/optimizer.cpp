@@ -81,8 +81,8 @@ void AdamW(const KernelArgs& args) {
                });
 }
 
-// The coefficient of Megatron-LM's clip_grad: clip / (norm + 1e-6), where it is below 1. `dynamic`: its
-// DynamicGradScaler, too.
+// The coefficient of Megatron-LM's clip_grad: clip / (norm + 1e-6), where it is below 1. `constant`,
+// `dynamic`: its ConstantGradScaler and DynamicGradScaler, too.
 void ClipFactor(const KernelArgs& args) {
   double* control = args.outputs[0].as<double>();
   plan::PickLearningRate(control);
@@ -90,10 +90,12 @@ void ClipFactor(const KernelArgs& args) {
   const double norm = std::sqrt(args.inputs[0].as<double>()[1]) / scale;
   const double clip = args.attributes->Float("clip");
   const bool dynamic = args.attributes->Int("dynamic", 0) != 0;
+  const bool skips = dynamic || args.attributes->Int("constant", 0) != 0;
   control[plan::kGradientNorm] = norm;
-  if (dynamic && !std::isfinite(norm)) {
+  if (skips && !std::isfinite(norm)) {
     control[plan::kGradientFactor] = 0;
     control[plan::kSkipped] += 1;
+    if (!dynamic) return;
     control[plan::kCleanIterations] = 0;
     control[plan::kHysteresis] -= 1;
     if (control[plan::kHysteresis] <= 0) {

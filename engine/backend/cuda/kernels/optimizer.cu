@@ -70,9 +70,10 @@ __global__ void ClipFactorKernel(const double* __restrict__ scalars, ClipOptions
   const double scale = control[plan::kLossScale];
   const double norm = sqrt(scalars[1]) / scale;
   control[plan::kGradientNorm] = norm;
-  if (options.dynamic && !isfinite(norm)) {
+  if (options.skips && !isfinite(norm)) {
     control[plan::kGradientFactor] = 0;
     control[plan::kSkipped] += 1;
+    if (!options.dynamic) return;
     control[plan::kCleanIterations] = 0;
     control[plan::kHysteresis] -= 1;
     if (control[plan::kHysteresis] <= 0) control[plan::kLossScale] = fmax(scale * 0.5, options.min_scale);

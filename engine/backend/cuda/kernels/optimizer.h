@@ -19,13 +19,14 @@ void SumSquares(const void* x, DType dtype, std::int64_t count, bool accumulate,
 void SumPartials(const double* partial, std::int64_t count, bool accumulate, double* sum,
                  cudaStream_t stream);
 
-// Gradient clipping, and the dynamic loss scaler of Megatron-LM (DynamicGradScaler) for fp16.
+// Gradient clipping, and for fp16 the loss scalers of Megatron-LM (ConstantGradScaler, DynamicGradScaler).
 struct ClipOptions {
   double clip = 0;        // largest norm; 0: no clipping
-  bool dynamic = false;   // skip updates whose norm is not finite, and move the loss scale
-  double window = 1000;   // clean iterations after which the loss scale doubles
-  double hysteresis = 2;  // overflows before it is halved, once; refilled when it doubles
-  double min_scale = 1;
+  bool skips = false;     // skip updates whose norm is not finite
+  bool dynamic = false;   // and move the loss scale; the next three are read then
+  double window = 0;      // clean iterations after which the loss scale doubles
+  double hysteresis = 0;  // overflows before it is halved, once; refilled when it doubles
+  double min_scale = 0;
 };
 
 // Reads scalars f64[2] (loss sum, sum of squared gradients) and brings control (plan/control.h) from the

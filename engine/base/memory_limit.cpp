@@ -1,0 +1,74 @@
+#include "engine/base/memory_limit.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace engine {
+namespace {
+
+// The number that a file begins with; "max" is none.
+std::optional<std::int64_t> NumberIn(const std::string& path) {
+  std::ifstream file(path);
+  std::uint64_t number = 0;
+  if (!(file >> number)) return std::nullopt;
+  constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  return static_cast<std::int64_t>(std::min(number, kMost));
+}
+
+// Files that may limit this process: of its group and those above it. A container sees its own group at the
+// root, whatever /proc/self/cgroup calls it.
+std::vector<std::string> GroupFiles(const std::string& root) {
+  std::vector<std::string> files;
+  std::ifstream groups(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {  // "0::/a/b" of version 2, "4:memory:/a/b" of 1
+    const std::size_t first = line.find(':');
+    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const bool is_v2 = controllers == ",,";
+    if (!is_v2 && controllers.find(",memory,") == std::string::npos) continue;
+    const std::string mount = is_v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
+    const std::string name = is_v2 ? "/memory.max" : "/memory.limit_in_bytes";
+    for (std::string group = line.substr(second + 1); !group.empty();
+         group.erase(std::min(group.size(), group.rfind('/')))) {
+      if (group != "/") files.push_back(fmt::format("{}{}{}", mount, group, name));
+    }
+    files.push_back(mount + name);
+  }
+  return files;
+}
+
+// Bytes of address space that this process has in use; 0: not known.
+std::int64_t MappedBytes(const std::string& root) {
+  return NumberIn(root + "/proc/self/statm").value_or(0) * sysconf(_SC_PAGESIZE);
+}
+
+}  // namespace
+
+MemoryLimit MemoryOfProcess(int processes, const std::string& root) {
+  MemoryLimit least{static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE) / processes,
+                    "this machine has"};
+  const auto take = [&](std::int64_t bytes, const std::string& source) {
+    if (bytes < least.bytes) least = {bytes, source};
+  };
+  for (const std::string& file : GroupFiles(root)) {
+    const std::optional<std::int64_t> limit = NumberIn(root + file);
+    if (limit) take(*limit / processes, fmt::format("the control group of this process ({}) has", file));
+  }
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    const std::int64_t left = static_cast<std::int64_t>(limit.rlim_cur) - MappedBytes(root);
+    take(std::max<std::int64_t>(0, left), "the limit on address space (ulimit -v) leaves");
+  }
+  return least;
+}
+
+}  // namespace engine

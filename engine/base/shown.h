@@ -1,0 +1,15 @@
+// Text of others inside our messages.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace engine {
+
+// `text` with its control characters escaped, cut after about `max_bytes` with "…".
+std::string Shown(std::string_view text, std::size_t max_bytes = 80);
+// The same for a path, of which more is shown.
+inline std::string ShownPath(std::string_view path) { return Shown(path, 1000); }
+
+}  // namespace engine

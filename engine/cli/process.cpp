@@ -1,0 +1,81 @@
+#include "engine/cli/process.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <string>
+#include <system_error>
+
+#include "engine/base/memory_limit.h"
+#include "engine/base/units.h"
+#include "engine/cli/device.h"
+
+namespace engine::cli {
+namespace {
+
+// Made before it is needed: then there is no memory to make it.
+std::string no_memory;
+std::string no_thread;
+std::terminate_handler terminate_before = nullptr;
+
+// Returns what to say of the exception that ends the process; null: it is not for want of memory.
+const std::string* ReasonOfEnd() {
+  if (std::current_exception() == nullptr) return nullptr;
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return &no_memory;
+  } catch (const std::system_error& error) {  // of std::thread
+    if (error.code() == std::errc::not_enough_memory) return &no_memory;
+    return error.code() == std::errc::resource_unavailable_try_again ? &no_thread : nullptr;
+  } catch (...) {
+    return nullptr;
+  }
+}
+
+void OnTerminate() {
+  const std::string* reason = ReasonOfEnd();
+  if (reason == nullptr) terminate_before();
+  static std::atomic<bool> told = false;
+  if (told.exchange(true)) {  // another thread is about to end the process
+    for (;;) pause();
+  }
+  (void)!write(STDERR_FILENO, reason->data(), reason->size());
+  _exit(kFailed);
+}
+
+}  // namespace
+
+void OpenStandardStreams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    // The lowest number that is free is this one's.
+    if (fcntl(stream, F_GETFD) < 0 && errno == EBADF) (void)!open("/dev/null", O_RDWR);
+  }
+}
+
+void EndWhereMemoryEnds(const char* command) {
+  const MemoryLimit limit = MemoryOfProcess();
+  const std::string has = fmt::format("{} {} of memory", limit.source, FormatBytes(limit.bytes));
+  no_memory = fmt::format("engine {}: not enough memory: {}\n", command, has);
+  no_thread = fmt::format(
+      "engine {}: no more threads can be started: {}, and ulimit -u bounds their number\n", command, has);
+  terminate_before = std::set_terminate(OnTerminate);
+}
+
+void OutliveReaders() { std::signal(SIGPIPE, SIG_IGN); }
+
+int WithOutputWritten(int exit_code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
+  std::fputs("engine: standard output could not be written\n", stderr);
+  return kFailed;
+}
+
+}  // namespace engine::cli

@@ -1,0 +1,20 @@
+// The program's set-up of its own process, which is the same for every command.
+#pragma once
+
+namespace engine::cli {
+
+// Opens /dev/null in the place of each standard stream that is closed: else the next file or socket would get
+// its number, and what is meant for the stream would go there. To be called before anything is opened.
+void OpenStandardStreams();
+
+// From now on too little memory, on any thread, ends the process with exit code 1 and a line on standard
+// error that begins with the command: "engine run: not enough memory: …".
+void EndWhereMemoryEnds(const char* command);
+
+// Whoever reads what the program writes may go: a long run ends for other reasons.
+void OutliveReaders();
+
+// The exit code, after all output is written; 1 where that was not possible, which is said.
+int WithOutputWritten(int exit_code);
+
+}  // namespace engine::cli

@@ -1,0 +1,46 @@
+#include "engine/data/fingerprint.h"
+
+#include <cstdint>
+
+#include "engine/base/hash.h"
+#include "engine/base/status.h"
+#include "engine/data/mapped_file.h"
+#include "engine/data/source.h"
+
+namespace engine::data {
+namespace {
+
+constexpr std::size_t kBlocks = 256;
+constexpr std::size_t kBlockBytes = std::size_t{64} << 10;
+
+}  // namespace
+
+std::string FingerprintOfAll(std::span<const std::byte> bytes) {
+  Hasher hasher;
+  hasher.Update(bytes.data(), bytes.size());
+  return fmt::format("{} bytes, xxh3_128 {}", bytes.size(), hasher.HexDigest());
+}
+
+std::string FingerprintOfBlocks(std::span<const std::byte> bytes) {
+  if (bytes.size() <= kBlocks * kBlockBytes) return FingerprintOfAll(bytes);
+  const std::size_t last = bytes.size() - kBlockBytes;
+  Hasher hasher;
+  for (std::size_t i = 0; i < kBlocks; ++i) {
+    const std::size_t begin = last / (kBlocks - 1) * i + last % (kBlocks - 1) * i / (kBlocks - 1);
+    hasher.Update(bytes.data() + begin, kBlockBytes);
+  }
+  return fmt::format("{} bytes, xxh3_128 of {} blocks {}", bytes.size(), kBlocks, hasher.HexDigest());
+}
+
+Fingerprints FingerprintsOf(const recipe::Recipe& recipe, const Source& source) {
+  Fingerprints fingerprints = source.Fingerprint();
+  const recipe::Tokenizer& tokenizer = recipe.data.tokenizer;
+  for (const std::string& path : {tokenizer.vocab_file, tokenizer.merges_file}) {
+    if (path.empty()) continue;
+    const absl::StatusOr<MappedFile> file = MappedFile::Open(path);
+    if (file.ok()) fingerprints["tokenizer " + path] = FingerprintOfAll(file->bytes());
+  }
+  return fingerprints;
+}
+
+}  // namespace engine::data

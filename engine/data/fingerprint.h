@@ -1,0 +1,29 @@
+// What tells one content of a run's inputs from another, for checkpoints: files may change under their names
+// between two starts of a run.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <span>
+#include <string>
+
+#include "engine/recipe/recipe.h"
+
+namespace engine::data {
+
+class Source;
+
+// By a name for people ("data web_text_document.bin"): a text that is equal for equal content.
+using Fingerprints = std::map<std::string, std::string>;
+
+// "480000 bytes, xxh3_128 <32 hex digits>", of all bytes. The second is cheap for a file of any size: beyond
+// 16 MiB it reads 256 blocks of 64 KiB, the first at the beginning, the last at the end, and the others
+// evenly between; so it does not see a change that spares all of them and the size.
+std::string FingerprintOfAll(std::span<const std::byte> bytes);
+std::string FingerprintOfBlocks(std::span<const std::byte> bytes);
+
+// The files of the data sets, and those of the tokenizer as far as they can be read: a run needs its ids
+// only. Which tokenizer it is stands in the recipe.
+Fingerprints FingerprintsOf(const recipe::Recipe& recipe, const Source& source);
+
+}  // namespace engine::data

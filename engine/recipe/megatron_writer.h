@@ -1,0 +1,68 @@
+// What the parts of the converter share: the settings and remarks that they make.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "engine/recipe/megatron_convert.h"
+#include "engine/recipe/source.h"
+
+namespace engine::recipe {
+
+class MegatronWriter {
+ protected:
+  MegatronWriter(const MegatronArguments& arguments, MegatronSettings* settings, MegatronRemarks* remarks)
+      : a_(arguments), settings_(*settings), remarks_(remarks) {}
+
+  static constexpr const char* kDefault = "Megatron-LM's default";
+
+  struct Word {
+    std::string_view theirs;
+    const char* ours;
+  };
+
+  void Set(const char* key, FieldValue value, std::string comment = "", std::string flag = "") {
+    settings_[key] = {std::move(value), std::move(comment), std::move(flag)};
+  }
+  void SetIfAbsent(const char* key, FieldValue value, std::string comment) {
+    if (!settings_.contains(key)) Set(key, std::move(value), std::move(comment));
+  }
+  void Remark(const char* flag, std::string text) { (*remarks_)[flag] = {std::move(text)}; }
+  void Warn(const char* flag, std::string text) { (*remarks_)[flag] = {std::move(text), true}; }
+
+  std::int64_t IntOf(std::string_view key, std::int64_t otherwise) const {
+    const auto found = settings_.find(key);
+    return found == settings_.end() ? otherwise : std::get<std::int64_t>(found->second.value);
+  }
+
+  // One of Megatron-LM's words as one of ours; an error for any other.
+  void Translate(const char* flag, const char* key, std::initializer_list<Word> words) {
+    const std::optional<std::string> text = a_.Text(flag);
+    if (!text) return;
+    std::string known;
+    for (const Word& word : words) {
+      if (word.theirs == *text) return Set(key, std::string(word.ours), "", flag);
+      known += fmt::format("{}{}", known.empty() ? "" : ", ", word.theirs);
+    }
+    a_.Error(flag, fmt::format("{} {} cannot be imported", flag, Shown(*text)),
+             fmt::format("one of {}", known));
+  }
+
+  const MegatronArguments& a_;
+  MegatronSettings& settings_;
+
+ private:
+  MegatronRemarks* remarks_;
+};
+
+// The training's part of ConvertMegatron: schedule, precision, recomputation, checkpoints, evaluation.
+void ConvertMegatronTraining(const MegatronArguments& arguments, MegatronSettings* settings,
+                             MegatronRemarks* remarks);
+
+}  // namespace engine::recipe

@@ -1,0 +1,118 @@
+// Warnings of evaluation and checkpoints.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "engine/base/units.h"
+#include "engine/recipe/split.h"
+#include "engine/train/advise_subject.h"
+
+namespace engine::train {
+namespace {
+
+void CheckpointsAreOften(const AdviceSubject& s) {
+  constexpr double kMostSeconds = 3600;
+  if (!s.has_times()) return;
+  const std::int64_t interval = s.recipe.checkpoint.interval;
+  const std::int64_t between =
+      interval == 0 ? s.recipe.iterations() : std::min(interval, s.recipe.iterations());
+  const double seconds = static_cast<double>(between) * s.time.iteration_s;
+  if (seconds <= kMostSeconds) return;
+  s.report.Warn(
+      "W401", {"checkpoint.interval", LengthKey(s.recipe)},
+      fmt::format("{} iterations of {:.2g} s, {:.1f} hours, between checkpoints", between, s.time.iteration_s,
+                  seconds / 3600),
+      fmt::format("an interval of at most {:.0f}", std::max(1.0, std::floor(3600 / s.time.iteration_s))));
+}
+
+void EvaluationRuns(const AdviceSubject& s) {
+  const std::int64_t interval = s.recipe.evaluation.interval;
+  if (interval > s.recipe.iterations()) {
+    s.report.Warn("W402", {"evaluation.interval", LengthKey(s.recipe)},
+                  fmt::format("evaluation.interval {} is never reached in {} iterations", interval,
+                              s.recipe.iterations()),
+                  fmt::format("an interval of at most {}", s.recipe.iterations()));
+  } else if (interval == 0 && s.is_long() && !s.recipe.data.is_random() &&
+             (*recipe::ParseSplit(s.recipe.data.split))[1] > 0) {
+    s.report.Warn("W402", {"evaluation.interval", LengthKey(s.recipe)},
+                  fmt::format("split \"{}\" sets validation data aside, and evaluation.interval is 0",
+                              s.recipe.data.split),
+                  "evaluation.interval = 1000; or a split without a second share");
+  }
+}
+
+void CheckpointsAreFew(const AdviceSubject& s) {
+  constexpr std::int64_t kMost = 50;
+  const recipe::Checkpoint& c = s.recipe.checkpoint;
+  if (c.interval == 0 || c.keep > 0 || s.recipe.iterations() / c.interval <= kMost) return;
+  const std::int64_t count = s.recipe.iterations() / c.interval;
+  constexpr double kBytesAParameter = 12;  // the weight and two moments, in fp32
+  s.report.Warn("W403", {"checkpoint.keep", "checkpoint.interval"},
+                fmt::format("{} checkpoints are kept, {} together", count,
+                            FormatBytes(static_cast<std::int64_t>(static_cast<double>(count) *
+                                                                  kBytesAParameter * s.parameters()))),
+                "keep = 3");
+}
+
+// Seconds of training between two of what is done every `interval` iterations.
+double Between(const AdviceSubject& s, std::int64_t interval) {
+  return static_cast<double>(std::min(interval, s.recipe.iterations())) * s.time.iteration_s;
+}
+
+constexpr double kMostShare = 0.2;  // of the time, for what is not training
+
+// The interval at which something that takes `seconds` is a tenth of the time.
+double IntervalOf(const AdviceSubject& s, double seconds) {
+  return std::ceil(9 * seconds / s.time.iteration_s);
+}
+
+void EvaluationIsCheap(const AdviceSubject& s) {
+  const recipe::Evaluation& e = s.recipe.evaluation;
+  if (e.interval == 0 || !s.has_times()) return;
+  const double seconds =
+      static_cast<double>(e.iterations) * plan::PredictEvaluation(s.plan, s.recipe.cluster);
+  const double share = seconds / (seconds + Between(s, e.interval));
+  if (share <= kMostShare) return;
+  s.report.Warn(
+      "W404", {"evaluation.interval", "evaluation.iterations"},
+      fmt::format("evaluation is predicted to take {:.0f} % of the time: {:.2g} s after every {:.2g} s "
+                  "of training",
+                  100 * share, seconds, Between(s, e.interval)),
+      fmt::format("an interval of {:.0f}; or fewer evaluation.iterations", IntervalOf(s, seconds)));
+}
+
+// Weights and two moments; the run waits until they are written.
+double CheckpointBytes(const AdviceSubject& s) {
+  const auto bytes = [](const std::string& dtype) { return dtype == "bf16" ? 2.0 : 4.0; };
+  return s.parameters() *
+         (bytes(s.recipe.precision.master_dtype) + 2 * bytes(s.recipe.optimizer.moment_dtype));
+}
+
+void CheckpointsAreCheap(const AdviceSubject& s) {
+  constexpr double kBytesPerSecond = 2e9;  // that a node writes: one NVMe disk, or its share of a file system
+  const std::int64_t interval = s.recipe.checkpoint.interval;
+  if (interval == 0 || !s.has_times()) return;
+  const std::int64_t each = s.recipe.cluster.devices_per_node;
+  const std::int64_t nodes = each > 0 ? CeilDiv(s.recipe.world_size(), each) : 1;
+  const double bytes = CheckpointBytes(s);
+  const double seconds = bytes / (kBytesPerSecond * static_cast<double>(nodes));
+  const double share = seconds / (seconds + Between(s, interval));
+  if (share <= kMostShare) return;
+  s.report.Warn(
+      "W405", {"checkpoint.interval"},
+      fmt::format("checkpoints of {} after every {:.2g} s of training: at 2 GB/s a node, writing them takes "
+                  "{:.0f} % of the time",
+                  FormatBytes(static_cast<std::int64_t>(bytes)), Between(s, interval), 100 * share),
+      fmt::format("an interval of {:.0f}", IntervalOf(s, seconds)));
+}
+
+constexpr Advice kRunAdvice[] = {CheckpointsAreOften, CheckpointsAreCheap, EvaluationRuns, EvaluationIsCheap,
+                                 CheckpointsAreFew};
+
+}  // namespace
+
+std::span<const Advice> RunAdvice() { return kRunAdvice; }
+
+}  // namespace engine::train

@@ -1,0 +1,84 @@
+// Where mistakes are reported that stand nowhere: keys that are missing, and rules that only defaults break.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <string>
+
+#include "engine/recipe/load.h"
+#include "engine/recipe/study.h"
+#include "tests/recipe/test_files.h"
+
+namespace engine::recipe {
+namespace {
+
+// "file:line:column" of the diagnostic with that message, and the line that is shown.
+std::string PlaceOf(const LoadResult& result, const std::string& message) {
+  for (const Diagnostic& d : result.diagnostics) {
+    if (d.message != message) continue;
+    return fmt::format("{}:{}:{} {}", std::filesystem::path(d.span.file).filename().string(), d.span.line,
+                       d.span.column, d.source_line);
+  }
+  return "no such diagnostic";
+}
+
+}  // namespace
+
+TEST_CASE("a missing key is reported at its section, wherever that is; else at extends; else at the top") {
+  const TemporaryFolder folder;
+  folder.Write("model.toml", "# a part\n[model]\nlayers = 2\n[model.attention]\nkv_heads = 1\n");
+  const std::string path =
+      folder.Write("main.toml", "# a recipe\nextends = 'model.toml'\n[training]\nmicro_batch = 1\n");
+  const LoadResult result = Load(path);
+  CHECK(PlaceOf(result, "model.hidden is required") == "model.toml:2:1 [model]");
+  CHECK(PlaceOf(result, "model.attention.heads is required") == "model.toml:4:1 [model.attention]");
+  CHECK(PlaceOf(result, "training.global_batch is required") == "main.toml:3:1 [training]");
+  CHECK(PlaceOf(result, "data.sequence_length is required") == "main.toml:2:1 extends = 'model.toml'");
+  CHECK(PlaceOf(result, "nothing says how long the training is") == "main.toml:3:1 [training]");
+
+  // An argument opens no section for the file.
+  CHECK(PlaceOf(Load(path, {{"data.split=\"1\""}, ""}), "data.sequence_length is required") ==
+        "main.toml:2:1 extends = 'model.toml'");
+
+  const LoadResult alone = Load(folder.Write("alone.toml", "# nothing\n[training]\nmicro_batch = 1\n"));
+  CHECK(PlaceOf(alone, "model.hidden is required") == "alone.toml:1:1 # nothing");
+  CHECK(PlaceOf(LoadText("", "empty.toml"), "model.hidden is required") == "empty.toml:1:1 ");
+}
+
+TEST_CASE("nothing that a readable file does wrong is without a line") {
+  const TemporaryFolder folder;
+  folder.Write("base.toml", BaseRecipe());
+  for (const char* text : {"", "[model]\n", "extends = []\n", "[study]\n", "[study]\nbase = 'base.toml'\n",
+                           "[variants.a]\n", "# comment"}) {
+    CAPTURE(text);
+    const std::string path = folder.Write("x.toml", text);
+    const LoadResult recipe = Load(path);
+    CHECK(!recipe.ok());
+    for (const Diagnostic& d : recipe.diagnostics) CHECK_MESSAGE(d.span.line > 0, d.message);
+    const StudyResult study = LoadStudy(path);
+    CHECK(!study.ok());
+    for (const Diagnostic& d : study.diagnostics) {
+      CHECK_MESSAGE(d.span.line > 0, d.message);
+      CHECK_MESSAGE(!d.code.empty(), d.message);
+    }
+  }
+}
+
+TEST_CASE("a study where a recipe is asked for: one error, which names the command") {
+  const TemporaryFolder folder;
+  folder.Write("base.toml", BaseRecipe());
+  const std::string path = folder.Write(
+      "s.toml", "# what is it\n[study]\nbase = 'base.toml'\n[grid]\noptimizer.learning_rate = [1, 2]\n");
+  const LoadResult result = Load(path);
+  REQUIRE(result.diagnostics.size() == 1);
+  const Diagnostic& d = result.diagnostics[0];
+  CHECK(PlaceOf(result, "this is a study, not a recipe") == "s.toml:2:2 [study]");
+  CHECK(d.hint ==
+        fmt::format("`engine ablate {0}` trains its variants, `engine check {0}` checks them", path));
+  CHECK(IsStudy(path));
+  CHECK(!IsStudy(folder.Path("base.toml")));
+  CHECK(!IsStudy(folder.Path("none.toml")));
+  CHECK(!IsStudy(folder.Write("value.toml", "study = 1\n")));
+}
+
+}  // namespace engine::recipe
