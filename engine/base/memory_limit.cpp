@@ -1,27 +1,28 @@
 #include "engine/base/memory_limit.h"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
 #include <limits>
 #include <optional>
+#include <sstream>
 #include <string_view>
 #include <vector>
 
 namespace engine {
 namespace {
 
-// The number that a file begins with; "max" is none.
-std::optional<std::int64_t> NumberIn(const std::string& path) {
-  std::ifstream file(path);
+// The number that a text begins with; "max" and "unlimited" are none.
+std::optional<std::int64_t> NumberFrom(std::istream&& text) {
   std::uint64_t number = 0;
-  if (!(file >> number)) return std::nullopt;
+  if (!(text >> number)) return std::nullopt;
   constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   return static_cast<std::int64_t>(std::min(number, kMost));
 }
+
+std::optional<std::int64_t> NumberIn(const std::string& path) { return NumberFrom(std::ifstream(path)); }
 
 // Files that may limit this process: of its group and those above it. A container sees its own group at the
 // root, whatever /proc/self/cgroup calls it.
@@ -46,6 +47,17 @@ std::vector<std::string> GroupFiles(const std::string& root) {
   return files;
 }
 
+// The soft limit on address space in bytes, from /proc/self/limits (proc(5)); none where it is unlimited.
+std::optional<std::int64_t> AddressSpaceLimit(const std::string& root) {
+  constexpr std::string_view kName = "Max address space ";
+  std::ifstream limits(root + "/proc/self/limits");
+  for (std::string line; std::getline(limits, line);) {  // name, soft limit, hard limit, unit
+    if (!line.starts_with(kName)) continue;
+    return NumberFrom(std::istringstream(line.substr(kName.size())));
+  }
+  return std::nullopt;
+}
+
 // Bytes of address space that this process has in use; 0: not known.
 std::int64_t MappedBytes(const std::string& root) {
   return NumberIn(root + "/proc/self/statm").value_or(0) * sysconf(_SC_PAGESIZE);
@@ -63,10 +75,8 @@ MemoryLimit MemoryOfProcess(int processes, const std::string& root) {
     const std::optional<std::int64_t> limit = NumberIn(root + file);
     if (limit) take(*limit / processes, fmt::format("the control group of this process ({}) has", file));
   }
-  rlimit limit{};
-  if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
-    const std::int64_t left = static_cast<std::int64_t>(limit.rlim_cur) - MappedBytes(root);
-    take(std::max<std::int64_t>(0, left), "the limit on address space (ulimit -v) leaves");
+  if (const std::optional<std::int64_t> limit = AddressSpaceLimit(root)) {
+    take(std::max<std::int64_t>(0, *limit - MappedBytes(root)), "the limit on address space (ulimit -v) leaves");
   }
   return least;
 }

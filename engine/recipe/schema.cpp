@@ -129,7 +129,7 @@ Json RecipeTables() {
   return root;
 }
 
-Json Document(const char* title) {
+Json TitledSchema(const char* title) {
   Json root;
   root["$schema"] = "http://json-schema.org/draft-07/schema#";
   root["title"] = title;
@@ -183,7 +183,7 @@ Json StudyHead() {
 }  // namespace
 
 std::string JsonSchema() {
-  Json root = Document("engine recipe");
+  Json root = TitledSchema("engine recipe");
   root.update(RecipeTables());
   // Behind `extends`, which comes first.
   Json properties = {{"extends", ExtendsSchema()}};
@@ -195,7 +195,7 @@ std::string JsonSchema() {
 std::string StudySchema() {
   const Json recipe = RecipeTables();
   Json variant = {{"$ref", "#/definitions/recipe"}};
-  Json root = Document("engine study");
+  Json root = TitledSchema("engine study");
   root.update(EmptyTable("Variants of a recipe, to be trained and compared by engine ablate."));
   Json& keys = root["properties"];
   keys["study"] = StudyHead();

@@ -2,11 +2,11 @@
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <string>
 
 #include "tests/data/temp_dir.h"
 
@@ -62,19 +62,20 @@ TEST_CASE("memory limit: control groups of version 1, and the one of a container
   CHECK(MemoryOfProcess(1, root.root()).source == "this machine has");
 }
 
+// As proc(5) has it: name, soft limit, hard limit, unit.
 TEST_CASE("memory limit: what RLIMIT_AS leaves") {
-  rlimit before{};
-  REQUIRE(getrlimit(RLIMIT_AS, &before) == 0);
-  rlimit low = before;
-  low.rlim_cur = 3000 * kMiB;
-  if (before.rlim_max < low.rlim_cur || setrlimit(RLIMIT_AS, &low) != 0) return;
   Root root;
-  root.Add("/proc/self/statm", fmt::format("{} 7 7\n", 1000 * kMiB / sysconf(_SC_PAGESIZE)));
-  const MemoryLimit limit = MemoryOfProcess(4, root.root());  // each has a limit of its own
-  setrlimit(RLIMIT_AS, &before);
-  if (limit.source == "this machine has") return;  // which is small
+  root.Add("/proc/self/statm", fmt::format("{} 7 7\n", 48 * kMiB / sysconf(_SC_PAGESIZE)));
+  const std::string others = "Limit                     Soft Limit           Hard Limit           Units     \n"
+                             "Max data size             1024                 unlimited            bytes     \n";
+  root.Add("/proc/self/limits", others + "Max address space         unlimited            unlimited            bytes     \n");
+  CHECK(MemoryOfProcess(4, root.root()).source == "this machine has");
+  root.Add("/proc/self/limits", others + "Max address space         67108864             unlimited            bytes     \n");
+  const MemoryLimit limit = MemoryOfProcess(4, root.root());  // each process has a limit of its own
   CHECK(limit.source == "the limit on address space (ulimit -v) leaves");
-  CHECK(limit.bytes == 2000 * kMiB);
+  CHECK(limit.bytes == 16 * kMiB);
+  root.Add("/proc/self/limits", others + "Max address space         1048576              unlimited            bytes     \n");
+  CHECK(MemoryOfProcess(1, root.root()).bytes == 0);
 }
 
 }  // namespace engine
