@@ -9,8 +9,9 @@
 
 namespace engine {
 
-// As fmt::print, but throws nothing where the stream cannot be written, as after its terminal or its reader
-// has gone: a run goes on. The stream's error flag is set then, which main() looks at in the end.
+// Prints like fmt::print, but throws nothing where the stream cannot be written, for instance because its
+// terminal or its reader has gone: a run goes on. The stream's error flag is set then; main() looks at it in
+// the end.
 template <typename... Args>
 void Print(std::FILE* to, fmt::format_string<Args...> format, Args&&... args) {
   const std::string text = fmt::format(format, std::forward<Args>(args)...);

@@ -26,11 +26,11 @@ absl::StatusOr<std::optional<std::string>> FindNewestWhole(const std::string& ro
 // let be.
 absl::Status RemoveLeftovers(const std::string& root);
 
-// Which checkpoints of a run stay, of those in ROOT: the `keep` newest whole ones, 0: all. Newer is what this
-// process has saved, later saved first; then what was there before, by iteration. A checkpoint that this
-// process has saved, and synced, is whole while its manifest and its files' sizes are right. Those from
-// before count only if their checksums match, too, which is read once, and only where a deletion depends on
-// it.
+// Decides which checkpoints under ROOT stay: the `keep` newest whole ones (0: all of them). Checkpoints that
+// this process has saved are newer than those that it found, the last saved first; those that it found are
+// ordered by iteration. One that this process has saved, and synced, is whole while its manifest and its
+// files' sizes are right. One that it found must have the right checksums, too; they are computed once, and
+// only where a deletion depends on them.
 class Retention {
  public:
   Retention(std::string root, int keep) : root_(std::move(root)), keep_(keep) {}

@@ -21,7 +21,7 @@ struct DeviceChoice {
 // --threads, which `sharers` ("ranks") have together, and --device.
 void AddDeviceOptions(CLI::App* command, const std::string& sharers, DeviceChoice* choice);
 
-// Of a device of the CPU: what this process may use, one of so many on this machine.
+// Sets the memory of a CPU device to what this process may use, one of `processes` on this machine.
 void SetMemory(train::Device* device, int processes);
 
 // Exit codes of commands that run a model, beside 0 and CLI11's for wrong usage.

@@ -82,7 +82,8 @@ int EndFailed(const absl::Status& status, ProcessGroup* group, std::optional<int
   std::quick_exit(WithOutputWritten(code));
 }
 
-// Of ranks it is the supervisor that ends all of them at once; a launcher has its own way.
+// Who ends the run on a second signal. The supervisor ends all of its ranks at once; a launcher has its own
+// way.
 train::StopOptions StopOf(const MaybePlacement& placement) {
   using Again = train::StopOptions::Again;
   if (!placement) return {.again = Again::kThisProcess};

@@ -67,7 +67,7 @@ class IndexedDataset {
   TokenScan Scan() const;
   // Sequence that holds token `position` of .bin.
   std::int64_t SequenceOfToken(std::int64_t position) const;
-  // Of all bytes of the .idx, and of blocks of the .bin.
+  // Hashes all bytes of the .idx, and some blocks of the .bin.
   Fingerprints Fingerprint() const;
 
   // Adds to counts[t] the number of tokens t in sequences [begin, end); tokens outside counts are an

@@ -51,7 +51,7 @@ class Source {
   // tokens.
   double UnigramEntropy() const;
 
-  // Of each file of the data sets.
+  // One fingerprint for each file of the data sets.
   Fingerprints Fingerprint() const;
 
   // A few lines for people: data sets, splits, epochs.

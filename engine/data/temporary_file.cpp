@@ -11,7 +11,8 @@
 namespace engine::data {
 namespace {
 
-// Of the living TemporaryFiles, or null: a signal handler can read nothing but lock-free atomics.
+// The paths of the living TemporaryFiles; null: none. A signal handler can read nothing but lock-free
+// atomics.
 std::array<std::atomic<const char*>, 8> live_paths;
 static_assert(std::atomic<const char*>::is_always_lock_free);
 

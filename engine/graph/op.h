@@ -18,8 +18,8 @@ struct Cost {
   // window), of the rank that has most of them.
   double flops = 0;
   double bytes = 0;  // read + written once each
-  // Of these, FLOPs of the matrix products that the op's formula has, and of attention's, whose pairs are the
-  // mean rank's: what FLOPs of a model mean in the literature. 0: no products.
+  // The part of `flops` that is matrix products of the op's formula: what FLOPs of a model mean in the
+  // literature. Attention counts the mean rank's pairs. 0: no products.
   double product_flops = 0;
 };
 

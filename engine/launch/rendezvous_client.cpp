@@ -230,7 +230,7 @@ void Client::SendFailure(std::unique_lock<std::mutex>& lock, const absl::Status&
   changed_.wait_for(lock, kFlushTimeout, [&] { return !stream_.has_unsent(); });
 }
 
-// Of a client that has not been welcomed Join tells the reason, or tries again.
+// Ends the connection. Where the client has not been welcomed yet, Join tells the reason, or tries again.
 void Client::End(const std::string& reason, bool may_try_again) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);

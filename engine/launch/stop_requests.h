@@ -12,9 +12,10 @@ class StopRequests {
  public:
   enum class Meaning { kStop, kSame, kInsists };
 
-  // Of one more signal; safe in its handler. The first asks for a stop. Whoever sends another one afterwards
-  // wants it at once, but many a sender sends two for one: timeout(1) to the process and to its group, a
-  // terminal to the group and a supervisor to its ranks. SIGHUP comes by itself, as often as it will.
+  // Counts one more signal and says what it means; safe in its handler. The first asks for a stop. Whoever
+  // sends another one afterwards wants it at once, but many a sender sends two for one: timeout(1) to the
+  // process and to its group, a terminal to the group and a supervisor to its ranks. SIGHUP comes by itself,
+  // as often as it will.
   Meaning Take(int number) {
     constexpr std::int64_t kOneRequest = std::chrono::nanoseconds(std::chrono::milliseconds(500)).count();
     const std::int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();

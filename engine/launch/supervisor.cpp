@@ -335,7 +335,7 @@ class Supervisor {
     });
   }
 
-  // Of rank 0, which is gone: what comes to join is told why the run has ended.
+  // Takes the port of rank 0, which is gone: whoever comes to join is told why the run has ended.
   void TakePlace(const Member& failed, Milliseconds linger) {
     RendezvousOptions rendezvous;
     rendezvous.linger = options_.local_size == options_.world ? Milliseconds(0) : linger;

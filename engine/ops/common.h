@@ -32,7 +32,7 @@ inline double Bytes(TypeSpan types) {
   return sum;
 }
 
-// Of an op that is matrix products alone.
+// The cost of an op that is matrix products alone.
 inline Cost ProductCost(double flops, TypeSpan inputs, TypeSpan outputs) {
   return {.flops = flops, .bytes = Bytes(inputs) + Bytes(outputs), .product_flops = flops};
 }

@@ -93,8 +93,8 @@ double AttentionFlops(const Instruction& instruction, bool masked, bool cpu) {
   const auto [head, elements] = HeadAndElements(instruction);
   const double flops = masked ? instruction.slow.flops : instruction.flops;
   const double keys = flops / (FlopsOfPair(instruction) * elements);  // that a query meets in the mean
-  // Of a causal mask that is half of what the last query sees, T; T of a sequence whose pairs are all
-  // computed.
+  // The rate depends on the keys that the last query meets. Where masked pairs are computed, every query
+  // meets as many; else the mask is causal, and the last query meets about twice as many as the mean one.
   const double last = std::max(1.0, masked ? keys : 2 * keys - 1);
   const double share = AttentionShare(head, last, backward, cpu);
   return flops / (masked ? share * (backward ? kMaskedShare.backward : kMaskedShare.forward) : share);

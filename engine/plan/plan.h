@@ -299,7 +299,7 @@ struct StagePlan {
   MemoryBreakdown memory;
   std::int64_t arena_bytes = 0;
   std::int64_t parameter_count = 0;  // local elements, padding included
-  // Of matrix products and attention, of one iteration on one rank, with what is recomputed.
+  // FLOPs of matrix products and attention in one iteration on one rank, recomputation included.
   double flops = 0;
 };
 

@@ -135,7 +135,7 @@ class MegatronConverter : MegatronWriter {
     }
   }
 
-  // Which tokenizer the script has: where nothing is named, the default of pretrain_gpt.py.
+  // The tokenizer that the script names; where it names none, the default of pretrain_gpt.py.
   std::string TokenizerType() const {
     if (const std::optional<std::string> type = a_.Text("--tokenizer-type")) return *type;
     const bool files = a_.Has("--vocab-file") || a_.Has("--merge-file");

@@ -93,7 +93,7 @@ std::vector<Leftover> Leftovers(const MegatronArguments& arguments, const Megatr
   return leftovers;
 }
 
-// Those of one reason together.
+// Prints what was left out, grouped by reason.
 void PrintLeftovers(const std::vector<Leftover>& leftovers, Text* out) {
   std::vector<std::pair<std::string, std::vector<std::string>>> reasons;
   for (const auto& [argument, remark] : leftovers) {
@@ -152,7 +152,7 @@ void WarnOfRepeats(const MegatronArguments& arguments, const Source& script,
   }
 }
 
-// Of flags without which the run is another one.
+// Warns of the flags without which the run is another one.
 void WarnOfLeftovers(const std::vector<Leftover>& leftovers, const Source& script,
                      std::vector<Diagnostic>* diagnostics) {
   for (const auto& [argument, remark] : leftovers) {

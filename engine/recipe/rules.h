@@ -28,7 +28,8 @@ class RuleContext {
  public:
   RuleContext(const Recipe& recipe, std::vector<Diagnostic>* diagnostics, std::string_view code = "")
       : recipe(recipe), code(code), diagnostics_(diagnostics) {}
-  // Of the rule of that number in all rules; a rule that reads one of `unusable` counts for nothing.
+  // The context of one rule, whose diagnostics get `code`. A rule that reads one of the keys in `unusable` is
+  // skipped: nothing that it adds counts.
   RuleContext(const Recipe& recipe, std::vector<Diagnostic>* diagnostics, std::string_view code,
               std::size_t rule, const std::set<std::string>* unusable)
       : recipe(recipe), code(code), diagnostics_(diagnostics), rule_(rule), unusable_(unusable) {}

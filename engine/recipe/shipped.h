@@ -25,7 +25,7 @@ absl::StatusOr<std::string> FindShipped(const std::string& name);
 // name may be a shipped one.
 std::string PathFrom(const std::string& path, const std::string& entry);
 
-// As messages and origins show it.
+// The form of a path that messages and origins show.
 std::string NormalPath(const std::string& path);
 
 }  // namespace engine::recipe

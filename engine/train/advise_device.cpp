@@ -31,7 +31,7 @@ void PipelineIsBusy(const AdviceSubject& s) {
   if (p.pp == 1) return;
   const double bubble = plan::SimulateTimeline(s.plan).bubble;
   if (bubble <= kMostIdle) return;
-  // Of 1F1B, interleaved or not: idle = (pp − 1) / (chunks · microbatches + pp − 1).
+  // The idle share of 1F1B, interleaved or not, is (pp − 1) / (chunks · microbatches + pp − 1).
   const double least =
       std::ceil(static_cast<double>(p.pp - 1) * (1 / kMostIdle - 1) / static_cast<double>(p.virtual_stages));
   s.report.Warn(

@@ -83,7 +83,7 @@ std::vector<Effect> Readable(const std::vector<Effect>& effects) {
   return readable;
 }
 
-// Of the ones that are left out; empty where there are none.
+// The line that counts the rows that are left out; empty where there are none.
 std::string LeftOut(std::size_t count) {
   if (count == 0) return "";
   if (count == 1) return "one number differs by less than is shown here; --format json has it\n";

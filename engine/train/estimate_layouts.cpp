@@ -14,7 +14,7 @@ namespace {
 using recipe::Recipe;
 using Objective = SearchOptions::Objective;
 
-// Of computing time of this thread.
+// Seconds of computing time of this thread.
 double ThreadSeconds() {
   timespec now = {};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);

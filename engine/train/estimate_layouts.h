@@ -55,7 +55,8 @@ class Reporter {
 };
 
 struct EstimatedLayouts {
-  // That fit, best first: all of which the plan can be the best one's, and `wanted` at least.
+  // Layouts that fit, best first: every one whose whole plan may turn out to be the best, and `wanted` at
+  // least.
   std::vector<Candidate> candidates;
   std::int64_t layouts = 0, looked_at = 0, too_large = 0, slower = 0, estimated = 0, unlawful = 0, probes = 0;
   double seconds = 0;  // of all threads

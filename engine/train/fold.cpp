@@ -436,7 +436,8 @@ class Folder::Impl {
     constexpr double kSlack = 0.97;  // kernels of some sizes fill the device a little better than larger ones
     const auto known = block_times_.find(BlockKey(recipe));
     if (known == block_times_.end()) return 0;
-    // As large kernels or larger ones, whose exchange is hidden as well or better.
+    // Look for a time that was taken with kernels as large or larger, and with exchange hidden as well or
+    // better.
     const std::int64_t samples = recipe.training.micro_batch;
     const auto at = std::find_if(known->second.begin(), known->second.end(), [&](const auto& entry) {
       const auto& [of_samples, of_lanes] = entry.first;
@@ -646,7 +647,8 @@ class Folder::Impl {
   absl::flat_hash_map<std::pair<std::string, std::int64_t>, std::unique_ptr<absl::StatusOr<Probe>>> probe_of_;
   absl::flat_hash_map<std::string, std::unique_ptr<ModelParameters>> parameters_;
   absl::flat_hash_map<std::string, std::unique_ptr<StageStates>> states_;
-  // Of a block and a sample, where gradients of weights are made in the backward pass; by samples and lanes.
+  // Seconds of one block for one sample, where the backward pass makes the gradients of weights; by samples
+  // and lanes.
   struct BlockTime {
     double forward_s = 0, backward_s = 0;
   };

@@ -65,7 +65,7 @@ std::string WhySlower(const Found& best, const Found& found) {
   const Parts a = PartsOf(best.time);
   const Parts b = PartsOf(found.time);
   const double slower = found.time.iteration_s - best.time.iteration_s;
-  // Of computation: more FLOPs at the best's pace, and another pace.
+  // Computation differs by more FLOPs at the best layout's pace, and by another pace.
   const double pace = best.flops > 0 ? a.compute_s / best.flops : 0;
   const double more_s = (found.flops - best.flops) * pace;
   const double pace_s = b.compute_s - a.compute_s - more_s;

@@ -1,5 +1,5 @@
-// Which recipe file a run's folder is of. The default folder is named after the recipe's file, so that two
-// files of one name would share it, and the second would go on with the weights of the first.
+// Which recipe file a run's folder belongs to. The default folder is named after the recipe's file, so that
+// two files of one name would share it, and the second would go on with the weights of the first.
 #pragma once
 
 #include <string>

@@ -262,7 +262,7 @@ class Searcher {
       std::string why = WhyNot(best, *one, result_.limit_bytes, options_.objective);
       result_.neighbours.push_back({change, *std::move(one), std::move(why)});
     }
-    // Those that fit first.
+    // Layouts that fit come first.
     const auto too_large = [&](const Neighbour& n) {
       return result_.limit_bytes > 0 && n.found.arena_bytes > result_.limit_bytes;
     };

@@ -44,8 +44,8 @@ struct SearchOptions {
   enum class Objective : std::uint8_t { kTime, kMemory } objective = Objective::kTime;
   std::int64_t world = 0;          // ranks; 0: the recipe's
   std::vector<std::string> fixed;  // of SearchedKeys(): these keep the recipe's values
-  // Of a device's memory that may be taken, with what lies outside of the arena. From 0.95 on `engine check`
-  // warns (W202).
+  // The share of a device's memory that may be taken, what lies outside of the arena included. Above 0.95
+  // `engine check` warns (W202).
   double memory_share = 0.95;
   int threads = 1;
   size_t finalists = 12;  // that are compiled at least

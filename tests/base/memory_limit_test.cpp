@@ -62,19 +62,23 @@ TEST_CASE("memory limit: control groups of version 1, and the one of a container
   CHECK(MemoryOfProcess(1, root.root()).source == "this machine has");
 }
 
-// As proc(5) has it: name, soft limit, hard limit, unit.
+// proc(5) gives the lines as name, soft limit, hard limit, unit.
 TEST_CASE("memory limit: what RLIMIT_AS leaves") {
   Root root;
   root.Add("/proc/self/statm", fmt::format("{} 7 7\n", 48 * kMiB / sysconf(_SC_PAGESIZE)));
-  const std::string others = "Limit                     Soft Limit           Hard Limit           Units     \n"
-                             "Max data size             1024                 unlimited            bytes     \n";
-  root.Add("/proc/self/limits", others + "Max address space         unlimited            unlimited            bytes     \n");
+  const std::string others =
+      "Limit                     Soft Limit           Hard Limit           Units     \n"
+      "Max data size             1024                 unlimited            bytes     \n";
+  root.Add("/proc/self/limits",
+           others + "Max address space         unlimited            unlimited            bytes     \n");
   CHECK(MemoryOfProcess(4, root.root()).source == "this machine has");
-  root.Add("/proc/self/limits", others + "Max address space         67108864             unlimited            bytes     \n");
+  root.Add("/proc/self/limits",
+           others + "Max address space         67108864             unlimited            bytes     \n");
   const MemoryLimit limit = MemoryOfProcess(4, root.root());  // each process has a limit of its own
   CHECK(limit.source == "the limit on address space (ulimit -v) leaves");
   CHECK(limit.bytes == 16 * kMiB);
-  root.Add("/proc/self/limits", others + "Max address space         1048576              unlimited            bytes     \n");
+  root.Add("/proc/self/limits",
+           others + "Max address space         1048576              unlimited            bytes     \n");
   CHECK(MemoryOfProcess(1, root.root()).bytes == 0);
 }
 

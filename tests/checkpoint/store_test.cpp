@@ -69,7 +69,7 @@ TEST_CASE("leftovers of dead processes go; a half replaced checkpoint gets its n
   CHECK(Newest(root, &reports) == IterationPath(root, 2));
 }
 
-// As a run that has resumed from an iteration.
+// The retention of a run that has resumed from an iteration.
 Retention Resumed(const std::string& root, int keep, std::int64_t iteration) {
   Retention retention(root, keep);
   retention.Resumed(iteration);

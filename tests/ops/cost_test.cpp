@@ -55,7 +55,7 @@ TEST_CASE("attention counts the unmasked pairs") {
   }
   CHECK(StatedFlops(ops::kAttention, {q, k, k, positions}, {}) == 2 * product);
   CHECK(StatedFlops(ops::kAttentionGrad, {q, k, k, positions, q, lse, q}, {}) == 5 * product);
-  // Of the backward pass, the scores are no product of the formula.
+  // The backward pass computes the scores again; they are no product of its formula.
   CHECK(StatedCost(ops::kAttention, {q, k, k, positions}, {}).product_flops == 2 * product);
   CHECK(StatedCost(ops::kAttentionGrad, {q, k, k, positions, q, lse, q}, {}).product_flops == 4 * product);
 }

@@ -606,7 +606,7 @@ TEST_CASE("megatron: which command is the training") {
 }
 
 TEST_CASE("megatron: idioms of NVIDIA's own scripts") {
-  // Of train_gpt3_175b_distributed.sh, which names files and no tokenizer.
+  // The flags of train_gpt3_175b_distributed.sh, which names files and no tokenizer.
   std::string script = ReadText(std::string(ENGINE_SOURCE_DIR) + "/tests/recipe/megatron/gpt3_175b.sh");
   const Flags variables = {{"NUM_NODES", "32"}, {"3", "v.json"}, {"4", "m.txt"}, {"5", "data"}};
   const MegatronImport with = Import(script, variables);
@@ -616,7 +616,7 @@ TEST_CASE("megatron: idioms of NVIDIA's own scripts") {
   REQUIRE_MESSAGE(without.ok(), Messages(without.diagnostics));
   CHECK(Diff(LoadText(with.recipe, "a.toml").recipe, LoadText(without.recipe, "b.toml").recipe).empty());
 
-  // Of the examples for SLURM.
+  // The flags of the examples for SLURM.
   std::string flags;
   for (const auto& [flag, value] : kBase) flags += " " + flag + " " + value;
   const std::string slurm =

@@ -119,7 +119,7 @@ inline std::vector<nlohmann::json> Metrics(const std::string& out) {
   return lines;
 }
 
-// Those of iterations alone, not of evaluations and checkpoints.
+// The lines of metrics.jsonl of iterations alone, without those of evaluations and checkpoints.
 inline std::vector<nlohmann::json> IterationMetrics(const std::string& out) {
   std::vector<nlohmann::json> lines;
   for (nlohmann::json& line : Metrics(out)) {
@@ -128,7 +128,7 @@ inline std::vector<nlohmann::json> IterationMetrics(const std::string& out) {
   return lines;
 }
 
-// Those of iterations and evaluations: a run in pieces saves more often.
+// The lines of iterations and evaluations. Those of checkpoints differ, as a run in pieces saves more often.
 inline std::vector<nlohmann::json> LossMetrics(const std::string& out) {
   std::vector<nlohmann::json> lines;
   for (nlohmann::json& line : Metrics(out)) {

@@ -13,10 +13,12 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <sstream>
 #include <string_view>
 #include <vector>
 
 #include "engine/backend/cuda/scratch.h"
+#include "engine/base/file.h"
 #include "engine/base/hash.h"
 #include "engine/base/philox.h"
 
@@ -69,11 +71,14 @@ std::optional<Entry> ParseLine(const std::string& line) {
   return Entry{line.substr(after_hash + 1, before_algorithm - after_hash - 1), *algorithm};
 }
 
-// The good lines of a file; none if there is no such file.
+// The good lines of a file; none if there is no such file or it is no regular one.
 std::vector<Entry> ReadEntries(const std::string& path) {
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 26;
   std::vector<Entry> entries;
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
+  const absl::StatusOr<std::string> text = ReadRegular(path, kMostBytes);
+  if (!text.ok()) return entries;
+  std::istringstream lines(*text);
+  for (std::string line; std::getline(lines, line);) {
     if (std::optional<Entry> entry = ParseLine(line)) entries.push_back(*std::move(entry));
   }
   return entries;

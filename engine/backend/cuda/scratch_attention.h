@@ -45,8 +45,8 @@ AttentionShape ShapeOfPacked(const graph::TensorType& qkv, const graph::Attribut
 std::string_view WhyNotCudnn(const AttentionShape& shape);
 inline bool CudnnCarriesOut(const AttentionShape& shape) { return WhyNotCudnn(shape).empty(); }
 
-// Of attention, attention_packed and their gradients, what makes them slow: the reference kernels, or a
-// window, within which cuDNN computes all pairs. kNone of all others.
+// Why an attention kernel (attention, attention_packed and their gradients) is slow: it is a reference
+// kernel, or it has a window, within which cuDNN computes all pairs. kNone for every other kernel.
 plan::SlowPath SlowAttention(std::string_view kernel, Types inputs, const graph::Attributes& attributes,
                              bool deterministic);
 
