@@ -14,7 +14,8 @@ constexpr std::size_t kMostReasonBytes = 200;
 // column 5: ".
 std::string ReasonOf(const nlohmann::json::exception& error, std::string_view front_ends) {
   std::string_view what = error.what();
-  what.remove_prefix(std::min(what.find(front_ends) + front_ends.size(), what.size()));
+  const std::size_t at = what.find(front_ends);
+  if (at != std::string_view::npos) what.remove_prefix(at + front_ends.size());
   return Shown(what, kMostReasonBytes);
 }
 
@@ -41,18 +42,17 @@ bool IsNestedDeeper(std::string_view json, int levels) {
 
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const std::string& name,
                                          std::int64_t first_line, int most_depth) {
-  if (IsNestedDeeper(text, most_depth)) {
-    return InvalidArgument("{}:{}: error: nested deeper than {} levels", name, first_line, most_depth);
-  }
+  const bool is_line = text.find('\n') == std::string_view::npos;
+  const std::string where = is_line ? fmt::format("{}:{}", name, first_line) : name;
+  if (IsNestedDeeper(text, most_depth))
+    return InvalidArgument("{}: error: nested deeper than {} levels", where, most_depth);
   try {
     return nlohmann::json::parse(text.begin(), text.end());
   } catch (const nlohmann::json::parse_error& error) {
-    const std::string_view before = text.substr(0, error.byte > 0 ? error.byte - 1 : 0);
-    const auto line = first_line + std::count(before.begin(), before.end(), '\n');
-    const std::size_t column = before.size() - (before.rfind('\n') + 1) + 1;
-    return InvalidArgument("{}:{}:{}: error: {}", name, line, column, ReasonOf(error, ": "));
+    const auto [line, column] = LineAndColumn(text, error.byte > 0 ? error.byte - 1 : 0);
+    return InvalidArgument("{}:{}:{}: error: {}", name, first_line - 1 + line, column, ReasonOf(error, ": "));
   } catch (const nlohmann::json::exception& error) {
-    return absl::OutOfRangeError(fmt::format("{}:{}: error: {}", name, first_line, ReasonOf(error, "] ")));
+    return absl::OutOfRangeError(fmt::format("{}: error: {}", where, ReasonOf(error, "] ")));
   }
 }
 

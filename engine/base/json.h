@@ -20,7 +20,7 @@ bool IsNestedDeeper(std::string_view json, int levels);
 //   "NAME:LINE: error: nested deeper than 64 levels", InvalidArgument: the parser's memory grows with the
 //   depth, and what walks over a value calls itself;
 //   "NAME:LINE: error: number overflow …", OutOfRange: JSON sets numbers no bounds, but the parser makes
-//   doubles of them.
+//   doubles of them. Both are without LINE where the text has several: where in it is not known.
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const std::string& name,
                                          std::int64_t first_line = 1, int most_depth = kMostJsonDepth);
 

@@ -38,9 +38,9 @@ std::vector<std::string> GroupFiles(const std::string& root) {
     if (!is_v2 && controllers.find(",memory,") == std::string::npos) continue;
     const std::string mount = is_v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
     const std::string name = is_v2 ? "/memory.max" : "/memory.limit_in_bytes";
-    for (std::string group = line.substr(second + 1); !group.empty();
-         group.erase(std::min(group.size(), group.rfind('/')))) {
-      if (group != "/") files.push_back(fmt::format("{}{}{}", mount, group, name));
+    for (std::string group = line.substr(second + 1); group.size() > 1 && group.front() == '/';
+         group.erase(group.rfind('/'))) {
+      files.push_back(fmt::format("{}{}{}", mount, group, name));
     }
     files.push_back(mount + name);
   }
@@ -76,7 +76,8 @@ MemoryLimit MemoryOfProcess(int processes, const std::string& root) {
     if (limit) take(*limit / processes, fmt::format("the control group of this process ({}) has", file));
   }
   if (const std::optional<std::int64_t> limit = AddressSpaceLimit(root)) {
-    take(std::max<std::int64_t>(0, *limit - MappedBytes(root)), "the limit on address space (ulimit -v) leaves");
+    take(std::max<std::int64_t>(0, *limit - MappedBytes(root)),
+         "the limit on address space (ulimit -v) leaves");
   }
   return least;
 }

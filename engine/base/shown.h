@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace engine {
 
@@ -11,5 +13,8 @@ namespace engine {
 std::string Shown(std::string_view text, std::size_t max_bytes = 80);
 // The same for a path, of which more is shown.
 inline std::string ShownPath(std::string_view path) { return Shown(path, 1000); }
+
+// Line and column of the byte at `at`, both from 1; columns count bytes.
+std::pair<std::int64_t, std::size_t> LineAndColumn(std::string_view text, std::size_t at);
 
 }  // namespace engine

@@ -22,7 +22,8 @@ class Reader {
  public:
   // `folder` is ROOT/iteration_…, or has a name of the user's. Checks the manifest wholly, that it is of the
   // iteration in the folder's name, and that every file is there with its size; reads no tensor data.
-  // NotFound where there is no manifest; DataLoss, with what is wrong, for a damaged checkpoint.
+  // NotFound where there is no manifest; DataLoss, with what is wrong, for a damaged checkpoint;
+  // InvalidArgument where something other than a regular file stands in the place of one of its files.
   static absl::StatusOr<Reader> Open(const std::string& folder);
 
   // Compares every file's checksum; reads the whole checkpoint once.

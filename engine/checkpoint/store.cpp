@@ -32,7 +32,8 @@ absl::Status OpenAndVerify(const std::string& folder) {
   return reader.Verify();
 }
 
-// In two steps, so that a crash leaves no checkpoint without some of its files.
+// Deletes a checkpoint in two steps, rename and removal, so that a crash leaves none with some of its files
+// missing.
 absl::Status Delete(const std::string& root, std::int64_t iteration) {
   const std::string doomed = DeletingPath(root, iteration);
   RETURN_IF_ERROR(RemoveUnlessLocked(doomed).status());

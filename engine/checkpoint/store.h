@@ -50,9 +50,9 @@ class Retention {
 
   std::string root_;
   int keep_ = 0;
-  std::int64_t newest_ = -1;               // that was resumed or saved
-  std::vector<std::int64_t> saved_;        // by this process, in turn
-  std::map<std::int64_t, bool> verified_;  // of the others: whether their checksums match
+  std::int64_t newest_ = -1;               // last iteration resumed or saved
+  std::vector<std::int64_t> saved_;        // iterations that this process saved, oldest save first
+  std::map<std::int64_t, bool> verified_;  // iterations that it found: whether their checksums match
 };
 
 }  // namespace engine::checkpoint

@@ -81,8 +81,8 @@ absl::Status CheckManifestCoverage(const Manifest& manifest) {
   return absl::OkStatus();
 }
 
-// A folder in the checkpoint's place that is no older state of it, but a checkpoint of another iteration
-// which somebody has called so, is kept under another name.
+// Keeps, under another name, a folder that has this checkpoint's name but holds another iteration: somebody
+// has renamed or copied it.
 absl::Status SetOtherAside(const std::string& root, std::int64_t iteration) {
   const std::string place = IterationPath(root, iteration);
   const absl::StatusOr<std::int64_t> held = ReadIteration(place);

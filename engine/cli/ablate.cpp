@@ -48,12 +48,11 @@ bool Check(const recipe::Study& study, const std::string& out) {
     if (!sound) PrintDiagnostics(diagnostics);  // warnings are `engine check`'s
     if (sound && !HasFinished(study, variant, out)) {
       const absl::Status data = data::Source::Open(variant.recipe).status();
-      if (!data.ok()) fmt::print(stderr, "{}\n", Message(data));
+      if (!data.ok()) Print(stderr, "{}\n", Message(data));
       sound = data.ok();
     }
     if (!sound) {
-      fmt::print(stderr, "{}:{}: variant '{}' cannot run\n", variant.span.file, variant.span.line,
-                 variant.name);
+      Print(stderr, "{}:{}: variant '{}' cannot run\n", variant.span.file, variant.span.line, variant.name);
     }
     good = good && sound;
   }
@@ -86,7 +85,7 @@ int Ablate(const AblateArguments& arguments) {
       train::RunStudy(loaded.study, OptionsOf(arguments, out),
                       [&](const recipe::Recipe& recipe) { return ProfileOf(recipe, arguments.device); });
   if (!end.ok()) {
-    fmt::print(stderr, "engine ablate: {}\n", Message(end.status()));
+    Print(stderr, "engine ablate: {}\n", Message(end.status()));
     return kFailed;
   }
   return *end == train::StudyEnd::kFinished ? 0 : kFailed;

@@ -11,6 +11,7 @@
 #include "engine/cli/command_tree.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/device.h"
+#include "engine/cli/process.h"
 #include "engine/cli/version.h"
 
 namespace engine::cli {
@@ -93,7 +94,7 @@ std::optional<int> Parse(CLI::App* app, int argc, char** argv) {
   try {
     app->parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app->exit(error);
+    if (error.get_exit_code() == 0) return WithOutputWritten(app->exit(error));
     const std::string unknown = FirstUnknown(*app, {argv + 1, argv + argc});
     if (unknown.empty()) {
       app->exit(error);

@@ -7,6 +7,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/print.h"
+#include "engine/base/shown.h"
 #include "engine/base/status.h"
 #include "engine/base/units.h"
 #include "engine/checkpoint/layout.h"
@@ -64,33 +66,34 @@ void PrintText(const checkpoint::Reader& reader, const InfoOptions& options) {
   const checkpoint::Metadata& metadata = reader.metadata();
   std::string mesh;
   for (const auto& [axis, size] : metadata.mesh) mesh += fmt::format(" {}{}", axis, size);
-  fmt::print("checkpoint        {}\n", reader.folder());
-  fmt::print("iteration         {}\n", metadata.iteration);
-  fmt::print("consumed samples  {}\n", WithThousands(metadata.consumed_samples));
-  fmt::print("adam step         {}\n", metadata.adam_step);
-  fmt::print("seed              {}\n", metadata.seed);
-  fmt::print("mesh             {}\n", mesh);
-  fmt::print("plan              {}\n", metadata.plan_hash);
-  fmt::print("engine            {}\n", metadata.engine_version);
+  Print(stdout, "checkpoint        {}\n", reader.folder());
+  Print(stdout, "iteration         {}\n", metadata.iteration);
+  Print(stdout, "consumed samples  {}\n", WithThousands(metadata.consumed_samples));
+  Print(stdout, "adam step         {}\n", metadata.adam_step);
+  Print(stdout, "seed              {}\n", metadata.seed);
+  Print(stdout, "mesh             {}\n", mesh);
+  Print(stdout, "plan              {}\n", metadata.plan_hash);
+  Print(stdout, "engine            {}\n", metadata.engine_version);
+  constexpr std::size_t kMostFingerprint = 200;  // bytes that are printed
   for (const auto& [name, fingerprint] : metadata.fingerprints) {
-    fmt::print("read              {}: {}\n", name, fingerprint);
+    Print(stdout, "read              {}: {}\n", ShownPath(name), Shown(fingerprint, kMostFingerprint));
   }
-  fmt::print("size              {} in {} files\n", FormatBytes(reader.bytes()),
-             reader.manifest().files.size());
-  fmt::print("tensors           {}\n", reader.tensors().size());
-  fmt::print("state             whole ({})\n", options.verify ? "checksums match" : "sizes match");
+  Print(stdout, "size              {} in {} files\n", FormatBytes(reader.bytes()),
+        reader.manifest().files.size());
+  Print(stdout, "tensors           {}\n", reader.tensors().size());
+  Print(stdout, "state             whole ({})\n", options.verify ? "checksums match" : "sizes match");
   if (!options.tensors) return;
   for (std::size_t i = 0; i < reader.tensors().size(); ++i) {
     const checkpoint::TensorInfo& tensor = reader.tensors()[i];
-    fmt::print("  {:<4} {:<20} {:>4} pieces  {}\n", Name(tensor.dtype), tensor.shape.ToString(),
-               reader.manifest().pieces[i].size(), tensor.name);
+    Print(stdout, "  {:<4} {:<20} {:>4} pieces  {}\n", Name(tensor.dtype), tensor.shape.ToString(),
+          reader.manifest().pieces[i].size(), tensor.name);
   }
 }
 
 absl::Status ShowCheckpoint(const InfoOptions& options) {
   ASSIGN_OR_RETURN(const checkpoint::Reader reader, OpenChecked(options.folder, options.verify));
   if (options.format == "json") {
-    fmt::print("{}\n", Describe(reader, options.tensors).dump(1));
+    Print(stdout, "{}\n", Describe(reader, options.tensors).dump(1));
   } else {
     PrintText(reader, options);
   }
@@ -116,13 +119,13 @@ absl::StatusOr<bool> ShowRoot(const InfoOptions& options) {
       list.push_back(reader.ok() ? Describe(*reader, options.tensors)
                                  : Json{{"folder", folder}, {"whole", false}, {"reason", reason}});
     } else if (reader.ok()) {
-      fmt::print("{:>10}  {:>12}  whole\n", iteration, FormatBytes(reader->bytes()));
+      Print(stdout, "{:>10}  {:>12}  whole\n", iteration, FormatBytes(reader->bytes()));
     } else {
-      fmt::print("{:>10}  {:>12}  damaged: {}\n", iteration, "", reason);
+      Print(stdout, "{:>10}  {:>12}  damaged: {}\n", iteration, "", reason);
     }
   }
   if (options.format == "json") {
-    fmt::print("{}\n", list.dump(1, ' ', false, Json::error_handler_t::replace));
+    Print(stdout, "{}\n", list.dump(1, ' ', false, Json::error_handler_t::replace));
   }
   return all_whole;
 }
@@ -154,7 +157,7 @@ void AddCheckpointCommand(CLI::App& app, int* exit_code) {
   info->footer("Exit codes: 0 whole; 1 damaged, or no checkpoint; 2 wrong options");
   info->callback([options, exit_code] {
     const absl::StatusOr<bool> whole = ShowInfo(*options);
-    if (!whole.ok()) fmt::print(stderr, "error: {}\n", Message(whole.status()));
+    if (!whole.ok()) Print(stderr, "error: {}\n", Message(whole.status()));
     *exit_code = whole.ok() && *whole ? 0 : 1;
   });
 }

@@ -31,6 +31,15 @@ ValueKind KindOf(const OptionInfo& info) {
   return has("FILE") || has("PATH") || has("PREFIX") || has(".toml") ? ValueKind::kFile : ValueKind::kAny;
 }
 
+// A type's own name. CLI11 puts what a validator checks behind it: "INT:INT in [1 - 16]". A name may have a
+// colon itself: "HOST:PORT".
+std::string ValueName(const std::string& type) {
+  for (const char* check : {":{", ":INT in ", ":UINT in ", ":FLOAT in ", ":POSITIVE", ":NONNEGATIVE"}) {
+    if (const std::size_t at = type.find(check); at != std::string::npos) return type.substr(0, at);
+  }
+  return type;
+}
+
 OptionInfo Describe(const CLI::Option& option) {
   OptionInfo info;
   for (const std::string& name : option.get_snames()) info.names.push_back("-" + name);
@@ -38,7 +47,7 @@ OptionInfo Describe(const CLI::Option& option) {
   if (option.get_positional()) info.names = {option.get_name(true)};
   if (option.get_items_expected_max() > 0) {
     const std::string type = option.get_type_name();
-    info.value = type.substr(0, type.find(':'));
+    info.value = ValueName(type);
     info.words = WordsOf(type);
   }
   info.kind = KindOf(info);

@@ -195,11 +195,13 @@ std::string BashCompletion(const CommandInfo& root) {
 _engine() {{
   local current=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD - 1]}} path=engine options='' i
   local keys='{}'
-  # --option=value is three words.
+  # --option=value is three words; so is section.key=value, whose values nobody knows.
   if [[ $current == '=' ]]; then
     current=''
+    [[ $previous == -* ]] || {{ COMPREPLY=(); return; }}
   elif [[ $previous == '=' ]]; then
     previous=${{COMP_WORDS[COMP_CWORD - 2]}}
+    [[ $previous == -* ]] || {{ COMPREPLY=(); return; }}
   fi
   for ((i = 1; i < COMP_CWORD; ++i)); do
     case "$path ${{COMP_WORDS[i]}}" in

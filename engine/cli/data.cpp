@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "engine/base/print.h"
 #include "engine/base/status.h"
 #include "engine/base/units.h"
 #include "engine/cli/commands.h"
@@ -23,7 +24,7 @@ struct BuildArguments {
 int Fail(const absl::Status& status) {
   const std::string message = Message(status);
   const bool is_located = message.find(": error: ") != std::string::npos;
-  fmt::print(stderr, "{}{}\n", is_located ? "" : "error: ", message);
+  Print(stderr, "{}{}\n", is_located ? "" : "error: ", message);
   return 1;
 }
 
@@ -56,10 +57,10 @@ int Build(const BuildArguments& arguments) {
   data::RemoveTemporaryFilesOnSignals();
   const absl::StatusOr<data::PreprocessResult> result = data::Preprocess(options, **tokenizer);
   if (!result.ok()) return Fail(result.status());
-  fmt::print("{} documents, {} sequences, {} tokens ({}) from {} in {} files{}\n{}\n",
-             WithThousands(result->documents), WithThousands(result->sequences),
-             WithThousands(result->tokens), Name(result->type), FormatBytes(result->input_bytes),
-             result->files, PassedOverText(result->passed_over), result->prefix);
+  Print(stdout, "{} documents, {} sequences, {} tokens ({}) from {} in {} files{}\n{}\n",
+        WithThousands(result->documents), WithThousands(result->sequences), WithThousands(result->tokens),
+        Name(result->type), FormatBytes(result->input_bytes), result->files,
+        PassedOverText(result->passed_over), result->prefix);
   return 0;
 }
 
@@ -68,18 +69,18 @@ int Info(const std::string& prefix) {
   if (!dataset.ok()) return Fail(dataset.status());
   const data::TokenScan scan = dataset->Scan();
   const std::optional<double> entropy = data::UnigramEntropy(*dataset, scan);
-  fmt::print("prefix           {}\n", dataset->prefix());
-  fmt::print("documents        {}\n", WithThousands(dataset->documents()));
-  fmt::print("sequences        {}\n", WithThousands(dataset->sequences()));
-  fmt::print("tokens           {}\n", WithThousands(dataset->tokens()));
-  fmt::print("token type       {}\n", Name(dataset->type()));
-  fmt::print("bytes of .bin    {}\n", WithThousands(dataset->bin_bytes()));
-  fmt::print("smallest token   {}\n", scan.min);
-  fmt::print("largest token    {}\n", scan.max);
+  Print(stdout, "prefix           {}\n", dataset->prefix());
+  Print(stdout, "documents        {}\n", WithThousands(dataset->documents()));
+  Print(stdout, "sequences        {}\n", WithThousands(dataset->sequences()));
+  Print(stdout, "tokens           {}\n", WithThousands(dataset->tokens()));
+  Print(stdout, "token type       {}\n", Name(dataset->type()));
+  Print(stdout, "bytes of .bin    {}\n", WithThousands(dataset->bin_bytes()));
+  Print(stdout, "smallest token   {}\n", scan.min);
+  Print(stdout, "largest token    {}\n", scan.max);
   if (entropy.has_value()) {
-    fmt::print("unigram entropy  {:.4f} nats per token\n", *entropy);
+    Print(stdout, "unigram entropy  {:.4f} nats per token\n", *entropy);
   } else {
-    fmt::print("unigram entropy  not counted: token ids are outside 0 to 2^24 - 1\n");
+    Print(stdout, "unigram entropy  not counted: token ids are outside 0 to 2^24 - 1\n");
   }
   return 0;
 }

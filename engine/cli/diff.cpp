@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/base/file.h"
+#include "engine/base/print.h"
 #include "engine/checkpoint/layout.h"
 #include "engine/checkpoint/read.h"
 #include "engine/cli/check_plan.h"
@@ -17,6 +18,7 @@
 #include "engine/cli/recipe_options.h"
 #include "engine/recipe/load.h"
 #include "engine/train/comparison.h"
+#include "engine/train/run.h"
 
 namespace engine::cli {
 namespace {
@@ -57,7 +59,7 @@ absl::StatusOr<Input> Read(const std::string& path) {
     ASSIGN_OR_RETURN(const checkpoint::Reader reader, checkpoint::Reader::Open(path));
     return Input{Input::Kind::kKeptRecipe, reader.metadata().recipe_toml};
   }
-  const std::string plan = (fs::path(path) / "plan.json").string();
+  const std::string plan = (fs::path(path) / train::kPlanName).string();
   if (!fs::exists(plan, error)) {
     return InvalidArgument("{} holds neither a checkpoint (manifest.json) nor a run (plan.json)", path);
   }
@@ -109,7 +111,7 @@ int Diff(const DiffArguments& arguments) {
   const absl::StatusOr<train::Side> a = Open(arguments.a, Joined(arguments.load, arguments.load_a));
   const absl::StatusOr<train::Side> b = Open(arguments.b, Joined(arguments.load, arguments.load_b));
   for (const absl::Status& status : {a.status(), b.status()}) {
-    if (!status.message().empty()) fmt::print(stderr, "engine diff: {}\n", Message(status));
+    if (!status.message().empty()) Print(stderr, "engine diff: {}\n", Message(status));
   }
   if (!a.ok() || !b.ok()) return kNoComparison;
   const train::Comparison comparison = train::Compare(*a, *b);

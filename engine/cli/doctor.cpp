@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/base/memory_limit.h"
+#include "engine/base/print.h"
 #include "engine/base/units.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/device.h"
@@ -48,15 +49,14 @@ std::vector<std::string> Lacking(const std::vector<Finding>& findings) {
 
 void PrintText(const std::vector<Finding>& findings, const std::vector<std::string>& lacking) {
   for (const Finding& finding : findings) {
-    fmt::print(
-        "{:<9} {:<8} {}{}\n", finding.what, StateName(finding.state), finding.detail,
-        finding.needed || finding.state == Finding::State::kOk ? "" : " (a run on one GPU does without)");
+    Print(stdout, "{:<9} {:<8} {}{}\n", finding.what, StateName(finding.state), finding.detail,
+          finding.needed || finding.state == Finding::State::kOk ? "" : " (a run on one GPU does without)");
   }
   if (lacking.empty()) {
-    fmt::print("a run on a GPU can start here\n");
+    Print(stdout, "a run on a GPU can start here\n");
   } else {
-    fmt::print("no run on a GPU can start here, for want of: {}; --device cpu runs in fp32 on the CPU\n",
-               fmt::join(lacking, ", "));
+    Print(stdout, "no run on a GPU can start here, for want of: {}; --device cpu runs in fp32 on the CPU\n",
+          fmt::join(lacking, ", "));
   }
 }
 
@@ -69,7 +69,7 @@ void PrintJson(const std::vector<Finding>& findings, const std::vector<std::stri
                                                       {"detail", finding.detail},
                                                       {"needed", finding.needed}});
   }
-  fmt::print("{}\n", json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
+  Print(stdout, "{}\n", json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/base/diagnostic.h"
+#include "engine/base/print.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/device.h"
 #include "engine/recipe/codes.h"
@@ -44,22 +45,22 @@ int ExplainCode(const std::string& name) {
       known.emplace_back(each.name);
     }
     const std::string nearest = NearestWord(name, known);
-    fmt::print(stderr, "engine explain: there is no code '{}'{}; `engine explain` lists them\n", name,
-               nearest.empty() ? "" : fmt::format(", did you mean '{}'?", nearest));
+    Print(stderr, "engine explain: there is no code '{}'{}; `engine explain` lists them\n", name,
+          nearest.empty() ? "" : fmt::format(", did you mean '{}'?", nearest));
     return kUsage;
   }
-  fmt::print("{} {}: {}\n\n{}\n\nremedy: {}\n", code->code, code->name, code->title,
-             Wrapped(code->reason, kWidth), Wrapped(code->remedy, kWidth));
+  Print(stdout, "{} {}: {}\n\n{}\n\nremedy: {}\n", code->code, code->name, code->title,
+        Wrapped(code->reason, kWidth), Wrapped(code->remedy, kWidth));
   return 0;
 }
 
 int Explain(const ExplainArguments& arguments) {
   if (arguments.page) {
-    fmt::print("{}", recipe::CodesPage());
+    Print(stdout, "{}", recipe::CodesPage());
     return 0;
   }
   for (const recipe::Code& code : recipe::Codes()) {
-    if (arguments.codes.empty()) fmt::print("{}  {:<26}{}\n", code.code, code.name, code.title);
+    if (arguments.codes.empty()) Print(stdout, "{}  {:<26}{}\n", code.code, code.name, code.title);
   }
   for (const std::string& name : arguments.codes) {
     if (const int failed = ExplainCode(name); failed != 0) return failed;

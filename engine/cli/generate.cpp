@@ -1,5 +1,6 @@
 // `engine generate`: text from a checkpoint.
 #include "engine/train/generate.h"
+#include "engine/base/print.h"
 
 #include <fmt/format.h>
 
@@ -38,7 +39,7 @@ absl::StatusOr<std::string> FindCheckpoint(const std::string& folder) {
   const std::string root = train::CheckpointRootIn(folder);
   std::vector<std::string> reports;
   ASSIGN_OR_RETURN(std::optional<std::string> newest, checkpoint::FindNewestWhole(root, &reports));
-  for (const std::string& report : reports) fmt::print(stderr, "note: {}\n", report);
+  for (const std::string& report : reports) Print(stderr, "note: {}\n", report);
   if (!newest) return NotFound("{} holds no checkpoint", folder);
   return *newest;
 }
@@ -78,10 +79,10 @@ absl::Status GenerateText(const GenerateArguments& arguments) {
   ASSIGN_OR_RETURN(const std::string folder, FindCheckpoint(arguments.folder));
   ASSIGN_OR_RETURN(const train::Device device, MakeDevice({}, {.kind = "cpu", .threads = arguments.threads}));
   RETURN_IF_ERROR(train::Generate(folder, options, device, [](std::string_view text) {
-    fmt::print("{}", text);
+    Print(stdout, "{}", text);
     std::fflush(stdout);
   }));
-  fmt::print("\n");
+  Print(stdout, "\n");
   return absl::OkStatus();
 }
 
@@ -138,7 +139,7 @@ void AddGenerateCommand(CLI::App& app, int* exit_code) {
   command->callback([arguments, exit_code, tokens_in] {
     arguments->reads_ids = tokens_in->count() > 0;
     const absl::Status status = GenerateText(*arguments);
-    if (!status.ok()) fmt::print(stderr, "engine generate: {}\n", Message(status));
+    if (!status.ok()) Print(stderr, "engine generate: {}\n", Message(status));
     *exit_code = status.ok() ? 0 : 1;
   });
 }

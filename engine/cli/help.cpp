@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/base/diagnostic.h"
+#include "engine/base/print.h"
 #include "engine/base/version.h"
 #include "engine/cli/command_tree.h"
 #include "engine/cli/commands.h"
@@ -25,8 +26,8 @@ int Help(const CLI::App& root, const std::vector<std::string>& words) {
     const CLI::App* next = FindCommand(*at, word);
     if (next == nullptr) {
       const std::string nearest = NearestWord(word, CommandNames(*at));
-      fmt::print(stderr, "engine help: there is no command '{} {}'{}\n", before, word,
-                 nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest));
+      Print(stderr, "engine help: there is no command '{} {}'{}\n", before, word,
+            nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest));
       return kUsage;
     }
     at = next;

@@ -58,7 +58,7 @@ constexpr const char* kRest = R"(.SH FILES
 What is trained: a recipe. \fBengine schema \-\-reference\fR lists its keys.
 .TP
 \fIruns/NAME\fR
-The folder of a run: metrics.jsonl, resolved.toml, plan.json, checkpoints/.
+The folder of a run: metrics.jsonl, resolved.toml, plan.json, origin.json, checkpoints/.
 .TP
 \fIPREFIX/share/engine\fR
 Recipes, configurations and schemas that come with the program; a recipe names them
@@ -75,7 +75,7 @@ Where measured choices of matrix products are kept.
 Rank 0's HOST:PORT and the secret of a run of several hosts.
 .TP
 \fBNO_COLOR\fR, \fBCLICOLOR_FORCE\fR
-No colours at all; colours also where there is no terminal.
+No colours, unless \fB\-\-color always\fR asks for them; colours also where there is no terminal.
 .SH SEE ALSO
 \fBengine COMMAND \-\-help\fR; the pages in \fIPREFIX/share/doc/engine\fR.
 )";

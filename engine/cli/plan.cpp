@@ -8,6 +8,7 @@
 #include <string>
 
 #include "engine/base/file.h"
+#include "engine/base/print.h"
 #include "engine/base/status.h"
 #include "engine/base/units.h"
 #include "engine/cli/check_plan.h"
@@ -98,7 +99,7 @@ int Write(const std::string& text, const std::string& path) {
   std::FILE* file = std::fopen(path.c_str(), "wb");
   bool ok = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
   if (file != nullptr) ok = std::fclose(file) == 0 && ok;
-  if (!ok) fmt::print(stderr, "engine plan: {}\n", Message(SystemError("write", path, errno)));
+  if (!ok) Print(stderr, "engine plan: {}\n", Message(SystemError("write", path, errno)));
   return ok ? 0 : 1;
 }
 
@@ -107,8 +108,7 @@ int WriteTrace(const plan::Plan& plan, const recipe::Recipe& recipe, const std::
   std::vector<plan::PlayedEvent> events;
   const plan::Prediction prediction = plan::Predict(plan, recipe.cluster, &events);
   for (const std::string& key : prediction.missing) {
-    fmt::print(stderr, "engine plan: cluster.{} is not given: the times of the trace are another device's\n",
-               key);
+    Print(stderr, "engine plan: cluster.{} is not given: the times of the trace are another device's\n", key);
   }
   return Write(plan::ChromeTrace(events, "predicted"), path);
 }
@@ -125,8 +125,8 @@ int PrintPlan(const PlanArguments& arguments) {
     return 1;
   }
   if (arguments.rank >= plan->mesh.world()) {
-    fmt::print(stderr, "engine plan: there is no rank {}: the world has {} ranks\n", arguments.rank,
-               plan->mesh.world());
+    Print(stderr, "engine plan: there is no rank {}: the world has {} ranks\n", arguments.rank,
+          plan->mesh.world());
     return 1;
   }
   if (const int failed = Write(Text(*plan, loaded.recipe, arguments), arguments.out); failed != 0)

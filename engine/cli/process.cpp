@@ -75,7 +75,7 @@ void OutliveReaders() { std::signal(SIGPIPE, SIG_IGN); }
 int WithOutputWritten(int exit_code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
   std::fputs("engine: standard output could not be written\n", stderr);
-  return kFailed;
+  return exit_code != 0 ? exit_code : kFailed;
 }
 
 }  // namespace engine::cli

@@ -14,7 +14,8 @@ void EndWhereMemoryEnds(const char* command);
 // Whoever reads what the program writes may go: a long run ends for other reasons.
 void OutliveReaders();
 
-// The exit code, after all output is written; 1 where that was not possible, which is said.
+// Writes all output that waits. Returns the exit code; 1 in place of 0 where the output could not be written,
+// which is said.
 int WithOutputWritten(int exit_code);
 
 }  // namespace engine::cli

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -13,11 +14,13 @@
 #include <string>
 
 #include "engine/base/parallel.h"
+#include "engine/base/print.h"
 #include "engine/base/units.h"
 #include "engine/cli/check_plan.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/device.h"
 #include "engine/cli/recipe_options.h"
+#include "engine/launch/stop_requests.h"
 #include "engine/recipe/load.h"
 #include "engine/train/search.h"
 #include "engine/train/search_report.h"
@@ -53,28 +56,34 @@ absl::Status SetWorld(std::int64_t world, recipe::Recipe* recipe) {
   return absl::OkStatus();
 }
 
-volatile std::sig_atomic_t stop_signal = 0;
+launch::StopRequests stop_requests;
+std::atomic<int> stop_signal = 0;  // the first that came; 0: none
+static_assert(std::atomic<int>::is_always_lock_free);
 
-// SIGINT and SIGTERM ask the search to end with what it has, as long as this lives; the second ends the
-// program.
-class StopSignals {
+// As long as this lives, SIGINT and SIGTERM ask the search to end with what it has found. A second one, sent
+// later than a repetition of the first would be (launch/stop_requests.h), ends the program at once.
+class SearchSignals {
  public:
-  StopSignals() {
+  SearchSignals() {
+    stop_requests.Forget();
     stop_signal = 0;
     old_interrupt_ = std::signal(SIGINT, Note);
     old_terminate_ = std::signal(SIGTERM, Note);
   }
-  ~StopSignals() {
+  ~SearchSignals() {
     std::signal(SIGINT, old_interrupt_);
     std::signal(SIGTERM, old_terminate_);
   }
-  StopSignals(const StopSignals&) = delete;
-  StopSignals& operator=(const StopSignals&) = delete;
+  SearchSignals(const SearchSignals&) = delete;
+  SearchSignals& operator=(const SearchSignals&) = delete;
 
  private:
   static void Note(int number) {
-    stop_signal = number;
+    const launch::StopRequests::Meaning meaning = stop_requests.Take(number);
+    if (meaning == launch::StopRequests::Meaning::kStop) stop_signal = number;
+    if (meaning != launch::StopRequests::Meaning::kInsists) return;
     std::signal(number, SIG_DFL);
+    std::raise(number);
   }
   void (*old_interrupt_)(int);
   void (*old_terminate_)(int);
@@ -99,12 +108,12 @@ class ProgressLine {
     Clear();
     if (terminal_)
       text.resize(std::min(text.size(), Columns() - 1));  // a line that wraps cannot be taken back
-    fmt::print(stderr, "{}{}", text, terminal_ ? "" : "\n");
+    Print(stderr, "{}{}", text, terminal_ ? "" : "\n");
     std::fflush(stderr);
     shown_ = true;
   }
   void Clear() {
-    if (terminal_ && shown_) fmt::print(stderr, "\r\033[K");
+    if (terminal_ && shown_) Print(stderr, "\r\033[K");
     std::fflush(stderr);
     shown_ = false;
   }
@@ -137,7 +146,7 @@ int WriteFound(const SearchArguments& arguments, const recipe::Recipe& changed) 
   const std::string text = train::FoundRecipe(alone.recipe, changed, base.empty() ? arguments.file : base);
   const absl::Status written = train::WriteFile(arguments.out, text);
   if (written.ok()) return 0;
-  fmt::print(stderr, "engine search: {}\n", Message(written));
+  Print(stderr, "engine search: {}\n", Message(written));
   return 1;
 }
 
@@ -148,15 +157,15 @@ absl::StatusOr<train::SearchResult> RunSearch(const SearchArguments& arguments,
                                                       : train::SearchOptions::Objective::kTime;
   options.memory_share = arguments.memory_percent / 100;
   if (options.threads == 0) options.threads = HardwareThreads();
-  options.stopped = [] { return stop_signal != 0; };
+  options.stopped = [] { return stop_requests.any(); };
   ProgressLine line;
   if (arguments.progress || ::isatty(STDERR_FILENO) == 1)
     options.progress = [&](const train::SearchProgress& progress) { line.Show(progress); };
   return train::Search(recipe, {.profile = ProfileOf(recipe)}, options);
 }
 
-void Print(const SearchArguments& arguments, const train::SearchResult& result,
-           const recipe::Recipe& recipe) {
+void PrintFound(const SearchArguments& arguments, const train::SearchResult& result,
+                const recipe::Recipe& recipe) {
   std::vector<std::string> notes;
   if (!result.best.empty() && !result.interrupted) {
     recipe::Recipe best = recipe;
@@ -166,7 +175,7 @@ void Print(const SearchArguments& arguments, const train::SearchResult& result,
   if (arguments.json) {
     nlohmann::ordered_json json = train::ToJson(result, recipe);
     json["notes"] = notes;
-    fmt::print("{}\n", json.dump(2));
+    Print(stdout, "{}\n", json.dump(2));
     return;
   }
   std::string text = ToText(result, recipe);
@@ -178,8 +187,8 @@ int Search(const SearchArguments& arguments) {
   for (const std::string& key : arguments.options.fixed) {
     const std::vector<std::string>& known = train::SearchedKeys();
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    fmt::print(stderr, "engine search: --fix {}: search varies {}; everything else is fixed\n", key,
-               fmt::join(known, ", "));
+    Print(stderr, "engine search: --fix {}: search varies {}; everything else is fixed\n", key,
+          fmt::join(known, ", "));
     return 2;
   }
   recipe::LoadResult loaded = recipe::Load(arguments.file, arguments.load);
@@ -187,17 +196,17 @@ int Search(const SearchArguments& arguments) {
   if (!loaded.ok()) return 1;
   recipe::Recipe& recipe = loaded.recipe;
   if (const absl::Status fits = SetWorld(arguments.options.world, &recipe); !fits.ok()) {
-    fmt::print(stderr, "engine search: {}\n", Message(fits));
+    Print(stderr, "engine search: {}\n", Message(fits));
     return 2;
   }
-  const StopSignals signals;
+  const SearchSignals signals;
   const absl::StatusOr<train::SearchResult> result = RunSearch(arguments, recipe);
   if (!result.ok()) {
-    fmt::print(stderr, "engine search: {}\n", Message(result.status()));
+    Print(stderr, "engine search: {}\n", Message(result.status()));
     return 1;
   }
-  if (result->interrupted) fmt::print(stderr, "engine search: interrupted; this is what was found\n");
-  Print(arguments, *result, recipe);
+  if (result->interrupted) Print(stderr, "engine search: interrupted; this is what was found\n");
+  PrintFound(arguments, *result, recipe);
   const int code = result->interrupted ? 128 + stop_signal : result->best.empty() ? 1 : 0;
   if (arguments.out.empty() || result->best.empty()) return code;
   train::SetLayout(result->best.front().layout, &recipe);
@@ -230,7 +239,10 @@ void AddSearchCommand(CLI::App& app, int* exit_code) {
       ->allow_extra_args(false);
   command->add_option("--out", arguments->out, "Write the best as a recipe that extends this one")
       ->type_name("PATH");
-  command->add_option("--show", arguments->options.shown, "Layouts that are shown")->capture_default_str();
+  command->add_option("--show", arguments->options.shown, "Layouts that are shown")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N")
+      ->capture_default_str();
   command
       ->add_option("--memory-limit", arguments->memory_percent,
                    "Per cent of a device's memory that may be taken; above 95 `engine check` warns")

@@ -22,8 +22,8 @@ using Fingerprints = std::map<std::string, std::string>;
 std::string FingerprintOfAll(std::span<const std::byte> bytes);
 std::string FingerprintOfBlocks(std::span<const std::byte> bytes);
 
-// The files of the data sets, and those of the tokenizer as far as they can be read: a run needs its ids
-// only. Which tokenizer it is stands in the recipe.
+// Fingerprints of all files of the data sets, and of the tokenizer's files that can be read; training itself
+// needs only token ids, so a missing one is no error. The kind of tokenizer is in the recipe.
 Fingerprints FingerprintsOf(const recipe::Recipe& recipe, const Source& source);
 
 }  // namespace engine::data

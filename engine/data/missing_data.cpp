@@ -43,6 +43,10 @@ std::string BuildCommand(const recipe::Tokenizer& tokenizer, const std::string& 
 
 std::string HintForMissingData(const recipe::Recipe& recipe, const std::string& prefix) {
   std::error_code error;
+  if (fs::is_regular_file(IdxPath(prefix), error)) {
+    return fmt::format("{} is there: put {} of the same data set beside it, or build both anew",
+                       IdxPath(prefix), BinPath(prefix));
+  }
   const std::string here = fs::current_path(error).string();
   if (const std::optional<fs::path> folder = FolderOf(recipe, prefix)) {
     return fmt::format(

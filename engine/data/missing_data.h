@@ -7,9 +7,10 @@
 
 namespace engine::data {
 
-// A hint, without an end of line: where PREFIX.idx is instead, if it lies relative to the recipe's folder or
-// to one above it, as data paths are relative to the working directory; else the command that makes a data
-// set of that name with the recipe's tokenizer, and what needs none.
+// Returns a hint, without an end of line. Where PREFIX.idx is there and PREFIX.bin is not, it says so. Data
+// paths are relative to the working directory: where PREFIX.idx lies relative to the recipe's folder, or one
+// above it, the hint names that folder. Else it gives the command that makes the data set with the recipe's
+// tokenizer, and the setting that needs no data.
 std::string HintForMissingData(const recipe::Recipe& recipe, const std::string& prefix);
 
 }  // namespace engine::data

@@ -39,7 +39,13 @@ absl::Status ListDirectory(const std::string& directory, std::vector<std::string
   std::vector<std::string> found;
   fs::recursive_directory_iterator it(directory, error);
   for (; !error && it != fs::recursive_directory_iterator(); it.increment(error)) {
-    if (IsWanted(*it, passed_over)) found.push_back(it->path().string());
+    const bool hidden = it->path().filename().string().starts_with('.');
+    if (hidden && it->is_directory(error) && !it->is_symlink(error)) {
+      it.disable_recursion_pending();
+      ++passed_over->hidden;
+    } else if (IsWanted(*it, passed_over)) {
+      found.push_back(it->path().string());
+    }
   }
   if (error) return Unavailable("cannot list {}: {}", directory, error.message());
   if (found.empty()) return NotFound("no text files in {}", directory);

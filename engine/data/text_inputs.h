@@ -14,7 +14,7 @@ namespace engine::data {
 
 // Entries of directories that are no text, or not known to be.
 struct PassedOver {
-  std::int64_t hidden = 0;
+  std::int64_t hidden = 0;  // files and folders
   std::int64_t links = 0;   // symbolic ones
   std::int64_t tables = 0;  // *.dat and *.u8, which fortune(6) keeps beside its texts
   std::int64_t others = 0;  // pipes, sockets, devices

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "engine/base/shown.h"
 #include "engine/base/status.h"
 
 namespace engine::data {
@@ -43,8 +44,7 @@ class IdReader {
     const bool is_number =
         !word.empty() && stop == word.data() + word.size() && error != std::errc::invalid_argument;
     constexpr std::size_t kShown = 20;
-    std::string shown(text_.substr(at_, std::clamp<std::size_t>(word.size(), 1, kShown)));
-    if (word.size() > kShown) shown += "…";
+    const std::string shown = Shown(text_.substr(at_, std::max<std::size_t>(word.size(), 1)), kShown);
     if (!is_number) return Error(fmt::format("'{}' is no token id", shown));
     if (error == std::errc::result_out_of_range || id < 0 || id >= vocab_) {
       return Error(fmt::format("id {} is outside of the model's vocabulary, 0 to {}", shown, vocab_ - 1));
@@ -69,9 +69,7 @@ class IdReader {
   }
 
   absl::Status Error(const std::string& what) const {
-    const std::string_view before = text_.substr(0, at_);
-    const auto line = 1 + std::count(before.begin(), before.end(), '\n');
-    const std::size_t column = at_ - (before.rfind('\n') + 1) + 1;  // npos + 1 is 0
+    const auto [line, column] = LineAndColumn(text_, at_);
     return InvalidArgument("{}:{}:{}: error: {}", name_, line, column, what);
   }
 

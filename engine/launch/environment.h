@@ -50,8 +50,8 @@ Lookup ProcessEnvironment();
 // the variable.
 absl::StatusOr<std::optional<Placement>> FindPlacement(const Lookup& lookup);
 
-// A token travels in the environment of ranks, and in the first message of each. Error: it is not one line of
-// printable ASCII, or too long; names `where` it was given.
+// A token travels in the environment of ranks, and never over the network (handshake.h). CheckToken fails
+// where it is not one line of printable ASCII, or is too long; the error names `where` it was given.
 absl::Status CheckToken(const std::string& where, const std::string& token);
 
 // First host of a SLURM list: "rack[03-05,9]n[1-2],other" → "rack03n1".

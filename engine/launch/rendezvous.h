@@ -53,9 +53,9 @@ struct Member {
 
 // Refuses whoever is not of this run: a wrong token (handshake.h) with the word "token", and nobody hears of
 // it. A member (right token) that does not fit, by another world size, build or plan, a rank or a device that
-// is taken, ends the run with the reason. Who says nothing or garbage is dropped, and delays nobody; of very
-// many strangers the oldest are dropped, once more has been read of them, and the reason of a start that
-// failed says so.
+// is taken, ends the run with the reason. Who says nothing or garbage is dropped, and delays nobody.
+// Where very many strangers are connected, the server drops the oldest, after it has read what they have
+// sent; a start that fails then says so.
 class Server {
  public:
   // `self`: what the process of rank 0 will say of itself. `ended`: why the run will not begin, for those
@@ -76,8 +76,9 @@ class Client final : public Store {
                                                       const Member& self, const RendezvousOptions& options,
                                                       const OnAbort& on_abort);
   // Tells a run that a rank, or a host, has failed before it could join ("failed: no data"), so that nobody
-  // waits for it; a server that does not know the token hears no reason. Gives up after kStartSkew where
-  // there is nobody to tell, and soon when it is `moot`; false then.
+  // waits for it; a server that does not know the token hears no reason. Returns whether the server was
+  // reached and knows the token. Waits kStartSkew for somebody who listens, and the join timeout for the
+  // answer; ends early, with false, when another thread sets `moot`.
   static bool ReportFailure(const Endpoint& server, const std::string& token, const Member& self,
                             const RendezvousOptions& options, const std::string& what,
                             const std::atomic<bool>* moot = nullptr);
@@ -123,6 +124,9 @@ class Client final : public Store {
   bool MayTryAgain() const;
   void Answer(const WireMessage& challenge);
   void Meet(const WireMessage& message);
+  // With mutex_ held. Returns what is to be called with stop_after_ when it is not held any more; may be
+  // null.
+  std::function<void(std::int64_t)> TakeInLocked(const WireMessage& message);
   void EndForSilence();
   absl::StatusOr<std::string> Ask(MessageKind kind, const std::string& text);
   absl::StatusOr<std::vector<std::string>> AskAll(MessageKind kind, const std::vector<std::string>& texts);

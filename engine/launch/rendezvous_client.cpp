@@ -18,7 +18,8 @@ namespace {
 constexpr auto kReasonTimeout = std::chrono::seconds(3);
 constexpr auto kFlushTimeout = std::chrono::seconds(1);
 constexpr auto kAnswerTimeout = std::chrono::seconds(10);  // of a server that should have decided by now
-constexpr auto kPause = Milliseconds(50);                  // before the next attempt, and between looks
+constexpr auto kPause =
+    Milliseconds(50);  // between attempts to connect, and between checks whether to give up
 
 }  // namespace
 
@@ -59,14 +60,20 @@ bool Client::ReportFailure(const Endpoint& server, const std::string& token, con
                            const RendezvousOptions& options, const std::string& what,
                            const std::atomic<bool>* moot) {
   constexpr auto kOneAttempt = std::chrono::seconds(1);
-  const Clock::time_point deadline = Clock::now() + kStartSkew;
-  const auto gives_up = [&] { return Clock::now() >= deadline || (moot != nullptr && *moot); };
-  for (; !gives_up(); std::this_thread::sleep_for(kPause)) {
-    absl::StatusOr<Descriptor> socket = Connect(server, std::min(deadline, Clock::now() + kOneAttempt));
+  // Rank 0 listens before it opens its data, and answers when it has: that may take as long as joining.
+  const Milliseconds answers_within = std::max(kStartSkew, options.join_timeout);
+  RendezvousOptions patient = options;
+  patient.heartbeat_timeout = std::max(options.heartbeat_timeout, answers_within);
+  const Clock::time_point reached_by = Clock::now() + kStartSkew;
+  const Clock::time_point answered_by = Clock::now() + answers_within;
+  const auto is_moot = [&] { return moot != nullptr && *moot; };
+  for (; Clock::now() < reached_by && !is_moot(); std::this_thread::sleep_for(kPause)) {
+    absl::StatusOr<Descriptor> socket = Connect(server, std::min(reached_by, Clock::now() + kOneAttempt));
     if (!socket.ok()) continue;
-    Client client(*std::move(socket), token, self, options, [](const absl::Status&) {});
+    Client client(*std::move(socket), token, self, patient, [](const absl::Status&) {});
     std::unique_lock<std::mutex> lock(client.mutex_);
-    while (!client.welcomed_ && client.end_.ok() && !gives_up()) client.changed_.wait_for(lock, kPause);
+    while (!client.welcomed_ && client.end_.ok() && !is_moot() && Clock::now() < answered_by)
+      client.changed_.wait_for(lock, kPause);
     if (client.welcomed_ && client.end_.ok()) client.SendFailure(lock, absl::AbortedError(what), what);
     if (client.welcomed_) return true;
     if (!client.end_.ok() && !client.may_try_again_) return false;
@@ -333,7 +340,8 @@ void Client::Answer(const WireMessage& challenge) {
   Send({MessageKind::kHello, hello_});
 }
 
-// Before this rank is welcome: what anybody could say ends nothing but this attempt to join.
+// Handles messages before this rank is welcome. Anybody may have sent them: their words are not repeated, and
+// only Join fails.
 void Client::Meet(const WireMessage& message) {
   if (message.kind == MessageKind::kChallenge && hello_.empty()) return Answer(message);
   if (message.kind == MessageKind::kRefused && !hello_.empty()) return End("refused: token");
@@ -359,7 +367,16 @@ void Client::TakeIn(const WireMessage& message) {
     default:
       break;
   }
-  const std::lock_guard<std::mutex> lock(mutex_);
+  std::function<void(std::int64_t)> tell;  // outside of the lock: it writes, and whoever reads may be slow
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    tell = TakeInLocked(message);
+  }
+  changed_.notify_all();
+  if (tell) tell(*stop_after_);
+}
+
+std::function<void(std::int64_t)> Client::TakeInLocked(const WireMessage& message) {
   switch (message.kind) {
     case MessageKind::kStart:
       started_ = true;
@@ -376,12 +393,11 @@ void Client::TakeIn(const WireMessage& message) {
       break;
     case MessageKind::kStopAfter:
       stop_after_ = NumberOf(message.fields[0]);
-      if (on_stop_) on_stop_(*stop_after_);
-      break;
+      return on_stop_;
     default:
       break;
   }
-  changed_.notify_all();
+  return nullptr;
 }
 
 }  // namespace engine::launch

@@ -21,9 +21,9 @@ namespace {
 
 constexpr auto kHelloTimeout = std::chrono::seconds(5);
 constexpr std::size_t kMostHelloBytes = 4096;
-// Connections that have not said who they are; as many as there are ranks, where these are more.
+// The most connections kept that have not said who they are; the world's size, if that is larger.
 constexpr std::size_t kMostStrangers = 128;
-constexpr std::size_t kMostAdmitted = 32;  // of them at a time: the older ones are read in between
+constexpr std::size_t kMostAdmitted = 32;  // accepted before the others are read again
 constexpr std::size_t kMostNamed = 20;     // ranks in a message
 
 const std::string kMoreAtRank0 = "; rank 0 says what each is at";
@@ -142,6 +142,11 @@ class PollServer final : public Server {
       if (!late && !crowded) continue;
       Serve(connection);  // it may have just said who it is
       if (!connection.is_stranger()) continue;
+      if (connection.closing) {  // it did, and has an answer
+        Flush(connection);
+        connection.gone = true;
+        continue;
+      }
       if (crowded && !connection.gone) ++crowded_out_;
       connection.gone = true;
     }
@@ -409,8 +414,9 @@ class PollServer final : public Server {
     std::string crowd;
     if (crowded_out_ > 0) {
       crowd = fmt::format(
-          "; strangers crowd the port: {} connections were dropped that had not said who they are, for newer "
-          "ones",
+          "; strangers crowd the port: {} connections that had not said who they are were dropped to make "
+          "room for "
+          "newer ones",
           crowded_out_);
     }
     End(fmt::format("rank{} {} did not come within {}{}", count == 1 ? "" : "s", ranks,

@@ -316,8 +316,8 @@ class Supervisor {
     code_ = by_itself ? code : peer_lost_;
   }
 
-  // Ranks that wait for the failed one to join hear of it from us; of rank 0, who was to hear them, we take
-  // the place; on other hosts some may still come.
+  // Tells ranks that wait for the failed one to join. If rank 0, whom they would ask, is gone, this process
+  // takes its place, since ranks on other hosts may still come.
   void Report() {
     const std::string host = ProcessName();
     const Member member{.rank = failed_.rank,
@@ -372,8 +372,8 @@ class Supervisor {
   Child failed_;         // the first that failed by itself
   std::string verdict_;  // of it
   std::unique_ptr<Server> server_;
-  std::thread report_;              // that it has failed
-  std::atomic<bool> moot_ = false;  // the report
+  std::thread report_;              // tells the rendezvous of the failure
+  std::atomic<bool> moot_ = false;  // nobody is left who could hear the report
   StopRequests stop_requests_;
   int stopped_by_ = 0;   // the signal that insisted
   int next_signal_ = 0;  // to the ranks that still run; 0: none has failed

@@ -10,7 +10,7 @@
 //     dS = P·(dP − Σ_E d_o·o), dq = scale·dS·k, dk = scale·dSᵀ·q, dv = Pᵀ·d_o.
 // FLOPs count the pairs that are not masked: S(S+1)/2 of a head without a window, W·S − W(W−1)/2 within one
 // of W. Forward 2 products × 2·E × pairs; backward 5, of which one makes the scores again, as the kernels do:
-// of the formula's FLOPs (Cost::product_flops) it is no part. A slice of the sequence is that of a zigzag
+// that one is not counted in Cost::product_flops. A slice of the sequence is that of a zigzag
 // split (plan/layout.h): without a window all slices have as many pairs, with one the middle has most.
 // Placement: split batch; split heads (Ulysses: the sequence whole); or split query sequence with whole k and
 // v, whose gradients are then partial. Backward saves q, k, v, o, lse; never the S×T scores (as
@@ -56,8 +56,8 @@ PairFlops PairFlopsOf(TypeSpan inputs, const Attributes& attributes) {
   const double queries = static_cast<double>(q[1]);
   const double keys = static_cast<double>(inputs[1].shape[1]);
   const double window = static_cast<double>(attributes.Int("window", 0));
-  const double each =
-      2.0 * static_cast<double>(q.elements()) / queries;  // of all samples and heads, of a pair
+  const double each = 2.0 * static_cast<double>(q.elements()) /
+                      queries;  // FLOPs of one (query, key) pair, over all samples and heads
   return {each * PairsFrom((keys - queries) / 2, queries, window),
           each * PairsFrom(0, keys, window) * queries / keys};
 }

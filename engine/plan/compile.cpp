@@ -54,9 +54,11 @@ std::pair<std::vector<double>, double> LayerCosts(const Graph& graph, const Devi
     std::vector<graph::TensorType> outputs;
     for (graph::ValueId v : node.inputs) inputs.push_back(graph.value(v).type);
     for (graph::ValueId v : node.outputs) outputs.push_back(graph.value(v).type);
-    const bool attends = node.op == &ops::kAttention;
-    const double flops =
-        node.op->cost(inputs, outputs, node.attributes).flops * (attends ? device.attention_slowdown : 1.0);
+    double flops = node.op->cost(inputs, outputs, node.attributes).flops;
+    if (node.op == &ops::kAttention) {
+      const SlowPath slow = device.slow ? device.slow(node.op->name, inputs, node.attributes) : SlowPath{};
+      flops = device.attention_slowdown * (slow.kind == SlowPath::Kind::kMasked ? slow.flops : flops);
+    }
     (node.layer < graph.layers() ? costs[static_cast<size_t>(node.layer)] : head) += flops;
   }
   return {costs, head};

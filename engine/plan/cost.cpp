@@ -44,31 +44,32 @@ double ProductShare(const Instruction& instruction) {
 
 bool IsBackward(const Instruction& instruction) { return instruction.kernel.ends_with("grad"); }
 
-// Elements of a head, and of the queries: of o [.., heads, head] and its log-sum-exp [.., heads].
+// Elements of a head, and of o [.., heads, head] as a whole: its log-sum-exp has the shape [.., heads]. The
+// forward pass writes o, lse; the backward pass reads …, o, lse, d_o.
 std::pair<double, double> HeadAndElements(const Instruction& instruction) {
-  const std::vector<BufferRef>& refs = IsBackward(instruction) ? instruction.inputs : instruction.outputs;
-  for (size_t i = 0; i + 1 < refs.size(); ++i) {
-    const double ratio = Elements(refs[i]) / std::max(1.0, Elements(refs[i + 1]));
-    if (refs[i + 1].dtype == DType::kF32 && ratio > 1 && ratio <= 1024) return {ratio, Elements(refs[i])};
-  }
-  return {64.0, 1.0};
+  const bool backward = IsBackward(instruction);
+  const std::vector<BufferRef>& refs = backward ? instruction.inputs : instruction.outputs;
+  const size_t needed = backward ? 3 : 2;
+  if (refs.size() < needed) return {64.0, 1.0};
+  const size_t o = backward ? refs.size() - needed : 0;
+  return {Elements(refs[o]) / std::max(1.0, Elements(refs[o + 1])), Elements(refs[o])};
 }
 
 // FLOPs that attention computes for each element of the queries and each key: in 2 products or 5.
 double FlopsOfPair(const Instruction& instruction) { return IsBackward(instruction) ? 10 : 4; }
 
-// By the reference kernels.
+// Seconds that the reference kernels take for attention.
 double ReferenceSeconds(const Instruction& instruction) {
   const ReferenceRate& rate = IsBackward(instruction) ? kReferenceBackward : kReferenceForward;
   const double head = HeadAndElements(instruction).first;
   const double pairs = instruction.flops / (FlopsOfPair(instruction) * head);
-  const double lanes = std::exp2(std::ceil(std::log2(std::max(1.0, head / kReferenceLanes))));
+  const double steps = std::exp2(std::ceil(std::log2(std::max(1.0, head / kWarpElements))));
   const graph::Attributes& attributes = instruction.attributes;
   const bool drops = attributes.Has("dropout") && attributes.Float("dropout") > 0;
-  return pairs * (rate.pair_s + lanes * rate.element_s + (drops ? rate.dropout_s : 0));
+  return pairs * (rate.pair_s + steps * rate.element_s + (drops ? rate.dropout_s : 0));
 }
 
-// Share of matmul_flops that attention reaches whose last query sees so many keys.
+// The share of matmul_flops that attention reaches. `keys`: how many keys its last query sees.
 double AttentionShare(double head, double keys, bool backward, bool cpu) {
   const std::span<const AttentionRate> rows =
       cpu ? std::span<const AttentionRate>(kCpuAttention) : std::span<const AttentionRate>(kCudaAttention);
@@ -87,7 +88,8 @@ double AttentionShare(double head, double keys, bool backward, bool cpu) {
   return share * keys / (keys + (cpu ? kCpuHalfKeys : kCudaHalfKeys));
 }
 
-// What takes attention's time at a rate of matmul_flops. `masked`: pairs that are masked are computed, too.
+// The FLOPs that would take as long as this attention if they ran at matmul_flops. `masked`: pairs that are
+// masked are computed, too.
 double AttentionFlops(const Instruction& instruction, bool masked, bool cpu) {
   const bool backward = IsBackward(instruction);
   const auto [head, elements] = HeadAndElements(instruction);

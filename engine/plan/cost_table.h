@@ -87,7 +87,7 @@ inline constexpr MaskedShare kMaskedShare = {0.79, 0.85};
 struct ReferenceRate {
   double pair_s, element_s, dropout_s;
 };
-inline constexpr double kReferenceLanes = 32;
+inline constexpr double kWarpElements = 32;  // of a head, which a warp takes at once
 inline constexpr ReferenceRate kReferenceForward = {0.0507e-9, 0.0255e-9, 0.0944e-9};
 inline constexpr ReferenceRate kReferenceBackward = {0.426e-9, 0.0694e-9, 0.2116e-9};
 

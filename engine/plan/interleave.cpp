@@ -232,7 +232,9 @@ double EstimateSeconds(const Instruction& instruction, const Rates& rates) {
     for (const BufferRef& ref : *refs) bytes += static_cast<double>(instruction.BytesOf(ref));
   }
   const double slowdown = Attends(instruction) ? rates.attention_slowdown : 1;
-  return kLaunch + std::max(slowdown * instruction.flops / rate(rates.matmul_flops, kUsual.matmul_flops),
+  const bool masked = instruction.slow.kind == SlowPath::Kind::kMasked;
+  const double flops = masked ? instruction.slow.flops : instruction.flops;
+  return kLaunch + std::max(slowdown * flops / rate(rates.matmul_flops, kUsual.matmul_flops),
                             bytes / rate(rates.memory_bandwidth, kUsual.memory_bandwidth));
 }
 

@@ -140,8 +140,9 @@ Json RankToJson(const Plan& plan, std::int64_t rank) {
     Json instructions = Json::array();
     for (const Instruction& instruction : segment.instructions)
       instructions.push_back(InstructionText(plan, instruction));
-    segments.push_back(
-        {{"name", segment.name}, {"flops", segment.flops}, {"instructions", std::move(instructions)}});
+    segments.push_back({{"name", segment.name},
+                        {"flops", segment.product_flops},
+                        {"instructions", std::move(instructions)}});
   }
   const auto coordinate = [&](Axis axis) { return at.axis[static_cast<std::size_t>(axis)]; };
   return {{"hash", plan.hash},

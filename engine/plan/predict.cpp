@@ -313,7 +313,8 @@ class Player {
   absl::flat_hash_map<Key, PlayedPiece> pieces_;
 };
 
-// Each training segment of a stage, with how many times it runs.
+// Calls visit(instruction, runs) for each instruction of the stage's forward, backward and weights passes.
+// `runs`: how often it runs in an iteration.
 template <typename Visit>
 void ForEachPass(const Plan& plan, const StagePlan& stage, const Visit& visit) {
   for (const Chunk& chunk : stage.chunks) {

@@ -234,7 +234,7 @@ const std::vector<Code>& Codes() {
        "nothing is learnt meanwhile.",
        "A longer evaluation.interval; fewer evaluation.iterations."},
       {"W405", "costly-checkpoints", "More than a fifth of the predicted time goes into writing checkpoints",
-       "A checkpoint has weights and two moments, 12 bytes a parameter where all are fp32, and the run waits "
+       "A checkpoint has weights and two moments, 12 bytes a parameter, and the run waits "
        "until it is written. The time is reckoned with 2 GB/s a node, what one NVMe disk takes.",
        "A longer checkpoint.interval."},
   };

@@ -162,6 +162,8 @@ class MegatronConverter : MegatronWriter {
       Remark("--tokenizer-type", "the tokenizers are bytes and GPT-2's; data sets may be of any");
       settings_.erase("data.tokenizer.vocab_file");
       settings_.erase("data.tokenizer.merges_file");
+      for (const char* file : {"--vocab-file", "--merge-file"})
+        if (a_.Has(file)) Remark(file, "of the tokenizer, which is another one here");
     }
     if (const std::optional<std::int64_t> size = a_.Int("--vocab-size")) {
       const bool null = tokenizer == "NullTokenizer";
@@ -315,7 +317,8 @@ class MegatronConverter : MegatronWriter {
          {"data.split", "data.tokenizer.kind", "data.tokenizer.vocab_file", "data.tokenizer.merges_file"}) {
       settings_.erase(key);
     }
-    for (const char* flag : {"--data-path", "--split", "--tokenizer-type", "--vocab-file", "--merge-file"}) {
+    for (const char* flag : {"--data-path", "--split", "--tokenizer-type", "--vocab-file", "--merge-file",
+                             "--mid-level-dataset-surplus"}) {
       if (a_.Has(flag)) Remark(flag, "random tokens are of no file");
     }
     Set("data.source", std::string("random"), "", "--mock-data");
@@ -341,14 +344,22 @@ class MegatronConverter : MegatronWriter {
     }
     for (std::size_t i = 1; !weights.empty() && i < list.size(); i += 2) paths.push_back(list[i]);
     Set("data.paths", std::move(paths), "", "--data-path");
-    if (!weights.empty()) {
-      Set("data.weights", std::move(weights), "", "--data-path");
-      constexpr double kSurplus = 0.005;  // data/blend.cpp
-      if (a_.Number("--mid-level-dataset-surplus").value_or(kSurplus) != kSurplus) {
-        Warn("--mid-level-dataset-surplus",
-             "a blend's data sets are built for 0.005 more samples than it takes, and "
-             "another number shuffles them in another way");
-      }
+    Surplus(!weights.empty());
+    if (!weights.empty()) Set("data.weights", std::move(weights), "", "--data-path");
+  }
+
+  void Surplus(bool blends) {
+    constexpr const char* kFlag = "--mid-level-dataset-surplus";
+    constexpr double kSurplus = 0.005;  // data/blend.cpp
+    if (!a_.Has(kFlag)) return;
+    if (!blends) {
+      Remark(kFlag, "no effect without a blend");
+    } else if (a_.Number(kFlag).value_or(kSurplus) == kSurplus) {
+      Remark(kFlag, "as it is here");
+    } else {
+      Warn(kFlag,
+           "a blend's data sets are built for 0.005 more samples than it takes, and another number shuffles "
+           "them in another way");
     }
   }
 

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -89,14 +90,25 @@ class TrainingConverter : MegatronWriter {
     }
   }
 
-  // A key where it is not what the recipe has anyway.
+  // Sets the key, unless the flag's value is the recipe's default.
   void LossScaleNumber(const char* flag, const char* key) {
     const std::optional<double> value = a_.Number(flag);
     if (value && *value != std::get<double>(DefaultOf(*FindField(key)))) Set(key, *value, "", flag);
   }
-  void LossScaleCount(const char* flag, const char* key) {
-    const std::optional<std::int64_t> value = a_.Int(flag);
+  void LossScaleCount(const char* flag, const char* key, std::optional<std::int64_t> value) {
     if (value && *value != std::get<std::int64_t>(DefaultOf(*FindField(key)))) Set(key, *value, "", flag);
+  }
+
+  // Megatron-LM declares it as a float, and compares it with a count of iterations.
+  void LossScaleWindow() {
+    constexpr const char* kFlag = "--loss-scale-window";
+    const std::optional<double> window = a_.Number(kFlag);
+    if (!window) return;
+    if (!(*window > 0 && *window <= 1e15)) {
+      a_.Error(kFlag, fmt::format("{} {} is no number of iterations", kFlag, *window), "1 to 1e15");
+      return;
+    }
+    LossScaleCount(kFlag, "precision.loss_scale_window", static_cast<std::int64_t>(std::ceil(*window)));
   }
 
   void LossScale() {
@@ -106,8 +118,8 @@ class TrainingConverter : MegatronWriter {
     if (fp16 && !is_static) {
       LossScaleNumber("--initial-loss-scale", "precision.initial_loss_scale");
       LossScaleNumber("--min-loss-scale", "precision.min_loss_scale");
-      LossScaleCount("--loss-scale-window", "precision.loss_scale_window");
-      LossScaleCount("--hysteresis", "precision.loss_scale_hysteresis");
+      LossScaleWindow();
+      LossScaleCount("--hysteresis", "precision.loss_scale_hysteresis", a_.Int("--hysteresis"));
       return;
     }
     if (fp16) LossScaleNumber(kStatic, "precision.loss_scale");

@@ -16,7 +16,8 @@ struct MegatronFlag {
     kRead,    // megatron_convert.cpp makes recipe keys of it, as `text` says
     kNote,    // it changes no training, or nothing that a recipe could say: a comment, with `text` as the
               // reason
-    kWarned,  // the run goes on otherwise than with it, though it trains the same: the comment, and a warning
+    kWarned,  // leaving it out changes how long the run is or what it evaluates, but not how a step trains: a
+              // comment with `text`, and a warning
     kRefused,  // it would train something else: an error, with `text` as the reason
   } fate = Fate::kRead;
   const char* name = "";

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <initializer_list>
 
 #include "engine/recipe/megatron_convert.h"
@@ -114,7 +115,7 @@ void SavesHaveAnInterval(const Args& a) {
 bool AreOneFolder(const MegatronArgument& one, const MegatronArgument& other) {
   const auto folder = [](const MegatronArgument& argument) {
     const ShellText& value = argument.values.front();
-    std::string path = value.text;
+    std::string path = std::filesystem::path(value.text).lexically_normal().string();
     while (path.size() > 1 && path.back() == '/') path.pop_back();
     return std::pair(std::move(path), value.unknown);
   };

@@ -442,11 +442,11 @@ class Walker {
       for (const ShellText& word : words) {
         if (why_.empty()) why_ = word.unknown;
       }
-    } else if (name == "cd" && words.size() > 1) {
+    } else if (IsOneOf(name, {"cd", "pushd", "popd"})) {
       shared_->variables.moved = true;
       status_ = true;
-    } else if (IsOneOf(name, {":", "true", "export", "echo", "cd", "mkdir", "set", "declare", "local",
-                              "readonly"})) {
+    } else if (IsOneOf(name,
+                       {":", "true", "export", "echo", "mkdir", "set", "declare", "local", "readonly"})) {
       status_ = true;
     } else if (name == "false") {
       status_ = false;

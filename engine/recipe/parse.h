@@ -32,7 +32,8 @@ struct Settings {
   std::map<std::string, Provenance> headers;
 
   void Override(const Settings& later);
-  // The same, of what is no file of the recipe: its keys do not open tables for others.
+  // Overrides values alone, for settings that come from no file (--set): the places of tables stay those of
+  // the files.
   void OverrideValues(const Settings& later);
   // Where the files would say a key that none of them says: the table that it belongs to, or the nearest one
   // around it; else the last `extends`; else where the recipe begins. Line 0 where no file was read.

@@ -12,6 +12,9 @@
 
 namespace engine::recipe {
 
+// An iteration is unrolled over microbatches and chunks: so many of them there may be at most.
+inline constexpr std::int64_t kMostTurns = 2'000'000;
+
 struct RopeScaling {  // Llama-3 frequency scaling; factor 1 is none
   double factor = 1.0;
   double low_frequency_factor = 1.0;

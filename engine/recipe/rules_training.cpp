@@ -36,7 +36,6 @@ void BatchIsWholeMicrobatches(const RuleContext& c) {
 // The program is unrolled over microbatches and chunks, so a slip of the pen must not make it fill the
 // memory.
 void ProgramIsOfSensibleLength(const RuleContext& c) {
-  constexpr std::int64_t kMostTurns = 2'000'000;
   const Parallelism& p = c.recipe.parallelism;
   const Training& t = c.recipe.training;
   const std::int64_t step = MicrobatchSamples(c.recipe);

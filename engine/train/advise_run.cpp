@@ -22,7 +22,7 @@ void CheckpointsAreOften(const AdviceSubject& s) {
   if (seconds <= kMostSeconds) return;
   s.report.Warn(
       "W401", {"checkpoint.interval", LengthKey(s.recipe)},
-      fmt::format("{} iterations of {:.2g} s, {:.1f} hours, between checkpoints", between, s.time.iteration_s,
+      fmt::format("{} iterations of {:.1f} s, {:.1f} hours, between checkpoints", between, s.time.iteration_s,
                   seconds / 3600),
       fmt::format("an interval of at most {:.0f}", std::max(1.0, std::floor(3600 / s.time.iteration_s))));
 }
@@ -43,23 +43,34 @@ void EvaluationRuns(const AdviceSubject& s) {
   }
 }
 
+// A checkpoint has the weight and two moments of each parameter in f32, whatever the run keeps
+// (docs/checkpoint-format.md).
+double CheckpointBytes(const AdviceSubject& s) { return 12 * s.parameters(); }
+
 void CheckpointsAreFew(const AdviceSubject& s) {
   constexpr std::int64_t kMost = 50;
   const recipe::Checkpoint& c = s.recipe.checkpoint;
   if (c.interval == 0 || c.keep > 0 || s.recipe.iterations() / c.interval <= kMost) return;
   const std::int64_t count = s.recipe.iterations() / c.interval;
-  constexpr double kBytesAParameter = 12;  // the weight and two moments, in fp32
-  s.report.Warn("W403", {"checkpoint.keep", "checkpoint.interval"},
-                fmt::format("{} checkpoints are kept, {} together", count,
-                            FormatBytes(static_cast<std::int64_t>(static_cast<double>(count) *
-                                                                  kBytesAParameter * s.parameters()))),
-                "keep = 3");
+  s.report.Warn(
+      "W403", {"checkpoint.keep", "checkpoint.interval"},
+      fmt::format("{} checkpoints are kept, {} together", count,
+                  FormatBytes(static_cast<std::int64_t>(static_cast<double>(count) * CheckpointBytes(s)))),
+      "keep = 3");
 }
 
-// Seconds of training between two of what is done every `interval` iterations.
+// Seconds of training between two evaluations or checkpoints, which come after every `interval` iterations.
 double Between(const AdviceSubject& s, std::int64_t interval) {
-  return static_cast<double>(std::min(interval, s.recipe.iterations())) * s.time.iteration_s;
+  return static_cast<double>(interval) * s.time.iteration_s;
 }
+
+// Whether something is done after every `interval` iterations, and not at the end alone, and takes a known
+// time.
+bool Recurs(const AdviceSubject& s, std::int64_t interval) {
+  return interval > 0 && interval < s.recipe.iterations() && s.has_times();
+}
+
+std::string Seconds(double s) { return s < 100 ? fmt::format("{:.2g} s", s) : fmt::format("{:.0f} s", s); }
 
 constexpr double kMostShare = 0.2;  // of the time, for what is not training
 
@@ -70,30 +81,22 @@ double IntervalOf(const AdviceSubject& s, double seconds) {
 
 void EvaluationIsCheap(const AdviceSubject& s) {
   const recipe::Evaluation& e = s.recipe.evaluation;
-  if (e.interval == 0 || !s.has_times()) return;
+  if (!Recurs(s, e.interval)) return;
   const double seconds =
       static_cast<double>(e.iterations) * plan::PredictEvaluation(s.plan, s.recipe.cluster);
   const double share = seconds / (seconds + Between(s, e.interval));
   if (share <= kMostShare) return;
-  s.report.Warn(
-      "W404", {"evaluation.interval", "evaluation.iterations"},
-      fmt::format("evaluation is predicted to take {:.0f} % of the time: {:.2g} s after every {:.2g} s "
-                  "of training",
-                  100 * share, seconds, Between(s, e.interval)),
-      fmt::format("an interval of {:.0f}; or fewer evaluation.iterations", IntervalOf(s, seconds)));
-}
-
-// Weights and two moments; the run waits until they are written.
-double CheckpointBytes(const AdviceSubject& s) {
-  const auto bytes = [](const std::string& dtype) { return dtype == "bf16" ? 2.0 : 4.0; };
-  return s.parameters() *
-         (bytes(s.recipe.precision.master_dtype) + 2 * bytes(s.recipe.optimizer.moment_dtype));
+  s.report.Warn("W404", {"evaluation.interval", "evaluation.iterations"},
+                fmt::format("evaluation is predicted to take {:.0f} % of the time: {} after every {} "
+                            "of training",
+                            100 * share, Seconds(seconds), Seconds(Between(s, e.interval))),
+                fmt::format("an interval of {:.0f}; or fewer evaluation.iterations", IntervalOf(s, seconds)));
 }
 
 void CheckpointsAreCheap(const AdviceSubject& s) {
   constexpr double kBytesPerSecond = 2e9;  // that a node writes: one NVMe disk, or its share of a file system
   const std::int64_t interval = s.recipe.checkpoint.interval;
-  if (interval == 0 || !s.has_times()) return;
+  if (!Recurs(s, interval)) return;
   const std::int64_t each = s.recipe.cluster.devices_per_node;
   const std::int64_t nodes = each > 0 ? CeilDiv(s.recipe.world_size(), each) : 1;
   const double bytes = CheckpointBytes(s);
@@ -102,9 +105,9 @@ void CheckpointsAreCheap(const AdviceSubject& s) {
   if (share <= kMostShare) return;
   s.report.Warn(
       "W405", {"checkpoint.interval"},
-      fmt::format("checkpoints of {} after every {:.2g} s of training: at 2 GB/s a node, writing them takes "
+      fmt::format("checkpoints of {} after every {} of training: at 2 GB/s a node, writing them takes "
                   "{:.0f} % of the time",
-                  FormatBytes(static_cast<std::int64_t>(bytes)), Between(s, interval), 100 * share),
+                  FormatBytes(static_cast<std::int64_t>(bytes)), Seconds(Between(s, interval)), 100 * share),
       fmt::format("an interval of {:.0f}", IntervalOf(s, seconds)));
 }
 

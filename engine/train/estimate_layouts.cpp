@@ -60,11 +60,12 @@ class Bar {
 class GroupEstimator {
  public:
   GroupEstimator(const Recipe& recipe, const plan::CompileOptions& compile, const SearchSpace& space,
-                 Objective objective, Bar bar, Reporter* reporter)
+                 Objective objective, std::int64_t limit, Bar bar, Reporter* reporter)
       : recipe_(recipe),
         folder_(compile),
         space_(space),
         objective_(objective),
+        limit_(limit),
         bar_(std::move(bar)),
         reporter_(reporter) {}
 
@@ -92,7 +93,7 @@ class GroupEstimator {
     SetLayout(layout, &recipe_);
     const absl::StatusOr<std::int64_t> least = folder_.LeastBytes(recipe_);
     if (least.ok() && *least > bar_.bytes()) {
-      found_.too_large += count;
+      (*least > limit_ ? found_.too_large : found_.slower) += count;
       return;
     }
     if (folder_.LeastSeconds(recipe_) > bar_.seconds(layout)) {
@@ -127,7 +128,7 @@ class GroupEstimator {
       return true;
     }
     if (estimate->arena_bytes > bar_.bytes()) {
-      ++found_.too_large;
+      ++(estimate->arena_bytes > limit_ ? found_.too_large : found_.slower);
       return false;
     }
     found_.candidates.push_back({layout, estimate->arena_bytes, estimate->iteration_s});
@@ -140,6 +141,7 @@ class GroupEstimator {
   Folder folder_;
   const SearchSpace& space_;
   const Objective objective_;
+  const std::int64_t limit_;  // bytes of an arena
   Bar bar_;
   Reporter* reporter_;
   EstimatedLayouts found_;
@@ -176,6 +178,12 @@ bool Better(Objective objective, const Candidate& a, double a_s, const Candidate
     return objective == Objective::kTime ? std::pair(seconds, bytes) : std::pair(bytes, seconds);
   };
   return key(a, a_s) < key(b, b_s);
+}
+
+void Reporter::SetLayouts(std::int64_t layouts) {
+  const std::lock_guard lock(mutex_);
+  layouts_ = layouts;
+  looked_at_ = 0;
 }
 
 void Reporter::LookedAt(std::int64_t layouts) {
@@ -232,8 +240,8 @@ absl::StatusOr<EstimatedLayouts> EstimateLayouts(const Recipe& recipe, const pla
     std::vector<EstimatedLayouts> parts(end - first);
     ParallelPieces(options.threads, parts.size(), 1, [&](size_t begin, size_t stop) {
       for (size_t g = begin; g < stop; ++g) {
-        parts[g] =
-            GroupEstimator(recipe, compile, space, options.objective, bar, reporter).Run(groups[first + g]);
+        parts[g] = GroupEstimator(recipe, compile, space, options.objective, limit, bar, reporter)
+                       .Run(groups[first + g]);
       }
     });
     for (EstimatedLayouts& part : parts) {
@@ -244,7 +252,11 @@ absl::StatusOr<EstimatedLayouts> EstimateLayouts(const Recipe& recipe, const pla
                      [&](const Candidate& a, const Candidate& b) {
                        return Better(options.objective, a, a.iteration_s, b, b.iteration_s);
                      });
+    const size_t before = all.candidates.size();
     ASSIGN_OR_RETURN(const double plan_s, confirm(&all.candidates));
+    all.unlawful += static_cast<std::int64_t>(before - all.candidates.size());
+    bar = Bar(options.objective, limit, wanted);  // without those that the compiler has refused
+    for (const Candidate& candidate : all.candidates) bar.Add(candidate);
     bar.SetPlan(plan_s);
     DropBeaten(bar, &all);
     first = end;

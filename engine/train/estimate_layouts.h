@@ -38,7 +38,7 @@ class Reporter {
  public:
   explicit Reporter(const SearchOptions& options) : options_(options) {}
   bool stopped() const { return options_.stopped && options_.stopped(); }
-  void SetLayouts(std::int64_t layouts) { layouts_ = layouts; }
+  void SetLayouts(std::int64_t layouts);  // that are looked at from now on
   void LookedAt(std::int64_t layouts);
   // `best`: of what is compiled, however it compares with estimates.
   void Compiled(std::int64_t plans, const Candidate& best);
@@ -62,8 +62,9 @@ struct EstimatedLayouts {
   double seconds = 0;  // of all threads
 };
 
-// Gives those candidates of a list, which is in order, their plans' seconds that may be the best's. Returns
-// the least seconds of a plan so far; 0: there is none.
+// Compiles those candidates of a list, which is in the order of its estimates, that may be the best, and sets
+// their plan_s; removes those that the compiler refuses. Returns the least seconds of a plan so far; 0: there
+// is none.
 using Confirm = std::function<absl::StatusOr<double>(std::vector<Candidate>* candidates)>;
 
 // `limit`: bytes of an arena. `wanted`: as many of the best are needed, at least. `confirm`: called now and

@@ -50,7 +50,8 @@ std::string ProbeKey(const recipe::Recipe& recipe, std::int64_t lanes) {
   return key;
 }
 
-// What tells apart layouts of which a block takes as long for each sample, but for micro-batch and halves.
+// The key of layouts in which a block takes equally long for a sample, if micro-batch and the cut into halves
+// are the same, too.
 std::string BlockKey(const recipe::Recipe& recipe) {
   const recipe::Recompute& again = recipe.recompute;
   return fmt::format(

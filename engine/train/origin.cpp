@@ -18,8 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kOriginName = "origin.json";
-
 struct Place {
   std::string absolute;  // path of the recipe's file, without symbolic links
   std::string relative;  // the same from the run's folder

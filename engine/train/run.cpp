@@ -214,7 +214,7 @@ class Training {
 
   absl::Status PrepareFolder() {
     // All of them before the first is written, and before ranks are made ready.
-    for (const char* name : {"resolved.toml", "plan.json", kMetricsName}) {
+    for (const char* name : {kResolvedName, kOriginName, kPlanName, kMetricsName}) {
       RETURN_IF_ERROR(CheckRegularOrAbsent((fs::path(options_.out) / name).string()));
     }
     std::error_code error;
@@ -222,7 +222,7 @@ class Training {
     if (error) return Unavailable("{}: cannot create: {}", CheckpointRoot(options_.out), error.message());
     RETURN_IF_ERROR(WriteFile(fs::path(options_.out) / kResolvedName, recipe::ToToml(recipe_)));
     RETURN_IF_ERROR(WriteOrigin(recipe_, options_.out));
-    return WriteFile(fs::path(options_.out) / "plan.json", PlanDocument(recipe_, plan_).dump(1) + "\n");
+    return WriteFile(fs::path(options_.out) / kPlanName, PlanDocument(recipe_, plan_).dump(1) + "\n");
   }
 
   absl::Status LoadState(const std::optional<ResumePoint>& resume) {

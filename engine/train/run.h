@@ -30,6 +30,7 @@ absl::Status Run(const recipe::Recipe& recipe, const RunOptions& options, const 
 
 // Names inside the run's folder.
 inline constexpr const char* kResolvedName = "resolved.toml";
+inline constexpr const char* kPlanName = "plan.json";
 
 // The folder of a run's checkpoints.
 std::string CheckpointRoot(const std::string& out);

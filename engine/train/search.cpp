@@ -69,6 +69,10 @@ absl::StatusOr<Found> CompileLayout(const Recipe& base, const plan::CompileOptio
   return found;
 }
 
+std::int64_t WorldOf(const Recipe& recipe, const SearchOptions& options) {
+  return options.world > 0 ? options.world : recipe.world_size();
+}
+
 // Searches one recipe.
 class Searcher {
  public:
@@ -76,10 +80,10 @@ class Searcher {
       : recipe_(recipe),
         compile_(compile),
         options_(options),
-        space_(recipe, options.world > 0 ? options.world : recipe.world_size(), options.fixed),
+        space_(recipe, WorldOf(recipe, options), options.fixed),
         reporter_(options) {
     compile_.hash = false;
-    result_.world = options.world > 0 ? options.world : recipe.world_size();
+    result_.world = WorldOf(recipe, options);
   }
 
   absl::StatusOr<SearchResult> Run() {
@@ -94,7 +98,7 @@ class Searcher {
       if (!result_.interrupted) RETURN_IF_ERROR(FindSmallest());
       return std::move(result_);
     }
-    RETURN_IF_ERROR(TryRepeating(limit, &estimated.candidates));
+    RETURN_IF_ERROR(TryRepeating(&estimated.candidates));
     RETURN_IF_ERROR(ShowBest(std::move(estimated.candidates)));
     bool moved = !result_.interrupted && !result_.best.empty();
     while (moved) {
@@ -169,7 +173,8 @@ class Searcher {
     return best_plan_ ? best_plan_->plan_s : 0;
   }
 
-  // Seconds by the plans, without what seconds do not depend on; −1: there is no such plan.
+  // Compiles the candidates without evaluation, which training time does not depend on, and sets plan_s of
+  // each; −1 where the recipe's rules or the compiler refuse the layout.
   absl::Status PredictAll(const std::vector<Candidate*>& candidates) {
     plan::CompileOptions compile = compile_;
     compile.evaluation = false;
@@ -191,7 +196,7 @@ class Searcher {
 
   // What repeats more needs no less time, but for exchange that repeated work may hide: of layouts that are
   // about as good as the best, those that repeat one kind of work more are compiled, too.
-  absl::Status TryRepeating(std::int64_t limit, std::vector<Candidate>* candidates) {
+  absl::Status TryRepeating(std::vector<Candidate>* candidates) {
     constexpr double kHidden = 0.005;
     if (options_.objective != Objective::kTime) return absl::OkStatus();
     for (size_t i = 0; i < candidates->size() && !reporter_.stopped(); ++i) {
@@ -202,7 +207,7 @@ class Searcher {
       next.reserve(more.size());
       for (Candidate& candidate : more) next.push_back(&candidate);
       RETURN_IF_ERROR(PredictAll(next));
-      std::erase_if(more, [&](const Candidate& c) { return c.plan_s < 0 || c.arena_bytes > limit; });
+      std::erase_if(more, [](const Candidate& c) { return c.plan_s < 0; });
       candidates->insert(candidates->end(), more.begin(), more.end());
     }
     return absl::OkStatus();
@@ -241,8 +246,10 @@ class Searcher {
       found[first] = CompileLayout(recipe_, compile_, candidates[first].layout, /*must_fit=*/true);
     });
     for (absl::StatusOr<Found>& one : found) {
+      if (absl::IsResourceExhausted(one.status())) continue;  // TryRepeating knows no bytes of its candidates
       if (!one.ok()) return one.status();
-      result_.best.push_back(*std::move(one));
+      const bool fits = result_.limit_bytes == 0 || one->arena_bytes <= result_.limit_bytes;
+      if (fits) result_.best.push_back(*std::move(one));
     }
     return absl::OkStatus();
   }

@@ -60,21 +60,21 @@ struct SearchOptions {
 struct Neighbour {
   std::string change;  // "tp 8 to 4, dp 4 to 8"
   Found found;
-  std::string why;  // it loses
+  std::string why;  // it is not the best
 };
 
 struct SearchResult {
   std::int64_t world = 0;
   std::int64_t limit_bytes = 0;  // of an arena; 0: not limited
-  // Lawful layouts, of which `looked_at` were looked at: less than all where the search was stopped. Each of
-  // these is too large, too slow or a candidate.
+  // Layouts of the space, of which `looked_at` were looked at: less than all where the search was stopped.
+  // Each of these is too large, too slow, unlawful or a candidate.
   std::int64_t layouts = 0, looked_at = 0;
   std::int64_t too_large = 0;
   // Fit, or may fit, but others are faster: by the estimate, by one of the same layout that repeats more, or
   // by one that repeats less and fits.
   std::int64_t slower = 0;
   std::int64_t estimated = 0;  // of all, folded: the others follow from these
-  std::int64_t unlawful = 0;   // the compiler knows no placement for them
+  std::int64_t unlawful = 0;   // refused by the compiler
   std::int64_t probes = 0;     // plans of a few blocks that estimates took
   std::int64_t compiled = 0;   // whole plans that were compared
   bool all_compared = true;    // no estimate that is left could win; false: there are too many like the best

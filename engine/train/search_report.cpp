@@ -23,7 +23,7 @@ double DeviceShare(const Found& found, const recipe::Cluster& cluster) {
 }
 
 // An MFU of another machine's times is none.
-bool HasMfu(const Found& found) { return found.time.missing.empty() && found.time.mfu > 0; }
+bool HasMfu(const Found& found) { return found.time.has_times() && found.time.mfu > 0; }
 
 std::string Percent(bool known, double share) { return known ? fmt::format("{:.1f}", 100 * share) : "–"; }
 
@@ -33,15 +33,15 @@ std::string CountsText(const SearchResult& result) {
       fmt::format("{} lawful layouts of {} ranks", WithThousands(result.layouts), result.world);
   if (result.interrupted)
     text += fmt::format("; interrupted after {} of them", WithThousands(result.looked_at));
-  text += fmt::format("\n{} need more memory{}, {} cannot be the fastest; {} were estimated to know that\n",
+  text += fmt::format("\n{} need more memory{}, {} cannot be the best; {} were estimated to know that\n",
                       WithThousands(result.too_large), limit, WithThousands(result.slower),
                       WithThousands(result.estimated));
   return text;
 }
 
 std::string RankingText(const SearchResult& result, size_t shown) {
-  std::string text = fmt::format("ranked by estimates; the first {} compiled and compared by full plans",
-                                 WithThousands(result.compiled));
+  std::string text =
+      fmt::format("ranked by estimates; {} plans compiled and compared", WithThousands(result.compiled));
   if (result.interrupted) return text + ", then interrupted\n";
   if (!result.all_compared) return text + ", of more that are about as good\n";
   if (static_cast<size_t>(result.compiled) <= shown) return text + "\n";
@@ -85,7 +85,7 @@ ordered_json NumberOrNull(bool known, double number) {
 ordered_json FoundJson(const Found& found, const Recipe& recipe) {
   const Layout& l = found.layout;
   const plan::Prediction& time = found.time;
-  const bool known = time.missing.empty();
+  const bool known = time.has_times();
   const bool limited = recipe.cluster.memory_bytes > 0;
   return {{"dp", l.dp},
           {"tp", l.tp},
@@ -93,6 +93,8 @@ ordered_json FoundJson(const Found& found, const Recipe& recipe) {
           {"cp", l.cp},
           {"sequence_parallel", l.sequence_parallel},
           {"virtual_stages", l.virtual_stages},
+          {"layers_per_stage",
+           l.layers_per_stage.empty() ? ordered_json(nullptr) : ordered_json(l.layers_per_stage)},
           {"schedule", l.pp > 1 ? ordered_json(l.ScheduleText()) : ordered_json(nullptr)},
           {"zero_stage", l.zero_stage},
           {"micro_batch", l.micro_batch},
@@ -130,6 +132,7 @@ ordered_json ToJson(const SearchResult& result, const Recipe& recipe) {
                        {"looked_at", result.looked_at},
                        {"too_large", result.too_large},
                        {"slower", result.slower},
+                       {"unlawful", result.unlawful},
                        {"estimated", result.estimated},
                        {"probes", result.probes},
                        {"compiled", result.compiled},

@@ -12,7 +12,6 @@ namespace {
 using recipe::Recipe;
 
 constexpr std::int64_t kMostMicroBatch = 64;
-constexpr std::int64_t kMostTurns = 2'000'000;  // as recipe/rules_training.cpp allows
 
 // Bits of Recomputation::repeats.
 constexpr unsigned kAttention = 1, kNorm = 2, kActivation = 4, kRest = 8;
@@ -30,6 +29,17 @@ const std::vector<Recomputation>& AllRecomputations() {
       {"full", {}, kAttention | kNorm | kActivation | kRest, true},
   };
   return all;
+}
+
+// Recomputation::repeats of what a recipe says, in whichever of several ways.
+unsigned RepeatsOf(const recipe::Recompute& recompute) {
+  if (recompute.granularity == "full") return AllRecomputations().back().repeats;
+  if (recompute.granularity == "cheap") return kNorm | kActivation;
+  if (recompute.granularity != "selective") return 0;
+  unsigned repeats = 0;
+  for (const std::string& module : recompute.modules)
+    repeats |= module == "attention" ? kAttention : module == "norm" ? kNorm : kActivation;
+  return repeats;
 }
 
 std::vector<std::int64_t> Divisors(std::int64_t n) {
@@ -59,11 +69,13 @@ const std::vector<std::string>& SearchedKeys() {
   return keys;
 }
 
-std::string Layout::ScheduleText() const {
-  if (pp == 1) return "-";
-  if (zero_bubble) return "zero_bubble";
-  return virtual_stages > 1 ? "interleaved" : "1f1b";
+// The schedule's name in a recipe, if there is a pipeline.
+static const char* ScheduleWord(const Layout& layout) {
+  if (layout.zero_bubble) return "zero_bubble";
+  return layout.virtual_stages > 1 ? "interleaved" : "1f1b";
 }
+
+std::string Layout::ScheduleText() const { return pp == 1 ? "-" : ScheduleWord(*this); }
 
 std::string Layout::RecomputeText() const {
   return granularity == "selective" ? fmt::format("{}", fmt::join(modules, "+")) : granularity;
@@ -75,6 +87,7 @@ std::string Layout::ToString() const {
   if (virtual_stages > 1) text += fmt::format(", interleaved, {} chunks a stage", virtual_stages);
   if (sequence_parallel) text += ", sequence parallel";
   if (zero_bubble) text += ", zero bubble";
+  if (!layers_per_stage.empty()) text += fmt::format(", layers {}", fmt::join(layers_per_stage, "+"));
   if (zero_stage > 0) text += fmt::format(", ZeRO-{}", zero_stage);
   return text + fmt::format(", micro-batch {}, recompute {}", micro_batch, RecomputeText());
 }
@@ -103,6 +116,7 @@ std::vector<SearchSpace::Group> SearchSpace::Groups() const {
   std::vector<Group> groups;
   for (std::int64_t tp : Values("parallelism.tp", recipe_.parallelism.tp, Divisors(world_))) {
     if (recipe_.kv_heads() % tp != 0 || recipe_.ffn_hidden() % tp != 0) continue;
+    if (recipe_.precision.fp8_head && tp > 1) continue;
     for (std::int64_t cp : Values("parallelism.cp", recipe_.parallelism.cp, Divisors(world_ / tp))) {
       const std::int64_t length = recipe_.data.sequence_length;
       if (world_ % (tp * cp) != 0 || (cp > 1 && length % (2 * cp) != 0)) continue;
@@ -150,9 +164,7 @@ std::vector<Recomputation> SearchSpace::Recomputations(const Layout& layout) con
   std::vector<Recomputation> ways;
   const recipe::Recompute& own = recipe_.recompute;
   for (const Recomputation& way : AllRecomputations()) {
-    const bool is_own =
-        way.granularity == own.granularity && (own.granularity != "selective" || way.modules == own.modules);
-    if (!layout.zero_bubble || way.zero_bubble || is_own) ways.push_back(way);
+    if (!layout.zero_bubble || way.zero_bubble || way.repeats == RepeatsOf(own)) ways.push_back(way);
   }
   return ways;
 }
@@ -173,8 +185,7 @@ bool SearchSpace::SuitsSchedule(const Layout& layout) const {
   if (chunks > recipe_.model.layers || (layout.virtual_stages > 1 && layout.pp == 1)) return false;
   if (layout.zero_bubble && (layout.pp == 1 || layout.virtual_stages > 1)) return false;
   if (fixed.empty() || fixed == "auto") return fixed.empty() || !layout.zero_bubble;
-  const char* own = layout.zero_bubble ? "zero_bubble" : layout.virtual_stages > 1 ? "interleaved" : "1f1b";
-  return fixed == own;
+  return fixed == ScheduleWord(layout);
 }
 
 // With the layers balanced, and as the recipe cuts them, where it does into as many chunks.
@@ -185,6 +196,15 @@ void SearchSpace::AddCuts(Layout layout, std::vector<Layout>* layouts) const {
   if (own.empty() || static_cast<std::int64_t>(own.size()) != layout.pp * layout.virtual_stages) return;
   layout.layers_per_stage = own;
   AddStates(layout, layouts);
+}
+
+// As recipe/rules_precision.cpp has it: products in fp8 take multiples of 16 tokens, also of half a
+// microbatch.
+bool SearchSpace::HeadHasFp8Sizes(const Layout& layout) const {
+  constexpr std::int64_t kMultiple = 16;
+  const bool halves = layout.cp > 1 && recipe_.parallelism.overlap != "off" && layout.micro_batch % 2 == 0;
+  const std::int64_t parts = halves ? 2 * layout.cp : layout.cp;
+  return layout.micro_batch * recipe_.data.sequence_length / parts % kMultiple == 0;
 }
 
 // With each ZeRO stage and micro-batch.
@@ -202,7 +222,8 @@ void SearchSpace::AddStates(Layout layout, std::vector<Layout>* layouts) const {
       if (global_batch % (samples * layout.dp) != 0) continue;
       const std::int64_t microbatches = global_batch / (samples * layout.dp);
       if (layout.virtual_stages > 1 && microbatches % layout.pp != 0) continue;
-      if (microbatches * layout.pp * layout.virtual_stages > kMostTurns) continue;
+      if (microbatches * layout.pp * layout.virtual_stages > recipe::kMostTurns) continue;
+      if (recipe_.precision.fp8_head && !HeadHasFp8Sizes(layout)) continue;
       layouts->push_back(layout);
     }
   }

@@ -48,11 +48,11 @@ struct Recomputation {
 
 class SearchSpace {
  public:
-  // Both must outlive it. `fixed`, of SearchedKeys(): these keep the recipe's values.
+  // `recipe` must outlive it. `fixed`, of SearchedKeys(): these keep the recipe's values.
   SearchSpace(const recipe::Recipe& recipe, std::int64_t world, const std::vector<std::string>& fixed);
 
-  // Layouts of one group share nothing that takes long to find out with those of others. Those that split a
-  // microbatch least come first.
+  // Layouts of different groups share no probes (train/fold.h), so that groups can be estimated side by side.
+  // Those that split a microbatch least come first.
   struct Group {
     std::int64_t tp = 1, cp = 1;
     bool sequence_parallel = false;
@@ -74,6 +74,7 @@ class SearchSpace {
   }
   std::vector<std::int64_t> ChunkCounts(std::int64_t pp) const;
   bool SuitsSchedule(const Layout& layout) const;
+  bool HeadHasFp8Sizes(const Layout& layout) const;
   void AddCuts(Layout layout, std::vector<Layout>* layouts) const;
   void AddStates(Layout layout, std::vector<Layout>* layouts) const;
 

@@ -17,6 +17,7 @@ namespace {
 launch::StopRequests requests;
 StopOptions options;
 std::atomic<std::int64_t> under_way = 0;  // an iteration; 0: none yet
+std::atomic<std::int64_t> told = -1;      // what TellLast has said
 std::atomic<launch::Client*> client = nullptr;
 bool on_terminal = false;
 static_assert(std::atomic<launch::Client*>::is_always_lock_free);
@@ -47,9 +48,10 @@ class Line {
 
 constexpr const char* kClearLine = "\r\x1b[K";  // of the progress bar, and the terminal's ^C
 
-// 0: no iteration has begun.
+// Tells the user what is finished before the run stops, once. `iteration`: the last one, from 1; 0: none has
+// begun.
 void TellLast(std::int64_t iteration) {
-  if (!options.tells) return;
+  if (!options.tells || told.exchange(iteration) == iteration) return;
   Line line;
   if (on_terminal) line.Add(kClearLine);
   if (iteration > 0) {
@@ -91,6 +93,7 @@ StopSignals::StopSignals(const StopOptions& chosen) {
   requests.Forget();
   options = chosen;
   under_way = 0;
+  told = -1;
   on_terminal = isatty(STDERR_FILENO) == 1;
   struct sigaction stop {};
   stop.sa_handler = OnSignal;

@@ -24,8 +24,9 @@ TEST_CASE("JSON: a number beyond a double is told apart, as it is JSON") {
   for (const std::string& number : {std::string("1e999"), std::string("-1e400"), std::string(401, '9')}) {
     const absl::Status status = ParseJson("\n[" + number + "]", "f.json").status();
     CHECK(absl::IsOutOfRange(status));
-    CHECK(Message(status).starts_with("f.json:1: error: number overflow"));
+    CHECK(Message(status).starts_with("f.json: error: number overflow"));
     CHECK(Message(status).size() < 300);
+    CHECK(JsonFault("[" + number + "]", 7).starts_with("f.json:7: error: number overflow"));
   }
 }
 

@@ -58,6 +58,10 @@ TEST_CASE("memory limit: control groups of version 1, and the one of a container
   CHECK(MemoryOfProcess(1, root.root()).bytes == 16 * kMiB);
   root.Add("/sys/fs/cgroup/memory/docker/1f/memory.limit_in_bytes", "8388608\n");
   CHECK(MemoryOfProcess(1, root.root()).bytes == 8 * kMiB);
+  for (const char* no_group : {"no group\n", "0::x\n", "0::\n"}) {
+    root.Add("/proc/self/cgroup", no_group);
+    CHECK(MemoryOfProcess(1, root.root()).source == "this machine has");
+  }
   root.Add("/proc/self/cgroup", "no group\n");
   CHECK(MemoryOfProcess(1, root.root()).source == "this machine has");
 }

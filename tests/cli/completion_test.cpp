@@ -71,6 +71,8 @@ TEST_CASE("bash: words, keys, files and folders") {
   CHECK(Offered({"engine", "check", "--format", "=", "s"}) == Words{"sarif"});
   CHECK(Offered({"engine", "check", "--format", "="}).size() == 5);
   CHECK(Offered({"engine", "run", "x.toml", "--set", "parallelism.t"}) == Words{"parallelism.tp="});
+  CHECK(Offered({"engine", "run", "x.toml", "--set", "model.layers", "="}).empty());
+  CHECK(Offered({"engine", "run", "x.toml", "--set", "model.layers", "=", "R"}).empty());
   CHECK(Offered({"engine", "search", "x.toml", "--fix", "parallelism.t"}) == Words{"parallelism.tp"});
   CHECK(Offered({"engine", "completion", ""}) == Words{"bash", "zsh", "fish"});
   const data::TempDir folder;
@@ -113,6 +115,7 @@ TEST_CASE("the manual page: every command and option, and troff has no complaint
     CHECK_MESSAGE(page.find(".SS \\fB" + command->path + "\\fR") != std::string::npos, command->path);
   }
   CHECK(page.find("\\fB\\-\\-join\\-timeout\\fR \\fISECONDS\\fR\n") != std::string::npos);
+  CHECK(page.find("\\fB\\-\\-coordinator\\fR \\fIHOST:PORT\\fR\n") != std::string::npos);
   if (!Has("groff")) return;
   const ProgramResult shown = RunShell(ENGINE_BINARY " man | groff -man -Tutf8 -ww -z");
   CHECK(shown.exit_code == 0);

@@ -39,8 +39,8 @@ inline ProgramResult RunProgram(const std::string& arguments, const std::string&
 
 // Starts the program and sends it the signal once it is `under_way`. Its exit code; −1 where the signal ended
 // it.
-inline int Interrupt(const std::string& arguments, const std::function<bool()>& under_way,
-                     int signal_number) {
+inline int Interrupt(const std::string& arguments, const std::function<bool()>& under_way, int signal_number,
+                     int times = 1) {
   const pid_t pid = fork();
   if (pid == 0) {
     const int null = open("/dev/null", O_WRONLY);
@@ -53,7 +53,10 @@ inline int Interrupt(const std::string& arguments, const std::function<bool()>& 
     REQUIRE(waitpid(pid, nullptr, WNOHANG) == 0);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  kill(pid, signal_number);
+  for (int sent = 0; sent < times; ++sent) {
+    if (sent > 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));  // as senders repeat a request
+    kill(pid, signal_number);
+  }
   int status = 0;
   waitpid(pid, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;

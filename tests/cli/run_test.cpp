@@ -241,9 +241,14 @@ TEST_CASE("run: a limit on the size of files is an error, not a silent end") {
   CHECK(Contains(result.output, "engine run: "));
 }
 
-TEST_CASE("schema: a full disk is an error") {
-  const ProgramResult result = RunProgram("schema > /dev/full");
-  CHECK(result.exit_code == 1);
+TEST_CASE("a full disk is an error of every command, and never a crash") {
+  for (const char* command : {"schema", "explain --page", "help run", "--version", "--help"}) {
+    CAPTURE(command);
+    const ProgramResult result = RunProgram(std::string(command) + " > /dev/full");
+    CHECK(result.exit_code == 1);
+  }
+  const std::string recipe = ENGINE_SOURCE_DIR "/recipes/quickstart.toml";
+  CHECK(RunProgram("search " + recipe + " --fix nope 2> /dev/full").exit_code == 2);
 }
 
 TEST_CASE("run --quiet: no log, but errors; the metrics are written") {

@@ -28,7 +28,8 @@ TEST_CASE("search writes a recipe that extends the one given and passes its chec
   const std::string text = data::ReadFile(out);
   CHECK(text.find("llama-7b-8gpu.toml") != std::string::npos);
   CHECK(text.find("global_batch = 128") != std::string::npos);  // what --set said is kept
-  CHECK(result.output.find("compiled and compared by full plans") != std::string::npos);
+  CHECK(result.output.find("plans compiled and compared") != std::string::npos);
+  CHECK(RunProgram("check " + out).exit_code == 0);
 }
 
 // What the first choice takes of the device is W202's business, and the search's.
@@ -97,6 +98,26 @@ TEST_CASE("a search that is interrupted says how far it was and what it has foun
   CHECK(text.find(" lawful layouts of 256 ranks; interrupted after ") != std::string::npos);
   CHECK(text.find("\nbest: dp ") != std::string::npos);
   CHECK(data::ReadFile(err).find("interrupted; this is what was found") != std::string::npos);
+}
+
+TEST_CASE("two signals for one request to stop are one: the search tells what it has found") {
+  const data::TempDir folder;
+  const std::string out = folder / "out";
+  const std::string err = folder / "err";
+  const auto found_something = [&] {
+    return std::filesystem::exists(err) && data::ReadFile(err).find("best so far ") != std::string::npos;
+  };
+  const int code = Interrupt(
+      "search " + SourcePath("recipes/scale/gpt-175b-256gpu.toml") + " --progress > " + out + " 2> " + err,
+      found_something, SIGINT, /*times=*/2);
+  CHECK(code == 130);
+  CHECK(data::ReadFile(out).find("\nbest: dp ") != std::string::npos);
+}
+
+TEST_CASE("search shows one layout at least") {
+  const ProgramResult none = RunProgram("search " + Recipe() + " --show 0");
+  CHECK(none.exit_code == 2);
+  CHECK(none.output.find("--show") != std::string::npos);
 }
 
 TEST_CASE("search names the keys that it varies") {

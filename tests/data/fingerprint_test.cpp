@@ -22,7 +22,8 @@ TEST_CASE("a fingerprint of blocks sees size, beginning, end and each of its blo
   };
   CHECK(sees(0));
   CHECK(sees(bytes.size() - 1));
-  // 16 of about 40 MiB are read, in 256 blocks: one in each of 256 equal parts but the last.
+  // 16 of about 40 MiB are read, in 256 blocks: one at the start of each of 255 equal parts,
+  // and one at the end.
   const std::size_t stride = (bytes.size() - (std::size_t{64} << 10)) / 255;
   int seen = 0;
   for (std::size_t i = 0; i < 20; ++i) seen += sees(i * 13 * stride + 1000) ? 1 : 0;

@@ -30,6 +30,14 @@ TEST_CASE("missing data: the command that makes the data set, with the recipe's 
   CHECK(Has(HintForMissingData(recipe, "corpus"), "--output-prefix PREFIX --tokenizer"));
 }
 
+TEST_CASE("missing data: one file of two is there") {
+  const TempDir dir;
+  WriteFile(dir / "web.idx", "");
+  CHECK(HintForMissingData({}, dir / "web")
+            .starts_with((dir / "web.idx") + " is there: put " + (dir / "web.bin") +
+                         " of the same data set beside it"));
+}
+
 TEST_CASE("missing data: a path that is right from the recipe's folder or one above it") {
   const TempDir dir;
   std::filesystem::create_directories(dir / "repository/recipes/small");

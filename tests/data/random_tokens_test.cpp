@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <set>
 #include <vector>
@@ -64,13 +65,13 @@ TEST_CASE("random tokens: uniform over the vocabulary, in every place of a sampl
     for (const double count : of_place) chi_squared += (count - expected) * (count - expected) / expected;
     CHECK(chi_squared < 35.6);  // 10 degrees of freedom: 1 in 10,000 is above
   }
-  // A vocabulary near 2^30, where 32 bits of randomness would favour some tokens: the quarters are equal
-  // still.
-  constexpr std::int64_t kLarge = (std::int64_t{1} << 30) - 1;
-  double sum = 0;
-  const std::vector<std::int32_t> large = Drawn(1, Split::kTrain, 0, kLarge, 10000);
-  for (const std::int32_t token : large) sum += static_cast<double>(token) / static_cast<double>(kLarge);
-  CHECK(std::abs(sum / 10000 - 0.5) < 4 * 0.2887 / 100);  // four standard deviations of the mean
+  // 32 bits of randomness would not do: of 2^32 numbers 8/3 would fall on each token of 3·2^29, 3 on two of
+  // every three and 2 on the third.
+  constexpr std::int64_t kLarge = std::int64_t{3} << 29;
+  std::array<int, 3> residues{};
+  for (const std::int32_t token : Drawn(1, Split::kTrain, 0, kLarge, 10000))
+    ++residues[static_cast<std::size_t>(token % 3)];
+  for (const int count : residues) CHECK(std::abs(count - 3333) < 4 * 47);  // four standard deviations
 }
 
 TEST_CASE("random source: no files; sizes of the recipe; samples whatever the run's length and batch") {

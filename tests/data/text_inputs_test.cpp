@@ -96,6 +96,8 @@ TEST_CASE("a directory stands for its text files, in order") {
   for (const char* name : {"b", "a.txt", "a.dat", "a.u8", ".hidden", ".dat", "sub/.c", "sub/c"}) {
     WriteFile(dir / name, "x");
   }
+  std::filesystem::create_directories(dir / ".git/objects");
+  WriteFile(dir / ".git/objects/ab", "x");
   std::filesystem::create_symlink("b", dir / "link");
   std::filesystem::create_symlink(".hidden", dir / ".link");
   REQUIRE(mkfifo((dir / "pipe").c_str(), 0600) == 0);
@@ -103,7 +105,7 @@ TEST_CASE("a directory stands for its text files, in order") {
   absl::StatusOr<std::vector<std::string>> files = ListInputs({dir / "sub/c", dir.path()}, &passed_over);
   REQUIRE(files.ok());
   CHECK(*files == std::vector<std::string>{dir / "sub/c", dir / "a.txt", dir / "b", dir / "sub/c"});
-  CHECK(passed_over.hidden == 3);
+  CHECK(passed_over.hidden == 4);
   CHECK(passed_over.tables == 2);
   CHECK(passed_over.links == 2);
   CHECK(passed_over.others == 1);

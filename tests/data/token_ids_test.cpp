@@ -32,6 +32,8 @@ TEST_CASE("token ids: what is wrong, and where") {
   CHECK(IdsOrError("[1, 99999999999999999999999]") ==
         "ids.txt:1:5: error: id 99999999999999999999… is outside of the model's vocabulary, 0 to 99");
   CHECK(IdsOrError("1 two 3") == "ids.txt:1:3: error: 'two' is no token id");
+  CHECK(IdsOrError("\033[31mred") == "ids.txt:1:1: error: '\\x1b' is no token id");
+  CHECK(IdsOrError("\033red") == "ids.txt:1:1: error: '\\x1bred' is no token id");
   CHECK(IdsOrError("1.5") == "ids.txt:1:1: error: '1.5' is no token id");
   CHECK(IdsOrError("1, 2") == "ids.txt:1:2: error: ',' is no token id");
   CHECK(IdsOrError("[1 2]") == "ids.txt:1:4: error: ',' or ']' is missing");

@@ -328,6 +328,33 @@ TEST_CASE("rendezvous: where a rank is missing beside a flood, the reason says s
   CHECK_MESSAGE(world.ErrorOf(0).find("crowd the port") != std::string::npos, world.ErrorOf(0));
 }
 
+TEST_CASE("rendezvous: a wrong token is refused in a flood of strangers, too") {
+  for (int start = 0; start < 6; ++start) {
+    World world(2, {.join_timeout = std::chrono::seconds(20)});
+    const Flood flood(world.endpoint);
+    world.Join({MemberOf(1, 2)}, "tokem");
+    CHECK(world.ErrorOf(0).starts_with(world.At(1) + "refused: token"));
+  }
+}
+
+TEST_CASE("rendezvous: a failure is told to a server that listens at once and answers late") {
+  Endpoint endpoint{"127.0.0.1", 0};
+  absl::StatusOr<Descriptor> listener = Listen(endpoint);
+  REQUIRE(listener.ok());
+  endpoint.port = PortOf(*listener);
+  bool reported = false;
+  std::thread failing(
+      [&] { reported = Client::ReportFailure(endpoint, "token", MemberOf(1, 2), {}, "failed: no data"); });
+  std::this_thread::sleep_for(kStartSkew + Milliseconds(500));  // rank 0 opens its data
+  const auto server = Server::Start(*std::move(listener), "token", MemberOf(0, 2), {});
+  const Joined rank0 = Client::Join(endpoint, "token", MemberOf(0, 2), {}, [](const absl::Status&) {});
+  failing.join();
+  CHECK(reported);
+  // Both may be there for a moment; the run has ended for rank 0 then.
+  const absl::Status end = rank0.ok() ? (*rank0)->Barrier("never") : rank0.status();
+  CHECK_MESSAGE(Message(end).find("failed: no data") != std::string::npos, Message(end));
+}
+
 TEST_CASE("rendezvous: a rank whose connection is closed unheard tries again, in time") {
   absl::StatusOr<Descriptor> listener = Listen({"127.0.0.1", 0});
   const Endpoint endpoint{"127.0.0.1", PortOf(*listener)};

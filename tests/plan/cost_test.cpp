@@ -216,6 +216,22 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("cost: the backward pass of grouped queries in fp32, whose q and k are apart, has the same heads") {
+  const Plan plan = OfMesh(1, 1);
+  const recipe::Cluster cluster = H200();
+  const CostModel costs(plan, cluster);
+  Instruction packed = Attention(/*backward=*/true, 2, 32, 1024, 64);
+  packed.slow.kind = SlowPath::Kind::kReference;
+  Instruction apart = packed;
+  const std::int64_t o = packed.inputs[2].elements;
+  const std::int64_t kv = o / 4;  // 8 heads of keys for 32 of queries
+  const auto f32 = [](std::int64_t elements) { return Tensor(elements, DType::kF32); };
+  apart.kernel = "attention_grad";
+  apart.inputs = {f32(o), f32(kv), f32(kv), Tensor(2 * 1024, DType::kI32), f32(o), f32(o / 64), f32(o)};
+  apart.outputs = {f32(o), f32(kv), f32(kv)};
+  CHECK(costs.Seconds(apart) == Relative(costs.Seconds(packed)));
+}
+
 // Profiles of llama-1b: 16 layers of 32 heads of 64, 8 × 4096 tokens with a window of 1024, and 2 × 16,384.
 TEST_CASE("cost: attention in a window takes all pairs, as measured, within 5 %") {
   const Plan plan = OfMesh(1, 1);

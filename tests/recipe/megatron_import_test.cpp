@@ -268,6 +268,8 @@ TEST_CASE("megatron: flags that would be missed are warnings, and the last line 
         std::string::npos);
   const Flags same = {{"--save", "/a/b/"}, {"--load", "/a/b"}, {"--save-interval", "5"}};
   CHECK(import(same) == "13 flags: 11 imported, 2 without a key");
+  CHECK(import({{"--save", "a/b"}, {"--load", "./a//b"}, {"--save-interval", "5"}}) ==
+        "13 flags: 11 imported, 2 without a key");
   Flags optimizer = same;
   optimizer["--no-load-optim"] = optimizer["--no-load-rng"] = optimizer["--exit-on-missing-checkpoint"] = "";
   CHECK(import(optimizer) ==
@@ -291,6 +293,8 @@ TEST_CASE("megatron: flags that would be missed are warnings, and the last line 
             .find("warning: --mid-level") != std::string::npos);
   CHECK(import({{"--data-path", "a"}, {"--mid-level-dataset-surplus", "0.1"}}).find("warning") ==
         std::string::npos);
+  CHECK(Import(Script({{"--data-path", "a"}, {"--mid-level-dataset-surplus", "0.1"}}))
+            .recipe.find("--mid-level-dataset-surplus: no effect without a blend") != std::string::npos);
 }
 
 TEST_CASE("megatron: --mock-data is random tokens, and nothing of files") {
@@ -337,6 +341,9 @@ TEST_CASE("megatron: the loss scale of fp16") {
                 {"--loss-scale-window", "100"},
                 {"--hysteresis", "4"}},
                keys) == "0.0 4096.0 2.0 100 4");
+  CHECK(Values({{"--fp16", ""}, {"--loss-scale-window", "2e3"}}, keys) == "0.0 4294967296.0 1.0 2000 2");
+  CHECK(Messages(Import(Script({{"--fp16", ""}, {"--loss-scale-window", "0"}})).diagnostics)
+            .find("--loss-scale-window 0 is no number of iterations") != std::string::npos);
   const Flags constant = {{"--fp16", ""}, {"--loss-scale", "1024"}, {"--hysteresis", "4"}};
   CHECK(Values(constant, keys) == "1024.0 4294967296.0 1.0 1000 2");
   CHECK(Import(Script(constant)).recipe.find("# --hysteresis: no effect with --loss-scale\n") !=
@@ -354,6 +361,9 @@ TEST_CASE("megatron: pretrain_gpt.py's default is GPT-2's tokenizer") {
   Flags other = files;
   other["--tokenizer-type"] = "Llama2Tokenizer";
   CHECK(Values(other, keys) == "\"byte\" \"\" 32000");
+  CHECK(Import(Script(other))
+            .recipe.find("# --merge-file, --vocab-file: of the tokenizer, which is another one here\n") !=
+        std::string::npos);
   CHECK(Values({}, keys) == "\"byte\" \"\" 1000");  // --vocab-size alone
 }
 

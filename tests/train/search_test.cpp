@@ -136,6 +136,7 @@ TEST_CASE("the least memory is another objective") {
 
 TEST_CASE("rows name the schedule as the plan does, and show no MFU of another machine") {
   recipe::Recipe recipe;
+  recipe.cluster.memory_bytes = 80'000'000'000;  // else its column says "–"
   SearchResult result;
   result.world = 8;
   Found found;
@@ -160,6 +161,8 @@ TEST_CASE("rows name the schedule as the plan does, and show no MFU of another m
   CHECK(row().find(" 1f1b ") != std::string::npos);
   result.best[0].layout.zero_bubble = true;
   CHECK(row().find(" zero_bubble ") != std::string::npos);
+  result.best[0].layout.layers_per_stage = {3, 2};
+  CHECK(ToText(result, recipe).find(", layers 3+2") != std::string::npos);
   result.best[0].time = {};
   result.best[0].time.iteration_s = 1;  // the device's peak is not known
   CHECK(row().find(" – ") != std::string::npos);

@@ -37,8 +37,11 @@ absl::Status Catch(const std::string& context, const Body& body) {
     return body();
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("{}: not enough memory", context);
-  } catch (const std::system_error& error) {  // of its thread
-    return ResourceExhausted("{}: no more threads can be started: {}", context, error.what());
+  } catch (const std::system_error& error) {
+    // Gloo starts a thread; std::thread reports a limit on threads by this code.
+    if (error.code() == std::errc::resource_unavailable_try_again)
+      return ResourceExhausted("{}: no more threads can be started", context);
+    return Unavailable("{}: {}", context, What(error));
   } catch (const std::exception& error) {
     return Unavailable("{}: {}", context, What(error));
   }

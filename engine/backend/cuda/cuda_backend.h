@@ -52,7 +52,7 @@ class CudaBackend final : public Backend {
   void WatchHealth(std::function<absl::Status()> health) { health_ = std::move(health); }
   // Waits until it is done: `state` says cudaErrorNotReady until then. Error: that of `state`, or of health.
   absl::Status Await(const std::function<cudaError_t()>& state) const;
-  // Memory of the GPU that nobody has taken, and that all who use it have; bytes.
+  // Bytes of the GPU's memory: free, and taken by all processes together.
   absl::StatusOr<std::int64_t> FreeBytes() const;
   absl::StatusOr<std::int64_t> UsedBytes() const;
 

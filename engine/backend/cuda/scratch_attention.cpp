@@ -170,8 +170,9 @@ AttentionGradLayout CudnnGradLayout(const AttentionShape& shape, bool determinis
 
 namespace {
 
-// Pairs of a head of a sample that cuDNN computes where there is a window: all of a chunk's queries and keys,
-// but where the window covers these and the mask is the causal one alone.
+// Counts the query-key pairs that cuDNN computes for one head of one sample with a window. In a chunk whose
+// keys the window covers, the mask is the causal one and cuDNN skips what it masks; in every other chunk it
+// computes all pairs.
 double PairsComputed(const AttentionShape& shape, bool backward, bool deterministic) {
   DimExtent positions = {{0, shape.queries}};
   if (shape.queries < shape.keys) {  // by cp, in zigzag: as many on every rank as on the first

@@ -81,8 +81,8 @@ void AdamW(const KernelArgs& args) {
                });
 }
 
-// The coefficient of Megatron-LM's clip_grad: clip / (norm + 1e-6), where it is below 1. `constant`,
-// `dynamic`: its ConstantGradScaler and DynamicGradScaler, too.
+// The coefficient of Megatron-LM's clip_grad: clip / (norm + 1e-6), where it is below 1. The attributes
+// `constant` and `dynamic` choose its ConstantGradScaler or DynamicGradScaler.
 void ClipFactor(const KernelArgs& args) {
   double* control = args.outputs[0].as<double>();
   plan::PickLearningRate(control);

@@ -23,7 +23,7 @@ void SumPartials(const double* partial, std::int64_t count, bool accumulate, dou
 struct ClipOptions {
   double clip = 0;        // largest norm; 0: no clipping
   bool skips = false;     // skip updates whose norm is not finite
-  bool dynamic = false;   // and move the loss scale; the next three are read then
+  bool dynamic = false;   // whether the loss scale moves; the next three are read only then
   double window = 0;      // clean iterations after which the loss scale doubles
   double hysteresis = 0;  // overflows before it is halved, once; refilled when it doubles
   double min_scale = 0;

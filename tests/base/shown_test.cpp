@@ -1,0 +1,23 @@
+#include "engine/base/shown.h"
+
+#include <doctest/doctest.h>
+
+namespace engine {
+
+TEST_CASE("shown: control characters are escaped, and long texts are cut between characters") {
+  CHECK(Shown("a\n\033[1m") == "a\\n\\x1b[1m");
+  CHECK(Shown("abcdef", 3) == "abc…");
+  CHECK(Shown("abc", 3) == "abc");
+  CHECK(Shown("aää", 2) == "aä…");                       // the second character has two bytes
+  CHECK(Shown(std::string(5000, '\x80')).size() < 100);  // no UTF-8
+}
+
+TEST_CASE("line and column of a byte, both from 1") {
+  using Place = std::pair<std::int64_t, std::size_t>;
+  CHECK((LineAndColumn("ab\ncd", 0) == Place{1, 1}));
+  CHECK((LineAndColumn("ab\ncd", 2) == Place{1, 3}));
+  CHECK((LineAndColumn("ab\ncd", 3) == Place{2, 1}));
+  CHECK((LineAndColumn("ab\ncd", 5) == Place{2, 3}));
+}
+
+}  // namespace engine
