@@ -13,6 +13,7 @@ const char* BuildCommit();  // of the file that tools/commit.cmake writes at eac
 
 int main(int argc, char** argv) {
   engine::cli::OpenStandardStreams();
+  engine::cli::RestoreHangUp();
   engine::cli::EndWhereMemoryEnds(argc > 1 ? argv[1] : "");
   engine::SetCommit(engine::BuildCommit());
   CLI::App app("Trains transformer models from one declarative recipe.", "engine");

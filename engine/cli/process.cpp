@@ -1,6 +1,7 @@
 #include "engine/cli/process.h"
 
 #include <fcntl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -41,6 +42,23 @@ const std::string* ReasonOfEnd() {
   }
 }
 
+// Whether SIGHUP was ignored before any library could change that. `.preinit_array` of an executable runs
+// before the constructors of its libraries (System V ABI), one of which may also stand in for sigaction(): so
+// a system call.
+bool hang_up_was_ignored = false;
+
+void NoteHangUp() {
+  struct {
+    void (*handler)(int);
+    unsigned long flags;
+    void (*restorer)();
+    unsigned long mask;
+  } action = {};  // as the kernel has it, on x86-64 and Arm
+  if (syscall(SYS_rt_sigaction, SIGHUP, nullptr, &action, sizeof(action.mask)) == 0)
+    hang_up_was_ignored = action.handler == SIG_IGN;
+}
+__attribute__((section(".preinit_array"), used)) void (*const kNoteHangUp)() = NoteHangUp;
+
 void OnTerminate() {
   const std::string* reason = ReasonOfEnd();
   if (reason == nullptr) terminate_before();
@@ -60,6 +78,8 @@ void OpenStandardStreams() {
     if (fcntl(stream, F_GETFD) < 0 && errno == EBADF) (void)!open("/dev/null", O_RDWR);
   }
 }
+
+void RestoreHangUp() { std::signal(SIGHUP, hang_up_was_ignored ? SIG_IGN : SIG_DFL); }
 
 void EndWhereMemoryEnds(const char* command) {
   const MemoryLimit limit = MemoryOfProcess();

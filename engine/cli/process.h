@@ -7,6 +7,11 @@ namespace engine::cli {
 // its number, and what is meant for the stream would go there. To be called before anything is opened.
 void OpenStandardStreams();
 
+// Gives SIGHUP back the meaning that whoever started the program gave it: nohup(1) has it ignored. A library
+// that Gloo is linked with on some systems (UCX, by its setting UCX_DEBUG_SIGNO) puts a handler of its own
+// there before main() begins.
+void RestoreHangUp();
+
 // From now on too little memory, on any thread, ends the process with exit code 1 and a line on standard
 // error that begins with the command: "engine run: not enough memory: …".
 void EndWhereMemoryEnds(const char* command);

@@ -31,11 +31,11 @@ constexpr const char* kValidationLoss = "validation_loss";
 constexpr const char* kTrainLoss = "train_loss";
 
 // One value, or table of values, that a list of the study gives to a key.
-struct Choice {
+struct FactorLevel {
   Settings settings;
   Mark mark;
 };
-using Factor = std::vector<Choice>;
+using Factor = std::vector<FactorLevel>;
 
 // What the file names, before any recipe is resolved.
 struct Named {
@@ -236,7 +236,7 @@ class StudyParser {
     } else {
       alone = skips_base = true;
       for (const Factor& factor : factors) {
-        for (const Choice& choice : factor) Add(choice.settings, choice.mark);
+        for (const FactorLevel& choice : factor) Add(choice.settings, choice.mark);
       }
     }
   }
