@@ -3,15 +3,22 @@
 // checkpoints hold).
 //
 //   x = E[tokens] (+ P[positions]) → dropout
-//   per block: x += dropout(proj(attention(qkv(norm(x))))) ; x += dropout(fc2(activation(fc1(norm(x)))))
+//   per block: x += dropout(proj(attention(qkv(norm(x)))))
+//              x += dropout(fc2(activation(fc1(norm(x)))))
 //   logits = head(final_norm(x)); loss = Σ cross entropy
 //
-// Parameters, with J = heads/kv_heads + 2 rows of heads per kv group, G = 2 for gated activations:
-//   embedding.tokens [V, D] · embedding.positions [max_positions, D] (learned) · head.weight [V, D] (untied)
-//   layers.N.attention.{norm.weight, norm.bias}[D] · .qkv.weight [K, J, E, D] · .qkv.bias [K, J, E]
-//     .proj.weight [D, H, E] · .proj.bias [D]
-//   layers.N.mlp.{norm.…} · .fc1.weight [F, D] or [2, F, D] · .fc1.bias [F] or [2, F] · .fc2.weight [D, F] ·
-//   .fc2.bias [D] final_norm.{weight, bias} [D]
+// Parameters, with J = heads/kv_heads + 2 rows of heads per kv group:
+//
+//   embedding.tokens                   [V, D]
+//   embedding.positions                [max_positions, D]            learned positions
+//   layers.N.attention.norm.weight     [D]                           .norm.bias   [D]
+//   layers.N.attention.qkv.weight      [K, J, E, D]                  .qkv.bias    [K, J, E]
+//   layers.N.attention.proj.weight     [D, H, E]                     .proj.bias   [D]
+//   layers.N.mlp.norm.weight           [D]                           .norm.bias   [D]
+//   layers.N.mlp.fc1.weight            [F, D], gated [2, F, D]       .fc1.bias    [F], gated [2, F]
+//   layers.N.mlp.fc2.weight            [D, F]                        .fc2.bias    [D]
+//   final_norm.weight                  [D]                           .bias        [D]
+//   head.weight                        [V, D]                        untied
 #pragma once
 
 #include <cstdint>

@@ -1,20 +1,26 @@
 // Causal attention (Vaswani et al., arXiv:1706.03762; grouped queries: Ainslie et al., arXiv:2305.13245)
 //
-//   inputs q[B, S, H, E], k[B, T, K, E], v[B, T, K, E], positions[B, S] int32; head h reads kv head h /
-//   (H/K). score(i, j) = scale · q_i·k_j for 0 ≤ positions_i − j (and < window, where the attribute window >
-//   0); key j stands at position j: keys are whole along the sequence and in natural order, while q may be
-//   any slice of it. outputs o[B, S, H, E], lse[B, S, H] = log Σ_j exp(score) (fp32 or wider). Dropout
-//   (attributes dropout > 0, stream): probabilities are zeroed with that probability and the others scaled by
-//   1/(1 − dropout); the mask is a function of (sample, head, i, j), so it is the same in every layout.
-//   attention_grad(q, k, v, positions, o, lse, d_o) → dq, dk, dv: with P = exp(score − lse), dP = d_o·v,
-//     dS = P·(dP − Σ_E d_o·o), dq = scale·dS·k, dk = scale·dSᵀ·q, dv = Pᵀ·d_o.
+//   attention(q[B, S, H, E], k[B, T, K, E], v[B, T, K, E], positions[B, S] int32)
+//       → o[B, S, H, E], lse[B, S, H]                                        (lse in fp32 or wider)
+//     Head h reads kv head h / (H/K). Key j stands at position j: keys are whole along the sequence and in
+//     natural order, while q may be any slice of it.
+//     score(i, j) = scale · q_i·k_j   for 0 ≤ positions_i − j (and < window, where the attribute window > 0)
+//     lse = log Σ_j exp(score),   o = Σ_j exp(score − lse) · v_j
+//     Dropout (attributes dropout > 0, stream) zeroes probabilities with that probability and scales the
+//     others by 1/(1 − dropout). The mask is a function of (sample, head, i, j): the same in every layout.
+//   attention_grad(q, k, v, positions, o, lse, d_o) → dq, dk, dv
+//     P = exp(score − lse),  dP = d_o·v,  dS = P·(dP − Σ_E d_o·o)
+//     dq = scale·dS·k,  dk = scale·dSᵀ·q,  dv = Pᵀ·d_o
+//
 // FLOPs count the pairs that are not masked: S(S+1)/2 of a head without a window, W·S − W(W−1)/2 within one
-// of W. Forward 2 products × 2·E × pairs; backward 5, of which one makes the scores again, as the kernels do:
-// that one is not counted in Cost::product_flops. A slice of the sequence is that of a zigzag
-// split (plan/layout.h): without a window all slices have as many pairs, with one the middle has most.
+// of W. The forward pass has 2 products of 2·E FLOPs a pair, the backward pass 5. One of the 5 makes the
+// scores again, as the kernels do; Cost::product_flops leaves it out. A slice of the sequence is one of a
+// zigzag split (plan/layout.h): without a window all slices have as many pairs, with one the middle has most.
+//
 // Placement: split batch; split heads (Ulysses: the sequence whole); or split query sequence with whole k and
-// v, whose gradients are then partial. Backward saves q, k, v, o, lse; never the S×T scores (as
-// FlashAttention, arXiv:2205.14135).
+// v, whose gradients are then partial.
+//
+// Backward saves q, k, v, o, lse; never the S×T scores (as FlashAttention, arXiv:2205.14135).
 #include <algorithm>
 
 #include "engine/ops/common.h"

@@ -1,8 +1,13 @@
-// Bias: y[l…, o…] = x[l…, o…] + b[o…];  bias_grad: db[o…] += Σ_l dy[l…, o…]
+// Bias
 //
-//   b has the trailing dims of x (attribute dims of bias_grad: how many). The composition linear → bias_add
-//   is the specification of a linear with three inputs.
+//   bias_add(x, b):   y[l…, o…] = x[l…, o…] + b[o…]
+//   bias_grad(dy):    db[o…] += Σ_l dy[l…, o…]
+//
+// b has the trailing dims of x (attribute dims of bias_grad: how many). The composition linear → bias_add is
+// the specification of a linear with three inputs.
+//
 // Placement: split leading dims keep b whole and make db partial; a split output dim splits b.
+//
 // Backward saves nothing.
 #include <array>
 

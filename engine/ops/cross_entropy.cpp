@@ -1,17 +1,24 @@
 // Cross entropy of next-token prediction, in four ops so that a split vocabulary exchanges per-token
 // statistics only.
 //
-//   cross_entropy(logits[B, S, V], labels[B, S] int32) → lse[B, S] = log Σ_v exp(z_v), target[B, S] =
-//   z_label, over
-//     the classes v < attribute classes: rows that only pad the vocabulary take no part. A rank that holds
-//     columns [v0, v1) gives the terms of its own columns, and 0 as target where the label is another rank's.
-//   loss_sum(lse, target, labels) → Σ (lse − target) over labels ≥ 0, float64 (accumulates over
-//   microbatches). loss_weight(labels) → w[B, S] = attribute scale where label ≥ 0, else 0: d(loss)/d(lse),
-//   and −d(loss)/d(target). cross_entropy_grad(logits, labels, lse, w) → d_logits = w · (exp(z − lse) −
-//   onehot(label)), 0 in padding columns. attribute scale of loss_sum is the factor of the whole loss in the
-//   gradient (1 / tokens of the global batch); the value of loss_sum itself is not scaled.
+//   cross_entropy(logits[B, S, V], labels[B, S] int32) → lse[B, S], target[B, S]
+//     lse = log Σ_v exp(z_v),   target = z_label
+//     over the classes v < attribute classes: rows that only pad the vocabulary take no part. A rank that
+//     holds columns [v0, v1) gives the terms of its own columns, and 0 as target where the label is another
+//     rank's.
+//   loss_sum(lse, target, labels) → Σ (lse − target) over labels ≥ 0, float64 (accumulates over microbatches)
+//   loss_weight(labels) → w[B, S]: attribute scale where label ≥ 0, else 0
+//     It is d(loss)/d(lse), and −d(loss)/d(target).
+//   cross_entropy_grad(logits, labels, lse, w) → d_logits
+//     d_logits = w · (exp(z − lse) − onehot(label)), 0 in padding columns
+//
+// Attribute scale is the factor of the whole loss in the gradient (1 / tokens of the global batch); the value
+// of loss_sum itself is not scaled.
+//
 // Placement: a split vocabulary makes lse partial under log-sum-exp and target partial under sum
-// (Megatron-LM's vocabulary-parallel cross entropy, arXiv:1909.08053). Backward saves logits, labels, lse.
+// (Megatron-LM's vocabulary-parallel cross entropy, arXiv:1909.08053).
+//
+// Backward saves logits, labels, lse.
 #include "engine/ops/common.h"
 #include "engine/ops/ops.h"
 

@@ -1,9 +1,12 @@
-// Dropout (Srivastava et al., JMLR 2014): y = x · keep / (1 − p), keep ~ Bernoulli(1 − p)
+// Dropout (Srivastava et al., JMLR 2014)
 //
-//   attributes p and stream (a name; a recomputed copy keeps the original's). keep(element) is a function of
-//   (seed, stream, iteration, logical element index, where dim 0 counts samples of the global batch), so the
-//   mask is the same in every layout and microbatching. dropout_grad(dy) applies the same mask: dx = dy ·
-//   keep / (1 − p).
+//   dropout(x):        y = x · keep / (1 − p),   keep ~ Bernoulli(1 − p)
+//   dropout_grad(dy):  dx = dy · keep / (1 − p),  with the same mask
+//
+// Attributes p and stream (a name; a recomputed copy keeps the original's). keep(element) is a function of
+// (seed, stream, iteration, logical element index, where dim 0 counts samples of the global batch), so the
+// mask is the same in every layout and microbatching.
+//
 // Backward saves nothing.
 #include "engine/ops/common.h"
 #include "engine/ops/ops.h"

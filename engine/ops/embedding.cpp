@@ -1,11 +1,17 @@
-// Embedding: y[b, s, :] = table[ids[b, s], :];  embedding_grad: d_table[v, :] += Σ_{ids = v} dy[b, s, :]
+// Embedding
 //
-//   ids [B, S] int32, table [V, D]; attribute replicate = 1 keeps the table whole on a weight-splitting axis
-//   (position embeddings). Attribute rows of embedding_grad = V (logical, or of the shard when run on one).
-//   A rank that holds rows [v0, v1) gives zero for ids outside of them and ignores them in the gradient.
-//   The gradient adds rows in order of (b, s): deterministic.
+//   embedding(ids[B, S] int32, table[V, D]):   y[b, s, :] = table[ids[b, s], :]
+//   embedding_grad(ids, dy):                   d_table[v, :] += Σ_{ids = v} dy[b, s, :]
+//
+// Attribute replicate = 1 keeps the table whole on a weight-splitting axis (position embeddings). Attribute
+// rows of embedding_grad = V (logical, or of the shard when run on one). A rank that holds rows [v0, v1)
+// gives zero for ids outside of them and ignores them in the gradient. The gradient adds rows in order of
+// (b, s): deterministic.
+//
 // Placement: a split vocabulary makes y partial (Megatron-LM's vocabulary-parallel embedding,
-// arXiv:1909.08053). Backward saves ids only.
+// arXiv:1909.08053).
+//
+// Backward saves ids only.
 #include <array>
 
 #include "engine/ops/common.h"

@@ -3,13 +3,18 @@
 // graphs of recipes that compute in fp8. They approximate the ops that they stand for: compositions, of plain
 // ops and quantize, say what they read and make and how it is placed, not which bits come out.
 //
-// Every quantised tensor has a state f32[8]: [0] 1/scale, [4] scale, [5] largest absolute value of this
-// iteration, [6] format (0 e4m3, 1 e5m2). q = x · scale, rounded and held within the format's range; qt is q
-// transposed, its last `dims` dims (attribute) first in memory: products want both operands with the
-// contracted dim last. Its shape and placement are those of q. fp8_update turns the largest value into the
-// next iteration's scale, which is one for all ranks that hold parts of the tensor: the update takes the
-// largest value of all of them before. With current scaling the state is made with the tensor, of the largest
-// value of the rank's own part, and nothing is kept.
+// Every quantised tensor has a state f32[8]:
+//
+//   [0] 1/scale   [4] scale   [5] largest absolute value of this iteration   [6] format (0 e4m3, 1 e5m2)
+//
+//   q = x · scale, rounded and held within the format's range. Its shape and placement are those of x.
+//   qt is q transposed, its last `dims` dims (attribute) first in memory: products want both operands with
+//     the contracted dim last. Its shape and placement are those of q.
+//
+// Delayed scaling: fp8_update turns the largest value into the next iteration's scale, which is one for all
+// ranks that hold parts of the tensor: the update takes the largest value of all of them before.
+// Current scaling: the state is made with the tensor, of the largest value of the rank's own part, and nothing
+// is kept.
 #pragma once
 
 #include <span>
@@ -18,27 +23,44 @@
 
 namespace engine::ops {
 
-extern const graph::OpDef kQuantize;              // x, state → q, qt[, d_bias: column sums of x]
-extern const graph::OpDef kQuantizeCurrent;       // x → q, qt, state[, d_bias]
-extern const graph::OpDef kGeluQuantize;          // pre, state → q, qt of gelu(pre)
-extern const graph::OpDef kSwigluQuantize;        // x, state → q, qt of swiglu(x)
-extern const graph::OpDef kGeluGradQuantize;      // pre, dy, state → q, qt of gelu_grad(pre, dy)[, d_bias]
-extern const graph::OpDef kSwigluGradQuantize;    // x, dy, state → q, qt of swiglu_grad(x, dy)
-extern const graph::OpDef kAddLayerNormQuantize;  // x, branch, gamma, beta, state → sum, q, qt, mean, rstd
-extern const graph::OpDef kAddRmsNormQuantize;    // x, branch, gamma, state → sum, q, qt, rstd
-extern const graph::OpDef kLayerNormGradAddQuantize;  // dy, x, gamma, mean, rstd, residual, state → dx, q,
-                                                      // qt, d_gamma, d_beta[, d_bias]
-extern const graph::OpDef
-    kRmsNormGradAddQuantize;           // dy, x, gamma, rstd, residual, state → dx, q, qt, d_gamma[, d_bias]
-extern const graph::OpDef kLinearFp8;  // x8, w8, state of x, state of w[, bias] → y
-extern const graph::OpDef kLinearDgradFp8;  // dy8, w8t, state of dy, state of w → dx
-extern const graph::OpDef kLinearWgradFp8;  // dy8t, x8t, state of dy, state of x → dw
+// x, state → q, qt[, d_bias]; d_bias: the sums of x over all but its last dims
+extern const graph::OpDef kQuantize;
+// x → q, qt, state[, d_bias]
+extern const graph::OpDef kQuantizeCurrent;
+// pre, state → q, qt of gelu(pre)
+extern const graph::OpDef kGeluQuantize;
+// x, state → q, qt of swiglu(x)
+extern const graph::OpDef kSwigluQuantize;
+// pre, dy, state → q, qt of gelu_grad(pre, dy)[, d_bias]
+extern const graph::OpDef kGeluGradQuantize;
+// x, dy, state → q, qt of swiglu_grad(x, dy)
+extern const graph::OpDef kSwigluGradQuantize;
+// x, branch, gamma, beta, state → sum, q, qt, mean, rstd
+extern const graph::OpDef kAddLayerNormQuantize;
+// x, branch, gamma, state → sum, q, qt, rstd
+extern const graph::OpDef kAddRmsNormQuantize;
+// dy, x, gamma, mean, rstd, residual, state → dx, q, qt, d_gamma, d_beta[, d_bias]
+extern const graph::OpDef kLayerNormGradAddQuantize;
+// dy, x, gamma, rstd, residual, state → dx, q, qt, d_gamma[, d_bias]
+extern const graph::OpDef kRmsNormGradAddQuantize;
+
+// x8, w8, state of x, state of w[, bias] → y
+extern const graph::OpDef kLinearFp8;
+// dy8, w8t, state of dy, state of w → dx
+extern const graph::OpDef kLinearDgradFp8;
+// dy8t, x8t, state of dy, state of x → dw
+extern const graph::OpDef kLinearWgradFp8;
+
 // The norm of x once more, with the statistics that it had, for weight gradients: no q.
-extern const graph::OpDef kLayerNormQuantizeAgain;  // x, gamma, beta, mean, rstd, state → qt
-extern const graph::OpDef kRmsNormQuantizeAgain;    // x, gamma, rstd, state → qt
+// x, gamma, beta, mean, rstd, state → qt
+extern const graph::OpDef kLayerNormQuantizeAgain;
+// x, gamma, rstd, state → qt
+extern const graph::OpDef kRmsNormQuantizeAgain;
+
 // linear_cross_entropy on a quantised table: x and the logits' gradient (of attribute `format`) are quantised
 // chunk by chunk, x by its chunk's largest value, the gradient by the largest that it can have.
-extern const graph::OpDef kLinearCrossEntropyFp8;  // x, w8, w8t, state of w, labels → dx, dw, loss
+// x, w8, w8t, state of w, labels → dx, dw, loss
+extern const graph::OpDef kLinearCrossEntropyFp8;
 
 std::span<const graph::OpDef* const> AllFp8Ops();
 

@@ -9,38 +9,63 @@
 
 namespace engine::ops {
 
-// x, w, b → y, pre:  pre = linear(x, w, b); y = gelu(pre). Attributes of linear and gelu.
+// linear_gelu: x, w, b → y, pre.   Attributes of linear and gelu.
+//   pre = linear(x, w, b)
+//   y = gelu(pre)
 extern const graph::OpDef kLinearGelu;
-// dy, w, pre → d_pre:  gelu_grad(pre, linear_dgrad(dy, w)).
+
+// linear_dgrad_gelu: dy, w, pre → d_pre
+//   d_pre = gelu_grad(pre, linear_dgrad(dy, w))
 extern const graph::OpDef kLinearDgradGelu;
-// pre, dy → d_pre, y[, d_bias]:  gelu_grad(pre, dy) and gelu(pre), which the forward pass did not save; with
-// attribute bias = 1 also bias_grad(d_pre).
+
+// gelu_grad_again: pre, dy → d_pre, y[, d_bias]
+//   d_pre = gelu_grad(pre, dy)
+//   y = gelu(pre), which the forward pass did not save
+//   d_bias = bias_grad(d_pre)                                      with attribute bias = 1
 extern const graph::OpDef kGeluGradAgain;
-// x, dy → dx, y:  swiglu_grad(x, dy) and swiglu(x).
+
+// swiglu_grad_again: x, dy → dx, y
+//   dx = swiglu_grad(x, dy)
+//   y = swiglu(x), which the forward pass did not save
 extern const graph::OpDef kSwigluGradAgain;
-// x, branch, gamma, beta → sum, y, mean, rstd:  sum = x + branch; layer_norm(sum, gamma, beta).
+
+// add_layer_norm: x, branch, gamma, beta → sum, y, mean, rstd
+//   sum = x + branch
+//   y, mean, rstd = layer_norm(sum, gamma, beta)
 extern const graph::OpDef kAddLayerNorm;
-// x, branch, gamma → sum, y, rstd.
+// add_rms_norm: x, branch, gamma → sum, y, rstd.   The same with rms_norm.
 extern const graph::OpDef kAddRmsNorm;
-// dy, x, gamma, mean, rstd, residual[, beta] → dx, d_gamma, d_beta[, d_bias][, y]:  dx = layer_norm_grad(…) +
-// residual; with attribute bias = 1 also d_bias = bias_grad(dx); with again = 1 also y = layer_norm(x, gamma,
-// beta), which the forward pass did not save.
+
+// layer_norm_grad_add: dy, x, gamma, mean, rstd, residual[, beta] → dx, d_gamma, d_beta[, d_bias][, y]
+//   dx, d_gamma, d_beta = layer_norm_grad(dy, x, gamma, mean, rstd), and dx += residual
+//   d_bias = bias_grad(dx)                                         with attribute bias = 1
+//   y = layer_norm(x, gamma, beta), which the forward pass did not save    with again = 1
 extern const graph::OpDef kLayerNormGradAdd;
-// dy, x, gamma, rstd, residual → dx, d_gamma[, d_bias][, y].
+// rms_norm_grad_add: dy, x, gamma, rstd, residual → dx, d_gamma[, d_bias][, y].   The same with rms_norm.
 extern const graph::OpDef kRmsNormGradAdd;
-// qkv[B, S, K, J, E], positions → qkv with queries and keys turned, in place:  qkv_split, packed again.
+
+// rotary: qkv[B, S, K, J, E], positions → qkv with queries and keys turned, in place
+//   qkv_split with attribute rotary, packed again
 extern const graph::OpDef kRotary;
-// d_qkv, positions → d_qkv turned back, in place.
+// rotary_grad: d_qkv, positions → d_qkv turned back, in place
 extern const graph::OpDef kRotaryGrad;
-// qkv[B, S, K, J, E], positions → o, lse:  attention(qkv_split(qkv)) without rotary.
+
+// attention_packed: qkv[B, S, K, J, E], positions → o, lse
+//   o, lse = attention(qkv_split(qkv)), without rotary
 extern const graph::OpDef kAttentionPacked;
-// qkv, positions, o, lse, d_o → d_qkv:  qkv_merge(attention_grad(qkv_split(qkv), …)) without rotary.
+// attention_packed_grad: qkv, positions, o, lse, d_o → d_qkv
+//   d_qkv = qkv_merge(attention_grad(qkv_split(qkv), …)), without rotary
 extern const graph::OpDef kAttentionPackedGrad;
-// x[B, S, D], w[V, D], labels[B, S] → d_x, d_w, loss:  the head, the loss and both gradients, a chunk of
-// tokens at a time (attribute chunk), so that the logits of one chunk exist at once:  logits = linear(x, w);
-// lse, target = cross_entropy(logits); loss += loss_sum(lse, target); d_logits = cross_entropy_grad(logits,
-// loss_weight); d_x = linear_dgrad(d_logits, w); d_w += linear_wgrad(d_logits, x). Attributes in_dims,
-// classes, scale, chunk.
+
+// linear_cross_entropy: x[B, S, D], w[V, D], labels[B, S] → d_x, d_w, loss.   Attributes in_dims, classes,
+// scale, chunk. The head, the loss and both gradients, `chunk` tokens at a time, so that only the logits of
+// one chunk exist at once:
+//   logits = linear(x, w)
+//   lse, target = cross_entropy(logits, labels)
+//   loss += loss_sum(lse, target, labels)
+//   d_logits = cross_entropy_grad(logits, labels, lse, loss_weight(labels))
+//   d_x = linear_dgrad(d_logits, w)
+//   d_w += linear_wgrad(d_logits, x)
 extern const graph::OpDef kLinearCrossEntropy;
 
 std::span<const graph::OpDef* const> AllFusedOps();

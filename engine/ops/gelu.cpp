@@ -1,8 +1,11 @@
-// GELU (Hendrycks & Gimpel, arXiv:1606.08415), elementwise.
+// GELU (Hendrycks & Gimpel, arXiv:1606.08415), elementwise
 //
-//   erf form (attribute tanh = 0):  y = x/2 · (1 + erf(x/√2))
-//   tanh form (tanh = 1):           y = x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))       (GPT-2's
-//   "gelu_new") gelu_grad(x, dy): dx = dy · dy/dx, same attribute.
+//   gelu(x), erf form (attribute tanh = 0):   y = x/2 · (1 + erf(x/√2))
+//   gelu(x), tanh form (tanh = 1):            y = x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))
+//   gelu_grad(x, dy):                         dx = dy · dy/dx, with the same attribute
+//
+// The tanh form is GPT-2's "gelu_new".
+//
 // Backward saves x.
 #include "engine/ops/common.h"
 #include "engine/ops/ops.h"

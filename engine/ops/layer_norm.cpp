@@ -1,9 +1,15 @@
-// LayerNorm (Ba et al., arXiv:1607.06450) over the last dim: y = (x − μ)/√(σ² + ε) · γ + β
+// LayerNorm (Ba et al., arXiv:1607.06450) over the last dim
 //
-//   inputs x[…, D], gamma[D], beta[D]; attribute epsilon; outputs y, mean[…], rstd[…] (statistics in fp32 or
-//   wider). layer_norm_grad(dy, x, gamma, mean, rstd) → dx, dγ += Σ dy·x̂, dβ += Σ dy:
+//   layer_norm(x[…, D], gamma[D], beta[D]) → y[…, D], mean[…], rstd[…]
+//     y = x̂ · γ + β,   x̂ = (x − μ) · rstd,   rstd = 1/√(σ² + ε)
+//   layer_norm_grad(dy, x, gamma, mean, rstd) → dx, dγ, dβ
 //     dx = rstd · (dy·γ − mean_D(dy·γ) − x̂ · mean_D(dy·γ·x̂))
+//     dγ += Σ dy·x̂,   dβ += Σ dy
+//
+// Attribute epsilon. Statistics are in fp32 or wider.
+//
 // Placement: any split but that of D; a split leading dim makes dγ and dβ partial.
+//
 // Backward saves x, mean, rstd.
 #include <array>
 

@@ -1,11 +1,13 @@
-// Linear: y[l…, o…] = Σ_i x[l…, i…] · w[o…, i…] (+ b[o…])
+// Linear
 //
-//   l leading dims (batch, sequence), i contracted dims, o output dims; attribute in_dims = number of
-//   contracted dims. linear_dgrad: dx[l…, i…] = Σ_o dy[l…, o…] · w[o…, i…] linear_wgrad: dw[o…, i…] += Σ_l
-//   dy[l…, o…] · x[l…, i…]      (accumulates, in the dtype of its buffer)
-// Weights are stored [out…, in…], row-major, so that a product is one GEMM over collapsed dims. Attributes
-// out_split and in_split name the one output dim and the one contracted dim that a weight-splitting axis may
-// split (heads, ffn, vocabulary); they default to 0.
+//   linear(x, w, b?):   y[l…, o…] = Σ_i x[l…, i…] · w[o…, i…] (+ b[o…])
+//   linear_dgrad:       dx[l…, i…] = Σ_o dy[l…, o…] · w[o…, i…]
+//   linear_wgrad:       dw[o…, i…] += Σ_l dy[l…, o…] · x[l…, i…]     (in the dtype of its buffer)
+//
+// l are leading dims (batch, sequence), i contracted dims, o output dims; attribute in_dims = number of
+// contracted dims. Weights are stored [out…, in…], row-major, so that a product is one GEMM over collapsed
+// dims. Attributes out_split and in_split name the one output dim and the one contracted dim that a
+// weight-splitting axis may split (heads, ffn, vocabulary); they default to 0.
 //
 // Placement is the algebra of a contraction: a split leading dim stays split; a split output dim splits y; a
 // split contracted dim makes y partial (Megatron-LM's column- and row-parallel linear, arXiv:1909.08053 §3).

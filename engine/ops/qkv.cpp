@@ -1,13 +1,24 @@
-// qkv_split: the packed projection qkv[B, S, K, J, E] → q[B, S, K·(J−2), E], k[B, S, K, E], v[B, S, K, E]
+// The packed projection of attention, apart and together again
 //
-//   Packing is Megatron-LM's: for each of K kv groups its J−2 query heads, then its key, then its value;
-//   query head h = group · (J−2) + j. With attribute rotary = 1, q and k are rotated by RoPE (Su et al.,
-//   arXiv:2104.09864) in the half-rotation form of Hugging Face: out = x·cos + rotate_half(x)·sin, angle =
-//   position · base^(−2i/E), i < E/2, computed in float64. Llama-3 scaling (attributes factor, low, high,
-//   original) bends the frequencies: wavelength λ = 2π/f; λ > original/low: f/factor; λ < original/high: f;
-//   between: smooth = (original/λ − low)/(high − low), (1 − smooth)·f/factor + smooth·f. factor = 1 is none.
-//   positions [B, S] int32 are the tokens' positions in their sequence, so that any slice of a sequence
-//   rotates right. qkv_merge(dq, dk, dv, positions): the gradient: rotation by −angle, packed again.
+//   qkv_split(qkv[B, S, K, J, E], positions) → q[B, S, K·(J−2), E], k[B, S, K, E], v[B, S, K, E]
+//   qkv_merge(dq, dk, dv, positions) → dqkv: the gradient; rotation by −angle, packed again
+//
+// Packing is Megatron-LM's: for each of K kv groups its J−2 query heads, then its key, then its value; query
+// head h = group · (J−2) + j. positions [B, S] int32 are the tokens' positions in their sequence, so that any
+// slice of a sequence rotates right.
+//
+// With attribute rotary = 1, q and k are rotated by RoPE (Su et al., arXiv:2104.09864) in the half-rotation
+// form of Hugging Face, computed in float64:
+//
+//   out = x·cos + rotate_half(x)·sin,   angle = position · f,   f = base^(−2i/E),   i < E/2
+//
+// Llama-3 scaling (attributes factor, low, high, original; factor = 1 is none) bends the frequencies f, by
+// their wavelength λ = 2π/f:
+//
+//   λ > original/low:    f/factor
+//   λ < original/high:   f
+//   between:             (1 − smooth)·f/factor + smooth·f,   smooth = (original/λ − low)/(high − low)
+//
 // Backward saves nothing but positions.
 #include "engine/ops/common.h"
 #include "engine/ops/ops.h"

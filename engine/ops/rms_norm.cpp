@@ -1,10 +1,15 @@
-// RMSNorm (Zhang & Sennrich, arXiv:1910.07467) over the last dim: y = x · rstd · γ, rstd = 1/√(mean_D(x²) +
-// ε)
+// RMSNorm (Zhang & Sennrich, arXiv:1910.07467) over the last dim
 //
-//   inputs x[…, D], gamma[D]; attribute epsilon; outputs y, rstd[…] (in fp32 or wider).
-//   rms_norm_grad(dy, x, gamma, rstd) → dx, dγ += Σ dy·x·rstd:
+//   rms_norm(x[…, D], gamma[D]) → y[…, D], rstd[…]
+//     y = x · rstd · γ,   rstd = 1/√(mean_D(x²) + ε)
+//   rms_norm_grad(dy, x, gamma, rstd) → dx, dγ
 //     dx = rstd · (dy·γ − x·rstd² · mean_D(dy·γ·x))
+//     dγ += Σ dy·x·rstd
+//
+// Attribute epsilon. rstd is in fp32 or wider.
+//
 // Placement: any split but that of D; a split leading dim makes dγ partial.
+//
 // Backward saves x, rstd.
 #include <array>
 

@@ -1,7 +1,12 @@
-// SwiGLU (Shazeer, arXiv:2002.05202): y[…, f] = silu(x[…, 0, f]) · x[…, 1, f], silu(z) = z · σ(z)
+// SwiGLU (Shazeer, arXiv:2002.05202)
 //
-//   x is [B, S, 2, F]: gate in plane 0, up in plane 1, so that a split of F keeps both planes on a rank.
-//   swiglu_grad(x, dy): d_gate = dy · up · σ(g)(1 + g(1 − σ(g))), d_up = dy · silu(g).
+//   swiglu(x[B, S, 2, F]) → y[B, S, F]
+//     y[…, f] = silu(g) · u,   g = x[…, 0, f],   u = x[…, 1, f],   silu(z) = z · σ(z)
+//   swiglu_grad(x, dy) → dx
+//     dg = dy · u · σ(g)(1 + g(1 − σ(g))),   du = dy · silu(g)
+//
+// The gate is plane 0 and the up projection plane 1, so that a split of F keeps both planes on a rank.
+//
 // Backward saves x.
 #include "engine/ops/common.h"
 #include "engine/ops/ops.h"
