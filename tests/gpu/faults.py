@@ -43,7 +43,7 @@ from small_run import LAYOUTS, POLL_S, ROOT, Failed, Small, free_port, metrics, 
 # Exit codes of engine/cli/device.h.
 FAILED, PEER_LOST = 1, 5
 KILLED = 128 + signal.SIGKILL
-END_S = 10       # from a rank's end to the end of all (docs/architecture.md section 23)
+END_S = 10       # from a rank's end to the end of all (docs/processes.md)
 SLACK_S = 3      # of a busy machine
 LINGER_S = 5     # of a rendezvous whose run has ended, for ranks that have not yet heard of it
 HELLO_S = 5      # after which a stranger who says nothing is dropped

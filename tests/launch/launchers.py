@@ -24,7 +24,7 @@ from layouts import BAND, differences  # noqa: E402
 from small_run import LAYOUTS, ROOT, Failed, Run, Small, metrics, variables, wait_until  # noqa: E402
 
 LIMIT_S = 60  # of a run of a few seconds
-END_S = 10    # from a rank's end to the end of all (docs/architecture.md section 23)
+END_S = 10    # from a rank's end to the end of all (docs/processes.md)
 USAGE, PEER_LOST = 2, 5
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe"]
 # Long enough to be met alive; few lines, as a mpirun that ends its ranks does not read what they write any more.
