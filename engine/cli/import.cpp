@@ -14,8 +14,8 @@
 #include "engine/base/status.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/recipe_options.h"
-#include "engine/recipe/megatron_flags.h"
-#include "engine/recipe/megatron_import.h"
+#include "engine/import/megatron_flags.h"
+#include "engine/import/megatron_import.h"
 
 namespace engine::cli {
 namespace {
@@ -54,10 +54,10 @@ int WriteRecipe(const std::string& path, const std::string& text) {
 
 int ImportMegatron(const ImportArguments& arguments) {
   if (arguments.flags) {
-    std::fputs(recipe::MegatronFlagTable().c_str(), stdout);
+    std::fputs(import::MegatronFlagTable().c_str(), stdout);
     return 0;
   }
-  recipe::MegatronOptions options;
+  import::MegatronOptions options;
   for (const std::string& set : arguments.sets) {
     const std::size_t equals = set.find('=');
     if (equals == std::string::npos || equals == 0) {
@@ -73,8 +73,8 @@ int ImportMegatron(const ImportArguments& arguments) {
   }
   absl::StatusOr<std::string> text = recipe::ReadRecipeFile(arguments.file, arguments.file);
   if (!text.ok()) return Fail(Message(text.status()));
-  const recipe::MegatronImport import =
-      recipe::ImportMegatron(recipe::Source(arguments.file, *std::move(text)), options);
+  const import::MegatronImport import =
+      import::ImportMegatron(recipe::Source(arguments.file, *std::move(text)), options);
   if (import.ok() && arguments.out.empty()) std::fputs(import.recipe.c_str(), stdout);
   std::fflush(stdout);  // before what is said of it, where both go to one file
   PrintDiagnostics(import.diagnostics);

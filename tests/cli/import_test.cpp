@@ -7,7 +7,7 @@
 #include "engine/cli/commands.h"
 #include "tests/cli/run_binary.h"
 #include "tests/cli/run_command.h"
-#include "tests/recipe/megatron_runs.h"
+#include "tests/import/megatron_runs.h"
 #include "tests/recipe/test_files.h"
 
 namespace engine::cli {
@@ -24,10 +24,10 @@ CommandResult Import(std::vector<std::string> arguments) {
 
 TEST_CASE("import: the recipes of recipes/megatron, from the command line") {
   const recipe::TemporaryFolder folder;
-  for (const recipe::MegatronRun& run : recipe::MegatronRuns()) {
+  for (const import::MegatronRun& run : import::MegatronRuns()) {
     CAPTURE(run.recipe);
     const std::string out = folder.Path(run.recipe + ".toml");
-    std::vector<std::string> arguments = {SourcePath("tests/recipe/megatron/" + run.script + ".sh"), "--out",
+    std::vector<std::string> arguments = {SourcePath("tests/import/megatron/" + run.script + ".sh"), "--out",
                                           out, "--cluster",
                                           SourcePath("configs/clusters/" + run.cluster + ".toml")};
     for (const auto& [name, value] : run.variables) {
@@ -41,7 +41,7 @@ TEST_CASE("import: the recipes of recipes/megatron, from the command line") {
 
 TEST_CASE("import: the committed recipes and their plans are right") {
   std::vector<std::string> arguments = {"check"};
-  for (const recipe::MegatronRun& run : recipe::MegatronRuns()) {
+  for (const import::MegatronRun& run : import::MegatronRuns()) {
     arguments.push_back(SourcePath("recipes/megatron/" + run.recipe + ".toml"));
   }
   const CommandResult check = RunCommand(AddCheckCommand, arguments);
@@ -50,7 +50,7 @@ TEST_CASE("import: the committed recipes and their plans are right") {
 
 TEST_CASE("import: extends names the cluster as the recipe's folder sees it") {
   const recipe::TemporaryFolder folder;
-  const std::string script = SourcePath("tests/recipe/megatron/gpt_2.7b.sh");
+  const std::string script = SourcePath("tests/import/megatron/gpt_2.7b.sh");
   fs::create_directories(folder.Path("a/b"));
   folder.Write("c/h100.toml", "[cluster]\ndevice = \"h100\"\n");
   const std::string out = folder.Path("a/b/r.toml");
@@ -59,7 +59,7 @@ TEST_CASE("import: extends names the cluster as the recipe's folder sees it") {
 }
 
 TEST_CASE("import: without --out and --cluster the recipe is printed, and names a device") {
-  const CommandResult result = Import({SourcePath("tests/recipe/megatron/gpt_2.7b.sh")});
+  const CommandResult result = Import({SourcePath("tests/import/megatron/gpt_2.7b.sh")});
   CHECK(result.exit_code == 0);
   CHECK(result.output.find("\n[cluster]\ndevice = \"h100\"") != std::string::npos);
   CHECK(result.output.find("extends") == std::string::npos);
@@ -90,13 +90,13 @@ TEST_CASE("import: what is left out is told on standard error, and counted in th
 }
 
 TEST_CASE("import: failures") {
-  const std::string script = SourcePath("tests/recipe/megatron/gpt3_175b.sh");
+  const std::string script = SourcePath("tests/import/megatron/gpt3_175b.sh");
   CHECK(Import({}).exit_code == 2);
   CHECK(Import({script}).exit_code == 1);  // NUM_NODES is not known
   CHECK(Import({script, "--set", "NUM_NODES"}).exit_code == 1);
   CHECK(Import({"none.sh"}).exit_code == 1);
-  CHECK(Import({SourcePath("tests/recipe/megatron/gpt_2.7b.sh"), "--cluster", "none.toml"}).exit_code == 1);
-  CHECK(Import({SourcePath("tests/recipe/megatron/gpt_2.7b.sh"), "--out", "/none/r.toml"}).exit_code == 1);
+  CHECK(Import({SourcePath("tests/import/megatron/gpt_2.7b.sh"), "--cluster", "none.toml"}).exit_code == 1);
+  CHECK(Import({SourcePath("tests/import/megatron/gpt_2.7b.sh"), "--out", "/none/r.toml"}).exit_code == 1);
   CHECK(RunCommand(AddImportCommand, {"import"}).exit_code == 2);
   CHECK(Import({"--flags"}).output.find("| `--num-layers` | imported | `model.layers` |") !=
         std::string::npos);

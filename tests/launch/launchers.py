@@ -151,7 +151,7 @@ def hosts(bench):
 @contextlib.contextmanager
 def two_hosts(folder):
     """mpirun with a rank on each of two network namespaces, each with a host name of its own."""
-    names = [f"engine_{letter}{os.getpid()}" for letter in "mn"]
+    names = [f"engine-{letter}{os.getpid()}" for letter in "mn"]
     ip = lambda *words: subprocess.run(["ip", *words], check=True)
     with contextlib.ExitStack() as stack:
         for name in names:

@@ -1,4 +1,4 @@
-#include "engine/recipe/megatron_convert.h"
+#include "engine/import/megatron_convert.h"
 
 #include <fmt/format.h>
 
@@ -10,10 +10,10 @@
 #include <system_error>
 #include <utility>
 
-#include "engine/recipe/megatron_shell_words.h"
-#include "engine/recipe/megatron_writer.h"
+#include "engine/import/megatron_shell_words.h"
+#include "engine/import/megatron_writer.h"
 
-namespace engine::recipe {
+namespace engine::import {
 namespace {
 
 constexpr std::int64_t kMostSize = std::int64_t{1} << 40;  // sums of what is less do not overflow
@@ -47,8 +47,8 @@ class MegatronConverter : MegatronWriter {
  private:
   // A number written as "4", "1e-5" or text, as the recipe key wants it.
   void Direct(const MegatronFlag& flag) {
-    const Field& field = *FindField(flag.text);
-    const FieldValue kind = DefaultOf(field);
+    const recipe::Field& field = *recipe::FindField(flag.text);
+    const recipe::FieldValue kind = recipe::DefaultOf(field);
     if (std::holds_alternative<std::int64_t>(kind)) {
       if (const std::optional<std::int64_t> value = a_.Int(flag.name)) Set(flag.text, *value, "", flag.name);
     } else if (std::holds_alternative<double>(kind)) {
@@ -410,4 +410,4 @@ MegatronSettings ConvertMegatron(const MegatronArguments& arguments, MegatronRem
   return settings;
 }
 
-}  // namespace engine::recipe
+}  // namespace engine::import

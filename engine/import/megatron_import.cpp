@@ -1,4 +1,4 @@
-#include "engine/recipe/megatron_import.h"
+#include "engine/import/megatron_import.h"
 
 #include <fmt/format.h>
 
@@ -7,11 +7,11 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/import/megatron_convert.h"
 #include "engine/recipe/load.h"
-#include "engine/recipe/megatron_convert.h"
 #include "engine/recipe/rules.h"
 
-namespace engine::recipe {
+namespace engine::import {
 namespace {
 
 constexpr std::size_t kCommentColumn = 34;  // where comments begin, beside all but long values
@@ -34,8 +34,8 @@ std::string WithComment(std::string setting, const std::string& comment) {
 }
 
 // The extends line and all before it.
-void PrintHeader(const Source& script, const MegatronArguments& arguments, const MegatronOptions& options,
-                 Text* out) {
+void PrintHeader(const recipe::Source& script, const MegatronArguments& arguments,
+                 const MegatronOptions& options, Text* out) {
   std::string sets;
   for (const auto& [name, value] : options.variables) {
     sets += fmt::format(" --set {}={}", name, Shown(value, 200));
@@ -45,13 +45,13 @@ void PrintHeader(const Source& script, const MegatronArguments& arguments, const
   out->Line(
       fmt::format("# A Megatron-LM run of {} {}, from:", world.ranks, world.ranks == 1 ? "rank" : "ranks"));
   out->Line(fmt::format("#   engine import megatron {}{}", ShownPath(name), sets));
-  if (!options.cluster.empty()) out->Line(fmt::format("extends = [{}]", QuoteToml(options.cluster)));
+  if (!options.cluster.empty()) out->Line(fmt::format("extends = [{}]", recipe::QuoteToml(options.cluster)));
 }
 
 void PrintSettings(const MegatronSettings& settings, Text* out) {
-  for (const TableDoc& table : Tables()) {
+  for (const recipe::TableDoc& table : recipe::Tables()) {
     bool open = false;
-    for (const Field& field : Fields()) {
+    for (const recipe::Field& field : recipe::Fields()) {
       if (field.table() != table.name) continue;
       const auto setting = settings.find(field.key);
       if (setting == settings.end()) continue;
@@ -60,7 +60,7 @@ void PrintSettings(const MegatronSettings& settings, Text* out) {
         out->Line(fmt::format("[{}]", table.name));
       }
       open = true;
-      out->Line(WithComment(fmt::format("{} = {}", field.name(), ToToml(setting->second.value)),
+      out->Line(WithComment(fmt::format("{} = {}", field.name(), recipe::ToToml(setting->second.value)),
                             setting->second.comment),
                 setting->second.flag);
     }
@@ -136,14 +136,14 @@ void CheckTaken(const ShellScript& shell, const MegatronArguments& arguments, co
   }
 }
 
-void Warn(const MegatronArgument& argument, std::string message, const Source& script,
+void Warn(const MegatronArgument& argument, std::string message, const recipe::Source& script,
           std::vector<Diagnostic>* diagnostics) {
   Diagnostic diagnostic = script.Error(MarkOf(script, argument.name), std::move(message));
   diagnostic.severity = Severity::kWarning;
   diagnostics->push_back(std::move(diagnostic));
 }
 
-void WarnOfRepeats(const MegatronArguments& arguments, const Source& script,
+void WarnOfRepeats(const MegatronArguments& arguments, const recipe::Source& script,
                    std::vector<Diagnostic>* diagnostics) {
   for (const MegatronArgument& argument : arguments.command().arguments) {
     if (arguments.Find(argument.flag->name) == &argument) continue;
@@ -153,7 +153,7 @@ void WarnOfRepeats(const MegatronArguments& arguments, const Source& script,
 }
 
 // Warns of the flags without which the run is another one.
-void WarnOfLeftovers(const std::vector<Leftover>& leftovers, const Source& script,
+void WarnOfLeftovers(const std::vector<Leftover>& leftovers, const recipe::Source& script,
                      std::vector<Diagnostic>* diagnostics) {
   for (const auto& [argument, remark] : leftovers) {
     if (!remark.warns) continue;
@@ -163,8 +163,8 @@ void WarnOfLeftovers(const std::vector<Leftover>& leftovers, const Source& scrip
 
 // "51 flags: 44 imported, 7 without a key (2 of them change the run)"
 std::string Summary(std::size_t flags, const std::vector<Leftover>& leftovers) {
-  std::string summary = fmt::format("{}: {} imported", Counted(static_cast<std::int64_t>(flags), "flag"),
-                                    flags - leftovers.size());
+  std::string summary = fmt::format(
+      "{}: {} imported", recipe::Counted(static_cast<std::int64_t>(flags), "flag"), flags - leftovers.size());
   if (leftovers.empty()) return summary;
   summary += fmt::format(", {} without a key", leftovers.size());
   const auto warns = [](const Leftover& leftover) { return leftover.remark.warns; };
@@ -175,13 +175,13 @@ std::string Summary(std::size_t flags, const std::vector<Leftover>& leftovers) {
 
 // What the rules of recipes find, at the flags that the lines come of.
 void CheckRecipe(const Text& text, const MegatronArguments& arguments, const MegatronOptions& options,
-                 const Source& script, std::vector<Diagnostic>* diagnostics) {
+                 const recipe::Source& script, std::vector<Diagnostic>* diagnostics) {
   std::string alone = text.text;
   if (!options.cluster.empty()) alone[alone.find("extends = ")] = '#';
-  for (Diagnostic diagnostic : LoadText(alone, script.name()).diagnostics) {
+  for (Diagnostic diagnostic : recipe::LoadText(alone, script.name()).diagnostics) {
     const auto line = static_cast<std::size_t>(diagnostic.span.line);
     const std::string flag = line >= 1 && line <= text.flags.size() ? text.flags[line - 1] : "";
-    const Mark mark = arguments.PlaceOf(flag);
+    const recipe::Mark mark = arguments.PlaceOf(flag);
     diagnostic.span = script.Span(mark);
     diagnostic.source_line = script.Line(mark.line);
     diagnostics->push_back(std::move(diagnostic));
@@ -190,7 +190,7 @@ void CheckRecipe(const Text& text, const MegatronArguments& arguments, const Meg
 
 }  // namespace
 
-MegatronImport ImportMegatron(const Source& script, const MegatronOptions& options) {
+MegatronImport ImportMegatron(const recipe::Source& script, const MegatronOptions& options) {
   MegatronImport result;
   std::vector<Diagnostic>* diagnostics = &result.diagnostics;
   const ShellScript shell = ReadShell(script, SlurmVariables(script), options.variables, diagnostics);
@@ -226,8 +226,8 @@ MegatronImport ImportMegatron(const Source& script, const MegatronOptions& optio
   result.recipe.clear();
   const auto is_error = [](const Diagnostic& diagnostic) { return diagnostic.severity == Severity::kError; };
   const std::ptrdiff_t errors = std::count_if(diagnostics->begin(), diagnostics->end(), is_error);
-  result.summary = fmt::format("no recipe: {}", Counted(errors, "error"));
+  result.summary = fmt::format("no recipe: {}", recipe::Counted(errors, "error"));
   return result;
 }
 
-}  // namespace engine::recipe
+}  // namespace engine::import

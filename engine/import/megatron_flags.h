@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace engine::recipe {
+namespace engine::import {
 
 struct MegatronFlag {
   enum class Values { kNone, kOne, kMany } values = Values::kNone;
@@ -34,4 +34,4 @@ const MegatronFlag* FindMegatronFlag(std::string_view name, std::string* problem
 // All rows, as a Markdown table.
 std::string MegatronFlagTable();
 
-}  // namespace engine::recipe
+}  // namespace engine::import

@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-namespace engine::recipe {
+namespace engine::import {
 
 struct MegatronRun {
   std::string recipe;   // of recipes/megatron/, without .toml
-  std::string script;   // of tests/recipe/megatron/, without .sh
+  std::string script;   // of tests/import/megatron/, without .sh
   std::string cluster;  // of configs/clusters/, without .toml
   std::map<std::string, std::string> variables;
 };
@@ -38,4 +38,4 @@ inline std::vector<MegatronRun> MegatronRuns() {
   };
 }
 
-}  // namespace engine::recipe
+}  // namespace engine::import

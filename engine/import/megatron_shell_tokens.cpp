@@ -1,10 +1,10 @@
-#include "engine/recipe/megatron_shell_tokens.h"
+#include "engine/import/megatron_shell_tokens.h"
 
 #include <algorithm>
 #include <array>
 #include <string_view>
 
-namespace engine::recipe {
+namespace engine::import {
 namespace {
 
 using Kind = ShellToken::Kind;
@@ -198,4 +198,4 @@ std::optional<ShellError> ShellTokens(const ShellText& in, std::vector<ShellToke
   return ShellTokenizer(in, tokens).Run();
 }
 
-}  // namespace engine::recipe
+}  // namespace engine::import

@@ -10,10 +10,10 @@
 #include <string_view>
 #include <utility>
 
-#include "engine/recipe/megatron_convert.h"
+#include "engine/import/megatron_convert.h"
 #include "engine/recipe/source.h"
 
-namespace engine::recipe {
+namespace engine::import {
 
 class MegatronWriter {
  protected:
@@ -27,10 +27,10 @@ class MegatronWriter {
     const char* ours;
   };
 
-  void Set(const char* key, FieldValue value, std::string comment = "", std::string flag = "") {
+  void Set(const char* key, recipe::FieldValue value, std::string comment = "", std::string flag = "") {
     settings_[key] = {std::move(value), std::move(comment), std::move(flag)};
   }
-  void SetIfAbsent(const char* key, FieldValue value, std::string comment) {
+  void SetIfAbsent(const char* key, recipe::FieldValue value, std::string comment) {
     if (!settings_.contains(key)) Set(key, std::move(value), std::move(comment));
   }
   void Remark(const char* flag, std::string text) { (*remarks_)[flag] = {std::move(text)}; }
@@ -65,4 +65,4 @@ class MegatronWriter {
 void ConvertMegatronTraining(const MegatronArguments& arguments, MegatronSettings* settings,
                              MegatronRemarks* remarks);
 
-}  // namespace engine::recipe
+}  // namespace engine::import

@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "engine/import/megatron_arguments.h"
 #include "engine/recipe/fields.h"
-#include "engine/recipe/megatron_arguments.h"
 
-namespace engine::recipe {
+namespace engine::import {
 
 struct MegatronSetting {
-  FieldValue value;
+  recipe::FieldValue value;
   std::string comment;  // beside it; may be empty
   std::string flag;     // that it comes of, for messages; empty: of several, or a default
 };
@@ -31,4 +31,4 @@ using MegatronRemarks = std::map<std::string, MegatronRemark, std::less<>>;  // 
 // that passed the rules; values that cannot be read are reported. Adds remarks on flags that have no effect.
 MegatronSettings ConvertMegatron(const MegatronArguments& arguments, MegatronRemarks* remarks);
 
-}  // namespace engine::recipe
+}  // namespace engine::import

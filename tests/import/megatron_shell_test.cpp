@@ -1,4 +1,4 @@
-#include "engine/recipe/megatron_shell.h"
+#include "engine/import/megatron_shell.h"
 
 #include <doctest/doctest.h>
 
@@ -10,7 +10,7 @@
 
 #include "tests/recipe/test_files.h"
 
-namespace engine::recipe {
+namespace engine::import {
 namespace {
 
 using Variables = std::map<std::string, std::string>;
@@ -19,7 +19,7 @@ using Variables = std::map<std::string, std::string>;
 // "[?]".
 std::string Commands(const std::string& text, const Variables& outside = {}, const Variables& chosen = {}) {
   std::vector<Diagnostic> diagnostics;
-  const ShellScript script = ReadShell(Source("a.sh", text), outside, chosen, &diagnostics);
+  const ShellScript script = ReadShell(recipe::Source("a.sh", text), outside, chosen, &diagnostics);
   std::string commands;
   for (const ShellCommand& command : script.commands) {
     for (const ShellText& word : command.outer) commands += "<" + word.text + ">";
@@ -35,7 +35,7 @@ std::string Commands(const std::string& text, const Variables& outside = {}, con
 
 // The same by bash itself, of a script whose only commands are `run`.
 std::string ByBash(const std::string& text) {
-  const TemporaryFolder folder;
+  const recipe::TemporaryFolder folder;
   const std::string file = folder.Write(
       "a.sh", "run() { printf '[run]'; [ $# = 0 ] || printf '[%s]' \"$@\"; echo; }\n" + text + "\n");
   std::string output;
@@ -190,7 +190,7 @@ TEST_CASE("shell: texts that a shell gets") {
 TEST_CASE("shell: every byte of an expansion knows its place") {
   const std::string text = "LAYERS=12\nARGS=\"--n $LAYERS\"\nrun $ARGS";
   std::vector<Diagnostic> diagnostics;
-  const ShellScript script = ReadShell(Source("a.sh", text), {}, {}, &diagnostics);
+  const ShellScript script = ReadShell(recipe::Source("a.sh", text), {}, {}, &diagnostics);
   REQUIRE(script.commands.size() == 1);
   const std::vector<ShellText>& words = script.commands[0].words;
   REQUIRE(words.size() == 3);
@@ -251,4 +251,4 @@ TEST_CASE("shell: cut and changed scripts") {
   }
 }
 
-}  // namespace engine::recipe
+}  // namespace engine::import

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/recipe/megatron_writer.h"
+#include "engine/import/megatron_writer.h"
 #include "engine/recipe/split.h"
 
-namespace engine::recipe {
+namespace engine::import {
 namespace {
 
 class TrainingConverter : MegatronWriter {
@@ -93,10 +93,12 @@ class TrainingConverter : MegatronWriter {
   // Sets the key, unless the flag's value is the recipe's default.
   void LossScaleNumber(const char* flag, const char* key) {
     const std::optional<double> value = a_.Number(flag);
-    if (value && *value != std::get<double>(DefaultOf(*FindField(key)))) Set(key, *value, "", flag);
+    if (value && *value != std::get<double>(recipe::DefaultOf(*recipe::FindField(key))))
+      Set(key, *value, "", flag);
   }
   void LossScaleCount(const char* flag, const char* key, std::optional<std::int64_t> value) {
-    if (value && *value != std::get<std::int64_t>(DefaultOf(*FindField(key)))) Set(key, *value, "", flag);
+    if (value && *value != std::get<std::int64_t>(recipe::DefaultOf(*recipe::FindField(key))))
+      Set(key, *value, "", flag);
   }
 
   // Megatron-LM declares it as a float, and compares it with a count of iterations.
@@ -200,7 +202,7 @@ class TrainingConverter : MegatronWriter {
   bool HasValidation() const {
     const std::optional<std::string> split = a_.Text("--split");
     if (!split) return true;
-    const absl::StatusOr<std::array<double, 3>> shares = ParseSplit(*split);
+    const absl::StatusOr<std::array<double, 3>> shares = recipe::ParseSplit(*split);
     return !shares.ok() || (*shares)[1] > 0;
   }
 };
@@ -212,4 +214,4 @@ void ConvertMegatronTraining(const MegatronArguments& arguments, MegatronSetting
   TrainingConverter(arguments, settings, remarks).Convert();
 }
 
-}  // namespace engine::recipe
+}  // namespace engine::import

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/recipe/megatron_shell.h"
+#include "engine/import/megatron_shell.h"
 
-namespace engine::recipe {
+namespace engine::import {
 
 struct ShellToken {
   enum class Kind { kWord, kOperator, kNewline } kind = Kind::kWord;
@@ -39,4 +39,4 @@ bool IsNameByte(char c);
 // The length of the variable name at `at`; 0 if there is none.
 std::size_t NameLength(const std::string& text, std::size_t at);
 
-}  // namespace engine::recipe
+}  // namespace engine::import

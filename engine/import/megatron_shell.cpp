@@ -1,4 +1,4 @@
-#include "engine/recipe/megatron_shell.h"
+#include "engine/import/megatron_shell.h"
 
 #include <fmt/format.h>
 
@@ -9,10 +9,10 @@
 #include <string_view>
 #include <utility>
 
-#include "engine/recipe/megatron_shell_tokens.h"
-#include "engine/recipe/megatron_shell_words.h"
+#include "engine/import/megatron_shell_tokens.h"
+#include "engine/import/megatron_shell_words.h"
 
-namespace engine::recipe {
+namespace engine::import {
 namespace {
 
 using Kind = ShellToken::Kind;
@@ -557,7 +557,7 @@ class Walker {
 
 }  // namespace
 
-ShellScript ReadShell(const Source& source, const std::map<std::string, std::string>& outside,
+ShellScript ReadShell(const recipe::Source& source, const std::map<std::string, std::string>& outside,
                       const std::map<std::string, std::string>& chosen,
                       std::vector<Diagnostic>* diagnostics) {
   ShellText text{source.text(), {}, 0, ""};
@@ -573,4 +573,4 @@ ShellScript ReadShell(const Source& source, const std::map<std::string, std::str
   return {std::move(shared.commands), std::move(shared.variables.values), std::move(shared.variables.taken)};
 }
 
-}  // namespace engine::recipe
+}  // namespace engine::import

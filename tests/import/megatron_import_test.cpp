@@ -1,4 +1,4 @@
-#include "engine/recipe/megatron_import.h"
+#include "engine/import/megatron_import.h"
 
 #include <doctest/doctest.h>
 
@@ -8,14 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "engine/import/megatron_convert.h"
+#include "engine/import/megatron_flags.h"
 #include "engine/recipe/fields.h"
 #include "engine/recipe/load.h"
-#include "engine/recipe/megatron_convert.h"
-#include "engine/recipe/megatron_flags.h"
 #include "engine/recipe/print.h"
 #include "tests/recipe/test_files.h"
 
-namespace engine::recipe {
+namespace engine::import {
 namespace {
 
 using Flags = std::map<std::string, std::string>;  // "--flag" → its values; "-" takes a flag out
@@ -43,7 +43,7 @@ std::string Script(const Flags& changes, const std::string& launcher = "torchrun
 }
 
 MegatronImport Import(const std::string& text, const Flags& variables = {}) {
-  return ImportMegatron(Source("run.sh", text), {variables, ""});
+  return ImportMegatron(recipe::Source("run.sh", text), {variables, ""});
 }
 
 // "line:column: error: message | hint: text" for each diagnostic.
@@ -61,11 +61,11 @@ std::string Messages(const std::vector<Diagnostic>& diagnostics) {
 std::string Values(const Flags& changes, const std::vector<std::string>& keys) {
   const MegatronImport import = Import(Script(changes));
   CHECK(Messages(import.diagnostics).empty());
-  const LoadResult loaded = LoadText(import.recipe, "a.toml");
+  const recipe::LoadResult loaded = recipe::LoadText(import.recipe, "a.toml");
   CHECK(Messages(loaded.diagnostics).empty());
   std::string values;
   for (const std::string& key : keys) {
-    values += (values.empty() ? "" : " ") + ToToml(Get(*FindField(key), loaded.recipe));
+    values += (values.empty() ? "" : " ") + recipe::ToToml(Get(*recipe::FindField(key), loaded.recipe));
   }
   return values;
 }
@@ -87,7 +87,7 @@ TEST_CASE("megatron: the rows of the flag table") {
     CHECK(std::string(flag.name).rfind("--", 0) == 0);
     CHECK(!std::string(flag.text).empty());
     if (flag.fate != MegatronFlag::Fate::kDirect) continue;
-    const Field* field = FindField(flag.text);
+    const recipe::Field* field = recipe::FindField(flag.text);
     REQUIRE(field != nullptr);
     CHECK(flag.values == MegatronFlag::Values::kOne);
     CHECK(field->type_name().rfind("list", 0) != 0);
@@ -95,7 +95,7 @@ TEST_CASE("megatron: the rows of the flag table") {
 }
 
 TEST_CASE("megatron: the page has the table of flags") {
-  const std::string page = ReadText(std::string(ENGINE_SOURCE_DIR) + "/docs/import-megatron.md");
+  const std::string page = recipe::ReadText(std::string(ENGINE_SOURCE_DIR) + "/docs/import-megatron.md");
   CHECK(page.find(MegatronFlagTable()) != std::string::npos);
 }
 
@@ -298,12 +298,12 @@ TEST_CASE("megatron: flags that would be missed are warnings, and the last line 
 }
 
 TEST_CASE("megatron: --mock-data is random tokens, and nothing of files") {
-  const Source source("run.sh", Script({{"--mock-data", ""},
-                                        {"--split", "99,1,0"},
-                                        {"--tokenizer-type", "GPT2BPETokenizer"},
-                                        {"--vocab-file", "v"},
-                                        {"--merge-file", "m"},
-                                        {"--vocab-size", "-"}}));
+  const recipe::Source source("run.sh", Script({{"--mock-data", ""},
+                                                {"--split", "99,1,0"},
+                                                {"--tokenizer-type", "GPT2BPETokenizer"},
+                                                {"--vocab-file", "v"},
+                                                {"--merge-file", "m"},
+                                                {"--vocab-size", "-"}}));
   std::vector<Diagnostic> diagnostics;
   const ShellScript shell = ReadShell(source, {}, {}, &diagnostics);
   const std::optional<MegatronCommand> command = FindMegatronCommand(source, shell, {}, &diagnostics);
@@ -314,10 +314,10 @@ TEST_CASE("megatron: --mock-data is random tokens, and nothing of files") {
   CHECK(Messages(diagnostics).empty());
   std::string data;
   for (const auto& [key, setting] : settings) {
-    if (key.starts_with("data.")) data += key + " = " + ToToml(setting.value) + "\n";
+    if (key.starts_with("data.")) data += key + " = " + recipe::ToToml(setting.value) + "\n";
   }
   CHECK(data == "data.sequence_length = 32\ndata.source = \"random\"\n");
-  CHECK(ToToml(settings.at("model.vocab").value) == "50257");
+  CHECK(recipe::ToToml(settings.at("model.vocab").value) == "50257");
   for (const char* flag : {"--data-path", "--split", "--tokenizer-type", "--vocab-file", "--merge-file"}) {
     CHECK(remarks.at(flag).text == "random tokens are of no file");
   }
@@ -559,7 +559,7 @@ TEST_CASE("megatron: how many ranks there are") {
   const auto world = [](const std::string& launcher, const Flags& variables = {}) {
     const MegatronImport import = Import(Script({}, launcher), variables);
     if (!import.ok()) return Messages(import.diagnostics);
-    const Recipe recipe = LoadText(import.recipe, "a.toml").recipe;
+    const recipe::Recipe recipe = recipe::LoadText(import.recipe, "a.toml").recipe;
     return std::to_string(recipe.world_size()) + " = " + std::to_string(recipe.cluster.nodes) + " × " +
            std::to_string(recipe.cluster.devices_per_node);
   };
@@ -610,21 +610,24 @@ TEST_CASE("megatron: which command is the training") {
   CHECK(Messages(Import("A=1\n" + Script({}), {{"A", "2"}}).diagnostics) ==
         "0:0: error: --set A has no effect: the script does not read this variable\n");
   const MegatronImport seed = Import("A=1\n" + Script({{"--seed", "$A"}}), {{"A", "2"}});
-  CHECK(LoadText(seed.recipe, "a.toml").recipe.training.seed == 2);
+  CHECK(recipe::LoadText(seed.recipe, "a.toml").recipe.training.seed == 2);
   CHECK(Messages(Import(Script({}).substr(0, Script({}).size() - 1) + " --lr 2e-3\n").diagnostics)
             .find("warning: --lr is given again later; the last counts") != std::string::npos);
 }
 
 TEST_CASE("megatron: idioms of NVIDIA's own scripts") {
   // The flags of train_gpt3_175b_distributed.sh, which names files and no tokenizer.
-  std::string script = ReadText(std::string(ENGINE_SOURCE_DIR) + "/tests/recipe/megatron/gpt3_175b.sh");
+  std::string script =
+      recipe::ReadText(std::string(ENGINE_SOURCE_DIR) + "/tests/import/megatron/gpt3_175b.sh");
   const Flags variables = {{"NUM_NODES", "32"}, {"3", "v.json"}, {"4", "m.txt"}, {"5", "data"}};
   const MegatronImport with = Import(script, variables);
   const std::string type = "    --tokenizer-type GPT2BPETokenizer\n";
   script.replace(script.find(type), type.size(), "");
   const MegatronImport without = Import(script, variables);
   REQUIRE_MESSAGE(without.ok(), Messages(without.diagnostics));
-  CHECK(Diff(LoadText(with.recipe, "a.toml").recipe, LoadText(without.recipe, "b.toml").recipe).empty());
+  CHECK(
+      Diff(recipe::LoadText(with.recipe, "a.toml").recipe, recipe::LoadText(without.recipe, "b.toml").recipe)
+          .empty());
 
   // The flags of the examples for SLURM.
   std::string flags;
@@ -638,7 +641,7 @@ TEST_CASE("megatron: idioms of NVIDIA's own scripts") {
       "srun -N 2 --ntasks-per-node 4 -l sh -c \"${run_cmd}\"\n";
   const MegatronImport import = Import(slurm);
   REQUIRE_MESSAGE(import.ok(), Messages(import.diagnostics));
-  CHECK(LoadText(import.recipe, "a.toml").recipe.parallelism.dp == 8);
+  CHECK(recipe::LoadText(import.recipe, "a.toml").recipe.parallelism.dp == 8);
   std::string elsewhere = slurm;
   elsewhere.replace(elsewhere.find("`pwd`"), 5, "$(dirname $0)");
   CHECK(Messages(Import(elsewhere).diagnostics).find("what $(dirname $0) prints is not known") !=
@@ -654,7 +657,7 @@ TEST_CASE("megatron: what a loop or a condition sets has a way out, and the reas
                   "--set NAME=VALUE") != std::string::npos);
   const MegatronImport import = Import(loop, {{"DATA", "0.3 a 0.7 b"}});
   REQUIRE_MESSAGE(import.ok(), Messages(import.diagnostics));
-  CHECK(LoadText(import.recipe, "a.toml").recipe.data.paths == std::vector<std::string>{"a", "b"});
+  CHECK(recipe::LoadText(import.recipe, "a.toml").recipe.data.paths == std::vector<std::string>{"a", "b"});
   const std::string condition =
       "ARGS=\"--seed 7\"\nif [ -n \"$RESUME\" ]; then\n  ARGS=\"$ARGS --ckpt-step 3\"\nfi\n" +
       Script({{"$ARGS", ""}});
@@ -672,7 +675,7 @@ TEST_CASE("megatron: a list of flags alone") {
   for (const auto& [flag, value] : kBase) list += flag + " " + value + "\n";
   const MegatronImport import = Import(list, {{"WORLD_SIZE", "4"}});
   CHECK(Messages(import.diagnostics).empty());
-  CHECK(LoadText(import.recipe, "a.toml").recipe.parallelism.dp == 4);
+  CHECK(recipe::LoadText(import.recipe, "a.toml").recipe.parallelism.dp == 4);
   CHECK(Messages(Import(list).diagnostics).find("nothing says how many ranks there are") !=
         std::string::npos);
   CHECK(Import("--num-layers=4 \\\n  --lr 1", {{"WORLD_SIZE", "1"}}).diagnostics.size() > 3);
@@ -687,7 +690,7 @@ TEST_CASE("megatron: numbers at their limits") {
       CAPTURE(flag);
       CAPTURE(bad);
       const MegatronImport import = Import(Script({{flag, bad}, {"--pipeline-model-parallel-size", "2"}}));
-      if (import.ok()) CHECK(LoadText(import.recipe, "a.toml").ok());
+      if (import.ok()) CHECK(recipe::LoadText(import.recipe, "a.toml").ok());
     }
   }
   for (const std::string flag :
@@ -703,9 +706,9 @@ TEST_CASE("megatron: numbers at their limits") {
       CAPTURE(flag);
       CAPTURE(bad);
       const MegatronImport import = Import(Script(flags));
-      if (import.ok()) CHECK(LoadText(import.recipe, "a.toml").ok());
+      if (import.ok()) CHECK(recipe::LoadText(import.recipe, "a.toml").ok());
     }
   }
 }
 
-}  // namespace engine::recipe
+}  // namespace engine::import

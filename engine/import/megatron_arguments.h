@@ -7,13 +7,13 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/recipe/megatron_launch.h"
+#include "engine/import/megatron_launch.h"
 
-namespace engine::recipe {
+namespace engine::import {
 
 class MegatronArguments {
  public:
-  MegatronArguments(const Source& source, const MegatronCommand& command,
+  MegatronArguments(const recipe::Source& source, const MegatronCommand& command,
                     std::vector<Diagnostic>* diagnostics)
       : source_(source), command_(command), diagnostics_(diagnostics) {}
 
@@ -31,16 +31,16 @@ class MegatronArguments {
 
   // At the flag; at the training script if it is not given.
   void Error(std::string_view name, std::string message, std::string hint = "") const;
-  Mark PlaceOf(std::string_view name) const;
+  recipe::Mark PlaceOf(std::string_view name) const;
 
  private:
   // False, and reported, where the script does not say the value.
   bool Known(const MegatronArgument& argument, const ShellText& value) const;
   void BadValue(const MegatronArgument& argument, const ShellText& value, const char* expected) const;
 
-  const Source& source_;
+  const recipe::Source& source_;
   const MegatronCommand& command_;
   std::vector<Diagnostic>* diagnostics_;
 };
 
-}  // namespace engine::recipe
+}  // namespace engine::import

@@ -4,11 +4,11 @@
 #include <filesystem>
 #include <initializer_list>
 
-#include "engine/recipe/megatron_convert.h"
+#include "engine/import/megatron_convert.h"
 #include "engine/recipe/rules.h"
 #include "engine/recipe/split.h"
 
-namespace engine::recipe {
+namespace engine::import {
 namespace {
 
 using Args = MegatronArguments;
@@ -57,13 +57,14 @@ void WorldIsShared(const Args& a) {
   const std::int64_t pp = Degree(a, kPp);
   const std::int64_t cp = Degree(a, kCp);
   const std::int64_t ranks = a.command().world.ranks;
-  const std::int64_t model = ProductOrOverflow({tp, pp, cp});
+  const std::int64_t model = recipe::ProductOrOverflow({tp, pp, cp});
   if (model > 0 && ranks % model == 0) return;
   const std::string_view flag = a.Has(kTp) ? kTp : a.Has(kPp) ? kPp : kCp;
-  a.Error(flag,
-          fmt::format("{} starts {}, no multiple of tp {} · pp {} · cp {}{}", a.command().world.launcher,
-                      Counted(ranks, "rank"), tp, pp, cp, model > 0 ? fmt::format(" = {}", model) : ""),
-          model > 0 ? fmt::format("{} ranks", NearestMultiples(ranks, model)) : "");
+  a.Error(
+      flag,
+      fmt::format("{} starts {}, no multiple of tp {} · pp {} · cp {}{}", a.command().world.launcher,
+                  recipe::Counted(ranks, "rank"), tp, pp, cp, model > 0 ? fmt::format(" = {}", model) : ""),
+      model > 0 ? fmt::format("{} ranks", recipe::NearestMultiples(ranks, model)) : "");
 }
 
 void PrecisionIsOne(const Args& a) {
@@ -277,4 +278,4 @@ void CheckMegatronRules(const MegatronArguments& arguments) {
   }
 }
 
-}  // namespace engine::recipe
+}  // namespace engine::import

@@ -8,7 +8,7 @@
 #include "engine/base/diagnostic.h"
 #include "engine/recipe/source.h"
 
-namespace engine::recipe {
+namespace engine::import {
 
 struct MegatronOptions {
   std::map<std::string, std::string> variables;  // whatever the script itself sets them to
@@ -24,6 +24,6 @@ struct MegatronImport {
 };
 
 // The recipe is complete and valid, but for what the file that it extends says.
-MegatronImport ImportMegatron(const Source& script, const MegatronOptions& options);
+MegatronImport ImportMegatron(const recipe::Source& script, const MegatronOptions& options);
 
-}  // namespace engine::recipe
+}  // namespace engine::import

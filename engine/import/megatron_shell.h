@@ -15,7 +15,7 @@
 #include "engine/base/diagnostic.h"
 #include "engine/recipe/source.h"
 
-namespace engine::recipe {
+namespace engine::import {
 
 // Text in which each byte knows where in the file it stands, through all expansions.
 struct ShellText {
@@ -48,7 +48,7 @@ struct ShellScript {
 // `outside`: the environment. `chosen`: variables that the user sets, whatever the file sets them to; but
 // where it makes a known value of the variable's own (A="$A b", A+=b, A=${A:-b}), that one counts from there
 // on. Adds an error where the text is no bash, or none of the understood kind.
-ShellScript ReadShell(const Source& source, const std::map<std::string, std::string>& outside,
+ShellScript ReadShell(const recipe::Source& source, const std::map<std::string, std::string>& outside,
                       const std::map<std::string, std::string>& chosen, std::vector<Diagnostic>* diagnostics);
 
-}  // namespace engine::recipe
+}  // namespace engine::import

@@ -1,4 +1,4 @@
-#include "engine/recipe/megatron_launch.h"
+#include "engine/import/megatron_launch.h"
 
 #include <fmt/format.h>
 
@@ -7,9 +7,9 @@
 #include <initializer_list>
 #include <utility>
 
-#include "engine/recipe/megatron_shell_words.h"
+#include "engine/import/megatron_shell_words.h"
 
-namespace engine::recipe {
+namespace engine::import {
 namespace {
 
 std::string FileName(const ShellText& word) { return std::filesystem::path(word.text).filename().string(); }
@@ -34,8 +34,8 @@ std::int64_t ScriptIndex(const ShellCommand& command) {
 
 class Finder {
  public:
-  Finder(const Source& source, const ShellScript& script, const std::map<std::string, std::string>& variables,
-         std::vector<Diagnostic>* diagnostics)
+  Finder(const recipe::Source& source, const ShellScript& script,
+         const std::map<std::string, std::string>& variables, std::vector<Diagnostic>* diagnostics)
       : source_(source), script_(script), variables_(variables), diagnostics_(diagnostics) {}
 
   std::optional<MegatronCommand> Find() {
@@ -287,7 +287,7 @@ class Finder {
     }
   }
 
-  const Source& source_;
+  const recipe::Source& source_;
   const ShellScript& script_;
   const std::map<std::string, std::string>& variables_;
   std::vector<Diagnostic>* diagnostics_;
@@ -296,13 +296,13 @@ class Finder {
 
 }  // namespace
 
-std::optional<MegatronCommand> FindMegatronCommand(const Source& source, const ShellScript& script,
+std::optional<MegatronCommand> FindMegatronCommand(const recipe::Source& source, const ShellScript& script,
                                                    const std::map<std::string, std::string>& variables,
                                                    std::vector<Diagnostic>* diagnostics) {
   return Finder(source, script, variables, diagnostics).Find();
 }
 
-std::map<std::string, std::string> SlurmVariables(const Source& source) {
+std::map<std::string, std::string> SlurmVariables(const recipe::Source& source) {
   constexpr std::string_view kPrefix = "#SBATCH";
   constexpr std::pair<std::string_view, const char*> kOptions[] = {
       {"--nodes", "SLURM_NNODES"},  {"-N", "SLURM_NNODES"}, {"--ntasks-per-node", "SLURM_NTASKS_PER_NODE"},
@@ -330,9 +330,9 @@ std::map<std::string, std::string> SlurmVariables(const Source& source) {
   return variables;
 }
 
-Mark MarkOf(const Source& source, const ShellText& text) {
+recipe::Mark MarkOf(const recipe::Source& source, const ShellText& text) {
   if (source.text().empty()) return {};
-  Mark mark = source.MarkOfOffset(std::min(text.place, source.text().size() - 1));
+  recipe::Mark mark = source.MarkOfOffset(std::min(text.place, source.text().size() - 1));
   int length = 0;
   for (std::size_t i = 0; i < text.places.size() && text.places[i] == text.place + i; ++i) {
     if (text.text[i] == '\n') break;
@@ -342,4 +342,4 @@ Mark MarkOf(const Source& source, const ShellText& text) {
   return mark;
 }
 
-}  // namespace engine::recipe
+}  // namespace engine::import

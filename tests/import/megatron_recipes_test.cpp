@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "engine/import/megatron_import.h"
 #include "engine/recipe/fields.h"
 #include "engine/recipe/load.h"
-#include "engine/recipe/megatron_import.h"
-#include "tests/recipe/megatron_runs.h"
+#include "tests/import/megatron_runs.h"
 #include "tests/recipe/test_files.h"
 
-namespace engine::recipe {
+namespace engine::import {
 namespace {
 
 namespace fs = std::filesystem;
@@ -22,8 +22,8 @@ using KeyValues = std::map<std::string, std::string>;  // key → value as TOML
 
 const fs::path kRoot = ENGINE_SOURCE_DIR;
 
-Recipe Loaded(const std::string& name) {
-  const LoadResult result = Load((kRoot / "recipes/megatron" / (name + ".toml")).string());
+recipe::Recipe Loaded(const std::string& name) {
+  const recipe::LoadResult result = recipe::Load((kRoot / "recipes/megatron" / (name + ".toml")).string());
   for (const Diagnostic& diagnostic : result.diagnostics) MESSAGE(Format(diagnostic));
   REQUIRE(result.ok());
   return result.recipe;
@@ -32,15 +32,15 @@ Recipe Loaded(const std::string& name) {
 // Every key that is neither in `values` nor of [cluster] has the recipe's own default.
 void CheckValues(const std::string& name, const KeyValues& values) {
   CAPTURE(name);
-  const Recipe recipe = Loaded(name);
-  for (const Field& field : Fields()) {
+  const recipe::Recipe recipe = Loaded(name);
+  for (const recipe::Field& field : recipe::Fields()) {
     if (field.table() == "cluster" && !values.contains(field.key)) continue;
     CAPTURE(field.key);
     const auto expected = values.find(field.key);
-    CHECK(ToToml(Get(field, recipe)) ==
-          (expected != values.end() ? expected->second : ToToml(DefaultOf(field))));
+    CHECK(recipe::ToToml(Get(field, recipe)) ==
+          (expected != values.end() ? expected->second : recipe::ToToml(recipe::DefaultOf(field))));
   }
-  for (const auto& [key, value] : values) CHECK_MESSAGE(FindField(key) != nullptr, key);
+  for (const auto& [key, value] : values) CHECK_MESSAGE(recipe::FindField(key) != nullptr, key);
 }
 
 KeyValues operator+(KeyValues values, const KeyValues& more) {
@@ -120,13 +120,13 @@ const KeyValues kGpt3 =
 TEST_CASE("megatron: the recipes are what the importer makes of the scripts") {
   for (const MegatronRun& run : MegatronRuns()) {
     CAPTURE(run.recipe);
-    const fs::path script = kRoot / "tests/recipe/megatron" / (run.script + ".sh");
+    const fs::path script = kRoot / "tests/import/megatron" / (run.script + ".sh");
     const MegatronImport import =
-        ImportMegatron(Source(script.string(), ReadText(script)),
+        ImportMegatron(recipe::Source(script.string(), recipe::ReadText(script)),
                        {run.variables, "../../configs/clusters/" + run.cluster + ".toml"});
     for (const Diagnostic& diagnostic : import.diagnostics) MESSAGE(Format(diagnostic));
     CHECK(import.diagnostics.empty());
-    CHECK(import.recipe == ReadText(kRoot / "recipes/megatron" / (run.recipe + ".toml")));
+    CHECK(import.recipe == recipe::ReadText(kRoot / "recipes/megatron" / (run.recipe + ".toml")));
   }
   std::size_t files = 0;
   for ([[maybe_unused]] const auto& entry : fs::directory_iterator(kRoot / "recipes/megatron")) ++files;
@@ -244,11 +244,11 @@ TEST_CASE("megatron: GPT-3 with tp 8 · pp 16, and on HyperPod") {
                                 {"recompute.granularity", "\"selective\""},
                                 {"evaluation.iterations", "40"},
                                 {"cluster.nodes", "1"}});
-  const Recipe hyperpod = Loaded("gpt3-hyperpod");
+  const recipe::Recipe hyperpod = Loaded("gpt3-hyperpod");
   CHECK(hyperpod.microbatches() == 288);    // "setting number of micro-batches to constant 288"
   CHECK(hyperpod.padded_vocab() == 51200);  // "with 943 dummy tokens (new size: 51200)"
   CHECK(hyperpod.iterations() == 508626);   // "iteration 1/  508626"
   CHECK(hyperpod.training.seed == 1234);    // "setting random seeds to 1234"
 }
 
-}  // namespace engine::recipe
+}  // namespace engine::import

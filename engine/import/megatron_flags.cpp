@@ -1,4 +1,4 @@
-#include "engine/recipe/megatron_flags.h"
+#include "engine/import/megatron_flags.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include "engine/base/diagnostic.h"
 #include "engine/recipe/source.h"
 
-namespace engine::recipe {
+namespace engine::import {
 namespace {
 
 using Fate = MegatronFlag::Fate;
@@ -468,4 +468,4 @@ std::string MegatronFlagTable() {
   return table;
 }
 
-}  // namespace engine::recipe
+}  // namespace engine::import

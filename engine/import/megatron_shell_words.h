@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/recipe/megatron_shell.h"
+#include "engine/import/megatron_shell.h"
 
-namespace engine::recipe {
+namespace engine::import {
 
 // All expansions of a file together, so that A="$A$A" does not fill the memory.
 constexpr std::int64_t kMaxShellBytes = 4 << 20;
@@ -43,4 +43,4 @@ ShellText EvaluateShellSum(const ShellText& expression, std::size_t place, Shell
 // A whole number, with or without a sign; nullopt: it is none.
 std::optional<std::int64_t> ShellInteger(const std::string& text);
 
-}  // namespace engine::recipe
+}  // namespace engine::import

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "engine/base/diagnostic.h"
-#include "engine/recipe/megatron_flags.h"
-#include "engine/recipe/megatron_shell.h"
+#include "engine/import/megatron_flags.h"
+#include "engine/import/megatron_shell.h"
 #include "engine/recipe/source.h"
 
-namespace engine::recipe {
+namespace engine::import {
 
 // Where a script does not say a value that is needed.
 constexpr const char* kMegatronSetHint =
@@ -43,14 +43,14 @@ struct MegatronCommand {
 // The one training command of a script with its expansions made, or a plain list of arguments. `variables`:
 // what the user set, of which WORLD_SIZE says the number of ranks where no launcher does. nullopt, with
 // errors, if there is none, several, or the world is not known.
-std::optional<MegatronCommand> FindMegatronCommand(const Source& source, const ShellScript& script,
+std::optional<MegatronCommand> FindMegatronCommand(const recipe::Source& source, const ShellScript& script,
                                                    const std::map<std::string, std::string>& variables,
                                                    std::vector<Diagnostic>* diagnostics);
 
 // SLURM_NNODES and its like, as the script's #SBATCH lines would have them set.
-std::map<std::string, std::string> SlurmVariables(const Source& source);
+std::map<std::string, std::string> SlurmVariables(const recipe::Source& source);
 
 // Where a text stands, and how much of the line it takes.
-Mark MarkOf(const Source& source, const ShellText& text);
+recipe::Mark MarkOf(const recipe::Source& source, const ShellText& text);
 
-}  // namespace engine::recipe
+}  // namespace engine::import

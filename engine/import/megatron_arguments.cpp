@@ -1,4 +1,4 @@
-#include "engine/recipe/megatron_arguments.h"
+#include "engine/import/megatron_arguments.h"
 
 #include <fmt/format.h>
 
@@ -7,9 +7,9 @@
 #include <system_error>
 #include <utility>
 
-#include "engine/recipe/megatron_shell_words.h"
+#include "engine/import/megatron_shell_words.h"
 
-namespace engine::recipe {
+namespace engine::import {
 
 const MegatronArgument* MegatronArguments::Find(std::string_view name) const {
   const MegatronArgument* found = nullptr;
@@ -63,7 +63,7 @@ void MegatronArguments::Error(std::string_view name, std::string message, std::s
   diagnostics_->push_back(source_.Error(PlaceOf(name), std::move(message), std::move(hint)));
 }
 
-Mark MegatronArguments::PlaceOf(std::string_view name) const {
+recipe::Mark MegatronArguments::PlaceOf(std::string_view name) const {
   const MegatronArgument* argument = Find(name);
   return MarkOf(source_, argument == nullptr ? command_.script : argument->name);
 }
@@ -83,4 +83,4 @@ void MegatronArguments::BadValue(const MegatronArgument& argument, const ShellTe
       fmt::format("{} must be {}, not '{}'", argument.flag->name, expected, Shown(value.text))));
 }
 
-}  // namespace engine::recipe
+}  // namespace engine::import

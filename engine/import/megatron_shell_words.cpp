@@ -1,13 +1,13 @@
-#include "engine/recipe/megatron_shell_words.h"
+#include "engine/import/megatron_shell_words.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "engine/recipe/megatron_shell_tokens.h"
+#include "engine/import/megatron_shell_tokens.h"
 
-namespace engine::recipe {
+namespace engine::import {
 namespace {
 
 constexpr const char* kHere = ".";  // what `pwd` prints, as a path from there
@@ -515,4 +515,4 @@ std::optional<std::int64_t> ShellInteger(const std::string& text) {
   return text[0] == '-' ? -value : value;
 }
 
-}  // namespace engine::recipe
+}  // namespace engine::import
