@@ -148,6 +148,14 @@ def hosts(bench):
         raise Failed(f"{got}, with --processes {bench.reference('dp2')}")
 
 
+def through(agent):
+    """Options of mpirun: other hosts are reached by this program, over this network. Open MPI 5 has PRRTE for it."""
+    version = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=True).stdout
+    if int(re.search(r"(\d+)\.", version)[1]) < 5:
+        return ["--mca", "plm_rsh_agent", agent, "--mca", "oob_tcp_if_include", "veth0"]
+    return ["--prtemca", "plm_ssh_agent", agent, "--prtemca", "prte_if_include", "veth0"]
+
+
 @contextlib.contextmanager
 def two_hosts(folder):
     """mpirun with a rank on each of two network namespaces, each with a host name of its own."""
@@ -167,8 +175,8 @@ def two_hosts(folder):
         agent.write_text(f"#!/bin/sh\ncase $1 in {HOST_ADDRESSES[0]}) name={names[0]} ;; *) name={names[1]} ;; esac\n"
                          f'shift\n{enter} sh -c "$*"\n')
         agent.chmod(0o755)
-        yield ["sh", "-c", f'name={names[0]}; {enter} "$@"', "sh", *MPIRUN, "--mca", "plm_rsh_agent", agent,
-               "--mca", "oob_tcp_if_include", "veth0", "--host", ",".join(HOST_ADDRESSES), "-n", "2"]
+        yield ["sh", "-c", f'name={names[0]}; {enter} "$@"', "sh", *MPIRUN, *through(agent),
+               "--host", ",".join(HOST_ADDRESSES), "--map-by", "node", "-n", "2"]
 
 
 def main():
