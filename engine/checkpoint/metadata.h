@@ -30,8 +30,8 @@ struct Metadata {
   std::string recipe_toml;  // the resolved recipe, UTF-8
   std::string engine_version;
   std::map<std::string, std::int64_t> mesh;  // sizes of dp, tp, pp, cp, ep when it was written
-  // What the run read besides its recipe, by a name for people ("data text_document.bin"), and what tells one
-  // content from another: its size and checksum. Empty in checkpoints that were written before there was one.
+  // Fingerprints (size and checksum) of the files that the run read besides its recipe, by a name for people
+  // ("data text_document.bin"). Empty in checkpoints that were written before there were any.
   std::map<std::string, std::string> fingerprints = {};
 };
 

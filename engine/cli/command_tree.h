@@ -1,5 +1,5 @@
-// What the commands and their options are, as data: completion and the manual page are written from it, so
-// that they cannot say other things than the program.
+// The commands and their options as data. Shell completion and the manual page are written from it, so that they
+// cannot say other things than the program.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -1,5 +1,5 @@
-// What tells one content of a run's inputs from another, for checkpoints: files may change under their names
-// between two starts of a run.
+// Fingerprints of the files that a run reads, for its checkpoints: files may change under their names between two
+// starts of a run.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace engine::data {
 
 class Source;
 
-// By a name for people ("data web_text_document.bin"): a text that is equal for equal content.
+// A fingerprint for each file, by a name for people ("data web_text_document.bin"). Equal content has equal ones.
 using Fingerprints = std::map<std::string, std::string>;
 
 // "480000 bytes, xxh3_128 <32 hex digits>", of all bytes. The second is cheap for a file of any size: beyond

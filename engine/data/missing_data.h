@@ -1,4 +1,4 @@
-// What to do about a data set that is not there.
+// The hint of an error that says that a data set is not there.
 #pragma once
 
 #include <string>

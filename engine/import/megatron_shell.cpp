@@ -411,7 +411,7 @@ class Walker {
     assignments->clear();
   }
 
-  // What the user has set stays where it would become unknown.
+  // Sets a variable. A value that the user has chosen stays if the script would make it unknown.
   void Assign(const std::string& name, std::vector<ShellText> items) {
     const auto is_unknown = [](const ShellText& item) { return !item.unknown.empty(); };
     const bool unknown = std::any_of(items.begin(), items.end(), is_unknown);

@@ -1,4 +1,4 @@
-// What the parts of the converter share: the settings and remarks that they make.
+// The base of the converter's parts: it collects the settings and remarks that they make.
 #pragma once
 
 #include <fmt/format.h>

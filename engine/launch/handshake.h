@@ -1,6 +1,6 @@
 // How the two ends of a connection show each other that they know the run's token without sending it: the
 // server sends a nonce, the member answers with a proof over it and its hello, the server with one over both.
-// What is recorded of one connection opens no other. Nothing is encrypted, and whoever can alter what is
+// A recording of one connection opens no other. Nothing is encrypted, and whoever can alter what is
 // under way can still alter what comes after the proofs.
 #pragma once
 
