@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "engine/base/dtype.h"
+#include "engine/base/file_io.h"
 #include "engine/base/shape.h"
-#include "engine/checkpoint/file_io.h"
 
 namespace engine::checkpoint {
 

@@ -1,8 +1,8 @@
 #include "engine/checkpoint/index_file.h"
 
+#include "engine/base/file_io.h"
 #include "engine/base/hash.h"
 #include "engine/base/status.h"
-#include "engine/checkpoint/file_io.h"
 #include "engine/checkpoint/hdf5_library.h"
 #include "engine/checkpoint/layout.h"
 

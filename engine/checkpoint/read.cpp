@@ -4,8 +4,8 @@
 #include <cstring>
 #include <optional>
 
+#include "engine/base/file_io.h"
 #include "engine/base/status.h"
-#include "engine/checkpoint/file_io.h"
 #include "engine/checkpoint/layout.h"
 
 namespace engine::checkpoint {

@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <system_error>
 
+#include "engine/base/file_io.h"
 #include "engine/base/status.h"
-#include "engine/checkpoint/file_io.h"
 #include "engine/checkpoint/layout.h"
 #include "engine/checkpoint/read.h"
 

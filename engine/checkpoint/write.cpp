@@ -10,9 +10,9 @@
 #include <mutex>
 #include <system_error>
 
+#include "engine/base/file_io.h"
 #include "engine/base/status.h"
 #include "engine/checkpoint/coverage.h"
-#include "engine/checkpoint/file_io.h"
 #include "engine/checkpoint/index_file.h"
 #include "engine/checkpoint/layout.h"
 #include "engine/checkpoint/read.h"

@@ -16,7 +16,7 @@
 #include "engine/cli/recipe_options.h"
 #include "engine/data/source.h"
 #include "engine/recipe/study.h"
-#include "engine/train/study.h"
+#include "engine/study/study.h"
 
 namespace engine::cli {
 namespace {
@@ -33,8 +33,8 @@ struct AblateArguments {
 // Of a variant whose runs have finished, the data may be gone.
 bool HasFinished(const recipe::Study& study, const recipe::Variant& variant, const std::string& out) {
   return std::all_of(study.seeds.begin(), study.seeds.end(), [&](std::int64_t seed) {
-    return train::ReadFinished(train::StudyRunFolder(out, variant.name, seed),
-                               train::WithSeed(variant.recipe, seed))
+    return study::ReadFinished(study::StudyRunFolder(out, variant.name, seed),
+                               study::WithSeed(variant.recipe, seed))
         .has_value();
   });
 }
@@ -59,8 +59,8 @@ bool Check(const recipe::Study& study, const std::string& out) {
   return good;
 }
 
-train::StudyOptions OptionsOf(const AblateArguments& arguments, const std::string& out) {
-  train::StudyOptions options{.out = out, .jobs = arguments.jobs, .run_arguments = {}};
+study::StudyOptions OptionsOf(const AblateArguments& arguments, const std::string& out) {
+  study::StudyOptions options{.out = out, .jobs = arguments.jobs, .run_arguments = {}};
   options.run_arguments = {"--device", arguments.device.kind, "--threads",
                            fmt::format("{}", ThreadsOf(arguments.device, arguments.jobs))};
   return options;
@@ -81,14 +81,14 @@ int Ablate(const AblateArguments& arguments) {
   Print(stdout, "{}: {} variants × {} seeds = {} runs, all checked\n", loaded.study.path,
         loaded.study.variants.size(), loaded.study.seeds.size(), runs);
   if (arguments.check) return 0;
-  const absl::StatusOr<train::StudyEnd> end =
-      train::RunStudy(loaded.study, OptionsOf(arguments, out),
+  const absl::StatusOr<study::StudyEnd> end =
+      study::RunStudy(loaded.study, OptionsOf(arguments, out),
                       [&](const recipe::Recipe& recipe) { return ProfileOf(recipe, arguments.device); });
   if (!end.ok()) {
     Print(stderr, "engine ablate: {}\n", Message(end.status()));
     return kFailed;
   }
-  return *end == train::StudyEnd::kFinished ? 0 : kFailed;
+  return *end == study::StudyEnd::kFinished ? 0 : kFailed;
 }
 
 }  // namespace

@@ -3,10 +3,10 @@
 #include <string>
 
 #include "engine/cli/device.h"
-#include "engine/plan/check_device.h"
-#include "engine/plan/predict.h"
-#include "engine/train/advise.h"
-#include "engine/train/compile_recipe.h"
+#include "engine/driver/advise.h"
+#include "engine/driver/check_device.h"
+#include "engine/driver/compile_recipe.h"
+#include "engine/predict/predict.h"
 
 namespace engine::cli {
 namespace {
@@ -46,14 +46,14 @@ Diagnostic PlanDiagnostic(const recipe::Recipe& recipe, const absl::Status& stat
 
 std::vector<Diagnostic> CheckPlan(const recipe::Recipe& recipe) {
   const plan::DeviceProfile profile = ProfileOf(recipe);
-  std::vector<Diagnostic> diagnostics = plan::CheckDevice(recipe, profile);
-  const absl::StatusOr<plan::Plan> plan = train::CompileRecipe(recipe, {.profile = profile});
+  std::vector<Diagnostic> diagnostics = driver::CheckDevice(recipe, profile);
+  const absl::StatusOr<plan::Plan> plan = driver::CompileRecipe(recipe, {.profile = profile});
   if (!plan.ok()) {
     diagnostics.push_back(PlanDiagnostic(recipe, plan.status()));
     return diagnostics;
   }
-  const plan::Prediction time = plan::Predict(*plan, recipe.cluster);
-  for (Diagnostic& warning : train::Advise(recipe, *plan, time, profile))
+  const predict::Prediction time = predict::Predict(*plan, recipe.cluster);
+  for (Diagnostic& warning : driver::Advise(recipe, *plan, time, profile))
     diagnostics.push_back(std::move(warning));
   return diagnostics;
 }

@@ -7,11 +7,11 @@
 #include <optional>
 #include <utility>
 
-#include "engine/backend/cuda/cuda_backend.h"
-#include "engine/backend/cuda/delay_communicator.h"
-#include "engine/backend/cuda/libraries.h"
-#include "engine/backend/cuda/push_communicator.h"
-#include "engine/backend/cuda/survey.h"
+#include "engine/backend/cuda/device/survey.h"
+#include "engine/backend/cuda/exchange/delay_communicator.h"
+#include "engine/backend/cuda/exchange/push_communicator.h"
+#include "engine/backend/cuda/launch/cuda_backend.h"
+#include "engine/backend/cuda/libraries/libraries.h"
 
 namespace engine::cli {
 namespace {
@@ -46,7 +46,7 @@ std::string OpenGemmCache(const DeviceChoice& choice) {
 }
 
 struct OpenedGpu {
-  train::Device device;                           // all but what concerns other ranks
+  state::Device device;                           // all but what concerns other ranks
   backend::cuda::CudaBackend* backend = nullptr;  // what the device's make_backend gives away
 };
 
@@ -73,7 +73,7 @@ absl::StatusOr<OpenedGpu> OpenGpu(const recipe::Recipe& recipe, const DeviceChoi
 }
 
 // To NCCL, which refuses two ranks on one GPU of a host, each rank is a host of its own.
-void ShareGpu(const launch::Placement& placement, int visible, train::Device* device) {
+void ShareGpu(const launch::Placement& placement, int visible, state::Device* device) {
   setenv("NCCL_HOSTID", fmt::format("engine-rank-{}", placement.rank).c_str(), /*overwrite=*/1);
   device->memory_bytes /= (placement.local_size + visible - 1) / visible;
 }
@@ -92,7 +92,7 @@ std::string GemmCacheFile() {
   return folder.empty() ? "" : (std::filesystem::path(folder) / "gemm.txt").string();
 }
 
-absl::StatusOr<train::Device> MakeCudaDevice(const recipe::Recipe& recipe, const DeviceChoice& choice) {
+absl::StatusOr<state::Device> MakeCudaDevice(const recipe::Recipe& recipe, const DeviceChoice& choice) {
   if (recipe.world_size() > 1) {
     return FailedPrecondition("the recipe's layout has {} ranks, and each GPU needs a process of its own",
                               recipe.world_size());
@@ -103,7 +103,7 @@ absl::StatusOr<train::Device> MakeCudaDevice(const recipe::Recipe& recipe, const
   return std::move(gpu.device);
 }
 
-absl::StatusOr<train::Device> MakeCudaRank(const recipe::Recipe& recipe, const DeviceChoice& choice,
+absl::StatusOr<state::Device> MakeCudaRank(const recipe::Recipe& recipe, const DeviceChoice& choice,
                                            ProcessGroup* group) {
   // A stream that waits for another rank blocks the hardware queue that it shares with others.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);

@@ -8,12 +8,12 @@ namespace engine::cli {
 
 // The only rank, on GPU 0, which is opened here. Errors: more ranks than one; no GPU that will do; a library
 // that the recipe needs is missing or too old.
-absl::StatusOr<train::Device> MakeCudaDevice(const recipe::Recipe& recipe, const DeviceChoice& choice);
+absl::StatusOr<state::Device> MakeCudaDevice(const recipe::Recipe& recipe, const DeviceChoice& choice);
 
 // One of the ranks of a run of processes, on the GPU of its place on this host (where a launcher shows each
 // process one GPU only: on that one; where ranks share GPUs, of which each sees all, they take them in turn).
 // The group must outlive it.
-absl::StatusOr<train::Device> MakeCudaRank(const recipe::Recipe& recipe, const DeviceChoice& choice,
+absl::StatusOr<state::Device> MakeCudaRank(const recipe::Recipe& recipe, const DeviceChoice& choice,
                                            ProcessGroup* group);
 
 // $ENGINE_CACHE, else $XDG_CACHE_HOME/engine, else $HOME/.cache/engine; empty where there is none of them.

@@ -3,9 +3,9 @@
 #ifdef ENGINE_CUDA
 #include <utility>
 
-#include "engine/backend/cuda/gemm_tuner.h"
-#include "engine/backend/cuda/libraries.h"
-#include "engine/backend/cuda/survey.h"
+#include "engine/backend/cuda/device/survey.h"
+#include "engine/backend/cuda/gemm/gemm_tuner.h"
+#include "engine/backend/cuda/libraries/libraries.h"
 #include "engine/base/units.h"
 #include "engine/cli/cuda_device.h"
 #endif

@@ -6,7 +6,7 @@
 
 #include "engine/backend/cpu/cpu_backend.h"
 #include "engine/backend/cpu/world.h"
-#include "engine/backend/cuda/profile.h"
+#include "engine/backend/cuda/profile/profile.h"
 #include "engine/base/memory_limit.h"
 #include "engine/cli/process_group.h"
 #ifdef ENGINE_CUDA
@@ -24,9 +24,9 @@ std::string AskedBy(const recipe::Recipe& recipe, const DeviceChoice& choice) {
                      recipe.cluster.device);
 }
 
-train::Device MakeCpuDevice(const DeviceChoice& choice) {
+state::Device MakeCpuDevice(const DeviceChoice& choice) {
   const auto world = std::make_shared<backend::cpu::World>();
-  train::Device device;
+  state::Device device;
   device.profile = backend::cpu::CpuBackend::CpuProfile();
   device.make_backend = [choice](std::int64_t, std::int64_t ranks) {
     return std::make_unique<backend::cpu::CpuBackend>(ThreadsOf(choice, ranks));
@@ -52,7 +52,7 @@ void AddDeviceOptions(CLI::App* command, const std::string& sharers, DeviceChoic
       ->capture_default_str();
 }
 
-void SetMemory(train::Device* device, int processes) {
+void SetMemory(state::Device* device, int processes) {
   MemoryLimit limit = MemoryOfProcess(processes);
   device->memory_bytes = limit.bytes;
   device->memory_source = std::move(limit.source);
@@ -77,17 +77,17 @@ bool IsDeterministic(const recipe::Recipe& recipe, const DeviceChoice& choice) {
   return choice.deterministic && recipe.precision.deterministic;
 }
 
-absl::StatusOr<train::Device> MakeDevice(const recipe::Recipe& recipe, const DeviceChoice& choice,
+absl::StatusOr<state::Device> MakeDevice(const recipe::Recipe& recipe, const DeviceChoice& choice,
                                          ProcessGroup* group) {
   if (UsesCpu(recipe, choice)) {
     if (group == nullptr) return MakeCpuDevice(choice);
     return group->CpuDevice(ThreadsOf(choice, group->placement().local_size));
   }
 #ifdef ENGINE_CUDA
-  absl::StatusOr<train::Device> device =
+  absl::StatusOr<state::Device> device =
       group == nullptr ? MakeCudaDevice(recipe, choice) : MakeCudaRank(recipe, choice, group);
 #else
-  absl::StatusOr<train::Device> device = NotFound("this program was compiled without CUDA");
+  absl::StatusOr<state::Device> device = NotFound("this program was compiled without CUDA");
 #endif
   if (device.ok()) return device;
   return absl::Status(

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "engine/recipe/recipe.h"
-#include "engine/train/ranks.h"
+#include "engine/state/ranks.h"
 
 namespace engine::cli {
 
@@ -22,7 +22,7 @@ struct DeviceChoice {
 void AddDeviceOptions(CLI::App* command, const std::string& sharers, DeviceChoice* choice);
 
 // Sets the memory of a CPU device to what this process may use, one of `processes` on this machine.
-void SetMemory(train::Device* device, int processes);
+void SetMemory(state::Device* device, int processes);
 
 // Exit codes of commands that run a model, beside 0 and CLI11's for wrong usage.
 enum ExitCode {
@@ -46,7 +46,7 @@ int ThreadsOf(const DeviceChoice& choice, std::int64_t ranks);
 
 // Error: there is no such device here, or it will not do.
 // With a group: of the one rank that this process is. The group must outlive the device.
-absl::StatusOr<train::Device> MakeDevice(const recipe::Recipe& recipe, const DeviceChoice& choice,
+absl::StatusOr<state::Device> MakeDevice(const recipe::Recipe& recipe, const DeviceChoice& choice,
                                          ProcessGroup* group = nullptr);
 
 // The exit code for an error of a run.

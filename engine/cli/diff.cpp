@@ -16,8 +16,9 @@
 #include "engine/cli/commands.h"
 #include "engine/cli/device.h"
 #include "engine/cli/recipe_options.h"
+#include "engine/driver/run_folder.h"
 #include "engine/recipe/load.h"
-#include "engine/train/comparison.h"
+#include "engine/study/comparison.h"
 #include "engine/train/run.h"
 
 namespace engine::cli {
@@ -59,7 +60,7 @@ absl::StatusOr<Input> Read(const std::string& path) {
     ASSIGN_OR_RETURN(const checkpoint::Reader reader, checkpoint::Reader::Open(path));
     return Input{Input::Kind::kKeptRecipe, reader.metadata().recipe_toml};
   }
-  const std::string plan = (fs::path(path) / train::kPlanName).string();
+  const std::string plan = (fs::path(path) / driver::kPlanName).string();
   if (!fs::exists(plan, error)) {
     return InvalidArgument("{} holds neither a checkpoint (manifest.json) nor a run (plan.json)", path);
   }
@@ -67,11 +68,11 @@ absl::StatusOr<Input> Read(const std::string& path) {
 }
 
 // Prints what is wrong with a recipe, at its place.
-absl::StatusOr<train::Side> Compiled(const std::string& name, const recipe::LoadResult& loaded) {
+absl::StatusOr<study::Side> Compiled(const std::string& name, const recipe::LoadResult& loaded) {
   PrintDiagnostics(loaded.diagnostics);
   if (!loaded.ok()) return absl::InvalidArgumentError("");
   const plan::DeviceProfile profile = ProfileOf(loaded.recipe);
-  absl::StatusOr<train::Side> side = train::SideOf(name, loaded.recipe, profile);
+  absl::StatusOr<study::Side> side = study::SideOf(name, loaded.recipe, profile);
   if (side.ok()) return side;
   PrintDiagnostics({PlanDiagnostic(loaded.recipe, side.status())});
   return absl::InvalidArgumentError("");
@@ -82,13 +83,13 @@ std::string NameWithSets(std::string name, const recipe::LoadOptions& options) {
   return name;
 }
 
-absl::StatusOr<train::Side> Open(const std::string& path, const recipe::LoadOptions& options) {
+absl::StatusOr<study::Side> Open(const std::string& path, const recipe::LoadOptions& options) {
   const std::string name = NameWithSets(path, options);
   ASSIGN_OR_RETURN(const Input input, Read(path));
   if (input.kind == Input::Kind::kRecipe) return Compiled(name, recipe::Load(path, options));
   std::string kept = input.text;
   if (input.kind == Input::Kind::kPlan) {
-    ASSIGN_OR_RETURN(train::Side side, train::SideOfPlan(input.file, input.text));
+    ASSIGN_OR_RETURN(study::Side side, study::SideOfPlan(input.file, input.text));
     side.name = path;
     if (options.sets.empty()) return side;
     const auto json = nlohmann::json::parse(input.text, nullptr, /*allow_exceptions=*/false);
@@ -96,7 +97,7 @@ absl::StatusOr<train::Side> Open(const std::string& path, const recipe::LoadOpti
       return InvalidArgument("{} does not hold its recipe, so that --set can change nothing", path);
     kept = json["recipe"].get<std::string>();
   }
-  ASSIGN_OR_RETURN(train::Side side, Compiled(name, recipe::LoadText(kept, path + " (recipe)", options)));
+  ASSIGN_OR_RETURN(study::Side side, Compiled(name, recipe::LoadText(kept, path + " (recipe)", options)));
   side.kept = true;
   return side;
 }
@@ -108,13 +109,13 @@ recipe::LoadOptions Joined(recipe::LoadOptions both, const recipe::LoadOptions& 
 }
 
 int Diff(const DiffArguments& arguments) {
-  const absl::StatusOr<train::Side> a = Open(arguments.a, Joined(arguments.load, arguments.load_a));
-  const absl::StatusOr<train::Side> b = Open(arguments.b, Joined(arguments.load, arguments.load_b));
+  const absl::StatusOr<study::Side> a = Open(arguments.a, Joined(arguments.load, arguments.load_a));
+  const absl::StatusOr<study::Side> b = Open(arguments.b, Joined(arguments.load, arguments.load_b));
   for (const absl::Status& status : {a.status(), b.status()}) {
     if (!status.message().empty()) Print(stderr, "engine diff: {}\n", Message(status));
   }
   if (!a.ok() || !b.ok()) return kNoComparison;
-  const train::Comparison comparison = train::Compare(*a, *b);
+  const study::Comparison comparison = study::Compare(*a, *b);
   // A file name need not be UTF-8.
   constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
   const std::string text = arguments.format == "json"

@@ -1,5 +1,5 @@
 // `engine generate`: text from a checkpoint.
-#include "engine/train/generate.h"
+#include "engine/generate/generate.h"
 #include "engine/base/print.h"
 
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ struct GenerateArguments {
   std::string tokens_in;
   bool reads_ids = false;
   int threads = 0;
-  train::GenerateOptions options;
+  generate::GenerateOptions options;
 };
 
 // One checkpoint: the folder itself, or the newest whole one of a run or of its checkpoints.
@@ -57,28 +57,28 @@ absl::StatusOr<std::string> ReadAll(std::FILE* file, const std::string& name) {
 }
 
 // What --tokens-in means: ids themselves, standard input, or a file's name.
-absl::StatusOr<train::WrittenIds> ReadIds(const std::string& given) {
+absl::StatusOr<generate::WrittenIds> ReadIds(const std::string& given) {
   if (given == "-") {
     ASSIGN_OR_RETURN(std::string text, ReadAll(stdin, "standard input"));
-    return train::WrittenIds{"standard input", std::move(text)};
+    return generate::WrittenIds{"standard input", std::move(text)};
   }
   if (given.find_first_not_of("0123456789[], \t\n") == std::string::npos) {
-    return train::WrittenIds{"--tokens-in", given};
+    return generate::WrittenIds{"--tokens-in", given};
   }
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(given.c_str(), "re"), std::fclose);
   if (file == nullptr) return NotFound("--tokens-in: cannot open {}: {}", given, std::strerror(errno));
   ASSIGN_OR_RETURN(std::string text, ReadAll(file.get(), given));
-  return train::WrittenIds{given, std::move(text)};
+  return generate::WrittenIds{given, std::move(text)};
 }
 
 absl::Status GenerateText(const GenerateArguments& arguments) {
-  train::GenerateOptions options = arguments.options;
+  generate::GenerateOptions options = arguments.options;
   if (arguments.reads_ids) {
     ASSIGN_OR_RETURN(options.prompt_ids, ReadIds(arguments.tokens_in));
   }
   ASSIGN_OR_RETURN(const std::string folder, FindCheckpoint(arguments.folder));
-  ASSIGN_OR_RETURN(const train::Device device, MakeDevice({}, {.kind = "cpu", .threads = arguments.threads}));
-  RETURN_IF_ERROR(train::Generate(folder, options, device, [](std::string_view text) {
+  ASSIGN_OR_RETURN(const state::Device device, MakeDevice({}, {.kind = "cpu", .threads = arguments.threads}));
+  RETURN_IF_ERROR(generate::Generate(folder, options, device, [](std::string_view text) {
     Print(stdout, "{}", text);
     std::fflush(stdout);
   }));
@@ -91,7 +91,7 @@ absl::Status GenerateText(const GenerateArguments& arguments) {
 void AddGenerateCommand(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand("generate", "Continue a prompt with a trained model");
   const auto arguments = std::make_shared<GenerateArguments>();
-  train::GenerateOptions& options = arguments->options;
+  generate::GenerateOptions& options = arguments->options;
   command->add_option("folder", arguments->folder, "A run's folder, or one checkpoint")
       ->required()
       ->type_name("DIR");

@@ -15,14 +15,14 @@
 #include "engine/cli/commands.h"
 #include "engine/cli/device.h"
 #include "engine/cli/recipe_options.h"
+#include "engine/driver/compile_recipe.h"
+#include "engine/driver/plan_document.h"
 #include "engine/plan/canonical.h"
 #include "engine/plan/json.h"
 #include "engine/plan/print.h"
-#include "engine/plan/print_predict.h"
-#include "engine/plan/trace.h"
+#include "engine/predict/print.h"
+#include "engine/predict/trace.h"
 #include "engine/recipe/load.h"
-#include "engine/train/compile_recipe.h"
-#include "engine/train/plan_document.h"
 
 namespace engine::cli {
 namespace {
@@ -59,7 +59,7 @@ std::string FullText(const plan::Plan& plan, std::int64_t rank) {
 }
 
 std::string JsonText(const plan::Plan& plan, const recipe::Recipe& recipe, const PlanArguments& arguments) {
-  nlohmann::ordered_json json = train::PlanDocument(recipe, plan);
+  nlohmann::ordered_json json = driver::PlanDocument(recipe, plan);
   if (arguments.full) {
     nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
     if (arguments.rank >= 0) {
@@ -89,7 +89,7 @@ std::string Text(const plan::Plan& plan, const recipe::Recipe& recipe, const Pla
   if (arguments.json) return JsonText(plan, recipe, arguments);
   if (arguments.full) return FullText(plan, arguments.rank);
   std::string text = plan::Summary(plan) + DeviceMemory(plan, recipe) +
-                     plan::PredictionText(plan, recipe.cluster, plan::Predict(plan, recipe.cluster));
+                     predict::PredictionText(plan, recipe.cluster, predict::Predict(plan, recipe.cluster));
   if (arguments.rank >= 0) text = CoordinatesText(plan, arguments.rank) + text;
   return text;
 }
@@ -105,12 +105,12 @@ int Write(const std::string& text, const std::string& path) {
 
 int WriteTrace(const plan::Plan& plan, const recipe::Recipe& recipe, const std::string& path) {
   if (path.empty()) return 0;
-  std::vector<plan::PlayedEvent> events;
-  const plan::Prediction prediction = plan::Predict(plan, recipe.cluster, &events);
+  std::vector<predict::PlayedEvent> events;
+  const predict::Prediction prediction = predict::Predict(plan, recipe.cluster, &events);
   for (const std::string& key : prediction.missing) {
     Print(stderr, "engine plan: cluster.{} is not given: the times of the trace are another device's\n", key);
   }
-  return Write(plan::ChromeTrace(events, "predicted"), path);
+  return Write(predict::ChromeTrace(events, "predicted"), path);
 }
 
 int PrintPlan(const PlanArguments& arguments) {
@@ -119,7 +119,7 @@ int PrintPlan(const PlanArguments& arguments) {
   if (!loaded.ok()) return 1;
   // A plan that does not fit the device is shown all the same: to see why.
   const absl::StatusOr<plan::Plan> plan =
-      train::CompileUnverified(loaded.recipe, {.profile = ProfileOf(loaded.recipe)});
+      driver::CompileUnverified(loaded.recipe, {.profile = ProfileOf(loaded.recipe)});
   if (!plan.ok()) {
     PrintDiagnostics({PlanDiagnostic(loaded.recipe, plan.status())});
     return 1;
@@ -132,7 +132,7 @@ int PrintPlan(const PlanArguments& arguments) {
   if (const int failed = Write(Text(*plan, loaded.recipe, arguments), arguments.out); failed != 0)
     return failed;
   if (const int failed = WriteTrace(*plan, loaded.recipe, arguments.trace); failed != 0) return failed;
-  const absl::Status status = train::VerifyAgainst(loaded.recipe, *plan);
+  const absl::Status status = driver::VerifyAgainst(loaded.recipe, *plan);
   if (status.ok()) return 0;
   PrintDiagnostics({PlanDiagnostic(loaded.recipe, status)});
   return 1;

@@ -150,8 +150,8 @@ absl::Status ProcessGroup::Fail(const absl::Status& error) {
   return error;
 }
 
-train::Device ProcessGroup::CpuDevice(int threads) {
-  train::Device device;
+state::Device ProcessGroup::CpuDevice(int threads) {
+  state::Device device;
   device.profile = backend::cpu::CpuBackend::CpuProfile();
   device.make_backend = [threads](std::int64_t, std::int64_t) {
     return std::make_unique<backend::cpu::CpuBackend>(threads);
@@ -163,7 +163,7 @@ train::Device ProcessGroup::CpuDevice(int threads) {
   });
 }
 
-train::Device ProcessGroup::Attach(train::Device device, const std::string& id,
+state::Device ProcessGroup::Attach(state::Device device, const std::string& id,
                                    MakeCommunicator communicator) {
   self_.device = id;
   device.make_communicator =

@@ -10,7 +10,7 @@
 #include "engine/backend/cpu/process_world.h"
 #include "engine/launch/environment.h"
 #include "engine/launch/rendezvous.h"
-#include "engine/train/ranks.h"
+#include "engine/state/ranks.h"
 
 namespace engine::cli {
 
@@ -25,11 +25,11 @@ class ProcessGroup {
   ~ProcessGroup();
 
   // Of a CPU rank that has `threads` threads. The group must outlive it.
-  train::Device CpuDevice(int threads);
+  state::Device CpuDevice(int threads);
   // `device` as this rank's; `id` names its hardware, and is no other rank's. `communicator` is called
   // when all ranks have met.
   using MakeCommunicator = std::function<std::unique_ptr<backend::Communicator>(launch::Client* client)>;
-  train::Device Attach(train::Device device, const std::string& id, MakeCommunicator communicator);
+  state::Device Attach(state::Device device, const std::string& id, MakeCommunicator communicator);
 
   const launch::Placement& placement() const { return placement_; }
 

@@ -147,7 +147,7 @@ int RunRecipe(const RunArguments& arguments) {
     return Complain(opened.status(), absl::IsInvalidArgument(opened.status()) ? kUsage : kFailed);
   }
   std::unique_ptr<ProcessGroup> group = *std::move(opened);
-  const absl::StatusOr<train::Device> device = MakeDevice(loaded.recipe, arguments.device, group.get());
+  const absl::StatusOr<state::Device> device = MakeDevice(loaded.recipe, arguments.device, group.get());
   if (!device.ok()) return EndFailed(device.status(), group.get(), kNoDevice);
   const absl::Status status = train::Run(loaded.recipe, options, *device);
   const int code = status.ok() ? 0 : EndFailed(status, group.get());

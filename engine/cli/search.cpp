@@ -16,15 +16,15 @@
 #include "engine/base/parallel.h"
 #include "engine/base/print.h"
 #include "engine/base/units.h"
+#include "engine/base/write_file.h"
 #include "engine/cli/check_plan.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/device.h"
 #include "engine/cli/recipe_options.h"
 #include "engine/launch/stop_requests.h"
 #include "engine/recipe/load.h"
-#include "engine/train/search.h"
-#include "engine/train/search_report.h"
-#include "engine/train/write_file.h"
+#include "engine/search/report.h"
+#include "engine/search/search.h"
 
 namespace engine::cli {
 namespace {
@@ -38,7 +38,7 @@ struct SearchArguments {
   double memory_percent = 95;
   bool progress = false;
   bool json = false;
-  train::SearchOptions options;
+  search::SearchOptions options;
   recipe::LoadOptions load;
 };
 
@@ -97,7 +97,7 @@ class ProgressLine {
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
 
-  void Show(const train::SearchProgress& progress) {
+  void Show(const search::SearchProgress& progress) {
     std::string text =
         fmt::format("{} of {} layouts", WithThousands(progress.looked_at), WithThousands(progress.layouts));
     if (progress.compiled > 0) text += fmt::format(", {} plans compared", WithThousands(progress.compiled));
@@ -143,37 +143,37 @@ int WriteFound(const SearchArguments& arguments, const recipe::Recipe& changed) 
   std::error_code error;
   const fs::path folder = fs::absolute(arguments.out, error).parent_path();
   const std::string base = fs::relative(fs::absolute(arguments.file, error), folder, error).string();
-  const std::string text = train::FoundRecipe(alone.recipe, changed, base.empty() ? arguments.file : base);
-  const absl::Status written = train::WriteFile(arguments.out, text);
+  const std::string text = search::FoundRecipe(alone.recipe, changed, base.empty() ? arguments.file : base);
+  const absl::Status written = WriteFile(arguments.out, text);
   if (written.ok()) return 0;
   Print(stderr, "engine search: {}\n", Message(written));
   return 1;
 }
 
-absl::StatusOr<train::SearchResult> RunSearch(const SearchArguments& arguments,
-                                              const recipe::Recipe& recipe) {
-  train::SearchOptions options = arguments.options;
-  options.objective = arguments.objective == "memory" ? train::SearchOptions::Objective::kMemory
-                                                      : train::SearchOptions::Objective::kTime;
+absl::StatusOr<search::SearchResult> RunSearch(const SearchArguments& arguments,
+                                               const recipe::Recipe& recipe) {
+  search::SearchOptions options = arguments.options;
+  options.objective = arguments.objective == "memory" ? search::SearchOptions::Objective::kMemory
+                                                      : search::SearchOptions::Objective::kTime;
   options.memory_share = arguments.memory_percent / 100;
   if (options.threads == 0) options.threads = HardwareThreads();
   options.stopped = [] { return stop_requests.any(); };
   ProgressLine line;
   if (arguments.progress || ::isatty(STDERR_FILENO) == 1)
-    options.progress = [&](const train::SearchProgress& progress) { line.Show(progress); };
-  return train::Search(recipe, {.profile = ProfileOf(recipe)}, options);
+    options.progress = [&](const search::SearchProgress& progress) { line.Show(progress); };
+  return search::Search(recipe, {.profile = ProfileOf(recipe)}, options);
 }
 
-void PrintFound(const SearchArguments& arguments, const train::SearchResult& result,
+void PrintFound(const SearchArguments& arguments, const search::SearchResult& result,
                 const recipe::Recipe& recipe) {
   std::vector<std::string> notes;
   if (!result.best.empty() && !result.interrupted) {
     recipe::Recipe best = recipe;
-    train::SetLayout(result.best.front().layout, &best);
+    search::SetLayout(result.best.front().layout, &best);
     notes = NotesOf(best);
   }
   if (arguments.json) {
-    nlohmann::ordered_json json = train::ToJson(result, recipe);
+    nlohmann::ordered_json json = search::ToJson(result, recipe);
     json["notes"] = notes;
     Print(stdout, "{}\n", json.dump(2));
     return;
@@ -185,7 +185,7 @@ void PrintFound(const SearchArguments& arguments, const train::SearchResult& res
 
 int Search(const SearchArguments& arguments) {
   for (const std::string& key : arguments.options.fixed) {
-    const std::vector<std::string>& known = train::SearchedKeys();
+    const std::vector<std::string>& known = search::SearchedKeys();
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
     Print(stderr, "engine search: --fix {}: search varies {}; everything else is fixed\n", key,
           fmt::join(known, ", "));
@@ -200,7 +200,7 @@ int Search(const SearchArguments& arguments) {
     return 2;
   }
   const SearchSignals signals;
-  const absl::StatusOr<train::SearchResult> result = RunSearch(arguments, recipe);
+  const absl::StatusOr<search::SearchResult> result = RunSearch(arguments, recipe);
   if (!result.ok()) {
     Print(stderr, "engine search: {}\n", Message(result.status()));
     return 1;
@@ -209,7 +209,7 @@ int Search(const SearchArguments& arguments) {
   PrintFound(arguments, *result, recipe);
   const int code = result->interrupted ? 128 + stop_signal : result->best.empty() ? 1 : 0;
   if (arguments.out.empty() || result->best.empty()) return code;
-  train::SetLayout(result->best.front().layout, &recipe);
+  search::SetLayout(result->best.front().layout, &recipe);
   const int written = WriteFound(arguments, recipe);
   return written != 0 ? written : code;
 }

@@ -3,7 +3,7 @@
 #include "engine/base/version.h"
 
 #ifdef ENGINE_CUDA
-#include "engine/backend/cuda/probe.h"
+#include "engine/backend/cuda/device/probe.h"
 #endif
 
 namespace engine::cli {

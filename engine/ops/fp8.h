@@ -1,5 +1,5 @@
 // FP8 products and quantisation (Micikevicius et al., arXiv:2209.05433; delayed and current scaling as
-// NVIDIA's Transformer Engine has them). Graphs are never built of them; plan/quantize.h puts them into local
+// NVIDIA's Transformer Engine has them). Graphs are never built of them; compile/quantize.h puts them into local
 // graphs of recipes that compute in fp8. They approximate the ops that they stand for: compositions, of plain
 // ops and quantize, say what they read and make and how it is placed, not which bits come out.
 //

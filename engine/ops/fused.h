@@ -1,4 +1,4 @@
-// Fused ops: what a device may carry out in one kernel. Graphs are never built of them; plan/fuse.h puts them
+// Fused ops: what a device may carry out in one kernel. Graphs are never built of them; compile/fuse.h puts them
 // into local graphs where the device has the kernel. Each gives its composition from plain ops, which is its
 // specification.
 #pragma once

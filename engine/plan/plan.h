@@ -1,15 +1,16 @@
 // The static execution plan, as plain data: what every rank runs, where every byte lives, who talks to whom
-// when. Made by plan/compile.h, checked by plan/verify.h, printed by plan/print.h, run by engine/executor.
+// when. Made by compile/compile.h, checked by verify/verify.h, printed by plan/print.h, run by engine/executor.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "engine/graph/graph.h"
 #include "engine/graph/op.h"
+#include "engine/plan/collective.h"
+#include "engine/plan/device_profile.h"
 #include "engine/plan/layout.h"
 #include "engine/plan/loss_scaler.h"
 #include "engine/plan/mesh.h"
@@ -52,28 +53,6 @@ struct BufferRef {
     return in_slot == other.in_slot && in_lane == other.in_lane && offset < other.offset + other.span() &&
            other.offset < offset + span();
   }
-};
-
-enum class Collective : std::uint8_t {
-  kNone,           // a kernel, run by the op's or the kernel's name
-  kAllReduce,      // P → R
-  kReduceScatter,  // P → S(d)
-  kAllGather,      // S(d) → R
-  kAllToAll,       // S(a) → S(b)
-  kSlice,          // R → S(d), local
-};
-const char* Name(Collective collective);
-
-// How a device carries out a kernel that takes much longer than a fast one would.
-struct SlowPath {
-  enum class Kind : std::uint8_t {
-    kNone,
-    kReference,  // by plain code, which other kernels are compared with
-    kMasked,     // with all the pairs of attention that its mask leaves out
-  };
-  Kind kind = Kind::kNone;
-  std::string_view why = {};  // "attention with dropout", a string literal
-  double flops = 0;           // of kMasked, that it computes
 };
 
 // One collective or kernel launch. `id` is unique in its segment and stable: its index.
@@ -150,7 +129,7 @@ struct Segment {
   std::string name;  // "forward.0", "backward.1", "weights.1", "update"
   std::int32_t chunk = -1;
   std::vector<Instruction> instructions;
-  // Where two microbatches run it at once: lane by lane, whose next instruction it is (plan/interleave.h);
+  // Where two microbatches run it at once: lane by lane, whose next instruction it is (compile/interleave.h);
   // kJointLane: the next joint one's.
   std::vector<std::uint8_t> order = {};
   double flops = 0;          // of one microbatch and rank, all arithmetic
@@ -332,46 +311,6 @@ struct Plan {
   std::vector<std::string> notes;  // choices that the user should know of (padding, …)
 
   std::int64_t StageOfRank(std::int64_t rank) const { return mesh.CoordinatesOf(rank).pp; }
-};
-
-// What a device can do, as data: kernels themselves are the backend's.
-struct DeviceProfile {
-  std::string name = "cpu";
-  // Bytes of scratch for one launch of a kernel (by Instruction::kernel) on these local types; null: none.
-  std::function<std::int64_t(std::string_view kernel, graph::TypeSpan, graph::TypeSpan,
-                             const graph::Attributes&)>
-      scratch_bytes;
-  // Bytes of scratch for one conversion of these local types between `members` ranks along an axis, pushed or
-  // not; null: none.
-  std::function<std::int64_t(Collective, graph::Reduction, const graph::TensorType& from,
-                             const graph::TensorType& to, Axis axis, std::int64_t members, bool push)>
-      exchange_bytes = {};
-  // Whether exchange runs beside computation, and whether ranks of one host can push into each other's
-  // memory.
-  bool overlaps = false;
-  bool pushes = false;
-  // Aligned blocks of so many devices of a host within which all reach each other's memory; 0: all do. And
-  // which do not, for the plan's note: "GPU 0 does not reach the memory of GPU 2".
-  std::int64_t reach = 0;
-  std::string unreachable = {};
-  // Whether there is a kernel for a fused op (ops/fused.h), by the local type of the tensor that decides: the
-  // packed projection of attention, the activation's input, the residual stream, the logits. Null: for none.
-  std::function<bool(const graph::OpDef&, const graph::TensorType&)> fuses;
-  // The input to which the op's kernel adds another rank's part of it, by the type of that part: −1: none.
-  // Null: no kernel does.
-  std::function<int(const graph::OpDef&, const graph::TensorType&, const graph::Attributes&)> adds_part = {};
-  // How a kernel (by Instruction::kernel) with inputs of these local types is carried out where that is slow;
-  // of others kNone. Null: none is slow.
-  std::function<SlowPath(std::string_view kernel, graph::TypeSpan inputs, const graph::Attributes&)> slow =
-      {};
-  // How much longer attention takes than matrix products of as many FLOPs (causal pairs counted).
-  double attention_slowdown = 1;
-  // Recipe keys of which the device can run these words only (plan/check_device.h).
-  struct Limit {
-    std::string key;
-    std::vector<std::string> words;
-  };
-  std::vector<Limit> limits = {};
 };
 
 }  // namespace engine::plan

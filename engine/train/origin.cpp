@@ -7,11 +7,12 @@
 #include "engine/base/file.h"
 #include "engine/base/json.h"
 #include "engine/base/status.h"
+#include "engine/base/write_file.h"
+#include "engine/driver/run_folder.h"
 #include "engine/recipe/load.h"
 #include "engine/recipe/print.h"
 #include "engine/train/resume.h"
 #include "engine/train/run.h"
-#include "engine/train/write_file.h"
 
 namespace engine::train {
 namespace {
@@ -43,7 +44,7 @@ std::string WordIn(const nlohmann::json& json, const char* key) {
 }
 
 bool SaysTheSame(const recipe::Recipe& recipe, const std::string& out) {
-  const recipe::LoadResult before = recipe::Load((fs::path(out) / kResolvedName).string());
+  const recipe::LoadResult before = recipe::Load((fs::path(out) / driver::kResolvedName).string());
   return before.ok() && recipe::Diff(before.recipe, recipe).empty();
 }
 
@@ -52,14 +53,14 @@ bool SaysTheSame(const recipe::Recipe& recipe, const std::string& out) {
 absl::Status WriteOrigin(const recipe::Recipe& recipe, const std::string& out) {
   const Place place = PlaceOf(recipe, out);
   const nlohmann::ordered_json json = {{"recipe", place.absolute}, {"recipe_from_here", place.relative}};
-  return WriteFile(fs::path(out) / kOriginName, json.dump(1) + "\n");
+  return WriteFile(fs::path(out) / driver::kOriginName, json.dump(1) + "\n");
 }
 
 absl::Status CheckOrigin(const recipe::Recipe& recipe, const std::string& out) {
   const std::optional<std::string> held = FindRun(out);
   if (!held) return absl::OkStatus();
   constexpr std::int64_t kMostBytes = 1 << 16;  // two paths
-  const std::string path = (fs::path(out) / kOriginName).string();
+  const std::string path = (fs::path(out) / driver::kOriginName).string();
   const absl::StatusOr<std::string> text = ReadRegular(path, kMostBytes);
   if (absl::IsNotFound(text.status())) return absl::OkStatus();
   RETURN_IF_ERROR(text.status());

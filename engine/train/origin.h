@@ -9,8 +9,6 @@
 
 namespace engine::train {
 
-inline constexpr const char* kOriginName = "origin.json";
-
 // Writes DIR/origin.json: the recipe's file, as an absolute path and as seen from the folder.
 absl::Status WriteOrigin(const recipe::Recipe& recipe, const std::string& out);
 

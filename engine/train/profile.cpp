@@ -6,15 +6,15 @@
 #include <filesystem>
 #include <map>
 
-#include "engine/plan/cost.h"
-#include "engine/plan/trace.h"
-#include "engine/train/write_file.h"
+#include "engine/base/write_file.h"
+#include "engine/predict/cost.h"
+#include "engine/predict/trace.h"
 
 namespace engine::train {
 namespace {
 
 using Part = executor::InstructionTiming::Part;
-using Played = plan::PlayedEvent::Part;
+using Played = predict::PlayedEvent::Part;
 static_assert(static_cast<int>(Part::kRun) == static_cast<int>(Played::kRun) &&
               static_cast<int>(Part::kWait) == static_cast<int>(Played::kWait) &&
               static_cast<int>(Part::kFinish) == static_cast<int>(Played::kSum));
@@ -30,7 +30,7 @@ std::string KernelOf(const executor::InstructionTiming& timing) {
   return timing.instruction->kernel + (timing.part == Part::kFinish ? ", rest" : "");
 }
 
-double PredictedSeconds(const plan::CostModel& costs, const executor::InstructionTiming& timing) {
+double PredictedSeconds(const predict::CostModel& costs, const executor::InstructionTiming& timing) {
   if (timing.part == Part::kWait || timing.instruction == nullptr) return 0;
   if (timing.part == Part::kFinish) return costs.FinishSeconds(*timing.instruction);
   // A pushed sum on the computation's stream is timed with its addition.
@@ -42,7 +42,7 @@ double PredictedSeconds(const plan::CostModel& costs, const executor::Instructio
 
 std::string ProfileTable(const plan::Plan& plan, const std::vector<Timings>& iterations,
                          const recipe::Cluster& cluster) {
-  const plan::CostModel costs(plan, cluster);
+  const predict::CostModel costs(plan, cluster);
   const bool known = costs.Missing().empty();
   struct Row {
     std::string kernel;
@@ -94,7 +94,7 @@ std::string ProfileTable(const plan::Plan& plan, const std::vector<Timings>& ite
 }
 
 std::string MeasuredTrace(const plan::Plan& plan, std::int64_t rank, const Timings& iteration) {
-  std::vector<plan::PlayedEvent> events;
+  std::vector<predict::PlayedEvent> events;
   for (const executor::InstructionTiming& timing : iteration) {
     events.push_back({.stage = static_cast<std::int32_t>(plan.StageOfRank(rank)),
                       .stream = timing.stream,
@@ -103,9 +103,9 @@ std::string MeasuredTrace(const plan::Plan& plan, std::int64_t rank, const Timin
                       .segment = timing.segment,
                       .instruction = timing.instruction,
                       .microbatch = timing.microbatch,
-                      .part = static_cast<plan::PlayedEvent::Part>(timing.part)});
+                      .part = static_cast<predict::PlayedEvent::Part>(timing.part)});
   }
-  return plan::ChromeTrace(events, rank == 0 ? "measured" : fmt::format("measured, rank {},", rank));
+  return predict::ChromeTrace(events, rank == 0 ? "measured" : fmt::format("measured, rank {},", rank));
 }
 
 absl::StatusOr<std::string> WriteProfile(const std::string& folder, const plan::Plan& plan, std::int64_t rank,

@@ -20,6 +20,7 @@
 #include "engine/base/json.h"
 #include "engine/base/print.h"
 #include "engine/base/units.h"
+#include "engine/driver/run_folder.h"
 
 namespace engine::train {
 namespace {
@@ -34,7 +35,7 @@ std::string Slowest(const IterationReport& report) {
 
 // An object's iteration; nullopt where the line is none that this program wrote.
 std::optional<std::int64_t> IterationOf(const std::string& line) {
-  const absl::StatusOr<nlohmann::json> json = ParseJson(line, kMetricsName);
+  const absl::StatusOr<nlohmann::json> json = ParseJson(line, driver::kMetricsName);
   if (!json.ok() || !json->is_object() || !json->contains("iteration") ||
       !(*json)["iteration"].is_number_integer()) {
     return std::nullopt;
@@ -96,7 +97,7 @@ bool IsLogged(std::int64_t iteration, std::int64_t iterations, std::int64_t inte
 absl::StatusOr<Reporter> Reporter::Open(const std::string& folder, std::int64_t iteration,
                                         std::int64_t log_interval, const RunFacts& facts) {
   Reporter reporter;
-  reporter.path_ = (std::filesystem::path(folder) / kMetricsName).string();
+  reporter.path_ = (std::filesystem::path(folder) / driver::kMetricsName).string();
   RETURN_IF_ERROR(Truncate(reporter.path_, iteration));
   reporter.metrics_ = std::fopen(reporter.path_.c_str(), "ae");
   if (reporter.metrics_ == nullptr)

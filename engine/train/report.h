@@ -14,8 +14,6 @@
 
 namespace engine::train {
 
-inline constexpr const char* kMetricsName = "metrics.jsonl";
-
 // What the rates of a run follow from.
 struct RunFacts {
   std::int64_t arenas_bytes = 0;  // of all ranks together

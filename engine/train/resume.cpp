@@ -5,6 +5,7 @@
 
 #include "engine/base/shown.h"
 #include "engine/checkpoint/store.h"
+#include "engine/driver/run_folder.h"
 #include "engine/recipe/load.h"
 #include "engine/recipe/print.h"
 #include "engine/train/report.h"
@@ -96,7 +97,7 @@ absl::Status RefuseOldRun(const std::string& out) {
 
 std::optional<std::string> FindRun(const std::string& out) {
   std::error_code error;
-  for (const char* name : {"checkpoints", kMetricsName}) {
+  for (const char* name : {"checkpoints", driver::kMetricsName}) {
     const std::filesystem::path path = std::filesystem::path(out) / name;
     const bool holds = std::filesystem::is_directory(path, error) ? !std::filesystem::is_empty(path, error)
                                                                   : std::filesystem::exists(path, error);

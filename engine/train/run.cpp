@@ -20,24 +20,25 @@
 #include "engine/base/print.h"
 #include "engine/base/units.h"
 #include "engine/base/version.h"
+#include "engine/base/write_file.h"
 #include "engine/checkpoint/store.h"
 #include "engine/data/fingerprint.h"
 #include "engine/data/source.h"
-#include "engine/plan/check_device.h"
-#include "engine/plan/predict.h"
-#include "engine/plan/verify.h"
+#include "engine/driver/check_device.h"
+#include "engine/driver/compile_recipe.h"
+#include "engine/driver/plan_document.h"
+#include "engine/driver/run_folder.h"
+#include "engine/predict/predict.h"
+#include "engine/recipe/learning_rate.h"
 #include "engine/recipe/print.h"
-#include "engine/train/compile_recipe.h"
+#include "engine/state/state.h"
 #include "engine/train/feed.h"
-#include "engine/train/learning_rate.h"
 #include "engine/train/origin.h"
-#include "engine/train/plan_document.h"
 #include "engine/train/profile.h"
 #include "engine/train/report.h"
 #include "engine/train/resume.h"
-#include "engine/train/state.h"
 #include "engine/train/stop_signals.h"
-#include "engine/train/write_file.h"
+#include "engine/verify/verify.h"
 
 namespace engine::train {
 namespace {
@@ -51,7 +52,7 @@ double MillisecondsSince(Clock::time_point start) {
 
 absl::Status CheckLimits(const recipe::Recipe& recipe, const plan::DeviceProfile& device) {
   std::string errors;
-  for (const Diagnostic& diagnostic : plan::CheckDevice(recipe, device)) errors += Format(diagnostic);
+  for (const Diagnostic& diagnostic : driver::CheckDevice(recipe, device)) errors += Format(diagnostic);
   if (errors.empty()) return absl::OkStatus();
   errors.pop_back();  // the last line's end
   return absl::InvalidArgumentError(errors);
@@ -84,7 +85,7 @@ class RunLock {
 
 class Training {
  public:
-  Training(const recipe::Recipe& recipe, const RunOptions& options, const Device& device)
+  Training(const recipe::Recipe& recipe, const RunOptions& options, const state::Device& device)
       : recipe_(recipe),
         options_(options),
         device_(device),
@@ -104,7 +105,7 @@ class Training {
   absl::Status Train() {
     RETURN_IF_ERROR(CheckLimits(recipe_, device_.profile));
     ASSIGN_OR_RETURN(source_, data::Source::Open(recipe_));
-    ASSIGN_OR_RETURN(plan_, CompileRecipe(recipe_, {.profile = device_.profile}));
+    ASSIGN_OR_RETURN(plan_, driver::CompileRecipe(recipe_, {.profile = device_.profile}));
     std::int64_t arenas_bytes = 0;
     for (const plan::StagePlan& stage : plan_.stages)
       arenas_bytes += stage.arena_bytes * plan_.mesh.ranks_per_stage();
@@ -138,7 +139,7 @@ class Training {
     if (Leads()) RETURN_IF_ERROR(PrepareFolder());
     const auto start = Clock::now();
     AloneAt("preparing kernels");
-    ASSIGN_OR_RETURN(ranks_, Ranks::Create(plan_, device_, Seed(), options_.executor));
+    ASSIGN_OR_RETURN(ranks_, state::Ranks::Create(plan_, device_, Seed(), options_.executor));
     const double kernels_ms = MillisecondsSince(start);
     AloneAt("the first weights");
     RETURN_IF_ERROR(LoadState(resume));
@@ -164,7 +165,7 @@ class Training {
     RunFacts facts{.arenas_bytes = arenas_bytes,
                    .tokens = plan_.global_batch * plan_.sequence,
                    .devices = plan_.mesh.world(),
-                   .model_flops = plan::Predict(plan_, recipe_.cluster).model_flops,
+                   .model_flops = predict::Predict(plan_, recipe_.cluster).model_flops,
                    .peak_flops = recipe_.cluster.peak_flops,
                    .gpus = device_.profile.name == "cuda"};
     for (const plan::StagePlan& stage : plan_.stages) {
@@ -192,7 +193,7 @@ class Training {
         ranks == 1 ? "one rank needs an arena of" : fmt::format("{} ranks need arenas of", ranks),
         FormatBytes(arenas_bytes), ranks == 1 ? "" : " together", device_.memory_source,
         FormatBytes(device_.memory_bytes), device_.profile.name, fullest - plan_.stages.begin(),
-        plan::ArenaText(plan_, *fullest, device_.memory_bytes / ranks));
+        verify::ArenaText(plan_, *fullest, device_.memory_bytes / ranks));
   }
 
   // An error of the device's work, with what would say more. A GPU's error comes up in a call after the one
@@ -214,21 +215,23 @@ class Training {
 
   absl::Status PrepareFolder() {
     // All of them before the first is written, and before ranks are made ready.
-    for (const char* name : {kResolvedName, kOriginName, kPlanName, kMetricsName}) {
+    for (const char* name :
+         {driver::kResolvedName, driver::kOriginName, driver::kPlanName, driver::kMetricsName}) {
       RETURN_IF_ERROR(CheckRegularOrAbsent((fs::path(options_.out) / name).string()));
     }
     std::error_code error;
     fs::create_directories(CheckpointRoot(options_.out), error);
     if (error) return Unavailable("{}: cannot create: {}", CheckpointRoot(options_.out), error.message());
-    RETURN_IF_ERROR(WriteFile(fs::path(options_.out) / kResolvedName, recipe::ToToml(recipe_)));
+    RETURN_IF_ERROR(WriteFile(fs::path(options_.out) / driver::kResolvedName, recipe::ToToml(recipe_)));
     RETURN_IF_ERROR(WriteOrigin(recipe_, options_.out));
-    return WriteFile(fs::path(options_.out) / kPlanName, PlanDocument(recipe_, plan_).dump(1) + "\n");
+    return WriteFile(fs::path(options_.out) / driver::kPlanName,
+                     driver::PlanDocument(recipe_, plan_).dump(1) + "\n");
   }
 
   absl::Status LoadState(const std::optional<ResumePoint>& resume) {
     if (!resume) {
       return ranks_->Run(
-          [&](executor::RankExecutor& rank) { return InitializeParameters(plan_, Seed(), rank); });
+          [&](executor::RankExecutor& rank) { return state::InitializeParameters(plan_, Seed(), rank); });
     }
     const checkpoint::Metadata& metadata = resume->reader.metadata();
     iteration_ = metadata.iteration;
@@ -238,7 +241,7 @@ class Training {
     schedule_samples_ = consumed_samples_ - (iteration_ - adam_step_) * plan_.global_batch;
     return ranks_->Run([&](executor::RankExecutor& rank) -> absl::Status {
       RETURN_IF_ERROR(rank.SetSteps(adam_step_));
-      return LoadCheckpoint(plan_, resume->reader, true, rank);
+      return state::LoadCheckpoint(plan_, resume->reader, true, rank);
     });
   }
 
@@ -316,8 +319,8 @@ class Training {
   // skipped, which the schedule then does not count (as in Megatron-LM).
   executor::LearningRates Rates() const {
     ENGINE_CHECK(started_.size() <= 1, "rates for one iteration under way, not for {}", started_.size());
-    return {adam_step_, LearningRate(recipe_, schedule_samples_),
-            LearningRate(recipe_, schedule_samples_ + plan_.global_batch)};
+    return {adam_step_, recipe::LearningRate(recipe_, schedule_samples_),
+            recipe::LearningRate(recipe_, schedule_samples_ + plan_.global_batch)};
   }
 
   // Starts an iteration. On a device that runs beside the host, the results are waited for when the next one
@@ -499,7 +502,7 @@ class Training {
     const std::string root = CheckpointRoot(options_.out);
     AloneAt(fmt::format("saving the checkpoint of iteration {}", iteration_));
     const auto start = Clock::now();
-    RETURN_IF_ERROR(SaveCheckpoint(plan_, root, metadata, *ranks_, processes_));
+    RETURN_IF_ERROR(state::SaveCheckpoint(plan_, root, metadata, *ranks_, processes_));
     if (!Leads()) return absl::OkStatus();
     RETURN_IF_ERROR(reporter_->Saved({.iteration = iteration_, .elapsed_ms = MillisecondsSince(start)}));
     reporter_->Line(fmt::format("saved checkpoint of iteration {} to {}", iteration_, root));
@@ -509,13 +512,13 @@ class Training {
 
   const recipe::Recipe& recipe_;
   const RunOptions& options_;
-  const Device& device_;
+  const state::Device& device_;
   checkpoint::Retention retention_;
   StopSignals stop_;  // from the beginning: a signal during set-up ends the run before its first iteration
   std::optional<data::Source> source_;
   data::Fingerprints fingerprints_;  // of rank 0
   plan::Plan plan_;
-  std::unique_ptr<Ranks> ranks_;         // after the two above, which its ranks may be reading until they end
+  std::unique_ptr<state::Ranks> ranks_;  // after the two above, which its ranks may be reading until they end
   launch::Client* processes_ = nullptr;  // null: all ranks are this process's
   Reporter* reporter_ = nullptr;         // null: another process speaks for the run
   bool stopped_ = false;                 // by a signal
@@ -547,10 +550,10 @@ std::string CheckpointRootIn(const std::string& folder) {
 absl::Status Check(const recipe::Recipe& recipe, const plan::DeviceProfile& device) {
   RETURN_IF_ERROR(CheckLimits(recipe, device));
   RETURN_IF_ERROR(data::Source::Open(recipe).status());
-  return CompileRecipe(recipe, {.profile = device}).status();
+  return driver::CompileRecipe(recipe, {.profile = device}).status();
 }
 
-absl::Status Run(const recipe::Recipe& recipe, const RunOptions& options, const Device& device) {
+absl::Status Run(const recipe::Recipe& recipe, const RunOptions& options, const state::Device& device) {
   return Training(recipe, options, device).Run();
 }
 

@@ -5,7 +5,7 @@
 
 #include "engine/base/status.h"
 #include "engine/recipe/recipe.h"
-#include "engine/train/ranks.h"
+#include "engine/state/ranks.h"
 #include "engine/train/stop_signals.h"
 
 namespace engine::train {
@@ -26,11 +26,9 @@ absl::Status Check(const recipe::Recipe& recipe, const plan::DeviceProfile& devi
 // SIGTERM and SIGHUP finish the iteration, save and return Ok. An iteration whose loss or gradient norm is
 // not finite ends the run with an error; its weights are not saved. Where ranks are processes, each calls it:
 // they stop after the same iteration, whichever got the signal; rank 0 alone writes and prints.
-absl::Status Run(const recipe::Recipe& recipe, const RunOptions& options, const Device& device);
+absl::Status Run(const recipe::Recipe& recipe, const RunOptions& options, const state::Device& device);
 
 // Names inside the run's folder.
-inline constexpr const char* kResolvedName = "resolved.toml";
-inline constexpr const char* kPlanName = "plan.json";
 
 // The folder of a run's checkpoints.
 std::string CheckpointRoot(const std::string& out);

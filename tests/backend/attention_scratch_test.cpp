@@ -1,11 +1,11 @@
 // How attention's gradient is cut for cuDNN, and what it may use of scratch.
-#include "engine/backend/cuda/scratch_attention.h"
+#include "engine/backend/cuda/profile/scratch_attention.h"
 
 #include <doctest/doctest.h>
 
 #include <string>
 
-#include "engine/backend/cuda/profile.h"
+#include "engine/backend/cuda/profile/profile.h"
 
 namespace engine::backend::cuda {
 namespace {

@@ -1,11 +1,11 @@
 // What an exchange between GPUs may use of scratch: by NCCL, and pushed.
-#include "engine/backend/cuda/scratch_exchange.h"
+#include "engine/backend/cuda/profile/scratch_exchange.h"
 
 #include <doctest/doctest.h>
 
 #include <vector>
 
-#include "engine/backend/cuda/profile.h"
+#include "engine/backend/cuda/profile/profile.h"
 #include "engine/ops/fused.h"
 #include "engine/ops/ops.h"
 

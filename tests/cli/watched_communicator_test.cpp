@@ -32,7 +32,7 @@ struct OneClient {
 TEST_CASE("watched: sums that are left to their readers, pushed and read directly, have the same bits") {
   namespace t = train::testing;
   const OneClient run;
-  train::Device watched = t::PushingDevice();
+  state::Device watched = t::PushingDevice();
   watched.make_communicator = [inner = watched.make_communicator, &run](std::int64_t rank) {
     return std::make_unique<WatchedCommunicator>(inner(rank), run.client.get());
   };

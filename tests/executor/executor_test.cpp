@@ -18,10 +18,10 @@ struct Setup {
         probes(static_cast<size_t>(recipe.world_size())),
         device(ProbedDevice(&probes)) {
     for (Probe& probe : probes) probe.guarded = guarded;
-    absl::StatusOr<plan::Plan> compiled = train::CompileRecipe(recipe, {.profile = device.profile});
+    absl::StatusOr<plan::Plan> compiled = driver::CompileRecipe(recipe, {.profile = device.profile});
     REQUIRE_MESSAGE(compiled.ok(), Message(compiled.status()));
     plan = *std::move(compiled);
-    auto created = train::Ranks::Create(plan, device, 3);
+    auto created = state::Ranks::Create(plan, device, 3);
     REQUIRE_MESSAGE(created.ok(), Message(created.status()));
     ranks = *std::move(created);
     REQUIRE(ranks->Run(FillParameters).ok());
@@ -34,9 +34,9 @@ struct Setup {
 
   recipe::Recipe recipe;
   std::vector<Probe> probes;
-  train::Device device;
+  state::Device device;
   plan::Plan plan;
-  std::unique_ptr<train::Ranks> ranks;
+  std::unique_ptr<state::Ranks> ranks;
 };
 
 // Ends the program if what it guards has not come to an end: a hang is a failure.

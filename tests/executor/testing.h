@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "engine/base/philox.h"
+#include "engine/driver/compile_recipe.h"
 #include "engine/executor/executor.h"
 #include "engine/model/decoder.h"
 #include "engine/recipe/load.h"
-#include "engine/train/compile_recipe.h"
-#include "engine/train/ranks.h"
+#include "engine/state/ranks.h"
 #include "tests/executor/wrapped_backend.h"
 
 namespace engine::executor::testing {

@@ -13,7 +13,7 @@
 
 #include "engine/backend/cpu/cpu_backend.h"
 #include "engine/backend/cpu/world.h"
-#include "engine/train/ranks.h"
+#include "engine/state/ranks.h"
 
 namespace engine::executor::testing {
 
@@ -83,9 +83,9 @@ class WrappedBackend final : public backend::cpu::CpuBackend {
 };
 
 // A CPU device whose ranks are watched. The probes must outlive the ranks and there must be one for each.
-inline train::Device ProbedDevice(std::vector<Probe>* probes) {
+inline state::Device ProbedDevice(std::vector<Probe>* probes) {
   const auto world = std::make_shared<backend::cpu::World>();
-  train::Device device;
+  state::Device device;
   device.profile = backend::cpu::CpuBackend::CpuProfile();
   device.make_backend = [probes](std::int64_t rank, std::int64_t) {
     return std::make_unique<WrappedBackend>(1, &(*probes)[static_cast<size_t>(rank)]);

@@ -88,7 +88,7 @@ std::int64_t LinesOf(const std::string& path) {
 absl::Status RunUntilTrapped(const Sets& sets, const executor::ExecutorOptions& options) {
   const TempDir folder;
   const recipe::Recipe recipe = GpuRecipe(folder, sets);
-  absl::StatusOr<train::Device> device = cli::MakeDevice(recipe, {.kind = "cuda"});
+  absl::StatusOr<state::Device> device = cli::MakeDevice(recipe, {.kind = "cuda"});
   REQUIRE_MESSAGE(device.ok(), Message(device.status()));
   cudaError_t launched = cudaErrorNotReady;
   std::jthread trap([&](const std::stop_token& stop) {
@@ -135,7 +135,7 @@ TEST_CASE("gpu errors: an arena larger than the free memory is itemised before a
   const TempDir folder;
   const recipe::Recipe recipe = GpuRecipe(folder, kLarge);
   const MemoryHog hog;
-  const absl::StatusOr<train::Device> device = cli::MakeDevice(recipe, {.kind = "cuda"});
+  const absl::StatusOr<state::Device> device = cli::MakeDevice(recipe, {.kind = "cuda"});
   REQUIRE_MESSAGE(device.ok(), Message(device.status()));
   const absl::Status status = train::Run(recipe, {.out = folder / "run"}, *device);
   CHECK(absl::IsResourceExhausted(status));
@@ -152,7 +152,7 @@ TEST_CASE("gpu errors: an arena larger than the free memory is itemised before a
 TEST_CASE("gpu errors: the same run goes on where the memory is there") {
   const TempDir folder;
   const recipe::Recipe recipe = GpuRecipe(folder, kLarge);
-  const absl::StatusOr<train::Device> device = cli::MakeDevice(recipe, {.kind = "cuda"});
+  const absl::StatusOr<state::Device> device = cli::MakeDevice(recipe, {.kind = "cuda"});
   REQUIRE_MESSAGE(device.ok(), Message(device.status()));
   const absl::Status status = train::Run(recipe, {.out = folder / "run"}, *device);
   CHECK_MESSAGE(status.ok(), Message(status));

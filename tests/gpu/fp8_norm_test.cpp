@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "engine/backend/cuda/kernels/quantize_grid.h"
+#include "engine/backend/cuda/profile/quantize_grid.h"
 #include "engine/ops/fused.h"
 #include "engine/ops/ops.h"
 #include "tests/gpu/fp8_testing.h"

@@ -1,7 +1,7 @@
 // Every FP8 op has a kernel, and every kernel a test in the files before this one.
 #include <doctest/doctest.h>
 
-#include "engine/backend/cuda/prepare_fp8.h"
+#include "engine/backend/cuda/launch/prepare_fp8.h"
 #include "tests/gpu/fp8_testing.h"
 
 namespace engine::gpu_test {

@@ -4,7 +4,7 @@
 #include <initializer_list>
 #include <string>
 
-#include "engine/backend/cuda/profile.h"
+#include "engine/backend/cuda/profile/profile.h"
 #include "engine/ops/fused.h"
 #include "engine/ops/ops.h"
 #include "tests/gpu/cases.h"

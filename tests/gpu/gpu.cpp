@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "engine/backend/cuda/profile.h"
+#include "engine/backend/cuda/profile/profile.h"
 #include "engine/base/half.h"
 #include "engine/plan/control.h"
 #include "tests/gpu/fp8_numbers.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/backend/cuda/cuda_backend.h"
+#include "engine/backend/cuda/launch/cuda_backend.h"
 #include "tests/ops/tensor.h"
 
 namespace engine::gpu_test {

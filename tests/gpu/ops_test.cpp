@@ -4,8 +4,8 @@
 
 #include <set>
 
-#include "engine/backend/cuda/prepare.h"
-#include "engine/backend/cuda/profile.h"
+#include "engine/backend/cuda/launch/prepare.h"
+#include "engine/backend/cuda/profile/profile.h"
 #include "engine/ops/fused.h"
 #include "engine/ops/ops.h"
 #include "tests/gpu/cases.h"

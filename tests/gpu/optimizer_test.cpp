@@ -6,7 +6,7 @@
 #include <cmath>
 #include <string>
 
-#include "engine/backend/cuda/prepare.h"
+#include "engine/backend/cuda/launch/prepare.h"
 #include "engine/base/half.h"
 #include "engine/base/philox.h"
 #include "engine/plan/control.h"

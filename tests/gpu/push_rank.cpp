@@ -17,7 +17,7 @@
 
 #include "engine/backend/cpu/world.h"
 #include "engine/backend/cuda/kernels/exchange.h"
-#include "engine/backend/cuda/libraries.h"
+#include "engine/backend/cuda/libraries/libraries.h"
 #include "engine/base/half.h"
 #include "tests/data/temp_dir.h"
 #include "tests/gpu/world.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/backend/cuda/push_communicator.h"
+#include "engine/backend/cuda/exchange/push_communicator.h"
 #include "engine/base/store.h"
 #include "tests/executor/conversion_cases.h"
 

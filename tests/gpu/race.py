@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Races between the GPUs of a run: a recipe of two ranks is trained as it is, and again with every exchange held up on
-each rank by times that nobody foresees (0 to 300 us, ENGINE_TEST_DELAY=SEED: backend/cuda/delay_communicator.h). What is
+each rank by times that nobody foresees (0 to 300 us, ENGINE_TEST_DELAY=SEED: backend/cuda/exchange/delay_communicator.h). What is
 right in all orders gives the same bits: losses and norms of metrics.jsonl must be the same texts.
 
 Needs a built `engine` and two GPUs. Layouts are run with exchange behind computation (parallelism.overlap; behind pushes

@@ -8,9 +8,9 @@
 #include <thread>
 #include <vector>
 
-#include "engine/backend/cuda/cuda_backend.h"
-#include "engine/backend/cuda/delay_communicator.h"
+#include "engine/backend/cuda/exchange/delay_communicator.h"
 #include "engine/backend/cuda/kernels/time.h"
+#include "engine/backend/cuda/launch/cuda_backend.h"
 
 namespace engine::gpu_test {
 namespace {

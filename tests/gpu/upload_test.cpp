@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "engine/backend/cuda/cuda_backend.h"
+#include "engine/backend/cuda/launch/cuda_backend.h"
 
 namespace engine::gpu_test {
 

@@ -100,7 +100,7 @@ class World {
   World(const char* model, const Sets& sets, bool gpu = true, const executor::ExecutorOptions& options = {})
       : recipe_(train::testing::MakeRecipe(model, sets)) {
     if (gpu) {
-      absl::StatusOr<train::Device> device = cli::MakeCudaDevice(recipe_, {});
+      absl::StatusOr<state::Device> device = cli::MakeCudaDevice(recipe_, {});
       Must(device.status());
       device_ = *std::move(device);
       device_.make_backend = [this, make = device_.make_backend](std::int64_t rank, std::int64_t world) {
@@ -109,10 +109,10 @@ class World {
     } else {
       device_ = train::testing::CpuDevice(8);
     }
-    absl::StatusOr<plan::Plan> compiled = train::CompileRecipe(recipe_, {.profile = device_.profile});
+    absl::StatusOr<plan::Plan> compiled = driver::CompileRecipe(recipe_, {.profile = device_.profile});
     Must(compiled.status());
     plan_ = *std::move(compiled);
-    auto created = train::Ranks::Create(plan_, device_, seed(), options);
+    auto created = state::Ranks::Create(plan_, device_, seed(), options);
     Must(created.status());
     ranks_ = *std::move(created);
     if (gpu) {  // the arena is what the plan says, to the byte
@@ -120,7 +120,7 @@ class World {
       CHECK(arenas_[0] == plan_.stages[0].arena_bytes);
       CHECK(arenas_[0] == plan_.stages[0].memory.total());
     }
-    Must(train::InitializeParameters(plan_, seed(), rank()));
+    Must(state::InitializeParameters(plan_, seed(), rank()));
   }
   World(const World&) = delete;
   World& operator=(const World&) = delete;
@@ -146,7 +146,7 @@ class World {
   std::vector<std::vector<float>> Weights() const {
     std::vector<std::vector<float>> weights(plan_.parameters.size());
     for (size_t p = 0; p < weights.size(); ++p)
-      Must(train::GatherParameter(plan_, *ranks_, static_cast<std::int32_t>(p), &weights[p]));
+      Must(state::GatherParameter(plan_, *ranks_, static_cast<std::int32_t>(p), &weights[p]));
     return weights;
   }
   // The fp32 masters and moments of this rank.
@@ -203,7 +203,7 @@ class World {
 
   // The folder of a checkpoint after `iterations`.
   std::string Save(const std::string& root, int iterations) const {
-    Must(train::SaveCheckpoint(plan_, root,
+    Must(state::SaveCheckpoint(plan_, root,
                                {.iteration = iterations,
                                 .consumed_samples = iterations * plan_.global_batch,
                                 .seed = static_cast<std::int64_t>(seed()),
@@ -218,7 +218,7 @@ class World {
   void Load(const std::string& folder) const {
     const auto reader = checkpoint::Reader::Open(folder);
     Must(reader.status());
-    Must(train::LoadCheckpoint(plan_, *reader, true, rank()));
+    Must(state::LoadCheckpoint(plan_, *reader, true, rank()));
   }
 
  private:
@@ -226,9 +226,9 @@ class World {
 
   recipe::Recipe recipe_;
   std::vector<std::int64_t> arenas_;
-  train::Device device_;
+  state::Device device_;
   plan::Plan plan_;
-  std::unique_ptr<train::Ranks> ranks_;
+  std::unique_ptr<state::Ranks> ranks_;
 };
 
 inline Sets With(Sets sets, const Sets& more) {

@@ -8,7 +8,7 @@ within the band (--mean, --largest), else 1.
 
 `follow` reads RUN/resolved.toml and RUN/metrics.jsonl and needs python3 (3.11 or later) with numpy and PyTorch. The
 rest it reproduces from their written definitions: the sample order (engine/data/gpt_index.h), the learning rate
-(engine/train/learning_rate.h), the model (engine/model/decoder.cpp) and AdamW with decoupled decay; weights and
+(engine/recipe/learning_rate.h), the model (engine/model/decoder.cpp) and AdamW with decoupled decay; weights and
 moments come out of the shards at the offsets that manifest.json gives (docs/checkpoint-format.md). bf16: parameters
 and activations in bf16, over fp32 master weights; gradients of the microbatches are summed, clipped and used in fp32.
 
@@ -163,7 +163,7 @@ def iterations_of(recipe):
 
 
 def learning_rate(recipe, samples):
-    """Of the update after `samples` samples; formulas of engine/train/learning_rate.h."""
+    """Of the update after `samples` samples; formulas of engine/recipe/learning_rate.h."""
     schedule, batch = recipe["schedule"], recipe["training"]["global_batch"]
     highest, lowest = recipe["optimizer"]["learning_rate"], schedule["min_learning_rate"]
 

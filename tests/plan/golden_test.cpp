@@ -6,7 +6,7 @@
 #include <iterator>
 #include <string>
 
-#include "engine/backend/cuda/profile.h"
+#include "engine/backend/cuda/profile/profile.h"
 #include "engine/base/hash.h"
 #include "engine/plan/canonical.h"
 #include "engine/plan/print.h"
@@ -35,7 +35,7 @@ void CompareWithFile(const std::string& name, const std::string& text) {
 void Golden(const std::string& name, std::vector<std::string> sets, const DeviceProfile& profile = {},
             bool llama = false) {
   for (const char* set : {"model.layers=2", "training.global_batch=4"}) sets.emplace_back(set);
-  absl::StatusOr<Plan> compiled = train::CompileRecipe(TinyRecipe(llama, sets), {.profile = profile});
+  absl::StatusOr<Plan> compiled = driver::CompileRecipe(TinyRecipe(llama, sets), {.profile = profile});
   if (!compiled.ok()) FAIL(Message(compiled.status()));
   const Plan& plan = *compiled;
   std::string text;

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/driver/compile_recipe.h"
 #include "engine/recipe/load.h"
-#include "engine/train/compile_recipe.h"
 
 namespace engine::plan {
 
@@ -62,7 +62,7 @@ inline recipe::Recipe TinyRecipe(bool llama, const std::vector<std::string>& set
 
 // Not verified.
 inline Plan TinyPlan(bool llama, const std::vector<std::string>& sets) {
-  absl::StatusOr<Plan> plan = train::CompileUnverified(TinyRecipe(llama, sets), {});
+  absl::StatusOr<Plan> plan = driver::CompileUnverified(TinyRecipe(llama, sets), {});
   if (!plan.ok()) FAIL(Message(plan.status()));
   return *std::move(plan);
 }

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "engine/backend/cuda/profile.h"
+#include "engine/backend/cuda/profile/profile.h"
 #include "engine/plan/json.h"
 #include "engine/plan/print_schedule.h"
 #include "engine/plan/print_traffic.h"
@@ -113,7 +113,7 @@ TEST_CASE("summary: halves in turns, and how many gradients they make together")
 
 TEST_CASE("traffic: what is pushed, and what its reader reads from the other rank") {
   for (const char* exchange : {"parallelism.exchange=push", "parallelism.exchange=auto"}) {
-    const auto plan = train::CompileUnverified(
+    const auto plan = driver::CompileUnverified(
         TinyRecipe(true, {"precision.compute=bf16", "model.attention.heads=4", "model.hidden=256",
                           "parallelism.tp=2", "parallelism.overlap=off", exchange}),
         {.profile = backend::cuda::CudaProfile()});

@@ -153,9 +153,9 @@ struct Shared {
   std::vector<Tickets> tickets;               // by rank
 };
 
-Device DeferringDevice(const recipe::Recipe& recipe) {
-  Device device = PushingDevice();
-  const auto plan = CompileRecipe(recipe, {.profile = device.profile});
+state::Device DeferringDevice(const recipe::Recipe& recipe) {
+  state::Device device = PushingDevice();
+  const auto plan = driver::CompileRecipe(recipe, {.profile = device.profile});
   REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
   const auto shared = std::make_shared<Shared>();
   shared->tickets.resize(static_cast<size_t>(plan->mesh.world()));

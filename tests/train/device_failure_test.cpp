@@ -29,7 +29,7 @@ absl::Status RunFailing(bool check) {
   const TempDir folder;
   WriteDataset(folder / "text", 60);
   std::vector<Probe> probes(1);
-  Device device = ProbedDevice(&probes);
+  state::Device device = ProbedDevice(&probes);
   device.make_backend = [](std::int64_t, std::int64_t) { return std::make_unique<BesideTheHost>(6); };
   const recipe::Recipe recipe =
       RunRecipe(folder, {"training.iterations=6", "checkpoint.interval=0", "evaluation.interval=0"});

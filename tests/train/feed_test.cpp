@@ -41,7 +41,7 @@ TEST_CASE("every rank's slice of the global batch, zigzag halves of a sequence i
       folder, {"parallelism.dp=2", "parallelism.cp=2", "parallelism.tp=2", "training.micro_batch=2"});
   const auto source = data::Source::Open(recipe);
   REQUIRE_MESSAGE(source.ok(), Message(source.status()));
-  const auto plan = CompileRecipe(recipe, {.profile = CpuDevice().profile});
+  const auto plan = driver::CompileRecipe(recipe, {.profile = CpuDevice().profile});
   REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
   constexpr std::int64_t kFirst = 16;  // of the third iteration
   const executor::FeedFunction feed = MakeFeed(*plan, *source, data::Split::kTrain, kFirst);
@@ -83,7 +83,7 @@ TEST_CASE("a sample that is not there is an error") {
   const recipe::Recipe recipe = RunRecipe(folder, {});
   const auto source = data::Source::Open(recipe);
   REQUIRE(source.ok());
-  const auto plan = CompileRecipe(recipe, {.profile = CpuDevice().profile});
+  const auto plan = driver::CompileRecipe(recipe, {.profile = CpuDevice().profile});
   REQUIRE(plan.ok());
   const executor::FeedFunction feed = MakeFeed(*plan, *source, data::Split::kTrain, 40);  // 5 iterations of 8
   std::vector<std::int32_t> values(8 * 16);

@@ -212,8 +212,8 @@ TEST_CASE("sums that are left to their readers have the bits of those that are n
           "dp=2 tp=2 sequence_parallel=true zero_stage=1 overlap=on micro_batch=4"}) {
       INFO(std::string(model == kGptLike ? "GPT " : "Llama ") << std::string(sets));
       const recipe::Recipe recipe = MakeRecipe(model, SetsOf(sets));
-      const Device device = PushingDevice();
-      const auto plan = CompileRecipe(recipe, {.profile = device.profile});
+      const state::Device device = PushingDevice();
+      const auto plan = driver::CompileRecipe(recipe, {.profile = device.profile});
       REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
       std::int64_t left = 0;
       std::int64_t direct = 0;

@@ -47,7 +47,7 @@ void MustDo(const absl::Status& status) { REQUIRE_MESSAGE(status.ok(), Message(s
 void Scale(const std::vector<std::string>& sets, plan::Plan* plan) {
   std::vector<std::string> fp16 = sets;
   fp16.emplace_back("precision.compute=fp16");
-  const absl::StatusOr<plan::Plan> scaled = CompileUnverified(MakeRecipe(kGptLike, fp16), {});
+  const absl::StatusOr<plan::Plan> scaled = driver::CompileUnverified(MakeRecipe(kGptLike, fp16), {});
   MustDo(scaled.status());
   plan->loss_scaler = scaled->loss_scaler;
   for (plan::StagePlan& stage : plan->stages) {
@@ -65,14 +65,15 @@ class ScaledRun {
     device_.make_backend = [=](std::int64_t, std::int64_t) {
       return std::make_unique<OverflowBackend>(limit);
     };
-    absl::StatusOr<plan::Plan> compiled = CompileRecipe(recipe_, {.profile = device_.profile});
+    absl::StatusOr<plan::Plan> compiled = driver::CompileRecipe(recipe_, {.profile = device_.profile});
     MustDo(compiled.status());
     plan_ = *std::move(compiled);
     if (!scaler.empty()) Scale(scaler, &plan_);
-    auto created = Ranks::Create(plan_, device_, 7);
+    auto created = state::Ranks::Create(plan_, device_, 7);
     MustDo(created.status());
     ranks_ = *std::move(created);
-    MustDo(ranks_->Run([&](executor::RankExecutor& rank) { return InitializeParameters(plan_, 7, rank); }));
+    MustDo(ranks_->Run(
+        [&](executor::RankExecutor& rank) { return state::InitializeParameters(plan_, 7, rank); }));
   }
 
   executor::IterationResult Next() {
@@ -97,20 +98,20 @@ class ScaledRun {
     metadata.iteration = iteration_;
     metadata.recipe_toml = recipe;
     metadata.mesh = {{"dp", 2}};
-    MustDo(SaveCheckpoint(plan_, root, metadata, *ranks_));
+    MustDo(state::SaveCheckpoint(plan_, root, metadata, *ranks_));
     return checkpoint::IterationPath(root, iteration_);
   }
   void Load(const std::string& folder) {
     const auto reader = checkpoint::Reader::Open(folder);
     MustDo(reader.status());
     MustDo(ranks_->Run(
-        [&](executor::RankExecutor& rank) { return LoadCheckpoint(plan_, *reader, true, rank); }));
+        [&](executor::RankExecutor& rank) { return state::LoadCheckpoint(plan_, *reader, true, rank); }));
   }
   std::vector<float> Weights() {
     std::vector<float> all;
     for (size_t p = 0; p < plan_.parameters.size(); ++p) {
       std::vector<float> values;
-      MustDo(GatherParameter(plan_, *ranks_, static_cast<std::int32_t>(p), &values));
+      MustDo(state::GatherParameter(plan_, *ranks_, static_cast<std::int32_t>(p), &values));
       all.insert(all.end(), values.begin(), values.end());
     }
     return all;
@@ -118,9 +119,9 @@ class ScaledRun {
 
  private:
   recipe::Recipe recipe_;
-  Device device_;
+  state::Device device_;
   plan::Plan plan_;
-  std::unique_ptr<Ranks> ranks_;
+  std::unique_ptr<state::Ranks> ranks_;
   std::int64_t iteration_ = 0;
   std::int64_t steps_ = 0;
 };

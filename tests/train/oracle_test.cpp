@@ -64,10 +64,10 @@ class Engine {
  public:
   explicit Engine(const OracleGroup& group) : recipe_(RecipeOf(group)), device_(CpuDevice()) {
     absl::StatusOr<plan::Plan> plan =
-        CompileRecipe(recipe_, {.profile = device_.profile, .keep_logits = true});
+        driver::CompileRecipe(recipe_, {.profile = device_.profile, .keep_logits = true});
     REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
     plan_ = *std::move(plan);
-    auto ranks = Ranks::Create(plan_, device_, 0);
+    auto ranks = state::Ranks::Create(plan_, device_, 0);
     REQUIRE_MESSAGE(ranks.ok(), Message(ranks.status()));
     ranks_ = *std::move(ranks);
     for (const executor::LocalTensor& tensor : rank().Parameters()) {
@@ -123,20 +123,20 @@ class Engine {
   }
   std::vector<float> Gradient(std::int32_t parameter) {
     std::vector<float> out;
-    REQUIRE(GatherGradient(plan_, *ranks_, parameter, &out).ok());
+    REQUIRE(state::GatherGradient(plan_, *ranks_, parameter, &out).ok());
     return out;
   }
   std::vector<float> Weight(std::int32_t parameter) {
     std::vector<float> out;
-    REQUIRE(GatherParameter(plan_, *ranks_, parameter, &out).ok());
+    REQUIRE(state::GatherParameter(plan_, *ranks_, parameter, &out).ok());
     return out;
   }
 
  private:
   recipe::Recipe recipe_;
-  Device device_;
+  state::Device device_;
   plan::Plan plan_;
-  std::unique_ptr<Ranks> ranks_;
+  std::unique_ptr<state::Ranks> ranks_;
   executor::FeedFunction feed_;
 };
 

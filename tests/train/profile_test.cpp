@@ -8,7 +8,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "engine/plan/cost.h"
+#include "engine/predict/cost.h"
 #include "tests/data/temp_dir.h"
 
 namespace engine::train {
@@ -60,11 +60,11 @@ std::string Contents(const std::string& path) {
 
 }  // namespace
 
-// Means over both iterations: linear (8 + 4.5) / 2, copy (1 + 3) / 2. Predicted as plan/cost.h has it.
+// Means over both iterations: linear (8 + 4.5) / 2, copy (1 + 3) / 2. Predicted as predict/cost.h has it.
 TEST_CASE("profile: the table has a row a kernel, the largest first, and their sum") {
   const Measured measured;
   const recipe::Cluster rates = Rates();
-  const plan::CostModel costs(measured.plan, rates);
+  const predict::CostModel costs(measured.plan, rates);
   const double linear_ms = 2e3 * costs.Seconds(measured.linear);
   const double copy_ms = 1e3 * costs.Seconds(measured.copy);
   CHECK(linear_ms > 2 * 1);

@@ -7,9 +7,9 @@
 #include <csignal>
 #include <regex>
 
-#include "engine/plan/predict.h"
+#include "engine/driver/compile_recipe.h"
+#include "engine/predict/predict.h"
 #include "engine/recipe/print.h"
-#include "engine/train/compile_recipe.h"
 #include "tests/executor/wrapped_backend.h"
 #include "tests/train/run_testing.h"
 
@@ -78,8 +78,8 @@ TEST_CASE("a run writes metrics, the recipe, the plan and the checkpoints that a
   REQUIRE(plan.is_object());
   const std::vector<nlohmann::json> lines = Metrics(out);
   REQUIRE(lines.size() == 11);
-  const plan::Prediction predicted =
-      plan::Predict(*CompileRecipe(recipe, {.profile = CpuDevice().profile}), {});
+  const predict::Prediction predicted =
+      predict::Predict(*driver::CompileRecipe(recipe, {.profile = CpuDevice().profile}), {});
   int iteration = 0;
   int saved = 0;
   for (const nlohmann::json& line : lines) {

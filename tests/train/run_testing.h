@@ -85,7 +85,7 @@ struct RunResult {
 };
 
 inline RunResult RunCaught(const recipe::Recipe& recipe, const RunOptions& options,
-                           const Device& device = CpuDevice()) {
+                           const state::Device& device = CpuDevice()) {
   RunResult result;
   Caught output(stdout);
   Caught notes(stderr);
@@ -96,7 +96,7 @@ inline RunResult RunCaught(const recipe::Recipe& recipe, const RunOptions& optio
 }
 
 inline RunResult RunCaught(const recipe::Recipe& recipe, const std::string& out, bool fresh = false,
-                           const Device& device = CpuDevice()) {
+                           const state::Device& device = CpuDevice()) {
   return RunCaught(recipe, {.out = out, .fresh = fresh}, device);
 }
 

@@ -6,7 +6,7 @@
 #include <limits>
 #include <set>
 
-#include "engine/train/learning_rate.h"
+#include "engine/recipe/learning_rate.h"
 #include "tests/train/run_testing.h"
 
 namespace engine::train::testing {
@@ -61,8 +61,8 @@ class ScalingBackend final : public backend::cpu::CpuBackend {
   const Events& events_;
 };
 
-Device ScalingDevice(bool asynchronous, const Events* events) {
-  Device device = CpuDevice();
+state::Device ScalingDevice(bool asynchronous, const Events* events) {
+  state::Device device = CpuDevice();
   device.make_backend = [=](std::int64_t, std::int64_t) {
     return std::make_unique<ScalingBackend>(asynchronous, *events);
   };
@@ -83,7 +83,7 @@ recipe::Recipe SkipRecipe(const Folder& folder) {
                             "schedule.warmup_iterations=2", "parallelism.dp=2"});
 }
 
-void MustRunOn(const Device& device, const recipe::Recipe& recipe, const std::string& out) {
+void MustRunOn(const state::Device& device, const recipe::Recipe& recipe, const std::string& out) {
   const RunResult result = RunCaught(recipe, out, false, device);
   REQUIRE_MESSAGE(result.status.ok(), Message(result.status));
 }
@@ -104,7 +104,7 @@ TEST_CASE("skip: the learning rate follows the steps, not the iterations") {
       CAPTURE(i);
       const bool skipped = kOverflows.overflows.contains(i);
       CHECK(lines[i]["learning_rate"].get<double>() ==
-            LearningRate(recipe, steps * recipe.training.global_batch));
+            recipe::LearningRate(recipe, steps * recipe.training.global_batch));
       steps += skipped ? 0 : 1;
       CHECK(lines[i]["skipped_iterations"] == static_cast<std::int64_t>(i) + 1 - steps);
       CHECK(lines[i]["consumed_samples"] == 8 * (static_cast<std::int64_t>(i) + 1));
@@ -122,7 +122,7 @@ TEST_CASE("skip: without an overflow, the rate is that of the samples consumed")
   MustRunOn(CpuDevice(), recipe, folder / "plain");
   for (const nlohmann::json& line : IterationMetrics(folder / "plain")) {
     CHECK(line["learning_rate"].get<double>() ==
-          LearningRate(recipe, line["consumed_samples"].get<std::int64_t>() - 8));
+          recipe::LearningRate(recipe, line["consumed_samples"].get<std::int64_t>() - 8));
   }
   CHECK(TimelessMetrics(folder / "scaler") == TimelessMetrics(folder / "plain"));
   CHECK((TensorsOf(folder / "scaler", kIterations) == TensorsOf(folder / "plain", kIterations)));
@@ -131,7 +131,7 @@ TEST_CASE("skip: without an overflow, the rate is that of the samples consumed")
 TEST_CASE("skip: a run that is stopped and resumed is the undisturbed one, bit by bit") {
   const Folder folder;
   const recipe::Recipe recipe = SkipRecipe(folder);
-  const Device undisturbed = ScalingDevice(true, &kOverflows);
+  const state::Device undisturbed = ScalingDevice(true, &kOverflows);
   MustRunOn(undisturbed, recipe, folder / "whole");
   const auto whole = TensorsOf(folder / "whole", kIterations);
   // Of metrics, all but the count of skipped iterations: in fp32 no checkpoint keeps it.

@@ -10,18 +10,18 @@
 #include "engine/backend/cpu/cpu_backend.h"
 #include "engine/backend/cpu/world.h"
 #include "engine/base/philox.h"
+#include "engine/driver/compile_recipe.h"
 #include "engine/model/decoder.h"
 #include "engine/ops/ops.h"
 #include "engine/recipe/load.h"
-#include "engine/train/compile_recipe.h"
-#include "engine/train/ranks.h"
-#include "engine/train/state.h"
+#include "engine/state/ranks.h"
+#include "engine/state/state.h"
 
 namespace engine::train::testing {
 
-inline train::Device CpuDevice(int threads_per_rank = 1) {
+inline state::Device CpuDevice(int threads_per_rank = 1) {
   const auto world = std::make_shared<backend::cpu::World>();
-  train::Device device;
+  state::Device device;
   device.profile = backend::cpu::CpuBackend::CpuProfile();
   device.make_backend = [threads_per_rank](std::int64_t, std::int64_t) {
     return std::make_unique<backend::cpu::CpuBackend>(threads_per_rank);
@@ -35,8 +35,8 @@ inline train::Device CpuDevice(int threads_per_rank = 1) {
 
 // The same with plans of a device whose copy engines push, and whose kernels add the other rank's part of a
 // sum that they read.
-inline train::Device PushingDevice() {
-  train::Device device = CpuDevice();
+inline state::Device PushingDevice() {
+  state::Device device = CpuDevice();
   device.profile.pushes = true;
   device.profile.exchange_bytes = [](plan::Collective collective, graph::Reduction, const graph::TensorType&,
                                      const graph::TensorType& to, graph::Axis, std::int64_t, bool push) {
@@ -166,10 +166,10 @@ struct Trained {
   std::vector<double> evaluations;
 };
 
-inline Trained TrainFor(const recipe::Recipe& recipe, int iterations, const Device& device) {
-  absl::StatusOr<plan::Plan> plan = CompileRecipe(recipe, {.profile = device.profile});
+inline Trained TrainFor(const recipe::Recipe& recipe, int iterations, const state::Device& device) {
+  absl::StatusOr<plan::Plan> plan = driver::CompileRecipe(recipe, {.profile = device.profile});
   REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
-  auto ranks = Ranks::Create(*plan, device, static_cast<std::uint64_t>(recipe.training.seed));
+  auto ranks = state::Ranks::Create(*plan, device, static_cast<std::uint64_t>(recipe.training.seed));
   REQUIRE_MESSAGE(ranks.ok(), Message(ranks.status()));
   for (const auto& executor : (*ranks)->executors()) {  // the plan's arena is what is allocated, to the byte
     const std::int64_t allocated = dynamic_cast<backend::cpu::CpuBackend&>(executor->backend()).arena_bytes();
@@ -177,13 +177,13 @@ inline Trained TrainFor(const recipe::Recipe& recipe, int iterations, const Devi
   }
   const auto check = [](const absl::Status& status) { REQUIRE_MESSAGE(status.ok(), Message(status)); };
   check((*ranks)->Run([&](executor::RankExecutor& rank) {
-    return InitializeParameters(*plan, static_cast<std::uint64_t>(recipe.training.seed), rank);
+    return state::InitializeParameters(*plan, static_cast<std::uint64_t>(recipe.training.seed), rank);
   }));
   Trained trained;
   const std::int32_t parameters = static_cast<std::int32_t>(plan->parameters.size());
   for (std::int32_t p = 0; p < parameters; ++p) {
     trained.names.push_back(plan->parameters[static_cast<size_t>(p)].name);
-    check(GatherParameter(*plan, **ranks, p, &trained.initial.emplace_back()));
+    check(state::GatherParameter(*plan, **ranks, p, &trained.initial.emplace_back()));
   }
   const double tokens = static_cast<double>(plan->global_batch * plan->sequence);
   for (int i = 0; i < iterations; ++i) {
@@ -203,10 +203,10 @@ inline Trained TrainFor(const recipe::Recipe& recipe, int iterations, const Devi
     trained.grad_norms.push_back(results[0].grad_norm);
     auto& gradients = trained.gradients.emplace_back();
     for (std::int32_t p = 0; p < parameters; ++p)
-      check(GatherGradient(*plan, **ranks, p, &gradients.emplace_back()));
+      check(state::GatherGradient(*plan, **ranks, p, &gradients.emplace_back()));
   }
   for (std::int32_t p = 0; p < parameters; ++p)
-    check(GatherParameter(*plan, **ranks, p, &trained.weights.emplace_back()));
+    check(state::GatherParameter(*plan, **ranks, p, &trained.weights.emplace_back()));
   std::vector<double> sums(static_cast<size_t>(plan->mesh.world()));
   const executor::FeedFunction feed = CounterFeed(*plan, 1000);
   check((*ranks)->Run([&](executor::RankExecutor& rank) -> absl::Status {

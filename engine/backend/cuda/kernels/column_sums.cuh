@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "engine/backend/cuda/kernels/column_sums.h"
+#include "engine/backend/cuda/profile/column_sums.h"
 
 namespace engine::backend::cuda {
 

@@ -1,7 +1,7 @@
 #include "engine/backend/cuda/kernels/norm.h"
 
-#include "engine/backend/cuda/kernels/column_sums.h"
 #include "engine/backend/cuda/kernels/norm.cuh"
+#include "engine/backend/cuda/profile/column_sums.h"
 
 namespace engine::backend::cuda {
 namespace {

@@ -9,7 +9,7 @@
 #include "engine/backend/cuda/kernels/column_sums.cuh"
 #include "engine/backend/cuda/kernels/fp8.cuh"
 #include "engine/backend/cuda/kernels/norm.cuh"
-#include "engine/backend/cuda/kernels/quantize_grid.h"
+#include "engine/backend/cuda/profile/quantize_grid.h"
 #include "engine/plan/control.h"
 
 namespace engine::backend::cuda {

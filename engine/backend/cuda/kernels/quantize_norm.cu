@@ -1,6 +1,6 @@
 #include "engine/backend/cuda/kernels/fp8.cuh"
 #include "engine/backend/cuda/kernels/norm_grad.cuh"
-#include "engine/backend/cuda/kernels/quantize_grid.h"
+#include "engine/backend/cuda/profile/quantize_grid.h"
 
 namespace engine::backend::cuda {
 namespace {

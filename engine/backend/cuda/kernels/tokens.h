@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "engine/backend/cuda/scratch_tokens.h"
+#include "engine/backend/cuda/profile/scratch_tokens.h"
 #include "engine/base/dtype.h"
 
 namespace engine::backend::cuda {

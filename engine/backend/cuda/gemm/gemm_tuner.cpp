@@ -1,0 +1,392 @@
+#include "engine/backend/cuda/gemm/gemm_tuner.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <string_view>
+#include <vector>
+
+#include "engine/backend/cuda/profile/scratch.h"
+#include "engine/base/file.h"
+#include "engine/base/hash.h"
+#include "engine/base/philox.h"
+
+namespace engine::backend::cuda {
+namespace {
+
+// ------------------------------------------------------------------------------------------------- the file
+
+std::string ToHex(const cublasLtMatmulAlgo_t& algorithm) {
+  const auto* bytes = reinterpret_cast<const unsigned char*>(&algorithm);
+  std::string hex;
+  for (std::size_t i = 0; i < sizeof(algorithm); ++i) hex += fmt::format("{:02x}", bytes[i]);
+  return hex;
+}
+
+std::optional<cublasLtMatmulAlgo_t> FromHex(std::string_view hex) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  cublasLtMatmulAlgo_t algorithm{};
+  if (hex.size() != 2 * sizeof(algorithm)) return std::nullopt;
+  auto* bytes = reinterpret_cast<unsigned char*>(&algorithm);
+  for (std::size_t i = 0; i < sizeof(algorithm); ++i) {
+    const std::size_t high = kDigits.find(hex[2 * i]);
+    const std::size_t low = kDigits.find(hex[2 * i + 1]);
+    if (high == std::string_view::npos || low == std::string_view::npos) return std::nullopt;
+    bytes[i] = static_cast<unsigned char>(16 * high + low);
+  }
+  return algorithm;
+}
+
+// A line is HASH \t KEY \t ALGORITHM, the key holding device, version and spec.
+std::string LineOf(const std::string& key, const cublasLtMatmulAlgo_t& algorithm) {
+  const std::string rest = key + "\t" + ToHex(algorithm);
+  return HashHex(rest) + "\t" + rest;
+}
+
+struct Entry {
+  std::string key;
+  cublasLtMatmulAlgo_t algorithm;
+};
+
+std::optional<Entry> ParseLine(const std::string& line) {
+  const std::size_t after_hash = line.find('\t');
+  const std::size_t before_algorithm = line.rfind('\t');
+  if (after_hash == std::string::npos || before_algorithm == after_hash) return std::nullopt;
+  if (HashHex(std::string_view(line).substr(after_hash + 1)) != line.substr(0, after_hash))
+    return std::nullopt;
+  const std::optional<cublasLtMatmulAlgo_t> algorithm =
+      FromHex(std::string_view(line).substr(before_algorithm + 1));
+  if (!algorithm) return std::nullopt;
+  return Entry{line.substr(after_hash + 1, before_algorithm - after_hash - 1), *algorithm};
+}
+
+// The good lines of a file; none if there is no such file or it is no regular one.
+std::vector<Entry> ReadEntries(const std::string& path) {
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 26;
+  std::vector<Entry> entries;
+  const absl::StatusOr<std::string> text = ReadRegular(path, kMostBytes);
+  if (!text.ok()) return entries;
+  std::istringstream lines(*text);
+  for (std::string line; std::getline(lines, line);) {
+    if (std::optional<Entry> entry = ParseLine(line)) entries.push_back(*std::move(entry));
+  }
+  return entries;
+}
+
+// ---------------------------------------------------------------------------------------------- the operands
+
+constexpr std::int64_t kPatternElements = std::int64_t{1} << 20;
+
+// Power, and so the clock, depends on the bits that toggle: standard normal numbers, not zeros.
+std::vector<char> Pattern(cudaDataType type) {
+  constexpr PhiloxKey kKey = MakePhiloxKey(0, "gemm_tuner");
+  std::vector<char> bytes(static_cast<std::size_t>(kPatternElements * SizeOf(type)));
+  const auto store = [&](std::int64_t i, const auto& value) {
+    std::memcpy(bytes.data() + static_cast<std::size_t>(i) * sizeof(value), &value, sizeof(value));
+  };
+  // Twelve uniform numbers of four bits make a sum of variance 1.
+  for (std::int64_t i = 0; i < kPatternElements; i += 2) {
+    const std::array<std::uint32_t, 4> words = Philox4x32(kKey, static_cast<std::uint64_t>(i), 0);
+    for (std::int64_t half = 0; half < 2; ++half) {
+      const std::uint64_t bits = words[2 * half] | std::uint64_t{words[2 * half + 1]} << 32;
+      int sum = 0;
+      for (int nibble = 0; nibble < 12; ++nibble) sum += static_cast<int>(bits >> 4 * nibble & 15);
+      const float low_bits = static_cast<float>(bits >> 48) * 0x1p-16F;
+      const float value = (static_cast<float>(sum) + low_bits - 90.5F) / 16.0F;
+      switch (type) {
+        case CUDA_R_32F:
+          store(i + half, value);
+          break;
+        case CUDA_R_16BF:
+          store(i + half, __float2bfloat16(value));
+          break;
+        case CUDA_R_16F:
+          store(i + half, __float2half(value));
+          break;
+        default:
+          store(i + half,
+                __nv_cvt_float_to_fp8(value, __NV_SATFINITE, type == CUDA_R_8F_E4M3 ? __NV_E4M3 : __NV_E5M2));
+      }
+    }
+  }
+  return bytes;
+}
+
+absl::Status FillRandom(cudaStream_t stream, void* data, std::int64_t bytes, cudaDataType type) {
+  const std::vector<char> pattern = Pattern(type);
+  auto* to = static_cast<char*>(data);
+  std::int64_t filled = std::min<std::int64_t>(bytes, static_cast<std::int64_t>(pattern.size()));
+  RETURN_IF_CUDA_ERROR(
+      cudaMemcpyAsync(to, pattern.data(), static_cast<std::size_t>(filled), cudaMemcpyHostToDevice, stream));
+  RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(stream));  // `pattern` goes
+  while (filled < bytes) {
+    const std::int64_t now = std::min(filled, bytes - filled);
+    RETURN_IF_CUDA_ERROR(
+        cudaMemcpyAsync(to + filled, to, static_cast<std::size_t>(now), cudaMemcpyDeviceToDevice, stream));
+    filled += now;
+  }
+  return absl::OkStatus();
+}
+
+// Memory of one product while its algorithms are timed.
+class TuningOperands {
+ public:
+  TuningOperands(void* lent, std::int64_t lent_bytes) : lent_(lent), lent_bytes_(lent_bytes) {}
+  ~TuningOperands() {
+    if (base_ != lent_) cudaFree(base_);
+  }
+  TuningOperands(const TuningOperands&) = delete;
+  TuningOperands& operator=(const TuningOperands&) = delete;
+
+  // ResourceExhausted where the device is too full.
+  absl::Status Allocate(cudaStream_t stream, const GemmSpec& spec) {
+    std::int64_t bytes = 0;
+    const auto place = [&](std::int64_t size) {
+      const std::int64_t at = bytes;
+      bytes += (size + 255) / 256 * 256;
+      return at;
+    };
+    const std::int64_t a_bytes = spec.m * spec.k * SizeOf(spec.a);
+    const std::int64_t b_bytes = spec.k * spec.n * SizeOf(spec.b);
+    const std::int64_t aux_bytes = spec.has_aux() ? spec.m * spec.n * SizeOf(spec.aux_type()) : 0;
+    const std::int64_t d_bytes = spec.m * spec.n * SizeOf(spec.d);
+    const std::int64_t a = place(a_bytes);
+    const std::int64_t b = place(b_bytes);
+    const std::int64_t aux = place(aux_bytes);
+    const std::int64_t d = place(d_bytes);
+    const std::int64_t bias = place(spec.n * 4);
+    const std::int64_t scale = place(16);
+    const std::int64_t workspace = place(kGemmWorkspaceBytes);
+    if (bytes <= lent_bytes_) {
+      base_ = lent_;
+    } else if (const cudaError_t error = cudaMalloc(&base_, static_cast<std::size_t>(bytes));
+               error != cudaSuccess) {
+      base_ = nullptr;
+      cudaGetLastError();  // so that no later launch is blamed
+      return ToStatus(error, "cudaMalloc");
+    }
+    char* base = static_cast<char*>(base_);
+    const float one = 1.0F;
+    RETURN_IF_CUDA_ERROR(cudaMemsetAsync(base + d, 0, static_cast<std::size_t>(scale - d), stream));
+    RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(base + scale, &one, sizeof(one), cudaMemcpyHostToDevice, stream));
+    RETURN_IF_ERROR(FillRandom(stream, base + a, a_bytes, spec.a));
+    RETURN_IF_ERROR(FillRandom(stream, base + b, b_bytes, spec.b));
+    if (aux_bytes > 0) RETURN_IF_ERROR(FillRandom(stream, base + aux, aux_bytes, spec.aux_type()));
+    const auto* scales = reinterpret_cast<const float*>(base + scale);
+    operands_ = {base + a, base + b, base + d, base + bias,     base + aux,
+                 scales,   scales,   scales,   base + workspace};
+    return absl::OkStatus();
+  }
+  const GemmOperands& operands() const { return operands_; }
+
+ private:
+  void* lent_ = nullptr;
+  std::int64_t lent_bytes_ = 0;
+  void* base_ = nullptr;
+  GemmOperands operands_;
+};
+
+// ------------------------------------------------------------------------------------------------- the
+// timing
+
+class Stopwatch {
+ public:
+  explicit Stopwatch(cudaStream_t stream) : stream_(stream) {}
+  ~Stopwatch() {
+    if (start_ != nullptr) cudaEventDestroy(start_);
+    if (stop_ != nullptr) cudaEventDestroy(stop_);
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+  absl::Status Open() {
+    RETURN_IF_CUDA_ERROR(cudaEventCreate(&start_));
+    RETURN_IF_CUDA_ERROR(cudaEventCreate(&stop_));
+    return absl::OkStatus();
+  }
+
+  // Milliseconds of one of `repetitions` runs in a row.
+  absl::StatusOr<float> Time(Gemm* gemm, const GemmOperands& operands, int repetitions) {
+    RETURN_IF_CUDA_ERROR(cudaEventRecord(start_, stream_));
+    for (int i = 0; i < repetitions; ++i) RETURN_IF_ERROR(gemm->Run(stream_, operands));
+    RETURN_IF_CUDA_ERROR(cudaEventRecord(stop_, stream_));
+    RETURN_IF_CUDA_ERROR(cudaEventSynchronize(stop_));
+    float milliseconds = 0;
+    RETURN_IF_CUDA_ERROR(cudaEventElapsedTime(&milliseconds, start_, stop_));
+    return milliseconds / static_cast<float>(repetitions);
+  }
+
+ private:
+  cudaStream_t stream_;
+  cudaEvent_t start_ = nullptr;
+  cudaEvent_t stop_ = nullptr;
+};
+
+struct Timed {
+  cublasLtMatmulAlgo_t algorithm;
+  float milliseconds;
+};
+
+int Repetitions(float milliseconds, float budget_milliseconds, int most) {
+  return static_cast<int>(
+      std::clamp(budget_milliseconds / std::max(milliseconds, 1e-3F), 1.0F, static_cast<float>(most)));
+}
+
+// Fastest first. An algorithm that fails when it is run is left out.
+absl::StatusOr<std::vector<Timed>> TimeEach(Gemm* gemm, const GemmOperands& operands, Stopwatch* stopwatch,
+                                            const std::vector<cublasLtMatmulAlgo_t>& candidates) {
+  std::vector<Timed> timed;
+  for (const cublasLtMatmulAlgo_t& candidate : candidates) {
+    gemm->set_algorithm(candidate);
+    if (!stopwatch->Time(gemm, operands, 1).ok()) {  // loads the kernel
+      // What a refused launch leaves behind; anything worse stays and is met by the next call.
+      cudaGetLastError();
+      continue;
+    }
+    ASSIGN_OR_RETURN(const float once, stopwatch->Time(gemm, operands, 1));
+    ASSIGN_OR_RETURN(const float milliseconds, stopwatch->Time(gemm, operands, Repetitions(once, 4.0F, 20)));
+    timed.push_back({candidate, milliseconds});
+  }
+  std::stable_sort(timed.begin(), timed.end(),
+                   [](const Timed& x, const Timed& y) { return x.milliseconds < y.milliseconds; });
+  return timed;
+}
+
+// The leaders once more, in turns: the clock falls while the card heats up, which must not favour who came
+// first.
+absl::Status TimeAgain(Gemm* gemm, const GemmOperands& operands, Stopwatch* stopwatch,
+                       std::vector<Timed>* leaders) {
+  constexpr int kRounds = 3;
+  std::vector<std::vector<float>> times(leaders->size());
+  for (int round = 0; round < kRounds; ++round) {
+    for (std::size_t i = 0; i < leaders->size(); ++i) {
+      Timed& leader = (*leaders)[i];
+      gemm->set_algorithm(leader.algorithm);
+      ASSIGN_OR_RETURN(const float milliseconds,
+                       stopwatch->Time(gemm, operands, Repetitions(leader.milliseconds, 40.0F, 400)));
+      times[i].push_back(milliseconds);
+    }
+  }
+  for (std::size_t i = 0; i < leaders->size(); ++i) {
+    std::sort(times[i].begin(), times[i].end());
+    (*leaders)[i].milliseconds = times[i][kRounds / 2];
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<cublasLtMatmulAlgo_t> Fastest(Gemm* gemm, cudaStream_t stream, const GemmOperands& operands,
+                                             const std::vector<cublasLtMatmulAlgo_t>& candidates) {
+  constexpr std::size_t kLeaders = 3;
+  Stopwatch stopwatch(stream);
+  RETURN_IF_ERROR(stopwatch.Open());
+  ASSIGN_OR_RETURN(std::vector<Timed> timed, TimeEach(gemm, operands, &stopwatch, candidates));
+  if (timed.empty()) {
+    return Unimplemented("product {}: none of cuBLASLt's {} algorithms runs", gemm->spec().ToString(),
+                         candidates.size());
+  }
+  timed.resize(std::min(timed.size(), kLeaders));
+  RETURN_IF_ERROR(TimeAgain(gemm, operands, &stopwatch, &timed));
+  return std::min_element(timed.begin(), timed.end(),
+                          [](const Timed& x, const Timed& y) { return x.milliseconds < y.milliseconds; })
+      ->algorithm;
+}
+
+}  // namespace
+
+std::int64_t CountKeptChoices(const std::string& file) {
+  return static_cast<std::int64_t>(ReadEntries(file).size());
+}
+
+GemmTuner::GemmTuner(cublasLtHandle_t handle, cudaStream_t stream, GemmTunerOptions options)
+    : handle_(handle), stream_(stream), options_(std::move(options)) {}
+
+std::string GemmTuner::KeyOf(const GemmSpec& spec) const {
+  return fmt::format("{}\t{}\t{}{}", options_.device_name, cublasLtGetVersion(), spec.ToString(),
+                     options_.deterministic ? ", repeatable" : "");
+}
+
+// Also what other ranks have added meanwhile. What is known already stays.
+void GemmTuner::Load() {
+  if (options_.file.empty()) return;
+  for (const Entry& entry : ReadEntries(options_.file)) choices_.emplace(entry.key, entry.algorithm);
+}
+
+// Ranks that start together write the same file: what it holds of other products stays.
+absl::Status GemmTuner::Save(const std::string& key) const {
+  if (options_.file.empty()) return absl::OkStatus();
+  Choices all;
+  for (const Entry& entry : ReadEntries(options_.file)) all.emplace(entry.key, entry.algorithm);
+  all[key] = choices_.at(key);
+  const std::string temporary =
+      fmt::format("{}.{}.{:x}", options_.file, getpid(), reinterpret_cast<std::uintptr_t>(this));
+  {
+    std::ofstream file(temporary, std::ios::trunc);
+    for (const auto& [key, algorithm] : all) file << LineOf(key, algorithm) << '\n';
+    file.close();
+    if (!file) {
+      std::remove(temporary.c_str());
+      return Unavailable("writing the cuBLASLt algorithms to {}: {}", temporary, std::strerror(errno));
+    }
+  }
+  std::error_code error;
+  std::filesystem::rename(temporary, options_.file, error);
+  if (!error) return absl::OkStatus();
+  std::remove(temporary.c_str());
+  return Unavailable("renaming {} to {}: {}", temporary, options_.file, error.message());
+}
+
+absl::StatusOr<cublasLtMatmulAlgo_t> GemmTuner::Choose(Gemm* gemm, bool* timed) {
+  ASSIGN_OR_RETURN(const std::vector<cublasLtMatmulAlgo_t> candidates,
+                   gemm->Candidates(options_.deterministic));
+  if (candidates.empty()) {
+    return Unimplemented("cuBLASLt {} has no algorithm for the product {} on {}", cublasLtGetVersion(),
+                         gemm->spec().ToString(), options_.device_name);
+  }
+  *timed = true;
+  if (candidates.size() == 1) return candidates[0];
+  TuningOperands memory(lent_, lent_bytes_);
+  const absl::Status status = memory.Allocate(stream_, gemm->spec());
+  if (absl::IsResourceExhausted(status)) {
+    *timed = false;
+    return candidates[0];
+  }
+  RETURN_IF_ERROR(status);
+  return Fastest(gemm, stream_, memory.operands(), candidates);
+}
+
+bool GemmTuner::Recall(const std::string& key, Gemm* gemm) const {
+  for (const Choices* known : {&choices_, &untimed_}) {
+    const auto found = known->find(key);
+    if (found == known->end() || !gemm->Accepts(found->second, options_.deterministic)) continue;
+    gemm->set_algorithm(found->second);
+    return true;
+  }
+  return false;
+}
+
+absl::StatusOr<std::shared_ptr<Gemm>> GemmTuner::Prepare(const GemmSpec& spec) {
+  ASSIGN_OR_RETURN(std::shared_ptr<Gemm> gemm, Gemm::Create(handle_, spec));
+  const std::string key = KeyOf(spec);
+  if (Recall(key, gemm.get())) return gemm;
+  Load();
+  if (Recall(key, gemm.get())) return gemm;
+  bool timed = false;
+  ASSIGN_OR_RETURN(const cublasLtMatmulAlgo_t algorithm, Choose(gemm.get(), &timed));
+  gemm->set_algorithm(algorithm);
+  (timed ? choices_ : untimed_)[key] = algorithm;
+  if (timed) RETURN_IF_ERROR(Save(key));
+  return gemm;
+}
+
+}  // namespace engine::backend::cuda

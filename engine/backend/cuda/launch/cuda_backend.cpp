@@ -1,0 +1,338 @@
+#include "engine/backend/cuda/launch/cuda_backend.h"
+
+#include <nvtx3/nvToolsExt.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "engine/backend/cuda/gemm/gemm_tuner.h"
+#include "engine/backend/cuda/kernels/optimizer.h"
+#include "engine/backend/cuda/kernels/time.h"
+#include "engine/backend/cuda/kernels/write.h"
+#include "engine/backend/cuda/launch/prepare.h"
+#include "engine/backend/cuda/profile/profile.h"
+#include "engine/base/parallel.h"
+#include "engine/base/units.h"
+
+namespace engine::backend::cuda {
+namespace {
+
+class CudaLaunch final : public Launch {
+ public:
+  CudaLaunch(Enqueue enqueue, cudaStream_t stream, const plan::Instruction& instruction)
+      : enqueue_(std::move(enqueue)), stream_(stream), instruction_(instruction) {}
+
+  absl::Status Run(const KernelContext& context) override {
+    nvtxRangePushA(instruction_.name.c_str());
+    absl::Status status = enqueue_(stream_, context);
+    nvtxRangePop();
+    return status;
+  }
+
+ private:
+  Enqueue enqueue_;
+  cudaStream_t stream_;
+  const plan::Instruction& instruction_;
+};
+
+class GraphLaunch final : public Launch {
+ public:
+  GraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) : graph_(graph), stream_(stream) {}
+  ~GraphLaunch() override { cudaGraphExecDestroy(graph_); }
+
+  absl::Status Run(const KernelContext&) override {
+    RETURN_IF_CUDA_ERROR(cudaGraphLaunch(graph_, stream_));
+    return absl::OkStatus();
+  }
+
+ private:
+  cudaGraphExec_t graph_;
+  cudaStream_t stream_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(const DeviceOptions& options) {
+  std::unique_ptr<CudaBackend> backend(new CudaBackend(options.index));
+  RETURN_IF_ERROR(backend->Init(options));
+  return backend;
+}
+
+absl::Status CudaBackend::Init(const DeviceOptions& options) {
+  ASSIGN_OR_RETURN(device_, Device::Open(options));
+  RETURN_IF_CUDA_ERROR(cudaMallocHost(reinterpret_cast<void**>(&read_memory_), kReadSlots * kReadBytes));
+  for (ReadSlot& slot : reads_) {
+    RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&slot.done, cudaEventDisableTiming));
+  }
+  RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&staged_, cudaEventDisableTiming));
+  RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&taken_, cudaEventDisableTiming));
+  RETURN_IF_CUDA_ERROR(cudaMalloc(reinterpret_cast<void**>(&finite_), sizeof(int)));
+  RETURN_IF_CUDA_ERROR(cudaMalloc(reinterpret_cast<void**>(&times_ns_), kStamps * sizeof(std::int64_t)));
+  return absl::OkStatus();
+}
+
+CudaBackend::~CudaBackend() {
+  cudaDeviceSynchronize();
+  for (cudaEvent_t mark : marks_) cudaEventDestroy(mark);
+  for (cudaEvent_t signal : signals_) cudaEventDestroy(signal);
+  for (const ReadSlot& slot : reads_) {
+    if (slot.done != nullptr) cudaEventDestroy(slot.done);
+  }
+  if (staged_ != nullptr) cudaEventDestroy(staged_);
+  if (taken_ != nullptr) cudaEventDestroy(taken_);
+  for (const UploadBuffer& buffer : uploads_) {
+    if (buffer.free != nullptr) cudaEventDestroy(buffer.free);
+    cudaFreeHost(buffer.memory);
+  }
+  cudaFreeHost(read_memory_);
+  cudaFreeHost(stage_memory_);
+  cudaFree(finite_);
+  cudaFree(times_ns_);
+  cudaFree(arena_);
+}
+
+absl::StatusOr<std::int64_t> CudaBackend::FreeBytes() const {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  RETURN_IF_CUDA_ERROR(cudaMemGetInfo(&free, &total));
+  return static_cast<std::int64_t>(free);
+}
+
+absl::StatusOr<std::int64_t> CudaBackend::UsedBytes() const {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  RETURN_IF_CUDA_ERROR(cudaMemGetInfo(&free, &total));
+  return static_cast<std::int64_t>(total - free);
+}
+
+plan::DeviceProfile CudaBackend::Profile() const { return CudaProfile(device_->deterministic()); }
+
+absl::StatusOr<std::byte*> CudaBackend::AllocateArena(std::int64_t bytes) {
+  ENGINE_CHECK(arena_ == nullptr, "a rank has one arena");
+  std::size_t free = 0;
+  std::size_t total = 0;
+  RETURN_IF_CUDA_ERROR(cudaMemGetInfo(&free, &total));
+  if (cudaMalloc(reinterpret_cast<void**>(&arena_), static_cast<std::size_t>(bytes)) != cudaSuccess) {
+    cudaGetLastError();
+    return ResourceExhausted("the arena needs {}, but GPU {} has {} free of {}", FormatBytes(bytes), index_,
+                             FormatBytes(static_cast<std::int64_t>(free)),
+                             FormatBytes(static_cast<std::int64_t>(total)));
+  }
+  arena_bytes_ = bytes;
+  device_->gemm_tuner().BorrowMemory(arena_, bytes);
+  return arena_;
+}
+
+absl::Status CudaBackend::ClearArena() {
+  device_->gemm_tuner().BorrowMemory(nullptr, 0);
+  RETURN_IF_CUDA_ERROR(
+      cudaMemsetAsync(arena_, 0, static_cast<std::size_t>(arena_bytes_), device_->compute()));
+  return Synchronize();
+}
+
+absl::StatusOr<std::unique_ptr<Launch>> CudaBackend::Prepare(LaunchArgs args) {
+  const KernelEntry* entry = FindKernel(args.instruction->kernel);
+  if (entry == nullptr) {
+    return Internal("the CUDA executor has no kernel '{}' (of {})", args.instruction->kernel,
+                    args.instruction->name);
+  }
+  if (!args.part.empty() && !AddsPart(args.instruction->kernel)) {
+    return Internal("{}: the kernel '{}' adds no part of another rank", args.instruction->name,
+                    args.instruction->kernel);
+  }
+  absl::StatusOr<Enqueue> enqueue = entry->prepare(*device_, args);
+  if (!enqueue.ok()) return WithContext(enqueue.status(), args.instruction->name);
+  return std::make_unique<CudaLaunch>(*std::move(enqueue), device_->compute(), *args.instruction);
+}
+
+// The driver takes pageable memory through pinned memory of its own with this one thread, at the speed of one
+// core's copies. Large uploads go through ours, which several threads fill.
+absl::Status CudaBackend::Upload(std::byte* arena, const void* host, std::int64_t bytes) {
+  if (bytes >= kUploadBytes) return UploadPinned(arena, static_cast<const std::byte*>(host), bytes);
+  RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(arena, host, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice,
+                                       device_->compute()));
+  return Synchronize();
+}
+
+absl::Status CudaBackend::UploadPinned(std::byte* arena, const std::byte* host, std::int64_t bytes) {
+  constexpr int kThreads = 4;
+  constexpr std::size_t kAtOnce = kUploadBytes / 16;
+  if (uploads_[0].memory == nullptr) {
+    for (UploadBuffer& buffer : uploads_) {
+      RETURN_IF_CUDA_ERROR(cudaMallocHost(reinterpret_cast<void**>(&buffer.memory), kUploadBytes));
+      RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&buffer.free, cudaEventDisableTiming));
+    }
+  }
+  std::size_t next = 0;
+  for (std::int64_t done = 0; done < bytes; done += kUploadBytes) {
+    const UploadBuffer& buffer = uploads_[next++ % uploads_.size()];
+    const auto now = static_cast<std::size_t>(std::min(kUploadBytes, bytes - done));
+    RETURN_IF_CUDA_ERROR(cudaEventSynchronize(buffer.free));
+    ParallelPieces(kThreads, now, kAtOnce, [&](std::size_t first, std::size_t last) {
+      std::memcpy(buffer.memory + first, host + done + first, last - first);
+    });
+    RETURN_IF_CUDA_ERROR(
+        cudaMemcpyAsync(arena + done, buffer.memory, now, cudaMemcpyHostToDevice, device_->compute()));
+    RETURN_IF_CUDA_ERROR(cudaEventRecord(buffer.free, device_->compute()));
+  }
+  return Synchronize();
+}
+
+absl::Status CudaBackend::Download(void* host, const std::byte* arena, std::int64_t bytes) {
+  RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(host, arena, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost,
+                                       device_->compute()));
+  return Synchronize();
+}
+
+absl::Status CudaBackend::Synchronize() {
+  const cudaStream_t stream = device_->compute();
+  if (!health_) return ToStatus(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  return Await([stream] { return cudaStreamQuery(stream); });
+}
+
+absl::StatusOr<std::int64_t> CudaBackend::Signal(std::int32_t stream) {
+  const std::int64_t ticket = next_signal_++;
+  const std::size_t slot = static_cast<std::size_t>(ticket) % kSignals;
+  if (slot == signals_.size()) {
+    signals_.push_back(nullptr);
+    RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&signals_.back(), cudaEventDisableTiming));
+  }
+  RETURN_IF_CUDA_ERROR(cudaEventRecord(signals_[slot], device_->stream(stream)));
+  return ticket;
+}
+
+absl::Status CudaBackend::Await(std::int32_t stream, std::int64_t ticket) {
+  ENGINE_CHECK(ticket >= 0 && next_signal_ - ticket <= static_cast<std::int64_t>(kSignals),
+               "signal {} of {} is forgotten", ticket, next_signal_);
+  RETURN_IF_CUDA_ERROR(
+      cudaStreamWaitEvent(device_->stream(stream), signals_[static_cast<std::size_t>(ticket) % kSignals], 0));
+  return absl::OkStatus();
+}
+
+absl::Status CudaBackend::Write(std::byte* arena, const void* host, std::int64_t bytes) {
+  ENGINE_CHECK(bytes <= kWriteBytes, "{} bytes are too many to write", bytes);
+  WriteBytes(arena, host, bytes, device_->compute());
+  return ToStatus(cudaGetLastError(), "write");
+}
+
+absl::Status CudaBackend::Copy(std::byte* to, const std::byte* from, std::int64_t bytes) {
+  RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice,
+                                       device_->compute()));
+  return absl::OkStatus();
+}
+
+absl::Status CudaBackend::Stage(std::byte* arena, const void* host, std::int64_t bytes) {
+  RETURN_IF_CUDA_ERROR(cudaSetDevice(index_));  // the caller may be a thread that never was here
+  RETURN_IF_CUDA_ERROR(cudaEventSynchronize(staged_));
+  if (bytes > stage_bytes_) {
+    cudaFreeHost(stage_memory_);
+    stage_memory_ = nullptr;
+    RETURN_IF_CUDA_ERROR(
+        cudaMallocHost(reinterpret_cast<void**>(&stage_memory_), static_cast<std::size_t>(bytes)));
+    stage_bytes_ = bytes;
+  }
+  std::memcpy(stage_memory_, host, static_cast<std::size_t>(bytes));
+  RETURN_IF_CUDA_ERROR(cudaStreamWaitEvent(device_->copy(), taken_));
+  RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(arena, stage_memory_, static_cast<std::size_t>(bytes),
+                                       cudaMemcpyHostToDevice, device_->copy()));
+  RETURN_IF_CUDA_ERROR(cudaEventRecord(staged_, device_->copy()));
+  return absl::OkStatus();
+}
+
+absl::Status CudaBackend::TakeStaged(std::byte* to, const std::byte* from, std::int64_t bytes) {
+  RETURN_IF_CUDA_ERROR(cudaStreamWaitEvent(device_->compute(), staged_));
+  RETURN_IF_ERROR(Copy(to, from, bytes));
+  RETURN_IF_CUDA_ERROR(cudaEventRecord(taken_, device_->compute()));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::int64_t> CudaBackend::Read(const std::byte* arena, std::int64_t bytes) {
+  ENGINE_CHECK(bytes <= kReadBytes, "{} bytes are too many to read", bytes);
+  const std::int64_t ticket = next_read_++ % kReadSlots;
+  ReadSlot& slot = reads_[static_cast<std::size_t>(ticket)];
+  slot.bytes = bytes;
+  RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(read_memory_ + ticket * kReadBytes, arena,
+                                       static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost,
+                                       device_->compute()));
+  RETURN_IF_CUDA_ERROR(cudaEventRecord(slot.done, device_->compute()));
+  return ticket;
+}
+
+absl::Status CudaBackend::Await(const std::function<cudaError_t()>& state) const {
+  constexpr auto kPause = std::chrono::microseconds(50);
+  constexpr int kPausesOfHealth = 400;  // 20 ms
+  for (int pauses = 0;; ++pauses) {
+    const cudaError_t now = state();
+    if (now != cudaErrorNotReady) return ToStatus(now, "what the GPU does");
+    if (pauses % kPausesOfHealth == kPausesOfHealth - 1 && health_) RETURN_IF_ERROR(health_());
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+absl::Status CudaBackend::WaitRead(std::int64_t ticket, void* host) {
+  const ReadSlot& slot = reads_[static_cast<std::size_t>(ticket)];
+  if (!health_) {
+    RETURN_IF_CUDA_ERROR(cudaEventSynchronize(slot.done));
+  } else {
+    RETURN_IF_ERROR(Await([&] { return cudaEventQuery(slot.done); }));
+  }
+  std::memcpy(host, read_memory_ + ticket * kReadBytes, static_cast<std::size_t>(slot.bytes));
+  return absl::OkStatus();
+}
+
+absl::Status CudaBackend::NoteTime(Stamp stamp) {
+  WriteTime(times_ns_ + stamp, device_->compute());
+  return ToStatus(cudaGetLastError(), "write time");
+}
+
+absl::StatusOr<std::int64_t> CudaBackend::ReadTimes() {
+  return Read(reinterpret_cast<const std::byte*>(times_ns_), kStamps * sizeof(std::int64_t));
+}
+
+absl::StatusOr<std::unique_ptr<Launch>> CudaBackend::Record(const std::function<absl::Status()>& body) {
+  const cudaStream_t stream = device_->compute();
+  RETURN_IF_CUDA_ERROR(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  const absl::Status status = body();
+  cudaGraph_t graph = nullptr;
+  const cudaError_t ended = cudaStreamEndCapture(stream, &graph);
+  RETURN_IF_ERROR(status);
+  RETURN_IF_CUDA_ERROR(ended);
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t instantiated = cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphDestroy(graph);
+  RETURN_IF_CUDA_ERROR(instantiated);
+  return std::make_unique<GraphLaunch>(executable, stream);
+}
+
+absl::StatusOr<bool> CudaBackend::AllFinite(const TensorView& view) {
+  if (view.dtype != DType::kF32 && view.dtype != DType::kF64 && view.dtype != DType::kBF16 &&
+      view.dtype != DType::kF16) {
+    return true;
+  }
+  cuda::AllFinite(view.data, view.dtype, view.shape.elements(), finite_, device_->compute());
+  RETURN_IF_CUDA_ERROR(cudaGetLastError());
+  int finite = 0;
+  RETURN_IF_ERROR(Download(&finite, reinterpret_cast<const std::byte*>(finite_), sizeof(finite)));
+  return finite != 0;
+}
+
+absl::StatusOr<std::int64_t> CudaBackend::Mark(std::int32_t stream) {
+  cudaEvent_t mark = nullptr;
+  RETURN_IF_CUDA_ERROR(cudaEventCreate(&mark));
+  marks_.push_back(mark);
+  RETURN_IF_CUDA_ERROR(cudaEventRecord(mark, device_->stream(stream)));
+  return static_cast<std::int64_t>(marks_.size() - 1);
+}
+
+absl::StatusOr<double> CudaBackend::ElapsedMs(std::int64_t from, std::int64_t to) {
+  const cudaEvent_t end = marks_[static_cast<std::size_t>(to)];
+  RETURN_IF_CUDA_ERROR(cudaEventSynchronize(end));
+  float ms = 0;
+  RETURN_IF_CUDA_ERROR(cudaEventElapsedTime(&ms, marks_[static_cast<std::size_t>(from)], end));
+  return ms;
+}
+
+}  // namespace engine::backend::cuda

@@ -1,0 +1,104 @@
+// Memory and kernels of one rank on one GPU. Launches go to one stream, staged inputs to a second one.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/backend/backend.h"
+#include "engine/backend/cuda/device/device.h"
+
+namespace engine::backend::cuda {
+
+class CudaBackend final : public Backend {
+ public:
+  // Opens the GPU and makes its streams.
+  static absl::StatusOr<std::unique_ptr<CudaBackend>> Create(const DeviceOptions& options);
+  ~CudaBackend() override;
+
+  plan::DeviceProfile Profile() const override;
+  absl::StatusOr<std::byte*> AllocateArena(std::int64_t bytes) override;
+  absl::Status ClearArena() override;
+  absl::StatusOr<std::unique_ptr<Launch>> Prepare(LaunchArgs args) override;
+  absl::Status Upload(std::byte* arena, const void* host, std::int64_t bytes) override;
+  absl::Status Download(void* host, const std::byte* arena, std::int64_t bytes) override;
+  absl::Status Synchronize() override;
+
+  absl::StatusOr<std::int64_t> Signal(std::int32_t stream) override;
+  absl::Status Await(std::int32_t stream, std::int64_t ticket) override;
+
+  bool asynchronous() const override { return true; }
+  absl::Status Write(std::byte* arena, const void* host, std::int64_t bytes) override;
+  absl::Status Copy(std::byte* to, const std::byte* from, std::int64_t bytes) override;
+  absl::Status Stage(std::byte* arena, const void* host, std::int64_t bytes) override;
+  absl::Status TakeStaged(std::byte* to, const std::byte* from, std::int64_t bytes) override;
+  absl::StatusOr<std::int64_t> Read(const std::byte* arena, std::int64_t bytes) override;
+  absl::Status WaitRead(std::int64_t ticket, void* host) override;
+  absl::Status NoteTime(Stamp stamp) override;
+  absl::StatusOr<std::int64_t> ReadTimes() override;
+  // One CUDA graph.
+  absl::StatusOr<std::unique_ptr<Launch>> Record(const std::function<absl::Status()>& body) override;
+  absl::StatusOr<bool> AllFinite(const TensorView& view) override;
+  absl::StatusOr<std::int64_t> Mark(std::int32_t stream) override;
+  absl::StatusOr<double> ElapsedMs(std::int64_t from, std::int64_t to) override;
+
+  Device& device() { return *device_; }
+  // Empty before AllocateArena. One allocation of its own (cudaMalloc).
+  std::span<std::byte> arena() const { return {arena_, static_cast<std::size_t>(arena_bytes_)}; }
+  // Asked again and again while results are waited for; an error ends the wait. For what the GPU would wait
+  // for in vain.
+  void WatchHealth(std::function<absl::Status()> health) { health_ = std::move(health); }
+  // Waits until it is done: `state` says cudaErrorNotReady until then. Error: that of `state`, or of health.
+  absl::Status Await(const std::function<cudaError_t()>& state) const;
+  // Bytes of the GPU's memory: free, and taken by all processes together.
+  absl::StatusOr<std::int64_t> FreeBytes() const;
+  absl::StatusOr<std::int64_t> UsedBytes() const;
+
+ private:
+  // Results on their way to the host.
+  struct ReadSlot {
+    cudaEvent_t done = nullptr;
+    std::int64_t bytes = 0;
+  };
+  static constexpr std::int64_t kReadSlots = 8;
+  static constexpr std::int64_t kReadBytes = 256;
+
+  // Pinned memory on the way to the device.
+  struct UploadBuffer {
+    std::byte* memory = nullptr;
+    cudaEvent_t free = nullptr;  // its last bytes have arrived
+  };
+  static constexpr std::int64_t kUploadBytes = std::int64_t{8} << 20;
+
+  explicit CudaBackend(int index) : index_(index) {}
+  absl::Status Init(const DeviceOptions& options);
+  absl::Status UploadPinned(std::byte* arena, const std::byte* host, std::int64_t bytes);
+
+  const int index_;
+  std::unique_ptr<Device> device_;
+  std::byte* arena_ = nullptr;
+  std::int64_t arena_bytes_ = 0;
+  std::array<ReadSlot, kReadSlots> reads_;
+  std::byte* read_memory_ = nullptr;  // pinned, kReadSlots × kReadBytes
+  std::int64_t next_read_ = 0;
+  std::array<UploadBuffer, 2> uploads_;  // made by the first large upload
+  std::byte* stage_memory_ = nullptr;    // pinned
+  std::int64_t stage_bytes_ = 0;
+  cudaEvent_t staged_ = nullptr;  // the last staged copy has arrived
+  cudaEvent_t taken_ = nullptr;   // the last TakeStaged has read it
+  int* finite_ = nullptr;         // device flag of AllFinite
+  // On the device, in stream order with the iterations, of which the next may already be under way when the
+  // host reads: an event that a graph records again would be lost then.
+  std::int64_t* times_ns_ = nullptr;  // [kStamps]
+  std::function<absl::Status()> health_;
+  std::vector<cudaEvent_t> marks_;
+  // Of Signal, made as they are needed and used again in turn: a step waits for steps of its own and the last
+  // microbatches in flight, far fewer signals back than this.
+  static constexpr std::size_t kSignals = std::size_t{1} << 16;
+  std::vector<cudaEvent_t> signals_;
+  std::int64_t next_signal_ = 0;
+};
+
+}  // namespace engine::backend::cuda

@@ -1,0 +1,356 @@
+// Attention: by cuDNN where it can (scratch_attention.h), else by the reference kernels. Packed and separate
+// tensors differ in strides only.
+#include <algorithm>
+
+#include "engine/backend/cuda/attention/attention.h"
+#include "engine/backend/cuda/device/device.h"
+#include "engine/backend/cuda/kernels/attention_key_sum.h"
+#include "engine/backend/cuda/kernels/attention_reference.h"
+#include "engine/backend/cuda/launch/prepare.h"
+#include "engine/backend/cuda/launch/prepare_checks.h"
+#include "engine/backend/cuda/profile/scratch_attention.h"
+#include "engine/base/philox.h"
+
+namespace engine::backend::cuda {
+namespace {
+
+graph::TensorType TypeOf(const TensorView& view) { return {.shape = view.shape, .dtype = view.dtype}; }
+
+// ----------------------------------------------------------------------------------------------- the tensors
+
+// [B, S, H, E], the heads of a kv head next to each other.
+AttentionView QueriesOf(const TensorView& view, const AttentionShape& s) {
+  return {view.data, s.queries * s.heads * s.head, s.heads * s.head, s.group() * s.head, s.head};
+}
+
+// [B, T, K, E]
+AttentionView KeysOf(const TensorView& view, const AttentionShape& s) {
+  return {view.data, s.keys * s.kv_heads * s.head, s.kv_heads * s.head, s.head, s.head};
+}
+
+// One of the J heads of each kv head of a packed tensor [B, S, K, J, E], and those after it.
+AttentionView PackedFrom(const TensorView& view, const AttentionShape& s, std::int64_t first) {
+  const std::int64_t kv_head = (s.group() + 2) * s.head;
+  const std::int64_t token = s.kv_heads * kv_head;
+  return {view.as<std::byte>() + first * s.head * SizeOf(s.dtype), s.queries * token, token, kv_head, s.head};
+}
+
+LseView LseOf(const TensorView& view, const AttentionShape& s) {
+  const HeadStrides strides = LseStrides(s.queries, s.heads);
+  return {view.as<float>(), strides.sample, strides.token, strides.head};
+}
+
+AttentionProblem ProblemOf(const LaunchArgs& args, const AttentionShape& s, const TensorView& positions) {
+  return {.dtype = s.dtype,
+          .batch = s.batch,
+          .queries = s.queries,
+          .keys = s.keys,
+          .heads = s.heads,
+          .kv_heads = s.kv_heads,
+          .head = s.head,
+          .window = s.window,
+          .scale = static_cast<float>(args.instruction->attributes.Float("scale")),
+          .positions = positions.as<std::int32_t>()};
+}
+
+AttentionProblem SeparateProblem(const LaunchArgs& args, const AttentionShape& s) {
+  AttentionProblem problem = ProblemOf(args, s, args.inputs[3]);
+  problem.q = QueriesOf(args.inputs[0], s);
+  problem.k = KeysOf(args.inputs[1], s);
+  problem.v = KeysOf(args.inputs[2], s);
+  return problem;
+}
+
+AttentionProblem PackedProblem(const LaunchArgs& args, const AttentionShape& s) {
+  AttentionProblem problem = ProblemOf(args, s, args.inputs[1]);
+  problem.q = PackedFrom(args.inputs[0], s, 0);
+  problem.k = PackedFrom(args.inputs[0], s, s.group());
+  problem.v = PackedFrom(args.inputs[0], s, s.group() + 1);
+  return problem;
+}
+
+// The places of the queries in the sequence.
+DimExtent PositionsOf(const TensorView& q, const AttentionShape& s) {
+  if (q.extent.dims.empty()) return {{0, s.queries}};
+  return q.extent.dims[1];
+}
+
+// --------------------------------------------------------------------------------------------- with cuDNN
+
+// A part of the batch and of the heads.
+struct Part {
+  std::int64_t first_sample, samples, first_kv_head, kv_heads;
+};
+
+std::vector<Part> PartsOf(const AttentionShape& s, const AttentionGroup& group) {
+  std::vector<Part> parts;
+  for (std::int64_t b = 0; b < s.batch; b += group.samples) {
+    for (std::int64_t k = 0; k < s.kv_heads; k += group.kv_heads) {
+      parts.push_back({b, std::min(group.samples, s.batch - b), k, std::min(group.kv_heads, s.kv_heads - k)});
+    }
+  }
+  return parts;
+}
+
+AttentionView Moved(AttentionView view, const AttentionShape& s, const Part& part, std::int64_t token) {
+  const std::int64_t offset =
+      part.first_sample * view.sample + token * view.token + part.first_kv_head * view.kv_head;
+  view.data = static_cast<std::byte*>(view.data) + offset * SizeOf(s.dtype);
+  return view;
+}
+
+// The problem of one execution: its queries begin at the chunk's first, its keys at the sequence's.
+AttentionProblem ProblemOf(AttentionProblem p, const AttentionShape& s, const Part& part,
+                           const QueryChunk& chunk) {
+  p.batch = part.samples;
+  p.heads = part.kv_heads * s.group();
+  p.kv_heads = part.kv_heads;
+  p.queries = chunk.count;
+  p.keys = chunk.keys;
+  for (AttentionView* view : {&p.q, &p.o, &p.d_o, &p.dq}) *view = Moved(*view, s, part, chunk.first);
+  for (AttentionView* view : {&p.k, &p.v, &p.dk, &p.dv}) *view = Moved(*view, s, part, 0);
+  p.lse.data += part.first_sample * p.lse.sample + chunk.first * p.lse.token +
+                part.first_kv_head * s.group() * p.lse.head;
+  return p;
+}
+
+// Several query heads of several kv heads are evenly spaced (scratch_attention.cpp sees to that).
+HeadStrides QueryStrides(const AttentionView& view, const AttentionShape& s) {
+  return {view.sample, s.group() == 1 ? view.kv_head : view.head, view.token};
+}
+HeadStrides KeyStrides(const AttentionView& view) { return {view.sample, view.kv_head, view.token}; }
+
+AttentionSpec SpecOf(const AttentionProblem& p, const AttentionShape& s, bool backward, bool deterministic) {
+  AttentionSpec spec{.backward = backward,
+                     .deterministic = deterministic,
+                     .batch = p.batch,
+                     .queries = p.queries,
+                     .keys = p.keys,
+                     .heads = p.heads,
+                     .kv_heads = p.kv_heads,
+                     .head = p.head,
+                     .window = p.window < p.keys ? p.window : 0,
+                     .dtype = p.dtype,
+                     .scale = p.scale,
+                     .q = QueryStrides(p.q, s),
+                     .k = KeyStrides(p.k),
+                     .v = KeyStrides(p.v),
+                     .o = QueryStrides(p.o, s),
+                     .lse = {p.lse.sample, p.lse.head, p.lse.token}};
+  if (!backward) return spec;
+  spec.d_o = QueryStrides(p.d_o, s);
+  spec.dq = QueryStrides(p.dq, s);
+  spec.dk = KeyStrides(p.dk);
+  spec.dv = KeyStrides(p.dv);
+  return spec;
+}
+
+// What an execution works on in the scratch of its instruction.
+AttentionOperands OperandsOf(const AttentionProblem& p, std::byte* scratch,
+                             const AttentionGradLayout& layout) {
+  return {.q = p.q.data,
+          .k = p.k.data,
+          .v = p.v.data,
+          .o = p.o.data,
+          .lse = p.lse.data,
+          .d_o = p.d_o.data,
+          .dq = p.dq.data,
+          .dk = p.dk.data,
+          .dv = p.dv.data,
+          .row_sums = scratch + layout.row_sums,
+          .accumulator = scratch + layout.accumulator,
+          .workspace = scratch};
+}
+
+// Key gradients that are summed: one execution's, and the kernel that adds them.
+struct KeyGradients {
+  AttentionView part;
+  AttentionKeySum sum;
+};
+KeyGradients SumOf(const AttentionProblem& p, const AttentionShape& s, const AttentionView& out,
+                   std::byte* part, std::byte* sum) {
+  const AttentionView view = {part, p.keys * p.kv_heads * p.head, p.kv_heads * p.head, p.head, p.head};
+  return {view,
+          {.dtype = p.dtype,
+           .samples = p.batch,
+           .keys = s.keys,
+           .kv_heads = p.kv_heads,
+           .head = p.head,
+           .part = part,
+           .part_keys = p.keys,
+           .sum = reinterpret_cast<float*>(sum),
+           .out = out}};
+}
+
+// One execution of cuDNN, and what adds its key gradients to those before.
+struct AttentionStep {
+  AttentionExecution execution;
+  std::vector<AttentionKeySum> sums;
+};
+
+absl::StatusOr<Enqueue> PrepareWithCudnn(Device& device, const LaunchArgs& args, const AttentionShape& s,
+                                         const AttentionProblem& problem, bool backward) {
+  ASSIGN_OR_RETURN(const cudnnHandle_t handle, device.cudnn());
+  const bool deterministic = device.deterministic();
+  const AttentionGradLayout layout = backward ? CudnnGradLayout(s, deterministic) : AttentionGradLayout{};
+  const std::int64_t workspace_bytes =
+      backward ? layout.workspace_bytes : static_cast<std::int64_t>(args.scratch.size());
+  RETURN_IF_ERROR(ExpectScratch(args.instruction->kernel, args, layout.bytes));
+  std::byte* const scratch = args.scratch.data();
+  const AttentionGroup group = backward ? BackwardGroup(s, deterministic) : ForwardGroup(s);
+  ASSIGN_OR_RETURN(const std::vector<QueryChunk> chunks,
+                   QueryChunks(s, PositionsOf(args.inputs[0], s), group.queries));
+  auto steps = std::make_shared<std::vector<AttentionStep>>();
+  for (const Part& part : PartsOf(s, group)) {
+    for (const QueryChunk& chunk : chunks) {
+      AttentionProblem p = ProblemOf(problem, s, part, chunk);
+      AttentionStep step;
+      if (backward && SumsKeyGradients(s, group)) {
+        KeyGradients dk = SumOf(p, s, p.dk, scratch + layout.dk_part, scratch + layout.dk_sum);
+        KeyGradients dv = SumOf(p, s, p.dv, scratch + layout.dv_part, scratch + layout.dv_sum);
+        dk.sum.first = dv.sum.first = &chunk == &chunks.front();
+        dk.sum.last = dv.sum.last = &chunk == &chunks.back();
+        p.dk = dk.part;
+        p.dv = dv.part;
+        step.sums = {dk.sum, dv.sum};
+      }
+      ASSIGN_OR_RETURN(const auto plan,
+                       device.attention_plans().Get(handle, SpecOf(p, s, backward, deterministic)));
+      if (plan->workspace_bytes() > workspace_bytes) {
+        return Internal("cuDNN {} asks for {} bytes of workspace, the plan gives {}: attention {}",
+                        cudnnGetVersion(), plan->workspace_bytes(), workspace_bytes, plan->spec().ToString());
+      }
+      ASSIGN_OR_RETURN(step.execution, plan->Bind(OperandsOf(p, scratch, layout)));
+      steps->push_back(std::move(step));
+    }
+  }
+  return Enqueue([steps, handle, bound = device.compute()](cudaStream_t stream, const KernelContext&) {
+    if (stream != bound) return Internal("attention enqueued on another stream than cuDNN's");
+    for (const AttentionStep& step : *steps) {
+      RETURN_IF_ERROR(step.execution.Run(handle));
+      for (const AttentionKeySum& sum : step.sums) AddKeyGradients(sum, stream);
+    }
+    return ToStatus(cudaGetLastError(), "attention");
+  });
+}
+
+// ----------------------------------------------------------------------------------- with the reference
+// kernels
+
+// Logical index of the first element of a dim that is held as one piece.
+absl::StatusOr<std::int64_t> FirstOf(const TensorView& view, int dim) {
+  if (view.extent.dims.empty() || view.extent.dims[dim].empty()) return 0;
+  if (view.extent.dims[dim].size() == 1) return view.extent.dims[dim][0].start;
+  return Unimplemented("dropout of attention whose dim {} is held in {} pieces", dim,
+                       view.extent.dims[dim].size());
+}
+
+// What is known before the launch; the key and the first sample come with it.
+absl::StatusOr<AttentionDropout> DropoutOf(const TensorView& q, const AttentionShape& s) {
+  AttentionDropout dropout;
+  if (s.dropout == 0) return dropout;
+  ASSIGN_OR_RETURN(dropout.first_sample, FirstOf(q, 0));
+  ASSIGN_OR_RETURN(dropout.first_head, FirstOf(q, 2));
+  dropout.logical_heads = q.logical[2];
+  if (s.packed) {  // dim 2 is kv heads
+    dropout.first_head *= s.group();
+    dropout.logical_heads *= s.group();
+  }
+  dropout.probability = static_cast<float>(s.dropout);
+  dropout.scale = static_cast<float>(1 / (1 - s.dropout));
+  return dropout;
+}
+
+absl::StatusOr<Enqueue> PrepareReference(const LaunchArgs& args, const AttentionShape& s,
+                                         AttentionProblem problem, bool backward) {
+  if (s.head > kAttentionReferenceMaxHead) {
+    return Unimplemented("attention heads of {} elements; {} is the most", s.head,
+                         kAttentionReferenceMaxHead);
+  }
+  if (backward) {
+    const std::int64_t rows = s.batch * s.queries * s.heads;
+    RETURN_IF_ERROR(ExpectScratch(args.instruction->kernel, args, rows * SizeOf(DType::kF32)));
+    problem.row_sums = reinterpret_cast<float*>(args.scratch.data());
+  }
+  ASSIGN_OR_RETURN(problem.dropout, DropoutOf(args.inputs[0], s));
+  const std::string stream_name = s.dropout > 0 ? args.instruction->attributes.String("stream") : "";
+  return Enqueue([problem, backward, stream_name](cudaStream_t stream, const KernelContext& context) {
+    AttentionProblem now = problem;
+    if (now.dropout.probability > 0) {
+      const PhiloxKey key = MakePhiloxKey(context.seed, stream_name);
+      now.dropout.key_low = key.low;
+      now.dropout.key_high = key.high;
+      now.dropout.first_sample += context.first_sample;
+      now.dropout.control = context.control;
+    }
+    backward ? AttentionReferenceGrad(now, stream) : AttentionReference(now, stream);
+    return ToStatus(cudaGetLastError(), "attention");
+  });
+}
+
+absl::StatusOr<Enqueue> PrepareProblem(Device& device, const LaunchArgs& args, const AttentionShape& s,
+                                       const AttentionProblem& problem, bool backward) {
+  if (CudnnCarriesOut(s)) return PrepareWithCudnn(device, args, s, problem, backward);
+  return PrepareReference(args, s, problem, backward);
+}
+
+}  // namespace
+
+ENGINE_CUDA_PREPARE(Attention) {
+  const std::vector<TensorView>& in = args.inputs;
+  const std::vector<TensorView>& out = args.outputs;
+  RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel, {&in[0], &in[1], &in[2], &out[0]}));
+  RETURN_IF_ERROR(ExpectFloat(args.instruction->kernel, {&out[1]}));
+  const AttentionShape s = ShapeOfSeparate(TypeOf(in[0]), TypeOf(in[1]), args.instruction->attributes);
+  AttentionProblem problem = SeparateProblem(args, s);
+  problem.o = QueriesOf(out[0], s);
+  problem.lse = LseOf(out[1], s);
+  return PrepareProblem(device, args, s, problem, false);
+}
+
+ENGINE_CUDA_PREPARE(AttentionGrad) {
+  const std::vector<TensorView>& in = args.inputs;
+  const std::vector<TensorView>& out = args.outputs;
+  RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel,
+                                       {&in[0], &in[1], &in[2], &in[4], &in[6], &out[0], &out[1], &out[2]}));
+  RETURN_IF_ERROR(ExpectFloat(args.instruction->kernel, {&in[5]}));
+  const AttentionShape s = ShapeOfSeparate(TypeOf(in[0]), TypeOf(in[1]), args.instruction->attributes);
+  AttentionProblem problem = SeparateProblem(args, s);
+  problem.o = QueriesOf(in[4], s);
+  problem.lse = LseOf(in[5], s);
+  problem.d_o = QueriesOf(in[6], s);
+  problem.dq = QueriesOf(out[0], s);
+  problem.dk = KeysOf(out[1], s);
+  problem.dv = KeysOf(out[2], s);
+  return PrepareProblem(device, args, s, problem, true);
+}
+
+ENGINE_CUDA_PREPARE(AttentionPacked) {
+  const std::vector<TensorView>& in = args.inputs;
+  const std::vector<TensorView>& out = args.outputs;
+  RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel, {&in[0], &out[0]}));
+  RETURN_IF_ERROR(ExpectFloat(args.instruction->kernel, {&out[1]}));
+  const AttentionShape s = ShapeOfPacked(TypeOf(in[0]), args.instruction->attributes);
+  AttentionProblem problem = PackedProblem(args, s);
+  problem.o = QueriesOf(out[0], s);
+  problem.lse = LseOf(out[1], s);
+  return PrepareProblem(device, args, s, problem, false);
+}
+
+ENGINE_CUDA_PREPARE(AttentionPackedGrad) {
+  const std::vector<TensorView>& in = args.inputs;
+  const std::vector<TensorView>& out = args.outputs;
+  RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel, {&in[0], &in[2], &in[4], &out[0]}));
+  RETURN_IF_ERROR(ExpectFloat(args.instruction->kernel, {&in[3]}));
+  const AttentionShape s = ShapeOfPacked(TypeOf(in[0]), args.instruction->attributes);
+  AttentionProblem problem = PackedProblem(args, s);
+  problem.o = QueriesOf(in[2], s);
+  problem.lse = LseOf(in[3], s);
+  problem.d_o = QueriesOf(in[4], s);
+  problem.dq = PackedFrom(out[0], s, 0);
+  problem.dk = PackedFrom(out[0], s, s.group());
+  problem.dv = PackedFrom(out[0], s, s.group() + 1);
+  return PrepareProblem(device, args, s, problem, true);
+}
+
+}  // namespace engine::backend::cuda

@@ -1,0 +1,178 @@
+#include "engine/backend/cuda/kernels/elementwise.h"
+#include "engine/backend/cuda/launch/prepare.h"
+#include "engine/backend/cuda/launch/prepare_checks.h"
+#include "engine/backend/cuda/libraries/status.h"
+#include "engine/backend/cuda/profile/column_sums.h"
+#include "engine/plan/control.h"
+
+namespace engine::backend::cuda {
+namespace {
+
+bool IsTanhForm(const LaunchArgs& args) { return args.instruction->attributes.Int("tanh") != 0; }
+
+// Inputs x, dy; outputs dx[, y[, d_bias]].
+absl::StatusOr<Enqueue> PrepareGeluGradient(const LaunchArgs& args, const char* op, bool again) {
+  const TensorView x = args.inputs[0];
+  const TensorView dy = args.inputs[1];
+  const TensorView dx = args.outputs[0];
+  const TensorView y = again ? args.outputs[1] : TensorView{};
+  RETURN_IF_ERROR(ExpectOneElementType(op, {&x, &dy, &dx, again ? &y : &x}));
+  const bool tanh_form = IsTanhForm(args);
+  if (args.outputs.size() < 3) {
+    return [=](cudaStream_t stream, const KernelContext&) {
+      LaunchGeluGrad(x.dtype, tanh_form, x.shape.elements(), x.data, dy.data, dx.data, y.data, stream);
+      return ToStatus(cudaGetLastError(), op);
+    };
+  }
+  const TensorView d_bias = args.outputs[2];
+  RETURN_IF_ERROR(ExpectFloat(op, {&d_bias}));
+  const std::int64_t columns = d_bias.shape.elements();
+  const std::int64_t rows = x.shape.elements() / columns;
+  const std::int64_t lines = MakeGeluGradGrid(rows, columns).chunks;
+  RETURN_IF_ERROR(ExpectScratch(op, args, lines * columns * SizeOf(DType::kF32)));
+  auto* partial = reinterpret_cast<float*>(args.scratch.data());
+  const bool accumulate = (args.accumulate >> 2 & 1U) != 0;
+  return [=](cudaStream_t stream, const KernelContext&) {
+    LaunchGeluGradAgain(x.dtype, tanh_form, rows, columns, x.data, dy.data, dx.data, y.data,
+                        d_bias.as<float>(), accumulate, partial, stream);
+    return ToStatus(cudaGetLastError(), op);
+  };
+}
+
+absl::StatusOr<Enqueue> PrepareSwigluGradient(const LaunchArgs& args, const char* op, bool again) {
+  const TensorView x = args.inputs[0];
+  const TensorView dy = args.inputs[1];
+  const TensorView dx = args.outputs[0];
+  const TensorView y = again ? args.outputs[1] : TensorView{};
+  RETURN_IF_ERROR(ExpectOneElementType(op, {&x, &dy, &dx, again ? &y : &x}));
+  const std::int64_t ffn = dy.shape[dy.shape.rank() - 1];
+  return [=, rows = dy.shape.elements() / ffn](cudaStream_t stream, const KernelContext&) {
+    LaunchSwigluGrad(x.dtype, rows, ffn, x.data, dy.data, dx.data, y.data, stream);
+    return ToStatus(cudaGetLastError(), op);
+  };
+}
+
+absl::StatusOr<DropoutIndex> MakeDropoutIndex(const TensorView& x) {
+  DropoutIndex index;
+  index.rank = x.shape.rank();
+  if (index.rank < 1 || index.rank > DropoutIndex::kMaxDims) {
+    return Unimplemented("dropout: no CUDA kernel for rank {}", index.rank);
+  }
+  for (int d = 0; d < index.rank; ++d) {
+    DropoutIndex::Dim& dim = index.dims[d];
+    dim.local = x.shape[d];
+    dim.logical = x.logical[d];
+    const DimExtent& extent = x.extent.dims[d];
+    if (extent.size() > DropoutIndex::kMaxPieces) {
+      return Unimplemented("dropout: dim {} is held in {} pieces, the CUDA kernel takes {}", d, extent.size(),
+                           DropoutIndex::kMaxPieces);
+    }
+    for (const Interval& interval : extent) dim.piece[dim.pieces++] = {interval.start, interval.length};
+  }
+  return index;
+}
+
+}  // namespace
+
+absl::StatusOr<Enqueue> PrepareAdd(Device&, const LaunchArgs& args) {
+  const TensorView a = args.inputs[0];
+  const TensorView b = args.inputs[1];
+  const TensorView y = args.outputs[0];
+  RETURN_IF_ERROR(ExpectOneElementType("add", {&a, &b, &y}));
+  return [=](cudaStream_t stream, const KernelContext&) {
+    LaunchAdd(y.dtype, y.shape.elements(), a.data, b.data, y.data, stream);
+    return ToStatus(cudaGetLastError(), "add");
+  };
+}
+
+absl::StatusOr<Enqueue> PrepareBiasAdd(Device&, const LaunchArgs& args) {
+  const TensorView x = args.inputs[0];
+  const TensorView bias = args.inputs[1];
+  const TensorView y = args.outputs[0];
+  RETURN_IF_ERROR(ExpectOneElementType("bias_add", {&x, &bias, &y}));
+  const std::int64_t columns = bias.shape.elements();
+  return [=, rows = x.shape.elements() / columns](cudaStream_t stream, const KernelContext&) {
+    LaunchBiasAdd(y.dtype, rows, columns, x.data, bias.data, y.data, stream);
+    return ToStatus(cudaGetLastError(), "bias_add");
+  };
+}
+
+absl::StatusOr<Enqueue> PrepareBiasGrad(Device&, const LaunchArgs& args) {
+  const TensorView dy = args.inputs[0];
+  const TensorView d_bias = args.outputs[0];
+  RETURN_IF_ERROR(ExpectOneElementType("bias_grad", {&dy}));
+  RETURN_IF_ERROR(ExpectFloat("bias_grad", {&d_bias}));
+  const std::int64_t columns = d_bias.shape.elements();
+  const std::int64_t rows = dy.shape.elements() / columns;
+  const std::int64_t lines = MakeBiasGradGrid(rows, columns).chunks;
+  RETURN_IF_ERROR(ExpectScratch("bias_grad", args, lines * columns * SizeOf(DType::kF32)));
+  auto* partial = reinterpret_cast<float*>(args.scratch.data());
+  const bool accumulate = (args.accumulate & 1U) != 0;
+  return [=](cudaStream_t stream, const KernelContext&) {
+    LaunchBiasGrad(dy.dtype, rows, columns, dy.data, d_bias.as<float>(), accumulate, partial, stream);
+    return ToStatus(cudaGetLastError(), "bias_grad");
+  };
+}
+
+absl::StatusOr<Enqueue> PrepareGelu(Device&, const LaunchArgs& args) {
+  const TensorView x = args.inputs[0];
+  const TensorView y = args.outputs[0];
+  RETURN_IF_ERROR(ExpectOneElementType("gelu", {&x, &y}));
+  return [=, tanh_form = IsTanhForm(args)](cudaStream_t stream, const KernelContext&) {
+    LaunchGelu(x.dtype, tanh_form, x.shape.elements(), x.data, y.data, stream);
+    return ToStatus(cudaGetLastError(), "gelu");
+  };
+}
+
+absl::StatusOr<Enqueue> PrepareGeluGrad(Device&, const LaunchArgs& args) {
+  return PrepareGeluGradient(args, "gelu_grad", false);
+}
+absl::StatusOr<Enqueue> PrepareGeluGradAgain(Device&, const LaunchArgs& args) {
+  return PrepareGeluGradient(args, "gelu_grad_again", true);
+}
+
+absl::StatusOr<Enqueue> PrepareSwiglu(Device&, const LaunchArgs& args) {
+  const TensorView x = args.inputs[0];
+  const TensorView y = args.outputs[0];
+  RETURN_IF_ERROR(ExpectOneElementType("swiglu", {&x, &y}));
+  const std::int64_t ffn = y.shape[y.shape.rank() - 1];
+  return [=, rows = y.shape.elements() / ffn](cudaStream_t stream, const KernelContext&) {
+    LaunchSwiglu(x.dtype, rows, ffn, x.data, y.data, stream);
+    return ToStatus(cudaGetLastError(), "swiglu");
+  };
+}
+
+absl::StatusOr<Enqueue> PrepareSwigluGrad(Device&, const LaunchArgs& args) {
+  return PrepareSwigluGradient(args, "swiglu_grad", false);
+}
+absl::StatusOr<Enqueue> PrepareSwigluGradAgain(Device&, const LaunchArgs& args) {
+  return PrepareSwigluGradient(args, "swiglu_grad_again", true);
+}
+
+absl::StatusOr<Enqueue> PrepareDropout(Device&, const LaunchArgs& args) {
+  const TensorView& x = args.inputs[0];
+  const TensorView& y = args.outputs[0];
+  RETURN_IF_ERROR(ExpectOneElementType("dropout", {&x, &y}));
+  ASSIGN_OR_RETURN(const DropoutIndex index, MakeDropoutIndex(x));
+  const double p = args.instruction->attributes.Float("p");
+  const Dropout dropout{.dtype = x.dtype,
+                        .index = index,
+                        .x = x.data,
+                        .y = y.data,
+                        .p = static_cast<float>(p),
+                        .scale = static_cast<float>(1.0 / (1.0 - p)),
+                        .key = {},
+                        .first_sample = 0,
+                        .iteration = nullptr};
+  return [dropout, stream_name = args.instruction->attributes.String("stream")](
+             cudaStream_t stream, const KernelContext& context) {
+    Dropout now = dropout;
+    now.key = MakePhiloxKey(context.seed, stream_name);
+    now.first_sample = context.first_sample;
+    now.iteration = context.control + plan::kIteration;
+    LaunchDropout(now, stream);
+    return ToStatus(cudaGetLastError(), "dropout");
+  };
+}
+
+}  // namespace engine::backend::cuda

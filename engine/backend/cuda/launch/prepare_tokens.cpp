@@ -1,0 +1,247 @@
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "engine/backend/cuda/device/device.h"
+#include "engine/backend/cuda/kernels/cross_entropy.h"
+#include "engine/backend/cuda/kernels/tokens.h"
+#include "engine/backend/cuda/launch/prepare.h"
+#include "engine/backend/cuda/launch/prepare_checks.h"
+
+namespace engine::backend::cuda {
+namespace {
+
+// Logical indices along a dim that is held as one piece.
+absl::StatusOr<Interval> OnePiece(const char* op, const TensorView& view, int dim) {
+  if (view.extent.dims.empty()) return Interval{0, view.shape[dim]};
+  const DimExtent& extent = view.extent.dims[dim];
+  if (extent.size() > 1) return Unimplemented("{}: dim {} is held in {} pieces", op, dim, extent.size());
+  return extent.empty() ? Interval{} : extent[0];
+}
+
+absl::StatusOr<TableRows> RowsOf(const char* op, const TensorView& table) {
+  ASSIGN_OR_RETURN(const Interval rows, OnePiece(op, table, 0));
+  return TableRows{.first_row = rows.start, .rows = rows.length, .columns = table.shape[1]};
+}
+
+absl::StatusOr<Logits> LogitsOf(const char* op, const TensorView& logits,
+                                const graph::Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectOneElementType(op, {&logits}));
+  ASSIGN_OR_RETURN(const Interval held, OnePiece(op, logits, 2));
+  return Logits{.data = logits.data,
+                .dtype = logits.dtype,
+                .rows = logits.shape[0] * logits.shape[1],
+                .columns = logits.shape[2],
+                .classes = std::clamp<std::int64_t>(attributes.Int("classes") - held.start, 0, held.length),
+                .first_class = held.start};
+}
+
+// Llama-3's scaling of long wavelengths (the doc block of ops/qkv.cpp); factor 1 is none.
+double ScaledFrequency(double frequency, const graph::Attributes& attributes) {
+  const double factor = attributes.Float("factor");
+  if (factor == 1.0) return frequency;
+  const double low = attributes.Float("low");
+  const double high = attributes.Float("high");
+  const double original = attributes.Float("original");
+  const double wavelength = 2 * std::numbers::pi / frequency;
+  if (wavelength > original / low) return frequency / factor;
+  if (wavelength < original / high) return frequency;
+  const double smooth = (original / wavelength - low) / (high - low);
+  return (1 - smooth) * frequency / factor + smooth * frequency;
+}
+
+absl::StatusOr<Rotation> RotationOf(const char* op, const graph::Attributes& attributes, int head,
+                                    bool inverse) {
+  if (head % 2 != 0 || head / 2 > Rotation::kMaxHalf) {
+    return Unimplemented("{}: no CUDA kernel turns heads of {}; even sizes up to {}", op, head,
+                         2 * Rotation::kMaxHalf);
+  }
+  Rotation rotation;
+  rotation.half = head / 2;
+  rotation.inverse = inverse;
+  const double base = attributes.Float("base");
+  for (int i = 0; i < rotation.half; ++i) {
+    const double frequency = std::pow(base, -2.0 * i / head);
+    rotation.turns[i] = ScaledFrequency(frequency, attributes) / (2 * std::numbers::pi);
+  }
+  return rotation;
+}
+
+// None unless attribute rotary is 1.
+absl::StatusOr<Rotation> OptionalRotationOf(const char* op, const graph::Attributes& attributes, int head,
+                                            bool inverse) {
+  if (attributes.Int("rotary", 0) == 0) return Rotation{};
+  return RotationOf(op, attributes, head, inverse);
+}
+
+QkvShape ShapeOf(const TensorView& packed) {
+  return {.tokens = packed.shape[0] * packed.shape[1],
+          .groups = static_cast<int>(packed.shape[2]),
+          .per_group = static_cast<int>(packed.shape[3]),
+          .head = static_cast<int>(packed.shape[4])};
+}
+
+absl::StatusOr<Enqueue> PrepareRotaryInPlace(const LaunchArgs& args, const char* op, bool inverse) {
+  const TensorView in = args.inputs[0];
+  const TensorView out = args.outputs[0];
+  RETURN_IF_ERROR(ExpectOneElementType(op, {&in, &out}));
+  const QkvShape shape = ShapeOf(out);
+  ASSIGN_OR_RETURN(const Rotation rotation,
+                   RotationOf(op, args.instruction->attributes, shape.head, inverse));
+  const auto* positions = args.inputs[1].as<std::int32_t>();
+  const auto bytes = static_cast<std::size_t>(out.shape.elements() * SizeOf(out.dtype));
+  return [=](cudaStream_t stream, const KernelContext&) {
+    if (in.data != out.data) {
+      RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(out.data, in.data, bytes, cudaMemcpyDeviceToDevice, stream));
+    }
+    Rotary(out.data, shape, out.dtype, positions, rotation, stream);
+    return ToStatus(cudaGetLastError(), op);
+  };
+}
+
+}  // namespace
+
+ENGINE_CUDA_PREPARE(Embedding) {
+  static_cast<void>(device);
+  const TensorView ids = args.inputs[0];
+  const TensorView table = args.inputs[1];
+  const TensorView y = args.outputs[0];
+  RETURN_IF_ERROR(ExpectOneElementType("embedding", {&table, &y}));
+  ASSIGN_OR_RETURN(const TableRows rows, RowsOf("embedding", table));
+  return [=](cudaStream_t stream, const KernelContext&) {
+    Embedding(ids.as<std::int32_t>(), ids.shape.elements(), table.data, rows, table.dtype, y.data, stream);
+    return ToStatus(cudaGetLastError(), "embedding");
+  };
+}
+
+ENGINE_CUDA_PREPARE(EmbeddingGrad) {
+  static_cast<void>(device);
+  const TensorView ids = args.inputs[0];
+  const TensorView dy = args.inputs[1];
+  const TensorView d_table = args.outputs[0];
+  RETURN_IF_ERROR(ExpectOneElementType("embedding_grad", {&dy}));
+  if (d_table.dtype != DType::kBF16) RETURN_IF_ERROR(ExpectFloat("embedding_grad", {&d_table}));
+  ASSIGN_OR_RETURN(const TableRows rows, RowsOf("embedding_grad", d_table));
+  const std::int64_t tokens = ids.shape.elements();
+  const EmbeddingGradLayout layout = LayoutOfEmbeddingGrad(tokens, rows.columns);
+  RETURN_IF_ERROR(ExpectScratch("embedding_grad", args, layout.bytes));
+  std::int64_t sort_bytes = 0;
+  RETURN_IF_CUDA_ERROR(EmbeddingSortBytes(tokens, rows.rows, &sort_bytes));
+  if (sort_bytes > layout.sort_bytes) {
+    return Internal("embedding_grad: sorting {} tokens needs {} bytes, {} are planned", tokens, sort_bytes,
+                    layout.sort_bytes);
+  }
+  const bool accumulate = (args.accumulate & 1U) != 0;
+  const auto table_bytes = static_cast<std::size_t>(d_table.shape.elements() * SizeOf(d_table.dtype));
+  std::byte* scratch = args.scratch.data();
+  return [=](cudaStream_t stream, const KernelContext&) {
+    if (!accumulate) RETURN_IF_CUDA_ERROR(cudaMemsetAsync(d_table.data, 0, table_bytes, stream));
+    EmbeddingGrad(ids.as<std::int32_t>(), tokens, dy.data, dy.dtype, rows, d_table.data, d_table.dtype,
+                  scratch, layout, stream);
+    return ToStatus(cudaGetLastError(), "embedding_grad");
+  };
+}
+
+ENGINE_CUDA_PREPARE(QkvSplit) {
+  static_cast<void>(device);
+  const TensorView packed = args.inputs[0];
+  const QkvParts parts{args.outputs[0].data, args.outputs[1].data, args.outputs[2].data};
+  RETURN_IF_ERROR(
+      ExpectOneElementType("qkv_split", {&packed, &args.outputs[0], &args.outputs[1], &args.outputs[2]}));
+  const QkvShape shape = ShapeOf(packed);
+  ASSIGN_OR_RETURN(const Rotation rotation, OptionalRotationOf("qkv_split", args.instruction->attributes,
+                                                               shape.head, /*inverse=*/false));
+  const auto* positions = args.inputs[1].as<std::int32_t>();
+  return [=](cudaStream_t stream, const KernelContext&) {
+    QkvSplit(packed.data, shape, packed.dtype, positions, rotation, parts, stream);
+    return ToStatus(cudaGetLastError(), "qkv_split");
+  };
+}
+
+ENGINE_CUDA_PREPARE(QkvMerge) {
+  static_cast<void>(device);
+  const TensorView packed = args.outputs[0];
+  const QkvParts parts{args.inputs[0].data, args.inputs[1].data, args.inputs[2].data};
+  RETURN_IF_ERROR(
+      ExpectOneElementType("qkv_merge", {&packed, &args.inputs[0], &args.inputs[1], &args.inputs[2]}));
+  const QkvShape shape = ShapeOf(packed);
+  ASSIGN_OR_RETURN(const Rotation rotation, OptionalRotationOf("qkv_merge", args.instruction->attributes,
+                                                               shape.head, /*inverse=*/true));
+  const auto* positions = args.inputs[3].as<std::int32_t>();
+  return [=](cudaStream_t stream, const KernelContext&) {
+    QkvMerge(parts, shape, packed.dtype, positions, rotation, packed.data, stream);
+    return ToStatus(cudaGetLastError(), "qkv_merge");
+  };
+}
+
+ENGINE_CUDA_PREPARE(Rotary) {
+  static_cast<void>(device);
+  return PrepareRotaryInPlace(args, "rotary", /*inverse=*/false);
+}
+ENGINE_CUDA_PREPARE(RotaryGrad) {
+  static_cast<void>(device);
+  return PrepareRotaryInPlace(args, "rotary_grad", /*inverse=*/true);
+}
+
+ENGINE_CUDA_PREPARE(CrossEntropy) {
+  static_cast<void>(device);
+  const TensorView lse = args.outputs[0];
+  const TensorView target = args.outputs[1];
+  RETURN_IF_ERROR(ExpectFloat("cross_entropy", {&lse, &target}));
+  ASSIGN_OR_RETURN(const Logits logits,
+                   LogitsOf("cross_entropy", args.inputs[0], args.instruction->attributes));
+  const auto* labels = args.inputs[1].as<std::int32_t>();
+  return [=](cudaStream_t stream, const KernelContext&) {
+    CrossEntropy(logits, labels, lse.as<float>(), target.as<float>(), stream);
+    return ToStatus(cudaGetLastError(), "cross_entropy");
+  };
+}
+
+ENGINE_CUDA_PREPARE(CrossEntropyGrad) {
+  static_cast<void>(device);
+  const TensorView lse = args.inputs[2];
+  const TensorView weight = args.inputs[3];
+  const TensorView d_logits = args.outputs[0];
+  RETURN_IF_ERROR(ExpectFloat("cross_entropy_grad", {&lse, &weight}));
+  RETURN_IF_ERROR(ExpectOneElementType("cross_entropy_grad", {&args.inputs[0], &d_logits}));
+  ASSIGN_OR_RETURN(const Logits logits,
+                   LogitsOf("cross_entropy_grad", args.inputs[0], args.instruction->attributes));
+  const auto* labels = args.inputs[1].as<std::int32_t>();
+  return [=](cudaStream_t stream, const KernelContext&) {
+    CrossEntropyGrad(logits, labels, lse.as<float>(), weight.as<float>(), d_logits.data, stream);
+    return ToStatus(cudaGetLastError(), "cross_entropy_grad");
+  };
+}
+
+ENGINE_CUDA_PREPARE(LossWeight) {
+  static_cast<void>(device);
+  const TensorView labels = args.inputs[0];
+  const TensorView weight = args.outputs[0];
+  RETURN_IF_ERROR(ExpectFloat("loss_weight", {&weight}));
+  const double scale = args.instruction->attributes.Float("scale");
+  return [=](cudaStream_t stream, const KernelContext& context) {
+    LossWeight(labels.as<std::int32_t>(), labels.shape.elements(), scale, context.control, weight.as<float>(),
+               stream);
+    return ToStatus(cudaGetLastError(), "loss_weight");
+  };
+}
+
+ENGINE_CUDA_PREPARE(LossSum) {
+  static_cast<void>(device);
+  const TensorView lse = args.inputs[0];
+  const TensorView target = args.inputs[1];
+  const TensorView labels = args.inputs[2];
+  RETURN_IF_ERROR(ExpectFloat("loss_sum", {&lse, &target}));
+  RETURN_IF_ERROR(ExpectScratch("loss_sum", args, sizeof(double)));
+  const bool accumulate = (args.accumulate & 1U) != 0;
+  auto* partial = reinterpret_cast<double*>(args.scratch.data());
+  const int blocks = static_cast<int>(args.scratch.size() / sizeof(double));
+  auto* loss = args.outputs[0].as<double>();
+  return [=](cudaStream_t stream, const KernelContext&) {
+    LossSum(lse.as<float>(), target.as<float>(), labels.as<std::int32_t>(), labels.shape.elements(),
+            accumulate, partial, blocks, loss, stream);
+    return ToStatus(cudaGetLastError(), "loss_sum");
+  };
+}
+
+}  // namespace engine::backend::cuda

@@ -1,0 +1,228 @@
+#include "engine/backend/cuda/profile/scratch_attention.h"
+
+#include <algorithm>
+
+namespace engine::backend::cuda {
+namespace {
+
+// What cuDNN asks for beside the large parts: 256 bytes in 9.19.
+constexpr std::int64_t kMarginBytes = std::int64_t{1} << 20;
+
+// Queries are cut in multiples of so many.
+constexpr std::int64_t kQueryBlock = 128;
+
+std::int64_t RoundedUp(std::int64_t n, std::int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+std::int64_t Aligned(std::int64_t bytes) { return RoundedUp(bytes, 256); }
+
+void SetAttributes(const graph::Attributes& attributes, AttentionShape* shape) {
+  const std::int64_t window = attributes.Int("window", 0);
+  shape->window = window < shape->keys ? window : 0;
+  shape->dropout = attributes.Has("dropout") ? attributes.Float("dropout") : 0.0;
+  shape->grad_group_bytes = attributes.Int("grad_group_bytes", kGradGroupBytes);
+}
+
+// Of one query head of one sample, in cuDNN's workspace (9.19's own numbers): the deterministic form keeps
+// the gradients of the scores in 2 bytes each, in blocks of 64 queries and 128 keys; with grouped queries dk
+// and dv of each query head stand there before they are summed.
+std::int64_t WorkspaceBytes(const AttentionShape& shape, std::int64_t queries, bool deterministic) {
+  const std::int64_t scores = deterministic ? RoundedUp(queries, 64) * RoundedUp(shape.keys, 128) * 2 : 0;
+  const std::int64_t key_gradients =
+      shape.group() > 1 ? 2 * shape.keys * shape.head * SizeOf(shape.dtype) : 0;
+  return scores + key_gradients;
+}
+// dq in fp32.
+std::int64_t AccumulatorBytes(const AttentionShape& shape, std::int64_t queries, bool deterministic) {
+  return deterministic ? 0 : queries * shape.head * SizeOf(DType::kF32);
+}
+// What a group may have only so much of, of all query heads of a kv head of one sample.
+std::int64_t LimitedBytes(const AttentionShape& shape, std::int64_t queries, bool deterministic) {
+  return shape.group() *
+         (WorkspaceBytes(shape, queries, deterministic) + AccumulatorBytes(shape, queries, deterministic));
+}
+
+// `total` in the fewest parts of at most `most`, evenly.
+std::int64_t EvenPart(std::int64_t total, std::int64_t most) {
+  const std::int64_t parts = (total + most - 1) / most;
+  return (total + parts - 1) / parts;
+}
+
+std::int64_t GradScratch(const AttentionShape& shape, bool deterministic) {
+  if (CudnnCarriesOut(shape)) return CudnnGradLayout(shape, deterministic).bytes;
+  // The reference kernels' Σ_E d_o·o.
+  return Aligned(shape.batch * shape.heads * shape.queries * SizeOf(DType::kF32));
+}
+
+}  // namespace
+
+AttentionShape ShapeOfSeparate(const graph::TensorType& q, const graph::TensorType& k,
+                               const graph::Attributes& attributes) {
+  AttentionShape shape{.batch = q.shape[0],
+                       .queries = q.shape[1],
+                       .keys = k.shape[1],
+                       .heads = q.shape[2],
+                       .kv_heads = k.shape[2],
+                       .head = q.shape[3],
+                       .dtype = q.dtype};
+  SetAttributes(attributes, &shape);
+  return shape;
+}
+
+AttentionShape ShapeOfPacked(const graph::TensorType& qkv, const graph::Attributes& attributes) {
+  AttentionShape shape{.batch = qkv.shape[0],
+                       .queries = qkv.shape[1],
+                       .keys = qkv.shape[1],
+                       .heads = qkv.shape[2] * (qkv.shape[3] - 2),
+                       .kv_heads = qkv.shape[2],
+                       .head = qkv.shape[4],
+                       .dtype = qkv.dtype,
+                       .packed = true};
+  SetAttributes(attributes, &shape);
+  return shape;
+}
+
+std::string_view WhyNotCudnn(const AttentionShape& shape) {
+  if (shape.dropout > 0) return "attention with dropout";
+  if (shape.dtype != DType::kBF16 && shape.dtype != DType::kF16) return "attention in fp32";
+  if (shape.head < 64) return "attention of heads of less than 64 elements";
+  if (shape.head > 256) return "attention of heads of more than 256 elements";
+  if (shape.head % 8 != 0) return "attention of heads of no multiple of 8 elements";
+  if (shape.queries > shape.keys) return "attention of more queries than keys";
+  return "";
+}
+
+AttentionGroup ForwardGroup(const AttentionShape& shape) {
+  // Packed, the query heads of one kv head are evenly spaced, those of several are not unless each has one.
+  const bool evenly_spaced = !shape.packed || shape.group() == 1;
+  return {shape.batch, evenly_spaced ? shape.kv_heads : 1, shape.queries};
+}
+
+AttentionGroup BackwardGroup(const AttentionShape& shape, bool deterministic) {
+  const AttentionGroup whole = ForwardGroup(shape);
+  const std::int64_t fitting = shape.grad_group_bytes / LimitedBytes(shape, shape.queries, deterministic);
+  if (fitting >= whole.kv_heads) {
+    const std::int64_t samples = EvenPart(whole.samples, std::min(fitting / whole.kv_heads, whole.samples));
+    return {samples, whole.kv_heads, whole.queries};
+  }
+  if (fitting > 0) return {1, EvenPart(whole.kv_heads, fitting), whole.queries};
+  const std::int64_t fixed_bytes = LimitedBytes(shape, 0, deterministic);
+  const std::int64_t block_bytes = LimitedBytes(shape, kQueryBlock, deterministic) - fixed_bytes;
+  const std::int64_t blocks = std::max<std::int64_t>((shape.grad_group_bytes - fixed_bytes) / block_bytes, 1);
+  const std::int64_t all_blocks = RoundedUp(shape.queries, kQueryBlock) / kQueryBlock;
+  return {1, 1, std::min(EvenPart(all_blocks, blocks) * kQueryBlock, shape.queries)};
+}
+
+absl::StatusOr<std::vector<QueryChunk>> QueryChunks(const AttentionShape& shape, const DimExtent& positions,
+                                                    std::int64_t most) {
+  std::vector<Interval> runs;
+  for (const Interval& interval : positions) {
+    const bool joins = !runs.empty() && runs.back().start + runs.back().length == interval.start;
+    if (joins) {
+      runs.back().length += interval.length;
+    } else if (interval.length > 0) {
+      runs.push_back(interval);
+    }
+  }
+  std::vector<QueryChunk> chunks;
+  std::int64_t first = 0;
+  for (const Interval& run : runs) {
+    const std::int64_t blocks = RoundedUp(run.length, kQueryBlock) / kQueryBlock;
+    const std::int64_t part =
+        run.length <= most ? run.length : EvenPart(blocks, most / kQueryBlock) * kQueryBlock;
+    for (std::int64_t at = 0; at < run.length; at += part) {
+      const std::int64_t count = std::min(part, run.length - at);
+      chunks.push_back({first + at, count, run.start + at + count});
+    }
+    first += run.length;
+  }
+  if (first != shape.queries || chunks.empty() || chunks.back().keys > shape.keys) {
+    return Internal("attention of {} queries that stand at {} positions of {}", shape.queries, first,
+                    shape.keys);
+  }
+  return chunks;
+}
+
+bool SumsKeyGradients(const AttentionShape& shape, const AttentionGroup& group) {
+  return shape.queries < shape.keys || group.queries < shape.queries;
+}
+
+AttentionGradLayout CudnnGradLayout(const AttentionShape& shape, bool deterministic) {
+  const AttentionGroup group = BackwardGroup(shape, deterministic);
+  const std::int64_t kv_heads = group.samples * group.kv_heads;
+  const std::int64_t heads = kv_heads * shape.group();
+  const std::int64_t key_elements = SumsKeyGradients(shape, group) ? kv_heads * shape.keys * shape.head : 0;
+  const std::int64_t part_bytes = Aligned(key_elements * SizeOf(shape.dtype));
+  const std::int64_t sum_bytes = Aligned(key_elements * SizeOf(DType::kF32));
+  AttentionGradLayout layout;
+  layout.workspace_bytes =
+      Aligned(heads * WorkspaceBytes(shape, group.queries, deterministic) + kMarginBytes);
+  layout.row_sums = layout.workspace_bytes;
+  layout.accumulator = layout.row_sums + Aligned(heads * group.queries * SizeOf(DType::kF32));
+  layout.dk_part =
+      layout.accumulator + Aligned(heads * AccumulatorBytes(shape, group.queries, deterministic));
+  layout.dv_part = layout.dk_part + part_bytes;
+  layout.dk_sum = layout.dv_part + part_bytes;
+  layout.dv_sum = layout.dk_sum + sum_bytes;
+  layout.bytes = layout.dv_sum + sum_bytes;
+  return layout;
+}
+
+namespace {
+
+// Counts the query-key pairs that cuDNN computes for one head of one sample with a window. In a chunk whose
+// keys the window covers, the mask is the causal one and cuDNN skips what it masks; in every other chunk it
+// computes all pairs.
+double PairsComputed(const AttentionShape& shape, bool backward, bool deterministic) {
+  DimExtent positions = {{0, shape.queries}};
+  if (shape.queries < shape.keys) {  // by cp, in zigzag: as many on every rank as on the first
+    const std::int64_t half = shape.queries / 2;
+    positions = {{0, half}, {shape.keys - half, half}};
+  }
+  const std::int64_t most = backward ? BackwardGroup(shape, deterministic).queries : shape.queries;
+  const absl::StatusOr<std::vector<QueryChunk>> chunks = QueryChunks(shape, positions, most);
+  if (!chunks.ok()) return static_cast<double>(shape.queries * shape.keys);
+  double pairs = 0;
+  for (const QueryChunk& chunk : *chunks) {
+    const std::int64_t masked = chunk.keys > shape.window ? 0 : chunk.count * (chunk.count - 1) / 2;
+    pairs += static_cast<double>(chunk.count * chunk.keys - masked);
+  }
+  return pairs;
+}
+
+}  // namespace
+
+plan::SlowPath SlowAttention(std::string_view kernel, Types inputs, const graph::Attributes& attributes,
+                             bool deterministic) {
+  if (!kernel.starts_with("attention")) return {};
+  const AttentionShape shape = kernel.starts_with("attention_packed")
+                                   ? ShapeOfPacked(inputs[0], attributes)
+                                   : ShapeOfSeparate(inputs[0], inputs[1], attributes);
+  const bool backward = kernel.ends_with("grad");
+  const std::string_view why = WhyNotCudnn(shape);
+  if (!why.empty()) return {.kind = plan::SlowPath::Kind::kReference, .why = why};
+  if (shape.window == 0) return {};
+  const double products = backward ? 5 : 2;
+  return {.kind = plan::SlowPath::Kind::kMasked,
+          .why = "attention within a window",
+          .flops = products * 2 * static_cast<double>(shape.batch * shape.heads * shape.head) *
+                   PairsComputed(shape, backward, deterministic)};
+}
+
+ENGINE_CUDA_SCRATCH(Attention) {
+  (void)outputs;
+  return CudnnCarriesOut(ShapeOfSeparate(inputs[0], inputs[1], attributes)) ? kMarginBytes : 0;
+}
+std::int64_t AttentionGradScratch(Types inputs, const graph::Attributes& attributes, bool deterministic) {
+  return GradScratch(ShapeOfSeparate(inputs[0], inputs[1], attributes), deterministic);
+}
+ENGINE_CUDA_SCRATCH(AttentionPacked) {
+  (void)outputs;
+  return CudnnCarriesOut(ShapeOfPacked(inputs[0], attributes)) ? kMarginBytes : 0;
+}
+std::int64_t AttentionPackedGradScratch(Types inputs, const graph::Attributes& attributes,
+                                        bool deterministic) {
+  return GradScratch(ShapeOfPacked(inputs[0], attributes), deterministic);
+}
+
+}  // namespace engine::backend::cuda

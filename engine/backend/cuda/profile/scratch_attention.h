@@ -1,0 +1,90 @@
+// What attention works on and where its backward pass keeps what: the scratch rules and the launchers read
+// the same. B batch, S queries, T keys, H heads, K kv heads, E elements of a head.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "engine/backend/cuda/profile/scratch.h"
+#include "engine/base/extent.h"
+#include "engine/base/status.h"
+#include "engine/plan/plan.h"
+
+namespace engine::backend::cuda {
+
+// What the gradients of scores, and what stands beside them, may take of a group. cuDNN's deterministic
+// backward pass holds all B·H·S·T of them: 8 GiB for 32 heads of eight sequences of 4096 tokens.
+inline constexpr std::int64_t kGradGroupBytes = std::int64_t{9216} << 20;
+
+struct AttentionShape {
+  std::int64_t batch = 0;
+  std::int64_t queries = 0;
+  std::int64_t keys = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head = 0;
+  DType dtype = DType::kF32;
+  // q, k and v are one tensor [B, S, K, J, E], J = H/K + 2.
+  bool packed = false;
+  std::int64_t window = 0;  // shorter than the keys; 0: none
+  double dropout = 0;
+  std::int64_t grad_group_bytes = kGradGroupBytes;  // attribute of that name: tests make it small
+
+  std::int64_t group() const { return heads / kv_heads; }
+};
+
+// Of attention and attention_grad, whose first inputs are q and k.
+AttentionShape ShapeOfSeparate(const graph::TensorType& q, const graph::TensorType& k,
+                               const graph::Attributes& attributes);
+// Of attention_packed and attention_packed_grad.
+AttentionShape ShapeOfPacked(const graph::TensorType& qkv, const graph::Attributes& attributes);
+
+// Why cuDNN does not carry it out, in words, a string literal; empty: it does. kernels/attention_reference.h
+// does the rest.
+std::string_view WhyNotCudnn(const AttentionShape& shape);
+inline bool CudnnCarriesOut(const AttentionShape& shape) { return WhyNotCudnn(shape).empty(); }
+
+// Why an attention kernel (attention, attention_packed and their gradients) is slow: it is a reference
+// kernel, or it has a window, within which cuDNN computes all pairs. kNone for every other kernel.
+plan::SlowPath SlowAttention(std::string_view kernel, Types inputs, const graph::Attributes& attributes,
+                             bool deterministic);
+
+// The part of the batch, of the heads and of the queries that one cuDNN execution works on, at most.
+struct AttentionGroup {
+  std::int64_t samples = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t queries = 0;
+};
+AttentionGroup ForwardGroup(const AttentionShape& shape);
+// As large as grad_group_bytes allow. Queries are cut last, into multiples of 128 and at least that.
+AttentionGroup BackwardGroup(const AttentionShape& shape, bool deterministic);
+
+// Queries [first, first + count) as they lie, which stand at the positions [keys − count, keys): they see no
+// key from `keys` on.
+struct QueryChunk {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+  std::int64_t keys = 0;
+};
+// The queries that stand at `positions`, in pieces that are contiguous in the sequence and of at most `most`
+// (a multiple of 128, or all of them). Error: the positions are not those of all queries.
+absl::StatusOr<std::vector<QueryChunk>> QueryChunks(const AttentionShape& shape, const DimExtent& positions,
+                                                    std::int64_t most);
+
+// Whether dk and dv are sums over several executions, or have keys that no query here sees.
+bool SumsKeyGradients(const AttentionShape& shape, const AttentionGroup& group);
+
+// Offsets in bytes, all multiples of 256; cuDNN's workspace stands at 0.
+struct AttentionGradLayout {
+  std::int64_t workspace_bytes = 0;  // what cuDNN may ask for
+  std::int64_t row_sums = 0;         // Σ_E d_o·o of a group, fp32
+  std::int64_t accumulator = 0;      // dq of a group, fp32; unused by the deterministic form
+  // Where key gradients are sums, of a group: dk and dv of one execution, and their sums so far in fp32.
+  std::int64_t dk_part = 0, dv_part = 0;
+  std::int64_t dk_sum = 0, dv_sum = 0;
+  std::int64_t bytes = 0;
+};
+AttentionGradLayout CudnnGradLayout(const AttentionShape& shape, bool deterministic);
+
+}  // namespace engine::backend::cuda

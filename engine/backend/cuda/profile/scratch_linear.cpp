@@ -1,0 +1,63 @@
+#include "engine/backend/cuda/profile/scratch_linear.h"
+
+#include <algorithm>
+
+#include "engine/backend/cuda/profile/scratch_fp8.h"
+
+namespace engine::backend::cuda {
+namespace {
+
+std::int64_t Aligned(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+}  // namespace
+
+ENGINE_CUDA_SCRATCH(Gemm) {
+  (void)inputs, (void)outputs, (void)attributes;
+  return kGemmWorkspaceBytes;
+}
+
+LinearCrossEntropyLayout LayoutOf(const graph::TensorType& x, const graph::TensorType& w,
+                                  const graph::Attributes& attributes) {
+  const std::int64_t contracted = w.shape[w.shape.rank() - 1];
+  const std::int64_t classes = w.shape.elements() / contracted;
+  const std::int64_t tokens = x.shape.elements() / contracted;
+  LinearCrossEntropyLayout layout;
+  layout.chunk = std::clamp<std::int64_t>(attributes.Int("chunk"), 1, std::max<std::int64_t>(tokens, 1));
+  layout.logits = kGemmWorkspaceBytes;
+  layout.losses = layout.logits + Aligned(layout.chunk * classes * SizeOf(x.dtype));
+  layout.bytes = layout.losses + Aligned(tokens * SizeOf(DType::kF32));
+  return layout;
+}
+
+ENGINE_CUDA_SCRATCH(LinearCrossEntropy) {
+  (void)outputs;
+  return LayoutOf(inputs[0], inputs[1], attributes).bytes;
+}
+
+LinearCrossEntropyFp8Layout Fp8LayoutOf(const graph::TensorType& x, const graph::TensorType& w,
+                                        const graph::Attributes& attributes) {
+  LinearCrossEntropyFp8Layout layout;
+  layout.plain = LayoutOf(x, w, attributes);
+  layout.bytes = layout.plain.bytes;
+  const auto take = [&](std::int64_t bytes) {
+    const std::int64_t offset = layout.bytes;
+    layout.bytes += Aligned(bytes);
+    return offset;
+  };
+  const std::int64_t features = w.shape[w.shape.rank() - 1];
+  const std::int64_t classes = w.shape.elements() / features;
+  layout.x = take(layout.plain.chunk * features);
+  layout.xt = take(layout.plain.chunk * features);
+  layout.d = take(layout.plain.chunk * classes);
+  layout.dt = take(layout.plain.chunk * classes);
+  layout.x_state = take(8 * SizeOf(DType::kF32));
+  layout.d_state = take(8 * SizeOf(DType::kF32));
+  return layout;
+}
+
+ENGINE_CUDA_SCRATCH(LinearCrossEntropyFp8) {
+  (void)outputs;
+  return Fp8LayoutOf(inputs[0], inputs[1], attributes).bytes;
+}
+
+}  // namespace engine::backend::cuda

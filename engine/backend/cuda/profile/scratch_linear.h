@@ -1,0 +1,35 @@
+// Where linear_cross_entropy keeps what in its scratch: the scratch rule and the launcher read the same.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/backend/cuda/profile/scratch.h"
+
+namespace engine::backend::cuda {
+
+// Offsets in bytes, all multiples of 256; the products' workspace stands at 0.
+struct LinearCrossEntropyLayout {
+  std::int64_t chunk = 0;   // tokens whose logits exist at once
+  std::int64_t logits = 0;  // [chunk, V], dtype of x
+  std::int64_t losses = 0;  // [B·S] fp32
+  std::int64_t bytes = 0;
+};
+LinearCrossEntropyLayout LayoutOf(const graph::TensorType& x, const graph::TensorType& w,
+                                  const graph::Attributes& attributes);
+
+// Of linear_cross_entropy_fp8: besides, the operands of one chunk in FP8, as they lie and transposed, and
+// their states.
+struct LinearCrossEntropyFp8Layout {
+  LinearCrossEntropyLayout plain;
+  std::int64_t x = 0;        // [chunk, D]
+  std::int64_t xt = 0;       // [D, chunk]
+  std::int64_t d = 0;        // [chunk, V], of the logits' gradient
+  std::int64_t dt = 0;       // [V, chunk]
+  std::int64_t x_state = 0;  // f32[8]
+  std::int64_t d_state = 0;  // f32[8]
+  std::int64_t bytes = 0;
+};
+LinearCrossEntropyFp8Layout Fp8LayoutOf(const graph::TensorType& x, const graph::TensorType& w,
+                                        const graph::Attributes& attributes);
+
+}  // namespace engine::backend::cuda

@@ -1,0 +1,168 @@
+#include "engine/compile/buckets.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "engine/base/units.h"
+#include "engine/plan/arena.h"
+
+namespace engine::compile {
+namespace {
+
+constexpr std::int64_t kItemAlignment = 128;  // elements: 256 bytes of bf16, 512 of fp32
+
+plan::AxisSet ReduceAxes(const plan::Plan& plan, const plan::PlanParameter& parameter) {
+  if (parameter.gradient < 0) return {};
+  return plan.mesh.Active(plan.values[static_cast<size_t>(parameter.gradient)].layout.PartialAxes());
+}
+
+DType GradientDType(const plan::Plan& plan, const plan::PlanParameter& parameter) {
+  if (parameter.gradient < 0) return DType::kF32;
+  return plan.values[static_cast<size_t>(parameter.gradient)].dtype;
+}
+
+// Axes on which the parameter is repeated: those that do not split it.
+plan::AxisSet CopyAxes(const plan::Plan& plan, const plan::PlanParameter& parameter) {
+  const plan::Layout& layout = plan.values[static_cast<size_t>(parameter.value)].layout;
+  plan::AxisSet copies;
+  for (graph::Axis axis : graph::kAxes) {
+    if (!layout.At(axis).split()) copies = copies | plan::AxisSet::Of(axis);
+  }
+  return plan.mesh.Active(copies);
+}
+
+plan::BufferRef ReserveAt(std::int64_t elements, DType dtype, std::int64_t* cursor, std::int64_t* item) {
+  const plan::BufferRef ref{.offset = *cursor, .elements = elements, .dtype = dtype};
+  *cursor += plan::Aligned(ref.bytes());
+  *item += plan::Aligned(ref.bytes());
+  return ref;
+}
+
+// Buffers for whole buckets, of those that have a `shard`: where exchange is behind computation two, so that
+// one bucket is exchanged while the next is computed with.
+void PlaceInTurns(int buffers, plan::BufferRef plan::Bucket::*shard, plan::BufferRef plan::Bucket::*whole,
+                  DType plan::Bucket::*dtype, std::int64_t* cursor, std::int64_t* item,
+                  std::vector<plan::Bucket>* buckets) {
+  const size_t count = static_cast<size_t>(buffers);
+  std::vector<std::int64_t> bytes(count, 0);
+  size_t turn = 0;
+  for (const plan::Bucket& bucket : *buckets) {
+    if ((bucket.*shard).elements == 0) continue;
+    std::int64_t& most = bytes[turn++ % count];
+    most = std::max(most, bucket.elements * SizeOf(bucket.*dtype));
+  }
+  std::vector<std::int64_t> offsets;
+  offsets.reserve(count);
+  for (std::int64_t most : bytes) offsets.push_back(ReserveAt(most, DType::kU8, cursor, item).offset);
+  turn = 0;
+  for (plan::Bucket& bucket : *buckets) {
+    if ((bucket.*shard).elements == 0) continue;
+    plan::BufferRef& place = bucket.*whole;
+    place = {.offset = offsets[turn++ % count], .elements = bucket.elements, .dtype = bucket.*dtype};
+  }
+}
+
+}  // namespace
+
+plan::BufferRef ShardOf(const plan::Bucket& bucket, plan::BufferRef buffer) {
+  if (bucket.shards == 1) return buffer;
+  buffer.elements = bucket.shard_elements();
+  buffer.shard_axes = bucket.reduce;
+  buffer.shard_stride = buffer.bytes();
+  return buffer;
+}
+
+plan::BufferRef OwnParameters(const plan::Bucket& bucket) {
+  return bucket.parameter_shard.elements > 0 ? bucket.parameter_shard : ShardOf(bucket, bucket.parameter);
+}
+plan::BufferRef OwnGradients(const plan::Bucket& bucket) {
+  return bucket.gradient_shard.elements > 0 ? bucket.gradient_shard : ShardOf(bucket, bucket.gradient);
+}
+
+void PlaceBuckets(const BucketStorage& storage, std::int64_t* cursor, plan::MemoryBreakdown* memory,
+                  std::vector<plan::Bucket>* buckets) {
+  for (plan::Bucket& bucket : *buckets) {
+    const bool in_shards = storage.training && storage.zero_stage > 2 && bucket.block >= 0;
+    (in_shards ? bucket.parameter_shard : bucket.parameter) =
+        ReserveAt(in_shards ? bucket.shard_elements() : bucket.elements, bucket.parameter_dtype, cursor,
+                  &memory->parameters);
+  }
+  PlaceInTurns(storage.in_turns, &plan::Bucket::parameter_shard, &plan::Bucket::parameter,
+               &plan::Bucket::parameter_dtype, cursor, &memory->parameters, buckets);
+  if (!storage.training) return;
+  for (plan::Bucket& bucket : *buckets) {
+    const bool in_shards = storage.zero_stage > 1 && bucket.block >= 0;
+    if (in_shards) {
+      bucket.gradient_shard = ReserveAt(bucket.shard_elements(), DType::kF32, cursor, &memory->gradients);
+    } else {
+      bucket.gradient = ReserveAt(bucket.elements, bucket.gradient_dtype, cursor, &memory->gradients);
+    }
+  }
+  PlaceInTurns(storage.in_turns, &plan::Bucket::gradient_shard, &plan::Bucket::gradient,
+               &plan::Bucket::gradient_dtype, cursor, &memory->gradients, buckets);
+  const DType moments = storage.narrow_moments ? DType::kBF16 : DType::kF32;
+  for (plan::Bucket& bucket : *buckets) {
+    const std::int64_t shard = bucket.shard_elements();
+    if (bucket.parameter_dtype != DType::kF32 && (storage.matrix_masters || !bucket.weight_decay)) {
+      bucket.master = ReserveAt(shard, DType::kF32, cursor, &memory->optimizer);
+    }
+    bucket.moment1 = ReserveAt(shard, moments, cursor, &memory->optimizer);
+    bucket.moment2 = ReserveAt(shard, moments, cursor, &memory->optimizer);
+  }
+  if (!storage.gather_at_begin) return;
+  int behind_update = 2;  // of the blocks whose passes nothing would hide the gather of
+  for (plan::Bucket& bucket : *buckets) {
+    if (!bucket.early || bucket.shards == 1 || bucket.parameter_shard.elements > 0) continue;
+    if (behind_update-- <= 0) bucket.parameter_shard = ShardOf(bucket, bucket.parameter);
+  }
+}
+
+plan::BufferRef ItemRef(const plan::BufferRef& of, const plan::Bucket::Item& item, std::int32_t value) {
+  plan::BufferRef ref = of;
+  ref.value = value;
+  ref.offset += item.offset_elements * SizeOf(of.dtype);
+  ref.elements = item.elements;
+  return ref;
+}
+
+std::vector<plan::Bucket> MakeBuckets(const plan::Plan& plan, const std::vector<bool>& used,
+                                      const std::vector<std::int32_t>& layers, std::int32_t blocks,
+                                      std::int64_t zero_stage, bool first_stage) {
+  std::vector<plan::Bucket> buckets;
+  std::map<std::tuple<unsigned, unsigned, bool, bool, DType, DType, std::int32_t>, size_t> index;
+  for (size_t p = 0; p < plan.parameters.size(); ++p) {
+    if (!used[p]) continue;
+    const plan::PlanParameter& parameter = plan.parameters[p];
+    const plan::LocalValue& value = plan.values[static_cast<size_t>(parameter.value)];
+    const DType gradient = GradientDType(plan, parameter);
+    const plan::AxisSet reduce = ReduceAxes(plan, parameter);
+    const plan::AxisSet copies = CopyAxes(plan, parameter);
+    const bool early = layers[p] != kNoLayer && !reduce.empty() && parameter.weight_decay && !parameter.tied;
+    const auto key = std::make_tuple(reduce.bits(), copies.bits(), parameter.weight_decay, parameter.tied,
+                                     value.dtype, gradient, early ? layers[p] : kNoLayer);
+    const auto [it, fresh] = index.try_emplace(key, buckets.size());
+    if (fresh) {
+      plan::Bucket bucket;
+      bucket.reduce = reduce;
+      bucket.copies = copies;
+      bucket.weight_decay = parameter.weight_decay;
+      bucket.tied = parameter.tied;
+      bucket.owned = !parameter.tied || first_stage;
+      bucket.early = early;
+      bucket.block = early && layers[p] < blocks ? layers[p] : -1;
+      bucket.shards = zero_stage > 0 ? plan.mesh.GroupSize(reduce) : 1;
+      bucket.parameter_dtype = value.dtype;
+      bucket.gradient_dtype = gradient;
+      buckets.push_back(bucket);
+    }
+    plan::Bucket& bucket = buckets[it->second];
+    bucket.items.push_back({static_cast<std::int32_t>(p), bucket.elements, value.local.elements()});
+    bucket.elements = RoundUp(bucket.elements + value.local.elements(), kItemAlignment);
+  }
+  for (plan::Bucket& bucket : buckets)
+    bucket.elements = RoundUp(bucket.elements, bucket.shards * kItemAlignment);
+  return buckets;
+}
+
+}  // namespace engine::compile

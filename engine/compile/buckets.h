@@ -1,0 +1,46 @@
+// Parameter storage: buckets of parameters that are reduced and updated alike.
+#pragma once
+
+#include <vector>
+
+#include "engine/plan/plan.h"
+
+namespace engine::compile {
+
+inline constexpr std::int32_t kNoLayer = -2;
+
+// Buckets of the parameters with used[i], in order of first parameter. Parameters keep the plan's order
+// inside a bucket, each starting at a multiple of 128 elements. Gradients partial over axes of size 1 need no
+// reduction. The matrices of a layer have a bucket of their own, which is reduced early, where layers[i] is
+// not kNoLayer. Layers from `blocks` on are no blocks.
+std::vector<plan::Bucket> MakeBuckets(const plan::Plan& plan, const std::vector<bool>& used,
+                                      const std::vector<std::int32_t>& layers, std::int32_t blocks,
+                                      std::int64_t zero_stage, bool first_stage);
+
+// Where buckets lie: how their buffers are kept.
+struct BucketStorage {
+  bool training = true;  // else parameters alone
+  std::int64_t zero_stage = 0;
+  bool matrix_masters = true;   // fp32 copies of matrices in 16 bits
+  bool narrow_moments = false;  // in bf16
+  int in_turns = 1;             // buffers that the blocks kept in shards take in turn
+  // Parameters that are updated in shards are gathered when a program begins; those that its first blocks
+  // read, behind the update.
+  bool gather_at_begin = false;
+};
+
+// Places the buckets one after another from *cursor on, which it moves on, and adds their bytes to `memory`.
+void PlaceBuckets(const BucketStorage& storage, std::int64_t* cursor, plan::MemoryBreakdown* memory,
+                  std::vector<plan::Bucket>* buckets);
+
+// Where a bucket's item lies; `of` is the bucket's parameter or gradient buffer.
+plan::BufferRef ItemRef(const plan::BufferRef& of, const plan::Bucket::Item& item, std::int32_t value);
+
+// This rank's shard of a bucket's whole flat buffer.
+plan::BufferRef ShardOf(const plan::Bucket& bucket, plan::BufferRef buffer);
+
+// Where this rank's parameters and gradients of a bucket outlive a microbatch.
+plan::BufferRef OwnParameters(const plan::Bucket& bucket);
+plan::BufferRef OwnGradients(const plan::Bucket& bucket);
+
+}  // namespace engine::compile

@@ -1,0 +1,62 @@
+// Exchange of whole buckets: reductions of gradients and gathers of parameters, and where they stand in the
+// passes of a microbatch.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "engine/compile/interleave.h"
+#include "engine/plan/plan.h"
+
+namespace engine::compile {
+
+// How flat buffers are exchanged within the passes.
+struct FlatExchange {
+  bool behind = false;                        // computation
+  std::int32_t stream = plan::kBucketStream;  // where `behind`
+  bool beside_conversions = true;             // also where these run in line: they are not NCCL's
+  plan::AxisSet pushed = {};                  // shards over these axes are pushed, where `behind`
+  bool direct = false;    // conversions in line are read where they were made, where that goes
+  bool at_begin = false;  // parameters are gathered behind the first passes that read them, where `behind`
+};
+
+// A kernel or a collective over flat buffers, the collective in place.
+plan::Instruction Flat(const char* kernel, std::string name);
+plan::Instruction FlatCollective(plan::Collective collective, std::string name, plan::AxisSet group,
+                                 const plan::BufferRef& buffer, const plan::Plan& plan);
+
+// The name of the sum of a bucket's gradients over the axes on which they are partial.
+std::string ReductionName(const plan::Bucket& bucket, std::size_t index);
+// That sum. The scratch of what is pushed is not placed yet.
+plan::Instruction Reduce(const plan::Plan& plan, const plan::Bucket& bucket, std::size_t index,
+                         const FlatExchange& exchange, const plan::DeviceProfile& profile);
+// The gather of a bucket's parameters that are updated in shards.
+plan::Instruction Gather(const plan::Plan& plan, const plan::Bucket& bucket, std::size_t index,
+                         const FlatExchange& exchange);
+
+// Puts the reduction of each early bucket whose gradients this chunk makes behind the instruction that is the
+// last to add to them, in the weights segment where that adds too. Where gradients are kept in shards, what a
+// microbatch gives is then added to the shard: at once, or where exchange is behind computation before the
+// next bucket is reduced. The scratch of what is pushed is not placed yet.
+void ReduceEarly(const plan::Plan& plan, const plan::Chunk& chunk, const plan::DeviceProfile& profile,
+                 const FlatExchange& exchange, plan::StagePlan* stage);
+
+// Where a segment exchanges nothing else: puts the reductions that the last microbatch pushes one by one as
+// near to its end as leaves room for each beside computation. Links between GPUs sleep 50 ms after what they
+// carried last, and GPUs at their power limit compute 1.7 % faster beside links that sleep
+// (docs/performance.md). Not where the rates of computation or of links are unknown.
+void ReduceLate(const Rates& rates, plan::Segment* segment);
+
+// Where parameters are kept in shards: gathers each bucket before the segment's first instruction that reads
+// it, where exchange is behind computation one bucket ahead. `lanes`: two microbatches run the segment at
+// once, and it is gathered once for both.
+void GatherParameters(const plan::Plan& plan, const plan::StagePlan& stage, const FlatExchange& exchange,
+                      bool lanes, plan::Segment* segment);
+
+// Of the passes of a microbatch, in order: what is the first to read a bucket that is gathered when their
+// program begins waits for that.
+void JoinGathers(const plan::Plan& plan, const plan::StagePlan& stage,
+                 const std::vector<plan::Segment*>& passes);
+
+}  // namespace engine::compile

@@ -1,0 +1,29 @@
+// The fusion pass: chains of plain ops in a local graph become the fused ops (ops/fused.h) that the device
+// has kernels for. It changes what is read and written, never what is computed: a fused op is its
+// composition.
+//
+// Runs after placement, so a conversion between two ops keeps them apart by itself.
+#pragma once
+
+#include <functional>
+
+#include "engine/compile/placements.h"
+#include "engine/compile/quantize.h"
+#include "engine/plan/plan.h"
+
+namespace engine::compile {
+
+// On every device: an input is converted once in a chunk, not in each layer; queries, keys and values that
+// would be exchanged one by one are exchanged whole, before they are cut apart; linear followed by bias_add
+// alone becomes one linear with three inputs. The rest as profile.fuses says.
+struct FuseOptions {
+  const plan::DeviceProfile* profile = nullptr;
+  std::int64_t logits_bytes = 0;  // budget of one chunk's logits in linear_cross_entropy
+  Fp8Options fp8;                 // what is quantised on the way
+  std::int32_t layers = 0;        // whose products are
+  // Pipeline chunk of a layer: nodes of different chunks stay apart.
+  std::function<std::int32_t(std::int32_t layer)> chunk_of;
+};
+void Fuse(const FuseOptions& options, LocalGraph* graph);
+
+}  // namespace engine::compile

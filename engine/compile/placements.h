@@ -1,0 +1,49 @@
+// The placement pass: logical graph → local graph. For each node and mesh axis it takes the cheapest lawful
+// signature of the op and inserts the collective that brings each input from the placement it has to the one
+// it must have; so all communication of tensor, sequence, context and data parallelism is derived, none is
+// written down.
+//
+// Cost of a signature = bytes that its conversions put on the wire, of inputs and of outputs whose placement
+// is pinned, and of the reduce-scatter that any other partial output will need; ties go to the fewer
+// conversions, then to the op's order. The choice is made node by node, without looking ahead. Parameters are
+// never converted: the first op that reads one decides how it is split, which only tp may do. Converted
+// copies are shared by the readers of one layer and phase; a saved activation keeps the placement that it was
+// produced with, and is converted again in the backward phase.
+#pragma once
+
+#include <vector>
+
+#include "engine/graph/graph.h"
+#include "engine/plan/plan.h"
+
+namespace engine::compile {
+
+// An op or a conversion, over LocalValues.
+struct LocalNode {
+  const graph::OpDef* op = nullptr;  // null: a conversion
+  plan::Collective collective = plan::Collective::kNone;
+  graph::Axis axis = graph::Axis::kTp;
+  graph::Reduction reduction = graph::Reduction::kSum;
+  std::string name;
+  std::vector<std::int32_t> inputs;
+  std::vector<std::int32_t> outputs;
+  graph::Attributes attributes;
+  std::uint32_t accumulate = 0;
+  graph::Phase phase = graph::Phase::kForward;
+  std::int32_t layer = 0;
+};
+
+struct LocalGraph {
+  std::vector<plan::LocalValue> values;
+  std::vector<LocalNode> nodes;
+  std::vector<std::int32_t> value_of;  // canonical LocalValue of each logical value; −1 where there is none
+};
+
+struct PlacementOptions {
+  plan::Mesh mesh;
+  bool sequence_parallel = false;
+};
+
+absl::StatusOr<LocalGraph> PlaceGraph(const graph::Graph& graph, const PlacementOptions& options);
+
+}  // namespace engine::compile

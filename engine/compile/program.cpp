@@ -1,0 +1,165 @@
+#include "engine/compile/program.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+namespace engine::compile {
+namespace {
+
+class Unroller {
+ public:
+  explicit Unroller(const ProgramInputs& inputs) : in_(inputs) {}
+
+  plan::Program Run(const std::vector<plan::Turn>& turns) {
+    if (in_.first_segment >= 0) Append({.segment = in_.first_segment});
+    const auto lanes = static_cast<size_t>(in_.evaluate ? 1 : in_.plan->lanes);
+    for (size_t i = 0; i < turns.size(); i += lanes) Unroll(std::span(&turns[i], lanes));
+    if (in_.last_segment >= 0) Append({.segment = in_.last_segment});
+    return std::move(program_);
+  }
+
+ private:
+  std::int32_t Append(plan::Step step) {
+    std::sort(step.waits.begin(), step.waits.end());
+    step.waits.erase(std::unique(step.waits.begin(), step.waits.end()), step.waits.end());
+    program_.push_back(std::move(step));
+    return static_cast<std::int32_t>(program_.size() - 1);
+  }
+
+  const plan::Chunk& ChunkAt(std::int32_t index) const {
+    return *std::find_if(in_.stage->chunks.begin(), in_.stage->chunks.end(),
+                         [&](const plan::Chunk& chunk) { return chunk.index == index; });
+  }
+
+  static plan::Pass PassOf(const plan::Transfer& transfer) {
+    return transfer.to_chunk < transfer.from_chunk ? plan::Pass::kBackward : plan::Pass::kForward;
+  }
+  // Transfers of this program's graph have buffers; those of the other program have none here.
+  bool Sends(std::int32_t t, const plan::Turn& turn) const {
+    const plan::Transfer& transfer = in_.plan->transfers[static_cast<size_t>(t)];
+    return transfer.from_chunk == turn.chunk && PassOf(transfer) == turn.pass &&
+           in_.buffers->send.contains(t);
+  }
+  bool Receives(std::int32_t t, const plan::Turn& turn) const {
+    const plan::Transfer& transfer = in_.plan->transfers[static_cast<size_t>(t)];
+    return transfer.to_chunk == turn.chunk && PassOf(transfer) == turn.pass &&
+           in_.buffers->receive.contains(t);
+  }
+
+  std::int32_t TakeSlot(const plan::Turn& turn) {
+    if (in_.evaluate) return -1;
+    std::vector<std::int32_t>& slots = slots_[turn.chunk];
+    slots.resize(static_cast<size_t>(ChunkAt(turn.chunk).slots), -1);
+    const std::int32_t wanted = turn.pass == plan::Pass::kForward ? -1 : turn.microbatch;
+    const auto it = std::find(slots.begin(), slots.end(), wanted);
+    ENGINE_CHECK(it != slots.end(), "chunk {} has no slot for microbatch {}", turn.chunk, turn.microbatch);
+    *it = IsLast(turn) ? -1 : turn.microbatch;
+    return static_cast<std::int32_t>(it - slots.begin());
+  }
+
+  // Whether the microbatch passes the chunk for the last time.
+  bool IsLast(const plan::Turn& turn) const {
+    return turn.pass == (ChunkAt(turn.chunk).weights >= 0 ? plan::Pass::kWeights : plan::Pass::kBackward);
+  }
+
+  std::int32_t SegmentOf(const plan::Turn& turn) const {
+    const plan::Chunk& chunk = ChunkAt(turn.chunk);
+    if (in_.evaluate) return chunk.evaluate;
+    if (turn.pass == plan::Pass::kForward) return chunk.forward;
+    return turn.pass == plan::Pass::kBackward ? chunk.backward : chunk.weights;
+  }
+
+  // Turns of all lanes, which run in alternation: what they wait for comes before the first, and what they
+  // send goes behind the last.
+  void Unroll(std::span<const plan::Turn> turns) {
+    const std::int32_t transfers = static_cast<std::int32_t>(in_.plan->transfers.size());
+    std::vector<plan::Step> runs;
+    std::vector<std::int32_t> waits;
+    for (const plan::Turn& turn : turns) {
+      const std::int32_t slot = TakeSlot(turn);
+      runs.push_back(
+          {.kind = plan::StepKind::kRun, .microbatch = turn.microbatch, .slot = slot, .chunk = turn.chunk});
+      runs.back().segment = SegmentOf(turn);
+      runs.back().paired = runs.size() < turns.size();
+      const auto lane = static_cast<std::int32_t>(runs.size()) - 1;
+      for (std::int32_t t = 0; t < transfers; ++t) {
+        if (Receives(t, turn)) waits.push_back(Receive(t, turn, lane, slot));
+        if (Sends(t, turn) && last_send_.contains({t, lane})) waits.push_back(last_send_[{t, lane}]);
+      }
+    }
+    runs.front().waits = std::move(waits);
+    for (plan::Step& run : runs) Append(std::move(run));
+    const auto first = static_cast<std::int32_t>(program_.size() - turns.size());
+    for (size_t i = 0; i < turns.size(); ++i) Ran(turns[i], static_cast<std::int32_t>(i), first);
+  }
+
+  // After step `first + lane`.
+  void Ran(const plan::Turn& turn, std::int32_t lane, std::int32_t first) {
+    const std::int32_t ran = first + lane;
+    const std::int32_t slot = program_[static_cast<size_t>(ran)].slot;
+    const std::int32_t transfers = static_cast<std::int32_t>(in_.plan->transfers.size());
+    // Who last read (or will have read) the buffers that this turn's receives filled.
+    for (std::int32_t t = 0; t < transfers; ++t) {
+      if (Receives(t, turn)) last_reader_[{t, in_.buffers->receive.at(t).in_slot ? slot : lane}] = ran;
+      if (Sends(t, turn)) Send(t, turn, lane, ran);
+    }
+    if (IsLast(turn)) slot_released_[{turn.chunk, slot}] = ran;
+  }
+
+  // The slot, or the lane, that the buffer is one of.
+  static std::int32_t PlaceOf(const plan::BufferRef& buffer, std::int32_t lane, std::int32_t slot) {
+    if (buffer.in_slot) return slot;
+    return buffer.lane_stride > 0 ? lane : -1;
+  }
+
+  std::int32_t Receive(std::int32_t t, const plan::Turn& turn, std::int32_t lane, std::int32_t slot) {
+    const plan::BufferRef& buffer = in_.buffers->receive.at(t);
+    plan::Step step{
+        .kind = plan::StepKind::kReceive,
+        .transfer = t,
+        .microbatch = turn.microbatch,
+        .slot = PlaceOf(buffer, lane, slot),
+        .chunk = turn.chunk,
+        .stream = turn.pass == plan::Pass::kBackward ? plan::kReceiveNext : plan::kReceivePrevious,
+        .buffer = buffer,
+        .waits = {}};
+    if (buffer.in_slot) {
+      if (const auto it = slot_released_.find({turn.chunk, slot}); it != slot_released_.end()) {
+        step.waits.push_back(it->second);
+      }
+    } else if (const auto it = last_reader_.find({t, lane}); it != last_reader_.end()) {
+      step.waits.push_back(it->second);
+    }
+    return Append(std::move(step));
+  }
+
+  void Send(std::int32_t t, const plan::Turn& turn, std::int32_t lane, std::int32_t after) {
+    const plan::BufferRef& buffer = in_.buffers->send.at(t);
+    last_send_[{t, lane}] =
+        Append({.kind = plan::StepKind::kSend,
+                .transfer = t,
+                .microbatch = turn.microbatch,
+                .slot = PlaceOf(buffer, lane, -1),
+                .chunk = turn.chunk,
+                .stream = turn.pass == plan::Pass::kBackward ? plan::kSendPrevious : plan::kSendNext,
+                .buffer = buffer,
+                .waits = {after}});
+  }
+
+  const ProgramInputs& in_;
+  plan::Program program_;
+  absl::flat_hash_map<std::int32_t, std::vector<std::int32_t>> slots_;  // microbatch in each slot, −1: free
+  absl::flat_hash_map<std::pair<std::int32_t, std::int32_t>, std::int32_t> last_send_;  // by transfer, lane
+  // By transfer and slot, or lane.
+  absl::flat_hash_map<std::pair<std::int32_t, std::int32_t>, std::int32_t> last_reader_;
+  absl::flat_hash_map<std::pair<std::int32_t, std::int32_t>, std::int32_t> slot_released_;
+};
+
+}  // namespace
+
+plan::Program UnrollProgram(const ProgramInputs& inputs, const std::vector<plan::Turn>& turns) {
+  return Unroller(inputs).Run(turns);
+}
+
+}  // namespace engine::compile

@@ -1,0 +1,32 @@
+// The program pass: turns of a schedule → steps, with sends, receives and the waits between streams.
+#pragma once
+
+#include <absl/container/flat_hash_map.h>
+
+#include <vector>
+
+#include "engine/plan/plan.h"
+#include "engine/plan/schedule.h"
+
+namespace engine::compile {
+
+// Pipeline buffers of one stage for one program, by transfer.
+struct TransferBuffers {
+  absl::flat_hash_map<std::int32_t, plan::BufferRef> send;
+  absl::flat_hash_map<std::int32_t, plan::BufferRef>
+      receive;  // in_slot where the value is kept for the backward pass
+};
+
+struct ProgramInputs {
+  const plan::Plan* plan = nullptr;
+  const plan::StagePlan* stage = nullptr;
+  const TransferBuffers* buffers = nullptr;
+  bool evaluate = false;
+  std::int32_t first_segment = -1;  // run before the turns, and after them; −1: none
+  std::int32_t last_segment = -1;
+};
+
+// Slots: a forward takes the lowest free slot of its chunk, the last pass of the microbatch gives it back.
+plan::Program UnrollProgram(const ProgramInputs& inputs, const std::vector<plan::Turn>& turns);
+
+}  // namespace engine::compile

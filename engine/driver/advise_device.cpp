@@ -1,0 +1,275 @@
+// Warnings of the layout and of what the device makes of the recipe.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "engine/base/units.h"
+#include "engine/driver/advise_subject.h"
+#include "engine/driver/compile_recipe.h"
+#include "engine/plan/print_schedule.h"
+
+namespace engine::driver {
+namespace {
+
+// -------------------------------------------------------------------------------------------------------
+// layout
+
+void TpStaysInANode(const AdviceSubject& s) {
+  const std::int64_t tp = s.recipe.parallelism.tp;
+  const std::int64_t each = s.recipe.cluster.devices_per_node;
+  if (!s.on_gpu() || each == 0 || s.recipe.world_size() <= each || each % tp == 0) return;
+  s.report.Warn("W101", {"parallelism.tp", "cluster.devices_per_node"},
+                fmt::format("tp {} reaches across nodes of {} devices", tp, each),
+                fmt::format("tp {}", recipe::NearestDivisors(std::min(tp, each), each)));
+}
+
+void PipelineIsBusy(const AdviceSubject& s) {
+  constexpr double kMostIdle = 0.15;
+  const recipe::Parallelism& p = s.recipe.parallelism;
+  if (p.pp == 1) return;
+  const double bubble = plan::SimulateTimeline(s.plan).bubble;
+  if (bubble <= kMostIdle) return;
+  // The idle share of 1F1B, interleaved or not, is (pp − 1) / (chunks · microbatches + pp − 1).
+  const double least =
+      std::ceil(static_cast<double>(p.pp - 1) * (1 / kMostIdle - 1) / static_cast<double>(p.virtual_stages));
+  s.report.Warn(
+      "W102", {"training.micro_batch", "training.global_batch", "parallelism.pp"},
+      fmt::format("{:.0f} % of the pipeline's time is idle: {} for {} stages", 100 * bubble,
+                  s.recipe.microbatches() == 1 ? "1 microbatch"
+                                               : fmt::format("{} microbatches", s.recipe.microbatches()),
+                  p.pp),
+      fmt::format("{:.0f} or more microbatches; more virtual_stages; or a smaller pp", least));
+}
+
+void StagesAreBalanced(const AdviceSubject& s) {
+  constexpr double kMostExcess = 0.25;
+  if (s.plan.stages.size() < 2) return;
+  double sum = 0;
+  std::size_t fullest = 0;
+  for (std::size_t i = 0; i < s.plan.stages.size(); ++i) {
+    sum += s.plan.stages[i].flops;
+    if (s.plan.stages[i].flops > s.plan.stages[fullest].flops) fullest = i;
+  }
+  const double excess = s.plan.stages[fullest].flops / (sum / static_cast<double>(s.plan.stages.size())) - 1;
+  if (excess <= kMostExcess) return;
+  s.report.Warn(
+      "W103", {"parallelism.layers_per_stage", "parallelism.pp"},
+      fmt::format("stage {} has {:.0f} % more work than the mean stage, and all wait for it", fullest,
+                  100 * excess),
+      s.recipe.parallelism.layers_per_stage.empty() ? "another pp" : "leave layers_per_stage empty");
+}
+
+void ExchangeIsHidden(const AdviceSubject& s) {
+  constexpr double kMostExposed = 0.25;
+  if (!s.has_times() || s.time.exposed <= kMostExposed) return;
+  s.report.Warn(
+      "W104", {"parallelism.tp", "parallelism.cp", "parallelism.dp", "training.micro_batch"},
+      fmt::format("computation is predicted to wait for exchange {:.0f} % of the time", 100 * s.time.exposed),
+      "less tp or cp; or a larger micro_batch");
+}
+
+void ZeroHasReplicas(const AdviceSubject& s) {
+  const recipe::Parallelism& p = s.recipe.parallelism;
+  if (p.zero_stage == 0 || p.dp * p.cp * p.ep > 1) return;
+  s.report.Warn("W105", {"parallelism.zero_stage"},
+                fmt::format("zero_stage {} shards over dp and cp, and both are 1", p.zero_stage),
+                "zero_stage = 0");
+}
+
+// Shards of gradients are summed in fp32, so that of two ranks they take what whole gradients in bf16 do. To
+// compile the other plan takes as long as the rest of the check.
+void ZeroTwoSavesMemory(const AdviceSubject& s) {
+  const recipe::Parallelism& p = s.recipe.parallelism;
+  if (p.zero_stage != 2 || s.recipe.precision.gradient_dtype != "bf16" || p.dp * p.cp * p.ep == 1) return;
+  recipe::Recipe one = s.recipe;
+  one.parallelism.zero_stage = 1;
+  const absl::StatusOr<plan::Plan> other = CompileUnverified(one, {.profile = s.profile});
+  if (!other.ok() || LargestArena(*other) >= LargestArena(s.plan)) return;
+  s.report.Warn(
+      "W106", {"parallelism.zero_stage", "precision.gradient_dtype", "parallelism.dp"},
+      fmt::format("zero_stage 2 takes {} of a device, zero_stage 1 {}: gradients are bf16, and their "
+                  "shards fp32",
+                  FormatBytes(LargestArena(s.plan)), FormatBytes(LargestArena(*other))),
+      "zero_stage = 1");
+}
+
+// -------------------------------------------------------------------------------------------------------
+// device
+
+void PaddingIsSmall(const AdviceSubject& s) {
+  constexpr double kMostPadding = 0.03;  // of the elements of matrices that a token is multiplied with
+  const recipe::Model& m = s.recipe.model;
+  const auto hidden = static_cast<double>(m.hidden);
+  const auto heads =
+      static_cast<double>((2 * m.attention.heads + 2 * s.recipe.kv_heads()) * s.recipe.head_dim());
+  const double products = m.mlp.activation == "swiglu" ? 3 : 2;
+  const double layer = hidden * (heads + products * static_cast<double>(s.recipe.ffn_hidden()));
+  const auto rows = static_cast<double>(s.recipe.padded_vocab());
+  const double share = hidden * (rows - static_cast<double>(m.vocab)) /
+                       (static_cast<double>(m.layers) * layer + hidden * rows);
+  if (share <= kMostPadding) return;
+  s.report.Warn(
+      "W201", {"model.vocab_multiple", "parallelism.tp", "model.vocab"},
+      fmt::format("vocab {} is padded to {} (vocab_multiple {} × tp {}), {:.0f} % of a forward pass", m.vocab,
+                  s.recipe.padded_vocab(), m.vocab_multiple, s.recipe.parallelism.tp, 100 * share),
+      "a smaller vocab_multiple");
+}
+
+void MemoryHasRoom(const AdviceSubject& s) {
+  constexpr double kMostUsed = 0.95;
+  const recipe::Cluster& cluster = s.recipe.cluster;
+  if (cluster.memory_bytes == 0) return;
+  const std::int64_t used = LargestArena(s.plan) + cluster.reserved_bytes;
+  const double share = static_cast<double>(used) / static_cast<double>(cluster.memory_bytes);
+  if (share <= kMostUsed) return;
+  s.report.Warn("W202", {"training.micro_batch", "cluster.memory_bytes"},
+                fmt::format("{} of a device's {} are taken, {:.1f} %", FormatBytes(used),
+                            FormatBytes(cluster.memory_bytes), 100 * share),
+                "a smaller micro_batch; more recompute; or a higher zero_stage");
+}
+
+// Only where less than half of the device is used is the plan without recomputation looked at: to compile it
+// takes as long as the rest of the check.
+void RecomputeIsNeeded(const AdviceSubject& s) {
+  const recipe::Cluster& cluster = s.recipe.cluster;
+  if (s.recipe.recompute.granularity != "full" || cluster.memory_bytes == 0) return;
+  const std::int64_t used = LargestArena(s.plan) + cluster.reserved_bytes;
+  if (2 * used > cluster.memory_bytes) return;
+  recipe::Recipe without = s.recipe;
+  without.recompute.granularity = "none";
+  const absl::StatusOr<plan::Plan> other = CompileUnverified(without, {.profile = s.profile});
+  if (!other.ok()) return;
+  const std::int64_t needed = LargestArena(*other) + cluster.reserved_bytes;
+  if (10 * needed > 9 * cluster.memory_bytes) return;
+  s.report.Warn("W203", {"recompute.granularity"},
+                fmt::format("full recomputation takes {} of a device's {}; without it {} would do",
+                            FormatBytes(used), FormatBytes(cluster.memory_bytes), FormatBytes(needed)),
+                "granularity = \"none\"; or a larger micro_batch");
+}
+
+// Streaming multiprocessors; NVIDIA's data sheets.
+std::int64_t Multiprocessors(const std::string& device) {
+  if (device == "a100") return 108;
+  if (device == "b200") return 148;
+  return 132;  // H100 SXM, H200
+}
+
+void MicrobatchFillsDevice(const AdviceSubject& s) {
+  constexpr std::int64_t kTileRows = 128,
+                         kTileColumns = 256;  // of cuBLASLt's usual kernels of 16-bit products
+  if (!s.on_gpu()) return;
+  const recipe::Recipe& r = s.recipe;
+  const std::int64_t tokens =
+      r.training.micro_batch * r.data.sequence_length / r.parallelism.cp / s.plan.lanes;
+  const std::int64_t narrowest = std::min(r.model.hidden, r.ffn_hidden() / r.parallelism.tp);
+  const auto cover = [](std::int64_t size, std::int64_t tile) { return (size + tile - 1) / tile; };
+  const std::int64_t tiles = cover(tokens, kTileRows) * cover(narrowest, kTileColumns);
+  const std::int64_t processors = Multiprocessors(r.cluster.device);
+  if (2 * tiles >= processors) return;
+  s.report.Warn(
+      "W204", {"training.micro_batch", "data.sequence_length", "parallelism.tp", "parallelism.cp"},
+      fmt::format("{} tokens of a microbatch × {} features are {} of 128 × 256, for {} multiprocessors",
+                  tokens, narrowest, recipe::Counted(tiles, "tile"), processors),
+      "a larger micro_batch; less tp or cp");
+}
+
+void SizesSuitTensorCores(const AdviceSubject& s) {
+  constexpr std::int64_t kMultiple = 64;
+  if (!s.on_gpu()) return;
+  const recipe::Recipe& r = s.recipe;
+  const std::int64_t tp = r.parallelism.tp;
+  const auto check = [&](std::initializer_list<std::string_view> keys, std::string_view what,
+                         std::int64_t size) {
+    if (size % kMultiple == 0) return;
+    s.report.Warn("W205", keys, fmt::format("{} is {}, no multiple of {}", what, size, kMultiple),
+                  fmt::format("{}", recipe::NearestMultiples(size, kMultiple)));
+  };
+  check({"model.hidden"}, "hidden", r.model.hidden);
+  check({"model.mlp.hidden", "model.hidden", "parallelism.tp"}, "mlp.hidden / tp", r.ffn_hidden() / tp);
+  check({"model.attention.heads", "model.attention.head_dim", "parallelism.tp"}, "heads × head_dim / tp",
+        r.model.attention.heads * r.head_dim() / tp);
+}
+
+void GpuMultipliesIn16Bits(const AdviceSubject& s) {
+  if (!s.on_gpu() || s.recipe.precision.compute != "fp32") return;
+  s.report.Warn("W206", {"precision.compute", "cluster.device"},
+                fmt::format("products in fp32 on {}", s.recipe.cluster.device),
+                "precision.compute = \"bf16\"");
+}
+
+void Bf16SumsAreShort(const AdviceSubject& s) {
+  constexpr std::int64_t kMostTerms = 64;
+  const std::int64_t terms = s.recipe.microbatches();
+  if (s.recipe.precision.gradient_dtype != "bf16" || terms <= kMostTerms) return;
+  s.report.Warn(
+      "W207", {"precision.gradient_dtype"},
+      fmt::format("gradients of {} microbatches are added up in bf16, which has 8 significant bits", terms),
+      "gradient_dtype = \"fp32\"; or a larger micro_batch");
+}
+
+// Whether most of what is slow is so in this way.
+bool IsSlow(const predict::Prediction& time, plan::SlowPath::Kind kind) {
+  return !time.slow.empty() && time.slow.front().kind == kind;
+}
+
+// What reference kernels cost, of those that take most.
+std::string SlowerBy(const predict::Prediction& time) {
+  const predict::SlowTime& slowest = time.slow.front();
+  std::string text = fmt::format("the reference kernels take {:.0f} times as long, an iteration {:.1f} times",
+                                 slowest.seconds / slowest.fast_s, time.iteration_s / time.fast_iteration_s);
+  if (time.has_times())
+    text += fmt::format(": {:.2f} s, not {:.2f} s", time.iteration_s, time.fast_iteration_s);
+  return text;
+}
+
+void AttentionHasNoDropout(const AdviceSubject& s) {
+  const double dropout = s.recipe.model.dropout.attention;
+  if (dropout == 0 || !IsSlow(s.time, plan::SlowPath::Kind::kReference)) return;
+  s.report.Warn("W208", {"model.dropout.attention"},
+                fmt::format("dropout.attention {} keeps attention out of the GPU's fast kernels; {}", dropout,
+                            SlowerBy(s.time)),
+                "dropout.attention = 0");
+}
+
+void AttentionIsFast(const AdviceSubject& s) {
+  if (s.recipe.model.dropout.attention > 0 || !IsSlow(s.time, plan::SlowPath::Kind::kReference)) return;
+  const std::string message =
+      fmt::format("{} has no fast kernel; {}", s.time.slow.front().why, SlowerBy(s.time));
+  if (s.recipe.precision.compute == "fp32") {
+    s.report.Warn("W209", {"precision.compute", "cluster.device"}, message, "precision.compute = \"bf16\"");
+  } else {
+    s.report.Warn("W209", {"model.attention.head_dim", "model.attention.heads", "model.hidden"}, message,
+                  "heads of 64 to 256 elements, in multiples of 8");
+  }
+}
+
+// To compile the plan without the window takes as long as the rest of the check.
+void WindowSavesTime(const AdviceSubject& s) {
+  if (!IsSlow(s.time, plan::SlowPath::Kind::kMasked)) return;
+  recipe::Recipe without = s.recipe;
+  without.model.attention.window = 0;
+  const absl::StatusOr<plan::Plan> other = CompileUnverified(without, {.profile = s.profile});
+  if (!other.ok()) return;
+  const double other_s = predict::Predict(*other, s.recipe.cluster).iteration_s;
+  if (s.time.iteration_s <= other_s) return;
+  std::string message = fmt::format(
+      "with a window of {} of {} tokens an iteration takes {:.2f} times as long as without",
+      s.recipe.model.attention.window, s.recipe.data.sequence_length, s.time.iteration_s / other_s);
+  if (s.has_times()) message += fmt::format(": {:.3g} s, not {:.3g} s", s.time.iteration_s, other_s);
+  s.report.Warn("W210", {"model.attention.window", "data.sequence_length"}, message,
+                "window = 0, where the model need not have one");
+}
+
+constexpr Advice kDeviceAdvice[] = {
+    TpStaysInANode,    PipelineIsBusy,        StagesAreBalanced,    ExchangeIsHidden,
+    ZeroHasReplicas,   ZeroTwoSavesMemory,    PaddingIsSmall,       MemoryHasRoom,
+    RecomputeIsNeeded, MicrobatchFillsDevice, SizesSuitTensorCores, GpuMultipliesIn16Bits,
+    Bf16SumsAreShort,  AttentionHasNoDropout, AttentionIsFast,      WindowSavesTime};
+
+}  // namespace
+
+std::span<const Advice> DeviceAdvice() { return kDeviceAdvice; }
+
+}  // namespace engine::driver

@@ -1,0 +1,219 @@
+// Warnings of what the model learns: schedule, optimizer, initial values, data.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <set>
+#include <string>
+
+#include "engine/base/units.h"
+#include "engine/driver/advise_subject.h"
+#include "engine/recipe/learning_rate.h"
+
+namespace engine::driver {
+namespace {
+
+void TrainingOutlastsWarmup(const AdviceSubject& s) {
+  const recipe::Schedule& schedule = s.recipe.schedule;
+  const recipe::ScheduleLengths lengths = recipe::LengthsOf(s.recipe);
+  const double trained = static_cast<double>(s.recipe.iterations() * s.recipe.training.global_batch);
+  if (lengths.warmup == 0 || trained > lengths.warmup) return;
+  const char* key = schedule.warmup_iterations > 0 ? "schedule.warmup_iterations"
+                    : schedule.warmup_samples > 0  ? "schedule.warmup_samples"
+                                                   : "schedule.warmup_fraction";
+  s.report.Warn("W301", {LengthKey(s.recipe), key},
+                fmt::format("the training ends after {:.0f} samples, and its warm-up after {:.0f}", trained,
+                            lengths.warmup),
+                "a shorter warm-up; or a longer training");
+}
+
+void DecayFitsTraining(const AdviceSubject& s) {
+  constexpr double kMostBeyond = 1.25;
+  constexpr double kLeastOfTraining = 0.5;
+  const recipe::Schedule& schedule = s.recipe.schedule;
+  if (schedule.kind == "constant" || schedule.kind == "inverse_sqrt" || !s.is_long()) return;
+  const recipe::ScheduleLengths lengths = recipe::LengthsOf(s.recipe);
+  const std::int64_t samples = s.recipe.iterations() * s.recipe.training.global_batch;
+  const double trained = static_cast<double>(samples);
+  const char* key = schedule.decay_samples > 0 ? "schedule.decay_samples" : "schedule.decay_iterations";
+  if (lengths.decay > kMostBeyond * trained) {
+    s.report.Warn(
+        "W302", {LengthKey(s.recipe), key},
+        fmt::format(
+            "the decay takes {:.0f} samples, the training {:.0f}: it ends at a learning rate of {:.2g}, "
+            "not {:.2g}",
+            lengths.decay, trained, recipe::LearningRate(s.recipe, samples), schedule.min_learning_rate),
+        "a decay as long as the training");
+  } else if (lengths.decay < trained && schedule.min_learning_rate == 0) {
+    s.report.Warn("W303", {key, LengthKey(s.recipe)},
+                  fmt::format("the decay to a learning rate of 0 ends after {:.0f} of {:.0f} samples",
+                              lengths.decay, trained),
+                  "a min_learning_rate; or a decay as long as the training");
+  } else if (lengths.decay < kLeastOfTraining * trained) {
+    s.report.Warn(
+        "W303", {key, LengthKey(s.recipe)},
+        fmt::format("the decay ends after {:.0f} of {:.0f} samples: {:.0f} % of the training has the "
+                    "lowest learning rate, {:.2g}",
+                    lengths.decay, trained, 100 * (1 - lengths.decay / trained), schedule.min_learning_rate),
+        "a decay as long as the training");
+  }
+}
+
+void DecayDecays(const AdviceSubject& s) {
+  const recipe::Schedule& schedule = s.recipe.schedule;
+  const double highest = s.recipe.optimizer.learning_rate;
+  if (schedule.kind == "constant" || schedule.min_learning_rate < highest) return;
+  s.report.Warn(
+      "W312", {"schedule.min_learning_rate", "optimizer.learning_rate", "schedule.kind"},
+      fmt::format("min_learning_rate is learning_rate, {}: \"{}\" changes nothing", highest, schedule.kind),
+      "a min_learning_rate of a tenth; or kind = \"constant\"");
+}
+
+void ThereIsWarmup(const AdviceSubject& s) {
+  if (!s.is_long() || recipe::LengthsOf(s.recipe).warmup > 0) return;
+  s.report.Warn("W304", {"schedule.warmup_iterations", "schedule.kind", "optimizer.learning_rate"},
+                "there is no warm-up of the learning rate", "schedule.warmup_fraction = 0.01");
+}
+
+void RateSuitsSize(const AdviceSubject& s) {
+  constexpr double kMostAbove = 5;
+  // Through the eight sizes of arXiv 2005.14165, table 2.1: 6e-4 at 125M, 0.6e-4 at 175B.
+  const double usual = 6e-4 * std::pow(s.parameters() / 125e6, -0.32);
+  const double rate = s.recipe.optimizer.learning_rate;
+  if (rate <= kMostAbove * usual) return;
+  s.report.Warn("W305", {"optimizer.learning_rate"},
+                fmt::format("learning_rate {} is {:.0f} times what models of {} parameters usually take",
+                            rate, rate / usual, FormatCount(s.parameters())),
+                fmt::format("about {:.1e}", usual));
+}
+
+void LargeModelsForgetFaster(const AdviceSubject& s) {
+  constexpr double kLarge = 2e9;
+  const double beta2 = s.recipe.optimizer.beta2;
+  if (s.parameters() < kLarge || beta2 <= 0.99) return;
+  s.report.Warn("W306", {"optimizer.beta2", "optimizer.learning_rate"},
+                fmt::format("beta2 {} for {} parameters", beta2, FormatCount(s.parameters())),
+                "beta2 = 0.95");
+}
+
+void GradientsAreClipped(const AdviceSubject& s) {
+  if (!s.is_long() || s.recipe.optimizer.clip_grad_norm > 0) return;
+  s.report.Warn("W307", {"optimizer.clip_grad_norm"}, "gradients are not clipped", "clip_grad_norm = 1.0");
+}
+
+void TokensSuitSize(const AdviceSubject& s) {
+  const double tokens = static_cast<double>(s.recipe.iterations()) *
+                        static_cast<double>(s.recipe.training.global_batch) *
+                        static_cast<double>(s.recipe.data.sequence_length);
+  if (!s.is_long() || tokens >= s.parameters()) return;
+  s.report.Warn("W308", {LengthKey(s.recipe), "training.global_batch"},
+                fmt::format("{} tokens of training for {} parameters", FormatCount(tokens),
+                            FormatCount(s.parameters())),
+                "about 20 tokens a parameter are the best use of computation");
+}
+
+void PositionsAreTrained(const AdviceSubject& s) {
+  const recipe::Model& m = s.recipe.model;
+  if (m.attention.position != "learned" || m.max_positions <= s.recipe.data.sequence_length) return;
+  s.report.Warn(
+      "W309", {"data.sequence_length", "model.max_positions"},
+      fmt::format("positions {} to {} of the learned table are never trained: sequence_length is {}",
+                  s.recipe.data.sequence_length, m.max_positions - 1, s.recipe.data.sequence_length),
+      fmt::format("max_positions {}", s.recipe.data.sequence_length));
+}
+
+void WindowIsShort(const AdviceSubject& s) {
+  const std::int64_t window = s.recipe.model.attention.window;
+  if (window == 0 || window < s.recipe.data.sequence_length) return;
+  s.report.Warn(
+      "W310", {"model.attention.window", "data.sequence_length"},
+      fmt::format("a window of {} does nothing to sequences of {}", window, s.recipe.data.sequence_length),
+      "a window below sequence_length; or 0");
+}
+
+void WeightsDecay(const AdviceSubject& s) {
+  if (!s.is_long() || s.recipe.optimizer.weight_decay > 0) return;
+  s.report.Warn("W311", {"optimizer.weight_decay"}, "weight_decay is 0", "weight_decay = 0.1");
+}
+
+void WeightsBegin(const AdviceSubject& s) {
+  if (s.recipe.model.init_std > 0) return;
+  s.report.Warn("W313", {"model.init_std"},
+                "init_std 0: all weights of a matrix are equal, have equal gradients, and stay equal",
+                "init_std = 0.02");
+}
+
+void NormKeepsValues(const AdviceSubject& s) {
+  constexpr double kMost = 0.01;
+  const double epsilon = s.recipe.model.norm.epsilon;
+  if (epsilon < kMost) return;
+  s.report.Warn(
+      "W313", {"model.norm.epsilon"},
+      fmt::format("norm.epsilon {} is added to the mean square of what is normalised, which begins at "
+                  "about {:.1g}",
+                  epsilon, s.recipe.model.init_std * s.recipe.model.init_std),
+      "norm.epsilon = 1e-5");
+}
+
+void PositionsTurn(const AdviceSubject& s) {
+  constexpr double kLeast = 100;
+  const recipe::Attention& attention = s.recipe.model.attention;
+  if (attention.position != "rotary" || attention.rope_base >= kLeast) return;
+  const double head = static_cast<double>(s.recipe.head_dim());
+  const double turn = 2 * std::numbers::pi * std::pow(attention.rope_base, (head - 2) / head);
+  s.report.Warn("W313", {"model.attention.rope_base"},
+                fmt::format("rope_base {}: the slowest pair of a head turns round in {:.0f} tokens, so that "
+                            "distances beyond look like others",
+                            attention.rope_base, turn),
+                "rope_base = 10000");
+}
+
+// A gradient whose norm is clipped has elements of at most norm / sqrt(parameters) in the quadratic mean, and
+// AdamW divides moments of that size by their size + epsilon.
+void StepsAreTaken(const AdviceSubject& s) {
+  constexpr double kLeastShare = 0.01;  // of a step of the learning rate
+  const recipe::Optimizer& o = s.recipe.optimizer;
+  const double norm = o.clip_grad_norm > 0 ? o.clip_grad_norm : 1;
+  const double element = norm / std::sqrt(s.parameters());
+  const double share = element / (element + o.epsilon);
+  if (share >= kLeastShare) return;
+  s.report.Warn("W313", {"optimizer.epsilon", "optimizer.clip_grad_norm"},
+                fmt::format("of a gradient of norm {} an element is {:.1e} in the mean, far below "
+                            "optimizer.epsilon {}: steps are {:.1g} of the learning rate",
+                            norm, element, o.epsilon, share),
+                "epsilon = 1e-8; clip_grad_norm = 1.0");
+}
+
+void DataIsNotRepeated(const AdviceSubject& s) {
+  if (s.recipe.data.is_random()) return;
+  std::set<std::string> seen;
+  for (const std::string& path : s.recipe.data.paths) {
+    if (seen.insert(path).second) continue;
+    s.report.Warn("W314", {"data.paths"}, fmt::format("data.paths has \"{}\" twice", path),
+                  "each path once, with data.weights where one is to count more");
+    return;
+  }
+}
+
+void VocabHoldsTokens(const AdviceSubject& s) {
+  constexpr std::int64_t kIds = 50257;  // of GPT-2's vocab.json
+  const std::int64_t vocab = s.recipe.model.vocab;
+  if (s.recipe.data.is_random() || s.recipe.data.tokenizer.kind != "gpt2" || vocab >= kIds) return;
+  s.report.Warn("W315", {"model.vocab", "data.tokenizer.kind"},
+                fmt::format("vocab {} is less than the {} ids of GPT-2's vocabulary", vocab, kIds),
+                fmt::format("vocab = {}", kIds));
+}
+
+constexpr Advice kTrainingAdvice[] = {TrainingOutlastsWarmup, DecayFitsTraining, DecayDecays,
+                                      ThereIsWarmup,          RateSuitsSize,     LargeModelsForgetFaster,
+                                      GradientsAreClipped,    TokensSuitSize,    PositionsAreTrained,
+                                      WindowIsShort,          WeightsDecay,      WeightsBegin,
+                                      NormKeepsValues,        PositionsTurn,     StepsAreTaken,
+                                      DataIsNotRepeated,      VocabHoldsTokens};
+
+}  // namespace
+
+std::span<const Advice> TrainingAdvice() { return kTrainingAdvice; }
+
+}  // namespace engine::driver

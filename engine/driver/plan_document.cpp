@@ -1,0 +1,16 @@
+#include "engine/driver/plan_document.h"
+
+#include "engine/plan/json.h"
+#include "engine/predict/compare.h"
+#include "engine/recipe/print.h"
+
+namespace engine::driver {
+
+nlohmann::ordered_json PlanDocument(const recipe::Recipe& recipe, const plan::Plan& plan) {
+  nlohmann::ordered_json json = plan::ToJson(plan);
+  json["prediction"] = predict::PredictionToJson(predict::Predict(plan, recipe.cluster));
+  json["recipe"] = recipe::ToToml(recipe);
+  return json;
+}
+
+}  // namespace engine::driver

@@ -1,0 +1,12 @@
+// Names of the files in a run's folder (docs/metrics.md, docs/architecture.md): what writes them and what reads them
+// are different parts of the program.
+#pragma once
+
+namespace engine::driver {
+
+inline constexpr const char* kResolvedName = "resolved.toml";  // the recipe, every key written out
+inline constexpr const char* kPlanName = "plan.json";          // driver/plan_document.h
+inline constexpr const char* kMetricsName = "metrics.jsonl";   // train/report.h
+inline constexpr const char* kOriginName = "origin.json";      // train/origin.h
+
+}  // namespace engine::driver

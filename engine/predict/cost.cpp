@@ -1,0 +1,246 @@
+#include "engine/predict/cost.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+#include "engine/predict/cost_table.h"
+
+namespace engine::predict {
+namespace {
+
+double Bytes(const plan::Instruction& instruction) {
+  double bytes = instruction.direct ? 0 : static_cast<double>(instruction.part.bytes());
+  for (const auto* refs : {&instruction.inputs, &instruction.outputs}) {
+    for (const plan::BufferRef& ref : *refs) bytes += static_cast<double>(instruction.BytesOf(ref));
+  }
+  return bytes;
+}
+
+double Elements(const plan::BufferRef& ref) { return static_cast<double>(ref.elements); }
+
+const KernelRate& RateOf(std::string_view kernel, bool cpu) {
+  const std::span<const KernelRate> rows =
+      cpu ? std::span<const KernelRate>(kCpuRates) : std::span<const KernelRate>(kCudaRates);
+  const auto row =
+      std::find_if(rows.begin(), rows.end(), [&](const KernelRate& r) { return r.kernel == kernel; });
+  return row == rows.end() ? rows.back() : *row;
+}
+
+// A product's sizes follow from the elements of its operands a (m × k), b (k × n) and its result (m × n).
+double ProductShare(const plan::Instruction& instruction) {
+  if (instruction.inputs.size() < 2 || instruction.outputs.empty()) return 1;
+  const auto elements = [&](const plan::BufferRef& ref) {
+    return static_cast<double>(instruction.BytesOf(ref)) / static_cast<double>(SizeOf(ref.dtype));
+  };
+  const double a = elements(instruction.inputs[0]);
+  const double b = elements(instruction.inputs[1]);
+  const double c = elements(instruction.outputs[0]);
+  if (a == 0 || b == 0 || c == 0) return 1;
+  const double k = std::sqrt(a * b / c);
+  const double waves = c / (kTile * kMultiprocessors) * std::max(1.0, k / kSplit);
+  return waves / (waves + kHalfWave) * k / (k + kHalfDepth);
+}
+
+bool IsBackward(const plan::Instruction& instruction) { return instruction.kernel.ends_with("grad"); }
+
+// Elements of a head, and of o [.., heads, head] as a whole: its log-sum-exp has the shape [.., heads]. The
+// forward pass writes o, lse; the backward pass reads …, o, lse, d_o.
+std::pair<double, double> HeadAndElements(const plan::Instruction& instruction) {
+  const bool backward = IsBackward(instruction);
+  const std::vector<plan::BufferRef>& refs = backward ? instruction.inputs : instruction.outputs;
+  const size_t needed = backward ? 3 : 2;
+  if (refs.size() < needed) return {64.0, 1.0};
+  const size_t o = backward ? refs.size() - needed : 0;
+  return {Elements(refs[o]) / std::max(1.0, Elements(refs[o + 1])), Elements(refs[o])};
+}
+
+// FLOPs that attention computes for each element of the queries and each key: in 2 products or 5.
+double FlopsOfPair(const plan::Instruction& instruction) { return IsBackward(instruction) ? 10 : 4; }
+
+// Seconds that the reference kernels take for attention.
+double ReferenceSeconds(const plan::Instruction& instruction) {
+  const ReferenceRate& rate = IsBackward(instruction) ? kReferenceBackward : kReferenceForward;
+  const double head = HeadAndElements(instruction).first;
+  const double pairs = instruction.flops / (FlopsOfPair(instruction) * head);
+  const double steps = std::exp2(std::ceil(std::log2(std::max(1.0, head / kWarpElements))));
+  const graph::Attributes& attributes = instruction.attributes;
+  const bool drops = attributes.Has("dropout") && attributes.Float("dropout") > 0;
+  return pairs * (rate.pair_s + steps * rate.element_s + (drops ? rate.dropout_s : 0));
+}
+
+// The share of matmul_flops that attention reaches. `keys`: how many keys its last query sees.
+double AttentionShare(double head, double keys, bool backward, bool cpu) {
+  const std::span<const AttentionRate> rows =
+      cpu ? std::span<const AttentionRate>(kCpuAttention) : std::span<const AttentionRate>(kCudaAttention);
+  const auto of = [&](const AttentionRate& row) { return backward ? row.backward : row.forward; };
+  double share = of(rows.back());
+  if (head <= rows.front().head) {
+    share = of(rows.front()) * head / rows.front().head;
+  } else {
+    for (size_t i = 1; i < rows.size(); ++i) {
+      if (head > rows[i].head) continue;
+      const double at = (head - rows[i - 1].head) / (rows[i].head - rows[i - 1].head);
+      share = of(rows[i - 1]) + at * (of(rows[i]) - of(rows[i - 1]));
+      break;
+    }
+  }
+  return share * keys / (keys + (cpu ? kCpuHalfKeys : kCudaHalfKeys));
+}
+
+// The FLOPs that would take as long as this attention if they ran at matmul_flops. `masked`: pairs that are
+// masked are computed, too.
+double AttentionFlops(const plan::Instruction& instruction, bool masked, bool cpu) {
+  const bool backward = IsBackward(instruction);
+  const auto [head, elements] = HeadAndElements(instruction);
+  const double flops = masked ? instruction.slow.flops : instruction.flops;
+  const double keys = flops / (FlopsOfPair(instruction) * elements);  // that a query meets in the mean
+  // The rate depends on the keys that the last query meets. Where masked pairs are computed, every query
+  // meets as many; else the mask is causal, and the last query meets about twice as many as the mean one.
+  const double last = std::max(1.0, masked ? keys : 2 * keys - 1);
+  const double share = AttentionShare(head, last, backward, cpu);
+  return flops / (masked ? share * (backward ? kMaskedShare.backward : kMaskedShare.forward) : share);
+}
+
+const ExchangeRate& RateOf(const plan::Instruction& instruction) {
+  if (instruction.direct) return kDirectRate;
+  if (instruction.push) return kPushRate;
+  if (instruction.collective == plan::Collective::kAllReduce) return kAllReduceRate;
+  return instruction.collective == plan::Collective::kAllToAll ? kAllToAllRate : kScatterGatherRate;
+}
+
+bool Adds(const plan::Instruction& instruction) {
+  return instruction.collective == plan::Collective::kAllReduce ||
+         instruction.collective == plan::Collective::kReduceScatter;
+}
+
+}  // namespace
+
+CostModel::CostModel(const plan::Plan& plan, const recipe::Cluster& cluster, Kernels kernels)
+    : plan_(plan), given_(cluster), kernels_(kernels), cpu_(cluster.device == "cpu") {
+  const DeviceConstants& usual = cpu_ ? kCpu : kCuda;
+  const auto either = [](double given, double otherwise) { return given > 0 ? given : otherwise; };
+  const std::int64_t world = plan.mesh.world();
+  ranks_per_node_ = cluster.devices_per_node > 0 ? std::min(world, cluster.devices_per_node) : world;
+  // The ranks of a CPU are threads of it: what it can do is for all of them.
+  const double sharing = cpu_ ? static_cast<double>(ranks_per_node_) : 1;
+  matmul_flops_ = either(cluster.matmul_flops, usual.matmul_flops) / sharing;
+  memory_bandwidth_ = either(cluster.memory_bandwidth, usual.memory_bandwidth) / sharing;
+  intra_node_bandwidth_ =
+      either(cluster.intra_node_bandwidth, cpu_ ? memory_bandwidth_ / kCpuPasses : usual.link);
+  inter_node_bandwidth_ = either(cluster.inter_node_bandwidth, usual.network);
+}
+
+double CostModel::KernelSeconds(const plan::Instruction& instruction) const {
+  const DeviceConstants& constants = cpu_ ? kCpu : kCuda;
+  const plan::SlowPath::Kind slow =
+      kernels_ == Kernels::kFast ? plan::SlowPath::Kind::kNone : instruction.slow.kind;
+  if (slow == plan::SlowPath::Kind::kReference) return constants.launch_s + ReferenceSeconds(instruction);
+  const KernelRate& rate = RateOf(instruction.kernel, cpu_);
+  double share = rate.arithmetic;
+  double flops = instruction.flops;
+  if (instruction.kernel.starts_with("attention")) {
+    share = 1;
+    flops = AttentionFlops(instruction, slow == plan::SlowPath::Kind::kMasked, cpu_);
+  } else if (instruction.kernel.starts_with("linear")) {
+    if (!cpu_) share *= ProductShare(instruction);
+    if (!instruction.inputs.empty() && instruction.inputs[0].dtype == DType::kF32) share *= constants.float32;
+  }
+  // Two ranks of one node, which meet before it and behind it.
+  double far = 0;
+  if (instruction.direct)
+    far = static_cast<double>(instruction.part.bytes()) / (kDirectRate.share * intra_node_bandwidth_);
+  return constants.launch_s + std::max({flops / (share * matmul_flops_),
+                                        Bytes(instruction) / (rate.memory * memory_bandwidth_), far});
+}
+
+CostModel::Link CostModel::MakeLink(const std::vector<std::int64_t>& ranks) const {
+  Link link{.members = static_cast<double>(ranks.size()), .nodes = 0, .bandwidth = 0, .known = true};
+  std::int64_t last = -1;
+  for (std::int64_t rank : ranks) {  // ascending
+    if (rank / ranks_per_node_ != last) ++link.nodes;
+    last = rank / ranks_per_node_;
+  }
+  link.bandwidth = intra_node_bandwidth_;
+  if (link.nodes > 1) {
+    // Every member on a node has a way out of its own, and rings use them all.
+    const double ways = link.members / link.nodes;
+    link.bandwidth = std::min(link.bandwidth, ways * kAcrossShare * inter_node_bandwidth_);
+  }
+  return link;
+}
+
+const CostModel::Link& CostModel::LinkOf(plan::AxisSet group) const {
+  Link& link = links_[group.bits()];
+  if (!link.known) link = MakeLink(plan_.mesh.Group(0, group));
+  return link;
+}
+
+double CostModel::Seconds(const plan::Instruction& instruction) const {
+  if (instruction.collective == plan::Collective::kNone ||
+      instruction.collective == plan::Collective::kSlice) {
+    return KernelSeconds(instruction);
+  }
+  const Link& link = LinkOf(instruction.group);
+  const ExchangeRate& rate = RateOf(instruction);
+  const double bandwidth = link.nodes > 1 ? link.bandwidth : rate.share * link.bandwidth;
+  // A ring passes all members; trees of an all-reduce are shallower, and as wide.
+  const double passes = instruction.collective == plan::Collective::kAllReduce ? 2 : 1;
+  const double ring = passes * ((link.members - link.nodes) * kInsideHop + (link.nodes - 1) * kAcrossHop);
+  const double tree = passes * (link.members / link.nodes * kInsideHop + std::log2(link.nodes) * kAcrossHop);
+  const double hops = instruction.collective == plan::Collective::kAllReduce ? std::min(ring, tree) : ring;
+  // What is read directly crosses while its reader runs.
+  double seconds = instruction.direct ? 0 : static_cast<double>(instruction.wire_bytes) / bandwidth;
+  if (!instruction.push && plan::IsBehind(instruction.stream)) seconds *= kBesideSlowdown;
+  // Parts that do not lie as they are sent are packed and unpacked.
+  if (!instruction.push) seconds += 2 * static_cast<double>(instruction.scratch.bytes()) / memory_bandwidth_;
+  return rate.start_s + hops + seconds;
+}
+
+double CostModel::FinishSeconds(const plan::Instruction& instruction) const {
+  if (!instruction.push) return 0;
+  if (instruction.collective == plan::Collective::kAllToAll) {  // what the rank keeps is copied
+    const std::int64_t own = instruction.inputs[0].bytes() - instruction.wire_bytes;
+    return kCuda.launch_s + 2 * static_cast<double>(own) / (RateOf("", false).memory * memory_bandwidth_);
+  }
+  if (!Adds(instruction) || instruction.unsummed) return 0;
+  const double members = LinkOf(instruction.group).members;
+  const bool whole = instruction.collective == plan::Collective::kAllReduce && members == 2;
+  const double part = static_cast<double>(instruction.inputs[0].bytes()) / (whole ? 1 : members);
+  return kCuda.launch_s + (members + 1) * part / (RateOf("", false).memory * memory_bandwidth_);
+}
+
+double CostModel::BesideShare(const plan::Instruction& instruction) {
+  if (!plan::IsBehind(instruction.stream)) return 0;
+  return instruction.push ? kPushBesideCost : kBesideCost;
+}
+
+double CostModel::AwaitSeconds() const { return cpu_ ? kCpu.await_s : kCuda.await_s; }
+
+double CostModel::TransferSeconds(const plan::Transfer& transfer) const {
+  const auto stage = [&](std::int32_t chunk) {
+    return plan_.chunk_stage[static_cast<size_t>(chunk)] * plan_.mesh.ranks_per_stage();
+  };
+  std::vector<std::int64_t> ranks = {stage(transfer.from_chunk), stage(transfer.to_chunk)};
+  std::sort(ranks.begin(), ranks.end());
+  const Link link = MakeLink(ranks);
+  const ExchangeRate& rate = transfer.push ? kPushRate : kSendRate;
+  const double hop = link.nodes > 1 ? kAcrossHop : 0;
+  const double bandwidth = link.nodes > 1 ? link.bandwidth : rate.share * link.bandwidth;
+  return rate.start_s + hop + static_cast<double>(transfer.bytes) / bandwidth;
+}
+
+std::vector<std::string> CostModel::Missing() const {
+  std::vector<std::string> missing;
+  const auto need = [&](double rate, const char* key) {
+    if (rate <= 0) missing.emplace_back(key);
+  };
+  need(given_.matmul_flops, "matmul_flops");
+  need(given_.memory_bandwidth, "memory_bandwidth");
+  const std::int64_t world = plan_.mesh.world();
+  if (!cpu_ && ranks_per_node_ > 1) need(given_.intra_node_bandwidth, "intra_node_bandwidth");
+  if (world > ranks_per_node_) need(given_.inter_node_bandwidth, "inter_node_bandwidth");
+  return missing;
+}
+
+}  // namespace engine::predict

@@ -1,0 +1,82 @@
+// What an iteration of a plan takes on a cluster: the program played over streams and links, without a
+// device.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/plan/plan.h"
+#include "engine/recipe/recipe.h"
+
+namespace engine::predict {
+
+// Of one stage, seconds of an iteration. compute + exposed + bubble + update = the prediction's iteration_s.
+struct StageTime {
+  double compute_s = 0;   // kernels of the passes, on the computation stream
+  double exchange_s = 0;  // collectives of the passes and the update, hidden or not
+  double exposed_s = 0;   // of these, what computation waits for
+  double transfer_s = 0;  // sends and receives of the pipeline, hidden or not
+  double bubble_s = 0;    // waits for other stages
+  double update_s = 0;    // kernels of the update
+};
+
+// Kernels that the device carries out slowly, of one kind, of an iteration, on the stage where such kernels
+// take longest.
+struct SlowTime {
+  plan::SlowPath::Kind kind = plan::SlowPath::Kind::kNone;
+  std::string_view why;
+  double seconds = 0;
+  double fast_s = 0;  // what fast kernels would take for as much work
+};
+// "runs in reference kernels", behind what does.
+const char* Text(plan::SlowPath::Kind kind);
+
+struct Prediction {
+  double iteration_s = 0;   // 0: the program does not come to its end, as the verifier says
+  double tokens_per_s = 0;  // of all ranks
+  // Model FLOPs utilisation: FLOPs of the model (forward and backward passes without recomputation; attention
+  // counts causal pairs once) over iteration_s × ranks × the device's peak of dense 16-bit products. 0: peak
+  // unknown.
+  double mfu = 0;
+  double model_flops = 0;  // of an iteration, all ranks
+  double bubble = 0;       // share of the iteration that the mean stage waits for others
+  double exposed = 0;      // share of the iteration that the slowest stage's computation waits for exchange
+  std::vector<StageTime> stages;
+  // Whether the cluster's rates were all known; else times are relative and `missing` names the keys of
+  // [cluster].
+  std::vector<std::string> missing;
+  // What the time rests on beside fast kernels, most seconds first, and the iteration's time with fast ones
+  // instead; empty and iteration_s: nothing.
+  std::vector<SlowTime> slow = {};
+  double fast_iteration_s = 0;
+
+  // Whether iteration_s, tokens_per_s and all other times and shares are of this cluster.
+  bool has_times() const { return missing.empty() && iteration_s > 0; }
+};
+
+// A kernel, an exchange or a transfer, as played or as measured.
+struct PlayedEvent {
+  enum class Part : std::uint8_t {
+    kRun,   // the kernel, the exchange or the transfer itself
+    kWait,  // computation waits for the exchange
+    kSum,   // what a pushed sum leaves to compute
+  };
+  std::int32_t stage = 0;
+  std::int32_t stream = 0;  // plan::Stream
+  double begin_s = 0, end_s = 0;
+  const plan::Segment* segment = nullptr;          // null of a transfer
+  const plan::Instruction* instruction = nullptr;  // null of a transfer, and of a wait for several exchanges
+  std::int32_t microbatch = -1;
+  Part part = Part::kRun;
+};
+
+// Plays one training iteration. `events`: all of it, in order of their beginning, where not null.
+Prediction Predict(const plan::Plan& plan, const recipe::Cluster& cluster,
+                   std::vector<PlayedEvent>* events = nullptr);
+
+// Seconds that one global batch of evaluation takes; 0: the program does not come to its end.
+double PredictEvaluation(const plan::Plan& plan, const recipe::Cluster& cluster);
+
+}  // namespace engine::predict

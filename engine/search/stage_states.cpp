@@ -1,0 +1,126 @@
+#include "engine/search/stage_states.h"
+
+#include <utility>
+
+#include "engine/compile/buckets.h"
+#include "engine/compile/compile.h"
+#include "engine/compile/update.h"
+#include "engine/plan/arena.h"
+#include "engine/plan/control.h"
+
+namespace engine::search {
+namespace {
+
+using plan::Aligned;
+using plan::Instruction;
+using plan::Plan;
+using plan::Segment;
+using plan::StagePlan;
+
+double InstructionSeconds(const predict::CostModel& costs, const Instruction& instruction) {
+  return costs.Seconds(instruction) + costs.FinishSeconds(instruction);
+}
+
+ExchangeCost CostOf(const predict::CostModel& costs, const Instruction& instruction) {
+  return {costs.Seconds(instruction), costs.FinishSeconds(instruction),
+          predict::CostModel::BesideShare(instruction)};
+}
+
+// A pass that reads the parameters and makes the gradients of one block, and of the head: the exchange
+// that the compiler puts into it.
+void ExchangeInPasses(const compile::FlatExchange& exchange, const StageShape& shape,
+                      const ModelParameters& parameters, const plan::DeviceProfile& profile,
+                      std::int32_t blocks, const predict::CostModel& costs, StagePlan* stage,
+                      StageStates* states) {
+  const Plan& plan = parameters.plan;
+  const std::vector<std::int32_t> layers =
+      shape.head ? std::vector<std::int32_t>{blocks, 0} : std::vector<std::int32_t>{0};
+  Segment forward;
+  Segment backward;
+  for (std::int32_t layer : layers) {
+    Instruction reads;
+    Instruction makes;
+    for (size_t i = 0; i < plan.parameters.size(); ++i) {
+      if (parameters.layers[i] != layer) continue;
+      reads.inputs.push_back({.value = plan.parameters[i].value});
+      makes.outputs.push_back({.value = plan.parameters[i].gradient});
+    }
+    if (layer == 0) forward.instructions.push_back(std::move(reads));
+    backward.instructions.push_back(std::move(makes));
+  }
+  stage->segments = {forward, backward};
+  plan::Chunk chunk;
+  chunk.forward = 0;
+  chunk.backward = 1;
+  compile::GatherParameters(plan, *stage, exchange, /*lanes=*/false, &stage->segments[0]);
+  compile::ReduceEarly(plan, chunk, profile, exchange, stage);
+  for (const Instruction& i : stage->segments[0].instructions) {
+    if (i.flat) states->gather = CostOf(costs, i);
+    if (i.kernel == "copy") states->before_gather_s = costs.Seconds(i);
+  }
+  bool head = shape.head;
+  for (const Instruction& i : stage->segments[1].instructions) {
+    if (i.flat) {
+      (head ? states->reduce_head : states->reduce) = CostOf(costs, i);
+      states->sum_bytes = std::max(states->sum_bytes, Aligned(i.scratch.bytes()));
+    }
+    if (i.kernel == "add_shard") states->after_reduce_s = costs.Seconds(i);
+    if (i.kernel.empty() && head && &i != &stage->segments[1].instructions.front()) head = false;
+  }
+  stage->segments.clear();
+}
+
+void TimeUpdate(const Segment& update, const predict::CostModel& costs, StageStates* states) {
+  TwoStreams play;
+  for (const Instruction& instruction : update.instructions) {
+    if (instruction.group.HasPp()) {
+      states->before_meeting_s = play.now;
+      play = {};
+    }
+    if (!instruction.joins.empty()) play.Join();
+    if (instruction.stream == plan::kComputeStream) {
+      play.Compute(InstructionSeconds(costs, instruction));
+    } else {
+      play.Start(CostOf(costs, instruction));
+    }
+  }
+  play.Join();
+  states->after_meeting_s = play.now;
+}
+
+}  // namespace
+
+StageStates StatesOfStage(const recipe::Recipe& recipe, const compile::FlatExchange& exchange,
+                          const StageShape& shape, const plan::DeviceProfile& profile,
+                          ModelParameters* parameters) {
+  Plan& plan = parameters->plan;
+  plan.mesh = plan::Mesh::Of(recipe.parallelism);
+  const std::int64_t zero_stage = compile::ZeroStageOf(recipe.parallelism);
+  const std::int32_t blocks = static_cast<std::int32_t>(recipe.model.layers);
+  std::vector<bool> used;
+  std::vector<std::int32_t> early;
+  for (size_t i = 0; i < plan.parameters.size(); ++i) {
+    const std::int32_t layer = parameters->layers[i];
+    const bool embedding = layer < 0 && (shape.embedding || (shape.head && plan.parameters[i].tied));
+    const bool head = layer == blocks && shape.head;
+    used.push_back(embedding || head || (layer >= 0 && layer < shape.blocks));
+    const bool in_passes = layer >= 0 && (exchange.behind || (zero_stage > 1 && layer < blocks));
+    early.push_back(in_passes ? layer : compile::kNoLayer);
+  }
+  StageStates states;
+  StagePlan stage;
+  std::int64_t cursor = 0;
+  stage.buckets = compile::MakeBuckets(plan, used, early, blocks, zero_stage, shape.embedding);
+  compile::PlaceBuckets(compile::StorageOf(recipe, exchange, /*training=*/true), &cursor, &states.memory,
+                        &stage.buckets);
+  stage.scalars = {.elements = 2, .dtype = DType::kF64};
+  stage.control = {.elements = plan::kControlNumbers, .dtype = DType::kF64};
+  const predict::CostModel costs(plan, recipe.cluster);
+  ExchangeInPasses(exchange, shape, *parameters, profile, blocks, costs, &stage, &states);
+  const Segment update =
+      compile::UpdateSegment(plan, stage, recipe.optimizer, exchange, profile, 0, &states.update_bytes);
+  TimeUpdate(update, costs, &states);
+  return states;
+}
+
+}  // namespace engine::search

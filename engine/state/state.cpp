@@ -1,0 +1,485 @@
+#include "engine/state/state.h"
+
+#include <absl/container/flat_hash_set.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <future>
+#include <span>
+
+#include "engine/base/parallel.h"
+#include "engine/base/philox.h"
+#include "engine/checkpoint/flat_range.h"
+#include "engine/checkpoint/write.h"
+#include "engine/plan/control.h"
+#include "engine/state/shard_exchange.h"
+#include "engine/state/weights.h"
+
+namespace engine::state {
+namespace {
+
+using checkpoint::Box;
+using executor::LocalTensor;
+using executor::OptimizerRange;
+using executor::RankExecutor;
+using plan::Axis;
+using plan::Bucket;
+using plan::Plan;
+using plan::PlanParameter;
+
+constexpr const char* kMomentPrefixes[] = {"adam.m/", "adam.v/"};
+constexpr const char* kStatePrefix = "fp8/";        // f32 [8] each: states of quantised tensors
+constexpr const char* kScalerName = "loss_scaler";  // f64 [kControlNumbers], of fp16: the control block
+constexpr std::int64_t kStateElements = 8;
+constexpr size_t kStateFormat = 6;  // ops/fp8.h
+
+bool HasScaler(const Plan& plan) { return plan.loss_scaler.skips; }
+
+// The state of a tensor has one name in every layout; where a stage quantises several copies of the tensor,
+// their states are equal.
+std::string StateName(const Plan& plan, const plan::StagePlan::StateStart& state) {
+  return kStatePrefix + plan.values[static_cast<size_t>(state.value)].name;
+}
+
+struct NamedState {
+  std::string name;
+  size_t stage = 0;
+  std::int64_t index = 0;  // among the stage's
+};
+
+// Every state of a run once, in the plan's order.
+std::vector<NamedState> StatesOf(const Plan& plan) {
+  std::vector<NamedState> states;
+  absl::flat_hash_set<std::string> known;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const std::vector<plan::StagePlan::StateStart>& starts = plan.stages[s].state_starts;
+    for (size_t i = 0; i < starts.size(); ++i) {
+      std::string name = StateName(plan, starts[i]);
+      if (!known.insert(name).second) continue;
+      states.push_back({.name = std::move(name), .stage = s, .index = static_cast<std::int64_t>(i)});
+    }
+  }
+  return states;
+}
+
+Box WholeBox(const Shape& shape) {
+  Box box;
+  for (std::int64_t size : shape) {
+    box.start.push_back(0);
+    box.count.push_back(size);
+  }
+  return box;
+}
+
+const PlanParameter& ParameterOf(const Plan& plan, std::int32_t index) {
+  return plan.parameters[static_cast<size_t>(index)];
+}
+
+// This rank's box of a parameter, padding cut off; a count of 0 where the rank holds padding only. Weights
+// are split into contiguous parts, so one interval a dim.
+Box LocalBox(const Plan& plan, const RankExecutor& executor, std::int32_t index) {
+  const PlanParameter& parameter = ParameterOf(plan, index);
+  const plan::LocalValue& value = plan.values[static_cast<size_t>(parameter.value)];
+  const Extent extent = value.layout.ExtentOf(value.shape, plan.mesh, executor.coordinates());
+  Box box;
+  for (int dim = 0; dim < parameter.logical_shape.rank(); ++dim) {
+    const Interval& interval = extent.dims[static_cast<size_t>(dim)][0];
+    const std::int64_t end = std::min(interval.start + interval.length, parameter.logical_shape[dim]);
+    box.start.push_back(interval.start);
+    box.count.push_back(std::max<std::int64_t>(0, end - interval.start));
+  }
+  return box;
+}
+
+const Bucket& BucketOf(const RankExecutor& executor, std::int32_t parameter) {
+  const std::vector<Bucket>& buckets = executor.stage().buckets;
+  const auto holds = [&](const Bucket& bucket) {
+    return std::any_of(bucket.items.begin(), bucket.items.end(),
+                       [&](const Bucket::Item& item) { return item.parameter == parameter; });
+  };
+  const auto found = std::find_if(buckets.begin(), buckets.end(), holds);
+  ENGINE_CHECK(found != buckets.end(), "parameter {} is on no stage of rank {}", parameter, executor.rank());
+  return *found;
+}
+
+// Of the ranks that hold the same elements, the one that writes them. `sharded`: ZeRO's shards differ along
+// the axes that gradients are reduced over.
+bool Writes(const RankExecutor& executor, const Bucket& bucket, bool sharded) {
+  if (!bucket.owned) return false;
+  for (Axis axis : graph::kAxes) {
+    const bool repeated = bucket.copies.Has(axis) && !(sharded && bucket.reduce.Has(axis));
+    if (repeated && executor.coordinates().axis[static_cast<size_t>(axis)] != 0) return false;
+  }
+  return true;
+}
+
+// Initial values of `count` consecutive elements from logical index `index`.
+void InitialValues(const graph::Initializer& initializer, PhiloxKey key, std::int64_t index,
+                   std::span<float> out) {
+  switch (initializer.kind) {
+    case graph::Initializer::Kind::kZeros:
+      std::fill(out.begin(), out.end(), 0.0F);
+      return;
+    case graph::Initializer::Kind::kOnes:
+      std::fill(out.begin(), out.end(), 1.0F);
+      return;
+    case graph::Initializer::Kind::kNormal:
+      PhiloxNormals(key, static_cast<std::uint64_t>(index), initializer.std, out);
+      return;
+  }
+}
+
+// Calls visit(logical row-major index, count) for each run of a box that is contiguous in the logical tensor,
+// in order.
+template <typename Visit>
+void ForEachRun(const Shape& logical, const Box& box, Visit visit) {
+  const int rank = logical.rank();
+  if (box.count.elements() == 0) return;
+  Shape at = box.start;
+  int first = rank - 1;  // of the dims within a run: all behind it are whole
+  std::int64_t run = box.count[first];
+  for (; first > 0 && box.count[first] == logical[first]; --first) run *= box.count[first - 1];
+  for (;;) {
+    std::int64_t index = 0;
+    for (int dim = 0; dim < rank; ++dim) index = index * logical[dim] + at[dim];
+    visit(index, run);
+    int dim = first - 1;
+    for (; dim >= 0; --dim) {
+      if (++at[dim] < box.start[dim] + box.count[dim]) break;
+      at[dim] = box.start[dim];
+    }
+    if (dim < 0) return;
+  }
+}
+
+// Initial values of `count` elements of a local parameter from `begin` on, as they lie in memory.
+void MakeStretch(const Plan& plan, const RankExecutor& executor, const LocalTensor& tensor,
+                 std::uint64_t seed, std::int64_t begin, std::int64_t count, ParameterStretch& stretch) {
+  const PlanParameter& parameter = ParameterOf(plan, tensor.parameter);
+  const PhiloxKey key = MakePhiloxKey(seed, parameter.name);
+  const Box box = LocalBox(plan, executor, tensor.parameter);
+  const std::int64_t elements = box.count.elements();
+  constexpr size_t kElementsAtOnce = size_t{1} << 16;
+  const int threads = std::max(1, HardwareThreads() / static_cast<int>(plan.mesh.world()));
+  ParallelPieces(threads, static_cast<size_t>(count), kElementsAtOnce, [&](size_t first, size_t last) {
+    std::span<float> out(stretch.values.get() + first, last - first);
+    const auto local = [&](size_t at) { return std::min(begin + static_cast<std::int64_t>(at), elements); };
+    for (const Box& part : checkpoint::BoxesOfFlatRange(box, local(first), local(last))) {
+      ForEachRun(parameter.logical_shape, part, [&](std::int64_t index, std::int64_t run) {
+        InitialValues(parameter.initializer, key, index, out.first(static_cast<size_t>(run)));
+        out = out.subspan(static_cast<size_t>(run));
+      });
+    }
+    std::fill(out.begin(), out.end(), 0.0F);  // padding
+    RoundStretch(stretch, tensor.view.dtype, first, last);
+  });
+}
+
+std::vector<checkpoint::TensorInfo> TensorsOf(const Plan& plan) {
+  std::vector<checkpoint::TensorInfo> tensors;
+  const auto add = [&](const std::string& prefix) {
+    for (const PlanParameter& parameter : plan.parameters) {
+      tensors.push_back({prefix + parameter.name, parameter.logical_shape, DType::kF32});
+    }
+  };
+  add("");
+  for (const char* prefix : kMomentPrefixes) add(prefix);
+  for (NamedState& state : StatesOf(plan))
+    tensors.push_back({std::move(state.name), {kStateElements}, DType::kF32});
+  if (HasScaler(plan)) tensors.push_back({kScalerName, {plan::kControlNumbers}, DType::kF64});
+  return tensors;
+}
+
+// The pieces of one rank, with their bytes copied from the device.
+struct RankPieces {
+  std::vector<checkpoint::PieceToWrite> pieces;
+  std::vector<std::vector<std::byte>> bytes;
+
+  absl::Status Add(RankExecutor& executor, int tensor, const Box& box, const void* device,
+                   DType dtype = DType::kF32) {
+    bytes.emplace_back(static_cast<size_t>(box.count.elements() * SizeOf(dtype)));
+    RETURN_IF_ERROR(executor.backend().Download(bytes.back().data(), static_cast<const std::byte*>(device),
+                                                static_cast<std::int64_t>(bytes.back().size())));
+    pieces.push_back({tensor, box, bytes.back().data()});
+    return absl::OkStatus();
+  }
+
+  // Numbers of a narrower type, as fp32.
+  absl::Status AddWidened(RankExecutor& executor, int tensor, const Box& box, const void* device,
+                          DType dtype) {
+    bytes.emplace_back(static_cast<size_t>(box.count.elements() * SizeOf(DType::kF32)));
+    const std::span<float> host(reinterpret_cast<float*>(bytes.back().data()),
+                                static_cast<size_t>(box.count.elements()));
+    RETURN_IF_ERROR(DownloadFloats(device, dtype, executor.backend(), host));
+    pieces.push_back({tensor, box, bytes.back().data()});
+    return absl::OkStatus();
+  }
+};
+
+// Boxes of a range of optimizer state, padding cut off; the range's memory starts with the first box.
+std::vector<Box> RangeBoxes(const Plan& plan, const RankExecutor& executor, const OptimizerRange& range) {
+  const Box box = LocalBox(plan, executor, range.parameter);
+  const std::int64_t elements = box.count.elements();
+  const std::int64_t end = std::min(range.end, elements);
+  if (range.begin >= end) return {};
+  return checkpoint::BoxesOfFlatRange(box, range.begin, end);
+}
+
+absl::StatusOr<RankPieces> CollectPieces(const Plan& plan, RankExecutor& executor) {
+  RankPieces result;
+  const int count = static_cast<int>(plan.parameters.size());
+  for (const LocalTensor& tensor : executor.Parameters()) {
+    const Bucket& bucket = BucketOf(executor, tensor.parameter);
+    if (HasMaster(bucket) || tensor.view.data == nullptr || !Writes(executor, bucket, false)) continue;
+    const Box box = LocalBox(plan, executor, tensor.parameter);
+    if (box.count.elements() == 0) continue;
+    RETURN_IF_ERROR(result.AddWidened(executor, tensor.parameter, box, tensor.view.data, tensor.view.dtype));
+  }
+  for (const OptimizerRange& range : executor.OptimizerState()) {
+    const Bucket& bucket = BucketOf(executor, range.parameter);
+    if (!Writes(executor, bucket, bucket.shards > 1)) continue;
+    std::int64_t elements = 0;
+    for (const Box& box : RangeBoxes(plan, executor, range)) {
+      if (range.master != nullptr) {
+        RETURN_IF_ERROR(
+            result.Add(executor, range.parameter, box, range.master + elements * SizeOf(DType::kF32)));
+      } else if (range.weights != nullptr) {
+        RETURN_IF_ERROR(result.AddWidened(executor, range.parameter, box,
+                                          range.weights + elements * SizeOf(range.weight_dtype),
+                                          range.weight_dtype));
+      }
+      const std::int64_t at = elements * SizeOf(range.moment_dtype);
+      const int moment1 = count + range.parameter;
+      RETURN_IF_ERROR(result.AddWidened(executor, moment1, box, range.moment1 + at, range.moment_dtype));
+      RETURN_IF_ERROR(
+          result.AddWidened(executor, moment1 + count, box, range.moment2 + at, range.moment_dtype));
+      elements += box.count.elements();
+    }
+  }
+  if (executor.rank() % plan.mesh.ranks_per_stage() != 0) return result;
+  int tensor = 3 * count;
+  for (const NamedState& state : StatesOf(plan)) {
+    if (&plan.stages[state.stage] == &executor.stage()) {
+      RETURN_IF_ERROR(result.Add(executor, tensor, WholeBox({kStateElements}),
+                                 executor.States().as<float>() + state.index * kStateElements));
+    }
+    ++tensor;
+  }
+  if (executor.rank() == 0 && HasScaler(plan)) {
+    RETURN_IF_ERROR(result.Add(executor, tensor, WholeBox({plan::kControlNumbers}), executor.Control().data,
+                               DType::kF64));
+  }
+  return result;
+}
+
+// The control block, where the checkpoint has it: one that was written in another precision has not.
+absl::Status LoadScaler(const Plan& plan, const checkpoint::Reader& reader, RankExecutor& executor) {
+  const checkpoint::TensorInfo* info = reader.Find(kScalerName);
+  const Shape shape = {plan::kControlNumbers};
+  if (info == nullptr || info->shape != shape || info->dtype != DType::kF64) return absl::OkStatus();
+  double control[plan::kControlNumbers];
+  RETURN_IF_ERROR(reader.Read(kScalerName, WholeBox(shape), control));
+  plan::ResumeControl(plan.loss_scaler, control);
+  return executor.backend().Upload(executor.Control().as<std::byte>(), control, sizeof(control));
+}
+
+// The states that the checkpoint has and that are of the formats that this run quantises to.
+absl::Status LoadStates(const Plan& plan, const checkpoint::Reader& reader, RankExecutor& executor) {
+  const std::vector<plan::StagePlan::StateStart>& starts = executor.stage().state_starts;
+  const Shape shape = {kStateElements};
+  for (size_t i = 0; i < starts.size(); ++i) {
+    const std::string name = StateName(plan, starts[i]);
+    const checkpoint::TensorInfo* info = reader.Find(name);
+    if (info == nullptr || info->shape != shape || info->dtype != DType::kF32) continue;
+    float state[kStateElements];
+    RETURN_IF_ERROR(reader.Read(name, WholeBox(shape), state));
+    if ((state[kStateFormat] == 1.0F) != (starts[i].format == DType::kE5M2)) continue;
+    float* const device = executor.States().as<float>() + static_cast<std::int64_t>(i) * kStateElements;
+    RETURN_IF_ERROR(executor.backend().Upload(reinterpret_cast<std::byte*>(device), state, sizeof(state)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTensor(const checkpoint::Reader& reader, const std::string& name, const Shape& shape) {
+  const checkpoint::TensorInfo* info = reader.Find(name);
+  if (info == nullptr) return FailedPrecondition("checkpoint {} has no tensor {}", reader.folder(), name);
+  if (info->shape != shape) {
+    return FailedPrecondition("tensor {} is {} in checkpoint {}, but {} in this recipe's model", name,
+                              info->shape.ToString(), reader.folder(), shape.ToString());
+  }
+  if (info->dtype != DType::kF32) {
+    return FailedPrecondition("tensor {} is {} in checkpoint {}, not f32", name, Name(info->dtype),
+                              reader.folder());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadInto(const checkpoint::Reader& reader, const std::string& name, const Box& box, void* device,
+                      DType dtype, RankExecutor& executor) {
+  std::vector<float> host(static_cast<size_t>(box.count.elements()));
+  RETURN_IF_ERROR(reader.Read(name, box, host.data()));
+  return UploadFloats(host, device, dtype, executor.backend());
+}
+
+}  // namespace
+
+absl::Status InitializeParameters(const Plan& plan, std::uint64_t seed, RankExecutor& executor) {
+  const std::vector<LocalTensor> tensors = executor.Parameters();
+  const std::vector<OptimizerRange> ranges = executor.OptimizerState();
+  struct Work {
+    const LocalTensor* tensor;
+    std::int64_t begin, count;
+  };
+  std::vector<Work> works;
+  for (const LocalTensor& tensor : tensors) {
+    const std::int64_t elements = tensor.view.shape.elements();
+    for (std::int64_t begin = 0; begin < elements; begin += ParameterStretch::kMostElements) {
+      works.push_back({&tensor, begin, std::min(ParameterStretch::kMostElements, elements - begin)});
+    }
+  }
+  // One stretch is made on all threads while the one before it is uploaded.
+  ParameterStretch stretches[2];
+  const auto make = [&](size_t i) {
+    MakeStretch(plan, executor, *works[i].tensor, seed, works[i].begin, works[i].count, stretches[i % 2]);
+  };
+  if (!works.empty()) make(0);
+  for (size_t i = 0; i < works.size(); ++i) {
+    std::future<void> next;  // waited for at the end of its scope
+    if (i + 1 < works.size()) next = std::async(std::launch::async, make, i + 1);
+    const Work& work = works[i];
+    RETURN_IF_ERROR(
+        UploadStretch(stretches[i % 2], work.begin, work.count, *work.tensor, ranges, executor.backend()));
+  }
+  return absl::OkStatus();
+}
+
+namespace {
+
+// One process's part of a checkpoint of several.
+absl::Status SaveTogether(const Plan& plan, const std::string& root, const checkpoint::Metadata& metadata,
+                          RankExecutor& executor, launch::Client& processes) {
+  const std::string key = fmt::format("checkpoint {}", metadata.iteration);
+  const int rank = static_cast<int>(executor.rank());
+  const std::vector<checkpoint::TensorInfo> tensors = TensorsOf(plan);
+  if (rank != 0) {
+    ASSIGN_OR_RETURN(const std::string folder, processes.Get(key));
+    ASSIGN_OR_RETURN(const RankPieces pieces, CollectPieces(plan, executor));
+    return SendShard(folder, rank, tensors, pieces.pieces, key, processes);
+  }
+  ASSIGN_OR_RETURN(checkpoint::Writer writer, checkpoint::Writer::Begin(root, metadata, tensors));
+  RETURN_IF_ERROR(processes.Set(key, std::filesystem::absolute(writer.folder()).string()));
+  {
+    ASSIGN_OR_RETURN(const RankPieces pieces, CollectPieces(plan, executor));
+    if (!pieces.pieces.empty()) RETURN_IF_ERROR(writer.WriteShard(rank, pieces.pieces));
+  }
+  for (std::int64_t other = 1; other < plan.mesh.world(); ++other) {
+    RETURN_IF_ERROR(ReceiveShard(static_cast<int>(other), key, processes, &writer));
+  }
+  return writer.Commit();
+}
+
+}  // namespace
+
+absl::Status SaveCheckpoint(const Plan& plan, const std::string& root, const checkpoint::Metadata& metadata,
+                            Ranks& ranks, launch::Client* processes) {
+  if (processes != nullptr) {
+    return SaveTogether(plan, root, metadata, *ranks.executors().front(), *processes);
+  }
+  ASSIGN_OR_RETURN(checkpoint::Writer writer, checkpoint::Writer::Begin(root, metadata, TensorsOf(plan)));
+  RETURN_IF_ERROR(ranks.Run([&](RankExecutor& executor) -> absl::Status {
+    ASSIGN_OR_RETURN(const RankPieces pieces, CollectPieces(plan, executor));
+    if (pieces.pieces.empty()) return absl::OkStatus();
+    return writer.WriteShard(static_cast<int>(executor.rank()), pieces.pieces);
+  }));
+  return writer.Commit();
+}
+
+absl::Status LoadCheckpoint(const Plan& plan, const checkpoint::Reader& reader, bool with_optimizer,
+                            RankExecutor& executor) {
+  const std::vector<OptimizerRange> ranges = executor.OptimizerState();
+  std::vector<float> host;  // of the largest parameter, so that its pages are touched once
+  for (const LocalTensor& tensor : executor.Parameters()) {
+    const PlanParameter& parameter = ParameterOf(plan, tensor.parameter);
+    RETURN_IF_ERROR(CheckTensor(reader, parameter.name, parameter.logical_shape));
+    const Box box = LocalBox(plan, executor, tensor.parameter);
+    host.assign(static_cast<size_t>(tensor.view.shape.elements()), 0.0F);
+    if (box.count.elements() > 0) RETURN_IF_ERROR(reader.Read(parameter.name, box, host.data()));
+    RETURN_IF_ERROR(UploadParameter(host, tensor, ranges, executor.backend()));
+  }
+  if (!with_optimizer) return absl::OkStatus();
+  RETURN_IF_ERROR(LoadStates(plan, reader, executor));
+  if (HasScaler(plan)) RETURN_IF_ERROR(LoadScaler(plan, reader, executor));
+  for (const OptimizerRange& range : ranges) {
+    const PlanParameter& parameter = ParameterOf(plan, range.parameter);
+    std::byte* const moments[] = {range.moment1, range.moment2};
+    for (size_t m = 0; m < 2; ++m) {
+      const std::string name = kMomentPrefixes[m] + parameter.name;
+      RETURN_IF_ERROR(CheckTensor(reader, name, parameter.logical_shape));
+      std::int64_t offset = 0;
+      for (const Box& box : RangeBoxes(plan, executor, range)) {
+        RETURN_IF_ERROR(ReadInto(reader, name, box, moments[m] + offset, range.moment_dtype, executor));
+        offset += box.count.elements() * SizeOf(range.moment_dtype);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+namespace {
+
+// Copies boxes of a logical tensor, whose data lie one after another at `device`, into the whole tensor.
+absl::Status ScatterBoxes(const Shape& logical, const std::vector<Box>& boxes, const void* device,
+                          DType dtype, RankExecutor& executor, std::vector<float>* out) {
+  const std::byte* from = static_cast<const std::byte*>(device);
+  for (const Box& box : boxes) {
+    std::vector<float> host(static_cast<size_t>(box.count.elements()));
+    RETURN_IF_ERROR(DownloadFloats(from, dtype, executor.backend(), host));
+    auto at = host.begin();
+    ForEachRun(logical, box, [&](std::int64_t index, std::int64_t count) {
+      std::copy_n(at, count, out->begin() + index);
+      at += count;
+    });
+    from += box.count.elements() * SizeOf(dtype);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status GatherParameter(const Plan& plan, Ranks& ranks, std::int32_t parameter,
+                             std::vector<float>* out) {
+  const Shape& logical = ParameterOf(plan, parameter).logical_shape;
+  out->assign(static_cast<size_t>(logical.elements()), 0.0F);
+  for (const auto& executor : ranks.executors()) {
+    for (const LocalTensor& tensor : executor->Parameters()) {
+      if (tensor.parameter != parameter || tensor.view.data == nullptr) continue;
+      if (!Writes(*executor, BucketOf(*executor, parameter), false)) continue;
+      const Box box = LocalBox(plan, *executor, parameter);
+      RETURN_IF_ERROR(ScatterBoxes(logical, {box}, tensor.view.data, tensor.view.dtype, *executor, out));
+    }
+    for (const OptimizerRange& range : executor->OptimizerState()) {
+      if (range.parameter != parameter || range.weights == nullptr) continue;
+      if (!Writes(*executor, BucketOf(*executor, parameter), true)) continue;
+      RETURN_IF_ERROR(ScatterBoxes(logical, RangeBoxes(plan, *executor, range), range.weights,
+                                   range.weight_dtype, *executor, out));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GatherGradient(const Plan& plan, Ranks& ranks, std::int32_t parameter, std::vector<float>* out) {
+  const Shape& logical = ParameterOf(plan, parameter).logical_shape;
+  out->assign(static_cast<size_t>(logical.elements()), 0.0F);
+  for (const auto& executor : ranks.executors()) {
+    for (const OptimizerRange& range : executor->OptimizerState()) {
+      if (range.parameter != parameter) continue;
+      const Bucket& bucket = BucketOf(*executor, parameter);
+      if (!Writes(*executor, bucket, bucket.shards > 1)) continue;
+      RETURN_IF_ERROR(ScatterBoxes(logical, RangeBoxes(plan, *executor, range), range.gradient,
+                                   range.gradient_dtype, *executor, out));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace engine::state

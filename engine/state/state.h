@@ -1,0 +1,40 @@
+// The state of a training run on its ranks: initial weights, and weights and optimizer state to and from
+// checkpoints. Everything is named by logical coordinates, so any layout can read what any other wrote.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "engine/checkpoint/metadata.h"
+#include "engine/checkpoint/read.h"
+#include "engine/plan/plan.h"
+#include "engine/recipe/recipe.h"
+#include "engine/state/ranks.h"
+
+namespace engine::state {
+
+// Initial weights: element i of tensor `name` is its initializer's value, for a normal std ·
+// PhiloxNormal(key(seed, name), i), i the row-major index in the unpadded logical tensor: the same bits in
+// every layout. Padding is zero.
+absl::Status InitializeParameters(const plan::Plan& plan, std::uint64_t seed,
+                                  executor::RankExecutor& executor);
+
+// Writes weights and AdamW's moments of all ranks as one checkpoint under `root`. Where ranks are processes,
+// all call it: rank 0 begins and commits, the others write into its folder, on a file system that all share.
+absl::Status SaveCheckpoint(const plan::Plan& plan, const std::string& root,
+                            const checkpoint::Metadata& metadata, Ranks& ranks,
+                            launch::Client* processes = nullptr);
+
+// Fills this rank's part. Error: a tensor that is missing or has another shape. `with_optimizer` false:
+// weights only.
+absl::Status LoadCheckpoint(const plan::Plan& plan, const checkpoint::Reader& reader, bool with_optimizer,
+                            executor::RankExecutor& executor);
+
+// A whole logical weight, or its gradient as the last iteration's update reduced it, gathered on the host:
+// for tests and tools.
+absl::Status GatherParameter(const plan::Plan& plan, Ranks& ranks, std::int32_t parameter,
+                             std::vector<float>* out);
+absl::Status GatherGradient(const plan::Plan& plan, Ranks& ranks, std::int32_t parameter,
+                            std::vector<float>* out);
+
+}  // namespace engine::state

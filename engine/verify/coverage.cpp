@@ -1,0 +1,189 @@
+#include <algorithm>
+
+#include "engine/verify/text.h"
+#include "engine/verify/verify.h"
+
+namespace engine::verify {
+namespace {
+
+// Layers and chunks: chunk c on stage c mod pp, layers contiguous in pipeline order.
+absl::Status Chunks(const plan::Plan& plan) {
+  std::vector<const plan::Chunk*> chunks(plan.chunk_stage.size(), nullptr);
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    for (const plan::Chunk& chunk : plan.stages[s].chunks) {
+      if (chunk.index < 0 || static_cast<size_t>(chunk.index) >= chunks.size()) {
+        return Internal("stage {} holds a chunk {} of {}", s, chunk.index, chunks.size());
+      }
+      const plan::Chunk*& known = chunks[static_cast<size_t>(chunk.index)];
+      if (known != nullptr ||
+          plan.chunk_stage[static_cast<size_t>(chunk.index)] != static_cast<std::int32_t>(s)) {
+        return Internal("chunk {} belongs to stage {} but stage {} holds it{}", chunk.index,
+                        plan.chunk_stage[static_cast<size_t>(chunk.index)], s,
+                        known != nullptr ? " as well" : "");
+      }
+      known = &chunk;
+    }
+  }
+  std::int64_t next = 0;
+  for (size_t c = 0; c < chunks.size(); ++c) {
+    if (chunks[c] == nullptr) return Internal("no stage holds chunk {}", c);
+    if (chunks[c]->first_layer != next || chunks[c]->end_layer <= next) {
+      return Internal("chunk {} holds layers [{}, {}), but layer {} comes next", c, chunks[c]->first_layer,
+                      chunks[c]->end_layer, next);
+    }
+    next = chunks[c]->end_layer;
+    if (chunks[c]->has_embedding != (c == 0) || chunks[c]->has_head != (c + 1 == chunks.size())) {
+      return Internal("chunk {} of {}: embedding {}, head {}", c, chunks.size(), chunks[c]->has_embedding,
+                      chunks[c]->has_head);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Whether the intervals that all coordinates hold along `dim` are [0, size), each index once.
+absl::Status DimCovered(const plan::Plan& plan, const plan::LocalValue& value, int dim) {
+  std::vector<graph::Axis> axes;
+  for (const plan::Split& split : value.layout.splits()) {
+    if (split.dim == dim) axes.push_back(split.axis);
+  }
+  std::vector<Interval> pieces;
+  plan::Coordinates at;
+  const auto visit = [&](auto&& self, size_t level) -> void {
+    if (level == axes.size()) {
+      const Extent extent = value.layout.ExtentOf(value.shape, plan.mesh, at);
+      for (const Interval& piece : extent.dims[static_cast<size_t>(dim)]) pieces.push_back(piece);
+      return;
+    }
+    std::int64_t& coordinate = at.axis[static_cast<size_t>(axes[level])];
+    for (coordinate = 0; coordinate < plan.mesh.size(axes[level]); ++coordinate) self(self, level + 1);
+    coordinate = 0;
+  };
+  visit(visit, 0);
+  std::sort(pieces.begin(), pieces.end(),
+            [](const Interval& a, const Interval& b) { return a.start < b.start; });
+  std::int64_t next = 0;
+  for (const Interval& piece : pieces) {
+    if (piece.start != next) break;
+    next += piece.length;
+  }
+  std::int64_t held = 0;
+  for (const Interval& piece : pieces) held += piece.length;
+  if (next == value.shape[dim] && held == next) return absl::OkStatus();
+  return Internal("{}: dim {} of size {} with layout {} is covered up to {} by shards of {} in all",
+                  value.name, dim, value.shape[dim], value.layout.ToString(), next, held);
+}
+
+absl::Status Extents(const plan::Plan& plan, const plan::PlanParameter& parameter) {
+  const plan::LocalValue& value = plan.values[static_cast<size_t>(parameter.value)];
+  if (value.layout.HasPartial()) return Internal("{} is a partial sum", parameter.name);
+  for (int dim = 0; dim < value.shape.rank(); ++dim) {
+    const std::int64_t logical = parameter.logical_shape[dim];
+    if (logical > value.shape[dim] || (logical != value.shape[dim] && dim > 0)) {
+      return Internal("{}: {} holds no {}", parameter.name, value.shape.ToString(),
+                      parameter.logical_shape.ToString());
+    }
+    RETURN_IF_ERROR(DimCovered(plan, value, dim));
+  }
+  return absl::OkStatus();
+}
+
+std::string BucketName(std::int32_t stage, size_t bucket) {
+  return fmt::format("stage {} bucket.{}", stage, bucket);
+}
+
+absl::Status Items(const plan::Plan& plan, const plan::Bucket& bucket, const std::string& name) {
+  std::int64_t next = 0;
+  for (const plan::Bucket::Item& item : bucket.items) {
+    const plan::PlanParameter& parameter = plan.parameters[static_cast<size_t>(item.parameter)];
+    const plan::LocalValue& value = plan.values[static_cast<size_t>(parameter.value)];
+    if (item.elements != value.local.elements()) {
+      return Internal("{}: {} has {} elements, its shard {}", name, parameter.name, item.elements,
+                      value.local.elements());
+    }
+    if (item.offset_elements < next) {
+      return Internal("{}: {} begins at element {}, inside of what ends at {}", name, parameter.name,
+                      item.offset_elements, next);
+    }
+    next = item.offset_elements + item.elements;
+    if (parameter.weight_decay != bucket.weight_decay || parameter.tied != bucket.tied ||
+        value.dtype != bucket.parameter_dtype) {
+      return Internal("{}: {} is of another kind (weight decay, tie or dtype)", name, parameter.name);
+    }
+    if (parameter.gradient < 0) continue;
+    const DType gradient = plan.values[static_cast<size_t>(parameter.gradient)].dtype;
+    if (gradient != bucket.gradient_dtype) {
+      return Internal("{}: the gradient of {} is {}, its bucket's are {}", name, parameter.name,
+                      Name(gradient), Name(bucket.gradient_dtype));
+    }
+  }
+  if (next > bucket.elements)
+    return Internal("{} has {} elements, its items end at {}", name, bucket.elements, next);
+  return absl::OkStatus();
+}
+
+absl::Status OptimizerShards(const plan::Bucket& bucket, const std::string& name) {
+  if (bucket.shards < 1 || bucket.elements % bucket.shards != 0) {
+    return Internal("{}: {} elements in {} shards", name, bucket.elements, bucket.shards);
+  }
+  const auto check = [&](const char* what, const plan::BufferRef& buffer, std::int64_t elements,
+                         DType dtype) {
+    if (buffer.elements == elements && buffer.dtype == dtype) return absl::OkStatus();
+    return Internal("{}: {} of {}[{}], but {} shards of {} elements need {}[{}] each", name, what,
+                    Name(buffer.dtype), buffer.elements, bucket.shards, bucket.elements, Name(dtype),
+                    elements);
+  };
+  const std::int64_t shard = bucket.elements / bucket.shards;
+  RETURN_IF_ERROR(check("parameters", bucket.parameter, bucket.elements, bucket.parameter_dtype));
+  RETURN_IF_ERROR(check("gradients", bucket.gradient, bucket.elements, bucket.gradient_dtype));
+  if (bucket.gradient_shard.elements > 0)
+    RETURN_IF_ERROR(check("gradients of a rank", bucket.gradient_shard, shard, DType::kF32));
+  if (bucket.parameter_shard.elements > 0)
+    RETURN_IF_ERROR(check("parameters of a rank", bucket.parameter_shard, shard, bucket.parameter_dtype));
+  const DType moments = bucket.moment1.dtype;
+  if (moments != DType::kF32 && moments != DType::kBF16)
+    return Internal("{}: moments of {}", name, Name(moments));
+  RETURN_IF_ERROR(check("first moments", bucket.moment1, shard, moments));
+  RETURN_IF_ERROR(check("second moments", bucket.moment2, shard, moments));
+  // Without master weights AdamW rounds the parameters itself, which it can to bf16.
+  const bool in_place = bucket.parameter_dtype == DType::kF32 ||
+                        (bucket.parameter_dtype == DType::kBF16 && bucket.master.elements == 0);
+  return check("master weights", bucket.master, in_place ? 0 : shard, DType::kF32);
+}
+
+// The stages that hold each parameter, and that it is owned once.
+absl::Status Owners(const plan::Plan& plan) {
+  std::vector<std::vector<std::int32_t>> holders(plan.parameters.size());
+  std::vector<int> owners(plan.parameters.size(), 0);
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const std::int32_t stage = static_cast<std::int32_t>(s);
+    for (size_t b = 0; b < plan.stages[s].buckets.size(); ++b) {
+      const plan::Bucket& bucket = plan.stages[s].buckets[b];
+      RETURN_IF_ERROR(Items(plan, bucket, BucketName(stage, b)));
+      if (Trains(plan.stages[s])) RETURN_IF_ERROR(OptimizerShards(bucket, BucketName(stage, b)));
+      for (const plan::Bucket::Item& item : bucket.items) {
+        holders[static_cast<size_t>(item.parameter)].push_back(stage);
+        owners[static_cast<size_t>(item.parameter)] += bucket.owned ? 1 : 0;
+      }
+    }
+  }
+  for (size_t p = 0; p < plan.parameters.size(); ++p) {
+    const plan::PlanParameter& parameter = plan.parameters[p];
+    if (owners[p] != 1) return Internal("{} is owned by {} stages", parameter.name, owners[p]);
+    const std::vector<std::int32_t> last = {0, static_cast<std::int32_t>(plan.stages.size() - 1)};
+    if (parameter.tied ? holders[p] != last : holders[p].size() != 1) {
+      return Internal("{}{} is held by {} stages", parameter.tied ? "tied " : "", parameter.name,
+                      holders[p].size());
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status VerifyCoverage(const plan::Plan& plan) {
+  RETURN_IF_ERROR(Chunks(plan));
+  for (const plan::PlanParameter& parameter : plan.parameters) RETURN_IF_ERROR(Extents(plan, parameter));
+  return Owners(plan);
+}
+
+}  // namespace engine::verify

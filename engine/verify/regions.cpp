@@ -1,0 +1,118 @@
+#include "engine/verify/regions.h"
+
+#include <algorithm>
+#include <map>
+
+#include "engine/base/status.h"
+#include "engine/plan/arena.h"
+
+namespace engine::verify {
+
+absl::StatusOr<PipelineBuffers> PipelineBuffersOf(const plan::Plan& plan, ProgramId id) {
+  RETURN_IF_ERROR(ProgramWellFormed(plan, id));
+  PipelineBuffers buffers;
+  const plan::Program& program = ProgramOf(plan, id);
+  for (size_t i = 0; i < program.size(); ++i) {
+    const plan::Step& step = program[i];
+    if (step.kind == plan::StepKind::kRun) continue;
+    auto& places = step.kind == plan::StepKind::kSend ? buffers.send : buffers.receive;
+    const auto [it, fresh] = places.try_emplace(step.transfer, step.buffer);
+    if (!fresh && !SamePlace(it->second, step.buffer)) {
+      return Internal("{} uses the buffer at {}, other microbatches of this transfer the one at {}",
+                      StepName(plan, id, i), step.buffer.offset, it->second.offset);
+    }
+    if (step.buffer.in_slot) continue;
+    const std::int64_t lanes = id.evaluate ? 1 : plan.lanes;
+    const std::int64_t stride = lanes > 1 ? plan::Aligned(step.buffer.bytes()) : 0;
+    if (step.buffer.in_lane || step.buffer.lane_stride != stride) {
+      return Internal("{} has buffers {} bytes apart for {} lanes, not {}", StepName(plan, id, i),
+                      step.buffer.lane_stride, lanes, stride);
+    }
+    if (lanes > 1 && step.slot != step.microbatch % lanes) {
+      return Internal("{} uses the buffer of lane {}", StepName(plan, id, i), step.slot);
+    }
+  }
+  return buffers;
+}
+
+absl::StatusOr<Regions> Regions::Of(const plan::Plan& plan, ProgramId id) {
+  Regions result;
+  std::vector<Region>& regions = result.regions_;
+  const plan::StagePlan& stage = plan.stages[static_cast<size_t>(id.stage)];
+  const auto add = [&](const plan::BufferRef& buffer, std::string name) {
+    if (buffer.elements > 0)
+      regions.push_back({buffer.offset, buffer.offset + buffer.span(), std::move(name)});
+  };
+  // Of buffers that buckets take in turn: bytes, by offset.
+  std::map<std::int64_t, std::int64_t> gradients_in_turns, parameters_in_turns;
+  const auto add_whole = [&](const plan::BufferRef& whole, const plan::BufferRef& shard, std::string name,
+                             std::map<std::int64_t, std::int64_t>* in_turns) {
+    if (shard.elements == 0) return add(whole, std::move(name));
+    add(shard, name + " of this rank");
+    std::int64_t& bytes = (*in_turns)[whole.offset];
+    bytes = std::max(bytes, whole.bytes());
+  };
+  for (size_t b = 0; b < stage.buckets.size(); ++b) {
+    const plan::Bucket& bucket = stage.buckets[b];
+    add_whole(bucket.parameter, bucket.gathered_at_begin() ? plan::BufferRef() : bucket.parameter_shard,
+              fmt::format("bucket.{} parameters", b), &parameters_in_turns);
+    add_whole(bucket.gradient, bucket.gradient_shard, fmt::format("bucket.{} gradients", b),
+              &gradients_in_turns);
+    add(bucket.master, fmt::format("bucket.{} master weights", b));
+    add(bucket.moment1, fmt::format("bucket.{} first moments", b));
+    add(bucket.moment2, fmt::format("bucket.{} second moments", b));
+  }
+  for (const auto& [offset, bytes] : parameters_in_turns)
+    regions.push_back({offset, offset + bytes, "parameters of a block"});
+  for (const auto& [offset, bytes] : gradients_in_turns)
+    regions.push_back({offset, offset + bytes, "gradients of a block"});
+  add(stage.scalars, "scalars");
+  add(stage.control, "control");
+  add(stage.states, "states");
+  for (const plan::BufferRef& derived : stage.derived) {
+    if (ValueOf(plan, derived).kind == graph::ValueKind::kDerived) add(derived, NameOf(plan, derived.value));
+  }
+  for (const plan::Chunk& chunk : stage.chunks) {
+    add(chunk.incoming, fmt::format("incoming inputs of chunk {}", chunk.index));
+    add(chunk.staged, fmt::format("staged inputs of chunk {}", chunk.index));
+    if (id.evaluate) {
+      for (const plan::BufferRef& input : chunk.evaluation_inputs) add(input, NameOf(plan, input.value));
+    } else if (chunk.slots * chunk.slot_bytes > 0) {
+      regions.push_back({chunk.slot_base, chunk.slot_base + chunk.slots * chunk.slot_bytes,
+                         fmt::format("slots of chunk {}", chunk.index)});
+    }
+  }
+  ASSIGN_OR_RETURN(const PipelineBuffers buffers, PipelineBuffersOf(plan, id));
+  for (const auto* places : {&buffers.send, &buffers.receive}) {
+    for (const auto& [transfer, buffer] : *places) {
+      if (buffer.in_slot) continue;
+      add(buffer, fmt::format("{} buffer of {}", places == &buffers.send ? "send" : "receive",
+                              NameOf(plan, plan.transfers[static_cast<size_t>(transfer)].value)));
+    }
+  }
+  std::sort(regions.begin(), regions.end(),
+            [](const Region& a, const Region& b) { return a.begin < b.begin; });
+  for (size_t r = 0; r < regions.size(); ++r) {
+    if (regions[r].begin < 0 || regions[r].end > stage.arena_bytes) {
+      return Internal("stage {}: {} at [{}, {}) is outside of the arena of {} bytes", id.stage,
+                      regions[r].name, regions[r].begin, regions[r].end, stage.arena_bytes);
+    }
+    if (r > 0 && regions[r].begin < regions[r - 1].end) {
+      return Internal("stage {}: {} at [{}, {}) overlaps {} at [{}, {})", id.stage, regions[r].name,
+                      regions[r].begin, regions[r].end, regions[r - 1].name, regions[r - 1].begin,
+                      regions[r - 1].end);
+    }
+  }
+  return result;
+}
+
+const Region* Regions::Overlapping(std::int64_t begin, std::int64_t end) const {
+  const auto after =
+      std::lower_bound(regions_.begin(), regions_.end(), end,
+                       [](const Region& region, std::int64_t at) { return region.begin < at; });
+  if (after == regions_.begin()) return nullptr;
+  const Region& last = *std::prev(after);
+  return last.end > begin ? &last : nullptr;
+}
+
+}  // namespace engine::verify

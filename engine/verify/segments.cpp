@@ -1,0 +1,541 @@
+#include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
+
+#include <utility>
+
+#include "engine/graph/op.h"
+#include "engine/plan/arena.h"
+#include "engine/verify/contents.h"
+#include "engine/verify/order.h"
+#include "engine/verify/regions.h"
+#include "engine/verify/sums.h"
+#include "engine/verify/verify.h"
+
+namespace engine::verify {
+namespace {
+
+using graph::ValueKind;
+
+// Checks one stage: its training segments chunk by chunk, its evaluation, and the flat segments.
+class SegmentVerifier {
+ public:
+  SegmentVerifier(const plan::Plan& plan, std::int32_t index)
+      : plan_(plan), index_(index), stage_(plan.stages[static_cast<size_t>(index)]) {}
+
+  absl::Status Run() {
+    RETURN_IF_ERROR(MapPersistent());
+    for (const plan::Chunk& chunk : stage_.chunks) RETURN_IF_ERROR(Staging(chunk));
+    if (Trains(stage_)) {
+      RETURN_IF_ERROR(Enter(false));
+      RETURN_IF_ERROR(Lanes());
+      for (const plan::Chunk& chunk : stage_.chunks) RETURN_IF_ERROR(Training(chunk));
+      RETURN_IF_ERROR(Begin(SegmentAt(stage_.begin)));
+      RETURN_IF_ERROR(FlatRefs(SegmentAt(stage_.update)));
+    }
+    RETURN_IF_ERROR(Enter(true));
+    for (const plan::Chunk& chunk : stage_.chunks) RETURN_IF_ERROR(Evaluation(chunk));
+    return Begin(SegmentAt(stage_.evaluate_begin));
+  }
+
+ private:
+  const plan::Segment& SegmentAt(std::int32_t index) const {
+    return stage_.segments[static_cast<size_t>(index)];
+  }
+
+  std::int64_t JointBase() const { return stage_.lane_base + plan_.lanes * stage_.lane_bytes; }
+
+  // The lanes lie in the arena, beside what outlives a segment.
+  absl::Status Lanes() const {
+    const std::int64_t end = JointBase() + stage_.joint_bytes;
+    const bool none = stage_.lane_bytes < 0 || stage_.joint_bytes < 0;
+    if (stage_.lane_base < 0 || none || end > stage_.arena_bytes) {
+      return Internal("stage {}: lanes at [{}, {}) are outside of the arena of {} bytes", index_,
+                      stage_.lane_base, end, stage_.arena_bytes);
+    }
+    const Region* region = regions_.Overlapping(stage_.lane_base, end);
+    if (region == nullptr) return absl::OkStatus();
+    return Internal("stage {}: lanes at [{}, {}) overlap {} at [{}, {})", index_, stage_.lane_base, end,
+                    region->name, region->begin, region->end);
+  }
+
+  // The staging buffers hold the inputs of all microbatches, in training and in evaluation.
+  absl::Status Staging(const plan::Chunk& chunk) const {
+    std::int64_t elements = 0;
+    for (const std::vector<plan::BufferRef>* inputs : {&chunk.inputs, &chunk.evaluation_inputs}) {
+      std::int64_t fed = 0;
+      for (const plan::BufferRef& input : *inputs) fed += input.elements;
+      elements = std::max(elements, fed * plan_.microbatches);
+    }
+    for (const plan::BufferRef* buffer : {&chunk.incoming, &chunk.staged}) {
+      if (buffer->elements == elements && buffer->dtype == DType::kI32) continue;
+      return Internal("stage {} chunk {}: a staging buffer of {} numbers for inputs of {}", index_,
+                      chunk.index, buffer->elements, elements);
+    }
+    return absl::OkStatus();
+  }
+
+  // Parameters and accumulators, by value.
+  absl::Status MapPersistent() {
+    absl::flat_hash_map<std::int32_t, plan::BufferRef> parameter_at;
+    for (const plan::Bucket& bucket : stage_.buckets) {
+      for (const plan::Bucket::Item& item : bucket.items) {
+        const plan::PlanParameter& parameter = plan_.parameters[static_cast<size_t>(item.parameter)];
+        plan::BufferRef ref = bucket.parameter;
+        ref.offset += item.offset_elements * SizeOf(ref.dtype);
+        ref.elements = item.elements;
+        parameter_at[item.parameter] = ref;
+        if (parameter.gradient < 0) continue;
+        ref = bucket.gradient;
+        ref.offset += item.offset_elements * SizeOf(ref.dtype);
+        ref.elements = item.elements;
+        persistent_[parameter.gradient] = ref;
+        if (bucket.gradient_shard.elements > 0) in_turns_.insert(parameter.gradient);
+      }
+    }
+    for (const plan::BufferRef& derived : stage_.derived) persistent_[derived.value] = derived;
+    for (size_t v = 0; v < plan_.values.size(); ++v) {
+      const plan::LocalValue& value = plan_.values[v];
+      const std::int32_t id = static_cast<std::int32_t>(v);
+      if (value.kind == ValueKind::kParameter) {
+        if (const auto it = parameter_at.find(value.parameter); it != parameter_at.end())
+          persistent_[id] = it->second;
+      } else if (value.kind == ValueKind::kAccumulator && value.parameter < 0) {
+        persistent_[id] = stage_.scalars;
+        persistent_[id].elements = 1;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Enter(bool evaluate) {
+    ASSIGN_OR_RETURN(regions_, Regions::Of(plan_, {index_, evaluate}));
+    ASSIGN_OR_RETURN(buffers_, PipelineBuffersOf(plan_, {index_, evaluate}));
+    return absl::OkStatus();
+  }
+
+  // Of a microbatch, or of those of all lanes, whose values lie side by side.
+  std::int64_t SlotBytes(const plan::Chunk& chunk) const { return plan_.lanes * chunk.slot_bytes; }
+
+  absl::Status Fill(const plan::Chunk& chunk, const plan::BufferRef& ref) {
+    RETURN_IF_ERROR(Sizes(ref));
+    if (ref.in_slot && (ref.offset < 0 || End(ref) > SlotBytes(chunk))) {
+      return Internal("stage {} chunk {}: {} is put at slot+[{}, {}), but a slot has {} bytes", index_,
+                      chunk.index, NameOf(plan_, ref.value), ref.offset, End(ref), SlotBytes(chunk));
+    }
+    (ref.in_slot ? slot_ : arena_).Write(ref.offset, End(ref), ref.value, kBefore);
+    return absl::OkStatus();
+  }
+
+  // Values that the pipeline brings before the segment runs.
+  absl::Status Received(const plan::Chunk& chunk, bool backward) {
+    for (const auto& [t, ref] : buffers_.receive) {
+      const plan::Transfer& transfer = plan_.transfers[static_cast<size_t>(t)];
+      if (transfer.to_chunk != chunk.index || IsBackward(transfer) != backward) continue;
+      RETURN_IF_ERROR(Fill(chunk, ref));
+    }
+    return absl::OkStatus();
+  }
+
+  // Values that the pipeline takes after the segment ran.
+  absl::Status Sent(const plan::Chunk& chunk, bool backward, const plan::Segment& segment) const {
+    for (const auto& [t, ref] : buffers_.send) {
+      const plan::Transfer& transfer = plan_.transfers[static_cast<size_t>(t)];
+      if (transfer.from_chunk != chunk.index || IsBackward(transfer) != backward) continue;
+      RETURN_IF_ERROR(Find(ref, transfer.value, segment,
+                           fmt::format("stage {}: the send after {}", index_, segment.name)));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Training(const plan::Chunk& chunk) {
+    slot_ = {};
+    arena_ = {};
+    for (const plan::BufferRef& input : chunk.inputs) RETURN_IF_ERROR(Fill(chunk, input));
+    RETURN_IF_ERROR(Received(chunk, false));
+    training_ = true;
+    lanes_ = plan_.lanes > 1;
+    const plan::Segment& forward = SegmentAt(chunk.forward);
+    RETURN_IF_ERROR(Walk(forward, SlotBytes(chunk)));
+    RETURN_IF_ERROR(Sent(chunk, false, forward));
+    arena_ = {};  // other segments run in between; only the slot is this microbatch's
+    RETURN_IF_ERROR(Received(chunk, true));
+    const plan::Segment& backward = SegmentAt(chunk.backward);
+    RETURN_IF_ERROR(Walk(backward, SlotBytes(chunk)));
+    RETURN_IF_ERROR(Sent(chunk, true, backward));
+    arena_ = {};
+    if (chunk.weights >= 0) RETURN_IF_ERROR(Walk(SegmentAt(chunk.weights), SlotBytes(chunk)));
+    lanes_ = false;
+    training_ = false;
+    return absl::OkStatus();
+  }
+
+  absl::Status Evaluation(const plan::Chunk& chunk) {
+    slot_ = {};
+    arena_ = {};
+    for (const plan::BufferRef& input : chunk.evaluation_inputs) RETURN_IF_ERROR(Fill(chunk, input));
+    RETURN_IF_ERROR(Received(chunk, false));
+    const plan::Segment& segment = SegmentAt(chunk.evaluate);
+    RETURN_IF_ERROR(Walk(segment, 0));
+    RETURN_IF_ERROR(Sent(chunk, false, segment));
+    if (!chunk.has_head || plan_.logits_buffer.elements == 0) return absl::OkStatus();
+    return Find(plan_.logits_buffer, plan_.logits_buffer.value, segment,
+                fmt::format("stage {}: the reader of the logits after {}", index_, segment.name));
+  }
+
+  // Whether the value is where the reader looks for it.
+  absl::Status Find(const plan::BufferRef& ref, std::int32_t value, const plan::Segment& segment,
+                    const std::string& reader) const {
+    const Contents::Finding finding = (ref.in_slot ? slot_ : arena_).Holds(ref.offset, End(ref), value);
+    if (finding.ok) return absl::OkStatus();
+    if (!finding.overwritten) {
+      return Internal("{} reads {} at {}{} before it is written", reader, NameOf(plan_, value),
+                      ref.in_slot ? "slot+" : "", ref.offset);
+    }
+    const std::string by =
+        finding.by.writer == kBefore
+            ? NameOf(plan_, finding.by.value)
+            : fmt::format("{} #{} {}", segment.name, finding.by.writer, WrittenBy(segment, finding.by));
+    return Internal("{} reads {} at {}{}, whose bytes hold what {} left", reader, NameOf(plan_, value),
+                    ref.in_slot ? "slot+" : "", ref.offset, by);
+  }
+
+  std::string WrittenBy(const plan::Segment& segment, const Contents::Cell& cell) const {
+    // A slot's cells may be an earlier segment's; its instruction is then not in this one.
+    const size_t writer = static_cast<size_t>(cell.writer);
+    if (cell.value == kAdded) return "(the sum that it has read)";
+    if (cell.value < 0) return "(scratch)";
+    return writer < segment.instructions.size() && Writes(segment.instructions[writer], cell.value)
+               ? segment.instructions[writer].name
+               : NameOf(plan_, cell.value);
+  }
+
+  static bool Writes(const plan::Instruction& instruction, std::int32_t value) {
+    for (const plan::BufferRef& output : instruction.outputs) {
+      if (output.value == value) return true;
+    }
+    return false;
+  }
+
+  // What runs once for both lanes sums over the rows of its inputs, which lie one lane's behind the other's.
+  absl::Status Joint(const plan::Instruction& instruction) const {
+    if (!instruction.joint) return absl::OkStatus();
+    if (!lanes_ || instruction.op == nullptr || !instruction.op->sums_rows)
+      return Internal("is not a sum over the rows of both lanes");
+    for (const plan::BufferRef& output : instruction.outputs) {
+      if (ValueOf(plan_, output).kind != ValueKind::kAccumulator)
+        return Internal("makes {} of both lanes, which is no sum", NameOf(plan_, output.value));
+    }
+    for (const plan::BufferRef& input : instruction.inputs) {
+      if (input.lane_stride != input.bytes())
+        return Internal("reads {} of both lanes, {} bytes in steps of {}", NameOf(plan_, input.value),
+                        input.bytes(), input.lane_stride);
+    }
+    const plan::BufferRef& scratch = instruction.scratch;
+    const std::int64_t end = JointBase() + stage_.joint_bytes;
+    if (scratch.elements == 0 || (!scratch.in_lane && scratch.offset >= JointBase() && End(scratch) <= end))
+      return absl::OkStatus();
+    return Internal("its scratch at [{}, {}) is not behind the lanes", scratch.offset, End(scratch));
+  }
+
+  absl::Status Walk(const plan::Segment& segment, std::int64_t slot_bytes) {
+    RETURN_IF_ERROR(VerifyOrder(plan_, index_, segment, lanes_));
+    sums_.Clear();
+    joint_scratch_ = {};
+    for (const plan::Instruction& instruction : segment.instructions) {
+      const plan::BufferRef& scratch = instruction.scratch;
+      if (!instruction.joint || instruction.flat || scratch.elements == 0) continue;
+      if (joint_scratch_.second == 0) joint_scratch_ = {scratch.offset, End(scratch)};
+      joint_scratch_.first = std::min(joint_scratch_.first, scratch.offset);
+      joint_scratch_.second = std::max(joint_scratch_.second, End(scratch));
+    }
+    for (size_t i = 0; i < segment.instructions.size(); ++i) {
+      RETURN_IF_ERROR(Step(segment, i, slot_bytes));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Step(const plan::Segment& segment, size_t i, std::int64_t slot_bytes) {
+    const plan::Instruction& instruction = segment.instructions[i];
+    const auto name = [&] { return InstructionName(index_, segment, i); };
+    if (instruction.flat) return absl::OkStatus();  // of buckets: VerifyGradients, VerifyShards
+    const bool moves = instruction.kernel == "copy" || instruction.kernel == "add_shard";
+    if (moves && instruction.op == nullptr && !in_turns_.empty()) return absl::OkStatus();  // VerifyShards
+    if (const auto status = OnItsStream(instruction); !status.ok()) return WithContext(status, name());
+    for (const plan::BufferRef& input : instruction.inputs) {
+      if (const auto status = Sizes(input); !status.ok()) return WithContext(status, name());
+      const ValueKind kind = ValueOf(plan_, input).kind;
+      if (kind == ValueKind::kAccumulator)
+        return Internal("{} reads the sum {} in a microbatch", name(), NameOf(plan_, input.value));
+      if (kind != ValueKind::kParameter && kind != ValueKind::kDerived && kind != ValueKind::kState) {
+        // The name is only needed where the value is not found.
+        if (!(input.in_slot ? slot_ : arena_).Holds(input.offset, End(input), input.value).ok) {
+          return Find(input, input.value, segment, name());
+        }
+        if (const auto status = InLane(input); !status.ok()) return WithContext(status, name());
+      } else if (const auto status = AtItsPlace(input); !status.ok()) {
+        return WithContext(status, name());
+      }
+    }
+    for (const auto& status : {Joint(instruction), sums_.Check(segment, i), Apart(instruction)}) {
+      if (!status.ok()) return WithContext(status, name());
+    }
+    const std::int32_t writer = static_cast<std::int32_t>(i);
+    for (size_t k = 0; k < instruction.outputs.size(); ++k) {
+      const plan::BufferRef& output = instruction.outputs[k];
+      if (const auto status = MayWrite(instruction, k, slot_bytes); !status.ok())
+        return WithContext(status, name());
+      (output.in_slot ? slot_ : arena_).Write(output.offset, Reach(plan_, output), output.value, writer);
+    }
+    if (instruction.scratch.elements == 0) return absl::OkStatus();
+    const absl::Status in_lane = instruction.joint ? absl::OkStatus() : InLane(instruction.scratch);
+    for (const auto& status : {in_lane, IsTransient(instruction.scratch, "its scratch")}) {
+      if (!status.ok()) return WithContext(status, name());
+    }
+    const std::int32_t holds = instruction.unsummed ? PartOf(instruction.outputs[0].value) : kScratch;
+    arena_.Write(instruction.scratch.offset, End(instruction.scratch), holds, writer);
+    return absl::OkStatus();
+  }
+
+  // Kernels run on the computation's stream; where two microbatches run at once, all exchange beside it.
+  absl::Status OnItsStream(const plan::Instruction& instruction) const {
+    const bool exchanges = instruction.collective != plan::Collective::kNone &&
+                           instruction.collective != plan::Collective::kSlice;
+    const std::int32_t wanted = exchanges && lanes_ ? plan::kExchangeStream : plan::kComputeStream;
+    if (instruction.stream != wanted) return Internal("is on stream {}, not {}", instruction.stream, wanted);
+    if (instruction.last_only) return Internal("runs in the last microbatch only");
+    if (instruction.detached) return Internal("is waited for by nothing that reads what it makes");
+    if (instruction.push && !exchanges) return Internal("pushes nothing");
+    return absl::OkStatus();
+  }
+
+  // What two microbatches make at once lies in their lanes, or side by side behind these or in the slot.
+  absl::Status InLane(const plan::BufferRef& ref) const {
+    if (training_ && IsPipelineBuffer(ref)) return absl::OkStatus();
+    if (ref.in_lane != (lanes_ && !ref.in_slot)) {
+      return Internal("{} at {} is {}in a lane", NameOrScratch(ref), ref.offset, ref.in_lane ? "" : "not ");
+    }
+    const std::int64_t members = ref.shard_axes.empty() ? 1 : plan_.mesh.GroupSize(ref.shard_axes);
+    const std::int64_t apart = plan::Aligned(members * ref.bytes());
+    const bool beside = ref.lane_stride > 0;
+    if (beside ? !lanes_ || ref.lane_stride != apart : lanes_ && ref.in_slot) {
+      return Internal("{} of one lane is {} bytes from the other's, not {}", NameOrScratch(ref),
+                      ref.lane_stride, lanes_ ? apart : 0);
+    }
+    if (!training_ || ref.in_slot) return absl::OkStatus();
+    if (beside && ref.offset < joint_scratch_.second && End(ref) > joint_scratch_.first) {
+      return Internal("{} at [{}, {}) is where joint instructions have their scratch", NameOrScratch(ref),
+                      ref.offset, End(ref));
+    }
+    // Behind both is where pushed gradients arrive.
+    const std::int64_t begin = beside ? JointBase() : stage_.lane_base;
+    const std::int64_t end = begin + (beside ? stage_.joint_bytes : stage_.lane_bytes);
+    if ((!ref.in_lane || ref.offset >= begin) && End(ref) <= end) return absl::OkStatus();
+    return Internal("{} at [{}, {}) reaches out of its lane, [{}, {})", NameOrScratch(ref), ref.offset,
+                    End(ref), begin, end);
+  }
+
+  // Outside of slots; its lanes: PipelineBuffersOf.
+  bool IsPipelineBuffer(const plan::BufferRef& ref) const {
+    for (const auto* buffers : {&buffers_.send, &buffers_.receive}) {
+      for (const auto& [t, buffer] : *buffers) {
+        if (ref.value == buffer.value && !buffer.in_slot && SamePlace(ref, buffer)) return true;
+      }
+    }
+    return false;
+  }
+
+  absl::Status Sizes(const plan::BufferRef& ref) const {
+    if (ref.value < 0) return Internal("takes a buffer that is no tensor");
+    const plan::LocalValue& value = ValueOf(plan_, ref);
+    if (ref.elements == value.local.elements() && ref.dtype == value.dtype) return absl::OkStatus();
+    return Internal("{} is {}{} on a rank, its buffer {}[{}]", value.name, Name(value.dtype),
+                    value.local.ToString(), Name(ref.dtype), ref.elements);
+  }
+
+  absl::Status AtItsPlace(const plan::BufferRef& ref) const {
+    const auto it = persistent_.find(ref.value);
+    if (it == persistent_.end())
+      return Internal("{} is not held by stage {}", NameOf(plan_, ref.value), index_);
+    const plan::BufferRef& place = it->second;
+    if (!ref.in_slot && !ref.in_lane && ref.lane_stride == 0 && ref.shard_axes.empty() &&
+        place.offset == ref.offset && place.elements == ref.elements && place.dtype == ref.dtype) {
+      return absl::OkStatus();
+    }
+    return Internal("{} lies at {}, not at {}", NameOf(plan_, ref.value), place.offset, ref.offset);
+  }
+
+  // Outputs and scratch share no bytes with each other or with inputs, but for what the op does in place.
+  absl::Status Apart(const plan::Instruction& instruction) const {
+    const auto clash = [&](const plan::BufferRef& a, const plan::BufferRef& b) {
+      return Internal("{} at {}{} overlaps {} at {}{}", NameOrScratch(a), a.in_slot ? "slot+" : "", a.offset,
+                      NameOrScratch(b), b.in_slot ? "slot+" : "", b.offset);
+    };
+    for (size_t k = 0; k < instruction.outputs.size(); ++k) {
+      const plan::BufferRef& output = instruction.outputs[k];
+      for (size_t i = 0; i < instruction.inputs.size(); ++i) {
+        if (!Overlap(plan_, output, instruction.inputs[i])) continue;
+        if (instruction.unsummed) continue;  // it lies in the input: LeftSums
+        const bool in_place =
+            k == 0 && instruction.op != nullptr && instruction.op->in_place_input == static_cast<int>(i) &&
+            output.offset == instruction.inputs[i].offset && output.bytes() == instruction.inputs[i].bytes();
+        if (!in_place) return clash(output, instruction.inputs[i]);
+      }
+      for (size_t other = 0; other < k; ++other) {
+        if (Overlap(plan_, output, instruction.outputs[other]))
+          return clash(output, instruction.outputs[other]);
+      }
+    }
+    if (instruction.scratch.elements == 0) return absl::OkStatus();
+    for (const auto* refs : {&instruction.inputs, &instruction.outputs}) {
+      for (const plan::BufferRef& ref : *refs) {
+        if (Overlap(plan_, instruction.scratch, ref)) return clash(instruction.scratch, ref);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  std::string NameOrScratch(const plan::BufferRef& ref) const {
+    return ref.value < 0 ? "its scratch" : NameOf(plan_, ref.value);
+  }
+
+  // Accumulators at their place, and only by adding; slots within their bytes; send buffers whole; else
+  // transients.
+  absl::Status MayWrite(const plan::Instruction& instruction, size_t k, std::int64_t slot_bytes) const {
+    const plan::BufferRef& output = instruction.outputs[k];
+    RETURN_IF_ERROR(Sizes(output));
+    const plan::LocalValue& value = ValueOf(plan_, output);
+    const bool adds = ((instruction.accumulate >> k) & 1U) != 0;
+    if (value.kind == ValueKind::kAccumulator) {
+      const bool can = instruction.op != nullptr && ((instruction.op->accumulates >> k) & 1U) != 0;
+      if (!adds && in_turns_.contains(output.value)) return AtItsPlace(output);  // VerifyShards
+      if (!adds || !can) return Internal("overwrites the sum {}", value.name);
+      const bool fresh = ((instruction.fresh >> k) & 1U) != 0;
+      if (fresh && value.parameter < 0)
+        return Internal("overwrites the sum {} in the first microbatch", value.name);
+      return AtItsPlace(output);
+    }
+    if (adds) return Internal("adds to {}, which is no sum", value.name);
+    if (value.kind == ValueKind::kDerived && preparing_) return AtItsPlace(output);
+    if (value.kind != ValueKind::kActivation)
+      return Internal("writes {}, which is no activation", value.name);
+    RETURN_IF_ERROR(InLane(output));
+    if (output.in_slot) {
+      if (output.offset >= 0 && End(output) <= slot_bytes) return absl::OkStatus();
+      return Internal("writes {} at slot+[{}, {}), but a slot has {} bytes", value.name, output.offset,
+                      End(output), slot_bytes);
+    }
+    for (const auto& [t, ref] : buffers_.send) {
+      const bool mine = plan_.transfers[static_cast<size_t>(t)].value == output.value;
+      if (mine && ref.offset == output.offset && ref.bytes() == output.bytes()) return absl::OkStatus();
+    }
+    return IsTransient(output, value.name);
+  }
+
+  absl::Status IsTransient(const plan::BufferRef& ref, const std::string& what) const {
+    if (ref.offset < 0 || ref.in_slot || End(ref) > stage_.arena_bytes) {
+      return Internal("writes {} at [{}, {}), outside of the arena of {} bytes", what, ref.offset, End(ref),
+                      stage_.arena_bytes);
+    }
+    const Region* region = regions_.Overlapping(ref.offset, End(ref));
+    if (region == nullptr) return absl::OkStatus();
+    return Internal("writes {} at [{}, {}), which overlaps {} at [{}, {})", what, ref.offset, End(ref),
+                    region->name, region->begin, region->end);
+  }
+
+  // The start of an iteration sets loss and norm to zero.
+  absl::Status Begin(const plan::Segment& segment) {
+    const auto zeroed = [&](const plan::BufferRef& buffer) {
+      for (const plan::Instruction& instruction : segment.instructions) {
+        if (instruction.kernel != "zero" || instruction.outputs.size() != 1) continue;
+        const plan::BufferRef& output = instruction.outputs[0];
+        if (output.offset == buffer.offset && output.bytes() == buffer.bytes() && output.shard_axes.empty())
+          return true;
+      }
+      return false;
+    };
+    if (!zeroed(stage_.scalars))
+      return Internal("stage {} {} does not zero the scalars", index_, segment.name);
+    plan::Segment rest = segment;
+    std::erase_if(rest.instructions, [](const plan::Instruction& i) { return i.op != nullptr; });
+    const auto kernels = std::count_if(rest.instructions.begin(), rest.instructions.end(), [](const auto& i) {
+      return i.collective == plan::Collective::kNone;  // the others: VerifyShards
+    });
+    if (kernels != 1) {
+      return Internal("stage {} {} has {} instructions, but one pair of sums to set to zero", index_,
+                      segment.name, kernels);
+    }
+    RETURN_IF_ERROR(FlatRefs(rest));
+    return Prepared(segment);
+  }
+
+  // Every derived value is made here, once.
+  absl::Status Prepared(const plan::Segment& segment) {
+    preparing_ = true;
+    std::vector<std::int32_t> made;
+    for (size_t i = 0; i < segment.instructions.size(); ++i) {
+      if (segment.instructions[i].op == nullptr) continue;
+      RETURN_IF_ERROR(Step(segment, i, 0));
+      for (const plan::BufferRef& output : segment.instructions[i].outputs) made.push_back(output.value);
+    }
+    preparing_ = false;
+    if (&segment != &SegmentAt(stage_.begin >= 0 ? stage_.begin : stage_.evaluate_begin))
+      return absl::OkStatus();
+    for (const plan::BufferRef& derived : stage_.derived) {
+      if (ValueOf(plan_, derived).kind != ValueKind::kDerived) continue;
+      const auto times = std::count(made.begin(), made.end(), derived.value);
+      if (times == 1) continue;
+      return Internal("stage {} {} makes {} {} times, not once", index_, segment.name,
+                      NameOf(plan_, derived.value), times);
+    }
+    return absl::OkStatus();
+  }
+
+  // Flat buffers lie in the arena, all their shards included, and scratch among the transients.
+  absl::Status FlatRefs(const plan::Segment& segment) const {
+    for (size_t i = 0; i < segment.instructions.size(); ++i) {
+      const plan::BufferRef& scratch = segment.instructions[i].scratch;
+      const std::int64_t transients =
+          stage_.arena_bytes - stage_.memory.evaluation - stage_.memory.transients;
+      if (scratch.elements > 0 && (scratch.offset < transients || End(scratch) > stage_.arena_bytes)) {
+        return Internal("{} scribbles outside of the transients, which begin at {}",
+                        InstructionName(index_, segment, i), transients);
+      }
+      for (const auto* refs : {&segment.instructions[i].inputs, &segment.instructions[i].outputs}) {
+        for (const plan::BufferRef& ref : *refs) {
+          const std::int64_t last = ref.shard_axes.empty() ? 0 : plan_.mesh.GroupSize(ref.shard_axes) - 1;
+          if (ref.offset >= 0 && !ref.in_slot && End(ref) + last * ref.shard_stride <= stage_.arena_bytes)
+            continue;
+          return Internal("{} reaches outside of the arena of {} bytes", InstructionName(index_, segment, i),
+                          stage_.arena_bytes);
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const plan::Plan& plan_;
+  const std::int32_t index_;
+  const plan::StagePlan& stage_;
+  absl::flat_hash_map<std::int32_t, plan::BufferRef> persistent_;
+  absl::flat_hash_set<std::int32_t> in_turns_;  // gradients in a buffer that others take too
+  Regions regions_;
+  PipelineBuffers buffers_;
+  bool preparing_ = false;  // walking the start of an iteration
+  bool training_ = false;   // walking a segment of a training microbatch
+  bool lanes_ = false;      // walking a segment that two microbatches run at once
+  std::pair<std::int64_t, std::int64_t> joint_scratch_;  // from, to: of what it runs once for both
+  Contents slot_;
+  Contents arena_;
+  LeftSums sums_{plan_, &arena_, &slot_};
+};
+
+}  // namespace
+
+absl::Status VerifySegments(const plan::Plan& plan) {
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    RETURN_IF_ERROR(SegmentVerifier(plan, static_cast<std::int32_t>(s)).Run());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace engine::verify

@@ -1,0 +1,821 @@
+// What becomes of the plain ops where the device has fused kernels and FP8 products: the plans that CUDA's
+// profile gives, segment by segment.
+#include "engine/compile/fuse.h"
+
+#include <doctest/doctest.h>
+
+#include <map>
+#include <set>
+
+#include "engine/backend/cuda/profile/profile.h"
+#include "engine/verify/verify.h"
+#include "tests/plan/plans.h"
+
+namespace engine::compile {
+namespace {
+
+using Sets = std::vector<std::string>;
+
+Sets With(Sets sets, const Sets& more) {
+  sets.insert(sets.end(), more.begin(), more.end());
+  return sets;
+}
+
+constexpr bool kGpt = false;
+constexpr bool kLlama = true;
+const Sets kBf16 = {"precision.compute=bf16", "model.dropout.hidden=0", "model.dropout.embedding=0"};
+const Sets kLlamaBf16 = {"precision.compute=bf16"};
+const Sets kOneKeyAQuery = {"model.attention.kv_heads=8"};
+
+// Verified; four layers.
+plan::Plan CudaPlan(bool llama, const Sets& sets) {
+  const recipe::Recipe recipe = plan::TinyRecipe(llama, With({"model.layers=4"}, sets));
+  absl::StatusOr<plan::Plan> plan = driver::CompileRecipe(recipe, {.profile = backend::cuda::CudaProfile()});
+  if (!plan.ok()) FAIL(Message(plan.status()));
+  return *std::move(plan);
+}
+
+const plan::Segment& SegmentOf(const plan::Plan& plan, std::string_view name) {
+  for (const plan::StagePlan& stage : plan.stages) {
+    for (const plan::Segment& segment : stage.segments) {
+      if (segment.name == name) return segment;
+    }
+  }
+  FAIL("no segment " << name);
+  return plan.stages[0].segments[0];
+}
+
+// "add 1, linear 12": how often each kernel runs in a segment.
+std::string Kernels(const plan::Plan& plan, const std::string& segment) {
+  std::map<std::string, int> counts;
+  for (const plan::Instruction& instruction : SegmentOf(plan, segment).instructions)
+    ++counts[instruction.kernel];
+  std::string text;
+  for (const auto& [kernel, count] : counts)
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", kernel, count);
+  return text;
+}
+
+const plan::LocalValue& ValueOf(const plan::Plan& plan, const plan::BufferRef& ref) {
+  return plan.values[static_cast<size_t>(ref.value)];
+}
+
+std::vector<const plan::Instruction*> All(const plan::Plan& plan, const std::string& segment,
+                                          const std::string& kernel) {
+  std::vector<const plan::Instruction*> found;
+  for (const plan::Instruction& instruction : SegmentOf(plan, segment).instructions) {
+    if (instruction.kernel == kernel) found.push_back(&instruction);
+  }
+  return found;
+}
+
+bool SameBytes(const plan::BufferRef& a, const plan::BufferRef& b) {
+  return a.offset == b.offset && a.in_slot == b.in_slot && a.bytes() == b.bytes();
+}
+
+bool IsFp8(DType dtype) { return dtype == DType::kE4M3 || dtype == DType::kE5M2; }
+
+}  // namespace
+
+// A layer has two norms, attention, and four linears, of which fc1 takes the activation with it. What stays
+// is the sum of both embeddings, the first norm, which has no sum before it, and its gradient.
+TEST_CASE("fuse: a GPT without dropout is fused all through") {
+  const plan::Plan plan = CudaPlan(kGpt, kBf16);
+  CHECK(Kernels(plan, "forward.0") ==
+        "add_layer_norm 9, attention_packed 4, embedding 2, linear 12, linear_gelu 4");
+  // Biases of qkv and fc1 have column sums of their own, and so has the last branch, whose gradient is the
+  // final norm's alone; the other seven branches' are summed by the gradient of the norm behind them.
+  CHECK(Kernels(plan, "backward.0") ==
+        "attention_packed_grad 4, bias_grad 9, embedding_grad 2, layer_norm_grad 1, layer_norm_grad_add 8, "
+        "linear_cross_entropy 1, linear_dgrad 12, linear_dgrad_gelu 4, linear_wgrad 16");
+  int with_bias = 0;
+  for (const plan::Instruction* norm : All(plan, "backward.0", "layer_norm_grad_add"))
+    with_bias += norm->outputs.size() == 4 ? 1 : 0;
+  CHECK(with_bias == 7);
+  CHECK(Kernels(plan, "evaluate.0") ==
+        "add_layer_norm 9, attention_packed 4, cross_entropy 1, embedding 2, linear 13, linear_gelu 4, "
+        "loss_sum 1");
+}
+
+// Dropout after each branch: the bias of a branch is before it, so its gradient is summed by itself.
+TEST_CASE("fuse: dropout keeps the gradients of biases apart") {
+  const plan::Plan plan = CudaPlan(kGpt, {"precision.compute=bf16"});
+  CHECK(Kernels(plan, "forward.0") ==
+        "add 1, add_layer_norm 8, attention_packed 4, dropout 9, embedding 2, layer_norm 1, linear 12, "
+        "linear_gelu 4");
+  CHECK(Kernels(plan, "backward.0") ==
+        "attention_packed_grad 4, bias_grad 16, dropout_grad 9, embedding_grad 2, layer_norm_grad 1, "
+        "layer_norm_grad_add 8, linear_cross_entropy 1, linear_dgrad 12, linear_dgrad_gelu 4, linear_wgrad "
+        "16");
+  for (const plan::Instruction* norm : All(plan, "backward.0", "layer_norm_grad_add"))
+    CHECK(norm->outputs.size() == 3);
+}
+
+TEST_CASE("fuse: a Llama with a key a query") {
+  const plan::Plan plan = CudaPlan(kLlama, With(kLlamaBf16, kOneKeyAQuery));
+  CHECK(Kernels(plan, "forward.0") ==
+        "add_rms_norm 8, attention_packed 4, embedding 1, linear 16, rms_norm 1, rotary 4, swiglu 4");
+  CHECK(Kernels(plan, "backward.0") ==
+        "attention_packed_grad 4, embedding_grad 1, linear_cross_entropy 1, linear_dgrad 16, linear_wgrad "
+        "16, rms_norm_grad 1, rms_norm_grad_add 8, rotary_grad 4, swiglu_grad 4");
+  CHECK(Kernels(plan, "evaluate.0") ==
+        "add_rms_norm 8, attention_packed 4, cross_entropy 1, embedding 1, linear 17, loss_sum 1, rms_norm "
+        "1, rotary 4, swiglu 4");
+}
+
+// Heads of grouped queries do not lie at one stride in the packed projection.
+TEST_CASE("fuse: grouped queries keep their own attention") {
+  const plan::Plan plan = CudaPlan(kLlama, kLlamaBf16);
+  CHECK(Kernels(plan, "forward.0") ==
+        "add_rms_norm 8, attention 4, embedding 1, linear 16, qkv_split 4, rms_norm 1, swiglu 4");
+  CHECK(Kernels(plan, "backward.0") ==
+        "attention_grad 4, embedding_grad 1, linear_cross_entropy 1, linear_dgrad 16, linear_wgrad 16, "
+        "qkv_merge 4, rms_norm_grad 1, rms_norm_grad_add 8, swiglu_grad 4");
+  for (const plan::Instruction* split : All(plan, "forward.0", "qkv_split"))
+    CHECK(split->attributes.Int("rotary", 0) == 1);
+}
+
+// cuBLASLt's GELU keeps its input in 16 bits only.
+TEST_CASE("fuse: in fp32 GELU stays a kernel of its own") {
+  const plan::Plan plan = CudaPlan(kGpt, {"precision.compute=fp32", "model.dropout.hidden=0"});
+  CHECK(All(plan, "forward.0", "gelu").size() == 4);
+  CHECK(All(plan, "backward.0", "gelu_grad").size() == 4);
+  CHECK(All(plan, "forward.0", "linear_gelu").empty());
+  CHECK(All(plan, "backward.0", "linear_dgrad_gelu").empty());
+  CHECK(All(plan, "forward.0", "attention_packed").size() == 4);
+}
+
+TEST_CASE("fuse: the erf form of GELU has no product of its own") {
+  const plan::Plan plan = CudaPlan(kGpt, With(kBf16, {"model.mlp.activation=gelu_erf"}));
+  CHECK(All(plan, "forward.0", "gelu").size() == 4);
+  CHECK(All(plan, "backward.0", "gelu_grad").size() == 4);
+  CHECK(All(plan, "forward.0", "linear").size() == 16);
+}
+
+// A profile without fused kernels: only the bias goes into the product.
+TEST_CASE("fuse: without a profile of fused ops biases alone are fused") {
+  const plan::Plan plan = plan::TinyPlan(kGpt, {"model.layers=4", "model.dropout.hidden=0"});
+  CHECK(Kernels(plan, "forward.0") ==
+        "add 9, attention 4, cross_entropy 1, dropout 1, embedding 2, gelu 4, layer_norm 9, linear 17, "
+        "loss_sum 1, qkv_split 4");
+  for (const plan::Instruction* linear : All(plan, "forward.0", "linear"))
+    CHECK(linear->inputs.size() == (linear->name == "head" ? 2 : 3));
+}
+
+TEST_CASE("fuse: what is recomputed") {
+  const char* const kForward = "add_layer_norm 9, attention_packed 4, embedding 2, linear 12, linear_gelu 4";
+  const auto backward = [&](const char* granularity) {
+    const plan::Plan plan =
+        CudaPlan(kGpt, With(kBf16, {std::string("recompute.granularity=") + granularity}));
+    CHECK(Kernels(plan, "forward.0") == kForward);
+    return Kernels(plan, "backward.0");
+  };
+  // Norms come with their gradients, but for one that no sum precedes; the activation comes with its
+  // gradient, for which dgrad is then a product of its own, and sums the gradient of its bias.
+  CHECK(backward("cheap") ==
+        "attention_packed_grad 4, bias_grad 5, embedding_grad 2, gelu_grad_again 4, layer_norm_grad 1, "
+        "layer_norm_grad_add 8, linear_cross_entropy 1, linear_dgrad 16, linear_wgrad 16");
+  CHECK(backward("selective") ==
+        "attention_packed 4, attention_packed_grad 4, bias_grad 9, embedding_grad 2, layer_norm_grad 1, "
+        "layer_norm_grad_add 8, linear_cross_entropy 1, linear_dgrad 12, linear_dgrad_gelu 4, linear_wgrad "
+        "16");
+  // Of a layer all but fc2, whose output only the next layer needs.
+  CHECK(backward("full") ==
+        "add_layer_norm 4, attention_packed 4, attention_packed_grad 4, bias_grad 5, embedding_grad 2, "
+        "gelu_grad_again 4, layer_norm 4, layer_norm_grad 1, layer_norm_grad_add 8, linear 12, "
+        "linear_cross_entropy 1, linear_dgrad 16, linear_wgrad 16");
+  const auto llama = [&](const char* granularity) {
+    return Kernels(CudaPlan(kLlama, With(With(kLlamaBf16, kOneKeyAQuery),
+                                         {std::string("recompute.granularity=") + granularity})),
+                   "backward.0");
+  };
+  CHECK(llama("cheap") ==
+        "attention_packed_grad 4, embedding_grad 1, linear_cross_entropy 1, linear_dgrad 16, linear_wgrad "
+        "16, rms_norm 1, rms_norm_grad 1, rms_norm_grad_add 8, rotary_grad 4, swiglu_grad_again 4");
+  CHECK(llama("full") ==
+        "add_rms_norm 4, attention_packed 4, attention_packed_grad 4, embedding_grad 1, linear 12, "
+        "linear_cross_entropy 1, linear_dgrad 16, linear_wgrad 16, rms_norm 4, rms_norm_grad 1, "
+        "rms_norm_grad_add 8, rotary 4, rotary_grad 4, swiglu_grad_again 4");
+}
+
+// The sum of a row-parallel product lies between it and its bias, which the norm behind adds; each rank has a
+// part of the vocabulary, so the loss is of several ranks and stays in steps.
+TEST_CASE("fuse: conversions keep ops apart") {
+  const plan::Plan tp = CudaPlan(kGpt, With(kBf16, {"parallelism.tp=2"}));
+  CHECK(Kernels(tp, "forward.0") ==
+        "add_layer_norm 9, all_reduce 11, attention_packed 4, cross_entropy 1, embedding 2, linear 13, "
+        "linear_gelu 4, loss_sum 1");
+  CHECK(Kernels(tp, "backward.0") ==
+        "all_reduce 9, attention_packed_grad 4, bias_grad 9, cross_entropy_grad 1, embedding_grad 2, "
+        "layer_norm_grad 1, layer_norm_grad_add 8, linear_dgrad 13, linear_dgrad_gelu 4, linear_wgrad 17, "
+        "loss_weight 1");
+  const plan::Plan sequence =
+      CudaPlan(kGpt, With(kBf16, {"parallelism.tp=2", "parallelism.sequence_parallel=true"}));
+  CHECK(All(sequence, "forward.0", "add_layer_norm").size() == 9);
+  CHECK(All(sequence, "forward.0", "bias_add").empty());
+  for (const plan::Instruction* norm : All(sequence, "forward.0", "add_layer_norm")) {
+    CHECK(norm->inputs.size() == (norm->name == "layers.0.attention.norm" ? 4U : 5U));
+  }
+  CHECK(All(sequence, "backward.0", "linear_cross_entropy").empty());
+  // Heads are exchanged for the sequence before queries, keys and values are cut apart, once for all three;
+  // positions are gathered once.
+  const plan::Plan heads = CudaPlan(kGpt, With(kBf16, {"parallelism.cp=2", "model.attention.head_dim=64"}));
+  CHECK(Kernels(heads, "forward.0") ==
+        "add_layer_norm 9, all_gather 1, all_to_all 8, attention_packed 4, embedding 2, linear 12, "
+        "linear_gelu 4");
+  // Then they are turned where all positions are, before attention and not before the exchange.
+  const plan::Plan turned = CudaPlan(kGpt, With(kBf16, {"parallelism.cp=2", "model.attention.head_dim=64",
+                                                        "model.attention.position=rotary"}));
+  const plan::Segment& forward = SegmentOf(turned, "forward.0");
+  CHECK(All(turned, "forward.0", "all_gather").size() == 1);
+  CHECK(All(turned, "forward.0", "all_to_all").size() == 8);
+  const auto split = std::find_if(
+      forward.instructions.begin(), forward.instructions.end(),
+      [](const plan::Instruction& i) { return i.kernel == "qkv_split" || i.kernel == "rotary"; });
+  REQUIRE(split != forward.instructions.end());
+  CHECK(ValueOf(turned, split->inputs[0]).layout.At(graph::Axis::kCp) == graph::Placement::S(2));
+  CHECK(ValueOf(turned, split->inputs[1]).layout.At(graph::Axis::kCp) == graph::Placement::R());
+  CHECK(std::find_if(forward.instructions.begin(), split,
+                     [](const plan::Instruction& i) { return i.name == "positions.all_gather"; }) != split);
+  // Keys and values are gathered there where that is a tenth less.
+  const plan::Plan cp = CudaPlan(
+      kGpt, With(kBf16, {"parallelism.cp=2", "model.attention.kv_heads=2", "parallelism.overlap=off"}));
+  CHECK(Kernels(cp, "forward.0") ==
+        "add_layer_norm 9, all_gather 8, attention 4, embedding 2, linear 12, linear_gelu 4, qkv_split 4");
+  CHECK(Kernels(cp, "backward.0") ==
+        "all_gather 8, attention_grad 4, bias_grad 9, embedding_grad 2, layer_norm_grad 1, "
+        "layer_norm_grad_add 8, linear_cross_entropy 1, linear_dgrad 12, linear_dgrad_gelu 4, linear_wgrad "
+        "16, qkv_merge 4, reduce_scatter 8");
+  const plan::Plan dp = CudaPlan(kGpt, With(kBf16, {"parallelism.dp=2"}));
+  CHECK(Kernels(dp, "forward.0") == Kernels(CudaPlan(kGpt, kBf16), "forward.0"));
+}
+
+// Not where a stage may be on another host: then its memory cannot be reached.
+TEST_CASE("fuse: transfers of a pipeline are pushed within a host, unless NCCL is asked for") {
+  const auto pushed = [](const Sets& sets) {
+    const plan::Plan plan = CudaPlan(kGpt, With(With(kBf16, {"parallelism.pp=2", "parallelism.dp=2"}), sets));
+    REQUIRE(!plan.transfers.empty());
+    const bool first = plan.transfers[0].push;
+    for (const plan::Transfer& transfer : plan.transfers) CHECK(transfer.push == first);
+    return first;
+  };
+  CHECK(pushed({}));
+  CHECK(pushed({"cluster.devices_per_node=4"}));
+  CHECK_FALSE(pushed({"cluster.devices_per_node=2"}));
+  CHECK_FALSE(pushed({"parallelism.exchange=nccl"}));
+  CHECK(CudaPlan(kGpt, With(kBf16, {"parallelism.pp=2"})).hash !=
+        CudaPlan(kGpt, With(kBf16, {"parallelism.pp=2", "parallelism.exchange=nccl"})).hash);
+}
+
+// The sum that a stage sends is made on it, the norm that reads it on the next; the next stage's first norm
+// gradient is not summed into a bias of the stage before.
+TEST_CASE("fuse: a pipeline's cut keeps ops apart") {
+  const plan::Plan plan = CudaPlan(kGpt, With(kBf16, {"parallelism.pp=2"}));
+  CHECK(Kernels(plan, "forward.0") ==
+        "add 1, add_layer_norm 4, attention_packed 2, embedding 2, linear 6, linear_gelu 2");
+  CHECK(Kernels(plan, "forward.1") ==
+        "add_layer_norm 4, attention_packed 2, layer_norm 1, linear 6, linear_gelu 2");
+  CHECK(Kernels(plan, "backward.0") ==
+        "attention_packed_grad 2, bias_grad 5, embedding_grad 2, layer_norm_grad_add 4, linear_dgrad 6, "
+        "linear_dgrad_gelu 2, linear_wgrad 8");
+  CHECK(Kernels(plan, "backward.1") ==
+        "attention_packed_grad 2, bias_grad 5, layer_norm_grad 1, layer_norm_grad_add 4, "
+        "linear_cross_entropy 1, linear_dgrad 6, linear_dgrad_gelu 2, linear_wgrad 8");
+}
+
+TEST_CASE("fuse: other layouts verify") {
+  for (bool llama : {kGpt, kLlama}) {
+    for (const Sets& layout : {Sets{"parallelism.dp=2", "parallelism.tp=2", "parallelism.pp=2",
+                                    "parallelism.zero_stage=1", "parallelism.sequence_parallel=true"},
+                               Sets{"parallelism.cp=2", "parallelism.tp=2"},
+                               Sets{"parallelism.pp=2", "parallelism.virtual_stages=2"}}) {
+      for (const char* granularity : {"none", "cheap", "selective", "full"}) {
+        CudaPlan(llama, With({"precision.compute=bf16", std::string("recompute.granularity=") + granularity},
+                             layout));
+      }
+    }
+  }
+}
+
+// The projection is written into the slot, turned there, and read there by the backward pass.
+TEST_CASE("fuse: rotary works in place, in the slot") {
+  const plan::Plan plan = CudaPlan(kLlama, With(kLlamaBf16, kOneKeyAQuery));
+  std::set<std::int64_t> places;
+  for (const plan::Instruction* rotary : All(plan, "forward.0", "rotary")) {
+    CHECK(rotary->outputs[0].in_slot);
+    CHECK(SameBytes(rotary->inputs[0], rotary->outputs[0]));
+    places.insert(rotary->outputs[0].offset);
+    int made = 0;
+    for (const plan::Instruction* linear : All(plan, "forward.0", "linear"))
+      made += SameBytes(linear->outputs[0], rotary->inputs[0]) ? 1 : 0;
+    CHECK(made == 1);
+  }
+  CHECK(places.size() == 4);
+  for (const plan::Instruction* gradient : All(plan, "backward.0", "attention_packed_grad")) {
+    CHECK(gradient->inputs[0].in_slot);
+    CHECK(places.count(gradient->inputs[0].offset) == 1);
+  }
+  for (const plan::Instruction* rotary : All(plan, "backward.0", "rotary_grad"))
+    CHECK(SameBytes(rotary->inputs[0], rotary->outputs[0]));
+}
+
+// 16 · 64 tokens of 264 columns in bf16 are 540672 bytes.
+TEST_CASE("fuse: the head's chunks keep within training.logits_bytes") {
+  const auto chunk = [](const char* bytes) {
+    const plan::Plan plan = CudaPlan(kGpt, With(kBf16, {"training.micro_batch=16", "data.sequence_length=64",
+                                                        std::string("training.logits_bytes=") + bytes}));
+    const auto heads = All(plan, "backward.0", "linear_cross_entropy");
+    REQUIRE(heads.size() == 1);
+    CHECK(heads[0]->attributes.Int("classes") == 257);
+    return heads[0]->attributes.Int("chunk");
+  };
+  CHECK(chunk("540672") == 1024);
+  CHECK(chunk("540671") == 512);
+  CHECK(chunk("200000") == 384);  // three chunks of 342, a multiple of 128
+  CHECK(chunk("1") == 128);
+}
+
+// ------------------------------------------------------------------------------------------------------ FP8
+
+namespace {
+const Sets kFp8 = {"precision.compute=fp8", "model.dropout.hidden=0", "model.dropout.embedding=0"};
+const Sets kLlamaFp8 = {"precision.compute=fp8"};
+}  // namespace
+
+TEST_CASE("fp8 plan: operands are quantised where they are made") {
+  const plan::Plan gpt = CudaPlan(kGpt, kFp8);
+  CHECK(Kernels(gpt, "begin") == "quantize 16, zero 1");
+  // By themselves: attention's output in each layer.
+  CHECK(Kernels(gpt, "forward.0") ==
+        "add_layer_norm 1, add_layer_norm_quantize 8, attention_packed 4, embedding 2, gelu_quantize 4, "
+        "linear_fp8 16, quantize 4");
+  // By themselves: gradients of the four qkv, and of the last fc2, which the final norm's gradient makes.
+  CHECK(Kernels(gpt, "backward.0") ==
+        "attention_packed_grad 4, embedding_grad 2, gelu_grad_quantize 4, layer_norm_grad 1, "
+        "layer_norm_grad_add 1, layer_norm_grad_add_quantize 7, linear_cross_entropy 1, linear_dgrad_fp8 16, "
+        "linear_wgrad_fp8 16, quantize 5");
+  const plan::Plan llama = CudaPlan(kLlama, kLlamaFp8);
+  CHECK(Kernels(llama, "begin") == "quantize 16, zero 1");
+  // The first norm has no sum before it.
+  CHECK(Kernels(llama, "forward.0") ==
+        "add_rms_norm 1, add_rms_norm_quantize 7, attention 4, embedding 1, linear_fp8 16, qkv_split 4, "
+        "quantize 5, rms_norm 1, swiglu_quantize 4");
+  CHECK(Kernels(llama, "backward.0") ==
+        "attention_grad 4, embedding_grad 1, linear_cross_entropy 1, linear_dgrad_fp8 16, linear_wgrad_fp8 "
+        "16, qkv_merge 4, quantize 5, rms_norm_grad 1, rms_norm_grad_add 1, rms_norm_grad_add_quantize 7, "
+        "swiglu_grad_quantize 4");
+}
+
+TEST_CASE("fp8 plan: recomputed operands are quantised again") {
+  for (const char* granularity : {"cheap", "selective", "full"}) {
+    for (bool llama : {kGpt, kLlama}) {
+      const plan::Plan plan =
+          CudaPlan(llama, {"precision.compute=fp8", std::string("recompute.granularity=") + granularity});
+      CHECK(All(plan, "backward.0", "linear_wgrad_fp8").size() == 16);
+      CHECK(All(plan, "backward.0", "linear_wgrad").empty());
+      CHECK(All(plan, "begin", "quantize").size() == 16);
+    }
+  }
+  const plan::Plan plan = CudaPlan(kGpt, With(kFp8, {"recompute.granularity=full"}));
+  CHECK(All(plan, "backward.0", "linear_fp8").size() == 12);
+}
+
+TEST_CASE("fp8 plan: each layer's weight is quantised in the begin segment, once") {
+  const plan::Plan plan = CudaPlan(kGpt, kFp8);
+  const plan::StagePlan& stage = plan.stages[0];
+  std::set<std::string> weights;
+  std::set<std::int32_t> made;
+  for (const plan::Instruction* quantize : All(plan, "begin", "quantize")) {
+    const plan::LocalValue& weight = ValueOf(plan, quantize->inputs[0]);
+    CHECK(weight.kind == graph::ValueKind::kParameter);
+    CHECK(weight.name.starts_with("layers."));
+    weights.insert(weight.name);
+    for (const plan::BufferRef& output : quantize->outputs) {
+      CHECK(ValueOf(plan, output).kind == graph::ValueKind::kDerived);
+      CHECK(ValueOf(plan, output).dtype == DType::kE4M3);
+      made.insert(output.value);
+    }
+  }
+  CHECK(weights.size() == 16);
+  CHECK(made.size() == 32);
+  // What the products take is what the begin segment made.
+  for (const char* segment : {"forward.0", "backward.0"}) {
+    for (const char* product : {"linear_fp8", "linear_dgrad_fp8"}) {
+      for (const plan::Instruction* linear : All(plan, segment, product))
+        CHECK(made.count(linear->inputs[1].value) == 1);
+    }
+    for (const plan::Instruction& instruction : SegmentOf(plan, segment).instructions) {
+      for (const plan::BufferRef& output : instruction.outputs) CHECK(made.count(output.value) == 0);
+    }
+  }
+  size_t derived = 0;
+  for (const plan::BufferRef& ref : stage.derived)
+    derived += ValueOf(plan, ref).kind == graph::ValueKind::kDerived ? 1U : 0U;
+  CHECK(derived == 32);
+}
+
+TEST_CASE("fp8 plan: states lie one after the other, one for each quantised tensor") {
+  for (bool llama : {kGpt, kLlama}) {
+    const plan::Plan plan = CudaPlan(llama, llama ? kLlamaFp8 : kFp8);
+    const plan::StagePlan& stage = plan.stages[0];
+    std::int64_t at = stage.states.offset;
+    std::set<std::int32_t> states;
+    for (const plan::BufferRef& ref : stage.derived) {
+      if (ValueOf(plan, ref).kind != graph::ValueKind::kState) continue;
+      CHECK(ref.offset == at);
+      CHECK(ref.elements == 8);
+      CHECK(ref.dtype == DType::kF32);
+      at += ref.bytes();
+      states.insert(ref.value);
+    }
+    CHECK(at == stage.states.offset + stage.states.bytes());
+    CHECK(stage.states.elements == 8 * 48);  // 16 linears: input, weight, gradient of the output
+    CHECK(states.size() == 48);
+    REQUIRE(stage.state_starts.size() == 48);
+    // Each is written by the one instruction that quantises the tensor, whose format it starts with.
+    std::map<std::int32_t, DType> formats;
+    for (const plan::Segment& segment : stage.segments) {
+      for (const plan::Instruction& instruction : segment.instructions) {
+        if (instruction.kernel.find("quantize") == std::string::npos) continue;
+        const size_t first = instruction.op->accumulates == 0 && instruction.outputs.size() == 2 ? 0 : 1;
+        DType format = DType::kF32;
+        for (const plan::BufferRef& output : instruction.outputs) {
+          if (IsFp8(output.dtype)) format = output.dtype;
+        }
+        CAPTURE(first);
+        CHECK(formats.try_emplace(instruction.inputs.back().value, format).second);
+      }
+    }
+    CHECK(formats.size() == 48);
+    for (size_t i = 0; i < stage.state_starts.size(); ++i) {
+      const plan::BufferRef* state = nullptr;
+      for (const plan::BufferRef& ref : stage.derived) {
+        if (ref.offset == stage.states.offset + static_cast<std::int64_t>(i) * 32) state = &ref;
+      }
+      REQUIRE(state != nullptr);
+      CHECK(formats.at(state->value) == stage.state_starts[i].format);
+    }
+  }
+}
+
+// Every operand of a product comes with the state that it was quantised with.
+TEST_CASE("fp8 plan: products take their operands' states") {
+  const plan::Plan plan = CudaPlan(kGpt, kFp8);
+  std::map<std::int32_t, std::int32_t> state_of;  // by quantised value
+  for (const plan::Segment& segment : plan.stages[0].segments) {
+    for (const plan::Instruction& instruction : segment.instructions) {
+      for (const plan::BufferRef& output : instruction.outputs) {
+        if (IsFp8(output.dtype)) state_of[output.value] = instruction.inputs.back().value;
+      }
+    }
+  }
+  int products = 0;
+  for (const char* segment : {"forward.0", "backward.0"}) {
+    for (const char* kernel : {"linear_fp8", "linear_dgrad_fp8", "linear_wgrad_fp8"}) {
+      for (const plan::Instruction* product : All(plan, segment, kernel)) {
+        ++products;
+        for (size_t i = 0; i < 2; ++i)
+          CHECK(state_of.at(product->inputs[i].value) == product->inputs[i + 2].value);
+      }
+    }
+  }
+  CHECK(products == 48);
+}
+
+TEST_CASE("fp8 plan: gradients of biases ride along") {
+  const plan::Plan plan = CudaPlan(kGpt, kFp8);
+  CHECK(All(plan, "backward.0", "bias_grad").empty());
+  std::map<std::string, std::string> summed_by;
+  for (const plan::Instruction& instruction : SegmentOf(plan, "backward.0").instructions) {
+    for (size_t k = 0; k < instruction.outputs.size(); ++k) {
+      const plan::LocalValue& value = ValueOf(plan, instruction.outputs[k]);
+      if (value.parameter < 0) continue;
+      const std::string& name = plan.parameters[static_cast<size_t>(value.parameter)].name;
+      if (!name.ends_with(".bias") || name.find("norm") != std::string::npos) continue;
+      CHECK_MESSAGE(summed_by.try_emplace(name, instruction.kernel).second, name);
+      CHECK((instruction.accumulate >> k & 1U) == 1);
+      CHECK((instruction.fresh >> k & 1U) == 1);
+      CHECK(k + 1 == instruction.outputs.size());
+    }
+  }
+  CHECK(summed_by.size() == 16);
+  CHECK(summed_by.at("layers.1.attention.qkv.bias") == "quantize");
+  CHECK(summed_by.at("layers.1.attention.proj.bias") == "layer_norm_grad_add_quantize");
+  CHECK(summed_by.at("layers.1.mlp.fc1.bias") == "gelu_grad_quantize");
+  CHECK(summed_by.at("layers.1.mlp.fc2.bias") == "layer_norm_grad_add_quantize");
+  CHECK(summed_by.at("layers.3.mlp.fc2.bias") == "quantize");
+}
+
+TEST_CASE("fp8 plan: head and evaluation are not quantised, the update knows the states") {
+  const Sets whole = {"model.vocab_multiple=16"};  // the head's sizes would do
+  const plan::Plan plan = CudaPlan(kLlama, With(kLlamaFp8, whole));
+  const auto heads = All(plan, "backward.0", "linear_cross_entropy");
+  REQUIRE(heads.size() == 1);
+  for (size_t i = 0; i < 2; ++i) CHECK(heads[0]->inputs[i].dtype == DType::kBF16);
+  const plan::Plan bf16 = CudaPlan(kLlama, With(kLlamaBf16, whole));
+  for (const char* segment : {"evaluate.0", "evaluate_begin", "evaluate_end"})
+    CHECK(Kernels(plan, segment) == Kernels(bf16, segment));
+  for (const plan::Instruction& instruction : SegmentOf(plan, "evaluate.0").instructions) {
+    for (const auto* refs : {&instruction.inputs, &instruction.outputs}) {
+      for (const plan::BufferRef& ref : *refs) CHECK(!IsFp8(ref.dtype));
+    }
+  }
+  CHECK(Kernels(plan, "update") == "adamw 2, clip_factor 1, fp8_update 1, sum_squares 2");
+  CHECK(Kernels(bf16, "update") == "adamw 2, clip_factor 1, sum_squares 2");
+  // The gradient of one token's logits is 1/16·32 of the loss: scaled to 1.
+  CHECK(plan.loss_scaler.scale == 16 * 32);
+  CHECK(bf16.loss_scaler.scale == 1);
+}
+
+TEST_CASE("fp8 plan: formats are the recipe's") {
+  for (const char* format : {"e4m3", "e5m2"}) {
+    const plan::Plan plan = CudaPlan(kGpt, With(kFp8, {std::string("precision.fp8_gradients=") + format}));
+    const std::optional<DType> gradients = ParseDType(format);
+    for (const plan::Instruction* product : All(plan, "backward.0", "linear_wgrad_fp8")) {
+      CHECK(product->inputs[0].dtype == gradients);
+      CHECK(product->inputs[1].dtype == DType::kE4M3);
+    }
+    for (const plan::Instruction* product : All(plan, "forward.0", "linear_fp8")) {
+      CHECK(product->inputs[0].dtype == DType::kE4M3);
+      CHECK(product->inputs[1].dtype == DType::kE4M3);
+    }
+    for (const plan::Instruction* quantize : All(plan, "backward.0", "gelu_grad_quantize"))
+      CHECK(quantize->attributes.Int("format") == (format[1] == '5' ? 1 : 0));
+  }
+}
+
+TEST_CASE("fp8 plan: sizes that are no multiple of 16 stay in 16 bits") {
+  // fc1 and fc2.
+  const plan::Plan plan = CudaPlan(kGpt, With(kFp8, {"model.mlp.hidden=72"}));
+  CHECK(Kernels(plan, "begin") == "quantize 8, zero 1");
+  CHECK(All(plan, "forward.0", "linear_fp8").size() == 8);
+  CHECK(All(plan, "forward.0", "linear").size() + All(plan, "forward.0", "linear_gelu").size() == 8);
+  CHECK(plan.stages[0].states.elements == 8 * 24);
+  // Tokens.
+  const plan::Plan odd = CudaPlan(kGpt, With(kFp8, {"data.sequence_length=24"}));
+  CHECK(Kernels(odd, "begin") == "zero 1");
+  CHECK(Kernels(odd, "update") == "adamw 2, clip_factor 1, sum_squares 2");
+  CHECK(odd.stages[0].states.elements == 0);
+}
+
+namespace {
+
+struct Fp8Layout {
+  std::string layout;
+  Sets sets;
+  std::string reduced;  // over which axes the states' largest values are taken
+};
+const std::vector<Fp8Layout>& SeveralRanks() {
+  static const std::vector<Fp8Layout> ranks = {
+      {"dp 2", {"parallelism.dp=2"}, "dp"},
+      {"dp 2, ZeRO-1, behind",
+       {"parallelism.dp=2", "parallelism.zero_stage=1", "parallelism.overlap=on"},
+       "dp"},
+      {"tp 2", {"parallelism.tp=2"}, "tp"},
+      {"tp 2 by sequence", {"parallelism.tp=2", "parallelism.sequence_parallel=true"}, "tp"},
+      {"tp 2 by samples, halves",
+       {"parallelism.tp=2", "parallelism.sequence_parallel=true", "training.micro_batch=4",
+        "parallelism.overlap=on"},
+       "tp"},
+      {"cp 2", {"parallelism.cp=2"}, "cp"},
+      {"pp 2", {"parallelism.pp=2"}, "-"},
+      {"pp 2 interleaved", {"parallelism.pp=2", "parallelism.virtual_stages=2"}, "-"},
+      {"pp 2, weights apart", {"parallelism.pp=2", "parallelism.schedule=zero_bubble"}, "-"},
+      {"dp 2 tp 2 pp 2",
+       {"parallelism.dp=2", "parallelism.tp=2", "parallelism.pp=2", "parallelism.sequence_parallel=true",
+        "parallelism.zero_stage=1"},
+       "dp+tp"},
+      {"dp 2 tp 2 cp 2", {"parallelism.dp=2", "parallelism.tp=2", "parallelism.cp=2"}, "dp+cp+tp"}};
+  return ranks;
+}
+
+int Products(const plan::Plan& plan) {
+  int products = 0;
+  for (const plan::StagePlan& stage : plan.stages) {
+    for (const plan::Segment& segment : stage.segments) {
+      for (const plan::Instruction& instruction : segment.instructions) {
+        const std::string& kernel = instruction.kernel;
+        products += kernel.starts_with("linear") && kernel.ends_with("_fp8") ? 1 : 0;
+      }
+    }
+  }
+  return products;
+}
+
+std::set<std::string> StateNames(const plan::Plan& plan) {
+  std::set<std::string> names;
+  for (const plan::StagePlan& stage : plan.stages) {
+    for (const auto& start : stage.state_starts)
+      names.insert(plan.values[static_cast<size_t>(start.value)].name);
+  }
+  return names;
+}
+
+}  // namespace
+
+// The verifier has seen each plan: placements of FP8 ops, and states reduced before they are updated.
+TEST_CASE("fp8 plan: over several ranks every product is in FP8, and a tensor has one scale") {
+  for (bool llama : {kGpt, kLlama}) {
+    const Sets& fp8 = llama ? kLlamaFp8 : kFp8;
+    const std::set<std::string> names = StateNames(CudaPlan(llama, fp8));
+    CHECK(names.size() == 48);
+    for (const Fp8Layout& ranks : SeveralRanks()) {
+      for (const char* granularity : {"none", "cheap", "full"}) {
+        const Sets recompute = {std::string("recompute.granularity=") + granularity};
+        CAPTURE(ranks.layout);
+        CAPTURE(recompute[0]);
+        const plan::Plan plan = CudaPlan(llama, With(With(fp8, ranks.sets), recompute));
+        CHECK(Products(plan) == Products(CudaPlan(llama, With(fp8, recompute))));
+        CHECK(StateNames(plan) == names);
+        for (const plan::StagePlan& stage : plan.stages) {
+          const plan::Segment& update = stage.segments[static_cast<size_t>(stage.update)];
+          std::string of_states;
+          for (const plan::Instruction& instruction : update.instructions) {
+            if (instruction.inputs[0].offset != stage.states.offset) continue;
+            of_states += " " + instruction.kernel;
+            CHECK(instruction.inputs[0].elements == stage.states.elements);
+            if (!instruction.flat) continue;
+            CHECK(instruction.reduction == graph::Reduction::kMax);
+            CHECK(instruction.group.ToString() == ranks.reduced);
+          }
+          CHECK(of_states == (ranks.reduced == "-" ? " fp8_update" : " all_reduce fp8_update"));
+          for (const plan::Segment& segment : stage.segments) {
+            for (const plan::Instruction& instruction : segment.instructions) {
+              if (instruction.collective == plan::Collective::kNone) continue;
+              for (const plan::BufferRef& input : instruction.inputs) CHECK(!IsFp8(input.dtype));
+            }
+          }
+        }
+        for (const plan::Transfer& transfer : plan.transfers)
+          CHECK(!IsFp8(plan.values[static_cast<size_t>(transfer.value)].dtype));
+        CHECK(CudaPlan(llama, With(With(fp8, ranks.sets), With(recompute, {"precision.fp8_scaling=current"})))
+                  .stages[0]
+                  .states.elements == 0);
+      }
+    }
+  }
+}
+
+// What is gathered is 16 bits wide; it is quantised behind the gather, by itself, in each phase again.
+TEST_CASE("fp8 plan: sequence parallelism quantises what it has gathered") {
+  const plan::Plan plan =
+      CudaPlan(kGpt, With(kFp8, {"parallelism.tp=2", "parallelism.sequence_parallel=true"}));
+  // Norms of two a layer, and gradients of both branches.
+  const std::pair<const char*, size_t> segments[] = {{"forward.0", 8}, {"backward.0", 16}};
+  for (const auto& [segment, count] : segments) {
+    size_t gathered = 0;
+    for (const plan::Instruction* quantize : All(plan, segment, "quantize")) {
+      const plan::LocalValue& x = ValueOf(plan, quantize->inputs[0]);
+      CHECK(x.local == ValueOf(plan, quantize->outputs[0]).local);
+      for (const plan::Instruction* gather : All(plan, segment, "all_gather")) {
+        if (gather->outputs[0].value != quantize->inputs[0].value) continue;
+        ++gathered;
+        CHECK(x.layout.At(graph::Axis::kTp).replicated());
+        CHECK(x.dtype == DType::kBF16);
+      }
+    }
+    CHECK(gathered == count);
+  }
+  for (const char* kernel : {"add_layer_norm_quantize", "layer_norm_grad_add_quantize"}) {
+    CHECK(All(plan, "forward.0", kernel).empty());
+    CHECK(All(plan, "backward.0", kernel).empty());
+  }
+  // What tp splits and nothing gathers is quantised where it is made.
+  CHECK(All(plan, "forward.0", "gelu_quantize").size() == 4);
+  CHECK(All(plan, "backward.0", "gelu_grad_quantize").size() == 4);
+}
+
+TEST_CASE("fp8 plan: sizes count on a rank") {
+  // Of 8 heads of 4 and 64 features tp 4 leaves 8 columns of proj and 16 of fc2.
+  const plan::Plan plan = CudaPlan(kGpt, With(kFp8, {"parallelism.tp=4", "training.micro_batch=1"}));
+  CHECK(All(plan, "forward.0", "linear_fp8").size() == 8);
+  // 24 tokens of cp 2 have no multiple of 16 on a rank.
+  const plan::Plan odd = CudaPlan(kGpt, With(kFp8, {"parallelism.cp=2", "data.sequence_length=48"}));
+  CHECK(Kernels(odd, "begin") == "zero 1");
+  CHECK(odd.stages[0].states.elements == 0);
+}
+
+// No extra pass over a norm's output: what the weight gradient takes is made of x and the forward pass'
+// statistics. The first norm, which has no sum before it, is run again.
+TEST_CASE("fp8 plan: cheap recomputation makes the operands of weight gradients in one pass each") {
+  const plan::Plan gpt = CudaPlan(kGpt, With(kFp8, {"recompute.granularity=cheap"}));
+  CHECK(
+      Kernels(gpt, "backward.0") ==
+      "attention_packed_grad 4, embedding_grad 2, gelu_grad_quantize 4, gelu_quantize 4, layer_norm_grad 1, "
+      "layer_norm_grad_add 1, layer_norm_grad_add_quantize 7, layer_norm_quantize_again 8, "
+      "linear_cross_entropy 1, linear_dgrad_fp8 16, linear_wgrad_fp8 16, quantize 5");
+  const plan::Plan llama = CudaPlan(kLlama, With(kLlamaFp8, {"recompute.granularity=cheap"}));
+  CHECK(Kernels(llama, "backward.0") ==
+        "attention_grad 4, embedding_grad 1, linear_cross_entropy 1, linear_dgrad_fp8 16, linear_wgrad_fp8 "
+        "16, qkv_merge 4, quantize 6, rms_norm 1, rms_norm_grad 1, rms_norm_grad_add 1, "
+        "rms_norm_grad_add_quantize 7, rms_norm_quantize_again 7, swiglu_grad_quantize 4, swiglu_quantize 4");
+  for (const plan::Plan* plan : {&gpt, &llama}) {
+    const bool layer = plan == &gpt;
+    std::map<std::int32_t, const plan::Instruction*> forward;  // by the sum
+    for (const plan::Instruction* norm :
+         All(*plan, "forward.0", layer ? "add_layer_norm_quantize" : "add_rms_norm_quantize"))
+      forward[norm->outputs[0].value] = norm;
+    for (const plan::Instruction* again :
+         All(*plan, "backward.0", layer ? "layer_norm_quantize_again" : "rms_norm_quantize_again")) {
+      const plan::Instruction* norm = forward.at(again->inputs[0].value);
+      CHECK(again->inputs[1].value == norm->inputs[2].value);
+      CHECK(again->inputs[again->inputs.size() - 2].value == norm->outputs.back().value);
+      CHECK(again->outputs.size() == 1);
+      CHECK(ValueOf(*plan, again->outputs[0]).dtype == DType::kE4M3);
+    }
+  }
+}
+
+TEST_CASE("fp8 plan: with current scaling each tensor's state is made with it") {
+  const Sets current = {"precision.fp8_scaling=current"};
+  const plan::Plan gpt = CudaPlan(kGpt, With(kFp8, current));
+  CHECK(Kernels(gpt, "begin") == "quantize_current 16, zero 1");
+  CHECK(Kernels(gpt, "forward.0") ==
+        "add_layer_norm 9, attention_packed 4, embedding 2, gelu 4, linear_fp8 16, quantize_current 16");
+  CHECK(Kernels(gpt, "backward.0") ==
+        "attention_packed_grad 4, embedding_grad 2, gelu_grad 4, layer_norm_grad 1, layer_norm_grad_add 8, "
+        "linear_cross_entropy 1, linear_dgrad_fp8 16, linear_wgrad_fp8 16, quantize_current 16");
+  CHECK(All(gpt, "backward.0", "bias_grad").empty());
+  for (bool llama : {kGpt, kLlama}) {
+    for (const char* granularity : {"none", "cheap", "full"}) {
+      const plan::Plan plan = CudaPlan(
+          llama,
+          With(llama ? kLlamaFp8 : kFp8, {current[0], std::string("recompute.granularity=") + granularity}));
+      const plan::StagePlan& stage = plan.stages[0];
+      CHECK(stage.states.elements == 0);
+      CHECK(stage.state_starts.empty());
+      for (const plan::Segment& segment : stage.segments) {
+        for (const plan::Instruction& instruction : segment.instructions)
+          CHECK(instruction.kernel != "fp8_update");
+      }
+      // Every operand of a product comes with the state that was made with it.
+      std::map<std::int32_t, std::int32_t> state_of;
+      for (const plan::Segment& segment : stage.segments) {
+        for (const plan::Instruction& instruction : segment.instructions) {
+          if (instruction.kernel != "quantize_current") continue;
+          CHECK(ValueOf(plan, instruction.outputs[2]).kind == ValueOf(plan, instruction.outputs[0]).kind);
+          for (size_t i : {0, 1}) state_of[instruction.outputs[i].value] = instruction.outputs[2].value;
+        }
+      }
+      size_t products = 0;
+      for (const char* segment : {"forward.0", "backward.0"}) {
+        for (const char* kernel : {"linear_fp8", "linear_dgrad_fp8", "linear_wgrad_fp8"}) {
+          for (const plan::Instruction* product : All(plan, segment, kernel)) {
+            ++products;
+            for (size_t i : {0, 1})
+              CHECK(state_of.at(product->inputs[i].value) == product->inputs[i + 2].value);
+          }
+        }
+      }
+      CHECK(products >= 48);
+    }
+  }
+  // A repeated norm is made by its gradient, in 16 bits, and quantised after it.
+  const plan::Plan cheap = CudaPlan(kGpt, With(kFp8, {current[0], "recompute.granularity=cheap"}));
+  CHECK(All(cheap, "backward.0", "layer_norm").empty());
+  CHECK(All(cheap, "backward.0", "gelu_grad_again").size() == 4);
+}
+
+TEST_CASE("fp8 plan: the head on request") {
+  for (bool llama : {kGpt, kLlama}) {
+    for (const char* scaling : {"delayed", "current"}) {
+      const plan::Plan plan = CudaPlan(
+          llama, With(llama ? kLlamaFp8 : kFp8, {"precision.fp8_head=true", "model.vocab_multiple=16",
+                                                 std::string("precision.fp8_scaling=") + scaling}));
+      CHECK(All(plan, "backward.0", "linear_cross_entropy").empty());
+      const auto heads = All(plan, "backward.0", "linear_cross_entropy_fp8");
+      REQUIRE(heads.size() == 1);
+      const auto weights =
+          All(plan, "begin", scaling == std::string("current") ? "quantize_current" : "quantize");
+      REQUIRE(weights.size() == 17);
+      const plan::Instruction* table = nullptr;
+      for (const plan::Instruction* weight : weights) {
+        if (weight->outputs[0].value == heads[0]->inputs[1].value) table = weight;
+      }
+      REQUIRE(table != nullptr);
+      CHECK(ValueOf(plan, table->inputs[0]).name == (llama ? "head.weight" : "embedding.tokens"));
+      CHECK(table->outputs[1].value == heads[0]->inputs[2].value);
+      CHECK((scaling == std::string("current") ? table->outputs[2] : table->inputs[1]).value ==
+            heads[0]->inputs[3].value);
+      CHECK(heads[0]->attributes.Int("format") == 1);
+      CHECK((heads[0]->accumulate & 0b110) == 0b110);
+      CHECK(All(plan, "evaluate.0", "linear").size() > 0);  // in bf16
+    }
+  }
+}
+
+TEST_CASE("fp8 plan: the head over dp, cp and pp") {
+  for (bool llama : {kGpt, kLlama}) {
+    for (const Fp8Layout& ranks : SeveralRanks()) {
+      if (ranks.reduced.find("tp") != std::string::npos) continue;
+      CAPTURE(ranks.layout);
+      const plan::Plan plan = CudaPlan(llama, With(With(llama ? kLlamaFp8 : kFp8, ranks.sets),
+                                                   {"precision.fp8_head=true", "model.vocab_multiple=16"}));
+      const std::string last = fmt::format("backward.{}", plan.chunk_stage.size() - 1);
+      CHECK(All(plan, last, "linear_cross_entropy_fp8").size() == 1);
+      CHECK(StateNames(plan).size() == 49);
+    }
+  }
+}
+
+}  // namespace engine::compile

@@ -1,0 +1,134 @@
+#include "engine/compile/placements.h"
+
+#include <doctest/doctest.h>
+
+#include <map>
+#include <string>
+
+#include "tests/plan/plans.h"
+
+namespace engine::compile {
+namespace {
+
+using Counts = std::map<std::string, int>;  // "all_reduce tp" → how many
+
+// Collectives of a segment whose name contains `part`; "" for all.
+Counts CollectivesOf(const plan::Plan& plan, const std::string& segment_name, const std::string& part) {
+  Counts counts;
+  for (const plan::StagePlan& stage : plan.stages) {
+    for (const plan::Segment& segment : stage.segments) {
+      if (segment.name != segment_name) continue;
+      for (const plan::Instruction& instruction : segment.instructions) {
+        if (instruction.collective == plan::Collective::kNone ||
+            instruction.name.find(part) == std::string::npos)
+          continue;
+        ++counts[instruction.kernel + " " + instruction.group.ToString()];
+      }
+    }
+  }
+  return counts;
+}
+
+}  // namespace
+
+TEST_CASE("placements: tp alone gives Megatron's f and g, and nothing else in a layer") {
+  for (const bool llama : {false, true}) {
+    const plan::Plan plan = plan::TinyPlan(llama, {"parallelism.tp=2"});
+    CAPTURE(llama);
+    CHECK(CollectivesOf(plan, "forward.0", "layers.3.") == Counts{{"all_reduce tp", 2}});
+    CHECK(CollectivesOf(plan, "backward.0", "layers.3.") == Counts{{"all_reduce tp", 2}});
+    // The embedding; log-sum-exp and target of the loss.
+    CHECK(CollectivesOf(plan, "forward.0", "") == Counts{{"all_reduce tp", 2 * 8 + 1 + 2}});
+    // The head's input gradient.
+    CHECK(CollectivesOf(plan, "backward.0", "") == Counts{{"all_reduce tp", 2 * 8 + 1}});
+  }
+}
+
+TEST_CASE("placements: sequence parallelism gathers and scatters, and reduces no activation whole") {
+  for (const bool llama : {false, true}) {
+    const plan::Plan plan = plan::TinyPlan(llama, {"parallelism.tp=2", "parallelism.sequence_parallel=true"});
+    const plan::Plan deeper =
+        plan::TinyPlan(llama, {"parallelism.tp=2", "parallelism.sequence_parallel=true", "model.layers=9"});
+    CAPTURE(llama);
+    // What one more layer adds.
+    const auto layer = [&](const char* segment, const char* collective) {
+      return CollectivesOf(deeper, segment, "").at(collective) -
+             CollectivesOf(plan, segment, "").at(collective);
+    };
+    CHECK(layer("forward.0", "all_gather tp") == 2);
+    CHECK(layer("forward.0", "reduce_scatter tp") == 2);
+    // The saved input of the column-parallel product is gathered again for its weight's gradient.
+    CHECK(layer("backward.0", "all_gather tp") == 4);
+    CHECK(layer("backward.0", "reduce_scatter tp") == 2);
+    CHECK(CollectivesOf(plan, "forward.0", "").count("all_to_all tp") == 0);
+    CHECK(CollectivesOf(plan, "backward.0", "").count("all_to_all tp") == 0);
+    CHECK(CollectivesOf(plan, "forward.0", "").at("all_reduce tp") == 2);  // per-token statistics of the loss
+    CHECK(CollectivesOf(plan, "backward.0", "").count("all_reduce tp") == 0);
+  }
+}
+
+TEST_CASE("placements: sequence parallelism splits tokens by samples where they suffice") {
+  // The dim along which the first sum of the forward pass is scattered over tp.
+  const auto split = [](const std::vector<std::string>& more) {
+    std::vector<std::string> sets = {"parallelism.tp=2", "parallelism.sequence_parallel=true"};
+    sets.insert(sets.end(), more.begin(), more.end());
+    const plan::Plan plan = plan::TinyPlan(false, sets);
+    for (const plan::Instruction& instruction : plan.stages[0].segments[1].instructions) {
+      if (instruction.collective != plan::Collective::kReduceScatter) continue;
+      const auto& values = plan.values;
+      const Shape& from = values[static_cast<size_t>(instruction.inputs[0].value)].local;
+      const Shape& to = values[static_cast<size_t>(instruction.outputs[0].value)].local;
+      return from[0] != to[0] ? 0 : from[1] != to[1] ? 1 : -1;
+    }
+    return -1;
+  };
+  CHECK(split({}) == 1);  // one sample
+  CHECK(split({"training.micro_batch=2", "training.global_batch=8"}) == 0);
+  CHECK(split({"training.micro_batch=2", "training.global_batch=8", "parallelism.dp=2"}) == 0);
+  CHECK(split({"training.micro_batch=3", "training.global_batch=6"}) == 1);
+  CHECK(split({"training.micro_batch=1", "training.global_batch=8", "parallelism.dp=2"}) == 1);
+}
+
+TEST_CASE("placements: dp alone exchanges nothing but gradients and scalars") {
+  const plan::Plan plan = plan::TinyPlan(false, {"parallelism.dp=4"});
+  CHECK(CollectivesOf(plan, "forward.0", "").empty());
+  CHECK(CollectivesOf(plan, "backward.0", "").empty());
+  const Counts update = CollectivesOf(plan, "update", "");
+  CHECK(update.at("all_reduce world") == 1);
+  CHECK(update.at("all_reduce dp") == static_cast<int>(plan.stages[0].buckets.size()));
+  const Counts zero =
+      CollectivesOf(plan::TinyPlan(false, {"parallelism.dp=4", "parallelism.zero_stage=1"}), "update", "");
+  CHECK(zero.at("reduce_scatter dp") == zero.at("all_gather dp"));
+  CHECK(zero.count("all_reduce dp") == 0);
+}
+
+TEST_CASE("placements: cp exchanges heads where they divide, else gathers keys and values") {
+  // 8 heads over cp = 4: q, k and v together, and the output, forward.
+  const plan::Plan heads = plan::TinyPlan(false, {"parallelism.cp=4"});
+  CHECK(CollectivesOf(heads, "forward.0", "layers.3.") == Counts{{"all_to_all cp", 2}});
+  CHECK(CollectivesOf(heads, "backward.0", "layers.3.").count("all_gather cp") == 0);
+  // 2 kv heads do not divide by 4.
+  const plan::Plan gathered = plan::TinyPlan(true, {"parallelism.cp=4", "model.attention.kv_heads=2"});
+  CHECK(CollectivesOf(gathered, "forward.0", "layers.3.") == Counts{{"all_gather cp", 2}});
+  CHECK(CollectivesOf(gathered, "backward.0", "layers.3.") ==
+        Counts{{"all_gather cp", 2}, {"reduce_scatter cp", 2}});
+}
+
+TEST_CASE("placements: a layout that does not divide is an error, not a crash") {
+  recipe::Recipe recipe = plan::TinyRecipe(false, {"parallelism.cp=2"});
+  recipe.data.sequence_length = 30;  // past the recipe's own checks: not a multiple of 2·cp
+  const absl::StatusOr<plan::Plan> plan = driver::CompileRecipe(recipe, {});
+  REQUIRE_FALSE(plan.ok());
+  CHECK_MESSAGE(Message(plan.status()).find("has no lawful placement along cp = 2") != std::string::npos,
+                Message(plan.status()));
+}
+
+TEST_CASE("wire bytes: ring algorithms") {
+  CHECK(plan::WireBytes(plan::Collective::kAllReduce, 800, 800, 4) == 1200);
+  CHECK(plan::WireBytes(plan::Collective::kReduceScatter, 800, 200, 4) == 600);
+  CHECK(plan::WireBytes(plan::Collective::kAllGather, 200, 800, 4) == 600);
+  CHECK(plan::WireBytes(plan::Collective::kAllToAll, 800, 800, 4) == 600);
+  CHECK(plan::WireBytes(plan::Collective::kSlice, 800, 200, 4) == 0);
+}
+
+}  // namespace engine::compile
