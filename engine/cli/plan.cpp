@@ -14,6 +14,7 @@
 #include "engine/cli/check_plan.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/device.h"
+#include "engine/cli/plan_passes.h"
 #include "engine/cli/recipe_options.h"
 #include "engine/driver/compile_recipe.h"
 #include "engine/driver/plan_document.h"
@@ -34,6 +35,8 @@ struct PlanArguments {
   bool json = false;
   bool full = false;
   std::int64_t rank = -1;
+  bool passes = false;
+  std::string after;  // a pass
   recipe::LoadOptions load;
 };
 
@@ -129,6 +132,13 @@ int PrintPlan(const PlanArguments& arguments) {
           plan->mesh.world());
     return 1;
   }
+  if (arguments.passes || !arguments.after.empty()) {
+    const absl::StatusOr<std::string> text =
+        PassText(loaded.recipe, *plan, ProfileOf(loaded.recipe), arguments.after);
+    if (text.ok()) return Write(*text, arguments.out);
+    PrintDiagnostics({PlanDiagnostic(loaded.recipe, text.status())});
+    return 1;
+  }
   if (const int failed = Write(Text(*plan, loaded.recipe, arguments), arguments.out); failed != 0)
     return failed;
   if (const int failed = WriteTrace(*plan, loaded.recipe, arguments.trace); failed != 0) return failed;
@@ -154,6 +164,14 @@ void AddPlanCommand(CLI::App& app, int* exit_code) {
       ->add_option("--trace", arguments->trace,
                    "Write the predicted iteration to this file, for chrome://tracing or ui.perfetto.dev")
       ->type_name("PATH");
+  CLI::Option* passes = command->add_flag("--passes", arguments->passes,
+                                          "The passes of the compiler, and the time that each takes");
+  command
+      ->add_option("--after", arguments->after,
+                   "The graphs (a node a line) or the plan as they are after this pass of the compiler")
+      ->type_name("PASS")
+      ->check(CLI::IsMember(PassNames()))
+      ->excludes(passes);
   AddLoadOptions(command, &arguments->load);
   command->footer(
       "Exit codes: 0 printed; 1 the recipe is wrong, or there is no plan for it; 2 wrong options");

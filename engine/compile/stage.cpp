@@ -19,9 +19,10 @@ using NodeList = std::vector<std::int32_t>;
 
 class StageBuilder {
  public:
-  StageBuilder(const StageInputs& inputs, std::int32_t stage,
-               const std::vector<std::pair<std::int64_t, std::int64_t>>& chunk_layers, plan::Plan* plan)
+  StageBuilder(const StageInputs& inputs, std::int32_t stage, const ChunkLayers& chunk_layers,
+               plan::Plan* plan)
       : in_(inputs),
+        policy_(*inputs.policy),
         index_(stage),
         blocks_(static_cast<std::int32_t>(chunk_layers.back().second)),
         plan_(*plan) {
@@ -137,7 +138,7 @@ class StageBuilder {
   // soon as their layer has made them; else kNoLayer.
   std::vector<std::int32_t> EarlyLayers() const {
     std::vector<std::int32_t> layers(plan_.parameters.size(), kNoLayer);
-    if (!training() || (!in_.exchange.behind && in_.storage.zero_stage < 2)) return layers;
+    if (!training() || (!policy_.exchange.behind && policy_.storage.zero_stage < 2)) return layers;
     std::vector<bool> several(plan_.parameters.size(), false);
     for (const LocalNode& node : in_.train->local.nodes) {
       for (std::int32_t output : node.outputs) {
@@ -149,8 +150,8 @@ class StageBuilder {
       }
     }
     for (size_t p = 0; p < layers.size(); ++p) {
-      const bool embedding = layers[p] < 0;                           // its gradient is the last to be made
-      const bool early = in_.exchange.behind || layers[p] < blocks_;  // or kept in shards
+      const bool embedding = layers[p] < 0;  // its gradient is the last to be made
+      const bool early = policy_.exchange.behind || layers[p] < blocks_;  // or kept in shards
       if (several[p] || embedding || !early) layers[p] = kNoLayer;
     }
     return layers;
@@ -158,9 +159,9 @@ class StageBuilder {
 
   void PlaceParameters() {
     stage_.buckets = MakeBuckets(plan_, UsedParameters(), EarlyLayers(), blocks_,
-                                 training() ? in_.storage.zero_stage : 0, index_ == 0);
+                                 training() ? policy_.storage.zero_stage : 0, index_ == 0);
     for (const plan::Bucket& bucket : stage_.buckets) stage_.parameter_count += bucket.elements;
-    PlaceBuckets(in_.storage, &cursor_, &stage_.memory, &stage_.buckets);
+    PlaceBuckets(policy_.storage, &cursor_, &stage_.memory, &stage_.buckets);
     stage_.scalars = ReserveFlat(2, DType::kF64, &stage_.memory.control);
     stage_.control = ReserveFlat(plan::kControlNumbers, DType::kF64, &stage_.memory.control);
     MapPersistent();
@@ -311,7 +312,7 @@ class StageBuilder {
 
   // The start of an iteration: sums to zero, weights quantised.
   plan::Segment Begin(std::int64_t transient_base, std::int64_t* transients) const {
-    plan::Segment begin = BeginSegment("begin", plan_, stage_, in_.exchange);
+    plan::Segment begin = BeginSegment("begin", plan_, stage_, policy_.exchange);
     for (const plan::Chunk& chunk : stage_.chunks) {
       const SegmentInputs inputs{.plan = &plan_,
                                  .graph = &in_.train->local,
@@ -319,7 +320,7 @@ class StageBuilder {
                                  .nodes = &in_.train->prepare[static_cast<size_t>(chunk.index)],
                                  .storage = &persistent_,
                                  .transient_base = transient_base,
-                                 .profile = &in_.options->profile,
+                                 .profile = in_.profile,
                                  .dying = nullptr,
                                  .in_turns = nullptr};
       TransientBytes bytes;
@@ -361,12 +362,12 @@ class StageBuilder {
                              .nodes = &nodes,
                              .storage = &storage,
                              .transient_base = transient_base,
-                             .profile = &in_.options->profile,
+                             .profile = in_.profile,
                              .dying = dying,
                              .keep = -1,
                              .in_lane = plan_.lanes > 1,
-                             .pushed = in_.exchange.pushed,
-                             .direct = in_.exchange.direct,
+                             .pushed = policy_.exchange.pushed,
+                             .direct = policy_.exchange.direct,
                              .in_turns = &in_turns_};
         TransientBytes bytes;
         const std::int32_t id =
@@ -381,11 +382,12 @@ class StageBuilder {
       if (plan_.schedule == plan::kZeroBubble) {
         chunk.weights = build("weights", in_.train->weights[c], &slot.values);
       }
-      ReduceEarly(plan_, chunk, in_.options->profile, in_.exchange, &stage_);
+      ReduceEarly(plan_, chunk, *in_.profile, policy_.exchange, &stage_);
       // In a pipeline transfers keep the links awake.
-      if (plan_.mesh.pp == 1) ReduceLate(in_.rates, &stage_.segments[static_cast<size_t>(chunk.backward)]);
+      if (plan_.mesh.pp == 1)
+        ReduceLate(policy_.rates, &stage_.segments[static_cast<size_t>(chunk.backward)]);
       for (std::int32_t segment : {chunk.forward, chunk.backward}) {
-        GatherParameters(plan_, stage_, in_.exchange, plan_.lanes > 1,
+        GatherParameters(plan_, stage_, policy_.exchange, plan_.lanes > 1,
                          &stage_.segments[static_cast<size_t>(segment)]);
       }
       JoinGathers(plan_, stage_,
@@ -400,14 +402,14 @@ class StageBuilder {
       for (plan::Segment& segment : stage_.segments) {
         if (segment.chunk < 0) continue;
         ShiftJoint(transient_base + lanes, &segment);
-        segment.order = Interleave(segment, in_.rates).order;
+        segment.order = Interleave(segment, policy_.rates).order;
       }
     }
     lanes += stage_.joint_bytes;
     transients = std::max(transients, lanes + PlaceSumScratch(transient_base + lanes));
     std::int64_t update_bytes = 0;
-    stage_.update = AddSegment(UpdateSegment(plan_, stage_, *in_.optimizer, in_.exchange,
-                                             in_.options->profile, transient_base, &update_bytes));
+    stage_.update = AddSegment(UpdateSegment(plan_, stage_, policy_.optimizer, policy_.exchange, *in_.profile,
+                                             transient_base, &update_bytes));
     transients = std::max(transients, update_bytes);
     stage_.memory.transients = plan::Aligned(transients);
     Reserve(transients);
@@ -447,24 +449,24 @@ class StageBuilder {
                                  .nodes = &graph.forward[static_cast<size_t>(chunk.index)],
                                  .storage = &storage,
                                  .transient_base = transient_base,
-                                 .profile = &in_.options->profile,
+                                 .profile = in_.profile,
                                  .dying = nullptr,
-                                 .keep = in_.options->keep_logits && chunk.has_head ? plan_.logits : -1,
+                                 .keep = in_.keep_logits && chunk.has_head ? plan_.logits : -1,
                                  .in_lane = false,
-                                 .pushed = in_.exchange.pushed,
-                                 .direct = in_.exchange.direct,
+                                 .pushed = policy_.exchange.pushed,
+                                 .direct = policy_.exchange.direct,
                                  .in_turns = nullptr};
       TransientBytes bytes;
       chunk.evaluate = AddSegment(BuildSegment(inputs, fmt::format("evaluate.{}", chunk.index), chunk.index,
                                                &bytes, &plan_.logits_buffer));
-      FlatExchange exchange = in_.exchange;
+      FlatExchange exchange = policy_.exchange;
       exchange.behind = exchange.behind && exchange.beside_conversions;
       GatherParameters(plan_, stage_, exchange, /*lanes=*/false, &stage_.segments.back());
       JoinGathers(plan_, stage_, {&stage_.segments.back()});
       transients = std::max(transients, bytes.own);
     }
     Reserve(transients);
-    stage_.evaluate_begin = AddSegment(BeginSegment("evaluate_begin", plan_, stage_, in_.exchange));
+    stage_.evaluate_begin = AddSegment(BeginSegment("evaluate_begin", plan_, stage_, policy_.exchange));
     plan::Segment end;
     end.name = "evaluate_end";
     if (plan_.mesh.world() > 1) end.instructions.push_back(ReduceScalars(plan_, stage_));
@@ -481,6 +483,7 @@ class StageBuilder {
   }
 
   const StageInputs& in_;
+  const Policy& policy_;
   const std::int32_t index_;
   const std::int32_t blocks_;  // layers of the model
   plan::Plan& plan_;
@@ -493,8 +496,8 @@ class StageBuilder {
 
 }  // namespace
 
-void BuildStage(const StageInputs& inputs, std::int32_t stage,
-                const std::vector<std::pair<std::int64_t, std::int64_t>>& chunk_layers, plan::Plan* plan) {
+void BuildStage(const StageInputs& inputs, std::int32_t stage, const ChunkLayers& chunk_layers,
+                plan::Plan* plan) {
   plan->stages.push_back(StageBuilder(inputs, stage, chunk_layers, plan).Build());
 }
 

@@ -29,7 +29,7 @@ plan::Instruction ReduceStates(const plan::Plan& plan, const plan::StagePlan& st
 }
 
 plan::Instruction AdamW(const plan::Bucket& bucket, const plan::StagePlan& stage,
-                        const recipe::Optimizer& optimizer, const std::string& name) {
+                        const OptimizerSettings& optimizer, const std::string& name) {
   plan::Instruction instruction = Flat("adamw", name + ".adamw");
   const bool own_master = bucket.master.elements > 0;
   const plan::BufferRef parameter = OwnParameters(bucket);
@@ -121,7 +121,7 @@ plan::Segment BeginSegment(std::string name, const plan::Plan& plan, const plan:
 }
 
 plan::Segment UpdateSegment(const plan::Plan& plan, const plan::StagePlan& stage,
-                            const recipe::Optimizer& optimizer, const FlatExchange& exchange,
+                            const OptimizerSettings& optimizer, const FlatExchange& exchange,
                             const plan::DeviceProfile& profile, std::int64_t transient_base,
                             std::int64_t* transient_bytes) {
   plan::Segment segment;
@@ -153,7 +153,7 @@ plan::Segment UpdateSegment(const plan::Plan& plan, const plan::StagePlan& stage
   plan::Instruction clip = Flat("clip_factor", "clip_factor");
   clip.inputs = {stage.scalars};
   clip.outputs = {stage.control};
-  clip.attributes = {{"clip", optimizer.clip_grad_norm}};
+  clip.attributes = {{"clip", optimizer.clip_gradient_norm}};
   plan::SetScaler(plan.loss_scaler, &clip.attributes);
   out.push_back(std::move(clip));
   for (size_t b = 0; b < stage.buckets.size(); ++b) {

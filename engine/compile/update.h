@@ -6,9 +6,16 @@
 
 #include "engine/compile/flat_exchange.h"
 #include "engine/plan/plan.h"
-#include "engine/recipe/recipe.h"
 
 namespace engine::compile {
+
+// Of AdamW, and of clipping; the learning rate is the control block's.
+struct OptimizerSettings {
+  double beta1 = 0, beta2 = 0;
+  double epsilon = 0;
+  double weight_decay = 0;
+  double clip_gradient_norm = 0;  // 0: no clipping
+};
 
 // The start of an iteration or of an evaluation: zero(scalars), and the gathers that run behind the first
 // passes and not within them, in the order in which these read. Gradients need no zeroing: the first
@@ -23,7 +30,7 @@ plan::Segment BeginSegment(std::string name, const plan::Plan& plan, const plan:
 // program, behind AdamW of the next where exchange is behind computation; scales of quantised tensors.
 // Scratch of its kernels lies at `transient_base`; *transient_bytes: how far it reaches.
 plan::Segment UpdateSegment(const plan::Plan& plan, const plan::StagePlan& stage,
-                            const recipe::Optimizer& optimizer, const FlatExchange& exchange,
+                            const OptimizerSettings& optimizer, const FlatExchange& exchange,
                             const plan::DeviceProfile& profile, std::int64_t transient_base,
                             std::int64_t* transient_bytes);
 

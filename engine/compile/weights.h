@@ -2,7 +2,7 @@
 // the stage before need not wait for them.
 #pragma once
 
-#include "engine/compile/stage.h"
+#include "engine/compile/cut.h"
 
 namespace engine::compile {
 

@@ -15,46 +15,48 @@ DType ComputeDType(const recipe::Recipe& recipe) {
   return recipe.precision.compute == "fp16" ? DType::kF16 : DType::kBF16;
 }
 
-model::BuildOptions ModelOptions(const recipe::Recipe& recipe, const compile::CompileOptions& options,
-                                 bool dropout) {
-  const double tokens =
-      static_cast<double>(recipe.training.global_batch) * static_cast<double>(recipe.data.sequence_length);
-  const std::int64_t micro_batch = recipe.training.micro_batch / compile::Lanes(recipe, options);
-  return {.batch = micro_batch * recipe.parallelism.dp * recipe.parallelism.ep,
-          .sequence = recipe.data.sequence_length,
-          .vocab_rows = recipe.padded_vocab(),
+model::BuildOptions ModelOptions(const recipe::Recipe& recipe, const compile::Policy& policy, bool dropout) {
+  const double tokens = static_cast<double>(policy.global_batch) * static_cast<double>(policy.sequence);
+  return {.batch = policy.microbatch_samples,
+          .sequence = policy.sequence,
+          .vocab_rows = policy.vocab_rows,
           .dtype = ComputeDType(recipe),
           .dropout = dropout,
           .loss_scale = 1.0 / tokens};
 }
 
-}  // namespace
-
-bool MayHoldUpHalves(const recipe::Recipe& recipe, const compile::CompileOptions& options) {
-  const recipe::Parallelism& p = recipe.parallelism;
-  return p.pp > 1 && p.dp > 1 && compile::HoldsUpHalves(recipe, options);
+absl::StatusOr<compile::Compiled> CompileByPolicy(const recipe::Recipe& recipe, const compile::Policy& policy,
+                                                  const compile::CompileOptions& options) {
+  const auto build = [&](bool wanted, bool dropout) {
+    return wanted ? model::BuildDecoder(recipe, ModelOptions(recipe, policy, dropout)) : graph::Graph();
+  };
+  return compile::Compile(policy, build(options.training, /*dropout=*/true),
+                          build(options.evaluation, /*dropout=*/false), options);
 }
 
-absl::StatusOr<plan::Plan> CompileAsSaid(const recipe::Recipe& recipe,
-                                         const compile::CompileOptions& options) {
-  return compile::Compile(
-      recipe, model::BuildDecoder(recipe, ModelOptions(recipe, options, /*dropout=*/true)),
-      options.evaluation ? model::BuildDecoder(recipe, ModelOptions(recipe, options, /*dropout=*/false))
-                         : graph::Graph(),
-      options);
+}  // namespace
+
+absl::StatusOr<compile::Compiled> CompileAsSaid(const recipe::Recipe& recipe,
+                                                const compile::CompileOptions& options) {
+  ASSIGN_OR_RETURN(const compile::Policy policy, compile::ResolvePolicy(recipe, options));
+  return CompileByPolicy(recipe, policy, options);
 }
 
 absl::StatusOr<plan::Plan> CompileUnverified(const recipe::Recipe& recipe,
                                              const compile::CompileOptions& options) {
-  absl::StatusOr<plan::Plan> plan = CompileAsSaid(recipe, options);
-  const bool refused = options.halves && absl::IsFailedPrecondition(plan.status());
-  if (!refused && !(plan.ok() && plan->lanes > 1 && MayHoldUpHalves(recipe, options))) return plan;
-  compile::CompileOptions whole = options;
-  whole.halves = false;
-  absl::StatusOr<plan::Plan> other = CompileAsSaid(recipe, whole);
-  if (refused || !other.ok()) return refused ? std::move(other) : std::move(plan);
-  const double in_turns = predict::Predict(*plan, recipe.cluster).iteration_s;
-  return predict::Predict(*other, recipe.cluster).iteration_s < in_turns ? std::move(other) : std::move(plan);
+  ASSIGN_OR_RETURN(const compile::Policy policy, compile::ResolvePolicy(recipe, options));
+  ASSIGN_OR_RETURN(compile::Compiled compiled, CompileByPolicy(recipe, policy, options));
+  const bool refused = !compiled.halves_refused.empty();
+  if (!refused && !policy.halves_may_be_held_up) return std::move(compiled.plan);
+  compile::CompileOptions whole_options = options;
+  whole_options.halves = false;
+  absl::StatusOr<compile::Compiled> whole = CompileAsSaid(recipe, whole_options);
+  if (!whole.ok()) return refused ? whole.status() : absl::StatusOr<plan::Plan>(std::move(compiled.plan));
+  const auto seconds = [&](const plan::Plan& plan) {
+    return predict::Predict(plan, recipe.cluster).iteration_s;
+  };
+  const bool takes_whole = refused || seconds(whole->plan) < seconds(compiled.plan);
+  return std::move(takes_whole ? whole->plan : compiled.plan);
 }
 
 absl::Status VerifyAgainst(const recipe::Recipe& recipe, const plan::Plan& plan) {

@@ -14,15 +14,11 @@ absl::StatusOr<plan::Plan> CompileRecipe(const recipe::Recipe& recipe,
                                          const compile::CompileOptions& options);
 
 // As `options` say, even where CompileRecipe chooses otherwise.
-absl::StatusOr<plan::Plan> CompileAsSaid(const recipe::Recipe& recipe,
-                                         const compile::CompileOptions& options);
+absl::StatusOr<compile::Compiled> CompileAsSaid(const recipe::Recipe& recipe,
+                                                const compile::CompileOptions& options);
 
-// Whether what dp exchanges in the last microbatch holds up the halves' own exchange (compile/compile.h): each
-// stage of a pipeline then waits for it.
-bool MayHoldUpHalves(const recipe::Recipe& recipe, const compile::CompileOptions& options);
-
-// The two halves of it. Of a plan whose pipeline could be held up by halves that run in turns, the one
-// without is taken where its predicted time is less.
+// The two steps of CompileRecipe. Microbatches are compiled whole where they cannot be cut into halves, and where halves
+// could hold up the pipeline (Policy::halves_may_be_held_up) and the predicted time of whole ones is less.
 absl::StatusOr<plan::Plan> CompileUnverified(const recipe::Recipe& recipe,
                                              const compile::CompileOptions& options);
 absl::Status VerifyAgainst(const recipe::Recipe& recipe, const plan::Plan& plan);

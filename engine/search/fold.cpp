@@ -101,17 +101,17 @@ class Folder::Impl {
   double LeastSeconds(const recipe::Recipe& recipe) {
     const std::int64_t lanes = compile::Lanes(recipe, options_);
     const double seconds = LeastSecondsInLanes(recipe, lanes);
-    if (lanes == 1 || !driver::MayHoldUpHalves(recipe, options_)) return seconds;
+    if (lanes == 1 || !compile::MayHoldUpHalves(recipe, options_)) return seconds;
     return std::min(seconds, LeastSecondsInLanes(recipe, 1));
   }
 
   // As CompileUnverified chooses: without halves where these are held up and that takes less time.
   absl::StatusOr<Estimate> Fold(const recipe::Recipe& recipe, double slow_s) {
     constexpr double kHardly = 0.05;  // of an iteration
-    const bool may_hold_up = driver::MayHoldUpHalves(recipe, options_);
+    const bool may_hold_up = compile::MayHoldUpHalves(recipe, options_);
     absl::StatusOr<Estimate> halves =
         FoldAsSaid(recipe, may_hold_up ? std::numeric_limits<double>::infinity() : slow_s);
-    const bool refused = options_.halves && absl::IsFailedPrecondition(halves.status());
+    const bool refused = halves.ok() && halves->halves_refused;
     if (!refused && (!halves.ok() || !may_hold_up || halves->held_up_s < kHardly * halves->iteration_s))
       return halves;
     if (whole_ == nullptr) {
@@ -128,6 +128,7 @@ class Folder::Impl {
   struct Chunks {
     std::vector<std::pair<std::pair<Kind, std::int64_t>, std::unique_ptr<ChunkFacts>>> distinct;
     std::vector<const ChunkFacts*> facts;  // by chunk
+    bool refused = false;                  // Estimate::halves_refused
     const ChunkFacts& operator[](size_t c) const { return *facts[c]; }
     size_t size() const { return facts.size(); }
   };
@@ -140,7 +141,8 @@ class Folder::Impl {
       auto known = std::find_if(chunks.distinct.begin(), chunks.distinct.end(),
                                 [&](const auto& entry) { return entry.first == key; });
       if (known == chunks.distinct.end()) {
-        ASSIGN_OR_RETURN(const ChunkFacts facts, FactsFor(recipe, lanes, key.first, key.second));
+        ASSIGN_OR_RETURN(const ChunkFacts facts,
+                         FactsFor(recipe, lanes, key.first, key.second, &chunks.refused));
         chunks.distinct.emplace_back(key, std::make_unique<ChunkFacts>(facts));
         known = chunks.distinct.end() - 1;
       }
@@ -171,6 +173,8 @@ class Folder::Impl {
     const PassSchedule& schedule = ScheduleOf(recipe);
     Estimate estimate;
     ASSIGN_OR_RETURN(const Chunks facts, ChunksOf(recipe, lanes, layers));
+    estimate.halves_refused = facts.refused;
+    if (facts.refused) return estimate;
     ASSIGN_OR_RETURN(const std::vector<const StageStates*> states,
                      StatesOfAll(recipe, exchange, ShapesOf(recipe, layers)));
     for (size_t s = 0; s < states.size(); ++s) {
@@ -186,6 +190,7 @@ class Folder::Impl {
 
   struct Probe {
     std::int64_t blocks = 0;
+    bool refused = false;  // its microbatches cannot be cut into halves: no facts
     std::array<ChunkFacts, kKinds> facts;
     std::array<ChunkFacts, 3> longer;  // of a middle chunk, kMore longer
     std::int64_t send_bytes = 0,
@@ -217,7 +222,8 @@ class Folder::Impl {
                                       .loss_scale = 1};
       graph = graphs_.emplace(p.tp, model::BuildDecoder(recipe, build)).first;
     }
-    known->second = compile::CutLayers(recipe, graph->second, options_.profile);
+    known->second =
+        compile::CutLayers(p.layers_per_stage, p.pp * p.virtual_stages, graph->second, options_.profile);
     return known->second;
   }
 
@@ -259,6 +265,7 @@ class Folder::Impl {
 
   struct Compiled {
     Plan plan;
+    bool refused = false;
     std::vector<ChunkFacts> facts;  // by stage
   };
 
@@ -270,14 +277,18 @@ class Folder::Impl {
     std::vector<ChunkFacts::Evaluation>& known = evaluations_[{EvaluationKey(recipe, lanes), blocks}];
     compile::CompileOptions options = options_;
     options.evaluation = known.empty();
-    Compiled compiled;
-    ASSIGN_OR_RETURN(compiled.plan, driver::CompileAsSaid(Reduced(recipe, lanes, blocks), options));
+    ASSIGN_OR_RETURN(compile::Compiled as_said,
+                     driver::CompileAsSaid(Reduced(recipe, lanes, blocks), options));
+    RememberParameters(recipe, as_said.plan);
+    Compiled compiled{
+        .plan = std::move(as_said.plan), .refused = !as_said.halves_refused.empty(), .facts = {}};
+    compiled.facts.resize(compiled.plan.stages.size());
+    if (compiled.refused) return compiled;
     compiled.facts = FactsOf(compiled.plan, recipe.cluster);
     for (size_t s = 0; s < compiled.facts.size(); ++s) {
       if (options.evaluation) known.push_back(compiled.facts[s].evaluation);
       compiled.facts[s].evaluation = known[s];
     }
-    RememberParameters(recipe, compiled.plan);
     return compiled;
   }
 
@@ -290,6 +301,7 @@ class Folder::Impl {
     if (recipe.parallelism.pp == 1) {
       for (size_t more = 0; more < (even != nullptr ? 1 : 3); ++more) {
         ASSIGN_OR_RETURN(const Compiled compiled, CompileChunks(recipe, lanes, {n + kMore[more]}));
+        probe.refused = probe.refused || compiled.refused;
         if (more == 0) probe.facts[kWhole] = compiled.facts[0];
         if (even == nullptr) probe.longer[more] = compiled.facts[0];
       }
@@ -299,7 +311,8 @@ class Folder::Impl {
         even != nullptr ? std::vector<std::int64_t>{n, n, n}
                         : std::vector<std::int64_t>{n, n, n + kMore[1], n + kMore[2], n};
     ASSIGN_OR_RETURN(const Compiled compiled, CompileChunks(recipe, lanes, cut));
-    const auto& [plan, facts] = compiled;
+    const auto& [plan, refused, facts] = compiled;
+    probe.refused = refused;
     for (size_t more = 0; more < 3 && even == nullptr; ++more) probe.longer[more] = facts[1 + more];
     probe.facts[kFirst] = facts.front();
     probe.facts[kMiddle] = facts[1];
@@ -317,7 +330,7 @@ class Folder::Impl {
     const auto [known, fresh] = probe_of_.try_emplace(std::pair(key, n));
     if (fresh) {
       known->second = std::make_unique<absl::StatusOr<Probe>>(MakeProbe(recipe, lanes, n, even));
-      if (known->second->ok()) RememberBlock(recipe, lanes, **known->second);
+      if (known->second->ok() && !(*known->second)->refused) RememberBlock(recipe, lanes, **known->second);
     }
     if (!known->second->ok()) return known->second->status();
     return &**known->second;
@@ -339,8 +352,9 @@ class Folder::Impl {
   }
 
   absl::StatusOr<ChunkFacts> FactsFor(const recipe::Recipe& recipe, std::int64_t lanes, Kind kind,
-                                      std::int64_t blocks) {
+                                      std::int64_t blocks, bool* refused) {
     ASSIGN_OR_RETURN(const Probe* probe, ProbeOf(recipe, lanes, blocks));
+    *refused = *refused || probe->refused;
     return Longer(probe->facts[kind], blocks - probe->blocks, probe->longer[0], probe->longer[1]);
   }
 

@@ -34,6 +34,9 @@ struct Estimate {
   std::int32_t stage = 0;
   double iteration_s = 0;
   double held_up_s = 0;  // of it: what reductions hold up the passes of halves that run in turns
+  // Such halves would wait for each other, so that the layout has no plan with them; nothing else is set. Fold
+  // estimates whole microbatches then.
+  bool halves_refused = false;
 };
 
 // Estimates recipes that differ in layout, batch and recomputation alone: one model, precision, optimizer and

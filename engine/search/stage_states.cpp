@@ -117,8 +117,8 @@ StageStates StatesOfStage(const recipe::Recipe& recipe, const compile::FlatExcha
   stage.control = {.elements = plan::kControlNumbers, .dtype = DType::kF64};
   const predict::CostModel costs(plan, recipe.cluster);
   ExchangeInPasses(exchange, shape, *parameters, profile, blocks, costs, &stage, &states);
-  const Segment update =
-      compile::UpdateSegment(plan, stage, recipe.optimizer, exchange, profile, 0, &states.update_bytes);
+  const Segment update = compile::UpdateSegment(plan, stage, compile::OptimizerOf(recipe.optimizer), exchange,
+                                                profile, 0, &states.update_bytes);
   TimeUpdate(update, costs, &states);
   return states;
 }

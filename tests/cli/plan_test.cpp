@@ -106,6 +106,24 @@ TEST_CASE("plan: precision.deterministic decides what attention's gradient reser
   CHECK(transients("true") > transients("false"));
 }
 
+TEST_CASE("plan: the passes, and what there is after each") {
+  const CommandResult passes = RunCommand(AddPlanCommand, {"plan", Quickstart(), "--passes"});
+  CHECK(passes.exit_code == 0);
+  CHECK(passes.output.starts_with("balance "));
+  CHECK(passes.output.find("\nplace ") != std::string::npos);
+  const auto after = [&](const char* pass) {
+    const CommandResult result = RunCommand(AddPlanCommand, {"plan", Quickstart(), "--after", pass});
+    CHECK(result.exit_code == 0);
+    return result.output;
+  };
+  CHECK(after("balance").find("linear_wgrad") == std::string::npos);
+  CHECK(after("differentiate").find("linear_wgrad") != std::string::npos);
+  CHECK(after("differentiate").find("all_reduce") == std::string::npos);
+  CHECK(after("place").find("all_reduce") != std::string::npos);
+  CHECK(after("stages") == RunCommand(AddPlanCommand, {"plan", Quickstart(), "--full"}).output);
+  CHECK(RunProgram("plan " + Quickstart() + " --after lunch").exit_code == 2);
+}
+
 TEST_CASE("plan: what is refused, and how") {
   const ProgramResult rank = RunProgram("plan " + Quickstart() + " --rank 4");
   CHECK(rank.exit_code == 1);

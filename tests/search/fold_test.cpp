@@ -291,7 +291,9 @@ TEST_CASE("where halves would wait for each other microbatches are not cut") {
       recipe::Load(std::string(ENGINE_SOURCE_DIR) + "/recipes/scale/llama-13b-16gpu.toml", load);
   REQUIRE(loaded.ok());
   const recipe::Recipe& recipe = loaded.recipe;
-  CHECK(absl::IsFailedPrecondition(driver::CompileAsSaid(recipe, options).status()));
+  const absl::StatusOr<compile::Compiled> halves = driver::CompileAsSaid(recipe, options);
+  REQUIRE_MESSAGE(halves.ok(), Message(halves.status()));
+  CHECK(halves->halves_refused == "halves would wait for each other");
   const absl::StatusOr<plan::Plan> plan = driver::CompileRecipe(recipe, options);
   REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
   CHECK(plan->lanes == 1);
@@ -313,14 +315,14 @@ TEST_CASE("halves do not run in turns where they would be slower") {
         in_turns ? ModelRecipe("gpt", Sets("pp=4 tp=4 dp=4 mb=2 zero=1 sp=true batch=512 exchange=nccl"))
                  : ModelRecipe("llama", Sets("pp=4 cp=4 dp=8 mb=2 exchange=nccl"));
     const absl::StatusOr<plan::Plan> plan = driver::CompileUnverified(recipe, options);
-    const absl::StatusOr<plan::Plan> both = driver::CompileAsSaid(recipe, options);
-    const absl::StatusOr<plan::Plan> one = driver::CompileAsSaid(recipe, whole);
+    const absl::StatusOr<compile::Compiled> both = driver::CompileAsSaid(recipe, options);
+    const absl::StatusOr<compile::Compiled> one = driver::CompileAsSaid(recipe, whole);
     REQUIRE((plan.ok() && both.ok() && one.ok()));
-    const double with = predict::Predict(*both, recipe.cluster).iteration_s;
-    const double without = predict::Predict(*one, recipe.cluster).iteration_s;
-    CHECK(both->lanes == 2);
+    const double with = predict::Predict(both->plan, recipe.cluster).iteration_s;
+    const double without = predict::Predict(one->plan, recipe.cluster).iteration_s;
+    CHECK(both->plan.lanes == 2);
     CHECK((with < without) == in_turns);
-    CHECK(plan->hash == (in_turns ? both : one)->hash);
+    CHECK(plan->hash == (in_turns ? both : one)->plan.hash);
     const std::string notes = fmt::format("{}", fmt::join(plan->notes, "; "));
     CHECK((notes.find("by the predicted time") != std::string::npos) == !in_turns);
     const absl::StatusOr<Estimate> folded = Folder(options).Fold(recipe);

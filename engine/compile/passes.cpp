@@ -1,0 +1,289 @@
+#include "engine/compile/passes.h"
+
+#include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "engine/base/hash.h"
+#include "engine/compile/fuse.h"
+#include "engine/compile/stage.h"
+#include "engine/compile/weights.h"
+#include "engine/graph/autodiff.h"
+#include "engine/ops/ops.h"
+#include "engine/plan/canonical.h"
+
+namespace engine::compile {
+namespace {
+
+using graph::Graph;
+using graph::Node;
+using graph::ValueKind;
+
+bool Recomputes(const RecomputePolicy& recompute, const Node& node, std::int32_t layers) {
+  if (node.layer < 0 || node.layer >= layers) return false;
+  if (recompute.all) return true;
+  const auto wants = [&](const char* module) {
+    return std::find(recompute.modules.begin(), recompute.modules.end(), module) != recompute.modules.end();
+  };
+  if (node.op == &ops::kAttention) return wants("attention");
+  if (node.op == &ops::kLayerNorm || node.op == &ops::kRmsNorm) return wants("norm");
+  if (node.op == &ops::kGelu || node.op == &ops::kSwiglu) return wants("activation");
+  return false;
+}
+
+absl::Status BalancePass(Compilation* c) {
+  c->chunks =
+      CutLayers(c->policy.chunk_units, c->policy.chunks, c->programs().front()->logical, c->options.profile);
+  return absl::OkStatus();
+}
+
+absl::Status DifferentiatePass(Compilation* c) {
+  if (!c->policy.training) return absl::OkStatus();
+  return graph::Differentiate(&c->train.logical, ops::kAdd, c->policy.matrix_gradients);
+}
+
+absl::Status RecomputePass(Compilation* c) {
+  if (!c->policy.training) return absl::OkStatus();
+  const std::int32_t layers = c->train.logical.layers();
+  graph::Recompute(&c->train.logical,
+                   [&](const Node& node) { return Recomputes(c->policy.recompute, node, layers); });
+  return absl::OkStatus();
+}
+
+absl::Status PlacePass(Compilation* c) {
+  for (ProgramGraph* program : c->programs()) {
+    RETURN_IF_ERROR(program->logical.Verify());
+    ASSIGN_OR_RETURN(program->local,
+                     PlaceGraph(program->logical,
+                                {.mesh = c->policy.mesh, .sequence_parallel = c->policy.sequence_parallel}));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FusePass(Compilation* c) {
+  for (ProgramGraph* program : c->programs()) {
+    Fuse({.profile = &c->options.profile,
+          .logits_bytes = c->policy.logits_bytes,
+          // Evaluation keeps the weights' own precision.
+          .fp8 = program == &c->train ? c->policy.fp8 : Fp8Options{},
+          .layers = program->logical.layers(),
+          .chunk_of = [&](std::int32_t layer) { return ChunkOfLayer(c->chunks, layer); }},
+         &program->local);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CutPass(Compilation* c) {
+  for (ProgramGraph* program : c->programs()) {
+    ASSIGN_OR_RETURN(program->cut, CutIntoChunks(std::move(program->local), c->chunks, &c->plan));
+  }
+  for (plan::Transfer& transfer : c->plan.transfers) transfer.push = c->policy.push_transfers;
+  for (size_t chunk = 0; chunk < c->chunks.size(); ++chunk)
+    c->plan.chunk_stage.push_back(static_cast<std::int32_t>(chunk) %
+                                  static_cast<std::int32_t>(c->plan.mesh.pp));
+  if (!c->evaluate.logical.nodes().empty()) {
+    const Graph& evaluate = c->evaluate.logical;
+    c->plan.logits =
+        c->evaluate.cut.base + c->evaluate.cut.local.value_of[static_cast<size_t>(evaluate.logits())];
+  }
+  return absl::OkStatus();
+}
+
+// The parameters that nodes of several stages read.
+absl::flat_hash_set<graph::ValueId> ReadByStages(const Compilation& c, const Graph& graph) {
+  absl::flat_hash_map<graph::ValueId, std::int32_t> stage_of;
+  absl::flat_hash_set<graph::ValueId> several;
+  for (const Node& node : graph.nodes()) {
+    const std::int32_t stage = c.plan.chunk_stage[static_cast<size_t>(ChunkOfLayer(c.chunks, node.layer))];
+    for (graph::ValueId input : node.inputs) {
+      if (graph.value(input).kind != ValueKind::kParameter) continue;
+      if (stage_of.try_emplace(input, stage).first->second != stage) several.insert(input);
+    }
+  }
+  return several;
+}
+
+// Tells the leaves of a local graph which parameter they are, or are the gradient of. Parameters of both
+// graphs are the same, in the same order: one model built them.
+void LinkParameters(const Graph& graph, const CutGraph& cut, plan::Plan* plan) {
+  absl::flat_hash_map<graph::ValueId, std::int32_t> index;
+  for (size_t i = 0; i < graph.parameters().size(); ++i) {
+    index[graph.parameters()[i].value] = static_cast<std::int32_t>(i);
+  }
+  for (size_t v = 0; v < graph.values().size(); ++v) {
+    const graph::Value& value = graph.values()[v];
+    if (value.kind != ValueKind::kParameter && value.gradient_of == graph::kNoValue) continue;
+    const bool gradient = value.kind == ValueKind::kAccumulator;
+    const std::int32_t parameter = index.at(gradient ? value.gradient_of : static_cast<graph::ValueId>(v));
+    const std::int32_t local = cut.base + cut.local.value_of[v];
+    plan->values[static_cast<size_t>(local)].parameter = parameter;
+    if (gradient) plan->parameters[static_cast<size_t>(parameter)].gradient = local;
+  }
+}
+
+absl::Status ParametersPass(Compilation* c) {
+  const ProgramGraph& first = *c->programs().front();
+  const absl::flat_hash_set<graph::ValueId> tied = ReadByStages(*c, first.logical);
+  for (const graph::Parameter& parameter : first.logical.parameters()) {
+    c->plan.parameters.push_back(
+        {.value = first.cut.base + first.cut.local.value_of[static_cast<size_t>(parameter.value)],
+         .gradient = -1,
+         .name = first.logical.value(parameter.value).name,
+         .logical_shape = parameter.logical_shape,
+         .initializer = parameter.initializer,
+         .weight_decay = parameter.weight_decay,
+         .tied = tied.contains(parameter.value)});
+    c->plan.parameter_count += parameter.logical_shape.elements();
+  }
+  for (const ProgramGraph* program : c->programs()) LinkParameters(program->logical, program->cut, &c->plan);
+  return absl::OkStatus();
+}
+
+absl::Status DeferPass(Compilation* c) {
+  if (c->policy.training && c->plan.schedule == plan::kZeroBubble) DeferWeights(c->plan, &c->train.cut);
+  return absl::OkStatus();
+}
+
+absl::Status StagesPass(Compilation* c) {
+  const bool evaluates = !c->evaluate.logical.nodes().empty();
+  const StageInputs inputs{.train = c->policy.training ? &c->train.cut : nullptr,
+                           .evaluate = evaluates ? &c->evaluate.cut : nullptr,
+                           .policy = &c->policy,
+                           .profile = &c->options.profile,
+                           .keep_logits = c->options.keep_logits};
+  for (std::int32_t stage = 0; stage < c->plan.mesh.pp; ++stage)
+    BuildStage(inputs, stage, c->chunks, &c->plan);
+  return absl::OkStatus();
+}
+
+// What is kept of a microbatch's gradients in shards is their sum over both halves: each is made at once.
+bool SumsShardsByHalves(const plan::Plan& plan) {
+  for (const plan::StagePlan& stage : plan.stages) {
+    absl::flat_hash_set<std::int32_t> sharded;  // gradients
+    for (const plan::Bucket& bucket : stage.buckets) {
+      if (bucket.gradient_shard.elements == 0) continue;
+      for (const plan::Bucket::Item& item : bucket.items)
+        sharded.insert(plan.parameters[static_cast<size_t>(item.parameter)].gradient);
+    }
+    if (sharded.empty()) continue;
+    for (const plan::Segment& segment : stage.segments) {
+      for (const plan::Instruction& instruction : segment.instructions) {
+        if (instruction.op == nullptr || instruction.joint) continue;
+        for (const plan::BufferRef& output : instruction.outputs) {
+          if (sharded.contains(output.value)) return true;
+        }
+      }
+    }
+  }
+  return false;
+}
+
+// Whether halves would wait for each other in a segment: no order of their turns was found
+// (compile/interleave.h).
+bool HalvesAreStuck(const plan::Plan& plan) {
+  for (const plan::StagePlan& stage : plan.stages) {
+    for (const plan::Segment& segment : stage.segments) {
+      if (segment.chunk >= 0 && segment.order.empty() && !segment.instructions.empty() &&
+          !segment.name.starts_with("evaluate"))
+        return true;
+    }
+  }
+  return false;
+}
+
+absl::Status HalvesPass(Compilation* c) {
+  if (c->plan.lanes == 1) return absl::OkStatus();
+  if (SumsShardsByHalves(c->plan)) {
+    c->halves_refused = "gradients in shards are made half by half";
+  } else if (c->policy.training && HalvesAreStuck(c->plan)) {
+    c->halves_refused = "halves would wait for each other";
+  }
+  return absl::OkStatus();
+}
+
+absl::Status HashPass(Compilation* c) {
+  if (!c->options.hash || !c->halves_refused.empty()) return absl::OkStatus();
+  Hasher hasher;
+  plan::WriteCanonical(c->plan, [&](std::string_view text) { hasher.Update(text); });
+  c->plan.hash = hasher.HexDigest();
+  return absl::OkStatus();
+}
+
+constexpr Pass kPasses[] = {
+    {"balance", "which layers each chunk of the pipeline has", BalancePass},
+    {"differentiate", "the backward nodes", DifferentiatePass},
+    {"recompute", "forward nodes that run again in the backward pass", RecomputePass},
+    {"place", "a placement for each tensor and axis, collectives where it changes", PlacePass},
+    {"fuse", "chains of ops become those that the device has kernels for, in FP8 where asked for", FusePass},
+    {"cut", "nodes by chunk, and transfers between chunks", CutPass},
+    {"parameters", "what is trained, and who shares it", ParametersPass},
+    {"defer", "gradients of weights apart from the backward pass, under a zero bubble", DeferPass},
+    {"stages", "buckets, slots, segments, memory and programs", StagesPass},
+    {"halves", "whether halves of microbatches may run in turns", HalvesPass},
+    {"hash", "the plan's hash", HashPass},
+};
+
+void AppendLocal(const LocalGraph& graph, std::string* text) {
+  const auto values = [&](const std::vector<std::int32_t>& ids) {
+    std::string list;
+    for (std::int32_t id : ids) {
+      const plan::LocalValue& value = graph.values[static_cast<size_t>(id)];
+      list += fmt::format("{}{}:{}{}", list.empty() ? "" : ", ", value.name, engine::Name(value.dtype),
+                          value.local.ToString());
+    }
+    return list;
+  };
+  for (const LocalNode& node : graph.nodes) {
+    *text +=
+        fmt::format("{} {}{} ({}) -> {}\n", node.op != nullptr ? node.op->name : plan::Name(node.collective),
+                    node.name, node.attributes.ToString(), values(node.inputs), values(node.outputs));
+  }
+}
+
+}  // namespace
+
+std::vector<ProgramGraph*> Compilation::programs() {
+  std::vector<ProgramGraph*> wanted;
+  for (ProgramGraph* program : {&train, &evaluate}) {
+    if (!program->logical.nodes().empty()) wanted.push_back(program);
+  }
+  return wanted;
+}
+
+std::span<const Pass> Passes() { return kPasses; }
+
+absl::Status RunPasses(Compilation* compilation) {
+  using Clock = std::chrono::steady_clock;
+  for (const Pass& pass : kPasses) {
+    const Clock::time_point begin = Clock::now();
+    RETURN_IF_ERROR(pass.run(compilation));
+    if (!compilation->options.after) continue;
+    const std::chrono::duration<double> seconds = Clock::now() - begin;
+    RETURN_IF_ERROR(compilation->options.after(pass.name, seconds.count(), *compilation));
+  }
+  return absl::OkStatus();
+}
+
+std::string ToText(const Compilation& compilation) {
+  std::string text;
+  if (!compilation.plan.stages.empty()) {
+    plan::WriteCanonical(compilation.plan, [&](std::string_view part) { text += part; });
+    return text;
+  }
+  for (const auto& [name, program] :
+       {std::pair("train", &compilation.train), std::pair("evaluate", &compilation.evaluate)}) {
+    if (program->logical.nodes().empty()) continue;
+    text += fmt::format("{}\n", name);
+    const LocalGraph& local = program->cut.local.nodes.empty() ? program->local : program->cut.local;
+    if (local.nodes.empty()) {
+      text += program->logical.ToString();
+    } else {
+      AppendLocal(local, &text);
+    }
+  }
+  return text;
+}
+
+}  // namespace engine::compile
