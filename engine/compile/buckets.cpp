@@ -104,7 +104,7 @@ void PlaceBuckets(const BucketStorage& storage, std::int64_t* cursor, plan::Memo
   const DType moments = storage.narrow_moments ? DType::kBF16 : DType::kF32;
   for (plan::Bucket& bucket : *buckets) {
     const std::int64_t shard = bucket.shard_elements();
-    if (bucket.parameter_dtype != DType::kF32 && (storage.matrix_masters || !bucket.weight_decay)) {
+    if (bucket.parameter_dtype != DType::kF32 && (storage.bulk_masters || !bucket.bulk)) {
       bucket.master = ReserveAt(shard, DType::kF32, cursor, &memory->optimizer);
     }
     bucket.moment1 = ReserveAt(shard, moments, cursor, &memory->optimizer);
@@ -130,7 +130,7 @@ std::vector<plan::Bucket> MakeBuckets(const plan::Plan& plan, const std::vector<
                                       const std::vector<std::int32_t>& layers, std::int32_t blocks,
                                       std::int64_t zero_stage, bool first_stage) {
   std::vector<plan::Bucket> buckets;
-  std::map<std::tuple<unsigned, unsigned, bool, bool, DType, DType, std::int32_t>, size_t> index;
+  std::map<std::tuple<unsigned, unsigned, bool, bool, bool, DType, DType, std::int32_t>, size_t> index;
   for (size_t p = 0; p < plan.parameters.size(); ++p) {
     if (!used[p]) continue;
     const plan::PlanParameter& parameter = plan.parameters[p];
@@ -138,15 +138,17 @@ std::vector<plan::Bucket> MakeBuckets(const plan::Plan& plan, const std::vector<
     const DType gradient = GradientDType(plan, parameter);
     const plan::AxisSet reduce = ReduceAxes(plan, parameter);
     const plan::AxisSet copies = CopyAxes(plan, parameter);
-    const bool early = layers[p] != kNoLayer && !reduce.empty() && parameter.weight_decay && !parameter.tied;
-    const auto key = std::make_tuple(reduce.bits(), copies.bits(), parameter.weight_decay, parameter.tied,
-                                     value.dtype, gradient, early ? layers[p] : kNoLayer);
+    const bool bulk = graph::FactsOf(parameter.role).bulk;
+    const bool early = layers[p] != kNoLayer && !reduce.empty() && bulk && !parameter.tied;
+    const auto key = std::make_tuple(reduce.bits(), copies.bits(), parameter.weight_decay, bulk,
+                                     parameter.tied, value.dtype, gradient, early ? layers[p] : kNoLayer);
     const auto [it, fresh] = index.try_emplace(key, buckets.size());
     if (fresh) {
       plan::Bucket bucket;
       bucket.reduce = reduce;
       bucket.copies = copies;
       bucket.weight_decay = parameter.weight_decay;
+      bucket.bulk = bulk;
       bucket.tied = parameter.tied;
       bucket.owned = !parameter.tied || first_stage;
       bucket.early = early;

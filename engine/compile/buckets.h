@@ -11,7 +11,7 @@ inline constexpr std::int32_t kNoLayer = -2;
 
 // Buckets of the parameters with used[i], in order of first parameter. Parameters keep the plan's order
 // inside a bucket, each starting at a multiple of 128 elements. Gradients partial over axes of size 1 need no
-// reduction. The matrices of a layer have a bucket of their own, which is reduced early, where layers[i] is
+// reduction. The bulk parameters of a layer have a bucket of their own, which is reduced early, where layers[i] is
 // not kNoLayer. Layers from `blocks` on are no blocks.
 std::vector<plan::Bucket> MakeBuckets(const plan::Plan& plan, const std::vector<bool>& used,
                                       const std::vector<std::int32_t>& layers, std::int32_t blocks,
@@ -21,7 +21,7 @@ std::vector<plan::Bucket> MakeBuckets(const plan::Plan& plan, const std::vector<
 struct BucketStorage {
   bool training = true;  // else parameters alone
   std::int64_t zero_stage = 0;
-  bool matrix_masters = true;   // fp32 copies of matrices in 16 bits
+  bool bulk_masters = true;     // fp32 copies of bulk parameters (graph/role.h) in 16 bits
   bool narrow_moments = false;  // in bf16
   int in_turns = 1;             // buffers that the blocks kept in shards take in turn
   // Parameters that are updated in shards are gathered when a program begins; those that its first blocks

@@ -3,7 +3,6 @@
 #include <absl/container/flat_hash_set.h>
 
 #include "engine/base/status.h"
-#include "engine/ops/ops.h"
 
 namespace engine::compile {
 namespace {
@@ -23,8 +22,8 @@ std::pair<std::vector<double>, double> LayerCosts(const Graph& graph, const plan
     std::vector<graph::TensorType> outputs;
     for (graph::ValueId v : node.inputs) inputs.push_back(graph.value(v).type);
     for (graph::ValueId v : node.outputs) outputs.push_back(graph.value(v).type);
-    double flops = node.op->cost(inputs, outputs, node.attributes).flops;
-    if (node.op == &ops::kAttention) {
+    double flops = node.op->work(inputs, outputs, node.attributes).flops;
+    if (node.op->family == graph::Family::kAttention) {
       const plan::SlowPath slow =
           device.slow ? device.slow(node.op->name, inputs, node.attributes) : plan::SlowPath{};
       flops = device.attention_slowdown * (slow.kind == plan::SlowPath::Kind::kMasked ? slow.flops : flops);

@@ -6,7 +6,6 @@
 #include <array>
 #include <string_view>
 
-#include "engine/ops/ops.h"
 
 namespace engine::compile {
 namespace {
@@ -16,8 +15,6 @@ constexpr Rates kUsual = {.matmul_flops = 668e12, .memory_bandwidth = 4.3e12, .l
 constexpr double kExchangeStart = 15e-6;  // seconds: two hand-shakes, or the launch of a collective
 constexpr double kLaunch = 3e-6;
 constexpr double kLocalCopies = 230e9;  // bytes a second, measured on an H200 beside kernels that fill it
-
-bool Attends(const plan::Instruction& instruction) { return instruction.kernel.starts_with("attention"); }
 
 constexpr size_t kNever = static_cast<size_t>(-1);
 
@@ -231,9 +228,9 @@ double EstimateSeconds(const plan::Instruction& instruction, const Rates& rates)
   for (const auto* refs : {&instruction.inputs, &instruction.outputs}) {
     for (const plan::BufferRef& ref : *refs) bytes += static_cast<double>(instruction.BytesOf(ref));
   }
-  const double slowdown = Attends(instruction) ? rates.attention_slowdown : 1;
+  const double slowdown = instruction.family() == graph::Family::kAttention ? rates.attention_slowdown : 1;
   const bool masked = instruction.slow.kind == plan::SlowPath::Kind::kMasked;
-  const double flops = masked ? instruction.slow.flops : instruction.flops;
+  const double flops = masked ? instruction.slow.flops : instruction.work.flops;
   return kLaunch + std::max(slowdown * flops / rate(rates.matmul_flops, kUsual.matmul_flops),
                             bytes / rate(rates.memory_bandwidth, kUsual.memory_bandwidth));
 }

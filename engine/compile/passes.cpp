@@ -27,10 +27,16 @@ bool Recomputes(const RecomputePolicy& recompute, const Node& node, std::int32_t
   const auto wants = [&](const char* module) {
     return std::find(recompute.modules.begin(), recompute.modules.end(), module) != recompute.modules.end();
   };
-  if (node.op == &ops::kAttention) return wants("attention");
-  if (node.op == &ops::kLayerNorm || node.op == &ops::kRmsNorm) return wants("norm");
-  if (node.op == &ops::kGelu || node.op == &ops::kSwiglu) return wants("activation");
-  return false;
+  switch (node.op->family) {
+    case graph::Family::kAttention:
+      return wants("attention");
+    case graph::Family::kNorm:
+      return wants("norm");
+    case graph::Family::kActivation:
+      return wants("activation");
+    default:
+      return false;
+  }
 }
 
 absl::Status BalancePass(Compilation* c) {
@@ -41,7 +47,7 @@ absl::Status BalancePass(Compilation* c) {
 
 absl::Status DifferentiatePass(Compilation* c) {
   if (!c->policy.training) return absl::OkStatus();
-  return graph::Differentiate(&c->train.logical, ops::kAdd, c->policy.matrix_gradients);
+  return graph::Differentiate(&c->train.logical, ops::kAdd, c->policy.bulk_gradients);
 }
 
 absl::Status RecomputePass(Compilation* c) {
@@ -133,6 +139,7 @@ absl::Status ParametersPass(Compilation* c) {
          .name = first.logical.value(parameter.value).name,
          .logical_shape = parameter.logical_shape,
          .initializer = parameter.initializer,
+         .role = parameter.role,
          .weight_decay = parameter.weight_decay,
          .tied = tied.contains(parameter.value)});
     c->plan.parameter_count += parameter.logical_shape.elements();

@@ -222,7 +222,7 @@ std::int64_t ZeroStageOf(const recipe::Parallelism& parallelism) {
 BucketStorage StorageOf(const recipe::Recipe& recipe, const FlatExchange& exchange, bool training) {
   return {.training = training,
           .zero_stage = ZeroStageOf(recipe.parallelism),
-          .matrix_masters = recipe.precision.master_dtype == "fp32",
+          .bulk_masters = recipe.precision.master_dtype == "fp32",
           .narrow_moments = recipe.optimizer.moment_dtype == "bf16",
           .in_turns = exchange.behind ? 2 : 1,
           .gather_at_begin = training && exchange.at_begin};
@@ -256,7 +256,7 @@ absl::StatusOr<Policy> ResolvePolicy(const recipe::Recipe& recipe, const Compile
                 .chunk_units = p.layers_per_stage,
                 .push_transfers = TransfersArePushed(recipe, mesh, options),
                 .compute = recipe.precision.compute,
-                .matrix_gradients = recipe.precision.gradient_dtype == "bf16" ? DType::kBF16 : DType::kF32,
+                .bulk_gradients = recipe.precision.gradient_dtype == "bf16" ? DType::kBF16 : DType::kF32,
                 .recompute = RecomputeOf(recipe.recompute),
                 .sequence_parallel = p.sequence_parallel,
                 .fp8 = Fp8Of(recipe.precision),

@@ -70,7 +70,7 @@ struct Policy {
 
   // Graphs and kernels.
   std::string compute;  // precision.compute
-  DType matrix_gradients = DType::kF32;
+  DType bulk_gradients = DType::kF32;  // sums of gradients of bulk parameters (graph/role.h)
   RecomputePolicy recompute;
   bool sequence_parallel = false;
   Fp8Options fp8;                 // of training

@@ -312,7 +312,7 @@ class SegmentBuilder {
       ExchangeScratch(node, i, &instruction);
       if (exchanges) under_way_ = true;
     } else {
-      CostAndScratch(node, i, &instruction);
+      WorkAndScratch(node, i, &instruction);
     }
     const auto part = parts_.find(i);
     if (part != parts_.end()) {
@@ -323,8 +323,8 @@ class SegmentBuilder {
     }
     OnlyOnce(node, &instruction);
     const double microbatches = static_cast<double>(instruction.joint ? in_.plan->lanes : 1);
-    segment_.flops += instruction.flops / microbatches;
-    segment_.product_flops += instruction.product_flops / microbatches;
+    segment_.flops += instruction.work.flops / microbatches;
+    segment_.product_flops += instruction.work.product_flops / microbatches;
     segment_.instructions.push_back(std::move(instruction));
     for (std::int32_t input : node.inputs) {
       if (DiesAt(Global(input), i)) Release(Global(input), exchanges);
@@ -379,11 +379,9 @@ class SegmentBuilder {
     return types;
   }
 
-  void CostAndScratch(const LocalNode& node, std::int32_t i, plan::Instruction* instruction) {
+  void WorkAndScratch(const LocalNode& node, std::int32_t i, plan::Instruction* instruction) {
     const auto [inputs, outputs] = TypesOf(i);
-    const graph::Cost cost = node.op->cost(inputs, outputs, node.attributes);
-    instruction->flops = cost.flops;
-    instruction->product_flops = cost.product_flops;
+    instruction->work = node.op->work(inputs, outputs, node.attributes);
     if (in_.profile->slow) instruction->slow = in_.profile->slow(node.op->name, inputs, node.attributes);
     if (!in_.profile->scratch_bytes) return;
     if (instruction->joint) {

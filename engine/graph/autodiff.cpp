@@ -9,8 +9,8 @@ namespace {
 
 class Differentiator {
  public:
-  Differentiator(Graph* graph, const OpDef& add, DType of_matrices)
-      : graph_(*graph), add_(add), of_matrices_(of_matrices) {}
+  Differentiator(Graph* graph, const OpDef& add, DType of_bulk)
+      : graph_(*graph), add_(add), of_bulk_(of_bulk) {}
 
   absl::Status Run() {
     const size_t forward_nodes = graph_.nodes().size();
@@ -43,8 +43,8 @@ class Differentiator {
     ValueId& accumulator = accumulators_[static_cast<size_t>(parameter)];
     if (accumulator == kNoValue) {
       TensorType type = graph_.value(parameter).type;
-      const bool matrix = graph_.FindParameter(parameter)->weight_decay;
-      if (type.dtype != DType::kF64) type.dtype = matrix ? of_matrices_ : DType::kF32;
+      const bool bulk = FactsOf(graph_.FindParameter(parameter)->role).bulk;
+      if (type.dtype != DType::kF64) type.dtype = bulk ? of_bulk_ : DType::kF32;
       accumulator = graph_.AddAccumulator("d_" + graph_.value(parameter).name, type, parameter);
     }
     return accumulator;
@@ -81,7 +81,7 @@ class Differentiator {
 
   Graph& graph_;
   const OpDef& add_;
-  const DType of_matrices_;
+  const DType of_bulk_;
   std::vector<ValueId> gradients_;     // of the forward values, by id
   std::vector<ValueId> accumulators_;  // of the parameters, by id
 };
@@ -167,9 +167,9 @@ class Recomputer {
 
 }  // namespace
 
-absl::Status Differentiate(Graph* graph, const OpDef& add, DType of_matrices) {
+absl::Status Differentiate(Graph* graph, const OpDef& add, DType of_bulk) {
   if (graph->loss() == kNoValue) return Internal("autodiff: the graph has no loss");
-  return Differentiator(graph, add, of_matrices).Run();
+  return Differentiator(graph, add, of_bulk).Run();
 }
 
 void Recompute(Graph* graph, const std::function<bool(const Node&)>& again) {

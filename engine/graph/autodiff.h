@@ -11,9 +11,9 @@ namespace engine::graph {
 // parameter
 // ("d_<parameter>"). The loss must be the accumulator set by set_loss; it is the only seed. A value that
 // reaches the loss along several paths gets the sum of their gradients, by `add` nodes in order of arrival.
-// `add` is the op used. Gradients of decayed parameters, which are matrices, are kept in `of_matrices`; those
-// of biases and norms, each a sum over all tokens and small, in fp32; in a graph of float64, all in float64.
-absl::Status Differentiate(Graph* graph, const OpDef& add, DType of_matrices = DType::kF32);
+// `add` is the op used. Gradients of bulk parameters (graph/role.h) are kept in `of_bulk`; those of the others,
+// each a sum over all tokens and small, in fp32; in a graph of float64, all in float64.
+absl::Status Differentiate(Graph* graph, const OpDef& add, DType of_bulk = DType::kF32);
 
 // Runs forward nodes chosen by `again` a second time in the backward phase instead of saving what they
 // produced. A chosen node is repeated, just before its first use, for backward nodes of its own layer; what

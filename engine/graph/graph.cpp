@@ -73,10 +73,10 @@ ValueId Graph::AddInput(std::string name, TensorType type) {
 }
 
 ValueId Graph::AddParameter(std::string name, TensorType type, Shape logical_shape, Initializer initializer,
-                            bool weight_decay) {
+                            Role role) {
   const ValueId id =
       AddValue({.name = std::move(name), .type = std::move(type), .kind = ValueKind::kParameter});
-  parameters_.push_back({id, std::move(logical_shape), initializer, weight_decay});
+  parameters_.push_back({id, std::move(logical_shape), initializer, role, FactsOf(role).decays});
   return id;
 }
 

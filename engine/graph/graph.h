@@ -14,6 +14,7 @@
 #include "engine/base/dtype.h"
 #include "engine/base/shape.h"
 #include "engine/base/status.h"
+#include "engine/graph/role.h"
 
 namespace engine::graph {
 
@@ -87,7 +88,8 @@ struct Parameter {
   ValueId value = kNoValue;
   Shape logical_shape;  // without padding; differs from the value's shape in dim 0 at most (vocabulary)
   Initializer initializer;
-  bool weight_decay = false;  // of matrices and tables: not of biases and one-dimensional tensors
+  Role role = Role::kMatrix;
+  bool weight_decay = false;  // as the role says, unless the model says otherwise
 };
 
 // kPrepare, of local graphs alone: once an iteration, before the first microbatch.
@@ -110,7 +112,7 @@ class Graph {
  public:
   ValueId AddInput(std::string name, TensorType type);
   ValueId AddParameter(std::string name, TensorType type, Shape logical_shape, Initializer initializer,
-                       bool weight_decay);
+                       Role role);
   ValueId AddAccumulator(std::string name, TensorType type, ValueId gradient_of);
 
   // Appends a node; its outputs' types come from the op. CHECKs that the op accepts the inputs: a model

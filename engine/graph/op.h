@@ -13,7 +13,18 @@
 
 namespace engine::graph {
 
-struct Cost {
+// Ops that are alike to those who do not care which one it is: cost, recomputation, the order of halves.
+enum class Family : std::uint8_t {
+  kOther,
+  kProduct,
+  kHead,  // the products of head and loss with those of their gradients, in one
+  kAttention,
+  kNorm,
+  kActivation,
+};
+
+// What one execution of an op does.
+struct Work {
   // All arithmetic: multiply-adds count 2; attention counts only unmasked pairs (causal half, inside its
   // window), of the rank that has most of them.
   double flops = 0;
@@ -21,6 +32,11 @@ struct Cost {
   // The part of `flops` that is matrix products of the op's formula: what FLOPs of a model mean in the
   // literature. Attention counts the mean rank's pairs. 0: no products.
   double product_flops = 0;
+  // Of a product: elements of its result, and how many terms each is the sum of.
+  double results = 0, depth = 0;
+  // Of attention: queries of all samples and heads, and elements of a head.
+  double queries = 0, head = 0;
+  bool backward = false;  // of attention: 5 products for each pair instead of 2
 };
 
 // One lawful combination of placements along one mesh axis.
@@ -47,8 +63,9 @@ struct OpDef {
   std::string_view name;
   // Types of the outputs, or why the inputs are not acceptable.
   absl::StatusOr<std::vector<TensorType>> (*infer)(TypeSpan inputs, const Attributes& attributes) = nullptr;
+  Family family = Family::kOther;
   // Of one execution on tensors of these (local or logical) types.
-  Cost (*cost)(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) = nullptr;
+  Work (*work)(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) = nullptr;
   // One entry per input: the gradient's value, or kNoValue (not differentiable, or added into its
   // accumulator). Null: the op has no gradient.
   ValueIds (*gradient)(GradientContext& context) = nullptr;

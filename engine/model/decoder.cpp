@@ -14,6 +14,7 @@ using graph::Initializer;
 using graph::kNoValue;
 using graph::Phase;
 using graph::Pin;
+using graph::Role;
 using graph::TensorType;
 using graph::ValueId;
 using graph::ValueIds;
@@ -41,14 +42,12 @@ class DecoderBuilder {
   }
 
  private:
-  ValueId Parameter(const std::string& name, const Shape& shape, Initializer initializer,
+  ValueId Parameter(const std::string& name, Role role, const Shape& shape, Initializer initializer,
                     const Shape& logical) {
-    const bool bias = name.ends_with(".bias");
-    return graph_.AddParameter(name, {.shape = shape, .dtype = options_.dtype}, logical, initializer,
-                               /*weight_decay=*/!bias && shape.rank() > 1);
+    return graph_.AddParameter(name, {.shape = shape, .dtype = options_.dtype}, logical, initializer, role);
   }
-  ValueId Parameter(const std::string& name, const Shape& shape, Initializer initializer) {
-    return Parameter(name, shape, initializer, shape);
+  ValueId Parameter(const std::string& name, Role role, const Shape& shape, Initializer initializer) {
+    return Parameter(name, role, shape, initializer, shape);
   }
   static Initializer Zeros() { return {Initializer::Kind::kZeros, 0.0}; }
   static Initializer Ones() { return {Initializer::Kind::kOnes, 0.0}; }
@@ -67,10 +66,10 @@ class DecoderBuilder {
 
   ValueId Norm(const std::string& name, ValueId x) {
     const Shape width = {model_.hidden};
-    const ValueId gamma = Parameter(name + ".weight", width, Ones());
+    const ValueId gamma = Parameter(name + ".weight", Role::kGain, width, Ones());
     const Attributes attributes = {{"epsilon", model_.norm.epsilon}};
     if (model_.norm.kind == "rmsnorm") return graph_.Emit1(ops::kRmsNorm, name, {x, gamma}, attributes);
-    const ValueId beta = Parameter(name + ".bias", width, Zeros());
+    const ValueId beta = Parameter(name + ".bias", Role::kBias, width, Zeros());
     return graph_.Emit1(ops::kLayerNorm, name, {x, gamma, beta}, attributes);
   }
 
@@ -79,12 +78,12 @@ class DecoderBuilder {
                  Initializer initializer, int out_split = 0) {
     Shape shape = out;
     for (std::int64_t size : in) shape.push_back(size);
-    const ValueId w = Parameter(name + ".weight", shape, initializer);
+    const ValueId w = Parameter(name + ".weight", Role::kMatrix, shape, initializer);
     const std::int64_t in_dims = in.rank();
     const ValueId y = graph_.Emit1(ops::kLinear, name, {x, w},
                                    {{"in_dims", in_dims}, {"out_split", std::int64_t{out_split}}});
     if (!bias) return y;
-    const ValueId b = Parameter(name + ".bias", out, Zeros());
+    const ValueId b = Parameter(name + ".bias", Role::kBias, out, Zeros());
     return graph_.Emit1(ops::kBiasAdd, name + ".add_bias", {y, b});
   }
 
@@ -99,13 +98,13 @@ class DecoderBuilder {
   ValueId Embedding() {
     graph_.SetPosition(Phase::kForward, -1);
     const std::int64_t width = model_.hidden;
-    token_table_ = Parameter("embedding.tokens", {options_.vocab_rows, width}, Normal(model_.init_std),
-                             {model_.vocab, width});
+    token_table_ = Parameter("embedding.tokens", Role::kTable, {options_.vocab_rows, width},
+                             Normal(model_.init_std), {model_.vocab, width});
     ValueId x = graph_.Emit1(ops::kEmbedding, "embedding.lookup", {tokens_, token_table_});
     PinResidual(x);
     if (model_.attention.position == "learned") {
-      const ValueId table =
-          Parameter("embedding.positions", {model_.max_positions, width}, Normal(model_.init_std));
+      const ValueId table = Parameter("embedding.positions", Role::kTable, {model_.max_positions, width},
+                                      Normal(model_.init_std));
       const ValueId p = graph_.Emit1(ops::kEmbedding, "embedding.position_lookup", {positions_, table},
                                      {{"replicate", std::int64_t{1}}});
       PinResidual(p);
@@ -173,7 +172,7 @@ class DecoderBuilder {
     const ValueId normed = Norm("final_norm", x);
     const ValueId table = model_.tied_embeddings
                               ? token_table_
-                              : Parameter("head.weight", {options_.vocab_rows, model_.hidden},
+                              : Parameter("head.weight", Role::kMatrix, {options_.vocab_rows, model_.hidden},
                                           Normal(model_.init_std), {model_.vocab, model_.hidden});
     const ValueId logits =
         graph_.Emit1(ops::kLinear, "head", {normed, table}, {{"in_dims", std::int64_t{1}}});

@@ -16,7 +16,7 @@ Types Infer(TypeSpan inputs, const Attributes&) {
   return std::vector<TensorType>{inputs[0]};
 }
 
-Cost AddCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work AddCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {Elements(outputs[0]), Bytes(inputs) + Bytes(outputs)};
 }
 
@@ -32,7 +32,7 @@ std::vector<Signature> Signatures(TypeSpan inputs, const Attributes&, bool) {
 
 const OpDef kAdd{.name = "add",
                  .infer = Infer,
-                 .cost = AddCost,
+                 .work = AddCost,
                  .gradient = Gradient,
                  .signatures = Signatures,
                  .in_place_input = 0};

@@ -14,7 +14,7 @@
 //
 // FLOPs count the pairs that are not masked: S(S+1)/2 of a head without a window, W·S − W(W−1)/2 within one
 // of W. The forward pass has 2 products of 2·E FLOPs a pair, the backward pass 5. One of the 5 makes the
-// scores again, as the kernels do; Cost::product_flops leaves it out. A slice of the sequence is one of a
+// scores again, as the kernels do; Work::product_flops leaves it out. A slice of the sequence is one of a
 // zigzag split (plan/layout.h): without a window all slices have as many pairs, with one the middle has most.
 //
 // Placement: split batch; split heads (Ulysses: the sequence whole); or split query sequence with whole k and
@@ -68,18 +68,21 @@ PairFlops PairFlopsOf(TypeSpan inputs, const Attributes& attributes) {
           each * PairsFrom(0, keys, window) * queries / keys};
 }
 
-Cost AttentionCost(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes, double products,
-                   double products_of_formula) {
+Work AttentionWork(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes, bool backward) {
   const PairFlops pair = PairFlopsOf(inputs, attributes);
-  return {.flops = products * pair.most,
+  const double head = static_cast<double>(inputs[0].shape[3]);
+  return {.flops = (backward ? 5 : 2) * pair.most,
           .bytes = Bytes(inputs) + Bytes(outputs),
-          .product_flops = products_of_formula * pair.mean};
+          .product_flops = (backward ? 4 : 2) * pair.mean,
+          .queries = Elements(inputs[0]) / head,
+          .head = head,
+          .backward = backward};
 }
-Cost ForwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
-  return AttentionCost(inputs, outputs, attributes, 2, 2);
+Work ForwardWork(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
+  return AttentionWork(inputs, outputs, attributes, /*backward=*/false);
 }
-Cost BackwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
-  return AttentionCost(inputs, outputs, attributes, 5, 4);
+Work BackwardWork(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
+  return AttentionWork(inputs, outputs, attributes, /*backward=*/true);
 }
 
 ValueIds Gradient(GradientContext& context) {
@@ -118,10 +121,14 @@ std::vector<Signature> BackwardSignatures(TypeSpan, const Attributes&, bool para
 
 const OpDef kAttention{.name = "attention",
                        .infer = InferForward,
-                       .cost = ForwardCost,
+                       .family = Family::kAttention,
+                       .work = ForwardWork,
                        .gradient = Gradient,
                        .signatures = ForwardSignatures};
-const OpDef kAttentionGrad{
-    .name = "attention_grad", .infer = InferBackward, .cost = BackwardCost, .signatures = BackwardSignatures};
+const OpDef kAttentionGrad{.name = "attention_grad",
+                           .infer = InferBackward,
+                           .family = Family::kAttention,
+                           .work = BackwardWork,
+                           .signatures = BackwardSignatures};
 
 }  // namespace engine::ops

@@ -36,7 +36,7 @@ Types InferGrad(TypeSpan inputs, const Attributes& attributes) {
   return std::vector<TensorType>{db};
 }
 
-Cost OnePass(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work OnePass(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {Elements(inputs[0]), Bytes(inputs) + Bytes(outputs)};
 }
 
@@ -72,13 +72,13 @@ std::vector<Signature> GradSignatures(TypeSpan inputs, const Attributes& attribu
 
 const OpDef kBiasAdd{.name = "bias_add",
                      .infer = InferAdd,
-                     .cost = OnePass,
+                     .work = OnePass,
                      .gradient = Gradient,
                      .signatures = AddSignatures,
                      .in_place_input = 0};
 const OpDef kBiasGrad{.name = "bias_grad",
                       .infer = InferGrad,
-                      .cost = OnePass,
+                      .work = OnePass,
                       .signatures = GradSignatures,
                       .accumulates = 1,
                       .sums_rows = true};

@@ -1,6 +1,7 @@
 // Small shared pieces of the op definitions.
 #pragma once
 
+#include <cmath>
 #include <string_view>
 #include <vector>
 
@@ -9,7 +10,7 @@
 namespace engine::ops {
 
 using graph::Attributes;
-using graph::Cost;
+using graph::Family;
 using graph::GradientContext;
 using graph::kNoValue;
 using graph::OpDef;
@@ -20,6 +21,7 @@ using graph::TensorType;
 using graph::TypeSpan;
 using graph::ValueId;
 using graph::ValueIds;
+using graph::Work;
 using Types = absl::StatusOr<std::vector<TensorType>>;
 
 inline double Bytes(const TensorType& type) {
@@ -32,12 +34,18 @@ inline double Bytes(TypeSpan types) {
   return sum;
 }
 
-// The cost of an op that is matrix products alone.
-inline Cost ProductCost(double flops, TypeSpan inputs, TypeSpan outputs) {
-  return {.flops = flops, .bytes = Bytes(inputs) + Bytes(outputs), .product_flops = flops};
-}
-
 inline double Elements(const TensorType& type) { return static_cast<double>(type.shape.elements()); }
+
+// Of an op that contracts its first two inputs a [m, k] and b [k, n] into its first output [m, n]: the number of terms
+// of a sum is k = √(mk·kn / mn).
+inline Work ProductWork(double flops, TypeSpan inputs, TypeSpan outputs) {
+  const double results = Elements(outputs[0]);
+  return {.flops = flops,
+          .bytes = Bytes(inputs) + Bytes(outputs),
+          .product_flops = flops,
+          .results = results,
+          .depth = results > 0 ? std::sqrt(Elements(inputs[0]) * Elements(inputs[1]) / results) : 0};
+}
 
 // Dtype of statistics (means, log-sum-exps) that go with activations of this dtype: at least fp32.
 inline DType StatisticsDType(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }

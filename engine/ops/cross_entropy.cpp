@@ -47,7 +47,7 @@ Types InferBackward(TypeSpan inputs, const Attributes&) {
   return std::vector<TensorType>{inputs[0]};
 }
 
-Cost ForwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work ForwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {4.0 * Elements(inputs[0]), Bytes(inputs) + Bytes(outputs)};
 }
 
@@ -112,19 +112,19 @@ std::vector<Signature> WeightSignatures(TypeSpan inputs, const Attributes&, bool
 
 const OpDef kCrossEntropy{.name = "cross_entropy",
                           .infer = InferForward,
-                          .cost = ForwardCost,
+                          .work = ForwardCost,
                           .gradient = ForwardGradient,
                           .signatures = ForwardSignatures};
 const OpDef kCrossEntropyGrad{.name = "cross_entropy_grad",
                               .infer = InferBackward,
-                              .cost = ForwardCost,
+                              .work = ForwardCost,
                               .signatures = BackwardSignatures,
                               .in_place_input = 0};
 const OpDef kLossWeight{
-    .name = "loss_weight", .infer = InferWeight, .cost = ForwardCost, .signatures = WeightSignatures};
+    .name = "loss_weight", .infer = InferWeight, .work = ForwardCost, .signatures = WeightSignatures};
 const OpDef kLossSum{.name = "loss_sum",
                      .infer = InferSum,
-                     .cost = ForwardCost,
+                     .work = ForwardCost,
                      .gradient = SumGradient,
                      .signatures = SumSignatures,
                      .accumulates = 1};

@@ -16,7 +16,7 @@ namespace {
 
 Types Infer(TypeSpan inputs, const Attributes&) { return std::vector<TensorType>{inputs[0]}; }
 
-Cost OnePass(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work OnePass(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {2.0 * Elements(inputs[0]), Bytes(inputs) + Bytes(outputs)};
 }
 
@@ -33,11 +33,11 @@ std::vector<Signature> Signatures(TypeSpan inputs, const Attributes&, bool) {
 
 const OpDef kDropout{.name = "dropout",
                      .infer = Infer,
-                     .cost = OnePass,
+                     .work = OnePass,
                      .gradient = Gradient,
                      .signatures = Signatures,
                      .in_place_input = 0};
 // Not in place: its input is also the gradient of the other branch of the residual connection.
-const OpDef kDropoutGrad{.name = "dropout_grad", .infer = Infer, .cost = OnePass, .signatures = Signatures};
+const OpDef kDropoutGrad{.name = "dropout_grad", .infer = Infer, .work = OnePass, .signatures = Signatures};
 
 }  // namespace engine::ops

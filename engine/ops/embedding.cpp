@@ -34,10 +34,10 @@ Types InferBackward(TypeSpan inputs, const Attributes& attributes) {
       {.shape = {attributes.Int("rows"), dy[dy.rank() - 1]}, .dtype = StatisticsDType(inputs[1].dtype)}};
 }
 
-Cost ForwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work ForwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {0, Bytes(inputs[0]) + 2.0 * Bytes(outputs[0])};
 }
-Cost BackwardCost(TypeSpan inputs, TypeSpan, const Attributes&) {
+Work BackwardCost(TypeSpan inputs, TypeSpan, const Attributes&) {
   return {Elements(inputs[1]), Bytes(inputs[0]) + 3.0 * Bytes(inputs[1])};
 }
 
@@ -79,12 +79,12 @@ std::vector<Signature> BackwardSignatures(TypeSpan, const Attributes& attributes
 
 const OpDef kEmbedding{.name = "embedding",
                        .infer = InferForward,
-                       .cost = ForwardCost,
+                       .work = ForwardCost,
                        .gradient = Gradient,
                        .signatures = ForwardSignatures};
 const OpDef kEmbeddingGrad{.name = "embedding_grad",
                            .infer = InferBackward,
-                           .cost = BackwardCost,
+                           .work = BackwardCost,
                            .signatures = BackwardSignatures,
                            .accumulates = 1};
 

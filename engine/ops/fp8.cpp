@@ -17,20 +17,20 @@ namespace {
 
 using graph::Graph;
 
-Cost OnePass(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work OnePass(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {10.0 * Elements(inputs[0]), Bytes(inputs) + Bytes(outputs)};
 }
 
 // 2·M·N·K of operands [M, K] and [N, K].
-Cost Product(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
-  return ProductCost(2.0 * std::sqrt(Elements(inputs[0]) * Elements(inputs[1]) * Elements(outputs[0])),
+Work Product(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+  return ProductWork(2.0 * std::sqrt(Elements(inputs[0]) * Elements(inputs[1]) * Elements(outputs[0])),
                      inputs, outputs);
 }
 
 // Head and its gradients: three products of tokens, classes and features.
-Cost Head(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work Head(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   const double features = static_cast<double>(inputs[1].shape[inputs[1].shape.rank() - 1]);
-  return ProductCost(6.0 * Elements(inputs[0]) * Elements(inputs[1]) / features, inputs, outputs);
+  return ProductWork(6.0 * Elements(inputs[0]) * Elements(inputs[1]) / features, inputs, outputs);
 }
 
 // Column sums go with the quantised tensor where attribute bias = 1.
@@ -134,48 +134,75 @@ ValueIds ComposeHead(Graph* g, const ValueIds& in, const Attributes& attributes)
 
 const OpDef kQuantize{.name = "quantize",
                       .infer = InferQuantize<false>,
-                      .cost = OnePass,
+                      .work = OnePass,
                       .signatures = QuantizeSignatures<false>,
                       .accumulates = 0b100};
 const OpDef kQuantizeCurrent{.name = "quantize_current",
                              .infer = InferQuantize<true>,
-                             .cost = OnePass,
+                             .work = OnePass,
                              .signatures = QuantizeSignatures<true>,
                              .accumulates = 0b1000};
-const OpDef kLayerNormQuantizeAgain{
-    .name = "layer_norm_quantize_again", .cost = OnePass, .compose = ComposeNormAgain<kLayerNorm>};
-const OpDef kRmsNormQuantizeAgain{
-    .name = "rms_norm_quantize_again", .cost = OnePass, .compose = ComposeNormAgain<kRmsNorm>};
-const OpDef kGeluQuantize{.name = "gelu_quantize", .cost = OnePass, .compose = ComposeActivation<kGelu>};
-const OpDef kSwigluQuantize{
-    .name = "swiglu_quantize", .cost = OnePass, .compose = ComposeActivation<kSwiglu>};
+const OpDef kLayerNormQuantizeAgain{.name = "layer_norm_quantize_again",
+                                    .family = Family::kNorm,
+                                    .work = OnePass,
+                                    .compose = ComposeNormAgain<kLayerNorm>};
+const OpDef kRmsNormQuantizeAgain{.name = "rms_norm_quantize_again",
+                                  .family = Family::kNorm,
+                                  .work = OnePass,
+                                  .compose = ComposeNormAgain<kRmsNorm>};
+const OpDef kGeluQuantize{.name = "gelu_quantize",
+                          .family = Family::kActivation,
+                          .work = OnePass,
+                          .compose = ComposeActivation<kGelu>};
+const OpDef kSwigluQuantize{.name = "swiglu_quantize",
+                            .family = Family::kActivation,
+                            .work = OnePass,
+                            .compose = ComposeActivation<kSwiglu>};
 const OpDef kGeluGradQuantize{.name = "gelu_grad_quantize",
-                              .cost = OnePass,
+                              .family = Family::kActivation,
+                              .work = OnePass,
                               .accumulates = 0b100,
                               .compose = ComposeActivation<kGeluGrad>};
-const OpDef kSwigluGradQuantize{
-    .name = "swiglu_grad_quantize", .cost = OnePass, .compose = ComposeActivation<kSwigluGrad>};
-const OpDef kAddLayerNormQuantize{
-    .name = "add_layer_norm_quantize", .cost = OnePass, .compose = ComposeAddNorm<kAddLayerNorm>};
-const OpDef kAddRmsNormQuantize{
-    .name = "add_rms_norm_quantize", .cost = OnePass, .compose = ComposeAddNorm<kAddRmsNorm>};
+const OpDef kSwigluGradQuantize{.name = "swiglu_grad_quantize",
+                                .family = Family::kActivation,
+                                .work = OnePass,
+                                .compose = ComposeActivation<kSwigluGrad>};
+const OpDef kAddLayerNormQuantize{.name = "add_layer_norm_quantize",
+                                  .family = Family::kNorm,
+                                  .work = OnePass,
+                                  .compose = ComposeAddNorm<kAddLayerNorm>};
+const OpDef kAddRmsNormQuantize{.name = "add_rms_norm_quantize",
+                                .family = Family::kNorm,
+                                .work = OnePass,
+                                .compose = ComposeAddNorm<kAddRmsNorm>};
 const OpDef kLayerNormGradAddQuantize{.name = "layer_norm_grad_add_quantize",
-                                      .cost = OnePass,
+                                      .family = Family::kNorm,
+                                      .work = OnePass,
                                       .accumulates = 0b111000,
                                       .compose = ComposeNormGradAdd<kLayerNormGradAdd>};
 const OpDef kRmsNormGradAddQuantize{.name = "rms_norm_grad_add_quantize",
-                                    .cost = OnePass,
+                                    .family = Family::kNorm,
+                                    .work = OnePass,
                                     .accumulates = 0b11000,
                                     .compose = ComposeNormGradAdd<kRmsNormGradAdd>};
-const OpDef kLinearFp8{.name = "linear_fp8", .cost = Product, .signatures = ProductSignatures<kLinear>};
-const OpDef kLinearDgradFp8{
-    .name = "linear_dgrad_fp8", .cost = Product, .signatures = ProductSignatures<kLinearDgrad>};
+const OpDef kLinearFp8{.name = "linear_fp8",
+                       .family = Family::kProduct,
+                       .work = Product,
+                       .signatures = ProductSignatures<kLinear>};
+const OpDef kLinearDgradFp8{.name = "linear_dgrad_fp8",
+                            .family = Family::kProduct,
+                            .work = Product,
+                            .signatures = ProductSignatures<kLinearDgrad>};
 const OpDef kLinearWgradFp8{.name = "linear_wgrad_fp8",
-                            .cost = Product,
+                            .family = Family::kProduct,
+                            .work = Product,
                             .signatures = ProductSignatures<kLinearWgrad>,
                             .accumulates = 1};
-const OpDef kLinearCrossEntropyFp8{
-    .name = "linear_cross_entropy_fp8", .cost = Head, .accumulates = 0b110, .compose = ComposeHead};
+const OpDef kLinearCrossEntropyFp8{.name = "linear_cross_entropy_fp8",
+                                   .family = Family::kHead,
+                                   .work = Head,
+                                   .accumulates = 0b110,
+                                   .compose = ComposeHead};
 
 std::span<const OpDef* const> AllFp8Ops() {
   static constexpr std::array kOps = {&kQuantize,

@@ -37,18 +37,27 @@ Types Infer(TypeSpan inputs, const Attributes& attributes) {
 }
 
 template <const OpDef& op>
-Cost FusedCost(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
+Work FusedWork(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
   const Composed composed = Compose(op, inputs, attributes);
-  Cost sum{.flops = 0, .bytes = Bytes(inputs) + Bytes(outputs), .product_flops = 0};
+  Work sum{.flops = 0, .bytes = Bytes(inputs) + Bytes(outputs)};
   for (const graph::Node& node : composed.graph.nodes()) {
     std::vector<TensorType> in;
     std::vector<TensorType> out;
     for (ValueId v : node.inputs) in.push_back(composed.graph.value(v).type);
     for (ValueId v : node.outputs) out.push_back(composed.graph.value(v).type);
-    const Cost cost = node.op->cost(in, out, node.attributes);
-    sum.flops += cost.flops;
-    sum.product_flops += cost.product_flops;
+    const Work part = node.op->work(in, out, node.attributes);
+    sum.flops += part.flops;
+    sum.product_flops += part.product_flops;
+    if (node.op->family != Family::kAttention) continue;
+    sum.queries = part.queries;
+    sum.head = part.head;
+    sum.backward = part.backward;
   }
+  if (op.family != Family::kProduct && op.family != Family::kHead) return sum;
+  // Of the head: terms as in the mean of the two products that make the first output.
+  const Work product = ProductWork(0, inputs, outputs);
+  sum.results = product.results;
+  sum.depth = product.depth;
   return sum;
 }
 
@@ -163,65 +172,76 @@ ValueIds ComposeLinearCrossEntropy(Graph* g, const ValueIds& in, const Attribute
 
 const OpDef kLinearGelu{.name = "linear_gelu",
                         .infer = Infer<kLinearGelu>,
-                        .cost = FusedCost<kLinearGelu>,
+                        .family = Family::kProduct,
+                        .work = FusedWork<kLinearGelu>,
                         .compose = ComposeLinearGelu};
 const OpDef kLinearDgradGelu{.name = "linear_dgrad_gelu",
                              .infer = Infer<kLinearDgradGelu>,
-                             .cost = FusedCost<kLinearDgradGelu>,
+                             .family = Family::kProduct,
+                             .work = FusedWork<kLinearDgradGelu>,
                              .compose = ComposeLinearDgradGelu};
 const OpDef kGeluGradAgain{.name = "gelu_grad_again",
                            .infer = Infer<kGeluGradAgain>,
-                           .cost = FusedCost<kGeluGradAgain>,
+                           .family = Family::kActivation,
+                           .work = FusedWork<kGeluGradAgain>,
                            .accumulates = 0b100,
                            .in_place_input = 1,
                            .compose = ComposeGeluGradAgain};
 const OpDef kSwigluGradAgain{.name = "swiglu_grad_again",
                              .infer = Infer<kSwigluGradAgain>,
-                             .cost = FusedCost<kSwigluGradAgain>,
+                             .family = Family::kActivation,
+                             .work = FusedWork<kSwigluGradAgain>,
                              .compose = ComposeSwigluGradAgain};
 const OpDef kAddLayerNorm{.name = "add_layer_norm",
                           .infer = Infer<kAddLayerNorm>,
-                          .cost = FusedCost<kAddLayerNorm>,
+                          .family = Family::kNorm,
+                          .work = FusedWork<kAddLayerNorm>,
                           .in_place_input = 0,
                           .compose = ComposeAddLayerNorm};
 const OpDef kAddRmsNorm{.name = "add_rms_norm",
                         .infer = Infer<kAddRmsNorm>,
-                        .cost = FusedCost<kAddRmsNorm>,
+                        .family = Family::kNorm,
+                        .work = FusedWork<kAddRmsNorm>,
                         .in_place_input = 0,
                         .compose = ComposeAddRmsNorm};
 const OpDef kLayerNormGradAdd{.name = "layer_norm_grad_add",
                               .infer = Infer<kLayerNormGradAdd>,
-                              .cost = FusedCost<kLayerNormGradAdd>,
+                              .family = Family::kNorm,
+                              .work = FusedWork<kLayerNormGradAdd>,
                               .accumulates = 0b1110,
                               .in_place_input = 0,
                               .compose = ComposeLayerNormGradAdd};
 const OpDef kRmsNormGradAdd{.name = "rms_norm_grad_add",
                             .infer = Infer<kRmsNormGradAdd>,
-                            .cost = FusedCost<kRmsNormGradAdd>,
+                            .family = Family::kNorm,
+                            .work = FusedWork<kRmsNormGradAdd>,
                             .accumulates = 0b110,
                             .in_place_input = 0,
                             .compose = ComposeRmsNormGradAdd};
 const OpDef kRotary{.name = "rotary",
                     .infer = Infer<kRotary>,
-                    .cost = FusedCost<kRotary>,
+                    .work = FusedWork<kRotary>,
                     .in_place_input = 0,
                     .compose = ComposeRotary};
 const OpDef kRotaryGrad{.name = "rotary_grad",
                         .infer = Infer<kRotaryGrad>,
-                        .cost = FusedCost<kRotaryGrad>,
+                        .work = FusedWork<kRotaryGrad>,
                         .in_place_input = 0,
                         .compose = ComposeRotaryGrad};
 const OpDef kAttentionPacked{.name = "attention_packed",
                              .infer = Infer<kAttentionPacked>,
-                             .cost = FusedCost<kAttentionPacked>,
+                             .family = Family::kAttention,
+                             .work = FusedWork<kAttentionPacked>,
                              .compose = ComposeAttentionPacked};
 const OpDef kAttentionPackedGrad{.name = "attention_packed_grad",
                                  .infer = Infer<kAttentionPackedGrad>,
-                                 .cost = FusedCost<kAttentionPackedGrad>,
+                                 .family = Family::kAttention,
+                                 .work = FusedWork<kAttentionPackedGrad>,
                                  .compose = ComposeAttentionPackedGrad};
 const OpDef kLinearCrossEntropy{.name = "linear_cross_entropy",
                                 .infer = Infer<kLinearCrossEntropy>,
-                                .cost = FusedCost<kLinearCrossEntropy>,
+                                .family = Family::kHead,
+                                .work = FusedWork<kLinearCrossEntropy>,
                                 .accumulates = 0b110,
                                 .compose = ComposeLinearCrossEntropy};
 

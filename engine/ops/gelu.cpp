@@ -15,10 +15,10 @@ namespace {
 
 Types Infer(TypeSpan inputs, const Attributes&) { return std::vector<TensorType>{inputs[0]}; }
 
-Cost ForwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work ForwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {8.0 * Elements(inputs[0]), Bytes(inputs) + Bytes(outputs)};
 }
-Cost BackwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work BackwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {16.0 * Elements(inputs[0]), Bytes(inputs) + Bytes(outputs)};
 }
 
@@ -38,12 +38,14 @@ std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, bo
 
 const OpDef kGelu{.name = "gelu",
                   .infer = Infer,
-                  .cost = ForwardCost,
+                  .family = Family::kActivation,
+                  .work = ForwardCost,
                   .gradient = Gradient,
                   .signatures = ForwardSignatures};
 const OpDef kGeluGrad{.name = "gelu_grad",
                       .infer = Infer,
-                      .cost = BackwardCost,
+                      .family = Family::kActivation,
+                      .work = BackwardCost,
                       .signatures = BackwardSignatures,
                       .in_place_input = 1};
 

@@ -40,10 +40,10 @@ Types InferBackward(TypeSpan inputs, const Attributes&) {
   return std::vector<TensorType>{inputs[1], d_gamma, d_gamma};
 }
 
-Cost ForwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work ForwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {8.0 * Elements(inputs[0]), Bytes(inputs) + Bytes(outputs)};
 }
-Cost BackwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work BackwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {14.0 * Elements(inputs[0]), Bytes(inputs) + Bytes(outputs)};
 }
 
@@ -82,12 +82,14 @@ std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, bo
 
 const OpDef kLayerNorm{.name = "layer_norm",
                        .infer = InferForward,
-                       .cost = ForwardCost,
+                       .family = Family::kNorm,
+                       .work = ForwardCost,
                        .gradient = Gradient,
                        .signatures = ForwardSignatures};
 const OpDef kLayerNormGrad{.name = "layer_norm_grad",
                            .infer = InferBackward,
-                           .cost = BackwardCost,
+                           .family = Family::kNorm,
+                           .work = BackwardCost,
                            .signatures = BackwardSignatures,
                            .accumulates = 6};
 

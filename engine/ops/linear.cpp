@@ -86,23 +86,23 @@ Types InferWgrad(TypeSpan inputs, const Attributes& attributes) {
 }
 
 // 2·M·N·K: the product of x's elements with the output dims.
-Cost LinearCost(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
+Work LinearCost(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
   const int in = static_cast<int>(attributes.Int("in_dims"));
   const Shape& w = inputs[1].shape;
   const double out = static_cast<double>(w.elements(0, w.rank() - in));
-  return ProductCost(2.0 * Elements(inputs[0]) * out, inputs, outputs);
+  return ProductWork(2.0 * Elements(inputs[0]) * out, inputs, outputs);
 }
-Cost DgradCost(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
+Work DgradCost(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
   const int in = static_cast<int>(attributes.Int("in_dims"));
   const Shape& w = inputs[1].shape;
   const double contracted = static_cast<double>(w.elements(w.rank() - in, w.rank()));
-  return ProductCost(2.0 * Elements(inputs[0]) * contracted, inputs, outputs);
+  return ProductWork(2.0 * Elements(inputs[0]) * contracted, inputs, outputs);
 }
-Cost WgradCost(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
+Work WgradCost(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
   const int in = static_cast<int>(attributes.Int("in_dims"));
   const Shape& x = inputs[1].shape;
   const double contracted = static_cast<double>(x.elements(x.rank() - in, x.rank()));
-  return ProductCost(2.0 * Elements(inputs[0]) * contracted, inputs, outputs);
+  return ProductWork(2.0 * Elements(inputs[0]) * contracted, inputs, outputs);
 }
 
 ValueIds LinearGradient(GradientContext& context) {
@@ -187,14 +187,19 @@ std::vector<Signature> WgradSignatures(TypeSpan inputs, const Attributes& attrib
 
 const OpDef kLinear{.name = "linear",
                     .infer = InferLinear,
-                    .cost = LinearCost,
+                    .family = Family::kProduct,
+                    .work = LinearCost,
                     .gradient = LinearGradient,
                     .signatures = LinearSignatures};
-const OpDef kLinearDgrad{
-    .name = "linear_dgrad", .infer = InferDgrad, .cost = DgradCost, .signatures = DgradSignatures};
+const OpDef kLinearDgrad{.name = "linear_dgrad",
+                         .infer = InferDgrad,
+                         .family = Family::kProduct,
+                         .work = DgradCost,
+                         .signatures = DgradSignatures};
 const OpDef kLinearWgrad{.name = "linear_wgrad",
                          .infer = InferWgrad,
-                         .cost = WgradCost,
+                         .family = Family::kProduct,
+                         .work = WgradCost,
                          .signatures = WgradSignatures,
                          .accumulates = 1,
                          .sums_rows = true};

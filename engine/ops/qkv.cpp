@@ -43,7 +43,7 @@ Types InferMerge(TypeSpan inputs, const Attributes&) {
       {.shape = {q[0], q[1], k[2], q[2] / k[2] + 2, q[3]}, .dtype = inputs[0].dtype}};
 }
 
-Cost OnePass(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work OnePass(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {3.0 * Elements(inputs[0]), Bytes(inputs) + Bytes(outputs)};
 }
 
@@ -82,10 +82,10 @@ std::vector<Signature> MergeSignatures(TypeSpan, const Attributes&, bool) {
 
 const OpDef kQkvSplit{.name = "qkv_split",
                       .infer = InferSplit,
-                      .cost = OnePass,
+                      .work = OnePass,
                       .gradient = Gradient,
                       .signatures = SplitSignatures};
 const OpDef kQkvMerge{
-    .name = "qkv_merge", .infer = InferMerge, .cost = OnePass, .signatures = MergeSignatures};
+    .name = "qkv_merge", .infer = InferMerge, .work = OnePass, .signatures = MergeSignatures};
 
 }  // namespace engine::ops

@@ -36,10 +36,10 @@ Types InferBackward(TypeSpan inputs, const Attributes&) {
                                  {.shape = inputs[2].shape, .dtype = StatisticsDType(inputs[2].dtype)}};
 }
 
-Cost ForwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work ForwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {4.0 * Elements(inputs[0]), Bytes(inputs) + Bytes(outputs)};
 }
-Cost BackwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work BackwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {10.0 * Elements(inputs[0]), Bytes(inputs) + Bytes(outputs)};
 }
 
@@ -75,12 +75,14 @@ std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, bo
 
 const OpDef kRmsNorm{.name = "rms_norm",
                      .infer = InferForward,
-                     .cost = ForwardCost,
+                     .family = Family::kNorm,
+                     .work = ForwardCost,
                      .gradient = Gradient,
                      .signatures = ForwardSignatures};
 const OpDef kRmsNormGrad{.name = "rms_norm_grad",
                          .infer = InferBackward,
-                         .cost = BackwardCost,
+                         .family = Family::kNorm,
+                         .work = BackwardCost,
                          .signatures = BackwardSignatures,
                          .accumulates = 2};
 

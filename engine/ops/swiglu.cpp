@@ -25,10 +25,10 @@ Types InferForward(TypeSpan inputs, const Attributes&) {
 }
 Types InferBackward(TypeSpan inputs, const Attributes&) { return std::vector<TensorType>{inputs[0]}; }
 
-Cost ForwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work ForwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {6.0 * Elements(outputs[0]), Bytes(inputs) + Bytes(outputs)};
 }
-Cost BackwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+Work BackwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {12.0 * Elements(inputs[1]), Bytes(inputs) + Bytes(outputs)};
 }
 
@@ -63,10 +63,14 @@ std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, bo
 
 const OpDef kSwiglu{.name = "swiglu",
                     .infer = InferForward,
-                    .cost = ForwardCost,
+                    .family = Family::kActivation,
+                    .work = ForwardCost,
                     .gradient = Gradient,
                     .signatures = ForwardSignatures};
-const OpDef kSwigluGrad{
-    .name = "swiglu_grad", .infer = InferBackward, .cost = BackwardCost, .signatures = BackwardSignatures};
+const OpDef kSwigluGrad{.name = "swiglu_grad",
+                        .infer = InferBackward,
+                        .family = Family::kActivation,
+                        .work = BackwardCost,
+                        .signatures = BackwardSignatures};
 
 }  // namespace engine::ops

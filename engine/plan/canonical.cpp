@@ -87,7 +87,7 @@ void AppendBucket(const Plan& plan, const Bucket& bucket, Buffer* text) {
   Append(text,
          "  bucket {} elements reduce {} copies {} shards {}{}{}{} parameter @{} gradient @{} m @{} v @{}\n",
          bucket.elements, bucket.reduce.ToString(), bucket.copies.ToString(), bucket.shards,
-         bucket.weight_decay ? " decay" : "", bucket.tied ? " tied" : "", bucket.owned ? "" : " copy",
+         bucket.weight_decay ? (bucket.bulk ? " decay" : " decay exact") : "", bucket.tied ? " tied" : "", bucket.owned ? "" : " copy",
          bucket.parameter.offset, bucket.gradient.offset, bucket.moment1.offset, bucket.moment2.offset);
   for (const auto& [what, shard] :
        {std::pair("gradient", bucket.gradient_shard), std::pair("parameter", bucket.parameter_shard)}) {

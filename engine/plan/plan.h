@@ -60,6 +60,7 @@ struct Instruction {
   std::string kernel;  // op name ("linear"), flat kernel ("adamw"), or collective ("all_reduce")
   std::string name;    // the node it carries out
   const graph::OpDef* op = nullptr;  // null for flat kernels and collectives
+  graph::Family family() const { return op != nullptr ? op->family : graph::Family::kOther; }
   Collective collective = Collective::kNone;
   AxisSet group;  // of a collective
   Axis axis =
@@ -74,8 +75,7 @@ struct Instruction {
   // Bit i, within accumulate: the first microbatch of an iteration overwrites output i instead.
   std::uint32_t fresh = 0;
   AxisSet only_first;           // run only on ranks with coordinate 0 along these axes
-  double flops = 0;             // of one rank, all arithmetic (graph/op.h)
-  double product_flops = 0;     // of one rank, of matrix products and attention (graph/op.h)
+  graph::Work work = {};        // of one rank
   SlowPath slow = {};           // of a kernel that takes much longer than a fast one would
   std::int64_t wire_bytes = 0;  // a rank sends, by the ring algorithm, of a collective
   std::int32_t stream = 0;      // plan::Stream that it runs on
@@ -132,8 +132,8 @@ struct Segment {
   // Where two microbatches run it at once: lane by lane, whose next instruction it is (compile/interleave.h);
   // kJointLane: the next joint one's.
   std::vector<std::uint8_t> order = {};
-  double flops = 0;          // of one microbatch and rank, all arithmetic
-  double product_flops = 0;  // of these, as Instruction::product_flops
+  double flops = 0;          // of one microbatch and rank, all arithmetic (graph::Work)
+  double product_flops = 0;  // of these, as graph::Work::product_flops
 };
 
 enum class StepKind : std::uint8_t { kRun, kSend, kReceive };
@@ -187,6 +187,7 @@ struct PlanParameter {
   std::string name;
   Shape logical_shape;  // without padding
   graph::Initializer initializer;
+  graph::Role role = graph::Role::kMatrix;
   bool weight_decay = false;
   bool tied = false;  // lives on the first and the last stage
 };
@@ -203,6 +204,7 @@ struct Bucket {
   AxisSet reduce;             // active axes on which gradients are partial
   AxisSet copies;             // active axes on which the reduced gradient is repeated
   bool weight_decay = false;
+  bool bulk = false;  // graph::RoleFacts
   bool tied = false;
   bool owned = true;        // false: a copy of another stage's parameters (not counted, not saved)
   bool early = false;       // reduced behind the backward pass, as soon as its gradients are whole

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
+#include <tuple>
 
 #include "engine/predict/cost_table.h"
 
@@ -17,8 +18,6 @@ double Bytes(const plan::Instruction& instruction) {
   return bytes;
 }
 
-double Elements(const plan::BufferRef& ref) { return static_cast<double>(ref.elements); }
-
 const KernelRate& RateOf(std::string_view kernel, bool cpu) {
   const std::span<const KernelRate> rows =
       cpu ? std::span<const KernelRate>(kCpuRates) : std::span<const KernelRate>(kCudaRates);
@@ -27,42 +26,20 @@ const KernelRate& RateOf(std::string_view kernel, bool cpu) {
   return row == rows.end() ? rows.back() : *row;
 }
 
-// A product's sizes follow from the elements of its operands a (m × k), b (k × n) and its result (m × n).
-double ProductShare(const plan::Instruction& instruction) {
-  if (instruction.inputs.size() < 2 || instruction.outputs.empty()) return 1;
-  const auto elements = [&](const plan::BufferRef& ref) {
-    return static_cast<double>(instruction.BytesOf(ref)) / static_cast<double>(SizeOf(ref.dtype));
-  };
-  const double a = elements(instruction.inputs[0]);
-  const double b = elements(instruction.inputs[1]);
-  const double c = elements(instruction.outputs[0]);
-  if (a == 0 || b == 0 || c == 0) return 1;
-  const double k = std::sqrt(a * b / c);
-  const double waves = c / (kTile * kMultiprocessors) * std::max(1.0, k / kSplit);
-  return waves / (waves + kHalfWave) * k / (k + kHalfDepth);
-}
-
-bool IsBackward(const plan::Instruction& instruction) { return instruction.kernel.ends_with("grad"); }
-
-// Elements of a head, and of o [.., heads, head] as a whole: its log-sum-exp has the shape [.., heads]. The
-// forward pass writes o, lse; the backward pass reads …, o, lse, d_o.
-std::pair<double, double> HeadAndElements(const plan::Instruction& instruction) {
-  const bool backward = IsBackward(instruction);
-  const std::vector<plan::BufferRef>& refs = backward ? instruction.inputs : instruction.outputs;
-  const size_t needed = backward ? 3 : 2;
-  if (refs.size() < needed) return {64.0, 1.0};
-  const size_t o = backward ? refs.size() - needed : 0;
-  return {Elements(refs[o]) / std::max(1.0, Elements(refs[o + 1])), Elements(refs[o])};
+double ProductShare(const graph::Work& work) {
+  if (work.depth == 0) return 1;
+  const double waves = work.results / (kTile * kMultiprocessors) * std::max(1.0, work.depth / kSplit);
+  return waves / (waves + kHalfWave) * work.depth / (work.depth + kHalfDepth);
 }
 
 // FLOPs that attention computes for each element of the queries and each key: in 2 products or 5.
-double FlopsOfPair(const plan::Instruction& instruction) { return IsBackward(instruction) ? 10 : 4; }
+double FlopsOfPair(const graph::Work& work) { return work.backward ? 10 : 4; }
 
 // Seconds that the reference kernels take for attention.
 double ReferenceSeconds(const plan::Instruction& instruction) {
-  const ReferenceRate& rate = IsBackward(instruction) ? kReferenceBackward : kReferenceForward;
-  const double head = HeadAndElements(instruction).first;
-  const double pairs = instruction.flops / (FlopsOfPair(instruction) * head);
+  const ReferenceRate& rate = instruction.work.backward ? kReferenceBackward : kReferenceForward;
+  const double head = instruction.work.head;
+  const double pairs = instruction.work.flops / (FlopsOfPair(instruction.work) * head);
   const double steps = std::exp2(std::ceil(std::log2(std::max(1.0, head / kWarpElements))));
   const graph::Attributes& attributes = instruction.attributes;
   const bool drops = attributes.Has("dropout") && attributes.Float("dropout") > 0;
@@ -91,10 +68,10 @@ double AttentionShare(double head, double keys, bool backward, bool cpu) {
 // The FLOPs that would take as long as this attention if they ran at matmul_flops. `masked`: pairs that are
 // masked are computed, too.
 double AttentionFlops(const plan::Instruction& instruction, bool masked, bool cpu) {
-  const bool backward = IsBackward(instruction);
-  const auto [head, elements] = HeadAndElements(instruction);
-  const double flops = masked ? instruction.slow.flops : instruction.flops;
-  const double keys = flops / (FlopsOfPair(instruction) * elements);  // that a query meets in the mean
+  const auto& [head, backward] = std::tie(instruction.work.head, instruction.work.backward);
+  const double flops = masked ? instruction.slow.flops : instruction.work.flops;
+  // Keys that a query meets in the mean.
+  const double keys = flops / (FlopsOfPair(instruction.work) * instruction.work.queries * head);
   // The rate depends on the keys that the last query meets. Where masked pairs are computed, every query
   // meets as many; else the mask is causal, and the last query meets about twice as many as the mean one.
   const double last = std::max(1.0, masked ? keys : 2 * keys - 1);
@@ -138,12 +115,13 @@ double CostModel::KernelSeconds(const plan::Instruction& instruction) const {
   if (slow == plan::SlowPath::Kind::kReference) return constants.launch_s + ReferenceSeconds(instruction);
   const KernelRate& rate = RateOf(instruction.kernel, cpu_);
   double share = rate.arithmetic;
-  double flops = instruction.flops;
-  if (instruction.kernel.starts_with("attention")) {
+  double flops = instruction.work.flops;
+  const graph::Family family = instruction.family();
+  if (family == graph::Family::kAttention) {
     share = 1;
     flops = AttentionFlops(instruction, slow == plan::SlowPath::Kind::kMasked, cpu_);
-  } else if (instruction.kernel.starts_with("linear")) {
-    if (!cpu_) share *= ProductShare(instruction);
+  } else if (family == graph::Family::kProduct || family == graph::Family::kHead) {
+    if (!cpu_) share *= ProductShare(instruction.work);
     if (!instruction.inputs.empty() && instruction.inputs[0].dtype == DType::kF32) share *= constants.float32;
   }
   // Two ranks of one node, which meet before it and behind it.

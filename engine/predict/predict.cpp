@@ -364,10 +364,10 @@ double ModelFlops(const plan::Plan& plan) {
       for (const std::int32_t segment : {chunk.forward, chunk.backward}) {
         if (segment < 0) continue;
         for (const plan::Instruction& i : stage.segments[static_cast<size_t>(segment)].instructions) {
-          if (i.kernel.starts_with("linear_cross_entropy")) {
-            flops += i.product_flops;
+          if (i.family() == graph::Family::kHead) {
+            flops += i.work.product_flops;
           } else if (segment == chunk.forward) {
-            flops += 3 * i.product_flops;
+            flops += 3 * i.work.product_flops;
           }
         }
       }

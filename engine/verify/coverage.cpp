@@ -105,9 +105,10 @@ absl::Status Items(const plan::Plan& plan, const plan::Bucket& bucket, const std
                       item.offset_elements, next);
     }
     next = item.offset_elements + item.elements;
-    if (parameter.weight_decay != bucket.weight_decay || parameter.tied != bucket.tied ||
+    if (parameter.weight_decay != bucket.weight_decay ||
+        graph::FactsOf(parameter.role).bulk != bucket.bulk || parameter.tied != bucket.tied ||
         value.dtype != bucket.parameter_dtype) {
-      return Internal("{}: {} is of another kind (weight decay, tie or dtype)", name, parameter.name);
+      return Internal("{}: {} is of another kind (role, weight decay, tie or dtype)", name, parameter.name);
     }
     if (parameter.gradient < 0) continue;
     const DType gradient = plan.values[static_cast<size_t>(parameter.gradient)].dtype;

@@ -21,7 +21,7 @@ constexpr double kNoWorkMs = 0.003;
 plan::Instruction KernelTaking(const std::string& name, double ms) {
   plan::Instruction instruction;
   instruction.name = instruction.kernel = name;
-  instruction.flops = (ms - kNoWorkMs) * 1e9;
+  instruction.work.flops = (ms - kNoWorkMs) * 1e9;
   return instruction;
 }
 
@@ -106,8 +106,8 @@ double ShareBehindFirst(const plan::Plan& plan) {
   bool first = false;
   for (const plan::Instruction& i : backward.instructions) {
     if (i.collective != plan::Collective::kNone) first = true;
-    all += i.flops;
-    behind += first ? i.flops : 0;
+    all += i.work.flops;
+    behind += first ? i.work.flops : 0;
   }
   return behind / all;
 }

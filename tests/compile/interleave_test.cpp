@@ -18,7 +18,7 @@ constexpr Rates kRates = {.matmul_flops = 1e12, .memory_bandwidth = 1e15, .link_
 plan::Instruction Compute(const std::string& name, double ms) {
   plan::Instruction instruction;
   instruction.name = instruction.kernel = name;
-  instruction.flops = ms * 1e9;
+  instruction.work.flops = ms * 1e9;
   return instruction;
 }
 

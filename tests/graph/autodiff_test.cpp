@@ -44,7 +44,7 @@ struct Tiny {
   }
 
   ValueId Weight(const std::string& name, const Shape& shape) {
-    weights.push_back(graph.AddParameter(name, {.shape = shape, .dtype = DType::kF32}, shape, {}, true));
+    weights.push_back(graph.AddParameter(name, {.shape = shape, .dtype = DType::kF32}, shape, {}, graph::Role::kMatrix));
     return weights.back();
   }
 };

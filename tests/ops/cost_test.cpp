@@ -12,11 +12,11 @@ namespace {
 
 using graph::TensorType;
 
-graph::Cost StatedCost(const graph::OpDef& op, const std::vector<TensorType>& inputs,
+graph::Work StatedCost(const graph::OpDef& op, const std::vector<TensorType>& inputs,
                        const graph::Attributes& attributes) {
   const auto outputs = op.infer(inputs, attributes);
   REQUIRE(outputs.ok());
-  return op.cost(inputs, *outputs, attributes);
+  return op.work(inputs, *outputs, attributes);
 }
 double StatedFlops(const graph::OpDef& op, const std::vector<TensorType>& inputs,
                    const graph::Attributes& attributes) {
@@ -85,11 +85,11 @@ TEST_CASE("attention within a window counts the pairs inside, of a rank of cp th
       const TensorType q = {{2, queries, kHeads, kHead}};
       const TensorType positions = {{2, queries}, DType::kI32};
       const graph::Attributes attributes = {{"window", window}};
-      const graph::Cost forward = StatedCost(ops::kAttention, {q, k, k, positions}, attributes);
+      const graph::Work forward = StatedCost(ops::kAttention, {q, k, k, positions}, attributes);
       CHECK(forward.flops == 2 * product * most);
       CHECK(forward.product_flops * static_cast<double>(cp) == doctest::Approx(2 * product * all));
       const TensorType lse = {{2, queries, kHeads}};
-      const graph::Cost backward =
+      const graph::Work backward =
           StatedCost(ops::kAttentionGrad, {q, k, k, positions, q, lse, q}, attributes);
       CHECK(backward.flops == 5 * product * most);
       CHECK(backward.product_flops * static_cast<double>(cp) == doctest::Approx(4 * product * all));
@@ -100,9 +100,9 @@ TEST_CASE("attention within a window counts the pairs inside, of a rank of cp th
 TEST_CASE("products are all that a linear counts, and element-wise work is none") {
   const graph::Attributes attributes = {{"in_dims", std::int64_t{1}}};
   const TensorType x = {{2, 3, 5}};
-  const graph::Cost linear = StatedCost(ops::kLinear, {x, {{7, 5}}}, attributes);
+  const graph::Work linear = StatedCost(ops::kLinear, {x, {{7, 5}}}, attributes);
   CHECK(linear.product_flops == linear.flops);
-  const graph::Cost add = StatedCost(ops::kAdd, {x, x}, {});
+  const graph::Work add = StatedCost(ops::kAdd, {x, x}, {});
   CHECK(add.flops > 0);
   CHECK(add.product_flops == 0);
 }

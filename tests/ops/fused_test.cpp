@@ -159,7 +159,7 @@ TEST_CASE("a fused op states the FLOPs of its composition, and the bytes of its 
       Tensors out;
       for (ValueId id : node.inputs) in.push_back(composed.values.at(id));
       for (ValueId id : node.outputs) out.push_back(composed.values.at(id));
-      const graph::Cost cost = node.op->cost(TypesOf(in), TypesOf(out), node.attributes);
+      const graph::Work cost = node.op->work(TypesOf(in), TypesOf(out), node.attributes);
       flops += cost.flops;
       product_flops += cost.product_flops;
     }
@@ -170,7 +170,7 @@ TEST_CASE("a fused op states the FLOPs of its composition, and the bytes of its 
       const Tensor& output = composed.Output(o);
       bytes += static_cast<double>(output.elements() * SizeOf(output.type().dtype));
     }
-    const graph::Cost cost = test.op->cost(TypesOf(inputs), *types, test.attributes);
+    const graph::Work cost = test.op->work(TypesOf(inputs), *types, test.attributes);
     CHECK(cost.flops == flops);
     CHECK(cost.flops > 0);
     CHECK(cost.product_flops == product_flops);
@@ -244,8 +244,8 @@ TEST_CASE("linear_cross_entropy is head, loss and their gradients as differentia
   const ValueId ids = graph.AddInput("tokens", {.shape = {2, 5}, .dtype = DType::kI32});
   const ValueId labels = graph.AddInput("labels", {.shape = {2, 5}, .dtype = DType::kI32});
   graph.SetPosition(graph::Phase::kForward, -1);
-  const ValueId table = graph.AddParameter("table", {{10, 6}, DType::kF32}, {10, 6}, {}, true);
-  const ValueId w = graph.AddParameter("head", {{16, 6}, DType::kF32}, {13, 6}, {}, true);
+  const ValueId table = graph.AddParameter("table", {{10, 6}, DType::kF32}, {10, 6}, {}, graph::Role::kMatrix);
+  const ValueId w = graph.AddParameter("head", {{16, 6}, DType::kF32}, {13, 6}, {}, graph::Role::kMatrix);
   const ValueId x = graph.Emit1(ops::kEmbedding, "lookup", {ids, table});
   const ValueId logits = graph.Emit1(ops::kLinear, "head", {x, w}, {{"in_dims", kOne}});
   const ValueIds statistics =

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "engine/ops/ops.h"
 #include "engine/predict/cost_table.h"
 
 namespace engine::predict {
@@ -53,7 +54,9 @@ plan::Instruction Product(const std::string& kernel, std::int64_t m, std::int64_
                           DType result = DType::kBF16) {
   plan::Instruction instruction;
   instruction.kernel = kernel;
-  instruction.flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  const auto size = [](std::int64_t of) { return static_cast<double>(of); };
+  instruction.op = &ops::kLinear;  // or one of its family
+  instruction.work = {.flops = 2.0 * size(m) * size(n) * size(k), .results = size(m * n), .depth = size(k)};
   const bool fp8 = kernel.ends_with("fp8");
   const DType operand = fp8 ? DType::kE4M3 : DType::kBF16;
   instruction.inputs = {Tensor(m * k, operand), Tensor(k * n, operand)};
@@ -64,9 +67,20 @@ plan::Instruction Product(const std::string& kernel, std::int64_t m, std::int64_
 plan::Instruction Dropout(const std::string& kernel, std::int64_t elements) {
   plan::Instruction instruction;
   instruction.kernel = kernel;
-  instruction.flops = 2.0 * static_cast<double>(elements);
+  instruction.work.flops = 2.0 * static_cast<double>(elements);
   instruction.inputs = instruction.outputs = {Tensor(elements)};
   return instruction;
+}
+
+// As the op says it, of causal attention.
+graph::Work AttentionWork(bool backward, std::int64_t batch, std::int64_t heads, std::int64_t kv_heads,
+                          std::int64_t keys, std::int64_t head) {
+  const graph::TensorType q = {{batch, keys, heads, head}, DType::kBF16};
+  const graph::TensorType k = {{batch, keys, kv_heads, head}, DType::kBF16};
+  std::vector<graph::TensorType> inputs = {q, k, k, {{batch, keys}, DType::kI32}};
+  if (backward) inputs.insert(inputs.end(), {q, {{batch, keys, heads}, DType::kF32}, q});
+  const graph::OpDef& op = backward ? ops::kAttentionGrad : ops::kAttention;
+  return op.work(inputs, *op.infer(inputs, {}), {});
 }
 
 plan::Instruction Attention(bool backward, std::int64_t batch, std::int64_t heads, std::int64_t keys,
@@ -74,7 +88,8 @@ plan::Instruction Attention(bool backward, std::int64_t batch, std::int64_t head
   const std::int64_t o = batch * keys * heads * head;
   plan::Instruction instruction;
   instruction.kernel = backward ? "attention_packed_grad" : "attention_packed";
-  instruction.flops = (backward ? 5.0 : 2.0) * static_cast<double>(o) * static_cast<double>(keys + 1);
+  instruction.op = backward ? &ops::kAttentionGrad : &ops::kAttention;
+  instruction.work = AttentionWork(backward, batch, heads, heads, keys, head);
   const std::vector<plan::BufferRef> out = {Tensor(o), Tensor(o / head, DType::kF32)};
   instruction.inputs = {Tensor(3 * o), Tensor(batch * keys, DType::kI32)};
   if (backward) {
@@ -98,7 +113,7 @@ TEST_CASE("cost: a kernel takes the longer of its arithmetic and its bytes") {
   const double bytes = 2.0 * 2 * (1 << 28);
   const double memory = kCudaRates.back().memory;
   CHECK(CostModel(plan, cluster).Seconds(copy) == Relative(kCuda.launch_s + bytes / (memory * 4.3e12)));
-  copy.flops = 1e12;
+  copy.work.flops = 1e12;
   CHECK(CostModel(plan, cluster).Seconds(copy) == Relative(kCuda.launch_s + 1e12 / 668e12));
 }
 
@@ -110,7 +125,7 @@ TEST_CASE("cost: the ranks of a CPU share it") {
   const plan::Plan four = OfMesh(2, 2);
   plan::Instruction product = Product("linear", 1024, 1024, 1024);
   const double alone = CostModel(one, cluster).Seconds(product) - kCpu.launch_s;
-  CHECK(alone == Relative(product.flops / 1e12));
+  CHECK(alone == Relative(product.work.flops / 1e12));
   CHECK(CostModel(four, cluster).Seconds(product) - kCpu.launch_s == Relative(4 * alone));
 }
 
@@ -173,7 +188,7 @@ TEST_CASE("cost: small products lose") {
   const CostModel costs(plan, cluster);
   const auto rate = [&](std::int64_t m, std::int64_t n, std::int64_t k) {
     const plan::Instruction product = Product("linear", m, n, k);
-    return product.flops / costs.Seconds(product);
+    return product.work.flops / costs.Seconds(product);
   };
   // 8192 × 1280 is 2.42 tiles for each multiprocessor; a sum over 8192 of 1024 × 1024 is split in two.
   const double tiles = 8192.0 * 1280 / (128 * 256) / 132;
@@ -230,6 +245,7 @@ TEST_CASE("cost: the backward pass of grouped queries in fp32, whose q and k are
   const std::int64_t kv = o / 4;  // 8 heads of keys for 32 of queries
   const auto f32 = [](std::int64_t elements) { return Tensor(elements, DType::kF32); };
   apart.kernel = "attention_grad";
+  apart.work = AttentionWork(/*backward=*/true, 2, 32, 8, 1024, 64);
   apart.inputs = {f32(o), f32(kv), f32(kv), Tensor(2 * 1024, DType::kI32), f32(o), f32(o / 64), f32(o)};
   apart.outputs = {f32(o), f32(kv), f32(kv)};
   CHECK(costs.Seconds(apart) == Relative(costs.Seconds(packed)));
@@ -252,7 +268,7 @@ TEST_CASE("cost: attention in a window takes all pairs, as measured, within 5 %"
       plan::Instruction attention = Attention(backward, row.batch, 32, row.keys, 64);
       const double causal = costs.Seconds(attention);
       const double of_pair = (backward ? 10 : 4) * 64.0 * heads;
-      attention.flops = of_pair * (1024 * keys - 1024.0 * 1023 / 2);
+      attention.work.flops = of_pair * (1024 * keys - 1024.0 * 1023 / 2);
       attention.slow = {.kind = plan::SlowPath::Kind::kMasked, .flops = of_pair * keys * keys};
       const double ms = backward ? row.backward_ms : row.forward_ms;
       CHECK(16e3 * costs.Seconds(attention) == Relative(ms).epsilon(0.05));
@@ -263,7 +279,7 @@ TEST_CASE("cost: attention in a window takes all pairs, as measured, within 5 %"
   // A kernel that leaves out what is outside, cuDNN's of another form: B2 H64 S32768 D64, a window of 1024,
   // 3.02 ms alone. Its rate is that of a sequence whose queries see as many keys.
   plan::Instruction skips = Attention(false, 2, 64, 32768, 64);
-  skips.flops = 4.0 * 64 * 2 * 64 * (1024.0 * 32768 - 1024.0 * 1023 / 2);
+  skips.work.flops = 4.0 * 64 * 2 * 64 * (1024.0 * 32768 - 1024.0 * 1023 / 2);
   CHECK(1e3 * costs.Seconds(skips) == Relative(1.18 * 3.02).epsilon(0.12));
 }
 

@@ -42,7 +42,7 @@ plan::Instruction Work(const std::string& name, double seconds) {
   plan::Instruction instruction;
   instruction.name = name;
   instruction.kernel = "work";
-  instruction.flops = seconds * 1e12;
+  instruction.work.flops = seconds * 1e12;
   return instruction;
 }
 
@@ -220,7 +220,7 @@ TEST_CASE("predict: exchange is hidden behind what does not wait for it, and exp
   const Prediction read = Predict(OneStage({Work("a", 1), direct, reader}), HandCluster());
   CHECK(read.iteration_s == doctest::Approx(1.25 + start + crossing + 3 * launch).epsilon(1e-9));
   CHECK(read.stages[0].exposed_s == doctest::Approx(start));
-  reader.flops = 2e12;
+  reader.work.flops = 2e12;
   CHECK(Predict(OneStage({Work("a", 1), direct, reader}), HandCluster()).iteration_s ==
         doctest::Approx(3.25 + start + 3 * launch).epsilon(1e-9));
 

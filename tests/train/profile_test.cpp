@@ -25,7 +25,7 @@ struct Measured {
     segment.name = "forward.0";
     linear.kernel = "linear";
     linear.name = "layers.0.mlp.fc1";
-    linear.flops = 2e9;
+    linear.work.flops = 2e9;
     linear.inputs = {{.elements = 1000, .dtype = DType::kBF16}};
     copy.kernel = "copy";
     copy.name = "somewhere";

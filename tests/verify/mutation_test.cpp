@@ -352,6 +352,10 @@ TEST_CASE("mutation: coverage") {
   Mutate(Good(), "cg", "is owned by 2 stages", [](plan::Plan& plan) {
     for (plan::Bucket& bucket : plan.stages[1].buckets) bucket.owned = true;
   });
+  Mutate(Good(), "c", "of another kind", [](plan::Plan& plan) {
+    plan.parameters[static_cast<size_t>(plan.stages[0].buckets[0].items[0].parameter)].role =
+        graph::Role::kGain;
+  });
   Mutate(Good(), "c", "comes next", [](plan::Plan& plan) { plan.stages[1].chunks[0].first_layer += 1; });
   Mutate(Good(), "cm", "belongs to stage", [](plan::Plan& plan) { plan.chunk_stage = {1, 1}; });
   Mutate(Good(), "cg", "shards of",
