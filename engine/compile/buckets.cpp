@@ -127,8 +127,8 @@ plan::BufferRef ItemRef(const plan::BufferRef& of, const plan::Bucket::Item& ite
 }
 
 std::vector<plan::Bucket> MakeBuckets(const plan::Plan& plan, const std::vector<bool>& used,
-                                      const std::vector<std::int32_t>& layers, std::int32_t blocks,
-                                      std::int64_t zero_stage, bool first_stage) {
+                                      const std::vector<std::int32_t>& units, std::int64_t zero_stage,
+                                      bool first_stage) {
   std::vector<plan::Bucket> buckets;
   std::map<std::tuple<unsigned, unsigned, bool, bool, bool, DType, DType, std::int32_t>, size_t> index;
   for (size_t p = 0; p < plan.parameters.size(); ++p) {
@@ -139,9 +139,9 @@ std::vector<plan::Bucket> MakeBuckets(const plan::Plan& plan, const std::vector<
     const plan::AxisSet reduce = ReduceAxes(plan, parameter);
     const plan::AxisSet copies = CopyAxes(plan, parameter);
     const bool bulk = graph::FactsOf(parameter.role).bulk;
-    const bool early = layers[p] != kNoLayer && !reduce.empty() && bulk && !parameter.tied;
+    const bool early = units[p] != kNoUnit && !reduce.empty() && bulk && !parameter.tied;
     const auto key = std::make_tuple(reduce.bits(), copies.bits(), parameter.weight_decay, bulk,
-                                     parameter.tied, value.dtype, gradient, early ? layers[p] : kNoLayer);
+                                     parameter.tied, value.dtype, gradient, early ? units[p] : kNoUnit);
     const auto [it, fresh] = index.try_emplace(key, buckets.size());
     if (fresh) {
       plan::Bucket bucket;
@@ -152,7 +152,9 @@ std::vector<plan::Bucket> MakeBuckets(const plan::Plan& plan, const std::vector<
       bucket.tied = parameter.tied;
       bucket.owned = !parameter.tied || first_stage;
       bucket.early = early;
-      bucket.block = early && layers[p] < blocks ? layers[p] : -1;
+      const bool of_block =
+          early && plan.units[static_cast<size_t>(units[p])].kind == graph::Unit::Kind::kBlock;
+      bucket.block = of_block ? units[p] : -1;
       bucket.shards = zero_stage > 0 ? plan.mesh.GroupSize(reduce) : 1;
       bucket.parameter_dtype = value.dtype;
       bucket.gradient_dtype = gradient;

@@ -2,6 +2,8 @@
 
 #include <absl/container/flat_hash_set.h>
 
+#include <algorithm>
+
 #include "engine/base/status.h"
 
 namespace engine::compile {
@@ -11,13 +13,22 @@ using graph::Graph;
 using graph::Node;
 using graph::ValueKind;
 
-// Cost of each block, and of the final norm and head, in FLOPs of matrix products: forward, over the whole
-// microbatch. The backward pass costs twice as much in both.
-std::pair<std::vector<double>, double> LayerCosts(const Graph& graph, const plan::DeviceProfile& device) {
-  std::vector<double> costs(static_cast<size_t>(graph.layers()), 0.0);
-  double head = 0;
+// Cost of each block, and of what stands behind the last one, in FLOPs: forward, over the whole microbatch. The backward
+// pass costs twice as much in both. An entry is looked up, which costs nothing; an exit in the midst of the chain
+// belongs to the block before it.
+std::pair<std::vector<double>, double> BlockCosts(const Graph& graph, const plan::DeviceProfile& device) {
+  std::vector<std::int64_t> block_of;  // by unit; −1 before the first
+  std::int64_t blocks = 0;
+  for (const graph::Unit& unit : graph.units()) {
+    blocks += unit.kind == graph::Unit::Kind::kBlock ? 1 : 0;
+    block_of.push_back(blocks - 1);
+  }
+  std::vector<double> costs(static_cast<size_t>(blocks), 0.0);
+  double end = 0;
   for (const Node& node : graph.nodes()) {
-    if (node.phase != graph::Phase::kForward || node.layer < 0) continue;
+    const size_t u = static_cast<size_t>(node.unit);
+    const graph::Unit::Kind kind = graph.units()[u].kind;
+    if (node.phase != graph::Phase::kForward || kind == graph::Unit::Kind::kEntry) continue;
     std::vector<graph::TensorType> inputs;
     std::vector<graph::TensorType> outputs;
     for (graph::ValueId v : node.inputs) inputs.push_back(graph.value(v).type);
@@ -28,9 +39,10 @@ std::pair<std::vector<double>, double> LayerCosts(const Graph& graph, const plan
           device.slow ? device.slow(node.op->name, inputs, node.attributes) : plan::SlowPath{};
       flops = device.attention_slowdown * (slow.kind == plan::SlowPath::Kind::kMasked ? slow.flops : flops);
     }
-    (node.layer < graph.layers() ? costs[static_cast<size_t>(node.layer)] : head) += flops;
+    const bool behind = kind == graph::Unit::Kind::kExit && block_of[u] + 1 == blocks;
+    (behind ? end : costs[static_cast<size_t>(block_of[u])]) += flops;
   }
-  return {costs, head};
+  return {costs, end};
 }
 
 absl::Status CheckTransfers(const plan::Plan& plan, size_t first) {
@@ -47,31 +59,35 @@ absl::Status CheckTransfers(const plan::Plan& plan, size_t first) {
 
 }  // namespace
 
-std::int32_t ChunkOfLayer(const ChunkLayers& chunks, std::int32_t layer) {
-  if (layer < 0) return 0;
-  for (size_t c = 0; c < chunks.size(); ++c) {
-    if (layer < chunks[c].second) return static_cast<std::int32_t>(c);
-  }
-  return static_cast<std::int32_t>(chunks.size() - 1);
+std::int32_t ChunkOfUnit(const ChunkUnits& chunks, std::int32_t unit) {
+  const auto chunk =
+      std::find_if(chunks.begin(), chunks.end(), [&](const auto& range) { return unit < range.second; });
+  return static_cast<std::int32_t>(chunk - chunks.begin());
 }
 
-ChunkLayers CutLayers(const std::vector<std::int64_t>& layers_per_chunk, std::int64_t chunks,
-                      const Graph& graph, const plan::DeviceProfile& device) {
-  std::vector<std::int64_t> counts = layers_per_chunk;
-  if (counts.empty()) {
-    const auto [costs, head] = LayerCosts(graph, device);
-    counts = plan::BalancedCut(costs, chunks, head);
-  }
-  ChunkLayers layers;
-  std::int64_t first = 0;
-  for (std::int64_t count : counts) {
-    layers.emplace_back(first, first + count);
-    first += count;
-  }
-  return layers;
+std::vector<std::int64_t> BalancedBlocks(std::int64_t chunks, const Graph& graph,
+                                         const plan::DeviceProfile& device) {
+  const auto [costs, end] = BlockCosts(graph, device);
+  return plan::BalancedCut(costs, chunks, end);
 }
 
-absl::StatusOr<CutGraph> CutIntoChunks(LocalGraph local, const ChunkLayers& chunks, plan::Plan* plan) {
+ChunkUnits CutUnits(const std::vector<graph::Unit>& units, const std::vector<std::int64_t>& blocks) {
+  ChunkUnits chunks;
+  std::int32_t unit = 0;
+  const auto is = [&](graph::Unit::Kind kind) {
+    return static_cast<size_t>(unit) < units.size() && units[static_cast<size_t>(unit)].kind == kind;
+  };
+  for (std::int64_t left : blocks) {
+    const std::int32_t first = unit;
+    for (; left > 0 && static_cast<size_t>(unit) < units.size(); ++unit)
+      left -= is(graph::Unit::Kind::kBlock) ? 1 : 0;
+    while (is(graph::Unit::Kind::kExit)) ++unit;
+    chunks.emplace_back(first, unit);
+  }
+  return chunks;
+}
+
+absl::StatusOr<CutGraph> CutIntoChunks(LocalGraph local, const ChunkUnits& chunks, plan::Plan* plan) {
   const size_t known_transfers = plan->transfers.size();
   CutGraph cut;
   cut.base = static_cast<std::int32_t>(plan->values.size());
@@ -85,7 +101,7 @@ absl::StatusOr<CutGraph> CutIntoChunks(LocalGraph local, const ChunkLayers& chun
   for (size_t i = 0; i < local.nodes.size(); ++i) {
     const LocalNode& node = local.nodes[i];
     const bool backward = node.phase == graph::Phase::kBackward;
-    const std::int32_t chunk = ChunkOfLayer(chunks, node.layer);
+    const std::int32_t chunk = ChunkOfUnit(chunks, node.unit);
     auto& lists = backward ? cut.backward : node.phase == graph::Phase::kPrepare ? cut.prepare : cut.forward;
     lists[static_cast<size_t>(chunk)].push_back(static_cast<std::int32_t>(i));
     for (std::int32_t input : node.inputs) {

@@ -1,4 +1,4 @@
-// The cut of a model into chunks of a pipeline: which layers each has, which nodes, and which values cross a border.
+// The cut of a model into chunks of a pipeline: which units each has, which nodes, and which values cross a border.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,17 @@
 
 namespace engine::compile {
 
-// The layers of each chunk, first and end.
-using ChunkLayers = std::vector<std::pair<std::int64_t, std::int64_t>>;
+// How many blocks of the graph each of so many chunks has, so that they cost about the same.
+std::vector<std::int64_t> BalancedBlocks(std::int64_t chunks, const graph::Graph& graph,
+                                         const plan::DeviceProfile& device);
 
-// As many layers a chunk as `layers_per_chunk` says; where it is empty, `chunks` of about equal cost.
-ChunkLayers CutLayers(const std::vector<std::int64_t>& layers_per_chunk, std::int64_t chunks,
-                      const graph::Graph& graph, const plan::DeviceProfile& device);
+// The units of each chunk, first and end.
+using ChunkUnits = std::vector<std::pair<std::int32_t, std::int32_t>>;
 
-std::int32_t ChunkOfLayer(const ChunkLayers& chunks, std::int32_t layer);
+// Cuts the chain of units into chunks of so many blocks each, with the entries before and the exits behind them.
+ChunkUnits CutUnits(const std::vector<graph::Unit>& units, const std::vector<std::int64_t>& blocks);
+
+std::int32_t ChunkOfUnit(const ChunkUnits& chunks, std::int32_t unit);
 
 // A local graph inside the plan: its value i is Plan::values[base + i]; nodes sorted by chunk and pass.
 struct CutGraph {
@@ -35,6 +38,6 @@ struct CutGraph {
 
 // Appends the graph's values to the plan's, and a transfer for each that another chunk than its producer's reads.
 // Internal: one goes to a chunk that is no neighbour.
-absl::StatusOr<CutGraph> CutIntoChunks(LocalGraph local, const ChunkLayers& chunks, plan::Plan* plan);
+absl::StatusOr<CutGraph> CutIntoChunks(LocalGraph local, const ChunkUnits& chunks, plan::Plan* plan);
 
 }  // namespace engine::compile

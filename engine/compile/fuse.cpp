@@ -73,7 +73,7 @@ class Fuser : public FusionRules {
     const int producer = g_.Producer(gelu.inputs[0]);
     if (!g_.Is(producer, ops::kLinear) || !Has(ops::kLinearGelu, gelu.inputs[0])) return;
     LocalNode linear = g_.node(producer);
-    if (linear.inputs.size() != 3 || linear.phase != gelu.phase || linear.layer != gelu.layer) return;
+    if (linear.inputs.size() != 3 || linear.phase != gelu.phase || linear.unit != gelu.unit) return;
     linear.op = &ops::kLinearGelu;
     linear.outputs = {gelu.outputs[0], gelu.inputs[0]};
     linear.attributes.Set("tanh", std::int64_t{1});
@@ -347,7 +347,7 @@ class Fuser : public FusionRules {
 void Fuse(const FuseOptions& options, LocalGraph* graph) {
   FuseAttention(options, graph);
   const bool fp8 = !options.fp8.gradients.empty();
-  if (fp8) QuantizeLinears(options.fp8, options.layers, graph);
+  if (fp8) QuantizeLinears(options.fp8, options.units, graph);
   Fuser(options, graph).Run();
   if (fp8 && options.fp8.head) QuantizeHead(options.fp8, graph);
 }

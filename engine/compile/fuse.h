@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 
 #include "engine/compile/placements.h"
 #include "engine/compile/quantize.h"
@@ -18,11 +19,11 @@ namespace engine::compile {
 // alone becomes one linear with three inputs. The rest as profile.fuses says.
 struct FuseOptions {
   const plan::DeviceProfile* profile = nullptr;
-  std::int64_t logits_bytes = 0;  // budget of one chunk's logits in linear_cross_entropy
-  Fp8Options fp8;                 // what is quantised on the way
-  std::int32_t layers = 0;        // whose products are
-  // Pipeline chunk of a layer: nodes of different chunks stay apart.
-  std::function<std::int32_t(std::int32_t layer)> chunk_of;
+  std::int64_t logits_bytes = 0;       // budget of one chunk's logits in linear_cross_entropy
+  Fp8Options fp8;                      // what is quantised on the way
+  std::span<const graph::Unit> units;  // of the model: products of blocks are
+  // Pipeline chunk of a unit: nodes of different chunks stay apart.
+  std::function<std::int32_t(std::int32_t unit)> chunk_of;
 };
 void Fuse(const FuseOptions& options, LocalGraph* graph);
 

@@ -32,7 +32,7 @@ class AttentionFuser : public FusionRules {
     const LocalNode again = g_.node(i);
     if (again.op != nullptr || g_.value(again.inputs[0]).kind != graph::ValueKind::kInput) return;
     const auto key = std::make_tuple(again.inputs[0], g_.value(again.outputs[0]).layout.ToString(),
-                                     options_.chunk_of(again.layer));
+                                     options_.chunk_of(again.unit));
     const auto [first, is_first] = converted_inputs_.try_emplace(key, again.outputs[0]);
     if (is_first) return;
     for (int reader : std::vector<int>(g_.Readers(again.outputs[0]))) {

@@ -109,7 +109,7 @@ class FusionRules {
   }
 
   bool SameChunk(const LocalNode& a, const LocalNode& b) const {
-    return options_.chunk_of(a.layer) == options_.chunk_of(b.layer);
+    return options_.chunk_of(a.unit) == options_.chunk_of(b.unit);
   }
 
   bool Has(const graph::OpDef& op, std::int32_t value) const {

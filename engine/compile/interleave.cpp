@@ -6,7 +6,6 @@
 #include <array>
 #include <string_view>
 
-
 namespace engine::compile {
 namespace {
 

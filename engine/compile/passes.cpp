@@ -21,8 +21,8 @@ using graph::Graph;
 using graph::Node;
 using graph::ValueKind;
 
-bool Recomputes(const RecomputePolicy& recompute, const Node& node, std::int32_t layers) {
-  if (node.layer < 0 || node.layer >= layers) return false;
+bool Recomputes(const RecomputePolicy& recompute, const Graph& graph, const Node& node) {
+  if (graph.units()[static_cast<size_t>(node.unit)].kind != graph::Unit::Kind::kBlock) return false;
   if (recompute.all) return true;
   const auto wants = [&](const char* module) {
     return std::find(recompute.modules.begin(), recompute.modules.end(), module) != recompute.modules.end();
@@ -40,8 +40,11 @@ bool Recomputes(const RecomputePolicy& recompute, const Node& node, std::int32_t
 }
 
 absl::Status BalancePass(Compilation* c) {
-  c->chunks =
-      CutLayers(c->policy.chunk_units, c->policy.chunks, c->programs().front()->logical, c->options.profile);
+  const Graph& graph = c->programs().front()->logical;
+  std::vector<std::int64_t> blocks = c->policy.chunk_blocks;
+  if (blocks.empty()) blocks = BalancedBlocks(c->policy.chunks, graph, c->options.profile);
+  c->plan.units = graph.units();
+  c->chunks = CutUnits(graph.units(), blocks);
   return absl::OkStatus();
 }
 
@@ -52,9 +55,9 @@ absl::Status DifferentiatePass(Compilation* c) {
 
 absl::Status RecomputePass(Compilation* c) {
   if (!c->policy.training) return absl::OkStatus();
-  const std::int32_t layers = c->train.logical.layers();
+  const Graph& graph = c->train.logical;
   graph::Recompute(&c->train.logical,
-                   [&](const Node& node) { return Recomputes(c->policy.recompute, node, layers); });
+                   [&](const Node& node) { return Recomputes(c->policy.recompute, graph, node); });
   return absl::OkStatus();
 }
 
@@ -74,8 +77,8 @@ absl::Status FusePass(Compilation* c) {
           .logits_bytes = c->policy.logits_bytes,
           // Evaluation keeps the weights' own precision.
           .fp8 = program == &c->train ? c->policy.fp8 : Fp8Options{},
-          .layers = program->logical.layers(),
-          .chunk_of = [&](std::int32_t layer) { return ChunkOfLayer(c->chunks, layer); }},
+          .units = program->logical.units(),
+          .chunk_of = [&](std::int32_t unit) { return ChunkOfUnit(c->chunks, unit); }},
          &program->local);
   }
   return absl::OkStatus();
@@ -97,18 +100,24 @@ absl::Status CutPass(Compilation* c) {
   return absl::OkStatus();
 }
 
-// The parameters that nodes of several stages read.
-absl::flat_hash_set<graph::ValueId> ReadByStages(const Compilation& c, const Graph& graph) {
-  absl::flat_hash_map<graph::ValueId, std::int32_t> stage_of;
-  absl::flat_hash_set<graph::ValueId> several;
+// Who reads a parameter.
+struct Readers {
+  std::int32_t unit = -1;  // the first
+  bool several_stages = false;
+};
+absl::flat_hash_map<graph::ValueId, Readers> ReadersOf(const Compilation& c, const Graph& graph) {
+  const auto stage_of = [&](std::int32_t unit) {
+    return c.plan.chunk_stage[static_cast<size_t>(ChunkOfUnit(c.chunks, unit))];
+  };
+  absl::flat_hash_map<graph::ValueId, Readers> readers;
   for (const Node& node : graph.nodes()) {
-    const std::int32_t stage = c.plan.chunk_stage[static_cast<size_t>(ChunkOfLayer(c.chunks, node.layer))];
     for (graph::ValueId input : node.inputs) {
       if (graph.value(input).kind != ValueKind::kParameter) continue;
-      if (stage_of.try_emplace(input, stage).first->second != stage) several.insert(input);
+      Readers& of = readers.try_emplace(input, Readers{.unit = node.unit}).first->second;
+      of.several_stages = of.several_stages || stage_of(of.unit) != stage_of(node.unit);
     }
   }
-  return several;
+  return readers;
 }
 
 // Tells the leaves of a local graph which parameter they are, or are the gradient of. Parameters of both
@@ -131,8 +140,9 @@ void LinkParameters(const Graph& graph, const CutGraph& cut, plan::Plan* plan) {
 
 absl::Status ParametersPass(Compilation* c) {
   const ProgramGraph& first = *c->programs().front();
-  const absl::flat_hash_set<graph::ValueId> tied = ReadByStages(*c, first.logical);
+  absl::flat_hash_map<graph::ValueId, Readers> readers = ReadersOf(*c, first.logical);
   for (const graph::Parameter& parameter : first.logical.parameters()) {
+    const Readers& read = readers[parameter.value];
     c->plan.parameters.push_back(
         {.value = first.cut.base + first.cut.local.value_of[static_cast<size_t>(parameter.value)],
          .gradient = -1,
@@ -140,11 +150,28 @@ absl::Status ParametersPass(Compilation* c) {
          .logical_shape = parameter.logical_shape,
          .initializer = parameter.initializer,
          .role = parameter.role,
+         .unit = read.unit,
          .weight_decay = parameter.weight_decay,
-         .tied = tied.contains(parameter.value)});
+         .tied = read.several_stages});
     c->plan.parameter_count += parameter.logical_shape.elements();
   }
-  for (const ProgramGraph* program : c->programs()) LinkParameters(program->logical, program->cut, &c->plan);
+  for (const graph::Metric& metric : first.logical.metrics()) {
+    const auto made_by =
+        std::find_if(first.logical.nodes().begin(), first.logical.nodes().end(), [&](const Node& node) {
+          return std::find(node.outputs.begin(), node.outputs.end(), metric.sum) != node.outputs.end();
+        });
+    if (made_by == first.logical.nodes().end()) return Internal("metric {}: nothing adds to it", metric.name);
+    c->plan.metrics.push_back(
+        {.name = metric.name, .count = metric.count, .weight = metric.weight, .unit = made_by->unit});
+  }
+  for (const ProgramGraph* program : c->programs()) {
+    LinkParameters(program->logical, program->cut, &c->plan);
+    const std::vector<graph::Metric>& metrics = program->logical.metrics();
+    for (size_t m = 0; m < metrics.size(); ++m) {
+      const std::int32_t local = program->cut.local.value_of[static_cast<size_t>(metrics[m].sum)];
+      c->plan.values[static_cast<size_t>(program->cut.base + local)].metric = static_cast<std::int32_t>(m);
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -219,7 +246,7 @@ absl::Status HashPass(Compilation* c) {
 }
 
 constexpr Pass kPasses[] = {
-    {"balance", "which layers each chunk of the pipeline has", BalancePass},
+    {"balance", "which units each chunk of the pipeline has", BalancePass},
     {"differentiate", "the backward nodes", DifferentiatePass},
     {"recompute", "forward nodes that run again in the backward pass", RecomputePass},
     {"place", "a placement for each tensor and axis, collectives where it changes", PlacePass},

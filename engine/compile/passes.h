@@ -27,7 +27,7 @@ struct Compilation {
   const Policy& policy;
   const CompileOptions& options;
   ProgramGraph train, evaluate;  // logical graphs without nodes: not wanted
-  ChunkLayers chunks;
+  ChunkUnits chunks;
   plan::Plan plan;
   // Why the plan is not lawful with halves of microbatches in turns; empty: it is, or has none.
   std::string halves_refused;

@@ -324,11 +324,11 @@ class Placer {
     const bool possible = layout.Set(axis, to);
     ENGINE_CHECK(possible, "{}: {} to {} along {}", reader.name, source.layout.ToString(), to.ToString(),
                  graph::kAxisNames[static_cast<size_t>(axis)]);
-    const auto key = std::make_tuple(from, layout.ToString(), reader.phase, reader.layer);
+    const auto key = std::make_tuple(from, layout.ToString(), reader.phase, reader.unit);
     if (share) {
       if (const auto it = shared_.find(key); it != shared_.end()) return it->second;
       // What the forward pass exchanged takes no more memory than what it was made of, so it is saved.
-      const auto before = shared_.find({from, layout.ToString(), graph::Phase::kForward, reader.layer});
+      const auto before = shared_.find({from, layout.ToString(), graph::Phase::kForward, reader.unit});
       if (collective == plan::Collective::kAllToAll && before != shared_.end()) return before->second;
     }
     const std::int32_t made = NewValue(fmt::format("{}@{}", source.name, layout.ToString()),
@@ -344,7 +344,7 @@ class Placer {
                              .attributes = {},
                              .accumulate = 0,
                              .phase = reader.phase,
-                             .layer = reader.layer});
+                             .unit = reader.unit});
     if (share) shared_[key] = made;
     return made;
   }
@@ -371,7 +371,7 @@ class Placer {
                     .attributes = node.attributes,
                     .accumulate = 0,
                     .phase = node.phase,
-                    .layer = node.layer};
+                    .unit = node.unit};
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const ValueId input = node.inputs[i];
       std::int32_t value = result_.value_of[static_cast<size_t>(input)];

@@ -30,7 +30,7 @@ struct LocalNode {
   graph::Attributes attributes;
   std::uint32_t accumulate = 0;
   graph::Phase phase = graph::Phase::kForward;
-  std::int32_t layer = 0;
+  std::int32_t unit = 0;  // graph::Node::unit
 };
 
 struct LocalGraph {

@@ -253,7 +253,7 @@ absl::StatusOr<Policy> ResolvePolicy(const recipe::Recipe& recipe, const Compile
                 .halves_may_be_held_up = lanes > 1 && MayHoldUpHalves(recipe, options),
                 .schedule = ScheduleOf(p),
                 .chunks = p.pp * p.virtual_stages,
-                .chunk_units = p.layers_per_stage,
+                .chunk_blocks = p.layers_per_stage,
                 .push_transfers = TransfersArePushed(recipe, mesh, options),
                 .compute = recipe.precision.compute,
                 .bulk_gradients = recipe.precision.gradient_dtype == "bf16" ? DType::kBF16 : DType::kF32,

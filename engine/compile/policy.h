@@ -63,13 +63,13 @@ struct Policy {
   bool halves_may_be_held_up = false;
 
   // The pipeline.
-  std::string schedule;                   // "1f1b", "interleaved" or plan::kZeroBubble
-  std::int64_t chunks = 1;                // stages × virtual stages
-  std::vector<std::int64_t> chunk_units;  // layers of each chunk; empty: balanced by cost
-  bool push_transfers = false;            // between stages, by copy engines
+  std::string schedule;                    // "1f1b", "interleaved" or plan::kZeroBubble
+  std::int64_t chunks = 1;                 // stages × virtual stages
+  std::vector<std::int64_t> chunk_blocks;  // blocks of each chunk; empty: balanced by cost
+  bool push_transfers = false;             // between stages, by copy engines
 
   // Graphs and kernels.
-  std::string compute;  // precision.compute
+  std::string compute;                 // precision.compute
   DType bulk_gradients = DType::kF32;  // sums of gradients of bulk parameters (graph/role.h)
   RecomputePolicy recompute;
   bool sequence_parallel = false;

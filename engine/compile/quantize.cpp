@@ -34,10 +34,10 @@ constexpr double kGradientStart = 64;
 
 class Quantizer {
  public:
-  Quantizer(const Fp8Options& options, std::int32_t layers, LocalGraph* graph)
+  Quantizer(const Fp8Options& options, std::span<const graph::Unit> units, LocalGraph* graph)
       : gradient_(options.gradients == "e5m2" ? DType::kE5M2 : DType::kE4M3),
         current_(options.current),
-        layers_(layers),
+        units_(units),
         graph_(*graph) {}
 
   void Linears() {
@@ -103,7 +103,9 @@ class Quantizer {
   // Weights of layers whose products all have sizes that FP8 takes, and gradients that will be quantised.
   void FindLinears() {
     for (const LocalNode& node : graph_.nodes) {
-      if (node.op != &ops::kLinear || node.layer < 0 || node.layer >= layers_) continue;
+      if (node.op != &ops::kLinear ||
+          units_[static_cast<size_t>(node.unit)].kind != graph::Unit::Kind::kBlock)
+        continue;
       const int in = static_cast<int>(node.attributes.Int("in_dims"));
       const Shape& w = value(node.inputs[1]).local;
       if (Fits(Matrix(w, in)) && Fits(Matrix(value(node.inputs[0]).local, in))) in_dims_[node.inputs[1]] = in;
@@ -147,7 +149,7 @@ class Quantizer {
       node.attributes.Set("start", start);
     }
     node.phase = kind == ValueKind::kDerived ? Phase::kPrepare : of.phase;
-    node.layer = of.layer;
+    node.unit = of.unit;
     nodes->push_back(std::move(node));
     quantized_[v] = made;
     return made;
@@ -200,7 +202,7 @@ class Quantizer {
 
   const DType gradient_;
   const bool current_;
-  const std::int32_t layers_;
+  const std::span<const graph::Unit> units_;
   LocalGraph& graph_;
   absl::flat_hash_map<std::int32_t, int> in_dims_;        // of weights that are quantised
   absl::flat_hash_map<std::int32_t, int> gradient_dims_;  // of output gradients that are: their column dims
@@ -210,10 +212,10 @@ class Quantizer {
 
 }  // namespace
 
-void QuantizeLinears(const Fp8Options& options, std::int32_t layers, LocalGraph* graph) {
-  Quantizer(options, layers, graph).Linears();
+void QuantizeLinears(const Fp8Options& options, std::span<const graph::Unit> units, LocalGraph* graph) {
+  Quantizer(options, units, graph).Linears();
 }
 
-void QuantizeHead(const Fp8Options& options, LocalGraph* graph) { Quantizer(options, 0, graph).Head(); }
+void QuantizeHead(const Fp8Options& options, LocalGraph* graph) { Quantizer(options, {}, graph).Head(); }
 
 }  // namespace engine::compile

@@ -6,6 +6,7 @@
 // they sum.
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "engine/compile/placements.h"
@@ -18,8 +19,8 @@ struct Fp8Options {
   bool head = false;
 };
 
-// Linears with a dim that is no multiple of 16 stay as they are.
-void QuantizeLinears(const Fp8Options& options, std::int32_t layers, LocalGraph* graph);
+// `units`: of the model; the linears of blocks are quantised. Those with a dim that is no multiple of 16 stay as they are.
+void QuantizeLinears(const Fp8Options& options, std::span<const graph::Unit> units, LocalGraph* graph);
 
 // The head that the fusion pass has made one op. Only if options.head.
 void QuantizeHead(const Fp8Options& options, LocalGraph* graph);

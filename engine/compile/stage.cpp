@@ -19,21 +19,14 @@ using NodeList = std::vector<std::int32_t>;
 
 class StageBuilder {
  public:
-  StageBuilder(const StageInputs& inputs, std::int32_t stage, const ChunkLayers& chunk_layers,
-               plan::Plan* plan)
-      : in_(inputs),
-        policy_(*inputs.policy),
-        index_(stage),
-        blocks_(static_cast<std::int32_t>(chunk_layers.back().second)),
-        plan_(*plan) {
-    for (size_t c = 0; c < chunk_layers.size(); ++c) {
+  StageBuilder(const StageInputs& inputs, std::int32_t stage, const ChunkUnits& chunk_units, plan::Plan* plan)
+      : in_(inputs), policy_(*inputs.policy), index_(stage), plan_(*plan) {
+    for (size_t c = 0; c < chunk_units.size(); ++c) {
       if (plan_.chunk_stage[c] != index_) continue;
       plan::Chunk chunk;
       chunk.index = static_cast<std::int32_t>(c);
-      chunk.first_layer = chunk_layers[c].first;
-      chunk.end_layer = chunk_layers[c].second;
-      chunk.has_embedding = c == 0;
-      chunk.has_head = c + 1 == chunk_layers.size();
+      chunk.first_unit = chunk_units[c].first;
+      chunk.end_unit = chunk_units[c].second;
       stage_.chunks.push_back(chunk);
     }
   }
@@ -134,41 +127,44 @@ class StageBuilder {
     return used;
   }
 
-  // By parameter: the layer whose backward pass alone adds to its gradient, where gradients are reduced as
-  // soon as their layer has made them; else kNoLayer.
-  std::vector<std::int32_t> EarlyLayers() const {
-    std::vector<std::int32_t> layers(plan_.parameters.size(), kNoLayer);
-    if (!training() || (!policy_.exchange.behind && policy_.storage.zero_stage < 2)) return layers;
+  // By parameter: the unit whose backward pass alone adds to its gradient, where gradients are reduced as
+  // soon as their unit has made them; else kNoUnit.
+  std::vector<std::int32_t> EarlyUnits() const {
+    std::vector<std::int32_t> units(plan_.parameters.size(), kNoUnit);
+    if (!training() || (!policy_.exchange.behind && policy_.storage.zero_stage < 2)) return units;
     std::vector<bool> several(plan_.parameters.size(), false);
     for (const LocalNode& node : in_.train->local.nodes) {
       for (std::int32_t output : node.outputs) {
         const plan::LocalValue& value = ValueOf(in_.train->base + output);
         if (value.kind != ValueKind::kAccumulator || value.parameter < 0) continue;
         const size_t p = static_cast<size_t>(value.parameter);
-        several[p] = several[p] || (layers[p] != kNoLayer && layers[p] != node.layer);
-        layers[p] = node.layer;
+        several[p] = several[p] || (units[p] != kNoUnit && units[p] != node.unit);
+        units[p] = node.unit;
       }
     }
-    for (size_t p = 0; p < layers.size(); ++p) {
-      const bool embedding = layers[p] < 0;  // its gradient is the last to be made
-      const bool early = policy_.exchange.behind || layers[p] < blocks_;  // or kept in shards
-      if (several[p] || embedding || !early) layers[p] = kNoLayer;
+    for (size_t p = 0; p < units.size(); ++p) {
+      if (units[p] == kNoUnit) continue;
+      const graph::Unit::Kind kind = plan_.units[static_cast<size_t>(units[p])].kind;
+      const bool entry = kind == graph::Unit::Kind::kEntry;  // its gradient is the last to be made
+      // Or kept in shards.
+      const bool early = policy_.exchange.behind || kind == graph::Unit::Kind::kBlock;
+      if (several[p] || entry || !early) units[p] = kNoUnit;
     }
-    return layers;
+    return units;
   }
 
   void PlaceParameters() {
-    stage_.buckets = MakeBuckets(plan_, UsedParameters(), EarlyLayers(), blocks_,
+    stage_.buckets = MakeBuckets(plan_, UsedParameters(), EarlyUnits(),
                                  training() ? policy_.storage.zero_stage : 0, index_ == 0);
     for (const plan::Bucket& bucket : stage_.buckets) stage_.parameter_count += bucket.elements;
     PlaceBuckets(policy_.storage, &cursor_, &stage_.memory, &stage_.buckets);
-    stage_.scalars = ReserveFlat(2, DType::kF64, &stage_.memory.control);
+    stage_.scalars = ReserveFlat(plan::ScalarsFor(plan_.metrics.size()), DType::kF64, &stage_.memory.control);
     stage_.control = ReserveFlat(plan::kControlNumbers, DType::kF64, &stage_.memory.control);
     MapPersistent();
     if (training()) PlaceDerived();
   }
 
-  // Parameters, their gradients and the loss have one place for both graphs.
+  // Parameters, their gradients and metrics have one place for both graphs.
   void MapPersistent() {
     std::vector<std::pair<const plan::Bucket*, const plan::Bucket::Item*>> item_of(plan_.parameters.size(),
                                                                                    {nullptr, nullptr});
@@ -179,11 +175,12 @@ class StageBuilder {
     for (size_t v = 0; v < plan_.values.size(); ++v) {
       const plan::LocalValue& value = plan_.values[v];
       const std::int32_t id = static_cast<std::int32_t>(v);
-      if (value.kind == ValueKind::kAccumulator && value.parameter < 0) {
-        plan::BufferRef loss = stage_.scalars;
-        loss.value = id;
-        loss.elements = 1;
-        persistent_[id] = loss;
+      if (value.metric >= 0) {
+        plan::BufferRef sum = stage_.scalars;
+        sum.value = id;
+        sum.offset += plan::ScalarOf(value.metric) * SizeOf(sum.dtype);
+        sum.elements = 1;
+        persistent_[id] = sum;
       }
       if (value.parameter < 0) continue;
       const auto [bucket, item] = item_of[static_cast<size_t>(value.parameter)];
@@ -237,19 +234,19 @@ class StageBuilder {
     }
   }
 
-  std::int64_t FedElements(const CutGraph& graph, const plan::Chunk& chunk) const {
-    std::int64_t elements = 0;
+  std::int64_t FedWords(const CutGraph& graph, const plan::Chunk& chunk) const {
+    std::int64_t words = 0;
     for (std::int32_t v : SavedValues(graph, chunk.index)) {
       const plan::LocalValue& value = graph.local.values[static_cast<size_t>(v)];
-      if (value.kind == ValueKind::kInput) elements += value.local.elements();
+      if (value.kind == ValueKind::kInput) words += plan::StagedWords(value.local_bytes());
     }
-    return elements;
+    return words;
   }
 
   void PlaceStaging() {
     for (plan::Chunk& chunk : stage_.chunks) {
-      std::int64_t elements = in_.evaluate != nullptr ? FedElements(*in_.evaluate, chunk) : 0;
-      if (training()) elements = std::max(elements, FedElements(*in_.train, chunk));
+      std::int64_t elements = in_.evaluate != nullptr ? FedWords(*in_.evaluate, chunk) : 0;
+      if (training()) elements = std::max(elements, FedWords(*in_.train, chunk));
       elements *= plan_.microbatches;
       if (elements == 0) continue;
       chunk.incoming = ReserveFlat(elements, DType::kI32, &stage_.memory.control);
@@ -422,6 +419,11 @@ class StageBuilder {
     stage_.train = UnrollProgram(program, turns);
   }
 
+  bool MakesLogits(const plan::Chunk& chunk) const {
+    const CutGraph& graph = *in_.evaluate;
+    return graph.producer_chunk[static_cast<size_t>(plan_.logits - graph.base)] == chunk.index;
+  }
+
   void BuildEvaluation() {
     const CutGraph& graph = *in_.evaluate;
     slots_.clear();
@@ -451,7 +453,7 @@ class StageBuilder {
                                  .transient_base = transient_base,
                                  .profile = in_.profile,
                                  .dying = nullptr,
-                                 .keep = in_.keep_logits && chunk.has_head ? plan_.logits : -1,
+                                 .keep = in_.keep_logits && MakesLogits(chunk) ? plan_.logits : -1,
                                  .in_lane = false,
                                  .pushed = policy_.exchange.pushed,
                                  .direct = policy_.exchange.direct,
@@ -485,7 +487,6 @@ class StageBuilder {
   const StageInputs& in_;
   const Policy& policy_;
   const std::int32_t index_;
-  const std::int32_t blocks_;  // layers of the model
   plan::Plan& plan_;
   plan::StagePlan stage_;
   std::int64_t cursor_ = 0;
@@ -496,9 +497,9 @@ class StageBuilder {
 
 }  // namespace
 
-void BuildStage(const StageInputs& inputs, std::int32_t stage, const ChunkLayers& chunk_layers,
+void BuildStage(const StageInputs& inputs, std::int32_t stage, const ChunkUnits& chunk_units,
                 plan::Plan* plan) {
-  plan->stages.push_back(StageBuilder(inputs, stage, chunk_layers, plan).Build());
+  plan->stages.push_back(StageBuilder(inputs, stage, chunk_units, plan).Build());
 }
 
 }  // namespace engine::compile

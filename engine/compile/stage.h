@@ -19,8 +19,8 @@ struct StageInputs {
 };
 
 // Appends the stage's plan to plan->stages; stages must be built in order. plan->chunk_stage, transfers,
-// parameters and the chunks' layers (first/end per chunk) are set before.
-void BuildStage(const StageInputs& inputs, std::int32_t stage, const ChunkLayers& chunk_layers,
+// parameters and the chunks' units (first/end per chunk) are set before.
+void BuildStage(const StageInputs& inputs, std::int32_t stage, const ChunkUnits& chunk_units,
                 plan::Plan* plan);
 
 }  // namespace engine::compile

@@ -22,7 +22,7 @@ model::BuildOptions ModelOptions(const recipe::Recipe& recipe, const compile::Po
           .vocab_rows = policy.vocab_rows,
           .dtype = ComputeDType(recipe),
           .dropout = dropout,
-          .loss_scale = 1.0 / tokens};
+          .global_tokens = tokens};
 }
 
 absl::StatusOr<compile::Compiled> CompileByPolicy(const recipe::Recipe& recipe, const compile::Policy& policy,

@@ -68,7 +68,7 @@ absl::Status RankExecutor::StartControl() {
 
 absl::Status RankExecutor::FillIncoming(bool evaluate, const FeedFunction& feed) {
   for (const Chunk& chunk : stage_.chunks) {
-    std::vector<std::int32_t> host(static_cast<size_t>(chunk.incoming.elements));
+    std::vector<std::int32_t> host(static_cast<size_t>(chunk.incoming.elements));  // words
     std::int32_t* at = host.data();
     const std::vector<BufferRef>& inputs = evaluate ? chunk.evaluation_inputs : chunk.inputs;
     for (std::int64_t microbatch = 0; microbatch < plan_.microbatches; ++microbatch) {
@@ -76,7 +76,7 @@ absl::Status RankExecutor::FillIncoming(bool evaluate, const FeedFunction& feed)
         TensorView view = View(ref, &chunk, ref.in_slot ? 0 : -1);
         view.data = at;
         RETURN_IF_ERROR(feed(plan_.values[static_cast<size_t>(ref.value)].name, microbatch, view));
-        at += ref.elements;
+        at += plan::StagedWords(ref.bytes());
       }
     }
     const std::int64_t bytes = (at - host.data()) * static_cast<std::int64_t>(sizeof(std::int32_t));
@@ -98,13 +98,15 @@ absl::Status RankExecutor::TakeInputs(const Step& step, bool evaluate) {
   const Chunk* chunk = ChunkAt(step.chunk);
   if (chunk == nullptr || (!evaluate && step.segment != chunk->forward)) return absl::OkStatus();
   const std::vector<BufferRef>& inputs = evaluate ? chunk->evaluation_inputs : chunk->inputs;
-  std::int64_t elements = 0;
-  for (const BufferRef& ref : inputs) elements += ref.elements;
-  const std::byte* from =
-      Address(chunk->staged, nullptr, -1) + step.microbatch * elements * SizeOf(DType::kI32);
+  const auto staged_bytes = [](const BufferRef& ref) {
+    return plan::StagedWords(ref.bytes()) * SizeOf(DType::kI32);
+  };
+  std::int64_t bytes = 0;
+  for (const BufferRef& ref : inputs) bytes += staged_bytes(ref);
+  const std::byte* from = Address(chunk->staged, nullptr, -1) + step.microbatch * bytes;
   for (const BufferRef& ref : inputs) {
     RETURN_IF_ERROR(backend_->Copy(Address(ref, chunk, step.slot), from, ref.bytes()));
-    from += ref.bytes();
+    from += staged_bytes(ref);
   }
   return absl::OkStatus();
 }
@@ -248,13 +250,20 @@ absl::Status RankExecutor::Launch(std::int64_t iteration, const LearningRates& r
   return absl::OkStatus();
 }
 
+std::vector<double> RankExecutor::MetricSums(const std::vector<double>& scalars) const {
+  std::vector<double> sums;
+  for (size_t m = 0; m < plan_.metrics.size(); ++m)
+    sums.push_back(scalars[static_cast<size_t>(plan::ScalarOf(static_cast<std::int32_t>(m)))]);
+  return sums;
+}
+
 absl::StatusOr<IterationResult> RankExecutor::Wait() {
   ENGINE_CHECK(!started_.empty(), "no iteration is started");
   const Results results = started_.front();
   started_.pop_front();
-  double scalars[2] = {};
+  std::vector<double> scalars(static_cast<size_t>(stage_.scalars.elements));
   double control[plan::kControlNumbers] = {};
-  RETURN_IF_ERROR(backend_->WaitRead(results.scalars, scalars));
+  RETURN_IF_ERROR(backend_->WaitRead(results.scalars, scalars.data()));
   RETURN_IF_ERROR(backend_->WaitRead(results.control, control));
   std::int64_t times_ns[backend::kStamps] = {};
   RETURN_IF_ERROR(backend_->WaitRead(results.times, times_ns));
@@ -263,7 +272,7 @@ absl::StatusOr<IterationResult> RankExecutor::Wait() {
   ended_ns_ = times_ns[backend::kIterationEnds];
   constexpr double kNsPerMs = 1e6;
   return IterationResult{
-      .loss_sum = scalars[0],
+      .sums = MetricSums(scalars),
       .grad_norm = control[plan::kGradientNorm],
       .learning_rate = control[plan::kLearningRate],
       .steps = static_cast<std::int64_t>(control[plan::kStep]),
@@ -311,12 +320,12 @@ absl::StatusOr<IterationResult> RankExecutor::Evaluate(const FeedFunction& feed)
   RETURN_IF_ERROR(FillIncoming(true, feed));
   RETURN_IF_ERROR(TakeIncoming());
   RETURN_IF_ERROR(RunOrReplay(true, Context(0)));
-  double scalars[2] = {};
+  std::vector<double> scalars(static_cast<size_t>(stage_.scalars.elements));
   ASSIGN_OR_RETURN(const std::int64_t ticket,
                    backend_->Read(Address(stage_.scalars, nullptr, -1), stage_.scalars.bytes()));
-  RETURN_IF_ERROR(backend_->WaitRead(ticket, scalars));
+  RETURN_IF_ERROR(backend_->WaitRead(ticket, scalars.data()));
   IterationResult result;
-  result.loss_sum = scalars[0];
+  result.sums = MetricSums(scalars);
   return result;
 }
 

@@ -54,7 +54,7 @@ struct LearningRates {
 };
 
 struct IterationResult {
-  double loss_sum = 0;  // Σ cross entropy over the tokens of all ranks
+  std::vector<double> sums = {};  // of Plan::metrics, over all ranks and microbatches
   double grad_norm = 0;
   double learning_rate = 0;  // that the update took; a skipped one changed nothing with it
   std::int64_t steps = 0;    // optimizer steps done so far
@@ -110,6 +110,7 @@ class RankExecutor {
   // Reads the inputs of the next Launch on a thread of its own; that Launch then ignores its `feed`.
   void Prefetch(FeedFunction feed);
   // Afterwards no thread of the executor calls a feed.
+  std::vector<double> MetricSums(const std::vector<double>& scalars) const;
   void WaitForPrefetch();
   // Waits for the oldest started iteration.
   absl::StatusOr<IterationResult> Wait();

@@ -2,6 +2,8 @@
 
 #include <absl/container/flat_hash_map.h>
 
+#include <algorithm>
+
 #include "engine/graph/op.h"
 
 namespace engine::graph {
@@ -18,7 +20,7 @@ class Differentiator {
     accumulators_.assign(graph_.values().size(), kNoValue);
     for (size_t i = forward_nodes; i-- > 0;) {
       const Node node = graph_.nodes()[i];
-      if (!ReachesLoss(node)) continue;
+      if (!ReachesObjective(node)) continue;
       if (node.op->gradient == nullptr) {
         return Internal("autodiff: node {} ({}) has no gradient but the loss depends on it", node.name,
                         node.op->name);
@@ -29,9 +31,14 @@ class Differentiator {
   }
 
  private:
-  bool ReachesLoss(const Node& node) const {
+  bool IsObjective(ValueId value) const {
+    return std::any_of(graph_.metrics().begin(), graph_.metrics().end(),
+                       [&](const Metric& metric) { return metric.sum == value && metric.weight != 0; });
+  }
+
+  bool ReachesObjective(const Node& node) const {
     for (ValueId output : node.outputs) {
-      if (output == graph_.loss() || Gradient(output) != kNoValue) return true;
+      if (IsObjective(output) || Gradient(output) != kNoValue) return true;
     }
     return false;
   }
@@ -51,7 +58,7 @@ class Differentiator {
   }
 
   void Step(const Node& node) {
-    graph_.SetPosition(Phase::kBackward, node.layer);
+    graph_.SetPosition(Phase::kBackward, node.unit);
     GradientContext context{.graph = &graph_, .node = node, .d_outputs = {}, .accumulators = {}};
     for (ValueId output : node.outputs) context.d_outputs.push_back(Gradient(output));
     for (ValueId input : node.inputs) {
@@ -112,22 +119,22 @@ class Recomputer {
   }
 
   void RedirectInputs(Node* node) {
-    for (ValueId& input : node->inputs) input = Again(input, node->layer);
+    for (ValueId& input : node->inputs) input = Again(input, node->unit);
   }
 
-  // The value to read in the backward phase of `layer` instead of `value`.
-  ValueId Again(ValueId value, std::int32_t layer) {
+  // The value to read in the backward phase of `unit` instead of `value`.
+  ValueId Again(ValueId value, std::int32_t unit) {
     const NodeId producer = graph_.value(value).producer;
     if (graph_.value(value).kind != ValueKind::kActivation || producer < 0) return value;
     if (auto it = repeated_.find(value); it != repeated_.end()) return it->second;
     if (static_cast<size_t>(producer) >= old_.size()) return value;
     const Node original = old_[static_cast<size_t>(producer)];
-    if (original.phase != Phase::kForward || original.layer != layer || !again_(original)) return value;
+    if (original.phase != Phase::kForward || original.unit != unit || !again_(original)) return value;
     Node node = original;
     node.phase = Phase::kBackward;
     node.recomputed = true;
     node.name = "again." + original.name;
-    for (ValueId& input : node.inputs) input = Again(input, layer);
+    for (ValueId& input : node.inputs) input = Again(input, unit);
     std::vector<TensorType> types;
     for (ValueId& output : node.outputs) {
       ENGINE_CHECK(graph_.value(output).kind == ValueKind::kActivation, "{} cannot be repeated",
@@ -168,7 +175,9 @@ class Recomputer {
 }  // namespace
 
 absl::Status Differentiate(Graph* graph, const OpDef& add, DType of_bulk) {
-  if (graph->loss() == kNoValue) return Internal("autodiff: the graph has no loss");
+  const bool any = std::any_of(graph->metrics().begin(), graph->metrics().end(),
+                               [](const Metric& metric) { return metric.weight != 0; });
+  if (!any) return Internal("autodiff: the graph has no loss");
   return Differentiator(graph, add, of_bulk).Run();
 }
 

@@ -7,17 +7,17 @@
 
 namespace engine::graph {
 
-// Appends, after the forward nodes, the nodes that add d(loss)/d(parameter) into one accumulator per
+// Appends, after the forward nodes, the nodes that add d(objective)/d(parameter) into one accumulator per
 // parameter
-// ("d_<parameter>"). The loss must be the accumulator set by set_loss; it is the only seed. A value that
-// reaches the loss along several paths gets the sum of their gradients, by `add` nodes in order of arrival.
+// ("d_<parameter>"). The seeds are the metrics of a weight that is not 0. A value that
+// reaches them along several paths gets the sum of their gradients, by `add` nodes in order of arrival.
 // `add` is the op used. Gradients of bulk parameters (graph/role.h) are kept in `of_bulk`; those of the others,
 // each a sum over all tokens and small, in fp32; in a graph of float64, all in float64.
 absl::Status Differentiate(Graph* graph, const OpDef& add, DType of_bulk = DType::kF32);
 
 // Runs forward nodes chosen by `again` a second time in the backward phase instead of saving what they
-// produced. A chosen node is repeated, just before its first use, for backward nodes of its own layer; what
-// other layers produced stays saved (so choosing every node saves each block's input and nothing else).
+// produced. A chosen node is repeated, just before its first use, for backward nodes of its own unit; what
+// other units produced stays saved (so choosing every node saves each block's input and nothing else).
 void Recompute(Graph* graph, const std::function<bool(const Node&)>& again);
 
 }  // namespace engine::graph

@@ -87,6 +87,12 @@ ValueId Graph::AddAccumulator(std::string name, TensorType type, ValueId gradien
                    .gradient_of = gradient_of});
 }
 
+ValueId Graph::AddMetric(std::string name, double count, double weight) {
+  const ValueId sum = AddAccumulator(name, {.shape = {}, .dtype = DType::kF64}, kNoValue);
+  metrics_.push_back({.name = std::move(name), .sum = sum, .count = count, .weight = weight});
+  return sum;
+}
+
 ValueIds Graph::Emit(const OpDef& op, std::string name, ValueIds inputs, Attributes attributes,
                      std::span<const ValueId> into) {
   std::vector<TensorType> types;
@@ -99,7 +105,7 @@ ValueIds Graph::Emit(const OpDef& op, std::string name, ValueIds inputs, Attribu
             .outputs = {},
             .attributes = std::move(attributes),
             .phase = phase_,
-            .layer = layer_};
+            .unit = unit_};
   for (size_t i = 0; i < inferred->size(); ++i) {
     if (i < into.size() && into[i] != kNoValue) {
       const Value& accumulator = value(into[i]);

@@ -57,7 +57,7 @@ enum class ValueKind : std::uint8_t {
   kInput,        // fed for each microbatch: tokens, labels, positions
   kParameter,    // trained
   kActivation,   // produced by exactly one node
-  kAccumulator,  // summed over all its producers and over the microbatches: parameter gradients, the loss
+  kAccumulator,  // summed over all its producers and over the microbatches: parameter gradients, metrics
   // Of local graphs alone:
   kDerived,  // made from parameters at the start of an iteration, read by all its microbatches
   kState,    // small numbers that kernels read and change, kept from iteration to iteration
@@ -76,7 +76,7 @@ struct Value {
   ValueKind kind = ValueKind::kActivation;
   Pin pin = Pin::kNone;
   NodeId producer = -1;            // of an activation
-  ValueId gradient_of = kNoValue;  // accumulator: the parameter; kNoValue for the loss
+  ValueId gradient_of = kNoValue;  // accumulator: the parameter; kNoValue for a metric
 };
 
 struct Initializer {
@@ -95,6 +95,28 @@ struct Parameter {
 // kPrepare, of local graphs alone: once an iteration, before the first microbatch.
 enum class Phase : std::uint8_t { kForward, kBackward, kPrepare };
 
+// A number that a model gives of a batch: a loss, or something to be watched.
+struct Metric {
+  std::string name;
+  ValueId sum = kNoValue;  // the accumulator, f64, of a sum over the batch
+  double count = 1;        // how many terms a global batch gives: tokens, samples. The metric is sum / count
+  // Its factor in the objective, of which gradients are taken: Σ weight · sum / count. The nodes that make the sum hold the
+  // factor. 0: it is only watched.
+  double weight = 1;
+};
+
+// A piece of a model in which its nodes stand together. The units, in order of execution, are the chain along which a
+// pipeline may cut it.
+struct Unit {
+  enum class Kind : std::uint8_t {
+    kEntry,  // makes the stream that blocks pass on: embeddings. Goes with the block behind it
+    kBlock,
+    kExit,  // takes it: a final norm, a head. Goes with the block before it
+  };
+  std::string name;  // "layers.3"
+  Kind kind = Kind::kBlock;
+};
+
 struct Node {
   const OpDef* op = nullptr;
   std::string name;  // "layers.3.attention.qkv"
@@ -102,7 +124,7 @@ struct Node {
   ValueIds outputs;
   Attributes attributes;
   Phase phase = Phase::kForward;
-  std::int32_t layer = 0;   // -1 embedding, 0…L−1 blocks, L final norm and head
+  std::int32_t unit = 0;    // Graph::units
   bool recomputed = false;  // a copy of a forward node, run again in the backward phase
 };
 
@@ -123,10 +145,15 @@ class Graph {
   // The usual case of one output.
   ValueId Emit1(const OpDef& op, std::string name, ValueIds inputs, Attributes attributes = {});
 
-  // Phase and layer of the nodes that Emit appends from here on.
-  void SetPosition(Phase phase, std::int32_t layer) {
+  // The forward nodes that Emit appends from here on are those of a new unit.
+  void BeginUnit(std::string name, Unit::Kind kind) {
+    units_.push_back({std::move(name), kind});
+    SetPosition(Phase::kForward, static_cast<std::int32_t>(units_.size() - 1));
+  }
+  // Phase and unit of the nodes that Emit appends from here on.
+  void SetPosition(Phase phase, std::int32_t unit) {
     phase_ = phase;
-    layer_ = layer;
+    unit_ = unit;
   }
 
   const Value& value(ValueId id) const { return values_[static_cast<size_t>(id)]; }
@@ -137,12 +164,12 @@ class Graph {
   const std::vector<Parameter>& parameters() const { return parameters_; }
   const Parameter* FindParameter(ValueId value) const;
 
-  ValueId loss() const { return loss_; }
-  void set_loss(ValueId loss) { loss_ = loss; }
+  // Makes the metric's accumulator.
+  ValueId AddMetric(std::string name, double count, double weight);
+  const std::vector<Metric>& metrics() const { return metrics_; }
   ValueId logits() const { return logits_; }
   void set_logits(ValueId logits) { logits_ = logits; }
-  std::int32_t layers() const { return layers_; }
-  void set_layers(std::int32_t layers) { layers_ = layers; }
+  const std::vector<Unit>& units() const { return units_; }
 
   // Every read is of an input, a parameter, or an activation produced before; every op accepts its types;
   // every activation has one producer; phases in order. The error names the node.
@@ -154,11 +181,11 @@ class Graph {
   std::vector<Value> values_;
   std::vector<Node> nodes_;
   std::vector<Parameter> parameters_;
-  ValueId loss_ = kNoValue;
+  std::vector<Metric> metrics_;
   ValueId logits_ = kNoValue;
-  std::int32_t layers_ = 0;
+  std::vector<Unit> units_;
   Phase phase_ = Phase::kForward;
-  std::int32_t layer_ = -1;
+  std::int32_t unit_ = 0;
 };
 
 }  // namespace engine::graph

@@ -12,10 +12,10 @@ using graph::Attributes;
 using graph::Graph;
 using graph::Initializer;
 using graph::kNoValue;
-using graph::Phase;
 using graph::Pin;
 using graph::Role;
 using graph::TensorType;
+using graph::Unit;
 using graph::ValueId;
 using graph::ValueIds;
 
@@ -29,11 +29,10 @@ class DecoderBuilder {
     tokens_ = graph_.AddInput(kTokens, ids);
     labels_ = graph_.AddInput(kLabels, ids);
     positions_ = graph_.AddInput(kPositions, ids);
-    graph_.set_layers(static_cast<std::int32_t>(model_.layers));
     ValueId x = Embedding();
     for (std::int64_t layer = 0; layer < model_.layers; ++layer) {
-      graph_.SetPosition(Phase::kForward, static_cast<std::int32_t>(layer));
       const std::string name = fmt::format("layers.{}", layer);
+      graph_.BeginUnit(name, Unit::Kind::kBlock);
       x = Residual(name + ".attention", x, AttentionBlock(name + ".attention", x));
       x = Residual(name + ".mlp", x, MlpBlock(name + ".mlp", x));
     }
@@ -96,7 +95,7 @@ class DecoderBuilder {
   }
 
   ValueId Embedding() {
-    graph_.SetPosition(Phase::kForward, -1);
+    graph_.BeginUnit("embedding", Unit::Kind::kEntry);
     const std::int64_t width = model_.hidden;
     token_table_ = Parameter("embedding.tokens", Role::kTable, {options_.vocab_rows, width},
                              Normal(model_.init_std), {model_.vocab, width});
@@ -168,7 +167,7 @@ class DecoderBuilder {
   }
 
   void Head(ValueId x) {
-    graph_.SetPosition(Phase::kForward, static_cast<std::int32_t>(model_.layers));
+    graph_.BeginUnit("head", Unit::Kind::kExit);
     const ValueId normed = Norm("final_norm", x);
     const ValueId table = model_.tied_embeddings
                               ? token_table_
@@ -180,10 +179,9 @@ class DecoderBuilder {
     const ValueIds statistics =
         graph_.Emit(ops::kCrossEntropy, "loss.cross_entropy", {logits, labels_}, {{"classes", model_.vocab}});
     for (ValueId statistic : statistics) graph_.value(statistic).pin = Pin::kReplicated;
-    const ValueId loss = graph_.AddAccumulator("loss", {.shape = {}, .dtype = DType::kF64}, kNoValue);
-    graph_.set_loss(loss);
+    const ValueId loss = graph_.AddMetric("loss", options_.global_tokens, /*weight=*/1);
     graph_.Emit(ops::kLossSum, "loss.sum", {statistics[0], statistics[1], labels_},
-                {{"scale", options_.loss_scale}}, std::array<ValueId, 1>{loss});
+                {{"scale", 1.0 / options_.global_tokens}}, std::array<ValueId, 1>{loss});
   }
 
   const recipe::Recipe& recipe_;

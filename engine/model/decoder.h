@@ -34,7 +34,7 @@ struct BuildOptions {
   std::int64_t vocab_rows = 0;  // rows of the embedding and the head, padding included; ≥ model.vocab
   DType dtype = DType::kF32;    // of activations and weights
   bool dropout = true;          // false: as in evaluation
-  double loss_scale = 1.0;      // factor of Σ cross entropy in the gradient: 1 / tokens of the global batch
+  double global_tokens = 1.0;   // of the global batch: the loss is a mean over them
 };
 
 inline constexpr const char* kTokens = "tokens";        // inputs, all [batch, sequence] int32

@@ -87,8 +87,9 @@ void AppendBucket(const Plan& plan, const Bucket& bucket, Buffer* text) {
   Append(text,
          "  bucket {} elements reduce {} copies {} shards {}{}{}{} parameter @{} gradient @{} m @{} v @{}\n",
          bucket.elements, bucket.reduce.ToString(), bucket.copies.ToString(), bucket.shards,
-         bucket.weight_decay ? (bucket.bulk ? " decay" : " decay exact") : "", bucket.tied ? " tied" : "", bucket.owned ? "" : " copy",
-         bucket.parameter.offset, bucket.gradient.offset, bucket.moment1.offset, bucket.moment2.offset);
+         bucket.weight_decay ? (bucket.bulk ? " decay" : " decay exact") : "", bucket.tied ? " tied" : "",
+         bucket.owned ? "" : " copy", bucket.parameter.offset, bucket.gradient.offset, bucket.moment1.offset,
+         bucket.moment2.offset);
   for (const auto& [what, shard] :
        {std::pair("gradient", bucket.gradient_shard), std::pair("parameter", bucket.parameter_shard)}) {
     if (shard.elements > 0)
@@ -128,8 +129,9 @@ void WriteCanonicalStage(const Plan& plan, std::int32_t stage_index, const TextS
   }
   for (const Bucket& bucket : stage.buckets) AppendBucket(plan, bucket, &text);
   for (const Chunk& chunk : stage.chunks) {
-    Append(&text, "  chunk {} layers [{}, {}) slots {} × {} bytes @{}\n", chunk.index, chunk.first_layer,
-           chunk.end_layer, chunk.slots, chunk.slot_bytes, chunk.slot_base);
+    Append(&text, "  chunk {} layers [{}, {}) slots {} × {} bytes @{}\n", chunk.index,
+           plan.BlocksBefore(chunk), plan.BlocksBefore(chunk) + plan.BlocksIn(chunk), chunk.slots,
+           chunk.slot_bytes, chunk.slot_base);
   }
   for (const Segment& segment : stage.segments) {
     Append(&text, "  segment {}\n", segment.name);

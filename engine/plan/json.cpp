@@ -18,10 +18,17 @@ Json MemoryJson(const StagePlan& stage) {
           {"total", stage.arena_bytes}};
 }
 
-Json ChunkJson(const Chunk& chunk) {
-  return {{"index", chunk.index},          {"first_layer", chunk.first_layer},
-          {"end_layer", chunk.end_layer},  {"embedding", chunk.has_embedding},
-          {"head", chunk.has_head},        {"slots", chunk.slots},
+Json ChunkJson(const Plan& plan, const Chunk& chunk) {
+  const auto has = [&](graph::Unit::Kind kind) {
+    return plan.CountUnits(chunk.first_unit, chunk.end_unit, kind) > 0;
+  };
+  const std::int64_t first = plan.BlocksBefore(chunk);
+  return {{"index", chunk.index},
+          {"first_layer", first},
+          {"end_layer", first + plan.BlocksIn(chunk)},
+          {"embedding", has(graph::Unit::Kind::kEntry)},
+          {"head", has(graph::Unit::Kind::kExit)},
+          {"slots", chunk.slots},
           {"slot_bytes", chunk.slot_bytes}};
 }
 
@@ -48,7 +55,7 @@ Json BucketJson(const Plan& plan, const Bucket& bucket) {
 Json StageJson(const Plan& plan, std::size_t index) {
   const StagePlan& stage = plan.stages[index];
   Json chunks = Json::array();
-  for (const Chunk& chunk : stage.chunks) chunks.push_back(ChunkJson(chunk));
+  for (const Chunk& chunk : stage.chunks) chunks.push_back(ChunkJson(plan, chunk));
   Json buckets = Json::array();
   for (const Bucket& bucket : stage.buckets) buckets.push_back(BucketJson(plan, bucket));
   Json traffic = Json::array();

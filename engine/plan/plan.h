@@ -2,6 +2,7 @@
 // when. Made by compile/compile.h, checked by verify/verify.h, printed by plan/print.h, run by engine/executor.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -27,6 +28,7 @@ struct LocalValue {
   graph::ValueKind kind = graph::ValueKind::kActivation;
   graph::ValueId source = graph::kNoValue;  // in the logical graph
   std::int32_t parameter = -1;  // Plan::parameters, of a parameter or of its gradient's accumulator
+  std::int32_t metric = -1;     // Plan::metrics, of its accumulator
   std::int64_t local_bytes() const { return local.elements() * SizeOf(dtype); }
 };
 
@@ -188,8 +190,16 @@ struct PlanParameter {
   Shape logical_shape;  // without padding
   graph::Initializer initializer;
   graph::Role role = graph::Role::kMatrix;
+  std::int32_t unit = 0;  // that reads it first
   bool weight_decay = false;
   bool tied = false;  // lives on the first and the last stage
+};
+
+// What is summed over a batch beside gradients (graph::Metric).
+struct PlanMetric {
+  std::string name;
+  double count = 1, weight = 1;
+  std::int32_t unit = 0;  // that makes it
 };
 
 // Parameters that are reduced and updated alike lie in one flat buffer: one collective, one kernel.
@@ -217,16 +227,18 @@ struct Bucket {
   // and from ZeRO-3 on of the parameters; else elements 0. `gradient` (`parameter`) is then a buffer that
   // the blocks take in turn. Or the shard of the parameters lies in its place among all: those of the other
   // ranks are gathered when a program begins, and are out of date from the update on.
-  std::int32_t block = -1;  // whose matrices these are; −1: of none, or of several
+  std::int32_t block = -1;  // the unit whose matrices these are; −1: of none, or of several
   BufferRef gradient_shard, parameter_shard;
   std::int64_t shard_elements() const { return elements / shards; }
   bool gathered_at_begin() const { return !parameter_shard.shard_axes.empty(); }
 };
 
+// Words of 4 bytes that an input takes in the buffers in which inputs of any dtype wait to be fed.
+constexpr std::int64_t StagedWords(std::int64_t bytes) { return (bytes + 3) / 4; }
+
 struct Chunk {
-  std::int32_t index = 0;  // in pipeline order
-  std::int64_t first_layer = 0, end_layer = 0;
-  bool has_embedding = false, has_head = false;
+  std::int32_t index = 0;                     // in pipeline order
+  std::int32_t first_unit = 0, end_unit = 0;  // Plan::units
   // Segments. weights: −1 where the backward pass makes all gradients.
   std::int32_t forward = -1, backward = -1, weights = -1, evaluate = -1;
   std::int64_t slot_base = 0;  // offset of slot 0 in the arena
@@ -234,7 +246,8 @@ struct Chunk {
   std::int64_t slots = 0;         // microbatches in flight
   std::vector<BufferRef> inputs;  // fed for each microbatch, in the slot
   std::vector<BufferRef> evaluation_inputs;
-  // Inputs of all microbatches of an iteration, one microbatch after the other: `incoming` is filled while
+  // Inputs of all microbatches of an iteration, one microbatch after the other, each in whole words (StagedWords):
+  // `incoming` is filled while
   // the iteration before still runs, `staged` is what the running one takes its inputs from.
   BufferRef incoming, staged;
 };
@@ -260,7 +273,8 @@ struct StagePlan {
   std::vector<Segment> segments;
   std::int32_t begin = -1, update = -1, evaluate_begin = -1, evaluate_end = -1;  // segments
   std::vector<Bucket> buckets;
-  BufferRef scalars;  // f64[2]: loss sum, sum of squared gradients
+  BufferRef
+      scalars;  // f64: the first metric's sum, the sum of squared gradients, the other metrics' (ScalarOf)
   BufferRef control;  // f64[kControlNumbers], plan/control.h
   // Values that outlive an iteration's microbatches beside parameters: quantised weights, and the states of
   // quantised tensors, f32[8] each (ops/fp8.h), one after the other in `states`.
@@ -284,12 +298,21 @@ struct StagePlan {
   double flops = 0;
 };
 
+// Which of StagePlan::scalars is a metric's sum, and how many there are.
+inline constexpr std::int32_t kSquaresScalar = 1;
+constexpr std::int32_t ScalarOf(std::int32_t metric) { return metric == 0 ? 0 : metric + 1; }
+constexpr std::int64_t ScalarsFor(std::size_t metrics) {
+  return std::max<std::int64_t>(2, static_cast<std::int64_t>(metrics) + 1);
+}
+
 inline constexpr std::string_view kZeroBubble = "zero_bubble";
 
 struct Plan {
   Mesh mesh;
+  std::vector<graph::Unit> units;  // of the model, in order of execution
   std::vector<LocalValue> values;
   std::vector<PlanParameter> parameters;
+  std::vector<PlanMetric> metrics;
   std::vector<StagePlan> stages;
   std::vector<Transfer> transfers;
   std::vector<std::int32_t> chunk_stage;  // stage of each chunk, in pipeline order
@@ -313,6 +336,26 @@ struct Plan {
   std::vector<std::string> notes;  // choices that the user should know of (padding, …)
 
   std::int64_t StageOfRank(std::int64_t rank) const { return mesh.CoordinatesOf(rank).pp; }
+  // How many units from `first` to before `end` are of this kind.
+  std::int64_t CountUnits(std::int32_t first, std::int32_t end, graph::Unit::Kind kind) const {
+    return std::count_if(units.begin() + first, units.begin() + end,
+                         [&](const graph::Unit& unit) { return unit.kind == kind; });
+  }
+  // What gradients are of: Σ weight · sum / count over the metrics, of their sums over so many global batches.
+  double Objective(const std::vector<double>& sums, std::int64_t batches = 1) const {
+    double objective = 0;
+    for (size_t m = 0; m < metrics.size(); ++m) {
+      const double count = metrics[m].count * static_cast<double>(batches);
+      if (metrics[m].weight != 0) objective += metrics[m].weight * (sums[m] / count);
+    }
+    return objective;
+  }
+  std::int64_t BlocksIn(const Chunk& chunk) const {
+    return CountUnits(chunk.first_unit, chunk.end_unit, graph::Unit::Kind::kBlock);
+  }
+  std::int64_t BlocksBefore(const Chunk& chunk) const {
+    return CountUnits(0, chunk.first_unit, graph::Unit::Kind::kBlock);
+  }
 };
 
 }  // namespace engine::plan

@@ -67,12 +67,28 @@ std::string Header(const Plan& plan) {
   return text;
 }
 
-// Layers per chunk; E and H where the embedding and the head are.
-std::string Layers(const StagePlan& stage) {
+// Layers per chunk, in order, with an E for each entry (embeddings) and an H for each exit (norm and head).
+std::string Layers(const Plan& plan, const StagePlan& stage) {
   std::string text;
   for (const Chunk& chunk : stage.chunks) {
-    text += fmt::format("{}{}{}{}", text.empty() ? "" : " + ", chunk.has_embedding ? "E " : "",
-                        chunk.end_layer - chunk.first_layer, chunk.has_head ? " H" : "");
+    std::string units;
+    std::int64_t blocks = 0;
+    const auto add = [&](const std::string& word) { units += (units.empty() ? "" : " ") + word; };
+    const auto flush = [&] {
+      if (blocks > 0) add(fmt::format("{}", blocks));
+      blocks = 0;
+    };
+    for (std::int32_t u = chunk.first_unit; u < chunk.end_unit; ++u) {
+      const graph::Unit::Kind kind = plan.units[static_cast<size_t>(u)].kind;
+      if (kind == graph::Unit::Kind::kBlock) {
+        ++blocks;
+        continue;
+      }
+      flush();
+      add(kind == graph::Unit::Kind::kEntry ? "E" : "H");
+    }
+    flush();
+    text += (text.empty() ? "" : " + ") + units;
   }
   return text;
 }
@@ -90,7 +106,7 @@ std::string Work(const Plan& plan) {
   std::vector<Row> rows;
   for (const StagePlan& stage : plan.stages) {
     rows.push_back(
-        {Layers(stage), WithThousands(stage.parameter_count), FormatCount(stage.flops), Slots(stage)});
+        {Layers(plan, stage), WithThousands(stage.parameter_count), FormatCount(stage.flops), Slots(stage)});
   }
   return "\nwork of one rank (layers by chunk, E: embedding, H: head; FLOPs of an iteration's products and\n"
          "attention, recomputed ones too, masked pairs not; activations: microbatches in flight × bytes)\n" +

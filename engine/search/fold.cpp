@@ -64,18 +64,11 @@ std::string EvaluationKey(const recipe::Recipe& recipe, std::int64_t lanes) {
                      recipe.world_size());
 }
 
-// What names of blocks' parameters begin with (model/decoder.h).
-constexpr std::string_view kBlocks = "layers.";
-
-// The layer of a parameter, by its name.
-std::int32_t LayerOf(const std::string& name, std::int32_t layers) {
-  if (name.starts_with(kBlocks)) return static_cast<std::int32_t>(std::stol(name.substr(kBlocks.size())));
-  return name.starts_with("embedding.") ? -1 : layers;
-}
-
 }  // namespace
 
 class Folder::Impl {
+  using Blocks = std::vector<std::int64_t>;  // of each chunk
+
  public:
   explicit Impl(compile::CompileOptions options) : options_(std::move(options)) { options_.hash = false; }
 
@@ -83,13 +76,13 @@ class Folder::Impl {
 
   absl::StatusOr<std::int64_t> LeastBytes(const recipe::Recipe& recipe) {
     ASSIGN_OR_RETURN(const compile::FlatExchange exchange, compile::ExchangeOf(recipe, options_));
-    const compile::ChunkLayers& layers = LayersOf(recipe);
-    const std::vector<StageShape> shapes = ShapesOf(recipe, layers);
+    const Blocks& lengths = BlocksOf(recipe);
+    const std::vector<StageShape> shapes = ShapesOf(recipe, lengths);
     const PassSchedule& schedule = ScheduleOf(recipe);
     const std::int64_t input_bytes = BlockInputBytes(recipe);
     std::vector<std::int64_t> bytes(shapes.size(), 0);
-    for (size_t c = 0; c < layers.size(); ++c)
-      bytes[c % shapes.size()] += schedule.slots[c] * (layers[c].second - layers[c].first) * input_bytes;
+    for (size_t c = 0; c < lengths.size(); ++c)
+      bytes[c % shapes.size()] += schedule.slots[c] * lengths[c] * input_bytes;
     std::int64_t most = 0;
     for (size_t s = 0; s < shapes.size(); ++s) {
       ASSIGN_OR_RETURN(const StageStates* states, StatesOf(recipe, exchange, shapes[s]));
@@ -133,11 +126,10 @@ class Folder::Impl {
     size_t size() const { return facts.size(); }
   };
 
-  absl::StatusOr<Chunks> ChunksOf(const recipe::Recipe& recipe, std::int64_t lanes,
-                                  const compile::ChunkLayers& layers) {
+  absl::StatusOr<Chunks> ChunksOf(const recipe::Recipe& recipe, std::int64_t lanes, const Blocks& lengths) {
     Chunks chunks;
-    for (size_t c = 0; c < layers.size(); ++c) {
-      const std::pair key(KindOf(c, layers.size()), layers[c].second - layers[c].first);
+    for (size_t c = 0; c < lengths.size(); ++c) {
+      const std::pair key(KindOf(c, lengths.size()), lengths[c]);
       auto known = std::find_if(chunks.distinct.begin(), chunks.distinct.end(),
                                 [&](const auto& entry) { return entry.first == key; });
       if (known == chunks.distinct.end()) {
@@ -168,15 +160,15 @@ class Folder::Impl {
 
   absl::StatusOr<Estimate> FoldAsSaid(const recipe::Recipe& recipe, double slow_s) {
     ASSIGN_OR_RETURN(const compile::FlatExchange exchange, compile::ExchangeOf(recipe, options_));
-    const compile::ChunkLayers& layers = LayersOf(recipe);
+    const Blocks& lengths = BlocksOf(recipe);
     const std::int64_t lanes = compile::Lanes(recipe, options_);
     const PassSchedule& schedule = ScheduleOf(recipe);
     Estimate estimate;
-    ASSIGN_OR_RETURN(const Chunks facts, ChunksOf(recipe, lanes, layers));
+    ASSIGN_OR_RETURN(const Chunks facts, ChunksOf(recipe, lanes, lengths));
     estimate.halves_refused = facts.refused;
     if (facts.refused) return estimate;
     ASSIGN_OR_RETURN(const std::vector<const StageStates*> states,
-                     StatesOfAll(recipe, exchange, ShapesOf(recipe, layers)));
+                     StatesOfAll(recipe, exchange, ShapesOf(recipe, lengths)));
     for (size_t s = 0; s < states.size(); ++s) {
       const plan::MemoryBreakdown memory = MemoryOf(recipe, lanes, *states[s], schedule, facts, s);
       if (memory.total() <= estimate.arena_bytes) continue;
@@ -184,7 +176,7 @@ class Folder::Impl {
       estimate.arena_bytes = memory.total();
       estimate.stage = static_cast<std::int32_t>(s);
     }
-    RETURN_IF_ERROR(TimeIteration(recipe, exchange, layers, facts, states, schedule, slow_s, &estimate));
+    RETURN_IF_ERROR(TimeIteration(recipe, exchange, lengths, facts, states, schedule, slow_s, &estimate));
     return estimate;
   }
 
@@ -206,11 +198,12 @@ class Folder::Impl {
   // Microbatches of the recipe, which may be cut into lanes.
   static std::int64_t Microbatches(const recipe::Recipe& recipe) { return recipe.microbatches(); }
 
-  const compile::ChunkLayers& LayersOf(const recipe::Recipe& recipe) {
+  const Blocks& BlocksOf(const recipe::Recipe& recipe) {
     const recipe::Parallelism& p = recipe.parallelism;
     const auto [known, fresh] =
         layers_.try_emplace(std::tuple(p.tp, p.pp * p.virtual_stages, p.layers_per_stage));
     if (!fresh) return known->second;
+    if (!p.layers_per_stage.empty()) return known->second = p.layers_per_stage;
     auto graph = graphs_.find(p.tp);
     if (graph == graphs_.end()) {
       // Costs of layers relate to each other as they do for any micro-batch.
@@ -219,18 +212,16 @@ class Folder::Impl {
                                       .vocab_rows = recipe.padded_vocab(),
                                       .dtype = DType::kBF16,
                                       .dropout = false,
-                                      .loss_scale = 1};
+                                      .global_tokens = 1};
       graph = graphs_.emplace(p.tp, model::BuildDecoder(recipe, build)).first;
     }
-    known->second =
-        compile::CutLayers(p.layers_per_stage, p.pp * p.virtual_stages, graph->second, options_.profile);
+    known->second = compile::BalancedBlocks(p.pp * p.virtual_stages, graph->second, options_.profile);
     return known->second;
   }
 
-  static std::vector<StageShape> ShapesOf(const recipe::Recipe& recipe, const compile::ChunkLayers& layers) {
+  static std::vector<StageShape> ShapesOf(const recipe::Recipe& recipe, const Blocks& lengths) {
     std::vector<StageShape> shapes(static_cast<size_t>(recipe.parallelism.pp));
-    for (size_t c = 0; c < layers.size(); ++c)
-      shapes[c % shapes.size()].blocks += layers[c].second - layers[c].first;
+    for (size_t c = 0; c < lengths.size(); ++c) shapes[c % shapes.size()].blocks += lengths[c];
     shapes.front().embedding = true;
     shapes.back().head = true;
     return shapes;
@@ -373,25 +364,30 @@ class Folder::Impl {
     if (!fresh) return;
     ModelParameters& all = *(known->second = std::make_unique<ModelParameters>());
     const std::int32_t layers = static_cast<std::int32_t>(recipe.model.layers);
+    const std::vector<graph::Unit>& units = probe.units;
+    all.plan.units = {units.front()};
+    all.plan.units.insert(all.plan.units.end(), recipe.model.layers, {"", graph::Unit::Kind::kBlock});
+    all.plan.units.push_back(units.back());
     const auto value = [&](std::int32_t id) {
       plan::LocalValue copy = probe.values[static_cast<size_t>(id)];
       copy.parameter = static_cast<std::int32_t>(all.plan.parameters.size());
       all.plan.values.push_back(std::move(copy));
       return static_cast<std::int32_t>(all.plan.values.size() - 1);
     };
-    const auto add = [&](const plan::PlanParameter& parameter, std::int32_t layer) {
+    const auto add = [&](const plan::PlanParameter& parameter, std::int32_t unit) {
       plan::PlanParameter copy = parameter;
       copy.value = value(parameter.value);
       copy.gradient = value(parameter.gradient);
       all.plan.parameters.push_back(std::move(copy));
-      all.layers.push_back(layer);
+      all.units.push_back(unit);
     };
     for (const plan::PlanParameter& parameter : probe.parameters) {
-      const std::int32_t layer = LayerOf(parameter.name, layers);
+      const graph::Unit::Kind kind = units[static_cast<size_t>(parameter.unit)].kind;
+      if (kind == graph::Unit::Kind::kEntry) add(parameter, 0);
+      if (kind == graph::Unit::Kind::kExit) add(parameter, layers + 1);
       // A probe may have more blocks than the model: all but its first are passed over.
-      const bool of_block = parameter.name.starts_with(kBlocks);
-      if (!of_block) add(parameter, layer);
-      for (std::int32_t block = 0; of_block && layer == 0 && block < layers; ++block) add(parameter, block);
+      const bool first = kind == graph::Unit::Kind::kBlock && parameter.unit == 1;
+      for (std::int32_t block = 0; first && block < layers; ++block) add(parameter, 1 + block);
     }
   }
 
@@ -401,7 +397,7 @@ class Folder::Impl {
     const std::string parameters = ParameterKey(recipe);
     if (!parameters_.contains(parameters)) {
       const std::int64_t lanes = compile::Lanes(recipe, options_);
-      RETURN_IF_ERROR(ProbeOf(recipe, lanes, LayersOf(recipe)[0].second).status());
+      RETURN_IF_ERROR(ProbeOf(recipe, lanes, BlocksOf(recipe)[0]).status());
     }
     const recipe::Parallelism& p = recipe.parallelism;
     const auto [known, fresh] = states_.try_emplace(
@@ -439,7 +435,8 @@ class Folder::Impl {
       evaluation += chunk.evaluation.fed_bytes + chunk.evaluation.transfer_bytes;
       evaluate = std::max(evaluate, chunk.evaluation.bytes);
     }
-    memory.control += Aligned(2 * SizeOf(DType::kF64)) + Aligned(plan::kControlNumbers * SizeOf(DType::kF64));
+    memory.control += Aligned(plan::ScalarsFor(1) * SizeOf(DType::kF64)) +
+                      Aligned(plan::kControlNumbers * SizeOf(DType::kF64));
     memory.control += Aligned(tensors * compile::kStateElements * SizeOf(DType::kF32));
     memory.transients =
         Aligned(std::max({begin, lane * lanes + joint + states.sum_bytes, states.update_bytes}));
@@ -461,13 +458,13 @@ class Folder::Impl {
     });
     if (at == known->second.end()) return 0;
     PassTimes times;
-    const compile::ChunkLayers& layers = LayersOf(recipe);
-    for (const auto& [first, end] : layers) {
-      const double blocks = kSlack * static_cast<double>((end - first) * samples);
+    const Blocks& lengths = BlocksOf(recipe);
+    for (const std::int64_t length : lengths) {
+      const double blocks = kSlack * static_cast<double>(length * samples);
       times.forward_s.push_back(blocks * at->second.forward_s);
       times.backward_s.push_back(blocks * at->second.backward_s);
     }
-    times.weights_s.assign(layers.size(), 0);
+    times.weights_s.assign(lengths.size(), 0);
     const bool deferred = recipe.parallelism.schedule == plan::kZeroBubble;
     return LeastSeconds(times, static_cast<size_t>(recipe.parallelism.pp), Microbatches(recipe), deferred);
   }
@@ -551,20 +548,20 @@ class Folder::Impl {
   }
 
   absl::Status TimeIteration(const recipe::Recipe& recipe, const compile::FlatExchange& exchange,
-                             const compile::ChunkLayers& layers, const Chunks& facts,
+                             const Blocks& lengths, const Chunks& facts,
                              const std::vector<const StageStates*>& states, const PassSchedule& schedule,
                              double slow_s, Estimate* estimate) {
     const recipe::Parallelism& p = recipe.parallelism;
     const std::int64_t lanes = compile::Lanes(recipe, options_);
     const std::int64_t microbatches = Microbatches(recipe);
-    ASSIGN_OR_RETURN(const Probe* probe, ProbeOf(recipe, lanes, layers[0].second));
+    ASSIGN_OR_RETURN(const Probe* probe, ProbeOf(recipe, lanes, lengths[0]));
     const PassTime each_forward = probe->longer[1].forward - probe->longer[0].forward;
     const PassTime each_backward = probe->longer[1].backward - probe->longer[0].backward;
     PassTimes times;
     for (size_t c = 0; c < facts.size(); ++c) {
       const size_t stage = c % states.size();
       const StageStates& of = *states[stage];
-      const std::int64_t n = layers[c].second - layers[c].first;
+      const std::int64_t n = lengths[c];
       const double blocks = static_cast<double>(n);
       double forward = facts[c].forward.seconds();
       double backward = facts[c].backward.seconds();
@@ -599,7 +596,7 @@ class Folder::Impl {
         BlockExchange in_pass;
         in_pass.reduce = &of.reduce;
         if (c + 1 == facts.size()) in_pass.reduce_head = &of.reduce_head;
-        const std::int64_t n = layers[c].second - layers[c].first;
+        const std::int64_t n = lengths[c];
         const PassTime all = facts[c].backward + facts[c].weights;
         Left after;
         const double with =
@@ -657,8 +654,7 @@ class Folder::Impl {
   std::int64_t probes_ = 0;
   absl::flat_hash_map<std::int64_t, graph::Graph> graphs_;  // by tp: padding of the vocabulary
   // By tp, chunks and the recipe's own cut.
-  absl::flat_hash_map<std::tuple<std::int64_t, std::int64_t, std::vector<std::int64_t>>, compile::ChunkLayers>
-      layers_;
+  absl::flat_hash_map<std::tuple<std::int64_t, std::int64_t, std::vector<std::int64_t>>, Blocks> layers_;
   absl::flat_hash_map<std::tuple<std::int64_t, std::int64_t, bool, std::int64_t>, PassSchedule> schedules_;
   absl::flat_hash_map<std::pair<std::string, std::int64_t>, std::unique_ptr<absl::StatusOr<Probe>>> probe_of_;
   absl::flat_hash_map<std::string, std::unique_ptr<ModelParameters>> parameters_;

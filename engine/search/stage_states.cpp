@@ -30,22 +30,22 @@ ExchangeCost CostOf(const predict::CostModel& costs, const Instruction& instruct
 // that the compiler puts into it.
 void ExchangeInPasses(const compile::FlatExchange& exchange, const StageShape& shape,
                       const ModelParameters& parameters, const plan::DeviceProfile& profile,
-                      std::int32_t blocks, const predict::CostModel& costs, StagePlan* stage,
-                      StageStates* states) {
+                      const predict::CostModel& costs, StagePlan* stage, StageStates* states) {
   const Plan& plan = parameters.plan;
-  const std::vector<std::int32_t> layers =
-      shape.head ? std::vector<std::int32_t>{blocks, 0} : std::vector<std::int32_t>{0};
+  constexpr std::int32_t kBlock = 1;  // the first
+  std::vector<std::int32_t> units = {kBlock};
+  if (shape.head) units.insert(units.begin(), static_cast<std::int32_t>(plan.units.size()) - 1);
   Segment forward;
   Segment backward;
-  for (std::int32_t layer : layers) {
+  for (std::int32_t unit : units) {
     Instruction reads;
     Instruction makes;
     for (size_t i = 0; i < plan.parameters.size(); ++i) {
-      if (parameters.layers[i] != layer) continue;
+      if (parameters.units[i] != unit) continue;
       reads.inputs.push_back({.value = plan.parameters[i].value});
       makes.outputs.push_back({.value = plan.parameters[i].gradient});
     }
-    if (layer == 0) forward.instructions.push_back(std::move(reads));
+    if (unit == kBlock) forward.instructions.push_back(std::move(reads));
     backward.instructions.push_back(std::move(makes));
   }
   stage->segments = {forward, backward};
@@ -96,27 +96,30 @@ StageStates StatesOfStage(const recipe::Recipe& recipe, const compile::FlatExcha
   Plan& plan = parameters->plan;
   plan.mesh = plan::Mesh::Of(recipe.parallelism);
   const std::int64_t zero_stage = compile::ZeroStageOf(recipe.parallelism);
-  const std::int32_t blocks = static_cast<std::int32_t>(recipe.model.layers);
   std::vector<bool> used;
   std::vector<std::int32_t> early;
   for (size_t i = 0; i < plan.parameters.size(); ++i) {
-    const std::int32_t layer = parameters->layers[i];
-    const bool embedding = layer < 0 && (shape.embedding || (shape.head && plan.parameters[i].tied));
-    const bool head = layer == blocks && shape.head;
-    used.push_back(embedding || head || (layer >= 0 && layer < shape.blocks));
-    const bool in_passes = layer >= 0 && (exchange.behind || (zero_stage > 1 && layer < blocks));
-    early.push_back(in_passes ? layer : compile::kNoLayer);
+    const std::int32_t unit = parameters->units[i];
+    const graph::Unit::Kind kind = plan.units[static_cast<size_t>(unit)].kind;
+    const bool is_block = kind == graph::Unit::Kind::kBlock;
+    const bool entry = kind == graph::Unit::Kind::kEntry;
+    const bool stored = entry      ? shape.embedding || (shape.head && plan.parameters[i].tied)
+                        : is_block ? unit <= shape.blocks
+                                   : shape.head;
+    used.push_back(stored);
+    const bool in_passes = !entry && (exchange.behind || (zero_stage > 1 && is_block));
+    early.push_back(in_passes ? unit : compile::kNoUnit);
   }
   StageStates states;
   StagePlan stage;
   std::int64_t cursor = 0;
-  stage.buckets = compile::MakeBuckets(plan, used, early, blocks, zero_stage, shape.embedding);
+  stage.buckets = compile::MakeBuckets(plan, used, early, zero_stage, shape.embedding);
   compile::PlaceBuckets(compile::StorageOf(recipe, exchange, /*training=*/true), &cursor, &states.memory,
                         &stage.buckets);
-  stage.scalars = {.elements = 2, .dtype = DType::kF64};
+  stage.scalars = {.elements = plan::ScalarsFor(plan.metrics.size()), .dtype = DType::kF64};
   stage.control = {.elements = plan::kControlNumbers, .dtype = DType::kF64};
   const predict::CostModel costs(plan, recipe.cluster);
-  ExchangeInPasses(exchange, shape, *parameters, profile, blocks, costs, &stage, &states);
+  ExchangeInPasses(exchange, shape, *parameters, profile, costs, &stage, &states);
   const Segment update = compile::UpdateSegment(plan, stage, compile::OptimizerOf(recipe.optimizer), exchange,
                                                 profile, 0, &states.update_bytes);
   TimeUpdate(update, costs, &states);

@@ -62,8 +62,8 @@ struct StageShape {
 
 // Parameters of the whole model in the order of a plan, all blocks as the probe's first.
 struct ModelParameters {
-  plan::Plan plan;  // values, parameters, mesh
-  std::vector<std::int32_t> layers;
+  plan::Plan plan;                  // units, values, parameters, mesh
+  std::vector<std::int32_t> units;  // by parameter; all blocks stand between an entry and an exit
 };
 
 // `parameters`: its mesh becomes the recipe's.

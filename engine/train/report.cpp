@@ -160,6 +160,7 @@ absl::Status Reporter::Iteration(const IterationReport& report) {
                                  {"mfu", nullptr},
                                  {"arena_bytes", facts_.arena_bytes},
                                  {"memory_bytes", nullptr}};
+  for (const auto& [name, value] : report.metrics) json["metrics"][name] = value;
   if (facts_.peak_flops > 0) json["mfu"] = flops / facts_.peak_flops;
   if (report.device_bytes) json["memory_bytes"] = *report.device_bytes;
   if (!report.rank_busy_ms.empty()) json["rank_busy_ms"] = report.rank_busy_ms;

@@ -30,9 +30,10 @@ struct IterationReport {
   std::int64_t iterations = 0;
   std::int64_t consumed_samples = 0;
   std::int64_t global_batch = 0;
-  double loss = 0;           // nats per token, mean over the global batch
-  double grad_norm = 0;      // before clipping
-  double learning_rate = 0;  // that this iteration's update used
+  double loss = 0;  // nats per token, mean over the global batch; of several, plan::Plan::Objective
+  std::vector<std::pair<std::string, double>> metrics = {};  // by name, of a model with more than one
+  double grad_norm = 0;                                      // before clipping
+  double learning_rate = 0;                                  // that this iteration's update used
   double elapsed_ms = 0;
   bool skipped = false;                 // its gradients overflowed: no update
   bool nan = false;                     // its loss or gradient norm is not finite, which ends the run

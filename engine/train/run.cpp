@@ -50,6 +50,15 @@ double MillisecondsSince(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
+// Nothing of a model whose one metric is the loss.
+std::vector<std::pair<std::string, double>> MetricsOf(const plan::Plan& plan,
+                                                      const std::vector<double>& sums) {
+  std::vector<std::pair<std::string, double>> metrics;
+  for (size_t m = 0; m < plan.metrics.size() && plan.metrics.size() > 1; ++m)
+    metrics.emplace_back(plan.metrics[m].name, sums[m] / plan.metrics[m].count);
+  return metrics;
+}
+
 absl::Status CheckLimits(const recipe::Recipe& recipe, const plan::DeviceProfile& device) {
   std::string errors;
   for (const Diagnostic& diagnostic : driver::CheckDevice(recipe, device)) errors += Format(diagnostic);
@@ -381,12 +390,12 @@ class Training {
       return absl::OkStatus();
     }));
     const executor::IterationResult& result = results[0];  // the same on every rank
-    const double tokens = static_cast<double>(plan_.global_batch * plan_.sequence);
     IterationReport report{.iteration = started.iteration,
                            .iterations = recipe_.iterations(),
                            .consumed_samples = started.consumed_samples,
                            .global_batch = plan_.global_batch,
-                           .loss = result.loss_sum / tokens,
+                           .loss = plan_.Objective(result.sums),
+                           .metrics = MetricsOf(plan_, result.sums),
                            .grad_norm = result.grad_norm,
                            .learning_rate = result.learning_rate,
                            .elapsed_ms = result.elapsed_ms,
@@ -465,25 +474,24 @@ class Training {
     const std::int64_t batches = recipe_.evaluation.iterations;
     // The n-th evaluation of a run has samples of its own; so a resumed run evaluates on the same ones.
     const std::int64_t nth = (iteration_ - 1) / recipe_.evaluation.interval;
-    double loss_sum = 0;
+    std::vector<double> all(plan_.metrics.size(), 0);
     for (std::int64_t b = 0; b < batches; ++b) {
       const std::int64_t first = (nth * batches + b) * plan_.global_batch;
       const executor::FeedFunction feed = MakeFeed(plan_, *source_, data::Split::kValid, first);
-      std::vector<double> sums(ranks_->executors().size());
+      std::vector<std::vector<double>> sums(ranks_->executors().size());
       RETURN_IF_ERROR(ranks_->Run([&](executor::RankExecutor& rank) -> absl::Status {
         const absl::StatusOr<executor::IterationResult> result = rank.Evaluate(feed);
         if (!result.ok()) {
           return OnDevice(result.status(), fmt::format("evaluation after iteration {}", iteration_), rank);
         }
-        sums[IndexOf(rank)] = result->loss_sum;
+        sums[IndexOf(rank)] = result->sums;
         return absl::OkStatus();
       }));
-      loss_sum += sums[0];
+      for (size_t m = 0; m < all.size(); ++m) all[m] += sums[0][m];
     }
-    const double tokens = static_cast<double>(batches * plan_.global_batch * plan_.sequence);
     if (reporter_ == nullptr) return absl::OkStatus();
     return reporter_->Evaluation({.iteration = iteration_,
-                                  .validation_loss = loss_sum / tokens,
+                                  .validation_loss = plan_.Objective(all, batches),
                                   .elapsed_ms = MillisecondsSince(start)});
   }
 

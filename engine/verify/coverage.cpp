@@ -24,19 +24,17 @@ absl::Status Chunks(const plan::Plan& plan) {
       known = &chunk;
     }
   }
-  std::int64_t next = 0;
+  std::int32_t next = 0;
   for (size_t c = 0; c < chunks.size(); ++c) {
     if (chunks[c] == nullptr) return Internal("no stage holds chunk {}", c);
-    if (chunks[c]->first_layer != next || chunks[c]->end_layer <= next) {
-      return Internal("chunk {} holds layers [{}, {}), but layer {} comes next", c, chunks[c]->first_layer,
-                      chunks[c]->end_layer, next);
+    if (chunks[c]->first_unit != next || chunks[c]->end_unit <= next) {
+      return Internal("chunk {} holds units [{}, {}), but unit {} comes next", c, chunks[c]->first_unit,
+                      chunks[c]->end_unit, next);
     }
-    next = chunks[c]->end_layer;
-    if (chunks[c]->has_embedding != (c == 0) || chunks[c]->has_head != (c + 1 == chunks.size())) {
-      return Internal("chunk {} of {}: embedding {}, head {}", c, chunks.size(), chunks[c]->has_embedding,
-                      chunks[c]->has_head);
-    }
+    next = chunks[c]->end_unit;
   }
+  if (next != static_cast<std::int32_t>(plan.units.size()))
+    return Internal("the chunks end at unit {} of {}", next, plan.units.size());
   return absl::OkStatus();
 }
 
@@ -105,9 +103,8 @@ absl::Status Items(const plan::Plan& plan, const plan::Bucket& bucket, const std
                       item.offset_elements, next);
     }
     next = item.offset_elements + item.elements;
-    if (parameter.weight_decay != bucket.weight_decay ||
-        graph::FactsOf(parameter.role).bulk != bucket.bulk || parameter.tied != bucket.tied ||
-        value.dtype != bucket.parameter_dtype) {
+    if (parameter.weight_decay != bucket.weight_decay || graph::FactsOf(parameter.role).bulk != bucket.bulk ||
+        parameter.tied != bucket.tied || value.dtype != bucket.parameter_dtype) {
       return Internal("{}: {} is of another kind (role, weight decay, tie or dtype)", name, parameter.name);
     }
     if (parameter.gradient < 0) continue;

@@ -116,11 +116,11 @@ absl::Status FirstSumsOverwrite(const plan::Plan& plan, std::int32_t index) {
   return absl::OkStatus();
 }
 
-// The loss is added up once, where the head is: in the forward pass, or with the head's gradient.
-absl::Status LossMadeOnce(const plan::Plan& plan, std::int32_t index, const plan::Chunk& chunk,
-                          std::initializer_list<std::int32_t> segments) {
+// A metric is added up once, where the unit is that makes it: in the forward pass, or with the head's gradient.
+absl::Status MetricsMadeOnce(const plan::Plan& plan, std::int32_t index, const plan::Chunk& chunk,
+                             std::initializer_list<std::int32_t> segments) {
   const plan::StagePlan& stage = plan.stages[static_cast<size_t>(index)];
-  int made = 0;
+  std::vector<int> made(plan.metrics.size(), 0);
   std::string names;
   for (std::int32_t s : segments) {
     if (s < 0) continue;
@@ -130,13 +130,20 @@ absl::Status LossMadeOnce(const plan::Plan& plan, std::int32_t index, const plan
       for (const plan::BufferRef& output : instruction.outputs) {
         if (output.value < 0) continue;
         const plan::LocalValue& value = ValueOf(plan, output);
-        made += value.kind == graph::ValueKind::kAccumulator && value.parameter < 0 ? 1 : 0;
+        if (value.metric >= 0) ++made[static_cast<size_t>(value.metric)];
       }
     }
   }
-  const int wanted = chunk.has_head && !names.empty() ? 1 : 0;
-  if (made == wanted) return absl::OkStatus();
-  return Internal("stage {} {} adds to the loss {} times, not {}", index, names, made, wanted);
+  for (size_t m = 0; m < made.size(); ++m) {
+    const plan::PlanMetric& metric = plan.metrics[m];
+    const bool here = metric.unit >= chunk.first_unit && metric.unit < chunk.end_unit;
+    const int wanted = here && !names.empty() ? 1 : 0;
+    if (made[m] != wanted) {
+      return Internal("stage {} {} adds to the {} {} times, not {}", index, names, metric.name, made[m],
+                      wanted);
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status EvaluationLossSummed(const plan::Plan& plan, std::int32_t index) {
@@ -168,8 +175,8 @@ absl::Status VerifyGradients(const plan::Plan& plan) {
       if (segment.chunk >= 0) RETURN_IF_ERROR(LossCountedOnce(plan, index, segment));
     }
     for (const plan::Chunk& chunk : stage.chunks) {
-      RETURN_IF_ERROR(LossMadeOnce(plan, index, chunk, {chunk.forward, chunk.backward, chunk.weights}));
-      RETURN_IF_ERROR(LossMadeOnce(plan, index, chunk, {chunk.evaluate}));
+      RETURN_IF_ERROR(MetricsMadeOnce(plan, index, chunk, {chunk.forward, chunk.backward, chunk.weights}));
+      RETURN_IF_ERROR(MetricsMadeOnce(plan, index, chunk, {chunk.evaluate}));
     }
     RETURN_IF_ERROR(EvaluationLossSummed(plan, index));
   }

@@ -63,7 +63,7 @@ class SegmentVerifier {
     std::int64_t elements = 0;
     for (const std::vector<plan::BufferRef>* inputs : {&chunk.inputs, &chunk.evaluation_inputs}) {
       std::int64_t fed = 0;
-      for (const plan::BufferRef& input : *inputs) fed += input.elements;
+      for (const plan::BufferRef& input : *inputs) fed += plan::StagedWords(input.bytes());
       elements = std::max(elements, fed * plan_.microbatches);
     }
     for (const plan::BufferRef* buffer : {&chunk.incoming, &chunk.staged}) {
@@ -99,8 +99,9 @@ class SegmentVerifier {
       if (value.kind == ValueKind::kParameter) {
         if (const auto it = parameter_at.find(value.parameter); it != parameter_at.end())
           persistent_[id] = it->second;
-      } else if (value.kind == ValueKind::kAccumulator && value.parameter < 0) {
+      } else if (value.metric >= 0) {
         persistent_[id] = stage_.scalars;
+        persistent_[id].offset += plan::ScalarOf(value.metric) * SizeOf(DType::kF64);
         persistent_[id].elements = 1;
       }
     }
@@ -177,7 +178,8 @@ class SegmentVerifier {
     const plan::Segment& segment = SegmentAt(chunk.evaluate);
     RETURN_IF_ERROR(Walk(segment, 0));
     RETURN_IF_ERROR(Sent(chunk, false, segment));
-    if (!chunk.has_head || plan_.logits_buffer.elements == 0) return absl::OkStatus();
+    const bool last = chunk.end_unit == static_cast<std::int32_t>(plan_.units.size());
+    if (!last || plan_.logits_buffer.elements == 0) return absl::OkStatus();
     return Find(plan_.logits_buffer, plan_.logits_buffer.value, segment,
                 fmt::format("stage {}: the reader of the logits after {}", index_, segment.name));
   }

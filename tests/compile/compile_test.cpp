@@ -154,14 +154,14 @@ TEST_CASE("stages: uneven layers, and activations by the number of microbatches 
   std::int64_t layers = 0;
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const plan::Chunk& chunk = plan.stages[s].chunks[0];
-    layers += chunk.end_layer - chunk.first_layer;
+    layers += plan.BlocksIn(chunk);
     CHECK(chunk.slots == static_cast<std::int64_t>(4 - s));
     CHECK(plan.stages[s].memory.activations == chunk.slots * chunk.slot_bytes);
   }
   CHECK(layers == 8);
   const plan::Plan given = plan::TinyPlan(false, {"parallelism.pp=2", "parallelism.layers_per_stage=[3,5]"});
-  CHECK(given.stages[0].chunks[0].end_layer == 3);
-  CHECK(given.stages[1].chunks[0].end_layer == 8);
+  CHECK(given.BlocksIn(given.stages[0].chunks[0]) == 3);
+  CHECK(given.BlocksIn(given.stages[1].chunks[0]) == 5);
 }
 
 TEST_CASE("recomputation saves activations, never costs parameters") {

@@ -27,8 +27,8 @@ TEST_CASE("megatron: parameters on a rank are as many as in the log") {
 TEST_CASE("megatron: stages have the layers that Megatron-LM gives them") {
   const plan::Plan plan = PlanOf("gpt2-large-pp2");
   REQUIRE(plan.stages.size() == 2);
-  CHECK(plan.stages[0].chunks[0].end_layer == 18);
-  CHECK(plan.stages[1].chunks[0].first_layer == 18);
+  CHECK(plan.BlocksIn(plan.stages[0].chunks[0]) == 18);
+  CHECK(plan.BlocksBefore(plan.stages[1].chunks[0]) == 18);
 }
 
 }  // namespace engine::compile

@@ -136,7 +136,7 @@ TEST_CASE("slots: what waits for the weights pass lies where saved values have d
     // So two layers cost no more than one: the slot grows by the first gradient of each kind, made while what
     // will have its size still lives, but for proj's, which takes of gelu's input.
     const std::int64_t d_bytes = 4 * 32 * 32 * 2;  // samples, tokens, D, bf16
-    CHECK(a.end_layer - a.first_layer == 2);
+    CHECK(plain.BlocksIn(a) == 2);
     CHECK(b.slot_bytes > a.slot_bytes);
     CHECK(b.slot_bytes <= a.slot_bytes + (1 + 2 + 3) * d_bytes);
   }

@@ -83,12 +83,13 @@ TEST_CASE("weights pass: what is gathered for a weight gradient alone is gathere
       });
     };
     const plan::Chunk& chunk = stage.chunks[0];
-    const std::int64_t layers = chunk.end_layer - chunk.first_layer;
+    const std::int64_t layers = plan.BlocksIn(chunk);
     // Inputs of qkv, fc1 and head; the gradients that enter proj and fc2 serve dgrad too, the embedding's
     // does not.
-    CHECK(gathers(chunk.weights, false) == 2 * layers + (chunk.has_head ? 1 : 0));
+    CHECK(gathers(chunk.weights, false) ==
+          2 * layers + (chunk.index + 1 == static_cast<std::int32_t>(plan.chunk_stage.size()) ? 1 : 0));
     CHECK(gathers(chunk.backward, false) == 0);
-    CHECK(gathers(chunk.weights, true) == (chunk.has_embedding ? 1 : 0));
+    CHECK(gathers(chunk.weights, true) == (chunk.index == 0 ? 1 : 0));
     CHECK(gathers(chunk.backward, true) == 2 * layers);
   }
 }

@@ -137,7 +137,7 @@ TEST_CASE("gpu fp16 model: overflows are skipped and lower the loss scale") {
     const auto result = world.Iterate(i, i);
     Must(result.status());
     CAPTURE(i);
-    CHECK(std::isfinite(result->loss_sum));
+    CHECK(std::isfinite(result->sums[0]));
     const bool overflow = result->skipped > skipped;
     CHECK(overflow == !std::isfinite(result->grad_norm));
     if (i == 0) CHECK(overflow);  // 2³² / 1024 tokens is beyond fp16's 65504
@@ -174,7 +174,7 @@ TEST_CASE("gpu fp16 model: fp16 follows bf16") {
       const auto result = world.Iterate(done, done);
       Must(result.status());
       if (result->steps == done) continue;
-      curve.losses.push_back(result->loss_sum);
+      curve.losses.push_back(result->sums[0]);
       curve.norms.push_back(result->grad_norm);
     }
     const double loss = LargestRelativeError(wide.losses, curve.losses);
@@ -213,7 +213,7 @@ TEST_CASE("gpu fp16 model: a resumed run goes on with its loss scale") {
   CHECK(next->loss_scale == undisturbed->loss_scale);
   CHECK(next->skipped == undisturbed->skipped);
   CHECK(next->steps == undisturbed->steps);
-  CHECK(next->loss_sum == undisturbed->loss_sum);
+  CHECK(next->sums[0] == undisturbed->sums[0]);
   CHECK(next->grad_norm == undisturbed->grad_norm);
 }
 

@@ -139,7 +139,7 @@ class World {
       const auto result = rank().Train(i, i + 1, recipe_.optimizer.learning_rate,
                                        train::testing::CounterFeed(plan_, i * plan_.global_batch));
       Must(result.status());
-      curve->losses.push_back(result->loss_sum);
+      curve->losses.push_back(result->sums[0]);
       curve->norms.push_back(result->grad_norm);
     }
   }
@@ -179,8 +179,8 @@ class World {
     for (int i = 0; i < 3; ++i) {  // run, recorded, replayed
       const auto result = rank().Evaluate(train::testing::CounterFeed(plan_, 1000));
       Must(result.status());
-      if (i > 0) CHECK(result->loss_sum == curve->evaluation);
-      curve->evaluation = result->loss_sum;
+      if (i > 0) CHECK(result->sums[0] == curve->evaluation);
+      curve->evaluation = result->sums[0];
     }
   }
   Curve TrainAll(int iterations) const {

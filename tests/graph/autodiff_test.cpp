@@ -20,31 +20,30 @@ struct Tiny {
   Tiny() {
     const ValueId ids = graph.AddInput("tokens", {.shape = {2, 3}, .dtype = DType::kI32});
     const ValueId labels = graph.AddInput("labels", {.shape = {2, 3}, .dtype = DType::kI32});
-    graph.SetPosition(Phase::kForward, -1);
+    graph.BeginUnit("embedding", Unit::Kind::kEntry);
     const ValueId table = Weight("table", {5, 4});
     ValueId x = graph.Emit1(ops::kEmbedding, "lookup", {ids, table});
     for (std::int32_t layer = 0; layer < 2; ++layer) {
-      graph.SetPosition(Phase::kForward, layer);
       const std::string name = "layers." + std::to_string(layer);
+      graph.BeginUnit(name, Unit::Kind::kBlock);
       const ValueId w = Weight(name + ".w", {4, 4});
       const ValueId wide =
           graph.Emit1(ops::kLinear, name + ".linear", {x, w}, {{"in_dims", std::int64_t{1}}});
       const ValueId active = graph.Emit1(ops::kGelu, name + ".gelu", {wide}, {{"tanh", std::int64_t{0}}});
       x = graph.Emit1(ops::kAdd, name + ".residual", {x, active});
     }
-    graph.set_layers(2);
-    graph.SetPosition(Phase::kForward, 2);
+    graph.BeginUnit("head", Unit::Kind::kExit);
     const ValueId logits = graph.Emit1(ops::kLinear, "head", {x, table}, {{"in_dims", std::int64_t{1}}});
     const ValueIds statistics =
         graph.Emit(ops::kCrossEntropy, "cross_entropy", {logits, labels}, {{"classes", std::int64_t{5}}});
-    const ValueId loss = graph.AddAccumulator("loss", {.shape = {}, .dtype = DType::kF64}, kNoValue);
-    graph.set_loss(loss);
+    const ValueId loss = graph.AddMetric("loss", 1, 1);
     graph.Emit(ops::kLossSum, "loss.sum", {statistics[0], statistics[1], labels}, {{"scale", 1.0}},
                std::array<ValueId, 1>{loss});
   }
 
   ValueId Weight(const std::string& name, const Shape& shape) {
-    weights.push_back(graph.AddParameter(name, {.shape = shape, .dtype = DType::kF32}, shape, {}, graph::Role::kMatrix));
+    weights.push_back(
+        graph.AddParameter(name, {.shape = shape, .dtype = DType::kF32}, shape, {}, graph::Role::kMatrix));
     return weights.back();
   }
 };
@@ -104,7 +103,7 @@ TEST_CASE("recompute: nothing, one kind, whole blocks") {
 
   Tiny full;
   REQUIRE(Differentiate(&full.graph, ops::kAdd).ok());
-  Recompute(&full.graph, [](const Node& node) { return node.layer == 0 || node.layer == 1; });
+  Recompute(&full.graph, [](const Node& node) { return node.unit == 1 || node.unit == 2; });
   const absl::Status status = full.graph.Verify();
   REQUIRE_MESSAGE(status.ok(), Message(status));
   // Of the blocks only their inputs are kept: the lookup, and what block 0 gave to block 1 and block 1 to the

@@ -309,8 +309,12 @@ TEST_CASE("decoder: the residual stream and the loss statistics are pinned") {
     for (graph::ValueId statistic : FindNode(graph, "loss.cross_entropy").outputs) {
       CHECK(graph.value(statistic).pin == Pin::kReplicated);
     }
-    CHECK(graph.value(graph.loss()).kind == ValueKind::kAccumulator);
-    CHECK(graph.value(graph.loss()).type.dtype == DType::kF64);
+    REQUIRE(graph.metrics().size() == 1);
+    const graph::Metric& loss = graph.metrics()[0];
+    CHECK(loss.name == "loss");
+    CHECK(loss.weight == 1);
+    CHECK(graph.value(loss.sum).kind == ValueKind::kAccumulator);
+    CHECK(graph.value(loss.sum).type.dtype == DType::kF64);
   }
 }
 
@@ -361,24 +365,29 @@ TEST_CASE("decoder: dropout where the recipe asks for it, in training only") {
   CHECK(dropouts(false) == evaluation);
 }
 
-TEST_CASE("decoder: layers of the nodes, options, and inputs") {
+TEST_CASE("decoder: units of the nodes, options, and inputs") {
   const recipe::Recipe recipe = RecipeOfModel(kSmallGpt);
   const Graph graph = BuildDecoder(
-      recipe, {.batch = 2, .sequence = 6, .vocab_rows = 384, .dtype = DType::kF64, .loss_scale = 0.25});
-  CHECK(graph.layers() == 2);
+      recipe, {.batch = 2, .sequence = 6, .vocab_rows = 384, .dtype = DType::kF64, .global_tokens = 4});
+  std::vector<std::string> units;
+  for (const graph::Unit& unit : graph.units()) units.push_back(unit.name);
+  CHECK(units == std::vector<std::string>{"embedding", "layers.0", "layers.1", "head"});
+  CHECK(graph.units()[0].kind == graph::Unit::Kind::kEntry);
+  CHECK(graph.units()[2].kind == graph::Unit::Kind::kBlock);
+  CHECK(graph.units()[3].kind == graph::Unit::Kind::kExit);
   std::int32_t last = -1;
   for (const Node& node : graph.nodes()) {
     CAPTURE(node.name);
     CHECK(node.phase == graph::Phase::kForward);
-    CHECK(node.layer >= last);
-    last = node.layer;
+    CHECK(node.unit >= last);
+    last = node.unit;
     const size_t dot = node.name.find('.', 7);
     const bool block = node.name.starts_with("layers.");
-    CHECK(node.layer == (block                                ? std::stoi(node.name.substr(7, dot - 7))
-                         : node.name.starts_with("embedding") ? -1
-                                                              : 2));
+    CHECK(node.unit == (block                                ? 1 + std::stoi(node.name.substr(7, dot - 7))
+                        : node.name.starts_with("embedding") ? 0
+                                                             : 3));
   }
-  CHECK(last == 2);
+  CHECK(last == 3);
   CHECK(FindNode(graph, "loss.sum").attributes.Float("scale") == 0.25);
   std::set<std::string> inputs;
   for (const Value& value : graph.values()) {

@@ -243,15 +243,14 @@ TEST_CASE("linear_cross_entropy is head, loss and their gradients as differentia
   Graph graph;
   const ValueId ids = graph.AddInput("tokens", {.shape = {2, 5}, .dtype = DType::kI32});
   const ValueId labels = graph.AddInput("labels", {.shape = {2, 5}, .dtype = DType::kI32});
-  graph.SetPosition(graph::Phase::kForward, -1);
-  const ValueId table = graph.AddParameter("table", {{10, 6}, DType::kF32}, {10, 6}, {}, graph::Role::kMatrix);
+  const ValueId table =
+      graph.AddParameter("table", {{10, 6}, DType::kF32}, {10, 6}, {}, graph::Role::kMatrix);
   const ValueId w = graph.AddParameter("head", {{16, 6}, DType::kF32}, {13, 6}, {}, graph::Role::kMatrix);
   const ValueId x = graph.Emit1(ops::kEmbedding, "lookup", {ids, table});
   const ValueId logits = graph.Emit1(ops::kLinear, "head", {x, w}, {{"in_dims", kOne}});
   const ValueIds statistics =
       graph.Emit(ops::kCrossEntropy, "cross_entropy", {logits, labels}, {{"classes", std::int64_t{13}}});
-  const ValueId loss = graph.AddAccumulator("loss", {.shape = {}, .dtype = DType::kF64}, graph::kNoValue);
-  graph.set_loss(loss);
+  const ValueId loss = graph.AddMetric("loss", 1, 1);
   graph.Emit(ops::kLossSum, "loss.sum", {statistics[0], statistics[1], labels}, {{"scale", 0.3}},
              std::array<ValueId, 1>{loss});
   REQUIRE(graph::Differentiate(&graph, ops::kAdd).ok());

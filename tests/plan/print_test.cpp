@@ -80,7 +80,7 @@ TEST_CASE("traffic: counts and bytes of an iteration") {
     if (t.kind == "all_reduce" && t.group == "tp") {
       reduced = true;
       // Four a layer, and the embedding's; ring: 2·(n−1)/n of the bytes.
-      const std::int64_t layers = plan.stages[0].chunks[0].end_layer;
+      const std::int64_t layers = plan.BlocksIn(plan.stages[0].chunks[0]);
       CHECK(t.count == 4 * (4 * layers + 1));
       CHECK(t.wire_bytes == t.count * 32 * 32 * 4);
     }

@@ -54,7 +54,7 @@ struct World {
       Must(ranks->Run([&](executor::RankExecutor& rank) -> absl::Status {
         ASSIGN_OR_RETURN(const executor::IterationResult result,
                          rank.Train(i, i + 1, 1e-2, CounterFeed(plan, i * plan.global_batch)));
-        if (rank.rank() == 0) loss = result.loss_sum;
+        if (rank.rank() == 0) loss = result.sums[0];
         return absl::OkStatus();
       }));
       losses.push_back(loss);

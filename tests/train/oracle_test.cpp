@@ -103,7 +103,7 @@ class Engine {
   double Evaluate() {
     const absl::StatusOr<executor::IterationResult> result = rank().Evaluate(feed_);
     REQUIRE_MESSAGE(result.ok(), Message(result.status()));
-    return result->loss_sum / tokens();
+    return result->sums[0] / tokens();
   }
   executor::IterationResult Train(int iteration) {
     absl::StatusOr<executor::IterationResult> result =
@@ -218,7 +218,7 @@ void CheckAdamW(const OracleGroup& group) {
     INFO("iteration " << i);
     const auto at = static_cast<size_t>(i);
     const executor::IterationResult result = engine.Train(i);
-    CHECK(std::abs(result.loss_sum / engine.tokens() - losses[at]) <=
+    CHECK(std::abs(result.sums[0] / engine.tokens() - losses[at]) <=
           Bound(ErrorOf(group, "adamw/losses"), losses[at]));
     CHECK(std::abs(result.grad_norm - norms[at]) <= Bound(ErrorOf(group, "adamw/grad_norms"), norms[at]));
   }

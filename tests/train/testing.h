@@ -196,10 +196,10 @@ inline Trained TrainFor(const recipe::Recipe& recipe, int iterations, const stat
     }));
     for (const executor::IterationResult& result : results) {
       // All ranks agree, bit by bit.
-      CHECK(result.loss_sum == results[0].loss_sum);
+      CHECK(result.sums[0] == results[0].sums[0]);
       CHECK(result.grad_norm == results[0].grad_norm);
     }
-    trained.losses.push_back(results[0].loss_sum / tokens);
+    trained.losses.push_back(results[0].sums[0] / tokens);
     trained.grad_norms.push_back(results[0].grad_norm);
     auto& gradients = trained.gradients.emplace_back();
     for (std::int32_t p = 0; p < parameters; ++p)
@@ -211,7 +211,7 @@ inline Trained TrainFor(const recipe::Recipe& recipe, int iterations, const stat
   const executor::FeedFunction feed = CounterFeed(*plan, 1000);
   check((*ranks)->Run([&](executor::RankExecutor& rank) -> absl::Status {
     ASSIGN_OR_RETURN(const executor::IterationResult result, rank.Evaluate(feed));
-    sums[static_cast<size_t>(rank.rank())] = result.loss_sum / tokens;
+    sums[static_cast<size_t>(rank.rank())] = result.sums[0] / tokens;
     return absl::OkStatus();
   }));
   trained.evaluations.push_back(sums[0]);

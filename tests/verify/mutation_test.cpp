@@ -356,7 +356,8 @@ TEST_CASE("mutation: coverage") {
     plan.parameters[static_cast<size_t>(plan.stages[0].buckets[0].items[0].parameter)].role =
         graph::Role::kGain;
   });
-  Mutate(Good(), "c", "comes next", [](plan::Plan& plan) { plan.stages[1].chunks[0].first_layer += 1; });
+  Mutate(Good(), "c", "the chunks end at unit", [](plan::Plan& plan) { plan.units.push_back({"another"}); });
+  Mutate(Good(), "c", "comes next", [](plan::Plan& plan) { plan.stages[1].chunks[0].first_unit += 1; });
   Mutate(Good(), "cm", "belongs to stage", [](plan::Plan& plan) { plan.chunk_stage = {1, 1}; });
   Mutate(Good(), "cg", "shards of",
          [](plan::Plan& plan) { plan.stages[0].buckets[0].moment1.elements -= 16; });
