@@ -65,7 +65,7 @@ class Placer {
     std::vector<std::unique_ptr<Lawful>>& known = lawful_[node.op];
     for (const std::unique_ptr<Lawful>& lawful : known) {
       const auto same = [&](const TensorType& type, ValueId input) {
-        return type == graph_.value(input).type;
+        return type == graph_.value(input).type && type.dims == graph_.value(input).type.dims;
       };
       if (std::equal(lawful->types.begin(), lawful->types.end(), node.inputs.begin(), node.inputs.end(),
                      same) &&
@@ -79,7 +79,7 @@ class Placer {
     for (graph::Axis axis : kAxes) {
       if (!Active(axis)) continue;
       lawful.lists[static_cast<size_t>(axis)] =
-          node.op->signatures(lawful.types, node.attributes, axis == graph::Axis::kTp);
+          node.op->signatures(lawful.types, node.attributes, graph::RuleOf(axis));
     }
     return lawful;
   }
@@ -101,10 +101,13 @@ class Placer {
   absl::Status AddLeaf(ValueId id) {
     const graph::Value& value = graph_.value(id);
     if (value.kind == ValueKind::kActivation) return absl::OkStatus();
-    plan::Layout layout;
+    plan::Layout layout(value.type.dims);
     if (value.kind == ValueKind::kInput) {
-      const auto split = [&](graph::Axis axis, int dim) -> absl::Status {
-        if (!Active(axis)) return absl::OkStatus();
+      // The first dim that means so; where there is none, the input is whole along the axis.
+      const auto split = [&](graph::Axis axis, bool (*wanted)(graph::Dim)) -> absl::Status {
+        const auto found = std::find_if(value.type.dims.begin(), value.type.dims.end(), wanted);
+        if (!Active(axis) || found == value.type.dims.end()) return absl::OkStatus();
+        const int dim = static_cast<int>(found - value.type.dims.begin());
         if (layout.Set(axis, graph::Placement::S(dim)) && layout.Divides(value.type.shape, options_.mesh)) {
           return absl::OkStatus();
         }
@@ -112,9 +115,10 @@ class Placer {
                                value.type.shape.ToString(), graph::kAxisNames[static_cast<size_t>(axis)],
                                options_.mesh.size(axis));
       };
-      RETURN_IF_ERROR(split(graph::Axis::kDp, 0));
-      RETURN_IF_ERROR(split(graph::Axis::kEp, 0));
-      RETURN_IF_ERROR(split(graph::Axis::kCp, 1));
+      const auto samples = [](graph::Dim dim) { return dim == graph::Dim::kSample; };
+      RETURN_IF_ERROR(split(graph::Axis::kDp, samples));
+      RETURN_IF_ERROR(split(graph::Axis::kEp, samples));
+      RETURN_IF_ERROR(split(graph::Axis::kCp, graph::IsSequence));
     }
     result_.value_of[static_cast<size_t>(id)] = NewValue(value.name, value.type, layout, value.kind, id);
     return absl::OkStatus();
@@ -142,17 +146,28 @@ class Placer {
       case Pin::kReplicated:
         return graph::Placement::R();
       case Pin::kResidual:
-        return options_.sequence_parallel ? TokenSplit(graph_.value(id).type.shape) : graph::Placement::R();
+        return options_.sequence_parallel ? TokenSplit(graph_.value(id).type) : graph::Placement::R();
     }
     return std::nullopt;
   }
 
-  // How sequence parallelism splits the tokens of [samples, sequence, …]: by samples where they suffice, as
-  // the parts are contiguous then, else by the sequence.
-  graph::Placement TokenSplit(const Shape& shape) const {
+  // How sequence parallelism splits tokens: by samples where they suffice, as the parts are contiguous then, else by
+  // the sequence; not at all where there is none.
+  graph::Placement TokenSplit(const TensorType& type) const {
     std::int64_t parts = options_.mesh.size(graph::Axis::kTp);
     for (const graph::Axis axis : {graph::Axis::kDp, graph::Axis::kEp}) parts *= options_.mesh.size(axis);
-    return graph::Placement::S(shape[0] % parts == 0 ? 0 : 1);
+    for (int dim = 0; dim < type.shape.rank(); ++dim) {
+      if (type.meaning(dim) == graph::Dim::kSample && type.shape[dim] % parts == 0)
+        return graph::Placement::S(dim);
+    }
+    return SequenceSplit(type);
+  }
+
+  static graph::Placement SequenceSplit(const TensorType& type) {
+    for (int dim = 0; dim < type.shape.rank(); ++dim) {
+      if (graph::IsSequence(type.meaning(dim))) return graph::Placement::S(dim);
+    }
+    return graph::Placement::R();
   }
 
   // Bytes on the wire to bring a tensor of `bytes` (whole) from one placement to another; nullopt:
@@ -205,9 +220,8 @@ class Placer {
   // Bytes on the wire, and conversions, which decide among equals.
   using Price = std::pair<double, int>;
 
-  // What cp splits is the sequence, and inside attention the heads: samples are dp's and ep's.
-  static bool MaySplit(graph::Axis axis, graph::Placement placement) {
-    return !(axis == graph::Axis::kCp && placement == graph::Placement::S(0));
+  static bool MaySplit(graph::Axis axis, const TensorType& type, graph::Placement placement) {
+    return !placement.split() || graph::RuleOf(axis).activations.Has(type.meaning(placement.dim));
   }
 
   std::optional<Price> Cost(const Node& node, graph::Axis axis, const Signature& signature,
@@ -221,13 +235,14 @@ class Placer {
       if (value.kind == ValueKind::kParameter) {
         if (!Undecided(input, axis)) {
           if (Local(input).layout.At(axis) != want) return std::nullopt;
-        } else if (want.split() && (axis != graph::Axis::kTp || value.type.shape[want.dim] % size != 0)) {
+        } else if (want.split() && (!graph::RuleOf(axis).parameters.Has(value.type.meaning(want.dim)) ||
+                                    value.type.shape[want.dim] % size != 0)) {
           return std::nullopt;
         }
         continue;
       }
       const graph::Placement have = layouts[i].At(axis);
-      if (!MaySplit(axis, want)) return std::nullopt;
+      if (!MaySplit(axis, value.type, want)) return std::nullopt;
       if (have == want) continue;
       if (!CanSet(layouts[i], value.type.shape, axis, want)) return std::nullopt;
       const std::optional<double> bytes = ConversionCost(have, want, WholeBytes(value.type), size);
@@ -249,9 +264,9 @@ class Placer {
         if (!bytes) return std::nullopt;
         cost.first += *bytes;
         cost.second += made == *pin ? 0 : 1;
-      } else if (axis == graph::Axis::kCp && made.split() && made.dim != 1) {
+      } else if (axis == graph::Axis::kCp && made.split() && made != SequenceSplit(value.type)) {
         // Heads, which the next op that splits the sequence will exchange back.
-        cost.first += *ConversionCost(made, graph::Placement::S(1), WholeBytes(value.type), size);
+        cost.first += *ConversionCost(made, SequenceSplit(value.type), WholeBytes(value.type), size);
         ++cost.second;
       } else if (made.partial()) {
         // Somebody will have to sum it: a reduce-scatter at least.
@@ -332,8 +347,8 @@ class Placer {
       if (collective == plan::Collective::kAllToAll && before != shared_.end()) return before->second;
     }
     const std::int32_t made = NewValue(fmt::format("{}@{}", source.name, layout.ToString()),
-                                       {.shape = source.shape, .dtype = source.dtype}, layout,
-                                       ValueKind::kActivation, source.source);
+                                       {.shape = source.shape, .dtype = source.dtype, .dims = layout.dims()},
+                                       layout, ValueKind::kActivation, source.source);
     result_.nodes.push_back({.op = nullptr,
                              .collective = collective,
                              .axis = axis,
@@ -391,7 +406,7 @@ class Placer {
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       const ValueId output = node.outputs[i];
       const graph::Value& value = graph_.value(output);
-      plan::Layout layout;
+      plan::Layout layout(value.type.dims);
       for (graph::Axis axis : kAxes) {
         const Signature* signature = choice[static_cast<size_t>(axis)];
         const graph::Placement made = signature == nullptr ? graph::Placement::R() : signature->outputs[i];

@@ -14,6 +14,7 @@
 #include "engine/base/dtype.h"
 #include "engine/base/shape.h"
 #include "engine/base/status.h"
+#include "engine/graph/dims.h"
 #include "engine/graph/role.h"
 
 namespace engine::graph {
@@ -28,6 +29,13 @@ using ValueIds = absl::InlinedVector<ValueId, 4>;
 struct TensorType {
   Shape shape;
   DType dtype = DType::kF32;
+  Dims dims = {};  // what those of the shape mean
+  Dim meaning(int dim) const { return dims[dim]; }
+  // Appends a dim as another tensor has it.
+  void Append(const TensorType& other, int dim) {
+    dims.Set(shape.rank(), other.meaning(dim));
+    shape.push_back(other.shape[dim]);
+  }
   bool operator==(const TensorType& other) const { return shape == other.shape && dtype == other.dtype; }
 };
 

@@ -69,10 +69,10 @@ struct OpDef {
   // One entry per input: the gradient's value, or kNoValue (not differentiable, or added into its
   // accumulator). Null: the op has no gradient.
   ValueIds (*gradient)(GradientContext& context) = nullptr;
-  // Lawful signatures along one axis, preferred first among equals. `parameter_split` is true for the axis
-  // that splits weights (tp): ops with weights then offer only signatures that split them, or a fallback.
+  // Lawful signatures along one axis, preferred first among equals. Where the rule says that
+  // the axis splits dims of the op's weights, it offers only signatures that split them, or a fallback.
   std::vector<Signature> (*signatures)(TypeSpan inputs, const Attributes& attributes,
-                                       bool parameter_split) = nullptr;
+                                       const AxisRule& rule) = nullptr;
   // Bit i: output i can be added into what its buffer holds (gradients of parameters, the loss).
   std::uint32_t accumulates = 0;
   // The outputs are sums over the inputs' dim 0: of inputs that lie one behind the other along it, the

@@ -9,6 +9,8 @@ namespace engine::model {
 namespace {
 
 using graph::Attributes;
+using graph::Dim;
+using graph::Dims;
 using graph::Graph;
 using graph::Initializer;
 using graph::kNoValue;
@@ -25,7 +27,9 @@ class DecoderBuilder {
       : recipe_(recipe), model_(recipe.model), options_(options) {}
 
   Graph Build() {
-    const TensorType ids{.shape = {options_.batch, options_.sequence}, .dtype = DType::kI32};
+    const TensorType ids{.shape = {options_.batch, options_.sequence},
+                         .dtype = DType::kI32,
+                         .dims = {Dim::kSample, Dim::kCausalSequence}};
     tokens_ = graph_.AddInput(kTokens, ids);
     labels_ = graph_.AddInput(kLabels, ids);
     positions_ = graph_.AddInput(kPositions, ids);
@@ -41,12 +45,14 @@ class DecoderBuilder {
   }
 
  private:
-  ValueId Parameter(const std::string& name, Role role, const Shape& shape, Initializer initializer,
-                    const Shape& logical) {
-    return graph_.AddParameter(name, {.shape = shape, .dtype = options_.dtype}, logical, initializer, role);
+  ValueId Parameter(const std::string& name, Role role, const Shape& shape, const Dims& dims,
+                    Initializer initializer, const Shape& logical) {
+    return graph_.AddParameter(name, {.shape = shape, .dtype = options_.dtype, .dims = dims}, logical,
+                               initializer, role);
   }
-  ValueId Parameter(const std::string& name, Role role, const Shape& shape, Initializer initializer) {
-    return Parameter(name, role, shape, initializer, shape);
+  ValueId Parameter(const std::string& name, Role role, const Shape& shape, const Dims& dims,
+                    Initializer initializer) {
+    return Parameter(name, role, shape, dims, initializer, shape);
   }
   static Initializer Zeros() { return {Initializer::Kind::kZeros, 0.0}; }
   static Initializer Ones() { return {Initializer::Kind::kOnes, 0.0}; }
@@ -65,31 +71,36 @@ class DecoderBuilder {
 
   ValueId Norm(const std::string& name, ValueId x) {
     const Shape width = {model_.hidden};
-    const ValueId gamma = Parameter(name + ".weight", Role::kGain, width, Ones());
+    const ValueId gamma = Parameter(name + ".weight", Role::kGain, width, {Dim::kFeature}, Ones());
     const Attributes attributes = {{"epsilon", model_.norm.epsilon}};
     if (model_.norm.kind == "rmsnorm") return graph_.Emit1(ops::kRmsNorm, name, {x, gamma}, attributes);
-    const ValueId beta = Parameter(name + ".bias", Role::kBias, width, Zeros());
+    const ValueId beta = Parameter(name + ".bias", Role::kBias, width, {Dim::kFeature}, Zeros());
     return graph_.Emit1(ops::kLayerNorm, name, {x, gamma, beta}, attributes);
   }
 
   // x · wᵀ (+ b); `out` and `in` are the weight's output and contracted dims.
-  ValueId Linear(const std::string& name, ValueId x, const Shape& out, const Shape& in, bool bias,
-                 Initializer initializer, int out_split = 0) {
+  ValueId Linear(const std::string& name, ValueId x, const Shape& out, const Dims& out_means, const Shape& in,
+                 bool bias, Initializer initializer, int out_split = 0) {
     Shape shape = out;
-    for (std::int64_t size : in) shape.push_back(size);
-    const ValueId w = Parameter(name + ".weight", Role::kMatrix, shape, initializer);
+    Dims dims = out_means;
+    const graph::TensorType& read = graph_.value(x).type;
+    for (int i = 0; i < in.rank(); ++i) {
+      shape.push_back(in[i]);
+      dims.push_back(read.meaning(read.shape.rank() - in.rank() + i));
+    }
+    const ValueId w = Parameter(name + ".weight", Role::kMatrix, shape, dims, initializer);
     const std::int64_t in_dims = in.rank();
     const ValueId y = graph_.Emit1(ops::kLinear, name, {x, w},
                                    {{"in_dims", in_dims}, {"out_split", std::int64_t{out_split}}});
     if (!bias) return y;
-    const ValueId b = Parameter(name + ".bias", Role::kBias, out, Zeros());
+    const ValueId b = Parameter(name + ".bias", Role::kBias, out, out_means, Zeros());
     return graph_.Emit1(ops::kBiasAdd, name + ".add_bias", {y, b});
   }
 
   // A linear whose output joins the residual stream: its placement is the stream's.
   ValueId BranchLinear(const std::string& name, ValueId x, const Shape& in, bool bias) {
     const size_t first = graph_.nodes().size();
-    const ValueId y = Linear(name, x, {model_.hidden}, in, bias, BranchNormal());
+    const ValueId y = Linear(name, x, {model_.hidden}, {Dim::kFeature}, in, bias, BranchNormal());
     for (size_t i = first; i < graph_.nodes().size(); ++i) PinResidual(graph_.nodes()[i].outputs[0]);
     return y;
   }
@@ -98,12 +109,12 @@ class DecoderBuilder {
     graph_.BeginUnit("embedding", Unit::Kind::kEntry);
     const std::int64_t width = model_.hidden;
     token_table_ = Parameter("embedding.tokens", Role::kTable, {options_.vocab_rows, width},
-                             Normal(model_.init_std), {model_.vocab, width});
+                             {Dim::kVocab, Dim::kFeature}, Normal(model_.init_std), {model_.vocab, width});
     ValueId x = graph_.Emit1(ops::kEmbedding, "embedding.lookup", {tokens_, token_table_});
     PinResidual(x);
     if (model_.attention.position == "learned") {
       const ValueId table = Parameter("embedding.positions", Role::kTable, {model_.max_positions, width},
-                                      Normal(model_.init_std));
+                                      {Dim::kOther, Dim::kFeature}, Normal(model_.init_std));
       const ValueId p = graph_.Emit1(ops::kEmbedding, "embedding.position_lookup", {positions_, table},
                                      {{"replicate", std::int64_t{1}}});
       PinResidual(p);
@@ -140,7 +151,8 @@ class DecoderBuilder {
     const std::int64_t head_dim = recipe_.head_dim();
     const ValueId normed = Norm(name + ".norm", x);
     const ValueId qkv = Linear(name + ".qkv", normed, {kv_heads, heads / kv_heads + 2, head_dim},
-                               {model_.hidden}, model_.attention.bias, Normal(model_.init_std));
+                               {Dim::kHead, Dim::kOther, Dim::kOther}, {model_.hidden}, model_.attention.bias,
+                               Normal(model_.init_std));
     const ValueIds q_k_v =
         graph_.Emit(ops::kQkvSplit, name + ".split", {qkv, positions_}, RotaryAttributes());
     Attributes attributes = {{"scale", 1.0 / std::sqrt(static_cast<double>(head_dim))},
@@ -157,7 +169,8 @@ class DecoderBuilder {
     const bool gated = model_.mlp.activation == "swiglu";
     const ValueId normed = Norm(name + ".norm", x);
     const Shape out = gated ? Shape{2, ffn} : Shape{ffn};
-    const ValueId wide = Linear(name + ".fc1", normed, out, {model_.hidden}, model_.mlp.bias,
+    const Dims out_means = gated ? Dims{Dim::kOther, Dim::kFeature} : Dims{Dim::kFeature};
+    const ValueId wide = Linear(name + ".fc1", normed, out, out_means, {model_.hidden}, model_.mlp.bias,
                                 Normal(model_.init_std), /*out_split=*/gated ? 1 : 0);
     const ValueId active =
         gated ? graph_.Emit1(ops::kSwiglu, name + ".activation", {wide})
@@ -169,10 +182,11 @@ class DecoderBuilder {
   void Head(ValueId x) {
     graph_.BeginUnit("head", Unit::Kind::kExit);
     const ValueId normed = Norm("final_norm", x);
-    const ValueId table = model_.tied_embeddings
-                              ? token_table_
-                              : Parameter("head.weight", Role::kMatrix, {options_.vocab_rows, model_.hidden},
-                                          Normal(model_.init_std), {model_.vocab, model_.hidden});
+    const ValueId table =
+        model_.tied_embeddings
+            ? token_table_
+            : Parameter("head.weight", Role::kMatrix, {options_.vocab_rows, model_.hidden},
+                        {Dim::kVocab, Dim::kFeature}, Normal(model_.init_std), {model_.vocab, model_.hidden});
     const ValueId logits =
         graph_.Emit1(ops::kLinear, "head", {normed, table}, {{"in_dims", std::int64_t{1}}});
     graph_.set_logits(logits);

@@ -22,7 +22,7 @@ Work AddCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
 
 ValueIds Gradient(GradientContext& context) { return {context.d_outputs[0], context.d_outputs[0]}; }
 
-std::vector<Signature> Signatures(TypeSpan inputs, const Attributes&, bool) {
+std::vector<Signature> Signatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   std::vector<Signature> signatures = ElementwiseSignatures(inputs[0].shape.rank(), 2, 1);
   signatures.push_back({{Placement::P(), Placement::P()}, {Placement::P()}});
   return signatures;

@@ -36,8 +36,7 @@ Types InferForward(TypeSpan inputs, const Attributes&) {
   if (q.rank() != 4 || k != inputs[2].shape || q[0] != k[0] || q[3] != k[3] || q[2] % k[2] != 0) {
     return Internal("attention of q {} with k {}", q.ToString(), k.ToString());
   }
-  return std::vector<TensorType>{inputs[0],
-                                 {.shape = {q[0], q[1], q[2]}, .dtype = StatisticsDType(inputs[0].dtype)}};
+  return std::vector<TensorType>{inputs[0], Leading(inputs[0], 3, StatisticsDType(inputs[0].dtype))};
 }
 
 Types InferBackward(TypeSpan inputs, const Attributes&) {
@@ -94,7 +93,7 @@ ValueIds Gradient(GradientContext& context) {
   return {d[0], d[1], d[2], kNoValue};
 }
 
-std::vector<Signature> ForwardSignatures(TypeSpan, const Attributes&, bool parameter_split) {
+std::vector<Signature> ForwardSignatures(TypeSpan, const Attributes&, const AxisRule& rule) {
   const Placement r = Placement::R();
   const Placement batch = Placement::S(0);
   const Placement sequence = Placement::S(1);
@@ -102,10 +101,10 @@ std::vector<Signature> ForwardSignatures(TypeSpan, const Attributes&, bool param
   return {{{heads, heads, heads, r}, {heads, heads}},
           {{sequence, r, r, sequence}, {sequence, sequence}},
           {{batch, batch, batch, batch}, {batch, batch}},
-          {{r, r, r, r}, {r, r}, parameter_split}};
+          {{r, r, r, r}, {r, r}, rule.parameters.Has(Dim::kHead)}};
 }
 
-std::vector<Signature> BackwardSignatures(TypeSpan, const Attributes&, bool parameter_split) {
+std::vector<Signature> BackwardSignatures(TypeSpan, const Attributes&, const AxisRule& rule) {
   const Placement r = Placement::R();
   const Placement p = Placement::P();
   const Placement batch = Placement::S(0);
@@ -114,7 +113,7 @@ std::vector<Signature> BackwardSignatures(TypeSpan, const Attributes&, bool para
   return {{{heads, heads, heads, r, heads, heads, heads}, {heads, heads, heads}},
           {{sequence, r, r, sequence, sequence, sequence, sequence}, {sequence, p, p}},
           {{batch, batch, batch, batch, batch, batch, batch}, {batch, batch, batch}},
-          {{r, r, r, r, r, r, r}, {r, r, r}, parameter_split}};
+          {{r, r, r, r, r, r, r}, {r, r, r}, rule.parameters.Has(Dim::kHead)}};
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ Types InferGrad(TypeSpan inputs, const Attributes& attributes) {
   const int dims = static_cast<int>(attributes.Int("dims"));
   const Shape& dy = inputs[0].shape;
   TensorType db{.shape = {}, .dtype = StatisticsDType(inputs[0].dtype)};
-  for (int o = dy.rank() - dims; o < dy.rank(); ++o) db.shape.push_back(dy[o]);
+  for (int o = dy.rank() - dims; o < dy.rank(); ++o) db.Append(inputs[0], o);
   return std::vector<TensorType>{db};
 }
 
@@ -49,7 +49,7 @@ ValueIds Gradient(GradientContext& context) {
   return {context.d_outputs[0], into[0] == kNoValue ? db[0] : kNoValue};
 }
 
-std::vector<Signature> AddSignatures(TypeSpan inputs, const Attributes&, bool) {
+std::vector<Signature> AddSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   const int lead = inputs[0].shape.rank() - inputs[1].shape.rank();
   std::vector<Signature> signatures = {{{Placement::R(), Placement::R()}, {Placement::R()}}};
   for (int dim = 0; dim < inputs[0].shape.rank(); ++dim) {
@@ -59,7 +59,7 @@ std::vector<Signature> AddSignatures(TypeSpan inputs, const Attributes&, bool) {
   return signatures;
 }
 
-std::vector<Signature> GradSignatures(TypeSpan inputs, const Attributes& attributes, bool) {
+std::vector<Signature> GradSignatures(TypeSpan inputs, const Attributes& attributes, const AxisRule&) {
   const int lead = inputs[0].shape.rank() - static_cast<int>(attributes.Int("dims"));
   std::vector<Signature> signatures = {{{Placement::R()}, {Placement::R()}}};
   for (int dim = 0; dim < inputs[0].shape.rank(); ++dim) {

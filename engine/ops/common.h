@@ -10,6 +10,8 @@
 namespace engine::ops {
 
 using graph::Attributes;
+using graph::AxisRule;
+using graph::Dim;
 using graph::Family;
 using graph::GradientContext;
 using graph::kNoValue;
@@ -23,6 +25,13 @@ using graph::ValueId;
 using graph::ValueIds;
 using graph::Work;
 using Types = absl::StatusOr<std::vector<TensorType>>;
+
+// The first `count` dims of a tensor.
+inline TensorType Leading(const TensorType& of, int count, DType dtype) {
+  TensorType type{.shape = {}, .dtype = dtype};
+  for (int dim = 0; dim < count; ++dim) type.Append(of, dim);
+  return type;
+}
 
 inline double Bytes(const TensorType& type) {
   return static_cast<double>(type.shape.elements()) * static_cast<double>(SizeOf(type.dtype));

@@ -1,13 +1,13 @@
 // Cross entropy of next-token prediction, in four ops so that a split vocabulary exchanges per-token
 // statistics only.
 //
-//   cross_entropy(logits[B, S, V], labels[B, S] int32) → lse[B, S], target[B, S]
+//   cross_entropy(logits[…, V], labels[…] int32) → lse[…], target[…]
 //     lse = log Σ_v exp(z_v),   target = z_label
 //     over the classes v < attribute classes: rows that only pad the vocabulary take no part. A rank that
 //     holds columns [v0, v1) gives the terms of its own columns, and 0 as target where the label is another
 //     rank's.
 //   loss_sum(lse, target, labels) → Σ (lse − target) over labels ≥ 0, float64 (accumulates over microbatches)
-//   loss_weight(labels) → w[B, S]: attribute scale where label ≥ 0, else 0
+//   loss_weight(labels) → w[…]: attribute scale where label ≥ 0, else 0
 //     It is d(loss)/d(lse), and −d(loss)/d(target).
 //   cross_entropy_grad(logits, labels, lse, w) → d_logits
 //     d_logits = w · (exp(z − lse) − onehot(label)), 0 in padding columns
@@ -25,13 +25,10 @@
 namespace engine::ops {
 namespace {
 
-TensorType PerToken(const Shape& shape, DType dtype) {
-  return {.shape = {shape[0], shape[1]}, .dtype = StatisticsDType(dtype)};
-}
-
 Types InferForward(TypeSpan inputs, const Attributes&) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 2, 2, "cross_entropy"));
-  const TensorType statistic = PerToken(inputs[0].shape, inputs[0].dtype);
+  const TensorType statistic =
+      Leading(inputs[0], inputs[0].shape.rank() - 1, StatisticsDType(inputs[0].dtype));
   return std::vector<TensorType>{statistic, statistic};
 }
 Types InferSum(TypeSpan inputs, const Attributes&) {
@@ -40,7 +37,7 @@ Types InferSum(TypeSpan inputs, const Attributes&) {
 }
 Types InferWeight(TypeSpan inputs, const Attributes& attributes) {
   return std::vector<TensorType>{
-      {.shape = inputs[0].shape, .dtype = attributes.Int("f64", 0) != 0 ? DType::kF64 : DType::kF32}};
+      Leading(inputs[0], inputs[0].shape.rank(), attributes.Int("f64", 0) != 0 ? DType::kF64 : DType::kF32)};
 }
 Types InferBackward(TypeSpan inputs, const Attributes&) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 4, 4, "cross_entropy_grad"));
@@ -71,40 +68,42 @@ ValueIds ForwardGradient(GradientContext& context) {
           kNoValue};
 }
 
-std::vector<Signature> ForwardSignatures(TypeSpan, const Attributes&, bool parameter_split) {
+std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
+  const int classes = inputs[0].shape.rank() - 1;
   const Placement r = Placement::R();
   std::vector<Signature> signatures = {
-      {{Placement::S(2), r}, {Placement::P(Reduction::kLogSumExp), Placement::P()}}};
-  for (int dim : {0, 1}) {
+      {{Placement::S(classes), r}, {Placement::P(Reduction::kLogSumExp), Placement::P()}}};
+  for (int dim = 0; dim < classes; ++dim) {
     const Placement p = Placement::S(dim);
     signatures.push_back({{p, p}, {p, p}});
   }
-  signatures.push_back({{r, r}, {r, r}, parameter_split});
+  signatures.push_back({{r, r}, {r, r}, rule.parameters.Has(Dim::kVocab)});
   return signatures;
 }
 
-std::vector<Signature> BackwardSignatures(TypeSpan, const Attributes&, bool parameter_split) {
+std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
+  const int classes = inputs[0].shape.rank() - 1;
   const Placement r = Placement::R();
-  std::vector<Signature> signatures = {{{Placement::S(2), r, r, r}, {Placement::S(2)}}};
-  for (int dim : {0, 1}) {
+  std::vector<Signature> signatures = {{{Placement::S(classes), r, r, r}, {Placement::S(classes)}}};
+  for (int dim = 0; dim < classes; ++dim) {
     const Placement p = Placement::S(dim);
     signatures.push_back({{p, p, p, p}, {p}});
   }
-  signatures.push_back({{r, r, r, r}, {r}, parameter_split});
+  signatures.push_back({{r, r, r, r}, {r}, rule.parameters.Has(Dim::kVocab)});
   return signatures;
 }
 
-std::vector<Signature> SumSignatures(TypeSpan, const Attributes&, bool) {
+std::vector<Signature> SumSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   const Placement r = Placement::R();
   std::vector<Signature> signatures = {{{r, r, r}, {r}}};
-  for (int dim : {0, 1}) {
+  for (int dim = 0; dim < inputs[2].shape.rank(); ++dim) {
     const Placement p = Placement::S(dim);
     signatures.push_back({{p, p, p}, {Placement::P()}});
   }
   return signatures;
 }
 
-std::vector<Signature> WeightSignatures(TypeSpan inputs, const Attributes&, bool) {
+std::vector<Signature> WeightSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   return ElementwiseSignatures(inputs[0].shape.rank(), 1, 1);
 }
 

@@ -25,7 +25,7 @@ ValueIds Gradient(GradientContext& context) {
                                context.node.attributes)};
 }
 
-std::vector<Signature> Signatures(TypeSpan inputs, const Attributes&, bool) {
+std::vector<Signature> Signatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   return ElementwiseSignatures(inputs[0].shape.rank(), 1, 1);
 }
 

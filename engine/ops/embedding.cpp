@@ -22,16 +22,18 @@ namespace {
 
 Types InferForward(TypeSpan inputs, const Attributes&) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 2, 2, "embedding"));
-  TensorType y = {.shape = inputs[0].shape, .dtype = inputs[1].dtype};
-  y.shape.push_back(inputs[1].shape[1]);
+  TensorType y = Leading(inputs[0], inputs[0].shape.rank(), inputs[1].dtype);
+  y.Append(inputs[1], 1);
   return std::vector<TensorType>{y};
 }
 
 Types InferBackward(TypeSpan inputs, const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 2, 2, "embedding_grad"));
   const Shape& dy = inputs[1].shape;
-  return std::vector<TensorType>{
-      {.shape = {attributes.Int("rows"), dy[dy.rank() - 1]}, .dtype = StatisticsDType(inputs[1].dtype)}};
+  TensorType d_table{
+      .shape = {attributes.Int("rows")}, .dtype = StatisticsDType(inputs[1].dtype), .dims = {Dim::kVocab}};
+  d_table.Append(inputs[1], dy.rank() - 1);
+  return std::vector<TensorType>{d_table};
 }
 
 Work ForwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
@@ -51,27 +53,30 @@ ValueIds Gradient(GradientContext& context) {
   return {kNoValue, into[0] == kNoValue ? d_table[0] : kNoValue};
 }
 
-std::vector<Signature> ForwardSignatures(TypeSpan, const Attributes& attributes, bool parameter_split) {
+std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes& attributes,
+                                         const AxisRule& rule) {
   const Placement r = Placement::R();
   const bool whole = attributes.Int("replicate", 0) != 0;
   std::vector<Signature> signatures;
-  if (parameter_split && !whole) {
+  if (rule.parameters.Has(Dim::kVocab) && !whole) {
     signatures.push_back({{r, Placement::S(0)}, {Placement::P()}});
     signatures.push_back({{r, r}, {r}, true});
     return signatures;
   }
   signatures.push_back({{r, r}, {r}});
-  signatures.push_back({{Placement::S(1), r}, {Placement::S(1)}});
-  signatures.push_back({{Placement::S(0), r}, {Placement::S(0)}});
+  for (int dim = inputs[0].shape.rank(); dim-- > 0;)
+    signatures.push_back({{Placement::S(dim), r}, {Placement::S(dim)}});
   return signatures;
 }
 
-std::vector<Signature> BackwardSignatures(TypeSpan, const Attributes& attributes, bool parameter_split) {
+std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes& attributes,
+                                          const AxisRule& rule) {
   const Placement r = Placement::R();
   const bool whole = attributes.Int("replicate", 0) != 0;
-  if (parameter_split && !whole) return {{{r, r}, {Placement::S(0)}}, {{r, r}, {r}, true}};
+  if (rule.parameters.Has(Dim::kVocab) && !whole) return {{{r, r}, {Placement::S(0)}}, {{r, r}, {r}, true}};
   std::vector<Signature> signatures = {{{r, r}, {r}}};
-  for (int dim : {1, 0}) signatures.push_back({{Placement::S(dim), Placement::S(dim)}, {Placement::P()}});
+  for (int dim = inputs[0].shape.rank(); dim-- > 0;)
+    signatures.push_back({{Placement::S(dim), Placement::S(dim)}, {Placement::P()}});
   return signatures;
 }
 

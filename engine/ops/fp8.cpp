@@ -42,18 +42,18 @@ Types InferQuantize(TypeSpan inputs, const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectInputs(inputs, count, count, "quantize"));
   const Shape& x = inputs[0].shape;
   const DType format = attributes.Int("format") == 1 ? DType::kE5M2 : DType::kE4M3;
-  std::vector<TensorType> types(2, {.shape = x, .dtype = format});
+  std::vector<TensorType> types(2, {.shape = x, .dtype = format, .dims = inputs[0].dims});
   if (current) types.push_back({.shape = {8}, .dtype = DType::kF32});
   if (!SumsColumns(attributes)) return types;
   TensorType d_bias{.shape = {}, .dtype = DType::kF32};
   for (int d = x.rank() - static_cast<int>(attributes.Int("dims")); d < x.rank(); ++d)
-    d_bias.shape.push_back(x[d]);
+    d_bias.Append(inputs[0], d);
   types.push_back(d_bias);
   return types;
 }
 
 template <bool current>
-std::vector<Signature> QuantizeSignatures(TypeSpan inputs, const Attributes& attributes, bool) {
+std::vector<Signature> QuantizeSignatures(TypeSpan inputs, const Attributes& attributes, const AxisRule&) {
   const int rank = inputs[0].shape.rank();
   const int lead = rank - static_cast<int>(attributes.Int("dims"));
   std::vector<Signature> signatures;
@@ -74,10 +74,10 @@ std::vector<Signature> QuantizeSignatures(TypeSpan inputs, const Attributes& att
 // The plain op's, with the states of both operands behind them.
 template <const OpDef& plain>
 std::vector<Signature> ProductSignatures(TypeSpan inputs, const Attributes& attributes,
-                                         bool parameter_split) {
+                                         const AxisRule& rule) {
   std::vector<TensorType> types(inputs.begin(), inputs.end());
   types.erase(types.begin() + 2, types.begin() + 4);
-  std::vector<Signature> signatures = plain.signatures(types, attributes, parameter_split);
+  std::vector<Signature> signatures = plain.signatures(types, attributes, rule);
   for (Signature& signature : signatures)
     signature.inputs.insert(signature.inputs.begin() + 2, {Placement::R(), Placement::R()});
   return signatures;

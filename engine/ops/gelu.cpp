@@ -27,10 +27,10 @@ ValueIds Gradient(GradientContext& context) {
                                {context.node.inputs[0], context.d_outputs[0]}, context.node.attributes)};
 }
 
-std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, bool) {
+std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   return ElementwiseSignatures(inputs[0].shape.rank(), 1, 1);
 }
-std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, bool) {
+std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   return ElementwiseSignatures(inputs[0].shape.rank(), 2, 1);
 }
 

@@ -20,9 +20,7 @@ namespace engine::ops {
 namespace {
 
 TensorType StatisticsOf(const TensorType& x) {
-  TensorType statistics{.shape = {}, .dtype = StatisticsDType(x.dtype)};
-  for (int dim = 0; dim + 1 < x.shape.rank(); ++dim) statistics.shape.push_back(x.shape[dim]);
-  return statistics;
+  return Leading(x, x.shape.rank() - 1, StatisticsDType(x.dtype));
 }
 
 Types InferForward(TypeSpan inputs, const Attributes&) {
@@ -36,7 +34,8 @@ Types InferForward(TypeSpan inputs, const Attributes&) {
 
 Types InferBackward(TypeSpan inputs, const Attributes&) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 5, 5, "layer_norm_grad"));
-  const TensorType d_gamma{.shape = inputs[2].shape, .dtype = StatisticsDType(inputs[2].dtype)};
+  const TensorType d_gamma{
+      .shape = inputs[2].shape, .dtype = StatisticsDType(inputs[2].dtype), .dims = inputs[2].dims};
   return std::vector<TensorType>{inputs[1], d_gamma, d_gamma};
 }
 
@@ -58,7 +57,7 @@ ValueIds Gradient(GradientContext& context) {
           into[2] == kNoValue ? outputs[2] : kNoValue};
 }
 
-std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, bool) {
+std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   std::vector<Signature> signatures;
   const auto add = [&](Placement p) {
     signatures.push_back({{p, Placement::R(), Placement::R()}, {p, p, p}});
@@ -68,7 +67,7 @@ std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, boo
   return signatures;
 }
 
-std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, bool) {
+std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   std::vector<Signature> signatures;
   const auto add = [&](Placement p, Placement d) {
     signatures.push_back({{p, p, Placement::R(), p, p}, {p, d, d}});

@@ -23,11 +23,11 @@
 namespace engine::ops {
 namespace {
 
-struct Dims {
+struct Counts {
   int lead, in, out;
 };
 
-Dims DimsOf(const TensorType& w, int x_or_y_rank, bool is_y, const Attributes& attributes) {
+Counts DimsOf(const TensorType& w, int x_or_y_rank, bool is_y, const Attributes& attributes) {
   const int in = static_cast<int>(attributes.Int("in_dims"));
   const int out = w.shape.rank() - in;
   return {x_or_y_rank - (is_y ? out : in), in, out};
@@ -39,7 +39,7 @@ int InSplit(const Attributes& attributes) { return static_cast<int>(attributes.I
 Types InferLinear(TypeSpan inputs, const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 2, 3, "linear"));
   const auto& [x, w] = std::tie(inputs[0], inputs[1]);
-  const Dims dims = DimsOf(w, x.shape.rank(), false, attributes);
+  const Counts dims = DimsOf(w, x.shape.rank(), false, attributes);
   if (dims.lead < 1 || dims.out < 1)
     return Internal("x {} with w {}", x.shape.ToString(), w.shape.ToString());
   for (int i = 0; i < dims.in; ++i) {
@@ -47,10 +47,9 @@ Types InferLinear(TypeSpan inputs, const Attributes& attributes) {
       return Internal("x {} does not contract with w {}", x.shape.ToString(), w.shape.ToString());
     }
   }
-  TensorType y{.shape = {}, .dtype = x.dtype};
-  for (int l = 0; l < dims.lead; ++l) y.shape.push_back(x.shape[l]);
+  TensorType y = Leading(x, dims.lead, x.dtype);
   for (int o = 0; o < dims.out; ++o) {
-    y.shape.push_back(w.shape[o]);
+    y.Append(w, o);
     if (inputs.size() == 3 && inputs[2].shape[o] != w.shape[o])
       return Internal("bias {}", inputs[2].shape.ToString());
   }
@@ -60,14 +59,13 @@ Types InferLinear(TypeSpan inputs, const Attributes& attributes) {
 Types InferDgrad(TypeSpan inputs, const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 2, 2, "linear_dgrad"));
   const auto& [dy, w] = std::tie(inputs[0], inputs[1]);
-  const Dims dims = DimsOf(w, dy.shape.rank(), true, attributes);
-  TensorType dx{.shape = {}, .dtype = dy.dtype};
-  for (int l = 0; l < dims.lead; ++l) dx.shape.push_back(dy.shape[l]);
+  const Counts dims = DimsOf(w, dy.shape.rank(), true, attributes);
+  TensorType dx = Leading(dy, dims.lead, dy.dtype);
   for (int o = 0; o < dims.out; ++o) {
     if (dy.shape[dims.lead + o] != w.shape[o])
       return Internal("dy {}, w {}", dy.shape.ToString(), w.shape.ToString());
   }
-  for (int i = 0; i < dims.in; ++i) dx.shape.push_back(w.shape[dims.out + i]);
+  for (int i = 0; i < dims.in; ++i) dx.Append(w, dims.out + i);
   return std::vector<TensorType>{dx};
 }
 
@@ -80,8 +78,8 @@ Types InferWgrad(TypeSpan inputs, const Attributes& attributes) {
   for (int l = 0; l < lead; ++l) {
     if (dy.shape[l] != x.shape[l]) return Internal("dy {}, x {}", dy.shape.ToString(), x.shape.ToString());
   }
-  for (int o = lead; o < dy.shape.rank(); ++o) dw.shape.push_back(dy.shape[o]);
-  for (int i = lead; i < x.shape.rank(); ++i) dw.shape.push_back(x.shape[i]);
+  for (int o = lead; o < dy.shape.rank(); ++o) dw.Append(dy, o);
+  for (int i = lead; i < x.shape.rank(); ++i) dw.Append(x, i);
   return std::vector<TensorType>{dw};
 }
 
@@ -125,17 +123,22 @@ ValueIds LinearGradient(GradientContext& context) {
   return gradients;
 }
 
-std::vector<Signature> LinearSignatures(TypeSpan inputs, const Attributes& attributes, bool parameter_split) {
-  const Dims dims = DimsOf(inputs[1], inputs[0].shape.rank(), false, attributes);
+// Whether the axis splits weights with such an output dim, or such a contracted one.
+bool Splits(const AxisRule& rule, Dim out, Dim in) {
+  return rule.parameters.Has(out) || rule.parameters.Has(in);
+}
+
+std::vector<Signature> LinearSignatures(TypeSpan inputs, const Attributes& attributes, const AxisRule& rule) {
+  const Counts dims = DimsOf(inputs[1], inputs[0].shape.rank(), false, attributes);
   const bool bias = inputs.size() == 3;
+  const int o = OutSplit(attributes);
+  const int i = InSplit(attributes);
   const auto with_bias = [&](Signature signature, Placement placement) {
     if (bias) signature.inputs.push_back(placement);
     return signature;
   };
   std::vector<Signature> signatures;
-  if (parameter_split) {
-    const int o = OutSplit(attributes);
-    const int i = InSplit(attributes);
+  if (Splits(rule, inputs[1].meaning(o), inputs[1].meaning(dims.out + i))) {
     signatures.push_back(
         with_bias({{Placement::R(), Placement::S(o)}, {Placement::S(dims.lead + o)}}, Placement::S(o)));
     if (!bias) {
@@ -150,12 +153,12 @@ std::vector<Signature> LinearSignatures(TypeSpan inputs, const Attributes& attri
   return signatures;
 }
 
-std::vector<Signature> DgradSignatures(TypeSpan inputs, const Attributes& attributes, bool parameter_split) {
-  const Dims dims = DimsOf(inputs[1], inputs[0].shape.rank(), true, attributes);
+std::vector<Signature> DgradSignatures(TypeSpan inputs, const Attributes& attributes, const AxisRule& rule) {
+  const Counts dims = DimsOf(inputs[1], inputs[0].shape.rank(), true, attributes);
+  const int o = OutSplit(attributes);
+  const int i = InSplit(attributes);
   std::vector<Signature> signatures;
-  if (parameter_split) {
-    const int o = OutSplit(attributes);
-    const int i = InSplit(attributes);
+  if (Splits(rule, inputs[1].meaning(o), inputs[1].meaning(dims.out + i))) {
     signatures.push_back({{Placement::S(dims.lead + o), Placement::S(o)}, {Placement::P()}});
     signatures.push_back({{Placement::R(), Placement::S(dims.out + i)}, {Placement::S(dims.lead + i)}});
   } else {
@@ -166,13 +169,13 @@ std::vector<Signature> DgradSignatures(TypeSpan inputs, const Attributes& attrib
   return signatures;
 }
 
-std::vector<Signature> WgradSignatures(TypeSpan inputs, const Attributes& attributes, bool parameter_split) {
+std::vector<Signature> WgradSignatures(TypeSpan inputs, const Attributes& attributes, const AxisRule& rule) {
   const int lead = inputs[1].shape.rank() - static_cast<int>(attributes.Int("in_dims"));
   const int out = inputs[0].shape.rank() - lead;
+  const int o = OutSplit(attributes);
+  const int i = InSplit(attributes);
   std::vector<Signature> signatures;
-  if (parameter_split) {
-    const int o = OutSplit(attributes);
-    const int i = InSplit(attributes);
+  if (Splits(rule, inputs[0].meaning(lead + o), inputs[1].meaning(lead + i))) {
     signatures.push_back({{Placement::S(lead + o), Placement::R()}, {Placement::S(o)}});
     signatures.push_back({{Placement::R(), Placement::S(lead + i)}, {Placement::S(out + i)}});
   } else {

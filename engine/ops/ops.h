@@ -1,6 +1,5 @@
 // The ops, by family. Letters: B batch, S sequence, D model, H heads, K kv heads, E head dim, F ffn, V
-// vocabulary. Every activation has its batch in dim 0 and its sequence in dim 1: cp splits dim 1 (in zigzag
-// chunks), dp and ep split dim 0.
+// vocabulary. What a dim means to placement travels with the types (graph/dims.h).
 #pragma once
 
 #include <span>

@@ -30,17 +30,22 @@ Types InferSplit(TypeSpan inputs, const Attributes&) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 2, 2, "qkv_split"));
   const Shape& x = inputs[0].shape;
   if (x.rank() != 5 || x[3] < 3) return Internal("qkv_split of {}", x.ToString());
-  const DType dtype = inputs[0].dtype;
-  const TensorType kv{.shape = {x[0], x[1], x[2], x[4]}, .dtype = dtype};
-  return std::vector<TensorType>{{.shape = {x[0], x[1], x[2] * (x[3] - 2), x[4]}, .dtype = dtype}, kv, kv};
+  TensorType kv = Leading(inputs[0], 3, inputs[0].dtype);
+  kv.Append(inputs[0], 4);
+  TensorType q = kv;
+  q.shape[2] *= x[3] - 2;
+  return std::vector<TensorType>{q, kv, kv};
 }
 
 Types InferMerge(TypeSpan inputs, const Attributes&) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 4, 4, "qkv_merge"));
   const Shape& q = inputs[0].shape;
   const Shape& k = inputs[1].shape;
-  return std::vector<TensorType>{
-      {.shape = {q[0], q[1], k[2], q[2] / k[2] + 2, q[3]}, .dtype = inputs[0].dtype}};
+  TensorType packed = Leading(inputs[1], 3, inputs[0].dtype);
+  packed.shape.push_back(q[2] / k[2] + 2);
+  packed.dims.push_back(Dim::kOther);
+  packed.Append(inputs[0], 3);
+  return std::vector<TensorType>{packed};
 }
 
 Work OnePass(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
@@ -56,7 +61,7 @@ ValueIds Gradient(GradientContext& context) {
       kNoValue};
 }
 
-std::vector<Signature> SplitSignatures(TypeSpan, const Attributes&, bool) {
+std::vector<Signature> SplitSignatures(TypeSpan, const Attributes&, const AxisRule&) {
   const Placement r = Placement::R();
   const Placement heads = Placement::S(2);
   std::vector<Signature> signatures = {{{heads, r}, {heads, heads, heads}}, {{r, r}, {r, r, r}}};
@@ -67,7 +72,7 @@ std::vector<Signature> SplitSignatures(TypeSpan, const Attributes&, bool) {
   return signatures;
 }
 
-std::vector<Signature> MergeSignatures(TypeSpan, const Attributes&, bool) {
+std::vector<Signature> MergeSignatures(TypeSpan, const Attributes&, const AxisRule&) {
   const Placement r = Placement::R();
   const Placement heads = Placement::S(2);
   std::vector<Signature> signatures = {{{heads, heads, heads, r}, {heads}}, {{r, r, r, r}, {r}}};

@@ -25,15 +25,15 @@ Types InferForward(TypeSpan inputs, const Attributes&) {
   if (inputs[1].shape != Shape{x[x.rank() - 1]}) {
     return Internal("rms_norm of {} with gamma {}", x.ToString(), inputs[1].shape.ToString());
   }
-  TensorType rstd{.shape = {}, .dtype = StatisticsDType(inputs[0].dtype)};
-  for (int dim = 0; dim + 1 < x.rank(); ++dim) rstd.shape.push_back(x[dim]);
-  return std::vector<TensorType>{inputs[0], rstd};
+  return std::vector<TensorType>{inputs[0],
+                                 Leading(inputs[0], x.rank() - 1, StatisticsDType(inputs[0].dtype))};
 }
 
 Types InferBackward(TypeSpan inputs, const Attributes&) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 4, 4, "rms_norm_grad"));
-  return std::vector<TensorType>{inputs[1],
-                                 {.shape = inputs[2].shape, .dtype = StatisticsDType(inputs[2].dtype)}};
+  return std::vector<TensorType>{
+      inputs[1],
+      {.shape = inputs[2].shape, .dtype = StatisticsDType(inputs[2].dtype), .dims = inputs[2].dims}};
 }
 
 Work ForwardCost(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
@@ -52,7 +52,7 @@ ValueIds Gradient(GradientContext& context) {
   return {outputs[0], into[1] == kNoValue ? outputs[1] : kNoValue};
 }
 
-std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, bool) {
+std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   std::vector<Signature> signatures = {{{Placement::R(), Placement::R()}, {Placement::R(), Placement::R()}}};
   for (int dim = 0; dim + 1 < inputs[0].shape.rank(); ++dim) {
     const Placement p = Placement::S(dim);
@@ -61,7 +61,7 @@ std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, boo
   return signatures;
 }
 
-std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, bool) {
+std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   const Placement r = Placement::R();
   std::vector<Signature> signatures = {{{r, r, r, r}, {r, r}}};
   for (int dim = 0; dim + 1 < inputs[0].shape.rank(); ++dim) {

@@ -19,7 +19,7 @@ Types InferForward(TypeSpan inputs, const Attributes&) {
   if (x.rank() < 3 || x[x.rank() - 2] != 2) return Internal("swiglu of {}", x.ToString());
   TensorType y{.shape = {}, .dtype = inputs[0].dtype};
   for (int dim = 0; dim < x.rank(); ++dim) {
-    if (dim != x.rank() - 2) y.shape.push_back(x[dim]);
+    if (dim != x.rank() - 2) y.Append(inputs[0], dim);
   }
   return std::vector<TensorType>{y};
 }
@@ -52,10 +52,10 @@ std::vector<Signature> Signatures(const Shape& x, bool backward) {
   add(Placement::S(x.rank() - 1), Placement::S(x.rank() - 2));
   return signatures;
 }
-std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, bool) {
+std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   return Signatures(inputs[0].shape, false);
 }
-std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, bool) {
+std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   return Signatures(inputs[0].shape, true);
 }
 

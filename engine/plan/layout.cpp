@@ -7,20 +7,21 @@
 namespace engine::plan {
 namespace {
 
-// Nesting of splits of one dim, outermost first. Samples: dp, ep; the sequence: cp, then tp (sequence
-// parallelism cuts what cp left); heads and other dims: tp (weights are cut by tp), then cp.
+// Nesting of splits of one dim, outermost first. Samples: dp, ep; a sequence: cp, then tp (sequence
+// parallelism cuts what cp left); heads and other dims: tp (weights are cut by tp), then cp; the slots of experts: ep
+// innermost, which exchanges them for whole experts.
 int NestingRank(const Split& split) {
   switch (split.axis) {
     case Axis::kDp:
       return 0;
     case Axis::kEp:
-      return 1;
+      return split.meaning == graph::Dim::kSlot ? 5 : 1;
     case Axis::kCp:
-      return split.dim <= 1 ? 2 : 4;
+      return graph::IsSequence(split.meaning) ? 2 : 4;
     case Axis::kTp:
       return 3;
   }
-  return 5;
+  return 6;
 }
 
 AxisSet Without(AxisSet set, Axis axis) {
@@ -67,7 +68,7 @@ bool Layout::Set(Axis axis, Placement placement) {
     if (placement.reduction == graph::Reduction::kLogSumExp) log_sum_exp_ = log_sum_exp_ | AxisSet::Of(axis);
   }
   if (placement.split()) {
-    const Split split{axis, placement.dim};
+    const Split split{axis, placement.dim, dims_[placement.dim]};
     const auto inner = std::find_if(splits_.begin(), splits_.end(), [&](const Split& other) {
       return NestingRank(other) > NestingRank(split) && other.dim == split.dim;
     });

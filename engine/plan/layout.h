@@ -5,9 +5,11 @@
 #include <absl/container/inlined_vector.h>
 
 #include <string>
+#include <utility>
 
 #include "engine/base/extent.h"
 #include "engine/base/shape.h"
+#include "engine/graph/dims.h"
 #include "engine/graph/placement.h"
 #include "engine/plan/mesh.h"
 
@@ -15,18 +17,22 @@ namespace engine::plan {
 
 using graph::Placement;
 
-// Where one axis splits one dim. cp splits the sequence (dim 1 of an activation) into 2·cp chunks and gives
-// rank r the chunks r and 2·cp−1−r, so that causal attention is even work (Megatron-LM's zigzag); every other
-// split is into contiguous parts.
+// Where one axis splits one dim: into contiguous parts, but for a sequence under a causal mask along cp
+// (graph::Dim::kCausalSequence).
 struct Split {
   Axis axis;
   std::int8_t dim;
-  bool zigzag() const { return axis == Axis::kCp && dim == 1; }
+  graph::Dim meaning = graph::Dim::kOther;
+  bool zigzag() const { return axis == Axis::kCp && meaning == graph::Dim::kCausalSequence; }
   bool operator==(const Split& other) const { return axis == other.axis && dim == other.dim; }
 };
 
 class Layout {
  public:
+  Layout() = default;
+  explicit Layout(graph::Dims dims) : dims_(std::move(dims)) {}
+
+  const graph::Dims& dims() const { return dims_; }
   Placement At(Axis axis) const {
     if (partial_.Has(axis)) {
       return Placement::P(log_sum_exp_.Has(axis) ? graph::Reduction::kLogSumExp : graph::Reduction::kSum);
@@ -54,6 +60,7 @@ class Layout {
   std::string ToString() const;  // "tp:S(2) dp:S(0)", "R" where replicated everywhere
 
  private:
+  graph::Dims dims_;  // what those of the tensor mean
   absl::InlinedVector<Split, 3> splits_;
   AxisSet partial_;
   AxisSet log_sum_exp_;  // those of partial_ that are partial under log-sum-exp

@@ -27,6 +27,14 @@ class PlacementVerifier {
         return Internal("{} {} with layout {} is {} on a rank", value.name, value.shape.ToString(),
                         value.layout.ToString(), value.local.ToString());
       }
+      for (const plan::Split& split : value.layout.splits()) {
+        const graph::AxisRule& rule = graph::RuleOf(split.axis);
+        const bool trained = value.parameter >= 0;
+        if ((trained ? rule.parameters : rule.activations).Has(split.meaning) || value.shape.rank() == 0)
+          continue;
+        return Internal("{} with layout {}: {} splits no such dim as {}", value.name, value.layout.ToString(),
+                        NameOfAxis(split.axis), split.dim);
+      }
     }
     for (size_t s = 0; s < plan_.stages.size(); ++s) {
       for (const plan::Segment& segment : plan_.stages[s].segments) {
@@ -58,7 +66,8 @@ class PlacementVerifier {
       }
     }
     for (const plan::BufferRef& ref : instruction.inputs) {
-      types.push_back({ValueOf(plan_, ref).shape, ValueOf(plan_, ref).dtype});
+      const plan::LocalValue& value = ValueOf(plan_, ref);
+      types.push_back({value.shape, value.dtype, value.layout.dims()});
     }
     for (graph::Axis axis : active_) {
       if (instruction.op->compose != nullptr ? LawfulComposition(instruction, types, axis)
@@ -74,7 +83,7 @@ class PlacementVerifier {
   bool Lawful(const plan::Instruction& instruction, graph::TypeSpan types, graph::Axis axis) const {
     if (instruction.op->signatures == nullptr) return false;
     const std::vector<Signature> lawful =
-        instruction.op->signatures(types, instruction.attributes, axis == graph::Axis::kTp);
+        instruction.op->signatures(types, instruction.attributes, graph::RuleOf(axis));
     return std::any_of(lawful.begin(), lawful.end(), [&](const Signature& signature) {
       return Matches(instruction.inputs, signature.inputs, axis) &&
              Matches(instruction.outputs, signature.outputs, axis);
@@ -114,8 +123,7 @@ class PlacementVerifier {
       const graph::Node& node = graph.nodes()[n];
       std::vector<graph::TensorType> types;
       for (graph::ValueId v : node.inputs) types.push_back(graph.value(v).type);
-      for (const Signature& signature :
-           node.op->signatures(types, node.attributes, axis == graph::Axis::kTp)) {
+      for (const Signature& signature : node.op->signatures(types, node.attributes, graph::RuleOf(axis))) {
         if (!Takes(node, signature)) continue;
         for (size_t i = 0; i < node.outputs.size(); ++i) {
           known[static_cast<size_t>(node.outputs[i])] = signature.outputs[i];

@@ -69,6 +69,8 @@ inline Case DrawCase(Collective collective, Random& random, std::int64_t ranks =
     if (c.mesh.size(c.axis) == 1 || c.mesh.world() > ranks) continue;
     c.shape = {Draw(random, 1, 2) * 6, 12 * Draw(random, 1, 2), Draw(random, 1, 3) * 2, 6};
     c.collective = collective;
+    const Layout whole({graph::Dim::kSample, graph::Dim::kCausalSequence, graph::Dim::kHead});
+    c.from = whole;
     const bool reduces = collective == Collective::kAllReduce || collective == Collective::kReduceScatter;
     if (reduces && Draw(random, 0, 2) == 0) c.reduction = Reduction::kLogSumExp;
     const auto [before, after] = PlacementsOf(collective, c.reduction, static_cast<int>(Draw(random, 0, 3)),

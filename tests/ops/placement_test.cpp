@@ -136,9 +136,11 @@ TEST_CASE("every signature gives the unsharded result") {
     CAPTURE(std::string(test.op->name));
     CAPTURE(test.label);
     const auto types = TypesOf(MakeInputs(test, DType::kF64));
-    for (bool parameter_split : {false, true}) {
-      CAPTURE(parameter_split);
-      for (const graph::Signature& signature : test.op->signatures(types, test.attributes, parameter_split)) {
+    for (const bool splits_weights : {false, true}) {
+      CAPTURE(splits_weights);
+      const graph::AxisRule rule = {graph::DimSet::All(),
+                                    splits_weights ? graph::DimSet::All() : graph::DimSet()};
+      for (const graph::Signature& signature : test.op->signatures(types, test.attributes, rule)) {
         std::string text;
         for (const Placement& placement : signature.inputs) text += placement.ToString() + " ";
         text += "->";

@@ -258,6 +258,17 @@ TEST_CASE("mutation: placements") {
   });
 }
 
+TEST_CASE("mutation: dims that an axis may not split") {
+  // As the tokens of a model whose first dim were no samples.
+  Mutate(Good(), "p", "splits no such dim", [](plan::Plan& plan) {
+    plan::Layout layout({graph::Dim::kFeature, graph::Dim::kCausalSequence});
+    REQUIRE(layout.Set(graph::Axis::kDp, graph::Placement::S(0)));
+    for (plan::LocalValue& value : plan.values) {
+      if (value.name == "tokens") value.layout = layout;
+    }
+  });
+}
+
 TEST_CASE("mutation: gradients") {
   const auto update = [](plan::Plan& plan) -> plan::Segment& { return SegmentOf(plan, 0, "update"); };
   Mutate(Good(), "gm", "before they are summed over the tie",
