@@ -157,7 +157,8 @@ inline executor::FeedFunction CounterFeed(const plan::Plan& plan, std::int64_t f
 
 // What a few iterations of a recipe give, gathered to logical tensors.
 struct Trained {
-  std::vector<double> losses;  // mean per token
+  std::vector<double> losses;                // plan::Plan::Objective; of the usual model the mean per token
+  std::vector<std::vector<double>> metrics;  // by iteration, of Plan::metrics
   std::vector<double> grad_norms;
   std::vector<std::string> names;
   std::vector<std::vector<float>> initial;                 // weights at step 0
@@ -166,8 +167,8 @@ struct Trained {
   std::vector<double> evaluations;
 };
 
-inline Trained TrainFor(const recipe::Recipe& recipe, int iterations, const state::Device& device) {
-  absl::StatusOr<plan::Plan> plan = driver::CompileRecipe(recipe, {.profile = device.profile});
+inline Trained TrainFor(const recipe::Recipe& recipe, const absl::StatusOr<plan::Plan>& plan, int iterations,
+                        const state::Device& device) {
   REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
   auto ranks = state::Ranks::Create(*plan, device, static_cast<std::uint64_t>(recipe.training.seed));
   REQUIRE_MESSAGE(ranks.ok(), Message(ranks.status()));
@@ -185,7 +186,6 @@ inline Trained TrainFor(const recipe::Recipe& recipe, int iterations, const stat
     trained.names.push_back(plan->parameters[static_cast<size_t>(p)].name);
     check(state::GatherParameter(*plan, **ranks, p, &trained.initial.emplace_back()));
   }
-  const double tokens = static_cast<double>(plan->global_batch * plan->sequence);
   for (int i = 0; i < iterations; ++i) {
     std::vector<executor::IterationResult> results(static_cast<size_t>(plan->mesh.world()));
     const executor::FeedFunction feed = CounterFeed(*plan, i * plan->global_batch);
@@ -196,10 +196,12 @@ inline Trained TrainFor(const recipe::Recipe& recipe, int iterations, const stat
     }));
     for (const executor::IterationResult& result : results) {
       // All ranks agree, bit by bit.
-      CHECK(result.sums[0] == results[0].sums[0]);
+      CHECK(result.sums == results[0].sums);
       CHECK(result.grad_norm == results[0].grad_norm);
     }
-    trained.losses.push_back(results[0].sums[0] / tokens);
+    trained.losses.push_back(plan->Objective(results[0].sums));
+    trained.metrics.push_back(results[0].sums);
+    for (size_t m = 0; m < plan->metrics.size(); ++m) trained.metrics.back()[m] /= plan->metrics[m].count;
     trained.grad_norms.push_back(results[0].grad_norm);
     auto& gradients = trained.gradients.emplace_back();
     for (std::int32_t p = 0; p < parameters; ++p)
@@ -211,11 +213,14 @@ inline Trained TrainFor(const recipe::Recipe& recipe, int iterations, const stat
   const executor::FeedFunction feed = CounterFeed(*plan, 1000);
   check((*ranks)->Run([&](executor::RankExecutor& rank) -> absl::Status {
     ASSIGN_OR_RETURN(const executor::IterationResult result, rank.Evaluate(feed));
-    sums[static_cast<size_t>(rank.rank())] = result.sums[0] / tokens;
+    sums[static_cast<size_t>(rank.rank())] = plan->Objective(result.sums);
     return absl::OkStatus();
   }));
   trained.evaluations.push_back(sums[0]);
   return trained;
+}
+inline Trained TrainFor(const recipe::Recipe& recipe, int iterations, const state::Device& device) {
+  return TrainFor(recipe, driver::CompileRecipe(recipe, {.profile = device.profile}), iterations, device);
 }
 inline Trained TrainFor(const recipe::Recipe& recipe, int iterations, int threads_per_rank = 1) {
   return TrainFor(recipe, iterations, CpuDevice(threads_per_rank));
