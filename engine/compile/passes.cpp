@@ -168,8 +168,9 @@ absl::Status ParametersPass(Compilation* c) {
     LinkParameters(program->logical, program->cut, &c->plan);
     const std::vector<graph::Metric>& metrics = program->logical.metrics();
     for (size_t m = 0; m < metrics.size(); ++m) {
-      const std::int32_t local = program->cut.local.value_of[static_cast<size_t>(metrics[m].sum)];
-      c->plan.values[static_cast<size_t>(program->cut.base + local)].metric = static_cast<std::int32_t>(m);
+      const std::int32_t id =
+          program->cut.base + program->cut.local.value_of[static_cast<size_t>(metrics[m].sum)];
+      c->plan.values[static_cast<size_t>(id)].metric = static_cast<std::int32_t>(m);
     }
   }
   return absl::OkStatus();

@@ -5,7 +5,6 @@
 #include <absl/container/inlined_vector.h>
 
 #include <string>
-#include <utility>
 
 #include "engine/base/extent.h"
 #include "engine/base/shape.h"
@@ -30,7 +29,7 @@ struct Split {
 class Layout {
  public:
   Layout() = default;
-  explicit Layout(graph::Dims dims) : dims_(std::move(dims)) {}
+  explicit Layout(const graph::Dims& dims) : dims_(dims) {}
 
   const graph::Dims& dims() const { return dims_; }
   Placement At(Axis axis) const {

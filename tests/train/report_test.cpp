@@ -63,6 +63,16 @@ TEST_CASE("metrics.jsonl: one object a line, exact numbers, readable while the r
         "{\"iteration\":2,\"save_seconds\":1.5,\"timestamp\":\"TIME\"}\n");
 }
 
+TEST_CASE("metrics.jsonl: each metric by its name, of a model with several") {
+  const TempDir folder;
+  Reporter reporter = MustOpen(folder, 0);
+  IterationReport line = Line(1);
+  line.metrics = {{"loss", 2.5}, {"balance", 0.125}};
+  REQUIRE(reporter.Iteration(line).ok());
+  const nlohmann::json found = Metrics(folder.path()).at(0)["metrics"];
+  CHECK(found == nlohmann::json{{"loss", 2.5}, {"balance", 0.125}});
+}
+
 TEST_CASE("metrics.jsonl: null for what is not known or no number, and every line is JSON") {
   const TempDir folder;
   RunFacts facts = kFacts;
