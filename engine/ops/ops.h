@@ -9,21 +9,11 @@
 
 namespace engine::ops {
 
-extern const graph::OpDef kLinear, kLinearDgrad, kLinearWgrad;                      // linear.cpp
-extern const graph::OpDef kBiasAdd, kBiasGrad;                                      // bias.cpp
-extern const graph::OpDef kAdd;                                                     // add.cpp
-extern const graph::OpDef kGelu, kGeluGrad;                                         // gelu.cpp
-extern const graph::OpDef kSwiglu, kSwigluGrad;                                     // swiglu.cpp
-extern const graph::OpDef kLayerNorm, kLayerNormGrad;                               // layer_norm.cpp
-extern const graph::OpDef kRmsNorm, kRmsNormGrad;                                   // rms_norm.cpp
-extern const graph::OpDef kEmbedding, kEmbeddingGrad;                               // embedding.cpp
-extern const graph::OpDef kQkvSplit, kQkvMerge;                                     // qkv.cpp
-extern const graph::OpDef kAttention, kAttentionGrad;                               // attention.cpp
-extern const graph::OpDef kDropout, kDropoutGrad;                                   // dropout.cpp
-extern const graph::OpDef kCrossEntropy, kCrossEntropyGrad, kLossWeight, kLossSum;  // cross_entropy.cpp
+#define OPS(...) extern const graph::OpDef __VA_ARGS__;
+#include "engine/ops/ops.list"
+#undef OPS
 
-// Every op above, in that order. An explicit table: objects that register themselves from a static library
-// are dropped by the linker.
+// Every op of ops.list, in that order.
 std::span<const graph::OpDef* const> AllOps();
 
 // Null if there is none of that name.

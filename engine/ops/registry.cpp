@@ -1,18 +1,26 @@
-#include <array>
+#include <vector>
 
 #include "engine/ops/ops.h"
 
 namespace engine::ops {
+namespace {
+
+template <typename... Ops>
+void Append(std::vector<const graph::OpDef*>* all, const Ops&... ops) {
+  (all->push_back(&ops), ...);
+}
+
+}  // namespace
 
 std::span<const graph::OpDef* const> AllOps() {
-  static constexpr std::array kOps = {
-      &kLinear,     &kLinearDgrad,   &kLinearWgrad, &kBiasAdd,       &kBiasGrad,     &kAdd,
-      &kGelu,       &kGeluGrad,      &kSwiglu,      &kSwigluGrad,    &kLayerNorm,    &kLayerNormGrad,
-      &kRmsNorm,    &kRmsNormGrad,   &kEmbedding,   &kEmbeddingGrad, &kQkvSplit,     &kQkvMerge,
-      &kAttention,  &kAttentionGrad, &kDropout,     &kDropoutGrad,   &kCrossEntropy, &kCrossEntropyGrad,
-      &kLossWeight, &kLossSum,
-  };
-  return kOps;
+  static const std::vector<const graph::OpDef*> ops = [] {
+    std::vector<const graph::OpDef*> all;
+#define OPS(...) Append(&all, __VA_ARGS__);
+#include "engine/ops/ops.list"
+#undef OPS
+    return all;
+  }();
+  return ops;
 }
 
 const graph::OpDef* FindOp(std::string_view name) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <set>
 #include <string_view>
 #include <thread>
 
@@ -474,6 +475,19 @@ Tensors Reference(const GpuCase& test, const Tensors& inputs, const std::vector<
   Tensors outputs = {Tensor({shape, DType::kF64}, extent, logical)};
   ops_test::RunInto(op.name, attributes, inputs, &outputs);
   return outputs;
+}
+
+GpuCases OtherCases() {
+  std::set<const OpDef*> covered;
+  for (const GpuCases& cases :
+       {LinearCases(), ElementwiseCases(), NormCases(), TokenCases(), AttentionCases(), LossCases()}) {
+    for (const GpuCase& test : cases) covered.insert(test.base.op);
+  }
+  GpuCases others;
+  for (const Case& test : ops_test::AllCases()) {
+    if (!covered.contains(test.op)) others.push_back({.base = test});
+  }
+  return others;
 }
 
 }  // namespace engine::gpu_test

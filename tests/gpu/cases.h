@@ -49,5 +49,7 @@ GpuCases TokenCases();
 GpuCases AttentionCases();
 GpuCases LossCases();
 GpuCases FusedCases();
+// The CPU harness' own cases of the ops that none of the lists above has.
+GpuCases OtherCases();
 
 }  // namespace engine::gpu_test

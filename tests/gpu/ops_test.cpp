@@ -203,6 +203,7 @@ TEST_CASE("gpu op: norms") { RunAll(NormCases()); }
 TEST_CASE("gpu op: embedding and qkv") { RunAll(TokenCases()); }
 TEST_CASE("gpu op: attention") { RunAll(AttentionCases()); }
 TEST_CASE("gpu op: cross entropy") { RunAll(LossCases()); }
+TEST_CASE("gpu op: others") { RunAll(OtherCases()); }
 
 // One test case a fused op, so that one failing library call hides no other.
 TEST_CASE("gpu op: fused") {
@@ -225,7 +226,7 @@ TEST_CASE("gpu op: fused") {
 TEST_CASE("gpu op: every op has a kernel and a case") {
   std::set<std::string> covered;
   for (const GpuCases& cases : {LinearCases(), ElementwiseCases(), NormCases(), TokenCases(),
-                                AttentionCases(), LossCases(), FusedCases()}) {
+                                AttentionCases(), LossCases(), FusedCases(), OtherCases()}) {
     for (const GpuCase& test : cases) covered.insert(std::string(test.base.op->name));
   }
   for (const auto& ops : {ops::AllOps(), ops::AllFusedOps()}) {

@@ -2,67 +2,13 @@
 
 #include "engine/backend/cuda/kernels/activations.cuh"
 #include "engine/backend/cuda/kernels/column_sums.cuh"
+#include "engine/backend/cuda/kernels/elementwise.cuh"
 #include "engine/backend/cuda/kernels/vector.cuh"
 
 namespace engine::backend::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-
-template <typename Pointer, int kCount>
-struct Pointers {
-  Pointer at[kCount];
-};
-
-// function(in[kInputs], out[kOutputs]) on each element. A thread loads everything before it stores anything,
-// so that an output may be an input.
-template <typename T, int kInputs, int kOutputs, typename Function>
-__global__ void __launch_bounds__(kThreads)
-    ElementwiseKernel(std::int64_t elements, Pointers<const T*, kInputs> inputs,
-                      Pointers<T*, kOutputs> outputs, Function function) {
-  constexpr int kUnroll = sizeof(T) == 2 ? 2 : 1;  // vectors of eight that a thread has in flight per input
-  const std::int64_t first = (std::int64_t{blockIdx.x} * kUnroll * kThreads + threadIdx.x) * 8;
-  Pack8<T> packs[kUnroll][kInputs];
-#pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
-    const std::int64_t at = first + u * kThreads * 8;
-    if (at + 8 > elements) continue;
-#pragma unroll
-    for (int k = 0; k < kInputs; ++k) packs[u][k] = LoadPack8Streaming(inputs.at[k] + at);
-  }
-#pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
-    const std::int64_t at = first + u * kThreads * 8;
-    if (at + 8 <= elements) {
-      float in[kInputs][8];
-      float out[kOutputs][8];
-#pragma unroll
-      for (int k = 0; k < kInputs; ++k) Unpack8(packs[u][k], in[k]);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        float arguments[kInputs];
-        float results[kOutputs];
-#pragma unroll
-        for (int k = 0; k < kInputs; ++k) arguments[k] = in[k][i];
-        function(arguments, results);
-#pragma unroll
-        for (int k = 0; k < kOutputs; ++k) out[k][i] = results[k];
-      }
-#pragma unroll
-      for (int k = 0; k < kOutputs; ++k) Store8(outputs.at[k] + at, out[k]);
-    } else {
-      for (std::int64_t i = at; i < elements; ++i) {
-        float arguments[kInputs];
-        float results[kOutputs];
-#pragma unroll
-        for (int k = 0; k < kInputs; ++k) arguments[k] = ToFloat(inputs.at[k][i]);
-        function(arguments, results);
-#pragma unroll
-        for (int k = 0; k < kOutputs; ++k) outputs.at[k][i] = FromFloat<T>(results[k]);
-      }
-    }
-  }
-}
+constexpr int kThreads = kElementwiseThreads;
 
 struct Sum {
   __device__ void operator()(const float (&in)[2], float (&out)[1]) const { out[0] = in[0] + in[1]; }
@@ -414,22 +360,6 @@ __global__ void __launch_bounds__(kThreads)
   StoreElements(static_cast<T*>(dropout.y) + first, x);
 }
 
-unsigned Blocks(std::int64_t elements, std::int64_t elements_per_thread) {
-  return static_cast<unsigned>(CeilDivide(elements, kThreads * elements_per_thread));
-}
-
-template <typename T, int kInputs, int kOutputs, typename Function>
-void LaunchElementwise(std::int64_t elements, const void* const (&inputs)[kInputs],
-                       void* const (&outputs)[kOutputs], Function function, cudaStream_t stream) {
-  if (elements == 0) return;
-  Pointers<const T*, kInputs> in;
-  Pointers<T*, kOutputs> out;
-  for (int i = 0; i < kInputs; ++i) in.at[i] = static_cast<const T*>(inputs[i]);
-  for (int i = 0; i < kOutputs; ++i) out.at[i] = static_cast<T*>(outputs[i]);
-  ElementwiseKernel<T, kInputs, kOutputs, Function>
-      <<<Blocks(elements, sizeof(T) == 2 ? 16 : 8), kThreads, 0, stream>>>(elements, in, out, function);
-}
-
 template <typename T, bool kTanh>
 void LaunchGeluGradOf(std::int64_t elements, const void* x, const void* dy, void* dx, void* y,
                       cudaStream_t stream) {
@@ -444,7 +374,7 @@ void LaunchGeluGradOf(std::int64_t elements, const void* x, const void* dy, void
 template <typename T, int kWidth>
 void LaunchSwigluGradOf(std::int64_t elements, std::int64_t ffn, const void* x, const void* dy, void* dx,
                         void* y, cudaStream_t stream) {
-  const unsigned blocks = Blocks(elements, kWidth);
+  const unsigned blocks = ElementwiseBlocks(elements, kWidth);
   const auto* in = static_cast<const T*>(x);
   const auto* d = static_cast<const T*>(dy);
   if (y == nullptr) {
@@ -471,7 +401,7 @@ void LaunchBiasAdd(DType dtype, std::int64_t rows, std::int64_t columns, const v
   if (elements == 0) return;
   WithElementType(dtype, [&](auto element) {
     using T = decltype(element);
-    BiasAddKernel<T><<<Blocks(elements, 8), kThreads, 0, stream>>>(
+    BiasAddKernel<T><<<ElementwiseBlocks(elements, 8), kThreads, 0, stream>>>(
         elements, columns, static_cast<const T*>(x), static_cast<const T*>(bias), static_cast<T*>(y));
   });
 }
@@ -543,7 +473,7 @@ void LaunchSwiglu(DType dtype, std::int64_t rows, std::int64_t ffn, const void* 
   WithElementType(dtype, [&](auto element) {
     using T = decltype(element);
     const auto kernel = ffn % 8 == 0 ? SwigluKernel<T, 8> : SwigluKernel<T, 1>;
-    kernel<<<Blocks(elements, ffn % 8 == 0 ? 8 : 1), kThreads, 0, stream>>>(
+    kernel<<<ElementwiseBlocks(elements, ffn % 8 == 0 ? 8 : 1), kThreads, 0, stream>>>(
         elements, ffn, static_cast<const T*>(x), static_cast<T*>(y));
   });
 }
@@ -567,7 +497,7 @@ void LaunchDropout(const Dropout& dropout, cudaStream_t stream) {
   WithElementType(dropout.dtype, [&](auto element) {
     using T = decltype(element);
     const auto kernel = wide ? DropoutKernel<T, 8> : DropoutKernel<T, 1>;
-    kernel<<<Blocks(elements, wide ? 8 : 1), kThreads, 0, stream>>>(elements, dropout);
+    kernel<<<ElementwiseBlocks(elements, wide ? 8 : 1), kThreads, 0, stream>>>(elements, dropout);
   });
 }
 

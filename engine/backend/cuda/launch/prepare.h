@@ -1,4 +1,5 @@
-// How an instruction becomes something that can be enqueued: one function an op, listed in kernel_table.cpp.
+// How an instruction becomes something that can be enqueued: one function an op, listed in
+// profile/kernels.list.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -29,58 +30,10 @@ struct KernelEntry {
 // Null if there is none of that name.
 const KernelEntry* FindKernel(std::string_view op);
 
-#define ENGINE_CUDA_PREPARE(name) \
-  absl::StatusOr<Enqueue> Prepare##name(Device& device, const LaunchArgs& args)
-
-// prepare_linear.cpp
-ENGINE_CUDA_PREPARE(Linear);
-ENGINE_CUDA_PREPARE(LinearGelu);
-ENGINE_CUDA_PREPARE(LinearDgrad);
-ENGINE_CUDA_PREPARE(LinearDgradGelu);
-ENGINE_CUDA_PREPARE(LinearWgrad);
-ENGINE_CUDA_PREPARE(LinearCrossEntropy);
-// prepare_attention.cpp
-ENGINE_CUDA_PREPARE(Attention);
-ENGINE_CUDA_PREPARE(AttentionGrad);
-ENGINE_CUDA_PREPARE(AttentionPacked);
-ENGINE_CUDA_PREPARE(AttentionPackedGrad);
-// prepare_norm.cpp
-ENGINE_CUDA_PREPARE(LayerNorm);
-ENGINE_CUDA_PREPARE(AddLayerNorm);
-ENGINE_CUDA_PREPARE(LayerNormGrad);
-ENGINE_CUDA_PREPARE(LayerNormGradAdd);
-ENGINE_CUDA_PREPARE(RmsNorm);
-ENGINE_CUDA_PREPARE(AddRmsNorm);
-ENGINE_CUDA_PREPARE(RmsNormGrad);
-ENGINE_CUDA_PREPARE(RmsNormGradAdd);
-// prepare_elementwise.cpp
-ENGINE_CUDA_PREPARE(Add);
-ENGINE_CUDA_PREPARE(BiasAdd);
-ENGINE_CUDA_PREPARE(BiasGrad);
-ENGINE_CUDA_PREPARE(Gelu);
-ENGINE_CUDA_PREPARE(GeluGrad);
-ENGINE_CUDA_PREPARE(GeluGradAgain);
-ENGINE_CUDA_PREPARE(Swiglu);
-ENGINE_CUDA_PREPARE(SwigluGrad);
-ENGINE_CUDA_PREPARE(SwigluGradAgain);
-ENGINE_CUDA_PREPARE(Dropout);
-// prepare_tokens.cpp
-ENGINE_CUDA_PREPARE(Embedding);
-ENGINE_CUDA_PREPARE(EmbeddingGrad);
-ENGINE_CUDA_PREPARE(QkvSplit);
-ENGINE_CUDA_PREPARE(QkvMerge);
-ENGINE_CUDA_PREPARE(Rotary);
-ENGINE_CUDA_PREPARE(RotaryGrad);
-ENGINE_CUDA_PREPARE(CrossEntropy);
-ENGINE_CUDA_PREPARE(CrossEntropyGrad);
-ENGINE_CUDA_PREPARE(LossWeight);
-ENGINE_CUDA_PREPARE(LossSum);
-// prepare_optimizer.cpp
-ENGINE_CUDA_PREPARE(SumSquares);
-ENGINE_CUDA_PREPARE(ClipFactor);
-ENGINE_CUDA_PREPARE(AdamW);
-ENGINE_CUDA_PREPARE(AddShard);
-ENGINE_CUDA_PREPARE(Zero);
-ENGINE_CUDA_PREPARE(Copy);
+#define KERNEL(op, name) absl::StatusOr<Enqueue> Prepare##name(Device& device, const LaunchArgs& args);
+#define KERNEL_SCRATCH(op, name, scratch) KERNEL(op, name)
+#include "engine/backend/cuda/profile/kernels.list"
+#undef KERNEL
+#undef KERNEL_SCRATCH
 
 }  // namespace engine::backend::cuda

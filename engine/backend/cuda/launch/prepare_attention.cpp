@@ -296,7 +296,7 @@ absl::StatusOr<Enqueue> PrepareProblem(Device& device, const LaunchArgs& args, c
 
 }  // namespace
 
-ENGINE_CUDA_PREPARE(Attention) {
+absl::StatusOr<Enqueue> PrepareAttention(Device& device, const LaunchArgs& args) {
   const std::vector<TensorView>& in = args.inputs;
   const std::vector<TensorView>& out = args.outputs;
   RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel, {&in[0], &in[1], &in[2], &out[0]}));
@@ -308,7 +308,7 @@ ENGINE_CUDA_PREPARE(Attention) {
   return PrepareProblem(device, args, s, problem, false);
 }
 
-ENGINE_CUDA_PREPARE(AttentionGrad) {
+absl::StatusOr<Enqueue> PrepareAttentionGrad(Device& device, const LaunchArgs& args) {
   const std::vector<TensorView>& in = args.inputs;
   const std::vector<TensorView>& out = args.outputs;
   RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel,
@@ -325,7 +325,7 @@ ENGINE_CUDA_PREPARE(AttentionGrad) {
   return PrepareProblem(device, args, s, problem, true);
 }
 
-ENGINE_CUDA_PREPARE(AttentionPacked) {
+absl::StatusOr<Enqueue> PrepareAttentionPacked(Device& device, const LaunchArgs& args) {
   const std::vector<TensorView>& in = args.inputs;
   const std::vector<TensorView>& out = args.outputs;
   RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel, {&in[0], &out[0]}));
@@ -337,7 +337,7 @@ ENGINE_CUDA_PREPARE(AttentionPacked) {
   return PrepareProblem(device, args, s, problem, false);
 }
 
-ENGINE_CUDA_PREPARE(AttentionPackedGrad) {
+absl::StatusOr<Enqueue> PrepareAttentionPackedGrad(Device& device, const LaunchArgs& args) {
   const std::vector<TensorView>& in = args.inputs;
   const std::vector<TensorView>& out = args.outputs;
   RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel, {&in[0], &in[2], &in[4], &out[0]}));

@@ -1,4 +1,4 @@
-#include "engine/backend/cuda/launch/prepare_fp8.h"
+#include "engine/backend/cuda/launch/prepare.h"
 
 #include <cmath>
 

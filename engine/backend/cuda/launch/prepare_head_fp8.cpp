@@ -7,8 +7,8 @@
 #include "engine/backend/cuda/gemm/gemm_tuner.h"
 #include "engine/backend/cuda/kernels/cross_entropy.h"
 #include "engine/backend/cuda/kernels/quantize.h"
+#include "engine/backend/cuda/launch/prepare.h"
 #include "engine/backend/cuda/launch/prepare_checks.h"
-#include "engine/backend/cuda/launch/prepare_fp8.h"
 #include "engine/backend/cuda/profile/quantize_grid.h"
 #include "engine/backend/cuda/profile/scratch_linear.h"
 

@@ -75,7 +75,7 @@ absl::StatusOr<Enqueue> PrepareProduct(Device& device, const LaunchArgs& args, c
 
 }  // namespace
 
-ENGINE_CUDA_PREPARE(Linear) {
+absl::StatusOr<Enqueue> PrepareLinear(Device& device, const LaunchArgs& args) {
   const TensorView& x = args.inputs[0];
   const TensorView& w = args.inputs[1];
   const TensorView& y = args.outputs[0];
@@ -90,7 +90,7 @@ ENGINE_CUDA_PREPARE(Linear) {
   return PrepareProduct(device, args, spec, operands);
 }
 
-ENGINE_CUDA_PREPARE(LinearGelu) {
+absl::StatusOr<Enqueue> PrepareLinearGelu(Device& device, const LaunchArgs& args) {
   const TensorView& x = args.inputs[0];
   const TensorView& w = args.inputs[1];
   const TensorView& y = args.outputs[0];
@@ -106,7 +106,7 @@ ENGINE_CUDA_PREPARE(LinearGelu) {
       {.a = x.data, .b = w.data, .d = y.data, .bias = args.inputs[2].data, .aux = pre.data});
 }
 
-ENGINE_CUDA_PREPARE(LinearDgrad) {
+absl::StatusOr<Enqueue> PrepareLinearDgrad(Device& device, const LaunchArgs& args) {
   const TensorView& dy = args.inputs[0];
   const TensorView& w = args.inputs[1];
   const TensorView& dx = args.outputs[0];
@@ -115,7 +115,7 @@ ENGINE_CUDA_PREPARE(LinearDgrad) {
   return PrepareProduct(device, args, spec, {.a = dy.data, .b = w.data, .d = dx.data});
 }
 
-ENGINE_CUDA_PREPARE(LinearDgradGelu) {
+absl::StatusOr<Enqueue> PrepareLinearDgradGelu(Device& device, const LaunchArgs& args) {
   const TensorView& dy = args.inputs[0];
   const TensorView& w = args.inputs[1];
   const TensorView& pre = args.inputs[2];
@@ -128,7 +128,7 @@ ENGINE_CUDA_PREPARE(LinearDgradGelu) {
   return PrepareProduct(device, args, spec, {.a = dy.data, .b = w.data, .d = d_pre.data, .aux = pre.data});
 }
 
-ENGINE_CUDA_PREPARE(LinearWgrad) {
+absl::StatusOr<Enqueue> PrepareLinearWgrad(Device& device, const LaunchArgs& args) {
   const TensorView& dy = args.inputs[0];
   const TensorView& x = args.inputs[1];
   const TensorView& dw = args.outputs[0];
@@ -240,7 +240,7 @@ absl::Status PrepareChunks(Device& device, const LaunchArgs& args, LinearCrossEn
 
 }  // namespace
 
-ENGINE_CUDA_PREPARE(LinearCrossEntropy) {
+absl::StatusOr<Enqueue> PrepareLinearCrossEntropy(Device& device, const LaunchArgs& args) {
   const graph::Attributes& attributes = args.instruction->attributes;
   auto launch = std::make_shared<LinearCrossEntropyLaunch>();
   launch->x = args.inputs[0];

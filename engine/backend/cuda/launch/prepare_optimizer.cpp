@@ -18,8 +18,7 @@ std::size_t Bytes(const TensorView& view) {
 
 }  // namespace
 
-ENGINE_CUDA_PREPARE(SumSquares) {
-  static_cast<void>(device);
+absl::StatusOr<Enqueue> PrepareSumSquares(Device&, const LaunchArgs& args) {
   const TensorView x = args.inputs[0];
   const TensorView sum = args.outputs[0];
   if (!IsElementType(x.dtype) || sum.dtype != DType::kF64) {
@@ -35,8 +34,7 @@ ENGINE_CUDA_PREPARE(SumSquares) {
   };
 }
 
-ENGINE_CUDA_PREPARE(ClipFactor) {
-  static_cast<void>(device);
+absl::StatusOr<Enqueue> PrepareClipFactor(Device&, const LaunchArgs& args) {
   const auto* scalars = args.inputs[0].as<double>();
   auto* control = args.outputs[0].as<double>();
   const graph::Attributes& attributes = args.instruction->attributes;
@@ -53,7 +51,7 @@ ENGINE_CUDA_PREPARE(ClipFactor) {
   };
 }
 
-ENGINE_CUDA_PREPARE(AdamW) {
+absl::StatusOr<Enqueue> PrepareAdamW(Device& device, const LaunchArgs& args) {
   constexpr const char* kInputs[] = {"weights", "gradients", "first moments", "second moments"};
   for (int i = 0; i < 4; ++i) {
     const DType dtype = args.inputs[i].dtype;
@@ -108,8 +106,7 @@ ENGINE_CUDA_PREPARE(AdamW) {
   };
 }
 
-ENGINE_CUDA_PREPARE(AddShard) {
-  static_cast<void>(device);
+absl::StatusOr<Enqueue> PrepareAddShard(Device&, const LaunchArgs& args) {
   const TensorView x = args.inputs[0];
   const TensorView sum = args.outputs[0];
   if (!IsElementType(x.dtype) || sum.dtype != DType::kF32) {
@@ -125,8 +122,7 @@ ENGINE_CUDA_PREPARE(AddShard) {
   };
 }
 
-ENGINE_CUDA_PREPARE(Zero) {
-  static_cast<void>(device);
+absl::StatusOr<Enqueue> PrepareZero(Device&, const LaunchArgs& args) {
   void* data = args.outputs[0].data;
   const std::size_t bytes = Bytes(args.outputs[0]);
   return [=](cudaStream_t stream, const KernelContext&) {
@@ -134,8 +130,7 @@ ENGINE_CUDA_PREPARE(Zero) {
   };
 }
 
-ENGINE_CUDA_PREPARE(Copy) {
-  static_cast<void>(device);
+absl::StatusOr<Enqueue> PrepareCopy(Device&, const LaunchArgs& args) {
   const void* from = args.inputs[0].data;
   void* to = args.outputs[0].data;
   const std::size_t bytes = Bytes(args.outputs[0]);

@@ -101,8 +101,7 @@ absl::StatusOr<Enqueue> PrepareRotaryInPlace(const LaunchArgs& args, const char*
 
 }  // namespace
 
-ENGINE_CUDA_PREPARE(Embedding) {
-  static_cast<void>(device);
+absl::StatusOr<Enqueue> PrepareEmbedding(Device&, const LaunchArgs& args) {
   const TensorView ids = args.inputs[0];
   const TensorView table = args.inputs[1];
   const TensorView y = args.outputs[0];
@@ -114,8 +113,7 @@ ENGINE_CUDA_PREPARE(Embedding) {
   };
 }
 
-ENGINE_CUDA_PREPARE(EmbeddingGrad) {
-  static_cast<void>(device);
+absl::StatusOr<Enqueue> PrepareEmbeddingGrad(Device&, const LaunchArgs& args) {
   const TensorView ids = args.inputs[0];
   const TensorView dy = args.inputs[1];
   const TensorView d_table = args.outputs[0];
@@ -142,8 +140,7 @@ ENGINE_CUDA_PREPARE(EmbeddingGrad) {
   };
 }
 
-ENGINE_CUDA_PREPARE(QkvSplit) {
-  static_cast<void>(device);
+absl::StatusOr<Enqueue> PrepareQkvSplit(Device&, const LaunchArgs& args) {
   const TensorView packed = args.inputs[0];
   const QkvParts parts{args.outputs[0].data, args.outputs[1].data, args.outputs[2].data};
   RETURN_IF_ERROR(
@@ -158,8 +155,7 @@ ENGINE_CUDA_PREPARE(QkvSplit) {
   };
 }
 
-ENGINE_CUDA_PREPARE(QkvMerge) {
-  static_cast<void>(device);
+absl::StatusOr<Enqueue> PrepareQkvMerge(Device&, const LaunchArgs& args) {
   const TensorView packed = args.outputs[0];
   const QkvParts parts{args.inputs[0].data, args.inputs[1].data, args.inputs[2].data};
   RETURN_IF_ERROR(
@@ -174,17 +170,14 @@ ENGINE_CUDA_PREPARE(QkvMerge) {
   };
 }
 
-ENGINE_CUDA_PREPARE(Rotary) {
-  static_cast<void>(device);
+absl::StatusOr<Enqueue> PrepareRotary(Device&, const LaunchArgs& args) {
   return PrepareRotaryInPlace(args, "rotary", /*inverse=*/false);
 }
-ENGINE_CUDA_PREPARE(RotaryGrad) {
-  static_cast<void>(device);
+absl::StatusOr<Enqueue> PrepareRotaryGrad(Device&, const LaunchArgs& args) {
   return PrepareRotaryInPlace(args, "rotary_grad", /*inverse=*/true);
 }
 
-ENGINE_CUDA_PREPARE(CrossEntropy) {
-  static_cast<void>(device);
+absl::StatusOr<Enqueue> PrepareCrossEntropy(Device&, const LaunchArgs& args) {
   const TensorView lse = args.outputs[0];
   const TensorView target = args.outputs[1];
   RETURN_IF_ERROR(ExpectFloat("cross_entropy", {&lse, &target}));
@@ -197,8 +190,7 @@ ENGINE_CUDA_PREPARE(CrossEntropy) {
   };
 }
 
-ENGINE_CUDA_PREPARE(CrossEntropyGrad) {
-  static_cast<void>(device);
+absl::StatusOr<Enqueue> PrepareCrossEntropyGrad(Device&, const LaunchArgs& args) {
   const TensorView lse = args.inputs[2];
   const TensorView weight = args.inputs[3];
   const TensorView d_logits = args.outputs[0];
@@ -213,8 +205,7 @@ ENGINE_CUDA_PREPARE(CrossEntropyGrad) {
   };
 }
 
-ENGINE_CUDA_PREPARE(LossWeight) {
-  static_cast<void>(device);
+absl::StatusOr<Enqueue> PrepareLossWeight(Device&, const LaunchArgs& args) {
   const TensorView labels = args.inputs[0];
   const TensorView weight = args.outputs[0];
   RETURN_IF_ERROR(ExpectFloat("loss_weight", {&weight}));
@@ -226,8 +217,7 @@ ENGINE_CUDA_PREPARE(LossWeight) {
   };
 }
 
-ENGINE_CUDA_PREPARE(LossSum) {
-  static_cast<void>(device);
+absl::StatusOr<Enqueue> PrepareLossSum(Device&, const LaunchArgs& args) {
   const TensorView lse = args.inputs[0];
   const TensorView target = args.inputs[1];
   const TensorView labels = args.inputs[2];

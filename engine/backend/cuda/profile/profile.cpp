@@ -9,7 +9,6 @@
 #include "engine/backend/cuda/profile/scratch.h"
 #include "engine/backend/cuda/profile/scratch_attention.h"
 #include "engine/backend/cuda/profile/scratch_exchange.h"
-#include "engine/backend/cuda/profile/scratch_fp8.h"
 #include "engine/ops/fused.h"
 
 namespace engine::backend::cuda {
@@ -17,39 +16,22 @@ namespace {
 
 struct ScratchEntry {
   std::string_view op;
-  std::int64_t (*bytes)(Types, Types, const graph::Attributes&);
+  ScratchRule bytes;
 };
 
 constexpr std::array kScratch = {
-    ScratchEntry{"linear", GemmScratch},
-    ScratchEntry{"linear_gelu", GemmScratch},
-    ScratchEntry{"linear_dgrad", GemmScratch},
-    ScratchEntry{"linear_dgrad_gelu", GemmScratch},
-    ScratchEntry{"linear_wgrad", GemmScratch},
-    ScratchEntry{"linear_cross_entropy", LinearCrossEntropyScratch},
-    ScratchEntry{"attention", AttentionScratch},
-    ScratchEntry{"attention_packed", AttentionPackedScratch},
-    ScratchEntry{"layer_norm_grad", NormGradScratch},
-    ScratchEntry{"layer_norm_grad_add", NormGradScratch},
-    ScratchEntry{"rms_norm_grad", NormGradScratch},
-    ScratchEntry{"rms_norm_grad_add", NormGradScratch},
-    ScratchEntry{"bias_grad", BiasGradScratch},
-    ScratchEntry{"gelu_grad_again", GeluGradAgainScratch},
-    ScratchEntry{"embedding_grad", EmbeddingGradScratch},
-    ScratchEntry{"loss_sum", LossSumScratch},
-    ScratchEntry{"sum_squares", SumSquaresScratch},
+#define KERNEL(op, name)
+#define KERNEL_SCRATCH(op, name, scratch) ScratchEntry{#op, scratch##Scratch},
+#include "engine/backend/cuda/profile/kernels.list"
+#undef KERNEL
+#undef KERNEL_SCRATCH
 };
 
 std::int64_t ScratchBytes(std::string_view kernel, Types inputs, Types outputs,
                           const graph::Attributes& attributes, bool deterministic) {
-  if (kernel == "attention_grad") return AttentionGradScratch(inputs, attributes, deterministic);
-  if (kernel == "attention_packed_grad") return AttentionPackedGradScratch(inputs, attributes, deterministic);
   const auto* entry =
       std::find_if(kScratch.begin(), kScratch.end(), [&](const auto& e) { return e.op == kernel; });
-  if (entry != kScratch.end()) return entry->bytes(inputs, outputs, attributes);
-  const auto* fp8 =
-      std::find_if(kFp8Scratch.begin(), kFp8Scratch.end(), [&](const auto& e) { return e.op == kernel; });
-  return fp8 == kFp8Scratch.end() ? 0 : fp8->bytes(inputs, outputs, attributes);
+  return entry == kScratch.end() ? 0 : entry->bytes(inputs, outputs, attributes, deterministic);
 }
 
 bool Fuses(const graph::OpDef& op, const graph::TensorType& of) {

@@ -14,22 +14,16 @@ using Types = graph::TypeSpan;
 // cuBLASLt's workspace: split-K algorithms use up to 52 MB on GPT-2's shapes.
 inline constexpr std::int64_t kGemmWorkspaceBytes = std::int64_t{64} << 20;
 
-#define ENGINE_CUDA_SCRATCH(name) \
-  std::int64_t name##Scratch(Types inputs, Types outputs, const graph::Attributes& attributes)
+// For kernels that make the same bits each time, or not.
+using ScratchRule = std::int64_t (*)(Types inputs, Types outputs, const graph::Attributes& attributes,
+                                     bool deterministic);
 
-ENGINE_CUDA_SCRATCH(Gemm);  // scratch_linear.cpp
-ENGINE_CUDA_SCRATCH(
-    LinearCrossEntropy);         // scratch_linear.cpp: workspace, logits of one chunk, per-token losses
-ENGINE_CUDA_SCRATCH(Attention);  // scratch_attention.cpp
-ENGINE_CUDA_SCRATCH(AttentionPacked);
-std::int64_t AttentionGradScratch(Types inputs, const graph::Attributes& attributes, bool deterministic);
-std::int64_t AttentionPackedGradScratch(Types inputs, const graph::Attributes& attributes,
-                                        bool deterministic);
-ENGINE_CUDA_SCRATCH(NormGrad);       // scratch_norm.cpp: every norm gradient, plain and with addition
-ENGINE_CUDA_SCRATCH(BiasGrad);       // scratch_elementwise.cpp
-ENGINE_CUDA_SCRATCH(GeluGradAgain);  // with a bias gradient
-ENGINE_CUDA_SCRATCH(EmbeddingGrad);  // scratch_tokens.cpp
-ENGINE_CUDA_SCRATCH(LossSum);
-ENGINE_CUDA_SCRATCH(SumSquares);  // scratch_optimizer.cpp
+#define KERNEL(op, name)
+#define KERNEL_SCRATCH(op, name, scratch)                                                         \
+  std::int64_t scratch##Scratch(Types inputs, Types outputs, const graph::Attributes& attributes, \
+                                bool deterministic);
+#include "engine/backend/cuda/profile/kernels.list"
+#undef KERNEL
+#undef KERNEL_SCRATCH
 
 }  // namespace engine::backend::cuda

@@ -209,18 +209,17 @@ plan::SlowPath SlowAttention(std::string_view kernel, Types inputs, const graph:
                    PairsComputed(shape, backward, deterministic)};
 }
 
-ENGINE_CUDA_SCRATCH(Attention) {
-  (void)outputs;
+std::int64_t AttentionScratch(Types inputs, Types, const graph::Attributes& attributes, bool) {
   return CudnnCarriesOut(ShapeOfSeparate(inputs[0], inputs[1], attributes)) ? kMarginBytes : 0;
 }
-std::int64_t AttentionGradScratch(Types inputs, const graph::Attributes& attributes, bool deterministic) {
+std::int64_t AttentionGradScratch(Types inputs, Types, const graph::Attributes& attributes,
+                                  bool deterministic) {
   return GradScratch(ShapeOfSeparate(inputs[0], inputs[1], attributes), deterministic);
 }
-ENGINE_CUDA_SCRATCH(AttentionPacked) {
-  (void)outputs;
+std::int64_t AttentionPackedScratch(Types inputs, Types, const graph::Attributes& attributes, bool) {
   return CudnnCarriesOut(ShapeOfPacked(inputs[0], attributes)) ? kMarginBytes : 0;
 }
-std::int64_t AttentionPackedGradScratch(Types inputs, const graph::Attributes& attributes,
+std::int64_t AttentionPackedGradScratch(Types inputs, Types, const graph::Attributes& attributes,
                                         bool deterministic) {
   return GradScratch(ShapeOfPacked(inputs[0], attributes), deterministic);
 }

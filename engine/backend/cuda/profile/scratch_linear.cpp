@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/backend/cuda/profile/scratch_fp8.h"
+#include "engine/backend/cuda/profile/scratch.h"
 
 namespace engine::backend::cuda {
 namespace {
@@ -11,10 +11,7 @@ std::int64_t Aligned(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 }  // namespace
 
-ENGINE_CUDA_SCRATCH(Gemm) {
-  (void)inputs, (void)outputs, (void)attributes;
-  return kGemmWorkspaceBytes;
-}
+std::int64_t GemmScratch(Types, Types, const graph::Attributes&, bool) { return kGemmWorkspaceBytes; }
 
 LinearCrossEntropyLayout LayoutOf(const graph::TensorType& x, const graph::TensorType& w,
                                   const graph::Attributes& attributes) {
@@ -29,8 +26,7 @@ LinearCrossEntropyLayout LayoutOf(const graph::TensorType& x, const graph::Tenso
   return layout;
 }
 
-ENGINE_CUDA_SCRATCH(LinearCrossEntropy) {
-  (void)outputs;
+std::int64_t LinearCrossEntropyScratch(Types inputs, Types, const graph::Attributes& attributes, bool) {
   return LayoutOf(inputs[0], inputs[1], attributes).bytes;
 }
 
@@ -55,8 +51,7 @@ LinearCrossEntropyFp8Layout Fp8LayoutOf(const graph::TensorType& x, const graph:
   return layout;
 }
 
-ENGINE_CUDA_SCRATCH(LinearCrossEntropyFp8) {
-  (void)outputs;
+std::int64_t LinearCrossEntropyFp8Scratch(Types inputs, Types, const graph::Attributes& attributes, bool) {
   return Fp8LayoutOf(inputs[0], inputs[1], attributes).bytes;
 }
 

@@ -4,7 +4,7 @@
 namespace engine::backend::cuda {
 
 // Outputs: dx, then one sum over rows after another, then the norm's output if there is one.
-std::int64_t NormGradScratch(Types, Types outputs, const graph::Attributes& attributes) {
+std::int64_t NormGradScratch(Types, Types outputs, const graph::Attributes& attributes, bool) {
   const Shape& x = outputs[0].shape;
   const std::int64_t columns = x[x.rank() - 1];
   const NormGradGrid grid = MakeNormGradGrid(x.elements() / columns, columns);
