@@ -66,6 +66,10 @@ void AddElementwise(std::vector<Case>* cases) {
   cases->push_back({&ops::kSwiglu, "large", {{{3, 81, 2, 307}}}, {}, 1, true});
   cases->push_back({&ops::kSwigluGrad, "plain", {{{2, 4, 2, 6}}, {{2, 4, 6}}}, {}});
   cases->push_back({&ops::kSwigluGrad, "large", {{{3, 81, 2, 307}}, {{3, 81, 307}}}, {}, 1, true});
+  cases->push_back({&ops::kRelu2, "plain", {{{2, 4, 6}}}, {}});
+  cases->push_back({&ops::kRelu2, "large", {{{3, 81, 307}}}, {}, 1, true});
+  cases->push_back({&ops::kRelu2Grad, "plain", {{{2, 4, 6}}, {{2, 4, 6}}}, {}});
+  cases->push_back({&ops::kRelu2Grad, "large", {{{3, 81, 307}}, {{3, 81, 307}}}, {}, 1, true});
   const Attributes dropout = {{"p", 0.3}, {"stream", std::string("test")}};
   for (const graph::OpDef* op : {&ops::kDropout, &ops::kDropoutGrad}) {
     cases->push_back({op, "plain", {{{2, 4, 7}}}, dropout});
