@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/compile/interleave.h"
+#include "engine/compile/estimates.h"
 #include "engine/plan/plan.h"
 
 namespace engine::compile {

@@ -5,20 +5,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/compile/estimates.h"
 #include "engine/plan/plan.h"
 
 namespace engine::compile {
-
-// What a rank does in a second, for estimates alone; 0: unknown.
-struct Rates {
-  double matmul_flops = 0;
-  double memory_bandwidth = 0;  // bytes
-  double link_bandwidth = 0;    // bytes, per direction
-  double attention_slowdown = 1;
-};
-
-// Of an instruction, alone on its stream.
-double EstimateSeconds(const plan::Instruction& instruction, const Rates& rates);
 
 struct Interleaving {
   // Lanes: whose next instruction it is. Empty where these wait for each other: there is no such order.

@@ -12,7 +12,7 @@
 #include "engine/base/status.h"
 #include "engine/compile/buckets.h"
 #include "engine/compile/flat_exchange.h"
-#include "engine/compile/interleave.h"
+#include "engine/compile/estimates.h"
 #include "engine/compile/quantize.h"
 #include "engine/compile/update.h"
 #include "engine/plan/device_profile.h"

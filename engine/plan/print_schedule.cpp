@@ -3,21 +3,17 @@
 #include <algorithm>
 
 #include "engine/base/status.h"
+#include "engine/plan/pass_clock.h"
 
 namespace engine::plan {
 namespace {
 
-constexpr std::int64_t kForwardTime = 1;
-constexpr std::int64_t kBackwardTime = 2;  // of all gradients
-
-std::int64_t TimeOf(Pass pass, bool weights) {
-  if (pass == Pass::kForward) return kForwardTime;
-  return weights ? kBackwardTime / 2 : kBackwardTime;
-}
+constexpr double kForwardTime = 1;
+constexpr double kBackwardTime = 2;  // of all gradients
 
 // Halves that run in turns are one turn, of the microbatch that they are halves of.
-std::vector<TimelineTurn> TurnsOf(const Plan& plan, const StagePlan& stage) {
-  std::vector<TimelineTurn> turns;
+std::vector<Turn> TurnsOf(const Plan& plan, const StagePlan& stage) {
+  std::vector<Turn> turns;
   const bool trains = stage.update >= 0;
   const auto lanes = static_cast<std::int32_t>(trains ? plan.lanes : 1);
   for (const Step& step : trains ? stage.train : stage.evaluate) {
@@ -32,58 +28,42 @@ std::vector<TimelineTurn> TurnsOf(const Plan& plan, const StagePlan& stage) {
   return turns;
 }
 
-// When each chunk has passed each microbatch; −1: not yet.
-class Finished {
- public:
-  Finished(std::size_t chunks, std::int64_t microbatches)
-      : chunks_(chunks),
-        microbatches_(static_cast<std::size_t>(microbatches)),
-        at_(3 * chunks * microbatches_, -1) {}
-
-  std::int64_t& At(Pass pass, std::int32_t chunk, std::int32_t microbatch) {
-    const std::size_t row = static_cast<std::size_t>(pass) * chunks_ + static_cast<std::size_t>(chunk);
-    return at_[row * microbatches_ + static_cast<std::size_t>(microbatch)];
+// How many microbatches each chunk holds at most; an evaluation keeps nothing of them.
+std::vector<std::int64_t> SlotsOf(const Plan& plan) {
+  std::vector<std::int64_t> slots(plan.chunk_stage.size(), plan.microbatches);
+  for (const StagePlan& stage : plan.stages) {
+    for (const Chunk& chunk : stage.chunks) {
+      if (chunk.slots > 0) slots[static_cast<std::size_t>(chunk.index)] = chunk.slots;
+    }
   }
-
-  // When the turn's input is there; −1: not yet known.
-  std::int64_t Ready(const TimelineTurn& turn) {
-    const auto passed = [&](Pass pass, std::int32_t chunk) { return At(pass, chunk, turn.microbatch); };
-    if (turn.pass == Pass::kForward) return turn.chunk == 0 ? 0 : passed(Pass::kForward, turn.chunk - 1);
-    if (turn.pass == Pass::kWeights) return passed(Pass::kBackward, turn.chunk);
-    const bool last = static_cast<std::size_t>(turn.chunk) + 1 == chunks_;
-    return last ? passed(Pass::kForward, turn.chunk) : passed(Pass::kBackward, turn.chunk + 1);
-  }
-
- private:
-  std::size_t chunks_;
-  std::size_t microbatches_;
-  std::vector<std::int64_t> at_;
-};
+  return slots;
+}
 
 }  // namespace
 
 Timeline SimulateTimeline(const Plan& plan) {
   Timeline timeline;
-  for (const StagePlan& stage : plan.stages) timeline.stages.push_back(TurnsOf(plan, stage));
-  for (const auto& turns : timeline.stages) {
-    for (const TimelineTurn& turn : turns) timeline.weights |= turn.pass == Pass::kWeights;
+  std::vector<std::vector<Turn>> turns;
+  for (const StagePlan& stage : plan.stages) turns.push_back(TurnsOf(plan, stage));
+  for (const auto& stage : turns) {
+    for (const Turn& turn : stage) timeline.weights |= turn.pass == Pass::kWeights;
   }
-  Finished finished(plan.chunk_stage.size(), plan.microbatches);
-  std::vector<std::size_t> next(timeline.stages.size(), 0);
-  std::vector<std::int64_t> free(timeline.stages.size(), 0);
-  for (bool progress = true; progress;) {
-    progress = false;
-    for (std::size_t s = 0; s < timeline.stages.size(); ++s) {
-      for (; next[s] < timeline.stages[s].size(); ++next[s]) {
-        TimelineTurn& turn = timeline.stages[s][next[s]];
-        const std::int64_t ready = finished.Ready(turn);
-        if (ready < 0) break;
-        turn.start = std::max(ready, free[s]);
-        turn.end = turn.start + TimeOf(turn.pass, timeline.weights);
-        finished.At(turn.pass, turn.chunk, turn.microbatch) = turn.end;
-        free[s] = turn.end;
-        progress = true;
-      }
+  const std::size_t chunks = plan.chunk_stage.size();
+  const double backward = timeline.weights ? kBackwardTime / 2 : kBackwardTime;
+  std::vector<std::vector<PlayedTurn>> played;
+  PlayTurns(turns, SlotsOf(plan), plan.microbatches,
+            {.forward = std::vector<double>(chunks, kForwardTime),
+             .backward = std::vector<double>(chunks, backward),
+             .weights = std::vector<double>(chunks, backward)},
+            &played);
+  for (const auto& stage : played) {
+    std::vector<TimelineTurn>& drawn = timeline.stages.emplace_back();
+    for (const auto& [turn, begin, end] : stage) {
+      drawn.push_back({.pass = turn.pass,
+                       .chunk = turn.chunk,
+                       .microbatch = turn.microbatch,
+                       .start = static_cast<std::int64_t>(begin),
+                       .end = static_cast<std::int64_t>(end)});
     }
   }
   std::int64_t busy = 0;

@@ -26,8 +26,7 @@ struct Timeline {
   bool weights = false;  // there are weights passes
 };
 
-// Of the training program; of the evaluation where the plan does not train. Every stage starts a turn when it
-// is free and the neighbouring chunk has passed the microbatch on.
+// Of the training program; of the evaluation where the plan does not train. Played by plan/pass_clock.h.
 Timeline SimulateTimeline(const Plan& plan);
 
 // One row a stage, one column a unit of time: forward passes are the microbatch's last digit, backward passes

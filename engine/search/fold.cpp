@@ -18,7 +18,7 @@
 #include "engine/plan/control.h"
 #include "engine/predict/cost.h"
 #include "engine/search/chunk_facts.h"
-#include "engine/search/pass_player.h"
+#include "engine/search/pass_schedule.h"
 #include "engine/search/stage_states.h"
 
 namespace engine::search {
@@ -457,30 +457,30 @@ class Folder::Impl {
       return of_lanes >= lanes && of_samples * lanes >= samples * of_lanes;
     });
     if (at == known->second.end()) return 0;
-    PassTimes times;
+    plan::PassTimes times;
     const Blocks& lengths = BlocksOf(recipe);
     for (const std::int64_t length : lengths) {
       const double blocks = kSlack * static_cast<double>(length * samples);
-      times.forward_s.push_back(blocks * at->second.forward_s);
-      times.backward_s.push_back(blocks * at->second.backward_s);
+      times.forward.push_back(blocks * at->second.forward_s);
+      times.backward.push_back(blocks * at->second.backward_s);
     }
-    times.weights_s.assign(lengths.size(), 0);
+    times.weights.assign(lengths.size(), 0);
     const bool deferred = recipe.parallelism.schedule == plan::kZeroBubble;
     return LeastSeconds(times, static_cast<size_t>(recipe.parallelism.pp), Microbatches(recipe), deferred);
   }
 
   // What the passes take at least: each stage waits for the first microbatch's way to it, then does all that
   // is its own, and what it ends with goes back to the first stage, but for weights passes, which stay.
-  static double LeastSeconds(const PassTimes& times, size_t stages, std::int64_t microbatches,
+  static double LeastSeconds(const plan::PassTimes& times, size_t stages, std::int64_t microbatches,
                              bool deferred) {
     double most = 0;
     double way = 0;
     for (size_t s = 0; s < stages; ++s) {
       double work = 0;
-      for (size_t c = s; c < times.forward_s.size(); c += stages)
-        work += times.forward_s[c] + times.backward_s[c] + times.weights_s[c];
+      for (size_t c = s; c < times.forward.size(); c += stages)
+        work += times.forward[c] + times.backward[c] + times.weights[c];
       most = std::max(most, way + work * static_cast<double>(microbatches));
-      way += times.forward_s[s] + (deferred ? 0 : times.backward_s[s]);
+      way += times.forward[s] + (deferred ? 0 : times.backward[s]);
     }
     return most;
   }
@@ -557,7 +557,7 @@ class Folder::Impl {
     ASSIGN_OR_RETURN(const Probe* probe, ProbeOf(recipe, lanes, lengths[0]));
     const PassTime each_forward = probe->longer[1].forward - probe->longer[0].forward;
     const PassTime each_backward = probe->longer[1].backward - probe->longer[0].backward;
-    PassTimes times;
+    plan::PassTimes times;
     for (size_t c = 0; c < facts.size(); ++c) {
       const size_t stage = c % states.size();
       const StageStates& of = *states[stage];
@@ -579,9 +579,9 @@ class Folder::Impl {
         backward += after.busy + after.finish;  // the last block's sum is added
                                                 // to its shard in the pass
       }
-      times.forward_s.push_back(forward);
-      times.backward_s.push_back(backward);
-      times.weights_s.push_back(weights);
+      times.forward.push_back(forward);
+      times.backward.push_back(backward);
+      times.weights.push_back(weights);
     }
     double rest = 0;
     for (const StageStates* of : states) rest = std::max(rest, of->after_meeting_s);
@@ -591,7 +591,7 @@ class Folder::Impl {
     if (compile::ZeroStageOf(p) < 2) {
       times.ending = [&](size_t c, double busy) {
         const StageStates& of = *states[c % states.size()];
-        PassTimes::Ending ending;
+        plan::PassTimes::Ending ending;
         if (of.reduce.seconds == 0) return ending;
         BlockExchange in_pass;
         in_pass.reduce = &of.reduce;
@@ -608,10 +608,10 @@ class Folder::Impl {
         const double exchanged =
             shares ? busy + all.behind_s + static_cast<double>(n) * of.reduce.seconds + head : 0;
         const double pass = std::max(with, exchanged - of.reduce.seconds);
-        ending.longer_s = pass - all.seconds();
-        if (shares) estimate->held_up_s += ending.longer_s;
-        ending.busy_s = std::max(after.busy - (pass - with), exchanged - pass);
-        ending.finish_s = after.finish;
+        ending.longer = pass - all.seconds();
+        if (shares) estimate->held_up_s += ending.longer;
+        ending.busy = std::max(after.busy - (pass - with), exchanged - pass);
+        ending.finish = after.finish;
         return ending;
       };
     }
@@ -627,9 +627,9 @@ class Folder::Impl {
     return absl::OkStatus();
   }
 
-  void Transfers(const recipe::Recipe& recipe, const Probe& probe, size_t chunks, PassTimes* times) {
-    times->send_s.assign(chunks, 0);
-    times->send_back_s.assign(chunks, 0);
+  void Transfers(const recipe::Recipe& recipe, const Probe& probe, size_t chunks, plan::PassTimes* times) {
+    times->send.assign(chunks, 0);
+    times->send_back.assign(chunks, 0);
     if (chunks == 1) return;
     Plan plan;
     plan.mesh = plan::Mesh::Of(recipe.parallelism);
@@ -638,13 +638,13 @@ class Folder::Impl {
     const predict::CostModel costs(plan, recipe.cluster);
     for (size_t c = 0; c + 1 < chunks; ++c) {
       const std::int32_t chunk = static_cast<std::int32_t>(c);
-      times->send_s[c] =
+      times->send[c] =
           c < stages
               ? costs.TransferSeconds(
                     {.value = -1, .from_chunk = chunk, .to_chunk = chunk + 1, .bytes = probe.send_bytes})
-              : times->send_s[c - stages];
-      times->send_back_s[c + 1] = times->send_s[c] * static_cast<double>(probe.send_back_bytes) /
-                                  static_cast<double>(probe.send_bytes);
+              : times->send[c - stages];
+      times->send_back[c + 1] =
+          times->send[c] * static_cast<double>(probe.send_back_bytes) / static_cast<double>(probe.send_bytes);
     }
   }
 
