@@ -74,6 +74,8 @@ class MegatronConverter : MegatronWriter {
     }
     if (a_.Has("--swiglu")) {
       Set("model.mlp.activation", std::string("swiglu"), "", "--swiglu");
+    } else if (a_.Has("--squared-relu")) {
+      Set("model.mlp.activation", std::string("squared_relu"), "", "--squared-relu");
     } else if (a_.Has("--no-bias-gelu-fusion") && !a_.Has("--openai-gelu")) {
       Set("model.mlp.activation", std::string("gelu_erf"), "unfused, Megatron-LM's GELU is the exact one",
           "--no-bias-gelu-fusion");
@@ -84,7 +86,8 @@ class MegatronConverter : MegatronWriter {
       Set("model.mlp.activation", std::string("gelu_tanh"),
           a_.Has("--openai-gelu") ? "" : "fused with the bias, Megatron-LM's GELU is this one");
     }
-    if (a_.Has("--no-bias-gelu-fusion") && (a_.Has("--openai-gelu") || a_.Has("--swiglu"))) {
+    if (a_.Has("--no-bias-gelu-fusion") &&
+        (a_.Has("--openai-gelu") || a_.Has("--swiglu") || a_.Has("--squared-relu"))) {
       Remark("--no-bias-gelu-fusion", "the activation is another one");
     }
     Translate("--normalization", "model.norm.kind", {{"LayerNorm", "layernorm"}, {"RMSNorm", "rmsnorm"}});

@@ -164,6 +164,13 @@ class DecoderBuilder {
     return BranchLinear(name + ".proj", core, {heads, head_dim}, model_.attention.bias);
   }
 
+  ValueId Activation(const std::string& name, ValueId wide) {
+    const std::string& kind = model_.mlp.activation;
+    if (kind == "swiglu") return graph_.Emit1(ops::kSwiglu, name, {wide});
+    if (kind == "squared_relu") return graph_.Emit1(ops::kRelu2, name, {wide});
+    return graph_.Emit1(ops::kGelu, name, {wide}, {{"tanh", std::int64_t{kind == "gelu_tanh" ? 1 : 0}}});
+  }
+
   ValueId MlpBlock(const std::string& name, ValueId x) {
     const std::int64_t ffn = recipe_.ffn_hidden();
     const bool gated = model_.mlp.activation == "swiglu";
@@ -172,11 +179,7 @@ class DecoderBuilder {
     const Dims out_means = gated ? Dims{Dim::kOther, Dim::kFeature} : Dims{Dim::kFeature};
     const ValueId wide = Linear(name + ".fc1", normed, out, out_means, {model_.hidden}, model_.mlp.bias,
                                 Normal(model_.init_std), /*out_split=*/gated ? 1 : 0);
-    const ValueId active =
-        gated ? graph_.Emit1(ops::kSwiglu, name + ".activation", {wide})
-              : graph_.Emit1(ops::kGelu, name + ".activation", {wide},
-                             {{"tanh", std::int64_t{model_.mlp.activation == "gelu_tanh" ? 1 : 0}}});
-    return BranchLinear(name + ".fc2", active, {ffn}, model_.mlp.bias);
+    return BranchLinear(name + ".fc2", Activation(name + ".activation", wide), {ffn}, model_.mlp.bias);
   }
 
   void Head(ValueId x) {

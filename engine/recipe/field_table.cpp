@@ -149,8 +149,8 @@ Rows ModelRows() {
           .Doc("Width of the feed-forward layer; 0: 4 × hidden, or floor(8 × hidden / 3 / 64) × 64 for "
                "swiglu."),
       FIELD(model.mlp.activation)
-          .Words({"gelu_tanh", "gelu_erf", "swiglu"})
-          .Doc("Activation: GELU in its tanh approximation, exact GELU, or SwiGLU (gated)."),
+          .Words({"gelu_tanh", "gelu_erf", "squared_relu", "swiglu"})
+          .Doc("Activation: GELU in its tanh approximation, exact GELU, max(x, 0)², or SwiGLU (gated)."),
       FIELD(model.mlp.bias).Doc("Whether the feed-forward projections have biases."),
       FIELD(model.norm.kind)
           .Words({"layernorm", "rmsnorm"})

@@ -35,7 +35,7 @@ struct Attention {
 
 struct Mlp {
   std::int64_t hidden = 0;               // 0: 4 × hidden, or floor(8 × hidden / 3 / 64) × 64 for swiglu
-  std::string activation = "gelu_tanh";  // gelu_tanh | gelu_erf | swiglu
+  std::string activation = "gelu_tanh";  // gelu_tanh | gelu_erf | squared_relu | swiglu
   bool bias = false;
 };
 

@@ -129,6 +129,7 @@ TEST_CASE("megatron: model flags") {
                 {"--rotary-percent", "1.0"}},
                {"model.attention.position", "model.attention.rope_scaling.factor"}) == "\"rotary\" 1.0");
   CHECK(Values({{"--no-bias-gelu-fusion", ""}}, {"model.mlp.activation"}) == "\"gelu_erf\"");
+  CHECK(Values({{"--squared-relu", ""}}, {"model.mlp.activation"}) == "\"squared_relu\"");
   CHECK(Values({{"--disable-bias-linear", ""}}, {"model.mlp.activation", "model.mlp.bias"}) ==
         "\"gelu_erf\" false");
   CHECK(Values({{"--disable-bias-linear", ""}, {"--openai-gelu", ""}}, {"model.mlp.activation"}) ==

@@ -330,9 +330,12 @@ TEST_CASE("decoder: the knobs reach the ops") {
   // Tied: the head reads the token table.
   CHECK(gpt.value(FindNode(gpt, "head").inputs[1]).name == "embedding.tokens");
 
-  recipe::Recipe erf = RecipeOfModel(kSmallGpt);
-  erf.model.mlp.activation = "gelu_erf";
-  CHECK(FindNode(Build(erf), "layers.1.mlp.activation").attributes.Int("tanh") == 0);
+  recipe::Recipe other = RecipeOfModel(kSmallGpt);
+  other.model.mlp.activation = "gelu_erf";
+  CHECK(FindNode(Build(other), "layers.1.mlp.activation").attributes.Int("tanh") == 0);
+
+  other.model.mlp.activation = "squared_relu";
+  CHECK(FindNode(Build(other), "layers.1.mlp.activation").op == &ops::kRelu2);
 
   const Graph llama = Build(RecipeOfModel(kSmallLlama));
   CHECK(FindNode(llama, "layers.0.mlp.activation").op == &ops::kSwiglu);

@@ -41,7 +41,7 @@ KEYS = {
     "model.attention.rope_scaling": {
         "factor": real(1, DEGREE), "low_frequency_factor": real(0, above=True),
         "high_frequency_factor": real(0, above=True), "original_max_positions": whole(1, SIZE)},
-    "model.mlp": {"hidden": whole(0, SIZE), "activation": word("gelu_tanh", "gelu_erf", "swiglu"), "bias": FLAG},
+    "model.mlp": {"hidden": whole(0, SIZE), "activation": word("gelu_tanh", "gelu_erf", "squared_relu", "swiglu"), "bias": FLAG},
     "model.norm": {"kind": word("layernorm", "rmsnorm"), "epsilon": real(0, above=True)},
     "model.dropout": {key: real(0, 1, below=True) for key in ("embedding", "hidden", "attention")},
     "parallelism": {
