@@ -336,7 +336,7 @@ class Fuser : public FusionRules {
 
   // Tokens of a chunk: equal chunks, a multiple of 128 tokens where there are so many.
   std::int64_t Chunk(const plan::LocalValue& logits) const {
-    const std::int64_t tokens = logits.local[0] * logits.local[1];
+    const std::int64_t tokens = logits.local.elements(0, logits.local.rank() - 1);
     const std::int64_t chunks = (logits.local_bytes() + options_.logits_bytes - 1) / options_.logits_bytes;
     return std::min(tokens, RoundUp((tokens + chunks - 1) / chunks, 128));
   }

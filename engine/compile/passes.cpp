@@ -71,6 +71,18 @@ absl::Status PlacePass(Compilation* c) {
   return absl::OkStatus();
 }
 
+// A device may lack kernels for what a graph asks of it: the plan must not be made, rather than fail where it runs.
+absl::Status HasKernels(const plan::DeviceProfile& profile, const LocalGraph& graph) {
+  if (!profile.lacks) return absl::OkStatus();
+  for (const LocalNode& node : graph.nodes) {
+    const std::string lacks = node.op != nullptr ? profile.lacks(*node.op, node.attributes) : "";
+    if (lacks.empty()) continue;
+    return Unimplemented("{} ({}): the {} executor has no kernel for {}; the cpu executor has", node.name,
+                         node.op->name, profile.name, lacks);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status FusePass(Compilation* c) {
   for (ProgramGraph* program : c->programs()) {
     Fuse({.profile = &c->options.profile,
@@ -80,6 +92,7 @@ absl::Status FusePass(Compilation* c) {
           .units = program->logical.units(),
           .chunk_of = [&](std::int32_t unit) { return ChunkOfUnit(c->chunks, unit); }},
          &program->local);
+    RETURN_IF_ERROR(HasKernels(c->options.profile, program->local));
   }
   return absl::OkStatus();
 }
@@ -92,8 +105,8 @@ absl::Status CutPass(Compilation* c) {
   for (size_t chunk = 0; chunk < c->chunks.size(); ++chunk)
     c->plan.chunk_stage.push_back(static_cast<std::int32_t>(chunk) %
                                   static_cast<std::int32_t>(c->plan.mesh.pp));
-  if (!c->evaluate.logical.nodes().empty()) {
-    const Graph& evaluate = c->evaluate.logical;
+  const Graph& evaluate = c->evaluate.logical;
+  if (!evaluate.nodes().empty() && evaluate.logits() != graph::kNoValue) {
     c->plan.logits =
         c->evaluate.cut.base + c->evaluate.cut.local.value_of[static_cast<size_t>(evaluate.logits())];
   }

@@ -1,10 +1,13 @@
-// Causal attention (Vaswani et al., arXiv:1706.03762; grouped queries: Ainslie et al., arXiv:2305.13245)
+// Attention (Vaswani et al., arXiv:1706.03762; grouped queries: Ainslie et al., arXiv:2305.13245)
 //
 //   attention(q[B, S, H, E], k[B, T, K, E], v[B, T, K, E], positions[B, S] int32)
 //       → o[B, S, H, E], lse[B, S, H]                                        (lse in fp32 or wider)
 //     Head h reads kv head h / (H/K). Key j stands at position j: keys are whole along the sequence and in
-//     natural order, while q may be any slice of it.
-//     score(i, j) = scale · q_i·k_j   for 0 ≤ positions_i − j (and < window, where the attribute window > 0)
+//     natural order, while q may be any slice of its own. Queries and keys may be of one sequence or of two
+//     (cross attention, T ≠ S).
+//     score(i, j) = scale · q_i·k_j   for the keys that the attribute mask lets query i see:
+//       causal (default)   0 ≤ positions_i − j (and < window, where the attribute window > 0)
+//       none               all of them; there is no window
 //     lse = log Σ_j exp(score),   o = Σ_j exp(score − lse) · v_j
 //     Dropout (attributes dropout > 0, stream) zeroes probabilities with that probability and scales the
 //     others by 1/(1 − dropout). The mask is a function of (sample, head, i, j): the same in every layout.
@@ -12,8 +15,8 @@
 //     P = exp(score − lse),  dP = d_o·v,  dS = P·(dP − Σ_E d_o·o)
 //     dq = scale·dS·k,  dk = scale·dSᵀ·q,  dv = Pᵀ·d_o
 //
-// FLOPs count the pairs that are not masked: S(S+1)/2 of a head without a window, W·S − W(W−1)/2 within one
-// of W. The forward pass has 2 products of 2·E FLOPs a pair, the backward pass 5. One of the 5 makes the
+// FLOPs count the pairs that are not masked: S·T of a head without a mask, under a causal one S(S+1)/2 without a
+// window, W·S − W(W−1)/2 within one of W. The forward pass has 2 products of 2·E FLOPs a pair, the backward pass 5. One of the 5 makes the
 // scores again, as the kernels do; Work::product_flops leaves it out. A slice of the sequence is one of a
 // zigzag split (plan/layout.h): without a window all slices have as many pairs, with one the middle has most.
 //
@@ -23,14 +26,25 @@
 // Backward saves q, k, v, o, lse; never the S×T scores (as FlashAttention, arXiv:2205.14135).
 #include <algorithm>
 
+#include "engine/graph/mask.h"
 #include "engine/ops/common.h"
 #include "engine/ops/ops.h"
 
 namespace engine::ops {
 namespace {
 
-Types InferForward(TypeSpan inputs, const Attributes&) {
+absl::Status CheckMask(const Attributes& attributes) {
+  if (graph::IsCausal(attributes)) return absl::OkStatus();
+  const std::string& mask = attributes.String("mask");
+  if (mask != "none") return Internal("attention with the mask {}, which is neither causal nor none", mask);
+  const std::int64_t window = attributes.Int("window", 0);
+  if (window == 0) return absl::OkStatus();
+  return Internal("attention within a window of {} needs a causal mask", window);
+}
+
+Types InferForward(TypeSpan inputs, const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 4, 4, "attention"));
+  RETURN_IF_ERROR(CheckMask(attributes));
   const Shape& q = inputs[0].shape;
   const Shape& k = inputs[1].shape;
   if (q.rank() != 4 || k != inputs[2].shape || q[0] != k[0] || q[3] != k[3] || q[2] % k[2] != 0) {
@@ -63,6 +77,7 @@ PairFlops PairFlopsOf(TypeSpan inputs, const Attributes& attributes) {
   const double window = static_cast<double>(attributes.Int("window", 0));
   const double each = 2.0 * static_cast<double>(q.elements()) /
                       queries;  // FLOPs of one (query, key) pair, over all samples and heads
+  if (!graph::IsCausal(attributes)) return {each * queries * keys, each * queries * keys};
   return {each * PairsFrom((keys - queries) / 2, queries, window),
           each * PairsFrom(0, keys, window) * queries / keys};
 }

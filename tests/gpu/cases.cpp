@@ -7,6 +7,7 @@
 #include <string_view>
 #include <thread>
 
+#include "engine/backend/cuda/profile/profile.h"
 #include "engine/ops/fused.h"
 #include "engine/ops/ops.h"
 #include "tests/ops/interpreter.h"
@@ -35,10 +36,14 @@ double GeluExtra(const OpDef& op, const Attributes& attributes, DType dtype) {
   return 0x1p-12 * (&op == &ops::kGelu ? 1.5 : 12.0);
 }
 
+bool HasKernel(const Case& test) {
+  return backend::cuda::CudaProfile().lacks(*test.op, test.attributes).empty();
+}
+
 // The harness' own cases of these ops.
 void AddCommon(std::initializer_list<const OpDef*> ops, GpuCases* cases) {
   for (const Case& test : ops_test::AllCases()) {
-    if (std::find(ops.begin(), ops.end(), test.op) == ops.end()) continue;
+    if (std::find(ops.begin(), ops.end(), test.op) == ops.end() || !HasKernel(test)) continue;
     cases->push_back({.base = test});
     if (test.op != &ops::kGelu && test.op != &ops::kGeluGrad) continue;
     cases->back().extra = [op = test.op, attributes = test.attributes](size_t, DType dtype, const Tensors&,
@@ -485,7 +490,7 @@ GpuCases OtherCases() {
   }
   GpuCases others;
   for (const Case& test : ops_test::AllCases()) {
-    if (!covered.contains(test.op)) others.push_back({.base = test});
+    if (!covered.contains(test.op) && HasKernel(test)) others.push_back({.base = test});
   }
   return others;
 }

@@ -232,6 +232,11 @@ TEST_CASE("gpu op: every op has a kernel and a case") {
   for (const auto& ops : {ops::AllOps(), ops::AllFusedOps()}) {
     for (const graph::OpDef* op : ops) {
       const std::string name(op->name);
+      // Of these the device profile says that it has no kernel yet.
+      if (op == &ops::kSelectToken || op == &ops::kSelectTokenGrad) {
+        CHECK(!backend::cuda::CudaProfile().lacks(*op, {}).empty());
+        continue;
+      }
       CHECK_MESSAGE(covered.count(name) == 1, fmt::format("{} has no case", name));
       CHECK_MESSAGE(backend::cuda::FindKernel(name) != nullptr, fmt::format("{} has no kernel", name));
     }

@@ -158,19 +158,40 @@ void AddAttention(std::vector<Case>* cases) {
   add("dropout", {2, 4, 4, 6}, {2, 4, 2, 6}, dropout, false);
   Attributes all = dropout;
   all.Set("window", std::int64_t{200});
+  Attributes unmasked = plain;
+  unmasked.Set("mask", std::string("none"));
+  Attributes unmasked_dropout = dropout;
+  unmasked_dropout.Set("mask", std::string("none"));
+  add("no mask", {2, 4, 4, 6}, {2, 4, 2, 6}, unmasked, false);
+  add("cross, fewer queries", {2, 4, 4, 6}, {2, 8, 2, 6}, unmasked, false);
+  add("cross, more queries, dropout", {2, 8, 2, 6}, {2, 4, 2, 6}, unmasked_dropout, false);
+  add("cross, large", {1, 301, 4, 16}, {1, 77, 2, 16}, unmasked, true);
   add("large", {1, 301, 2, 16}, {1, 301, 2, 16}, plain, true);
   add("large, all", {1, 301, 2, 16}, {1, 301, 2, 16}, all, true);
 }
 
+void AddSelectToken(std::vector<Case>* cases) {
+  const auto add = [&](const std::string& label, const Shape& x, std::int64_t index) {
+    Shape y = {x[0]};
+    for (int dim = 2; dim < x.rank(); ++dim) y.push_back(x[dim]);
+    const Attributes grad = {
+        {"index", index}, {"length", x[1]}, {"meaning", static_cast<std::int64_t>(graph::Dim::kSequence)}};
+    cases->push_back({&ops::kSelectToken, label, {{x}}, {{"index", index}}});
+    cases->push_back({&ops::kSelectTokenGrad, label, {{y}}, grad});
+  };
+  add("first", {2, 4, 6}, 0);
+  add("inner", {2, 8, 2, 3}, 5);
+}
+
+// Per token, and (a loss per sample) per sequence.
 void AddLoss(std::vector<Case>* cases) {
-  for (bool large : {false, true}) {
-    const std::int64_t batch = large ? 3 : 2;
-    const std::int64_t sequence = large ? 41 : 4;
-    const Shape rows = {batch, sequence};
+  for (const auto& [label, rows] :
+       {std::pair<std::string, Shape>{"plain", {2, 4}}, {"large", {3, 41}}, {"per sample", {6}}}) {
+    const bool large = label == "large";
     const std::int64_t vocabulary = large ? 701 : 10;
     const std::int64_t classes = vocabulary - 3;
-    const Shape logits = {rows[0], rows[1], vocabulary};
-    const std::string label = large ? "large" : "plain";
+    Shape logits = rows;
+    logits.push_back(vocabulary);
     const Attributes attributes = {{"classes", classes}};
     cases->push_back(
         {&ops::kCrossEntropy, label, {Real(logits), Labels(rows, classes)}, attributes, vocabulary, large});
@@ -197,6 +218,7 @@ const std::vector<Case>& AllCases() {
     AddEmbedding(&all);
     AddQkv(&all);
     AddAttention(&all);
+    AddSelectToken(&all);
     AddLoss(&all);
     return all;
   }();

@@ -60,6 +60,25 @@ TEST_CASE("attention counts the unmasked pairs") {
   CHECK(StatedCost(ops::kAttentionGrad, {q, k, k, positions, q, lse, q}, {}).product_flops == 4 * product);
 }
 
+TEST_CASE(
+    "attention without a mask counts every pair of a query and a key, of a rank of cp those of its queries") {
+  const TensorType q = {{2, 6, 4, 5}};
+  const TensorType k = {{2, 10, 2, 5}};
+  const TensorType positions = {{2, 6}, DType::kI32};
+  const TensorType lse = {{2, 6, 4}};
+  const graph::Attributes none = {{"mask", std::string("none")}};
+  const double product = 2.0 * 2 * 4 * 6 * 10 * 5;  // 2 FLOPs for each sample, head, query, key and element
+  CHECK(StatedFlops(ops::kAttention, {q, k, k, positions}, none) == 2 * product);
+  CHECK(StatedCost(ops::kAttention, {q, k, k, positions}, none).product_flops == 2 * product);
+  CHECK(StatedFlops(ops::kAttentionGrad, {q, k, k, positions, q, lse, q}, none) == 5 * product);
+  CHECK(StatedCost(ops::kAttentionGrad, {q, k, k, positions, q, lse, q}, none).product_flops == 4 * product);
+}
+
+TEST_CASE("select_token reads and writes one token of each sample") {
+  CHECK(StatedCost(ops::kSelectToken, {{{2, 8, 6}}}, {{"index", std::int64_t{3}}}).bytes == 2.0 * 2 * 6 * 4);
+  CHECK(StatedFlops(ops::kSelectToken, {{{2, 8, 6}}}, {{"index", std::int64_t{3}}}) == 0);
+}
+
 TEST_CASE("attention within a window counts the pairs inside, of a rank of cp those of its two chunks") {
   constexpr std::int64_t kSequence = 24;
   constexpr std::int64_t kHeads = 3;

@@ -38,6 +38,7 @@ TEST_CASE("attention") {
     const Shape& q = in[0].type().shape;
     const Shape& k = in[1].type().shape;
     const std::int64_t window = test.attributes.Int("window");
+    const bool causal = !test.attributes.Has("mask");
     const double p = test.attributes.Float("dropout");
     double worst = 0;
     for (std::int64_t row = 0; row < q[0] * q[1] * q[2]; ++row) {
@@ -50,14 +51,14 @@ TEST_CASE("attention") {
       for (std::int64_t j = 0; j < k[1]; ++j) {
         double score = 0;
         for (std::int64_t e = 0; e < q[3]; ++e) score += in[0].Get(row * q[3] + e) * in[1].Get(key(j) + e);
-        const bool seen = j <= i && (window == 0 || i - j < window);
+        const bool seen = !causal || (j <= i && (window == 0 || i - j < window));
         weights.push_back(seen ? std::exp(test.attributes.Float("scale") * score) : 0.0);
         sum += weights.back();
       }
       for (std::int64_t e = 0; e < q[3]; ++e) {
         double expected = 0;
         for (std::int64_t j = 0; j < k[1]; ++j) {
-          const std::int64_t index = (((kFirstSample + b) * q[2] + h) * k[1] + i) * k[1] + j;
+          const std::int64_t index = (((kFirstSample + b) * q[2] + h) * q[1] + i) * k[1] + j;
           const bool kept = p == 0 || Kept(test.attributes.String("stream"), p, index);
           if (kept) expected += weights[static_cast<size_t>(j)] / sum / (1 - p) * in[2].Get(key(j) + e);
         }
@@ -85,6 +86,36 @@ TEST_CASE("attention: a query without keys") {
       RunOp(ops::kAttentionGrad, {{"scale", 1.0}}, {in[0], in[1], in[2], positions, out[0], out[1], in[0]});
   for (int e = 0; e < 4; ++e) CHECK(grads[0].Get(e) == 0);
   CHECK(Scale(grads[1]) < 1e3);
+}
+
+TEST_CASE("select_token takes one token of each sample, and its gradient puts it back") {
+  ForEachCaseOf(ops::kSelectToken, [](const Case& test, const Tensors& in, const Tensors& out) {
+    const Shape& x = in[0].type().shape;
+    const std::int64_t width = x.elements(2, x.rank());
+    const std::int64_t index = test.attributes.Int("index");
+    for (std::int64_t i = 0; i < out[0].elements(); ++i)
+      CHECK(out[0].Get(i) == in[0].Get((i / width * x[1] + index) * width + i % width));
+  });
+  ForEachCaseOf(ops::kSelectTokenGrad, [](const Case& test, const Tensors& in, const Tensors& out) {
+    const Shape& x = out[0].type().shape;
+    const std::int64_t width = x.elements(2, x.rank());
+    for (std::int64_t i = 0; i < out[0].elements(); ++i) {
+      const bool selected = i / width % x[1] == test.attributes.Int("index");
+      CHECK(out[0].Get(i) == (selected ? in[0].Get(i / (width * x[1]) * width + i % width) : 0.0));
+    }
+  });
+  CHECK_FALSE(
+      ops::kSelectToken.infer(std::vector<graph::TensorType>{{{2, 4, 6}}}, {{"index", std::int64_t{4}}})
+          .ok());
+}
+
+TEST_CASE("attention refuses a mask that it does not know, and a window without a causal mask") {
+  const graph::TensorType q = {{2, 4, 2, 6}};
+  const std::vector<graph::TensorType> inputs = {q, q, q, {{2, 4}, DType::kI32}};
+  CHECK(ops::kAttention.infer(inputs, {{"mask", std::string("causal")}}).ok());
+  CHECK_FALSE(ops::kAttention.infer(inputs, {{"mask", std::string("prefix")}}).ok());
+  CHECK_FALSE(
+      ops::kAttention.infer(inputs, {{"mask", std::string("none")}, {"window", std::int64_t{2}}}).ok());
 }
 
 TEST_CASE("norms") {
@@ -219,7 +250,8 @@ TEST_CASE("linear, embedding and their gradients") {
 
 TEST_CASE("cross entropy ignores padding columns and labels below 0") {
   ForEachCaseOf(ops::kCrossEntropy, [](const Case& test, const Tensors& in, const Tensors& out) {
-    const std::int64_t v = test.inputs[0].shape[2];
+    const Shape& logits = test.inputs[0].shape;
+    const std::int64_t v = logits[logits.rank() - 1];
     double worst = 0;
     double loss = 0;
     for (std::int64_t token = 0; token < in[1].elements(); ++token) {

@@ -5,6 +5,7 @@
 #include "engine/backend/cpu/kernels/keep_mask.h"
 #include "engine/backend/cpu/kernels/kernels.h"
 #include "engine/backend/cpu/kernels/loops.h"
+#include "engine/graph/mask.h"
 
 namespace engine::backend::cpu {
 namespace {
@@ -31,6 +32,7 @@ struct Problem {
         kv_heads(k.shape[2]),
         group(heads / kv_heads),
         window(args.attributes->Int("window", 0)),
+        causal(graph::IsCausal(*args.attributes)),
         scale(args.attributes->Float("scale")),
         dropout(args.attributes->Has("dropout") ? args.attributes->Float("dropout") : 0.0) {
     if (dropout == 0.0) return;
@@ -48,6 +50,7 @@ struct Problem {
   std::int64_t key_stride() const { return kv_heads * head; }
 
   Keys SeenBy(std::int64_t b, std::int64_t i) const {
+    if (!causal) return {0, keys};
     const std::int64_t position = positions[b * queries + i];
     return {window > 0 ? std::max<std::int64_t>(0, position - window + 1) : 0, std::min(keys, position + 1)};
   }
@@ -66,7 +69,7 @@ struct Problem {
   void DropOut(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t first, std::int64_t count,
                T* row) const {
     const std::int64_t sample = context->first_sample + LogicalIndex(q.extent.dims[0], b);
-    const std::int64_t query = (sample * q.logical[2] + LogicalIndex(q.extent.dims[2], h)) * k.logical[1] +
+    const std::int64_t query = (sample * q.logical[2] + LogicalIndex(q.extent.dims[2], h)) * q.logical[1] +
                                positions[b * queries + i];
     ScaleKept(key, context->iteration, static_cast<std::uint64_t>(query * k.logical[1] + first), count,
               static_cast<float>(dropout), static_cast<T>(1 / (1 - dropout)), row, row);
@@ -76,6 +79,7 @@ struct Problem {
   const TensorView& k;
   const std::int32_t* positions;
   std::int64_t batch, queries, heads, head, keys, kv_heads, group, window;
+  bool causal;
   double scale, dropout;
   PhiloxKey key;
   const KernelContext* context = nullptr;

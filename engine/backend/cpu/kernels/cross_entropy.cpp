@@ -9,7 +9,7 @@ constexpr std::int64_t kRows = 8;  // tokens of a task
 
 // The local columns of logits that are classes, and the class of the first.
 Piece Classes(const TensorView& logits, const graph::Attributes& attributes) {
-  const Piece held = OnePiece(logits, 2);
+  const Piece held = OnePiece(logits, logits.shape.rank() - 1);
   return {held.start, std::clamp<std::int64_t>(attributes.Int("classes") - held.start, 0, held.length)};
 }
 
@@ -36,9 +36,10 @@ void CrossEntropy(const KernelArgs& args) {
   const std::int32_t* labels = args.inputs[1].as<std::int32_t>();
   T* lse = args.outputs[0].as<T>();
   T* target = args.outputs[1].as<T>();
+  const std::int64_t columns = logits.shape[logits.shape.rank() - 1];
   ForEachBlock(args, args.inputs[1].shape.elements(), kRows, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t token = first; token < last; ++token) {
-      const T* z = logits.as<T>() + token * logits.shape[2];
+      const T* z = logits.as<T>() + token * columns;
       const T top = MaxOf(classes.length, z);
       const T sum = SumExp(classes.length, z, top);
       lse[token] = classes.length > 0 ? top + std::log(sum) : top;
@@ -52,7 +53,7 @@ template <typename T>
 void CrossEntropyGrad(const KernelArgs& args) {
   const TensorView& logits = args.inputs[0];
   const Piece classes = Classes(logits, *args.attributes);
-  const std::int64_t columns = logits.shape[2];
+  const std::int64_t columns = logits.shape[logits.shape.rank() - 1];
   const std::int32_t* labels = args.inputs[1].as<std::int32_t>();
   const T* lse = args.inputs[2].as<T>();
   const T* weight = args.inputs[3].as<T>();

@@ -10,6 +10,7 @@
 #include "engine/backend/cuda/launch/prepare_checks.h"
 #include "engine/backend/cuda/profile/scratch_attention.h"
 #include "engine/base/philox.h"
+#include "engine/graph/mask.h"
 
 namespace engine::backend::cuda {
 namespace {
@@ -290,6 +291,10 @@ absl::StatusOr<Enqueue> PrepareReference(const LaunchArgs& args, const Attention
 
 absl::StatusOr<Enqueue> PrepareProblem(Device& device, const LaunchArgs& args, const AttentionShape& s,
                                        const AttentionProblem& problem, bool backward) {
+  if (!graph::IsCausal(args.instruction->attributes)) {
+    return Unimplemented("{}: no CUDA kernel computes attention with the mask {}", args.instruction->name,
+                         args.instruction->attributes.String("mask"));
+  }
   if (CudnnCarriesOut(s)) return PrepareWithCudnn(device, args, s, problem, backward);
   return PrepareReference(args, s, problem, backward);
 }

@@ -27,11 +27,12 @@ absl::StatusOr<TableRows> RowsOf(const char* op, const TensorView& table) {
 absl::StatusOr<Logits> LogitsOf(const char* op, const TensorView& logits,
                                 const graph::Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOneElementType(op, {&logits}));
-  ASSIGN_OR_RETURN(const Interval held, OnePiece(op, logits, 2));
+  const int classes = logits.shape.rank() - 1;
+  ASSIGN_OR_RETURN(const Interval held, OnePiece(op, logits, classes));
   return Logits{.data = logits.data,
                 .dtype = logits.dtype,
-                .rows = logits.shape[0] * logits.shape[1],
-                .columns = logits.shape[2],
+                .rows = logits.shape.elements(0, classes),
+                .columns = logits.shape[classes],
                 .classes = std::clamp<std::int64_t>(attributes.Int("classes") - held.start, 0, held.length),
                 .first_class = held.start};
 }

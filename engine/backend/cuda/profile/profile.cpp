@@ -9,6 +9,7 @@
 #include "engine/backend/cuda/profile/scratch.h"
 #include "engine/backend/cuda/profile/scratch_attention.h"
 #include "engine/backend/cuda/profile/scratch_exchange.h"
+#include "engine/graph/mask.h"
 #include "engine/ops/fused.h"
 
 namespace engine::backend::cuda {
@@ -22,6 +23,14 @@ struct ScratchEntry {
 constexpr std::array kScratch = {
 #define KERNEL(op, name)
 #define KERNEL_SCRATCH(op, name, scratch) ScratchEntry{#op, scratch##Scratch},
+#include "engine/backend/cuda/profile/kernels.list"
+#undef KERNEL
+#undef KERNEL_SCRATCH
+};
+
+constexpr std::array kKernels = {
+#define KERNEL(op, name) std::string_view(#op),
+#define KERNEL_SCRATCH(op, name, scratch) KERNEL(op, name)
 #include "engine/backend/cuda/profile/kernels.list"
 #undef KERNEL
 #undef KERNEL_SCRATCH
@@ -58,6 +67,15 @@ int PartOf(const graph::OpDef& op, const graph::TensorType& part, const graph::A
   if (&op == &ops::kAddLayerNorm || &op == &ops::kAddRmsNorm) return HoldsNormRows(columns) ? 1 : -1;
   const bool again = attributes.Int("again", 0) != 0;
   return MakeNormGradGrid(1, columns).vectors == 1 && !again ? 0 : -1;
+}
+
+// There is a kernel for each op of kernels.list; but no attention kernel leaves the causal mask out, and the launchers
+// refuse that too.
+std::string Lacks(const graph::OpDef& op, const graph::Attributes& attributes) {
+  if (std::find(kKernels.begin(), kKernels.end(), op.name) == kKernels.end()) return std::string(op.name);
+  if (op.family == graph::Family::kAttention && !graph::IsCausal(attributes))
+    return "attention without a causal mask";
+  return "";
 }
 
 }  // namespace
@@ -101,6 +119,7 @@ plan::DeviceProfile CudaProfile(bool deterministic) {
           .pushes = true,
           .fuses = Fuses,
           .adds_part = PartOf,
+          .lacks = Lacks,
           .slow =
               [deterministic](std::string_view kernel, Types inputs, const graph::Attributes& attributes) {
                 return SlowAttention(kernel, inputs, attributes, deterministic);
