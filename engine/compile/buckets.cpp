@@ -128,9 +128,10 @@ plan::BufferRef ItemRef(const plan::BufferRef& of, const plan::Bucket::Item& ite
 
 std::vector<plan::Bucket> MakeBuckets(const plan::Plan& plan, const std::vector<bool>& used,
                                       const std::vector<std::int32_t>& units, std::int64_t zero_stage,
-                                      bool first_stage) {
+                                      std::int32_t stage) {
   std::vector<plan::Bucket> buckets;
-  std::map<std::tuple<unsigned, unsigned, bool, bool, bool, DType, DType, std::int32_t>, size_t> index;
+  using Holders = std::vector<std::int32_t>;  // of what is tied
+  std::map<std::tuple<unsigned, unsigned, bool, bool, Holders, DType, DType, std::int32_t>, size_t> index;
   for (size_t p = 0; p < plan.parameters.size(); ++p) {
     if (!used[p]) continue;
     const plan::PlanParameter& parameter = plan.parameters[p];
@@ -139,9 +140,10 @@ std::vector<plan::Bucket> MakeBuckets(const plan::Plan& plan, const std::vector<
     const plan::AxisSet reduce = ReduceAxes(plan, parameter);
     const plan::AxisSet copies = CopyAxes(plan, parameter);
     const bool bulk = graph::FactsOf(parameter.role).bulk;
-    const bool early = units[p] != kNoUnit && !reduce.empty() && bulk && !parameter.tied;
+    const bool early = units[p] != kNoUnit && !reduce.empty() && bulk && !parameter.tied();
     const auto key = std::make_tuple(reduce.bits(), copies.bits(), parameter.weight_decay, bulk,
-                                     parameter.tied, value.dtype, gradient, early ? units[p] : kNoUnit);
+                                     parameter.tied() ? parameter.holders : Holders(), value.dtype, gradient,
+                                     early ? units[p] : kNoUnit);
     const auto [it, fresh] = index.try_emplace(key, buckets.size());
     if (fresh) {
       plan::Bucket bucket;
@@ -149,8 +151,8 @@ std::vector<plan::Bucket> MakeBuckets(const plan::Plan& plan, const std::vector<
       bucket.copies = copies;
       bucket.weight_decay = parameter.weight_decay;
       bucket.bulk = bulk;
-      bucket.tied = parameter.tied;
-      bucket.owned = !parameter.tied || first_stage;
+      bucket.holders = parameter.holders;
+      bucket.owned = !parameter.tied() || parameter.holders.front() == stage;
       bucket.early = early;
       const bool of_block =
           early && plan.units[static_cast<size_t>(units[p])].kind == graph::Unit::Kind::kBlock;

@@ -12,10 +12,10 @@ inline constexpr std::int32_t kNoUnit = -1;
 // Buckets of the parameters with used[i], in order of first parameter. Parameters keep the plan's order
 // inside a bucket, each starting at a multiple of 128 elements. Gradients partial over axes of size 1 need no
 // reduction. The bulk parameters of a unit have a bucket of their own, which is reduced early, where units[i] is
-// not kNoUnit.
+// not kNoUnit. Of tied parameters the stage may have a copy that another one owns.
 std::vector<plan::Bucket> MakeBuckets(const plan::Plan& plan, const std::vector<bool>& used,
                                       const std::vector<std::int32_t>& units, std::int64_t zero_stage,
-                                      bool first_stage);
+                                      std::int32_t stage);
 
 // Where buckets lie: how their buffers are kept.
 struct BucketStorage {

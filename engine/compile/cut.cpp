@@ -45,17 +45,32 @@ std::pair<std::vector<double>, double> BlockCosts(const Graph& graph, const plan
   return {costs, end};
 }
 
-absl::Status CheckTransfers(const plan::Plan& plan, size_t first) {
-  for (size_t t = first; t < plan.transfers.size(); ++t) {
-    const plan::Transfer& transfer = plan.transfers[t];
-    const std::int32_t step = transfer.to_chunk - transfer.from_chunk;
-    if (step == 1 || step == -1) continue;
-    return Internal("pipeline: {} goes from chunk {} to chunk {}",
-                    plan.values[static_cast<size_t>(transfer.value)].name, transfer.from_chunk,
-                    transfer.to_chunk);
+// A value's way from the chunk that makes it to one that reads it. It goes from neighbour to neighbour, so that every
+// rank exchanges with two stages only: a chunk in between relays it. Forward it goes with the forward passes, backward
+// with the backward passes; what a forward pass makes cannot go backward, as it would have to wait for a backward pass.
+class Relays {
+ public:
+  explicit Relays(std::vector<plan::Transfer>* transfers) : transfers_(*transfers) {}
+
+  absl::Status Carry(std::int32_t value, const plan::LocalValue& of, std::int32_t from, std::int32_t to,
+                     bool made_backward) {
+    if (made_backward != (to < from)) {
+      return Internal("pipeline: {}, which a {} pass makes, goes from chunk {} to chunk {}", of.name,
+                      made_backward ? "backward" : "forward", from, to);
+    }
+    const std::int32_t step = to < from ? -1 : 1;
+    for (std::int32_t at = from; at != to; at += step) {
+      if (!known_.insert({value, at + step}).second) continue;
+      transfers_.push_back(
+          {.value = value, .from_chunk = at, .to_chunk = at + step, .bytes = of.local_bytes()});
+    }
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
-}
+
+ private:
+  std::vector<plan::Transfer>& transfers_;
+  absl::flat_hash_set<std::pair<std::int32_t, std::int32_t>> known_;  // values, and chunks that receive them
+};
 
 }  // namespace
 
@@ -88,7 +103,6 @@ ChunkUnits CutUnits(const std::vector<graph::Unit>& units, const std::vector<std
 }
 
 absl::StatusOr<CutGraph> CutIntoChunks(LocalGraph local, const ChunkUnits& chunks, plan::Plan* plan) {
-  const size_t known_transfers = plan->transfers.size();
   CutGraph cut;
   cut.base = static_cast<std::int32_t>(plan->values.size());
   cut.forward.resize(chunks.size());
@@ -97,7 +111,7 @@ absl::StatusOr<CutGraph> CutIntoChunks(LocalGraph local, const ChunkUnits& chunk
   cut.prepare.resize(chunks.size());
   cut.producer_chunk.assign(local.values.size(), -1);
   cut.producer_pass.assign(local.values.size(), plan::Pass::kForward);
-  absl::flat_hash_set<std::pair<std::int32_t, std::int32_t>> known;
+  Relays relays(&plan->transfers);
   for (size_t i = 0; i < local.nodes.size(); ++i) {
     const LocalNode& node = local.nodes[i];
     const bool backward = node.phase == graph::Phase::kBackward;
@@ -106,11 +120,10 @@ absl::StatusOr<CutGraph> CutIntoChunks(LocalGraph local, const ChunkUnits& chunk
     lists[static_cast<size_t>(chunk)].push_back(static_cast<std::int32_t>(i));
     for (std::int32_t input : node.inputs) {
       const std::int32_t producer = cut.producer_chunk[static_cast<size_t>(input)];
-      if (producer < 0 || producer == chunk || !known.insert({input, chunk}).second) continue;
-      plan->transfers.push_back({.value = cut.base + input,
-                                 .from_chunk = producer,
-                                 .to_chunk = chunk,
-                                 .bytes = local.values[static_cast<size_t>(input)].local_bytes()});
+      if (producer < 0 || producer == chunk) continue;
+      RETURN_IF_ERROR(relays.Carry(cut.base + input, local.values[static_cast<size_t>(input)], producer,
+                                   chunk,
+                                   cut.producer_pass[static_cast<size_t>(input)] == plan::Pass::kBackward));
     }
     for (std::int32_t output : node.outputs) {
       if (local.values[static_cast<size_t>(output)].kind != ValueKind::kActivation) continue;
@@ -121,7 +134,6 @@ absl::StatusOr<CutGraph> CutIntoChunks(LocalGraph local, const ChunkUnits& chunk
   }
   plan->values.insert(plan->values.end(), local.values.begin(), local.values.end());
   cut.local = std::move(local);
-  RETURN_IF_ERROR(CheckTransfers(*plan, known_transfers));
   return cut;
 }
 

@@ -36,8 +36,8 @@ struct CutGraph {
   std::vector<plan::Pass> producer_pass;           // by value
 };
 
-// Appends the graph's values to the plan's, and a transfer for each that another chunk than its producer's reads.
-// Internal: one goes to a chunk that is no neighbour.
+// Appends the graph's values to the plan's, and transfers for each that another chunk than its producer's reads: from
+// chunk to neighbouring chunk, so that those in between relay it. Internal: a forward pass' value goes backward.
 absl::StatusOr<CutGraph> CutIntoChunks(LocalGraph local, const ChunkUnits& chunks, plan::Plan* plan);
 
 }  // namespace engine::compile

@@ -96,16 +96,16 @@ plan::Instruction Flat(const char* kernel, std::string name) {
   return instruction;
 }
 
-plan::Instruction FlatCollective(plan::Collective collective, std::string name, plan::AxisSet group,
+plan::Instruction FlatCollective(plan::Collective collective, std::string name, plan::Group group,
                                  const plan::BufferRef& buffer, const plan::Plan& plan) {
   plan::Instruction instruction = Flat(plan::Name(collective), std::move(name));
   instruction.collective = collective;
-  instruction.group = group;
+  instruction.wire_bytes =
+      plan::WireBytes(collective, buffer.bytes(), buffer.bytes(), plan.mesh.GroupSize(group));
+  instruction.group = std::move(group);
   instruction.flat = true;
   instruction.inputs = {buffer};
   instruction.outputs = {buffer};
-  instruction.wire_bytes =
-      plan::WireBytes(collective, buffer.bytes(), buffer.bytes(), plan.mesh.GroupSize(group));
   return instruction;
 }
 

@@ -23,7 +23,7 @@ struct FlatExchange {
 
 // A kernel or a collective over flat buffers, the collective in place.
 plan::Instruction Flat(const char* kernel, std::string name);
-plan::Instruction FlatCollective(plan::Collective collective, std::string name, plan::AxisSet group,
+plan::Instruction FlatCollective(plan::Collective collective, std::string name, plan::Group group,
                                  const plan::BufferRef& buffer, const plan::Plan& plan);
 
 // The name of the sum of a bucket's gradients over the axes on which they are partial.

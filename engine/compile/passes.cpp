@@ -115,8 +115,8 @@ absl::Status CutPass(Compilation* c) {
 
 // Who reads a parameter.
 struct Readers {
-  std::int32_t unit = -1;  // the first
-  bool several_stages = false;
+  std::int32_t unit = -1;            // the first
+  std::vector<std::int32_t> stages;  // in that order
 };
 absl::flat_hash_map<graph::ValueId, Readers> ReadersOf(const Compilation& c, const Graph& graph) {
   const auto stage_of = [&](std::int32_t unit) {
@@ -126,8 +126,9 @@ absl::flat_hash_map<graph::ValueId, Readers> ReadersOf(const Compilation& c, con
   for (const Node& node : graph.nodes()) {
     for (graph::ValueId input : node.inputs) {
       if (graph.value(input).kind != ValueKind::kParameter) continue;
-      Readers& of = readers.try_emplace(input, Readers{.unit = node.unit}).first->second;
-      of.several_stages = of.several_stages || stage_of(of.unit) != stage_of(node.unit);
+      Readers& of = readers.try_emplace(input, Readers{.unit = node.unit, .stages = {}}).first->second;
+      const std::int32_t stage = stage_of(node.unit);
+      if (std::find(of.stages.begin(), of.stages.end(), stage) == of.stages.end()) of.stages.push_back(stage);
     }
   }
   return readers;
@@ -165,7 +166,7 @@ absl::Status ParametersPass(Compilation* c) {
          .role = parameter.role,
          .unit = read.unit,
          .weight_decay = parameter.weight_decay,
-         .tied = read.several_stages});
+         .holders = read.stages});
     c->plan.parameter_count += parameter.logical_shape.elements();
   }
   for (const graph::Metric& metric : first.logical.metrics()) {
@@ -265,7 +266,7 @@ constexpr Pass kPasses[] = {
     {"recompute", "forward nodes that run again in the backward pass", RecomputePass},
     {"place", "a placement for each tensor and axis, collectives where it changes", PlacePass},
     {"fuse", "chains of ops become those that the device has kernels for, in FP8 where asked for", FusePass},
-    {"cut", "nodes by chunk, and transfers between chunks", CutPass},
+    {"cut", "nodes by chunk, transfers between neighbours, relays over the chunks in between", CutPass},
     {"parameters", "what is trained, and who shares it", ParametersPass},
     {"defer", "gradients of weights apart from the backward pass, under a zero bubble", DeferPass},
     {"stages", "buckets, slots, segments, memory and programs", StagesPass},

@@ -32,6 +32,7 @@ class Unroller {
                          [&](const plan::Chunk& chunk) { return chunk.index == index; });
   }
 
+  std::int32_t ValueOf(std::int32_t t) const { return in_.plan->transfers[static_cast<size_t>(t)].value; }
   static plan::Pass PassOf(const plan::Transfer& transfer) {
     return transfer.to_chunk < transfer.from_chunk ? plan::Pass::kBackward : plan::Pass::kForward;
   }
@@ -85,7 +86,13 @@ class Unroller {
       const auto lane = static_cast<std::int32_t>(runs.size()) - 1;
       for (std::int32_t t = 0; t < transfers; ++t) {
         if (Receives(t, turn)) waits.push_back(Receive(t, turn, lane, slot));
-        if (Sends(t, turn) && last_send_.contains({t, lane})) waits.push_back(last_send_[{t, lane}]);
+        const bool overwrites = Sends(t, turn) && !in_.buffers->send.at(t).in_slot;
+        if (overwrites && last_send_.contains({t, lane})) waits.push_back(last_send_[{t, lane}]);
+      }
+      // A later pass may take over what has been sent from the slot.
+      if (const auto sent = slot_sends_.find({turn.chunk, slot}); sent != slot_sends_.end()) {
+        waits.insert(waits.end(), sent->second.begin(), sent->second.end());
+        slot_sends_.erase(sent);
       }
     }
     runs.front().waits = std::move(waits);
@@ -102,7 +109,15 @@ class Unroller {
     // Who last read (or will have read) the buffers that this turn's receives filled.
     for (std::int32_t t = 0; t < transfers; ++t) {
       if (Receives(t, turn)) last_reader_[{t, in_.buffers->receive.at(t).in_slot ? slot : lane}] = ran;
-      if (Sends(t, turn)) Send(t, turn, lane, ran);
+      if (Sends(t, turn)) Send(t, turn, lane, slot, ran);
+    }
+    // What the chunk relays is read where it was received until it is sent.
+    for (std::int32_t t = 0; t < transfers; ++t) {
+      if (!Receives(t, turn) || in_.buffers->receive.at(t).in_slot) continue;
+      for (std::int32_t next = t + 1; next < transfers; ++next) {
+        if (Sends(next, turn) && ValueOf(next) == ValueOf(t))
+          last_reader_[{t, lane}] = last_send_[{next, lane}];
+      }
     }
     if (IsLast(turn)) slot_released_[{turn.chunk, slot}] = ran;
   }
@@ -134,17 +149,19 @@ class Unroller {
     return Append(std::move(step));
   }
 
-  void Send(std::int32_t t, const plan::Turn& turn, std::int32_t lane, std::int32_t after) {
+  void Send(std::int32_t t, const plan::Turn& turn, std::int32_t lane, std::int32_t slot,
+            std::int32_t after) {
     const plan::BufferRef& buffer = in_.buffers->send.at(t);
     last_send_[{t, lane}] =
         Append({.kind = plan::StepKind::kSend,
                 .transfer = t,
                 .microbatch = turn.microbatch,
-                .slot = PlaceOf(buffer, lane, -1),
+                .slot = PlaceOf(buffer, lane, slot),
                 .chunk = turn.chunk,
                 .stream = turn.pass == plan::Pass::kBackward ? plan::kSendPrevious : plan::kSendNext,
                 .buffer = buffer,
                 .waits = {after}});
+    if (buffer.in_slot) slot_sends_[{turn.chunk, slot}].push_back(last_send_[{t, lane}]);
   }
 
   const ProgramInputs& in_;
@@ -154,6 +171,8 @@ class Unroller {
   // By transfer and slot, or lane.
   absl::flat_hash_map<std::pair<std::int32_t, std::int32_t>, std::int32_t> last_reader_;
   absl::flat_hash_map<std::pair<std::int32_t, std::int32_t>, std::int32_t> slot_released_;
+  // By chunk and slot: steps that send from it, until a later pass has waited for them.
+  absl::flat_hash_map<std::pair<std::int32_t, std::int32_t>, std::vector<std::int32_t>> slot_sends_;
 };
 
 }  // namespace

@@ -15,6 +15,7 @@ class SegmentBuilder {
   SegmentBuilder(const SegmentInputs& inputs, std::string name, std::int32_t chunk) : in_(inputs) {
     segment_.name = std::move(name);
     segment_.chunk = chunk;
+    if (in_.summed != nullptr) summed_ = *in_.summed;
   }
 
   plan::Segment Build(TransientBytes* bytes, plan::BufferRef* kept) {

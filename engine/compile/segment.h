@@ -34,6 +34,8 @@ struct SegmentInputs {
   bool direct = false;        // or read by the next instruction, where it can (Instruction::direct)
   // Gradients in a buffer that others take too: each microbatch overwrites them.
   const absl::flat_hash_set<std::int32_t>* in_turns = nullptr;
+  // Gradients to which another segment of the stage adds before this one does, in each microbatch.
+  const absl::flat_hash_set<std::int32_t>* summed = nullptr;
 };
 
 // How far the transients reach, and those of both lanes that lie side by side: the offsets of these count

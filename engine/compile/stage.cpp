@@ -155,7 +155,7 @@ class StageBuilder {
 
   void PlaceParameters() {
     stage_.buckets = MakeBuckets(plan_, UsedParameters(), EarlyUnits(),
-                                 training() ? policy_.storage.zero_stage : 0, index_ == 0);
+                                 training() ? policy_.storage.zero_stage : 0, index_);
     for (const plan::Bucket& bucket : stage_.buckets) stage_.parameter_count += bucket.elements;
     PlaceBuckets(policy_.storage, &cursor_, &stage_.memory, &stage_.buckets);
     stage_.scalars = ReserveFlat(plan::ScalarsFor(plan_.metrics.size()), DType::kF64, &stage_.memory.control);
@@ -264,10 +264,11 @@ class StageBuilder {
     }
   }
 
-  // Buffers of the pipeline for one graph's transfers, of each lane one behind the other; values of slots are
-  // received in place.
+  // Buffers of the pipeline for one graph's transfers, of each lane one behind the other. Values that the slot keeps
+  // are received there and sent from there; what a chunk relays is sent from where it was received.
   TransferBuffers PlaceTransfers(const CutGraph& graph, std::int64_t lanes, std::int64_t* item) {
     TransferBuffers buffers;
+    absl::flat_hash_map<std::pair<std::int32_t, std::int32_t>, plan::BufferRef> arrived;  // by value, chunk
     const std::int32_t end = graph.base + static_cast<std::int32_t>(graph.local.values.size());
     for (size_t t = 0; t < plan_.transfers.size(); ++t) {
       const plan::Transfer& transfer = plan_.transfers[t];
@@ -281,11 +282,19 @@ class StageBuilder {
         return ref;
       };
       const std::int32_t id = static_cast<std::int32_t>(t);
-      if (plan_.chunk_stage[static_cast<size_t>(transfer.from_chunk)] == index_) buffers.send[id] = place();
+      // Where the chunk has the value already: in its slot, or where an earlier hop has brought it.
+      const auto place_in = [&](std::int32_t chunk) {
+        const auto slot = slots_.find(chunk);
+        const bool kept = slot != slots_.end() && slot->second.values.contains(transfer.value);
+        if (kept) return slot->second.values.at(transfer.value);
+        const auto hop = arrived.find({transfer.value, chunk});
+        return hop != arrived.end() ? hop->second : place();
+      };
+      if (plan_.chunk_stage[static_cast<size_t>(transfer.from_chunk)] == index_)
+        buffers.send[id] = place_in(transfer.from_chunk);
       if (plan_.chunk_stage[static_cast<size_t>(transfer.to_chunk)] != index_) continue;
-      const auto slot = slots_.find(transfer.to_chunk);
-      const bool kept = slot != slots_.end() && slot->second.values.contains(transfer.value);
-      buffers.receive[id] = kept ? slot->second.values.at(transfer.value) : place();
+      buffers.receive[id] = place_in(transfer.to_chunk);
+      arrived[{transfer.value, transfer.to_chunk}] = buffers.receive[id];
     }
     return buffers;
   }
@@ -319,7 +328,8 @@ class StageBuilder {
                                  .transient_base = transient_base,
                                  .profile = in_.profile,
                                  .dying = nullptr,
-                                 .in_turns = nullptr};
+                                 .in_turns = nullptr,
+                                 .summed = nullptr};
       TransientBytes bytes;
       plan::Segment prepare = BuildSegment(inputs, "begin", -1, &bytes);
       *transients = std::max(*transients, bytes.own);
@@ -343,6 +353,24 @@ class StageBuilder {
     return bytes;
   }
 
+  // Gradients to which a chunk behind this one adds, on this stage: a microbatch passes backward through that first.
+  absl::flat_hash_set<std::int32_t> SummedBehind(const plan::Chunk& chunk) const {
+    absl::flat_hash_set<std::int32_t> summed;
+    for (const plan::Chunk& behind : stage_.chunks) {
+      if (behind.index <= chunk.index) continue;
+      const size_t c = static_cast<size_t>(behind.index);
+      for (const NodeList* nodes : {&in_.train->backward[c], &in_.train->weights[c]}) {
+        for (std::int32_t n : *nodes) {
+          for (std::int32_t output : in_.train->local.nodes[static_cast<size_t>(n)].outputs) {
+            const std::int32_t id = in_.train->base + output;
+            if (ValueOf(id).kind == ValueKind::kAccumulator && ValueOf(id).parameter >= 0) summed.insert(id);
+          }
+        }
+      }
+    }
+    return summed;
+  }
+
   void BuildTraining(const std::vector<plan::Turn>& turns) {
     PlaceSlots();
     const TransferBuffers buffers = PlaceTransfers(*in_.train, plan_.lanes, &stage_.memory.communication);
@@ -352,6 +380,7 @@ class StageBuilder {
     stage_.begin = AddSegment(Begin(transient_base, &transients));
     for (plan::Chunk& chunk : stage_.chunks) {
       const Storage storage = ChunkStorage(chunk, buffers, true);
+      const absl::flat_hash_set<std::int32_t> summed = SummedBehind(chunk);
       const auto build = [&](const char* phase, const NodeList& nodes, const Storage* dying) {
         SegmentInputs inputs{.plan = &plan_,
                              .graph = &in_.train->local,
@@ -365,7 +394,8 @@ class StageBuilder {
                              .in_lane = plan_.lanes > 1,
                              .pushed = policy_.exchange.pushed,
                              .direct = policy_.exchange.direct,
-                             .in_turns = &in_turns_};
+                             .in_turns = &in_turns_,
+                             .summed = &summed};
         TransientBytes bytes;
         const std::int32_t id =
             AddSegment(BuildSegment(inputs, fmt::format("{}.{}", phase, chunk.index), chunk.index, &bytes));
@@ -457,7 +487,8 @@ class StageBuilder {
                                  .in_lane = false,
                                  .pushed = policy_.exchange.pushed,
                                  .direct = policy_.exchange.direct,
-                                 .in_turns = nullptr};
+                                 .in_turns = nullptr,
+                                 .summed = nullptr};
       TransientBytes bytes;
       chunk.evaluate = AddSegment(BuildSegment(inputs, fmt::format("evaluate.{}", chunk.index), chunk.index,
                                                &bytes, &plan_.logits_buffer));

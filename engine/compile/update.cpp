@@ -28,7 +28,7 @@ plan::Instruction ReduceStates(const plan::Plan& plan, const plan::StagePlan& st
   return reduction;
 }
 
-plan::Instruction AdamW(const plan::Bucket& bucket, const plan::StagePlan& stage,
+plan::Instruction AdamW(const plan::Plan& plan, const plan::Bucket& bucket, const plan::StagePlan& stage,
                         const OptimizerSettings& optimizer, const std::string& name) {
   plan::Instruction instruction = Flat("adamw", name + ".adamw");
   const bool own_master = bucket.master.elements > 0;
@@ -41,8 +41,8 @@ plan::Instruction AdamW(const plan::Bucket& bucket, const plan::StagePlan& stage
                             {"beta2", optimizer.beta2},
                             {"epsilon", optimizer.epsilon},
                             {"weight_decay", bucket.weight_decay ? optimizer.weight_decay : 0.0}};
-  // Of the draws that round narrow moments and weights; both copies of a tied table draw the same.
-  const std::string stream = bucket.tied ? "tied" : name;
+  // Of the draws that round narrow moments and weights; all copies of a tied parameter draw the same.
+  const std::string stream = bucket.tied() ? "tied" + plan.mesh.HoldersSuffix(bucket.holders) : name;
   if (bucket.moment1.dtype != DType::kF32) instruction.attributes.Set("stream", stream + ".moments");
   if (instruction.inputs[0].dtype != DType::kF32) {
     instruction.attributes.Set("weight_stream", stream + ".weights");
@@ -64,9 +64,9 @@ void PlaceScratch(const plan::DeviceProfile& profile, std::int64_t base, plan::I
   *peak = std::max(*peak, bytes);
 }
 
-// Tied buckets have another stage's copy, which adds up in the same way without a norm to compute beside it.
+// Tied buckets have copies on other stages, which add up in the same way without a norm to compute beside it.
 bool IsReducedBeside(const plan::Bucket& bucket) {
-  return !bucket.reduce.empty() && !bucket.early && !bucket.tied;
+  return !bucket.reduce.empty() && !bucket.early && !bucket.tied();
 }
 
 // Of the buckets that are not early; in line first, as collectives of NCCL are on one stream at a time.
@@ -129,9 +129,9 @@ plan::Segment UpdateSegment(const plan::Plan& plan, const plan::StagePlan& stage
   std::vector<plan::Instruction>& out = segment.instructions;
   for (size_t b = 0; b < stage.buckets.size(); ++b) {
     const plan::Bucket& bucket = stage.buckets[b];
-    if (bucket.tied) {
+    if (bucket.tied()) {
       out.push_back(FlatCollective(plan::Collective::kAllReduce, fmt::format("bucket.{}.tie", b),
-                                   plan::AxisSet::Tie(), bucket.gradient, plan));
+                                   plan::Group::OfHolders(bucket.holders), bucket.gradient, plan));
     }
   }
   FlatExchange beside = exchange;
@@ -159,7 +159,7 @@ plan::Segment UpdateSegment(const plan::Plan& plan, const plan::StagePlan& stage
   for (size_t b = 0; b < stage.buckets.size(); ++b) {
     const plan::Bucket& bucket = stage.buckets[b];
     const std::string name = fmt::format("bucket.{}", b);
-    out.push_back(AdamW(bucket, stage, optimizer, name));
+    out.push_back(AdamW(plan, bucket, stage, optimizer, name));
     if (bucket.shards == 1 || bucket.parameter_shard.elements > 0) continue;
     out.push_back(Gather(plan, bucket, b, beside));
   }

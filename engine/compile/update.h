@@ -23,7 +23,7 @@ struct OptimizerSettings {
 plan::Segment BeginSegment(std::string name, const plan::Plan& plan, const plan::StagePlan& stage,
                            const FlatExchange& exchange);
 
-// Tied gradients summed over first and last stage; reduction of each bucket that is not early (all-reduce, or
+// Tied gradients summed over their holders; reduction of each bucket that is not early (all-reduce, or
 // reduce-scatter under ZeRO-1), beside the norm of those that are where exchange is behind computation; norm
 // over all stages; largest values of quantised tensors over the stage's ranks; clip factor; AdamW; all-gather
 // of parameters that are updated in shards and neither kept so nor gathered at the beginning of the next

@@ -43,7 +43,7 @@ void AppendInstruction(const Plan& plan, const Instruction& instruction, Buffer*
   }
   if (instruction.collective != Collective::kNone) {
     constexpr const char* kReductions[] = {"", " lse", " max"};
-    Append(text, " group {}{}", instruction.group.ToString(),
+    Append(text, " group {}{}", plan.mesh.NameOf(instruction.group),
            kReductions[static_cast<int>(instruction.reduction)]);
     Append(text, "{}{}{}{}",
            instruction.stream == kExchangeStream ? " beside"
@@ -87,9 +87,9 @@ void AppendBucket(const Plan& plan, const Bucket& bucket, Buffer* text) {
   Append(text,
          "  bucket {} elements reduce {} copies {} shards {}{}{}{} parameter @{} gradient @{} m @{} v @{}\n",
          bucket.elements, bucket.reduce.ToString(), bucket.copies.ToString(), bucket.shards,
-         bucket.weight_decay ? (bucket.bulk ? " decay" : " decay exact") : "", bucket.tied ? " tied" : "",
-         bucket.owned ? "" : " copy", bucket.parameter.offset, bucket.gradient.offset, bucket.moment1.offset,
-         bucket.moment2.offset);
+         bucket.weight_decay ? (bucket.bulk ? " decay" : " decay exact") : "",
+         bucket.tied() ? " tied" + plan.mesh.HoldersSuffix(bucket.holders) : "", bucket.owned ? "" : " copy",
+         bucket.parameter.offset, bucket.gradient.offset, bucket.moment1.offset, bucket.moment2.offset);
   for (const auto& [what, shard] :
        {std::pair("gradient", bucket.gradient_shard), std::pair("parameter", bucket.parameter_shard)}) {
     if (shard.elements > 0)

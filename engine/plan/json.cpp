@@ -47,7 +47,7 @@ Json BucketJson(const Plan& plan, const Bucket& bucket) {
           {"shards", bucket.shards},
           {"dtype", std::string(Name(bucket.parameter_dtype))},
           {"weight_decay", bucket.weight_decay},
-          {"tied", bucket.tied},
+          {"tied", bucket.tied()},
           {"owned", bucket.owned},
           {"parameters", std::move(parameters)}};
 }

@@ -1,5 +1,7 @@
 #include "engine/plan/mesh.h"
 
+#include <algorithm>
+
 #include "engine/base/status.h"
 
 namespace engine::plan {
@@ -7,7 +9,6 @@ namespace engine::plan {
 std::string AxisSet::ToString() const {
   if (empty()) return "-";
   if (*this == World()) return "world";
-  if (IsTie()) return "tie";
   std::string text;
   // Slowest-varying first, as layouts are usually said: dp, then what is inside.
   for (Axis axis : {Axis::kDp, Axis::kEp, Axis::kCp, Axis::kTp}) {
@@ -16,6 +17,13 @@ std::string AxisSet::ToString() const {
   }
   if (HasPp()) text += text.empty() ? "pp" : "+pp";
   return text;
+}
+
+Group Group::OfHolders(std::vector<std::int32_t> stages) {
+  std::sort(stages.begin(), stages.end());
+  Group group;
+  group.holders = std::move(stages);
+  return group;
 }
 
 Mesh Mesh::Of(const recipe::Parallelism& parallelism) {
@@ -38,16 +46,19 @@ std::int64_t Mesh::RankOf(const Coordinates& coordinates) const {
   return rank;
 }
 
-std::vector<std::int64_t> Mesh::Group(std::int64_t rank, AxisSet axes) const {
+std::vector<std::int64_t> Mesh::Group(std::int64_t rank, const plan::Group& of) const {
   Coordinates at = CoordinatesOf(rank);
-  if (axes.IsTie()) {
-    ENGINE_CHECK(at.pp == 0 || at.pp == pp - 1, "rank {} holds no tied tensor", rank);
-    at.pp = 0;
-    const std::int64_t first = RankOf(at);
-    at.pp = pp - 1;
-    return {first, RankOf(at)};
-  }
   std::vector<std::int64_t> group;
+  if (of.IsTie()) {
+    ENGINE_CHECK(std::find(of.holders.begin(), of.holders.end(), at.pp) != of.holders.end(),
+                 "rank {} holds no copy that stages {} tie", rank, NameOf(of));
+    for (std::int32_t stage : of.holders) {
+      at.pp = stage;
+      group.push_back(RankOf(at));
+    }
+    return group;
+  }
+  const AxisSet axes = of.axes;
   const auto visit = [&](auto&& self, int level) -> void {
     if (level < 0) {
       group.push_back(RankOf(at));
@@ -66,22 +77,32 @@ std::vector<std::int64_t> Mesh::Group(std::int64_t rank, AxisSet axes) const {
   return group;
 }
 
-std::int64_t Mesh::GroupSize(AxisSet axes) const {
-  if (axes.IsTie()) return 2;
-  std::int64_t size = axes.HasPp() ? pp : 1;
+std::int64_t Mesh::GroupSize(const plan::Group& group) const {
+  if (group.IsTie()) return static_cast<std::int64_t>(group.holders.size());
+  std::int64_t size = group.axes.HasPp() ? pp : 1;
   for (Axis axis : graph::kAxes) {
-    if (axes.Has(axis)) size *= this->size(axis);
+    if (group.axes.Has(axis)) size *= this->size(axis);
   }
   return size;
 }
 
-std::int64_t Mesh::IndexInGroup(const Coordinates& coordinates, AxisSet axes) const {
-  if (axes.IsTie()) return coordinates.pp == 0 ? 0 : 1;
-  std::int64_t index = axes.HasPp() ? coordinates.pp : 0;
+std::int64_t Mesh::IndexInGroup(const Coordinates& coordinates, const plan::Group& group) const {
+  if (group.IsTie())
+    return std::find(group.holders.begin(), group.holders.end(), coordinates.pp) - group.holders.begin();
+  std::int64_t index = group.axes.HasPp() ? coordinates.pp : 0;
   for (size_t i = sizes.size(); i-- > 0;) {
-    if (axes.Has(static_cast<Axis>(i))) index = index * sizes[i] + coordinates.axis[i];
+    if (group.axes.Has(static_cast<Axis>(i))) index = index * sizes[i] + coordinates.axis[i];
   }
   return index;
+}
+
+std::string Mesh::NameOf(const plan::Group& group) const {
+  return group.IsTie() ? "tie" + HoldersSuffix(group.holders) : group.axes.ToString();
+}
+
+std::string Mesh::HoldersSuffix(const std::vector<std::int32_t>& holders) const {
+  if (holders.size() == 2 && holders.front() == 0 && holders.back() == pp - 1) return "";
+  return fmt::format("({})", fmt::join(holders, ", "));
 }
 
 AxisSet Mesh::Active(AxisSet axes) const {

@@ -64,7 +64,7 @@ struct Instruction {
   const graph::OpDef* op = nullptr;  // null for flat kernels and collectives
   graph::Family family() const { return op != nullptr ? op->family : graph::Family::kOther; }
   Collective collective = Collective::kNone;
-  AxisSet group;  // of a collective
+  Group group;  // of a collective
   Axis axis =
       Axis::kTp;      // along which a conversion of placement happens; flat collectives have one flat buffer
   bool flat = false;  // a collective over a flat buffer, in place, instead of a conversion between two values
@@ -192,7 +192,9 @@ struct PlanParameter {
   graph::Role role = graph::Role::kMatrix;
   std::int32_t unit = 0;  // that reads it first
   bool weight_decay = false;
-  bool tied = false;  // lives on the first and the last stage
+  // Stages that hold a copy, in the order in which the model reads it: the first owns it.
+  std::vector<std::int32_t> holders = {};
+  bool tied() const { return holders.size() > 1; }
 };
 
 // What is summed over a batch beside gradients (graph::Metric).
@@ -214,15 +216,16 @@ struct Bucket {
   AxisSet reduce;             // active axes on which gradients are partial
   AxisSet copies;             // active axes on which the reduced gradient is repeated
   bool weight_decay = false;
-  bool bulk = false;  // graph::RoleFacts
-  bool tied = false;
-  bool owned = true;        // false: a copy of another stage's parameters (not counted, not saved)
-  bool early = false;       // reduced behind the backward pass, as soon as its gradients are whole
-  std::int64_t shards = 1;  // ZeRO-1: optimizer state is cut into so many, along `reduce`
+  bool bulk = false;                  // graph::RoleFacts
+  std::vector<std::int32_t> holders;  // of each of the parameters (PlanParameter)
+  bool owned = true;                  // false: a copy of another stage's parameters (not counted, not saved)
+  bool early = false;                 // reduced behind the backward pass, as soon as its gradients are whole
+  std::int64_t shards = 1;            // ZeRO-1: optimizer state is cut into so many, along `reduce`
   DType parameter_dtype = DType::kF32;
   DType gradient_dtype = DType::kF32;
   // master: elements 0 where AdamW moves the parameters themselves
   BufferRef parameter, gradient, master, moment1, moment2;
+  bool tied() const { return holders.size() > 1; }
   // Of the matrices of a block from ZeRO-2 on: this rank's shard of the gradients, summed over microbatches,
   // and from ZeRO-3 on of the parameters; else elements 0. `gradient` (`parameter`) is then a buffer that
   // the blocks take in turn. Or the shard of the parameters lies in its place among all: those of the other

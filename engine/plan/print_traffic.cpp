@@ -29,7 +29,7 @@ std::vector<Traffic> TrafficOf(const Plan& plan, const StagePlan& stage) {
         continue;
       const std::int64_t count = instruction.last_only ? 1 : runs[s];
       add({.kind = Name(instruction.collective),
-           .group = instruction.group.ToString(),
+           .group = plan.mesh.NameOf(instruction.group),
            .beside = instruction.stream != kComputeStream,
            .push = instruction.push,
            .direct = instruction.direct,

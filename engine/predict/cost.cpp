@@ -148,8 +148,10 @@ CostModel::Link CostModel::MakeLink(const std::vector<std::int64_t>& ranks) cons
   return link;
 }
 
-const CostModel::Link& CostModel::LinkOf(plan::AxisSet group) const {
-  Link& link = links_[group.bits()];
+CostModel::Link CostModel::LinkOf(const plan::Group& group) const {
+  if (group.IsTie())
+    return MakeLink(plan_.mesh.Group(group.holders.front() * plan_.mesh.ranks_per_stage(), group));
+  Link& link = links_[group.axes.bits()];
   if (!link.known) link = MakeLink(plan_.mesh.Group(0, group));
   return link;
 }
@@ -159,7 +161,7 @@ double CostModel::Seconds(const plan::Instruction& instruction) const {
       instruction.collective == plan::Collective::kSlice) {
     return KernelSeconds(instruction);
   }
-  const Link& link = LinkOf(instruction.group);
+  const Link link = LinkOf(instruction.group);
   const ExchangeRate& rate = RateOf(instruction);
   const double bandwidth = link.nodes > 1 ? link.bandwidth : rate.share * link.bandwidth;
   // A ring passes all members; trees of an all-reduce are shallower, and as wide.

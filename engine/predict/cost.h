@@ -44,7 +44,7 @@ class CostModel {
     bool known = false;
   };
   double KernelSeconds(const plan::Instruction& instruction) const;
-  const Link& LinkOf(plan::AxisSet group) const;
+  Link LinkOf(const plan::Group& group) const;
   Link MakeLink(const std::vector<std::int64_t>& ranks) const;
 
   const plan::Plan& plan_;
@@ -54,7 +54,7 @@ class CostModel {
   // Of a rank, gaps filled.
   double matmul_flops_ = 0, memory_bandwidth_ = 0, intra_node_bandwidth_ = 0, inter_node_bandwidth_ = 0;
   std::int64_t ranks_per_node_ = 1;
-  mutable std::array<Link, 64> links_;  // by bits of the group
+  mutable std::array<Link, 32> links_;  // by bits of the axes
 };
 
 }  // namespace engine::predict

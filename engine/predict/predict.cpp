@@ -21,8 +21,7 @@ namespace {
 
 // What of it is played: where stages wait for each other, a segment is played in pieces.
 bool CrossesStages(const plan::Plan& plan, const plan::Instruction& instruction) {
-  return plan.mesh.pp > 1 && Exchanges(instruction) &&
-         (instruction.group.HasPp() || instruction.group.IsTie());
+  return plan.mesh.pp > 1 && Exchanges(instruction) && instruction.group.SpansStages();
 }
 
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
@@ -258,10 +257,11 @@ class Player {
       if (!stages_[s].meets) continue;
       const plan::Instruction& mine = MeetingInstruction(stages_[s]);
       std::vector<size_t> members;
-      if (mine.group.IsTie()) {
-        members = {0, stages_.size() - 1};
-      } else {
-        for (size_t other = 0; other < stages_.size(); ++other) members.push_back(other);
+      for (size_t other = 0; other < stages_.size(); ++other) {
+        const std::vector<std::int32_t>& holders = mine.group.holders;
+        const bool holds =
+            std::find(holders.begin(), holders.end(), static_cast<std::int32_t>(other)) != holders.end();
+        if (holds || !mine.group.IsTie()) members.push_back(other);
       }
       const bool all = std::all_of(members.begin(), members.end(), [&](size_t m) {
         return stages_[m].meets && MeetingInstruction(stages_[m]).group == mine.group;

@@ -73,7 +73,7 @@ void ExchangeInPasses(const compile::FlatExchange& exchange, const StageShape& s
 void TimeUpdate(const Segment& update, const predict::CostModel& costs, StageStates* states) {
   TwoStreams play;
   for (const Instruction& instruction : update.instructions) {
-    if (instruction.group.HasPp()) {
+    if (instruction.group.axes.HasPp()) {
       states->before_meeting_s = play.now;
       play = {};
     }
@@ -96,6 +96,10 @@ StageStates StatesOfStage(const recipe::Recipe& recipe, const compile::FlatExcha
   Plan& plan = parameters->plan;
   plan.mesh = plan::Mesh::Of(recipe.parallelism);
   const std::int64_t zero_stage = compile::ZeroStageOf(recipe.parallelism);
+  const std::int32_t last = static_cast<std::int32_t>(plan.mesh.pp) - 1;
+  for (plan::PlanParameter& parameter : plan.parameters) {
+    if (parameter.tied()) parameter.holders = {0, last};
+  }
   std::vector<bool> used;
   std::vector<std::int32_t> early;
   for (size_t i = 0; i < plan.parameters.size(); ++i) {
@@ -103,7 +107,7 @@ StageStates StatesOfStage(const recipe::Recipe& recipe, const compile::FlatExcha
     const graph::Unit::Kind kind = plan.units[static_cast<size_t>(unit)].kind;
     const bool is_block = kind == graph::Unit::Kind::kBlock;
     const bool entry = kind == graph::Unit::Kind::kEntry;
-    const bool stored = entry      ? shape.embedding || (shape.head && plan.parameters[i].tied)
+    const bool stored = entry      ? shape.embedding || (shape.head && plan.parameters[i].tied())
                         : is_block ? unit <= shape.blocks
                                    : shape.head;
     used.push_back(stored);
@@ -113,7 +117,7 @@ StageStates StatesOfStage(const recipe::Recipe& recipe, const compile::FlatExcha
   StageStates states;
   StagePlan stage;
   std::int64_t cursor = 0;
-  stage.buckets = compile::MakeBuckets(plan, used, early, zero_stage, shape.embedding);
+  stage.buckets = compile::MakeBuckets(plan, used, early, zero_stage, shape.embedding ? 0 : last);
   compile::PlaceBuckets(compile::StorageOf(recipe, exchange, /*training=*/true), &cursor, &states.memory,
                         &stage.buckets);
   stage.scalars = {.elements = plan::ScalarsFor(plan.metrics.size()), .dtype = DType::kF64};

@@ -1,7 +1,9 @@
 #include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <numeric>
 #include <optional>
 
@@ -13,8 +15,7 @@ namespace engine::verify {
 namespace {
 
 bool SpansStages(const plan::Instruction& instruction) {
-  return instruction.collective != plan::Collective::kNone &&
-         (instruction.group.HasPp() || instruction.group.IsTie());
+  return instruction.collective != plan::Collective::kNone && instruction.group.SpansStages();
 }
 
 // Collectives of one stage's groups are entered alike by all its ranks, because these share one program and
@@ -24,13 +25,19 @@ absl::Status Lawful(const plan::Plan& plan, std::int32_t stage, const plan::Inst
     return Internal("only the first rank of {} enters it", instruction.only_first.ToString());
   if (instruction.collective == plan::Collective::kSlice) return absl::OkStatus();
   const bool world = instruction.group == plan::AxisSet::World();
-  if (instruction.group.HasPp() && !world)
-    return Internal("its group {} crosses stages", instruction.group.ToString());
-  if (instruction.group.IsTie() && stage != 0 && stage + 1 != plan.mesh.pp) {
-    return Internal("stage {} holds no tied tensor", stage);
+  if (instruction.group.axes.HasPp() && !world)
+    return Internal("its group {} crosses stages", plan.mesh.NameOf(instruction.group));
+  const std::vector<std::int32_t>& holders = instruction.group.holders;
+  if (instruction.group.IsTie()) {
+    for (std::int32_t holder : holders) {
+      if (holder < 0 || holder >= plan.mesh.pp) return Internal("there is no stage {}", holder);
+    }
+    const bool ascend = std::is_sorted(holders.begin(), holders.end(), std::less_equal<>());
+    if (!ascend || std::find(holders.begin(), holders.end(), stage) == holders.end())
+      return Internal("stage {} is not one of its holders, {}", stage, fmt::join(holders, ", "));
   }
   if (plan.mesh.GroupSize(instruction.group) < 2)
-    return Internal("its group {} is one rank", instruction.group.ToString());
+    return Internal("its group {} is one rank", plan.mesh.NameOf(instruction.group));
   if (instruction.inputs.size() != 1 || instruction.outputs.size() != 1)
     return Internal("it takes one buffer and fills one");
   const std::int64_t size = plan.mesh.GroupSize(instruction.group);
@@ -292,7 +299,7 @@ class Simulation {
   }
 
   std::vector<std::int32_t> Members(const plan::Instruction& instruction) const {
-    if (instruction.group.IsTie()) return {0, Stages() - 1};
+    if (instruction.group.IsTie()) return instruction.group.holders;
     std::vector<std::int32_t> members(static_cast<size_t>(Stages()));
     std::iota(members.begin(), members.end(), 0);
     return members;
@@ -393,9 +400,26 @@ class Simulation {
   bool released_ = false;  // a collective has let stages go on
 };
 
+// Values go from chunk to neighbouring chunk, and come to a chunk once: those in between relay them.
+absl::Status Hops(const plan::Plan& plan) {
+  absl::flat_hash_set<std::pair<std::int32_t, std::int32_t>> known;
+  for (const plan::Transfer& transfer : plan.transfers) {
+    const std::string& name = NameOf(plan, transfer.value);
+    const std::int32_t step = transfer.to_chunk - transfer.from_chunk;
+    if (step != 1 && step != -1) {
+      return Internal("{} goes from chunk {} to chunk {}, which is no neighbour", name, transfer.from_chunk,
+                      transfer.to_chunk);
+    }
+    if (!known.insert({transfer.value, transfer.to_chunk}).second)
+      return Internal("{} comes to chunk {} twice", name, transfer.to_chunk);
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status VerifyCommunication(const plan::Plan& plan) {
+  RETURN_IF_ERROR(Hops(plan));
   RETURN_IF_ERROR(Collectives(plan));
   const bool trains = !plan.stages.empty() && Trains(plan.stages.front());
   if (trains) RETURN_IF_ERROR(Simulation(plan, /*evaluate=*/false).Run());

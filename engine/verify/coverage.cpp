@@ -104,7 +104,7 @@ absl::Status Items(const plan::Plan& plan, const plan::Bucket& bucket, const std
     }
     next = item.offset_elements + item.elements;
     if (parameter.weight_decay != bucket.weight_decay || graph::FactsOf(parameter.role).bulk != bucket.bulk ||
-        parameter.tied != bucket.tied || value.dtype != bucket.parameter_dtype) {
+        parameter.holders != bucket.holders || value.dtype != bucket.parameter_dtype) {
       return Internal("{}: {} is of another kind (role, weight decay, tie or dtype)", name, parameter.name);
     }
     if (parameter.gradient < 0) continue;
@@ -148,10 +148,50 @@ absl::Status OptimizerShards(const plan::Bucket& bucket, const std::string& name
   return check("master weights", bucket.master, in_place ? 0 : shard, DType::kF32);
 }
 
-// The stages that hold each parameter, and that it is owned once.
+// By parameter: the stages whose segments read it, ascending.
+std::vector<std::vector<std::int32_t>> Readers(const plan::Plan& plan) {
+  std::vector<std::vector<std::int32_t>> readers(plan.parameters.size());
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const std::int32_t stage = static_cast<std::int32_t>(s);
+    for (const plan::Segment& segment : plan.stages[s].segments) {
+      for (const plan::Instruction& instruction : segment.instructions) {
+        for (const plan::BufferRef& input : instruction.inputs) {
+          if (input.value < 0 || ValueOf(plan, input).kind != graph::ValueKind::kParameter) continue;
+          std::vector<std::int32_t>& of = readers[static_cast<size_t>(ValueOf(plan, input).parameter)];
+          if (of.empty() || of.back() != stage) of.push_back(stage);
+        }
+      }
+    }
+  }
+  return readers;
+}
+
+// The stage of the unit that reads a parameter first.
+std::int32_t FirstReader(const plan::Plan& plan, const plan::PlanParameter& parameter) {
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    for (const plan::Chunk& chunk : plan.stages[s].chunks) {
+      if (parameter.unit >= chunk.first_unit && parameter.unit < chunk.end_unit)
+        return static_cast<std::int32_t>(s);
+    }
+  }
+  return -1;
+}
+
+// A parameter is held by the stages that read it, and by no others, and its copies are tied over all of them.
+absl::Status Holders(const plan::PlanParameter& parameter, const std::vector<std::int32_t>& held,
+                     const std::vector<std::int32_t>& readers) {
+  std::vector<std::int32_t> holders = parameter.holders;
+  std::sort(holders.begin(), holders.end());
+  if (held == readers && holders == readers) return absl::OkStatus();
+  return Internal("{} is read by stages {}, held by {} and tied over {}", parameter.name,
+                  fmt::join(readers, ", "), fmt::join(held, ", "), fmt::join(holders, ", "));
+}
+
+// The stages that hold each parameter, and that it is owned once, by the first of them.
 absl::Status Owners(const plan::Plan& plan) {
+  const std::vector<std::vector<std::int32_t>> readers = Readers(plan);
   std::vector<std::vector<std::int32_t>> holders(plan.parameters.size());
-  std::vector<int> owners(plan.parameters.size(), 0);
+  std::vector<std::vector<std::int32_t>> owners(plan.parameters.size());
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const std::int32_t stage = static_cast<std::int32_t>(s);
     for (size_t b = 0; b < plan.stages[s].buckets.size(); ++b) {
@@ -160,18 +200,18 @@ absl::Status Owners(const plan::Plan& plan) {
       if (Trains(plan.stages[s])) RETURN_IF_ERROR(OptimizerShards(bucket, BucketName(stage, b)));
       for (const plan::Bucket::Item& item : bucket.items) {
         holders[static_cast<size_t>(item.parameter)].push_back(stage);
-        owners[static_cast<size_t>(item.parameter)] += bucket.owned ? 1 : 0;
+        if (bucket.owned) owners[static_cast<size_t>(item.parameter)].push_back(stage);
       }
     }
   }
   for (size_t p = 0; p < plan.parameters.size(); ++p) {
     const plan::PlanParameter& parameter = plan.parameters[p];
-    if (owners[p] != 1) return Internal("{} is owned by {} stages", parameter.name, owners[p]);
-    const std::vector<std::int32_t> last = {0, static_cast<std::int32_t>(plan.stages.size() - 1)};
-    if (parameter.tied ? holders[p] != last : holders[p].size() != 1) {
-      return Internal("{}{} is held by {} stages", parameter.tied ? "tied " : "", parameter.name,
-                      holders[p].size());
+    if (owners[p].size() != 1) return Internal("{} is owned by {} stages", parameter.name, owners[p].size());
+    if (owners[p] != std::vector<std::int32_t>{FirstReader(plan, parameter)}) {
+      return Internal("{} is owned by stage {}, but first read on stage {}", parameter.name,
+                      owners[p].front(), FirstReader(plan, parameter));
     }
+    RETURN_IF_ERROR(Holders(parameter, holders[p], readers[p]));
   }
   return absl::OkStatus();
 }

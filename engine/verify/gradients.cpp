@@ -110,8 +110,10 @@ absl::Status FirstSumsOverwrite(const plan::Plan& plan, std::int32_t index) {
     }
     return absl::OkStatus();
   };
-  for (const plan::Chunk& chunk : stage.chunks) {
-    for (const plan::Segment* segment : GradientSegments(stage, chunk)) RETURN_IF_ERROR(walk(*segment));
+  // A microbatch passes backward through the last chunk first.
+  for (size_t c = stage.chunks.size(); c-- > 0;) {
+    for (const plan::Segment* segment : GradientSegments(stage, stage.chunks[c]))
+      RETURN_IF_ERROR(walk(*segment));
   }
   return absl::OkStatus();
 }

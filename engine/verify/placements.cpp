@@ -198,7 +198,7 @@ class PlacementVerifier {
     }
     if (!(instruction.group == plan::AxisSet::Of(instruction.axis))) {
       return Internal("{} along {} runs over the group {}", instruction.kernel, NameOfAxis(instruction.axis),
-                      instruction.group.ToString());
+                      plan_.mesh.NameOf(instruction.group));
     }
     if (before.partial() && before.reduction != instruction.reduction) {
       return Internal("{} of a {} uses another reduction", instruction.kernel, before.ToString());

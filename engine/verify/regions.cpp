@@ -35,6 +35,20 @@ absl::StatusOr<PipelineBuffers> PipelineBuffersOf(const plan::Plan& plan, Progra
   return buffers;
 }
 
+namespace {
+
+// Whether the chunk sends the value from where it has received it.
+bool IsRelayed(const plan::Plan& plan, const PipelineBuffers& buffers, std::int32_t sent) {
+  const plan::Transfer& next = plan.transfers[static_cast<size_t>(sent)];
+  return std::any_of(buffers.receive.begin(), buffers.receive.end(), [&](const auto& received) {
+    const plan::Transfer& hop = plan.transfers[static_cast<size_t>(received.first)];
+    return hop.value == next.value && hop.to_chunk == next.from_chunk &&
+           SamePlace(received.second, buffers.send.at(sent));
+  });
+}
+
+}  // namespace
+
 absl::StatusOr<Regions> Regions::Of(const plan::Plan& plan, ProgramId id) {
   Regions result;
   std::vector<Region>& regions = result.regions_;
@@ -85,7 +99,7 @@ absl::StatusOr<Regions> Regions::Of(const plan::Plan& plan, ProgramId id) {
   ASSIGN_OR_RETURN(const PipelineBuffers buffers, PipelineBuffersOf(plan, id));
   for (const auto* places : {&buffers.send, &buffers.receive}) {
     for (const auto& [transfer, buffer] : *places) {
-      if (buffer.in_slot) continue;
+      if (buffer.in_slot || (places == &buffers.send && IsRelayed(plan, buffers, transfer))) continue;
       add(buffer, fmt::format("{} buffer of {}", places == &buffers.send ? "send" : "receive",
                               NameOf(plan, plan.transfers[static_cast<size_t>(transfer)].value)));
     }

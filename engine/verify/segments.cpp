@@ -67,7 +67,7 @@ class SegmentVerifier {
       elements = std::max(elements, fed * plan_.microbatches);
     }
     for (const plan::BufferRef* buffer : {&chunk.incoming, &chunk.staged}) {
-      if (buffer->elements == elements && buffer->dtype == DType::kI32) continue;
+      if (buffer->elements == elements && (elements == 0 || buffer->dtype == DType::kI32)) continue;
       return Internal("stage {} chunk {}: a staging buffer of {} numbers for inputs of {}", index_,
                       chunk.index, buffer->elements, elements);
     }

@@ -81,12 +81,12 @@ class ShardVerifier {
     const bool gradients = bucket.gradient_shard.elements > 0;
     const bool parameters = TakesTurns(bucket);
     if (bucket.gathered_at_begin()) {
-      if (bucket.tied || !SameFlatPlace(bucket.parameter_shard, ShardOf(bucket, bucket.parameter)))
+      if (bucket.tied() || !SameFlatPlace(bucket.parameter_shard, ShardOf(bucket, bucket.parameter)))
         return Internal("stage {} bucket.{}: its shard is not in its place", index_, b);
       for (const plan::Bucket::Item& item : bucket.items) at_begin_[item.parameter] = b;
     }
     if (!gradients && !parameters) return absl::OkStatus();
-    if (!gradients || bucket.tied || bucket.shards != plan_.mesh.GroupSize(AxesOf(bucket))) {
+    if (!gradients || bucket.tied() || bucket.shards != plan_.mesh.GroupSize(AxesOf(bucket))) {
       return Internal("stage {} bucket.{} cannot be kept in {} shards", index_, b, bucket.shards);
     }
     for (const plan::Bucket::Item& item : bucket.items) bucket_of_[item.parameter] = b;
@@ -262,7 +262,7 @@ class ShardVerifier {
     }
     if (!(instruction.group == AxesOf(bucket)) || instruction.reduction != graph::Reduction::kSum) {
       return Internal("the shards of bucket.{} lie over {}, not over {}", it->second.bucket,
-                      AxesOf(bucket).ToString(), instruction.group.ToString());
+                      AxesOf(bucket).ToString(), plan_.mesh.NameOf(instruction.group));
     }
     if (plan::IsBehind(instruction.stream) != instruction.detached || instruction.last_only ||
         (instruction.push && !instruction.detached))

@@ -1,5 +1,4 @@
 #include <absl/container/flat_hash_map.h>
-#include <absl/container/flat_hash_set.h>
 
 #include <algorithm>
 #include <array>
@@ -102,7 +101,7 @@ class StepVerifier {
   void CollectPlaces() {
     for (const plan::Step& step : program_) {
       if (step.kind == plan::StepKind::kSend) {
-        if (sent_.insert(step.transfer).second)
+        if (sent_in_slot_.try_emplace(step.transfer, step.buffer.in_slot).second)
           sent_by_[TransferAt(step.transfer).from_chunk].push_back(step.transfer);
       } else if (step.kind == plan::StepKind::kReceive) {
         if (in_slot_.try_emplace(step.transfer, step.buffer.in_slot).second) {
@@ -138,6 +137,7 @@ class StepVerifier {
     const bool known = step.segment == (id_.evaluate ? chunk->evaluate : chunk->forward);
     if (pass == plan::Pass::kForward && !known) return Internal("{} does not belong here", Name(i));
     RETURN_IF_ERROR(Turn(i, pass));
+    RETURN_IF_ERROR(SentFromSlot(i, pass));
     if (pass == plan::Pass::kWeights) return absl::OkStatus();  // reads its slot alone
     RETURN_IF_ERROR(Reads(i, pass));
     return Writes(i, pass);
@@ -234,11 +234,42 @@ class StepVerifier {
     return absl::OkStatus();
   }
 
+  SendState& SendOf(std::int32_t t, const plan::Step& step) {
+    return sends_[{t, sent_in_slot_.at(t) ? step.slot : LaneOf(step)}];
+  }
+
+  // A later pass may overwrite the slot's values, when those that are sent from there have been.
+  absl::Status SentFromSlot(size_t i, plan::Pass pass) {
+    const plan::Step& step = program_[i];
+    for (std::int32_t t : sent_by_[step.chunk]) {
+      if (!sent_in_slot_.at(t) || PassOf(t) >= pass) continue;
+      const SendState& state = SendOf(t, step);
+      if (state.microbatch == step.microbatch && state.sent >= 0 && Before(state.sent, i)) continue;
+      return Internal("{} may overwrite {} in its slot before it is sent", Name(i),
+                      NameOf(plan_, TransferAt(t).value));
+    }
+    return absl::OkStatus();
+  }
+
+  // What the chunk relays of this transfer's value stays where it was received until it has been sent.
+  absl::Status Relayed(size_t i) {
+    const plan::Step& step = program_[i];
+    const plan::Transfer& arrives = TransferAt(step.transfer);
+    for (std::int32_t t : sent_by_[arrives.to_chunk]) {
+      if (TransferAt(t).value != arrives.value) continue;
+      const SendState& state = SendOf(t, step);
+      if (state.writer < 0 || (state.sent >= 0 && Before(state.sent, i))) continue;
+      return Internal("{} overwrites what {}, and does not wait for it", Name(i),
+                      state.sent < 0 ? "is still to be relayed" : fmt::format("{} relays", Name(state.sent)));
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status Writes(size_t i, plan::Pass pass) {
     const plan::Step& step = program_[i];
     for (std::int32_t t : sent_by_[step.chunk]) {
       if (PassOf(t) != pass) continue;
-      SendState& state = sends_[{t, LaneOf(step)}];
+      SendState& state = SendOf(t, step);
       if (state.writer >= 0 && state.sent < 0) {
         return Internal("{} overwrites {} of microbatch {} before it is sent", Name(i),
                         NameOf(plan_, TransferAt(t).value), state.microbatch);
@@ -256,7 +287,7 @@ class StepVerifier {
 
   absl::Status Send(size_t i) {
     const plan::Step& step = program_[i];
-    SendState& state = sends_[{step.transfer, LaneOf(step)}];
+    SendState& state = SendOf(step.transfer, step);
     if (state.writer < 0 || state.microbatch != step.microbatch) {
       return Internal("{}: its buffer holds {}", Name(i),
                       state.writer < 0 ? "nothing yet" : fmt::format("microbatch {}", state.microbatch));
@@ -281,6 +312,7 @@ class StepVerifier {
     if (state.received >= 0 && !Before(state.reader, i)) {
       return Internal("{} overwrites what {} reads, and does not wait for it", Name(i), Name(state.reader));
     }
+    RETURN_IF_ERROR(Relayed(i));
     state = {.microbatch = step.microbatch, .received = static_cast<std::int32_t>(i), .reader = -1};
     return absl::OkStatus();
   }
@@ -336,9 +368,9 @@ class StepVerifier {
   const plan::Program& program_;
   std::vector<std::array<std::int32_t, plan::kStreams>> clock_;
   absl::flat_hash_map<std::int32_t, ChunkState> chunks_;
-  absl::flat_hash_set<std::int32_t> sent_;                                       // transfers
-  absl::flat_hash_map<std::pair<std::int32_t, std::int32_t>, SendState> sends_;  // by transfer, lane
+  absl::flat_hash_map<std::int32_t, bool> sent_in_slot_;  // by transfer sent
   // By transfer and slot, or lane.
+  absl::flat_hash_map<std::pair<std::int32_t, std::int32_t>, SendState> sends_;
   absl::flat_hash_map<std::pair<std::int32_t, std::int32_t>, ReceiveState> receives_;
   absl::flat_hash_map<std::int32_t, bool> in_slot_;  // by transfer received
   absl::flat_hash_map<std::int32_t, std::vector<std::int32_t>> sent_by_, received_by_;  // transfers, by chunk

@@ -30,7 +30,7 @@ absl::Status LeftSums::Leaves(const plan::Instruction& instruction) {
   const plan::BufferRef& partial = instruction.inputs[0];
   const plan::BufferRef& sum = instruction.outputs[0];
   if (sum.lane_stride > 0) return Internal("leaves a sum to its reader beside the other lane's");
-  const bool own = scatters ? sum.shard_axes == instruction.group && sum.shard_stride == sum.bytes() &&
+  const bool own = scatters ? sum.shard_axes == instruction.group.axes && sum.shard_stride == sum.bytes() &&
                                   IsRunOf(sum, partial)
                             : sum.shard_axes.empty();
   if (!own || sum.offset != partial.offset || Reach(plan_, sum) != End(partial) ||

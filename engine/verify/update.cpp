@@ -54,7 +54,7 @@ class UpdateVerifier {
  private:
   struct State {
     plan::AxisSet partial;  // axes over which the gradient is still to be summed
-    bool tie = false;       // still to be summed over first and last stage
+    bool tie = false;       // still to be summed over the holders of its copies
     bool scattered = false;
     bool early = false;          // reduced behind a backward pass
     std::string under_way = {};  // the reduction, until something waits for it
@@ -93,7 +93,7 @@ class UpdateVerifier {
       partial = own;
       copies = not_split;
     }
-    states_.push_back({.partial = partial, .tie = bucket.tied});
+    states_.push_back({.partial = partial, .tie = bucket.tied()});
     if (bucket.gradient_shard.elements > 0) {  // reduced in each microbatch: VerifyShards
       states_.back().partial = {};
       states_.back().scattered = true;
@@ -240,15 +240,20 @@ class UpdateVerifier {
       if (!state.tie)
         return Internal("the gradients of bucket.{} are not (or no longer) to be summed over the tie", b);
       if (instruction.collective != plan::Collective::kAllReduce) return Internal("a tie is an all_reduce");
+      const plan::Group holders = plan::Group::OfHolders(stage_.buckets[b].holders);
+      if (!(instruction.group == holders)) {
+        return Internal("sums the gradients of bucket.{} over the {}, but its copies are the {}'s", b,
+                        plan_.mesh.NameOf(instruction.group), plan_.mesh.NameOf(holders));
+      }
       state.tie = false;
       return absl::OkStatus();
     }
-    const plan::AxisSet extra = Minus(instruction.group, state.partial);
-    if (!extra.empty() || instruction.group.HasPp()) {
+    const plan::AxisSet extra = Minus(instruction.group.axes, state.partial);
+    if (!extra.empty() || instruction.group.axes.HasPp()) {
       return Internal("sums the gradients of bucket.{} over {}, but they are partial over {} only", b,
-                      instruction.group.ToString(), state.partial.ToString());
+                      plan_.mesh.NameOf(instruction.group), state.partial.ToString());
     }
-    state.partial = Minus(state.partial, instruction.group);
+    state.partial = Minus(state.partial, instruction.group.axes);
     if (instruction.detached) state.under_way = instruction.name;
     if (instruction.collective == plan::Collective::kAllReduce) return absl::OkStatus();
     if (instruction.collective != plan::Collective::kReduceScatter) {
@@ -265,7 +270,7 @@ class UpdateVerifier {
     if (instruction.collective != plan::Collective::kAllReduce ||
         !(instruction.group == plan::AxisSet::World())) {
       return Internal("loss and norm are summed over the world, not by {} over {}", instruction.kernel,
-                      instruction.group.ToString());
+                      plan_.mesh.NameOf(instruction.group));
     }
     if (scalars_summed_++ > 0) return Internal("loss and norm are summed twice");
     for (size_t b = 0; b < stage_.buckets.size(); ++b) {
@@ -289,7 +294,7 @@ class UpdateVerifier {
       return Internal("of the states the largest over {} are taken, not {}{} over {}",
                       StageRanks().ToString(), instruction.kernel,
                       instruction.reduction == graph::Reduction::kMax ? " (max)" : "",
-                      instruction.group.ToString());
+                      plan_.mesh.NameOf(instruction.group));
     }
     if (states_updated_) return Internal("the states are already updated");
     if (states_reduced_) return Internal("the largest of the states are taken twice");
@@ -307,8 +312,8 @@ class UpdateVerifier {
       return Internal("the parameters of bucket.{} are whole: nothing to gather", b);
     }
     if (!(instruction.group == stage_.buckets[b].reduce)) {
-      return Internal("gathers bucket.{} over {}, its shards lie over {}", b, instruction.group.ToString(),
-                      stage_.buckets[b].reduce.ToString());
+      return Internal("gathers bucket.{} over {}, its shards lie over {}", b,
+                      plan_.mesh.NameOf(instruction.group), stage_.buckets[b].reduce.ToString());
     }
     state.gathered = true;
     return absl::OkStatus();
@@ -455,34 +460,38 @@ class UpdateVerifier {
       scratches_;  // and whether pushed gradients arrive there
 };
 
-// The names of the draws that round a stage's copy of the tied table; empty where there is none.
-std::string TiedDraws(const plan::StagePlan& stage) {
+// The names of the draws that round a copy of tied parameters.
+std::string DrawsOf(const plan::StagePlan& stage, const plan::Bucket& bucket) {
   std::string draws;
-  for (const plan::Bucket& bucket : stage.buckets) {
-    if (!bucket.tied) continue;
-    for (const plan::Instruction& instruction :
-         stage.segments[static_cast<size_t>(stage.update)].instructions) {
-      if (instruction.kernel != "adamw" || !SamePlace(instruction.inputs[2], bucket.moment1)) continue;
-      for (const char* name : {kMomentDraws, kWeightDraws}) {
-        if (instruction.attributes.Has(name)) draws += " " + instruction.attributes.String(name);
-      }
+  for (const plan::Instruction& instruction :
+       stage.segments[static_cast<size_t>(stage.update)].instructions) {
+    if (instruction.kernel != "adamw" || !SamePlace(instruction.inputs[2], bucket.moment1)) continue;
+    for (const char* name : {kMomentDraws, kWeightDraws}) {
+      if (instruction.attributes.Has(name)) draws += " " + instruction.attributes.String(name);
     }
   }
   return draws;
 }
 
-// How a stage's update sums the gradients of its copy of the tied table: each way has an order of its own.
-std::string TiedSums(const plan::StagePlan& stage) {
+// How a stage's update sums the gradients of its copy of tied parameters: each way has an order of its own.
+std::string SumsOf(const plan::StagePlan& stage, const plan::Bucket& bucket) {
   std::string sums;
-  for (const plan::Bucket& bucket : stage.buckets) {
-    if (!bucket.tied) continue;
-    for (const plan::Instruction& instruction :
-         stage.segments[static_cast<size_t>(stage.update)].instructions) {
-      if (!instruction.flat || !SamePlace(instruction.inputs[0], bucket.gradient)) continue;
-      sums += fmt::format(" {}{}", instruction.kernel, instruction.push ? " (pushed)" : "");
-    }
+  for (const plan::Instruction& instruction :
+       stage.segments[static_cast<size_t>(stage.update)].instructions) {
+    if (!instruction.flat || !SamePlace(instruction.inputs[0], bucket.gradient)) continue;
+    sums += fmt::format(" {}{}", instruction.kernel, instruction.push ? " (pushed)" : "");
   }
   return sums;
+}
+
+// The stage's bucket that has the parameter, or null.
+const plan::Bucket* BucketOf(const plan::StagePlan& stage, std::int32_t parameter) {
+  for (const plan::Bucket& bucket : stage.buckets) {
+    for (const plan::Bucket::Item& item : bucket.items) {
+      if (item.parameter == parameter) return &bucket;
+    }
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -498,11 +507,24 @@ absl::Status VerifyUpdate(const plan::Plan& plan, std::int32_t stage) {
 }
 
 absl::Status TiedCopiesStayEqual(const plan::Plan& plan) {
-  for (const auto& [what, of] : {std::pair("rounds", &TiedDraws), std::pair("sums", &TiedSums)}) {
-    const std::string first = of(plan.stages.front());
-    const std::string last = of(plan.stages.back());
-    if (first == last) continue;
-    return Internal("the first stage {} the tied table by{}, the last by{}", what, first, last);
+  for (size_t p = 0; p < plan.parameters.size(); ++p) {
+    const plan::PlanParameter& parameter = plan.parameters[p];
+    if (!parameter.tied()) continue;
+    const auto of = [&](std::int32_t stage, const auto& what) {
+      const plan::StagePlan& holder = plan.stages[static_cast<size_t>(stage)];
+      const plan::Bucket* bucket = BucketOf(holder, static_cast<std::int32_t>(p));
+      return bucket == nullptr ? std::string() : what(holder, *bucket);
+    };
+    const std::int32_t owner = parameter.holders.front();
+    for (std::int32_t holder : parameter.holders) {
+      for (const auto& [what, told] : {std::pair("rounds", &DrawsOf), std::pair("sums", &SumsOf)}) {
+        const std::string first = of(owner, told);
+        const std::string other = of(holder, told);
+        if (first == other) continue;
+        return Internal("stage {} {} {} by{}, stage {} by{}", owner, what, parameter.name, first, holder,
+                        other);
+      }
+    }
   }
   return absl::OkStatus();
 }

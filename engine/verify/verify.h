@@ -23,16 +23,16 @@ struct VerifyOptions {
 absl::Status Verify(const plan::Plan& plan, const VerifyOptions& options);
 
 // Every layer lies in one chunk and every chunk on one stage; the shards of every parameter cover it exactly
-// once; every parameter has one owning stage (a tied one a copy on the last as well); optimizer shards cover
-// each bucket.
+// once; a parameter is held by the stages that read it, tied over all of them, and owned by that of its first
+// reader; optimizer shards cover each bucket.
 absl::Status VerifyCoverage(const plan::Plan& plan);
 
 // Every op's placements are one of its signatures along every axis; every conversion is the collective that
 // its two placements call for, over the right group and with the right reduction.
 absl::Status VerifyPlacements(const plan::Plan& plan);
 
-// Every gradient is summed exactly once over every axis on which it is partial, tied ones once over first and
-// last stage, before anything reads it; each bucket is updated once, and gathered again where it was updated
+// Every gradient is summed exactly once over every axis on which it is partial, tied ones once over the
+// holders of their copies, before anything reads it; each bucket is updated once, and gathered again where it was updated
 // in shards; loss and norm count every logical number once.
 absl::Status VerifyGradients(const plan::Plan& plan);
 
@@ -46,12 +46,12 @@ absl::Status VerifyShards(const plan::Plan& plan);
 absl::Status VerifySegments(const plan::Plan& plan);
 
 // Across steps and streams: a microbatch passes each chunk once forward, once backward and, where the chunk
-// has a weights segment, once through that, in this order and in one slot; pipeline buffers are not
-// overwritten before they were sent or read. Order counts where the stage's own streams (first in, first out)
+// has a weights segment, once through that, in this order and in one slot; pipeline buffers, and
+// what is sent from a slot or relayed, are not overwritten before they were sent or read. Order counts where the stage's own streams (first in, first out)
 // and waits give it.
 absl::Status VerifySteps(const plan::Plan& plan);
 
-// Every send has its receive, with equal bytes, in the same order; collectives over stages are entered alike;
+// Values go to neighbouring chunks, and come to a chunk once. Every send has its receive, with equal bytes, in the same order; collectives over stages are entered alike;
 // walking all stages in program order, with sends that complete when they are received, comes to an end.
 absl::Status VerifyCommunication(const plan::Plan& plan);
 

@@ -636,7 +636,7 @@ TEST_CASE("fp8 plan: over several ranks every product is in FP8, and a tensor ha
             CHECK(instruction.inputs[0].elements == stage.states.elements);
             if (!instruction.flat) continue;
             CHECK(instruction.reduction == graph::Reduction::kMax);
-            CHECK(instruction.group.ToString() == ranks.reduced);
+            CHECK(instruction.group.axes.ToString() == ranks.reduced);
           }
           CHECK(of_states == (ranks.reduced == "-" ? " fp8_update" : " all_reduce fp8_update"));
           for (const plan::Segment& segment : stage.segments) {

@@ -22,7 +22,7 @@ Counts CollectivesOf(const plan::Plan& plan, const std::string& segment_name, co
         if (instruction.collective == plan::Collective::kNone ||
             instruction.name.find(part) == std::string::npos)
           continue;
-        ++counts[instruction.kernel + " " + instruction.group.ToString()];
+        ++counts[instruction.kernel + " " + instruction.group.axes.ToString()];
       }
     }
   }

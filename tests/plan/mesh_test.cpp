@@ -23,7 +23,8 @@ TEST_CASE("mesh: worked groups of 16 ranks, tp 2 · pp 4 · dp 2 (Megatron-LM's 
   CHECK(mesh.Group(13, AxisSet::Of(Axis::kDp)) == Ranks{13, 15});
   CHECK(mesh.Group(6, AxisSet::Pp()) == Ranks{2, 6, 10, 14});
   CHECK(mesh.Group(2, AxisSet::Of(Axis::kTp) | AxisSet::Pp()) == Ranks{2, 3, 6, 7, 10, 11, 14, 15});
-  CHECK(mesh.Group(12, AxisSet::Tie()) == Ranks{0, 12});
+  CHECK(mesh.Group(12, Group::OfHolders({3, 0})) == Ranks{0, 12});
+  CHECK(mesh.Group(9, Group::OfHolders({2, 0, 1})) == Ranks{1, 5, 9});
   CHECK(mesh.Group(3, AxisSet::World()).size() == 16);
 }
 
@@ -55,7 +56,20 @@ TEST_CASE("mesh: coordinates and ranks are inverse, and a rank's place in its gr
   CHECK(mesh.Active(AxisSet::World()).ToString() == "world");
   CHECK(Of(2, 1, 1, 1, 1).Active(AxisSet::World()) == AxisSet::Of(Axis::kTp));
   CHECK(AxisSet().ToString() == "-");
-  CHECK(AxisSet::Tie().ToString() == "tie");
+}
+
+TEST_CASE("mesh: the holders of a tied parameter are named where they are not the first and the last stage") {
+  const Mesh mesh = Of(2, 1, 2, 1, 4);
+  CHECK(mesh.NameOf(Group::OfHolders({0, 3})) == "tie");
+  CHECK(mesh.NameOf(Group::OfHolders({3, 1, 0})) == "tie(0, 1, 3)");
+  CHECK(mesh.NameOf(Group::OfHolders({1, 2})) == "tie(1, 2)");
+  CHECK(mesh.NameOf(AxisSet::Of(Axis::kTp)) == "tp");
+  const Group three = Group::OfHolders({0, 2, 3});
+  CHECK(mesh.GroupSize(three) == 3);
+  for (std::int64_t rank : mesh.Group(1, three)) {
+    const Ranks group = mesh.Group(rank, three);
+    CHECK(group[static_cast<size_t>(mesh.IndexInGroup(mesh.CoordinatesOf(rank), three))] == rank);
+  }
 }
 
 }  // namespace engine::plan

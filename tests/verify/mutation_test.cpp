@@ -288,7 +288,7 @@ TEST_CASE("mutation: gradients") {
     Drop(update(plan), "all_gather", 1);
   });
   Mutate(Good(), "g", "is updated twice", [&](plan::Plan& plan) { Double(update(plan), "adamw", 1); });
-  Mutate(Good(), "g", "the first stage sums the tied table by all_reduce reduce_scatter, the last by",
+  Mutate(Good(), "g", "stage 0 sums embedding.tokens by all_reduce reduce_scatter, stage 1 by",
          [](plan::Plan& plan) {
            At(plan, 1, "update", "reduce_scatter").kernel = "reduce_scatter_of_another_order";
          });
@@ -334,7 +334,7 @@ TEST_CASE("mutation: gradients, weights and moments in bf16") {
       plan::Instruction& adamw = At(plan, 0, "update", "adamw", 1);
       adamw.attributes = with(adamw, name, nullptr);
     });
-    Mutate(narrow, "g", "the first stage rounds the tied table by", [&](plan::Plan& plan) {
+    Mutate(narrow, "g", "stage 0 rounds embedding.tokens by", [&](plan::Plan& plan) {
       for (plan::Instruction& instruction : SegmentOf(plan, 1, "update").instructions) {
         if (instruction.kernel != "adamw" || instruction.attributes.String("stream") != "tied.moments")
           continue;

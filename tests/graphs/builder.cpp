@@ -1,0 +1,102 @@
+#include "tests/graphs/builder.h"
+
+#include <array>
+#include <cmath>
+
+#include "engine/ops/ops.h"
+
+namespace engine::plan {
+
+using graph::Dim;
+using graph::Dims;
+using graph::Role;
+using graph::ValueId;
+using graph::ValueIds;
+
+ValueId GraphBuilder::Input(const std::string& name, const Shape& shape, const Dims& dims) {
+  return graph_.AddInput(name, {.shape = shape, .dtype = DType::kI32, .dims = dims});
+}
+
+ValueId GraphBuilder::Parameter(const std::string& name, Role role, const Shape& shape, const Dims& dims,
+                                const Shape& logical) {
+  return graph_.AddParameter(name, {.shape = shape, .dtype = DType::kF32, .dims = dims}, logical,
+                             {graph::Initializer::Kind::kNormal, 0.1}, role);
+}
+
+ValueId GraphBuilder::Table(const std::string& name, std::int64_t rows) {
+  return Parameter(name, Role::kTable, {rows, kWidth}, {Dim::kVocab, Dim::kFeature});
+}
+
+ValueId GraphBuilder::Pinned(ValueId value) {
+  graph_.value(value).pin = graph::Pin::kResidual;
+  return value;
+}
+
+ValueId GraphBuilder::Lookup(const std::string& name, ValueId ids, ValueId table) {
+  return Pinned(graph_.Emit1(ops::kEmbedding, name, {ids, table}));
+}
+
+ValueId GraphBuilder::Places(const std::string& name, ValueId positions, std::int64_t most) {
+  const ValueId table =
+      Parameter(name + ".weight", Role::kTable, {most, kWidth}, {Dim::kOther, Dim::kFeature});
+  return Pinned(graph_.Emit1(ops::kEmbedding, name, {positions, table}, {{"replicate", std::int64_t{1}}}));
+}
+
+ValueId GraphBuilder::Add(const std::string& name, ValueId a, ValueId b) {
+  return Pinned(graph_.Emit1(ops::kAdd, name, {a, b}));
+}
+
+ValueId GraphBuilder::Norm(const std::string& name, ValueId x) {
+  const ValueId gain = graph_.AddParameter(name + ".weight",
+                                           {.shape = {kWidth}, .dtype = DType::kF32, .dims = {Dim::kFeature}},
+                                           {kWidth}, {graph::Initializer::Kind::kOnes}, Role::kGain);
+  return graph_.Emit1(ops::kRmsNorm, name, {x, gain}, {{"epsilon", 1e-5}});
+}
+
+ValueId GraphBuilder::Mlp(const std::string& name, ValueId x) {
+  const graph::Attributes one = {{"in_dims", std::int64_t{1}}};
+  const Dims dims = {Dim::kFeature, Dim::kFeature};
+  const ValueId normed = Norm(name + ".norm", x);
+  const ValueId wide = Parameter(name + ".fc1.weight", Role::kMatrix, {2 * kWidth, kWidth}, dims);
+  const ValueId up = graph_.Emit1(ops::kLinear, name + ".fc1", {normed, wide}, one);
+  const ValueId active = graph_.Emit1(ops::kGelu, name + ".gelu", {up}, {{"tanh", std::int64_t{1}}});
+  const ValueId narrow = Parameter(name + ".fc2.weight", Role::kMatrix, {kWidth, 2 * kWidth}, dims);
+  const ValueId down = Pinned(graph_.Emit1(ops::kLinear, name + ".fc2", {active, narrow}, one));
+  return Add(name + ".residual", x, down);
+}
+
+ValueId GraphBuilder::Heads(const std::string& name, ValueId x, std::int64_t heads) {
+  const ValueId w = Parameter(name + ".weight", Role::kMatrix, {heads, kHead, kWidth},
+                              {Dim::kHead, Dim::kOther, Dim::kFeature});
+  return graph_.Emit1(ops::kLinear, name, {x, w}, {{"in_dims", std::int64_t{1}}});
+}
+
+ValueId GraphBuilder::Attention(const std::string& name, ValueId x, ValueId keys, ValueId positions,
+                                const std::string& mask) {
+  const ValueId normed = Norm(name + ".norm", x);
+  const ValueId from = keys == graph::kNoValue ? normed : keys;
+  const ValueId q = Heads(name + ".q", normed, kHeads);
+  const ValueId k = Heads(name + ".k", from, kKvHeads);
+  const ValueId v = Heads(name + ".v", from, kKvHeads);
+  const ValueId core = graph_.Emit1(ops::kAttention, name + ".core", {q, k, v, positions},
+                                    {{"scale", 1 / std::sqrt(static_cast<double>(kHead))}, {"mask", mask}});
+  const ValueId w = Parameter(name + ".proj.weight", Role::kMatrix, {kWidth, kHeads, kHead},
+                              {Dim::kFeature, Dim::kHead, Dim::kOther});
+  const ValueId branch =
+      Pinned(graph_.Emit1(ops::kLinear, name + ".proj", {core, w}, {{"in_dims", std::int64_t{2}}}));
+  return Add(name + ".residual", x, branch);
+}
+
+void GraphBuilder::Loss(const std::string& name, ValueId x, ValueId table, ValueId labels,
+                        std::int64_t classes, double count, double weight) {
+  const ValueId logits =
+      graph_.Emit1(ops::kLinear, name + ".logits", {x, table}, {{"in_dims", std::int64_t{1}}});
+  const ValueIds statistics =
+      graph_.Emit(ops::kCrossEntropy, name + ".cross_entropy", {logits, labels}, {{"classes", classes}});
+  for (const ValueId statistic : statistics) graph_.value(statistic).pin = graph::Pin::kReplicated;
+  const ValueId sum = graph_.AddMetric(name, count, weight);
+  graph_.Emit(ops::kLossSum, name, {statistics[0], statistics[1], labels}, {{"scale", weight / count}},
+              std::array<ValueId, 1>{sum});
+}
+
+}  // namespace engine::plan

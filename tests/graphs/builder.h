@@ -1,0 +1,55 @@
+// The parts that the graphs of this folder are made of. Letters: B samples, S sequence, D width, H heads, K kv heads, E
+// elements of a head.
+#pragma once
+
+#include <string>
+
+#include "engine/graph/graph.h"
+
+namespace engine::plan {
+
+class GraphBuilder {
+ public:
+  static constexpr std::int64_t kWidth = 32;
+  static constexpr std::int64_t kHeads = 4;
+  static constexpr std::int64_t kKvHeads = 2;
+  static constexpr std::int64_t kHead = kWidth / kHeads;
+
+  graph::Graph& graph() { return graph_; }
+  // int32.
+  graph::ValueId Input(const std::string& name, const Shape& shape, const graph::Dims& dims);
+  // Normal numbers; `logical`: without padding of dim 0.
+  graph::ValueId Parameter(const std::string& name, graph::Role role, const Shape& shape,
+                           const graph::Dims& dims, const Shape& logical);
+  graph::ValueId Parameter(const std::string& name, graph::Role role, const Shape& shape,
+                           const graph::Dims& dims) {
+    return Parameter(name, role, shape, dims, shape);
+  }
+  // A table [rows, D] for words.
+  graph::ValueId Table(const std::string& name, std::int64_t rows);
+
+  // Rows of a table, on the residual stream.
+  graph::ValueId Lookup(const std::string& name, graph::ValueId ids, graph::ValueId table);
+  // The same of a table of its own for places, of so many.
+  graph::ValueId Places(const std::string& name, graph::ValueId positions, std::int64_t most);
+  graph::ValueId Add(const std::string& name, graph::ValueId a, graph::ValueId b);
+  graph::ValueId Norm(const std::string& name, graph::ValueId x);
+  // x + fc2(gelu(fc1(norm(x)))).
+  graph::ValueId Mlp(const std::string& name, graph::ValueId x);
+  // x + attention of norm(x) [B, S, D] over `keys` [B, T, D] (or over norm(x) itself, where that is kNoValue); mask as of
+  // graph/mask.h; positions are those of x.
+  graph::ValueId Attention(const std::string& name, graph::ValueId x, graph::ValueId keys,
+                           graph::ValueId positions, const std::string& mask);
+  // The metric `name`: cross entropy of x · tableᵀ, of so many classes, over `count` labels.
+  void Loss(const std::string& name, graph::ValueId x, graph::ValueId table, graph::ValueId labels,
+            std::int64_t classes, double count, double weight);
+
+ private:
+  graph::ValueId Pinned(graph::ValueId value);
+  // x [..., D] · wᵀ with w [heads, E, D].
+  graph::ValueId Heads(const std::string& name, graph::ValueId x, std::int64_t heads);
+
+  graph::Graph graph_;
+};
+
+}  // namespace engine::plan

@@ -1,0 +1,150 @@
+#include "tests/graphs/graphs.h"
+
+#include <string>
+#include <utility>
+
+#include "engine/ops/ops.h"
+#include "tests/graphs/builder.h"
+
+namespace engine::plan {
+namespace {
+
+using graph::Dim;
+using graph::kNoValue;
+using graph::Unit;
+using graph::ValueId;
+
+constexpr std::int64_t kWords = 64;
+constexpr std::int64_t kClasses = 5;  // of 8 rows of the class head: the rest is padding
+constexpr std::int64_t kMostPlaces = 64;
+
+double TokensOf(const GraphSizes& sizes, std::int64_t sequence) {
+  return static_cast<double>(sizes.global_samples * sequence);
+}
+
+graph::Graph BuildLadder(const GraphSizes& sizes, int blocks) {
+  GraphBuilder b;
+  const Shape tokens_shape = {sizes.samples, sizes.sequence};
+  const ValueId tokens = b.Input("tokens", tokens_shape, {Dim::kSample, Dim::kSequence});
+  const ValueId labels = b.Input("labels", tokens_shape, {Dim::kSample, Dim::kSequence});
+  b.graph().BeginUnit("entry", Unit::Kind::kEntry);
+  const ValueId table = b.Table("table", kWords);
+  ValueId x = b.Lookup("lookup", tokens, table);
+  ValueId first = kNoValue;
+  for (int block = 0; block < blocks; ++block) {
+    const std::string name = "blocks." + std::to_string(block);
+    b.graph().BeginUnit(name, Unit::Kind::kBlock);
+    if (block == blocks / 2) x = b.Add(name + ".again", x, b.Lookup(name + ".lookup", tokens, table));
+    x = b.Mlp(name, x);
+    if (block == 0) first = x;
+  }
+  x = b.Add("shortcut", x, first);
+  b.graph().BeginUnit("head", Unit::Kind::kExit);
+  b.Loss("loss", b.Norm("final_norm", x), table, labels, kWords, TokensOf(sizes, sizes.sequence), 1);
+  return std::move(b.graph());
+}
+
+// The class of a sequence, told from its first token.
+void ClassHead(const GraphSizes& sizes, ValueId states, ValueId labels, double weight, GraphBuilder* b) {
+  const ValueId token =
+      b->graph().Emit1(ops::kSelectToken, "class.token", {states}, {{"index", std::int64_t{0}}});
+  const ValueId head = b->Parameter("class.weight", graph::Role::kMatrix, {8, GraphBuilder::kWidth},
+                                    {Dim::kVocab, Dim::kFeature}, {kClasses, GraphBuilder::kWidth});
+  b->Loss("class", token, head, labels, kClasses, static_cast<double>(sizes.global_samples), weight);
+}
+
+// Blocks of attention without a mask over `x`, as units, and the final norm, in a unit with what is done in `exit`.
+ValueId EncoderStack(int blocks, ValueId x, ValueId positions, GraphBuilder* b) {
+  for (int block = 0; block < blocks; ++block) {
+    const std::string name = "encoder." + std::to_string(block);
+    b->graph().BeginUnit(name, Unit::Kind::kBlock);
+    x = b->Attention(name + ".attention", x, kNoValue, positions, "none");
+    x = b->Mlp(name + ".mlp", x);
+  }
+  b->graph().BeginUnit("encoder.exit", Unit::Kind::kExit);
+  return b->Norm("encoder.norm", x);
+}
+
+graph::Graph BuildEncoder(const GraphSizes& sizes, int blocks) {
+  GraphBuilder b;
+  const Shape tokens_shape = {sizes.samples, sizes.sequence};
+  const ValueId tokens = b.Input("tokens", tokens_shape, {Dim::kSample, Dim::kSequence});
+  const ValueId positions = b.Input("positions", tokens_shape, {Dim::kSample, Dim::kSequence});
+  const ValueId classes = b.Input("classes", {sizes.samples}, {Dim::kSample});
+  b.graph().BeginUnit("entry", Unit::Kind::kEntry);
+  const ValueId words = b.Lookup("words", tokens, b.Table("table", kWords));
+  const ValueId x = b.Add("embedding", words, b.Places("places", positions, kMostPlaces));
+  ClassHead(sizes, EncoderStack(blocks, x, positions, &b), classes, 1, &b);
+  return std::move(b.graph());
+}
+
+graph::Graph BuildEncoderDecoder(const GraphSizes& sizes, int encoder_blocks, int decoder_blocks) {
+  GraphBuilder b;
+  const std::int64_t target_length = sizes.sequence / 2;
+  const graph::Dims source_dims = {Dim::kSample, Dim::kSequence};
+  const graph::Dims target_dims = {Dim::kSample, Dim::kCausalSequence};
+  const ValueId source = b.Input("source", {sizes.samples, sizes.sequence}, source_dims);
+  const ValueId source_places = b.Input("source_places", {sizes.samples, sizes.sequence}, source_dims);
+  const ValueId target = b.Input("target", {sizes.samples, target_length}, target_dims);
+  const ValueId target_places = b.Input("target_places", {sizes.samples, target_length}, target_dims);
+  const ValueId labels = b.Input("labels", {sizes.samples, target_length}, target_dims);
+  const ValueId classes = b.Input("classes", {sizes.samples}, {Dim::kSample});
+  b.graph().BeginUnit("encoder.entry", Unit::Kind::kEntry);
+  const ValueId table = b.Table("table", kWords);
+  ValueId x = b.Add("encoder.embedding", b.Lookup("encoder.words", source, table),
+                    b.Places("encoder.places", source_places, kMostPlaces));
+  const ValueId states = EncoderStack(encoder_blocks, x, source_places, &b);
+  ClassHead(sizes, states, classes, kClassWeight, &b);
+  b.graph().BeginUnit("decoder.entry", Unit::Kind::kEntry);
+  x = b.Add("decoder.embedding", b.Lookup("decoder.words", target, table),
+            b.Places("decoder.places", target_places, kMostPlaces));
+  for (int block = 0; block < decoder_blocks; ++block) {
+    const std::string name = "decoder." + std::to_string(block);
+    b.graph().BeginUnit(name, Unit::Kind::kBlock);
+    x = b.Attention(name + ".attention", x, kNoValue, target_places, "causal");
+    x = b.Attention(name + ".cross", x, states, target_places, "none");
+    x = b.Mlp(name + ".mlp", x);
+  }
+  b.graph().BeginUnit("head", Unit::Kind::kExit);
+  b.Loss("loss", b.Norm("decoder.norm", x), table, labels, kWords, TokensOf(sizes, target_length), 1);
+  return std::move(b.graph());
+}
+
+}  // namespace
+
+GraphModel Ladder(int blocks) {
+  return {.build = [=](const GraphSizes& sizes) { return BuildLadder(sizes, blocks); },
+          .limits = {{"tokens", kWords}, {"labels", kWords}}};
+}
+
+GraphModel Encoder(int blocks) {
+  return {.build = [=](const GraphSizes& sizes) { return BuildEncoder(sizes, blocks); },
+          .limits = {{"tokens", kWords}, {"positions", 0}, {"classes", kClasses}}};
+}
+
+GraphModel EncoderDecoder(int encoder_blocks, int decoder_blocks) {
+  return {
+      .build =
+          [=](const GraphSizes& sizes) { return BuildEncoderDecoder(sizes, encoder_blocks, decoder_blocks); },
+      .limits = {{"source", kWords},
+                 {"source_places", 0},
+                 {"target", kWords},
+                 {"target_places", 0},
+                 {"labels", kWords},
+                 {"classes", kClasses}}};
+}
+
+absl::StatusOr<Plan> PlanOfGraph(const recipe::Recipe& recipe, const GraphModel& model,
+                                 const DeviceProfile& profile, const std::vector<std::int64_t>& blocks) {
+  const compile::CompileOptions options{.profile = profile};
+  ASSIGN_OR_RETURN(compile::Policy policy, compile::ResolvePolicy(recipe, options));
+  if (!blocks.empty()) policy.chunk_blocks = blocks;
+  const GraphSizes sizes{.samples = policy.microbatch_samples,
+                         .sequence = policy.sequence,
+                         .global_samples = policy.global_batch};
+  ASSIGN_OR_RETURN(compile::Compiled compiled,
+                   compile::Compile(policy, model.build(sizes), model.build(sizes), options));
+  return std::move(compiled.plan);
+}
+
+}  // namespace engine::plan
