@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -155,6 +157,35 @@ inline executor::FeedFunction CounterFeed(const plan::Plan& plan, std::int64_t f
   };
 }
 
+// Inputs of any shape whose first dim counts samples: numbers below the input's limit, or where the limit is 0 the place
+// along dim 1. A pure function of the name, the sample and the place in it, so every layout trains on the same.
+inline executor::FeedFunction NamedFeed(const plan::Plan& plan, std::int64_t first_sample,
+                                        const std::map<std::string, std::int64_t>& limits) {
+  return [&plan, first_sample, limits](const std::string& input, std::int64_t microbatch,
+                                       const backend::TensorView& host) -> absl::Status {
+    const PhiloxKey key = MakePhiloxKey(99, input);
+    const std::int64_t limit = limits.at(input);
+    std::int32_t* out = host.as<std::int32_t>();
+    const std::int64_t places = host.shape.elements(1, host.shape.rank());
+    for (std::int64_t i = 0; i < host.shape.elements(); ++i) {
+      std::int64_t index =
+          first_sample + microbatch * plan.microbatch_samples + LogicalIndex(host.extent.dims[0], i / places);
+      std::int64_t stride = places;
+      std::int64_t rest = i % places;
+      for (int dim = 1; dim < host.shape.rank(); ++dim) {
+        stride /= host.shape[dim];
+        index = index * host.logical[dim] +
+                LogicalIndex(host.extent.dims[static_cast<size_t>(dim)], rest / stride);
+        rest %= stride;
+      }
+      const std::uint32_t word = PhiloxWord(key, static_cast<std::uint64_t>(index));
+      out[i] = static_cast<std::int32_t>(limit > 0 ? word % static_cast<std::uint32_t>(limit)
+                                                   : index % host.logical[1]);
+    }
+    return absl::OkStatus();
+  };
+}
+
 // What a few iterations of a recipe give, gathered to logical tensors.
 struct Trained {
   std::vector<double> losses;                // plan::Plan::Objective; of the usual model the mean per token
@@ -167,8 +198,11 @@ struct Trained {
   std::vector<double> evaluations;
 };
 
-inline Trained TrainFor(const recipe::Recipe& recipe, const absl::StatusOr<plan::Plan>& plan, int iterations,
-                        const state::Device& device) {
+inline Trained TrainFor(
+    const recipe::Recipe& recipe, const absl::StatusOr<plan::Plan>& plan, int iterations,
+    const state::Device& device,
+    const std::function<executor::FeedFunction(const plan::Plan& plan, std::int64_t first_sample)>& feed_of =
+        CounterFeed) {
   REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
   auto ranks = state::Ranks::Create(*plan, device, static_cast<std::uint64_t>(recipe.training.seed));
   REQUIRE_MESSAGE(ranks.ok(), Message(ranks.status()));
@@ -188,7 +222,7 @@ inline Trained TrainFor(const recipe::Recipe& recipe, const absl::StatusOr<plan:
   }
   for (int i = 0; i < iterations; ++i) {
     std::vector<executor::IterationResult> results(static_cast<size_t>(plan->mesh.world()));
-    const executor::FeedFunction feed = CounterFeed(*plan, i * plan->global_batch);
+    const executor::FeedFunction feed = feed_of(*plan, i * plan->global_batch);
     check((*ranks)->Run([&](executor::RankExecutor& rank) -> absl::Status {
       ASSIGN_OR_RETURN(results[static_cast<size_t>(rank.rank())],
                        rank.Train(i, i + 1, recipe.optimizer.learning_rate, feed));
@@ -210,7 +244,7 @@ inline Trained TrainFor(const recipe::Recipe& recipe, const absl::StatusOr<plan:
   for (std::int32_t p = 0; p < parameters; ++p)
     check(state::GatherParameter(*plan, **ranks, p, &trained.weights.emplace_back()));
   std::vector<double> sums(static_cast<size_t>(plan->mesh.world()));
-  const executor::FeedFunction feed = CounterFeed(*plan, 1000);
+  const executor::FeedFunction feed = feed_of(*plan, 1000);
   check((*ranks)->Run([&](executor::RankExecutor& rank) -> absl::Status {
     ASSIGN_OR_RETURN(const executor::IterationResult result, rank.Evaluate(feed));
     sums[static_cast<size_t>(rank.rank())] = plan->Objective(result.sums);
