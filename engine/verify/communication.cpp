@@ -332,10 +332,10 @@ class Simulation {
     return absent;
   }
 
+  // Of a stage: "waits at …".
   std::string Where(std::int32_t stage) const {
-    if (Done(stage)) return fmt::format("stage {} has ended", stage);
-    std::string text =
-        fmt::format("stage {} waits at {}", stage, StepText(plan_, {stage, evaluate_}, At(stage).at));
+    if (Done(stage)) return "has ended";
+    std::string text = fmt::format("waits at {}", StepText(plan_, {stage, evaluate_}, At(stage).at));
     if (const auto send = BlockedSend(stage)) {
       text += fmt::format(" until {} is received",
                           StepText(plan_, {stage, evaluate_}, static_cast<size_t>(*send)));
@@ -356,10 +356,8 @@ class Simulation {
     }
     std::string text;
     for (size_t i = 0; i + 1 < best.size(); ++i) {
-      const std::string where = Where(best[i]);
-      text +=
-          i == 0 ? where : fmt::format(", which{}", where.substr(fmt::format("stage {}", best[i]).size()));
-      text += fmt::format(" for stage {}", best[i + 1]);
+      text += i == 0 ? fmt::format("stage {}", best[i]) : ", which";
+      text += fmt::format(" {} for stage {}", Where(best[i]), best[i + 1]);
     }
     if (!best.empty() && Done(best.back())) text += ", which has ended";
     return Internal("deadlock: {}", text);

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <initializer_list>
 
-#include "engine/ops/fused.h"
+#include "engine/graph/op.h"
 #include "engine/verify/text.h"
 #include "engine/verify/update.h"
 #include "engine/verify/verify.h"
@@ -37,7 +37,7 @@ absl::Status LossCountedOnce(const plan::Plan& plan, std::int32_t stage, const p
 void CountReads(const plan::Plan& plan, const plan::Segment& segment, bool backward,
                 std::vector<int>* reads) {
   for (const plan::Instruction& instruction : segment.instructions) {
-    if (backward && instruction.op != &ops::kLinearCrossEntropy) continue;
+    if (backward && instruction.family() != graph::Family::kHead) continue;
     for (const plan::BufferRef& input : instruction.inputs) {
       if (input.value < 0 || ValueOf(plan, input).kind != graph::ValueKind::kParameter) continue;
       ++(*reads)[static_cast<size_t>(ValueOf(plan, input).parameter)];

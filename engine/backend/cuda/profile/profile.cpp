@@ -10,7 +10,7 @@
 #include "engine/backend/cuda/profile/scratch_attention.h"
 #include "engine/backend/cuda/profile/scratch_exchange.h"
 #include "engine/graph/mask.h"
-#include "engine/ops/fused.h"
+#include "engine/graph/op.h"
 
 namespace engine::backend::cuda {
 namespace {
@@ -43,28 +43,41 @@ std::int64_t ScratchBytes(std::string_view kernel, Types inputs, Types outputs,
   return entry == kScratch.end() ? 0 : entry->bytes(inputs, outputs, attributes, deterministic);
 }
 
-bool Fuses(const graph::OpDef& op, const graph::TensorType& of) {
-  const bool narrow = of.dtype == DType::kBF16 || of.dtype == DType::kF16;
-  if (!narrow && of.dtype != DType::kF32) return false;
-  if (&op == &ops::kLinearGelu || &op == &ops::kLinearDgradGelu) {
-    // cuBLASLt's GELU epilogues keep the activation's input in 16 bits only, in rows of 16-byte pieces.
-    return narrow && of.shape[of.shape.rank() - 1] % 8 == 0;
-  }
-  if (&op == &ops::kAttentionPacked || &op == &ops::kRotary) {
-    // With grouped queries, heads do not lie at one stride in the packed projection (J = 3: one query head a
-    // group).
-    return of.shape[3] == 3;
-  }
-  return true;
+bool IsNarrow(DType dtype) { return dtype == DType::kBF16 || dtype == DType::kF16; }
+
+// cuBLASLt's GELU epilogues keep the activation's input in 16 bits only, in rows of 16-byte pieces.
+bool EpilogueTakes(const graph::TensorType& pre) {
+  return IsNarrow(pre.dtype) && pre.shape[pre.shape.rank() - 1] % 8 == 0;
 }
 
-// The branch that a norm adds to its stream, and the gradient of what one returns, of rows that a block holds
-// in registers (kernels/norm.h).
-int PartOf(const graph::OpDef& op, const graph::TensorType& part, const graph::Attributes& attributes) {
-  const bool narrow = part.dtype == DType::kBF16 || part.dtype == DType::kF16;
-  if ((!narrow && part.dtype != DType::kF32) || !AddsPart(op.name)) return -1;
-  const std::int64_t columns = part.shape[part.shape.rank() - 1];
-  if (&op == &ops::kAddLayerNorm || &op == &ops::kAddRmsNorm) return HoldsNormRows(columns) ? 1 : -1;
+// With grouped queries, heads do not lie at one stride in the packed projection (J = 3: one query head a group).
+bool HeadsHaveOneStride(const graph::TensorType& packed) { return packed.shape[3] == 3; }
+
+// Kernels of fused ops that do not take every tensor.
+struct FusedEntry {
+  std::string_view op;
+  bool (*takes)(const graph::TensorType& of);
+};
+
+constexpr std::array kFused = {
+    FusedEntry{"linear_gelu", EpilogueTakes},
+    FusedEntry{"linear_dgrad_gelu", EpilogueTakes},
+    FusedEntry{"attention_packed", HeadsHaveOneStride},
+    FusedEntry{"rotary", HeadsHaveOneStride},
+};
+
+bool Fuses(const graph::OpDef& op, const graph::TensorType& of) {
+  if (!IsNarrow(of.dtype) && of.dtype != DType::kF32) return false;
+  const auto* entry =
+      std::find_if(kFused.begin(), kFused.end(), [&](const FusedEntry& e) { return e.op == op.name; });
+  return entry == kFused.end() || entry->takes(of);
+}
+
+// The branch that a norm adds to its stream.
+int BranchPart(std::int64_t columns, const graph::Attributes&) { return HoldsNormRows(columns) ? 1 : -1; }
+
+// The gradient of what a norm returns, of rows that a block holds in registers (kernels/norm.h).
+int GradientPart(std::int64_t columns, const graph::Attributes& attributes) {
   const bool again = attributes.Int("again", 0) != 0;
   return MakeNormGradGrid(1, columns).vectors == 1 && !again ? 0 : -1;
 }
@@ -78,12 +91,34 @@ std::string Lacks(const graph::OpDef& op, const graph::Attributes& attributes) {
   return "";
 }
 
+// Kernels that add another rank's part of an input: of which one, or −1.
+struct PartEntry {
+  std::string_view op;
+  int (*input)(std::int64_t columns, const graph::Attributes& attributes);
+};
+
+constexpr std::array kAddsPart = {
+    PartEntry{"add_layer_norm", BranchPart},
+    PartEntry{"add_rms_norm", BranchPart},
+    PartEntry{"layer_norm_grad_add", GradientPart},
+    PartEntry{"rms_norm_grad_add", GradientPart},
+};
+
+const PartEntry* FindPart(std::string_view kernel) {
+  const auto* entry =
+      std::find_if(kAddsPart.begin(), kAddsPart.end(), [&](const PartEntry& e) { return e.op == kernel; });
+  return entry == kAddsPart.end() ? nullptr : entry;
+}
+
+int PartOf(const graph::OpDef& op, const graph::TensorType& part, const graph::Attributes& attributes) {
+  const PartEntry* entry = FindPart(op.name);
+  if ((!IsNarrow(part.dtype) && part.dtype != DType::kF32) || entry == nullptr) return -1;
+  return entry->input(part.shape[part.shape.rank() - 1], attributes);
+}
+
 }  // namespace
 
-bool AddsPart(std::string_view kernel) {
-  return kernel == ops::kAddLayerNorm.name || kernel == ops::kAddRmsNorm.name ||
-         kernel == ops::kLayerNormGradAdd.name || kernel == ops::kRmsNormGradAdd.name;
-}
+bool AddsPart(std::string_view kernel) { return FindPart(kernel) != nullptr; }
 
 PeerAccess AccessOf(int count, const std::function<bool(int from, int to)>& reaches) {
   PeerAccess access;

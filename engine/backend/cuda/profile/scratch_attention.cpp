@@ -1,6 +1,8 @@
 #include "engine/backend/cuda/profile/scratch_attention.h"
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 
 namespace engine::backend::cuda {
 namespace {
@@ -190,15 +192,27 @@ double PairsComputed(const AttentionShape& shape, bool backward, bool determinis
   return pairs;
 }
 
+struct AttentionKernel {
+  std::string_view name;
+  bool packed, backward;
+};
+constexpr std::array kAttentionKernels = {
+    AttentionKernel{"attention", false, false},
+    AttentionKernel{"attention_grad", false, true},
+    AttentionKernel{"attention_packed", true, false},
+    AttentionKernel{"attention_packed_grad", true, true},
+};
+
 }  // namespace
 
 plan::SlowPath SlowAttention(std::string_view kernel, Types inputs, const graph::Attributes& attributes,
                              bool deterministic) {
-  if (!kernel.starts_with("attention")) return {};
-  const AttentionShape shape = kernel.starts_with("attention_packed")
-                                   ? ShapeOfPacked(inputs[0], attributes)
-                                   : ShapeOfSeparate(inputs[0], inputs[1], attributes);
-  const bool backward = kernel.ends_with("grad");
+  const auto* found = std::find_if(kAttentionKernels.begin(), kAttentionKernels.end(),
+                                   [&](const AttentionKernel& known) { return known.name == kernel; });
+  if (found == kAttentionKernels.end()) return {};
+  const bool backward = found->backward;
+  const AttentionShape shape = found->packed ? ShapeOfPacked(inputs[0], attributes)
+                                             : ShapeOfSeparate(inputs[0], inputs[1], attributes);
   const std::string_view why = WhyNotCudnn(shape);
   if (!why.empty()) return {.kind = plan::SlowPath::Kind::kReference, .why = why};
   if (shape.window == 0) return {};
