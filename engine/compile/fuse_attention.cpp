@@ -9,22 +9,15 @@
 #include <vector>
 
 #include "engine/compile/fuse_rules.h"
-#include "engine/ops/fused.h"
-#include "engine/ops/ops.h"
+#include "engine/ops/fusion.h"
 
 namespace engine::compile {
 namespace {
 
-class AttentionFuser : public FusionRules {
+class InputSharer : public FusionRules {
  public:
   using FusionRules::FusionRules;
-
-  void Run() {
-    using Self = AttentionFuser;
-    Apply<Self>({&Self::ShareInput, &Self::ExchangeWhole, &Self::Bias});
-    if (profile_.fuses) Apply<Self>({&Self::Rotary, &Self::PackedAttention});
-    g_.Finish();
-  }
+  void Run() { Apply<InputSharer>({&InputSharer::ShareInput}); }
 
  private:
   // An input of the iteration (positions) that is converted for each layer anew: once in a chunk.
@@ -43,10 +36,23 @@ class AttentionFuser : public FusionRules {
     g_.Remove(i);
   }
 
+  // By input, layout and chunk: what it was converted to first.
+  absl::flat_hash_map<std::tuple<std::int32_t, std::string, std::int32_t>, std::int32_t> converted_inputs_;
+};
+
+class AttentionFuser : public FusionRules {
+ public:
+  AttentionFuser(const FuseOptions& options, const ops::PackedAttention& of, Rewriter* graph)
+      : FusionRules(options, graph), forward_(of.forward), backward_(of.backward) {}
+
+  void ExchangeWholes() { Apply<AttentionFuser>({&AttentionFuser::ExchangeWhole}); }
+  void Pack() { Apply<AttentionFuser>({&AttentionFuser::Rotary, &AttentionFuser::PackedAttention}); }
+
+ private:
   // Queries, keys and values that are exchanged one by one, from slices of the sequence to some of the heads:
   // what they are cut from is exchanged instead.
   void ExchangeWhole(int i) {
-    if (!g_.Is(i, ops::kQkvSplit)) return;
+    if (!g_.Is(i, *forward_.cut)) return;
     LocalNode split = g_.node(i);
     const int first = g_.OnlyReader(split.outputs[0]);
     if (first < 0) return;
@@ -65,13 +71,13 @@ class AttentionFuser : public FusionRules {
     }
     for (const std::int32_t part : split.outputs) {
       for (int reader : g_.Readers(part)) {
-        if (!g_.Is(reader, ops::kAttention) && !g_.Is(reader, ops::kAttentionGrad)) return;
+        if (!g_.Is(reader, *forward_.attention) && !g_.Is(reader, *backward_.attention)) return;
       }
     }
     const int attention = g_.Readers(split.outputs[0]).front();
     const std::int32_t packed = split.inputs[0];
     plan::LocalValue whole = g_.value(packed);
-    if (!g_.Is(attention, ops::kAttention) || !whole.layout.Set(exchange.axis, graph::Placement::S(2)))
+    if (!g_.Is(attention, *forward_.attention) || !whole.layout.Set(exchange.axis, graph::Placement::S(2)))
       return;
     const Shape& keys = g_.value(split.outputs[1]).local;
     whole.local = {keys[0], keys[1], keys[2], whole.local[3], whole.local[4]};
@@ -89,27 +95,14 @@ class AttentionFuser : public FusionRules {
     if (positions > last) g_.MoveAfter(last, positions);
   }
 
-  void Bias(int i) {
-    if (!g_.Is(i, ops::kBiasAdd)) return;
-    const LocalNode bias = g_.node(i);
-    const int producer = g_.Producer(bias.inputs[0]);
-    if (!g_.Is(producer, ops::kLinear) || g_.OnlyReader(bias.inputs[0]) != i) return;
-    LocalNode linear = g_.node(producer);
-    if (linear.inputs.size() != 2 || linear.phase != bias.phase) return;
-    linear.inputs.push_back(bias.inputs[1]);
-    linear.outputs = bias.outputs;
-    g_.Remove(i);
-    g_.Replace(producer, std::move(linear));
-  }
-
-  // qkv_split with rotation = rotary, then a split without; likewise the gradient.
+  // A cut that turns = turning, then a cut that does not; likewise the gradient.
   void Rotary(int i) {
-    const bool forward = g_.Is(i, ops::kQkvSplit);
-    if (!forward && !g_.Is(i, ops::kQkvMerge)) return;
+    const bool forward = g_.Is(i, *forward_.cut);
+    if (!forward && !g_.Is(i, *backward_.cut)) return;
     if (g_.node(i).attributes.Int("rotary", 0) == 0) return;
     LocalNode node = g_.node(i);
     const std::int32_t packed = forward ? node.inputs[0] : node.outputs[0];
-    if (!Has(ops::kRotary, packed) || !PartOfPackedAttention(i)) return;
+    if (!Has(*forward_.turn, packed) || !PartOfPackedAttention(i)) return;
     plan::LocalValue turned = g_.value(packed);
     turned.name += forward ? ".turned" : ".unturned";
     turned.source = graph::kNoValue;
@@ -121,55 +114,55 @@ class AttentionFuser : public FusionRules {
   // alone.
   bool PartOfPackedAttention(int i) {
     const LocalNode& node = g_.node(i);
-    if (g_.Is(i, ops::kQkvSplit)) {
+    if (g_.Is(i, *forward_.cut)) {
       for (size_t part = 0; part < 3; ++part) {
         for (int reader : g_.Readers(node.outputs[part])) {
           const LocalNode& user = g_.node(reader);
-          if (user.op != &ops::kAttention && user.op != &ops::kAttentionGrad) return false;
+          if (user.op != forward_.attention && user.op != backward_.attention) return false;
           if (!std::equal(node.outputs.begin(), node.outputs.end(), user.inputs.begin())) return false;
           if (user.inputs[3] != node.inputs[1]) return false;
-          if (user.op == &ops::kAttentionGrad && MergeOf(reader) < 0) return false;
+          if (user.op == backward_.attention && MergeOf(reader) < 0) return false;
         }
       }
       return !g_.Readers(node.outputs[0]).empty();
     }
     const int gradient = g_.Producer(node.inputs[0]);
-    if (!g_.Is(gradient, ops::kAttentionGrad) || MergeOf(gradient) != i) return false;
+    if (!g_.Is(gradient, *backward_.attention) || MergeOf(gradient) != i) return false;
     const int split = g_.Producer(g_.node(gradient).inputs[0]);
-    return g_.Is(split, ops::kQkvSplit) && PartOfPackedAttention(split);
+    return g_.Is(split, *forward_.cut) && PartOfPackedAttention(split);
   }
 
-  // The qkv_merge that alone reads what an attention_grad makes, or −1.
+  // The cut of the backward pass that alone reads what an attention's gradient makes, or −1.
   int MergeOf(int gradient) {
     const LocalNode& node = g_.node(gradient);
     const int merge = g_.OnlyReader(node.outputs[0]);
-    if (!g_.Is(merge, ops::kQkvMerge)) return -1;
+    if (!g_.Is(merge, *backward_.cut)) return -1;
     const bool whole = std::equal(node.outputs.begin(), node.outputs.end(), g_.node(merge).inputs.begin());
     return whole && g_.OnlyReader(node.outputs[1]) == merge && g_.OnlyReader(node.outputs[2]) == merge ? merge
                                                                                                        : -1;
   }
 
   void PackedAttention(int i) {
-    if (!g_.Is(i, ops::kQkvSplit) || !Has(ops::kAttentionPacked, g_.node(i).inputs[0])) return;
+    if (!g_.Is(i, *forward_.cut) || !Has(*forward_.packed, g_.node(i).inputs[0])) return;
     if (!PartOfPackedAttention(i)) return;
     const LocalNode split = g_.node(i);
     std::int32_t qkv = split.inputs[0];
     const std::vector<int> users = g_.Readers(split.outputs[0]);
     for (int user : users) {
-      if (!g_.Is(user, ops::kAttentionGrad)) continue;
+      if (!g_.Is(user, *backward_.attention)) continue;
       Rewire(user, MergeOf(user), RotatedOr(i, qkv));
     }
     for (int user : users) {
-      if (!g_.Is(user, ops::kAttention)) continue;
+      if (!g_.Is(user, *forward_.attention)) continue;
       LocalNode attention = g_.node(user);
-      attention.op = &ops::kAttentionPacked;
+      attention.op = forward_.packed;
       attention.inputs = {RotatedOr(i, qkv), split.inputs[1]};
       g_.Replace(user, std::move(attention));
     }
     const auto rotary = rotary_.find(i);
     if (rotary == rotary_.end()) return g_.Remove(i);
     LocalNode turn = split;
-    turn.op = &ops::kRotary;
+    turn.op = forward_.turn;
     turn.outputs = {rotary->second.value};
     g_.Replace(i, std::move(turn));
   }
@@ -179,11 +172,11 @@ class AttentionFuser : public FusionRules {
     return it == rotary_.end() ? qkv : it->second.value;
   }
 
-  // attention_grad and the merge behind it, on packed tensors.
+  // The gradient of attention and the cut behind it, on packed tensors.
   void Rewire(int gradient, int merge, std::int32_t qkv) {
     LocalNode packed = g_.node(gradient);
     LocalNode turn = g_.node(merge);
-    packed.op = &ops::kAttentionPackedGrad;
+    packed.op = backward_.packed;
     packed.inputs = {qkv, packed.inputs[3], packed.inputs[4], packed.inputs[5], packed.inputs[6]};
     const auto rotary = rotary_.find(merge);
     packed.outputs = rotary == rotary_.end() ? turn.outputs : std::vector<std::int32_t>{rotary->second.value};
@@ -193,7 +186,7 @@ class AttentionFuser : public FusionRules {
       g_.Replace(gradient, std::move(packed));
       return;
     }
-    turn.op = &ops::kRotaryGrad;
+    turn.op = backward_.turn;
     turn.inputs = {rotary->second.value, positions};
     g_.Replace(merge, std::move(turn));
     g_.Replace(gradient, std::move(packed));
@@ -204,13 +197,20 @@ class AttentionFuser : public FusionRules {
     graph::Attributes attributes;
   };
 
-  // By input, layout and chunk: what it was converted to first.
-  absl::flat_hash_map<std::tuple<std::int32_t, std::string, std::int32_t>, std::int32_t> converted_inputs_;
-  absl::flat_hash_map<int, Turned> rotary_;  // by qkv_split or qkv_merge: what is turned in its place
+  const ops::PackedAttention::Way& forward_;
+  const ops::PackedAttention::Way& backward_;
+  absl::flat_hash_map<int, Turned> rotary_;  // by the cut: what is turned in its place
 };
 
 }  // namespace
 
-void FuseAttention(const FuseOptions& options, LocalGraph* graph) { AttentionFuser(options, graph).Run(); }
+void FuseAttention(const FuseOptions& options, Rewriter* graph) {
+  InputSharer(options, graph).Run();
+  for (const ops::PackedAttention& attention : ops::PackedAttentions()) {
+    AttentionFuser fuser(options, attention, graph);
+    fuser.ExchangeWholes();
+    if (options.profile->fuses) fuser.Pack();
+  }
+}
 
 }  // namespace engine::compile

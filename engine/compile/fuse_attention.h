@@ -1,11 +1,13 @@
-// The part of fusion (compile/fuse.h) that does not depend on the format of products, before they are quantised:
-// what is exchanged whole or once, biases of products, attention on packed tensors.
+// The rules of fusion for what attention reads, before products are quantised: positions are converted once in a chunk,
+// queries, keys and values are exchanged whole, and attention works on packed tensors. They are written by hand, as they
+// find more than a composition: all or nothing of what shares one cut, forward and backward, is packed.
 #pragma once
 
 #include "engine/compile/fuse.h"
+#include "engine/compile/rewriter.h"
 
 namespace engine::compile {
 
-void FuseAttention(const FuseOptions& options, LocalGraph* graph);
+void FuseAttention(const FuseOptions& options, Rewriter* graph);
 
 }  // namespace engine::compile

@@ -89,7 +89,7 @@ absl::Status FusePass(Compilation* c) {
           .logits_bytes = c->policy.logits_bytes,
           // Evaluation keeps the weights' own precision.
           .fp8 = program == &c->train ? c->policy.fp8 : Fp8Options{},
-          .units = program->logical.units(),
+          .logical = &program->logical,
           .chunk_of = [&](std::int32_t unit) { return ChunkOfUnit(c->chunks, unit); }},
          &program->local);
     RETURN_IF_ERROR(HasKernels(c->options.profile, program->local));
@@ -233,9 +233,12 @@ bool SumsShardsByHalves(const plan::Plan& plan) {
 // (compile/interleave.h).
 bool HalvesAreStuck(const plan::Plan& plan) {
   for (const plan::StagePlan& stage : plan.stages) {
-    for (const plan::Segment& segment : stage.segments) {
-      if (segment.chunk >= 0 && segment.order.empty() && !segment.instructions.empty() &&
-          !segment.name.starts_with("evaluate"))
+    for (size_t s = 0; s < stage.segments.size(); ++s) {
+      const plan::Segment& segment = stage.segments[s];
+      const bool evaluates = std::any_of(
+          stage.chunks.begin(), stage.chunks.end(),
+          [s](const plan::Chunk& chunk) { return chunk.evaluate == static_cast<std::int32_t>(s); });
+      if (segment.chunk >= 0 && segment.order.empty() && !segment.instructions.empty() && !evaluates)
         return true;
     }
   }

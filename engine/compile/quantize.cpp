@@ -3,12 +3,13 @@
 #include <absl/container/flat_hash_map.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <span>
 #include <string>
-#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "engine/ops/fp8.h"
-#include "engine/ops/fused.h"
 #include "engine/ops/ops.h"
 
 namespace engine::compile {
@@ -19,14 +20,6 @@ using graph::ValueKind;
 
 constexpr std::int64_t kMultiple = 16;  // of both sizes of a matrix that is an FP8 operand
 
-// The tensor of the model that a local value is (a copy of): names are "again.NAME" where it is recomputed,
-// "NAME@LAYOUT" where it is converted.
-std::string LogicalName(const std::string& name) {
-  constexpr std::string_view kAgain = "again.";
-  const std::string logical = name.substr(0, name.find('@'));
-  return logical.starts_with(kAgain) ? logical.substr(kAgain.size()) : logical;
-}
-
 // First scales: weights of σ = 0.02, normalised activations, gradients under Plan::loss_scaler.
 constexpr double kWeightStart = 1024;
 constexpr double kInputStart = 1;
@@ -34,36 +27,41 @@ constexpr double kGradientStart = 64;
 
 class Quantizer {
  public:
-  Quantizer(const Fp8Options& options, std::span<const graph::Unit> units, LocalGraph* graph)
+  Quantizer(const Fp8Options& options, const graph::Graph& logical, LocalGraph* graph)
       : gradient_(options.gradients == "e5m2" ? DType::kE5M2 : DType::kE4M3),
         current_(options.current),
-        units_(units),
+        logical_(logical),
         graph_(*graph) {}
 
   void Linears() {
     FindLinears();
-    std::vector<LocalNode> old = std::move(graph_.nodes);
-    graph_.nodes.clear();
-    for (LocalNode& node : old) Add(std::move(node));
-    AddWeights();
+    Rebuild();
   }
 
-  void Head() {
-    for (LocalNode& node : graph_.nodes) {
-      if (node.op != &ops::kLinearCrossEntropy) continue;
-      in_dims_[node.inputs[1]] = static_cast<int>(node.attributes.Int("in_dims"));
-      const Quantized w = Weight(node.inputs[1], node);
-      node.op = &ops::kLinearCrossEntropyFp8;
-      node.inputs = {node.inputs[0], w.q, w.qt, w.state, node.inputs[2]};
-      node.attributes.Set("format", FormatOf(gradient_));
+  void Heads() {
+    for (const LocalNode& node : graph_.nodes) {
+      const std::int32_t w = Find(node, Operand::kWeight);
+      if (w >= 0 && node.op->family == graph::Family::kHead) in_dims_[w] = InDims(node);
     }
-    AddWeights();
+    Rebuild();
   }
 
  private:
+  using Operand = ops::Fp8Product::Operand;
+  using Form = ops::Fp8Product::Form;
   struct Quantized {
     std::int32_t q = -1, qt = -1, state = -1;
   };
+
+  // Null: none.
+  static const ops::Fp8Product* ProductOf(const LocalNode& node) {
+    const std::span<const ops::Fp8Product> products = ops::Fp8Products();
+    const auto found = std::find_if(products.begin(), products.end(),
+                                    [&](const ops::Fp8Product& product) { return product.plain == node.op; });
+    return found == products.end() ? nullptr : &*found;
+  }
+
+  static int InDims(const LocalNode& node) { return static_cast<int>(node.attributes.Int("in_dims")); }
 
   plan::LocalValue& value(std::int32_t v) { return graph_.values[static_cast<size_t>(v)]; }
 
@@ -82,8 +80,15 @@ class Quantizer {
                      .kind = kind});
   }
 
+  // The tensor of the model that a local value is, converted or recomputed: it has one scale.
+  const std::string& LogicalName(const plan::LocalValue& x) const {
+    ENGINE_CHECK(x.source != graph::kNoValue, "{} is quantised but is no tensor of the model", x.name);
+    const graph::Value& value = logical_.value(x.source);
+    return value.repeats == graph::kNoValue ? value.name : logical_.value(value.repeats).name;
+  }
+
   std::int32_t AddState(const plan::LocalValue& x, ValueKind kind) {
-    return AddValue({.name = LogicalName(x.name) + ".scale",
+    return AddValue({.name = LogicalName(x) + ".scale",
                      .shape = {8},
                      .dtype = DType::kF32,
                      .layout = {},
@@ -100,21 +105,51 @@ class Quantizer {
     return matrix.first % kMultiple == 0 && matrix.second % kMultiple == 0;
   }
 
-  // Weights of layers whose products all have sizes that FP8 takes, and gradients that will be quantised.
+  // The weights of blocks whose products all have sizes that FP8 takes, then the gradients that will be quantised.
   void FindLinears() {
     for (const LocalNode& node : graph_.nodes) {
-      if (node.op != &ops::kLinear ||
-          units_[static_cast<size_t>(node.unit)].kind != graph::Unit::Kind::kBlock)
-        continue;
-      const int in = static_cast<int>(node.attributes.Int("in_dims"));
-      const Shape& w = value(node.inputs[1]).local;
-      if (Fits(Matrix(w, in)) && Fits(Matrix(value(node.inputs[0]).local, in))) in_dims_[node.inputs[1]] = in;
+      const bool block = logical_.units()[static_cast<size_t>(node.unit)].kind == graph::Unit::Kind::kBlock;
+      const std::int32_t x = Find(node, Operand::kInput);
+      const std::int32_t w = Find(node, Operand::kWeight);
+      if (!block || x < 0 || w < 0) continue;
+      const int in = InDims(node);
+      if (Fits(Matrix(value(w).local, in)) && Fits(Matrix(value(x).local, in))) in_dims_[w] = in;
     }
     for (const LocalNode& node : graph_.nodes) {
-      if (node.op != &ops::kLinearDgrad || !in_dims_.contains(node.inputs[1])) continue;
-      const int out = value(node.inputs[1]).local.rank() - in_dims_[node.inputs[1]];
-      if (Fits(Matrix(value(node.inputs[0]).local, out))) gradient_dims_[node.inputs[0]] = out;
+      const std::int32_t dy = Find(node, Operand::kGradient);
+      const std::int32_t w = Find(node, Operand::kWeight);
+      if (dy < 0 || w < 0 || !in_dims_.contains(w)) continue;
+      const int out = value(w).local.rank() - in_dims_[w];
+      if (Fits(Matrix(value(dy).local, out))) gradient_dims_[dy] = out;
     }
+  }
+
+  // The input of a product that is this operand; −1: none.
+  static std::int32_t Find(const LocalNode& node, Operand operand) {
+    const ops::Fp8Product* product = ProductOf(node);
+    if (product == nullptr) return -1;
+    const auto& operands = product->operands;
+    const auto found = std::find(operands.begin(), operands.end(), operand);
+    return found == operands.end() ? -1 : node.inputs[static_cast<size_t>(found - operands.begin())];
+  }
+
+  // Whether each operand of a product can be quantised.
+  bool Quantizable(const ops::Fp8Product& product, const LocalNode& node) {
+    for (size_t i = 0; i < product.operands.size(); ++i) {
+      const std::int32_t v = node.inputs[i];
+      const Operand operand = product.operands[i];
+      if (operand == Operand::kWeight && !in_dims_.contains(v)) return false;
+      if (operand == Operand::kGradient && !gradient_dims_.contains(v)) return false;
+      if (operand == Operand::kInput && !Fits(Matrix(value(v).local, InDims(node)))) return false;
+    }
+    return true;
+  }
+
+  void Rebuild() {
+    std::vector<LocalNode> old = std::move(graph_.nodes);
+    graph_.nodes.clear();
+    for (LocalNode& node : old) Add(std::move(node));
+    AddWeights();
   }
 
   static std::int64_t FormatOf(DType format) { return format == DType::kE5M2 ? 1 : 0; }
@@ -155,54 +190,76 @@ class Quantizer {
     return made;
   }
 
-  Quantized Weight(std::int32_t w, const LocalNode& of) {
-    return Quantize(w, in_dims_.at(w), DType::kE4M3, kWeightStart, ValueKind::kDerived, of, &weights_);
+  // Weights are quantised before all other nodes, the others before the product that reads them first.
+  Quantized QuantizeOperand(Operand operand, std::int32_t v, const LocalNode& of) {
+    switch (operand) {
+      case Operand::kInput:
+        return Quantize(v, InDims(of), DType::kE4M3, kInputStart, ValueKind::kActivation, of, &graph_.nodes);
+      case Operand::kWeight:
+        return Quantize(v, in_dims_.at(v), DType::kE4M3, kWeightStart, ValueKind::kDerived, of, &weights_);
+      case Operand::kGradient:
+        return Quantize(v, gradient_dims_.at(v), gradient_, kGradientStart, ValueKind::kActivation, of,
+                        &graph_.nodes);
+      case Operand::kOther:
+        break;
+    }
+    return {};
   }
-  Quantized Input(std::int32_t x, int dims, const LocalNode& of) {
-    return Quantize(x, dims, DType::kE4M3, kInputStart, ValueKind::kActivation, of, &graph_.nodes);
+
+  static std::int32_t FormOf(Form form, const Quantized& quantized, std::int32_t plain) {
+    switch (form) {
+      case Form::kQuantized:
+        return quantized.q;
+      case Form::kTransposed:
+        return quantized.qt;
+      case Form::kState:
+        return quantized.state;
+      case Form::kPlain:
+        break;
+    }
+    return plain;
   }
-  Quantized Gradient(std::int32_t dy, const LocalNode& of) {
-    return Quantize(dy, gradient_dims_.at(dy), gradient_, kGradientStart, ValueKind::kActivation, of,
-                    &graph_.nodes);
+
+  // The product becomes the one that takes its operands in 8 bits.
+  void Take(const ops::Fp8Product& product, LocalNode* node) {
+    std::vector<Quantized> quantized;
+    for (size_t i = 0; i < product.operands.size(); ++i)
+      quantized.push_back(QuantizeOperand(product.operands[i], node->inputs[i], *node));
+    std::vector<std::int32_t> inputs;
+    for (const ops::Fp8Product::Taken& taken : product.inputs)
+      inputs.push_back(FormOf(taken.form, quantized[taken.input], node->inputs[taken.input]));
+    inputs.insert(inputs.end(), node->inputs.begin() + static_cast<std::ptrdiff_t>(product.operands.size()),
+                  node->inputs.end());
+    node->op = product.fp8;
+    node->inputs = std::move(inputs);
+    if (product.has_format) node->attributes.Set("format", FormatOf(gradient_));
+  }
+
+  // Whether the sums are those of a gradient that is yet to be quantised, which then takes them on the way.
+  bool RidesAlong(const LocalNode& node) const {
+    if (node.op != &ops::kBiasGrad || quantized_.contains(node.inputs[0])) return false;
+    const auto dims = gradient_dims_.find(node.inputs[0]);
+    return dims != gradient_dims_.end() && node.attributes.Int("dims") == dims->second;
+  }
+
+  void SumOnTheWay(const LocalNode& node) {
+    QuantizeOperand(Operand::kGradient, node.inputs[0], node);
+    LocalNode& quantize = graph_.nodes.back();
+    quantize.accumulate = (node.accumulate & 1U) << quantize.outputs.size();
+    quantize.outputs.push_back(node.outputs[0]);
+    quantize.attributes.Set("bias", std::int64_t{1});
   }
 
   void Add(LocalNode node) {
-    if (node.op == &ops::kLinear && in_dims_.contains(node.inputs[1])) {
-      const Quantized x = Input(node.inputs[0], in_dims_.at(node.inputs[1]), node);
-      const Quantized w = Weight(node.inputs[1], node);
-      node.op = &ops::kLinearFp8;
-      std::vector<std::int32_t> inputs = {x.q, w.q, x.state, w.state};
-      inputs.insert(inputs.end(), node.inputs.begin() + 2, node.inputs.end());
-      node.inputs = std::move(inputs);
-    } else if (node.op == &ops::kLinearDgrad && in_dims_.contains(node.inputs[1]) &&
-               gradient_dims_.contains(node.inputs[0])) {
-      const Quantized dy = Gradient(node.inputs[0], node);
-      const Quantized w = Weight(node.inputs[1], node);
-      node.op = &ops::kLinearDgradFp8;
-      node.inputs = {dy.q, w.qt, dy.state, w.state};
-    } else if (node.op == &ops::kLinearWgrad && gradient_dims_.contains(node.inputs[0]) &&
-               Fits(Matrix(value(node.inputs[1]).local, static_cast<int>(node.attributes.Int("in_dims"))))) {
-      const int in = static_cast<int>(node.attributes.Int("in_dims"));
-      const Quantized dy = Gradient(node.inputs[0], node);
-      const Quantized x = Input(node.inputs[1], in, node);
-      node.op = &ops::kLinearWgradFp8;
-      node.inputs = {dy.qt, x.qt, dy.state, x.state};
-    } else if (node.op == &ops::kBiasGrad && gradient_dims_.contains(node.inputs[0]) &&
-               !quantized_.contains(node.inputs[0]) &&
-               node.attributes.Int("dims") == gradient_dims_.at(node.inputs[0])) {
-      Gradient(node.inputs[0], node);
-      LocalNode& quantize = graph_.nodes.back();
-      quantize.accumulate = (node.accumulate & 1U) << quantize.outputs.size();
-      quantize.outputs.push_back(node.outputs[0]);
-      quantize.attributes.Set("bias", std::int64_t{1});
-      return;
-    }
+    if (RidesAlong(node)) return SumOnTheWay(node);
+    const ops::Fp8Product* product = ProductOf(node);
+    if (product != nullptr && Quantizable(*product, node)) Take(*product, &node);
     graph_.nodes.push_back(std::move(node));
   }
 
   const DType gradient_;
   const bool current_;
-  const std::span<const graph::Unit> units_;
+  const graph::Graph& logical_;
   LocalGraph& graph_;
   absl::flat_hash_map<std::int32_t, int> in_dims_;        // of weights that are quantised
   absl::flat_hash_map<std::int32_t, int> gradient_dims_;  // of output gradients that are: their column dims
@@ -212,10 +269,12 @@ class Quantizer {
 
 }  // namespace
 
-void QuantizeLinears(const Fp8Options& options, std::span<const graph::Unit> units, LocalGraph* graph) {
-  Quantizer(options, units, graph).Linears();
+void QuantizeLinears(const Fp8Options& options, const graph::Graph& logical, LocalGraph* graph) {
+  Quantizer(options, logical, graph).Linears();
 }
 
-void QuantizeHead(const Fp8Options& options, LocalGraph* graph) { Quantizer(options, {}, graph).Head(); }
+void QuantizeHead(const Fp8Options& options, const graph::Graph& logical, LocalGraph* graph) {
+  Quantizer(options, logical, graph).Heads();
+}
 
 }  // namespace engine::compile

@@ -6,7 +6,6 @@
 // they sum.
 #pragma once
 
-#include <span>
 #include <string>
 
 #include "engine/compile/placements.h"
@@ -19,10 +18,11 @@ struct Fp8Options {
   bool head = false;
 };
 
-// `units`: of the model; the linears of blocks are quantised. Those with a dim that is no multiple of 16 stay as they are.
-void QuantizeLinears(const Fp8Options& options, std::span<const graph::Unit> units, LocalGraph* graph);
+// The products of blocks (ops::Fp8Products), but for those with a dim that is no multiple of 16. `logical`: what the local
+// graph was placed from.
+void QuantizeLinears(const Fp8Options& options, const graph::Graph& logical, LocalGraph* graph);
 
 // The head that the fusion pass has made one op. Only if options.head.
-void QuantizeHead(const Fp8Options& options, LocalGraph* graph);
+void QuantizeHead(const Fp8Options& options, const graph::Graph& logical, LocalGraph* graph);
 
 }  // namespace engine::compile

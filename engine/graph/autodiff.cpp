@@ -139,8 +139,7 @@ class Recomputer {
     for (ValueId& output : node.outputs) {
       ENGINE_CHECK(graph_.value(output).kind == ValueKind::kActivation, "{} cannot be repeated",
                    original.name);
-      const Value source = graph_.value(output);
-      const ValueId copy = CopyValue(source);
+      const ValueId copy = CopyValue(output);
       repeated_[output] = copy;
       output = copy;
     }
@@ -151,10 +150,12 @@ class Recomputer {
     return repeated_.at(value);
   }
 
-  ValueId CopyValue(const Value& source) {
+  ValueId CopyValue(ValueId of) {
+    const Value source = graph_.value(of);
     const ValueId id = graph_.AddInput("again." + source.name, source.type);
     graph_.value(id).kind = ValueKind::kActivation;
     graph_.value(id).pin = source.pin;
+    graph_.value(id).repeats = of;
     graph_.value(id).producer = static_cast<NodeId>(old_.size());  // not one of the old nodes
     return id;
   }

@@ -85,6 +85,7 @@ struct Value {
   Pin pin = Pin::kNone;
   NodeId producer = -1;            // of an activation
   ValueId gradient_of = kNoValue;  // accumulator: the parameter; kNoValue for a metric
+  ValueId repeats = kNoValue;  // made again in the backward phase (Recompute): what the forward phase made
 };
 
 struct Initializer {

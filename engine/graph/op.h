@@ -78,6 +78,8 @@ struct OpDef {
   // The outputs are sums over the inputs' dim 0: of inputs that lie one behind the other along it, the
   // outputs are the sum of what each gives.
   bool sums_rows = false;
+  // Inputs 0 and 1 may be exchanged.
+  bool commutes = false;
   // Output 0 may share the bytes of this input where the input dies here; -1: none.
   int in_place_input = -1;
   // Of a fused op: emits the plain nodes that it stands for, returns its outputs' values. Null: a plain op.

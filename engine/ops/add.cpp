@@ -35,6 +35,7 @@ const OpDef kAdd{.name = "add",
                  .work = AddCost,
                  .gradient = Gradient,
                  .signatures = Signatures,
+                 .commutes = true,
                  .in_place_input = 0};
 
 }  // namespace engine::ops

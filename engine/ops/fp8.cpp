@@ -224,4 +224,29 @@ std::span<const OpDef* const> AllFp8Ops() {
   return kOps;
 }
 
+std::span<const Fp8Product> Fp8Products() {
+  using Operand = Fp8Product::Operand;
+  using Form = Fp8Product::Form;
+  static const std::vector<Fp8Product> products = {
+      {.plain = &kLinear,
+       .fp8 = &kLinearFp8,
+       .operands = {Operand::kInput, Operand::kWeight},
+       .inputs = {{0, Form::kQuantized}, {1, Form::kQuantized}, {0, Form::kState}, {1, Form::kState}}},
+      {.plain = &kLinearDgrad,
+       .fp8 = &kLinearDgradFp8,
+       .operands = {Operand::kGradient, Operand::kWeight},
+       .inputs = {{0, Form::kQuantized}, {1, Form::kTransposed}, {0, Form::kState}, {1, Form::kState}}},
+      {.plain = &kLinearWgrad,
+       .fp8 = &kLinearWgradFp8,
+       .operands = {Operand::kGradient, Operand::kInput},
+       .inputs = {{0, Form::kTransposed}, {1, Form::kTransposed}, {0, Form::kState}, {1, Form::kState}}},
+      {.plain = &kLinearCrossEntropy,
+       .fp8 = &kLinearCrossEntropyFp8,
+       .operands = {Operand::kOther, Operand::kWeight},
+       .inputs = {{0, Form::kPlain}, {1, Form::kQuantized}, {1, Form::kTransposed}, {1, Form::kState}},
+       .has_format = true},
+  };
+  return products;
+}
+
 }  // namespace engine::ops

@@ -17,7 +17,10 @@
 // is kept.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <span>
+#include <vector>
 
 #include "engine/graph/op.h"
 
@@ -63,5 +66,27 @@ extern const graph::OpDef kRmsNormQuantizeAgain;
 extern const graph::OpDef kLinearCrossEntropyFp8;
 
 std::span<const graph::OpDef* const> AllFp8Ops();
+
+// What the FP8 pass (compile/quantize.h) makes of a product.
+struct Fp8Product {
+  enum class Operand : std::uint8_t {
+    kOther,  // is not quantised
+    kInput,
+    kWeight,
+    kGradient,  // of a product's output
+  };
+  enum class Form : std::uint8_t { kPlain, kQuantized, kTransposed, kState };
+  struct Taken {
+    std::size_t input;  // of the plain op
+    Form form;
+  };
+  const graph::OpDef* plain;
+  const graph::OpDef* fp8;
+  std::vector<Operand> operands;  // what the plain op's first inputs are
+  std::vector<Taken> inputs;      // of the FP8 op; the plain op's inputs behind its operands follow
+  // The FP8 op quantises a gradient of its own and has an attribute `format` for it.
+  bool has_format = false;
+};
+std::span<const Fp8Product> Fp8Products();
 
 }  // namespace engine::ops

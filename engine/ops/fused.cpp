@@ -101,7 +101,7 @@ ValueIds ComposeAddRmsNorm(Graph* g, const ValueIds& in, const Attributes& attri
 
 // Attribute bias = 1: the column sums of dx are an output too.
 ValueIds AddAndSum(Graph* g, ValueId dx, ValueId residual, const Attributes& attributes) {
-  const ValueId sum = g->Emit1(kAdd, "dx", {dx, residual});
+  const ValueId sum = g->Emit1(kAdd, "dx", {residual, dx});
   if (attributes.Int("bias", 0) == 0) return {sum};
   return {sum, g->Emit1(kBiasGrad, "d_bias", {sum}, {{"dims", std::int64_t{1}}})};
 }

@@ -1,6 +1,6 @@
 // Fused ops: what a device may carry out in one kernel. Graphs are never built of them; compile/fuse.h puts them
 // into local graphs where the device has the kernel. Each gives its composition from plain ops, which is its
-// specification.
+// specification, and by which it is found (ops/fusion.h).
 #pragma once
 
 #include <span>

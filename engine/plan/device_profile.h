@@ -44,8 +44,8 @@ struct DeviceProfile {
   // which do not, for the plan's note: "GPU 0 does not reach the memory of GPU 2".
   std::int64_t reach = 0;
   std::string unreachable = {};
-  // Whether there is a kernel for a fused op (ops/fused.h), by the local type of the tensor that decides: the
-  // packed projection of attention, the activation's input, the residual stream, the logits. Null: for none.
+  // Whether there is a kernel for a fused op (ops/fused.h), by the local type of the tensor that its row in ops/fusion.cpp
+  // names: the activation's input, the residual stream, the logits; of attention, the packed projection. Null: for none.
   std::function<bool(const graph::OpDef&, const graph::TensorType&)> fuses;
   // The input to which the op's kernel adds another rank's part of it, by the type of that part: −1: none.
   // Null: no kernel does.

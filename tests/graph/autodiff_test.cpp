@@ -116,6 +116,14 @@ TEST_CASE("recompute: nothing, one kind, whole blocks") {
   CHECK(Count(full.graph, Phase::kBackward, "linear") == 2);
   CHECK(Count(full.graph, Phase::kBackward, "gelu") == 0);
   for (const Node& node : full.graph.nodes()) CHECK(node.recomputed == node.name.starts_with("again."));
+  // Each tensor that is made again knows which one it repeats.
+  for (const Node& node : full.graph.nodes()) {
+    for (ValueId output : node.outputs) {
+      const ValueId first = full.graph.value(output).repeats;
+      CHECK((first != kNoValue) == node.recomputed);
+      if (first != kNoValue) CHECK(full.graph.value(output).name == "again." + full.graph.value(first).name);
+    }
+  }
 }
 
 TEST_CASE("graph: the verifier names a read before the write") {

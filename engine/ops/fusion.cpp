@@ -1,0 +1,231 @@
+#include "engine/ops/fusion.h"
+
+#include <array>
+
+#include "engine/ops/common.h"
+#include "engine/ops/fp8.h"
+#include "engine/ops/fused.h"
+#include "engine/ops/ops.h"
+
+namespace engine::ops {
+namespace {
+
+constexpr std::int64_t kOne = 1;
+
+// Shapes of the examples: sizes do not matter.
+const Shape& Stream() {  // B, S, D
+  static const Shape shape = {2, 3, 4};
+  return shape;
+}
+const Shape& Wide() {  // B, S, F
+  static const Shape shape = {2, 3, 8};
+  return shape;
+}
+const Shape& Gated() {  // B, S, gate and up, F
+  static const Shape shape = {2, 3, 2, 8};
+  return shape;
+}
+const Shape& Tokens() {  // B, S
+  static const Shape shape = {2, 3};
+  return shape;
+}
+const Shape& Features() {  // D
+  static const Shape shape = {4};
+  return shape;
+}
+const Shape& State() {
+  static const Shape shape = {8};
+  return shape;
+}
+
+Attributes Bias() { return {{"bias", kOne}}; }
+Attributes InDims() { return {{"in_dims", kOne}}; }
+// cuBLASLt's epilogues and the kernels that quantise have the tanh form alone.
+Attributes Tanh() { return {{"tanh", kOne}}; }
+// Kernels of norms quantise tensors whose columns are one dim.
+Attributes Rows() { return {{"dims", kOne}}; }
+Attributes Format() { return {{"format", std::int64_t{0}}}; }
+Attributes RowsAndFormat() { return {{"dims", kOne}, {"format", std::int64_t{0}}}; }
+
+// linear with three inputs.
+ValueIds ComposeBiasedLinear(graph::Graph* g, const ValueIds& in, const Attributes& attributes) {
+  const ValueId product = g->Emit1(kLinear, "product", {in[0], in[1]}, attributes);
+  return {g->Emit1(kBiasAdd, "y", {product, in[2]})};
+}
+
+// x, w, b.
+std::vector<Shape> BiasedLinear() { return {Stream(), {8, 4}, {8}}; }
+
+void AddProducts(std::vector<FusionRow>* rows) {
+  rows->push_back({.op = &kLinearDgradGelu,
+                   .variants = {{{Stream(), {4, 8}, Wide()}}},
+                   .example = InDims(),
+                   .at = &kGeluGrad,
+                   .asks = InputOf(kGeluGrad, 0),
+                   .where = Tanh()});
+  rows->push_back({.op = &kLinearGelu,
+                   .variants = {{BiasedLinear()}},
+                   .example = InDims(),
+                   .at = &kLinear,
+                   .asks = OutputOf(kLinear, 0),
+                   .where = Tanh(),
+                   .same_unit = true});
+}
+
+// An activation that is run again for the weight gradient, and its own gradient: both read the same input. Not where
+// its output will be quantised as it is made.
+void AddRepeatedActivations(std::vector<FusionRow>* rows) {
+  rows->push_back({.op = &kGeluGradAgain,
+                   .variants = {{{Wide(), Wide()}, Bias()}, {{Wide(), Wide()}}},
+                   .at = &kGelu,
+                   .asks = InputOf(kGelu, 0),
+                   .phase = graph::Phase::kBackward,
+                   .except = {OutputOf(kGelu, 0), &kQuantize}});
+  rows->push_back({.op = &kSwigluGradAgain,
+                   .variants = {{{Gated(), Wide()}}},
+                   .at = &kSwiglu,
+                   .asks = InputOf(kSwiglu, 0),
+                   .phase = graph::Phase::kBackward,
+                   .except = {OutputOf(kSwiglu, 0), &kQuantize}});
+}
+
+void AddNorms(std::vector<FusionRow>* rows) {
+  // With the bias of a row-parallel product, which the sum over the ranks keeps apart from it.
+  rows->push_back({.op = &kAddLayerNorm,
+                   .variants = {{{Stream(), Stream(), Features(), Features(), Features()}},
+                                {{Stream(), Stream(), Features(), Features()}}},
+                   .at = &kLayerNorm,
+                   .asks = OutputOf(kAdd, 0)});
+  rows->push_back({.op = &kAddRmsNorm,
+                   .variants = {{{Stream(), Stream(), Features()}}},
+                   .at = &kRmsNorm,
+                   .asks = OutputOf(kAdd, 0)});
+  // With the gradient of the bias of the branch that ended in the residual stream.
+  const std::vector<Shape> layer_norm = {Stream(), Stream(), Features(), Tokens(), Tokens(), Stream()};
+  rows->push_back({.op = &kLayerNormGradAdd,
+                   .variants = {{layer_norm, Bias()}, {layer_norm}},
+                   .at = &kAdd,
+                   .named_by = &kLayerNormGrad,
+                   .asks = OutputOf(kLayerNormGrad, 0)});
+  const std::vector<Shape> rms_norm = {Stream(), Stream(), Features(), Tokens(), Stream()};
+  rows->push_back({.op = &kRmsNormGradAdd,
+                   .variants = {{rms_norm, Bias()}, {rms_norm}},
+                   .at = &kAdd,
+                   .named_by = &kRmsNormGrad,
+                   .asks = OutputOf(kRmsNormGrad, 0)});
+}
+
+// Quantisation where the value is made; what nobody else reads is then not written in 16 bits at all.
+void AddQuantizedNorms(std::vector<FusionRow>* rows) {
+  rows->push_back({.op = &kAddLayerNormQuantize,
+                   .stage = FusionStage::kLast,
+                   .variants = {{{Stream(), Stream(), Features(), Features(), State()}}},
+                   .example = Format(),
+                   .at = &kAddLayerNorm,
+                   .asks = OutputOf(kAddLayerNorm, 0),
+                   .where = Rows()});
+  rows->push_back({.op = &kAddRmsNormQuantize,
+                   .stage = FusionStage::kLast,
+                   .variants = {{{Stream(), Stream(), Features(), State()}}},
+                   .example = Format(),
+                   .at = &kAddRmsNorm,
+                   .asks = OutputOf(kAddRmsNorm, 0),
+                   .where = Rows()});
+  const std::vector<Shape> layer_norm = {Stream(), Stream(), Features(), Tokens(),
+                                         Tokens(), Stream(), State()};
+  rows->push_back({.op = &kLayerNormGradAddQuantize,
+                   .stage = FusionStage::kLast,
+                   .variants = {{layer_norm, Bias()}, {layer_norm}},
+                   .example = Format(),
+                   .at = &kLayerNormGradAdd,
+                   .asks = OutputOf(kLayerNormGradAdd, 0),
+                   .where = Rows()});
+  const std::vector<Shape> rms_norm = {Stream(), Stream(), Features(), Tokens(), Stream(), State()};
+  rows->push_back({.op = &kRmsNormGradAddQuantize,
+                   .stage = FusionStage::kLast,
+                   .variants = {{rms_norm, Bias()}, {rms_norm}},
+                   .example = Format(),
+                   .at = &kRmsNormGradAdd,
+                   .asks = OutputOf(kRmsNormGradAdd, 0),
+                   .where = Rows()});
+}
+
+void AddQuantizedActivations(std::vector<FusionRow>* rows) {
+  rows->push_back({.op = &kGeluQuantize,
+                   .stage = FusionStage::kLast,
+                   .variants = {{{Wide(), State()}}},
+                   .example = RowsAndFormat(),
+                   .at = &kGelu,
+                   .asks = InputOf(kGelu, 0),
+                   .where = Tanh()});
+  rows->push_back({.op = &kSwigluQuantize,
+                   .stage = FusionStage::kLast,
+                   .variants = {{{Gated(), State()}}},
+                   .example = RowsAndFormat(),
+                   .at = &kSwiglu,
+                   .asks = InputOf(kSwiglu, 0)});
+  rows->push_back({.op = &kGeluGradQuantize,
+                   .stage = FusionStage::kLast,
+                   .variants = {{{Wide(), Wide(), State()}, Bias()}, {{Wide(), Wide(), State()}}},
+                   .example = RowsAndFormat(),
+                   .at = &kGeluGrad,
+                   .asks = InputOf(kGeluGrad, 0),
+                   .where = Tanh()});
+  rows->push_back({.op = &kSwigluGradQuantize,
+                   .stage = FusionStage::kLast,
+                   .variants = {{{Gated(), Wide(), State()}}},
+                   .example = RowsAndFormat(),
+                   .at = &kSwigluGrad,
+                   .asks = InputOf(kSwigluGrad, 0)});
+}
+
+std::vector<FusionRow> MakeRows() {
+  std::vector<FusionRow> rows;
+  rows.push_back({.op = &kLinear,
+                  .stage = FusionStage::kEveryDevice,
+                  .compose = ComposeBiasedLinear,
+                  .variants = {{BiasedLinear()}},
+                  .example = InDims(),
+                  .at = &kLinear});
+  AddRepeatedActivations(&rows);  // before products take the activations' gradients
+  AddProducts(&rows);
+  AddNorms(&rows);
+  AddQuantizedNorms(&rows);
+  AddQuantizedActivations(&rows);
+  // Head, loss and their gradients, at the place of the last of the gradients. compile/fuse.cpp says how many tokens a
+  // chunk has.
+  rows.push_back({.op = &kLinearCrossEntropy,
+                  .stage = FusionStage::kLast,
+                  .variants = {{{Stream(), {8, 4}, Tokens()}}},
+                  .example = {{"in_dims", kOne}, {"classes", std::int64_t{8}}, {"scale", 1.0}},
+                  .at = &kLinearWgrad,
+                  .named_by = &kLinear,
+                  .asks = OutputOf(kLinear, 0),
+                  .across_phases = true});
+  return rows;
+}
+
+}  // namespace
+
+std::span<const FusionRow> FusionRows() {
+  static const std::vector<FusionRow> rows = MakeRows();
+  return rows;
+}
+
+std::span<const RepeatedNorm> RepeatedNorms() {
+  static constexpr std::array kNorms = {
+      RepeatedNorm{&kLayerNorm, &kAddLayerNorm, &kLayerNormGradAdd, &kLayerNormQuantizeAgain},
+      RepeatedNorm{&kRmsNorm, &kAddRmsNorm, &kRmsNormGradAdd, &kRmsNormQuantizeAgain},
+  };
+  return kNorms;
+}
+
+std::span<const PackedAttention> PackedAttentions() {
+  static constexpr std::array kPacked = {
+      PackedAttention{.forward = {&kQkvSplit, &kAttention, &kAttentionPacked, &kRotary},
+                      .backward = {&kQkvMerge, &kAttentionGrad, &kAttentionPackedGrad, &kRotaryGrad}},
+  };
+  return kPacked;
+}
+
+}  // namespace engine::ops
