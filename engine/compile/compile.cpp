@@ -7,7 +7,7 @@
 namespace engine::compile {
 namespace {
 
-plan::Plan Header(const Policy& policy) {
+plan::Plan Header(const Policy& policy, const CompileOptions& options) {
   plan::Plan plan;
   plan.mesh = policy.mesh;
   plan.lanes = policy.lanes;
@@ -17,6 +17,16 @@ plan::Plan Header(const Policy& policy) {
   plan.sequence = policy.sequence;
   plan.vocab = policy.vocab;
   plan.vocab_rows = policy.vocab_rows;
+  if (policy.training) {
+    plan.programs.push_back({.kind = plan::ProgramKind::kTrain,
+                             .microbatches = policy.microbatches,
+                             .global_batch = policy.global_batch});
+  }
+  if (options.evaluation) {
+    plan.programs.push_back({.kind = plan::ProgramKind::kEvaluate,
+                             .microbatches = policy.microbatches,
+                             .global_batch = policy.global_batch});
+  }
   plan.schedule = policy.schedule;
   plan.compute = policy.compute;
   plan.loss_scaler = policy.loss_scaler;
@@ -33,7 +43,7 @@ absl::StatusOr<Compiled> Compile(const Policy& policy, graph::Graph train, graph
                           .train = {.logical = policy.training ? std::move(train) : graph::Graph()},
                           .evaluate = {.logical = options.evaluation ? std::move(evaluate) : graph::Graph()},
                           .chunks = {},
-                          .plan = Header(policy),
+                          .plan = Header(policy, options),
                           .halves_refused = {}};
   RETURN_IF_ERROR(RunPasses(&compilation));
   return Compiled{.plan = std::move(compilation.plan),

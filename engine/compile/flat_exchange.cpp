@@ -147,8 +147,9 @@ void ReduceEarly(const plan::Plan& plan, const plan::Chunk& chunk, const plan::D
   }
   absl::flat_hash_map<size_t, std::pair<plan::Segment*, size_t>>
       last;  // instruction that adds last, by bucket
-  std::vector<plan::Segment*> segments = {&stage->segments[static_cast<size_t>(chunk.backward)]};
-  if (chunk.weights >= 0) segments.push_back(&stage->segments[static_cast<size_t>(chunk.weights)]);
+  std::vector<plan::Segment*> segments = {&stage->segments[static_cast<size_t>(chunk.train().backward)]};
+  if (chunk.train().weights >= 0)
+    segments.push_back(&stage->segments[static_cast<size_t>(chunk.train().weights)]);
   for (plan::Segment* segment : segments) {
     for (size_t i = 0; i < segment->instructions.size(); ++i) {
       for (const plan::BufferRef& output : segment->instructions[i].outputs) {

@@ -233,13 +233,13 @@ bool SumsShardsByHalves(const plan::Plan& plan) {
 // (compile/interleave.h).
 bool HalvesAreStuck(const plan::Plan& plan) {
   for (const plan::StagePlan& stage : plan.stages) {
-    for (size_t s = 0; s < stage.segments.size(); ++s) {
-      const plan::Segment& segment = stage.segments[s];
-      const bool evaluates = std::any_of(
-          stage.chunks.begin(), stage.chunks.end(),
-          [s](const plan::Chunk& chunk) { return chunk.evaluate == static_cast<std::int32_t>(s); });
-      if (segment.chunk >= 0 && segment.order.empty() && !segment.instructions.empty() && !evaluates)
-        return true;
+    for (const plan::Chunk& chunk : stage.chunks) {
+      const plan::ChunkPasses& passes = chunk.train();
+      for (const std::int32_t s : {passes.forward, passes.backward, passes.weights}) {
+        if (s < 0) continue;
+        const plan::Segment& segment = stage.segments[static_cast<size_t>(s)];
+        if (segment.order.empty() && !segment.instructions.empty()) return true;
+      }
     }
   }
   return false;

@@ -12,10 +12,11 @@ class Unroller {
   explicit Unroller(const ProgramInputs& inputs) : in_(inputs) {}
 
   plan::Program Run(const std::vector<plan::Turn>& turns) {
-    if (in_.first_segment >= 0) Append({.segment = in_.first_segment});
-    const auto lanes = static_cast<size_t>(in_.evaluate ? 1 : in_.plan->lanes);
+    const plan::StagePlan::Ends& ends = in_.stage->ends[in_.kind];
+    if (ends.first >= 0) Append({.segment = ends.first});
+    const auto lanes = static_cast<size_t>(in_.plan->LanesOf(in_.kind));
     for (size_t i = 0; i < turns.size(); i += lanes) Unroll(std::span(&turns[i], lanes));
-    if (in_.last_segment >= 0) Append({.segment = in_.last_segment});
+    if (ends.last >= 0) Append({.segment = ends.last});
     return std::move(program_);
   }
 
@@ -49,7 +50,7 @@ class Unroller {
   }
 
   std::int32_t TakeSlot(const plan::Turn& turn) {
-    if (in_.evaluate) return -1;
+    if (!plan::FactsOf(in_.kind).trains) return -1;
     std::vector<std::int32_t>& slots = slots_[turn.chunk];
     slots.resize(static_cast<size_t>(ChunkAt(turn.chunk).slots), -1);
     const std::int32_t wanted = turn.pass == plan::Pass::kForward ? -1 : turn.microbatch;
@@ -61,14 +62,14 @@ class Unroller {
 
   // Whether the microbatch passes the chunk for the last time.
   bool IsLast(const plan::Turn& turn) const {
-    return turn.pass == (ChunkAt(turn.chunk).weights >= 0 ? plan::Pass::kWeights : plan::Pass::kBackward);
+    return turn.pass ==
+           (ChunkAt(turn.chunk).passes[in_.kind].weights >= 0 ? plan::Pass::kWeights : plan::Pass::kBackward);
   }
 
   std::int32_t SegmentOf(const plan::Turn& turn) const {
-    const plan::Chunk& chunk = ChunkAt(turn.chunk);
-    if (in_.evaluate) return chunk.evaluate;
-    if (turn.pass == plan::Pass::kForward) return chunk.forward;
-    return turn.pass == plan::Pass::kBackward ? chunk.backward : chunk.weights;
+    const plan::ChunkPasses& passes = ChunkAt(turn.chunk).passes[in_.kind];
+    if (turn.pass == plan::Pass::kForward) return passes.forward;
+    return turn.pass == plan::Pass::kBackward ? passes.backward : passes.weights;
   }
 
   // Turns of all lanes, which run in alternation: what they wait for comes before the first, and what they

@@ -21,9 +21,8 @@ struct ProgramInputs {
   const plan::Plan* plan = nullptr;
   const plan::StagePlan* stage = nullptr;
   const TransferBuffers* buffers = nullptr;
-  bool evaluate = false;
-  std::int32_t first_segment = -1;  // run before the turns, and after them; −1: none
-  std::int32_t last_segment = -1;
+  plan::ProgramKind kind =
+      plan::ProgramKind::kTrain;  // whose first and last segment run before and behind the turns
 };
 
 // Slots: a forward takes the lowest free slot of its chunk, the last pass of the microbatch gives it back.

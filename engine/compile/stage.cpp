@@ -32,7 +32,7 @@ class StageBuilder {
   }
 
   plan::StagePlan Build() {
-    const std::vector<plan::Turn> turns = training() ? TrainTurns() : std::vector<plan::Turn>{};
+    const std::vector<std::vector<plan::Turn>> turns = TrainTurns();
     PlaceParameters();
     PlaceStaging();
     const std::int64_t dynamic_base = cursor_;
@@ -46,8 +46,9 @@ class StageBuilder {
                  stage_.arena_bytes, stage_.memory.total());
     for (const plan::Chunk& chunk : stage_.chunks) {
       if (training()) {
+        const plan::ChunkPasses& passes = chunk.train();
         stage_.flops += static_cast<double>(plan_.microbatches) *
-                        (Flops(chunk.forward) + Flops(chunk.backward) + Flops(chunk.weights));
+                        (Flops(passes.forward) + Flops(passes.backward) + Flops(passes.weights));
       }
     }
     return std::move(stage_);
@@ -85,10 +86,18 @@ class StageBuilder {
             .in_slot = in_slot};
   }
 
-  // The turns of this stage's training program; sets how many microbatches each chunk holds at most.
-  std::vector<plan::Turn> TrainTurns() {
+  // The turns of this stage's training programs; sets how many microbatches each chunk holds at most.
+  std::vector<std::vector<plan::Turn>> TrainTurns() {
+    std::vector<std::vector<plan::Turn>> turns;
+    for (const plan::ProgramSpec& spec : plan_.programs) {
+      if (spec.kind == plan::ProgramKind::kTrain) turns.push_back(TrainTurns(spec.microbatches));
+    }
+    return turns;
+  }
+
+  std::vector<plan::Turn> TrainTurns(std::int64_t microbatches) {
     const std::int64_t per_stage = static_cast<std::int64_t>(stage_.chunks.size());
-    const std::int64_t together = plan_.microbatches / plan_.lanes;
+    const std::int64_t together = microbatches / plan_.lanes;
     const bool deferred = plan_.schedule == plan::kZeroBubble;
     std::vector<plan::Turn> turns = plan::InLanes(
         per_stage > 1 ? plan::InterleavedOneForwardOneBackward(plan_.mesh.pp, per_stage, index_, together)
@@ -257,7 +266,7 @@ class StageBuilder {
   void PlaceSlots() {
     for (plan::Chunk& chunk : stage_.chunks) {
       const SlotLayout& slot = slots_[chunk.index] = LayOutSlot(plan_, *in_.train, chunk.index);
-      chunk.inputs = slot.inputs;
+      chunk.train().inputs = slot.inputs;
       chunk.slot_bytes = slot.bytes;
       chunk.slot_base = Reserve(slot.bytes * chunk.slots);
       stage_.memory.activations += slot.bytes * chunk.slots;
@@ -371,14 +380,17 @@ class StageBuilder {
     return summed;
   }
 
-  void BuildTraining(const std::vector<plan::Turn>& turns) {
+  // `turns`: of each training program.
+  void BuildTraining(const std::vector<std::vector<plan::Turn>>& turns) {
     PlaceSlots();
     const TransferBuffers buffers = PlaceTransfers(*in_.train, plan_.lanes, &stage_.memory.communication);
     const std::int64_t transient_base = cursor_;
     std::int64_t transients = 0;  // of begin and update, which run alone
     TransientBytes lane;          // of the segments of a microbatch
-    stage_.begin = AddSegment(Begin(transient_base, &transients));
+    plan::StagePlan::Ends& ends = stage_.ends[plan::ProgramKind::kTrain];
+    ends.first = AddSegment(Begin(transient_base, &transients));
     for (plan::Chunk& chunk : stage_.chunks) {
+      plan::ChunkPasses& passes = chunk.train();
       const Storage storage = ChunkStorage(chunk, buffers, true);
       const absl::flat_hash_set<std::int32_t> summed = SummedBehind(chunk);
       const auto build = [&](const char* phase, const NodeList& nodes, const Storage* dying) {
@@ -403,23 +415,23 @@ class StageBuilder {
         return id;
       };
       const size_t c = static_cast<size_t>(chunk.index);
-      chunk.forward = build("forward", in_.train->forward[c], nullptr);
+      passes.forward = build("forward", in_.train->forward[c], nullptr);
       const SlotLayout& slot = slots_.at(chunk.index);
-      chunk.backward = build("backward", in_.train->backward[c], &slot.dying);
+      passes.backward = build("backward", in_.train->backward[c], &slot.dying);
       if (plan_.schedule == plan::kZeroBubble) {
-        chunk.weights = build("weights", in_.train->weights[c], &slot.values);
+        passes.weights = build("weights", in_.train->weights[c], &slot.values);
       }
       ReduceEarly(plan_, chunk, *in_.profile, policy_.exchange, &stage_);
       // In a pipeline transfers keep the links awake.
       if (plan_.mesh.pp == 1)
-        ReduceLate(policy_.rates, &stage_.segments[static_cast<size_t>(chunk.backward)]);
-      for (std::int32_t segment : {chunk.forward, chunk.backward}) {
+        ReduceLate(policy_.rates, &stage_.segments[static_cast<size_t>(passes.backward)]);
+      for (std::int32_t segment : {passes.forward, passes.backward}) {
         GatherParameters(plan_, stage_, policy_.exchange, plan_.lanes > 1,
                          &stage_.segments[static_cast<size_t>(segment)]);
       }
       JoinGathers(plan_, stage_,
-                  {&stage_.segments[static_cast<size_t>(chunk.forward)],
-                   &stage_.segments[static_cast<size_t>(chunk.backward)]});
+                  {&stage_.segments[static_cast<size_t>(passes.forward)],
+                   &stage_.segments[static_cast<size_t>(passes.backward)]});
     }
     stage_.lane_base = transient_base;
     stage_.lane_bytes = plan::Aligned(lane.own);
@@ -435,18 +447,15 @@ class StageBuilder {
     lanes += stage_.joint_bytes;
     transients = std::max(transients, lanes + PlaceSumScratch(transient_base + lanes));
     std::int64_t update_bytes = 0;
-    stage_.update = AddSegment(UpdateSegment(plan_, stage_, policy_.optimizer, policy_.exchange, *in_.profile,
-                                             transient_base, &update_bytes));
+    ends.last = AddSegment(UpdateSegment(plan_, stage_, policy_.optimizer, policy_.exchange, *in_.profile,
+                                         transient_base, &update_bytes));
     transients = std::max(transients, update_bytes);
     stage_.memory.transients = plan::Aligned(transients);
     Reserve(transients);
-    const ProgramInputs program{.plan = &plan_,
-                                .stage = &stage_,
-                                .buffers = &buffers,
-                                .evaluate = false,
-                                .first_segment = stage_.begin,
-                                .last_segment = stage_.update};
-    stage_.train = UnrollProgram(program, turns);
+    const ProgramInputs program{
+        .plan = &plan_, .stage = &stage_, .buffers = &buffers, .kind = plan::ProgramKind::kTrain};
+    for (const std::vector<plan::Turn>& of_one : turns)
+      stage_.programs.push_back(UnrollProgram(program, of_one));
   }
 
   bool MakesLogits(const plan::Chunk& chunk) const {
@@ -455,6 +464,7 @@ class StageBuilder {
   }
 
   void BuildEvaluation() {
+    constexpr plan::ProgramKind kKind = plan::ProgramKind::kEvaluate;
     const CutGraph& graph = *in_.evaluate;
     slots_.clear();
     std::int64_t ignored = 0;
@@ -465,7 +475,7 @@ class StageBuilder {
         const plan::BufferRef ref = RefOf(graph.base + v, cursor_, false);
         Reserve(ref.bytes());
         fed[c][graph.base + v] = ref;
-        stage_.chunks[c].evaluation_inputs.push_back(ref);
+        stage_.chunks[c].passes[kKind].inputs.push_back(ref);
       }
     }
     const TransferBuffers buffers = PlaceTransfers(graph, 1, &ignored);
@@ -490,8 +500,8 @@ class StageBuilder {
                                  .in_turns = nullptr,
                                  .summed = nullptr};
       TransientBytes bytes;
-      chunk.evaluate = AddSegment(BuildSegment(inputs, fmt::format("evaluate.{}", chunk.index), chunk.index,
-                                               &bytes, &plan_.logits_buffer));
+      chunk.passes[kKind].forward = AddSegment(BuildSegment(inputs, fmt::format("evaluate.{}", chunk.index),
+                                                            chunk.index, &bytes, &plan_.logits_buffer));
       FlatExchange exchange = policy_.exchange;
       exchange.behind = exchange.behind && exchange.beside_conversions;
       GatherParameters(plan_, stage_, exchange, /*lanes=*/false, &stage_.segments.back());
@@ -499,20 +509,16 @@ class StageBuilder {
       transients = std::max(transients, bytes.own);
     }
     Reserve(transients);
-    stage_.evaluate_begin = AddSegment(BeginSegment("evaluate_begin", plan_, stage_, policy_.exchange));
+    plan::StagePlan::Ends& ends = stage_.ends[kKind];
+    ends.first = AddSegment(BeginSegment("evaluate_begin", plan_, stage_, policy_.exchange));
     plan::Segment end;
     end.name = "evaluate_end";
     if (plan_.mesh.world() > 1) end.instructions.push_back(ReduceScalars(plan_, stage_));
-    stage_.evaluate_end = AddSegment(std::move(end));
-    const ProgramInputs program{.plan = &plan_,
-                                .stage = &stage_,
-                                .buffers = &buffers,
-                                .evaluate = true,
-                                .first_segment = stage_.evaluate_begin,
-                                .last_segment = stage_.evaluate_end};
-    stage_.evaluate = UnrollProgram(
+    ends.last = AddSegment(std::move(end));
+    const ProgramInputs program{.plan = &plan_, .stage = &stage_, .buffers = &buffers, .kind = kKind};
+    stage_.programs.push_back(UnrollProgram(
         program, plan::ForwardOnly(plan_.mesh.pp, static_cast<std::int64_t>(stage_.chunks.size()), index_,
-                                   plan_.microbatches));
+                                   plan_.microbatches)));
   }
 
   const StageInputs& in_;

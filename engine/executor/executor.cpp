@@ -66,13 +66,17 @@ absl::Status RankExecutor::StartControl() {
   return backend_->Upload(Address(stage_.states, nullptr, -1), states.data(), stage_.states.bytes());
 }
 
-absl::Status RankExecutor::FillIncoming(bool evaluate, const FeedFunction& feed) {
+std::int32_t RankExecutor::Resolve(std::int32_t program) const {
+  return program == kLargest ? plan_.ProgramOf(plan::ProgramKind::kTrain) : program;
+}
+
+absl::Status RankExecutor::FillIncoming(std::int32_t program, const FeedFunction& feed) {
+  const plan::ProgramSpec& spec = plan_.ProgramAt(program);
   for (const Chunk& chunk : stage_.chunks) {
     std::vector<std::int32_t> host(static_cast<size_t>(chunk.incoming.elements));  // words
     std::int32_t* at = host.data();
-    const std::vector<BufferRef>& inputs = evaluate ? chunk.evaluation_inputs : chunk.inputs;
-    for (std::int64_t microbatch = 0; microbatch < plan_.microbatches; ++microbatch) {
-      for (const BufferRef& ref : inputs) {
+    for (std::int64_t microbatch = 0; microbatch < spec.microbatches; ++microbatch) {
+      for (const BufferRef& ref : chunk.passes[spec.kind].inputs) {
         TensorView view = View(ref, &chunk, ref.in_slot ? 0 : -1);
         view.data = at;
         RETURN_IF_ERROR(feed(plan_.values[static_cast<size_t>(ref.value)].name, microbatch, view));
@@ -94,10 +98,10 @@ absl::Status RankExecutor::TakeIncoming() {
   return absl::OkStatus();
 }
 
-absl::Status RankExecutor::TakeInputs(const Step& step, bool evaluate) {
+absl::Status RankExecutor::TakeInputs(const Step& step, plan::ProgramKind kind) {
   const Chunk* chunk = ChunkAt(step.chunk);
-  if (chunk == nullptr || (!evaluate && step.segment != chunk->forward)) return absl::OkStatus();
-  const std::vector<BufferRef>& inputs = evaluate ? chunk->evaluation_inputs : chunk->inputs;
+  if (chunk == nullptr || step.segment != chunk->passes[kind].forward) return absl::OkStatus();
+  const std::vector<BufferRef>& inputs = chunk->passes[kind].inputs;
   const auto staged_bytes = [](const BufferRef& ref) {
     return plan::StagedWords(ref.bytes()) * SizeOf(DType::kI32);
   };
@@ -111,10 +115,9 @@ absl::Status RankExecutor::TakeInputs(const Step& step, bool evaluate) {
   return absl::OkStatus();
 }
 
-absl::Status RankExecutor::RunStep(std::span<const Step> steps, std::int64_t index, bool evaluate,
-                                   const KernelContext& context) {
+absl::Status RankExecutor::RunStep(std::span<const Step> steps, std::int64_t index, const Running& running) {
   const Step& step = steps.front();
-  if (step.kind == StepKind::kRun) return RunSegment(steps, evaluate, context);
+  if (step.kind == StepKind::kRun) return RunSegment(steps, running);
   const plan::Transfer& transfer = plan_.transfers[static_cast<size_t>(step.transfer)];
   std::byte* data = Address(step.buffer, ChunkAt(step.chunk), step.slot);
   if (step.kind == StepKind::kReceive) {
@@ -123,9 +126,8 @@ absl::Status RankExecutor::RunStep(std::span<const Step> steps, std::int64_t ind
     return Mark(step.stream, Part::kRun, nullptr, &step);
   }
   const auto i = static_cast<size_t>(index);
-  const std::int64_t there = evaluate ? evaluate_targets_[i] : train_targets_[i];
   ASSIGN_OR_RETURN(tickets_[i], communicator_->Send(PeerOf(transfer.to_chunk), step.transfer, data,
-                                                    step.buffer.bytes(), step.stream, there));
+                                                    step.buffer.bytes(), step.stream, running.targets[i]));
   return Mark(step.stream, Part::kRun, nullptr, &step);
 }
 
@@ -146,8 +148,9 @@ absl::Status RankExecutor::JoinStreams() {
   return absl::OkStatus();
 }
 
-absl::Status RankExecutor::RunProgram(const plan::Program& program, bool evaluate,
-                                      const KernelContext& context) {
+absl::Status RankExecutor::RunProgram(const Running& running) {
+  const plan::Program& program = running.steps;
+  const bool trains = plan::FactsOf(running.spec.kind).trains;
   tickets_.assign(program.size(), 0);
   detached_.clear();
   std::vector<std::int64_t> signals(program.size(), -1);
@@ -178,11 +181,11 @@ absl::Status RankExecutor::RunProgram(const plan::Program& program, bool evaluat
       RETURN_IF_ERROR(
           Mark(step.stream, computes ? std::optional(Part::kWait) : std::nullopt, nullptr, &step));
     }
-    const bool updates = !evaluate && steps.front().segment == stage_.update;
+    const bool updates = trains && steps.front().segment == stage_.update();
     if (updates) RETURN_IF_ERROR(backend_->NoteTime(backend::kUpdateBegins));
     // The update reads gradients that were reduced behind the backward passes.
     if (streams && updates) RETURN_IF_ERROR(JoinExchange());
-    RETURN_IF_ERROR(RunStep(steps, static_cast<std::int64_t>(i), evaluate, context));
+    RETURN_IF_ERROR(RunStep(steps, static_cast<std::int64_t>(i), running));
     for (; i < end; ++i) {
       if (!awaited[i]) continue;
       ASSIGN_OR_RETURN(signals[i], backend_->Signal(program[i].stream));
@@ -195,17 +198,17 @@ absl::Status RankExecutor::RunProgram(const plan::Program& program, bool evaluat
 }
 
 // What the host says during a program must not be recorded, and exchange may go through the host.
-absl::Status RankExecutor::RunOrReplay(bool evaluate, const KernelContext& context) {
-  Recorded& recorded = evaluate ? evaluate_ : train_;
-  const plan::Program& program = evaluate ? stage_.evaluate : stage_.train;
-  const bool record = options_.record && !options_.check && !LaunchesKeepAhead(stage_, program) &&
+absl::Status RankExecutor::RunOrReplay(std::int32_t program, const KernelContext& context) {
+  const auto p = static_cast<size_t>(program);
+  Recorded& recorded = recorded_[p];
+  const Running running{plan_.programs[p], stage_.programs[p], targets_[p], context};
+  const bool record = options_.record && !options_.check && !LaunchesKeepAhead(stage_, running.steps) &&
                       (plan_.mesh.world() == 1 || communicator_->recordable());
   if (record && recorded.ran && recorded.launch == nullptr) {
-    ASSIGN_OR_RETURN(recorded.launch,
-                     backend_->Record([&] { return RunProgram(program, evaluate, context); }));
+    ASSIGN_OR_RETURN(recorded.launch, backend_->Record([&] { return RunProgram(running); }));
   }
   recorded.ran = true;
-  return recorded.launch != nullptr ? recorded.launch->Run(context) : RunProgram(program, evaluate, context);
+  return recorded.launch != nullptr ? recorded.launch->Run(context) : RunProgram(running);
 }
 
 KernelContext RankExecutor::Context(std::int64_t iteration) const {
@@ -216,9 +219,10 @@ KernelContext RankExecutor::Context(std::int64_t iteration) const {
   return context;
 }
 
-void RankExecutor::Prefetch(FeedFunction feed) {
-  prefetch_ =
-      std::async(std::launch::async, [this, feed = std::move(feed)] { return FillIncoming(false, feed); });
+void RankExecutor::Prefetch(FeedFunction feed, std::int32_t program) {
+  prefetched_ = Resolve(program);
+  prefetch_ = std::async(std::launch::async,
+                         [this, feed = std::move(feed)] { return FillIncoming(prefetched_, feed); });
 }
 
 absl::Status RankExecutor::SetSteps(std::int64_t steps) {
@@ -228,10 +232,12 @@ absl::Status RankExecutor::SetSteps(std::int64_t steps) {
 }
 
 absl::Status RankExecutor::Launch(std::int64_t iteration, const LearningRates& rates,
-                                  const FeedFunction& feed) {
+                                  const FeedFunction& feed, std::int32_t program) {
+  program = Resolve(program);
   ENGINE_CHECK(started_.size() < 2, "{} iterations are started already", started_.size());
+  ENGINE_CHECK(!prefetch_.valid() || prefetched_ == program, "inputs of another program were read ahead");
   RETURN_IF_ERROR(backend_->NoteTime(backend::kIterationBegins));
-  RETURN_IF_ERROR(prefetch_.valid() ? prefetch_.get() : FillIncoming(false, feed));
+  RETURN_IF_ERROR(prefetch_.valid() ? prefetch_.get() : FillIncoming(program, feed));
   RETURN_IF_ERROR(TakeIncoming());
   std::byte* const control = Address(stage_.control, nullptr, -1);
   const double number = static_cast<double>(iteration);
@@ -239,7 +245,9 @@ absl::Status RankExecutor::Launch(std::int64_t iteration, const LearningRates& r
   static_assert(plan::kRateIfKnown == plan::kKnownSteps + 1 && plan::kRateIfMore == plan::kKnownSteps + 2);
   const double offer[3] = {static_cast<double>(rates.known_steps), rates.if_known, rates.if_more};
   RETURN_IF_ERROR(backend_->Write(control + plan::kKnownSteps * sizeof(double), offer, sizeof(offer)));
-  RETURN_IF_ERROR(RunOrReplay(false, Context(iteration)));
+  const double factor = plan_.GradientFactor(program);
+  RETURN_IF_ERROR(backend_->Write(control + plan::kGradientFactor * sizeof(double), &factor, sizeof(factor)));
+  RETURN_IF_ERROR(RunOrReplay(program, Context(iteration)));
   RETURN_IF_ERROR(backend_->NoteTime(backend::kIterationEnds));
   Results results{.follows = !started_.empty()};
   ASSIGN_OR_RETURN(results.scalars,
@@ -283,23 +291,25 @@ absl::StatusOr<IterationResult> RankExecutor::Wait() {
 }
 
 absl::StatusOr<IterationResult> RankExecutor::Train(std::int64_t iteration, std::int64_t step,
-                                                    const LearningRates& rates, const FeedFunction& feed) {
+                                                    const LearningRates& rates, const FeedFunction& feed,
+                                                    std::int32_t program) {
   RETURN_IF_ERROR(SetSteps(step - 1));
-  RETURN_IF_ERROR(Launch(iteration, rates, feed));
+  RETURN_IF_ERROR(Launch(iteration, rates, feed, program));
   return Wait();
 }
 
 absl::StatusOr<std::vector<InstructionTiming>> RankExecutor::Profile(std::int64_t iteration,
                                                                      const LearningRates& rates,
-                                                                     const FeedFunction& feed) {
+                                                                     const FeedFunction& feed,
+                                                                     std::int32_t program) {
   std::vector<Marked> marked;
-  Recorded recorded = std::move(train_);
-  train_ = {};
+  Recorded& of_program = recorded_[static_cast<size_t>(Resolve(program))];
+  Recorded recorded = std::exchange(of_program, {});
   marked_ = &marked;
   ASSIGN_OR_RETURN(const std::int64_t start, backend_->Mark(plan::kComputeStream));
-  const absl::Status status = Launch(iteration, rates, feed);
+  const absl::Status status = Launch(iteration, rates, feed, program);
   marked_ = nullptr;
-  train_ = std::move(recorded);
+  of_program = std::move(recorded);
   RETURN_IF_ERROR(status);
   std::vector<InstructionTiming> timings;
   std::array<double, plan::kStreams> before = {};
@@ -317,9 +327,10 @@ absl::StatusOr<std::vector<InstructionTiming>> RankExecutor::Profile(std::int64_
 }
 
 absl::StatusOr<IterationResult> RankExecutor::Evaluate(const FeedFunction& feed) {
-  RETURN_IF_ERROR(FillIncoming(true, feed));
+  const std::int32_t program = plan_.ProgramOf(plan::ProgramKind::kEvaluate);
+  RETURN_IF_ERROR(FillIncoming(program, feed));
   RETURN_IF_ERROR(TakeIncoming());
-  RETURN_IF_ERROR(RunOrReplay(true, Context(0)));
+  RETURN_IF_ERROR(RunOrReplay(program, Context(0)));
   std::vector<double> scalars(static_cast<size_t>(stage_.scalars.elements));
   ASSIGN_OR_RETURN(const std::int64_t ticket,
                    backend_->Read(Address(stage_.scalars, nullptr, -1), stage_.scalars.bytes()));

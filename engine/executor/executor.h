@@ -104,13 +104,15 @@ class RankExecutor {
       const ExecutorOptions& options = {});
   ~RankExecutor();
 
-  // Starts one iteration of the training program; `iteration`, from 0, keys dropout. At most two may be
-  // started and not waited for.
-  absl::Status Launch(std::int64_t iteration, const LearningRates& rates, const FeedFunction& feed);
-  // Reads the inputs of the next Launch on a thread of its own; that Launch then ignores its `feed`.
-  void Prefetch(FeedFunction feed);
+  // Starts one iteration of a training program, by its number in Plan::programs; kLargest: the one of the whole global
+  // batch. `iteration`, from 0, keys dropout. At most two may be started and not waited for.
+  static constexpr std::int32_t kLargest = -1;
+  absl::Status Launch(std::int64_t iteration, const LearningRates& rates, const FeedFunction& feed,
+                      std::int32_t program = kLargest);
+  // Reads the inputs of the next Launch, which is of the same program, on a thread of its own; that Launch then
+  // ignores its `feed`.
+  void Prefetch(FeedFunction feed, std::int32_t program = kLargest);
   // Afterwards no thread of the executor calls a feed.
-  std::vector<double> MetricSums(const std::vector<double>& scalars) const;
   void WaitForPrefetch();
   // Waits for the oldest started iteration.
   absl::StatusOr<IterationResult> Wait();
@@ -118,10 +120,11 @@ class RankExecutor {
   absl::Status SetSteps(std::int64_t steps);
   // SetSteps(step − 1), Launch, Wait.
   absl::StatusOr<IterationResult> Train(std::int64_t iteration, std::int64_t step, const LearningRates& rates,
-                                        const FeedFunction& feed);
+                                        const FeedFunction& feed, std::int32_t program = kLargest);
   // An iteration, launch by launch, with the time that each instruction took.
   absl::StatusOr<std::vector<InstructionTiming>> Profile(std::int64_t iteration, const LearningRates& rates,
-                                                         const FeedFunction& feed);
+                                                         const FeedFunction& feed,
+                                                         std::int32_t program = kLargest);
   // One pass of the evaluation program over a global batch; grad_norm is 0.
   absl::StatusOr<IterationResult> Evaluate(const FeedFunction& feed);
 
@@ -143,6 +146,13 @@ class RankExecutor {
  private:
   struct Prepared;
   struct Lane;
+  // A program on its way.
+  struct Running {
+    const plan::ProgramSpec& spec;
+    const plan::Program& steps;
+    const std::vector<std::int64_t>& targets;  // where sends go in the peer's arena, by step
+    const backend::KernelContext& context;
+  };
   RankExecutor(const plan::Plan& plan, std::int64_t rank);
   absl::Status PrepareSegments();
   absl::Status PrepareTransfers();
@@ -153,13 +163,12 @@ class RankExecutor {
                                               std::int64_t slot, backend::Launch* before);
   absl::Status ForkStreams();
   absl::Status JoinStreams();
-  absl::Status RunProgram(const plan::Program& program, bool evaluate, const backend::KernelContext& context);
-  absl::Status RunOrReplay(bool evaluate, const backend::KernelContext& context);
+  std::int32_t Resolve(std::int32_t program) const;  // kLargest too
+  absl::Status RunProgram(const Running& running);
+  absl::Status RunOrReplay(std::int32_t program, const backend::KernelContext& context);
   // A step, or steps that run in alternation.
-  absl::Status RunStep(std::span<const plan::Step> steps, std::int64_t index, bool evaluate,
-                       const backend::KernelContext& context);
-  absl::Status RunSegment(std::span<const plan::Step> steps, bool evaluate,
-                          const backend::KernelContext& context);
+  absl::Status RunStep(std::span<const plan::Step> steps, std::int64_t index, const Running& running);
+  absl::Status RunSegment(std::span<const plan::Step> steps, const Running& running);
   absl::Status Advance(Lane* lane);
   absl::Status AdvanceJoint(std::span<Lane> lanes, Lane* joint);
   absl::Status RunExchange(const Prepared& prepared, Lane* lane);
@@ -173,10 +182,11 @@ class RankExecutor {
                     const plan::Instruction* instruction, const plan::Step* step);
   absl::Status CheckFinite(const Prepared& prepared, const plan::Step& step);
   // Inputs of all microbatches to the incoming buffers, and from there to the staged ones.
-  absl::Status FillIncoming(bool evaluate, const FeedFunction& feed);
+  absl::Status FillIncoming(std::int32_t program, const FeedFunction& feed);
   absl::Status TakeIncoming();
   // The inputs of the step's microbatch, from the staged buffer to where the segment reads them.
-  absl::Status TakeInputs(const plan::Step& step, bool evaluate);
+  absl::Status TakeInputs(const plan::Step& step, plan::ProgramKind kind);
+  std::vector<double> MetricSums(const std::vector<double>& scalars) const;
   backend::KernelContext Context(std::int64_t iteration) const;
   std::int64_t PeerOf(std::int32_t chunk) const;
   std::byte* Address(const plan::BufferRef& ref, const plan::Chunk* chunk, std::int64_t slot) const;
@@ -201,15 +211,15 @@ class RankExecutor {
   std::uint64_t seed_ = 0;
   // By segment, then by slot (one entry where the segment touches no slot).
   std::vector<std::vector<std::vector<Prepared>>> prepared_;
-  std::vector<std::int64_t> tickets_;                           // of the running program's sends, by step
-  std::vector<std::int64_t> train_targets_, evaluate_targets_;  // where sends go in the peer's arena, by step
+  std::vector<std::int64_t> tickets_;                               // of the running program's sends, by step
+  std::vector<std::vector<std::int64_t>> targets_;                  // by program: Running::targets
   std::vector<std::pair<const Prepared*, std::int64_t>> detached_;  // exchange under way, and its ticket
   ExecutorOptions options_;
   struct Recorded {
     bool ran = false;  // once launch by launch: libraries load what they need then
     std::unique_ptr<backend::Launch> launch;
   };
-  Recorded train_, evaluate_;
+  std::vector<Recorded> recorded_;  // by program
   struct Results {
     std::int64_t scalars = -1, control = -1, times = -1;  // tickets
     bool follows = false;                                 // the one before was still under way
@@ -217,6 +227,7 @@ class RankExecutor {
   std::deque<Results> started_;
   std::int64_t ended_ns_ = 0;  // the last iteration that was waited for
   std::future<absl::Status> prefetch_;
+  std::int32_t prefetched_ = kLargest;  // the program that its inputs are for
   struct Marked {
     std::optional<InstructionTiming> timing;
     std::int32_t stream = 0;

@@ -24,6 +24,16 @@ const Chunk* ChunkOf(const plan::StagePlan& stage, std::int32_t index) {
   return nullptr;
 }
 
+// Whether a segment of the chunk belongs to a kind of program whose microbatches have slots.
+bool HasSlots(const Chunk& chunk, std::int32_t segment) {
+  for (const plan::ProgramKind kind : plan::kProgramKinds) {
+    const plan::ChunkPasses& passes = chunk.passes[kind];
+    const bool runs = segment == passes.forward || segment == passes.backward || segment == passes.weights;
+    if (runs) return plan::FactsOf(kind).trains;
+  }
+  return false;
+}
+
 }  // namespace
 
 const Chunk* RankExecutor::ChunkAt(std::int32_t index) const { return ChunkOf(stage_, index); }
@@ -106,6 +116,7 @@ absl::StatusOr<RankExecutor::Prepared> RankExecutor::PrepareInstruction(const In
       args.direct = prepared.direct = before;
     }
     prepared.outputs = args.outputs;
+    // Where even the largest program has only the first microbatch, none adds to what there is.
     if (instruction.fresh == 0 || plan_.microbatches > (instruction.joint ? plan_.lanes : 1)) {
       ASSIGN_OR_RETURN(prepared.launch, backend_->Prepare(args));
     }
@@ -141,7 +152,7 @@ absl::Status RankExecutor::PrepareSegments() {
   for (const plan::Segment& segment : stage_.segments) {
     const Chunk* chunk = ChunkAt(segment.chunk);
     const auto index = static_cast<std::int32_t>(prepared_.size());
-    const bool slots = chunk != nullptr && index != chunk->evaluate;
+    const bool slots = chunk != nullptr && HasSlots(*chunk, index);
     std::vector<std::vector<Prepared>> by_slot(slots ? static_cast<size_t>(chunk->slots) : 1);
     for (size_t slot = 0; slot < by_slot.size(); ++slot) {
       for (const Instruction& instruction : segment.instructions) {
@@ -167,17 +178,14 @@ absl::Status RankExecutor::PrepareSegments() {
 }
 
 absl::Status RankExecutor::PrepareTransfers() {
-  for (const bool evaluate : {false, true}) {
-    const auto program_of = [evaluate](const plan::StagePlan& stage) -> const plan::Program& {
-      return evaluate ? stage.evaluate : stage.train;
-    };
-    const plan::Program& program = program_of(stage_);
-    std::vector<std::int64_t>& targets = evaluate ? evaluate_targets_ : train_targets_;
-    targets.assign(program.size(), -1);
+  recorded_.resize(plan_.programs.size());
+  for (size_t p = 0; p < plan_.programs.size(); ++p) {
+    const plan::Program& program = stage_.programs[p];
+    std::vector<std::int64_t>& targets = targets_.emplace_back(program.size(), -1);
     // By transfer and microbatch: where its receiver wants it.
     absl::flat_hash_map<std::pair<std::int32_t, std::int32_t>, std::int64_t> wanted;
     for (const plan::StagePlan& stage : plan_.stages) {
-      for (const Step& step : program_of(stage)) {
+      for (const Step& step : stage.programs[p]) {
         if (step.kind != StepKind::kReceive) continue;
         const std::int64_t offset = OffsetOf(step.buffer, stage, ChunkOf(stage, step.chunk), step.slot);
         wanted[{step.transfer, step.microbatch}] = offset;

@@ -64,6 +64,7 @@ struct RankExecutor::Lane {
   const Step* step = nullptr;  // the last one's
   const std::vector<Prepared>* prepared = nullptr;
   KernelContext context;
+  std::int64_t microbatches = 1;  // of the program
   bool joint = false;
   size_t next = 0;  // of `prepared`
   // Exchange that the next computation waits for, and finishes, and its tickets.
@@ -164,7 +165,7 @@ absl::Status RankExecutor::AdvanceJoint(std::span<Lane> lanes, Lane* joint) {
 absl::Status RankExecutor::Advance(Lane* lane) {
   const Prepared& prepared = (*lane->prepared)[lane->next++];
   const Instruction& instruction = *prepared.instruction;
-  if (!instruction.RunsIn(lane->step->microbatch, plan_.microbatches)) return absl::OkStatus();
+  if (!instruction.RunsIn(lane->step->microbatch, lane->microbatches)) return absl::OkStatus();
   const bool computes = instruction.stream == plan::kComputeStream;
   if (computes) RETURN_IF_ERROR(FinishExchange(lane));
   if (!instruction.joins.empty()) {
@@ -178,16 +179,16 @@ absl::Status RankExecutor::Advance(Lane* lane) {
       status, fmt::format("rank {}, {} of microbatch {}", rank_, instruction.name, lane->step->microbatch));
 }
 
-absl::Status RankExecutor::RunSegment(std::span<const Step> steps, bool evaluate,
-                                      const KernelContext& context) {
+absl::Status RankExecutor::RunSegment(std::span<const Step> steps, const Running& running) {
   std::vector<Lane> lanes;
   for (const Step& step : steps) {
-    RETURN_IF_ERROR(TakeInputs(step, evaluate));
+    RETURN_IF_ERROR(TakeInputs(step, running.spec.kind));
     const auto& by_slot = prepared_[static_cast<size_t>(step.segment)];
     Lane& lane = lanes.emplace_back();
     lane.step = &step;
     lane.prepared = &by_slot[by_slot.size() == 1 ? 0 : static_cast<size_t>(step.slot)];
-    lane.context = context;
+    lane.context = running.context;
+    lane.microbatches = running.spec.microbatches;
     lane.context.first_sample = std::max(step.microbatch, 0) * plan_.microbatch_samples;
   }
   if (lanes.size() > 1) {

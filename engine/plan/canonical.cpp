@@ -67,7 +67,7 @@ void AppendInstruction(const Plan& plan, const Instruction& instruction, Buffer*
   }
 }
 
-void AppendProgram(const Program& program, const char* title, Buffer* text) {
+void AppendProgram(const Program& program, std::string_view title, Buffer* text) {
   Append(text, "  program {}\n", title);
   for (size_t i = 0; i < program.size(); ++i) {
     const Step& step = program[i];
@@ -113,6 +113,13 @@ void Flush(Buffer* text, const TextSink& sink) {
 
 }  // namespace
 
+std::string Plan::ProgramName(std::int32_t program) const {
+  const ProgramSpec& spec = ProgramAt(program);
+  std::string name(FactsOf(spec.kind).name);
+  if (program != ProgramOf(spec.kind)) name += fmt::format(" of {} samples", spec.global_batch);
+  return name;
+}
+
 std::string InstructionText(const Plan& plan, const Instruction& instruction) {
   Buffer text;
   AppendInstruction(plan, instruction, &text);
@@ -143,8 +150,13 @@ void WriteCanonicalStage(const Plan& plan, std::int32_t stage_index, const TextS
     }
     if (!segment.order.empty()) Append(&text, "    lanes {}\n", fmt::join(segment.order, ""));
   }
-  AppendProgram(stage.train, "train", &text);
-  AppendProgram(stage.evaluate, "evaluate", &text);
+  for (const ProgramKind kind : kProgramKinds) {
+    for (size_t p = 0; p < plan.programs.size(); ++p) {
+      if (plan.programs[p].kind != kind) continue;
+      AppendProgram(stage.programs[p], plan.ProgramName(static_cast<std::int32_t>(p)), &text);
+    }
+    if (plan.ProgramOf(kind) < 0) AppendProgram({}, FactsOf(kind).name, &text);
+  }
   Flush(&text, sink);
 }
 

@@ -5,11 +5,13 @@
 namespace engine::plan {
 
 enum Control {
-  kLearningRate,     // of this update: clip_factor picks it
-  kIteration,        // written by the host before each iteration, from 0: keys dropout
-  kStep,             // optimizer steps done, skipped ones not counted; clip_factor adds 1
-  kGradientNorm,     // of the unscaled gradients, before clipping
-  kGradientFactor,   // what AdamW multiplies gradients by: clipping and 1 / loss scale; 0: skip this update
+  kLearningRate,  // of this update: clip_factor picks it
+  kIteration,     // written by the host before each iteration, from 0: keys dropout
+  kStep,          // optimizer steps done, skipped ones not counted; clip_factor adds 1
+  kGradientNorm,  // of the unscaled gradients, before clipping
+  // Written by the host before each iteration: Plan::GradientFactor of its program. clip_factor makes of it what AdamW
+  // multiplies gradients by, with clipping and 1 / loss scale; 0: skip this update.
+  kGradientFactor,
   kLossScale,        // 1 where there is none (plan/loss_scaler.h)
   kCleanIterations,  // since the loss scale last changed, or an update was skipped
   kHysteresis,       // overflows left before the loss scale is halved; infinite where it never is

@@ -114,6 +114,17 @@ Json ProgramJson(const Plan& plan, const StagePlan& stage, const Program& progra
   return steps;
 }
 
+Json ProgramsJson(const Plan& plan) {
+  Json programs = Json::array();
+  for (std::size_t p = 0; p < plan.programs.size(); ++p) {
+    programs.push_back({{"name", plan.ProgramName(static_cast<std::int32_t>(p))},
+                        {"kind", std::string(FactsOf(plan.programs[p].kind).name)},
+                        {"global_batch", plan.programs[p].global_batch},
+                        {"microbatches", plan.programs[p].microbatches}});
+  }
+  return programs;
+}
+
 Json MeshJson(const Mesh& mesh) {
   return {{"dp", mesh.size(Axis::kDp)}, {"tp", mesh.size(Axis::kTp)}, {"pp", mesh.pp},
           {"cp", mesh.size(Axis::kCp)}, {"ep", mesh.size(Axis::kEp)}, {"world", mesh.world()}};
@@ -130,6 +141,7 @@ Json ToJson(const Plan& plan) {
           {"compute", plan.compute},
           {"global_batch", plan.global_batch},
           {"microbatches", plan.microbatches},
+          {"programs", ProgramsJson(plan)},
           {"microbatch_samples", plan.microbatch_samples},
           {"sequence", plan.sequence},
           {"vocab", plan.vocab},
@@ -152,17 +164,18 @@ Json RankToJson(const Plan& plan, std::int64_t rank) {
                         {"instructions", std::move(instructions)}});
   }
   const auto coordinate = [&](Axis axis) { return at.axis[static_cast<std::size_t>(axis)]; };
-  return {{"hash", plan.hash},
-          {"rank", rank},
-          {"coordinates",
-           {{"dp", coordinate(Axis::kDp)},
-            {"tp", coordinate(Axis::kTp)},
-            {"pp", at.pp},
-            {"cp", coordinate(Axis::kCp)},
-            {"ep", coordinate(Axis::kEp)}}},
-          {"segments", std::move(segments)},
-          {"train", ProgramJson(plan, stage, stage.train)},
-          {"evaluate", ProgramJson(plan, stage, stage.evaluate)}};
+  Json json = {{"hash", plan.hash},
+               {"rank", rank},
+               {"coordinates",
+                {{"dp", coordinate(Axis::kDp)},
+                 {"tp", coordinate(Axis::kTp)},
+                 {"pp", at.pp},
+                 {"cp", coordinate(Axis::kCp)},
+                 {"ep", coordinate(Axis::kEp)}}},
+               {"segments", std::move(segments)}};
+  for (std::size_t p = 0; p < plan.programs.size(); ++p)
+    json[plan.ProgramName(static_cast<std::int32_t>(p))] = ProgramJson(plan, stage, stage.programs[p]);
+  return json;
 }
 
 }  // namespace engine::plan

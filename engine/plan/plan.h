@@ -15,6 +15,7 @@
 #include "engine/plan/layout.h"
 #include "engine/plan/loss_scaler.h"
 #include "engine/plan/mesh.h"
+#include "engine/plan/programs.h"
 
 namespace engine::plan {
 
@@ -200,7 +201,8 @@ struct PlanParameter {
 // What is summed over a batch beside gradients (graph::Metric).
 struct PlanMetric {
   std::string name;
-  double count = 1, weight = 1;
+  double count = 1;  // that the sum over Plan::global_batch is divided by
+  double weight = 1;
   std::int32_t unit = 0;  // that makes it
 };
 
@@ -239,20 +241,28 @@ struct Bucket {
 // Words of 4 bytes that an input takes in the buffers in which inputs of any dtype wait to be fed.
 constexpr std::int64_t StagedWords(std::int64_t bytes) { return (bytes + 3) / 4; }
 
+// The segments that a chunk runs for a microbatch in programs of one kind, and what it is fed for it.
+struct ChunkPasses {
+  // backward, weights: −1 where there is no such pass. Without one for weights the backward pass makes all gradients.
+  std::int32_t forward = -1, backward = -1, weights = -1;
+  std::vector<BufferRef> inputs;  // in the slot, where the kind has slots
+};
+
 struct Chunk {
   std::int32_t index = 0;                     // in pipeline order
   std::int32_t first_unit = 0, end_unit = 0;  // Plan::units
-  // Segments. weights: −1 where the backward pass makes all gradients.
-  std::int32_t forward = -1, backward = -1, weights = -1, evaluate = -1;
+  ByKind<ChunkPasses> passes;
   std::int64_t slot_base = 0;  // offset of slot 0 in the arena
   std::int64_t slot_bytes = 0;
-  std::int64_t slots = 0;         // microbatches in flight
-  std::vector<BufferRef> inputs;  // fed for each microbatch, in the slot
-  std::vector<BufferRef> evaluation_inputs;
-  // Inputs of all microbatches of an iteration, one microbatch after the other, each in whole words (StagedWords):
-  // `incoming` is filled while
-  // the iteration before still runs, `staged` is what the running one takes its inputs from.
+  std::int64_t slots = 0;  // microbatches in flight, of the program that has most
+  // Inputs of all microbatches of an iteration, of the largest program, one microbatch after the other, each in whole
+  // words (StagedWords): `incoming` is filled while the iteration before still runs, `staged` is what the running one
+  // takes its inputs from.
   BufferRef incoming, staged;
+
+  ChunkPasses& train() { return passes[ProgramKind::kTrain]; }
+  const ChunkPasses& train() const { return passes[ProgramKind::kTrain]; }
+  const ChunkPasses& evaluate() const { return passes[ProgramKind::kEvaluate]; }
 };
 
 // What the arena is made of, bytes of one rank.
@@ -274,7 +284,11 @@ struct MemoryBreakdown {
 struct StagePlan {
   std::vector<Chunk> chunks;
   std::vector<Segment> segments;
-  std::int32_t begin = -1, update = -1, evaluate_begin = -1, evaluate_end = -1;  // segments
+  // The segments with which every program of a kind begins and ends; −1: there is no program of that kind.
+  struct Ends {
+    std::int32_t first = -1, last = -1;
+  };
+  ByKind<Ends> ends;
   std::vector<Bucket> buckets;
   BufferRef
       scalars;  // f64: the first metric's sum, the sum of squared gradients, the other metrics' (ScalarOf)
@@ -289,8 +303,7 @@ struct StagePlan {
     DType format = DType::kE4M3;
   };
   std::vector<StateStart> state_starts;  // of a run that does not resume
-  Program train;
-  Program evaluate;
+  std::vector<Program> programs;         // of Plan::programs, in their order
   // Transients of the training segments: one lane for each microbatch that runs at once.
   // Behind them `joint_bytes` of transients that lie side by side.
   std::int64_t lane_base = 0, lane_bytes = 0, joint_bytes = 0;
@@ -298,7 +311,10 @@ struct StagePlan {
   std::int64_t arena_bytes = 0;
   std::int64_t parameter_count = 0;  // local elements, padding included
   // FLOPs of matrix products and attention in one iteration on one rank, recomputation included.
-  double flops = 0;
+  double flops = 0;  // of the largest program
+
+  std::int32_t begin() const { return ends[ProgramKind::kTrain].first; }
+  std::int32_t update() const { return ends[ProgramKind::kTrain].last; }
 };
 
 // Which of StagePlan::scalars is a metric's sum, and how many there are.
@@ -320,12 +336,14 @@ struct Plan {
   std::vector<Transfer> transfers;
   std::vector<std::int32_t> chunk_stage;  // stage of each chunk, in pipeline order
   std::string schedule;                   // "1f1b", "interleaved" or kZeroBubble
-  std::int64_t microbatches = 1;
+  // Those of a kind one behind the other, from the smallest to that of the whole global batch.
+  std::vector<ProgramSpec> programs;
+  std::int64_t microbatches = 1;        // of the largest program
   std::int64_t microbatch_samples = 1;  // over all data-parallel ranks
   // Microbatches that run at once, one's exchange behind the other's computation: each is 1 / lanes of the
   // recipe's.
   std::int64_t lanes = 1;
-  std::int64_t global_batch = 1;
+  std::int64_t global_batch = 1;  // of the largest program
   std::int64_t sequence = 1;
   std::int64_t vocab = 0, vocab_rows = 0;
   std::int64_t parameter_count = 0;  // logical
@@ -344,12 +362,33 @@ struct Plan {
     return std::count_if(units.begin() + first, units.begin() + end,
                          [&](const graph::Unit& unit) { return unit.kind == kind; });
   }
-  // What gradients are of: Σ weight · sum / count over the metrics, of their sums over so many global batches.
-  double Objective(const std::vector<double>& sums, std::int64_t batches = 1) const {
+  // The largest program of a kind, or that of so many samples; −1: there is none.
+  std::int32_t ProgramOf(ProgramKind kind, std::int64_t batch = 0) const {
+    for (size_t p = programs.size(); p-- > 0;) {
+      if (programs[p].kind == kind && (batch == 0 || programs[p].global_batch == batch))
+        return static_cast<std::int32_t>(p);
+    }
+    return -1;
+  }
+  const ProgramSpec& ProgramAt(std::int32_t program) const { return programs[static_cast<size_t>(program)]; }
+  // What the gradients of a training program are multiplied by: its segments make them as if their sums were divided by
+  // the counts of the largest one, which they share.
+  double GradientFactor(std::int32_t program) const {
+    return static_cast<double>(global_batch) / static_cast<double>(ProgramAt(program).global_batch);
+  }
+  // "train"; of one that is not the largest of its kind, "train of 16 samples".
+  std::string ProgramName(std::int32_t program) const;
+  // Microbatches of such a program that run at once.
+  std::int64_t LanesOf(ProgramKind kind) const { return FactsOf(kind).trains ? lanes : 1; }
+  // The mean of a metric, of its sum over so many samples.
+  double MeanOf(size_t metric, double sum, std::int64_t samples) const {
+    return sum / (metrics[metric].count * static_cast<double>(samples) / static_cast<double>(global_batch));
+  }
+  // What gradients are of: Σ weight · mean over the metrics, of their sums over so many samples.
+  double Objective(const std::vector<double>& sums, std::int64_t samples) const {
     double objective = 0;
     for (size_t m = 0; m < metrics.size(); ++m) {
-      const double count = metrics[m].count * static_cast<double>(batches);
-      if (metrics[m].weight != 0) objective += metrics[m].weight * (sums[m] / count);
+      if (metrics[m].weight != 0) objective += metrics[m].weight * MeanOf(m, sums[m], samples);
     }
     return objective;
   }

@@ -14,15 +14,18 @@ constexpr double kBackwardTime = 2;  // of all gradients
 // Halves that run in turns are one turn, of the microbatch that they are halves of.
 std::vector<Turn> TurnsOf(const Plan& plan, const StagePlan& stage) {
   std::vector<Turn> turns;
-  const bool trains = stage.update >= 0;
-  const auto lanes = static_cast<std::int32_t>(trains ? plan.lanes : 1);
-  for (const Step& step : trains ? stage.train : stage.evaluate) {
+  const std::int32_t trains = plan.ProgramOf(ProgramKind::kTrain);
+  const std::int32_t program = trains >= 0 ? trains : plan.ProgramOf(ProgramKind::kEvaluate);
+  if (program < 0) return turns;
+  const ProgramKind kind = plan.ProgramAt(program).kind;
+  const auto lanes = static_cast<std::int32_t>(plan.LanesOf(kind));
+  for (const Step& step : stage.programs[static_cast<std::size_t>(program)]) {
     if (step.kind != StepKind::kRun || step.chunk < 0 || step.paired) continue;
     const auto chunk = std::find_if(stage.chunks.begin(), stage.chunks.end(),
                                     [&](const Chunk& c) { return c.index == step.chunk; });
     Pass pass = Pass::kForward;
-    if (trains && step.segment == chunk->backward) pass = Pass::kBackward;
-    if (trains && step.segment == chunk->weights) pass = Pass::kWeights;
+    if (step.segment == chunk->passes[kind].backward) pass = Pass::kBackward;
+    if (step.segment == chunk->passes[kind].weights) pass = Pass::kWeights;
     turns.push_back({.pass = pass, .chunk = step.chunk, .microbatch = step.microbatch / lanes});
   }
   return turns;

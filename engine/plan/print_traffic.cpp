@@ -18,8 +18,11 @@ std::vector<Traffic> TrafficOf(const Plan& plan, const StagePlan& stage) {
     it->count += more.count;
     it->wire_bytes += more.wire_bytes;
   };
+  const std::int32_t train = plan.ProgramOf(ProgramKind::kTrain);
+  if (train < 0) return traffic;
+  const Program& program = stage.programs[static_cast<std::size_t>(train)];
   std::vector<std::int64_t> runs(stage.segments.size(), 0);
-  for (const Step& step : stage.train) {
+  for (const Step& step : program) {
     if (step.kind == StepKind::kRun) ++runs[static_cast<std::size_t>(step.segment)];
   }
   for (std::size_t s = 0; s < stage.segments.size(); ++s) {
@@ -37,7 +40,7 @@ std::vector<Traffic> TrafficOf(const Plan& plan, const StagePlan& stage) {
            .wire_bytes = count * instruction.wire_bytes});
     }
   }
-  for (const Step& step : stage.train) {
+  for (const Step& step : program) {
     if (step.kind != StepKind::kSend) continue;
     const Transfer& transfer = plan.transfers[static_cast<std::size_t>(step.transfer)];
     add({.kind = "send",

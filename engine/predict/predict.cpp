@@ -28,14 +28,18 @@ constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 class Player {
  public:
-  // `program`: which of a stage's.
-  Player(const plan::Plan& plan, const CostModel& costs, plan::Program plan::StagePlan::*program,
+  // `program`: Plan::programs.
+  Player(const plan::Plan& plan, const CostModel& costs, std::int32_t program,
          std::vector<PlayedEvent>* events)
-      : plan_(plan), costs_(costs), events_(events), stages_(plan.stages.size()) {
+      : plan_(plan),
+        costs_(costs),
+        microbatches_(plan.ProgramAt(program).microbatches),
+        events_(events),
+        stages_(plan.stages.size()) {
     for (size_t s = 0; s < stages_.size(); ++s) {
       Stage& stage = stages_[s];
       stage.plan = &plan.stages[s];
-      stage.program = &(stage.plan->*program);
+      stage.program = &stage.plan->programs[static_cast<size_t>(program)];
       stage.end.assign(stage.program->size(), kUnknown);
       stage.costs.resize(stage.plan->segments.size());
       for (size_t i = 0; i < stage.program->size(); ++i) {
@@ -46,7 +50,7 @@ class Player {
             .push_back(i);
       }
     }
-    const size_t meetings = plan.transfers.size() * static_cast<size_t>(plan.microbatches);
+    const size_t meetings = plan.transfers.size() * static_cast<size_t>(microbatches_);
     sent_.assign(meetings, kUnknown);
     received_.assign(meetings, kUnknown);
     for (const plan::Transfer& transfer : plan.transfers)
@@ -109,7 +113,7 @@ class Player {
   }
 
   size_t MeetingOf(const plan::Step& step) const {
-    return static_cast<size_t>(step.transfer) * static_cast<size_t>(plan_.microbatches) +
+    return static_cast<size_t>(step.transfer) * static_cast<size_t>(microbatches_) +
            static_cast<size_t>(step.microbatch);
   }
 
@@ -187,7 +191,7 @@ class Player {
         }
       }
       Wait(&stage, ready, &StageTime::bubble_s);
-      if (steps[0].segment == stage.plan->update) JoinExchange(&stage);
+      if (steps[0].segment == stage.plan->update()) JoinExchange(&stage);
     }
     const plan::Segment& segment = stage.plan->segments[static_cast<size_t>(steps[0].segment)];
     const size_t count = segment.instructions.size();
@@ -202,7 +206,7 @@ class Player {
       return false;
     }
     stage.piece = 0;
-    if (steps[0].segment == stage.plan->update) JoinExchange(&stage);
+    if (steps[0].segment == stage.plan->update()) JoinExchange(&stage);
     for (size_t i = index; i < end; ++i) stage.end[i] = stage.now;
     stage.next[plan::kComputeStream] += steps.size();
     return true;
@@ -215,21 +219,22 @@ class Player {
     const SegmentCosts& costs = CostsOf(&stage, segment);
     PlayedPiece piece;
     if (events_ != nullptr) {
-      const PlayedSegment noted{plan_, played, costs, static_cast<std::int32_t>(s), stage.now, events_};
+      const PlayedSegment noted{microbatches_, played, costs, static_cast<std::int32_t>(s),
+                                stage.now,     events_};
       piece = PlaySegment(noted, steps, begin, end, stage.under_way);
     } else {
-      const bool last = steps.back().microbatch + 1 == plan_.microbatches;
+      const bool last = steps.back().microbatch + 1 == microbatches_;
       const Key key(s, segment, begin, last, stage.under_way.ToKey());
       const auto [known, fresh] = pieces_.try_emplace(key);
       if (fresh) {
-        known->second = PlaySegment({plan_, played, costs, static_cast<std::int32_t>(s)}, steps, begin, end,
-                                    stage.under_way);
+        known->second = PlaySegment({microbatches_, played, costs, static_cast<std::int32_t>(s)}, steps,
+                                    begin, end, stage.under_way);
       }
       piece = known->second;
     }
     stage.now += piece.seconds;
     stage.under_way = piece.after;
-    const bool update = segment == stage.plan->update;
+    const bool update = segment == stage.plan->update();
     (update ? stage.time.update_s : stage.time.compute_s) += piece.compute;
     stage.time.exposed_s += piece.exposed;
     stage.time.exchange_s += piece.exchange;
@@ -309,6 +314,7 @@ class Player {
 
   const plan::Plan& plan_;
   const CostModel& costs_;
+  const std::int64_t microbatches_;  // of the program
   std::vector<PlayedEvent>* events_;
   std::vector<Stage> stages_;
   std::vector<double> sent_, received_;  // when both sides were ready, by transfer and microbatch
@@ -321,7 +327,8 @@ class Player {
 template <typename Visit>
 void ForEachPass(const plan::Plan& plan, const plan::StagePlan& stage, const Visit& visit) {
   for (const plan::Chunk& chunk : stage.chunks) {
-    for (const std::int32_t segment : {chunk.forward, chunk.backward, chunk.weights}) {
+    for (const std::int32_t segment :
+         {chunk.train().forward, chunk.train().backward, chunk.train().weights}) {
       if (segment < 0) continue;
       for (const plan::Instruction& i : stage.segments[static_cast<size_t>(segment)].instructions) {
         visit(i, static_cast<double>(plan.microbatches) / static_cast<double>(i.joint ? plan.lanes : 1));
@@ -361,12 +368,12 @@ double ModelFlops(const plan::Plan& plan) {
   double flops = 0;
   for (const plan::StagePlan& stage : plan.stages) {
     for (const plan::Chunk& chunk : stage.chunks) {
-      for (const std::int32_t segment : {chunk.forward, chunk.backward}) {
+      for (const std::int32_t segment : {chunk.train().forward, chunk.train().backward}) {
         if (segment < 0) continue;
         for (const plan::Instruction& i : stage.segments[static_cast<size_t>(segment)].instructions) {
           if (i.family() == graph::Family::kHead) {
             flops += i.work.product_flops;
-          } else if (segment == chunk.forward) {
+          } else if (segment == chunk.train().forward) {
             flops += 3 * i.work.product_flops;
           }
         }
@@ -379,15 +386,16 @@ double ModelFlops(const plan::Plan& plan) {
 }  // namespace
 
 Prediction Predict(const plan::Plan& plan, const recipe::Cluster& cluster, std::vector<PlayedEvent>* events) {
+  const std::int32_t program = plan.ProgramOf(plan::ProgramKind::kTrain);
   const CostModel costs(plan, cluster);
   Prediction prediction;
-  prediction.stages = Player(plan, costs, &plan::StagePlan::train, events).Play(&prediction.iteration_s);
+  prediction.stages = Player(plan, costs, program, events).Play(&prediction.iteration_s);
   prediction.missing = costs.Missing();
   prediction.fast_iteration_s = prediction.iteration_s;
   const CostModel fast(plan, cluster, CostModel::Kernels::kFast);
   prediction.slow = SlowTimes(plan, costs, fast);
   if (!prediction.slow.empty()) {
-    Player(plan, fast, &plan::StagePlan::train, nullptr).Play(&prediction.fast_iteration_s);
+    Player(plan, fast, program, nullptr).Play(&prediction.fast_iteration_s);
   }
   prediction.model_flops = ModelFlops(plan);
   if (prediction.iteration_s <= 0) return prediction;
@@ -415,11 +423,15 @@ const char* Text(plan::SlowPath::Kind kind) {
   return kind == plan::SlowPath::Kind::kMasked ? "computes the pairs that are masked, too" : "is fast";
 }
 
-double PredictEvaluation(const plan::Plan& plan, const recipe::Cluster& cluster) {
+double PredictProgram(const plan::Plan& plan, std::int32_t program, const recipe::Cluster& cluster) {
   const CostModel costs(plan, cluster);
   double seconds = 0;
-  Player(plan, costs, &plan::StagePlan::evaluate, nullptr).Play(&seconds);
+  Player(plan, costs, program, nullptr).Play(&seconds);
   return seconds;
+}
+
+double PredictEvaluation(const plan::Plan& plan, const recipe::Cluster& cluster) {
+  return PredictProgram(plan, plan.ProgramOf(plan::ProgramKind::kEvaluate), cluster);
 }
 
 }  // namespace engine::predict

@@ -72,11 +72,14 @@ struct PlayedEvent {
   Part part = Part::kRun;
 };
 
-// Plays one training iteration. `events`: all of it, in order of their beginning, where not null.
+// Plays one training iteration of the whole global batch. `events`: all of it, in order of their beginning, where not null.
 Prediction Predict(const plan::Plan& plan, const recipe::Cluster& cluster,
                    std::vector<PlayedEvent>* events = nullptr);
 
-// Seconds that one global batch of evaluation takes; 0: the program does not come to its end.
+// Seconds of one run of a program (Plan::programs); 0: it does not come to its end.
+double PredictProgram(const plan::Plan& plan, std::int32_t program, const recipe::Cluster& cluster);
+
+// Of one global batch of evaluation.
 double PredictEvaluation(const plan::Plan& plan, const recipe::Cluster& cluster);
 
 }  // namespace engine::predict

@@ -24,7 +24,7 @@ struct PlayedLane {
 class SegmentPlayer {
  public:
   explicit SegmentPlayer(const PlayedSegment& played)
-      : plan_(played.plan),
+      : microbatches_(played.microbatches),
         segment_(played.segment),
         costs_(played.costs),
         stage_(played.stage),
@@ -114,7 +114,7 @@ class SegmentPlayer {
     const size_t index = lane->next++;
     const plan::Instruction& instruction = segment_.instructions[index];
     const SegmentCosts::Times& times = costs_.times[index];
-    if (!instruction.RunsIn(lane->step->microbatch, plan_.microbatches)) return;
+    if (!instruction.RunsIn(lane->step->microbatch, microbatches_)) return;
     const bool beside = instruction.stream != plan::kComputeStream;
     if (!beside) Finish(lane);
     if (!instruction.joins.empty()) {
@@ -187,7 +187,7 @@ class SegmentPlayer {
                         .part = part});
   }
 
-  const plan::Plan& plan_;
+  const std::int64_t microbatches_;
   const plan::Segment& segment_;
   const SegmentCosts& costs_;
   const std::int32_t stage_;

@@ -92,7 +92,7 @@ struct PlayedPiece {
 
 // What is played, for whom and from when on.
 struct PlayedSegment {
-  const plan::Plan& plan;
+  std::int64_t microbatches = 1;  // of the program
   const plan::Segment& segment;
   const SegmentCosts& costs;
   std::int32_t stage = 0;

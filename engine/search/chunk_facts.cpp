@@ -59,9 +59,9 @@ std::int64_t TransferBytes(const plan::Program& program) {
 
 // Seconds of the passes, where a microbatch runs alone.
 void TimeAlone(const StagePlan& stage, const predict::CostModel& costs, ChunkFacts* facts) {
-  facts->forward = TimeOf(costs, stage, stage.chunks[0].forward);
-  facts->backward = TimeOf(costs, stage, stage.chunks[0].backward);
-  facts->weights = TimeOf(costs, stage, stage.chunks[0].weights);
+  facts->forward = TimeOf(costs, stage, stage.chunks[0].train().forward);
+  facts->backward = TimeOf(costs, stage, stage.chunks[0].train().backward);
+  facts->weights = TimeOf(costs, stage, stage.chunks[0].train().weights);
 }
 
 // And where two run in turns: of the first two.
@@ -94,9 +94,9 @@ void TimeInTurns(const Plan& probe, const recipe::Cluster& cluster, std::vector<
               .behind_s = span.behind};
     };
     ChunkFacts& of = (*facts)[s];
-    of.forward = time(stage.chunks[0].forward);
-    of.backward = time(stage.chunks[0].backward);
-    of.weights = time(stage.chunks[0].weights);
+    of.forward = time(stage.chunks[0].train().forward);
+    of.backward = time(stage.chunks[0].train().backward);
+    of.weights = time(stage.chunks[0].train().weights);
   }
 }
 
@@ -112,20 +112,21 @@ ChunkFacts Bytes(const Plan& probe, const StagePlan& stage, const predict::CostM
     if (!state) facts.derived_bytes += Aligned(ref.bytes());
   }
   facts.states = static_cast<std::int64_t>(stage.state_starts.size());
-  facts.begin = TimeOf(costs, stage, stage.begin);
-  facts.begin_bytes = Reach(segment(stage.begin), stage.lane_base);
+  facts.begin = TimeOf(costs, stage, stage.begin());
+  facts.begin_bytes = Reach(segment(stage.begin()), stage.lane_base);
   facts.lane_bytes = stage.lane_bytes;
   facts.joint_bytes = stage.joint_bytes;
   facts.transfer_bytes = stage.memory.communication;
   facts.fed_elements = chunk.incoming.elements / probe.microbatches;
-  if (chunk.evaluate < 0) return facts;
+  if (chunk.evaluate().forward < 0) return facts;
   ChunkFacts::Evaluation& evaluation = facts.evaluation;
-  evaluation.transfer_bytes = TransferBytes(stage.evaluate);
-  for (const BufferRef& ref : chunk.evaluation_inputs) evaluation.fed_bytes += Aligned(ref.bytes());
+  evaluation.transfer_bytes =
+      TransferBytes(stage.programs[static_cast<size_t>(probe.ProgramOf(plan::ProgramKind::kEvaluate))]);
+  for (const BufferRef& ref : chunk.evaluate().inputs) evaluation.fed_bytes += Aligned(ref.bytes());
   const plan::MemoryBreakdown& memory = stage.memory;
   const std::int64_t transients = memory.parameters + memory.gradients + memory.optimizer + memory.control +
                                   evaluation.transfer_bytes + evaluation.fed_bytes;
-  evaluation.bytes = Reach(segment(chunk.evaluate), transients);
+  evaluation.bytes = Reach(segment(chunk.evaluate().forward), transients);
   return facts;
 }
 

@@ -308,7 +308,7 @@ class Folder::Impl {
     probe.facts[kFirst] = facts.front();
     probe.facts[kMiddle] = facts[1];
     probe.facts[kLast] = facts.back();
-    for (const plan::Step& step : plan.stages[1].train) {
+    for (const plan::Step& step : plan.stages[1].programs[0]) {
       if (step.kind != plan::StepKind::kSend || step.microbatch >= plan.lanes) continue;
       const std::int64_t bytes = plan.transfers[static_cast<size_t>(step.transfer)].bytes;
       (step.stream == plan::kSendNext ? probe.send_bytes : probe.send_back_bytes) += bytes;

@@ -50,8 +50,8 @@ void ExchangeInPasses(const compile::FlatExchange& exchange, const StageShape& s
   }
   stage->segments = {forward, backward};
   plan::Chunk chunk;
-  chunk.forward = 0;
-  chunk.backward = 1;
+  chunk.train().forward = 0;
+  chunk.train().backward = 1;
   compile::GatherParameters(plan, *stage, exchange, /*lanes=*/false, &stage->segments[0]);
   compile::ReduceEarly(plan, chunk, profile, exchange, stage);
   for (const Instruction& i : stage->segments[0].instructions) {

@@ -51,11 +51,11 @@ double MillisecondsSince(Clock::time_point start) {
 }
 
 // Nothing of a model whose one metric is the loss.
-std::vector<std::pair<std::string, double>> MetricsOf(const plan::Plan& plan,
-                                                      const std::vector<double>& sums) {
+std::vector<std::pair<std::string, double>> MetricsOf(const plan::Plan& plan, const std::vector<double>& sums,
+                                                      std::int64_t samples) {
   std::vector<std::pair<std::string, double>> metrics;
   for (size_t m = 0; m < plan.metrics.size() && plan.metrics.size() > 1; ++m)
-    metrics.emplace_back(plan.metrics[m].name, sums[m] / plan.metrics[m].count);
+    metrics.emplace_back(plan.metrics[m].name, plan.MeanOf(m, sums[m], samples));
   return metrics;
 }
 
@@ -394,8 +394,8 @@ class Training {
                            .iterations = recipe_.iterations(),
                            .consumed_samples = started.consumed_samples,
                            .global_batch = plan_.global_batch,
-                           .loss = plan_.Objective(result.sums),
-                           .metrics = MetricsOf(plan_, result.sums),
+                           .loss = plan_.Objective(result.sums, plan_.global_batch),
+                           .metrics = MetricsOf(plan_, result.sums, plan_.global_batch),
                            .grad_norm = result.grad_norm,
                            .learning_rate = result.learning_rate,
                            .elapsed_ms = result.elapsed_ms,
@@ -491,7 +491,7 @@ class Training {
     }
     if (reporter_ == nullptr) return absl::OkStatus();
     return reporter_->Evaluation({.iteration = iteration_,
-                                  .validation_loss = plan_.Objective(all, batches),
+                                  .validation_loss = plan_.Objective(all, batches * plan_.global_batch),
                                   .elapsed_ms = MillisecondsSince(start)});
   }
 

@@ -57,14 +57,12 @@ absl::Status Lawful(const plan::Plan& plan, std::int32_t stage, const plan::Inst
 
 // Two communicators of NCCL at work at once can wait for each other, so its collectives are all on one
 // stream, from a program's first segment to the end of its passes.
-absl::Status OneStreamOfNccl(const plan::Plan& plan, ProgramId id) {
-  const plan::StagePlan& stage = plan.stages[static_cast<size_t>(id.stage)];
-  std::vector<std::int32_t> segments = {id.evaluate ? stage.evaluate_begin : stage.begin};
+absl::Status OneStreamOfNccl(const plan::Plan& plan, std::int32_t index, plan::ProgramKind kind) {
+  const plan::StagePlan& stage = plan.stages[static_cast<size_t>(index)];
+  std::vector<std::int32_t> segments = {stage.ends[kind].first};
   for (const plan::Chunk& chunk : stage.chunks) {
-    for (const std::int32_t s : {chunk.forward, chunk.backward, chunk.weights}) {
-      if (!id.evaluate) segments.push_back(s);
-    }
-    if (id.evaluate) segments.push_back(chunk.evaluate);
+    const plan::ChunkPasses& passes = chunk.passes[kind];
+    segments.insert(segments.end(), {passes.forward, passes.backward, passes.weights});
   }
   std::int32_t stream = -1;
   for (const std::int32_t s : segments) {
@@ -78,7 +76,7 @@ absl::Status OneStreamOfNccl(const plan::Plan& plan, ProgramId id) {
       }
       if (stream >= 0 && stream != instruction.stream) {
         return Internal("{} is on stream {}, collectives of NCCL before it on stream {}",
-                        InstructionName(id.stage, segment, i), instruction.stream, stream);
+                        InstructionName(index, segment, i), instruction.stream, stream);
       }
       stream = instruction.stream;
     }
@@ -112,17 +110,20 @@ absl::Status Collectives(const plan::Plan& plan) {
       }
       RETURN_IF_ERROR(OneStreamOfBuckets(stage, segment, &of_buckets));
     }
-    for (const bool evaluate : {false, true}) RETURN_IF_ERROR(OneStreamOfNccl(plan, {stage, evaluate}));
+    for (plan::ProgramKind kind : plan::kProgramKinds) RETURN_IF_ERROR(OneStreamOfNccl(plan, stage, kind));
   }
   return absl::OkStatus();
 }
 
-// All stages' programs of one kind, walked together.
+// One program of all stages, walked together.
 class Simulation {
  public:
-  Simulation(const plan::Plan& plan, bool evaluate)
-      : plan_(plan), evaluate_(evaluate), stages_(plan.stages.size()) {
-    const size_t cells = plan.transfers.size() * static_cast<size_t>(plan.microbatches);
+  Simulation(const plan::Plan& plan, std::int32_t program)
+      : plan_(plan),
+        program_(program),
+        microbatches_(static_cast<size_t>(plan.ProgramAt(program).microbatches)),
+        stages_(plan.stages.size()) {
+    const size_t cells = plan.transfers.size() * microbatches_;
     send_.assign(cells, -1);
     receive_.assign(cells, -1);
   }
@@ -155,11 +156,11 @@ class Simulation {
   std::int32_t Stages() const { return static_cast<std::int32_t>(stages_.size()); }
   StageState& At(std::int32_t stage) { return stages_[static_cast<size_t>(stage)]; }
   const StageState& At(std::int32_t stage) const { return stages_[static_cast<size_t>(stage)]; }
-  const plan::Program& ProgramAt(std::int32_t stage) const { return ProgramOf(plan_, {stage, evaluate_}); }
+  const plan::Program& ProgramAt(std::int32_t stage) const { return ProgramOf(plan_, {stage, program_}); }
   bool Done(std::int32_t stage) const { return At(stage).at == ProgramAt(stage).size(); }
   const plan::Step& Current(std::int32_t stage) const { return ProgramAt(stage)[At(stage).at]; }
   std::string Name(std::int32_t stage, std::int64_t step) const {
-    return StepName(plan_, {stage, evaluate_}, static_cast<size_t>(step));
+    return StepName(plan_, {stage, program_}, static_cast<size_t>(step));
   }
   const plan::Transfer& TransferAt(std::int32_t t) const { return plan_.transfers[static_cast<size_t>(t)]; }
   std::int32_t From(const plan::Transfer& transfer) const {
@@ -169,12 +170,11 @@ class Simulation {
     return plan_.chunk_stage[static_cast<size_t>(transfer.to_chunk)];
   }
   size_t Cell(const plan::Step& step) const {
-    return static_cast<size_t>(step.transfer) * static_cast<size_t>(plan_.microbatches) +
-           static_cast<size_t>(step.microbatch);
+    return static_cast<size_t>(step.transfer) * microbatches_ + static_cast<size_t>(step.microbatch);
   }
 
   absl::Status Enter(std::int32_t stage) {
-    RETURN_IF_ERROR(ProgramWellFormed(plan_, {stage, evaluate_}));
+    RETURN_IF_ERROR(ProgramWellFormed(plan_, {stage, program_}));
     StageState& state = At(stage);
     for (const plan::Segment& segment : plan_.stages[static_cast<size_t>(stage)].segments) {
       std::vector<size_t>& sites = state.sites.emplace_back();
@@ -212,7 +212,7 @@ class Simulation {
   absl::Status Paired() const {
     for (size_t cell = 0; cell < send_.size(); ++cell) {
       if ((send_[cell] < 0) == (receive_[cell] < 0)) continue;
-      const plan::Transfer& transfer = plan_.transfers[cell / static_cast<size_t>(plan_.microbatches)];
+      const plan::Transfer& transfer = plan_.transfers[cell / microbatches_];
       if (receive_[cell] < 0)
         return Internal("{} has no receive on stage {}", Name(From(transfer), send_[cell]), To(transfer));
       return Internal("{} has no send on stage {}", Name(To(transfer), receive_[cell]), From(transfer));
@@ -335,10 +335,10 @@ class Simulation {
   // Of a stage: "waits at …".
   std::string Where(std::int32_t stage) const {
     if (Done(stage)) return "has ended";
-    std::string text = fmt::format("waits at {}", StepText(plan_, {stage, evaluate_}, At(stage).at));
+    std::string text = fmt::format("waits at {}", StepText(plan_, {stage, program_}, At(stage).at));
     if (const auto send = BlockedSend(stage)) {
       text += fmt::format(" until {} is received",
-                          StepText(plan_, {stage, evaluate_}, static_cast<size_t>(*send)));
+                          StepText(plan_, {stage, program_}, static_cast<size_t>(*send)));
     } else if (Current(stage).kind == plan::StepKind::kRun) {
       text += " in " + SiteName(stage);
     }
@@ -390,7 +390,8 @@ class Simulation {
   }
 
   const plan::Plan& plan_;
-  const bool evaluate_;
+  const std::int32_t program_;
+  const size_t microbatches_;  // of it
   std::vector<StageState> stages_;
   std::vector<std::int32_t> send_, receive_;  // steps, by transfer and microbatch
   // Sends that are posted and not yet received, by (from, to, backward): each is one stream at both ends.
@@ -419,9 +420,9 @@ absl::Status Hops(const plan::Plan& plan) {
 absl::Status VerifyCommunication(const plan::Plan& plan) {
   RETURN_IF_ERROR(Hops(plan));
   RETURN_IF_ERROR(Collectives(plan));
-  const bool trains = !plan.stages.empty() && Trains(plan.stages.front());
-  if (trains) RETURN_IF_ERROR(Simulation(plan, /*evaluate=*/false).Run());
-  return Simulation(plan, /*evaluate=*/true).Run();
+  for (size_t p = 0; p < plan.programs.size(); ++p)
+    RETURN_IF_ERROR(Simulation(plan, static_cast<std::int32_t>(p)).Run());
+  return absl::OkStatus();
 }
 
 }  // namespace engine::verify

@@ -60,9 +60,9 @@ absl::Status GradientsMade(const plan::Plan& plan, std::int32_t index) {
   std::vector<int> reads(plan.parameters.size(), 0);
   std::vector<int> made(plan.parameters.size(), 0);
   // A weight that is quantised is read then, for the one product that it has.
-  CountReads(plan, stage.segments[static_cast<size_t>(stage.begin)], false, &reads);
+  CountReads(plan, stage.segments[static_cast<size_t>(stage.begin())], false, &reads);
   for (const plan::Chunk& chunk : stage.chunks) {
-    CountReads(plan, stage.segments[static_cast<size_t>(chunk.forward)], false, &reads);
+    CountReads(plan, stage.segments[static_cast<size_t>(chunk.train().forward)], false, &reads);
     for (const plan::Segment* segment : GradientSegments(stage, chunk)) {
       CountReads(plan, *segment, true, &reads);
       CountGradients(plan, *segment, &made);
@@ -150,7 +150,8 @@ absl::Status MetricsMadeOnce(const plan::Plan& plan, std::int32_t index, const p
 
 absl::Status EvaluationLossSummed(const plan::Plan& plan, std::int32_t index) {
   const plan::StagePlan& stage = plan.stages[static_cast<size_t>(index)];
-  const plan::Segment& end = stage.segments[static_cast<size_t>(stage.evaluate_end)];
+  const plan::Segment& end =
+      stage.segments[static_cast<size_t>(stage.ends[plan::ProgramKind::kEvaluate].last)];
   const std::int64_t sums =
       std::count_if(end.instructions.begin(), end.instructions.end(), [&](const auto& i) {
         return i.collective == plan::Collective::kAllReduce && i.group == plan::AxisSet::World() &&
@@ -177,8 +178,11 @@ absl::Status VerifyGradients(const plan::Plan& plan) {
       if (segment.chunk >= 0) RETURN_IF_ERROR(LossCountedOnce(plan, index, segment));
     }
     for (const plan::Chunk& chunk : stage.chunks) {
-      RETURN_IF_ERROR(MetricsMadeOnce(plan, index, chunk, {chunk.forward, chunk.backward, chunk.weights}));
-      RETURN_IF_ERROR(MetricsMadeOnce(plan, index, chunk, {chunk.evaluate}));
+      for (const plan::ProgramKind kind : plan::kProgramKinds) {
+        const plan::ChunkPasses& passes = chunk.passes[kind];
+        RETURN_IF_ERROR(
+            MetricsMadeOnce(plan, index, chunk, {passes.forward, passes.backward, passes.weights}));
+      }
     }
     RETURN_IF_ERROR(EvaluationLossSummed(plan, index));
   }

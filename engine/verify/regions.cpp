@@ -22,7 +22,7 @@ absl::StatusOr<PipelineBuffers> PipelineBuffersOf(const plan::Plan& plan, Progra
                       StepName(plan, id, i), step.buffer.offset, it->second.offset);
     }
     if (step.buffer.in_slot) continue;
-    const std::int64_t lanes = id.evaluate ? 1 : plan.lanes;
+    const std::int64_t lanes = plan.LanesOf(plan.ProgramAt(id.program).kind);
     const std::int64_t stride = lanes > 1 ? plan::Aligned(step.buffer.bytes()) : 0;
     if (step.buffer.in_lane || step.buffer.lane_stride != stride) {
       return Internal("{} has buffers {} bytes apart for {} lanes, not {}", StepName(plan, id, i),
@@ -53,6 +53,7 @@ absl::StatusOr<Regions> Regions::Of(const plan::Plan& plan, ProgramId id) {
   Regions result;
   std::vector<Region>& regions = result.regions_;
   const plan::StagePlan& stage = plan.stages[static_cast<size_t>(id.stage)];
+  const plan::ProgramKind kind = plan.ProgramAt(id.program).kind;
   const auto add = [&](const plan::BufferRef& buffer, std::string name) {
     if (buffer.elements > 0)
       regions.push_back({buffer.offset, buffer.offset + buffer.span(), std::move(name)});
@@ -89,8 +90,8 @@ absl::StatusOr<Regions> Regions::Of(const plan::Plan& plan, ProgramId id) {
   for (const plan::Chunk& chunk : stage.chunks) {
     add(chunk.incoming, fmt::format("incoming inputs of chunk {}", chunk.index));
     add(chunk.staged, fmt::format("staged inputs of chunk {}", chunk.index));
-    if (id.evaluate) {
-      for (const plan::BufferRef& input : chunk.evaluation_inputs) add(input, NameOf(plan, input.value));
+    if (!plan::FactsOf(kind).trains) {
+      for (const plan::BufferRef& input : chunk.passes[kind].inputs) add(input, NameOf(plan, input.value));
     } else if (chunk.slots * chunk.slot_bytes > 0) {
       regions.push_back({chunk.slot_base, chunk.slot_base + chunk.slots * chunk.slot_bytes,
                          fmt::format("slots of chunk {}", chunk.index)});

@@ -26,15 +26,15 @@ class SegmentVerifier {
     RETURN_IF_ERROR(MapPersistent());
     for (const plan::Chunk& chunk : stage_.chunks) RETURN_IF_ERROR(Staging(chunk));
     if (Trains(stage_)) {
-      RETURN_IF_ERROR(Enter(false));
+      RETURN_IF_ERROR(Enter(plan::ProgramKind::kTrain));
       RETURN_IF_ERROR(Lanes());
       for (const plan::Chunk& chunk : stage_.chunks) RETURN_IF_ERROR(Training(chunk));
-      RETURN_IF_ERROR(Begin(SegmentAt(stage_.begin)));
-      RETURN_IF_ERROR(FlatRefs(SegmentAt(stage_.update)));
+      RETURN_IF_ERROR(Begin(SegmentAt(stage_.begin())));
+      RETURN_IF_ERROR(FlatRefs(SegmentAt(stage_.update())));
     }
-    RETURN_IF_ERROR(Enter(true));
+    RETURN_IF_ERROR(Enter(plan::ProgramKind::kEvaluate));
     for (const plan::Chunk& chunk : stage_.chunks) RETURN_IF_ERROR(Evaluation(chunk));
-    return Begin(SegmentAt(stage_.evaluate_begin));
+    return Begin(SegmentAt(stage_.ends[plan::ProgramKind::kEvaluate].first));
   }
 
  private:
@@ -58,12 +58,12 @@ class SegmentVerifier {
                     region->name, region->begin, region->end);
   }
 
-  // The staging buffers hold the inputs of all microbatches, in training and in evaluation.
+  // The staging buffers hold the inputs of all microbatches of the largest program.
   absl::Status Staging(const plan::Chunk& chunk) const {
     std::int64_t elements = 0;
-    for (const std::vector<plan::BufferRef>* inputs : {&chunk.inputs, &chunk.evaluation_inputs}) {
+    for (const plan::ProgramKind kind : plan::kProgramKinds) {
       std::int64_t fed = 0;
-      for (const plan::BufferRef& input : *inputs) fed += plan::StagedWords(input.bytes());
+      for (const plan::BufferRef& input : chunk.passes[kind].inputs) fed += plan::StagedWords(input.bytes());
       elements = std::max(elements, fed * plan_.microbatches);
     }
     for (const plan::BufferRef* buffer : {&chunk.incoming, &chunk.staged}) {
@@ -108,9 +108,30 @@ class SegmentVerifier {
     return absl::OkStatus();
   }
 
-  absl::Status Enter(bool evaluate) {
-    ASSIGN_OR_RETURN(regions_, Regions::Of(plan_, {index_, evaluate}));
-    ASSIGN_OR_RETURN(buffers_, PipelineBuffersOf(plan_, {index_, evaluate}));
+  // What programs of a kind hold from step to step: they run the same segments, so it is the same in all of them.
+  absl::Status Enter(plan::ProgramKind kind) {
+    const std::int32_t largest = plan_.ProgramOf(kind);
+    ASSIGN_OR_RETURN(regions_, Regions::Of(plan_, {index_, largest}));
+    ASSIGN_OR_RETURN(buffers_, PipelineBuffersOf(plan_, {index_, largest}));
+    for (std::int32_t p = 0; p < largest; ++p) {
+      if (plan_.ProgramAt(p).kind != kind) continue;
+      ASSIGN_OR_RETURN(const PipelineBuffers buffers, PipelineBuffersOf(plan_, {index_, p}));
+      RETURN_IF_ERROR(SameBuffers(p, buffers.send, buffers_.send));
+      RETURN_IF_ERROR(SameBuffers(p, buffers.receive, buffers_.receive));
+    }
+    return absl::OkStatus();
+  }
+
+  using BufferByTransfer = absl::flat_hash_map<std::int32_t, plan::BufferRef>;
+  absl::Status SameBuffers(std::int32_t program, const BufferByTransfer& buffers,
+                           const BufferByTransfer& of_largest) const {
+    for (const auto& [transfer, buffer] : of_largest) {
+      const auto it = buffers.find(transfer);
+      if (it != buffers.end() && SamePlace(it->second, buffer)) continue;
+      return Internal("stage {} {}: {} does not go through the buffer at {}, where its segments have it",
+                      index_, plan_.ProgramName(program),
+                      NameOf(plan_, plan_.transfers[static_cast<size_t>(transfer)].value), buffer.offset);
+    }
     return absl::OkStatus();
   }
 
@@ -151,20 +172,20 @@ class SegmentVerifier {
   absl::Status Training(const plan::Chunk& chunk) {
     slot_ = {};
     arena_ = {};
-    for (const plan::BufferRef& input : chunk.inputs) RETURN_IF_ERROR(Fill(chunk, input));
+    for (const plan::BufferRef& input : chunk.train().inputs) RETURN_IF_ERROR(Fill(chunk, input));
     RETURN_IF_ERROR(Received(chunk, false));
     training_ = true;
     lanes_ = plan_.lanes > 1;
-    const plan::Segment& forward = SegmentAt(chunk.forward);
+    const plan::Segment& forward = SegmentAt(chunk.train().forward);
     RETURN_IF_ERROR(Walk(forward, SlotBytes(chunk)));
     RETURN_IF_ERROR(Sent(chunk, false, forward));
     arena_ = {};  // other segments run in between; only the slot is this microbatch's
     RETURN_IF_ERROR(Received(chunk, true));
-    const plan::Segment& backward = SegmentAt(chunk.backward);
+    const plan::Segment& backward = SegmentAt(chunk.train().backward);
     RETURN_IF_ERROR(Walk(backward, SlotBytes(chunk)));
     RETURN_IF_ERROR(Sent(chunk, true, backward));
     arena_ = {};
-    if (chunk.weights >= 0) RETURN_IF_ERROR(Walk(SegmentAt(chunk.weights), SlotBytes(chunk)));
+    if (chunk.train().weights >= 0) RETURN_IF_ERROR(Walk(SegmentAt(chunk.train().weights), SlotBytes(chunk)));
     lanes_ = false;
     training_ = false;
     return absl::OkStatus();
@@ -173,9 +194,9 @@ class SegmentVerifier {
   absl::Status Evaluation(const plan::Chunk& chunk) {
     slot_ = {};
     arena_ = {};
-    for (const plan::BufferRef& input : chunk.evaluation_inputs) RETURN_IF_ERROR(Fill(chunk, input));
+    for (const plan::BufferRef& input : chunk.evaluate().inputs) RETURN_IF_ERROR(Fill(chunk, input));
     RETURN_IF_ERROR(Received(chunk, false));
-    const plan::Segment& segment = SegmentAt(chunk.evaluate);
+    const plan::Segment& segment = SegmentAt(chunk.evaluate().forward);
     RETURN_IF_ERROR(Walk(segment, 0));
     RETURN_IF_ERROR(Sent(chunk, false, segment));
     const bool last = chunk.end_unit == static_cast<std::int32_t>(plan_.units.size());
@@ -480,7 +501,8 @@ class SegmentVerifier {
       for (const plan::BufferRef& output : segment.instructions[i].outputs) made.push_back(output.value);
     }
     preparing_ = false;
-    if (&segment != &SegmentAt(stage_.begin >= 0 ? stage_.begin : stage_.evaluate_begin))
+    if (&segment !=
+        &SegmentAt(stage_.begin() >= 0 ? stage_.begin() : stage_.ends[plan::ProgramKind::kEvaluate].first))
       return absl::OkStatus();
     for (const plan::BufferRef& derived : stage_.derived) {
       if (ValueOf(plan_, derived).kind != ValueKind::kDerived) continue;

@@ -23,23 +23,28 @@ class ShardVerifier {
 
   absl::Status Run() {
     for (size_t b = 0; b < stage_.buckets.size(); ++b) RETURN_IF_ERROR(Enter(b));
-    std::vector<std::int32_t> training;
-    std::vector<std::int32_t> evaluation = {stage_.evaluate_begin, stage_.evaluate_end};
-    for (const plan::Chunk& chunk : stage_.chunks) evaluation.push_back(chunk.evaluate);
-    for (std::int32_t s = 0; s < static_cast<std::int32_t>(stage_.segments.size()); ++s) {
-      const bool evaluates = std::find(evaluation.begin(), evaluation.end(), s) != evaluation.end();
-      if (!evaluates && s != stage_.update) training.push_back(s);
-    }
-    for (const std::vector<std::int32_t>* program : {&training, &evaluation}) {
+    for (const plan::ProgramKind kind : plan::kProgramKinds) {
       begun_.clear();
       at_begin_names_.clear();
-      for (std::int32_t s : *program) RETURN_IF_ERROR(Walk(stage_.segments[static_cast<size_t>(s)]));
+      for (std::int32_t s : SegmentsOf(kind)) RETURN_IF_ERROR(Walk(stage_.segments[static_cast<size_t>(s)]));
     }
     return absl::OkStatus();
   }
 
  private:
   enum class Phase { kFree, kSumming, kCopied, kExchanging, kWhole };
+  // In the order of the passes, without the update.
+  std::vector<std::int32_t> SegmentsOf(plan::ProgramKind kind) const {
+    std::vector<std::int32_t> segments = {stage_.ends[kind].first};
+    for (const plan::Chunk& chunk : stage_.chunks) {
+      const plan::ChunkPasses& passes = chunk.passes[kind];
+      segments.insert(segments.end(), {passes.forward, passes.backward, passes.weights});
+    }
+    if (!plan::FactsOf(kind).trains) segments.push_back(stage_.ends[kind].last);
+    std::erase(segments, -1);
+    return segments;
+  }
+
   struct Buffer {
     Phase phase = Phase::kFree;
     size_t bucket = 0;
@@ -113,9 +118,15 @@ class ShardVerifier {
       return Internal("stage {} {}: bucket.{} is gathered for nothing", index_, segment.name, buffer.bucket);
     }
     for (const plan::Chunk& chunk : stage_.chunks) {
-      if (Runs(chunk.forward)) joined_forward_[chunk.index] = joined_;
+      if (Runs(chunk.train().forward)) joined_forward_[chunk.index] = joined_;
     }
     return absl::OkStatus();
+  }
+
+  // Whether it is the first segment of programs of a kind.
+  bool Begins() const {
+    return std::any_of(std::begin(plan::kProgramKinds), std::end(plan::kProgramKinds),
+                       [&](plan::ProgramKind kind) { return Runs(stage_.ends[kind].first); });
   }
 
   bool Runs(std::int32_t segment) const {
@@ -126,7 +137,8 @@ class ShardVerifier {
   // what is whole, or nothing.
   absl::Status OfBothLanes(const plan::Instruction& instruction) const {
     const bool lanes = std::any_of(stage_.chunks.begin(), stage_.chunks.end(), [&](const plan::Chunk& chunk) {
-      return plan_.lanes > 1 && (Runs(chunk.forward) || Runs(chunk.backward) || Runs(chunk.weights));
+      return plan_.lanes > 1 &&
+             (Runs(chunk.train().forward) || Runs(chunk.train().backward) || Runs(chunk.train().weights));
     });
     return instruction.joint == lanes ? absl::OkStatus()
                                       : Internal("runs once for {}", lanes ? "each lane" : "both lanes");
@@ -193,7 +205,7 @@ class ShardVerifier {
   bool IsJoined(size_t b) const {
     if (joined_.contains(b)) return true;
     for (const plan::Chunk& chunk : stage_.chunks) {
-      if (!Runs(chunk.backward) && !Runs(chunk.weights)) continue;
+      if (!Runs(chunk.train().backward) && !Runs(chunk.train().weights)) continue;
       const auto forward = joined_forward_.find(chunk.index);
       return forward != joined_forward_.end() && forward->second.contains(b);
     }
@@ -203,8 +215,7 @@ class ShardVerifier {
   // One gather of all of the bucket, behind the passes that read it.
   absl::Status GathersAtBegin(const plan::Instruction& instruction, size_t b) {
     const plan::Bucket& bucket = BucketAt(b);
-    if (!Runs(stage_.begin) && !Runs(stage_.evaluate_begin))
-      return Internal("gathers bucket.{} when its program has begun", b);
+    if (!Begins()) return Internal("gathers bucket.{} when its program has begun", b);
     if (instruction.collective != plan::Collective::kAllGather ||
         !SameFlatPlace(instruction.inputs[0], bucket.parameter) ||
         !SameFlatPlace(instruction.outputs[0], bucket.parameter) || !(instruction.group == AxesOf(bucket))) {
@@ -243,7 +254,7 @@ class ShardVerifier {
     for (const auto& [parameter, b] : at_begin_) {
       if (ref.offset == BucketAt(b).parameter.offset) return GathersAtBegin(instruction, b);
     }
-    if (Runs(stage_.begin) || Runs(stage_.evaluate_begin)) return Internal("gathers no bucket's parameters");
+    if (Begins()) return Internal("gathers no bucket's parameters");
     if (!IsInTurns(stage_, ref)) return absl::OkStatus();  // VerifyGradients
     RETURN_IF_ERROR(OfBothLanes(instruction));
     const bool gathers = instruction.collective == plan::Collective::kAllGather;

@@ -17,6 +17,8 @@ class StepVerifier {
   StepVerifier(const plan::Plan& plan, ProgramId id)
       : plan_(plan),
         id_(id),
+        spec_(plan.ProgramAt(id.program)),
+        trains_(plan::FactsOf(spec_.kind).trains),
         stage_(plan.stages[static_cast<size_t>(id.stage)]),
         program_(ProgramOf(plan, id)) {}
 
@@ -28,8 +30,8 @@ class StepVerifier {
       ChunkState& state = chunks_[chunk.index];
       state.holder.assign(static_cast<size_t>(chunk.slots), -1);
       state.released.assign(static_cast<size_t>(chunk.slots), -1);
-      state.done.assign(static_cast<size_t>(plan_.microbatches), 0);
-      if (!id_.evaluate) state.passes = chunk.weights >= 0 ? 3 : 2;
+      state.done.assign(static_cast<size_t>(spec_.microbatches), 0);
+      if (trains_) state.passes = chunk.passes[spec_.kind].weights >= 0 ? 3 : 2;
     }
     for (size_t i = 0; i < program_.size(); ++i) {
       const plan::Step& step = program_[i];
@@ -115,15 +117,14 @@ class StepVerifier {
     const plan::Step& step = program_[i];
     const bool first = i == 0;
     const bool last = i + 1 == program_.size();
-    const std::int32_t expected_first = id_.evaluate ? stage_.evaluate_begin : stage_.begin;
-    const std::int32_t expected_last = id_.evaluate ? stage_.evaluate_end : stage_.update;
-    if (first != (step.segment == expected_first) || last != (step.segment == expected_last)) {
+    const plan::StagePlan::Ends& ends = stage_.ends[spec_.kind];
+    if (first != (step.segment == ends.first) || last != (step.segment == ends.last)) {
       return Internal("{}: a program starts with {} and ends with {}, each once", Name(i),
-                      SegmentName(expected_first), SegmentName(expected_last));
+                      SegmentName(ends.first), SegmentName(ends.last));
     }
     if (step.paired) RETURN_IF_ERROR(Paired(i));
     if (first || last) return absl::OkStatus();
-    if (!id_.evaluate && step.paired != (LaneOf(step) + 1 < plan_.lanes))
+    if (step.paired != (LaneOf(step) + 1 < plan_.LanesOf(spec_.kind)))
       return Internal("{} {} in alternation with the next", Name(i), step.paired ? "runs" : "does not run");
     const plan::Segment& segment = stage_.segments[static_cast<size_t>(step.segment)];
     const auto chunk = std::find_if(stage_.chunks.begin(), stage_.chunks.end(),
@@ -131,11 +132,12 @@ class StepVerifier {
     if (chunk == stage_.chunks.end() || step.chunk != chunk->index) {
       return Internal("{} runs a segment of chunk {} for chunk {}", Name(i), segment.chunk, step.chunk);
     }
+    const plan::ChunkPasses& passes = chunk->passes[spec_.kind];
     plan::Pass pass = plan::Pass::kForward;
-    if (!id_.evaluate && step.segment == chunk->backward) pass = plan::Pass::kBackward;
-    if (!id_.evaluate && step.segment == chunk->weights) pass = plan::Pass::kWeights;
-    const bool known = step.segment == (id_.evaluate ? chunk->evaluate : chunk->forward);
-    if (pass == plan::Pass::kForward && !known) return Internal("{} does not belong here", Name(i));
+    if (step.segment == passes.backward) pass = plan::Pass::kBackward;
+    if (step.segment == passes.weights) pass = plan::Pass::kWeights;
+    if (pass == plan::Pass::kForward && step.segment != passes.forward)
+      return Internal("{} does not belong here", Name(i));
     RETURN_IF_ERROR(Turn(i, pass));
     RETURN_IF_ERROR(SentFromSlot(i, pass));
     if (pass == plan::Pass::kWeights) return absl::OkStatus();  // reads its slot alone
@@ -180,12 +182,12 @@ class StepVerifier {
       return Internal(
           "{} adds to gradients before microbatch 0 has overwritten those of the iteration before", Name(i));
     }
-    const bool last = sums && step.microbatch + 1 == plan_.microbatches;
+    const bool last = sums && step.microbatch + 1 == spec_.microbatches;
     if (last && std::any_of(state.done.begin(), state.done.end(), [&](int n) { return n <= before; })) {
       return Internal("{} reduces the gradients of chunk {}, to which other microbatches have still to add",
                       Name(i), step.chunk);
     }
-    if (id_.evaluate) return absl::OkStatus();
+    if (!trains_) return absl::OkStatus();
     if (step.slot < 0 || static_cast<size_t>(step.slot) >= state.holder.size()) {
       return Internal("{} uses slot {} of {}", Name(i), step.slot, state.holder.size());
     }
@@ -206,7 +208,7 @@ class StepVerifier {
 
   // Buffers outside of slots are those of a lane (PipelineBuffersOf).
   std::int32_t LaneOf(const plan::Step& step) const {
-    return id_.evaluate ? 0 : static_cast<std::int32_t>(step.microbatch % plan_.lanes);
+    return static_cast<std::int32_t>(step.microbatch % plan_.LanesOf(spec_.kind));
   }
 
   // The pass before which a transfer's value comes, or behind which it goes.
@@ -350,7 +352,7 @@ class StepVerifier {
         constexpr const char* kPassed[] = {"never", "forward only",
                                            "without making the gradients of weights"};
         return Internal("stage {} {}: microbatch {} passes chunk {} {}", id_.stage,
-                        id_.evaluate ? "evaluate" : "train", m, chunk, kPassed[state.done[m]]);
+                        plan_.ProgramName(id_.program), m, chunk, kPassed[state.done[m]]);
       }
     }
     for (const auto& [t, state] : sends_) {
@@ -364,6 +366,8 @@ class StepVerifier {
 
   const plan::Plan& plan_;
   const ProgramId id_;
+  const plan::ProgramSpec& spec_;
+  const bool trains_;
   const plan::StagePlan& stage_;
   const plan::Program& program_;
   std::vector<std::array<std::int32_t, plan::kStreams>> clock_;
@@ -381,8 +385,8 @@ class StepVerifier {
 absl::Status VerifySteps(const plan::Plan& plan) {
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const std::int32_t stage = static_cast<std::int32_t>(s);
-    if (Trains(plan.stages[s])) RETURN_IF_ERROR(StepVerifier(plan, {stage, false}).Run());
-    RETURN_IF_ERROR(StepVerifier(plan, {stage, true}).Run());
+    for (size_t p = 0; p < plan.programs.size(); ++p)
+      RETURN_IF_ERROR(StepVerifier(plan, {stage, static_cast<std::int32_t>(p)}).Run());
   }
   return absl::OkStatus();
 }

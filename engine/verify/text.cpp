@@ -21,7 +21,7 @@ std::string StepText(const plan::Plan& plan, ProgramId id, std::size_t index) {
                        NameOf(plan, transfer.value));
   }
   if (step.microbatch >= 0) what += fmt::format(", microbatch {}", step.microbatch);
-  return fmt::format("{} step {} ({})", id.evaluate ? "evaluate" : "train", index, what);
+  return fmt::format("{} step {} ({})", plan.ProgramName(id.program), index, what);
 }
 
 std::string StepName(const plan::Plan& plan, ProgramId id, std::size_t index) {
@@ -46,6 +46,7 @@ bool Inside(std::int64_t index, std::size_t size) {
 absl::Status ProgramWellFormed(const plan::Plan& plan, ProgramId id) {
   const plan::StagePlan& stage = plan.stages[static_cast<std::size_t>(id.stage)];
   const plan::Program& program = ProgramOf(plan, id);
+  const std::int64_t microbatches = plan.ProgramAt(id.program).microbatches;
   for (std::size_t i = 0; i < program.size(); ++i) {
     const plan::Step& step = program[i];
     const bool known = step.kind == plan::StepKind::kRun ? Inside(step.segment, stage.segments.size())
@@ -54,8 +55,8 @@ absl::Status ProgramWellFormed(const plan::Plan& plan, ProgramId id) {
       return Internal("stage {} step {} names a segment or transfer that does not exist", id.stage, i);
     const bool chunked = step.kind != plan::StepKind::kRun ||
                          stage.segments[static_cast<std::size_t>(step.segment)].chunk >= 0;
-    if (chunked && (step.microbatch < 0 || step.microbatch >= plan.microbatches)) {
-      return Internal("{}: there are {} microbatches", StepName(plan, id, i), plan.microbatches);
+    if (chunked && (step.microbatch < 0 || step.microbatch >= microbatches)) {
+      return Internal("{}: there are {} microbatches", StepName(plan, id, i), microbatches);
     }
     if (step.stream != StreamOf(plan, step)) {
       return Internal("{} is on stream {}, not {}", StepName(plan, id, i), step.stream, StreamOf(plan, step));

@@ -9,10 +9,10 @@
 
 namespace engine::verify {
 
-// A stage's program: of training or of evaluation.
+// A stage's program.
 struct ProgramId {
   std::int32_t stage = 0;
-  bool evaluate = false;
+  std::int32_t program = 0;  // Plan::programs
 };
 
 // "stage 1 backward.1 #17 layers.3.mlp.fc1"
@@ -28,8 +28,7 @@ std::string StepText(const plan::Plan& plan, ProgramId id, std::size_t step);
 absl::Status ProgramWellFormed(const plan::Plan& plan, ProgramId id);
 
 inline const plan::Program& ProgramOf(const plan::Plan& plan, ProgramId id) {
-  const plan::StagePlan& stage = plan.stages[static_cast<std::size_t>(id.stage)];
-  return id.evaluate ? stage.evaluate : stage.train;
+  return plan.stages[static_cast<std::size_t>(id.stage)].programs[static_cast<std::size_t>(id.program)];
 }
 
 inline const plan::LocalValue& ValueOf(const plan::Plan& plan, const plan::BufferRef& ref) {
@@ -64,6 +63,6 @@ inline bool IsBackward(const plan::Transfer& transfer) { return transfer.to_chun
 // this rank keeps a shard.
 bool IsInTurns(const plan::StagePlan& stage, const plan::BufferRef& ref);
 
-inline bool Trains(const plan::StagePlan& stage) { return stage.update >= 0; }
+inline bool Trains(const plan::StagePlan& stage) { return stage.update() >= 0; }
 
 }  // namespace engine::verify

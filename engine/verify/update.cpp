@@ -43,7 +43,7 @@ class UpdateVerifier {
         RETURN_IF_ERROR(Early(*segment));
       }
     }
-    const plan::Segment& update = stage_.segments[static_cast<size_t>(stage_.update)];
+    const plan::Segment& update = stage_.segments[static_cast<size_t>(stage_.update())];
     for (size_t i = 0; i < update.instructions.size(); ++i) {
       const absl::Status status = Step(update.instructions[i]);
       if (!status.ok()) return WithContext(status, InstructionName(index_, update, i));
@@ -464,7 +464,7 @@ class UpdateVerifier {
 std::string DrawsOf(const plan::StagePlan& stage, const plan::Bucket& bucket) {
   std::string draws;
   for (const plan::Instruction& instruction :
-       stage.segments[static_cast<size_t>(stage.update)].instructions) {
+       stage.segments[static_cast<size_t>(stage.update())].instructions) {
     if (instruction.kernel != "adamw" || !SamePlace(instruction.inputs[2], bucket.moment1)) continue;
     for (const char* name : {kMomentDraws, kWeightDraws}) {
       if (instruction.attributes.Has(name)) draws += " " + instruction.attributes.String(name);
@@ -477,7 +477,7 @@ std::string DrawsOf(const plan::StagePlan& stage, const plan::Bucket& bucket) {
 std::string SumsOf(const plan::StagePlan& stage, const plan::Bucket& bucket) {
   std::string sums;
   for (const plan::Instruction& instruction :
-       stage.segments[static_cast<size_t>(stage.update)].instructions) {
+       stage.segments[static_cast<size_t>(stage.update())].instructions) {
     if (!instruction.flat || !SamePlace(instruction.inputs[0], bucket.gradient)) continue;
     sums += fmt::format(" {}{}", instruction.kernel, instruction.push ? " (pushed)" : "");
   }
@@ -497,8 +497,9 @@ const plan::Bucket* BucketOf(const plan::StagePlan& stage, std::int32_t paramete
 }  // namespace
 
 std::vector<const plan::Segment*> GradientSegments(const plan::StagePlan& stage, const plan::Chunk& chunk) {
-  std::vector<const plan::Segment*> segments = {&stage.segments[static_cast<size_t>(chunk.backward)]};
-  if (chunk.weights >= 0) segments.push_back(&stage.segments[static_cast<size_t>(chunk.weights)]);
+  std::vector<const plan::Segment*> segments = {&stage.segments[static_cast<size_t>(chunk.train().backward)]};
+  if (chunk.train().weights >= 0)
+    segments.push_back(&stage.segments[static_cast<size_t>(chunk.train().weights)]);
   return segments;
 }
 

@@ -2,7 +2,7 @@
 // derives anew what must hold instead of asking the pass that made it. An error names the steps and
 // instructions that contradict each other:
 //   stage 1 backward.1 #17 layers.3.mlp.fc1        instruction 17 of the segment backward.1
-//   stage 0 train step 12 (send …, microbatch 3)   step 12 of the stage's training program
+//   stage 0 train step 12 (send …, microbatch 3)   step 12 of the stage's largest training program
 // A broken plan is our bug (Internal); one that does not fit the device is the recipe's (ResourceExhausted).
 #pragma once
 
@@ -21,6 +21,11 @@ struct VerifyOptions {
 
 // All checks below, in that order; the first error.
 absl::Status Verify(const plan::Plan& plan, const VerifyOptions& options);
+
+// Every stage has all programs of the plan; those of a kind are of growing sizes, each of whole microbatches (of all
+// lanes), up to the plan's global batch; and there are segments for the kinds that there are programs of. What the other
+// checks rely on.
+absl::Status VerifyPrograms(const plan::Plan& plan);
 
 // Every layer lies in one chunk and every chunk on one stage; the shards of every parameter cover it exactly
 // once; a parameter is held by the stages that read it, tied over all of them, and owned by that of its first

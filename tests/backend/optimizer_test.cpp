@@ -112,15 +112,16 @@ TEST_CASE("adamw with a gradient factor of 0 changes nothing") {
 }
 
 TEST_CASE("clip_factor") {
-  const auto factor = [](double squares, double clip) {
+  const auto factor = [](double squares, double clip, double of_program = 1) {
     std::vector<double> scalars = {7.0, squares};
     std::vector<double> control(plan::kControlNumbers);
     std::iota(control.begin(), control.end(), 1.0);
     control[plan::kLossScale] = 1;
+    control[plan::kGradientFactor] = of_program;
     control[plan::kKnownSteps] = control[plan::kStep];
     const std::vector<double> before = control;
     RunFlat("clip_factor", {Flat(&scalars)}, {Flat(&control)}, {{"clip", clip}});
-    CHECK(control[plan::kGradientNorm] == std::sqrt(squares));
+    CHECK(control[plan::kGradientNorm] == of_program * std::sqrt(squares));
     CHECK(control[plan::kStep] == before[plan::kStep] + 1);
     CHECK(control[plan::kLearningRate] == before[plan::kRateIfKnown]);
     for (size_t i = 0; i < plan::kKnownSteps; ++i) {
@@ -133,6 +134,9 @@ TEST_CASE("clip_factor") {
   CHECK(factor(16.0, 1.0) == 1.0 / (4.0 + 1e-6));
   CHECK(factor(0.25, 1.0) == 1.0);
   CHECK(factor(16.0, 0.0) == 1.0);
+  // Of a program of half of the samples: the norm is that of its own mean, and is clipped.
+  CHECK(factor(16.0, 1.0, 2.0) == 2.0 / (8.0 + 1e-6));
+  CHECK(factor(0.0625, 1.0, 2.0) == 2.0);
 }
 
 // By the rule of Megatron-LM's DynamicGradScaler, worked out by hand. o: an overflow; s: a step.
@@ -148,6 +152,7 @@ TEST_CASE("clip_factor moves the loss scale and picks the learning rate by the s
     const double scale = control[plan::kLossScale];
     const auto after = [&](double known) {
       std::vector<double> block = control;
+      block[plan::kGradientFactor] = 1;
       block[plan::kKnownSteps] = known;
       block[plan::kRateIfKnown] = 100 + known;
       block[plan::kRateIfMore] = 101 + known;
@@ -183,6 +188,7 @@ TEST_CASE("clip_factor of a constant loss scale skips what overflows and never m
   control[plan::kLossScale] = 8;
   control[plan::kHysteresis] = std::numeric_limits<double>::infinity();
   for (const double squares : {9.0, std::numeric_limits<double>::infinity(), std::nan(""), 9.0}) {
+    control[plan::kGradientFactor] = 1;
     std::vector<double> before = control;
     std::vector<double> scalars = {7.0, squares};
     RunFlat("clip_factor", {Flat(&scalars)}, {Flat(&control)},

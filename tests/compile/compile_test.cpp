@@ -181,7 +181,7 @@ TEST_CASE("evaluation only: no gradients, no optimizer, logits kept") {
   REQUIRE(plan.ok());
   CHECK(plan->stages[0].memory.gradients == 0);
   CHECK(plan->stages[0].memory.optimizer == 0);
-  CHECK(plan->stages[0].train.empty());
+  CHECK(plan->ProgramOf(plan::ProgramKind::kTrain) == -1);
   CHECK(plan->logits_buffer.elements == 32 * 272 / 2);
 }
 

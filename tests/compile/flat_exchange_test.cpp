@@ -101,7 +101,7 @@ TEST_CASE("late reductions: none where the segment exchanges anything else, or t
 // By instruction of the first chunk's backward pass: computation behind the first reduction, of all.
 double ShareBehindFirst(const plan::Plan& plan) {
   const plan::Segment& backward =
-      plan.stages[0].segments[static_cast<size_t>(plan.stages[0].chunks[0].backward)];
+      plan.stages[0].segments[static_cast<size_t>(plan.stages[0].chunks[0].train().backward)];
   double all = 0, behind = 0;
   bool first = false;
   for (const plan::Instruction& i : backward.instructions) {

@@ -628,7 +628,7 @@ TEST_CASE("fp8 plan: over several ranks every product is in FP8, and a tensor ha
         CHECK(Products(plan) == Products(CudaPlan(llama, With(fp8, recompute))));
         CHECK(StateNames(plan) == names);
         for (const plan::StagePlan& stage : plan.stages) {
-          const plan::Segment& update = stage.segments[static_cast<size_t>(stage.update)];
+          const plan::Segment& update = stage.segments[static_cast<size_t>(stage.update())];
           std::string of_states;
           for (const plan::Instruction& instruction : update.instructions) {
             if (instruction.inputs[0].offset != stage.states.offset) continue;

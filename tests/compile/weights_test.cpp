@@ -31,13 +31,13 @@ std::vector<std::string> ZeroBubbleSets(std::vector<std::string> more) {
 
 TEST_CASE("weights pass: products and sums for gradients of parameters, and nothing else") {
   const plan::Plan plan = plan::TinyPlan(false, ZeroBubbleSets({}));
-  const plan::Segment& first = *Find(plan.stages[0], plan.stages[0].chunks[0].weights);
+  const plan::Segment& first = *Find(plan.stages[0], plan.stages[0].chunks[0].train().weights);
   CHECK(first.name == "weights.0");
   CHECK(Kernels(first) == std::set<std::string>{"linear_wgrad", "bias_grad", "embedding_grad"});
-  const plan::Segment& last = *Find(plan.stages[1], plan.stages[1].chunks[0].weights);
+  const plan::Segment& last = *Find(plan.stages[1], plan.stages[1].chunks[0].train().weights);
   CHECK(Kernels(last) == std::set<std::string>{"linear_wgrad", "bias_grad"});
   for (const plan::StagePlan& stage : plan.stages) {
-    const std::set<std::string> backward = Kernels(*Find(stage, stage.chunks[0].backward));
+    const std::set<std::string> backward = Kernels(*Find(stage, stage.chunks[0].train().backward));
     for (const char* kernel : {"linear_wgrad", "bias_grad", "embedding_grad"})
       CHECK(!backward.contains(kernel));
     CHECK(backward.contains("layer_norm_grad"));  // dx with dγ and dβ
@@ -55,7 +55,7 @@ TEST_CASE("weights pass: the same instructions as without, one after the other")
     for (size_t s = 0; s < 2; ++s) {
       const auto names = [&](const plan::Plan& plan, std::multiset<std::string>* found) {
         const plan::Chunk& chunk = plan.stages[s].chunks[0];
-        for (std::int32_t id : {chunk.backward, chunk.weights}) {
+        for (std::int32_t id : {chunk.train().backward, chunk.train().weights}) {
           const plan::Segment* segment = Find(plan.stages[s], id);
           if (segment == nullptr) continue;
           for (const plan::Instruction& i : segment->instructions) found->insert(i.kernel + " " + i.name);
@@ -67,7 +67,7 @@ TEST_CASE("weights pass: the same instructions as without, one after the other")
       names(split, &two);
       CHECK(one == two);
       CHECK(whole.stages[s].flops == split.stages[s].flops);
-      CHECK(whole.stages[s].chunks[0].weights == -1);
+      CHECK(whole.stages[s].chunks[0].train().weights == -1);
     }
   }
 }
@@ -86,11 +86,11 @@ TEST_CASE("weights pass: what is gathered for a weight gradient alone is gathere
     const std::int64_t layers = plan.BlocksIn(chunk);
     // Inputs of qkv, fc1 and head; the gradients that enter proj and fc2 serve dgrad too, the embedding's
     // does not.
-    CHECK(gathers(chunk.weights, false) ==
+    CHECK(gathers(chunk.train().weights, false) ==
           2 * layers + (chunk.index + 1 == static_cast<std::int32_t>(plan.chunk_stage.size()) ? 1 : 0));
-    CHECK(gathers(chunk.backward, false) == 0);
-    CHECK(gathers(chunk.weights, true) == (chunk.index == 0 ? 1 : 0));
-    CHECK(gathers(chunk.backward, true) == 2 * layers);
+    CHECK(gathers(chunk.train().backward, false) == 0);
+    CHECK(gathers(chunk.train().weights, true) == (chunk.index == 0 ? 1 : 0));
+    CHECK(gathers(chunk.train().backward, true) == 2 * layers);
   }
 }
 
@@ -98,10 +98,10 @@ TEST_CASE("weights pass: a repeated activation is repeated there if what it is m
   // Of gelu's input, which the backward pass reads from the slot as well.
   const plan::Plan saved = plan::TinyPlan(
       false, ZeroBubbleSets({"recompute.granularity=selective", "recompute.modules=[\"activation\"]"}));
-  CHECK(Kernels(*Find(saved.stages[0], saved.stages[0].chunks[0].weights)).contains("gelu"));
+  CHECK(Kernels(*Find(saved.stages[0], saved.stages[0].chunks[0].train().weights)).contains("gelu"));
   // Of what the backward pass repeats.
   const plan::Plan repeated = plan::TinyPlan(false, ZeroBubbleSets({"recompute.granularity=full"}));
-  CHECK(Kernels(*Find(repeated.stages[0], repeated.stages[0].chunks[0].backward)).contains("gelu"));
+  CHECK(Kernels(*Find(repeated.stages[0], repeated.stages[0].chunks[0].train().backward)).contains("gelu"));
 }
 
 }  // namespace engine::compile

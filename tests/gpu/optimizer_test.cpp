@@ -342,6 +342,7 @@ void CheckScaler(const graph::Attributes& attributes) {
       scalars.Set(0, 7.0);
       scalars.Set(1, what == 'o' ? INFINITY : 9.0);
       Tensor offered = control;
+      offered.Set(plan::kGradientFactor, known == steps ? 1 : 2);  // of the program
       offered.Set(plan::kKnownSteps, known);
       offered.Set(plan::kRateIfKnown, 0.1 + known);
       offered.Set(plan::kRateIfMore, 0.1 + (known + 1));

@@ -26,7 +26,7 @@ TEST_CASE("json: a rank's coordinates, instructions and programs") {
   CHECK(json["coordinates"]["dp"] == 1);
   CHECK(json["coordinates"]["pp"] == 1);
   CHECK(json["segments"].size() == plan.stages[1].segments.size());
-  CHECK(json["train"].size() == plan.stages[1].train.size());
+  CHECK(json["train"].size() == plan.stages[1].programs[0].size());
   CHECK(json["train"][0]["run"] == "begin");
   CHECK(json["train"][1].contains("receive"));
 }

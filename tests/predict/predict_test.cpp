@@ -66,8 +66,9 @@ plan::Plan OneStage(std::vector<plan::Instruction> instructions) {
   plan::StagePlan& stage = plan.stages[0];
   stage.segments.push_back({.name = "forward.0", .chunk = 0, .instructions = std::move(instructions)});
   stage.segments.push_back({.name = "update", .chunk = -1, .instructions = {Work("adamw", 0.25)}});
-  stage.update = 1;
-  stage.train = {{.segment = 0, .microbatch = 0, .slot = 0, .chunk = 0}, {.segment = 1}};
+  stage.ends[plan::ProgramKind::kTrain].last = 1;
+  stage.programs = {{{.segment = 0, .microbatch = 0, .slot = 0, .chunk = 0}, {.segment = 1}}};
+  plan.programs = {{.kind = plan::ProgramKind::kTrain}};
   return plan;
 }
 
@@ -76,6 +77,7 @@ plan::Plan Pipeline(std::int64_t stages, std::int64_t microbatches, std::int64_t
   plan::Plan plan;
   plan.mesh.pp = stages;
   plan.microbatches = microbatches;
+  plan.programs = {{.kind = plan::ProgramKind::kTrain, .microbatches = microbatches}};
   plan.values.emplace_back().name = "activation";
   for (std::int32_t s = 0; s < stages; ++s) {
     plan.chunk_stage.push_back(s);
@@ -89,8 +91,8 @@ plan::Plan Pipeline(std::int64_t stages, std::int64_t microbatches, std::int64_t
     stage.segments.push_back({.name = "backward", .chunk = s, .instructions = {Work("backward", 2)}});
     plan::Chunk& chunk = stage.chunks.emplace_back();
     chunk.index = s;
-    chunk.forward = 0;
-    chunk.backward = 1;
+    chunk.train().forward = 0;
+    chunk.train().backward = 1;
     chunk.slots = stages;
     compile::TransferBuffers buffers;
     for (std::int32_t t = 0; t < static_cast<std::int32_t>(plan.transfers.size()); ++t) {
@@ -98,8 +100,8 @@ plan::Plan Pipeline(std::int64_t stages, std::int64_t microbatches, std::int64_t
       if (transfer.from_chunk == s) buffers.send[t] = {};
       if (transfer.to_chunk == s) buffers.receive[t] = {};
     }
-    stage.train = compile::UnrollProgram({.plan = &plan, .stage = &stage, .buffers = &buffers},
-                                         plan::OneForwardOneBackward(stages, s, microbatches));
+    stage.programs = {compile::UnrollProgram({.plan = &plan, .stage = &stage, .buffers = &buffers},
+                                             plan::OneForwardOneBackward(stages, s, microbatches))};
     plan.stages.push_back(std::move(stage));
   }
   return plan;
@@ -285,11 +287,11 @@ TEST_CASE("predict: beside exchange on both streams, computation is slower still
 TEST_CASE("predict: two halves in turns hide each other's exchange") {
   // Each half: a second of work, half a second of exchange, a second of work.
   plan::Plan plan = OneStage({Work("a", 1), Push("gather", 0.5), Work("b", 1)});
-  plan.lanes = plan.microbatches = 2;
+  plan.lanes = plan.microbatches = plan.programs[0].microbatches = 2;
   plan.stages[0].segments[0].order = {0, 0, 1, 1, 0, 1};
-  plan.stages[0].train = {{.segment = 0, .microbatch = 0, .slot = 0, .chunk = 0, .paired = true},
-                          {.segment = 0, .microbatch = 1, .slot = 1, .chunk = 0},
-                          {.segment = 1}};
+  plan.stages[0].programs[0] = {{.segment = 0, .microbatch = 0, .slot = 0, .chunk = 0, .paired = true},
+                                {.segment = 0, .microbatch = 1, .slot = 1, .chunk = 0},
+                                {.segment = 1}};
   const Prediction prediction = Predict(plan, HandCluster());
   CHECK(prediction.stages[0].exposed_s == doctest::Approx(2 * kCuda.await_s));
   CHECK(prediction.stages[0].exchange_s == doctest::Approx(1).epsilon(1e-3));
@@ -328,7 +330,7 @@ TEST_CASE("predict: 1F1B hides one of the two transfers of a microbatch") {
 
 TEST_CASE("predict: a program that does not end has no time") {
   plan::Plan plan = Pipeline(2, 4, 0);
-  plan.stages[1].train.pop_back();  // the last gradient is never sent
+  plan.stages[1].programs[0].pop_back();  // the last gradient is never sent
   const Prediction prediction = Predict(plan, HandCluster());
   CHECK(prediction.iteration_s == 0);
   CHECK(prediction.stages.size() == 2);

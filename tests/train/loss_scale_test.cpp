@@ -51,7 +51,7 @@ void Scale(const std::vector<std::string>& sets, plan::Plan* plan) {
   MustDo(scaled.status());
   plan->loss_scaler = scaled->loss_scaler;
   for (plan::StagePlan& stage : plan->stages) {
-    for (plan::Instruction& instruction : stage.segments[static_cast<size_t>(stage.update)].instructions) {
+    for (plan::Instruction& instruction : stage.segments[static_cast<size_t>(stage.update())].instructions) {
       if (instruction.kernel == "clip_factor") plan::SetScaler(plan->loss_scaler, &instruction.attributes);
     }
   }

@@ -233,7 +233,7 @@ inline Trained TrainFor(
       CHECK(result.sums == results[0].sums);
       CHECK(result.grad_norm == results[0].grad_norm);
     }
-    trained.losses.push_back(plan->Objective(results[0].sums));
+    trained.losses.push_back(plan->Objective(results[0].sums, plan->global_batch));
     trained.metrics.push_back(results[0].sums);
     for (size_t m = 0; m < plan->metrics.size(); ++m) trained.metrics.back()[m] /= plan->metrics[m].count;
     trained.grad_norms.push_back(results[0].grad_norm);
@@ -247,7 +247,7 @@ inline Trained TrainFor(
   const executor::FeedFunction feed = feed_of(*plan, 1000);
   check((*ranks)->Run([&](executor::RankExecutor& rank) -> absl::Status {
     ASSIGN_OR_RETURN(const executor::IterationResult result, rank.Evaluate(feed));
-    sums[static_cast<size_t>(rank.rank())] = plan->Objective(result.sums);
+    sums[static_cast<size_t>(rank.rank())] = plan->Objective(result.sums, plan->global_batch);
     return absl::OkStatus();
   }));
   trained.evaluations.push_back(sums[0]);

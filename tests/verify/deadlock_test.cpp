@@ -48,9 +48,9 @@ const plan::Plan& Interleaved() {
 
 plan::Plan OneAtATime(plan::Plan plan) {
   for (plan::StagePlan& stage : plan.stages) {
-    for (size_t i = 0; i + 1 < stage.train.size(); ++i) {
-      if (stage.train[i].kind == plan::StepKind::kSend)
-        stage.train[i + 1].waits.push_back(static_cast<std::int32_t>(i));
+    for (size_t i = 0; i + 1 < stage.programs[0].size(); ++i) {
+      if (stage.programs[0][i].kind == plan::StepKind::kSend)
+        stage.programs[0][i + 1].waits.push_back(static_cast<std::int32_t>(i));
     }
   }
   return plan;
@@ -106,7 +106,7 @@ std::vector<std::int32_t> Moved(std::vector<std::int32_t> steps, const std::vect
 plan::Plan MadeWhenUsed(plan::Plan plan) {
   const std::map<Pair, Handshake> handshakes = AddHandshakes(&plan);
   for (size_t s = 0; s < plan.stages.size(); ++s) {
-    const plan::Program old = std::move(plan.stages[s].train);
+    const plan::Program old = std::move(plan.stages[s].programs[0]);
     plan::Program program;
     std::vector<std::int32_t> moved;  // old step → new step
     std::set<Pair> made;
@@ -130,7 +130,7 @@ plan::Plan MadeWhenUsed(plan::Plan plan) {
       program.back().waits = Moved(step.waits, moved);
       if (word >= 0) program.back().waits.push_back(word);
     }
-    plan.stages[s].train = std::move(program);
+    plan.stages[s].programs[0] = std::move(program);
   }
   return plan;
 }

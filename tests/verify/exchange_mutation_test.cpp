@@ -44,7 +44,7 @@ TEST_CASE("mutation: reductions behind the backward pass") {
   REQUIRE(last >= 4);
   Mutate(pairs, "t", "to which other microbatches have still to add", [&](plan::Plan& plan) {
     // The last two pairs change places.
-    for (plan::Step& step : plan.stages[0].train) {
+    for (plan::Step& step : plan.stages[0].programs[0]) {
       if (step.microbatch >= last - 2) step.microbatch += step.microbatch < last ? 2 : -2;
     }
   });

@@ -19,26 +19,26 @@ TEST_CASE("mutation: the plan with halves in turns is good") {
 
 TEST_CASE("mutation: halves in turns") {
   const auto paired = [](plan::Plan& plan) {
-    plan::Program& program = plan.stages[0].train;
+    plan::Program& program = plan.stages[0].programs[0];
     return std::find_if(program.begin(), program.end(), [](const plan::Step& step) { return step.paired; }) -
            program.begin();
   };
   Mutate(Overlapped(), "t", "not in the slots of both lanes", [&](plan::Plan& plan) {
-    for (plan::Step& step : plan.stages[0].train) {
+    for (plan::Step& step : plan.stages[0].programs[0]) {
       if (step.microbatch == 1) step.slot = 0;
     }
   });
   // Slots 1 and 2, one of each of two pairs of slots.
   Mutate(Overlapped(), "ts", "not in the slots of both lanes", [&](plan::Plan& plan) {
     plan.stages[0].chunks[0].slots += 2;
-    for (plan::Step& step : plan.stages[0].train) step.slot += step.slot >= 0 ? 1 : 0;
+    for (plan::Step& step : plan.stages[0].programs[0]) step.slot += step.slot >= 0 ? 1 : 0;
   });
   Mutate(Overlapped(), "t", "cannot run in alternation with", [&](plan::Plan& plan) {
-    plan.stages[0].train[static_cast<size_t>(paired(plan)) + 1].paired = true;
+    plan.stages[0].programs[0][static_cast<size_t>(paired(plan)) + 1].paired = true;
   });
   Mutate(Overlapped(), "t", "cannot run in alternation with", [&](plan::Plan& plan) {
     const auto i = static_cast<size_t>(paired(plan));
-    plan.stages[0].train[i + 1].waits = {static_cast<std::int32_t>(i)};
+    plan.stages[0].programs[0][i + 1].waits = {static_cast<std::int32_t>(i)};
   });
   const auto exchange = [](const plan::Instruction& i) {
     return i.collective == plan::Collective::kAllGather;
@@ -83,17 +83,17 @@ TEST_CASE("mutation: halves in turns in a pipeline") {
   const auto each = [](plan::StepKind kind, std::int32_t lane,
                        const std::function<void(plan::Plan&, plan::Step&)>& edit) {
     return [=](plan::Plan& plan) {
-      for (plan::Step& step : plan.stages[0].train) {
+      for (plan::Step& step : plan.stages[0].programs[0]) {
         if (step.kind == kind && step.microbatch % 2 == lane) edit(plan, step);
       }
     };
   };
   const auto is_sent = [](const plan::Plan& plan, std::int32_t wait) {
-    const plan::Step& step = plan.stages[0].train[static_cast<size_t>(wait)];
+    const plan::Step& step = plan.stages[0].programs[0][static_cast<size_t>(wait)];
     return step.kind == plan::StepKind::kSend && step.microbatch % 2 == 1;
   };
   Mutate(good, "s", "bytes apart for 2 lanes", [](plan::Plan& plan) {
-    for (plan::Step& step : plan.stages[0].train) {
+    for (plan::Step& step : plan.stages[0].programs[0]) {
       if (step.kind == plan::StepKind::kSend) step.buffer.lane_stride = 0;
     }
   });
@@ -103,7 +103,7 @@ TEST_CASE("mutation: halves in turns in a pipeline") {
          each(plan::StepKind::kReceive, 0, [](plan::Plan&, plan::Step& step) { step.slot = 1; }));
   // What arrives for the backward pass, where lane 1 keeps what it sends.
   Mutate(good, "s", "overlaps", [](plan::Plan& plan) {
-    plan::Program& program = plan.stages[0].train;
+    plan::Program& program = plan.stages[0].programs[0];
     const plan::BufferRef sent = program[FindStep(program, plan::StepKind::kSend)].buffer;
     const plan::BufferRef received = program[FindStep(program, plan::StepKind::kReceive)].buffer;
     const std::int64_t by = received.offset - sent.offset - sent.lane_stride;
@@ -117,13 +117,13 @@ TEST_CASE("mutation: halves in turns in a pipeline") {
   });
   // Halves in each other's slots; and one that runs alone.
   Mutate(good, "t", "runs in alternation with the next", [](plan::Plan& plan) {
-    for (plan::Step& step : plan.stages[0].train) {
+    for (plan::Step& step : plan.stages[0].programs[0]) {
       if (step.kind == plan::StepKind::kRun && (step.microbatch == 2 || step.microbatch == 3))
         step.microbatch ^= 1;
     }
   });
   Mutate(good, "t", "does not run in alternation", [](plan::Plan& plan) {
-    for (plan::Step& step : plan.stages[0].train) step.paired = step.paired && step.microbatch != 2;
+    for (plan::Step& step : plan.stages[0].programs[0]) step.paired = step.paired && step.microbatch != 2;
   });
   Mutate(good, "t", "overwrites the buffer that",
          each(plan::StepKind::kRun, 0, [&](plan::Plan& plan, plan::Step& step) {

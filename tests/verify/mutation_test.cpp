@@ -16,44 +16,46 @@ TEST_CASE("mutation: the plan itself is good") { CHECK(Verify(Good(), {}).ok());
 
 TEST_CASE("mutation: sends and receives") {
   Mutate(Good(), "mt", "has no send on stage 0", [](plan::Plan& plan) {
-    plan::Program& program = plan.stages[0].train;
+    plan::Program& program = plan.stages[0].programs[0];
     Erase(&program, FindStep(program, plan::StepKind::kSend, 2));
   });
   Mutate(Good(), "mt", "has no receive on stage 1", [](plan::Plan& plan) {
-    plan::Program& program = plan.stages[1].train;
+    plan::Program& program = plan.stages[1].programs[0];
     Erase(&program, FindStep(program, plan::StepKind::kReceive, 2));
   });
   Mutate(Good(), "tm", "repeats stage 0 train step", [](plan::Plan& plan) {
-    plan::Program& program = plan.stages[0].train;
+    plan::Program& program = plan.stages[0].programs[0];
     const plan::Step copy = program[FindStep(program, plan::StepKind::kSend)];
     program.insert(program.end() - 1, copy);
     program[program.size() - 2].microbatch = 7;
     program[program.size() - 2].waits.clear();
   });
   Mutate(Good(), "ms", "its buffer has", [](plan::Plan& plan) {
-    plan.stages[1].train[FindStep(plan.stages[1].train, plan::StepKind::kReceive)].buffer.elements -= 1;
+    plan.stages[1]
+        .programs[0][FindStep(plan.stages[1].programs[0], plan::StepKind::kReceive)]
+        .buffer.elements -= 1;
   });
   // Microbatches 0 and 1 change places where they are received: the wrong one is read, and the streams cross.
   Mutate(Good(), "mt", "the order of sends is not that of receives", [](plan::Plan& plan) {
-    plan::Program& program = plan.stages[1].train;
+    plan::Program& program = plan.stages[1].programs[0];
     std::swap(program[FindStep(program, plan::StepKind::kReceive, 0)].microbatch,
               program[FindStep(program, plan::StepKind::kReceive, 1)].microbatch);
   });
   Mutate(Good(), "tm", "does not wait for it", [](plan::Plan& plan) {
-    plan::Program& program = plan.stages[1].train;
+    plan::Program& program = plan.stages[1].programs[0];
     const plan::Step copy = program[FindStep(program, plan::StepKind::kReceive)];
     program.insert(program.end() - 1, copy);
     program[program.size() - 2].microbatch = 7;
     program[program.size() - 2].waits.clear();
   });
   Mutate(Good(), "mt", "the order of sends is not that of receives", [](plan::Plan& plan) {
-    plan::Program& program = plan.stages[0].train;
+    plan::Program& program = plan.stages[0].programs[0];
     std::swap(program[FindStep(program, plan::StepKind::kSend, 0)].microbatch,
               program[FindStep(program, plan::StepKind::kSend, 1)].microbatch);
   });
   // A stage sends what the other one makes.
   Mutate(Good(), "mst", "belongs to stage 1", [](plan::Plan& plan) {
-    plan::Program& program = plan.stages[0].train;
+    plan::Program& program = plan.stages[0].programs[0];
     plan::Step& send = program[FindStep(program, plan::StepKind::kSend)];
     send.transfer = program[FindStep(program, plan::StepKind::kReceive)].transfer;
     send.stream = plan::kSendPrevious;
@@ -85,7 +87,7 @@ TEST_CASE("mutation: deadlocks") {
   });
   // Both stages first want to receive.
   Mutate(Good(), "mt", "deadlock: stage 0 waits at train step 1 (receive", [](plan::Plan& plan) {
-    plan::Program& program = plan.stages[0].train;
+    plan::Program& program = plan.stages[0].programs[0];
     const size_t receive = FindStep(program, plan::StepKind::kReceive);
     plan::Step step = program[receive];
     step.waits.clear();
@@ -118,55 +120,56 @@ TEST_CASE("mutation: deadlocks") {
 
 TEST_CASE("mutation: waits") {
   Mutate(Good(), "t", "does not wait for stage 1 train step", [](plan::Plan& plan) {
-    plan::Program& program = plan.stages[1].train;
+    plan::Program& program = plan.stages[1].programs[0];
     for (plan::Step& step : program) {
       if (step.kind == plan::StepKind::kRun) step.waits.clear();
     }
   });
   Mutate(Good(), "t", "which writes what it sends", [](plan::Plan& plan) {
-    plan::Program& program = plan.stages[0].train;
+    plan::Program& program = plan.stages[0].programs[0];
     program[FindStep(program, plan::StepKind::kSend)].waits.clear();
   });
   Mutate(Good(), "t", "overwrites the buffer that", [](plan::Plan& plan) {
-    for (plan::Step& step : plan.stages[0].train) {
+    for (plan::Step& step : plan.stages[0].programs[0]) {
       if (step.kind != plan::StepKind::kRun) continue;
       std::erase_if(step.waits, [&](std::int32_t wait) {
-        return plan.stages[0].train[static_cast<size_t>(wait)].kind == plan::StepKind::kSend;
+        return plan.stages[0].programs[0][static_cast<size_t>(wait)].kind == plan::StepKind::kSend;
       });
     }
   });
   Mutate(Good(), "t", "and does not wait for it", [](plan::Plan& plan) {
-    for (plan::Step& step : plan.stages[1].train) {
+    for (plan::Step& step : plan.stages[1].programs[0]) {
       if (step.kind == plan::StepKind::kReceive) step.waits.clear();
     }
   });
-  Mutate(Good(), "tsm", "is not before it", [](plan::Plan& plan) { plan.stages[0].train[1].waits = {50}; });
+  Mutate(Good(), "tsm", "is not before it",
+         [](plan::Plan& plan) { plan.stages[0].programs[0][1].waits = {50}; });
 }
 
 TEST_CASE("mutation: slots and turns") {
   Mutate(Good(), "t", "which microbatch 0 still holds", [](plan::Plan& plan) {
     int seen = 0;
-    for (plan::Step& step : plan.stages[0].train) {
+    for (plan::Step& step : plan.stages[0].programs[0]) {
       if (step.kind == plan::StepKind::kRun && step.microbatch == 1 && seen++ == 0) step.slot = 0;
     }
   });
   Mutate(Good(), "t", "uses slot 9 of 2", [](plan::Plan& plan) {
-    plan.stages[0].train[FindStep(plan.stages[0].train, plan::StepKind::kRun, 1)].slot = 9;
+    plan.stages[0].programs[0][FindStep(plan.stages[0].programs[0], plan::StepKind::kRun, 1)].slot = 9;
   });
   // The backward pass of one microbatch reads another's activations.
   Mutate(Good(), "t", "holds microbatch", [](plan::Plan& plan) {
-    for (plan::Step& step : plan.stages[0].train) {
+    for (plan::Step& step : plan.stages[0].programs[0]) {
       const bool backward = step.kind == plan::StepKind::kRun && step.chunk == 0 &&
-                            step.segment == plan.stages[0].chunks[0].backward;
+                            step.segment == plan.stages[0].chunks[0].train().backward;
       if (backward && step.microbatch == 0) step.slot = 1;
     }
   });
   Mutate(Good(), "t", "has already passed", [](plan::Plan& plan) {
-    plan.stages[0].train[FindStep(plan.stages[0].train, plan::StepKind::kRun, 2)].microbatch = 0;
+    plan.stages[0].programs[0][FindStep(plan.stages[0].programs[0], plan::StepKind::kRun, 2)].microbatch = 0;
   });
   Mutate(Good(), "t", "starts with begin", [](plan::Plan& plan) {
-    plan::Program& program = plan.stages[1].train;
-    program[FindStep(program, plan::StepKind::kRun)].segment = plan.stages[1].chunks[0].forward;
+    plan::Program& program = plan.stages[1].programs[0];
+    program[FindStep(program, plan::StepKind::kRun)].segment = plan.stages[1].chunks[0].train().forward;
     program[FindStep(program, plan::StepKind::kRun)].microbatch = 0;
   });
 }
@@ -590,9 +593,9 @@ TEST_CASE("mutation: first sums") {
   Mutate(Good(), "t", "before microbatch 0 has overwritten those of the iteration before",
          [](plan::Plan& plan) {
            std::vector<plan::Step*> backward;
-           for (plan::Step& step : plan.stages[0].train) {
+           for (plan::Step& step : plan.stages[0].programs[0]) {
              if (step.kind == plan::StepKind::kRun && step.chunk == 0 &&
-                 step.segment == plan.stages[0].chunks[0].backward)
+                 step.segment == plan.stages[0].chunks[0].train().backward)
                backward.push_back(&step);
            }
            std::swap(backward[0]->microbatch, backward[1]->microbatch);

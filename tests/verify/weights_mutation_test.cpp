@@ -21,12 +21,12 @@ const plan::Plan& ZeroBubblePlan() {
 }
 
 // The training step that runs this segment of the stage's chunk on a microbatch.
-size_t StepOf(const plan::Plan& plan, size_t stage, std::int32_t plan::Chunk::*segment,
+size_t StepOf(const plan::Plan& plan, size_t stage, std::int32_t plan::ChunkPasses::*segment,
               std::int32_t microbatch) {
   const plan::StagePlan& found = plan.stages[stage];
-  for (size_t i = 0; i < found.train.size(); ++i) {
-    const plan::Step& step = found.train[i];
-    if (step.kind == plan::StepKind::kRun && step.segment == found.chunks[0].*segment &&
+  for (size_t i = 0; i < found.programs[0].size(); ++i) {
+    const plan::Step& step = found.programs[0][i];
+    if (step.kind == plan::StepKind::kRun && step.segment == found.chunks[0].train().*segment &&
         step.microbatch == microbatch)
       return i;
   }
@@ -35,9 +35,9 @@ size_t StepOf(const plan::Plan& plan, size_t stage, std::int32_t plan::Chunk::*s
 }
 
 // Two microbatches change places in the passes of one segment, slots and all.
-void SwapTurns(plan::Plan& plan, size_t stage, std::int32_t plan::Chunk::*segment, std::int32_t a,
+void SwapTurns(plan::Plan& plan, size_t stage, std::int32_t plan::ChunkPasses::*segment, std::int32_t a,
                std::int32_t b) {
-  plan::Program& program = plan.stages[stage].train;
+  plan::Program& program = plan.stages[stage].programs[0];
   plan::Step& first = program[StepOf(plan, stage, segment, a)];
   plan::Step& second = program[StepOf(plan, stage, segment, b)];
   std::swap(first.microbatch, second.microbatch);
@@ -54,47 +54,53 @@ TEST_CASE("mutation: the zero-bubble plan itself is good") {
 TEST_CASE("mutation: turns of weights passes") {
   // Stage 0 runs F0 F1 B0 W0 F2 B1 W1 …, stage 1 F0 B0 F1 B1 W0 F2 B2 W1 ….
   Mutate(ZeroBubblePlan(), "t", "microbatch 1 has not passed backward through chunk 0",
-         [](plan::Plan& plan) { SwapTurns(plan, 0, &plan::Chunk::weights, 0, 1); });
+         [](plan::Plan& plan) { SwapTurns(plan, 0, &plan::ChunkPasses::weights, 0, 1); });
   Mutate(ZeroBubblePlan(), "t", "microbatch 2 has not passed forward through chunk 1", [](plan::Plan& plan) {
-    plan.stages[1].train[StepOf(plan, 1, &plan::Chunk::weights, 0)].microbatch = 2;
+    plan.stages[1].programs[0][StepOf(plan, 1, &plan::ChunkPasses::weights, 0)].microbatch = 2;
   });
   Mutate(ZeroBubblePlan(), "t", "microbatch 0 has already passed chunk 1", [](plan::Plan& plan) {
-    plan.stages[1].train[StepOf(plan, 1, &plan::Chunk::weights, 1)].microbatch = 0;
+    plan.stages[1].programs[0][StepOf(plan, 1, &plan::ChunkPasses::weights, 1)].microbatch = 0;
   });
   Mutate(ZeroBubblePlan(), "t", "microbatch 7 passes chunk 0 without making the gradients of weights",
-         [](plan::Plan& plan) { Erase(&plan.stages[0].train, StepOf(plan, 0, &plan::Chunk::weights, 7)); });
-  Mutate(ZeroBubblePlan(), "t", "which microbatch 3 still holds",
-         [](plan::Plan& plan) { Erase(&plan.stages[0].train, StepOf(plan, 0, &plan::Chunk::weights, 3)); });
+         [](plan::Plan& plan) {
+           Erase(&plan.stages[0].programs[0], StepOf(plan, 0, &plan::ChunkPasses::weights, 7));
+         });
+  Mutate(ZeroBubblePlan(), "t", "which microbatch 3 still holds", [](plan::Plan& plan) {
+    Erase(&plan.stages[0].programs[0], StepOf(plan, 0, &plan::ChunkPasses::weights, 3));
+  });
   // On stage 1, W0 and W1 change places: both have passed backward by then.
   Mutate(ZeroBubblePlan(), "t", "before microbatch 0 has overwritten those of the iteration before",
-         [](plan::Plan& plan) { SwapTurns(plan, 1, &plan::Chunk::weights, 0, 1); });
+         [](plan::Plan& plan) { SwapTurns(plan, 1, &plan::ChunkPasses::weights, 0, 1); });
   Mutate(ZeroBubblePlan(), "t", "to which other microbatches have still to add",
-         [](plan::Plan& plan) { SwapTurns(plan, 1, &plan::Chunk::weights, 6, 7); });
+         [](plan::Plan& plan) { SwapTurns(plan, 1, &plan::ChunkPasses::weights, 6, 7); });
 }
 
 TEST_CASE("mutation: slots that weights passes still read") {
   // Microbatch 1 takes the slot of microbatch 0, which has passed backward.
   Mutate(ZeroBubblePlan(), "t", "of chunk 1, which microbatch 0 still holds", [](plan::Plan& plan) {
-    for (plan::Step& step : plan.stages[1].train) {
+    for (plan::Step& step : plan.stages[1].programs[0]) {
       if (step.microbatch == 1 && step.slot >= 0) step.slot = 0;
     }
   });
   Mutate(ZeroBubblePlan(), "t", "takes slot 0 of chunk 1, which microbatch 0 still holds",
-         [](plan::Plan& plan) { plan.stages[1].train[StepOf(plan, 1, &plan::Chunk::forward, 1)].slot = 0; });
-  Mutate(ZeroBubblePlan(), "t", "holds microbatch 1",
-         [](plan::Plan& plan) { plan.stages[1].train[StepOf(plan, 1, &plan::Chunk::weights, 0)].slot = 1; });
+         [](plan::Plan& plan) {
+           plan.stages[1].programs[0][StepOf(plan, 1, &plan::ChunkPasses::forward, 1)].slot = 0;
+         });
+  Mutate(ZeroBubblePlan(), "t", "holds microbatch 1", [](plan::Plan& plan) {
+    plan.stages[1].programs[0][StepOf(plan, 1, &plan::ChunkPasses::weights, 0)].slot = 1;
+  });
   // What is received for microbatch 2 waits for the backward pass of microbatch 0 only.
   Mutate(ZeroBubblePlan(), "t", "writes into the slot that stage 1 train step", [](plan::Plan& plan) {
-    plan::Program& program = plan.stages[1].train;
-    const auto weights = static_cast<std::int32_t>(StepOf(plan, 1, &plan::Chunk::weights, 0));
-    const auto backward = static_cast<std::int32_t>(StepOf(plan, 1, &plan::Chunk::backward, 0));
+    plan::Program& program = plan.stages[1].programs[0];
+    const auto weights = static_cast<std::int32_t>(StepOf(plan, 1, &plan::ChunkPasses::weights, 0));
+    const auto backward = static_cast<std::int32_t>(StepOf(plan, 1, &plan::ChunkPasses::backward, 0));
     for (plan::Step& step : program) {
       if (step.kind == plan::StepKind::kReceive && step.microbatch == 2)
         std::replace(step.waits.begin(), step.waits.end(), weights, backward);
     }
   });
   Mutate(ZeroBubblePlan(), "t", "writes into slot 0 of chunk 0, which is free", [](plan::Plan& plan) {
-    for (plan::Step& step : plan.stages[0].train) {
+    for (plan::Step& step : plan.stages[0].programs[0]) {
       const bool gradient = step.kind == plan::StepKind::kReceive && step.microbatch == 7;
       if (gradient && step.stream == plan::kReceiveNext) step.slot = 0;
     }
@@ -103,7 +109,7 @@ TEST_CASE("mutation: slots that weights passes still read") {
   for (const auto& [slot, text] :
        {std::pair(0, "which microbatch 2 still holds"), std::pair(9, "no slot 9")}) {
     Mutate(ZeroBubblePlan(), "t", text, [slot = slot](plan::Plan& plan) {
-      for (plan::Step& step : plan.stages[0].train) {
+      for (plan::Step& step : plan.stages[0].programs[0]) {
         const bool gradient = step.kind == plan::StepKind::kReceive && step.microbatch == 1;
         if (gradient && step.stream == plan::kReceiveNext) step.slot = slot;
       }

@@ -87,7 +87,8 @@ void ClipFactor(const KernelArgs& args) {
   double* control = args.outputs[0].as<double>();
   plan::PickLearningRate(control);
   const double scale = control[plan::kLossScale];
-  const double norm = std::sqrt(args.inputs[0].as<double>()[1]) / scale;
+  const double factor = control[plan::kGradientFactor];  // of the program
+  const double norm = std::sqrt(args.inputs[0].as<double>()[1]) * factor / scale;
   const double clip = args.attributes->Float("clip");
   const bool dynamic = args.attributes->Int("dynamic", 0) != 0;
   const bool skips = dynamic || args.attributes->Int("constant", 0) != 0;
@@ -104,7 +105,7 @@ void ClipFactor(const KernelArgs& args) {
     return;
   }
   control[plan::kStep] += 1;
-  control[plan::kGradientFactor] = (clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0) / scale;
+  control[plan::kGradientFactor] = (clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0) * factor / scale;
   if (!dynamic) return;
   control[plan::kCleanIterations] += 1;
   if (control[plan::kCleanIterations] >= static_cast<double>(args.attributes->Int("window"))) {

@@ -68,7 +68,8 @@ __global__ void __launch_bounds__(kSumThreads)
 __global__ void ClipFactorKernel(const double* __restrict__ scalars, ClipOptions options, double* control) {
   plan::PickLearningRate(control);
   const double scale = control[plan::kLossScale];
-  const double norm = sqrt(scalars[1]) / scale;
+  const double factor = control[plan::kGradientFactor];  // of the program
+  const double norm = sqrt(scalars[1]) * factor / scale;
   control[plan::kGradientNorm] = norm;
   if (options.skips && !isfinite(norm)) {
     control[plan::kGradientFactor] = 0;
@@ -81,7 +82,7 @@ __global__ void ClipFactorKernel(const double* __restrict__ scalars, ClipOptions
   }
   control[plan::kStep] += 1;
   const double clipped = options.clip > 0 ? fmin(1.0, options.clip / (norm + 1e-6)) : 1.0;
-  control[plan::kGradientFactor] = clipped / scale;
+  control[plan::kGradientFactor] = clipped * factor / scale;
   if (!options.dynamic) return;
   control[plan::kCleanIterations] += 1;
   if (control[plan::kCleanIterations] >= options.window) {
