@@ -19,7 +19,9 @@ using Json = nlohmann::json;
 constexpr std::string_view kFormat = "engine-checkpoint";
 constexpr std::int64_t kVersion = 1;
 constexpr int kMostDepth = 16;
-constexpr const char* kFingerprints = "fingerprints";  // optional: older manifests have none
+// Optional: older manifests have none.
+constexpr const char* kFingerprints = "fingerprints";
+constexpr const char* kScheduleSamples = "schedule_samples";
 constexpr std::size_t kChecksumDigits = 32;
 // No JSON string can contain this text: inside one, its quotation marks are escaped.
 constexpr std::string_view kChecksumKey = "\"manifest_checksum\": \"";
@@ -67,6 +69,7 @@ Json ToJson(const Manifest& manifest) {
                {"mesh", metadata.mesh},
                {"files", std::move(files)},
                {"tensors", std::move(tensors)}};
+  if (metadata.schedule_samples >= 0) root[kScheduleSamples] = metadata.schedule_samples;
   if (!metadata.fingerprints.empty()) root[kFingerprints] = metadata.fingerprints;
   return root;
 }
@@ -75,14 +78,16 @@ Json ToJson(const Manifest& manifest) {
 // reading
 
 absl::Status CheckKeys(const Json& object, std::initializer_list<std::string_view> keys,
-                       const std::string& where, std::string_view optional_key = "") {
+                       const std::string& where, std::initializer_list<std::string_view> optional_keys = {}) {
   if (!object.is_object()) return DataLoss("{} is not an object", where);
   for (std::string_view key : keys) {
     if (!object.contains(key)) return DataLoss("{} has no \"{}\"", where, key);
   }
   for (const auto& [key, value] : object.items()) {
-    if (std::find(keys.begin(), keys.end(), key) == keys.end() && key != optional_key)
-      return DataLoss("{} has an unknown key", where);
+    const auto among = [&key = key](std::initializer_list<std::string_view> names) {
+      return std::find(names.begin(), names.end(), key) != names.end();
+    };
+    if (!among(keys) && !among(optional_keys)) return DataLoss("{} has an unknown key", where);
   }
   return absl::OkStatus();
 }
@@ -128,6 +133,10 @@ absl::StatusOr<Metadata> ParseMetadata(const Json& root) {
     for (const auto& [name, text] : root[kFingerprints].items()) {
       ASSIGN_OR_RETURN(metadata.fingerprints[name], Text(text, "a fingerprint"));
     }
+  }
+  if (root.contains(kScheduleSamples)) {
+    ASSIGN_OR_RETURN(metadata.schedule_samples, Integer(root[kScheduleSamples], kScheduleSamples));
+    if (metadata.schedule_samples < 0) return DataLoss("{} is negative", kScheduleSamples);
   }
   RETURN_IF_ERROR(ValidateMetadata(metadata));
   return metadata;
@@ -261,7 +270,7 @@ absl::StatusOr<Manifest> ParseManifest(std::string_view text) {
       CheckKeys(root,
                 {"format", "version", "manifest_checksum", "iteration", "consumed_samples", "seed",
                  "adam_step", "plan_hash", "recipe", "engine_version", "mesh", "files", "tensors"},
-                "the manifest", kFingerprints));
+                "the manifest", {kFingerprints, kScheduleSamples}));
   Manifest manifest;
   ASSIGN_OR_RETURN(manifest.metadata, ParseMetadata(root));
   ASSIGN_OR_RETURN(manifest.files, ParseFiles(root["files"]));

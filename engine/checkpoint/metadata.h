@@ -26,6 +26,9 @@ struct Metadata {
   std::int64_t consumed_samples = 0;  // the data position: the next sample's global index
   std::int64_t seed = 0;              // of the counter-based generator, whose draws need no other state
   std::int64_t adam_step = 0;         // updates done; the exponent of the bias correction
+  // Of the consumed samples, those of iterations that were updates: where the learning-rate schedule stands. −1 in
+  // checkpoints that were written before it was kept.
+  std::int64_t schedule_samples = -1;
   std::string plan_hash;
   std::string recipe_toml;  // the resolved recipe, UTF-8
   std::string engine_version;

@@ -17,10 +17,11 @@ plan::Plan Header(const Policy& policy, const CompileOptions& options) {
   plan.sequence = policy.sequence;
   plan.vocab = policy.vocab;
   plan.vocab_rows = policy.vocab_rows;
-  if (policy.training) {
+  for (const std::int64_t batch : policy.batch_sizes) {
+    if (!policy.training) break;
     plan.programs.push_back({.kind = plan::ProgramKind::kTrain,
-                             .microbatches = policy.microbatches,
-                             .global_batch = policy.global_batch});
+                             .microbatches = batch / policy.microbatch_samples,
+                             .global_batch = batch});
   }
   if (options.evaluation) {
     plan.programs.push_back({.kind = plan::ProgramKind::kEvaluate,

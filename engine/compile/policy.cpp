@@ -8,6 +8,7 @@
 
 #include "engine/base/units.h"
 #include "engine/plan/plan.h"
+#include "engine/recipe/batch_size.h"
 
 namespace engine::compile {
 namespace {
@@ -247,6 +248,7 @@ absl::StatusOr<Policy> ResolvePolicy(const recipe::Recipe& recipe, const Compile
                 .microbatches = recipe.microbatches() * lanes,
                 .microbatch_samples = recipe.training.micro_batch / lanes * p.dp * p.ep,
                 .global_batch = recipe.training.global_batch,
+                .batch_sizes = recipe::BatchSizes(recipe.training),
                 .sequence = recipe.data.sequence_length,
                 .vocab = recipe.model.vocab,
                 .vocab_rows = recipe.padded_vocab(),

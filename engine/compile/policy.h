@@ -56,6 +56,8 @@ struct Policy {
   std::int64_t microbatches = 1;
   std::int64_t microbatch_samples = 1;  // over all data-parallel ranks
   std::int64_t global_batch = 1;
+  // Sizes of the global batch that iterations have, growing; the last is global_batch. Each gets its own program.
+  std::vector<std::int64_t> batch_sizes = {1};
   std::int64_t sequence = 1;
   std::int64_t vocab = 0, vocab_rows = 0;  // rows: padding included
   // Whether the halves' exchange could be held up by other exchange on their stream, in a pipeline, by so much that a

@@ -54,11 +54,12 @@ absl::StatusOr<Sizes> RequestedSizes(const recipe::Recipe& recipe) {
   if (recipe.evaluation.interval > 0) evaluations = iterations / recipe.evaluation.interval + 1;
   Sizes sizes;
   auto& [train, valid, test] = sizes.of_split;
-  if (__builtin_mul_overflow(iterations, batch, &train) ||
+  if (__builtin_mul_overflow(iterations, batch, &train) ||  // of a batch that grows: more than it takes
       __builtin_mul_overflow(evaluations > 0 ? recipe.evaluation.iterations : 0, batch, &test) ||
       __builtin_mul_overflow(evaluations, test, &valid)) {
     return InvalidArgument("{} iterations of {} samples are more than 63 bits count", iterations, batch);
   }
+  train = recipe.samples();
   return sizes;
 }
 

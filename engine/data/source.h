@@ -33,7 +33,7 @@ class Source {
  public:
   // Opens [data] of the recipe. Checks all index files, that every token is below model.vocab (one pass over
   // the .bin files), and that each split that will be used has its samples:
-  // train: iterations × global_batch; validation: (iterations / evaluation.interval + 1) ×
+  // train: Recipe::samples; validation: (iterations / evaluation.interval + 1) ×
   // evaluation.iterations × global_batch, or 0 without evaluation; test: evaluation.iterations ×
   // global_batch, or 0 without evaluation or where the split has too little text. A failure is located at the
   // recipe's key. Random tokens (data.source) need no files, and every split has as many as are asked for.

@@ -9,6 +9,7 @@
 
 #include "engine/base/units.h"
 #include "engine/driver/advise_subject.h"
+#include "engine/recipe/batch_size.h"
 #include "engine/recipe/learning_rate.h"
 
 namespace engine::driver {
@@ -17,7 +18,7 @@ namespace {
 void TrainingOutlastsWarmup(const AdviceSubject& s) {
   const recipe::Schedule& schedule = s.recipe.schedule;
   const recipe::ScheduleLengths lengths = recipe::LengthsOf(s.recipe);
-  const double trained = static_cast<double>(s.recipe.iterations() * s.recipe.training.global_batch);
+  const double trained = static_cast<double>(s.recipe.samples());
   if (lengths.warmup == 0 || trained > lengths.warmup) return;
   const char* key = schedule.warmup_iterations > 0 ? "schedule.warmup_iterations"
                     : schedule.warmup_samples > 0  ? "schedule.warmup_samples"
@@ -34,7 +35,7 @@ void DecayFitsTraining(const AdviceSubject& s) {
   const recipe::Schedule& schedule = s.recipe.schedule;
   if (schedule.kind == "constant" || schedule.kind == "inverse_sqrt" || !s.is_long()) return;
   const recipe::ScheduleLengths lengths = recipe::LengthsOf(s.recipe);
-  const std::int64_t samples = s.recipe.iterations() * s.recipe.training.global_batch;
+  const std::int64_t samples = s.recipe.samples();
   const double trained = static_cast<double>(samples);
   const char* key = schedule.decay_samples > 0 ? "schedule.decay_samples" : "schedule.decay_iterations";
   if (lengths.decay > kMostBeyond * trained) {
@@ -103,9 +104,8 @@ void GradientsAreClipped(const AdviceSubject& s) {
 }
 
 void TokensSuitSize(const AdviceSubject& s) {
-  const double tokens = static_cast<double>(s.recipe.iterations()) *
-                        static_cast<double>(s.recipe.training.global_batch) *
-                        static_cast<double>(s.recipe.data.sequence_length);
+  const double tokens =
+      static_cast<double>(s.recipe.samples()) * static_cast<double>(s.recipe.data.sequence_length);
   if (!s.is_long() || tokens >= s.parameters()) return;
   s.report.Warn("W308", {LengthKey(s.recipe), "training.global_batch"},
                 fmt::format("{} tokens of training for {} parameters", FormatCount(tokens),
@@ -185,6 +185,20 @@ void StepsAreTaken(const AdviceSubject& s) {
                 "epsilon = 1e-8; clip_grad_norm = 1.0");
 }
 
+void BatchGetsWhole(const AdviceSubject& s) {
+  const recipe::Training& t = s.recipe.training;
+  const std::int64_t samples = s.recipe.samples();
+  if (!recipe::Ramps(t) || t.rampup.samples < samples) return;
+  const recipe::Progress last = recipe::RunOn(t, {}, s.recipe.iterations() - 1, recipe::kNoEnd);
+  s.report.Warn(
+      "W316", {"training.rampup.samples", LengthKey(s.recipe)},
+      fmt::format(
+          "the global batch grows over {} samples, but the training has {}: its last iteration has {} "
+          "of {}",
+          t.rampup.samples, samples, recipe::BatchAt(t, last.samples), t.global_batch),
+      "a shorter ramp; or a longer training");
+}
+
 void DataIsNotRepeated(const AdviceSubject& s) {
   if (s.recipe.data.is_random()) return;
   std::set<std::string> seen;
@@ -210,7 +224,7 @@ constexpr Advice kTrainingAdvice[] = {TrainingOutlastsWarmup, DecayFitsTraining,
                                       GradientsAreClipped,    TokensSuitSize,    PositionsAreTrained,
                                       WindowIsShort,          WeightsDecay,      WeightsBegin,
                                       NormKeepsValues,        PositionsTurn,     StepsAreTaken,
-                                      DataIsNotRepeated,      VocabHoldsTokens};
+                                      DataIsNotRepeated,      VocabHoldsTokens,  BatchGetsWhole};
 
 }  // namespace
 

@@ -26,6 +26,7 @@ absl::StatusOr<recipe::Recipe> OneRankRecipe(const checkpoint::Reader& reader) {
   recipe.precision.compute =
       "fp32";  // the CPU's; checkpoints hold fp32 weights whatever they were trained in
   recipe.training.global_batch = 1;
+  recipe.training.rampup = {};
   recipe.training.micro_batch = 1;
   return recipe;
 }

@@ -1,10 +1,12 @@
 #include "engine/import/megatron_convert.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <iterator>
 #include <optional>
 #include <string_view>
 #include <system_error>
@@ -12,6 +14,7 @@
 
 #include "engine/import/megatron_shell_words.h"
 #include "engine/import/megatron_writer.h"
+#include "engine/recipe/batch_size.h"
 
 namespace engine::import {
 namespace {
@@ -375,15 +378,44 @@ class MegatronConverter : MegatronWriter {
     } else if (!a_.Has("--global-batch-size") && micro > 0 && !__builtin_mul_overflow(micro, dp_, &batch)) {
       Set("training.global_batch", batch, "Megatron-LM's default: micro_batch × dp", "--micro-batch-size");
     }
+    const recipe::Rampup rampup = GrowingBatch();
     const std::optional<std::int64_t> samples = a_.Int("--train-samples");
     if (!samples || batch < 1) return;
-    const std::int64_t whole = *samples / batch * batch;
+    const recipe::Training training{.global_batch = batch, .rampup = rampup};
+    const std::int64_t whole = recipe::RunOn(training, {}, recipe::kNoEnd, *samples).samples;
     Set("training.samples", whole,
         whole == *samples ? "" : fmt::format("of {}: whole batches are trained", *samples),
         "--train-samples");
     if (whole != *samples) {
       SetIfAbsent("schedule.decay_samples", *samples, "Megatron-LM's default: --train-samples");
     }
+  }
+
+  // Megatron-LM's START INCREMENT SAMPLES, which here as there grow the batch by the same formula.
+  recipe::Rampup GrowingBatch() {
+    constexpr const char* kFlag = "--rampup-batch-size";
+    if (!a_.Has(kFlag)) return {};
+    const std::vector<std::string> words = a_.List(kFlag);
+    if (words.size() != a_.Find(kFlag)->values.size()) return {};  // the script does not say them
+    recipe::Rampup rampup;
+    std::int64_t* const numbers[] = {&rampup.start, &rampup.increment, &rampup.samples};
+    bool good = words.size() == std::size(numbers);
+    for (std::size_t i = 0; good && i < words.size(); ++i) {
+      const std::string& word = words[i];
+      const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), *numbers[i]);
+      good = error == std::errc() && end == word.data() + word.size() && *numbers[i] > 0;
+    }
+    if (!good) {
+      a_.Error(kFlag,
+               fmt::format("{} {} is not three numbers of samples", kFlag,
+                           Shown(fmt::format("{}", fmt::join(words, " ")))),
+               "START INCREMENT SAMPLES, each at least 1");
+      return {};
+    }
+    Set("training.rampup.start", rampup.start, "", kFlag);
+    Set("training.rampup.increment", rampup.increment, "", kFlag);
+    Set("training.rampup.samples", rampup.samples, "", kFlag);
+    return rampup;
   }
 
   void Cluster() {

@@ -52,7 +52,7 @@ constexpr const char* kProfiler = "engine run --profile N says it";
 constexpr const char* kOtherModel = "the model is a causal decoder with the options of the recipe reference";
 constexpr const char* kOtherData =
     "samples are whole sequences, in which every token counts and sees all before it";
-constexpr const char* kBatchGrows = "the global batch is the same in every iteration";
+constexpr const char* kBatchGrows = "the global batch grows as --rampup-batch-size says, or not at all";
 constexpr const char* kOtherWeights = "a run begins with weights of its own or with its own checkpoint";
 
 std::vector<MegatronFlag> ModelFlags() {
@@ -126,7 +126,7 @@ std::vector<MegatronFlag> TrainingFlags() {
   return {
       Direct("--micro-batch-size", "training.micro_batch"),
       Read("--global-batch-size", "training.global_batch; left out: micro_batch × dp"),
-      Refused(kMany, "--rampup-batch-size", kBatchGrows),
+      List("--rampup-batch-size", "training.rampup.start, increment and samples"),
       Refused(kOne, "--step-batch-size-schedule", kBatchGrows),
       Refused(kNone, "--decrease-batch-size-if-needed", kBatchGrows),
       Direct("--train-iters", "training.iterations"),

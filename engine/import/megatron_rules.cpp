@@ -164,7 +164,8 @@ void LengthsAreOfOneKind(const Args& a) {
         a.Error(flag, fmt::format("{} contradicts {}", flag, length), "all lengths in one unit");
     }
   };
-  other("--train-iters", {"--lr-decay-samples", "--lr-warmup-samples", "--lr-wsd-decay-samples"});
+  other("--train-iters",
+        {"--lr-decay-samples", "--lr-warmup-samples", "--lr-wsd-decay-samples", "--rampup-batch-size"});
   other("--train-samples", {"--lr-decay-iters", "--lr-warmup-iters", "--lr-wsd-decay-iters"});
   NotBoth(a, "--lr-warmup-fraction", "--lr-warmup-iters");
   NotBoth(a, "--lr-warmup-fraction", "--lr-warmup-samples");

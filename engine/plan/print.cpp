@@ -1,5 +1,7 @@
 #include "engine/plan/print.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -50,6 +52,22 @@ std::string LanesText(const Plan& plan) {
   return text;
 }
 
+// The sizes of a batch that grows: "16, 24, 32, … 64 samples, each with a program of its own".
+std::string SizesText(const Plan& plan) {
+  constexpr std::size_t kNamed = 3;
+  std::vector<std::string> sizes;
+  for (const ProgramSpec& spec : plan.programs) {
+    if (spec.kind == ProgramKind::kTrain) sizes.push_back(WithThousands(spec.global_batch));
+  }
+  if (sizes.size() < 2) return "";
+  const std::size_t count = sizes.size();
+  if (count > kNamed + 2) {
+    sizes.erase(sizes.begin() + kNamed, sizes.end() - 1);
+    sizes.insert(sizes.end() - 1, "…");
+  }
+  return fmt::format("{} samples: {} programs over one arena", fmt::join(sizes, ", "), count);
+}
+
 std::string Header(const Plan& plan) {
   std::string text = fmt::format("plan {}\n", plan.hash);
   text += fmt::format("  mesh      {}\n", MeshText(plan.mesh));
@@ -60,6 +78,7 @@ std::string Header(const Plan& plan) {
       "  batch     {} samples = {} microbatches × {} samples × {} (dp × ep), of {} tokens: {} tokens\n",
       plan.global_batch, plan.microbatches, plan.microbatch_samples / replicas, replicas, plan.sequence,
       WithThousands(plan.global_batch * plan.sequence));
+  if (std::string sizes = SizesText(plan); !sizes.empty()) text += fmt::format("  ramp-up   {}\n", sizes);
   text += fmt::format("  schedule  {}, {} chunk{} a stage\n", plan.schedule, plan.stages[0].chunks.size(),
                       plan.stages[0].chunks.size() == 1 ? "" : "s");
   if (plan.lanes > 1) text += fmt::format("  overlap   {}\n", LanesText(plan));

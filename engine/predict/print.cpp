@@ -38,6 +38,24 @@ std::string SlowText(const Prediction& prediction) {
                             Milliseconds(prediction.fast_iteration_s));
 }
 
+// Of a batch that grows: what an iteration of each size takes.
+std::string SizesText(const plan::Plan& plan, const recipe::Cluster& cluster) {
+  std::string text;
+  const std::int32_t largest = plan.ProgramOf(plan::ProgramKind::kTrain);
+  for (std::int32_t p = 0; p <= largest; ++p) {
+    const plan::ProgramSpec& spec = plan.ProgramAt(p);
+    if (spec.kind != plan::ProgramKind::kTrain || plan.ProgramOf(spec.kind) == 0) continue;
+    const double seconds = PredictProgram(plan, p, cluster);
+    text += fmt::format("  {:>12} {:>12} {:>12} {:>12}\n", WithThousands(spec.global_batch),
+                        WithThousands(spec.microbatches), Milliseconds(seconds),
+                        Rounded(static_cast<double>(spec.global_batch * plan.sequence) / seconds));
+  }
+  if (text.empty()) return text;
+  return fmt::format("\npredicted iterations of the growing batch\n  {:>12} {:>12} {:>12} {:>12}\n",
+                     "samples", "microbatches", "iteration", "tokens/s") +
+         text;
+}
+
 }  // namespace
 
 std::string PredictionText(const plan::Plan& plan, const recipe::Cluster& cluster,
@@ -63,7 +81,7 @@ std::string PredictionText(const plan::Plan& plan, const recipe::Cluster& cluste
                 "recomputation, causal pairs once)\n",
                 100 * prediction.mfu, FormatCount(cluster.peak_flops), FormatCount(prediction.model_flops))
           : std::string("  no MFU: cluster.peak_flops is not given\n");
-  return text + SlowText(prediction) + StageTimes(prediction);
+  return text + SlowText(prediction) + StageTimes(prediction) + SizesText(plan, cluster);
 }
 
 }  // namespace engine::predict

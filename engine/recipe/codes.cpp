@@ -63,7 +63,9 @@ const std::vector<Code>& Codes() {
        "width, 2 · cp the sequence, and pp × virtual_stages may not exceed the layers.",
        "The hint gives the nearest degrees that do."},
       {"E203", "batch", "Batch and length of the training do not go together",
-       "global_batch = micro_batch × microbatches × dp × ep, in whole numbers, and the length is said once.",
+       "global_batch = micro_batch × microbatches × dp × ep, in whole numbers, as is every size of a batch "
+       "that grows "
+       "([training.rampup]), and the length is said once.",
        "The hint gives the nearest batch that does."},
       {"E204", "schedule", "The learning-rate schedule contradicts itself",
        "A length is said twice, the warm-up outlasts the decay, or a lower rate is above the highest.",
@@ -221,6 +223,10 @@ const std::vector<Code>& Codes() {
        "GPT-2's own vocab.json has 50,257 ids. Text that was tokenised with it holds ids that this model "
        "does not have, at which a run is refused. Files of another vocabulary may have fewer.",
        "model.vocab = 50257; or allow this, where vocab_file is another vocabulary."},
+      {"W316", "ramp-outlasts-training", "The training ends before the global batch is whole",
+       "The batch grows over more samples than the training has, so that no iteration has global_batch "
+       "samples.",
+       "A shorter training.rampup.samples; or a longer training."},
       {"W401", "rare-checkpoints", "More than an hour of predicted time between checkpoints",
        "What a failure costs is on average half the interval, on all devices.",
        "A shorter checkpoint.interval, with checkpoint.keep to bound the disk."},

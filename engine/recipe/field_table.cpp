@@ -315,7 +315,9 @@ Rows TrainingRows() {
           .Required()
           .Between(1, kMaxSize)
           .Unit("samples")
-          .Doc("Samples of one iteration: micro_batch × microbatches × dp × ep."),
+          .Doc("Samples of one iteration: micro_batch × microbatches × dp × ep. With [training.rampup]: of "
+               "the "
+               "iterations behind the ramp."),
       FIELD(training.micro_batch)
           .Required()
           .Between(1, kMaxSize)
@@ -328,7 +330,25 @@ Rows TrainingRows() {
       FIELD(training.samples)
           .Between(0, kMaxCount)
           .Unit("samples")
-          .Doc("Length of the training in samples, a multiple of global_batch."),
+          .Doc("Length of the training in samples, a multiple of global_batch; with [training.rampup], the "
+               "end of an "
+               "iteration."),
+      FIELD(training.rampup.start)
+          .Between(0, kMaxSize)
+          .Unit("samples")
+          .Doc("Samples of the first iteration; 0: the global batch does not grow."),
+      FIELD(training.rampup.increment)
+          .Between(0, kMaxSize)
+          .Unit("samples")
+          .Doc("Samples that each step adds; global_batch − start is a multiple of it. Start and increment "
+               "are multiples "
+               "of micro_batch × dp × ep, as global_batch is."),
+      FIELD(training.rampup.samples)
+          .Between(0, kMaxCount)
+          .Unit("samples")
+          .Doc("Consumed samples over which the steps are spread evenly; from there on iterations have "
+               "global_batch "
+               "samples."),
       FIELD(training.logits_bytes)
           .Bytes()
           .AtLeast(1)
@@ -479,6 +499,10 @@ std::vector<TableDoc> MakeTables() {
       {"optimizer", "How weights are updated."},
       {"schedule", "The learning rate over time."},
       {"training", "Batch and length of the training."},
+      {"training.rampup",
+       "Growth of the global batch from start to training.global_batch, by the samples consumed "
+       "(Megatron-LM's "
+       "--rampup-batch-size)."},
       {"precision", "Number formats."},
       {"recompute", "Activations that are computed again in the backward pass."},
       {"checkpoint", "When checkpoints are written, and how many are kept."},

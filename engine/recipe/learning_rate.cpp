@@ -21,7 +21,7 @@ double WsdCoefficient(const std::string& kind, double q) {
 ScheduleLengths LengthsOf(const recipe::Recipe& recipe) {
   const recipe::Schedule& schedule = recipe.schedule;
   const std::int64_t batch = recipe.training.global_batch;
-  const std::int64_t whole = recipe.iterations() * batch;
+  const std::int64_t whole = recipe.samples();
   const auto pick = [&](std::int64_t samples, std::int64_t iterations) {
     return samples > 0 ? samples : iterations * batch;
   };

@@ -126,11 +126,19 @@ struct Schedule {
   std::string wsd_decay_kind = "exponential";  // linear | cosine | exponential | minus_sqrt
 };
 
+// The global batch grows, in equal steps (recipe/batch_size.h). All 0: it does not.
+struct Rampup {
+  std::int64_t start = 0;      // samples of the first iteration
+  std::int64_t increment = 0;  // samples that a step adds
+  std::int64_t samples = 0;    // consumed when the global batch is whole
+};
+
 struct Training {
-  std::int64_t global_batch = 0;  // samples an iteration
+  std::int64_t global_batch = 0;  // samples an iteration, where it grows: in the end
   std::int64_t micro_batch = 0;   // samples of one microbatch on one data-parallel rank
   std::int64_t iterations = 0;    // or samples, not both
   std::int64_t samples = 0;
+  Rampup rampup;
   std::int64_t seed = 1234;
   std::int64_t logits_bytes = std::int64_t{1}
                               << 30;  // budget of the logits where head and loss run in chunks
@@ -232,12 +240,12 @@ struct Recipe {
     const std::int64_t multiple = model.vocab_multiple * parallelism.tp;
     return (model.vocab + multiple - 1) / multiple * multiple;
   }
-  std::int64_t microbatches() const {
+  std::int64_t microbatches() const {  // of the whole global batch
     return training.global_batch / (training.micro_batch * parallelism.dp * parallelism.ep);
   }
-  std::int64_t iterations() const {
-    return training.iterations > 0 ? training.iterations : training.samples / training.global_batch;
-  }
+  // The length of the training (recipe/batch_size.cpp).
+  std::int64_t iterations() const;
+  std::int64_t samples() const;
 };
 
 }  // namespace engine::recipe

@@ -4,10 +4,14 @@
 #include <cmath>
 #include <string>
 
+#include "engine/recipe/batch_size.h"
 #include "engine/recipe/rules.h"
 
 namespace engine::recipe {
 namespace {
+
+// Sample indices are 32-bit numbers, as Megatron-LM's are.
+constexpr std::int64_t kMostSamples = (std::int64_t{1} << 32) - 3;
 
 // Samples of one microbatch over all ranks that split the batch; -1 on overflow.
 std::int64_t MicrobatchSamples(const Recipe& r) {
@@ -33,13 +37,105 @@ void BatchIsWholeMicrobatches(const RuleContext& c) {
   }
 }
 
-// The program is unrolled over microbatches and chunks, so a slip of the pen must not make it fill the
-// memory.
+// The numbers of [training.rampup] lead from start to global_batch.
+void RampupIsWhole(const RuleContext& c) {
+  const Training& t = c.recipe.training;
+  const Rampup& r = t.rampup;
+  if (r.start == 0 && r.increment == 0 && r.samples == 0) return;
+  const std::pair<const char*, std::int64_t> numbers[] = {
+      {"start", r.start}, {"increment", r.increment}, {"samples", r.samples}};
+  for (const auto& [name, value] : numbers) {
+    if (value > 0) continue;
+    c.Error({fmt::format("training.rampup.{}", name), "training.rampup.start", "training.rampup.increment",
+             "training.rampup.samples"},
+            fmt::format("the global batch grows by start {}, increment {} and samples {}: {} is missing",
+                        r.start, r.increment, r.samples, name),
+            "set all three of [training.rampup], or none");
+    return;
+  }
+  if (r.start >= t.global_batch) {
+    c.Error({"training.rampup.start", "training.global_batch"},
+            fmt::format("rampup.start {} is not below global_batch {}", r.start, t.global_batch),
+            "a smaller start, a larger global_batch, or no [training.rampup]");
+    return;
+  }
+  const std::int64_t grows = t.global_batch - r.start;
+  if (grows % r.increment != 0) {
+    std::vector<std::int64_t> batches = MultiplesAround(grows, r.increment);
+    for (std::int64_t& batch : batches) batch += r.start;
+    c.Error(
+        {"training.rampup.increment", "training.rampup.start", "training.global_batch"},
+        fmt::format(
+            "rampup.increment {} does not lead from start {} to global_batch {}: {} is no multiple of it",
+            r.increment, r.start, t.global_batch, grows),
+        c.WaysOut({{.key = "training.rampup.increment", .name = "increment", .values = Divisors(grows)},
+                   {.key = "training.global_batch", .name = "global_batch", .values = std::move(batches)}}));
+    return;
+  }
+  if (grows / r.increment >= kMostTurns) {
+    c.Error({"training.rampup.increment", "training.rampup.start", "training.global_batch"},
+            fmt::format(
+                "the batch grows from rampup.start {} to global_batch {} through {} sizes, each with its own "
+                "program: more than {}",
+                r.start, t.global_batch, grows / r.increment + 1, kMostTurns),
+            "a larger increment");
+    return;
+  }
+  if (r.samples > kMostSamples) {
+    c.Error({"training.rampup.samples"},
+            fmt::format("rampup.samples {} are more than an index of samples holds ({})", r.samples,
+                        kMostSamples),
+            fmt::format("at most {}", kMostSamples));
+  }
+}
+
+// Every size of the growing batch is whole microbatches, in groups of pp under the interleaved schedule, as its start and
+// its steps are.
+void WholeMicrobatches(const RuleContext& c, const char* name, std::int64_t value) {
+  const Training& t = c.recipe.training;
+  const Parallelism& p = c.recipe.parallelism;
+  const bool groups = p.virtual_stages > 1 && p.pp > 1;
+  const std::int64_t step = ProductOrOverflow({t.micro_batch, p.dp, p.ep, groups ? p.pp : std::int64_t{1}});
+  if (!Ramps(t) || step < 0 || t.global_batch % step != 0) return;  // other rules say so
+  if (value % step == 0) return;
+  const std::string key = fmt::format("training.rampup.{}", name);
+  std::string hint = c.WaysOut({{.key = key, .name = name, .values = MultiplesAround(value, step)}});
+  if (hint.empty())
+    hint = fmt::format("{} {}", name, NearestMultiples(value, step));  // with another start, or increment
+  c.Error(
+      {key, "training.rampup.start", "training.micro_batch", "parallelism.dp"},
+      fmt::format("rampup.{} {} is not a multiple of micro_batch {} × dp {} × ep {}{} = {}", name, value,
+                  t.micro_batch, p.dp, p.ep, groups ? fmt::format(" × pp {} (interleaved)", p.pp) : "", step),
+      std::move(hint));
+}
+void RampupStartsWhole(const RuleContext& c) {
+  WholeMicrobatches(c, "start", c.recipe.training.rampup.start);
+}
+void RampupGrowsWhole(const RuleContext& c) {
+  WholeMicrobatches(c, "increment", c.recipe.training.rampup.increment);
+}
+
+// The programs, one a size of the batch, are unrolled over microbatches and chunks, so a slip of the pen must not make
+// them fill the memory.
 void ProgramIsOfSensibleLength(const RuleContext& c) {
   const Parallelism& p = c.recipe.parallelism;
   const Training& t = c.recipe.training;
   const std::int64_t step = MicrobatchSamples(c.recipe);
   if (step < 0 || t.global_batch % step != 0) return;
+  if (Ramps(t)) {
+    const std::int64_t sizes = (t.global_batch - t.rampup.start) / t.rampup.increment + 1;
+    const std::int64_t mean = (t.rampup.start + t.global_batch) / step;
+    const std::int64_t all = ProductOrOverflow({sizes, mean, p.pp, p.virtual_stages});
+    if (all >= 0 && all / 2 <= kMostTurns) return;
+    c.Error(
+        {"training.rampup.increment", "training.global_batch"},
+        fmt::format(
+            "the {} sizes from rampup.start {} to global_batch {}, each with its own program, have together "
+            "more than {} turns of microbatches × pp {} × virtual_stages {}",
+            sizes, t.rampup.start, t.global_batch, kMostTurns, p.pp, p.virtual_stages),
+        "a larger increment; or a larger micro_batch");
+    return;
+  }
   const std::int64_t microbatches = t.global_batch / step;
   const std::int64_t turns = ProductOrOverflow({microbatches, p.pp, p.virtual_stages});
   if (turns >= 0 && turns <= kMostTurns) return;
@@ -77,25 +173,38 @@ void LengthIsSaidOnce(const RuleContext& c) {
   }
 }
 
-// Sample indices are 32-bit numbers, as Megatron-LM's are.
 void SamplesFitAnIndex(const RuleContext& c) {
-  constexpr std::int64_t kMostSamples = (std::int64_t{1} << 32) - 3;
   const Training& t = c.recipe.training;
+  const Progress most = RunOn(t, {}, kNoEnd, kMostSamples);
   if (t.samples > kMostSamples) {
     c.Error({"training.samples"},
             fmt::format("{} samples are more than an index of samples holds ({})", t.samples, kMostSamples),
-            fmt::format("samples {}", kMostSamples / t.global_batch * t.global_batch));
+            fmt::format("samples {}", most.samples));
   }
-  const std::int64_t samples = ProductOrOverflow({t.iterations, t.global_batch});
-  if (samples <= kMostSamples) return;  // -1: too long by another rule
+  const std::int64_t samples =
+      Ramps(t) ? c.recipe.samples() : ProductOrOverflow({t.iterations, t.global_batch});
+  if (t.iterations == 0 || samples <= kMostSamples) return;  // -1: too long by another rule
   c.Error({"training.iterations", "training.global_batch"},
           fmt::format("{} iterations of {} samples are more than an index of samples holds ({})",
                       t.iterations, t.global_batch, kMostSamples),
-          fmt::format("at most {} iterations", kMostSamples / t.global_batch));
+          fmt::format("at most {} iterations", most.iterations));
 }
 
 void LengthIsWholeBatches(const RuleContext& c) {
   const Training& t = c.recipe.training;
+  if (Ramps(t)) {
+    const Progress before = RunOn(t, {}, kNoEnd, t.samples);
+    if (before.samples == t.samples) return;
+    const std::int64_t after = before.samples + BatchAt(t, before.samples);
+    c.Error(
+        {"training.samples", "training.rampup.samples", "training.global_batch"},
+        fmt::format(
+            "samples {} do not end with an iteration: of the growing batch, {} iterations have {} and one "
+            "more {}",
+            t.samples, before.iterations, before.samples, after),
+        c.WaysOut({{.key = "training.samples", .name = "samples", .values = {before.samples, after}}}));
+    return;
+  }
   if (t.samples % t.global_batch != 0) {
     c.Error({"training.samples", "training.global_batch"},
             fmt::format("samples {} is not a multiple of global_batch {}", t.samples, t.global_batch),
@@ -160,7 +269,10 @@ ScheduleSamples InSamples(const Recipe& r) {
   };
   ScheduleSamples lengths;
   lengths.decay = samples(s.decay_iterations, s.decay_samples);
-  if (lengths.decay == 0) lengths.decay = samples(r.training.iterations, r.training.samples);
+  if (lengths.decay == 0) {
+    lengths.decay = Ramps(r.training) ? static_cast<double>(r.samples())
+                                      : samples(r.training.iterations, r.training.samples);
+  }
   lengths.warmup = s.warmup_fraction > 0 ? s.warmup_fraction * lengths.decay
                                          : samples(s.warmup_iterations, s.warmup_samples);
   lengths.wsd_decay = samples(s.wsd_decay_iterations, s.wsd_decay_samples);
@@ -172,6 +284,25 @@ std::string DecayName(const Recipe& r) {
   if (r.schedule.decay_samples > 0) return fmt::format("decay_samples {}", r.schedule.decay_samples);
   if (r.training.iterations > 0) return fmt::format("the training's iterations {}", r.training.iterations);
   return fmt::format("the training's samples {}", r.training.samples);
+}
+
+// Iterations of a growing batch are of several sizes: a length in iterations would not say how many samples it is.
+void GrowingBatchHasLengthsInSamples(const RuleContext& c) {
+  if (!Ramps(c.recipe.training)) return;
+  const Schedule& s = c.recipe.schedule;
+  const std::pair<const char*, std::int64_t> lengths[] = {
+      {"warmup", s.warmup_iterations}, {"decay", s.decay_iterations}, {"wsd_decay", s.wsd_decay_iterations}};
+  for (const auto& [name, iterations] : lengths) {
+    if (iterations == 0) continue;
+    c.Error(
+        {fmt::format("schedule.{}_iterations", name), "training.rampup.start"},
+        fmt::format(
+            "{}_iterations {} is no length of the schedule where the global batch grows ([training.rampup]): "
+            "the schedule counts samples",
+            name, iterations),
+        fmt::format("{}_samples; {} iterations of the whole global_batch are {}", name, iterations,
+                    ProductOrOverflow({iterations, c.recipe.training.global_batch})));
+  }
 }
 
 void WarmupEndsBeforeDecay(const RuleContext& c) {
@@ -242,21 +373,30 @@ std::vector<Rule> BatchRules() {
                                           "parallelism.ep"};
   std::vector<std::string> pipeline = batch;
   pipeline.insert(pipeline.end(), {"parallelism.pp", "parallelism.virtual_stages"});
+  std::vector<std::string> growing = pipeline;
+  growing.emplace_back("training.rampup");
+  const std::vector<std::string> length = {"training.iterations", "training.samples", "training.global_batch",
+                                           "training.rampup"};
   return {
       {batch, BatchIsWholeMicrobatches},
-      {{"training.global_batch", "training.micro_batch", "parallelism"}, ProgramIsOfSensibleLength},
+      {{"training.rampup", "training.global_batch"}, RampupIsWhole},
+      {growing, RampupStartsWhole},
+      {growing, RampupGrowsWhole},
+      {{"training.global_batch", "training.rampup", "training.micro_batch", "parallelism"},
+       ProgramIsOfSensibleLength},
       {pipeline, InterleavedMicrobatchesFillPipeline},
       {{"training.iterations", "training.samples"}, LengthIsSaidOnce},
-      {{"training.iterations", "training.samples", "training.global_batch"}, SamplesFitAnIndex},
-      {{"training.iterations", "training.samples", "training.global_batch"}, LengthIsWholeBatches},
+      {length, SamplesFitAnIndex},
+      {length, LengthIsWholeBatches},
       {{"cluster.memory_bytes", "cluster.reserved_bytes"}, ReserveFitsMemory},
   };
 }
 
 std::vector<Rule> ScheduleRules() {
   const std::vector<std::string> lengths = {"schedule", "training.iterations", "training.samples",
-                                            "training.global_batch"};
+                                            "training.global_batch", "training.rampup"};
   return {
+      {{"schedule", "training.rampup", "training.global_batch"}, GrowingBatchHasLengthsInSamples},
       {{"schedule"}, WarmupIsSaidOnce},
       {{"schedule"}, DecayIsSaidOnce},
       {lengths, WarmupEndsBeforeDecay},

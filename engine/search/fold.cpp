@@ -251,6 +251,7 @@ class Folder::Impl {
     reduced.model.layers = 0;
     for (std::int64_t n : blocks) reduced.model.layers += n;
     reduced.training.global_batch = reduced.training.micro_batch * p.dp * 2;
+    reduced.training.rampup = {};
     return reduced;
   }
 

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/recipe/batch_size.h"
+
 namespace engine::search {
 namespace {
 
@@ -209,7 +211,7 @@ bool SearchSpace::HeadHasFp8Sizes(const Layout& layout) const {
 
 // With each ZeRO stage and micro-batch.
 void SearchSpace::AddStates(Layout layout, std::vector<Layout>* layouts) const {
-  const std::int64_t global_batch = recipe_.training.global_batch;
+  const std::vector<std::int64_t> batches = recipe::BatchSizes(recipe_.training);
   const std::int64_t own_samples = recipe_.training.micro_batch;
   for (std::int64_t zero : Values("parallelism.zero_stage", recipe_.parallelism.zero_stage, {0, 1, 2, 3})) {
     layout.zero_stage = zero;
@@ -219,10 +221,14 @@ void SearchSpace::AddStates(Layout layout, std::vector<Layout>* layouts) const {
     if (zero > 2 && recipe_.precision.compute == "fp8") continue;
     for (std::int64_t samples : Values("training.micro_batch", own_samples, MicroBatches(own_samples))) {
       layout.micro_batch = samples;
-      if (global_batch % (samples * layout.dp) != 0) continue;
-      const std::int64_t microbatches = global_batch / (samples * layout.dp);
-      if (layout.virtual_stages > 1 && microbatches % layout.pp != 0) continue;
-      if (microbatches * layout.pp * layout.virtual_stages > recipe::kMostTurns) continue;
+      const std::int64_t group = samples * layout.dp * (layout.virtual_stages > 1 ? layout.pp : 1);
+      std::int64_t microbatches = 0;  // of all sizes of the batch, which have a program each
+      bool whole = true;
+      for (const std::int64_t batch : batches) {
+        whole = whole && batch % group == 0;
+        microbatches += batch / (samples * layout.dp);
+      }
+      if (!whole || microbatches * layout.pp * layout.virtual_stages > recipe::kMostTurns) continue;
       if (recipe_.precision.fp8_head && !HeadHasFp8Sizes(layout)) continue;
       layouts->push_back(layout);
     }

@@ -16,6 +16,7 @@
 #include "engine/driver/compile_recipe.h"
 #include "engine/driver/run_folder.h"
 #include "engine/predict/predict.h"
+#include "engine/recipe/batch_size.h"
 #include "engine/recipe/print.h"
 
 namespace engine::study {
@@ -65,12 +66,13 @@ void ForEachMetric(const std::string& folder, const Function& function) {
 
 RunResult ReadRun(const std::string& folder, const recipe::Recipe& recipe, const recipe::Study& study) {
   RunResult run{.seed = recipe.training.seed, .last_line = {}, .train = {}, .validation = {}};
-  const auto tokens_of_iteration =
-      static_cast<double>(recipe.training.global_batch * recipe.data.sequence_length);
+  const auto sequence = static_cast<double>(recipe.data.sequence_length);
   std::vector<double> iteration_s, tokens_per_s;
   double seconds = 0;
   ForEachMetric(folder, [&](const Json& json) {
-    const double tokens = NumberIn(json, "iteration") * tokens_of_iteration;
+    const auto iteration = static_cast<std::int64_t>(NumberIn(json, "iteration"));
+    const double tokens =
+        sequence * static_cast<double>(recipe::RunOn(recipe.training, {}, iteration, recipe::kNoEnd).samples);
     if (json.contains("validation_loss")) {
       run.validation.push_back({tokens, seconds, NumberIn(json, "validation_loss")});
       return;

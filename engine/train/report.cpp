@@ -143,23 +143,26 @@ void Reporter::Note(const std::string& text) {
 
 absl::Status Reporter::Iteration(const IterationReport& report) {
   const double seconds = report.elapsed_ms / 1e3;
-  const double flops = facts_.model_flops / seconds / static_cast<double>(facts_.devices);
+  const double batches = static_cast<double>(report.global_batch) / static_cast<double>(facts_.global_batch);
+  const double flops = batches * facts_.model_flops / seconds / static_cast<double>(facts_.devices);
   // A number that is not finite becomes null: JSON has none.
-  nlohmann::ordered_json json = {{"iteration", report.iteration},
-                                 {"loss", report.loss},
-                                 {"grad_norm", report.grad_norm},
-                                 {"learning_rate", report.learning_rate},
-                                 {"loss_scale", report.loss_scale},
-                                 {"consumed_samples", report.consumed_samples},
-                                 {"skipped_iterations", report.skipped_iterations},
-                                 {"nan_iterations", report.nan ? 1 : 0},
-                                 {"elapsed_ms", report.elapsed_ms},
-                                 {"timestamp", Timestamp()},
-                                 {"tokens_per_second", static_cast<double>(facts_.tokens) / seconds},
-                                 {"tflops_per_device", flops / 1e12},
-                                 {"mfu", nullptr},
-                                 {"arena_bytes", facts_.arena_bytes},
-                                 {"memory_bytes", nullptr}};
+  nlohmann::ordered_json json = {
+      {"iteration", report.iteration},
+      {"loss", report.loss},
+      {"grad_norm", report.grad_norm},
+      {"learning_rate", report.learning_rate},
+      {"loss_scale", report.loss_scale},
+      {"global_batch", report.global_batch},
+      {"consumed_samples", report.consumed_samples},
+      {"skipped_iterations", report.skipped_iterations},
+      {"nan_iterations", report.nan ? 1 : 0},
+      {"elapsed_ms", report.elapsed_ms},
+      {"timestamp", Timestamp()},
+      {"tokens_per_second", batches * static_cast<double>(facts_.tokens) / seconds},
+      {"tflops_per_device", flops / 1e12},
+      {"mfu", nullptr},
+      {"arena_bytes", facts_.arena_bytes},
+      {"memory_bytes", nullptr}};
   for (const auto& [name, value] : report.metrics) json["metrics"][name] = value;
   if (facts_.peak_flops > 0) json["mfu"] = flops / facts_.peak_flops;
   if (report.device_bytes) json["memory_bytes"] = *report.device_bytes;
@@ -167,6 +170,7 @@ absl::Status Reporter::Iteration(const IterationReport& report) {
   RETURN_IF_ERROR(Append(json));
   ++interval_.iterations;
   interval_.elapsed_ms += report.elapsed_ms;
+  interval_.batches += batches;
   interval_.skipped += report.skipped ? 1 : 0;
   interval_.nan += report.nan ? 1 : 0;
   if (!report.skipped && !report.nan) interval_.loss += report.loss;
@@ -181,7 +185,8 @@ void Reporter::Log(const IterationReport& report) {
   const Interval interval = std::exchange(interval_, {});
   const std::int64_t steps = interval.iterations - interval.skipped - interval.nan;
   const double mean_s = interval.elapsed_ms / 1e3 / static_cast<double>(interval.iterations);
-  const double tflops = facts_.model_flops / mean_s / static_cast<double>(facts_.devices) / 1e12;
+  const double batch_s = interval.elapsed_ms / 1e3 / interval.batches;
+  const double tflops = facts_.model_flops / batch_s / static_cast<double>(facts_.devices) / 1e12;
   std::string line = fmt::format(
       "[{:%Y-%m-%d %H:%M:%S}] iteration {:8d}/{:8d} | consumed samples: {:12d} | "
       "elapsed time per iteration (ms): {:.1f} |",
@@ -196,7 +201,7 @@ void Reporter::Log(const IterationReport& report) {
   line += fmt::format(
       " number of skipped iterations: {:3d} | number of nan iterations: {:3d} | tokens/s: {:.0f} | memory: "
       "{} |{}",
-      interval.skipped, interval.nan, static_cast<double>(facts_.tokens) / mean_s,
+      interval.skipped, interval.nan, static_cast<double>(facts_.tokens) / batch_s,
       FormatBytes(facts_.arenas_bytes), Slowest(report));
   Line(line);
 }
@@ -227,10 +232,12 @@ void Reporter::Progress(const IterationReport& report) {
   constexpr int kWidth = 40;
   const double done = static_cast<double>(report.iteration) / static_cast<double>(report.iterations);
   const int filled = static_cast<int>(done * kWidth);
-  const double left_s = report.elapsed_ms / 1e3 * static_cast<double>(report.iterations - report.iteration);
+  const double sample_s = report.elapsed_ms / 1e3 / static_cast<double>(report.global_batch);
+  const double left_s = sample_s * static_cast<double>(facts_.samples - report.consumed_samples);
   Print(stdout, "\r[{}{}] {:3.0f}% {}/{} loss {:.4f} {:.0f} tokens/s, {:.0f} s left \x1b[K",
         std::string(filled, '#'), std::string(kWidth - filled, '.'), 100 * done, report.iteration,
-        report.iterations, report.loss, static_cast<double>(facts_.tokens) / report.elapsed_ms * 1e3, left_s);
+        report.iterations, report.loss,
+        static_cast<double>(facts_.tokens) / static_cast<double>(facts_.global_batch) / sample_s, left_s);
   std::fflush(stdout);
   bar_shown_ = true;
 }

@@ -18,10 +18,13 @@ namespace engine::train {
 struct RunFacts {
   std::int64_t arenas_bytes = 0;  // of all ranks together
   std::int64_t arena_bytes = 0;   // of the fullest rank
-  std::int64_t tokens = 0;        // of an iteration
-  std::int64_t devices = 1;       // ranks
-  double model_flops = 0;         // of an iteration on all of them: plan::Prediction
-  double peak_flops = 0;          // of one, per second, of dense 16-bit products; 0: not known
+  // Of an iteration of the whole global batch; those of a smaller one have less of both in proportion.
+  std::int64_t global_batch = 1;
+  std::int64_t tokens = 0;
+  std::int64_t samples = 0;  // of the whole training
+  std::int64_t devices = 1;  // ranks
+  double model_flops = 0;    // of such an iteration on all of them: plan::Prediction
+  double peak_flops = 0;     // of one, per second, of dense 16-bit products; 0: not known
   bool gpus = false;
 };
 
@@ -29,7 +32,7 @@ struct IterationReport {
   std::int64_t iteration = 0;  // from 1
   std::int64_t iterations = 0;
   std::int64_t consumed_samples = 0;
-  std::int64_t global_batch = 0;
+  std::int64_t global_batch = 0;  // samples of this iteration
   double loss = 0;  // nats per token, mean over the global batch; of several, plan::Plan::Objective
   std::vector<std::pair<std::string, double>> metrics = {};  // by name, of a model with more than one
   double grad_norm = 0;                                      // before clipping
@@ -85,7 +88,8 @@ class Reporter {
     std::int64_t skipped = 0;
     std::int64_t nan = 0;
     double elapsed_ms = 0;
-    double loss = 0;  // sum over those that are neither
+    double batches = 0;  // whole global batches that their samples are
+    double loss = 0;     // sum over those that are neither
   };
 
   Reporter() = default;

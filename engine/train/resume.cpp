@@ -6,6 +6,7 @@
 #include "engine/base/shown.h"
 #include "engine/checkpoint/store.h"
 #include "engine/driver/run_folder.h"
+#include "engine/recipe/batch_size.h"
 #include "engine/recipe/load.h"
 #include "engine/recipe/print.h"
 #include "engine/train/report.h"
@@ -30,15 +31,16 @@ std::string EffectOf(const std::string& key, const recipe::Precision& before, co
 // enough.
 absl::Status CheckSamplesLeft(const recipe::Recipe& recipe, const checkpoint::Reader& reader) {
   const checkpoint::Metadata& done = reader.metadata();
-  const std::int64_t asked = recipe.iterations() * recipe.training.global_batch;
+  const std::int64_t asked = recipe.samples();
   const std::int64_t left = std::max<std::int64_t>(0, recipe.iterations() - done.iteration);
-  const std::int64_t needed = done.consumed_samples + left * recipe.training.global_batch;
+  const std::int64_t needed =
+      recipe::RunOn(recipe.training, {0, done.consumed_samples}, left, recipe::kNoEnd).samples;
   if (left == 0 || needed <= asked) return absl::OkStatus();
   return FailedPrecondition(
       "checkpoint {} has consumed {} samples in {} iterations, and {} more iterations of {} make {}; but the "
       "recipe's "
       "{} iterations × {} ask the data for {} only\n"
-      "    hint: keep training.global_batch, or start in another --out",
+      "    hint: keep training.global_batch and [training.rampup], or start in another --out",
       reader.folder(), done.consumed_samples, done.iteration, left, recipe.training.global_batch, needed,
       recipe.iterations(), recipe.training.global_batch, asked);
 }
@@ -52,7 +54,7 @@ absl::Status CompareRecipes(const recipe::Recipe& recipe, const checkpoint::Read
   bool other_length = false;
   for (const recipe::Change& change : recipe::Diff(before.recipe, recipe)) {
     other_length = other_length || change.key == "training.iterations" || change.key == "training.samples" ||
-                   change.key == "training.global_batch";
+                   change.key == "training.global_batch" || change.key.starts_with("training.rampup.");
     const std::string text = fmt::format("{}: {} → {}", change.key, change.before, change.after);
     if (change.key.starts_with("model.") && !MayChangeInModel(change.key)) {
       clashes += "\n    " + text;

@@ -29,6 +29,7 @@
 #include "engine/driver/plan_document.h"
 #include "engine/driver/run_folder.h"
 #include "engine/predict/predict.h"
+#include "engine/recipe/batch_size.h"
 #include "engine/recipe/learning_rate.h"
 #include "engine/recipe/print.h"
 #include "engine/state/state.h"
@@ -172,7 +173,9 @@ class Training {
   }
   RunFacts Facts(std::int64_t arenas_bytes) const {
     RunFacts facts{.arenas_bytes = arenas_bytes,
+                   .global_batch = plan_.global_batch,
                    .tokens = plan_.global_batch * plan_.sequence,
+                   .samples = recipe_.samples(),
                    .devices = plan_.mesh.world(),
                    .model_flops = predict::Predict(plan_, recipe_.cluster).model_flops,
                    .peak_flops = recipe_.cluster.peak_flops,
@@ -246,8 +249,10 @@ class Training {
     iteration_ = metadata.iteration;
     consumed_samples_ = metadata.consumed_samples;
     adam_step_ = metadata.adam_step;
-    // Skipped iterations are counted as batches of now: checkpoints do not say how large each of them was.
-    schedule_samples_ = consumed_samples_ - (iteration_ - adam_step_) * plan_.global_batch;
+    // Older checkpoints do not say how large their skipped iterations were: they count as batches of now.
+    schedule_samples_ = metadata.schedule_samples >= 0
+                            ? metadata.schedule_samples
+                            : consumed_samples_ - (iteration_ - adam_step_) * plan_.global_batch;
     return ranks_->Run([&](executor::RankExecutor& rank) -> absl::Status {
       RETURN_IF_ERROR(rank.SetSteps(adam_step_));
       return state::LoadCheckpoint(plan_, resume->reader, true, rank);
@@ -324,12 +329,19 @@ class Training {
     return MakeFeed(plan_, *source_, data::Split::kTrain, first_sample);
   }
 
+  // Samples of the iteration that begins when so many have been consumed, and its program.
+  std::int64_t BatchAt(std::int64_t consumed) const { return recipe::BatchAt(recipe_.training, consumed); }
+  std::int32_t ProgramAt(std::int64_t consumed) const {
+    return plan_.ProgramOf(plan::ProgramKind::kTrain, BatchAt(consumed));
+  }
+
   // Rates for the update of the next iteration. The host does not know yet whether the one under way is
   // skipped, which the schedule then does not count (as in Megatron-LM).
   executor::LearningRates Rates() const {
     ENGINE_CHECK(started_.size() <= 1, "rates for one iteration under way, not for {}", started_.size());
+    const std::int64_t under_way = started_.empty() ? 0 : started_.front().global_batch;
     return {adam_step_, recipe::LearningRate(recipe_, schedule_samples_),
-            recipe::LearningRate(recipe_, schedule_samples_ + plan_.global_batch)};
+            recipe::LearningRate(recipe_, schedule_samples_ + under_way)};
   }
 
   // Starts an iteration. On a device that runs beside the host, the results are waited for when the next one
@@ -338,7 +350,9 @@ class Training {
     stop_.Begin(iteration_ + 1);
     const executor::LearningRates rates = Rates();
     const executor::FeedFunction feed = FeedOf(consumed_samples_);
-    const std::int64_t next_samples = consumed_samples_ + plan_.global_batch;
+    const std::int64_t batch = BatchAt(consumed_samples_);
+    const std::int32_t program = ProgramAt(consumed_samples_);
+    const std::int64_t next_samples = consumed_samples_ + batch;
     const bool more = iteration_ + 1 < recipe_.iterations();
     bool beside = false;
     const bool profiled = ProfilesNow();
@@ -349,20 +363,20 @@ class Training {
         Iterations(started_.empty() ? iteration_ + 1 : started_.front().iteration, iteration_ + 1);
     RETURN_IF_ERROR(ranks_->Run([&](executor::RankExecutor& rank) -> absl::Status {
       if (profiled) {
-        absl::StatusOr<Timings> timings = rank.Profile(iteration_, rates, feed);
+        absl::StatusOr<Timings> timings = rank.Profile(iteration_, rates, feed, program);
         if (!timings.ok()) return OnDevice(timings.status(), work, rank);
         profile_.at(rank.rank()).push_back(*std::move(timings));
-      } else if (const absl::Status status = rank.Launch(iteration_, rates, feed); !status.ok()) {
+      } else if (const absl::Status status = rank.Launch(iteration_, rates, feed, program); !status.ok()) {
         return OnDevice(status, work, rank);
       }
       if (!rank.backend().asynchronous()) return absl::OkStatus();
       if (rank.rank() == 0) beside = true;
-      if (more) rank.Prefetch(FeedOf(next_samples));
+      if (more) rank.Prefetch(FeedOf(next_samples), ProgramAt(next_samples));
       return absl::OkStatus();
     }));
     ++iteration_;
     consumed_samples_ = next_samples;
-    started_.push_back({iteration_, consumed_samples_});
+    started_.push_back({iteration_, consumed_samples_, batch});
     const bool wait_for_all = !beside || !more || profiled || ProfilesNow() || EvaluationDue() ||
                               CheckpointDue() || stop_.requested();
     while (started_.size() > (wait_for_all ? 0U : 1U)) RETURN_IF_ERROR(Finish());
@@ -393,9 +407,9 @@ class Training {
     IterationReport report{.iteration = started.iteration,
                            .iterations = recipe_.iterations(),
                            .consumed_samples = started.consumed_samples,
-                           .global_batch = plan_.global_batch,
-                           .loss = plan_.Objective(result.sums, plan_.global_batch),
-                           .metrics = MetricsOf(plan_, result.sums, plan_.global_batch),
+                           .global_batch = started.global_batch,
+                           .loss = plan_.Objective(result.sums, started.global_batch),
+                           .metrics = MetricsOf(plan_, result.sums, started.global_batch),
                            .grad_norm = result.grad_norm,
                            .learning_rate = result.learning_rate,
                            .elapsed_ms = result.elapsed_ms,
@@ -403,7 +417,7 @@ class Training {
                            .skipped_iterations = result.skipped,
                            .loss_scale = result.loss_scale};
     report.nan = !std::isfinite(report.loss) || (!report.skipped && !std::isfinite(report.grad_norm));
-    schedule_samples_ += (result.steps - adam_step_) * plan_.global_batch;
+    schedule_samples_ += (result.steps - adam_step_) * started.global_batch;
     adam_step_ = result.steps;
     if (report.nan) {
       if (reporter_ != nullptr) RETURN_IF_ERROR(reporter_->Iteration(report));
@@ -502,6 +516,7 @@ class Training {
         .consumed_samples = consumed_samples_,
         .seed = recipe_.training.seed,
         .adam_step = adam_step_,
+        .schedule_samples = schedule_samples_,
         .plan_hash = plan_.hash,
         .recipe_toml = recipe::ToToml(recipe_),
         .engine_version = Version(),
@@ -537,8 +552,9 @@ class Training {
   std::int64_t first_iteration_ = 0;          // of this run
   std::optional<std::int64_t> device_bytes_;  // as it was last asked for
   struct Started {
-    std::int64_t iteration = 0;  // from 1
-    std::int64_t consumed_samples = 0;
+    std::int64_t iteration = 0;         // from 1
+    std::int64_t consumed_samples = 0;  // after it
+    std::int64_t global_batch = 0;      // its own
   };
   std::deque<Started> started_;            // and not yet waited for
   std::optional<IterationReport> logged_;  // of rank 0: not yet told, for want of the other ranks' times

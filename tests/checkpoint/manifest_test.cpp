@@ -77,6 +77,7 @@ TEST_CASE("hostile manifests with a true checksum are clear errors") {
       {"recipe is not a string", [](Json& j) { j["recipe"] = Json::array(); }},
       {"mesh is not an object", [](Json& j) { j["mesh"] = 3; }},
       {"fingerprints is not an object", [](Json& j) { j["fingerprints"] = 3; }},
+      {"schedule_samples is negative", [](Json& j) { j["schedule_samples"] = -1; }},
       {"a fingerprint is not a string",
        [](Json& j) {
          j["fingerprints"] = {{"data x.bin", 3}};
@@ -126,6 +127,15 @@ TEST_CASE("hostile manifests with a true checksum are clear errors") {
     INFO("expected: " << row.expected);
     CHECK(Contains(ParseManifest(Edited(row.edit)).status(), row.expected));
   }
+}
+
+TEST_CASE("how far the schedule is is kept, and may be missing") {
+  Manifest manifest = SmallManifest();
+  const std::string without = *FormatManifest(manifest);
+  CHECK(without.find("schedule_samples") == std::string::npos);
+  CHECK(ParseManifest(without)->metadata.schedule_samples == -1);
+  manifest.metadata.schedule_samples = 12;
+  CHECK(ParseManifest(*FormatManifest(manifest))->metadata.schedule_samples == 12);
 }
 
 TEST_CASE("fingerprints are kept, and may be missing") {

@@ -189,6 +189,14 @@ TEST_CASE("megatron: training, precision, recomputation") {
                {"training.samples", "schedule.decay_samples", "schedule.warmup_samples", "schedule.kind",
                 "schedule.wsd_decay_samples", "schedule.wsd_decay_kind"}) ==
         "960 1000 100 \"wsd\" 200 \"minus_sqrt\"");
+  // Batches of 16, 16, 32 and 48 end at 112 samples, and 13 of 64 fit into the rest.
+  CHECK(Values({{"--train-iters", "-"},
+                {"--train-samples", "1000"},
+                {"--global-batch-size", "64"},
+                {"--rampup-batch-size", "16 16 96"}},
+               {"training.rampup.start", "training.rampup.increment", "training.rampup.samples",
+                "training.global_batch", "training.samples", "schedule.decay_samples"}) ==
+        "16 16 96 64 944 1000");
   CHECK(Values({{"--lr-decay-style", "inverse-square-root"},
                 {"--lr-warmup-init", "1e-7"},
                 {"--lr-warmup-iters", "7"}},
@@ -381,6 +389,11 @@ TEST_CASE("megatron: flags that contradict each other") {
       {"--save needs --save-interval | hint: iterations between checkpoints", {{"--save", "x"}}},
       {"--train-iters and --train-samples contradict each other | hint: keep one of them",
        {{"--train-samples", "800"}}},
+      {"--rampup-batch-size contradicts --train-iters | hint: all lengths in one unit",
+       {{"--rampup-batch-size", "16 16 96"}}},
+      {"--rampup-batch-size 16 x 96 is not three numbers of samples | hint: START INCREMENT SAMPLES, each at "
+       "least 1",
+       {{"--train-iters", "-"}, {"--train-samples", "800"}, {"--rampup-batch-size", "16 x 96"}}},
       {"--lr-warmup-samples contradicts --train-iters | hint: all lengths in one unit",
        {{"--lr-warmup-samples", "8"}}},
       {"--lr-decay-iters contradicts --train-samples | hint: all lengths in one unit",

@@ -66,6 +66,7 @@ KEYS = {
     "training": {
         "global_batch": whole(1, SIZE), "micro_batch": whole(1, SIZE), "iterations": whole(0, COUNT),
         "samples": whole(0, COUNT), "seed": whole(0, 2**32 - 1), "logits_bytes": ("bytes", 1)},
+    "training.rampup": {"start": whole(0, SIZE), "increment": whole(0, SIZE), "samples": whole(0, COUNT)},
     "precision": {
         "compute": word("fp32", "bf16", "fp16", "fp8"), "gradient_dtype": word("fp32", "bf16"),
         "master_dtype": word("fp32", "bf16"), "fp8_gradients": word("e4m3", "e5m2"),
@@ -100,7 +101,8 @@ DEFAULTS = {
     "schedule.min_learning_rate": 0.0, "schedule.warmup_init": 0.0, "schedule.warmup_iterations": 0,
     "schedule.warmup_samples": 0, "schedule.warmup_fraction": 0.0, "schedule.decay_iterations": 0,
     "schedule.decay_samples": 0, "schedule.wsd_decay_iterations": 0, "schedule.wsd_decay_samples": 0,
-    "training.iterations": 0, "training.samples": 0, "precision.compute": "fp32", "precision.gradient_dtype": "fp32",
+    "training.iterations": 0, "training.samples": 0, "training.rampup.start": 0, "training.rampup.increment": 0,
+    "training.rampup.samples": 0, "precision.compute": "fp32", "precision.gradient_dtype": "fp32",
     "precision.master_dtype": "fp32", "precision.fp8_head": False, "recompute.granularity": "none",
     "recompute.modules": ["attention"], "evaluation.interval": 0, "cluster.device": "cpu", "cluster.nodes": 0,
     "cluster.devices_per_node": 0, "cluster.memory_bytes": 0, "cluster.reserved_bytes": 0,
@@ -202,6 +204,34 @@ class Recipe:
         self.rows = -(-at("model.vocab") // multiple) * multiple
         self.swiglu = swiglu
 
+        self.start, self.increment, self.over = (at(f"training.rampup.{n}") for n in ("start", "increment", "samples"))
+        given = self.start > 0 and self.increment > 0 and self.over > 0
+        self.grows = given and self.start < self.batch and (self.batch - self.start) % self.increment == 0
+        self.grows = self.grows and (self.batch - self.start) // self.increment < 2_000_000
+        if self.grows:
+            self.steps = (self.batch - self.start) // self.increment
+
+    def run(self, most_iterations, most_samples):
+        """Iterations and samples of a growing batch, as far as whole iterations get."""
+        iterations = consumed = 0
+        while True:
+            size, count = self.batch, INF
+            if consumed < self.over:
+                step = consumed * self.steps // self.over
+                size = self.start + step * self.increment
+                count = -(-(-(-(step + 1) * self.over // self.steps) - consumed) // size)
+            count = min(count, most_iterations - iterations, (most_samples - consumed) // size)
+            if count <= 0:
+                return iterations, consumed
+            iterations, consumed = iterations + count, consumed + count * size
+
+    def length(self):
+        """The training's samples."""
+        iterations = self("training.iterations")
+        if self.grows and iterations:
+            return self.run(iterations, 2**63)[1]
+        return iterations * self.batch or self("training.samples")
+
     def __call__(self, key):
         return self.values[key]
 
@@ -300,17 +330,23 @@ def of_batch(r):
         yield "the batch is not whole microbatches"
     else:
         microbatches = r.batch // r.step
-        if microbatches * r.chunks > 2_000_000:
+        sizes = r.steps + 1 if r.grows else 1
+        if sizes * ((r.start if r.grows else r.batch) + r.batch) // r.step * r.chunks // 2 > 2_000_000:
             yield "too many turns"
         if r("parallelism.virtual_stages") > 1 and r.pp > 1 and microbatches % r.pp:
             yield "interleaved microbatches do not fill the pipeline"
     iterations, samples = r("training.iterations"), r("training.samples")
     if (iterations > 0) == (samples > 0):
         yield "the length is not said once"
-    if max(iterations * r.batch, samples) > 2**32 - 3:
+    if max(r.length(), samples, r.over if r.grows else 0) > 2**32 - 3:
         yield "more samples than an index holds"
-    if samples % r.batch:
+    if samples % r.batch if not r.grows else samples != r.run(INF, samples)[1]:
         yield "the samples are not whole batches"
+    if (r.start or r.increment or r.over) and not r.grows:
+        yield "the ramp does not lead to the batch"
+    group = r.step * (r.pp if r("parallelism.virtual_stages") > 1 else 1)
+    if r.grows and (r.start % group or r.increment % group):
+        yield "a size of the ramp is not whole microbatches"
     if 0 < r("cluster.memory_bytes") <= r("cluster.reserved_bytes"):
         yield "the reserve leaves no memory"
 
@@ -320,7 +356,9 @@ def of_schedule(r):
         yield "the warm-up is said twice"
     if r("schedule.decay_iterations") and r("schedule.decay_samples"):
         yield "the decay is said twice"
-    decay = r.samples("decay") or r("training.iterations") * r.batch or r("training.samples")
+    if r.grows and any(r(f"schedule.{name}_iterations") for name in ("warmup", "decay", "wsd_decay")):
+        yield "the schedule of a growing batch counts iterations"
+    decay = r.samples("decay") or r.length()
     fraction = r("schedule.warmup_fraction")
     warmup = fraction * decay if fraction else r.samples("warmup")
     if decay and warmup >= decay:

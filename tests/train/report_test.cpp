@@ -25,6 +25,7 @@ IterationReport Line(std::int64_t iteration) {
 // 64 tokens in 12.5 ms; 4e9 FLOPs on two devices of 1 TFLOP/s.
 constexpr RunFacts kFacts = {.arenas_bytes = 8192,
                              .arena_bytes = 4096,
+                             .global_batch = 8,
                              .tokens = 64,
                              .devices = 2,
                              .model_flops = 4e9,
@@ -56,7 +57,8 @@ TEST_CASE("metrics.jsonl: one object a line, exact numbers, readable while the r
       std::regex_replace(data::ReadFile(folder / "metrics.jsonl"), std::regex("\"20[^\"]*Z\""), "\"TIME\"");
   CHECK(text ==
         "{\"iteration\":2,\"loss\":0.3333333333333333,\"grad_norm\":2.5,\"learning_rate\":0.0001,"
-        "\"loss_scale\":1.0,\"consumed_samples\":16,\"skipped_iterations\":0,\"nan_iterations\":0,"
+        "\"loss_scale\":1.0,\"global_batch\":8,\"consumed_samples\":16,\"skipped_iterations\":0,\"nan_"
+        "iterations\":0,"
         "\"elapsed_ms\":12.5,\"timestamp\":\"TIME\",\"tokens_per_second\":5120.0,\"tflops_per_device\":0.16,"
         "\"mfu\":0.16,\"arena_bytes\":4096,\"memory_bytes\":null}\n"
         "{\"iteration\":2,\"validation_loss\":0.1,\"elapsed_ms\":3.0,\"timestamp\":\"TIME\"}\n"

@@ -104,6 +104,7 @@ TEST_CASE("a run writes metrics, the recipe, the plan and the checkpoints that a
     }
     ++iteration;
     CHECK(line["iteration"] == iteration);
+    CHECK(line["global_batch"] == 8);
     CHECK(line["consumed_samples"] == 8 * iteration);
     CHECK(line["loss"].get<double>() > 0);
     CHECK(line["grad_norm"].get<double>() > 0);
@@ -121,7 +122,7 @@ TEST_CASE("a run writes metrics, the recipe, the plan and the checkpoints that a
     const bool logged = iteration == 1 || iteration == 6;
     CHECK(line.contains("rank_busy_ms") == logged);
     if (logged) CHECK(line["rank_busy_ms"].size() == 2);
-    CHECK(line.size() == (logged ? 16 : 15));
+    CHECK(line.size() == (logged ? 17 : 16));
   }
   CHECK(iteration == 6);
   CHECK(saved == 3);

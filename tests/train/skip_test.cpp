@@ -6,6 +6,7 @@
 #include <limits>
 #include <set>
 
+#include "engine/recipe/batch_size.h"
 #include "engine/recipe/learning_rate.h"
 #include "tests/train/run_testing.h"
 
@@ -77,10 +78,15 @@ struct Folder : TempDir {
   Folder() { WriteDataset(*this / "text", 60); }
 };
 
-// A rate that differs in each iteration.
-recipe::Recipe SkipRecipe(const Folder& folder) {
-  return RunRecipe(folder, {"training.iterations=12", "training.micro_batch=4", "schedule.kind=cosine",
-                            "schedule.warmup_iterations=2", "parallelism.dp=2"});
+// A rate that differs in each iteration. `grows`: the batch grows from 2 to 8 samples over the first seven.
+recipe::Recipe SkipRecipe(const Folder& folder, bool grows = false) {
+  std::vector<std::string> sets = {"training.iterations=12", "training.micro_batch=1", "schedule.kind=cosine",
+                                   "schedule.warmup_samples=16", "parallelism.dp=2"};
+  if (grows) {
+    for (const char* set : {"start=2", "increment=2", "samples=24"})
+      sets.push_back(std::string("training.rampup.") + set);
+  }
+  return RunRecipe(folder, sets);
 }
 
 void MustRunOn(const state::Device& device, const recipe::Recipe& recipe, const std::string& out) {
@@ -91,27 +97,34 @@ void MustRunOn(const state::Device& device, const recipe::Recipe& recipe, const 
 }  // namespace
 
 TEST_CASE("skip: the learning rate follows the steps, not the iterations") {
-  const Folder folder;
-  const recipe::Recipe recipe = SkipRecipe(folder);
-  for (const bool asynchronous : {false, true}) {
-    CAPTURE(asynchronous);
-    const std::string out = folder / (asynchronous ? "beside" : "in turn");
-    MustRunOn(ScalingDevice(asynchronous, &kOverflows), recipe, out);
-    const std::vector<nlohmann::json> lines = IterationMetrics(out);
-    REQUIRE(lines.size() == kIterations);
-    std::int64_t steps = 0;
-    for (size_t i = 0; i < lines.size(); ++i) {
-      CAPTURE(i);
-      const bool skipped = kOverflows.overflows.contains(i);
-      CHECK(lines[i]["learning_rate"].get<double>() ==
-            recipe::LearningRate(recipe, steps * recipe.training.global_batch));
-      steps += skipped ? 0 : 1;
-      CHECK(lines[i]["skipped_iterations"] == static_cast<std::int64_t>(i) + 1 - steps);
-      CHECK(lines[i]["consumed_samples"] == 8 * (static_cast<std::int64_t>(i) + 1));
+  for (const bool grows : {false, true}) {
+    CAPTURE(grows);
+    const Folder folder;
+    const recipe::Recipe recipe = SkipRecipe(folder, grows);
+    for (const bool asynchronous : {false, true}) {
+      CAPTURE(asynchronous);
+      const std::string out = folder / (asynchronous ? "beside" : "in turn");
+      MustRunOn(ScalingDevice(asynchronous, &kOverflows), recipe, out);
+      const std::vector<nlohmann::json> lines = IterationMetrics(out);
+      REQUIRE(lines.size() == kIterations);
+      std::int64_t steps = 0;
+      std::int64_t trained = 0;  // samples of these
+      std::int64_t consumed = 0;
+      for (size_t i = 0; i < lines.size(); ++i) {
+        CAPTURE(i);
+        const bool skipped = kOverflows.overflows.contains(i);
+        CHECK(lines[i]["learning_rate"].get<double>() == recipe::LearningRate(recipe, trained));
+        const std::int64_t batch = recipe::BatchAt(recipe.training, consumed);
+        steps += skipped ? 0 : 1;
+        trained += skipped ? 0 : batch;
+        consumed += batch;
+        CHECK(lines[i]["skipped_iterations"] == static_cast<std::int64_t>(i) + 1 - steps);
+        CHECK(lines[i]["consumed_samples"] == consumed);
+      }
     }
+    CHECK(TimelessMetrics(folder / "in turn") == TimelessMetrics(folder / "beside"));
+    CHECK((TensorsOf(folder / "in turn", kIterations) == TensorsOf(folder / "beside", kIterations)));
   }
-  CHECK(TimelessMetrics(folder / "in turn") == TimelessMetrics(folder / "beside"));
-  CHECK((TensorsOf(folder / "in turn", kIterations) == TensorsOf(folder / "beside", kIterations)));
 }
 
 TEST_CASE("skip: without an overflow, the rate is that of the samples consumed") {
@@ -130,7 +143,8 @@ TEST_CASE("skip: without an overflow, the rate is that of the samples consumed")
 
 TEST_CASE("skip: a run that is stopped and resumed is the undisturbed one, bit by bit") {
   const Folder folder;
-  const recipe::Recipe recipe = SkipRecipe(folder);
+  // Of a growing batch skipped iterations have several sizes, which the checkpoint has to say.
+  const recipe::Recipe recipe = SkipRecipe(folder, /*grows=*/true);
   const state::Device undisturbed = ScalingDevice(true, &kOverflows);
   MustRunOn(undisturbed, recipe, folder / "whole");
   const auto whole = TensorsOf(folder / "whole", kIterations);
