@@ -23,6 +23,10 @@ using graph::ValueKind;
 
 bool Recomputes(const RecomputePolicy& recompute, const Graph& graph, const Node& node) {
   if (graph.units()[static_cast<size_t>(node.unit)].kind != graph::Unit::Kind::kBlock) return false;
+  const bool moves_state = std::any_of(node.outputs.begin(), node.outputs.end(), [&](graph::ValueId output) {
+    return graph.value(output).kind == ValueKind::kState;
+  });
+  if (moves_state) return false;  // it would move twice
   if (recompute.all) return true;
   const auto wants = [&](const char* module) {
     return std::find(recompute.modules.begin(), recompute.modules.end(), module) != recompute.modules.end();

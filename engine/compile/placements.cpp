@@ -397,11 +397,10 @@ class Placer {
       }
       local.inputs.push_back(value);
     }
-    PlaceOutputs(node, choice, std::move(local));
-    return absl::OkStatus();
+    return PlaceOutputs(node, choice, std::move(local));
   }
 
-  void PlaceOutputs(const Node& node, const Choice& choice, LocalNode local) {
+  absl::Status PlaceOutputs(const Node& node, const Choice& choice, LocalNode local) {
     std::vector<std::pair<ValueId, plan::Layout>> pinned;
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       const ValueId output = node.outputs[i];
@@ -421,6 +420,14 @@ class Placer {
         local.outputs.push_back(result_.value_of[static_cast<size_t>(output)]);
         continue;
       }
+      if (value.kind == ValueKind::kState) {
+        if (!(layout == Local(output).layout)) {
+          return Internal("{} ({}) makes {} of the state {}, which is whole on every rank", node.name,
+                          node.op->name, layout.ToString(), value.name);
+        }
+        local.outputs.push_back(result_.value_of[static_cast<size_t>(output)]);
+        continue;
+      }
       plan::Layout want = layout;
       if (Active(graph::Axis::kTp)) {
         if (const std::optional<graph::Placement> pin = PinOf(output, graph::Axis::kTp))
@@ -436,6 +443,7 @@ class Placer {
       std::int32_t& canonical = result_.value_of[static_cast<size_t>(output)];
       canonical = Convert(canonical, want, node, /*share=*/false);
     }
+    return absl::OkStatus();
   }
 
   const Graph& graph_;

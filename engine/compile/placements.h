@@ -36,6 +36,7 @@ struct LocalNode {
 struct LocalGraph {
   std::vector<plan::LocalValue> values;
   std::vector<LocalNode> nodes;
+  std::vector<graph::State> states;    // of its values
   std::vector<std::int32_t> value_of;  // canonical LocalValue of each logical value; −1 where there is none
 };
 

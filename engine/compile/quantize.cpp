@@ -87,12 +87,12 @@ class Quantizer {
     return value.repeats == graph::kNoValue ? value.name : logical_.value(value.repeats).name;
   }
 
-  std::int32_t AddState(const plan::LocalValue& x, ValueKind kind) {
+  std::int32_t AddScale(const plan::LocalValue& x, ValueKind kind) {
     return AddValue({.name = LogicalName(x) + ".scale",
-                     .shape = {8},
+                     .shape = {ops::kScaleNumbers},
                      .dtype = DType::kF32,
                      .layout = {},
-                     .local = {8},
+                     .local = {ops::kScaleNumbers},
                      .kind = kind});
   }
 
@@ -169,7 +169,8 @@ class Quantizer {
     Quantized made;
     made.q = AddQuantized(x, ".fp8", format, kind);
     made.qt = AddQuantized(x, ".fp8t", format, kind);
-    made.state = AddState(x, current_ ? kind : ValueKind::kState);
+    made.state = AddScale(x, current_ ? kind : ValueKind::kState);
+    if (!current_) graph_.states.push_back({.value = made.state, .spec = ops::ScaleSpec(start, format)});
     LocalNode node;
     node.name = x.name + ".quantize";
     node.attributes = {{"dims", std::int64_t{dims}}, {"format", FormatOf(format)}};

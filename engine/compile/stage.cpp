@@ -171,6 +171,7 @@ class StageBuilder {
     stage_.control = ReserveFlat(plan::kControlNumbers, DType::kF64, &stage_.memory.control);
     MapPersistent();
     if (training()) PlaceDerived();
+    PlaceStates();
   }
 
   // Parameters, their gradients and metrics have one place for both graphs.
@@ -200,47 +201,84 @@ class StageBuilder {
     }
   }
 
-  // Quantised weights and the states of quantised tensors.
-  void PlaceDerived() {
-    std::vector<std::int32_t> states;
+  // Calls visit(node) for the nodes of this stage's chunks.
+  template <typename Visit>
+  void ForEachNode(const CutGraph& graph, const Visit& visit) const {
     for (const plan::Chunk& chunk : stage_.chunks) {
       const size_t c = static_cast<size_t>(chunk.index);
-      for (const NodeList* nodes : {&in_.train->prepare[c], &in_.train->forward[c], &in_.train->backward[c],
-                                    &in_.train->weights[c]}) {
-        for (std::int32_t n : *nodes) PlaceDerivedOf(in_.train->local.nodes[static_cast<size_t>(n)], &states);
+      for (const NodeList* nodes :
+           {&graph.prepare[c], &graph.forward[c], &graph.backward[c], &graph.weights[c]}) {
+        for (std::int32_t n : *nodes) visit(graph.local.nodes[static_cast<size_t>(n)]);
       }
-    }
-    const std::int64_t elements = static_cast<std::int64_t>(states.size()) * kStateElements;
-    if (elements == 0) return;
-    stage_.states = ReserveFlat(elements, DType::kF32, &stage_.memory.control);
-    for (size_t i = 0; i < states.size(); ++i) {
-      const std::int64_t at = static_cast<std::int64_t>(i) * kStateElements * SizeOf(DType::kF32);
-      persistent_[states[i]] = RefOf(states[i], stage_.states.offset + at, false);
-      stage_.derived.push_back(persistent_[states[i]]);
     }
   }
 
-  void PlaceDerivedOf(const LocalNode& node, std::vector<std::int32_t>* states) {
-    for (std::int32_t output : node.outputs) {
-      const std::int32_t id = in_.train->base + output;
-      if (ValueOf(id).kind != ValueKind::kDerived || persistent_.contains(id)) continue;
-      const std::int64_t bytes = ValueOf(id).local_bytes();
-      stage_.memory.parameters += plan::Aligned(bytes);
-      persistent_[id] = RefOf(id, Reserve(bytes), false);
-      stage_.derived.push_back(persistent_[id]);
-    }
-    for (std::int32_t output : node.outputs) {
-      const DType dtype = ValueOf(in_.train->base + output).dtype;
-      if (dtype != DType::kE4M3 && dtype != DType::kE5M2) continue;
-      for (std::int32_t input : node.inputs) {
-        const std::int32_t id = in_.train->base + input;
-        if (ValueOf(id).kind != ValueKind::kState) continue;
-        states->push_back(id);
-        stage_.state_starts.push_back(
-            {.value = id, .scale = static_cast<float>(node.attributes.Float("start")), .format = dtype});
+  // Quantised weights.
+  void PlaceDerived() {
+    ForEachNode(*in_.train, [&](const LocalNode& node) {
+      for (std::int32_t output : node.outputs) {
+        const std::int32_t id = in_.train->base + output;
+        if (ValueOf(id).kind != ValueKind::kDerived || persistent_.contains(id)) continue;
+        const std::int64_t bytes = ValueOf(id).local_bytes();
+        stage_.memory.parameters += plan::Aligned(bytes);
+        persistent_[id] = RefOf(id, Reserve(bytes), false);
+        stage_.derived.push_back(persistent_[id]);
       }
+    });
+  }
+
+  // What nodes of the stage read or move, in their order; of both graphs, which know a state by its name. Those that
+  // fp8_update moves lie one behind the other.
+  void PlaceStates() {
+    for (const CutGraph* graph : {in_.train, in_.evaluate}) {
+      if (graph != nullptr) CollectStates(*graph);
+    }
+    std::int64_t scales = 0;
+    for (const plan::State& state : stage_.states) {
+      if (state.spec.update == graph::StateUpdate::kScales) scales += state.buffer.elements;
+    }
+    if (scales > 0) stage_.scales = ReserveFlat(scales, DType::kF32, &stage_.memory.control);
+    std::int64_t next = stage_.scales.offset;
+    for (plan::State& state : stage_.states) {
+      const std::int64_t bytes = state.buffer.bytes();
+      if (state.spec.update == graph::StateUpdate::kScales) {
+        state.buffer.offset = next;
+        next += bytes;
+      } else {
+        state.buffer.offset = Reserve(bytes);
+        stage_.memory.control += plan::Aligned(bytes);
+      }
+      persistent_[state.buffer.value] = state.buffer;
+    }
+    for (const auto& [id, first] : same_state_) {
+      persistent_[id] = persistent_.at(first);
+      persistent_[id].value = id;
+    }
+  }
+
+  void CollectStates(const CutGraph& graph) {
+    if (graph.local.states.empty()) return;
+    absl::flat_hash_map<std::int32_t, const graph::StateSpec*> specs;  // by local value
+    for (const graph::State& state : graph.local.states) specs[state.value] = &state.spec;
+    absl::flat_hash_set<std::int32_t> known;
+    ForEachNode(graph, [&](const LocalNode& node) {
+      for (const std::vector<std::int32_t>* values : {&node.inputs, &node.outputs}) {
+        for (std::int32_t v : *values) {
+          const auto spec = specs.find(v);
+          if (spec != specs.end() && known.insert(v).second) AddState(graph.base + v, *spec->second);
+        }
+      }
+    });
+  }
+
+  void AddState(std::int32_t id, const graph::StateSpec& spec) {
+    const bool moved_by_node = spec.update == graph::StateUpdate::kNode;  // one value a name in a graph
+    for (const plan::State& state : stage_.states) {
+      if (!moved_by_node || ValueOf(state.buffer.value).name != ValueOf(id).name) continue;
+      same_state_[id] = state.buffer.value;
       return;
     }
+    stage_.states.push_back({.buffer = RefOf(id, 0, false), .spec = spec});
   }
 
   std::int64_t FedWords(const CutGraph& graph, const plan::Chunk& chunk) const {
@@ -528,8 +566,9 @@ class StageBuilder {
   plan::StagePlan stage_;
   std::int64_t cursor_ = 0;
   Storage persistent_;
-  absl::flat_hash_set<std::int32_t> in_turns_;           // gradients that go on to a shard
-  absl::flat_hash_map<std::int32_t, SlotLayout> slots_;  // by chunk
+  absl::flat_hash_map<std::int32_t, std::int32_t> same_state_;  // evaluation's value of a state → training's
+  absl::flat_hash_set<std::int32_t> in_turns_;                  // gradients that go on to a shard
+  absl::flat_hash_map<std::int32_t, SlotLayout> slots_;         // by chunk
 };
 
 }  // namespace

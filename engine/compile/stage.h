@@ -8,8 +8,6 @@
 
 namespace engine::compile {
 
-inline constexpr std::int64_t kStateElements = 8;  // of a quantised tensor (ops/fp8.h)
-
 struct StageInputs {
   const CutGraph* train = nullptr;     // null: the plan only evaluates
   const CutGraph* evaluate = nullptr;  // null: it only trains

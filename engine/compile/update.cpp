@@ -23,7 +23,7 @@ plan::Instruction ReduceStates(const plan::Plan& plan, const plan::StagePlan& st
   plan::AxisSet ranks;
   for (graph::Axis axis : graph::kAxes) ranks = ranks | plan::AxisSet::Of(axis);
   plan::Instruction reduction = FlatCollective(plan::Collective::kAllReduce, "states.all_reduce",
-                                               plan.mesh.Active(ranks), stage.states, plan);
+                                               plan.mesh.Active(ranks), stage.scales, plan);
   reduction.reduction = graph::Reduction::kMax;
   return reduction;
 }
@@ -149,7 +149,7 @@ plan::Segment UpdateSegment(const plan::Plan& plan, const plan::StagePlan& stage
   }
   if (plan.mesh.world() > 1) out.push_back(ReduceScalars(plan, stage));
   // Before anything is gathered behind the update: collectives of NCCL are on one stream at a time.
-  if (stage.states.elements > 0 && plan.mesh.ranks_per_stage() > 1) out.push_back(ReduceStates(plan, stage));
+  if (stage.scales.elements > 0 && plan.mesh.ranks_per_stage() > 1) out.push_back(ReduceStates(plan, stage));
   plan::Instruction clip = Flat("clip_factor", "clip_factor");
   clip.inputs = {stage.scalars};
   clip.outputs = {stage.control};
@@ -163,10 +163,10 @@ plan::Segment UpdateSegment(const plan::Plan& plan, const plan::StagePlan& stage
     if (bucket.shards == 1 || bucket.parameter_shard.elements > 0) continue;
     out.push_back(Gather(plan, bucket, b, beside));
   }
-  if (stage.states.elements > 0) {
+  if (stage.scales.elements > 0) {
     plan::Instruction states = Flat("fp8_update", "states.fp8_update");
-    states.inputs = {stage.states};
-    states.outputs = {stage.states};
+    states.inputs = {stage.scales};
+    states.outputs = {stage.scales};
     states.attributes = {{"margin", std::int64_t{0}}};
     out.push_back(std::move(states));
   }

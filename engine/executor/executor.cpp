@@ -55,15 +55,24 @@ absl::Status RankExecutor::StartControl() {
   double control[plan::kControlNumbers];
   plan::StartControl(plan_.loss_scaler, control);
   RETURN_IF_ERROR(backend_->Upload(Address(stage_.control, nullptr, -1), control, sizeof(control)));
-  std::vector<float> states;
-  for (const plan::StagePlan::StateStart& start : stage_.state_starts) {
-    const float format = start.format == DType::kE5M2 ? 1.0F : 0.0F;
-    for (const float number : {1 / start.scale, 0.0F, 0.0F, 0.0F, start.scale, 0.0F, format, 0.0F}) {
-      states.push_back(number);
+  for (const plan::State& state : stage_.states) RETURN_IF_ERROR(StartState(state));
+  return absl::OkStatus();
+}
+
+absl::Status RankExecutor::StartState(const plan::State& state) {
+  const std::vector<double>& fill = state.spec.fill;
+  if (fill.empty()) return absl::OkStatus();  // the arena is zeros
+  std::vector<std::byte> host(static_cast<size_t>(state.buffer.bytes()));
+  for (size_t i = 0; i < static_cast<size_t>(state.buffer.elements); ++i) {
+    const double number = fill[i % fill.size()];
+    if (state.buffer.dtype == DType::kF64) {
+      reinterpret_cast<double*>(host.data())[i] = number;
+    } else {
+      ENGINE_CHECK(state.buffer.dtype == DType::kF32, "a state of {}", Name(state.buffer.dtype));
+      reinterpret_cast<float*>(host.data())[i] = static_cast<float>(number);
     }
   }
-  if (states.empty()) return absl::OkStatus();
-  return backend_->Upload(Address(stage_.states, nullptr, -1), states.data(), stage_.states.bytes());
+  return backend_->Upload(Address(state.buffer, nullptr, -1), host.data(), state.buffer.bytes());
 }
 
 std::int32_t RankExecutor::Resolve(std::int32_t program) const {

@@ -136,10 +136,10 @@ class RankExecutor {
   // Every parameter of the stage, copies of other stages' included.
   std::vector<LocalTensor> Parameters() const;
   std::vector<OptimizerRange> OptimizerState() const;
-  // Numbers beside the optimizer's that a run goes on with: the control block, f64[kControlNumbers], and the
-  // states of quantised tensors, f32[8] each (none: a view of no elements).
+  // Numbers beside the optimizer's that a run goes on with: the control block, f64[kControlNumbers], and those of
+  // StagePlan::states.
   backend::TensorView Control() const { return View(stage_.control, nullptr, -1); }
-  backend::TensorView States() const { return View(stage_.states, nullptr, -1); }
+  backend::TensorView State(size_t state) const { return View(stage_.states[state].buffer, nullptr, -1); }
   // The logits of the last evaluated microbatch (plans made with keep_logits, ranks of the last stage).
   backend::TensorView Logits() const;
 
@@ -156,8 +156,9 @@ class RankExecutor {
   RankExecutor(const plan::Plan& plan, std::int64_t rank);
   absl::Status PrepareSegments();
   absl::Status PrepareTransfers();
-  // The control block and the states of quantised tensors as they are before the first iteration.
+  // The control block and the states as they are before the first iteration.
   absl::Status StartControl();
+  absl::Status StartState(const plan::State& state);
   // before: the launch of the instruction before it.
   absl::StatusOr<Prepared> PrepareInstruction(const plan::Instruction& instruction, const plan::Chunk* chunk,
                                               std::int64_t slot, backend::Launch* before);

@@ -87,6 +87,12 @@ ValueId Graph::AddAccumulator(std::string name, TensorType type, ValueId gradien
                    .gradient_of = gradient_of});
 }
 
+ValueId Graph::AddState(std::string name, TensorType type, StateSpec spec) {
+  const ValueId id = AddValue({.name = std::move(name), .type = std::move(type), .kind = ValueKind::kState});
+  states_.push_back({.value = id, .spec = std::move(spec)});
+  return id;
+}
+
 ValueId Graph::AddMetric(std::string name, double count, double weight) {
   const ValueId sum = AddAccumulator(name, {.shape = {}, .dtype = DType::kF64}, kNoValue);
   metrics_.push_back({.name = std::move(name), .sum = sum, .count = count, .weight = weight});
@@ -108,10 +114,13 @@ ValueIds Graph::Emit(const OpDef& op, std::string name, ValueIds inputs, Attribu
             .unit = unit_};
   for (size_t i = 0; i < inferred->size(); ++i) {
     if (i < into.size() && into[i] != kNoValue) {
-      const Value& accumulator = value(into[i]);
-      ENGINE_CHECK((op.accumulates >> i) & 1, "{} cannot add into output {}", op.name, i);
-      ENGINE_CHECK(accumulator.type.shape == (*inferred)[i].shape, "{}: {} into an accumulator of {}",
-                   node.name, (*inferred)[i].shape.ToString(), accumulator.type.shape.ToString());
+      const Value& receiver = value(into[i]);
+      const bool adds = receiver.kind == ValueKind::kAccumulator;
+      ENGINE_CHECK(adds || receiver.kind == ValueKind::kState, "{}: {} receives nothing", node.name,
+                   receiver.name);
+      ENGINE_CHECK(!adds || ((op.accumulates >> i) & 1), "{} cannot add into output {}", op.name, i);
+      ENGINE_CHECK(receiver.type.shape == (*inferred)[i].shape, "{}: {} into {} of {}", node.name,
+                   (*inferred)[i].shape.ToString(), receiver.name, receiver.type.shape.ToString());
       node.outputs.push_back(into[i]);
       continue;
     }

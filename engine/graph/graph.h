@@ -16,6 +16,7 @@
 #include "engine/base/status.h"
 #include "engine/graph/dims.h"
 #include "engine/graph/role.h"
+#include "engine/graph/state.h"
 
 namespace engine::graph {
 
@@ -66,9 +67,9 @@ enum class ValueKind : std::uint8_t {
   kParameter,    // trained
   kActivation,   // produced by exactly one node
   kAccumulator,  // summed over all its producers and over the microbatches: parameter gradients, metrics
+  kState,        // kept from iteration to iteration beside parameters (graph/state.h)
   // Of local graphs alone:
   kDerived,  // made from parameters at the start of an iteration, read by all its microbatches
-  kState,    // small numbers that kernels read and change, kept from iteration to iteration
 };
 
 // What the model builder asks of a value's placement on the axis that splits weights; gradients inherit it.
@@ -145,10 +146,13 @@ class Graph {
   ValueId AddParameter(std::string name, TensorType type, Shape logical_shape, Initializer initializer,
                        Role role);
   ValueId AddAccumulator(std::string name, TensorType type, ValueId gradient_of);
+  // Of f32 or f64, and whole on every rank. A node moves it by having it among its outputs (Emit's `into`).
+  ValueId AddState(std::string name, TensorType type, StateSpec spec);
+  const std::vector<State>& states() const { return states_; }
 
   // Appends a node; its outputs' types come from the op. CHECKs that the op accepts the inputs: a model
   // builder that passes wrong shapes is our bug, not the user's. An entry of `into` that is not kNoValue
-  // names an accumulator that receives that output.
+  // names an accumulator or a state that receives that output.
   ValueIds Emit(const OpDef& op, std::string name, ValueIds inputs, Attributes attributes = {},
                 std::span<const ValueId> into = {});
   // The usual case of one output.
@@ -191,6 +195,7 @@ class Graph {
   std::vector<Node> nodes_;
   std::vector<Parameter> parameters_;
   std::vector<Metric> metrics_;
+  std::vector<State> states_;
   ValueId logits_ = kNoValue;
   std::vector<Unit> units_;
   Phase phase_ = Phase::kForward;

@@ -43,7 +43,7 @@ Types InferQuantize(TypeSpan inputs, const Attributes& attributes) {
   const Shape& x = inputs[0].shape;
   const DType format = attributes.Int("format") == 1 ? DType::kE5M2 : DType::kE4M3;
   std::vector<TensorType> types(2, {.shape = x, .dtype = format, .dims = inputs[0].dims});
-  if (current) types.push_back({.shape = {8}, .dtype = DType::kF32});
+  if (current) types.push_back({.shape = {kScaleNumbers}, .dtype = DType::kF32});
   if (!SumsColumns(attributes)) return types;
   TensorType d_bias{.shape = {}, .dtype = DType::kF32};
   for (int d = x.rank() - static_cast<int>(attributes.Int("dims")); d < x.rank(); ++d)
@@ -131,6 +131,17 @@ ValueIds ComposeHead(Graph* g, const ValueIds& in, const Attributes& attributes)
 }
 
 }  // namespace
+
+graph::StateSpec ScaleSpec(double start, DType format) {
+  constexpr std::uint32_t kFormat = 6;
+  const auto scale = static_cast<float>(start);
+  const double of_format = format == DType::kE5M2 ? 1 : 0;
+  return {.life = graph::Lifetime::kRun,
+          .update = graph::StateUpdate::kScales,
+          .fill = {1 / scale, 0, 0, 0, scale, 0, of_format, 0},
+          .fixed = 1U << kFormat,
+          .folder = "fp8"};
+}
 
 const OpDef kQuantize{.name = "quantize",
                       .infer = InferQuantize<false>,

@@ -26,6 +26,10 @@
 
 namespace engine::ops {
 
+inline constexpr std::int64_t kScaleNumbers = 8;  // of a quantised tensor's state
+// The state of a tensor that is quantised to this format, by this scale in a run's first iteration.
+graph::StateSpec ScaleSpec(double start, DType format);
+
 // x, state → q, qt[, d_bias]; d_bias: the sums of x over all but its last dims
 extern const graph::OpDef kQuantize;
 // x → q, qt, state[, d_bias]

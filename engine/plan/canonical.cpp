@@ -135,6 +135,12 @@ void WriteCanonicalStage(const Plan& plan, std::int32_t stage_index, const TextS
            stage.lane_base);
   }
   for (const Bucket& bucket : stage.buckets) AppendBucket(plan, bucket, &text);
+  for (const State& state : stage.states) {  // others follow from the instructions that quantise
+    if (state.spec.update == graph::StateUpdate::kScales) continue;
+    Append(&text, "  state {}{} starts as {} @{}\n", plan.StateName(state),
+           state.spec.life == graph::Lifetime::kSession ? " of a session" : "",
+           fmt::join(state.spec.fill, " "), state.buffer.offset);
+  }
   for (const Chunk& chunk : stage.chunks) {
     Append(&text, "  chunk {} layers [{}, {}) slots {} × {} bytes @{}\n", chunk.index,
            plan.BlocksBefore(chunk), plan.BlocksBefore(chunk) + plan.BlocksIn(chunk), chunk.slots,

@@ -281,6 +281,12 @@ struct MemoryBreakdown {
   }
 };
 
+// A value that outlives iterations without being a parameter. Stages that have copies of it have states of one name.
+struct State {
+  BufferRef buffer;
+  graph::StateSpec spec;
+};
+
 struct StagePlan {
   std::vector<Chunk> chunks;
   std::vector<Segment> segments;
@@ -293,17 +299,11 @@ struct StagePlan {
   BufferRef
       scalars;  // f64: the first metric's sum, the sum of squared gradients, the other metrics' (ScalarOf)
   BufferRef control;  // f64[kControlNumbers], plan/control.h
-  // Values that outlive an iteration's microbatches beside parameters: quantised weights, and the states of
-  // quantised tensors, f32[8] each (ops/fp8.h), one after the other in `states`.
+  // Quantised weights and others that are made when an iteration begins, and read by all its microbatches.
   std::vector<BufferRef> derived;
-  BufferRef states;
-  struct StateStart {
-    std::int32_t value = -1;  // LocalValue; copies of one tensor have states of one name
-    float scale = 1;
-    DType format = DType::kE4M3;
-  };
-  std::vector<StateStart> state_starts;  // of a run that does not resume
-  std::vector<Program> programs;         // of Plan::programs, in their order
+  std::vector<State> states;
+  BufferRef scales;  // states that fp8_update moves (graph::StateUpdate::kScales), one behind the other
+  std::vector<Program> programs;  // of Plan::programs, in their order
   // Transients of the training segments: one lane for each microbatch that runs at once.
   // Behind them `joint_bytes` of transients that lie side by side.
   std::int64_t lane_base = 0, lane_bytes = 0, joint_bytes = 0;
@@ -375,6 +375,10 @@ struct Plan {
   // the counts of the largest one, which they share.
   double GradientFactor(std::int32_t program) const {
     return static_cast<double>(global_batch) / static_cast<double>(ProgramAt(program).global_batch);
+  }
+  // By which checkpoints know it: "state/steps", "fp8/layers.3.mlp.fc1.scale".
+  std::string StateName(const State& state) const {
+    return state.spec.folder + "/" + values[static_cast<size_t>(state.buffer.value)].name;
   }
   // "train"; of one that is not the largest of its kind, "train of 16 samples".
   std::string ProgramName(std::int32_t program) const;

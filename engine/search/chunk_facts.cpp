@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/ops/fp8.h"
 #include "engine/plan/arena.h"
 #include "engine/predict/cost.h"
 #include "engine/predict/predict.h"
@@ -107,11 +108,8 @@ ChunkFacts Bytes(const Plan& probe, const StagePlan& stage, const predict::CostM
   };
   ChunkFacts facts;
   facts.slot_bytes = chunk.slot_bytes;
-  for (const BufferRef& ref : stage.derived) {
-    const bool state = probe.values[static_cast<size_t>(ref.value)].kind == graph::ValueKind::kState;
-    if (!state) facts.derived_bytes += Aligned(ref.bytes());
-  }
-  facts.states = static_cast<std::int64_t>(stage.state_starts.size());
+  for (const BufferRef& ref : stage.derived) facts.derived_bytes += Aligned(ref.bytes());
+  facts.states = stage.scales.elements / ops::kScaleNumbers;
   facts.begin = TimeOf(costs, stage, stage.begin());
   facts.begin_bytes = Reach(segment(stage.begin()), stage.lane_base);
   facts.lane_bytes = stage.lane_bytes;

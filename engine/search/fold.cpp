@@ -14,6 +14,7 @@
 #include "engine/compile/stage.h"
 #include "engine/driver/compile_recipe.h"
 #include "engine/model/decoder.h"
+#include "engine/ops/fp8.h"
 #include "engine/plan/arena.h"
 #include "engine/plan/control.h"
 #include "engine/predict/cost.h"
@@ -438,7 +439,7 @@ class Folder::Impl {
     }
     memory.control += Aligned(plan::ScalarsFor(1) * SizeOf(DType::kF64)) +
                       Aligned(plan::kControlNumbers * SizeOf(DType::kF64));
-    memory.control += Aligned(tensors * compile::kStateElements * SizeOf(DType::kF32));
+    memory.control += Aligned(tensors * ops::kScaleNumbers * SizeOf(DType::kF32));
     memory.transients =
         Aligned(std::max({begin, lane * lanes + joint + states.sum_bytes, states.update_bytes}));
     memory.evaluation = std::max<std::int64_t>(

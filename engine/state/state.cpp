@@ -28,38 +28,39 @@ using plan::Plan;
 using plan::PlanParameter;
 
 constexpr const char* kMomentPrefixes[] = {"adam.m/", "adam.v/"};
-constexpr const char* kStatePrefix = "fp8/";        // f32 [8] each: states of quantised tensors
 constexpr const char* kScalerName = "loss_scaler";  // f64 [kControlNumbers], of fp16: the control block
-constexpr std::int64_t kStateElements = 8;
-constexpr size_t kStateFormat = 6;  // ops/fp8.h
 
 bool HasScaler(const Plan& plan) { return plan.loss_scaler.skips; }
 
-// The state of a tensor has one name in every layout; where a stage quantises several copies of the tensor,
-// their states are equal.
-std::string StateName(const Plan& plan, const plan::StagePlan::StateStart& state) {
-  return kStatePrefix + plan.values[static_cast<size_t>(state.value)].name;
-}
-
+// A state has one name in every layout; copies of it, of which stages may have several, are equal.
 struct NamedState {
   std::string name;
   size_t stage = 0;
-  std::int64_t index = 0;  // among the stage's
+  size_t index = 0;  // among the stage's
 };
 
-// Every state of a run once, in the plan's order.
+// Every state of a run that checkpoints keep, once, in the plan's order.
 std::vector<NamedState> StatesOf(const Plan& plan) {
   std::vector<NamedState> states;
   absl::flat_hash_set<std::string> known;
   for (size_t s = 0; s < plan.stages.size(); ++s) {
-    const std::vector<plan::StagePlan::StateStart>& starts = plan.stages[s].state_starts;
-    for (size_t i = 0; i < starts.size(); ++i) {
-      std::string name = StateName(plan, starts[i]);
-      if (!known.insert(name).second) continue;
-      states.push_back({.name = std::move(name), .stage = s, .index = static_cast<std::int64_t>(i)});
+    const std::vector<plan::State>& of_stage = plan.stages[s].states;
+    for (size_t i = 0; i < of_stage.size(); ++i) {
+      std::string name = plan.StateName(of_stage[i]);
+      const bool saved = of_stage[i].spec.life == graph::Lifetime::kRun;
+      if (saved && known.insert(name).second)
+        states.push_back({.name = std::move(name), .stage = s, .index = i});
     }
   }
   return states;
+}
+
+const plan::State& StateOf(const Plan& plan, const NamedState& state) {
+  return plan.stages[state.stage].states[state.index];
+}
+
+const Shape& ShapeOf(const Plan& plan, const plan::State& state) {
+  return plan.values[static_cast<size_t>(state.buffer.value)].shape;
 }
 
 Box WholeBox(const Shape& shape) {
@@ -184,8 +185,10 @@ std::vector<checkpoint::TensorInfo> TensorsOf(const Plan& plan) {
   };
   add("");
   for (const char* prefix : kMomentPrefixes) add(prefix);
-  for (NamedState& state : StatesOf(plan))
-    tensors.push_back({std::move(state.name), {kStateElements}, DType::kF32});
+  for (NamedState& named : StatesOf(plan)) {
+    const plan::State& state = StateOf(plan, named);
+    tensors.push_back({std::move(named.name), ShapeOf(plan, state), state.buffer.dtype});
+  }
   if (HasScaler(plan)) tensors.push_back({kScalerName, {plan::kControlNumbers}, DType::kF64});
   return tensors;
 }
@@ -258,10 +261,11 @@ absl::StatusOr<RankPieces> CollectPieces(const Plan& plan, RankExecutor& executo
   }
   if (executor.rank() % plan.mesh.ranks_per_stage() != 0) return result;
   int tensor = 3 * count;
-  for (const NamedState& state : StatesOf(plan)) {
-    if (&plan.stages[state.stage] == &executor.stage()) {
-      RETURN_IF_ERROR(result.Add(executor, tensor, WholeBox({kStateElements}),
-                                 executor.States().as<float>() + state.index * kStateElements));
+  for (const NamedState& named : StatesOf(plan)) {
+    if (&plan.stages[named.stage] == &executor.stage()) {
+      const plan::State& state = StateOf(plan, named);
+      RETURN_IF_ERROR(result.Add(executor, tensor, WholeBox(ShapeOf(plan, state)),
+                                 executor.State(named.index).data, state.buffer.dtype));
     }
     ++tensor;
   }
@@ -283,19 +287,34 @@ absl::Status LoadScaler(const Plan& plan, const checkpoint::Reader& reader, Rank
   return executor.backend().Upload(executor.Control().as<std::byte>(), control, sizeof(control));
 }
 
-// The states that the checkpoint has and that are of the formats that this run quantises to.
+double NumberAt(const std::vector<std::byte>& bytes, DType dtype, size_t i) {
+  return dtype == DType::kF64 ? reinterpret_cast<const double*>(bytes.data())[i]
+                              : static_cast<double>(reinterpret_cast<const float*>(bytes.data())[i]);
+}
+
+// Whether its numbers that no update changes are those that this run's state starts with.
+bool IsOfKind(const plan::State& state, const std::vector<std::byte>& bytes) {
+  for (size_t i = 0; i < state.spec.fill.size(); ++i) {
+    const bool fixed = ((state.spec.fixed >> i) & 1U) != 0;
+    if (fixed && NumberAt(bytes, state.buffer.dtype, i) != state.spec.fill[i]) return false;
+  }
+  return true;
+}
+
+// The states that the checkpoint has and that are of this run's kinds (of quantised tensors: of its formats).
 absl::Status LoadStates(const Plan& plan, const checkpoint::Reader& reader, RankExecutor& executor) {
-  const std::vector<plan::StagePlan::StateStart>& starts = executor.stage().state_starts;
-  const Shape shape = {kStateElements};
-  for (size_t i = 0; i < starts.size(); ++i) {
-    const std::string name = StateName(plan, starts[i]);
+  const std::vector<plan::State>& states = executor.stage().states;
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (states[i].spec.life != graph::Lifetime::kRun) continue;
+    const Shape& shape = ShapeOf(plan, states[i]);
+    const std::string name = plan.StateName(states[i]);
     const checkpoint::TensorInfo* info = reader.Find(name);
-    if (info == nullptr || info->shape != shape || info->dtype != DType::kF32) continue;
-    float state[kStateElements];
-    RETURN_IF_ERROR(reader.Read(name, WholeBox(shape), state));
-    if ((state[kStateFormat] == 1.0F) != (starts[i].format == DType::kE5M2)) continue;
-    float* const device = executor.States().as<float>() + static_cast<std::int64_t>(i) * kStateElements;
-    RETURN_IF_ERROR(executor.backend().Upload(reinterpret_cast<std::byte*>(device), state, sizeof(state)));
+    if (info == nullptr || info->shape != shape || info->dtype != states[i].buffer.dtype) continue;
+    std::vector<std::byte> bytes(static_cast<size_t>(states[i].buffer.bytes()));
+    RETURN_IF_ERROR(reader.Read(name, WholeBox(shape), bytes.data()));
+    if (!IsOfKind(states[i], bytes)) continue;
+    auto* const device = reinterpret_cast<std::byte*>(executor.State(i).data);
+    RETURN_IF_ERROR(executor.backend().Upload(device, bytes.data(), states[i].buffer.bytes()));
   }
   return absl::OkStatus();
 }

@@ -83,10 +83,11 @@ absl::StatusOr<Regions> Regions::Of(const plan::Plan& plan, ProgramId id) {
     regions.push_back({offset, offset + bytes, "gradients of a block"});
   add(stage.scalars, "scalars");
   add(stage.control, "control");
-  add(stage.states, "states");
-  for (const plan::BufferRef& derived : stage.derived) {
-    if (ValueOf(plan, derived).kind == graph::ValueKind::kDerived) add(derived, NameOf(plan, derived.value));
+  add(stage.scales, "states");
+  for (const plan::State& state : stage.states) {
+    if (state.spec.update == graph::StateUpdate::kNode) add(state.buffer, plan.StateName(state));
   }
+  for (const plan::BufferRef& derived : stage.derived) add(derived, NameOf(plan, derived.value));
   for (const plan::Chunk& chunk : stage.chunks) {
     add(chunk.incoming, fmt::format("incoming inputs of chunk {}", chunk.index));
     add(chunk.staged, fmt::format("staged inputs of chunk {}", chunk.index));

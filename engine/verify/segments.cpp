@@ -93,6 +93,7 @@ class SegmentVerifier {
       }
     }
     for (const plan::BufferRef& derived : stage_.derived) persistent_[derived.value] = derived;
+    MapStates();
     for (size_t v = 0; v < plan_.values.size(); ++v) {
       const plan::LocalValue& value = plan_.values[v];
       const std::int32_t id = static_cast<std::int32_t>(v);
@@ -106,6 +107,21 @@ class SegmentVerifier {
       }
     }
     return absl::OkStatus();
+  }
+
+  // A state that nodes move has one name in both graphs, and one place.
+  void MapStates() {
+    absl::flat_hash_map<std::string, plan::BufferRef> by_name;
+    for (const plan::State& state : stage_.states) {
+      persistent_[state.buffer.value] = state.buffer;
+      if (state.spec.update == graph::StateUpdate::kNode)
+        by_name[NameOf(plan_, state.buffer.value)] = state.buffer;
+    }
+    for (size_t v = 0; v < plan_.values.size() && !by_name.empty(); ++v) {
+      const auto state = by_name.find(plan_.values[v].name);
+      if (plan_.values[v].kind == ValueKind::kState && state != by_name.end())
+        persistent_[static_cast<std::int32_t>(v)] = state->second;
+    }
   }
 
   // What programs of a kind hold from step to step: they run the same segments, so it is the same in all of them.
@@ -439,6 +455,7 @@ class SegmentVerifier {
     }
     if (adds) return Internal("adds to {}, which is no sum", value.name);
     if (value.kind == ValueKind::kDerived && preparing_) return AtItsPlace(output);
+    if (value.kind == ValueKind::kState && training_) return AtItsPlace(output);  // once: VerifyStates
     if (value.kind != ValueKind::kActivation)
       return Internal("writes {}, which is no activation", value.name);
     RETURN_IF_ERROR(InLane(output));
@@ -505,7 +522,6 @@ class SegmentVerifier {
         &SegmentAt(stage_.begin() >= 0 ? stage_.begin() : stage_.ends[plan::ProgramKind::kEvaluate].first))
       return absl::OkStatus();
     for (const plan::BufferRef& derived : stage_.derived) {
-      if (ValueOf(plan_, derived).kind != ValueKind::kDerived) continue;
       const auto times = std::count(made.begin(), made.end(), derived.value);
       if (times == 1) continue;
       return Internal("stage {} {} makes {} {} times, not once", index_, segment.name,

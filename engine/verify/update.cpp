@@ -226,7 +226,7 @@ class UpdateVerifier {
       return Internal("{} of a flat buffer is not in place", instruction.kernel);
     }
     const plan::BufferRef& ref = instruction.inputs[0];
-    if (stage_.states.elements > 0 && SamePlace(ref, stage_.states)) return ReduceStates(instruction);
+    if (stage_.scales.elements > 0 && SamePlace(ref, stage_.scales)) return ReduceStates(instruction);
     if (instruction.reduction != graph::Reduction::kSum) return Internal("takes no sum");
     if (SamePlace(ref, stage_.scalars)) return ReduceScalars(instruction);
     if (instruction.collective == plan::Collective::kAllGather) return Gather(instruction);
@@ -419,8 +419,8 @@ class UpdateVerifier {
   }
 
   absl::Status States(const plan::Instruction& instruction) {
-    if (instruction.inputs.size() != 1 || !SamePlace(instruction.inputs[0], stage_.states) ||
-        instruction.outputs.size() != 1 || !SamePlace(instruction.outputs[0], stage_.states)) {
+    if (instruction.inputs.size() != 1 || !SamePlace(instruction.inputs[0], stage_.scales) ||
+        instruction.outputs.size() != 1 || !SamePlace(instruction.outputs[0], stage_.scales)) {
       return Internal("is not of all states, in place");
     }
     if (states_updated_) return Internal("the states are updated twice");
@@ -432,7 +432,7 @@ class UpdateVerifier {
   }
 
   absl::Status Finish() const {
-    if (stage_.states.elements > 0 && !states_updated_)
+    if (stage_.scales.elements > 0 && !states_updated_)
       return Internal("stage {}: the states are never updated", index_);
     for (size_t b = 0; b < stage_.buckets.size(); ++b) {
       const State& state = states_[b];

@@ -5,6 +5,7 @@ namespace engine::verify {
 absl::Status Verify(const plan::Plan& plan, const VerifyOptions& options) {
   RETURN_IF_ERROR(VerifyPrograms(plan));
   RETURN_IF_ERROR(VerifyCoverage(plan));
+  RETURN_IF_ERROR(VerifyStates(plan));
   RETURN_IF_ERROR(VerifyPlacements(plan));
   RETURN_IF_ERROR(VerifyGradients(plan));
   RETURN_IF_ERROR(VerifyShards(plan));

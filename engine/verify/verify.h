@@ -32,6 +32,10 @@ absl::Status VerifyPrograms(const plan::Plan& plan);
 // reader; optimizer shards cover each bucket.
 absl::Status VerifyCoverage(const plan::Plan& plan);
 
+// Every state has one buffer, is moved by one node or by the one update of all scales, and in training alone; its copies on
+// several stages start alike.
+absl::Status VerifyStates(const plan::Plan& plan);
+
 // Every op's placements are one of its signatures along every axis; every conversion is the collective that
 // its two placements call for, over the right group and with the right reduction.
 absl::Status VerifyPlacements(const plan::Plan& plan);

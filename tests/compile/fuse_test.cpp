@@ -408,30 +408,26 @@ TEST_CASE("fp8 plan: each layer's weight is quantised in the begin segment, once
       for (const plan::BufferRef& output : instruction.outputs) CHECK(made.count(output.value) == 0);
     }
   }
-  size_t derived = 0;
-  for (const plan::BufferRef& ref : stage.derived)
-    derived += ValueOf(plan, ref).kind == graph::ValueKind::kDerived ? 1U : 0U;
-  CHECK(derived == 32);
+  CHECK(stage.derived.size() == 32);
 }
 
 TEST_CASE("fp8 plan: states lie one after the other, one for each quantised tensor") {
   for (bool llama : {kGpt, kLlama}) {
     const plan::Plan plan = CudaPlan(llama, llama ? kLlamaFp8 : kFp8);
     const plan::StagePlan& stage = plan.stages[0];
-    std::int64_t at = stage.states.offset;
+    std::int64_t at = stage.scales.offset;
     std::set<std::int32_t> states;
-    for (const plan::BufferRef& ref : stage.derived) {
-      if (ValueOf(plan, ref).kind != graph::ValueKind::kState) continue;
+    for (const plan::State& state : stage.states) {
+      const plan::BufferRef& ref = state.buffer;
       CHECK(ref.offset == at);
       CHECK(ref.elements == 8);
       CHECK(ref.dtype == DType::kF32);
       at += ref.bytes();
       states.insert(ref.value);
     }
-    CHECK(at == stage.states.offset + stage.states.bytes());
-    CHECK(stage.states.elements == 8 * 48);  // 16 linears: input, weight, gradient of the output
+    CHECK(at == stage.scales.offset + stage.scales.bytes());
+    CHECK(stage.scales.elements == 8 * 48);  // 16 linears: input, weight, gradient of the output
     CHECK(states.size() == 48);
-    REQUIRE(stage.state_starts.size() == 48);
     // Each is written by the one instruction that quantises the tensor, whose format it starts with.
     std::map<std::int32_t, DType> formats;
     for (const plan::Segment& segment : stage.segments) {
@@ -447,14 +443,8 @@ TEST_CASE("fp8 plan: states lie one after the other, one for each quantised tens
       }
     }
     CHECK(formats.size() == 48);
-    for (size_t i = 0; i < stage.state_starts.size(); ++i) {
-      const plan::BufferRef* state = nullptr;
-      for (const plan::BufferRef& ref : stage.derived) {
-        if (ref.offset == stage.states.offset + static_cast<std::int64_t>(i) * 32) state = &ref;
-      }
-      REQUIRE(state != nullptr);
-      CHECK(formats.at(state->value) == stage.state_starts[i].format);
-    }
+    for (const plan::State& state : stage.states)
+      CHECK(state.spec.fill[6] == (formats.at(state.buffer.value) == DType::kE5M2 ? 1 : 0));
   }
 }
 
@@ -550,12 +540,12 @@ TEST_CASE("fp8 plan: sizes that are no multiple of 16 stay in 16 bits") {
   CHECK(Kernels(plan, "begin") == "quantize 8, zero 1");
   CHECK(All(plan, "forward.0", "linear_fp8").size() == 8);
   CHECK(All(plan, "forward.0", "linear").size() + All(plan, "forward.0", "linear_gelu").size() == 8);
-  CHECK(plan.stages[0].states.elements == 8 * 24);
+  CHECK(plan.stages[0].scales.elements == 8 * 24);
   // Tokens.
   const plan::Plan odd = CudaPlan(kGpt, With(kFp8, {"data.sequence_length=24"}));
   CHECK(Kernels(odd, "begin") == "zero 1");
   CHECK(Kernels(odd, "update") == "adamw 2, clip_factor 1, sum_squares 2");
-  CHECK(odd.stages[0].states.elements == 0);
+  CHECK(odd.stages[0].scales.elements == 0);
 }
 
 namespace {
@@ -605,8 +595,8 @@ int Products(const plan::Plan& plan) {
 std::set<std::string> StateNames(const plan::Plan& plan) {
   std::set<std::string> names;
   for (const plan::StagePlan& stage : plan.stages) {
-    for (const auto& start : stage.state_starts)
-      names.insert(plan.values[static_cast<size_t>(start.value)].name);
+    for (const plan::State& state : stage.states)
+      names.insert(plan.values[static_cast<size_t>(state.buffer.value)].name);
   }
   return names;
 }
@@ -631,9 +621,9 @@ TEST_CASE("fp8 plan: over several ranks every product is in FP8, and a tensor ha
           const plan::Segment& update = stage.segments[static_cast<size_t>(stage.update())];
           std::string of_states;
           for (const plan::Instruction& instruction : update.instructions) {
-            if (instruction.inputs[0].offset != stage.states.offset) continue;
+            if (instruction.inputs[0].offset != stage.scales.offset) continue;
             of_states += " " + instruction.kernel;
-            CHECK(instruction.inputs[0].elements == stage.states.elements);
+            CHECK(instruction.inputs[0].elements == stage.scales.elements);
             if (!instruction.flat) continue;
             CHECK(instruction.reduction == graph::Reduction::kMax);
             CHECK(instruction.group.axes.ToString() == ranks.reduced);
@@ -650,7 +640,7 @@ TEST_CASE("fp8 plan: over several ranks every product is in FP8, and a tensor ha
           CHECK(!IsFp8(plan.values[static_cast<size_t>(transfer.value)].dtype));
         CHECK(CudaPlan(llama, With(With(fp8, ranks.sets), With(recompute, {"precision.fp8_scaling=current"})))
                   .stages[0]
-                  .states.elements == 0);
+                  .scales.elements == 0);
       }
     }
   }
@@ -692,7 +682,7 @@ TEST_CASE("fp8 plan: sizes count on a rank") {
   // 24 tokens of cp 2 have no multiple of 16 on a rank.
   const plan::Plan odd = CudaPlan(kGpt, With(kFp8, {"parallelism.cp=2", "data.sequence_length=48"}));
   CHECK(Kernels(odd, "begin") == "zero 1");
-  CHECK(odd.stages[0].states.elements == 0);
+  CHECK(odd.stages[0].scales.elements == 0);
 }
 
 // No extra pass over a norm's output: what the weight gradient takes is made of x and the forward pass'
@@ -742,8 +732,8 @@ TEST_CASE("fp8 plan: with current scaling each tensor's state is made with it") 
           llama,
           With(llama ? kLlamaFp8 : kFp8, {current[0], std::string("recompute.granularity=") + granularity}));
       const plan::StagePlan& stage = plan.stages[0];
-      CHECK(stage.states.elements == 0);
-      CHECK(stage.state_starts.empty());
+      CHECK(stage.scales.elements == 0);
+      CHECK(stage.states.empty());
       for (const plan::Segment& segment : stage.segments) {
         for (const plan::Instruction& instruction : segment.instructions)
           CHECK(instruction.kernel != "fp8_update");

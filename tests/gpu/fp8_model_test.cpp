@@ -111,7 +111,7 @@ TEST_CASE("gpu fp8 model: a resumed run gives the bits of the undisturbed one") 
         saved = before.Save(folder / "root", kSaved);
       }
       const World after(model.model, With(model.sets, sets));
-      CHECK((after.plan().stages[0].states.elements == 0) == (sets == kFp8Current));
+      CHECK((after.plan().stages[0].scales.elements == 0) == (sets == kFp8Current));
       after.Load(saved);
       after.Train(kSaved, kIterations, &resumed);
       after.Finish(&resumed);

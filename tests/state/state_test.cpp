@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 
+#include "engine/ops/fp8.h"
 #include "tests/train/run_testing.h"
 
 namespace engine::train::testing {
@@ -162,10 +163,10 @@ World WithStates(const std::vector<std::string>& layout, const StateNames& names
     REQUIRE(plan.stages.size() == names.size());
     for (size_t s = 0; s < names.size(); ++s) {
       plan::StagePlan& stage = plan.stages[s];
-      stage.states = {.offset = stage.arena_bytes,
+      stage.scales = {.offset = stage.arena_bytes,
                       .elements = 8 * static_cast<std::int64_t>(names[s].size()),
                       .dtype = DType::kF32};
-      stage.arena_bytes += (stage.states.bytes() + 255) / 256 * 256;
+      stage.arena_bytes += (stage.scales.bytes() + 255) / 256 * 256;
       for (const std::string& name : names[s]) {
         plan.values.push_back({.name = name,
                                .shape = {8},
@@ -173,14 +174,18 @@ World WithStates(const std::vector<std::string>& layout, const StateNames& names
                                .layout = {},
                                .local = {8},
                                .kind = graph::ValueKind::kState});
-        stage.state_starts.push_back(
-            {.value = static_cast<std::int32_t>(plan.values.size() - 1), .scale = 2, .format = format});
+        stage.states.push_back(
+            {.buffer = {.value = static_cast<std::int32_t>(plan.values.size() - 1),
+                        .offset = stage.scales.offset + 32 * static_cast<std::int64_t>(stage.states.size()),
+                        .elements = 8,
+                        .dtype = DType::kF32},
+             .spec = ops::ScaleSpec(2, format)});
       }
     }
   });
 }
 
-float& ScaleOf(const executor::RankExecutor& rank, size_t i) { return rank.States().as<float>()[8 * i + 4]; }
+float& ScaleOf(const executor::RankExecutor& rank, size_t i) { return rank.State(i).as<float>()[4]; }
 
 }  // namespace
 

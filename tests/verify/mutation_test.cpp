@@ -419,7 +419,7 @@ TEST_CASE("mutation: derived values") {
   Mutate(Fp8(), "s", "overlaps", [](plan::Plan& plan) {
     Derived(plan, "layers.1.mlp.fc1.weight.fp8").offset = Derived(plan, "layers.0.mlp.fc1.weight.fp8").offset;
   });
-  Mutate(Fp8(), "sg", "overlaps", [](plan::Plan& plan) { plan.stages[0].states.offset -= 256; });
+  Mutate(Fp8(), "sg", "overlaps", [](plan::Plan& plan) { plan.stages[0].scales.offset -= 256; });
   Mutate(Fp8(), "s", "lies at",
          [](plan::Plan& plan) { At(plan, 0, "begin", "quantize").outputs[1].offset += 256; });
   Mutate(Fp8(), "s", "lies at",
