@@ -62,7 +62,7 @@ Json ToJson(const Manifest& manifest) {
                {"iteration", metadata.iteration},
                {"consumed_samples", metadata.consumed_samples},
                {"seed", metadata.seed},
-               {"adam_step", metadata.adam_step},
+               {"adam_step", metadata.optimizer_steps},
                {"plan_hash", metadata.plan_hash},
                {"recipe", metadata.recipe_toml},
                {"engine_version", metadata.engine_version},
@@ -120,7 +120,7 @@ absl::StatusOr<Metadata> ParseMetadata(const Json& root) {
   ASSIGN_OR_RETURN(metadata.iteration, Integer(root["iteration"], "iteration"));
   ASSIGN_OR_RETURN(metadata.consumed_samples, Integer(root["consumed_samples"], "consumed_samples"));
   ASSIGN_OR_RETURN(metadata.seed, Integer(root["seed"], "seed"));
-  ASSIGN_OR_RETURN(metadata.adam_step, Integer(root["adam_step"], "adam_step"));
+  ASSIGN_OR_RETURN(metadata.optimizer_steps, Integer(root["adam_step"], "adam_step"));
   ASSIGN_OR_RETURN(metadata.plan_hash, Text(root["plan_hash"], "plan_hash"));
   ASSIGN_OR_RETURN(metadata.recipe_toml, Text(root["recipe"], "recipe"));
   ASSIGN_OR_RETURN(metadata.engine_version, Text(root["engine_version"], "engine_version"));

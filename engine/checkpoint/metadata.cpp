@@ -74,9 +74,9 @@ absl::Status ValidateTensors(const std::vector<TensorInfo>& tensors) {
 }
 
 absl::Status ValidateMetadata(const Metadata& metadata) {
-  if (metadata.iteration < 0 || metadata.consumed_samples < 0 || metadata.adam_step < 0) {
-    return InvalidArgument("iteration {}, consumed samples {} and adam step {} cannot be negative",
-                           metadata.iteration, metadata.consumed_samples, metadata.adam_step);
+  if (metadata.iteration < 0 || metadata.consumed_samples < 0 || metadata.optimizer_steps < 0) {
+    return InvalidArgument("iteration {}, consumed samples {} and optimizer steps {} cannot be negative",
+                           metadata.iteration, metadata.consumed_samples, metadata.optimizer_steps);
   }
   for (const auto& [axis, size] : metadata.mesh) {
     if (size < 1) return InvalidArgument("mesh axis {} has size {}; the smallest is 1", Shown(axis), size);

@@ -14,8 +14,9 @@
 namespace engine::checkpoint {
 
 struct TensorInfo {
-  std::string name;  // "layers.0.attention.qkv.weight"; optimizer state is "adam.m/…" and "adam.v/…"
-  Shape shape;       // logical, whole; rank 0 is a scalar
+  // "layers.0.attention.qkv.weight"; of the optimizer's states "<folder>/<parameter>" (plan/optimizer.h): "adam.m/…"
+  std::string name;
+  Shape shape;  // logical, whole; rank 0 is a scalar
   DType dtype = DType::kF32;
 
   std::int64_t bytes() const { return shape.elements() * SizeOf(dtype); }
@@ -25,7 +26,9 @@ struct Metadata {
   std::int64_t iteration = 0;         // iterations done
   std::int64_t consumed_samples = 0;  // the data position: the next sample's global index
   std::int64_t seed = 0;              // of the counter-based generator, whose draws need no other state
-  std::int64_t adam_step = 0;         // updates done; the exponent of the bias correction
+  // Updates done, of any optimizer; AdamW's bias correction has them as exponent. On disk the key is "adam_step",
+  // which is older than the second optimizer.
+  std::int64_t optimizer_steps = 0;
   // Of the consumed samples, those of iterations that were updates: where the learning-rate schedule stands. −1 in
   // checkpoints that were written before it was kept.
   std::int64_t schedule_samples = -1;

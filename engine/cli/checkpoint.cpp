@@ -41,7 +41,7 @@ Json Describe(const checkpoint::Reader& reader, bool with_tensors) {
                {"whole", true},
                {"iteration", metadata.iteration},
                {"consumed_samples", metadata.consumed_samples},
-               {"adam_step", metadata.adam_step},
+               {"adam_step", metadata.optimizer_steps},
                {"seed", metadata.seed},
                {"mesh", metadata.mesh},
                {"plan_hash", metadata.plan_hash},
@@ -69,7 +69,7 @@ void PrintText(const checkpoint::Reader& reader, const InfoOptions& options) {
   Print(stdout, "checkpoint        {}\n", reader.folder());
   Print(stdout, "iteration         {}\n", metadata.iteration);
   Print(stdout, "consumed samples  {}\n", WithThousands(metadata.consumed_samples));
-  Print(stdout, "adam step         {}\n", metadata.adam_step);
+  Print(stdout, "optimizer steps   {}\n", metadata.optimizer_steps);
   Print(stdout, "seed              {}\n", metadata.seed);
   Print(stdout, "mesh             {}\n", mesh);
   Print(stdout, "plan              {}\n", metadata.plan_hash);

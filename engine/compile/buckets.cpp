@@ -101,14 +101,14 @@ void PlaceBuckets(const BucketStorage& storage, std::int64_t* cursor, plan::Memo
   }
   PlaceInTurns(storage.in_turns, &plan::Bucket::gradient_shard, &plan::Bucket::gradient,
                &plan::Bucket::gradient_dtype, cursor, &memory->gradients, buckets);
-  const DType moments = storage.narrow_moments ? DType::kBF16 : DType::kF32;
   for (plan::Bucket& bucket : *buckets) {
     const std::int64_t shard = bucket.shard_elements();
     if (bucket.parameter_dtype != DType::kF32 && (storage.bulk_masters || !bucket.bulk)) {
       bucket.master = ReserveAt(shard, DType::kF32, cursor, &memory->optimizer);
     }
-    bucket.moment1 = ReserveAt(shard, moments, cursor, &memory->optimizer);
-    bucket.moment2 = ReserveAt(shard, moments, cursor, &memory->optimizer);
+    for (const plan::OptimizerState& state : storage.optimizer->states) {
+      bucket.states.push_back(ReserveAt(shard, state.StoredAs(storage.moments), cursor, &memory->optimizer));
+    }
   }
   if (!storage.gather_at_begin) return;
   int behind_update = 2;  // of the blocks whose passes nothing would hide the gather of

@@ -21,9 +21,10 @@ std::vector<plan::Bucket> MakeBuckets(const plan::Plan& plan, const std::vector<
 struct BucketStorage {
   bool training = true;  // else parameters alone
   std::int64_t zero_stage = 0;
-  bool bulk_masters = true;     // fp32 copies of bulk parameters (graph/role.h) in 16 bits
-  bool narrow_moments = false;  // in bf16
-  int in_turns = 1;             // buffers that the blocks kept in shards take in turn
+  bool bulk_masters = true;                       // fp32 copies of bulk parameters (graph/role.h) in 16 bits
+  const plan::OptimizerDef* optimizer = nullptr;  // not read where there is no training
+  DType moments = DType::kF32;                    // of the optimizer's states, of those that follow it
+  int in_turns = 1;                               // buffers that the blocks kept in shards take in turn
   // Parameters that are updated in shards are gathered when a program begins; those that its first blocks
   // read, behind the update.
   bool gather_at_begin = false;

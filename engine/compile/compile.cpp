@@ -31,6 +31,7 @@ plan::Plan Header(const Policy& policy, const CompileOptions& options) {
   plan.schedule = policy.schedule;
   plan.compute = policy.compute;
   plan.loss_scaler = policy.loss_scaler;
+  plan.optimizer = policy.optimizer.def;
   plan.notes = policy.notes;
   return plan;
 }

@@ -165,6 +165,12 @@ Fp8Options Fp8Of(const recipe::Precision& precision) {
           .head = precision.fp8_head};
 }
 
+const plan::OptimizerDef* EntryOf(const recipe::Optimizer& optimizer) {
+  const plan::OptimizerDef* entry = plan::FindOptimizer(optimizer.kind);
+  ENGINE_CHECK(entry != nullptr, "optimizer.kind \"{}\" is no entry of plan/optimizer.cpp", optimizer.kind);
+  return entry;
+}
+
 void AddNotes(const recipe::Recipe& recipe, const CompileOptions& options, Policy* policy) {
   if (policy->vocab_rows != policy->vocab) {
     policy->notes.push_back(
@@ -224,17 +230,20 @@ BucketStorage StorageOf(const recipe::Recipe& recipe, const FlatExchange& exchan
   return {.training = training,
           .zero_stage = ZeroStageOf(recipe.parallelism),
           .bulk_masters = recipe.precision.master_dtype == "fp32",
-          .narrow_moments = recipe.optimizer.moment_dtype == "bf16",
+          .optimizer = EntryOf(recipe.optimizer),
+          .moments = recipe.optimizer.moment_dtype == "bf16" ? DType::kBF16 : DType::kF32,
           .in_turns = exchange.behind ? 2 : 1,
           .gather_at_begin = training && exchange.at_begin};
 }
 
 OptimizerSettings OptimizerOf(const recipe::Optimizer& optimizer) {
-  return {.beta1 = optimizer.beta1,
-          .beta2 = optimizer.beta2,
-          .epsilon = optimizer.epsilon,
-          .weight_decay = optimizer.weight_decay,
-          .clip_gradient_norm = optimizer.clip_grad_norm};
+  OptimizerSettings settings{.def = EntryOf(optimizer),
+                             .attributes = {},
+                             .weight_decay = optimizer.weight_decay,
+                             .clip_gradient_norm = optimizer.clip_grad_norm};
+  for (const plan::OptimizerAttribute& attribute : settings.def->attributes)
+    settings.attributes.Set(attribute.name, optimizer.*attribute.value);
+  return settings;
 }
 
 absl::StatusOr<Policy> ResolvePolicy(const recipe::Recipe& recipe, const CompileOptions& options) {

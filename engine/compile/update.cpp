@@ -28,25 +28,29 @@ plan::Instruction ReduceStates(const plan::Plan& plan, const plan::StagePlan& st
   return reduction;
 }
 
-plan::Instruction AdamW(const plan::Plan& plan, const plan::Bucket& bucket, const plan::StagePlan& stage,
-                        const OptimizerSettings& optimizer, const std::string& name) {
-  plan::Instruction instruction = Flat("adamw", name + ".adamw");
+plan::Instruction Update(const plan::Plan& plan, const plan::Bucket& bucket, const plan::StagePlan& stage,
+                         const OptimizerSettings& optimizer, const std::string& name) {
+  const std::string kernel(optimizer.def->kernel);
+  plan::Instruction instruction = Flat(kernel.c_str(), fmt::format("{}.{}", name, kernel));
   const bool own_master = bucket.master.elements > 0;
   const plan::BufferRef parameter = OwnParameters(bucket);
-  instruction.inputs = {own_master ? bucket.master : parameter, OwnGradients(bucket), bucket.moment1,
-                        bucket.moment2, stage.control};
-  instruction.outputs = {own_master ? bucket.master : parameter, bucket.moment1, bucket.moment2};
-  if (own_master) instruction.outputs.push_back(parameter);
-  instruction.attributes = {{"beta1", optimizer.beta1},
-                            {"beta2", optimizer.beta2},
-                            {"epsilon", optimizer.epsilon},
-                            {"weight_decay", bucket.weight_decay ? optimizer.weight_decay : 0.0}};
-  // Of the draws that round narrow moments and weights; all copies of a tied parameter draw the same.
-  const std::string stream = bucket.tied() ? "tied" + plan.mesh.HoldersSuffix(bucket.holders) : name;
-  if (bucket.moment1.dtype != DType::kF32) instruction.attributes.Set("stream", stream + ".moments");
-  if (instruction.inputs[0].dtype != DType::kF32) {
-    instruction.attributes.Set("weight_stream", stream + ".weights");
+  const plan::BufferRef& weights = own_master ? bucket.master : parameter;
+  instruction.inputs = {weights, OwnGradients(bucket)};
+  instruction.outputs = {weights};
+  for (const plan::BufferRef& state : bucket.states) {
+    instruction.inputs.push_back(state);
+    instruction.outputs.push_back(state);
   }
+  instruction.inputs.push_back(stage.control);
+  if (own_master) instruction.outputs.push_back(parameter);
+  instruction.attributes = optimizer.attributes;
+  instruction.attributes.Set(plan::kWeightDecay, bucket.weight_decay ? optimizer.weight_decay : 0.0);
+  // Of the draws that round narrow states and weights; all copies of a tied parameter draw the same.
+  const std::string stream = bucket.tied() ? "tied" + plan.mesh.HoldersSuffix(bucket.holders) : name;
+  const auto narrow = [](const plan::BufferRef& buffer) { return buffer.dtype != DType::kF32; };
+  if (std::any_of(bucket.states.begin(), bucket.states.end(), narrow))
+    instruction.attributes.Set(plan::kStateDraws, stream + ".moments");
+  if (narrow(weights)) instruction.attributes.Set(plan::kWeightDraws, stream + ".weights");
   return instruction;
 }
 
@@ -159,7 +163,7 @@ plan::Segment UpdateSegment(const plan::Plan& plan, const plan::StagePlan& stage
   for (size_t b = 0; b < stage.buckets.size(); ++b) {
     const plan::Bucket& bucket = stage.buckets[b];
     const std::string name = fmt::format("bucket.{}", b);
-    out.push_back(AdamW(plan, bucket, stage, optimizer, name));
+    out.push_back(Update(plan, bucket, stage, optimizer, name));
     if (bucket.shards == 1 || bucket.parameter_shard.elements > 0) continue;
     out.push_back(Gather(plan, bucket, b, beside));
   }

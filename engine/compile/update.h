@@ -9,10 +9,10 @@
 
 namespace engine::compile {
 
-// Of AdamW, and of clipping; the learning rate is the control block's.
+// How weights are updated; the learning rate is the control block's.
 struct OptimizerSettings {
-  double beta1 = 0, beta2 = 0;
-  double epsilon = 0;
+  const plan::OptimizerDef* def = nullptr;  // never null once it is resolved
+  graph::Attributes attributes;             // those of the entry
   double weight_decay = 0;
   double clip_gradient_norm = 0;  // 0: no clipping
 };
@@ -25,9 +25,9 @@ plan::Segment BeginSegment(std::string name, const plan::Plan& plan, const plan:
 
 // Tied gradients summed over their holders; reduction of each bucket that is not early (all-reduce, or
 // reduce-scatter under ZeRO-1), beside the norm of those that are where exchange is behind computation; norm
-// over all stages; largest values of quantised tensors over the stage's ranks; clip factor; AdamW; all-gather
+// over all stages; largest values of quantised tensors over the stage's ranks; clip factor; the optimizer; all-gather
 // of parameters that are updated in shards and neither kept so nor gathered at the beginning of the next
-// program, behind AdamW of the next where exchange is behind computation; scales of quantised tensors.
+// program, behind the update of the next where exchange is behind computation; scales of quantised tensors.
 // Scratch of its kernels lies at `transient_base`; *transient_bytes: how far it reaches.
 plan::Segment UpdateSegment(const plan::Plan& plan, const plan::StagePlan& stage,
                             const OptimizerSettings& optimizer, const FlatExchange& exchange,

@@ -5,8 +5,10 @@
 #include <cmath>
 #include <string>
 
+#include "engine/base/dtype.h"
 #include "engine/base/units.h"
 #include "engine/driver/advise_subject.h"
+#include "engine/plan/optimizer.h"
 #include "engine/recipe/split.h"
 
 namespace engine::driver {
@@ -43,9 +45,12 @@ void EvaluationRuns(const AdviceSubject& s) {
   }
 }
 
-// A checkpoint has the weight and two moments of each parameter in f32, whatever the run keeps
+// A checkpoint has the weight of each parameter and the optimizer's states of it in f32, whatever the run keeps
 // (docs/checkpoint-format.md).
-double CheckpointBytes(const AdviceSubject& s) { return 12 * s.parameters(); }
+double CheckpointBytes(const AdviceSubject& s) {
+  const plan::OptimizerDef& optimizer = *plan::FindOptimizer(s.recipe.optimizer.kind);
+  return static_cast<double>(1 + optimizer.states.size()) * SizeOf(DType::kF32) * s.parameters();
+}
 
 void CheckpointsAreFew(const AdviceSubject& s) {
   constexpr std::int64_t kMost = 50;

@@ -10,6 +10,7 @@
 #include "engine/base/units.h"
 #include "engine/driver/advise_subject.h"
 #include "engine/recipe/batch_size.h"
+#include "engine/recipe/fields.h"
 #include "engine/recipe/learning_rate.h"
 
 namespace engine::driver {
@@ -71,8 +72,14 @@ void DecayDecays(const AdviceSubject& s) {
       "a min_learning_rate of a tenth; or kind = \"constant\"");
 }
 
+// Whether a key of [optimizer] is one of this kind's, so that advice on its value makes sense.
+bool Has(const AdviceSubject& s, const char* key) {
+  return recipe::Applies(*recipe::FindField(key), s.recipe);
+}
+
+// What makes full steps harmful at first is a second moment of few gradients (code W304).
 void ThereIsWarmup(const AdviceSubject& s) {
-  if (!s.is_long() || recipe::LengthsOf(s.recipe).warmup > 0) return;
+  if (!Has(s, "optimizer.beta2") || !s.is_long() || recipe::LengthsOf(s.recipe).warmup > 0) return;
   s.report.Warn("W304", {"schedule.warmup_iterations", "schedule.kind", "optimizer.learning_rate"},
                 "there is no warm-up of the learning rate", "schedule.warmup_fraction = 0.01");
 }
@@ -82,7 +89,7 @@ void RateSuitsSize(const AdviceSubject& s) {
   // Through the eight sizes of arXiv 2005.14165, table 2.1: 6e-4 at 125M, 0.6e-4 at 175B.
   const double usual = 6e-4 * std::pow(s.parameters() / 125e6, -0.32);
   const double rate = s.recipe.optimizer.learning_rate;
-  if (rate <= kMostAbove * usual) return;
+  if (!Has(s, "optimizer.beta2") || rate <= kMostAbove * usual) return;  // they are Adam's
   s.report.Warn("W305", {"optimizer.learning_rate"},
                 fmt::format("learning_rate {} is {:.0f} times what models of {} parameters usually take",
                             rate, rate / usual, FormatCount(s.parameters())),
@@ -92,7 +99,7 @@ void RateSuitsSize(const AdviceSubject& s) {
 void LargeModelsForgetFaster(const AdviceSubject& s) {
   constexpr double kLarge = 2e9;
   const double beta2 = s.recipe.optimizer.beta2;
-  if (s.parameters() < kLarge || beta2 <= 0.99) return;
+  if (!Has(s, "optimizer.beta2") || s.parameters() < kLarge || beta2 <= 0.99) return;
   s.report.Warn("W306", {"optimizer.beta2", "optimizer.learning_rate"},
                 fmt::format("beta2 {} for {} parameters", beta2, FormatCount(s.parameters())),
                 "beta2 = 0.95");
@@ -133,7 +140,7 @@ void WindowIsShort(const AdviceSubject& s) {
 }
 
 void WeightsDecay(const AdviceSubject& s) {
-  if (!s.is_long() || s.recipe.optimizer.weight_decay > 0) return;
+  if (!Has(s, "optimizer.beta2") || !s.is_long() || s.recipe.optimizer.weight_decay > 0) return;  // of AdamW
   s.report.Warn("W311", {"optimizer.weight_decay"}, "weight_decay is 0", "weight_decay = 0.1");
 }
 
@@ -174,6 +181,7 @@ void PositionsTurn(const AdviceSubject& s) {
 void StepsAreTaken(const AdviceSubject& s) {
   constexpr double kLeastShare = 0.01;  // of a step of the learning rate
   const recipe::Optimizer& o = s.recipe.optimizer;
+  if (!Has(s, "optimizer.epsilon")) return;
   const double norm = o.clip_grad_norm > 0 ? o.clip_grad_norm : 1;
   const double element = norm / std::sqrt(s.parameters());
   const double share = element / (element + o.epsilon);

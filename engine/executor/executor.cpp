@@ -374,18 +374,18 @@ std::vector<OptimizerRange> RankExecutor::OptimizerState() const {
       const std::int64_t end = std::min(item.offset_elements + item.elements, shard_end);
       if (begin >= end) continue;
       const std::int64_t at = begin - shard_begin;
-      const DType moments = bucket.moment1.dtype;
       const bool gradient_shard = bucket.gradient_shard.elements > 0;
       const BufferRef& gradient = gradient_shard ? bucket.gradient_shard : bucket.gradient;
+      std::vector<OptimizerRange::State> states;
+      for (const BufferRef& state : bucket.states)
+        states.push_back({arena_ + state.offset + at * SizeOf(state.dtype), state.dtype});
       ranges.push_back(
           {.parameter = item.parameter,
            .begin = begin - item.offset_elements,
            .end = end - item.offset_elements,
            .master = bucket.master.elements > 0 ? arena_ + bucket.master.offset + at * SizeOf(DType::kF32)
                                                 : nullptr,
-           .moment1 = arena_ + bucket.moment1.offset + at * SizeOf(moments),
-           .moment2 = arena_ + bucket.moment2.offset + at * SizeOf(moments),
-           .moment_dtype = moments,
+           .states = std::move(states),
            .gradient = arena_ + gradient.offset + (gradient_shard ? at : begin) * SizeOf(gradient.dtype),
            .gradient_dtype = gradient.dtype,
            .weights = bucket.parameter_shard.elements > 0

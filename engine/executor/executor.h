@@ -28,10 +28,13 @@ struct LocalTensor {
 struct OptimizerRange {
   std::int32_t parameter = -1;
   std::int64_t begin = 0, end = 0;  // elements of the local tensor
-  std::byte* master = nullptr;   // fp32, of element `begin`; null where the parameters themselves are updated
-  std::byte* moment1 = nullptr;  // likewise
-  std::byte* moment2 = nullptr;
-  DType moment_dtype = DType::kF32;
+  std::byte* master = nullptr;  // fp32, of element `begin`; null where the parameters themselves are updated
+  struct State {
+    std::byte* data = nullptr;  // likewise
+    DType dtype = DType::kF32;
+  };
+  std::vector<State> states =
+      {};  // in the order of plan::Plan::optimizer's; none where the plan only evaluates
   std::byte* gradient = nullptr;  // likewise, as the last update reduced it
   DType gradient_dtype = DType::kF32;
   std::byte* weights = nullptr;  // the parameter itself, likewise; null where the rank keeps all of it

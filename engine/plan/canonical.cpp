@@ -84,12 +84,17 @@ void AppendProgram(const Program& program, std::string_view title, Buffer* text)
 }
 
 void AppendBucket(const Plan& plan, const Bucket& bucket, Buffer* text) {
-  Append(text,
-         "  bucket {} elements reduce {} copies {} shards {}{}{}{} parameter @{} gradient @{} m @{} v @{}\n",
+  Append(text, "  bucket {} elements reduce {} copies {} shards {}{}{}{} parameter @{} gradient @{}",
          bucket.elements, bucket.reduce.ToString(), bucket.copies.ToString(), bucket.shards,
          bucket.weight_decay ? (bucket.bulk ? " decay" : " decay exact") : "",
          bucket.tied() ? " tied" + plan.mesh.HoldersSuffix(bucket.holders) : "", bucket.owned ? "" : " copy",
-         bucket.parameter.offset, bucket.gradient.offset, bucket.moment1.offset, bucket.moment2.offset);
+         bucket.parameter.offset, bucket.gradient.offset);
+  // Where the plan only evaluates there are no states; their places are written as 0.
+  for (size_t s = 0; plan.optimizer != nullptr && s < plan.optimizer->states.size(); ++s) {
+    Append(text, " {} @{}", plan.optimizer->states[s].name,
+           s < bucket.states.size() ? bucket.states[s].offset : 0);
+  }
+  Append(text, "\n");
   for (const auto& [what, shard] :
        {std::pair("gradient", bucket.gradient_shard), std::pair("parameter", bucket.parameter_shard)}) {
     if (shard.elements > 0)

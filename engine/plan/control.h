@@ -9,7 +9,7 @@ enum Control {
   kIteration,     // written by the host before each iteration, from 0: keys dropout
   kStep,          // optimizer steps done, skipped ones not counted; clip_factor adds 1
   kGradientNorm,  // of the unscaled gradients, before clipping
-  // Written by the host before each iteration: Plan::GradientFactor of its program. clip_factor makes of it what AdamW
+  // Written by the host before each iteration: Plan::GradientFactor of its program. clip_factor makes of it what the update
   // multiplies gradients by, with clipping and 1 / loss scale; 0: skip this update.
   kGradientFactor,
   kLossScale,        // 1 where there is none (plan/loss_scaler.h)

@@ -15,6 +15,7 @@
 #include "engine/plan/layout.h"
 #include "engine/plan/loss_scaler.h"
 #include "engine/plan/mesh.h"
+#include "engine/plan/optimizer.h"
 #include "engine/plan/programs.h"
 
 namespace engine::plan {
@@ -60,7 +61,7 @@ struct BufferRef {
 
 // One collective or kernel launch. `id` is unique in its segment and stable: its index.
 struct Instruction {
-  std::string kernel;  // op name ("linear"), flat kernel ("adamw"), or collective ("all_reduce")
+  std::string kernel;  // op name ("linear"), flat kernel ("sum_squares"), or collective ("all_reduce")
   std::string name;    // the node it carries out
   const graph::OpDef* op = nullptr;  // null for flat kernels and collectives
   graph::Family family() const { return op != nullptr ? op->family : graph::Family::kOther; }
@@ -225,8 +226,10 @@ struct Bucket {
   std::int64_t shards = 1;            // ZeRO-1: optimizer state is cut into so many, along `reduce`
   DType parameter_dtype = DType::kF32;
   DType gradient_dtype = DType::kF32;
-  // master: elements 0 where AdamW moves the parameters themselves
-  BufferRef parameter, gradient, master, moment1, moment2;
+  // master: elements 0 where the optimizer moves the parameters themselves
+  BufferRef parameter, gradient, master;
+  // What the optimizer keeps of them, in the order of Plan::optimizer's states; none where the plan only evaluates.
+  std::vector<BufferRef> states = {};
   bool tied() const { return holders.size() > 1; }
   // Of the matrices of a block from ZeRO-2 on: this rank's shard of the gradients, summed over microbatches,
   // and from ZeRO-3 on of the parameters; else elements 0. `gradient` (`parameter`) is then a buffer that
@@ -351,6 +354,7 @@ struct Plan {
   BufferRef logits_buffer;
   std::string compute;  // precision
   LossScaler loss_scaler;
+  const OptimizerDef* optimizer = nullptr;  // of AllOptimizers(); Compile sets it
   // Of the canonical text, 32 hex digits: model, layout, memory, schedule. Seed, data and learning rate are
   // the resolved recipe's.
   std::string hash;

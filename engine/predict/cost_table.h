@@ -38,6 +38,7 @@ inline constexpr std::array kCudaRates = {
     KernelRate{"add_rms_norm", 1, 0.93},
     KernelRate{"rms_norm_grad_add", 1, 0.73},
     KernelRate{"adamw", 1, 0.95},
+    KernelRate{"sgd", 1, 0.95},  // not measured: taken for like adamw, whose loop it has
     KernelRate{"bias_grad", 1, 0.96},
     KernelRate{"cross_entropy", 1, 0.67},
     KernelRate{"cross_entropy_grad", 1, 0.67},

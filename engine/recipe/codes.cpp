@@ -77,6 +77,10 @@ const std::vector<Code>& Codes() {
       {"E206", "data", "The data's keys do not go together",
        "Weights are one a path, a split leaves something to train on, a tokenizer has its files and its ids.",
        "The hint says what is missing."},
+      {"E207", "optimizer", "A key of [optimizer] that this kind of optimizer does not have",
+       "Each kind has numbers of its own: AdamW beta1, beta2 and epsilon, SGD momentum. One that the "
+       "optimizer does not read would silently do nothing.",
+       "Remove the key; where a file that the recipe extends has it, extend one for this kind of optimizer."},
       {"E301", "no-plan", "There is no plan for this layout of this model",
        "Some operation has no lawful placement of its tensors along an axis.",
        "Another degree of the axis that the message names."},
@@ -234,14 +238,16 @@ const std::vector<Code>& Codes() {
        "data.split sets validation data aside, and evaluation.interval is 0 or beyond the end.",
        "An evaluation.interval of some hundreds or thousands; or a split without a second share."},
       {"W403", "many-checkpoints", "Every one of more than 50 checkpoints is kept",
-       "Each has 12 bytes a parameter, and nothing deletes them.", "checkpoint.keep = 3."},
+       "Each has 12 bytes a parameter with AdamW, 8 with SGD, and nothing deletes them.",
+       "checkpoint.keep = 3."},
       {"W404", "costly-evaluation", "More than a fifth of the predicted time goes into evaluation",
        "evaluation.iterations global batches pass forward after every evaluation.interval iterations, and "
        "nothing is learnt meanwhile.",
        "A longer evaluation.interval; fewer evaluation.iterations."},
       {"W405", "costly-checkpoints", "More than a fifth of the predicted time goes into writing checkpoints",
-       "A checkpoint has weights and two moments, 12 bytes a parameter, and the run waits "
-       "until it is written. The time is reckoned with 2 GB/s a node, what one NVMe disk takes.",
+       "A checkpoint has weights and the optimizer's states, 12 bytes a parameter with AdamW and 8 with SGD, "
+       "and the run waits until it is written. The time is reckoned with 2 GB/s a node, what one NVMe disk "
+       "takes.",
        "A longer checkpoint.interval."},
   };
   return codes;

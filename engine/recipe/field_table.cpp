@@ -31,6 +31,11 @@ class Row {
     field_.unless_word = word;
     return Required();
   }
+  Row& OnlyWhere(const char* key, const char* word) {
+    field_.only_key = key;
+    field_.only_word = word;
+    return *this;
+  }
   Row& Bytes() {
     field_.bytes = true;
     return Unit("bytes").Between(0, kMaxCount);
@@ -258,21 +263,37 @@ Rows DataRows() {
 Rows OptimizerRows() {
   return {
       FIELD(optimizer.kind)
-          .Words({"adamw"})
-          .Doc("Optimizer: Adam with decoupled weight decay; biases and one-dimensional parameters are not "
-               "decayed."),
+          .Words({"adamw", "sgd"})
+          .Doc("Optimizer: Adam with decoupled weight decay, or stochastic gradient descent with momentum. "
+               "Biases and one-dimensional parameters are not decayed."),
       FIELD(optimizer.learning_rate).Required().Between(0, 1e6).Doc("Highest learning rate of the schedule."),
-      FIELD(optimizer.beta1).Below(0, 1).Doc("Decay rate of the first moment."),
-      FIELD(optimizer.beta2).Below(0, 1).Doc("Decay rate of the second moment."),
-      FIELD(optimizer.epsilon).Above(0).Doc("Added to the root of the second moment."),
-      FIELD(optimizer.weight_decay).Between(0, 1e6).Doc("Weight decay, multiplied by the learning rate."),
+      FIELD(optimizer.beta1)
+          .Below(0, 1)
+          .OnlyWhere("optimizer.kind", "adamw")
+          .Doc("Decay rate of the first moment."),
+      FIELD(optimizer.beta2)
+          .Below(0, 1)
+          .OnlyWhere("optimizer.kind", "adamw")
+          .Doc("Decay rate of the second moment."),
+      FIELD(optimizer.epsilon)
+          .Above(0)
+          .OnlyWhere("optimizer.kind", "adamw")
+          .Doc("Added to the root of the second moment."),
+      FIELD(optimizer.momentum)
+          .Below(0, 1)
+          .OnlyWhere("optimizer.kind", "sgd")
+          .Doc("Share of the last step's direction that the next one keeps; 0: none."),
+      FIELD(optimizer.weight_decay)
+          .Between(0, 1e6)
+          .Doc("Weight decay, multiplied by the learning rate: adamw takes that share of a weight off it, "
+               "sgd adds it to the gradient, so that it goes through the momentum."),
       FIELD(optimizer.clip_grad_norm)
           .Between(0, 1e15)
           .Doc("Largest global norm of the gradient; 0: no clipping."),
       FIELD(optimizer.moment_dtype)
           .Words({"fp32", "bf16"})
-          .Doc("Format in which AdamW's moments are kept; bf16 is rounded stochastically and halves their "
-               "memory."),
+          .Doc("Format in which the optimizer's moments (of sgd: the momentum) are kept; bf16 is rounded "
+               "stochastically and halves their memory."),
       FIELD(schedule.kind)
           .Words({"constant", "linear", "cosine", "inverse_sqrt", "wsd"})
           .Doc("Shape of the learning rate after the warm-up."),

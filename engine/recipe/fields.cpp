@@ -117,6 +117,11 @@ std::string QuoteToml(std::string_view text) {
   return quoted + "\"";
 }
 
+bool Applies(const Field& field, const Recipe& recipe) {
+  if (field.only_key.empty()) return true;
+  return std::get<std::string>(Get(*FindField(field.only_key), recipe)) == field.only_word;
+}
+
 std::string ToToml(const FieldValue& value) {
   struct Printer {
     std::string operator()(std::int64_t v) const { return ScalarToToml(v); }

@@ -37,6 +37,9 @@ struct Field {
   bool required = false;            // has no usable default
   std::string unless_key;           // not required where this key, of words, is `unless_word`
   std::string unless_word;
+  // Has a meaning only where this key, of words, is `only_word`; empty: always.
+  std::string only_key;
+  std::string only_word;
   std::string unit;  // may be empty
   Range range;
   std::vector<std::string> words;  // the legal strings; empty: any
@@ -61,6 +64,8 @@ const Field* FindField(std::string_view key);  // null if there is none
 FieldValue Get(const Field& field, const Recipe& recipe);
 void Set(const Field& field, const FieldValue& value, Recipe* recipe);
 FieldValue DefaultOf(const Field& field);
+// Whether the field has a meaning in the recipe (Field::only_key).
+bool Applies(const Field& field, const Recipe& recipe);
 
 // As TOML writes it; a double always as a float ("1.0", "1e-05"), a string quoted and escaped.
 std::string ToToml(const FieldValue& value);

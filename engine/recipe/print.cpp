@@ -49,7 +49,7 @@ std::string ToToml(const Recipe& recipe) {
   for (const TableDoc& table : Tables()) {
     text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", table.name);
     for (const Field& field : Fields()) {
-      if (field.table() != table.name) continue;
+      if (field.table() != table.name || !Applies(field, recipe)) continue;
       const std::string setting = fmt::format("{} = {}", field.name(), ToToml(Get(field, recipe)));
       text += fmt::format("{:<40}  # {}\n", setting, Printable(Location(ProvenanceOf(recipe, field.key))));
     }

@@ -102,14 +102,15 @@ struct Data {
 };
 
 struct Optimizer {
-  std::string kind = "adamw";
+  std::string kind = "adamw";  // adamw | sgd (plan/optimizer.h)
   double learning_rate = 0.0;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
+  double momentum = 0.9;  // of sgd, as Megatron-LM's --sgd-momentum
   double weight_decay = 0.01;
   double clip_grad_norm = 1.0;        // 0: no clipping
-  std::string moment_dtype = "fp32";  // fp32 | bf16, of both moments
+  std::string moment_dtype = "fp32";  // fp32 | bf16, of what the optimizer keeps
 };
 
 struct Schedule {

@@ -24,6 +24,11 @@ std::string DefaultCell(const Field& field) {
   return fmt::format("required unless `{} = \"{}\"`", field.unless_key, field.unless_word);
 }
 
+std::string MeaningCell(const Field& field) {
+  if (field.only_key.empty()) return field.doc;
+  return fmt::format("{} Only where `{}` is `\"{}\"`.", field.doc, field.only_key, field.only_word);
+}
+
 std::string LegalCell(const Field& field) {
   std::string text = field.range.ToText();
   for (const std::string& word : field.words)
@@ -42,7 +47,7 @@ std::string ReferencePage() {
     for (const Field& field : Fields()) {
       if (field.table() != table.name) continue;
       page += fmt::format("| `{}` | {} | {} | {} | {} | {} |\n", field.name(), field.type_name(),
-                          DefaultCell(field), LegalCell(field), field.unit, field.doc);
+                          DefaultCell(field), LegalCell(field), field.unit, MeaningCell(field));
     }
   }
   return page;

@@ -74,6 +74,7 @@ std::vector<Rule> ModelRules();
 std::vector<Rule> ParallelismRules();
 std::vector<Rule> BatchRules();
 std::vector<Rule> ScheduleRules();
+std::vector<Rule> OptimizerRules();
 std::vector<Rule> PrecisionRules();
 std::vector<Rule> DataRules();
 

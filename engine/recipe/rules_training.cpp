@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/recipe/batch_size.h"
+#include "engine/recipe/fields.h"
 #include "engine/recipe/rules.h"
 
 namespace engine::recipe {
@@ -358,6 +359,17 @@ void RatesAreOrdered(const RuleContext& c) {
   }
 }
 
+// What is said of an optimizer has an effect.
+void KeysAreOfTheOptimizer(const RuleContext& c) {
+  for (const Field& field : Fields()) {
+    if (field.table() != "optimizer" || Applies(field, c.recipe) || c.IsDefault(field.key)) continue;
+    c.Error({field.key},
+            fmt::format("{} {} goes with kind \"{}\", not \"{}\"", field.name(), ToToml(Get(field, c.recipe)),
+                        field.only_word, c.recipe.optimizer.kind),
+            fmt::format("remove {}; or kind = \"{}\"", field.name(), field.only_word));
+  }
+}
+
 void ReserveFitsMemory(const RuleContext& c) {
   const Cluster& cluster = c.recipe.cluster;
   if (cluster.memory_bytes == 0 || cluster.reserved_bytes < cluster.memory_bytes) return;
@@ -391,6 +403,8 @@ std::vector<Rule> BatchRules() {
       {{"cluster.memory_bytes", "cluster.reserved_bytes"}, ReserveFitsMemory},
   };
 }
+
+std::vector<Rule> OptimizerRules() { return {{{"optimizer"}, KeysAreOfTheOptimizer}}; }
 
 std::vector<Rule> ScheduleRules() {
   const std::vector<std::string> lengths = {"schedule", "training.iterations", "training.samples",

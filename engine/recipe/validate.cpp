@@ -53,6 +53,7 @@ const std::vector<CodedRule>& AllRules() {
     add("E204", ScheduleRules());
     add("E205", PrecisionRules());
     add("E206", DataRules());
+    add("E207", OptimizerRules());
     return rules;
   }();
   return all;

@@ -1,5 +1,6 @@
 #include "engine/state/state.h"
 
+#include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
 
 #include <algorithm>
@@ -27,7 +28,6 @@ using plan::Bucket;
 using plan::Plan;
 using plan::PlanParameter;
 
-constexpr const char* kMomentPrefixes[] = {"adam.m/", "adam.v/"};
 constexpr const char* kScalerName = "loss_scaler";  // f64 [kControlNumbers], of fp16: the control block
 
 bool HasScaler(const Plan& plan) { return plan.loss_scaler.skips; }
@@ -176,15 +176,19 @@ void MakeStretch(const Plan& plan, const RankExecutor& executor, const LocalTens
   });
 }
 
+// The name in a checkpoint of what an optimizer keeps of a parameter.
+std::string TensorName(const plan::OptimizerState& state, const std::string& parameter) {
+  return fmt::format("{}/{}", state.folder, parameter);
+}
+
 std::vector<checkpoint::TensorInfo> TensorsOf(const Plan& plan) {
   std::vector<checkpoint::TensorInfo> tensors;
-  const auto add = [&](const std::string& prefix) {
-    for (const PlanParameter& parameter : plan.parameters) {
-      tensors.push_back({prefix + parameter.name, parameter.logical_shape, DType::kF32});
-    }
-  };
-  add("");
-  for (const char* prefix : kMomentPrefixes) add(prefix);
+  for (const PlanParameter& parameter : plan.parameters)
+    tensors.push_back({parameter.name, parameter.logical_shape, DType::kF32});
+  for (const plan::OptimizerState& state : plan.optimizer->states) {
+    for (const PlanParameter& parameter : plan.parameters)
+      tensors.push_back({TensorName(state, parameter.name), parameter.logical_shape, DType::kF32});
+  }
   for (NamedState& named : StatesOf(plan)) {
     const plan::State& state = StateOf(plan, named);
     tensors.push_back({std::move(named.name), ShapeOf(plan, state), state.buffer.dtype});
@@ -195,26 +199,31 @@ std::vector<checkpoint::TensorInfo> TensorsOf(const Plan& plan) {
 
 // The pieces of one rank, with their bytes copied from the device.
 struct RankPieces {
+  explicit RankPieces(const std::vector<checkpoint::TensorInfo>& tensors) {
+    for (size_t i = 0; i < tensors.size(); ++i) numbers.emplace(tensors[i].name, static_cast<int>(i));
+  }
+
   std::vector<checkpoint::PieceToWrite> pieces;
   std::vector<std::vector<std::byte>> bytes;
+  absl::flat_hash_map<std::string, int> numbers;  // of the checkpoint's tensors, by name
 
-  absl::Status Add(RankExecutor& executor, int tensor, const Box& box, const void* device,
+  absl::Status Add(RankExecutor& executor, const std::string& tensor, const Box& box, const void* device,
                    DType dtype = DType::kF32) {
     bytes.emplace_back(static_cast<size_t>(box.count.elements() * SizeOf(dtype)));
     RETURN_IF_ERROR(executor.backend().Download(bytes.back().data(), static_cast<const std::byte*>(device),
                                                 static_cast<std::int64_t>(bytes.back().size())));
-    pieces.push_back({tensor, box, bytes.back().data()});
+    pieces.push_back({numbers.at(tensor), box, bytes.back().data()});
     return absl::OkStatus();
   }
 
   // Numbers of a narrower type, as fp32.
-  absl::Status AddWidened(RankExecutor& executor, int tensor, const Box& box, const void* device,
-                          DType dtype) {
+  absl::Status AddWidened(RankExecutor& executor, const std::string& tensor, const Box& box,
+                          const void* device, DType dtype) {
     bytes.emplace_back(static_cast<size_t>(box.count.elements() * SizeOf(DType::kF32)));
     const std::span<float> host(reinterpret_cast<float*>(bytes.back().data()),
                                 static_cast<size_t>(box.count.elements()));
     RETURN_IF_ERROR(DownloadFloats(device, dtype, executor.backend(), host));
-    pieces.push_back({tensor, box, bytes.back().data()});
+    pieces.push_back({numbers.at(tensor), box, bytes.back().data()});
     return absl::OkStatus();
   }
 };
@@ -229,49 +238,45 @@ std::vector<Box> RangeBoxes(const Plan& plan, const RankExecutor& executor, cons
 }
 
 absl::StatusOr<RankPieces> CollectPieces(const Plan& plan, RankExecutor& executor) {
-  RankPieces result;
-  const int count = static_cast<int>(plan.parameters.size());
+  RankPieces result(TensorsOf(plan));
   for (const LocalTensor& tensor : executor.Parameters()) {
     const Bucket& bucket = BucketOf(executor, tensor.parameter);
     if (HasMaster(bucket) || tensor.view.data == nullptr || !Writes(executor, bucket, false)) continue;
     const Box box = LocalBox(plan, executor, tensor.parameter);
     if (box.count.elements() == 0) continue;
-    RETURN_IF_ERROR(result.AddWidened(executor, tensor.parameter, box, tensor.view.data, tensor.view.dtype));
+    RETURN_IF_ERROR(result.AddWidened(executor, ParameterOf(plan, tensor.parameter).name, box,
+                                      tensor.view.data, tensor.view.dtype));
   }
   for (const OptimizerRange& range : executor.OptimizerState()) {
     const Bucket& bucket = BucketOf(executor, range.parameter);
     if (!Writes(executor, bucket, bucket.shards > 1)) continue;
+    const std::string& name = ParameterOf(plan, range.parameter).name;
     std::int64_t elements = 0;
     for (const Box& box : RangeBoxes(plan, executor, range)) {
       if (range.master != nullptr) {
-        RETURN_IF_ERROR(
-            result.Add(executor, range.parameter, box, range.master + elements * SizeOf(DType::kF32)));
+        RETURN_IF_ERROR(result.Add(executor, name, box, range.master + elements * SizeOf(DType::kF32)));
       } else if (range.weights != nullptr) {
-        RETURN_IF_ERROR(result.AddWidened(executor, range.parameter, box,
-                                          range.weights + elements * SizeOf(range.weight_dtype),
-                                          range.weight_dtype));
+        RETURN_IF_ERROR(result.AddWidened(
+            executor, name, box, range.weights + elements * SizeOf(range.weight_dtype), range.weight_dtype));
       }
-      const std::int64_t at = elements * SizeOf(range.moment_dtype);
-      const int moment1 = count + range.parameter;
-      RETURN_IF_ERROR(result.AddWidened(executor, moment1, box, range.moment1 + at, range.moment_dtype));
-      RETURN_IF_ERROR(
-          result.AddWidened(executor, moment1 + count, box, range.moment2 + at, range.moment_dtype));
+      for (size_t s = 0; s < range.states.size(); ++s) {
+        const auto& [data, dtype] = range.states[s];
+        RETURN_IF_ERROR(result.AddWidened(executor, TensorName(plan.optimizer->states[s], name), box,
+                                          data + elements * SizeOf(dtype), dtype));
+      }
       elements += box.count.elements();
     }
   }
   if (executor.rank() % plan.mesh.ranks_per_stage() != 0) return result;
-  int tensor = 3 * count;
   for (const NamedState& named : StatesOf(plan)) {
-    if (&plan.stages[named.stage] == &executor.stage()) {
-      const plan::State& state = StateOf(plan, named);
-      RETURN_IF_ERROR(result.Add(executor, tensor, WholeBox(ShapeOf(plan, state)),
-                                 executor.State(named.index).data, state.buffer.dtype));
-    }
-    ++tensor;
+    if (&plan.stages[named.stage] != &executor.stage()) continue;
+    const plan::State& state = StateOf(plan, named);
+    RETURN_IF_ERROR(result.Add(executor, named.name, WholeBox(ShapeOf(plan, state)),
+                               executor.State(named.index).data, state.buffer.dtype));
   }
   if (executor.rank() == 0 && HasScaler(plan)) {
-    RETURN_IF_ERROR(result.Add(executor, tensor, WholeBox({plan::kControlNumbers}), executor.Control().data,
-                               DType::kF64));
+    RETURN_IF_ERROR(result.Add(executor, kScalerName, WholeBox({plan::kControlNumbers}),
+                               executor.Control().data, DType::kF64));
   }
   return result;
 }
@@ -333,11 +338,47 @@ absl::Status CheckTensor(const checkpoint::Reader& reader, const std::string& na
   return absl::OkStatus();
 }
 
+// Whether the checkpoint has all that an optimizer keeps of some parameter.
+bool HasStates(const checkpoint::Reader& reader, const plan::OptimizerDef& optimizer,
+               const std::string& parameter) {
+  return std::all_of(optimizer.states.begin(), optimizer.states.end(),
+                     [&](const auto& state) { return reader.Find(TensorName(state, parameter)) != nullptr; });
+}
+
+// A run goes on with the optimizer that the checkpoint was written by: another one's states say nothing to it.
+absl::Status CheckOptimizer(const Plan& plan, const checkpoint::Reader& reader) {
+  const std::string& parameter = plan.parameters.front().name;
+  if (HasStates(reader, *plan.optimizer, parameter)) return absl::OkStatus();
+  for (const plan::OptimizerDef& other : plan::AllOptimizers()) {
+    if (!HasStates(reader, other, parameter)) continue;
+    return FailedPrecondition(
+        "checkpoint {} was written by the optimizer \"{}\", but optimizer.kind of this recipe is \"{}\", "
+        "which cannot go on from its states\n"
+        "    hint: optimizer.kind = \"{}\" goes on; a run with \"{}\" begins in another --out",
+        reader.folder(), other.kind, plan.optimizer->kind, other.kind, plan.optimizer->kind);
+  }
+  return absl::OkStatus();  // a checkpoint of another model: its tensors are refused by name
+}
+
 absl::Status ReadInto(const checkpoint::Reader& reader, const std::string& name, const Box& box, void* device,
                       DType dtype, RankExecutor& executor) {
   std::vector<float> host(static_cast<size_t>(box.count.elements()));
   RETURN_IF_ERROR(reader.Read(name, box, host.data()));
   return UploadFloats(host, device, dtype, executor.backend());
+}
+
+// What the optimizer keeps, as it is before the first update. An arena begins as zeros.
+absl::Status StartStates(const Plan& plan, std::span<const OptimizerRange> ranges,
+                         backend::Backend& backend) {
+  for (const OptimizerRange& range : ranges) {
+    for (size_t s = 0; s < range.states.size(); ++s) {
+      const float initial = plan.optimizer->states[s].initial;
+      if (initial == 0) continue;
+      const std::vector<float> host(static_cast<size_t>(range.end - range.begin), initial);
+      RETURN_IF_ERROR(UploadFloats(host, range.states[s].data, range.states[s].dtype, backend));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -369,7 +410,7 @@ absl::Status InitializeParameters(const Plan& plan, std::uint64_t seed, RankExec
     RETURN_IF_ERROR(
         UploadStretch(stretches[i % 2], work.begin, work.count, *work.tensor, ranges, executor.backend()));
   }
-  return absl::OkStatus();
+  return StartStates(plan, ranges, executor.backend());
 }
 
 namespace {
@@ -415,6 +456,7 @@ absl::Status SaveCheckpoint(const Plan& plan, const std::string& root, const che
 
 absl::Status LoadCheckpoint(const Plan& plan, const checkpoint::Reader& reader, bool with_optimizer,
                             RankExecutor& executor) {
+  if (with_optimizer) RETURN_IF_ERROR(CheckOptimizer(plan, reader));
   const std::vector<OptimizerRange> ranges = executor.OptimizerState();
   std::vector<float> host;  // of the largest parameter, so that its pages are touched once
   for (const LocalTensor& tensor : executor.Parameters()) {
@@ -430,14 +472,14 @@ absl::Status LoadCheckpoint(const Plan& plan, const checkpoint::Reader& reader, 
   if (HasScaler(plan)) RETURN_IF_ERROR(LoadScaler(plan, reader, executor));
   for (const OptimizerRange& range : ranges) {
     const PlanParameter& parameter = ParameterOf(plan, range.parameter);
-    std::byte* const moments[] = {range.moment1, range.moment2};
-    for (size_t m = 0; m < 2; ++m) {
-      const std::string name = kMomentPrefixes[m] + parameter.name;
+    for (size_t s = 0; s < range.states.size(); ++s) {
+      const auto& [data, dtype] = range.states[s];
+      const std::string name = TensorName(plan.optimizer->states[s], parameter.name);
       RETURN_IF_ERROR(CheckTensor(reader, name, parameter.logical_shape));
       std::int64_t offset = 0;
       for (const Box& box : RangeBoxes(plan, executor, range)) {
-        RETURN_IF_ERROR(ReadInto(reader, name, box, moments[m] + offset, range.moment_dtype, executor));
-        offset += box.count.elements() * SizeOf(range.moment_dtype);
+        RETURN_IF_ERROR(ReadInto(reader, name, box, data + offset, dtype, executor));
+        offset += box.count.elements() * SizeOf(dtype);
       }
     }
   }

@@ -15,18 +15,18 @@ namespace engine::state {
 
 // Initial weights: element i of tensor `name` is its initializer's value, for a normal std ·
 // PhiloxNormal(key(seed, name), i), i the row-major index in the unpadded logical tensor: the same bits in
-// every layout. Padding is zero.
+// every layout. Padding is zero. And the optimizer's states as they begin (plan/optimizer.h).
 absl::Status InitializeParameters(const plan::Plan& plan, std::uint64_t seed,
                                   executor::RankExecutor& executor);
 
-// Writes weights and AdamW's moments of all ranks as one checkpoint under `root`. Where ranks are processes,
+// Writes weights and the optimizer's states of all ranks as one checkpoint under `root`. Where ranks are processes,
 // all call it: rank 0 begins and commits, the others write into its folder, on a file system that all share.
 absl::Status SaveCheckpoint(const plan::Plan& plan, const std::string& root,
                             const checkpoint::Metadata& metadata, Ranks& ranks,
                             launch::Client* processes = nullptr);
 
-// Fills this rank's part. Error: a tensor that is missing or has another shape. `with_optimizer` false:
-// weights only.
+// Fills this rank's part. Error: a tensor that is missing or has another shape, or states of another optimizer.
+// `with_optimizer` false: weights only.
 absl::Status LoadCheckpoint(const plan::Plan& plan, const checkpoint::Reader& reader, bool with_optimizer,
                             executor::RankExecutor& executor);
 

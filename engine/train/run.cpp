@@ -248,13 +248,13 @@ class Training {
     const checkpoint::Metadata& metadata = resume->reader.metadata();
     iteration_ = metadata.iteration;
     consumed_samples_ = metadata.consumed_samples;
-    adam_step_ = metadata.adam_step;
+    optimizer_steps_ = metadata.optimizer_steps;
     // Older checkpoints do not say how large their skipped iterations were: they count as batches of now.
     schedule_samples_ = metadata.schedule_samples >= 0
                             ? metadata.schedule_samples
-                            : consumed_samples_ - (iteration_ - adam_step_) * plan_.global_batch;
+                            : consumed_samples_ - (iteration_ - optimizer_steps_) * plan_.global_batch;
     return ranks_->Run([&](executor::RankExecutor& rank) -> absl::Status {
-      RETURN_IF_ERROR(rank.SetSteps(adam_step_));
+      RETURN_IF_ERROR(rank.SetSteps(optimizer_steps_));
       return state::LoadCheckpoint(plan_, resume->reader, true, rank);
     });
   }
@@ -340,7 +340,7 @@ class Training {
   executor::LearningRates Rates() const {
     ENGINE_CHECK(started_.size() <= 1, "rates for one iteration under way, not for {}", started_.size());
     const std::int64_t under_way = started_.empty() ? 0 : started_.front().global_batch;
-    return {adam_step_, recipe::LearningRate(recipe_, schedule_samples_),
+    return {optimizer_steps_, recipe::LearningRate(recipe_, schedule_samples_),
             recipe::LearningRate(recipe_, schedule_samples_ + under_way)};
   }
 
@@ -413,12 +413,12 @@ class Training {
                            .grad_norm = result.grad_norm,
                            .learning_rate = result.learning_rate,
                            .elapsed_ms = result.elapsed_ms,
-                           .skipped = result.steps == adam_step_,
+                           .skipped = result.steps == optimizer_steps_,
                            .skipped_iterations = result.skipped,
                            .loss_scale = result.loss_scale};
     report.nan = !std::isfinite(report.loss) || (!report.skipped && !std::isfinite(report.grad_norm));
-    schedule_samples_ += (result.steps - adam_step_) * started.global_batch;
-    adam_step_ = result.steps;
+    schedule_samples_ += (result.steps - optimizer_steps_) * started.global_batch;
+    optimizer_steps_ = result.steps;
     if (report.nan) {
       if (reporter_ != nullptr) RETURN_IF_ERROR(reporter_->Iteration(report));
       return absl::DataLossError(fmt::format(
@@ -515,7 +515,7 @@ class Training {
         .iteration = iteration_,
         .consumed_samples = consumed_samples_,
         .seed = recipe_.training.seed,
-        .adam_step = adam_step_,
+        .optimizer_steps = optimizer_steps_,
         .schedule_samples = schedule_samples_,
         .plan_hash = plan_.hash,
         .recipe_toml = recipe::ToToml(recipe_),
@@ -546,7 +546,7 @@ class Training {
   Reporter* reporter_ = nullptr;         // null: another process speaks for the run
   bool stopped_ = false;                 // by a signal
   std::int64_t iteration_ = 0;           // done
-  std::int64_t adam_step_ = 0;           // as far as results are known
+  std::int64_t optimizer_steps_ = 0;     // as far as results are known
   std::int64_t schedule_samples_ = 0;    // likewise: of the iterations that were steps
   std::int64_t consumed_samples_ = 0;
   std::int64_t first_iteration_ = 0;          // of this run

@@ -1,4 +1,7 @@
 #include <algorithm>
+#include <span>
+#include <string>
+#include <string_view>
 
 #include "engine/verify/text.h"
 #include "engine/verify/verify.h"
@@ -119,17 +122,40 @@ absl::Status Items(const plan::Plan& plan, const plan::Bucket& bucket, const std
   return absl::OkStatus();
 }
 
-absl::Status OptimizerShards(const plan::Bucket& bucket, const std::string& name) {
+absl::Status HasSize(const plan::Bucket& bucket, const std::string& name, std::string_view what,
+                     const plan::BufferRef& buffer, std::int64_t elements, DType dtype) {
+  if (buffer.elements == elements && buffer.dtype == dtype) return absl::OkStatus();
+  return Internal("{}: {} of {}[{}], but {} shards of {} elements need {}[{}] each", name, what,
+                  Name(buffer.dtype), buffer.elements, bucket.shards, bucket.elements, Name(dtype), elements);
+}
+
+// A bucket's states are those of the optimizer, in its order: in fp32, or those that may in one narrower type.
+absl::Status OptimizerStates(const plan::Plan& plan, const plan::Bucket& bucket, const std::string& name) {
+  if (plan.optimizer == nullptr) return Internal("{} is trained by no optimizer", name);
+  const std::span<const plan::OptimizerState> states = plan.optimizer->states;
+  if (bucket.states.size() != states.size()) {
+    return Internal("{}: {} states, but {} keeps {}", name, bucket.states.size(), plan.optimizer->kind,
+                    states.size());
+  }
+  DType moments = DType::kF32;
+  for (size_t s = 0; s < states.size(); ++s) {
+    if (states[s].follows_dtype) moments = bucket.states[s].dtype;
+  }
+  if (moments != DType::kF32 && moments != DType::kBF16)
+    return Internal("{}: states of {}", name, Name(moments));
+  const std::int64_t shard = bucket.shard_elements();
+  for (size_t s = 0; s < states.size(); ++s)
+    RETURN_IF_ERROR(
+        HasSize(bucket, name, states[s].title, bucket.states[s], shard, states[s].StoredAs(moments)));
+  return absl::OkStatus();
+}
+
+absl::Status OptimizerShards(const plan::Plan& plan, const plan::Bucket& bucket, const std::string& name) {
   if (bucket.shards < 1 || bucket.elements % bucket.shards != 0) {
     return Internal("{}: {} elements in {} shards", name, bucket.elements, bucket.shards);
   }
   const auto check = [&](const char* what, const plan::BufferRef& buffer, std::int64_t elements,
-                         DType dtype) {
-    if (buffer.elements == elements && buffer.dtype == dtype) return absl::OkStatus();
-    return Internal("{}: {} of {}[{}], but {} shards of {} elements need {}[{}] each", name, what,
-                    Name(buffer.dtype), buffer.elements, bucket.shards, bucket.elements, Name(dtype),
-                    elements);
-  };
+                         DType dtype) { return HasSize(bucket, name, what, buffer, elements, dtype); };
   const std::int64_t shard = bucket.elements / bucket.shards;
   RETURN_IF_ERROR(check("parameters", bucket.parameter, bucket.elements, bucket.parameter_dtype));
   RETURN_IF_ERROR(check("gradients", bucket.gradient, bucket.elements, bucket.gradient_dtype));
@@ -137,12 +163,8 @@ absl::Status OptimizerShards(const plan::Bucket& bucket, const std::string& name
     RETURN_IF_ERROR(check("gradients of a rank", bucket.gradient_shard, shard, DType::kF32));
   if (bucket.parameter_shard.elements > 0)
     RETURN_IF_ERROR(check("parameters of a rank", bucket.parameter_shard, shard, bucket.parameter_dtype));
-  const DType moments = bucket.moment1.dtype;
-  if (moments != DType::kF32 && moments != DType::kBF16)
-    return Internal("{}: moments of {}", name, Name(moments));
-  RETURN_IF_ERROR(check("first moments", bucket.moment1, shard, moments));
-  RETURN_IF_ERROR(check("second moments", bucket.moment2, shard, moments));
-  // Without master weights AdamW rounds the parameters itself, which it can to bf16.
+  RETURN_IF_ERROR(OptimizerStates(plan, bucket, name));
+  // Without master weights the optimizer rounds the parameters itself, which it can to bf16.
   const bool in_place = bucket.parameter_dtype == DType::kF32 ||
                         (bucket.parameter_dtype == DType::kBF16 && bucket.master.elements == 0);
   return check("master weights", bucket.master, in_place ? 0 : shard, DType::kF32);
@@ -197,7 +219,7 @@ absl::Status Owners(const plan::Plan& plan) {
     for (size_t b = 0; b < plan.stages[s].buckets.size(); ++b) {
       const plan::Bucket& bucket = plan.stages[s].buckets[b];
       RETURN_IF_ERROR(Items(plan, bucket, BucketName(stage, b)));
-      if (Trains(plan.stages[s])) RETURN_IF_ERROR(OptimizerShards(bucket, BucketName(stage, b)));
+      if (Trains(plan.stages[s])) RETURN_IF_ERROR(OptimizerShards(plan, bucket, BucketName(stage, b)));
       for (const plan::Bucket::Item& item : bucket.items) {
         holders[static_cast<size_t>(item.parameter)].push_back(stage);
         if (bucket.owned) owners[static_cast<size_t>(item.parameter)].push_back(stage);

@@ -24,7 +24,8 @@ std::string Remedy(const plan::Plan& plan, const plan::StagePlan& stage, std::in
   std::int64_t saved = 0;  // by ZeRO-1
   for (const plan::Bucket& bucket : stage.buckets) {
     if (bucket.shards > 1 || bucket.reduce.empty()) continue;
-    const std::int64_t state = bucket.master.bytes() + bucket.moment1.bytes() + bucket.moment2.bytes();
+    std::int64_t state = bucket.master.bytes();
+    for (const plan::BufferRef& buffer : bucket.states) state += buffer.bytes();
     saved += state - state / plan.mesh.GroupSize(bucket.reduce);
   }
   if (saved >= excess) return fmt::format("zero_stage = 1 would save {}", FormatBytes(saved));

@@ -74,8 +74,8 @@ absl::StatusOr<Regions> Regions::Of(const plan::Plan& plan, ProgramId id) {
     add_whole(bucket.gradient, bucket.gradient_shard, fmt::format("bucket.{} gradients", b),
               &gradients_in_turns);
     add(bucket.master, fmt::format("bucket.{} master weights", b));
-    add(bucket.moment1, fmt::format("bucket.{} first moments", b));
-    add(bucket.moment2, fmt::format("bucket.{} second moments", b));
+    for (size_t s = 0; s < bucket.states.size(); ++s)
+      add(bucket.states[s], fmt::format("bucket.{} {}", b, StateTitle(plan, s)));
   }
   for (const auto& [offset, bytes] : parameters_in_turns)
     regions.push_back({offset, offset + bytes, "parameters of a block"});

@@ -78,4 +78,9 @@ bool IsInTurns(const plan::StagePlan& stage, const plan::BufferRef& ref) {
   return false;
 }
 
+std::string StateTitle(const plan::Plan& plan, std::size_t state) {
+  const bool known = plan.optimizer != nullptr && state < plan.optimizer->states.size();
+  return known ? std::string(plan.optimizer->states[state].title) : fmt::format("state {}", state);
+}
+
 }  // namespace engine::verify

@@ -63,6 +63,9 @@ inline bool IsBackward(const plan::Transfer& transfer) { return transfer.to_chun
 // this rank keeps a shard.
 bool IsInTurns(const plan::StagePlan& stage, const plan::BufferRef& ref);
 
+// A bucket's state of that number as its optimizer calls it: "first moments"; "state 2" of more than it has.
+std::string StateTitle(const plan::Plan& plan, std::size_t state);
+
 inline bool Trains(const plan::StagePlan& stage) { return stage.update() >= 0; }
 
 }  // namespace engine::verify

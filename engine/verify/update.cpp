@@ -25,9 +25,30 @@ plan::BufferRef Shard(plan::BufferRef buffer, std::int64_t shards, plan::AxisSet
   return buffer;
 }
 
-// Attributes of adamw: names of the draws that round moments and weights.
-constexpr const char* kMomentDraws = "stream";
-constexpr const char* kWeightDraws = "weight_stream";
+// What the optimizer moves of a bucket on this rank: master weights, or the parameters themselves.
+plan::BufferRef OwnParameters(const plan::Bucket& bucket) {
+  return bucket.parameter_shard.elements > 0 ? bucket.parameter_shard
+                                             : Shard(bucket.parameter, bucket.shards, bucket.reduce);
+}
+plan::BufferRef OwnWeights(const plan::Bucket& bucket) {
+  return bucket.master.elements > 0 ? bucket.master : OwnParameters(bucket);
+}
+
+bool SamePlaces(const std::vector<plan::BufferRef>& have, const std::vector<plan::BufferRef>& want) {
+  return std::equal(have.begin(), have.end(), want.begin(), want.end(), SamePlace);
+}
+
+// The kernel's numbers are all there, and what does not decay does not.
+absl::Status IsTold(const plan::OptimizerDef& optimizer, const plan::Instruction& instruction,
+                    const plan::Bucket& bucket) {
+  for (const plan::OptimizerAttribute& attribute : optimizer.attributes) {
+    if (!instruction.attributes.Has(attribute.name)) return Internal("is not told its {}", attribute.name);
+  }
+  if (!instruction.attributes.Has(plan::kWeightDecay)) return Internal("is not told its weight decay");
+  const double decay = instruction.attributes.Float(plan::kWeightDecay);
+  if (bucket.weight_decay || decay == 0) return absl::OkStatus();
+  return Internal("has weight decay {} for parameters that do not decay", decay);
+}
 
 // Follows the update segment of one stage, gradient by gradient.
 class UpdateVerifier {
@@ -215,7 +236,7 @@ class UpdateVerifier {
     if (instruction.collective != plan::Collective::kNone) return Communicate(instruction);
     if (instruction.kernel == "sum_squares") return Squares(instruction);
     if (instruction.kernel == "clip_factor") return Clip(instruction);
-    if (instruction.kernel == "adamw") return Update(instruction);
+    if (instruction.kernel == plan_.optimizer->kernel) return Update(instruction);
     if (instruction.kernel == "fp8_update") return States(instruction);
     return Internal("the update knows no kernel {}", instruction.kernel);
   }
@@ -380,7 +401,10 @@ class UpdateVerifier {
   }
 
   absl::Status Update(const plan::Instruction& instruction) {
-    if (instruction.inputs.size() != 5) return Internal("takes {} buffers, not 5", instruction.inputs.size());
+    const size_t buffers =
+        3 + plan_.optimizer->states.size();  // weights, gradients and control beside states
+    if (instruction.inputs.size() != buffers)
+      return Internal("takes {} buffers, not {}", instruction.inputs.size(), buffers);
     const size_t b = Find(instruction.inputs[1], &plan::Bucket::gradient);
     if (b == stage_.buckets.size()) return Internal("reads bytes that are no bucket's gradients");
     RETURN_IF_ERROR(ReadsSum(instruction.inputs[1], b));
@@ -388,26 +412,24 @@ class UpdateVerifier {
     const plan::Bucket& bucket = stage_.buckets[b];
     State& state = states_[b];
     if (state.updates++ > 0) return Internal("bucket.{} is updated twice", b);
-    const bool in_shards = bucket.parameter_shard.elements > 0;
-    state.gathered = bucket.shards == 1 || in_shards;
-    const plan::BufferRef parameter =
-        in_shards ? bucket.parameter_shard : Shard(bucket.parameter, bucket.shards, bucket.reduce);
-    const bool own_master = bucket.master.elements > 0;
-    const plan::BufferRef& weights = own_master ? bucket.master : parameter;
-    std::vector<const plan::BufferRef*> inputs = {&weights, &instruction.inputs[1], &bucket.moment1,
-                                                  &bucket.moment2, &stage_.control};
-    std::vector<const plan::BufferRef*> outputs = {&weights, &bucket.moment1, &bucket.moment2};
-    if (own_master) outputs.push_back(&parameter);
-    const auto same = [](const std::vector<plan::BufferRef>& have,
-                         const std::vector<const plan::BufferRef*>& want) {
-      return std::equal(have.begin(), have.end(), want.begin(), want.end(),
-                        [](const plan::BufferRef& a, const plan::BufferRef* w) { return SamePlace(a, *w); });
-    };
-    if (!same(instruction.inputs, inputs) || !same(instruction.outputs, outputs)) {
-      return Internal("does not update the weights and moments of bucket.{}", b);
+    state.gathered = bucket.shards == 1 || bucket.parameter_shard.elements > 0;
+    const plan::BufferRef weights = OwnWeights(bucket);
+    std::vector<plan::BufferRef> inputs = {weights, instruction.inputs[1]};
+    std::vector<plan::BufferRef> outputs = {weights};
+    inputs.insert(inputs.end(), bucket.states.begin(), bucket.states.end());
+    outputs.insert(outputs.end(), bucket.states.begin(), bucket.states.end());
+    inputs.push_back(stage_.control);
+    if (bucket.master.elements > 0) outputs.push_back(OwnParameters(bucket));
+    if (!SamePlaces(instruction.inputs, inputs) || !SamePlaces(instruction.outputs, outputs)) {
+      return Internal("does not update the weights and states of bucket.{}", b);
     }
-    RETURN_IF_ERROR(Draws(instruction, kMomentDraws, bucket.moment1.dtype));
-    return Draws(instruction, kWeightDraws, weights.dtype);
+    RETURN_IF_ERROR(IsTold(*plan_.optimizer, instruction, bucket));
+    DType narrowest = DType::kF32;
+    for (const plan::BufferRef& buffer : bucket.states) {
+      if (buffer.dtype != DType::kF32) narrowest = buffer.dtype;
+    }
+    RETURN_IF_ERROR(Draws(instruction, plan::kStateDraws, narrowest));
+    return Draws(instruction, plan::kWeightDraws, weights.dtype);
   }
 
   // What is kept in 16 bits is rounded by draws, which have a name.
@@ -461,12 +483,13 @@ class UpdateVerifier {
 };
 
 // The names of the draws that round a copy of tied parameters.
-std::string DrawsOf(const plan::StagePlan& stage, const plan::Bucket& bucket) {
+std::string DrawsOf(const plan::Plan& plan, const plan::StagePlan& stage, const plan::Bucket& bucket) {
   std::string draws;
   for (const plan::Instruction& instruction :
        stage.segments[static_cast<size_t>(stage.update())].instructions) {
-    if (instruction.kernel != "adamw" || !SamePlace(instruction.inputs[2], bucket.moment1)) continue;
-    for (const char* name : {kMomentDraws, kWeightDraws}) {
+    if (instruction.kernel != plan.optimizer->kernel || !SamePlace(instruction.inputs[0], OwnWeights(bucket)))
+      continue;
+    for (const char* name : {plan::kStateDraws, plan::kWeightDraws}) {
       if (instruction.attributes.Has(name)) draws += " " + instruction.attributes.String(name);
     }
   }
@@ -474,7 +497,7 @@ std::string DrawsOf(const plan::StagePlan& stage, const plan::Bucket& bucket) {
 }
 
 // How a stage's update sums the gradients of its copy of tied parameters: each way has an order of its own.
-std::string SumsOf(const plan::StagePlan& stage, const plan::Bucket& bucket) {
+std::string SumsOf(const plan::Plan& /*plan*/, const plan::StagePlan& stage, const plan::Bucket& bucket) {
   std::string sums;
   for (const plan::Instruction& instruction :
        stage.segments[static_cast<size_t>(stage.update())].instructions) {
@@ -504,6 +527,7 @@ std::vector<const plan::Segment*> GradientSegments(const plan::StagePlan& stage,
 }
 
 absl::Status VerifyUpdate(const plan::Plan& plan, std::int32_t stage) {
+  if (plan.optimizer == nullptr) return Internal("stage {} is updated by no optimizer", stage);
   return UpdateVerifier(plan, stage).Run();
 }
 
@@ -514,7 +538,7 @@ absl::Status TiedCopiesStayEqual(const plan::Plan& plan) {
     const auto of = [&](std::int32_t stage, const auto& what) {
       const plan::StagePlan& holder = plan.stages[static_cast<size_t>(stage)];
       const plan::Bucket* bucket = BucketOf(holder, static_cast<std::int32_t>(p));
-      return bucket == nullptr ? std::string() : what(holder, *bucket);
+      return bucket == nullptr ? std::string() : what(plan, holder, *bucket);
     };
     const std::int32_t owner = parameter.holders.front();
     for (std::int32_t holder : parameter.holders) {

@@ -10,6 +10,7 @@
 
 #include "engine/backend/cpu/kernel_table.h"
 #include "engine/plan/control.h"
+#include "engine/plan/optimizer.h"
 
 namespace engine::backend::cpu {
 namespace {
@@ -87,6 +88,49 @@ TEST_CASE("adamw") {
   CheckAdamW<float>(3 * 10 * 6e-8 + 3 * 1e-2 * 6e-8 / 1e-3);
 }
 
+// Several steps, against PyTorch's formula (torch.optim.SGD, dampening 0) in double, its first step apart.
+template <typename T>
+void CheckSgd(double momentum, double bound) {
+  constexpr size_t kCount = 40001;
+  const double rate = 1e-2, decay = 0.1, factor = 0.5;
+  std::vector<T> param = Values<T>(kCount, 0.1), buffer(kCount);
+  std::vector<double> p(param.begin(), param.end()), b(kCount);
+  for (int step = 1; step <= 3; ++step) {
+    std::vector<T> grad = Values<T>(kCount, 0.3 * step);
+    std::vector<double> control(plan::kControlNumbers);
+    control[plan::kLearningRate] = rate;
+    control[plan::kStep] = step;
+    control[plan::kGradientFactor] = factor;
+    const std::vector<TensorView> in = {Flat(&param), Flat(&grad), Flat(&buffer), Flat(&control)};
+    RunFlat("sgd", in, {in[0], in[2]}, {{"momentum", momentum}, {"weight_decay", decay}});
+    for (size_t i = 0; i < kCount; ++i) {
+      const double g = factor * static_cast<double>(grad[i]) + decay * p[i];
+      b[i] = step == 1 ? g : momentum * b[i] + g;
+      p[i] -= rate * b[i];
+    }
+  }
+  double worst = 0;
+  for (size_t i = 0; i < kCount; ++i)
+    worst = std::max({worst, std::fabs(p[i] - param[i]), std::fabs(b[i] - buffer[i])});
+  CHECK(worst <= bound);
+}
+
+TEST_CASE("sgd") {
+  for (double momentum : {0.0, 0.9}) {
+    CAPTURE(momentum);
+    CheckSgd<double>(momentum, 1e-14);
+    // Three steps of about five roundings of values of at most 2.
+    CheckSgd<float>(momentum, 3 * 5 * 2 * 6e-8);
+  }
+}
+
+TEST_CASE("every optimizer has its kernel") {
+  for (const plan::OptimizerDef& optimizer : plan::AllOptimizers()) {
+    CAPTURE(optimizer.kind);
+    CHECK(FindKernel(optimizer.kernel) != nullptr);
+  }
+}
+
 TEST_CASE("sum_squares adds to what its output holds") {
   std::vector<float> x = Values<float>(50021, 0.7);
   std::vector<double> sum = {2.5};
@@ -109,6 +153,19 @@ TEST_CASE("adamw with a gradient factor of 0 changes nothing") {
   CHECK(param == before);
   CHECK(m == before);
   CHECK(v == before);
+}
+
+TEST_CASE("sgd with a gradient factor of 0 changes nothing") {
+  std::vector<float> param = Values<float>(1000, 0.1), grad = Values<float>(1000, 0.3), momentum = param;
+  grad[7] = std::numeric_limits<float>::infinity();
+  const std::vector<float> before = param;
+  std::vector<double> control(plan::kControlNumbers);
+  control[plan::kLearningRate] = 1e-2;
+  control[plan::kStep] = 1;
+  const std::vector<TensorView> in = {Flat(&param), Flat(&grad), Flat(&momentum), Flat(&control)};
+  RunFlat("sgd", in, {in[0], in[2]}, {{"momentum", 0.9}, {"weight_decay", 0.1}});
+  CHECK(param == before);
+  CHECK(momentum == before);
 }
 
 TEST_CASE("clip_factor") {

@@ -94,7 +94,7 @@ inline Metadata SmallMetadata(std::int64_t iteration) {
   metadata.iteration = iteration;
   metadata.consumed_samples = iteration * 16;
   metadata.seed = 1234;
-  metadata.adam_step = iteration;
+  metadata.optimizer_steps = iteration;
   metadata.plan_hash = "0123456789abcdef";
   metadata.recipe_toml = "[training]\nseed = 1234 # \"quoted\" ü\n";
   metadata.engine_version = "0.1.0";

@@ -181,6 +181,25 @@ TEST_CASE("check: every warning, at what causes it, and silent where it is allow
   }
 }
 
+TEST_CASE("check: what is said of Adam's numbers is not said of another optimizer") {
+  const Sets sets = {"training.iterations=2000", "schedule.warmup_iterations=0",
+                     "optimizer.learning_rate=0.5", "optimizer.weight_decay=0"};
+  Sets sgd = sets;
+  sgd.emplace_back("optimizer.kind=sgd");
+  const auto codes = [](const Sets& all) {
+    std::set<std::string> found;
+    for (const Json& diagnostic : Check("../tests/recipe/base", all)) found.insert(diagnostic["code"]);
+    return found;
+  };
+  const std::set<std::string> adamw_codes = codes(sets);
+  const std::set<std::string> sgd_codes = codes(sgd);
+  for (const char* code : {"W304", "W305", "W311"}) {
+    CAPTURE(code);
+    CHECK(adamw_codes.contains(code));
+    CHECK(!sgd_codes.contains(code));
+  }
+}
+
 TEST_CASE("check: no warning is without a case above") {
   std::set<std::string> covered;
   for (const Case& test : Cases()) covered.insert(test.code);

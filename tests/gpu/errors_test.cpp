@@ -121,7 +121,8 @@ std::string Program() {
 // `engine run` of a tiny model on the GPU.
 ProgramResult RunEngine(const TempDir& folder, const std::string& more, const std::string& environment = "") {
   train::testing::WriteDataset(folder / "text", 60);
-  std::ofstream(folder / "tiny.toml") << train::testing::kGptLike << train::testing::kCommon;
+  std::ofstream(folder / "tiny.toml")
+      << train::testing::kGptLike << train::testing::kCommon << train::testing::kAdamW;
   return cli::RunShell(
       environment + " '" + Program() + "' run '" + folder / "tiny.toml" + "' --device cuda --out '" +
       folder / "run" + "' --set 'data.paths=[\"" + folder / "text" +

@@ -153,7 +153,12 @@ class World {
   std::vector<std::vector<float>> OptimizerState() const {
     std::vector<std::vector<float>> state;
     for (const executor::OptimizerRange& range : rank().OptimizerState()) {
-      for (const std::byte* buffer : {range.master, range.moment1, range.moment2}) {
+      std::vector<const std::byte*> buffers = {range.master};
+      for (const auto& [data, dtype] : range.states) {
+        REQUIRE(dtype == DType::kF32);
+        buffers.push_back(data);
+      }
+      for (const std::byte* buffer : buffers) {
         std::vector<float>& host = state.emplace_back(static_cast<size_t>(range.end - range.begin));
         Must(rank().backend().Download(host.data(), buffer,
                                        static_cast<std::int64_t>(host.size() * sizeof(float))));
@@ -207,7 +212,7 @@ class World {
                                {.iteration = iterations,
                                 .consumed_samples = iterations * plan_.global_batch,
                                 .seed = static_cast<std::int64_t>(seed()),
-                                .adam_step = iterations,
+                                .optimizer_steps = iterations,
                                 .plan_hash = plan_.hash,
                                 .recipe_toml = "",
                                 .engine_version = "test",

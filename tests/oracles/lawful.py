@@ -54,8 +54,9 @@ KEYS = {
         "sequence_length": whole(1, SIZE)},
     "data.tokenizer": {"kind": word("byte", "gpt2"), "vocab_file": TEXT, "merges_file": TEXT},
     "optimizer": {
-        "kind": word("adamw"), "learning_rate": real(0, 1e6), "beta1": real(0, 1, below=True),
-        "beta2": real(0, 1, below=True), "epsilon": real(0, above=True), "weight_decay": real(0, 1e6),
+        "kind": word("adamw", "sgd"), "learning_rate": real(0, 1e6), "beta1": real(0, 1, below=True),
+        "beta2": real(0, 1, below=True), "epsilon": real(0, above=True), "momentum": real(0, 1, below=True),
+        "weight_decay": real(0, 1e6),
         "clip_grad_norm": real(0, 1e15), "moment_dtype": word("fp32", "bf16")},
     "schedule": {
         "kind": word("constant", "linear", "cosine", "inverse_sqrt", "wsd"), "min_learning_rate": real(0, 1e6),
@@ -97,7 +98,7 @@ DEFAULTS = {
     "parallelism.schedule": "auto", "parallelism.layers_per_stage": [], "parallelism.zero_stage": 0,
     "parallelism.overlap": "auto", "parallelism.exchange": "auto", "parallelism.expert_tp": 0, "data.weights": [],
     "data.split": "969,30,1", "data.tokenizer.kind": "byte", "data.tokenizer.vocab_file": "",
-    "data.tokenizer.merges_file": "", "optimizer.moment_dtype": "fp32", "schedule.kind": "cosine",
+    "data.tokenizer.merges_file": "", "optimizer.kind": "adamw", "optimizer.moment_dtype": "fp32", "schedule.kind": "cosine",
     "schedule.min_learning_rate": 0.0, "schedule.warmup_init": 0.0, "schedule.warmup_iterations": 0,
     "schedule.warmup_samples": 0, "schedule.warmup_fraction": 0.0, "schedule.decay_iterations": 0,
     "schedule.decay_samples": 0, "schedule.wsd_decay_iterations": 0, "schedule.wsd_decay_samples": 0,
@@ -187,7 +188,7 @@ class Recipe:
     """Values by dotted key, defaults filled in, and what follows from them."""
 
     def __init__(self, values):
-        self.values = {**DEFAULTS, **values}
+        self.said, self.values = values, {**DEFAULTS, **values}
         at = self.values.__getitem__
         self.heads, self.hidden = at("model.attention.heads"), at("model.hidden")
         self.kv_heads = at("model.attention.kv_heads") or self.heads
@@ -372,6 +373,12 @@ def of_schedule(r):
         yield "a rate above the highest"
 
 
+def of_optimizer(r):
+    kinds = {"beta1": "adamw", "beta2": "adamw", "epsilon": "adamw", "momentum": "sgd"}
+    if any(f"optimizer.{key}" in r.said and kind != r("optimizer.kind") for key, kind in kinds.items()):
+        yield "a number of another optimizer"
+
+
 def of_precision(r):
     compute = r("precision.compute")
     if r("precision.gradient_dtype") == "bf16" and compute not in ("bf16", "fp8"):
@@ -423,7 +430,7 @@ def of_memory(r):
         yield "the weights alone do not fit"
 
 
-RULES = [of_model, of_size, of_layout, of_pipeline, of_batch, of_schedule, of_precision, of_data, of_memory]
+RULES = [of_model, of_size, of_layout, of_pipeline, of_batch, of_schedule, of_optimizer, of_precision, of_data, of_memory]
 
 
 def merge(under, over):

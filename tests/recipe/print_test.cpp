@@ -25,6 +25,20 @@ TEST_CASE("the printed recipe loads to the same recipe, with provenance in comme
   CHECK(text.find("extends") == std::string::npos);
 }
 
+TEST_CASE("the printed recipe has no key of another optimizer, which would not load") {
+  const LoadResult sgd = LoadText(BaseRecipe(), "a", {{"optimizer.kind=sgd", "optimizer.momentum=0.5"}, ""});
+  REQUIRE(sgd.ok());
+  const std::string text = ToToml(sgd.recipe);
+  CHECK(text.find("\nmomentum = 0.5 ") != std::string::npos);
+  CHECK(text.find("\nbeta1 = ") == std::string::npos);
+  const LoadResult again = LoadText(text, "resolved.toml");
+  CHECK(again.diagnostics.empty());
+  CHECK(Diff(sgd.recipe, again.recipe).empty());
+  const std::string adamw = ToToml(LoadText(BaseRecipe(), "a").recipe);
+  CHECK(adamw.find("\nmomentum = ") == std::string::npos);
+  CHECK(adamw.find("\nbeta1 = 0.9 ") != std::string::npos);
+}
+
 TEST_CASE("a file name cannot break out of its comment") {
   const LoadResult result = LoadText(BaseRecipe(), "a\n[zebra]\n");
   REQUIRE(result.ok());

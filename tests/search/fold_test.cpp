@@ -166,6 +166,8 @@ constexpr const char* kLayouts[] = {
     "pp=2 dp=2 mb=2 precision.compute=fp8 precision.fp8_scaling=current again=full",
     "dp=4 zero=1 optimizer.moment_dtype=bf16 precision.gradient_dtype=bf16 precision.master_dtype=bf16",
     "dp=4 zero=2 pp=2 precision.compute=fp16",
+    "dp=4 zero=1 optimizer.kind=sgd",
+    "dp=4 zero=3 pp=2 optimizer.kind=sgd optimizer.moment_dtype=bf16",
     "model.layers=4 pp=2 dp=2 zero=1",
     "model.layers=12 pp=4 dp=2 mb=2 tp=2",
 };

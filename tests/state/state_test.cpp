@@ -2,8 +2,10 @@
 // layouts.
 #include "engine/state/state.h"
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <map>
 
 #include "engine/ops/fp8.h"
@@ -70,7 +72,7 @@ struct World {
         {.iteration = 2,
          .consumed_samples = 16,
          .seed = 7,
-         .adam_step = 2,
+         .optimizer_steps = 2,
          .plan_hash = plan.hash,
          .recipe_toml = "",
          .engine_version = "test",
@@ -136,6 +138,31 @@ TEST_CASE("initial weights are those of the generator, of the recipe's deviation
   check("layers.1.mlp.fc2.weight", scaled);
   for (float value : world.Weight("layers.0.mlp.norm.weight")) REQUIRE(value == 1.0F);
   for (float value : world.Weight("layers.0.attention.qkv.bias")) REQUIRE(value == 0.0F);
+}
+
+TEST_CASE("what an optimizer keeps begins as its entry says") {
+  static constexpr plan::OptimizerState kStates[] = {
+      {.name = "m", .title = "first moments", .folder = "adam.m", .initial = 0.5F},
+      {.name = "v", .title = "second moments", .folder = "adam.v"}};
+  plan::OptimizerDef optimizer = plan::AllOptimizers()[0];
+  optimizer.states = kStates;
+  for (const std::vector<std::string>& layout : {kLayouts[0], kLayouts[1], kLayouts[2]}) {
+    const World world(layout, [&](plan::Plan& plan) { plan.optimizer = &optimizer; });
+    world.Initialize();
+    std::int64_t elements = 0;
+    for (const auto& rank : world.ranks->executors()) {
+      for (const executor::OptimizerRange& range : rank->OptimizerState()) {
+        for (size_t s = 0; s < std::size(kStates); ++s) {
+          const auto* numbers = reinterpret_cast<const float*>(range.states[s].data);
+          const auto wrong = std::count_if(numbers, numbers + (range.end - range.begin),
+                                           [&](float x) { return x != kStates[s].initial; });
+          CHECK(wrong == 0);
+        }
+        elements += range.end - range.begin;
+      }
+    }
+    CHECK(elements >= world.plan.parameter_count);
+  }
 }
 
 TEST_CASE("padded rows of the vocabulary are zero and stay zero") {

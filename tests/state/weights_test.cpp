@@ -74,11 +74,12 @@ struct World {
   void FillMoments() const {
     for (const auto& rank : ranks->executors()) {
       for (const executor::OptimizerRange& range : rank->OptimizerState()) {
-        REQUIRE(range.moment_dtype == DType::kF32);
+        REQUIRE(range.states.size() == 2);
+        for (const auto& [data, dtype] : range.states) REQUIRE(dtype == DType::kF32);
         for (std::int64_t i = 0; i < range.end - range.begin; ++i) {
           const double at = 1e3 * range.parameter + static_cast<double>(range.begin + i);
-          reinterpret_cast<float*>(range.moment1)[i] = static_cast<float>(std::sin(at));
-          reinterpret_cast<float*>(range.moment2)[i] = static_cast<float>(1 + std::cos(at));
+          reinterpret_cast<float*>(range.states[0].data)[i] = static_cast<float>(std::sin(at));
+          reinterpret_cast<float*>(range.states[1].data)[i] = static_cast<float>(1 + std::cos(at));
         }
       }
     }
@@ -90,7 +91,7 @@ struct World {
         {.iteration = 2,
          .consumed_samples = 16,
          .seed = 7,
-         .adam_step = 2,
+         .optimizer_steps = 2,
          .plan_hash = plan.hash,
          .recipe_toml = "",
          .engine_version = "test",

@@ -121,6 +121,27 @@ TEST_CASE("a GPT-2-like model, with dropout, trains alike in every layout") { Ch
 
 TEST_CASE("a Llama-like model trains alike in every layout") { CheckLayouts(kLlamaLike); }
 
+// Weights are compared too: what differs from one optimizer to the next is what it makes of equal gradients.
+TEST_CASE("with SGD both models train alike in a few layouts") {
+  for (const char* model : {kGptLike, kLlamaLike}) {
+    const Trained expected = TrainFor(MakeRecipe(model, {}, kSgd), 5);
+    for (const char* sets :
+         {"dp=2 micro_batch=2", "dp=2 zero_stage=1 micro_batch=2", "dp=2 zero_stage=2 micro_batch=2",
+          "dp=2 zero_stage=3 micro_batch=2", "tp=2", "pp=2 micro_batch=2",
+          "dp=2 tp=2 pp=2 micro_batch=1 sequence_parallel=true zero_stage=1 overlap=on"}) {
+      INFO(sets);
+      const Trained actual = TrainFor(MakeRecipe(model, SetsOf(sets), kSgd), 5);
+      CheckEqual(expected, actual);
+      for (size_t p = 0; p < expected.names.size(); ++p) {
+        INFO(expected.names[p]);
+        double scale = 0;
+        const double difference = LargestDifference(expected.weights[p], actual.weights[p], &scale);
+        CHECK(difference <= kBound * std::max(scale, 1.0));  // 1: about the largest gradient, clipped
+      }
+    }
+  }
+}
+
 TEST_CASE("gradients of weights that are deferred change no bit of 1F1B's") {
   for (const char* model : {kGptLike, kLlamaLike}) {
     for (const char* sets : {"pp=2 micro_batch=1", "pp=4 micro_batch=1 granularity=full",

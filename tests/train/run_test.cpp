@@ -141,7 +141,7 @@ TEST_CASE("a run writes metrics, the recipe, the plan and the checkpoints that a
   const auto reader = checkpoint::Reader::Open(checkpoint::IterationPath(CheckpointRoot(out), 6));
   REQUIRE(reader.ok());
   CHECK(reader->metadata().consumed_samples == 48);
-  CHECK(reader->metadata().adam_step == 6);
+  CHECK(reader->metadata().optimizer_steps == 6);
   CHECK(reader->metadata().plan_hash == plan["hash"].get<std::string>());
 }
 

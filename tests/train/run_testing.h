@@ -42,11 +42,12 @@ inline void WriteDataset(const std::string& prefix, int documents, std::int32_t 
 }
 
 // A tiny GPT-like run with dropout on the data set DIR/text; `sets` are as of --set.
-inline recipe::Recipe RunRecipe(const TempDir& folder, std::vector<std::string> sets) {
+inline recipe::Recipe RunRecipe(const TempDir& folder, std::vector<std::string> sets,
+                                const char* optimizer = kAdamW) {
   sets.insert(sets.begin(),
               {"data.paths=[\"" + folder / "text" + "\"]", "data.split=\"8,2,0\"", "model.layers=4",
                "model.hidden=16", "model.mlp.hidden=32", "logging.interval=1000"});
-  return MakeRecipe(kGptLike, sets);
+  return MakeRecipe(kGptLike, sets, optimizer);
 }
 
 // What is written to a stream while this lives.

@@ -78,14 +78,25 @@ inline std::vector<std::string> SetsOf(const std::string& text) {
 // Adam's epsilon is large here on purpose: with 1e-8 the update of an element whose gradient is rounding
 // noise is ± the learning rate, and no bound on the difference of two summation orders would carry over an
 // iteration.
-inline constexpr const char* kCommon = R"(
-[data]
-paths = ["none"]
-sequence_length = 16
+inline constexpr const char* kAdamW = R"(
 [optimizer]
 learning_rate = 1e-2
 epsilon = 1e-3
 weight_decay = 0.1
+)";
+
+inline constexpr const char* kSgd = R"(
+[optimizer]
+kind = "sgd"
+learning_rate = 1e-1
+momentum = 0.9
+weight_decay = 0.1
+)";
+
+inline constexpr const char* kCommon = R"(
+[data]
+paths = ["none"]
+sequence_length = 16
 [schedule]
 kind = "constant"
 [training]
@@ -124,9 +135,10 @@ tied_embeddings = false
 init_std = 0.1
 )";
 
-inline recipe::Recipe MakeRecipe(const std::string& model, const std::vector<std::string>& sets) {
+inline recipe::Recipe MakeRecipe(const std::string& model, const std::vector<std::string>& sets,
+                                 const char* optimizer = kAdamW) {
   const recipe::LoadResult loaded =
-      recipe::LoadText(model + kCommon, "test.toml", {.sets = sets, .root = ""});
+      recipe::LoadText(model + kCommon + optimizer, "test.toml", {.sets = sets, .root = ""});
   std::string errors;
   for (const Diagnostic& diagnostic : loaded.diagnostics) errors += Format(diagnostic);
   INFO(errors);

@@ -352,6 +352,69 @@ TEST_CASE("mutation: gradients, weights and moments in bf16") {
          [](plan::Plan& plan) { plan.stages[0].buckets[0].gradient.dtype = DType::kF32; });
 }
 
+// What a bucket keeps, and what its update reads and writes, is what the optimizer of the plan says.
+TEST_CASE("mutation: the states of the optimizer") {
+  const plan::Plan sgd = plan::TinyPlan(
+      false, {"optimizer.kind=sgd", "parallelism.dp=2", "parallelism.pp=2", "parallelism.zero_stage=1"});
+  const absl::Status good = Verify(sgd, {});
+  REQUIRE_MESSAGE(good.ok(), Message(good));
+  const auto other = [](plan::Plan& plan) {
+    const std::span<const plan::OptimizerDef> all = plan::AllOptimizers();
+    plan.optimizer = plan.optimizer == &all[0] ? &all[1] : &all[0];
+  };
+  Mutate(Good(), "cg", "2 states, but sgd keeps 1", other);
+  Mutate(sgd, "cg", "1 states, but adamw keeps 2", other);
+  Mutate(sgd, "cg", "is trained by no optimizer", [](plan::Plan& plan) { plan.optimizer = nullptr; });
+  Mutate(sgd, "cg", "0 states, but sgd keeps 1",
+         [](plan::Plan& plan) { plan.stages[0].buckets[0].states.clear(); });
+  Mutate(sgd, "cg", "momentum of f32",
+         [](plan::Plan& plan) { plan.stages[0].buckets[0].states[0].elements /= 2; });
+  Mutate(sgd, "cg", "states of f16",
+         [](plan::Plan& plan) { plan.stages[0].buckets[0].states[0].dtype = DType::kF16; });
+  // A moment in another format than its twin, which the kernel has not.
+  Mutate(Good(), "cg", "first moments of f32",
+         [](plan::Plan& plan) { plan.stages[0].buckets[0].states[1].dtype = DType::kBF16; });
+  Mutate(sgd, "g", "takes 3 buffers, not 4", [](plan::Plan& plan) {
+    plan::Instruction& update = At(plan, 0, "update", "sgd");
+    update.inputs.erase(update.inputs.begin() + 2);
+  });
+  Mutate(sgd, "g", "does not update the weights and states", [](plan::Plan& plan) {
+    At(plan, 0, "update", "sgd").outputs[1] = At(plan, 0, "update", "sgd", 1).outputs[1];
+  });
+  const auto change = [](plan::Instruction* instruction, const std::string& name, const double* value) {
+    graph::Attributes attributes;
+    for (const auto& [key, item] : instruction->attributes.items()) {
+      if (key != name) attributes.Set(key, item);
+    }
+    if (value != nullptr) attributes.Set(name, *value);
+    instruction->attributes = attributes;
+  };
+  for (const char* name : {"momentum", "weight_decay"}) {
+    Mutate(sgd, "g", "is not told its",
+           [&](plan::Plan& plan) { change(&At(plan, 0, "update", "sgd"), name, nullptr); });
+  }
+  Mutate(sgd, "g", "for parameters that do not decay", [&](plan::Plan& plan) {
+    constexpr double kDecay = 0.1;
+    const std::vector<plan::Bucket>& buckets = plan.stages[0].buckets;
+    const auto exact =
+        std::find_if(buckets.begin(), buckets.end(), [](const auto& b) { return !b.weight_decay; });
+    REQUIRE(exact != buckets.end());
+    change(&At(plan, 0, "update", "sgd", static_cast<int>(exact - buckets.begin())), "weight_decay", &kDecay);
+  });
+  Mutate(sgd, "s", "momentum", [](plan::Plan& plan) {  // two buckets' states in one place
+    std::vector<plan::Bucket>& buckets = plan.stages[0].buckets;
+    const std::int64_t before = buckets[1].states[0].offset;
+    for (plan::Instruction& instruction : SegmentOf(plan, 0, "update").instructions) {
+      for (auto* refs : {&instruction.inputs, &instruction.outputs}) {
+        for (plan::BufferRef& ref : *refs) {
+          if (instruction.kernel == "sgd" && ref.offset == before) ref.offset = buckets[0].states[0].offset;
+        }
+      }
+    }
+    buckets[1].states[0].offset = buckets[0].states[0].offset;
+  });
+}
+
 TEST_CASE("mutation: coverage") {
   const auto bucket = [](plan::Plan& plan) -> plan::Bucket& {
     std::vector<plan::Bucket>& buckets = plan.stages[0].buckets;
@@ -374,7 +437,7 @@ TEST_CASE("mutation: coverage") {
   Mutate(Good(), "c", "comes next", [](plan::Plan& plan) { plan.stages[1].chunks[0].first_unit += 1; });
   Mutate(Good(), "cm", "belongs to stage", [](plan::Plan& plan) { plan.chunk_stage = {1, 1}; });
   Mutate(Good(), "cg", "shards of",
-         [](plan::Plan& plan) { plan.stages[0].buckets[0].moment1.elements -= 16; });
+         [](plan::Plan& plan) { plan.stages[0].buckets[0].states[0].elements -= 16; });
   Mutate(Good(), "cgp", "is a partial sum", [](plan::Plan& plan) {
     plan.values[static_cast<size_t>(plan.parameters[0].value)].layout.Set(graph::Axis::kTp,
                                                                           graph::Placement::P());

@@ -33,8 +33,7 @@ void SumSquares(const KernelArgs& args) {
   *args.outputs[0].as<double>() += sum;
 }
 
-// Adam with decoupled weight decay (Loshchilov & Hutter, arXiv:1711.05101), bias-corrected:
-//   m = β1·m + (1 − β1)·g;  v = β2·v + (1 − β2)·g²;  p −= lr · (m̂ / (√v̂ + ε) + λ·p)
+// plan/optimizer.cpp has the formulas.
 template <typename T>
 struct AdamWStep {
   AdamWStep(const graph::Attributes& attributes, const double* control)
@@ -78,6 +77,40 @@ void AdamW(const KernelArgs& args) {
   ForEachBlock(args, args.inputs[0].shape.elements(), kElementBlock,
                [&](std::int64_t first, std::int64_t last) {
                  Update(step, last - first, grad + first, param + first, m + first, v + first);
+               });
+}
+
+template <typename T>
+struct SgdStep {
+  SgdStep(const graph::Attributes& attributes, const double* control)
+      : momentum(static_cast<T>(attributes.Float("momentum"))),
+        rate(static_cast<T>(control[plan::kLearningRate])),
+        factor(static_cast<T>(control[plan::kGradientFactor])),
+        decay(static_cast<T>(attributes.Float("weight_decay"))) {}
+
+  T momentum, rate, factor, decay;
+};
+
+template <typename T>
+void Update(const SgdStep<T> step, std::int64_t count, const T* __restrict grad, T* __restrict param,
+            T* __restrict momentum) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const T direction = grad[i] * step.factor + step.decay * param[i];
+    momentum[i] = step.momentum * momentum[i] + direction;
+    param[i] -= step.rate * momentum[i];
+  }
+}
+
+template <typename T>
+void Sgd(const KernelArgs& args) {
+  const SgdStep<T> step(*args.attributes, args.inputs[3].as<double>());
+  if (step.factor == 0) return;  // a skipped update
+  const T* grad = args.inputs[1].as<T>();
+  T* param = args.outputs[0].as<T>();
+  T* momentum = args.outputs[1].as<T>();
+  ForEachBlock(args, args.inputs[0].shape.elements(), kElementBlock,
+               [&](std::int64_t first, std::int64_t last) {
+                 Update(step, last - first, grad + first, param + first, momentum + first);
                });
 }
 
@@ -149,5 +182,7 @@ template void AddShard<float>(const KernelArgs&);
 template void AddShard<double>(const KernelArgs&);
 template void AdamW<float>(const KernelArgs&);
 template void AdamW<double>(const KernelArgs&);
+template void Sgd<float>(const KernelArgs&);
+template void Sgd<double>(const KernelArgs&);
 
 }  // namespace engine::backend::cpu
