@@ -180,6 +180,100 @@ TEST_CASE("gpu optimizer: adamw rounds weights and moments in bf16 by their draw
   }
 }
 
+namespace {
+
+const graph::Attributes& SgdAttributes() {
+  static const graph::Attributes attributes = {{"momentum", 0.9}, {"weight_decay", 0.1}};
+  return attributes;
+}
+
+}  // namespace
+
+// Three steps. About five roundings a step of values of at most 2 (momentum); those of earlier steps' momentum add
+// up to less than three times as many.
+TEST_CASE("gpu optimizer: sgd") {
+  constexpr double kBound = 3 * 3 * 5 * 2 * 6e-8;
+  // parameter f32: no copy beside the master weights
+  for (const auto& [parameter, gradient] : {std::pair{DType::kF32, DType::kF32},
+                                            {DType::kBF16, DType::kF32},
+                                            {DType::kF16, DType::kF32},
+                                            {DType::kF32, DType::kBF16},
+                                            {DType::kBF16, DType::kBF16}}) {
+    for (std::int64_t count : {1, 7, 4096, 40001}) {
+      Tensor w = Values(count, 0.1, DType::kF32);
+      Tensor m = Values(count, 0.0, DType::kF32);
+      for (std::int64_t i = 0; i < count; ++i) m.Set(i, 0);
+      Tensors exact = {w, m};
+      for (int step = 1; step <= 3; ++step) {
+        const Tensor grad = Values(count, 0.3 * step, gradient);
+        const Tensor control = Control(step, 0.5);
+        Problem problem;
+        problem.where = fmt::format("sgd, {} elements, step {}, parameter {}, gradient {}", count, step,
+                                    Name(parameter), Name(gradient));
+        problem.kernel = "sgd";
+        problem.attributes = SgdAttributes();
+        problem.inputs = {w, grad, m, control};
+        problem.input_dtypes = {DType::kF32, gradient, DType::kF32, DType::kF64};
+        problem.outputs = {Shared(w, DType::kF32, 0), Shared(m, DType::kF32, 2)};
+        if (parameter != DType::kF32) problem.outputs.push_back(Output::Whole({w.type().shape, parameter}));
+        const Outcome outcome = MustLaunch(problem);
+        ops_test::RunInto("sgd", SgdAttributes(), {exact[0], grad, exact[1], control}, &exact);
+        for (size_t o = 0; o < 2; ++o) {
+          Compare(fmt::format("{}, output {}", problem.where, o), exact[o], outcome.outputs[o], {0, kBound});
+        }
+        if (parameter != DType::kF32) {  // the master weights, rounded
+          Compare(problem.where + ", the parameter", Rounded(outcome.outputs[0], parameter),
+                  outcome.outputs[2], {});
+        }
+        w = outcome.outputs[0];
+        m = outcome.outputs[1];
+      }
+    }
+  }
+}
+
+// Each step from what the last one left.
+TEST_CASE("gpu optimizer: sgd rounds weights and momentum in bf16 by their draws") {
+  for (DType moments : {DType::kF32, DType::kBF16}) {
+    for (DType weights : {DType::kF32, DType::kBF16}) {
+      if (moments == DType::kF32 && weights == DType::kF32) continue;
+      for (std::int64_t count : {1, 7, 4096, 400001}) {
+        Tensor w = Values(count, 0.1, weights);
+        Tensor m = Values(count, 0.05, moments);
+        for (int step = 1; step <= 2; ++step) {
+          const Tensor grad = Values(count, 0.3 * step, DType::kBF16);
+          const Tensor control = Control(step, 0.5);
+          Problem problem;
+          problem.where = fmt::format("sgd, {} elements, step {}, weights {}, momentum {}", count, step,
+                                      Name(weights), Name(moments));
+          problem.kernel = "sgd";
+          problem.attributes = SgdAttributes();
+          if (moments == DType::kBF16) problem.attributes.Set("stream", std::string("the momentum"));
+          if (weights == DType::kBF16) problem.attributes.Set("weight_stream", std::string("the weights"));
+          problem.inputs = {w, grad, m, control};
+          problem.input_dtypes = {weights, DType::kBF16, moments, DType::kF64};
+          problem.outputs = {Shared(w, weights, 0), Shared(m, moments, 2)};
+          const Outcome outcome = MustLaunch(problem);
+          Tensors exact = {w, m};
+          ops_test::RunInto("sgd", SgdAttributes(), {w, grad, m, control}, &exact);
+          // Absolute: what one step of the test in fp32 allows.
+          constexpr double kBound = 5 * 2 * 6e-8;
+          const auto check = [&](size_t o, DType dtype, const char* what, const char* draws) {
+            const std::string where = fmt::format("{}, {}", problem.where, what);
+            if (dtype == DType::kF32) return Compare(where, exact[o], outcome.outputs[o], {0, kBound});
+            CheckDrawn(where, exact[o], outcome.outputs[o], draws, static_cast<std::uint64_t>(step), 0,
+                       kBound);
+          };
+          check(0, weights, "weights", "the weights");
+          check(1, moments, "momentum", "the momentum");
+          w = outcome.outputs[0];
+          m = outcome.outputs[1];
+        }
+      }
+    }
+  }
+}
+
 // An update of 2.8 % of the distance to the next bf16 number: rounding to nearest would never move a weight.
 // Rounded by draws, each moves by the whole distance with that probability p, so the mean of n moves by p of
 // it, with a standard deviation of √(p·(1 − p)/n); 5 of them. Draws of two steps are independent: weights
@@ -394,7 +488,7 @@ TEST_CASE("gpu optimizer: zero and copy") {
 }
 
 TEST_CASE("gpu optimizer: every flat kernel is there") {
-  for (const char* kernel : {"sum_squares", "add_shard", "clip_factor", "adamw", "zero", "copy"}) {
+  for (const char* kernel : {"sum_squares", "add_shard", "clip_factor", "adamw", "sgd", "zero", "copy"}) {
     CHECK_MESSAGE(backend::cuda::FindKernel(kernel) != nullptr, fmt::format("{} has no kernel", kernel));
   }
 }

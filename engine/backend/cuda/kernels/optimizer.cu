@@ -2,22 +2,15 @@
 #include <type_traits>
 
 #include "engine/backend/cuda/kernels/optimizer.h"
+#include "engine/backend/cuda/kernels/update.cuh"
 #include "engine/backend/cuda/kernels/vector.cuh"
 #include "engine/plan/control.h"
 
 namespace engine::backend::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int kSumThreads = 1024;
 constexpr int kInFlight = 4;  // packs of 8 elements that a thread loads before it uses the first
-
-__device__ __forceinline__ std::int64_t ThreadIndex() {
-  return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-}
-__device__ __forceinline__ std::int64_t ThreadCount() {
-  return static_cast<std::int64_t>(gridDim.x) * blockDim.x;
-}
 
 // Two chains, so that one addition need not wait for the last.
 template <typename T>
@@ -126,85 +119,32 @@ __device__ __forceinline__ void Update(const AdamWStep& step, float4 grad, float
   Update(step, grad.w, weight.w, m.w, v.w);
 }
 
-// Four numbers as they lie in memory.
-template <typename T>
-using Four = std::conditional_t<sizeof(T) == 4, float4, uint2>;
-
-// Numbers in fp32 are worked on where they are: copies of them cost registers that the kernel has not.
-__device__ __forceinline__ float4& ToFloats(float4& x) { return x; }
-__device__ __forceinline__ float4 ToFloats(uint2 x) {
-  const float2 low = PairToFloat(__nv_bfloat16(), x.x);
-  const float2 high = PairToFloat(__nv_bfloat16(), x.y);
-  return {low.x, low.y, high.x, high.y};
-}
-
-// The bits of x as bf16, `noise` being 16 random bits. A sum past the largest number is an infinity.
-__device__ __forceinline__ std::uint32_t RoundedBits(float x, std::uint32_t noise) {
-  const std::uint32_t bits = __float_as_uint(x);
-  return isnan(x) ? 0x7FFFU : (bits + noise) >> 16;
-}
-__device__ __forceinline__ __nv_bfloat16 Rounded(float x, std::uint32_t noise) {
-  return __ushort_as_bfloat16(static_cast<unsigned short>(RoundedBits(x, noise)));
-}
-// Four of them, by the bits from `shift` up of each word.
-template <typename Words>
-__device__ __forceinline__ uint2 RoundedFour(const float4& x, const Words& words, int shift) {
-  const auto noise = [&](int i) { return words[i] >> shift & 0xFFFFU; };
-  return make_uint2(RoundedBits(x.x, noise(0)) | RoundedBits(x.y, noise(1)) << 16,
-                    RoundedBits(x.z, noise(2)) | RoundedBits(x.w, noise(3)) << 16);
-}
-
-// The word of element `index` of a stream of draws.
-__device__ __forceinline__ std::uint32_t Word(const PhiloxKey& key, std::int64_t index, std::uint64_t epoch) {
-  const auto words = Philox4x32(key, static_cast<std::uint64_t>(index) / 4, epoch);
-  const std::uint32_t low = index % 2 == 0 ? words[0] : words[1];
-  const std::uint32_t high = index % 2 == 0 ? words[2] : words[3];
-  return index % 4 < 2 ? low : high;
-}
-
-// Writes the moments m[4·at] to m[4·at + 3], and those of v; then the weights; then single ones.
+// Writes the moments m[4·at] to m[4·at + 3], and those of v; then single ones.
 __device__ __forceinline__ void StoreMoments(float* m, float* v, std::int64_t at, const float4& new_m,
-                                             const float4& new_v, const AdamWRounding&, std::uint64_t) {
+                                             const float4& new_v, const UpdateRounding&, std::uint64_t) {
   __stcg(reinterpret_cast<float4*>(m) + at, new_m);
   __stcg(reinterpret_cast<float4*>(v) + at, new_v);
 }
 __device__ __forceinline__ void StoreMoments(__nv_bfloat16* m, __nv_bfloat16* v, std::int64_t at,
                                              const float4& new_m, const float4& new_v,
-                                             const AdamWRounding& rounding, std::uint64_t epoch) {
+                                             const UpdateRounding& rounding, std::uint64_t epoch) {
   const auto block = static_cast<std::uint64_t>(rounding.offset / 4 + at);
-  const auto words = Philox4x32(rounding.moments, block, epoch);
+  const auto words = Philox4x32(rounding.states, block, epoch);
   __stcs(reinterpret_cast<uint2*>(m) + at, RoundedFour(new_m, words, 0));
   __stcs(reinterpret_cast<uint2*>(v) + at, RoundedFour(new_v, words, 16));
 }
-__device__ __forceinline__ void StoreWeights(float* w, std::int64_t at, const float4& new_w,
-                                             const AdamWRounding&, std::uint64_t) {
-  __stcg(reinterpret_cast<float4*>(w) + at, new_w);
-}
-__device__ __forceinline__ void StoreWeights(__nv_bfloat16* w, std::int64_t at, const float4& new_w,
-                                             const AdamWRounding& rounding, std::uint64_t epoch) {
-  const auto block = static_cast<std::uint64_t>(rounding.offset / 4 + at);
-  __stcg(reinterpret_cast<uint2*>(w) + at, RoundedFour(new_w, Philox4x32(rounding.weights, block, epoch), 0));
-}
 __device__ __forceinline__ void StoreMoment(float* m, float* v, std::int64_t i, float new_m, float new_v,
-                                            const AdamWRounding&, std::uint64_t) {
+                                            const UpdateRounding&, std::uint64_t) {
   m[i] = new_m;
   v[i] = new_v;
 }
 __device__ __forceinline__ void StoreMoment(__nv_bfloat16* m, __nv_bfloat16* v, std::int64_t i, float new_m,
-                                            float new_v, const AdamWRounding& rounding, std::uint64_t epoch) {
-  const std::uint32_t word = Word(rounding.moments, rounding.offset + i, epoch);
+                                            float new_v, const UpdateRounding& rounding,
+                                            std::uint64_t epoch) {
+  const std::uint32_t word = Word(rounding.states, rounding.offset + i, epoch);
   m[i] = Rounded(new_m, word & 0xFFFFU);
   v[i] = Rounded(new_v, word >> 16);
 }
-__device__ __forceinline__ void StoreWeight(float* w, std::int64_t i, float new_w, const AdamWRounding&,
-                                            std::uint64_t) {
-  w[i] = new_w;
-}
-__device__ __forceinline__ void StoreWeight(__nv_bfloat16* w, std::int64_t i, float new_w,
-                                            const AdamWRounding& rounding, std::uint64_t epoch) {
-  w[i] = Rounded(new_w, Word(rounding.weights, rounding.offset + i, epoch) & 0xFFFFU);
-}
-
 // Blocks of AdamWKernel that a multiprocessor has room for.
 template <typename W, typename M>
 constexpr int kAdamWBlocks = sizeof(W) == 2   ? 2
@@ -218,7 +158,7 @@ template <typename W, typename G, typename M, typename P>
 __global__ void __launch_bounds__(kThreads, (kAdamWBlocks<W, M>))
     AdamWKernel(W* __restrict__ weights, const G* __restrict__ grad, M* __restrict__ m, M* __restrict__ v,
                 P* __restrict__ parameter, std::int64_t count, bool fast, AdamWOptions options,
-                AdamWRounding rounding, const double* __restrict__ control) {
+                UpdateRounding rounding, const double* __restrict__ control) {
   constexpr int kFours = 2;  // groups of 4 elements that a thread has in flight: 8 loads
   constexpr bool kDraws = sizeof(W) == 2 || sizeof(M) == 2;
   __shared__ AdamWStep shared;
@@ -330,14 +270,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Blocks for `count` elements at `per_thread` each, no more than `most`.
-int Blocks(std::int64_t count, std::int64_t per_thread, std::int64_t most) {
-  const std::int64_t needed = (count + kThreads * per_thread - 1) / (kThreads * per_thread);
-  return static_cast<int>(std::clamp<std::int64_t>(needed, 1, most));
-}
-
-bool Aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }
-
 constexpr std::int64_t kManyBlocks = 2048;  // of the kernels whose grid changes no result
 
 }  // namespace
@@ -361,43 +293,20 @@ void ClipFactor(const double* scalars, const ClipOptions& options, double* contr
   ClipFactorKernel<<<1, 1, 0, stream>>>(scalars, options, control);
 }
 
-void AdamW(const AdamWBuffers& buffers, std::int64_t count, const AdamWOptions& options,
-           const AdamWRounding& rounding, const double* control, int multiprocessors, cudaStream_t stream) {
-  const bool draws = buffers.weight_dtype != DType::kF32 || buffers.moment_dtype != DType::kF32;
-  const bool fast = Aligned(buffers.weights) && Aligned(buffers.grad) && Aligned(buffers.m) &&
-                    Aligned(buffers.v) && Aligned(buffers.parameter) && (!draws || rounding.offset % 4 == 0);
-  // Calls use() with a number of the type.
-  const auto with = [](DType dtype, auto use) {
-    if (dtype == DType::kF32) {
-      use(float());
-    } else {
-      use(__nv_bfloat16());
-    }
-  };
-  const auto launch = [&](auto weight, auto parameter) {
-    with(buffers.grad_dtype, [&](auto grad) {
-      with(buffers.moment_dtype, [&](auto moment) {
-        using W = decltype(weight);
-        using G = decltype(grad);
-        using M = decltype(moment);
-        using P = decltype(parameter);
-        const int blocks = Blocks(count, 8, std::int64_t{multiprocessors} * 2 * kAdamWBlocks<W, M>);
-        AdamWKernel<W, G, M, P><<<blocks, kThreads, 0, stream>>>(
-            static_cast<W*>(buffers.weights), static_cast<const G*>(buffers.grad), static_cast<M*>(buffers.m),
-            static_cast<M*>(buffers.v), static_cast<P*>(buffers.parameter), count, fast, options, rounding,
-            control);
-      });
-    });
-  };
-  if (buffers.weight_dtype == DType::kBF16) {
-    launch(__nv_bfloat16(), float());
-  } else if (buffers.parameter == nullptr) {
-    launch(float(), float());
-  } else if (buffers.parameter_dtype == DType::kF16) {
-    launch(float(), __half());
-  } else {
-    launch(float(), __nv_bfloat16());
-  }
+void AdamW(const UpdateBuffers& buffers, std::int64_t count, const AdamWOptions& options,
+           const UpdateRounding& rounding, const double* control, int multiprocessors, cudaStream_t stream) {
+  const bool fast = IsFast(buffers, rounding);
+  WithUpdateTypes(buffers, [&](auto weight, auto grad, auto moment, auto parameter) {
+    using W = decltype(weight);
+    using G = decltype(grad);
+    using M = decltype(moment);
+    using P = decltype(parameter);
+    const int blocks = Blocks(count, 8, std::int64_t{multiprocessors} * 2 * kAdamWBlocks<W, M>);
+    AdamWKernel<W, G, M, P><<<blocks, kThreads, 0, stream>>>(
+        static_cast<W*>(buffers.weights), static_cast<const G*>(buffers.grad),
+        static_cast<M*>(buffers.states[0]), static_cast<M*>(buffers.states[1]),
+        static_cast<P*>(buffers.parameter), count, fast, options, rounding, control);
+  });
 }
 
 void AddShard(const void* x, DType dtype, std::int64_t count, bool accumulate, float* sum,

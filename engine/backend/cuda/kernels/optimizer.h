@@ -30,40 +30,45 @@ struct ClipOptions {
 };
 
 // Reads scalars f64[2] (loss sum, sum of squared gradients) and brings control (plan/control.h) from the
-// state before this update to the state that AdamW reads: learning rate, norm, factor, step, and the scaler's
+// state before this update to the state that the optimizer reads: learning rate, norm, factor, step, and the scaler's
 // numbers.
 void ClipFactor(const double* scalars, const ClipOptions& options, double* control, cudaStream_t stream);
 
-struct AdamWOptions {
-  double beta1 = 0, beta2 = 0, epsilon = 0, weight_decay = 0;
-};
-struct AdamWBuffers {
+// What an optimizer works on (plan/optimizer.h).
+struct UpdateBuffers {
   void* weights = nullptr;               // [count], the master weights or the parameter itself
   DType weight_dtype = DType::kF32;      // or kBF16
   const void* grad = nullptr;            // [count]
   DType grad_dtype = DType::kF32;        // or kBF16
-  void* m = nullptr;                     // [count]
-  void* v = nullptr;                     // [count]
-  DType moment_dtype = DType::kF32;      // of m and v; or kBF16
+  void* states[2] = {};                  // [count] each, in the optimizer's order; null: it has fewer
+  DType state_dtype = DType::kF32;       // of all; or kBF16
   void* parameter = nullptr;             // [count], weights in fp32 rounded to nearest; null: none
   DType parameter_dtype = DType::kBF16;  // or kF16
 };
-// How new moments and weights become bf16. Each is rounded to one of the two neighbours, up in magnitude with
+// How new states and weights become bf16. Each is rounded to one of the two neighbours, up in magnitude with
 // the probability of what is cut off: 16 random bits are added below the last bit kept. The bits for element
-// i are PhiloxWord(moments, offset + i, step), its low half for m and its high half for v, and for a weight
-// the low half of PhiloxWord(weights, offset + i, step): the same for any cut of a buffer whose pieces name
-// their offset. A NaN stays one. The weights move by the moments before rounding.
-struct AdamWRounding {
-  PhiloxKey moments = {};
+// i are PhiloxWord(states, offset + i, step), its low half for the first state and its high half for the second,
+// and for a weight the low half of PhiloxWord(weights, offset + i, step): the same for any cut of a buffer whose pieces name
+// their offset. A NaN stays one. The weights move by the states before rounding.
+struct UpdateRounding {
+  PhiloxKey states = {};
   PhiloxKey weights = {};
   std::int64_t offset = 0;  // of element 0; a multiple of 4 for the fast path
 };
-// One step of AdamW with the learning rate, step and gradient factor of control. Factor 0: nothing is
-// written. An element takes 28 bytes with everything in fp32, 8 less with moments in bf16, 2 less with bf16
-// gradients, 4 less with bf16 weights; 2 more with a parameter. `rounding` is not read where all is fp32.
-// `multiprocessors` sizes the grid, and changes no result.
-void AdamW(const AdamWBuffers& buffers, std::int64_t count, const AdamWOptions& options,
-           const AdamWRounding& rounding, const double* control, int multiprocessors, cudaStream_t stream);
+// One step of an optimizer (the formulas: plan/optimizer.cpp) with the learning rate, step and gradient factor of
+// control. Factor 0: nothing is written. `rounding` is not read where all is fp32. `multiprocessors` sizes the grid,
+// and changes no result. An element takes 28 bytes of AdamW and 20 of SGD with everything in fp32; 4 less for each
+// state in bf16, 2 less with bf16 gradients, 4 less with bf16 weights; 2 more with a parameter.
+struct AdamWOptions {
+  double beta1 = 0, beta2 = 0, epsilon = 0, weight_decay = 0;
+};
+void AdamW(const UpdateBuffers& buffers, std::int64_t count, const AdamWOptions& options,
+           const UpdateRounding& rounding, const double* control, int multiprocessors, cudaStream_t stream);
+struct SgdOptions {
+  double momentum = 0, weight_decay = 0;
+};
+void Sgd(const UpdateBuffers& buffers, std::int64_t count, const SgdOptions& options,
+         const UpdateRounding& rounding, const double* control, int multiprocessors, cudaStream_t stream);
 
 // sum[count] (+)= x[count] (float, bf16 or fp16); both on a 16-byte boundary.
 void AddShard(const void* x, DType dtype, std::int64_t count, bool accumulate, float* sum,

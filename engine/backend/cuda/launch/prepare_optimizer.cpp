@@ -1,9 +1,12 @@
+#include <iterator>
 #include <string>
+#include <utility>
 
 #include "engine/backend/cuda/device/device.h"
 #include "engine/backend/cuda/kernels/optimizer.h"
 #include "engine/backend/cuda/launch/prepare.h"
 #include "engine/base/philox.h"
+#include "engine/plan/optimizer.h"
 
 namespace engine::backend::cuda {
 namespace {
@@ -51,58 +54,96 @@ absl::StatusOr<Enqueue> PrepareClipFactor(Device&, const LaunchArgs& args) {
   };
 }
 
-absl::StatusOr<Enqueue> PrepareAdamW(Device& device, const LaunchArgs& args) {
-  constexpr const char* kInputs[] = {"weights", "gradients", "first moments", "second moments"};
-  for (int i = 0; i < 4; ++i) {
-    const DType dtype = args.inputs[i].dtype;
+namespace {
+
+// An update's buffers in place, and the names of its draws (plan/optimizer.h).
+struct PreparedUpdate {
+  UpdateBuffers buffers;
+  std::int64_t count = 0;
+  const double* control = nullptr;
+  std::int64_t offset = 0;
+  std::string state_draws = {}, weight_draws = {};  // empty: none
+
+  UpdateRounding RoundingOf(const KernelContext& context) const {
+    return {.states = MakePhiloxKey(context.seed, state_draws),
+            .weights = MakePhiloxKey(context.seed, weight_draws),
+            .offset = offset};
+  }
+};
+
+// Error: the kernels have no such types.
+absl::StatusOr<PreparedUpdate> PrepareUpdate(const LaunchArgs& args, const plan::OptimizerDef& optimizer) {
+  const std::size_t states = optimizer.states.size();
+  PreparedUpdate update{.buffers = {.weights = args.outputs[0].data,
+                                    .weight_dtype = args.inputs[0].dtype,
+                                    .grad = args.inputs[1].data,
+                                    .grad_dtype = args.inputs[1].dtype},
+                        .count = args.inputs[0].shape.elements(),
+                        .control = args.inputs[2 + states].as<double>()};
+  UpdateBuffers& buffers = update.buffers;
+  ENGINE_CHECK(states <= std::size(buffers.states), "{} keeps {} states", optimizer.kind, states);
+  bool in_place = buffers.weights == args.inputs[0].data && args.outputs[0].dtype == buffers.weight_dtype;
+  for (std::size_t s = 0; s < states; ++s) {
+    const TensorView& state = args.inputs[2 + s];
+    buffers.states[s] = state.data;
+    if (s == 0) buffers.state_dtype = state.dtype;
+    if (state.dtype != buffers.state_dtype) {
+      return Unimplemented("{} with states in {} and {}: all are f32, or all bf16", optimizer.kernel,
+                           Name(buffers.state_dtype), Name(state.dtype));
+    }
+    in_place = in_place && args.outputs[1 + s].data == state.data && args.outputs[1 + s].dtype == state.dtype;
+  }
+  ENGINE_CHECK(in_place, "{} works in place", optimizer.kernel);
+  for (const auto& [what, dtype] :
+       {std::pair("weights", buffers.weight_dtype), std::pair("gradients", buffers.grad_dtype),
+        std::pair("states", buffers.state_dtype)}) {
     if (dtype == DType::kF32 || dtype == DType::kBF16) continue;
-    return Unimplemented("adamw with {} in {}: they are f32 or bf16", kInputs[i], Name(dtype));
+    return Unimplemented("{} with {} in {}: they are f32 or bf16", optimizer.kernel, what, Name(dtype));
   }
-  AdamWBuffers buffers{.weights = args.outputs[0].data,
-                       .weight_dtype = args.inputs[0].dtype,
-                       .grad = args.inputs[1].data,
-                       .grad_dtype = args.inputs[1].dtype,
-                       .m = args.outputs[1].data,
-                       .v = args.outputs[2].data,
-                       .moment_dtype = args.inputs[2].dtype};
-  if (args.inputs[3].dtype != buffers.moment_dtype) {
-    return Unimplemented("adamw with moments in {} and {}: both are f32, or both bf16",
-                         Name(buffers.moment_dtype), Name(args.inputs[3].dtype));
-  }
-  ENGINE_CHECK(buffers.weights == args.inputs[0].data && buffers.m == args.inputs[2].data &&
-                   buffers.v == args.inputs[3].data && args.outputs[0].dtype == buffers.weight_dtype &&
-                   args.outputs[1].dtype == buffers.moment_dtype &&
-                   args.outputs[2].dtype == buffers.moment_dtype,
-               "adamw works in place");
-  if (args.outputs.size() > 3) {
-    buffers.parameter = args.outputs[3].data;
-    buffers.parameter_dtype = args.outputs[3].dtype;
+  if (args.outputs.size() > 1 + states) {
+    const TensorView& parameter = args.outputs[1 + states];
+    buffers.parameter = parameter.data;
+    buffers.parameter_dtype = parameter.dtype;
     if (buffers.weight_dtype != DType::kF32 ||
-        (buffers.parameter_dtype != DType::kBF16 && buffers.parameter_dtype != DType::kF16)) {
-      return Unimplemented("adamw of a parameter in {} beside master weights in {}",
-                           Name(buffers.parameter_dtype), Name(buffers.weight_dtype));
+        (parameter.dtype != DType::kBF16 && parameter.dtype != DType::kF16)) {
+      return Unimplemented("{} of a parameter in {} beside master weights in {}", optimizer.kernel,
+                           Name(parameter.dtype), Name(buffers.weight_dtype));
     }
   }
+  const graph::Attributes& attributes = args.instruction->attributes;
+  update.offset = attributes.Int("offset", 0);
+  if (buffers.state_dtype == DType::kBF16) update.state_draws = attributes.String(plan::kStateDraws);
+  if (buffers.weight_dtype == DType::kBF16) update.weight_draws = attributes.String(plan::kWeightDraws);
+  return update;
+}
+
+}  // namespace
+
+absl::StatusOr<Enqueue> PrepareAdamW(Device& device, const LaunchArgs& args) {
+  ASSIGN_OR_RETURN(const PreparedUpdate update, PrepareUpdate(args, *plan::FindOptimizer("adamw")));
   const graph::Attributes& attributes = args.instruction->attributes;
   const AdamWOptions options{.beta1 = attributes.Float("beta1"),
                              .beta2 = attributes.Float("beta2"),
                              .epsilon = attributes.Float("epsilon"),
-                             .weight_decay = attributes.Float("weight_decay")};
-  const std::int64_t count = args.inputs[0].shape.elements();
-  const auto* control = args.inputs[4].as<double>();
+                             .weight_decay = attributes.Float(plan::kWeightDecay)};
   const int multiprocessors = device.multiprocessors();
-  const std::int64_t offset = attributes.Int("offset", 0);
-  const auto draws = [&](DType dtype, const char* name) {
-    return dtype == DType::kBF16 ? attributes.String(name) : std::string();
-  };
-  const std::string moments = draws(buffers.moment_dtype, "stream");
-  const std::string weights = draws(buffers.weight_dtype, "weight_stream");
   return [=](cudaStream_t stream, const KernelContext& context) {
-    const AdamWRounding rounding{.moments = MakePhiloxKey(context.seed, moments),
-                                 .weights = MakePhiloxKey(context.seed, weights),
-                                 .offset = offset};
-    AdamW(buffers, count, options, rounding, control, multiprocessors, stream);
+    AdamW(update.buffers, update.count, options, update.RoundingOf(context), update.control, multiprocessors,
+          stream);
     return ToStatus(cudaGetLastError(), "adamw");
+  };
+}
+
+absl::StatusOr<Enqueue> PrepareSgd(Device& device, const LaunchArgs& args) {
+  ASSIGN_OR_RETURN(const PreparedUpdate update, PrepareUpdate(args, *plan::FindOptimizer("sgd")));
+  const graph::Attributes& attributes = args.instruction->attributes;
+  const SgdOptions options{.momentum = attributes.Float("momentum"),
+                           .weight_decay = attributes.Float(plan::kWeightDecay)};
+  const int multiprocessors = device.multiprocessors();
+  return [=](cudaStream_t stream, const KernelContext& context) {
+    Sgd(update.buffers, update.count, options, update.RoundingOf(context), update.control, multiprocessors,
+        stream);
+    return ToStatus(cudaGetLastError(), "sgd");
   };
 }
 
