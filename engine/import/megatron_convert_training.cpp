@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/import/megatron_flags.h"
 #include "engine/import/megatron_writer.h"
+#include "engine/recipe/fields.h"
 #include "engine/recipe/split.h"
 
 namespace engine::import {
@@ -19,7 +21,8 @@ class TrainingConverter : MegatronWriter {
       : MegatronWriter(arguments, settings, remarks) {}
 
   void Convert() {
-    OptimizerAndSchedule();
+    Optimizer();
+    Schedule();
     Precision();
     Fp8History();
     LossScale();
@@ -30,8 +33,22 @@ class TrainingConverter : MegatronWriter {
   }
 
  private:
-  void OptimizerAndSchedule() {
-    Translate("--optimizer", "optimizer.kind", {{"adam", "adamw"}});
+  // Megatron-LM reads the flags of all its optimizers, and uses those of one.
+  void Optimizer() {
+    Translate("--optimizer", "optimizer.kind", {{"adam", "adamw"}, {"sgd", "sgd"}});
+    const auto found = settings_.find("optimizer.kind");
+    const std::string kind =
+        found == settings_.end() ? recipe::Optimizer().kind : std::get<std::string>(found->second.value);
+    for (const MegatronArgument& argument : a_.command().arguments) {
+      if (argument.flag->fate != MegatronFlag::Fate::kDirect) continue;
+      const recipe::Field& field = *recipe::FindField(argument.flag->text);
+      if (field.only_key != "optimizer.kind" || field.only_word == kind) continue;
+      settings_.erase(field.key);
+      Remark(argument.flag->name, fmt::format("no effect on the optimizer {}", kind));
+    }
+  }
+
+  void Schedule() {
     SetIfAbsent("schedule.kind", std::string("linear"), kDefault);
     Translate("--lr-decay-style", "schedule.kind",
               {{"constant", "constant"},

@@ -210,6 +210,15 @@ TEST_CASE("megatron: training, precision, recomputation") {
                 {"--seed", "7"}},
                {"optimizer.beta1", "optimizer.beta2", "optimizer.epsilon", "optimizer.clip_grad_norm",
                 "optimizer.weight_decay", "training.seed"}) == "0.8 0.95 1e-09 0.0 0.1 7");
+  const std::vector<std::string> optimizer = {"optimizer.kind", "optimizer.momentum", "optimizer.beta2"};
+  CHECK(Values({{"--optimizer", "adam"}}, optimizer) == "\"adamw\" 0.9 0.999");
+  CHECK(Values({{"--optimizer", "sgd"}}, optimizer) == "\"sgd\" 0.9 0.999");
+  CHECK(Values({{"--optimizer", "sgd"}, {"--sgd-momentum", "0.8"}, {"--adam-beta2", "0.95"}}, optimizer) ==
+        "\"sgd\" 0.8 0.999");
+  CHECK(Values({{"--sgd-momentum", "0.8"}, {"--adam-beta2", "0.95"}}, optimizer) == "\"adamw\" 0.9 0.95");
+  CHECK(Import(Script({{"--optimizer", "sgd"}, {"--adam-beta2", "0.95"}}))
+            .recipe.find("# --adam-beta2: no effect on the optimizer sgd") != std::string::npos);
+  CHECK(ErrorOf({{"--optimizer", "muon"}}) == "--optimizer muon cannot be imported | hint: one of adam, sgd");
   const std::vector<std::string> precision = {"precision.compute", "precision.fp8_gradients",
                                               "precision.fp8_scaling", "precision.gradient_dtype"};
   CHECK(Values({{"--bf16", ""}, {"--grad-reduce-in-bf16", ""}}, precision) ==
