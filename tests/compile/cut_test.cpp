@@ -51,9 +51,9 @@ TEST_CASE("cut: a chunk in between sends a value from where it has received it")
   const plan::Plan plan = LadderPlan({"parallelism.pp=4"});
   std::int64_t relayed = 0;
   for (const plan::StagePlan& stage : plan.stages) {
-    for (const plan::Step& send : stage.train) {
+    for (const plan::Step& send : stage.programs[0]) {
       if (send.kind != plan::StepKind::kSend) continue;
-      for (const plan::Step& receive : stage.train) {
+      for (const plan::Step& receive : stage.programs[0]) {
         if (receive.kind != plan::StepKind::kReceive || receive.chunk != send.chunk) continue;
         const std::int32_t value = plan.transfers[static_cast<size_t>(receive.transfer)].value;
         if (plan.transfers[static_cast<size_t>(send.transfer)].value != value) continue;
@@ -84,7 +84,7 @@ TEST_CASE("cut: all stages that read a parameter hold it, and the first of them 
     }
     int sums = 0;
     for (const plan::Instruction& instruction :
-         stage.segments[static_cast<size_t>(stage.update)].instructions) {
+         stage.segments[static_cast<size_t>(stage.update())].instructions) {
       if (!instruction.group.IsTie()) continue;
       CHECK(plan.mesh.NameOf(instruction.group) == "tie(0, 2, 3)");
       ++sums;

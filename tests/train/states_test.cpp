@@ -202,7 +202,7 @@ struct Ranks {
                                {.iteration = 3,
                                 .consumed_samples = 24,
                                 .seed = 7,
-                                .adam_step = 3,
+                                .optimizer_steps = 3,
                                 .plan_hash = plan.hash,
                                 .recipe_toml = "",
                                 .engine_version = "test",

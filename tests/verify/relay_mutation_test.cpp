@@ -31,7 +31,7 @@ const plan::Plan& Relays() {
 // The nth step of a stage's training program that sends or receives a value.
 size_t StepOf(const plan::Plan& plan, size_t stage, plan::StepKind kind, const std::string& value,
               int nth = 0) {
-  const plan::Program& program = plan.stages[stage].train;
+  const plan::Program& program = plan.stages[stage].programs[0];
   for (size_t i = 0; i < program.size(); ++i) {
     if (program[i].kind != kind) continue;
     const plan::Transfer& transfer = plan.transfers[static_cast<size_t>(program[i].transfer)];
@@ -96,7 +96,7 @@ TEST_CASE("verify: good plans of relays with a GPU's fused kernels, pushes and h
 TEST_CASE("mutation: a value comes to a chunk by its neighbours, and once") {
   Mutate(Relays(), "mst", "goes from chunk 0 to chunk 2, which is no neighbour", [](plan::Plan& plan) {
     const size_t hop = StepOf(plan, 1, plan::StepKind::kSend, kForward);
-    plan.transfers[static_cast<size_t>(plan.stages[1].train[hop].transfer)].from_chunk = 0;
+    plan.transfers[static_cast<size_t>(plan.stages[1].programs[0][hop].transfer)].from_chunk = 0;
   });
 }
 
@@ -104,7 +104,7 @@ TEST_CASE("mutation: what is relayed is the value that was received, while it is
   // Sent from other bytes.
   Mutate(Relays(), "s", "overlap send buffer of blocks.0.residual", [](plan::Plan& plan) {
     plan::StagePlan& stage = plan.stages[1];
-    for (plan::Step& step : stage.train) {
+    for (plan::Step& step : stage.programs[0]) {
       if (step.kind != plan::StepKind::kSend) continue;
       const std::int32_t value = plan.transfers[static_cast<size_t>(step.transfer)].value;
       if (NameOf(plan, value) == kForward) step.buffer.offset = stage.lane_base;
@@ -112,20 +112,20 @@ TEST_CASE("mutation: what is relayed is the value that was received, while it is
   });
   // The next microbatch's arrives before this one's is sent.
   Mutate(Relays(), "t", "and does not wait for it", [](plan::Plan& plan) {
-    plan.stages[1].train[StepOf(plan, 1, plan::StepKind::kReceive, kForward, 1)].waits.clear();
+    plan.stages[1].programs[0][StepOf(plan, 1, plan::StepKind::kReceive, kForward, 1)].waits.clear();
   });
   Mutate(Relays(), "t", "and does not wait for it", [](plan::Plan& plan) {
-    plan.stages[2].train[StepOf(plan, 2, plan::StepKind::kReceive, kBackward, 1)].waits.clear();
+    plan.stages[2].programs[0][StepOf(plan, 2, plan::StepKind::kReceive, kBackward, 1)].waits.clear();
   });
 }
 
 TEST_CASE("mutation: what is sent from a slot stays there until it is sent") {
   // The second chunk makes the encoder's states, keeps them for its own backward pass, and sends them to the third.
   const plan::Plan good = plan::TinyPlanOf(plan::EncoderDecoder(3, 3), {"parallelism.pp=3"}, {1, 3, 2});
-  REQUIRE(good.stages[1].train[StepOf(good, 1, plan::StepKind::kSend, "encoder.norm")].buffer.in_slot);
+  REQUIRE(good.stages[1].programs[0][StepOf(good, 1, plan::StepKind::kSend, "encoder.norm")].buffer.in_slot);
   Mutate(good, "t", "may overwrite encoder.norm in its slot before it is sent", [](plan::Plan& plan) {
     const auto send = static_cast<std::int32_t>(StepOf(plan, 1, plan::StepKind::kSend, "encoder.norm"));
-    for (plan::Step& step : plan.stages[1].train) std::erase(step.waits, send);
+    for (plan::Step& step : plan.stages[1].programs[0]) std::erase(step.waits, send);
   });
 }
 
