@@ -44,6 +44,9 @@ class Placer {
     for (size_t id = 0; id < graph_.values().size(); ++id) {
       RETURN_IF_ERROR(AddLeaf(static_cast<ValueId>(id)));
     }
+    for (const graph::State& state : graph_.states())
+      result_.states.push_back(
+          {.value = result_.value_of[static_cast<size_t>(state.value)], .spec = state.spec});
     for (const Node& node : graph_.nodes()) RETURN_IF_ERROR(Place(node));
     for (plan::LocalValue& value : result_.values)
       value.local = value.layout.LocalShape(value.shape, options_.mesh);

@@ -49,10 +49,10 @@ const graph::OpDef kNats = {
     .name = "test_nats", .infer = OneNumber, .work = NoWork, .signatures = SumPlacements};
 // x, state → kRate · state + (1 − kRate) · x
 const graph::OpDef kAverage = {
-    .name = "test_average", .infer = TypeOf<1>, .work = NoWork, .signatures = Whole<2>};
+    .name = "test_average", .infer = TypeOf<1>, .work = NoWork, .signatures = Whole<2>, .in_place_input = 1};
 // state → state + 1
 const graph::OpDef kCount = {
-    .name = "test_count", .infer = TypeOf<0>, .work = NoWork, .signatures = Whole<1>};
+    .name = "test_count", .infer = TypeOf<0>, .work = NoWork, .signatures = Whole<1>, .in_place_input = 0};
 // state → state, seen by the test
 const graph::OpDef kLook = {.name = "test_look", .infer = TypeOf<0>, .work = NoWork, .signatures = Whole<1>};
 
