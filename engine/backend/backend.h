@@ -34,7 +34,7 @@ class Launch {
   // Of an exchange: what is left to compute before anything reads what it made, on the computation's stream,
   // which waits for Run's part to end. Called after each Run, at once or when the result is wanted.
   virtual absl::Status Finish() { return absl::OkStatus(); }
-  // Of a direct sum (Instruction::direct), between Run and Release: where its reader finds the other rank's
+  // Of a direct sum (plan::Addition), between Run and Release: where its reader finds the other rank's
   // part, in that rank's memory, or in the scratch if it had to be brought.
   virtual const std::byte* OtherPart() const { return nullptr; }
   // Behind its reader: both ranks have read.
@@ -61,7 +61,7 @@ struct LaunchArgs {
   std::vector<TensorView> inputs;
   std::vector<TensorView> outputs;
   std::span<std::byte> scratch;
-  // To be added to input `instruction->part_of`, of its type and shape; empty: nothing.
+  // To be added to input `instruction->AddedInput()`, of its type and shape; empty: nothing.
   std::span<const std::byte> part = {};
   // Of an instruction that reads directly: the sum's launch, which says when it runs where the part is.
   const Launch* direct = nullptr;

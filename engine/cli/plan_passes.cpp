@@ -22,7 +22,7 @@ absl::StatusOr<std::string> PassText(const recipe::Recipe& recipe, const plan::P
     if (pass == name) text = compile::ToText(compilation);
     return absl::OkStatus();
   };
-  const compile::CompileOptions options{.profile = profile, .halves = plan.lanes > 1, .after = after};
+  const compile::CompileOptions options{.profile = profile, .halves = plan.halves > 1, .after = after};
   RETURN_IF_ERROR(driver::CompileAsSaid(recipe, options).status());
   if (!name.empty()) return text;
   for (size_t i = 0; i < seconds.size(); ++i) {

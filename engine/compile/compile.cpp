@@ -10,7 +10,7 @@ namespace {
 plan::Plan Header(const Policy& policy, const CompileOptions& options) {
   plan::Plan plan;
   plan.mesh = policy.mesh;
-  plan.lanes = policy.lanes;
+  plan.halves = policy.halves;
   plan.microbatches = policy.microbatches;
   plan.microbatch_samples = policy.microbatch_samples;
   plan.global_batch = policy.global_batch;

@@ -18,19 +18,19 @@ double EstimateSeconds(const plan::Instruction& instruction, const Rates& rates)
   if (plan::IsBehind(instruction.stream)) {
     // What a rank keeps of its own is taken to be copied by an engine that is slow at pieces. The executor copies it by a
     // kernel by now (predict/cost.h knows); the orders of halves that follow from this were measured, and stay.
-    const bool keeps = instruction.push && instruction.collective == plan::Collective::kAllToAll;
-    const std::int64_t own = keeps ? instruction.inputs[0].bytes() - instruction.wire_bytes : 0;
-    return kExchangeStart + std::max(static_cast<double>(instruction.wire_bytes) /
+    const bool keeps = instruction.push() && instruction.collective() == plan::Collective::kAllToAll;
+    const std::int64_t own = keeps ? instruction.inputs[0].bytes() - instruction.wire_bytes() : 0;
+    return kExchangeStart + std::max(static_cast<double>(instruction.wire_bytes()) /
                                          rate(rates.link_bandwidth, kUsual.link_bandwidth),
                                      static_cast<double>(own) / kLocalCopies);
   }
   double bytes = 0;
   for (const auto* refs : {&instruction.inputs, &instruction.outputs}) {
-    for (const plan::BufferRef& ref : *refs) bytes += static_cast<double>(instruction.BytesOf(ref));
+    for (const plan::BufferRef& ref : *refs) bytes += static_cast<double>(ref.bytes());
   }
   const double slowdown = instruction.family() == graph::Family::kAttention ? rates.attention_slowdown : 1;
-  const bool masked = instruction.slow.kind == plan::SlowPath::Kind::kMasked;
-  const double flops = masked ? instruction.slow.flops : instruction.work.flops;
+  const bool masked = instruction.slow().kind == plan::SlowPath::Kind::kMasked;
+  const double flops = masked ? instruction.slow().flops : instruction.work().flops;
   return kLaunch + std::max(slowdown * flops / rate(rates.matmul_flops, kUsual.matmul_flops),
                             bytes / rate(rates.memory_bandwidth, kUsual.memory_bandwidth));
 }

@@ -21,7 +21,7 @@ bool IsPushed(const plan::Bucket& bucket, plan::AxisSet pushed) {
   return bucket.shards > 1 && (bucket.reduce.bits() & ~pushed.bits()) == 0;
 }
 
-// Where the parts of a pushed sum arrive; its offset is known when the lanes' is.
+// Where the parts of a pushed sum arrive; its offset is known when all transients are placed.
 void TakeSumScratch(const plan::Plan& plan, const plan::DeviceProfile& profile, const plan::Bucket& bucket,
                     plan::Instruction* instruction) {
   if (!profile.exchange_bytes) return;
@@ -33,7 +33,12 @@ void TakeSumScratch(const plan::Plan& plan, const plan::DeviceProfile& profile, 
   instruction->scratch = {.elements = bytes, .dtype = DType::kU8};
 }
 
-std::string GatherName(size_t bucket) { return fmt::format("bucket.{}.all_gather", bucket); }
+void SetExchange(const plan::Bucket& bucket, size_t index, const FlatExchange& exchange,
+                 plan::Instruction* instruction) {
+  instruction->stream = exchange.behind ? exchange.stream : plan::kComputeStream;
+  instruction->AsBucketExchange()->push = exchange.behind && IsPushed(bucket, exchange.pushed);
+  instruction->AsBucketExchange()->bucket = static_cast<std::int32_t>(index);
+}
 
 plan::Instruction Copy(std::string name, const plan::BufferRef& from, const plan::BufferRef& to) {
   plan::Instruction instruction = Flat("copy", std::move(name));
@@ -47,12 +52,16 @@ plan::Instruction AddShard(const plan::Bucket& bucket, size_t index) {
   plan::Instruction instruction = Flat("add_shard", fmt::format("bucket.{}.add_shard", index));
   instruction.inputs = {ShardOf(bucket, bucket.gradient)};
   instruction.outputs = {bucket.gradient_shard};
-  instruction.accumulate = 1;
-  instruction.fresh = 1;
+  instruction.AsKernel()->accumulate = 1;
+  instruction.AsKernel()->fresh = 1;
   return instruction;
 }
 
-// The instructions of a segment that read a bucket's parameters.
+void WaitForBucket(size_t bucket, plan::Instruction* instruction) {
+  instruction->waits_for_bucket = static_cast<std::int32_t>(bucket);
+}
+
+// The drafts of a pass that read a bucket's parameters.
 struct Reads {
   size_t bucket = 0;
   size_t first = 0, last = 0;
@@ -60,7 +69,7 @@ struct Reads {
 
 // Of the buckets that are kept in shards, in the order in which the reads begin.
 std::vector<Reads> ReadsOfShards(const plan::Plan& plan, const plan::StagePlan& stage,
-                                 const plan::Segment& segment, bool gathered_at_begin) {
+                                 const DraftSegment& segment, bool gathered_at_begin) {
   absl::flat_hash_map<std::int32_t, size_t> bucket_of;  // by parameter
   for (size_t b = 0; b < stage.buckets.size(); ++b) {
     const plan::Bucket& bucket = stage.buckets[b];
@@ -69,8 +78,8 @@ std::vector<Reads> ReadsOfShards(const plan::Plan& plan, const plan::StagePlan& 
   }
   std::vector<Reads> reads;
   if (bucket_of.empty()) return reads;
-  for (size_t i = 0; i < segment.instructions.size(); ++i) {
-    for (const plan::BufferRef& input : segment.instructions[i].inputs) {
+  for (size_t i = 0; i < segment.drafts.size(); ++i) {
+    for (const plan::BufferRef& input : segment.drafts[i].instruction.inputs) {
       if (input.value < 0) continue;
       const plan::LocalValue& value = plan.values[static_cast<size_t>(input.value)];
       if (value.kind != graph::ValueKind::kParameter || !bucket_of.contains(value.parameter)) continue;
@@ -91,26 +100,24 @@ std::vector<Reads> ReadsOfShards(const plan::Plan& plan, const plan::StagePlan& 
 
 plan::Instruction Flat(const char* kernel, std::string name) {
   plan::Instruction instruction;
-  instruction.kernel = kernel;
   instruction.name = std::move(name);
+  instruction.what = plan::Kernel{.name = kernel};
   return instruction;
 }
 
 plan::Instruction FlatCollective(plan::Collective collective, std::string name, plan::Group group,
                                  const plan::BufferRef& buffer, const plan::Plan& plan) {
-  plan::Instruction instruction = Flat(plan::Name(collective), std::move(name));
-  instruction.collective = collective;
-  instruction.wire_bytes =
-      plan::WireBytes(collective, buffer.bytes(), buffer.bytes(), plan.mesh.GroupSize(group));
-  instruction.group = std::move(group);
-  instruction.flat = true;
+  plan::Instruction instruction;
+  instruction.name = std::move(name);
   instruction.inputs = {buffer};
   instruction.outputs = {buffer};
+  plan::BucketExchange exchange;
+  exchange.collective = collective;
+  exchange.wire_bytes =
+      plan::WireBytes(collective, buffer.bytes(), buffer.bytes(), plan.mesh.GroupSize(group));
+  exchange.group = std::move(group);
+  instruction.what = std::move(exchange);
   return instruction;
-}
-
-std::string ReductionName(const plan::Bucket& bucket, size_t index) {
-  return fmt::format("bucket.{}.{}", index, bucket.shards > 1 ? "reduce_scatter" : "all_reduce");
 }
 
 plan::Instruction Reduce(const plan::Plan& plan, const plan::Bucket& bucket, size_t index,
@@ -118,100 +125,96 @@ plan::Instruction Reduce(const plan::Plan& plan, const plan::Bucket& bucket, siz
   const plan::Collective collective =
       bucket.shards > 1 ? plan::Collective::kReduceScatter : plan::Collective::kAllReduce;
   plan::Instruction reduction =
-      FlatCollective(collective, ReductionName(bucket, index), bucket.reduce, bucket.gradient, plan);
-  reduction.stream = exchange.behind ? exchange.stream : plan::kComputeStream;
-  reduction.push = exchange.behind && IsPushed(bucket, exchange.pushed);
-  reduction.detached = exchange.behind;
-  if (reduction.push) TakeSumScratch(plan, profile, bucket, &reduction);
+      FlatCollective(collective, fmt::format("bucket.{}.{}", index, plan::Name(collective)), bucket.reduce,
+                     bucket.gradient, plan);
+  SetExchange(bucket, index, exchange, &reduction);
+  if (reduction.push()) TakeSumScratch(plan, profile, bucket, &reduction);
   return reduction;
 }
 
 plan::Instruction Gather(const plan::Plan& plan, const plan::Bucket& bucket, size_t index,
                          const FlatExchange& exchange) {
   plan::Instruction gather =
-      FlatCollective(plan::Collective::kAllGather, GatherName(index), bucket.reduce, bucket.parameter, plan);
-  gather.stream = exchange.behind ? exchange.stream : plan::kComputeStream;
-  gather.push = exchange.behind && IsPushed(bucket, exchange.pushed);
-  gather.detached = exchange.behind;
+      FlatCollective(plan::Collective::kAllGather, fmt::format("bucket.{}.all_gather", index), bucket.reduce,
+                     bucket.parameter, plan);
+  SetExchange(bucket, index, exchange, &gather);
   return gather;
 }
 
-void ReduceEarly(const plan::Plan& plan, const plan::Chunk& chunk, const plan::DeviceProfile& profile,
-                 const FlatExchange& exchange, plan::StagePlan* stage) {
+void ReduceEarly(const plan::Plan& plan, const plan::StagePlan& stage, const plan::DeviceProfile& profile,
+                 const FlatExchange& exchange, const std::vector<DraftSegment*>& passes) {
   absl::flat_hash_map<std::int32_t, size_t> bucket_of;  // by value of the gradient
-  for (size_t b = 0; b < stage->buckets.size(); ++b) {
-    if (!stage->buckets[b].early) continue;
-    for (const plan::Bucket::Item& item : stage->buckets[b].items) {
+  for (size_t b = 0; b < stage.buckets.size(); ++b) {
+    if (!stage.buckets[b].early) continue;
+    for (const plan::Bucket::Item& item : stage.buckets[b].items) {
       bucket_of[plan.parameters[static_cast<size_t>(item.parameter)].gradient] = b;
     }
   }
-  absl::flat_hash_map<size_t, std::pair<plan::Segment*, size_t>>
-      last;  // instruction that adds last, by bucket
-  std::vector<plan::Segment*> segments = {&stage->segments[static_cast<size_t>(chunk.train().backward)]};
-  if (chunk.train().weights >= 0)
-    segments.push_back(&stage->segments[static_cast<size_t>(chunk.train().weights)]);
-  for (plan::Segment* segment : segments) {
-    for (size_t i = 0; i < segment->instructions.size(); ++i) {
-      for (const plan::BufferRef& output : segment->instructions[i].outputs) {
-        if (const auto it = bucket_of.find(output.value); it != bucket_of.end())
-          last[it->second] = {segment, i};
+  // The draft that adds last, by bucket.
+  absl::flat_hash_map<size_t, std::pair<const DraftSegment*, size_t>> last;
+  for (const DraftSegment* pass : passes) {
+    for (size_t i = 0; i < pass->drafts.size(); ++i) {
+      for (const plan::BufferRef& output : pass->drafts[i].instruction.outputs) {
+        if (const auto it = bucket_of.find(output.value); it != bucket_of.end()) last[it->second] = {pass, i};
       }
     }
   }
-  for (plan::Segment* segment : segments) {
-    std::vector<std::vector<size_t>> behind(segment->instructions.size());
+  for (DraftSegment* pass : passes) {
+    std::vector<std::vector<size_t>> behind(pass->drafts.size());
     for (const auto& [bucket, place] : last) {
-      if (place.first == segment) behind[place.second].push_back(bucket);
+      if (place.first == pass) behind[place.second].push_back(bucket);
     }
-    std::vector<plan::Instruction> instructions;
-    std::vector<plan::Instruction> under_way;  // additions of what is being exchanged
+    std::vector<Draft> drafts;
+    std::vector<Draft> under_way;  // additions of what is being exchanged
     const auto add_shards = [&] {
-      for (plan::Instruction& addition : under_way) instructions.push_back(std::move(addition));
+      for (Draft& addition : under_way) drafts.push_back(std::move(addition));
       under_way.clear();
     };
-    for (size_t i = 0; i < segment->instructions.size(); ++i) {
-      instructions.push_back(std::move(segment->instructions[i]));
+    for (size_t i = 0; i < pass->drafts.size(); ++i) {
+      drafts.push_back(std::move(pass->drafts[i]));
       std::sort(behind[i].begin(), behind[i].end());
       for (size_t b : behind[i]) {
-        const plan::Bucket& bucket = stage->buckets[b];
+        const plan::Bucket& bucket = stage.buckets[b];
         add_shards();
-        instructions.push_back(Reduce(plan, bucket, b, exchange, profile));
-        instructions.back().last_only = bucket.gradient_shard.elements == 0;
-        instructions.back().joint = plan.lanes > 1;
+        plan::Instruction reduction = Reduce(plan, bucket, b, exchange, profile);
+        reduction.AsBucketExchange()->last_only = bucket.gradient_shard.elements == 0;
+        drafts.push_back({.instruction = std::move(reduction)});
         if (bucket.gradient_shard.elements == 0) continue;
-        under_way.push_back(AddShard(bucket, b));
-        under_way.back().joint = plan.lanes > 1;
-        if (exchange.behind) under_way.back().joins = instructions.back().name;
+        plan::Instruction addition = AddShard(bucket, b);
+        if (exchange.behind) addition.waits_for_bucket = static_cast<std::int32_t>(b);
+        under_way.push_back({.instruction = std::move(addition)});
         if (!exchange.behind) add_shards();
       }
     }
     add_shards();
-    segment->instructions = std::move(instructions);
+    pass->drafts = std::move(drafts);
   }
 }
 
-void ReduceLate(const Rates& rates, plan::Segment* segment) {
+void ReduceLate(const Rates& rates, DraftSegment* pass) {
   // Where one is slower than is taken for granted, what comes late is waited for.
   if (rates.matmul_flops == 0 || rates.link_bandwidth == 0) return;
-  std::vector<plan::Instruction>& list = segment->instructions;
-  const auto is_reduction = [](const plan::Instruction& i) {
-    return i.flat && i.push && i.detached && i.last_only;
+  std::vector<Draft>& list = pass->drafts;
+  const auto is_reduction = [](const Draft& draft) {
+    const plan::Instruction& i = draft.instruction;
+    return i.push() && i.detached() && i.last_only();
   };
-  for (const plan::Instruction& i : list) {
-    if (i.collective != plan::Collective::kNone && !is_reduction(i)) return;
+  for (const Draft& draft : list) {
+    if (draft.instruction.AsExchange() != nullptr && !is_reduction(draft)) return;
   }
   // From the end: each goes behind the last instruction that leaves it time enough before the next one.
-  std::vector<const plan::Instruction*> behind(list.size(), nullptr);
+  std::vector<const Draft*> behind(list.size(), nullptr);
   size_t at = list.size() - 1;
   for (size_t i = list.size(); i-- > 0;) {
     if (!is_reduction(list[i])) continue;
-    double needed_s = kReductionRoom * EstimateSeconds(list[i], rates);  // of computation before the next
+    // Of computation before the next.
+    double needed_s = kReductionRoom * EstimateSeconds(list[i].instruction, rates);
     for (; at > i && needed_s > 0; --at) {
-      if (!is_reduction(list[at])) needed_s -= EstimateSeconds(list[at], rates);
+      if (!is_reduction(list[at])) needed_s -= EstimateSeconds(list[at].instruction, rates);
     }
     behind[at] = &list[i];
   }
-  std::vector<plan::Instruction> moved;
+  std::vector<Draft> moved;
   moved.reserve(list.size());
   for (size_t i = 0; i < list.size(); ++i) {
     if (!is_reduction(list[i])) moved.push_back(list[i]);
@@ -221,9 +224,9 @@ void ReduceLate(const Rates& rates, plan::Segment* segment) {
 }
 
 void GatherParameters(const plan::Plan& plan, const plan::StagePlan& stage, const FlatExchange& exchange,
-                      bool lanes, plan::Segment* segment) {
-  const std::vector<Reads> reads = ReadsOfShards(plan, stage, *segment, /*gathered_at_begin=*/false);
-  std::vector<std::vector<size_t>> before(segment->instructions.size());  // buckets gathered there
+                      DraftSegment* pass) {
+  const std::vector<Reads> reads = ReadsOfShards(plan, stage, *pass, /*gathered_at_begin=*/false);
+  std::vector<std::vector<size_t>> before(pass->drafts.size());  // buckets gathered there
   for (size_t k = 0; k < reads.size(); ++k) {
     // Ahead of its own first read, but behind the reads of what its buffer holds until then.
     size_t at = exchange.behind ? (k == 0 ? 0 : reads[k - 1].first + 1) : reads[k].first;
@@ -233,36 +236,34 @@ void GatherParameters(const plan::Plan& plan, const plan::StagePlan& stage, cons
         at = std::max(at, reads[other].last + 1);
       }
     }
-    ENGINE_CHECK(at <= reads[k].first, "{}: bucket.{} is read while its buffer is in use", segment->name,
+    ENGINE_CHECK(at <= reads[k].first, "{}: bucket.{} is read while its buffer is in use", pass->name,
                  reads[k].bucket);
     before[at].push_back(reads[k].bucket);
-    if (exchange.behind) segment->instructions[reads[k].first].joins = GatherName(reads[k].bucket);
+    if (exchange.behind) WaitForBucket(reads[k].bucket, &pass->drafts[reads[k].first].instruction);
   }
-  std::vector<plan::Instruction> instructions;
-  for (size_t i = 0; i < segment->instructions.size(); ++i) {
+  std::vector<Draft> drafts;
+  for (size_t i = 0; i < pass->drafts.size(); ++i) {
     for (size_t b : before[i]) {
       const plan::Bucket& bucket = stage.buckets[b];
-      instructions.push_back(
-          Copy(fmt::format("bucket.{}.copy", b), bucket.parameter_shard, ShardOf(bucket, bucket.parameter)));
-      instructions.back().joint = lanes;
-      instructions.push_back(Gather(plan, bucket, b, exchange));
-      instructions.back().joint = lanes;
+      drafts.push_back({.instruction = Copy(fmt::format("bucket.{}.copy", b), bucket.parameter_shard,
+                                            ShardOf(bucket, bucket.parameter))});
+      drafts.push_back({.instruction = Gather(plan, bucket, b, exchange)});
     }
-    instructions.push_back(std::move(segment->instructions[i]));
+    drafts.push_back(std::move(pass->drafts[i]));
   }
-  segment->instructions = std::move(instructions);
+  pass->drafts = std::move(drafts);
 }
 
 void JoinGathers(const plan::Plan& plan, const plan::StagePlan& stage,
-                 const std::vector<plan::Segment*>& passes) {
+                 const std::vector<DraftSegment*>& passes) {
   absl::flat_hash_set<size_t> joined;
-  for (plan::Segment* pass : passes) {
+  for (DraftSegment* pass : passes) {
     for (const Reads& reads : ReadsOfShards(plan, stage, *pass, /*gathered_at_begin=*/true)) {
       if (!joined.insert(reads.bucket).second) continue;
-      plan::Instruction& reader = pass->instructions[reads.first];
-      ENGINE_CHECK(reader.joins.empty(), "{} {}: waits for {} and for bucket.{}", pass->name, reader.name,
-                   reader.joins, reads.bucket);
-      reader.joins = GatherName(reads.bucket);
+      plan::Instruction& reader = pass->drafts[reads.first].instruction;
+      ENGINE_CHECK(reader.waits_for_bucket < 0, "{} {}: waits for bucket.{} and for bucket.{}", pass->name,
+                   reader.name, reader.waits_for_bucket, reads.bucket);
+      WaitForBucket(reads.bucket, &reader);
     }
   }
 }

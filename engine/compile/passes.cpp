@@ -207,7 +207,7 @@ absl::Status StagesPass(Compilation* c) {
                            .profile = &c->options.profile,
                            .keep_logits = c->options.keep_logits};
   for (std::int32_t stage = 0; stage < c->plan.mesh.pp; ++stage)
-    BuildStage(inputs, stage, c->chunks, &c->plan);
+    c->halves_stuck = !BuildStage(inputs, stage, c->chunks, &c->plan) || c->halves_stuck;
   return absl::OkStatus();
 }
 
@@ -223,7 +223,7 @@ bool SumsShardsByHalves(const plan::Plan& plan) {
     if (sharded.empty()) continue;
     for (const plan::Segment& segment : stage.segments) {
       for (const plan::Instruction& instruction : segment.instructions) {
-        if (instruction.op == nullptr || instruction.joint) continue;
+        if (instruction.op() == nullptr || instruction.half == plan::Half::kBoth) continue;
         for (const plan::BufferRef& output : instruction.outputs) {
           if (sharded.contains(output.value)) return true;
         }
@@ -233,27 +233,11 @@ bool SumsShardsByHalves(const plan::Plan& plan) {
   return false;
 }
 
-// Whether halves would wait for each other in a segment: no order of their turns was found
-// (compile/interleave.h).
-bool HalvesAreStuck(const plan::Plan& plan) {
-  for (const plan::StagePlan& stage : plan.stages) {
-    for (const plan::Chunk& chunk : stage.chunks) {
-      const plan::ChunkPasses& passes = chunk.train();
-      for (const std::int32_t s : {passes.forward, passes.backward, passes.weights}) {
-        if (s < 0) continue;
-        const plan::Segment& segment = stage.segments[static_cast<size_t>(s)];
-        if (segment.order.empty() && !segment.instructions.empty()) return true;
-      }
-    }
-  }
-  return false;
-}
-
 absl::Status HalvesPass(Compilation* c) {
-  if (c->plan.lanes == 1) return absl::OkStatus();
+  if (c->plan.halves == 1) return absl::OkStatus();
   if (SumsShardsByHalves(c->plan)) {
     c->halves_refused = "gradients in shards are made half by half";
-  } else if (c->policy.training && HalvesAreStuck(c->plan)) {
+  } else if (c->halves_stuck) {
     c->halves_refused = "halves would wait for each other";
   }
   return absl::OkStatus();

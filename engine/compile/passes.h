@@ -31,6 +31,7 @@ struct Compilation {
   plan::Plan plan;
   // Why the plan is not lawful with halves of microbatches in turns; empty: it is, or has none.
   std::string halves_refused;
+  bool halves_stuck = false;  // they would wait for each other in a segment (compile/halves.h)
 
   // The programs that are wanted, in the order in which their values are in the plan.
   std::vector<ProgramGraph*> programs();

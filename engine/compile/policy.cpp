@@ -29,7 +29,7 @@ bool ExchangesActivations(const recipe::Recipe& recipe) {
 
 // Why exchange over tp and cp does not run behind computation although it might; empty: it does.
 std::string ExposedNote(const recipe::Recipe& recipe, const CompileOptions& options) {
-  if (!Overlaps(recipe, options) || !ExchangesActivations(recipe) || Lanes(recipe, options) > 1) return "";
+  if (!Overlaps(recipe, options) || !ExchangesActivations(recipe) || Halves(recipe, options) > 1) return "";
   const std::int64_t micro_batch = recipe.training.micro_batch;
   std::string why;
   if (micro_batch % 2 != 0) {
@@ -189,7 +189,7 @@ void AddNotes(const recipe::Recipe& recipe, const CompileOptions& options, Polic
 
 }  // namespace
 
-std::int64_t Lanes(const recipe::Recipe& recipe, const CompileOptions& options) {
+std::int64_t Halves(const recipe::Recipe& recipe, const CompileOptions& options) {
   const bool halves = options.halves && Overlaps(recipe, options) && ExchangesActivations(recipe) &&
                       recipe.training.micro_batch % 2 == 0;
   if (!halves || ZeroStageOf(recipe.parallelism) < 2) return halves ? 2 : 1;
@@ -207,12 +207,12 @@ absl::StatusOr<FlatExchange> ExchangeOf(const recipe::Recipe& recipe, const Comp
   const plan::Mesh mesh = plan::Mesh::Of(recipe.parallelism);
   RETURN_IF_ERROR(CheckPushed(recipe, mesh, options));
   const plan::AxisSet pushed = PushedAxes(recipe, mesh, options);
-  const bool lanes = Lanes(recipe, options) > 1;
+  const bool halves = Halves(recipe, options) > 1;
   const bool conversions = ConversionsArePushed(recipe, pushed);
-  const bool behind = Overlaps(recipe, options) && (lanes || conversions);
+  const bool behind = Overlaps(recipe, options) && (halves || conversions);
   // Beside conversions by NCCL nothing else is exchanged, and fp8 reads all weights before the first pass.
   const bool at_begin = behind && conversions && recipe.precision.compute != "fp8";
-  const bool apart = !lanes || conversions;  // collectives of NCCL are on one stream
+  const bool apart = !halves || conversions;  // collectives of NCCL are on one stream
   return FlatExchange{.behind = behind,
                       .stream = apart ? plan::kBucketStream : plan::kExchangeStream,
                       .beside_conversions = conversions,
@@ -249,19 +249,19 @@ OptimizerSettings OptimizerOf(const recipe::Optimizer& optimizer) {
 absl::StatusOr<Policy> ResolvePolicy(const recipe::Recipe& recipe, const CompileOptions& options) {
   ASSIGN_OR_RETURN(const FlatExchange exchange, ExchangeOf(recipe, options));
   const recipe::Parallelism& p = recipe.parallelism;
-  const std::int64_t lanes = Lanes(recipe, options);
+  const std::int64_t halves = Halves(recipe, options);
   const plan::Mesh mesh = plan::Mesh::Of(p);
   Policy policy{.mesh = mesh,
                 .training = options.training,
-                .lanes = lanes,
-                .microbatches = recipe.microbatches() * lanes,
-                .microbatch_samples = recipe.training.micro_batch / lanes * p.dp * p.ep,
+                .halves = halves,
+                .microbatches = recipe.microbatches() * halves,
+                .microbatch_samples = recipe.training.micro_batch / halves * p.dp * p.ep,
                 .global_batch = recipe.training.global_batch,
                 .batch_sizes = recipe::BatchSizes(recipe.training),
                 .sequence = recipe.data.sequence_length,
                 .vocab = recipe.model.vocab,
                 .vocab_rows = recipe.padded_vocab(),
-                .halves_may_be_held_up = lanes > 1 && MayHoldUpHalves(recipe, options),
+                .halves_may_be_held_up = halves > 1 && MayHoldUpHalves(recipe, options),
                 .schedule = ScheduleOf(p),
                 .chunks = p.pp * p.virtual_stages,
                 .chunk_blocks = p.layers_per_stage,

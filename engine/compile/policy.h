@@ -51,8 +51,8 @@ struct Policy {
   plan::Mesh mesh;
   bool training = true;
 
-  // The batch. Where a microbatch of the recipe is cut into halves, `lanes` is 2 and a microbatch here is one half.
-  std::int64_t lanes = 1;
+  // The batch. Where a microbatch of the recipe is cut into halves, `halves` is 2 and a microbatch here is one half.
+  std::int64_t halves = 1;
   std::int64_t microbatches = 1;
   std::int64_t microbatch_samples = 1;  // over all data-parallel ranks
   std::int64_t global_batch = 1;
@@ -95,7 +95,7 @@ absl::StatusOr<Policy> ResolvePolicy(const recipe::Recipe& recipe, const Compile
 
 // Parts that a microbatch of the recipe is cut into, so that one's exchange over tp or cp runs behind the other's
 // computation (parallelism.overlap): 1 or 2.
-std::int64_t Lanes(const recipe::Recipe& recipe, const CompileOptions& options);
+std::int64_t Halves(const recipe::Recipe& recipe, const CompileOptions& options);
 
 // Policy::halves_may_be_held_up, of a recipe that is cut into halves.
 bool MayHoldUpHalves(const recipe::Recipe& recipe, const CompileOptions& options);

@@ -1,7 +1,6 @@
 #include "engine/compile/program.h"
 
 #include <algorithm>
-#include <span>
 #include <utility>
 
 namespace engine::compile {
@@ -14,8 +13,7 @@ class Unroller {
   plan::Program Run(const std::vector<plan::Turn>& turns) {
     const plan::StagePlan::Ends& ends = in_.stage->ends[in_.kind];
     if (ends.first >= 0) Append({.segment = ends.first});
-    const auto lanes = static_cast<size_t>(in_.plan->LanesOf(in_.kind));
-    for (size_t i = 0; i < turns.size(); i += lanes) Unroll(std::span(&turns[i], lanes));
+    for (const plan::Turn& turn : turns) Unroll(turn);
     if (ends.last >= 0) Append({.segment = ends.last});
     return std::move(program_);
   }
@@ -49,15 +47,19 @@ class Unroller {
            in_.buffers->receive.contains(t);
   }
 
+  // Microbatches that a turn runs, and slots that it takes, one after the other.
+  std::int32_t Halves() const { return static_cast<std::int32_t>(in_.plan->HalvesOf(in_.kind)); }
+
+  // The first of the turn's slots.
   std::int32_t TakeSlot(const plan::Turn& turn) {
     if (!plan::FactsOf(in_.kind).trains) return -1;
     std::vector<std::int32_t>& slots = slots_[turn.chunk];
-    slots.resize(static_cast<size_t>(ChunkAt(turn.chunk).slots), -1);
+    slots.resize(static_cast<size_t>(ChunkAt(turn.chunk).slots / Halves()), -1);
     const std::int32_t wanted = turn.pass == plan::Pass::kForward ? -1 : turn.microbatch;
     const auto it = std::find(slots.begin(), slots.end(), wanted);
     ENGINE_CHECK(it != slots.end(), "chunk {} has no slot for microbatch {}", turn.chunk, turn.microbatch);
     *it = IsLast(turn) ? -1 : turn.microbatch;
-    return static_cast<std::int32_t>(it - slots.begin());
+    return static_cast<std::int32_t>(it - slots.begin()) * Halves();
   }
 
   // Whether the microbatch passes the chunk for the last time.
@@ -72,104 +74,97 @@ class Unroller {
     return turn.pass == plan::Pass::kBackward ? passes.backward : passes.weights;
   }
 
-  // Turns of all lanes, which run in alternation: what they wait for comes before the first, and what they
-  // send goes behind the last.
-  void Unroll(std::span<const plan::Turn> turns) {
+  // What a turn waits for comes before it, of both halves, and behind it what it sends.
+  void Unroll(const plan::Turn& turn) {
     const std::int32_t transfers = static_cast<std::int32_t>(in_.plan->transfers.size());
-    std::vector<plan::Step> runs;
-    std::vector<std::int32_t> waits;
-    for (const plan::Turn& turn : turns) {
-      const std::int32_t slot = TakeSlot(turn);
-      runs.push_back(
-          {.kind = plan::StepKind::kRun, .microbatch = turn.microbatch, .slot = slot, .chunk = turn.chunk});
-      runs.back().segment = SegmentOf(turn);
-      runs.back().paired = runs.size() < turns.size();
-      const auto lane = static_cast<std::int32_t>(runs.size()) - 1;
+    const std::int32_t slot = TakeSlot(turn);
+    plan::Step run{.kind = plan::StepKind::kRun,
+                   .segment = SegmentOf(turn),
+                   .microbatch = turn.microbatch * Halves(),
+                   .slot = slot,
+                   .chunk = turn.chunk};
+    for (std::int32_t half = 0; half < Halves(); ++half) {
       for (std::int32_t t = 0; t < transfers; ++t) {
-        if (Receives(t, turn)) waits.push_back(Receive(t, turn, lane, slot));
-        const bool overwrites = Sends(t, turn) && !in_.buffers->send.at(t).in_slot;
-        if (overwrites && last_send_.contains({t, lane})) waits.push_back(last_send_[{t, lane}]);
-      }
-      // A later pass may take over what has been sent from the slot.
-      if (const auto sent = slot_sends_.find({turn.chunk, slot}); sent != slot_sends_.end()) {
-        waits.insert(waits.end(), sent->second.begin(), sent->second.end());
-        slot_sends_.erase(sent);
+        if (Receives(t, turn)) run.waits.push_back(Receive(t, turn, half, slot));
+        const bool overwrites = Sends(t, turn) && !in_.buffers->send.at(t)[0].in_slot;
+        if (overwrites && last_send_.contains({t, half})) run.waits.push_back(last_send_[{t, half}]);
       }
     }
-    runs.front().waits = std::move(waits);
-    for (plan::Step& run : runs) Append(std::move(run));
-    const auto first = static_cast<std::int32_t>(program_.size() - turns.size());
-    for (size_t i = 0; i < turns.size(); ++i) Ran(turns[i], static_cast<std::int32_t>(i), first);
-  }
-
-  // After step `first + lane`.
-  void Ran(const plan::Turn& turn, std::int32_t lane, std::int32_t first) {
-    const std::int32_t ran = first + lane;
-    const std::int32_t slot = program_[static_cast<size_t>(ran)].slot;
-    const std::int32_t transfers = static_cast<std::int32_t>(in_.plan->transfers.size());
-    // Who last read (or will have read) the buffers that this turn's receives filled.
-    for (std::int32_t t = 0; t < transfers; ++t) {
-      if (Receives(t, turn)) last_reader_[{t, in_.buffers->receive.at(t).in_slot ? slot : lane}] = ran;
-      if (Sends(t, turn)) Send(t, turn, lane, slot, ran);
+    // A later pass may take over what has been sent from the slot.
+    if (const auto sent = slot_sends_.find({turn.chunk, slot}); sent != slot_sends_.end()) {
+      run.waits.insert(run.waits.end(), sent->second.begin(), sent->second.end());
+      slot_sends_.erase(sent);
     }
-    // What the chunk relays is read where it was received until it is sent.
-    for (std::int32_t t = 0; t < transfers; ++t) {
-      if (!Receives(t, turn) || in_.buffers->receive.at(t).in_slot) continue;
-      for (std::int32_t next = t + 1; next < transfers; ++next) {
-        if (Sends(next, turn) && ValueOf(next) == ValueOf(t))
-          last_reader_[{t, lane}] = last_send_[{next, lane}];
-      }
-    }
+    const std::int32_t ran = Append(std::move(run));
+    for (std::int32_t half = 0; half < Halves(); ++half) Ran(turn, half, slot, ran);
     if (IsLast(turn)) slot_released_[{turn.chunk, slot}] = ran;
   }
 
-  // The slot, or the lane, that the buffer is one of.
-  static std::int32_t PlaceOf(const plan::BufferRef& buffer, std::int32_t lane, std::int32_t slot) {
-    if (buffer.in_slot) return slot;
-    return buffer.lane_stride > 0 ? lane : -1;
+  // After the step `ran`.
+  void Ran(const plan::Turn& turn, std::int32_t half, std::int32_t slot, std::int32_t ran) {
+    const std::int32_t transfers = static_cast<std::int32_t>(in_.plan->transfers.size());
+    for (std::int32_t t = 0; t < transfers; ++t) {
+      // Who last read (or will have read) the buffers that this turn's receives filled.
+      if (Receives(t, turn)) last_reader_[{t, PlaceOf(in_.buffers->receive.at(t), half, slot)}] = ran;
+      if (Sends(t, turn)) Send(t, turn, half, slot, ran);
+    }
+    // What the chunk relays is read where it was received until it is sent.
+    for (std::int32_t t = 0; t < transfers; ++t) {
+      if (!Receives(t, turn) || in_.buffers->receive.at(t)[0].in_slot) continue;
+      for (std::int32_t next = t + 1; next < transfers; ++next) {
+        if (Sends(next, turn) && ValueOf(next) == ValueOf(t))
+          last_reader_[{t, half}] = last_send_[{next, half}];
+      }
+    }
   }
 
-  std::int32_t Receive(std::int32_t t, const plan::Turn& turn, std::int32_t lane, std::int32_t slot) {
-    const plan::BufferRef& buffer = in_.buffers->receive.at(t);
+  // The slot, or the half, that the buffer is one of.
+  static std::int32_t PlaceOf(const HalfBuffers& buffers, std::int32_t half, std::int32_t slot) {
+    return buffers[0].in_slot ? slot : half;
+  }
+
+  std::int32_t Receive(std::int32_t t, const plan::Turn& turn, std::int32_t half, std::int32_t slot) {
+    const HalfBuffers& buffers = in_.buffers->receive.at(t);
     plan::Step step{
         .kind = plan::StepKind::kReceive,
         .transfer = t,
-        .microbatch = turn.microbatch,
-        .slot = PlaceOf(buffer, lane, slot),
+        .microbatch = turn.microbatch * Halves() + half,
+        .slot = buffers[0].in_slot ? slot : -1,
         .chunk = turn.chunk,
         .stream = turn.pass == plan::Pass::kBackward ? plan::kReceiveNext : plan::kReceivePrevious,
-        .buffer = buffer,
+        .buffer = buffers[static_cast<size_t>(half)],
         .waits = {}};
-    if (buffer.in_slot) {
+    if (buffers[0].in_slot) {
       if (const auto it = slot_released_.find({turn.chunk, slot}); it != slot_released_.end()) {
         step.waits.push_back(it->second);
       }
-    } else if (const auto it = last_reader_.find({t, lane}); it != last_reader_.end()) {
+    } else if (const auto it = last_reader_.find({t, half}); it != last_reader_.end()) {
       step.waits.push_back(it->second);
     }
     return Append(std::move(step));
   }
 
-  void Send(std::int32_t t, const plan::Turn& turn, std::int32_t lane, std::int32_t slot,
+  void Send(std::int32_t t, const plan::Turn& turn, std::int32_t half, std::int32_t slot,
             std::int32_t after) {
-    const plan::BufferRef& buffer = in_.buffers->send.at(t);
-    last_send_[{t, lane}] =
+    const bool in_slot = in_.buffers->send.at(t)[0].in_slot;
+    last_send_[{t, half}] =
         Append({.kind = plan::StepKind::kSend,
                 .transfer = t,
-                .microbatch = turn.microbatch,
-                .slot = PlaceOf(buffer, lane, slot),
+                .microbatch = turn.microbatch * Halves() + half,
+                .slot = in_slot ? slot : -1,
                 .chunk = turn.chunk,
                 .stream = turn.pass == plan::Pass::kBackward ? plan::kSendPrevious : plan::kSendNext,
-                .buffer = buffer,
+                .buffer = in_.buffers->send.at(t)[static_cast<size_t>(half)],
                 .waits = {after}});
-    if (buffer.in_slot) slot_sends_[{turn.chunk, slot}].push_back(last_send_[{t, lane}]);
+    if (in_slot) slot_sends_[{turn.chunk, slot}].push_back(last_send_[{t, half}]);
   }
 
   const ProgramInputs& in_;
   plan::Program program_;
-  absl::flat_hash_map<std::int32_t, std::vector<std::int32_t>> slots_;  // microbatch in each slot, −1: free
-  absl::flat_hash_map<std::pair<std::int32_t, std::int32_t>, std::int32_t> last_send_;  // by transfer, lane
-  // By transfer and slot, or lane.
+  // The turn's microbatch in each slot, or pair of slots; −1: free.
+  absl::flat_hash_map<std::int32_t, std::vector<std::int32_t>> slots_;
+  absl::flat_hash_map<std::pair<std::int32_t, std::int32_t>, std::int32_t> last_send_;  // by transfer, half
+  // By transfer and slot, or half.
   absl::flat_hash_map<std::pair<std::int32_t, std::int32_t>, std::int32_t> last_reader_;
   absl::flat_hash_map<std::pair<std::int32_t, std::int32_t>, std::int32_t> slot_released_;
   // By chunk and slot: steps that send from it, until a later pass has waited for them.

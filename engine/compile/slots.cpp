@@ -30,25 +30,34 @@ class SlotBuilder {
     }
     if (!late_.empty()) PutBackward(saved);
     for (std::int32_t v : saved) {
-      const plan::BufferRef& ref = layout_.values.at(graph_.base + v);
+      const plan::BufferRef& ref = layout_.values.first.at(graph_.base + v);
       if (ValueOf(v).kind == ValueKind::kInput) layout_.inputs.push_back(ref);
       if (!late_.contains(v) && !reused_.contains(v)) layout_.dying[ref.value] = ref;
     }
     layout_.bytes = ranges_.peak();
-    if (plan_.lanes > 1) LayBeside();
+    if (plan_.halves > 1) LayBeside();
     return std::move(layout_);
   }
 
  private:
-  // Of microbatches that run at once the values lie side by side, in one slot for all of them.
+  // The values of both halves lie one behind the other, in the two slots together.
   void LayBeside() {
-    const auto beside = [&](plan::BufferRef* ref) {
-      ref->offset *= plan_.lanes;
-      ref->lane_stride = plan::Aligned(ref->bytes());
+    std::vector<plan::BufferRef> second_inputs;
+    const auto move = [&](plan::BufferRef* ref) { ref->offset *= plan_.halves; };
+    const auto second = [&](plan::BufferRef ref) {
+      ref.offset += plan::Aligned(ref.bytes());
+      return ref;
     };
-    for (auto& [value, ref] : layout_.values) beside(&ref);
-    for (auto& [value, ref] : layout_.dying) beside(&ref);
-    for (plan::BufferRef& ref : layout_.inputs) beside(&ref);
+    for (auto& [value, ref] : layout_.values.first) {
+      move(&ref);
+      layout_.values.second[value] = second(ref);
+    }
+    for (auto& [value, ref] : layout_.dying) move(&ref);
+    for (plan::BufferRef& ref : layout_.inputs) {
+      move(&ref);
+      second_inputs.push_back(second(ref));
+    }
+    layout_.inputs.insert(layout_.inputs.end(), second_inputs.begin(), second_inputs.end());
   }
 
   const NodeList& Backward() const { return graph_.backward[static_cast<size_t>(chunk_)]; }
@@ -63,15 +72,15 @@ class SlotBuilder {
     return graph_.producer_chunk[static_cast<size_t>(v)] == chunk_ &&
            graph_.producer_pass[static_cast<size_t>(v)] == plan::Pass::kBackward;
   }
-  std::int64_t OffsetOf(std::int32_t v) const { return layout_.values.at(graph_.base + v).offset; }
+  std::int64_t OffsetOf(std::int32_t v) const { return layout_.values.first.at(graph_.base + v).offset; }
 
   void Put(std::int32_t v, std::int64_t offset) {
     const plan::LocalValue& value = ValueOf(v);
-    layout_.values[graph_.base + v] = {.value = graph_.base + v,
-                                       .offset = offset,
-                                       .elements = value.local.elements(),
-                                       .dtype = value.dtype,
-                                       .in_slot = true};
+    layout_.values.first[graph_.base + v] = {.value = graph_.base + v,
+                                             .offset = offset,
+                                             .elements = value.local.elements(),
+                                             .dtype = value.dtype,
+                                             .in_slot = true};
   }
 
   // What the backward pass makes for the weights pass, in the order in which it is made.

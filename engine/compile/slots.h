@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/compile/segment.h"
+#include "engine/compile/draft.h"
 #include "engine/compile/stage.h"
 
 namespace engine::compile {
@@ -14,8 +14,8 @@ namespace engine::compile {
 std::vector<std::int32_t> SavedValues(const CutGraph& graph, std::int32_t chunk);
 
 struct SlotLayout {
-  Storage values;
-  std::vector<plan::BufferRef> inputs;  // those that are fed, in order
+  HalfStorage values;                   // of halves one behind the other, in two slots that lie so too
+  std::vector<plan::BufferRef> inputs;  // those that are fed, in order, half by half
   std::int64_t bytes = 0;
   Storage dying;  // of the values, those whose bytes the backward pass may take over where they die
 };

@@ -3,9 +3,10 @@
 #include <algorithm>
 
 #include "engine/compile/buckets.h"
-#include "engine/compile/interleave.h"
+#include "engine/compile/halves.h"
+#include "engine/compile/place.h"
 #include "engine/compile/program.h"
-#include "engine/compile/segment.h"
+#include "engine/compile/select.h"
 #include "engine/compile/slots.h"
 #include "engine/compile/update.h"
 #include "engine/plan/arena.h"
@@ -30,6 +31,9 @@ class StageBuilder {
       stage_.chunks.push_back(chunk);
     }
   }
+
+  // Whether the halves would wait for each other in a segment (Halved::stuck).
+  bool halves_stuck() const { return halves_stuck_; }
 
   plan::StagePlan Build() {
     const std::vector<std::vector<plan::Turn>> turns = TrainTurns();
@@ -97,13 +101,12 @@ class StageBuilder {
 
   std::vector<plan::Turn> TrainTurns(std::int64_t microbatches) {
     const std::int64_t per_stage = static_cast<std::int64_t>(stage_.chunks.size());
-    const std::int64_t together = microbatches / plan_.lanes;
+    const std::int64_t together = microbatches / plan_.halves;
     const bool deferred = plan_.schedule == plan::kZeroBubble;
-    std::vector<plan::Turn> turns = plan::InLanes(
+    std::vector<plan::Turn> turns =
         per_stage > 1 ? plan::InterleavedOneForwardOneBackward(plan_.mesh.pp, per_stage, index_, together)
         : deferred    ? plan::ZeroBubble(plan_.mesh.pp, index_, together)
-                      : plan::OneForwardOneBackward(plan_.mesh.pp, index_, together),
-        plan_.lanes);
+                      : plan::OneForwardOneBackward(plan_.mesh.pp, index_, together);
     const plan::Pass last = deferred ? plan::Pass::kWeights : plan::Pass::kBackward;
     for (plan::Chunk& chunk : stage_.chunks) {
       std::int64_t held = 0;
@@ -111,7 +114,7 @@ class StageBuilder {
         if (turn.chunk != chunk.index) continue;
         if (turn.pass == plan::Pass::kForward) ++held;
         if (turn.pass == last) --held;
-        chunk.slots = std::max(chunk.slots, held);
+        chunk.slots = std::max(chunk.slots, held * plan_.halves);
       }
     }
     return turns;
@@ -311,29 +314,35 @@ class StageBuilder {
     }
   }
 
-  // Buffers of the pipeline for one graph's transfers, of each lane one behind the other. Values that the slot keeps
+  // Buffers of the pipeline for one graph's transfers, of each half one behind the other. Values that the slot keeps
   // are received there and sent from there; what a chunk relays is sent from where it was received.
-  TransferBuffers PlaceTransfers(const CutGraph& graph, std::int64_t lanes, std::int64_t* item) {
+  TransferBuffers PlaceTransfers(const CutGraph& graph, std::int64_t halves, std::int64_t* item) {
     TransferBuffers buffers;
-    absl::flat_hash_map<std::pair<std::int32_t, std::int32_t>, plan::BufferRef> arrived;  // by value, chunk
+    absl::flat_hash_map<std::pair<std::int32_t, std::int32_t>, HalfBuffers> arrived;  // by value, chunk
     const std::int32_t end = graph.base + static_cast<std::int32_t>(graph.local.values.size());
     for (size_t t = 0; t < plan_.transfers.size(); ++t) {
       const plan::Transfer& transfer = plan_.transfers[t];
       if (transfer.value < graph.base || transfer.value >= end) continue;
       const auto place = [&]() {
-        plan::BufferRef ref = RefOf(transfer.value, cursor_, false);
-        const std::int64_t bytes = plan::Aligned(ref.bytes());
-        if (lanes > 1) ref.lane_stride = bytes;
-        Reserve(lanes * bytes);
-        *item += lanes * bytes;
-        return ref;
+        HalfBuffers buffer;
+        for (std::int64_t half = 0; half < halves; ++half) {
+          plan::BufferRef& ref = buffer[static_cast<size_t>(half)];
+          ref = RefOf(transfer.value, cursor_, false);
+          Reserve(ref.bytes());
+          *item += plan::Aligned(ref.bytes());
+        }
+        return buffer;
       };
       const std::int32_t id = static_cast<std::int32_t>(t);
       // Where the chunk has the value already: in its slot, or where an earlier hop has brought it.
       const auto place_in = [&](std::int32_t chunk) {
         const auto slot = slots_.find(chunk);
-        const bool kept = slot != slots_.end() && slot->second.values.contains(transfer.value);
-        if (kept) return slot->second.values.at(transfer.value);
+        if (slot != slots_.end() && slot->second.values.first.contains(transfer.value)) {
+          HalfBuffers kept;
+          kept[0] = slot->second.values.first.at(transfer.value);
+          if (halves > 1) kept[1] = slot->second.values.second.at(transfer.value);
+          return kept;
+        }
         const auto hop = arrived.find({transfer.value, chunk});
         return hop != arrived.end() ? hop->second : place();
       };
@@ -347,18 +356,26 @@ class StageBuilder {
   }
 
   // Storage of one chunk: parameters, slot values, and the pipeline buffers on its borders.
-  Storage ChunkStorage(const plan::Chunk& chunk, const TransferBuffers& buffers, bool with_slots) const {
-    Storage storage = persistent_;
-    if (with_slots) {
-      for (const auto& [id, ref] : slots_.at(chunk.index).values) storage[id] = ref;
+  HalfStorage ChunkStorage(const plan::Chunk& chunk, const TransferBuffers& buffers, bool trains) const {
+    HalfStorage storage{.first = persistent_, .second = {}};
+    const bool halves = trains && plan_.halves > 1;
+    if (halves) storage.second = persistent_;
+    if (trains) {
+      const HalfStorage& values = slots_.at(chunk.index).values;
+      for (const auto& [id, ref] : values.first) storage.first[id] = ref;
+      for (const auto& [id, ref] : values.second) storage.second[id] = ref;
     }
-    for (const auto& [t, ref] : buffers.send) {
+    const auto add = [&](const plan::Transfer& transfer, const HalfBuffers& refs) {
+      storage.first[transfer.value] = refs[0];
+      if (halves) storage.second[transfer.value] = refs[1];
+    };
+    for (const auto& [t, refs] : buffers.send) {
       const plan::Transfer& transfer = plan_.transfers[static_cast<size_t>(t)];
-      if (transfer.from_chunk == chunk.index) storage[transfer.value] = ref;
+      if (transfer.from_chunk == chunk.index) add(transfer, refs);
     }
-    for (const auto& [t, ref] : buffers.receive) {
+    for (const auto& [t, refs] : buffers.receive) {
       const plan::Transfer& transfer = plan_.transfers[static_cast<size_t>(t)];
-      if (transfer.to_chunk == chunk.index) storage[transfer.value] = ref;
+      if (transfer.to_chunk == chunk.index) add(transfer, refs);
     }
     return storage;
   }
@@ -367,19 +384,17 @@ class StageBuilder {
   plan::Segment Begin(std::int64_t transient_base, std::int64_t* transients) const {
     plan::Segment begin = BeginSegment("begin", plan_, stage_, policy_.exchange);
     for (const plan::Chunk& chunk : stage_.chunks) {
-      const SegmentInputs inputs{.plan = &plan_,
-                                 .graph = &in_.train->local,
-                                 .base = in_.train->base,
-                                 .nodes = &in_.train->prepare[static_cast<size_t>(chunk.index)],
-                                 .storage = &persistent_,
-                                 .transient_base = transient_base,
-                                 .profile = in_.profile,
-                                 .dying = nullptr,
-                                 .in_turns = nullptr,
-                                 .summed = nullptr};
-      TransientBytes bytes;
-      plan::Segment prepare = BuildSegment(inputs, "begin", -1, &bytes);
-      *transients = std::max(*transients, bytes.own);
+      const SelectInputs select{.plan = &plan_,
+                                .graph = &in_.train->local,
+                                .base = in_.train->base,
+                                .nodes = &in_.train->prepare[static_cast<size_t>(chunk.index)],
+                                .storage = &persistent_,
+                                .profile = in_.profile};
+      const HalfStorage storage{.first = persistent_, .second = {}};
+      const PlaceInputs place{.plan = &plan_, .storage = &storage, .transient_base = transient_base};
+      std::int64_t bytes = 0;
+      plan::Segment prepare = Place(place, Select(select, "begin", -1), &bytes);
+      *transients = std::max(*transients, bytes);
       for (plan::Instruction& instruction : prepare.instructions)
         begin.instructions.push_back(std::move(instruction));
     }
@@ -392,7 +407,7 @@ class StageBuilder {
     std::int64_t bytes = 0;
     for (plan::Segment& segment : stage_.segments) {
       for (plan::Instruction& instruction : segment.instructions) {
-        if (!instruction.flat || instruction.scratch.elements == 0) continue;
+        if (!instruction.IsBucketExchange() || instruction.scratch.elements == 0) continue;
         instruction.scratch.offset = offset;
         bytes = std::max(bytes, plan::Aligned(instruction.scratch.bytes()));
       }
@@ -418,72 +433,97 @@ class StageBuilder {
     return summed;
   }
 
+  // A microbatch's passes through a chunk, without addresses.
+  struct Passes {
+    DraftSegment forward, backward, weights;
+  };
+
+  Passes SelectPasses(const plan::Chunk& chunk, const Storage& storage) const {
+    const absl::flat_hash_set<std::int32_t> summed = SummedBehind(chunk);
+    const auto select = [&](const char* phase, const NodeList& nodes, bool values_die) {
+      const SelectInputs inputs{.plan = &plan_,
+                                .graph = &in_.train->local,
+                                .base = in_.train->base,
+                                .nodes = &nodes,
+                                .storage = &storage,
+                                .profile = in_.profile,
+                                .values_die = values_die,
+                                .pushed = policy_.exchange.pushed,
+                                .direct = policy_.exchange.direct && plan_.halves == 1,
+                                .in_turns = &in_turns_,
+                                .summed = &summed};
+      return Select(inputs, fmt::format("{}.{}", phase, chunk.index), chunk.index);
+    };
+    const size_t c = static_cast<size_t>(chunk.index);
+    Passes passes{.forward = select("forward", in_.train->forward[c], false),
+                  .backward = select("backward", in_.train->backward[c], true),
+                  .weights = {}};
+    if (plan_.schedule == plan::kZeroBubble) passes.weights = select("weights", in_.train->weights[c], true);
+    return passes;
+  }
+
+  // Puts reductions and gathers of buckets into the passes.
+  void ExchangeBuckets(Passes* passes) const {
+    ReduceEarly(plan_, stage_, *in_.profile, policy_.exchange, {&passes->backward, &passes->weights});
+    // In a pipeline transfers keep the links awake.
+    if (plan_.mesh.pp == 1) ReduceLate(policy_.rates, &passes->backward);
+    for (DraftSegment* pass : {&passes->forward, &passes->backward})
+      GatherParameters(plan_, stage_, policy_.exchange, pass);
+    JoinGathers(plan_, stage_, {&passes->forward, &passes->backward});
+  }
+
+  // The pass with addresses: that of a microbatch, or of both halves in turns.
+  std::int32_t PlacePass(DraftSegment pass, const HalfStorage& storage, const Storage* dying) {
+    PlaceInputs place{
+        .plan = &plan_, .storage = &storage, .dying = dying, .transient_base = stage_.transient_base};
+    std::int64_t bytes = 0;
+    if (plan_.halves == 1) {
+      const std::int32_t id = AddSegment(Place(place, std::move(pass), &bytes));
+      stage_.pass_bytes = std::max(stage_.pass_bytes, bytes);
+      return id;
+    }
+    const HalvesInputs inputs{.plan = &plan_,
+                              .profile = in_.profile,
+                              .storage = &storage,
+                              .dying = dying,
+                              .transient_base = stage_.transient_base,
+                              .rates = policy_.rates};
+    Halved halved = Halve(inputs, pass);
+    halves_stuck_ = halves_stuck_ || halved.stuck;
+    HalfStorage all = storage;
+    all.first.insert(halved.beside.first.begin(), halved.beside.first.end());
+    all.second.insert(halved.beside.second.begin(), halved.beside.second.end());
+    place.storage = &all;
+    place.dying = nullptr;  // what takes their bytes has its place by now
+    place.transient_base += halved.beside_bytes;
+    const std::int32_t id = AddSegment(Place(place, std::move(halved.segment), &bytes));
+    stage_.pass_bytes = std::max(stage_.pass_bytes, halved.beside_bytes + bytes);
+    return id;
+  }
+
   // `turns`: of each training program.
   void BuildTraining(const std::vector<std::vector<plan::Turn>>& turns) {
     PlaceSlots();
-    const TransferBuffers buffers = PlaceTransfers(*in_.train, plan_.lanes, &stage_.memory.communication);
-    const std::int64_t transient_base = cursor_;
+    const TransferBuffers buffers = PlaceTransfers(*in_.train, plan_.halves, &stage_.memory.communication);
+    stage_.transient_base = cursor_;
     std::int64_t transients = 0;  // of begin and update, which run alone
-    TransientBytes lane;          // of the segments of a microbatch
     plan::StagePlan::Ends& ends = stage_.ends[plan::ProgramKind::kTrain];
-    ends.first = AddSegment(Begin(transient_base, &transients));
+    ends.first = AddSegment(Begin(stage_.transient_base, &transients));
     for (plan::Chunk& chunk : stage_.chunks) {
-      plan::ChunkPasses& passes = chunk.train();
-      const Storage storage = ChunkStorage(chunk, buffers, true);
-      const absl::flat_hash_set<std::int32_t> summed = SummedBehind(chunk);
-      const auto build = [&](const char* phase, const NodeList& nodes, const Storage* dying) {
-        SegmentInputs inputs{.plan = &plan_,
-                             .graph = &in_.train->local,
-                             .base = in_.train->base,
-                             .nodes = &nodes,
-                             .storage = &storage,
-                             .transient_base = transient_base,
-                             .profile = in_.profile,
-                             .dying = dying,
-                             .keep = -1,
-                             .in_lane = plan_.lanes > 1,
-                             .pushed = policy_.exchange.pushed,
-                             .direct = policy_.exchange.direct,
-                             .in_turns = &in_turns_,
-                             .summed = &summed};
-        TransientBytes bytes;
-        const std::int32_t id =
-            AddSegment(BuildSegment(inputs, fmt::format("{}.{}", phase, chunk.index), chunk.index, &bytes));
-        lane = {.own = std::max(lane.own, bytes.own), .joint = std::max(lane.joint, bytes.joint)};
-        return id;
-      };
-      const size_t c = static_cast<size_t>(chunk.index);
-      passes.forward = build("forward", in_.train->forward[c], nullptr);
+      const HalfStorage storage = ChunkStorage(chunk, buffers, true);
       const SlotLayout& slot = slots_.at(chunk.index);
-      passes.backward = build("backward", in_.train->backward[c], &slot.dying);
-      if (plan_.schedule == plan::kZeroBubble) {
-        passes.weights = build("weights", in_.train->weights[c], &slot.values);
-      }
-      ReduceEarly(plan_, chunk, *in_.profile, policy_.exchange, &stage_);
-      // In a pipeline transfers keep the links awake.
-      if (plan_.mesh.pp == 1)
-        ReduceLate(policy_.rates, &stage_.segments[static_cast<size_t>(passes.backward)]);
-      for (std::int32_t segment : {passes.forward, passes.backward}) {
-        GatherParameters(plan_, stage_, policy_.exchange, plan_.lanes > 1,
-                         &stage_.segments[static_cast<size_t>(segment)]);
-      }
-      JoinGathers(plan_, stage_,
-                  {&stage_.segments[static_cast<size_t>(passes.forward)],
-                   &stage_.segments[static_cast<size_t>(passes.backward)]});
+      Passes drafts = SelectPasses(chunk, storage.first);
+      ExchangeBuckets(&drafts);
+      plan::ChunkPasses& passes = chunk.train();
+      passes.forward = PlacePass(std::move(drafts.forward), storage, nullptr);
+      passes.backward = PlacePass(std::move(drafts.backward), storage, &slot.dying);
+      if (plan_.schedule == plan::kZeroBubble)
+        passes.weights = PlacePass(std::move(drafts.weights), storage, &slot.values.first);
     }
-    stage_.lane_base = transient_base;
-    stage_.lane_bytes = plan::Aligned(lane.own);
-    stage_.joint_bytes = plan::Aligned(lane.joint);
-    std::int64_t lanes = stage_.lane_bytes * plan_.lanes;
-    if (plan_.lanes > 1) {
-      for (plan::Segment& segment : stage_.segments) {
-        if (segment.chunk < 0) continue;
-        ShiftJoint(transient_base + lanes, &segment);
-        segment.order = Interleave(segment, policy_.rates).order;
-      }
-    }
-    lanes += stage_.joint_bytes;
-    transients = std::max(transients, lanes + PlaceSumScratch(transient_base + lanes));
+    stage_.pass_bytes = plan::Aligned(stage_.pass_bytes);
+    const std::int64_t transient_base = stage_.transient_base;
+    transients =
+        std::max(transients, stage_.pass_bytes + PlaceSumScratch(transient_base + stage_.pass_bytes));
     std::int64_t update_bytes = 0;
     ends.last = AddSegment(UpdateSegment(plan_, stage_, policy_.optimizer, policy_.exchange, *in_.profile,
                                          transient_base, &update_bytes));
@@ -521,30 +561,28 @@ class StageBuilder {
     std::int64_t transients = 0;
     for (size_t c = 0; c < stage_.chunks.size(); ++c) {
       plan::Chunk& chunk = stage_.chunks[c];
-      Storage storage = ChunkStorage(chunk, buffers, false);
-      storage.insert(fed[c].begin(), fed[c].end());
-      const SegmentInputs inputs{.plan = &plan_,
-                                 .graph = &graph.local,
-                                 .base = graph.base,
-                                 .nodes = &graph.forward[static_cast<size_t>(chunk.index)],
-                                 .storage = &storage,
-                                 .transient_base = transient_base,
-                                 .profile = in_.profile,
-                                 .dying = nullptr,
-                                 .keep = in_.keep_logits && MakesLogits(chunk) ? plan_.logits : -1,
-                                 .in_lane = false,
-                                 .pushed = policy_.exchange.pushed,
-                                 .direct = policy_.exchange.direct,
-                                 .in_turns = nullptr,
-                                 .summed = nullptr};
-      TransientBytes bytes;
-      chunk.passes[kKind].forward = AddSegment(BuildSegment(inputs, fmt::format("evaluate.{}", chunk.index),
-                                                            chunk.index, &bytes, &plan_.logits_buffer));
+      HalfStorage storage = ChunkStorage(chunk, buffers, false);
+      storage.first.insert(fed[c].begin(), fed[c].end());
+      const std::int32_t keep = in_.keep_logits && MakesLogits(chunk) ? plan_.logits : -1;
+      const SelectInputs select{.plan = &plan_,
+                                .graph = &graph.local,
+                                .base = graph.base,
+                                .nodes = &graph.forward[static_cast<size_t>(chunk.index)],
+                                .storage = &storage.first,
+                                .profile = in_.profile,
+                                .keep = keep,
+                                .pushed = policy_.exchange.pushed,
+                                .direct = policy_.exchange.direct};
+      DraftSegment pass = Select(select, fmt::format("evaluate.{}", chunk.index), chunk.index);
       FlatExchange exchange = policy_.exchange;
       exchange.behind = exchange.behind && exchange.beside_conversions;
-      GatherParameters(plan_, stage_, exchange, /*lanes=*/false, &stage_.segments.back());
-      JoinGathers(plan_, stage_, {&stage_.segments.back()});
-      transients = std::max(transients, bytes.own);
+      GatherParameters(plan_, stage_, exchange, &pass);
+      JoinGathers(plan_, stage_, {&pass});
+      const PlaceInputs place{
+          .plan = &plan_, .storage = &storage, .keep = keep, .transient_base = transient_base};
+      std::int64_t bytes = 0;
+      chunk.passes[kKind].forward = AddSegment(Place(place, std::move(pass), &bytes, &plan_.logits_buffer));
+      transients = std::max(transients, bytes);
     }
     Reserve(transients);
     plan::StagePlan::Ends& ends = stage_.ends[kKind];
@@ -562,6 +600,7 @@ class StageBuilder {
   const StageInputs& in_;
   const Policy& policy_;
   const std::int32_t index_;
+  bool halves_stuck_ = false;
   plan::Plan& plan_;
   plan::StagePlan stage_;
   std::int64_t cursor_ = 0;
@@ -573,9 +612,11 @@ class StageBuilder {
 
 }  // namespace
 
-void BuildStage(const StageInputs& inputs, std::int32_t stage, const ChunkUnits& chunk_units,
+bool BuildStage(const StageInputs& inputs, std::int32_t stage, const ChunkUnits& chunk_units,
                 plan::Plan* plan) {
-  plan->stages.push_back(StageBuilder(inputs, stage, chunk_units, plan).Build());
+  StageBuilder builder(inputs, stage, chunk_units, plan);
+  plan->stages.push_back(builder.Build());
+  return !builder.halves_stuck();
 }
 
 }  // namespace engine::compile

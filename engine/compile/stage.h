@@ -17,8 +17,9 @@ struct StageInputs {
 };
 
 // Appends the stage's plan to plan->stages; stages must be built in order. plan->chunk_stage, transfers,
-// parameters and the chunks' units (first/end per chunk) are set before.
-void BuildStage(const StageInputs& inputs, std::int32_t stage, const ChunkUnits& chunk_units,
+// parameters and the chunks' units (first/end per chunk) are set before. Whether halves find an order in which
+// to take turns: where not, the stage's plan is not whole.
+bool BuildStage(const StageInputs& inputs, std::int32_t stage, const ChunkUnits& chunk_units,
                 plan::Plan* plan);
 
 }  // namespace engine::compile

@@ -24,7 +24,7 @@ plan::Instruction ReduceStates(const plan::Plan& plan, const plan::StagePlan& st
   for (graph::Axis axis : graph::kAxes) ranks = ranks | plan::AxisSet::Of(axis);
   plan::Instruction reduction = FlatCollective(plan::Collective::kAllReduce, "states.all_reduce",
                                                plan.mesh.Active(ranks), stage.scales, plan);
-  reduction.reduction = graph::Reduction::kMax;
+  reduction.AsBucketExchange()->reduction = graph::Reduction::kMax;
   return reduction;
 }
 
@@ -43,26 +43,27 @@ plan::Instruction Update(const plan::Plan& plan, const plan::Bucket& bucket, con
   }
   instruction.inputs.push_back(stage.control);
   if (own_master) instruction.outputs.push_back(parameter);
-  instruction.attributes = optimizer.attributes;
-  instruction.attributes.Set(plan::kWeightDecay, bucket.weight_decay ? optimizer.weight_decay : 0.0);
+  graph::Attributes& attributes = instruction.AsKernel()->attributes;
+  attributes = optimizer.attributes;
+  attributes.Set(plan::kWeightDecay, bucket.weight_decay ? optimizer.weight_decay : 0.0);
   // Of the draws that round narrow states and weights; all copies of a tied parameter draw the same.
   const std::string stream = bucket.tied() ? "tied" + plan.mesh.HoldersSuffix(bucket.holders) : name;
   const auto narrow = [](const plan::BufferRef& buffer) { return buffer.dtype != DType::kF32; };
   if (std::any_of(bucket.states.begin(), bucket.states.end(), narrow))
-    instruction.attributes.Set(plan::kStateDraws, stream + ".moments");
-  if (narrow(weights)) instruction.attributes.Set(plan::kWeightDraws, stream + ".weights");
+    attributes.Set(plan::kStateDraws, stream + ".moments");
+  if (narrow(weights)) attributes.Set(plan::kWeightDraws, stream + ".weights");
   return instruction;
 }
 
 void PlaceScratch(const plan::DeviceProfile& profile, std::int64_t base, plan::Instruction* instruction,
                   std::int64_t* peak) {
-  if (!profile.scratch_bytes || instruction->collective != plan::Collective::kNone) return;
+  if (!profile.scratch_bytes || instruction->AsKernel() == nullptr) return;
   std::vector<graph::TensorType> inputs;
   std::vector<graph::TensorType> outputs;
   for (const plan::BufferRef& ref : instruction->inputs) inputs.push_back({{ref.elements}, ref.dtype});
   for (const plan::BufferRef& ref : instruction->outputs) outputs.push_back({{ref.elements}, ref.dtype});
   const std::int64_t bytes =
-      profile.scratch_bytes(instruction->kernel, inputs, outputs, instruction->attributes);
+      profile.scratch_bytes(instruction->kernel(), inputs, outputs, instruction->attributes());
   if (bytes == 0) return;
   instruction->scratch = {.offset = base, .elements = bytes, .dtype = DType::kU8};
   *peak = std::max(*peak, bytes);
@@ -95,12 +96,12 @@ plan::Instruction Squares(const plan::Bucket& bucket, const plan::StagePlan& sta
   squares.outputs = {stage.scalars};
   squares.outputs[0].offset += SizeOf(DType::kF64);
   squares.outputs[0].elements = 1;
-  squares.accumulate = 1;
+  squares.AsKernel()->accumulate = 1;
   // Of the axes that repeat the reduced gradient, ZeRO's shards take back those that it is reduced over.
   for (graph::Axis axis : graph::kAxes) {
     const bool sharded = bucket.shards > 1 && bucket.reduce.Has(axis);
     if (bucket.copies.Has(axis) && !sharded)
-      squares.only_first = squares.only_first | plan::AxisSet::Of(axis);
+      squares.AsKernel()->only_first = squares.only_first() | plan::AxisSet::Of(axis);
   }
   return squares;
 }
@@ -148,7 +149,8 @@ plan::Segment UpdateSegment(const plan::Plan& plan, const plan::StagePlan& stage
       const plan::Bucket& bucket = stage.buckets[b];
       if (!bucket.owned || bucket.early != early) continue;
       out.push_back(Squares(bucket, stage, b));
-      if (beside.behind && IsReducedBeside(bucket)) out.back().joins = ReductionName(bucket, b);
+      if (beside.behind && IsReducedBeside(bucket))
+        out.back().waits_for_bucket = static_cast<std::int32_t>(b);
     }
   }
   if (plan.mesh.world() > 1) out.push_back(ReduceScalars(plan, stage));
@@ -157,8 +159,8 @@ plan::Segment UpdateSegment(const plan::Plan& plan, const plan::StagePlan& stage
   plan::Instruction clip = Flat("clip_factor", "clip_factor");
   clip.inputs = {stage.scalars};
   clip.outputs = {stage.control};
-  clip.attributes = {{"clip", optimizer.clip_gradient_norm}};
-  plan::SetScaler(plan.loss_scaler, &clip.attributes);
+  clip.AsKernel()->attributes = {{"clip", optimizer.clip_gradient_norm}};
+  plan::SetScaler(plan.loss_scaler, &clip.AsKernel()->attributes);
   out.push_back(std::move(clip));
   for (size_t b = 0; b < stage.buckets.size(); ++b) {
     const plan::Bucket& bucket = stage.buckets[b];
@@ -171,14 +173,14 @@ plan::Segment UpdateSegment(const plan::Plan& plan, const plan::StagePlan& stage
     plan::Instruction states = Flat("fp8_update", "states.fp8_update");
     states.inputs = {stage.scales};
     states.outputs = {stage.scales};
-    states.attributes = {{"margin", std::int64_t{0}}};
+    states.AsKernel()->attributes = {{"margin", std::int64_t{0}}};
     out.push_back(std::move(states));
   }
   *transient_bytes = 0;
   for (plan::Instruction& instruction : out)
     PlaceScratch(profile, transient_base, &instruction, transient_bytes);
   for (plan::Instruction& instruction : out) {  // where pushed gradients arrive, all at once
-    if (instruction.collective == plan::Collective::kNone || instruction.scratch.elements == 0) continue;
+    if (instruction.AsKernel() != nullptr || instruction.scratch.elements == 0) continue;
     *transient_bytes = plan::Aligned(*transient_bytes);
     instruction.scratch.offset = transient_base + *transient_bytes;
     *transient_bytes += instruction.scratch.bytes();

@@ -162,7 +162,7 @@ void MicrobatchFillsDevice(const AdviceSubject& s) {
   if (!s.on_gpu()) return;
   const recipe::Recipe& r = s.recipe;
   const std::int64_t tokens =
-      r.training.micro_batch * r.data.sequence_length / r.parallelism.cp / s.plan.lanes;
+      r.training.micro_batch * r.data.sequence_length / r.parallelism.cp / s.plan.halves;
   const std::int64_t narrowest = std::min(r.model.hidden, r.ffn_hidden() / r.parallelism.tp);
   const auto cover = [](std::int64_t size, std::int64_t tile) { return (size + tile - 1) / tile; };
   const std::int64_t tiles = cover(tokens, kTileRows) * cover(narrowest, kTileColumns);

@@ -84,8 +84,10 @@ absl::Status RankExecutor::FillIncoming(std::int32_t program, const FeedFunction
   for (const Chunk& chunk : stage_.chunks) {
     std::vector<std::int32_t> host(static_cast<size_t>(chunk.incoming.elements));  // words
     std::int32_t* at = host.data();
+    std::vector<BufferRef> inputs = chunk.passes[spec.kind].inputs;
+    inputs.resize(inputs.size() / static_cast<size_t>(plan_.HalvesOf(spec.kind)));  // of one microbatch
     for (std::int64_t microbatch = 0; microbatch < spec.microbatches; ++microbatch) {
-      for (const BufferRef& ref : chunk.passes[spec.kind].inputs) {
+      for (const BufferRef& ref : inputs) {
         TensorView view = View(ref, &chunk, ref.in_slot ? 0 : -1);
         view.data = at;
         RETURN_IF_ERROR(feed(plan_.values[static_cast<size_t>(ref.value)].name, microbatch, view));
@@ -116,6 +118,7 @@ absl::Status RankExecutor::TakeInputs(const Step& step, plan::ProgramKind kind) 
   };
   std::int64_t bytes = 0;
   for (const BufferRef& ref : inputs) bytes += staged_bytes(ref);
+  bytes /= plan_.HalvesOf(kind);  // of one microbatch; the second half's is the next
   const std::byte* from = Address(chunk->staged, nullptr, -1) + step.microbatch * bytes;
   for (const BufferRef& ref : inputs) {
     RETURN_IF_ERROR(backend_->Copy(Address(ref, chunk, step.slot), from, ref.bytes()));
@@ -124,9 +127,8 @@ absl::Status RankExecutor::TakeInputs(const Step& step, plan::ProgramKind kind) 
   return absl::OkStatus();
 }
 
-absl::Status RankExecutor::RunStep(std::span<const Step> steps, std::int64_t index, const Running& running) {
-  const Step& step = steps.front();
-  if (step.kind == StepKind::kRun) return RunSegment(steps, running);
+absl::Status RankExecutor::RunStep(const Step& step, std::int64_t index, const Running& running) {
+  if (step.kind == StepKind::kRun) return RunSegment(step, running);
   const plan::Transfer& transfer = plan_.transfers[static_cast<size_t>(step.transfer)];
   std::byte* data = Address(step.buffer, ChunkAt(step.chunk), step.slot);
   if (step.kind == StepKind::kReceive) {
@@ -174,31 +176,26 @@ absl::Status RankExecutor::RunProgram(const Running& running) {
     return communicator_->WaitSent(PeerOf(transfer.to_chunk), step.transfer, tickets_[index]);
   };
   if (streams) RETURN_IF_ERROR(ForkStreams());
-  for (size_t i = 0; i < program.size();) {
-    size_t end = i + 1;
-    while (program[end - 1].paired) ++end;
-    const std::span<const Step> steps(&program[i], end - i);
+  for (size_t i = 0; i < program.size(); ++i) {
+    const Step& step = program[i];
     // Where steps run one after another, the only waits left are those for sends, which go on behind them.
-    for (const Step& step : steps) {
-      for (std::int32_t wait : step.waits) {
-        const size_t before = static_cast<size_t>(wait);
-        if (program[before].kind == StepKind::kSend) RETURN_IF_ERROR(wait_sent(before));
-        RETURN_IF_ERROR(backend_->Await(step.stream, signals[before]));
-      }
-      const bool computes = step.kind == StepKind::kRun;
-      if (computes && step.waits.empty()) continue;
+    for (std::int32_t wait : step.waits) {
+      const size_t before = static_cast<size_t>(wait);
+      if (program[before].kind == StepKind::kSend) RETURN_IF_ERROR(wait_sent(before));
+      RETURN_IF_ERROR(backend_->Await(step.stream, signals[before]));
+    }
+    const bool computes = step.kind == StepKind::kRun;
+    if (!computes || !step.waits.empty()) {
       RETURN_IF_ERROR(
           Mark(step.stream, computes ? std::optional(Part::kWait) : std::nullopt, nullptr, &step));
     }
-    const bool updates = trains && steps.front().segment == stage_.update();
+    const bool updates = trains && step.segment == stage_.update();
     if (updates) RETURN_IF_ERROR(backend_->NoteTime(backend::kUpdateBegins));
     // The update reads gradients that were reduced behind the backward passes.
     if (streams && updates) RETURN_IF_ERROR(JoinExchange());
-    RETURN_IF_ERROR(RunStep(steps, static_cast<std::int64_t>(i), running));
-    for (; i < end; ++i) {
-      if (!awaited[i]) continue;
-      ASSIGN_OR_RETURN(signals[i], backend_->Signal(program[i].stream));
-    }
+    RETURN_IF_ERROR(RunStep(step, static_cast<std::int64_t>(i), running));
+    if (!awaited[i]) continue;
+    ASSIGN_OR_RETURN(signals[i], backend_->Signal(step.stream));
   }
   for (size_t i = 0; i < program.size(); ++i) {
     if (program[i].kind == StepKind::kSend) RETURN_IF_ERROR(wait_sent(i));

@@ -148,7 +148,7 @@ class RankExecutor {
 
  private:
   struct Prepared;
-  struct Lane;
+  struct Walk;
   // A program on its way.
   struct Running {
     const plan::ProgramSpec& spec;
@@ -162,23 +162,24 @@ class RankExecutor {
   // The control block and the states as they are before the first iteration.
   absl::Status StartControl();
   absl::Status StartState(const plan::State& state);
-  // before: the launch of the instruction before it.
+  // at_once: microbatches that a step of its segment runs; before: the launch of the instruction before it.
   absl::StatusOr<Prepared> PrepareInstruction(const plan::Instruction& instruction, const plan::Chunk* chunk,
-                                              std::int64_t slot, backend::Launch* before);
+                                              std::int64_t slot, std::int64_t at_once,
+                                              backend::Launch* before);
   absl::Status ForkStreams();
   absl::Status JoinStreams();
   std::int32_t Resolve(std::int32_t program) const;  // kLargest too
   absl::Status RunProgram(const Running& running);
   absl::Status RunOrReplay(std::int32_t program, const backend::KernelContext& context);
-  // A step, or steps that run in alternation.
-  absl::Status RunStep(std::span<const plan::Step> steps, std::int64_t index, const Running& running);
-  absl::Status RunSegment(std::span<const plan::Step> steps, const Running& running);
-  absl::Status Advance(Lane* lane);
-  absl::Status AdvanceJoint(std::span<Lane> lanes, Lane* joint);
-  absl::Status RunExchange(const Prepared& prepared, Lane* lane);
-  absl::Status FinishExchange(Lane* lane, size_t end = static_cast<size_t>(-1));
+  absl::Status RunStep(const plan::Step& step, std::int64_t index, const Running& running);
+  absl::Status RunSegment(const plan::Step& step, const Running& running);
+  absl::Status Advance(const Prepared& prepared, Walk* walk);
+  absl::Status RunExchange(const Prepared& prepared, const backend::KernelContext& context, Walk* walk);
+  absl::Status FinishExchange(Walk* walk, const std::function<bool(const Prepared&)>& wanted);
   absl::Status FinishDetached(const std::function<bool(const plan::Instruction&)>& wanted);
   absl::Status JoinExchange();
+  // The microbatch whose values the instruction makes; of both halves, the first.
+  static std::int32_t MicrobatchOf(const plan::Step& step, const plan::Instruction& instruction);
   absl::Status RunInstruction(const Prepared& prepared, const plan::Step& step,
                               const backend::KernelContext& context);
   // While profiling: what runs on the stream from its last mark to this one; no part: nothing of interest.
@@ -194,13 +195,9 @@ class RankExecutor {
   backend::KernelContext Context(std::int64_t iteration) const;
   std::int64_t PeerOf(std::int32_t chunk) const;
   std::byte* Address(const plan::BufferRef& ref, const plan::Chunk* chunk, std::int64_t slot) const;
-  // In the arena of a rank with these coordinates but another stage.
-  std::int64_t OffsetOf(const plan::BufferRef& ref, const plan::StagePlan& stage, const plan::Chunk* chunk,
-                        std::int64_t slot) const;
+  // In the arena of a rank with these coordinates, of any stage.
+  std::int64_t OffsetOf(const plan::BufferRef& ref, const plan::Chunk* chunk, std::int64_t slot) const;
   backend::TensorView View(const plan::BufferRef& ref, const plan::Chunk* chunk, std::int64_t slot) const;
-  // Of the values of all lanes, which lie side by side from this slot's on.
-  backend::TensorView JointView(const plan::BufferRef& ref, const plan::Chunk* chunk,
-                                std::int64_t slot) const;
   std::span<std::byte> Scratch(const plan::Instruction& instruction, const plan::Chunk* chunk,
                                std::int64_t slot) const;
   const plan::Chunk* ChunkAt(std::int32_t index) const;

@@ -38,19 +38,11 @@ bool HasSlots(const Chunk& chunk, std::int32_t segment) {
 
 const Chunk* RankExecutor::ChunkAt(std::int32_t index) const { return ChunkOf(stage_, index); }
 
-std::int64_t RankExecutor::OffsetOf(const BufferRef& ref, const plan::StagePlan& stage, const Chunk* chunk,
-                                    std::int64_t slot) const {
+std::int64_t RankExecutor::OffsetOf(const BufferRef& ref, const Chunk* chunk, std::int64_t slot) const {
   std::int64_t offset = ref.offset;
-  const bool beside = ref.lane_stride > 0;
-  const std::int64_t lane = slot % plan_.lanes;
   if (ref.in_slot) {
     ENGINE_CHECK(chunk != nullptr && slot >= 0 && slot < chunk->slots, "slot {} of no chunk", slot);
-    offset += chunk->slot_base + (beside ? slot - lane : slot) * chunk->slot_bytes;
-  }
-  if (beside) {
-    offset += lane * ref.lane_stride;
-  } else if (ref.in_lane) {
-    offset += lane * stage.lane_bytes;
+    offset += chunk->slot_base + slot * chunk->slot_bytes;
   }
   if (!ref.shard_axes.empty())
     offset += plan_.mesh.IndexInGroup(coordinates_, ref.shard_axes) * ref.shard_stride;
@@ -58,7 +50,7 @@ std::int64_t RankExecutor::OffsetOf(const BufferRef& ref, const plan::StagePlan&
 }
 
 std::byte* RankExecutor::Address(const BufferRef& ref, const Chunk* chunk, std::int64_t slot) const {
-  return arena_ + OffsetOf(ref, stage_, chunk, slot);
+  return arena_ + OffsetOf(ref, chunk, slot);
 }
 
 TensorView RankExecutor::View(const BufferRef& ref, const Chunk* chunk, std::int64_t slot) const {
@@ -75,12 +67,9 @@ TensorView RankExecutor::View(const BufferRef& ref, const Chunk* chunk, std::int
   view.shape = value.local;
   view.logical = value.shape;
   view.extent = value.layout.ExtentOf(value.shape, plan_.mesh, coordinates_);
-  return view;
-}
-
-TensorView RankExecutor::JointView(const BufferRef& ref, const Chunk* chunk, std::int64_t slot) const {
-  TensorView view = View(ref, chunk, slot);
-  view.shape[0] *= plan_.lanes;
+  if (ref.elements == value.local.elements()) return view;
+  // Both halves', one behind the other.
+  view.shape[0] *= ref.elements / value.local.elements();
   view.logical = view.shape;
   view.extent = Extent::Whole(view.shape);
   return view;
@@ -94,47 +83,45 @@ std::span<std::byte> RankExecutor::Scratch(const Instruction& instruction, const
 
 absl::StatusOr<RankExecutor::Prepared> RankExecutor::PrepareInstruction(const Instruction& instruction,
                                                                         const Chunk* chunk, std::int64_t slot,
+                                                                        std::int64_t at_once,
                                                                         backend::Launch* before) {
   Prepared prepared;
   prepared.instruction = &instruction;
-  if (instruction.collective == plan::Collective::kNone) {
+  if (instruction.AsKernel() != nullptr) {
     backend::LaunchArgs args{.instruction = &instruction,
-                             .accumulate = instruction.accumulate,
+                             .accumulate = instruction.accumulate(),
                              .inputs = {},
                              .outputs = {},
                              .scratch = Scratch(instruction, chunk, slot)};
-    for (const BufferRef& ref : instruction.inputs) {
-      const bool rows = instruction.joint && instruction.op != nullptr;  // else: of a buffer
-      args.inputs.push_back(rows ? JointView(ref, chunk, slot) : View(ref, chunk, slot));
-    }
+    for (const BufferRef& ref : instruction.inputs) args.inputs.push_back(View(ref, chunk, slot));
     for (const BufferRef& ref : instruction.outputs) args.outputs.push_back(View(ref, chunk, slot));
-    if (instruction.part.elements > 0) {
-      args.part = {Address(instruction.part, chunk, slot), static_cast<size_t>(instruction.part.bytes())};
+    if (const auto& adds = instruction.AsKernel()->adds) {
+      args.part = {Address(adds->place, chunk, slot), static_cast<size_t>(adds->place.bytes())};
     }
-    if (instruction.direct) {
+    if (instruction.direct()) {
       ENGINE_CHECK(before != nullptr, "{} reads directly what nobody sums", instruction.name);
       args.direct = prepared.direct = before;
     }
     prepared.outputs = args.outputs;
     // Where even the largest program has only the first microbatch, none adds to what there is.
-    if (instruction.fresh == 0 || plan_.microbatches > (instruction.joint ? plan_.lanes : 1)) {
+    if (instruction.fresh() == 0 || plan_.microbatches > at_once) {
       ASSIGN_OR_RETURN(prepared.launch, backend_->Prepare(args));
     }
-    if (instruction.fresh != 0) {
-      args.accumulate &= ~instruction.fresh;
+    if (instruction.fresh() != 0) {
+      args.accumulate &= ~instruction.fresh();
       ASSIGN_OR_RETURN(prepared.first, backend_->Prepare(std::move(args)));
     }
     return prepared;
   }
   backend::CollectiveArgs args{.instruction = &instruction,
-                               .group = plan_.mesh.Group(rank_, instruction.group),
-                               .index = plan_.mesh.IndexInGroup(coordinates_, instruction.group),
+                               .group = plan_.mesh.Group(rank_, instruction.group()),
+                               .index = plan_.mesh.IndexInGroup(coordinates_, instruction.group()),
                                .input = View(instruction.inputs[0], chunk, slot),
                                .output = View(instruction.outputs[0], chunk, slot),
                                .member_inputs = {},
                                .member_outputs = {},
                                .scratch = Scratch(instruction, chunk, slot)};
-  if (!instruction.flat) {
+  if (!instruction.IsBucketExchange()) {
     const plan::LocalValue& input = plan_.values[static_cast<size_t>(instruction.inputs[0].value)];
     const plan::LocalValue& output = plan_.values[static_cast<size_t>(instruction.outputs[0].value)];
     for (std::int64_t member : args.group) {
@@ -153,21 +140,20 @@ absl::Status RankExecutor::PrepareSegments() {
     const Chunk* chunk = ChunkAt(segment.chunk);
     const auto index = static_cast<std::int32_t>(prepared_.size());
     const bool slots = chunk != nullptr && HasSlots(*chunk, index);
-    std::vector<std::vector<Prepared>> by_slot(slots ? static_cast<size_t>(chunk->slots) : 1);
+    const std::int64_t at_once = segment.halves ? plan_.halves : 1;
+    std::vector<std::vector<Prepared>> by_slot(slots ? static_cast<size_t>(chunk->slots / at_once) : 1);
     for (size_t slot = 0; slot < by_slot.size(); ++slot) {
       for (const Instruction& instruction : segment.instructions) {
         const bool skipped = std::any_of(graph::kAxes.begin(), graph::kAxes.end(), [&](plan::Axis axis) {
-          return instruction.only_first.Has(axis) && coordinates_.axis[static_cast<size_t>(axis)] != 0;
+          return instruction.only_first().Has(axis) && coordinates_.axis[static_cast<size_t>(axis)] != 0;
         });
         Prepared prepared;
         prepared.instruction = &instruction;
         prepared.left_out = skipped;
-        const bool other_lanes = instruction.joint && static_cast<std::int64_t>(slot) % plan_.lanes != 0;
-        if (!skipped && !other_lanes) {
+        if (!skipped) {
           backend::Launch* const before = by_slot[slot].empty() ? nullptr : by_slot[slot].back().launch.get();
-          ASSIGN_OR_RETURN(
-              prepared,
-              PrepareInstruction(instruction, chunk, slots ? static_cast<std::int64_t>(slot) : -1, before));
+          const std::int64_t first = slots ? static_cast<std::int64_t>(slot) * at_once : -1;
+          ASSIGN_OR_RETURN(prepared, PrepareInstruction(instruction, chunk, first, at_once, before));
         }
         by_slot[slot].push_back(std::move(prepared));
       }
@@ -187,7 +173,7 @@ absl::Status RankExecutor::PrepareTransfers() {
     for (const plan::StagePlan& stage : plan_.stages) {
       for (const Step& step : stage.programs[p]) {
         if (step.kind != StepKind::kReceive) continue;
-        const std::int64_t offset = OffsetOf(step.buffer, stage, ChunkOf(stage, step.chunk), step.slot);
+        const std::int64_t offset = OffsetOf(step.buffer, ChunkOf(stage, step.chunk), step.slot);
         wanted[{step.transfer, step.microbatch}] = offset;
       }
     }

@@ -20,7 +20,7 @@ bool LaunchesKeepAhead(const plan::StagePlan& stage, const plan::Program& progra
   for (const plan::Step& step : program) {
     if (step.kind != plan::StepKind::kRun) continue;
     const plan::Segment& segment = stage.segments[static_cast<size_t>(step.segment)];
-    flops += segment.flops;
+    flops += segment.halves ? 2 * segment.flops : segment.flops;
     launches += static_cast<double>(segment.instructions.size());
   }
   return HasStreams(stage, program) && flops > kFlops * launches;

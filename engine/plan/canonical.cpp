@@ -23,13 +23,12 @@ void AppendRef(const Plan& plan, const BufferRef& ref, Buffer* text) {
   } else {
     Append(text, "flat {}[{}] ", Name(ref.dtype), ref.elements);
   }
-  Append(text, "@{}{}", ref.in_slot ? "slot+" : ref.in_lane ? "lane+" : "", ref.offset);
-  if (ref.lane_stride > 0) Append(text, "+lane·{}", ref.lane_stride);
+  Append(text, "@{}{}", ref.in_slot ? "slot+" : "", ref.offset);
   if (!ref.shard_axes.empty()) Append(text, "+{}·{}", ref.shard_axes.ToString(), ref.shard_stride);
 }
 
 void AppendInstruction(const Plan& plan, const Instruction& instruction, Buffer* text) {
-  Append(text, "{} {}(", instruction.name, instruction.kernel);
+  Append(text, "{} {}(", instruction.name, instruction.kernel());
   for (size_t i = 0; i < instruction.inputs.size(); ++i) {
     if (i > 0) Append(text, ", ");
     AppendRef(plan, instruction.inputs[i], text);
@@ -38,30 +37,30 @@ void AppendInstruction(const Plan& plan, const Instruction& instruction, Buffer*
   for (size_t i = 0; i < instruction.outputs.size(); ++i) {
     if (i > 0) Append(text, ", ");
     AppendRef(plan, instruction.outputs[i], text);
-    if ((instruction.accumulate >> i) & 1U)
-      Append(text, "{}", (instruction.fresh >> i) & 1U ? " =, then +=" : " +=");
+    if ((instruction.accumulate() >> i) & 1U)
+      Append(text, "{}", (instruction.fresh() >> i) & 1U ? " =, then +=" : " +=");
   }
-  if (instruction.collective != Collective::kNone) {
+  if (instruction.collective() != Collective::kNone) {
     constexpr const char* kReductions[] = {"", " lse", " max"};
-    Append(text, " group {}{}", plan.mesh.NameOf(instruction.group),
-           kReductions[static_cast<int>(instruction.reduction)]);
+    Append(text, " group {}{}", plan.mesh.NameOf(instruction.group()),
+           kReductions[static_cast<int>(instruction.reduction())]);
     Append(text, "{}{}{}{}",
            instruction.stream == kExchangeStream ? " beside"
            : instruction.stream == kBucketStream ? " apart"
                                                  : "",
-           instruction.push ? " push" : "", instruction.last_only ? " last" : "",
-           instruction.detached ? " detached" : "");
-    if (instruction.unsummed) Append(text, " unsummed");
+           instruction.push() ? " push" : "", instruction.last_only() ? " last" : "",
+           instruction.detached() ? " detached" : "");
+    if (instruction.LeavesAddition()) Append(text, " unsummed");
   }
-  if (instruction.direct) Append(text, " direct");
-  if (instruction.part.elements > 0) {
-    Append(text, " adds to input {} ", instruction.part_of);
-    AppendRef(plan, instruction.part, text);
+  if (instruction.direct()) Append(text, " direct");
+  if (const Kernel* kernel = instruction.AsKernel(); kernel != nullptr && kernel->adds) {
+    Append(text, " adds to input {} ", kernel->adds->input);
+    AppendRef(plan, kernel->adds->place, text);
   }
-  if (instruction.joint) Append(text, " joint");
-  if (!instruction.joins.empty()) Append(text, " joins {}", instruction.joins);
-  Append(text, " {}", instruction.attributes.ToString());
-  if (!instruction.only_first.empty()) Append(text, " first of {}", instruction.only_first.ToString());
+  if (!instruction.waits.empty()) Append(text, " waits {}", fmt::join(instruction.waits, " "));
+  if (instruction.waits_for_bucket >= 0) Append(text, " joins bucket.{}", instruction.waits_for_bucket);
+  Append(text, " {}", instruction.attributes().ToString());
+  if (!instruction.only_first().empty()) Append(text, " first of {}", instruction.only_first().ToString());
   if (instruction.scratch.elements > 0) {
     Append(text, " scratch {}@{}", instruction.scratch.elements, instruction.scratch.offset);
   }
@@ -76,7 +75,6 @@ void AppendProgram(const Program& program, std::string_view title, Buffer* text)
            step.kind == StepKind::kRun ? step.segment : step.transfer, step.microbatch, step.slot,
            step.stream);
     for (std::int32_t wait : step.waits) Append(text, " {}", wait);
-    if (step.paired) Append(text, " paired");
     if (step.kind != StepKind::kRun)
       Append(text, " @{}{}", step.buffer.in_slot ? "slot+" : "", step.buffer.offset);
     Append(text, "\n");
@@ -135,10 +133,8 @@ void WriteCanonicalStage(const Plan& plan, std::int32_t stage_index, const TextS
   const StagePlan& stage = plan.stages[static_cast<size_t>(stage_index)];
   Buffer text;
   Append(&text, "stage {} arena {} bytes\n", stage_index, stage.arena_bytes);
-  if (plan.lanes > 1) {
-    Append(&text, "  lanes {} × {} + {} bytes @{}\n", plan.lanes, stage.lane_bytes, stage.joint_bytes,
-           stage.lane_base);
-  }
+  if (plan.halves > 1)
+    Append(&text, "  transients of passes {} bytes @{}\n", stage.pass_bytes, stage.transient_base);
   for (const Bucket& bucket : stage.buckets) AppendBucket(plan, bucket, &text);
   for (const State& state : stage.states) {  // others follow from the instructions that quantise
     if (state.spec.update == graph::StateUpdate::kScales) continue;
@@ -152,14 +148,15 @@ void WriteCanonicalStage(const Plan& plan, std::int32_t stage_index, const TextS
            chunk.slot_bytes, chunk.slot_base);
   }
   for (const Segment& segment : stage.segments) {
-    Append(&text, "  segment {}\n", segment.name);
+    Append(&text, "  segment {}{}\n", segment.name, segment.halves ? " of halves" : "");
     for (size_t i = 0; i < segment.instructions.size(); ++i) {
-      Append(&text, "    {} ", i);
+      constexpr const char* kHalves[] = {"first ", "second ", "both "};
+      const Instruction& instruction = segment.instructions[i];
+      Append(&text, "    {} {}", i, segment.halves ? kHalves[static_cast<int>(instruction.half)] : "");
       AppendInstruction(plan, segment.instructions[i], &text);
       Append(&text, "\n");
       if (text.size() > (1U << 16)) Flush(&text, sink);
     }
-    if (!segment.order.empty()) Append(&text, "    lanes {}\n", fmt::join(segment.order, ""));
   }
   for (const ProgramKind kind : kProgramKinds) {
     for (size_t p = 0; p < plan.programs.size(); ++p) {

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "engine/graph/graph.h"
@@ -34,129 +37,22 @@ struct LocalValue {
   std::int64_t local_bytes() const { return local.elements() * SizeOf(dtype); }
 };
 
-// Bytes in the arena. Address on a rank = arena + offset + (in_slot: base of the slot, or of the lanes' slots
-// where lane_stride > 0) + (in_lane: the microbatch's lane × StagePlan::lane_bytes; or lane_stride > 0: ×
-// that)
-// + (index of the rank in shard_axes) × shard_stride.
+// Bytes in the arena. Address on a rank = arena + offset + (in_slot: base of the step's slot) + (index of the rank
+// in shard_axes) × shard_stride.
 struct BufferRef {
   std::int32_t value = -1;  // LocalValue, or −1 for flat buffers
   std::int64_t offset = 0;
   std::int64_t elements = 0;
   DType dtype = DType::kF32;
   bool in_slot = false;
-  bool in_lane = false;
-  // From one lane's to the next's, where the values of both lanes lie side by side; else 0.
-  std::int64_t lane_stride = 0;
   AxisSet shard_axes = {};
   std::int64_t shard_stride = 0;
   std::int64_t bytes() const { return elements * SizeOf(dtype); }
-  // Of both lanes, where they lie side by side.
-  std::int64_t span() const { return bytes() + lane_stride; }
-  // Whether a rank has both in some of its bytes, of equal slots and lanes (or of any lane, side by side).
+  // Whether a rank has both in some of its bytes, of equal slots.
   bool Overlaps(const BufferRef& other) const {
-    return in_slot == other.in_slot && in_lane == other.in_lane && offset < other.offset + other.span() &&
-           other.offset < offset + span();
+    return in_slot == other.in_slot && offset < other.offset + other.bytes() &&
+           other.offset < offset + bytes();
   }
-};
-
-// One collective or kernel launch. `id` is unique in its segment and stable: its index.
-struct Instruction {
-  std::string kernel;  // op name ("linear"), flat kernel ("sum_squares"), or collective ("all_reduce")
-  std::string name;    // the node it carries out
-  const graph::OpDef* op = nullptr;  // null for flat kernels and collectives
-  graph::Family family() const { return op != nullptr ? op->family : graph::Family::kOther; }
-  Collective collective = Collective::kNone;
-  Group group;  // of a collective
-  Axis axis =
-      Axis::kTp;      // along which a conversion of placement happens; flat collectives have one flat buffer
-  bool flat = false;  // a collective over a flat buffer, in place, instead of a conversion between two values
-  graph::Reduction reduction = graph::Reduction::kSum;
-  std::vector<BufferRef> inputs;
-  std::vector<BufferRef> outputs;
-  BufferRef scratch;  // bytes that only this kernel uses while it runs; elements 0: none
-  graph::Attributes attributes;
-  std::uint32_t accumulate = 0;  // bit i: add into output i
-  // Bit i, within accumulate: the first microbatch of an iteration overwrites output i instead.
-  std::uint32_t fresh = 0;
-  AxisSet only_first;           // run only on ranks with coordinate 0 along these axes
-  graph::Work work = {};        // of one rank
-  SlowPath slow = {};           // of a kernel that takes much longer than a fast one would
-  std::int64_t wire_bytes = 0;  // a rank sends, by the ring algorithm, of a collective
-  std::int32_t stream = 0;      // plan::Stream that it runs on
-  // Pushed into the other members' arenas by copy engines instead of NCCL. All members are on one host.
-  bool push = false;
-  bool last_only = false;  // only in the iteration's last microbatch
-  // Once for the microbatches of all lanes, of whose values its inputs are all, one behind the other along
-  // dim 0.
-  bool joint = false;
-  // No instruction behind it waits for it but those that name it, the update segment and the program's end.
-  bool detached = false;
-  // The detached exchange, by name, of this program, that this one waits for; empty: none.
-  std::string joins = {};
-  // Of a pushed sum of two ranks: the addition is left to the one instruction that reads it. The output is
-  // this rank's part, where the input has it, and the other rank's arrives in the scratch.
-  bool unsummed = false;
-  // Of such a sum on the computation's stream, and of its reader, the next instruction: the reader takes the
-  // other rank's part from where that rank has made it, at the sum's place in its arena. Where ranks do not
-  // reach each other's memory, it arrives in the scratch as ever.
-  bool direct = false;
-  // Of the reader: the other rank's part of its input `part_of`; elements 0: none.
-  BufferRef part = {};
-  std::int32_t part_of = -1;
-
-  // Whether it is made of what both lanes have made; else, where it is joint, of buffers that they share.
-  bool reads_lanes() const { return joint && op != nullptr; }
-  // What it takes of an input, or makes of an output.
-  std::int64_t BytesOf(const BufferRef& ref) const { return joint ? ref.span() : ref.bytes(); }
-  bool RunsIn(std::int64_t microbatch, std::int64_t microbatches) const {
-    return !last_only || microbatch + 1 == microbatches;
-  }
-};
-
-// Whether a lane's exchange has to be finished before its next one begins: what is left to compute reads its
-// scratch, and what the rank keeps of its input, and makes the rest of its output.
-inline bool FinishesFirst(const Instruction& exchange, const Instruction& next) {
-  if (next.flat) return false;  // of buckets: in places of their own
-  if (next.inputs[0].Overlaps(exchange.outputs[0])) return true;
-  for (const BufferRef* read : {&exchange.inputs[0], &exchange.scratch}) {
-    for (const BufferRef* written : {&next.outputs[0], &next.scratch}) {
-      if (read->elements > 0 && written->elements > 0 && written->Overlaps(*read)) return true;
-    }
-  }
-  return false;
-}
-
-// Of two microbatches that run at once: in which place of Segment::order what is made of both runs.
-inline constexpr std::uint8_t kJointLane = 2;
-
-struct Segment {
-  std::string name;  // "forward.0", "backward.1", "weights.1", "update"
-  std::int32_t chunk = -1;
-  std::vector<Instruction> instructions;
-  // Where two microbatches run it at once: lane by lane, whose next instruction it is (compile/interleave.h);
-  // kJointLane: the next joint one's.
-  std::vector<std::uint8_t> order = {};
-  double flops = 0;          // of one microbatch and rank, all arithmetic (graph::Work)
-  double product_flops = 0;  // of these, as graph::Work::product_flops
-};
-
-enum class StepKind : std::uint8_t { kRun, kSend, kReceive };
-
-// One element of a stage's program. Steps of one stream run in order; `waits` are steps of other streams that
-// must have completed before.
-struct Step {
-  StepKind kind = StepKind::kRun;
-  std::int32_t segment = -1;   // kRun
-  std::int32_t transfer = -1;  // kSend, kReceive: index into Plan::transfers
-  std::int32_t microbatch = -1;
-  std::int32_t slot = -1;  // of the chunk, where the step touches one
-  std::int32_t chunk = -1;
-  std::int32_t stream = 0;
-  BufferRef buffer = {};  // kSend, kReceive
-  std::vector<std::int32_t> waits = {};
-  // kRun: in alternation with the next step, which runs the same segment for the microbatch of the other
-  // lane.
-  bool paired = false;
 };
 
 // Streams of a stage: computation, one per direction and kind of pipeline traffic, and two for collectives
@@ -173,6 +69,168 @@ enum Stream : std::int32_t {
   kStreams
 };
 inline bool IsBehind(std::int32_t stream) { return stream == kExchangeStream || stream == kBucketStream; }
+
+// The other rank's term of a sum of two ranks, where the addition is left to the one kernel that reads the sum
+// (Addition).
+struct OtherTerm {
+  std::int32_t input = -1;  // of the kernel: the sum, of which it finds its own rank's term there
+  BufferRef place = {};     // where the other rank's term arrives
+  // The kernel takes the term from where the other rank has made it, at the sum's place in that rank's arena.
+  // Where ranks do not reach each other's memory, the term arrives at `place` as ever.
+  bool direct = false;
+};
+
+// The launch of a kernel.
+struct Kernel {
+  std::string name;                  // of the op ("linear"); of one over flat buffers: "adamw", "copy", …
+  const graph::OpDef* op = nullptr;  // null: over flat buffers
+  graph::Attributes attributes = {};
+  std::uint32_t accumulate = 0;  // bit i: add into output i
+  // Bit i, within accumulate: the first microbatch of an iteration overwrites output i instead.
+  std::uint32_t fresh = 0;
+  AxisSet only_first = {};  // run only on ranks with coordinate 0 along these axes
+  graph::Work work = {};    // of one rank
+  SlowPath slow = {};       // of a kernel that takes much longer than a fast one would
+  std::optional<OtherTerm> adds = {};
+};
+
+// What ranks of a group do together, as far as conversions and exchanges of buckets have it in common.
+struct Exchange {
+  Collective collective = Collective::kNone;
+  graph::Reduction reduction = graph::Reduction::kSum;
+  std::int64_t wire_bytes = 0;  // that a rank sends, by the ring algorithm
+  // Pushed into the other members' arenas by copy engines instead of NCCL. All members are on one host.
+  bool push = false;
+};
+
+// Who adds up what a sum gathers: the exchange itself, or, of a pushed sum of two ranks, the one kernel that
+// reads it (OtherTerm). The output is then this rank's term, where the input has it, and the other rank's
+// arrives in the scratch; kByDirectReader: its reader, the next instruction, fetches that itself.
+enum class Addition : std::uint8_t { kByExchange, kByReader, kByDirectReader };
+
+// A value changes its placement along one axis: from input 0 to output 0. A slice exchanges nothing.
+struct Conversion : Exchange {
+  Axis axis = Axis::kTp;
+  Addition addition = Addition::kByExchange;
+};
+
+// The exchange of a bucket's flat buffer in place, or of another flat buffer (scalars, states).
+struct BucketExchange : Exchange {
+  Group group;
+  std::int32_t bucket = -1;  // StagePlan::buckets; −1: of another buffer
+  bool last_only = false;    // only in the iteration's last microbatch
+};
+
+// Of two microbatches that a segment runs at once (Segment::halves): whose values an instruction takes and makes,
+// or that it runs once for both. Each input of a kernel of both is the two halves' tensors, one behind the other
+// along dim 0. Where a segment runs one microbatch, all are the first's.
+enum class Half : std::uint8_t { kFirst, kSecond, kBoth };
+
+// A step of a segment, one of three things. Its place in the segment is what others name it by.
+struct Instruction {
+  std::string name;  // the node that it carries out
+  std::vector<BufferRef> inputs;
+  std::vector<BufferRef> outputs;
+  BufferRef scratch;                     // bytes that it alone uses while it runs; elements 0: none
+  std::int32_t stream = kComputeStream;  // that it runs on
+  Half half = Half::kFirst;
+  // Conversions beside computation, before it in the segment, that have to be finished when it runs: it reads what
+  // they made, or overwrites what they use. The segment's end waits for all.
+  std::vector<std::int32_t> waits = {};
+  // The bucket whose exchange beside computation, of this program, must be done before it runs; −1: none.
+  std::int32_t waits_for_bucket = -1;
+  std::variant<Kernel, Conversion, BucketExchange> what = Kernel{};
+
+  const Kernel* AsKernel() const { return std::get_if<Kernel>(&what); }
+  Kernel* AsKernel() { return std::get_if<Kernel>(&what); }
+  const Conversion* AsConversion() const { return std::get_if<Conversion>(&what); }
+  Conversion* AsConversion() { return std::get_if<Conversion>(&what); }
+  const BucketExchange* AsBucketExchange() const { return std::get_if<BucketExchange>(&what); }
+  BucketExchange* AsBucketExchange() { return std::get_if<BucketExchange>(&what); }
+  const Exchange* AsExchange() const {
+    if (const Conversion* conversion = AsConversion()) return conversion;
+    return AsBucketExchange();
+  }
+  Exchange* AsExchange() { return const_cast<Exchange*>(std::as_const(*this).AsExchange()); }
+
+  // Of what is no kernel: one with nothing set.
+  const Kernel& kernel_or_none() const {
+    static const Kernel none;
+    return AsKernel() != nullptr ? *AsKernel() : none;
+  }
+  const Exchange& exchange_or_none() const {
+    static const Exchange none;
+    return AsExchange() != nullptr ? *AsExchange() : none;
+  }
+  // The kernel's name or the collective's.
+  std::string_view kernel() const {
+    return AsKernel() != nullptr ? std::string_view(AsKernel()->name) : Name(collective());
+  }
+  const graph::OpDef* op() const { return kernel_or_none().op; }
+  const graph::Attributes& attributes() const { return kernel_or_none().attributes; }
+  std::uint32_t accumulate() const { return kernel_or_none().accumulate; }
+  std::uint32_t fresh() const { return kernel_or_none().fresh; }
+  AxisSet only_first() const { return kernel_or_none().only_first; }
+  const graph::Work& work() const { return kernel_or_none().work; }
+  const SlowPath& slow() const { return kernel_or_none().slow; }
+  graph::Family family() const { return op() != nullptr ? op()->family : graph::Family::kOther; }
+  Collective collective() const { return exchange_or_none().collective; }
+  // Whether ranks exchange something: a slice is a copy.
+  bool Exchanges() const { return collective() != Collective::kNone && collective() != Collective::kSlice; }
+  graph::Reduction reduction() const { return exchange_or_none().reduction; }
+  std::int64_t wire_bytes() const { return exchange_or_none().wire_bytes; }
+  bool push() const { return exchange_or_none().push; }
+  // Ranks that must all come to it.
+  Group group() const {
+    if (const Conversion* conversion = AsConversion()) return AxisSet::Of(conversion->axis);
+    return IsBucketExchange() ? AsBucketExchange()->group : Group();
+  }
+  bool IsBucketExchange() const { return AsBucketExchange() != nullptr; }
+  // Whether it is the exchange of a bucket beside computation, which waits_for_bucket names.
+  bool detached() const { return IsBucketExchange() && IsBehind(stream); }
+  bool last_only() const { return IsBucketExchange() && AsBucketExchange()->last_only; }
+  // Whether it is a sum that its reader adds up.
+  bool LeavesAddition() const {
+    return AsConversion() != nullptr && AsConversion()->addition != Addition::kByExchange;
+  }
+  // Of such a sum and of its reader: whether the term is read where the other rank has made it.
+  bool direct() const {
+    if (const Conversion* sum = AsConversion()) return sum->addition == Addition::kByDirectReader;
+    return kernel_or_none().adds.has_value() && kernel_or_none().adds->direct;
+  }
+  // The input to which a kernel adds the other rank's term (OtherTerm); −1: to none.
+  std::int32_t AddedInput() const { return kernel_or_none().adds ? kernel_or_none().adds->input : -1; }
+  bool RunsIn(std::int64_t microbatch, std::int64_t microbatches) const {
+    return !last_only() || microbatch + 1 == microbatches;
+  }
+};
+
+struct Segment {
+  std::string name;  // "forward.0", "backward.1", "weights.1", "update"
+  std::int32_t chunk = -1;
+  std::vector<Instruction> instructions;
+  bool halves = false;       // runs two microbatches at once, the second half's being the next one
+  double flops = 0;          // of one microbatch and rank, all arithmetic (graph::Work)
+  double product_flops = 0;  // of these, as graph::Work::product_flops
+};
+
+enum class StepKind : std::uint8_t { kRun, kSend, kReceive };
+
+// One element of a stage's program. Steps of one stream run in order; `waits` are steps of other streams that
+// must have completed before.
+struct Step {
+  StepKind kind = StepKind::kRun;
+  std::int32_t segment = -1;   // kRun
+  std::int32_t transfer = -1;  // kSend, kReceive: index into Plan::transfers
+  // Of two halves, the first one's microbatch and slot; a second half is received into the second of the two slots
+  // by its buffer's offset from the first.
+  std::int32_t microbatch = -1;
+  std::int32_t slot = -1;  // of the chunk, where the step touches one
+  std::int32_t chunk = -1;
+  std::int32_t stream = 0;
+  BufferRef buffer = {};  // kSend, kReceive
+  std::vector<std::int32_t> waits = {};
+};
 
 // A value that crosses from one chunk to another.
 struct Transfer {
@@ -248,7 +306,9 @@ constexpr std::int64_t StagedWords(std::int64_t bytes) { return (bytes + 3) / 4;
 struct ChunkPasses {
   // backward, weights: −1 where there is no such pass. Without one for weights the backward pass makes all gradients.
   std::int32_t forward = -1, backward = -1, weights = -1;
-  std::vector<BufferRef> inputs;  // in the slot, where the kind has slots
+  // For each step of the forward pass, in the slot where the kind has slots: of halves those of the first, then
+  // those of the second.
+  std::vector<BufferRef> inputs;
 };
 
 struct Chunk {
@@ -307,9 +367,9 @@ struct StagePlan {
   std::vector<State> states;
   BufferRef scales;  // states that fp8_update moves (graph::StateUpdate::kScales), one behind the other
   std::vector<Program> programs;  // of Plan::programs, in their order
-  // Transients of the training segments: one lane for each microbatch that runs at once.
-  // Behind them `joint_bytes` of transients that lie side by side.
-  std::int64_t lane_base = 0, lane_bytes = 0, joint_bytes = 0;
+  // Transients of the training segments; those of a microbatch's passes reach so far. Behind these, pushed
+  // gradients arrive.
+  std::int64_t transient_base = 0, pass_bytes = 0;
   MemoryBreakdown memory;
   std::int64_t arena_bytes = 0;
   std::int64_t parameter_count = 0;  // local elements, padding included
@@ -343,9 +403,9 @@ struct Plan {
   std::vector<ProgramSpec> programs;
   std::int64_t microbatches = 1;        // of the largest program
   std::int64_t microbatch_samples = 1;  // over all data-parallel ranks
-  // Microbatches that run at once, one's exchange behind the other's computation: each is 1 / lanes of the
+  // Microbatches that run at once, one's exchange behind the other's computation: 1, or 2, each half of the
   // recipe's.
-  std::int64_t lanes = 1;
+  std::int64_t halves = 1;
   std::int64_t global_batch = 1;  // of the largest program
   std::int64_t sequence = 1;
   std::int64_t vocab = 0, vocab_rows = 0;
@@ -387,7 +447,7 @@ struct Plan {
   // "train"; of one that is not the largest of its kind, "train of 16 samples".
   std::string ProgramName(std::int32_t program) const;
   // Microbatches of such a program that run at once.
-  std::int64_t LanesOf(ProgramKind kind) const { return FactsOf(kind).trains ? lanes : 1; }
+  std::int64_t HalvesOf(ProgramKind kind) const { return FactsOf(kind).trains ? halves : 1; }
   // The mean of a metric, of its sum over so many samples.
   double MeanOf(size_t metric, double sum, std::int64_t samples) const {
     return sum / (metrics[metric].count * static_cast<double>(samples) / static_cast<double>(global_batch));

@@ -40,15 +40,15 @@ std::string Table(const std::vector<Row>& rows) {
   return text;
 }
 
-std::string LanesText(const Plan& plan) {
-  std::int64_t joint = 0;
+std::string HalvesText(const Plan& plan) {
+  std::int64_t both = 0;
   for (const Segment& segment : plan.stages[0].segments) {
-    joint += std::count_if(segment.instructions.begin(), segment.instructions.end(),
-                           [](const Instruction& i) { return i.joint && i.op != nullptr; });
+    both += std::count_if(segment.instructions.begin(), segment.instructions.end(),
+                          [](const Instruction& i) { return i.half == Half::kBoth && i.op() != nullptr; });
   }
   std::string text = fmt::format(
-      "{} microbatches at once, in turns, exchange of one behind computation of the other", plan.lanes);
-  if (joint > 0) text += fmt::format("; {} gradients made of both", joint);
+      "{} microbatches at once, in turns, exchange of one behind computation of the other", plan.halves);
+  if (both > 0) text += fmt::format("; {} gradients made of both", both);
   return text;
 }
 
@@ -81,7 +81,7 @@ std::string Header(const Plan& plan) {
   if (std::string sizes = SizesText(plan); !sizes.empty()) text += fmt::format("  ramp-up   {}\n", sizes);
   text += fmt::format("  schedule  {}, {} chunk{} a stage\n", plan.schedule, plan.stages[0].chunks.size(),
                       plan.stages[0].chunks.size() == 1 ? "" : "s");
-  if (plan.lanes > 1) text += fmt::format("  overlap   {}\n", LanesText(plan));
+  if (plan.halves > 1) text += fmt::format("  overlap   {}\n", HalvesText(plan));
   for (const std::string& note : plan.notes) text += fmt::format("  note      {}\n", note);
   return text;
 }

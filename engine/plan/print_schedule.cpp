@@ -18,15 +18,15 @@ std::vector<Turn> TurnsOf(const Plan& plan, const StagePlan& stage) {
   const std::int32_t program = trains >= 0 ? trains : plan.ProgramOf(ProgramKind::kEvaluate);
   if (program < 0) return turns;
   const ProgramKind kind = plan.ProgramAt(program).kind;
-  const auto lanes = static_cast<std::int32_t>(plan.LanesOf(kind));
+  const auto halves = static_cast<std::int32_t>(plan.HalvesOf(kind));
   for (const Step& step : stage.programs[static_cast<std::size_t>(program)]) {
-    if (step.kind != StepKind::kRun || step.chunk < 0 || step.paired) continue;
+    if (step.kind != StepKind::kRun || step.chunk < 0) continue;
     const auto chunk = std::find_if(stage.chunks.begin(), stage.chunks.end(),
                                     [&](const Chunk& c) { return c.index == step.chunk; });
     Pass pass = Pass::kForward;
     if (step.segment == chunk->passes[kind].backward) pass = Pass::kBackward;
     if (step.segment == chunk->passes[kind].weights) pass = Pass::kWeights;
-    turns.push_back({.pass = pass, .chunk = step.chunk, .microbatch = step.microbatch / lanes});
+    turns.push_back({.pass = pass, .chunk = step.chunk, .microbatch = step.microbatch / halves});
   }
   return turns;
 }

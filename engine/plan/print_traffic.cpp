@@ -28,16 +28,16 @@ std::vector<Traffic> TrafficOf(const Plan& plan, const StagePlan& stage) {
   for (std::size_t s = 0; s < stage.segments.size(); ++s) {
     if (runs[s] == 0) continue;
     for (const Instruction& instruction : stage.segments[s].instructions) {
-      if (instruction.collective == Collective::kNone || instruction.collective == Collective::kSlice)
+      if (instruction.collective() == Collective::kNone || instruction.collective() == Collective::kSlice)
         continue;
-      const std::int64_t count = instruction.last_only ? 1 : runs[s];
-      add({.kind = Name(instruction.collective),
-           .group = plan.mesh.NameOf(instruction.group),
+      const std::int64_t count = instruction.last_only() ? 1 : runs[s];
+      add({.kind = Name(instruction.collective()),
+           .group = plan.mesh.NameOf(instruction.group()),
            .beside = instruction.stream != kComputeStream,
-           .push = instruction.push,
-           .direct = instruction.direct,
+           .push = instruction.push(),
+           .direct = instruction.direct(),
            .count = count,
-           .wire_bytes = count * instruction.wire_bytes});
+           .wire_bytes = count * instruction.wire_bytes()});
     }
   }
   for (const Step& step : program) {

@@ -103,17 +103,6 @@ std::vector<Turn> InterleavedOneForwardOneBackward(std::int64_t stages, std::int
                    std::min(warmup, microbatches * chunks_per_stage));
 }
 
-std::vector<Turn> InLanes(const std::vector<Turn>& turns, std::int64_t lanes) {
-  std::vector<Turn> parts;
-  for (const Turn& turn : turns) {
-    for (std::int64_t lane = 0; lane < lanes; ++lane) {
-      parts.push_back(turn);
-      parts.back().microbatch = static_cast<std::int32_t>(turn.microbatch * lanes + lane);
-    }
-  }
-  return parts;
-}
-
 std::vector<Turn> ForwardOnly(std::int64_t stages, std::int64_t chunks_per_stage, std::int64_t stage,
                               std::int64_t microbatches) {
   return GroupOrder(stages, chunks_per_stage, stage, microbatches, Pass::kForward);

@@ -41,10 +41,6 @@ std::vector<Turn> ZeroBubble(std::int64_t stages, std::int64_t stage, std::int64
 std::vector<Turn> InterleavedOneForwardOneBackward(std::int64_t stages, std::int64_t chunks_per_stage,
                                                    std::int64_t stage, std::int64_t microbatches);
 
-// The turns of microbatches that are cut into `lanes` parts each: turn m becomes those of lanes · m,
-// lanes · m + 1, …
-std::vector<Turn> InLanes(const std::vector<Turn>& turns, std::int64_t lanes);
-
 // Every microbatch through every chunk of the stage, forward only, in the order in which they arrive.
 std::vector<Turn> ForwardOnly(std::int64_t stages, std::int64_t chunks_per_stage, std::int64_t stage,
                               std::int64_t microbatches);

@@ -10,10 +10,16 @@
 namespace engine::predict {
 namespace {
 
+// Of the other rank's term of a sum, where the kernel adds it.
+double TermBytes(const plan::Instruction& instruction) {
+  const plan::Kernel* kernel = instruction.AsKernel();
+  return kernel != nullptr && kernel->adds ? static_cast<double>(kernel->adds->place.bytes()) : 0;
+}
+
 double Bytes(const plan::Instruction& instruction) {
-  double bytes = instruction.direct ? 0 : static_cast<double>(instruction.part.bytes());
+  double bytes = instruction.direct() ? 0 : TermBytes(instruction);
   for (const auto* refs : {&instruction.inputs, &instruction.outputs}) {
-    for (const plan::BufferRef& ref : *refs) bytes += static_cast<double>(instruction.BytesOf(ref));
+    for (const plan::BufferRef& ref : *refs) bytes += static_cast<double>(ref.bytes());
   }
   return bytes;
 }
@@ -37,11 +43,11 @@ double FlopsOfPair(const graph::Work& work) { return work.backward ? 10 : 4; }
 
 // Seconds that the reference kernels take for attention.
 double ReferenceSeconds(const plan::Instruction& instruction) {
-  const ReferenceRate& rate = instruction.work.backward ? kReferenceBackward : kReferenceForward;
-  const double head = instruction.work.head;
-  const double pairs = instruction.work.flops / (FlopsOfPair(instruction.work) * head);
+  const ReferenceRate& rate = instruction.work().backward ? kReferenceBackward : kReferenceForward;
+  const double head = instruction.work().head;
+  const double pairs = instruction.work().flops / (FlopsOfPair(instruction.work()) * head);
   const double steps = std::exp2(std::ceil(std::log2(std::max(1.0, head / kWarpElements))));
-  const graph::Attributes& attributes = instruction.attributes;
+  const graph::Attributes& attributes = instruction.attributes();
   const bool drops = attributes.Has("dropout") && attributes.Float("dropout") > 0;
   return pairs * (rate.pair_s + steps * rate.element_s + (drops ? rate.dropout_s : 0));
 }
@@ -68,10 +74,10 @@ double AttentionShare(double head, double keys, bool backward, bool cpu) {
 // The FLOPs that would take as long as this attention if they ran at matmul_flops. `masked`: pairs that are
 // masked are computed, too.
 double AttentionFlops(const plan::Instruction& instruction, bool masked, bool cpu) {
-  const auto& [head, backward] = std::tie(instruction.work.head, instruction.work.backward);
-  const double flops = masked ? instruction.slow.flops : instruction.work.flops;
+  const auto& [head, backward] = std::tie(instruction.work().head, instruction.work().backward);
+  const double flops = masked ? instruction.slow().flops : instruction.work().flops;
   // Keys that a query meets in the mean.
-  const double keys = flops / (FlopsOfPair(instruction.work) * instruction.work.queries * head);
+  const double keys = flops / (FlopsOfPair(instruction.work()) * instruction.work().queries * head);
   // The rate depends on the keys that the last query meets. Where masked pairs are computed, every query
   // meets as many; else the mask is causal, and the last query meets about twice as many as the mean one.
   const double last = std::max(1.0, masked ? keys : 2 * keys - 1);
@@ -80,15 +86,15 @@ double AttentionFlops(const plan::Instruction& instruction, bool masked, bool cp
 }
 
 const ExchangeRate& RateOf(const plan::Instruction& instruction) {
-  if (instruction.direct) return kDirectRate;
-  if (instruction.push) return kPushRate;
-  if (instruction.collective == plan::Collective::kAllReduce) return kAllReduceRate;
-  return instruction.collective == plan::Collective::kAllToAll ? kAllToAllRate : kScatterGatherRate;
+  if (instruction.direct()) return kDirectRate;
+  if (instruction.push()) return kPushRate;
+  if (instruction.collective() == plan::Collective::kAllReduce) return kAllReduceRate;
+  return instruction.collective() == plan::Collective::kAllToAll ? kAllToAllRate : kScatterGatherRate;
 }
 
 bool Adds(const plan::Instruction& instruction) {
-  return instruction.collective == plan::Collective::kAllReduce ||
-         instruction.collective == plan::Collective::kReduceScatter;
+  return instruction.collective() == plan::Collective::kAllReduce ||
+         instruction.collective() == plan::Collective::kReduceScatter;
 }
 
 }  // namespace
@@ -111,23 +117,22 @@ CostModel::CostModel(const plan::Plan& plan, const recipe::Cluster& cluster, Ker
 double CostModel::KernelSeconds(const plan::Instruction& instruction) const {
   const DeviceConstants& constants = cpu_ ? kCpu : kCuda;
   const plan::SlowPath::Kind slow =
-      kernels_ == Kernels::kFast ? plan::SlowPath::Kind::kNone : instruction.slow.kind;
+      kernels_ == Kernels::kFast ? plan::SlowPath::Kind::kNone : instruction.slow().kind;
   if (slow == plan::SlowPath::Kind::kReference) return constants.launch_s + ReferenceSeconds(instruction);
-  const KernelRate& rate = RateOf(instruction.kernel, cpu_);
+  const KernelRate& rate = RateOf(instruction.kernel(), cpu_);
   double share = rate.arithmetic;
-  double flops = instruction.work.flops;
+  double flops = instruction.work().flops;
   const graph::Family family = instruction.family();
   if (family == graph::Family::kAttention) {
     share = 1;
     flops = AttentionFlops(instruction, slow == plan::SlowPath::Kind::kMasked, cpu_);
   } else if (family == graph::Family::kProduct || family == graph::Family::kHead) {
-    if (!cpu_) share *= ProductShare(instruction.work);
+    if (!cpu_) share *= ProductShare(instruction.work());
     if (!instruction.inputs.empty() && instruction.inputs[0].dtype == DType::kF32) share *= constants.float32;
   }
   // Two ranks of one node, which meet before it and behind it.
   double far = 0;
-  if (instruction.direct)
-    far = static_cast<double>(instruction.part.bytes()) / (kDirectRate.share * intra_node_bandwidth_);
+  if (instruction.direct()) far = TermBytes(instruction) / (kDirectRate.share * intra_node_bandwidth_);
   return constants.launch_s + std::max({flops / (share * matmul_flops_),
                                         Bytes(instruction) / (rate.memory * memory_bandwidth_), far});
 }
@@ -157,42 +162,43 @@ CostModel::Link CostModel::LinkOf(const plan::Group& group) const {
 }
 
 double CostModel::Seconds(const plan::Instruction& instruction) const {
-  if (instruction.collective == plan::Collective::kNone ||
-      instruction.collective == plan::Collective::kSlice) {
+  if (instruction.collective() == plan::Collective::kNone ||
+      instruction.collective() == plan::Collective::kSlice) {
     return KernelSeconds(instruction);
   }
-  const Link link = LinkOf(instruction.group);
+  const Link link = LinkOf(instruction.group());
   const ExchangeRate& rate = RateOf(instruction);
   const double bandwidth = link.nodes > 1 ? link.bandwidth : rate.share * link.bandwidth;
   // A ring passes all members; trees of an all-reduce are shallower, and as wide.
-  const double passes = instruction.collective == plan::Collective::kAllReduce ? 2 : 1;
+  const double passes = instruction.collective() == plan::Collective::kAllReduce ? 2 : 1;
   const double ring = passes * ((link.members - link.nodes) * kInsideHop + (link.nodes - 1) * kAcrossHop);
   const double tree = passes * (link.members / link.nodes * kInsideHop + std::log2(link.nodes) * kAcrossHop);
-  const double hops = instruction.collective == plan::Collective::kAllReduce ? std::min(ring, tree) : ring;
+  const double hops = instruction.collective() == plan::Collective::kAllReduce ? std::min(ring, tree) : ring;
   // What is read directly crosses while its reader runs.
-  double seconds = instruction.direct ? 0 : static_cast<double>(instruction.wire_bytes) / bandwidth;
-  if (!instruction.push && plan::IsBehind(instruction.stream)) seconds *= kBesideSlowdown;
+  double seconds = instruction.direct() ? 0 : static_cast<double>(instruction.wire_bytes()) / bandwidth;
+  if (!instruction.push() && plan::IsBehind(instruction.stream)) seconds *= kBesideSlowdown;
   // Parts that do not lie as they are sent are packed and unpacked.
-  if (!instruction.push) seconds += 2 * static_cast<double>(instruction.scratch.bytes()) / memory_bandwidth_;
+  if (!instruction.push())
+    seconds += 2 * static_cast<double>(instruction.scratch.bytes()) / memory_bandwidth_;
   return rate.start_s + hops + seconds;
 }
 
 double CostModel::FinishSeconds(const plan::Instruction& instruction) const {
-  if (!instruction.push) return 0;
-  if (instruction.collective == plan::Collective::kAllToAll) {  // what the rank keeps is copied
-    const std::int64_t own = instruction.inputs[0].bytes() - instruction.wire_bytes;
+  if (!instruction.push()) return 0;
+  if (instruction.collective() == plan::Collective::kAllToAll) {  // what the rank keeps is copied
+    const std::int64_t own = instruction.inputs[0].bytes() - instruction.wire_bytes();
     return kCuda.launch_s + 2 * static_cast<double>(own) / (RateOf("", false).memory * memory_bandwidth_);
   }
-  if (!Adds(instruction) || instruction.unsummed) return 0;
-  const double members = LinkOf(instruction.group).members;
-  const bool whole = instruction.collective == plan::Collective::kAllReduce && members == 2;
+  if (!Adds(instruction) || instruction.LeavesAddition()) return 0;
+  const double members = LinkOf(instruction.group()).members;
+  const bool whole = instruction.collective() == plan::Collective::kAllReduce && members == 2;
   const double part = static_cast<double>(instruction.inputs[0].bytes()) / (whole ? 1 : members);
   return kCuda.launch_s + (members + 1) * part / (RateOf("", false).memory * memory_bandwidth_);
 }
 
 double CostModel::BesideShare(const plan::Instruction& instruction) {
   if (!plan::IsBehind(instruction.stream)) return 0;
-  return instruction.push ? kPushBesideCost : kBesideCost;
+  return instruction.push() ? kPushBesideCost : kBesideCost;
 }
 
 double CostModel::AwaitSeconds() const { return cpu_ ? kCpu.await_s : kCuda.await_s; }

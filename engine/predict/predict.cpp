@@ -8,7 +8,6 @@
 #include <limits>
 #include <map>
 #include <memory>
-#include <span>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -21,7 +20,7 @@ namespace {
 
 // What of it is played: where stages wait for each other, a segment is played in pieces.
 bool CrossesStages(const plan::Plan& plan, const plan::Instruction& instruction) {
-  return plan.mesh.pp > 1 && Exchanges(instruction) && instruction.group.SpansStages();
+  return plan.mesh.pp > 1 && Exchanges(instruction) && instruction.group().SpansStages();
 }
 
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
@@ -177,58 +176,51 @@ class Player {
 
   bool AdvanceRun(size_t s, size_t index) {
     Stage& stage = stages_[s];
-    const plan::Program& program = *stage.program;
-    size_t end = index + 1;
-    while (program[end - 1].paired) ++end;
-    const std::span<const plan::Step> steps(&program[index], end - index);
+    const plan::Step& step = (*stage.program)[index];
     if (stage.piece == 0) {
       double ready = stage.now;
-      for (const plan::Step& step : steps) {
-        for (std::int32_t wait : step.waits) {
-          const double done = stage.end[static_cast<size_t>(wait)];
-          if (std::isnan(done)) return false;
-          ready = std::max(ready, done);
-        }
+      for (std::int32_t wait : step.waits) {
+        const double done = stage.end[static_cast<size_t>(wait)];
+        if (std::isnan(done)) return false;
+        ready = std::max(ready, done);
       }
       Wait(&stage, ready, &StageTime::bubble_s);
-      if (steps[0].segment == stage.plan->update()) JoinExchange(&stage);
+      if (step.segment == stage.plan->update()) JoinExchange(&stage);
     }
-    const plan::Segment& segment = stage.plan->segments[static_cast<size_t>(steps[0].segment)];
+    const plan::Segment& segment = stage.plan->segments[static_cast<size_t>(step.segment)];
     const size_t count = segment.instructions.size();
     size_t stop = stage.piece;
     while (stop < count && !CrossesStages(plan_, segment.instructions[stop])) ++stop;
-    if (stop == count || steps.size() == 1) {
-      Run(s, steps, stage.piece, stop);
-    }
+    Run(s, step, stage.piece, stop);
     stage.piece = stop;
     if (stop < count) {
       stage.meets = true;
       return false;
     }
     stage.piece = 0;
-    if (steps[0].segment == stage.plan->update()) JoinExchange(&stage);
-    for (size_t i = index; i < end; ++i) stage.end[i] = stage.now;
-    stage.next[plan::kComputeStream] += steps.size();
+    if (step.segment == stage.plan->update()) JoinExchange(&stage);
+    stage.end[index] = stage.now;
+    ++stage.next[plan::kComputeStream];
     return true;
   }
 
-  void Run(size_t s, std::span<const plan::Step> steps, size_t begin, size_t end) {
+  void Run(size_t s, const plan::Step& step, size_t begin, size_t end) {
     Stage& stage = stages_[s];
-    const std::int32_t segment = steps[0].segment;
+    const std::int32_t segment = step.segment;
     const plan::Segment& played = stage.plan->segments[static_cast<size_t>(segment)];
     const SegmentCosts& costs = CostsOf(&stage, segment);
     PlayedPiece piece;
     if (events_ != nullptr) {
       const PlayedSegment noted{microbatches_, played, costs, static_cast<std::int32_t>(s),
                                 stage.now,     events_};
-      piece = PlaySegment(noted, steps, begin, end, stage.under_way);
+      piece = PlaySegment(noted, step, begin, end, stage.under_way);
     } else {
-      const bool last = steps.back().microbatch + 1 == microbatches_;
+      const bool last = step.microbatch + (played.halves ? 2 : 1) == microbatches_;
       const Key key(s, segment, begin, last, stage.under_way.ToKey());
       const auto [known, fresh] = pieces_.try_emplace(key);
       if (fresh) {
-        known->second = PlaySegment({microbatches_, played, costs, static_cast<std::int32_t>(s)}, steps,
-                                    begin, end, stage.under_way);
+        known->second = PlaySegment({microbatches_, played, costs, static_cast<std::int32_t>(s)}, step, begin,
+                                    end, stage.under_way);
       }
       piece = known->second;
     }
@@ -262,14 +254,14 @@ class Player {
       if (!stages_[s].meets) continue;
       const plan::Instruction& mine = MeetingInstruction(stages_[s]);
       std::vector<size_t> members;
+      const plan::Group group = mine.group();
       for (size_t other = 0; other < stages_.size(); ++other) {
-        const std::vector<std::int32_t>& holders = mine.group.holders;
-        const bool holds =
-            std::find(holders.begin(), holders.end(), static_cast<std::int32_t>(other)) != holders.end();
-        if (holds || !mine.group.IsTie()) members.push_back(other);
+        const bool holds = std::find(group.holders.begin(), group.holders.end(),
+                                     static_cast<std::int32_t>(other)) != group.holders.end();
+        if (holds || !group.IsTie()) members.push_back(other);
       }
       const bool all = std::all_of(members.begin(), members.end(), [&](size_t m) {
-        return stages_[m].meets && MeetingInstruction(stages_[m]).group == mine.group;
+        return stages_[m].meets && MeetingInstruction(stages_[m]).group() == mine.group();
       });
       if (!all) continue;
       double begin = 0;
@@ -330,9 +322,9 @@ void ForEachPass(const plan::Plan& plan, const plan::StagePlan& stage, const Vis
     for (const std::int32_t segment :
          {chunk.train().forward, chunk.train().backward, chunk.train().weights}) {
       if (segment < 0) continue;
-      for (const plan::Instruction& i : stage.segments[static_cast<size_t>(segment)].instructions) {
-        visit(i, static_cast<double>(plan.microbatches) / static_cast<double>(i.joint ? plan.lanes : 1));
-      }
+      const plan::Segment& pass = stage.segments[static_cast<size_t>(segment)];
+      for (const plan::Instruction& i : pass.instructions)
+        visit(i, static_cast<double>(plan.microbatches) / (pass.halves ? 2 : 1));
     }
   }
 }
@@ -344,10 +336,10 @@ std::vector<SlowTime> SlowTimes(const plan::Plan& plan, const CostModel& costs, 
     std::map<std::string_view, SlowTime> of;
     double all_s = 0;
     ForEachPass(plan, stage, [&](const plan::Instruction& i, double runs) {
-      if (i.slow.kind == plan::SlowPath::Kind::kNone) return;
-      SlowTime& time = of[i.slow.why];
-      time.kind = i.slow.kind;
-      time.why = i.slow.why;
+      if (i.slow().kind == plan::SlowPath::Kind::kNone) return;
+      SlowTime& time = of[i.slow().why];
+      time.kind = i.slow().kind;
+      time.why = i.slow().why;
       time.seconds += runs * costs.Seconds(i);
       time.fast_s += runs * fast.Seconds(i);
       all_s += runs * costs.Seconds(i);
@@ -370,11 +362,13 @@ double ModelFlops(const plan::Plan& plan) {
     for (const plan::Chunk& chunk : stage.chunks) {
       for (const std::int32_t segment : {chunk.train().forward, chunk.train().backward}) {
         if (segment < 0) continue;
-        for (const plan::Instruction& i : stage.segments[static_cast<size_t>(segment)].instructions) {
+        const plan::Segment& pass = stage.segments[static_cast<size_t>(segment)];
+        const double halves = pass.halves ? 2 : 1;
+        for (const plan::Instruction& i : pass.instructions) {
           if (i.family() == graph::Family::kHead) {
-            flops += i.work.product_flops;
+            flops += i.work().product_flops / halves;
           } else if (segment == chunk.train().forward) {
-            flops += 3 * i.work.product_flops;
+            flops += 3 * i.work().product_flops / halves;
           }
         }
       }

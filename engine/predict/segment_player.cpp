@@ -8,48 +8,23 @@ using BothBeside = UnderWay::BothBeside;
 using Detached = UnderWay::Detached;
 using Sum = UnderWay::Sum;
 
-struct PlayedLane {
-  const plan::Step* step = nullptr;
-  size_t next = 0;
-  bool joint = false;
-  // Exchange that its next computation waits for, and finishes.
-  struct Unfinished {
-    size_t index = 0;
-    double end = 0;
-    Sum sum;
-  };
-  std::vector<Unfinished> unfinished = {};
-};
-
 class SegmentPlayer {
  public:
-  explicit SegmentPlayer(const PlayedSegment& played)
+  SegmentPlayer(const PlayedSegment& played, const plan::Step& step)
       : microbatches_(played.microbatches),
         segment_(played.segment),
         costs_(played.costs),
         stage_(played.stage),
         at_(played.at),
-        events_(played.events) {}
+        events_(played.events),
+        step_(step) {}
 
-  PlayedPiece Play(std::span<const plan::Step> steps, size_t begin, size_t end, const UnderWay& before) {
+  PlayedPiece Play(size_t begin, size_t end, const UnderWay& before) {
     beside_ = before.beside;
     detached_ = before.detached;
-    std::vector<PlayedLane> lanes;
-    for (const plan::Step& step : steps) lanes.push_back({.step = &step, .next = begin});
-    if (lanes.size() > 1) {
-      PlayedLane joint{.step = &steps.back(), .next = begin, .joint = true};
-      for (const std::uint8_t l : segment_.order) {
-        PlayedLane& lane = l == plan::kJointLane ? joint : lanes[l];
-        while (segment_.instructions[lane.next].joint != lane.joint) ++lane.next;
-        if (lane.joint && segment_.instructions[lane.next].reads_lanes()) {
-          for (PlayedLane& read : lanes) Finish(&read, lane.next);
-        }
-        Advance(&lane);
-      }
-    } else {
-      while (lanes[0].next < end) Advance(&lanes[0]);
-    }
-    for (PlayedLane& lane : lanes) Finish(&lane);
+    for (size_t i = begin; i < end; ++i) Advance(i);
+    for (const plan::Half half : {plan::Half::kFirst, plan::Half::kSecond})
+      Finish([&](const Conversion& c) { return segment_.instructions[c.index].half == half; });
     piece_.seconds = now_;
     piece_.after = {.beside = beside_, .detached = std::move(detached_)};
     piece_.after.Pass(now_);
@@ -57,11 +32,18 @@ class SegmentPlayer {
   }
 
  private:
-  void Compute(double seconds, const plan::Instruction* instruction, const PlayedLane& lane,
+  // Beside computation, and nothing has waited for it.
+  struct Conversion {
+    size_t index = 0;
+    double end = 0;
+    Sum sum;
+  };
+
+  void Compute(double seconds, const plan::Instruction* instruction,
                PlayedEvent::Part part = PlayedEvent::Part::kRun) {
     if (seconds == 0) return;
     const double took = Slowed(seconds);
-    Note(plan::kComputeStream, now_, now_ + took, instruction, lane, part);
+    Note(plan::kComputeStream, now_, now_ + took, instruction, part);
     piece_.compute += took;
     now_ += took;
   }
@@ -79,83 +61,81 @@ class SegmentPlayer {
     }
     return took + std::max(0.0, seconds);
   }
-  void WaitUntil(double time, const plan::Instruction* exchange, const PlayedLane& lane) {
+  void WaitUntil(double time, const plan::Instruction* exchange) {
     time = std::max(time, now_ + costs_.await_s);
     if (time <= now_) return;
-    Note(plan::kComputeStream, now_, time, exchange, lane, PlayedEvent::Part::kWait);
+    Note(plan::kComputeStream, now_, time, exchange, PlayedEvent::Part::kWait);
     piece_.exposed += time - now_;
     now_ = time;
   }
-  // Of instructions before `end`.
-  void Finish(PlayedLane* lane, size_t end = static_cast<size_t>(-1)) {
-    size_t count = 0;
-    while (count < lane->unfinished.size() && lane->unfinished[count].index < end) ++count;
-    if (count == 0) return;
-    const PlayedLane::Unfinished& last = lane->unfinished[count - 1];
-    WaitUntil(last.end, last.sum.exchange, *lane);
-    for (size_t i = 0; i < count; ++i) {
-      const Sum& sum = lane->unfinished[i].sum;
-      Compute(sum.seconds, sum.exchange, *lane, PlayedEvent::Part::kSum);
+  template <class Wanted>
+  void Finish(const Wanted& wanted) {
+    std::vector<Conversion> finished;
+    for (const Conversion& conversion : under_way_) {
+      if (wanted(conversion)) finished.push_back(conversion);
     }
-    lane->unfinished.erase(lane->unfinished.begin(),
-                           lane->unfinished.begin() + static_cast<std::ptrdiff_t>(count));
+    if (finished.empty()) return;
+    WaitUntil(finished.back().end, finished.back().sum.exchange);
+    for (const Conversion& conversion : finished)
+      Compute(conversion.sum.seconds, conversion.sum.exchange, PlayedEvent::Part::kSum);
+    std::erase_if(under_way_, wanted);
   }
   template <class Wanted>
-  void FinishDetached(const PlayedLane& lane, const Wanted& wanted) {
+  void FinishDetached(const Wanted& wanted) {
     for (const Detached& detached : detached_) {
       if (!wanted(*detached.sum.exchange)) continue;
-      WaitUntil(detached.end, detached.sum.exchange, lane);
-      Compute(detached.sum.seconds, detached.sum.exchange, lane, PlayedEvent::Part::kSum);
+      WaitUntil(detached.end, detached.sum.exchange);
+      Compute(detached.sum.seconds, detached.sum.exchange, PlayedEvent::Part::kSum);
     }
     std::erase_if(detached_, [&](const Detached& detached) { return wanted(*detached.sum.exchange); });
   }
 
-  void Advance(PlayedLane* lane) {
-    const size_t index = lane->next++;
+  void Advance(size_t index) {
     const plan::Instruction& instruction = segment_.instructions[index];
     const SegmentCosts::Times& times = costs_.times[index];
-    if (!instruction.RunsIn(lane->step->microbatch, microbatches_)) return;
-    const bool beside = instruction.stream != plan::kComputeStream;
-    if (!beside) Finish(lane);
-    if (!instruction.joins.empty()) {
-      FinishDetached(*lane, [&](const plan::Instruction& i) { return i.name == instruction.joins; });
+    if (!instruction.RunsIn(step_.microbatch + (segment_.halves ? 1 : 0), microbatches_)) return;
+    if (!instruction.waits.empty()) {
+      Finish([&](const Conversion& c) {
+        return std::find(instruction.waits.begin(), instruction.waits.end(),
+                         static_cast<std::int32_t>(c.index)) != instruction.waits.end();
+      });
+    }
+    if (instruction.waits_for_bucket >= 0) {
+      FinishDetached([&](const plan::Instruction& i) {
+        return i.AsBucketExchange()->bucket == instruction.waits_for_bucket;
+      });
     }
     if (Exchanges(instruction)) piece_.exchange += times.seconds;
-    if (beside) {
-      Exchange(index, times, lane);
+    if (instruction.stream != plan::kComputeStream) {
+      Exchange(index, times);
     } else if (Exchanges(instruction)) {
-      Note(plan::kComputeStream, now_, now_ + times.seconds, &instruction, *lane);
+      Note(plan::kComputeStream, now_, now_ + times.seconds, &instruction);
       piece_.exposed += times.seconds;
       now_ += times.seconds;
       piece_.compute += times.finish;
       now_ += times.finish;
     } else {
-      Compute(times.seconds, &instruction, *lane);
+      Compute(times.seconds, &instruction);
     }
   }
 
-  void Exchange(size_t index, const SegmentCosts::Times& times, PlayedLane* lane) {
+  void Exchange(size_t index, const SegmentCosts::Times& times) {
     const plan::Instruction& instruction = segment_.instructions[index];
-    const bool finishes = std::any_of(lane->unfinished.begin(), lane->unfinished.end(), [&](const auto& u) {
-      return plan::FinishesFirst(*u.sum.exchange, instruction);
-    });
-    if (finishes) Finish(lane);
-    if (instruction.detached && instruction.scratch.elements > 0) {
-      FinishDetached(*lane,
-                     [&](const plan::Instruction& i) { return i.scratch.Overlaps(instruction.scratch); });
+    if (instruction.detached() && instruction.scratch.elements > 0) {
+      FinishDetached([&](const plan::Instruction& i) { return i.scratch.Overlaps(instruction.scratch); });
     }
     const bool of_bucket = instruction.stream == plan::kBucketStream;
     Beside& stream = beside_[of_bucket];
     const double begin = std::max(stream.until, now_);
     stream.until = begin + times.seconds;
     stream.share = times.beside;
-    Share(begin, instruction.push, of_bucket);
-    Note(instruction.stream, begin, stream.until, &instruction, *lane);
-    if (instruction.detached) {
+    Share(begin, instruction.push(), of_bucket);
+    Note(instruction.stream, begin, stream.until, &instruction);
+    if (instruction.detached()) {
       detached_.push_back({{&instruction, times.finish}, stream.until});
       return;
     }
-    lane->unfinished.push_back({index, stream.until, {&instruction, times.finish}});
+    under_way_.push_back({index, stream.until, {&instruction, times.finish}});
   }
 
   // Pushes of both streams have one link: each takes as much longer as they are on it at once. What is
@@ -175,7 +155,7 @@ class SegmentPlayer {
   }
 
   void Note(std::int32_t stream, double begin, double end, const plan::Instruction* instruction,
-            const PlayedLane& lane, PlayedEvent::Part part = PlayedEvent::Part::kRun) {
+            PlayedEvent::Part part = PlayedEvent::Part::kRun) {
     if (events_ == nullptr) return;
     events_->push_back({.stage = stage_,
                         .stream = stream,
@@ -183,7 +163,7 @@ class SegmentPlayer {
                         .end_s = at_ + end,
                         .segment = &segment_,
                         .instruction = instruction,
-                        .microbatch = lane.step->microbatch,
+                        .microbatch = step_.microbatch + (instruction->half == plan::Half::kSecond ? 1 : 0),
                         .part = part});
   }
 
@@ -193,17 +173,19 @@ class SegmentPlayer {
   const std::int32_t stage_;
   const double at_;
   std::vector<PlayedEvent>* events_;
+  const plan::Step& step_;
   PlayedPiece piece_;
   double now_ = 0;     // computation has been done until
   BothBeside beside_;  // and exchange
   std::vector<Detached> detached_;
+  std::vector<Conversion> under_way_;
 };
 
 }  // namespace
 
-PlayedPiece PlaySegment(const PlayedSegment& played, std::span<const plan::Step> steps, size_t begin,
-                        size_t end, const UnderWay& before) {
-  return SegmentPlayer(played).Play(steps, begin, end, before);
+PlayedPiece PlaySegment(const PlayedSegment& played, const plan::Step& step, size_t begin, size_t end,
+                        const UnderWay& before) {
+  return SegmentPlayer(played, step).Play(begin, end, before);
 }
 
 }  // namespace engine::predict

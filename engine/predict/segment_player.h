@@ -6,7 +6,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -100,14 +99,10 @@ struct PlayedSegment {
   std::vector<PlayedEvent>* events = nullptr;  // null: none are noted
 };
 
-// Walks instructions [begin, end) as executor::RankExecutor does, for the steps, which take turns where there
-// are several.
-PlayedPiece PlaySegment(const PlayedSegment& played, std::span<const plan::Step> steps, std::size_t begin,
+// Walks instructions [begin, end) as executor::RankExecutor does, for the step.
+PlayedPiece PlaySegment(const PlayedSegment& played, const plan::Step& step, std::size_t begin,
                         std::size_t end, const UnderWay& before);
 
-inline bool Exchanges(const plan::Instruction& instruction) {
-  return instruction.collective != plan::Collective::kNone &&
-         instruction.collective != plan::Collective::kSlice;
-}
+inline bool Exchanges(const plan::Instruction& instruction) { return instruction.Exchanges(); }
 
 }  // namespace engine::predict

@@ -26,12 +26,12 @@ std::string Transfers(std::int32_t stream) {
 nlohmann::json EventJson(const PlayedEvent& event) {
   constexpr std::array kParts = {"", ".wait", ".sum"};
   const plan::Instruction* instruction = event.instruction;
-  const std::string kernel = instruction != nullptr ? instruction->kernel : Transfers(event.stream);
+  const std::string_view kernel = instruction != nullptr ? instruction->kernel() : Transfers(event.stream);
   const std::string name =
       instruction != nullptr ? instruction->name : fmt::format("{} of {}", kernel, event.microbatch);
   nlohmann::json arguments = {{"kernel", kernel}, {"microbatch", event.microbatch}};
   if (event.segment != nullptr) arguments["segment"] = event.segment->name;
-  if (instruction != nullptr && instruction->wire_bytes > 0) arguments["bytes"] = instruction->wire_bytes;
+  if (instruction != nullptr && instruction->wire_bytes() > 0) arguments["bytes"] = instruction->wire_bytes();
   return {{"name", name + kParts[static_cast<size_t>(event.part)]},
           {"cat", kernel},
           {"ph", "X"},

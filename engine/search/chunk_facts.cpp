@@ -39,7 +39,7 @@ PassTime TimeOf(const predict::CostModel& costs, const StagePlan& stage, std::in
   PassTime time;
   if (segment < 0) return time;
   for (const Instruction& instruction : stage.segments[static_cast<size_t>(segment)].instructions) {
-    const bool exchange = !instruction.group.empty();
+    const bool exchange = !instruction.group().empty();
     (exchange ? time.exchange_s : time.compute_s) += costs.Seconds(instruction);
     time.compute_s += costs.FinishSeconds(instruction);
   }
@@ -75,7 +75,7 @@ void TimeInTurns(const Plan& probe, const recipe::Cluster& cluster, std::vector<
   predict::Predict(probe, cluster, &events);
   const double await_s = predict::CostModel(probe, cluster).AwaitSeconds();
   for (const predict::PlayedEvent& event : events) {
-    if (event.segment == nullptr || event.microbatch >= probe.lanes) continue;
+    if (event.segment == nullptr || event.microbatch >= probe.halves) continue;
     Span& span = spans[event.segment];
     if (span.begin < 0) span.begin = event.begin_s;
     span.end = std::max(span.end, event.end_s);
@@ -111,9 +111,8 @@ ChunkFacts Bytes(const Plan& probe, const StagePlan& stage, const predict::CostM
   for (const BufferRef& ref : stage.derived) facts.derived_bytes += Aligned(ref.bytes());
   facts.states = stage.scales.elements / ops::kScaleNumbers;
   facts.begin = TimeOf(costs, stage, stage.begin());
-  facts.begin_bytes = Reach(segment(stage.begin()), stage.lane_base);
-  facts.lane_bytes = stage.lane_bytes;
-  facts.joint_bytes = stage.joint_bytes;
+  facts.begin_bytes = Reach(segment(stage.begin()), stage.transient_base);
+  facts.pass_bytes = stage.pass_bytes;
   facts.transfer_bytes = stage.memory.communication;
   facts.fed_elements = chunk.incoming.elements / probe.microbatches;
   if (chunk.evaluate().forward < 0) return facts;
@@ -132,8 +131,7 @@ ChunkFacts Bytes(const Plan& probe, const StagePlan& stage, const predict::CostM
 
 bool GrowsEvenly(const ChunkFacts& a, const ChunkFacts& b, const ChunkFacts& c) {
   return c.slot_bytes - a.slot_bytes == kFarther * (b.slot_bytes - a.slot_bytes) &&
-         a.lane_bytes == b.lane_bytes && b.lane_bytes == c.lane_bytes && a.joint_bytes == b.joint_bytes &&
-         b.joint_bytes == c.joint_bytes && a.begin_bytes == c.begin_bytes &&
+         a.pass_bytes == b.pass_bytes && b.pass_bytes == c.pass_bytes && a.begin_bytes == c.begin_bytes &&
          a.evaluation.bytes == c.evaluation.bytes;
 }
 
@@ -154,9 +152,9 @@ std::vector<ChunkFacts> FactsOf(const Plan& probe, const recipe::Cluster& cluste
   std::vector<ChunkFacts> facts;
   for (const StagePlan& stage : probe.stages) {
     facts.push_back(Bytes(probe, stage, costs));
-    if (probe.lanes == 1) TimeAlone(stage, costs, &facts.back());
+    if (probe.halves == 1) TimeAlone(stage, costs, &facts.back());
   }
-  if (probe.lanes > 1) TimeInTurns(probe, cluster, &facts);
+  if (probe.halves > 1) TimeInTurns(probe, cluster, &facts);
   return facts;
 }
 

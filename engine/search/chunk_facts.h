@@ -29,8 +29,7 @@ struct ChunkFacts {
   PassTime begin, forward, backward, weights;
   // Stay.
   std::int64_t begin_bytes = 0;  // transients
-  std::int64_t lane_bytes = 0;
-  std::int64_t joint_bytes = 0;
+  std::int64_t pass_bytes = 0;
   std::int64_t transfer_bytes = 0;  // buffers of the pipeline
   std::int64_t fed_elements = 0;    // of a microbatch
   struct Evaluation {

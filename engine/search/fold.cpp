@@ -40,11 +40,11 @@ std::string ParameterKey(const recipe::Recipe& recipe) {
   return fmt::format("{} {} {} {}", p.tp, p.cp, p.sequence_parallel, p.pp > 1);
 }
 
-std::string ProbeKey(const recipe::Recipe& recipe, std::int64_t lanes) {
+std::string ProbeKey(const recipe::Recipe& recipe, std::int64_t halves) {
   const recipe::Recompute& again = recipe.recompute;
   const bool deferred = recipe.parallelism.schedule == plan::kZeroBubble;
-  std::string key = fmt::format("{} {} {} {} {} {}", ParameterKey(recipe), recipe.training.micro_batch, lanes,
-                                deferred, recipe.world_size(), again.granularity);
+  std::string key = fmt::format("{} {} {} {} {} {}", ParameterKey(recipe), recipe.training.micro_batch,
+                                halves, deferred, recipe.world_size(), again.granularity);
   if (again.granularity == "selective") {
     for (const std::string& module : again.modules) key += " " + module;
   }
@@ -60,8 +60,8 @@ std::string BlockKey(const recipe::Recipe& recipe) {
       again.granularity == "selective" ? fmt::format("{}", fmt::join(again.modules, " ")) : "");
 }
 
-std::string EvaluationKey(const recipe::Recipe& recipe, std::int64_t lanes) {
-  return fmt::format("{} {} {}", ParameterKey(recipe), recipe.training.micro_batch / lanes,
+std::string EvaluationKey(const recipe::Recipe& recipe, std::int64_t halves) {
+  return fmt::format("{} {} {}", ParameterKey(recipe), recipe.training.micro_batch / halves,
                      recipe.world_size());
 }
 
@@ -93,10 +93,10 @@ class Folder::Impl {
   }
 
   double LeastSeconds(const recipe::Recipe& recipe) {
-    const std::int64_t lanes = compile::Lanes(recipe, options_);
-    const double seconds = LeastSecondsInLanes(recipe, lanes);
-    if (lanes == 1 || !compile::MayHoldUpHalves(recipe, options_)) return seconds;
-    return std::min(seconds, LeastSecondsInLanes(recipe, 1));
+    const std::int64_t halves = compile::Halves(recipe, options_);
+    const double seconds = LeastSecondsInHalves(recipe, halves);
+    if (halves == 1 || !compile::MayHoldUpHalves(recipe, options_)) return seconds;
+    return std::min(seconds, LeastSecondsInHalves(recipe, 1));
   }
 
   // As CompileUnverified chooses: without halves where these are held up and that takes less time.
@@ -127,7 +127,7 @@ class Folder::Impl {
     size_t size() const { return facts.size(); }
   };
 
-  absl::StatusOr<Chunks> ChunksOf(const recipe::Recipe& recipe, std::int64_t lanes, const Blocks& lengths) {
+  absl::StatusOr<Chunks> ChunksOf(const recipe::Recipe& recipe, std::int64_t halves, const Blocks& lengths) {
     Chunks chunks;
     for (size_t c = 0; c < lengths.size(); ++c) {
       const std::pair key(KindOf(c, lengths.size()), lengths[c]);
@@ -135,7 +135,7 @@ class Folder::Impl {
                                 [&](const auto& entry) { return entry.first == key; });
       if (known == chunks.distinct.end()) {
         ASSIGN_OR_RETURN(const ChunkFacts facts,
-                         FactsFor(recipe, lanes, key.first, key.second, &chunks.refused));
+                         FactsFor(recipe, halves, key.first, key.second, &chunks.refused));
         chunks.distinct.emplace_back(key, std::make_unique<ChunkFacts>(facts));
         known = chunks.distinct.end() - 1;
       }
@@ -162,16 +162,16 @@ class Folder::Impl {
   absl::StatusOr<Estimate> FoldAsSaid(const recipe::Recipe& recipe, double slow_s) {
     ASSIGN_OR_RETURN(const compile::FlatExchange exchange, compile::ExchangeOf(recipe, options_));
     const Blocks& lengths = BlocksOf(recipe);
-    const std::int64_t lanes = compile::Lanes(recipe, options_);
+    const std::int64_t halves = compile::Halves(recipe, options_);
     const PassSchedule& schedule = ScheduleOf(recipe);
     Estimate estimate;
-    ASSIGN_OR_RETURN(const Chunks facts, ChunksOf(recipe, lanes, lengths));
+    ASSIGN_OR_RETURN(const Chunks facts, ChunksOf(recipe, halves, lengths));
     estimate.halves_refused = facts.refused;
     if (facts.refused) return estimate;
     ASSIGN_OR_RETURN(const std::vector<const StageStates*> states,
                      StatesOfAll(recipe, exchange, ShapesOf(recipe, lengths)));
     for (size_t s = 0; s < states.size(); ++s) {
-      const plan::MemoryBreakdown memory = MemoryOf(recipe, lanes, *states[s], schedule, facts, s);
+      const plan::MemoryBreakdown memory = MemoryOf(recipe, halves, *states[s], schedule, facts, s);
       if (memory.total() <= estimate.arena_bytes) continue;
       estimate.memory = memory;
       estimate.arena_bytes = memory.total();
@@ -196,7 +196,7 @@ class Folder::Impl {
     return chunk + 1 == chunks ? kLast : kMiddle;
   }
 
-  // Microbatches of the recipe, which may be cut into lanes.
+  // Microbatches of the recipe, which may be cut into halves.
   static std::int64_t Microbatches(const recipe::Recipe& recipe) { return recipe.microbatches(); }
 
   const Blocks& BlocksOf(const recipe::Recipe& recipe) {
@@ -238,7 +238,7 @@ class Folder::Impl {
   }
 
   // The recipe with chunks of so few blocks, one a stage.
-  recipe::Recipe Reduced(const recipe::Recipe& recipe, std::int64_t lanes,
+  recipe::Recipe Reduced(const recipe::Recipe& recipe, std::int64_t halves,
                          const std::vector<std::int64_t>& blocks) const {
     recipe::Recipe reduced = recipe;
     recipe::Parallelism& p = reduced.parallelism;
@@ -248,7 +248,7 @@ class Folder::Impl {
     p.layers_per_stage = blocks;
     p.zero_stage = 0;
     if (p.schedule != plan::kZeroBubble) p.schedule = "auto";
-    if (lanes == 1) p.overlap = "off";  // no reduction within the passes
+    if (halves == 1) p.overlap = "off";  // no reduction within the passes
     reduced.model.layers = 0;
     for (std::int64_t n : blocks) reduced.model.layers += n;
     reduced.training.global_batch = reduced.training.micro_batch * p.dp * 2;
@@ -264,14 +264,14 @@ class Folder::Impl {
 
   // What evaluation takes depends neither on what is computed again nor on the schedule: of the first plan
   // of such chunks it is known for the others.
-  absl::StatusOr<Compiled> CompileChunks(const recipe::Recipe& recipe, std::int64_t lanes,
+  absl::StatusOr<Compiled> CompileChunks(const recipe::Recipe& recipe, std::int64_t halves,
                                          const std::vector<std::int64_t>& blocks) {
     ++probes_;
-    std::vector<ChunkFacts::Evaluation>& known = evaluations_[{EvaluationKey(recipe, lanes), blocks}];
+    std::vector<ChunkFacts::Evaluation>& known = evaluations_[{EvaluationKey(recipe, halves), blocks}];
     compile::CompileOptions options = options_;
     options.evaluation = known.empty();
     ASSIGN_OR_RETURN(compile::Compiled as_said,
-                     driver::CompileAsSaid(Reduced(recipe, lanes, blocks), options));
+                     driver::CompileAsSaid(Reduced(recipe, halves, blocks), options));
     RememberParameters(recipe, as_said.plan);
     Compiled compiled{
         .plan = std::move(as_said.plan), .refused = !as_said.halves_refused.empty(), .facts = {}};
@@ -286,14 +286,14 @@ class Folder::Impl {
   }
 
   // Chunks of n blocks of each kind, and as long, and of kMore blocks longer; `even`: of another length.
-  absl::StatusOr<Probe> MakeProbe(const recipe::Recipe& recipe, std::int64_t lanes, std::int64_t n,
+  absl::StatusOr<Probe> MakeProbe(const recipe::Recipe& recipe, std::int64_t halves, std::int64_t n,
                                   const Probe* even) {
     Probe probe;
     probe.blocks = n;
     if (even != nullptr) probe.longer = even->longer;
     if (recipe.parallelism.pp == 1) {
       for (size_t more = 0; more < (even != nullptr ? 1 : 3); ++more) {
-        ASSIGN_OR_RETURN(const Compiled compiled, CompileChunks(recipe, lanes, {n + kMore[more]}));
+        ASSIGN_OR_RETURN(const Compiled compiled, CompileChunks(recipe, halves, {n + kMore[more]}));
         probe.refused = probe.refused || compiled.refused;
         if (more == 0) probe.facts[kWhole] = compiled.facts[0];
         if (even == nullptr) probe.longer[more] = compiled.facts[0];
@@ -303,7 +303,7 @@ class Folder::Impl {
     const std::vector<std::int64_t> cut =
         even != nullptr ? std::vector<std::int64_t>{n, n, n}
                         : std::vector<std::int64_t>{n, n, n + kMore[1], n + kMore[2], n};
-    ASSIGN_OR_RETURN(const Compiled compiled, CompileChunks(recipe, lanes, cut));
+    ASSIGN_OR_RETURN(const Compiled compiled, CompileChunks(recipe, halves, cut));
     const auto& [plan, refused, facts] = compiled;
     probe.refused = refused;
     for (size_t more = 0; more < 3 && even == nullptr; ++more) probe.longer[more] = facts[1 + more];
@@ -311,52 +311,52 @@ class Folder::Impl {
     probe.facts[kMiddle] = facts[1];
     probe.facts[kLast] = facts.back();
     for (const plan::Step& step : plan.stages[1].programs[0]) {
-      if (step.kind != plan::StepKind::kSend || step.microbatch >= plan.lanes) continue;
+      if (step.kind != plan::StepKind::kSend || step.microbatch >= plan.halves) continue;
       const std::int64_t bytes = plan.transfers[static_cast<size_t>(step.transfer)].bytes;
       (step.stream == plan::kSendNext ? probe.send_bytes : probe.send_back_bytes) += bytes;
     }
     return probe;
   }
 
-  absl::StatusOr<const Probe*> Known(const std::string& key, const recipe::Recipe& recipe, std::int64_t lanes,
-                                     std::int64_t n, const Probe* even = nullptr) {
+  absl::StatusOr<const Probe*> Known(const std::string& key, const recipe::Recipe& recipe,
+                                     std::int64_t halves, std::int64_t n, const Probe* even = nullptr) {
     const auto [known, fresh] = probe_of_.try_emplace(std::pair(key, n));
     if (fresh) {
-      known->second = std::make_unique<absl::StatusOr<Probe>>(MakeProbe(recipe, lanes, n, even));
-      if (known->second->ok() && !(*known->second)->refused) RememberBlock(recipe, lanes, **known->second);
+      known->second = std::make_unique<absl::StatusOr<Probe>>(MakeProbe(recipe, halves, n, even));
+      if (known->second->ok() && !(*known->second)->refused) RememberBlock(recipe, halves, **known->second);
     }
     if (!known->second->ok()) return known->second->status();
     return &**known->second;
   }
 
   // A probe whose chunks are as long, or shorter and grow evenly.
-  absl::StatusOr<const Probe*> ProbeOf(const recipe::Recipe& recipe, std::int64_t lanes,
+  absl::StatusOr<const Probe*> ProbeOf(const recipe::Recipe& recipe, std::int64_t halves,
                                        std::int64_t blocks) {
-    const std::string key = ProbeKey(recipe, lanes);
+    const std::string key = ProbeKey(recipe, halves);
     const Probe* probe = nullptr;
     for (const std::int64_t length : kLengths) {
-      if (lanes > 1 && length == 1 && blocks > 1) continue;  // halves of one block alone take other turns
+      if (halves > 1 && length == 1 && blocks > 1) continue;  // halves of one block alone take other turns
       const std::int64_t n = std::min(blocks, length);
-      ASSIGN_OR_RETURN(probe, Known(key, recipe, lanes, n));
+      ASSIGN_OR_RETURN(probe, Known(key, recipe, halves, n));
       const auto& [a, b, c] = probe->longer;
       if (n == blocks || GrowsEvenly(a, b, c)) return probe;
     }
-    return Known(key, recipe, lanes, blocks, probe);
+    return Known(key, recipe, halves, blocks, probe);
   }
 
-  absl::StatusOr<ChunkFacts> FactsFor(const recipe::Recipe& recipe, std::int64_t lanes, Kind kind,
+  absl::StatusOr<ChunkFacts> FactsFor(const recipe::Recipe& recipe, std::int64_t halves, Kind kind,
                                       std::int64_t blocks, bool* refused) {
-    ASSIGN_OR_RETURN(const Probe* probe, ProbeOf(recipe, lanes, blocks));
+    ASSIGN_OR_RETURN(const Probe* probe, ProbeOf(recipe, halves, blocks));
     *refused = *refused || probe->refused;
     return Longer(probe->facts[kind], blocks - probe->blocks, probe->longer[0], probe->longer[1]);
   }
 
-  void RememberBlock(const recipe::Recipe& recipe, std::int64_t lanes, const Probe& probe) {
+  void RememberBlock(const recipe::Recipe& recipe, std::int64_t halves, const Probe& probe) {
     if (recipe.parallelism.schedule == plan::kZeroBubble) return;
     const std::int64_t samples = recipe.training.micro_batch;
     const double each = 1 / static_cast<double>(samples);
     const auto& [less, more, most] = probe.longer;
-    block_times_[BlockKey(recipe)][{samples, lanes}] = {
+    block_times_[BlockKey(recipe)][{samples, halves}] = {
         .forward_s = (more.forward - less.forward).seconds() * each,
         .backward_s = (more.backward - less.backward).seconds() * each};
   }
@@ -398,8 +398,8 @@ class Folder::Impl {
                                               const StageShape& shape) {
     const std::string parameters = ParameterKey(recipe);
     if (!parameters_.contains(parameters)) {
-      const std::int64_t lanes = compile::Lanes(recipe, options_);
-      RETURN_IF_ERROR(ProbeOf(recipe, lanes, BlocksOf(recipe)[0]).status());
+      const std::int64_t halves = compile::Halves(recipe, options_);
+      RETURN_IF_ERROR(ProbeOf(recipe, halves, BlocksOf(recipe)[0]).status());
     }
     const recipe::Parallelism& p = recipe.parallelism;
     const auto [known, fresh] = states_.try_emplace(
@@ -412,14 +412,13 @@ class Folder::Impl {
     return known->second.get();
   }
 
-  plan::MemoryBreakdown MemoryOf(const recipe::Recipe& recipe, std::int64_t lanes, const StageStates& states,
+  plan::MemoryBreakdown MemoryOf(const recipe::Recipe& recipe, std::int64_t halves, const StageStates& states,
                                  const PassSchedule& schedule, const Chunks& facts, size_t stage) const {
     plan::MemoryBreakdown memory = states.memory;
-    const std::int64_t microbatches = Microbatches(recipe) * lanes;
+    const std::int64_t microbatches = Microbatches(recipe) * halves;
     std::int64_t tensors = 0;  // quantised
     std::int64_t begin = 0;
-    std::int64_t lane = 0;
-    std::int64_t joint = 0;
+    std::int64_t pass = 0;
     std::int64_t evaluation = 0;
     std::int64_t evaluate = 0;
     const size_t stages = static_cast<size_t>(recipe.parallelism.pp);
@@ -428,26 +427,24 @@ class Folder::Impl {
       const std::int64_t staged = chunk.fed_elements * microbatches * SizeOf(DType::kI32);
       memory.parameters += chunk.derived_bytes;
       memory.control += 2 * Aligned(staged);
-      memory.activations += schedule.slots[c] * lanes * chunk.slot_bytes;
+      memory.activations += schedule.slots[c] * halves * chunk.slot_bytes;
       memory.communication += chunk.transfer_bytes;
       tensors += chunk.states;
       begin = std::max(begin, chunk.begin_bytes);
-      lane = std::max(lane, chunk.lane_bytes);
-      joint = std::max(joint, chunk.joint_bytes);
+      pass = std::max(pass, chunk.pass_bytes);
       evaluation += chunk.evaluation.fed_bytes + chunk.evaluation.transfer_bytes;
       evaluate = std::max(evaluate, chunk.evaluation.bytes);
     }
     memory.control += Aligned(plan::ScalarsFor(1) * SizeOf(DType::kF64)) +
                       Aligned(plan::kControlNumbers * SizeOf(DType::kF64));
     memory.control += Aligned(tensors * ops::kScaleNumbers * SizeOf(DType::kF32));
-    memory.transients =
-        Aligned(std::max({begin, lane * lanes + joint + states.sum_bytes, states.update_bytes}));
+    memory.transients = Aligned(std::max({begin, pass + states.sum_bytes, states.update_bytes}));
     memory.evaluation = std::max<std::int64_t>(
         0, evaluation + Aligned(evaluate) - memory.activations - memory.communication - memory.transients);
     return memory;
   }
 
-  double LeastSecondsInLanes(const recipe::Recipe& recipe, std::int64_t lanes) {
+  double LeastSecondsInHalves(const recipe::Recipe& recipe, std::int64_t halves) {
     constexpr double kSlack = 0.97;  // kernels of some sizes fill the device a little better than larger ones
     const auto known = block_times_.find(BlockKey(recipe));
     if (known == block_times_.end()) return 0;
@@ -455,8 +452,8 @@ class Folder::Impl {
     // better.
     const std::int64_t samples = recipe.training.micro_batch;
     const auto at = std::find_if(known->second.begin(), known->second.end(), [&](const auto& entry) {
-      const auto& [of_samples, of_lanes] = entry.first;
-      return of_lanes >= lanes && of_samples * lanes >= samples * of_lanes;
+      const auto& [of_samples, of_halves] = entry.first;
+      return of_halves >= halves && of_samples * halves >= samples * of_halves;
     });
     if (at == known->second.end()) return 0;
     plan::PassTimes times;
@@ -554,9 +551,9 @@ class Folder::Impl {
                              const std::vector<const StageStates*>& states, const PassSchedule& schedule,
                              double slow_s, Estimate* estimate) {
     const recipe::Parallelism& p = recipe.parallelism;
-    const std::int64_t lanes = compile::Lanes(recipe, options_);
+    const std::int64_t halves = compile::Halves(recipe, options_);
     const std::int64_t microbatches = Microbatches(recipe);
-    ASSIGN_OR_RETURN(const Probe* probe, ProbeOf(recipe, lanes, lengths[0]));
+    ASSIGN_OR_RETURN(const Probe* probe, ProbeOf(recipe, halves, lengths[0]));
     const PassTime each_forward = probe->longer[1].forward - probe->longer[0].forward;
     const PassTime each_backward = probe->longer[1].backward - probe->longer[0].backward;
     plan::PassTimes times;
@@ -662,7 +659,7 @@ class Folder::Impl {
   absl::flat_hash_map<std::string, std::unique_ptr<ModelParameters>> parameters_;
   absl::flat_hash_map<std::string, std::unique_ptr<StageStates>> states_;
   // Seconds of one block for one sample, where the backward pass makes the gradients of weights; by samples
-  // and lanes.
+  // and halves.
   struct BlockTime {
     double forward_s = 0, backward_s = 0;
   };

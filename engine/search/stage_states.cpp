@@ -30,13 +30,13 @@ ExchangeCost CostOf(const predict::CostModel& costs, const Instruction& instruct
 // that the compiler puts into it.
 void ExchangeInPasses(const compile::FlatExchange& exchange, const StageShape& shape,
                       const ModelParameters& parameters, const plan::DeviceProfile& profile,
-                      const predict::CostModel& costs, StagePlan* stage, StageStates* states) {
+                      const predict::CostModel& costs, const StagePlan& stage, StageStates* states) {
   const Plan& plan = parameters.plan;
   constexpr std::int32_t kBlock = 1;  // the first
   std::vector<std::int32_t> units = {kBlock};
   if (shape.head) units.insert(units.begin(), static_cast<std::int32_t>(plan.units.size()) - 1);
-  Segment forward;
-  Segment backward;
+  compile::DraftSegment forward;
+  compile::DraftSegment backward;
   for (std::int32_t unit : units) {
     Instruction reads;
     Instruction makes;
@@ -45,39 +45,34 @@ void ExchangeInPasses(const compile::FlatExchange& exchange, const StageShape& s
       reads.inputs.push_back({.value = plan.parameters[i].value});
       makes.outputs.push_back({.value = plan.parameters[i].gradient});
     }
-    if (unit == kBlock) forward.instructions.push_back(std::move(reads));
-    backward.instructions.push_back(std::move(makes));
+    if (unit == kBlock) forward.drafts.push_back({.instruction = std::move(reads)});
+    backward.drafts.push_back({.instruction = std::move(makes)});
   }
-  stage->segments = {forward, backward};
-  plan::Chunk chunk;
-  chunk.train().forward = 0;
-  chunk.train().backward = 1;
-  compile::GatherParameters(plan, *stage, exchange, /*lanes=*/false, &stage->segments[0]);
-  compile::ReduceEarly(plan, chunk, profile, exchange, stage);
-  for (const Instruction& i : stage->segments[0].instructions) {
-    if (i.flat) states->gather = CostOf(costs, i);
-    if (i.kernel == "copy") states->before_gather_s = costs.Seconds(i);
+  compile::GatherParameters(plan, stage, exchange, &forward);
+  compile::ReduceEarly(plan, stage, profile, exchange, {&backward});
+  for (const auto& [i, scratch_bytes] : forward.drafts) {
+    if (i.IsBucketExchange()) states->gather = CostOf(costs, i);
+    if (i.kernel() == "copy") states->before_gather_s = costs.Seconds(i);
   }
   bool head = shape.head;
-  for (const Instruction& i : stage->segments[1].instructions) {
-    if (i.flat) {
+  for (const auto& [i, scratch_bytes] : backward.drafts) {
+    if (i.IsBucketExchange()) {
       (head ? states->reduce_head : states->reduce) = CostOf(costs, i);
       states->sum_bytes = std::max(states->sum_bytes, Aligned(i.scratch.bytes()));
     }
-    if (i.kernel == "add_shard") states->after_reduce_s = costs.Seconds(i);
-    if (i.kernel.empty() && head && &i != &stage->segments[1].instructions.front()) head = false;
+    if (i.kernel() == "add_shard") states->after_reduce_s = costs.Seconds(i);
+    if (i.kernel().empty() && head && &i != &backward.drafts.front().instruction) head = false;
   }
-  stage->segments.clear();
 }
 
 void TimeUpdate(const Segment& update, const predict::CostModel& costs, StageStates* states) {
   TwoStreams play;
   for (const Instruction& instruction : update.instructions) {
-    if (instruction.group.axes.HasPp()) {
+    if (instruction.group().axes.HasPp()) {
       states->before_meeting_s = play.now;
       play = {};
     }
-    if (!instruction.joins.empty()) play.Join();
+    if (instruction.waits_for_bucket >= 0) play.Join();
     if (instruction.stream == plan::kComputeStream) {
       play.Compute(InstructionSeconds(costs, instruction));
     } else {
@@ -123,7 +118,7 @@ StageStates StatesOfStage(const recipe::Recipe& recipe, const compile::FlatExcha
   stage.scalars = {.elements = plan::ScalarsFor(plan.metrics.size()), .dtype = DType::kF64};
   stage.control = {.elements = plan::kControlNumbers, .dtype = DType::kF64};
   const predict::CostModel costs(plan, recipe.cluster);
-  ExchangeInPasses(exchange, shape, *parameters, profile, costs, &stage, &states);
+  ExchangeInPasses(exchange, shape, *parameters, profile, costs, stage, &states);
   const Segment update = compile::UpdateSegment(plan, stage, compile::OptimizerOf(recipe.optimizer), exchange,
                                                 profile, 0, &states.update_bytes);
   TimeUpdate(update, costs, &states);

@@ -27,7 +27,7 @@ bool WaitsForStages(const executor::InstructionTiming& timing) {
 std::string KernelOf(const executor::InstructionTiming& timing) {
   if (timing.part == Part::kWait) return WaitsForStages(timing) ? "waits for stages" : "waits for exchange";
   if (timing.instruction == nullptr) return "transfers";
-  return timing.instruction->kernel + (timing.part == Part::kFinish ? ", rest" : "");
+  return std::string(timing.instruction->kernel()) + (timing.part == Part::kFinish ? ", rest" : "");
 }
 
 double PredictedSeconds(const predict::CostModel& costs, const executor::InstructionTiming& timing) {

@@ -15,20 +15,18 @@ namespace engine::verify {
 namespace {
 
 bool SpansStages(const plan::Instruction& instruction) {
-  return instruction.collective != plan::Collective::kNone && instruction.group.SpansStages();
+  return instruction.collective() != plan::Collective::kNone && instruction.group().SpansStages();
 }
 
 // Collectives of one stage's groups are entered alike by all its ranks, because these share one program and
 // no collective is left out on some of them.
 absl::Status Lawful(const plan::Plan& plan, std::int32_t stage, const plan::Instruction& instruction) {
-  if (!instruction.only_first.empty())
-    return Internal("only the first rank of {} enters it", instruction.only_first.ToString());
-  if (instruction.collective == plan::Collective::kSlice) return absl::OkStatus();
-  const bool world = instruction.group == plan::AxisSet::World();
-  if (instruction.group.axes.HasPp() && !world)
-    return Internal("its group {} crosses stages", plan.mesh.NameOf(instruction.group));
-  const std::vector<std::int32_t>& holders = instruction.group.holders;
-  if (instruction.group.IsTie()) {
+  if (instruction.collective() == plan::Collective::kSlice) return absl::OkStatus();
+  const plan::Group group = instruction.group();
+  const bool world = group == plan::AxisSet::World();
+  if (group.axes.HasPp() && !world) return Internal("its group {} crosses stages", plan.mesh.NameOf(group));
+  const std::vector<std::int32_t>& holders = group.holders;
+  if (group.IsTie()) {
     for (std::int32_t holder : holders) {
       if (holder < 0 || holder >= plan.mesh.pp) return Internal("there is no stage {}", holder);
     }
@@ -36,22 +34,23 @@ absl::Status Lawful(const plan::Plan& plan, std::int32_t stage, const plan::Inst
     if (!ascend || std::find(holders.begin(), holders.end(), stage) == holders.end())
       return Internal("stage {} is not one of its holders, {}", stage, fmt::join(holders, ", "));
   }
-  if (plan.mesh.GroupSize(instruction.group) < 2)
-    return Internal("its group {} is one rank", plan.mesh.NameOf(instruction.group));
+  if (plan.mesh.GroupSize(group) < 2) return Internal("its group {} is one rank", plan.mesh.NameOf(group));
   if (instruction.inputs.size() != 1 || instruction.outputs.size() != 1)
     return Internal("it takes one buffer and fills one");
-  const std::int64_t size = plan.mesh.GroupSize(instruction.group);
+  const std::int64_t size = plan.mesh.GroupSize(instruction.group());
   const std::int64_t from = instruction.inputs[0].bytes();
   const std::int64_t to = instruction.outputs[0].bytes();
   std::int64_t expected = from;  // of the output
-  if (!instruction.flat && instruction.collective == plan::Collective::kReduceScatter) expected = from / size;
-  if (!instruction.flat && instruction.collective == plan::Collective::kAllGather) expected = from * size;
+  if (!instruction.IsBucketExchange() && instruction.collective() == plan::Collective::kReduceScatter)
+    expected = from / size;
+  if (!instruction.IsBucketExchange() && instruction.collective() == plan::Collective::kAllGather)
+    expected = from * size;
   if (to != expected)
     return Internal("it makes {} bytes of {} over {} ranks, not {}", to, from, size, expected);
   if (instruction.inputs[0].dtype != instruction.outputs[0].dtype) return Internal("it changes the dtype");
-  const std::int64_t wire = plan::WireBytes(instruction.collective, from, to, size);
-  if (instruction.wire_bytes != wire)
-    return Internal("it counts {} bytes on the wire, not {}", instruction.wire_bytes, wire);
+  const std::int64_t wire = plan::WireBytes(instruction.collective(), from, to, size);
+  if (instruction.wire_bytes() != wire)
+    return Internal("it counts {} bytes on the wire, not {}", instruction.wire_bytes(), wire);
   return absl::OkStatus();
 }
 
@@ -70,8 +69,8 @@ absl::Status OneStreamOfNccl(const plan::Plan& plan, std::int32_t index, plan::P
     const plan::Segment& segment = stage.segments[static_cast<size_t>(s)];
     for (size_t i = 0; i < segment.instructions.size(); ++i) {
       const plan::Instruction& instruction = segment.instructions[i];
-      if (instruction.push || instruction.collective == plan::Collective::kNone ||
-          instruction.collective == plan::Collective::kSlice) {
+      if (instruction.push() || instruction.collective() == plan::Collective::kNone ||
+          instruction.collective() == plan::Collective::kSlice) {
         continue;
       }
       if (stream >= 0 && stream != instruction.stream) {
@@ -88,7 +87,7 @@ absl::Status OneStreamOfNccl(const plan::Plan& plan, std::int32_t index, plan::P
 absl::Status OneStreamOfBuckets(std::int32_t stage, const plan::Segment& segment, std::int32_t* stream) {
   for (size_t i = 0; i < segment.instructions.size(); ++i) {
     const plan::Instruction& instruction = segment.instructions[i];
-    if (!instruction.flat || !plan::IsBehind(instruction.stream)) continue;
+    if (!instruction.IsBucketExchange() || !plan::IsBehind(instruction.stream)) continue;
     if (*stream >= 0 && *stream != instruction.stream) {
       return Internal("{} is on stream {}, what is exchanged of buckets before it on stream {}",
                       InstructionName(stage, segment, i), instruction.stream, *stream);
@@ -104,7 +103,7 @@ absl::Status Collectives(const plan::Plan& plan) {
     std::int32_t of_buckets = -1;
     for (const plan::Segment& segment : plan.stages[s].segments) {
       for (size_t i = 0; i < segment.instructions.size(); ++i) {
-        if (segment.instructions[i].collective == plan::Collective::kNone) continue;
+        if (segment.instructions[i].collective() == plan::Collective::kNone) continue;
         const absl::Status status = Lawful(plan, stage, segment.instructions[i]);
         if (!status.ok()) return WithContext(status, InstructionName(stage, segment, i));
       }
@@ -274,7 +273,7 @@ class Simulation {
       const std::vector<std::int32_t> members = Members(Site(stage));
       for (std::int32_t member : members) {
         if (!At(member).here) return false;
-        if (!(Site(member).group == Site(stage).group)) return false;
+        if (!(Site(member).group() == Site(stage).group())) return false;
       }
       for (std::int32_t member : members) RETURN_IF_ERROR(Alike(stage, member));
       for (std::int32_t member : members) {
@@ -299,7 +298,7 @@ class Simulation {
   }
 
   std::vector<std::int32_t> Members(const plan::Instruction& instruction) const {
-    if (instruction.group.IsTie()) return instruction.group.holders;
+    if (instruction.group().IsTie()) return instruction.group().holders;
     std::vector<std::int32_t> members(static_cast<size_t>(Stages()));
     std::iota(members.begin(), members.end(), 0);
     return members;
@@ -308,12 +307,12 @@ class Simulation {
   absl::Status Alike(std::int32_t stage, std::int32_t member) const {
     const plan::Instruction& a = Site(stage);
     const plan::Instruction& b = Site(member);
-    if (a.collective == b.collective && a.reduction == b.reduction &&
+    if (a.collective() == b.collective() && a.reduction() == b.reduction() &&
         a.inputs[0].elements == b.inputs[0].elements && a.inputs[0].dtype == b.inputs[0].dtype) {
       return absl::OkStatus();
     }
-    return Internal("{} ({} of {}[{}]) meets {} ({} of {}[{}])", SiteName(stage), a.kernel,
-                    engine::Name(a.inputs[0].dtype), a.inputs[0].elements, SiteName(member), b.kernel,
+    return Internal("{} ({} of {}[{}]) meets {} ({} of {}[{}])", SiteName(stage), a.kernel(),
+                    engine::Name(a.inputs[0].dtype), a.inputs[0].elements, SiteName(member), b.kernel(),
                     engine::Name(b.inputs[0].dtype), b.inputs[0].elements);
   }
 
@@ -327,7 +326,7 @@ class Simulation {
     if (step.kind == plan::StepKind::kReceive) return {From(TransferAt(step.transfer))};
     std::vector<std::int32_t> absent;
     for (std::int32_t member : Members(Site(stage))) {
-      if (!At(member).here || !(Site(member).group == Site(stage).group)) absent.push_back(member);
+      if (!At(member).here || !(Site(member).group() == Site(stage).group())) absent.push_back(member);
     }
     return absent;
   }

@@ -5,12 +5,19 @@
 #include <iterator>
 #include <map>
 
+#include "engine/plan/plan.h"
+
 namespace engine::verify {
 
 inline constexpr std::int32_t kScratch = -2;
 inline constexpr std::int32_t kBefore = -1;  // written before the segment
+// What a value of a half is noted as.
+constexpr std::int32_t KeyOf(std::int32_t value, plan::Half half) {
+  return 2 * value + (half == plan::Half::kSecond ? 1 : 0);
+}
+constexpr std::int32_t ValueOfKey(std::int32_t key) { return key / 2; }
 // Holds another rank's part of a value, and what was a value until its one reader had added that to it.
-constexpr std::int32_t PartOf(std::int32_t value) { return -4 - value; }
+constexpr std::int32_t PartOf(std::int32_t key) { return -4 - key; }
 inline constexpr std::int32_t kAdded = -3;
 
 // What bytes hold, by ranges: of the arena, or of the microbatch's slot.
@@ -18,7 +25,7 @@ class Contents {
  public:
   struct Cell {
     std::int64_t end = 0;
-    std::int32_t value = -1;  // or kScratch
+    std::int32_t value = -1;  // KeyOf a value, or kScratch
     std::int32_t writer = kBefore;
   };
 

@@ -24,23 +24,25 @@ absl::Status LossCountedOnce(const plan::Plan& plan, std::int32_t stage, const p
       }
     }
     repeated = plan.mesh.Active(repeated);
-    if (instruction.only_first == repeated) continue;
+    if (instruction.only_first() == repeated) continue;
     return Internal("{} runs on the first rank of {}, but what it adds to is repeated over {}",
-                    InstructionName(stage, segment, i), instruction.only_first.ToString(),
+                    InstructionName(stage, segment, i), instruction.only_first().ToString(),
                     repeated.ToString());
   }
   return absl::OkStatus();
 }
 
+int HalvesOf(const plan::Instruction& instruction) { return instruction.half == plan::Half::kBoth ? 2 : 1; }
+
 // How often the instructions of a segment read each parameter in the forward pass (the head's product may be
 // part of its own gradient), or add to its gradient.
-void CountReads(const plan::Plan& plan, const plan::Segment& segment, bool backward,
-                std::vector<int>* reads) {
+void CountReads(const plan::Plan& plan, const plan::Segment& segment, bool backward, std::vector<int>* reads,
+                int times = 1) {
   for (const plan::Instruction& instruction : segment.instructions) {
     if (backward && instruction.family() != graph::Family::kHead) continue;
     for (const plan::BufferRef& input : instruction.inputs) {
       if (input.value < 0 || ValueOf(plan, input).kind != graph::ValueKind::kParameter) continue;
-      ++(*reads)[static_cast<size_t>(ValueOf(plan, input).parameter)];
+      (*reads)[static_cast<size_t>(ValueOf(plan, input).parameter)] += times * HalvesOf(instruction);
     }
   }
 }
@@ -48,19 +50,20 @@ void CountGradients(const plan::Plan& plan, const plan::Segment& segment, std::v
   for (const plan::Instruction& instruction : segment.instructions) {
     for (const plan::BufferRef& output : instruction.outputs) {
       if (output.value < 0 || ValueOf(plan, output).parameter < 0) continue;
-      ++(*made)[static_cast<size_t>(ValueOf(plan, output).parameter)];
+      (*made)[static_cast<size_t>(ValueOf(plan, output).parameter)] += HalvesOf(instruction);
     }
   }
 }
 
 // Each read of a parameter in the forward passes of the stage adds to its gradient once in the backward
-// passes.
+// passes. Both counts are of a step, which may run two halves.
 absl::Status GradientsMade(const plan::Plan& plan, std::int32_t index) {
   const plan::StagePlan& stage = plan.stages[static_cast<size_t>(index)];
   std::vector<int> reads(plan.parameters.size(), 0);
   std::vector<int> made(plan.parameters.size(), 0);
   // A weight that is quantised is read then, for the one product that it has.
-  CountReads(plan, stage.segments[static_cast<size_t>(stage.begin())], false, &reads);
+  CountReads(plan, stage.segments[static_cast<size_t>(stage.begin())], false, &reads,
+             static_cast<int>(plan.halves));
   for (const plan::Chunk& chunk : stage.chunks) {
     CountReads(plan, stage.segments[static_cast<size_t>(chunk.train().forward)], false, &reads);
     for (const plan::Segment* segment : GradientSegments(stage, chunk)) {
@@ -86,8 +89,7 @@ bool IsInShards(const plan::StagePlan& stage, std::int32_t parameter) {
 }
 
 // The first sum into each gradient overwrites what the iteration before left, and no other one does: there is
-// no other zeroing. What runs first is known: microbatch 0 (VerifySteps), and instructions in order, of both
-// lanes together too (VerifySegments).
+// no other zeroing. What runs first is known: microbatch 0 (VerifySteps), and instructions in order.
 absl::Status FirstSumsOverwrite(const plan::Plan& plan, std::int32_t index) {
   const plan::StagePlan& stage = plan.stages[static_cast<size_t>(index)];
   std::vector<bool> written(plan.parameters.size(), false);
@@ -98,7 +100,7 @@ absl::Status FirstSumsOverwrite(const plan::Plan& plan, std::int32_t index) {
         if (instruction.outputs[k].value < 0) continue;
         const std::int32_t parameter = ValueOf(plan, instruction.outputs[k]).parameter;
         if (parameter >= 0 && IsInShards(stage, parameter)) continue;  // VerifyShards
-        const bool fresh = ((instruction.fresh >> k) & 1U) != 0;
+        const bool fresh = ((instruction.fresh() >> k) & 1U) != 0;
         if (parameter < 0 && !fresh) continue;
         if (parameter >= 0 && fresh != written[static_cast<size_t>(parameter)]) {
           written[static_cast<size_t>(parameter)] = true;
@@ -122,12 +124,14 @@ absl::Status FirstSumsOverwrite(const plan::Plan& plan, std::int32_t index) {
 absl::Status MetricsMadeOnce(const plan::Plan& plan, std::int32_t index, const plan::Chunk& chunk,
                              std::initializer_list<std::int32_t> segments) {
   const plan::StagePlan& stage = plan.stages[static_cast<size_t>(index)];
-  std::vector<int> made(plan.metrics.size(), 0);
+  std::vector<int> made(plan.metrics.size(), 0);  // in a step, which may run two halves
+  int halves = 1;
   std::string names;
   for (std::int32_t s : segments) {
     if (s < 0) continue;
     const plan::Segment& segment = stage.segments[static_cast<size_t>(s)];
     names += (names.empty() ? "" : " and ") + segment.name;
+    halves = segment.halves ? 2 : 1;
     for (const plan::Instruction& instruction : segment.instructions) {
       for (const plan::BufferRef& output : instruction.outputs) {
         if (output.value < 0) continue;
@@ -139,7 +143,7 @@ absl::Status MetricsMadeOnce(const plan::Plan& plan, std::int32_t index, const p
   for (size_t m = 0; m < made.size(); ++m) {
     const plan::PlanMetric& metric = plan.metrics[m];
     const bool here = metric.unit >= chunk.first_unit && metric.unit < chunk.end_unit;
-    const int wanted = here && !names.empty() ? 1 : 0;
+    const int wanted = here && !names.empty() ? halves : 0;
     if (made[m] != wanted) {
       return Internal("stage {} {} adds to the {} {} times, not {}", index, names, metric.name, made[m],
                       wanted);
@@ -154,7 +158,7 @@ absl::Status EvaluationLossSummed(const plan::Plan& plan, std::int32_t index) {
       stage.segments[static_cast<size_t>(stage.ends[plan::ProgramKind::kEvaluate].last)];
   const std::int64_t sums =
       std::count_if(end.instructions.begin(), end.instructions.end(), [&](const auto& i) {
-        return i.collective == plan::Collective::kAllReduce && i.group == plan::AxisSet::World() &&
+        return i.collective() == plan::Collective::kAllReduce && i.group() == plan::AxisSet::World() &&
                i.inputs.size() == 1 && SamePlace(i.inputs[0], stage.scalars);
       });
   const std::int64_t wanted = plan.mesh.world() > 1 ? 1 : 0;

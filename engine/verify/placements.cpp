@@ -41,9 +41,9 @@ class PlacementVerifier {
         for (size_t i = 0; i < segment.instructions.size(); ++i) {
           const plan::Instruction& instruction = segment.instructions[i];
           absl::Status status;
-          if (instruction.op != nullptr) {
+          if (instruction.op() != nullptr) {
             status = Op(instruction);
-          } else if (instruction.collective != plan::Collective::kNone && !instruction.flat) {
+          } else if (instruction.collective() != plan::Collective::kNone && !instruction.IsBucketExchange()) {
             status = Conversion(instruction);
           }
           if (!status.ok()) {
@@ -62,7 +62,7 @@ class PlacementVerifier {
     std::vector<TensorType> types;
     for (const std::vector<plan::BufferRef>* refs : {&instruction.inputs, &instruction.outputs}) {
       for (const plan::BufferRef& ref : *refs) {
-        if (ref.value < 0) return Internal("{} takes a buffer that is no tensor", instruction.kernel);
+        if (ref.value < 0) return Internal("{} takes a buffer that is no tensor", instruction.kernel());
       }
     }
     for (const plan::BufferRef& ref : instruction.inputs) {
@@ -70,20 +70,20 @@ class PlacementVerifier {
       types.push_back({value.shape, value.dtype, value.layout.dims()});
     }
     for (graph::Axis axis : active_) {
-      if (instruction.op->compose != nullptr ? LawfulComposition(instruction, types, axis)
-                                             : Lawful(instruction, types, axis)) {
+      if (instruction.op()->compose != nullptr ? LawfulComposition(instruction, types, axis)
+                                               : Lawful(instruction, types, axis)) {
         continue;
       }
       return Internal("({}) -> ({}) along {} is no lawful placement of {}", Along(instruction.inputs, axis),
-                      Along(instruction.outputs, axis), NameOfAxis(axis), instruction.kernel);
+                      Along(instruction.outputs, axis), NameOfAxis(axis), instruction.kernel());
     }
     return absl::OkStatus();
   }
 
   bool Lawful(const plan::Instruction& instruction, graph::TypeSpan types, graph::Axis axis) const {
-    if (instruction.op->signatures == nullptr) return false;
+    if (instruction.op()->signatures == nullptr) return false;
     const std::vector<Signature> lawful =
-        instruction.op->signatures(types, instruction.attributes, graph::RuleOf(axis));
+        instruction.op()->signatures(types, instruction.attributes(), graph::RuleOf(axis));
     return std::any_of(lawful.begin(), lawful.end(), [&](const Signature& signature) {
       return Matches(instruction.inputs, signature.inputs, axis) &&
              Matches(instruction.outputs, signature.outputs, axis);
@@ -97,7 +97,7 @@ class PlacementVerifier {
     graph::Graph graph;
     graph::ValueIds inputs;
     for (const graph::TensorType& type : types) inputs.push_back(graph.AddInput("", type));
-    const graph::ValueIds outputs = instruction.op->compose(&graph, inputs, instruction.attributes);
+    const graph::ValueIds outputs = instruction.op()->compose(&graph, inputs, instruction.attributes());
     if (outputs.size() != instruction.outputs.size()) return false;
     Composition composition{.graph = graph, .axis = axis, .known = {}, .wanted = {}};
     composition.known.resize(graph.values().size());
@@ -184,24 +184,21 @@ class PlacementVerifier {
                       Name(to.dtype), to.shape.ToString());
     }
     for (graph::Axis axis : active_) {
-      if (axis != instruction.axis && from.layout.At(axis) != to.layout.At(axis)) {
-        return Internal("a conversion along {} changes {} to {} along {}", NameOfAxis(instruction.axis),
-                        from.layout.At(axis).ToString(), to.layout.At(axis).ToString(), NameOfAxis(axis));
+      if (axis != instruction.AsConversion()->axis && from.layout.At(axis) != to.layout.At(axis)) {
+        return Internal("a conversion along {} changes {} to {} along {}",
+                        NameOfAxis(instruction.AsConversion()->axis), from.layout.At(axis).ToString(),
+                        to.layout.At(axis).ToString(), NameOfAxis(axis));
       }
     }
-    const graph::Placement before = from.layout.At(instruction.axis);
-    const graph::Placement after = to.layout.At(instruction.axis);
+    const graph::Placement before = from.layout.At(instruction.AsConversion()->axis);
+    const graph::Placement after = to.layout.At(instruction.AsConversion()->axis);
     const plan::Collective expected = Expected(before, after);
-    if (instruction.collective != expected || instruction.kernel != Name(instruction.collective)) {
+    if (instruction.collective() != expected || instruction.kernel() != Name(instruction.collective())) {
       return Internal("{} to {} along {} is {}, not {}", before.ToString(), after.ToString(),
-                      NameOfAxis(instruction.axis), Name(expected), instruction.kernel);
+                      NameOfAxis(instruction.AsConversion()->axis), Name(expected), instruction.kernel());
     }
-    if (!(instruction.group == plan::AxisSet::Of(instruction.axis))) {
-      return Internal("{} along {} runs over the group {}", instruction.kernel, NameOfAxis(instruction.axis),
-                      plan_.mesh.NameOf(instruction.group));
-    }
-    if (before.partial() && before.reduction != instruction.reduction) {
-      return Internal("{} of a {} uses another reduction", instruction.kernel, before.ToString());
+    if (before.partial() && before.reduction != instruction.reduction()) {
+      return Internal("{} of a {} uses another reduction", instruction.kernel(), before.ToString());
     }
     return absl::OkStatus();
   }

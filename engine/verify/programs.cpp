@@ -6,10 +6,10 @@ namespace {
 
 absl::Status Size(const plan::Plan& plan, std::int32_t program) {
   const plan::ProgramSpec& spec = plan.ProgramAt(program);
-  const std::int64_t lanes = plan.LanesOf(spec.kind);
-  if (spec.microbatches < 1 || spec.microbatches % lanes != 0) {
+  const std::int64_t halves = plan.HalvesOf(spec.kind);
+  if (spec.microbatches < 1 || spec.microbatches % halves != 0) {
     return Internal("{} has {} microbatches, of which {} run at once", plan.ProgramName(program),
-                    spec.microbatches, lanes);
+                    spec.microbatches, halves);
   }
   if (spec.global_batch != spec.microbatches * plan.microbatch_samples) {
     return Internal("{}: {} microbatches of {} samples are no {} samples", plan.ProgramName(program),

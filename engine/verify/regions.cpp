@@ -8,6 +8,11 @@
 
 namespace engine::verify {
 
+plan::Half HalfOf(const plan::Plan& plan, ProgramId id, std::int64_t microbatch) {
+  return microbatch % plan.HalvesOf(plan.ProgramAt(id.program).kind) != 0 ? plan::Half::kSecond
+                                                                          : plan::Half::kFirst;
+}
+
 absl::StatusOr<PipelineBuffers> PipelineBuffersOf(const plan::Plan& plan, ProgramId id) {
   RETURN_IF_ERROR(ProgramWellFormed(plan, id));
   PipelineBuffers buffers;
@@ -16,20 +21,11 @@ absl::StatusOr<PipelineBuffers> PipelineBuffersOf(const plan::Plan& plan, Progra
     const plan::Step& step = program[i];
     if (step.kind == plan::StepKind::kRun) continue;
     auto& places = step.kind == plan::StepKind::kSend ? buffers.send : buffers.receive;
-    const auto [it, fresh] = places.try_emplace(step.transfer, step.buffer);
+    const plan::Half half = HalfOf(plan, id, step.microbatch);
+    const auto [it, fresh] = places.try_emplace({step.transfer, half}, step.buffer);
     if (!fresh && !SamePlace(it->second, step.buffer)) {
       return Internal("{} uses the buffer at {}, other microbatches of this transfer the one at {}",
                       StepName(plan, id, i), step.buffer.offset, it->second.offset);
-    }
-    if (step.buffer.in_slot) continue;
-    const std::int64_t lanes = plan.LanesOf(plan.ProgramAt(id.program).kind);
-    const std::int64_t stride = lanes > 1 ? plan::Aligned(step.buffer.bytes()) : 0;
-    if (step.buffer.in_lane || step.buffer.lane_stride != stride) {
-      return Internal("{} has buffers {} bytes apart for {} lanes, not {}", StepName(plan, id, i),
-                      step.buffer.lane_stride, lanes, stride);
-    }
-    if (lanes > 1 && step.slot != step.microbatch % lanes) {
-      return Internal("{} uses the buffer of lane {}", StepName(plan, id, i), step.slot);
     }
   }
   return buffers;
@@ -38,12 +34,13 @@ absl::StatusOr<PipelineBuffers> PipelineBuffersOf(const plan::Plan& plan, Progra
 namespace {
 
 // Whether the chunk sends the value from where it has received it.
-bool IsRelayed(const plan::Plan& plan, const PipelineBuffers& buffers, std::int32_t sent) {
-  const plan::Transfer& next = plan.transfers[static_cast<size_t>(sent)];
+bool IsRelayed(const plan::Plan& plan, const PipelineBuffers& buffers,
+               const std::pair<std::int32_t, plan::Half>& sent) {
+  const plan::Transfer& next = plan.transfers[static_cast<size_t>(sent.first)];
   return std::any_of(buffers.receive.begin(), buffers.receive.end(), [&](const auto& received) {
-    const plan::Transfer& hop = plan.transfers[static_cast<size_t>(received.first)];
-    return hop.value == next.value && hop.to_chunk == next.from_chunk &&
-           SamePlace(received.second, buffers.send.at(sent));
+    const plan::Transfer& hop = plan.transfers[static_cast<size_t>(received.first.first)];
+    return received.first.second == sent.second && hop.value == next.value &&
+           hop.to_chunk == next.from_chunk && SamePlace(received.second, buffers.send.at(sent));
   });
 }
 
@@ -56,7 +53,7 @@ absl::StatusOr<Regions> Regions::Of(const plan::Plan& plan, ProgramId id) {
   const plan::ProgramKind kind = plan.ProgramAt(id.program).kind;
   const auto add = [&](const plan::BufferRef& buffer, std::string name) {
     if (buffer.elements > 0)
-      regions.push_back({buffer.offset, buffer.offset + buffer.span(), std::move(name)});
+      regions.push_back({buffer.offset, buffer.offset + buffer.bytes(), std::move(name)});
   };
   // Of buffers that buckets take in turn: bytes, by offset.
   std::map<std::int64_t, std::int64_t> gradients_in_turns, parameters_in_turns;
@@ -103,7 +100,7 @@ absl::StatusOr<Regions> Regions::Of(const plan::Plan& plan, ProgramId id) {
     for (const auto& [transfer, buffer] : *places) {
       if (buffer.in_slot || (places == &buffers.send && IsRelayed(plan, buffers, transfer))) continue;
       add(buffer, fmt::format("{} buffer of {}", places == &buffers.send ? "send" : "receive",
-                              NameOf(plan, plan.transfers[static_cast<size_t>(transfer)].value)));
+                              NameOf(plan, plan.transfers[static_cast<size_t>(transfer.first)].value)));
     }
   }
   std::sort(regions.begin(), regions.end(),

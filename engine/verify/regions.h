@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/verify/text.h"
@@ -31,13 +32,16 @@ class Regions {
   std::vector<Region> regions_;
 };
 
-// Where the program's steps send a transfer's value from, and receive it to; by transfer.
+// Where the program's steps send a transfer's value from, and receive it to; by transfer and half.
 struct PipelineBuffers {
-  absl::flat_hash_map<std::int32_t, plan::BufferRef> send;
-  absl::flat_hash_map<std::int32_t, plan::BufferRef> receive;
+  using ByHalf = absl::flat_hash_map<std::pair<std::int32_t, plan::Half>, plan::BufferRef>;
+  ByHalf send, receive;
 };
 
-// An error if a transfer has more than one place.
+// The half of a pair that a microbatch of the program is; of one that runs alone, the first.
+plan::Half HalfOf(const plan::Plan& plan, ProgramId id, std::int64_t microbatch);
+
+// An error if a transfer has more than one place for the microbatches of a half.
 absl::StatusOr<PipelineBuffers> PipelineBuffersOf(const plan::Plan& plan, ProgramId id);
 
 }  // namespace engine::verify

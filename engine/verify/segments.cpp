@@ -6,15 +6,16 @@
 #include "engine/graph/op.h"
 #include "engine/plan/arena.h"
 #include "engine/verify/contents.h"
-#include "engine/verify/order.h"
 #include "engine/verify/regions.h"
 #include "engine/verify/sums.h"
 #include "engine/verify/verify.h"
+#include "engine/verify/waits.h"
 
 namespace engine::verify {
 namespace {
 
 using graph::ValueKind;
+using plan::Half;
 
 // Checks one stage: its training segments chunk by chunk, its evaluation, and the flat segments.
 class SegmentVerifier {
@@ -27,7 +28,7 @@ class SegmentVerifier {
     for (const plan::Chunk& chunk : stage_.chunks) RETURN_IF_ERROR(Staging(chunk));
     if (Trains(stage_)) {
       RETURN_IF_ERROR(Enter(plan::ProgramKind::kTrain));
-      RETURN_IF_ERROR(Lanes());
+      RETURN_IF_ERROR(Transients());
       for (const plan::Chunk& chunk : stage_.chunks) RETURN_IF_ERROR(Training(chunk));
       RETURN_IF_ERROR(Begin(SegmentAt(stage_.begin())));
       RETURN_IF_ERROR(FlatRefs(SegmentAt(stage_.update())));
@@ -42,19 +43,17 @@ class SegmentVerifier {
     return stage_.segments[static_cast<size_t>(index)];
   }
 
-  std::int64_t JointBase() const { return stage_.lane_base + plan_.lanes * stage_.lane_bytes; }
-
-  // The lanes lie in the arena, beside what outlives a segment.
-  absl::Status Lanes() const {
-    const std::int64_t end = JointBase() + stage_.joint_bytes;
-    const bool none = stage_.lane_bytes < 0 || stage_.joint_bytes < 0;
-    if (stage_.lane_base < 0 || none || end > stage_.arena_bytes) {
-      return Internal("stage {}: lanes at [{}, {}) are outside of the arena of {} bytes", index_,
-                      stage_.lane_base, end, stage_.arena_bytes);
+  // Those of a microbatch's passes lie in the arena, beside what outlives a segment.
+  absl::Status Transients() const {
+    const std::int64_t begin = stage_.transient_base;
+    const std::int64_t end = begin + stage_.pass_bytes;
+    if (begin < 0 || stage_.pass_bytes < 0 || end > stage_.arena_bytes) {
+      return Internal("stage {}: transients at [{}, {}) are outside of the arena of {} bytes", index_, begin,
+                      end, stage_.arena_bytes);
     }
-    const Region* region = regions_.Overlapping(stage_.lane_base, end);
+    const Region* region = regions_.Overlapping(begin, end);
     if (region == nullptr) return absl::OkStatus();
-    return Internal("stage {}: lanes at [{}, {}) overlap {} at [{}, {})", index_, stage_.lane_base, end,
+    return Internal("stage {}: transients at [{}, {}) overlap {} at [{}, {})", index_, begin, end,
                     region->name, region->begin, region->end);
   }
 
@@ -62,9 +61,9 @@ class SegmentVerifier {
   absl::Status Staging(const plan::Chunk& chunk) const {
     std::int64_t elements = 0;
     for (const plan::ProgramKind kind : plan::kProgramKinds) {
-      std::int64_t fed = 0;
+      std::int64_t fed = 0;  // for a step
       for (const plan::BufferRef& input : chunk.passes[kind].inputs) fed += plan::StagedWords(input.bytes());
-      elements = std::max(elements, fed * plan_.microbatches);
+      elements = std::max(elements, fed * plan_.microbatches / plan_.HalvesOf(kind));
     }
     for (const plan::BufferRef* buffer : {&chunk.incoming, &chunk.staged}) {
       if (buffer->elements == elements && (elements == 0 || buffer->dtype == DType::kI32)) continue;
@@ -138,48 +137,47 @@ class SegmentVerifier {
     return absl::OkStatus();
   }
 
-  using BufferByTransfer = absl::flat_hash_map<std::int32_t, plan::BufferRef>;
-  absl::Status SameBuffers(std::int32_t program, const BufferByTransfer& buffers,
-                           const BufferByTransfer& of_largest) const {
-    for (const auto& [transfer, buffer] : of_largest) {
-      const auto it = buffers.find(transfer);
+  absl::Status SameBuffers(std::int32_t program, const PipelineBuffers::ByHalf& buffers,
+                           const PipelineBuffers::ByHalf& of_largest) const {
+    for (const auto& [key, buffer] : of_largest) {
+      const auto it = buffers.find(key);
       if (it != buffers.end() && SamePlace(it->second, buffer)) continue;
       return Internal("stage {} {}: {} does not go through the buffer at {}, where its segments have it",
                       index_, plan_.ProgramName(program),
-                      NameOf(plan_, plan_.transfers[static_cast<size_t>(transfer)].value), buffer.offset);
+                      NameOf(plan_, plan_.transfers[static_cast<size_t>(key.first)].value), buffer.offset);
     }
     return absl::OkStatus();
   }
 
-  // Of a microbatch, or of those of all lanes, whose values lie side by side.
-  std::int64_t SlotBytes(const plan::Chunk& chunk) const { return plan_.lanes * chunk.slot_bytes; }
+  // Of a microbatch, or of both halves.
+  std::int64_t SlotBytes(const plan::Chunk& chunk) const { return plan_.halves * chunk.slot_bytes; }
 
-  absl::Status Fill(const plan::Chunk& chunk, const plan::BufferRef& ref) {
-    RETURN_IF_ERROR(Sizes(ref));
+  absl::Status Fill(const plan::Chunk& chunk, const plan::BufferRef& ref, Half half) {
+    RETURN_IF_ERROR(Sizes(ref, 1));
     if (ref.in_slot && (ref.offset < 0 || End(ref) > SlotBytes(chunk))) {
       return Internal("stage {} chunk {}: {} is put at slot+[{}, {}), but a slot has {} bytes", index_,
                       chunk.index, NameOf(plan_, ref.value), ref.offset, End(ref), SlotBytes(chunk));
     }
-    (ref.in_slot ? slot_ : arena_).Write(ref.offset, End(ref), ref.value, kBefore);
+    (ref.in_slot ? slot_ : arena_).Write(ref.offset, End(ref), KeyOf(ref.value, half), kBefore);
     return absl::OkStatus();
   }
 
   // Values that the pipeline brings before the segment runs.
   absl::Status Received(const plan::Chunk& chunk, bool backward) {
-    for (const auto& [t, ref] : buffers_.receive) {
-      const plan::Transfer& transfer = plan_.transfers[static_cast<size_t>(t)];
+    for (const auto& [key, ref] : buffers_.receive) {
+      const plan::Transfer& transfer = plan_.transfers[static_cast<size_t>(key.first)];
       if (transfer.to_chunk != chunk.index || IsBackward(transfer) != backward) continue;
-      RETURN_IF_ERROR(Fill(chunk, ref));
+      RETURN_IF_ERROR(Fill(chunk, ref, key.second));
     }
     return absl::OkStatus();
   }
 
   // Values that the pipeline takes after the segment ran.
   absl::Status Sent(const plan::Chunk& chunk, bool backward, const plan::Segment& segment) const {
-    for (const auto& [t, ref] : buffers_.send) {
-      const plan::Transfer& transfer = plan_.transfers[static_cast<size_t>(t)];
+    for (const auto& [key, ref] : buffers_.send) {
+      const plan::Transfer& transfer = plan_.transfers[static_cast<size_t>(key.first)];
       if (transfer.from_chunk != chunk.index || IsBackward(transfer) != backward) continue;
-      RETURN_IF_ERROR(Find(ref, transfer.value, segment,
+      RETURN_IF_ERROR(Find(ref, KeyOf(transfer.value, key.second), segment,
                            fmt::format("stage {}: the send after {}", index_, segment.name)));
     }
     return absl::OkStatus();
@@ -188,10 +186,14 @@ class SegmentVerifier {
   absl::Status Training(const plan::Chunk& chunk) {
     slot_ = {};
     arena_ = {};
-    for (const plan::BufferRef& input : chunk.train().inputs) RETURN_IF_ERROR(Fill(chunk, input));
+    const std::vector<plan::BufferRef>& inputs = chunk.train().inputs;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const bool second = plan_.halves > 1 && i >= inputs.size() / 2;
+      RETURN_IF_ERROR(Fill(chunk, inputs[i], second ? Half::kSecond : Half::kFirst));
+    }
     RETURN_IF_ERROR(Received(chunk, false));
     training_ = true;
-    lanes_ = plan_.lanes > 1;
+    halves_ = plan_.halves > 1;
     const plan::Segment& forward = SegmentAt(chunk.train().forward);
     RETURN_IF_ERROR(Walk(forward, SlotBytes(chunk)));
     RETURN_IF_ERROR(Sent(chunk, false, forward));
@@ -202,7 +204,7 @@ class SegmentVerifier {
     RETURN_IF_ERROR(Sent(chunk, true, backward));
     arena_ = {};
     if (chunk.train().weights >= 0) RETURN_IF_ERROR(Walk(SegmentAt(chunk.train().weights), SlotBytes(chunk)));
-    lanes_ = false;
+    halves_ = false;
     training_ = false;
     return absl::OkStatus();
   }
@@ -210,21 +212,23 @@ class SegmentVerifier {
   absl::Status Evaluation(const plan::Chunk& chunk) {
     slot_ = {};
     arena_ = {};
-    for (const plan::BufferRef& input : chunk.evaluate().inputs) RETURN_IF_ERROR(Fill(chunk, input));
+    for (const plan::BufferRef& input : chunk.evaluate().inputs)
+      RETURN_IF_ERROR(Fill(chunk, input, Half::kFirst));
     RETURN_IF_ERROR(Received(chunk, false));
     const plan::Segment& segment = SegmentAt(chunk.evaluate().forward);
     RETURN_IF_ERROR(Walk(segment, 0));
     RETURN_IF_ERROR(Sent(chunk, false, segment));
     const bool last = chunk.end_unit == static_cast<std::int32_t>(plan_.units.size());
     if (!last || plan_.logits_buffer.elements == 0) return absl::OkStatus();
-    return Find(plan_.logits_buffer, plan_.logits_buffer.value, segment,
+    return Find(plan_.logits_buffer, KeyOf(plan_.logits_buffer.value, Half::kFirst), segment,
                 fmt::format("stage {}: the reader of the logits after {}", index_, segment.name));
   }
 
   // Whether the value is where the reader looks for it.
-  absl::Status Find(const plan::BufferRef& ref, std::int32_t value, const plan::Segment& segment,
+  absl::Status Find(const plan::BufferRef& ref, std::int32_t key, const plan::Segment& segment,
                     const std::string& reader) const {
-    const Contents::Finding finding = (ref.in_slot ? slot_ : arena_).Holds(ref.offset, End(ref), value);
+    const Contents::Finding finding = (ref.in_slot ? slot_ : arena_).Holds(ref.offset, End(ref), key);
+    const std::int32_t value = ValueOfKey(key);
     if (finding.ok) return absl::OkStatus();
     if (!finding.overwritten) {
       return Internal("{} reads {} at {}{} before it is written", reader, NameOf(plan_, value),
@@ -232,7 +236,7 @@ class SegmentVerifier {
     }
     const std::string by =
         finding.by.writer == kBefore
-            ? NameOf(plan_, finding.by.value)
+            ? NameOf(plan_, ValueOfKey(finding.by.value))
             : fmt::format("{} #{} {}", segment.name, finding.by.writer, WrittenBy(segment, finding.by));
     return Internal("{} reads {} at {}{}, whose bytes hold what {} left", reader, NameOf(plan_, value),
                     ref.in_slot ? "slot+" : "", ref.offset, by);
@@ -243,9 +247,10 @@ class SegmentVerifier {
     const size_t writer = static_cast<size_t>(cell.writer);
     if (cell.value == kAdded) return "(the sum that it has read)";
     if (cell.value < 0) return "(scratch)";
-    return writer < segment.instructions.size() && Writes(segment.instructions[writer], cell.value)
+    return writer < segment.instructions.size() &&
+                   Writes(segment.instructions[writer], ValueOfKey(cell.value))
                ? segment.instructions[writer].name
-               : NameOf(plan_, cell.value);
+               : NameOf(plan_, ValueOfKey(cell.value));
   }
 
   static bool Writes(const plan::Instruction& instruction, std::int32_t value) {
@@ -255,40 +260,41 @@ class SegmentVerifier {
     return false;
   }
 
-  // What runs once for both lanes sums over the rows of its inputs, which lie one lane's behind the other's.
-  absl::Status Joint(const plan::Instruction& instruction) const {
-    if (!instruction.joint) return absl::OkStatus();
-    if (!lanes_ || instruction.op == nullptr || !instruction.op->sums_rows)
-      return Internal("is not a sum over the rows of both lanes");
+  // What runs once for both halves sums over the rows of its inputs.
+  absl::Status OfBoth(const plan::Instruction& instruction) const {
+    if (instruction.half != Half::kBoth) return absl::OkStatus();
     for (const plan::BufferRef& output : instruction.outputs) {
       if (ValueOf(plan_, output).kind != ValueKind::kAccumulator)
-        return Internal("makes {} of both lanes, which is no sum", NameOf(plan_, output.value));
+        return Internal("makes {} of both halves, which is no sum", NameOf(plan_, output.value));
     }
-    for (const plan::BufferRef& input : instruction.inputs) {
-      if (input.lane_stride != input.bytes())
-        return Internal("reads {} of both lanes, {} bytes in steps of {}", NameOf(plan_, input.value),
-                        input.bytes(), input.lane_stride);
-    }
-    const plan::BufferRef& scratch = instruction.scratch;
-    const std::int64_t end = JointBase() + stage_.joint_bytes;
-    if (scratch.elements == 0 || (!scratch.in_lane && scratch.offset >= JointBase() && End(scratch) <= end))
-      return absl::OkStatus();
-    return Internal("its scratch at [{}, {}) is not behind the lanes", scratch.offset, End(scratch));
+    return absl::OkStatus();
   }
 
   absl::Status Walk(const plan::Segment& segment, std::int64_t slot_bytes) {
-    RETURN_IF_ERROR(VerifyOrder(plan_, index_, segment, lanes_));
+    RETURN_IF_ERROR(VerifyHalves(index_, segment, halves_));
     sums_.Clear();
-    joint_scratch_ = {};
-    for (const plan::Instruction& instruction : segment.instructions) {
-      const plan::BufferRef& scratch = instruction.scratch;
-      if (!instruction.joint || instruction.flat || scratch.elements == 0) continue;
-      if (joint_scratch_.second == 0) joint_scratch_ = {scratch.offset, End(scratch)};
-      joint_scratch_.first = std::min(joint_scratch_.first, scratch.offset);
-      joint_scratch_.second = std::max(joint_scratch_.second, End(scratch));
-    }
+    under_way_.Clear();
     for (size_t i = 0; i < segment.instructions.size(); ++i) {
       RETURN_IF_ERROR(Step(segment, i, slot_bytes));
+    }
+    return absl::OkStatus();
+  }
+
+  // The half's value that an instruction reads; of what is made of both, each half's, one behind the other.
+  absl::Status ReadsValue(const plan::Segment& segment, size_t i, const plan::BufferRef& input) const {
+    const plan::Instruction& instruction = segment.instructions[i];
+    const bool both = instruction.half == Half::kBoth;
+    plan::BufferRef ref = input;
+    if (both) ref.elements /= 2;
+    for (const Half half : {Half::kFirst, Half::kSecond}) {
+      if (!both && half != instruction.half) continue;
+      // The name is only needed where the value is not found.
+      const std::int32_t key = KeyOf(ref.value, half);
+      if (!(ref.in_slot ? slot_ : arena_).Holds(ref.offset, End(ref), key).ok)
+        return Find(ref, key, segment, InstructionName(index_, segment, i));
+      if (const auto status = Inside(ref); !status.ok())
+        return WithContext(status, InstructionName(index_, segment, i));
+      ref.offset += ref.bytes();
     }
     return absl::OkStatus();
   }
@@ -296,26 +302,24 @@ class SegmentVerifier {
   absl::Status Step(const plan::Segment& segment, size_t i, std::int64_t slot_bytes) {
     const plan::Instruction& instruction = segment.instructions[i];
     const auto name = [&] { return InstructionName(index_, segment, i); };
-    if (instruction.flat) return absl::OkStatus();  // of buckets: VerifyGradients, VerifyShards
-    const bool moves = instruction.kernel == "copy" || instruction.kernel == "add_shard";
-    if (moves && instruction.op == nullptr && !in_turns_.empty()) return absl::OkStatus();  // VerifyShards
+    if (instruction.IsBucketExchange()) return absl::OkStatus();  // of buckets: VerifyGradients, VerifyShards
+    const bool moves = instruction.kernel() == "copy" || instruction.kernel() == "add_shard";
+    if (moves && instruction.op() == nullptr && !in_turns_.empty()) return absl::OkStatus();  // VerifyShards
     if (const auto status = OnItsStream(instruction); !status.ok()) return WithContext(status, name());
+    const bool both = instruction.half == Half::kBoth;
     for (const plan::BufferRef& input : instruction.inputs) {
-      if (const auto status = Sizes(input); !status.ok()) return WithContext(status, name());
+      if (const auto status = Sizes(input, both ? 2 : 1); !status.ok()) return WithContext(status, name());
       const ValueKind kind = ValueOf(plan_, input).kind;
       if (kind == ValueKind::kAccumulator)
         return Internal("{} reads the sum {} in a microbatch", name(), NameOf(plan_, input.value));
       if (kind != ValueKind::kParameter && kind != ValueKind::kDerived && kind != ValueKind::kState) {
-        // The name is only needed where the value is not found.
-        if (!(input.in_slot ? slot_ : arena_).Holds(input.offset, End(input), input.value).ok) {
-          return Find(input, input.value, segment, name());
-        }
-        if (const auto status = InLane(input); !status.ok()) return WithContext(status, name());
+        RETURN_IF_ERROR(ReadsValue(segment, i, input));
       } else if (const auto status = AtItsPlace(input); !status.ok()) {
         return WithContext(status, name());
       }
     }
-    for (const auto& status : {Joint(instruction), sums_.Check(segment, i), Apart(instruction)}) {
+    for (const auto& status :
+         {OfBoth(instruction), sums_.Check(segment, i), under_way_.Check(segment, i), Apart(instruction)}) {
       if (!status.ok()) return WithContext(status, name());
     }
     const std::int32_t writer = static_cast<std::int32_t>(i);
@@ -323,57 +327,42 @@ class SegmentVerifier {
       const plan::BufferRef& output = instruction.outputs[k];
       if (const auto status = MayWrite(instruction, k, slot_bytes); !status.ok())
         return WithContext(status, name());
-      (output.in_slot ? slot_ : arena_).Write(output.offset, Reach(plan_, output), output.value, writer);
+      (output.in_slot ? slot_ : arena_)
+          .Write(output.offset, Reach(plan_, output), KeyOf(output.value, instruction.half), writer);
     }
     if (instruction.scratch.elements == 0) return absl::OkStatus();
-    const absl::Status in_lane = instruction.joint ? absl::OkStatus() : InLane(instruction.scratch);
-    for (const auto& status : {in_lane, IsTransient(instruction.scratch, "its scratch")}) {
+    for (const auto& status :
+         {Inside(instruction.scratch), IsTransient(instruction.scratch, "its scratch")}) {
       if (!status.ok()) return WithContext(status, name());
     }
-    const std::int32_t holds = instruction.unsummed ? PartOf(instruction.outputs[0].value) : kScratch;
+    const std::int32_t holds = instruction.LeavesAddition()
+                                   ? PartOf(KeyOf(instruction.outputs[0].value, instruction.half))
+                                   : kScratch;
     arena_.Write(instruction.scratch.offset, End(instruction.scratch), holds, writer);
     return absl::OkStatus();
   }
 
-  // Kernels run on the computation's stream; where two microbatches run at once, all exchange beside it.
+  // Kernels run on the computation's stream; where two halves run at once, all exchange beside it.
   absl::Status OnItsStream(const plan::Instruction& instruction) const {
-    const bool exchanges = instruction.collective != plan::Collective::kNone &&
-                           instruction.collective != plan::Collective::kSlice;
-    const std::int32_t wanted = exchanges && lanes_ ? plan::kExchangeStream : plan::kComputeStream;
+    const bool exchanges = instruction.Exchanges();
+    const std::int32_t wanted = exchanges && halves_ ? plan::kExchangeStream : plan::kComputeStream;
     if (instruction.stream != wanted) return Internal("is on stream {}, not {}", instruction.stream, wanted);
-    if (instruction.last_only) return Internal("runs in the last microbatch only");
-    if (instruction.detached) return Internal("is waited for by nothing that reads what it makes");
-    if (instruction.push && !exchanges) return Internal("pushes nothing");
+    if (instruction.push() && !exchanges) return Internal("pushes nothing");
     return absl::OkStatus();
   }
 
-  // What two microbatches make at once lies in their lanes, or side by side behind these or in the slot.
-  absl::Status InLane(const plan::BufferRef& ref) const {
-    if (training_ && IsPipelineBuffer(ref)) return absl::OkStatus();
-    if (ref.in_lane != (lanes_ && !ref.in_slot)) {
-      return Internal("{} at {} is {}in a lane", NameOrScratch(ref), ref.offset, ref.in_lane ? "" : "not ");
-    }
-    const std::int64_t members = ref.shard_axes.empty() ? 1 : plan_.mesh.GroupSize(ref.shard_axes);
-    const std::int64_t apart = plan::Aligned(members * ref.bytes());
-    const bool beside = ref.lane_stride > 0;
-    if (beside ? !lanes_ || ref.lane_stride != apart : lanes_ && ref.in_slot) {
-      return Internal("{} of one lane is {} bytes from the other's, not {}", NameOrScratch(ref),
-                      ref.lane_stride, lanes_ ? apart : 0);
-    }
-    if (!training_ || ref.in_slot) return absl::OkStatus();
-    if (beside && ref.offset < joint_scratch_.second && End(ref) > joint_scratch_.first) {
-      return Internal("{} at [{}, {}) is where joint instructions have their scratch", NameOrScratch(ref),
-                      ref.offset, End(ref));
-    }
-    // Behind both is where pushed gradients arrive.
-    const std::int64_t begin = beside ? JointBase() : stage_.lane_base;
-    const std::int64_t end = begin + (beside ? stage_.joint_bytes : stage_.lane_bytes);
-    if ((!ref.in_lane || ref.offset >= begin) && End(ref) <= end) return absl::OkStatus();
-    return Internal("{} at [{}, {}) reaches out of its lane, [{}, {})", NameOrScratch(ref), ref.offset,
-                    End(ref), begin, end);
+  // What a training microbatch makes lies in slots, buffers of the pipeline, or where its transients are: behind
+  // these is where pushed gradients arrive.
+  absl::Status Inside(const plan::BufferRef& ref) const {
+    if (!training_ || ref.in_slot || IsPipelineBuffer(ref)) return absl::OkStatus();
+    const std::int64_t begin = stage_.transient_base;
+    const std::int64_t end = begin + stage_.pass_bytes;
+    if (ref.offset >= begin && Reach(plan_, ref) <= end) return absl::OkStatus();
+    return Internal("{} at [{}, {}) reaches out of the transients, [{}, {})", NameOrScratch(ref), ref.offset,
+                    Reach(plan_, ref), begin, end);
   }
 
-  // Outside of slots; its lanes: PipelineBuffersOf.
+  // Outside of slots.
   bool IsPipelineBuffer(const plan::BufferRef& ref) const {
     for (const auto* buffers : {&buffers_.send, &buffers_.receive}) {
       for (const auto& [t, buffer] : *buffers) {
@@ -383,10 +372,11 @@ class SegmentVerifier {
     return false;
   }
 
-  absl::Status Sizes(const plan::BufferRef& ref) const {
+  // `times`: how many halves' it is.
+  absl::Status Sizes(const plan::BufferRef& ref, std::int64_t times) const {
     if (ref.value < 0) return Internal("takes a buffer that is no tensor");
     const plan::LocalValue& value = ValueOf(plan_, ref);
-    if (ref.elements == value.local.elements() && ref.dtype == value.dtype) return absl::OkStatus();
+    if (ref.elements == times * value.local.elements() && ref.dtype == value.dtype) return absl::OkStatus();
     return Internal("{} is {}{} on a rank, its buffer {}[{}]", value.name, Name(value.dtype),
                     value.local.ToString(), Name(ref.dtype), ref.elements);
   }
@@ -396,8 +386,8 @@ class SegmentVerifier {
     if (it == persistent_.end())
       return Internal("{} is not held by stage {}", NameOf(plan_, ref.value), index_);
     const plan::BufferRef& place = it->second;
-    if (!ref.in_slot && !ref.in_lane && ref.lane_stride == 0 && ref.shard_axes.empty() &&
-        place.offset == ref.offset && place.elements == ref.elements && place.dtype == ref.dtype) {
+    if (!ref.in_slot && ref.shard_axes.empty() && place.offset == ref.offset &&
+        place.elements == ref.elements && place.dtype == ref.dtype) {
       return absl::OkStatus();
     }
     return Internal("{} lies at {}, not at {}", NameOf(plan_, ref.value), place.offset, ref.offset);
@@ -413,10 +403,11 @@ class SegmentVerifier {
       const plan::BufferRef& output = instruction.outputs[k];
       for (size_t i = 0; i < instruction.inputs.size(); ++i) {
         if (!Overlap(plan_, output, instruction.inputs[i])) continue;
-        if (instruction.unsummed) continue;  // it lies in the input: LeftSums
-        const bool in_place =
-            k == 0 && instruction.op != nullptr && instruction.op->in_place_input == static_cast<int>(i) &&
-            output.offset == instruction.inputs[i].offset && output.bytes() == instruction.inputs[i].bytes();
+        if (instruction.LeavesAddition()) continue;  // it lies in the input: LeftSums
+        const bool in_place = k == 0 && instruction.op() != nullptr &&
+                              instruction.op()->in_place_input == static_cast<int>(i) &&
+                              output.offset == instruction.inputs[i].offset &&
+                              output.bytes() == instruction.inputs[i].bytes();
         if (!in_place) return clash(output, instruction.inputs[i]);
       }
       for (size_t other = 0; other < k; ++other) {
@@ -441,14 +432,14 @@ class SegmentVerifier {
   // transients.
   absl::Status MayWrite(const plan::Instruction& instruction, size_t k, std::int64_t slot_bytes) const {
     const plan::BufferRef& output = instruction.outputs[k];
-    RETURN_IF_ERROR(Sizes(output));
+    RETURN_IF_ERROR(Sizes(output, 1));
     const plan::LocalValue& value = ValueOf(plan_, output);
-    const bool adds = ((instruction.accumulate >> k) & 1U) != 0;
+    const bool adds = ((instruction.accumulate() >> k) & 1U) != 0;
     if (value.kind == ValueKind::kAccumulator) {
-      const bool can = instruction.op != nullptr && ((instruction.op->accumulates >> k) & 1U) != 0;
+      const bool can = instruction.op() != nullptr && ((instruction.op()->accumulates >> k) & 1U) != 0;
       if (!adds && in_turns_.contains(output.value)) return AtItsPlace(output);  // VerifyShards
       if (!adds || !can) return Internal("overwrites the sum {}", value.name);
-      const bool fresh = ((instruction.fresh >> k) & 1U) != 0;
+      const bool fresh = ((instruction.fresh() >> k) & 1U) != 0;
       if (fresh && value.parameter < 0)
         return Internal("overwrites the sum {} in the first microbatch", value.name);
       return AtItsPlace(output);
@@ -458,14 +449,15 @@ class SegmentVerifier {
     if (value.kind == ValueKind::kState && training_) return AtItsPlace(output);  // once: VerifyStates
     if (value.kind != ValueKind::kActivation)
       return Internal("writes {}, which is no activation", value.name);
-    RETURN_IF_ERROR(InLane(output));
+    RETURN_IF_ERROR(Inside(output));
     if (output.in_slot) {
       if (output.offset >= 0 && End(output) <= slot_bytes) return absl::OkStatus();
       return Internal("writes {} at slot+[{}, {}), but a slot has {} bytes", value.name, output.offset,
                       End(output), slot_bytes);
     }
-    for (const auto& [t, ref] : buffers_.send) {
-      const bool mine = plan_.transfers[static_cast<size_t>(t)].value == output.value;
+    for (const auto& [key, ref] : buffers_.send) {
+      const bool mine = plan_.transfers[static_cast<size_t>(key.first)].value == output.value &&
+                        key.second == instruction.half;
       if (mine && ref.offset == output.offset && ref.bytes() == output.bytes()) return absl::OkStatus();
     }
     return IsTransient(output, value.name);
@@ -486,7 +478,7 @@ class SegmentVerifier {
   absl::Status Begin(const plan::Segment& segment) {
     const auto zeroed = [&](const plan::BufferRef& buffer) {
       for (const plan::Instruction& instruction : segment.instructions) {
-        if (instruction.kernel != "zero" || instruction.outputs.size() != 1) continue;
+        if (instruction.kernel() != "zero" || instruction.outputs.size() != 1) continue;
         const plan::BufferRef& output = instruction.outputs[0];
         if (output.offset == buffer.offset && output.bytes() == buffer.bytes() && output.shard_axes.empty())
           return true;
@@ -496,9 +488,9 @@ class SegmentVerifier {
     if (!zeroed(stage_.scalars))
       return Internal("stage {} {} does not zero the scalars", index_, segment.name);
     plan::Segment rest = segment;
-    std::erase_if(rest.instructions, [](const plan::Instruction& i) { return i.op != nullptr; });
+    std::erase_if(rest.instructions, [](const plan::Instruction& i) { return i.op() != nullptr; });
     const auto kernels = std::count_if(rest.instructions.begin(), rest.instructions.end(), [](const auto& i) {
-      return i.collective == plan::Collective::kNone;  // the others: VerifyShards
+      return i.collective() == plan::Collective::kNone;  // the others: VerifyShards
     });
     if (kernels != 1) {
       return Internal("stage {} {} has {} instructions, but one pair of sums to set to zero", index_,
@@ -513,7 +505,7 @@ class SegmentVerifier {
     preparing_ = true;
     std::vector<std::int32_t> made;
     for (size_t i = 0; i < segment.instructions.size(); ++i) {
-      if (segment.instructions[i].op == nullptr) continue;
+      if (segment.instructions[i].op() == nullptr) continue;
       RETURN_IF_ERROR(Step(segment, i, 0));
       for (const plan::BufferRef& output : segment.instructions[i].outputs) made.push_back(output.value);
     }
@@ -562,11 +554,11 @@ class SegmentVerifier {
   PipelineBuffers buffers_;
   bool preparing_ = false;  // walking the start of an iteration
   bool training_ = false;   // walking a segment of a training microbatch
-  bool lanes_ = false;      // walking a segment that two microbatches run at once
-  std::pair<std::int64_t, std::int64_t> joint_scratch_;  // from, to: of what it runs once for both
+  bool halves_ = false;     // walking a segment that two halves run at once
   Contents slot_;
   Contents arena_;
   LeftSums sums_{plan_, &arena_, &slot_};
+  ConversionsUnderWay under_way_{plan_};
 };
 
 }  // namespace

@@ -10,9 +10,9 @@
 namespace engine::verify {
 namespace {
 
-// Of no slot and no lane.
+// Of no slot.
 bool SameFlatPlace(const plan::BufferRef& a, const plan::BufferRef& b) {
-  return SamePlace(a, b) && !a.in_slot && !a.in_lane;
+  return SamePlace(a, b) && !a.in_slot;
 }
 
 // Follows the buffers that buckets take in turn through one segment after the other.
@@ -25,7 +25,6 @@ class ShardVerifier {
     for (size_t b = 0; b < stage_.buckets.size(); ++b) RETURN_IF_ERROR(Enter(b));
     for (const plan::ProgramKind kind : plan::kProgramKinds) {
       begun_.clear();
-      at_begin_names_.clear();
       for (std::int32_t s : SegmentsOf(kind)) RETURN_IF_ERROR(Walk(stage_.segments[static_cast<size_t>(s)]));
     }
     return absl::OkStatus();
@@ -48,7 +47,6 @@ class ShardVerifier {
   struct Buffer {
     Phase phase = Phase::kFree;
     size_t bucket = 0;
-    std::string exchange = {};  // under way
   };
   using Buffers = absl::flat_hash_map<std::int64_t, Buffer>;  // by offset
 
@@ -133,44 +131,38 @@ class ShardVerifier {
     return segment >= 0 && segment_ == &stage_.segments[static_cast<size_t>(segment)];
   }
 
-  // Of both lanes, where two microbatches run the segment at once: buffers that buckets take in turn hold
-  // what is whole, or nothing.
-  absl::Status OfBothLanes(const plan::Instruction& instruction) const {
-    const bool lanes = std::any_of(stage_.chunks.begin(), stage_.chunks.end(), [&](const plan::Chunk& chunk) {
-      return plan_.lanes > 1 &&
-             (Runs(chunk.train().forward) || Runs(chunk.train().backward) || Runs(chunk.train().weights));
-    });
-    return instruction.joint == lanes ? absl::OkStatus()
-                                      : Internal("runs once for {}", lanes ? "each lane" : "both lanes");
+  // Of both halves, where two run the segment at once: buffers that buckets take in turn hold what is whole, or
+  // nothing.
+  absl::Status OfBothHalves(const plan::Instruction& instruction) const {
+    if ((instruction.half == plan::Half::kBoth) == segment_->halves) return absl::OkStatus();
+    return Internal("runs once for {}", segment_->halves ? "each half" : "both halves");
   }
 
   absl::Status Step(const plan::Instruction& instruction) {
-    if (!instruction.joins.empty()) RETURN_IF_ERROR(Join(instruction));
-    if (instruction.flat) return Exchange(instruction);
-    if (instruction.kernel == "copy" && instruction.op == nullptr) return Copy(instruction);
-    if (instruction.kernel == "add_shard") return Add(instruction);
+    if (instruction.waits_for_bucket >= 0) RETURN_IF_ERROR(Join(instruction));
+    if (instruction.IsBucketExchange()) return Exchange(instruction);
+    if (instruction.kernel() == "copy" && instruction.op() == nullptr) return Copy(instruction);
+    if (instruction.kernel() == "add_shard") return Add(instruction);
     for (const plan::BufferRef& input : instruction.inputs) RETURN_IF_ERROR(Reads(input));
     for (size_t k = 0; k < instruction.outputs.size(); ++k) RETURN_IF_ERROR(Sums(instruction, k));
     return absl::OkStatus();
   }
 
   absl::Status Join(const plan::Instruction& instruction) {
-    if (instruction.stream != plan::kComputeStream || instruction.collective != plan::Collective::kNone)
-      return Internal("waits for {}, and is no computation", instruction.joins);
-    if (instruction.joint && instruction.kernel != "add_shard")
-      return Internal("waits for {} when lanes may have gone on", instruction.joins);
-    if (const auto begun = at_begin_names_.find(instruction.joins); begun != at_begin_names_.end()) {
-      joined_.insert(begun->second);
-      return absl::OkStatus();
-    }
+    const auto b = static_cast<size_t>(instruction.waits_for_bucket);
+    if (instruction.stream != plan::kComputeStream || instruction.AsKernel() == nullptr)
+      return Internal("waits for bucket.{}, and is no computation", b);
+    bool under_way = begun_.contains(b);
+    if (under_way) joined_.insert(b);
     for (Buffers* buffers : {&gradients_, &parameters_}) {
       for (auto& [offset, buffer] : *buffers) {
-        if (buffer.phase != Phase::kExchanging || buffer.exchange != instruction.joins) continue;
+        if (buffer.phase != Phase::kExchanging || buffer.bucket != b) continue;
         buffer.phase = Phase::kWhole;
-        return absl::OkStatus();
+        under_way = true;
       }
     }
-    return Internal("waits for {}, which is not under way", instruction.joins);
+    if (under_way) return absl::OkStatus();
+    return Internal("waits for bucket.{}, of which nothing is under way", b);
   }
 
   // The bucket of a value that is a parameter, or the gradient of one; else none.
@@ -184,7 +176,7 @@ class ShardVerifier {
     const plan::BufferRef& output = instruction.outputs[k];
     const size_t* b = Find(output, graph::ValueKind::kAccumulator);
     if (b == nullptr) return absl::OkStatus();
-    RETURN_IF_ERROR(OfBothLanes(instruction));
+    RETURN_IF_ERROR(OfBothHalves(instruction));
     Buffer& buffer = gradients_[BucketAt(*b).gradient.offset];
     if (buffer.phase == Phase::kFree) buffer = {.phase = Phase::kSumming, .bucket = *b};
     if (buffer.bucket != *b) {
@@ -194,8 +186,8 @@ class ShardVerifier {
     if (buffer.phase != Phase::kSumming)
       return Internal("adds to the gradients of bucket.{}, which are already reduced", *b);
     const bool first = summed_.insert(ValueOf(plan_, output).parameter).second;
-    const bool adds = ((instruction.accumulate >> k) & 1U) != 0;
-    const bool fresh = ((instruction.fresh >> k) & 1U) != 0;
+    const bool adds = ((instruction.accumulate() >> k) & 1U) != 0;
+    const bool fresh = ((instruction.fresh() >> k) & 1U) != 0;
     if (adds != first && !fresh) return absl::OkStatus();
     return Internal("{} {}", first ? "adds to what was in the buffer of" : "overwrites the sum",
                     NameOf(plan_, output.value));
@@ -216,16 +208,16 @@ class ShardVerifier {
   absl::Status GathersAtBegin(const plan::Instruction& instruction, size_t b) {
     const plan::Bucket& bucket = BucketAt(b);
     if (!Begins()) return Internal("gathers bucket.{} when its program has begun", b);
-    if (instruction.collective != plan::Collective::kAllGather ||
+    if (instruction.collective() != plan::Collective::kAllGather ||
         !SameFlatPlace(instruction.inputs[0], bucket.parameter) ||
-        !SameFlatPlace(instruction.outputs[0], bucket.parameter) || !(instruction.group == AxesOf(bucket))) {
+        !SameFlatPlace(instruction.outputs[0], bucket.parameter) ||
+        !(instruction.group() == AxesOf(bucket))) {
       return Internal("is not the gather of all of bucket.{}, in place, over {}", b,
                       AxesOf(bucket).ToString());
     }
-    if (!plan::IsBehind(instruction.stream) || !instruction.detached || instruction.last_only)
+    if (!instruction.detached() || instruction.last_only())
       return Internal("does not gather bucket.{} behind the passes", b);
     if (!begun_.insert(b).second) return Internal("gathers bucket.{} again", b);
-    at_begin_names_[instruction.name] = b;
     return absl::OkStatus();
   }
 
@@ -256,10 +248,10 @@ class ShardVerifier {
     }
     if (Begins()) return Internal("gathers no bucket's parameters");
     if (!IsInTurns(stage_, ref)) return absl::OkStatus();  // VerifyGradients
-    RETURN_IF_ERROR(OfBothLanes(instruction));
-    const bool gathers = instruction.collective == plan::Collective::kAllGather;
-    if (!gathers && instruction.collective != plan::Collective::kReduceScatter)
-      return Internal("{} of what is kept in shards", instruction.kernel);
+    RETURN_IF_ERROR(OfBothHalves(instruction));
+    const bool gathers = instruction.collective() == plan::Collective::kAllGather;
+    if (!gathers && instruction.collective() != plan::Collective::kReduceScatter)
+      return Internal("{} of what is kept in shards", instruction.kernel());
     Buffers& buffers = gathers ? parameters_ : gradients_;
     const auto it = buffers.find(ref.offset);
     const Phase wanted = gathers ? Phase::kCopied : Phase::kSumming;
@@ -271,32 +263,29 @@ class ShardVerifier {
         !SameFlatPlace(ref, instruction.outputs[0])) {
       return Internal("is not of all of bucket.{}, in place", it->second.bucket);
     }
-    if (!(instruction.group == AxesOf(bucket)) || instruction.reduction != graph::Reduction::kSum) {
+    if (!(instruction.group() == AxesOf(bucket)) || instruction.reduction() != graph::Reduction::kSum) {
       return Internal("the shards of bucket.{} lie over {}, not over {}", it->second.bucket,
-                      AxesOf(bucket).ToString(), plan_.mesh.NameOf(instruction.group));
+                      AxesOf(bucket).ToString(), plan_.mesh.NameOf(instruction.group()));
     }
-    if (plan::IsBehind(instruction.stream) != instruction.detached || instruction.last_only ||
-        (instruction.push && !instruction.detached))
+    if (instruction.last_only() || (instruction.push() && !instruction.detached()))
       return Internal("is not exchanged in every microbatch, behind computation or in its place");
-    it->second.phase = instruction.detached ? Phase::kExchanging : Phase::kWhole;
-    it->second.exchange = instruction.name;
+    it->second.phase = instruction.detached() ? Phase::kExchanging : Phase::kWhole;
     return absl::OkStatus();
   }
 
   static absl::Status FlatKernel(const plan::Instruction& instruction, std::uint32_t accumulate) {
     if (instruction.inputs.size() == 1 && instruction.outputs.size() == 1 &&
-        instruction.stream == plan::kComputeStream && !instruction.detached && !instruction.last_only &&
-        instruction.only_first.empty() && instruction.accumulate == accumulate &&
-        instruction.fresh == accumulate) {
+        instruction.stream == plan::kComputeStream && instruction.only_first().empty() &&
+        instruction.accumulate() == accumulate && instruction.fresh() == accumulate) {
       return absl::OkStatus();
     }
-    return Internal("{} is not from one buffer to another, in every microbatch", instruction.kernel);
+    return Internal("{} is not from one buffer to another, in every microbatch", instruction.kernel());
   }
 
   // This rank's parameters to their place among those of all.
   absl::Status Copy(const plan::Instruction& instruction) {
     RETURN_IF_ERROR(FlatKernel(instruction, 0));
-    RETURN_IF_ERROR(OfBothLanes(instruction));
+    RETURN_IF_ERROR(OfBothHalves(instruction));
     const size_t b = ShardAt(instruction.inputs[0], &plan::Bucket::parameter_shard);
     if (b == stage_.buckets.size()) return Internal("copies no shard of parameters");
     const plan::Bucket& bucket = BucketAt(b);
@@ -312,7 +301,7 @@ class ShardVerifier {
   // What a microbatch gave, to what is kept. The first overwrites what the iteration before left.
   absl::Status Add(const plan::Instruction& instruction) {
     RETURN_IF_ERROR(FlatKernel(instruction, 1));
-    RETURN_IF_ERROR(OfBothLanes(instruction));
+    RETURN_IF_ERROR(OfBothHalves(instruction));
     const size_t b = ShardAt(instruction.outputs[0], &plan::Bucket::gradient_shard);
     if (b == stage_.buckets.size()) return Internal("adds to no shard of gradients");
     const plan::Bucket& bucket = BucketAt(b);
@@ -334,7 +323,6 @@ class ShardVerifier {
   // Gathered when a program begins: by parameter. Of the program that is walked what has been gathered, by
   // name too, and of its segment what was waited for.
   absl::flat_hash_map<std::int32_t, size_t> at_begin_;
-  absl::flat_hash_map<std::string, size_t> at_begin_names_;
   const plan::Segment* segment_ = nullptr;
   absl::flat_hash_set<size_t> begun_, joined_;
   absl::flat_hash_map<std::int32_t, absl::flat_hash_set<size_t>> joined_forward_;  // by chunk

@@ -122,10 +122,7 @@ class StepVerifier {
       return Internal("{}: a program starts with {} and ends with {}, each once", Name(i),
                       SegmentName(ends.first), SegmentName(ends.last));
     }
-    if (step.paired) RETURN_IF_ERROR(Paired(i));
     if (first || last) return absl::OkStatus();
-    if (step.paired != (LaneOf(step) + 1 < plan_.LanesOf(spec_.kind)))
-      return Internal("{} {} in alternation with the next", Name(i), step.paired ? "runs" : "does not run");
     const plan::Segment& segment = stage_.segments[static_cast<size_t>(step.segment)];
     const auto chunk = std::find_if(stage_.chunks.begin(), stage_.chunks.end(),
                                     [&](const plan::Chunk& c) { return c.index == segment.chunk; });
@@ -138,34 +135,33 @@ class StepVerifier {
     if (step.segment == passes.weights) pass = plan::Pass::kWeights;
     if (pass == plan::Pass::kForward && step.segment != passes.forward)
       return Internal("{} does not belong here", Name(i));
-    RETURN_IF_ERROR(Turn(i, pass));
-    RETURN_IF_ERROR(SentFromSlot(i, pass));
-    if (pass == plan::Pass::kWeights) return absl::OkStatus();  // reads its slot alone
-    RETURN_IF_ERROR(Reads(i, pass));
-    return Writes(i, pass);
-  }
-
-  // Steps in alternation are of one segment, in two lanes, and nothing else is between them.
-  absl::Status Paired(size_t i) const {
-    const plan::Step& step = program_[i];
-    if (plan_.lanes < 2 || i + 1 == program_.size()) return Internal("{} has no step beside it", Name(i));
-    const plan::Step& next = program_[i + 1];
-    if (next.kind != plan::StepKind::kRun || next.segment != step.segment || !next.waits.empty()) {
-      return Internal("{} cannot run in alternation with {}", Name(i), Name(i + 1));
-    }
-    if (step.slot < 0 || step.slot % plan_.lanes != 0 || next.slot != step.slot + 1) {
-      return Internal("{} runs in alternation with {}, not in the slots of both lanes", Name(i), Name(i + 1));
+    if (step.microbatch % Halves() != 0 || (step.slot >= 0 && step.slot % Halves() != 0))
+      return Internal("{} runs microbatch {} in slot {}, no first half in its slot", Name(i), step.microbatch,
+                      step.slot);
+    for (std::int32_t half = 0; half < Halves(); ++half) {
+      plan::Step of = step;
+      of.microbatch += half;
+      of.slot += of.slot >= 0 ? half : 0;
+      if (of.microbatch >= spec_.microbatches)
+        return Internal("{}: there are {} microbatches", Name(i), spec_.microbatches);
+      RETURN_IF_ERROR(Turn(i, of, pass));
+      RETURN_IF_ERROR(SentFromSlot(i, of, pass));
+      if (pass == plan::Pass::kWeights) continue;  // reads its slot alone
+      RETURN_IF_ERROR(Reads(i, of, pass));
+      RETURN_IF_ERROR(Writes(i, of, pass));
     }
     return absl::OkStatus();
   }
+
+  // Microbatches that a step runs, one after the other.
+  std::int32_t Halves() const { return static_cast<std::int32_t>(plan_.HalvesOf(spec_.kind)); }
 
   std::string SegmentName(std::int32_t segment) const {
     return segment < 0 ? "nothing" : stage_.segments[static_cast<size_t>(segment)].name;
   }
 
-  // Order of the passes of a microbatch, and who holds the slot.
-  absl::Status Turn(size_t i, plan::Pass pass) {
-    const plan::Step& step = program_[i];
+  // Order of the passes of a microbatch, and who holds the slot. `step`: as if it ran one half alone.
+  absl::Status Turn(size_t i, const plan::Step& step, plan::Pass pass) {
     ChunkState& state = chunks_.at(step.chunk);
     int& done = state.done[static_cast<size_t>(step.microbatch)];
     const int before = static_cast<int>(pass);
@@ -206,9 +202,11 @@ class StepVerifier {
     return absl::OkStatus();
   }
 
-  // Buffers outside of slots are those of a lane (PipelineBuffersOf).
-  std::int32_t LaneOf(const plan::Step& step) const {
-    return static_cast<std::int32_t>(step.microbatch % plan_.LanesOf(spec_.kind));
+  // Buffers outside of slots are those of a half (PipelineBuffersOf).
+  std::int32_t HalfOf(const plan::Step& step) const { return step.microbatch % Halves(); }
+  // The slot of the microbatch that a step sends or receives: a step names the first of two.
+  std::int32_t SlotOf(const plan::Step& step) const {
+    return step.slot < 0 || step.kind == plan::StepKind::kRun ? step.slot : step.slot + HalfOf(step);
   }
 
   // The pass before which a transfer's value comes, or behind which it goes.
@@ -216,13 +214,12 @@ class StepVerifier {
     return IsBackward(TransferAt(t)) ? plan::Pass::kBackward : plan::Pass::kForward;
   }
 
-  absl::Status Reads(size_t i, plan::Pass pass) {
-    const plan::Step& step = program_[i];
+  absl::Status Reads(size_t i, const plan::Step& step, plan::Pass pass) {
     for (std::int32_t t : received_by_[step.chunk]) {
       const bool kept = in_slot_.at(t);
       // A backward pass also reads what its forward pass received into the slot.
       if (PassOf(t) != pass && !(kept && PassOf(t) < pass)) continue;
-      ReceiveState& state = receives_[{t, kept ? step.slot : LaneOf(step)}];
+      ReceiveState& state = receives_[{t, kept ? SlotOf(step) : HalfOf(step)}];
       if (state.received < 0 || state.microbatch != step.microbatch) {
         return Internal(
             "{} reads {}, but its buffer holds {}", Name(i), NameOf(plan_, TransferAt(t).value),
@@ -237,12 +234,11 @@ class StepVerifier {
   }
 
   SendState& SendOf(std::int32_t t, const plan::Step& step) {
-    return sends_[{t, sent_in_slot_.at(t) ? step.slot : LaneOf(step)}];
+    return sends_[{t, sent_in_slot_.at(t) ? SlotOf(step) : HalfOf(step)}];
   }
 
   // A later pass may overwrite the slot's values, when those that are sent from there have been.
-  absl::Status SentFromSlot(size_t i, plan::Pass pass) {
-    const plan::Step& step = program_[i];
+  absl::Status SentFromSlot(size_t i, const plan::Step& step, plan::Pass pass) {
     for (std::int32_t t : sent_by_[step.chunk]) {
       if (!sent_in_slot_.at(t) || PassOf(t) >= pass) continue;
       const SendState& state = SendOf(t, step);
@@ -267,8 +263,7 @@ class StepVerifier {
     return absl::OkStatus();
   }
 
-  absl::Status Writes(size_t i, plan::Pass pass) {
-    const plan::Step& step = program_[i];
+  absl::Status Writes(size_t i, const plan::Step& step, plan::Pass pass) {
     for (std::int32_t t : sent_by_[step.chunk]) {
       if (PassOf(t) != pass) continue;
       SendState& state = SendOf(t, step);
@@ -307,7 +302,7 @@ class StepVerifier {
     const std::int32_t chunk = TransferAt(step.transfer).to_chunk;
     const bool kept = step.buffer.in_slot;
     if (kept) RETURN_IF_ERROR(ReceiveIntoSlot(i, chunk));
-    ReceiveState& state = receives_[{step.transfer, kept ? step.slot : LaneOf(step)}];
+    ReceiveState& state = receives_[{step.transfer, kept ? SlotOf(step) : HalfOf(step)}];
     if (state.received >= 0 && state.reader < 0) {
       return Internal("{} overwrites microbatch {}, which nothing has read", Name(i), state.microbatch);
     }
@@ -322,21 +317,22 @@ class StepVerifier {
   absl::Status ReceiveIntoSlot(size_t i, std::int32_t chunk_index) {
     const plan::Step& step = program_[i];
     const auto chunk = chunks_.find(chunk_index);
-    if (chunk == chunks_.end() || step.slot < 0 ||
-        static_cast<size_t>(step.slot) >= chunk->second.holder.size()) {
+    const std::int32_t slot = SlotOf(step);
+    if (chunk == chunks_.end() || slot < 0 || step.slot % Halves() != 0 ||
+        static_cast<size_t>(slot) >= chunk->second.holder.size()) {
       return Internal("{} has no slot {}", Name(i), step.slot);
     }
     const ChunkState& state = chunk->second;
-    const std::int32_t holder = state.holder[static_cast<size_t>(step.slot)];
-    const std::int32_t released = state.released[static_cast<size_t>(step.slot)];
+    const std::int32_t holder = state.holder[static_cast<size_t>(slot)];
+    const std::int32_t released = state.released[static_cast<size_t>(slot)];
     // What comes for the backward pass finds the slot taken by the forward pass.
     const std::int32_t wanted = PassOf(step.transfer) == plan::Pass::kForward ? -1 : step.microbatch;
     if (holder < 0 && wanted >= 0) {
-      return Internal("{} writes into slot {} of chunk {}, which is free", Name(i), step.slot, chunk_index);
+      return Internal("{} writes into slot {} of chunk {}, which is free", Name(i), slot, chunk_index);
     }
     if (holder != wanted) {
-      return Internal("{} writes into slot {} of chunk {}, which microbatch {} still holds", Name(i),
-                      step.slot, chunk_index, holder);
+      return Internal("{} writes into slot {} of chunk {}, which microbatch {} still holds", Name(i), slot,
+                      chunk_index, holder);
     }
     if (released >= 0 && !Before(released, i)) {
       return Internal("{} writes into the slot that {} reads, and does not wait for it", Name(i),
@@ -373,7 +369,7 @@ class StepVerifier {
   std::vector<std::array<std::int32_t, plan::kStreams>> clock_;
   absl::flat_hash_map<std::int32_t, ChunkState> chunks_;
   absl::flat_hash_map<std::int32_t, bool> sent_in_slot_;  // by transfer sent
-  // By transfer and slot, or lane.
+  // By transfer and slot, or half.
   absl::flat_hash_map<std::pair<std::int32_t, std::int32_t>, SendState> sends_;
   absl::flat_hash_map<std::pair<std::int32_t, std::int32_t>, ReceiveState> receives_;
   absl::flat_hash_map<std::int32_t, bool> in_slot_;  // by transfer received

@@ -16,28 +16,28 @@ absl::Status LeftSums::Check(const plan::Segment& segment, size_t i) {
 
 // A sum that is left to its reader is one of two ranks, pushed, and lies where this rank's part of it does.
 absl::Status LeftSums::Leaves(const plan::Instruction& instruction) {
-  if (!instruction.unsummed) {
+  if (!instruction.LeavesAddition()) {
     const bool shard = std::any_of(instruction.outputs.begin(), instruction.outputs.end(),
                                    [](const plan::BufferRef& ref) { return !ref.shard_axes.empty(); });
     return shard ? Internal("writes to another place on each rank") : absl::OkStatus();
   }
-  const bool scatters = instruction.collective == plan::Collective::kReduceScatter;
-  if (instruction.op != nullptr || !(scatters || instruction.collective == plan::Collective::kAllReduce) ||
-      instruction.reduction != graph::Reduction::kSum || !instruction.push ||
-      plan_.mesh.GroupSize(instruction.group) != 2) {
+  const bool scatters = instruction.collective() == plan::Collective::kReduceScatter;
+  if (instruction.op() != nullptr ||
+      !(scatters || instruction.collective() == plan::Collective::kAllReduce) ||
+      instruction.reduction() != graph::Reduction::kSum || !instruction.push() ||
+      plan_.mesh.GroupSize(instruction.group()) != 2) {
     return Internal("leaves to its reader what is no pushed sum of two ranks");
   }
   const plan::BufferRef& partial = instruction.inputs[0];
   const plan::BufferRef& sum = instruction.outputs[0];
-  if (sum.lane_stride > 0) return Internal("leaves a sum to its reader beside the other lane's");
-  const bool own = scatters ? sum.shard_axes == instruction.group.axes && sum.shard_stride == sum.bytes() &&
+  const bool own = scatters ? sum.shard_axes == instruction.group().axes && sum.shard_stride == sum.bytes() &&
                                   IsRunOf(sum, partial)
                             : sum.shard_axes.empty();
   if (!own || sum.offset != partial.offset || Reach(plan_, sum) != End(partial) ||
       sum.in_slot != partial.in_slot || instruction.scratch.bytes() < sum.bytes()) {
     return Internal("{} is not where this rank's part of it is", NameOf(plan_, sum.value));
   }
-  left_.insert(sum.value);
+  left_.insert(KeyOf(sum.value, instruction.half));
   return absl::OkStatus();
 }
 
@@ -45,16 +45,17 @@ absl::Status LeftSums::Leaves(const plan::Instruction& instruction) {
 absl::Status LeftSums::Direct(const plan::Segment& segment, size_t i) const {
   const auto& list = segment.instructions;
   const plan::Instruction& instruction = list[i];
-  if (!instruction.direct) return absl::OkStatus();
-  if (instruction.op == nullptr) {
-    const bool read = i + 1 < list.size() && list[i + 1].direct && list[i + 1].part.elements > 0;
-    if (!instruction.unsummed || instruction.stream != plan::kComputeStream || instruction.outputs[0].in_slot)
+  if (!instruction.direct()) return absl::OkStatus();
+  if (instruction.op() == nullptr) {
+    const bool read = i + 1 < list.size() && list[i + 1].direct() && list[i + 1].AsKernel() != nullptr;
+    if (!instruction.LeavesAddition() || instruction.stream != plan::kComputeStream ||
+        instruction.outputs[0].in_slot)
       return Internal("lets the other rank read what is no sum in line that is left to its reader");
     return read ? absl::OkStatus() : Internal("is not read by the next instruction");
   }
-  const plan::Instruction* const sum = i > 0 && list[i - 1].direct ? &list[i - 1] : nullptr;
-  const auto input = static_cast<size_t>(instruction.part_of);
-  if (sum == nullptr || !sum->unsummed || input >= instruction.inputs.size() ||
+  const plan::Instruction* const sum = i > 0 && list[i - 1].direct() ? &list[i - 1] : nullptr;
+  const auto input = static_cast<size_t>(instruction.AddedInput());
+  if (sum == nullptr || !sum->LeavesAddition() || input >= instruction.inputs.size() ||
       instruction.inputs[input].value != sum->outputs[0].value) {
     return Internal("reads directly what the instruction before it does not sum");
   }
@@ -95,9 +96,9 @@ bool LeftSums::IsRunOf(const plan::BufferRef& sum, const plan::BufferRef& partia
 }
 
 absl::Status LeftSums::MayAdd(const plan::Instruction& instruction, const plan::BufferRef& input) const {
-  const plan::BufferRef& part = instruction.part;
+  const plan::BufferRef& part = instruction.AsKernel()->adds->place;
   if (part.elements != input.elements || part.dtype != input.dtype || part.in_slot ||
-      part.in_lane != input.in_lane || !arena_.Holds(part.offset, End(part), PartOf(input.value)).ok) {
+      !arena_.Holds(part.offset, End(part), PartOf(KeyOf(input.value, instruction.half))).ok) {
     return Internal("finds no part of {} at {}", NameOf(plan_, input.value), part.offset);
   }
   for (const plan::BufferRef& output : instruction.outputs) {
@@ -112,19 +113,20 @@ absl::Status LeftSums::MayAdd(const plan::Instruction& instruction, const plan::
 absl::Status LeftSums::Adds(const plan::Instruction& instruction, size_t i) {
   for (size_t k = 0; k < instruction.inputs.size(); ++k) {
     const plan::BufferRef& input = instruction.inputs[k];
-    const bool adds = instruction.part.elements > 0 && instruction.part_of == static_cast<int>(k);
-    if (adds != left_.contains(input.value)) {
+    const bool adds = instruction.AddedInput() == static_cast<int>(k);
+    if (adds != left_.contains(KeyOf(input.value, instruction.half))) {
       return adds ? Internal("adds a part to {}, which is whole", NameOf(plan_, input.value))
                   : Internal("reads {} without the other rank's part", NameOf(plan_, input.value));
     }
     if (!adds) continue;
     RETURN_IF_ERROR(MayAdd(instruction, input));
-    left_.erase(input.value);
+    left_.erase(KeyOf(input.value, instruction.half));
     (input.in_slot ? slot_ : arena_)
         .Write(input.offset, Reach(plan_, input), kAdded, static_cast<std::int32_t>(i));
   }
-  if (instruction.part.elements == 0 ||
-      (instruction.part_of >= 0 && instruction.part_of < static_cast<int>(instruction.inputs.size()))) {
+  const plan::Kernel* kernel = instruction.AsKernel();
+  if (kernel == nullptr || !kernel->adds ||
+      (kernel->adds->input >= 0 && kernel->adds->input < static_cast<int>(instruction.inputs.size()))) {
     return absl::OkStatus();
   }
   return Internal("adds a part to no input");

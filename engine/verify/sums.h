@@ -1,5 +1,5 @@
 // Sums of two ranks whose addition is left to the instruction that reads them: where they lie, and who adds
-// the other rank's part (Instruction::unsummed, part, direct).
+// the other rank's part (plan::Addition, plan::OtherTerm).
 #pragma once
 
 #include <absl/container/flat_hash_set.h>
@@ -30,7 +30,7 @@ class LeftSums {
   const plan::Plan& plan_;
   Contents& arena_;
   Contents& slot_;
-  absl::flat_hash_set<std::int32_t> left_;  // values that their reader must still add to
+  absl::flat_hash_set<std::int32_t> left_;  // KeyOf values that their reader must still add to
 };
 
 }  // namespace engine::verify

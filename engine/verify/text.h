@@ -41,12 +41,10 @@ inline const std::string& NameOf(const plan::Plan& plan, std::int32_t value) {
 // The same bytes of a rank.
 inline bool SamePlace(const plan::BufferRef& a, const plan::BufferRef& b) {
   return a.offset == b.offset && a.elements == b.elements && a.dtype == b.dtype && a.in_slot == b.in_slot &&
-         a.in_lane == b.in_lane && a.lane_stride == b.lane_stride && a.shard_axes == b.shard_axes &&
-         (a.shard_axes.empty() || a.shard_stride == b.shard_stride);
+         a.shard_axes == b.shard_axes && (a.shard_axes.empty() || a.shard_stride == b.shard_stride);
 }
 
-// Of both lanes', where they lie side by side.
-inline std::int64_t End(const plan::BufferRef& ref) { return ref.offset + ref.span(); }
+inline std::int64_t End(const plan::BufferRef& ref) { return ref.offset + ref.bytes(); }
 // Of the shards of all ranks.
 inline std::int64_t Reach(const plan::Plan& plan, const plan::BufferRef& ref) {
   const std::int64_t others = ref.shard_axes.empty() ? 0 : plan.mesh.GroupSize(ref.shard_axes) - 1;

@@ -42,10 +42,10 @@ bool SamePlaces(const std::vector<plan::BufferRef>& have, const std::vector<plan
 absl::Status IsTold(const plan::OptimizerDef& optimizer, const plan::Instruction& instruction,
                     const plan::Bucket& bucket) {
   for (const plan::OptimizerAttribute& attribute : optimizer.attributes) {
-    if (!instruction.attributes.Has(attribute.name)) return Internal("is not told its {}", attribute.name);
+    if (!instruction.attributes().Has(attribute.name)) return Internal("is not told its {}", attribute.name);
   }
-  if (!instruction.attributes.Has(plan::kWeightDecay)) return Internal("is not told its weight decay");
-  const double decay = instruction.attributes.Float(plan::kWeightDecay);
+  if (!instruction.attributes().Has(plan::kWeightDecay)) return Internal("is not told its weight decay");
+  const double decay = instruction.attributes().Float(plan::kWeightDecay);
   if (bucket.weight_decay || decay == 0) return absl::OkStatus();
   return Internal("has weight decay {} for parameters that do not decay", decay);
 }
@@ -77,8 +77,8 @@ class UpdateVerifier {
     plan::AxisSet partial;  // axes over which the gradient is still to be summed
     bool tie = false;       // still to be summed over the holders of its copies
     bool scattered = false;
-    bool early = false;          // reduced behind a backward pass
-    std::string under_way = {};  // the reduction, until something waits for it
+    bool early = false;      // reduced behind a backward pass
+    bool under_way = false;  // its reduction, until something waits for it
     bool gathered = true;
     int squares = 0;
     int updates = 0;
@@ -140,21 +140,22 @@ class UpdateVerifier {
     for (size_t i = 0; i < backward.instructions.size(); ++i) {
       const plan::Instruction& instruction = backward.instructions[i];
       for (const plan::BufferRef& output : instruction.outputs) {
-        const size_t b = instruction.flat ? stage_.buckets.size() : Find(output, &plan::Bucket::gradient);
+        const size_t b =
+            instruction.IsBucketExchange() ? stage_.buckets.size() : Find(output, &plan::Bucket::gradient);
         if (b == stage_.buckets.size() || !states_[b].early) continue;
         return Internal("{} adds to the gradients of bucket.{}, which are already reduced",
                         InstructionName(index_, backward, i), b);
       }
-      if (!instruction.flat) continue;
+      if (!instruction.IsBucketExchange()) continue;
       if (IsInTurns(stage_, instruction.inputs[0])) {
-        const bool sums = instruction.collective == plan::Collective::kReduceScatter;
+        const bool sums = instruction.collective() == plan::Collective::kReduceScatter;
         const absl::Status arrives = sums ? Arrives(instruction) : absl::OkStatus();
         if (!arrives.ok()) return WithContext(arrives, InstructionName(index_, backward, i));
         continue;
       }
-      absl::Status status = instruction.last_only && instruction.detached &&
-                                    instruction.joint == (plan_.lanes > 1) &&
-                                    plan::IsBehind(instruction.stream) && !instruction.group.IsTie()
+      absl::Status status = instruction.last_only() && instruction.detached() &&
+                                    (instruction.half == plan::Half::kBoth) == backward.halves &&
+                                    !instruction.group().IsTie()
                                 ? Communicate(instruction)
                                 : Internal("is no reduction behind the last backward pass");
       if (!status.ok()) return WithContext(status, InstructionName(index_, backward, i));
@@ -162,43 +163,44 @@ class UpdateVerifier {
       if (b == stage_.buckets.size())
         return Internal("{} reduces no gradients", InstructionName(index_, backward, i));
       states_[b].early = true;
-      states_[b].under_way.clear();  // the update begins when all of it has arrived
+      states_[b].under_way = false;  // the update begins when all of it has arrived
       status = Arrives(instruction);
       if (!status.ok()) return WithContext(status, InstructionName(index_, backward, i));
     }
     return absl::OkStatus();
   }
 
-  // What is pushed arrives behind the lanes, where nothing of a microbatch lies.
+  // What is pushed arrives behind the transients of passes, where nothing of a microbatch lies.
   absl::Status Arrives(const plan::Instruction& instruction) const {
     const plan::BufferRef& scratch = instruction.scratch;
-    if (scratch.elements == 0 && !instruction.push) return absl::OkStatus();
-    const std::int64_t begin = stage_.lane_base + plan_.lanes * stage_.lane_bytes + stage_.joint_bytes;
-    const std::int64_t end = stage_.lane_base + stage_.memory.transients;
-    if (instruction.push && scratch.elements > 0 && !scratch.in_lane && !scratch.in_slot &&
-        scratch.offset >= begin && scratch.offset + scratch.bytes() <= end) {
+    if (scratch.elements == 0 && !instruction.push()) return absl::OkStatus();
+    const std::int64_t begin = stage_.transient_base + stage_.pass_bytes;
+    const std::int64_t end = stage_.transient_base + stage_.memory.transients;
+    if (instruction.push() && scratch.elements > 0 && !scratch.in_slot && scratch.offset >= begin &&
+        scratch.offset + scratch.bytes() <= end) {
       return absl::OkStatus();
     }
-    return Internal("arrives at [{}, {}), not behind the lanes, in [{}, {})", scratch.offset,
+    return Internal("arrives at [{}, {}), not behind the transients of passes, in [{}, {})", scratch.offset,
                     scratch.offset + scratch.bytes(), begin, end);
   }
 
   // Gradients are reduced beside the norm of others, and the parameters that nothing in the update reads
   // again are gathered behind it. Beside that no other collective runs.
   absl::Status OnItsStream(const plan::Instruction& instruction) {
-    const bool exchanges = instruction.collective != plan::Collective::kNone;
-    const bool gathers = instruction.flat && instruction.collective == plan::Collective::kAllGather;
-    const bool reduces = instruction.flat && exchanges && !gathers && !instruction.group.IsTie() &&
+    const bool exchanges = instruction.collective() != plan::Collective::kNone;
+    const bool gathers =
+        instruction.IsBucketExchange() && instruction.collective() == plan::Collective::kAllGather;
+    const bool reduces = instruction.IsBucketExchange() && exchanges && !gathers &&
+                         !instruction.group().IsTie() &&
                          Find(instruction.inputs[0], &plan::Bucket::gradient) < stage_.buckets.size();
-    const bool behind = plan::IsBehind(instruction.stream) && instruction.detached && (gathers || reduces);
-    const bool before =
-        instruction.stream == plan::kComputeStream && !instruction.detached && !instruction.push;
-    if (instruction.last_only || !(before || behind)) {
+    const bool behind = instruction.detached() && (gathers || reduces);
+    const bool before = instruction.stream == plan::kComputeStream && !instruction.push();
+    if (instruction.last_only() || !(before || behind)) {
       return Internal("runs on stream {}, and {} waits for it", instruction.stream,
-                      instruction.detached ? "nothing" : "the next");
+                      instruction.detached() ? "nothing" : "the next");
     }
-    const bool reducing = std::any_of(states_.begin(), states_.end(),
-                                      [](const State& state) { return !state.under_way.empty(); });
+    const bool reducing =
+        std::any_of(states_.begin(), states_.end(), [](const State& state) { return state.under_way; });
     if (before && exchanges && (gathering_ || reducing)) {
       return Internal("runs beside what is {} behind the update", gathering_ ? "gathered" : "reduced");
     }
@@ -207,13 +209,11 @@ class UpdateVerifier {
   }
 
   absl::Status Join(const plan::Instruction& instruction) {
-    if (instruction.joins.empty()) return absl::OkStatus();
-    const auto reduced = std::find_if(states_.begin(), states_.end(), [&](const State& state) {
-      return state.under_way == instruction.joins;
-    });
-    if (reduced == states_.end() || instruction.collective != plan::Collective::kNone)
-      return Internal("waits for {}, which is not under way", instruction.joins);
-    reduced->under_way.clear();
+    if (instruction.waits_for_bucket < 0) return absl::OkStatus();
+    const auto b = static_cast<size_t>(instruction.waits_for_bucket);
+    if (b >= states_.size() || !states_[b].under_way || instruction.AsKernel() == nullptr)
+      return Internal("waits for bucket.{}, of which nothing is under way", b);
+    states_[b].under_way = false;
     return absl::OkStatus();
   }
 
@@ -222,10 +222,10 @@ class UpdateVerifier {
     const plan::BufferRef& scratch = instruction.scratch;
     if (scratch.elements == 0) return absl::OkStatus();
     for (const auto& [other, arrives] : scratches_) {
-      if ((arrives || instruction.push) && scratch.Overlaps(*other))
+      if ((arrives || instruction.push()) && scratch.Overlaps(*other))
         return Internal("its scratch at {} is also where pushed gradients arrive", scratch.offset);
     }
-    scratches_.emplace_back(&scratch, instruction.push);
+    scratches_.emplace_back(&scratch, instruction.push());
     return absl::OkStatus();
   }
 
@@ -233,65 +233,65 @@ class UpdateVerifier {
     RETURN_IF_ERROR(OnItsStream(instruction));
     RETURN_IF_ERROR(Scribbles(instruction));
     RETURN_IF_ERROR(Join(instruction));
-    if (instruction.collective != plan::Collective::kNone) return Communicate(instruction);
-    if (instruction.kernel == "sum_squares") return Squares(instruction);
-    if (instruction.kernel == "clip_factor") return Clip(instruction);
-    if (instruction.kernel == plan_.optimizer->kernel) return Update(instruction);
-    if (instruction.kernel == "fp8_update") return States(instruction);
-    return Internal("the update knows no kernel {}", instruction.kernel);
+    if (instruction.collective() != plan::Collective::kNone) return Communicate(instruction);
+    if (instruction.kernel() == "sum_squares") return Squares(instruction);
+    if (instruction.kernel() == "clip_factor") return Clip(instruction);
+    if (instruction.kernel() == plan_.optimizer->kernel) return Update(instruction);
+    if (instruction.kernel() == "fp8_update") return States(instruction);
+    return Internal("the update knows no kernel {}", instruction.kernel());
   }
 
   absl::Status Communicate(const plan::Instruction& instruction) {
     if (instruction.inputs.size() != 1 || instruction.outputs.size() != 1 ||
         !SamePlace(instruction.inputs[0], instruction.outputs[0])) {
-      return Internal("{} of a flat buffer is not in place", instruction.kernel);
+      return Internal("{} of a flat buffer is not in place", instruction.kernel());
     }
     const plan::BufferRef& ref = instruction.inputs[0];
     if (stage_.scales.elements > 0 && SamePlace(ref, stage_.scales)) return ReduceStates(instruction);
-    if (instruction.reduction != graph::Reduction::kSum) return Internal("takes no sum");
+    if (instruction.reduction() != graph::Reduction::kSum) return Internal("takes no sum");
     if (SamePlace(ref, stage_.scalars)) return ReduceScalars(instruction);
-    if (instruction.collective == plan::Collective::kAllGather) return Gather(instruction);
+    if (instruction.collective() == plan::Collective::kAllGather) return Gather(instruction);
     const size_t b = Find(ref, &plan::Bucket::gradient);
     if (b == stage_.buckets.size() || !SamePlace(ref, stage_.buckets[b].gradient)) {
-      return Internal("{} of bytes that are no bucket's gradients", instruction.kernel);
+      return Internal("{} of bytes that are no bucket's gradients", instruction.kernel());
     }
     State& state = states_[b];
     if (state.scattered) return Internal("the gradients of bucket.{} are already scattered", b);
-    if (instruction.group.IsTie()) {
+    if (instruction.group().IsTie()) {
       if (!state.tie)
         return Internal("the gradients of bucket.{} are not (or no longer) to be summed over the tie", b);
-      if (instruction.collective != plan::Collective::kAllReduce) return Internal("a tie is an all_reduce");
+      if (instruction.collective() != plan::Collective::kAllReduce) return Internal("a tie is an all_reduce");
       const plan::Group holders = plan::Group::OfHolders(stage_.buckets[b].holders);
-      if (!(instruction.group == holders)) {
+      if (!(instruction.group() == holders)) {
         return Internal("sums the gradients of bucket.{} over the {}, but its copies are the {}'s", b,
-                        plan_.mesh.NameOf(instruction.group), plan_.mesh.NameOf(holders));
+                        plan_.mesh.NameOf(instruction.group()), plan_.mesh.NameOf(holders));
       }
       state.tie = false;
       return absl::OkStatus();
     }
-    const plan::AxisSet extra = Minus(instruction.group.axes, state.partial);
-    if (!extra.empty() || instruction.group.axes.HasPp()) {
+    const plan::AxisSet extra = Minus(instruction.group().axes, state.partial);
+    if (!extra.empty() || instruction.group().axes.HasPp()) {
       return Internal("sums the gradients of bucket.{} over {}, but they are partial over {} only", b,
-                      plan_.mesh.NameOf(instruction.group), state.partial.ToString());
+                      plan_.mesh.NameOf(instruction.group()), state.partial.ToString());
     }
-    state.partial = Minus(state.partial, instruction.group.axes);
-    if (instruction.detached) state.under_way = instruction.name;
-    if (instruction.collective == plan::Collective::kAllReduce) return absl::OkStatus();
-    if (instruction.collective != plan::Collective::kReduceScatter) {
-      return Internal("{} does not sum gradients", instruction.kernel);
+    state.partial = Minus(state.partial, instruction.group().axes);
+    if (instruction.detached()) state.under_way = true;
+    if (instruction.collective() == plan::Collective::kAllReduce) return absl::OkStatus();
+    if (instruction.collective() != plan::Collective::kReduceScatter) {
+      return Internal("{} does not sum gradients", instruction.kernel());
     }
     state.scattered = true;
-    const std::int64_t shards = plan_.mesh.GroupSize(instruction.group);
+    const std::int64_t shards = plan_.mesh.GroupSize(instruction.group());
     if (stage_.buckets[b].shards == shards) return absl::OkStatus();
     return Internal("scatters bucket.{} into {} shards, its optimizer state has {}", b, shards,
                     stage_.buckets[b].shards);
   }
 
   absl::Status ReduceScalars(const plan::Instruction& instruction) {
-    if (instruction.collective != plan::Collective::kAllReduce ||
-        !(instruction.group == plan::AxisSet::World())) {
-      return Internal("loss and norm are summed over the world, not by {} over {}", instruction.kernel,
-                      plan_.mesh.NameOf(instruction.group));
+    if (instruction.collective() != plan::Collective::kAllReduce ||
+        !(instruction.group() == plan::AxisSet::World())) {
+      return Internal("loss and norm are summed over the world, not by {} over {}", instruction.kernel(),
+                      plan_.mesh.NameOf(instruction.group()));
     }
     if (scalars_summed_++ > 0) return Internal("loss and norm are summed twice");
     for (size_t b = 0; b < stage_.buckets.size(); ++b) {
@@ -310,12 +310,12 @@ class UpdateVerifier {
   }
 
   absl::Status ReduceStates(const plan::Instruction& instruction) {
-    if (instruction.collective != plan::Collective::kAllReduce ||
-        instruction.reduction != graph::Reduction::kMax || !(instruction.group == StageRanks())) {
+    if (instruction.collective() != plan::Collective::kAllReduce ||
+        instruction.reduction() != graph::Reduction::kMax || !(instruction.group() == StageRanks())) {
       return Internal("of the states the largest over {} are taken, not {}{} over {}",
-                      StageRanks().ToString(), instruction.kernel,
-                      instruction.reduction == graph::Reduction::kMax ? " (max)" : "",
-                      plan_.mesh.NameOf(instruction.group));
+                      StageRanks().ToString(), instruction.kernel(),
+                      instruction.reduction() == graph::Reduction::kMax ? " (max)" : "",
+                      plan_.mesh.NameOf(instruction.group()));
     }
     if (states_updated_) return Internal("the states are already updated");
     if (states_reduced_) return Internal("the largest of the states are taken twice");
@@ -332,9 +332,9 @@ class UpdateVerifier {
     if (state.updates == 0 || state.gathered) {
       return Internal("the parameters of bucket.{} are whole: nothing to gather", b);
     }
-    if (!(instruction.group == stage_.buckets[b].reduce)) {
+    if (!(instruction.group() == stage_.buckets[b].reduce)) {
       return Internal("gathers bucket.{} over {}, its shards lie over {}", b,
-                      plan_.mesh.NameOf(instruction.group), stage_.buckets[b].reduce.ToString());
+                      plan_.mesh.NameOf(instruction.group()), stage_.buckets[b].reduce.ToString());
     }
     state.gathered = true;
     return absl::OkStatus();
@@ -348,8 +348,8 @@ class UpdateVerifier {
                       state.partial.ToString());
     }
     if (state.tie) return Internal("reads the gradients of bucket.{} before they are summed over the tie", b);
-    if (!state.under_way.empty())
-      return Internal("reads the gradients of bucket.{} and does not wait for {}", b, state.under_way);
+    if (state.under_way)
+      return Internal("reads the gradients of bucket.{} and does not wait for their reduction", b);
     const plan::Bucket& bucket = stage_.buckets[b];
     const plan::BufferRef own =
         bucket.gradient_shard.elements > 0
@@ -370,14 +370,14 @@ class UpdateVerifier {
     if (states_[b].squares++ > 0) return Internal("bucket.{} is counted twice in the norm", b);
     const plan::AxisSet repeated =
         Minus(copies_[b], states_[b].scattered ? stage_.buckets[b].reduce : plan::AxisSet());
-    if (!(instruction.only_first == repeated)) {
+    if (!(instruction.only_first() == repeated)) {
       return Internal("bucket.{} is repeated over {}, but counted on the first of {}", b, repeated.ToString(),
-                      instruction.only_first.ToString());
+                      instruction.only_first().ToString());
     }
     plan::BufferRef norm = stage_.scalars;
     norm.offset += SizeOf(DType::kF64);
     norm.elements = 1;
-    if (!SamePlace(instruction.outputs[0], norm) || instruction.accumulate != 1) {
+    if (!SamePlace(instruction.outputs[0], norm) || instruction.accumulate() != 1) {
       return Internal("does not add to the norm");
     }
     return absl::OkStatus();
@@ -435,7 +435,7 @@ class UpdateVerifier {
   // What is kept in 16 bits is rounded by draws, which have a name.
   static absl::Status Draws(const plan::Instruction& instruction, const char* draws, DType dtype) {
     const bool narrow = dtype != DType::kF32;
-    if (instruction.attributes.Has(draws) == narrow) return absl::OkStatus();
+    if (instruction.attributes().Has(draws) == narrow) return absl::OkStatus();
     return Internal("rounds to {} {} the attribute {}", engine::Name(dtype), narrow ? "without" : "with",
                     draws);
   }
@@ -487,10 +487,11 @@ std::string DrawsOf(const plan::Plan& plan, const plan::StagePlan& stage, const 
   std::string draws;
   for (const plan::Instruction& instruction :
        stage.segments[static_cast<size_t>(stage.update())].instructions) {
-    if (instruction.kernel != plan.optimizer->kernel || !SamePlace(instruction.inputs[0], OwnWeights(bucket)))
+    if (instruction.kernel() != plan.optimizer->kernel ||
+        !SamePlace(instruction.inputs[0], OwnWeights(bucket)))
       continue;
     for (const char* name : {plan::kStateDraws, plan::kWeightDraws}) {
-      if (instruction.attributes.Has(name)) draws += " " + instruction.attributes.String(name);
+      if (instruction.attributes().Has(name)) draws += " " + instruction.attributes().String(name);
     }
   }
   return draws;
@@ -501,8 +502,8 @@ std::string SumsOf(const plan::Plan& /*plan*/, const plan::StagePlan& stage, con
   std::string sums;
   for (const plan::Instruction& instruction :
        stage.segments[static_cast<size_t>(stage.update())].instructions) {
-    if (!instruction.flat || !SamePlace(instruction.inputs[0], bucket.gradient)) continue;
-    sums += fmt::format(" {}{}", instruction.kernel, instruction.push ? " (pushed)" : "");
+    if (!instruction.IsBucketExchange() || !SamePlace(instruction.inputs[0], bucket.gradient)) continue;
+    sums += fmt::format(" {}{}", instruction.kernel(), instruction.push() ? " (pushed)" : "");
   }
   return sums;
 }

@@ -23,7 +23,7 @@ struct VerifyOptions {
 absl::Status Verify(const plan::Plan& plan, const VerifyOptions& options);
 
 // Every stage has all programs of the plan; those of a kind are of growing sizes, each of whole microbatches (of all
-// lanes), up to the plan's global batch; and there are segments for the kinds that there are programs of. What the other
+// halves), up to the plan's global batch; and there are segments for the kinds that there are programs of. What the other
 // checks rely on.
 absl::Status VerifyPrograms(const plan::Plan& plan);
 

@@ -85,8 +85,8 @@ TEST_CASE("cut: all stages that read a parameter hold it, and the first of them 
     int sums = 0;
     for (const plan::Instruction& instruction :
          stage.segments[static_cast<size_t>(stage.update())].instructions) {
-      if (!instruction.group.IsTie()) continue;
-      CHECK(plan.mesh.NameOf(instruction.group) == "tie(0, 2, 3)");
+      if (!instruction.group().IsTie()) continue;
+      CHECK(plan.mesh.NameOf(instruction.group()) == "tie(0, 2, 3)");
       ++sums;
     }
     CHECK(sums == tied);

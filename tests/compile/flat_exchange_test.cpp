@@ -20,39 +20,42 @@ constexpr double kNoWorkMs = 0.003;
 
 plan::Instruction KernelTaking(const std::string& name, double ms) {
   plan::Instruction instruction;
-  instruction.name = instruction.kernel = name;
-  instruction.work.flops = (ms - kNoWorkMs) * 1e9;
+  instruction.name = instruction.AsKernel()->name = name;
+  instruction.AsKernel()->work.flops = (ms - kNoWorkMs) * 1e9;
   return instruction;
 }
 
 plan::Instruction ReductionTaking(const std::string& name, double ms) {
-  plan::Instruction instruction = KernelTaking(name, 0);
-  instruction.collective = plan::Collective::kReduceScatter;
+  plan::BucketExchange exchange;
+  exchange.collective = plan::Collective::kReduceScatter;
+  exchange.push = exchange.last_only = true;
+  exchange.wire_bytes = static_cast<std::int64_t>((ms - kNoBytesMs) * 1e6);
+  plan::Instruction instruction;
+  instruction.name = name;
   instruction.stream = plan::kBucketStream;
-  instruction.flat = instruction.push = instruction.detached = instruction.last_only = true;
-  instruction.wire_bytes = static_cast<std::int64_t>((ms - kNoBytesMs) * 1e6);
+  instruction.what = exchange;
   return instruction;
 }
 
 // Layers of 3 + 1 ms, each reduced in `ms` behind the first of them.
-plan::Segment ReducedLayers(int layers, double ms) {
-  plan::Segment segment;
+DraftSegment ReducedLayers(int layers, double ms) {
+  DraftSegment segment;
   for (int i = layers; i-- > 0;) {
-    segment.instructions.push_back(KernelTaking("wgrad", 3));
-    segment.instructions.push_back(ReductionTaking("sum" + std::to_string(i), ms));
-    segment.instructions.push_back(KernelTaking("norm", 1));
+    segment.drafts.push_back({.instruction = KernelTaking("wgrad", 3)});
+    segment.drafts.push_back({.instruction = ReductionTaking("sum" + std::to_string(i), ms)});
+    segment.drafts.push_back({.instruction = KernelTaking("norm", 1)});
   }
   return segment;
 }
 
-std::string NamesInOrder(const plan::Segment& segment) {
+std::string NamesInOrder(const DraftSegment& segment) {
   std::string names;
-  for (const plan::Instruction& i : segment.instructions) names += (names.empty() ? "" : " ") + i.name;
+  for (const auto& [i, scratch_bytes] : segment.drafts) names += (names.empty() ? "" : " ") + i.name;
   return names;
 }
 
 TEST_CASE("late reductions: as near to the end as twice their time between each two allows") {
-  plan::Segment segment = ReducedLayers(6, 0.4);
+  DraftSegment segment = ReducedLayers(6, 0.4);
   ReduceLate(kLateRates, &segment);
   // 1 ms is enough, where it stands between.
   CHECK(NamesInOrder(segment) ==
@@ -63,7 +66,7 @@ TEST_CASE("late reductions: as near to the end as twice their time between each 
 }
 
 TEST_CASE("late reductions: none before its gradients are made") {
-  plan::Segment segment = ReducedLayers(5, 3.5);  // 7 ms of computation are more than a layer
+  DraftSegment segment = ReducedLayers(5, 3.5);  // 7 ms of computation are more than a layer
   const std::string before = NamesInOrder(segment);
   ReduceLate(kLateRates, &segment);
   CHECK(NamesInOrder(segment) == before);
@@ -73,7 +76,7 @@ TEST_CASE("late reductions: none where the cluster's rates are not known") {
   for (double Rates::*rate : {&Rates::matmul_flops, &Rates::link_bandwidth}) {
     Rates rates = kLateRates;
     rates.*rate = 0;
-    plan::Segment segment = ReducedLayers(6, 0.1);
+    DraftSegment segment = ReducedLayers(6, 0.1);
     const std::string before = NamesInOrder(segment);
     ReduceLate(rates, &segment);
     CHECK(NamesInOrder(segment) == before);
@@ -82,19 +85,20 @@ TEST_CASE("late reductions: none where the cluster's rates are not known") {
 
 TEST_CASE("late reductions: none where the segment exchanges anything else, or the links carry it anyway") {
   const auto stays = [](const auto& edit) {
-    plan::Segment segment = ReducedLayers(6, 0.4);
-    edit(segment.instructions);
+    DraftSegment segment = ReducedLayers(6, 0.4);
+    edit(segment.drafts);
     const std::string before = NamesInOrder(segment);
     ReduceLate(kLateRates, &segment);
     return NamesInOrder(segment) == before;
   };
-  CHECK_FALSE(stays([](std::vector<plan::Instruction>&) {}));
-  CHECK(stays([](std::vector<plan::Instruction>& list) { list[1].push = false; }));  // NCCL's
-  CHECK(
-      stays([](std::vector<plan::Instruction>& list) { list[1].last_only = false; }));  // in every microbatch
-  CHECK(stays([](std::vector<plan::Instruction>& list) { list[1].detached = false; }));
-  CHECK(stays([](std::vector<plan::Instruction>& list) {
-    list[3].collective = plan::Collective::kAllReduce;  // of tp
+  CHECK_FALSE(stays([](std::vector<Draft>&) {}));
+  CHECK(stays([](std::vector<Draft>& list) { list[1].instruction.AsExchange()->push = false; }));  // NCCL's
+  CHECK(stays([](std::vector<Draft>& list) {
+    list[1].instruction.AsBucketExchange()->last_only = false;
+  }));  // in every microbatch
+  CHECK(stays([](std::vector<Draft>& list) { list[1].instruction.stream = plan::kComputeStream; }));
+  CHECK(stays([](std::vector<Draft>& list) {
+    list[3].instruction.what = plan::Conversion();  // of tp
   }));
 }
 
@@ -105,9 +109,9 @@ double ShareBehindFirst(const plan::Plan& plan) {
   double all = 0, behind = 0;
   bool first = false;
   for (const plan::Instruction& i : backward.instructions) {
-    if (i.collective != plan::Collective::kNone) first = true;
-    all += i.work.flops;
-    behind += first ? i.work.flops : 0;
+    if (i.collective() != plan::Collective::kNone) first = true;
+    all += i.work().flops;
+    behind += first ? i.work().flops : 0;
   }
   return behind / all;
 }

@@ -3,11 +3,13 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/backend/cuda/profile/profile.h"
-#include "engine/verify/order.h"
 #include "tests/plan/plans.h"
 
 namespace engine::compile {
@@ -17,229 +19,214 @@ constexpr Rates kRates = {.matmul_flops = 1e12, .memory_bandwidth = 1e15, .link_
 
 plan::Instruction Compute(const std::string& name, double ms) {
   plan::Instruction instruction;
-  instruction.name = instruction.kernel = name;
-  instruction.work.flops = ms * 1e9;
+  instruction.name = instruction.AsKernel()->name = name;
+  instruction.AsKernel()->work.flops = ms * 1e9;
   return instruction;
 }
 
 plan::Instruction Exchange(const std::string& name, double ms) {
   plan::Instruction instruction;
-  instruction.name = instruction.kernel = name;
-  instruction.collective = plan::Collective::kReduceScatter;
+  instruction.name = name;
   instruction.stream = plan::kExchangeStream;
-  instruction.wire_bytes = static_cast<std::int64_t>(ms * 1e6);
+  plan::Conversion conversion;
+  conversion.collective = plan::Collective::kReduceScatter;
+  conversion.wire_bytes = static_cast<std::int64_t>(ms * 1e6);
+  instruction.what = conversion;
   return instruction;
 }
 
-// A place of `ms` bytes a lane behind `offset`, side by side with the other lane's.
-plan::BufferRef Beside(std::int64_t offset, std::int64_t bytes) {
-  return {.offset = offset, .elements = bytes, .dtype = DType::kU8, .in_lane = true, .lane_stride = bytes};
+// Of what both halves share.
+plan::Instruction ExchangeOfBucket(const std::string& name, double ms, plan::Collective collective) {
+  plan::Instruction instruction = Exchange(name, ms);
+  plan::BucketExchange exchange;
+  exchange.collective = collective;
+  exchange.wire_bytes = instruction.wire_bytes();
+  exchange.bucket = 0;
+  instruction.what = exchange;
+  return instruction;
+}
+
+// What one microbatch runs.
+struct Items {
+  std::vector<std::unique_ptr<plan::Instruction>> instructions;
+  std::vector<TurnItem> items;
+
+  TurnItem& Add(plan::Instruction instruction, bool both = false) {
+    instructions.push_back(std::make_unique<plan::Instruction>(std::move(instruction)));
+    const plan::Instruction* added = instructions.back().get();
+    items.push_back({.instruction = added, .both = both, .seconds = EstimateSeconds(*added, kRates)});
+    return items.back();
+  }
+  const std::string& NameOf(const HalfTurn& turn) const { return items[turn.item].instruction->name; }
+};
+
+constexpr plan::Half kFirst = plan::Half::kFirst;
+constexpr plan::Half kSecond = plan::Half::kSecond;
+constexpr plan::Half kBoth = plan::Half::kBoth;
+
+// A place of so many bytes a half behind `offset`, the second half's behind the first's.
+BesidePlace Beside(std::int64_t offset, std::int64_t bytes) {
+  return {.offset = offset, .stride = bytes, .bytes = bytes};
 }
 
 // A backward pass with tensor parallelism: what goes on to the layer before, its sum, and the gradient of the
-// weights of both lanes, of what was made in `places` places in turn.
-plan::Segment WithJoint(int layers, int places, double exchange_ms) {
-  plan::Segment segment;
+// weights of both halves, of what was made in `places` places in turn.
+Items WithBoth(int layers, int places, double exchange_ms) {
+  Items items;
   for (int i = 0; i < layers; ++i) {
-    const plan::BufferRef made = Beside(512 * (i % places), 256);
-    segment.instructions.push_back(Compute("dgrad", 3));
-    segment.instructions.back().outputs = {made};
-    segment.instructions.push_back(Compute("wgrad", 6));
-    segment.instructions.back().inputs = {made};
-    segment.instructions.back().joint = true;
-    segment.instructions.push_back(Exchange("sum", exchange_ms));
-    segment.instructions.back().inputs = segment.instructions.back().outputs = {plan::BufferRef()};
-    segment.instructions.push_back(Compute("norm", 0.25));
+    const BesidePlace made = Beside(512 * (i % places), 256);
+    items.Add(Compute("dgrad", 3)).writes = {made};
+    items.Add(Compute("wgrad", 6), true).reads = {made};
+    items.Add(Exchange("sum", exchange_ms));
+    items.Add(Compute("norm", 0.25));
   }
-  return segment;
+  return items;
 }
 
 // Layers of sequence parallelism: products, a sum, the norm between two exchanges, a gather.
-plan::Segment Layers(int layers, double exchange_ms) {
-  plan::Segment segment;
+Items Layers(int layers, double exchange_ms) {
+  Items items;
   for (int i = 0; i < layers; ++i) {
-    segment.instructions.push_back(Compute("first", 2));
-    segment.instructions.push_back(Compute("second", 3));
-    segment.instructions.push_back(Exchange("scatter", exchange_ms));
-    segment.instructions.push_back(Compute("norm", 0.25));
-    segment.instructions.push_back(Exchange("gather", exchange_ms));
+    items.Add(Compute("first", 2));
+    items.Add(Compute("second", 3));
+    items.Add(Exchange("scatter", exchange_ms));
+    items.Add(Compute("norm", 0.25));
+    items.Add(Exchange("gather", exchange_ms));
   }
-  return segment;
+  return items;
 }
 
 }  // namespace
 
-TEST_CASE("interleave: neither lane reads what is gathered for both before it is there") {
-  plan::Segment segment;
-  segment.instructions = {Compute("before", 1), Exchange("gather", 5), Compute("reads", 1)};
-  plan::Instruction& gather = segment.instructions[1];
-  gather.collective = plan::Collective::kAllGather;
-  gather.joint = gather.detached = true;
-  segment.instructions[2].joins = gather.name;
-  CHECK(Interleave(segment, kRates).order == std::vector<std::uint8_t>{0, 1, plan::kJointLane, 0, 1});
+TEST_CASE("interleave: neither half reads what is gathered for both before it is there") {
+  Items items;
+  items.Add(Compute("before", 1));
+  items.Add(ExchangeOfBucket("gather", 5, plan::Collective::kAllGather), true);
+  plan::Instruction reads = Compute("reads", 1);
+  reads.waits_for_bucket = 0;
+  items.Add(reads);
+  CHECK(Interleave(items.items).order ==
+        std::vector<HalfTurn>{{kFirst, 0}, {kSecond, 0}, {kBoth, 1}, {kFirst, 2}, {kSecond, 2}});
 }
 
 TEST_CASE("interleave: exchange shorter than products is hidden, but for the ends") {
   const double once = 1e-3;
-  const Interleaving short_one = Interleave(Layers(20, 1), kRates);
+  const Interleaving short_one = Interleave(Layers(20, 1).items);
   CHECK(short_one.compute_s == doctest::Approx(2 * 20 * 5.25e-3).epsilon(0.01));
   CHECK(short_one.exposed_s < 4 * once);
   // Longer than all that there is to compute beside it: at least what is left over is exposed.
-  const Interleaving long_one = Interleave(Layers(20, 10), kRates);
+  const Interleaving long_one = Interleave(Layers(20, 10).items);
   CHECK(long_one.exposed_s > 2 * 20 * (2 * 10e-3 - 5.25e-3));
 }
 
 TEST_CASE("interleave: a norm between two exchanges goes into the midst of the other half's products") {
-  const plan::Segment segment = Layers(20, 1);
-  const Interleaving interleaving = Interleave(segment, kRates);
+  const Items items = Layers(20, 1);
   size_t next[2] = {0, 0};
   int inside = 0;
-  for (const std::uint8_t lane : interleaving.order) {
-    const size_t other = next[1 - lane];
-    const bool halfway = other < segment.instructions.size() && segment.instructions[other].name == "second";
-    inside += segment.instructions[next[lane]].name == "norm" && halfway ? 1 : 0;
-    ++next[lane];
+  for (const HalfTurn& turn : Interleave(items.items).order) {
+    const size_t other = next[turn.half == kFirst ? 1 : 0];
+    const bool halfway = other < items.items.size() && items.items[other].instruction->name == "second";
+    inside += items.NameOf(turn) == "norm" && halfway ? 1 : 0;
+    next[turn.half == kFirst ? 0 : 1] = turn.item + 1;
   }
   CHECK(inside >= 2 * 20 - 4);
 }
 
-TEST_CASE("interleave: what is made of both lanes fills the gaps, once both have come to it") {
+TEST_CASE("interleave: what is made of both halves fills the gaps, once both have come to it") {
   const int layers = 20;
-  const plan::Segment segment = WithJoint(layers, layers, 4);
-  const Interleaving interleaving = Interleave(segment, kRates);
+  const Items items = WithBoth(layers, layers, 4);
+  const Interleaving interleaving = Interleave(items.items);
   // Without it 1 ms of each sum would be left over.
   CHECK(interleaving.compute_s == doctest::Approx(layers * (2 * 3.25e-3 + 6e-3)).epsilon(0.01));
   CHECK(interleaving.exposed_s < 5e-3);
-  std::vector<size_t> own, joint;
-  for (size_t i = 0; i < segment.instructions.size(); ++i)
-    (segment.instructions[i].joint ? joint : own).push_back(i);
-  size_t taken[3] = {0, 0, 0};
-  for (const std::uint8_t lane : interleaving.order) {
-    if (lane == plan::kJointLane) {
-      for (size_t other : {0, 1}) CHECK((taken[other] == own.size() || own[taken[other]] > joint[taken[2]]));
+  // Each runs all that it has to in its order, and what is made of both is behind both.
+  std::vector<size_t> taken[3];
+  for (const HalfTurn& turn : interleaving.order) {
+    if (turn.half == kBoth) {
+      for (size_t other : {0, 1}) {
+        const auto passed = std::count_if(taken[other].begin(), taken[other].end(),
+                                          [&](size_t item) { return item < turn.item; });
+        CHECK(passed == static_cast<std::ptrdiff_t>(turn.item / 4 * 3 + 1));
+      }
     }
-    ++taken[lane];
+    taken[static_cast<size_t>(turn.half)].push_back(turn.item);
   }
-  CHECK(taken[0] == own.size());
-  CHECK(taken[1] == own.size());
-  CHECK(taken[2] == joint.size());
+  for (const std::vector<size_t>& of : taken) CHECK(std::is_sorted(of.begin(), of.end()));
+  CHECK(taken[0].size() == 3 * layers);
+  CHECK(taken[1] == taken[0]);
+  CHECK(taken[2].size() == layers);
 }
 
-TEST_CASE("interleave: no lane overwrites what is still to be read of both") {
+TEST_CASE("interleave: no half overwrites what is still to be read of both") {
   for (const int places : {1, 2, 3}) {
-    // Short exchange leaves no gaps: only the places make joint instructions run.
-    const plan::Segment segment = WithJoint(20, places, 0.01);
+    // Short exchange leaves no gaps: only the places make what is made of both run.
+    const Items items = WithBoth(20, places, 0.01);
     int made[2] = {0, 0};
-    int joint = 0;
-    size_t next[3] = {0, 1, 1};
-    next[1] = 0;
-    for (const std::uint8_t lane : Interleave(segment, kRates).order) {
-      while (segment.instructions[next[lane]].joint != (lane == plan::kJointLane)) ++next[lane];
-      const std::string& name = segment.instructions[next[lane]++].name;
-      if (name == "wgrad") ++joint;
-      if (name != "dgrad") continue;
-      CHECK(made[lane] - joint < places);
-      ++made[lane];
+    int both = 0;
+    for (const HalfTurn& turn : Interleave(items.items).order) {
+      if (items.NameOf(turn) == "wgrad") ++both;
+      if (items.NameOf(turn) != "dgrad") continue;
+      int& of = made[turn.half == kFirst ? 0 : 1];
+      CHECK(of - both < places);
+      ++of;
     }
-    CHECK(joint == 20);
+    CHECK(both == 20);
   }
 }
 
 TEST_CASE("interleave: sums are added to in the order of instructions, and reductions are not held up") {
-  // Nothing but the sum makes the lanes wait for "head"; behind it the reductions of 8 layers.
-  plan::Segment segment;
-  const plan::BufferRef sum{.value = 7, .elements = 1};
-  segment.instructions.push_back(Compute("head", 5));
-  segment.instructions.back().joint = true;
-  segment.instructions.back().outputs = {sum};
-  for (int i = 0; i < 8; ++i) {
-    segment.instructions.push_back(Compute("layer", 3));
-    segment.instructions.push_back(Exchange("reduce", 1));
-    segment.instructions.back().joint = segment.instructions.back().detached = true;
-  }
-  segment.instructions.push_back(Compute("lookup", 1));
-  segment.instructions.back().outputs = {sum};
-  int layers = 0;  // of lane 1, which is behind
+  // Nothing but the sum makes the halves wait for "head"; behind it the reductions of 8 layers.
+  const auto build = [](int layers) {
+    const plan::BufferRef sum{.value = 7, .elements = 1};
+    Items items;
+    plan::Instruction head = Compute("head", 5);
+    head.outputs = {sum};
+    items.Add(head, true);
+    for (int i = 0; i < layers; ++i) {
+      items.Add(Compute("layer", 3));
+      items.Add(ExchangeOfBucket("reduce", 1, plan::Collective::kReduceScatter), true);
+    }
+    plan::Instruction lookup = Compute("lookup", 1);
+    lookup.outputs = {sum};
+    items.Add(lookup);
+    return items;
+  };
+  const Items items = build(8);
+  int layers = 0;  // of the second half, which is behind
   bool head = false;
-  size_t next[3] = {1, 1, 0};
-  for (const std::uint8_t lane : Interleave(segment, kRates).order) {
-    while (segment.instructions[next[lane]].joint != (lane == plan::kJointLane)) ++next[lane];
-    const std::string& name = segment.instructions[next[lane]++].name;
-    layers += name == "layer" && lane == 1 ? 1 : 0;
+  for (const HalfTurn& turn : Interleave(items.items).order) {
+    const std::string& name = items.NameOf(turn);
+    layers += name == "layer" && turn.half == kSecond ? 1 : 0;
     if (name == "head") CHECK(layers <= 3);
     head = head || name == "head";
     if (name == "lookup") CHECK(head);
   }
   CHECK(head);
-  segment.instructions.erase(segment.instructions.begin() + 1, segment.instructions.end() - 1);
-  CHECK(Interleave(segment, kRates).order == std::vector<std::uint8_t>{plan::kJointLane, 0, 1});
+  CHECK(Interleave(build(0).items).order == std::vector<HalfTurn>{{kBoth, 0}, {kFirst, 1}, {kSecond, 1}});
 }
 
-TEST_CASE("interleave: a place of another size is the other lane's until that has finished its exchange") {
-  // "first" of lane 1 lies where the second half of "second" of lane 0 does.
-  plan::Plan plan;
-  for (const char* name : {"first", "second", "sent"}) plan.values.emplace_back().name = name;
-  const auto place = [](std::int32_t value, std::int64_t offset, std::int64_t bytes) {
-    plan::BufferRef ref = Beside(offset, bytes);
-    ref.value = value;
-    return ref;
-  };
-  plan::Segment segment;
-  segment.instructions.push_back(Compute("make", 1));
-  segment.instructions.back().outputs = {place(0, 0, 512)};
-  segment.instructions.push_back(Exchange("send", 50));
-  segment.instructions.back().inputs = {place(0, 0, 512)};
-  segment.instructions.back().outputs = {place(2, 1 << 20, 512)};
-  segment.instructions.push_back(Compute("waits", 1));
-  segment.instructions.push_back(Compute("overwrite", 1));
-  segment.instructions.back().outputs = {place(1, 0, 1024)};
-  segment.instructions.push_back(Compute("joint", 1));
-  segment.instructions.back().inputs = {place(1, 0, 1024)};
-  segment.instructions.back().joint = true;
-  segment.order = Interleave(segment, kRates).order;
-  CHECK(verify::VerifyOrder(plan, 0, segment, true).ok());
+TEST_CASE("interleave: a place of another size is the other half's until that has finished its exchange") {
+  // "first" of the second half lies where "second" of the first half does.
+  Items items;
+  items.Add(Compute("make", 1)).writes = {Beside(0, 512)};
+  TurnItem& send = items.Add(Exchange("send", 50));
+  send.reads = {Beside(0, 512)};
+  send.writes = {Beside(1 << 20, 512)};
+  items.Add(Compute("waits", 1));
+  items.Add(Compute("overwrite", 1)).writes = {Beside(0, 1024)};
+  items.Add(Compute("both", 1), true).reads = {Beside(0, 1024)};
   size_t next[3] = {0, 0, 4};
-  for (const std::uint8_t lane : segment.order) {
-    if (lane == 0 && next[0] == 3) CHECK(next[1] == 3);
-    ++next[lane];
+  const Interleaving interleaving = Interleave(items.items);
+  for (const HalfTurn& turn : interleaving.order) {
+    if (turn.half == kFirst && turn.item == 3) CHECK(next[1] == 3);
+    next[static_cast<size_t>(turn.half)] = turn.item + 1;
   }
+  CHECK(next[0] == 4);
   CHECK(next[1] == 4);
   CHECK(next[2] == 5);
-  // The exchange has begun, and nothing has waited for it.
-  segment.order = {0, 0, 0, 1, 1, 0, 1, 1, plan::kJointLane};
-  const std::string found = Message(verify::VerifyOrder(plan, 0, segment, true));
-  CHECK_MESSAGE(found.find("#3 overwrite in lane 0 writes at 0 before") != std::string::npos, found);
-  CHECK_MESSAGE(found.find("#1 send has run, which needs first") != std::string::npos, found);
 }
 
-TEST_CASE("exchange is finished before the lane's next one that would overwrite what is left to compute") {
-  const auto at = [](std::int64_t offset) {
-    return plan::BufferRef{.offset = offset, .elements = 256, .dtype = DType::kU8, .in_lane = true};
-  };
-  plan::Instruction first = Exchange("first", 1);
-  first.inputs = {at(0)};
-  first.outputs = {at(256)};
-  first.scratch = at(512);
-  plan::Instruction next = Exchange("next", 1);
-  const auto finishes = [&](const plan::BufferRef& input, const plan::BufferRef& output,
-                            const plan::BufferRef& scratch) {
-    next.inputs = {input};
-    next.outputs = {output};
-    next.scratch = scratch;
-    return plan::FinishesFirst(first, next);
-  };
-  CHECK_FALSE(finishes(at(1024), at(1280), at(1536)));
-  CHECK_FALSE(finishes(at(0), at(1280), {}));  // both only read it
-  CHECK(finishes(at(256 + 128), at(1280), {}));
-  CHECK(finishes(at(1024), at(128), {}));
-  CHECK(finishes(at(1024), at(512), {}));
-  CHECK(finishes(at(1024), at(1280), at(128)));
-  CHECK(finishes(at(1024), at(1280), at(640)));
-  next.flat = true;
-  CHECK_FALSE(finishes(at(1024), at(128), at(512)));
-}
-
-TEST_CASE("exchange of a lane never waits for its own: what it takes is kept until computation waits") {
+TEST_CASE("exchange of a half never waits for its own: what it uses is kept until computation waits") {
   for (const char* layout : {"parallelism.tp=2", "parallelism.cp=2"}) {
     for (const char* again : {"recompute.granularity=none", "recompute.granularity=full"}) {
       CAPTURE(layout);
@@ -250,19 +237,20 @@ TEST_CASE("exchange of a lane never waits for its own: what it takes is kept unt
                                                       {.profile = backend::cuda::CudaProfile(true)});
       REQUIRE_MESSAGE(compiled.ok(), Message(compiled.status()));
       const plan::Plan& plan = *compiled;
-      CHECK(plan.lanes == 2);
+      CHECK(plan.halves == 2);
       int behind = 0;
       for (const plan::Segment& segment : plan.stages[0].segments) {
-        std::vector<const plan::Instruction*> under_way;
+        int under_way[2] = {0, 0};
         for (const plan::Instruction& instruction : segment.instructions) {
-          const bool exchanges = instruction.stream == plan::kExchangeStream;
-          if (instruction.joint || instruction.flat) continue;
-          if (!exchanges) under_way.clear();
-          for (const plan::Instruction* before : under_way) {
-            ++behind;
-            CHECK_FALSE(plan::FinishesFirst(*before, instruction));
+          if (instruction.half == kBoth || instruction.IsBucketExchange()) continue;
+          int& of = under_way[static_cast<size_t>(instruction.half)];
+          if (instruction.stream != plan::kExchangeStream) {
+            of = 0;
+            continue;
           }
-          if (exchanges) under_way.push_back(&instruction);
+          behind += of > 0 ? 1 : 0;
+          CHECK(instruction.waits.empty());
+          ++of;
         }
       }
       if (layout == std::string("parallelism.tp=2")) CHECK(behind > 0);
@@ -270,15 +258,15 @@ TEST_CASE("exchange of a lane never waits for its own: what it takes is kept unt
   }
 }
 
-TEST_CASE("interleave: the second lane is never ahead, and both run all") {
-  const plan::Segment segment = Layers(7, 3);
+TEST_CASE("interleave: the second half is never ahead, and both run all") {
+  const Items items = Layers(7, 3);
   size_t next[2] = {0, 0};
-  for (const std::uint8_t lane : Interleave(segment, kRates).order) {
-    ++next[lane];
+  for (const HalfTurn& turn : Interleave(items.items).order) {
+    CHECK(turn.item == next[turn.half == kFirst ? 0 : 1]++);
     CHECK(next[1] <= next[0]);
   }
-  CHECK(next[0] == segment.instructions.size());
-  CHECK(next[1] == segment.instructions.size());
+  CHECK(next[0] == items.items.size());
+  CHECK(next[1] == items.items.size());
 }
 
 }  // namespace engine::compile

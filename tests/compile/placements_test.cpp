@@ -19,10 +19,10 @@ Counts CollectivesOf(const plan::Plan& plan, const std::string& segment_name, co
     for (const plan::Segment& segment : stage.segments) {
       if (segment.name != segment_name) continue;
       for (const plan::Instruction& instruction : segment.instructions) {
-        if (instruction.collective == plan::Collective::kNone ||
+        if (instruction.collective() == plan::Collective::kNone ||
             instruction.name.find(part) == std::string::npos)
           continue;
-        ++counts[instruction.kernel + " " + instruction.group.axes.ToString()];
+        ++counts[std::string(instruction.kernel()) + " " + instruction.group().axes.ToString()];
       }
     }
   }
@@ -74,7 +74,7 @@ TEST_CASE("placements: sequence parallelism splits tokens by samples where they 
     sets.insert(sets.end(), more.begin(), more.end());
     const plan::Plan plan = plan::TinyPlan(false, sets);
     for (const plan::Instruction& instruction : plan.stages[0].segments[1].instructions) {
-      if (instruction.collective != plan::Collective::kReduceScatter) continue;
+      if (instruction.collective() != plan::Collective::kReduceScatter) continue;
       const auto& values = plan.values;
       const Shape& from = values[static_cast<size_t>(instruction.inputs[0].value)].local;
       const Shape& to = values[static_cast<size_t>(instruction.outputs[0].value)].local;

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "engine/backend/cuda/profile/profile.h"
+#include "engine/compile/place.h"
+#include "engine/compile/select.h"
 #include "engine/ops/ops.h"
 #include "tests/plan/plans.h"
 
@@ -54,14 +56,15 @@ struct Sketch {
 
   plan::Segment Backward(const SlotLayout& slot) const {
     const plan::DeviceProfile profile;
-    const SegmentInputs inputs{.plan = &plan,
-                               .graph = &cut.local,
-                               .nodes = &cut.backward[0],
-                               .storage = &slot.values,
-                               .profile = &profile,
-                               .dying = &slot.dying};
-    TransientBytes bytes;
-    return BuildSegment(inputs, "backward.0", 0, &bytes);
+    const SelectInputs select{.plan = &plan,
+                              .graph = &cut.local,
+                              .nodes = &cut.backward[0],
+                              .storage = &slot.values.first,
+                              .profile = &profile,
+                              .values_die = true};
+    const PlaceInputs place{.plan = &plan, .storage = &slot.values, .dying = &slot.dying};
+    std::int64_t bytes = 0;
+    return Place(place, Select(select, "backward.0", 0), &bytes);
   }
 };
 
@@ -84,8 +87,8 @@ TEST_CASE("slots: bytes pass from what dies to what waits, in place too") {
   SUBCASE("the bytes of another") {
     sketch.Add(plan::Pass::kBackward, c, c, u);
     const SlotLayout slot = sketch.LayOut();
-    CHECK(slot.values.size() == 4);
-    CHECK(slot.values.at(w).offset == slot.values.at(a).offset);
+    CHECK(slot.values.first.size() == 4);
+    CHECK(slot.values.first.at(w).offset == slot.values.first.at(a).offset);
     CHECK(slot.bytes == (1024 + 1024 + 512) * 4);
     // What lay there is not to be overwritten by anything else; what the weights pass reads is not at all.
     CHECK(slot.dying.size() == 1);
@@ -100,8 +103,8 @@ TEST_CASE("slots: bytes pass from what dies to what waits, in place too") {
     sketch.Add(plan::Pass::kBackward, c, b, in_place);
     sketch.Add(plan::Pass::kWeights, in_place, in_place, made);
     const SlotLayout slot = sketch.LayOut();
-    CHECK(slot.values.at(in_place).offset == slot.values.at(c).offset);
-    CHECK(slot.values.at(w).offset == slot.values.at(a).offset);
+    CHECK(slot.values.first.at(in_place).offset == slot.values.first.at(c).offset);
+    CHECK(slot.values.first.at(w).offset == slot.values.first.at(a).offset);
     CHECK(slot.bytes == (1024 + 1024 + 512) * 4);
     CHECK(slot.dying.empty());
   }
@@ -112,8 +115,8 @@ TEST_CASE("slots: bytes pass from what dies to what waits, in place too") {
     sketch.cut.local.nodes[3].outputs = {early};
     sketch.Add(plan::Pass::kWeights, early, b, made);
     const SlotLayout slot = sketch.LayOut();
-    CHECK(slot.values.at(early).offset == 2 * 1024 * 4);
-    CHECK(slot.values.at(w).offset == slot.values.at(a).offset);
+    CHECK(slot.values.first.at(early).offset == 2 * 1024 * 4);
+    CHECK(slot.values.first.at(w).offset == slot.values.first.at(a).offset);
   }
 }
 

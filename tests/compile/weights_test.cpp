@@ -18,7 +18,8 @@ const plan::Segment* Find(const plan::StagePlan& stage, std::int32_t segment) {
 
 std::set<std::string> Kernels(const plan::Segment& segment) {
   std::set<std::string> kernels;
-  for (const plan::Instruction& instruction : segment.instructions) kernels.insert(instruction.kernel);
+  for (const plan::Instruction& instruction : segment.instructions)
+    kernels.insert(std::string(instruction.kernel()));
   return kernels;
 }
 
@@ -58,7 +59,8 @@ TEST_CASE("weights pass: the same instructions as without, one after the other")
         for (std::int32_t id : {chunk.train().backward, chunk.train().weights}) {
           const plan::Segment* segment = Find(plan.stages[s], id);
           if (segment == nullptr) continue;
-          for (const plan::Instruction& i : segment->instructions) found->insert(i.kernel + " " + i.name);
+          for (const plan::Instruction& i : segment->instructions)
+            found->insert(std::string(i.kernel()) + " " + i.name);
         }
       };
       std::multiset<std::string> one;
@@ -79,7 +81,7 @@ TEST_CASE("weights pass: what is gathered for a weight gradient alone is gathere
     const auto gathers = [&](std::int32_t id, bool gradient) {
       const auto& instructions = Find(stage, id)->instructions;
       return std::count_if(instructions.begin(), instructions.end(), [&](const plan::Instruction& i) {
-        return i.collective == plan::Collective::kAllGather && i.name.starts_with("d_") == gradient;
+        return i.collective() == plan::Collective::kAllGather && i.name.starts_with("d_") == gradient;
       });
     };
     const plan::Chunk& chunk = stage.chunks[0];

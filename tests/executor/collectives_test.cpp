@@ -124,10 +124,7 @@ void CheckCase(const Case& c, Random& random) {
 // One flat collective of `members` ranks; buffer i is rank i's.
 std::vector<std::vector<double>> RunFlat(Collective collective, std::vector<std::vector<double>> buffers,
                                          Reduction reduction = Reduction::kSum) {
-  plan::Instruction instruction;
-  instruction.collective = collective;
-  instruction.reduction = reduction;
-  instruction.flat = true;
+  const plan::Instruction instruction = FlatOf(collective, reduction);
   World world;
   std::vector<std::int64_t> group;
   for (size_t i = 0; i < buffers.size(); ++i) group.push_back(static_cast<std::int64_t>(i));
@@ -221,10 +218,9 @@ TEST_CASE("a log-sum-exp with −∞, the sum of nothing, and with a NaN, which 
   c.mesh.sizes[static_cast<size_t>(Axis::kTp)] = 2;
   c.shape = {5};
   c.reduction = Reduction::kLogSumExp;
-  plan::Instruction instruction;
-  instruction.collective = Collective::kAllReduce;
-  instruction.reduction = Reduction::kLogSumExp;
-  instruction.group = AxisSet::Of(Axis::kTp);
+  c.collective = Collective::kAllReduce;
+  c.axis = Axis::kTp;
+  const plan::Instruction instruction = InstructionOf(c);
   c.from.Set(Axis::kTp, Placement::P(Reduction::kLogSumExp));
   std::vector<Local> locals(2);
   locals[0].input = {kNothing, 1.5F, kNothing, kNaN, 1.0F};
@@ -251,9 +247,9 @@ TEST_CASE("a conversion whose members do not hold all of the output is an error"
   c.shape = {4};
   c.from.Set(Axis::kTp, Placement::S(0));
   for (const Collective collective : {Collective::kSlice, Collective::kAllReduce}) {
-    plan::Instruction instruction;
-    instruction.collective = collective;
-    instruction.group = AxisSet::Of(Axis::kTp);
+    c.collective = collective;
+    c.axis = Axis::kTp;
+    plan::Instruction instruction = InstructionOf(c);
     instruction.name = "gather";
     Local local;
     local.input.resize(2);
@@ -265,8 +261,7 @@ TEST_CASE("a conversion whose members do not hold all of the output is an error"
 }
 
 TEST_CASE("a dtype that the CPU does not exchange is an error, not a crash") {
-  plan::Instruction instruction;
-  instruction.collective = Collective::kAllReduce;
+  plan::Instruction instruction = FlatOf(Collective::kAllReduce);
   instruction.name = "grad";
   World world;
   TensorView view;

@@ -100,8 +100,8 @@ inline CollectiveArgs ArgsOf(const Case& c, const plan::Instruction& instruction
   };
   CollectiveArgs args;
   args.instruction = &instruction;
-  args.group = c.mesh.Group(rank, instruction.group);
-  args.index = c.mesh.IndexInGroup(at, instruction.group);
+  args.group = c.mesh.Group(rank, instruction.group());
+  args.index = c.mesh.IndexInGroup(at, instruction.group());
   args.input = view(c.from);
   args.output = view(c.to);
   for (std::int64_t member : args.group) {
@@ -112,12 +112,23 @@ inline CollectiveArgs ArgsOf(const Case& c, const plan::Instruction& instruction
   return args;
 }
 
+// The exchange of a flat buffer.
+inline plan::Instruction FlatOf(Collective collective, Reduction reduction = Reduction::kSum) {
+  plan::BucketExchange exchange;
+  exchange.collective = collective;
+  exchange.reduction = reduction;
+  plan::Instruction instruction;
+  instruction.what = exchange;
+  return instruction;
+}
+
 inline plan::Instruction InstructionOf(const Case& c) {
   plan::Instruction instruction;
-  instruction.collective = c.collective;
-  instruction.reduction = c.reduction;
-  instruction.group = AxisSet::Of(c.axis);
-  instruction.axis = c.axis;
+  plan::Conversion conversion;
+  conversion.collective = c.collective;
+  conversion.reduction = c.reduction;
+  conversion.axis = c.axis;
+  instruction.what = conversion;
   return instruction;
 }
 

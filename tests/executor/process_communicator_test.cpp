@@ -152,10 +152,7 @@ template <typename T>
 void CheckFlat(Collective collective, Reduction reduction, std::int64_t members, std::int64_t elements,
                const Worlds& worlds, Random& random) {
   INFO(std::string(plan::Name(collective)) << " of " << elements << " elements by " << members);
-  plan::Instruction instruction;
-  instruction.collective = collective;
-  instruction.reduction = reduction;
-  instruction.flat = true;
+  const plan::Instruction instruction = FlatOf(collective, reduction);
   const auto args = [&](std::int64_t rank) {
     CollectiveArgs mine;
     mine.instruction = &instruction;
@@ -178,8 +175,7 @@ void CheckFlat(Collective collective, Reduction reduction, std::int64_t members,
 // An all-reduce of one element, ready to run.
 struct OneElement {
   OneElement(ProcessWorld* world, std::vector<std::int64_t> group, std::int64_t index) : communicator(world) {
-    instruction.collective = Collective::kAllReduce;
-    instruction.flat = true;
+    instruction = FlatOf(Collective::kAllReduce);
     CollectiveArgs args;
     args.instruction = &instruction;
     args.group = std::move(group);
@@ -273,9 +269,7 @@ TEST_CASE("processes: groups that overlap, prepared in another order on every ra
   std::vector<std::array<float, 8>> expected(kRanks);
   for (size_t rank = 0; rank < kRanks; ++rank) values[rank].fill(static_cast<float>(rank + 1));
   expected = values;
-  plan::Instruction instruction;
-  instruction.collective = Collective::kAllReduce;
-  instruction.flat = true;
+  const plan::Instruction instruction = FlatOf(Collective::kAllReduce);
   std::atomic<int> errors{0};
   OnEachRank(kRanks, [&](std::int64_t rank) {
     ProcessCommunicator communicator(worlds[static_cast<size_t>(rank)].get());
@@ -389,8 +383,7 @@ TEST_CASE("processes: bytes of another size than expected, a type that is not ex
   REQUIRE(zero.Send(1, 0, bytes.data(), 3, 0, 0).ok());
   std::array<std::byte, 2> small{};
   CHECK(Message(one.Receive(0, 0, small.data(), 2, 0)) == "3 bytes were sent where 2 are expected");
-  plan::Instruction instruction;
-  instruction.collective = Collective::kAllReduce;
+  plan::Instruction instruction = FlatOf(Collective::kAllReduce);
   instruction.name = "grad";
   CollectiveArgs args;
   args.instruction = &instruction;

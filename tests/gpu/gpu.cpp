@@ -198,12 +198,12 @@ absl::StatusOr<Outcome> Launch(const Problem& problem) {
                   static_cast<size_t>(behind + kGuardBytes - image_bytes - scratch), gpu.device().compute());
 
   plan::Instruction instruction;
-  instruction.kernel = problem.kernel;
   instruction.name = problem.where;
-  instruction.op = problem.op;
-  instruction.attributes = problem.attributes;
-  instruction.accumulate = problem.op != nullptr ? problem.op->accumulates : problem.accumulate;
-  instruction.fresh = instruction.accumulate & ~problem.accumulate;
+  plan::Kernel kernel{.name = problem.kernel, .op = problem.op, .attributes = problem.attributes};
+  kernel.accumulate = problem.op != nullptr ? problem.op->accumulates : problem.accumulate;
+  kernel.fresh = kernel.accumulate & ~problem.accumulate;
+  if (problem.part_of >= 0) kernel.adds = {.input = problem.part_of, .place = {}};
+  instruction.what = std::move(kernel);
   backend::LaunchArgs args;
   args.instruction = &instruction;
   args.accumulate = problem.accumulate;
@@ -219,7 +219,6 @@ absl::StatusOr<Outcome> Launch(const Problem& problem) {
                             output.type.shape, output.extent, output.logical});
   }
   args.scratch = {arena + image_bytes, static_cast<size_t>(scratch)};
-  instruction.part_of = problem.part_of;
   if (problem.part_of >= 0) {
     const std::int64_t bytes = Bytes(input_types[static_cast<size_t>(problem.part_of)]);
     args.part = {arena + image.piece(part).offset, static_cast<size_t>(bytes)};

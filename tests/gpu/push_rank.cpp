@@ -134,7 +134,7 @@ void MakeSet(std::int64_t rank, std::uint64_t seed, Trial* trial, std::size_t se
 }  // namespace
 
 std::string Trial::name() const {
-  return fmt::format("{}{}{} of {} {} from {} to {}", plan::Name(instruction.collective),
+  return fmt::format("{}{}{} of {} {} from {} to {}", plan::Name(instruction.collective()),
                      log_sum_exp() ? " (log-sum-exp)" : "",
                      direct     ? " (read by its reader)"
                      : unsummed ? " (left to its reader)"
@@ -195,7 +195,7 @@ void Rank::Add(const Case& c, DType dtype, bool direct) {
   trial.dtype = dtype;
   trial.instruction = backend::cpu::InstructionOf(c);
   trial.instruction.name = fmt::format("trial {}", number);
-  trial.instruction.push = true;
+  trial.instruction.AsExchange()->push = true;
   trial.direct = direct;
   trial.instruction.stream = direct || number % 2 == 0 ? plan::kComputeStream : plan::kExchangeStream;
   trial.takes_part = rank_ < c.mesh.world();
@@ -227,8 +227,10 @@ void Rank::Add(const Case& c, DType dtype, bool direct) {
       MakeSet<float>(rank_, number, &trial, set);
     }
   }
-  trial.instruction.unsummed = trial.unsummed;
-  trial.instruction.direct = trial.direct;
+  if (trial.unsummed) {
+    trial.instruction.AsConversion()->addition =
+        trial.direct ? plan::Addition::kByDirectReader : plan::Addition::kByReader;
+  }
   auto launch = communicator_->Prepare(trial.args);
   Must(launch.status());
   trial.launch = std::move(*launch);

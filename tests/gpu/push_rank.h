@@ -35,7 +35,7 @@ struct Trial {
 
   std::int64_t input_bytes() const { return args.input.shape.elements() * SizeOf(dtype); }
   std::int64_t output_bytes() const { return args.output.shape.elements() * SizeOf(dtype); }
-  bool log_sum_exp() const { return instruction.reduction == graph::Reduction::kLogSumExp; }
+  bool log_sum_exp() const { return instruction.reduction() == graph::Reduction::kLogSumExp; }
   std::string name() const;
 };
 

@@ -55,6 +55,9 @@ TEST_CASE("golden: pp 2, dp 2, ZeRO-1") {
   Golden("pp2_dp2_zero1", {"parallelism.pp=2", "parallelism.dp=2", "parallelism.zero_stage=1"});
 }
 
+TEST_CASE("golden: tp 2, halves in turns") {
+  Golden("tp2_halves", {"parallelism.tp=2", "parallelism.overlap=on", "training.micro_batch=4"});
+}
 TEST_CASE("golden: bf16 on CUDA") {
   Golden("cuda_bf16", {"precision.compute=bf16"}, backend::cuda::CudaProfile());
 }

@@ -17,7 +17,7 @@ std::string ClipText(const std::vector<std::string>& sets) {
   std::string text;
   for (const Segment& segment : plan.stages[0].segments) {
     for (const Instruction& instruction : segment.instructions) {
-      if (instruction.kernel == "clip_factor") text += instruction.attributes.ToString();
+      if (instruction.kernel() == "clip_factor") text += instruction.attributes().ToString();
     }
   }
   return text;

@@ -50,7 +50,7 @@ TEST_CASE("halves that run in turns are drawn as the microbatch that they are") 
     const auto drawn = [&](const char* overlap) {
       const Plan plan = TinyPlan(
           false, {"parallelism.pp=4", "parallelism.tp=2", "training.micro_batch=2", schedule, overlap});
-      CHECK(plan.lanes == (std::string(overlap).ends_with("on") ? 2 : 1));
+      CHECK(plan.halves == (std::string(overlap).ends_with("on") ? 2 : 1));
       const Timeline timeline = SimulateTimeline(plan);
       return DrawTimeline(timeline, timeline.length) + fmt::format("{}", timeline.bubble);
     };
@@ -132,7 +132,7 @@ TEST_CASE("traffic: what is pushed, and what its reader reads from the other ran
     std::int64_t left = 0;
     for (const Segment& segment : plan->stages[0].segments) {
       if (segment.name == "evaluate.0") continue;
-      for (const Instruction& i : segment.instructions) left += i.unsummed ? plan->microbatches : 0;
+      for (const Instruction& i : segment.instructions) left += i.LeavesAddition() ? plan->microbatches : 0;
     }
     CHECK(left > 0);
     CHECK(read == (direct ? left : 0));

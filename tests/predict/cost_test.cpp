@@ -37,11 +37,12 @@ plan::Plan OfMesh(std::int64_t tp, std::int64_t dp, std::int64_t pp = 1) {
 plan::Instruction Exchange(plan::Collective collective, graph::Axis axis, double wire_bytes,
                            bool push = false) {
   plan::Instruction instruction;
-  instruction.kernel = Name(collective);
-  instruction.collective = collective;
-  instruction.group = plan::AxisSet::Of(axis);
-  instruction.wire_bytes = static_cast<std::int64_t>(wire_bytes);
-  instruction.push = push;
+  plan::Conversion conversion;
+  conversion.collective = collective;
+  conversion.axis = axis;
+  conversion.wire_bytes = static_cast<std::int64_t>(wire_bytes);
+  conversion.push = push;
+  instruction.what = conversion;
   return instruction;
 }
 
@@ -53,10 +54,11 @@ plan::BufferRef Tensor(std::int64_t elements, DType dtype = DType::kBF16) {
 plan::Instruction Product(const std::string& kernel, std::int64_t m, std::int64_t n, std::int64_t k,
                           DType result = DType::kBF16) {
   plan::Instruction instruction;
-  instruction.kernel = kernel;
+  instruction.AsKernel()->name = kernel;
   const auto size = [](std::int64_t of) { return static_cast<double>(of); };
-  instruction.op = &ops::kLinear;  // or one of its family
-  instruction.work = {.flops = 2.0 * size(m) * size(n) * size(k), .results = size(m * n), .depth = size(k)};
+  instruction.AsKernel()->op = &ops::kLinear;  // or one of its family
+  instruction.AsKernel()->work = {
+      .flops = 2.0 * size(m) * size(n) * size(k), .results = size(m * n), .depth = size(k)};
   const bool fp8 = kernel.ends_with("fp8");
   const DType operand = fp8 ? DType::kE4M3 : DType::kBF16;
   instruction.inputs = {Tensor(m * k, operand), Tensor(k * n, operand)};
@@ -66,8 +68,8 @@ plan::Instruction Product(const std::string& kernel, std::int64_t m, std::int64_
 
 plan::Instruction Dropout(const std::string& kernel, std::int64_t elements) {
   plan::Instruction instruction;
-  instruction.kernel = kernel;
-  instruction.work.flops = 2.0 * static_cast<double>(elements);
+  instruction.AsKernel()->name = kernel;
+  instruction.AsKernel()->work.flops = 2.0 * static_cast<double>(elements);
   instruction.inputs = instruction.outputs = {Tensor(elements)};
   return instruction;
 }
@@ -87,9 +89,9 @@ plan::Instruction Attention(bool backward, std::int64_t batch, std::int64_t head
                             std::int64_t head) {
   const std::int64_t o = batch * keys * heads * head;
   plan::Instruction instruction;
-  instruction.kernel = backward ? "attention_packed_grad" : "attention_packed";
-  instruction.op = backward ? &ops::kAttentionGrad : &ops::kAttention;
-  instruction.work = AttentionWork(backward, batch, heads, heads, keys, head);
+  instruction.AsKernel()->name = backward ? "attention_packed_grad" : "attention_packed";
+  instruction.AsKernel()->op = backward ? &ops::kAttentionGrad : &ops::kAttention;
+  instruction.AsKernel()->work = AttentionWork(backward, batch, heads, heads, keys, head);
   const std::vector<plan::BufferRef> out = {Tensor(o), Tensor(o / head, DType::kF32)};
   instruction.inputs = {Tensor(3 * o), Tensor(batch * keys, DType::kI32)};
   if (backward) {
@@ -107,13 +109,13 @@ TEST_CASE("cost: a kernel takes the longer of its arithmetic and its bytes") {
   const plan::Plan plan = OfMesh(1, 1);
   const recipe::Cluster cluster = H200();
   plan::Instruction copy;
-  copy.kernel = "copy";
+  copy.AsKernel()->name = "copy";
   copy.inputs = {Tensor(1 << 28)};
   copy.outputs = {Tensor(1 << 28)};
   const double bytes = 2.0 * 2 * (1 << 28);
   const double memory = kCudaRates.back().memory;
   CHECK(CostModel(plan, cluster).Seconds(copy) == Relative(kCuda.launch_s + bytes / (memory * 4.3e12)));
-  copy.work.flops = 1e12;
+  copy.AsKernel()->work.flops = 1e12;
   CHECK(CostModel(plan, cluster).Seconds(copy) == Relative(kCuda.launch_s + 1e12 / 668e12));
 }
 
@@ -125,7 +127,7 @@ TEST_CASE("cost: the ranks of a CPU share it") {
   const plan::Plan four = OfMesh(2, 2);
   plan::Instruction product = Product("linear", 1024, 1024, 1024);
   const double alone = CostModel(one, cluster).Seconds(product) - kCpu.launch_s;
-  CHECK(alone == Relative(product.work.flops / 1e12));
+  CHECK(alone == Relative(product.work().flops / 1e12));
   CHECK(CostModel(four, cluster).Seconds(product) - kCpu.launch_s == Relative(4 * alone));
 }
 
@@ -188,7 +190,7 @@ TEST_CASE("cost: small products lose") {
   const CostModel costs(plan, cluster);
   const auto rate = [&](std::int64_t m, std::int64_t n, std::int64_t k) {
     const plan::Instruction product = Product("linear", m, n, k);
-    return product.work.flops / costs.Seconds(product);
+    return product.work().flops / costs.Seconds(product);
   };
   // 8192 × 1280 is 2.42 tiles for each multiprocessor; a sum over 8192 of 1024 × 1024 is split in two.
   const double tiles = 8192.0 * 1280 / (128 * 256) / 132;
@@ -225,8 +227,8 @@ TEST_CASE(
     for (const bool backward : {false, true}) {
       plan::Instruction attention = Attention(backward, row.batch, row.heads, 1024, row.head);
       const double quick = costs.Seconds(attention);
-      attention.attributes.Set("dropout", row.dropout);
-      attention.slow.kind = plan::SlowPath::Kind::kReference;
+      attention.AsKernel()->attributes.Set("dropout", row.dropout);
+      attention.AsKernel()->slow.kind = plan::SlowPath::Kind::kReference;
       const double ms = backward ? row.backward_ms : row.forward_ms;
       CHECK(1e3 * costs.Seconds(attention) == Relative(ms).epsilon(0.1));
       CHECK(fast.Seconds(attention) == quick);
@@ -239,13 +241,13 @@ TEST_CASE("cost: the backward pass of grouped queries in fp32, whose q and k are
   const recipe::Cluster cluster = H200();
   const CostModel costs(plan, cluster);
   plan::Instruction packed = Attention(/*backward=*/true, 2, 32, 1024, 64);
-  packed.slow.kind = plan::SlowPath::Kind::kReference;
+  packed.AsKernel()->slow.kind = plan::SlowPath::Kind::kReference;
   plan::Instruction apart = packed;
   const std::int64_t o = packed.inputs[2].elements;
   const std::int64_t kv = o / 4;  // 8 heads of keys for 32 of queries
   const auto f32 = [](std::int64_t elements) { return Tensor(elements, DType::kF32); };
-  apart.kernel = "attention_grad";
-  apart.work = AttentionWork(/*backward=*/true, 2, 32, 8, 1024, 64);
+  apart.AsKernel()->name = "attention_grad";
+  apart.AsKernel()->work = AttentionWork(/*backward=*/true, 2, 32, 8, 1024, 64);
   apart.inputs = {f32(o), f32(kv), f32(kv), Tensor(2 * 1024, DType::kI32), f32(o), f32(o / 64), f32(o)};
   apart.outputs = {f32(o), f32(kv), f32(kv)};
   CHECK(costs.Seconds(apart) == Relative(costs.Seconds(packed)));
@@ -268,8 +270,8 @@ TEST_CASE("cost: attention in a window takes all pairs, as measured, within 5 %"
       plan::Instruction attention = Attention(backward, row.batch, 32, row.keys, 64);
       const double causal = costs.Seconds(attention);
       const double of_pair = (backward ? 10 : 4) * 64.0 * heads;
-      attention.work.flops = of_pair * (1024 * keys - 1024.0 * 1023 / 2);
-      attention.slow = {.kind = plan::SlowPath::Kind::kMasked, .flops = of_pair * keys * keys};
+      attention.AsKernel()->work.flops = of_pair * (1024 * keys - 1024.0 * 1023 / 2);
+      attention.AsKernel()->slow = {.kind = plan::SlowPath::Kind::kMasked, .flops = of_pair * keys * keys};
       const double ms = backward ? row.backward_ms : row.forward_ms;
       CHECK(16e3 * costs.Seconds(attention) == Relative(ms).epsilon(0.05));
       CHECK(costs.Seconds(attention) > 2 * causal);
@@ -279,7 +281,7 @@ TEST_CASE("cost: attention in a window takes all pairs, as measured, within 5 %"
   // A kernel that leaves out what is outside, cuDNN's of another form: B2 H64 S32768 D64, a window of 1024,
   // 3.02 ms alone. Its rate is that of a sequence whose queries see as many keys.
   plan::Instruction skips = Attention(false, 2, 64, 32768, 64);
-  skips.work.flops = 4.0 * 64 * 2 * 64 * (1024.0 * 32768 - 1024.0 * 1023 / 2);
+  skips.AsKernel()->work.flops = 4.0 * 64 * 2 * 64 * (1024.0 * 32768 - 1024.0 * 1023 / 2);
   CHECK(1e3 * costs.Seconds(skips) == Relative(1.18 * 3.02).epsilon(0.12));
 }
 

@@ -41,25 +41,44 @@ recipe::Cluster HandCluster() {
 plan::Instruction Work(const std::string& name, double seconds) {
   plan::Instruction instruction;
   instruction.name = name;
-  instruction.kernel = "work";
-  instruction.work.flops = seconds * 1e12;
+  instruction.AsKernel()->name = "work";
+  instruction.AsKernel()->work.flops = seconds * 1e12;
   return instruction;
 }
 
 plan::Instruction Push(const std::string& name, double seconds) {
   plan::Instruction instruction;
   instruction.name = name;
-  instruction.kernel = "all_gather";
-  instruction.collective = plan::Collective::kAllGather;
-  instruction.group = plan::AxisSet::Of(graph::Axis::kTp);
   instruction.stream = plan::kExchangeStream;
-  instruction.push = true;
-  instruction.wire_bytes = static_cast<std::int64_t>(seconds * 1e9);
+  plan::Conversion conversion;
+  conversion.collective = plan::Collective::kAllGather;
+  conversion.axis = graph::Axis::kTp;
+  conversion.push = true;
+  conversion.wire_bytes = static_cast<std::int64_t>(seconds * 1e9);
+  instruction.what = conversion;
+  return instruction;
+}
+
+// That of a bucket, which computation waits for where it names the bucket alone.
+plan::Instruction PushBucket(std::int32_t bucket, double seconds) {
+  plan::Instruction instruction = Push("bucket", seconds);
+  plan::BucketExchange exchange;
+  static_cast<plan::Exchange&>(exchange) = *instruction.AsExchange();
+  exchange.group = plan::AxisSet::Of(graph::Axis::kTp);
+  exchange.bucket = bucket;
+  instruction.what = exchange;
   return instruction;
 }
 
 // Two ranks of one stage that run these instructions, then an update of 0.25 s.
 plan::Plan OneStage(std::vector<plan::Instruction> instructions) {
+  // What computes waits for all that has been converted beside it.
+  std::vector<std::int32_t> under_way;
+  for (size_t i = 0; i < instructions.size(); ++i) {
+    if (instructions[i].AsKernel() != nullptr) instructions[i].waits = std::exchange(under_way, {});
+    if (instructions[i].AsConversion() != nullptr && plan::IsBehind(instructions[i].stream))
+      under_way.push_back(static_cast<std::int32_t>(i));
+  }
   plan::Plan plan;
   plan.mesh.sizes[static_cast<size_t>(graph::Axis::kTp)] = 2;
   plan.stages.resize(1);
@@ -198,8 +217,7 @@ TEST_CASE("predict: exchange is hidden behind what does not wait for it, and exp
   const double launch = kCuda.launch_s;
   // Computation goes on at 1 − kPushBesideCost of its speed while 0.5 s are pushed.
   const double slowed = (0.5 + start) * kPushBesideCost;
-  plan::Instruction detached = Push("gather", 0.5);
-  detached.detached = true;
+  plan::Instruction detached = PushBucket(0, 0.5);
   const Prediction hidden = Predict(OneStage({Work("a", 1), detached, Work("b", 1)}), HandCluster());
   CHECK(hidden.iteration_s == doctest::Approx(2.25 + slowed + 3 * launch).epsilon(1e-9));
   CHECK(hidden.stages[0].exposed_s == doctest::Approx(0));
@@ -216,29 +234,29 @@ TEST_CASE("predict: exchange is hidden behind what does not wait for it, and exp
   plan::Instruction direct = Push("sum", 0.5);
   direct.stream = plan::kComputeStream;
   plan::Instruction reader = Work("norm", 0.125);
-  direct.direct = reader.direct = true;
-  reader.part = {.elements = 125'000'000, .dtype = DType::kF32};
+  direct.AsConversion()->addition = plan::Addition::kByDirectReader;
+  reader.AsKernel()->adds = {
+      .input = 0, .place = {.elements = 125'000'000, .dtype = DType::kF32}, .direct = true};
   const double crossing = 0.5 * kPushRate.share / kDirectRate.share;
   const Prediction read = Predict(OneStage({Work("a", 1), direct, reader}), HandCluster());
   CHECK(read.iteration_s == doctest::Approx(1.25 + start + crossing + 3 * launch).epsilon(1e-9));
   CHECK(read.stages[0].exposed_s == doctest::Approx(start));
-  reader.work.flops = 2e12;
+  reader.AsKernel()->work.flops = 2e12;
   CHECK(Predict(OneStage({Work("a", 1), direct, reader}), HandCluster()).iteration_s ==
         doctest::Approx(3.25 + start + 3 * launch).epsilon(1e-9));
 
   // Longer than what runs beside it: the update waits for the rest.
-  detached.wire_bytes = 3'000'000'000;
+  detached.AsExchange()->wire_bytes = 3'000'000'000;
   const Prediction rest = Predict(OneStage({Work("a", 1), detached, Work("b", 1)}), HandCluster());
   CHECK(rest.iteration_s == doctest::Approx(1 + launch + 3 + start + 0.25 + launch).epsilon(1e-9));
   CHECK(rest.stages[0].exposed_s == doctest::Approx(3 + start - (1 + launch) / (1 - kPushBesideCost)));
 }
 
 TEST_CASE("predict: an instruction waits for the detached exchange that it names alone") {
-  plan::Instruction first = Push("first", 0.5);
-  plan::Instruction second = Push("second", 0.5);
-  first.detached = second.detached = true;
+  const plan::Instruction first = PushBucket(0, 0.5);
+  const plan::Instruction second = PushBucket(1, 0.5);
   plan::Instruction reads = Work("reads", 1);
-  reads.joins = "first";
+  reads.waits_for_bucket = 0;
   // It begins when the first is through and, with the second beside it for 0.5 s, goes on more slowly.
   const Prediction prediction = Predict(OneStage({first, second, reads}), HandCluster());
   const double start = kStart;
@@ -251,8 +269,7 @@ TEST_CASE("predict: an instruction waits for the detached exchange that it names
 TEST_CASE("predict: what is exchanged of buckets holds up other exchange on its stream, or on its link") {
   const double start = kStart;
   const double launch = kCuda.launch_s;
-  plan::Instruction bucket = Push("bucket", 2);
-  bucket.detached = true;
+  plan::Instruction bucket = PushBucket(0, 2);
   const auto run = [&] {
     return Predict(OneStage({bucket, Push("gather", 0.5), Work("b", 1)}), HandCluster());
   };
@@ -264,18 +281,17 @@ TEST_CASE("predict: what is exchanged of buckets holds up other exchange on its 
   const double joined = 2.5 + 2 * start - (1 + 2 * start) - (1 + launch) / (1 - kPushBesideCost);
   CHECK(shared.stages[0].exposed_s == doctest::Approx(1 + 2 * start + joined));
   plan::Instruction reads = Work("b", 1);
-  reads.joins = "bucket";
+  reads.waits_for_bucket = 0;
   const Prediction waits = Predict(OneStage({bucket, Push("gather", 0.5), reads}), HandCluster());
   CHECK(waits.iteration_s == doctest::Approx(2.5 + 2 * start + 1.25 + 2 * launch).epsilon(1e-9));
-  bucket.push = false;  // between hosts
-  bucket.wire_bytes = 1000;
+  bucket.AsExchange()->push = false;  // between hosts
+  bucket.AsExchange()->wire_bytes = 1000;
   CHECK(run().stages[0].exposed_s == doctest::Approx(0.5 + start));
 }
 
 TEST_CASE("predict: beside exchange on both streams, computation is slower still") {
-  plan::Instruction bucket = Push("bucket", 1);
-  plan::Instruction other = Push("other", 0.5);
-  bucket.detached = other.detached = true;
+  plan::Instruction bucket = PushBucket(0, 1);
+  const plan::Instruction other = PushBucket(1, 0.5);
   bucket.stream = plan::kBucketStream;
   const Prediction prediction = Predict(OneStage({bucket, other, Work("a", 3)}), HandCluster());
   const double both = 1 + 2 * kStart;  // of the link, until the other one is through
@@ -286,12 +302,16 @@ TEST_CASE("predict: beside exchange on both streams, computation is slower still
 
 TEST_CASE("predict: two halves in turns hide each other's exchange") {
   // Each half: a second of work, half a second of exchange, a second of work.
-  plan::Plan plan = OneStage({Work("a", 1), Push("gather", 0.5), Work("b", 1)});
-  plan.lanes = plan.microbatches = plan.programs[0].microbatches = 2;
-  plan.stages[0].segments[0].order = {0, 0, 1, 1, 0, 1};
-  plan.stages[0].programs[0] = {{.segment = 0, .microbatch = 0, .slot = 0, .chunk = 0, .paired = true},
-                                {.segment = 0, .microbatch = 1, .slot = 1, .chunk = 0},
-                                {.segment = 1}};
+  std::vector<plan::Instruction> list = {Work("a", 1),        Push("gather", 0.5), Work("a", 1),
+                                         Push("gather", 0.5), Work("b", 1),        Work("b", 1)};
+  for (const size_t i : {2, 3, 5}) list[i].half = plan::Half::kSecond;
+  list[4].waits = {1};
+  list[5].waits = {3};
+  plan::Plan plan = OneStage({});
+  plan.halves = plan.microbatches = plan.programs[0].microbatches = 2;
+  plan.stages[0].segments[0].instructions = std::move(list);
+  plan.stages[0].segments[0].halves = true;
+  plan.stages[0].programs[0] = {{.segment = 0, .microbatch = 0, .slot = 0, .chunk = 0}, {.segment = 1}};
   const Prediction prediction = Predict(plan, HandCluster());
   CHECK(prediction.stages[0].exposed_s == doctest::Approx(2 * kCuda.await_s));
   CHECK(prediction.stages[0].exchange_s == doctest::Approx(1).epsilon(1e-3));

@@ -298,7 +298,7 @@ TEST_CASE("where halves would wait for each other microbatches are not cut") {
   CHECK(halves->halves_refused == "halves would wait for each other");
   const absl::StatusOr<plan::Plan> plan = driver::CompileRecipe(recipe, options);
   REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
-  CHECK(plan->lanes == 1);
+  CHECK(plan->halves == 1);
   const absl::StatusOr<Estimate> folded = Folder(options).Fold(recipe);
   REQUIRE_MESSAGE(folded.ok(), Message(folded.status()));
   CHECK(folded->arena_bytes == plan->stages[static_cast<size_t>(folded->stage)].arena_bytes);
@@ -322,7 +322,7 @@ TEST_CASE("halves do not run in turns where they would be slower") {
     REQUIRE((plan.ok() && both.ok() && one.ok()));
     const double with = predict::Predict(both->plan, recipe.cluster).iteration_s;
     const double without = predict::Predict(one->plan, recipe.cluster).iteration_s;
-    CHECK(both->plan.lanes == 2);
+    CHECK(both->plan.halves == 2);
     CHECK((with < without) == in_turns);
     CHECK(plan->hash == (in_turns ? both : one)->plan.hash);
     const std::string notes = fmt::format("{}", fmt::join(plan->notes, "; "));

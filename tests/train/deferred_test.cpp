@@ -118,13 +118,13 @@ class DeferredCommunicator final : public backend::cpu::CpuCommunicator {
 
   absl::StatusOr<std::unique_ptr<backend::Launch>> Prepare(backend::CollectiveArgs args) override {
     const std::vector<std::span<std::byte>> made = MadeBy(args);
-    const bool unsummed = args.instruction->unsummed;  // what it made is the scratch
+    const bool unsummed = args.instruction->LeavesAddition();  // what it made is the scratch
     const std::span<std::byte> scratch = unsummed ? std::span<std::byte>() : args.scratch;
     const std::int32_t stream = args.instruction->stream;
     // Of the rest nothing is left to finish: where the update begins and the program ends, the executor waits
     // for their stream.
     const bool finishes =
-        !args.instruction->detached || !args.scratch.empty() || joined_.contains(args.instruction->name);
+        !args.instruction->detached() || !args.scratch.empty() || joined_.contains(args.instruction->name);
     ASSIGN_OR_RETURN(std::unique_ptr<backend::Launch> launch, CpuCommunicator::Prepare(std::move(args)));
     return std::make_unique<DeferredLaunch>(std::move(launch), made, scratch, stream, finishes, &tickets_);
   }
@@ -132,14 +132,15 @@ class DeferredCommunicator final : public backend::cpu::CpuCommunicator {
  private:
   static std::vector<std::span<std::byte>> MadeBy(const backend::CollectiveArgs& args) {
     const plan::Instruction& instruction = *args.instruction;
-    if (instruction.direct) return {};
-    if (instruction.unsummed) return {args.scratch};
+    if (instruction.direct()) return {};
+    if (instruction.LeavesAddition()) return {args.scratch};
     auto* const out = args.output.as<std::byte>();
     const auto bytes = static_cast<size_t>(args.output.shape.elements() * SizeOf(args.output.dtype));
-    if (!instruction.flat || instruction.collective == plan::Collective::kAllReduce) return {{out, bytes}};
+    if (!instruction.IsBucketExchange() || instruction.collective() == plan::Collective::kAllReduce)
+      return {{out, bytes}};
     const size_t part = bytes / args.group.size();
     const size_t own = static_cast<size_t>(args.index) * part;
-    if (instruction.collective == plan::Collective::kReduceScatter) return {{out + own, part}};
+    if (instruction.collective() == plan::Collective::kReduceScatter) return {{out + own, part}};
     return {{out, own}, {out + own + part, bytes - own - part}};
   }
 
@@ -161,8 +162,15 @@ state::Device DeferringDevice(const recipe::Recipe& recipe) {
   shared->tickets.resize(static_cast<size_t>(plan->mesh.world()));
   for (const plan::StagePlan& stage : plan->stages) {
     std::set<std::string>& names = shared->joined.emplace_back();
-    for (const plan::Segment& segment : stage.segments) {
-      for (const plan::Instruction& instruction : segment.instructions) names.insert(instruction.joins);
+    for (const plan::Program& program : stage.programs) {
+      std::map<std::int32_t, std::string> last;  // exchange of each bucket
+      for (const plan::Step& step : program) {
+        if (step.kind != plan::StepKind::kRun) continue;
+        for (const auto& instruction : stage.segments[static_cast<size_t>(step.segment)].instructions) {
+          if (instruction.waits_for_bucket >= 0) names.insert(last[instruction.waits_for_bucket]);
+          if (instruction.detached()) last[instruction.AsBucketExchange()->bucket] = instruction.name;
+        }
+      }
     }
   }
   device.make_backend = [shared](std::int64_t rank, std::int64_t) {

@@ -194,15 +194,15 @@ TEST_CASE("sums that are left to their readers have the bits of those that are n
       std::int64_t direct = 0;
       for (const plan::Segment& segment : plan->stages[0].segments) {
         for (const plan::Instruction& i : segment.instructions) {
-          left += i.unsummed ? 1 : 0;
-          direct += i.unsummed && i.direct ? 1 : 0;
+          left += i.LeavesAddition() ? 1 : 0;
+          direct += i.LeavesAddition() && i.direct() ? 1 : 0;
         }
       }
       CHECK(left >= 8);
       // Behind halves nothing is read directly; evaluation has none.
       if (recipe.parallelism.exchange == "push") {
         CHECK(direct == 0);
-      } else if (plan->lanes == 1) {
+      } else if (plan->halves == 1) {
         CHECK(direct == left);
       } else {
         CHECK((0 < direct && direct < left));

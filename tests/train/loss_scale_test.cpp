@@ -29,7 +29,8 @@ class OverflowBackend final : public backend::cpu::CpuBackend {
  public:
   explicit OverflowBackend(double limit) : CpuBackend(1), limit_(limit) {}
   absl::StatusOr<std::unique_ptr<backend::Launch>> Prepare(backend::LaunchArgs args) override {
-    double* const scalars = args.instruction->kernel == "clip_factor" ? args.inputs[0].as<double>() : nullptr;
+    double* const scalars =
+        args.instruction->kernel() == "clip_factor" ? args.inputs[0].as<double>() : nullptr;
     ASSIGN_OR_RETURN(std::unique_ptr<backend::Launch> launch, CpuBackend::Prepare(std::move(args)));
     if (scalars == nullptr) return launch;
     return std::make_unique<OverflowLaunch>(std::move(launch), scalars, limit_);
@@ -52,7 +53,8 @@ void Scale(const std::vector<std::string>& sets, plan::Plan* plan) {
   plan->loss_scaler = scaled->loss_scaler;
   for (plan::StagePlan& stage : plan->stages) {
     for (plan::Instruction& instruction : stage.segments[static_cast<size_t>(stage.update())].instructions) {
-      if (instruction.kernel == "clip_factor") plan::SetScaler(plan->loss_scaler, &instruction.attributes);
+      if (instruction.kernel() == "clip_factor")
+        plan::SetScaler(plan->loss_scaler, &instruction.AsKernel()->attributes);
     }
   }
 }

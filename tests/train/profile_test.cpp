@@ -23,11 +23,11 @@ struct Measured {
 
   Measured() {
     segment.name = "forward.0";
-    linear.kernel = "linear";
+    linear.AsKernel()->name = "linear";
     linear.name = "layers.0.mlp.fc1";
-    linear.work.flops = 2e9;
+    linear.AsKernel()->work.flops = 2e9;
     linear.inputs = {{.elements = 1000, .dtype = DType::kBF16}};
-    copy.kernel = "copy";
+    copy.AsKernel()->name = "copy";
     copy.name = "somewhere";
     copy.inputs = {{.elements = 250000, .dtype = DType::kF32}};
     copy.outputs = {{.elements = 500000, .dtype = DType::kBF16}};

@@ -23,10 +23,10 @@ class ClipLaunch final : public backend::Launch {
  public:
   ClipLaunch(plan::Instruction instruction, const Events& events)
       : instruction(std::move(instruction)), events_(events) {
-    this->instruction.attributes.Set("dynamic", std::int64_t{1});
-    this->instruction.attributes.Set("window", std::int64_t{1000});
-    this->instruction.attributes.Set("hysteresis", std::int64_t{2});
-    this->instruction.attributes.Set("min_scale", 1.0);
+    this->instruction.AsKernel()->attributes.Set("dynamic", std::int64_t{1});
+    this->instruction.AsKernel()->attributes.Set("window", std::int64_t{1000});
+    this->instruction.AsKernel()->attributes.Set("hysteresis", std::int64_t{2});
+    this->instruction.AsKernel()->attributes.Set("min_scale", 1.0);
   }
   absl::Status Run(const backend::KernelContext& context) override {
     if (context.iteration == events_.stop) std::raise(SIGTERM);
@@ -49,7 +49,7 @@ class ScalingBackend final : public backend::cpu::CpuBackend {
       : CpuBackend(1), asynchronous_(asynchronous), events_(events) {}
   bool asynchronous() const override { return asynchronous_; }
   absl::StatusOr<std::unique_ptr<backend::Launch>> Prepare(backend::LaunchArgs args) override {
-    if (args.instruction->kernel != "clip_factor") return CpuBackend::Prepare(std::move(args));
+    if (args.instruction->kernel() != "clip_factor") return CpuBackend::Prepare(std::move(args));
     auto clip = std::make_unique<ClipLaunch>(*args.instruction, events_);
     args.instruction = &clip->instruction;
     clip->scalars = args.inputs[0].as<double>();

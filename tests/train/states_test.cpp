@@ -62,7 +62,7 @@ class OwnLaunch final : public backend::Launch {
  public:
   explicit OwnLaunch(backend::LaunchArgs args) : args_(std::move(args)) {}
   absl::Status Run(const backend::KernelContext&) override {
-    const graph::OpDef* op = args_.instruction->op;
+    const graph::OpDef* op = args_.instruction->op();
     const backend::TensorView& out = args_.outputs[0];
     if (op == &kNats) {
       double sum = 0;
@@ -91,7 +91,7 @@ class OwnBackend final : public backend::cpu::CpuBackend {
   OwnBackend() : CpuBackend(1) {}
   absl::StatusOr<std::unique_ptr<backend::Launch>> Prepare(backend::LaunchArgs args) override {
     for (const graph::OpDef* own : {&kNats, &kAverage, &kCount, &kLook}) {
-      if (args.instruction->op == own) return std::make_unique<OwnLaunch>(std::move(args));
+      if (args.instruction->op() == own) return std::make_unique<OwnLaunch>(std::move(args));
     }
     return CpuBackend::Prepare(std::move(args));
   }
@@ -290,7 +290,7 @@ TEST_CASE("states: what is broken in a plan's states is reported") {
   };
   const auto counts = [&](plan::Plan& plan) {
     for (const plan::Instruction& instruction : segment(plan, false)) {
-      if (instruction.op == &kCount) return instruction;
+      if (instruction.op() == &kCount) return instruction;
     }
     FAIL("nothing counts");
     return plan::Instruction();

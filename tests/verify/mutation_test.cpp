@@ -107,15 +107,12 @@ TEST_CASE("mutation: deadlocks") {
          [](plan::Plan& plan) {
            plan::Instruction& sum = At(plan, 1, "evaluate_end", "all_reduce");
            sum.inputs[0].elements = sum.outputs[0].elements = 1;
-           sum.wire_bytes /= 2;
+           sum.AsExchange()->wire_bytes /= 2;
          });
   Mutate(Good(), "mg", "which has ended",
          [](plan::Plan& plan) { Drop(SegmentOf(plan, 1, "evaluate_end"), "all_reduce"); });
-  Mutate(Good(), "mg", "only the first rank of tp enters it", [](plan::Plan& plan) {
-    At(plan, 0, "forward.0", "all_gather").only_first = plan::AxisSet::Of(graph::Axis::kTp);
-  });
   Mutate(Good(), "m", "it counts",
-         [](plan::Plan& plan) { At(plan, 0, "forward.0", "all_gather").wire_bytes += 1; });
+         [](plan::Plan& plan) { At(plan, 0, "forward.0", "all_gather").AsExchange()->wire_bytes += 1; });
 }
 
 TEST_CASE("mutation: waits") {
@@ -187,7 +184,8 @@ TEST_CASE("mutation: buffers inside a segment") {
     plan::Segment& forward = SegmentOf(plan, 0, "forward.0");
     for (size_t i = 0; i + 1 < forward.instructions.size(); ++i) {
       plan::Instruction& instruction = forward.instructions[i];
-      if (instruction.kernel != "dropout" || instruction.name.find("layers.0.attention") == std::string::npos)
+      if (instruction.kernel() != "dropout" ||
+          instruction.name.find("layers.0.attention") == std::string::npos)
         continue;
       // The residual stream, which the add after it still reads.
       const plan::BufferRef residual = forward.instructions[i + 1].inputs[0];
@@ -214,7 +212,7 @@ TEST_CASE("mutation: buffers inside a segment") {
   Mutate(Good(), "s", "lies at",
          [](plan::Plan& plan) { At(plan, 0, "forward.0", "linear").inputs[1].offset += 64; });
   Mutate(Good(), "s", "overwrites the sum",
-         [](plan::Plan& plan) { At(plan, 0, "backward.0", "linear_wgrad").accumulate = 0; });
+         [](plan::Plan& plan) { At(plan, 0, "backward.0", "linear_wgrad").AsKernel()->accumulate = 0; });
   Mutate(Good(), "s", "its buffer f32[",
          [](plan::Plan& plan) { At(plan, 0, "forward.0", "linear").inputs[0].elements /= 2; });
   Mutate(Good(), "s", "outside of the arena", [](plan::Plan& plan) {
@@ -226,26 +224,25 @@ TEST_CASE("mutation: buffers inside a segment") {
     linear.scratch = {.offset = linear.outputs[0].offset, .elements = 64, .dtype = DType::kU8};
   });
   Mutate(Good(), "g", "adds to the gradient of the iteration before",
-         [](plan::Plan& plan) { At(plan, 0, "backward.0", "linear_wgrad").fresh = 0; });
+         [](plan::Plan& plan) { At(plan, 0, "backward.0", "linear_wgrad").AsKernel()->fresh = 0; });
   Mutate(Good(), "s", "overwrites the sum loss in the first microbatch",
-         [](plan::Plan& plan) { At(plan, 1, "forward.1", "loss_sum").fresh = 1; });
+         [](plan::Plan& plan) { At(plan, 1, "forward.1", "loss_sum").AsKernel()->fresh = 1; });
   Mutate(Good(), "s", "does not zero the scalars",
          [](plan::Plan& plan) { Drop(SegmentOf(plan, 1, "evaluate_begin"), "zero"); });
 }
 
 TEST_CASE("mutation: placements") {
-  Mutate(Good(), "p", "runs over the group dp", [](plan::Plan& plan) {
-    At(plan, 0, "forward.0", "all_gather").group = plan::AxisSet::Of(graph::Axis::kDp);
+  Mutate(Good(), "p", "a conversion along dp changes", [](plan::Plan& plan) {
+    At(plan, 0, "forward.0", "all_gather").AsConversion()->axis = graph::Axis::kDp;
   });
   Mutate(Good(), "pm", "is all_gather, not all_to_all", [](plan::Plan& plan) {
     plan::Instruction& gather = At(plan, 0, "forward.0", "all_gather");
-    gather.kernel = "all_to_all";
-    gather.collective = plan::Collective::kAllToAll;
+    gather.AsConversion()->collective = plan::Collective::kAllToAll;
   });
   Mutate(Good(), "p", "uses another reduction", [](plan::Plan& plan) {
     for (plan::Instruction& instruction : SegmentOf(plan, 1, "forward.1").instructions) {
-      if (instruction.collective == plan::Collective::kAllReduce)
-        instruction.reduction = graph::Reduction::kSum;
+      if (instruction.collective() == plan::Collective::kAllReduce)
+        instruction.AsExchange()->reduction = graph::Reduction::kSum;
     }
   });
   // A norm's weight is partial.
@@ -284,7 +281,7 @@ TEST_CASE("mutation: gradients") {
          [&](plan::Plan& plan) { Double(update(plan), "reduce_scatter", 1); });
   Mutate(Good(), "gm", "but they are partial over", [&](plan::Plan& plan) {
     plan::Instruction& scatter = At(plan, 0, "update", "reduce_scatter");
-    scatter.group = plan::AxisSet::Of(graph::Axis::kCp);
+    scatter.AsBucketExchange()->group = plan::AxisSet::Of(graph::Axis::kCp);
   });
   Mutate(Good(), "g", "is never updated", [&](plan::Plan& plan) {
     Drop(update(plan), "adamw", 1);
@@ -293,7 +290,9 @@ TEST_CASE("mutation: gradients") {
   Mutate(Good(), "g", "is updated twice", [&](plan::Plan& plan) { Double(update(plan), "adamw", 1); });
   Mutate(Good(), "g", "stage 0 sums embedding.tokens by all_reduce reduce_scatter, stage 1 by",
          [](plan::Plan& plan) {
-           At(plan, 1, "update", "reduce_scatter").kernel = "reduce_scatter_of_another_order";
+           plan::Exchange& sum = *At(plan, 1, "update", "reduce_scatter").AsExchange();
+           sum.collective = plan::Collective::kAllReduce;
+           sum.wire_bytes *= 2;
          });
   Mutate(Good(), "g", "never gathered", [&](plan::Plan& plan) { Drop(update(plan), "all_gather", 0); });
   Mutate(Good(), "g", "nothing to gather", [&](plan::Plan& plan) { Double(update(plan), "all_gather", 0); });
@@ -306,10 +305,12 @@ TEST_CASE("mutation: gradients") {
   // Without sequence parallelism tp repeats the gradients of norms.
   const plan::Plan repeated = plan::TinyPlan(false, {"parallelism.tp=2"});
   Mutate(repeated, "g", "but counted on the first of", [&](plan::Plan& plan) {
-    for (plan::Instruction& instruction : update(plan).instructions) instruction.only_first = {};
+    for (plan::Instruction& instruction : update(plan).instructions) {
+      if (plan::Kernel* kernel = instruction.AsKernel()) kernel->only_first = {};
+    }
   });
   Mutate(Good(), "g", "but what it adds to is repeated over tp",
-         [&](plan::Plan& plan) { At(plan, 1, "forward.1", "loss_sum").only_first = {}; });
+         [&](plan::Plan& plan) { At(plan, 1, "forward.1", "loss_sum").AsKernel()->only_first = {}; });
   Mutate(Good(), "g", "but the backward passes add to its gradient 0 times",
          [&](plan::Plan& plan) { Drop(SegmentOf(plan, 0, "backward.0"), "linear_wgrad"); });
   Mutate(Good(), "g", "does not update the weights", [&](plan::Plan& plan) {
@@ -326,7 +327,7 @@ TEST_CASE("mutation: gradients, weights and moments in bf16") {
   REQUIRE_MESSAGE(good.ok(), Message(good));
   const auto with = [](const plan::Instruction& instruction, const char* name, const char* draws) {
     graph::Attributes attributes;
-    for (const auto& [key, item] : instruction.attributes.items()) {
+    for (const auto& [key, item] : instruction.attributes().items()) {
       if (key != name) attributes.Set(key, item);
     }
     if (draws != nullptr) attributes.Set(name, std::string(draws));
@@ -335,13 +336,13 @@ TEST_CASE("mutation: gradients, weights and moments in bf16") {
   for (const char* name : {"stream", "weight_stream"}) {
     Mutate(narrow, "g", std::string("rounds to bf16 without the attribute ") + name, [&](plan::Plan& plan) {
       plan::Instruction& adamw = At(plan, 0, "update", "adamw", 1);
-      adamw.attributes = with(adamw, name, nullptr);
+      adamw.AsKernel()->attributes = with(adamw, name, nullptr);
     });
     Mutate(narrow, "g", "stage 0 rounds embedding.tokens by", [&](plan::Plan& plan) {
       for (plan::Instruction& instruction : SegmentOf(plan, 1, "update").instructions) {
-        if (instruction.kernel != "adamw" || instruction.attributes.String("stream") != "tied.moments")
+        if (instruction.kernel() != "adamw" || instruction.attributes().String("stream") != "tied.moments")
           continue;
-        instruction.attributes = with(instruction, name, "another");
+        instruction.AsKernel()->attributes = with(instruction, name, "another");
       }
     });
   }
@@ -383,11 +384,11 @@ TEST_CASE("mutation: the states of the optimizer") {
   });
   const auto change = [](plan::Instruction* instruction, const std::string& name, const double* value) {
     graph::Attributes attributes;
-    for (const auto& [key, item] : instruction->attributes.items()) {
+    for (const auto& [key, item] : instruction->attributes().items()) {
       if (key != name) attributes.Set(key, item);
     }
     if (value != nullptr) attributes.Set(name, *value);
-    instruction->attributes = attributes;
+    instruction->AsKernel()->attributes = attributes;
   };
   for (const char* name : {"momentum", "weight_decay"}) {
     Mutate(sgd, "g", "is not told its",
@@ -407,7 +408,7 @@ TEST_CASE("mutation: the states of the optimizer") {
     for (plan::Instruction& instruction : SegmentOf(plan, 0, "update").instructions) {
       for (auto* refs : {&instruction.inputs, &instruction.outputs}) {
         for (plan::BufferRef& ref : *refs) {
-          if (instruction.kernel == "sgd" && ref.offset == before) ref.offset = buckets[0].states[0].offset;
+          if (instruction.kernel() == "sgd" && ref.offset == before) ref.offset = buckets[0].states[0].offset;
         }
       }
     }
@@ -526,7 +527,7 @@ TEST_CASE("mutation: states of quantised tensors") {
   Mutate(Fp8(), "g", "is not of all states, in place",
          [](plan::Plan& plan) { At(plan, 0, "update", "fp8_update").outputs[0].offset += 32; });
   Mutate(Fp8(), "g", "the update knows no kernel",
-         [](plan::Plan& plan) { At(plan, 0, "update", "fp8_update").kernel = "copy"; });
+         [](plan::Plan& plan) { At(plan, 0, "update", "fp8_update").AsKernel()->name = "copy"; });
 }
 
 namespace {
@@ -573,15 +574,15 @@ TEST_CASE("mutation: largest values of quantised tensors over the ranks of a sta
   Mutate(Fp8Ranks(), "g", "are taken twice",
          change([&](auto& list, size_t i) { list.insert(at(list, i), plan::Instruction(list[i])); }));
   Mutate(Fp8Ranks(), "g", "the largest over dp+tp are taken, not all_reduce over dp+tp",
-         change([](auto& list, size_t i) { list[i].reduction = graph::Reduction::kSum; }));
+         change([](auto& list, size_t i) { list[i].AsExchange()->reduction = graph::Reduction::kSum; }));
   Mutate(Fp8Ranks(), "g", "the largest over dp+tp are taken, not all_reduce (max) over dp",
          change([](auto& list, size_t i) {
-           list[i].group = plan::AxisSet::Of(graph::Axis::kDp);
-           list[i].wire_bytes = list[i].inputs[0].bytes();  // 2 · bytes · (2 − 1) / 2
+           list[i].AsBucketExchange()->group = plan::AxisSet::Of(graph::Axis::kDp);
+           list[i].AsExchange()->wire_bytes = list[i].inputs[0].bytes();  // 2 · bytes · (2 − 1) / 2
          }));
   Mutate(Fp8Ranks(), "g", "takes no sum", change([](auto& list, size_t i) {
            for (plan::BufferRef* ref : {&list[i].inputs[0], &list[i].outputs[0]}) ref->elements -= 8;
-           list[i].wire_bytes = 2 * list[i].inputs[0].bytes() * 3 / 4;
+           list[i].AsExchange()->wire_bytes = 2 * list[i].inputs[0].bytes() * 3 / 4;
          }));
   // Beside what is gathered; after the update of the states.
   Mutate(Fp8Ranks(), "g", "runs beside what is gathered behind the update",
@@ -593,7 +594,7 @@ TEST_CASE("mutation: largest values of quantised tensors over the ranks of a sta
     Mutate(Fp8Ranks(), "g", "takes no sum", [&](plan::Plan& plan) {
       for (plan::Segment& segment : plan.stages[0].segments) {
         for (plan::Instruction& instruction : segment.instructions) {
-          if (instruction.name == name) instruction.reduction = graph::Reduction::kMax;
+          if (instruction.name == name) instruction.AsExchange()->reduction = graph::Reduction::kMax;
         }
       }
     });
@@ -630,23 +631,24 @@ TEST_CASE("mutation: placements of FP8 ops") {
 
 TEST_CASE("mutation: first sums") {
   Mutate(Fp8(), "g", "adds to the gradient of the iteration before",
-         [](plan::Plan& plan) { At(plan, 0, "backward.0", "linear_wgrad_fp8", 2).fresh = 0; });
+         [](plan::Plan& plan) { At(plan, 0, "backward.0", "linear_wgrad_fp8", 2).AsKernel()->fresh = 0; });
   // The bias that a quantisation sums.
   Mutate(Fp8(), "g", "adds to the gradient of the iteration before",
-         [](plan::Plan& plan) { At(plan, 0, "backward.0", "gelu_grad_quantize").fresh = 0; });
+         [](plan::Plan& plan) { At(plan, 0, "backward.0", "gelu_grad_quantize").AsKernel()->fresh = 0; });
   // The tied table: the head's gradient overwrites, the lookup's adds.
   Mutate(Fp8(), "g", "overwrites a sum, which is not the gradient of the iteration before",
          [](plan::Plan& plan) {
            for (plan::Instruction& instruction : SegmentOf(plan, 0, "backward.0").instructions) {
-             if (instruction.kernel == "embedding_grad") instruction.fresh = 1;
+             if (instruction.kernel() == "embedding_grad") instruction.AsKernel()->fresh = 1;
            }
          });
   Mutate(Fp8(), "g", "adds to the gradient of the iteration before",
-         [](plan::Plan& plan) { At(plan, 0, "backward.0", "linear_cross_entropy").fresh = 0; });
-  Mutate(Fp8(), "sg", "overwrites the sum loss in the first microbatch",
-         [](plan::Plan& plan) { At(plan, 0, "backward.0", "linear_cross_entropy").fresh |= 0b100; });
+         [](plan::Plan& plan) { At(plan, 0, "backward.0", "linear_cross_entropy").AsKernel()->fresh = 0; });
+  Mutate(Fp8(), "sg", "overwrites the sum loss in the first microbatch", [](plan::Plan& plan) {
+    At(plan, 0, "backward.0", "linear_cross_entropy").AsKernel()->fresh |= 0b100;
+  });
   Mutate(Fp8(), "s", "overwrites the sum",
-         [](plan::Plan& plan) { At(plan, 0, "backward.0", "linear_wgrad_fp8").accumulate = 0; });
+         [](plan::Plan& plan) { At(plan, 0, "backward.0", "linear_wgrad_fp8").AsKernel()->accumulate = 0; });
   Mutate(Fp8(), "g", "adds to the loss 0 times, not 1", [](plan::Plan& plan) {
     // The head's sum of the loss goes where nothing reads it.
     plan::Instruction& head = At(plan, 0, "backward.0", "linear_cross_entropy");

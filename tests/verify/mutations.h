@@ -89,7 +89,7 @@ inline plan::Segment& SegmentOf(plan::Plan& plan, size_t stage, std::string_view
 
 inline size_t Find(const plan::Segment& segment, std::string_view kernel, int nth = 0) {
   for (size_t i = 0; i < segment.instructions.size(); ++i) {
-    if (segment.instructions[i].kernel == kernel && nth-- == 0) return i;
+    if (segment.instructions[i].kernel() == kernel && nth-- == 0) return i;
   }
   FAIL("no " << kernel);
   return 0;

@@ -107,7 +107,7 @@ TEST_CASE("mutation: what is relayed is the value that was received, while it is
     for (plan::Step& step : stage.programs[0]) {
       if (step.kind != plan::StepKind::kSend) continue;
       const std::int32_t value = plan.transfers[static_cast<size_t>(step.transfer)].value;
-      if (NameOf(plan, value) == kForward) step.buffer.offset = stage.lane_base;
+      if (NameOf(plan, value) == kForward) step.buffer.offset = stage.transient_base;
     }
   });
   // The next microbatch's arrives before this one's is sent.
@@ -138,7 +138,7 @@ TEST_CASE("mutation: holders of a tied parameter") {
   };
   const auto tie = [](plan::Plan& plan, size_t stage) -> plan::Instruction& {
     for (plan::Instruction& instruction : SegmentOf(plan, stage, "update").instructions) {
-      if (instruction.group.IsTie()) return instruction;
+      if (instruction.group().IsTie()) return instruction;
     }
     FAIL("no tie");
     return plan.stages[stage].segments[0].instructions[0];
@@ -158,9 +158,9 @@ TEST_CASE("mutation: holders of a tied parameter") {
            for (const size_t stage : {0, 2, 3}) holders(plan, stage) = {0, 3};
            for (const size_t stage : {0, 3}) {
              plan::Instruction& sum = tie(plan, stage);
-             sum.group = plan::Group::OfHolders({0, 3});
-             sum.wire_bytes =
-                 plan::WireBytes(sum.collective, sum.inputs[0].bytes(), sum.outputs[0].bytes(), 2);
+             sum.AsBucketExchange()->group = plan::Group::OfHolders({0, 3});
+             sum.AsExchange()->wire_bytes =
+                 plan::WireBytes(sum.collective(), sum.inputs[0].bytes(), sum.outputs[0].bytes(), 2);
            }
            plan::Segment& update = SegmentOf(plan, 2, "update");
            Drop(update, "all_reduce", 0);
@@ -174,10 +174,10 @@ TEST_CASE("mutation: holders of a tied parameter") {
   });
   // The sum goes over other stages than those of the copies.
   Mutate(Relays(), "gm", "over the tie, but its copies are the tie(0, 2, 3)'s", [&](plan::Plan& plan) {
-    tie(plan, 0).group = plan::Group::OfHolders({0, 3});
+    tie(plan, 0).AsBucketExchange()->group = plan::Group::OfHolders({0, 3});
   });
   Mutate(Relays(), "mg", "stage 0 is not one of its holders, 2, 3", [&](plan::Plan& plan) {
-    tie(plan, 0).group = plan::Group::OfHolders({2, 3});
+    tie(plan, 0).AsBucketExchange()->group = plan::Group::OfHolders({2, 3});
   });
 }
 
@@ -188,10 +188,10 @@ TEST_CASE("mutation: chunks of one stage that add to one gradient") {
   Mutate(good, "g", "overwrites a sum, which is not the gradient of the iteration before",
          [](plan::Plan& plan) {
            plan::Instruction& lookup = At(plan, 0, "backward.0", "embedding_grad");
-           lookup.fresh = 1;
+           lookup.AsKernel()->fresh = 1;
          });
   Mutate(good, "g", "adds to the gradient of the iteration before",
-         [](plan::Plan& plan) { At(plan, 0, "backward.2", "embedding_grad").fresh = 0; });
+         [](plan::Plan& plan) { At(plan, 0, "backward.2", "embedding_grad").AsKernel()->fresh = 0; });
 }
 
 }  // namespace engine::verify

@@ -140,7 +140,7 @@ TEST_CASE("mutation: what weights passes read") {
       const plan::BufferRef& output = instruction.outputs[0];
       return output.value >= 0 && !output.in_slot && output.bytes() <= saved.bytes() &&
              plan.values[static_cast<size_t>(output.value)].kind == graph::ValueKind::kActivation &&
-             instruction.op->in_place_input < 0;
+             instruction.op()->in_place_input < 0;
     });
     for (plan::BufferRef* ref : refs_of(backward, backward.instructions[i].outputs[0].value)) {
       ref->offset = saved.offset;
@@ -157,11 +157,11 @@ TEST_CASE("mutation: what weights passes read") {
     REQUIRE(!refs_of(backward, dy).empty());
     for (plan::Segment* segment : {&backward, &weights}) {
       for (plan::BufferRef* ref : refs_of(*segment, dy)) {
-        ref->offset = stage.lane_base + stage.lane_bytes;
+        ref->offset = stage.transient_base + stage.pass_bytes;
         ref->in_slot = false;
       }
     }
-    stage.lane_bytes += bytes;
+    stage.pass_bytes += bytes;
     stage.arena_bytes += bytes;
   });
   Mutate(ZeroBubblePlan(), "s", "before it is written", [](plan::Plan& plan) {
@@ -178,10 +178,10 @@ TEST_CASE("mutation: gradients of weights passes") {
   Mutate(ZeroBubblePlan(), "g", "add to its gradient 2 times",
          [](plan::Plan& plan) { Double(SegmentOf(plan, 0, "weights.0"), "linear_wgrad"); });
   Mutate(ZeroBubblePlan(), "g", "adds to the gradient of the iteration before",
-         [](plan::Plan& plan) { At(plan, 1, "weights.1", "linear_wgrad").fresh = 0; });
+         [](plan::Plan& plan) { At(plan, 1, "weights.1", "linear_wgrad").AsKernel()->fresh = 0; });
   Mutate(ZeroBubblePlan(), "s", "overwrites the sum",
-         [](plan::Plan& plan) { At(plan, 1, "weights.1", "linear_wgrad").accumulate = 0; });
-  const auto reduction = [](const plan::Instruction& i) { return i.flat; };
+         [](plan::Plan& plan) { At(plan, 1, "weights.1", "linear_wgrad").AsKernel()->accumulate = 0; });
+  const auto reduction = [](const plan::Instruction& i) { return i.IsBucketExchange(); };
   Mutate(ZeroBubblePlan(), "g", "which are already reduced", MoveUp("weights.0", reduction));
   // Reduced behind the last backward pass, before the weights pass has added.
   Mutate(ZeroBubblePlan(), "g", "which are already reduced", [&](plan::Plan& plan) {
@@ -192,7 +192,7 @@ TEST_CASE("mutation: gradients of weights passes") {
   });
   Mutate(ZeroBubblePlan(), "g", "is no reduction behind the last backward pass", [&](plan::Plan& plan) {
     plan::Segment& weights = SegmentOf(plan, 0, "weights.0");
-    weights.instructions[Find(weights, reduction)].last_only = false;
+    weights.instructions[Find(weights, reduction)].AsBucketExchange()->last_only = false;
   });
 }
 

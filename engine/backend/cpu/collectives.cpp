@@ -19,17 +19,17 @@ class Conversion final : public Launch {
   absl::Status Run(const KernelContext&) override {
     meeting_->Show(args_.index, args_.input.data);
     RETURN_IF_ERROR(meeting_->Wait());
-    if (args_.instruction->direct) return absl::OkStatus();
+    if (args_.instruction->direct()) return absl::OkStatus();
     for (size_t member = 0; member < runs_.size(); ++member) {
       const T* from = static_cast<const T*>(meeting_->Shown(static_cast<std::int64_t>(member)));
-      if (args_.instruction->unsummed) {
+      if (args_.instruction->LeavesAddition()) {
         if (static_cast<std::int64_t>(member) == args_.index) continue;
         TakeRuns(from, runs_[member], reinterpret_cast<T*>(args_.scratch.data()), false,
-                 args_.instruction->reduction);
+                 args_.instruction->reduction());
         continue;
       }
       TakeRuns(from, runs_[member], args_.output.as<T>(), member > 0 && Sums(*args_.instruction),
-               args_.instruction->reduction);
+               args_.instruction->reduction());
     }
     return meeting_->Wait();
   }
@@ -56,7 +56,7 @@ class FlatCollective final : public Launch {
   absl::Status Run(const KernelContext&) override {
     meeting_->Show(args_.index, args_.input.data);
     RETURN_IF_ERROR(meeting_->Wait());
-    const Collective collective = args_.instruction->collective;
+    const Collective collective = args_.instruction->collective();
     if (collective != Collective::kAllGather) {
       SumPart();
       RETURN_IF_ERROR(meeting_->Wait());
@@ -80,7 +80,7 @@ class FlatCollective final : public Launch {
       parts.push_back(static_cast<const T*>(meeting_->Shown(member)) + begin);
     }
     SumInOrder<T>(parts, args_.output.as<T>() + begin, Begin(args_.index + 1) - begin,
-                  args_.instruction->reduction);
+                  args_.instruction->reduction());
   }
 
   void CopyOtherParts() {
@@ -98,10 +98,11 @@ class FlatCollective final : public Launch {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Launch>> CpuCommunicator::Prepare(CollectiveArgs args) {
-  if (args.instruction->collective == Collective::kSlice) return PrepareSlice(std::move(args), rank_);
+  if (args.instruction->collective() == Collective::kSlice) return PrepareSlice(std::move(args), rank_);
   Meeting* meeting = world_.MeetingOf(args.group);
   return ForElementType(args, [&]<typename T>() -> absl::StatusOr<std::unique_ptr<Launch>> {
-    if (args.instruction->flat) return std::make_unique<FlatCollective<T>>(std::move(args), meeting);
+    if (args.instruction->IsBucketExchange())
+      return std::make_unique<FlatCollective<T>>(std::move(args), meeting);
     ASSIGN_OR_RETURN(std::vector<std::vector<RunCopy>> runs, RunsOf(args, rank_));
     return std::make_unique<Conversion<T>>(std::move(args), std::move(runs), meeting);
   });

@@ -13,7 +13,7 @@ class Slice final : public Launch {
   Slice(CollectiveArgs args, std::vector<RunCopy> runs) : args_(std::move(args)), runs_(std::move(runs)) {}
 
   absl::Status Run(const KernelContext&) override {
-    TakeRuns(args_.input.as<T>(), runs_, args_.output.as<T>(), /*add=*/false, args_.instruction->reduction);
+    TakeRuns(args_.input.as<T>(), runs_, args_.output.as<T>(), /*add=*/false, args_.instruction->reduction());
     return absl::OkStatus();
   }
 
@@ -51,8 +51,8 @@ std::vector<RunCopy> CommonRuns(const Extent& from, const Shape& from_shape, con
 }
 
 bool Sums(const plan::Instruction& instruction) {
-  return instruction.collective == Collective::kAllReduce ||
-         instruction.collective == Collective::kReduceScatter;
+  return instruction.collective() == Collective::kAllReduce ||
+         instruction.collective() == Collective::kReduceScatter;
 }
 
 absl::StatusOr<std::vector<std::vector<RunCopy>>> RunsOf(const CollectiveArgs& args, std::int64_t rank) {

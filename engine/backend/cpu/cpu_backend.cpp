@@ -18,7 +18,7 @@ class CpuLaunch final : public Launch {
   CpuLaunch(Kernel kernel, LaunchArgs args, const ParallelFor* parallel_for)
       : kernel_(kernel), args_(std::move(args)), parallel_for_(parallel_for) {
     if (args_.part.empty()) return;
-    TensorView& input = args_.inputs[static_cast<size_t>(args_.instruction->part_of)];
+    TensorView& input = args_.inputs[static_cast<size_t>(args_.instruction->AddedInput())];
     own_ = std::exchange(input.data, nullptr);
     sum_.resize(static_cast<size_t>(input.shape.elements()));
     input.data = sum_.data();
@@ -30,7 +30,7 @@ class CpuLaunch final : public Launch {
     with_threads.parallel_for = parallel_for_;
     kernel_({.inputs = args_.inputs,
              .outputs = args_.outputs,
-             .attributes = &args_.instruction->attributes,
+             .attributes = &args_.instruction->attributes(),
              .accumulate = args_.accumulate,
              .scratch = args_.scratch,
              .context = &with_threads});
@@ -96,17 +96,18 @@ absl::StatusOr<std::byte*> CpuBackend::AllocateArena(std::int64_t bytes) {
 }
 
 absl::StatusOr<std::unique_ptr<Launch>> CpuBackend::Prepare(LaunchArgs args) {
-  const KernelEntry* entry = FindKernel(args.instruction->kernel);
+  const KernelEntry* entry = FindKernel(args.instruction->kernel());
   if (entry == nullptr || entry->f32 == nullptr) {
-    return Internal("the CPU executor has no kernel '{}' (of {})", args.instruction->kernel,
+    return Internal("the CPU executor has no kernel '{}' (of {})", args.instruction->kernel(),
                     args.instruction->name);
   }
-  if (!args.part.empty() && args.inputs[static_cast<size_t>(args.instruction->part_of)].dtype != DType::kF32)
+  if (!args.part.empty() &&
+      args.inputs[static_cast<size_t>(args.instruction->AddedInput())].dtype != DType::kF32)
     return Internal("{}: the CPU executor adds parts of fp32 alone", args.instruction->name);
   for (const auto* views : {&args.inputs, &args.outputs}) {
     for (const TensorView& view : *views) {
       if (view.dtype == DType::kF32 || view.dtype == DType::kF64 || view.dtype == DType::kI32) continue;
-      return Internal("the CPU executor has no kernel '{}' for {} (of {})", args.instruction->kernel,
+      return Internal("the CPU executor has no kernel '{}' for {} (of {})", args.instruction->kernel(),
                       Name(view.dtype), args.instruction->name);
     }
   }

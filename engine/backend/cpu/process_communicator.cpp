@@ -142,13 +142,13 @@ class Conversion final : public ProcessCollective {
     for (size_t member = 0; member < members(); ++member) {
       if (member == self()) continue;
       TakeRuns(args_.input.as<T>(), gives_[member], given[member], /*add=*/false,
-               args_.instruction->reduction);
+               args_.instruction->reduction());
       RETURN_IF_ERROR(exchange.Send<T>(args_.group[member], given[member], Elements(gives_[member])));
     }
     RETURN_IF_ERROR(exchange.WaitReceived());
     for (size_t member = 0; member < members(); ++member) {
       TakeRuns<T>(member == self() ? args_.input.as<T>() : got[member], gets_[member], args_.output.as<T>(),
-                  member > 0 && Sums(*args_.instruction), args_.instruction->reduction);
+                  member > 0 && Sums(*args_.instruction), args_.instruction->reduction());
     }
     return exchange.WaitSent();
   }
@@ -182,7 +182,7 @@ class ByParts final : public ProcessCollective {
   }
 
   absl::Status Run(const KernelContext&) override {
-    const Collective collective = args_.instruction->collective;
+    const Collective collective = args_.instruction->collective();
     if (collective != Collective::kAllGather) RETURN_IF_ERROR(SumPart());
     return collective == Collective::kReduceScatter ? absl::OkStatus() : GatherParts();
   }
@@ -210,7 +210,8 @@ class ByParts final : public ProcessCollective {
           exchange.Send(args_.group[member], args_.input.as<T>() + Begin(member), Length(member)));
     }
     RETURN_IF_ERROR(exchange.WaitReceived());
-    SumInOrder<T>(parts, args_.output.as<T>() + Begin(self()), Length(self()), args_.instruction->reduction);
+    SumInOrder<T>(parts, args_.output.as<T>() + Begin(self()), Length(self()),
+                  args_.instruction->reduction());
     return exchange.WaitSent();  // their parts of my buffer are written next
   }
 
@@ -230,12 +231,15 @@ class ByParts final : public ProcessCollective {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Launch>> ProcessCommunicator::Prepare(CollectiveArgs args) {
-  if (args.instruction->collective == Collective::kSlice) return PrepareSlice(std::move(args), world_.rank());
-  ENGINE_CHECK(!args.instruction->unsummed, "{}: processes push nothing", args.instruction->name);
+  if (args.instruction->collective() == Collective::kSlice)
+    return PrepareSlice(std::move(args), world_.rank());
+  ENGINE_CHECK(!args.instruction->LeavesAddition(), "{}: processes push nothing", args.instruction->name);
   return ForElementType(args, [&]<typename T>() -> absl::StatusOr<std::unique_ptr<Launch>> {
-    if (args.instruction->flat) return std::make_unique<ByParts<T>>(std::move(args), &world_, &room_);
+    if (args.instruction->IsBucketExchange())
+      return std::make_unique<ByParts<T>>(std::move(args), &world_, &room_);
     ASSIGN_OR_RETURN(std::vector<std::vector<RunCopy>> runs, RunsOf(args, world_.rank()));
-    if (args.instruction->collective == Collective::kAllReduce) {  // every member holds, and needs, all of it
+    if (args.instruction->collective() ==
+        Collective::kAllReduce) {  // every member holds, and needs, all of it
       return std::make_unique<ByParts<T>>(std::move(args), &world_, &room_);
     }
     return std::make_unique<Conversion<T>>(std::move(args), std::move(runs), &world_, &room_);

@@ -17,7 +17,7 @@ class DelayedLaunch final : public LaunchAround {
       : LaunchAround(std::move(inner)),
         communicator_(*communicator),
         stream_(instruction.stream),
-        direct_(instruction.direct) {}
+        direct_(instruction.direct()) {}
 
   absl::Status Run(const KernelContext& context) override {
     RETURN_IF_ERROR(communicator_.Delay(stream_));

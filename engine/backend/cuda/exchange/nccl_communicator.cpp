@@ -203,13 +203,13 @@ void PlanUnpacking(const CollectiveArgs& args, Exchange* x) {
 using EnqueueExchange = absl::Status (*)(const Exchange&, cudaStream_t);
 
 EnqueueExchange EnqueueOf(const plan::Instruction& instruction) {
-  switch (instruction.collective) {
+  switch (instruction.collective()) {
     case Collective::kAllReduce:
-      return instruction.reduction == graph::Reduction::kLogSumExp ? AllReduceLogSumExp : AllReduce;
+      return instruction.reduction() == graph::Reduction::kLogSumExp ? AllReduceLogSumExp : AllReduce;
     case Collective::kReduceScatter:
-      return instruction.flat ? FlatReduceScatter : ReduceScatter;
+      return instruction.IsBucketExchange() ? FlatReduceScatter : ReduceScatter;
     case Collective::kAllGather:
-      return instruction.flat ? FlatAllGather : AllGather;
+      return instruction.IsBucketExchange() ? FlatAllGather : AllGather;
     case Collective::kAllToAll:
       return AllToAll;
     case Collective::kSlice:
@@ -221,10 +221,10 @@ EnqueueExchange EnqueueOf(const plan::Instruction& instruction) {
 
 absl::Status CheckArgs(const CollectiveArgs& args, const Exchange& x) {
   const plan::Instruction& instruction = *args.instruction;
-  if (instruction.flat && args.input.data != args.output.data) {
+  if (instruction.IsBucketExchange() && args.input.data != args.output.data) {
     return Internal("{}: a flat collective works in place", instruction.name);
   }
-  if (instruction.reduction == graph::Reduction::kLogSumExp && args.input.dtype != DType::kF32) {
+  if (instruction.reduction() == graph::Reduction::kLogSumExp && args.input.dtype != DType::kF32) {
     return Internal("{}: a log-sum-exp of {}", instruction.name, Name(args.input.dtype));
   }
   if (x.layout.bytes > static_cast<std::int64_t>(args.scratch.size())) {
@@ -266,19 +266,19 @@ absl::StatusOr<std::unique_ptr<Launch>> NcclCommunicator::Prepare(CollectiveArgs
   x.input_count = args.input.shape.elements();
   x.output_count = args.output.shape.elements();
   x.scratch = args.scratch.data();
-  if (instruction.reduction == graph::Reduction::kMax) x.reduction = ncclMax;
-  if (instruction.collective == Collective::kSlice) {
+  if (instruction.reduction() == graph::Reduction::kMax) x.reduction = ncclMax;
+  if (instruction.collective() == Collective::kSlice) {
     x.unpack = CommonBoxes(args.input.extent, args.input.shape, args.output.extent, args.output.shape);
   } else {
     x.group = GroupOf({.ranks = args.group, .use = Use::kCollectives});
     ASSIGN_OR_RETURN(x.type, NcclTypeOf(args.input.dtype));
   }
-  if (!instruction.flat && instruction.collective != Collective::kSlice) {
-    x.layout =
-        LayoutOfExchange(instruction.collective, instruction.reduction, {args.input.shape, args.input.dtype},
-                         {args.output.shape, args.output.dtype}, instruction.axis, x.members);
+  if (!instruction.IsBucketExchange() && instruction.collective() != Collective::kSlice) {
+    x.layout = LayoutOfExchange(instruction.collective(), instruction.reduction(),
+                                {args.input.shape, args.input.dtype}, {args.output.shape, args.output.dtype},
+                                instruction.AsConversion()->axis, x.members);
     if (x.layout.packed) PlanPacking(args, &x);
-    if (x.layout.staged && instruction.reduction == graph::Reduction::kSum) PlanUnpacking(args, &x);
+    if (x.layout.staged && instruction.reduction() == graph::Reduction::kSum) PlanUnpacking(args, &x);
   }
   RETURN_IF_ERROR(CheckArgs(args, x));
   const EnqueueExchange enqueue = EnqueueOf(instruction);

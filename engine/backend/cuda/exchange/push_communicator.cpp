@@ -22,7 +22,7 @@ class PushLaunch final : public Launch {
         group_(*group),
         nccl_(*nccl),
         name_(nccl->args.instruction->name),
-        unsummed_(nccl->args.instruction->unsummed) {}
+        unsummed_(nccl->args.instruction->LeavesAddition()) {}
 
   absl::Status Run(const KernelContext& context) override {
     if (!group_.pushes) return RunNccl(context);
@@ -124,12 +124,12 @@ PushCommunicator::~PushCommunicator() {
 
 absl::StatusOr<std::unique_ptr<Launch>> PushCommunicator::Prepare(CollectiveArgs args) {
   const plan::Instruction& instruction = *args.instruction;
-  if (instruction.collective == plan::Collective::kSlice) return nccl_.Prepare(std::move(args));  // a copy
+  if (instruction.collective() == plan::Collective::kSlice) return nccl_.Prepare(std::move(args));  // a copy
   ASSIGN_OR_RETURN(const ExchangeNotes notes,
                    progress_.Add(instruction.stream, fmt::format("{}, with ranks {}", instruction.name,
                                                                  fmt::join(args.group, ", "))));
   if (!Pushes(instruction, args.input.dtype)) {
-    if (instruction.detached) behind_by_nccl_[args.group].insert(instruction.stream);
+    if (instruction.detached()) behind_by_nccl_[args.group].insert(instruction.stream);
     return PrepareNccl(std::move(args), notes);
   }
   PushPlace place{.rank = rank_,
@@ -160,7 +160,7 @@ absl::StatusOr<std::unique_ptr<Launch>> PushCommunicator::Prepare(CollectiveArgs
   ASSIGN_OR_RETURN(place.copied, MakeEvent());
   ASSIGN_OR_RETURN(PushExchange exchange, PlanPush(args, std::move(place)));
   PushGroup* const group = GroupOf(args.group);
-  (instruction.detached ? group->detached : group->awaited).insert(instruction.stream);
+  (instruction.detached() ? group->detached : group->awaited).insert(instruction.stream);
   group->conversions.push_back(std::make_unique<NcclFallback>(NcclFallback{std::move(args), notes, nullptr}));
   return std::make_unique<PushLaunch>(std::move(exchange), group, group->conversions.back().get());
 }

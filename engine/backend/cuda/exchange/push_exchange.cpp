@@ -135,16 +135,16 @@ absl::Status CombineAll(const Exchange& x) {
 
 void ChooseForm(const plan::Instruction& instruction, Exchange* x) {
   x->enqueue = PushAll;  // everything goes where it belongs
-  const bool reduces = instruction.collective == Collective::kAllReduce;
-  if (instruction.direct) {
+  const bool reduces = instruction.collective() == Collective::kAllReduce;
+  if (instruction.direct()) {
     x->enqueue = MeetBefore;
-  } else if (reduces && instruction.reduction != graph::Reduction::kSum) {
+  } else if (reduces && instruction.reduction() != graph::Reduction::kSum) {
     x->enqueue = LogSumExp;
     x->finish = CombineAll;
   } else if (reduces && x->members > 2) {
     x->enqueue = SumInParts;
-  } else if (reduces || instruction.collective == Collective::kReduceScatter) {
-    if (!instruction.unsummed) x->finish = SumAll;  // else whoever reads the sum adds what arrives
+  } else if (reduces || instruction.collective() == Collective::kReduceScatter) {
+    if (!instruction.LeavesAddition()) x->finish = SumAll;  // else whoever reads the sum adds what arrives
   }
 }
 
@@ -178,7 +178,7 @@ const std::byte* AsRun(const std::vector<Box>& boxes, const Exchange& x) {
 
 // What goes to the i-th peer.
 void PlanPushes(const CollectiveArgs& args, size_t i, Exchange* x) {
-  if (args.instruction->direct) return;
+  if (args.instruction->direct()) return;
   const PushPeer* const peer = x->place.peers[i];
   const std::int64_t member =
       std::find(args.group.begin(), args.group.end(), peer->rank) - args.group.begin();
@@ -199,11 +199,11 @@ void PlanPushes(const CollectiveArgs& args, size_t i, Exchange* x) {
     add(sum, sum, flat(PartCount(*x, x->index)), &x->gather);
     return;
   }
-  if (args.instruction->collective == Collective::kAllReduce) {
+  if (args.instruction->collective() == Collective::kAllReduce) {
     return add(x->input, slot, flat(x->count), &x->pushes);
   }
-  if (args.instruction->flat) {
-    const bool gathers = args.instruction->collective == Collective::kAllGather;
+  if (args.instruction->IsBucketExchange()) {
+    const bool gathers = args.instruction->collective() == Collective::kAllGather;
     const std::byte* const part = x->input + (gathers ? x->index : member) * x->count * x->element_bytes;
     return add(part, gathers ? part : slot, flat(x->count), &x->pushes);
   }
@@ -217,19 +217,19 @@ void PlanPushes(const CollectiveArgs& args, size_t i, Exchange* x) {
 
 void PlanOwn(const CollectiveArgs& args, Exchange* x) {
   x->own = x->input;
-  if (args.instruction->collective == Collective::kAllReduce) return;
-  if (args.instruction->flat) {
+  if (args.instruction->collective() == Collective::kAllReduce) return;
+  if (args.instruction->IsBucketExchange()) {
     x->output = x->input + x->index * x->count * x->element_bytes;
     x->own = x->output;
     return;
   }
-  if (args.instruction->unsummed) {  // a run of the input, of however many boxes: nothing is copied
+  if (args.instruction->LeavesAddition()) {  // a run of the input, of however many boxes: nothing is copied
     x->own = x->input + x->index * x->count * x->element_bytes;
     return;
   }
   const std::vector<Box> boxes =
       CommonBoxes(args.input.extent, args.input.shape, args.output.extent, args.output.shape);
-  if (args.instruction->collective == Collective::kReduceScatter) {
+  if (args.instruction->collective() == Collective::kReduceScatter) {
     x->own = AsRun(boxes, *x);
     if (x->own != nullptr) return;
     x->own = x->output;
@@ -252,17 +252,17 @@ void PlanOwn(const CollectiveArgs& args, Exchange* x) {
 }  // namespace
 
 bool Pushes(const plan::Instruction& instruction, DType dtype) {
-  if (!instruction.push) return false;
-  if (instruction.flat && instruction.collective == Collective::kAllReduce) return false;
-  switch (instruction.collective) {
+  if (!instruction.push()) return false;
+  if (instruction.IsBucketExchange() && instruction.collective() == Collective::kAllReduce) return false;
+  switch (instruction.collective()) {
     case Collective::kAllGather:
     case Collective::kAllToAll:
       return true;
     case Collective::kAllReduce:
-      if (instruction.reduction == graph::Reduction::kLogSumExp) return dtype == DType::kF32;
+      if (instruction.reduction() == graph::Reduction::kLogSumExp) return dtype == DType::kF32;
       [[fallthrough]];
     case Collective::kReduceScatter:
-      return instruction.reduction == graph::Reduction::kSum &&
+      return instruction.reduction() == graph::Reduction::kSum &&
              (dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32 || dtype == DType::kF64);
     case Collective::kSlice:
     case Collective::kNone:
@@ -303,18 +303,18 @@ absl::StatusOr<PushExchange> PlanPush(const CollectiveArgs& args, PushPlace plac
   x.output = args.output.as<std::byte>();
   x.scratch = args.scratch.data();
   // A flat buffer is exchanged in place, in parts of equal size.
-  x.count = args.output.shape.elements() / (instruction.flat ? x.members : 1);
-  const Shape to = instruction.flat ? Shape{x.count} : args.output.shape;
-  x.layout = LayoutOfPush(instruction.collective, instruction.reduction, {args.input.shape, args.input.dtype},
-                          {to, args.output.dtype}, x.members);
+  x.count = args.output.shape.elements() / (instruction.IsBucketExchange() ? x.members : 1);
+  const Shape to = instruction.IsBucketExchange() ? Shape{x.count} : args.output.shape;
+  x.layout = LayoutOfPush(instruction.collective(), instruction.reduction(),
+                          {args.input.shape, args.input.dtype}, {to, args.output.dtype}, x.members);
   RETURN_IF_ERROR(CheckArgs(args, x));
   ChooseForm(instruction, &x);
   for (size_t i = 0; i < x.place.peers.size(); ++i) PlanPushes(args, i, &x);
   PlanOwn(args, &x);
-  if (instruction.unsummed && (x.members != 2 || x.own != x.output || x.finish != nullptr)) {
+  if (instruction.LeavesAddition() && (x.members != 2 || x.own != x.output || x.finish != nullptr)) {
     return Internal("{}: only a sum of two ranks, at its place, is left to its reader", instruction.name);
   }
-  if (instruction.direct && !instruction.unsummed)
+  if (instruction.direct() && !instruction.LeavesAddition())
     return Internal("{}: only a sum that is left to its reader is read directly", instruction.name);
   return x;
 }

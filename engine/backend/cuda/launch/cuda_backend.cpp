@@ -134,14 +134,14 @@ absl::Status CudaBackend::ClearArena() {
 }
 
 absl::StatusOr<std::unique_ptr<Launch>> CudaBackend::Prepare(LaunchArgs args) {
-  const KernelEntry* entry = FindKernel(args.instruction->kernel);
+  const KernelEntry* entry = FindKernel(args.instruction->kernel());
   if (entry == nullptr) {
-    return Internal("the CUDA executor has no kernel '{}' (of {})", args.instruction->kernel,
+    return Internal("the CUDA executor has no kernel '{}' (of {})", args.instruction->kernel(),
                     args.instruction->name);
   }
-  if (!args.part.empty() && !AddsPart(args.instruction->kernel)) {
+  if (!args.part.empty() && !AddsPart(args.instruction->kernel())) {
     return Internal("{}: the kernel '{}' adds no part of another rank", args.instruction->name,
-                    args.instruction->kernel);
+                    args.instruction->kernel());
   }
   absl::StatusOr<Enqueue> enqueue = entry->prepare(*device_, args);
   if (!enqueue.ok()) return WithContext(enqueue.status(), args.instruction->name);

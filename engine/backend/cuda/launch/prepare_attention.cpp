@@ -50,7 +50,7 @@ AttentionProblem ProblemOf(const LaunchArgs& args, const AttentionShape& s, cons
           .kv_heads = s.kv_heads,
           .head = s.head,
           .window = s.window,
-          .scale = static_cast<float>(args.instruction->attributes.Float("scale")),
+          .scale = static_cast<float>(args.instruction->attributes().Float("scale")),
           .positions = positions.as<std::int32_t>()};
 }
 
@@ -196,7 +196,7 @@ absl::StatusOr<Enqueue> PrepareWithCudnn(Device& device, const LaunchArgs& args,
   const AttentionGradLayout layout = backward ? CudnnGradLayout(s, deterministic) : AttentionGradLayout{};
   const std::int64_t workspace_bytes =
       backward ? layout.workspace_bytes : static_cast<std::int64_t>(args.scratch.size());
-  RETURN_IF_ERROR(ExpectScratch(args.instruction->kernel, args, layout.bytes));
+  RETURN_IF_ERROR(ExpectScratch(args.instruction->kernel(), args, layout.bytes));
   std::byte* const scratch = args.scratch.data();
   const AttentionGroup group = backward ? BackwardGroup(s, deterministic) : ForwardGroup(s);
   ASSIGN_OR_RETURN(const std::vector<QueryChunk> chunks,
@@ -270,11 +270,11 @@ absl::StatusOr<Enqueue> PrepareReference(const LaunchArgs& args, const Attention
   }
   if (backward) {
     const std::int64_t rows = s.batch * s.queries * s.heads;
-    RETURN_IF_ERROR(ExpectScratch(args.instruction->kernel, args, rows * SizeOf(DType::kF32)));
+    RETURN_IF_ERROR(ExpectScratch(args.instruction->kernel(), args, rows * SizeOf(DType::kF32)));
     problem.row_sums = reinterpret_cast<float*>(args.scratch.data());
   }
   ASSIGN_OR_RETURN(problem.dropout, DropoutOf(args.inputs[0], s));
-  const std::string stream_name = s.dropout > 0 ? args.instruction->attributes.String("stream") : "";
+  const std::string stream_name = s.dropout > 0 ? args.instruction->attributes().String("stream") : "";
   return Enqueue([problem, backward, stream_name](cudaStream_t stream, const KernelContext& context) {
     AttentionProblem now = problem;
     if (now.dropout.probability > 0) {
@@ -291,9 +291,9 @@ absl::StatusOr<Enqueue> PrepareReference(const LaunchArgs& args, const Attention
 
 absl::StatusOr<Enqueue> PrepareProblem(Device& device, const LaunchArgs& args, const AttentionShape& s,
                                        const AttentionProblem& problem, bool backward) {
-  if (!graph::IsCausal(args.instruction->attributes)) {
+  if (!graph::IsCausal(args.instruction->attributes())) {
     return Unimplemented("{}: no CUDA kernel computes attention with the mask {}", args.instruction->name,
-                         args.instruction->attributes.String("mask"));
+                         args.instruction->attributes().String("mask"));
   }
   if (CudnnCarriesOut(s)) return PrepareWithCudnn(device, args, s, problem, backward);
   return PrepareReference(args, s, problem, backward);
@@ -304,9 +304,9 @@ absl::StatusOr<Enqueue> PrepareProblem(Device& device, const LaunchArgs& args, c
 absl::StatusOr<Enqueue> PrepareAttention(Device& device, const LaunchArgs& args) {
   const std::vector<TensorView>& in = args.inputs;
   const std::vector<TensorView>& out = args.outputs;
-  RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel, {&in[0], &in[1], &in[2], &out[0]}));
-  RETURN_IF_ERROR(ExpectFloat(args.instruction->kernel, {&out[1]}));
-  const AttentionShape s = ShapeOfSeparate(TypeOf(in[0]), TypeOf(in[1]), args.instruction->attributes);
+  RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel(), {&in[0], &in[1], &in[2], &out[0]}));
+  RETURN_IF_ERROR(ExpectFloat(args.instruction->kernel(), {&out[1]}));
+  const AttentionShape s = ShapeOfSeparate(TypeOf(in[0]), TypeOf(in[1]), args.instruction->attributes());
   AttentionProblem problem = SeparateProblem(args, s);
   problem.o = QueriesOf(out[0], s);
   problem.lse = LseOf(out[1], s);
@@ -316,10 +316,10 @@ absl::StatusOr<Enqueue> PrepareAttention(Device& device, const LaunchArgs& args)
 absl::StatusOr<Enqueue> PrepareAttentionGrad(Device& device, const LaunchArgs& args) {
   const std::vector<TensorView>& in = args.inputs;
   const std::vector<TensorView>& out = args.outputs;
-  RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel,
+  RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel(),
                                        {&in[0], &in[1], &in[2], &in[4], &in[6], &out[0], &out[1], &out[2]}));
-  RETURN_IF_ERROR(ExpectFloat(args.instruction->kernel, {&in[5]}));
-  const AttentionShape s = ShapeOfSeparate(TypeOf(in[0]), TypeOf(in[1]), args.instruction->attributes);
+  RETURN_IF_ERROR(ExpectFloat(args.instruction->kernel(), {&in[5]}));
+  const AttentionShape s = ShapeOfSeparate(TypeOf(in[0]), TypeOf(in[1]), args.instruction->attributes());
   AttentionProblem problem = SeparateProblem(args, s);
   problem.o = QueriesOf(in[4], s);
   problem.lse = LseOf(in[5], s);
@@ -333,9 +333,9 @@ absl::StatusOr<Enqueue> PrepareAttentionGrad(Device& device, const LaunchArgs& a
 absl::StatusOr<Enqueue> PrepareAttentionPacked(Device& device, const LaunchArgs& args) {
   const std::vector<TensorView>& in = args.inputs;
   const std::vector<TensorView>& out = args.outputs;
-  RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel, {&in[0], &out[0]}));
-  RETURN_IF_ERROR(ExpectFloat(args.instruction->kernel, {&out[1]}));
-  const AttentionShape s = ShapeOfPacked(TypeOf(in[0]), args.instruction->attributes);
+  RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel(), {&in[0], &out[0]}));
+  RETURN_IF_ERROR(ExpectFloat(args.instruction->kernel(), {&out[1]}));
+  const AttentionShape s = ShapeOfPacked(TypeOf(in[0]), args.instruction->attributes());
   AttentionProblem problem = PackedProblem(args, s);
   problem.o = QueriesOf(out[0], s);
   problem.lse = LseOf(out[1], s);
@@ -345,9 +345,9 @@ absl::StatusOr<Enqueue> PrepareAttentionPacked(Device& device, const LaunchArgs&
 absl::StatusOr<Enqueue> PrepareAttentionPackedGrad(Device& device, const LaunchArgs& args) {
   const std::vector<TensorView>& in = args.inputs;
   const std::vector<TensorView>& out = args.outputs;
-  RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel, {&in[0], &in[2], &in[4], &out[0]}));
-  RETURN_IF_ERROR(ExpectFloat(args.instruction->kernel, {&in[3]}));
-  const AttentionShape s = ShapeOfPacked(TypeOf(in[0]), args.instruction->attributes);
+  RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel(), {&in[0], &in[2], &in[4], &out[0]}));
+  RETURN_IF_ERROR(ExpectFloat(args.instruction->kernel(), {&in[3]}));
+  const AttentionShape s = ShapeOfPacked(TypeOf(in[0]), args.instruction->attributes());
   AttentionProblem problem = PackedProblem(args, s);
   problem.o = QueriesOf(in[2], s);
   problem.lse = LseOf(in[3], s);

@@ -8,7 +8,7 @@
 namespace engine::backend::cuda {
 namespace {
 
-bool IsTanhForm(const LaunchArgs& args) { return args.instruction->attributes.Int("tanh") != 0; }
+bool IsTanhForm(const LaunchArgs& args) { return args.instruction->attributes().Int("tanh") != 0; }
 
 // Inputs x, dy; outputs dx[, y[, d_bias]].
 absl::StatusOr<Enqueue> PrepareGeluGradient(const LaunchArgs& args, const char* op, bool again) {
@@ -154,7 +154,7 @@ absl::StatusOr<Enqueue> PrepareDropout(Device&, const LaunchArgs& args) {
   const TensorView& y = args.outputs[0];
   RETURN_IF_ERROR(ExpectOneElementType("dropout", {&x, &y}));
   ASSIGN_OR_RETURN(const DropoutIndex index, MakeDropoutIndex(x));
-  const double p = args.instruction->attributes.Float("p");
+  const double p = args.instruction->attributes().Float("p");
   const Dropout dropout{.dtype = x.dtype,
                         .index = index,
                         .x = x.data,
@@ -164,7 +164,7 @@ absl::StatusOr<Enqueue> PrepareDropout(Device&, const LaunchArgs& args) {
                         .key = {},
                         .first_sample = 0,
                         .iteration = nullptr};
-  return [dropout, stream_name = args.instruction->attributes.String("stream")](
+  return [dropout, stream_name = args.instruction->attributes().String("stream")](
              cudaStream_t stream, const KernelContext& context) {
     Dropout now = dropout;
     now.key = MakePhiloxKey(context.seed, stream_name);

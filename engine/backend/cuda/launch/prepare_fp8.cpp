@@ -48,7 +48,7 @@ absl::StatusOr<Fp8Output> MakeOutput(std::string_view op, const LaunchArgs& args
     return Internal("{}: {} and {} where one FP8 type is due", op, Name(q != nullptr ? q->dtype : qt.dtype),
                     Name(qt.dtype));
   }
-  const DType format = args.instruction->attributes.Int("format", 0) == 1 ? DType::kE5M2 : DType::kE4M3;
+  const DType format = args.instruction->attributes().Int("format", 0) == 1 ? DType::kE5M2 : DType::kE4M3;
   if (qt.dtype != format)
     return Internal("{}: {} by its format, {} by its output", op, Name(format), Name(qt.dtype));
   if (rows % kFp8Multiple != 0 || columns % kFp8Multiple != 0) {
@@ -72,7 +72,7 @@ absl::StatusOr<Enqueue> PrepareSource(const LaunchArgs& args, const char* op, Fp
   const size_t bias_output = current ? 3 : 2;
   RETURN_IF_ERROR(ExpectNarrow(op, {&in[0], two ? &in[1] : &in[0]}));
   const Shape& q = out[0].shape;
-  const int lead = q.rank() - static_cast<int>(args.instruction->attributes.Int("dims", 1));
+  const int lead = q.rank() - static_cast<int>(args.instruction->attributes().Int("dims", 1));
   Quantize quantize{.source = source,
                     .dtype = in[0].dtype,
                     .rows = q.elements(0, lead),
@@ -132,7 +132,7 @@ absl::StatusOr<Enqueue> PrepareNormAgain(const LaunchArgs& args, const char* op,
 }
 
 absl::Status ExpectTanhGelu(const LaunchArgs& args, const char* op) {
-  if (args.instruction->attributes.Int("tanh", 1) == 1) return absl::OkStatus();
+  if (args.instruction->attributes().Int("tanh", 1) == 1) return absl::OkStatus();
   return Unimplemented("{}: only the tanh form of gelu, this one is the erf form", op);
 }
 
@@ -148,7 +148,7 @@ absl::StatusOr<Enqueue> PrepareNorm(const LaunchArgs& args, const char* op, bool
   Norm norm{.dtype = in[0].dtype,
             .rows = rstd.shape.elements(),
             .columns = in[2].shape.elements(),
-            .epsilon = static_cast<float>(args.instruction->attributes.Float("epsilon")),
+            .epsilon = static_cast<float>(args.instruction->attributes().Float("epsilon")),
             .x = in[0].data,
             .branch = in[1].data,
             .gamma = in[2].data,
@@ -336,7 +336,7 @@ absl::StatusOr<Enqueue> PrepareFp8Update(Device&, const LaunchArgs& args) {
   if (elements % kFp8StateSize != 0) {
     return Internal("fp8_update: {} numbers are no states of {}", elements, kFp8StateSize);
   }
-  const auto margin = static_cast<int>(args.instruction->attributes.Int("margin", 0));
+  const auto margin = static_cast<int>(args.instruction->attributes().Int("margin", 0));
   return [data = states.as<float>(), tensors = elements / kFp8StateSize, margin](cudaStream_t stream,
                                                                                  const KernelContext&) {
     LaunchFp8Update(tensors, data, margin, stream);

@@ -153,7 +153,7 @@ absl::Status Check(const LaunchArgs& args, const HeadLaunch& launch) {
 }  // namespace
 
 absl::StatusOr<Enqueue> PrepareLinearCrossEntropyFp8(Device& device, const LaunchArgs& args) {
-  const graph::Attributes& attributes = args.instruction->attributes;
+  const graph::Attributes& attributes = args.instruction->attributes();
   const std::vector<TensorView>& in = args.inputs;
   const std::vector<TensorView>& out = args.outputs;
   auto launch = std::make_shared<HeadLaunch>();

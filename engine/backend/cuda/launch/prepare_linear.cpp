@@ -27,7 +27,7 @@ Sizes SizesOf(const Shape& w, std::int64_t x_elements, const graph::Attributes& 
 bool Accumulates(const LaunchArgs& args, int output) { return (args.accumulate >> output & 1U) != 0; }
 
 absl::Status InOp(const LaunchArgs& args, const absl::Status& status) {
-  return status.ok() ? status : WithContext(status, args.instruction->kernel);
+  return status.ok() ? status : WithContext(status, std::string(args.instruction->kernel()));
 }
 
 // Dtypes that must be equal: cuBLASLt's epilogues read bias and aux in the type of the result.
@@ -37,7 +37,7 @@ absl::Status ExpectDType(const TensorView& tensor, DType dtype, std::string_view
 }
 
 absl::Status ExpectTanhGelu(const LaunchArgs& args, const TensorView& y, std::int64_t columns) {
-  if (args.instruction->attributes.Int("tanh", 1) != 1) {
+  if (args.instruction->attributes().Int("tanh", 1) != 1) {
     return Unimplemented("cuBLASLt's gelu is the tanh form, this one is the erf form");
   }
   if (y.dtype == DType::kF32) return Unimplemented("cuBLASLt fuses gelu for bf16 and f16, not for f32");
@@ -64,7 +64,7 @@ GemmSpec WgradSpec(const Sizes& s) { return {.m = s.out, .n = s.in, .k = s.m, .t
 
 absl::StatusOr<Enqueue> PrepareProduct(Device& device, const LaunchArgs& args, const GemmSpec& spec,
                                        GemmOperands operands) {
-  RETURN_IF_ERROR(ExpectScratch(args.instruction->kernel, args, kGemmWorkspaceBytes));
+  RETURN_IF_ERROR(ExpectScratch(args.instruction->kernel(), args, kGemmWorkspaceBytes));
   absl::StatusOr<std::shared_ptr<Gemm>> gemm = device.gemm_tuner().Prepare(spec);
   if (!gemm.ok()) return InOp(args, gemm.status());
   operands.workspace = args.scratch.data();
@@ -79,7 +79,7 @@ absl::StatusOr<Enqueue> PrepareLinear(Device& device, const LaunchArgs& args) {
   const TensorView& x = args.inputs[0];
   const TensorView& w = args.inputs[1];
   const TensorView& y = args.outputs[0];
-  GemmSpec spec = ForwardSpec(SizesOf(w.shape, x.shape.elements(), args.instruction->attributes));
+  GemmSpec spec = ForwardSpec(SizesOf(w.shape, x.shape.elements(), args.instruction->attributes()));
   RETURN_IF_ERROR(InOp(args, SetTypes(x, w, y, &spec)));
   GemmOperands operands = {.a = x.data, .b = w.data, .d = y.data};
   if (args.inputs.size() == 3) {
@@ -95,7 +95,7 @@ absl::StatusOr<Enqueue> PrepareLinearGelu(Device& device, const LaunchArgs& args
   const TensorView& w = args.inputs[1];
   const TensorView& y = args.outputs[0];
   const TensorView& pre = args.outputs[1];
-  GemmSpec spec = ForwardSpec(SizesOf(w.shape, x.shape.elements(), args.instruction->attributes));
+  GemmSpec spec = ForwardSpec(SizesOf(w.shape, x.shape.elements(), args.instruction->attributes()));
   RETURN_IF_ERROR(InOp(args, SetTypes(x, w, y, &spec)));
   RETURN_IF_ERROR(InOp(args, ExpectTanhGelu(args, y, spec.n)));
   RETURN_IF_ERROR(InOp(args, ExpectDType(args.inputs[2], y.dtype, "the bias")));
@@ -110,7 +110,7 @@ absl::StatusOr<Enqueue> PrepareLinearDgrad(Device& device, const LaunchArgs& arg
   const TensorView& dy = args.inputs[0];
   const TensorView& w = args.inputs[1];
   const TensorView& dx = args.outputs[0];
-  GemmSpec spec = DgradSpec(SizesOf(w.shape, dx.shape.elements(), args.instruction->attributes));
+  GemmSpec spec = DgradSpec(SizesOf(w.shape, dx.shape.elements(), args.instruction->attributes()));
   RETURN_IF_ERROR(InOp(args, SetTypes(dy, w, dx, &spec)));
   return PrepareProduct(device, args, spec, {.a = dy.data, .b = w.data, .d = dx.data});
 }
@@ -120,7 +120,7 @@ absl::StatusOr<Enqueue> PrepareLinearDgradGelu(Device& device, const LaunchArgs&
   const TensorView& w = args.inputs[1];
   const TensorView& pre = args.inputs[2];
   const TensorView& d_pre = args.outputs[0];
-  GemmSpec spec = DgradSpec(SizesOf(w.shape, d_pre.shape.elements(), args.instruction->attributes));
+  GemmSpec spec = DgradSpec(SizesOf(w.shape, d_pre.shape.elements(), args.instruction->attributes()));
   RETURN_IF_ERROR(InOp(args, SetTypes(dy, w, d_pre, &spec)));
   RETURN_IF_ERROR(InOp(args, ExpectTanhGelu(args, d_pre, spec.n)));
   RETURN_IF_ERROR(InOp(args, ExpectDType(pre, d_pre.dtype, "the saved input of gelu")));
@@ -132,7 +132,7 @@ absl::StatusOr<Enqueue> PrepareLinearWgrad(Device& device, const LaunchArgs& arg
   const TensorView& dy = args.inputs[0];
   const TensorView& x = args.inputs[1];
   const TensorView& dw = args.outputs[0];
-  GemmSpec spec = WgradSpec(SizesOf(dw.shape, x.shape.elements(), args.instruction->attributes));
+  GemmSpec spec = WgradSpec(SizesOf(dw.shape, x.shape.elements(), args.instruction->attributes()));
   RETURN_IF_ERROR(InOp(args, SetTypes(dy, x, dw, &spec)));
   spec.accumulate = Accumulates(args, 0);
   return PrepareProduct(device, args, spec, {.a = dy.data, .b = x.data, .d = dw.data});
@@ -241,7 +241,7 @@ absl::Status PrepareChunks(Device& device, const LaunchArgs& args, LinearCrossEn
 }  // namespace
 
 absl::StatusOr<Enqueue> PrepareLinearCrossEntropy(Device& device, const LaunchArgs& args) {
-  const graph::Attributes& attributes = args.instruction->attributes;
+  const graph::Attributes& attributes = args.instruction->attributes();
   auto launch = std::make_shared<LinearCrossEntropyLaunch>();
   launch->x = args.inputs[0];
   launch->w = args.inputs[1];
@@ -256,7 +256,7 @@ absl::StatusOr<Enqueue> PrepareLinearCrossEntropy(Device& device, const LaunchAr
   launch->classes = std::min(attributes.Int("classes"), launch->sizes.out);
   launch->scale = attributes.Float("scale");
   launch->add_to_loss = Accumulates(args, 2);
-  RETURN_IF_ERROR(ExpectScratch(args.instruction->kernel, args, launch->layout.bytes));
+  RETURN_IF_ERROR(ExpectScratch(args.instruction->kernel(), args, launch->layout.bytes));
   RETURN_IF_ERROR(InOp(args, PrepareChunks(device, args, launch.get())));
   return Enqueue(
       [launch](cudaStream_t stream, const KernelContext& context) { return launch->Run(stream, context); });

@@ -22,12 +22,12 @@ absl::StatusOr<Enqueue> PrepareForward(const LaunchArgs& args, const char* op, b
   RETURN_IF_ERROR(ExpectFloat(op, {&rstd}));
   if (layer) RETURN_IF_ERROR(ExpectFloat(op, {&out[out.size() - 2]}));
 
-  const bool held = add && args.instruction->part_of == 1 && HoldsNormRows(gamma.shape.elements());
+  const bool held = add && args.instruction->AddedInput() == 1 && HoldsNormRows(gamma.shape.elements());
   if (!args.part.empty() && !held) return Internal("{}: adds a part to no branch held in registers", op);
   Norm norm{.dtype = in[0].dtype,
             .rows = rstd.shape.elements(),
             .columns = gamma.shape.elements(),
-            .epsilon = static_cast<float>(args.instruction->attributes.Float("epsilon")),
+            .epsilon = static_cast<float>(args.instruction->attributes().Float("epsilon")),
             .x = in[0].data,
             .branch = add ? in[1].data : nullptr,
             .part = nullptr,
@@ -52,7 +52,7 @@ absl::StatusOr<Enqueue> PrepareBackward(const LaunchArgs& args, const char* op, 
   const std::vector<TensorView>& out = args.outputs;
   const size_t inputs = layer ? 5 : 4;  // without residual and beta
   const size_t sums = layer ? 2 : 1;    // without d_bias
-  const bool again = add && args.instruction->attributes.Int("again", 0) != 0;
+  const bool again = add && args.instruction->attributes().Int("again", 0) != 0;
   const bool bias = add && out.size() > 1 + sums + (again ? 1 : 0);
   const size_t all_sums = sums + (bias ? 1 : 0);
   if (in.size() != inputs + (add ? 1 : 0) + (again && layer ? 1 : 0) ||
@@ -68,7 +68,7 @@ absl::StatusOr<Enqueue> PrepareBackward(const LaunchArgs& args, const char* op, 
 
   const auto accumulates = [&](size_t output) { return (args.accumulate >> output & 1U) != 0; };
   const bool narrow = MakeNormGradGrid(rstd.shape.elements(), in[2].shape.elements()).vectors == 1;
-  if (!args.part.empty() && (!add || again || !narrow || args.instruction->part_of != 0))
+  if (!args.part.empty() && (!add || again || !narrow || args.instruction->AddedInput() != 0))
     return Internal("{}: adds a part to no dy of one vector a thread", op);
   NormGrad grad{.dtype = in[0].dtype,
                 .rows = rstd.shape.elements(),

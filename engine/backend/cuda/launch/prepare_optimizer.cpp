@@ -40,7 +40,7 @@ absl::StatusOr<Enqueue> PrepareSumSquares(Device&, const LaunchArgs& args) {
 absl::StatusOr<Enqueue> PrepareClipFactor(Device&, const LaunchArgs& args) {
   const auto* scalars = args.inputs[0].as<double>();
   auto* control = args.outputs[0].as<double>();
-  const graph::Attributes& attributes = args.instruction->attributes;
+  const graph::Attributes& attributes = args.instruction->attributes();
   ClipOptions options{.clip = attributes.Float("clip"), .dynamic = attributes.Int("dynamic", 0) != 0};
   options.skips = options.dynamic || attributes.Int("constant", 0) != 0;
   if (options.dynamic) {
@@ -110,7 +110,7 @@ absl::StatusOr<PreparedUpdate> PrepareUpdate(const LaunchArgs& args, const plan:
                            Name(parameter.dtype), Name(buffers.weight_dtype));
     }
   }
-  const graph::Attributes& attributes = args.instruction->attributes;
+  const graph::Attributes& attributes = args.instruction->attributes();
   update.offset = attributes.Int("offset", 0);
   if (buffers.state_dtype == DType::kBF16) update.state_draws = attributes.String(plan::kStateDraws);
   if (buffers.weight_dtype == DType::kBF16) update.weight_draws = attributes.String(plan::kWeightDraws);
@@ -121,7 +121,7 @@ absl::StatusOr<PreparedUpdate> PrepareUpdate(const LaunchArgs& args, const plan:
 
 absl::StatusOr<Enqueue> PrepareAdamW(Device& device, const LaunchArgs& args) {
   ASSIGN_OR_RETURN(const PreparedUpdate update, PrepareUpdate(args, *plan::FindOptimizer("adamw")));
-  const graph::Attributes& attributes = args.instruction->attributes;
+  const graph::Attributes& attributes = args.instruction->attributes();
   const AdamWOptions options{.beta1 = attributes.Float("beta1"),
                              .beta2 = attributes.Float("beta2"),
                              .epsilon = attributes.Float("epsilon"),
@@ -136,7 +136,7 @@ absl::StatusOr<Enqueue> PrepareAdamW(Device& device, const LaunchArgs& args) {
 
 absl::StatusOr<Enqueue> PrepareSgd(Device& device, const LaunchArgs& args) {
   ASSIGN_OR_RETURN(const PreparedUpdate update, PrepareUpdate(args, *plan::FindOptimizer("sgd")));
-  const graph::Attributes& attributes = args.instruction->attributes;
+  const graph::Attributes& attributes = args.instruction->attributes();
   const SgdOptions options{.momentum = attributes.Float("momentum"),
                            .weight_decay = attributes.Float(plan::kWeightDecay)};
   const int multiprocessors = device.multiprocessors();

@@ -88,7 +88,7 @@ absl::StatusOr<Enqueue> PrepareRotaryInPlace(const LaunchArgs& args, const char*
   RETURN_IF_ERROR(ExpectOneElementType(op, {&in, &out}));
   const QkvShape shape = ShapeOf(out);
   ASSIGN_OR_RETURN(const Rotation rotation,
-                   RotationOf(op, args.instruction->attributes, shape.head, inverse));
+                   RotationOf(op, args.instruction->attributes(), shape.head, inverse));
   const auto* positions = args.inputs[1].as<std::int32_t>();
   const auto bytes = static_cast<std::size_t>(out.shape.elements() * SizeOf(out.dtype));
   return [=](cudaStream_t stream, const KernelContext&) {
@@ -147,7 +147,7 @@ absl::StatusOr<Enqueue> PrepareQkvSplit(Device&, const LaunchArgs& args) {
   RETURN_IF_ERROR(
       ExpectOneElementType("qkv_split", {&packed, &args.outputs[0], &args.outputs[1], &args.outputs[2]}));
   const QkvShape shape = ShapeOf(packed);
-  ASSIGN_OR_RETURN(const Rotation rotation, OptionalRotationOf("qkv_split", args.instruction->attributes,
+  ASSIGN_OR_RETURN(const Rotation rotation, OptionalRotationOf("qkv_split", args.instruction->attributes(),
                                                                shape.head, /*inverse=*/false));
   const auto* positions = args.inputs[1].as<std::int32_t>();
   return [=](cudaStream_t stream, const KernelContext&) {
@@ -162,7 +162,7 @@ absl::StatusOr<Enqueue> PrepareQkvMerge(Device&, const LaunchArgs& args) {
   RETURN_IF_ERROR(
       ExpectOneElementType("qkv_merge", {&packed, &args.inputs[0], &args.inputs[1], &args.inputs[2]}));
   const QkvShape shape = ShapeOf(packed);
-  ASSIGN_OR_RETURN(const Rotation rotation, OptionalRotationOf("qkv_merge", args.instruction->attributes,
+  ASSIGN_OR_RETURN(const Rotation rotation, OptionalRotationOf("qkv_merge", args.instruction->attributes(),
                                                                shape.head, /*inverse=*/true));
   const auto* positions = args.inputs[3].as<std::int32_t>();
   return [=](cudaStream_t stream, const KernelContext&) {
@@ -183,7 +183,7 @@ absl::StatusOr<Enqueue> PrepareCrossEntropy(Device&, const LaunchArgs& args) {
   const TensorView target = args.outputs[1];
   RETURN_IF_ERROR(ExpectFloat("cross_entropy", {&lse, &target}));
   ASSIGN_OR_RETURN(const Logits logits,
-                   LogitsOf("cross_entropy", args.inputs[0], args.instruction->attributes));
+                   LogitsOf("cross_entropy", args.inputs[0], args.instruction->attributes()));
   const auto* labels = args.inputs[1].as<std::int32_t>();
   return [=](cudaStream_t stream, const KernelContext&) {
     CrossEntropy(logits, labels, lse.as<float>(), target.as<float>(), stream);
@@ -198,7 +198,7 @@ absl::StatusOr<Enqueue> PrepareCrossEntropyGrad(Device&, const LaunchArgs& args)
   RETURN_IF_ERROR(ExpectFloat("cross_entropy_grad", {&lse, &weight}));
   RETURN_IF_ERROR(ExpectOneElementType("cross_entropy_grad", {&args.inputs[0], &d_logits}));
   ASSIGN_OR_RETURN(const Logits logits,
-                   LogitsOf("cross_entropy_grad", args.inputs[0], args.instruction->attributes));
+                   LogitsOf("cross_entropy_grad", args.inputs[0], args.instruction->attributes()));
   const auto* labels = args.inputs[1].as<std::int32_t>();
   return [=](cudaStream_t stream, const KernelContext&) {
     CrossEntropyGrad(logits, labels, lse.as<float>(), weight.as<float>(), d_logits.data, stream);
@@ -210,7 +210,7 @@ absl::StatusOr<Enqueue> PrepareLossWeight(Device&, const LaunchArgs& args) {
   const TensorView labels = args.inputs[0];
   const TensorView weight = args.outputs[0];
   RETURN_IF_ERROR(ExpectFloat("loss_weight", {&weight}));
-  const double scale = args.instruction->attributes.Float("scale");
+  const double scale = args.instruction->attributes().Float("scale");
   return [=](cudaStream_t stream, const KernelContext& context) {
     LossWeight(labels.as<std::int32_t>(), labels.shape.elements(), scale, context.control, weight.as<float>(),
                stream);
