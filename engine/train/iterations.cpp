@@ -1,0 +1,159 @@
+#include "engine/train/iterations.h"
+
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "engine/base/print.h"
+#include "engine/recipe/batch_size.h"
+#include "engine/recipe/learning_rate.h"
+#include "engine/train/evaluation.h"
+#include "engine/train/feed.h"
+#include "engine/train/save.h"
+
+namespace engine::train {
+namespace {
+
+// Nothing of a model whose one metric is the loss.
+std::vector<std::pair<std::string, double>> MetricsOf(const plan::Plan& plan, const std::vector<double>& sums,
+                                                      std::int64_t samples) {
+  std::vector<std::pair<std::string, double>> metrics;
+  for (size_t m = 0; m < plan.metrics.size() && plan.metrics.size() > 1; ++m)
+    metrics.emplace_back(plan.metrics[m].name, plan.MeanOf(m, sums[m], samples));
+  return metrics;
+}
+
+// The iterations that the device works on.
+std::string IterationsText(std::int64_t first, std::int64_t last) {
+  return first == last ? fmt::format("iteration {}", last) : fmt::format("iteration {} or {}", first, last);
+}
+
+}  // namespace
+
+executor::FeedFunction Iterations::FeedOf(std::int64_t first_sample) const {
+  return MakeFeed(run_.plan, *run_.source, data::Split::kTrain, first_sample);
+}
+
+std::int64_t Iterations::BatchAt(std::int64_t consumed) const {
+  return recipe::BatchAt(run_.recipe.training, consumed);
+}
+
+std::int32_t Iterations::ProgramAt(std::int64_t consumed) const {
+  return run_.plan.ProgramOf(plan::ProgramKind::kTrain, BatchAt(consumed));
+}
+
+executor::LearningRates Iterations::Rates() const {
+  ENGINE_CHECK(started_.size() <= 1, "rates for one iteration under way, not for {}", started_.size());
+  const std::int64_t under_way = started_.empty() ? 0 : started_.front().global_batch;
+  return {position_.optimizer_steps, recipe::LearningRate(run_.recipe, position_.schedule_samples),
+          recipe::LearningRate(run_.recipe, position_.schedule_samples + under_way)};
+}
+
+absl::Status Iterations::TrainOnce() {
+  stop_.Begin(position_.iteration + 1);
+  const executor::LearningRates rates = Rates();
+  const executor::FeedFunction feed = FeedOf(position_.consumed_samples);
+  const std::int64_t batch = BatchAt(position_.consumed_samples);
+  const std::int32_t program = ProgramAt(position_.consumed_samples);
+  const std::int64_t next_samples = position_.consumed_samples + batch;
+  const bool more = position_.iteration + 1 < run_.recipe.iterations();
+  bool beside = false;
+  const bool profiled = ProfilesNow();
+  if (profiled) {
+    for (const auto& rank : run_.ranks->executors()) profile_.try_emplace(rank->rank());
+  }
+  const std::string work = IterationsText(
+      started_.empty() ? position_.iteration + 1 : started_.front().iteration, position_.iteration + 1);
+  RETURN_IF_ERROR(run_.ranks->Run([&](executor::RankExecutor& rank) -> absl::Status {
+    if (profiled) {
+      absl::StatusOr<Timings> timings = rank.Profile(position_.iteration, rates, feed, program);
+      if (!timings.ok()) return run_.OnDevice(timings.status(), work, rank);
+      profile_.at(rank.rank()).push_back(*std::move(timings));
+    } else if (const absl::Status status = rank.Launch(position_.iteration, rates, feed, program);
+               !status.ok()) {
+      return run_.OnDevice(status, work, rank);
+    }
+    if (!rank.backend().asynchronous()) return absl::OkStatus();
+    if (rank.rank() == 0) beside = true;
+    if (more) rank.Prefetch(FeedOf(next_samples), ProgramAt(next_samples));
+    return absl::OkStatus();
+  }));
+  ++position_.iteration;
+  position_.consumed_samples = next_samples;
+  started_.push_back({position_.iteration, position_.consumed_samples, batch});
+  const bool wait_for_all = !beside || !more || profiled || ProfilesNow() ||
+                            EvaluationDue(run_.recipe, position_.iteration) ||
+                            CheckpointDue(run_.recipe, position_.iteration) || stop_.requested();
+  while (started_.size() > (wait_for_all ? 0U : 1U)) RETURN_IF_ERROR(Finish());
+  return absl::OkStatus();
+}
+
+absl::Status Iterations::FinishAll() {
+  while (!started_.empty()) RETURN_IF_ERROR(Finish());
+  return log_.Flush();
+}
+
+absl::Status Iterations::WriteProfiles() const {
+  for (const auto& [rank, iterations] : profile_) {
+    const absl::StatusOr<std::string> table =
+        WriteProfile(run_.options.out, run_.plan, rank, iterations, run_.recipe.cluster);
+    if (rank == 0) {
+      RETURN_IF_ERROR(table.status());
+      run_.Say(*table + "written to profile.txt and trace.json in " + run_.options.out);
+    } else if (!table.ok()) {  // its host may not have the folder
+      Print(stderr, "note: {}\n", Message(table.status()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool Iterations::ProfilesNow() const {
+  constexpr std::int64_t kWarmUp = 3;
+  const std::int64_t of_run = position_.iteration - first_iteration_;
+  return of_run >= kWarmUp && of_run < kWarmUp + run_.options.profile;
+}
+
+absl::Status Iterations::Finish() {
+  RETURN_IF_ERROR(log_.Flush());
+  const Started started = started_.front();
+  const std::string work = IterationsText(started.iteration, started_.back().iteration);
+  started_.pop_front();
+  std::vector<executor::IterationResult> results(run_.ranks->executors().size());
+  RETURN_IF_ERROR(run_.ranks->Run([&](executor::RankExecutor& rank) -> absl::Status {
+    absl::StatusOr<executor::IterationResult> result = rank.Wait();
+    if (!result.ok()) return run_.OnDevice(result.status(), work, rank);
+    results[run_.IndexOf(rank)] = *result;
+    return absl::OkStatus();
+  }));
+  const executor::IterationResult& result = results[0];  // the same on every rank
+  IterationReport report = ReportOf(started, result);
+  position_.schedule_samples += (result.steps - position_.optimizer_steps) * started.global_batch;
+  position_.optimizer_steps = result.steps;
+  if (report.nan) {
+    if (run_.reporter != nullptr) RETURN_IF_ERROR(run_.reporter->Iteration(report));
+    return absl::DataLossError(fmt::format(
+        "iteration {}: loss {} and gradient norm {}, so the weights are spoilt and not saved; a lower "
+        "[optimizer] learning_rate or a longer warm-up may help",
+        report.iteration, report.loss, report.grad_norm));
+  }
+  return log_.Report(std::move(report), results);
+}
+
+IterationReport Iterations::ReportOf(const Started& started, const executor::IterationResult& result) const {
+  IterationReport report{.iteration = started.iteration,
+                         .iterations = run_.recipe.iterations(),
+                         .consumed_samples = started.consumed_samples,
+                         .global_batch = started.global_batch,
+                         .loss = run_.plan.Objective(result.sums, started.global_batch),
+                         .metrics = MetricsOf(run_.plan, result.sums, started.global_batch),
+                         .grad_norm = result.grad_norm,
+                         .learning_rate = result.learning_rate,
+                         .elapsed_ms = result.elapsed_ms,
+                         .skipped = result.steps == position_.optimizer_steps,
+                         .skipped_iterations = result.skipped,
+                         .loss_scale = result.loss_scale};
+  report.nan = !std::isfinite(report.loss) || (!report.skipped && !std::isfinite(report.grad_norm));
+  return report;
+}
+
+}  // namespace engine::train

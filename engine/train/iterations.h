@@ -1,0 +1,67 @@
+// The iterations of a run, started one after another.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <vector>
+
+#include "engine/train/iteration_log.h"
+#include "engine/train/position.h"
+#include "engine/train/profile.h"
+#include "engine/train/run_context.h"
+#include "engine/train/stop_signals.h"
+
+namespace engine::train {
+
+// Starts iterations, waits for their results and moves the run's position on. On a device that runs beside the
+// host, the results are waited for when the next one has been started, so that the device never waits for the
+// host.
+class Iterations {
+ public:
+  // Goes on from `position`. `run` and `stop` live as long as this.
+  Iterations(const RunContext& run, StopSignals& stop, const Position& position)
+      : run_(run), stop_(stop), position_(position), first_iteration_(position.iteration), log_(run) {}
+
+  const Position& position() const { return position_; }
+
+  // Starts the next iteration, and finishes those that nothing is gained by leaving under way: all of them where
+  // the recipe has an evaluation or a checkpoint due. Error: a rank's, or a loss or gradient norm that is not finite.
+  absl::Status TrainOnce();
+  // Waits for all started iterations, and reports them.
+  absl::Status FinishAll();
+  // Reports what is known of finished iterations (IterationLog::Flush).
+  absl::Status Flush() { return log_.Flush(); }
+  // Writes what the profiled iterations took into the run's folder; nothing where none was profiled.
+  absl::Status WriteProfiles() const;
+
+ private:
+  struct Started {
+    std::int64_t iteration = 0;         // from 1
+    std::int64_t consumed_samples = 0;  // after it
+    std::int64_t global_batch = 0;      // its own
+  };
+
+  executor::FeedFunction FeedOf(std::int64_t first_sample) const;
+  // Samples of the iteration that begins when so many have been consumed, and its program.
+  std::int64_t BatchAt(std::int64_t consumed) const;
+  std::int32_t ProgramAt(std::int64_t consumed) const;
+  // Rates for the update of the next iteration. The host does not know yet whether the one under way is
+  // skipped, which the schedule then does not count (as in Megatron-LM).
+  executor::LearningRates Rates() const;
+  // A few iterations of warm-up, then so many as were asked for.
+  bool ProfilesNow() const;
+  // Waits for the oldest started iteration and reports it.
+  absl::Status Finish();
+  IterationReport ReportOf(const Started& started, const executor::IterationResult& result) const;
+
+  const RunContext& run_;
+  StopSignals& stop_;
+  Position position_;
+  std::int64_t first_iteration_ = 0;  // of this run
+  IterationLog log_;
+  std::deque<Started> started_;                           // and not yet waited for
+  std::map<std::int64_t, std::vector<Timings>> profile_;  // by rank of this process
+};
+
+}  // namespace engine::train

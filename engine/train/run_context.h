@@ -1,0 +1,52 @@
+// What the parts of a run work with: set up once by run.cpp, then read by the loop, the evaluation, the reports
+// and the checkpoints.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "engine/data/fingerprint.h"
+#include "engine/data/source.h"
+#include "engine/plan/plan.h"
+#include "engine/train/report.h"
+#include "engine/train/run.h"
+
+namespace engine::train {
+
+using Clock = std::chrono::steady_clock;
+
+inline double MillisecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+struct RunContext {
+  const recipe::Recipe& recipe;
+  const RunOptions& options;
+  const state::Device& device;
+  std::optional<data::Source> source = {};
+  data::Fingerprints fingerprints = {};  // of rank 0
+  plan::Plan plan = {};
+  std::unique_ptr<state::Ranks> ranks =
+      {};  // after the source and the plan, which its ranks may be reading until they end
+  launch::Client* processes = nullptr;  // null: all ranks are this process's
+  Reporter* reporter = nullptr;         // null: another process speaks for the run
+
+  // Whether this process speaks for the run.
+  bool Leads() const { return device.rank.value_or(0) == 0; }
+  std::uint64_t Seed() const { return static_cast<std::uint64_t>(recipe.training.seed); }
+  // Of a rank's executor among those of this process.
+  size_t IndexOf(const executor::RankExecutor& rank) const;
+
+  void Say(const std::string& text) const;
+  // Work whose time says nothing about the other ranks.
+  void AloneAt(const std::string& work) const;
+  // An error of the device's work, with what would say more. A GPU's error comes up in a call after the one
+  // that caused it, and spoils all later ones.
+  absl::Status OnDevice(const absl::Status& status, const std::string& work,
+                        executor::RankExecutor& rank) const;
+};
+
+}  // namespace engine::train
