@@ -235,8 +235,8 @@ TEST_CASE("gpu fp8: what no kernel does is refused") {
   AddQuantised(of, &erf);
   CHECK(refusal(erf).find("only the tanh form") != std::string::npos);
   Problem product;
-  product.AsKernel()->name = "linear_fp8";
-  product.AsKernel()->op = &ops::kLinearFp8;
+  product.kernel = "linear_fp8";
+  product.op = &ops::kLinearFp8;
   product.inputs = {Stored({16, 16}, DType::kE5M2, 0, 1), Stored({16, 16}, DType::kE5M2, 1, 1),
                     State(DType::kE5M2, 1), State(DType::kE5M2, 1)};
   product.input_dtypes = {DType::kE5M2, DType::kE5M2, DType::kF32, DType::kF32};
