@@ -1,7 +1,9 @@
 // What a chunk of a pipeline needs and takes, read off the plan of a few chunks, and what longer chunks do.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "engine/plan/plan.h"
@@ -38,6 +40,15 @@ struct ChunkFacts {
     std::int64_t fed_bytes = 0;
   };
   Evaluation evaluation;  // of a plan that evaluates
+};
+
+// Facts of a layout's chunks.
+struct Chunks {
+  std::vector<std::unique_ptr<const ChunkFacts>> distinct;
+  std::vector<const ChunkFacts*> facts;  // by chunk: chunks that are alike share them
+  bool refused = false;                  // their microbatches cannot be cut into halves
+  const ChunkFacts& operator[](std::size_t chunk) const { return *facts[chunk]; }
+  std::size_t size() const { return facts.size(); }
 };
 
 // Evenly: one block more, and so many, as places of transients may move on for some blocks.

@@ -10,7 +10,7 @@ namespace {
 std::vector<plan::Turn> TurnsOf(const recipe::Parallelism& p, std::int64_t stage, std::int64_t microbatches) {
   if (p.virtual_stages > 1)
     return plan::InterleavedOneForwardOneBackward(p.pp, p.virtual_stages, stage, microbatches);
-  if (p.schedule == plan::kZeroBubble) return plan::ZeroBubble(p.pp, stage, microbatches);
+  if (DefersWeights(p)) return plan::ZeroBubble(p.pp, stage, microbatches);
   return plan::OneForwardOneBackward(p.pp, stage, microbatches);
 }
 
@@ -18,6 +18,10 @@ std::vector<plan::Turn> TurnsOf(const recipe::Parallelism& p, std::int64_t stage
 constexpr std::int64_t kSteadyMicrobatches = 24;
 
 }  // namespace
+
+bool DefersWeights(const recipe::Parallelism& parallelism) {
+  return parallelism.schedule == plan::kZeroBubble;
+}
 
 PassSchedule MakeSchedule(const recipe::Parallelism& p, std::int64_t microbatches) {
   PassSchedule schedule;

@@ -19,6 +19,9 @@ struct PassSchedule {
   std::vector<std::vector<plan::Turn>> turns, fewer;
 };
 
+// Whether the gradients of weights are made in passes of their own.
+bool DefersWeights(const recipe::Parallelism& parallelism);
+
 // The schedule of a layout; `microbatches` of the recipe.
 PassSchedule MakeSchedule(const recipe::Parallelism& parallelism, std::int64_t microbatches);
 

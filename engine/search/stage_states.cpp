@@ -1,6 +1,7 @@
 #include "engine/search/stage_states.h"
 
 #include <utility>
+#include <vector>
 
 #include "engine/compile/buckets.h"
 #include "engine/compile/compile.h"
@@ -84,6 +85,37 @@ void TimeUpdate(const Segment& update, const predict::CostModel& costs, StageSta
 }
 
 }  // namespace
+
+ModelParameters ParametersOfProbe(const recipe::Recipe& recipe, const Plan& probe) {
+  ModelParameters all;
+  const std::int32_t layers = static_cast<std::int32_t>(recipe.model.layers);
+  const std::vector<graph::Unit>& units = probe.units;
+  all.plan.units = {units.front()};
+  all.plan.units.insert(all.plan.units.end(), recipe.model.layers, {"", graph::Unit::Kind::kBlock});
+  all.plan.units.push_back(units.back());
+  const auto value = [&](std::int32_t id) {
+    plan::LocalValue copy = probe.values[static_cast<size_t>(id)];
+    copy.parameter = static_cast<std::int32_t>(all.plan.parameters.size());
+    all.plan.values.push_back(std::move(copy));
+    return static_cast<std::int32_t>(all.plan.values.size() - 1);
+  };
+  const auto add = [&](const plan::PlanParameter& parameter, std::int32_t unit) {
+    plan::PlanParameter copy = parameter;
+    copy.value = value(parameter.value);
+    copy.gradient = value(parameter.gradient);
+    all.plan.parameters.push_back(std::move(copy));
+    all.units.push_back(unit);
+  };
+  for (const plan::PlanParameter& parameter : probe.parameters) {
+    const graph::Unit::Kind kind = units[static_cast<size_t>(parameter.unit)].kind;
+    if (kind == graph::Unit::Kind::kEntry) add(parameter, 0);
+    if (kind == graph::Unit::Kind::kExit) add(parameter, layers + 1);
+    // A probe may have more blocks than the model: all but its first are passed over.
+    const bool first = kind == graph::Unit::Kind::kBlock && parameter.unit == 1;
+    for (std::int32_t block = 0; first && block < layers; ++block) add(parameter, 1 + block);
+  }
+  return all;
+}
 
 StageStates StatesOfStage(const recipe::Recipe& recipe, const compile::FlatExchange& exchange,
                           const StageShape& shape, const plan::DeviceProfile& profile,

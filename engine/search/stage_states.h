@@ -66,6 +66,9 @@ struct ModelParameters {
   std::vector<std::int32_t> units;  // by parameter; all blocks stand between an entry and an exit
 };
 
+// Read off a probe of the recipe's model, of the parameters of its embedding, its first block and its head.
+ModelParameters ParametersOfProbe(const recipe::Recipe& recipe, const plan::Plan& probe);
+
 // `parameters`: its mesh becomes the recipe's.
 StageStates StatesOfStage(const recipe::Recipe& recipe, const compile::FlatExchange& exchange,
                           const StageShape& shape, const plan::DeviceProfile& profile,
