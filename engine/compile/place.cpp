@@ -236,14 +236,12 @@ plan::Segment Place(const PlaceInputs& inputs, DraftSegment segment, std::int64_
                     plan::BufferRef* kept) {
   constexpr std::int64_t kOnePool = -1;
   if (!segment.halves) return TransientPlacer(inputs, std::move(segment), kOnePool).Run(bytes, kept);
-  // One pool is smaller where the halves need most at different times, unless ranges of many sizes leave gaps in it.
-  std::int64_t apart_bytes = 0;
-  plan::Segment one = TransientPlacer(inputs, segment, kOnePool).Run(bytes, kept);
-  TransientPlacer(inputs, segment, 0).Run(&apart_bytes, kept);
-  if (*bytes <= apart_bytes) return one;
-  // Both halves run the same: each has half of it.
-  *bytes = apart_bytes;
-  return TransientPlacer(inputs, std::move(segment), apart_bytes / 2).Run(&apart_bytes, kept);
+  // Each half has a pool of its own. How far it reaches does not depend on the order in which the halves take turns, so
+  // that a chunk of many blocks needs what one of few needs, which the search takes for granted (search/fold.h).
+  std::int64_t both = 0;
+  TransientPlacer(inputs, segment, 0).Run(&both, kept);
+  *bytes = both;
+  return TransientPlacer(inputs, std::move(segment), both / 2).Run(&both, kept);
 }
 
 }  // namespace engine::compile

@@ -353,6 +353,7 @@ std::vector<LocalTensor> RankExecutor::Parameters() const {
       BufferRef ref = bucket.parameter;
       ref.value = plan_.parameters[static_cast<size_t>(item.parameter)].value;
       ref.offset += item.offset_elements * SizeOf(ref.dtype);
+      ref.elements = item.elements;
       tensors.push_back({item.parameter, View(ref, nullptr, -1)});
       if (bucket.parameter_shard.elements > 0) tensors.back().view.data = nullptr;
     }

@@ -3,6 +3,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string_view>
 #include <utility>
 
 namespace engine::predict {
@@ -18,7 +19,7 @@ nlohmann::json NameOf(const char* what, std::int32_t stage, std::int32_t stream,
   return {{"name", what}, {"ph", "M"}, {"pid", stage}, {"tid", stream}, {"args", {{"name", name}}}};
 }
 
-std::string Transfers(std::int32_t stream) {
+std::string_view Transfers(std::int32_t stream) {
   const bool sends = stream == plan::kSendNext || stream == plan::kSendPrevious;
   return sends ? "send" : stream == plan::kComputeStream ? "exchange" : "receive";
 }

@@ -101,7 +101,7 @@ class Training {
     reporter.Line(fmt::format("ready: kernels prepared in {:.1f} s, weights in {:.1f} s", kernels_ms / 1e3,
                               weights_ms / 1e3));
     RETURN_IF_ERROR(retention_.Prune());  // where the run before was killed after its last save
-    const absl::Status status = Loop(iterations);
+    absl::Status status = Loop(iterations);
     run_.reporter = nullptr;
     return status;
   }
