@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "engine/import/megatron_shell_tokens.h"
@@ -514,5 +515,7 @@ std::optional<std::int64_t> ShellInteger(const std::string& text) {
   }
   return text[0] == '-' ? -value : value;
 }
+
+std::string ShellFileName(const std::string& path) { return std::filesystem::path(path).filename().string(); }
 
 }  // namespace engine::import

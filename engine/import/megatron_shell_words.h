@@ -43,4 +43,7 @@ ShellText EvaluateShellSum(const ShellText& expression, std::size_t place, Shell
 // A whole number, with or without a sign; nullopt: it is none.
 std::optional<std::int64_t> ShellInteger(const std::string& text);
 
+// The last part of a path: "torchrun" of "/usr/bin/torchrun".
+std::string ShellFileName(const std::string& path);
+
 }  // namespace engine::import
