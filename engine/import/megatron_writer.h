@@ -21,6 +21,7 @@ class MegatronWriter {
       : a_(arguments), settings_(*settings), remarks_(remarks) {}
 
   static constexpr const char* kDefault = "Megatron-LM's default";
+  static constexpr std::int64_t kMostSize = std::int64_t{1} << 40;  // sums of what is less do not overflow
 
   struct Word {
     std::string_view theirs;
@@ -61,7 +62,21 @@ class MegatronWriter {
   MegatronRemarks* remarks_;
 };
 
-// The training's part of ConvertMegatron: schedule, precision, recomputation, checkpoints, evaluation.
+// The parts of ConvertMegatron, in its order; a later one may read or take back what an earlier one has set.
+// The blocks of the model but for the sizes.
+void ConvertMegatronModel(const MegatronArguments& arguments, MegatronSettings* settings,
+                          MegatronRemarks* remarks);
+// data.tokenizer and model.vocab.
+void ConvertMegatronTokenizer(const MegatronArguments& arguments, MegatronSettings* settings,
+                              MegatronRemarks* remarks);
+// The parallelism's degrees, and the layers of each pipeline stage. Reads the degrees and model.layers that
+// flags said directly.
+void ConvertMegatronParallelism(const MegatronArguments& arguments, MegatronSettings* settings,
+                                MegatronRemarks* remarks);
+// The data sets; random tokens take back the tokenizer.
+void ConvertMegatronData(const MegatronArguments& arguments, MegatronSettings* settings,
+                         MegatronRemarks* remarks);
+// Schedule, precision, recomputation, checkpoints, evaluation.
 void ConvertMegatronTraining(const MegatronArguments& arguments, MegatronSettings* settings,
                              MegatronRemarks* remarks);
 
