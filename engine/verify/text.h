@@ -37,6 +37,10 @@ inline const plan::LocalValue& ValueOf(const plan::Plan& plan, const plan::Buffe
 inline const std::string& NameOf(const plan::Plan& plan, std::int32_t value) {
   return plan.values[static_cast<std::size_t>(value)].name;
 }
+// As messages call what an instruction takes: a value, or the bytes that it scribbles on.
+inline std::string NameOrScratch(const plan::Plan& plan, const plan::BufferRef& ref) {
+  return ref.value < 0 ? "its scratch" : NameOf(plan, ref.value);
+}
 
 // The same bytes of a rank.
 inline bool SamePlace(const plan::BufferRef& a, const plan::BufferRef& b) {
