@@ -159,7 +159,7 @@ Json FactorTable(const Json& table, const std::string& path) {
   return either;
 }
 
-Json StudyHead() {
+Json StudyHeadSchema() {
   Json head = EmptyTable("What is compared, and by which number.");
   Json& keys = head["properties"];
   keys["base"] = {{"type", "string"},
@@ -200,7 +200,7 @@ std::string StudySchema() {
   Json root = TitledSchema("engine study");
   root.update(EmptyTable("Variants of a recipe, to be trained and compared by engine ablate."));
   Json& keys = root["properties"];
-  keys["study"] = StudyHead();
+  keys["study"] = StudyHeadSchema();
   keys["variants"] = {{"type", "object"},
                       {"description", "Variants by name: keys of a recipe, which override the base's."},
                       {"minProperties", 1},
