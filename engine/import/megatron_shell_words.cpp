@@ -476,6 +476,13 @@ std::optional<std::vector<ShellText>> ShellVariables::Find(const std::string& na
   return std::nullopt;
 }
 
+void ShellVariables::Assign(const std::string& name, std::vector<ShellText> items) {
+  const auto is_unknown = [](const ShellText& item) { return !item.unknown.empty(); };
+  const bool unknown = std::any_of(items.begin(), items.end(), is_unknown);
+  if (unknown && chosen.contains(name)) return;
+  values[name] = std::move(items);
+}
+
 std::vector<ShellText> ExpandToFields(const ShellText& in, std::size_t begin, std::size_t end,
                                       ShellVariables* variables) {
   FieldCollector fields(true, &variables->budget);
@@ -514,6 +521,10 @@ std::optional<std::int64_t> ShellInteger(const std::string& text) {
     }
   }
   return text[0] == '-' ? -value : value;
+}
+
+bool IsOneOf(std::string_view word, std::initializer_list<std::string_view> words) {
+  return std::find(words.begin(), words.end(), word) != words.end();
 }
 
 std::string ShellFileName(const std::string& path) { return std::filesystem::path(path).filename().string(); }

@@ -3,10 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/import/megatron_shell.h"
@@ -28,6 +30,9 @@ struct ShellVariables {
 
   // The items of a variable that the file, the user or the environment sets; nullopt: none does.
   std::optional<std::vector<ShellText>> Find(const std::string& name, std::size_t place);
+
+  // A value that the user has chosen stays if the script would make it unknown.
+  void Assign(const std::string& name, std::vector<ShellText> items);
 };
 
 // One word of a text, from `begin` to `end`, as a command would get it: none, one, or several fields.
@@ -42,6 +47,8 @@ ShellText EvaluateShellSum(const ShellText& expression, std::size_t place, Shell
 
 // A whole number, with or without a sign; nullopt: it is none.
 std::optional<std::int64_t> ShellInteger(const std::string& text);
+
+bool IsOneOf(std::string_view word, std::initializer_list<std::string_view> words);
 
 // The last part of a path: "torchrun" of "/usr/bin/torchrun".
 std::string ShellFileName(const std::string& path);

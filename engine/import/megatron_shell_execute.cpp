@@ -1,0 +1,146 @@
+#include "engine/import/megatron_shell_execute.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+
+#include "engine/import/megatron_shell_words.h"
+
+namespace engine::import {
+namespace {
+
+// The three or fewer words of a test.
+std::optional<bool> Terms(const std::vector<std::string>& terms) {
+  if (terms.size() == 1) return !terms[0].empty();
+  if (terms.size() == 2 && terms[0] == "-z") return terms[1].empty();
+  if (terms.size() == 2 && terms[0] == "-n") return !terms[1].empty();
+  if (terms.size() != 3) return std::nullopt;
+  if (terms[2].find_first_of("*?[") != std::string::npos) return std::nullopt;
+  if (terms[1] == "=" || terms[1] == "==") return terms[0] == terms[2];
+  if (terms[1] == "!=") return terms[0] != terms[2];
+  const std::optional<std::int64_t> a = ShellInteger(terms[0]);
+  const std::optional<std::int64_t> b = ShellInteger(terms[2]);
+  if (!a || !b) return std::nullopt;
+  const std::array<std::pair<std::string_view, bool>, 6> results = {{{"-eq", *a == *b},
+                                                                     {"-ne", *a != *b},
+                                                                     {"-lt", *a < *b},
+                                                                     {"-le", *a <= *b},
+                                                                     {"-gt", *a > *b},
+                                                                     {"-ge", *a >= *b}}};
+  for (const auto& [op, value] : results) {
+    if (terms[1] == op) return value;
+  }
+  return std::nullopt;
+}
+
+// [ … ] over known words; nullopt: it cannot be told.
+std::optional<bool> Test(const std::vector<ShellText>& words) {
+  std::vector<std::string> terms;
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    if (!words[i].unknown.empty()) return std::nullopt;
+    terms.push_back(words[i].text);
+  }
+  if (words[0].text != "test") {
+    if (terms.empty()) return std::nullopt;
+    terms.pop_back();  // ]
+  }
+  bool negated = false;
+  if (!terms.empty() && terms[0] == "!") {
+    negated = true;
+    terms.erase(terms.begin());
+  }
+  const std::optional<bool> value = Terms(terms);
+  if (!value) return std::nullopt;
+  return *value != negated;
+}
+
+ShellText Joined(const std::vector<ShellText>& words) {
+  ShellText all;
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    if (i > 1) all.Append(' ', words[i].place);
+    all.Append(words[i]);
+  }
+  return all;
+}
+
+// The word behind `bash -c`; 0 if there is none.
+std::size_t InnerText(const std::vector<ShellText>& words) {
+  for (std::size_t i = 0; i + 2 < words.size(); ++i) {
+    if (IsOneOf(ShellFileName(words[i].text), {"bash", "sh"}) &&
+        IsOneOf(words[i + 1].text, {"-c", "-lc", "-xc", "-ec"}))
+      return i + 2;
+  }
+  return 0;
+}
+
+// The commands of bash itself whose effects are followed. False: it is none of them.
+bool Builtin(const ShellSimpleCommand& command, ShellState* state, ShellOutcome* outcome) {
+  const std::vector<ShellText>& words = command.words;
+  const std::string& name = words[0].text;
+  const bool sure = command.chance == ShellChance::kSurely;
+  if (IsOneOf(name, {"[", "[[", "test"})) {
+    outcome->status = Test(words);
+    for (const ShellText& word : words) {
+      if (outcome->why.empty()) outcome->why = word.unknown;
+    }
+  } else if (IsOneOf(name, {"cd", "pushd", "popd"})) {
+    state->variables.moved = true;
+    outcome->status = true;
+  } else if (IsOneOf(name, {":", "true", "export", "echo", "mkdir", "set", "declare", "local", "readonly"})) {
+    outcome->status = true;
+  } else if (name == "false") {
+    outcome->status = false;
+  } else if (name == "exit" && sure) {
+    state->exited = true;
+  } else if (name == "unset" && sure) {
+    for (const ShellText& word : words) state->variables.values.erase(word.text);
+  } else if (name == "read") {
+    for (const ShellText& word : words) {
+      state->variables.Assign(word.text, {UnknownAt("it is read from a file", word.place)});
+    }
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// A text to be read; one that is not known is a command that is not known.
+std::optional<ShellInnerText> Inner(const ShellText& text, std::vector<ShellText> before,
+                                    const std::vector<ShellText>& outer, ShellState* state) {
+  if (!text.unknown.empty()) {
+    state->commands.push_back({{text}, std::move(before), ""});
+    return std::nullopt;
+  }
+  before.insert(before.begin(), outer.begin(), outer.end());
+  return ShellInnerText{text, std::move(before)};
+}
+
+}  // namespace
+
+std::optional<ShellInnerText> ExecuteShellCommand(const ShellSimpleCommand& command,
+                                                  const std::vector<ShellText>& outer, ShellState* state,
+                                                  ShellOutcome* outcome) {
+  const std::vector<ShellText>& words = command.words;
+  if (words.empty()) {
+    if (command.assigned) outcome->status = true;
+    return std::nullopt;
+  }
+  if (command.chance == ShellChance::kNever) return std::nullopt;
+  *outcome = {};
+  if (Builtin(command, state, outcome)) return std::nullopt;
+  if (words[0].text == "eval") return Inner(Joined(words), {}, outer, state);
+  if (const std::size_t text = InnerText(words); text > 0) {
+    return Inner(words[text], {words.begin(), words.begin() + static_cast<std::ptrdiff_t>(text) - 2}, outer,
+                 state);
+  }
+  std::string uncertain;
+  if (command.chance == ShellChance::kPerhaps) {
+    uncertain = "it is run under a condition that is not known, in a loop or in a function" + command.why;
+  }
+  state->commands.push_back({words, outer, std::move(uncertain)});
+  return std::nullopt;
+}
+
+}  // namespace engine::import
