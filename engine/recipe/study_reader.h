@@ -28,10 +28,11 @@ class StudyReader {
   void Unknown(const Entry& entry, const char* what, const std::string& table,
                const std::vector<std::string>& known);
 
-  // What the keys of `table` set. It counts as set on top of the base, so that a mistake that both make is the
-  // variant's. nullopt (reported): something in it is not lawful.
+  // What the keys of `table` set. It counts as set on top of the base, so that a mistake that both make is
+  // the variant's. nullopt (reported): something in it is not lawful.
   std::optional<Settings> Checked(const Node& table);
-  // The same for a recipe in which the keys, one below the other, lead to `leaf`. `key_mark`: of the last key.
+  // The same for a recipe in which the keys, one below the other, lead to `leaf`. `key_mark`: of the
+  // last key.
   std::optional<Settings> SettingsOf(const std::vector<std::string>& keys, const Mark& key_mark,
                                      const Node& leaf);
 
