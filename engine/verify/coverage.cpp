@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/verify/bucket_places.h"
 #include "engine/verify/text.h"
 #include "engine/verify/verify.h"
 
@@ -86,10 +87,6 @@ absl::Status Extents(const plan::Plan& plan, const plan::PlanParameter& paramete
     RETURN_IF_ERROR(DimCovered(plan, value, dim));
   }
   return absl::OkStatus();
-}
-
-std::string BucketName(std::int32_t stage, size_t bucket) {
-  return fmt::format("stage {} bucket.{}", stage, bucket);
 }
 
 absl::Status Items(const plan::Plan& plan, const plan::Bucket& bucket, const std::string& name) {

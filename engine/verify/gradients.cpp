@@ -3,6 +3,7 @@
 
 #include "engine/graph/op.h"
 #include "engine/verify/text.h"
+#include "engine/verify/tied.h"
 #include "engine/verify/update.h"
 #include "engine/verify/verify.h"
 

@@ -16,7 +16,4 @@ std::vector<const plan::Segment*> GradientSegments(const plan::StagePlan& stage,
 // What is reduced behind a stage's passes, and its update segment, gradient by gradient.
 absl::Status VerifyUpdate(const plan::Plan& plan, std::int32_t stage);
 
-// The copies of tied parameters must stay equal.
-absl::Status TiedCopiesStayEqual(const plan::Plan& plan);
-
 }  // namespace engine::verify
