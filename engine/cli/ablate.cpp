@@ -15,6 +15,7 @@
 #include "engine/cli/process.h"
 #include "engine/cli/recipe_options.h"
 #include "engine/data/source.h"
+#include "engine/model/load.h"
 #include "engine/recipe/study.h"
 #include "engine/study/study.h"
 
@@ -68,7 +69,7 @@ study::StudyOptions OptionsOf(const AblateArguments& arguments, const std::strin
 
 int Ablate(const AblateArguments& arguments) {
   OutliveReaders();
-  const recipe::StudyResult loaded = recipe::LoadStudy(arguments.file, arguments.load);
+  const recipe::StudyResult loaded = model::LoadStudy(arguments.file, arguments.load);
   PrintDiagnostics(loaded.diagnostics);
   if (!loaded.ok()) return kFailed;
   const std::string out =

@@ -12,7 +12,7 @@
 #include "engine/cli/color.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/recipe_options.h"
-#include "engine/recipe/load.h"
+#include "engine/model/load.h"
 #include "engine/recipe/study.h"
 
 namespace engine::cli {
@@ -35,7 +35,7 @@ void CheckVariant(const recipe::Variant& variant, std::vector<Diagnostic>* diagn
 }
 
 std::vector<Diagnostic> CheckStudy(const std::string& file, const recipe::LoadOptions& options) {
-  recipe::StudyResult result = recipe::LoadStudy(file, options);
+  recipe::StudyResult result = model::LoadStudy(file, options);
   if (!result.ok()) return std::move(result.diagnostics);
   for (const recipe::Variant& variant : result.study.variants) CheckVariant(variant, &result.diagnostics);
   SortAndUnique(&result.diagnostics);
@@ -43,7 +43,7 @@ std::vector<Diagnostic> CheckStudy(const std::string& file, const recipe::LoadOp
 }
 
 std::vector<Diagnostic> CheckFile(const std::string& file, const recipe::LoadOptions& options) {
-  recipe::LoadResult result = recipe::Load(file, options);
+  recipe::LoadResult result = model::Load(file, options);
   if (!result.ok()) return std::move(result.diagnostics);
   for (Diagnostic& diagnostic : CheckPlan(result.recipe)) result.diagnostics.push_back(std::move(diagnostic));
   SortAndUnique(&result.diagnostics);

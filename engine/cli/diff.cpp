@@ -17,7 +17,7 @@
 #include "engine/cli/device.h"
 #include "engine/cli/recipe_options.h"
 #include "engine/driver/run_folder.h"
-#include "engine/recipe/load.h"
+#include "engine/model/load.h"
 #include "engine/study/comparison.h"
 #include "engine/train/run.h"
 
@@ -86,7 +86,7 @@ std::string NameWithSets(std::string name, const recipe::LoadOptions& options) {
 absl::StatusOr<study::Side> Open(const std::string& path, const recipe::LoadOptions& options) {
   const std::string name = NameWithSets(path, options);
   ASSIGN_OR_RETURN(const Input input, Read(path));
-  if (input.kind == Input::Kind::kRecipe) return Compiled(name, recipe::Load(path, options));
+  if (input.kind == Input::Kind::kRecipe) return Compiled(name, model::Load(path, options));
   std::string kept = input.text;
   if (input.kind == Input::Kind::kPlan) {
     ASSIGN_OR_RETURN(study::Side side, study::SideOfPlan(input.file, input.text));
@@ -97,7 +97,7 @@ absl::StatusOr<study::Side> Open(const std::string& path, const recipe::LoadOpti
       return InvalidArgument("{} does not hold its recipe, so that --set can change nothing", path);
     kept = json["recipe"].get<std::string>();
   }
-  ASSIGN_OR_RETURN(study::Side side, Compiled(name, recipe::LoadText(kept, path + " (recipe)", options)));
+  ASSIGN_OR_RETURN(study::Side side, Compiled(name, model::LoadText(kept, path + " (recipe)", options)));
   side.kept = true;
   return side;
 }

@@ -23,7 +23,7 @@
 #include "engine/plan/print.h"
 #include "engine/predict/print.h"
 #include "engine/predict/trace.h"
-#include "engine/recipe/load.h"
+#include "engine/model/load.h"
 
 namespace engine::cli {
 namespace {
@@ -117,7 +117,7 @@ int WriteTrace(const plan::Plan& plan, const recipe::Recipe& recipe, const std::
 }
 
 int PrintPlan(const PlanArguments& arguments) {
-  const recipe::LoadResult loaded = recipe::Load(arguments.file, arguments.load);
+  const recipe::LoadResult loaded = model::Load(arguments.file, arguments.load);
   PrintDiagnostics(loaded.diagnostics);
   if (!loaded.ok()) return 1;
   // A plan that does not fit the device is shown all the same: to see why.

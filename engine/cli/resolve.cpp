@@ -5,7 +5,7 @@
 
 #include "engine/cli/commands.h"
 #include "engine/cli/recipe_options.h"
-#include "engine/recipe/load.h"
+#include "engine/model/load.h"
 #include "engine/recipe/print.h"
 
 namespace engine::cli {
@@ -18,7 +18,7 @@ struct ResolveArguments {
 };
 
 int Resolve(const ResolveArguments& arguments) {
-  const recipe::LoadResult result = recipe::Load(arguments.file, arguments.load);
+  const recipe::LoadResult result = model::Load(arguments.file, arguments.load);
   PrintDiagnostics(result.diagnostics);
   if (!result.ok()) return 1;
   const std::string text =

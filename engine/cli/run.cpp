@@ -17,7 +17,7 @@
 #include "engine/cli/process_group.h"
 #include "engine/cli/recipe_options.h"
 #include "engine/launch/environment.h"
-#include "engine/recipe/load.h"
+#include "engine/model/load.h"
 
 namespace engine::cli {
 namespace {
@@ -108,7 +108,7 @@ int RunRecipe(const RunArguments& arguments) {
                         placement->source, placement->world),
         kUsage);
   }
-  const recipe::LoadResult loaded = recipe::Load(arguments.file, arguments.load);
+  const recipe::LoadResult loaded = model::Load(arguments.file, arguments.load);
   // Errors by each process, as a host may have another file; notes by one.
   const bool speaks = !placement || (placement->rank == 0 && !IsSupervised(placement));
   if (speaks || !loaded.ok()) PrintDiagnostics(loaded.diagnostics);

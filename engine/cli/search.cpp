@@ -22,7 +22,7 @@
 #include "engine/cli/device.h"
 #include "engine/cli/recipe_options.h"
 #include "engine/launch/stop_requests.h"
-#include "engine/recipe/load.h"
+#include "engine/model/load.h"
 #include "engine/search/report.h"
 #include "engine/search/search.h"
 
@@ -139,7 +139,7 @@ std::vector<std::string> NotesOf(const recipe::Recipe& found) {
 }
 
 int WriteFound(const SearchArguments& arguments, const recipe::Recipe& changed) {
-  const recipe::LoadResult alone = recipe::Load(arguments.file, {.sets = {}, .root = arguments.load.root});
+  const recipe::LoadResult alone = model::Load(arguments.file, {.sets = {}, .root = arguments.load.root});
   std::error_code error;
   const fs::path folder = fs::absolute(arguments.out, error).parent_path();
   const std::string base = fs::relative(fs::absolute(arguments.file, error), folder, error).string();
@@ -191,7 +191,7 @@ int Search(const SearchArguments& arguments) {
           fmt::join(known, ", "));
     return 2;
   }
-  recipe::LoadResult loaded = recipe::Load(arguments.file, arguments.load);
+  recipe::LoadResult loaded = model::Load(arguments.file, arguments.load);
   PrintDiagnostics(loaded.diagnostics);
   if (!loaded.ok()) return 1;
   recipe::Recipe& recipe = loaded.recipe;

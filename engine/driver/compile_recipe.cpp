@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "engine/model/build.h"
 #include "engine/model/decoder.h"
 #include "engine/predict/predict.h"
 #include "engine/verify/verify.h"
@@ -16,19 +17,19 @@ DType ComputeDType(const recipe::Recipe& recipe) {
 }
 
 model::BuildOptions ModelOptions(const recipe::Recipe& recipe, const compile::Policy& policy, bool dropout) {
-  const double tokens = static_cast<double>(policy.global_batch) * static_cast<double>(policy.sequence);
   return {.batch = policy.microbatch_samples,
           .sequence = policy.sequence,
-          .vocab_rows = policy.vocab_rows,
+          .vocab_multiple = recipe.model.vocab_multiple * recipe.parallelism.tp,
           .dtype = ComputeDType(recipe),
           .dropout = dropout,
-          .global_tokens = tokens};
+          .global_samples = static_cast<double>(policy.global_batch),
+          .init_std = recipe.model.init_std};
 }
 
 absl::StatusOr<compile::Compiled> CompileByPolicy(const recipe::Recipe& recipe, const compile::Policy& policy,
                                                   const compile::CompileOptions& options) {
   const auto build = [&](bool wanted, bool dropout) {
-    return wanted ? model::BuildDecoder(recipe, ModelOptions(recipe, policy, dropout)) : graph::Graph();
+    return wanted ? (getenv("OLD_BUILDER") ? model::BuildDecoder(recipe, ModelOptions(recipe, policy, dropout)) : model::BuildModel(recipe, ModelOptions(recipe, policy, dropout))) : graph::Graph();
   };
   return compile::Compile(policy, build(options.training, /*dropout=*/true),
                           build(options.evaluation, /*dropout=*/false), options);

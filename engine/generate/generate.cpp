@@ -9,8 +9,8 @@
 #include "engine/data/token_ids.h"
 #include "engine/data/tokenizer.h"
 #include "engine/driver/compile_recipe.h"
-#include "engine/model/decoder.h"
-#include "engine/recipe/load.h"
+#include "engine/model/build.h"
+#include "engine/model/load.h"
 #include "engine/state/state.h"
 
 namespace engine::generate {
@@ -18,7 +18,7 @@ namespace {
 
 // The checkpoint's recipe, for one sample on one rank.
 absl::StatusOr<recipe::Recipe> OneRankRecipe(const checkpoint::Reader& reader) {
-  recipe::LoadResult loaded = recipe::LoadText(reader.metadata().recipe_toml, reader.folder() + " (recipe)");
+  recipe::LoadResult loaded = model::LoadText(reader.metadata().recipe_toml, reader.folder() + " (recipe)");
   if (!loaded.ok()) return DataLoss("{}: the recipe in the checkpoint cannot be read", reader.folder());
   recipe::Recipe recipe = std::move(loaded.recipe);
   recipe.parallelism = {};

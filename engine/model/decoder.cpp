@@ -45,6 +45,10 @@ class DecoderBuilder {
   }
 
  private:
+  double global_tokens() const { return options_.global_samples * static_cast<double>(options_.sequence); }
+  std::int64_t vocab_rows() const {
+    return (model_.vocab + options_.vocab_multiple - 1) / options_.vocab_multiple * options_.vocab_multiple;
+  }
   ValueId Parameter(const std::string& name, Role role, const Shape& shape, const Dims& dims,
                     Initializer initializer, const Shape& logical) {
     return graph_.AddParameter(name, {.shape = shape, .dtype = options_.dtype, .dims = dims}, logical,
@@ -108,14 +112,14 @@ class DecoderBuilder {
   ValueId Embedding() {
     graph_.BeginUnit("embedding", Unit::Kind::kEntry);
     const std::int64_t width = model_.hidden;
-    token_table_ = Parameter("embedding.tokens", Role::kTable, {options_.vocab_rows, width},
+    token_table_ = Parameter("embedding.tokens", Role::kTable, {vocab_rows(), width},
                              {Dim::kVocab, Dim::kFeature}, Normal(model_.init_std), {model_.vocab, width});
-    ValueId x = graph_.Emit1(ops::kEmbedding, "embedding.lookup", {tokens_, token_table_});
+    ValueId x = graph_.Emit1(ops::kEmbedding, "embedding.tokens.lookup", {tokens_, token_table_});
     PinResidual(x);
     if (model_.attention.position == "learned") {
       const ValueId table = Parameter("embedding.positions", Role::kTable, {model_.max_positions, width},
                                       {Dim::kOther, Dim::kFeature}, Normal(model_.init_std));
-      const ValueId p = graph_.Emit1(ops::kEmbedding, "embedding.position_lookup", {positions_, table},
+      const ValueId p = graph_.Emit1(ops::kEmbedding, "embedding.positions.lookup", {positions_, table},
                                      {{"replicate", std::int64_t{1}}});
       PinResidual(p);
       x = graph_.Emit1(ops::kAdd, "embedding", {x, p});
@@ -183,22 +187,22 @@ class DecoderBuilder {
   }
 
   void Head(ValueId x) {
-    graph_.BeginUnit("head", Unit::Kind::kExit);
+    graph_.BeginUnit("final_norm", Unit::Kind::kExit);
     const ValueId normed = Norm("final_norm", x);
     const ValueId table =
         model_.tied_embeddings
             ? token_table_
-            : Parameter("head.weight", Role::kMatrix, {options_.vocab_rows, model_.hidden},
+            : Parameter("head.weight", Role::kMatrix, {vocab_rows(), model_.hidden},
                         {Dim::kVocab, Dim::kFeature}, Normal(model_.init_std), {model_.vocab, model_.hidden});
-    const ValueId logits =
-        graph_.Emit1(ops::kLinear, "head", {normed, table}, {{"in_dims", std::int64_t{1}}});
+    const ValueId logits = graph_.Emit1(ops::kLinear, "head", {normed, table},
+                                        {{"in_dims", std::int64_t{1}}, {"out_split", std::int64_t{0}}});
     graph_.set_logits(logits);
     const ValueIds statistics =
         graph_.Emit(ops::kCrossEntropy, "loss.cross_entropy", {logits, labels_}, {{"classes", model_.vocab}});
     for (ValueId statistic : statistics) graph_.value(statistic).pin = Pin::kReplicated;
-    const ValueId loss = graph_.AddMetric("loss", options_.global_tokens, /*weight=*/1);
+    const ValueId loss = graph_.AddMetric("loss", global_tokens(), /*weight=*/1);
     graph_.Emit(ops::kLossSum, "loss.sum", {statistics[0], statistics[1], labels_},
-                {{"scale", 1.0 / options_.global_tokens}}, std::array<ValueId, 1>{loss});
+                {{"scale", 1.0 / global_tokens()}}, std::array<ValueId, 1>{loss});
   }
 
   const recipe::Recipe& recipe_;
@@ -215,12 +219,6 @@ class DecoderBuilder {
 
 graph::Graph BuildDecoder(const recipe::Recipe& recipe, const BuildOptions& options) {
   return DecoderBuilder(recipe, options).Build();
-}
-
-std::int64_t CountParameters(const graph::Graph& graph) {
-  std::int64_t count = 0;
-  for (const graph::Parameter& parameter : graph.parameters()) count += parameter.logical_shape.elements();
-  return count;
 }
 
 }  // namespace engine::model

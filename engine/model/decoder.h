@@ -24,27 +24,12 @@
 #include <cstdint>
 
 #include "engine/graph/graph.h"
+#include "engine/model/build.h"
 #include "engine/recipe/recipe.h"
 
 namespace engine::model {
 
-struct BuildOptions {
-  std::int64_t batch = 1;       // samples of the microbatch, over all data-parallel ranks
-  std::int64_t sequence = 1;    // tokens of a sample
-  std::int64_t vocab_rows = 0;  // rows of the embedding and the head, padding included; ≥ model.vocab
-  DType dtype = DType::kF32;    // of activations and weights
-  bool dropout = true;          // false: as in evaluation
-  double global_tokens = 1.0;   // of the global batch: the loss is a mean over them
-};
-
-inline constexpr const char* kTokens = "tokens";        // inputs, all [batch, sequence] int32
-inline constexpr const char* kLabels = "labels";        // next tokens; < 0: not counted
-inline constexpr const char* kPositions = "positions";  // 0 … sequence−1 in every row
-
 // Forward nodes with the loss and the logits set. The model must have passed recipe validation.
 graph::Graph BuildDecoder(const recipe::Recipe& recipe, const BuildOptions& options);
-
-// Sum of the parameters' elements, padding excluded.
-std::int64_t CountParameters(const graph::Graph& graph);
 
 }  // namespace engine::model

@@ -81,6 +81,12 @@ const std::vector<Code>& Codes() {
        "Each kind has numbers of its own: AdamW beta1, beta2 and epsilon, SGD momentum. One that the "
        "optimizer does not read would silently do nothing.",
        "Remove the key; where a file that the recipe extends has it, extend one for this kind of optimizer."},
+      {"E208", "model-text", "The steps of a model do not go together",
+       "A step names a module, what it reads, and its attributes; each is checked where it stands, and so "
+       "are the "
+       "shapes that it is given.",
+       "`engine modules` lists the modules, `engine modules NAME` says what one reads, takes and gives; "
+       "docs/custom-models.md builds a block step by step."},
       {"E301", "no-plan", "There is no plan for this layout of this model",
        "Some operation has no lawful placement of its tensors along an axis.",
        "Another degree of the axis that the message names."},

@@ -53,12 +53,12 @@ class ByteColumns {
 
 class Converter {
  public:
-  explicit Converter(const Source& source) : source_(source), columns_(source) {}
+  explicit Converter(SourcePtr source) : source_(std::move(source)), columns_(*source_) {}
 
   Mark MarkOf(const toml::source_region& region) {
-    const int line = static_cast<int>(region.begin.line) + source_.first_line() - 1;
+    const int line = static_cast<int>(region.begin.line) + source_->first_line() - 1;
     const int begin = columns_.ByteColumn(line, static_cast<int>(region.begin.column));
-    int end = static_cast<int>(source_.WholeLine(line).size()) + 1;
+    int end = static_cast<int>(source_->WholeLine(line).size()) + 1;
     if (region.end.line == region.begin.line) {
       end = columns_.ByteColumn(line, static_cast<int>(region.end.column));
     }
@@ -68,6 +68,7 @@ class Converter {
   Node Convert(const toml::node& from) {
     Node node;
     node.mark = MarkOf(from.source());
+    node.source = source_;
     if (const toml::table* table = from.as_table()) {
       node.kind = Node::Kind::kTable;
       for (const auto& [key, value] : *table) {
@@ -104,7 +105,7 @@ class Converter {
     }
   }
 
-  const Source& source_;
+  SourcePtr source_;
   ByteColumns columns_;
 };
 
@@ -136,8 +137,9 @@ Diagnostic NumberError(const Source& source, Mark mark, std::string_view number,
                       "the largest is about 1.8e308");
 }
 
-Diagnostic SyntaxError(const Source& source, const toml::parse_error& error) {
-  const Mark mark = Converter(source).MarkOf(error.source());
+Diagnostic SyntaxError(const SourcePtr& from, const toml::parse_error& error) {
+  const Source& source = *from;
+  const Mark mark = Converter(from).MarkOf(error.source());
   const std::string_view text = error.description();
   const std::string_view number = QuotedPart(text);
   if (!number.empty() && text.find("is not representable") != std::string_view::npos) {
@@ -163,12 +165,28 @@ std::optional<Document> ParseToml(SourcePtr source, std::vector<Diagnostic>* dia
   }
   const toml::parse_result result = toml::parse(std::string_view(source->text()));
   if (!result) {
-    diagnostics->push_back(SyntaxError(*source, result.error()));
+    diagnostics->push_back(SyntaxError(source, result.error()));
     diagnostics->back().code = kNotToml;
     return std::nullopt;
   }
-  Node root = Converter(*source).Convert(result.table());
+  Node root = Converter(source).Convert(result.table());
   return Document{std::move(source), std::move(root)};
+}
+
+const Node* Node::Find(std::string_view key) const {
+  const auto found =
+      std::find_if(entries.begin(), entries.end(), [&](const Entry& entry) { return entry.key == key; });
+  return found == entries.end() ? nullptr : &found->value;
+}
+
+Node* Node::Find(std::string_view key) { return const_cast<Node*>(std::as_const(*this).Find(key)); }
+
+Diagnostic ErrorAt(const Node& node, std::string message, std::string hint) {
+  return node.source->Error(node.mark, std::move(message), std::move(hint));
+}
+
+Diagnostic ErrorAt(const Entry& entry, std::string message, std::string hint) {
+  return entry.value.source->Error(entry.key_mark, std::move(message), std::move(hint));
 }
 
 std::string Describe(const Node& node) {

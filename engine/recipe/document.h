@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,13 +18,17 @@ struct Entry;
 struct Node {
   enum class Kind { kTable, kArray, kString, kInteger, kFloat, kBoolean, kDateTime };
   Kind kind = Kind::kTable;
-  Mark mark;  // of the value; of the header for a [table]
+  Mark mark;         // of the value; of the header for a [table]
+  SourcePtr source;  // which the mark is of: trees of several files are merged (recipe/text.h)
   std::string string;
   std::int64_t integer = 0;
   double number = 0.0;
   bool boolean = false;
   std::vector<Node> items;     // kArray
   std::vector<Entry> entries;  // kTable, in order of place
+
+  const Node* Find(std::string_view key) const;  // the value of a table's key; null where there is none
+  Node* Find(std::string_view key);
 };
 
 struct Entry {
@@ -46,5 +51,9 @@ std::optional<Document> ParseToml(SourcePtr source, std::vector<Diagnostic>* dia
 
 // "the integer 12", "the string \"12\"", "a table": what was found, for messages.
 std::string Describe(const Node& node);
+
+// A mistake at a value, or at a key of its table.
+Diagnostic ErrorAt(const Node& node, std::string message, std::string hint = "");
+Diagnostic ErrorAt(const Entry& entry, std::string message, std::string hint = "");
 
 }  // namespace engine::recipe

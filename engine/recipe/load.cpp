@@ -14,6 +14,7 @@
 #include "engine/recipe/set_argument.h"
 #include "engine/recipe/shipped.h"
 #include "engine/recipe/source.h"
+#include "engine/recipe/text.h"
 #include "engine/recipe/validate.h"
 
 namespace engine::recipe {
@@ -21,6 +22,7 @@ namespace {
 
 using Origin = Provenance::Origin;
 
+constexpr const char* kFamilyKey = "model.family";
 constexpr std::size_t kMaxExtendsDepth = 16;
 constexpr std::size_t kMaxFiles = 256;
 
@@ -124,7 +126,57 @@ void ApplySettings(const Settings& settings, Recipe* recipe) {
   }
 }
 
+// Steps make a model of its own; who writes them need not say so twice.
+void SetFamily(Settings* settings, std::vector<Diagnostic>* diagnostics) {
+  const auto add = [&](Diagnostic diagnostic) {
+    diagnostic.code = "E208";
+    diagnostics->push_back(std::move(diagnostic));
+  };
+  const Node* main = settings->text.Find("model.main");
+  const auto said = settings->values.find(kFamilyKey);
+  if (main != nullptr) {
+    Provenance place{Origin::kFile, main->source->Span(main->mark), main->source->Line(main->mark.line)};
+    if (said != settings->values.end() && said->second.value == FieldValue(std::string(kDecoderFamily))) {
+      add({Severity::kError, said->second.provenance.span,
+           "a decoder has no steps of its own, and model.main has some",
+           "leave model.family out; or model.main", said->second.provenance.source_line});
+    }
+    settings->values[kFamilyKey] = {FieldValue(std::string(kTextFamily)), std::move(place)};
+    return;
+  }
+  for (const Entry& entry : settings->text.entries) {
+    if (!entry.key.starts_with("model.")) continue;
+    add(ErrorAt(entry, fmt::format("{} is of a model with steps, and there is no model.main", entry.key),
+                "write main = [ steps ] in [model], or extend a file that has one"));
+  }
+  if (said != settings->values.end() && said->second.value == FieldValue(std::string(kTextFamily))) {
+    add({Severity::kError, said->second.provenance.span,
+         "a model of family \"text\" needs steps, and there is no model.main",
+         "write main = [ steps ] in [model], or extend a file that has one",
+         said->second.provenance.source_line});
+  }
+}
+
+// Keys of a decoder say nothing beside steps.
+void RefuseKeysOfOtherFamilies(const Recipe& recipe, const Settings& settings,
+                               std::vector<Diagnostic>* diagnostics) {
+  for (const auto& [key, setting] : settings.values) {
+    const Field* field = FindField(key);
+    if (field->only_key != kFamilyKey || Applies(*field, recipe)) continue;
+    const Provenance& steps = recipe.provenance.at(kFamilyKey);
+    diagnostics->push_back(
+        {Severity::kError, setting.provenance.span,
+         fmt::format("{} is a key of the decoder, and this model has steps of its own ({}:{})", key,
+                     steps.span.file, steps.span.line),
+         "say it in the steps, or in model.dims", setting.provenance.source_line, "E208"});
+  }
+}
+
 bool IsRequired(const Field& field, const Settings& settings) {
+  if (field.only_key == kFamilyKey) {
+    const auto family = settings.values.find(kFamilyKey);
+    if (family != settings.values.end() && family->second.value != FieldValue(field.only_word)) return false;
+  }
   if (!field.required || field.unless_key.empty()) return field.required;
   const auto other = settings.values.find(field.unless_key);
   return !settings.broken.contains(field.unless_key) &&
@@ -156,7 +208,12 @@ LoadResult Finish(Settings settings, bool complete, const std::string& path, con
     settings.OverrideValues(ParseSetArgument(options.sets[i], static_cast<int>(i) + 1, &diagnostics));
   }
   settings.OverrideValues(overrides);
+  diagnostics.insert(diagnostics.end(), settings.text_mistakes.begin(), settings.text_mistakes.end());
+  SetFamily(&settings, &diagnostics);
   ApplySettings(settings, &result.recipe);
+  if (!settings.text.entries.empty())
+    result.recipe.text = std::make_shared<const Node>(std::move(settings.text));
+  RefuseKeysOfOtherFamilies(result.recipe, settings, &diagnostics);
   if (complete) {
     std::set<std::string> unusable = settings.broken;
     ReportMissing(settings, &diagnostics, &unusable);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/base/units.h"
+#include "engine/recipe/text.h"
 
 namespace engine::recipe {
 namespace {
@@ -71,7 +72,9 @@ class Parser {
       const std::string key = name.empty() ? entry.key : name + "." + entry.key;
       const bool quoted = entry.key.find('.') != std::string::npos;  // "a.b" in quotes is no path of keys
       const Field* field = quoted ? nullptr : FindField(key);
-      if (name.empty() && entry.key == kExtendsKey && extends_ != nullptr) {
+      if (!quoted && FindTextKey(key) != nullptr) {
+        settings_.text.entries.push_back({key, entry.key_mark, entry.value});
+      } else if (name.empty() && entry.key == kExtendsKey && extends_ != nullptr) {
         ParseExtends(entry);
       } else if (!quoted && IsTable(key)) {
         if (entry.value.kind == Node::Kind::kTable) {
@@ -127,6 +130,12 @@ class Parser {
       const std::string parent = dot == std::string::npos ? "" : known.name.substr(0, dot);
       if (parent == table)
         siblings.push_back(dot == std::string::npos ? known.name : known.name.substr(dot + 1));
+    }
+    for (const TextKey& known : TextKeys()) {
+      const std::size_t dot = known.key.rfind('.');
+      const std::string_view parent = dot == std::string_view::npos ? "" : known.key.substr(0, dot);
+      if (parent == table)
+        siblings.emplace_back(known.key.substr(dot == std::string_view::npos ? 0 : dot + 1));
     }
     if (table.empty() && extends_ != nullptr) siblings.emplace_back(kExtendsKey);
     std::string hint = NearestWord(entry.key, siblings);
@@ -265,6 +274,8 @@ void Settings::Override(const Settings& later) {
 void Settings::OverrideValues(const Settings& later) {
   for (const auto& [key, setting] : later.values) values[key] = setting;
   broken.insert(later.broken.begin(), later.broken.end());
+  text_mistakes.insert(text_mistakes.end(), later.text_mistakes.begin(), later.text_mistakes.end());
+  MergeText(later.text, &text, &text_mistakes);
 }
 
 Provenance Settings::PlaceFor(const std::string& key) const {

@@ -28,11 +28,13 @@ struct Setting {
 struct Settings {
   std::map<std::string, Setting> values;  // by dotted key
   std::set<std::string> broken;  // keys whose value could not be used (reported); may have kExtendsKey
+  Node text;                     // the keys of recipe/text.h, by whole name
+  std::vector<Diagnostic> text_mistakes;  // of merging them
   // Where each table is opened, by its name; kExtendsKey: where that key stands; "": where the file begins.
   std::map<std::string, Provenance> headers;
 
   void Override(const Settings& later);
-  // Overrides values alone, for settings that come from no file (--set): the places of tables stay those of
+  // Overrides values and text alone, for settings that come from no file (--set): the places of tables stay those of
   // the files.
   void OverrideValues(const Settings& later);
   // Where the files would say a key that none of them says: the table that it belongs to, or the nearest one

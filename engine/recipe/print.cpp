@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <variant>
 
 #include "engine/base/hash.h"
 #include "engine/recipe/fields.h"
+#include "engine/recipe/text.h"
 
 namespace engine::recipe {
 namespace {
@@ -34,6 +37,11 @@ std::string Location(const Provenance& provenance) {
   return fmt::format("{}:{}:{}", provenance.span.file, provenance.span.line, provenance.span.column);
 }
 
+constexpr const char* kNothing = "none";  // of a row that only the other has
+using Rows = std::vector<std::pair<std::string, std::string>>;
+
+Rows RowsOf(const Recipe& recipe) { return recipe.text == nullptr ? Rows{} : TextRows(*recipe.text); }
+
 // A comment may not hold control characters, and a file name may.
 std::string Printable(std::string text) {
   for (char& c : text) {
@@ -47,13 +55,19 @@ std::string Printable(std::string text) {
 std::string ToToml(const Recipe& recipe) {
   std::string text;
   for (const TableDoc& table : Tables()) {
+    const auto is_said = [&](const Field& field) {
+      return field.table() == table.name && Applies(field, recipe);
+    };
+    if (std::none_of(Fields().begin(), Fields().end(), is_said)) continue;
     text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", table.name);
     for (const Field& field : Fields()) {
-      if (field.table() != table.name || !Applies(field, recipe)) continue;
+      if (!is_said(field)) continue;
       const std::string setting = fmt::format("{} = {}", field.name(), ToToml(Get(field, recipe)));
       text += fmt::format("{:<40}  # {}\n", setting, Printable(Location(ProvenanceOf(recipe, field.key))));
     }
+    if (recipe.text != nullptr && table.name == "model") text += ModelLines(*recipe.text);
   }
+  if (recipe.text != nullptr) text += TextTables(*recipe.text);
   return text;
 }
 
@@ -66,6 +80,7 @@ std::string ToJson(const Recipe& recipe) {
     entry["origin"] = OriginName(provenance.origin);
     if (provenance.origin != Provenance::Origin::kDefault) entry["location"] = Location(provenance);
   }
+  for (const auto& [key, value] : RowsOf(recipe)) json[key]["value"] = value;
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
@@ -79,6 +94,7 @@ std::string HashOfValues(const Recipe& recipe) {
     const FieldValue value = Get(field, recipe);
     if (value != DefaultOf(field)) text += field.key + " = " + ToToml(value) + "\n";
   }
+  for (const auto& [key, value] : RowsOf(recipe)) text += fmt::format("{} = {}\n", key, value);
   return HashHex(text);
 }
 
@@ -88,6 +104,20 @@ std::vector<Change> Diff(const Recipe& before, const Recipe& after) {
     const FieldValue a = Get(field, before);
     const FieldValue b = Get(field, after);
     if (a != b) changes.push_back({field.key, ToToml(a), ToToml(b)});
+  }
+  const Rows rows_before = RowsOf(before);
+  const Rows rows_after = RowsOf(after);
+  const auto find = [](const Rows& rows, const std::string& key) {
+    const auto found =
+        std::find_if(rows.begin(), rows.end(), [&](const auto& row) { return row.first == key; });
+    return found == rows.end() ? std::string(kNothing) : found->second;
+  };
+  for (const auto& [key, value] : rows_before) {
+    if (const std::string other = find(rows_after, key); other != value)
+      changes.push_back({key, value, other});
+  }
+  for (const auto& [key, value] : rows_after) {
+    if (find(rows_before, key) == kNothing) changes.push_back({key, kNothing, value});
   }
   return changes;
 }

@@ -5,12 +5,19 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/base/diagnostic.h"
 
 namespace engine::recipe {
+
+struct Node;  // recipe/document.h
+
+// Values of model.family.
+inline constexpr const char* kDecoderFamily = "decoder";  // its keys say all
+inline constexpr const char* kTextFamily = "text";        // it has steps of its own: model.main
 
 // An iteration is unrolled over microbatches and chunks: so many of them there may be at most.
 inline constexpr std::int64_t kMostTurns = 2'000'000;
@@ -51,10 +58,11 @@ struct Dropout {
 };
 
 struct Model {
-  std::string family = "decoder";
+  std::string family = kDecoderFamily;
+  // Of a text these two follow from it (model/load.h): repetitions of its stacks, and the rows that tokens look up.
   std::int64_t layers = 0;
+  std::int64_t vocab = 0;  // of the tokenizer, unpadded
   std::int64_t hidden = 0;
-  std::int64_t vocab = 0;             // of the tokenizer, unpadded
   std::int64_t vocab_multiple = 128;  // padded to a multiple of vocab_multiple × tp
   std::int64_t max_positions = 0;
   Attention attention;
@@ -218,11 +226,14 @@ struct Recipe {
   Logging logging;
   Cluster cluster;
   Check check;
+  // The keys of recipe/text.h, merged over all files; null where there are none.
+  std::shared_ptr<const Node> text;
 
   std::string path;  // the root file, as the user named it
   std::map<std::string, Provenance>
       provenance;  // by dotted key, "model.attention.heads"; every field has one
 
+  bool is_text() const { return model.family == kTextFamily; }
   // Derived, stated once. All are defined for a recipe that passed validation.
   std::int64_t world_size() const {
     return parallelism.dp * parallelism.tp * parallelism.pp * parallelism.cp * parallelism.ep;

@@ -32,9 +32,9 @@ class VariantLoader {
         result_(*result),
         diagnostics_(result->diagnostics) {}
 
-  void Load(const LoadOptions& options) {
+  void Load(const LoadOptions& options, const Loader& load) {
     const std::string path = PathFrom(source_.name(), head_.base);
-    LoadResult base = recipe::Load(path, options);
+    LoadResult base = load(path, options, {});
     if (!base.ok()) {
       diagnostics_.push_back(source_.Error(head_.base_mark, "the base recipe has errors"));
       diagnostics_.insert(diagnostics_.end(), base.diagnostics.begin(), base.diagnostics.end());
@@ -42,7 +42,7 @@ class VariantLoader {
     }
     result_.study.base = std::move(base.recipe);
     for (const NamedSettings& named : variants_.list) {
-      LoadResult loaded = recipe::Load(path, options, named.settings);
+      LoadResult loaded = load(path, options, named.settings);
       diagnostics_.insert(diagnostics_.end(), loaded.diagnostics.begin(), loaded.diagnostics.end());
       if (loaded.ok()) Add(named, std::move(loaded.recipe));
     }
@@ -119,6 +119,13 @@ bool IsStudy(const std::string& path, const LoadOptions& options) {
 }
 
 StudyResult LoadStudy(const std::string& path, const LoadOptions& options) {
+  const auto load = [](const std::string& recipe, const LoadOptions& with, const Settings& overrides) {
+    return Load(recipe, with, overrides);
+  };
+  return LoadStudy(path, options, load);
+}
+
+StudyResult LoadStudy(const std::string& path, const LoadOptions& options, const Loader& load) {
   StudyResult result;
   const std::string shown = NormalPath(path);
   result.study.path = shown;
@@ -133,7 +140,7 @@ StudyResult LoadStudy(const std::string& path, const LoadOptions& options) {
   const std::optional<Document> document = ParseToml(source, &result.diagnostics);
   if (!document) return result;
   const StudyText said = ParseStudy(*document, &result.diagnostics);
-  if (result.ok()) VariantLoader(said, *source, &result).Load(options);
+  if (result.ok()) VariantLoader(said, *source, &result).Load(options, load);
   Study& study = result.study;
   study.title = said.head.title.empty() ? fs::path(shown).stem().string() : said.head.title;
   study.seeds = said.head.seeds.empty() ? std::vector{study.base.training.seed} : said.head.seeds;

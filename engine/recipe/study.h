@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -40,7 +41,13 @@ struct StudyResult {
 // Whether a file says that it is a study. False, too, where it cannot be read.
 bool IsStudy(const std::string& path, const LoadOptions& options = {});
 
-// Reads a study and its base, with `options` (--set, --root) for the base, and validates every variant.
+// How a recipe is loaded, with settings that override all others.
+using Loader =
+    std::function<LoadResult(const std::string& path, const LoadOptions&, const Settings& overrides)>;
+
+// Reads a study and its base, with `options` (--set, --root) for the base, and validates every variant. `load`: recipe::Load
+// or what stands on it.
+StudyResult LoadStudy(const std::string& path, const LoadOptions& options, const Loader& load);
 StudyResult LoadStudy(const std::string& path, const LoadOptions& options = {});
 
 }  // namespace engine::recipe

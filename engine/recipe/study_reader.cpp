@@ -32,6 +32,7 @@ std::optional<Settings> StudyReader::SettingsOf(const std::vector<std::string>& 
   for (auto key = keys.rbegin(); key != keys.rend(); ++key) {
     Node table;
     table.kind = Node::Kind::kTable;
+    table.source = leaf.source;
     table.mark = leaf.mark;
     table.entries.push_back({*key, key == keys.rbegin() ? key_mark : leaf.mark, std::move(node)});
     node = std::move(table);

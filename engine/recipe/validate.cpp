@@ -153,6 +153,17 @@ std::string ValuesOf(const Choice& choice, Lawfulness least, Trial* trial) {
   return "";
 }
 
+// Rules that read a key of a decoder say nothing of other models, but for what follows from a text.
+std::set<std::string> WithKeysOfOtherFamilies(const Recipe& recipe, std::set<std::string> keys) {
+  if (!recipe.is_text()) return keys;
+  for (const Field& field : Fields()) {
+    if (field.only_key == "model.family" && !Applies(field, recipe)) keys.insert(field.key);
+  }
+  if (recipe.model.layers > 0) keys.erase("model.layers");
+  if (recipe.model.vocab > 0) keys.erase("model.vocab");
+  return keys;
+}
+
 }  // namespace
 
 void RuleContext::Error(std::initializer_list<std::string_view> keys, std::string message,
@@ -263,8 +274,9 @@ std::int64_t ProductOrOverflow(std::initializer_list<std::int64_t> factors) {
   return product;
 }
 
-std::vector<Diagnostic> Validate(const Recipe& recipe, const std::set<std::string>& unusable) {
+std::vector<Diagnostic> Validate(const Recipe& recipe, const std::set<std::string>& broken) {
   std::vector<Diagnostic> diagnostics;
+  const std::set<std::string> unusable = WithKeysOfOtherFamilies(recipe, broken);
   const std::vector<CodedRule>& rules = AllRules();
   for (std::size_t i = 0; i < rules.size(); ++i) {
     if (Touches(rules[i].rule, unusable)) continue;

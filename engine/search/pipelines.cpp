@@ -3,7 +3,7 @@
 #include <cstddef>
 
 #include "engine/compile/cut.h"
-#include "engine/model/decoder.h"
+#include "engine/model/build.h"
 
 namespace engine::search {
 
@@ -25,11 +25,10 @@ const std::vector<std::int64_t>& Pipelines::BlocksOf(const recipe::Recipe& recip
     // Costs of layers relate to each other as they do for any micro-batch.
     const model::BuildOptions build{.batch = 1,
                                     .sequence = recipe.data.sequence_length,
-                                    .vocab_rows = recipe.padded_vocab(),
+                                    .vocab_multiple = recipe.model.vocab_multiple * p.tp,
                                     .dtype = DType::kBF16,
-                                    .dropout = false,
-                                    .global_tokens = 1};
-    graph = graphs_.emplace(p.tp, model::BuildDecoder(recipe, build)).first;
+                                    .dropout = false};
+    graph = graphs_.emplace(p.tp, model::BuildModel(recipe, build)).first;
   }
   known->second = compile::BalancedBlocks(p.pp * p.virtual_stages, graph->second, profile_);
   return known->second;

@@ -11,7 +11,7 @@
 #include "engine/base/units.h"
 #include "engine/driver/compile_recipe.h"
 #include "engine/driver/plan_document.h"
-#include "engine/recipe/load.h"
+#include "engine/model/load.h"
 #include "engine/recipe/print.h"
 
 namespace engine::study {
@@ -203,7 +203,7 @@ absl::StatusOr<Side> SideOfPlan(std::string name, const std::string& text) {
   Side side{.name = std::move(name), .hash = word("hash"), .recipe = {}, .facts = *std::move(facts)};
   const std::string toml = word("recipe");
   if (toml.empty()) return side;
-  recipe::LoadResult loaded = recipe::LoadText(toml, side.name + " (recipe)");
+  recipe::LoadResult loaded = model::LoadText(toml, side.name + " (recipe)");
   if (!loaded.ok()) {
     const auto is_error = [](const Diagnostic& diagnostic) {
       return diagnostic.severity == Severity::kError;

@@ -23,7 +23,7 @@
 #include "engine/base/write_file.h"
 #include "engine/launch/socket.h"
 #include "engine/launch/supervisor.h"
-#include "engine/recipe/load.h"
+#include "engine/model/load.h"
 #include "engine/recipe/print.h"
 #include "engine/study/report.h"
 
@@ -135,7 +135,7 @@ class Runner {
     const fs::path path = fs::path(job.folder) / "recipe.toml";
     std::error_code error;
     if (fs::exists(path, error)) {
-      const recipe::LoadResult before = recipe::Load(path.string());
+      const recipe::LoadResult before = model::Load(path.string());
       const std::vector<recipe::Change> changes = recipe::Diff(before.recipe, job.recipe);
       if (!changes.empty()) {
         return FailedPrecondition(

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "engine/model/decoder.h"
+#include "engine/model/build.h"
 
 namespace engine::train {
 namespace {

@@ -9,7 +9,7 @@
 #include "engine/base/status.h"
 #include "engine/base/write_file.h"
 #include "engine/driver/run_folder.h"
-#include "engine/recipe/load.h"
+#include "engine/model/load.h"
 #include "engine/recipe/print.h"
 #include "engine/train/resume.h"
 #include "engine/train/run.h"
@@ -44,7 +44,7 @@ std::string WordIn(const nlohmann::json& json, const char* key) {
 }
 
 bool SaysTheSame(const recipe::Recipe& recipe, const std::string& out) {
-  const recipe::LoadResult before = recipe::Load((fs::path(out) / driver::kResolvedName).string());
+  const recipe::LoadResult before = model::Load((fs::path(out) / driver::kResolvedName).string());
   return before.ok() && recipe::Diff(before.recipe, recipe).empty();
 }
 

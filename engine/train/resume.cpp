@@ -7,7 +7,7 @@
 #include "engine/checkpoint/store.h"
 #include "engine/driver/run_folder.h"
 #include "engine/recipe/batch_size.h"
-#include "engine/recipe/load.h"
+#include "engine/model/load.h"
 #include "engine/recipe/print.h"
 #include "engine/train/report.h"
 #include "engine/train/run.h"
@@ -48,7 +48,7 @@ absl::Status CheckSamplesLeft(const recipe::Recipe& recipe, const checkpoint::Re
 absl::Status CompareRecipes(const recipe::Recipe& recipe, const checkpoint::Reader& reader,
                             std::vector<std::string>* notes) {
   const recipe::LoadResult before =
-      recipe::LoadText(reader.metadata().recipe_toml, reader.folder() + " (recipe)");
+      model::LoadText(reader.metadata().recipe_toml, reader.folder() + " (recipe)");
   if (!before.ok()) return DataLoss("{}: the recipe in the checkpoint cannot be read", reader.folder());
   std::string clashes;
   bool other_length = false;
@@ -157,7 +157,7 @@ absl::Status AgreeOnRecipe(const recipe::Recipe& recipe, bool leads, launch::Cli
   constexpr const char* kKey = "recipe";
   if (leads) return processes->Set(kKey, recipe::ToToml(recipe));
   ASSIGN_OR_RETURN(const std::string text, processes->Get(kKey));
-  const recipe::LoadResult first = recipe::LoadText(text, "the recipe of rank 0");
+  const recipe::LoadResult first = model::LoadText(text, "the recipe of rank 0");
   if (!first.ok()) return DataLoss("the recipe of rank 0 cannot be read");
   std::string differences;
   for (const recipe::Change& change : recipe::Diff(first.recipe, recipe)) {

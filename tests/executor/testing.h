@@ -9,7 +9,7 @@
 #include "engine/base/philox.h"
 #include "engine/driver/compile_recipe.h"
 #include "engine/executor/executor.h"
-#include "engine/model/decoder.h"
+#include "engine/model/build.h"
 #include "engine/recipe/load.h"
 #include "engine/state/ranks.h"
 #include "tests/executor/wrapped_backend.h"

@@ -13,7 +13,7 @@
 #include "engine/backend/cpu/world.h"
 #include "engine/base/philox.h"
 #include "engine/driver/compile_recipe.h"
-#include "engine/model/decoder.h"
+#include "engine/model/build.h"
 #include "engine/ops/ops.h"
 #include "engine/recipe/load.h"
 #include "engine/state/ranks.h"

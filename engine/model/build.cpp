@@ -1,0 +1,90 @@
+#include "engine/model/build.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "engine/base/status.h"
+#include "engine/model/dim_table.h"
+#include "engine/model/expand.h"
+#include "engine/model/inputs.h"
+#include "engine/model/scope.h"
+#include "engine/model/step_context.h"
+#include "engine/model/walk.h"
+
+namespace engine::model {
+namespace {
+
+using graph::Graph;
+using recipe::Node;
+
+bool IsString(const Node* node) { return node != nullptr && node->kind == Node::Kind::kString; }
+
+bool HasStack(const Node& steps) {
+  return std::any_of(steps.items.begin(), steps.items.end(), [](const Node& step) {
+    const Node* module = step.Find("do");
+    return IsString(module) && module->string == "stack";
+  });
+}
+
+// Whether all attention that the text speaks of sees earlier tokens alone.
+bool IsCausal(const Node& node) {
+  for (const recipe::Entry& entry : node.entries) {
+    if (entry.key == "mask" && IsString(&entry.value) && entry.value.string != "causal" &&
+        !entry.value.string.starts_with('$'))
+      return false;
+    if (!IsCausal(entry.value)) return false;
+  }
+  return std::all_of(node.items.begin(), node.items.end(), IsCausal);
+}
+
+}  // namespace
+
+Graph BuildText(const Node& text, const BuildOptions& options, std::vector<Diagnostic>* diagnostics) {
+  const auto table_of = [&](std::string_view key) -> const Node* {
+    const Node* node = text.Find(key);
+    if (node == nullptr || node->kind == Node::Kind::kTable) return node;
+    ReportText(ErrorAt(*node, fmt::format("{} is a table, not {}", key, Describe(*node))), diagnostics);
+    return nullptr;
+  };
+  Graph graph;
+  const Node& main = *text.Find("model.main");
+  if (main.kind != Node::Kind::kArray) {
+    ReportText(ErrorAt(main, fmt::format("model.main is a list of steps, not {}", Describe(main)),
+                       "main = [ { do = … }, … ]"),
+               diagnostics);
+    return graph;
+  }
+  DimTable dims(options, IsCausal(text));
+  dims.Read(table_of("model.dims"), table_of("model.means"), diagnostics);
+  Scope scope{.dims = &dims};
+  AddInputs(table_of("model.inputs"), dims, &graph, &scope, diagnostics);
+  Walk(text.Find("block"), table_of("model.rotary"), HasStack(main), options, &graph, diagnostics)
+      .Main(main, &scope);
+  if (graph.metrics().empty() && !HasErrors(*diagnostics)) {
+    ReportText(ErrorAt(main, "the model has no loss", "such as { do = \"cross_entropy\", as = \"loss\" }"),
+               diagnostics);
+  }
+  return graph;
+}
+
+Graph BuildModel(const recipe::Recipe& recipe, const BuildOptions& options) {
+  std::vector<Diagnostic> mistakes;
+  Graph graph;
+  if (recipe.is_text()) {
+    graph = BuildText(*recipe.text, options, &mistakes);
+  } else {
+    graph = BuildText(ExpandedText(recipe), options, &mistakes);
+  }
+  ENGINE_CHECK(mistakes.empty(), "a model that was found to be right: {}", Format(mistakes[0]));
+  return graph;
+}
+
+std::int64_t CountParameters(const Graph& graph) {
+  std::int64_t count = 0;
+  for (const graph::Parameter& parameter : graph.parameters()) count += parameter.logical_shape.elements();
+  return count;
+}
+
+}  // namespace engine::model

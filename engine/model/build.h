@@ -1,0 +1,41 @@
+// The text of a model → logical forward graph of one microbatch, with its losses.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/base/diagnostic.h"
+#include "engine/graph/graph.h"
+#include "engine/recipe/document.h"
+#include "engine/recipe/recipe.h"
+
+namespace engine::model {
+
+struct BuildOptions {
+  std::int64_t batch = 1;           // B: samples of the microbatch, over all data-parallel ranks
+  std::int64_t sequence = 1;        // S: tokens of a sample
+  std::int64_t vocab_multiple = 1;  // a vocabulary is padded to a multiple of it
+  DType dtype = DType::kF32;        // of activations and weights
+  bool dropout = true;              // false: as in evaluation
+  double global_samples = 1;        // of the global batch: a loss is a mean over its tokens
+  double init_std = 0.02;           // of the initializer "normal"
+};
+
+inline constexpr const char* kTokens = "tokens";        // inputs, all [batch, sequence] int32
+inline constexpr const char* kLabels = "labels";        // next tokens; < 0: not counted
+inline constexpr const char* kPositions = "positions";  // 0 … sequence−1 in every row
+
+// The graph of a text (recipe/text.h); mistakes are added to `diagnostics`, each at the step, attribute or dim that it is
+// of. With a mistake the graph is no model.
+graph::Graph BuildText(const recipe::Node& text, const BuildOptions& options,
+                       std::vector<Diagnostic>* diagnostics);
+
+// The recipe's model: its text, or what its knobs expand to (model/expand.h). The recipe must have passed model::Load.
+graph::Graph BuildModel(const recipe::Recipe& recipe, const BuildOptions& options);
+
+// Sum of the parameters' elements, padding excluded.
+std::int64_t CountParameters(const graph::Graph& graph);
+
+}  // namespace engine::model

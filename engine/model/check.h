@@ -1,0 +1,23 @@
+// What a model's graph must have so that it can be trained, and what a recipe needs to know of it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/base/diagnostic.h"
+#include "engine/graph/graph.h"
+#include "engine/recipe/document.h"
+
+namespace engine::model {
+
+// Every input comes from the data, tokens are looked up, and every parameter has a part in a loss. Mistakes are added.
+void CheckTrainable(const recipe::Node& text, const graph::Graph& graph,
+                    std::vector<Diagnostic>* diagnostics);
+
+// Layers: units that a pipeline may be cut between.
+std::int64_t CountBlocks(const graph::Graph& graph);
+
+// How many tokens there are: rows of the table that the input `tokens` looks up; 0 where none does.
+std::int64_t VocabularyOf(const graph::Graph& graph);
+
+}  // namespace engine::model

@@ -1,0 +1,35 @@
+// The decoder's keys → the text that they are short for.
+//
+//   x = E[tokens] (+ P[positions]) → dropout
+//   per layer: x += dropout(proj(attention(qkv(norm(x)))))
+//              x += dropout(fc2(activation(fc1(norm(x)))))
+//   logits = head(final_norm(x)); loss = mean cross entropy
+//
+// (structure: Megatron-LM's pre-norm transformer). Parameters, with J = heads/kv_heads + 2 rows of heads per kv group:
+//
+//   embedding.tokens                   [V, D]
+//   embedding.positions                [max_positions, D]            learned positions
+//   layers.N.attention.norm.weight     [D]                           .norm.bias   [D]
+//   layers.N.attention.qkv.weight      [K, J, E, D]                  .qkv.bias    [K, J, E]
+//   layers.N.attention.proj.weight     [D, H, E]                     .proj.bias   [D]
+//   layers.N.mlp.norm.weight           [D]                           .norm.bias   [D]
+//   layers.N.mlp.fc1.weight            [F, D], gated [2, F, D]       .fc1.bias    [F], gated [2, F]
+//   layers.N.mlp.fc2.weight            [D, F]                        .fc2.bias    [D]
+//   final_norm.weight                  [D]                           .bias        [D]
+//   head.weight                        [V, D]                        untied
+#pragma once
+
+#include <string>
+
+#include "engine/recipe/document.h"
+#include "engine/recipe/recipe.h"
+
+namespace engine::model {
+
+// As TOML: the keys of [model] and the tables [block.NAME]. The recipe is a decoder that has passed validation.
+std::string Expand(const recipe::Recipe& recipe);
+
+// The same as a text (recipe/text.h).
+recipe::Node ExpandedText(const recipe::Recipe& recipe);
+
+}  // namespace engine::model

@@ -1,0 +1,94 @@
+#include <cmath>
+
+#include "engine/base/status.h"
+#include "engine/model/modules/modules.h"
+#include "engine/ops/ops.h"
+
+namespace engine::model {
+namespace {
+
+// q [B, S, H, E], k and v [B, T, K, E].
+absl::Status CheckShapes(StepContext& step) {
+  const Shape& q = step.type(step.input(0)).shape;
+  const Shape& k = step.type(step.input(1)).shape;
+  const Shape& v = step.type(step.input(2)).shape;
+  if (q.rank() != 4 || k.rank() != 4 || v.rank() != 4) {
+    return step.Error(
+        fmt::format("queries, keys and values are [B, S, heads, features]; these are {}, {}, {}",
+                    q.ToString(), k.ToString(), v.ToString()));
+  }
+  if (k != v || q[0] != k[0] || q[3] != k[3]) {
+    return step.Error(fmt::format("keys {} and values {} do not go with queries {}", k.ToString(),
+                                  v.ToString(), q.ToString()),
+                      "the same samples and features, and keys shaped as values");
+  }
+  if (q[2] % k[2] != 0) {
+    return step.Error(
+        fmt::format("{} query heads are not a multiple of {} heads of keys and values", q[2], k[2]),
+        "each of those serves equally many query heads");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<graph::ValueIds> Emit(StepContext& step) {
+  RETURN_IF_ERROR(CheckShapes(step));
+  const std::string& mask = step.Word("mask");
+  const std::int64_t window = step.Int("window");
+  if (mask == "none" && window > 0)
+    return step.ErrorIn("window", fmt::format("a window of {} needs the mask causal", window), "window = 0");
+  const std::int64_t features = step.type(step.input(0)).shape[3];
+  const double scale =
+      step.Has("scale") ? step.Number("scale") : 1.0 / std::sqrt(static_cast<double>(features));
+  graph::Attributes attributes = {{"scale", scale},
+                                  {"window", window},
+                                  {"dropout", step.options().dropout ? step.Number("dropout") : 0.0},
+                                  {"stream", step.path()}};
+  if (mask != "causal") attributes.Set("mask", mask);
+  ASSIGN_OR_RETURN(const graph::ValueIds results,
+                   step.Emit(ops::kAttention, step.path(),
+                             {step.input(0), step.input(1), step.input(2), step.Get("positions").value},
+                             std::move(attributes)));
+  return graph::ValueIds{results[0]};
+}
+
+}  // namespace
+
+const ModuleDef kAttentionModule{
+    .name = "attention",
+    .doc =
+        "softmax(scale · q·kᵀ) · v for each query head, of which H/K share a head of keys and values "
+        "(Vaswani et al., "
+        "arXiv:1706.03762; Ainslie et al., arXiv:2305.13245). Keys and values may be of another sequence.",
+    .reads = "q [B, S, H, E]; k and v [B, T, K, E]",
+    .gives = "[B, S, H, E]",
+    .least_inputs = 3,
+    .most_inputs = 3,
+    .attributes = {{.name = "mask",
+                    .kind = AttributeKind::kWord,
+                    .initial = "causal",
+                    .doc = "Which keys a query sees: those up to its own position, or all.",
+                    .words = {"causal", "none"}},
+                   {.name = "window",
+                    .kind = AttributeKind::kInteger,
+                    .initial = "0",
+                    .doc = "So many keys up to its own, under a causal mask; 0: no bound.",
+                    .min = 0,
+                    .max = 1 << 30},
+                   {.name = "scale",
+                    .kind = AttributeKind::kNumber,
+                    .doc = "Factor of the scores; left out: 1/√E.",
+                    .min = 0,
+                    .max = 1e6},
+                   {.name = "dropout",
+                    .kind = AttributeKind::kNumber,
+                    .initial = "0",
+                    .doc = "Probability with which a probability is zeroed in training.",
+                    .min = 0,
+                    .max = 0.999999},
+                   {.name = "positions",
+                    .kind = AttributeKind::kValue,
+                    .initial = "positions",
+                    .doc = "Positions of the queries, i32 [B, S]."}},
+    .emit = Emit};
+
+}  // namespace engine::model

@@ -1,0 +1,52 @@
+#include "engine/base/status.h"
+#include "engine/model/modules/modules.h"
+#include "engine/ops/ops.h"
+
+namespace engine::model {
+namespace {
+
+absl::StatusOr<graph::ValueIds> EmitDropout(StepContext& step) {
+  const double p = step.Number("p");
+  if (!step.options().dropout || p == 0) return graph::ValueIds{step.input()};
+  ASSIGN_OR_RETURN(const graph::ValueId y, step.Emit1(ops::kDropout, step.path(), {step.input()},
+                                                      {{"p", p}, {"stream", step.path()}}));
+  return graph::ValueIds{y};
+}
+
+absl::StatusOr<graph::ValueIds> EmitAdd(StepContext& step) {
+  const Shape& a = step.type(step.input(0)).shape;
+  const Shape& b = step.type(step.input(1)).shape;
+  if (a != b)
+    return step.Error(
+        fmt::format("it adds two values of one shape, not {} and {}", a.ToString(), b.ToString()));
+  ASSIGN_OR_RETURN(const graph::ValueId y,
+                   step.Emit1(ops::kAdd, step.path(), {step.input(0), step.input(1)}));
+  return graph::ValueIds{y};
+}
+
+}  // namespace
+
+const ModuleDef kDropoutModule{
+    .name = "dropout",
+    .doc =
+        "Zeroes each element with probability p in training and scales the others by "
+        "1/(1 − p). The draws go by the step's name.",
+    .reads = "x",
+    .gives = "as x",
+    .attributes = {{.name = "p",
+                    .kind = AttributeKind::kNumber,
+                    .doc = "Probability.",
+                    .min = 0,
+                    .max = 0.999999,
+                    .required = true}},
+    .emit = EmitDropout};
+
+const ModuleDef kAddModule{.name = "add",
+                           .doc = "a + b.",
+                           .reads = "a and b of one shape",
+                           .gives = "as a",
+                           .least_inputs = 2,
+                           .most_inputs = 2,
+                           .emit = EmitAdd};
+
+}  // namespace engine::model

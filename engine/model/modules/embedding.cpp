@@ -1,0 +1,61 @@
+#include "engine/base/status.h"
+#include "engine/model/modules/modules.h"
+#include "engine/ops/ops.h"
+
+namespace engine::model {
+namespace {
+
+absl::StatusOr<graph::ValueIds> Emit(StepContext& step) {
+  const graph::ValueId ids = step.input();
+  if (step.type(ids).dtype != DType::kI32) {
+    return step.Error(fmt::format("an embedding looks up i32 numbers, and {} are {}",
+                                  step.graph().value(ids).name, Name(step.type(ids).dtype)));
+  }
+  const bool by_position = step.graph().value(ids).name == kPositions;
+  graph::ValueId table = graph::kNoValue;
+  if (step.Has("weight")) {
+    table = step.Get("weight").value;
+  } else {
+    if (!step.Has("rows") || !step.Has("width"))
+      return step.Error("rows and width are needed, or the weight of another step",
+                        "rows = \"V\", width = \"D\"");
+    Sizes sizes = step.Get("rows").sizes;
+    if (by_position) sizes.dims = {graph::Dim::kOther};  // each rank has all positions
+    const Sizes& width = step.Get("width").sizes;
+    if (sizes.shape.rank() != 1 || width.shape.rank() != 1)
+      return step.ErrorIn("rows", "rows and width are one dim each");
+    sizes.Append(width.shape[0], width.logical[0], width.dims[0]);
+    ASSIGN_OR_RETURN(table, step.Parameter("", graph::Role::kTable, sizes, step.Get("init").initializer));
+  }
+  const std::int64_t rows = step.type(table).shape[0];
+  if (by_position && rows < step.options().sequence) {
+    return step.ErrorIn(
+        "rows",
+        fmt::format("{} positions are fewer than the {} of a sequence", rows, step.options().sequence),
+        fmt::format("rows at least {}; or data.sequence_length at most {}", step.options().sequence, rows));
+  }
+  graph::Attributes attributes;
+  if (by_position) attributes.Set("replicate", std::int64_t{1});
+  ASSIGN_OR_RETURN(const graph::ValueId y,
+                   step.Emit1(ops::kEmbedding, step.path() + ".lookup", {ids, table}, attributes));
+  return graph::ValueIds{y};
+}
+
+}  // namespace
+
+const ModuleDef kEmbeddingModule{
+    .name = "embedding",
+    .doc = "y[…, :] = table[ids[…], :], a row of the table for each number.",
+    .reads = "ids, i32 of any shape",
+    .parameters = "NAME [rows, width], called as the step itself; role table",
+    .gives = "[ids…, width]",
+    .attributes =
+        {{.name = "rows", .kind = AttributeKind::kShape, .doc = "How many numbers there are: \"V\"."},
+         {.name = "width", .kind = AttributeKind::kShape, .doc = "Length of a row: \"D\"."},
+         {.name = "weight",
+          .kind = AttributeKind::kParameter,
+          .doc = "The table of another step, in place of one of its own."},
+         {.name = "init", .kind = AttributeKind::kInitializer, .initial = "normal", .doc = "Of the table."}},
+    .emit = Emit};
+
+}  // namespace engine::model

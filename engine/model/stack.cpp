@@ -1,0 +1,183 @@
+#include "engine/model/stack.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/base/status.h"
+#include "engine/model/step_context.h"
+
+namespace engine::model {
+namespace {
+
+using recipe::Entry;
+using recipe::Node;
+
+constexpr std::int64_t kMostLayers = 2000;
+
+bool IsString(const Node& node) { return node.kind == Node::Kind::kString; }
+
+// Branches of one block: each residual step adds all that it reads but the first.
+int BranchesOf(const Block& block) {
+  int branches = 0;
+  for (const Node& step : block.steps.items) {
+    const Node* module = step.Find("do");
+    const Node* of = step.Find("of");
+    if (module == nullptr || of == nullptr || module->string != "residual") continue;
+    branches += std::max(0, static_cast<int>(of->items.size()) - 1);
+  }
+  return branches;
+}
+
+// "gqa as attention".
+bool ReadUse(const Node& node, const Blocks& blocks, std::vector<BlockUse>* uses,
+             std::vector<Diagnostic>* diagnostics) {
+  constexpr std::string_view kAs = " as ";
+  if (!IsString(node)) {
+    ReportText(ErrorAt(node, fmt::format("a layer names its blocks, and this is {}", Describe(node)),
+                       "\"gqa as attention\""),
+               diagnostics);
+    return false;
+  }
+  const std::size_t as = node.string.find(kAs);
+  const std::string name = node.string.substr(0, as);
+  const std::string label = as == std::string::npos ? "" : node.string.substr(as + kAs.size());
+  const Block* block = blocks.Find(name);
+  if (block == nullptr) {
+    if (!blocks.Has(name)) {
+      ReportText(ErrorAt(node, fmt::format("there is no block '{}'", recipe::Shown(name)),
+                         NearestHint(name, blocks.Names())),
+                 diagnostics);
+    }
+    return false;
+  }
+  uses->push_back({block, label});
+  return true;
+}
+
+// One name, or a list of them.
+bool ReadLayer(const Node& node, const Blocks& blocks, std::vector<BlockUse>* uses,
+               std::vector<Diagnostic>* diagnostics) {
+  if (node.kind != Node::Kind::kArray) return ReadUse(node, blocks, uses, diagnostics);
+  bool good = true;
+  for (const Node& item : node.items) good = ReadUse(item, blocks, uses, diagnostics) && good;
+  if (!node.items.empty()) return good;
+  ReportText(ErrorAt(node, "a layer without blocks"), diagnostics);
+  return false;
+}
+
+bool ReadPattern(const Node& step, const Node& pattern, const Blocks& blocks, StackPlan* plan,
+                 std::vector<Diagnostic>* diagnostics) {
+  const Node* letters = step.Find("letters");
+  if (!IsString(pattern) || pattern.string.empty() || letters == nullptr ||
+      letters->kind != Node::Kind::kTable) {
+    ReportText(ErrorAt(pattern, "a pattern is a string of letters, and `letters` says which block each is",
+                       "pattern = \"M-M*\", letters = { M = \"mamba\", \"*\" = \"gqa\", \"-\" = \"mlp\" }"),
+               diagnostics);
+    return false;
+  }
+  std::map<char, std::vector<BlockUse>> known;
+  bool good = true;
+  for (const Entry& entry : letters->entries) {
+    if (entry.key.size() != 1) {
+      ReportText(ErrorAt(entry, fmt::format("'{}' is no single letter", recipe::Shown(entry.key))),
+                 diagnostics);
+      good = false;
+      continue;
+    }
+    good = ReadLayer(entry.value, blocks, &known[entry.key[0]], diagnostics) && good;
+  }
+  for (const char letter : pattern.string) {
+    const auto found = known.find(letter);
+    if (found == known.end()) {
+      ReportText(ErrorAt(pattern, fmt::format("the pattern has a '{}', and `letters` does not", letter)),
+                 diagnostics);
+      return false;
+    }
+    plan->layers.push_back(found->second);
+  }
+  return good;
+}
+
+}  // namespace
+
+std::optional<StackPlan> PlanStack(const Node& step, const Blocks& blocks, Scope* scope,
+                                   AttributeReader* attributes, std::vector<Diagnostic>* diagnostics) {
+  StackPlan plan;
+  const Node* pattern = step.Find("pattern");
+  const Node* repeat = step.Find("repeat");
+  const Node* layer = step.Find("layer");
+  if ((pattern != nullptr) == (repeat != nullptr) || (repeat != nullptr) != (layer != nullptr)) {
+    ReportText(ErrorAt(*step.Find("do"), "a stack needs either repeat and layer, or pattern and letters",
+                       "repeat = \"L\", layer = [\"gqa as attention\", \"mlp\"]"),
+               diagnostics);
+    return std::nullopt;
+  }
+  if (pattern != nullptr) {
+    if (!ReadPattern(step, *pattern, blocks, &plan, diagnostics)) return std::nullopt;
+  } else {
+    const Node* count_node = attributes->Substitute(*repeat, scope);
+    if (count_node == nullptr) return std::nullopt;
+    const absl::StatusOr<std::int64_t> count = scope->dims->Integer(*count_node);
+    if (!count.ok() || *count < 1 || *count > kMostLayers) {
+      ReportText(
+          ErrorAt(*count_node,
+                  fmt::format("repeat: {}", count.ok() ? fmt::format("{} layers; at least 1, and at most {}",
+                                                                     *count, kMostLayers)
+                                                       : Message(count.status()))),
+          diagnostics);
+      return std::nullopt;
+    }
+    std::vector<BlockUse> uses;
+    if (!ReadLayer(*layer, blocks, &uses, diagnostics)) return std::nullopt;
+    plan.layers.assign(static_cast<std::size_t>(*count), uses);
+  }
+  for (const std::vector<BlockUse>& uses : plan.layers) {
+    for (const BlockUse& use : uses) plan.branches += BranchesOf(*use.block);
+  }
+  return plan;
+}
+
+Bindings BindingsOf(const Node& step, std::int64_t layer, std::int64_t layers,
+                    std::vector<Diagnostic>* diagnostics) {
+  Bindings bindings;
+  const auto each = [&](const char* key, const auto& bind) {
+    const Node* table = step.Find(key);
+    if (table == nullptr) return;
+    if (table->kind != Node::Kind::kTable) {
+      ReportText(ErrorAt(*table, fmt::format("{} is a table by name, not {}", key, Describe(*table))),
+                 diagnostics);
+      return;
+    }
+    for (const Entry& entry : table->entries) bind(entry);
+  };
+  const auto is_list = [&](const Entry& entry, std::size_t least) {
+    if (entry.value.kind == Node::Kind::kArray && entry.value.items.size() >= least) return true;
+    ReportText(
+        ErrorAt(entry.value, fmt::format("{} needs a list of {}, not {}", recipe::Shown(entry.key),
+                                         least == 1 ? "values, which layers take in turn" : "two numbers",
+                                         Describe(entry.value))),
+        diagnostics);
+    return false;
+  };
+  each("set", [&](const Entry& entry) { bindings[entry.key].node = &entry.value; });
+  each("cycle", [&](const Entry& entry) {
+    if (!is_list(entry, 1)) return;
+    bindings[entry.key].node = &entry.value.items[static_cast<std::size_t>(layer) % entry.value.items.size()];
+  });
+  each("ramp", [&](const Entry& entry) {
+    if (!is_list(entry, 2)) return;
+    const auto number = [](const Node& node) {
+      return node.kind == Node::Kind::kInteger ? static_cast<double>(node.integer) : node.number;
+    };
+    Node made = entry.value.items[0];
+    made.kind = Node::Kind::kFloat;
+    const double share = layers > 1 ? static_cast<double>(layer) / static_cast<double>(layers - 1) : 0;
+    made.number =
+        number(entry.value.items[0]) + share * (number(entry.value.items[1]) - number(entry.value.items[0]));
+    bindings[entry.key].made = std::move(made);
+  });
+  return bindings;
+}
+
+}  // namespace engine::model

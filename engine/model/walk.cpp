@@ -1,0 +1,241 @@
+#include "engine/model/walk.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/base/status.h"
+#include "engine/model/dim_table.h"
+#include "engine/model/module.h"
+#include "engine/model/step_context.h"
+#include "engine/recipe/text.h"
+
+namespace engine::model {
+namespace {
+
+using graph::kNoValue;
+using graph::Unit;
+using graph::ValueId;
+using graph::ValueIds;
+using recipe::Node;
+
+constexpr int kMostCalls = 16;
+
+bool IsString(const Node* node) { return node != nullptr && node->kind == Node::Kind::kString; }
+
+// "embedding" of "embedding.tokens".
+std::string FirstPart(const std::string& name) { return name.substr(0, name.find('.')); }
+
+}  // namespace
+
+void Walk::Report(const Node& node, std::string message, std::string hint) {
+  ReportText(ErrorAt(node, std::move(message), std::move(hint)), diagnostics_);
+}
+
+void Walk::Main(const Node& steps, Scope* scope) {
+  for (const Node& step : steps.items) Step(step, "", scope);
+  values_.ReportUnread(*scope, "");
+}
+
+const ModuleDef* Walk::ModuleOf(const Node& step, Scope* scope) {
+  const Node* module_name = step.Find("do");
+  if (step.kind != Node::Kind::kTable || !IsString(module_name)) {
+    Report(step, fmt::format("a step is a table that names a module by `do`, not {}", Describe(step)),
+           "{ do = \"linear\", as = \"proj\", out = [\"D\"] }");
+    return nullptr;
+  }
+  const ModuleDef* module = FindModule(module_name->string);
+  if (module == nullptr) {
+    std::vector<std::string> names;
+    for (const auto* list : {&Modules(), &Structures()}) {
+      for (const ModuleDef* known : *list) names.emplace_back(known->name);
+    }
+    Report(*module_name, fmt::format("there is no module '{}'", recipe::Shown(module_name->string)),
+           NearestHint(module_name->string, names));
+    values_.Forget(step, scope);
+    return nullptr;
+  }
+  if (const Node* as = step.Find("as"); as != nullptr && (!IsString(as) || as->string.empty())) {
+    Report(*as, fmt::format("`as` is the step's name, not {}", Describe(*as)));
+    return nullptr;
+  }
+  return module;
+}
+
+// Opens the unit that a step outside of stacks belongs to.
+void Walk::EnterUnit(const std::string& name) {
+  if (in_layer_ || open_) return;
+  const Unit::Kind kind = after_stack_ ? Unit::Kind::kExit
+                          : has_stack_ ? Unit::Kind::kEntry
+                                       : Unit::Kind::kBlock;
+  graph_.BeginUnit(FirstPart(name), kind);
+  open_ = true;
+}
+
+void Walk::Step(const Node& step, const std::string& prefix, Scope* scope) {
+  const ModuleDef* module = ModuleOf(step, scope);
+  if (module == nullptr) return;
+  const std::string name = recipe::StepName(step);
+  const std::string path = prefix.empty() ? name : prefix + "." + name;
+  std::optional<ValueIds> results;
+  if (module->emit != nullptr) {
+    EnterUnit(name);
+    results = Emit(step, *module, path, scope);
+  } else {
+    results = module->name == "stack" ? Stack(step, *module, path, scope) : Call(step, *module, path, scope);
+  }
+  if (results.has_value()) {
+    values_.Name(step, *module, *results, scope);
+  } else {
+    values_.Forget(step, scope);
+  }
+}
+
+std::optional<ValueIds> Walk::Emit(const Node& step, const ModuleDef& module, const std::string& path,
+                                   Scope* scope) {
+  StepContext context(&graph_, &parameters_, options_, diagnostics_, step, path);
+  std::optional<ValueIds> inputs = values_.Inputs(step, module, scope);
+  const bool good = attributes_.Read(step, module, scope, &context);
+  if (!inputs.has_value() || !good) return std::nullopt;
+  for (const ValueId input : *inputs) context.AddInput(input);
+  absl::StatusOr<ValueIds> results = module.emit(context);
+  if (!results.ok()) return std::nullopt;
+  return *std::move(results);
+}
+
+// The steps of a block, which reads the values of `outer`. What it gives.
+std::optional<ValueId> Walk::Run(const Block& block, const std::string& path, Scope* outer) {
+  Scope scope{.dims = outer->dims, .outer = outer, .last = outer->values.contains("x") ? "x" : ""};
+  const std::size_t before = diagnostics_->size();
+  for (const Node& step : block.steps.items) Step(step, path, &scope);
+  values_.ReportUnread(scope, block.gives);
+  if (diagnostics_->size() > before) return std::nullopt;
+  const auto given = scope.values.find(block.gives);
+  if (given != scope.values.end()) {
+    if (given->second.value == kNoValue) return std::nullopt;
+    return given->second.value;
+  }
+  Report(block.steps, fmt::format("the block gives '{}', and none of its steps makes that", block.gives),
+         "to = \"x\" in its last step; or gives = \"NAME\"");
+  return std::nullopt;
+}
+
+bool Walk::CheckKeys(const Node& step, const ModuleDef& module) {
+  bool good = true;
+  for (const recipe::Entry& entry : step.entries) {
+    std::vector<std::string> names;
+    for (const AttributeDef& def : module.attributes) names.emplace_back(def.name);
+    for (const StepKey& key : StepKeys()) names.emplace_back(key.name);
+    if (std::find(names.begin(), names.end(), entry.key) != names.end()) continue;
+    ReportText(ErrorAt(entry, fmt::format("{} has no attribute '{}'", module.name, recipe::Shown(entry.key)),
+                       NearestHint(entry.key, names)),
+               diagnostics_);
+    good = false;
+  }
+  return good;
+}
+
+void Walk::ReportUnread(const Bindings& bindings) {
+  for (const auto& [name, binding] : bindings) {
+    if (!binding.read)
+      Report(binding.value(), fmt::format("no step of the blocks reads ${}", recipe::Shown(name)));
+  }
+}
+
+std::optional<ValueIds> Walk::Stack(const Node& step, const ModuleDef& module, const std::string& path,
+                                    Scope* scope) {
+  if (!CheckKeys(step, module)) return std::nullopt;
+  const std::optional<StackPlan> plan = PlanStack(step, blocks_, scope, &attributes_, diagnostics_);
+  Scope around{.dims = scope->dims, .outer = scope};
+  if (!values_.HandIn(step, scope, &around) || !plan.has_value()) return std::nullopt;
+  if (!around.values.contains("x")) {
+    Report(PlaceOf(step), "a stack carries a stream, and `of` gives none", "of = { x = … }");
+    return std::nullopt;
+  }
+  around.branches = plan->branches;
+  if (!Layers(step, *plan, path, &around)) return std::nullopt;
+  open_ = false;
+  after_stack_ = true;
+  return ValueIds{around.values["x"].value};
+}
+
+bool Walk::Layers(const Node& step, const StackPlan& plan, const std::string& path, Scope* around) {
+  const bool outermost = !in_layer_;
+  const auto layers = static_cast<std::int64_t>(plan.layers.size());
+  Bindings read;  // in any layer
+  for (std::int64_t i = 0; i < layers; ++i) {
+    const std::size_t before = diagnostics_->size();
+    const Bindings bindings = BindingsOf(step, i, layers, diagnostics_);
+    around->bindings = &bindings;
+    const std::string name = fmt::format("{}.{}", path, i);
+    if (outermost) graph_.BeginUnit(name, Unit::Kind::kBlock);
+    in_layer_ = true;
+    const bool good = Layer(step, plan.layers[static_cast<std::size_t>(i)], name, around);
+    in_layer_ = !outermost;
+    for (const auto& [key, binding] : bindings) {
+      Binding& known = read.try_emplace(key, binding).first->second;
+      known.read = known.read || binding.read;
+    }
+    around->bindings = nullptr;
+    if (!good || diagnostics_->size() > before) return false;
+  }
+  ReportUnread(read);
+  return true;
+}
+
+// One layer: the stream goes through its blocks, and keeps its shape.
+bool Walk::Layer(const Node& step, const std::vector<BlockUse>& uses, const std::string& name,
+                 Scope* around) {
+  for (const BlockUse& use : uses) {
+    const ValueId before = around->values["x"].value;
+    const std::optional<ValueId> after =
+        Run(*use.block, use.label.empty() ? name : name + "." + use.label, around);
+    if (!after.has_value()) return false;
+    const Shape& old_shape = graph_.value(before).type.shape;
+    const Shape& shape = graph_.value(*after).type.shape;
+    if (shape != old_shape) {
+      Report(PlaceOf(step),
+             fmt::format("the stream of a stack keeps its shape: {} gives {} for {}",
+                         use.label.empty() ? name : name + "." + use.label, shape.ToString(),
+                         old_shape.ToString()),
+             fmt::format("a block's result is its '{}'", use.block->gives));
+      return false;
+    }
+    around->values["x"] = {*after, nullptr};
+  }
+  return true;
+}
+
+std::optional<ValueIds> Walk::Call(const Node& step, const ModuleDef& module, const std::string& path,
+                                   Scope* scope) {
+  if (!CheckKeys(step, module)) return std::nullopt;
+  const Node* name = step.Find("block");
+  const Block* block = IsString(name) ? blocks_.Find(name->string) : nullptr;
+  if (block == nullptr) {
+    if (!IsString(name) || !blocks_.Has(name->string)) {
+      Report(name != nullptr ? *name : PlaceOf(step), "call needs the name of a block",
+             NearestHint(name != nullptr ? name->string : "", blocks_.Names()));
+    }
+    return std::nullopt;
+  }
+  if (calls_ == kMostCalls) {
+    Report(PlaceOf(step), fmt::format("blocks call each other more than {} deep", kMostCalls));
+    return std::nullopt;
+  }
+  const Node* changed = step.Find("dims");
+  std::optional<DimTable> dims;
+  if (changed != nullptr) dims = scope->dims->With(*changed, diagnostics_);
+  Scope around{.dims = dims.has_value() ? &*dims : scope->dims, .outer = scope};
+  const Bindings bindings = BindingsOf(step, 0, 1, diagnostics_);
+  around.bindings = &bindings;
+  if (!values_.HandIn(step, scope, &around)) return std::nullopt;
+  ++calls_;
+  const std::optional<ValueId> result = Run(*block, path, &around);
+  --calls_;
+  if (!result.has_value()) return std::nullopt;
+  ReportUnread(bindings);
+  return ValueIds{*result};
+}
+
+}  // namespace engine::model
