@@ -74,6 +74,7 @@ void AddCommands(CLI::App* app, int* exit_code) {
   AddExplainCommand(*app, exit_code);
   AddResolveCommand(*app, exit_code);
   AddSchemaCommand(*app, exit_code);
+  AddModulesCommand(*app, exit_code);
   AddPlanCommand(*app, exit_code);
   AddDiffCommand(*app, exit_code);
   AddSearchCommand(*app, exit_code);

@@ -18,12 +18,12 @@
 #include "engine/cli/recipe_options.h"
 #include "engine/driver/compile_recipe.h"
 #include "engine/driver/plan_document.h"
+#include "engine/model/load.h"
 #include "engine/plan/canonical.h"
 #include "engine/plan/json.h"
 #include "engine/plan/print.h"
 #include "engine/predict/print.h"
 #include "engine/predict/trace.h"
-#include "engine/model/load.h"
 
 namespace engine::cli {
 namespace {

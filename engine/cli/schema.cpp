@@ -1,11 +1,10 @@
 // `engine schema`: the keys of a recipe, for editors and for people.
-#include "engine/recipe/schema.h"
-
 #include <cstdio>
 #include <memory>
 #include <string>
 
 #include "engine/cli/commands.h"
+#include "engine/model/reference.h"
 #include "engine/recipe/reference.h"
 
 namespace engine::cli {
@@ -19,8 +18,8 @@ void AddSchemaCommand(CLI::App& app, int* exit_code) {
   command->add_flag("--study", *study, "Print the JSON Schema of studies instead")->excludes(page);
   command->callback([reference, study, exit_code] {
     const std::string text = *reference ? recipe::ReferencePage()
-                             : *study   ? recipe::StudySchema()
-                                        : recipe::JsonSchema();
+                             : *study   ? model::StudySchema()
+                                        : model::RecipeSchema();
     std::fputs(text.c_str(), stdout);
     *exit_code = 0;
   });

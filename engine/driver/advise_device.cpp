@@ -99,6 +99,7 @@ void ZeroTwoSavesMemory(const AdviceSubject& s) {
 // device
 
 void PaddingIsSmall(const AdviceSubject& s) {
+  if (!s.is_decoder()) return;
   constexpr double kMostPadding = 0.03;  // of the elements of matrices that a token is multiplied with
   const recipe::Model& m = s.recipe.model;
   const auto hidden = static_cast<double>(m.hidden);
@@ -157,6 +158,7 @@ std::int64_t Multiprocessors(const std::string& device) {
 }
 
 void MicrobatchFillsDevice(const AdviceSubject& s) {
+  if (!s.is_decoder()) return;
   constexpr std::int64_t kTileRows = 128,
                          kTileColumns = 256;  // of cuBLASLt's usual kernels of 16-bit products
   if (!s.on_gpu()) return;
@@ -176,6 +178,7 @@ void MicrobatchFillsDevice(const AdviceSubject& s) {
 }
 
 void SizesSuitTensorCores(const AdviceSubject& s) {
+  if (!s.is_decoder()) return;
   constexpr std::int64_t kMultiple = 64;
   if (!s.on_gpu()) return;
   const recipe::Recipe& r = s.recipe;
@@ -225,7 +228,8 @@ std::string SlowerBy(const predict::Prediction& time) {
 }
 
 void AttentionHasNoDropout(const AdviceSubject& s) {
-  const double dropout = s.recipe.model.dropout.attention;
+  const double dropout =
+      s.recipe.model.dropout.attention;  // a text's is in its steps, and W209 says why it is slow
   if (dropout == 0 || !IsSlow(s.time, plan::SlowPath::Kind::kReference)) return;
   s.report.Warn("W208", {"model.dropout.attention"},
                 fmt::format("dropout.attention {} keeps attention out of the GPU's fast kernels; {}", dropout,
@@ -240,13 +244,14 @@ void AttentionIsFast(const AdviceSubject& s) {
   if (s.recipe.precision.compute == "fp32") {
     s.report.Warn("W209", {"precision.compute", "cluster.device"}, message, "precision.compute = \"bf16\"");
   } else {
-    s.report.Warn("W209", {"model.attention.head_dim", "model.attention.heads", "model.hidden"}, message,
-                  "heads of 64 to 256 elements, in multiples of 8");
+    s.report.Warn("W209", {"model.attention.head_dim", "model.attention.heads", "model.hidden", "model.main"},
+                  message, "heads of 64 to 256 elements, in multiples of 8");
   }
 }
 
 // To compile the plan without the window takes as long as the rest of the check.
 void WindowSavesTime(const AdviceSubject& s) {
+  if (!s.is_decoder()) return;
   if (!IsSlow(s.time, plan::SlowPath::Kind::kMasked)) return;
   recipe::Recipe without = s.recipe;
   without.model.attention.window = 0;

@@ -20,6 +20,8 @@ struct AdviceSubject {
   const plan::DeviceProfile& profile;
   const recipe::RuleContext& report;
 
+  // Whether the keys of a decoder say what the model is; else its steps do.
+  bool is_decoder() const { return !recipe.is_text(); }
   bool on_gpu() const { return recipe.cluster.device != "cpu"; }
   bool has_times() const { return time.has_times(); }
   // Shorter runs are trials, whose model is thrown away.

@@ -121,6 +121,7 @@ void TokensSuitSize(const AdviceSubject& s) {
 }
 
 void PositionsAreTrained(const AdviceSubject& s) {
+  if (!s.is_decoder()) return;
   const recipe::Model& m = s.recipe.model;
   if (m.attention.position != "learned" || m.max_positions <= s.recipe.data.sequence_length) return;
   s.report.Warn(
@@ -131,6 +132,7 @@ void PositionsAreTrained(const AdviceSubject& s) {
 }
 
 void WindowIsShort(const AdviceSubject& s) {
+  if (!s.is_decoder()) return;
   const std::int64_t window = s.recipe.model.attention.window;
   if (window == 0 || window < s.recipe.data.sequence_length) return;
   s.report.Warn(
@@ -152,6 +154,7 @@ void WeightsBegin(const AdviceSubject& s) {
 }
 
 void NormKeepsValues(const AdviceSubject& s) {
+  if (!s.is_decoder()) return;
   constexpr double kMost = 0.01;
   const double epsilon = s.recipe.model.norm.epsilon;
   if (epsilon < kMost) return;
@@ -164,6 +167,7 @@ void NormKeepsValues(const AdviceSubject& s) {
 }
 
 void PositionsTurn(const AdviceSubject& s) {
+  if (!s.is_decoder()) return;
   constexpr double kLeast = 100;
   const recipe::Attention& attention = s.recipe.model.attention;
   if (attention.position != "rotary" || attention.rope_base >= kLeast) return;

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "engine/model/build.h"
-#include "engine/model/decoder.h"
 #include "engine/predict/predict.h"
 #include "engine/verify/verify.h"
 
@@ -29,7 +28,7 @@ model::BuildOptions ModelOptions(const recipe::Recipe& recipe, const compile::Po
 absl::StatusOr<compile::Compiled> CompileByPolicy(const recipe::Recipe& recipe, const compile::Policy& policy,
                                                   const compile::CompileOptions& options) {
   const auto build = [&](bool wanted, bool dropout) {
-    return wanted ? (getenv("OLD_BUILDER") ? model::BuildDecoder(recipe, ModelOptions(recipe, policy, dropout)) : model::BuildModel(recipe, ModelOptions(recipe, policy, dropout))) : graph::Graph();
+    return wanted ? model::BuildModel(recipe, ModelOptions(recipe, policy, dropout)) : graph::Graph();
   };
   return compile::Compile(policy, build(options.training, /*dropout=*/true),
                           build(options.evaluation, /*dropout=*/false), options);

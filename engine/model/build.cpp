@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "engine/base/status.h"
 #include "engine/model/dim_table.h"
@@ -28,6 +29,22 @@ bool HasStack(const Node& steps) {
   });
 }
 
+// Blocks are walked once a layer: of the mistakes of one place the first is kept.
+void KeepOneAPlace(std::size_t from, std::vector<Diagnostic>* diagnostics) {
+  const auto same = [](const Diagnostic& a, const Diagnostic& b) {
+    return a.span.file == b.span.file && a.span.line == b.span.line && a.span.column == b.span.column;
+  };
+  const auto first = diagnostics->begin() + static_cast<std::ptrdiff_t>(from);
+  auto end = first;
+  for (auto it = first; it != diagnostics->end(); ++it) {
+    const bool known = std::any_of(first, end, [&](const Diagnostic& other) { return same(other, *it); });
+    if (known) continue;
+    if (end != it) *end = std::move(*it);
+    ++end;
+  }
+  diagnostics->erase(end, diagnostics->end());
+}
+
 // Whether all attention that the text speaks of sees earlier tokens alone.
 bool IsCausal(const Node& node) {
   for (const recipe::Entry& entry : node.entries) {
@@ -49,6 +66,7 @@ Graph BuildText(const Node& text, const BuildOptions& options, std::vector<Diagn
     return nullptr;
   };
   Graph graph;
+  const std::size_t known = diagnostics->size();
   const Node& main = *text.Find("model.main");
   if (main.kind != Node::Kind::kArray) {
     ReportText(ErrorAt(main, fmt::format("model.main is a list of steps, not {}", Describe(main)),
@@ -62,6 +80,7 @@ Graph BuildText(const Node& text, const BuildOptions& options, std::vector<Diagn
   AddInputs(table_of("model.inputs"), dims, &graph, &scope, diagnostics);
   Walk(text.Find("block"), table_of("model.rotary"), HasStack(main), options, &graph, diagnostics)
       .Main(main, &scope);
+  KeepOneAPlace(known, diagnostics);
   if (graph.metrics().empty() && !HasErrors(*diagnostics)) {
     ReportText(ErrorAt(main, "the model has no loss", "such as { do = \"cross_entropy\", as = \"loss\" }"),
                diagnostics);

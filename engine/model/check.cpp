@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "engine/model/build.h"
 #include "engine/model/step_context.h"
 #include "engine/ops/ops.h"
+#include "engine/recipe/rules.h"
 
 namespace engine::model {
 namespace {
@@ -63,6 +65,35 @@ void CheckGradients(const recipe::Node& text, const Graph& graph, std::vector<Di
       diagnostics);
 }
 
+struct Unshared {
+  std::string node;
+  std::string_view what;
+  std::int64_t size = 0;
+};
+
+// A size that tp ranks cannot share: heads of attention; of a product, the dim that it would be split along, where there
+// is none that they can share.
+std::optional<Unshared> NotShared(const Graph& graph, std::int64_t tp) {
+  for (const graph::Node& node : graph.nodes()) {
+    if (node.op->family == graph::Family::kAttention) {
+      const std::int64_t heads = graph.value(node.inputs[1]).type.shape[2];
+      if (heads % tp != 0) return Unshared{node.name, "heads of keys and values", heads};
+    }
+    if (node.op != &ops::kLinear) continue;
+    const graph::TensorType& w = graph.value(node.inputs[1]).type;
+    const int out = w.shape.rank() - static_cast<int>(node.attributes.Int("in_dims"));
+    const int o = static_cast<int>(node.attributes.Int("out_split", 0));
+    const int i = out + static_cast<int>(node.attributes.Int("in_split", 0));
+    const auto splits = [&](int dim) {
+      return graph::RuleOf(graph::Axis::kTp).parameters.Has(w.meaning(dim));
+    };
+    const bool shared = (splits(o) && w.shape[o] % tp == 0) || (splits(i) && w.shape[i] % tp == 0);
+    if (shared || w.meaning(o) == graph::Dim::kVocab || (!splits(o) && !splits(i))) continue;
+    return Unshared{node.name, "rows of the weight", w.shape[splits(o) ? o : i]};
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 void CheckTrainable(const recipe::Node& text, const Graph& graph, std::vector<Diagnostic>* diagnostics) {
@@ -74,6 +105,37 @@ void CheckTrainable(const recipe::Node& text, const Graph& graph, std::vector<Di
           *text.Find("model.main"), "no step looks up the input 'tokens'",
           "{ do = \"embedding\", as = \"embedding.tokens\", of = \"tokens\", rows = \"V\", width = \"D\" }"),
       diagnostics);
+}
+
+bool SplitsOver(const recipe::Recipe& recipe, std::int64_t tp) {
+  if (!recipe.is_text()) return recipe.kv_heads() % tp == 0 && recipe.ffn_hidden() % tp == 0;
+  std::vector<Diagnostic> mistakes;
+  const Graph graph = BuildText(*recipe.text, {}, &mistakes);
+  return mistakes.empty() && !NotShared(graph, tp).has_value();
+}
+
+void CheckSplits(const recipe::Recipe& recipe, const Graph& graph, std::vector<Diagnostic>* diagnostics) {
+  const std::int64_t tp = recipe.parallelism.tp;
+  const std::optional<Unshared> unshared = NotShared(graph, tp);
+  if (!unshared.has_value()) return;
+  const recipe::Provenance& place = recipe.provenance.at("parallelism.tp");
+  diagnostics->push_back({Severity::kError, place.span,
+                          fmt::format("{} {} of {} cannot be shared by tp {} (remainder {})", unshared->size,
+                                      unshared->what, unshared->node, tp, unshared->size % tp),
+                          fmt::format("tp {}; or dims that are multiples of {}",
+                                      recipe::NearestDivisors(tp, unshared->size), tp),
+                          place.source_line, "E202"});
+}
+
+std::int64_t StreamWidth(const Graph& graph) {
+  for (std::size_t i = graph.nodes().size(); i-- > 0;) {
+    const graph::Node& node = graph.nodes()[i];
+    if (graph.units()[static_cast<std::size_t>(node.unit)].kind != graph::Unit::Kind::kBlock) continue;
+    const graph::Value& value = graph.value(node.outputs[0]);
+    if (value.pin != graph::Pin::kResidual) continue;
+    return value.type.shape.elements() / value.type.shape.elements(0, std::min(2, value.type.shape.rank()));
+  }
+  return 0;
 }
 
 std::int64_t CountBlocks(const Graph& graph) {

@@ -51,7 +51,7 @@ absl::StatusOr<std::int64_t> DimTable::ValueOf(std::string_view name) const {
   if (name == "B") return options_.batch;
   if (name == "S") return options_.sequence;
   if (const auto found = sizes_.find(name); found != sizes_.end()) return found->second;
-  const std::string nearest = NearestWord(name, Names());
+  const std::string nearest = name.size() > 1 ? NearestWord(name, Names()) : "";
   return InvalidArgument("there is no dim '{}'{}; the dims are {}", name,
                          nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest),
                          fmt::join(Names(), ", "));

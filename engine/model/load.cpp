@@ -35,9 +35,11 @@ void Complete(recipe::LoadResult* result) {
   std::vector<Diagnostic> mistakes;
   const graph::Graph graph = BuildText(*recipe.text, OptionsOf(recipe), &mistakes);
   if (mistakes.empty()) CheckTrainable(*recipe.text, graph, &mistakes);
+  if (mistakes.empty()) CheckSplits(recipe, graph, &mistakes);
   if (mistakes.empty()) {
     recipe.model.layers = CountBlocks(graph);
     recipe.model.vocab = VocabularyOf(graph);
+    recipe.model.hidden = StreamWidth(graph);
     if (good) mistakes = recipe::Validate(recipe);
   }
   diagnostics.insert(diagnostics.end(), mistakes.begin(), mistakes.end());

@@ -8,6 +8,7 @@
 #include "engine/base/status.h"
 #include "engine/model/parameter_table.h"
 #include "engine/ops/ops.h"
+#include "engine/recipe/text.h"
 
 namespace engine::model {
 
@@ -71,7 +72,7 @@ absl::Status StepContext::ErrorIn(std::string_view attribute, std::string messag
   const recipe::Node* node = value != nullptr ? value->node : nullptr;
   if (node == nullptr) node = step_.Find(attribute);
   if (node == nullptr) node = step_.Find("do");
-  const std::string text = fmt::format("{}: {}", recipe::Shown(path_), message);
+  const std::string text = fmt::format("{}: {}", recipe::Shown(recipe::StepName(step_)), message);
   ReportText(recipe::ErrorAt(node != nullptr ? *node : step_, text, std::move(hint)), diagnostics_);
   return InvalidArgument("{}", text);
 }

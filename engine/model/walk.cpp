@@ -154,44 +154,42 @@ std::optional<ValueIds> Walk::Stack(const Node& step, const ModuleDef& module, c
     return std::nullopt;
   }
   around.branches = plan->branches;
-  if (!Layers(step, *plan, path, &around)) return std::nullopt;
+  Layers(step, *plan, path, &around);
   open_ = false;
   after_stack_ = true;
   return ValueIds{around.values["x"].value};
 }
 
-bool Walk::Layers(const Node& step, const StackPlan& plan, const std::string& path, Scope* around) {
+void Walk::Layers(const Node& step, const StackPlan& plan, const std::string& path, Scope* around) {
   const bool outermost = !in_layer_;
   const auto layers = static_cast<std::int64_t>(plan.layers.size());
   Bindings read;  // in any layer
   for (std::int64_t i = 0; i < layers; ++i) {
-    const std::size_t before = diagnostics_->size();
     const Bindings bindings = BindingsOf(step, i, layers, diagnostics_);
     around->bindings = &bindings;
     const std::string name = fmt::format("{}.{}", path, i);
     if (outermost) graph_.BeginUnit(name, Unit::Kind::kBlock);
     in_layer_ = true;
-    const bool good = Layer(step, plan.layers[static_cast<std::size_t>(i)], name, around);
+    Layer(step, plan.layers[static_cast<std::size_t>(i)], name, around);
     in_layer_ = !outermost;
     for (const auto& [key, binding] : bindings) {
       Binding& known = read.try_emplace(key, binding).first->second;
       known.read = known.read || binding.read;
     }
     around->bindings = nullptr;
-    if (!good || diagnostics_->size() > before) return false;
   }
   ReportUnread(read);
-  return true;
 }
 
-// One layer: the stream goes through its blocks, and keeps its shape.
-bool Walk::Layer(const Node& step, const std::vector<BlockUse>& uses, const std::string& name,
+// One layer: the stream goes through its blocks, and keeps its shape. Behind a block with a mistake the next ones are
+// checked with the stream as it was.
+void Walk::Layer(const Node& step, const std::vector<BlockUse>& uses, const std::string& name,
                  Scope* around) {
   for (const BlockUse& use : uses) {
     const ValueId before = around->values["x"].value;
     const std::optional<ValueId> after =
         Run(*use.block, use.label.empty() ? name : name + "." + use.label, around);
-    if (!after.has_value()) return false;
+    if (!after.has_value()) continue;
     const Shape& old_shape = graph_.value(before).type.shape;
     const Shape& shape = graph_.value(*after).type.shape;
     if (shape != old_shape) {
@@ -200,11 +198,10 @@ bool Walk::Layer(const Node& step, const std::vector<BlockUse>& uses, const std:
                          use.label.empty() ? name : name + "." + use.label, shape.ToString(),
                          old_shape.ToString()),
              fmt::format("a block's result is its '{}'", use.block->gives));
-      return false;
+      continue;
     }
     around->values["x"] = {*after, nullptr};
   }
-  return true;
 }
 
 std::optional<ValueIds> Walk::Call(const Node& step, const ModuleDef& module, const std::string& path,

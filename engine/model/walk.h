@@ -45,8 +45,8 @@ class Walk {
                                       const std::string& path, Scope* scope);
   std::optional<graph::ValueIds> Stack(const recipe::Node& step, const ModuleDef& module,
                                        const std::string& path, Scope* scope);
-  bool Layers(const recipe::Node& step, const StackPlan& plan, const std::string& path, Scope* around);
-  bool Layer(const recipe::Node& step, const std::vector<BlockUse>& uses, const std::string& name,
+  void Layers(const recipe::Node& step, const StackPlan& plan, const std::string& path, Scope* around);
+  void Layer(const recipe::Node& step, const std::vector<BlockUse>& uses, const std::string& name,
              Scope* around);
   std::optional<graph::ValueIds> Call(const recipe::Node& step, const ModuleDef& module,
                                       const std::string& path, Scope* scope);

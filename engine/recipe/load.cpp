@@ -211,6 +211,11 @@ LoadResult Finish(Settings settings, bool complete, const std::string& path, con
   diagnostics.insert(diagnostics.end(), settings.text_mistakes.begin(), settings.text_mistakes.end());
   SetFamily(&settings, &diagnostics);
   ApplySettings(settings, &result.recipe);
+  for (const Entry& entry : settings.text.entries) {
+    const Node& node = entry.value;
+    result.recipe.provenance[entry.key] = {Origin::kFile, node.source->Span(node.mark),
+                                           node.source->Line(node.mark.line)};
+  }
   if (!settings.text.entries.empty())
     result.recipe.text = std::make_shared<const Node>(std::move(settings.text));
   RefuseKeysOfOtherFamilies(result.recipe, settings, &diagnostics);

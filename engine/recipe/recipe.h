@@ -59,7 +59,8 @@ struct Dropout {
 
 struct Model {
   std::string family = kDecoderFamily;
-  // Of a text these two follow from it (model/load.h): repetitions of its stacks, and the rows that tokens look up.
+  // Of a text these three follow from it (model/load.h): repetitions of its stacks, the rows that tokens look up, and the
+  // width of the stream.
   std::int64_t layers = 0;
   std::int64_t vocab = 0;  // of the tokenizer, unpadded
   std::int64_t hidden = 0;

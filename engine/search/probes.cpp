@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
+#include <numeric>
 #include <utility>
 
 #include "engine/driver/compile_recipe.h"
+#include "engine/model/layers.h"
 #include "engine/plan/plan.h"
 #include "engine/search/pass_schedule.h"
 
@@ -36,8 +38,7 @@ recipe::Recipe Reduced(const recipe::Recipe& recipe, std::int64_t halves,
   p.zero_stage = 0;
   if (!DefersWeights(p)) p.schedule = "auto";
   if (halves == 1) p.overlap = "off";  // no reduction within the passes
-  reduced.model.layers = 0;
-  for (std::int64_t n : blocks) reduced.model.layers += n;
+  model::SetLayers(std::accumulate(blocks.begin(), blocks.end(), std::int64_t{0}), &reduced);
   reduced.training.global_batch = reduced.training.micro_batch * p.dp * 2;
   reduced.training.rampup = {};
   return reduced;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/model/check.h"
 #include "engine/recipe/batch_size.h"
 
 namespace engine::search {
@@ -117,7 +118,7 @@ SearchSpace::SearchSpace(const Recipe& recipe, std::int64_t world, const std::ve
 std::vector<SearchSpace::Group> SearchSpace::Groups() const {
   std::vector<Group> groups;
   for (std::int64_t tp : Values("parallelism.tp", recipe_.parallelism.tp, Divisors(world_))) {
-    if (recipe_.kv_heads() % tp != 0 || recipe_.ffn_hidden() % tp != 0) continue;
+    if (!model::SplitsOver(recipe_, tp)) continue;
     if (recipe_.precision.fp8_head && tp > 1) continue;
     for (std::int64_t cp : Values("parallelism.cp", recipe_.parallelism.cp, Divisors(world_ / tp))) {
       const std::int64_t length = recipe_.data.sequence_length;

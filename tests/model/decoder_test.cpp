@@ -1,5 +1,3 @@
-#include "engine/model/decoder.h"
-
 #include <doctest/doctest.h>
 #include <stdlib.h>
 
@@ -11,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/model/build.h"
 #include "engine/ops/ops.h"
 #include "engine/recipe/load.h"
 
@@ -66,7 +65,10 @@ recipe::Recipe RecipeOfModel(const std::string& model) {
 }
 
 Graph Build(const recipe::Recipe& recipe, std::int64_t batch = 1, std::int64_t sequence = 8) {
-  return BuildDecoder(recipe, {.batch = batch, .sequence = sequence, .vocab_rows = recipe.padded_vocab()});
+  return BuildModel(recipe, {.batch = batch,
+                             .sequence = sequence,
+                             .vocab_multiple = recipe.model.vocab_multiple,
+                             .init_std = recipe.model.init_std});
 }
 
 const char* const kSmallGpt = R"([model]
@@ -250,7 +252,7 @@ TEST_CASE("decoder: padding rows are in the tables and not in the count") {
       CHECK((shape != parameter.logical_shape) == table);
       if (table) CHECK(shape == Shape{384, 24});
     }
-    const Graph exact = BuildDecoder(recipe, {.batch = 1, .sequence = 8, .vocab_rows = 300});
+    const Graph exact = BuildModel(recipe, {.batch = 1, .sequence = 8, .vocab_multiple = 1});
     CHECK(CountParameters(padded) == CountParameters(exact));
     CHECK(padded.value(padded.logits()).type.shape == Shape{1, 8, 384});
     CHECK(FindNode(padded, "loss.cross_entropy").attributes.Int("classes") == 300);
@@ -350,7 +352,7 @@ TEST_CASE("decoder: the knobs reach the ops") {
 TEST_CASE("decoder: dropout where the recipe asks for it, in training only") {
   const recipe::Recipe recipe = RecipeOfModel(kSmallGpt);
   const auto dropouts = [&](bool training) {
-    const Graph graph = BuildDecoder(recipe, {.sequence = 8, .vocab_rows = 384, .dropout = training});
+    const Graph graph = BuildModel(recipe, {.sequence = 8, .vocab_multiple = 128, .dropout = training});
     std::map<std::string, double> found;
     for (const Node& node : graph.nodes()) {
       if (node.op == &ops::kDropout) found[node.name] = node.attributes.Float("p");
@@ -370,11 +372,11 @@ TEST_CASE("decoder: dropout where the recipe asks for it, in training only") {
 
 TEST_CASE("decoder: units of the nodes, options, and inputs") {
   const recipe::Recipe recipe = RecipeOfModel(kSmallGpt);
-  const Graph graph = BuildDecoder(
-      recipe, {.batch = 2, .sequence = 6, .vocab_rows = 384, .dtype = DType::kF64, .global_tokens = 4});
+  const Graph graph = BuildModel(
+      recipe, {.batch = 2, .sequence = 6, .vocab_multiple = 128, .dtype = DType::kF64, .global_samples = 4});
   std::vector<std::string> units;
   for (const graph::Unit& unit : graph.units()) units.push_back(unit.name);
-  CHECK(units == std::vector<std::string>{"embedding", "layers.0", "layers.1", "head"});
+  CHECK(units == std::vector<std::string>{"embedding", "layers.0", "layers.1", "final_norm"});
   CHECK(graph.units()[0].kind == graph::Unit::Kind::kEntry);
   CHECK(graph.units()[2].kind == graph::Unit::Kind::kBlock);
   CHECK(graph.units()[3].kind == graph::Unit::Kind::kExit);
@@ -391,7 +393,7 @@ TEST_CASE("decoder: units of the nodes, options, and inputs") {
                                                              : 3));
   }
   CHECK(last == 3);
-  CHECK(FindNode(graph, "loss.sum").attributes.Float("scale") == 0.25);
+  CHECK(FindNode(graph, "loss.sum").attributes.Float("scale") == 1.0 / 24);
   std::set<std::string> inputs;
   for (const Value& value : graph.values()) {
     if (value.kind == ValueKind::kParameter) CHECK(value.type.dtype == DType::kF64);

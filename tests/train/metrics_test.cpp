@@ -54,12 +54,14 @@ absl::StatusOr<plan::Plan> PlanOf(const recipe::Recipe& recipe, const state::Dev
   ASSIGN_OR_RETURN(const compile::Policy policy, compile::ResolvePolicy(recipe, options));
   const double tokens = static_cast<double>(policy.global_batch * policy.sequence);
   const auto build = [&] {
-    graph::Graph graph = model::BuildDecoder(recipe, {.batch = policy.microbatch_samples,
-                                                      .sequence = policy.sequence,
-                                                      .vocab_rows = policy.vocab_rows,
-                                                      .dtype = DType::kF32,
-                                                      .dropout = false,
-                                                      .global_tokens = tokens});
+    graph::Graph graph =
+        model::BuildModel(recipe, {.batch = policy.microbatch_samples,
+                                   .sequence = policy.sequence,
+                                   .vocab_multiple = policy.vocab_rows,
+                                   .dtype = DType::kF32,
+                                   .dropout = false,
+                                   .global_samples = static_cast<double>(policy.global_batch),
+                                   .init_std = recipe.model.init_std});
     AddMetrics(tokens, DType::kF32, &graph);
     return graph;
   };

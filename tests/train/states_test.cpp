@@ -135,13 +135,13 @@ struct Ranks {
     const absl::StatusOr<compile::Policy> policy = compile::ResolvePolicy(recipe, options);
     Must(policy.status());
     const auto build = [&] {
-      return model::BuildDecoder(
-          recipe, {.batch = policy->microbatch_samples,
-                   .sequence = policy->sequence,
-                   .vocab_rows = policy->vocab_rows,
-                   .dtype = DType::kF32,
-                   .dropout = false,
-                   .global_tokens = static_cast<double>(policy->global_batch * policy->sequence)});
+      return model::BuildModel(recipe, {.batch = policy->microbatch_samples,
+                                        .sequence = policy->sequence,
+                                        .vocab_multiple = policy->vocab_rows,
+                                        .dtype = DType::kF32,
+                                        .dropout = false,
+                                        .global_samples = static_cast<double>(policy->global_batch),
+                                        .init_std = recipe.model.init_std});
     };
     graph::Graph train = build();
     AddStates(&train);
