@@ -115,7 +115,8 @@ void Connections::Flush() {
 void Connections::FlushOne(Connection& connection) {
   if (connection.gone) return;
   if (!connection.stream.Flush()) Drop(connection, "connection closed");
-  if (connection.closing && !connection.stream.has_unsent()) connection.gone = true;
+  // By Drop, so that its seat does not point to it any more.
+  if (connection.closing && !connection.stream.has_unsent()) Drop(connection, "connection closed");
 }
 
 bool Connections::AnyIsAwaited() const {

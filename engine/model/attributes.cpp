@@ -303,7 +303,7 @@ bool AttributeReader::ReadRotary(const Node& node, Scope* scope, AttributeValue*
     if (rotary_ != nullptr) {
       for (const Entry& entry : rotary_->entries) names.push_back(entry.key);
     }
-    return Fail(node, fmt::format("there is no rotary table {}", Describe(node)),
+    return Fail(node, fmt::format("there is no rotary table {}", Named(node)),
                 names.size() == 1 ? "[model] rotary.rope = { dim = \"E\", base = 1e4 } makes one"
                                   : NearestHint(node.string, names));
   }

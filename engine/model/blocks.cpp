@@ -42,7 +42,7 @@ void Remove(const Node& names, Node* steps, std::vector<Diagnostic>* diagnostics
     }
     std::vector<std::string> known;
     for (const Node& step : steps->items) known.push_back(recipe::StepName(step));
-    ReportText(ErrorAt(name, fmt::format("there is no step {} to leave out", Describe(name)),
+    ReportText(ErrorAt(name, fmt::format("there is no step {} to leave out", Named(name)),
                        Nearest(name.string, known)),
                diagnostics);
   }
@@ -120,9 +120,8 @@ void Blocks::ReadDerived(const Entry& entry, std::vector<std::string>* open, Blo
     return IsString(&like) && other.key == like.string;
   });
   if (from == node_->entries.end()) {
-    ReportText(
-        ErrorAt(like, fmt::format("there is no block {}", Describe(like)), Nearest(like.string, Names())),
-        diagnostics);
+    ReportText(ErrorAt(like, fmt::format("there is no block {}", Named(like)), Nearest(like.string, Names())),
+               diagnostics);
     return;
   }
   open->push_back(entry.key);

@@ -76,15 +76,12 @@ Graph BuildText(const Node& text, const BuildOptions& options, std::vector<Diagn
   }
   DimTable dims(options, IsCausal(text));
   dims.Read(table_of("model.dims"), table_of("model.means"), diagnostics);
+  if (diagnostics->size() > known) return graph;
   Scope scope{.dims = &dims};
   AddInputs(table_of("model.inputs"), dims, &graph, &scope, diagnostics);
   Walk(text.Find("block"), table_of("model.rotary"), HasStack(main), options, &graph, diagnostics)
       .Main(main, &scope);
   KeepOneAPlace(known, diagnostics);
-  if (graph.metrics().empty() && !HasErrors(*diagnostics)) {
-    ReportText(ErrorAt(main, "the model has no loss", "such as { do = \"cross_entropy\", as = \"loss\" }"),
-               diagnostics);
-  }
   return graph;
 }
 

@@ -18,7 +18,8 @@ void CheckTrainable(const recipe::Node& text, const graph::Graph& graph,
 // Whether tp ranks can share the model's weights: heads of attention, and what is wide between two products.
 bool SplitsOver(const recipe::Recipe& recipe, std::int64_t tp);
 // The same of a graph; a size that they cannot share is a mistake, shown at parallelism.tp.
-void CheckSplits(const recipe::Recipe& recipe, const graph::Graph& graph, std::vector<Diagnostic>* diagnostics);
+void CheckSplits(const recipe::Recipe& recipe, const graph::Graph& graph,
+                 std::vector<Diagnostic>* diagnostics);
 
 // Features of a token in the residual stream: what a layer hands on; 0 where there are no layers.
 std::int64_t StreamWidth(const graph::Graph& graph);

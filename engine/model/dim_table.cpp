@@ -15,6 +15,9 @@ using graph::Dim;
 using recipe::Entry;
 using recipe::Node;
 
+// In place of a size that is not known, so that few others become mistakes by it.
+constexpr std::int64_t kUnknown = 1 << 20;
+
 struct Meaning {
   std::string_view word;
   Dim dim;
@@ -121,7 +124,7 @@ void DimTable::Evaluate(const Entry& entry, std::vector<std::string>* open, cons
     ReportText(ErrorAt(entry, fmt::format("the dim {} is made of itself: {} → {}", entry.key,
                                           fmt::join(*open, " → "), entry.key)),
                diagnostics);
-    sizes_[entry.key] = 1;
+    sizes_[entry.key] = kUnknown;
     return;
   }
   open->push_back(entry.key);
@@ -143,7 +146,7 @@ void DimTable::Evaluate(const Entry& entry, std::vector<std::string>* open, cons
                                                           : Message(size.status()))),
                diagnostics);
   }
-  sizes_[entry.key] = size.ok() && *size >= 1 ? *size : 1;
+  sizes_[entry.key] = size.ok() && *size >= 1 ? *size : kUnknown;
 }
 
 void DimTable::Read(const Node* dims, const Node* means, std::vector<Diagnostic>* diagnostics) {

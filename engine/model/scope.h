@@ -35,6 +35,9 @@ struct Scope {
   int branches = 0;       // that join the stream of the stack around it; 0: there is none
   std::string last = {};  // name of the last result; empty: there is none, or there were several
 
+  bool lost_names = false;  // of a step with a mistake in what it calls its results
+
+  bool LostNames() const { return lost_names || (outer != nullptr && outer->LostNames()); }
   NamedValue* Find(std::string_view name) {
     for (Scope* scope = this; scope != nullptr; scope = scope->outer) {
       if (const auto found = scope->values.find(name); found != scope->values.end()) return &found->second;

@@ -22,6 +22,11 @@ void ReportText(Diagnostic diagnostic, std::vector<Diagnostic>* diagnostics) {
   diagnostics->push_back(std::move(diagnostic));
 }
 
+std::string Named(const recipe::Node& node) {
+  return node.kind == recipe::Node::Kind::kString ? fmt::format("'{}'", recipe::Shown(node.string))
+                                                  : "called " + Describe(node);
+}
+
 const AttributeValue* StepContext::Find(std::string_view name) const {
   const auto found = std::find_if(attributes_.begin(), attributes_.end(),
                                   [&](const AttributeValue& value) { return value.def->name == name; });
@@ -72,7 +77,8 @@ absl::Status StepContext::ErrorIn(std::string_view attribute, std::string messag
   const recipe::Node* node = value != nullptr ? value->node : nullptr;
   if (node == nullptr) node = step_.Find(attribute);
   if (node == nullptr) node = step_.Find("do");
-  const std::string text = fmt::format("{}: {}", recipe::Shown(recipe::StepName(step_)), message);
+  const std::string text = fmt::format(
+      "{}: {}", recipe::Shown(step_.Find("do") != nullptr ? recipe::StepName(step_) : path_), message);
   ReportText(recipe::ErrorAt(node != nullptr ? *node : step_, text, std::move(hint)), diagnostics_);
   return InvalidArgument("{}", text);
 }

@@ -130,6 +130,9 @@ class StepContext {
   absl::InlinedVector<AttributeValue, 4> attributes_;
 };
 
+// "'name'" of a string; of what should be one and is not, what it is.
+std::string Named(const recipe::Node& node);
+
 // A mistake in a text, with its code.
 void ReportText(Diagnostic diagnostic, std::vector<Diagnostic>* diagnostics);
 

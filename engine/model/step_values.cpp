@@ -74,6 +74,7 @@ std::optional<ValueId> StepValues::Read(const std::string& name, const Node& at,
     return std::nullopt;
   }
   NamedValue* value = scope->Find(name);
+  if (value == nullptr && scope->LostNames()) return std::nullopt;
   if (value == nullptr) {
     Report(at, fmt::format("there is no value '{}' here", recipe::Shown(name)),
            NearestHint(name, scope->Names()));
@@ -109,6 +110,7 @@ void StepValues::Name(const Node& step, const ModuleDef& module, const ValueIds&
            fmt::format("{} gives {} result{}, and {} {} named", module.name, results.size(),
                        results.size() == 1 ? "" : "s", names.size(), names.size() == 1 ? "is" : "are"),
            results.size() == 3 ? "to = [\"q\", \"k\", \"v\"]" : "name each by `to`");
+    scope->lost_names = true;
     return;
   }
   for (std::size_t i = 0; i < names.size(); ++i) Set(names[i], {results[i], &step}, scope);
@@ -129,7 +131,8 @@ void StepValues::Set(const std::string& name, NamedValue value, Scope* scope) {
 }
 
 void StepValues::ReportUnread(const std::string& name, const NamedValue& value) {
-  if (value.read || value.step == nullptr || value.value == kNoValue) return;
+  if (value.read || value.step == nullptr || value.value == kNoValue || !AllGood()) return;
+  ++unread_;
   Report(PlaceOf(*value.step), fmt::format("nothing reads '{}', which this step gives", recipe::Shown(name)),
          "remove the step, or name it in the `of` of one behind it");
 }

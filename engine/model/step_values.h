@@ -32,7 +32,10 @@ class StepValues {
   void Forget(const recipe::Node& step, Scope* scope);
 
   // Values that no step has read are mistakes; `gives` is read by who called the block.
+  // Nothing is said where there are other mistakes: the step that would have read them may have one.
   void ReportUnread(const Scope& scope, std::string_view gives);
+  // There is no mistake but values that nobody reads.
+  bool AllGood() const { return diagnostics_->size() == unread_; }
 
  private:
   std::optional<graph::ValueId> ReadName(const recipe::Node& name, Scope* scope);
@@ -44,6 +47,7 @@ class StepValues {
 
   AttributeReader& attributes_;
   std::vector<Diagnostic>* diagnostics_;
+  std::size_t unread_ = 0;  // of the mistakes
 };
 
 // Where a mistake of a whole step is shown: its `do`.

@@ -35,6 +35,8 @@ void Walk::Report(const Node& node, std::string message, std::string hint) {
 
 void Walk::Main(const Node& steps, Scope* scope) {
   for (const Node& step : steps.items) Step(step, "", scope);
+  if (graph_.metrics().empty() && diagnostics_->empty())
+    Report(steps, "the model has no loss", "such as { do = \"cross_entropy\", as = \"loss\" }");
   values_.ReportUnread(*scope, "");
 }
 
@@ -109,15 +111,15 @@ std::optional<ValueId> Walk::Run(const Block& block, const std::string& path, Sc
   Scope scope{.dims = outer->dims, .outer = outer, .last = outer->values.contains("x") ? "x" : ""};
   const std::size_t before = diagnostics_->size();
   for (const Node& step : block.steps.items) Step(step, path, &scope);
-  values_.ReportUnread(scope, block.gives);
   if (diagnostics_->size() > before) return std::nullopt;
   const auto given = scope.values.find(block.gives);
-  if (given != scope.values.end()) {
-    if (given->second.value == kNoValue) return std::nullopt;
-    return given->second.value;
+  if (given == scope.values.end()) {
+    Report(block.steps, fmt::format("the block gives '{}', and none of its steps makes that", block.gives),
+           "to = \"x\" in its last step; or gives = \"NAME\"");
+    return std::nullopt;
   }
-  Report(block.steps, fmt::format("the block gives '{}', and none of its steps makes that", block.gives),
-         "to = \"x\" in its last step; or gives = \"NAME\"");
+  values_.ReportUnread(scope, block.gives);
+  if (diagnostics_->size() == before && given->second.value != kNoValue) return given->second.value;
   return std::nullopt;
 }
 
@@ -138,7 +140,7 @@ bool Walk::CheckKeys(const Node& step, const ModuleDef& module) {
 
 void Walk::ReportUnread(const Bindings& bindings) {
   for (const auto& [name, binding] : bindings) {
-    if (!binding.read)
+    if (!binding.read && values_.AllGood())
       Report(binding.value(), fmt::format("no step of the blocks reads ${}", recipe::Shown(name)));
   }
 }

@@ -141,8 +141,9 @@ Node* StepsToEdit(const Node& edit, Node* root, std::vector<Diagnostic>* diagnos
     Node* found = blocks == nullptr || !IsStringNode(block) ? nullptr : blocks->Find(block->string);
     steps = found == nullptr ? nullptr : found->Find("steps");
     if (steps == nullptr || !IsArrayNode(*steps)) {
-      Report(ErrorAt(*block, fmt::format("{} is no block with a list of steps", Describe(*block))),
-             diagnostics);
+      Report(
+          ErrorAt(*block, fmt::format("there is no block '{}' with a list of steps", Shown(block->string))),
+          diagnostics);
       return nullptr;
     }
   }

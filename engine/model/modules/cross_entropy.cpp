@@ -14,10 +14,11 @@ absl::StatusOr<graph::ValueIds> Emit(StepContext& step) {
   const Shape& expected = step.type(labels).shape;
   const bool fits = of.rank() == expected.rank() + 1 && of.elements(0, of.rank() - 1) == expected.elements();
   if (!fits || step.type(labels).dtype != DType::kI32) {
-    return step.ErrorIn(
-        "labels", fmt::format("logits {} need i32 labels [..] of all dims but the last, and {} are {} {}",
-                              of.ToString(), step.graph().value(labels).name, Name(step.type(labels).dtype),
-                              expected.ToString()));
+    std::string needed = of.ToString();
+    needed = needed.substr(0, needed.rfind(',')) + "]";
+    return step.ErrorIn("labels", fmt::format("logits {} need labels i32 {}, and {} are {} {}", of.ToString(),
+                                              needed, step.graph().value(labels).name,
+                                              Name(step.type(labels).dtype), expected.ToString()));
   }
   graph::Graph& graph = step.graph();
   const graph::Attributes attributes = {{"classes", step.LogicalClasses(logits)}};
