@@ -7,29 +7,22 @@
 // head h = group · (J−2) + j. positions [B, S] int32 are the tokens' positions in their sequence, so that any
 // slice of a sequence rotates right.
 //
-// With attribute rotary = 1, q and k are rotated by RoPE (Su et al., arXiv:2104.09864) in the half-rotation
-// form of Hugging Face, computed in float64:
-//
-//   out = x·cos + rotate_half(x)·sin,   angle = position · f,   f = base^(−2i/E),   i < E/2
-//
-// Llama-3 scaling (attributes factor, low, high, original; factor = 1 is none) bends the frequencies f, by
-// their wavelength λ = 2π/f:
-//
-//   λ > original/low:    f/factor
-//   λ < original/high:   f
-//   between:             (1 − smooth)·f/factor + smooth·f,   smooth = (original/λ − low)/(high − low)
+// With attribute rotary = 1, q and k are rotated by RoPE to the token's position, in float64; graph/rotary.h gives the
+// other attributes, with formulas and sources. By default pairs are the two halves of a head, the form of Hugging Face.
 //
 // Backward saves nothing but positions.
+#include "engine/graph/rotary.h"
 #include "engine/ops/common.h"
 #include "engine/ops/ops.h"
 
 namespace engine::ops {
 namespace {
 
-Types InferSplit(TypeSpan inputs, const Attributes&) {
+Types InferSplit(TypeSpan inputs, const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 2, 2, "qkv_split"));
   const Shape& x = inputs[0].shape;
   if (x.rank() != 5 || x[3] < 3) return Internal("qkv_split of {}", x.ToString());
+  RETURN_IF_ERROR(graph::CheckOptionalRotary(attributes, x[4]));
   TensorType kv = Leading(inputs[0], 3, inputs[0].dtype);
   kv.Append(inputs[0], 4);
   TensorType q = kv;
@@ -37,10 +30,11 @@ Types InferSplit(TypeSpan inputs, const Attributes&) {
   return std::vector<TensorType>{q, kv, kv};
 }
 
-Types InferMerge(TypeSpan inputs, const Attributes&) {
+Types InferMerge(TypeSpan inputs, const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 4, 4, "qkv_merge"));
   const Shape& q = inputs[0].shape;
   const Shape& k = inputs[1].shape;
+  RETURN_IF_ERROR(graph::CheckOptionalRotary(attributes, q[3]));
   TensorType packed = Leading(inputs[1], 3, inputs[0].dtype);
   packed.shape.push_back(q[2] / k[2] + 2);
   packed.dims.push_back(Dim::kOther);

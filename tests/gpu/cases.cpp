@@ -1,6 +1,7 @@
 #include "tests/gpu/cases.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <initializer_list>
 #include <set>
@@ -197,7 +198,9 @@ void AddEmbeddings(GpuCases* cases) {
 
 GpuCases TokenCases() {
   GpuCases cases;
-  AddCommon({&ops::kEmbedding, &ops::kEmbeddingGrad, &ops::kQkvSplit, &ops::kQkvMerge}, &cases);
+  AddCommon({&ops::kEmbedding, &ops::kEmbeddingGrad, &ops::kQkvSplit, &ops::kQkvMerge, &ops::kRotate,
+             &ops::kRotateGrad},
+            &cases);
   AddEmbeddings(&cases);
   const Attributes none = {{"rotary", std::int64_t{0}}};
   const Attributes llama = {{"rotary", kOne}, {"base", 500000.0}, {"factor", 8.0},
@@ -210,6 +213,16 @@ GpuCases TokenCases() {
     cases.push_back(
         {.base = {&ops::kQkvSplit, label, {{{1, 1030, 2, 4, 128}}, positions}, attributes, 2, true}});
     cases.push_back({.base = {&ops::kQkvMerge, label, {{q}, {kv}, {kv}, positions}, attributes, 2, true}});
+  }
+  // GPT-NeoX's quarter of a head, GPT-J's neighbours, and heads of which not every pair is in a group of eight.
+  for (const auto& [head, width, interleaved] :
+       {std::array<std::int64_t, 3>{96, 24, 0}, {64, 16, 0}, {256, 64, 1}, {512, 512, 1}, {80, 32, 0}}) {
+    const Attributes part = {{"base", 10000.0}, {"width", width}, {"interleaved", interleaved}};
+    const std::string label = fmt::format("{} of {}{}", width, head, interleaved != 0 ? ", interleaved" : "");
+    for (const OpDef* op : {&ops::kRotate, &ops::kRotateGrad}) {
+      cases.push_back(
+          {.base = {op, label, {{{2, 259, 3, head}}, Make({2, 259}, Input::kPositions)}, part, 2, true}});
+    }
   }
   return cases;
 }

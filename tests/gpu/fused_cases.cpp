@@ -124,12 +124,14 @@ void AddNorms(std::int64_t count, std::int64_t columns, GpuCases* cases) {
 
 void AddRotary(const Shape& qkv, const Attributes& attributes, GpuCases* cases) {
   for (const OpDef* op : {&ops::kRotary, &ops::kRotaryGrad}) {
-    cases->push_back({.base = {op,
-                               "qkv " + qkv.ToString(),
-                               {{qkv}, Make({qkv[0], qkv[1]}, Input::kPositions)},
-                               attributes,
-                               2,
-                               true}});
+    cases->push_back(
+        {.base = {op,
+                  fmt::format("qkv {}, {} elements{}", qkv.ToString(), attributes.Int("width", qkv[4]),
+                              attributes.Int("interleaved", 0) != 0 ? ", interleaved" : ""),
+                  {{qkv}, Make({qkv[0], qkv[1]}, Input::kPositions)},
+                  attributes,
+                  2,
+                  true}});
     cases->back().dtypes = FusedDTypes(ops::kRotary, qkv);
   }
 }
@@ -248,6 +250,17 @@ GpuCases FusedCases() {
   AddRotary({2, 81, 2, 3, 16}, bent, &cases);
   AddRotary({1, 64, 4, 3, 64}, plain, &cases);
   AddRotary({1, 5, 1, 3, 6}, plain, &cases);
+  // Parts of heads, and neighbours; by single elements and by eight.
+  for (const std::int64_t interleaved : {0, 1}) {
+    Attributes yarn = plain;
+    yarn.Set("scaling", std::string("yarn"));
+    yarn.Set("factor", 4.0);
+    yarn.Set("interleaved", interleaved);
+    yarn.Set("width", std::int64_t{16});
+    AddRotary({2, 81, 2, 3, 64}, yarn, &cases);
+    yarn.Set("width", std::int64_t{4});
+    AddRotary({2, 5, 2, 3, 6}, yarn, &cases);
+  }
   AddPackedAttention({2, 128, 2, 3, 64}, kFloats, &cases);
   AddPackedAttention({1, 256, 1, 3, 128}, kNarrow, &cases);
   AddPackedAttention({2, 37, 2, 3, 10}, kFloats, &cases);

@@ -1,7 +1,12 @@
 #include "tests/ops/cases.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
+#include <initializer_list>
 #include <limits>
+#include <string_view>
+#include <utility>
 
 #include "engine/base/philox.h"
 #include "engine/ops/ops.h"
@@ -109,6 +114,53 @@ void AddEmbedding(std::vector<Case>* cases) {
                     true});
 }
 
+// A form of rotary position embedding.
+struct Turned {
+  std::string label;
+  Attributes attributes;
+};
+
+// For heads of 6: every kind of scaling, and every way to pair elements.
+std::vector<Turned> TurnedForms() {
+  const Attributes base = {{"base", 100.0}, {"factor", 4.0}, {"original", 64.0}};
+  const auto with = [&](const std::string& label,
+                        std::initializer_list<std::pair<std::string_view, Attributes::Item>> more) {
+    Turned form = {label, base};
+    for (const auto& [name, item] : more) form.attributes.Set(name, item);
+    return form;
+  };
+  const std::string linear = "linear";
+  const std::string yarn = "yarn";
+  return {
+      with("partial", {{"width", std::int64_t{4}}, {"factor", 1.0}}),
+      with("interleaved, linear", {{"interleaved", kOne}, {"scaling", linear}}),
+      with("partial, interleaved, ntk",
+           {{"width", std::int64_t{4}}, {"interleaved", kOne}, {"scaling", std::string("ntk")}}),
+      with("yarn", {{"scaling", yarn}}),
+      with("partial, yarn, not rounded",
+           {{"width", std::int64_t{4}}, {"scaling", yarn}, {"truncate", std::int64_t{0}}}),
+      with("longrope", {{"scaling", std::string("longrope")}, {"factors", std::string("1,1.25,4e1")}}),
+  };
+}
+
+void AddRotate(std::vector<Case>* cases) {
+  const auto add = [&](const Turned& form, const Shape& x, bool large) {
+    for (const graph::OpDef* op : {&ops::kRotate, &ops::kRotateGrad})
+      cases->push_back({op, form.label, {{x}, Positions({x[0], x[1]})}, form.attributes, 2, large});
+  };
+  add({"plain", {{"base", 100.0}}}, {2, 4, 2, 6}, false);
+  for (const Turned& form : TurnedForms()) add(form, {2, 4, 3, 6}, false);
+  for (const auto& [width, interleaved] : {std::pair<std::int64_t, std::int64_t>{16, 0}, {16, 1}, {32, 1}}) {
+    const Attributes attributes = {{"base", 1e4},
+                                   {"factor", 2.0},
+                                   {"scaling", std::string("linear")},
+                                   {"width", width},
+                                   {"interleaved", interleaved}};
+    add({fmt::format("large, {} elements{}", width, interleaved != 0 ? ", interleaved" : ""), attributes},
+        {2, 81, 3, 32}, true);
+  }
+}
+
 void AddQkv(std::vector<Case>* cases) {
   const Attributes none = {{"rotary", std::int64_t{0}}};
   const Attributes plain = {{"rotary", kOne}, {"base", 100.0}, {"factor", 1.0},
@@ -123,6 +175,13 @@ void AddQkv(std::vector<Case>* cases) {
     cases->push_back({&ops::kQkvSplit, label, {{{2, 4, 2, 4, 6}}, Positions({2, 4})}, attributes, 2});
     cases->push_back(
         {&ops::kQkvMerge, label, {{{2, 4, 4, 6}}, {kv}, {kv}, Positions({2, 4})}, attributes, 2});
+  }
+  for (Turned& form : TurnedForms()) {
+    form.attributes.Set("rotary", kOne);
+    cases->push_back(
+        {&ops::kQkvSplit, form.label, {{{2, 4, 2, 4, 6}}, Positions({2, 4})}, form.attributes, 2});
+    cases->push_back(
+        {&ops::kQkvMerge, form.label, {{{2, 4, 4, 6}}, {kv}, {kv}, Positions({2, 4})}, form.attributes, 2});
   }
   const Shape large_kv = {2, 81, 1, 16};
   cases->push_back({&ops::kQkvSplit, "large", {{{2, 81, 1, 3, 16}}, Positions({2, 81})}, bent, 2, true});
@@ -217,6 +276,7 @@ const std::vector<Case>& AllCases() {
     AddNorms(&all);
     AddEmbedding(&all);
     AddQkv(&all);
+    AddRotate(&all);
     AddAttention(&all);
     AddSelectToken(&all);
     AddLoss(&all);

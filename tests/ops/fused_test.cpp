@@ -37,6 +37,11 @@ Attributes RotaryAttributes() {
   return {{"rotary", kOne}, {"base", 10000.0}, {"factor", 1.0},
           {"low", 1.0},     {"high", 4.0},     {"original", 8192.0}};
 }
+// Neighbours of a part of each head, with a factor other than 1.
+Attributes YarnAttributes() {
+  return {{"rotary", kOne},   {"base", 100.0},     {"factor", 4.0},      {"scaling", std::string("yarn")},
+          {"original", 64.0}, {"width", kOne + 1}, {"interleaved", kOne}};
+}
 Attributes AttentionAttributes() {
   return {{"scale", 0.5}, {"window", std::int64_t{0}}, {"dropout", 0.0}, {"stream", std::string("core")}};
 }
@@ -77,6 +82,8 @@ std::vector<Case> FusedCases() {
       {&ops::kRotary, "", {{qkv}, Positions(rows)}, RotaryAttributes()},
       {&ops::kRotary, "grouped", {{grouped}, Positions(rows)}, RotaryAttributes()},
       {&ops::kRotaryGrad, "", {{qkv}, Positions(rows)}, RotaryAttributes()},
+      {&ops::kRotary, "yarn", {{qkv}, Positions(rows)}, YarnAttributes()},
+      {&ops::kRotaryGrad, "yarn", {{qkv}, Positions(rows)}, YarnAttributes()},
       {&ops::kAttentionPacked, "", {{qkv}, Positions(rows)}, AttentionAttributes()},
       {&ops::kAttentionPacked, "grouped", {{grouped}, Positions(rows)}, AttentionAttributes()},
       {&ops::kAttentionPackedGrad,

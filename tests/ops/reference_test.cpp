@@ -2,9 +2,11 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <complex>
 #include <numbers>
 
 #include "engine/base/philox.h"
+#include "engine/graph/rotary.h"
 #include "engine/ops/ops.h"
 #include "tests/ops/cases.h"
 
@@ -168,14 +170,21 @@ TEST_CASE("activations") {
   });
 }
 
-double Frequency(const graph::Attributes& a, std::int64_t i, std::int64_t head) {
-  const double f = std::pow(a.Float("base"), -2.0 * static_cast<double>(i) / static_cast<double>(head));
-  if (a.Float("factor") == 1) return f;
-  const double turns = a.Float("original") * f / (2 * std::numbers::pi);  // original / wavelength
-  const double smooth = (turns - a.Float("low")) / (a.Float("high") - a.Float("low"));
-  if (turns < a.Float("low")) return f / a.Float("factor");
-  if (turns > a.Float("high")) return f;
-  return (1 - smooth) * f / a.Float("factor") + smooth * f;
+// What element e of a head that begins at x becomes at a position: written as the turning of a complex number. The angles'
+// frequencies are tested in rotary_test.cpp.
+double Turned(const graph::Attributes& attributes, const Tensor& x, std::int64_t first, std::int64_t head,
+              std::int64_t e, double position) {
+  const std::int64_t width = attributes.Int("width", head);
+  if (e >= width) return x.Get(first + e);
+  const bool interleaved = attributes.Int("interleaved", 0) != 0;
+  const std::int64_t pair = interleaved ? e / 2 : e % (width / 2);
+  const std::int64_t low = interleaved ? 2 * pair : pair;
+  const std::int64_t high = interleaved ? low + 1 : low + width / 2;
+  const graph::RotaryTable table = graph::RotaryTableOf(attributes, head);
+  const std::complex<double> number(x.Get(first + low), x.Get(first + high));
+  const std::complex<double> turned =
+      number * std::polar(table.factor, position * table.frequencies[static_cast<size_t>(pair)]);
+  return e == low ? turned.real() : turned.imag();
 }
 
 TEST_CASE("qkv_split unpacks and rotates") {
@@ -188,16 +197,30 @@ TEST_CASE("qkv_split unpacks and rotates") {
       const std::int64_t j = at / x[4] % x[3];
       const std::int64_t group = at / (x[4] * x[3]);  // over tokens and kv heads
       double expected = in[0].Get(at);
-      if (rotary && j < x[3] - 1) {
-        const std::int64_t half = x[4] / 2;
-        const double angle = in[1].Get(group / x[2]) * Frequency(test.attributes, e % half, x[4]);
-        const double partner = e < half ? -in[0].Get(at + half) : in[0].Get(at - half);
-        expected = expected * std::cos(angle) + partner * std::sin(angle);
-      }
+      if (rotary && j < x[3] - 1)
+        expected = Turned(test.attributes, in[0], at - e, x[4], e, in[1].Get(group / x[2]));
       double actual = 0;
       if (j < x[3] - 2) actual = out[0].Get((group * (x[3] - 2) + j) * x[4] + e);
       if (j >= x[3] - 2) actual = out[static_cast<size_t>(j - (x[3] - 3))].Get(group * x[4] + e);
       worst = std::max(worst, std::fabs(expected - actual));
+    }
+    CHECK(worst <= kBound);
+  });
+}
+
+TEST_CASE("rotate turns heads, and rotate_grad turns them back with the same factor") {
+  ForEachCaseOf(ops::kRotate, [](const Case& test, const Tensors& in, const Tensors& out) {
+    const Shape& x = in[0].type().shape;
+    const Tensor back = RunOp(ops::kRotateGrad, test.attributes, {out[0], in[1]})[0];
+    const double factor = graph::RotaryTableOf(test.attributes, x[3]).factor;
+    const std::int64_t width = test.attributes.Int("width", x[3]);
+    double worst = 0;
+    for (std::int64_t at = 0; at < in[0].elements(); ++at) {
+      const std::int64_t e = at % x[3];
+      const double expected = Turned(test.attributes, in[0], at - e, x[3], e, in[1].Get(at / (x[2] * x[3])));
+      worst = std::max(worst, std::fabs(expected - out[0].Get(at)));
+      const double scale = e < width ? factor * factor : 1.0;
+      worst = std::max(worst, std::fabs(scale * in[0].Get(at) - back.Get(at)));
     }
     CHECK(worst <= kBound);
   });

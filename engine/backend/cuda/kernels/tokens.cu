@@ -238,13 +238,61 @@ __device__ __forceinline__ void Turn(const float2* turn, Columns<T, kWide>& low,
   high = FromFloats<T>(y);
 }
 
+// The same of two parts that follow one another, whose pairs are neighbours.
+template <typename T, int kWide>
+__device__ __forceinline__ void TurnNeighbours(const float2* turn, Columns<T, kWide>& low,
+                                               Columns<T, kWide>& high) {
+  float x[2 * kWide];
+  float part[kWide];
+  ToFloats(low, part);
+#pragma unroll
+  for (int i = 0; i < kWide; ++i) x[i] = part[i];
+  ToFloats(high, part);
+#pragma unroll
+  for (int i = 0; i < kWide; ++i) x[kWide + i] = part[i];
+#pragma unroll
+  for (int i = 0; i < kWide; ++i) {
+    const float a = x[2 * i];
+    const float b = x[2 * i + 1];
+    x[2 * i] = a * turn[i].x - b * turn[i].y;
+    x[2 * i + 1] = b * turn[i].x + a * turn[i].y;
+  }
+#pragma unroll
+  for (int i = 0; i < kWide; ++i) part[i] = x[i];
+  low = FromFloats<T>(part);
+#pragma unroll
+  for (int i = 0; i < kWide; ++i) part[i] = x[kWide + i];
+  high = FromFloats<T>(part);
+}
+
+enum class Turning {
+  kNone,
+  kHalves,  // of whole heads
+  kAny,     // of parts of heads, or neighbours
+};
+
+// Where in a head the kWide pairs from pair `at` on stand: two parts of kWide elements. Elements that are not turned are
+// pairs too, of their two halves.
+struct PairPlace {
+  int low, high;
+  bool turned;
+};
+template <int kWide, Turning kTurning>
+__device__ __forceinline__ PairPlace PairsFrom(const Rotation& rotation, int head, int at) {
+  if constexpr (kTurning == Turning::kHalves) return {at, at + rotation.half, true};
+  if (rotation.interleaved) return {2 * at, 2 * at + kWide, at < rotation.half};
+  if (at < rotation.half) return {at, at + rotation.half, true};
+  return {at + rotation.half, at + head / 2, false};
+}
+
 // One block a token: heads go from `from` to `to`, q and k turned if rotation.half > 0, `heads` of each group
 // (all, or those that are turned). kWide elements at a time: 8 where all lie on 16-byte boundaries. Not
 // restrict: in place, a thread reads the elements that it writes before it writes them.
-template <typename T, int kWide, bool kFromPacked, bool kToPacked, bool kRotary>
+template <typename T, int kWide, bool kFromPacked, bool kToPacked, Turning kTurning>
 __global__ void __launch_bounds__(kQkvThreads)
     QkvKernel(QkvParts from, QkvParts to, QkvShape shape, int heads, const std::int32_t* positions,
               const __grid_constant__ Rotation rotation) {
+  constexpr bool kRotary = kTurning != Turning::kNone;
   __shared__ float2 turns[kRotary ? Rotation::kMaxHalf : 1];
   const std::int64_t token = blockIdx.x;
   if constexpr (kRotary) {
@@ -256,11 +304,17 @@ __global__ void __launch_bounds__(kQkvThreads)
       float cos;
       sincospif(static_cast<float>(2 * (turned - rint(turned))), &sin, &cos);
       turns[i] = {cos, rotation.inverse ? -sin : sin};
+      if constexpr (kTurning == Turning::kAny) {
+        turns[i].x *= rotation.factor;
+        turns[i].y *= rotation.factor;
+      }
     }
     __syncthreads();
   }
-  // Each head in units of kWide elements, or, if turned, kWide pairs of elements that are `half` apart.
-  const int span = kRotary ? rotation.half : shape.head;
+  // Each head in units of kWide elements, or, if turned, kWide pairs of elements.
+  const int span = kTurning == Turning::kNone     ? shape.head
+                   : kTurning == Turning::kHalves ? rotation.half
+                                                  : shape.head / 2;
   const int units = span / kWide;
   const int all_units = shape.groups * heads * units;
   struct Place {
@@ -278,21 +332,35 @@ __global__ void __launch_bounds__(kQkvThreads)
       const int unit = first + i * kQkvThreads;
       if (unit >= all_units) break;
       const Place place = place_of(unit);
-      const T* source = HeadAt<T, kFromPacked>(from, shape, token, place.group, place.j) + place.at;
-      low[i] = LoadColumns<kWide>(source);
-      if constexpr (kRotary) high[i] = LoadColumns<kWide>(source + span);
+      const T* source = HeadAt<T, kFromPacked>(from, shape, token, place.group, place.j);
+      if constexpr (kRotary) {
+        const PairPlace pairs = PairsFrom<kWide, kTurning>(rotation, shape.head, place.at);
+        low[i] = LoadColumns<kWide>(source + pairs.low);
+        high[i] = LoadColumns<kWide>(source + pairs.high);
+      } else {
+        low[i] = LoadColumns<kWide>(source + place.at);
+      }
     }
 #pragma unroll
     for (int i = 0; i < kUnitsInFlight; ++i) {
       const int unit = first + i * kQkvThreads;
       if (unit >= all_units) break;
       const Place place = place_of(unit);
-      T* target = HeadAt<T, kToPacked>(to, shape, token, place.group, place.j) + place.at;
+      T* target = HeadAt<T, kToPacked>(to, shape, token, place.group, place.j);
       if constexpr (kRotary) {
-        if (place.j < shape.per_group - 1) Turn(turns + place.at, low[i], high[i]);
-        StoreColumns(target + span, high[i]);
+        const PairPlace pairs = PairsFrom<kWide, kTurning>(rotation, shape.head, place.at);
+        if (place.j < shape.turned && pairs.turned) {
+          if (kTurning == Turning::kAny && rotation.interleaved) {
+            TurnNeighbours(turns + place.at, low[i], high[i]);
+          } else {
+            Turn(turns + place.at, low[i], high[i]);
+          }
+        }
+        StoreColumns(target + pairs.high, high[i]);
+        StoreColumns(target + pairs.low, low[i]);
+      } else {
+        StoreColumns(target + place.at, low[i]);
       }
-      StoreColumns(target, low[i]);
     }
   }
 }
@@ -306,12 +374,17 @@ void LaunchQkv(const QkvParts& from, const QkvParts& to, const QkvShape& shape, 
       kernel<<<static_cast<unsigned>(shape.tokens), kQkvThreads, 0, stream>>>(from, to, shape, heads,
                                                                               positions, rotation);
     };
-    if (rotation.half > 0) {
-      launch(rotation.half % 8 == 0 ? QkvKernel<T, 8, kFromPacked, kToPacked, true>
-                                    : QkvKernel<T, 1, kFromPacked, kToPacked, true>);
+    const bool whole = 2 * rotation.half == shape.head && !rotation.interleaved && rotation.factor == 1.0F;
+    if (rotation.half > 0 && whole) {
+      launch(rotation.half % 8 == 0 ? QkvKernel<T, 8, kFromPacked, kToPacked, Turning::kHalves>
+                                    : QkvKernel<T, 1, kFromPacked, kToPacked, Turning::kHalves>);
+    } else if (rotation.half > 0) {
+      launch(rotation.half % 8 == 0 && shape.head % 16 == 0
+                 ? QkvKernel<T, 8, kFromPacked, kToPacked, Turning::kAny>
+                 : QkvKernel<T, 1, kFromPacked, kToPacked, Turning::kAny>);
     } else if constexpr (!(kFromPacked && kToPacked)) {
-      launch(shape.head % 8 == 0 ? QkvKernel<T, 8, kFromPacked, kToPacked, false>
-                                 : QkvKernel<T, 1, kFromPacked, kToPacked, false>);
+      launch(shape.head % 8 == 0 ? QkvKernel<T, 8, kFromPacked, kToPacked, Turning::kNone>
+                                 : QkvKernel<T, 1, kFromPacked, kToPacked, Turning::kNone>);
     }
   });
 }
@@ -404,7 +477,14 @@ void QkvMerge(const QkvParts& parts, const QkvShape& shape, DType dtype, const s
 void Rotary(void* packed, const QkvShape& shape, DType dtype, const std::int32_t* positions,
             const Rotation& rotation, cudaStream_t stream) {
   const QkvParts parts{.q = packed};
-  LaunchQkv<true, true>(parts, parts, shape, shape.per_group - 1, dtype, positions, rotation, stream);
+  LaunchQkv<true, true>(parts, parts, shape, shape.turned, dtype, positions, rotation, stream);
+}
+
+// As a packed projection whose groups have a single head.
+void Rotate(const void* x, std::int64_t tokens, int heads, int head, DType dtype,
+            const std::int32_t* positions, const Rotation& rotation, void* y, cudaStream_t stream) {
+  const QkvShape shape{.tokens = tokens, .groups = heads, .per_group = 1, .head = head, .turned = 1};
+  LaunchQkv<true, true>({.q = const_cast<void*>(x)}, {.q = y}, shape, 1, dtype, positions, rotation, stream);
 }
 
 }  // namespace engine::backend::cuda

@@ -35,11 +35,14 @@ void EmbeddingGrad(const std::int32_t* ids, std::int64_t tokens, const void* dy,
 // ours.
 cudaError_t EmbeddingSortBytes(std::int64_t tokens, std::int64_t rows, std::int64_t* bytes);
 
-// Rotary embedding of heads [E]: elements i and i + E/2 are turned by position · 2π · turns[i].
+// Rotary embedding of the first R elements of heads [E]: the elements of pair i are turned by position · 2π · turns[i], and
+// multiplied by a factor. Pairs are elements i and i + R/2, or neighbours 2i and 2i + 1.
 struct Rotation {
-  static constexpr int kMaxHalf = 128;
-  int half = 0;                 // E/2; 0: nothing is turned
-  bool inverse = false;         // turned back, as gradients are
+  static constexpr int kMaxHalf = 256;
+  int half = 0;              // R/2; 0: nothing is turned
+  bool inverse = false;      // turned back, as gradients are
+  bool interleaved = false;  // pairs are neighbours
+  float factor = 1;
   double turns[kMaxHalf] = {};  // a position, in whole turns
 };
 
@@ -49,7 +52,8 @@ struct QkvShape {
   std::int64_t tokens = 0;
   int groups = 0;     // K
   int per_group = 0;  // J, at least 3
-  int head = 0;       // E
+  int head = 0;       // E, even where heads are turned
+  int turned = 0;     // of a group, its first heads: the query heads and the key, where heads are turned
 };
 struct QkvParts {
   void* q = nullptr;
@@ -64,5 +68,8 @@ void QkvMerge(const QkvParts& parts, const QkvShape& shape, DType dtype, const s
 // q and k in place.
 void Rotary(void* packed, const QkvShape& shape, DType dtype, const std::int32_t* positions,
             const Rotation& rotation, cudaStream_t stream);
+// x, y [tokens, heads, head]; y may be x.
+void Rotate(const void* x, std::int64_t tokens, int heads, int head, DType dtype,
+            const std::int32_t* positions, const Rotation& rotation, void* y, cudaStream_t stream);
 
 }  // namespace engine::backend::cuda

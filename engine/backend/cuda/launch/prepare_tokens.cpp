@@ -1,5 +1,5 @@
 #include <algorithm>
-#include <cmath>
+#include <cstddef>
 #include <numbers>
 
 #include "engine/backend/cuda/device/device.h"
@@ -7,6 +7,7 @@
 #include "engine/backend/cuda/kernels/tokens.h"
 #include "engine/backend/cuda/launch/prepare.h"
 #include "engine/backend/cuda/launch/prepare_checks.h"
+#include "engine/graph/rotary.h"
 
 namespace engine::backend::cuda {
 namespace {
@@ -37,34 +38,21 @@ absl::StatusOr<Logits> LogitsOf(const char* op, const TensorView& logits,
                 .first_class = held.start};
 }
 
-// Llama-3's scaling of long wavelengths (the doc block of ops/qkv.cpp); factor 1 is none.
-double ScaledFrequency(double frequency, const graph::Attributes& attributes) {
-  const double factor = attributes.Float("factor");
-  if (factor == 1.0) return frequency;
-  const double low = attributes.Float("low");
-  const double high = attributes.Float("high");
-  const double original = attributes.Float("original");
-  const double wavelength = 2 * std::numbers::pi / frequency;
-  if (wavelength > original / low) return frequency / factor;
-  if (wavelength < original / high) return frequency;
-  const double smooth = (original / wavelength - low) / (high - low);
-  return (1 - smooth) * frequency / factor + smooth * frequency;
-}
-
 absl::StatusOr<Rotation> RotationOf(const char* op, const graph::Attributes& attributes, int head,
                                     bool inverse) {
-  if (head % 2 != 0 || head / 2 > Rotation::kMaxHalf) {
-    return Unimplemented("{}: no CUDA kernel turns heads of {}; even sizes up to {}", op, head,
-                         2 * Rotation::kMaxHalf);
+  static_assert(Rotation::kMaxHalf == graph::RotaryTable::kMaxHalf);
+  if (head % 2 != 0) {
+    return Unimplemented("{}: no CUDA kernel turns heads of {} elements, only of an even number", op, head);
   }
+  RETURN_IF_ERROR(graph::CheckRotary(attributes, head));
+  const graph::RotaryTable table = graph::RotaryTableOf(attributes, head);
   Rotation rotation;
-  rotation.half = head / 2;
+  rotation.half = static_cast<int>(table.half);
   rotation.inverse = inverse;
-  const double base = attributes.Float("base");
-  for (int i = 0; i < rotation.half; ++i) {
-    const double frequency = std::pow(base, -2.0 * i / head);
-    rotation.turns[i] = ScaledFrequency(frequency, attributes) / (2 * std::numbers::pi);
-  }
+  rotation.interleaved = table.interleaved;
+  rotation.factor = static_cast<float>(table.factor);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(table.half); ++i)
+    rotation.turns[i] = table.frequencies[i] / (2 * std::numbers::pi);
   return rotation;
 }
 
@@ -79,7 +67,8 @@ QkvShape ShapeOf(const TensorView& packed) {
   return {.tokens = packed.shape[0] * packed.shape[1],
           .groups = static_cast<int>(packed.shape[2]),
           .per_group = static_cast<int>(packed.shape[3]),
-          .head = static_cast<int>(packed.shape[4])};
+          .head = static_cast<int>(packed.shape[4]),
+          .turned = static_cast<int>(packed.shape[3]) - 1};
 }
 
 absl::StatusOr<Enqueue> PrepareRotaryInPlace(const LaunchArgs& args, const char* op, bool inverse) {
@@ -96,6 +85,21 @@ absl::StatusOr<Enqueue> PrepareRotaryInPlace(const LaunchArgs& args, const char*
       RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(out.data, in.data, bytes, cudaMemcpyDeviceToDevice, stream));
     }
     Rotary(out.data, shape, out.dtype, positions, rotation, stream);
+    return ToStatus(cudaGetLastError(), op);
+  };
+}
+
+absl::StatusOr<Enqueue> PrepareTurn(const LaunchArgs& args, const char* op, bool inverse) {
+  const TensorView x = args.inputs[0];
+  const TensorView y = args.outputs[0];
+  RETURN_IF_ERROR(ExpectOneElementType(op, {&x, &y}));
+  const std::int64_t tokens = x.shape[0] * x.shape[1];
+  const auto heads = static_cast<int>(x.shape[2]);
+  const auto head = static_cast<int>(x.shape[3]);
+  ASSIGN_OR_RETURN(const Rotation rotation, RotationOf(op, args.instruction->attributes(), head, inverse));
+  const auto* positions = args.inputs[1].as<std::int32_t>();
+  return [=](cudaStream_t stream, const KernelContext&) {
+    Rotate(x.data, tokens, heads, head, x.dtype, positions, rotation, y.data, stream);
     return ToStatus(cudaGetLastError(), op);
   };
 }
@@ -176,6 +180,13 @@ absl::StatusOr<Enqueue> PrepareRotary(Device&, const LaunchArgs& args) {
 }
 absl::StatusOr<Enqueue> PrepareRotaryGrad(Device&, const LaunchArgs& args) {
   return PrepareRotaryInPlace(args, "rotary_grad", /*inverse=*/true);
+}
+
+absl::StatusOr<Enqueue> PrepareRotate(Device&, const LaunchArgs& args) {
+  return PrepareTurn(args, "rotate", /*inverse=*/false);
+}
+absl::StatusOr<Enqueue> PrepareRotateGrad(Device&, const LaunchArgs& args) {
+  return PrepareTurn(args, "rotate_grad", /*inverse=*/true);
 }
 
 absl::StatusOr<Enqueue> PrepareCrossEntropy(Device&, const LaunchArgs& args) {
