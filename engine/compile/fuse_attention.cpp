@@ -119,6 +119,8 @@ class AttentionFuser : public FusionRules {
         for (int reader : g_.Readers(node.outputs[part])) {
           const LocalNode& user = g_.node(reader);
           if (user.op != forward_.attention && user.op != backward_.attention) return false;
+          if (user.inputs.size() != (user.op == forward_.attention ? forward_ : backward_).inputs)
+            return false;
           if (!std::equal(node.outputs.begin(), node.outputs.end(), user.inputs.begin())) return false;
           if (user.inputs[3] != node.inputs[1]) return false;
           if (user.op == backward_.attention && MergeOf(reader) < 0) return false;

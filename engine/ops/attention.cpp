@@ -1,6 +1,6 @@
 // Attention (Vaswani et al., arXiv:1706.03762; grouped queries: Ainslie et al., arXiv:2305.13245)
 //
-//   attention(q[B, S, H, E], k[B, T, K, E], v[B, T, K, E], positions[B, S] int32)
+//   attention(q[B, S, H, E], k[B, T, K, E], v[B, T, K, E], positions[B, S] int32[, sinks[H]])
 //       → o[B, S, H, E], lse[B, S, H]                                        (lse in fp32 or wider)
 //     Head h reads kv head h / (H/K). Key j stands at position j: keys are whole along the sequence and in
 //     natural order, while q may be any slice of its own. Queries and keys may be of one sequence or of two
@@ -8,12 +8,18 @@
 //     score(i, j) = scale · q_i·k_j   for the keys that the attribute mask lets query i see:
 //       causal (default)   0 ≤ positions_i − j (and < window, where the attribute window > 0)
 //       none               all of them; there is no window
+//     Before the mask, attribute softcap c > 0 keeps scores between −c and c (Gemma 2, arXiv:2408.00118):
+//     score ← c·tanh(score/c). Then attribute alibi = 1, which needs the causal mask, adds a linear bias,
+//     score ← score − slope_h·(positions_i − j) (Press et al., arXiv:2108.12409; slopes: graph/alibi.h).
 //     lse = log Σ_j exp(score),   o = Σ_j exp(score − lse) · v_j
+//     A sink σ_h is the score of one more key, which every query sees and whose value is zero (gpt-oss; Xiao et al.,
+//     arXiv:2309.17453): lse = log(exp(σ_h) + Σ_j exp(score)). Neither cap, bias nor dropout touch it.
 //     Dropout (attributes dropout > 0, stream) zeroes probabilities with that probability and scales the
 //     others by 1/(1 − dropout). The mask is a function of (sample, head, i, j): the same in every layout.
-//   attention_grad(q, k, v, positions, o, lse, d_o) → dq, dk, dv
-//     P = exp(score − lse),  dP = d_o·v,  dS = P·(dP − Σ_E d_o·o)
+//   attention_grad(q, k, v, positions, o, lse, d_o[, sinks]) → dq, dk, dv[, d_sinks]
+//     P = exp(score − lse),  dP = d_o·v,  dS = P·(dP − Σ_E d_o·o), times 1 − tanh²(score/c) of the uncapped score
 //     dq = scale·dS·k,  dk = scale·dSᵀ·q,  dv = Pᵀ·d_o
+//     d_sinks_h = −Σ_i exp(σ_h − lse_i)·Σ_E d_o·o
 //
 // FLOPs count the pairs that are not masked: S·T of a head without a mask, under a causal one S(S+1)/2 without a
 // window, W·S − W(W−1)/2 within one of W. The forward pass has 2 products of 2·E FLOPs a pair, the backward pass 5. One of the 5 makes the
@@ -21,10 +27,14 @@
 // zigzag split (plan/layout.h): without a window all slices have as many pairs, with one the middle has most.
 //
 // Placement: split batch; split heads (Ulysses: the sequence whole); or split query sequence with whole k and
-// v, whose gradients are then partial.
+// v, whose gradients are then partial. Sinks are split with the heads where the axis splits weights; elsewhere they are
+// whole, and their gradient is partial.
 //
 // Backward saves q, k, v, o, lse; never the S×T scores (as FlashAttention, arXiv:2205.14135).
 #include <algorithm>
+#include <cstddef>
+#include <utility>
+#include <vector>
 
 #include "engine/graph/mask.h"
 #include "engine/ops/common.h"
@@ -33,29 +43,41 @@
 namespace engine::ops {
 namespace {
 
-absl::Status CheckMask(const Attributes& attributes) {
+constexpr std::size_t kForwardInputs = 4;   // without sinks
+constexpr std::size_t kBackwardInputs = 7;  // likewise
+
+absl::Status CheckForm(const Attributes& attributes) {
+  if (attributes.Has("softcap") && attributes.Float("softcap") < 0)
+    return Internal("attention with a soft cap of {}", attributes.Float("softcap"));
   if (graph::IsCausal(attributes)) return absl::OkStatus();
   const std::string& mask = attributes.String("mask");
   if (mask != "none") return Internal("attention with the mask {}, which is neither causal nor none", mask);
+  if (attributes.Int("alibi", 0) != 0) return Internal("linear biases of attention need a causal mask");
   const std::int64_t window = attributes.Int("window", 0);
   if (window == 0) return absl::OkStatus();
   return Internal("attention within a window of {} needs a causal mask", window);
 }
 
 Types InferForward(TypeSpan inputs, const Attributes& attributes) {
-  RETURN_IF_ERROR(ExpectInputs(inputs, 4, 4, "attention"));
-  RETURN_IF_ERROR(CheckMask(attributes));
+  RETURN_IF_ERROR(ExpectInputs(inputs, kForwardInputs, kForwardInputs + 1, "attention"));
+  RETURN_IF_ERROR(CheckForm(attributes));
   const Shape& q = inputs[0].shape;
   const Shape& k = inputs[1].shape;
   if (q.rank() != 4 || k != inputs[2].shape || q[0] != k[0] || q[3] != k[3] || q[2] % k[2] != 0) {
     return Internal("attention of q {} with k {}", q.ToString(), k.ToString());
   }
+  if (inputs.size() > kForwardInputs && inputs[kForwardInputs].shape != Shape{q[2]})
+    return Internal("{} sinks for {} heads", inputs[kForwardInputs].shape.ToString(), q[2]);
   return std::vector<TensorType>{inputs[0], Leading(inputs[0], 3, StatisticsDType(inputs[0].dtype))};
 }
 
 Types InferBackward(TypeSpan inputs, const Attributes&) {
-  RETURN_IF_ERROR(ExpectInputs(inputs, 7, 7, "attention_grad"));
-  return std::vector<TensorType>{inputs[0], inputs[1], inputs[2]};
+  RETURN_IF_ERROR(ExpectInputs(inputs, kBackwardInputs, kBackwardInputs + 1, "attention_grad"));
+  std::vector<TensorType> gradients = {inputs[0], inputs[1], inputs[2]};
+  if (inputs.size() == kBackwardInputs) return gradients;
+  const TensorType& sinks = inputs[kBackwardInputs];
+  gradients.push_back({.shape = sinks.shape, .dtype = StatisticsDType(sinks.dtype), .dims = sinks.dims});
+  return gradients;
 }
 
 // Keys that `count` queries in a row from position `first` on see, all together.
@@ -101,34 +123,68 @@ Work BackwardWork(TypeSpan inputs, TypeSpan outputs, const Attributes& attribute
 
 ValueIds Gradient(GradientContext& context) {
   const graph::Node& node = context.node;
-  const ValueIds d = context.graph->Emit(kAttentionGrad, "d_" + node.name,
-                                         {node.inputs[0], node.inputs[1], node.inputs[2], node.inputs[3],
-                                          node.outputs[0], node.outputs[1], context.d_outputs[0]},
-                                         node.attributes);
-  return {d[0], d[1], d[2], kNoValue};
+  ValueIds inputs = {node.inputs[0],  node.inputs[1],  node.inputs[2],      node.inputs[3],
+                     node.outputs[0], node.outputs[1], context.d_outputs[0]};
+  const bool sinks = node.inputs.size() > kForwardInputs;
+  ValueIds into;
+  if (sinks) {
+    inputs.push_back(node.inputs[kForwardInputs]);
+    into = {kNoValue, kNoValue, kNoValue, context.accumulators[kForwardInputs]};
+  }
+  const ValueIds d = context.graph->Emit(kAttentionGrad, "d_" + node.name, inputs, node.attributes, into);
+  ValueIds gradients = {d[0], d[1], d[2], kNoValue};
+  if (sinks) gradients.push_back(into[3] == kNoValue ? d[3] : kNoValue);
+  return gradients;
 }
 
-std::vector<Signature> ForwardSignatures(TypeSpan, const Attributes&, const AxisRule& rule) {
+// Of an axis that splits heads and is none of weights, each rank reads its heads' part of whole sinks.
+Placement SinksWithHeads(const AxisRule& rule) {
+  return rule.parameters.Has(Dim::kHead) ? Placement::S(0) : Placement::R();
+}
+
+// Signatures with an input for sinks, and an output for their gradient, appended. Where the axis splits weights, only those
+// that split sinks, or the fallback.
+std::vector<Signature> WithSinks(std::vector<Signature> signatures, const AxisRule& rule, bool backward) {
+  const bool splits = rule.parameters.Has(Dim::kHead);
+  std::erase_if(signatures, [&](const Signature& signature) {
+    return splits && !signature.fallback && signature.inputs[0] != Placement::S(2);
+  });
+  for (Signature& signature : signatures) {
+    const Placement q = signature.inputs[0];
+    const Placement sinks = q == Placement::S(2) ? SinksWithHeads(rule) : Placement::R();
+    signature.inputs.push_back(sinks);
+    if (!backward) continue;
+    signature.outputs.push_back(q.replicated() || sinks.split() ? sinks : Placement::P());
+  }
+  return signatures;
+}
+
+std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
   const Placement r = Placement::R();
   const Placement batch = Placement::S(0);
   const Placement sequence = Placement::S(1);
   const Placement heads = Placement::S(2);
-  return {{{heads, heads, heads, r}, {heads, heads}},
-          {{sequence, r, r, sequence}, {sequence, sequence}},
-          {{batch, batch, batch, batch}, {batch, batch}},
-          {{r, r, r, r}, {r, r}, rule.parameters.Has(Dim::kHead)}};
+  std::vector<Signature> signatures = {{{heads, heads, heads, r}, {heads, heads}},
+                                       {{sequence, r, r, sequence}, {sequence, sequence}},
+                                       {{batch, batch, batch, batch}, {batch, batch}},
+                                       {{r, r, r, r}, {r, r}, rule.parameters.Has(Dim::kHead)}};
+  if (inputs.size() == kForwardInputs) return signatures;
+  return WithSinks(std::move(signatures), rule, /*backward=*/false);
 }
 
-std::vector<Signature> BackwardSignatures(TypeSpan, const Attributes&, const AxisRule& rule) {
+std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
   const Placement r = Placement::R();
   const Placement p = Placement::P();
   const Placement batch = Placement::S(0);
   const Placement sequence = Placement::S(1);
   const Placement heads = Placement::S(2);
-  return {{{heads, heads, heads, r, heads, heads, heads}, {heads, heads, heads}},
-          {{sequence, r, r, sequence, sequence, sequence, sequence}, {sequence, p, p}},
-          {{batch, batch, batch, batch, batch, batch, batch}, {batch, batch, batch}},
-          {{r, r, r, r, r, r, r}, {r, r, r}, rule.parameters.Has(Dim::kHead)}};
+  std::vector<Signature> signatures = {
+      {{heads, heads, heads, r, heads, heads, heads}, {heads, heads, heads}},
+      {{sequence, r, r, sequence, sequence, sequence, sequence}, {sequence, p, p}},
+      {{batch, batch, batch, batch, batch, batch, batch}, {batch, batch, batch}},
+      {{r, r, r, r, r, r, r}, {r, r, r}, rule.parameters.Has(Dim::kHead)}};
+  if (inputs.size() == kBackwardInputs) return signatures;
+  return WithSinks(std::move(signatures), rule, /*backward=*/true);
 }
 
 }  // namespace
@@ -143,6 +199,7 @@ const OpDef kAttentionGrad{.name = "attention_grad",
                            .infer = InferBackward,
                            .family = Family::kAttention,
                            .work = BackwardWork,
-                           .signatures = BackwardSignatures};
+                           .signatures = BackwardSignatures,
+                           .accumulates = 0b1000};
 
 }  // namespace engine::ops

@@ -4,6 +4,8 @@
 #include <doctest/doctest.h>
 
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "engine/backend/cuda/profile/profile.h"
 
@@ -149,6 +151,40 @@ TEST_CASE("the profile reserves what the chosen form of attention needs") {
           CudnnGradLayout(shape, deterministic).bytes);
   }
   CHECK(CudnnGradLayout(shape, true).bytes > CudnnGradLayout(shape, false).bytes);
+}
+
+// Of sizes that cuDNN has: each form of score is the reference kernels', which need one number a query and head.
+TEST_CASE("attention with a soft cap, linear biases or sinks is slow, and says why") {
+  const plan::DeviceProfile profile = CudaProfile();
+  const graph::TensorType q = {{2, 128, 4, 64}, DType::kBF16};
+  const graph::TensorType positions = {{2, 128}, DType::kI32};
+  const graph::TensorType lse = {{2, 128, 4}, DType::kF32};
+  const graph::TensorType sinks = {{4}, DType::kBF16};
+  struct Form {
+    std::string_view why;
+    graph::Attributes attributes;
+    bool sinks = false;
+  };
+  for (const Form& form : {Form{"", {{"softcap", 0.0}, {"alibi", std::int64_t{0}}}},
+                           Form{"attention with a soft cap", {{"softcap", 50.0}}},
+                           Form{"attention with linear biases", {{"alibi", std::int64_t{1}}}},
+                           Form{"attention with sinks", {}, true}}) {
+    CAPTURE(form.why);
+    for (const bool backward : {false, true}) {
+      CAPTURE(backward);
+      std::vector<graph::TensorType> inputs = {q, q, q, positions};
+      if (backward) inputs.insert(inputs.end(), {q, lse, q});
+      if (form.sinks) inputs.push_back(sinks);
+      const std::string kernel = backward ? "attention_grad" : "attention";
+      const plan::SlowPath slow = profile.slow(kernel, inputs, form.attributes);
+      CHECK(slow.why == form.why);
+      const bool fast = form.why.empty();
+      CHECK(slow.kind == (fast ? plan::SlowPath::Kind::kNone : plan::SlowPath::Kind::kReference));
+      const std::int64_t bytes = profile.scratch_bytes(kernel, inputs, {}, form.attributes);
+      if (!fast) CHECK(bytes == (backward ? 2 * 128 * 4 * 4 : 0));
+      if (fast) CHECK(bytes >= kMiB);
+    }
+  }
 }
 
 }  // namespace engine::backend::cuda

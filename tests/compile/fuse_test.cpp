@@ -4,11 +4,13 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
 #include "engine/backend/cuda/profile/profile.h"
 #include "engine/verify/verify.h"
+#include "tests/graphs/graphs.h"
 #include "tests/plan/plans.h"
 
 namespace engine::compile {
@@ -95,6 +97,38 @@ TEST_CASE("fuse: a GPT without dropout is fused all through") {
   CHECK(Kernels(plan, "evaluate.0") ==
         "add_layer_norm 9, attention_packed 4, cross_entropy 1, embedding 2, linear 13, linear_gelu 4, "
         "loss_sum 1");
+}
+
+// What attention on packed tensors does not take is left apart; what it takes keeps its attributes.
+TEST_CASE("fuse: packed attention keeps soft caps, linear biases and rotation, and leaves sinks apart") {
+  const absl::StatusOr<plan::Plan> made =
+      plan::PlanOfGraph(plan::TinyRecipe(kLlama, {"precision.compute=bf16"}), plan::AttentionForms(),
+                        backend::cuda::CudaProfile());
+  REQUIRE_MESSAGE(made.ok(), Message(made.status()));
+  for (const bool backward : {false, true}) {
+    CAPTURE(backward);
+    const std::string segment = backward ? "backward.0" : "forward.0";
+    const std::string grad = backward ? "_grad" : "";
+    const auto packed = All(*made, segment, "attention_packed" + grad);
+    REQUIRE(packed.size() == 2);
+    for (const plan::Instruction* attention : packed) CHECK(attention->attributes().Float("softcap") == 0.5);
+    CHECK(std::count_if(packed.begin(), packed.end(), [](const plan::Instruction* attention) {
+            return attention->attributes().Int("alibi", 0) == 1 && attention->attributes().Int("window") == 6;
+          }) == 1);
+    const auto turned = All(*made, segment, "rotary" + grad);
+    REQUIRE(turned.size() == 1);
+    CHECK(turned[0]->attributes().String("scaling") == "yarn");
+    CHECK(turned[0]->attributes().Int("width") == 4);
+    CHECK(turned[0]->attributes().Int("interleaved") == 1);
+    const auto apart = All(*made, segment, "attention" + grad);
+    REQUIRE(apart.size() == 2);
+    for (const plan::Instruction* attention : apart) {
+      CHECK(attention->inputs.size() == (backward ? 8 : 5));
+      CHECK(attention->AsKernel()->slow.kind == plan::SlowPath::Kind::kReference);
+    }
+    CHECK(All(*made, segment, "rotate" + grad).size() == 2);
+    CHECK(All(*made, segment, backward ? "qkv_merge" : "qkv_split").size() == 1);
+  }
 }
 
 // Dropout after each branch: the bias of a branch is before it, so its gradient is summed by itself.

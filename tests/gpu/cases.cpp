@@ -339,11 +339,47 @@ void AddAttention(const AttentionSizes& s, GpuCases* cases) {
   }
 }
 
+// As a rank of tensor parallelism has them: heads 3, 4 and 5 of 12, with each form of score.
+void AddSliceOfHeads(GpuCases* cases) {
+  const Shape q = {2, 67, 3, 20};
+  const Shape k = {2, 67, 1, 20};
+  const Input positions = Make({2, 67}, Input::kPositions);
+  const Input rows = Make({2, 67, 3}, Input::kPositive);
+  const Attributes attributes = {{"scale", 0.2},   {"window", std::int64_t{50}},
+                                 {"softcap", 1.5}, {"alibi", kOne},
+                                 {"dropout", 0.2}, {"stream", std::string("core")}};
+  const auto place = [](int dim, Tensor* tensor) {
+    Extent extent = Extent::Whole(tensor->type().shape);
+    extent.dims[static_cast<size_t>(dim)] = {Interval{3, 3}};
+    Shape logical = tensor->type().shape;
+    logical[dim] = 12;
+    Tensor placed(tensor->type(), extent, logical);
+    for (std::int64_t i = 0; i < placed.elements(); ++i) placed.Set(i, tensor->Get(i));
+    *tensor = placed;
+  };
+  const std::string label = kSliceOfHeads;
+  cases->push_back(
+      {.base = {&ops::kAttention, label, {{q}, {k}, {k}, positions, {{3}}}, attributes, 67 + 20, true}});
+  cases->push_back({.base = {&ops::kAttentionGrad,
+                             label,
+                             {{q}, {k}, {k}, positions, {q}, rows, {q}, {{3}}},
+                             attributes,
+                             (67 + 20) * 3 + 2 * 67,
+                             true}});
+  for (size_t at = cases->size() - 2; at < cases->size(); ++at) {
+    (*cases)[at].adjust = [place](Tensors* inputs) {
+      place(2, &inputs->front());
+      place(0, &inputs->back());
+    };
+  }
+}
+
 }  // namespace
 
 GpuCases AttentionCases() {
   GpuCases cases;
   AddCommon({&ops::kAttention, &ops::kAttentionGrad}, &cases);
+  AddSliceOfHeads(&cases);
   for (const AttentionSizes& sizes : std::initializer_list<AttentionSizes>{
            {"cuDNN", 2, 128, 2, 2, 64, 0, kNarrow},
            {"cuDNN", 2, 128, 4, 2, 128, 0, kNarrow},

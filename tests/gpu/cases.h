@@ -42,6 +42,9 @@ Tensors Reference(const GpuCase& test, const Tensors& inputs, const std::vector<
 // The input keeps fp32 whatever the dtype of the case: statistics.
 bool IsStatistic(const graph::OpDef& op, size_t input);
 
+// Label of attention's cases of a part of the heads; the last input is their sinks.
+inline constexpr const char* kSliceOfHeads = "heads 3 to 5 of 12";
+
 GpuCases LinearCases();
 GpuCases ElementwiseCases();
 GpuCases NormCases();

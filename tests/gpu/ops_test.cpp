@@ -2,6 +2,7 @@
 // input; a second run gives the same bits. Outputs are NaN and scratch is garbage before every run.
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <set>
 
 #include "engine/backend/cuda/launch/prepare.h"
@@ -241,6 +242,47 @@ TEST_CASE("gpu op: every op has a kernel and a case") {
       CHECK_MESSAGE(backend::cuda::FindKernel(name) != nullptr, fmt::format("{} has no kernel", name));
     }
   }
+}
+
+// Along an axis that splits heads but no weights, a rank reads its part of all sinks; of their gradient, the part of other
+// ranks' heads is zero.
+TEST_CASE("gpu op: sinks of more heads than are here") {
+  int cases = 0;
+  for (GpuCase test : AttentionCases()) {
+    if (test.base.label != kSliceOfHeads) continue;
+    ++cases;
+    test.adjust = [place = test.adjust](Tensors* inputs) {
+      place(inputs);
+      Tensor all({{12}, DType::kF64});
+      for (std::int64_t i = 0; i < all.elements(); ++i) all.Set(i, std::sin(static_cast<double>(i)));
+      inputs->back() = all;
+    };
+    for (DType dtype : kFloats) {
+      Problem problem;
+      problem.op = test.base.op;
+      problem.kernel = std::string(problem.op->name);
+      problem.where = fmt::format("{} of part of the sinks, {}", problem.kernel, Name(dtype));
+      problem.attributes = test.base.attributes;
+      problem.inputs = InputsOf(test, dtype, &problem.input_dtypes);
+      std::vector<graph::TensorType> types;
+      for (size_t i = 0; i < problem.inputs.size(); ++i)
+        types.push_back({problem.inputs[i].type().shape, problem.input_dtypes[i]});
+      types.back().shape = {3};  // those of the heads here
+      auto outputs = problem.op->infer(types, problem.attributes);
+      REQUIRE_MESSAGE(outputs.ok(), Message(outputs.status()));
+      if (outputs->size() == 4) outputs->back().shape = {12};
+      Tensors expected;
+      for (const graph::TensorType& type : *outputs) {
+        problem.outputs.push_back(Output::Whole(type));
+        expected.emplace_back(graph::TensorType{type.shape, DType::kF64});
+      }
+      ops_test::RunInto(problem.op->name, problem.attributes, problem.inputs, &expected);
+      CheckOutputs(test, problem, dtype, expected);
+      problem.accumulate = outputs->size() == 4 ? problem.op->accumulates : 0U;
+      CheckOutputs(test, problem, dtype, expected);
+    }
+  }
+  CHECK(cases == 2);
 }
 
 // control[kLossScale] multiplies gradients and no loss; a power of two is exact.

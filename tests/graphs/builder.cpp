@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "engine/ops/ops.h"
 
@@ -80,11 +81,41 @@ ValueId GraphBuilder::Attention(const std::string& name, ValueId x, ValueId keys
   const ValueId v = Heads(name + ".v", from, kKvHeads);
   const ValueId core = graph_.Emit1(ops::kAttention, name + ".core", {q, k, v, positions},
                                     {{"scale", 1 / std::sqrt(static_cast<double>(kHead))}, {"mask", mask}});
+  return Project(name, x, core);
+}
+
+ValueId GraphBuilder::Project(const std::string& name, ValueId x, ValueId o) {
   const ValueId w = Parameter(name + ".proj.weight", Role::kMatrix, {kWidth, kHeads, kHead},
                               {Dim::kFeature, Dim::kHead, Dim::kOther});
   const ValueId branch =
-      Pinned(graph_.Emit1(ops::kLinear, name + ".proj", {core, w}, {{"in_dims", std::int64_t{2}}}));
+      Pinned(graph_.Emit1(ops::kLinear, name + ".proj", {o, w}, {{"in_dims", std::int64_t{2}}}));
   return Add(name + ".residual", x, branch);
+}
+
+ValueId GraphBuilder::FormedAttention(const std::string& name, ValueId x, ValueId positions,
+                                      const AttentionForm& form) {
+  const ValueId normed = Norm(name + ".norm", x);
+  ValueIds parts;
+  if (form.packed) {
+    const ValueId w = Parameter(name + ".qkv.weight", Role::kMatrix,
+                                {form.kv_heads, kHeads / form.kv_heads + 2, kHead, kWidth},
+                                {Dim::kHead, Dim::kOther, Dim::kOther, Dim::kFeature});
+    const ValueId qkv =
+        graph_.Emit1(ops::kLinear, name + ".qkv", {normed, w}, {{"in_dims", std::int64_t{1}}});
+    parts = graph_.Emit(ops::kQkvSplit, name + ".split", {qkv, positions}, form.rotary);
+  } else {
+    for (const auto& [part, heads] : {std::pair(".q", kHeads), std::pair(".k", form.kv_heads)}) {
+      const ValueId straight = Heads(name + part, normed, heads);
+      parts.push_back(
+          graph_.Emit1(ops::kRotate, name + part + ".turned", {straight, positions}, form.rotary));
+    }
+    parts.push_back(Heads(name + ".v", normed, form.kv_heads));
+  }
+  parts.push_back(positions);
+  if (form.sinks) parts.push_back(Parameter(name + ".sinks", Role::kBias, {kHeads}, {Dim::kHead}));
+  graph::Attributes attributes = form.attributes;
+  attributes.Set("scale", 1 / std::sqrt(static_cast<double>(kHead)));
+  return Project(name, x, graph_.Emit(ops::kAttention, name + ".core", parts, attributes)[0]);
 }
 
 void GraphBuilder::Loss(const std::string& name, ValueId x, ValueId table, ValueId labels,

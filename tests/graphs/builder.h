@@ -40,12 +40,26 @@ class GraphBuilder {
   // graph/mask.h; positions are those of x.
   graph::ValueId Attention(const std::string& name, graph::ValueId x, graph::ValueId keys,
                            graph::ValueId positions, const std::string& mask);
+  // Causal attention of a form of its own.
+  struct AttentionForm {
+    std::int64_t kv_heads = kHeads;
+    graph::Attributes attributes = {};  // of attention, beside the scale
+    graph::Attributes rotary =
+        {};  // of qkv_split, or, where queries, keys and values are not packed, of rotate
+    bool packed = true;
+    bool sinks = false;
+  };
+  // x + attention of norm(x).
+  graph::ValueId FormedAttention(const std::string& name, graph::ValueId x, graph::ValueId positions,
+                                 const AttentionForm& form);
   // The metric `name`: cross entropy of x · tableᵀ, of so many classes, over `count` labels.
   void Loss(const std::string& name, graph::ValueId x, graph::ValueId table, graph::ValueId labels,
             std::int64_t classes, double count, double weight);
 
  private:
   graph::ValueId Pinned(graph::ValueId value);
+  // x + o · wᵀ, with o [B, S, H, E].
+  graph::ValueId Project(const std::string& name, graph::ValueId x, graph::ValueId o);
   // x [..., D] · wᵀ with w [heads, E, D].
   graph::ValueId Heads(const std::string& name, graph::ValueId x, std::int64_t heads);
 

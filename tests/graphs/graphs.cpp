@@ -2,6 +2,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "engine/ops/ops.h"
 #include "tests/graphs/builder.h"
@@ -110,7 +111,62 @@ graph::Graph BuildEncoderDecoder(const GraphSizes& sizes, int encoder_blocks, in
   return std::move(b.graph());
 }
 
+std::vector<GraphBuilder::AttentionForm> FormsOfAttention() {
+  constexpr std::int64_t kOne = 1;
+  const graph::Attributes window = {{"window", std::int64_t{6}}};
+  graph::Attributes biased = window;
+  biased.Set("softcap", 0.5);
+  biased.Set("alibi", kOne);
+  return {{.attributes = biased, .rotary = {{"rotary", std::int64_t{0}}}},
+          {.attributes = {{"softcap", 0.5}},
+           .rotary = {{"rotary", kOne},
+                      {"base", 100.0},
+                      {"scaling", std::string("yarn")},
+                      {"factor", 4.0},
+                      {"original", 64.0},
+                      {"width", std::int64_t{4}},
+                      {"interleaved", kOne}}},
+          {.attributes = window,
+           .rotary = {{"rotary", kOne}, {"base", 100.0}, {"scaling", std::string("linear")}, {"factor", 2.0}},
+           .sinks = true},
+          {.kv_heads = GraphBuilder::kKvHeads,
+           .attributes = {{"softcap", 0.5}, {"dropout", 0.2}, {"stream", std::string("core")}},
+           .rotary = {{"base", 100.0},
+                      {"scaling", std::string("longrope")},
+                      {"factor", 4.0},
+                      {"original", 64.0},
+                      {"factors", std::string("1,1.5,2,4")}},
+           .packed = false,
+           .sinks = true}};
+}
+
+graph::Graph BuildAttentionForms(const GraphSizes& sizes) {
+  GraphBuilder b;
+  const Shape tokens_shape = {sizes.samples, sizes.sequence};
+  const graph::Dims dims = {Dim::kSample, Dim::kCausalSequence};
+  const ValueId tokens = b.Input("tokens", tokens_shape, dims);
+  const ValueId positions = b.Input("positions", tokens_shape, dims);
+  const ValueId labels = b.Input("labels", tokens_shape, dims);
+  b.graph().BeginUnit("entry", Unit::Kind::kEntry);
+  const ValueId table = b.Table("table", kWords);
+  ValueId x = b.Lookup("lookup", tokens, table);
+  int block = 0;
+  for (const GraphBuilder::AttentionForm& form : FormsOfAttention()) {
+    const std::string name = "blocks." + std::to_string(block++);
+    b.graph().BeginUnit(name, Unit::Kind::kBlock);
+    x = b.FormedAttention(name + ".attention", x, positions, form);
+    x = b.Mlp(name + ".mlp", x);
+  }
+  b.graph().BeginUnit("head", Unit::Kind::kExit);
+  b.Loss("loss", b.Norm("final_norm", x), table, labels, kWords, TokensOf(sizes, sizes.sequence), 1);
+  return std::move(b.graph());
+}
+
 }  // namespace
+
+GraphModel AttentionForms() {
+  return {.build = BuildAttentionForms, .limits = {{"tokens", kWords}, {"positions", 0}, {"labels", kWords}}};
+}
 
 GraphModel Ladder(int blocks) {
   return {.build = [=](const GraphSizes& sizes) { return BuildLadder(sizes, blocks); },

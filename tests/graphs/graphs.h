@@ -43,6 +43,11 @@ GraphModel Encoder(int blocks);
 inline constexpr double kClassWeight = 0.25;
 GraphModel EncoderDecoder(int encoder_blocks, int decoder_blocks);
 
+// A decoder whose four blocks have attention of other forms: a soft cap and linear biases; a soft cap, and neighbours of
+// half a head turned by YaRN; sinks, within a window; and sinks with a soft cap and dropout, of queries and keys that are
+// projected apart and turned by longrope.
+GraphModel AttentionForms();
+
 // `blocks`: of each chunk; empty: balanced. Not verified.
 absl::StatusOr<Plan> PlanOfGraph(const recipe::Recipe& recipe, const GraphModel& model,
                                  const DeviceProfile& profile = {},

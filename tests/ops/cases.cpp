@@ -190,21 +190,19 @@ void AddQkv(std::vector<Case>* cases) {
 }
 
 void AddAttention(std::vector<Case>* cases) {
-  const auto add = [&](const std::string& label, Shape q, Shape k, Attributes attributes, bool large) {
+  const auto add = [&](const std::string& label, Shape q, Shape k, Attributes attributes, bool large,
+                       bool sinks = false) {
     const Shape rows = {q[0], q[1], q[2]};
     const std::int64_t terms = k[1] + q[3];
-    cases->push_back({&ops::kAttention,
-                      label,
-                      {Real(q), Real(k), Real(k), Positions({q[0], q[1]})},
-                      attributes,
-                      terms,
-                      large});
-    cases->push_back({&ops::kAttentionGrad,
-                      label,
-                      {Real(q), Real(k), Real(k), Positions({q[0], q[1]}), Real(q), Positive(rows), Real(q)},
-                      attributes,
-                      terms * q[2] / k[2],
-                      large});
+    std::vector<Input> forward = {Real(q), Real(k), Real(k), Positions({q[0], q[1]})};
+    std::vector<Input> backward = forward;
+    backward.insert(backward.end(), {Real(q), Positive(rows), Real(q)});
+    if (sinks) forward.push_back(Real({q[2]}));
+    if (sinks) backward.push_back(Real({q[2]}));
+    cases->push_back({&ops::kAttention, label, std::move(forward), attributes, terms, large});
+    const std::int64_t sink_terms = sinks ? q[0] * q[1] : 0;
+    cases->push_back({&ops::kAttentionGrad, label, std::move(backward), attributes,
+                      terms * q[2] / k[2] + sink_terms, large});
   };
   const Attributes plain = {{"scale", 0.4}, {"window", std::int64_t{0}}, {"dropout", 0.0}};
   Attributes window = plain;
@@ -227,6 +225,31 @@ void AddAttention(std::vector<Case>* cases) {
   add("cross, large", {1, 301, 4, 16}, {1, 77, 2, 16}, unmasked, true);
   add("large", {1, 301, 2, 16}, {1, 301, 2, 16}, plain, true);
   add("large, all", {1, 301, 2, 16}, {1, 301, 2, 16}, all, true);
+  // Scores of a soft cap, linear biases and sinks.
+  const auto form = [](Attributes attributes, double softcap, std::int64_t alibi) {
+    if (softcap > 0) attributes.Set("softcap", softcap);
+    attributes.Set("alibi", alibi);
+    return attributes;
+  };
+  const Shape heads_of_5 = {2, 8, 6, 5};
+  const Shape keys_of_5 = {2, 8, 2, 5};
+  add("soft cap, window", heads_of_5, keys_of_5, form(window, 0.8, 0), false);
+  add("soft cap, dropout", {2, 4, 4, 6}, {2, 4, 2, 6}, form(dropout, 0.8, 0), false);
+  add("soft cap, no mask", {2, 4, 2, 6}, {2, 8, 2, 6}, form(unmasked, 0.8, 0), false);
+  add("linear biases", heads_of_5, keys_of_5, form(plain, 0, 1), false);
+  add("sinks", {2, 4, 4, 6}, {2, 4, 2, 6}, plain, false, true);
+  add(
+      "sinks, window, dropout", heads_of_5, keys_of_5,
+      [&] {
+        Attributes attributes = dropout;
+        attributes.Set("window", std::int64_t{3});
+        return attributes;
+      }(),
+      false, true);
+  add("sinks, no mask, dropout", {2, 8, 2, 6}, {2, 4, 2, 6}, unmasked_dropout, false, true);
+  add("soft cap, linear biases, sinks, window", heads_of_5, keys_of_5, form(window, 0.8, 1), false, true);
+  add("large, soft cap, linear biases, sinks, window, dropout", {2, 301, 6, 17}, {2, 301, 2, 17},
+      form(all, 0.8, 1), true, true);
 }
 
 void AddSelectToken(std::vector<Case>* cases) {

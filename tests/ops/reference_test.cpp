@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "engine/base/philox.h"
+#include "engine/graph/alibi.h"
 #include "engine/graph/rotary.h"
 #include "engine/ops/ops.h"
 #include "tests/ops/cases.h"
@@ -42,6 +43,8 @@ TEST_CASE("attention") {
     const std::int64_t window = test.attributes.Int("window");
     const bool causal = !test.attributes.Has("mask");
     const double p = test.attributes.Float("dropout");
+    const double cap = test.attributes.Has("softcap") ? test.attributes.Float("softcap") : 0.0;
+    const bool alibi = test.attributes.Int("alibi", 0) != 0;
     double worst = 0;
     for (std::int64_t row = 0; row < q[0] * q[1] * q[2]; ++row) {
       const std::int64_t b = row / (q[1] * q[2]);
@@ -49,12 +52,15 @@ TEST_CASE("attention") {
       const std::int64_t h = row % q[2];
       const auto key = [&](std::int64_t j) { return ((b * k[1] + j) * k[2] + h / (q[2] / k[2])) * k[3]; };
       std::vector<double> weights;
-      double sum = 0;
+      double sum = in.size() > 4 ? std::exp(in[4].Get(h)) : 0.0;
       for (std::int64_t j = 0; j < k[1]; ++j) {
         double score = 0;
         for (std::int64_t e = 0; e < q[3]; ++e) score += in[0].Get(row * q[3] + e) * in[1].Get(key(j) + e);
         const bool seen = !causal || (j <= i && (window == 0 || i - j < window));
-        weights.push_back(seen ? std::exp(test.attributes.Float("scale") * score) : 0.0);
+        score *= test.attributes.Float("scale");
+        if (cap > 0) score = cap * std::tanh(score / cap);
+        if (alibi) score -= graph::AlibiSlope(h, q[2]) * static_cast<double>(i - j);
+        weights.push_back(seen ? std::exp(score) : 0.0);
         sum += weights.back();
       }
       for (std::int64_t e = 0; e < q[3]; ++e) {

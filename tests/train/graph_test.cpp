@@ -115,4 +115,24 @@ TEST_CASE(
                 {"granularity=full pp=2 micro_batch=2", {3, 3}}});
 }
 
+// Heads split by tp, and by cp, which splits no weight: each rank there reads its part of all sinks; sequences in two pieces
+// (cp = 4, more than there are kv heads in the last block); half-batches; dropout of attention.
+TEST_CASE("graphs: a decoder with soft caps, linear biases, sinks and the forms of rotation") {
+  const plan::GraphModel model = plan::AttentionForms();
+  const Trained one = Run(model, "micro_batch=2");
+  CHECK(one.losses[3] != one.losses[0]);
+  CheckLayouts(model, one,
+               {{"micro_batch=8"},
+                {"tp=2 micro_batch=2"},
+                {"tp=2 sequence_parallel=true micro_batch=2"},
+                {"tp=4 micro_batch=2"},
+                {"cp=2 micro_batch=2"},
+                {"cp=4 micro_batch=2"},
+                {"dp=2 zero_stage=3 overlap=on micro_batch=2"},
+                {"tp=2 overlap=on micro_batch=4"},
+                {"pp=2 schedule=zero_bubble micro_batch=2"},
+                {"dp=2 cp=2 tp=2 pp=2 micro_batch=2"},
+                {"granularity=full micro_batch=2"}});
+}
+
 }  // namespace engine::train::testing

@@ -1,10 +1,14 @@
 // Both directions go over blocks of 64 queries and 256 keys, whose scores stay in cache, with one product per
 // block on the calling thread; blocks without an unmasked pair are skipped. Forward is the online softmax of
 // FlashAttention (arXiv:2205.14135).
+#include <cmath>
+#include <cstddef>
+
 #include "engine/backend/cpu/kernels/gemm.h"
 #include "engine/backend/cpu/kernels/keep_mask.h"
 #include "engine/backend/cpu/kernels/kernels.h"
 #include "engine/backend/cpu/kernels/loops.h"
+#include "engine/graph/alibi.h"
 #include "engine/graph/mask.h"
 
 namespace engine::backend::cpu {
@@ -12,6 +16,8 @@ namespace {
 
 constexpr std::int64_t kQueries = 64;
 constexpr std::int64_t kKeys = 256;
+constexpr std::size_t kForwardSinks = 4;  // inputs
+constexpr std::size_t kBackwardSinks = 7;
 
 // Keys [first, last).
 struct Keys {
@@ -34,7 +40,9 @@ struct Problem {
         window(args.attributes->Int("window", 0)),
         causal(graph::IsCausal(*args.attributes)),
         scale(args.attributes->Float("scale")),
-        dropout(args.attributes->Has("dropout") ? args.attributes->Float("dropout") : 0.0) {
+        dropout(args.attributes->Has("dropout") ? args.attributes->Float("dropout") : 0.0),
+        softcap(args.attributes->Has("softcap") ? args.attributes->Float("softcap") : 0.0),
+        alibi(args.attributes->Int("alibi", 0) != 0) {
     if (dropout == 0.0) return;
     context = args.context;
     key = MakePhiloxKey(context->seed, args.attributes->String("stream"));
@@ -64,13 +72,16 @@ struct Problem {
     return all;
   }
 
+  // In the whole tensor.
+  std::int64_t LogicalHead(std::int64_t h) const { return LogicalIndex(q.extent.dims[2], h); }
+
   // Drops out row[0, count): query i of head h against the keys from `first`.
   template <typename T>
   void DropOut(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t first, std::int64_t count,
                T* row) const {
     const std::int64_t sample = context->first_sample + LogicalIndex(q.extent.dims[0], b);
-    const std::int64_t query = (sample * q.logical[2] + LogicalIndex(q.extent.dims[2], h)) * q.logical[1] +
-                               positions[b * queries + i];
+    const std::int64_t query =
+        (sample * q.logical[2] + LogicalHead(h)) * q.logical[1] + positions[b * queries + i];
     ScaleKept(key, context->iteration, static_cast<std::uint64_t>(query * k.logical[1] + first), count,
               static_cast<float>(dropout), static_cast<T>(1 / (1 - dropout)), row, row);
   }
@@ -80,7 +91,8 @@ struct Problem {
   const std::int32_t* positions;
   std::int64_t batch, queries, heads, head, keys, kv_heads, group, window;
   bool causal;
-  double scale, dropout;
+  double scale, dropout, softcap;
+  bool alibi;
   PhiloxKey key;
   const KernelContext* context = nullptr;
 };
@@ -161,6 +173,39 @@ void DropRow(const Problem& p, const Block& block, std::int64_t r, Keys seen, T*
   p.DropOut(block.b, block.h, block.i0 + r, block.j0 + seen.first, seen.last - seen.first, row + seen.first);
 }
 
+// From scaled products to what softmax sees, of the columns that row r sees: soft cap and linear bias. Where there is a
+// cap, slope[j] becomes the capped score's derivative by the product.
+template <typename T>
+void BendRow(const Problem& p, const Block& block, std::int64_t r, Keys seen, T* row, T* slope) {
+  if (p.softcap > 0) {
+    const T cap = static_cast<T>(p.softcap);
+    for (std::int64_t j = seen.first; j < seen.last; ++j) {
+      const T share = std::tanh(row[j] / cap);
+      row[j] = cap * share;
+      slope[j] = T(1) - share * share;
+    }
+  }
+  if (!p.alibi) return;
+  const T bias = static_cast<T>(graph::AlibiSlope(p.LogicalHead(block.h), p.q.logical[2]));
+  const std::int64_t distance = p.positions[block.b * p.queries + block.i0 + r] - block.j0;
+  for (std::int64_t j = seen.first; j < seen.last; ++j) row[j] -= bias * static_cast<T>(distance - j);
+}
+
+// The sinks that are here, which may be those of more heads than are here; or none.
+template <typename T>
+struct Sinks {
+  Sinks(const KernelArgs& args, std::size_t input)
+      : values(args.inputs.size() > input ? args.inputs[input].as<T>() : nullptr),
+        first(values == nullptr ? 0 : OnePiece(args.inputs[input], 0).start) {}
+
+  bool any() const { return values != nullptr; }
+  std::int64_t IndexOf(const Problem& p, std::int64_t h) const { return p.LogicalHead(h) - first; }
+  T Of(const Problem& p, std::int64_t h) const { return values[IndexOf(p, h)]; }
+
+  const T* values;
+  std::int64_t first;
+};
+
 // Running softmax of a block of queries: the largest score so far and Σ exp(score − largest).
 template <typename T>
 struct Running {
@@ -174,6 +219,8 @@ void SoftmaxRow(const Problem& p, const Block& block, std::int64_t r, Running<T>
   const Keys seen = block.Seen(p, r);
   ClearOutside(row, block.columns, seen);
   if (seen.first == seen.last) return;
+  T slope[kKeys];  // not needed
+  BendRow(p, block, r, seen, row, slope);
   const std::int64_t count = seen.last - seen.first;
   T* scores = row + seen.first;
   const T top = std::max(running->top[r], MaxOf(count, scores));
@@ -189,11 +236,22 @@ void SoftmaxRow(const Problem& p, const Block& block, std::int64_t r, Running<T>
   if (p.dropout > 0) DropRow(p, block, r, seen, row);
 }
 
+// One more key, without a value: what the row has gathered so far is relative to the new largest score.
+template <typename T>
+void AddSink(const Problem& p, std::int64_t r, T sink, Running<T>* running, T* out) {
+  const T top = std::max(running->top[r], sink);
+  const T shrink = running->sum[r] > T(0) ? Exp(running->top[r] - top) : T(0);
+  running->sum[r] = running->sum[r] * shrink + Exp(sink - top);
+  running->top[r] = top;
+  for (std::int64_t e = 0; e < p.head; ++e) out[e] *= shrink;
+}
+
 template <typename T>
 void ForwardBlock(const Problem& p, const KernelArgs& args, std::int64_t b, std::int64_t h, std::int64_t i0) {
   const std::int64_t rows = std::min(kQueries, p.queries - i0);
   T* o = args.outputs[0].as<T>() + p.QueryRow(b, h, i0);
   T* lse = args.outputs[1].as<T>();
+  const Sinks<T> sinks(args, kForwardSinks);
   Tile<T> scores;
   Running<T> running;
   std::fill_n(running.top, rows, -std::numeric_limits<T>::infinity());
@@ -209,6 +267,7 @@ void ForwardBlock(const Problem& p, const KernelArgs& args, std::int64_t b, std:
     ScoreKeyProduct(p, block, scores.at, args.inputs[2].as<T>(), T(1), args.outputs[0].as<T>());
   }
   for (std::int64_t r = 0; r < rows; ++r) {
+    if (sinks.any()) AddSink(p, r, sinks.Of(p, h), &running, o + r * p.query_stride());
     const T sum = running.sum[r];
     const T inverse = sum > T(0) ? T(1) / sum : T(0);
     for (std::int64_t e = 0; e < p.head; ++e) o[r * p.query_stride() + e] *= inverse;
@@ -223,32 +282,52 @@ void BackwardRow(const Problem& p, const Block& block, std::int64_t r, T lse, T 
   const Keys seen = block.Seen(p, r);
   ClearOutside(probability, block.columns, seen);
   ClearOutside(d_score, block.columns, seen);
+  T slope[kKeys];
+  BendRow(p, block, r, seen, probability, slope);
   for (std::int64_t j = seen.first; j < seen.last; ++j) probability[j] = Exp(probability[j] - lse);
   const T scale = static_cast<T>(p.scale);
-  if (p.dropout == 0) {
-    for (std::int64_t j = seen.first; j < seen.last; ++j)
-      d_score[j] = scale * probability[j] * (d_score[j] - delta);
-    return;
-  }
-  DropRow(p, block, r, seen, d_score);
+  if (p.dropout > 0) DropRow(p, block, r, seen, d_score);
   for (std::int64_t j = seen.first; j < seen.last; ++j)
     d_score[j] = scale * probability[j] * (d_score[j] - delta);
-  DropRow(p, block, r, seen, probability);
+  for (std::int64_t j = seen.first; p.softcap > 0 && j < seen.last; ++j) d_score[j] *= slope[j];
+  if (p.dropout > 0) DropRow(p, block, r, seen, probability);
+}
+
+// Σ_E d_o·o of a query.
+template <typename T>
+T DeltaOf(const Problem& p, const KernelArgs& args, std::int64_t b, std::int64_t h, std::int64_t i) {
+  const T* o = args.inputs[4].as<T>() + p.QueryRow(b, h, i);
+  const T* d_o = args.inputs[6].as<T>() + p.QueryRow(b, h, i);
+  return SumOf<T>(p.head, [&](std::int64_t e) { return d_o[e] * o[e]; });
+}
+
+// d_sinks of the heads that are here; zero of others.
+template <typename T>
+void SinkGrad(const Problem& p, const KernelArgs& args) {
+  const Sinks<T> sinks(args, kBackwardSinks);
+  const T* lse = args.inputs[5].as<T>();
+  T* d_sinks = args.outputs[3].as<T>();
+  if (!Accumulates(args, 3)) std::fill_n(d_sinks, args.outputs[3].shape[0], T(0));
+  ForEachBlock(args, p.heads, 1, [&](std::int64_t h, std::int64_t) {
+    const T sink = sinks.Of(p, h);
+    const T sum = SumOf<T>(p.batch * p.queries, [&](std::int64_t row) {
+      return Exp(sink - lse[row * p.heads + h]) * DeltaOf<T>(p, args, row / p.queries, h, row % p.queries);
+    });
+    d_sinks[sinks.IndexOf(p, h)] -= sum;
+  });
 }
 
 template <typename T>
 void BackwardBlock(const Problem& p, const KernelArgs& args, std::int64_t b, std::int64_t h,
                    std::int64_t i0) {
-  const T* o = args.inputs[4].as<T>();
   const T* lse = args.inputs[5].as<T>();
   const T* d_o = args.inputs[6].as<T>();
   T* dq = args.outputs[0].as<T>();
   const std::int64_t rows = std::min(kQueries, p.queries - i0);
   T delta[kQueries];  // Σ_E d_o·o
   for (std::int64_t r = 0; r < rows; ++r) {
-    const std::int64_t at = p.QueryRow(b, h, i0 + r);
-    delta[r] = SumOf<T>(p.head, [&](std::int64_t e) { return d_o[at + e] * o[at + e]; });
-    std::fill_n(dq + at, p.head, T(0));
+    delta[r] = DeltaOf<T>(p, args, b, h, i0 + r);
+    std::fill_n(dq + p.QueryRow(b, h, i0 + r), p.head, T(0));
   }
   Tile<T> probability;
   Tile<T> d_score;
@@ -294,6 +373,7 @@ void AttentionGrad(const KernelArgs& args) {
       for (std::int64_t i0 = 0; i0 < p.queries; i0 += kQueries) BackwardBlock<T>(p, args, b, h, i0);
     }
   });
+  if (args.inputs.size() > kBackwardSinks) SinkGrad<T>(p, args);
 }
 
 template void Attention<float>(const KernelArgs&);

@@ -7,6 +7,7 @@
 
 #include "engine/backend/cuda/kernels/vector.cuh"
 #include "engine/base/philox.h"
+#include "engine/graph/alibi.h"
 #include "engine/plan/control.h"
 
 namespace engine::backend::cuda {
@@ -78,12 +79,52 @@ __device__ __forceinline__ float Keep(const AttentionProblem& p, std::int64_t b,
                                       std::int64_t position, std::int64_t key) {
   const AttentionDropout& dropout = p.dropout;
   if (dropout.probability == 0.0F) return 1.0F;
-  const std::int64_t head = (dropout.first_sample + b) * dropout.logical_heads + dropout.first_head + h;
+  const std::int64_t head = (dropout.first_sample + b) * p.logical_heads + p.first_head + h;
   const std::int64_t query = head * p.keys + position;
   const auto epoch = static_cast<std::uint64_t>(dropout.control[plan::kIteration]);
   const std::uint32_t word = PhiloxWord({dropout.key_low, dropout.key_high},
                                         static_cast<std::uint64_t>(query * p.keys + key), epoch);
   return UniformFromWord(word) >= dropout.probability ? dropout.scale : 0.0F;
+}
+
+// kBent: scores have a soft cap or a linear bias. The plain form, that of most reference runs, is an expression of its own, so
+// that the compiler contracts it as it always did.
+
+__device__ __forceinline__ float SlopeOf(const AttentionProblem& p, std::int64_t h) {
+  if (!p.alibi) return 0.0F;
+  return exp2f(static_cast<float>(graph::AlibiExponent(p.first_head + h, p.logical_heads)));
+}
+
+// What softmax sees of a scaled product, and its derivative by that.
+struct Bent {
+  float score, derivative;
+};
+__device__ __forceinline__ Bent Bend(const AttentionProblem& p, float slope, std::int64_t distance,
+                                     float score) {
+  float derivative = 1.0F;
+  if (p.softcap > 0.0F) {
+    const float share = tanhf(score / p.softcap);
+    score = p.softcap * share;
+    derivative = 1.0F - share * share;
+  }
+  return {score - slope * static_cast<float>(distance), derivative};
+}
+
+// Of a pair whose product q·k is `product`.
+struct PairScore {
+  float probability, derivative;
+};
+template <bool kBent>
+__device__ __forceinline__ PairScore ProbabilityOf(const AttentionProblem& p, float slope,
+                                                   std::int64_t distance, float product, float lse) {
+  if constexpr (!kBent) return {expf(p.scale * product - lse), 1.0F};
+  const Bent bent = Bend(p, slope, distance, p.scale * product);
+  return {expf(bent.score - lse), bent.derivative};
+}
+
+template <typename T>
+__device__ __forceinline__ float SinkOf(const AttentionProblem& p, std::int64_t h) {
+  return ToFloat(static_cast<const T*>(p.sinks)[h]);
 }
 
 struct Keys {
@@ -107,7 +148,7 @@ __device__ __forceinline__ bool OwnQuery(const AttentionProblem& p, Query* query
   return true;
 }
 
-template <typename T, int kEach>
+template <typename T, int kEach, bool kBent>
 __global__ void __launch_bounds__(kThreads) ForwardKernel(AttentionProblem p) {
   Query at;
   if (!OwnQuery(p, &at)) return;
@@ -120,12 +161,14 @@ __global__ void __launch_bounds__(kThreads) ForwardKernel(AttentionProblem p) {
   LoadRow(QueryRow<const T>(p, p.q, at.b, at.s, at.h), head, q);
   float top = -INFINITY;
   float sum = 0;
+  const float slope = kBent ? SlopeOf(p, at.h) : 0.0F;
   for (std::int64_t t = seen.first; t < seen.last; ++t) {
     float k[kEach];
     float v[kEach];
     LoadRow(KeyRow<const T>(p.k, at.b, t, kv), head, k);
     LoadRow(KeyRow<const T>(p.v, at.b, t, kv), head, v);
-    const float score = p.scale * Dot(q, k);
+    float score = p.scale * Dot(q, k);
+    if constexpr (kBent) score = Bend(p, slope, position - t, score).score;
     if (score > top) {  // the same in every lane
       const float shrink = expf(top - score);
       sum *= shrink;
@@ -137,6 +180,15 @@ __global__ void __launch_bounds__(kThreads) ForwardKernel(AttentionProblem p) {
     sum += probability;
     AddScaled(probability * Keep(p, at.b, at.h, position, t), v, o);
   }
+  if (p.sinks != nullptr) {  // one more key, without a value
+    const float sink = SinkOf<T>(p, at.h);
+    const float largest = fmaxf(top, sink);
+    const float shrink = sum > 0 ? expf(top - largest) : 0.0F;
+    sum = sum * shrink + expf(sink - largest);
+    top = largest;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) o[i] *= shrink;
+  }
   const float inverse = sum > 0 ? 1.0F / sum : 0.0F;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) o[i] *= inverse;
@@ -145,7 +197,7 @@ __global__ void __launch_bounds__(kThreads) ForwardKernel(AttentionProblem p) {
 }
 
 // dq, and Σ_E d_o·o for the keys' kernel.
-template <typename T, int kEach>
+template <typename T, int kEach, bool kBent>
 __global__ void __launch_bounds__(kThreads) QueryGradKernel(AttentionProblem p) {
   Query at;
   if (!OwnQuery(p, &at)) return;
@@ -161,21 +213,24 @@ __global__ void __launch_bounds__(kThreads) QueryGradKernel(AttentionProblem p) 
   const float row_sum = Dot(q, d_o);
   LoadRow(QueryRow<const T>(p, p.q, at.b, at.s, at.h), head, q);
   const float lse = *LseAt(p.lse, at.b, at.s, at.h);
+  const float slope = kBent ? SlopeOf(p, at.h) : 0.0F;
   for (std::int64_t t = seen.first; t < seen.last; ++t) {
     float k[kEach];
     float v[kEach];
     LoadRow(KeyRow<const T>(p.k, at.b, t, kv), head, k);
     LoadRow(KeyRow<const T>(p.v, at.b, t, kv), head, v);
-    const float probability = expf(p.scale * Dot(q, k) - lse);
+    const PairScore pair = ProbabilityOf<kBent>(p, slope, position - t, Dot(q, k), lse);
     const float d_probability = Dot(d_o, v) * Keep(p, at.b, at.h, position, t);
-    AddScaled(p.scale * probability * (d_probability - row_sum), k, dq);
+    float d_score = p.scale * pair.probability * (d_probability - row_sum);
+    if constexpr (kBent) d_score *= pair.derivative;
+    AddScaled(d_score, k, dq);
   }
   StoreRow(QueryRow<T>(p, p.dq, at.b, at.s, at.h), head, dq);
   if (threadIdx.x % kWarp == 0) p.row_sums[RowSumAt(p, at.b, at.s, at.h)] = row_sum;
 }
 
 // dk and dv of a key: the queries that see it, head by head of its group.
-template <typename T, int kEach>
+template <typename T, int kEach, bool kBent>
 __global__ void __launch_bounds__(kThreads) KeyGradKernel(AttentionProblem p) {
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
   if (index >= p.batch * p.keys * p.kv_heads) return;
@@ -191,6 +246,7 @@ __global__ void __launch_bounds__(kThreads) KeyGradKernel(AttentionProblem p) {
   LoadRow(KeyRow<const T>(p.k, b, t, kv), head, k);
   LoadRow(KeyRow<const T>(p.v, b, t, kv), head, v);
   for (std::int64_t h = kv * group; h < (kv + 1) * group; ++h) {
+    const float slope = kBent ? SlopeOf(p, h) : 0.0F;
     for (std::int64_t s = 0; s < p.queries; ++s) {
       const std::int64_t position = p.positions[b * p.queries + s];
       const Keys seen = SeenBy(p, position);
@@ -199,23 +255,47 @@ __global__ void __launch_bounds__(kThreads) KeyGradKernel(AttentionProblem p) {
       float d_o[kEach];
       LoadRow(QueryRow<const T>(p, p.q, b, s, h), head, q);
       LoadRow(QueryRow<const T>(p, p.d_o, b, s, h), head, d_o);
-      const float probability = expf(p.scale * Dot(q, k) - *LseAt(p.lse, b, s, h));
+      const PairScore pair = ProbabilityOf<kBent>(p, slope, position - t, Dot(q, k), *LseAt(p.lse, b, s, h));
       const float keep = Keep(p, b, h, position, t);
-      const float d_score = p.scale * probability * (Dot(d_o, v) * keep - p.row_sums[RowSumAt(p, b, s, h)]);
+      float d_score = p.scale * pair.probability * (Dot(d_o, v) * keep - p.row_sums[RowSumAt(p, b, s, h)]);
+      if constexpr (kBent) d_score *= pair.derivative;
       AddScaled(d_score, q, dk);
-      AddScaled(probability * keep, d_o, dv);
+      AddScaled(pair.probability * keep, d_o, dv);
     }
   }
   StoreRow(KeyRow<T>(p.dk, b, t, kv), head, dk);
   StoreRow(KeyRow<T>(p.dv, b, t, kv), head, dv);
 }
 
+// A block a head: over its queries in a fixed order, after QueryGradKernel has left their sums.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) SinkGradKernel(AttentionProblem p) {
+  __shared__ float shared[kWarps];
+  const std::int64_t h = blockIdx.x;
+  const float sink = SinkOf<T>(p, h);
+  float sum = 0;
+  for (std::int64_t row = threadIdx.x; row < p.batch * p.queries; row += kThreads) {
+    const std::int64_t b = row / p.queries;
+    const std::int64_t s = row % p.queries;
+    sum = fmaf(expf(sink - *LseAt(p.lse, b, s, h)), p.row_sums[RowSumAt(p, b, s, h)], sum);
+  }
+  sum = BlockSum<kThreads>(sum, shared);
+  if (threadIdx.x == 0) p.d_sinks[h] -= sum;
+}
+
 unsigned BlocksFor(std::int64_t warps) { return static_cast<unsigned>((warps + kWarps - 1) / kWarps); }
 
-// Calls body(T(), integral constant of elements a lane).
+// Calls body(T(), integral constant of elements a lane, integral constant kBent).
 template <typename Body>
-void WithRowType(const AttentionProblem& p, const Body& body) {
+void WithRowType(const AttentionProblem& p, const Body& of_form) {
   WithElementType(p.dtype, [&](auto element) {
+    const auto body = [&](auto row_element, auto each) {
+      if (p.softcap > 0 || p.alibi) {
+        of_form(row_element, each, std::true_type());
+      } else {
+        of_form(row_element, each, std::false_type());
+      }
+    };
     if (p.head <= kWarp) {
       body(element, std::integral_constant<int, 1>());
     } else if (p.head <= 2 * kWarp) {
@@ -235,19 +315,25 @@ void WithRowType(const AttentionProblem& p, const Body& body) {
 void AttentionReference(const AttentionProblem& problem, cudaStream_t stream) {
   const unsigned blocks = BlocksFor(problem.batch * problem.queries * problem.heads);
   if (blocks == 0) return;
-  WithRowType(problem, [&](auto element, auto each) {
-    ForwardKernel<decltype(element), decltype(each)::value><<<blocks, kThreads, 0, stream>>>(problem);
+  WithRowType(problem, [&](auto element, auto each, auto bent) {
+    ForwardKernel<decltype(element), decltype(each)::value, decltype(bent)::value>
+        <<<blocks, kThreads, 0, stream>>>(problem);
   });
 }
 
 void AttentionReferenceGrad(const AttentionProblem& problem, cudaStream_t stream) {
   const unsigned query_blocks = BlocksFor(problem.batch * problem.queries * problem.heads);
   const unsigned key_blocks = BlocksFor(problem.batch * problem.keys * problem.kv_heads);
-  WithRowType(problem, [&](auto element, auto each) {
+  WithRowType(problem, [&](auto element, auto each, auto bent) {
     using T = decltype(element);
     constexpr int kEach = decltype(each)::value;
-    if (query_blocks > 0) QueryGradKernel<T, kEach><<<query_blocks, kThreads, 0, stream>>>(problem);
-    if (key_blocks > 0) KeyGradKernel<T, kEach><<<key_blocks, kThreads, 0, stream>>>(problem);
+    constexpr bool kBent = decltype(bent)::value;
+    if (query_blocks > 0) QueryGradKernel<T, kEach, kBent><<<query_blocks, kThreads, 0, stream>>>(problem);
+    if (key_blocks > 0) KeyGradKernel<T, kEach, kBent><<<key_blocks, kThreads, 0, stream>>>(problem);
+  });
+  if (problem.sinks == nullptr || problem.heads == 0) return;
+  WithElementType(problem.dtype, [&](auto element) {
+    SinkGradKernel<decltype(element)><<<static_cast<unsigned>(problem.heads), kThreads, 0, stream>>>(problem);
   });
 }
 

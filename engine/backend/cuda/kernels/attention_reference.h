@@ -1,5 +1,5 @@
 // Launchers of attention_reference.cu: attention with plain fp32 arithmetic, for any sizes, windows, dropout,
-// element types and slices of the sequence. What other forms are compared with, and what carries out those
+// soft caps, linear biases, sinks, element types and slices of the sequence. What other forms are compared with, and what carries out those
 // that cuDNN does not. B batch, S queries, T keys, H heads, K kv heads, E elements of a head.
 #pragma once
 
@@ -35,8 +35,6 @@ struct AttentionDropout {
   float probability = 0;                    // 0: none, and the rest is not read
   std::uint32_t key_low = 0, key_high = 0;  // PhiloxKey of (seed, stream)
   std::int64_t first_sample = 0;            // in the global batch, of sample 0 here
-  std::int64_t first_head = 0;              // logical index of head 0 here
-  std::int64_t logical_heads = 0;           // of the whole tensor
   const double* control = nullptr;          // plan/control.h: kIteration is the epoch of the draws
 };
 
@@ -52,15 +50,22 @@ struct AttentionProblem {
   // Of the gradient: d_o is an input, the others are written.
   AttentionView d_o = {}, dq = {}, dk = {}, dv = {};
   float* row_sums = nullptr;  // of the gradient: B·H·S numbers of scratch
+  // Logical index of head 0 here, and how many the whole tensor has: read for dropout and linear biases alone.
+  std::int64_t first_head = 0;
+  std::int64_t logical_heads = 0;
   AttentionDropout dropout = {};
+  float softcap = 0;            // 0: none
+  bool alibi = false;           // linear biases (graph/alibi.h)
+  const void* sinks = nullptr;  // [H], of the heads here; null: none
+  float* d_sinks = nullptr;     // [H], of the gradient where there are sinks: added to
 };
 
 inline constexpr std::int64_t kAttentionReferenceMaxHead = 512;
 
-// Writes o and lse. A query that sees no key gets o = 0, lse = −inf.
+// Writes o and lse. A query that sees no key gets o = 0, and lse = −inf or its sink.
 void AttentionReference(const AttentionProblem& problem, cudaStream_t stream);
 
-// Reads q, k, v, o, lse, d_o; writes dq, dk, dv. No sum depends on which thread comes first.
+// Reads q, k, v, o, lse, d_o, sinks; writes dq, dk, dv; adds to d_sinks. No sum depends on which thread comes first.
 void AttentionReferenceGrad(const AttentionProblem& problem, cudaStream_t stream);
 
 }  // namespace engine::backend::cuda

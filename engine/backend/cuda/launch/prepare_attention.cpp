@@ -1,6 +1,8 @@
 // Attention: by cuDNN where it can (scratch_attention.h), else by the reference kernels. Packed and separate
 // tensors differ in strides only.
 #include <algorithm>
+#include <cstddef>
+#include <span>
 
 #include "engine/backend/cuda/attention/attention.h"
 #include "engine/backend/cuda/device/device.h"
@@ -16,6 +18,12 @@ namespace engine::backend::cuda {
 namespace {
 
 graph::TensorType TypeOf(const TensorView& view) { return {.shape = view.shape, .dtype = view.dtype}; }
+
+AttentionShape SeparateShape(const LaunchArgs& args, bool backward) {
+  std::vector<graph::TensorType> types;
+  for (const TensorView& input : args.inputs) types.push_back(TypeOf(input));
+  return ShapeOfSeparate(types, args.instruction->attributes(), backward);
+}
 
 // ----------------------------------------------------------------------------------------------- the tensors
 
@@ -51,7 +59,9 @@ AttentionProblem ProblemOf(const LaunchArgs& args, const AttentionShape& s, cons
           .head = s.head,
           .window = s.window,
           .scale = static_cast<float>(args.instruction->attributes().Float("scale")),
-          .positions = positions.as<std::int32_t>()};
+          .positions = positions.as<std::int32_t>(),
+          .softcap = static_cast<float>(s.softcap),
+          .alibi = s.alibi};
 }
 
 AttentionProblem SeparateProblem(const LaunchArgs& args, const AttentionShape& s) {
@@ -242,8 +252,31 @@ absl::StatusOr<Enqueue> PrepareWithCudnn(Device& device, const LaunchArgs& args,
 absl::StatusOr<std::int64_t> FirstOf(const TensorView& view, int dim) {
   if (view.extent.dims.empty() || view.extent.dims[dim].empty()) return 0;
   if (view.extent.dims[dim].size() == 1) return view.extent.dims[dim][0].start;
-  return Unimplemented("dropout of attention whose dim {} is held in {} pieces", dim,
+  return Unimplemented("attention of this form whose dim {} is held in {} pieces", dim,
                        view.extent.dims[dim].size());
+}
+
+// Where the heads here stand among all.
+absl::Status PlaceHeads(const TensorView& q, const AttentionShape& s, AttentionProblem* problem) {
+  const std::int64_t group = s.packed ? s.group() : 1;  // of a packed tensor, dim 2 is kv heads
+  ASSIGN_OR_RETURN(const std::int64_t first, FirstOf(q, 2));
+  problem->first_head = first * group;
+  problem->logical_heads = q.logical[2] * group;
+  return absl::OkStatus();
+}
+
+// The sinks of the heads here, which are all that are here, or part of whole sinks. What of their gradient is another rank's
+// is zero here: `d_sinks` is null in the forward pass.
+absl::Status SetSinks(const TensorView& sinks, const TensorView* d_sinks, AttentionProblem* problem) {
+  ASSIGN_OR_RETURN(const std::int64_t first, FirstOf(sinks, 0));
+  const std::int64_t skipped = problem->first_head - first;
+  if (skipped < 0 || skipped + problem->heads > sinks.shape[0]) {
+    return Internal("attention of the heads from {} on with the {} sinks from {} on", problem->first_head,
+                    sinks.shape[0], first);
+  }
+  problem->sinks = sinks.as<std::byte>() + skipped * SizeOf(sinks.dtype);
+  if (d_sinks != nullptr) problem->d_sinks = d_sinks->as<float>() + skipped;
+  return absl::OkStatus();
 }
 
 // What is known before the launch; the key and the first sample come with it.
@@ -251,12 +284,6 @@ absl::StatusOr<AttentionDropout> DropoutOf(const TensorView& q, const AttentionS
   AttentionDropout dropout;
   if (s.dropout == 0) return dropout;
   ASSIGN_OR_RETURN(dropout.first_sample, FirstOf(q, 0));
-  ASSIGN_OR_RETURN(dropout.first_head, FirstOf(q, 2));
-  dropout.logical_heads = q.logical[2];
-  if (s.packed) {  // dim 2 is kv heads
-    dropout.first_head *= s.group();
-    dropout.logical_heads *= s.group();
-  }
   dropout.probability = static_cast<float>(s.dropout);
   dropout.scale = static_cast<float>(1 / (1 - s.dropout));
   return dropout;
@@ -274,19 +301,33 @@ absl::StatusOr<Enqueue> PrepareReference(const LaunchArgs& args, const Attention
     problem.row_sums = reinterpret_cast<float*>(args.scratch.data());
   }
   ASSIGN_OR_RETURN(problem.dropout, DropoutOf(args.inputs[0], s));
+  if (s.dropout > 0 || s.alibi || s.sinks) RETURN_IF_ERROR(PlaceHeads(args.inputs[0], s, &problem));
+  if (s.sinks) {
+    RETURN_IF_ERROR(
+        SetSinks(args.inputs[SinksInput(backward)], backward ? &args.outputs[3] : nullptr, &problem));
+  }
+  std::span<std::byte> cleared;
+  if (s.sinks && backward && (args.accumulate >> 3U & 1U) == 0) {
+    const TensorView& d_sinks = args.outputs[3];
+    cleared = {d_sinks.as<std::byte>(), static_cast<std::size_t>(d_sinks.shape[0] * SizeOf(d_sinks.dtype))};
+  }
   const std::string stream_name = s.dropout > 0 ? args.instruction->attributes().String("stream") : "";
-  return Enqueue([problem, backward, stream_name](cudaStream_t stream, const KernelContext& context) {
-    AttentionProblem now = problem;
-    if (now.dropout.probability > 0) {
-      const PhiloxKey key = MakePhiloxKey(context.seed, stream_name);
-      now.dropout.key_low = key.low;
-      now.dropout.key_high = key.high;
-      now.dropout.first_sample += context.first_sample;
-      now.dropout.control = context.control;
-    }
-    backward ? AttentionReferenceGrad(now, stream) : AttentionReference(now, stream);
-    return ToStatus(cudaGetLastError(), "attention");
-  });
+  return Enqueue(
+      [problem, backward, stream_name, cleared](cudaStream_t stream, const KernelContext& context) {
+        AttentionProblem now = problem;
+        if (!cleared.empty()) {
+          RETURN_IF_CUDA_ERROR(cudaMemsetAsync(cleared.data(), 0, cleared.size(), stream));
+        }
+        if (now.dropout.probability > 0) {
+          const PhiloxKey key = MakePhiloxKey(context.seed, stream_name);
+          now.dropout.key_low = key.low;
+          now.dropout.key_high = key.high;
+          now.dropout.first_sample += context.first_sample;
+          now.dropout.control = context.control;
+        }
+        backward ? AttentionReferenceGrad(now, stream) : AttentionReference(now, stream);
+        return ToStatus(cudaGetLastError(), "attention");
+      });
 }
 
 absl::StatusOr<Enqueue> PrepareProblem(Device& device, const LaunchArgs& args, const AttentionShape& s,
@@ -306,7 +347,9 @@ absl::StatusOr<Enqueue> PrepareAttention(Device& device, const LaunchArgs& args)
   const std::vector<TensorView>& out = args.outputs;
   RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel(), {&in[0], &in[1], &in[2], &out[0]}));
   RETURN_IF_ERROR(ExpectFloat(args.instruction->kernel(), {&out[1]}));
-  const AttentionShape s = ShapeOfSeparate(TypeOf(in[0]), TypeOf(in[1]), args.instruction->attributes());
+  const AttentionShape s = SeparateShape(args, /*backward=*/false);
+  if (s.sinks)
+    RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel(), {&in[0], &in[SinksInput(false)]}));
   AttentionProblem problem = SeparateProblem(args, s);
   problem.o = QueriesOf(out[0], s);
   problem.lse = LseOf(out[1], s);
@@ -319,7 +362,11 @@ absl::StatusOr<Enqueue> PrepareAttentionGrad(Device& device, const LaunchArgs& a
   RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel(),
                                        {&in[0], &in[1], &in[2], &in[4], &in[6], &out[0], &out[1], &out[2]}));
   RETURN_IF_ERROR(ExpectFloat(args.instruction->kernel(), {&in[5]}));
-  const AttentionShape s = ShapeOfSeparate(TypeOf(in[0]), TypeOf(in[1]), args.instruction->attributes());
+  const AttentionShape s = SeparateShape(args, /*backward=*/true);
+  if (s.sinks) {
+    RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel(), {&in[0], &in[SinksInput(true)]}));
+    RETURN_IF_ERROR(ExpectFloat(args.instruction->kernel(), {&out[3]}));
+  }
   AttentionProblem problem = SeparateProblem(args, s);
   problem.o = QueriesOf(in[4], s);
   problem.lse = LseOf(in[5], s);

@@ -22,6 +22,8 @@ void SetAttributes(const graph::Attributes& attributes, AttentionShape* shape) {
   const std::int64_t window = attributes.Int("window", 0);
   shape->window = window < shape->keys ? window : 0;
   shape->dropout = attributes.Has("dropout") ? attributes.Float("dropout") : 0.0;
+  shape->softcap = attributes.Has("softcap") ? attributes.Float("softcap") : 0.0;
+  shape->alibi = attributes.Int("alibi", 0) != 0;
   shape->grad_group_bytes = attributes.Int("grad_group_bytes", kGradGroupBytes);
 }
 
@@ -58,15 +60,17 @@ std::int64_t GradScratch(const AttentionShape& shape, bool deterministic) {
 
 }  // namespace
 
-AttentionShape ShapeOfSeparate(const graph::TensorType& q, const graph::TensorType& k,
-                               const graph::Attributes& attributes) {
+AttentionShape ShapeOfSeparate(Types inputs, const graph::Attributes& attributes, bool backward) {
+  const graph::TensorType& q = inputs[0];
+  const graph::TensorType& k = inputs[1];
   AttentionShape shape{.batch = q.shape[0],
                        .queries = q.shape[1],
                        .keys = k.shape[1],
                        .heads = q.shape[2],
                        .kv_heads = k.shape[2],
                        .head = q.shape[3],
-                       .dtype = q.dtype};
+                       .dtype = q.dtype,
+                       .sinks = inputs.size() > SinksInput(backward)};
   SetAttributes(attributes, &shape);
   return shape;
 }
@@ -86,6 +90,9 @@ AttentionShape ShapeOfPacked(const graph::TensorType& qkv, const graph::Attribut
 
 std::string_view WhyNotCudnn(const AttentionShape& shape) {
   if (shape.dropout > 0) return "attention with dropout";
+  if (shape.softcap > 0) return "attention with a soft cap";
+  if (shape.alibi) return "attention with linear biases";
+  if (shape.sinks) return "attention with sinks";
   if (shape.dtype != DType::kBF16 && shape.dtype != DType::kF16) return "attention in fp32";
   if (shape.head < 64) return "attention of heads of less than 64 elements";
   if (shape.head > 256) return "attention of heads of more than 256 elements";
@@ -211,8 +218,8 @@ plan::SlowPath SlowAttention(std::string_view kernel, Types inputs, const graph:
                                    [&](const AttentionKernel& known) { return known.name == kernel; });
   if (found == kAttentionKernels.end()) return {};
   const bool backward = found->backward;
-  const AttentionShape shape = found->packed ? ShapeOfPacked(inputs[0], attributes)
-                                             : ShapeOfSeparate(inputs[0], inputs[1], attributes);
+  const AttentionShape shape =
+      found->packed ? ShapeOfPacked(inputs[0], attributes) : ShapeOfSeparate(inputs, attributes, backward);
   const std::string_view why = WhyNotCudnn(shape);
   if (!why.empty()) return {.kind = plan::SlowPath::Kind::kReference, .why = why};
   if (shape.window == 0) return {};
@@ -224,11 +231,11 @@ plan::SlowPath SlowAttention(std::string_view kernel, Types inputs, const graph:
 }
 
 std::int64_t AttentionScratch(Types inputs, Types, const graph::Attributes& attributes, bool) {
-  return CudnnCarriesOut(ShapeOfSeparate(inputs[0], inputs[1], attributes)) ? kMarginBytes : 0;
+  return CudnnCarriesOut(ShapeOfSeparate(inputs, attributes, /*backward=*/false)) ? kMarginBytes : 0;
 }
 std::int64_t AttentionGradScratch(Types inputs, Types, const graph::Attributes& attributes,
                                   bool deterministic) {
-  return GradScratch(ShapeOfSeparate(inputs[0], inputs[1], attributes), deterministic);
+  return GradScratch(ShapeOfSeparate(inputs, attributes, /*backward=*/true), deterministic);
 }
 std::int64_t AttentionPackedScratch(Types inputs, Types, const graph::Attributes& attributes, bool) {
   return CudnnCarriesOut(ShapeOfPacked(inputs[0], attributes)) ? kMarginBytes : 0;

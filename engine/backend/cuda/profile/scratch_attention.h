@@ -2,6 +2,7 @@
 // the same. B batch, S queries, T keys, H heads, K kv heads, E elements of a head.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -29,14 +30,18 @@ struct AttentionShape {
   bool packed = false;
   std::int64_t window = 0;  // shorter than the keys; 0: none
   double dropout = 0;
+  double softcap = 0;                               // 0: none
+  bool alibi = false;                               // scores have linear biases
+  bool sinks = false;                               // beside the keys
   std::int64_t grad_group_bytes = kGradGroupBytes;  // attribute of that name: tests make it small
 
   std::int64_t group() const { return heads / kv_heads; }
 };
 
-// Of attention and attention_grad, whose first inputs are q and k.
-AttentionShape ShapeOfSeparate(const graph::TensorType& q, const graph::TensorType& k,
-                               const graph::Attributes& attributes);
+// Of attention and attention_grad (`backward`), whose first inputs are q and k.
+AttentionShape ShapeOfSeparate(Types inputs, const graph::Attributes& attributes, bool backward);
+// Input of attention and of attention_grad (ops/attention.cpp) that sinks are, where there are any.
+constexpr std::size_t SinksInput(bool backward) { return backward ? 7 : 4; }
 // Of attention_packed and attention_packed_grad.
 AttentionShape ShapeOfPacked(const graph::TensorType& qkv, const graph::Attributes& attributes);
 
