@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "engine/backend/cuda/profile/profile.h"
+#include "engine/graph/activation.h"
 #include "engine/ops/fused.h"
 #include "engine/ops/ops.h"
 #include "tests/ops/interpreter.h"
@@ -31,10 +32,20 @@ Input Make(const Shape& shape, Input::Kind kind, std::int64_t limit = 0) {
 
 // 2⁻¹²: tanh.approx.f32 has a relative error of 2⁻¹¹ (PTX ISA), the 16-bit kernels take (1 + tanh u)/2 from
 // it. gelu = x·s; gelu' = s + x·s·(1 − s)·g, g = 2√(2/π)·(1 + 0.134·x²) ≤ 2.1 for |x| ≤ 1.5; so an error δ of
-// s is one of 1.5·δ of the value and of (1 + 2·1.5·2.1)·δ ≤ 8·δ of the derivative, which meets |dy| ≤ 1.5.
+// s is one of 1.5·δ of the value and of (1 + 2·1.5·2.1)·δ ≤ 8·δ of the derivative, which meets |dy| ≤ 1.5. In a gate
+// both meet |up| ≤ 1.5 besides.
 double GeluExtra(const OpDef& op, const Attributes& attributes, DType dtype) {
-  if (dtype == DType::kF32 || attributes.Int("tanh") == 0) return 0;
+  if (dtype == DType::kF32) return 0;
+  if (&op == &ops::kGlu || &op == &ops::kGluGrad) {
+    const double gate = &op == &ops::kGlu ? 1.5 : 12.0;
+    return attributes.String("kind") == "gelu_tanh" ? 0x1p-12 * 1.5 * gate : 0;
+  }
+  if (attributes.Int("tanh") == 0) return 0;
   return 0x1p-12 * (&op == &ops::kGelu ? 1.5 : 12.0);
+}
+
+bool MayTakeTanh(const OpDef& op) {
+  return &op == &ops::kGelu || &op == &ops::kGeluGrad || &op == &ops::kGlu || &op == &ops::kGluGrad;
 }
 
 bool HasKernel(const Case& test) {
@@ -46,7 +57,7 @@ void AddCommon(std::initializer_list<const OpDef*> ops, GpuCases* cases) {
   for (const Case& test : ops_test::AllCases()) {
     if (std::find(ops.begin(), ops.end(), test.op) == ops.end() || !HasKernel(test)) continue;
     cases->push_back({.base = test});
-    if (test.op != &ops::kGelu && test.op != &ops::kGeluGrad) continue;
+    if (!MayTakeTanh(*test.op)) continue;
     cases->back().extra = [op = test.op, attributes = test.attributes](size_t, DType dtype, const Tensors&,
                                                                        const Tensors&) {
       return GeluExtra(*op, attributes, dtype);
@@ -91,14 +102,15 @@ GpuCases LinearCases() {
 GpuCases ElementwiseCases() {
   GpuCases cases;
   AddCommon({&ops::kBiasAdd, &ops::kBiasGrad, &ops::kAdd, &ops::kGelu, &ops::kGeluGrad, &ops::kSwiglu,
-             &ops::kSwigluGrad, &ops::kDropout, &ops::kDropoutGrad},
+             &ops::kSwigluGrad, &ops::kDropout, &ops::kDropoutGrad, &ops::kActivation, &ops::kActivationGrad,
+             &ops::kGlu, &ops::kGluGrad, &ops::kMultiply, &ops::kScale, &ops::kSoftcap, &ops::kSoftcapGrad},
             &cases);
   const Shape x = {2, 64, 1280};
   const auto add = [&](const OpDef& op, std::vector<Input> inputs, Attributes attributes,
                        std::int64_t terms) {
     const std::string label = "x " + inputs[0].shape.ToString();
     cases.push_back({.base = {&op, label, std::move(inputs), attributes, terms, true}});
-    if (&op != &ops::kGelu && &op != &ops::kGeluGrad) return;
+    if (!MayTakeTanh(op)) return;
     cases.back().extra = [&op, attributes](size_t, DType dtype, const Tensors&, const Tensors&) {
       return GeluExtra(op, attributes, dtype);
     };
@@ -114,6 +126,12 @@ GpuCases ElementwiseCases() {
   }
   add(ops::kSwiglu, {{{2, 64, 2, 1000}}}, {}, 1);
   add(ops::kSwigluGrad, {{{2, 64, 2, 1000}}, {{2, 64, 1000}}}, {}, 1);
+  // Rows of whole vectors; the harness' own cases have others.
+  for (const graph::ActivationKind& kind : graph::kGateKinds) {
+    const Attributes attributes = {{"kind", std::string(kind.name)}};
+    add(ops::kGlu, {{{2, 64, 2, 1000}}}, attributes, 1);
+    add(ops::kGluGrad, {{{2, 64, 2, 1000}}, {{2, 64, 1000}}}, attributes, 1);
+  }
   const Attributes dropout = {{"p", 0.1}, {"stream", std::string("layers.3.residual")}};
   for (const OpDef* op : {&ops::kDropout, &ops::kDropoutGrad}) {
     for (const Shape& shape : {x, Shape{3, 5, 1}, Shape{2, 3, 5, 7}}) add(*op, {{shape}}, dropout, 1);

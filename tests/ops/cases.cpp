@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/base/philox.h"
+#include "engine/graph/activation.h"
 #include "engine/ops/ops.h"
 
 namespace engine::ops_test {
@@ -79,6 +80,34 @@ void AddElementwise(std::vector<Case>* cases) {
   for (const graph::OpDef* op : {&ops::kDropout, &ops::kDropoutGrad}) {
     cases->push_back({op, "plain", {{{2, 4, 7}}}, dropout});
     cases->push_back({op, "large", {{{3, 81, 307}}}, dropout, 1, true});
+  }
+}
+
+// Of odd sizes. Elementwise ops on one or two tensors of the same shape, at two sizes.
+void AddActivations(std::vector<Case>* cases) {
+  for (const bool large : {false, true}) {
+    const Shape x = large ? Shape{3, 81, 307} : Shape{2, 4, 7};
+    const Shape gated = {x[0], x[1], 2, x[2]};
+    const auto add = [&](const graph::OpDef& op, const std::string& label, std::vector<Input> inputs,
+                         const Attributes& attributes) {
+      cases->push_back({&op, label + (large ? ", large" : ""), std::move(inputs), attributes, 1, large});
+    };
+    for (const graph::ActivationKind& kind : graph::kActivationKinds) {
+      const std::string name(kind.name);
+      add(ops::kActivation, name, {{x}}, {{"kind", name}});
+      add(ops::kActivationGrad, name, {{x}, {x}}, {{"kind", name}});
+    }
+    for (const graph::ActivationKind& kind : graph::kGateKinds) {
+      const std::string name(kind.name);
+      add(ops::kGlu, name, {{gated}}, {{"kind", name}});
+      add(ops::kGluGrad, name, {{gated}, {x}}, {{"kind", name}});
+    }
+    add(ops::kMultiply, "plain", {{x}, {x}}, {});
+    add(ops::kScale, "plain", {{x}}, {{"by", -1.7}});
+    for (const double cap : {0.7, 30.0}) {  // values far above the cap, and far below
+      add(ops::kSoftcap, "at " + std::to_string(cap), {{x}}, {{"cap", cap}});
+      add(ops::kSoftcapGrad, "at " + std::to_string(cap), {{x}, {x}}, {{"cap", cap}});
+    }
   }
 }
 
@@ -296,6 +325,7 @@ const std::vector<Case>& AllCases() {
     std::vector<Case> all;
     AddLinear(&all);
     AddElementwise(&all);
+    AddActivations(&all);
     AddNorms(&all);
     AddEmbedding(&all);
     AddQkv(&all);

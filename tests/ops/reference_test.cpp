@@ -193,6 +193,71 @@ double Turned(const graph::Attributes& attributes, const Tensor& x, std::int64_t
   return e == low ? turned.real() : turned.imag();
 }
 
+// By the formulas of graph/activation.h.
+double ActivationOf(const std::string& kind, double x) {
+  const auto sigmoid = [](double z) { return 1 / (1 + std::exp(-z)); };
+  if (kind == "relu") return x > 0 ? x : 0.0;
+  if (kind == "silu") return x * sigmoid(x);
+  if (kind == "quick_gelu") return x * sigmoid(1.702 * x);
+  if (kind == "tanh") return 1 - 2 / (std::exp(2 * x) + 1);
+  if (kind == "sigmoid") return sigmoid(x);
+  if (kind == "gelu_erf") return x / 2 * (1 + std::erf(x / std::numbers::sqrt2));
+  REQUIRE(kind == "gelu_tanh");
+  return x / 2 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+}
+
+// expected(inputs, i): element i of output 0.
+template <typename Expected>
+void CheckElements(const graph::OpDef& op, const Expected& expected) {
+  ForEachCaseOf(op, [&](const Case& test, const Tensors& in, const Tensors& out) {
+    double worst = 0;
+    for (std::int64_t i = 0; i < out[0].elements(); ++i)
+      worst = std::max(worst, std::fabs(expected(test, in, i) - out[0].Get(i)));
+    CHECK(worst <= kBound);
+  });
+}
+
+TEST_CASE("activations and gates by their kind") {
+  CheckElements(ops::kActivation, [](const Case& test, const Tensors& in, std::int64_t i) {
+    return ActivationOf(test.attributes.String("kind"), in[0].Get(i));
+  });
+  CheckElements(ops::kGlu, [](const Case& test, const Tensors& in, std::int64_t i) {
+    const std::int64_t f = test.inputs[0].shape[3];
+    const double gate = in[0].Get(i / f * 2 * f + i % f);
+    return ActivationOf(test.attributes.String("kind"), gate) * in[0].Get((i / f * 2 + 1) * f + i % f);
+  });
+  const std::vector<graph::TensorType> x = {{{2, 4, 2, 6}}};
+  CHECK_FALSE(ops::kActivation.infer(x, {{"kind", std::string("gelu_tanh")}}).ok());  // the op gelu
+  CHECK_FALSE(ops::kGlu.infer(x, {{"kind", std::string("silu")}}).ok());              // the op swiglu
+  CHECK_FALSE(
+      ops::kGlu.infer(std::vector<graph::TensorType>{{{2, 4, 6}}}, {{"kind", std::string("relu")}}).ok());
+}
+
+TEST_CASE("products, scales and soft caps") {
+  CheckElements(ops::kMultiply,
+                [](const Case&, const Tensors& in, std::int64_t i) { return in[0].Get(i) * in[1].Get(i); });
+  CheckElements(ops::kScale, [](const Case& test, const Tensors& in, std::int64_t i) {
+    return test.attributes.Float("by") * in[0].Get(i);
+  });
+  CheckElements(ops::kSoftcap, [](const Case& test, const Tensors& in, std::int64_t i) {
+    const double cap = test.attributes.Float("cap");
+    return cap - 2 * cap / (std::exp(2 * in[0].Get(i) / cap) + 1);
+  });
+  const std::vector<graph::TensorType> unlike = {{{2, 4, 6}}, {{2, 4, 3}}};
+  CHECK_FALSE(ops::kMultiply.infer(unlike, {}).ok());
+  CHECK_FALSE(ops::kSoftcap.infer(std::vector<graph::TensorType>{{{2, 4}}}, {{"cap", 0.0}}).ok());
+}
+
+double Frequency(const graph::Attributes& a, std::int64_t i, std::int64_t head) {
+  const double f = std::pow(a.Float("base"), -2.0 * static_cast<double>(i) / static_cast<double>(head));
+  if (a.Float("factor") == 1) return f;
+  const double turns = a.Float("original") * f / (2 * std::numbers::pi);  // original / wavelength
+  const double smooth = (turns - a.Float("low")) / (a.Float("high") - a.Float("low"));
+  if (turns < a.Float("low")) return f / a.Float("factor");
+  if (turns > a.Float("high")) return f;
+  return (1 - smooth) * f / a.Float("factor") + smooth * f;
+}
+
 TEST_CASE("qkv_split unpacks and rotates") {
   ForEachCaseOf(ops::kQkvSplit, [](const Case& test, const Tensors& in, const Tensors& out) {
     const Shape& x = in[0].type().shape;

@@ -1,7 +1,8 @@
-// GELU and the sigmoid on the device.
+// Activations on the device (graph/activation.h).
 #pragma once
 
 #include "engine/backend/cuda/kernels/vector.cuh"
+#include "engine/graph/activation.h"
 
 namespace engine::backend::cuda {
 
@@ -40,6 +41,30 @@ __device__ __forceinline__ void GeluOf(float x, float* value, float* derivative)
 template <bool kExact>
 __device__ __forceinline__ float Sigmoid(float x) {
   return kExact ? 1.0F / (1.0F + expf(-x)) : __fdividef(1.0F, 1.0F + __expf(-x));
+}
+
+// Value and derivative; kExact as of GeluOf.
+template <graph::Activation kKind, bool kExact>
+__device__ __forceinline__ void ActivationOf(float x, float* value, float* derivative) {
+  using enum graph::Activation;
+  if constexpr (kKind == kRelu) {
+    *value = fmaxf(x, 0.0F);
+    *derivative = x > 0.0F ? 1.0F : 0.0F;
+  } else if constexpr (kKind == kTanh) {
+    *value = tanhf(x);
+    *derivative = 1.0F - *value * *value;
+  } else if constexpr (kKind == kSigmoid) {
+    *value = Sigmoid<kExact>(x);
+    *derivative = *value * (1.0F - *value);
+  } else if constexpr (kKind == kGeluTanh || kKind == kGeluErf) {
+    GeluOf<kExact, kKind == kGeluTanh>(x, value, derivative);
+  } else {  // x · σ(slope · x)
+    static_assert(kKind == kSilu || kKind == kQuickGelu);
+    constexpr float kSlope = kKind == kSilu ? 1.0F : static_cast<float>(graph::kQuickGeluSlope);
+    const float s = Sigmoid<kExact>(kSlope * x);
+    *value = x * s;
+    *derivative = s + kSlope * *value * (1.0F - s);
+  }
 }
 
 }  // namespace engine::backend::cuda

@@ -33,18 +33,6 @@ struct GeluGrad {
   }
 };
 
-// Quotient and remainder; 32-bit division where the numbers allow it is many times quicker.
-__device__ __forceinline__ std::int64_t Divide(std::int64_t a, std::int64_t b, std::int64_t* remainder) {
-  if (((a | b) >> 32) == 0) {
-    const auto narrow = static_cast<std::uint32_t>(a);
-    const std::uint32_t quotient = narrow / static_cast<std::uint32_t>(b);
-    *remainder = narrow - quotient * static_cast<std::uint32_t>(b);
-    return quotient;
-  }
-  *remainder = a % b;
-  return a / b;
-}
-
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     BiasAddKernel(std::int64_t elements, std::int64_t columns, const T* x, const T* bias, T* y) {
@@ -217,24 +205,6 @@ __global__ void __launch_bounds__(kThreads)
     total += ToFloat(rounded);
   }
   partial[blockIdx.y * columns + column] = total;
-}
-
-// kWidth consecutive elements as floats: 8 by 16-byte accesses, or 1.
-template <int kWidth, typename T>
-__device__ __forceinline__ void LoadElements(const T* from, float (&x)[kWidth]) {
-  if constexpr (kWidth == 8) {
-    Unpack8(LoadPack8Streaming(from), x);
-  } else {
-    x[0] = ToFloat(*from);
-  }
-}
-template <int kWidth, typename T>
-__device__ __forceinline__ void StoreElements(T* to, const float (&x)[kWidth]) {
-  if constexpr (kWidth == 8) {
-    Store8(to, x);
-  } else {
-    *to = FromFloat<T>(x[0]);
-  }
 }
 
 // elements: of y.

@@ -1,4 +1,4 @@
-// A function of single elements as a kernel: what most activations need.
+// What kernels on single elements share, and a function of single elements as a kernel: what most activations need.
 #pragma once
 
 #include "engine/backend/cuda/kernels/vector.cuh"
@@ -7,6 +7,36 @@
 namespace engine::backend::cuda {
 
 inline constexpr int kElementwiseThreads = 256;
+
+// Quotient and remainder; 32-bit division where the numbers allow it is many times quicker.
+__device__ __forceinline__ std::int64_t Divide(std::int64_t a, std::int64_t b, std::int64_t* remainder) {
+  if (((a | b) >> 32) == 0) {
+    const auto narrow = static_cast<std::uint32_t>(a);
+    const std::uint32_t quotient = narrow / static_cast<std::uint32_t>(b);
+    *remainder = narrow - quotient * static_cast<std::uint32_t>(b);
+    return quotient;
+  }
+  *remainder = a % b;
+  return a / b;
+}
+
+// kWidth consecutive elements as floats: 8 by 16-byte accesses, or 1.
+template <int kWidth, typename T>
+__device__ __forceinline__ void LoadElements(const T* from, float (&x)[kWidth]) {
+  if constexpr (kWidth == 8) {
+    Unpack8(LoadPack8Streaming(from), x);
+  } else {
+    x[0] = ToFloat(*from);
+  }
+}
+template <int kWidth, typename T>
+__device__ __forceinline__ void StoreElements(T* to, const float (&x)[kWidth]) {
+  if constexpr (kWidth == 8) {
+    Store8(to, x);
+  } else {
+    *to = FromFloat<T>(x[0]);
+  }
+}
 
 template <typename Pointer, int kCount>
 struct Pointers {
