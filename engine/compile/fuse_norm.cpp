@@ -50,6 +50,8 @@ class RepeatedNormFuser : public FusionRules {
       return false;
     }
     made.op = of_.quantize;
+    if (again.attributes.Has(of_.gain_offset))
+      made.attributes.Set(of_.gain_offset, again.attributes.Float(of_.gain_offset));
     std::vector<std::int32_t> inputs = again.inputs;
     inputs.insert(inputs.end(), statistics.begin(), statistics.end());
     inputs.push_back(made.inputs[1]);

@@ -122,7 +122,8 @@ class Matcher {
   // All are bound: whether they can become one node. If so, it is match_.
   bool Accept() {
     std::optional<Attributes> attributes = MergedAttributes();
-    if (!attributes.has_value() || !InnerValuesStayInside() || !InOrder() || Excepted()) return false;
+    if (!attributes.has_value() || !InnerValuesStayInside() || !InOrder() || Excepted() || !OneDimEach())
+      return false;
     const std::uint32_t adds = AddedOutputs();
     const std::uint32_t all = (1U << pattern_.outputs.size()) - 1;
     if (adds != (row_.op->accumulates & all)) return false;
@@ -204,6 +205,12 @@ class Matcher {
 
   bool Excepted() const {
     return pattern_.excepted >= 0 && g_.Is(g_.OnlyReader(Value(pattern_.excepted)), *row_.except.reader);
+  }
+
+  bool OneDimEach() const {
+    return std::all_of(row_.one_dim.begin(), row_.one_dim.end(), [&](size_t input) {
+      return input >= pattern_.inputs.size() || g_.type(Value(pattern_.inputs[input])).shape.rank() == 1;
+    });
   }
 
   // Bit k: output k of the fused node is one that its node adds to.

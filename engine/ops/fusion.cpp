@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "engine/graph/gain.h"
 #include "engine/ops/common.h"
 #include "engine/ops/fp8.h"
 #include "engine/ops/fused.h"
@@ -90,29 +91,35 @@ void AddRepeatedActivations(std::vector<FusionRow>* rows) {
 }
 
 void AddNorms(std::vector<FusionRow>* rows) {
+  constexpr std::size_t kGainInput = 2;        // of all four
+  constexpr std::size_t kBranchBiasInput = 4;  // of add_layer_norm
   // With the bias of a row-parallel product, which the sum over the ranks keeps apart from it.
   rows->push_back({.op = &kAddLayerNorm,
                    .variants = {{{Stream(), Stream(), Features(), Features(), Features()}},
                                 {{Stream(), Stream(), Features(), Features()}}},
                    .at = &kLayerNorm,
-                   .asks = OutputOf(kAdd, 0)});
+                   .asks = OutputOf(kAdd, 0),
+                   .one_dim = {kGainInput, kBranchBiasInput}});
   rows->push_back({.op = &kAddRmsNorm,
                    .variants = {{{Stream(), Stream(), Features()}}},
                    .at = &kRmsNorm,
-                   .asks = OutputOf(kAdd, 0)});
+                   .asks = OutputOf(kAdd, 0),
+                   .one_dim = {kGainInput}});
   // With the gradient of the bias of the branch that ended in the residual stream.
   const std::vector<Shape> layer_norm = {Stream(), Stream(), Features(), Tokens(), Tokens(), Stream()};
   rows->push_back({.op = &kLayerNormGradAdd,
                    .variants = {{layer_norm, Bias()}, {layer_norm}},
                    .at = &kAdd,
                    .named_by = &kLayerNormGrad,
-                   .asks = OutputOf(kLayerNormGrad, 0)});
+                   .asks = OutputOf(kLayerNormGrad, 0),
+                   .one_dim = {kGainInput}});
   const std::vector<Shape> rms_norm = {Stream(), Stream(), Features(), Tokens(), Stream()};
   rows->push_back({.op = &kRmsNormGradAdd,
                    .variants = {{rms_norm, Bias()}, {rms_norm}},
                    .at = &kAdd,
                    .named_by = &kRmsNormGrad,
-                   .asks = OutputOf(kRmsNormGrad, 0)});
+                   .asks = OutputOf(kRmsNormGrad, 0),
+                   .one_dim = {kGainInput}});
 }
 
 // Quantisation where the value is made; what nobody else reads is then not written in 16 bits at all.
@@ -214,8 +221,9 @@ std::span<const FusionRow> FusionRows() {
 
 std::span<const RepeatedNorm> RepeatedNorms() {
   static constexpr std::array kNorms = {
-      RepeatedNorm{&kLayerNorm, &kAddLayerNorm, &kLayerNormGradAdd, &kLayerNormQuantizeAgain},
-      RepeatedNorm{&kRmsNorm, &kAddRmsNorm, &kRmsNormGradAdd, &kRmsNormQuantizeAgain},
+      RepeatedNorm{&kLayerNorm, &kAddLayerNorm, &kLayerNormGradAdd, &kLayerNormQuantizeAgain,
+                   graph::kGainOffset},
+      RepeatedNorm{&kRmsNorm, &kAddRmsNorm, &kRmsNormGradAdd, &kRmsNormQuantizeAgain, graph::kGainOffset},
   };
   return kNorms;
 }

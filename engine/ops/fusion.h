@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "engine/graph/op.h"
@@ -77,6 +78,9 @@ struct FusionRow {
   bool across_phases = false;              // nodes may be of several phases
   bool same_unit = false;                  // nodes are of one unit, not only of one chunk
   FusionException except = {};
+  // Inputs of the fused op that have one dim, where the variant has them: kernels that add a sum to a norm or sum a bias
+  // take one row of columns for gain, shift and bias.
+  std::vector<std::size_t> one_dim = {};
 };
 
 // All rows, in the order in which they are tried.
@@ -89,6 +93,7 @@ struct RepeatedNorm {
   const graph::OpDef* forward;   // what it was in the forward pass: → sum, y, the same statistics
   const graph::OpDef* gradient;  // its gradient, which makes y too with attribute again = 1
   const graph::OpDef* quantize;  // x, …, statistics, state → y quantised and transposed
+  std::string_view gain_offset;  // attribute of both `norm` and `quantize`; the statistics hold the others
 };
 std::span<const RepeatedNorm> RepeatedNorms();
 

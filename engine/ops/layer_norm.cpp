@@ -1,39 +1,39 @@
-// LayerNorm (Ba et al., arXiv:1607.06450) over the last dim
+// LayerNorm (Ba et al., arXiv:1607.06450) over the last dims of x, as many as gamma has
 //
 //   layer_norm(x[…, D], gamma[D], beta[D]) → y[…, D], mean[…], rstd[…]
-//     y = x̂ · γ + β,   x̂ = (x − μ) · rstd,   rstd = 1/√(σ² + ε)
+//     y = x̂ · (γ + o) + β,   x̂ = (x − μ) · rstd,   rstd = 1/√(σ² + ε)
 //   layer_norm_grad(dy, x, gamma, mean, rstd) → dx, dγ, dβ
-//     dx = rstd · (dy·γ − mean_D(dy·γ) − x̂ · mean_D(dy·γ·x̂))
+//     dx = rstd · (dy·(γ + o) − mean_D(dy·(γ + o)) − x̂ · mean_D(dy·(γ + o)·x̂))
 //     dγ += Σ dy·x̂,   dβ += Σ dy
 //
-// Attribute epsilon. Statistics are in fp32 or wider.
+// D stands for one dim or several. Attributes: epsilon; gain_offset, o (graph/gain.h). Statistics are in fp32 or wider.
 //
-// Placement: any split but that of D; a split leading dim makes dγ and dβ partial.
+// Placement: any split but those of D; a split leading dim makes dγ and dβ partial.
 //
 // Backward saves x, mean, rstd.
 #include <array>
 
 #include "engine/ops/common.h"
+#include "engine/ops/norm.h"
 #include "engine/ops/ops.h"
 
 namespace engine::ops {
 namespace {
 
-TensorType StatisticsOf(const TensorType& x) {
-  return Leading(x, x.shape.rank() - 1, StatisticsDType(x.dtype));
-}
-
 Types InferForward(TypeSpan inputs, const Attributes&) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 3, 3, "layer_norm"));
-  const Shape& x = inputs[0].shape;
-  if (inputs[1].shape != Shape{x[x.rank() - 1]} || inputs[2].shape != inputs[1].shape) {
-    return Internal("layer_norm of {} with gamma {}", x.ToString(), inputs[1].shape.ToString());
+  ASSIGN_OR_RETURN(const int lead, DimsBeforeNorm(inputs[0].shape, inputs[1].shape, "layer_norm"));
+  if (inputs[2].shape != inputs[1].shape) {
+    return Internal("layer_norm with gamma {} and beta {}", inputs[1].shape.ToString(),
+                    inputs[2].shape.ToString());
   }
-  return std::vector<TensorType>{inputs[0], StatisticsOf(inputs[0]), StatisticsOf(inputs[0])};
+  const TensorType statistics = Leading(inputs[0], lead, StatisticsDType(inputs[0].dtype));
+  return std::vector<TensorType>{inputs[0], statistics, statistics};
 }
 
 Types InferBackward(TypeSpan inputs, const Attributes&) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 5, 5, "layer_norm_grad"));
+  RETURN_IF_ERROR(DimsBeforeNorm(inputs[1].shape, inputs[2].shape, "layer_norm_grad").status());
   const TensorType d_gamma{
       .shape = inputs[2].shape, .dtype = StatisticsDType(inputs[2].dtype), .dims = inputs[2].dims};
   return std::vector<TensorType>{inputs[1], d_gamma, d_gamma};
@@ -63,7 +63,8 @@ std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, con
     signatures.push_back({{p, Placement::R(), Placement::R()}, {p, p, p}});
   };
   add(Placement::R());
-  for (int dim = 0; dim + 1 < inputs[0].shape.rank(); ++dim) add(Placement::S(dim));
+  const int lead = inputs[0].shape.rank() - inputs[1].shape.rank();
+  for (int dim = 0; dim < lead; ++dim) add(Placement::S(dim));
   return signatures;
 }
 
@@ -73,7 +74,8 @@ std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, co
     signatures.push_back({{p, p, Placement::R(), p, p}, {p, d, d}});
   };
   add(Placement::R(), Placement::R());
-  for (int dim = 0; dim + 1 < inputs[0].shape.rank(); ++dim) add(Placement::S(dim), Placement::P());
+  const int lead = inputs[1].shape.rank() - inputs[2].shape.rank();
+  for (int dim = 0; dim < lead; ++dim) add(Placement::S(dim), Placement::P());
   return signatures;
 }
 

@@ -1,19 +1,21 @@
-// RMSNorm (Zhang & Sennrich, arXiv:1910.07467) over the last dim
+// RMSNorm (Zhang & Sennrich, arXiv:1910.07467) over the last dims of x, as many as gamma has
 //
 //   rms_norm(x[…, D], gamma[D]) → y[…, D], rstd[…]
-//     y = x · rstd · γ,   rstd = 1/√(mean_D(x²) + ε)
+//     y = x · rstd · (γ + o),   rstd = 1/√(mean_D(x²) + ε)
 //   rms_norm_grad(dy, x, gamma, rstd) → dx, dγ
-//     dx = rstd · (dy·γ − x·rstd² · mean_D(dy·γ·x))
+//     dx = rstd · (dy·(γ + o) − x·rstd² · mean_D(dy·(γ + o)·x))
 //     dγ += Σ dy·x·rstd
 //
-// Attribute epsilon. rstd is in fp32 or wider.
+// D stands for one dim or several: gamma[E] on queries x[B, S, H, E] is a norm of each head, gamma[H, E] one over all
+// heads. Attributes: epsilon; gain_offset, o (graph/gain.h). rstd is in fp32 or wider.
 //
-// Placement: any split but that of D; a split leading dim makes dγ partial.
+// Placement: any split but those of D; a split leading dim makes dγ partial.
 //
 // Backward saves x, rstd.
 #include <array>
 
 #include "engine/ops/common.h"
+#include "engine/ops/norm.h"
 #include "engine/ops/ops.h"
 
 namespace engine::ops {
@@ -21,16 +23,13 @@ namespace {
 
 Types InferForward(TypeSpan inputs, const Attributes&) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 2, 2, "rms_norm"));
-  const Shape& x = inputs[0].shape;
-  if (inputs[1].shape != Shape{x[x.rank() - 1]}) {
-    return Internal("rms_norm of {} with gamma {}", x.ToString(), inputs[1].shape.ToString());
-  }
-  return std::vector<TensorType>{inputs[0],
-                                 Leading(inputs[0], x.rank() - 1, StatisticsDType(inputs[0].dtype))};
+  ASSIGN_OR_RETURN(const int lead, DimsBeforeNorm(inputs[0].shape, inputs[1].shape, "rms_norm"));
+  return std::vector<TensorType>{inputs[0], Leading(inputs[0], lead, StatisticsDType(inputs[0].dtype))};
 }
 
 Types InferBackward(TypeSpan inputs, const Attributes&) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 4, 4, "rms_norm_grad"));
+  RETURN_IF_ERROR(DimsBeforeNorm(inputs[1].shape, inputs[2].shape, "rms_norm_grad").status());
   return std::vector<TensorType>{
       inputs[1],
       {.shape = inputs[2].shape, .dtype = StatisticsDType(inputs[2].dtype), .dims = inputs[2].dims}};
@@ -54,7 +53,8 @@ ValueIds Gradient(GradientContext& context) {
 
 std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   std::vector<Signature> signatures = {{{Placement::R(), Placement::R()}, {Placement::R(), Placement::R()}}};
-  for (int dim = 0; dim + 1 < inputs[0].shape.rank(); ++dim) {
+  const int lead = inputs[0].shape.rank() - inputs[1].shape.rank();
+  for (int dim = 0; dim < lead; ++dim) {
     const Placement p = Placement::S(dim);
     signatures.push_back({{p, Placement::R()}, {p, p}});
   }
@@ -64,7 +64,8 @@ std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, con
 std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   const Placement r = Placement::R();
   std::vector<Signature> signatures = {{{r, r, r, r}, {r, r}}};
-  for (int dim = 0; dim + 1 < inputs[0].shape.rank(); ++dim) {
+  const int lead = inputs[1].shape.rank() - inputs[2].shape.rank();
+  for (int dim = 0; dim < lead; ++dim) {
     const Placement p = Placement::S(dim);
     signatures.push_back({{p, p, r, p}, {p, Placement::P()}});
   }

@@ -3,12 +3,16 @@
 #include "engine/compile/fuse.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
 #include <set>
 
 #include "engine/backend/cuda/profile/profile.h"
+#include "engine/compile/compile.h"
+#include "engine/model/decoder.h"
 #include "engine/verify/verify.h"
 #include "tests/graphs/graphs.h"
 #include "tests/plan/plans.h"
@@ -748,6 +752,57 @@ TEST_CASE("fp8 plan: cheap recomputation makes the operands of weight gradients 
       CHECK(ValueOf(*plan, again->outputs[0]).dtype == DType::kE4M3);
     }
   }
+}
+
+namespace {
+// The plan of a tiny model all of whose norms add 1 to their gain.
+plan::Plan PlanOfGainOffset(bool llama, const Sets& sets) {
+  const recipe::Recipe recipe = plan::TinyRecipe(llama, With({"model.layers=4"}, sets));
+  const CompileOptions options{.profile = backend::cuda::CudaProfile()};
+  const absl::StatusOr<Policy> policy = ResolvePolicy(recipe, options);
+  REQUIRE_MESSAGE(policy.ok(), Message(policy.status()));
+  graph::Graph graph = model::BuildDecoder(recipe, {.batch = policy->microbatch_samples,
+                                                    .sequence = policy->sequence,
+                                                    .vocab_rows = policy->vocab_rows,
+                                                    .dtype = DType::kBF16,
+                                                    .dropout = false,
+                                                    .global_tokens = 1});
+  for (graph::Node& node : graph.nodes()) {
+    if (node.op->family == graph::Family::kNorm) node.attributes.Set("gain_offset", 1.0);
+  }
+  absl::StatusOr<Compiled> compiled = Compile(*policy, graph, graph, options);
+  REQUIRE_MESSAGE(compiled.ok(), Message(compiled.status()));
+  return std::move(compiled->plan);
+}
+}  // namespace
+
+TEST_CASE("no norm loses the offset of its gain: fused, quantising, run again") {
+  std::set<std::string> seen;
+  for (const bool llama : {kGpt, kLlama}) {
+    const Sets bf16 = llama ? kLlamaBf16 : kBf16;
+    const Sets fp8 = llama ? kLlamaFp8 : kFp8;
+    const Sets cheap = {"recompute.granularity=cheap"};
+    for (const Sets& sets : {bf16, With(bf16, cheap), fp8, With(fp8, cheap)}) {
+      const plan::Plan plan = PlanOfGainOffset(llama, sets);
+      for (const plan::Segment& segment : plan.stages[0].segments) {
+        for (const plan::Instruction& instruction : segment.instructions) {
+          if (instruction.op() == nullptr || instruction.op()->family != graph::Family::kNorm) continue;
+          CAPTURE(instruction.name);
+          CAPTURE(std::string(instruction.kernel()));
+          REQUIRE(instruction.attributes().Has("gain_offset"));
+          CHECK(instruction.attributes().Float("gain_offset") == 1);
+          seen.insert(std::string(instruction.kernel()));
+        }
+      }
+    }
+  }
+  // All but layer_norm: each of these LayerNorms reads a sum.
+  CAPTURE(fmt::format("{}", fmt::join(seen, ", ")));
+  CHECK(seen == std::set<std::string>{"add_layer_norm", "add_layer_norm_quantize", "add_rms_norm",
+                                      "add_rms_norm_quantize", "layer_norm_grad", "layer_norm_grad_add",
+                                      "layer_norm_grad_add_quantize", "layer_norm_quantize_again", "rms_norm",
+                                      "rms_norm_grad", "rms_norm_grad_add", "rms_norm_grad_add_quantize",
+                                      "rms_norm_quantize_again"});
 }
 
 TEST_CASE("fp8 plan: with current scaling each tensor's state is made with it") {

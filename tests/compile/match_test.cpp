@@ -296,14 +296,15 @@ TEST_CASE("match: a product and its activation") {
   stays(sketch);
 }
 
-// sum = x + (branch + bias), y = layer_norm(sum).
-static FusionSketch Norm() {
+// sum = x + (branch + bias), y = layer_norm(sum). The bias and the gain may be of two dims.
+static FusionSketch Norm(bool bias_of_heads = false, bool gain_of_heads = false) {
   FusionSketch sketch;
   const std::int32_t x = sketch.Value("x");
   const std::int32_t branch = sketch.Value("branch");
-  const std::int32_t bias = sketch.Value("bias", {8});
-  const std::int32_t gamma = sketch.Value("gamma", {8});
-  const std::int32_t beta = sketch.Value("beta", {8});
+  const std::int32_t bias = sketch.Value("bias", bias_of_heads ? Shape{2, 8} : Shape{8});
+  const Shape of_gain = gain_of_heads ? Shape{2, 8} : Shape{8};
+  const std::int32_t gamma = sketch.Value("gamma", of_gain);
+  const std::int32_t beta = sketch.Value("beta", of_gain);
   const std::int32_t biased = sketch.Value("biased");
   const std::int32_t sum = sketch.Value("sum");
   const std::int32_t y = sketch.Value("y");
@@ -313,6 +314,36 @@ static FusionSketch Norm() {
   sketch.Node(ops::kAdd, {x, biased}, {sum});
   sketch.Node(ops::kLayerNorm, {sum, gamma, beta}, {y, mean, rstd}, {{"epsilon", 1e-5}});
   return sketch;
+}
+
+TEST_CASE("match: kernels that add to a norm take a gain and a bias of one dim") {
+  CHECK(Fused(Norm(/*bias_of_heads=*/true)) ==
+        "n0: bias_add(branch, bias) -> biased \n"
+        "n2: add_layer_norm(x, biased, gamma, beta) -> sum, y, mean, rstd {epsilon=1e-05}\n");
+  const FusionSketch of_heads = Norm(/*bias_of_heads=*/true, /*gain_of_heads=*/true);
+  CHECK(Fused(of_heads) == of_heads.Text());
+  // Of gradients too.
+  for (const OpDef* norm : {&ops::kLayerNormGrad, &ops::kRmsNormGrad}) {
+    for (const bool heads : {false, true}) {
+      FusionSketch sketch;
+      std::vector<std::int32_t> inputs = {sketch.Value("dy"), sketch.Value("x"),
+                                          sketch.Value("gamma", heads ? Shape{3, 8} : Shape{8})};
+      std::vector<std::int32_t> made = {sketch.Value("dx"), sketch.Value("d_gamma")};
+      if (norm == &ops::kLayerNormGrad) {
+        inputs.push_back(sketch.Value("mean"));
+        made.push_back(sketch.Value("d_beta"));
+      }
+      inputs.push_back(sketch.Value("rstd"));
+      const std::int32_t residual = sketch.Value("residual");
+      const std::int32_t sum = sketch.Value("sum");
+      sketch.Node(*norm, inputs, made, {{"epsilon", 1e-5}, {"gain_offset", 1.0}}).accumulate =
+          norm->accumulates;
+      sketch.Node(ops::kAdd, {residual, made[0]}, {sum});
+      const std::string fused = Fused(sketch);
+      CHECK((fused == sketch.Text()) == heads);
+      CHECK(fused.find("gain_offset=1") != std::string::npos);
+    }
+  }
 }
 
 TEST_CASE("match: the first variant that holds is taken") {
@@ -393,8 +424,8 @@ TEST_CASE("match: what will be quantised as it is made is not made with its grad
 // dx, d_gamma, d_beta = layer_norm_grad(…), total = residual + dx, d_bias += column sums of total.
 static FusionSketch NormGradient(bool residual_first, const Attributes& sums = kRowSums, bool adds = true) {
   FusionSketch sketch;
-  std::vector<std::int32_t> inputs;
-  for (const char* name : {"dy", "x", "gamma", "mean", "rstd"}) inputs.push_back(sketch.Value(name));
+  std::vector<std::int32_t> inputs = {sketch.Value("dy"), sketch.Value("x"), sketch.Value("gamma", {8}),
+                                      sketch.Value("mean", {2, 3}), sketch.Value("rstd", {2, 3})};
   const std::int32_t dx = sketch.Value("dx");
   const std::int32_t d_gamma = sketch.Value("d_gamma", {8});
   const std::int32_t d_beta = sketch.Value("d_beta", {8});

@@ -5,6 +5,8 @@
 #include <map>
 #include <string>
 
+#include "engine/verify/verify.h"
+#include "tests/graphs/graphs.h"
 #include "tests/plan/plans.h"
 
 namespace engine::compile {
@@ -87,6 +89,37 @@ TEST_CASE("placements: sequence parallelism splits tokens by samples where they 
   CHECK(split({"training.micro_batch=2", "training.global_batch=8", "parallelism.dp=2"}) == 0);
   CHECK(split({"training.micro_batch=3", "training.global_batch=6"}) == 1);
   CHECK(split({"training.micro_batch=1", "training.global_batch=8", "parallelism.dp=2"}) == 1);
+}
+
+TEST_CASE("placements: a norm of each head takes the rank's heads, one over all heads takes them all") {
+  using graph::Placement;
+  for (const bool all_heads : {false, true}) {
+    CAPTURE(all_heads);
+    const plan::Plan plan = plan::TinyPlanOf(plan::NormedDecoder(2, all_heads ? 2 : 1), {"parallelism.tp=2"});
+    REQUIRE(verify::Verify(plan, {}).ok());
+    const auto on_tp = [&](const plan::BufferRef& ref) {
+      return plan.values[static_cast<size_t>(ref.value)].layout.At(graph::Axis::kTp);
+    };
+    int norms = 0;
+    for (const plan::Segment& segment : plan.stages[0].segments) {
+      for (const plan::Instruction& instruction : segment.instructions) {
+        if (!instruction.name.ends_with(".q_norm")) continue;
+        CAPTURE(instruction.name);
+        ++norms;
+        const bool backward = instruction.kernel() == "rms_norm_grad";
+        const Placement x = on_tp(instruction.inputs[backward ? 1 : 0]);
+        CHECK(on_tp(instruction.inputs[backward ? 2 : 1]) == Placement::R());  // the gain
+        if (all_heads) {
+          CHECK(x != Placement::S(2));
+          CHECK(x != Placement::S(3));
+        } else {
+          CHECK(x == Placement::S(2));
+          if (backward) CHECK(on_tp(instruction.outputs[1]) == Placement::P());
+        }
+      }
+    }
+    CHECK(norms >= 4);
+  }
 }
 
 TEST_CASE("placements: dp alone exchanges nothing but gradients and scalars") {

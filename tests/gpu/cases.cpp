@@ -139,6 +139,28 @@ GpuCases ElementwiseCases() {
   return cases;
 }
 
+namespace {
+
+// Norms with gain 1 + w over the last `dims` dims of x.
+void AddHeadNorms(const Shape& x, int dims, GpuCases* cases) {
+  Shape rows;
+  Shape d;
+  for (int dim = 0; dim < x.rank(); ++dim) (dim < x.rank() - dims ? rows : d).push_back(x[dim]);
+  const std::string label = fmt::format("{} by {} dims, gain 1 + w", x.ToString(), dims);
+  const std::int64_t terms = rows.elements() + d.elements();
+  const Input rstd = Make(rows, Input::kPositive);
+  const auto add = [&](const OpDef& op, std::vector<Input> inputs) {
+    const Attributes attributes = {{"epsilon", 1e-5}, {"gain_offset", 1.0}};
+    cases->push_back({.base = {&op, label, std::move(inputs), attributes, terms, true}});
+  };
+  add(ops::kLayerNorm, {{x}, {d}, {d}});
+  add(ops::kLayerNormGrad, {{x}, {x}, {d}, {rows}, rstd});
+  add(ops::kRmsNorm, {{x}, {d}});
+  add(ops::kRmsNormGrad, {{x}, {x}, {d}, rstd});
+}
+
+}  // namespace
+
 GpuCases NormCases() {
   GpuCases cases;
   AddCommon({&ops::kLayerNorm, &ops::kLayerNormGrad, &ops::kRmsNorm, &ops::kRmsNormGrad}, &cases);
@@ -157,6 +179,10 @@ GpuCases NormCases() {
       cases.push_back({.base = {&ops::kRmsNorm, label, {{x}, {d}}, epsilon, terms, true}});
       cases.push_back({.base = {&ops::kRmsNormGrad, label, {{x}, {x}, {d}, rstd}, epsilon, terms, true}});
     }
+  }
+  for (const Shape& x :
+       {Shape{2, 37, 5, 64}, Shape{2, 37, 8, 128}, Shape{1, 3, 32, 640}, Shape{2, 9, 3, 7}}) {
+    for (const int dims : {1, 2}) AddHeadNorms(x, dims, &cases);
   }
   return cases;
 }

@@ -29,7 +29,14 @@ std::vector<graph::TensorType> TypesIn(const Tensors& tensors, const std::vector
   return types;
 }
 
-void CheckAddNorm(bool layer, DType narrow, DType format, std::int64_t rows, std::int64_t columns) {
+Attributes WithGainOffset(double offset) {
+  Attributes attributes = {{"epsilon", 1e-5}};
+  if (offset != 0) attributes.Set("gain_offset", offset);
+  return attributes;
+}
+
+void CheckAddNorm(bool layer, DType narrow, DType format, std::int64_t rows, std::int64_t columns,
+                  double gain_offset = 0) {
   const Shape shape = {1, rows, columns};
   Tensors inputs = {Uniform(shape, narrow), Uniform(shape, narrow, 1), Uniform({columns}, narrow, 2)};
   if (layer) inputs.push_back(Uniform({columns}, narrow, 3));
@@ -38,7 +45,7 @@ void CheckAddNorm(bool layer, DType narrow, DType format, std::int64_t rows, std
                         .format = format,
                         .rows = rows,
                         .columns = columns,
-                        .attributes = {{"epsilon", 1e-5}}};
+                        .attributes = WithGainOffset(gain_offset)};
   GpuCase plain;
   plain.base.op = layer ? &ops::kAddLayerNorm : &ops::kAddRmsNorm;
   plain.base.attributes = of.attributes;
@@ -67,7 +74,7 @@ void CheckAddNorm(bool layer, DType narrow, DType format, std::int64_t rows, std
 
 // dx is an output in 16 bits as well, so what is quantised is known to the bit.
 void CheckNormGrad(bool layer, bool with_bias, bool adds, DType narrow, DType format, std::int64_t rows,
-                   std::int64_t columns) {
+                   std::int64_t columns, double gain_offset = 0) {
   const Shape shape = {1, rows, columns};
   Tensors inputs = {Uniform(shape, narrow), Uniform(shape, narrow, 1), Uniform({columns}, narrow, 2)};
   std::vector<DType> dtypes(3, narrow);
@@ -85,7 +92,7 @@ void CheckNormGrad(bool layer, bool with_bias, bool adds, DType narrow, DType fo
                         .format = format,
                         .rows = rows,
                         .columns = columns,
-                        .attributes = {{"epsilon", 1e-5}}};
+                        .attributes = WithGainOffset(gain_offset)};
   GpuCase plain;
   plain.base.op = layer ? &ops::kLayerNormGradAdd : &ops::kRmsNormGradAdd;
   plain.base.attributes = of.attributes;
@@ -123,8 +130,9 @@ void CheckNormGrad(bool layer, bool with_bias, bool adds, DType narrow, DType fo
   if (with_bias) CheckBias(problem.where, wanted, of, adds, outcome.outputs.back());
 }
 
-// Of statistics that are given: x̂ and y are a subtraction and two products off.
-void CheckNormAgain(bool layer, DType narrow, DType format, std::int64_t rows, std::int64_t columns) {
+// Of statistics that are given: x̂ and y are a subtraction, the sum of the gain and two products off.
+void CheckNormAgain(bool layer, DType narrow, DType format, std::int64_t rows, std::int64_t columns,
+                    double gain_offset = 0) {
   Tensors inputs = {Uniform({1, rows, columns}, narrow), Uniform({columns}, narrow, 2)};
   std::vector<DType> dtypes(2, narrow);
   if (layer) {
@@ -138,16 +146,17 @@ void CheckNormAgain(bool layer, DType narrow, DType format, std::int64_t rows, s
                         .narrow = narrow,
                         .format = format,
                         .rows = rows,
-                        .columns = columns};
+                        .columns = columns,
+                        .attributes = WithGainOffset(gain_offset)};
   Wanted wanted(Zeros({1, rows, columns}));
   for (std::int64_t r = 0; r < rows; ++r) {
     for (std::int64_t c = 0; c < columns; ++c) {
       const std::int64_t i = r * columns + c;
       const double centred = inputs[0].Get(i) - (layer ? inputs[3].Get(r) : 0.0);
-      const double product = centred * inputs.back().Get(r) * inputs[1].Get(c);
+      const double product = centred * inputs.back().Get(r) * (inputs[1].Get(c) + gain_offset);
       const double y = product + (layer ? inputs[2].Get(c) : 0.0);
       wanted.y.Set(i, y);
-      wanted.error[static_cast<size_t>(i)] = 0x1p-24 * (3 * std::fabs(product) + std::fabs(y));
+      wanted.error[static_cast<size_t>(i)] = 0x1p-24 * (4 * std::fabs(product) + std::fabs(y));
     }
   }
   Problem problem = Make(of, inputs);
@@ -170,7 +179,7 @@ TEST_CASE("gpu fp8: add_layer_norm_quantize and add_rms_norm_quantize") {
   for (const auto& [rows, columns] : kNormSizes) {
     for (bool layer : {true, false}) {
       for (DType narrow : kNarrow) CheckAddNorm(layer, narrow, DType::kE4M3, rows, columns);
-      CheckAddNorm(layer, DType::kBF16, DType::kE5M2, rows, columns);
+      CheckAddNorm(layer, DType::kBF16, DType::kE5M2, rows, columns, /*gain_offset=*/1);
     }
   }
 }
@@ -181,7 +190,7 @@ TEST_CASE("gpu fp8: layer_norm_grad_add_quantize and rms_norm_grad_add_quantize"
       for (bool with_bias : {false, true}) {
         for (DType narrow : kNarrow)
           CheckNormGrad(layer, with_bias, false, narrow, DType::kE5M2, rows, columns);
-        CheckNormGrad(layer, with_bias, true, DType::kBF16, DType::kE4M3, rows, columns);
+        CheckNormGrad(layer, with_bias, true, DType::kBF16, DType::kE4M3, rows, columns, /*gain_offset=*/1);
       }
     }
   }
@@ -201,7 +210,7 @@ TEST_CASE("gpu fp8: layer_norm_quantize_again and rms_norm_quantize_again") {
   for (const auto& [rows, columns] : kNormSizes) {
     for (bool layer : {true, false}) {
       for (DType narrow : kNarrow) CheckNormAgain(layer, narrow, DType::kE4M3, rows, columns);
-      CheckNormAgain(layer, DType::kBF16, DType::kE5M2, rows, columns);
+      CheckNormAgain(layer, DType::kBF16, DType::kE5M2, rows, columns, /*gain_offset=*/1);
     }
   }
 }

@@ -85,14 +85,18 @@ void AddActivationsAgain(GpuCases* cases) {
   }
 }
 
-void AddNorms(std::int64_t count, std::int64_t columns, GpuCases* cases) {
+void AddNorms(std::int64_t count, std::int64_t columns, double gain_offset, GpuCases* cases) {
   const Shape x = {1, count, columns};
   const Shape rows = {1, count};
   const Shape d = {columns};
   const Input rstd = Make(rows, Input::kPositive);
   const std::int64_t terms = count + columns;
-  const std::string label = fmt::format("{} rows of {}", count, columns);
-  const Attributes epsilon = {{"epsilon", 1e-5}};
+  std::string label = fmt::format("{} rows of {}", count, columns);
+  Attributes epsilon = {{"epsilon", 1e-5}};
+  if (gain_offset != 0) {
+    label += fmt::format(", gain {} + w", gain_offset);
+    epsilon.Set("gain_offset", gain_offset);
+  }
   Attributes with_bias = epsilon;
   with_bias.Set("bias", kOne);
   const auto add = [&](const OpDef& op, const std::string& text, const std::vector<Input>& inputs,
@@ -240,8 +244,10 @@ GpuCases FusedCases() {
   AddGelu(1280, 64, &cases);
   AddActivationsAgain(&cases);
   for (std::int64_t columns : {768, 129, 4096, 7, 1280}) {
-    for (std::int64_t count : {1, 257}) AddNorms(count, columns, &cases);
+    for (std::int64_t count : {1, 257}) AddNorms(count, columns, 0, &cases);
   }
+  // The kernels' ways to hold a row: none, one, two, four vectors a thread.
+  for (std::int64_t columns : {129, 1280, 4096, 10240}) AddNorms(67, columns, 1, &cases);
   const Attributes plain = {{"rotary", kOne}, {"base", 10000.0}, {"factor", 1.0},
                             {"low", 1.0},     {"high", 4.0},     {"original", 8192.0}};
   Attributes bent = plain;

@@ -54,6 +54,38 @@ ValueId GraphBuilder::Norm(const std::string& name, ValueId x) {
   return graph_.Emit1(ops::kRmsNorm, name, {x, gain}, {{"epsilon", 1e-5}});
 }
 
+ValueId GraphBuilder::OffsetNorm(const std::string& name, ValueId x, int dims) {
+  graph::TensorType type{.shape = {}, .dtype = DType::kF32};
+  const graph::TensorType of = graph_.value(x).type;
+  for (int dim = of.shape.rank() - dims; dim < of.shape.rank(); ++dim) type.Append(of, dim);
+  const ValueId gain = Parameter(name + ".weight", Role::kGain, type.shape, type.dims);
+  return graph_.Emit(ops::kRmsNorm, name, {x, gain}, {{"epsilon", 1e-5}, {"gain_offset", 1.0}})[0];
+}
+
+ValueId GraphBuilder::Scaled(const std::string& name, ValueId x, double by) {
+  return Pinned(graph_.Emit1(ops::kScale, name, {x}, {{"by", by}}));
+}
+
+ValueId GraphBuilder::GatedMlp(const std::string& name, ValueId x) {
+  constexpr std::int64_t kWide = 2 * kWidth;
+  const ValueId normed = OffsetNorm(name + ".norm", x, 1);
+  const ValueId gates = Parameter(name + ".fc1.weight", Role::kMatrix, {2, kWide, kWidth},
+                                  {Dim::kOther, Dim::kFeature, Dim::kFeature});
+  const ValueId both = graph_.Emit1(ops::kLinear, name + ".fc1", {normed, gates},
+                                    {{"in_dims", std::int64_t{1}}, {"out_split", std::int64_t{1}}});
+  const ValueId gated = graph_.Emit1(ops::kGlu, name + ".glu", {both}, {{"kind", std::string("gelu_erf")}});
+  const graph::Attributes one = {{"in_dims", std::int64_t{1}}};
+  const Dims dims = {Dim::kFeature, Dim::kFeature};
+  const ValueId third = Parameter(name + ".fc3.weight", Role::kMatrix, {kWide, kWidth}, dims);
+  const ValueId open = graph_.Emit1(ops::kLinear, name + ".fc3", {normed, third}, one);
+  const ValueId sigmoid =
+      graph_.Emit1(ops::kActivation, name + ".sigmoid", {open}, {{"kind", std::string("sigmoid")}});
+  const ValueId product = graph_.Emit1(ops::kMultiply, name + ".product", {gated, sigmoid});
+  const ValueId narrow = Parameter(name + ".fc2.weight", Role::kMatrix, {kWidth, kWide}, dims);
+  return Add(name + ".residual", x,
+             Pinned(graph_.Emit1(ops::kLinear, name + ".fc2", {product, narrow}, one)));
+}
+
 ValueId GraphBuilder::Mlp(const std::string& name, ValueId x) {
   const graph::Attributes one = {{"in_dims", std::int64_t{1}}};
   const Dims dims = {Dim::kFeature, Dim::kFeature};
@@ -73,11 +105,15 @@ ValueId GraphBuilder::Heads(const std::string& name, ValueId x, std::int64_t hea
 }
 
 ValueId GraphBuilder::Attention(const std::string& name, ValueId x, ValueId keys, ValueId positions,
-                                const std::string& mask) {
+                                const std::string& mask, int normed_dims) {
   const ValueId normed = Norm(name + ".norm", x);
   const ValueId from = keys == graph::kNoValue ? normed : keys;
-  const ValueId q = Heads(name + ".q", normed, kHeads);
-  const ValueId k = Heads(name + ".k", from, kKvHeads);
+  ValueId q = Heads(name + ".q", normed, kHeads);
+  ValueId k = Heads(name + ".k", from, kKvHeads);
+  if (normed_dims > 0) {
+    q = OffsetNorm(name + ".q_norm", q, normed_dims);
+    k = OffsetNorm(name + ".k_norm", k, normed_dims);
+  }
   const ValueId v = Heads(name + ".v", from, kKvHeads);
   const ValueId core = graph_.Emit1(ops::kAttention, name + ".core", {q, k, v, positions},
                                     {{"scale", 1 / std::sqrt(static_cast<double>(kHead))}, {"mask", mask}});
@@ -119,9 +155,9 @@ ValueId GraphBuilder::FormedAttention(const std::string& name, ValueId x, ValueI
 }
 
 void GraphBuilder::Loss(const std::string& name, ValueId x, ValueId table, ValueId labels,
-                        std::int64_t classes, double count, double weight) {
-  const ValueId logits =
-      graph_.Emit1(ops::kLinear, name + ".logits", {x, table}, {{"in_dims", std::int64_t{1}}});
+                        std::int64_t classes, double count, double weight, double cap) {
+  ValueId logits = graph_.Emit1(ops::kLinear, name + ".logits", {x, table}, {{"in_dims", std::int64_t{1}}});
+  if (cap != 0) logits = graph_.Emit1(ops::kSoftcap, name + ".capped", {logits}, {{"cap", cap}});
   const ValueIds statistics =
       graph_.Emit(ops::kCrossEntropy, name + ".cross_entropy", {logits, labels}, {{"classes", classes}});
   for (const ValueId statistic : statistics) graph_.value(statistic).pin = graph::Pin::kReplicated;

@@ -34,12 +34,19 @@ class GraphBuilder {
   graph::ValueId Places(const std::string& name, graph::ValueId positions, std::int64_t most);
   graph::ValueId Add(const std::string& name, graph::ValueId a, graph::ValueId b);
   graph::ValueId Norm(const std::string& name, graph::ValueId x);
+  // Over the last `dims` dims of x, with gain 1 + w.
+  graph::ValueId OffsetNorm(const std::string& name, graph::ValueId x, int dims);
+  // by · x, on the residual stream.
+  graph::ValueId Scaled(const std::string& name, graph::ValueId x, double by);
   // x + fc2(gelu(fc1(norm(x)))).
   graph::ValueId Mlp(const std::string& name, graph::ValueId x);
+  // x + fc2(geglu(fc1(n)) · σ(fc3(n))), n = norm(x).
+  graph::ValueId GatedMlp(const std::string& name, graph::ValueId x);
   // x + attention of norm(x) [B, S, D] over `keys` [B, T, D] (or over norm(x) itself, where that is kNoValue); mask as of
-  // graph/mask.h; positions are those of x.
+  // graph/mask.h; positions are those of x. normed_dims: queries and keys are normalised over so many of their last dims: 0
+  // not at all, 1 each head, 2 all heads together.
   graph::ValueId Attention(const std::string& name, graph::ValueId x, graph::ValueId keys,
-                           graph::ValueId positions, const std::string& mask);
+                           graph::ValueId positions, const std::string& mask, int normed_dims = 0);
   // Causal attention of a form of its own.
   struct AttentionForm {
     std::int64_t kv_heads = kHeads;
@@ -52,9 +59,10 @@ class GraphBuilder {
   // x + attention of norm(x).
   graph::ValueId FormedAttention(const std::string& name, graph::ValueId x, graph::ValueId positions,
                                  const AttentionForm& form);
-  // The metric `name`: cross entropy of x · tableᵀ, of so many classes, over `count` labels.
+  // The metric `name`: cross entropy of x · tableᵀ, of so many classes, over `count` labels; logits kept below `cap`, where
+  // that is not 0.
   void Loss(const std::string& name, graph::ValueId x, graph::ValueId table, graph::ValueId labels,
-            std::int64_t classes, double count, double weight);
+            std::int64_t classes, double count, double weight, double cap = 0);
 
  private:
   graph::ValueId Pinned(graph::ValueId value);

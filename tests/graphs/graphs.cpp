@@ -1,5 +1,6 @@
 #include "tests/graphs/graphs.h"
 
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -111,6 +112,29 @@ graph::Graph BuildEncoderDecoder(const GraphSizes& sizes, int encoder_blocks, in
   return std::move(b.graph());
 }
 
+graph::Graph BuildNormedDecoder(const GraphSizes& sizes, int blocks, int normed_dims) {
+  GraphBuilder b;
+  const Shape tokens_shape = {sizes.samples, sizes.sequence};
+  const graph::Dims dims = {Dim::kSample, Dim::kCausalSequence};
+  const ValueId tokens = b.Input("tokens", tokens_shape, dims);
+  const ValueId positions = b.Input("positions", tokens_shape, dims);
+  const ValueId labels = b.Input("labels", tokens_shape, dims);
+  b.graph().BeginUnit("entry", Unit::Kind::kEntry);
+  const ValueId table = b.Table("table", kWords);
+  ValueId x = b.Lookup("lookup", tokens, table);
+  x = b.Scaled("embedding", x, std::sqrt(static_cast<double>(GraphBuilder::kWidth)));
+  for (int block = 0; block < blocks; ++block) {
+    const std::string name = "blocks." + std::to_string(block);
+    b.graph().BeginUnit(name, Unit::Kind::kBlock);
+    x = b.Attention(name + ".attention", x, kNoValue, positions, "causal", normed_dims);
+    x = b.GatedMlp(name + ".mlp", x);
+  }
+  b.graph().BeginUnit("head", Unit::Kind::kExit);
+  b.Loss("loss", b.OffsetNorm("final_norm", x, 1), table, labels, kWords, TokensOf(sizes, sizes.sequence), 1,
+         /*cap=*/2);
+  return std::move(b.graph());
+}
+
 std::vector<GraphBuilder::AttentionForm> FormsOfAttention() {
   constexpr std::int64_t kOne = 1;
   const graph::Attributes window = {{"window", std::int64_t{6}}};
@@ -163,6 +187,11 @@ graph::Graph BuildAttentionForms(const GraphSizes& sizes) {
 }
 
 }  // namespace
+
+GraphModel NormedDecoder(int blocks, int normed_dims) {
+  return {.build = [=](const GraphSizes& sizes) { return BuildNormedDecoder(sizes, blocks, normed_dims); },
+          .limits = {{"tokens", kWords}, {"positions", 0}, {"labels", kWords}}};
+}
 
 GraphModel AttentionForms() {
   return {.build = BuildAttentionForms, .limits = {{"tokens", kWords}, {"positions", 0}, {"labels", kWords}}};

@@ -48,6 +48,10 @@ GraphModel EncoderDecoder(int encoder_blocks, int decoder_blocks);
 // projected apart and turned by longrope.
 GraphModel AttentionForms();
 
+// A decoder of scaled embeddings, norms with gain 1 + w, queries and keys that are normalised (normed_dims as in
+// tests/graphs/builder.h), gated feed-forward layers and capped logits.
+GraphModel NormedDecoder(int blocks, int normed_dims);
+
 // `blocks`: of each chunk; empty: balanced. Not verified.
 absl::StatusOr<Plan> PlanOfGraph(const recipe::Recipe& recipe, const GraphModel& model,
                                  const DeviceProfile& profile = {},

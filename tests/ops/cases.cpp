@@ -54,9 +54,11 @@ void AddLinear(std::vector<Case>* cases) {
 void AddElementwise(std::vector<Case>* cases) {
   cases->push_back({&ops::kBiasAdd, "one dim", {{{2, 4, 6}}, {{6}}}, {}});
   cases->push_back({&ops::kBiasAdd, "two dims", {{{2, 4, 2, 6}}, {{2, 6}}}, {}});
+  cases->push_back({&ops::kBiasAdd, "three dims", {{{2, 4, 2, 3, 5}}, {{2, 3, 5}}}, {}});
   cases->push_back({&ops::kBiasAdd, "large", {{{3, 81, 307}}, {{307}}}, {}, 1, true});
   cases->push_back({&ops::kBiasGrad, "one dim", {{{2, 4, 6}}}, {{"dims", kOne}}, 8});
   cases->push_back({&ops::kBiasGrad, "two dims", {{{2, 4, 2, 6}}}, {{"dims", kTwo}}, 8});
+  cases->push_back({&ops::kBiasGrad, "three dims", {{{2, 4, 2, 3, 5}}}, {{"dims", std::int64_t{3}}}, 8});
   cases->push_back({&ops::kBiasGrad, "large", {{{3, 81, 307}}}, {{"dims", kOne}}, 243, true});
   cases->push_back({&ops::kAdd, "plain", {{{2, 4, 6}}, {{2, 4, 6}}}, {}});
   cases->push_back({&ops::kAdd, "large", {{{3, 81, 307}}, {{3, 81, 307}}}, {}, 1, true});
@@ -111,6 +113,24 @@ void AddActivations(std::vector<Case>* cases) {
   }
 }
 
+// Over the last `dims` dims of x, with an offset of the gain.
+void AddNormsOf(const std::string& label, const Shape& x, int dims, double offset, std::vector<Case>* cases) {
+  Attributes attributes = {{"epsilon", 1e-2}};
+  if (offset != 0) attributes.Set("gain_offset", offset);
+  Shape rows;
+  Shape d;
+  for (int dim = 0; dim < x.rank(); ++dim) (dim < x.rank() - dims ? rows : d).push_back(x[dim]);
+  const std::int64_t terms = std::max(d.elements(), rows.elements());
+  const bool large = terms > 100;
+  const auto add = [&](const graph::OpDef& op, std::vector<Input> inputs) {
+    cases->push_back({&op, label, std::move(inputs), attributes, terms, large});
+  };
+  add(ops::kLayerNorm, {{x}, {d}, {d}});
+  add(ops::kLayerNormGrad, {{x}, {x}, {d}, {rows}, Positive(rows)});
+  add(ops::kRmsNorm, {{x}, {d}});
+  add(ops::kRmsNormGrad, {{x}, {x}, {d}, Positive(rows)});
+}
+
 void AddNorms(std::vector<Case>* cases) {
   const Attributes epsilon = {{"epsilon", 1e-2}};  // large, so that a wrong place of it shows
   for (bool large : {false, true}) {
@@ -126,6 +146,13 @@ void AddNorms(std::vector<Case>* cases) {
     cases->push_back({&ops::kRmsNorm, label, {{x}, {d}}, epsilon, terms, large});
     cases->push_back({&ops::kRmsNormGrad, label, {{x}, {x}, {d}, Positive(rows)}, epsilon, terms, large});
   }
+  AddNormsOf("gain 1 + w", {2, 4, 7}, 1, 1.0, cases);
+  AddNormsOf("gain 1 + w, large", {3, 41, 131}, 1, 1.0, cases);
+  AddNormsOf("by head", {2, 4, 3, 5}, 1, 0.0, cases);
+  AddNormsOf("over heads", {2, 4, 3, 5}, 2, 0.0, cases);
+  AddNormsOf("over heads, gain w − 0.3", {2, 4, 2, 7}, 2, -0.3, cases);
+  AddNormsOf("by head, large", {2, 41, 3, 67}, 1, 1.0, cases);
+  AddNormsOf("over heads, large", {3, 41, 5, 27}, 2, 1.0, cases);
 }
 
 void AddEmbedding(std::vector<Case>* cases) {

@@ -215,7 +215,7 @@ TEST_CASE("gelu_grad_again is the gradient and the activation of a differentiate
 
 // With the sums of dx and the norm that the forward pass did not keep.
 TEST_CASE("norm gradients with an addition are the chain of norm gradient, add, bias_grad and norm") {
-  const Attributes epsilon = {{"epsilon", 1e-2}};
+  const Attributes epsilon = {{"epsilon", 1e-2}, {"gain_offset", 1.0}};
   Attributes all = epsilon;
   all.Set("bias", kOne);
   all.Set("again", kOne);

@@ -143,14 +143,28 @@ TEST_CASE("norms") {
         if (layer) worst = std::max(worst, std::fabs(mean - out[1].Get(row)));
         worst = std::max(worst, std::fabs(rstd - out.back().Get(row)));
         for (std::int64_t i = 0; i < d; ++i) {
-          const double y =
-              (in[0].Get(row * d + i) - mean) * rstd * in[1].Get(i) + (layer ? in[2].Get(i) : 0.0);
+          const double gain =
+              in[1].Get(i) + (test.attributes.Has("gain_offset") ? test.attributes.Float("gain_offset") : 0);
+          const double y = (in[0].Get(row * d + i) - mean) * rstd * gain + (layer ? in[2].Get(i) : 0.0);
           worst = std::max(worst, std::fabs(y - out[0].Get(row * d + i)));
         }
       }
       CHECK(worst <= kBound);
     });
   }
+}
+
+TEST_CASE("norms refuse a gain that has not the last dims of x, or that has all of them") {
+  const graph::TensorType x = {{2, 4, 3, 5}};
+  for (const Shape& gain : {Shape{4}, Shape{3}, Shape{5, 3}, Shape{2, 4, 3, 5}}) {
+    CAPTURE(gain.ToString());
+    CHECK_FALSE(ops::kRmsNorm.infer(std::vector<graph::TensorType>{x, {gain}}, {}).ok());
+    CHECK_FALSE(ops::kLayerNorm.infer(std::vector<graph::TensorType>{x, {gain}, {gain}}, {}).ok());
+  }
+  CHECK_FALSE(ops::kLayerNorm.infer(std::vector<graph::TensorType>{x, {{3, 5}}, {{5}}}, {}).ok());
+  const auto types = ops::kLayerNorm.infer(std::vector<graph::TensorType>{x, {{3, 5}}, {{3, 5}}}, {});
+  REQUIRE(types.ok());
+  CHECK((*types)[1].shape == Shape{2, 4});
 }
 
 TEST_CASE("activations") {
@@ -246,16 +260,6 @@ TEST_CASE("products, scales and soft caps") {
   const std::vector<graph::TensorType> unlike = {{{2, 4, 6}}, {{2, 4, 3}}};
   CHECK_FALSE(ops::kMultiply.infer(unlike, {}).ok());
   CHECK_FALSE(ops::kSoftcap.infer(std::vector<graph::TensorType>{{{2, 4}}}, {{"cap", 0.0}}).ok());
-}
-
-double Frequency(const graph::Attributes& a, std::int64_t i, std::int64_t head) {
-  const double f = std::pow(a.Float("base"), -2.0 * static_cast<double>(i) / static_cast<double>(head));
-  if (a.Float("factor") == 1) return f;
-  const double turns = a.Float("original") * f / (2 * std::numbers::pi);  // original / wavelength
-  const double smooth = (turns - a.Float("low")) / (a.Float("high") - a.Float("low"));
-  if (turns < a.Float("low")) return f / a.Float("factor");
-  if (turns > a.Float("high")) return f;
-  return (1 - smooth) * f / a.Float("factor") + smooth * f;
 }
 
 TEST_CASE("qkv_split unpacks and rotates") {

@@ -82,6 +82,26 @@ TEST_CASE("graphs: an encoder without a mask, with a class head on one token") {
                 {"granularity=full micro_batch=2"}});
 }
 
+// Queries and keys of a rank of tp are those of its heads: a norm of each head is made of them alone, and its gain's
+// gradient is partial; a norm over all heads is not, so they are exchanged.
+TEST_CASE("graphs: norms of queries and keys, gates, scales and caps") {
+  for (const int normed_dims : {1, 2}) {
+    CAPTURE(normed_dims);
+    const plan::GraphModel model = plan::NormedDecoder(4, normed_dims);
+    const Trained one = Run(model, "micro_batch=2");
+    CHECK(one.losses[3] != one.losses[0]);
+    CheckLayouts(model, one,
+                 {{"micro_batch=8"},
+                  {"pp=2 micro_batch=2", {1, 3}},
+                  {"tp=2 micro_batch=2"},
+                  {"tp=2 sequence_parallel=true micro_batch=2"},
+                  {"dp=2 zero_stage=3 overlap=on micro_batch=2"},
+                  {"cp=2 micro_batch=2"},
+                  {"dp=2 cp=2 tp=2 pp=2 micro_batch=2", {3, 1}},
+                  {"granularity=full micro_batch=2"}});
+  }
+}
+
 TEST_CASE(
     "graphs: an encoder and a decoder joined by cross attention, one table with three holders, two losses") {
   const plan::GraphModel model = plan::EncoderDecoder(3, 3);

@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kPlainThreads) PlainNormKernel(Norm norm) {
       rsqrtf(BlockSum<kPlainThreads>(squares, shared) / static_cast<float>(columns) + norm.epsilon);
   for (std::int64_t i = threadIdx.x; i < columns; i += kPlainThreads) {
     const float normed = Normed<true>(ToFloat(x[i]), mean, rstd);
-    const float scale = ToFloat(gamma[i]);
+    const float scale = ToFloat(gamma[i]) + norm.gain_offset;
     y[i] = FromFloat<T>(beta != nullptr ? NormOutput<true>(normed, scale, ToFloat(beta[i]))
                                         : NormOutput<false>(normed, scale, 0.0F));
   }

@@ -6,6 +6,12 @@
 
 namespace engine::backend::cuda {
 
+// Eight numbers of gamma with the offset of the gain: exact where the offset is 0.
+__device__ __forceinline__ void AddGainOffset(float offset, float (&gamma)[8]) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) gamma[i] += offset;
+}
+
 // The one form of a norm's output, so that a gradient kernel repeats the forward kernel's bits.
 template <bool kLayer>
 __device__ __forceinline__ float Normed(float x, float mean, float rstd) {
@@ -134,6 +140,7 @@ __device__ __forceinline__ void NormRow(const Norm& norm, std::int64_t row, int 
     float shift[8] = {};
     Unpack8(held[v], a);
     Load8(gamma + column, scale);
+    AddGainOffset(norm.gain_offset, scale);
     if constexpr (kLayer) Load8(beta + column, shift);
 #pragma unroll
     for (int i = 0; i < 8; ++i)

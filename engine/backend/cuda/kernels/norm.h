@@ -1,4 +1,4 @@
-// LayerNorm and RMSNorm over the last dim, alone and with the residual addition around them.
+// LayerNorm and RMSNorm over rows (the last dims of a tensor are one row), alone and with the residual addition around them.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,6 +15,7 @@ struct Norm {
   std::int64_t rows = 0;
   std::int64_t columns = 0;
   float epsilon = 0;
+  float gain_offset = 0;         // added to gamma
   const void* x = nullptr;       // [R, D]
   const void* branch = nullptr;  // [R, D]; null: x alone is normalised
   const void* part = nullptr;   // [R, D] the rest of the branch, added to it first; null: none; HoldsNormRows
@@ -32,6 +33,7 @@ struct NormGrad {
   DType dtype = DType::kF32;
   std::int64_t rows = 0;
   std::int64_t columns = 0;
+  float gain_offset = 0;     // added to gamma
   const void* dy = nullptr;  // [R, D]
   // [R, D] the rest of dy, added to it; null: none. Only with a residual, without y, where
   // MakeNormGradGrid gives a thread one vector.

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kPlainThreads) PlainNormGradKernel(NormGrad gr
     for (std::int64_t i = threadIdx.x; i < columns; i += kPlainThreads) {
       const float d = ToFloat(dy[i]);
       const float normed = Normed<true>(ToFloat(x[i]), mean, rstd);
-      const float scaled = d * ToFloat(gamma[i]);
+      const float scaled = d * (ToFloat(gamma[i]) + grad.gain_offset);
       plain += scaled;
       with_normed += scaled * normed;
       d_gamma[i] += d * normed;
@@ -54,12 +54,12 @@ __global__ void __launch_bounds__(kPlainThreads) PlainNormGradKernel(NormGrad gr
     const float mean_normed = BlockSum<kPlainThreads>(with_normed, shared) / static_cast<float>(columns);
     for (std::int64_t i = threadIdx.x; i < columns; i += kPlainThreads) {
       const float normed = Normed<true>(ToFloat(x[i]), mean, rstd);
+      const float scale = ToFloat(gamma[i]) + grad.gain_offset;
       if (grad.y != nullptr) {
-        const float scale = ToFloat(gamma[i]);
         y[i] = FromFloat<T>(layer ? NormOutput<true>(normed, scale, ToFloat(beta[i]))
                                   : NormOutput<false>(normed, scale, 0.0F));
       }
-      float value = rstd * (ToFloat(dy[i]) * ToFloat(gamma[i]) - mean_plain - normed * mean_normed);
+      float value = rstd * (ToFloat(dy[i]) * scale - mean_plain - normed * mean_normed);
       if (grad.residual != nullptr) value += ToFloat(residual[i]);
       dx[i] = FromFloat<T>(value);
       if (bias) d_bias[i] += Rounded<T>(value);

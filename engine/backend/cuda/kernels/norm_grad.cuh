@@ -108,7 +108,7 @@ class NormGradRows {
 #pragma unroll
           for (int i = 0; i < 8; ++i) d[i] += rest[i];
         }
-        Unpack8(gamma_[v], g);
+        Gain(v, g);
         if constexpr (kLayer && kAgain) Unpack8(beta_[v], b);
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
@@ -154,7 +154,7 @@ class NormGradRows {
           float g[8];
           Unpack8(X(r, v), a);
           Unpack8(Dy(r, v), d);
-          Unpack8(gamma_[v], g);
+          Gain(v, g);
 #pragma unroll
           for (int i = 0; i < 8; ++i) {
             value[i] = Gradient(value[i], Normed<kLayer>(a[i], mean[r], rstd[r]), d[i] * g[i], of_normed,
@@ -199,6 +199,12 @@ class NormGradRows {
                                                    float of_normed, float of_one, float rstd) {
     if constexpr (kLayer) residual += of_one;
     return fmaf(scaled, rstd, fmaf(normed, of_normed, residual));
+  }
+
+  // In fp32 only while they are used: what the registers hold is gamma in its own type.
+  __device__ __forceinline__ void Gain(int v, float (&gain)[8]) const {
+    Unpack8(gamma_[v], gain);
+    AddGainOffset(grad_.gain_offset, gain);
   }
 
   // Every thread gets the sums of all threads' terms.

@@ -99,6 +99,7 @@ struct Tiles {
   bool current;    // the state holds the abs-max alone
   float* partial;  // [row tiles, columns]; only if kBias
   const T* gamma;  // these only with a norm
+  float gain_offset;
   const T* beta;
   const float* mean;
   const float* rstd;
@@ -134,6 +135,7 @@ __global__ void __launch_bounds__(kThreads, 3) QuantizeKernel(Tiles<T, Function:
   if constexpr (kIsNorm<Function>) {
     if (inside) {
       Load8(tiles.gamma + first_column + own_column, gamma);
+      AddGainOffset(tiles.gain_offset, gamma);
       if (tiles.beta != nullptr) Load8(tiles.beta + first_column + own_column, beta);
     }
   }
@@ -279,6 +281,7 @@ Tiles<T, kInputs> MakeTiles(const Quantize& quantize) {
                           .current = quantize.current,
                           .partial = quantize.partial,
                           .gamma = static_cast<const T*>(quantize.gamma),
+                          .gain_offset = quantize.gain_offset,
                           .beta = static_cast<const T*>(quantize.beta),
                           .mean = quantize.mean,
                           .rstd = quantize.rstd};

@@ -46,6 +46,7 @@ struct Quantize {
   const void* a = nullptr;
   const void* b = nullptr;
   const void* gamma = nullptr;  // kNorm: [C]
+  float gain_offset = 0;        // kNorm: added to gamma
   const void* beta = nullptr;   // kNorm: [C]; null: RMSNorm
   const float* mean = nullptr;  // kNorm: [R]; null: RMSNorm
   const float* rstd = nullptr;  // kNorm: [R]

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "engine/backend/backend.h"
+#include "engine/graph/gain.h"
 
 namespace engine::backend::cuda {
 
@@ -30,6 +31,11 @@ inline absl::Status ExpectFloat(std::string_view op, std::initializer_list<const
     if (view->dtype != DType::kF32) return Internal("{}: a {} where f32 is due", op, Name(view->dtype));
   }
   return absl::OkStatus();
+}
+
+// Of a norm.
+inline float GainOffsetOf(const LaunchArgs& args) {
+  return static_cast<float>(graph::GainOffset(args.instruction->attributes()));
 }
 
 inline absl::Status ExpectScratch(std::string_view op, const LaunchArgs& args, std::int64_t bytes) {
