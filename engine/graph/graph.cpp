@@ -40,6 +40,11 @@ double Attributes::Float(std::string_view name) const {
   return std::get<double>(*item);
 }
 
+double Attributes::Float(std::string_view name, double fallback) const {
+  const Item* item = Find(name);
+  return item == nullptr ? fallback : std::get<double>(*item);
+}
+
 const std::string& Attributes::String(std::string_view name) const {
   const Item* item = Find(name);
   ENGINE_CHECK(item != nullptr, "attribute {} is missing in {}", name, ToString());

@@ -53,6 +53,7 @@ class Attributes {
   std::int64_t Int(std::string_view name) const;  // CHECKs that it exists
   std::int64_t Int(std::string_view name, std::int64_t fallback) const;
   double Float(std::string_view name) const;
+  double Float(std::string_view name, double fallback) const;
   const std::string& String(std::string_view name) const;
   const std::vector<std::pair<std::string, Item>>& items() const { return items_; }
   std::string ToString() const;  // "{eps=1e-05, in_dims=1}"

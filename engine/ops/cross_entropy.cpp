@@ -15,6 +15,17 @@
 // Attribute scale is the factor of the whole loss in the gradient (1 / tokens of the global batch); the value
 // of loss_sum itself is not scaled.
 //
+// Two terms may be added, by attributes of cross_entropy, loss_sum and cross_entropy_grad that are there only where
+// they are not 0, and then equal in all three:
+//   smoothing ε   label smoothing (Szegedy et al., arXiv:1512.00567, section 7), as PyTorch's label_smoothing: the
+//                 wanted distribution is (1 − ε)·onehot(label) + ε/V over the V = classes classes.
+//                 target = (1 − ε)·z_label + ε/V · Σ_v z_v
+//   z_loss ζ      keeps the logits' normaliser near 1 (PaLM, arXiv:2204.02311, section 5): + ζ·lse² for each token.
+//                 loss_sum = Σ (lse − target + ζ·lse²)
+//   d_logits = w · (exp(z − lse)·(1 + 2ζ·lse) − (1 − ε)·onehot(label) − ε/V), 0 in padding columns
+// The weight w stays the attribute scale: cross_entropy_grad knows the factor 1 + 2ζ·lse of d(loss)/d(lse) itself.
+// A rank that holds some columns gives their part of the sum in target, which so stays partial under sum.
+//
 // Placement: a split vocabulary makes lse partial under log-sum-exp and target partial under sum
 // (Megatron-LM's vocabulary-parallel cross entropy, arXiv:1909.08053).
 //
@@ -25,8 +36,19 @@
 namespace engine::ops {
 namespace {
 
-Types InferForward(TypeSpan inputs, const Attributes&) {
+absl::Status ExpectTerms(const Attributes& attributes, std::string_view op) {
+  const double smoothing = attributes.Float("smoothing", 0);
+  const double z_loss = attributes.Float("z_loss", 0);
+  if (smoothing < 0 || smoothing >= 1)
+    return InvalidArgument("{}: label smoothing is {}, must be from 0 to below 1", op, smoothing);
+  if (z_loss < 0)
+    return InvalidArgument("{}: the factor of the z-loss is {}, must not be negative", op, z_loss);
+  return absl::OkStatus();
+}
+
+Types InferForward(TypeSpan inputs, const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 2, 2, "cross_entropy"));
+  RETURN_IF_ERROR(ExpectTerms(attributes, "cross_entropy"));
   const TensorType statistic =
       Leading(inputs[0], inputs[0].shape.rank() - 1, StatisticsDType(inputs[0].dtype));
   return std::vector<TensorType>{statistic, statistic};

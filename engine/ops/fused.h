@@ -58,8 +58,8 @@ extern const graph::OpDef kAttentionPacked;
 extern const graph::OpDef kAttentionPackedGrad;
 
 // linear_cross_entropy: x[B, S, D], w[V, D], labels[B, S] → d_x, d_w, loss.   Attributes in_dims, classes,
-// scale, chunk. The head, the loss and both gradients, `chunk` tokens at a time, so that only the logits of
-// one chunk exist at once:
+// scale, chunk, and smoothing and z_loss where the loss has them. The head, the loss and both gradients,
+// `chunk` tokens at a time, so that only the logits of one chunk exist at once:
 //   logits = linear(x, w)
 //   lse, target = cross_entropy(logits, labels)
 //   loss += loss_sum(lse, target, labels)

@@ -357,6 +357,29 @@ TEST_CASE("fuse: rotary works in place, in the slot") {
     CHECK(SameBytes(rotary->inputs[0], rotary->outputs[0]));
 }
 
+// Of a graph of its own, on a GPU; verified.
+plan::Plan CudaPlanOf(const plan::GraphModel& model, const Sets& sets) {
+  const absl::StatusOr<plan::Plan> plan =
+      plan::PlanOfGraph(plan::TinyRecipe(true, sets), model, backend::cuda::CudaProfile());
+  REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
+  const absl::Status lawful = verify::Verify(*plan, {});
+  REQUIRE_MESSAGE(lawful.ok(), Message(lawful));
+  return *plan;
+}
+
+TEST_CASE("fuse: the head takes label smoothing and z-loss with it") {
+  const plan::GraphModel model = plan::Ladder(2);
+  const auto heads = [](const plan::Plan& plan) { return All(plan, "backward.0", "linear_cross_entropy"); };
+  const plan::Plan plain = CudaPlanOf(model, {});
+  REQUIRE(heads(plain).size() == 1);
+  for (const char* term : {"smoothing", "z_loss"}) CHECK_FALSE(heads(plain)[0]->attributes().Has(term));
+  const plan::Plan plan = CudaPlanOf(plan::WithLossTerms(model, 0.1, 1e-4), {});
+  REQUIRE(heads(plan).size() == 1);
+  CHECK(heads(plan)[0]->attributes().Float("smoothing") == 0.1);
+  CHECK(heads(plan)[0]->attributes().Float("z_loss") == 1e-4);
+  CHECK(All(plan, "backward.0", "cross_entropy_grad").empty());
+}
+
 // 16 · 64 tokens of 264 columns in bf16 are 540672 bytes.
 TEST_CASE("fuse: the head's chunks keep within training.logits_bytes") {
   const auto chunk = [](const char* bytes) {

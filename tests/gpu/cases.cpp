@@ -480,13 +480,21 @@ GpuCases LossCases() {
     const Shape rows = {2, 3};
     const Shape logits = {2, 3, v.columns};
     const Input labels = Make(rows, Input::kLabels, v.classes);
-    const Attributes attributes = {{"classes", v.classes}};
-    const std::string label = fmt::format("{} of {} columns", v.classes, v.columns);
-    // At least 128 threads share a row, so that the longest chain of additions is a 128th of it.
-    const std::int64_t terms = v.columns / 128 + 16;
-    cases.push_back({.base = {&ops::kCrossEntropy, label, {{logits}, labels}, attributes, terms, true}});
-    cases.push_back(
-        {.base = {&ops::kCrossEntropyGrad, label, {{logits}, labels, {rows}, {rows}}, attributes, 16, true}});
+    for (const bool more : {false, true}) {
+      Attributes attributes = {{"classes", v.classes}};
+      if (more) {
+        attributes.Set("smoothing", 0.2);
+        attributes.Set("z_loss", 0.05);
+      }
+      const std::string label =
+          fmt::format("{} of {} columns{}", v.classes, v.columns, more ? ", smoothed, z-loss" : "");
+      // At least 128 threads share a row, so that the longest chain of additions is a 128th of it.
+      const std::int64_t terms = v.columns / 128 + 16;
+      cases.push_back({.base = {&ops::kCrossEntropy, label, {{logits}, labels}, attributes, terms, true}});
+      cases.push_back(
+          {.base = {
+               &ops::kCrossEntropyGrad, label, {{logits}, labels, {rows}, {rows}}, attributes, 16, true}});
+    }
   }
   // Columns [200, 300) of a vocabulary of 400, of which 250 are classes.
   const Shape rows = {2, 41};
@@ -498,20 +506,28 @@ GpuCases LossCases() {
     for (std::int64_t i = 0; i < logits.elements(); ++i) logits.Set(i, (*inputs)[0].Get(i));
     (*inputs)[0] = logits;
   };
-  const Attributes attributes = {{"classes", std::int64_t{250}}};
-  cases.push_back(
-      {.base = {&ops::kCrossEntropy, "a slice of the classes", {{{2, 41, 100}}, labels}, attributes, 16}});
-  cases.back().adjust = slice;
-  cases.push_back({.base = {&ops::kCrossEntropyGrad,
-                            "a slice of the classes",
-                            {{{2, 41, 100}}, labels, {rows}, {rows}},
-                            attributes,
-                            16}});
-  cases.back().adjust = slice;
+  for (const bool more : {false, true}) {
+    Attributes attributes = {{"classes", std::int64_t{250}}};
+    if (more) {
+      attributes.Set("smoothing", 0.2);
+      attributes.Set("z_loss", 0.05);
+    }
+    const std::string label = std::string("a slice of the classes") + (more ? ", smoothed, z-loss" : "");
+    cases.push_back({.base = {&ops::kCrossEntropy, label, {{{2, 41, 100}}, labels}, attributes, 16}});
+    cases.back().adjust = slice;
+    cases.push_back(
+        {.base = {&ops::kCrossEntropyGrad, label, {{{2, 41, 100}}, labels, {rows}, {rows}}, attributes, 16}});
+    cases.back().adjust = slice;
+  }
   const Shape tokens = {8, 1021};
   const Input many = Make(tokens, Input::kLabels, 1000);
   cases.push_back({.base = {&ops::kLossWeight, "8168 tokens", {many}, {{"scale", 0.3}}, 1}});
-  cases.push_back({.base = {&ops::kLossSum, "8168 tokens", {{tokens}, {tokens}, many}, {{"scale", 0.3}}, 8}});
+  for (const double z_loss : {0.0, 0.05}) {
+    Attributes attributes = {{"scale", 0.3}};
+    if (z_loss > 0) attributes.Set("z_loss", z_loss);
+    const std::string label = std::string("8168 tokens") + (z_loss > 0 ? ", z-loss" : "");
+    cases.push_back({.base = {&ops::kLossSum, label, {{tokens}, {tokens}, many}, attributes, 8}});
+  }
   return cases;
 }
 

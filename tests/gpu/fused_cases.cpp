@@ -193,8 +193,11 @@ void AddPackedAttention(const Shape& qkv, std::vector<DType> dtypes, GpuCases* c
 // logits in place of them. With weight w = scale and p the softmax: each token's loss is off by 2·u·Z;
 // d_logits by w·(2·u·Z·p + u·|p − onehot|). Summed over classes for d_x: w·(2·u·Z + 2·u)·max|w_head|; summed
 // over tokens for d_w: w·max|x|·u·((2·Z + 1)·mass + count), mass = Σ_tokens p ≤ T·min(1, exp(2·Z)/V), count:
-// tokens that share a label.
-double HeadExtra(size_t output, DType dtype, const Tensors& inputs, double scale, std::int64_t classes) {
+// tokens that share a label. With label smoothing and z-loss ζ: lse is at most L = Z + ln V, so that the softmax's
+// part and the loss of a token are off by up to 1 + 2·ζ·L times as much, and what is rounded has ε/V more, which
+// Σ over classes adds up to u·ε ≤ u.
+double HeadExtra(size_t output, DType dtype, const Tensors& inputs, double scale, std::int64_t classes,
+                 double z_loss) {
   const double u = UnitRoundoff(dtype);
   const std::int64_t depth = inputs[0].type().shape[2];
   const double z = 6 * 0.75 * 0.75;  // six standard deviations of Σ_D x·w, w scaled by 1/√D
@@ -204,34 +207,39 @@ double HeadExtra(size_t output, DType dtype, const Tensors& inputs, double scale
     if (inputs[2].Get(i) >= 0) count = std::max(count, ++counts[static_cast<size_t>(inputs[2].Get(i))]);
   }
   const double tokens = static_cast<double>(inputs[2].elements());
-  if (output == 2) return tokens * 2 * u * z;
-  if (output == 0) return scale * (2 * u * z + 2 * u) * 1.5 / std::sqrt(static_cast<double>(depth));
+  const double more = 1 + 2 * z_loss * (z + std::log(static_cast<double>(classes)));
+  const double of_smoothing = z_loss > 0 ? u : 0.0;
+  if (output == 2) return tokens * 2 * u * z * more;
+  if (output == 0) {
+    return scale * (more * (2 * u * z + 2 * u) + of_smoothing) * 1.5 / std::sqrt(static_cast<double>(depth));
+  }
   const double mass = tokens * std::min(1.0, std::exp(2 * z) / static_cast<double>(classes));
-  return scale * 1.5 * u * ((2 * z + 1) * mass + count);
+  return scale * 1.5 * (u * ((2 * z + 1) * mass * more + count) + of_smoothing * tokens);
 }
 
 void AddHead(std::int64_t columns, std::int64_t classes, std::int64_t depth, std::int64_t chunk,
-             GpuCases* cases) {
+             GpuCases* cases, double smoothing = 0, double z_loss = 0) {
   constexpr double kScale = 0.3;
   const Shape x = {2, 12, depth};
-  const Attributes attributes = {
-      {"in_dims", kOne}, {"classes", classes}, {"scale", kScale}, {"chunk", chunk}};
+  Attributes attributes = {{"in_dims", kOne}, {"classes", classes}, {"scale", kScale}, {"chunk", chunk}};
+  if (smoothing > 0) attributes.Set("smoothing", smoothing);
+  if (z_loss > 0) attributes.Set("z_loss", z_loss);
   // The longest sums: over D for the logits, over V in pieces of at most V/8 (split-K or a warp's part) for
   // d_x.
   const std::int64_t terms = depth + columns / 8 + 24;
-  cases->push_back(
-      {.base = {&ops::kLinearCrossEntropy,
-                fmt::format("{} of {} columns, {} deep, chunks of {}", classes, columns, depth, chunk),
-                {{x}, {{columns, depth}}, Make({2, 12}, Input::kLabels, classes)},
-                attributes,
-                terms,
-                true}});
+  cases->push_back({.base = {&ops::kLinearCrossEntropy,
+                             fmt::format("{} of {} columns, {} deep, chunks of {}{}", classes, columns, depth,
+                                         chunk, smoothing > 0 ? ", smoothed, z-loss" : ""),
+                             {{x}, {{columns, depth}}, Make({2, 12}, Input::kLabels, classes)},
+                             attributes,
+                             terms,
+                             true}});
   cases->back().dtypes = FusedDTypes(ops::kLinearCrossEntropy, {2, 12, columns});
   cases->back().adjust = [depth](Tensors* inputs) {
     Multiply(&(*inputs)[1], 1 / std::sqrt(static_cast<double>(depth)));
   };
-  cases->back().extra = [classes](size_t output, DType dtype, const Tensors& inputs, const Tensors&) {
-    return HeadExtra(output, dtype, inputs, kScale, classes);
+  cases->back().extra = [classes, z_loss](size_t output, DType dtype, const Tensors& inputs, const Tensors&) {
+    return HeadExtra(output, dtype, inputs, kScale, classes, z_loss);
   };
 }
 
@@ -275,6 +283,8 @@ GpuCases FusedCases() {
   AddHead(50, 47, 64, 10, &cases);
   AddHead(56, 47, 24, 24, &cases);
   AddHead(1000, 997, 64, 8, &cases);
+  AddHead(50, 47, 64, 10, &cases, 0.2, 0.05);    // a row at a time, by single elements
+  AddHead(1000, 997, 64, 8, &cases, 0.2, 0.05);  // rows held in shared memory
   AddHead(50304, 50257, 64, 16, &cases);
   std::erase(cases.back().dtypes, DType::kF16);  // seconds of the CPU's
   return cases;

@@ -219,6 +219,20 @@ GraphModel EncoderDecoder(int encoder_blocks, int decoder_blocks) {
                  {"classes", kClasses}}};
 }
 
+GraphModel WithLossTerms(const GraphModel& model, double smoothing, double z_loss) {
+  GraphModel changed = model;
+  changed.build = [build = model.build, smoothing, z_loss](const GraphSizes& sizes) {
+    graph::Graph graph = build(sizes);
+    for (graph::Node& node : graph.nodes()) {
+      if (node.op != &ops::kCrossEntropy && node.op != &ops::kLossSum) continue;
+      if (smoothing > 0) node.attributes.Set("smoothing", smoothing);
+      if (z_loss > 0) node.attributes.Set("z_loss", z_loss);
+    }
+    return graph;
+  };
+  return changed;
+}
+
 absl::StatusOr<Plan> PlanOfGraph(const recipe::Recipe& recipe, const GraphModel& model,
                                  const DeviceProfile& profile, const std::vector<std::int64_t>& blocks) {
   const compile::CompileOptions options{.profile = profile};

@@ -52,6 +52,9 @@ GraphModel AttentionForms();
 // tests/graphs/builder.h), gated feed-forward layers and capped logits.
 GraphModel NormedDecoder(int blocks, int normed_dims);
 
+// The same model whose cross entropies have label smoothing and z-loss (ops/cross_entropy.cpp).
+GraphModel WithLossTerms(const GraphModel& model, double smoothing, double z_loss);
+
 // `blocks`: of each chunk; empty: balanced. Not verified.
 absl::StatusOr<Plan> PlanOfGraph(const recipe::Recipe& recipe, const GraphModel& model,
                                  const DeviceProfile& profile = {},

@@ -321,6 +321,18 @@ void AddSelectToken(std::vector<Case>* cases) {
   add("inner", {2, 8, 2, 3}, 5);
 }
 
+// Label smoothing and z-loss, large enough that a wrong place of them shows.
+struct LossTerms {
+  const char* label;
+  double smoothing, z_loss;
+  void SetOn(Attributes* attributes) const {
+    if (smoothing > 0) attributes->Set("smoothing", smoothing);
+    if (z_loss > 0) attributes->Set("z_loss", z_loss);
+  }
+};
+constexpr LossTerms kLossTerms[] = {
+    {"", 0, 0}, {", smoothed", 0.3, 0}, {", z-loss", 0, 0.05}, {", smoothed, z-loss", 0.1, 0.2}};
+
 // Per token, and (a loss per sample) per sequence.
 void AddLoss(std::vector<Case>* cases) {
   for (const auto& [label, rows] :
@@ -330,18 +342,24 @@ void AddLoss(std::vector<Case>* cases) {
     const std::int64_t classes = vocabulary - 3;
     Shape logits = rows;
     logits.push_back(vocabulary);
-    const Attributes attributes = {{"classes", classes}};
-    cases->push_back(
-        {&ops::kCrossEntropy, label, {Real(logits), Labels(rows, classes)}, attributes, vocabulary, large});
-    cases->push_back({&ops::kCrossEntropyGrad,
-                      label,
-                      {Real(logits), Labels(rows, classes), Real(rows), Real(rows)},
-                      attributes,
-                      vocabulary,
-                      large});
     cases->push_back({&ops::kLossWeight, label, {Labels(rows, classes)}, {{"scale", 0.3}}, 1, large});
-    cases->push_back(
-        {&ops::kLossSum, label, {Real(rows), Real(rows), Labels(rows, classes)}, {{"scale", 0.3}}, 8, large});
+    for (const LossTerms& terms : kLossTerms) {
+      Attributes attributes = {{"classes", classes}};
+      Attributes of_sum = {{"scale", 0.3}};
+      terms.SetOn(&attributes);
+      terms.SetOn(&of_sum);
+      const std::string name = label + terms.label;
+      cases->push_back(
+          {&ops::kCrossEntropy, name, {Real(logits), Labels(rows, classes)}, attributes, vocabulary, large});
+      cases->push_back({&ops::kCrossEntropyGrad,
+                        name,
+                        {Real(logits), Labels(rows, classes), Real(rows), Real(rows)},
+                        attributes,
+                        vocabulary,
+                        large});
+      cases->push_back(
+          {&ops::kLossSum, name, {Real(rows), Real(rows), Labels(rows, classes)}, of_sum, 8, large});
+    }
   }
 }
 

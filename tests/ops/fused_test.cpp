@@ -49,6 +49,13 @@ Attributes HeadAttributes() {
   return {{"in_dims", kOne}, {"classes", std::int64_t{13}}, {"scale", 0.3}, {"chunk", std::int64_t{4}}};
 }
 
+Attributes HeadAttributesWithTerms() {
+  Attributes attributes = HeadAttributes();
+  attributes.Set("smoothing", 0.2);
+  attributes.Set("z_loss", 0.05);
+  return attributes;
+}
+
 std::vector<Case> FusedCases() {
   const Shape x = {2, 5, 6};
   const Shape d = {6};
@@ -91,6 +98,7 @@ std::vector<Case> FusedCases() {
        {{qkv}, Positions(rows), {{2, 5, 2, 4}}, {{2, 5, 2}}, {{2, 5, 2, 4}}},
        AttentionAttributes()},
       {&ops::kLinearCrossEntropy, "", {{x}, {{16, 6}}, labels}, HeadAttributes()},
+      {&ops::kLinearCrossEntropy, "smoothed, z-loss", {{x}, {{16, 6}}, labels}, HeadAttributesWithTerms()},
   };
 }
 
@@ -246,7 +254,14 @@ TEST_CASE("norm gradients with an addition are the chain of norm gradient, add, 
 }
 
 // x = lookup of a table, so that d_x comes out as the gradient of the table's rows.
-TEST_CASE("linear_cross_entropy is head, loss and their gradients as differentiation chains them") {
+void CheckHeadIsItsChain(const Attributes& head) {
+  Attributes of_statistics = {{"classes", std::int64_t{13}}};
+  Attributes of_sum = {{"scale", 0.3}};
+  for (const char* term : {"smoothing", "z_loss"}) {
+    if (!head.Has(term)) continue;
+    of_statistics.Set(term, head.Float(term));
+    of_sum.Set(term, head.Float(term));
+  }
   Graph graph;
   const ValueId ids = graph.AddInput("tokens", {.shape = {2, 5}, .dtype = DType::kI32});
   const ValueId labels = graph.AddInput("labels", {.shape = {2, 5}, .dtype = DType::kI32});
@@ -256,9 +271,9 @@ TEST_CASE("linear_cross_entropy is head, loss and their gradients as differentia
   const ValueId x = graph.Emit1(ops::kEmbedding, "lookup", {ids, table});
   const ValueId logits = graph.Emit1(ops::kLinear, "head", {x, w}, {{"in_dims", kOne}});
   const ValueIds statistics =
-      graph.Emit(ops::kCrossEntropy, "cross_entropy", {logits, labels}, {{"classes", std::int64_t{13}}});
+      graph.Emit(ops::kCrossEntropy, "cross_entropy", {logits, labels}, of_statistics);
   const ValueId loss = graph.AddMetric("loss", 1, 1);
-  graph.Emit(ops::kLossSum, "loss.sum", {statistics[0], statistics[1], labels}, {{"scale", 0.3}},
+  graph.Emit(ops::kLossSum, "loss.sum", {statistics[0], statistics[1], labels}, of_sum,
              std::array<ValueId, 1>{loss});
   REQUIRE(graph::Differentiate(&graph, ops::kAdd).ok());
 
@@ -273,7 +288,7 @@ TEST_CASE("linear_cross_entropy is head, loss and their gradients as differentia
   for (std::int64_t i = 0; i < 10; ++i) values[ids].Set(i, static_cast<double>(i));  // each row once
   RunGraph(graph, &values);
 
-  const Composed composed(ops::kLinearCrossEntropy, HeadAttributes(), {values.at(x), made[1], made[2]});
+  const Composed composed(ops::kLinearCrossEntropy, head, {values.at(x), made[1], made[2]});
   ValueId d_table = graph::kNoValue;
   ValueId d_w = graph::kNoValue;
   for (size_t v = 0; v < graph.values().size(); ++v) {
@@ -287,6 +302,11 @@ TEST_CASE("linear_cross_entropy is head, loss and their gradients as differentia
   CHECK(Distance(composed.Output(1), values.at(d_w)) == 0);
   CHECK(composed.Output(2).Get(0) == values.at(loss).Get(0));
   CHECK(composed.Output(2).Get(0) > 0);
+}
+
+TEST_CASE("linear_cross_entropy is head, loss and their gradients as differentiation chains them") {
+  CheckHeadIsItsChain(HeadAttributes());
+  CheckHeadIsItsChain(HeadAttributesWithTerms());
 }
 
 // The projection is split with rotation, attended, and its gradient merged back.

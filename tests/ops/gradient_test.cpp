@@ -11,17 +11,20 @@
 namespace engine::ops_test {
 namespace {
 
-// The scalar function under test: L = Σ_o factor_o · Σ d_o · output_o over the outputs that take a gradient.
+// The scalar function under test: L = Σ_o factor_o · Σ d_o · output_o over the outputs that take a gradient, to which
+// the z-loss of cross_entropy adds z_loss · Σ d_0 · output_0².
 struct Loss {
   std::vector<double> factors;  // per output; 0: a statistic that takes no gradient
   std::vector<double> signs;    // per input: the sign in which the op gives its gradient
+  double z_loss = 0;
 };
 
 // The gradient of loss_sum is that of scale · Σ (lse − target), given as the weight w for lse, and w again
 // for target, whose gradient is −w: cross_entropy_grad is defined for that pair
-// (engine/ops/cross_entropy.cpp).
+// (engine/ops/cross_entropy.cpp). So is the factor 1 + 2·z_loss·lse of the derivative to lse.
 Loss LossOf(const Case& test, size_t outputs) {
-  Loss loss = {std::vector<double>(outputs, 1.0), std::vector<double>(test.inputs.size(), 1.0)};
+  Loss loss = {std::vector<double>(outputs, 1.0), std::vector<double>(test.inputs.size(), 1.0), 0};
+  if (test.op == &ops::kCrossEntropy) loss.z_loss = test.attributes.Float("z_loss", 0);
   for (size_t o = 1; o < outputs && test.op != &ops::kQkvSplit; ++o) loss.factors[o] = 0.0;
   if (test.op == &ops::kCrossEntropy) loss.factors[1] = -1.0;
   if (test.op == &ops::kLossSum) {
@@ -40,7 +43,9 @@ struct Weights {
     double magnitude = 0;
     for (size_t o = 0; o < outputs.size(); ++o) {
       for (std::int64_t i = 0; loss.factors[o] != 0 && i < outputs[o].elements(); ++i) {
-        const double term = loss.factors[o] * d_outputs[o].Get(i) * outputs[o].Get(i);
+        const double output = outputs[o].Get(i);
+        const double squared = o == 0 ? loss.z_loss * output * output : 0.0;
+        const double term = d_outputs[o].Get(i) * (loss.factors[o] * output + squared);
         sum += term;
         magnitude += std::fabs(term);
       }
@@ -129,7 +134,10 @@ TEST_CASE("gradients agree with central differences") {
         inputs[i].Set(e, value - kStep);
         const double down = weights.Sum(loss, RunOp(*test.op, test.attributes, inputs)).first;
         inputs[i].Set(e, value);
-        const double error = std::fabs((up - down) / (2 * kStep) - loss.signs[i] * gradients[i].Get(e));
+        const bool of_lse = test.op == &ops::kLossSum && i == 0;
+        const double beside = of_lse ? 1 + 2 * test.attributes.Float("z_loss", 0) * value : 1.0;
+        const double error =
+            std::fabs((up - down) / (2 * kStep) - beside * loss.signs[i] * gradients[i].Get(e));
         worst = std::isnan(error) ? INFINITY : std::max(worst, error);
       }
       CHECK(worst <= bound);

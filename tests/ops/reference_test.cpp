@@ -350,20 +350,30 @@ TEST_CASE("cross entropy ignores padding columns and labels below 0") {
   ForEachCaseOf(ops::kCrossEntropy, [](const Case& test, const Tensors& in, const Tensors& out) {
     const Shape& logits = test.inputs[0].shape;
     const std::int64_t v = logits[logits.rank() - 1];
+    const std::int64_t classes = test.attributes.Int("classes");
+    const double smoothing = test.attributes.Float("smoothing", 0);
+    const double z_loss = test.attributes.Float("z_loss", 0);
     double worst = 0;
     double loss = 0;
     for (std::int64_t token = 0; token < in[1].elements(); ++token) {
       double sum = 0;
-      for (std::int64_t i = 0; i < test.attributes.Int("classes"); ++i)
-        sum += std::exp(in[0].Get(token * v + i));
+      for (std::int64_t i = 0; i < classes; ++i) sum += std::exp(in[0].Get(token * v + i));
       worst = std::max(worst, std::fabs(std::log(sum) - out[0].Get(token)));
       const auto label = static_cast<std::int64_t>(in[1].Get(token));
-      const double target = label >= 0 ? in[0].Get(token * v + label) : 0.0;
+      // −Σ wanted_i · log p_i, the cross entropy with the wanted distribution, and the square of the log-sum.
+      double target = 0;
+      for (std::int64_t i = 0; i < classes && label >= 0; ++i) {
+        const double wanted = (i == label ? 1 - smoothing : 0.0) + smoothing / static_cast<double>(classes);
+        target += wanted * in[0].Get(token * v + i);
+        loss -= wanted * (in[0].Get(token * v + i) - std::log(sum));
+      }
       worst = std::max(worst, std::fabs(target - out[1].Get(token)));
-      if (label >= 0) loss += std::log(sum) - target;
+      if (label >= 0) loss += z_loss * std::log(sum) * std::log(sum);
     }
     CHECK(worst <= kBound);
-    const Tensors total = RunOp(ops::kLossSum, {{"scale", 0.3}}, {out[0], out[1], in[1]});
+    graph::Attributes of_sum = test.attributes;
+    of_sum.Set("scale", 0.3);
+    const Tensors total = RunOp(ops::kLossSum, of_sum, {out[0], out[1], in[1]});
     CHECK(total[0].Get(0) == doctest::Approx(loss).epsilon(kBound));
   });
 }

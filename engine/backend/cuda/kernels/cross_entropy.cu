@@ -31,6 +31,29 @@ struct LogSum {
   float sum = 0;
 };
 
+// LossTerms as the kernels compute with them.
+struct Terms {
+  float hit = 1;    // that the label's class has of the wanted distribution beside
+  float share = 0;  // what each class has
+  float z_loss = 0;
+};
+
+Terms TermsOf(const LossTerms& terms) {
+  if (!terms.any()) return {};
+  return {.hit = static_cast<float>(1 - terms.smoothing),
+          .share = static_cast<float>(terms.smoothing / static_cast<double>(terms.classes)),
+          .z_loss = static_cast<float>(terms.z_loss)};
+}
+
+// Of the first `count` of z; what is behind them may be −∞.
+template <int kWide>
+__device__ __forceinline__ float SumFirst(const float (&z)[kWide], int count) {
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kWide; ++i) sum += i < count ? z[i] : 0.0F;
+  return sum;
+}
+
 // What 2^x is taken of: never −∞ − −∞.
 __device__ __forceinline__ float Shift(float max) { return max == -Infinity() ? 0.0F : max; }
 
@@ -71,6 +94,18 @@ __device__ __forceinline__ float GroupLogSum2(LogSum total, float2* shared) {
   return total.max + log2f(total.sum);
 }
 
+// The threads' numbers, added up over each warp, for a thread that reads them behind the barrier of GroupLogSum2.
+__device__ __forceinline__ void StoreWarpSum(float value, float* sums) {
+  value = WarpSum(value);
+  if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = value;
+}
+template <int kCount>
+__device__ __forceinline__ float SumWarps(const float* sums) {
+  float sum = 0;
+  for (int warp = 0; warp < kCount / kWarp; ++warp) sum += sums[warp];
+  return sum;
+}
+
 // Eight or one consecutive logits as fp32; those from `count` on as −∞.
 template <int kWide, typename T>
 __device__ __forceinline__ void UnpackLogits(const Pack8<T>& pack, int count, float (&z)[kWide]) {
@@ -90,6 +125,29 @@ __device__ __forceinline__ void ToGradient(float (&z)[kWide], float log_sum2, fl
 #pragma unroll
     for (int i = 0; i < kWide; ++i) z[i] -= i == label ? weight : 0.0F;
   }
+}
+
+// The same with the terms; the first `count` of z are classes, and the rest becomes 0.
+template <int kWide>
+__device__ __forceinline__ void ToGradientOfTerms(float (&z)[kWide], float log_sum2, float weight, int label,
+                                                  int count, const Terms& terms) {
+  if (weight == 0) {  // whatever the sum is
+#pragma unroll
+    for (int i = 0; i < kWide; ++i) z[i] = 0;
+    return;
+  }
+  const float of_softmax = weight * (1 + 2 * terms.z_loss * (log_sum2 * kLn2));
+  const float of_class = weight * terms.share;
+#pragma unroll
+  for (int i = 0; i < kWide; ++i) {
+    const float all = of_softmax * Exp2(fmaf(z[i], kLog2E, -log_sum2)) - of_class;
+    z[i] = i < count ? all - (i == label ? weight * terms.hit : 0.0F) : 0.0F;
+  }
+}
+
+// The loss of a token with a label: `z_label` 0 where it is no class, `sum` over all classes.
+__device__ __forceinline__ float TokenLoss(float lse, float z_label, float sum, const Terms& terms) {
+  return lse - (terms.hit * z_label + terms.share * sum) + terms.z_loss * lse * lse;
 }
 
 __device__ __forceinline__ double LossScale(const double* control) {
@@ -164,16 +222,17 @@ __device__ void MoveRows(std::byte* slots, std::uint64_t* loaded, std::uint64_t*
 // Each block turns rows blockIdx.x, + gridDim.x, … into gradients: while kHoldThreads threads compute on one
 // slot, the bulk copies of the last warp write the other back and fill it with the next row. A thread owns
 // the same packs of the row in both passes, so a row takes one barrier.
-template <typename T>
+template <typename T, bool kTerms>
 __global__ void __launch_bounds__(kHoldThreads + kWarp, 1)
     HeldRowsKernel(T* logits, std::int64_t rows, int packs, int classes,
-                   const std::int32_t* __restrict__ labels, double scale, const double* __restrict__ control,
-                   float* __restrict__ token_loss) {
+                   const std::int32_t* __restrict__ labels, double scale, const Terms terms,
+                   const double* __restrict__ control, float* __restrict__ token_loss) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) std::byte slots[];
   __shared__ std::uint64_t loaded[2];
   __shared__ std::uint64_t computed[2];
   __shared__ float2 shared[2][kHoldThreads / kWarp];
+  __shared__ float sums[2][kHoldThreads / kWarp];  // of the logits, by warp
   const unsigned row_bytes = packs * sizeof(Pack8<T>);
   const unsigned slot_bytes = (row_bytes + 127) / 128 * 128;
   if (threadIdx.x == 0) {
@@ -201,21 +260,35 @@ __global__ void __launch_bounds__(kHoldThreads + kWarp, 1)
     const int column = LocalLabel(label, 0, classes);
     const float target = threadIdx.x == 0 && column >= 0 ? ToFloat(z[column]) : 0.0F;
     LogSum total;
+    float plain = 0;
     const int class_packs = (classes + 7) / 8;
 #pragma unroll 2
     for (int pack = threadIdx.x; pack < class_packs; pack += kHoldThreads) {
       float values[8];
       UnpackLogits<8>(LoadPack8(z + pack * 8), classes - pack * 8, values);
       AddLogits(values, total);
+      if constexpr (kTerms) plain += SumFirst(values, classes - pack * 8);
     }
+    if constexpr (kTerms) StoreWarpSum(plain, sums[slot]);
     const float log_sum2 = GroupLogSum2<kHoldThreads>(total, shared[slot]);
-    if (threadIdx.x == 0) token_loss[row] = label >= 0 ? log_sum2 * kLn2 - target : 0.0F;
+    if constexpr (kTerms) {
+      if (threadIdx.x == 0) {
+        const float sum = SumWarps<kHoldThreads>(sums[slot]);
+        token_loss[row] = label >= 0 ? TokenLoss(log_sum2 * kLn2, target, sum, terms) : 0.0F;
+      }
+    } else {
+      if (threadIdx.x == 0) token_loss[row] = label >= 0 ? log_sum2 * kLn2 - target : 0.0F;
+    }
     const float weight = label >= 0 ? full_weight : 0.0F;
 #pragma unroll 2
     for (int pack = threadIdx.x; pack < packs; pack += kHoldThreads) {
       float values[8];
       UnpackLogits<8>(LoadPack8(z + pack * 8), classes - pack * 8, values);
-      ToGradient(values, log_sum2, weight, column - pack * 8);
+      if constexpr (kTerms) {
+        ToGradientOfTerms(values, log_sum2, weight, column - pack * 8, classes - pack * 8, terms);
+      } else {
+        ToGradient(values, log_sum2, weight, column - pack * 8);
+      }
       Store8(z + pack * 8, values);
     }
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the bulk store shall see what was written
@@ -270,12 +343,14 @@ __device__ __forceinline__ void StoreWide(T* to, const float (&values)[kWide]) {
 }
 
 // One block a row. What of it does not fit into shared memory is read again, from the L2 cache as a rule.
-template <typename T, int kWide>
+template <typename T, int kWide, bool kTerms>
 __global__ void __launch_bounds__(kRowThreads, 1)
     RowKernel(T* logits, int columns, int classes, int held, const std::int32_t* __restrict__ labels,
-              double scale, const double* __restrict__ control, float* __restrict__ token_loss) {
+              double scale, const Terms terms, const double* __restrict__ control,
+              float* __restrict__ token_loss) {
   extern __shared__ __align__(128) std::byte slots[];
   __shared__ float2 shared[kRowThreads / kWarp];
+  __shared__ float sums[kRowThreads / kWarp];  // of the logits, by warp
   auto* hold = reinterpret_cast<Pack8<T>*>(slots);
   const std::int64_t row = blockIdx.x;
   T* z = logits + row * columns;
@@ -284,44 +359,73 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   const int label_column = LocalLabel(label, 0, classes);
   const float target = threadIdx.x == 0 && label_column >= 0 ? ToFloat(z[label_column]) : 0.0F;
   LogSum total;
-  ForEachLogits<T, kWide, true, kRowThreads>(
-      z, columns / kWide, classes, hold, held,
-      [&](int, const float(&values)[kWide]) { AddLogits(values, total); });
+  float plain = 0;
+  ForEachLogits<T, kWide, true, kRowThreads>(z, columns / kWide, classes, hold, held,
+                                             [&](int column, const float(&values)[kWide]) {
+                                               AddLogits(values, total);
+                                               if constexpr (kTerms)
+                                                 plain += SumFirst(values, classes - column);
+                                             });
+  if constexpr (kTerms) StoreWarpSum(plain, sums);
   const float log_sum2 = GroupLogSum2<kRowThreads>(total, shared);
-  if (threadIdx.x == 0) token_loss[row] = label >= 0 ? log_sum2 * kLn2 - target : 0.0F;
+  if constexpr (kTerms) {
+    if (threadIdx.x == 0) {
+      const float sum = SumWarps<kRowThreads>(sums);
+      token_loss[row] = label >= 0 ? TokenLoss(log_sum2 * kLn2, target, sum, terms) : 0.0F;
+    }
+  } else {
+    if (threadIdx.x == 0) token_loss[row] = label >= 0 ? log_sum2 * kLn2 - target : 0.0F;
+  }
   const float weight = label >= 0 ? static_cast<float>(scale * LossScale(control)) : 0.0F;
-  ForEachLogits<T, kWide, false, kRowThreads>(z, columns / kWide, classes, hold, held,
-                                              [&](int column, float(&values)[kWide]) {
-                                                ToGradient(values, log_sum2, weight, label_column - column);
-                                                StoreWide(z + column, values);
-                                              });
+  ForEachLogits<T, kWide, false, kRowThreads>(
+      z, columns / kWide, classes, hold, held, [&](int column, float(&values)[kWide]) {
+        const int label_at = label_column - column;
+        if constexpr (kTerms) {
+          ToGradientOfTerms(values, log_sum2, weight, label_at, classes - column, terms);
+        } else {
+          ToGradient(values, log_sum2, weight, label_at);
+        }
+        StoreWide(z + column, values);
+      });
 }
 
-template <typename T, int kWide>
+template <typename T, int kWide, bool kTerms>
 __global__ void __launch_bounds__(kThreads)
     CrossEntropyKernel(const T* __restrict__ logits, int columns, int classes, std::int64_t first_class,
-                       const std::int32_t* __restrict__ labels, float* __restrict__ lse,
+                       const std::int32_t* __restrict__ labels, const Terms terms, float* __restrict__ lse,
                        float* __restrict__ target) {
   __shared__ float2 shared[kThreads / kWarp];
+  __shared__ float sums[kThreads / kWarp];  // of the logits, by warp
   const std::int64_t row = blockIdx.x;
   const T* z = logits + row * columns;
   LogSum total;
-  ForEachLogits<T, kWide, false, kThreads>(
-      z, (classes + kWide - 1) / kWide, classes, nullptr, 0,
-      [&](int, const float(&values)[kWide]) { AddLogits(values, total); });
+  float plain = 0;
+  ForEachLogits<T, kWide, false, kThreads>(z, (classes + kWide - 1) / kWide, classes, nullptr, 0,
+                                           [&](int column, const float(&values)[kWide]) {
+                                             AddLogits(values, total);
+                                             if constexpr (kTerms)
+                                               plain += SumFirst(values, classes - column);
+                                           });
+  if constexpr (kTerms) StoreWarpSum(plain, sums);
   const float log_sum2 = GroupLogSum2<kThreads>(total, shared);
   if (threadIdx.x != 0) return;
   const int label = LocalLabel(labels[row], first_class, classes);
   lse[row] = log_sum2 * kLn2;
-  target[row] = label >= 0 ? ToFloat(z[label]) : 0.0F;
+  const float z_label = label >= 0 ? ToFloat(z[label]) : 0.0F;
+  if constexpr (kTerms) {
+    const float sum = SumWarps<kThreads>(sums);
+    target[row] = labels[row] >= 0 ? terms.hit * z_label + terms.share * sum : 0.0F;
+  } else {
+    target[row] = z_label;
+  }
 }
 
 // A block takes kThreads · kInFlight groups of a row. d_logits may be logits.
-template <typename T, int kWide>
+template <typename T, int kWide, bool kTerms>
 __global__ void __launch_bounds__(kThreads)
     CrossEntropyGradKernel(const T* logits, int columns, int classes, std::int64_t first_class,
-                           const std::int32_t* __restrict__ labels, const float* __restrict__ lse,
-                           const float* __restrict__ weight, T* d_logits) {
+                           const std::int32_t* __restrict__ labels, const Terms terms,
+                           const float* __restrict__ lse, const float* __restrict__ weight, T* d_logits) {
   constexpr int kColumns = kThreads * kInFlight * kWide;
   const std::int64_t row = blockIdx.x;
   const int from = static_cast<int>(blockIdx.y) * kColumns;
@@ -332,7 +436,13 @@ __global__ void __launch_bounds__(kThreads)
   T* d = d_logits + row * columns + from;
   ForEachLogits<T, kWide, false, kThreads>(logits + row * columns + from, count / kWide, classes - from,
                                            nullptr, 0, [&](int column, float(&values)[kWide]) {
-                                             ToGradient(values, log_sum2, w, label - from - column);
+                                             const int label_at = label - from - column;
+                                             if constexpr (kTerms) {
+                                               ToGradientOfTerms(values, log_sum2, w, label_at,
+                                                                 classes - from - column, terms);
+                                             } else {
+                                               ToGradient(values, log_sum2, w, label_at);
+                                             }
                                              StoreWide(d + column, values);
                                            });
 }
@@ -356,14 +466,18 @@ __global__ void __launch_bounds__(kLossThreads)
 
 __global__ void __launch_bounds__(kThreads)
     LossSumKernel(const float* __restrict__ lse, const float* __restrict__ target,
-                  const std::int32_t* __restrict__ labels, std::int64_t count, double* __restrict__ partial) {
+                  const std::int32_t* __restrict__ labels, std::int64_t count, double z_loss,
+                  double* __restrict__ partial) {
   __shared__ double shared[kThreads / kWarp];
   double sum = 0;
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kThreads;
 #pragma unroll 4
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count;
        i += stride) {
-    if (labels[i] >= 0) sum += static_cast<double>(lse[i]) - static_cast<double>(target[i]);
+    if (labels[i] < 0) continue;
+    const auto log_sum = static_cast<double>(lse[i]);
+    sum += log_sum - static_cast<double>(target[i]);
+    if (z_loss != 0) sum += z_loss * log_sum * log_sum;
   }
   sum = BlockSum<kThreads>(sum, shared);
   if (threadIdx.x == 0) partial[blockIdx.x] = sum;
@@ -391,10 +505,10 @@ void AllowSharedBytes(Kernel* kernel, std::int64_t bytes) {
 }
 
 // False: the row is too large, or the kernel is not compiled for this device.
-template <typename T>
-bool LaunchHeldRows(const Logits& logits, const std::int32_t* labels, double scale, const double* control,
-                    float* token_loss, cudaStream_t stream) {
-  const auto kernel = HeldRowsKernel<T>;
+template <typename T, bool kTerms>
+bool LaunchHeldRows(const Logits& logits, const std::int32_t* labels, double scale, const LossTerms& terms,
+                    const double* control, float* token_loss, cudaStream_t stream) {
+  const auto kernel = HeldRowsKernel<T, kTerms>;
   const std::int64_t slot_bytes = (logits.columns * static_cast<std::int64_t>(sizeof(T)) + 127) / 128 * 128;
   cudaFuncAttributes attributes{};
   if (2 * slot_bytes > DynamicSharedBytes(kernel, &attributes) || attributes.ptxVersion < 90) return false;
@@ -403,14 +517,14 @@ bool LaunchHeldRows(const Logits& logits, const std::int32_t* labels, double sca
       std::min<std::int64_t>(logits.rows, DeviceAttribute(cudaDevAttrMultiProcessorCount)));
   kernel<<<blocks, kHoldThreads + kWarp, 2 * slot_bytes, stream>>>(
       static_cast<T*>(const_cast<void*>(logits.data)), logits.rows, static_cast<int>(logits.columns / 8),
-      static_cast<int>(logits.classes), labels, scale, control, token_loss);
+      static_cast<int>(logits.classes), labels, scale, TermsOf(terms), control, token_loss);
   return true;
 }
 
-template <typename T, int kWide>
-void LaunchRows(const Logits& logits, const std::int32_t* labels, double scale, const double* control,
-                float* token_loss, cudaStream_t stream) {
-  const auto kernel = RowKernel<T, kWide>;
+template <typename T, int kWide, bool kTerms>
+void LaunchRows(const Logits& logits, const std::int32_t* labels, double scale, const LossTerms& terms,
+                const double* control, float* token_loss, cudaStream_t stream) {
+  const auto kernel = RowKernel<T, kWide, kTerms>;
   cudaFuncAttributes attributes{};
   const std::int64_t pack_bytes = sizeof(Pack8<T>);
   const std::int64_t held =
@@ -418,7 +532,8 @@ void LaunchRows(const Logits& logits, const std::int32_t* labels, double scale, 
   AllowSharedBytes(kernel, held * pack_bytes);
   kernel<<<static_cast<unsigned>(logits.rows), kRowThreads, held * pack_bytes, stream>>>(
       static_cast<T*>(const_cast<void*>(logits.data)), static_cast<int>(logits.columns),
-      static_cast<int>(logits.classes), static_cast<int>(held), labels, scale, control, token_loss);
+      static_cast<int>(logits.classes), static_cast<int>(held), labels, scale, TermsOf(terms), control,
+      token_loss);
 }
 
 // Calls body(T(), std::integral_constant<int, kWide>) for the logits' type and the width of their accesses.
@@ -433,15 +548,31 @@ void WithWidth(const Logits& logits, const Body& body) {
   });
 }
 
+// The same with a third argument: whether there are terms. Without them the kernels do what they did before there were.
+template <typename Body>
+void WithTerms(const Logits& logits, const LossTerms& terms, const Body& body) {
+  WithWidth(logits, [&](auto type, auto wide) {
+    if (terms.any()) {
+      body(type, wide, std::true_type());
+    } else {
+      body(type, wide, std::false_type());
+    }
+  });
+}
+
 }  // namespace
 
 void CrossEntropyInPlace(const Logits& logits, const std::int32_t* labels, double scale,
-                         const double* control, float* token_loss, cudaStream_t stream) {
-  WithWidth(logits, [&](auto type, auto wide) {
+                         const LossTerms& terms, const double* control, float* token_loss,
+                         cudaStream_t stream) {
+  WithTerms(logits, terms, [&](auto type, auto wide, auto with) {
     using T = decltype(type);
     constexpr int kWide = decltype(wide)::value;
-    if (kWide == 8 && LaunchHeldRows<T>(logits, labels, scale, control, token_loss, stream)) return;
-    LaunchRows<T, kWide>(logits, labels, scale, control, token_loss, stream);
+    constexpr bool kTerms = decltype(with)::value;
+    if (kWide == 8 && LaunchHeldRows<T, kTerms>(logits, labels, scale, terms, control, token_loss, stream)) {
+      return;
+    }
+    LaunchRows<T, kWide, kTerms>(logits, labels, scale, terms, control, token_loss, stream);
   });
 }
 
@@ -450,27 +581,29 @@ void SumLosses(const float* token_loss, std::int64_t rows, bool accumulate, doub
   SumLossesKernel<<<1, kLossThreads, 0, stream>>>(token_loss, rows, accumulate, loss);
 }
 
-void CrossEntropy(const Logits& logits, const std::int32_t* labels, float* lse, float* target,
-                  cudaStream_t stream) {
-  WithWidth(logits, [&](auto type, auto wide) {
+void CrossEntropy(const Logits& logits, const std::int32_t* labels, const LossTerms& terms, float* lse,
+                  float* target, cudaStream_t stream) {
+  WithTerms(logits, terms, [&](auto type, auto wide, auto with) {
     using T = decltype(type);
-    CrossEntropyKernel<T, decltype(wide)::value><<<static_cast<unsigned>(logits.rows), kThreads, 0, stream>>>(
+    const auto kernel = CrossEntropyKernel<T, decltype(wide)::value, decltype(with)::value>;
+    kernel<<<static_cast<unsigned>(logits.rows), kThreads, 0, stream>>>(
         static_cast<const T*>(logits.data), static_cast<int>(logits.columns),
-        static_cast<int>(logits.classes), logits.first_class, labels, lse, target);
+        static_cast<int>(logits.classes), logits.first_class, labels, TermsOf(terms), lse, target);
   });
 }
 
-void CrossEntropyGrad(const Logits& logits, const std::int32_t* labels, const float* lse, const float* weight,
-                      void* d_logits, cudaStream_t stream) {
-  WithWidth(logits, [&](auto type, auto wide) {
+void CrossEntropyGrad(const Logits& logits, const std::int32_t* labels, const LossTerms& terms,
+                      const float* lse, const float* weight, void* d_logits, cudaStream_t stream) {
+  WithTerms(logits, terms, [&](auto type, auto wide, auto with) {
     using T = decltype(type);
     constexpr int kWide = decltype(wide)::value;
     constexpr std::int64_t kColumns = kThreads * kInFlight * kWide;
     const dim3 grid(static_cast<unsigned>(logits.rows),
                     static_cast<unsigned>((logits.columns + kColumns - 1) / kColumns));
-    CrossEntropyGradKernel<T, kWide><<<grid, kThreads, 0, stream>>>(
-        static_cast<const T*>(logits.data), static_cast<int>(logits.columns),
-        static_cast<int>(logits.classes), logits.first_class, labels, lse, weight, static_cast<T*>(d_logits));
+    CrossEntropyGradKernel<T, kWide, decltype(with)::value>
+        <<<grid, kThreads, 0, stream>>>(static_cast<const T*>(logits.data), static_cast<int>(logits.columns),
+                                        static_cast<int>(logits.classes), logits.first_class, labels,
+                                        TermsOf(terms), lse, weight, static_cast<T*>(d_logits));
   });
 }
 
@@ -481,8 +614,8 @@ void LossWeight(const std::int32_t* labels, std::int64_t count, double scale, co
 }
 
 void LossSum(const float* lse, const float* target, const std::int32_t* labels, std::int64_t count,
-             bool accumulate, double* partial, int blocks, double* loss, cudaStream_t stream) {
-  LossSumKernel<<<blocks, kThreads, 0, stream>>>(lse, target, labels, count, partial);
+             double z_loss, bool accumulate, double* partial, int blocks, double* loss, cudaStream_t stream) {
+  LossSumKernel<<<blocks, kThreads, 0, stream>>>(lse, target, labels, count, z_loss, partial);
   SumPartials(partial, blocks, accumulate, loss, stream);
 }
 

@@ -21,13 +21,23 @@ struct Logits {
   std::int64_t first_class = 0;
 };
 
+// What is added to the cross entropy of a token: ε of label smoothing and ζ of the z-loss (ops/cross_entropy.cpp).
+struct LossTerms {
+  double smoothing = 0;
+  double z_loss = 0;
+  std::int64_t classes = 0;  // of all ranks, over which smoothing spreads; read only with it
+  bool any() const { return smoothing != 0 || z_loss != 0; }
+};
+
 // The loss of linear_cross_entropy on one chunk of tokens, forward and backward, in one pass over the logits:
 //   token_loss[rows] f32 = lse − z_label where the label ≥ 0, else 0
 //   logits = w · (softmax − onehot(label)), w = scale · control[kLossScale] where the label ≥ 0, else 0
+// both with what `terms` add.
 // Columns from logits.classes on are padding: gradient 0. All classes must be here (first_class 0). A label ≥
 // classes has no column: its loss is lse. `logits.data` is written.
 void CrossEntropyInPlace(const Logits& logits, const std::int32_t* labels, double scale,
-                         const double* control, float* token_loss, cudaStream_t stream);
+                         const LossTerms& terms, const double* control, float* token_loss,
+                         cudaStream_t stream);
 
 // *loss (+)= Σ token_loss[rows] in f64, in an order fixed by `rows`. One block: for a chunk's some thousand
 // rows.
@@ -35,21 +45,22 @@ void SumLosses(const float* token_loss, std::int64_t rows, bool accumulate, doub
                cudaStream_t stream);
 
 // lse[rows] = log Σ exp(z) over this rank's classes (−inf of none); target[rows] = z_label, 0 where the label
-// is another rank's or −1.
-void CrossEntropy(const Logits& logits, const std::int32_t* labels, float* lse, float* target,
-                  cudaStream_t stream);
+// is another rank's or −1; with label smoothing this rank's part of (1 − ε)·z_label + ε/V·Σ z, 0 where it is −1.
+void CrossEntropy(const Logits& logits, const std::int32_t* labels, const LossTerms& terms, float* lse,
+                  float* target, cudaStream_t stream);
 
-// d_logits = weight · (exp(z − lse) − onehot(label)), 0 in padding columns. d_logits may be logits.data.
-void CrossEntropyGrad(const Logits& logits, const std::int32_t* labels, const float* lse, const float* weight,
-                      void* d_logits, cudaStream_t stream);
+// d_logits = weight · (exp(z − lse) − onehot(label)), with what `terms` add, 0 in padding columns. d_logits may be
+// logits.data.
+void CrossEntropyGrad(const Logits& logits, const std::int32_t* labels, const LossTerms& terms,
+                      const float* lse, const float* weight, void* d_logits, cudaStream_t stream);
 
 // weight[count] = scale · control[kLossScale] where the label ≥ 0, else 0.
 void LossWeight(const std::int32_t* labels, std::int64_t count, double scale, const double* control,
                 float* weight, cudaStream_t stream);
 
-// *loss (+)= Σ (lse − target) over labels ≥ 0, in f64, in an order fixed by `count` and `blocks`. partial:
-// `blocks` numbers of scratch.
+// *loss (+)= Σ (lse − target + z_loss · lse²) over labels ≥ 0, in f64, in an order fixed by `count` and `blocks`.
+// partial: `blocks` numbers of scratch.
 void LossSum(const float* lse, const float* target, const std::int32_t* labels, std::int64_t count,
-             bool accumulate, double* partial, int blocks, double* loss, cudaStream_t stream);
+             double z_loss, bool accumulate, double* partial, int blocks, double* loss, cudaStream_t stream);
 
 }  // namespace engine::backend::cuda

@@ -7,6 +7,7 @@
 #include "engine/backend/cuda/gemm/gemm_tuner.h"
 #include "engine/backend/cuda/kernels/cross_entropy.h"
 #include "engine/backend/cuda/kernels/quantize.h"
+#include "engine/backend/cuda/launch/loss_terms.h"
 #include "engine/backend/cuda/launch/prepare.h"
 #include "engine/backend/cuda/launch/prepare_checks.h"
 #include "engine/backend/cuda/profile/quantize_grid.h"
@@ -29,6 +30,7 @@ struct HeadLaunch {
   std::byte* scratch = nullptr;
   std::int64_t classes = 0;
   double scale = 0;
+  LossTerms terms;
   DType format = DType::kE5M2;  // of the logits' gradient
   bool add_to_loss = false;
   Products whole, rest;  // rest: of the last chunk where it is shorter
@@ -67,7 +69,7 @@ absl::Status HeadLaunch::RunChunk(cudaStream_t stream, const KernelContext& cont
                        .columns = columns,
                        .classes = classes,
                        .first_class = 0},
-                      labels.as<std::int32_t>() + first_token, scale, context.control,
+                      labels.as<std::int32_t>() + first_token, scale, terms, context.control,
                       state(layout.plain.losses) + first_token, stream);
   LaunchQuantize(
       {.dtype = x.dtype,
@@ -91,9 +93,17 @@ absl::Status HeadLaunch::RunChunk(cudaStream_t stream, const KernelContext& cont
                                   .workspace = scratch});
 }
 
+// The largest absolute value of a logit's gradient over its weight. Softmax minus the wanted distribution is at most 1,
+// with label smoothing too. The z-loss multiplies the softmax by 1 + 2ζ·lse, which has no bound; but it is there to hold
+// lse near 0, where it begins at log V, about 12. A gradient of a token with an lse above kMostLogSum is held within the
+// format's range, as any number too large is.
+double LargestGradient(const LossTerms& terms) {
+  constexpr double kMostLogSum = 128;
+  return 1 + 2 * terms.z_loss * kMostLogSum;
+}
+
 absl::Status HeadLaunch::Run(cudaStream_t stream, const KernelContext& context) const {
-  // Softmax minus one-hot is at most 1.
-  LaunchFp8Bound(format, scale, context.control, state(layout.d_state), stream);
+  LaunchFp8Bound(format, scale * LargestGradient(terms), context.control, state(layout.d_state), stream);
   for (std::int64_t token = 0; token < tokens; token += layout.plain.chunk) {
     RETURN_IF_ERROR(RunChunk(stream, context, token, std::min(layout.plain.chunk, tokens - token)));
   }
@@ -167,6 +177,7 @@ absl::StatusOr<Enqueue> PrepareLinearCrossEntropyFp8(Device& device, const Launc
   launch->scratch = args.scratch.data();
   launch->classes = std::min(attributes.Int("classes"), launch->columns);
   launch->scale = attributes.Float("scale");
+  launch->terms = LossTermsOf(attributes);
   launch->format = attributes.Int("format") == 1 ? DType::kE5M2 : DType::kE4M3;
   launch->add_to_loss = (args.accumulate >> 2 & 1U) != 0;
   RETURN_IF_ERROR(Check(args, *launch));

@@ -6,6 +6,7 @@
 #include "engine/backend/cuda/gemm/gemm.h"
 #include "engine/backend/cuda/gemm/gemm_tuner.h"
 #include "engine/backend/cuda/kernels/cross_entropy.h"
+#include "engine/backend/cuda/launch/loss_terms.h"
 #include "engine/backend/cuda/launch/prepare.h"
 #include "engine/backend/cuda/launch/prepare_checks.h"
 #include "engine/backend/cuda/profile/scratch_linear.h"
@@ -153,6 +154,7 @@ struct LinearCrossEntropyLaunch {
   std::byte* scratch = nullptr;
   std::int64_t classes = 0;
   double scale = 0;
+  LossTerms terms;
   bool add_to_loss = false;
   ChunkProducts whole, rest;  // rest: of the last chunk where it is shorter
 
@@ -177,7 +179,7 @@ absl::Status LinearCrossEntropyLaunch::RunChunk(cudaStream_t stream, const Kerne
                        .columns = sizes.out,
                        .classes = classes,
                        .first_class = 0},
-                      labels.as<std::int32_t>() + first_token, scale, context.control, losses, stream);
+                      labels.as<std::int32_t>() + first_token, scale, terms, context.control, losses, stream);
   RETURN_IF_ERROR(products.d_x->Run(stream, {.a = logits, .b = w.data, .d = d_x_rows, .workspace = scratch}));
   Gemm& d_w_product = first_token == 0 ? *products.d_w_first : *products.d_w;
   return d_w_product.Run(stream, {.a = logits, .b = x_rows, .d = d_w.data, .workspace = scratch});
@@ -255,6 +257,7 @@ absl::StatusOr<Enqueue> PrepareLinearCrossEntropy(Device& device, const LaunchAr
   launch->scratch = args.scratch.data();
   launch->classes = std::min(attributes.Int("classes"), launch->sizes.out);
   launch->scale = attributes.Float("scale");
+  launch->terms = LossTermsOf(attributes);
   launch->add_to_loss = Accumulates(args, 2);
   RETURN_IF_ERROR(ExpectScratch(args.instruction->kernel(), args, launch->layout.bytes));
   RETURN_IF_ERROR(InOp(args, PrepareChunks(device, args, launch.get())));

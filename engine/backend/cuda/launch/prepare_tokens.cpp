@@ -5,6 +5,7 @@
 #include "engine/backend/cuda/device/device.h"
 #include "engine/backend/cuda/kernels/cross_entropy.h"
 #include "engine/backend/cuda/kernels/tokens.h"
+#include "engine/backend/cuda/launch/loss_terms.h"
 #include "engine/backend/cuda/launch/prepare.h"
 #include "engine/backend/cuda/launch/prepare_checks.h"
 #include "engine/graph/rotary.h"
@@ -196,8 +197,9 @@ absl::StatusOr<Enqueue> PrepareCrossEntropy(Device&, const LaunchArgs& args) {
   ASSIGN_OR_RETURN(const Logits logits,
                    LogitsOf("cross_entropy", args.inputs[0], args.instruction->attributes()));
   const auto* labels = args.inputs[1].as<std::int32_t>();
+  const LossTerms terms = LossTermsOf(args.instruction->attributes());
   return [=](cudaStream_t stream, const KernelContext&) {
-    CrossEntropy(logits, labels, lse.as<float>(), target.as<float>(), stream);
+    CrossEntropy(logits, labels, terms, lse.as<float>(), target.as<float>(), stream);
     return ToStatus(cudaGetLastError(), "cross_entropy");
   };
 }
@@ -211,8 +213,9 @@ absl::StatusOr<Enqueue> PrepareCrossEntropyGrad(Device&, const LaunchArgs& args)
   ASSIGN_OR_RETURN(const Logits logits,
                    LogitsOf("cross_entropy_grad", args.inputs[0], args.instruction->attributes()));
   const auto* labels = args.inputs[1].as<std::int32_t>();
+  const LossTerms terms = LossTermsOf(args.instruction->attributes());
   return [=](cudaStream_t stream, const KernelContext&) {
-    CrossEntropyGrad(logits, labels, lse.as<float>(), weight.as<float>(), d_logits.data, stream);
+    CrossEntropyGrad(logits, labels, terms, lse.as<float>(), weight.as<float>(), d_logits.data, stream);
     return ToStatus(cudaGetLastError(), "cross_entropy_grad");
   };
 }
@@ -239,8 +242,9 @@ absl::StatusOr<Enqueue> PrepareLossSum(Device&, const LaunchArgs& args) {
   auto* partial = reinterpret_cast<double*>(args.scratch.data());
   const int blocks = static_cast<int>(args.scratch.size() / sizeof(double));
   auto* loss = args.outputs[0].as<double>();
+  const double z_loss = args.instruction->attributes().Float("z_loss", 0);
   return [=](cudaStream_t stream, const KernelContext&) {
-    LossSum(lse.as<float>(), target.as<float>(), labels.as<std::int32_t>(), labels.shape.elements(),
+    LossSum(lse.as<float>(), target.as<float>(), labels.as<std::int32_t>(), labels.shape.elements(), z_loss,
             accumulate, partial, blocks, loss, stream);
     return ToStatus(cudaGetLastError(), "loss_sum");
   };
