@@ -92,6 +92,7 @@ void PlaceBuckets(const BucketStorage& storage, std::int64_t* cursor, plan::Memo
                &plan::Bucket::parameter_dtype, cursor, &memory->parameters, buckets);
   if (!storage.training) return;
   for (plan::Bucket& bucket : *buckets) {
+    if (bucket.frozen()) continue;
     const bool in_shards = storage.zero_stage > 1 && bucket.block >= 0;
     if (in_shards) {
       bucket.gradient_shard = ReserveAt(bucket.shard_elements(), DType::kF32, cursor, &memory->gradients);
@@ -102,6 +103,7 @@ void PlaceBuckets(const BucketStorage& storage, std::int64_t* cursor, plan::Memo
   PlaceInTurns(storage.in_turns, &plan::Bucket::gradient_shard, &plan::Bucket::gradient,
                &plan::Bucket::gradient_dtype, cursor, &memory->gradients, buckets);
   for (plan::Bucket& bucket : *buckets) {
+    if (bucket.frozen()) continue;
     const std::int64_t shard = bucket.shard_elements();
     if (bucket.parameter_dtype != DType::kF32 && (storage.bulk_masters || !bucket.bulk)) {
       bucket.master = ReserveAt(shard, DType::kF32, cursor, &memory->optimizer);
@@ -131,7 +133,8 @@ std::vector<plan::Bucket> MakeBuckets(const plan::Plan& plan, const std::vector<
                                       std::int32_t stage) {
   std::vector<plan::Bucket> buckets;
   using Holders = std::vector<std::int32_t>;  // of what is tied
-  std::map<std::tuple<unsigned, unsigned, bool, bool, Holders, DType, DType, std::int32_t>, size_t> index;
+  std::map<std::tuple<unsigned, unsigned, bool, bool, bool, Holders, DType, DType, std::int32_t>, size_t>
+      index;
   for (size_t p = 0; p < plan.parameters.size(); ++p) {
     if (!used[p]) continue;
     const plan::PlanParameter& parameter = plan.parameters[p];
@@ -141,15 +144,17 @@ std::vector<plan::Bucket> MakeBuckets(const plan::Plan& plan, const std::vector<
     const plan::AxisSet copies = CopyAxes(plan, parameter);
     const bool bulk = graph::FactsOf(parameter.role).bulk;
     const bool early = units[p] != kNoUnit && !reduce.empty() && bulk && !parameter.tied();
+    const graph::TrainingSettings& training = parameter.training;
     const auto key = std::make_tuple(reduce.bits(), copies.bits(), parameter.weight_decay, bulk,
-                                     parameter.tied() ? parameter.holders : Holders(), value.dtype, gradient,
-                                     early ? units[p] : kNoUnit);
+                                     training.frozen, parameter.tied() ? parameter.holders : Holders(),
+                                     value.dtype, gradient, early ? units[p] : kNoUnit);
     const auto [it, fresh] = index.try_emplace(key, buckets.size());
     if (fresh) {
       plan::Bucket bucket;
       bucket.reduce = reduce;
       bucket.copies = copies;
       bucket.weight_decay = parameter.weight_decay;
+      bucket.training = training;
       bucket.bulk = bulk;
       bucket.holders = parameter.holders;
       bucket.owned = !parameter.tied() || parameter.holders.front() == stage;

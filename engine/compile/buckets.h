@@ -9,10 +9,13 @@ namespace engine::compile {
 
 inline constexpr std::int32_t kNoUnit = -1;
 
-// Buckets of the parameters with used[i], in order of first parameter. Parameters keep the plan's order
-// inside a bucket, each starting at a multiple of 128 elements. Gradients partial over axes of size 1 need no
-// reduction. The bulk parameters of a unit have a bucket of their own, which is reduced early, where units[i] is
-// not kNoUnit. Of tied parameters the stage may have a copy that another one owns.
+// Buckets of the parameters with used[i], in order of first parameter. All parameters of a bucket have the
+// same training settings (graph::TrainingSettings). Frozen ones are whole on every rank that their placement
+// gives them to, at every ZeRO stage: they have nothing that would be cut into shards but the weights, which
+// are read in every pass. Parameters keep the plan's order inside a bucket, each starting at a multiple of
+// 128 elements. Gradients partial over axes of size 1 need no reduction. The bulk parameters of a unit have
+// a bucket of their own, which is reduced early, where units[i] is not kNoUnit. Of tied parameters the stage
+// may have a copy that another one owns.
 std::vector<plan::Bucket> MakeBuckets(const plan::Plan& plan, const std::vector<bool>& used,
                                       const std::vector<std::int32_t>& units, std::int64_t zero_stage,
                                       std::int32_t stage);

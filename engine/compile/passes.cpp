@@ -156,6 +156,11 @@ void LinkParameters(const Graph& graph, const CutGraph& cut, plan::Plan* plan) {
   }
 }
 
+// Of a frozen parameter nothing else matters.
+graph::TrainingSettings SettingsOf(const graph::Parameter& parameter) {
+  return parameter.training.frozen ? graph::TrainingSettings{.frozen = true} : parameter.training;
+}
+
 absl::Status ParametersPass(Compilation* c) {
   const ProgramGraph& first = *c->programs().front();
   absl::flat_hash_map<graph::ValueId, Readers> readers = ReadersOf(*c, first.logical);
@@ -170,6 +175,7 @@ absl::Status ParametersPass(Compilation* c) {
          .role = parameter.role,
          .unit = read.unit,
          .weight_decay = parameter.weight_decay,
+         .training = SettingsOf(parameter),
          .holders = read.stages});
     c->plan.parameter_count += parameter.logical_shape.elements();
   }

@@ -134,7 +134,7 @@ plan::Segment UpdateSegment(const plan::Plan& plan, const plan::StagePlan& stage
   std::vector<plan::Instruction>& out = segment.instructions;
   for (size_t b = 0; b < stage.buckets.size(); ++b) {
     const plan::Bucket& bucket = stage.buckets[b];
-    if (bucket.tied()) {
+    if (bucket.tied() && !bucket.frozen()) {
       out.push_back(FlatCollective(plan::Collective::kAllReduce, fmt::format("bucket.{}.tie", b),
                                    plan::Group::OfHolders(bucket.holders), bucket.gradient, plan));
     }
@@ -147,7 +147,7 @@ plan::Segment UpdateSegment(const plan::Plan& plan, const plan::StagePlan& stage
   for (const bool early : {true, false}) {
     for (size_t b = 0; b < stage.buckets.size(); ++b) {
       const plan::Bucket& bucket = stage.buckets[b];
-      if (!bucket.owned || bucket.early != early) continue;
+      if (!bucket.owned || bucket.frozen() || bucket.early != early) continue;
       out.push_back(Squares(bucket, stage, b));
       if (beside.behind && IsReducedBeside(bucket))
         out.back().waits_for_bucket = static_cast<std::int32_t>(b);
@@ -164,6 +164,7 @@ plan::Segment UpdateSegment(const plan::Plan& plan, const plan::StagePlan& stage
   out.push_back(std::move(clip));
   for (size_t b = 0; b < stage.buckets.size(); ++b) {
     const plan::Bucket& bucket = stage.buckets[b];
+    if (bucket.frozen()) continue;
     const std::string name = fmt::format("bucket.{}", b);
     out.push_back(Update(plan, bucket, stage, optimizer, name));
     if (bucket.shards == 1 || bucket.parameter_shard.elements > 0) continue;

@@ -364,6 +364,7 @@ std::vector<LocalTensor> RankExecutor::Parameters() const {
 std::vector<OptimizerRange> RankExecutor::OptimizerState() const {
   std::vector<OptimizerRange> ranges;
   for (const plan::Bucket& bucket : stage_.buckets) {
+    if (bucket.frozen()) continue;
     const std::int64_t shard = bucket.shards > 1 ? plan_.mesh.IndexInGroup(coordinates_, bucket.reduce) : 0;
     const std::int64_t shard_begin = shard * bucket.shard_elements();
     const std::int64_t shard_end = shard_begin + bucket.shard_elements();

@@ -1,6 +1,7 @@
 #include "engine/graph/autodiff.h"
 
 #include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
 
 #include <algorithm>
 
@@ -18,6 +19,7 @@ class Differentiator {
     const size_t forward_nodes = graph_.nodes().size();
     gradients_.assign(graph_.values().size(), kNoValue);
     accumulators_.assign(graph_.values().size(), kNoValue);
+    FindTrained();
     for (size_t i = forward_nodes; i-- > 0;) {
       const Node node = graph_.nodes()[i];
       if (!ReachesObjective(node)) continue;
@@ -31,6 +33,20 @@ class Differentiator {
   }
 
  private:
+  // Which values change when a parameter that is trained does: only their gradients are of use.
+  void FindTrained() {
+    trained_.assign(graph_.values().size(), false);
+    for (const Parameter& parameter : graph_.parameters())
+      trained_[static_cast<size_t>(parameter.value)] = !parameter.training.frozen;
+    for (const Node& node : graph_.nodes()) {
+      const bool any = std::any_of(node.inputs.begin(), node.inputs.end(),
+                                   [&](ValueId input) { return IsTrained(input); });
+      for (ValueId output : node.outputs) trained_[static_cast<size_t>(output)] = any;
+    }
+  }
+
+  bool IsTrained(ValueId value) const { return trained_[static_cast<size_t>(value)]; }
+
   bool IsObjective(ValueId value) const {
     return std::any_of(graph_.metrics().begin(), graph_.metrics().end(),
                        [&](const Metric& metric) { return metric.sum == value && metric.weight != 0; });
@@ -63,13 +79,46 @@ class Differentiator {
     for (ValueId output : node.outputs) context.d_outputs.push_back(Gradient(output));
     for (ValueId input : node.inputs) {
       const bool parameter = graph_.value(input).kind == ValueKind::kParameter;
-      context.accumulators.push_back(parameter ? Accumulator(input) : kNoValue);
+      context.accumulators.push_back(parameter && IsTrained(input) ? Accumulator(input) : kNoValue);
     }
-    const ValueIds d_inputs = node.op->gradient(context);
+    const size_t before = graph_.nodes().size();
+    ValueIds d_inputs = node.op->gradient(context);
     ENGINE_CHECK(d_inputs.size() == node.inputs.size(), "gradient of {} gives {} values for {} inputs",
                  node.name, d_inputs.size(), node.inputs.size());
+    bool all = true;
+    for (size_t i = 0; i < d_inputs.size(); ++i) {
+      if (d_inputs[i] == kNoValue || IsTrained(node.inputs[i])) continue;
+      d_inputs[i] = kNoValue;
+      all = false;
+    }
+    if (!all) Prune(before, d_inputs);
     for (size_t i = 0; i < d_inputs.size(); ++i) {
       if (d_inputs[i] != kNoValue) Contribute(node.inputs[i], d_inputs[i], node.name);
+    }
+  }
+
+  // Removes the nodes from `first` on, which one op's gradient has just emitted, whose outputs nobody needs: they are
+  // neither among `wanted` nor sums of a trained parameter nor read by a node that stays. So ops need not ask which of
+  // their gradients are of use. What the removed nodes made stays a value of the graph that no node names.
+  void Prune(size_t first, const ValueIds& wanted) {
+    std::vector<Node>& nodes = graph_.nodes();
+    absl::flat_hash_set<ValueId> needed(wanted.begin(), wanted.end());
+    std::vector<Node> kept;
+    for (size_t n = nodes.size(); n-- > first;) {
+      const bool stays = std::any_of(nodes[n].outputs.begin(), nodes[n].outputs.end(), [&](ValueId output) {
+        return needed.contains(output) || graph_.value(output).kind != ValueKind::kActivation;
+      });
+      if (!stays) continue;
+      needed.insert(nodes[n].inputs.begin(), nodes[n].inputs.end());
+      kept.push_back(std::move(nodes[n]));
+    }
+    nodes.resize(first);
+    for (size_t k = kept.size(); k-- > 0;) {
+      for (ValueId output : kept[k].outputs) {
+        if (graph_.value(output).kind == ValueKind::kActivation)
+          graph_.value(output).producer = static_cast<NodeId>(nodes.size());
+      }
+      nodes.push_back(std::move(kept[k]));
     }
   }
 
@@ -89,6 +138,7 @@ class Differentiator {
   Graph& graph_;
   const OpDef& add_;
   const DType of_bulk_;
+  std::vector<bool> trained_;          // of the forward values, by id
   std::vector<ValueId> gradients_;     // of the forward values, by id
   std::vector<ValueId> accumulators_;  // of the parameters, by id
 };

@@ -85,6 +85,13 @@ ValueId Graph::AddParameter(std::string name, TensorType type, Shape logical_sha
   return id;
 }
 
+void Graph::SetTraining(ValueId parameter, const TrainingSettings& training) {
+  const auto found = std::find_if(parameters_.begin(), parameters_.end(),
+                                  [&](const Parameter& known) { return known.value == parameter; });
+  ENGINE_CHECK(found != parameters_.end(), "{} is no parameter", value(parameter).name);
+  found->training = training;
+}
+
 ValueId Graph::AddAccumulator(std::string name, TensorType type, ValueId gradient_of) {
   return AddValue({.name = std::move(name),
                    .type = std::move(type),

@@ -95,12 +95,21 @@ struct Initializer {
   double std = 0.0;  // of kNormal
 };
 
+// How a parameter is trained, where a run wants it otherwise than the optimizer treats all of its role.
+struct TrainingSettings {
+  // It keeps the value that it starts with: it has no gradient, no optimizer state and no master copy, and the backward
+  // pass computes nothing that only its gradient would need.
+  bool frozen = false;
+  bool operator==(const TrainingSettings&) const = default;
+};
+
 struct Parameter {
   ValueId value = kNoValue;
   Shape logical_shape;  // without padding; differs from the value's shape in dim 0 at most (vocabulary)
   Initializer initializer;
   Role role = Role::kMatrix;
-  bool weight_decay = false;  // as the role says, unless the model says otherwise
+  bool weight_decay = false;  // whether the optimizer's applies to it: as the role says
+  TrainingSettings training = {};
 };
 
 // kPrepare, of local graphs alone: once an iteration, before the first microbatch.
@@ -146,6 +155,8 @@ class Graph {
   ValueId AddInput(std::string name, TensorType type);
   ValueId AddParameter(std::string name, TensorType type, Shape logical_shape, Initializer initializer,
                        Role role);
+  // Of a parameter; before the graph is differentiated, which follows them.
+  void SetTraining(ValueId parameter, const TrainingSettings& training);
   ValueId AddAccumulator(std::string name, TensorType type, ValueId gradient_of);
   // Of f32 or f64, and whole on every rank. A node moves it by having it among its outputs (Emit's `into`).
   ValueId AddState(std::string name, TensorType type, StateSpec spec);

@@ -55,7 +55,7 @@ struct GradientContext {
   Graph* graph;
   const Node node;     // a copy: emitting may move the graph's nodes
   ValueIds d_outputs;  // kNoValue where nothing depends on that output
-  // For input i of the node: the accumulator that receives its gradient if it is a parameter, else kNoValue.
+  // For input i of the node: the accumulator that receives its gradient if it is a trained parameter, else kNoValue.
   ValueIds accumulators;
 };
 

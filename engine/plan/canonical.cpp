@@ -87,6 +87,7 @@ void AppendBucket(const Plan& plan, const Bucket& bucket, Buffer* text) {
          bucket.weight_decay ? (bucket.bulk ? " decay" : " decay exact") : "",
          bucket.tied() ? " tied" + plan.mesh.HoldersSuffix(bucket.holders) : "", bucket.owned ? "" : " copy",
          bucket.parameter.offset, bucket.gradient.offset);
+  if (bucket.frozen()) Append(text, " frozen");
   // Where the plan only evaluates there are no states; their places are written as 0.
   for (size_t s = 0; plan.optimizer != nullptr && s < plan.optimizer->states.size(); ++s) {
     Append(text, " {} @{}", plan.optimizer->states[s].name,

@@ -42,14 +42,17 @@ Json BucketJson(const Plan& plan, const Bucket& bucket) {
                           {"elements", item.elements},
                           {"layout", value.layout.ToString()}});
   }
-  return {{"elements", bucket.elements},
-          {"reduce", bucket.reduce.ToString()},
-          {"shards", bucket.shards},
-          {"dtype", std::string(Name(bucket.parameter_dtype))},
-          {"weight_decay", bucket.weight_decay},
-          {"tied", bucket.tied()},
-          {"owned", bucket.owned},
-          {"parameters", std::move(parameters)}};
+  Json json = {{"elements", bucket.elements},
+               {"reduce", bucket.reduce.ToString()},
+               {"shards", bucket.shards},
+               {"dtype", std::string(Name(bucket.parameter_dtype))},
+               {"weight_decay", bucket.weight_decay},
+               {"tied", bucket.tied()},
+               {"owned", bucket.owned},
+               {"parameters", std::move(parameters)}};
+  // Only where they are not those of all.
+  if (bucket.frozen()) json["frozen"] = true;
+  return json;
 }
 
 Json StageJson(const Plan& plan, std::size_t index) {

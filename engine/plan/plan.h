@@ -244,14 +244,16 @@ struct Transfer {
 using Program = std::vector<Step>;
 
 struct PlanParameter {
-  std::int32_t value = -1;     // LocalValue
-  std::int32_t gradient = -1;  // LocalValue of its accumulator; −1 where the plan only evaluates
+  std::int32_t value = -1;  // LocalValue
+  // LocalValue of its accumulator; −1 where the plan only evaluates, or it is frozen.
+  std::int32_t gradient = -1;
   std::string name;
   Shape logical_shape;  // without padding
   graph::Initializer initializer;
   graph::Role role = graph::Role::kMatrix;
-  std::int32_t unit = 0;  // that reads it first
-  bool weight_decay = false;
+  std::int32_t unit = 0;      // that reads it first
+  bool weight_decay = false;  // whether the optimizer's applies to it
+  graph::TrainingSettings training = {};
   // Stages that hold a copy, in the order in which the model reads it: the first owns it.
   std::vector<std::int32_t> holders = {};
   bool tied() const { return holders.size() > 1; }
@@ -276,7 +278,8 @@ struct Bucket {
   std::int64_t elements = 0;  // padded to a multiple of shards × 128
   AxisSet reduce;             // active axes on which gradients are partial
   AxisSet copies;             // active axes on which the reduced gradient is repeated
-  bool weight_decay = false;
+  bool weight_decay = false;  // as those of its parameters, and as their settings:
+  graph::TrainingSettings training = {};
   bool bulk = false;                  // graph::RoleFacts
   std::vector<std::int32_t> holders;  // of each of the parameters (PlanParameter)
   bool owned = true;                  // false: a copy of another stage's parameters (not counted, not saved)
@@ -284,11 +287,14 @@ struct Bucket {
   std::int64_t shards = 1;            // ZeRO-1: optimizer state is cut into so many, along `reduce`
   DType parameter_dtype = DType::kF32;
   DType gradient_dtype = DType::kF32;
-  // master: elements 0 where the optimizer moves the parameters themselves
+  // gradient: elements 0 of frozen parameters
+  // master: elements 0 where the optimizer moves the parameters themselves, or they are frozen
   BufferRef parameter, gradient, master;
-  // What the optimizer keeps of them, in the order of Plan::optimizer's states; none where the plan only evaluates.
+  // What the optimizer keeps of them, in the order of Plan::optimizer's states; none where the plan only evaluates, or
+  // they are frozen.
   std::vector<BufferRef> states = {};
   bool tied() const { return holders.size() > 1; }
+  bool frozen() const { return training.frozen; }
   // Of the matrices of a block from ZeRO-2 on: this rank's shard of the gradients, summed over microbatches,
   // and from ZeRO-3 on of the parameters; else elements 0. `gradient` (`parameter`) is then a buffer that
   // the blocks take in turn. Or the shard of the parameters lies in its place among all: those of the other

@@ -44,7 +44,7 @@ void ExchangeInPasses(const compile::FlatExchange& exchange, const StageShape& s
     for (size_t i = 0; i < plan.parameters.size(); ++i) {
       if (parameters.units[i] != unit) continue;
       reads.inputs.push_back({.value = plan.parameters[i].value});
-      makes.outputs.push_back({.value = plan.parameters[i].gradient});
+      if (plan.parameters[i].gradient >= 0) makes.outputs.push_back({.value = plan.parameters[i].gradient});
     }
     if (unit == kBlock) forward.drafts.push_back({.instruction = std::move(reads)});
     backward.drafts.push_back({.instruction = std::move(makes)});
@@ -102,7 +102,7 @@ ModelParameters ParametersOfProbe(const recipe::Recipe& recipe, const Plan& prob
   const auto add = [&](const plan::PlanParameter& parameter, std::int32_t unit) {
     plan::PlanParameter copy = parameter;
     copy.value = value(parameter.value);
-    copy.gradient = value(parameter.gradient);
+    copy.gradient = parameter.gradient < 0 ? -1 : value(parameter.gradient);
     all.plan.parameters.push_back(std::move(copy));
     all.units.push_back(unit);
   };

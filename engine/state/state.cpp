@@ -186,8 +186,10 @@ std::vector<checkpoint::TensorInfo> TensorsOf(const Plan& plan) {
   for (const PlanParameter& parameter : plan.parameters)
     tensors.push_back({parameter.name, parameter.logical_shape, DType::kF32});
   for (const plan::OptimizerState& state : plan.optimizer->states) {
-    for (const PlanParameter& parameter : plan.parameters)
+    for (const PlanParameter& parameter : plan.parameters) {
+      if (parameter.training.frozen) continue;
       tensors.push_back({TensorName(state, parameter.name), parameter.logical_shape, DType::kF32});
+    }
   }
   for (NamedState& named : StatesOf(plan)) {
     const plan::State& state = StateOf(plan, named);
@@ -347,7 +349,10 @@ bool HasStates(const checkpoint::Reader& reader, const plan::OptimizerDef& optim
 
 // A run goes on with the optimizer that the checkpoint was written by: another one's states say nothing to it.
 absl::Status CheckOptimizer(const Plan& plan, const checkpoint::Reader& reader) {
-  const std::string& parameter = plan.parameters.front().name;
+  const auto trained = std::find_if(plan.parameters.begin(), plan.parameters.end(),
+                                    [](const PlanParameter& of) { return !of.training.frozen; });
+  if (trained == plan.parameters.end()) return absl::OkStatus();  // no state is read
+  const std::string& parameter = trained->name;
   if (HasStates(reader, *plan.optimizer, parameter)) return absl::OkStatus();
   for (const plan::OptimizerDef& other : plan::AllOptimizers()) {
     if (!HasStates(reader, other, parameter)) continue;
@@ -475,6 +480,13 @@ absl::Status LoadCheckpoint(const Plan& plan, const checkpoint::Reader& reader, 
     for (size_t s = 0; s < range.states.size(); ++s) {
       const auto& [data, dtype] = range.states[s];
       const std::string name = TensorName(plan.optimizer->states[s], parameter.name);
+      if (reader.Find(name) == nullptr) {
+        return FailedPrecondition(
+            "checkpoint {} has no tensor {}: {} was frozen in the run that wrote it, and is not in this "
+            "recipe\n"
+            "    hint: freeze it to go on, or begin another run from these weights",
+            reader.folder(), name, parameter.name);
+      }
       RETURN_IF_ERROR(CheckTensor(reader, name, parameter.logical_shape));
       std::int64_t offset = 0;
       for (const Box& box : RangeBoxes(plan, executor, range)) {

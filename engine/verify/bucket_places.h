@@ -10,6 +10,9 @@
 
 namespace engine::verify {
 
+// Whether the stage counts the bucket's gradients in the norm.
+inline bool BelongsToNorm(const plan::Bucket& bucket) { return bucket.owned && !bucket.frozen(); }
+
 // "stage 0 bucket.2"
 inline std::string BucketName(std::int32_t stage, std::size_t bucket) {
   return fmt::format("stage {} bucket.{}", stage, bucket);

@@ -30,6 +30,10 @@ absl::StatusOr<plan::AxisSet> BucketSums::NotSplit(const plan::PlanParameter& pa
 
 absl::Status BucketSums::EnterBucket(size_t b) {
   const plan::Bucket& bucket = stage_.buckets[b];
+  if (bucket.frozen()) {  // there is nothing to sum
+    sums_.emplace_back();
+    return absl::OkStatus();
+  }
   plan::AxisSet copies;  // axes that do not split the parameters
   plan::AxisSet partial;
   for (size_t i = 0; i < bucket.items.size(); ++i) {

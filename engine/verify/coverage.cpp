@@ -104,9 +104,13 @@ absl::Status Items(const plan::Plan& plan, const plan::Bucket& bucket, const std
     }
     next = item.offset_elements + item.elements;
     if (parameter.weight_decay != bucket.weight_decay || graph::FactsOf(parameter.role).bulk != bucket.bulk ||
-        parameter.holders != bucket.holders || value.dtype != bucket.parameter_dtype) {
-      return Internal("{}: {} is of another kind (role, weight decay, tie or dtype)", name, parameter.name);
+        parameter.holders != bucket.holders || value.dtype != bucket.parameter_dtype ||
+        !(parameter.training == bucket.training)) {
+      return Internal("{}: {} is of another kind (role, weight decay, training settings, tie or dtype)", name,
+                      parameter.name);
     }
+    if (bucket.frozen() && parameter.gradient >= 0)
+      return Internal("{}: {} is frozen, but has a gradient", name, parameter.name);
     if (parameter.gradient < 0) continue;
     const DType gradient = plan.values[static_cast<size_t>(parameter.gradient)].dtype;
     if (gradient != bucket.gradient_dtype) {
@@ -147,10 +151,20 @@ absl::Status OptimizerStates(const plan::Plan& plan, const plan::Bucket& bucket,
   return absl::OkStatus();
 }
 
+// Nothing but the weights themselves, whole.
+absl::Status FrozenWeights(const plan::Bucket& bucket, const std::string& name) {
+  const bool more = bucket.gradient.elements > 0 || bucket.gradient_shard.elements > 0 ||
+                    bucket.parameter_shard.elements > 0 || bucket.master.elements > 0 ||
+                    !bucket.states.empty() || bucket.shards != 1 || bucket.early;
+  if (more) return Internal("{} is frozen, but has gradients, shards, states or master weights", name);
+  return HasSize(bucket, name, "parameters", bucket.parameter, bucket.elements, bucket.parameter_dtype);
+}
+
 absl::Status OptimizerShards(const plan::Plan& plan, const plan::Bucket& bucket, const std::string& name) {
   if (bucket.shards < 1 || bucket.elements % bucket.shards != 0) {
     return Internal("{}: {} elements in {} shards", name, bucket.elements, bucket.shards);
   }
+  if (bucket.frozen()) return FrozenWeights(bucket, name);
   const auto check = [&](const char* what, const plan::BufferRef& buffer, std::int64_t elements,
                          DType dtype) { return HasSize(bucket, name, what, buffer, elements, dtype); };
   const std::int64_t shard = bucket.elements / bucket.shards;

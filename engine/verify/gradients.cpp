@@ -56,7 +56,7 @@ void CountGradients(const plan::Plan& plan, const plan::Segment& segment, std::v
   }
 }
 
-// Each read of a parameter in the forward passes of the stage adds to its gradient once in the backward
+// Each read of a parameter that is trained in the forward passes of the stage adds to its gradient once in the backward
 // passes. Both counts are of a step, which may run two halves.
 absl::Status GradientsMade(const plan::Plan& plan, std::int32_t index) {
   const plan::StagePlan& stage = plan.stages[static_cast<size_t>(index)];
@@ -73,6 +73,11 @@ absl::Status GradientsMade(const plan::Plan& plan, std::int32_t index) {
     }
   }
   for (size_t p = 0; p < plan.parameters.size(); ++p) {
+    if (plan.parameters[p].training.frozen) {
+      if (made[p] == 0) continue;
+      return Internal("stage {}: {} is frozen, but the backward passes add to its gradient {} times", index,
+                      plan.parameters[p].name, made[p]);
+    }
     if (reads[p] == made[p]) continue;
     return Internal(
         "stage {}: the forward passes read {} {} times, but the backward passes add to its gradient {} times",

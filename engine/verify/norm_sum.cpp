@@ -34,7 +34,7 @@ absl::Status NormSum::Reduce(const plan::Instruction& instruction) {
   }
   if (summed_++ > 0) return Internal("loss and norm are summed twice");
   for (size_t b = 0; b < stage_.buckets.size(); ++b) {
-    if (stage_.buckets[b].owned && counted_[b] == 0) {
+    if (BelongsToNorm(stage_.buckets[b]) && counted_[b] == 0) {
       return Internal("the norm is summed before that of bucket.{} is in it", b);
     }
   }
@@ -48,7 +48,7 @@ absl::Status NormSum::Clip(const plan::Instruction& instruction) {
   }
   if (clipped_) return Internal("the clip factor is computed twice");
   for (size_t b = 0; b < stage_.buckets.size(); ++b) {
-    if (stage_.buckets[b].owned && counted_[b] == 0) {
+    if (BelongsToNorm(stage_.buckets[b]) && counted_[b] == 0) {
       return Internal("the norm is read before that of bucket.{} is in it", b);
     }
   }

@@ -186,7 +186,11 @@ class UpdateVerifier {
     RETURN_IF_ERROR(scales_.Finish());
     for (size_t b = 0; b < stage_.buckets.size(); ++b) {
       const Bucket& state = buckets_[b];
-      if (stage_.buckets[b].owned && !norm_.Counts(b))
+      if (stage_.buckets[b].frozen()) {
+        if (state.updates > 0) return Internal("{} is frozen, but updated", BucketName(index_, b));
+        continue;
+      }
+      if (BelongsToNorm(stage_.buckets[b]) && !norm_.Counts(b))
         return Internal("{} is not in the norm", BucketName(index_, b));
       if (state.updates == 0) return Internal("{} is never updated", BucketName(index_, b));
       if (!state.gathered) {

@@ -44,4 +44,48 @@ TEST_CASE(
   CHECK(buckets[0].states.empty());
 }
 
+namespace {
+
+// Matrices of 128 elements and one rank, with these settings.
+plan::Plan PlanOf(const std::vector<graph::TrainingSettings>& settings) {
+  plan::Plan plan;
+  const auto add = [&](graph::ValueKind kind) {
+    plan.values.push_back(
+        {.name = "value", .shape = {128}, .dtype = DType::kBF16, .layout = {}, .local = {128}, .kind = kind});
+    return static_cast<std::int32_t>(plan.values.size() - 1);
+  };
+  for (const graph::TrainingSettings& training : settings) {
+    plan::PlanParameter parameter;
+    parameter.value = add(graph::ValueKind::kParameter);
+    parameter.weight_decay = true;
+    if (!training.frozen) parameter.gradient = add(graph::ValueKind::kAccumulator);
+    parameter.training = training;
+    parameter.holders = {0};
+    plan.parameters.push_back(std::move(parameter));
+  }
+  return plan;
+}
+
+std::vector<plan::Bucket> BucketsOf(const std::vector<graph::TrainingSettings>& settings) {
+  return MakeBuckets(PlanOf(settings), std::vector<bool>(settings.size(), true),
+                     std::vector<std::int32_t>(settings.size(), kNoUnit), 0, 0);
+}
+
+}  // namespace
+
+TEST_CASE("buckets: frozen parameters take the bytes of their weights and no others") {
+  std::vector<plan::Bucket> buckets = BucketsOf({{}, {.frozen = true}});
+  REQUIRE(buckets.size() == 2);
+  std::int64_t cursor = 0;
+  plan::MemoryBreakdown memory;
+  PlaceBuckets({.optimizer = plan::FindOptimizer("adamw")}, &cursor, &memory, &buckets);
+  CHECK(buckets[1].parameter.bytes() == 256);
+  CHECK(buckets[1].gradient.elements == 0);
+  CHECK(buckets[1].master.elements == 0);
+  CHECK(buckets[1].states.empty());
+  CHECK(memory.parameters == 2 * 256);
+  CHECK(memory.gradients == 256);          // of the other one, in bf16
+  CHECK(memory.optimizer == 3 * 128 * 4);  // its master weights and moments
+}
+
 }  // namespace engine::compile

@@ -87,6 +87,114 @@ TEST_CASE("autodiff: one accumulator a parameter, one contribution a read, sums 
   }
 }
 
+namespace {
+
+// The accumulators of gradients, by name.
+std::set<std::string> Gradients(const Graph& graph) {
+  std::set<std::string> names;
+  for (const Value& value : graph.values()) {
+    if (value.gradient_of != kNoValue) names.insert(value.name);
+  }
+  return names;
+}
+
+std::int64_t Backward(const Graph& graph) {
+  return std::count_if(graph.nodes().begin(), graph.nodes().end(),
+                       [](const Node& node) { return node.phase == Phase::kBackward; });
+}
+
+}  // namespace
+
+TEST_CASE("autodiff: below the first trained parameter there is no backward pass") {
+  Tiny tiny;
+  tiny.graph.SetTraining(tiny.weights[0], {.frozen = true});  // the tied table, and
+  tiny.graph.SetTraining(tiny.weights[1], {.frozen = true});  // layer 0
+  REQUIRE(Differentiate(&tiny.graph, ops::kAdd).ok());
+  const absl::Status status = tiny.graph.Verify();
+  REQUIRE_MESSAGE(status.ok(), Message(status));
+  CHECK((Gradients(tiny.graph) == std::set<std::string>{"d_layers.1.w"}));
+  // loss_weight, cross_entropy_grad, the head's linear_dgrad, gelu_grad and linear_wgrad of layer 1: neither of the table's
+  // two gradients, and no gradient of what layer 1 reads.
+  CHECK(Count(tiny.graph, Phase::kBackward, "linear_dgrad") == 1);
+  CHECK(Count(tiny.graph, Phase::kBackward, "gelu_grad") == 1);
+  CHECK(Count(tiny.graph, Phase::kBackward, "linear_wgrad") == 1);
+  CHECK(Backward(tiny.graph) == 5);
+  for (const Node& node : tiny.graph.nodes()) CHECK((node.phase == Phase::kForward || node.unit != 1));
+}
+
+TEST_CASE("autodiff: a gradient passes through a frozen layer to what is trained below it") {
+  Tiny tiny;
+  tiny.graph.SetTraining(tiny.weights[2], {.frozen = true});  // layer 1
+  REQUIRE(Differentiate(&tiny.graph, ops::kAdd).ok());
+  REQUIRE(tiny.graph.Verify().ok());
+  CHECK((Gradients(tiny.graph) == std::set<std::string>{"d_layers.0.w", "d_table"}));
+  CHECK(Count(tiny.graph, Phase::kBackward, "linear_dgrad") == 3);
+  CHECK(Count(tiny.graph, Phase::kBackward, "linear_wgrad") == 2);  // the head's and layer 0's
+  CHECK(Count(tiny.graph, Phase::kBackward, "embedding_grad") == 1);
+  // Repeated nodes are found by their producers, which are those that pruning left.
+  Recompute(&tiny.graph, [](const Node& node) { return node.unit == 1 || node.unit == 2; });
+  CHECK(tiny.graph.Verify().ok());
+  CHECK(Count(tiny.graph, Phase::kBackward, "linear") == 2);
+}
+
+TEST_CASE("autodiff: a gain that is frozen leaves its norm one gradient, and all frozen leaves nothing") {
+  Graph graph;
+  const ValueId ids = graph.AddInput("ids", {.shape = {2, 3}, .dtype = DType::kI32});
+  const ValueId table =
+      graph.AddParameter("table", {.shape = {5, 4}, .dtype = DType::kF32}, {5, 4}, {}, Role::kTable);
+  const ValueId gain = graph.AddParameter("gain", {.shape = {4}, .dtype = DType::kF32}, {4}, {}, Role::kGain);
+  const ValueId labels = graph.AddInput("labels", {.shape = {2, 3}, .dtype = DType::kI32});
+  const ValueId x = graph.Emit1(ops::kEmbedding, "lookup", {ids, table});
+  const ValueId normed = graph.Emit1(ops::kRmsNorm, "norm", {x, gain}, {{"epsilon", 1e-5}});
+  const ValueIds statistics =
+      graph.Emit(ops::kCrossEntropy, "cross_entropy", {normed, labels}, {{"classes", std::int64_t{4}}});
+  const ValueId loss = graph.AddMetric("loss", 1, 1);
+  graph.Emit(ops::kLossSum, "loss.sum", {statistics[0], statistics[1], labels}, {{"scale", 1.0}},
+             std::array<ValueId, 1>{loss});
+  Graph none = graph;
+  none.SetTraining(table, {.frozen = true});
+  none.SetTraining(gain, {.frozen = true});
+  REQUIRE(Differentiate(&none, ops::kAdd).ok());
+  CHECK(Backward(none) == 0);
+  Graph without_gain = graph;
+  without_gain.SetTraining(gain, {.frozen = true});
+  const size_t forward = without_gain.nodes().size();
+  REQUIRE(Differentiate(&without_gain, ops::kAdd).ok());
+  REQUIRE(without_gain.Verify().ok());
+  CHECK(Count(without_gain, Phase::kBackward, "rms_norm_grad") == 1);
+  // loss_weight, cross_entropy_grad, rms_norm_grad, embedding_grad.
+  REQUIRE(without_gain.nodes().size() == forward + 4);
+  const Node& of_norm = without_gain.nodes()[forward + 2];
+  CHECK(without_gain.value(of_norm.outputs[1]).kind == ValueKind::kActivation);  // nobody reads it
+  CHECK((Gradients(without_gain) == std::set<std::string>{"d_table"}));
+}
+
+TEST_CASE("autodiff: an op without a gradient may stand where nothing is trained") {
+  for (const bool frozen : {true, false}) {
+    Graph graph;
+    const ValueId ids = graph.AddInput("ids", {.shape = {2, 3}, .dtype = DType::kI32});
+    const ValueId labels = graph.AddInput("labels", {.shape = {2, 3}, .dtype = DType::kI32});
+    const auto lookup = [&](const std::string& name) {
+      const ValueId table =
+          graph.AddParameter(name, {.shape = {5, 4}, .dtype = DType::kF32}, {5, 4}, {}, Role::kTable);
+      return std::pair(table, graph.Emit1(ops::kEmbedding, name + ".lookup", {ids, table}));
+    };
+    const auto [below, x] = lookup("below");
+    const auto [table, y] = lookup("table");
+    const ValueId sums = graph.Emit1(ops::kBiasGrad, "sums", {x}, {{"dims", std::int64_t{1}}});
+    const ValueId logits = graph.Emit1(ops::kBiasAdd, "logits", {y, sums});
+    const ValueIds statistics =
+        graph.Emit(ops::kCrossEntropy, "cross_entropy", {logits, labels}, {{"classes", std::int64_t{4}}});
+    const ValueId loss = graph.AddMetric("loss", 1, 1);
+    graph.Emit(ops::kLossSum, "loss.sum", {statistics[0], statistics[1], labels}, {{"scale", 1.0}},
+               std::array<ValueId, 1>{loss});
+    graph.SetTraining(below, {.frozen = frozen});
+    const absl::Status status = Differentiate(&graph, ops::kAdd);
+    CHECK(status.ok() == frozen);
+    if (frozen) CHECK((Gradients(graph) == std::set<std::string>{"d_table"}));
+  }
+}
+
 TEST_CASE("autodiff: a graph without a loss is an error") {
   Graph graph;
   CHECK(Message(Differentiate(&graph, ops::kAdd)).find("no loss") != std::string::npos);

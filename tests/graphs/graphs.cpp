@@ -219,6 +219,20 @@ GraphModel EncoderDecoder(int encoder_blocks, int decoder_blocks) {
                  {"classes", kClasses}}};
 }
 
+GraphModel WithTraining(const GraphModel& model,
+                        const std::function<graph::TrainingSettings(const std::string& name)>& settings_of) {
+  GraphModel changed = model;
+  changed.build = [build = model.build, settings_of](const GraphSizes& sizes) {
+    graph::Graph graph = build(sizes);
+    std::vector<ValueId> parameters;
+    for (const graph::Parameter& parameter : graph.parameters()) parameters.push_back(parameter.value);
+    for (ValueId parameter : parameters)
+      graph.SetTraining(parameter, settings_of(graph.value(parameter).name));
+    return graph;
+  };
+  return changed;
+}
+
 GraphModel WithLossTerms(const GraphModel& model, double smoothing, double z_loss) {
   GraphModel changed = model;
   changed.build = [build = model.build, smoothing, z_loss](const GraphSizes& sizes) {

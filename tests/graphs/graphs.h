@@ -52,6 +52,10 @@ GraphModel AttentionForms();
 // tests/graphs/builder.h), gated feed-forward layers and capped logits.
 GraphModel NormedDecoder(int blocks, int normed_dims);
 
+// The same model whose parameters are trained as `settings_of` says of their names.
+GraphModel WithTraining(const GraphModel& model,
+                        const std::function<graph::TrainingSettings(const std::string& name)>& settings_of);
+
 // The same model whose cross entropies have label smoothing and z-loss (ops/cross_entropy.cpp).
 GraphModel WithLossTerms(const GraphModel& model, double smoothing, double z_loss);
 
