@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <tuple>
 
 #include "engine/base/units.h"
@@ -132,8 +133,9 @@ std::vector<plan::Bucket> MakeBuckets(const plan::Plan& plan, const std::vector<
                                       const std::vector<std::int32_t>& units, std::int64_t zero_stage,
                                       std::int32_t stage) {
   std::vector<plan::Bucket> buckets;
-  using Holders = std::vector<std::int32_t>;  // of what is tied
-  std::map<std::tuple<unsigned, unsigned, bool, bool, bool, Holders, DType, DType, std::int32_t>, size_t>
+  using Holders = std::vector<std::int32_t>;                         // of what is tied
+  using Settings = std::tuple<bool, double, std::optional<double>>;  // graph::TrainingSettings
+  std::map<std::tuple<unsigned, unsigned, bool, bool, Settings, Holders, DType, DType, std::int32_t>, size_t>
       index;
   for (size_t p = 0; p < plan.parameters.size(); ++p) {
     if (!used[p]) continue;
@@ -145,9 +147,10 @@ std::vector<plan::Bucket> MakeBuckets(const plan::Plan& plan, const std::vector<
     const bool bulk = graph::FactsOf(parameter.role).bulk;
     const bool early = units[p] != kNoUnit && !reduce.empty() && bulk && !parameter.tied();
     const graph::TrainingSettings& training = parameter.training;
-    const auto key = std::make_tuple(reduce.bits(), copies.bits(), parameter.weight_decay, bulk,
-                                     training.frozen, parameter.tied() ? parameter.holders : Holders(),
-                                     value.dtype, gradient, early ? units[p] : kNoUnit);
+    const auto key = std::make_tuple(
+        reduce.bits(), copies.bits(), parameter.weight_decay, bulk,
+        Settings(training.frozen, training.learning_rate_scale, training.weight_decay),
+        parameter.tied() ? parameter.holders : Holders(), value.dtype, gradient, early ? units[p] : kNoUnit);
     const auto [it, fresh] = index.try_emplace(key, buckets.size());
     if (fresh) {
       plan::Bucket bucket;

@@ -45,7 +45,10 @@ plan::Instruction Update(const plan::Plan& plan, const plan::Bucket& bucket, con
   if (own_master) instruction.outputs.push_back(parameter);
   graph::Attributes& attributes = instruction.AsKernel()->attributes;
   attributes = optimizer.attributes;
-  attributes.Set(plan::kWeightDecay, bucket.weight_decay ? optimizer.weight_decay : 0.0);
+  const double of_role = bucket.weight_decay ? optimizer.weight_decay : 0.0;
+  attributes.Set(plan::kWeightDecay, bucket.training.weight_decay.value_or(of_role));
+  if (bucket.training.learning_rate_scale != 1)
+    attributes.Set(plan::kLearningRateScale, bucket.training.learning_rate_scale);
   // Of the draws that round narrow states and weights; all copies of a tied parameter draw the same.
   const std::string stream = bucket.tied() ? "tied" + plan.mesh.HoldersSuffix(bucket.holders) : name;
   const auto narrow = [](const plan::BufferRef& buffer) { return buffer.dtype != DType::kF32; };

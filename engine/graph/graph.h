@@ -5,6 +5,7 @@
 #include <absl/container/inlined_vector.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -100,6 +101,8 @@ struct TrainingSettings {
   // It keeps the value that it starts with: it has no gradient, no optimizer state and no master copy, and the backward
   // pass computes nothing that only its gradient would need.
   bool frozen = false;
+  double learning_rate_scale = 1;           // its learning rate is the run's times this
+  std::optional<double> weight_decay = {};  // instead of what Parameter::weight_decay says
   bool operator==(const TrainingSettings&) const = default;
 };
 

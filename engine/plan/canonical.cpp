@@ -88,6 +88,10 @@ void AppendBucket(const Plan& plan, const Bucket& bucket, Buffer* text) {
          bucket.tied() ? " tied" + plan.mesh.HoldersSuffix(bucket.holders) : "", bucket.owned ? "" : " copy",
          bucket.parameter.offset, bucket.gradient.offset);
   if (bucket.frozen()) Append(text, " frozen");
+  if (bucket.training.learning_rate_scale != 1)
+    Append(text, " learning rate x{}", bucket.training.learning_rate_scale);
+  if (bucket.training.weight_decay.has_value())
+    Append(text, " weight decay {}", *bucket.training.weight_decay);
   // Where the plan only evaluates there are no states; their places are written as 0.
   for (size_t s = 0; plan.optimizer != nullptr && s < plan.optimizer->states.size(); ++s) {
     Append(text, " {} @{}", plan.optimizer->states[s].name,

@@ -52,6 +52,9 @@ Json BucketJson(const Plan& plan, const Bucket& bucket) {
                {"parameters", std::move(parameters)}};
   // Only where they are not those of all.
   if (bucket.frozen()) json["frozen"] = true;
+  if (bucket.training.learning_rate_scale != 1)
+    json["learning_rate_scale"] = bucket.training.learning_rate_scale;
+  if (bucket.training.weight_decay.has_value()) json["own_weight_decay"] = *bucket.training.weight_decay;
   return json;
 }
 

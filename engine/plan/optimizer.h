@@ -5,8 +5,8 @@
 // The instruction that updates a bucket has, whatever the optimizer, these buffers, all of one shard's elements:
 //   inputs   weights, gradients, the states in the entry's order; then control, f64[kControlNumbers]
 //   outputs  weights and states, in place; beside master weights also the parameter, the weights rounded
-// and these attributes: those of the entry, `weight_decay` (0 for parameters that do not decay), and the names of the
-// draws that round what is kept in bf16.
+// and these attributes: those of the entry, `weight_decay` (0 for parameters that do not decay), `learning_rate_scale`
+// where their learning rate is not the run's, and the names of the draws that round what is kept in bf16.
 #pragma once
 
 #include <span>
@@ -44,6 +44,7 @@ struct OptimizerDef {
 };
 
 inline constexpr const char* kWeightDecay = "weight_decay";
+inline constexpr const char* kLearningRateScale = "learning_rate_scale";
 // Attributes of an update that rounds states, or weights, to bf16: the names of its draws.
 inline constexpr const char* kStateDraws = "stream";
 inline constexpr const char* kWeightDraws = "weight_stream";

@@ -16,14 +16,24 @@ bool SamePlaces(const std::vector<plan::BufferRef>& have, const std::vector<plan
   return std::equal(have.begin(), have.end(), want.begin(), want.end(), SamePlace);
 }
 
-// The kernel's numbers are all there, and what does not decay does not.
+// The kernel's numbers are all there, what does not decay does not, and what is trained otherwise is.
 absl::Status IsTold(const plan::OptimizerDef& optimizer, const plan::Instruction& instruction,
                     const plan::Bucket& bucket) {
   for (const plan::OptimizerAttribute& attribute : optimizer.attributes) {
     if (!instruction.attributes().Has(attribute.name)) return Internal("is not told its {}", attribute.name);
   }
   if (!instruction.attributes().Has(plan::kWeightDecay)) return Internal("is not told its weight decay");
+  const double rate = instruction.attributes().Float(plan::kLearningRateScale, 1);
+  if (rate != bucket.training.learning_rate_scale) {
+    return Internal("multiplies the learning rate by {} for parameters whose scale is {}", rate,
+                    bucket.training.learning_rate_scale);
+  }
   const double decay = instruction.attributes().Float(plan::kWeightDecay);
+  if (bucket.training.weight_decay.has_value()) {
+    if (decay == *bucket.training.weight_decay) return absl::OkStatus();
+    return Internal("has weight decay {} for parameters whose own is {}", decay,
+                    *bucket.training.weight_decay);
+  }
   if (bucket.weight_decay || decay == 0) return absl::OkStatus();
   return Internal("has weight decay {} for parameters that do not decay", decay);
 }

@@ -51,20 +51,22 @@ std::vector<T> Values(size_t count, double step) {
 
 // Several steps, against the formula in double.
 template <typename T>
-void CheckAdamW(double bound) {
+void CheckAdamW(double bound, double scale = 1) {
   constexpr size_t kCount = 40001;
-  const double rate = 1e-2, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-3, decay = 0.1, factor = 0.5;
+  const double rate = 1e-2 * scale, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-3, decay = 0.1, factor = 0.5;
   std::vector<T> param = Values<T>(kCount, 0.1), m(kCount), v(kCount);
   std::vector<double> p(param.begin(), param.end()), m2(kCount), v2(kCount);
   for (int step = 1; step <= 3; ++step) {
     std::vector<T> grad = Values<T>(kCount, 0.3 * step);
     std::vector<double> control(plan::kControlNumbers);
-    control[plan::kLearningRate] = rate;
+    control[plan::kLearningRate] = 1e-2;
     control[plan::kStep] = step;
     control[plan::kGradientFactor] = factor;
     const std::vector<TensorView> in = {Flat(&param), Flat(&grad), Flat(&m), Flat(&v), Flat(&control)};
-    RunFlat("adamw", in, {in[0], in[2], in[3]},
-            {{"beta1", beta1}, {"beta2", beta2}, {"epsilon", epsilon}, {"weight_decay", decay}});
+    graph::Attributes attributes = {
+        {"beta1", beta1}, {"beta2", beta2}, {"epsilon", epsilon}, {"weight_decay", decay}};
+    if (scale != 1) attributes.Set(plan::kLearningRateScale, scale);
+    RunFlat("adamw", in, {in[0], in[2], in[3]}, attributes);
     for (size_t i = 0; i < kCount; ++i) {
       const double g = factor * static_cast<double>(grad[i]);
       m2[i] = beta1 * m2[i] + (1 - beta1) * g;
@@ -86,23 +88,26 @@ TEST_CASE("adamw") {
   // Three steps of about ten roundings of values of at most 1; an update's error counts a hundredth (the
   // rate), but for gradients near 0 the quotient of m and v adds rate · ε₃₂ / epsilon.
   CheckAdamW<float>(3 * 10 * 6e-8 + 3 * 1e-2 * 6e-8 / 1e-3);
+  CheckAdamW<double>(1e-14, 0.3);  // a learning rate of their own
 }
 
 // Several steps, against PyTorch's formula (torch.optim.SGD, dampening 0) in double, its first step apart.
 template <typename T>
-void CheckSgd(double momentum, double bound) {
+void CheckSgd(double momentum, double bound, double scale = 1) {
   constexpr size_t kCount = 40001;
-  const double rate = 1e-2, decay = 0.1, factor = 0.5;
+  const double rate = 1e-2 * scale, decay = 0.1, factor = 0.5;
   std::vector<T> param = Values<T>(kCount, 0.1), buffer(kCount);
   std::vector<double> p(param.begin(), param.end()), b(kCount);
   for (int step = 1; step <= 3; ++step) {
     std::vector<T> grad = Values<T>(kCount, 0.3 * step);
     std::vector<double> control(plan::kControlNumbers);
-    control[plan::kLearningRate] = rate;
+    control[plan::kLearningRate] = 1e-2;
     control[plan::kStep] = step;
     control[plan::kGradientFactor] = factor;
     const std::vector<TensorView> in = {Flat(&param), Flat(&grad), Flat(&buffer), Flat(&control)};
-    RunFlat("sgd", in, {in[0], in[2]}, {{"momentum", momentum}, {"weight_decay", decay}});
+    graph::Attributes attributes = {{"momentum", momentum}, {"weight_decay", decay}};
+    if (scale != 1) attributes.Set(plan::kLearningRateScale, scale);
+    RunFlat("sgd", in, {in[0], in[2]}, attributes);
     for (size_t i = 0; i < kCount; ++i) {
       const double g = factor * static_cast<double>(grad[i]) + decay * p[i];
       b[i] = step == 1 ? g : momentum * b[i] + g;
@@ -121,6 +126,7 @@ TEST_CASE("sgd") {
     CheckSgd<double>(momentum, 1e-14);
     // Three steps of about five roundings of values of at most 2.
     CheckSgd<float>(momentum, 3 * 5 * 2 * 6e-8);
+    CheckSgd<double>(momentum, 1e-14, 0.3);  // a learning rate of their own
   }
 }
 

@@ -73,6 +73,26 @@ std::vector<plan::Bucket> BucketsOf(const std::vector<graph::TrainingSettings>& 
 
 }  // namespace
 
+TEST_CASE("buckets: parameters that are trained differently are kept apart") {
+  const std::vector<plan::Bucket> buckets = BucketsOf({{},
+                                                       {.learning_rate_scale = 0.5},
+                                                       {.weight_decay = 0.0},
+                                                       {.frozen = true},
+                                                       {},
+                                                       {.learning_rate_scale = 0.5, .weight_decay = 0.0},
+                                                       {.frozen = true},
+                                                       {.weight_decay = 0.0}});
+  std::vector<std::vector<std::int32_t>> items;
+  for (const plan::Bucket& bucket : buckets) {
+    std::vector<std::int32_t>& of = items.emplace_back();
+    for (const plan::Bucket::Item& item : bucket.items) of.push_back(item.parameter);
+  }
+  CHECK((items == std::vector<std::vector<std::int32_t>>{{0, 4}, {1}, {2, 7}, {3, 6}, {5}}));
+  CHECK(buckets[1].training.learning_rate_scale == 0.5);
+  CHECK(buckets[2].training.weight_decay == 0.0);
+  CHECK(buckets[3].frozen());
+}
+
 TEST_CASE("buckets: frozen parameters take the bytes of their weights and no others") {
   std::vector<plan::Bucket> buckets = BucketsOf({{}, {.frozen = true}});
   REQUIRE(buckets.size() == 2);

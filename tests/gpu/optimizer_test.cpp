@@ -10,6 +10,7 @@
 #include "engine/base/half.h"
 #include "engine/base/philox.h"
 #include "engine/plan/control.h"
+#include "engine/plan/optimizer.h"
 #include "tests/gpu/cases.h"
 
 namespace engine::gpu_test {
@@ -70,6 +71,8 @@ TEST_CASE("gpu optimizer: adamw") {
                                             {DType::kF32, DType::kBF16},
                                             {DType::kBF16, DType::kBF16}}) {
     for (std::int64_t count : {1, 7, 4096, 40001}) {
+      graph::Attributes attributes = AdamWAttributes();
+      if (count == 4096) attributes.Set(plan::kLearningRateScale, 0.3);  // a learning rate of their own
       Tensor w = Values(count, 0.1, DType::kF32);
       Tensor m = Values(count, 0.0, DType::kF32);
       for (std::int64_t i = 0; i < count; ++i) m.Set(i, 0);
@@ -82,13 +85,13 @@ TEST_CASE("gpu optimizer: adamw") {
         problem.where = fmt::format("adamw, {} elements, step {}, parameter {}, gradient {}", count, step,
                                     Name(parameter), Name(gradient));
         problem.kernel = "adamw";
-        problem.attributes = AdamWAttributes();
+        problem.attributes = attributes;
         problem.inputs = {w, grad, m, v, control};
         problem.input_dtypes = {DType::kF32, gradient, DType::kF32, DType::kF32, DType::kF64};
         problem.outputs = {Shared(w, DType::kF32, 0), Shared(m, DType::kF32, 2), Shared(v, DType::kF32, 3)};
         if (parameter != DType::kF32) problem.outputs.push_back(Output::Whole({w.type().shape, parameter}));
         const Outcome outcome = MustLaunch(problem);
-        ops_test::RunInto("adamw", AdamWAttributes(), {exact[0], grad, exact[1], exact[2], control}, &exact);
+        ops_test::RunInto("adamw", attributes, {exact[0], grad, exact[1], exact[2], control}, &exact);
         for (size_t o = 0; o < 3; ++o) {
           Compare(fmt::format("{}, output {}", problem.where, o), exact[o], outcome.outputs[o], {0, kBound});
         }
@@ -200,6 +203,8 @@ TEST_CASE("gpu optimizer: sgd") {
                                             {DType::kF32, DType::kBF16},
                                             {DType::kBF16, DType::kBF16}}) {
     for (std::int64_t count : {1, 7, 4096, 40001}) {
+      graph::Attributes attributes = SgdAttributes();
+      if (count == 4096) attributes.Set(plan::kLearningRateScale, 0.3);  // a learning rate of their own
       Tensor w = Values(count, 0.1, DType::kF32);
       Tensor m = Values(count, 0.0, DType::kF32);
       for (std::int64_t i = 0; i < count; ++i) m.Set(i, 0);
@@ -211,13 +216,13 @@ TEST_CASE("gpu optimizer: sgd") {
         problem.where = fmt::format("sgd, {} elements, step {}, parameter {}, gradient {}", count, step,
                                     Name(parameter), Name(gradient));
         problem.kernel = "sgd";
-        problem.attributes = SgdAttributes();
+        problem.attributes = attributes;
         problem.inputs = {w, grad, m, control};
         problem.input_dtypes = {DType::kF32, gradient, DType::kF32, DType::kF64};
         problem.outputs = {Shared(w, DType::kF32, 0), Shared(m, DType::kF32, 2)};
         if (parameter != DType::kF32) problem.outputs.push_back(Output::Whole({w.type().shape, parameter}));
         const Outcome outcome = MustLaunch(problem);
-        ops_test::RunInto("sgd", SgdAttributes(), {exact[0], grad, exact[1], control}, &exact);
+        ops_test::RunInto("sgd", attributes, {exact[0], grad, exact[1], control}, &exact);
         for (size_t o = 0; o < 2; ++o) {
           Compare(fmt::format("{}, output {}", problem.where, o), exact[o], outcome.outputs[o], {0, kBound});
         }

@@ -1,4 +1,5 @@
-// Parameters that are trained otherwise than the rest (graph::TrainingSettings): frozen ones.
+// Parameters that are trained otherwise than the rest (graph::TrainingSettings): frozen ones, and those with a learning rate
+// or a weight decay of their own.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -255,6 +256,98 @@ TEST_CASE("frozen: a run goes on from a checkpoint, in another layout too") {
   for (const char* text :
        {"has no tensor adam.m/blocks.0.", "was frozen in the run that wrote it, and is not in this recipe"}) {
     CHECK_MESSAGE(message.find(text) != std::string::npos, message);
+  }
+}
+
+namespace {
+
+constexpr double kScale = 0.25;
+constexpr double kDecay = 0.3;
+
+// A quarter of the learning rate for one block, a weight decay of its own for another block and for a gain, both for the
+// head's norm.
+TrainingSettings Groups(const std::string& name) {
+  if (name.starts_with("blocks.1.")) return {.learning_rate_scale = kScale};
+  if (name.starts_with("blocks.2.")) return {.weight_decay = kDecay};
+  if (name.starts_with("blocks.3.")) return {.weight_decay = 0.0};
+  if (name.starts_with("final_norm")) return {.learning_rate_scale = 2, .weight_decay = kDecay};
+  return {};
+}
+
+// The optimizers' formulas (plan/optimizer.cpp) in float64, of the gradients that the run itself has reduced.
+struct Formula {
+  const recipe::Optimizer& o;
+  double rate, decay;
+
+  std::vector<double> Weights(const Trained& trained, size_t p, double* largest) const {
+    std::vector<double> weights(trained.initial[p].begin(), trained.initial[p].end());
+    std::vector<double> m(weights.size()), v(weights.size());
+    for (size_t i = 0; i < trained.gradients.size(); ++i) {
+      const double clip = std::min(1.0, o.clip_grad_norm / (trained.grad_norms[i] + 1e-6));
+      for (size_t e = 0; e < weights.size(); ++e) {
+        const double g = clip * trained.gradients[i][p][e];
+        weights[e] -=
+            rate * (o.kind == "sgd" ? Sgd(g, weights[e], &m[e])
+                                    : AdamW(g, weights[e], static_cast<double>(i + 1), &m[e], &v[e]));
+        *largest = std::max({*largest, std::abs(weights[e]), std::abs(m[e])});
+      }
+    }
+    return weights;
+  }
+  double Sgd(double g, double weight, double* momentum) const {
+    return *momentum = o.momentum * *momentum + g + decay * weight;
+  }
+  double AdamW(double g, double weight, double step, double* m, double* v) const {
+    *m = o.beta1 * *m + (1 - o.beta1) * g;
+    *v = o.beta2 * *v + (1 - o.beta2) * g * g;
+    const double corrected = *m / (1 - std::pow(o.beta1, step));
+    return corrected / (std::sqrt(*v / (1 - std::pow(o.beta2, step))) + o.epsilon) + decay * weight;
+  }
+};
+
+void CheckGroups(const Setup& setup) {
+  constexpr int kIterations = 4;
+  const Trained trained = setup.Run(kIterations);
+  const recipe::Optimizer& o = setup.recipe.optimizer;
+  for (size_t p = 0; p < trained.names.size(); ++p) {
+    INFO(trained.names[p]);
+    const TrainingSettings settings = Groups(trained.names[p]);
+    const bool gain = trained.names[p].ends_with("norm.weight");
+    const Formula formula{.o = o,
+                          .rate = o.learning_rate * settings.learning_rate_scale,
+                          .decay = settings.weight_decay.value_or(gain ? 0.0 : o.weight_decay)};
+    double largest = 0;
+    const std::vector<double> expected = formula.Weights(trained, p, &largest);
+    // The same without settings.
+    const Formula plain{.o = o, .rate = o.learning_rate, .decay = gain ? 0.0 : o.weight_decay};
+    const std::vector<double> without = plain.Weights(trained, p, &largest);
+    double worst = 0;
+    double apart = 0;
+    for (size_t e = 0; e < expected.size(); ++e) {
+      worst = std::max(worst, std::abs(expected[e] - trained.weights[p][e]));
+      apart = std::max(apart, std::abs(expected[e] - without[e]));
+    }
+    // Ten roundings a step of numbers up to the largest; and of AdamW, for gradients near 0, the quotient of the moments
+    // adds rate · ε₃₂ / epsilon.
+    const double quotient = o.kind == "sgd" ? 0.0 : formula.rate / o.epsilon;
+    const double bound = kIterations * (10 * largest + quotient) * 0x1p-24;
+    CHECK(worst <= bound);
+    const bool different = formula.rate != plain.rate || formula.decay != plain.decay;
+    if (different) CHECK(apart > 10 * bound);
+    if (!different) CHECK(apart == 0);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("groups: the weights move by the formulas with a learning rate and a weight decay of their own") {
+  for (const char* optimizer : {kAdamW, kSgd}) {
+    for (const char* sets : {"micro_batch=4", "dp=2 micro_batch=2", "dp=2 zero_stage=1 micro_batch=2",
+                             "dp=2 zero_stage=3 micro_batch=1", "tp=2 micro_batch=4", "pp=4 micro_batch=2",
+                             "dp=2 tp=2 zero_stage=1 overlap=on micro_batch=2"}) {
+      CAPTURE(std::string(sets));
+      CheckGroups(Setup(plan::Ladder(4), Groups, sets, {}, optimizer));
+    }
   }
 }
 

@@ -10,6 +10,11 @@ namespace {
 
 std::int64_t Bytes(const TensorView& view) { return view.shape.elements() * SizeOf(view.dtype); }
 
+// That of the bucket.
+double LearningRate(const graph::Attributes& attributes, const double* control) {
+  return control[plan::kLearningRate] * attributes.Float("learning_rate_scale", 1);
+}
+
 }  // namespace
 
 std::int64_t SumSquaresScratch(Types inputs, Types, const graph::Attributes&) {
@@ -43,7 +48,7 @@ struct AdamWStep {
         rest2(static_cast<T>(1 - attributes.Float("beta2"))),
         correct1(static_cast<T>(1 / (1 - std::pow(attributes.Float("beta1"), control[plan::kStep])))),
         correct2(static_cast<T>(1 / (1 - std::pow(attributes.Float("beta2"), control[plan::kStep])))),
-        rate(static_cast<T>(control[plan::kLearningRate])),
+        rate(static_cast<T>(LearningRate(attributes, control))),
         factor(static_cast<T>(control[plan::kGradientFactor])),
         epsilon(static_cast<T>(attributes.Float("epsilon"))),
         decay(static_cast<T>(attributes.Float("weight_decay"))) {}
@@ -84,7 +89,7 @@ template <typename T>
 struct SgdStep {
   SgdStep(const graph::Attributes& attributes, const double* control)
       : momentum(static_cast<T>(attributes.Float("momentum"))),
-        rate(static_cast<T>(control[plan::kLearningRate])),
+        rate(static_cast<T>(LearningRate(attributes, control))),
         factor(static_cast<T>(control[plan::kGradientFactor])),
         decay(static_cast<T>(attributes.Float("weight_decay"))) {}
 

@@ -97,7 +97,7 @@ __device__ AdamWStep MakeStep(const AdamWOptions& options, const double* control
           .rest2 = static_cast<float>(1 - options.beta2),
           .correct1 = static_cast<float>(1 / (1 - pow(options.beta1, step))),
           .correct2 = static_cast<float>(1 / (1 - pow(options.beta2, step))),
-          .rate = static_cast<float>(control[plan::kLearningRate]),
+          .rate = static_cast<float>(control[plan::kLearningRate] * options.learning_rate_scale),
           .factor = static_cast<float>(control[plan::kGradientFactor]),
           .epsilon = static_cast<float>(options.epsilon),
           .decay = static_cast<float>(options.weight_decay)};

@@ -61,11 +61,13 @@ struct UpdateRounding {
 // state in bf16, 2 less with bf16 gradients, 4 less with bf16 weights; 2 more with a parameter.
 struct AdamWOptions {
   double beta1 = 0, beta2 = 0, epsilon = 0, weight_decay = 0;
+  double learning_rate_scale = 1;  // of the control block's learning rate
 };
 void AdamW(const UpdateBuffers& buffers, std::int64_t count, const AdamWOptions& options,
            const UpdateRounding& rounding, const double* control, int multiprocessors, cudaStream_t stream);
 struct SgdOptions {
   double momentum = 0, weight_decay = 0;
+  double learning_rate_scale = 1;
 };
 void Sgd(const UpdateBuffers& buffers, std::int64_t count, const SgdOptions& options,
          const UpdateRounding& rounding, const double* control, int multiprocessors, cudaStream_t stream);

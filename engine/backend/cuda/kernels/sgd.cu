@@ -12,7 +12,7 @@ struct SgdStep {
 
 __device__ SgdStep MakeStep(const SgdOptions& options, const double* control) {
   return {.momentum = static_cast<float>(options.momentum),
-          .rate = static_cast<float>(control[plan::kLearningRate]),
+          .rate = static_cast<float>(control[plan::kLearningRate] * options.learning_rate_scale),
           .factor = static_cast<float>(control[plan::kGradientFactor]),
           .decay = static_cast<float>(options.weight_decay)};
 }

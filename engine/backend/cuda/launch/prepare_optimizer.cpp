@@ -125,7 +125,8 @@ absl::StatusOr<Enqueue> PrepareAdamW(Device& device, const LaunchArgs& args) {
   const AdamWOptions options{.beta1 = attributes.Float("beta1"),
                              .beta2 = attributes.Float("beta2"),
                              .epsilon = attributes.Float("epsilon"),
-                             .weight_decay = attributes.Float(plan::kWeightDecay)};
+                             .weight_decay = attributes.Float(plan::kWeightDecay),
+                             .learning_rate_scale = attributes.Float(plan::kLearningRateScale, 1)};
   const int multiprocessors = device.multiprocessors();
   return [=](cudaStream_t stream, const KernelContext& context) {
     AdamW(update.buffers, update.count, options, update.RoundingOf(context), update.control, multiprocessors,
@@ -138,7 +139,8 @@ absl::StatusOr<Enqueue> PrepareSgd(Device& device, const LaunchArgs& args) {
   ASSIGN_OR_RETURN(const PreparedUpdate update, PrepareUpdate(args, *plan::FindOptimizer("sgd")));
   const graph::Attributes& attributes = args.instruction->attributes();
   const SgdOptions options{.momentum = attributes.Float("momentum"),
-                           .weight_decay = attributes.Float(plan::kWeightDecay)};
+                           .weight_decay = attributes.Float(plan::kWeightDecay),
+                           .learning_rate_scale = attributes.Float(plan::kLearningRateScale, 1)};
   const int multiprocessors = device.multiprocessors();
   return [=](cudaStream_t stream, const KernelContext& context) {
     Sgd(update.buffers, update.count, options, update.RoundingOf(context), update.control, multiprocessors,
