@@ -145,7 +145,7 @@ TEST_CASE("graphs: a decoder with soft caps, linear biases, sinks and the forms 
                {{"micro_batch=8"},
                 {"tp=2 micro_batch=2"},
                 {"tp=2 sequence_parallel=true micro_batch=2"},
-                {"tp=4 micro_batch=2"},
+                {"tp=2 cp=2 micro_batch=2"},
                 {"cp=2 micro_batch=2"},
                 {"cp=4 micro_batch=2"},
                 {"dp=2 zero_stage=3 overlap=on micro_batch=2"},
