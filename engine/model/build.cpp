@@ -9,6 +9,7 @@
 #include "engine/base/status.h"
 #include "engine/model/dim_table.h"
 #include "engine/model/expand.h"
+#include "engine/model/groups.h"
 #include "engine/model/inputs.h"
 #include "engine/model/scope.h"
 #include "engine/model/step_context.h"
@@ -93,6 +94,7 @@ Graph BuildModel(const recipe::Recipe& recipe, const BuildOptions& options) {
   } else {
     graph = BuildText(ExpandedText(recipe), options, &mistakes);
   }
+  ApplyGroups(recipe, &graph, &mistakes);
   ENGINE_CHECK(mistakes.empty(), "a model that was found to be right: {}", Format(mistakes[0]));
   return graph;
 }

@@ -52,7 +52,7 @@ void CheckGradients(const recipe::Node& text, const Graph& graph, std::vector<Di
   }
   std::vector<std::string> names;
   for (const graph::Parameter& parameter : graph.parameters()) {
-    if (!counts[static_cast<std::size_t>(parameter.value)])
+    if (!counts[static_cast<std::size_t>(parameter.value)] && !parameter.training.frozen)
       names.push_back(graph.value(parameter.value).name);
   }
   if (names.empty()) return;

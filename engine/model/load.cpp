@@ -1,18 +1,13 @@
 #include "engine/model/load.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <array>
-#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "engine/graph/op.h"
 #include "engine/model/build.h"
 #include "engine/model/check.h"
-#include "engine/model/step_context.h"
-#include "engine/ops/ops.h"
+#include "engine/model/expand.h"
+#include "engine/model/groups.h"
 #include "engine/recipe/text.h"
 #include "engine/recipe/validate.h"
 
@@ -27,23 +22,32 @@ BuildOptions OptionsOf(const recipe::Recipe& recipe) {
           .init_std = recipe.model.init_std};
 }
 
+// What follows from the steps, and the rules that read it.
+void CompleteText(const graph::Graph& graph, bool good, recipe::Recipe* recipe,
+                  std::vector<Diagnostic>* mistakes) {
+  CheckTrainable(*recipe->text, graph, mistakes);
+  CheckSplits(*recipe, graph, mistakes);
+  if (!mistakes->empty()) return;
+  recipe->model.layers = CountBlocks(graph);
+  recipe->model.vocab = VocabularyOf(graph);
+  recipe->model.hidden = StreamWidth(graph);
+  if (good) *mistakes = recipe::Validate(*recipe);
+}
+
 void Complete(recipe::LoadResult* result) {
   recipe::Recipe& recipe = result->recipe;
-  if (!recipe.is_text() || recipe.text == nullptr || recipe.text->Find("model.main") == nullptr) return;
-  std::vector<Diagnostic>& diagnostics = result->diagnostics;
   const bool good = result->ok();
+  const bool has_steps =
+      recipe.is_text() && recipe.text != nullptr && recipe.text->Find("model.main") != nullptr;
+  const bool has_groups = recipe.text != nullptr && recipe.text->Find("optimizer.group") != nullptr;
+  if (!has_steps && !(has_groups && good)) return;  // the keys of a decoder are checked by their rules
   std::vector<Diagnostic> mistakes;
-  const graph::Graph graph = BuildText(*recipe.text, OptionsOf(recipe), &mistakes);
-  if (mistakes.empty()) CheckTrainable(*recipe.text, graph, &mistakes);
-  if (mistakes.empty()) CheckSplits(recipe, graph, &mistakes);
-  if (mistakes.empty()) {
-    recipe.model.layers = CountBlocks(graph);
-    recipe.model.vocab = VocabularyOf(graph);
-    recipe.model.hidden = StreamWidth(graph);
-    if (good) mistakes = recipe::Validate(recipe);
-  }
-  diagnostics.insert(diagnostics.end(), mistakes.begin(), mistakes.end());
-  SortAndUnique(&diagnostics);
+  graph::Graph graph =
+      BuildText(has_steps ? *recipe.text : ExpandedText(recipe), OptionsOf(recipe), &mistakes);
+  if (mistakes.empty()) ApplyGroups(recipe, &graph, &mistakes);
+  if (mistakes.empty() && has_steps) CompleteText(graph, good, &recipe, &mistakes);
+  result->diagnostics.insert(result->diagnostics.end(), mistakes.begin(), mistakes.end());
+  SortAndUnique(&result->diagnostics);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "engine/base/status.h"
+#include "engine/model/groups.h"
 
 namespace engine::model {
 namespace {
@@ -101,6 +102,10 @@ std::string ModulesPage() {
   text += kTypes;
   for (const ModuleDef* module : Structures()) text += Section(*module);
   for (const ModuleDef* module : Modules()) text += Section(*module);
+  text +=
+      "\n## Groups of the optimizer\n\n`[[optimizer.group]]`; where several say a key of one parameter, the "
+      "last one counts\n\n" +
+      Rows(GroupKeys());
   text += "\n## Rotary tables\n\n`[model] rotary.NAME = { … }`\n\n" + Rows(RotaryKeys());
   return text;
 }

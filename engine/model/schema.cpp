@@ -1,6 +1,8 @@
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "engine/model/groups.h"
 #include "engine/model/reference.h"
 #include "engine/recipe/schema.h"
 #include "engine/recipe/text.h"
@@ -124,6 +126,16 @@ Json EditsSchema() {
   return {{"type", "array"}, {"items", edit}};
 }
 
+Json GroupsSchema() {
+  Json group = Typed("object");
+  group["additionalProperties"] = false;
+  group["required"] = {"match"};
+  for (const AttributeDef& def : GroupKeys())
+    group["properties"][std::string(def.name)] = AttributeSchema(def);
+  group["properties"]["match"] = Either({Typed("string"), {{"type", "array"}, {"items", Typed("string")}}});
+  return {{"type", "array"}, {"items", group}};
+}
+
 Json SchemaOf(const recipe::TextKey& key) {
   if (key.edits) return EditsSchema();
   if (key.key == "model.main") return StepsSchema();
@@ -131,7 +143,7 @@ Json SchemaOf(const recipe::TextKey& key) {
   if (key.key == "model.rotary") return RotarySchema();
   if (key.key == "model.dims")
     return {{"type", "object"}, {"additionalProperties", Either({Typed("integer"), Typed("string")})}};
-  if (key.key == "optimizer.group") return {{"type", "array"}, {"items", Typed("object")}};
+  if (key.key == "optimizer.group") return GroupsSchema();
   return {{"type", "object"}, {"additionalProperties", Typed("string")}};
 }
 

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <utility>
 
 #include "engine/base/status.h"
 #include "engine/model/modules/modules.h"
@@ -44,10 +45,22 @@ absl::StatusOr<graph::ValueIds> Emit(StepContext& step) {
                                   {"dropout", step.options().dropout ? step.Number("dropout") : 0.0},
                                   {"stream", step.path()}};
   if (mask != "causal") attributes.Set("mask", mask);
+  if (step.Number("softcap") > 0) attributes.Set("softcap", step.Number("softcap"));
+  if (step.Flag("alibi")) {
+    if (mask != "causal")
+      return step.ErrorIn("alibi", "linear biases need the mask causal", "mask = \"causal\"");
+    attributes.Set("alibi", std::int64_t{1});
+  }
+  graph::ValueIds inputs = {step.input(0), step.input(1), step.input(2), step.Get("positions").value};
+  if (step.Flag("sinks")) {
+    Sizes heads = step.TrailingSizes(step.input(0), 2);
+    const Sizes of_heads{Shape{heads.shape[0]}, Shape{heads.logical[0]}, {heads.dims[0]}};
+    ASSIGN_OR_RETURN(const graph::ValueId sinks,
+                     step.Parameter("sinks", graph::Role::kBias, of_heads, StepContext::Zeros()));
+    inputs.push_back(sinks);
+  }
   ASSIGN_OR_RETURN(const graph::ValueIds results,
-                   step.Emit(ops::kAttention, step.path(),
-                             {step.input(0), step.input(1), step.input(2), step.Get("positions").value},
-                             std::move(attributes)));
+                   step.Emit(ops::kAttention, step.path(), std::move(inputs), std::move(attributes)));
   return graph::ValueIds{results[0]};
 }
 
@@ -60,6 +73,7 @@ const ModuleDef kAttentionModule{
         "(Vaswani et al., "
         "arXiv:1706.03762; Ainslie et al., arXiv:2305.13245). Keys and values may be of another sequence.",
     .reads = "q [B, S, H, E]; k and v [B, T, K, E]",
+    .parameters = "NAME.sinks [H], zeros, with `sinks`; role bias",
     .gives = "[B, S, H, E]",
     .least_inputs = 3,
     .most_inputs = 3,
@@ -85,6 +99,21 @@ const ModuleDef kAttentionModule{
                     .doc = "Probability with which a probability is zeroed in training.",
                     .min = 0,
                     .max = 0.999999},
+                   {.name = "softcap",
+                    .kind = AttributeKind::kNumber,
+                    .initial = "0",
+                    .doc = "Keeps scores between −c and c by c·tanh(score/c) (Gemma 2); 0: it does not.",
+                    .min = 0,
+                    .max = 1e6},
+                   {.name = "alibi",
+                    .kind = AttributeKind::kFlag,
+                    .initial = "false",
+                    .doc =
+                        "Adds −slope · distance to scores, a slope a head (Press et al., arXiv:2108.12409)."},
+                   {.name = "sinks",
+                    .kind = AttributeKind::kFlag,
+                    .initial = "false",
+                    .doc = "One more score a head, which is trained and whose value is zero (gpt-oss)."},
                    {.name = "positions",
                     .kind = AttributeKind::kValue,
                     .initial = "positions",

@@ -1,4 +1,5 @@
 #include <array>
+#include <string_view>
 
 #include "engine/base/status.h"
 #include "engine/model/modules/modules.h"
@@ -6,6 +7,15 @@
 
 namespace engine::model {
 namespace {
+
+// Those that are not 0.
+graph::Attributes TermsOf(const StepContext& step) {
+  graph::Attributes terms;
+  for (const std::string_view name : {"smoothing", "z_loss"}) {
+    if (step.Number(name) > 0) terms.Set(name, step.Number(name));
+  }
+  return terms;
+}
 
 absl::StatusOr<graph::ValueIds> Emit(StepContext& step) {
   const graph::ValueId logits = step.input();
@@ -21,7 +31,9 @@ absl::StatusOr<graph::ValueIds> Emit(StepContext& step) {
                                               Name(step.type(labels).dtype), expected.ToString()));
   }
   graph::Graph& graph = step.graph();
-  const graph::Attributes attributes = {{"classes", step.LogicalClasses(logits)}};
+  const graph::Attributes terms = TermsOf(step);
+  graph::Attributes attributes = {{"classes", step.LogicalClasses(logits)}};
+  for (const auto& [name, item] : terms.items()) attributes.Set(name, item);
   ASSIGN_OR_RETURN(
       const graph::ValueIds statistics,
       step.Emit(ops::kCrossEntropy, step.path() + ".cross_entropy", {logits, labels}, attributes));
@@ -32,8 +44,10 @@ absl::StatusOr<graph::ValueIds> Emit(StepContext& step) {
       step.options().global_samples * static_cast<double>(step.type(labels).shape.elements() / samples);
   const double weight = step.Number("weight");
   const graph::ValueId loss = graph.AddMetric(step.path(), count, weight);
-  graph.Emit(ops::kLossSum, step.path() + ".sum", {statistics[0], statistics[1], labels},
-             {{"scale", weight / count}}, std::array<graph::ValueId, 1>{loss});
+  graph::Attributes sum = {{"scale", weight / count}};
+  for (const auto& [name, item] : terms.items()) sum.Set(name, item);
+  graph.Emit(ops::kLossSum, step.path() + ".sum", {statistics[0], statistics[1], labels}, sum,
+             std::array<graph::ValueId, 1>{loss});
   const graph::ValueIds nothing(0, graph::kNoValue);
   return nothing;
 }
@@ -53,6 +67,19 @@ const ModuleDef kCrossEntropyModule{
                     .kind = AttributeKind::kValue,
                     .initial = "labels",
                     .doc = "The right classes, i32 [...]."},
+                   {.name = "smoothing",
+                    .kind = AttributeKind::kNumber,
+                    .initial = "0",
+                    .doc = "Share of each label that is spread evenly over all classes (Szegedy et al., "
+                           "arXiv:1512.00567).",
+                    .min = 0,
+                    .max = 0.999999},
+                   {.name = "z_loss",
+                    .kind = AttributeKind::kNumber,
+                    .initial = "0",
+                    .doc = "ζ of + ζ·(log Σ_v exp(z_v))², which keeps logits small (PaLM, arXiv:2204.02311).",
+                    .min = 0,
+                    .max = 1},
                    {.name = "weight",
                     .kind = AttributeKind::kNumber,
                     .initial = "1",

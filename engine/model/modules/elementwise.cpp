@@ -24,7 +24,63 @@ absl::StatusOr<graph::ValueIds> EmitAdd(StepContext& step) {
   return graph::ValueIds{y};
 }
 
+absl::StatusOr<graph::ValueIds> EmitMultiply(StepContext& step) {
+  const Shape& a = step.type(step.input(0)).shape;
+  const Shape& b = step.type(step.input(1)).shape;
+  if (a != b)
+    return step.Error(
+        fmt::format("it multiplies two values of one shape, not {} and {}", a.ToString(), b.ToString()));
+  ASSIGN_OR_RETURN(const graph::ValueId y,
+                   step.Emit1(ops::kMultiply, step.path(), {step.input(0), step.input(1)}));
+  return graph::ValueIds{y};
+}
+
+absl::StatusOr<graph::ValueIds> EmitScale(StepContext& step) {
+  ASSIGN_OR_RETURN(const graph::ValueId y,
+                   step.Emit1(ops::kScale, step.path(), {step.input()}, {{"by", step.Number("by")}}));
+  return graph::ValueIds{y};
+}
+
+absl::StatusOr<graph::ValueIds> EmitSoftcap(StepContext& step) {
+  ASSIGN_OR_RETURN(const graph::ValueId y,
+                   step.Emit1(ops::kSoftcap, step.path(), {step.input()}, {{"cap", step.Number("cap")}}));
+  return graph::ValueIds{y};
+}
+
 }  // namespace
+
+const ModuleDef kMultiplyModule{.name = "multiply",
+                                .doc = "a · b, element by element.",
+                                .reads = "a and b of one shape",
+                                .gives = "as a",
+                                .least_inputs = 2,
+                                .most_inputs = 2,
+                                .emit = EmitMultiply};
+
+const ModuleDef kScaleModule{.name = "scale",
+                             .doc = "x times a number.",
+                             .reads = "x",
+                             .gives = "as x",
+                             .attributes = {{.name = "by",
+                                             .kind = AttributeKind::kNumber,
+                                             .doc = "The number: \"D**0.5\".",
+                                             .min = -1e9,
+                                             .max = 1e9,
+                                             .required = true}},
+                             .emit = EmitScale};
+
+const ModuleDef kSoftcapModule{
+    .name = "softcap",
+    .doc = "cap · tanh(x / cap), which stays between −cap and cap (Gemma 2, arXiv:2408.00118).",
+    .reads = "x",
+    .gives = "as x",
+    .attributes = {{.name = "cap",
+                    .kind = AttributeKind::kNumber,
+                    .doc = "The bound.",
+                    .min = 1e-6,
+                    .max = 1e9,
+                    .required = true}},
+    .emit = EmitSoftcap};
 
 const ModuleDef kDropoutModule{
     .name = "dropout",

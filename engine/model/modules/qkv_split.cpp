@@ -23,7 +23,45 @@ absl::StatusOr<graph::ValueIds> Emit(StepContext& step) {
   return step.Emit(ops::kQkvSplit, step.path(), {step.input(), positions}, std::move(attributes));
 }
 
+absl::StatusOr<graph::ValueIds> EmitRotary(StepContext& step) {
+  const Rotary* rotary = step.Has("table") ? &step.Get("table").rotary : nullptr;
+  graph::ValueIds results;
+  for (std::size_t i = 0; i < step.inputs().size(); ++i) {
+    if (rotary == nullptr) {  // layers without positions
+      results.push_back(step.input(i));
+      continue;
+    }
+    if (step.type(step.input(i)).shape.rank() != 4)
+      return step.Error(fmt::format("heads [B, S, N, E] are rotated, and this is {}",
+                                    step.type(step.input(i)).shape.ToString()));
+    graph::Attributes attributes;
+    for (const auto& [name, item] : rotary->attributes.items()) {
+      if (name != "rotary") attributes.Set(name, item);
+    }
+    const std::string name = step.inputs().size() == 1 ? step.path() : fmt::format("{}.{}", step.path(), i);
+    ASSIGN_OR_RETURN(const graph::ValueId y,
+                     step.Emit1(ops::kRotate, name, {step.input(i), rotary->positions}, attributes));
+    results.push_back(y);
+  }
+  return results;
+}
+
 }  // namespace
+
+const ModuleDef kRotaryModule{
+    .name = "rotary",
+    .doc =
+        "Rotates heads to their tokens' positions (Su et al., arXiv:2104.09864), each input by the same "
+        "table.",
+    .reads = "heads [B, S, N, E], one value or several",
+    .gives = "as many values, shaped as they were",
+    .most_inputs = -1,
+    .results = -1,
+    .attributes = {{.name = "table",
+                    .kind = AttributeKind::kRotary,
+                    .doc = "A table of [model.rotary]; \"none\": nothing is rotated.",
+                    .required = true}},
+    .emit = EmitRotary};
 
 const ModuleDef kQkvSplitModule{
     .name = "qkv_split",
