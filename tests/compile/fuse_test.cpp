@@ -133,6 +133,10 @@ TEST_CASE("fuse: packed attention keeps soft caps, linear biases and rotation, a
     CHECK(All(*made, segment, "rotate" + grad).size() == 2);
     CHECK(All(*made, segment, backward ? "qkv_merge" : "qkv_split").size() == 1);
   }
+  // Without a backward pass, which alone would keep sinks from being packed.
+  for (const plan::Instruction* attention : All(*made, "evaluate.0", "attention"))
+    CHECK(attention->inputs.size() == 5);
+  CHECK(All(*made, "evaluate.0", "attention").size() == 2);
 }
 
 // Dropout after each branch: the bias of a branch is before it, so its gradient is summed by itself.
