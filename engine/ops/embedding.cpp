@@ -3,7 +3,7 @@
 //   embedding(ids[B, S] int32, table[V, D]):   y[b, s, :] = table[ids[b, s], :]
 //   embedding_grad(ids, dy):                   d_table[v, :] += Σ_{ids = v} dy[b, s, :]
 //
-// Attribute replicate = 1 keeps the table whole on a weight-splitting axis (position embeddings). Attribute
+// Attribute offset, 0 where it is not there, is added to the ids: position p of OPT has row p + 2. Attribute replicate = 1 keeps the table whole on a weight-splitting axis (position embeddings). Attribute
 // rows of embedding_grad = V (logical, or of the shard when run on one). A rank that holds rows [v0, v1)
 // gives zero for ids outside of them and ignores them in the gradient. The gradient adds rows in order of
 // (b, s): deterministic.

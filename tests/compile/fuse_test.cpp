@@ -810,12 +810,12 @@ plan::Plan PlanOfGainOffset(bool llama, const Sets& sets) {
   const CompileOptions options{.profile = backend::cuda::CudaProfile()};
   const absl::StatusOr<Policy> policy = ResolvePolicy(recipe, options);
   REQUIRE_MESSAGE(policy.ok(), Message(policy.status()));
-  graph::Graph graph = model::BuildDecoder(recipe, {.batch = policy->microbatch_samples,
-                                                    .sequence = policy->sequence,
-                                                    .vocab_rows = policy->vocab_rows,
-                                                    .dtype = DType::kBF16,
-                                                    .dropout = false,
-                                                    .global_tokens = 1});
+  graph::Graph graph = model::BuildModel(recipe, {.batch = policy->microbatch_samples,
+                                                  .sequence = policy->sequence,
+                                                  .vocab_multiple = policy->vocab_rows,
+                                                  .dtype = DType::kBF16,
+                                                  .dropout = false,
+                                                  .global_samples = 1});
   for (graph::Node& node : graph.nodes()) {
     if (node.op->family == graph::Family::kNorm) node.attributes.Set("gain_offset", 1.0);
   }

@@ -159,7 +159,16 @@ void AddEmbedding(std::vector<Case>* cases) {
   const Attributes whole = {{"replicate", kOne}};
   cases->push_back({&ops::kEmbedding, "plain", {Ids({2, 4}, 9), {{9, 6}}}, {}});
   cases->push_back({&ops::kEmbedding, "positions", {Positions({2, 4}), {{5, 6}}}, whole});
+  cases->push_back({&ops::kEmbedding,
+                    "rows behind the first two",
+                    {Ids({2, 4}, 9), {{11, 6}}},
+                    {{"offset", std::int64_t{2}}}});
   cases->push_back({&ops::kEmbedding, "large", {Ids({3, 81}, 50), {{50, 133}}}, {}, 1, true});
+  cases->push_back({&ops::kEmbeddingGrad,
+                    "rows behind the first two",
+                    {Ids({2, 4}, 9), {{2, 4, 6}}},
+                    {{"rows", std::int64_t{11}}, {"offset", std::int64_t{2}}},
+                    8});
   cases->push_back(
       {&ops::kEmbeddingGrad, "plain", {Ids({2, 4}, 9), {{2, 4, 6}}}, {{"rows", std::int64_t{9}}}, 8});
   cases->push_back({&ops::kEmbeddingGrad,

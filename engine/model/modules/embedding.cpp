@@ -28,13 +28,17 @@ absl::StatusOr<graph::ValueIds> Emit(StepContext& step) {
     ASSIGN_OR_RETURN(table, step.Parameter("", graph::Role::kTable, sizes, step.Get("init").initializer));
   }
   const std::int64_t rows = step.type(table).shape[0];
-  if (by_position && rows < step.options().sequence) {
+  const std::int64_t positions = rows - step.Int("offset");
+  if (by_position && positions < step.options().sequence) {
     return step.ErrorIn(
         "rows",
-        fmt::format("{} positions are fewer than the {} of a sequence", rows, step.options().sequence),
-        fmt::format("rows at least {}; or data.sequence_length at most {}", step.options().sequence, rows));
+        fmt::format("{} positions are fewer than the {} of a sequence", positions, step.options().sequence),
+        fmt::format("rows at least {}; or data.sequence_length at most {}",
+                    step.options().sequence + rows - positions, positions));
   }
   graph::Attributes attributes;
+  const std::int64_t offset = step.Int("offset");
+  if (offset != 0) attributes.Set("offset", offset);
   if (by_position) attributes.Set("replicate", std::int64_t{1});
   ASSIGN_OR_RETURN(const graph::ValueId y,
                    step.Emit1(ops::kEmbedding, step.path() + ".lookup", {ids, table}, attributes));
@@ -55,6 +59,12 @@ const ModuleDef kEmbeddingModule{
          {.name = "weight",
           .kind = AttributeKind::kParameter,
           .doc = "The table of another step, in place of one of its own."},
+         {.name = "offset",
+          .kind = AttributeKind::kInteger,
+          .initial = "0",
+          .doc = "Added to the numbers: OPT's position p has row p + 2.",
+          .min = 0,
+          .max = 1 << 20},
          {.name = "init", .kind = AttributeKind::kInitializer, .initial = "normal", .doc = "Of the table."}},
     .emit = Emit};
 

@@ -21,9 +21,11 @@ absl::StatusOr<Interval> OnePiece(const char* op, const TensorView& view, int di
   return extent.empty() ? Interval{} : extent[0];
 }
 
-absl::StatusOr<TableRows> RowsOf(const char* op, const TensorView& table) {
+// Where ids have an offset to their rows, rows begin so much earlier.
+absl::StatusOr<TableRows> RowsOf(const char* op, const TensorView& table, const LaunchArgs& args) {
   ASSIGN_OR_RETURN(const Interval rows, OnePiece(op, table, 0));
-  return TableRows{.first_row = rows.start, .rows = rows.length, .columns = table.shape[1]};
+  const std::int64_t offset = args.instruction->attributes().Int("offset", 0);
+  return TableRows{.first_row = rows.start - offset, .rows = rows.length, .columns = table.shape[1]};
 }
 
 absl::StatusOr<Logits> LogitsOf(const char* op, const TensorView& logits,
@@ -112,7 +114,7 @@ absl::StatusOr<Enqueue> PrepareEmbedding(Device&, const LaunchArgs& args) {
   const TensorView table = args.inputs[1];
   const TensorView y = args.outputs[0];
   RETURN_IF_ERROR(ExpectOneElementType("embedding", {&table, &y}));
-  ASSIGN_OR_RETURN(const TableRows rows, RowsOf("embedding", table));
+  ASSIGN_OR_RETURN(const TableRows rows, RowsOf("embedding", table, args));
   return [=](cudaStream_t stream, const KernelContext&) {
     Embedding(ids.as<std::int32_t>(), ids.shape.elements(), table.data, rows, table.dtype, y.data, stream);
     return ToStatus(cudaGetLastError(), "embedding");
@@ -125,7 +127,7 @@ absl::StatusOr<Enqueue> PrepareEmbeddingGrad(Device&, const LaunchArgs& args) {
   const TensorView d_table = args.outputs[0];
   RETURN_IF_ERROR(ExpectOneElementType("embedding_grad", {&dy}));
   if (d_table.dtype != DType::kBF16) RETURN_IF_ERROR(ExpectFloat("embedding_grad", {&d_table}));
-  ASSIGN_OR_RETURN(const TableRows rows, RowsOf("embedding_grad", d_table));
+  ASSIGN_OR_RETURN(const TableRows rows, RowsOf("embedding_grad", d_table, args));
   const std::int64_t tokens = ids.shape.elements();
   const EmbeddingGradLayout layout = LayoutOfEmbeddingGrad(tokens, rows.columns);
   RETURN_IF_ERROR(ExpectScratch("embedding_grad", args, layout.bytes));
