@@ -99,6 +99,14 @@ Graph BuildModel(const recipe::Recipe& recipe, const BuildOptions& options) {
   return graph;
 }
 
+std::optional<int> TokenOffset(std::string_view input) {
+  if (input == kTokens) return 0;
+  if (input == kLabels) return 1;
+  const bool is_later = input.size() == kLabelsOf.size() + 1 && input.starts_with(kLabelsOf);
+  if (is_later && input.back() >= '2' && input.back() <= '9') return input.back() - '0';
+  return std::nullopt;
+}
+
 std::int64_t CountParameters(const Graph& graph) {
   std::int64_t count = 0;
   for (const graph::Parameter& parameter : graph.parameters()) count += parameter.logical_shape.elements();

@@ -4,6 +4,8 @@
 #include <absl/status/statusor.h>
 
 #include <cstdint>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "engine/base/diagnostic.h"
@@ -23,9 +25,15 @@ struct BuildOptions {
   double init_std = 0.02;           // of the initializer "normal"
 };
 
-inline constexpr const char* kTokens = "tokens";        // inputs, all [batch, sequence] int32
-inline constexpr const char* kLabels = "labels";        // next tokens; < 0: not counted
+inline constexpr const char* kTokens = "tokens";  // inputs, all [batch, sequence] int32
+inline constexpr const char* kLabels = "labels";  // next tokens; < 0: not counted
+inline constexpr std::string_view kLabelsOf =
+    "labels_";  // "labels_2": the tokens after the next; −1 beyond the sample
 inline constexpr const char* kPositions = "positions";  // 0 … sequence−1 in every row
+
+// How many tokens behind a place of a sample the input's number stands: tokens 0, labels 1, labels_2 2, up to 9. nullopt of
+// an input that is no token of the sample.
+std::optional<int> TokenOffset(std::string_view input);
 
 // The graph of a text (recipe/text.h); mistakes are added to `diagnostics`, each at the step, attribute or dim that it is
 // of. With a mistake the graph is no model.

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,16 +20,16 @@ namespace {
 using graph::Graph;
 using graph::ValueKind;
 
-constexpr std::array<std::string_view, 3> kFed = {kTokens, kLabels, kPositions};
-
 void CheckInputs(const recipe::Node& text, const Graph& graph, std::vector<Diagnostic>* diagnostics) {
   const recipe::Node* inputs = text.Find("model.inputs");
   for (const graph::Value& value : graph.values()) {
     if (value.kind != ValueKind::kInput) continue;
-    if (std::find(kFed.begin(), kFed.end(), value.name) == kFed.end()) {
-      ReportText(ErrorAt(*inputs->Find(value.name), fmt::format("no data gives the input '{}'", value.name),
-                         fmt::format("[data] gives {}", fmt::join(kFed, ", "))),
-                 diagnostics);
+    if (!TokenOffset(value.name).has_value() && value.name != kPositions) {
+      ReportText(
+          ErrorAt(
+              *inputs->Find(value.name), fmt::format("no data gives the input '{}'", value.name),
+              "[data] gives tokens, labels, positions, and labels_2 to labels_9, the tokens further behind"),
+          diagnostics);
     } else if (value.type.shape.rank() != 2 || value.type.dtype != DType::kI32) {
       ReportText(ErrorAt(*inputs->Find(value.name), fmt::format("{} are i32[B,S]", value.name)), diagnostics);
     }

@@ -49,7 +49,8 @@ void AddInputs(const Node* inputs, const DimTable& dims, graph::Graph* graph, Sc
   for (const recipe::Entry& entry : inputs->entries) {
     const auto parsed = Parse(entry.value);
     const absl::StatusOr<Sizes> sizes =
-        parsed.has_value() ? dims.SizesOf(parsed->second) : InvalidArgument("it is no type and shape");
+        parsed.has_value() ? dims.SizesOf(parsed->second)
+                           : InvalidArgument("{} is no type, i32 or f32, and shape", Named(entry.value));
     if (!sizes.ok()) {
       ReportText(ErrorAt(entry.value,
                          fmt::format("inputs.{}: {}", recipe::Shown(entry.key), Message(sizes.status())),

@@ -143,22 +143,18 @@ void StepValues::ReportUnread(const Scope& scope, std::string_view gives) {
   }
 }
 
-bool StepValues::HandIn(const Node& step, Scope* scope, Scope* into) {
+void StepValues::HandIn(const Node& step, Scope* scope, Scope* into) {
   const Node* of = step.Find("of");
-  if (of == nullptr || of->kind != Node::Kind::kTable) {
-    if (of == nullptr && scope->last.empty()) return true;  // a call may read other names alone
-    const std::optional<ValueId> stream =
-        of != nullptr ? ReadName(*of, scope) : Read(scope->last, PlaceOf(step), scope);
-    if (stream.has_value()) into->values["x"] = {*stream, nullptr};
-    return stream.has_value();
+  const auto hand = [&](const std::string& name, const std::optional<ValueId>& value) {
+    into->values[name] = {value.value_or(kNoValue), nullptr};
+  };
+  if (of != nullptr && of->kind == Node::Kind::kTable) {
+    for (const recipe::Entry& entry : of->entries) hand(entry.key, ReadName(entry.value, scope));
+  } else if (of != nullptr) {
+    hand("x", ReadName(*of, scope));
+  } else if (!scope->last.empty()) {  // a call may read other names alone
+    hand("x", Read(scope->last, PlaceOf(step), scope));
   }
-  bool good = true;
-  for (const recipe::Entry& entry : of->entries) {
-    const std::optional<ValueId> value = ReadName(entry.value, scope);
-    good = good && value.has_value();
-    if (value.has_value()) into->values[entry.key] = {*value, nullptr};
-  }
-  return good;
 }
 
 }  // namespace engine::model

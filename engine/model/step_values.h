@@ -23,8 +23,9 @@ class StepValues {
   // one.
   std::optional<graph::ValueIds> Inputs(const recipe::Node& step, const ModuleDef& module, Scope* scope);
 
-  // What `of` = { x = …, bias = … } of a structure hands in by name; a name or none hands in x. False as above.
-  bool HandIn(const recipe::Node& step, Scope* scope, Scope* into);
+  // What `of` = { x = …, bias = … } of a structure hands in by name; a name, or none, hands in x. What is missing or has a
+  // mistake is known in there, without a value.
+  void HandIn(const recipe::Node& step, Scope* scope, Scope* into);
 
   // Gives a step's results their names: `to`, else the parts' names, else the step's.
   void Name(const recipe::Node& step, const ModuleDef& module, const graph::ValueIds& results, Scope* scope);

@@ -53,8 +53,9 @@ const ModuleDef* Walk::ModuleOf(const Node& step, Scope* scope) {
     for (const auto* list : {&Modules(), &Structures()}) {
       for (const ModuleDef* known : *list) names.emplace_back(known->name);
     }
+    const std::string nearest = NearestWord(module_name->string, names);
     Report(*module_name, fmt::format("there is no module '{}'", recipe::Shown(module_name->string)),
-           NearestHint(module_name->string, names));
+           nearest.empty() ? "`engine modules` lists them" : fmt::format("did you mean '{}'?", nearest));
     values_.Forget(step, scope);
     return nullptr;
   }
@@ -150,7 +151,8 @@ std::optional<ValueIds> Walk::Stack(const Node& step, const ModuleDef& module, c
   if (!CheckKeys(step, module)) return std::nullopt;
   const std::optional<StackPlan> plan = PlanStack(step, blocks_, scope, &attributes_, diagnostics_);
   Scope around{.dims = scope->dims, .outer = scope};
-  if (!values_.HandIn(step, scope, &around) || !plan.has_value()) return std::nullopt;
+  values_.HandIn(step, scope, &around);
+  if (!plan.has_value()) return std::nullopt;
   if (!around.values.contains("x")) {
     Report(PlaceOf(step), "a stack carries a stream, and `of` gives none", "of = { x = … }");
     return std::nullopt;
@@ -159,7 +161,9 @@ std::optional<ValueIds> Walk::Stack(const Node& step, const ModuleDef& module, c
   Layers(step, *plan, path, &around);
   open_ = false;
   after_stack_ = true;
-  return ValueIds{around.values["x"].value};
+  const ValueId stream = around.values["x"].value;
+  if (stream == kNoValue) return std::nullopt;
+  return ValueIds{stream};
 }
 
 void Walk::Layers(const Node& step, const StackPlan& plan, const std::string& path, Scope* around) {
@@ -191,7 +195,7 @@ void Walk::Layer(const Node& step, const std::vector<BlockUse>& uses, const std:
     const ValueId before = around->values["x"].value;
     const std::optional<ValueId> after =
         Run(*use.block, use.label.empty() ? name : name + "." + use.label, around);
-    if (!after.has_value()) continue;
+    if (!after.has_value() || before == kNoValue) continue;
     const Shape& old_shape = graph_.value(before).type.shape;
     const Shape& shape = graph_.value(*after).type.shape;
     if (shape != old_shape) {
@@ -228,7 +232,7 @@ std::optional<ValueIds> Walk::Call(const Node& step, const ModuleDef& module, co
   Scope around{.dims = dims.has_value() ? &*dims : scope->dims, .outer = scope};
   const Bindings bindings = BindingsOf(step, 0, 1, diagnostics_);
   around.bindings = &bindings;
-  if (!values_.HandIn(step, scope, &around)) return std::nullopt;
+  values_.HandIn(step, scope, &around);
   ++calls_;
   const std::optional<ValueId> result = Run(*block, path, &around);
   --calls_;

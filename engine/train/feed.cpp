@@ -5,21 +5,11 @@
 #include "engine/model/build.h"
 
 namespace engine::train {
-namespace {
-
-// Offset of an input's values in a sample's tokens; −1: positions, which are no tokens.
-int TokenOffset(const std::string& input) {
-  if (input == model::kPositions) return -1;
-  return input == model::kLabels ? 1 : 0;
-}
-
-}  // namespace
-
 executor::FeedFunction MakeFeed(const plan::Plan& plan, const data::Source& source, data::Split split,
                                 std::int64_t first_sample) {
   return [&plan, &source, split, first_sample](const std::string& input, std::int64_t microbatch,
                                                const backend::TensorView& host) -> absl::Status {
-    const int offset = TokenOffset(input);
+    const int offset = model::TokenOffset(input).value_or(-1);  // −1: positions, which are no tokens
     std::vector<std::int32_t> sample(static_cast<size_t>(plan.sequence) + 1);
     std::int32_t* out = host.as<std::int32_t>();
     for (std::int64_t b = 0; b < host.shape[0]; ++b) {
@@ -28,7 +18,9 @@ executor::FeedFunction MakeFeed(const plan::Plan& plan, const data::Source& sour
       if (offset >= 0) RETURN_IF_ERROR(source.Sample(split, index, sample));
       for (const Interval& interval : host.extent.dims[1]) {
         for (std::int64_t s = interval.start; s < interval.start + interval.length; ++s) {
-          *out++ = offset < 0 ? static_cast<std::int32_t>(s) : sample[static_cast<size_t>(s + offset)];
+          *out++ = offset < 0                    ? static_cast<std::int32_t>(s)
+                   : s + offset <= plan.sequence ? sample[static_cast<size_t>(s + offset)]
+                                                 : -1;
         }
       }
     }

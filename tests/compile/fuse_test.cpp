@@ -12,7 +12,7 @@
 
 #include "engine/backend/cuda/profile/profile.h"
 #include "engine/compile/compile.h"
-#include "engine/model/decoder.h"
+#include "engine/model/build.h"
 #include "engine/verify/verify.h"
 #include "tests/graphs/graphs.h"
 #include "tests/plan/plans.h"

@@ -8,18 +8,8 @@
 
 #include "engine/recipe/fields.h"
 #include "engine/recipe/split.h"
-#include "tests/recipe/test_files.h"
 
 namespace engine::recipe {
-
-TEST_CASE("schemas/recipe.schema.json is what the table says (engine schema > schemas/recipe.schema.json)") {
-  CHECK((ReadText(std::string(ENGINE_SOURCE_DIR) + "/schemas/recipe.schema.json") == JsonSchema()));
-}
-
-TEST_CASE(
-    "schemas/study.schema.json is what the table says (engine schema --study > schemas/study.schema.json)") {
-  CHECK((ReadText(std::string(ENGINE_SOURCE_DIR) + "/schemas/study.schema.json") == StudySchema()));
-}
 
 TEST_CASE("the pattern of a split says what the parser takes, but for a sum of 0") {
   const std::regex pattern(FindField("data.split")->pattern, std::regex::ECMAScript);

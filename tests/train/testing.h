@@ -151,6 +151,7 @@ inline executor::FeedFunction CounterFeed(const plan::Plan& plan, std::int64_t f
   return [&plan, first_sample](const std::string& input, std::int64_t microbatch,
                                const backend::TensorView& host) -> absl::Status {
     const PhiloxKey key = MakePhiloxKey(99, "tokens");
+    const int offset = model::TokenOffset(input).value_or(-1);  // −1: positions
     std::int32_t* out = host.as<std::int32_t>();
     for (std::int64_t b = 0; b < host.shape[0]; ++b) {
       const std::int64_t sample =
@@ -158,10 +159,11 @@ inline executor::FeedFunction CounterFeed(const plan::Plan& plan, std::int64_t f
       for (std::int64_t s = 0; s < host.shape[1]; ++s) {
         const std::int64_t at = LogicalIndex(host.extent.dims[1], s);
         const std::uint64_t index =
-            static_cast<std::uint64_t>(sample * (plan.sequence + 1) + at + (input == model::kLabels ? 1 : 0));
+            static_cast<std::uint64_t>(sample * (plan.sequence + 1) + at + std::max(offset, 0));
         *out++ =
-            input == model::kPositions
-                ? static_cast<std::int32_t>(at)
+            offset < 0 ? static_cast<std::int32_t>(at)
+            : at + offset > plan.sequence
+                ? -1
                 : static_cast<std::int32_t>(PhiloxWord(key, index) % static_cast<std::uint32_t>(plan.vocab));
       }
     }

@@ -1,0 +1,141 @@
+// Models that recipes write as steps train alike in every layout.
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "engine/model/load.h"
+#include "engine/verify/verify.h"
+#include "tests/train/equality.h"
+#include "tests/train/testing.h"
+
+namespace engine::train::testing {
+namespace {
+
+recipe::Recipe Loaded(const recipe::LoadResult& result) {
+  std::string errors;
+  for (const Diagnostic& diagnostic : result.diagnostics) errors += Format(diagnostic);
+  INFO(errors);
+  REQUIRE(result.ok());
+  return result.recipe;
+}
+
+// recipes/custom-block.toml with small dims and the tests' optimizer.
+recipe::Recipe CustomBlock(const std::string& sets) {
+  std::vector<std::string> all = {"model.dims={ D = 32, L = 3, H = 4, K = 2, E = 8, F = 48, V = 300 }",
+                                  "model.vocab_multiple=16",
+                                  "model.main.layers={ cycle = { window = [5, 5, 0] } }",
+                                  "model.init_std=0.1",
+                                  "data.paths=[\"none\"]",
+                                  "data.sequence_length=16",
+                                  "optimizer.learning_rate=1e-2",
+                                  "optimizer.epsilon=1e-3",
+                                  "training.global_batch=8",
+                                  "training.micro_batch=8",
+                                  "training.iterations=5",
+                                  "schedule.warmup_iterations=0",
+                                  "parallelism.tp=1",
+                                  "training.seed=7"};
+  const std::vector<std::string> own = SetsOf(sets);
+  all.insert(all.end(), own.begin(), own.end());
+  return Loaded(model::Load(ENGINE_SOURCE_DIR "/recipes/custom-block.toml", {.sets = all, .root = ""}));
+}
+
+// A decoder that also predicts the token after the next: DeepSeek-V3's module of depth 1 (arXiv:2412.19437, section 2.2), whose
+// product with the pair of both norms is written as a sum of two.
+constexpr const char* kTwoTokens = R"(
+[model]
+dims = { D = 32, L = 3, H = 4, K = 2, E = 8, F = 48, V = 300 }
+inputs = { tokens = "i32[B,S]", labels = "i32[B,S]", positions = "i32[B,S]", labels_2 = "i32[B,S]" }
+rotary.rope = { dim = "E", base = 1e4 }
+vocab_multiple = 16
+init_std = 0.1
+main = [
+  { do = "embedding", as = "embedding.tokens", of = "tokens", rows = "V", width = "D" },
+  { do = "stack", as = "layers", repeat = "L", layer = ["attention as attention", "mlp as mlp"] },
+  { do = "rms_norm", as = "final_norm" },
+  { do = "linear", as = "head", out = ["V"] },
+  { do = "cross_entropy", as = "loss" },
+  { do = "embedding", as = "next", of = "labels", weight = "embedding.tokens" },
+  { do = "rms_norm", as = "mtp.next_norm", of = "next" },
+  { do = "linear", as = "mtp.next_proj", out = ["D"] },
+  { do = "rms_norm", as = "mtp.norm", of = "layers" },
+  { do = "linear", as = "mtp.proj", out = ["D"] },
+  { do = "add", as = "mtp.sum", of = ["mtp.proj", "mtp.next_proj"] },
+  { do = "stack", as = "mtp.layers", repeat = 1, layer = ["attention as attention", "mlp as mlp"] },
+  { do = "rms_norm", as = "mtp.final_norm" },
+  { do = "linear", as = "mtp.head", out = ["V"], weight = "head.weight" },
+  { do = "cross_entropy", as = "loss_2", labels = "labels_2", weight = 0.3 },
+]
+[block.attention]
+steps = [
+  { do = "rms_norm", as = "norm", of = "x" },
+  { do = "linear", as = "qkv", out = ["K", "H/K+2", "E"] },
+  { do = "qkv_split", as = "split", to = ["q", "k", "v"], rotary = "rope" },
+  { do = "attention", as = "core", of = ["q", "k", "v"] },
+  { do = "linear", as = "proj", out = ["D"], init = "branch" },
+  { do = "residual", as = "residual", of = ["x", "proj"], to = "x" },
+]
+[block.mlp]
+steps = [
+  { do = "rms_norm", as = "norm", of = "x" },
+  { do = "linear", as = "fc1", out = [2, "F"] },
+  { do = "gate", as = "activation", act = "silu" },
+  { do = "linear", as = "fc2", out = ["D"], init = "branch" },
+  { do = "residual", as = "residual", of = ["x", "fc2"], to = "x" },
+]
+)";
+
+recipe::Recipe TwoTokens(const std::string& sets) {
+  return Loaded(model::LoadText(std::string(kTwoTokens) + kCommon + kAdamW, "test.toml",
+                                {.sets = SetsOf(sets), .root = ""}));
+}
+
+template <typename Make>
+Trained Run(const Make& make, const std::string& sets) {
+  const recipe::Recipe recipe = make(sets);
+  const state::Device device = CpuDevice();
+  const absl::StatusOr<plan::Plan> plan = driver::CompileRecipe(recipe, {.profile = device.profile});
+  REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
+  return TrainFor(recipe, plan, 4, device, [](const plan::Plan& of, std::int64_t first_sample) {
+    return CounterFeed(of, first_sample);
+  });
+}
+
+template <typename Make>
+void CheckLayouts(const Make& make, const std::vector<const char*>& layouts) {
+  const Trained one = Run(make, "micro_batch=2");
+  CHECK(one.losses[3] != one.losses[0]);
+  for (const char* sets : layouts) {
+    CAPTURE(std::string(sets));
+    const Trained other = Run(make, sets);
+    CheckEqual(one, other);
+    for (size_t i = 0; i < one.metrics.size(); ++i) {
+      for (size_t m = 0; m < one.metrics[i].size(); ++m)
+        CHECK(other.metrics[i][m] == doctest::Approx(one.metrics[i][m]).epsilon(kBound));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("texts: a block of a user's own trains alike in every layout") {
+  CheckLayouts(CustomBlock, {"micro_batch=8", "tp=2 micro_batch=2",
+                             "tp=2 sequence_parallel=true micro_batch=4", "cp=2 micro_batch=2",
+                             "dp=2 zero_stage=1 micro_batch=2", "dp=2 zero_stage=3 overlap=on micro_batch=2",
+                             "pp=3 micro_batch=2", "tp=2 pp=3 schedule=zero_bubble micro_batch=2",
+                             "granularity=full micro_batch=2", "tp=2 overlap=on micro_batch=4"});
+}
+
+TEST_CASE("texts: a second token is predicted, in every layout") {
+  const Trained one = Run(TwoTokens, "micro_batch=2");
+  REQUIRE(one.metrics[0].size() == 2);
+  // The objective is the sum by weights; both begin near the entropy of 300 tokens.
+  CHECK(one.losses[0] == doctest::Approx(one.metrics[0][0] + 0.3 * one.metrics[0][1]).epsilon(1e-9));
+  CHECK(one.metrics[0][1] == doctest::Approx(std::log(300.0)).epsilon(0.2));
+  CHECK(one.metrics[0][1] != one.metrics[0][0]);
+  CheckLayouts(TwoTokens,
+               {"tp=2 micro_batch=2", "tp=2 sequence_parallel=true micro_batch=2", "cp=2 micro_batch=2",
+                "pp=2 micro_batch=2", "pp=4 micro_batch=2", "dp=2 zero_stage=2 micro_batch=2"});
+}
+
+}  // namespace engine::train::testing
