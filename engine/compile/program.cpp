@@ -8,7 +8,20 @@ namespace {
 
 class Unroller {
  public:
-  explicit Unroller(const ProgramInputs& inputs) : in_(inputs) {}
+  explicit Unroller(const ProgramInputs& inputs) : in_(inputs) {
+    for (const auto& [t, buffers] : in_.buffers->send) {
+      const plan::Transfer& transfer = TransferAt(t);
+      crossings_[{transfer.from_chunk, PassOf(transfer)}].sends.push_back(t);
+    }
+    for (const auto& [t, buffers] : in_.buffers->receive) {
+      const plan::Transfer& transfer = TransferAt(t);
+      crossings_[{transfer.to_chunk, PassOf(transfer)}].receives.push_back(t);
+    }
+    for (auto& [pass, crossing] : crossings_) {
+      std::sort(crossing.sends.begin(), crossing.sends.end());
+      std::sort(crossing.receives.begin(), crossing.receives.end());
+    }
+  }
 
   plan::Program Run(const std::vector<plan::Turn>& turns) {
     const plan::StagePlan::Ends& ends = in_.stage->ends[in_.kind];
@@ -19,6 +32,11 @@ class Unroller {
   }
 
  private:
+  // Transfers over the borders of a chunk in one of its passes, in the plan's order.
+  struct Crossing {
+    std::vector<std::int32_t> receives, sends;
+  };
+
   std::int32_t Append(plan::Step step) {
     std::sort(step.waits.begin(), step.waits.end());
     step.waits.erase(std::unique(step.waits.begin(), step.waits.end()), step.waits.end());
@@ -31,20 +49,11 @@ class Unroller {
                          [&](const plan::Chunk& chunk) { return chunk.index == index; });
   }
 
-  std::int32_t ValueOf(std::int32_t t) const { return in_.plan->transfers[static_cast<size_t>(t)].value; }
+  const plan::Transfer& TransferAt(std::int32_t t) const {
+    return in_.plan->transfers[static_cast<size_t>(t)];
+  }
   static plan::Pass PassOf(const plan::Transfer& transfer) {
     return transfer.to_chunk < transfer.from_chunk ? plan::Pass::kBackward : plan::Pass::kForward;
-  }
-  // Transfers of this program's graph have buffers; those of the other program have none here.
-  bool Sends(std::int32_t t, const plan::Turn& turn) const {
-    const plan::Transfer& transfer = in_.plan->transfers[static_cast<size_t>(t)];
-    return transfer.from_chunk == turn.chunk && PassOf(transfer) == turn.pass &&
-           in_.buffers->send.contains(t);
-  }
-  bool Receives(std::int32_t t, const plan::Turn& turn) const {
-    const plan::Transfer& transfer = in_.plan->transfers[static_cast<size_t>(t)];
-    return transfer.to_chunk == turn.chunk && PassOf(transfer) == turn.pass &&
-           in_.buffers->receive.contains(t);
   }
 
   // Microbatches that a turn runs, and slots that it takes, one after the other.
@@ -76,7 +85,7 @@ class Unroller {
 
   // What a turn waits for comes before it, of both halves, and behind it what it sends.
   void Unroll(const plan::Turn& turn) {
-    const std::int32_t transfers = static_cast<std::int32_t>(in_.plan->transfers.size());
+    const Crossing& crossing = crossings_[{turn.chunk, turn.pass}];
     const std::int32_t slot = TakeSlot(turn);
     plan::Step run{.kind = plan::StepKind::kRun,
                    .segment = SegmentOf(turn),
@@ -84,10 +93,11 @@ class Unroller {
                    .slot = slot,
                    .chunk = turn.chunk};
     for (std::int32_t half = 0; half < Halves(); ++half) {
-      for (std::int32_t t = 0; t < transfers; ++t) {
-        if (Receives(t, turn)) run.waits.push_back(Receive(t, turn, half, slot));
-        const bool overwrites = Sends(t, turn) && !in_.buffers->send.at(t)[0].in_slot;
-        if (overwrites && last_send_.contains({t, half})) run.waits.push_back(last_send_[{t, half}]);
+      for (std::int32_t t : crossing.receives) run.waits.push_back(Receive(t, turn, half, slot));
+      for (std::int32_t t : crossing.sends) {
+        if (in_.buffers->send.at(t)[0].in_slot) continue;  // waited for as its slot is
+        if (const auto it = last_send_.find({t, half}); it != last_send_.end())
+          run.waits.push_back(it->second);
       }
     }
     // A later pass may take over what has been sent from the slot.
@@ -96,23 +106,22 @@ class Unroller {
       slot_sends_.erase(sent);
     }
     const std::int32_t ran = Append(std::move(run));
-    for (std::int32_t half = 0; half < Halves(); ++half) Ran(turn, half, slot, ran);
+    for (std::int32_t half = 0; half < Halves(); ++half) Ran(turn, crossing, half, slot, ran);
     if (IsLast(turn)) slot_released_[{turn.chunk, slot}] = ran;
   }
 
   // After the step `ran`.
-  void Ran(const plan::Turn& turn, std::int32_t half, std::int32_t slot, std::int32_t ran) {
-    const std::int32_t transfers = static_cast<std::int32_t>(in_.plan->transfers.size());
-    for (std::int32_t t = 0; t < transfers; ++t) {
-      // Who last read (or will have read) the buffers that this turn's receives filled.
-      if (Receives(t, turn)) last_reader_[{t, PlaceOf(in_.buffers->receive.at(t), half, slot)}] = ran;
-      if (Sends(t, turn)) Send(t, turn, half, slot, ran);
-    }
+  void Ran(const plan::Turn& turn, const Crossing& crossing, std::int32_t half, std::int32_t slot,
+           std::int32_t ran) {
+    // Who last read (or will have read) the buffers that this turn's receives filled.
+    for (std::int32_t t : crossing.receives)
+      last_reader_[{t, PlaceOf(in_.buffers->receive.at(t), half, slot)}] = ran;
+    for (std::int32_t t : crossing.sends) Send(t, turn, half, slot, ran);
     // What the chunk relays is read where it was received until it is sent.
-    for (std::int32_t t = 0; t < transfers; ++t) {
-      if (!Receives(t, turn) || in_.buffers->receive.at(t)[0].in_slot) continue;
-      for (std::int32_t next = t + 1; next < transfers; ++next) {
-        if (Sends(next, turn) && ValueOf(next) == ValueOf(t))
+    for (std::int32_t t : crossing.receives) {
+      if (in_.buffers->receive.at(t)[0].in_slot) continue;
+      for (std::int32_t next : crossing.sends) {
+        if (next > t && TransferAt(next).value == TransferAt(t).value)
           last_reader_[{t, half}] = last_send_[{next, half}];
       }
     }
@@ -160,6 +169,8 @@ class Unroller {
   }
 
   const ProgramInputs& in_;
+  // By chunk and pass. Only transfers of this program's graph have buffers, and these only in its stage.
+  absl::flat_hash_map<std::pair<std::int32_t, plan::Pass>, Crossing> crossings_;
   plan::Program program_;
   // The turn's microbatch in each slot, or pair of slots; −1: free.
   absl::flat_hash_map<std::int32_t, std::vector<std::int32_t>> slots_;

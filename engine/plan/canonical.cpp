@@ -1,9 +1,10 @@
 #include "engine/plan/canonical.h"
 
+#include <fmt/compile.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <iterator>
+#include <utility>
 
 namespace engine::plan {
 namespace {
@@ -12,7 +13,7 @@ using Buffer = fmt::memory_buffer;
 
 template <typename... Args>
 void Append(Buffer* text, fmt::format_string<Args...> format, Args&&... args) {
-  fmt::format_to(std::back_inserter(*text), format, std::forward<Args>(args)...);
+  fmt::format_to(fmt::appender(*text), format, std::forward<Args>(args)...);
 }
 
 void AppendRef(const Plan& plan, const BufferRef& ref, Buffer* text) {
@@ -66,18 +67,21 @@ void AppendInstruction(const Plan& plan, const Instruction& instruction, Buffer*
   }
 }
 
+// Steps are most of a large plan's text: their formats are parsed when this file is compiled.
 void AppendProgram(const Program& program, std::string_view title, Buffer* text) {
+  const fmt::appender out(*text);
   Append(text, "  program {}\n", title);
   for (size_t i = 0; i < program.size(); ++i) {
     const Step& step = program[i];
     constexpr const char* kKinds[] = {"run", "send", "receive"};
-    Append(text, "    {} {} {} mb {} slot {} stream {} waits", i, kKinds[static_cast<int>(step.kind)],
-           step.kind == StepKind::kRun ? step.segment : step.transfer, step.microbatch, step.slot,
-           step.stream);
-    for (std::int32_t wait : step.waits) Append(text, " {}", wait);
+    fmt::format_to(out, FMT_COMPILE("    {} {} {} mb {} slot {} stream {} waits"), i,
+                   kKinds[static_cast<int>(step.kind)],
+                   step.kind == StepKind::kRun ? step.segment : step.transfer, step.microbatch, step.slot,
+                   step.stream);
+    for (std::int32_t wait : step.waits) fmt::format_to(out, FMT_COMPILE(" {}"), wait);
     if (step.kind != StepKind::kRun)
-      Append(text, " @{}{}", step.buffer.in_slot ? "slot+" : "", step.buffer.offset);
-    Append(text, "\n");
+      fmt::format_to(out, FMT_COMPILE(" @{}{}"), step.buffer.in_slot ? "slot+" : "", step.buffer.offset);
+    text->push_back('\n');
   }
 }
 
