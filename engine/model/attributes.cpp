@@ -193,10 +193,8 @@ bool AttributeReader::ReadNumber(const Node& node, Scope* scope, AttributeValue*
     value->number = number.value_or(0);
   }
   if (!status.ok()) return Fail(node, fmt::format("{}: {}", def.name, Message(status)));
-  if (std::isfinite(value->number) && value->number >= def.min && value->number <= def.max) return true;
-  const std::string range = std::isinf(def.max) ? fmt::format("at least {}", def.min)
-                                                : fmt::format("at least {} and at most {}", def.min, def.max);
-  return Fail(node, fmt::format("{} is {}, and must be {}", def.name, value->number, range));
+  if (InRange(def, value->number)) return true;
+  return Fail(node, fmt::format("{} is {}, and must be {}", def.name, value->number, RangeText(def)));
 }
 
 bool AttributeReader::ReadNumbers(const Node& node, Scope* scope, AttributeValue* value) {

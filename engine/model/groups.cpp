@@ -94,7 +94,7 @@ class Group {
     const Node& node = entry.value;
     const bool is_number = node.kind == Node::Kind::kInteger || node.kind == Node::Kind::kFloat;
     const double number = node.kind == Node::Kind::kInteger ? static_cast<double>(node.integer) : node.number;
-    if (!is_number || !std::isfinite(number) || number < def->min || number > def->max) {
+    if (!is_number || !std::isfinite(number) || !InRange(*def, number)) {
       return Fail(node, fmt::format("{} is a number from {} to {}, not {}", entry.key, def->min, def->max,
                                     Describe(node)));
     }

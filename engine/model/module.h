@@ -45,6 +45,8 @@ struct AttributeDef {
   std::string_view doc = "";
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
+  bool open = false;                         // min and max are out of range themselves: above 0
+  bool open_end = false;                     // max alone is: 0 to below 1
   std::vector<std::string_view> words = {};  // of kWord
   bool required = false;
 };
@@ -65,6 +67,10 @@ struct ModuleDef {
 
 // In the order of modules.list.
 const std::vector<const ModuleDef*>& Modules();
+// "at least 0 and less than 1"; empty where all numbers are lawful.
+std::string RangeText(const AttributeDef& def);
+bool InRange(const AttributeDef& def, double number);
+
 const ModuleDef* FindModule(std::string_view name);  // null if there is none
 
 // Keys of every step, beside the attributes of its module.

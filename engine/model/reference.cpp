@@ -68,9 +68,7 @@ In a block any of them may be `"$name"`: the stack or call that the block is in 
 
 std::string Range(const AttributeDef& def) {
   if (!def.words.empty()) return fmt::format("{}", fmt::join(def.words, ", "));
-  if (std::isinf(def.min) && std::isinf(def.max)) return "";
-  return std::isinf(def.max) ? fmt::format("at least {}", def.min)
-                             : fmt::format("{} to {}", def.min, def.max);
+  return RangeText(def);
 }
 
 std::string Initial(const AttributeDef& def) { return def.required ? "required" : std::string(def.initial); }

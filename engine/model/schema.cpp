@@ -23,8 +23,8 @@ Json ShapeSchema() {
 Json AttributeSchema(const AttributeDef& def) {
   const auto number = [&](const char* type) {
     Json json = Typed(type);
-    if (!std::isinf(def.min)) json["minimum"] = def.min;
-    if (!std::isinf(def.max)) json["maximum"] = def.max;
+    if (!std::isinf(def.min)) json[def.open ? "exclusiveMinimum" : "minimum"] = def.min;
+    if (!std::isinf(def.max)) json[def.open || def.open_end ? "exclusiveMaximum" : "maximum"] = def.max;
     return json;
   };
   const Json variable = {{"type", "string"}, {"pattern", "^\\$"}};

@@ -1,4 +1,9 @@
 // The steps that place others, and the keys of every step, for checks and pages.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <string>
+
 #include "engine/model/module.h"
 
 namespace engine::model {
@@ -52,6 +57,19 @@ const ModuleDef kCall{
 const std::vector<const ModuleDef*>& Structures() {
   static const std::vector<const ModuleDef*> structures = {&kStack, &kCall};
   return structures;
+}
+
+std::string RangeText(const AttributeDef& def) {
+  if (std::isinf(def.min) && std::isinf(def.max)) return "";
+  const std::string low = fmt::format("{} {}", def.open ? "above" : "at least", def.min);
+  if (std::isinf(def.max)) return low;
+  return fmt::format("{} and {} {}", low, def.open || def.open_end ? "less than" : "at most", def.max);
+}
+
+bool InRange(const AttributeDef& def, double number) {
+  if (!std::isfinite(number) || number < def.min || number > def.max) return false;
+  if (def.open && (number == def.min || number == def.max)) return false;
+  return !(def.open_end && number == def.max);
 }
 
 const std::vector<StepKey>& StepKeys() {

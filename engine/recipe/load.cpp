@@ -160,6 +160,7 @@ void SetFamily(Settings* settings, std::vector<Diagnostic>* diagnostics) {
 // Keys of a decoder say nothing beside steps.
 void RefuseKeysOfOtherFamilies(const Recipe& recipe, const Settings& settings,
                                std::vector<Diagnostic>* diagnostics) {
+  if (recipe.text == nullptr || recipe.text->Find("model.main") == nullptr) return;
   for (const auto& [key, setting] : settings.values) {
     const Field* field = FindField(key);
     if (field->only_key != kFamilyKey || Applies(*field, recipe)) continue;

@@ -114,9 +114,10 @@ inline void CheckQuantised(const std::string& where, const Wanted& wanted, DType
     const double actual = DoubleFromFp8(code, format);
     const double low = quantised(y - error);
     const double high = quantised(y + error);
-    const bool right = error == 0
-                           ? code == Fp8FromFloat(static_cast<float>(Narrow(y, narrow)) * scale, format)
-                           : actual >= low && actual <= high;
+    // A gain of exactly 0 gives zeros of either sign.
+    const bool exact = code == Fp8FromFloat(static_cast<float>(Narrow(y, narrow)) * scale, format) ||
+                       (actual == 0 && low == 0 && high == 0);
+    const bool right = error == 0 ? exact : actual >= low && actual <= high;
     if (right || wrong++ > 0) continue;
     first = fmt::format("element {} is {:.6g} (code {:#x}), expected {:.6g} to {:.6g}", i, actual, code, low,
                         high);

@@ -73,7 +73,8 @@ const ModuleDef kCrossEntropyModule{
                     .doc = "Share of each label that is spread evenly over all classes (Szegedy et al., "
                            "arXiv:1512.00567).",
                     .min = 0,
-                    .max = 0.999999},
+                    .max = 1,
+                    .open_end = true},
                    {.name = "z_loss",
                     .kind = AttributeKind::kNumber,
                     .initial = "0",

@@ -93,7 +93,8 @@ const ModuleDef kDropoutModule{
                     .kind = AttributeKind::kNumber,
                     .doc = "Probability.",
                     .min = 0,
-                    .max = 0.999999,
+                    .max = 1,
+                    .open_end = true,
                     .required = true}},
     .emit = EmitDropout};
 
