@@ -1,4 +1,4 @@
-// The oracle's results (tests/oracles/decoder.h5; torch_decoder.py describes the file).
+// The results of an oracle (tests/oracles/decoder.h5 and texts.h5; torch_decoder.py and torch_texts.py describe them).
 #pragma once
 
 #include <cstdint>

@@ -1,0 +1,695 @@
+#!/usr/bin/python3
+"""Oracle of the models that are told as text: a small model of each text of configs/blocks, and one of its own, in
+PyTorch, with gradients by its autograd (Debian: python3-torch, python3-h5py). Written from the papers and model
+cards named at each function; shares nothing with the engine but the names, shapes and packing of the parameters.
+Where transformers (5, or a late 4) is installed, its own implementation of each family gets the same weights, and
+the largest differences of logits, loss and gradients are printed; a family that differs by more than rounding ends
+the program with status 1, after the file is written.
+
+usage: torch_texts.py tests/oracles/texts.h5
+
+Everything is computed in float64 from parameters that are exact float16 numbers, and stored as float32 (the loss as
+float64). The same computation runs once more in float32: what it is off by at most is stored as attribute
+`float32_max_error` of each result, the scale of the rounding error that a float32 engine may show.
+
+Layout of the file; one group a model, named as the recipe in tests/train/texts that tells it, whose dims it has:
+  tokens, labels      int32 [batch, sequence]; every label counts; position of column s is s
+  parameters/<name>   float16, logical shape (the vocabulary is not padded), as layers.0.attention.qkv.weight
+  logits              float32 [batch, sequence, vocab]
+  loss                float64 scalar: the mean over all labels, in nats, label smoothing and z-loss included
+  gradients/<name>    float32, of that mean
+"""
+import math
+import sys
+
+import h5py
+import numpy as np
+import torch
+
+BATCH, SEQUENCE = 3, 17
+
+# D: width of the stream, L: layers, H and K: heads of queries and of keys, E: features of a head, F: width of the
+# feed-forward part, V: vocabulary, P: positions, Q: width that scores are scaled by, W: window.
+COMMON = dict(D=18, L=2, H=6, K=2, E=8, F=37, V=131)
+
+
+# Parameters and parts
+
+class Weights:
+    """Parameters by name. The first pass of a model draws them: matrices, tables and biases from N(0, 0.2), gains
+    from N(1, 0.2), or from N(0, 0.2) where 1 is added to them, sinks from N(0, 1); so every path matters."""
+
+    def __init__(self, values=None, rng=None):
+        self.values = {} if values is None else values
+        self.rng = rng
+
+    def __call__(self, name, *shape, mean=0.0, std=0.2):
+        if name not in self.values:
+            drawn = (mean + std * self.rng.standard_normal(shape)).astype(np.float16)
+            self.values[name] = torch.from_numpy(drawn.astype(np.float64))
+        value = self.values[name]
+        assert value.shape == shape, (name, value.shape, shape)
+        return value
+
+
+def linear(p, name, x, out, contracted=1, bias=False):
+    """Collapses the weight [out…, in…] to a matrix; x ends in the in… dims, the result in the out… dims."""
+    inner = tuple(x.shape[x.dim() - contracted:])
+    weight = p(name + ".weight", *out, *inner)
+    flat = x.reshape(*x.shape[:x.dim() - contracted], math.prod(inner))
+    y = (flat @ weight.reshape(math.prod(out), -1).T).reshape(*flat.shape[:-1], *out)
+    return y + p(name + ".bias", *out) if bias else y
+
+
+def layer_norm(p, name, x, epsilon=1e-5):
+    """Ba et al., arXiv:1607.06450; the variance is the biased one."""
+    width = x.shape[-1]
+    centred = x - x.mean(-1, keepdim=True)
+    normed = centred / torch.sqrt((centred ** 2).mean(-1, keepdim=True) + epsilon)
+    return normed * p(name + ".weight", width, mean=1.0) + p(name + ".bias", width)
+
+
+def rms_norm(p, name, x, epsilon=1e-5):
+    """Zhang & Sennrich, arXiv:1910.07467."""
+    weight = p(name + ".weight", x.shape[-1], mean=1.0)
+    return x / torch.sqrt((x ** 2).mean(-1, keepdim=True) + epsilon) * weight
+
+
+def gemma_norm(p, name, x):
+    """The same with a gain of 1 + w (Gemma's reference code)."""
+    return x / torch.sqrt((x ** 2).mean(-1, keepdim=True) + 1e-6) * (1.0 + p(name + ".weight", x.shape[-1]))
+
+
+def full_norm(p, name, x):
+    """RMSNorm over heads and features together: of a token's whole projection (OLMo 2)."""
+    flat = x.flatten(2)
+    weight = p(name + ".weight", *x.shape[2:], mean=1.0).reshape(-1)
+    return (flat / torch.sqrt((flat ** 2).mean(-1, keepdim=True) + 1e-6) * weight).reshape(x.shape)
+
+
+def sigmoid(x):
+    return 1.0 / (1.0 + torch.exp(-x))
+
+
+def silu(x):
+    return x * sigmoid(x)
+
+
+def quick_gelu(x):
+    """Hendrycks & Gimpel, arXiv:1606.08415, section 2: x σ(1.702 x)."""
+    return x * sigmoid(1.702 * x)
+
+
+def relu(x):
+    return torch.where(x > 0, x, torch.zeros_like(x))
+
+
+def gelu_erf(x):
+    return 0.5 * x * (1.0 + torch.erf(x / math.sqrt(2.0)))
+
+
+def gelu_tanh(x):
+    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x ** 3)))
+
+
+def frequencies(width, base):
+    """Su et al., arXiv:2104.09864."""
+    return [base ** (-2.0 * i / width) for i in range(width // 2)]
+
+
+def yarn(width, base, factor, original, beta_fast, beta_slow):
+    """Peng et al., arXiv:2309.00071, section 3.2: frequencies that turn more than beta_fast times in `original`
+    positions stay, those that turn less than beta_slow times are divided by the factor, and a ramp over whole numbers
+    of the index (the authors' code) lies between them. Also gives the factor of cos and sin, √(1/t) of section 3.3."""
+    def index_of(turns):
+        return width * math.log(original / (2.0 * math.pi * turns)) / (2.0 * math.log(base))
+
+    low = max(math.floor(index_of(beta_fast)), 0)
+    high = min(math.ceil(index_of(beta_slow)), width - 1)
+    scaled = []
+    for i, f in enumerate(frequencies(width, base)):
+        ramp = min(max((i - low) / (high - low), 0.0), 1.0)
+        scaled.append((1.0 - ramp) * f + ramp * f / factor)
+    return scaled, 0.1 * math.log(factor) + 1.0
+
+
+def rotate(x, freqs, interleaved=False, size=1.0):
+    """Turns pairs of the first 2·len(freqs) features of x [batch, sequence, heads, features] by position times
+    frequency: features i and i + len(freqs), or neighbours; the other features pass."""
+    half = len(freqs)
+    angles = torch.arange(x.shape[1], dtype=torch.float64)[:, None] * torch.tensor(freqs, dtype=torch.float64)
+    cos, sin = ((size * f(angles)).to(x.dtype)[None, :, None, :] for f in (torch.cos, torch.sin))
+    turned, rest = x[..., :2 * half], x[..., 2 * half:]
+    if interleaved:
+        a, b = turned[..., 0::2], turned[..., 1::2]
+        pairs = torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)
+    else:
+        a, b = turned[..., :half], turned[..., half:]
+        pairs = torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+    return torch.cat([pairs, rest], dim=-1)
+
+
+def unpack(packed):
+    """[batch, sequence, groups, queries of a group + 2, features] → queries, keys, values with heads in one dim."""
+    return packed[:, :, :, :-2].flatten(2, 3), packed[:, :, :, -2], packed[:, :, :, -1]
+
+
+def attention(q, k, v, scale=None, window=0, cap=0.0, slopes=None, sinks=None):
+    """Vaswani et al., arXiv:1706.03762, causal; grouped queries: Ainslie et al., arXiv:2305.13245; a window sees
+    as many keys, its own included (arXiv:2004.05150, Mistral); soft cap: Gemma 2, arXiv:2408.00118; slopes: ALiBi,
+    Press et al., arXiv:2108.12409; a sink is one more score, whose value is zero (gpt-oss, arXiv:2508.10925)."""
+    group = q.shape[2] // k.shape[2]
+    k, v = (x.repeat_interleave(group, dim=2) for x in (k, v))
+    scores = torch.einsum("bihe,bjhe->bhij", q, k) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if cap > 0:
+        scores = cap * torch.tanh(scores / cap)
+    length = q.shape[1]
+    distance = torch.arange(length)[:, None] - torch.arange(length)[None, :]
+    if slopes is not None:
+        scores = scores - torch.tensor(slopes, dtype=scores.dtype)[:, None, None] * distance
+    hidden = distance < 0
+    if window > 0:
+        hidden = hidden | (distance >= window)
+    scores = scores.masked_fill(hidden, -math.inf)
+    if sinks is not None:
+        column = sinks[None, :, None, None].expand(scores.shape[0], -1, length, 1)
+        scores = torch.cat([scores, column], dim=-1)
+    probabilities = torch.softmax(scores, dim=-1)[..., :length]
+    return torch.einsum("bhij,bjhe->bihe", probabilities, v)
+
+
+def slopes_of(heads):
+    """ALiBi's slopes as the paper's code has them: a geometric sequence for a power of two; else that of the power
+    below, and every other one of the power above."""
+    def of_power(n):
+        return [2.0 ** (-8.0 * (i + 1) / n) for i in range(n)]
+
+    below = 2 ** math.floor(math.log2(heads))
+    return of_power(below) + of_power(2 * below)[0::2][:heads - below]
+
+
+def mean_loss(logits, labels, smoothing=0.0, z_loss=0.0):
+    """Cross entropy with the target (1 − ε) at the label and ε/V everywhere (Szegedy et al., arXiv:1512.00567), plus
+    ζ·(log of the normaliser)² (PaLM, arXiv:2204.02311)."""
+    normaliser = torch.logsumexp(logits, dim=-1)
+    picked = logits.gather(-1, labels[..., None])[..., 0]
+    target = (1.0 - smoothing) * picked + smoothing * logits.mean(-1)
+    return (normaliser - target + z_loss * normaliser ** 2).mean()
+
+
+# Families
+
+def embedded(p, tokens, d):
+    return p("embedding.tokens", d["V"], d["D"])[tokens]
+
+
+def packed_shape(d):
+    return d["K"], d["H"] // d["K"] + 2, d["E"]
+
+
+def projected(p, name, x, d, bias=False):
+    return linear(p, name, x, (d["D"],), contracted=2, bias=bias)
+
+
+def gated(p, name, x, d, act):
+    """Shazeer, arXiv:2002.05202: act(gate) times the other half."""
+    wide = linear(p, name + ".fc1", x, (2, d["F"]))
+    return linear(p, name + ".fc2", act(wide[..., 0, :]) * wide[..., 1, :], (d["D"],))
+
+
+def plain(p, name, x, d, act, bias):
+    return linear(p, name + ".fc2", act(linear(p, name + ".fc1", x, (d["F"],), bias=bias)), (d["D"],), bias=bias)
+
+
+def pre_norm_layers(p, x, d, norm, freqs, qkv_bias=False, head_norm=None):
+    """Llama's layers, arXiv:2302.13971, with SwiGLU."""
+    for i in range(d["L"]):
+        name = f"layers.{i}.attention"
+        packed = linear(p, name + ".qkv", norm(p, name + ".norm", x), packed_shape(d), bias=qkv_bias)
+        q, k, v = unpack(packed)
+        if head_norm is not None:
+            q, k = head_norm(p, name + ".q_norm", q), head_norm(p, name + ".k_norm", k)
+        mixed = attention(rotate(q, freqs), rotate(k, freqs), v)
+        x = x + projected(p, name + ".proj", mixed, d)
+        name = f"layers.{i}.mlp"
+        x = x + gated(p, name, norm(p, name + ".norm", x), d, silu)
+    return norm(p, "final_norm", x)
+
+
+def rms_norm_6(p, name, x):
+    return rms_norm(p, name, x, epsilon=1e-6)
+
+
+def qwen2(p, tokens, d):
+    """arXiv:2407.10671: biases on queries, keys and values."""
+    x = pre_norm_layers(p, embedded(p, tokens, d), d, rms_norm_6, frequencies(d["E"], 1e6), qkv_bias=True)
+    return linear(p, "head", x, (d["V"],))
+
+
+def qwen3(p, tokens, d):
+    """arXiv:2505.09388: no biases; each head of queries and keys is normalised before it is rotated."""
+    x = pre_norm_layers(p, embedded(p, tokens, d), d, rms_norm_6, frequencies(d["E"], 1e6),
+                        head_norm=rms_norm_6)
+    return linear(p, "head", x, (d["V"],))
+
+
+def stablelm2(p, tokens, d):
+    """arXiv:2402.17834: LayerNorm, a quarter of each head rotated, biases on queries, keys and values."""
+    x = pre_norm_layers(p, embedded(p, tokens, d), d, layer_norm, frequencies(d["E"] // 4, 1e4), qkv_bias=True)
+    return linear(p, "head", x, (d["V"],))
+
+
+def olmo2(p, tokens, d):
+    """arXiv:2501.00656, sections 3.1 and 3.2: norms on the outputs of the branches, and on all heads of queries and
+    keys together."""
+    x = embedded(p, tokens, d)
+    freqs = frequencies(d["E"], 5e5)
+    for i in range(d["L"]):
+        name = f"layers.{i}.attention"
+        q, k, v = unpack(linear(p, name + ".qkv", x, packed_shape(d)))
+        q, k = full_norm(p, name + ".q_norm", q), full_norm(p, name + ".k_norm", k)
+        mixed = attention(rotate(q, freqs), rotate(k, freqs), v)
+        x = x + rms_norm_6(p, name + ".norm", projected(p, name + ".proj", mixed, d))
+        name = f"layers.{i}.mlp"
+        x = x + rms_norm_6(p, name + ".norm", gated(p, name, x, d, silu))
+    return linear(p, "head", rms_norm_6(p, "final_norm", x), (d["V"],))
+
+
+def neox(p, tokens, d):
+    """arXiv:2204.06745, section 2: both branches read the stream, each through a norm of its own; a quarter of each
+    head is rotated; biases everywhere but in the head."""
+    x = embedded(p, tokens, d)
+    freqs = frequencies(d["E"] // 4, 1e4)
+    for i in range(d["L"]):
+        name = f"layers.{i}"
+        packed = linear(p, name + ".attention.qkv", layer_norm(p, name + ".attention.norm", x),
+                        (d["H"], 3, d["E"]), bias=True)
+        q, k, v = unpack(packed)
+        mixed = attention(rotate(q, freqs), rotate(k, freqs), v)
+        wide = layer_norm(p, name + ".mlp.norm", x)
+        x = (x + projected(p, name + ".attention.proj", mixed, d, bias=True)
+             + plain(p, name + ".mlp", wide, d, gelu_erf, bias=True))
+    return linear(p, "head", layer_norm(p, "final_norm", x), (d["V"],))
+
+
+def gpt_j(p, tokens, d):
+    """Wang & Komatsuzaki 2021 (mesh-transformer-jax): one norm for both branches, neighbours rotated in pairs, biases
+    in the feed-forward part and the head, none in attention."""
+    x = embedded(p, tokens, d)
+    freqs = frequencies(d["R"], 1e4)
+    for i in range(d["L"]):
+        name = f"layers.{i}"
+        normed = layer_norm(p, name + ".norm", x)
+        q, k, v = unpack(linear(p, name + ".attention.qkv", normed, (d["H"], 3, d["E"])))
+        mixed = attention(rotate(q, freqs, interleaved=True), rotate(k, freqs, interleaved=True), v)
+        x = (x + projected(p, name + ".attention.proj", mixed, d)
+             + plain(p, name + ".mlp", normed, d, gelu_tanh, bias=True))
+    return linear(p, "head", layer_norm(p, "final_norm", x), (d["V"],), bias=True)
+
+
+def falcon(p, tokens, d):
+    """arXiv:2311.16867, the 7B model: one norm for both branches, one head of keys and values, tied head."""
+    x = embedded(p, tokens, d)
+    freqs = frequencies(d["E"], 1e4)
+    for i in range(d["L"]):
+        name = f"layers.{i}"
+        normed = layer_norm(p, name + ".norm", x)
+        q, k, v = unpack(linear(p, name + ".attention.qkv", normed, (1, d["H"] + 2, d["E"])))
+        mixed = attention(rotate(q, freqs), rotate(k, freqs), v)
+        x = (x + projected(p, name + ".attention.proj", mixed, d)
+             + plain(p, name + ".mlp", normed, d, gelu_erf, bias=False))
+    return layer_norm(p, "final_norm", x) @ p("embedding.tokens", d["V"], d["D"]).T
+
+
+def opt(p, tokens, d):
+    """arXiv:2205.01068 and its code in metaseq: pre-norm, ReLU, learned positions of which the first two rows are not
+    used, tied head."""
+    positions = p("embedding.positions", d["P"] + 2, d["D"])
+    x = embedded(p, tokens, d) + positions[2:2 + tokens.shape[1]]
+    for i in range(d["L"]):
+        name = f"layers.{i}.attention"
+        packed = linear(p, name + ".qkv", layer_norm(p, name + ".norm", x), (d["H"], 3, d["E"]), bias=True)
+        x = x + projected(p, name + ".proj", attention(*unpack(packed)), d, bias=True)
+        name = f"layers.{i}.mlp"
+        x = x + plain(p, name, layer_norm(p, name + ".norm", x), d, relu, bias=True)
+    return layer_norm(p, "final_norm", x) @ p("embedding.tokens", d["V"], d["D"]).T
+
+
+def gemma(p, tokens, d):
+    """arXiv:2403.08295: embeddings times √D, gains 1 + w, GeGLU (tanh), tied head."""
+    x = embedded(p, tokens, d) * math.sqrt(d["D"])
+    freqs = frequencies(d["E"], 1e4)
+    for i in range(d["L"]):
+        name = f"layers.{i}.attention"
+        q, k, v = unpack(linear(p, name + ".qkv", gemma_norm(p, name + ".norm", x), packed_shape(d)))
+        mixed = attention(rotate(q, freqs), rotate(k, freqs), v)
+        x = x + projected(p, name + ".proj", mixed, d)
+        name = f"layers.{i}.mlp"
+        x = x + gated(p, name, gemma_norm(p, name + ".norm", x), d, gelu_tanh)
+    return gemma_norm(p, "final_norm", x) @ p("embedding.tokens", d["V"], d["D"]).T
+
+
+def sandwich(p, tokens, d, of_layer):
+    """The layers of Gemma 2 and 3: a norm before and one behind each branch; of_layer gives a layer's frequencies,
+    window, cap and whether heads are normalised."""
+    x = embedded(p, tokens, d) * math.sqrt(d["D"])
+    for i in range(d["L"]):
+        freqs, window, cap, norm_heads = of_layer(i)
+        name = f"layers.{i}.attention"
+        q, k, v = unpack(linear(p, name + ".qkv", gemma_norm(p, name + ".norm", x), packed_shape(d)))
+        if norm_heads:
+            q, k = gemma_norm(p, name + ".q_norm", q), gemma_norm(p, name + ".k_norm", k)
+        mixed = attention(rotate(q, freqs), rotate(k, freqs), v, scale=d["Q"] ** -0.5, window=window, cap=cap)
+        x = x + gemma_norm(p, name + ".post_norm", projected(p, name + ".proj", mixed, d))
+        name = f"layers.{i}.mlp"
+        narrow = gated(p, name, gemma_norm(p, name + ".norm", x), d, gelu_tanh)
+        x = x + gemma_norm(p, name + ".post_norm", narrow)
+    return gemma_norm(p, "final_norm", x) @ p("embedding.tokens", d["V"], d["D"]).T
+
+
+def gemma2(p, tokens, d):
+    """arXiv:2408.00118, section 2: even layers see a window; scores and logits are capped."""
+    freqs = frequencies(d["E"], 1e4)
+    logits = sandwich(p, tokens, d, lambda i: (freqs, d["W"] if i % 2 == 0 else 0, d["score_cap"], False))
+    return d["logit_cap"] * torch.tanh(logits / d["logit_cap"])
+
+
+def gemma3(p, tokens, d):
+    """arXiv:2503.19786, section 2: five layers within a window and with base 10k, then one without and with base 1M;
+    heads of queries and keys normalised; no caps."""
+    near, far = frequencies(d["E"], 1e4), frequencies(d["E"], 1e6)
+    return sandwich(p, tokens, d, lambda i: (far, 0, 0.0, True) if i % 6 == 5 else (near, d["W"], 0.0, True))
+
+
+def mixture(p, tokens, d):
+    """What no family above has; told in tests/train/texts/mixture.toml."""
+    x = p("tokens", d["V"], d["D"])[tokens] * math.sqrt(d["D"])
+    freqs, size = yarn(d["E"], 1e3, factor=4.0, original=256, beta_fast=4.0, beta_slow=1.0)
+    for i in range(d["L"]):
+        name = f"layers.{i}.attention"
+        q, k, v = unpack(linear(p, name + ".qkv", rms_norm(p, name + ".norm", x), packed_shape(d)))
+        if i % 3 != 2:
+            q, k = rotate(q, freqs, size=size), rotate(k, freqs, size=size)
+        mixed = attention(q, k, v, window=5 if i % 2 == 0 else 0, cap=2.0, slopes=slopes_of(d["H"]),
+                          sinks=p(name + ".core.sinks", d["H"], std=1.0))
+        x = x + projected(p, name + ".proj", mixed, d, bias=True)
+        name = f"layers.{i}.gated"
+        wide = linear(p, name + ".fc1", rms_norm(p, name + ".norm", x), (2, d["F"]), bias=True)
+        active = (gelu_erf if i % 2 == 0 else relu)(wide[..., 0, :]) * wide[..., 1, :]
+        x = x + linear(p, name + ".fc2", active, (d["D"],))
+        name = f"layers.{i}.plain"
+        wide = linear(p, name + ".fc1", layer_norm(p, name + ".norm", x), (d["F"] // 2,), bias=True)
+        x = x + linear(p, name + ".fc2", quick_gelu(wide), (d["D"],), bias=True)
+    return linear(p, "head", layer_norm(p, "norm", x), (d["V"],), bias=True)
+
+
+# name → forward pass, dims, terms of the loss. The names and dims are those of tests/train/texts.
+MODELS = {
+    "qwen2": (qwen2, dict(COMMON), {}),
+    "qwen3": (qwen3, dict(COMMON, K=3), {}),
+    "olmo2": (olmo2, dict(COMMON, K=3), {}),
+    "neox": (neox, dict(COMMON, D=20, H=5, K=5, E=16), {}),
+    "gpt-j": (gpt_j, dict(COMMON, D=20, H=5, K=5, E=12, R=8), {}),
+    "falcon": (falcon, dict(COMMON, D=20, H=5, K=1, E=12), {}),
+    "opt": (opt, dict(COMMON, D=20, H=5, K=5, P=19), {}),
+    "stablelm2": (stablelm2, dict(COMMON, E=16, F=23), {}),
+    "gemma": (gemma, dict(COMMON, D=20, H=5, K=1, E=12), {}),
+    "gemma2": (gemma2, dict(COMMON, L=3, K=3, F=27, Q=11, W=5, score_cap=2.0, logit_cap=3.0), {}),
+    "gemma3": (gemma3, dict(COMMON, D=20, L=6, H=5, K=1, F=17, Q=11, W=5), {}),
+    "mixture": (mixture, dict(COMMON, L=4, F=23), dict(smoothing=0.1, z_loss=0.01)),
+}
+
+
+# transformers: the same weights under its names
+
+def unpacked_rows(value):
+    """Rows [H·E, …], [K·E, …], [K·E, …] of a packed weight or bias [K, J, E, …]."""
+    rest = value.shape[3:]
+    parts = value[:, :-2], value[:, -2], value[:, -1]
+    return [part.reshape(-1, *rest) for part in parts]
+
+
+NORMS = {"olmo2": {"attention.norm": "post_attention_layernorm", "mlp.norm": "post_feedforward_layernorm"},
+         "opt": {"attention.norm": "self_attn_layer_norm", "mlp.norm": "final_layer_norm"},
+         "gpt-j": {"norm": "ln_1"},
+         "falcon": {"norm": "input_layernorm"}}
+for _name in ("qwen2", "qwen3", "stablelm2", "gemma", "neox"):
+    NORMS[_name] = {"attention.norm": "input_layernorm", "mlp.norm": "post_attention_layernorm"}
+for _name in ("gemma2", "gemma3"):
+    NORMS[_name] = {"attention.norm": "input_layernorm", "attention.post_norm": "post_attention_layernorm",
+                    "mlp.norm": "pre_feedforward_layernorm", "mlp.post_norm": "post_feedforward_layernorm"}
+
+# family → prefix of layers, output of attention, the feed-forward part's two products, then names outside of layers.
+NAMES = {
+    "llama": ("model.layers", "self_attn.o_proj", ("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj",
+              {"embedding.tokens": "model.embed_tokens.weight", "final_norm": "model.norm", "head": "lm_head"}),
+    "neox": ("gpt_neox.layers", "attention.dense", ("mlp.dense_h_to_4h",), "mlp.dense_4h_to_h",
+             {"embedding.tokens": "gpt_neox.embed_in.weight", "final_norm": "gpt_neox.final_layer_norm",
+              "head": "embed_out"}),
+    "gpt-j": ("transformer.h", "attn.out_proj", ("mlp.fc_in",), "mlp.fc_out",
+              {"embedding.tokens": "transformer.wte.weight", "final_norm": "transformer.ln_f", "head": "lm_head"}),
+    "falcon": ("transformer.h", "self_attention.dense", ("mlp.dense_h_to_4h",), "mlp.dense_4h_to_h",
+               {"embedding.tokens": "transformer.word_embeddings.weight", "final_norm": "transformer.ln_f"}),
+    "opt": ("model.decoder.layers", "self_attn.out_proj", ("fc1",), "fc2",
+            {"embedding.tokens": "model.decoder.embed_tokens.weight",
+             "embedding.positions": "model.decoder.embed_positions.weight",
+             "final_norm": "model.decoder.final_layer_norm"}),
+}
+
+
+def to_transformers(family, values, d):
+    """Weights, or gradients, under transformers' names and in its shapes."""
+    prefix, proj, wide, narrow, outside = NAMES.get(family, NAMES["llama"])
+    result = {}
+    for name, value in values.items():
+        if not name.startswith("layers."):
+            if name in outside:
+                result[outside[name]] = value
+            else:
+                stem, leaf = name.rsplit(".", 1)
+                result[f"{outside[stem]}.{leaf}"] = value
+            continue
+        _, layer, path = name.split(".", 2)
+        stem, leaf = path.rsplit(".", 1)
+        at = f"{prefix}.{layer}"
+        if stem in NORMS[family]:
+            result[f"{at}.{NORMS[family][stem]}.{leaf}"] = value
+        elif stem in ("attention.q_norm", "attention.k_norm"):
+            result[f"{at}.self_attn.{stem.split('.')[1]}.{leaf}"] = value.reshape(-1)
+        elif stem == "attention.qkv" and family in ("neox", "falcon"):
+            inner = "attention" if family == "neox" else "self_attention"
+            result[f"{at}.{inner}.query_key_value.{leaf}"] = value.reshape(-1, *value.shape[3:])
+        elif stem == "attention.qkv":
+            inner = "attn" if family == "gpt-j" else "self_attn"
+            for letter, rows in zip("qkv", unpacked_rows(value)):
+                result[f"{at}.{inner}.{letter}_proj.{leaf}"] = rows
+        elif stem == "attention.proj":
+            result[f"{at}.{proj}.{leaf}"] = value.reshape(d["D"], -1) if leaf == "weight" else value
+        elif stem == "mlp.fc1":
+            for part, to in zip(value.unbind(0) if len(wide) == 2 else [value], wide):
+                result[f"{at}.{to}.{leaf}"] = part
+        elif stem == "mlp.fc2":
+            result[f"{at}.{narrow}.{leaf}"] = value
+        else:
+            raise KeyError(name)
+    return result
+
+
+def rotary_keys(transformers, theta, partial=None):
+    """transformers 5 has one dict; 4 has keys beside the others, some under names of a family's own."""
+    if int(transformers.__version__.split(".")[0]) >= 5:
+        keys = {"rope_type": "default", "rope_theta": theta}
+        if partial is not None:
+            keys["partial_rotary_factor"] = partial
+        return {"rope_parameters": keys}
+    keys = {"rope_theta": theta, "rotary_emb_base": theta}
+    if partial is not None:
+        keys |= {"partial_rotary_factor": partial, "rotary_pct": partial}
+    return keys
+
+
+def transformers_config(transformers, family, d):
+    t = transformers
+    ids = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
+    tied = family in ("falcon", "opt", "gemma", "gemma2", "gemma3")
+    base = dict(ids, vocab_size=d["V"], hidden_size=d["D"], num_hidden_layers=d["L"], num_attention_heads=d["H"],
+                tie_word_embeddings=tied, max_position_embeddings=64)
+    llama = dict(base, num_key_value_heads=d["K"], head_dim=d["E"], intermediate_size=d["F"], rms_norm_eps=1e-6,
+                 attention_dropout=0.0)
+    gemmas = dict(llama, hidden_activation="gelu_pytorch_tanh", hidden_act="gelu_pytorch_tanh")
+    if family == "qwen2":
+        return t.Qwen2Config(**llama, **rotary_keys(t, 1e6), use_sliding_window=False)
+    if family == "qwen3":
+        return t.Qwen3Config(**llama, **rotary_keys(t, 1e6), use_sliding_window=False, attention_bias=False)
+    if family == "olmo2":
+        return t.Olmo2Config(**llama, **rotary_keys(t, 5e5), attention_bias=False)
+    if family == "neox":
+        return t.GPTNeoXConfig(**base, **rotary_keys(t, 1e4, 0.25), intermediate_size=d["F"], hidden_act="gelu",
+                               layer_norm_eps=1e-5, use_parallel_residual=True, attention_bias=True,
+                               attention_dropout=0.0, hidden_dropout=0.0)
+    if family == "gpt-j":
+        return t.GPTJConfig(**ids, vocab_size=d["V"], n_positions=64, n_embd=d["D"], n_layer=d["L"], n_head=d["H"],
+                            rotary_dim=d["R"], n_inner=d["F"], activation_function="gelu_new", resid_pdrop=0.0,
+                            embd_pdrop=0.0, attn_pdrop=0.0, layer_norm_epsilon=1e-5, tie_word_embeddings=False)
+    if family == "falcon":
+        return t.FalconConfig(**base, **rotary_keys(t, 1e4), layer_norm_epsilon=1e-5, hidden_dropout=0.0,
+                              attention_dropout=0.0, multi_query=True, parallel_attn=True, bias=False, alibi=False,
+                              new_decoder_architecture=False, ffn_hidden_size=d["F"], activation="gelu")
+    if family == "opt":
+        return t.OPTConfig(**dict(base, max_position_embeddings=d["P"]), ffn_dim=d["F"], do_layer_norm_before=True,
+                           word_embed_proj_dim=d["D"], dropout=0.0, attention_dropout=0.0, layerdrop=0.0,
+                           activation_function="relu")
+    if family == "stablelm2":
+        return t.StableLmConfig(**llama, **rotary_keys(t, 1e4, 0.25), layer_norm_eps=1e-5, use_qkv_bias=True,
+                                qk_layernorm=False, use_parallel_residual=False, hidden_act="silu",
+                                hidden_dropout=0.0)
+    if family == "gemma":
+        return t.GemmaConfig(**gemmas, **rotary_keys(t, 1e4))
+    kinds = ["sliding_attention" if (i % 2 == 0 if family == "gemma2" else i % 6 != 5) else "full_attention"
+             for i in range(d["L"])]
+    gemmas |= dict(query_pre_attn_scalar=d["Q"], sliding_window=d["W"], layer_types=kinds)
+    if family == "gemma2":
+        return t.Gemma2Config(**gemmas, **rotary_keys(t, 1e4), attn_logit_softcapping=d["score_cap"],
+                              final_logit_softcapping=d["logit_cap"])
+    rotary = dict(rope_theta=1e6, rope_local_base_freq=1e4)
+    if int(t.__version__.split(".")[0]) >= 5:
+        rotary = {"rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}
+    return t.Gemma3TextConfig(**gemmas, **rotary, attn_logit_softcapping=None, final_logit_softcapping=None)
+
+
+def transformers_model(transformers, family, d, weights):
+    config = transformers_config(transformers, family, d)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").double().eval()
+    missing, unexpected = model.load_state_dict(to_transformers(family, weights, d), strict=False)
+    # A tied head is the embedding; tables of positions are no weights.
+    missing = [name for name in missing if not (name == "lm_head.weight" and config.tie_word_embeddings)
+               and name in dict(model.named_parameters())]
+    if missing or unexpected:
+        raise RuntimeError(f"missing {missing}, unexpected {unexpected}")
+    model.tie_weights()
+    return model
+
+
+def largest(difference, scale):
+    return float(difference.abs().max() / scale.abs().max())
+
+
+def compare_with_transformers(transformers, family, forward, d, seed):
+    """Largest differences of logits, loss and gradients, each over the largest number of its tensor. transformers
+    normalises, rotates and exponentiates in float32, whatever the model's dtype."""
+    weights, tokens, labels = drawn(forward, d, seed)
+    logits, loss, gradients = evaluate(forward, weights, tokens, labels, d, {}, torch.float64)
+    model = transformers_model(transformers, family, d, weights)
+    theirs = model(input_ids=tokens, use_cache=False).logits.double()
+    their_loss = torch.nn.functional.cross_entropy(theirs.flatten(0, 1), labels.flatten())
+    their_loss.backward()
+    parameters = {name: value.grad for name, value in model.named_parameters()}
+    worst, where = 0.0, ""
+    for name, gradient in to_transformers(family, gradients, d).items():
+        if family == "opt" and name.endswith("k_proj.bias"):
+            continue  # 0 but for rounding: without rotary positions a bias of keys does not change the softmax
+        difference = largest(parameters[name].double() - gradient, gradient)
+        if not difference <= worst:  # NaN, too
+            worst, where = difference, name
+    differences = (largest(theirs.detach() - logits, logits), abs(float(their_loss.detach() - loss)) / float(loss),
+                   worst)
+    print(f"  transformers, D {d['D']}, {d['H']} heads of {d['E']}: logits {differences[0]:.1e}, "
+          f"loss {differences[1]:.1e}, gradients {differences[2]:.1e} ({where})")
+    return all(difference < 1e-4 for difference in differences)
+
+
+def check_with_transformers(transformers, family, forward, d, seed):
+    """Some of its models cannot have H·E other than D; the comparison is made with D = H·E then, of other weights."""
+    try:
+        return compare_with_transformers(transformers, family, forward, d, seed)
+    except Exception as error:  # of any kind: the other families go on
+        print(f"  transformers, D {d['D']}, {d['H']} heads of {d['E']}: {type(error).__name__}: {str(error)[:300]}")
+    try:
+        return compare_with_transformers(transformers, family, forward, dict(d, D=d["H"] * d["E"]), seed)
+    except Exception as error:
+        print(f"  transformers FAILED: {type(error).__name__}: {str(error)[:2000]}")
+        return False
+
+
+# The file
+
+def drawn(forward, d, seed):
+    rng = np.random.default_rng(seed)
+    tokens, labels = (torch.from_numpy(rng.integers(0, d["V"], (BATCH, SEQUENCE))) for _ in range(2))
+    weights = Weights(rng=rng)
+    forward(weights, tokens, d)
+    return weights.values, tokens, labels
+
+
+def evaluate(forward, values, tokens, labels, d, terms, dtype):
+    leaves = {name: value.to(dtype).clone().requires_grad_() for name, value in values.items()}
+    logits = forward(Weights(leaves), tokens, d)
+    loss = mean_loss(logits, labels, **terms)
+    gradients = torch.autograd.grad(loss, list(leaves.values()))
+    return logits.detach(), loss.detach(), dict(zip(leaves, gradients))
+
+
+def results_of(forward, values, tokens, labels, d, terms, dtype):
+    """Flat: dataset path → numpy array."""
+    logits, loss, gradients = evaluate(forward, values, tokens, labels, d, terms, dtype)
+    results = {"logits": logits.numpy(), "loss": np.float64(loss)}
+    return results | {"gradients/" + name: g.numpy() for name, g in gradients.items()}
+
+
+def write_model(group, forward, d, terms, seed):
+    values, tokens, labels = drawn(forward, d, seed)
+    exact = results_of(forward, values, tokens, labels, d, terms, torch.float64)
+    rounded = results_of(forward, values, tokens, labels, d, terms, torch.float32)
+    group["tokens"], group["labels"] = (ids.numpy().astype(np.int32) for ids in (tokens, labels))
+    for name, value in values.items():
+        group["parameters/" + name] = value.numpy().astype(np.float16)
+    for name, value in exact.items():
+        group[name] = value if name == "loss" else value.astype(np.float32)
+        group[name].attrs["float32_max_error"] = np.max(np.abs(value - rounded[name].astype(np.float64)))
+    largest_error = max(np.max(np.abs(v - rounded[n].astype(np.float64))) / np.max(np.abs(v)) for n, v in exact.items()
+                        if np.max(np.abs(v)) > 1e-9)
+    print(f"{group.name}: {sum(v.numel() for v in values.values())} parameters, loss {exact['loss']:.6f}, largest "
+          f"logit {np.abs(exact['logits']).max():.3f}, float32 off by {largest_error:.1e}")
+
+
+def check_parts():
+    """The parts against published figures and against PyTorch's own."""
+    scaled, size = yarn(128, 1e4, factor=16.0, original=4096, beta_fast=32.0, beta_slow=1.0)  # transformers' figures
+    assert abs(size - 1.277259) < 1e-6
+    for i, f in ((20, .0562341325), (30, .00852684377), (63, 7.2173874e-6)):
+        assert abs(scaled[i] / f - 1.0) < 1e-6, (i, scaled[i])
+    assert slopes_of(8) == [2.0 ** -i for i in range(1, 9)]  # the paper, section 3
+    assert slopes_of(12)[8:] == [2.0 ** -0.5, 2.0 ** -1.5, 2.0 ** -2.5, 2.0 ** -3.5]
+    functional = torch.nn.functional
+    x = torch.linspace(-4.0, 4.0, 131, dtype=torch.float64).reshape(1, -1)
+    label = torch.tensor([77])
+    expected = functional.cross_entropy(x, label, label_smoothing=0.1) + 0.01 * torch.logsumexp(x, -1)[0] ** 2
+    assert torch.allclose(mean_loss(x, label, smoothing=0.1, z_loss=0.01), expected, rtol=1e-14)
+    assert torch.allclose(gelu_erf(x), functional.gelu(x), rtol=1e-12)
+    assert torch.allclose(gelu_tanh(x), functional.gelu(x, approximate="tanh"), rtol=1e-12)
+    assert torch.allclose(silu(x), functional.silu(x), rtol=1e-12)
+
+
+def main():
+    torch.set_num_threads(1)
+    check_parts()
+    try:
+        import transformers
+        print(f"torch {torch.__version__}, transformers {transformers.__version__}")
+    except Exception as error:
+        transformers = None
+        print(f"without transformers, whose results are not compared ({type(error).__name__}: {error})")
+    good = True
+    with h5py.File(sys.argv[1], "w", libver=("v110", "v110")) as file:  # small, and older libraries read it
+        for number, (name, (forward, d, terms)) in enumerate(MODELS.items()):
+            write_model(file.create_group(name), forward, d, terms, seed=2000 + number)
+            if transformers is not None and name != "mixture":
+                good = check_with_transformers(transformers, name, forward, d, seed=3000 + number) and good
+    if not good:
+        sys.exit("a family differs from transformers, or could not be compared")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+// The engine against PyTorch: logits, loss and all gradients of a small model of each text of configs/blocks, and of one
+// with the forms that none of them has. tests/oracles/torch_texts.py has the formulas; texts/ the recipes.
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "engine/model/load.h"
+#include "tests/train/oracle_engine.h"
+
+namespace engine::train::testing {
+namespace {
+
+// The longest product is the gradient's through the head, over 131 classes. At most 6 layers, each with 6 products (qkv,
+// scores, values, proj, fc1, fc2), and the head.
+constexpr OracleBound kTextsBound{.longest_product = 131, .products = 6 * 6 + 1};
+
+recipe::Recipe TextOf(const std::string& name) {
+  const recipe::LoadResult loaded =
+      model::Load(std::string(ENGINE_SOURCE_DIR "/tests/train/texts/") + name + ".toml");
+  std::string errors;
+  for (const Diagnostic& diagnostic : loaded.diagnostics) errors += Format(diagnostic);
+  REQUIRE_MESSAGE(loaded.ok(), errors);
+  return loaded.recipe;
+}
+
+void CheckText(const std::string& name) {
+  INFO(name);
+  const OracleGroup group(ENGINE_SOURCE_DIR "/tests/oracles/texts.h5", name);
+  OracleEngine engine(TextOf(name), group);
+  CheckForwardAndBackward(group, kTextsBound, &engine);
+}
+
+}  // namespace
+
+TEST_CASE("texts of today's decoders give PyTorch's logits, loss and gradients") {
+  for (const char* name : {"qwen2", "qwen3", "olmo2", "neox", "gpt-j", "falcon", "opt", "stablelm2", "gemma",
+                           "gemma2", "gemma3"}) {
+    CheckText(name);
+  }
+}
+
+TEST_CASE(
+    "linear biases, sinks, YaRN, other gates and terms of the loss give PyTorch's logits, loss and "
+    "gradients") {
+  CheckText("mixture");
+}
+
+}  // namespace engine::train::testing
