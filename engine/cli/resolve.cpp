@@ -5,8 +5,8 @@
 
 #include "engine/cli/commands.h"
 #include "engine/cli/recipe_options.h"
-#include "engine/model/expand.h"
 #include "engine/model/load.h"
+#include "engine/recipe/expand.h"
 #include "engine/recipe/print.h"
 #include "engine/recipe/text.h"
 
@@ -28,7 +28,7 @@ int Resolve(const ResolveArguments& arguments) {
     const std::string expanded =
         result.recipe.is_text()
             ? "[model]\n" + recipe::ModelLines(*result.recipe.text) + recipe::TextTables(*result.recipe.text)
-            : model::Expand(result.recipe);
+            : recipe::Expand(result.recipe);
     std::fputs(expanded.c_str(), stdout);
     return 0;
   }

@@ -8,12 +8,12 @@
 
 #include "engine/base/status.h"
 #include "engine/model/dim_table.h"
-#include "engine/model/expand.h"
 #include "engine/model/groups.h"
 #include "engine/model/inputs.h"
 #include "engine/model/scope.h"
 #include "engine/model/step_context.h"
 #include "engine/model/walk.h"
+#include "engine/recipe/expand.h"
 
 namespace engine::model {
 namespace {

@@ -40,7 +40,7 @@ std::optional<int> TokenOffset(std::string_view input);
 graph::Graph BuildText(const recipe::Node& text, const BuildOptions& options,
                        std::vector<Diagnostic>* diagnostics);
 
-// The recipe's model: its text, or what its knobs expand to (model/expand.h). The recipe must have passed model::Load.
+// The recipe's model: its text, or what its knobs expand to (recipe/expand.h). The recipe must have passed model::Load.
 graph::Graph BuildModel(const recipe::Recipe& recipe, const BuildOptions& options);
 
 // Sum of the parameters' elements, padding excluded.

@@ -6,8 +6,8 @@
 
 #include "engine/model/build.h"
 #include "engine/model/check.h"
-#include "engine/model/expand.h"
 #include "engine/model/groups.h"
+#include "engine/recipe/expand.h"
 #include "engine/recipe/text.h"
 #include "engine/recipe/validate.h"
 

@@ -1,4 +1,4 @@
-#include "engine/model/expand.h"
+#include "engine/recipe/expand.h"
 
 #include <fmt/format.h>
 
@@ -10,14 +10,14 @@
 #include "engine/recipe/fields.h"
 #include "engine/recipe/parse.h"
 
-namespace engine::model {
+namespace engine::recipe {
 namespace {
 
-std::string Number(double value) { return recipe::ToToml(recipe::FieldValue(value)); }
+std::string Number(double value) { return ToToml(FieldValue(value)); }
 
 class Expander {
  public:
-  explicit Expander(const recipe::Recipe& recipe) : recipe_(recipe), model_(recipe.model) {}
+  explicit Expander(const Recipe& recipe) : recipe_(recipe), model_(recipe.model) {}
 
   std::string Text() {
     return "[model]\n" + Dims() +
@@ -39,8 +39,8 @@ class Expander {
 
   std::string Rotary() const {
     if (!rotary()) return "";
-    const recipe::Attention& attention = model_.attention;
-    const recipe::RopeScaling& s = attention.rope_scaling;
+    const Attention& attention = model_.attention;
+    const RopeScaling& s = attention.rope_scaling;
     std::string scaling;
     if (s.factor != 1.0) {
       scaling = fmt::format(", scaling = \"llama3\", factor = {}, low = {}, high = {}, original = {}",
@@ -121,22 +121,22 @@ class Expander {
            Residual("fc2");
   }
 
-  const recipe::Recipe& recipe_;
-  const recipe::Model& model_;
+  const Recipe& recipe_;
+  const Model& model_;
 };
 
 }  // namespace
 
-std::string Expand(const recipe::Recipe& recipe) { return Expander(recipe).Text(); }
+std::string Expand(const Recipe& recipe) { return Expander(recipe).Text(); }
 
-recipe::Node ExpandedText(const recipe::Recipe& recipe) {
+Node ExpandedText(const Recipe& recipe) {
   std::vector<Diagnostic> mistakes;
-  const auto source = std::make_shared<const recipe::Source>("[model] as steps", Expand(recipe));
-  const std::optional<recipe::Document> document = recipe::ParseToml(source, &mistakes);
+  const auto source = std::make_shared<const Source>("[model] as steps", Expand(recipe));
+  const std::optional<Document> document = ParseToml(source, &mistakes);
   ENGINE_CHECK(document.has_value(), "the expansion of a decoder: {}", Format(mistakes[0]));
-  recipe::Settings settings = ParseSettings(*document, recipe::Provenance::Origin::kFile, nullptr, &mistakes);
+  Settings settings = ParseSettings(*document, Provenance::Origin::kFile, nullptr, &mistakes);
   ENGINE_CHECK(mistakes.empty(), "the expansion of a decoder: {}", Format(mistakes[0]));
   return std::move(settings.text);
 }
 
-}  // namespace engine::model
+}  // namespace engine::recipe

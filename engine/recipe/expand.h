@@ -1,4 +1,4 @@
-// The decoder's keys → the text that they are short for.
+// The keys of a decoder → the text that they are short for. It lies below the models: an importer changes the text by its names.
 //
 //   x = E[tokens] (+ P[positions]) → dropout
 //   per layer: x += dropout(proj(attention(qkv(norm(x)))))
@@ -24,12 +24,12 @@
 #include "engine/recipe/document.h"
 #include "engine/recipe/recipe.h"
 
-namespace engine::model {
+namespace engine::recipe {
 
 // As TOML: the keys of [model] and the tables [block.NAME]. The recipe is a decoder that has passed validation.
-std::string Expand(const recipe::Recipe& recipe);
+std::string Expand(const Recipe& recipe);
 
 // The same as a text (recipe/text.h).
-recipe::Node ExpandedText(const recipe::Recipe& recipe);
+Node ExpandedText(const Recipe& recipe);
 
-}  // namespace engine::model
+}  // namespace engine::recipe
