@@ -117,15 +117,18 @@ class RunConverter : MegatronWriter {
 
 }  // namespace
 
-MegatronSettings ConvertMegatron(const MegatronArguments& arguments, MegatronRemarks* remarks) {
+MegatronSettings ConvertMegatron(const MegatronArguments& arguments, MegatronRemarks* remarks,
+                                 MegatronModelChanges* changes) {
   MegatronSettings settings;
   DirectConverter(arguments, &settings, remarks).Convert();
   ConvertMegatronModel(arguments, &settings, remarks);
+  ConvertMegatronSteps(arguments, &settings, remarks, changes);
   ConvertMegatronTokenizer(arguments, &settings, remarks);
   ConvertMegatronParallelism(arguments, &settings, remarks);
   ConvertMegatronData(arguments, &settings, remarks);
   RunConverter(arguments, &settings, remarks).Convert();
   ConvertMegatronTraining(arguments, &settings, remarks);
+  ConvertMegatronGroups(arguments, &settings, remarks, changes);
   return settings;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/import/megatron_arguments.h"
+#include "engine/import/megatron_model_text.h"
 #include "engine/recipe/fields.h"
 
 namespace engine::import {
@@ -28,7 +29,9 @@ struct MegatronRemark {
 using MegatronRemarks = std::map<std::string, MegatronRemark, std::less<>>;  // by flag
 
 // All that the command says, and Megatron-LM's defaults where they differ from the recipe's. For arguments
-// that passed the rules; values that cannot be read are reported. Adds remarks on flags that have no effect.
-MegatronSettings ConvertMegatron(const MegatronArguments& arguments, MegatronRemarks* remarks);
+// that passed the rules; values that cannot be read are reported. Adds remarks on flags that have no effect, and to `changes`
+// what no key says.
+MegatronSettings ConvertMegatron(const MegatronArguments& arguments, MegatronRemarks* remarks,
+                                 MegatronModelChanges* changes);
 
 }  // namespace engine::import

@@ -10,7 +10,7 @@
 namespace engine::import {
 namespace {
 
-// The model but for its sizes, which flags say directly, and its vocabulary.
+// The keys of the model but for its sizes, which flags say directly, and its vocabulary.
 class ModelConverter : MegatronWriter {
  public:
   ModelConverter(const MegatronArguments& arguments, MegatronSettings* settings, MegatronRemarks* remarks)
@@ -27,7 +27,7 @@ class ModelConverter : MegatronWriter {
     const char* flag = bias ? "" : "--disable-bias-linear";
     Set("model.attention.bias", bias, bias ? kDefault : "", flag);
     Set("model.mlp.bias", bias, bias ? kDefault : "", flag);
-    if (a_.Has("--add-qkv-bias")) Remark("--add-qkv-bias", "all projections have biases");
+    if (bias && a_.Has("--add-qkv-bias")) Remark("--add-qkv-bias", "all projections have biases");
     KvHeads();
     Activation(bias);
     Translate("--normalization", "model.norm.kind", {{"LayerNorm", "layernorm"}, {"RMSNorm", "rmsnorm"}});
@@ -55,6 +55,8 @@ class ModelConverter : MegatronWriter {
       Set("model.mlp.activation", std::string("swiglu"), "", "--swiglu");
     } else if (a_.Has("--squared-relu")) {
       Set("model.mlp.activation", std::string("squared_relu"), "", "--squared-relu");
+    } else if (a_.Has("--quick-geglu")) {  // the steps say it; an activation that is not gated has its width
+      Set("model.mlp.activation", std::string("gelu_tanh"), "", "--quick-geglu");
     } else if (a_.Has("--no-bias-gelu-fusion") && !a_.Has("--openai-gelu")) {
       Set("model.mlp.activation", std::string("gelu_erf"), "unfused, Megatron-LM's GELU is the exact one",
           "--no-bias-gelu-fusion");
@@ -65,8 +67,8 @@ class ModelConverter : MegatronWriter {
       Set("model.mlp.activation", std::string("gelu_tanh"),
           a_.Has("--openai-gelu") ? "" : "fused with the bias, Megatron-LM's GELU is this one");
     }
-    if (a_.Has("--no-bias-gelu-fusion") &&
-        (a_.Has("--openai-gelu") || a_.Has("--swiglu") || a_.Has("--squared-relu"))) {
+    if (a_.Has("--no-bias-gelu-fusion") && (a_.Has("--openai-gelu") || a_.Has("--swiglu") ||
+                                            a_.Has("--squared-relu") || a_.Has("--quick-geglu"))) {
       Remark("--no-bias-gelu-fusion", "the activation is another one");
     }
   }
@@ -100,7 +102,7 @@ class ModelConverter : MegatronWriter {
 
   void Positions() {
     Translate("--position-embedding-type", "model.attention.position",
-              {{"learned_absolute", "learned"}, {"rope", "rotary"}, {"none", "none"}});
+              {{"learned_absolute", "learned"}, {"rope", "rotary"}, {"yarn", "rotary"}, {"none", "none"}});
     if (a_.Has("--use-rotary-position-embeddings")) {
       Set("model.attention.position", std::string("rotary"), "", "--use-rotary-position-embeddings");
     }

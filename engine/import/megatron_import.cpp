@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <string_view>
 #include <utility>
 
 #include "engine/import/megatron_convert.h"
+#include "engine/import/megatron_model_text.h"
 #include "engine/recipe/load.h"
 #include "engine/recipe/rules.h"
 
@@ -16,6 +18,8 @@ namespace {
 
 constexpr std::size_t kCommentColumn = 34;  // where comments begin, beside all but long values
 constexpr std::size_t kWidth = 120;
+constexpr const char* kModelTable = "model";
+constexpr const char* kFamilyKey = "model.family";  // what the keys of a decoder depend on
 
 struct Text {
   std::string text;
@@ -48,22 +52,68 @@ void PrintHeader(const recipe::Source& script, const MegatronArguments& argument
   if (!options.cluster.empty()) out->Line(fmt::format("extends = [{}]", recipe::QuoteToml(options.cluster)));
 }
 
-void PrintSettings(const MegatronSettings& settings, Text* out) {
+// Names, with commas between and a colon behind, in as many lines of a comment as they take. The last one is not printed.
+std::string WithNames(std::string line, const std::vector<std::string>& names, Text* out) {
+  for (const std::string& name : names) {
+    if (line.size() + name.size() + 3 > kWidth) {
+      out->Line(line);
+      line = "#";
+    }
+    line += fmt::format(" {}{}", name, &name == &names.back() ? ":" : ",");
+  }
+  return line;
+}
+
+// Lines of text, all of which come of one flag.
+void PrintLines(std::string_view lines, const std::string& flag, Text* out) {
+  while (!lines.empty()) {
+    const std::size_t end = std::min(lines.find('\n'), lines.size());
+    out->Line(std::string(lines.substr(0, end)), flag);
+    lines.remove_prefix(std::min(end + 1, lines.size()));
+  }
+}
+
+// The model as steps, in place of a decoder's keys.
+struct Steps {
+  MegatronModelText text;
+  std::vector<std::string> flags;  // that no key says
+};
+
+void PrintSteps(const Steps& steps, Text* out) {
+  out->Line(WithNames("# The steps of a decoder, changed by", steps.flags, out));
+  PrintLines(steps.text.model, steps.flags[0], out);
+  PrintLines(steps.text.blocks, steps.flags[0], out);
+}
+
+void PrintSettings(const MegatronSettings& settings, const Steps* steps, Text* out) {
   for (const recipe::TableDoc& table : recipe::Tables()) {
+    const bool has_steps = steps != nullptr && table.name == kModelTable;
     bool open = false;
+    const auto header = [&] {
+      if (open) return;
+      open = true;
+      out->Line("");
+      out->Line(fmt::format("[{}]", table.name));
+    };
+    if (has_steps) header();
     for (const recipe::Field& field : recipe::Fields()) {
-      if (field.table() != table.name) continue;
+      const bool said_by_steps = steps != nullptr && field.only_key == kFamilyKey;
+      if (field.table() != table.name || said_by_steps) continue;
       const auto setting = settings.find(field.key);
       if (setting == settings.end()) continue;
-      if (!open) {
-        out->Line("");
-        out->Line(fmt::format("[{}]", table.name));
-      }
-      open = true;
+      header();
       out->Line(WithComment(fmt::format("{} = {}", field.name(), recipe::ToToml(setting->second.value)),
                             setting->second.comment),
                 setting->second.flag);
     }
+    if (has_steps) PrintSteps(*steps, out);
+  }
+}
+
+void PrintGroups(const MegatronModelChanges& changes, Text* out) {
+  for (const std::string& group : changes.groups) {
+    out->Line("");
+    PrintLines(group, "", out);
   }
 }
 
@@ -106,14 +156,7 @@ void PrintLeftovers(const std::vector<Leftover>& leftovers, Text* out) {
   out->Line("");
   out->Line("# Flags without a key of their own:");
   for (const auto& [reason, names] : reasons) {
-    std::string line = "#";
-    for (const std::string& name : names) {
-      if (line.size() + name.size() + 3 > kWidth) {
-        out->Line(line);
-        line = "#";
-      }
-      line += fmt::format(" {}{}", name, &name == &names.back() ? ":" : ",");
-    }
+    std::string line = WithNames("#", names, out);
     if (line.size() + 1 + reason.size() > kWidth) {
       out->Line(line);
       line = "#    ";
@@ -174,11 +217,13 @@ std::string Summary(std::size_t flags, const std::vector<Leftover>& leftovers) {
 }
 
 // What the rules of recipes find, at the flags that the lines come of.
-void CheckRecipe(const Text& text, const MegatronArguments& arguments, const MegatronOptions& options,
-                 const recipe::Source& script, std::vector<Diagnostic>* diagnostics) {
+recipe::LoadResult CheckRecipe(const Text& text, const MegatronArguments& arguments,
+                               const MegatronOptions& options, const recipe::Source& script,
+                               std::vector<Diagnostic>* diagnostics) {
   std::string alone = text.text;
   if (!options.cluster.empty()) alone[alone.find("extends = ")] = '#';
-  for (Diagnostic diagnostic : recipe::LoadText(alone, script.name()).diagnostics) {
+  recipe::LoadResult loaded = recipe::LoadText(alone, script.name());
+  for (Diagnostic diagnostic : loaded.diagnostics) {
     const auto line = static_cast<std::size_t>(diagnostic.span.line);
     const std::string flag = line >= 1 && line <= text.flags.size() ? text.flags[line - 1] : "";
     const recipe::Mark mark = arguments.PlaceOf(flag);
@@ -186,6 +231,47 @@ void CheckRecipe(const Text& text, const MegatronArguments& arguments, const Meg
     diagnostic.source_line = script.Line(mark.line);
     diagnostics->push_back(std::move(diagnostic));
   }
+  return loaded;
+}
+
+// A model that needs steps is checked as the decoder that its keys say first: those rules know its flags.
+std::optional<Steps> StepsOf(const MegatronSettings& settings, const MegatronModelChanges& changes,
+                             const MegatronArguments& arguments, const MegatronOptions& options,
+                             const recipe::Source& script, std::vector<Diagnostic>* diagnostics) {
+  if (changes.flags.empty()) return std::nullopt;
+  Text keys;
+  PrintHeader(script, arguments, options, &keys);
+  PrintSettings(settings, nullptr, &keys);
+  const recipe::LoadResult decoder = CheckRecipe(keys, arguments, options, script, diagnostics);
+  if (!decoder.ok()) return std::nullopt;
+  return Steps{TextOfMegatronModel(decoder.recipe, changes), changes.flags};
+}
+
+// The recipe and its summary, of a command that passed the rules.
+void WriteRecipe(const MegatronArguments& arguments, const MegatronOptions& options,
+                 const recipe::Source& script, MegatronImport* result) {
+  std::vector<Diagnostic>* diagnostics = &result->diagnostics;
+  MegatronRemarks remarks;
+  MegatronModelChanges changes;
+  MegatronSettings settings = ConvertMegatron(arguments, &remarks, &changes);
+  if (options.cluster.empty()) {
+    settings["cluster.device"] = {std::string("h100"), "assumed, and its memory not checked: --cluster FILE",
+                                  ""};
+  }
+  if (!result->ok()) return;
+  const std::optional<Steps> steps = StepsOf(settings, changes, arguments, options, script, diagnostics);
+  if (!result->ok()) return;
+  Text text;
+  PrintHeader(script, arguments, options, &text);
+  PrintSettings(settings, steps ? &*steps : nullptr, &text);
+  PrintGroups(changes, &text);
+  std::size_t flags = 0;
+  const std::vector<Leftover> leftovers = Leftovers(arguments, remarks, &flags);
+  PrintLeftovers(leftovers, &text);
+  WarnOfLeftovers(leftovers, script, diagnostics);
+  result->summary = Summary(flags, leftovers);
+  CheckRecipe(text, arguments, options, script, diagnostics);
+  result->recipe = std::move(text.text);
 }
 
 }  // namespace
@@ -201,25 +287,7 @@ MegatronImport ImportMegatron(const recipe::Source& script, const MegatronOption
     CheckTaken(shell, arguments, options, diagnostics);
     WarnOfRepeats(arguments, script, diagnostics);
     CheckMegatronRules(arguments);
-    MegatronRemarks remarks;
-    MegatronSettings settings;
-    if (result.ok()) settings = ConvertMegatron(arguments, &remarks);
-    if (options.cluster.empty()) {
-      settings["cluster.device"] = {std::string("h100"),
-                                    "assumed, and its memory not checked: --cluster FILE", ""};
-    }
-    if (result.ok()) {
-      Text text;
-      PrintHeader(script, arguments, options, &text);
-      PrintSettings(settings, &text);
-      std::size_t flags = 0;
-      const std::vector<Leftover> leftovers = Leftovers(arguments, remarks, &flags);
-      PrintLeftovers(leftovers, &text);
-      WarnOfLeftovers(leftovers, script, diagnostics);
-      result.summary = Summary(flags, leftovers);
-      CheckRecipe(text, arguments, options, script, diagnostics);
-      result.recipe = std::move(text.text);
-    }
+    if (result.ok()) WriteRecipe(arguments, options, script, &result);
   }
   SortAndUnique(diagnostics);
   if (result.ok()) return result;

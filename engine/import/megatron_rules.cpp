@@ -217,10 +217,12 @@ void ExpertsAreNone(const Args& a) {
 void ActivationIsOne(const Args& a) {
   NotBoth(a, "--swiglu", "--openai-gelu");
   NotBoth(a, "--swiglu", "--squared-relu");
-  if (a.Has("--disable-bias-linear") && a.Has("--add-qkv-bias")) {
-    a.Error("--add-qkv-bias",
-            "--add-qkv-bias with --disable-bias-linear cannot be imported: the attention's "
-            "projections have biases all or none");
+  for (const std::string_view flag : {"--swiglu", "--openai-gelu", "--squared-relu"})
+    NotBoth(a, flag, "--quick-geglu");
+  if (a.Number("--glu-linear-offset").value_or(0) != 0) {
+    a.Error("--glu-linear-offset",
+            "--glu-linear-offset cannot be imported: what a gate multiplies is not shifted",
+            "remove it to train so");
   }
 }
 
@@ -231,17 +233,31 @@ void PositionsAreOneKind(const Args& a) {
             fmt::format("--use-rotary-position-embeddings contradicts --position-embedding-type {}",
                         Shown(kind)));
   }
-  const bool rotary = kind == "rope" || a.Has("--use-rotary-position-embeddings");
-  if (a.Has("--no-position-embedding") && !rotary) {
+  const bool yarn = kind == "yarn";
+  const bool rope = kind == "rope" || a.Has("--use-rotary-position-embeddings");
+  if (a.Has("--no-position-embedding") && !rope && !yarn) {
     a.Error("--no-position-embedding", "--no-position-embedding goes with rotary positions",
             "--position-embedding-type none");
   }
-  if (a.Has("--use-rope-scaling") && !rotary) {
+  if (a.Has("--use-rope-scaling") && !rope) {
     a.Error("--use-rope-scaling", "--use-rope-scaling needs --position-embedding-type rope");
   }
-  if (a.Number("--rotary-percent").value_or(1) != 1) {
-    a.Error("--rotary-percent", "--rotary-percent cannot be imported: all features of a head are rotated",
-            "--rotary-percent 1.0");
+  NotBoth(a, "--use-rope-scaling", "--rotary-seq-len-interpolation-factor");
+}
+
+// Its rotation is of whole heads, in halves; Megatron-LM refuses the one and ignores the other flags.
+void YarnIsWhole(const Args& a) {
+  if (a.Text("--position-embedding-type").value_or("") != "yarn") return;
+  for (const std::string_view flag :
+       {"--yarn-rotary-scaling-factor", "--yarn-original-max-position-embeddings"}) {
+    if (!a.Has(flag))
+      a.Error("--position-embedding-type", fmt::format("--position-embedding-type yarn needs {}", flag));
+  }
+  if (a.Number("--rotary-percent").value_or(1) != 1)
+    a.Error("--rotary-percent", "--rotary-percent has no effect with YaRN", "--rotary-percent 1.0");
+  for (const std::string_view flag : {"--rotary-interleaved", "--rotary-seq-len-interpolation-factor"}) {
+    if (a.Has(flag))
+      a.Error(flag, fmt::format("--position-embedding-type yarn and {} contradict each other", flag));
   }
 }
 
@@ -254,11 +270,6 @@ void HeadsAreGroupedOnPurpose(const Args& a) {
 }
 
 void ValuesAreTheOnlyOnes(const Args& a) {
-  if (a.Has("--embedding-init-method-std") &&
-      a.Number("--embedding-init-method-std") != a.Number("--init-method-std").value_or(0.02)) {
-    a.Error("--embedding-init-method-std",
-            "--embedding-init-method-std cannot be imported: all weights begin with one standard deviation");
-  }
   if (a.Has("--weight-decay-incr-style") && a.Text("--weight-decay-incr-style") != "constant") {
     a.Error("--weight-decay-incr-style", "only a constant weight decay can be imported", "constant");
   }
@@ -273,7 +284,7 @@ void CheckMegatronRules(const MegatronArguments& arguments) {
   for (void (*rule)(const Args&) :
        {RefusedFlags, RequiredFlags, WorldIsShared, PrecisionIsOne, OverlapHasWhatItNeeds,
         SavesHaveAnInterval, ARunLoadsWhatItSaved, LengthsAreOfOneKind, RecomputeIsWhole, PipelineIsCutOnce,
-        ExpertsAreNone, ActivationIsOne, PositionsAreOneKind, HeadsAreGroupedOnPurpose,
+        ExpertsAreNone, ActivationIsOne, PositionsAreOneKind, YarnIsWhole, HeadsAreGroupedOnPurpose,
         ValuesAreTheOnlyOnes}) {
     rule(arguments);
   }

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "engine/import/megatron_convert.h"
+#include "engine/recipe/fields.h"
 #include "engine/recipe/source.h"
 
 namespace engine::import {
@@ -41,6 +42,13 @@ class MegatronWriter {
     const auto found = settings_.find(key);
     return found == settings_.end() ? otherwise : std::get<std::int64_t>(found->second.value);
   }
+  // What the key comes to, set or not.
+  double NumberOf(std::string_view key) const {
+    const auto found = settings_.find(key);
+    return std::get<double>(found != settings_.end() ? found->second.value
+                                                     : recipe::DefaultOf(*recipe::FindField(key)));
+  }
+  static std::string NumberToml(double value) { return recipe::ToToml(recipe::FieldValue(value)); }
 
   // One of Megatron-LM's words as one of ours; an error for any other.
   void Translate(const char* flag, const char* key, std::initializer_list<Word> words) {
@@ -66,6 +74,9 @@ class MegatronWriter {
 // The blocks of the model but for the sizes.
 void ConvertMegatronModel(const MegatronArguments& arguments, MegatronSettings* settings,
                           MegatronRemarks* remarks);
+// What flags change of the model that has no key. Takes back keys that a pattern of layers makes void.
+void ConvertMegatronSteps(const MegatronArguments& arguments, MegatronSettings* settings,
+                          MegatronRemarks* remarks, MegatronModelChanges* changes);
 // data.tokenizer and model.vocab.
 void ConvertMegatronTokenizer(const MegatronArguments& arguments, MegatronSettings* settings,
                               MegatronRemarks* remarks);
@@ -79,5 +90,8 @@ void ConvertMegatronData(const MegatronArguments& arguments, MegatronSettings* s
 // Schedule, precision, recomputation, checkpoints, evaluation.
 void ConvertMegatronTraining(const MegatronArguments& arguments, MegatronSettings* settings,
                              MegatronRemarks* remarks);
+// Groups of parameters with a learning rate or a weight decay of their own.
+void ConvertMegatronGroups(const MegatronArguments& arguments, MegatronSettings* settings,
+                           MegatronRemarks* remarks, MegatronModelChanges* changes);
 
 }  // namespace engine::import

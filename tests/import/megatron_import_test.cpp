@@ -13,49 +13,11 @@
 #include "engine/recipe/fields.h"
 #include "engine/recipe/load.h"
 #include "engine/recipe/print.h"
+#include "tests/import/megatron_script.h"
 #include "tests/recipe/test_files.h"
 
 namespace engine::import {
 namespace {
-
-using Flags = std::map<std::string, std::string>;  // "--flag" → its values; "-" takes a flag out
-
-// A lawful run of 8 ranks.
-const Flags kBase = {{"--num-layers", "8"},
-                     {"--hidden-size", "64"},
-                     {"--num-attention-heads", "8"},
-                     {"--seq-length", "32"},
-                     {"--max-position-embeddings", "32"},
-                     {"--micro-batch-size", "2"},
-                     {"--lr", "1e-3"},
-                     {"--data-path", "data"},
-                     {"--train-iters", "100"},
-                     {"--vocab-size", "1000"}};
-
-std::string Script(const Flags& changes, const std::string& launcher = "torchrun --nproc-per-node 8") {
-  Flags flags = kBase;
-  for (const auto& [flag, values] : changes) flags[flag] = values;
-  std::string script = launcher + " pretrain_gpt.py";
-  for (const auto& [flag, values] : flags) {
-    if (values != "-") script += " \\\n  " + flag + (values.empty() ? "" : " " + values);
-  }
-  return script + "\n";
-}
-
-MegatronImport Import(const std::string& text, const Flags& variables = {}) {
-  return ImportMegatron(recipe::Source("run.sh", text), {variables, ""});
-}
-
-// "line:column: error: message | hint: text" for each diagnostic.
-std::string Messages(const std::vector<Diagnostic>& diagnostics) {
-  std::string messages;
-  for (const Diagnostic& d : diagnostics) {
-    messages += std::to_string(d.span.line) + ":" + std::to_string(d.span.column) + ": " +
-                (d.severity == Severity::kError ? "error: " : "warning: ") + d.message +
-                (d.hint.empty() ? "" : " | hint: " + d.hint) + "\n";
-  }
-  return messages;
-}
 
 // The values of these keys, as TOML, of what a run with these flags comes to.
 std::string Values(const Flags& changes, const std::vector<std::string>& keys) {
@@ -68,13 +30,6 @@ std::string Values(const Flags& changes, const std::vector<std::string>& keys) {
     values += (values.empty() ? "" : " ") + recipe::ToToml(Get(*recipe::FindField(key), loaded.recipe));
   }
   return values;
-}
-
-// The message of the only error, without its place.
-std::string ErrorOf(const Flags& changes) {
-  const std::string messages = Messages(Import(Script(changes)).diagnostics);
-  const std::size_t begin = messages.find("error: ");
-  return begin == std::string::npos ? messages : messages.substr(begin + 7, messages.size() - begin - 8);
 }
 
 }  // namespace
@@ -327,8 +282,9 @@ TEST_CASE("megatron: --mock-data is random tokens, and nothing of files") {
   const std::optional<MegatronCommand> command = FindMegatronCommand(source, shell, {}, &diagnostics);
   REQUIRE(command);
   MegatronRemarks remarks;
+  MegatronModelChanges changes;
   const MegatronSettings settings =
-      ConvertMegatron(MegatronArguments(source, *command, &diagnostics), &remarks);
+      ConvertMegatron(MegatronArguments(source, *command, &diagnostics), &remarks, &changes);
   CHECK(Messages(diagnostics).empty());
   std::string data;
   for (const auto& [key, setting] : settings) {

@@ -1,0 +1,126 @@
+#include "engine/import/megatron_model_text.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <memory>
+#include <optional>
+
+#include "engine/base/status.h"
+#include "engine/recipe/document.h"
+#include "engine/recipe/expand.h"
+#include "engine/recipe/fields.h"
+#include "engine/recipe/parse.h"
+#include "engine/recipe/text.h"
+
+namespace engine::import {
+namespace {
+
+constexpr const char* kNoRotation = "none";
+
+// The changes as a recipe that extends the steps would say them.
+class ChangesWriter {
+ public:
+  ChangesWriter(const recipe::Recipe& decoder, const MegatronModelChanges& changes)
+      : model_(decoder.model), c_(changes) {}
+
+  std::string Text() {
+    std::string text = "[model]\n";
+    if (rotary() && !c_.rotary.empty()) text += fmt::format("rotary.rope = {{ {} }}\n", c_.rotary);
+    text += Embeddings() + Layers();
+    if (c_.gain_from_one) text += "main.final_norm = { gain_offset = 1 }\n";
+    if (c_.qk_norms) text += Split();
+    return text + Attention() + Mlp();
+  }
+
+ private:
+  bool rotary() const { return model_.attention.position == "rotary"; }
+  // The rotary table of a layer.
+  const char* table() const { return c_.rotated.empty() ? "rope" : "$table"; }
+
+  std::string Embeddings() const {
+    if (!c_.embedding_std) return "";
+    const std::string init = recipe::ToToml(recipe::FieldValue(*c_.embedding_std));
+    std::string text = fmt::format("main.\"embedding.tokens\" = {{ init = {} }}\n", init);
+    if (model_.attention.position == "learned")
+      text += fmt::format("main.\"embedding.positions\" = {{ init = {} }}\n", init);
+    return text;
+  }
+
+  // What layers take in turn.
+  std::string Layers() const {
+    std::vector<std::string> cycles;
+    if (!c_.windows.empty()) cycles.push_back(fmt::format("window = [{}]", fmt::join(c_.windows, ", ")));
+    if (!c_.rotated.empty()) {
+      std::string tables;
+      for (const bool rotated : c_.rotated)
+        tables += fmt::format("{}\"{}\"", tables.empty() ? "" : ", ", rotated ? "rope" : kNoRotation);
+      cycles.push_back(fmt::format("table = [{}]", tables));
+    }
+    if (cycles.empty()) return "";
+    return fmt::format("main.layers = {{ cycle = {{ {} }} }}\n", fmt::join(cycles, ", "));
+  }
+
+  // Norms stand between the split and the rotation, which the split alone does otherwise.
+  std::string Split() const {
+    std::string text =
+        "[[model.replace]]\nblock = \"attention\"\nstep = \"split\"\nwith = [\n"
+        "  { do = \"qkv_split\", as = \"split\", to = [\"q\", \"k\", \"v\"] },\n";
+    for (const char* name : {"q", "k"}) {
+      text += fmt::format(
+          "  {{ do = \"{0}\", as = \"{1}_norm\", of = \"{1}\", to = \"{1}\", epsilon = {2}{3} }},\n",
+          model_.norm.kind == "rmsnorm" ? "rms_norm" : "layer_norm", name,
+          recipe::ToToml(recipe::FieldValue(model_.norm.epsilon)),
+          c_.gain_from_one ? ", gain_offset = 1" : "");
+    }
+    if (rotary()) {
+      text += fmt::format(
+          "  {{ do = \"rotary\", of = [\"q\", \"k\"], to = [\"q\", \"k\"], table = \"{}\" }},\n", table());
+    }
+    return text + "]\n";
+  }
+
+  std::string Attention() const {
+    std::string text = "[block.attention]\n";
+    if (c_.gain_from_one) text += "steps.norm = { gain_offset = 1 }\n";
+    if (c_.qkv_bias) text += "steps.qkv = { bias = true }\n";
+    if (!c_.rotated.empty() && !c_.qk_norms)
+      text += fmt::format("steps.split = {{ rotary = \"{}\" }}\n", table());
+    std::vector<std::string> core;
+    if (!c_.windows.empty()) core.emplace_back("window = \"$window\"");
+    if (c_.sinks) core.emplace_back("sinks = true");
+    if (!core.empty()) text += fmt::format("steps.core = {{ {} }}\n", fmt::join(core, ", "));
+    return text;
+  }
+
+  std::string Mlp() const {
+    std::string text = "[block.mlp]\n";
+    if (c_.gain_from_one) text += "steps.norm = { gain_offset = 1 }\n";
+    if (c_.quick_geglu) {
+      text += "steps.fc1 = { out = [2, \"F\"] }\n";
+      text += "steps.activation = { do = \"gate\", act = \"quick_gelu\" }\n";
+    }
+    return text;
+  }
+
+  const recipe::Model& model_;
+  const MegatronModelChanges& c_;
+};
+
+}  // namespace
+
+MegatronModelText TextOfMegatronModel(const recipe::Recipe& decoder, const MegatronModelChanges& changes) {
+  recipe::Node text = recipe::ExpandedText(decoder);
+  std::vector<Diagnostic> mistakes;
+  const auto source =
+      std::make_shared<const recipe::Source>("changes of the steps", ChangesWriter(decoder, changes).Text());
+  const std::optional<recipe::Document> document = recipe::ParseToml(source, &mistakes);
+  ENGINE_CHECK(document.has_value(), "changes of a decoder's steps: {}", Format(mistakes[0]));
+  const recipe::Settings settings =
+      recipe::ParseSettings(*document, recipe::Provenance::Origin::kFile, nullptr, &mistakes);
+  recipe::MergeText(settings.text, &text, &mistakes);
+  ENGINE_CHECK(mistakes.empty(), "changes of a decoder's steps: {}", Format(mistakes[0]));
+  return {recipe::ModelLines(text), recipe::TextTables(text)};
+}
+
+}  // namespace engine::import
