@@ -245,7 +245,7 @@ void AttentionIsFast(const AdviceSubject& s) {
     s.report.Warn("W209", {"precision.compute", "cluster.device"}, message, "precision.compute = \"bf16\"");
   } else {
     s.report.Warn("W209", {"model.attention.head_dim", "model.attention.heads", "model.hidden", "model.main"},
-                  message, "heads of 64 to 256 elements, in multiples of 8");
+                  message, s.is_decoder() ? "heads of 64 to 256 elements, in multiples of 8" : "");
   }
 }
 

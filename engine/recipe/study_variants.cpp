@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/recipe/fields.h"
+#include "engine/recipe/text.h"
 
 namespace engine::recipe {
 namespace {
@@ -31,11 +32,24 @@ bool IsFolderName(std::string_view name) {
          std::all_of(name.begin(), name.end(), allowed);
 }
 
+// "model.dims.F" and what it is set to, of each value below a text's key.
+void AddLeaves(const std::string& key, const Node& node,
+               std::vector<std::pair<std::string, std::string>>* leaves) {
+  if (node.kind != Node::Kind::kTable) {
+    leaves->emplace_back(key, InlineToml(node));
+    return;
+  }
+  for (const Entry& entry : node.entries)
+    AddLeaves(key.empty() ? entry.key : key + "." + entry.key, entry.value, leaves);
+}
+
 // "activation=swiglu,hidden=341": the last words of keys, values without quotes.
 std::string NameOf(const Settings& settings) {
+  std::vector<std::pair<std::string, std::string>> set;
+  for (const auto& [key, setting] : settings.values) set.emplace_back(key, ToToml(setting.value));
+  AddLeaves("", settings.text, &set);
   std::string name;
-  for (const auto& [key, setting] : settings.values) {
-    std::string value = ToToml(setting.value);
+  for (const auto& [key, value] : set) {
     std::string kept;
     for (const char c : value) {
       if (c == '"' || c == '[' || c == ']' || c == ' ') continue;
