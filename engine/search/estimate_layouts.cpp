@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <ctime>
 #include <limits>
+#include <memory>
 #include <utility>
 
 #include "engine/base/parallel.h"
+#include "engine/model/layers.h"
 #include "engine/search/fold.h"
+#include "engine/search/whole_plans.h"
 
 namespace engine::search {
 namespace {
@@ -56,13 +59,20 @@ class Bar {
   std::vector<double> best_;  // seconds or bytes of the best, in order
 };
 
+std::unique_ptr<Estimator> EstimatorOf(const Recipe& recipe, const compile::CompileOptions& compile) {
+  if (model::HasEqualLayers(recipe)) return std::make_unique<Folder>(compile);
+  compile::CompileOptions options = compile;
+  options.evaluation = true;  // it counts for the arena
+  return std::make_unique<WholePlans>(std::move(options));
+}
+
 // Estimates the layouts of one group.
 class GroupEstimator {
  public:
   GroupEstimator(const Recipe& recipe, const compile::CompileOptions& compile, const SearchSpace& space,
                  Objective objective, std::int64_t limit, Bar bar, Reporter* reporter)
       : recipe_(recipe),
-        folder_(compile),
+        estimator_(EstimatorOf(recipe, compile)),
         space_(space),
         objective_(objective),
         limit_(limit),
@@ -75,7 +85,7 @@ class GroupEstimator {
       if (reporter_->stopped()) break;
       LookAt(layout);
     }
-    found_.probes = folder_.probes();
+    found_.probes = estimator_->probes();
     found_.seconds = ThreadSeconds() - begin;
     return std::move(found_);
   }
@@ -91,12 +101,12 @@ class GroupEstimator {
     layout.granularity = ways.front().granularity;  // which takes least time
     layout.modules = ways.front().modules;
     SetLayout(layout, &recipe_);
-    const absl::StatusOr<std::int64_t> least = folder_.LeastBytes(recipe_);
+    const absl::StatusOr<std::int64_t> least = estimator_->LeastBytes(recipe_);
     if (least.ok() && *least > bar_.bytes()) {
       (*least > limit_ ? found_.too_large : found_.slower) += count;
       return;
     }
-    if (folder_.LeastSeconds(recipe_) > bar_.seconds(layout)) {
+    if (estimator_->LeastSeconds(recipe_) > bar_.seconds(layout)) {
       found_.slower += count;
       return;
     }
@@ -117,7 +127,7 @@ class GroupEstimator {
   // Whether it is a candidate, or too slow to be one.
   bool Consider(const Layout& layout) {
     SetLayout(layout, &recipe_);
-    const absl::StatusOr<Estimate> estimate = folder_.Fold(recipe_, bar_.seconds(layout));
+    const absl::StatusOr<Estimate> estimate = estimator_->Fold(recipe_, bar_.seconds(layout));
     if (!estimate.ok()) {
       ++found_.unlawful;
       return false;
@@ -138,7 +148,7 @@ class GroupEstimator {
   }
 
   Recipe recipe_;
-  Folder folder_;
+  std::unique_ptr<Estimator> estimator_;
   const SearchSpace& space_;
   const Objective objective_;
   const std::int64_t limit_;  // bytes of an arena

@@ -25,43 +25,21 @@
 #include "engine/base/status.h"
 #include "engine/compile/compile.h"
 #include "engine/recipe/recipe.h"
+#include "engine/search/estimator.h"
 
 namespace engine::search {
 
-struct Estimate {
-  plan::MemoryBreakdown memory;  // of the stage with the largest arena
-  std::int64_t arena_bytes = 0;  // its
-  std::int32_t stage = 0;
-  double iteration_s = 0;
-  double held_up_s = 0;  // of it: what reductions hold up the passes of halves that run in turns
-  // Such halves would wait for each other, so that the layout has no plan with them; nothing else is set. Fold
-  // estimates whole microbatches then.
-  bool halves_refused = false;
-};
-
-// Estimates recipes that differ in layout, batch and recomputation alone: one model, precision, optimizer and
-// cluster, one world where the device is a CPU. Not for several threads at once.
-class Folder {
+// Of models whose layers are equal (model/layers.h).
+class Folder final : public Estimator {
  public:
   explicit Folder(compile::CompileOptions options);
-  ~Folder();
+  ~Folder() override;
 
-  // The recipe must be valid. Error: a layout that the model does not allow. Of a layout that takes longer
-  // than `slow_s` the seconds may be fewer than its own, but are more than `slow_s`: its passes need not be
-  // played for that.
   absl::StatusOr<Estimate> Fold(const recipe::Recipe& recipe,
-                                double slow_s = std::numeric_limits<double>::infinity());
-
-  // Bytes of parameters, gradients and optimizer, and of the blocks' inputs that every microbatch under way
-  // keeps, of the stage that has most: no way to recompute needs less.
-  absl::StatusOr<std::int64_t> LeastBytes(const recipe::Recipe& recipe);
-
-  // Seconds that no plan of this layout takes less than, whichever way it recomputes, as far as is known from
-  // layouts of larger micro-batches that were folded before: a sample takes longer in a smaller one. 0:
-  // nothing is known.
-  double LeastSeconds(const recipe::Recipe& recipe);
-
-  std::int64_t probes() const;  // plans compiled so far
+                                double slow_s = std::numeric_limits<double>::infinity()) override;
+  absl::StatusOr<std::int64_t> LeastBytes(const recipe::Recipe& recipe) override;
+  double LeastSeconds(const recipe::Recipe& recipe) override;
+  std::int64_t probes() const override;
 
  private:
   class Impl;

@@ -9,7 +9,6 @@
 #include "engine/base/parallel.h"
 #include "engine/driver/check_device.h"
 #include "engine/driver/compile_recipe.h"
-#include "engine/model/layers.h"
 #include "engine/recipe/validate.h"
 #include "engine/search/estimate_layouts.h"
 #include "engine/search/neighbour.h"
@@ -324,11 +323,6 @@ class Searcher {
 
 absl::StatusOr<SearchResult> Search(const Recipe& recipe, const compile::CompileOptions& compile,
                                     const SearchOptions& options) {
-  if (!model::HasEqualLayers(recipe)) {
-    return InvalidArgument(
-        "layouts are searched for models whose layers are equal; model.main of this one has other steps than one stack that "
-        "repeats its blocks without cycle, ramp or pattern. `engine check` and `engine plan` say what a layout takes");
-  }
   return Searcher(recipe, compile, options).Run();
 }
 
