@@ -98,9 +98,29 @@ void ZeroTwoSavesMemory(const AdviceSubject& s) {
 // -------------------------------------------------------------------------------------------------------
 // device
 
+constexpr double kMostPadding = 0.03;  // of the elements of matrices that a token is multiplied with
+
+// Of a model whose steps are text, by what its plan stores: a table that a token is not multiplied with counts too.
+void PaddingOfTextIsSmall(const AdviceSubject& s) {
+  double padding = 0;
+  double all = 0;
+  for (const plan::PlanParameter& parameter : s.plan.parameters) {
+    if (!graph::FactsOf(parameter.role).bulk) continue;
+    const auto stored =
+        static_cast<double>(s.plan.values[static_cast<std::size_t>(parameter.value)].shape.elements());
+    all += stored;
+    padding += stored - static_cast<double>(parameter.logical_shape.elements());
+  }
+  if (all == 0 || padding / all <= kMostPadding) return;
+  s.report.Warn("W201", {"model.vocab_multiple", "parallelism.tp", "model.dims"},
+                fmt::format("vocab {} is padded to {} (vocab_multiple {} × tp {}), {:.0f} % of all matrices",
+                            s.recipe.model.vocab, s.recipe.padded_vocab(), s.recipe.model.vocab_multiple,
+                            s.recipe.parallelism.tp, 100 * padding / all),
+                "a smaller vocab_multiple");
+}
+
 void PaddingIsSmall(const AdviceSubject& s) {
-  if (!s.is_decoder()) return;
-  constexpr double kMostPadding = 0.03;  // of the elements of matrices that a token is multiplied with
+  if (!s.is_decoder()) return PaddingOfTextIsSmall(s);
   const recipe::Model& m = s.recipe.model;
   const auto hidden = static_cast<double>(m.hidden);
   const auto heads =

@@ -131,12 +131,26 @@ void PositionsAreTrained(const AdviceSubject& s) {
       fmt::format("max_positions {}", s.recipe.data.sequence_length));
 }
 
+// The longest window of a layer; of a text, of those in its plan.
+std::int64_t LongestWindow(const AdviceSubject& s) {
+  if (s.is_decoder()) return s.recipe.model.attention.window;
+  std::int64_t longest = 0;
+  for (const plan::StagePlan& stage : s.plan.stages) {
+    for (const plan::Segment& segment : stage.segments) {
+      for (const plan::Instruction& instruction : segment.instructions) {
+        if (instruction.AsKernel() == nullptr) continue;
+        longest = std::max(longest, instruction.attributes().Int("window", 0));
+      }
+    }
+  }
+  return longest;
+}
+
 void WindowIsShort(const AdviceSubject& s) {
-  if (!s.is_decoder()) return;
-  const std::int64_t window = s.recipe.model.attention.window;
+  const std::int64_t window = LongestWindow(s);
   if (window == 0 || window < s.recipe.data.sequence_length) return;
   s.report.Warn(
-      "W310", {"model.attention.window", "data.sequence_length"},
+      "W310", {"model.attention.window", "data.sequence_length", "model.main"},
       fmt::format("a window of {} does nothing to sequences of {}", window, s.recipe.data.sequence_length),
       "a window below sequence_length; or 0");
 }

@@ -3,8 +3,8 @@
 #include <string>
 
 #include "engine/cli/commands.h"
-#include "engine/recipe/reference.h"
 #include "engine/model/reference.h"
+#include "engine/recipe/reference.h"
 #include "tests/cli/run_command.h"
 
 namespace engine::cli {
