@@ -562,9 +562,9 @@ def transformers_config(transformers, family, d):
 def transformers_model(transformers, family, d, weights):
     config = transformers_config(transformers, family, d)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").double().eval()
+    if family == "neox" and "lm_head.weight" in model.state_dict():  # renamed in transformers 5
+        NAMES[family][4]["head"] = "lm_head"
     state = to_transformers(family, weights, d)
-    if "lm_head.weight" in model.state_dict() and "embed_out.weight" in state:  # GPT-NeoX's head, renamed in 5.x
-        state["lm_head.weight"] = state.pop("embed_out.weight")
     missing, unexpected = model.load_state_dict(state, strict=False)
     # A tied head is the embedding; tables of positions are no weights.
     missing = [name for name in missing if not (name == "lm_head.weight" and config.tie_word_embeddings)
