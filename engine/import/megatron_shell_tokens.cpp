@@ -7,7 +7,7 @@
 namespace engine::import {
 namespace {
 
-using Kind = ShellToken::Kind;
+using TokenKind = ShellToken::Kind;
 
 // Longer ones first.
 constexpr std::array<std::string_view, 18> kOperators = {
@@ -58,14 +58,14 @@ class ShellTokenizer {
       } else if (c == '#') {
         at_ = std::min(text_.find('\n', at_), text_.size());
       } else if (c == '\n') {
-        tokens_->push_back({Kind::kNewline, at_, at_ + 1});
+        tokens_->push_back({TokenKind::kNewline, at_, at_ + 1});
         ++at_;
         SkipDocuments();
       } else if (!Operator()) {
         if (std::optional<ShellError> error = Word()) return error;
       }
     }
-    tokens_->push_back({Kind::kNewline, text_.size(), text_.size()});
+    tokens_->push_back({TokenKind::kNewline, text_.size(), text_.size()});
     return std::nullopt;
   }
 
@@ -85,7 +85,7 @@ class ShellTokenizer {
       }
     }
     if (found.empty()) return false;
-    tokens_->push_back({Kind::kOperator, at_, at_ + found.size()});
+    tokens_->push_back({TokenKind::kOperator, at_, at_ + found.size()});
     document_next_ = found == "<<" || found == "<<-";
     at_ += found.size();
     return true;
@@ -108,7 +108,7 @@ class ShellTokenizer {
       }
       at_ = *next;
     }
-    tokens_->push_back({Kind::kWord, begin, at_});
+    tokens_->push_back({TokenKind::kWord, begin, at_});
     if (document_next_) documents_.push_back(Unquoted(text_.substr(begin, at_ - begin)));
     document_next_ = false;
     return std::nullopt;

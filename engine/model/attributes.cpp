@@ -16,8 +16,6 @@ namespace {
 using recipe::Entry;
 using recipe::Node;
 
-bool IsString(const Node& node) { return node.kind == Node::Kind::kString; }
-
 bool IsStepKey(std::string_view key) {
   return std::any_of(StepKeys().begin(), StepKeys().end(),
                      [&](const StepKey& known) { return known.name == key; });
@@ -30,13 +28,7 @@ std::vector<std::string> Strings(const Words& words) {
   return strings;
 }
 
-// Where a mistake of a whole step, or of a table, is shown.
-const Node& PlaceOf(const Node& step) {
-  const Node* name = step.Find("do");
-  return name != nullptr ? *name : step;
-}
-
-bool HasDollar(const Node& node) { return IsString(node) && node.string.starts_with('$'); }
+bool HasDollar(const Node& node) { return node.is_string() && node.string.starts_with('$'); }
 
 }  // namespace
 
@@ -161,7 +153,7 @@ bool AttributeReader::ReadOne(const Node& node, Scope* scope, AttributeValue* va
     case AttributeKind::kInitializer:
       return ReadInitializer(node, scope, value);
     case AttributeKind::kValue:
-      if (!IsString(node))
+      if (!node.is_string())
         return Fail(node, fmt::format("{} is the name of a value, not {}", def.name, Describe(node)));
       return ReadValue(node.string, node, scope, value);
     case AttributeKind::kParameter:
@@ -212,7 +204,7 @@ bool AttributeReader::ReadWord(const Node& node, AttributeValue* value) {
   const AttributeDef& def = *value->def;
   const std::vector<std::string> words = Strings(def.words);
   value->word = node.string;
-  if (IsString(node) && std::find(words.begin(), words.end(), node.string) != words.end()) return true;
+  if (node.is_string() && std::find(words.begin(), words.end(), node.string) != words.end()) return true;
   return Fail(node, fmt::format("{} is one of {}, not {}", def.name, fmt::join(words, ", "), Describe(node)),
               NearestWord(node.string, words).empty() ? "" : NearestHint(node.string, words));
 }
@@ -238,7 +230,7 @@ bool AttributeReader::ReadParts(const Node& node, Scope* scope, AttributeValue* 
 }
 
 bool AttributeReader::ReadInitializer(const Node& node, Scope* scope, AttributeValue* value) {
-  if (!IsString(node)) {
+  if (!node.is_string()) {
     const absl::StatusOr<double> std = scope->dims->Real(node);
     if (!std.ok() || !(*std >= 0 && *std <= 10))
       return Fail(node, fmt::format("init is a standard deviation from 0 to 10, or one of {}, not {}",
@@ -279,7 +271,7 @@ bool AttributeReader::ReadValue(std::string_view name, const Node& at, Scope* sc
 
 bool AttributeReader::ReadParameter(const Node& node, AttributeValue* value) {
   std::vector<std::string> names;
-  if (IsString(node)) {
+  if (node.is_string()) {
     if (const auto found = parameters_.by_name.find(node.string); found != parameters_.by_name.end()) {
       value->value = found->second.value;
       return true;
@@ -294,8 +286,8 @@ bool AttributeReader::ReadParameter(const Node& node, AttributeValue* value) {
 }
 
 bool AttributeReader::ReadRotary(const Node& node, Scope* scope, AttributeValue* value) {
-  if (IsString(node) && node.string == "none") return true;
-  const Node* table = rotary_ == nullptr || !IsString(node) ? nullptr : rotary_->Find(node.string);
+  if (node.is_string() && node.string == "none") return true;
+  const Node* table = rotary_ == nullptr || !node.is_string() ? nullptr : rotary_->Find(node.string);
   if (table == nullptr) {
     std::vector<std::string> names = {"none"};
     if (rotary_ != nullptr) {

@@ -24,8 +24,6 @@ std::string Nearest(std::string_view word, const std::vector<std::string>& words
   return words.empty() ? "" : fmt::format("there are {}", fmt::join(words, ", "));
 }
 
-bool IsString(const Node* node) { return node != nullptr && node->kind == Node::Kind::kString; }
-
 void Remove(const Node& names, Node* steps, std::vector<Diagnostic>* diagnostics) {
   if (names.kind != Node::Kind::kArray) {
     ReportText(ErrorAt(names, fmt::format("`without` is a list of names of steps, not {}", Describe(names))),
@@ -34,7 +32,7 @@ void Remove(const Node& names, Node* steps, std::vector<Diagnostic>* diagnostics
   }
   for (const Node& name : names.items) {
     const auto found = std::find_if(steps->items.begin(), steps->items.end(), [&](const Node& step) {
-      return IsString(&name) && recipe::StepName(step) == name.string;
+      return name.is_string() && recipe::StepName(step) == name.string;
     });
     if (found != steps->items.end()) {
       steps->items.erase(found);
@@ -94,7 +92,7 @@ void Blocks::Read(const Entry& entry, std::vector<std::string>* open, std::vecto
                diagnostics);
   }
   if (const Node* gives = node.Find("gives"); gives != nullptr) {
-    if (IsString(gives)) {
+    if ((gives != nullptr && gives->is_string())) {
       block.gives = gives->string;
     } else {
       ReportText(ErrorAt(*gives, fmt::format("`gives` is the name of a value, not {}", Describe(*gives))),
@@ -117,7 +115,7 @@ void Blocks::ReadDerived(const Entry& entry, std::vector<std::string>* open, Blo
                          std::vector<Diagnostic>* diagnostics) {
   const Node& like = *entry.value.Find("like");
   const auto from = std::find_if(node_->entries.begin(), node_->entries.end(), [&](const Entry& other) {
-    return IsString(&like) && other.key == like.string;
+    return like.is_string() && other.key == like.string;
   });
   if (from == node_->entries.end()) {
     ReportText(ErrorAt(like, fmt::format("there is no block {}", Named(like)), Nearest(like.string, Names())),

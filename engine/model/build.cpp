@@ -21,12 +21,10 @@ namespace {
 using graph::Graph;
 using recipe::Node;
 
-bool IsString(const Node* node) { return node != nullptr && node->kind == Node::Kind::kString; }
-
 bool HasStack(const Node& steps) {
   return std::any_of(steps.items.begin(), steps.items.end(), [](const Node& step) {
     const Node* module = step.Find("do");
-    return IsString(module) && module->string == "stack";
+    return (module != nullptr && module->is_string()) && module->string == "stack";
   });
 }
 
@@ -49,7 +47,7 @@ void KeepOneAPlace(std::size_t from, std::vector<Diagnostic>* diagnostics) {
 // Whether all attention that the text speaks of sees earlier tokens alone.
 bool IsCausal(const Node& node) {
   for (const recipe::Entry& entry : node.entries) {
-    if (entry.key == "mask" && IsString(&entry.value) && entry.value.string != "causal" &&
+    if (entry.key == "mask" && entry.value.is_string() && entry.value.string != "causal" &&
         !entry.value.string.starts_with('$'))
       return false;
     if (!IsCausal(entry.value)) return false;

@@ -39,8 +39,6 @@ std::vector<std::string> MeaningWords() {
 
 bool IsGiven(std::string_view name) { return name == "B" || name == "S"; }
 
-bool IsString(const Node& node) { return node.kind == Node::Kind::kString; }
-
 }  // namespace
 
 std::vector<std::string> DimTable::Names() const {
@@ -62,7 +60,7 @@ absl::StatusOr<std::int64_t> DimTable::ValueOf(std::string_view name) const {
 
 absl::StatusOr<std::int64_t> DimTable::Integer(const Node& node) const {
   if (node.kind == Node::Kind::kInteger) return node.integer;
-  if (!IsString(node))
+  if (!node.is_string())
     return InvalidArgument("an integer or an expression over dims, not {}", Describe(node));
   return EvaluateInteger(node.string, [&](std::string_view name) { return ValueOf(name); });
 }
@@ -70,7 +68,8 @@ absl::StatusOr<std::int64_t> DimTable::Integer(const Node& node) const {
 absl::StatusOr<double> DimTable::Real(const Node& node) const {
   if (node.kind == Node::Kind::kInteger) return static_cast<double>(node.integer);
   if (node.kind == Node::Kind::kFloat) return node.number;
-  if (!IsString(node)) return InvalidArgument("a number or an expression over dims, not {}", Describe(node));
+  if (!node.is_string())
+    return InvalidArgument("a number or an expression over dims, not {}", Describe(node));
   return EvaluateReal(node.string, [&](std::string_view name) { return ValueOf(name); });
 }
 
@@ -92,7 +91,7 @@ Dim DimTable::MeaningByName(std::string_view name) const {
 }
 
 Dim DimTable::MeaningOf(const Node& node) const {
-  return IsString(node) && IsName(node.string) ? MeaningByName(node.string) : Dim::kOther;
+  return node.is_string() && IsName(node.string) ? MeaningByName(node.string) : Dim::kOther;
 }
 
 absl::Status DimTable::Append(const Node& node, Sizes* sizes) const {
@@ -129,7 +128,7 @@ void DimTable::Evaluate(const Entry& entry, std::vector<std::string>* open, cons
   }
   open->push_back(entry.key);
   absl::StatusOr<std::int64_t> size = 1;
-  if (IsString(entry.value)) {
+  if (entry.value.is_string()) {
     size = EvaluateInteger(entry.value.string, [&](std::string_view name) -> absl::StatusOr<std::int64_t> {
       for (const Entry& other : all.entries) {
         if (other.key == name) Evaluate(other, open, all, diagnostics);
@@ -172,7 +171,7 @@ void DimTable::Read(const Node* dims, const Node* means, std::vector<Diagnostic>
   if (means == nullptr) return;
   for (const Entry& entry : means->entries) {
     const auto found = std::find_if(kMeanings.begin(), kMeanings.end(), [&](const Meaning& meaning) {
-      return IsString(entry.value) && meaning.word == entry.value.string;
+      return entry.value.is_string() && meaning.word == entry.value.string;
     });
     if (found == kMeanings.end()) {
       ReportText(ErrorAt(entry.value, fmt::format("means.{} is one of {}, not {}", recipe::Shown(entry.key),

@@ -41,8 +41,8 @@ inline constexpr std::string_view kInitializerWords[] = {"normal", "branch", "ze
 struct AttributeDef {
   std::string_view name;
   AttributeKind kind = AttributeKind::kInteger;
-  std::string_view initial = "";  // as a step would say it; empty: none
-  std::string_view doc = "";
+  std::string_view initial = {};  // as a step would say it; empty: none
+  std::string_view doc = {};
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
   bool open = false;                         // min and max are out of range themselves: above 0
@@ -54,9 +54,9 @@ struct AttributeDef {
 struct ModuleDef {
   std::string_view name;
   std::string_view doc;         // what it gives, with its formula and source
-  std::string_view reads = "";  // its inputs, with their shapes
-  std::string_view parameters = "";
-  std::string_view gives = "";
+  std::string_view reads = {};  // its inputs, with their shapes
+  std::string_view parameters = {};
+  std::string_view gives = {};
   int least_inputs = 1;
   int most_inputs = 1;  // −1: any number
   // How many results; −1: as its attributes say. 0: none, a loss.

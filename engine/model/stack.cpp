@@ -15,8 +15,6 @@ using recipe::Node;
 
 constexpr std::int64_t kMostLayers = 2000;
 
-bool IsString(const Node& node) { return node.kind == Node::Kind::kString; }
-
 // Branches of one block: each residual step adds all that it reads but the first.
 int BranchesOf(const Block& block) {
   int branches = 0;
@@ -33,7 +31,7 @@ int BranchesOf(const Block& block) {
 bool ReadUse(const Node& node, const Blocks& blocks, std::vector<BlockUse>* uses,
              std::vector<Diagnostic>* diagnostics) {
   constexpr std::string_view kAs = " as ";
-  if (!IsString(node)) {
+  if (!node.is_string()) {
     ReportText(ErrorAt(node, fmt::format("a layer names its blocks, and this is {}", Describe(node)),
                        "\"gqa as attention\""),
                diagnostics);
@@ -69,7 +67,7 @@ bool ReadLayer(const Node& node, const Blocks& blocks, std::vector<BlockUse>* us
 bool ReadPattern(const Node& step, const Node& pattern, const Blocks& blocks, StackPlan* plan,
                  std::vector<Diagnostic>* diagnostics) {
   const Node* letters = step.Find("letters");
-  if (!IsString(pattern) || pattern.string.empty() || letters == nullptr ||
+  if (!pattern.is_string() || pattern.string.empty() || letters == nullptr ||
       letters->kind != Node::Kind::kTable) {
     ReportText(ErrorAt(pattern, "a pattern is a string of letters, and `letters` says which block each is",
                        "pattern = \"M-M*\", letters = { M = \"mamba\", \"*\" = \"gqa\", \"-\" = \"mlp\" }"),

@@ -13,13 +13,17 @@
 namespace engine::model {
 
 using graph::Dim;
-using graph::Graph;
 using graph::ValueId;
 using graph::ValueIds;
 
 void ReportText(Diagnostic diagnostic, std::vector<Diagnostic>* diagnostics) {
   diagnostic.code = "E208";
   diagnostics->push_back(std::move(diagnostic));
+}
+
+const recipe::Node& PlaceOf(const recipe::Node& step) {
+  const recipe::Node* name = step.Find("do");
+  return name != nullptr ? *name : step;
 }
 
 std::string Named(const recipe::Node& node) {

@@ -133,6 +133,9 @@ class StepContext {
 // "'name'" of a string; of what should be one and is not, what it is.
 std::string Named(const recipe::Node& node);
 
+// Where a mistake of a whole step, or of a table, is shown: its `do`, where it has one.
+const recipe::Node& PlaceOf(const recipe::Node& step);
+
 // A mistake in a text, with its code.
 void ReportText(Diagnostic diagnostic, std::vector<Diagnostic>* diagnostics);
 

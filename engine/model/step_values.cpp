@@ -16,14 +16,7 @@ using graph::ValueId;
 using graph::ValueIds;
 using recipe::Node;
 
-bool IsString(const Node* node) { return node != nullptr && node->kind == Node::Kind::kString; }
-
 }  // namespace
-
-const Node& PlaceOf(const Node& step) {
-  const Node* name = step.Find("do");
-  return name != nullptr ? *name : step;
-}
 
 void StepValues::Report(const Node& node, std::string message, std::string hint) {
   ReportText(ErrorAt(node, std::move(message), std::move(hint)), diagnostics_);
@@ -63,7 +56,8 @@ std::optional<ValueIds> StepValues::Inputs(const Node& step, const ModuleDef& mo
 std::optional<ValueId> StepValues::ReadName(const Node& name, Scope* scope) {
   const Node* node = attributes_.Substitute(name, scope);
   if (node == nullptr) return std::nullopt;
-  if (IsString(node) && !node->string.empty()) return Read(node->string, *node, scope);
+  if ((node != nullptr && node->is_string()) && !node->string.empty())
+    return Read(node->string, *node, scope);
   Report(*node, fmt::format("`of` names values, and this is {}", Describe(*node)));
   return std::nullopt;
 }

@@ -51,7 +51,4 @@ class StepValues {
   std::size_t unread_ = 0;  // of the mistakes
 };
 
-// Where a mistake of a whole step is shown: its `do`.
-const recipe::Node& PlaceOf(const recipe::Node& step);
-
 }  // namespace engine::model

@@ -22,8 +22,6 @@ using recipe::Node;
 
 constexpr int kMostCalls = 16;
 
-bool IsString(const Node* node) { return node != nullptr && node->kind == Node::Kind::kString; }
-
 // "embedding" of "embedding.tokens".
 std::string FirstPart(const std::string& name) { return name.substr(0, name.find('.')); }
 
@@ -42,7 +40,7 @@ void Walk::Main(const Node& steps, Scope* scope) {
 
 const ModuleDef* Walk::ModuleOf(const Node& step, Scope* scope) {
   const Node* module_name = step.Find("do");
-  if (step.kind != Node::Kind::kTable || !IsString(module_name)) {
+  if (step.kind != Node::Kind::kTable || (module_name == nullptr || !module_name->is_string())) {
     Report(step, fmt::format("a step is a table that names a module by `do`, not {}", Describe(step)),
            "{ do = \"linear\", as = \"proj\", out = [\"D\"] }");
     return nullptr;
@@ -59,7 +57,8 @@ const ModuleDef* Walk::ModuleOf(const Node& step, Scope* scope) {
     values_.Forget(step, scope);
     return nullptr;
   }
-  if (const Node* as = step.Find("as"); as != nullptr && (!IsString(as) || as->string.empty())) {
+  if (const Node* as = step.Find("as");
+      as != nullptr && ((as == nullptr || !as->is_string()) || as->string.empty())) {
     Report(*as, fmt::format("`as` is the step's name, not {}", Describe(*as)));
     return nullptr;
   }
@@ -214,9 +213,9 @@ std::optional<ValueIds> Walk::Call(const Node& step, const ModuleDef& module, co
                                    Scope* scope) {
   if (!CheckKeys(step, module)) return std::nullopt;
   const Node* name = step.Find("block");
-  const Block* block = IsString(name) ? blocks_.Find(name->string) : nullptr;
+  const Block* block = (name != nullptr && name->is_string()) ? blocks_.Find(name->string) : nullptr;
   if (block == nullptr) {
-    if (!IsString(name) || !blocks_.Has(name->string)) {
+    if ((name == nullptr || !name->is_string()) || !blocks_.Has(name->string)) {
       Report(name != nullptr ? *name : PlaceOf(step), "call needs the name of a block",
              NearestHint(name != nullptr ? name->string : "", blocks_.Names()));
     }

@@ -27,6 +27,9 @@ struct Node {
   std::vector<Node> items;     // kArray
   std::vector<Entry> entries;  // kTable, in order of place
 
+  bool is_table() const { return kind == Kind::kTable; }
+  bool is_array() const { return kind == Kind::kArray; }
+  bool is_string() const { return kind == Kind::kString; }
   const Node* Find(std::string_view key) const;  // the value of a table's key; null where there is none
   Node* Find(std::string_view key);
 };

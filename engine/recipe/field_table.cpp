@@ -14,7 +14,6 @@ constexpr double kMaxSize = 1 << 30;
 constexpr double kMaxDegree = 1 << 20;
 constexpr double kMaxCount = 1e15;
 constexpr double kMaxLossScale = 1e30;
-constexpr const char* kFamilyKey = "model.family";
 constexpr double kMaxSeed = 0xFFFFFFFF;  // of numpy's legacy generator, which orders samples
 
 class Row {
@@ -94,19 +93,19 @@ Rows ModelRows() {
           .Doc("Kind of model: a causal decoder, of which GPT, Llama and Mistral are settings; or one whose "
                "steps the recipe has in model.main, which need not be said."),
       FIELD(model.layers)
-          .OnlyWhere(kFamilyKey, kDecoderFamily)
+          .OnlyWhere(kModelFamilyKey, kDecoderFamily)
           .Required()
           .Between(1, 2000)
           .Unit("layers")
           .Doc("Number of transformer layers."),
       FIELD(model.hidden)
-          .OnlyWhere(kFamilyKey, kDecoderFamily)
+          .OnlyWhere(kModelFamilyKey, kDecoderFamily)
           .Required()
           .Between(1, kMaxSize)
           .Unit("features")
           .Doc("Width of the residual stream."),
       FIELD(model.vocab)
-          .OnlyWhere(kFamilyKey, kDecoderFamily)
+          .OnlyWhere(kModelFamilyKey, kDecoderFamily)
           .Required()
           .Between(1, kMaxSize)
           .Unit("tokens")
@@ -116,101 +115,101 @@ Rows ModelRows() {
           .Unit("tokens")
           .Doc("The embedding is padded to a multiple of vocab_multiple × tp."),
       FIELD(model.max_positions)
-          .OnlyWhere(kFamilyKey, kDecoderFamily)
+          .OnlyWhere(kModelFamilyKey, kDecoderFamily)
           .Required()
           .Between(1, kMaxSize)
           .Unit("tokens")
           .Doc("Longest sequence that the model is made for; rows of a learned position table."),
       FIELD(model.tied_embeddings)
-          .OnlyWhere(kFamilyKey, kDecoderFamily)
+          .OnlyWhere(kModelFamilyKey, kDecoderFamily)
           .Doc("Whether the output layer uses the token embedding's weights."),
       FIELD(model.init_std)
           .Between(0, 10)
           .Doc("Standard deviation of the initial weights; projections into the residual stream are divided "
                "by sqrt(2 × layers)."),
       FIELD(model.attention.heads)
-          .OnlyWhere(kFamilyKey, kDecoderFamily)
+          .OnlyWhere(kModelFamilyKey, kDecoderFamily)
           .Required()
           .Between(1, kMaxDegree)
           .Unit("heads")
           .Doc("Query heads."),
       FIELD(model.attention.kv_heads)
-          .OnlyWhere(kFamilyKey, kDecoderFamily)
+          .OnlyWhere(kModelFamilyKey, kDecoderFamily)
           .Between(0, kMaxDegree)
           .Unit("heads")
           .Doc("Key and value heads (grouped-query attention); 0: as many as heads."),
       FIELD(model.attention.head_dim)
-          .OnlyWhere(kFamilyKey, kDecoderFamily)
+          .OnlyWhere(kModelFamilyKey, kDecoderFamily)
           .Between(0, kMaxDegree)
           .Unit("features")
           .Doc("Width of one head; 0: hidden / heads."),
       FIELD(model.attention.position)
-          .OnlyWhere(kFamilyKey, kDecoderFamily)
+          .OnlyWhere(kModelFamilyKey, kDecoderFamily)
           .Words({"learned", "rotary", "none"})
           .Doc("Position encoding: a learned table added to the embeddings, rotation of queries and keys, or "
                "none."),
       FIELD(model.attention.rope_base)
-          .OnlyWhere(kFamilyKey, kDecoderFamily)
+          .OnlyWhere(kModelFamilyKey, kDecoderFamily)
           .Between(1, kMaxCount)
           .Doc("Base of the rotary frequencies."),
       FIELD(model.attention.window)
-          .OnlyWhere(kFamilyKey, kDecoderFamily)
+          .OnlyWhere(kModelFamilyKey, kDecoderFamily)
           .Between(0, kMaxSize)
           .Unit("tokens")
           .Doc("Sliding attention window; 0: none."),
       FIELD(model.attention.bias)
-          .OnlyWhere(kFamilyKey, kDecoderFamily)
+          .OnlyWhere(kModelFamilyKey, kDecoderFamily)
           .Doc("Whether the attention projections have biases."),
       FIELD(model.attention.rope_scaling.factor)
-          .OnlyWhere(kFamilyKey, kDecoderFamily)
+          .OnlyWhere(kModelFamilyKey, kDecoderFamily)
           .Between(1, kMaxDegree)
           .Doc("Llama-3 frequency scaling: low frequencies are divided by this; 1: no scaling."),
       FIELD(model.attention.rope_scaling.low_frequency_factor)
-          .OnlyWhere(kFamilyKey, kDecoderFamily)
+          .OnlyWhere(kModelFamilyKey, kDecoderFamily)
           .Above(0)
           .Doc("Wavelengths over original_max_positions / this are scaled in full."),
       FIELD(model.attention.rope_scaling.high_frequency_factor)
-          .OnlyWhere(kFamilyKey, kDecoderFamily)
+          .OnlyWhere(kModelFamilyKey, kDecoderFamily)
           .Above(0)
           .Doc("Wavelengths under original_max_positions / this are not scaled."),
       FIELD(model.attention.rope_scaling.original_max_positions)
-          .OnlyWhere(kFamilyKey, kDecoderFamily)
+          .OnlyWhere(kModelFamilyKey, kDecoderFamily)
           .Between(1, kMaxSize)
           .Unit("tokens")
           .Doc("Context length of the model before scaling."),
       FIELD(model.mlp.hidden)
-          .OnlyWhere(kFamilyKey, kDecoderFamily)
+          .OnlyWhere(kModelFamilyKey, kDecoderFamily)
           .Between(0, kMaxSize)
           .Unit("features")
           .Doc("Width of the feed-forward layer; 0: 4 × hidden, or floor(8 × hidden / 3 / 64) × 64 for "
                "swiglu."),
       FIELD(model.mlp.activation)
-          .OnlyWhere(kFamilyKey, kDecoderFamily)
+          .OnlyWhere(kModelFamilyKey, kDecoderFamily)
           .Words({"gelu_tanh", "gelu_erf", "squared_relu", "swiglu"})
           .Doc("Activation: GELU in its tanh approximation, exact GELU, max(x, 0)², or SwiGLU (gated)."),
       FIELD(model.mlp.bias)
-          .OnlyWhere(kFamilyKey, kDecoderFamily)
+          .OnlyWhere(kModelFamilyKey, kDecoderFamily)
           .Doc("Whether the feed-forward projections have biases."),
       FIELD(model.norm.kind)
-          .OnlyWhere(kFamilyKey, kDecoderFamily)
+          .OnlyWhere(kModelFamilyKey, kDecoderFamily)
           .Words({"layernorm", "rmsnorm"})
           .Doc("Normalisation before each block and before the output layer."),
       FIELD(model.norm.epsilon)
-          .OnlyWhere(kFamilyKey, kDecoderFamily)
+          .OnlyWhere(kModelFamilyKey, kDecoderFamily)
           .Above(0)
           .Doc("Added to the variance (layernorm) or the mean square (rmsnorm)."),
       FIELD(model.dropout.embedding)
-          .OnlyWhere(kFamilyKey, kDecoderFamily)
+          .OnlyWhere(kModelFamilyKey, kDecoderFamily)
           .Below(0, 1)
           .Unit("probability")
           .Doc("Dropout after the sum of token and position embeddings."),
       FIELD(model.dropout.hidden)
-          .OnlyWhere(kFamilyKey, kDecoderFamily)
+          .OnlyWhere(kModelFamilyKey, kDecoderFamily)
           .Below(0, 1)
           .Unit("probability")
           .Doc("Dropout on each residual branch."),
       FIELD(model.dropout.attention)
-          .OnlyWhere(kFamilyKey, kDecoderFamily)
+          .OnlyWhere(kModelFamilyKey, kDecoderFamily)
           .Below(0, 1)
           .Unit("probability")
           .Doc("Dropout on the attention probabilities."),

@@ -22,7 +22,6 @@ namespace {
 
 using Origin = Provenance::Origin;
 
-constexpr const char* kFamilyKey = "model.family";
 constexpr std::size_t kMaxExtendsDepth = 16;
 constexpr std::size_t kMaxFiles = 256;
 
@@ -133,7 +132,7 @@ void SetFamily(Settings* settings, std::vector<Diagnostic>* diagnostics) {
     diagnostics->push_back(std::move(diagnostic));
   };
   const Node* main = settings->text.Find("model.main");
-  const auto said = settings->values.find(kFamilyKey);
+  const auto said = settings->values.find(kModelFamilyKey);
   if (main != nullptr) {
     Provenance place{Origin::kFile, main->source->Span(main->mark), main->source->Line(main->mark.line)};
     if (said != settings->values.end() && said->second.value == FieldValue(std::string(kDecoderFamily))) {
@@ -141,7 +140,7 @@ void SetFamily(Settings* settings, std::vector<Diagnostic>* diagnostics) {
            "a decoder has no steps of its own, and model.main has some",
            "leave model.family out; or model.main", said->second.provenance.source_line});
     }
-    settings->values[kFamilyKey] = {FieldValue(std::string(kTextFamily)), std::move(place)};
+    settings->values[kModelFamilyKey] = {FieldValue(std::string(kTextFamily)), std::move(place)};
     return;
   }
   for (const Entry& entry : settings->text.entries) {
@@ -163,8 +162,8 @@ void RefuseKeysOfOtherFamilies(const Recipe& recipe, const Settings& settings,
   if (recipe.text == nullptr || recipe.text->Find("model.main") == nullptr) return;
   for (const auto& [key, setting] : settings.values) {
     const Field* field = FindField(key);
-    if (field->only_key != kFamilyKey || Applies(*field, recipe)) continue;
-    const Provenance& steps = recipe.provenance.at(kFamilyKey);
+    if (field->only_key != kModelFamilyKey || Applies(*field, recipe)) continue;
+    const Provenance& steps = recipe.provenance.at(kModelFamilyKey);
     diagnostics->push_back(
         {Severity::kError, setting.provenance.span,
          fmt::format("{} is a key of the decoder, and this model has steps of its own ({}:{})", key,
@@ -174,8 +173,8 @@ void RefuseKeysOfOtherFamilies(const Recipe& recipe, const Settings& settings,
 }
 
 bool IsRequired(const Field& field, const Settings& settings) {
-  if (field.only_key == kFamilyKey) {
-    const auto family = settings.values.find(kFamilyKey);
+  if (field.only_key == kModelFamilyKey) {
+    const auto family = settings.values.find(kModelFamilyKey);
     if (family != settings.values.end() && family->second.value != FieldValue(field.only_word)) return false;
   }
   if (!field.required || field.unless_key.empty()) return field.required;

@@ -38,9 +38,11 @@ std::string Location(const Provenance& provenance) {
 }
 
 constexpr const char* kNothing = "none";  // of a row that only the other has
-using Rows = std::vector<std::pair<std::string, std::string>>;
+using TextRowList = std::vector<std::pair<std::string, std::string>>;
 
-Rows RowsOf(const Recipe& recipe) { return recipe.text == nullptr ? Rows{} : TextRows(*recipe.text); }
+TextRowList RowsOf(const Recipe& recipe) {
+  return recipe.text == nullptr ? TextRowList{} : TextRows(*recipe.text);
+}
 
 // A comment may not hold control characters, and a file name may.
 std::string Printable(std::string text) {
@@ -105,9 +107,9 @@ std::vector<Change> Diff(const Recipe& before, const Recipe& after) {
     const FieldValue b = Get(field, after);
     if (a != b) changes.push_back({field.key, ToToml(a), ToToml(b)});
   }
-  const Rows rows_before = RowsOf(before);
-  const Rows rows_after = RowsOf(after);
-  const auto find = [](const Rows& rows, const std::string& key) {
+  const TextRowList rows_before = RowsOf(before);
+  const TextRowList rows_after = RowsOf(after);
+  const auto find = [](const TextRowList& rows, const std::string& key) {
     const auto found =
         std::find_if(rows.begin(), rows.end(), [&](const auto& row) { return row.first == key; });
     return found == rows.end() ? std::string(kNothing) : found->second;

@@ -15,7 +15,8 @@ namespace engine::recipe {
 
 struct Node;  // recipe/document.h
 
-// Values of model.family.
+// The key that says of which kind a model is, and its values.
+inline constexpr const char* kModelFamilyKey = "model.family";
 inline constexpr const char* kDecoderFamily = "decoder";  // its keys say all
 inline constexpr const char* kTextFamily = "text";        // it has steps of its own: model.main
 

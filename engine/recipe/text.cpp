@@ -12,15 +12,11 @@ namespace engine::recipe {
 namespace {
 
 constexpr std::string_view kMain = "model.main";
-constexpr std::string_view kBlock = "block";
+constexpr std::string_view kBlocks = "block";
 constexpr std::string_view kGroups = "optimizer.group";
 constexpr std::string_view kModelTable = "model.";
 
-bool IsTableNode(const Node& node) { return node.kind == Node::Kind::kTable; }
-bool IsArrayNode(const Node& node) { return node.kind == Node::Kind::kArray; }
-bool IsStringNode(const Node* node) { return node != nullptr && node->kind == Node::Kind::kString; }
-
-void Report(Diagnostic diagnostic, std::vector<Diagnostic>* diagnostics) {
+void ReportEdit(Diagnostic diagnostic, std::vector<Diagnostic>* diagnostics) {
   diagnostic.code = "E208";
   diagnostics->push_back(std::move(diagnostic));
 }
@@ -33,7 +29,7 @@ std::vector<std::string> StepNames(const Node& steps) {
 
 Node* FindStep(std::string_view name, Node* steps) {
   for (Node& step : steps->items) {
-    if (IsTableNode(step) && StepName(step) == name) return &step;
+    if (step.is_table() && StepName(step) == name) return &step;
   }
   return nullptr;
 }
@@ -44,7 +40,7 @@ void MergeTables(const Node& later, Node* into) {
     Node* known = into->Find(entry.key);
     if (known == nullptr) {
       into->entries.push_back(entry);
-    } else if (IsTableNode(*known) && IsTableNode(entry.value)) {
+    } else if (known->is_table() && entry.value.is_table()) {
       MergeTables(entry.value, known);
     } else {
       *known = entry.value;
@@ -64,35 +60,35 @@ void PatchBelow(const std::string& before, const Node& patch, Node* steps,
   for (const Entry& entry : patch.entries) {
     const std::string name = before + entry.key;
     Node* step = FindStep(name, steps);
-    if (step != nullptr && IsTableNode(entry.value)) {
+    if (step != nullptr && entry.value.is_table()) {
       MergeTables(entry.value, step);
       continue;
     }
     const std::vector<std::string> names = StepNames(*steps);
     const bool leads_on =
-        IsTableNode(entry.value) && std::any_of(names.begin(), names.end(), [&](const std::string& known) {
+        entry.value.is_table() && std::any_of(names.begin(), names.end(), [&](const std::string& known) {
           return known.starts_with(name + ".");
         });
     if (step == nullptr && leads_on) {
       PatchBelow(name + ".", entry.value, steps, diagnostics);
     } else if (step == nullptr) {
-      Report(ErrorAt(entry, fmt::format("there is no step '{}' to change", Shown(name)),
-                     DidYouMean(name, names)),
-             diagnostics);
+      ReportEdit(ErrorAt(entry, fmt::format("there is no step '{}' to change", Shown(name)),
+                         DidYouMean(name, names)),
+                 diagnostics);
     } else {
-      Report(ErrorAt(entry.value,
-                     fmt::format("the step '{}' is changed by a table of its attributes, found {}",
-                                 Shown(name), Describe(entry.value)),
-                     "such as { repeat = 12 }"),
-             diagnostics);
+      ReportEdit(ErrorAt(entry.value,
+                         fmt::format("the step '{}' is changed by a table of its attributes, found {}",
+                                     Shown(name), Describe(entry.value)),
+                         "such as { repeat = 12 }"),
+                 diagnostics);
     }
   }
 }
 
 void MergeSteps(const Node& later, Node* into, std::vector<Diagnostic>* diagnostics) {
-  if (IsArrayNode(*into) && IsTableNode(later)) {
+  if (into->is_array() && later.is_table()) {
     PatchSteps(later, into, diagnostics);
-  } else if (IsTableNode(*into) && IsTableNode(later)) {
+  } else if (into->is_table() && later.is_table()) {
     MergeTables(later, into);
   } else {
     *into = later;
@@ -101,8 +97,8 @@ void MergeSteps(const Node& later, Node* into, std::vector<Diagnostic>* diagnost
 
 void MergeBlock(const Node& later, Node* into, std::vector<Diagnostic>* diagnostics) {
   const Node* steps = later.Find("steps");
-  const bool anew = (steps != nullptr && IsArrayNode(*steps)) || later.Find("like") != nullptr;
-  if (anew || !IsTableNode(later) || !IsTableNode(*into)) {
+  const bool anew = (steps != nullptr && steps->is_array()) || later.Find("like") != nullptr;
+  if (anew || !later.is_table() || !into->is_table()) {
     *into = later;
     return;
   }
@@ -119,7 +115,7 @@ void MergeBlock(const Node& later, Node* into, std::vector<Diagnostic>* diagnost
 }
 
 void MergeBlocks(const Node& later, Node* into, std::vector<Diagnostic>* diagnostics) {
-  if (!IsTableNode(later) || !IsTableNode(*into)) {
+  if (!later.is_table() || !into->is_table()) {
     *into = later;
     return;
   }
@@ -137,19 +133,22 @@ void MergeBlocks(const Node& later, Node* into, std::vector<Diagnostic>* diagnos
 Node* StepsToEdit(const Node& edit, Node* root, std::vector<Diagnostic>* diagnostics) {
   Node* steps = root->Find(kMain);
   if (const Node* block = edit.Find("block"); block != nullptr) {
-    Node* blocks = root->Find(kBlock);
-    Node* found = blocks == nullptr || !IsStringNode(block) ? nullptr : blocks->Find(block->string);
+    Node* blocks = root->Find(kBlocks);
+    Node* found = blocks == nullptr || (block == nullptr || !block->is_string())
+                      ? nullptr
+                      : blocks->Find(block->string);
     steps = found == nullptr ? nullptr : found->Find("steps");
-    if (steps == nullptr || !IsArrayNode(*steps)) {
-      Report(
+    if (steps == nullptr || !steps->is_array()) {
+      ReportEdit(
           ErrorAt(*block, fmt::format("there is no block '{}' with a list of steps", Shown(block->string))),
           diagnostics);
       return nullptr;
     }
   }
-  if (steps == nullptr || !IsArrayNode(*steps)) {
-    Report(ErrorAt(edit, "there is no model.main whose steps could be edited", "extend a file that has one"),
-           diagnostics);
+  if (steps == nullptr || !steps->is_array()) {
+    ReportEdit(
+        ErrorAt(edit, "there is no model.main whose steps could be edited", "extend a file that has one"),
+        diagnostics);
     return nullptr;
   }
   return steps;
@@ -157,10 +156,10 @@ Node* StepsToEdit(const Node& edit, Node* root, std::vector<Diagnostic>* diagnos
 
 // [[model.replace]] and its kin: { step = "layers", with = { … } or [ … ], block = "gqa" }.
 void Edit(std::string_view how, const Node& edit, Node* root, std::vector<Diagnostic>* diagnostics) {
-  if (!IsTableNode(edit)) {
-    Report(ErrorAt(edit, fmt::format("{} is a list of tables, found {}", how, Describe(edit)),
-                   fmt::format("write [[{}]], and step and with below", how)),
-           diagnostics);
+  if (!edit.is_table()) {
+    ReportEdit(ErrorAt(edit, fmt::format("{} is a list of tables, found {}", how, Describe(edit)),
+                       fmt::format("write [[{}]], and step and with below", how)),
+               diagnostics);
     return;
   }
   const bool removes = how == "model.remove";
@@ -169,32 +168,32 @@ void Edit(std::string_view how, const Node& edit, Node* root, std::vector<Diagno
   for (const Entry& entry : edit.entries) {
     const bool known = entry.key == "step" || entry.key == "block" || (entry.key == "with" && !removes);
     if (!known) {
-      Report(ErrorAt(entry, fmt::format("unknown key '{}' in [[{}]]", Shown(entry.key), how),
-                     DidYouMean(entry.key, {"step", "with", "block"})),
-             diagnostics);
+      ReportEdit(ErrorAt(entry, fmt::format("unknown key '{}' in [[{}]]", Shown(entry.key), how),
+                         DidYouMean(entry.key, {"step", "with", "block"})),
+                 diagnostics);
     }
   }
-  const bool complete =
-      IsStringNode(name) && (removes || (with != nullptr && (IsTableNode(*with) || IsArrayNode(*with))));
+  const bool complete = (name != nullptr && name->is_string()) &&
+                        (removes || (with != nullptr && (with->is_table() || with->is_array())));
   if (!complete) {
-    Report(ErrorAt(edit, fmt::format("[[{}]] needs step = \"NAME\"{}", how,
-                                     removes ? "" : " and with = { a step } or [ steps ]")),
-           diagnostics);
+    ReportEdit(ErrorAt(edit, fmt::format("[[{}]] needs step = \"NAME\"{}", how,
+                                         removes ? "" : " and with = { a step } or [ steps ]")),
+               diagnostics);
     return;
   }
   Node* steps = StepsToEdit(edit, root, diagnostics);
   if (steps == nullptr) return;
   const Node* found = FindStep(name->string, steps);
   if (found == nullptr) {
-    Report(ErrorAt(*name, fmt::format("there is no step '{}'", Shown(name->string)),
-                   DidYouMean(name->string, StepNames(*steps))),
-           diagnostics);
+    ReportEdit(ErrorAt(*name, fmt::format("there is no step '{}'", Shown(name->string)),
+                       DidYouMean(name->string, StepNames(*steps))),
+               diagnostics);
     return;
   }
   auto at = steps->items.begin() + (found - steps->items.data());
-  const std::vector<Node> added = removes              ? std::vector<Node>{}
-                                  : IsArrayNode(*with) ? with->items
-                                                       : std::vector<Node>{*with};
+  const std::vector<Node> added = removes            ? std::vector<Node>{}
+                                  : with->is_array() ? with->items
+                                                     : std::vector<Node>{*with};
   if (how == "model.replace" || removes) at = steps->items.erase(at);
   if (how == "model.after") ++at;
   steps->items.insert(at, added.begin(), added.end());
@@ -208,7 +207,7 @@ std::string KeyToml(std::string_view key) {
 }
 
 std::string StepLines(const Node& steps) {
-  if (!IsArrayNode(steps)) return InlineToml(steps);
+  if (!steps.is_array()) return InlineToml(steps);
   std::string text = "[\n";
   for (const Node& step : steps.items) text += fmt::format("  {},\n", InlineToml(step));
   return text + "]";
@@ -216,7 +215,7 @@ std::string StepLines(const Node& steps) {
 
 void AddStepRows(const std::string& prefix, const Node& steps,
                  std::vector<std::pair<std::string, std::string>>* rows) {
-  if (!IsArrayNode(steps)) {
+  if (!steps.is_array()) {
     rows->emplace_back(prefix, InlineToml(steps));
     return;
   }
@@ -246,7 +245,7 @@ const std::vector<TextKey>& TextKeys() {
       {"model.before", true, "Puts steps before one."},
       {"model.after", true, "Puts steps behind one."},
       {"model.remove", true, "Removes a step."},
-      {kBlock, false, "Blocks: named lists of steps."},
+      {kBlocks, false, "Blocks: named lists of steps."},
       {kGroups, false, "Settings of the optimizer for the parameters whose names match."},
   };
   return keys;
@@ -268,9 +267,9 @@ void MergeText(const Node& later, Node* into, std::vector<Diagnostic>* diagnosti
       into->entries.push_back(entry);
     } else if (entry.key == kMain) {
       MergeSteps(entry.value, known, diagnostics);
-    } else if (entry.key == kBlock) {
+    } else if (entry.key == kBlocks) {
       MergeBlocks(entry.value, known, diagnostics);
-    } else if (IsTableNode(*known) && IsTableNode(entry.value)) {
+    } else if (known->is_table() && entry.value.is_table()) {
       MergeTables(entry.value, known);
     } else {
       *known = entry.value;
@@ -279,7 +278,7 @@ void MergeText(const Node& later, Node* into, std::vector<Diagnostic>* diagnosti
   for (const Entry& entry : later.entries) {
     if (!FindTextKey(entry.key)->edits) continue;
     const std::vector<Node> edits =
-        IsArrayNode(entry.value) ? entry.value.items : std::vector<Node>{entry.value};
+        entry.value.is_array() ? entry.value.items : std::vector<Node>{entry.value};
     for (const Node& edit : edits) Edit(entry.key, edit, into, diagnostics);
   }
 }
@@ -290,7 +289,7 @@ void PatchSteps(const Node& patch, Node* steps, std::vector<Diagnostic>* diagnos
 
 std::string StepName(const Node& step) {
   for (const char* key : {"as", "do"}) {
-    if (const Node* name = step.Find(key); IsStringNode(name)) return name->string;
+    if (const Node* name = step.Find(key); (name != nullptr && name->is_string())) return name->string;
   }
   return "";
 }
@@ -333,7 +332,7 @@ std::string ModelLines(const Node& root) {
 
 std::string TextTables(const Node& root) {
   std::string text;
-  if (const Node* blocks = root.Find(kBlock); blocks != nullptr && IsTableNode(*blocks)) {
+  if (const Node* blocks = root.Find(kBlocks); blocks != nullptr && blocks->is_table()) {
     for (const Entry& block : blocks->entries) {
       text += fmt::format("\n[block.{}]\n", KeyToml(block.key));
       for (const Entry& entry : block.value.entries) {
@@ -341,7 +340,7 @@ std::string TextTables(const Node& root) {
       }
     }
   }
-  if (const Node* groups = root.Find(kGroups); groups != nullptr && IsArrayNode(*groups)) {
+  if (const Node* groups = root.Find(kGroups); groups != nullptr && groups->is_array()) {
     for (const Node& group : groups->items) {
       text += "\n[[optimizer.group]]\n";
       for (const Entry& entry : group.entries)
@@ -356,7 +355,7 @@ std::vector<std::pair<std::string, std::string>> TextRows(const Node& root) {
   for (const Entry& part : root.entries) {
     if (part.key == kMain) {
       AddStepRows(part.key, part.value, &rows);
-    } else if (part.key == kBlock) {
+    } else if (part.key == kBlocks) {
       for (const Entry& block : part.value.entries) {
         for (const Entry& entry : block.value.entries) {
           const std::string key = fmt::format("{}.{}", part.key, block.key);
@@ -367,7 +366,7 @@ std::vector<std::pair<std::string, std::string>> TextRows(const Node& root) {
           }
         }
       }
-    } else if (IsTableNode(part.value)) {
+    } else if (part.value.is_table()) {
       for (const Entry& entry : part.value.entries)
         rows.emplace_back(fmt::format("{}.{}", part.key, entry.key), InlineToml(entry.value));
     } else {

@@ -31,7 +31,7 @@ absl::Status CheckShapes(StepContext& step) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<graph::ValueIds> Emit(StepContext& step) {
+absl::StatusOr<graph::ValueIds> EmitAttention(StepContext& step) {
   RETURN_IF_ERROR(CheckShapes(step));
   const std::string& mask = step.Word("mask");
   const std::int64_t window = step.Int("window");
@@ -119,6 +119,6 @@ const ModuleDef kAttentionModule{
                     .kind = AttributeKind::kValue,
                     .initial = "positions",
                     .doc = "Positions of the queries, i32 [B, S]."}},
-    .emit = Emit};
+    .emit = EmitAttention};
 
 }  // namespace engine::model

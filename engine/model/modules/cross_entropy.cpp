@@ -17,7 +17,7 @@ graph::Attributes TermsOf(const StepContext& step) {
   return terms;
 }
 
-absl::StatusOr<graph::ValueIds> Emit(StepContext& step) {
+absl::StatusOr<graph::ValueIds> EmitCrossEntropy(StepContext& step) {
   const graph::ValueId logits = step.input();
   const graph::ValueId labels = step.Get("labels").value;
   const Shape& of = step.type(logits).shape;
@@ -87,6 +87,6 @@ const ModuleDef kCrossEntropyModule{
                     .doc = "Its factor in the objective, the sum of all losses; 0: it is only logged.",
                     .min = 0,
                     .max = 1e6}},
-    .emit = Emit};
+    .emit = EmitCrossEntropy};
 
 }  // namespace engine::model

@@ -5,7 +5,7 @@
 namespace engine::model {
 namespace {
 
-absl::StatusOr<graph::ValueIds> Emit(StepContext& step) {
+absl::StatusOr<graph::ValueIds> EmitEmbedding(StepContext& step) {
   const graph::ValueId ids = step.input();
   if (step.type(ids).dtype != DType::kI32) {
     return step.Error(fmt::format("an embedding looks up i32 numbers, and {} are {}",
@@ -66,6 +66,6 @@ const ModuleDef kEmbeddingModule{
           .min = 0,
           .max = 1 << 20},
          {.name = "init", .kind = AttributeKind::kInitializer, .initial = "normal", .doc = "Of the table."}},
-    .emit = Emit};
+    .emit = EmitEmbedding};
 
 }  // namespace engine::model

@@ -54,7 +54,7 @@ absl::StatusOr<graph::ValueId> EmitProduct(StepContext& step, const Product& pro
   return step.Emit1(ops::kBiasAdd, name + ".add_bias", {y, bias});
 }
 
-absl::StatusOr<graph::ValueIds> Emit(StepContext& step) {
+absl::StatusOr<graph::ValueIds> EmitLinear(StepContext& step) {
   const int rank = step.type(step.input()).shape.rank();
   int contracted = rank - step.LeadingDims(step.input());
   if (step.Has("contract")) contracted = static_cast<int>(step.Int("contract"));
@@ -115,6 +115,6 @@ const ModuleDef kLinearModule{
           .min = 1,
           .max = 7},
          {.name = "init", .kind = AttributeKind::kInitializer, .initial = "normal", .doc = "Of the weight."}},
-    .emit = Emit};
+    .emit = EmitLinear};
 
 }  // namespace engine::model

@@ -5,7 +5,7 @@
 namespace engine::model {
 namespace {
 
-absl::StatusOr<graph::ValueIds> Emit(StepContext& step) {
+absl::StatusOr<graph::ValueIds> EmitQkvSplit(StepContext& step) {
   const Shape& packed = step.type(step.input()).shape;
   if (packed.rank() != 5 || packed[3] < 3) {
     return step.Error(
@@ -81,6 +81,6 @@ const ModuleDef kQkvSplitModule{
           .kind = AttributeKind::kValue,
           .initial = "positions",
           .doc = "Positions of the tokens, i32 [B, S]."}},
-    .emit = Emit};
+    .emit = EmitQkvSplit};
 
 }  // namespace engine::model

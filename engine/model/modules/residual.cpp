@@ -5,7 +5,7 @@
 namespace engine::model {
 namespace {
 
-absl::StatusOr<graph::ValueIds> Emit(StepContext& step) {
+absl::StatusOr<graph::ValueIds> EmitResidual(StepContext& step) {
   graph::ValueId sum = step.input(0);
   for (std::size_t i = 1; i < step.inputs().size(); ++i) {
     const Shape& stream = step.type(sum).shape;
@@ -35,6 +35,6 @@ const ModuleDef kResidualModule{
     .gives = "the stream",
     .least_inputs = 2,
     .most_inputs = -1,
-    .emit = Emit};
+    .emit = EmitResidual};
 
 }  // namespace engine::model

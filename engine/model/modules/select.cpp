@@ -5,7 +5,7 @@
 namespace engine::model {
 namespace {
 
-absl::StatusOr<graph::ValueIds> Emit(StepContext& step) {
+absl::StatusOr<graph::ValueIds> EmitSelect(StepContext& step) {
   const Shape& x = step.type(step.input()).shape;
   const std::int64_t token = step.Int("token");
   if (x.rank() < 3 || token >= x[1]) {
@@ -28,6 +28,6 @@ const ModuleDef kSelectModule{.name = "select",
                                               .doc = "Which, from 0.",
                                               .min = 0,
                                               .max = 1 << 30}},
-                              .emit = Emit};
+                              .emit = EmitSelect};
 
 }  // namespace engine::model
