@@ -16,6 +16,18 @@
 namespace engine::import {
 namespace {
 
+constexpr std::array<std::string_view, 7> kYarnFlags = {"--yarn-rotary-scaling-factor",
+                                                        "--yarn-original-max-position-embeddings",
+                                                        "--yarn-beta-fast",
+                                                        "--yarn-beta-slow",
+                                                        "--yarn-mscale",
+                                                        "--yarn-mscale-all-dim",
+                                                        "--no-yarn-correction-range-round-to-int"};
+
+bool IsOfYarn(std::string_view flag) {
+  return std::find(kYarnFlags.begin(), kYarnFlags.end(), flag) != kYarnFlags.end();
+}
+
 // What a decoder's keys do not say: reads the keys that other parts have set.
 class StepsConverter : MegatronWriter {
  public:
@@ -34,6 +46,7 @@ class StepsConverter : MegatronWriter {
     Windows();
     NoRotation();
     Rotary();
+    FurtherTokens();
   }
 
  private:
@@ -59,6 +72,29 @@ class StepsConverter : MegatronWriter {
     if (!value || (*value >= least && *value <= most)) return value;
     a_.Error(flag, fmt::format("{} is {}", flag, *value), fmt::format("from {} to {}", least, most));
     return std::nullopt;
+  }
+
+  void FurtherTokens() {
+    constexpr const char* kFlag = "--mtp-num-layers";
+    constexpr const char* kFactor = "--mtp-loss-scaling-factor";
+    constexpr std::int64_t kMost = 8;  // labels_2 to labels_9
+    const std::optional<std::int64_t> count = a_.Int(kFlag);
+    const std::optional<double> factor = Between(kFactor, 0, 1e6);
+    if (!count) {
+      if (factor) Remark(kFactor, "no effect without --mtp-num-layers");
+      return;
+    }
+    if (*count < 1 || *count > kMost) {
+      a_.Error(kFlag, fmt::format("{} is {}", kFlag, *count), fmt::format("from 1 to {}", kMost));
+    } else if (Position() == "learned") {
+      a_.Error(kFlag, fmt::format("{} with learned positions cannot be imported", kFlag),
+               "--position-embedding-type rope or none");
+    } else {
+      changes_.further_tokens = *count;
+      changes_.further_weight = factor.value_or(0.1) / static_cast<double>(*count);
+      Asks(kFlag);
+      Remark(kFlag, "losses are means over all tokens, those that a sample has no label for included");
+    }
   }
 
   void Softmax() {
@@ -231,20 +267,8 @@ class StepsConverter : MegatronWriter {
       AddRotary("--no-yarn-correction-range-round-to-int", "truncate = false");
   }
 
-  static bool IsOfYarn(std::string_view flag) {
-    return std::find(kYarnFlags.begin(), kYarnFlags.end(), flag) != kYarnFlags.end();
-  }
-
   static constexpr const char* kNotRotary = "no effect without rotary positions";
   static constexpr double kMostFactor = 1 << 20;
-  static constexpr std::array<std::string_view, 7> kYarnFlags = {"--yarn-rotary-scaling-factor",
-                                                                 "--yarn-original-max-position-embeddings",
-                                                                 "--yarn-beta-fast",
-                                                                 "--yarn-beta-slow",
-                                                                 "--yarn-mscale",
-                                                                 "--yarn-mscale-all-dim",
-                                                                 "--no-yarn-correction-range-round-to-int"};
-
   MegatronModelChanges& changes_;
 };
 

@@ -121,10 +121,8 @@ std::vector<MegatronFlag> ModelFlags() {
       Refused(kOne, "--hybrid-override-pattern", kOtherModel),
       Refused(kNone, "--is-hybrid-model", kOtherModel),
       Refused(kNone, "--multi-latent-attention", kOtherModel),
-      Refused(kOne, "--mtp-num-layers",
-              "a model predicts the next token alone: a block that reads a sequence moved by a token has no "
-              "form"),
-      Note(kOne, "--mtp-loss-scaling-factor", "there are no further predictions for it"),
+      Read("--mtp-num-layers", "steps: further tokens, each by a layer of its own and a loss"),
+      Read("--mtp-loss-scaling-factor", "weights of the further losses"),
       Refused(kOne, "--encoder-num-layers", kOtherModel),
       Refused(kOne, "--decoder-num-layers", kOtherModel),
       Refused(kOne, "--encoder-seq-length", kOtherModel),

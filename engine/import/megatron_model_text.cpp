@@ -29,6 +29,9 @@ class ChangesWriter {
     if (rotary() && !c_.rotary.empty()) text += fmt::format("rotary.rope = {{ {} }}\n", c_.rotary);
     text += Embeddings() + Layers();
     if (c_.gain_from_one) text += "main.final_norm = { gain_offset = 1 }\n";
+    for (std::int64_t i = 0; i < c_.further_tokens; ++i)
+      text += fmt::format("inputs.labels_{} = \"i32[B,S]\"\n", i + 2);
+    if (c_.further_tokens > 0) text += FurtherTokens();
     if (c_.qk_norms) text += Split();
     return text + Attention() + Mlp();
   }
@@ -59,6 +62,53 @@ class ChangesWriter {
     }
     if (cycles.empty()) return "";
     return fmt::format("main.layers = {{ cycle = {{ {} }} }}\n", fmt::join(cycles, ", "));
+  }
+
+  // Of each further token: the stream of the token before and the embedding of the next one known, each normalised, through a
+  // product of their pair (a sum of two), a layer, a norm and the model's head.
+  std::string FurtherTokens() const {
+    std::string text = "[[model.after]]\nstep = \"loss\"\nwith = [\n";
+    std::string stream = "layers";
+    for (std::int64_t i = 0; i < c_.further_tokens; ++i) {
+      const std::string name = fmt::format("mtp.{}", i);
+      const auto step = [&](std::string_view keys) { text += fmt::format("  {{ {} }},\n", keys); };
+      step(
+          fmt::format("do = \"embedding\", as = \"{}.embedding\", of = \"{}\", weight = \"embedding.tokens\"",
+                      name, i == 0 ? "labels" : fmt::format("labels_{}", i + 1)));
+      step(Norm(name + ".enorm", name + ".embedding"));
+      step(fmt::format("do = \"linear\", as = \"{}.e_proj\", out = [\"D\"]", name));
+      step(Norm(name + ".hnorm", stream));
+      step(fmt::format("do = \"linear\", as = \"{}.h_proj\", out = [\"D\"]", name));
+      step(fmt::format("do = \"add\", as = \"{0}.pair\", of = [\"{0}.e_proj\", \"{0}.h_proj\"]", name));
+      stream = name + ".layer";
+      step(fmt::format(
+          "do = \"stack\", as = \"{}\", repeat = 1, layer = [\"attention as attention\", \"mlp as mlp\"]{}",
+          stream, LayerBehindAll()));
+      step(Norm(name + ".final_norm", stream));
+      step(fmt::format("do = \"linear\", as = \"{}.head\", out = [\"V\"], weight = \"{}\"", name,
+                       model_.tied_embeddings ? "embedding.tokens" : "head.weight"));
+      step(fmt::format("do = \"cross_entropy\", as = \"loss_{0}\", labels = \"labels_{0}\", weight = {1}",
+                       i + 2, recipe::ToToml(recipe::FieldValue(c_.further_weight))));
+    }
+    return text + "]\n";
+  }
+
+  std::string Norm(const std::string& name, const std::string& of) const {
+    return fmt::format("do = \"{}\", as = \"{}\", of = \"{}\", epsilon = {}{}",
+                       model_.norm.kind == "rmsnorm" ? "rms_norm" : "layer_norm", name, of,
+                       recipe::ToToml(recipe::FieldValue(model_.norm.epsilon)),
+                       c_.gain_from_one ? ", gain_offset = 1" : "");
+  }
+
+  // What a layer behind those of the stack takes of their cycles.
+  std::string LayerBehindAll() const {
+    std::vector<std::string> set;
+    const auto layer = static_cast<std::size_t>(model_.layers);
+    if (!c_.windows.empty()) set.push_back(fmt::format("window = {}", c_.windows[layer % c_.windows.size()]));
+    if (!c_.rotated.empty())
+      set.push_back(
+          fmt::format("table = \"{}\"", c_.rotated[layer % c_.rotated.size()] ? "rope" : kNoRotation));
+    return set.empty() ? "" : fmt::format(", set = {{ {} }}", fmt::join(set, ", "));
   }
 
   // Norms stand between the split and the rotation, which the split alone does otherwise.

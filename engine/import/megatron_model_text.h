@@ -22,6 +22,9 @@ struct MegatronModelChanges {
   std::string rotary;                   // more keys of the rotary table: "width = 16"
   std::vector<std::int64_t> windows;    // that layers take in turn; empty: the keys' in all
   std::vector<bool> rotated;  // whether layers, in turn, rotate queries and keys; empty: as the keys say
+  std::int64_t further_tokens =
+      0;                      // that are predicted behind the next one (DeepSeek-V3's MTP; arXiv:2412.19437)
+  double further_weight = 0;  // of the loss of each
   std::vector<std::string> groups;  // tables [[optimizer.group]], which go with keys and with steps
 };
 

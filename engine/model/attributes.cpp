@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "engine/base/status.h"
@@ -24,6 +25,7 @@ bool IsStepKey(std::string_view key) {
 template <typename Words>
 std::vector<std::string> Strings(const Words& words) {
   std::vector<std::string> strings;
+  strings.reserve(std::size(words));
   for (const std::string_view word : words) strings.emplace_back(word);
   return strings;
 }

@@ -33,6 +33,7 @@ constexpr std::array<Meaning, 8> kMeanings = {{{"other", Dim::kOther},
 
 std::vector<std::string> MeaningWords() {
   std::vector<std::string> words;
+  words.reserve(kMeanings.size());
   for (const Meaning& meaning : kMeanings) words.emplace_back(meaning.word);
   return words;
 }

@@ -87,14 +87,18 @@ std::string ToJson(const Recipe& recipe) {
 }
 
 std::string OriginOf(const Recipe& recipe, const std::string& key) {
-  return Location(ProvenanceOf(recipe, key));
+  // A step, or a dim, is where the nearest key around it is.
+  std::string known = key;
+  while (!recipe.provenance.contains(known) && known.find('.') != std::string::npos)
+    known.resize(known.rfind('.'));
+  return Location(ProvenanceOf(recipe, known));
 }
 
 std::string HashOfValues(const Recipe& recipe) {
   std::string text;
   for (const Field& field : Fields()) {
     const FieldValue value = Get(field, recipe);
-    if (value != DefaultOf(field)) text += field.key + " = " + ToToml(value) + "\n";
+    if (Applies(field, recipe) && value != DefaultOf(field)) text += field.key + " = " + ToToml(value) + "\n";
   }
   for (const auto& [key, value] : RowsOf(recipe)) text += fmt::format("{} = {}\n", key, value);
   return HashHex(text);
@@ -105,7 +109,9 @@ std::vector<Change> Diff(const Recipe& before, const Recipe& after) {
   for (const Field& field : Fields()) {
     const FieldValue a = Get(field, before);
     const FieldValue b = Get(field, after);
-    if (a != b) changes.push_back({field.key, ToToml(a), ToToml(b)});
+    // What follows from steps differs with them.
+    const bool is_said = Applies(field, before) || Applies(field, after);
+    if (is_said && a != b) changes.push_back({field.key, ToToml(a), ToToml(b)});
   }
   const TextRowList rows_before = RowsOf(before);
   const TextRowList rows_after = RowsOf(after);

@@ -91,6 +91,24 @@ TEST_CASE("megatron steps: what the keys of a decoder say stays keys") {
             .empty());
 }
 
+TEST_CASE("megatron steps: further tokens") {
+  TextTable steps =
+      StepsOfImport(With(kRope, {{"--mtp-num-layers", "2"}, {"--mtp-loss-scaling-factor", "0.3"}}));
+  CHECK(IsWithin(
+      "mtp.0.embedding, mtp.0.enorm, mtp.0.e_proj, mtp.0.hnorm, mtp.0.h_proj, mtp.0.pair, mtp.0.layer, "
+      "mtp.0.final_norm, mtp.0.head, loss_2, mtp.1.embedding",
+      steps["model.main"]));
+  CHECK(IsWithin("of = \"labels\"", steps["model.main.mtp.0.embedding"]));
+  CHECK(IsWithin("of = \"labels_2\"", steps["model.main.mtp.1.embedding"]));
+  CHECK(IsWithin("of = \"mtp.0.layer\"", steps["model.main.mtp.1.hnorm"]));
+  CHECK(IsWithin("labels = \"labels_3\", weight = 0.15", steps["model.main.loss_3"]));
+  CHECK(steps["model.inputs.labels_3"] == "\"i32[B,S]\"");
+  steps = StepsOfImport(
+      With(kRope, {{"--mtp-num-layers", "1"}, {"--window-size", "15,0"}, {"--window-attn-skip-freq", "3"}}));
+  CHECK(IsWithin("set = { window = 0 }", steps["model.main.mtp.0.layer"]));  // layer 8 of [16, 16, 0, …]
+  CHECK(IsWithin("weight = 0.1 }", steps["model.main.loss_2"]));
+}
+
 TEST_CASE("megatron steps: norms") {
   TextTable steps = StepsOfImport(With(kRope, {{"--qk-layernorm", ""}, {"--norm-epsilon", "1e-6"}}));
   CHECK(steps["block.attention"] ==
@@ -268,9 +286,9 @@ TEST_CASE("megatron steps: what cannot be is an error at its flag") {
       {"--window-attn-skip-freq is 0 | hint: at least 1, or a list such as ([0]*3+[1])*2",
        {{"--window-size", "15,0"}, {"--window-attn-skip-freq", "0"}}},
       {"--embedding-init-method-std is 11 | hint: from 0 to 10", {{"--embedding-init-method-std", "11"}}},
-      {"--mtp-num-layers cannot be imported: a model predicts the next token alone: a block that reads a "
-       "sequence "
-       "moved by a token has no form",
+      {"--mtp-num-layers is 9 | hint: from 1 to 8", With(kRope, {{"--mtp-num-layers", "9"}})},
+      {"--mtp-num-layers with learned positions cannot be imported | hint: --position-embedding-type rope or "
+       "none",
        {{"--mtp-num-layers", "1"}}},
       {"--qk-l2-norm cannot be imported: norms of queries and keys have a gain, as with --qk-layernorm",
        {{"--qk-l2-norm", ""}}},
