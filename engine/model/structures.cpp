@@ -61,7 +61,7 @@ const std::vector<const ModuleDef*>& Structures() {
 
 std::string RangeText(const AttributeDef& def) {
   if (std::isinf(def.min) && std::isinf(def.max)) return "";
-  const std::string low = fmt::format("{} {}", def.open ? "above" : "at least", def.min);
+  std::string low = fmt::format("{} {}", def.open ? "above" : "at least", def.min);
   if (std::isinf(def.max)) return low;
   return fmt::format("{} and {} {}", low, def.open || def.open_end ? "less than" : "at most", def.max);
 }

@@ -30,6 +30,7 @@ absl::StatusOr<graph::ValueIds> EmitCrossEntropy(StepContext& step) {
                                               needed, step.graph().value(labels).name,
                                               Name(step.type(labels).dtype), expected.ToString()));
   }
+  const std::int64_t labels_of_sample = expected.elements() / step.options().batch;
   graph::Graph& graph = step.graph();
   const graph::Attributes terms = TermsOf(step);
   graph::Attributes attributes = {{"classes", step.LogicalClasses(logits)}};
@@ -39,7 +40,6 @@ absl::StatusOr<graph::ValueIds> EmitCrossEntropy(StepContext& step) {
       step.Emit(ops::kCrossEntropy, step.path() + ".cross_entropy", {logits, labels}, attributes));
   for (const graph::ValueId statistic : statistics) graph.value(statistic).pin = graph::Pin::kReplicated;
   if (graph.logits() == graph::kNoValue) graph.set_logits(logits);
-  const std::int64_t labels_of_sample = expected.elements() / step.options().batch;
   const double count = step.options().global_samples * static_cast<double>(labels_of_sample);
   const double weight = step.Number("weight");
   const graph::ValueId loss = graph.AddMetric(step.path(), count, weight);
