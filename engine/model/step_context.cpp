@@ -43,9 +43,20 @@ const AttributeValue& StepContext::Get(std::string_view name) const {
   return *value;
 }
 
+// Offsets and sizes are counted in 63 bits; so far below that that no sum of them can overflow.
+absl::Status StepContext::CheckCountable(const Shape& shape) {
+  constexpr double kMost = 0x1p50;
+  double elements = 1;
+  for (const std::int64_t size : shape) elements *= static_cast<double>(size);
+  if (elements <= kMost) return absl::OkStatus();
+  return Error(fmt::format("{} has {:.1e} elements, more than this engine counts ({:.1e})", shape.ToString(),
+                           elements, kMost));
+}
+
 absl::StatusOr<ValueId> StepContext::Parameter(std::string_view suffix, graph::Role role, const Sizes& sizes,
                                                graph::Initializer initializer) {
   const std::string name = suffix.empty() ? path_ : fmt::format("{}.{}", path_, suffix);
+  RETURN_IF_ERROR(CheckCountable(sizes.shape));
   const auto [known, fresh] = parameters_->by_name.try_emplace(name);
   if (!fresh) {
     const recipe::Node& other = *known->second.step;
@@ -65,8 +76,9 @@ absl::StatusOr<ValueIds> StepContext::Emit(const graph::OpDef& op, const std::st
                                            graph::Attributes attributes) {
   std::vector<graph::TensorType> types;
   for (const ValueId value : inputs) types.push_back(type(value));
-  if (const auto inferred = op.infer(types, attributes); !inferred.ok())
-    return Error(Message(inferred.status()));
+  const absl::StatusOr<std::vector<graph::TensorType>> inferred = op.infer(types, attributes);
+  if (!inferred.ok()) return Error(Message(inferred.status()));
+  for (const graph::TensorType& output : *inferred) RETURN_IF_ERROR(CheckCountable(output.shape));
   return graph_->Emit(op, name, std::move(inputs), std::move(attributes));
 }
 

@@ -118,6 +118,7 @@ class StepContext {
   void AddAttribute(AttributeValue value) { attributes_.push_back(std::move(value)); }
 
  private:
+  absl::Status CheckCountable(const Shape& shape);
   const AttributeValue* Find(std::string_view name) const;
 
   graph::Graph* graph_;

@@ -20,7 +20,8 @@ using graph::ValueId;
 using graph::ValueIds;
 using recipe::Node;
 
-constexpr int kMostCalls = 16;
+constexpr int kMostDepth = 16;                // of blocks within blocks
+constexpr std::int64_t kMostSteps = 500'000;  // that all layers have together
 
 // "embedding" of "embedding.tokens".
 std::string FirstPart(const std::string& name) { return name.substr(0, name.find('.')); }
@@ -57,8 +58,7 @@ const ModuleDef* Walk::ModuleOf(const Node& step, Scope* scope) {
     values_.Forget(step, scope);
     return nullptr;
   }
-  if (const Node* as = step.Find("as");
-      as != nullptr && ((as == nullptr || !as->is_string()) || as->string.empty())) {
+  if (const Node* as = step.Find("as"); as != nullptr && (!as->is_string() || as->string.empty())) {
     Report(*as, fmt::format("`as` is the step's name, not {}", Describe(*as)));
     return nullptr;
   }
@@ -76,6 +76,11 @@ void Walk::EnterUnit(const std::string& name) {
 }
 
 void Walk::Step(const Node& step, const std::string& prefix, Scope* scope) {
+  if (++steps_ > kMostSteps) {
+    if (steps_ == kMostSteps + 1)
+      Report(PlaceOf(step), fmt::format("the model has more than {} steps", kMostSteps));
+    return;
+  }
   const ModuleDef* module = ModuleOf(step, scope);
   if (module == nullptr) return;
   const std::string name = recipe::StepName(step);
@@ -110,7 +115,15 @@ std::optional<ValueIds> Walk::Emit(const Node& step, const ModuleDef& module, co
 std::optional<ValueId> Walk::Run(const Block& block, const std::string& path, Scope* outer) {
   Scope scope{.dims = outer->dims, .outer = outer, .last = outer->values.contains("x") ? "x" : ""};
   const std::size_t before = diagnostics_->size();
+  if (depth_ == kMostDepth) {
+    Report(*block.node,
+           fmt::format("blocks stand within each other more than {} deep; does one repeat or call itself?",
+                       kMostDepth));
+    return std::nullopt;
+  }
+  ++depth_;
   for (const Node& step : block.steps.items) Step(step, path, &scope);
+  --depth_;
   if (diagnostics_->size() > before) return std::nullopt;
   const auto given = scope.values.find(block.gives);
   if (given == scope.values.end()) {
@@ -221,10 +234,6 @@ std::optional<ValueIds> Walk::Call(const Node& step, const ModuleDef& module, co
     }
     return std::nullopt;
   }
-  if (calls_ == kMostCalls) {
-    Report(PlaceOf(step), fmt::format("blocks call each other more than {} deep", kMostCalls));
-    return std::nullopt;
-  }
   const Node* changed = step.Find("dims");
   std::optional<DimTable> dims;
   if (changed != nullptr) dims = scope->dims->With(*changed, diagnostics_);
@@ -232,9 +241,7 @@ std::optional<ValueIds> Walk::Call(const Node& step, const ModuleDef& module, co
   const Bindings bindings = BindingsOf(step, 0, 1, diagnostics_);
   around.bindings = &bindings;
   values_.HandIn(step, scope, &around);
-  ++calls_;
   const std::optional<ValueId> result = Run(*block, path, &around);
-  --calls_;
   if (!result.has_value()) return std::nullopt;
   ReportUnread(bindings);
   return ValueIds{*result};

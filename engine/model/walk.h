@@ -65,8 +65,9 @@ class Walk {
   bool has_stack_;
   bool after_stack_ = false;
   bool in_layer_ = false;
-  bool open_ = false;  // a unit outside of layers
-  int calls_ = 0;      // that stand open
+  bool open_ = false;       // a unit outside of layers
+  int depth_ = 0;           // of blocks within blocks
+  std::int64_t steps_ = 0;  // walked so far
 };
 
 }  // namespace engine::model

@@ -257,8 +257,6 @@ const TextKey* FindTextKey(std::string_view key) {
   return found == TextKeys().end() ? nullptr : &*found;
 }
 
-const Node* TextOf(const Node& root, std::string_view key) { return root.Find(key); }
-
 void MergeText(const Node& later, Node* into, std::vector<Diagnostic>* diagnostics) {
   for (const Entry& entry : later.entries) {
     if (FindTextKey(entry.key)->edits) continue;

@@ -28,9 +28,6 @@ struct TextKey {
 const std::vector<TextKey>& TextKeys();
 const TextKey* FindTextKey(std::string_view key);  // null if there is none
 
-// The text key of a text's root; null where it has none.
-const Node* TextOf(const Node& root, std::string_view key);
-
 // Adds what a later file says. Mistakes of its edits are added to `diagnostics`.
 void MergeText(const Node& later, Node* into, std::vector<Diagnostic>* diagnostics);
 
