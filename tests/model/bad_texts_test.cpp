@@ -1,41 +1,20 @@
-// Each file of bad/ begins with the diagnostics that it must give, no more and no fewer:
-// "# expect: line:column: severity: message | hint: text", with "name.toml:" before the line if it is another file's.
+// Texts of models with mistakes (bad/) and the diagnostics that each must give.
 #include <doctest/doctest.h>
-#include <fmt/format.h>
 
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <string>
 
 #include "engine/model/build.h"
 #include "engine/model/load.h"
+#include "tests/recipe/expected_diagnostics.h"
 
 namespace engine::model {
 namespace {
 
 namespace fs = std::filesystem;
 
-std::string ExpectedOf(const fs::path& path) {
-  constexpr std::string_view kPrefix = "# expect: ";
-  std::ifstream lines(path);
-  std::string expected;
-  for (std::string line; std::getline(lines, line) && line.rfind(kPrefix, 0) == 0;) {
-    expected += line.substr(kPrefix.size()) + "\n";
-  }
-  return expected;
-}
-
 std::string ActualOf(const fs::path& path) {
-  std::string actual;
-  for (const Diagnostic& d : Load(path.filename().string()).diagnostics) {
-    const std::string file = fs::path(d.span.file).filename().string();
-    if (file != path.filename().string()) actual += file + ":";
-    actual += fmt::format("{}:{}: {}: {}", d.span.line, d.span.column,
-                          d.severity == Severity::kError ? "error" : "other", d.message);
-    actual += d.hint.empty() ? "\n" : fmt::format(" | hint: {}\n", d.hint);
-  }
-  return actual;
+  return recipe::ActualDiagnostics(path, Load(path.filename().string()).diagnostics);
 }
 
 }  // namespace
@@ -46,7 +25,7 @@ TEST_CASE("every bad text of a model gives exactly its expected diagnostics") {
   int files = 0;
   for (const auto& entry : fs::directory_iterator(fs::current_path())) {
     CAPTURE(entry.path().filename().string());
-    const std::string expected = ExpectedOf(entry.path());
+    const std::string expected = recipe::ExpectedDiagnostics(entry.path());
     CHECK(!expected.empty());
     CHECK(ActualOf(entry.path()) == expected);
     ++files;
@@ -64,7 +43,7 @@ TEST_CASE("texts of other families are read as far as there are modules") {
     const std::string name = entry.path().filename().string();
     CAPTURE(name);
     if (name == "blocks.toml") continue;  // of the others
-    CHECK(ActualOf(entry.path()) == ExpectedOf(entry.path()));
+    CHECK(ActualOf(entry.path()) == recipe::ExpectedDiagnostics(entry.path()));
     ++files;
   }
   const recipe::LoadResult llama = Load("llama.toml");

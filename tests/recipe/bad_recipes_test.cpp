@@ -1,43 +1,19 @@
-// Each file of bad/ begins with the diagnostics that it must give, no more and no fewer:
-// "# expect: line:column: severity: message | hint: text", with "name.toml:" before the line if it is another
-// file's.
+// Recipes with mistakes (bad/) and the diagnostics that each must give.
 #include <doctest/doctest.h>
-#include <fmt/format.h>
 
 #include <filesystem>
-#include <sstream>
 #include <string>
-#include <vector>
 
 #include "engine/recipe/load.h"
-#include "tests/recipe/test_files.h"
+#include "tests/recipe/expected_diagnostics.h"
 
 namespace engine::recipe {
 namespace {
 
 namespace fs = std::filesystem;
 
-std::string Expected(const fs::path& path) {
-  constexpr std::string_view kPrefix = "# expect: ";
-  std::istringstream lines(ReadText(path));
-  std::string expected;
-  for (std::string line; std::getline(lines, line) && line.rfind(kPrefix, 0) == 0;) {
-    expected += line.substr(kPrefix.size()) + "\n";
-  }
-  return expected;
-}
-
-// The current folder is the file's, so that messages name files as they stand in `extends`.
 std::string Actual(const fs::path& path) {
-  std::string actual;
-  for (const Diagnostic& d : Load(path.filename().string()).diagnostics) {
-    const std::string file = fs::path(d.span.file).filename().string();
-    if (file != path.filename().string()) actual += file + ":";
-    actual += fmt::format("{}:{}: {}: {}", d.span.line, d.span.column,
-                          d.severity == Severity::kError ? "error" : "other", d.message);
-    actual += d.hint.empty() ? "\n" : fmt::format(" | hint: {}\n", d.hint);
-  }
-  return actual;
+  return ActualDiagnostics(path, Load(path.filename().string()).diagnostics);
 }
 
 }  // namespace
@@ -48,7 +24,7 @@ TEST_CASE("every bad recipe gives exactly its expected diagnostics") {
   int files = 0;
   for (const auto& entry : fs::directory_iterator(fs::current_path())) {
     CAPTURE(entry.path().filename().string());
-    const std::string expected = Expected(entry.path());
+    const std::string expected = ExpectedDiagnostics(entry.path());
     CHECK(!expected.empty());
     CHECK(Actual(entry.path()) == expected);
     ++files;

@@ -27,7 +27,7 @@ T SumExp(std::int64_t count, const T* z, T top) {
   return sum;
 }
 
-// What is added to the cross entropy of a token (ops/cross_entropy.cpp).
+// The terms of a token's loss beside its cross entropy: label smoothing and z-loss (ops/cross_entropy.cpp).
 template <typename T>
 struct LossTerms {
   explicit LossTerms(const graph::Attributes& attributes)

@@ -10,7 +10,7 @@ namespace {
 
 std::int64_t Bytes(const TensorView& view) { return view.shape.elements() * SizeOf(view.dtype); }
 
-// That of the bucket.
+// The update of a bucket has the bucket's own learning rate, where a group gives it one.
 double LearningRate(const graph::Attributes& attributes, const double* control) {
   return control[plan::kLearningRate] * attributes.Float("learning_rate_scale", 1);
 }

@@ -95,7 +95,7 @@ __device__ __forceinline__ float SlopeOf(const AttentionProblem& p, std::int64_t
   return exp2f(static_cast<float>(graph::AlibiExponent(p.first_head + h, p.logical_heads)));
 }
 
-// What softmax sees of a scaled product, and its derivative by that.
+// A score is what softmax sees of a scaled product q·k; `derivative` is d(score)/d(scaled product).
 struct Bent {
   float score, derivative;
 };
@@ -110,7 +110,7 @@ __device__ __forceinline__ Bent Bend(const AttentionProblem& p, float slope, std
   return {score - slope * static_cast<float>(distance), derivative};
 }
 
-// Of a pair whose product q·k is `product`.
+// The probability of a query and a key, and d(score)/d(scaled product).
 struct PairScore {
   float probability, derivative;
 };

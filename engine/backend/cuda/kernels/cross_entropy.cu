@@ -45,7 +45,7 @@ Terms TermsOf(const LossTerms& terms) {
           .z_loss = static_cast<float>(terms.z_loss)};
 }
 
-// Of the first `count` of z; what is behind them may be −∞.
+// The result is that of the first `count` elements of z; those behind them may be −∞.
 template <int kWide>
 __device__ __forceinline__ float SumFirst(const float (&z)[kWide], int count) {
   float sum = 0;

@@ -21,7 +21,7 @@ struct Logits {
   std::int64_t first_class = 0;
 };
 
-// What is added to the cross entropy of a token: ε of label smoothing and ζ of the z-loss (ops/cross_entropy.cpp).
+// The terms of a token's loss beside its cross entropy: ε of label smoothing and ζ of the z-loss (ops/cross_entropy.cpp).
 struct LossTerms {
   double smoothing = 0;
   double z_loss = 0;

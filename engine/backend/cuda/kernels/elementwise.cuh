@@ -1,4 +1,5 @@
-// What kernels on single elements share, and a function of single elements as a kernel: what most activations need.
+// Kernels on single elements: the parts that they share, and LaunchElementwise, which makes a kernel of a function of one
+// element, as most activations are.
 #pragma once
 
 #include "engine/backend/cuda/kernels/vector.cuh"

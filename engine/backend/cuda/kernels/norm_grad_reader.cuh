@@ -44,7 +44,7 @@ class NormGradReader {
   __device__ __forceinline__ int columns() const { return columns_; }
   __device__ __forceinline__ int Column(int v) const { return (v * threads_ + thread_) * 8; }
   __device__ __forceinline__ bool Inside(int v) const { return Column(v) < columns_; }
-  // Of the rows of a turn the first is there.
+  // A turn always has its first row; the second may be missing.
   __device__ __forceinline__ bool Exists(std::int64_t row) const { return kRows == 1 || row < grad_.rows; }
 
   // Before the first turn. at(i): the first row of turn i, all the rows or more if there is none.
@@ -60,7 +60,7 @@ class NormGradReader {
     LoadStatistics(at(0));
   }
 
-  // ahead: with a ring, where the turn begins whose rows are asked for now.
+  // `ahead` is the first row of the turn that a ring begins to copy now; without a ring it is not used.
   __device__ __forceinline__ void Await(std::int64_t ahead) {
     if constexpr (Cut::kStages > 0) {
       Copy(ahead, stage_ == 0 ? Cut::kStages - 1 : stage_ - 1);
