@@ -40,6 +40,7 @@ std::optional<double> ConversionBytes(graph::Placement from, graph::Placement to
 
 bool CanConvert(const plan::Layout& layout, const Shape& shape, graph::Axis axis, graph::Placement to,
                 const plan::Mesh& mesh) {
+  if (layout.dims().HasSlots()) return false;
   plan::Layout after = layout;
   if (!after.Set(axis, to)) return false;
   if (!to.split()) return true;

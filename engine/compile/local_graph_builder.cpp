@@ -1,6 +1,10 @@
 #include "engine/compile/local_graph_builder.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "engine/base/status.h"
+#include "engine/graph/op.h"
 
 namespace engine::compile {
 
@@ -46,7 +50,23 @@ LocalGraph LocalGraphBuilder::Finish(const plan::Mesh& mesh) && {
     result_.states.push_back({.value = canonical(state.value), .spec = state.spec});
   }
   for (plan::LocalValue& value : result_.values) value.local = value.layout.LocalShape(value.shape, mesh);
+  for (const LocalNode& node : result_.nodes) SizeSlots(node);
   return std::move(result_);
+}
+
+// How many slots a rank has, its op says of what the rank has.
+void LocalGraphBuilder::SizeSlots(const LocalNode& node) {
+  const auto has_slots = [&](std::int32_t output) { return value(output).layout.dims().HasSlots(); };
+  if (node.op == nullptr || std::none_of(node.outputs.begin(), node.outputs.end(), has_slots)) return;
+  std::vector<graph::TensorType> types;
+  for (const std::int32_t input : node.inputs)
+    types.push_back({value(input).local, value(input).dtype, value(input).layout.dims()});
+  const auto made = node.op->infer(types, node.attributes);
+  ENGINE_CHECK(made.ok(), "{} on a rank: {}", node.name, Message(made.status()));
+  for (size_t i = 0; i < node.outputs.size(); ++i) {
+    if (has_slots(node.outputs[i]))
+      result_.values[static_cast<size_t>(node.outputs[i])].local = (*made)[i].shape;
+  }
 }
 
 }  // namespace engine::compile

@@ -46,6 +46,8 @@ class LocalGraphBuilder {
   LocalGraph Finish(const plan::Mesh& mesh) &&;
 
  private:
+  void SizeSlots(const LocalNode& node);
+
   const graph::Graph& graph_;
   LocalGraph result_;
   std::vector<std::array<bool, 4>> decided_;  // by value of the logical graph and axis

@@ -4,10 +4,11 @@ namespace engine::compile {
 namespace {
 
 // How sequence parallelism splits tokens: by samples where they suffice, as the parts are contiguous then, else by
-// the sequence; not at all where there is none.
+// the sequence; not at all where there is none. What experts of several ranks give is summed over ep while tokens are
+// split along tp already, so that ep has to have the samples for itself.
 graph::Placement TokenSplit(const graph::TensorType& type, const plan::Mesh& mesh) {
-  std::int64_t parts = mesh.size(graph::Axis::kTp);
-  for (const graph::Axis axis : {graph::Axis::kDp, graph::Axis::kEp}) parts *= mesh.size(axis);
+  if (mesh.size(graph::Axis::kEp) > 1) return SequenceSplit(type);
+  const std::int64_t parts = mesh.size(graph::Axis::kTp) * mesh.size(graph::Axis::kDp);
   for (int dim = 0; dim < type.shape.rank(); ++dim) {
     if (type.meaning(dim) == graph::Dim::kSample && type.shape[dim] % parts == 0)
       return graph::Placement::S(dim);

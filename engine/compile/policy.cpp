@@ -24,10 +24,11 @@ std::string ScheduleOf(const recipe::Parallelism& parallelism) {
 }
 
 bool ExchangesActivations(const recipe::Recipe& recipe) {
-  return recipe.parallelism.tp * recipe.parallelism.cp > 1;
+  const recipe::Parallelism& p = recipe.parallelism;
+  return p.tp > 1 || p.cp > 1 || p.ep > 1;
 }
 
-// Why exchange over tp and cp does not run behind computation although it might; empty: it does.
+// Why exchange of activations does not run behind computation although it might; empty: it does.
 std::string ExposedNote(const recipe::Recipe& recipe, const CompileOptions& options) {
   if (!Overlaps(recipe, options) || !ExchangesActivations(recipe) || Halves(recipe, options) > 1) return "";
   const std::int64_t micro_batch = recipe.training.micro_batch;
@@ -43,7 +44,8 @@ std::string ExposedNote(const recipe::Recipe& recipe, const CompileOptions& opti
   } else {
     why = "what dp exchanges between hosts would hold up the halves' own exchange, by the predicted time";
   }
-  return fmt::format("exchange over tp and cp is not hidden behind computation: {}", why);
+  const std::string_view axes = recipe.parallelism.ep > 1 ? "tp, cp and ep" : "tp and cp";
+  return fmt::format("exchange over {} is not hidden behind computation: {}", axes, why);
 }
 
 // Whether the ranks of a group along this axis are always in one aligned block of so many devices; 0: of all.
@@ -140,7 +142,8 @@ absl::Status CheckPushed(const recipe::Recipe& recipe, const plan::Mesh& mesh,
 // each other.
 bool ConversionsArePushed(const recipe::Recipe& recipe, plan::AxisSet pushed) {
   return (recipe.parallelism.tp == 1 || pushed.Has(graph::Axis::kTp)) &&
-         (recipe.parallelism.cp == 1 || pushed.Has(graph::Axis::kCp));
+         (recipe.parallelism.cp == 1 || pushed.Has(graph::Axis::kCp)) &&
+         (recipe.parallelism.ep == 1 || pushed.Has(graph::Axis::kEp));
 }
 
 // Whether what dp exchanges between hosts stands before the halves' own exchange (if they run in turns), on the

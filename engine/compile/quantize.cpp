@@ -111,7 +111,7 @@ class Quantizer {
       const bool block = logical_.units()[static_cast<size_t>(node.unit)].kind == graph::Unit::Kind::kBlock;
       const std::int32_t x = Find(node, Operand::kInput);
       const std::int32_t w = Find(node, Operand::kWeight);
-      if (!block || x < 0 || w < 0) continue;
+      if (!block || x < 0 || w < 0 || node.attributes.Int("router", 0) != 0) continue;
       const int in = InDims(node);
       if (Fits(Matrix(value(w).local, in)) && Fits(Matrix(value(x).local, in))) in_dims_[w] = in;
     }

@@ -19,6 +19,7 @@ model::BuildOptions ModelOptions(const recipe::Recipe& recipe, const compile::Po
   return {.batch = policy.microbatch_samples,
           .sequence = policy.sequence,
           .vocab_multiple = recipe.model.vocab_multiple * recipe.parallelism.tp,
+          .whole_experts = recipe.parallelism.expert_tp == 1,
           .dtype = ComputeDType(recipe),
           .dropout = dropout,
           .global_samples = static_cast<double>(policy.global_batch),

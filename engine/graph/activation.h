@@ -41,6 +41,13 @@ inline constexpr std::array kGateKinds = {
     ActivationKind{"relu", Activation::kRelu}, ActivationKind{"quick_gelu", Activation::kQuickGelu},
     ActivationKind{"sigmoid", Activation::kSigmoid}};
 
+// Of an expert, with a gate or without: the op `expert_activation`.
+inline constexpr std::array kExpertActivations = {
+    ActivationKind{"silu", Activation::kSilu},        ActivationKind{"gelu_tanh", Activation::kGeluTanh},
+    ActivationKind{"gelu_erf", Activation::kGeluErf}, ActivationKind{"quick_gelu", Activation::kQuickGelu},
+    ActivationKind{"relu", Activation::kRelu},        ActivationKind{"sigmoid", Activation::kSigmoid},
+    ActivationKind{"tanh", Activation::kTanh}};
+
 // Null if there is none of that name.
 constexpr const ActivationKind* FindActivation(std::span<const ActivationKind> kinds, std::string_view name) {
   for (const ActivationKind& kind : kinds) {

@@ -23,7 +23,9 @@ enum class Dim : std::uint8_t {
   kFeature,
   kVocab,  // classes, or rows of a table
   kExpert,
-  kSlot,  // places of an expert's tokens
+  // Places of experts' tokens. How many a rank has follows from what it holds (graph/rows.h), so that such a tensor is
+  // never converted.
+  kSlot,
 };
 
 constexpr bool IsSequence(Dim dim) { return dim == Dim::kSequence || dim == Dim::kCausalSequence; }
@@ -43,6 +45,8 @@ class Dims {
   constexpr Dim operator[](int dim) const { return of_.at(static_cast<std::size_t>(dim)); }
   constexpr const Dim* begin() const { return of_.data(); }
   constexpr const Dim* end() const { return of_.data() + count_; }
+  // Of a tensor whose size on a rank is no part of a whole.
+  constexpr bool HasSlots() const { return std::find(begin(), end(), Dim::kSlot) != end(); }
   bool operator==(const Dims& other) const { return of_ == other.of_; }
 
  private:
@@ -75,11 +79,12 @@ struct AxisRule {
 };
 
 inline constexpr std::array<AxisRule, 4> kAxisRules = {
-    AxisRule{{Dim::kSample, Dim::kSequence, Dim::kCausalSequence, Dim::kHead, Dim::kFeature, Dim::kVocab},
+    AxisRule{{Dim::kSample, Dim::kSequence, Dim::kCausalSequence, Dim::kHead, Dim::kFeature, Dim::kVocab,
+              Dim::kSlot},
              {Dim::kHead, Dim::kFeature, Dim::kVocab}},                            // tp
     AxisRule{{Dim::kSequence, Dim::kCausalSequence, Dim::kHead, Dim::kSlot}, {}},  // cp
     AxisRule{{Dim::kSample, Dim::kExpert, Dim::kSlot}, {Dim::kExpert}},            // ep
-    AxisRule{{Dim::kSample}, {}},                                                  // dp
+    AxisRule{{Dim::kSample, Dim::kSlot}, {}},                                      // dp
 };
 
 constexpr const AxisRule& RuleOf(Axis axis) { return kAxisRules[static_cast<std::size_t>(axis)]; }

@@ -19,6 +19,7 @@ struct BuildOptions {
   std::int64_t batch = 1;           // B: samples of the microbatch, over all data-parallel ranks
   std::int64_t sequence = 1;        // S: tokens of a sample
   std::int64_t vocab_multiple = 1;  // a vocabulary is padded to a multiple of it
+  bool whole_experts = false;       // no axis splits the features of experts' matrices
   DType dtype = DType::kF32;        // of activations and weights
   bool dropout = true;              // false: as in evaluation
   double global_samples = 1;        // of the global batch: a loss is a mean over its tokens

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -148,6 +149,15 @@ std::int64_t VocabularyOf(const Graph& graph) {
       return graph.FindParameter(node.inputs[1])->logical_shape[0];
   }
   return 0;
+}
+
+std::int64_t ExpertsOf(const Graph& graph) {
+  std::int64_t experts = 0;
+  for (const graph::Parameter& parameter : graph.parameters()) {
+    const graph::TensorType& type = graph.value(parameter.value).type;
+    if (type.meaning(0) == graph::Dim::kExpert) experts = std::gcd(experts, type.shape[0]);
+  }
+  return experts;
 }
 
 }  // namespace engine::model

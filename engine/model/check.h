@@ -30,4 +30,7 @@ std::int64_t CountBlocks(const graph::Graph& graph);
 // How many tokens there are: rows of the table that the input `tokens` looks up; 0 where none does.
 std::int64_t VocabularyOf(const graph::Graph& graph);
 
+// The largest number by which the experts of all its layers can be shared; 0: it has none.
+std::int64_t ExpertsOf(const graph::Graph& graph);
+
 }  // namespace engine::model

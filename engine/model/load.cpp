@@ -19,6 +19,7 @@ BuildOptions OptionsOf(const recipe::Recipe& recipe) {
   return {.batch = std::max<std::int64_t>(1, recipe.training.micro_batch * p.dp * p.ep),
           .sequence = std::max<std::int64_t>(1, recipe.data.sequence_length),
           .vocab_multiple = recipe.model.vocab_multiple * p.tp,
+          .whole_experts = p.expert_tp == 1,
           .init_std = recipe.model.init_std};
 }
 
@@ -31,6 +32,7 @@ void CompleteText(const graph::Graph& graph, bool good, recipe::Recipe* recipe,
   recipe->model.layers = CountBlocks(graph);
   recipe->model.vocab = VocabularyOf(graph);
   recipe->model.hidden = StreamWidth(graph);
+  recipe->model.experts = ExpertsOf(graph);
   if (good) *mistakes = recipe::Validate(*recipe);
 }
 

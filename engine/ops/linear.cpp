@@ -9,6 +9,9 @@
 // dims. Attributes out_split and in_split name the one output dim and the one contracted dim that a
 // weight-splitting axis may split (heads, ffn, vocabulary); they default to 0.
 //
+// Attribute router, where it is 1: the logits of a router (route.cpp). y is at least float32, and so is dy; the weight is
+// small, and whole on every rank.
+//
 // Placement is the algebra of a contraction: a split leading dim stays split; a split output dim splits y; a
 // split contracted dim makes y partial (Megatron-LM's column- and row-parallel linear, arXiv:1909.08053 §3).
 // A bias cannot be added to a partial sum: it would be added once per rank.
@@ -34,6 +37,7 @@ Counts DimsOf(const TensorType& w, int x_or_y_rank, bool is_y, const Attributes&
 }
 
 int OutSplit(const Attributes& attributes) { return static_cast<int>(attributes.Int("out_split", 0)); }
+bool IsRouter(const Attributes& attributes) { return attributes.Int("router", 0) != 0; }
 int InSplit(const Attributes& attributes) { return static_cast<int>(attributes.Int("in_split", 0)); }
 
 Types InferLinear(TypeSpan inputs, const Attributes& attributes) {
@@ -47,7 +51,7 @@ Types InferLinear(TypeSpan inputs, const Attributes& attributes) {
       return Internal("x {} does not contract with w {}", x.shape.ToString(), w.shape.ToString());
     }
   }
-  TensorType y = Leading(x, dims.lead, x.dtype);
+  TensorType y = Leading(x, dims.lead, IsRouter(attributes) ? StatisticsDType(x.dtype) : x.dtype);
   for (int o = 0; o < dims.out; ++o) {
     y.Append(w, o);
     if (inputs.size() == 3 && inputs[2].shape[o] != w.shape[o])
@@ -60,7 +64,7 @@ Types InferDgrad(TypeSpan inputs, const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 2, 2, "linear_dgrad"));
   const auto& [dy, w] = std::tie(inputs[0], inputs[1]);
   const Counts dims = DimsOf(w, dy.shape.rank(), true, attributes);
-  TensorType dx = Leading(dy, dims.lead, dy.dtype);
+  TensorType dx = Leading(dy, dims.lead, IsRouter(attributes) ? w.dtype : dy.dtype);
   for (int o = 0; o < dims.out; ++o) {
     if (dy.shape[dims.lead + o] != w.shape[o])
       return Internal("dy {}, w {}", dy.shape.ToString(), w.shape.ToString());
@@ -124,8 +128,8 @@ ValueIds LinearGradient(GradientContext& context) {
 }
 
 // Whether the axis splits weights with such an output dim, or such a contracted one.
-bool Splits(const AxisRule& rule, Dim out, Dim in) {
-  return rule.parameters.Has(out) || rule.parameters.Has(in);
+bool Splits(const Attributes& attributes, const AxisRule& rule, Dim out, Dim in) {
+  return !IsRouter(attributes) && (rule.parameters.Has(out) || rule.parameters.Has(in));
 }
 
 std::vector<Signature> LinearSignatures(TypeSpan inputs, const Attributes& attributes, const AxisRule& rule) {
@@ -138,7 +142,7 @@ std::vector<Signature> LinearSignatures(TypeSpan inputs, const Attributes& attri
     return signature;
   };
   std::vector<Signature> signatures;
-  if (Splits(rule, inputs[1].meaning(o), inputs[1].meaning(dims.out + i))) {
+  if (Splits(attributes, rule, inputs[1].meaning(o), inputs[1].meaning(dims.out + i))) {
     signatures.push_back(
         with_bias({{Placement::R(), Placement::S(o)}, {Placement::S(dims.lead + o)}}, Placement::S(o)));
     if (!bias) {
@@ -149,7 +153,8 @@ std::vector<Signature> LinearSignatures(TypeSpan inputs, const Attributes& attri
       signatures.push_back(with_bias({{Placement::S(l), Placement::R()}, {Placement::S(l)}}, Placement::R()));
     }
   }
-  signatures.push_back(with_bias({{Placement::R(), Placement::R()}, {Placement::R()}, true}, Placement::R()));
+  signatures.push_back(
+      with_bias({{Placement::R(), Placement::R()}, {Placement::R()}, !IsRouter(attributes)}, Placement::R()));
   return signatures;
 }
 
@@ -158,14 +163,14 @@ std::vector<Signature> DgradSignatures(TypeSpan inputs, const Attributes& attrib
   const int o = OutSplit(attributes);
   const int i = InSplit(attributes);
   std::vector<Signature> signatures;
-  if (Splits(rule, inputs[1].meaning(o), inputs[1].meaning(dims.out + i))) {
+  if (Splits(attributes, rule, inputs[1].meaning(o), inputs[1].meaning(dims.out + i))) {
     signatures.push_back({{Placement::S(dims.lead + o), Placement::S(o)}, {Placement::P()}});
     signatures.push_back({{Placement::R(), Placement::S(dims.out + i)}, {Placement::S(dims.lead + i)}});
   } else {
     for (int l = 0; l < dims.lead; ++l)
       signatures.push_back({{Placement::S(l), Placement::R()}, {Placement::S(l)}});
   }
-  signatures.push_back({{Placement::R(), Placement::R()}, {Placement::R()}, true});
+  signatures.push_back({{Placement::R(), Placement::R()}, {Placement::R()}, !IsRouter(attributes)});
   return signatures;
 }
 
@@ -175,14 +180,14 @@ std::vector<Signature> WgradSignatures(TypeSpan inputs, const Attributes& attrib
   const int o = OutSplit(attributes);
   const int i = InSplit(attributes);
   std::vector<Signature> signatures;
-  if (Splits(rule, inputs[0].meaning(lead + o), inputs[1].meaning(lead + i))) {
+  if (Splits(attributes, rule, inputs[0].meaning(lead + o), inputs[1].meaning(lead + i))) {
     signatures.push_back({{Placement::S(lead + o), Placement::R()}, {Placement::S(o)}});
     signatures.push_back({{Placement::R(), Placement::S(lead + i)}, {Placement::S(out + i)}});
   } else {
     for (int l = 0; l < lead; ++l)
       signatures.push_back({{Placement::S(l), Placement::S(l)}, {Placement::P()}});
   }
-  signatures.push_back({{Placement::R(), Placement::R()}, {Placement::R()}, true});
+  signatures.push_back({{Placement::R(), Placement::R()}, {Placement::R()}, !IsRouter(attributes)});
   return signatures;
 }
 

@@ -81,7 +81,7 @@ bool Layout::Divides(const Shape& shape, const Mesh& mesh) const {
   Shape local = shape;
   for (const Split& split : splits_) {
     const std::int64_t parts = mesh.size(split.axis) * (split.zigzag() ? 2 : 1);
-    if (mesh.size(split.axis) == 1) continue;
+    if (mesh.size(split.axis) == 1 || split.meaning == graph::Dim::kSlot) continue;
     if (local[split.dim] % parts != 0) return false;
     local[split.dim] /= mesh.size(split.axis);
   }

@@ -50,7 +50,8 @@ class Layout {
   bool HasPartial() const { return !partial_.empty(); }
   AxisSet PartialAxes() const { return partial_; }
 
-  // Whether every split divides its dim evenly (a zigzag split cuts into twice as many parts).
+  // Whether every split divides its dim evenly (a zigzag split cuts into twice as many parts). Slots are not divided: how
+  // many a rank has, LocalShape does not know.
   bool Divides(const Shape& shape, const Mesh& mesh) const;
   Shape LocalShape(const Shape& shape, const Mesh& mesh) const;
   Extent ExtentOf(const Shape& shape, const Mesh& mesh, const Coordinates& coordinates) const;

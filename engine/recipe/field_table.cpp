@@ -238,7 +238,9 @@ Rows ParallelismRows() {
           .Between(1, kMaxDegree)
           .Unit("ranks")
           .Doc("Expert parallelism. A factor of the world size here (WORLD_SIZE = DP · TP · PP · CP · EP), "
-               "unlike in Megatron and torchtitan; must be 1 for a model without experts."),
+               "unlike in Megatron and torchtitan: it splits the experts, and samples as dp does. Must be 1 "
+               "for a model "
+               "without experts, and divide their number."),
       FIELD(parallelism.sequence_parallel)
           .Doc("Whether the residual stream's sequence is split over tp between the blocks; needs tp > 1."),
       FIELD(parallelism.virtual_stages)
@@ -271,7 +273,9 @@ Rows ParallelismRows() {
       FIELD(parallelism.expert_tp)
           .Between(0, kMaxDegree)
           .Unit("ranks")
-          .Doc("How experts use the tp axis; must be 0 for a model without experts."),
+          .Doc(
+              "Ranks of tp that share an expert's matrices: tp, or 1, so that each has whole experts and, by "
+              "sequence_parallel, tokens of its own; 0: tp. Must be 0 for a model without experts."),
   };
 }
 

@@ -65,6 +65,8 @@ struct Model {
   std::int64_t layers = 0;
   std::int64_t vocab = 0;  // of the tokenizer, unpadded
   std::int64_t hidden = 0;
+  // Follows from the steps of a text: the largest number by which all its layers of experts may be shared; 0: none.
+  std::int64_t experts = 0;
   std::int64_t vocab_multiple = 128;  // padded to a multiple of vocab_multiple × tp
   std::int64_t max_positions = 0;
   Attention attention;
@@ -89,7 +91,7 @@ struct Parallelism {
   std::int64_t zero_stage = 0;  // sharded over dp: 1 optimizer state, 2 gradients too, 3 parameters too
   std::string overlap = "auto";   // auto | on | off
   std::string exchange = "auto";  // auto | nccl | push
-  std::int64_t expert_tp = 0;     // how experts use the tp axis; must be 0 until there are experts
+  std::int64_t expert_tp = 0;     // ranks of tp that share an expert's matrices: 1, or tp; 0: tp
 };
 
 struct Tokenizer {

@@ -78,8 +78,37 @@ void TpDividesFfn(const RuleContext& c) {
                       .around = ffn}}));
 }
 
-void NoExpertParallelism(const RuleContext& c) {
+void ExpertsShareTp(const RuleContext& c) {
   const Parallelism& p = c.recipe.parallelism;
+  if (p.expert_tp > 1 && p.expert_tp != p.tp) {
+    c.Error({"parallelism.expert_tp", "parallelism.tp"},
+            fmt::format("expert_tp {} is neither 1 nor tp {}", p.expert_tp, p.tp),
+            fmt::format("expert_tp {}: experts are split as all weights are; expert_tp 1: each rank of tp "
+                        "has whole experts "
+                        "and its own tokens",
+                        p.tp));
+  } else if (p.expert_tp == 1 && p.tp > 1 && !p.sequence_parallel) {
+    c.Error({"parallelism.expert_tp", "parallelism.sequence_parallel"},
+            fmt::format("with expert_tp 1 the ranks of tp {} have whole experts, and without "
+                        "sequence_parallel all of them the same "
+                        "tokens, so that they would repeat each other's work",
+                        p.tp),
+            fmt::format("sequence_parallel true, or expert_tp {}", p.tp));
+  }
+}
+
+void ExpertParallelism(const RuleContext& c) {
+  const Parallelism& p = c.recipe.parallelism;
+  if (c.recipe.is_text() && c.recipe.model.layers == 0) return;  // its steps have not been read yet
+  const std::int64_t experts = c.recipe.model.experts;
+  if (experts > 0) {
+    ExpertsShareTp(c);
+    if (experts % p.ep == 0) return;
+    c.Error({"parallelism.ep"},
+            fmt::format("{} experts cannot be shared by ep {} (remainder {})", experts, p.ep, experts % p.ep),
+            fmt::format("ep {}", NearestDivisors(p.ep, experts)));
+    return;
+  }
   if (p.ep > 1) {
     const std::string ways =
         c.WaysOut({{.key = "parallelism.ep", .name = "ep", .values = {1}, .keeps = "parallelism.dp"}});
@@ -298,7 +327,7 @@ std::vector<Rule> ParallelismRules() {
   return {
       {{"parallelism.tp", "model.hidden", "model.mlp", "model.attention"}, TpDividesHeads},
       {{"parallelism.tp", "model.hidden", "model.mlp", "model.attention"}, TpDividesFfn},
-      {{"parallelism.ep", "parallelism.expert_tp"}, NoExpertParallelism},
+      {{"parallelism.ep", "parallelism.expert_tp", "parallelism.tp", sp}, ExpertParallelism},
       {axes, WorldFitsInteger},
       {world, WorldFillsCluster},
       {world, WorldFillsNodes},

@@ -26,6 +26,7 @@ const std::vector<std::int64_t>& Pipelines::BlocksOf(const recipe::Recipe& recip
     const model::BuildOptions build{.batch = 1,
                                     .sequence = recipe.data.sequence_length,
                                     .vocab_multiple = recipe.model.vocab_multiple * p.tp,
+                                    .whole_experts = p.expert_tp == 1,
                                     .dtype = DType::kBF16,
                                     .dropout = false};
     graph = graphs_.emplace(p.tp, model::BuildModel(recipe, build)).first;

@@ -22,8 +22,9 @@ class PlacementVerifier {
 
   absl::Status Run() {
     for (const plan::LocalValue& value : plan_.values) {
+      const bool slots = value.layout.dims().HasSlots();  // see Slots
       if (!value.layout.Divides(value.shape, plan_.mesh) ||
-          value.layout.LocalShape(value.shape, plan_.mesh) != value.local) {
+          (!slots && value.layout.LocalShape(value.shape, plan_.mesh) != value.local)) {
         return Internal("{} {} with layout {} is {} on a rank", value.name, value.shape.ToString(),
                         value.layout.ToString(), value.local.ToString());
       }
@@ -58,7 +59,31 @@ class PlacementVerifier {
  private:
   const plan::Layout& LayoutOf(const plan::BufferRef& ref) const { return ValueOf(plan_, ref).layout; }
 
+  // A tensor of rows has on a rank the size that its op gives it, of what the rank has, and is not converted.
+  absl::Status Slots(const plan::Instruction& instruction) const {
+    const auto has_slots = [&](const plan::BufferRef& ref) {
+      return ref.value >= 0 && LayoutOf(ref).dims().HasSlots();
+    };
+    if (std::none_of(instruction.outputs.begin(), instruction.outputs.end(), has_slots))
+      return absl::OkStatus();
+    std::vector<TensorType> types;
+    for (const plan::BufferRef& ref : instruction.inputs) {
+      const plan::LocalValue& value = ValueOf(plan_, ref);
+      types.push_back({value.local, value.dtype, value.layout.dims()});
+    }
+    ASSIGN_OR_RETURN(const std::vector<TensorType> made,
+                     instruction.op()->infer(types, instruction.AsKernel()->attributes));
+    for (size_t i = 0; i < instruction.outputs.size(); ++i) {
+      const plan::BufferRef& ref = instruction.outputs[i];
+      if (!has_slots(ref) || ValueOf(plan_, ref).local == made[i].shape) continue;
+      return Internal("{} is {} on a rank, which {} makes {}", ValueOf(plan_, ref).name,
+                      ValueOf(plan_, ref).local.ToString(), instruction.kernel(), made[i].shape.ToString());
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status Op(const plan::Instruction& instruction) const {
+    RETURN_IF_ERROR(Slots(instruction));
     std::vector<TensorType> types;
     for (const std::vector<plan::BufferRef>* refs : {&instruction.inputs, &instruction.outputs}) {
       for (const plan::BufferRef& ref : *refs) {

@@ -47,10 +47,14 @@ TEST_CASE("texts of other families are read as far as there are modules") {
     ++files;
   }
   const recipe::LoadResult llama = Load("llama.toml");
+  const recipe::LoadResult mixtral = Load("mixtral.toml");
   fs::current_path(before);
   CHECK(files == 7);
   REQUIRE(llama.ok());
   CHECK(CountParameters(BuildModel(llama.recipe, {.sequence = 64})) == 6'738'415'616);  // Llama 2 7B
+  REQUIRE(mixtral.ok());
+  CHECK(mixtral.recipe.model.experts == 8);
+  CHECK(CountParameters(BuildModel(mixtral.recipe, {.sequence = 64})) == 46'702'792'704);  // Mixtral 8x7B
 }
 
 TEST_CASE("the text that they spoil is good") {

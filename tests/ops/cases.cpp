@@ -10,6 +10,7 @@
 
 #include "engine/base/philox.h"
 #include "engine/graph/activation.h"
+#include "engine/graph/rows.h"
 #include "engine/ops/ops.h"
 
 namespace engine::ops_test {
@@ -372,6 +373,157 @@ void AddLoss(std::vector<Case>* cases) {
   }
 }
 
+// `experts` experts of which a token chooses k, one after the other with a stride: other ones for each token, and none
+// that is a multiple of 5 but 0.
+Input Choices(const Shape& tokens, std::int64_t k, std::int64_t experts) {
+  Input input;
+  input.shape = tokens;
+  input.shape.push_back(k);
+  input.kind = Input::kGiven;
+  std::vector<std::int32_t> lawful;
+  for (std::int32_t e = 0; e < experts; ++e) {
+    if (e % 5 != 0 || e == 0) lawful.push_back(e);
+  }
+  for (std::int64_t t = 0; t < tokens.elements(); ++t) {
+    for (std::int64_t j = 0; j < k; ++j)
+      input.given.push_back(lawful[static_cast<size_t>(t * t + 3 * t + j) % lawful.size()]);
+  }
+  return input;
+}
+
+// Where the rows of choices lie, by sorting them.
+struct RowPlaces {
+  Input choice_of, row_of, groups;
+};
+RowPlaces PlacesOf(const Input& choice, std::int64_t experts) {
+  const std::int64_t count = choice.shape.elements();
+  const std::int64_t k = choice.shape[choice.shape.rank() - 1];
+  const std::int64_t bound = graph::RowBound(count / k, k, experts);
+  RowPlaces places;
+  places.choice_of = {.shape = {bound}, .kind = Input::kGiven, .given = {}};
+  places.row_of = {.shape = {count}, .kind = Input::kGiven, .given = {}};
+  places.groups = {.shape = {experts, 2}, .kind = Input::kGiven, .given = {}};
+  places.choice_of.given.assign(static_cast<size_t>(bound), -1);
+  places.row_of.given.assign(static_cast<size_t>(count), -1);
+  std::int64_t row = 0;
+  for (std::int64_t e = 0; e < experts; ++e) {
+    const std::int64_t first = row;
+    for (std::int64_t c = 0; c < count; ++c) {
+      if (choice.given[static_cast<size_t>(c)] != e) continue;
+      places.row_of.given[static_cast<size_t>(c)] = static_cast<std::int32_t>(row);
+      places.choice_of.given[static_cast<size_t>(row++)] = static_cast<std::int32_t>(c);
+    }
+    places.groups.given.push_back(static_cast<std::int32_t>(first));
+    places.groups.given.push_back(static_cast<std::int32_t>(row - first));
+    while (row % graph::kRowAlignment != 0) ++row;
+  }
+  return places;
+}
+
+void AddRoute(std::vector<Case>* cases) {
+  const auto add = [&](const std::string& label, const Shape& logits, Attributes attributes, bool bias,
+                       bool large = false) {
+    Shape weights = logits;
+    weights[logits.rank() - 1] = attributes.Int("k");
+    const std::int64_t experts = logits[logits.rank() - 1];
+    std::vector<Input> inputs = {Real(logits)};
+    if (bias) inputs.push_back(Real({experts}));
+    cases->push_back({&ops::kRoute, label, inputs, attributes, experts, large});
+    Shape tokens;
+    for (int dim = 0; dim + 1 < logits.rank(); ++dim) tokens.push_back(logits[dim]);
+    cases->push_back({&ops::kRouteGrad,
+                      label,
+                      {Real(logits), Choices(tokens, attributes.Int("k"), experts), Real(weights)},
+                      attributes,
+                      experts,
+                      large});
+  };
+  const std::string softmax = "softmax";
+  const std::string sigmoid = "sigmoid";
+  add("softmax over the chosen", {2, 4, 7}, {{"k", kTwo}, {"score", softmax}, {"normalize", kOne}}, false);
+  add("softmax", {2, 4, 7}, {{"k", kTwo}, {"score", softmax}, {"normalize", std::int64_t{0}}}, false);
+  add("one of them, with a bias", {2, 4, 7},
+      {{"k", kOne}, {"score", softmax}, {"normalize", std::int64_t{0}}}, true);
+  add("sigmoid, bias, groups", {2, 4, 8},
+      {{"k", kTwo},
+       {"score", sigmoid},
+       {"normalize", kOne},
+       {"scale", 2.5},
+       {"groups", std::int64_t{4}},
+       {"kept", kTwo},
+       {"best", kOne}},
+      true);
+  add("even", {2, 4, 7},
+      {{"k", kTwo}, {"score", softmax}, {"normalize", kOne}, {"force", std::string("even")}}, false);
+  add("zipf", {2, 4, 7},
+      {{"k", kTwo}, {"score", softmax}, {"normalize", kOne}, {"force", std::string("zipf")}}, false);
+  add("large", {3, 241, 67}, {{"k", std::int64_t{5}}, {"score", softmax}, {"normalize", kOne}}, true, true);
+}
+
+void AddRouterLosses(std::vector<Case>* cases) {
+  for (const bool large : {false, true}) {
+    const Shape logits = large ? Shape{3, 301, 19} : Shape{2, 4, 6};
+    const Shape counts = {logits[0], logits[2]};
+    const std::string label = large ? "large" : "plain";
+    const std::int64_t terms = logits.elements();
+    for (const char* score : {"softmax", "sigmoid"}) {
+      const Attributes attributes = {
+          {"k", kTwo}, {"tokens", logits[1]}, {"score", std::string(score)}, {"scale", 0.3}};
+      for (const graph::OpDef* op : {&ops::kBalanceLoss, &ops::kBalanceLossGrad})
+        cases->push_back(
+            {op, label + ", " + score, {Real(logits), Positive(counts)}, attributes, terms, large});
+    }
+    for (const graph::OpDef* op : {&ops::kRouterZLoss, &ops::kRouterZLossGrad})
+      cases->push_back({op, label, {Real(logits)}, {{"scale", 0.3}}, terms, large});
+  }
+}
+
+void AddExpertRows(std::vector<Case>* cases) {
+  for (const bool large : {false, true}) {
+    const Shape tokens = large ? Shape{3, 101} : Shape{2, 4};
+    const std::int64_t experts = large ? 11 : 3;
+    const std::int64_t k = large ? 3 : 2;
+    const std::int64_t d = large ? 67 : 3;
+    const std::int64_t f = large ? 35 : 5;
+    const std::string label = large ? "large" : "plain";
+    const Input choice = Choices(tokens, k, experts);
+    const RowPlaces at = PlacesOf(choice, experts);
+    const std::int64_t rows = at.choice_of.shape[0];
+    const auto add = [&](const graph::OpDef& op, const std::string& what, std::vector<Input> inputs,
+                         const Attributes& attributes, std::int64_t terms) {
+      cases->push_back({&op, label + what, std::move(inputs), attributes, terms, large, /*rows=*/true});
+    };
+    for (const std::int64_t by_expert : {0, 1}) {
+      cases->push_back({&ops::kTally,
+                        label + (by_expert != 0 ? ", by expert" : ""),
+                        {choice},
+                        {{"experts", experts}, {"by_expert", by_expert}},
+                        1,
+                        large});
+    }
+    add(ops::kPlace, "", {choice, Real({tokens[0], experts})}, {}, 1);
+    add(ops::kSpread, "", {{{tokens[0], tokens[1], d}}, at.choice_of, at.row_of, choice}, {}, 1);
+    add(ops::kCombine, "", {{{rows, d}}, at.choice_of, at.row_of, choice}, {}, k);
+    const Attributes one = {{"in_dims", kOne}};
+    const Attributes planes = {{"in_dims", kOne}, {"out_split", kOne}};
+    add(ops::kGroupedLinear, "", {{{rows, d}}, {{experts, f, d}}, at.groups}, one, d);
+    add(ops::kGroupedLinear, ", planes out", {{{rows, d}}, {{experts, 2, f, d}}, at.groups}, planes, d);
+    add(ops::kGroupedLinearDgrad, "", {{{rows, 2, f}}, {{experts, 2, f, d}}, at.groups}, planes, 2 * f);
+    add(ops::kGroupedLinearWgrad, "", {{{rows, 2, f}}, {{rows, d}}, at.groups}, planes,
+        tokens.elements() * k);
+    const Shape weights = choice.shape;
+    for (const graph::ActivationKind& kind : graph::kExpertActivations) {
+      for (const std::int64_t gated : {0, 1}) {
+        const Shape h = gated != 0 ? Shape{rows, 2, f} : Shape{rows, f};
+        const Attributes attributes = {{"act", std::string(kind.name)}, {"gated", gated}};
+        const std::string what = fmt::format(", {}{}", kind.name, gated != 0 ? ", gated" : "");
+        add(ops::kExpertActivation, what, {{h}, {weights}, at.choice_of}, attributes, 1);
+        add(ops::kExpertActivationGrad, what, {{h}, {weights}, at.choice_of, {{rows, f}}}, attributes, f);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 const std::vector<Case>& AllCases() {
@@ -387,6 +539,9 @@ const std::vector<Case>& AllCases() {
     AddAttention(&all);
     AddSelectToken(&all);
     AddLoss(&all);
+    AddRoute(&all);
+    AddRouterLosses(&all);
+    AddExpertRows(&all);
     return all;
   }();
   return cases;
@@ -407,6 +562,7 @@ Tensors MakeInputs(const Case& test, DType real) {
         value = static_cast<double>(word % static_cast<std::uint32_t>(input.limit));
       if (input.kind == Input::kLabels && i % 5 == 2) value = -1;
       if (input.kind == Input::kPositions) value = static_cast<double>(i % input.shape[1]);
+      if (input.kind == Input::kGiven) value = input.given[static_cast<size_t>(i)];
       tensor.Set(i, value);
     }
     tensors.push_back(std::move(tensor));

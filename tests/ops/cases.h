@@ -16,10 +16,12 @@ struct Input {
     kIds,        // integers in [0, limit)
     kLabels,     // as ids, every fifth −1
     kPositions,  // 0, 1, 2, … along dim 1
+    kGiven,      // integers, `given`
   };
   Shape shape;
   Kind kind = kReal;
   std::int64_t limit = 0;
+  std::vector<std::int32_t> given = {};
 };
 
 struct Case {
@@ -29,6 +31,9 @@ struct Case {
   graph::Attributes attributes;
   std::int64_t terms = 1;  // terms of the longest sum behind an output element: scales the rounding error
   bool large = false;      // several tasks a kernel; too large for finite differences
+  // Of rows of experts (graph/rows.h), whose parts on two ranks are no parts of a whole: chains of such ops are compared
+  // (experts_test.cpp, tests/train/experts_test.cpp).
+  bool rows = false;
 };
 
 const std::vector<Case>& AllCases();

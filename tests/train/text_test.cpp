@@ -4,20 +4,10 @@
 #include <vector>
 
 #include "engine/model/load.h"
-#include "engine/verify/verify.h"
-#include "tests/train/equality.h"
-#include "tests/train/testing.h"
+#include "tests/train/text_testing.h"
 
 namespace engine::train::testing {
 namespace {
-
-recipe::Recipe Loaded(const recipe::LoadResult& result) {
-  std::string errors;
-  for (const Diagnostic& diagnostic : result.diagnostics) errors += Format(diagnostic);
-  INFO(errors);
-  REQUIRE(result.ok());
-  return result.recipe;
-}
 
 // recipes/custom-block.toml with small dims and the tests' optimizer.
 recipe::Recipe CustomBlock(const std::string& sets) {
@@ -90,52 +80,27 @@ recipe::Recipe TwoTokens(const std::string& sets) {
                                 {.sets = SetsOf(sets), .root = ""}));
 }
 
-template <typename Make>
-Trained Run(const Make& make, const std::string& sets) {
-  const recipe::Recipe recipe = make(sets);
-  const state::Device device = CpuDevice();
-  const absl::StatusOr<plan::Plan> plan = driver::CompileRecipe(recipe, {.profile = device.profile});
-  REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
-  return TrainFor(recipe, plan, 4, device, [](const plan::Plan& of, std::int64_t first_sample) {
-    return CounterFeed(of, first_sample);
-  });
-}
-
-template <typename Make>
-void CheckLayouts(const Make& make, const std::vector<const char*>& layouts) {
-  const Trained one = Run(make, "micro_batch=2");
-  CHECK(one.losses[3] != one.losses[0]);
-  for (const char* sets : layouts) {
-    CAPTURE(std::string(sets));
-    const Trained other = Run(make, sets);
-    CheckEqual(one, other);
-    for (size_t i = 0; i < one.metrics.size(); ++i) {
-      for (size_t m = 0; m < one.metrics[i].size(); ++m)
-        CHECK(other.metrics[i][m] == doctest::Approx(one.metrics[i][m]).epsilon(kBound));
-    }
-  }
-}
-
 }  // namespace
 
 TEST_CASE("texts: a block of a user's own trains alike in every layout") {
-  CheckLayouts(CustomBlock, {"micro_batch=8", "tp=2 micro_batch=2",
-                             "tp=2 sequence_parallel=true micro_batch=4", "cp=2 micro_batch=2",
-                             "dp=2 zero_stage=1 micro_batch=2", "dp=2 zero_stage=3 overlap=on micro_batch=2",
-                             "pp=3 micro_batch=2", "tp=2 pp=3 schedule=zero_bubble micro_batch=2",
-                             "granularity=full micro_batch=2", "tp=2 overlap=on micro_batch=4"});
+  CheckTextLayouts(
+      CustomBlock,
+      {"micro_batch=8", "tp=2 micro_batch=2", "tp=2 sequence_parallel=true micro_batch=4",
+       "cp=2 micro_batch=2", "dp=2 zero_stage=1 micro_batch=2", "dp=2 zero_stage=3 overlap=on micro_batch=2",
+       "pp=3 micro_batch=2", "tp=2 pp=3 schedule=zero_bubble micro_batch=2", "granularity=full micro_batch=2",
+       "tp=2 overlap=on micro_batch=4"});
 }
 
 TEST_CASE("texts: a second token is predicted, in every layout") {
-  const Trained one = Run(TwoTokens, "micro_batch=2");
+  const Trained one = RunText(TwoTokens, "micro_batch=2");
   REQUIRE(one.metrics[0].size() == 2);
   // The objective is the sum by weights; both begin near the entropy of 300 tokens.
   CHECK(one.losses[0] == doctest::Approx(one.metrics[0][0] + 0.3 * one.metrics[0][1]).epsilon(1e-9));
   CHECK(one.metrics[0][1] == doctest::Approx(std::log(300.0)).epsilon(0.2));
   CHECK(one.metrics[0][1] != one.metrics[0][0]);
-  CheckLayouts(TwoTokens,
-               {"tp=2 micro_batch=2", "tp=2 sequence_parallel=true micro_batch=2", "cp=2 micro_batch=2",
-                "pp=2 micro_batch=2", "pp=4 micro_batch=2", "dp=2 zero_stage=2 micro_batch=2"});
+  CheckTextLayouts(TwoTokens,
+                   {"tp=2 micro_batch=2", "tp=2 sequence_parallel=true micro_batch=2", "cp=2 micro_batch=2",
+                    "pp=2 micro_batch=2", "pp=4 micro_batch=2", "dp=2 zero_stage=2 micro_batch=2"});
 }
 
 }  // namespace engine::train::testing

@@ -1,0 +1,307 @@
+#include <array>
+
+#include "engine/base/status.h"
+#include "engine/model/modules/modules.h"
+#include "engine/ops/ops.h"
+
+namespace engine::model {
+namespace {
+
+using graph::ValueId;
+using graph::ValueIds;
+
+// Of `route` and of `linear` with logits of a router.
+absl::StatusOr<ValueId> EmitLogits(StepContext& step, ValueId x) {
+  const int lead = step.LeadingDims(x);
+  Sizes sizes;  // no axis splits it, so its dims mean nothing
+  sizes.Append(step.Int("experts"), step.Int("experts"), graph::Dim::kOther);
+  const Sizes in = step.TrailingSizes(x, lead);
+  for (int i = 0; i < in.shape.rank(); ++i) sizes.Append(in.shape[i], in.logical[i], graph::Dim::kOther);
+  ASSIGN_OR_RETURN(const ValueId w,
+                   step.Parameter("weight", graph::Role::kRouter, sizes, step.Get("init").initializer));
+  return step.Emit1(ops::kLinear, step.path(), {x, w},
+                    {{"in_dims", std::int64_t{in.shape.rank()}}, {"router", std::int64_t{1}}});
+}
+
+absl::Status CheckGroups(StepContext& step) {
+  const std::int64_t experts = step.Int("experts");
+  const std::int64_t groups = step.Int("groups");
+  const std::int64_t k = step.Int("top_k");
+  if (k > experts)
+    return step.ErrorIn("top_k", fmt::format("a token goes to {} experts, and there are {}", k, experts));
+  if (step.Flag("normalize") && k == 1 && step.Word("score") == "softmax") {
+    return step.ErrorIn(
+        "normalize",
+        "the weight of a single expert, divided by itself, is 1: the router would not be trained",
+        "normalize = false");
+  }
+  if (groups == 1) return absl::OkStatus();
+  if (experts % groups != 0) {
+    return step.ErrorIn("groups", fmt::format("{} experts do not make {} equal groups", experts, groups));
+  }
+  const std::int64_t kept = step.Int("group_top_k");
+  const std::int64_t size = experts / groups;
+  if (kept < 1 || kept > groups || kept * size < k) {
+    return step.ErrorIn("group_top_k", fmt::format("{} of {} groups of {} experts are to hold {} choices",
+                                                   kept, groups, size, k));
+  }
+  return absl::OkStatus();
+}
+
+graph::Attributes RouteAttributes(const StepContext& step, bool plain) {
+  graph::Attributes attributes = {{"k", step.Int("top_k")},
+                                  {"score", step.Word("score")},
+                                  {"normalize", std::int64_t{step.Flag("normalize") ? 1 : 0}}};
+  if (plain) return attributes;
+  if (step.Number("scale") != 1) attributes.Set("scale", step.Number("scale"));
+  if (step.Int("groups") > 1) {
+    attributes.Set("groups", step.Int("groups"));
+    attributes.Set("kept", step.Int("group_top_k"));
+    const std::int64_t best = step.Int("group_best");
+    const std::int64_t share = step.Int("top_k") / step.Int("group_top_k");
+    attributes.Set("best", best > 0 ? best : std::max<std::int64_t>(share, 1));
+  }
+  return attributes;
+}
+
+// A loss of the router: a metric, called as the step and `suffix`, with its weight in the objective.
+void AddLoss(StepContext& step, const graph::OpDef& op, const std::string& suffix, double weight,
+             const ValueIds& inputs, graph::Attributes attributes) {
+  const Shape& logits = step.type(inputs[0]).shape;
+  const double of_sample = static_cast<double>(logits.elements(1, logits.rank() - 1));
+  const double count = step.options().global_samples * of_sample;
+  graph::Graph& graph = step.graph();
+  const ValueId sum = graph.AddMetric(step.path() + "." + suffix, count, weight);
+  attributes.Set("scale", weight / count);
+  graph.Emit(op, step.path() + "." + suffix, inputs, attributes, std::array<ValueId, 1>{sum});
+}
+
+absl::Status EmitBalanceLoss(StepContext& step, ValueId logits, ValueId choice) {
+  if (step.Int("groups") > 1) {  // it counts what the scores alone would choose
+    ASSIGN_OR_RETURN(const ValueIds free, step.Emit(ops::kRoute, step.path() + ".free_choice", {logits},
+                                                    RouteAttributes(step, /*plain=*/true)));
+    choice = free[0];
+  }
+  const std::int64_t experts = step.Int("experts");
+  const graph::TensorType type = step.type(logits);
+  ASSIGN_OR_RETURN(const ValueId count,
+                   step.Emit1(ops::kTally, step.path() + ".load", {choice},
+                              {{"experts", experts}, {"f64", std::int64_t{type.dtype == DType::kF64}}}));
+  const std::int64_t tokens = type.shape.elements(1, type.shape.rank() - 1);
+  AddLoss(step, ops::kBalanceLoss, "balance", step.Number("aux_loss"), {logits, count},
+          {{"k", step.Int("top_k")}, {"score", step.Word("score")}, {"tokens", tokens}});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ValueIds> EmitRoute(StepContext& step) {
+  RETURN_IF_ERROR(CheckGroups(step));
+  ASSIGN_OR_RETURN(const ValueId logits, EmitLogits(step, step.input()));
+  ASSIGN_OR_RETURN(const ValueIds routes, step.Emit(ops::kRoute, step.path() + ".route", {logits},
+                                                    RouteAttributes(step, /*plain=*/false)));
+  if (step.Number("aux_loss") > 0) RETURN_IF_ERROR(EmitBalanceLoss(step, logits, routes[0]));
+  if (step.Number("z_loss") > 0) AddLoss(step, ops::kRouterZLoss, "z", step.Number("z_loss"), {logits}, {});
+  return routes;
+}
+
+// How many experts a router chooses from, whose choice this is; 0: of no router.
+std::int64_t ExpertsOf(const StepContext& step, const graph::Graph& graph, ValueId choice) {
+  const graph::NodeId producer = graph.value(choice).producer;
+  if (producer < 0) return 0;
+  const graph::Node& node = graph.nodes()[static_cast<size_t>(producer)];
+  if (node.op != &ops::kRoute || node.outputs[0] != choice) return 0;
+  const Shape& logits = step.type(node.inputs[0]).shape;
+  return logits[logits.rank() - 1];
+}
+
+// The rows of the tokens, and how to come back.
+struct Places {
+  ValueId choice_of, row_of, groups, choice;
+};
+
+absl::StatusOr<Places> EmitPlaces(StepContext& step, ValueId choice, std::int64_t experts,
+                                  const graph::Attributes& features) {
+  graph::Attributes tally = features;
+  tally.Set("experts", experts);
+  tally.Set("by_expert", std::int64_t{1});
+  ASSIGN_OR_RETURN(const ValueId load, step.Emit1(ops::kTally, step.path() + ".load", {choice}, tally));
+  ASSIGN_OR_RETURN(const ValueIds places,
+                   step.Emit(ops::kPlace, step.path() + ".place", {choice, load}, features));
+  return Places{places[0], places[1], places[2], choice};
+}
+
+// One product of all experts, with a parameter [X, out…, in…].
+absl::StatusOr<ValueId> EmitGrouped(StepContext& step, const std::string& name, ValueId rows,
+                                    const Places& places, const Sizes& weight, int in_dims,
+                                    graph::Initializer initializer, graph::Attributes attributes) {
+  ASSIGN_OR_RETURN(const ValueId w,
+                   step.Parameter(name + ".weight", graph::Role::kMatrix, weight, initializer));
+  const Shape& choice = step.type(places.choice).shape;
+  const int out_dims = weight.shape.rank() - 1 - in_dims;
+  attributes.Set("in_dims", std::int64_t{in_dims});
+  attributes.Set("experts", weight.shape[0]);
+  attributes.Set("k", choice[choice.rank() - 1]);
+  if (out_dims > 1) attributes.Set("out_split", std::int64_t{out_dims - 1});
+  return step.Emit1(ops::kGroupedLinear, step.path() + "." + name, {rows, w, places.groups}, attributes);
+}
+
+absl::StatusOr<ValueIds> EmitExperts(StepContext& step) {
+  const ValueId x = step.input(0);
+  const ValueId choice = step.input(1);
+  const ValueId weight = step.input(2);
+  const std::int64_t experts = ExpertsOf(step, step.graph(), choice);
+  if (experts == 0) {
+    return step.Error(
+        fmt::format("it reads the choice of a router, and {} is none", step.graph().value(choice).name),
+        "of = [x, choice, weight], with to = [\"choice\", \"weight\"] of a step `route`");
+  }
+  const int lead = step.LeadingDims(x);
+  const Shape& tokens = step.type(choice).shape;
+  if (tokens.rank() != lead + 1 || step.type(weight).shape != tokens ||
+      tokens.elements(0, lead) != step.type(x).shape.elements(0, lead)) {
+    return step.Error(fmt::format("{} are routed by choices {} and weights {}", step.type(x).shape.ToString(),
+                                  tokens.ToString(), step.type(weight).shape.ToString()));
+  }
+  Sizes hidden = step.Get("hidden").sizes;
+  if (step.options().whole_experts) hidden.dims = {graph::Dim::kOther};
+  if (hidden.shape.rank() != 1) return step.ErrorIn("hidden", "the width of an expert is one dim");
+  const Sizes in = step.TrailingSizes(x, lead);
+  const bool gated = step.Flag("gated");
+  const graph::Attributes features = {{"features", std::int64_t{hidden.dims[0] == graph::Dim::kFeature}}};
+  // Router and experts read x, and what both give to its gradient is added where the stream is.
+  if (step.graph().value(x).pin == graph::Pin::kNone) step.graph().value(x).pin = graph::Pin::kResidual;
+  // Every rank that has a part of each expert needs all weights, and what it gives to their gradients is a term of them.
+  if (features.Int("features") != 0) step.graph().value(weight).pin = graph::Pin::kReplicated;
+  ASSIGN_OR_RETURN(const Places places, EmitPlaces(step, choice, experts, features));
+  ASSIGN_OR_RETURN(const ValueId rows, step.Emit1(ops::kSpread, step.path() + ".spread",
+                                                  {x, places.choice_of, places.row_of, choice}, features));
+  Sizes first;
+  first.Append(experts, experts, graph::Dim::kExpert);
+  Sizes second = first;
+  if (gated) first.Append(2, 2, graph::Dim::kOther);
+  first.Append(hidden.shape[0], hidden.logical[0], hidden.dims[0]);
+  for (int i = 0; i < in.shape.rank(); ++i) {
+    first.Append(in.shape[i], in.logical[i], in.dims[i]);
+    second.Append(in.shape[i], in.logical[i], in.dims[i]);
+  }
+  second.Append(hidden.shape[0], hidden.logical[0], hidden.dims[0]);
+  ASSIGN_OR_RETURN(const ValueId h, EmitGrouped(step, "fc1", rows, places, first, in.shape.rank(),
+                                                step.Get("init").initializer, features));
+  graph::Attributes activation = features;
+  activation.Set("act", step.Word("act"));
+  activation.Set("gated", std::int64_t{gated});
+  ASSIGN_OR_RETURN(const ValueId scaled, step.Emit1(ops::kExpertActivation, step.path() + ".act",
+                                                    {h, weight, places.choice_of}, activation));
+  ASSIGN_OR_RETURN(const ValueId made, EmitGrouped(step, "fc2", scaled, places, second, 1,
+                                                   step.Get("init_out").initializer, features));
+  ASSIGN_OR_RETURN(const ValueId y, step.Emit1(ops::kCombine, step.path() + ".combine",
+                                               {made, places.choice_of, places.row_of, choice}, features));
+  return ValueIds{y};
+}
+
+}  // namespace
+
+const ModuleDef kRouteModule{
+    .name = "route",
+    .doc =
+        "A router: which experts each token goes to, and with what weight (Shazeer et al., "
+        "arXiv:1701.06538). The "
+        "logits x·wᵀ, their scores and the weights are at least float32.",
+    .reads = "x [B, S, D]",
+    .parameters = "NAME.weight [experts, D], role router",
+    .gives = "the choice, i32 [B, S, top_k], and the weights [B, S, top_k]",
+    .results = 2,
+    .attributes =
+        {{.name = "experts",
+          .kind = AttributeKind::kInteger,
+          .doc = "How many experts there are: \"X\".",
+          .min = 1,
+          .max = 1 << 16,
+          .required = true},
+         {.name = "top_k",
+          .kind = AttributeKind::kInteger,
+          .doc = "How many a token goes to.",
+          .min = 1,
+          .max = 256,
+          .required = true},
+         {.name = "score",
+          .kind = AttributeKind::kWord,
+          .initial = "softmax",
+          .doc = "What is made of the logits of all experts; the largest are chosen.",
+          .words = {"softmax", "sigmoid"}},
+         {.name = "normalize",
+          .kind = AttributeKind::kFlag,
+          .initial = "true",
+          .doc = "Whether the chosen scores are divided by their sum. With softmax this is a softmax over "
+                 "the chosen logits "
+                 "(Mixtral); without, the weights of a token add up to less than 1 (OLMoE)."},
+         {.name = "scale",
+          .kind = AttributeKind::kNumber,
+          .initial = "1",
+          .doc = "A factor of all weights (DeepSeek-V3: 2.5).",
+          .min = 0,
+          .max = 1e4,
+          .open = true},
+         {.name = "groups",
+          .kind = AttributeKind::kInteger,
+          .initial = "1",
+          .doc = "Groups of experts, of which the best group_top_k are chosen first (DeepSeek-V3).",
+          .min = 1,
+          .max = 1 << 16},
+         {.name = "group_top_k",
+          .kind = AttributeKind::kInteger,
+          .initial = "1",
+          .doc = "How many groups a token's experts may be of.",
+          .min = 1,
+          .max = 1 << 16},
+         {.name = "group_best",
+          .kind = AttributeKind::kInteger,
+          .initial = "0",
+          .doc = "A group's score is the sum of so many of its largest; 0: top_k / group_top_k.",
+          .min = 0,
+          .max = 256},
+         {.name = "aux_loss",
+          .kind = AttributeKind::kNumber,
+          .initial = "0",
+          .doc = "Weight of the loss that balances the experts, sample by sample; it is 1 in balance. Logged "
+                 "as NAME.balance.",
+          .min = 0,
+          .max = 1e3},
+         {.name = "z_loss",
+          .kind = AttributeKind::kNumber,
+          .initial = "0",
+          .doc = "Weight of the mean of (log Σ exp(logits))² (ST-MoE, arXiv:2202.08906). Logged as NAME.z.",
+          .min = 0,
+          .max = 1e3},
+         {.name = "init", .kind = AttributeKind::kInitializer, .initial = "normal", .doc = "Of the weight."}},
+    .emit = EmitRoute};
+
+const ModuleDef kExpertsModule{
+    .name = "experts",
+    .doc =
+        "A feed-forward layer for each expert, on the tokens that go to it: y = Σ over the chosen experts e "
+        "of weight_e · "
+        "fc2_e(act(fc1_e(x))), with a gate act(g)·u of the two halves of fc1. No token is dropped.",
+    .reads = "x [B, S, D], then choice and weights of a step `route`",
+    .parameters =
+        "NAME.fc1.weight [experts, 2, hidden, D] (without a gate [experts, hidden, D]), gate before value, "
+        "and "
+        "NAME.fc2.weight [experts, D, hidden], role matrix",
+    .gives = "as x",
+    .least_inputs = 3,
+    .most_inputs = 3,
+    .attributes =
+        {{.name = "hidden",
+          .kind = AttributeKind::kShape,
+          .doc = "Width of an expert: \"F\".",
+          .required = true},
+         {.name = "act",
+          .kind = AttributeKind::kWord,
+          .initial = "silu",
+          .doc = "Its activation.",
+          .words = {"silu", "gelu_tanh", "gelu_erf", "quick_gelu", "relu", "sigmoid", "tanh"}},
+         {.name = "gated", .kind = AttributeKind::kFlag, .initial = "true", .doc = "Whether fc1 has a gate."},
+         {.name = "init", .kind = AttributeKind::kInitializer, .initial = "normal", .doc = "Of fc1."},
+         {.name = "init_out", .kind = AttributeKind::kInitializer, .initial = "branch", .doc = "Of fc2."}},
+    .emit = EmitExperts};
+
+}  // namespace engine::model

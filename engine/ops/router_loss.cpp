@@ -1,0 +1,88 @@
+// Losses of a router
+//
+//   balance_loss(logits[b, …, E], count[b, E]) → Σ over tokens of E/(k·S) · Σ_e count[b, e] · p_e, float64
+//     p = softmax(logits), or σ(logits) / Σ σ(logits), by attribute score; count: how many of a sample's k·S choices
+//     fell on each expert; S tokens a sample (attribute tokens). The mean over all tokens is 1 where every expert is chosen
+//     alike: Switch Transformer's loss (arXiv:2101.03961, equation 4), for each sample by itself and divided by k
+//     (seq_aux_loss of Megatron-LM; DeepSeek-V3, arXiv:2412.19437, equations 17 to 20).
+//   router_z_loss(logits) → Σ over tokens of (log Σ_e exp(logits))², float64 (ST-MoE, arXiv:2202.08906, equation 5)
+//   balance_loss_grad(logits, count) → d_logits;  router_z_loss_grad(logits) → d_logits
+//
+// Attribute scale is the factor of the loss in the gradient: its weight by the tokens of the global batch; the values are
+// not scaled. The counts are constants. Both sums accumulate over microbatches.
+//
+// Placement: sums over tokens are partial where tokens are split; counts are those of whole samples.
+//
+// Backward saves logits and count.
+#include "engine/ops/common.h"
+#include "engine/ops/ops.h"
+
+namespace engine::ops {
+namespace {
+
+Types InferSum(TypeSpan inputs, const Attributes&) {
+  RETURN_IF_ERROR(ExpectInputs(inputs, 1, 2, "a router's loss"));
+  const Shape& logits = inputs[0].shape;
+  if (logits.rank() < 2) return Internal("a router's loss of {}", logits.ToString());
+  if (inputs.size() == 2 && inputs[1].shape != Shape{logits[0], logits[logits.rank() - 1]})
+    return Internal("counts {} of {}", inputs[1].shape.ToString(), logits.ToString());
+  return std::vector<TensorType>{{.shape = {}, .dtype = DType::kF64}};
+}
+Types InferGrad(TypeSpan inputs, const Attributes& attributes) {
+  RETURN_IF_ERROR(InferSum(inputs, attributes).status());
+  return std::vector<TensorType>{inputs[0]};
+}
+
+Work LossWork(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+  return {6.0 * Elements(inputs[0]), Bytes(inputs) + Bytes(outputs)};
+}
+
+ValueIds BalanceGradient(GradientContext& context) {
+  const graph::Node& node = context.node;
+  return {context.graph->Emit1(kBalanceLossGrad, "d_" + node.name, node.inputs, node.attributes), kNoValue};
+}
+ValueIds ZLossGradient(GradientContext& context) {
+  const graph::Node& node = context.node;
+  return {context.graph->Emit1(kRouterZLossGrad, "d_" + node.name, node.inputs, node.attributes)};
+}
+
+// Of logits (and counts, which follow the samples); `sums`: what is made are sums over tokens.
+std::vector<Signature> TokenSignatures(TypeSpan inputs, bool sums) {
+  std::vector<Signature> signatures;
+  const auto add = [&](Placement logits, Placement counts) {
+    Signature signature = {{logits}, {sums && logits.split() ? Placement::P() : logits}};
+    if (inputs.size() == 2) signature.inputs.push_back(counts);
+    signatures.push_back(std::move(signature));
+  };
+  add(Placement::R(), Placement::R());
+  add(Placement::S(0), Placement::S(0));
+  for (int dim = 1; dim + 1 < inputs[0].shape.rank(); ++dim) add(Placement::S(dim), Placement::R());
+  return signatures;
+}
+std::vector<Signature> SumSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
+  return TokenSignatures(inputs, true);
+}
+std::vector<Signature> GradSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
+  return TokenSignatures(inputs, false);
+}
+
+}  // namespace
+
+const OpDef kBalanceLoss{.name = "balance_loss",
+                         .infer = InferSum,
+                         .work = LossWork,
+                         .gradient = BalanceGradient,
+                         .signatures = SumSignatures,
+                         .accumulates = 1};
+const OpDef kBalanceLossGrad{
+    .name = "balance_loss_grad", .infer = InferGrad, .work = LossWork, .signatures = GradSignatures};
+const OpDef kRouterZLoss{.name = "router_z_loss",
+                         .infer = InferSum,
+                         .work = LossWork,
+                         .gradient = ZLossGradient,
+                         .signatures = SumSignatures,
+                         .accumulates = 1};
+const OpDef kRouterZLossGrad{
+    .name = "router_z_loss_grad", .infer = InferGrad, .work = LossWork, .signatures = GradSignatures};
+
+}  // namespace engine::ops

@@ -1,0 +1,95 @@
+// Models with experts train alike in every layout, those with ranks of ep among them.
+#include <string>
+#include <vector>
+
+#include "tests/train/text_testing.h"
+
+namespace engine::train::testing {
+namespace {
+
+// A decoder with 24 experts in each layer, of which a token goes to two.
+constexpr const char* kExpertsText = R"(
+[model]
+dims = { D = 32, L = 4, H = 4, K = 2, E = 8, F = 8, X = 24, V = 300 }
+inputs = { tokens = "i32[B,S]", labels = "i32[B,S]", positions = "i32[B,S]" }
+rotary.rope = { dim = "E", base = 1e4 }
+vocab_multiple = 16
+init_std = 0.1
+main = [
+  { do = "embedding", as = "embedding.tokens", of = "tokens", rows = "V", width = "D" },
+  { do = "stack", as = "layers", repeat = "L", layer = ["attention as attention", "moe as mlp"] },
+  { do = "rms_norm", as = "final_norm" },
+  { do = "linear", as = "head", out = ["V"] },
+  { do = "cross_entropy", as = "loss" },
+]
+[block.attention]
+steps = [
+  { do = "rms_norm", as = "norm", of = "x" },
+  { do = "linear", as = "qkv", out = ["K", "H/K+2", "E"] },
+  { do = "qkv_split", as = "split", to = ["q", "k", "v"], rotary = "rope" },
+  { do = "attention", as = "core", of = ["q", "k", "v"] },
+  { do = "linear", as = "proj", out = ["D"], init = "branch" },
+  { do = "residual", as = "residual", of = ["x", "proj"], to = "x" },
+]
+[block.moe]
+steps = [
+  { do = "rms_norm", as = "norm", of = "x" },
+  { do = "route", as = "router", experts = "X", top_k = 2, aux_loss = 0.02, z_loss = 0.01, to = ["choice", "weight"] },
+  { do = "experts", as = "experts", of = ["norm", "choice", "weight"], hidden = "F" },
+  { do = "residual", as = "residual", of = ["x", "experts"], to = "x" },
+]
+)";
+
+recipe::Recipe Experts(const std::string& sets) {
+  std::vector<std::string> all = SetsOf(sets);
+  all.emplace_back("training.global_batch=24");
+  return Loaded(
+      model::LoadText(std::string(kExpertsText) + kCommon + kAdamW, "test.toml", {.sets = all, .root = ""}));
+}
+
+}  // namespace
+
+TEST_CASE("experts train alike in every layout") {
+  CheckTextLayouts(
+      Experts, {"micro_batch=4",
+                "dp=2 micro_batch=2",
+                "ep=2 micro_batch=2",
+                "ep=3 micro_batch=2",
+                "ep=4 micro_batch=3",
+                "ep=6 micro_batch=1",
+                "ep=8 micro_batch=1",
+                "ep=2 dp=2 micro_batch=2",
+                "cp=2 micro_batch=2",
+                "tp=2 micro_batch=2",
+                "tp=2 sequence_parallel=true micro_batch=2",
+                "tp=2 sequence_parallel=true expert_tp=1 micro_batch=2",
+                "pp=2 micro_batch=2",
+                "ep=2 tp=2 micro_batch=2",
+                "ep=2 cp=2 micro_batch=2",
+                "ep=2 tp=2 sequence_parallel=true micro_batch=2",
+                "ep=2 tp=2 sequence_parallel=true expert_tp=1 micro_batch=1",
+                "ep=3 pp=2 micro_batch=2",
+                "ep=2 pp=2 virtual_stages=2 micro_batch=2",
+                "ep=2 pp=2 schedule=zero_bubble micro_batch=2",
+                "pp=4 schedule=zero_bubble micro_batch=2",
+                "dp=2 zero_stage=1 micro_batch=2",
+                "dp=2 zero_stage=2 micro_batch=2",
+                "dp=2 zero_stage=3 micro_batch=2",
+                "ep=2 zero_stage=1 micro_batch=2",
+                "ep=2 dp=2 zero_stage=2 micro_batch=2",
+                "ep=2 dp=3 zero_stage=3 overlap=on micro_batch=2",
+                "ep=2 micro_batch=2 granularity=full",
+                "ep=2 micro_batch=2 granularity=selective modules=[\"attention\",\"norm\",\"activation\"]",
+                "ep=4 tp=2 micro_batch=1 granularity=full",
+                "tp=2 overlap=on micro_batch=4",
+                "tp=2 sequence_parallel=true overlap=on micro_batch=4",
+                "cp=2 overlap=on micro_batch=4",
+                "ep=2 tp=2 sequence_parallel=true overlap=on micro_batch=2",
+                "ep=2 cp=2 overlap=on micro_batch=2",
+                "ep=2 cp=2 tp=2 sequence_parallel=true micro_batch=2",
+                "ep=2 dp=2 pp=2 tp=2 sequence_parallel=true zero_stage=1 overlap=on micro_batch=2",
+                "ep=4 dp=2 pp=2 micro_batch=1",
+                "ep=6 cp=2 micro_batch=2"});
+}
+
+}  // namespace engine::train::testing
