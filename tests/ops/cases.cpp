@@ -493,6 +493,17 @@ void AddExpertRows(std::vector<Case>* cases) {
                          const Attributes& attributes, std::int64_t terms) {
       cases->push_back({&op, label + what, std::move(inputs), attributes, terms, large, /*rows=*/true});
     };
+    for (const char* by : {"weight", "position"}) {
+      cases->push_back({&ops::kDrop,
+                        label + ", by " + by,
+                        {choice, Positive(choice.shape)},
+                        {{"cap", kTwo}, {"by", std::string(by)}},
+                        1,
+                        large});
+    }
+    Input kept = choice;
+    for (size_t c = 0; c < kept.given.size(); c += 3) kept.given[c] = -1;
+    cases->push_back({&ops::kDropCount, label, {kept}, {}, 1, large});
     for (const std::int64_t by_expert : {0, 1}) {
       cases->push_back({&ops::kTally,
                         label + (by_expert != 0 ? ", by expert" : ""),

@@ -209,6 +209,22 @@ TEST_CASE("200 random loads: rows of experts give the sum over all experts, whol
   }
 }
 
+// Six tokens, four experts, at most three choices each.
+TEST_CASE("beyond a capacity the published choices are dropped") {
+  const Tensor choice =
+      Filled({1, 6, 2}, DType::kI32, [](std::int64_t i) { return kTopTwo[static_cast<size_t>(i)]; });
+  const Attributes over_all = {
+      {"k", std::int64_t{2}}, {"score", std::string("softmax")}, {"normalize", std::int64_t{0}}};
+  const Tensor weight = RunOp(ops::kRoute, over_all, {VectorLogits({1, 6, 4})})[1];
+  const auto drop = [&](const char* by) {
+    return RunOp(ops::kDrop, {{"cap", std::int64_t{3}}, {"by", std::string(by)}}, {choice, weight});
+  };
+  const Tensors by_weight = drop("weight");
+  CheckValues(by_weight[0], {1, 2, 1, 0, 0, -1, 2, -1, 3, -1, 1, 0});
+  CHECK(RunOp(ops::kDropCount, {}, {by_weight[0]})[0].Get(0) == 3);
+  CheckValues(drop("position")[0], {1, 2, 1, 0, 0, 1, 2, -1, 3, -1, -1, 0});
+}
+
 TEST_CASE("the bound of rows is reached and not exceeded") {
   // One row for each of three experts: each takes a whole block.
   CHECK(graph::RowBound(3, 1, 3) == 3 * graph::kRowAlignment);

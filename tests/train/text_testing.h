@@ -20,23 +20,23 @@ inline recipe::Recipe Loaded(const recipe::LoadResult& result) {
 }
 
 template <typename Make>
-Trained RunText(const Make& make, const std::string& sets) {
+Trained RunText(const Make& make, const std::string& sets, int iterations = 4) {
   const recipe::Recipe recipe = make(sets);
   const state::Device device = CpuDevice();
   const absl::StatusOr<plan::Plan> plan = driver::CompileRecipe(recipe, {.profile = device.profile});
   REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
-  return TrainFor(recipe, plan, 4, device, [](const plan::Plan& of, std::int64_t first_sample) {
+  return TrainFor(recipe, plan, iterations, device, [](const plan::Plan& of, std::int64_t first_sample) {
     return CounterFeed(of, first_sample);
   });
 }
 
 template <typename Make>
-void CheckTextLayouts(const Make& make, const std::vector<const char*>& layouts) {
-  const Trained one = RunText(make, "micro_batch=2");
-  CHECK(one.losses[3] != one.losses[0]);
+void CheckTextLayouts(const Make& make, const std::vector<const char*>& layouts, int iterations = 4) {
+  const Trained one = RunText(make, "micro_batch=2", iterations);
+  if (iterations > 1) CHECK(one.losses.back() != one.losses[0]);
   for (const char* sets : layouts) {
     CAPTURE(std::string(sets));
-    const Trained other = RunText(make, sets);
+    const Trained other = RunText(make, sets, iterations);
     CheckEqual(one, other);
     for (size_t i = 0; i < one.metrics.size(); ++i) {
       for (size_t m = 0; m < one.metrics[i].size(); ++m)

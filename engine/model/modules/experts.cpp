@@ -1,4 +1,5 @@
 #include <array>
+#include <cmath>
 
 #include "engine/base/status.h"
 #include "engine/model/modules/modules.h"
@@ -129,6 +130,21 @@ absl::StatusOr<Places> EmitPlaces(StepContext& step, ValueId choice, std::int64_
   return Places{places[0], places[1], places[2], choice};
 }
 
+// The choices that stay where an expert takes at most so many of a sample, and the share of those that do not, as a metric.
+absl::StatusOr<ValueId> EmitDrop(StepContext& step, ValueId choice, ValueId weight, std::int64_t experts) {
+  const Shape& choices = step.type(choice).shape;
+  const double of_sample = static_cast<double>(choices.elements(1, choices.rank()));
+  const auto cap = static_cast<std::int64_t>(
+      std::ceil(of_sample / static_cast<double>(experts) * step.Number("capacity") * (1 - 1e-12)));
+  graph::Graph& graph = step.graph();
+  const ValueId dropped =
+      graph.AddMetric(step.path() + ".dropped", step.options().global_samples * of_sample, 0);
+  const ValueId kept = graph.Emit1(ops::kDrop, step.path() + ".drop", {choice, weight},
+                                   {{"cap", cap}, {"by", step.Word("drop")}});
+  graph.Emit(ops::kDropCount, step.path() + ".dropped", {kept}, {}, std::array<ValueId, 1>{dropped});
+  return kept;
+}
+
 // One product of all experts, with a parameter [X, out…, in…].
 absl::StatusOr<ValueId> EmitGrouped(StepContext& step, const std::string& name, ValueId rows,
                                     const Places& places, const Sizes& weight, int in_dims,
@@ -146,7 +162,7 @@ absl::StatusOr<ValueId> EmitGrouped(StepContext& step, const std::string& name, 
 
 absl::StatusOr<ValueIds> EmitExperts(StepContext& step) {
   const ValueId x = step.input(0);
-  const ValueId choice = step.input(1);
+  ValueId choice = step.input(1);
   const ValueId weight = step.input(2);
   const std::int64_t experts = ExpertsOf(step, step.graph(), choice);
   if (experts == 0) {
@@ -171,6 +187,9 @@ absl::StatusOr<ValueIds> EmitExperts(StepContext& step) {
   if (step.graph().value(x).pin == graph::Pin::kNone) step.graph().value(x).pin = graph::Pin::kResidual;
   // Every rank that has a part of each expert needs all weights, and what it gives to their gradients is a term of them.
   if (features.Int("features") != 0) step.graph().value(weight).pin = graph::Pin::kReplicated;
+  if (step.Number("capacity") > 0) {
+    ASSIGN_OR_RETURN(choice, EmitDrop(step, choice, weight, experts));
+  }
   ASSIGN_OR_RETURN(const Places places, EmitPlaces(step, choice, experts, features));
   ASSIGN_OR_RETURN(const ValueId rows, step.Emit1(ops::kSpread, step.path() + ".spread",
                                                   {x, places.choice_of, places.row_of, choice}, features));
@@ -280,7 +299,9 @@ const ModuleDef kExpertsModule{
     .doc =
         "A feed-forward layer for each expert, on the tokens that go to it: y = Σ over the chosen experts e "
         "of weight_e · "
-        "fc2_e(act(fc1_e(x))), with a gate act(g)·u of the two halves of fc1. No token is dropped.",
+        "fc2_e(act(fc1_e(x))), with a gate act(g)·u of the two halves of fc1. No token is dropped unless "
+        "capacity says "
+        "so.",
     .reads = "x [B, S, D], then choice and weights of a step `route`",
     .parameters =
         "NAME.fc1.weight [experts, 2, hidden, D] (without a gate [experts, hidden, D]), gate before value, "
@@ -300,6 +321,19 @@ const ModuleDef kExpertsModule{
           .doc = "Its activation.",
           .words = {"silu", "gelu_tanh", "gelu_erf", "quick_gelu", "relu", "sigmoid", "tanh"}},
          {.name = "gated", .kind = AttributeKind::kFlag, .initial = "true", .doc = "Whether fc1 has a gate."},
+         {.name = "capacity",
+          .kind = AttributeKind::kNumber,
+          .initial = "0",
+          .doc = "An expert takes at most ⌈capacity · S · top_k / experts⌉ choices of a sample, and the "
+                 "others are dropped; 0: no "
+                 "limit. The share of what was dropped is logged as NAME.dropped.",
+          .min = 0,
+          .max = 1e6},
+         {.name = "drop",
+          .kind = AttributeKind::kWord,
+          .initial = "weight",
+          .doc = "Which choices stay: those of largest weight, or the earliest.",
+          .words = {"weight", "position"}},
          {.name = "init", .kind = AttributeKind::kInitializer, .initial = "normal", .doc = "Of fc1."},
          {.name = "init_out", .kind = AttributeKind::kInitializer, .initial = "branch", .doc = "Of fc2."}},
     .emit = EmitExperts};
