@@ -103,7 +103,8 @@ std::int32_t LayoutConverter::ConvertAxis(std::int32_t from, graph::Axis axis, g
                    .attributes = {},
                    .accumulate = 0,
                    .phase = reader.phase,
-                   .unit = reader.unit});
+                   .unit = reader.unit,
+                   .component = reader.component});
   if (share) shared_[std::move(key)] = made;
   return made;
 }

@@ -131,7 +131,9 @@ class Matcher {
       return false;
     match_.fused = g_.node(at_);
     match_.fused.op = row_.op;
-    match_.fused.name = g_.node(bound_.nodes[pattern_.named_by]).name;
+    const LocalNode& named_by = g_.node(bound_.nodes[pattern_.named_by]);
+    match_.fused.name = named_by.name;
+    match_.fused.component = named_by.component;
     match_.fused.inputs.clear();
     match_.fused.outputs.clear();
     for (int input : pattern_.inputs) match_.fused.inputs.push_back(Value(input));

@@ -48,6 +48,7 @@ absl::Status BalancePass(Compilation* c) {
   std::vector<std::int64_t> blocks = c->policy.chunk_blocks;
   if (blocks.empty()) blocks = BalancedBlocks(c->policy.chunks, graph, c->options.profile);
   c->plan.units = graph.units();
+  c->plan.components = graph.components();
   c->chunks = CutUnits(graph.units(), blocks);
   return absl::OkStatus();
 }
@@ -119,8 +120,9 @@ absl::Status CutPass(Compilation* c) {
 
 // Who reads a parameter.
 struct Readers {
-  std::int32_t unit = -1;            // the first
-  std::vector<std::int32_t> stages;  // in that order
+  std::int32_t unit = -1;                              // the first
+  graph::ComponentId component = graph::kNoComponent;  // likewise
+  std::vector<std::int32_t> stages;                    // in that order
 };
 absl::flat_hash_map<graph::ValueId, Readers> ReadersOf(const Compilation& c, const Graph& graph) {
   const auto stage_of = [&](std::int32_t unit) {
@@ -130,7 +132,9 @@ absl::flat_hash_map<graph::ValueId, Readers> ReadersOf(const Compilation& c, con
   for (const Node& node : graph.nodes()) {
     for (graph::ValueId input : node.inputs) {
       if (graph.value(input).kind != ValueKind::kParameter) continue;
-      Readers& of = readers.try_emplace(input, Readers{.unit = node.unit, .stages = {}}).first->second;
+      Readers& of =
+          readers.try_emplace(input, Readers{.unit = node.unit, .component = node.component, .stages = {}})
+              .first->second;
       const std::int32_t stage = stage_of(node.unit);
       if (std::find(of.stages.begin(), of.stages.end(), stage) == of.stages.end()) of.stages.push_back(stage);
     }
@@ -174,6 +178,7 @@ absl::Status ParametersPass(Compilation* c) {
          .initializer = parameter.initializer,
          .role = parameter.role,
          .unit = read.unit,
+         .component = read.component,
          .weight_decay = parameter.weight_decay,
          .training = SettingsOf(parameter),
          .holders = read.stages});

@@ -92,7 +92,8 @@ class Placer {
                     .attributes = node.attributes,
                     .accumulate = 0,
                     .phase = node.phase,
-                    .unit = node.unit};
+                    .unit = node.unit,
+                    .component = node.component};
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const ValueId input = node.inputs[i];
       std::int32_t value = local_.canonical(input);

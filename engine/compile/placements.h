@@ -31,6 +31,7 @@ struct LocalNode {
   std::uint32_t accumulate = 0;
   graph::Phase phase = graph::Phase::kForward;
   std::int32_t unit = 0;  // graph::Node::unit
+  graph::ComponentId component = graph::kNoComponent;
 };
 
 struct LocalGraph {

@@ -186,6 +186,7 @@ class Quantizer {
     }
     node.phase = kind == ValueKind::kDerived ? Phase::kPrepare : of.phase;
     node.unit = of.unit;
+    node.component = of.component;
     nodes->push_back(std::move(node));
     quantized_[v] = made;
     return made;

@@ -122,6 +122,7 @@ class Selector {
     Draft draft;
     plan::Instruction& instruction = draft.instruction;
     instruction.name = node.name;
+    instruction.component = node.component;
     for (std::int32_t input : node.inputs) instruction.inputs.push_back(Unplaced(*in_.plan, Global(input)));
     for (std::int32_t output : node.outputs)
       instruction.outputs.push_back(Unplaced(*in_.plan, Global(output)));

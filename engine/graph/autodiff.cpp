@@ -74,7 +74,7 @@ class Differentiator {
   }
 
   void Step(const Node& node) {
-    graph_.SetPosition(Phase::kBackward, node.unit);
+    graph_.SetPosition(Phase::kBackward, node.unit, node.component);
     GradientContext context{.graph = &graph_, .node = node, .d_outputs = {}, .accumulators = {}};
     for (ValueId output : node.outputs) context.d_outputs.push_back(Gradient(output));
     for (ValueId input : node.inputs) {

@@ -123,7 +123,8 @@ ValueIds Graph::Emit(const OpDef& op, std::string name, ValueIds inputs, Attribu
             .outputs = {},
             .attributes = std::move(attributes),
             .phase = phase_,
-            .unit = unit_};
+            .unit = unit_,
+            .component = component_};
   for (size_t i = 0; i < inferred->size(); ++i) {
     if (i < into.size() && into[i] != kNoValue) {
       const Value& receiver = value(into[i]);

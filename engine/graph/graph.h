@@ -27,6 +27,8 @@ using ValueId = std::int32_t;
 using NodeId = std::int32_t;
 inline constexpr ValueId kNoValue = -1;
 using ValueIds = absl::InlinedVector<ValueId, 4>;
+using ComponentId = std::int32_t;
+inline constexpr ComponentId kNoComponent = -1;
 
 struct TensorType {
   Shape shape;
@@ -140,6 +142,16 @@ struct Unit {
   Kind kind = Kind::kBlock;
 };
 
+// A named piece of a model: a step, a block of steps, a layer, a stack of layers. Each lies within another one or within none,
+// and a node belongs to the innermost. Times and sizes are told by components; no pass of the compiler decides by them.
+struct Component {
+  std::string name;                   // "attention"; of a layer its number
+  ComponentId within = kNoComponent;  // of a layer, the stack that has it
+  bool is_layer = false;
+  // Of a layer: what sets it apart from others of its stack ("window = 4096"); empty: nothing does.
+  std::string variant = {};
+};
+
 struct Node {
   const OpDef* op = nullptr;
   std::string name;  // "layers.3.attention.qkv"
@@ -147,7 +159,8 @@ struct Node {
   ValueIds outputs;
   Attributes attributes;
   Phase phase = Phase::kForward;
-  std::int32_t unit = 0;    // Graph::units
+  std::int32_t unit = 0;  // Graph::units
+  ComponentId component = kNoComponent;
   bool recomputed = false;  // a copy of a forward node, run again in the backward phase
 };
 
@@ -176,13 +189,23 @@ class Graph {
   // The forward nodes that Emit appends from here on are those of a new unit.
   void BeginUnit(std::string name, Unit::Kind kind) {
     units_.push_back({std::move(name), kind});
-    SetPosition(Phase::kForward, static_cast<std::int32_t>(units_.size() - 1));
+    phase_ = Phase::kForward;
+    unit_ = static_cast<std::int32_t>(units_.size() - 1);
   }
-  // Phase and unit of the nodes that Emit appends from here on.
-  void SetPosition(Phase phase, std::int32_t unit) {
+  // Phase, unit and component of the nodes that Emit appends from here on.
+  void SetPosition(Phase phase, std::int32_t unit, ComponentId component) {
     phase_ = phase;
     unit_ = unit;
+    component_ = component;
   }
+  // The nodes that Emit appends until the matching CloseComponent belong to this component, which lies within the one
+  // that is open now, or to another one that is opened within it.
+  void OpenComponent(Component component) {
+    component.within = component_;
+    components_.push_back(std::move(component));
+    component_ = static_cast<ComponentId>(components_.size() - 1);
+  }
+  void CloseComponent() { component_ = components_[static_cast<size_t>(component_)].within; }
 
   const Value& value(ValueId id) const { return values_[static_cast<size_t>(id)]; }
   Value& value(ValueId id) { return values_[static_cast<size_t>(id)]; }
@@ -198,6 +221,7 @@ class Graph {
   ValueId logits() const { return logits_; }
   void set_logits(ValueId logits) { logits_ = logits; }
   const std::vector<Unit>& units() const { return units_; }
+  const std::vector<Component>& components() const { return components_; }
 
   // Every read is of an input, a parameter, or an activation produced before; every op accepts its types;
   // every activation has one producer; phases in order. The error names the node.
@@ -215,6 +239,8 @@ class Graph {
   std::vector<Unit> units_;
   Phase phase_ = Phase::kForward;
   std::int32_t unit_ = 0;
+  std::vector<Component> components_;
+  ComponentId component_ = kNoComponent;
 };
 
 }  // namespace engine::graph

@@ -1,11 +1,13 @@
 #include "engine/model/stack.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
 #include "engine/base/status.h"
 #include "engine/model/step_context.h"
+#include "engine/recipe/text.h"
 
 namespace engine::model {
 namespace {
@@ -49,7 +51,7 @@ bool ReadUse(const Node& node, const Blocks& blocks, std::vector<BlockUse>* uses
     }
     return false;
   }
-  uses->push_back({block, label});
+  uses->push_back({block, label, node.string});
   return true;
 }
 
@@ -134,6 +136,22 @@ std::optional<StackPlan> PlanStack(const Node& step, const Blocks& blocks, Scope
     for (const BlockUse& use : uses) plan.branches += BranchesOf(*use.block);
   }
   return plan;
+}
+
+std::string VariantOf(const Node& step, const std::vector<BlockUse>& uses, std::int64_t layer) {
+  std::vector<std::string> parts;
+  if (step.Find("pattern") != nullptr) {
+    for (const BlockUse& use : uses) parts.push_back(use.text);
+  }
+  if (const Node* cycle = step.Find("cycle"); cycle != nullptr) {
+    for (const Entry& entry : cycle->entries) {
+      const std::vector<Node>& values = entry.value.items;
+      if (values.empty()) continue;  // a mistake, which BindingsOf finds
+      const Node& value = values[static_cast<std::size_t>(layer) % values.size()];
+      parts.push_back(fmt::format("{} = {}", entry.key, recipe::InlineToml(value)));
+    }
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
 }
 
 Bindings BindingsOf(const Node& step, std::int64_t layer, std::int64_t layers,

@@ -16,6 +16,7 @@ namespace engine::model {
 struct BlockUse {
   const Block* block = nullptr;
   std::string label;  // "attention" of "gqa as attention"; empty: none
+  std::string text;   // "gqa as attention"
 };
 
 using Bindings = std::map<std::string, Binding, std::less<>>;
@@ -33,5 +34,9 @@ std::optional<StackPlan> PlanStack(const recipe::Node& step, const Blocks& block
 // What `set`, `cycle` and `ramp` give the i-th of n layers; names go to the same values in each call.
 Bindings BindingsOf(const recipe::Node& step, std::int64_t layer, std::int64_t layers,
                     std::vector<Diagnostic>* diagnostics);
+
+// What sets a layer apart from others of its stack: the blocks that a pattern gives it, the values of its cycles. Empty where
+// there are neither. The numbers of a ramp, which differ from layer to layer, set none apart.
+std::string VariantOf(const recipe::Node& step, const std::vector<BlockUse>& uses, std::int64_t layer);
 
 }  // namespace engine::model

@@ -14,6 +14,7 @@
 namespace engine::model {
 namespace {
 
+using graph::Graph;
 using graph::kNoValue;
 using graph::Unit;
 using graph::ValueId;
@@ -22,6 +23,20 @@ using recipe::Node;
 
 constexpr int kMostDepth = 16;                // of blocks within blocks
 constexpr std::int64_t kMostSteps = 500'000;  // that all layers have together
+
+// While it lives, what is emitted belongs to the component.
+class InComponent {
+ public:
+  InComponent(Graph* graph, graph::Component component) : graph_(*graph) {
+    graph_.OpenComponent(std::move(component));
+  }
+  ~InComponent() { graph_.CloseComponent(); }
+  InComponent(const InComponent&) = delete;
+  InComponent& operator=(const InComponent&) = delete;
+
+ private:
+  Graph& graph_;
+};
 
 // "embedding" of "embedding.tokens".
 std::string FirstPart(const std::string& name) { return name.substr(0, name.find('.')); }
@@ -85,6 +100,7 @@ void Walk::Step(const Node& step, const std::string& prefix, Scope* scope) {
   if (module == nullptr) return;
   const std::string name = recipe::StepName(step);
   const std::string path = prefix.empty() ? name : prefix + "." + name;
+  const InComponent component(&graph_, {.name = name});
   std::optional<ValueIds> results;
   if (module->emit != nullptr) {
     EnterUnit(name);
@@ -185,10 +201,13 @@ void Walk::Layers(const Node& step, const StackPlan& plan, const std::string& pa
   for (std::int64_t i = 0; i < layers; ++i) {
     const Bindings bindings = BindingsOf(step, i, layers, diagnostics_);
     around->bindings = &bindings;
+    const std::vector<BlockUse>& uses = plan.layers[static_cast<std::size_t>(i)];
+    const InComponent layer(
+        &graph_, {.name = fmt::format("{}", i), .is_layer = true, .variant = VariantOf(step, uses, i)});
     const std::string name = fmt::format("{}.{}", path, i);
     if (outermost) graph_.BeginUnit(name, Unit::Kind::kBlock);
     in_layer_ = true;
-    Layer(step, plan.layers[static_cast<std::size_t>(i)], name, around);
+    Layer(step, uses, name, around);
     in_layer_ = !outermost;
     for (const auto& [key, binding] : bindings) {
       Binding& known = read.try_emplace(key, binding).first->second;
@@ -205,8 +224,13 @@ void Walk::Layer(const Node& step, const std::vector<BlockUse>& uses, const std:
                  Scope* around) {
   for (const BlockUse& use : uses) {
     const ValueId before = around->values["x"].value;
-    const std::optional<ValueId> after =
-        Run(*use.block, use.label.empty() ? name : name + "." + use.label, around);
+    std::optional<ValueId> after;
+    if (use.label.empty()) {
+      after = Run(*use.block, name, around);
+    } else {
+      const InComponent labelled(&graph_, {.name = use.label});
+      after = Run(*use.block, name + "." + use.label, around);
+    }
     if (!after.has_value() || before == kNoValue) continue;
     const Shape& old_shape = graph_.value(before).type.shape;
     const Shape& shape = graph_.value(*after).type.shape;

@@ -129,6 +129,8 @@ enum class Half : std::uint8_t { kFirst, kSecond, kBoth };
 // A step of a segment, one of three things. Its place in the segment is what others name it by.
 struct Instruction {
   std::string name;  // the node that it carries out
+  // Plan::components, of that node; kNoComponent: it belongs to none. It is told, not run: the canonical text leaves it out.
+  graph::ComponentId component = graph::kNoComponent;
   std::vector<BufferRef> inputs;
   std::vector<BufferRef> outputs;
   BufferRef scratch;                     // bytes that it alone uses while it runs; elements 0: none
@@ -251,8 +253,9 @@ struct PlanParameter {
   Shape logical_shape;  // without padding
   graph::Initializer initializer;
   graph::Role role = graph::Role::kMatrix;
-  std::int32_t unit = 0;      // that reads it first
-  bool weight_decay = false;  // whether the optimizer's applies to it
+  std::int32_t unit = 0;                               // that reads it first
+  graph::ComponentId component = graph::kNoComponent;  // that reads it first
+  bool weight_decay = false;                           // whether the optimizer's applies to it
   graph::TrainingSettings training = {};
   // Stages that hold a copy, in the order in which the model reads it: the first owns it.
   std::vector<std::int32_t> holders = {};
@@ -398,6 +401,7 @@ inline constexpr std::string_view kZeroBubble = "zero_bubble";
 struct Plan {
   Mesh mesh;
   std::vector<graph::Unit> units;  // of the model, in order of execution
+  std::vector<graph::Component> components;
   std::vector<LocalValue> values;
   std::vector<PlanParameter> parameters;
   std::vector<PlanMetric> metrics;
