@@ -17,29 +17,6 @@ constexpr std::int64_t kTimelineColumns = 112;  // with the stage's number, 118 
 
 using Row = std::vector<std::string>;
 
-// Columns of a table, right-aligned but the first, two spaces apart. Code points count as one column.
-std::string Table(const std::vector<Row>& rows) {
-  const auto width = [](const std::string& text) {
-    return static_cast<std::size_t>(std::count_if(
-        text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80; }));
-  };
-  std::vector<std::size_t> widths;
-  for (const Row& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()), 0);
-    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], width(row[c]));
-  }
-  std::string text;
-  for (const Row& row : rows) {
-    std::string line = " ";
-    for (std::size_t c = 0; c < row.size(); ++c) {
-      const std::string padding(widths[c] - width(row[c]), ' ');
-      line += " " + (c == 0 ? row[c] + padding : padding + " " + row[c]);
-    }
-    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-  }
-  return text;
-}
-
 std::string HalvesText(const Plan& plan) {
   std::int64_t both = 0;
   for (const Segment& segment : plan.stages[0].segments) {
@@ -189,6 +166,28 @@ std::string Schedule(const Plan& plan) {
 }
 
 }  // namespace
+
+std::string Table(const std::vector<Row>& rows) {
+  const auto width = [](const std::string& text) {
+    return static_cast<std::size_t>(std::count_if(
+        text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80; }));
+  };
+  std::vector<std::size_t> widths;
+  for (const Row& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()), 0);
+    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], width(row[c]));
+  }
+  std::string text;
+  for (const Row& row : rows) {
+    std::string line = " ";
+    for (std::size_t c = 0; c < row.size(); ++c) {
+      const std::string padding(widths[c] - width(row[c]), ' ');
+      line += " " + (c == 0 ? row[c] + padding : padding + " " + row[c]);
+    }
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
+}
 
 std::string MeshText(const Mesh& mesh) {
   return fmt::format("dp {} × tp {} × pp {} × cp {} × ep {} = {} rank{}", mesh.size(Axis::kDp),

@@ -16,6 +16,9 @@ std::string Summary(const Plan& plan);
 // "dp 8 × tp 8 × pp 16 × cp 1 × ep 1 = 1024 ranks"
 std::string MeshText(const Mesh& mesh);
 
+// Rows as lines: columns are right-aligned but the first, and two spaces apart. Code points count as one column.
+std::string Table(const std::vector<std::vector<std::string>>& rows);
+
 // A table of the stages' rows, with equal neighbours joined; a first column says which stages.
 std::string StageTable(std::vector<std::string> header, const std::vector<std::vector<std::string>>& stages);
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/base/shown.h"
+#include "engine/predict/components.h"
 
 namespace engine::predict {
 namespace {
@@ -134,14 +135,19 @@ nlohmann::ordered_json PredictionToJson(const Prediction& prediction) {
   const bool known = prediction.has_times();
   const auto or_null = [](bool is_known, double number) { return is_known ? Json(number) : Json(); };
   Json stages = Json::array();
-  for (const StageTime& stage : prediction.stages) {
-    if (!known) break;
-    stages.push_back({{"compute_s", stage.compute_s},
-                      {"exchange_s", stage.exchange_s},
-                      {"exposed_s", stage.exposed_s},
-                      {"transfer_s", stage.transfer_s},
-                      {"bubble_s", stage.bubble_s},
-                      {"update_s", stage.update_s}});
+  for (std::size_t s = 0; known && s < prediction.stages.size(); ++s) {
+    const StageTime& stage = prediction.stages[s];
+    const StageComponents& components = prediction.components[s];
+    stages.push_back(
+        {{"compute_s", stage.compute_s},
+         {"exchange_s", stage.exchange_s},
+         {"exposed_s", stage.exposed_s},
+         {"transfer_s", stage.transfer_s},
+         {"bubble_s", stage.bubble_s},
+         {"update_s", stage.update_s},
+         {"components", UsesToJson(components.uses)},
+         {"other",
+          {{"forward_s", components.other.forward_s}, {"backward_s", components.other.backward_s}}}});
   }
   Json slow = Json::array();
   for (const SlowTime& time : prediction.slow) {

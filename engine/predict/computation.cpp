@@ -10,7 +10,8 @@ Computation::Computation(const PlayInputs& inputs, std::int32_t stage)
       microbatches_(inputs.microbatches()),
       stage_(stage),
       events_(inputs.events),
-      segment_costs_(plan_.segments.size()) {}
+      segment_costs_(plan_.segments.size()),
+      by_component_(inputs.plan.components.size() + 1) {}
 
 void Computation::WaitUntil(double until, double StageTime::*kind) {
   const double waited = std::max(0.0, until - now_);
@@ -20,7 +21,7 @@ void Computation::WaitUntil(double until, double StageTime::*kind) {
 }
 
 void Computation::Run(const plan::Step& step, size_t begin, size_t end) {
-  const PlayedPiece piece = Play(step, begin, end);
+  const PlayedPiece& piece = Play(step, begin, end);
   now_ += piece.seconds;
   under_way_ = piece.after;
   const bool update = step.segment == plan_.update();
@@ -34,6 +35,8 @@ void Computation::JoinExchange() {
   const double finish = under_way_.finish();
   now_ += finish;
   time_.compute_s += finish;
+  for (const UnderWay::Detached& detached : under_way_.detached)
+    TimesOf(*detached.sum.exchange, &by_component_).backward_s += detached.sum.seconds;
   under_way_ = {};
 }
 
@@ -66,18 +69,48 @@ const SegmentCosts& Computation::CostsOf(std::int32_t segment) {
   return costs;
 }
 
-PlayedPiece Computation::Play(const plan::Step& step, size_t begin, size_t end) {
+std::vector<PassTimes> Computation::TimeByComponent() const {
+  std::vector<PassTimes> times = by_component_;
+  for (const auto& [key, known] : pieces_) AddKernels(known.piece, std::get<0>(key), known.runs, &times);
+  return times;
+}
+
+bool Computation::IsBackward(std::int32_t segment) const {
+  return std::any_of(plan_.chunks.begin(), plan_.chunks.end(), [&](const plan::Chunk& chunk) {
+    return chunk.train().backward == segment || chunk.train().weights == segment;
+  });
+}
+
+void Computation::AddKernels(const PlayedPiece& piece, std::int32_t segment, std::int64_t runs,
+                             std::vector<PassTimes>* times) const {
+  if (segment == plan_.update()) return;
+  const bool backward = IsBackward(segment);
+  for (const auto& [instruction, seconds] : piece.kernels) {
+    PassTimes& of = TimesOf(*instruction, times);
+    (backward ? of.backward_s : of.forward_s) += static_cast<double>(runs) * seconds;
+  }
+}
+
+PassTimes& Computation::TimesOf(const plan::Instruction& instruction, std::vector<PassTimes>* times) const {
+  if (instruction.component == graph::kNoComponent) return times->back();
+  return (*times)[static_cast<size_t>(instruction.component)];
+}
+
+const PlayedPiece& Computation::Play(const plan::Step& step, size_t begin, size_t end) {
   const plan::Segment& segment = plan_.segments[static_cast<size_t>(step.segment)];
   const SegmentCosts& costs = CostsOf(step.segment);
   if (events_ != nullptr) {
     const PlayedSegment noted{microbatches_, segment, costs, stage_, now_, events_};
-    return PlaySegment(noted, step, begin, end, under_way_);
+    noted_ = PlaySegment(noted, step, begin, end, under_way_);
+    AddKernels(noted_, step.segment, 1, &by_component_);
+    return noted_;
   }
   const bool last = step.microbatch + (segment.halves ? 2 : 1) == microbatches_;
   const auto [known, fresh] = pieces_.try_emplace(Key(step.segment, begin, last, under_way_.ToKey()));
   if (fresh)
-    known->second = PlaySegment({microbatches_, segment, costs, stage_}, step, begin, end, under_way_);
-  return known->second;
+    known->second.piece = PlaySegment({microbatches_, segment, costs, stage_}, step, begin, end, under_way_);
+  ++known->second.runs;
+  return known->second.piece;
 }
 
 }  // namespace engine::predict

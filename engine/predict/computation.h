@@ -33,6 +33,8 @@ class Computation {
 
   double now() const { return now_; }  // seconds
   const StageTime& time() const { return time_; }
+  // Of its compute_s: by graph::Component, and at the end what belongs to none.
+  std::vector<PassTimes> TimeByComponent() const;
 
   // `kind`: what the wait counts as.
   void WaitUntil(double until, double StageTime::*kind);
@@ -46,10 +48,20 @@ class Computation {
  private:
   // What the plan's segments take; made when the segment is first run.
   const SegmentCosts& CostsOf(std::int32_t segment);
-  PlayedPiece Play(const plan::Step& step, std::size_t begin, std::size_t end);
+  // The piece is as long valid as nothing else is played.
+  const PlayedPiece& Play(const plan::Step& step, std::size_t begin, std::size_t end);
+  bool IsBackward(std::int32_t segment) const;
+  // Kernels of so many runs of a piece of the segment.
+  void AddKernels(const PlayedPiece& piece, std::int32_t segment, std::int64_t runs,
+                  std::vector<PassTimes>* times) const;
+  PassTimes& TimesOf(const plan::Instruction& instruction, std::vector<PassTimes>* times) const;
 
   // Segment, first instruction, whether of the last microbatch, what is under way.
   using Key = std::tuple<std::int32_t, std::size_t, bool, UnderWay::Key>;
+  struct KnownPiece {
+    PlayedPiece piece;
+    std::int64_t runs = 0;
+  };
 
   const plan::StagePlan& plan_;
   const CostModel& costs_;
@@ -60,7 +72,9 @@ class Computation {
   UnderWay under_way_;
   StageTime time_;
   std::vector<SegmentCosts> segment_costs_;
-  absl::flat_hash_map<Key, PlayedPiece> pieces_;  // that were played before, where no events are noted
+  absl::flat_hash_map<Key, KnownPiece> pieces_;  // that were played before, where no events are noted
+  PlayedPiece noted_;                            // the last one, where they are
+  std::vector<PassTimes> by_component_;          // of what is in no known piece
 };
 
 }  // namespace engine::predict

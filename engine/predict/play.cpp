@@ -31,6 +31,7 @@ class StagesPlayer {
     for (size_t s = 0; s < stages_.size(); ++s) {
       played.stages[s] = stages_[s].Time();
       played.stages[s].bubble_s += played.end_s - stages_[s].now();
+      played.by_component.push_back(stages_[s].TimeByComponent());
     }
     return played;
   }

@@ -11,6 +11,8 @@ namespace engine::predict {
 struct Played {
   double end_s = 0;               // 0: the program does not come to its end
   std::vector<StageTime> stages;  // all zero then
+  // Of each stage (Computation::TimeByComponent); empty then.
+  std::vector<std::vector<PassTimes>> by_component = {};
 };
 
 // Plays it once, from its first step to the last of all stages.

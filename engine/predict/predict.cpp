@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/predict/components.h"
 #include "engine/predict/cost.h"
 #include "engine/predict/play.h"
 
@@ -83,6 +84,8 @@ Prediction Predict(const plan::Plan& plan, const recipe::Cluster& cluster, std::
   Played played = Play({.plan = plan, .costs = costs, .program = program, .events = events});
   prediction.iteration_s = played.end_s;
   prediction.stages = std::move(played.stages);
+  for (size_t s = 0; s < played.by_component.size(); ++s)
+    prediction.components.push_back(UsesOf(plan, plan.stages[s], played.by_component[s]));
   prediction.missing = costs.Missing();
   prediction.fast_iteration_s = prediction.iteration_s;
   const CostModel fast(plan, cluster, CostModel::Kernels::kFast);
@@ -96,18 +99,24 @@ Prediction Predict(const plan::Plan& plan, const recipe::Cluster& cluster, std::
   if (cluster.peak_flops > 0) {
     prediction.mfu = prediction.model_flops / (prediction.iteration_s * ranks * cluster.peak_flops);
   }
-  const StageTime* slowest = &prediction.stages[0];
   for (const StageTime& stage : prediction.stages) {
     prediction.bubble +=
         stage.bubble_s / prediction.iteration_s / static_cast<double>(prediction.stages.size());
-    if (stage.compute_s + stage.update_s > slowest->compute_s + slowest->update_s) slowest = &stage;
   }
-  prediction.exposed = slowest->exposed_s / prediction.iteration_s;
+  prediction.exposed = prediction.stages[prediction.SlowestStage()].exposed_s / prediction.iteration_s;
   if (events != nullptr) {
     std::stable_sort(events->begin(), events->end(),
                      [](const PlayedEvent& a, const PlayedEvent& b) { return a.begin_s < b.begin_s; });
   }
   return prediction;
+}
+
+std::size_t Prediction::SlowestStage() const {
+  const auto kernels = [](const StageTime& stage) { return stage.compute_s + stage.update_s; };
+  const auto slowest =
+      std::max_element(stages.begin(), stages.end(),
+                       [&](const StageTime& a, const StageTime& b) { return kernels(a) < kernels(b); });
+  return static_cast<std::size_t>(slowest - stages.begin());
 }
 
 const char* Text(plan::SlowPath::Kind kind) {

@@ -22,6 +22,31 @@ struct StageTime {
   double update_s = 0;    // kernels of the update
 };
 
+// Seconds of an iteration.
+struct PassTimes {
+  double forward_s = 0;   // kernels of forward passes, and of what an iteration begins with
+  double backward_s = 0;  // of backward and weights passes; what is recomputed is among them
+  double total_s() const { return forward_s + backward_s; }
+};
+
+// Of one rank of a stage, what a component of the model takes (graph::Component), with all that lies within it.
+struct ComponentUse : PassTimes {
+  std::string name;          // "attention"; of layers of a stack that are alike, the stack's
+  std::string variant = {};  // graph::Component::variant
+  std::int64_t layers = 0;   // that it stands for; 0: it is no layer
+  std::int64_t parameters =
+      0;  // elements, at the component that reads them first, on the stage that owns them
+  // That forward passes keep for backward passes, of all microbatches that are under way at once.
+  std::int64_t saved_bytes = 0;
+  std::vector<ComponentUse> within = {};  // in order of execution
+};
+
+// The kernels of a stage's passes: the uses and `other` are StageTime::compute_s together.
+struct StageComponents {
+  std::vector<ComponentUse> uses;  // in order of execution
+  PassTimes other;                 // of kernels that belong to no component: copies, sums of gradients
+};
+
 // Kernels that the device carries out slowly, of one kind, of an iteration, on the stage where such kernels
 // take longest.
 struct SlowTime {
@@ -44,6 +69,7 @@ struct Prediction {
   double bubble = 0;       // share of the iteration that the mean stage waits for others
   double exposed = 0;      // share of the iteration that the slowest stage's computation waits for exchange
   std::vector<StageTime> stages;
+  std::vector<StageComponents> components = {};  // of each stage; empty where iteration_s is 0
   // Whether the cluster's rates were all known; else times are relative and `missing` names the keys of
   // [cluster].
   std::vector<std::string> missing;
@@ -54,6 +80,8 @@ struct Prediction {
 
   // Whether iteration_s, tokens_per_s and all other times and shares are of this cluster.
   bool has_times() const { return missing.empty() && iteration_s > 0; }
+  // The stage whose kernels take longest.
+  std::size_t SlowestStage() const;
 };
 
 // A kernel, an exchange or a transfer, as played or as measured.

@@ -7,6 +7,7 @@
 
 #include "engine/base/units.h"
 #include "engine/plan/print.h"
+#include "engine/predict/components.h"
 
 namespace engine::predict {
 namespace {
@@ -81,7 +82,8 @@ std::string PredictionText(const plan::Plan& plan, const recipe::Cluster& cluste
                 "recomputation, causal pairs once)\n",
                 100 * prediction.mfu, FormatCount(cluster.peak_flops), FormatCount(prediction.model_flops))
           : std::string("  no MFU: cluster.peak_flops is not given\n");
-  return text + SlowText(prediction) + StageTimes(prediction) + SizesText(plan, cluster);
+  return text + SlowText(prediction) + StageTimes(prediction) + ComponentsText(prediction) +
+         SizesText(plan, cluster);
 }
 
 }  // namespace engine::predict

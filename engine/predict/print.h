@@ -8,7 +8,7 @@
 namespace engine::predict {
 
 // Time of an iteration, tokens a second, MFU and, by stage, what the time goes to and how much exchange is
-// hidden behind computation. Where rates are missing, which.
+// hidden behind computation; of the slowest stage, what it goes to by components of the model. Where rates are missing, which.
 std::string PredictionText(const plan::Plan& plan, const recipe::Cluster& cluster,
                            const Prediction& prediction);
 

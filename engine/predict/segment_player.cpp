@@ -22,13 +22,14 @@ class SegmentPlayer {
   PlayedPiece Play(size_t begin, size_t end, const UnderWay& before) {
     beside_ = before.beside;
     detached_ = before.detached;
+    piece_.kernels.reserve(end - begin);
     for (size_t i = begin; i < end; ++i) Advance(i);
     for (const plan::Half half : {plan::Half::kFirst, plan::Half::kSecond})
       Finish([&](const Conversion& c) { return segment_.instructions[c.index].half == half; });
     piece_.seconds = now_;
     piece_.after = {.beside = beside_, .detached = std::move(detached_)};
     piece_.after.Pass(now_);
-    return piece_;
+    return std::move(piece_);
   }
 
  private:
@@ -44,8 +45,12 @@ class SegmentPlayer {
     if (seconds == 0) return;
     const double took = Slowed(seconds);
     Note(plan::kComputeStream, now_, now_ + took, instruction, part);
-    piece_.compute += took;
-    now_ += took;
+    AddKernel(took, instruction);
+  }
+  void AddKernel(double seconds, const plan::Instruction* instruction) {
+    piece_.compute += seconds;
+    piece_.kernels.emplace_back(instruction, seconds);
+    now_ += seconds;
   }
   // What computation takes from now on: while something is exchanged, it advances more slowly.
   double Slowed(double seconds) const {
@@ -112,8 +117,7 @@ class SegmentPlayer {
       Note(plan::kComputeStream, now_, now_ + times.seconds, &instruction);
       piece_.exposed += times.seconds;
       now_ += times.seconds;
-      piece_.compute += times.finish;
-      now_ += times.finish;
+      AddKernel(times.finish, &instruction);
     } else {
       Compute(times.seconds, &instruction);
     }

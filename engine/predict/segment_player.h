@@ -86,6 +86,8 @@ struct PlayedPiece {
   double compute = 0;  // of these, kernels
   double exposed = 0;  // and exchange that it waits for
   double exchange = 0;
+  // What the kernels are of, and their seconds; of a sum that is added up, its exchange. They are `compute` together.
+  std::vector<std::pair<const plan::Instruction*, double>> kernels;
   UnderWay after;
 };
 

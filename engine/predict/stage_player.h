@@ -54,6 +54,7 @@ class StagePlayer {
   double now() const { return computation_.now(); }
   // With transfers; a stage that has ended still waits for the others, which is not counted here.
   StageTime Time() const;
+  std::vector<PassTimes> TimeByComponent() const { return computation_.TimeByComponent(); }
 
  private:
   // Whether the step at the head of the stream could be played.

@@ -60,8 +60,8 @@ TEST_CASE("plan: what an iteration takes, by stage, and its trace") {
   const std::string recipe = SourcePath("recipes/gpt2-large-dp2pp2.toml");
   const CommandResult text = RunCommand(AddPlanCommand, {"plan", recipe, "--trace", folder / "trace.json"});
   CHECK(text.exit_code == 0);
-  for (const char* part :
-       {"predicted iteration on h200-x4: ", " tokens/s, ", "exposed exchange", "bubble", "MFU "}) {
+  for (const char* part : {"predicted iteration on h200-x4: ", " tokens/s, ", "exposed exchange", "bubble",
+                           "MFU ", "by components of the model", "\n    attention "}) {
     CHECK_MESSAGE(Contains(text.output, part), part);
   }
   const nlohmann::json trace = nlohmann::json::parse(data::ReadFile(folder / "trace.json"), nullptr, false);

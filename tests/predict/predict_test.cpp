@@ -17,10 +17,11 @@
 #include "engine/compile/program.h"
 #include "engine/plan/schedule.h"
 #include "engine/predict/compare.h"
+#include "engine/predict/components.h"
 #include "engine/predict/cost_table.h"
 #include "engine/predict/print.h"
 #include "engine/predict/trace.h"
-#include "tests/plan/plans.h"
+#include "tests/predict/plans.h"
 
 namespace engine::predict {
 namespace {
@@ -140,47 +141,6 @@ recipe::Recipe RecipeOf(const std::string& name, const std::vector<std::string>&
   return loaded.recipe;
 }
 
-plan::Plan CudaPlan(const recipe::Recipe& recipe) {
-  absl::StatusOr<plan::Plan> plan =
-      driver::CompileUnverified(recipe, {.profile = backend::cuda::CudaProfile()});
-  if (!plan.ok()) FAIL(Message(plan.status()));
-  return *std::move(plan);
-}
-
-// Layouts that exchange in every way there is.
-const std::vector<std::vector<std::string>> kLayouts = {
-    {},
-    {"parallelism.tp=2", "training.micro_batch=2"},
-    {"parallelism.tp=2", "parallelism.sequence_parallel=true", "training.micro_batch=2", "parallelism.dp=2"},
-    {"parallelism.tp=2", "parallelism.overlap=off"},
-    {"parallelism.tp=2", "parallelism.exchange=nccl", "training.micro_batch=2"},
-    {"parallelism.cp=2", "parallelism.dp=2", "parallelism.zero_stage=1"},
-    {"parallelism.dp=4", "parallelism.zero_stage=2"},
-    {"parallelism.dp=4", "parallelism.zero_stage=3"},
-    {"parallelism.pp=4"},
-    {"parallelism.pp=2", "parallelism.virtual_stages=2", "parallelism.dp=2"},
-    {"parallelism.pp=4", "parallelism.schedule=zero_bubble", "parallelism.tp=2"},
-};
-
-recipe::Cluster SmallNodes() {
-  recipe::Cluster cluster;
-  cluster.device = "h200";
-  cluster.devices_per_node = 2;
-  cluster.matmul_flops = 668e12;
-  cluster.peak_flops = 989e12;
-  cluster.memory_bandwidth = 4.3e12;
-  cluster.intra_node_bandwidth = 360e9;
-  cluster.inter_node_bandwidth = 50e9;
-  return cluster;
-}
-
-plan::Plan PlanOfLayout(const std::vector<std::string>& layout) {
-  std::vector<std::string> sets = {"precision.compute=bf16", "cluster.device=h200",
-                                   "cluster.devices_per_node=2", "model.dropout.attention=0"};
-  sets.insert(sets.end(), layout.begin(), layout.end());
-  return CudaPlan(plan::TinyRecipe(false, sets));
-}
-
 nlohmann::json Rows(const char* kind) {
   std::ifstream file(std::string(ENGINE_SOURCE_DIR) + "/tests/predict/measured.json");
   return nlohmann::json::parse(file).at(kind);
@@ -202,12 +162,6 @@ void ExpectTable(const std::string& name, const std::string& table) {
     return;
   }
   CHECK_MESSAGE(page.substr(at, to - at) == table, "docs/prediction.md is old: ENGINE_UPDATE_GOLDEN=1");
-}
-
-std::string Text(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += word + " ";
-  return text;
 }
 
 }  // namespace
@@ -619,6 +573,12 @@ TEST_CASE("predict: golden: measured on H200, within what docs/prediction.md say
                          row.contains("megatron") ? fmt::format("{}", row.at("megatron").get<int>()) : "–");
   }
   ExpectTable("measured", table);
+}
+
+TEST_CASE("predict: golden: an iteration by components of the model") {
+  const recipe::Recipe recipe = RecipeOf("gpt2-large-tp2", {});
+  const std::string text = ComponentsText(Predict(CudaPlan(recipe), recipe.cluster));
+  ExpectTable("components", "```" + text + "```\n");
 }
 
 TEST_CASE("predict: golden: published for H100") {
