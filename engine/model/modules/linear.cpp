@@ -100,8 +100,10 @@ const ModuleDef kLinearModule{
           .doc = "Dims that it gives: [\"K\", \"H/K+2\", \"E\"]."},
          {.name = "parts",
           .kind = AttributeKind::kParts,
-          .doc = "Several products of one input, each with a weight and a result of its own: { u = [\"F\"], "
-                 "g = [\"F\"] }."},
+          .doc =
+              "Several products of one input, each with a weight and a result of its own, which are placed "
+              "apart: { u = [\"F\"], g = [\"F\"] }. One product, with one weight, is faster: out = [\"K\", "
+              "\"H/K+2\", \"E\"] with qkv_split behind it, or out = [2, \"F\"] with gate."},
          {.name = "bias",
           .kind = AttributeKind::kFlag,
           .initial = "false",
