@@ -40,7 +40,7 @@ Example BuildExample(const ops::FusionRow& row, const ops::FusionVariant& varian
   graph::Graph composition;
   for (const Shape& shape : variant.inputs)
     example.inputs.push_back(composition.AddInput("", {.shape = shape, .dtype = DType::kF32}));
-  for (const Attributes* attributes : {&row.example, &row.where, &variant.attributes}) {
+  for (const Attributes* attributes : {&row.example, &variant.example, &row.where, &variant.attributes}) {
     for (const auto& [name, item] : attributes->items()) example.attributes.Set(name, item);
   }
   Attributes handed = example.attributes;

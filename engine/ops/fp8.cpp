@@ -27,10 +27,11 @@ Work Product(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
                      inputs, outputs);
 }
 
-// Head and its gradients: three products of tokens, classes and features.
-Work Head(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+// Head and its gradients: three products of tokens, classes and features, of a frozen table two.
+Work Head(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
   const double features = static_cast<double>(inputs[1].shape[inputs[1].shape.rank() - 1]);
-  return ProductWork(6.0 * Elements(inputs[0]) * Elements(inputs[1]) / features, inputs, outputs);
+  const double products = attributes.Int("frozen", 0) != 0 ? 2 : 3;
+  return ProductWork(2 * products * Elements(inputs[0]) * Elements(inputs[1]) / features, inputs, outputs);
 }
 
 // Column sums go with the quantised tensor where attribute bias = 1.
@@ -125,9 +126,14 @@ ValueIds ComposeNormGradAdd(Graph* g, const ValueIds& in, const Attributes& attr
 
 // The gradient of x takes the table transposed.
 ValueIds ComposeHead(Graph* g, const ValueIds& in, const Attributes& attributes) {
-  const ValueIds plain = kLinearCrossEntropy.compose(g, {in[0], in[1], in[4]}, attributes);
-  const ValueIds transposed = kLinearCrossEntropy.compose(g, {in[0], in[2], in[4]}, attributes);
-  return {transposed[0], plain[1], plain[2]};
+  const auto head = [&](ValueId table) {
+    ValueIds of_head = {in[0], table, in[4]};
+    if (in.size() > 5) of_head.push_back(in[5]);
+    return kLinearCrossEntropy.compose(g, of_head, attributes);
+  };
+  ValueIds outputs = head(in[1]);
+  outputs[0] = head(in[2])[0];
+  return outputs;
 }
 
 }  // namespace
@@ -212,7 +218,7 @@ const OpDef kLinearWgradFp8{.name = "linear_wgrad_fp8",
 const OpDef kLinearCrossEntropyFp8{.name = "linear_cross_entropy_fp8",
                                    .family = Family::kHead,
                                    .work = Head,
-                                   .accumulates = 0b110,
+                                   .accumulates = 0b1110,
                                    .compose = ComposeHead};
 
 std::span<const OpDef* const> AllFp8Ops() {

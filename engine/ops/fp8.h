@@ -66,7 +66,7 @@ extern const graph::OpDef kRmsNormQuantizeAgain;
 
 // linear_cross_entropy on a quantised table: x and the logits' gradient (of attribute `format`) are quantised
 // chunk by chunk, x by its chunk's largest value, the gradient by the largest that it can have.
-// x, w8, w8t, state of w, labels → dx, dw, loss
+// x, w8, w8t, state of w, labels[, b] → dx[, dw], loss[, db]
 extern const graph::OpDef kLinearCrossEntropyFp8;
 
 std::span<const graph::OpDef* const> AllFp8Ops();

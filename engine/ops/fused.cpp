@@ -155,17 +155,34 @@ ValueIds ComposeAttentionPackedGrad(Graph* g, const ValueIds& in, const Attribut
   return {g->Emit1(kQkvMerge, "merge", {d[0], d[1], d[2], in[1]}, Plain())};
 }
 
+// The attribute of this name alone.
+Attributes Only(const char* name, const Attributes& attributes) { return {{name, attributes.Float(name)}}; }
+
 ValueIds ComposeLinearCrossEntropy(Graph* g, const ValueIds& in, const Attributes& attributes) {
-  const ValueId logits = g->Emit1(kLinear, "logits", {in[0], in[1]}, attributes);
+  const bool scaled = attributes.Has("by");
+  const bool capped = attributes.Has("cap");
+  ValueIds of_product = {in[0], in[1]};
+  if (in.size() > 3) of_product.push_back(in[3]);
+  ValueId logits = g->Emit1(kLinear, "logits", of_product, attributes);
+  if (scaled) logits = g->Emit1(kScale, "scaled", {logits}, Only("by", attributes));
+  if (capped) logits = g->Emit1(kSoftcap, "capped", {logits}, Only("cap", attributes));
   const ValueIds statistics = g->Emit(kCrossEntropy, "statistics", {logits, in[2]}, attributes);
   const ValueIds loss = g->Emit(kLossSum, "loss", {statistics[0], statistics[1], in[2]}, attributes);
   const ValueId weight = g->Emit1(kLossWeight, "weight", {in[2]},
                                   {{"scale", attributes.Float("scale")},
                                    {"f64", std::int64_t{g->value(in[0]).type.dtype == DType::kF64}}});
-  const ValueId d_logits =
-      g->Emit1(kCrossEntropyGrad, "d_logits", {logits, in[2], statistics[0], weight}, attributes);
-  return {g->Emit1(kLinearDgrad, "d_x", {d_logits, in[1]}, attributes),
-          g->Emit1(kLinearWgrad, "d_w", {d_logits, in[0]}, attributes), loss[0]};
+  ValueId d = g->Emit1(kCrossEntropyGrad, "d_logits", {logits, in[2], statistics[0], weight}, attributes);
+  if (capped) d = g->Emit1(kSoftcapGrad, "d_scaled", {logits, d}, Only("cap", attributes));
+  if (scaled) d = g->Emit1(kScale, "d_product", {d}, Only("by", attributes));
+  ValueIds outputs = {g->Emit1(kLinearDgrad, "d_x", {d, in[1]}, attributes)};
+  if (attributes.Int("frozen", 0) == 0) {
+    outputs.push_back(g->Emit1(kLinearWgrad, "d_w", {d, in[0]}, attributes));
+  }
+  outputs.push_back(loss[0]);
+  if (attributes.Int("bias", 0) != 0) {
+    outputs.push_back(g->Emit1(kBiasGrad, "d_bias", {d}, {{"dims", std::int64_t{1}}}));
+  }
+  return outputs;
 }
 
 }  // namespace
@@ -242,7 +259,7 @@ const OpDef kLinearCrossEntropy{.name = "linear_cross_entropy",
                                 .infer = Infer<kLinearCrossEntropy>,
                                 .family = Family::kHead,
                                 .work = FusedWork<kLinearCrossEntropy>,
-                                .accumulates = 0b110,
+                                .accumulates = 0b1110,
                                 .compose = ComposeLinearCrossEntropy};
 
 std::span<const OpDef* const> AllFusedOps() {

@@ -57,15 +57,20 @@ extern const graph::OpDef kAttentionPacked;
 //   d_qkv = qkv_merge(attention_grad(qkv_split(qkv), …)), without rotary
 extern const graph::OpDef kAttentionPackedGrad;
 
-// linear_cross_entropy: x[B, S, D], w[V, D], labels[B, S] → d_x, d_w, loss.   Attributes in_dims, classes,
-// scale, chunk, and smoothing and z_loss where the loss has them. The head, the loss and both gradients,
+// linear_cross_entropy: x[B, S, D], w[V, D], labels[B, S][, b[V]] → d_x[, d_w], loss[, d_b].   Attributes in_dims,
+// classes, scale, chunk, and smoothing and z_loss where the loss has them. The head, the loss and their gradients,
 // `chunk` tokens at a time, so that only the logits of one chunk exist at once:
-//   logits = linear(x, w)
+//   z = linear(x, w[, b])
+//   s = scale(z)                                                   with attribute by; else s = z
+//   logits = softcap(s)                                            with attribute cap; else logits = s
 //   lse, target = cross_entropy(logits, labels)
 //   loss += loss_sum(lse, target, labels)
 //   d_logits = cross_entropy_grad(logits, labels, lse, loss_weight(labels))
-//   d_x = linear_dgrad(d_logits, w)
-//   d_w += linear_wgrad(d_logits, x)
+//   d_s = softcap_grad(logits, d_logits)                           with attribute cap; else d_s = d_logits
+//   d_z = scale(d_s)                                               with attribute by; else d_z = d_s
+//   d_x = linear_dgrad(d_z, w)
+//   d_w += linear_wgrad(d_z, x)                                    not with attribute frozen = 1
+//   d_b += bias_grad(d_z)                                          with attribute bias = 1
 extern const graph::OpDef kLinearCrossEntropy;
 
 std::span<const graph::OpDef* const> AllFusedOps();

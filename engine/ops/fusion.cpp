@@ -186,6 +186,26 @@ void AddQuantizedActivations(std::vector<FusionRow>* rows) {
                    .asks = InputOf(kSwigluGrad, 0)});
 }
 
+// Between product and softmax nothing, a scale, a soft cap, or both; no bias, or one; table and bias each trained or
+// frozen.
+std::vector<FusionVariant> HeadVariants() {
+  const std::vector<Shape> without_bias = {Stream(), {8, 4}, Tokens()};
+  const std::vector<Shape> with_bias = {Stream(), {8, 4}, Tokens(), {8}};
+  const Attributes frozen = {{"frozen", kOne}};
+  const Attributes frozen_with_bias = {{"frozen", kOne}, {"bias", kOne}};
+  std::vector<FusionVariant> variants;
+  for (const Attributes& between : {Attributes{}, Attributes{{"by", 0.5}}, Attributes{{"cap", 2.0}},
+                                    Attributes{{"by", 0.5}, {"cap", 2.0}}}) {
+    variants.push_back({without_bias, {}, between});
+    variants.push_back({with_bias, Bias(), between});
+    variants.push_back({with_bias, {}, between});
+    variants.push_back({without_bias, frozen, between});
+    variants.push_back({with_bias, frozen_with_bias, between});
+    variants.push_back({with_bias, frozen, between});
+  }
+  return variants;
+}
+
 std::vector<FusionRow> MakeRows() {
   std::vector<FusionRow> rows;
   rows.push_back({.op = &kLinear,
@@ -199,13 +219,13 @@ std::vector<FusionRow> MakeRows() {
   AddNorms(&rows);
   AddQuantizedNorms(&rows);
   AddQuantizedActivations(&rows);
-  // Head, loss and their gradients, at the place of the last of the gradients. compile/fuse.cpp says how many tokens a
-  // chunk has.
+  // Head, loss and their gradients, at the place of the one gradient that there always is. compile/fuse.cpp says how
+  // many tokens a chunk has.
   rows.push_back({.op = &kLinearCrossEntropy,
                   .stage = FusionStage::kLast,
-                  .variants = {{{Stream(), {8, 4}, Tokens()}}},
+                  .variants = HeadVariants(),
                   .example = {{"in_dims", kOne}, {"classes", std::int64_t{8}}, {"scale", 1.0}},
-                  .at = &kLinearWgrad,
+                  .at = &kLinearDgrad,
                   .named_by = &kLinear,
                   .asks = OutputOf(kLinear, 0),
                   .across_phases = true});

@@ -51,6 +51,9 @@ struct FusionVariant {
   // are, not on their sizes.
   std::vector<Shape> inputs;
   graph::Attributes attributes = {};  // those that make this variant; the fused node gets them
+  // Further attributes that make this variant, whatever they are: the fused node gets those of the nodes that it is
+  // found by.
+  graph::Attributes example = {};
 };
 
 // "Not where the only node that reads `tensor` is of op `reader`."

@@ -122,6 +122,7 @@ struct Composition {
     ValueIds ids;
     for (const Shape& shape : variant.inputs) ids.push_back(composed.AddInput("", {shape, DType::kF32}));
     Attributes attributes = row.example;
+    for (const auto& [name, item] : variant.example.items()) attributes.Set(name, item);
     for (const auto& [name, item] : row.where.items()) attributes.Set(name, item);
     for (const auto& [name, item] : variant.attributes.items()) attributes.Set(name, item);
     const ValueIds made =

@@ -148,13 +148,16 @@ struct Head {
   DType format = DType::kE5M2;
   DType d_w = DType::kF32;
   bool adds = false;
+  double by = 1, cap = 0;  // between product and softmax
+  bool bias = false;       // with its gradient
+  bool frozen = false;     // the table
 };
 
 // What the head must give, and what it may be off by (largest over the elements).
 struct HeadWanted {
-  Tensor d_x, d_w;
+  Tensor d_x, d_w, d_bias;
   double loss = 0;
-  double loss_error = 0, d_x_error = 0, d_w_error = 0;
+  double loss_error = 0, d_x_error = 0, d_w_error = 0, d_bias_error = 0;
 };
 
 constexpr double kHeadScale = 0.75;
@@ -177,44 +180,75 @@ Tensor QuantisedByChunk(const Tensor& x, const Head& of) {
   return stored;
 }
 
-// x and w are known to the bit. A logit is off by its product's sums (CheckProduct) and by its rounding to 16
-// bits, which is e^±δ in the softmax; its gradient is then rounded to 16 bits and to 8, by half a unit of the
-// last place or of the least number of the format.
-HeadWanted Expected(const Head& of, const Tensor& x, const Tensor& w, const std::vector<int>& labels) {
-  HeadWanted wanted{.d_x = Zeros({of.tokens, of.features}), .d_w = Zeros({of.columns, of.features})};
+// The logits of a token as the softmax takes them, the derivative of each to its product, and what the largest of them is
+// off by: in logits, and in derivatives.
+struct HeadLogits {
+  std::vector<double> z, slope;
+  double off = 0, slope_off = 0;
+};
+
+// x and w are known to the bit. A product is off by its sums (CheckProduct) and by its rounding to 16 bits. What is between
+// it and the softmax multiplies that by at most |a|, of a scale a; tanh is off by 2⁻²⁰ of a cap c; and the slope
+// a·(1 − tanh²) by 0.77·a²/c times the product's error.
+HeadLogits LogitsOf(const Head& of, const Tensor& x, const Tensor& w, const Tensor& bias,
+                    std::int64_t token) {
+  const double steps = 4 * 0x1p-13 * std::sqrt(static_cast<double>(of.features) / 32 + 1);
+  HeadLogits logits;
+  double delta = 0;
+  for (std::int64_t v = 0; v < of.classes; ++v) {
+    double product = of.bias ? bias.Get(v) : 0.0;
+    double terms = 0;
+    for (std::int64_t c = 0; c < of.features; ++c) {
+      const double term = x.Get(token * of.features + c) * w.Get(v * of.features + c);
+      product += term;
+      terms += std::fabs(term);
+    }
+    delta =
+        std::max(delta, steps * terms + UnitRoundoff(DType::kBF16) * (std::fabs(product) + steps * terms));
+    const double share = of.cap > 0 ? std::tanh(of.by * product / of.cap) : 0;
+    logits.z.push_back(of.cap > 0 ? of.cap * share : of.by * product);
+    logits.slope.push_back(of.by * (1 - share * share));
+  }
+  logits.off = std::fabs(of.by) * delta + of.cap * 0x1p-20;
+  logits.slope_off = of.cap > 0 ? 0.77 * of.by * of.by / of.cap * delta : 0;
+  return logits;
+}
+
+// An error δ of a logit is e^±δ in the softmax; its gradient is then rounded to 16 bits and to 8, by half a unit of the
+// last place or of the least number of the format. The bias's gradient is summed before it is rounded to 8.
+HeadWanted Expected(const Head& of, const Tensor& x, const Tensor& w, const Tensor& bias,
+                    const std::vector<int>& labels) {
+  HeadWanted wanted{.d_x = Zeros({of.tokens, of.features}),
+                    .d_w = Zeros({of.columns, of.features}),
+                    .d_bias = Zeros({of.columns})};
   const double weight = kHeadScale * kHeadLossScale;
   const double unit = of.format == DType::kE4M3 ? 0x1p-4 : 0x1p-3;
-  const double least =
-      weight / (of.format == DType::kE4M3 ? 448 : 57344) * (of.format == DType::kE4M3 ? 0x1p-10 : 0x1p-17);
+  const double least = weight * std::fabs(of.by) / (of.format == DType::kE4M3 ? 448 : 57344) *
+                       (of.format == DType::kE4M3 ? 0x1p-10 : 0x1p-17);
   const double steps = 4 * 0x1p-13 * std::sqrt(static_cast<double>(of.features) / 32 + 1);
   std::vector<double> d_w_error(static_cast<size_t>(of.columns * of.features), 0.0);
+  std::vector<double> d_bias_error(static_cast<size_t>(of.columns), 0.0);
   for (std::int64_t t = 0; t < of.tokens; ++t) {
-    std::vector<double> z(static_cast<size_t>(of.classes), 0.0);
-    double delta = 0;
+    const HeadLogits logits = LogitsOf(of, x, w, bias, t);
     double sum = 0;
-    for (std::int64_t v = 0; v < of.classes; ++v) {
-      double terms = 0;
-      double& logit = z[static_cast<size_t>(v)];
-      for (std::int64_t c = 0; c < of.features; ++c) {
-        const double term = x.Get(t * of.features + c) * w.Get(v * of.features + c);
-        logit += term;
-        terms += std::fabs(term);
-      }
-      delta =
-          std::max(delta, steps * terms + UnitRoundoff(DType::kBF16) * (std::fabs(logit) + steps * terms));
-      sum += std::exp(logit);
-    }
+    for (const double z : logits.z) sum += std::exp(z);
     const int label = labels[static_cast<size_t>(t)];
     if (label < 0) continue;
-    wanted.loss += std::log(sum) - z[static_cast<size_t>(label)];
-    wanted.loss_error += 2 * delta;
+    wanted.loss += std::log(sum) - logits.z[static_cast<size_t>(label)];
+    wanted.loss_error += 2 * logits.off;
     std::vector<double> d_x_error(static_cast<size_t>(of.features), 0.0);
     for (std::int64_t v = 0; v < of.classes; ++v) {
-      const double p = std::exp(z[static_cast<size_t>(v)]) / sum;
-      const double d = weight * (p - (v == label ? 1 : 0));
+      const double p = std::exp(logits.z[static_cast<size_t>(v)]) / sum;
+      const double slope = logits.slope[static_cast<size_t>(v)];
+      const double of_logit = weight * (p - (v == label ? 1 : 0));
+      const double d = of_logit * slope;
+      const double before =
+          weight * p * std::expm1(2 * logits.off) * std::fabs(slope) +
+          (std::fabs(of_logit) + weight * p * std::expm1(2 * logits.off)) * logits.slope_off;
       const double rounding = 1.01 * (unit + 0x1p-8);
-      const double off =
-          weight * p * std::expm1(2 * delta) * (1 + rounding) + rounding * std::fabs(d) + least;
+      const double off = before * (1 + rounding) + rounding * std::fabs(d) + least;
+      wanted.d_bias.Set(v, wanted.d_bias.Get(v) + d);
+      d_bias_error[static_cast<size_t>(v)] += before * (1 + 0x1p-8) + 1.01 * 0x1p-8 * std::fabs(d);
       for (std::int64_t c = 0; c < of.features; ++c) {
         const std::int64_t at_x = t * of.features + c;
         const std::int64_t at_w = v * of.features + c;
@@ -227,6 +261,7 @@ HeadWanted Expected(const Head& of, const Tensor& x, const Tensor& w, const std:
     for (double error : d_x_error) wanted.d_x_error = std::max(wanted.d_x_error, error);
   }
   for (double error : d_w_error) wanted.d_w_error = std::max(wanted.d_w_error, error);
+  for (double error : d_bias_error) wanted.d_bias_error = std::max(wanted.d_bias_error, error);
   return wanted;
 }
 
@@ -249,22 +284,36 @@ void CheckHead(const Head& of) {
     labels.Set(t, label[static_cast<size_t>(t)]);
   }
   Problem problem;
-  problem.where =
-      fmt::format("linear_cross_entropy_fp8 of {}×{} and {} columns in chunks of {}, {} to {}{}", of.tokens,
-                  of.features, of.columns, of.chunk, Name(of.format), Name(of.d_w), of.adds ? ", added" : "");
+  problem.where = fmt::format(
+      "linear_cross_entropy_fp8 of {}×{} and {} columns in chunks of {}, {} to {}{}, scaled by {}, "
+      "capped at {}{}{}",
+      of.tokens, of.features, of.columns, of.chunk, Name(of.format), Name(of.d_w), of.adds ? ", added" : "",
+      of.by, of.cap, of.bias ? ", biased" : "", of.frozen ? ", frozen" : "");
   problem.kernel = "linear_cross_entropy_fp8";
   problem.op = &ops::kLinearCrossEntropyFp8;
   problem.attributes = {{"classes", of.classes},
                         {"scale", kHeadScale},
                         {"chunk", of.chunk},
                         {"format", std::int64_t{of.format == DType::kE5M2 ? 1 : 0}}};
+  if (of.by != 1) problem.attributes.Set("by", of.by);
+  if (of.cap != 0) problem.attributes.Set("cap", of.cap);
+  if (of.frozen) problem.attributes.Set("frozen", kOne);
+  const Tensor bias = Uniform({of.columns}, DType::kBF16, 2);
   problem.loss_scale = kHeadLossScale;
   problem.inputs = {x, stored, transposed, State(DType::kE4M3, kScaleW), labels};
   problem.input_dtypes = {DType::kBF16, DType::kE4M3, DType::kE4M3, DType::kF32, DType::kI32};
-  problem.outputs = {Output::Whole({{1, of.tokens, of.features}, DType::kBF16}),
-                     Output::Whole({{of.columns, of.features}, of.d_w}), Output::Whole({{1}, DType::kF64})};
-  problem.accumulate = of.adds ? 0b110 : 0;
-  HeadWanted wanted = Expected(of, QuantisedByChunk(x, of), w, label);
+  problem.outputs = {Output::Whole({{1, of.tokens, of.features}, DType::kBF16})};
+  if (!of.frozen) problem.outputs.push_back(Output::Whole({{of.columns, of.features}, of.d_w}));
+  const size_t at_loss = problem.outputs.size();
+  problem.outputs.push_back(Output::Whole({{1}, DType::kF64}));
+  if (of.bias) {
+    problem.attributes.Set("bias", kOne);
+    problem.inputs.push_back(bias);
+    problem.input_dtypes.push_back(DType::kBF16);
+    problem.outputs.push_back(Output::Whole({{of.columns}, DType::kF32}));
+  }
+  problem.accumulate = of.adds ? (1U << problem.outputs.size()) - 2 : 0;
+  HeadWanted wanted = Expected(of, QuantisedByChunk(x, of), w, bias, label);
   for (std::int64_t i = 0; of.adds && i < wanted.d_w.elements(); ++i)
     wanted.d_w.Set(i, wanted.d_w.Get(i) + Before(i));
   const double unit_w = UnitRoundoff(of.d_w);
@@ -272,13 +321,20 @@ void CheckHead(const Head& of) {
   const Outcome outcome = MustLaunch(problem);
   Compare(problem.where + ", dx", wanted.d_x, outcome.outputs[0],
           {1.01 * UnitRoundoff(DType::kBF16), wanted.d_x_error});
-  // Rounded after each chunk.
-  Compare(problem.where + ", dw", wanted.d_w, outcome.outputs[1],
-          {1.01 * unit_w, wanted.d_w_error + chunks * unit_w * (ops_test::Scale(wanted.d_w) + 2)});
+  if (!of.frozen) {  // rounded after each chunk
+    Compare(problem.where + ", dw", wanted.d_w, outcome.outputs[1],
+            {1.01 * unit_w, wanted.d_w_error + chunks * unit_w * (ops_test::Scale(wanted.d_w) + 2)});
+  }
+  if (of.bias) {
+    for (std::int64_t i = 0; of.adds && i < of.columns; ++i)
+      wanted.d_bias.Set(i, wanted.d_bias.Get(i) + Before(i));
+    Compare(problem.where + ", d_bias", wanted.d_bias, outcome.outputs[at_loss + 1],
+            {1e-6, wanted.d_bias_error + 1e-6 * ops_test::Scale(wanted.d_bias)});
+  }
   const double loss = wanted.loss + (of.adds ? Before(0) : 0.0);
-  CHECK_MESSAGE(std::fabs(outcome.outputs[2].Get(0) - loss) <= wanted.loss_error + 1e-6 * loss,
+  CHECK_MESSAGE(std::fabs(outcome.outputs[at_loss].Get(0) - loss) <= wanted.loss_error + 1e-6 * loss,
                 fmt::format("{}: loss {:.9g}, expected {:.9g} within {:.3g}", problem.where,
-                            outcome.outputs[2].Get(0), loss, wanted.loss_error));
+                            outcome.outputs[at_loss].Get(0), loss, wanted.loss_error));
 }
 
 }  // namespace
@@ -291,6 +347,27 @@ TEST_CASE("gpu fp8: linear_cross_entropy_fp8") {
       CheckHead({128, 64, 272, 257, 32, format, DType::kF32, adds});
       CheckHead({80, 64, 160, 150, 32, format, DType::kF32, adds});
       CheckHead({80, 64, 160, 150, 32, format, DType::kBF16, adds});
+    }
+  }
+}
+
+TEST_CASE("gpu fp8: linear_cross_entropy_fp8 with scale, soft cap, bias and frozen table") {
+  for (DType format : kFormats) {
+    for (bool adds : {false, true}) {
+      const Head head = {80, 64, 160, 150, 32, format, DType::kF32, adds};
+      Head mapped = head;
+      mapped.cap = 2.5;
+      CheckHead(mapped);
+      mapped.by = -0.7;
+      CheckHead(mapped);
+      Head biased = head;
+      biased.bias = true;
+      CheckHead(biased);
+      Head frozen = head;
+      frozen.frozen = true;
+      CheckHead(frozen);
+      mapped.bias = mapped.frozen = true;
+      CheckHead(mapped);
     }
   }
 }

@@ -189,58 +189,149 @@ void AddPackedAttention(const Shape& qkv, std::vector<DType> dtypes, GpuCases* c
   };
 }
 
+// A head, and the terms of its loss; what lies between product and softmax; a bias, and what is frozen.
+struct Head {
+  std::int64_t columns, classes, depth, chunk;
+  double smoothing = 0, z_loss = 0;
+  double by = 1, cap = 0;
+  bool bias = false, d_bias = false, frozen = false;
+};
+
+enum class HeadOutput { kInput, kTable, kLoss, kBias };
+
+// Which output of the op it is.
+HeadOutput OutputAt(const Head& head, size_t output) {
+  std::vector<HeadOutput> all = {HeadOutput::kInput};
+  if (!head.frozen) all.push_back(HeadOutput::kTable);
+  all.push_back(HeadOutput::kLoss);
+  if (head.d_bias) all.push_back(HeadOutput::kBias);
+  return all.at(output);
+}
+
+// The largest number of tokens that share a label.
+int MostOfALabel(const Tensor& labels, std::int64_t classes) {
+  std::vector<int> counts(static_cast<size_t>(classes), 0);
+  int most = 0;
+  for (std::int64_t i = 0; i < labels.elements(); ++i) {
+    if (labels.Get(i) >= 0) most = std::max(most, ++counts[static_cast<size_t>(labels.Get(i))]);
+  }
+  return most;
+}
+
 // Errors beside the fp32 ones: logits are rounded to the dtype, u·Z with Z the largest, and the gradients of
 // logits in place of them. With weight w = scale and p the softmax: each token's loss is off by 2·u·Z;
 // d_logits by w·(2·u·Z·p + u·|p − onehot|). Summed over classes for d_x: w·(2·u·Z + 2·u)·max|w_head|; summed
 // over tokens for d_w: w·max|x|·u·((2·Z + 1)·mass + count), mass = Σ_tokens p ≤ T·min(1, exp(2·Z)/V), count:
-// tokens that share a label. With label smoothing and z-loss ζ: lse is at most L = Z + ln V, so that the softmax's
-// part and the loss of a token are off by up to 1 + 2·ζ·L times as much, and what is rounded has ε/V more, which
-// Σ over classes adds up to u·ε ≤ u.
-double HeadExtra(size_t output, DType dtype, const Tensors& inputs, double scale, std::int64_t classes,
-                 double z_loss) {
+// tokens that share a label; d_bias is that without x. With label smoothing and z-loss ζ: lse is at most L = Z + ln V, so
+// that the softmax's part and the loss of a token are off by up to 1 + 2·ζ·L times as much, and what is rounded has ε/V
+// more, which Σ over classes adds up to u·ε ≤ u. A bias adds up to 1.5 to Z.
+//
+// With a scale a and a cap c between product and softmax: they multiply an error by at most |a|, and so does the way back.
+// In 16 bits tanh is off by 2⁻²⁰, a logit so by c·2⁻²⁰. The slope a·(1 − t²) is off by a²/c·|2·t·(1 − t²)| ≤ 0.77·a²/c
+// times the error u·Z of the product, for each |p − onehot|.
+double HeadExtra(const Head& head, HeadOutput output, DType dtype, const Tensors& inputs, double scale) {
   const double u = UnitRoundoff(dtype);
-  const std::int64_t depth = inputs[0].type().shape[2];
-  const double z = 6 * 0.75 * 0.75;  // six standard deviations of Σ_D x·w, w scaled by 1/√D
-  std::vector<int> counts(static_cast<size_t>(classes), 0);
-  int count = 0;
-  for (std::int64_t i = 0; i < inputs[2].elements(); ++i) {
-    if (inputs[2].Get(i) >= 0) count = std::max(count, ++counts[static_cast<size_t>(inputs[2].Get(i))]);
-  }
+  const auto classes = static_cast<double>(head.classes);
+  const double product =
+      6 * 0.75 * 0.75 + (head.bias ? 1.5 : 0);  // six standard deviations of Σ_D x·w, w scaled by 1/√D
+  const double by = std::fabs(head.by);
+  const double tanh_error = dtype == DType::kF32 ? 0 : head.cap * 0x1p-20;
+  const double z = by * product;
+  const double off = u * z + tanh_error;
+  const double slope_off = head.cap > 0 ? 0.77 * by * by / head.cap * u * product : 0;
+  const int count = MostOfALabel(inputs[2], head.classes);
   const double tokens = static_cast<double>(inputs[2].elements());
-  const double more = 1 + 2 * z_loss * (z + std::log(static_cast<double>(classes)));
-  const double of_smoothing = z_loss > 0 ? u : 0.0;
-  if (output == 2) return tokens * 2 * u * z * more;
-  if (output == 0) {
-    return scale * (more * (2 * u * z + 2 * u) + of_smoothing) * 1.5 / std::sqrt(static_cast<double>(depth));
+  const double more = 1 + 2 * head.z_loss * (z + std::log(classes));
+  const double of_smoothing = head.z_loss > 0 ? u : 0.0;
+  if (output == HeadOutput::kLoss) return tokens * 2 * off * more;
+  if (output == HeadOutput::kInput) {
+    const double each = by * (more * (2 * off + 2 * u) + of_smoothing) + 2 * slope_off * more;
+    return scale * each * 1.5 / std::sqrt(static_cast<double>(head.depth));
   }
-  const double mass = tokens * std::min(1.0, std::exp(2 * z) / static_cast<double>(classes));
-  return scale * 1.5 * (u * ((2 * z + 1) * mass * more + count) + of_smoothing * tokens);
+  const double mass = tokens * std::min(1.0, std::exp(2 * z) / classes);
+  const double sum = by * ((2 * off + u) * mass * more + u * count + of_smoothing * tokens) +
+                     slope_off * (mass * more + count + head.smoothing * tokens / classes);
+  return scale * sum * (output == HeadOutput::kTable ? 1.5 : 1);
 }
 
-void AddHead(std::int64_t columns, std::int64_t classes, std::int64_t depth, std::int64_t chunk,
-             GpuCases* cases, double smoothing = 0, double z_loss = 0) {
+std::string LabelOf(const Head& head) {
+  std::string label = fmt::format("{} of {} columns, {} deep, chunks of {}", head.classes, head.columns,
+                                  head.depth, head.chunk);
+  if (head.smoothing > 0) label += ", smoothed, z-loss";
+  if (head.by != 1) label += fmt::format(", scaled by {}", head.by);
+  if (head.cap > 0) label += fmt::format(", capped at {}", head.cap);
+  if (head.bias) label += head.d_bias ? ", biased" : ", frozen bias";
+  return label + (head.frozen ? ", frozen" : "");
+}
+
+void AddHead(const Head& head, GpuCases* cases) {
   constexpr double kScale = 0.3;
-  const Shape x = {2, 12, depth};
-  Attributes attributes = {{"in_dims", kOne}, {"classes", classes}, {"scale", kScale}, {"chunk", chunk}};
-  if (smoothing > 0) attributes.Set("smoothing", smoothing);
-  if (z_loss > 0) attributes.Set("z_loss", z_loss);
+  const Shape x = {2, 12, head.depth};
+  Attributes attributes = {
+      {"in_dims", kOne}, {"classes", head.classes}, {"scale", kScale}, {"chunk", head.chunk}};
+  if (head.smoothing > 0) attributes.Set("smoothing", head.smoothing);
+  if (head.z_loss > 0) attributes.Set("z_loss", head.z_loss);
+  if (head.by != 1) attributes.Set("by", head.by);
+  if (head.cap > 0) attributes.Set("cap", head.cap);
+  if (head.d_bias) attributes.Set("bias", kOne);
+  if (head.frozen) attributes.Set("frozen", kOne);
+  std::vector<Input> inputs = {
+      {x}, {{head.columns, head.depth}}, Make({2, 12}, Input::kLabels, head.classes)};
+  if (head.bias) inputs.push_back({{head.columns}});
   // The longest sums: over D for the logits, over V in pieces of at most V/8 (split-K or a warp's part) for
   // d_x.
-  const std::int64_t terms = depth + columns / 8 + 24;
-  cases->push_back({.base = {&ops::kLinearCrossEntropy,
-                             fmt::format("{} of {} columns, {} deep, chunks of {}{}", classes, columns, depth,
-                                         chunk, smoothing > 0 ? ", smoothed, z-loss" : ""),
-                             {{x}, {{columns, depth}}, Make({2, 12}, Input::kLabels, classes)},
-                             attributes,
-                             terms,
-                             true}});
-  cases->back().dtypes = FusedDTypes(ops::kLinearCrossEntropy, {2, 12, columns});
-  cases->back().adjust = [depth](Tensors* inputs) {
-    Multiply(&(*inputs)[1], 1 / std::sqrt(static_cast<double>(depth)));
+  const std::int64_t terms = head.depth + head.columns / 8 + 24;
+  cases->push_back({.base = {&ops::kLinearCrossEntropy, LabelOf(head), inputs, attributes, terms, true}});
+  cases->back().dtypes = FusedDTypes(ops::kLinearCrossEntropy, {2, 12, head.columns});
+  cases->back().adjust = [depth = head.depth](Tensors* made) {
+    Multiply(&(*made)[1], 1 / std::sqrt(static_cast<double>(depth)));
   };
-  cases->back().extra = [classes, z_loss](size_t output, DType dtype, const Tensors& inputs, const Tensors&) {
-    return HeadExtra(output, dtype, inputs, kScale, classes, z_loss);
+  cases->back().extra = [head](size_t output, DType dtype, const Tensors& made, const Tensors&) {
+    return HeadExtra(head, OutputAt(head, output), dtype, made, kScale);
   };
+}
+
+// A row at a time, by single elements and by eight; rows held in shared memory.
+void AddHeads(GpuCases* cases) {
+  AddHead({50, 47, 64, 10}, cases);
+  AddHead({56, 47, 24, 24}, cases);
+  AddHead({1000, 997, 64, 8}, cases);
+  for (Head head : {Head{50, 47, 64, 10}, Head{1000, 997, 64, 8}}) {
+    const Head plain = head;
+    head.smoothing = 0.2;
+    head.z_loss = 0.05;
+    AddHead(head, cases);
+    Head mapped = plain;
+    mapped.cap = 1.5;
+    AddHead(mapped, cases);
+    mapped.by = -0.7;
+    AddHead(mapped, cases);
+    mapped.cap = 0;
+    AddHead(mapped, cases);
+    Head biased = plain;
+    biased.bias = true;
+    AddHead(biased, cases);
+    biased.d_bias = true;
+    AddHead(biased, cases);
+    Head frozen = plain;
+    frozen.frozen = true;
+    AddHead(frozen, cases);
+    Head all = head;
+    all.by = 0.7;
+    all.cap = 1.5;
+    all.bias = all.d_bias = true;
+    AddHead(all, cases);
+    all.frozen = true;
+    AddHead(all, cases);
+  }
+  // As long as no row is held.
+  Head wide = {50304, 50257, 64, 16};
+  AddHead(wide, cases);
+  std::erase(cases->back().dtypes, DType::kF16);  // seconds of the CPU's
+  wide.cap = 1.5;
+  wide.bias = wide.d_bias = true;
+  AddHead(wide, cases);
+  cases->back().dtypes = {DType::kBF16};
 }
 
 }  // namespace
@@ -280,13 +371,7 @@ GpuCases FusedCases() {
   AddPackedAttention({2, 37, 2, 3, 10}, kFloats, &cases);
   AddPackedAttention({2, 200, 2, 3, 64}, kNarrow, &cases);
   AddPackedAttention({2, 512, 2, 3, 64}, kNarrow, &cases, 1);
-  AddHead(50, 47, 64, 10, &cases);
-  AddHead(56, 47, 24, 24, &cases);
-  AddHead(1000, 997, 64, 8, &cases);
-  AddHead(50, 47, 64, 10, &cases, 0.2, 0.05);    // a row at a time, by single elements
-  AddHead(1000, 997, 64, 8, &cases, 0.2, 0.05);  // rows held in shared memory
-  AddHead(50304, 50257, 64, 16, &cases);
-  std::erase(cases.back().dtypes, DType::kF16);  // seconds of the CPU's
+  AddHeads(&cases);
   return cases;
 }
 

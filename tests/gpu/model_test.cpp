@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 
+#include "engine/model/load.h"
 #include "tests/gpu/world.h"
 
 namespace engine::gpu_test {
@@ -29,17 +30,16 @@ void CheckClose(const std::string& what, double expected, double actual, double 
 // with each weight one ulp off. The GPU's sums are in another order, which costs a value on its way through
 // the model √(300 · 40) ≈ 110 roundings, and 4 times that for cancellation (tests/train/layout_test.cpp). So
 // a bound is 4 · 110 times what one ulp has made so far, but at least one ε.
-void CheckAgainstCpu(const char* name, const char* model) {
+void CheckAgainstCpu(const char* name, const recipe::Recipe& recipe) {
   constexpr int kIterations = 20;
   constexpr double kFactor = 4 * 110;
   constexpr double kEpsilon = std::numeric_limits<float>::epsilon();
-  const Sets sets = {"precision.compute=fp32"};
-  const World cpu(model, sets, false);
+  const World cpu(recipe, false);
   const Curve expected = cpu.TrainAll(kIterations);
-  const World nudged(model, sets, false);
+  const World nudged(recipe, false);
   nudged.Nudge();
   const Curve off = nudged.TrainAll(kIterations);
-  const Curve actual = OnGpu(model, sets, kIterations);
+  const Curve actual = World(recipe, true).TrainAll(kIterations);
   double loss_growth = 0;
   double norm_growth = 0;
   for (size_t i = 0; i < expected.losses.size(); ++i) {
@@ -70,6 +70,48 @@ void CheckAgainstCpu(const char* name, const char* model) {
   MESSAGE(fmt::format(
       "{}: one ulp in the weights moves losses by {:.2g}, gradient norms by {:.2g} in {} iterations", name,
       loss_growth, norm_growth, kIterations));
+}
+
+void CheckAgainstCpu(const char* name, const char* model) {
+  CheckAgainstCpu(name, train::testing::MakeRecipe(model, {"precision.compute=fp32"}));
+}
+
+// Logits with a bias, scaled and capped, and a loss with all its terms.
+constexpr const char* kCapped = R"(
+[model]
+dims = { D = 32, L = 2, F = 48, V = 300 }
+inputs = { tokens = "i32[B,S]", labels = "i32[B,S]" }
+vocab_multiple = 16
+init_std = 0.1
+main = [
+  { do = "embedding", as = "embedding.tokens", of = "tokens", rows = "V", width = "D" },
+  { do = "stack", as = "layers", repeat = "L", layer = ["mlp as mlp"] },
+  { do = "rms_norm", as = "final_norm" },
+  { do = "linear", as = "head", out = ["V"], bias = true },
+  { do = "scale", as = "head.scale", by = 1.5 },
+  { do = "softcap", as = "head.cap", cap = 2.0 },
+  { do = "cross_entropy", as = "loss", smoothing = 0.1, z_loss = 1e-3 },
+]
+[block.mlp]
+steps = [
+  { do = "rms_norm", as = "norm", of = "x" },
+  { do = "linear", as = "fc1", out = [2, "F"] },
+  { do = "gate", as = "activation", act = "silu" },
+  { do = "linear", as = "fc2", out = ["D"], init = "branch" },
+  { do = "residual", as = "residual", of = ["x", "fc2"], to = "x" },
+]
+)";
+
+// `frozen`: the head's weight and bias.
+recipe::Recipe CappedRecipe(bool frozen) {
+  const std::string group = frozen ? "[[optimizer.group]]\nmatch = \"head.*\"\nfrozen = true\n" : "";
+  const recipe::LoadResult loaded =
+      model::LoadText(std::string(kCapped) + train::testing::kCommon + train::testing::kAdamW + group,
+                      "test.toml", {.sets = {"precision.compute=fp32"}, .root = ""});
+  std::string errors;
+  for (const Diagnostic& diagnostic : loaded.diagnostics) errors += Format(diagnostic);
+  REQUIRE_MESSAGE(loaded.ok(), errors);
+  return loaded.recipe;
 }
 
 // -------------------------------------------------------------------------------------------- against itself
@@ -135,6 +177,11 @@ const Curve& Base(const Model& model) {
 
 TEST_CASE("gpu model: gpt in fp32 follows the CPU") { CheckAgainstCpu("gpt", kGptLike); }
 TEST_CASE("gpu model: llama in fp32 follows the CPU") { CheckAgainstCpu("llama", kLlamaLike); }
+
+TEST_CASE("gpu model: a head with bias, scale and soft cap in fp32 follows the CPU") {
+  CheckAgainstCpu("capped", CappedRecipe(/*frozen=*/false));
+  CheckAgainstCpu("capped and frozen", CappedRecipe(/*frozen=*/true));
+}
 
 // The first microbatch overwrites the sums of gradients, the others add to them.
 TEST_CASE("gpu model: four microbatches in fp32 follow the CPU's one") {

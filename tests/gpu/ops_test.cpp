@@ -155,7 +155,7 @@ void CheckPart(const GpuCase& test, Problem problem, DType dtype,
   CHECK_MESSAGE(here->bytes == there->bytes, problem.where);
 }
 
-// gradients: in place of fp32, the dtype of outputs that accumulate.
+// gradients: in place of fp32, the dtype of matrices that accumulate.
 void Run(const GpuCase& test, DType dtype, DType gradients = DType::kF32) {
   const graph::OpDef& op = *test.base.op;
   Problem problem;
@@ -171,7 +171,9 @@ void Run(const GpuCase& test, DType dtype, DType gradients = DType::kF32) {
   auto types = op.infer(input_types, test.base.attributes);
   REQUIRE_MESSAGE(types.ok(), fmt::format("{}: {}", problem.where, Message(types.status())));
   for (size_t o = 0; o < types->size(); ++o) {
-    if ((op.accumulates >> o & 1U) != 0 && (*types)[o].dtype == DType::kF32) (*types)[o].dtype = gradients;
+    graph::TensorType& type = (*types)[o];
+    const bool matrix = (op.accumulates >> o & 1U) != 0 && type.shape.rank() > 1;
+    if (matrix && type.dtype == DType::kF32) type.dtype = gradients;
   }
   for (const graph::TensorType& type : *types) problem.outputs.push_back(Output::Whole(type));
   if (test.slice) {

@@ -98,7 +98,9 @@ struct Model {
 class World {
  public:
   World(const char* model, const Sets& sets, bool gpu = true, const executor::ExecutorOptions& options = {})
-      : recipe_(train::testing::MakeRecipe(model, sets)) {
+      : World(train::testing::MakeRecipe(model, sets), gpu, options) {}
+  World(recipe::Recipe recipe, bool gpu, const executor::ExecutorOptions& options = {})
+      : recipe_(std::move(recipe)) {
     if (gpu) {
       absl::StatusOr<state::Device> device = cli::MakeCudaDevice(recipe_, {});
       Must(device.status());

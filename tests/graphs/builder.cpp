@@ -155,9 +155,15 @@ ValueId GraphBuilder::FormedAttention(const std::string& name, ValueId x, ValueI
 }
 
 void GraphBuilder::Loss(const std::string& name, ValueId x, ValueId table, ValueId labels,
-                        std::int64_t classes, double count, double weight, double cap) {
+                        std::int64_t classes, double count, double weight, const LogitForm& form) {
   ValueId logits = graph_.Emit1(ops::kLinear, name + ".logits", {x, table}, {{"in_dims", std::int64_t{1}}});
-  if (cap != 0) logits = graph_.Emit1(ops::kSoftcap, name + ".capped", {logits}, {{"cap", cap}});
+  if (!form.bias.empty()) {
+    const Shape of = {graph_.value(table).type.shape[0]};
+    const ValueId bias = Parameter(form.bias, Role::kBias, of, {Dim::kVocab});
+    logits = graph_.Emit1(ops::kBiasAdd, name + ".biased", {logits, bias});
+  }
+  if (form.by != 1) logits = graph_.Emit1(ops::kScale, name + ".scaled", {logits}, {{"by", form.by}});
+  if (form.cap != 0) logits = graph_.Emit1(ops::kSoftcap, name + ".capped", {logits}, {{"cap", form.cap}});
   const ValueIds statistics =
       graph_.Emit(ops::kCrossEntropy, name + ".cross_entropy", {logits, labels}, {{"classes", classes}});
   for (const ValueId statistic : statistics) graph_.value(statistic).pin = graph::Pin::kReplicated;

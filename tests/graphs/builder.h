@@ -59,10 +59,20 @@ class GraphBuilder {
   // x + attention of norm(x).
   graph::ValueId FormedAttention(const std::string& name, graph::ValueId x, graph::ValueId positions,
                                  const AttentionForm& form);
-  // The metric `name`: cross entropy of x · tableᵀ, of so many classes, over `count` labels; logits kept below `cap`, where
-  // that is not 0.
+  // What the logits are made of beside the product: a bias, where it has a name, a scale, where it is not 1, and a soft cap,
+  // where it is not 0.
+  struct LogitForm {
+    std::string bias = {};
+    double by = 1;
+    double cap = 0;
+  };
+  // The metric `name`: cross entropy of x · tableᵀ, of so many classes, over `count` labels.
   void Loss(const std::string& name, graph::ValueId x, graph::ValueId table, graph::ValueId labels,
-            std::int64_t classes, double count, double weight, double cap = 0);
+            std::int64_t classes, double count, double weight, const LogitForm& form);
+  void Loss(const std::string& name, graph::ValueId x, graph::ValueId table, graph::ValueId labels,
+            std::int64_t classes, double count, double weight) {
+    Loss(name, x, table, labels, classes, count, weight, LogitForm());
+  }
 
  private:
   graph::ValueId Pinned(graph::ValueId value);

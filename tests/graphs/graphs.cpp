@@ -131,7 +131,7 @@ graph::Graph BuildNormedDecoder(const GraphSizes& sizes, int blocks, int normed_
   }
   b.graph().BeginUnit("head", Unit::Kind::kExit);
   b.Loss("loss", b.OffsetNorm("final_norm", x, 1), table, labels, kWords, TokensOf(sizes, sizes.sequence), 1,
-         /*cap=*/2);
+         {.bias = "head.bias", .by = 0.75, .cap = 2});
   return std::move(b.graph());
 }
 

@@ -49,7 +49,8 @@ GraphModel EncoderDecoder(int encoder_blocks, int decoder_blocks);
 GraphModel AttentionForms();
 
 // A decoder of scaled embeddings, norms with gain 1 + w, queries and keys that are normalised (normed_dims as in
-// tests/graphs/builder.h), gated feed-forward layers and capped logits.
+// tests/graphs/builder.h), gated feed-forward layers, and logits with a bias, scaled and
+// capped.
 GraphModel NormedDecoder(int blocks, int normed_dims);
 
 // The same model whose parameters are trained as `settings_of` says of their names.

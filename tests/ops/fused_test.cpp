@@ -4,13 +4,13 @@
 
 #include <doctest/doctest.h>
 
-#include <array>
 #include <cmath>
 #include <set>
 
-#include "engine/graph/autodiff.h"
 #include "engine/ops/ops.h"
 #include "tests/ops/cases.h"
+#include "tests/ops/composed.h"
+#include "tests/ops/head_forms.h"
 #include "tests/ops/interpreter.h"
 
 namespace engine::ops_test {
@@ -45,17 +45,6 @@ Attributes YarnAttributes() {
 Attributes AttentionAttributes() {
   return {{"scale", 0.5}, {"window", std::int64_t{0}}, {"dropout", 0.0}, {"stream", std::string("core")}};
 }
-Attributes HeadAttributes() {
-  return {{"in_dims", kOne}, {"classes", std::int64_t{13}}, {"scale", 0.3}, {"chunk", std::int64_t{4}}};
-}
-
-Attributes HeadAttributesWithTerms() {
-  Attributes attributes = HeadAttributes();
-  attributes.Set("smoothing", 0.2);
-  attributes.Set("z_loss", 0.05);
-  return attributes;
-}
-
 std::vector<Case> FusedCases() {
   const Shape x = {2, 5, 6};
   const Shape d = {6};
@@ -69,8 +58,7 @@ std::vector<Case> FusedCases() {
   again.Set("again", kOne);
   const Shape qkv = {2, 5, 2, 3, 4};
   const Shape grouped = {2, 5, 2, 4, 4};
-  const Input labels = Make({2, 5}, Input::kLabels, 13);
-  return {
+  std::vector<Case> cases = {
       {&ops::kLinearGelu, "", {{x}, {{8, 6}}, {{8}}}, gelu},
       {&ops::kLinearDgradGelu, "", {{{2, 5, 6}}, {{6, 8}}, {{2, 5, 8}}}, gelu},
       {&ops::kGeluGradAgain, "tanh", {{x}, {x}}, {{"tanh", kOne}}},
@@ -97,28 +85,10 @@ std::vector<Case> FusedCases() {
        "",
        {{qkv}, Positions(rows), {{2, 5, 2, 4}}, {{2, 5, 2}}, {{2, 5, 2, 4}}},
        AttentionAttributes()},
-      {&ops::kLinearCrossEntropy, "", {{x}, {{16, 6}}, labels}, HeadAttributes()},
-      {&ops::kLinearCrossEntropy, "smoothed, z-loss", {{x}, {{16, 6}}, labels}, HeadAttributesWithTerms()},
   };
+  for (const HeadForm& form : HeadForms()) cases.push_back(HeadCase(form));
+  return cases;
 }
-
-// The composition's graph, its values, and its outputs.
-struct Composed {
-  Graph graph;
-  ValueTensors values;
-  ValueIds outputs;
-
-  Composed(const OpDef& op, const Attributes& attributes, const Tensors& inputs) {
-    ValueIds ids;
-    for (const Tensor& input : inputs) {
-      ids.push_back(graph.AddInput("", input.type()));
-      values[ids.back()] = input;
-    }
-    outputs = op.compose(&graph, ids, attributes);
-    RunGraph(graph, &values);
-  }
-  const Tensor& Output(size_t o) const { return values.at(outputs[o]); }
-};
 
 // Bit for bit: the same kernels on the same numbers.
 void CheckSame(const std::string& what, const Tensor& a, const Tensor& b) {
@@ -251,62 +221,6 @@ TEST_CASE("norm gradients with an addition are the chain of norm gradient, add, 
     CheckSame("d_bias", composed.Output(sums + 1), RunOp(ops::kBiasGrad, {{"dims", kOne}}, {dx})[0]);
     CheckSame("y", composed.Output(sums + 2), norm[0]);
   }
-}
-
-// x = lookup of a table, so that d_x comes out as the gradient of the table's rows.
-void CheckHeadIsItsChain(const Attributes& head) {
-  Attributes of_statistics = {{"classes", std::int64_t{13}}};
-  Attributes of_sum = {{"scale", 0.3}};
-  for (const char* term : {"smoothing", "z_loss"}) {
-    if (!head.Has(term)) continue;
-    of_statistics.Set(term, head.Float(term));
-    of_sum.Set(term, head.Float(term));
-  }
-  Graph graph;
-  const ValueId ids = graph.AddInput("tokens", {.shape = {2, 5}, .dtype = DType::kI32});
-  const ValueId labels = graph.AddInput("labels", {.shape = {2, 5}, .dtype = DType::kI32});
-  const ValueId table =
-      graph.AddParameter("table", {{10, 6}, DType::kF32}, {10, 6}, {}, graph::Role::kMatrix);
-  const ValueId w = graph.AddParameter("head", {{16, 6}, DType::kF32}, {13, 6}, {}, graph::Role::kMatrix);
-  const ValueId x = graph.Emit1(ops::kEmbedding, "lookup", {ids, table});
-  const ValueId logits = graph.Emit1(ops::kLinear, "head", {x, w}, {{"in_dims", kOne}});
-  const ValueIds statistics =
-      graph.Emit(ops::kCrossEntropy, "cross_entropy", {logits, labels}, of_statistics);
-  const ValueId loss = graph.AddMetric("loss", 1, 1);
-  graph.Emit(ops::kLossSum, "loss.sum", {statistics[0], statistics[1], labels}, of_sum,
-             std::array<ValueId, 1>{loss});
-  REQUIRE(graph::Differentiate(&graph, ops::kAdd).ok());
-
-  ValueTensors values;
-  const Case inputs{
-      &ops::kLinearCrossEntropy, "", {{{10, 6}}, {{16, 6}}, Make({2, 5}, Input::kLabels, 13)}, {}};
-  const Tensors made = MakeInputs(inputs, DType::kF32);
-  values[table] = made[0];
-  values[w] = made[1];
-  values[labels] = made[2];
-  values[ids] = Tensor({{2, 5}, DType::kI32});
-  for (std::int64_t i = 0; i < 10; ++i) values[ids].Set(i, static_cast<double>(i));  // each row once
-  RunGraph(graph, &values);
-
-  const Composed composed(ops::kLinearCrossEntropy, head, {values.at(x), made[1], made[2]});
-  ValueId d_table = graph::kNoValue;
-  ValueId d_w = graph::kNoValue;
-  for (size_t v = 0; v < graph.values().size(); ++v) {
-    const graph::Value& value = graph.values()[v];
-    if (value.kind != graph::ValueKind::kAccumulator) continue;
-    if (value.gradient_of == table) d_table = static_cast<ValueId>(v);
-    if (value.gradient_of == w) d_w = static_cast<ValueId>(v);
-  }
-  REQUIRE(d_table != graph::kNoValue);
-  CHECK(Distance(composed.Output(0), values.at(d_table)) == 0);
-  CHECK(Distance(composed.Output(1), values.at(d_w)) == 0);
-  CHECK(composed.Output(2).Get(0) == values.at(loss).Get(0));
-  CHECK(composed.Output(2).Get(0) > 0);
-}
-
-TEST_CASE("linear_cross_entropy is head, loss and their gradients as differentiation chains them") {
-  CheckHeadIsItsChain(HeadAttributes());
-  CheckHeadIsItsChain(HeadAttributesWithTerms());
 }
 
 // The projection is split with rotation, attended, and its gradient merged back.

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "engine/backend/cuda/kernels/cross_entropy.h"
+#include "engine/backend/cuda/kernels/logit_map.cuh"
 #include "engine/backend/cuda/kernels/optimizer.h"
 #include "engine/backend/cuda/kernels/vector.cuh"
 #include "engine/plan/control.h"
@@ -8,7 +9,6 @@
 namespace engine::backend::cuda {
 namespace {
 
-constexpr float kLog2E = 1.44269504F;
 constexpr float kLn2 = 0.693147181F;
 
 constexpr int kThreads = 256;      // of the kernels that read their input once
@@ -16,12 +16,6 @@ constexpr int kRowThreads = 1024;  // of a row that is read twice
 constexpr int kHoldThreads = 768;  // that compute on a row held in shared memory; one more warp moves rows
 constexpr int kInFlight = 4;       // packs of 8 logits that a thread loads before it uses the first
 constexpr int kLossThreads = 1024;
-
-__device__ __forceinline__ float Exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 __device__ __forceinline__ float Infinity() { return __int_as_float(0x7F800000); }
 
@@ -44,6 +38,10 @@ Terms TermsOf(const LossTerms& terms) {
           .share = static_cast<float>(terms.smoothing / static_cast<double>(terms.classes)),
           .z_loss = static_cast<float>(terms.z_loss)};
 }
+
+// What a kernel computes beside the plain cross entropy. Each form does what those before it do, so that none pays for
+// what its loss does not have.
+enum class Form : std::uint8_t { kPlain, kTerms, kMapped };
 
 // The result is that of the first `count` elements of z; those behind them may be −∞.
 template <int kWide>
@@ -106,13 +104,25 @@ __device__ __forceinline__ float SumWarps(const float* sums) {
   return sum;
 }
 
-// Eight or one consecutive logits as fp32; those from `count` on as −∞.
-template <int kWide, typename T>
-__device__ __forceinline__ void UnpackLogits(const Pack8<T>& pack, int count, float (&z)[kWide]) {
+// Eight consecutive logits as fp32, mapped where the form has it; those from `count` on as −∞.
+template <Form kForm, int kWide, typename T>
+__device__ __forceinline__ void UnpackLogits(const Pack8<T>& pack, int count, const Mapping& map,
+                                             float (&z)[kWide]) {
   Unpack8(pack, z);
+  if constexpr (kForm == Form::kMapped) {
+#pragma unroll
+    for (int i = 0; i < kWide; ++i) z[i] = Mapped<T>(z[i], map);
+  }
   if (count >= kWide) return;
 #pragma unroll
   for (int i = 0; i < kWide; ++i) z[i] = i < count ? z[i] : -Infinity();
+}
+
+template <Form kForm, typename T>
+__device__ __forceinline__ float LogitAt(const T* z, int column, const Mapping& map) {
+  const float logit = ToFloat(z[column]);
+  if constexpr (kForm == Form::kMapped) return Mapped<T>(logit, map);
+  return logit;
 }
 
 // z becomes weight · (softmax − onehot); label: its index in z, or any other number.
@@ -127,10 +137,11 @@ __device__ __forceinline__ void ToGradient(float (&z)[kWide], float log_sum2, fl
   }
 }
 
-// The same with the terms; the first `count` of z are classes, and the rest becomes 0.
-template <int kWide>
+// The same with the terms, and of mapped logits the gradient of what they are mapped from; the first `count` of z are
+// classes, and the rest becomes 0.
+template <Form kForm, int kWide>
 __device__ __forceinline__ void ToGradientOfTerms(float (&z)[kWide], float log_sum2, float weight, int label,
-                                                  int count, const Terms& terms) {
+                                                  int count, const Terms& terms, const Mapping& map) {
   if (weight == 0) {  // whatever the sum is
 #pragma unroll
     for (int i = 0; i < kWide; ++i) z[i] = 0;
@@ -141,7 +152,9 @@ __device__ __forceinline__ void ToGradientOfTerms(float (&z)[kWide], float log_s
 #pragma unroll
   for (int i = 0; i < kWide; ++i) {
     const float all = of_softmax * Exp2(fmaf(z[i], kLog2E, -log_sum2)) - of_class;
-    z[i] = i < count ? all - (i == label ? weight * terms.hit : 0.0F) : 0.0F;
+    float gradient = all - (i == label ? weight * terms.hit : 0.0F);
+    if constexpr (kForm == Form::kMapped) gradient *= SlopeAt(z[i], map);
+    z[i] = i < count ? gradient : 0.0F;
   }
 }
 
@@ -222,12 +235,13 @@ __device__ void MoveRows(std::byte* slots, std::uint64_t* loaded, std::uint64_t*
 // Each block turns rows blockIdx.x, + gridDim.x, … into gradients: while kHoldThreads threads compute on one
 // slot, the bulk copies of the last warp write the other back and fill it with the next row. A thread owns
 // the same packs of the row in both passes, so a row takes one barrier.
-template <typename T, bool kTerms>
+template <typename T, Form kForm>
 __global__ void __launch_bounds__(kHoldThreads + kWarp, 1)
     HeldRowsKernel(T* logits, std::int64_t rows, int packs, int classes,
                    const std::int32_t* __restrict__ labels, double scale, const Terms terms,
-                   const double* __restrict__ control, float* __restrict__ token_loss) {
+                   const Mapping map, const double* __restrict__ control, float* __restrict__ token_loss) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  constexpr bool kTerms = kForm != Form::kPlain;
   extern __shared__ __align__(128) std::byte slots[];
   __shared__ std::uint64_t loaded[2];
   __shared__ std::uint64_t computed[2];
@@ -258,14 +272,14 @@ __global__ void __launch_bounds__(kHoldThreads + kWarp, 1)
     T* z = reinterpret_cast<T*>(slots + slot * slot_bytes);
     Wait(loaded + slot, static_cast<unsigned>(i / 2 % 2));
     const int column = LocalLabel(label, 0, classes);
-    const float target = threadIdx.x == 0 && column >= 0 ? ToFloat(z[column]) : 0.0F;
+    const float target = threadIdx.x == 0 && column >= 0 ? LogitAt<kForm>(z, column, map) : 0.0F;
     LogSum total;
     float plain = 0;
     const int class_packs = (classes + 7) / 8;
 #pragma unroll 2
     for (int pack = threadIdx.x; pack < class_packs; pack += kHoldThreads) {
       float values[8];
-      UnpackLogits<8>(LoadPack8(z + pack * 8), classes - pack * 8, values);
+      UnpackLogits<kForm>(LoadPack8(z + pack * 8), classes - pack * 8, map, values);
       AddLogits(values, total);
       if constexpr (kTerms) plain += SumFirst(values, classes - pack * 8);
     }
@@ -283,9 +297,9 @@ __global__ void __launch_bounds__(kHoldThreads + kWarp, 1)
 #pragma unroll 2
     for (int pack = threadIdx.x; pack < packs; pack += kHoldThreads) {
       float values[8];
-      UnpackLogits<8>(LoadPack8(z + pack * 8), classes - pack * 8, values);
+      UnpackLogits<kForm>(LoadPack8(z + pack * 8), classes - pack * 8, map, values);
       if constexpr (kTerms) {
-        ToGradientOfTerms(values, log_sum2, weight, column - pack * 8, classes - pack * 8, terms);
+        ToGradientOfTerms<kForm>(values, log_sum2, weight, column - pack * 8, classes - pack * 8, terms, map);
       } else {
         ToGradient(values, log_sum2, weight, column - pack * 8);
       }
@@ -303,12 +317,12 @@ __global__ void __launch_bounds__(kHoldThreads + kWarp, 1)
 // Calls body(first column, values) for this thread's groups of kWide logits of z[columns]; those from
 // `classes` on are −∞. The first `held` packs of 8 are kept in shared memory on the first reading (kKeep) and
 // taken from there on the second.
-template <typename T, int kWide, bool kKeep, int kCount, typename Body>
-__device__ __forceinline__ void ForEachLogits(const T* z, int groups, int classes, Pack8<T>* hold, int held,
-                                              const Body& body) {
+template <typename T, Form kForm, int kWide, bool kKeep, int kCount, typename Body>
+__device__ __forceinline__ void ForEachLogits(const T* z, int groups, int classes, const Mapping& map,
+                                              Pack8<T>* hold, int held, const Body& body) {
   if constexpr (kWide == 1) {
     for (int i = threadIdx.x; i < groups; i += kCount) {
-      float values[1] = {i < classes ? ToFloat(z[i]) : -Infinity()};
+      float values[1] = {i < classes ? LogitAt<kForm>(z, i, map) : -Infinity()};
       body(i, values);
     }
   } else {
@@ -326,7 +340,7 @@ __device__ __forceinline__ void ForEachLogits(const T* z, int groups, int classe
         if (at >= groups) break;
         if (kKeep && at < held) hold[at] = packs[i];
         float values[8];
-        UnpackLogits<8>(packs[i], classes - at * 8, values);
+        UnpackLogits<kForm>(packs[i], classes - at * 8, map, values);
         body(at * 8, values);
       }
     }
@@ -343,11 +357,12 @@ __device__ __forceinline__ void StoreWide(T* to, const float (&values)[kWide]) {
 }
 
 // One block a row. What of it does not fit into shared memory is read again, from the L2 cache as a rule.
-template <typename T, int kWide, bool kTerms>
+template <typename T, int kWide, Form kForm>
 __global__ void __launch_bounds__(kRowThreads, 1)
     RowKernel(T* logits, int columns, int classes, int held, const std::int32_t* __restrict__ labels,
-              double scale, const Terms terms, const double* __restrict__ control,
+              double scale, const Terms terms, const Mapping map, const double* __restrict__ control,
               float* __restrict__ token_loss) {
+  constexpr bool kTerms = kForm != Form::kPlain;
   extern __shared__ __align__(128) std::byte slots[];
   __shared__ float2 shared[kRowThreads / kWarp];
   __shared__ float sums[kRowThreads / kWarp];  // of the logits, by warp
@@ -357,15 +372,15 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   const std::int32_t label = labels[row];
   // Read before the barrier, written over after it.
   const int label_column = LocalLabel(label, 0, classes);
-  const float target = threadIdx.x == 0 && label_column >= 0 ? ToFloat(z[label_column]) : 0.0F;
+  const float target = threadIdx.x == 0 && label_column >= 0 ? LogitAt<kForm>(z, label_column, map) : 0.0F;
   LogSum total;
   float plain = 0;
-  ForEachLogits<T, kWide, true, kRowThreads>(z, columns / kWide, classes, hold, held,
-                                             [&](int column, const float(&values)[kWide]) {
-                                               AddLogits(values, total);
-                                               if constexpr (kTerms)
-                                                 plain += SumFirst(values, classes - column);
-                                             });
+  ForEachLogits<T, kForm, kWide, true, kRowThreads>(z, columns / kWide, classes, map, hold, held,
+                                                    [&](int column, const float(&values)[kWide]) {
+                                                      AddLogits(values, total);
+                                                      if constexpr (kTerms)
+                                                        plain += SumFirst(values, classes - column);
+                                                    });
   if constexpr (kTerms) StoreWarpSum(plain, sums);
   const float log_sum2 = GroupLogSum2<kRowThreads>(total, shared);
   if constexpr (kTerms) {
@@ -377,11 +392,11 @@ __global__ void __launch_bounds__(kRowThreads, 1)
     if (threadIdx.x == 0) token_loss[row] = label >= 0 ? log_sum2 * kLn2 - target : 0.0F;
   }
   const float weight = label >= 0 ? static_cast<float>(scale * LossScale(control)) : 0.0F;
-  ForEachLogits<T, kWide, false, kRowThreads>(
-      z, columns / kWide, classes, hold, held, [&](int column, float(&values)[kWide]) {
+  ForEachLogits<T, kForm, kWide, false, kRowThreads>(
+      z, columns / kWide, classes, map, hold, held, [&](int column, float(&values)[kWide]) {
         const int label_at = label_column - column;
         if constexpr (kTerms) {
-          ToGradientOfTerms(values, log_sum2, weight, label_at, classes - column, terms);
+          ToGradientOfTerms<kForm>(values, log_sum2, weight, label_at, classes - column, terms, map);
         } else {
           ToGradient(values, log_sum2, weight, label_at);
         }
@@ -389,23 +404,24 @@ __global__ void __launch_bounds__(kRowThreads, 1)
       });
 }
 
-template <typename T, int kWide, bool kTerms>
+template <typename T, int kWide, Form kForm>
 __global__ void __launch_bounds__(kThreads)
     CrossEntropyKernel(const T* __restrict__ logits, int columns, int classes, std::int64_t first_class,
                        const std::int32_t* __restrict__ labels, const Terms terms, float* __restrict__ lse,
                        float* __restrict__ target) {
+  constexpr bool kTerms = kForm != Form::kPlain;
   __shared__ float2 shared[kThreads / kWarp];
   __shared__ float sums[kThreads / kWarp];  // of the logits, by warp
   const std::int64_t row = blockIdx.x;
   const T* z = logits + row * columns;
   LogSum total;
   float plain = 0;
-  ForEachLogits<T, kWide, false, kThreads>(z, (classes + kWide - 1) / kWide, classes, nullptr, 0,
-                                           [&](int column, const float(&values)[kWide]) {
-                                             AddLogits(values, total);
-                                             if constexpr (kTerms)
-                                               plain += SumFirst(values, classes - column);
-                                           });
+  ForEachLogits<T, kForm, kWide, false, kThreads>(z, (classes + kWide - 1) / kWide, classes, Mapping(),
+                                                  nullptr, 0, [&](int column, const float(&values)[kWide]) {
+                                                    AddLogits(values, total);
+                                                    if constexpr (kTerms)
+                                                      plain += SumFirst(values, classes - column);
+                                                  });
   if constexpr (kTerms) StoreWarpSum(plain, sums);
   const float log_sum2 = GroupLogSum2<kThreads>(total, shared);
   if (threadIdx.x != 0) return;
@@ -421,7 +437,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // A block takes kThreads · kInFlight groups of a row. d_logits may be logits.
-template <typename T, int kWide, bool kTerms>
+template <typename T, int kWide, Form kForm>
 __global__ void __launch_bounds__(kThreads)
     CrossEntropyGradKernel(const T* logits, int columns, int classes, std::int64_t first_class,
                            const std::int32_t* __restrict__ labels, const Terms terms,
@@ -434,17 +450,17 @@ __global__ void __launch_bounds__(kThreads)
   const float log_sum2 = lse[row] * kLog2E;
   const float w = weight[row];
   T* d = d_logits + row * columns + from;
-  ForEachLogits<T, kWide, false, kThreads>(logits + row * columns + from, count / kWide, classes - from,
-                                           nullptr, 0, [&](int column, float(&values)[kWide]) {
-                                             const int label_at = label - from - column;
-                                             if constexpr (kTerms) {
-                                               ToGradientOfTerms(values, log_sum2, w, label_at,
-                                                                 classes - from - column, terms);
-                                             } else {
-                                               ToGradient(values, log_sum2, w, label_at);
-                                             }
-                                             StoreWide(d + column, values);
-                                           });
+  ForEachLogits<T, kForm, kWide, false, kThreads>(
+      logits + row * columns + from, count / kWide, classes - from, Mapping(), nullptr, 0,
+      [&](int column, float(&values)[kWide]) {
+        const int label_at = label - from - column;
+        if constexpr (kForm != Form::kPlain) {
+          ToGradientOfTerms<kForm>(values, log_sum2, w, label_at, classes - from - column, terms, Mapping());
+        } else {
+          ToGradient(values, log_sum2, w, label_at);
+        }
+        StoreWide(d + column, values);
+      });
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -505,10 +521,10 @@ void AllowSharedBytes(Kernel* kernel, std::int64_t bytes) {
 }
 
 // False: the row is too large, or the kernel is not compiled for this device.
-template <typename T, bool kTerms>
+template <typename T, Form kForm>
 bool LaunchHeldRows(const Logits& logits, const std::int32_t* labels, double scale, const LossTerms& terms,
-                    const double* control, float* token_loss, cudaStream_t stream) {
-  const auto kernel = HeldRowsKernel<T, kTerms>;
+                    const LogitMap& map, const double* control, float* token_loss, cudaStream_t stream) {
+  const auto kernel = HeldRowsKernel<T, kForm>;
   const std::int64_t slot_bytes = (logits.columns * static_cast<std::int64_t>(sizeof(T)) + 127) / 128 * 128;
   cudaFuncAttributes attributes{};
   if (2 * slot_bytes > DynamicSharedBytes(kernel, &attributes) || attributes.ptxVersion < 90) return false;
@@ -517,14 +533,14 @@ bool LaunchHeldRows(const Logits& logits, const std::int32_t* labels, double sca
       std::min<std::int64_t>(logits.rows, DeviceAttribute(cudaDevAttrMultiProcessorCount)));
   kernel<<<blocks, kHoldThreads + kWarp, 2 * slot_bytes, stream>>>(
       static_cast<T*>(const_cast<void*>(logits.data)), logits.rows, static_cast<int>(logits.columns / 8),
-      static_cast<int>(logits.classes), labels, scale, TermsOf(terms), control, token_loss);
+      static_cast<int>(logits.classes), labels, scale, TermsOf(terms), MappingOf(map), control, token_loss);
   return true;
 }
 
-template <typename T, int kWide, bool kTerms>
+template <typename T, int kWide, Form kForm>
 void LaunchRows(const Logits& logits, const std::int32_t* labels, double scale, const LossTerms& terms,
-                const double* control, float* token_loss, cudaStream_t stream) {
-  const auto kernel = RowKernel<T, kWide, kTerms>;
+                const LogitMap& map, const double* control, float* token_loss, cudaStream_t stream) {
+  const auto kernel = RowKernel<T, kWide, kForm>;
   cudaFuncAttributes attributes{};
   const std::int64_t pack_bytes = sizeof(Pack8<T>);
   const std::int64_t held =
@@ -532,8 +548,8 @@ void LaunchRows(const Logits& logits, const std::int32_t* labels, double scale, 
   AllowSharedBytes(kernel, held * pack_bytes);
   kernel<<<static_cast<unsigned>(logits.rows), kRowThreads, held * pack_bytes, stream>>>(
       static_cast<T*>(const_cast<void*>(logits.data)), static_cast<int>(logits.columns),
-      static_cast<int>(logits.classes), static_cast<int>(held), labels, scale, TermsOf(terms), control,
-      token_loss);
+      static_cast<int>(logits.classes), static_cast<int>(held), labels, scale, TermsOf(terms), MappingOf(map),
+      control, token_loss);
 }
 
 // Calls body(T(), std::integral_constant<int, kWide>) for the logits' type and the width of their accesses.
@@ -548,31 +564,42 @@ void WithWidth(const Logits& logits, const Body& body) {
   });
 }
 
-// The same with a third argument: whether there are terms. Without them the kernels do what they did before there were.
+template <Form kForm>
+using FormConstant = std::integral_constant<Form, kForm>;
+
+// The same with a third argument, FormConstant of the plain form or of that with terms.
 template <typename Body>
 void WithTerms(const Logits& logits, const LossTerms& terms, const Body& body) {
   WithWidth(logits, [&](auto type, auto wide) {
     if (terms.any()) {
-      body(type, wide, std::true_type());
+      body(type, wide, FormConstant<Form::kTerms>());
     } else {
-      body(type, wide, std::false_type());
+      body(type, wide, FormConstant<Form::kPlain>());
     }
   });
+}
+
+// The same with any form.
+template <typename Body>
+void WithForm(const Logits& logits, const LossTerms& terms, const LogitMap& map, const Body& body) {
+  if (!map.any()) return WithTerms(logits, terms, body);
+  WithWidth(logits, [&](auto type, auto wide) { body(type, wide, FormConstant<Form::kMapped>()); });
 }
 
 }  // namespace
 
 void CrossEntropyInPlace(const Logits& logits, const std::int32_t* labels, double scale,
-                         const LossTerms& terms, const double* control, float* token_loss,
-                         cudaStream_t stream) {
-  WithTerms(logits, terms, [&](auto type, auto wide, auto with) {
+                         const LossTerms& terms, const LogitMap& map, const double* control,
+                         float* token_loss, cudaStream_t stream) {
+  WithForm(logits, terms, map, [&](auto type, auto wide, auto form) {
     using T = decltype(type);
     constexpr int kWide = decltype(wide)::value;
-    constexpr bool kTerms = decltype(with)::value;
-    if (kWide == 8 && LaunchHeldRows<T, kTerms>(logits, labels, scale, terms, control, token_loss, stream)) {
+    constexpr Form kForm = decltype(form)::value;
+    if (kWide == 8 &&
+        LaunchHeldRows<T, kForm>(logits, labels, scale, terms, map, control, token_loss, stream)) {
       return;
     }
-    LaunchRows<T, kWide, kTerms>(logits, labels, scale, terms, control, token_loss, stream);
+    LaunchRows<T, kWide, kForm>(logits, labels, scale, terms, map, control, token_loss, stream);
   });
 }
 
@@ -583,9 +610,9 @@ void SumLosses(const float* token_loss, std::int64_t rows, bool accumulate, doub
 
 void CrossEntropy(const Logits& logits, const std::int32_t* labels, const LossTerms& terms, float* lse,
                   float* target, cudaStream_t stream) {
-  WithTerms(logits, terms, [&](auto type, auto wide, auto with) {
+  WithTerms(logits, terms, [&](auto type, auto wide, auto form) {
     using T = decltype(type);
-    const auto kernel = CrossEntropyKernel<T, decltype(wide)::value, decltype(with)::value>;
+    const auto kernel = CrossEntropyKernel<T, decltype(wide)::value, decltype(form)::value>;
     kernel<<<static_cast<unsigned>(logits.rows), kThreads, 0, stream>>>(
         static_cast<const T*>(logits.data), static_cast<int>(logits.columns),
         static_cast<int>(logits.classes), logits.first_class, labels, TermsOf(terms), lse, target);
@@ -594,13 +621,13 @@ void CrossEntropy(const Logits& logits, const std::int32_t* labels, const LossTe
 
 void CrossEntropyGrad(const Logits& logits, const std::int32_t* labels, const LossTerms& terms,
                       const float* lse, const float* weight, void* d_logits, cudaStream_t stream) {
-  WithTerms(logits, terms, [&](auto type, auto wide, auto with) {
+  WithTerms(logits, terms, [&](auto type, auto wide, auto form) {
     using T = decltype(type);
     constexpr int kWide = decltype(wide)::value;
     constexpr std::int64_t kColumns = kThreads * kInFlight * kWide;
     const dim3 grid(static_cast<unsigned>(logits.rows),
                     static_cast<unsigned>((logits.columns + kColumns - 1) / kColumns));
-    CrossEntropyGradKernel<T, kWide, decltype(with)::value>
+    CrossEntropyGradKernel<T, kWide, decltype(form)::value>
         <<<grid, kThreads, 0, stream>>>(static_cast<const T*>(logits.data), static_cast<int>(logits.columns),
                                         static_cast<int>(logits.classes), logits.first_class, labels,
                                         TermsOf(terms), lse, weight, static_cast<T*>(d_logits));

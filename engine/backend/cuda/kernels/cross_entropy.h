@@ -29,15 +29,24 @@ struct LossTerms {
   bool any() const { return smoothing != 0 || z_loss != 0; }
 };
 
+// What lies between the head's product z and the softmax (ops/scale.cpp, ops/softcap.cpp): by · z, and where cap is not
+// 0, cap · tanh(by · z / cap).
+struct LogitMap {
+  double by = 1;
+  double cap = 0;
+  bool any() const { return by != 1 || cap != 0; }
+};
+
 // The loss of linear_cross_entropy on one chunk of tokens, forward and backward, in one pass over the logits:
 //   token_loss[rows] f32 = lse − z_label where the label ≥ 0, else 0
 //   logits = w · (softmax − onehot(label)), w = scale · control[kLossScale] where the label ≥ 0, else 0
-// both with what `terms` add.
+// both with what `terms` add. With a `map`, softmax and z_label are of the mapped logits, in fp32, and what is written is
+// the gradient of those given.
 // Columns from logits.classes on are padding: gradient 0. All classes must be here (first_class 0). A label ≥
 // classes has no column: its loss is lse. `logits.data` is written.
 void CrossEntropyInPlace(const Logits& logits, const std::int32_t* labels, double scale,
-                         const LossTerms& terms, const double* control, float* token_loss,
-                         cudaStream_t stream);
+                         const LossTerms& terms, const LogitMap& map, const double* control,
+                         float* token_loss, cudaStream_t stream);
 
 // *loss (+)= Σ token_loss[rows] in f64, in an order fixed by `rows`. One block: for a chunk's some thousand
 // rows.

@@ -1,11 +1,14 @@
 // Linear layers: every product is one cuBLASLt call over collapsed dims. x[M, I], w[O, I], y[M, O].
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "engine/backend/cuda/device/device.h"
 #include "engine/backend/cuda/gemm/gemm.h"
 #include "engine/backend/cuda/gemm/gemm_tuner.h"
 #include "engine/backend/cuda/kernels/cross_entropy.h"
+#include "engine/backend/cuda/kernels/elementwise.h"
+#include "engine/backend/cuda/launch/head.h"
 #include "engine/backend/cuda/launch/loss_terms.h"
 #include "engine/backend/cuda/launch/prepare.h"
 #include "engine/backend/cuda/launch/prepare_checks.h"
@@ -141,21 +144,24 @@ absl::StatusOr<Enqueue> PrepareLinearWgrad(Device& device, const LaunchArgs& arg
 
 namespace {
 
-// The three products on chunks of `rows` tokens: all but the last chunk have the same number.
+// The three products on chunks of `rows` tokens: all but the last chunk have the same number. Those of d_w are null where
+// the table is frozen.
 struct ChunkProducts {
   std::shared_ptr<Gemm> logits, d_x, d_w_first, d_w;
 };
 
 // One chunk after the other: logits [chunk, V] in scratch become their own gradient.
 struct LinearCrossEntropyLaunch {
-  TensorView x, w, labels, d_x, d_w, loss;
+  TensorView x, w, labels;
+  std::optional<TensorView> bias;
+  HeadOutputs out;
   Sizes sizes;
   LinearCrossEntropyLayout layout;
   std::byte* scratch = nullptr;
   std::int64_t classes = 0;
   double scale = 0;
   LossTerms terms;
-  bool add_to_loss = false;
+  LogitMap map;
   ChunkProducts whole, rest;  // rest: of the last chunk where it is shorter
 
   absl::Status Run(cudaStream_t stream, const KernelContext& context) const;
@@ -168,29 +174,37 @@ absl::Status LinearCrossEntropyLaunch::RunChunk(cudaStream_t stream, const Kerne
   const ChunkProducts& products = rows == layout.chunk ? whole : rest;
   const std::int64_t row_bytes = sizes.in * SizeOf(x.dtype);
   std::byte* const x_rows = x.as<std::byte>() + first_token * row_bytes;
-  std::byte* const d_x_rows = d_x.as<std::byte>() + first_token * row_bytes;
+  std::byte* const d_x_rows = out.d_x.as<std::byte>() + first_token * row_bytes;
   std::byte* const logits = scratch + layout.logits;
   auto* const losses = reinterpret_cast<float*>(scratch + layout.losses) + first_token;
-  RETURN_IF_ERROR(
-      products.logits->Run(stream, {.a = x_rows, .b = w.data, .d = logits, .workspace = scratch}));
+  const void* const bias_row = bias.has_value() ? bias->data : nullptr;
+  RETURN_IF_ERROR(products.logits->Run(
+      stream, {.a = x_rows, .b = w.data, .d = logits, .bias = bias_row, .workspace = scratch}));
   CrossEntropyInPlace({.data = logits,
                        .dtype = x.dtype,
                        .rows = rows,
                        .columns = sizes.out,
                        .classes = classes,
                        .first_class = 0},
-                      labels.as<std::int32_t>() + first_token, scale, terms, context.control, losses, stream);
+                      labels.as<std::int32_t>() + first_token, scale, terms, map, context.control, losses,
+                      stream);
+  if (out.d_bias.has_value()) {
+    LaunchBiasGrad(x.dtype, rows, sizes.out, logits, out.d_bias->tensor.as<float>(),
+                   out.d_bias->adds || first_token != 0, reinterpret_cast<float*>(scratch + layout.d_bias),
+                   stream);
+  }
   RETURN_IF_ERROR(products.d_x->Run(stream, {.a = logits, .b = w.data, .d = d_x_rows, .workspace = scratch}));
+  if (!out.d_w.has_value()) return absl::OkStatus();
   Gemm& d_w_product = first_token == 0 ? *products.d_w_first : *products.d_w;
-  return d_w_product.Run(stream, {.a = logits, .b = x_rows, .d = d_w.data, .workspace = scratch});
+  return d_w_product.Run(stream, {.a = logits, .b = x_rows, .d = out.d_w->tensor.data, .workspace = scratch});
 }
 
 absl::Status LinearCrossEntropyLaunch::Run(cudaStream_t stream, const KernelContext& context) const {
   for (std::int64_t token = 0; token < sizes.m; token += layout.chunk) {
     RETURN_IF_ERROR(RunChunk(stream, context, token, std::min(layout.chunk, sizes.m - token)));
   }
-  SumLosses(reinterpret_cast<const float*>(scratch + layout.losses), sizes.m, add_to_loss, loss.as<double>(),
-            stream);
+  SumLosses(reinterpret_cast<const float*>(scratch + layout.losses), sizes.m, out.loss.adds,
+            out.loss.tensor.as<double>(), stream);
   return ToStatus(cudaGetLastError(), "linear_cross_entropy");
 }
 
@@ -206,17 +220,19 @@ absl::StatusOr<ChunkProducts> PrepareChunk(Device& device, const LinearCrossEntr
 
   GemmSpec spec = ForwardSpec(sizes);
   spec.alignment = alignment;
+  if (launch.bias.has_value()) spec.epilogue = GemmEpilogue::kBias;
   RETURN_IF_ERROR(SetTypes(launch.x, launch.w, logits, &spec));
   ASSIGN_OR_RETURN(products.logits, device.gemm_tuner().Prepare(spec));
 
   spec = DgradSpec(sizes);
   spec.alignment = alignment;
-  RETURN_IF_ERROR(SetTypes(logits, launch.w, launch.d_x, &spec));
+  RETURN_IF_ERROR(SetTypes(logits, launch.w, launch.out.d_x, &spec));
   ASSIGN_OR_RETURN(products.d_x, device.gemm_tuner().Prepare(spec));
 
+  if (!launch.out.d_w.has_value()) return products;
   spec = WgradSpec(sizes);
   spec.alignment = alignment;
-  RETURN_IF_ERROR(SetTypes(logits, launch.x, launch.d_w, &spec));
+  RETURN_IF_ERROR(SetTypes(logits, launch.x, launch.out.d_w->tensor, &spec));
   spec.accumulate = true;
   ASSIGN_OR_RETURN(products.d_w, device.gemm_tuner().Prepare(spec));
   products.d_w_first = products.d_w;
@@ -227,10 +243,14 @@ absl::StatusOr<ChunkProducts> PrepareChunk(Device& device, const LinearCrossEntr
   return products;
 }
 
-absl::Status PrepareChunks(Device& device, const LaunchArgs& args, LinearCrossEntropyLaunch* launch) {
+absl::Status PrepareChunks(Device& device, LinearCrossEntropyLaunch* launch) {
   RETURN_IF_ERROR(ExpectDType(launch->labels, DType::kI32, "labels"));
-  RETURN_IF_ERROR(ExpectDType(launch->loss, DType::kF64, "the loss"));
-  const bool add_to_d_w = Accumulates(args, 1);
+  const HeadOutputs& out = launch->out;
+  RETURN_IF_ERROR(ExpectDType(out.loss.tensor, DType::kF64, "the loss"));
+  if (launch->bias.has_value()) RETURN_IF_ERROR(ExpectDType(*launch->bias, launch->x.dtype, "the bias"));
+  if (out.d_bias.has_value())
+    RETURN_IF_ERROR(ExpectDType(out.d_bias->tensor, DType::kF32, "the bias's gradient"));
+  const bool add_to_d_w = out.d_w.has_value() && out.d_w->adds;
   const std::int64_t rest = launch->sizes.m % launch->layout.chunk;
   ASSIGN_OR_RETURN(launch->whole, PrepareChunk(device, *launch, launch->layout.chunk, add_to_d_w));
   if (rest != 0) {
@@ -248,9 +268,8 @@ absl::StatusOr<Enqueue> PrepareLinearCrossEntropy(Device& device, const LaunchAr
   launch->x = args.inputs[0];
   launch->w = args.inputs[1];
   launch->labels = args.inputs[2];
-  launch->d_x = args.outputs[0];
-  launch->d_w = args.outputs[1];
-  launch->loss = args.outputs[2];
+  if (args.inputs.size() > 3) launch->bias = args.inputs[3];
+  launch->out = HeadOutputsOf(args);
   launch->sizes = SizesOf(launch->w.shape, launch->x.shape.elements(), attributes);
   launch->layout = LayoutOf({.shape = launch->x.shape, .dtype = launch->x.dtype},
                             {.shape = launch->w.shape, .dtype = launch->w.dtype}, attributes);
@@ -258,9 +277,9 @@ absl::StatusOr<Enqueue> PrepareLinearCrossEntropy(Device& device, const LaunchAr
   launch->classes = std::min(attributes.Int("classes"), launch->sizes.out);
   launch->scale = attributes.Float("scale");
   launch->terms = LossTermsOf(attributes);
-  launch->add_to_loss = Accumulates(args, 2);
+  launch->map = LogitMapOf(attributes);
   RETURN_IF_ERROR(ExpectScratch(args.instruction->kernel(), args, launch->layout.bytes));
-  RETURN_IF_ERROR(InOp(args, PrepareChunks(device, args, launch.get())));
+  RETURN_IF_ERROR(InOp(args, PrepareChunks(device, launch.get())));
   return Enqueue(
       [launch](cudaStream_t stream, const KernelContext& context) { return launch->Run(stream, context); });
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/backend/cuda/profile/column_sums.h"
 #include "engine/backend/cuda/profile/scratch.h"
 
 namespace engine::backend::cuda {
@@ -22,7 +23,13 @@ LinearCrossEntropyLayout LayoutOf(const graph::TensorType& x, const graph::Tenso
   layout.chunk = std::clamp<std::int64_t>(attributes.Int("chunk"), 1, std::max<std::int64_t>(tokens, 1));
   layout.logits = kGemmWorkspaceBytes;
   layout.losses = layout.logits + Aligned(layout.chunk * classes * SizeOf(x.dtype));
-  layout.bytes = layout.losses + Aligned(tokens * SizeOf(DType::kF32));
+  layout.d_bias = layout.losses + Aligned(tokens * SizeOf(DType::kF32));
+  layout.bytes = layout.d_bias;
+  if (attributes.Int("bias", 0) == 0) return layout;
+  // Of a whole chunk and of the last one: fewer rows may make more partial sums.
+  const std::int64_t sums = std::max(MakeBiasGradGrid(layout.chunk, classes).chunks,
+                                     MakeBiasGradGrid(tokens % layout.chunk, classes).chunks);
+  layout.bytes += Aligned(sums * classes * SizeOf(DType::kF32));
   return layout;
 }
 

@@ -12,6 +12,8 @@ struct LinearCrossEntropyLayout {
   std::int64_t chunk = 0;   // tokens whose logits exist at once
   std::int64_t logits = 0;  // [chunk, V], dtype of x
   std::int64_t losses = 0;  // [B·S] fp32
+  // The partial sums of the bias's gradient where there is one [lines of MakeBiasGradGrid, V] fp32.
+  std::int64_t d_bias = 0;
   std::int64_t bytes = 0;
 };
 LinearCrossEntropyLayout LayoutOf(const graph::TensorType& x, const graph::TensorType& w,
