@@ -4,6 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
 
 #include "engine/base/status.h"
 #include "engine/model/step_context.h"
@@ -99,6 +102,19 @@ bool ReadPattern(const Node& step, const Node& pattern, const Blocks& blocks, St
   return good;
 }
 
+// One end of a ramp; nothing, with a mistake, where it is no number.
+std::optional<double> RampEnd(const Node& end, const std::string& name,
+                              std::vector<Diagnostic>* diagnostics) {
+  if (end.kind == Node::Kind::kInteger) return static_cast<double>(end.integer);
+  if (end.kind == Node::Kind::kFloat && std::isfinite(end.number)) return end.number;
+  ReportText(ErrorAt(end,
+                     fmt::format("the ramp of {} goes from a number to a number, and this is {}",
+                                 recipe::Shown(name), Describe(end)),
+                     "ramp = { p = [0.0, 0.1] }; `set` and `cycle` take expressions"),
+             diagnostics);
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<StackPlan> PlanStack(const Node& step, const Blocks& blocks, Scope* scope,
@@ -167,30 +183,34 @@ Bindings BindingsOf(const Node& step, std::int64_t layer, std::int64_t layers,
     }
     for (const Entry& entry : table->entries) bind(entry);
   };
-  const auto is_list = [&](const Entry& entry, std::size_t least) {
-    if (entry.value.kind == Node::Kind::kArray && entry.value.items.size() >= least) return true;
-    ReportText(
-        ErrorAt(entry.value, fmt::format("{} needs a list of {}, not {}", recipe::Shown(entry.key),
-                                         least == 1 ? "values, which layers take in turn" : "two numbers",
-                                         Describe(entry.value))),
-        diagnostics);
+  const auto is_list = [&](const Entry& entry, std::string_view of, std::size_t least, std::size_t most) {
+    const std::size_t count = entry.value.items.size();
+    if (entry.value.kind == Node::Kind::kArray && count >= least && count <= most) return true;
+    const std::string found =
+        entry.value.kind == Node::Kind::kArray ? fmt::format("one of {}", count) : Describe(entry.value);
+    ReportText(ErrorAt(entry.value,
+                       fmt::format("{} needs a list of {}, not {}", recipe::Shown(entry.key), of, found)),
+               diagnostics);
     return false;
   };
   each("set", [&](const Entry& entry) { bindings[entry.key].node = &entry.value; });
   each("cycle", [&](const Entry& entry) {
-    if (!is_list(entry, 1)) return;
+    if (!is_list(entry, "values, which layers take in turn", 1, std::numeric_limits<std::size_t>::max()))
+      return;
     bindings[entry.key].node = &entry.value.items[static_cast<std::size_t>(layer) % entry.value.items.size()];
   });
   each("ramp", [&](const Entry& entry) {
-    if (!is_list(entry, 2)) return;
-    const auto number = [](const Node& node) {
-      return node.kind == Node::Kind::kInteger ? static_cast<double>(node.integer) : node.number;
-    };
-    Node made = entry.value.items[0];
+    if (!is_list(entry, "two numbers", 2, 2)) return;
+    const Node& first = entry.value.items[0];
+    const Node& last = entry.value.items[1];
+    const std::optional<double> from = RampEnd(first, entry.key, diagnostics);
+    const std::optional<double> to = RampEnd(last, entry.key, diagnostics);
+    Node made = first;
     made.kind = Node::Kind::kFloat;
     const double share = layers > 1 ? static_cast<double>(layer) / static_cast<double>(layers - 1) : 0;
-    made.number =
-        number(entry.value.items[0]) + share * (number(entry.value.items[1]) - number(entry.value.items[0]));
+    // Behind a mistake the steps are checked with the other end.
+    const double begin = from.value_or(to.value_or(0));
+    made.number = begin + share * (to.value_or(begin) - begin);
     bindings[entry.key].made = std::move(made);
   });
   return bindings;

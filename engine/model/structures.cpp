@@ -36,7 +36,8 @@ const ModuleDef kStack{
          .doc = "Lists of values that layers take in turn: { window = [4096, 0] }."},
         {.name = "ramp",
          .kind = AttributeKind::kTable,
-         .doc = "Numbers that go evenly from the first layer's to the last one's: { p = [0.0, 0.1] }."}}};
+         .doc = "Two numbers each: values go evenly from the first layer's to the last one's: { p = [0.0, "
+                "0.1] }."}}};
 
 const ModuleDef kCall{
     .name = "call",
