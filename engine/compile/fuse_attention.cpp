@@ -49,6 +49,14 @@ class AttentionFuser : public FusionRules {
   void Pack() { Apply<AttentionFuser>({&AttentionFuser::Rotary, &AttentionFuser::PackedAttention}); }
 
  private:
+  static constexpr std::size_t kPositions =
+      3;  // input of attention and of its gradient, and of the merged cut
+
+  bool HasPositions(const LocalNode& attention) const {
+    return attention.inputs.size() > kPositions &&
+           g_.value(attention.inputs[kPositions]).dtype == DType::kI32;
+  }
+
   // Queries, keys and values that are exchanged one by one, from slices of the sequence to some of the heads:
   // what they are cut from is exchanged instead.
   void ExchangeWhole(int i) {
@@ -79,20 +87,25 @@ class AttentionFuser : public FusionRules {
     plan::LocalValue whole = g_.value(packed);
     if (!g_.Is(attention, *forward_.attention) || !whole.layout.Set(exchange.axis, graph::Placement::S(2)))
       return;
+    const bool placed = split.inputs.size() > 1;  // whether the cut has positions, which are exchanged too
+    if (placed && !HasPositions(g_.node(attention))) return;
     const Shape& keys = g_.value(split.outputs[1]).local;
     whole.local = {keys[0], keys[1], keys[2], whole.local[3], whole.local[4]};
     whole.name = fmt::format("{}@{}", whole.name, whole.layout.ToString());
     exchange.name = fmt::format("{}.{}", g_.value(packed).name, Name(exchange.collective));
     exchange.inputs = {packed};
     exchange.outputs = {g_.AddValue(std::move(whole))};
-    split.inputs = {exchange.outputs[0], g_.node(attention).inputs[3]};
+    const std::int32_t positions = placed ? g_.node(attention).inputs[kPositions] : -1;
+    split.inputs[0] = exchange.outputs[0];
+    if (placed) split.inputs[1] = positions;
     for (int part : parts) {
       if (part != last) g_.Remove(part);
     }
-    const int positions = g_.Producer(split.inputs[1]);
     g_.Replace(i, std::move(exchange));
     g_.Replace(last, std::move(split));
-    if (positions > last) g_.MoveAfter(last, positions);
+    if (!placed) return;
+    const int producer = g_.Producer(positions);
+    if (producer > last) g_.MoveAfter(last, producer);
   }
 
   // A cut that turns = turning, then a cut that does not; likewise the gradient.
@@ -122,7 +135,7 @@ class AttentionFuser : public FusionRules {
           if (user.inputs.size() != (user.op == forward_.attention ? forward_ : backward_).inputs)
             return false;
           if (!std::equal(node.outputs.begin(), node.outputs.end(), user.inputs.begin())) return false;
-          if (user.inputs[3] != node.inputs[1]) return false;
+          if (node.inputs.size() < 2 || user.inputs[kPositions] != node.inputs[1]) return false;
           if (user.op == backward_.attention && MergeOf(reader) < 0) return false;
         }
       }

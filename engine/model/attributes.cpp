@@ -99,7 +99,7 @@ bool AttributeReader::Read(const Node& step, const ModuleDef& module, Scope* sco
     if (step.Find(def.name) != nullptr) continue;
     if (def.required) {
       good = Fail(PlaceOf(step), fmt::format("{} needs {}", module.name, def.name), std::string(def.doc));
-    } else if (!def.initial.empty()) {
+    } else if (!def.initial.empty() && !(def.may_lack && scope->Find(def.initial) == nullptr)) {
       AttributeValue value{.def = &def};
       if (ReadDefault(def, scope, step, &value)) {
         context->AddAttribute(std::move(value));

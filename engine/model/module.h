@@ -49,6 +49,7 @@ struct AttributeDef {
   bool open_end = false;                     // max alone is: 0 to below 1
   std::vector<std::string_view> words = {};  // of kWord
   bool required = false;
+  bool may_lack = false;  // of kValue: where no value is called as `initial` says, the step has none
 };
 
 struct ModuleDef {

@@ -1,6 +1,6 @@
 // Attention (Vaswani et al., arXiv:1706.03762; grouped queries: Ainslie et al., arXiv:2305.13245)
 //
-//   attention(q[B, S, H, E], k[B, T, K, E], v[B, T, K, E], positions[B, S] int32[, sinks[H]])
+//   attention(q[B, S, H, E], k[B, T, K, E], v[B, T, K, E][, positions[B, S] int32][, sinks[H]])
 //       → o[B, S, H, E], lse[B, S, H]                                        (lse in fp32 or wider)
 //     Head h reads kv head h / (H/K). Key j stands at position j: keys are whole along the sequence and in
 //     natural order, while q may be any slice of its own. Queries and keys may be of one sequence or of two
@@ -15,8 +15,9 @@
 //     A sink σ_h is the score of one more key, which every query sees and whose value is zero (gpt-oss; Xiao et al.,
 //     arXiv:2309.17453): lse = log(exp(σ_h) + Σ_j exp(score)). Neither cap, bias nor dropout touch it.
 //     Dropout (attributes dropout > 0, stream) zeroes probabilities with that probability and scales the
-//     others by 1/(1 − dropout). The mask is a function of (sample, head, i, j): the same in every layout.
-//   attention_grad(q, k, v, positions, o, lse, d_o[, sinks]) → dq, dk, dv[, d_sinks]
+//     others by 1/(1 − dropout). The mask is a function of (sample, head, positions_i, j): the same in every layout.
+//     Without a mask and without dropout nothing depends on positions, and there need be none (HasPositions).
+//   attention_grad(q, k, v[, positions], o, lse, d_o[, sinks]) → dq, dk, dv[, d_sinks]
 //     P = exp(score − lse),  dP = d_o·v,  dS = P·(dP − Σ_E d_o·o), times 1 − tanh²(score/c) of the uncapped score
 //     dq = scale·dS·k,  dk = scale·dSᵀ·q,  dv = Pᵀ·d_o
 //     d_sinks_h = −Σ_i exp(σ_h − lse_i)·Σ_E d_o·o
@@ -37,14 +38,21 @@
 #include <vector>
 
 #include "engine/graph/mask.h"
+#include "engine/ops/attention.h"
 #include "engine/ops/common.h"
 #include "engine/ops/ops.h"
 
 namespace engine::ops {
 namespace {
 
-constexpr std::size_t kForwardInputs = 4;   // without sinks
-constexpr std::size_t kBackwardInputs = 7;  // likewise
+constexpr std::size_t kPositions = 3;       // the input that positions are, where there are any
+constexpr std::size_t kForwardInputs = 3;   // without positions and sinks
+constexpr std::size_t kBackwardInputs = 6;  // likewise
+
+// The inputs before sinks.
+std::size_t BeforeSinks(TypeSpan inputs, bool backward) {
+  return (backward ? kBackwardInputs : kForwardInputs) + (HasPositions(inputs) ? 1 : 0);
+}
 
 absl::Status CheckForm(const Attributes& attributes) {
   if (attributes.Has("softcap") && attributes.Float("softcap") < 0)
@@ -59,23 +67,27 @@ absl::Status CheckForm(const Attributes& attributes) {
 }
 
 Types InferForward(TypeSpan inputs, const Attributes& attributes) {
-  RETURN_IF_ERROR(ExpectInputs(inputs, kForwardInputs, kForwardInputs + 1, "attention"));
+  RETURN_IF_ERROR(ExpectInputs(inputs, kForwardInputs, kForwardInputs + 2, "attention"));
   RETURN_IF_ERROR(CheckForm(attributes));
+  if (!HasPositions(inputs) && ReadsPositions(attributes))
+    return Internal("attention under a causal mask, or with dropout, needs the positions of its queries");
   const Shape& q = inputs[0].shape;
   const Shape& k = inputs[1].shape;
   if (q.rank() != 4 || k != inputs[2].shape || q[0] != k[0] || q[3] != k[3] || q[2] % k[2] != 0) {
     return Internal("attention of q {} with k {}", q.ToString(), k.ToString());
   }
-  if (inputs.size() > kForwardInputs && inputs[kForwardInputs].shape != Shape{q[2]})
-    return Internal("{} sinks for {} heads", inputs[kForwardInputs].shape.ToString(), q[2]);
+  const std::size_t sinks = BeforeSinks(inputs, /*backward=*/false);
+  if (inputs.size() > sinks && inputs[sinks].shape != Shape{q[2]})
+    return Internal("{} sinks for {} heads", inputs[sinks].shape.ToString(), q[2]);
   return std::vector<TensorType>{inputs[0], Leading(inputs[0], 3, StatisticsDType(inputs[0].dtype))};
 }
 
 Types InferBackward(TypeSpan inputs, const Attributes&) {
-  RETURN_IF_ERROR(ExpectInputs(inputs, kBackwardInputs, kBackwardInputs + 1, "attention_grad"));
+  RETURN_IF_ERROR(ExpectInputs(inputs, kBackwardInputs, kBackwardInputs + 2, "attention_grad"));
   std::vector<TensorType> gradients = {inputs[0], inputs[1], inputs[2]};
-  if (inputs.size() == kBackwardInputs) return gradients;
-  const TensorType& sinks = inputs[kBackwardInputs];
+  const std::size_t before = BeforeSinks(inputs, /*backward=*/true);
+  if (inputs.size() == before) return gradients;
+  const TensorType& sinks = inputs[before];
   gradients.push_back({.shape = sinks.shape, .dtype = StatisticsDType(sinks.dtype), .dims = sinks.dims});
   return gradients;
 }
@@ -123,16 +135,21 @@ Work BackwardWork(TypeSpan inputs, TypeSpan outputs, const Attributes& attribute
 
 ValueIds Gradient(GradientContext& context) {
   const graph::Node& node = context.node;
-  ValueIds inputs = {node.inputs[0],  node.inputs[1],  node.inputs[2],      node.inputs[3],
-                     node.outputs[0], node.outputs[1], context.d_outputs[0]};
-  const bool sinks = node.inputs.size() > kForwardInputs;
+  std::vector<TensorType> types;
+  for (const ValueId input : node.inputs) types.push_back(context.graph->value(input).type);
+  ValueIds inputs = {node.inputs[0], node.inputs[1], node.inputs[2]};
+  if (HasPositions(types)) inputs.push_back(node.inputs[kPositions]);
+  inputs.insert(inputs.end(), {node.outputs[0], node.outputs[1], context.d_outputs[0]});
+  const std::size_t before = BeforeSinks(types, /*backward=*/false);
+  const bool sinks = node.inputs.size() > before;
   ValueIds into;
   if (sinks) {
-    inputs.push_back(node.inputs[kForwardInputs]);
-    into = {kNoValue, kNoValue, kNoValue, context.accumulators[kForwardInputs]};
+    inputs.push_back(node.inputs[before]);
+    into = {kNoValue, kNoValue, kNoValue, context.accumulators[before]};
   }
   const ValueIds d = context.graph->Emit(kAttentionGrad, "d_" + node.name, inputs, node.attributes, into);
-  ValueIds gradients = {d[0], d[1], d[2], kNoValue};
+  ValueIds gradients = {d[0], d[1], d[2]};
+  if (HasPositions(types)) gradients.push_back(kNoValue);
   if (sinks) gradients.push_back(into[3] == kNoValue ? d[3] : kNoValue);
   return gradients;
 }
@@ -140,6 +157,14 @@ ValueIds Gradient(GradientContext& context) {
 // Of an axis that splits heads and is none of weights, each rank reads its heads' part of whole sinks.
 Placement SinksWithHeads(const AxisRule& rule) {
   return rule.parameters.Has(Dim::kHead) ? Placement::S(0) : Placement::R();
+}
+
+// The signatures without the input that positions are, where there are none.
+std::vector<Signature> ForPositions(std::vector<Signature> signatures, TypeSpan inputs) {
+  if (HasPositions(inputs)) return signatures;
+  for (Signature& signature : signatures)
+    signature.inputs.erase(signature.inputs.begin() + static_cast<std::ptrdiff_t>(kPositions));
+  return signatures;
 }
 
 // Signatures with an input for sinks, and an output for their gradient, appended. Where the axis splits weights, only those
@@ -168,7 +193,8 @@ std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, con
                                        {{sequence, r, r, sequence}, {sequence, sequence}},
                                        {{batch, batch, batch, batch}, {batch, batch}},
                                        {{r, r, r, r}, {r, r}, rule.parameters.Has(Dim::kHead)}};
-  if (inputs.size() == kForwardInputs) return signatures;
+  signatures = ForPositions(std::move(signatures), inputs);
+  if (inputs.size() == BeforeSinks(inputs, /*backward=*/false)) return signatures;
   return WithSinks(std::move(signatures), rule, /*backward=*/false);
 }
 
@@ -183,11 +209,20 @@ std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, co
       {{sequence, r, r, sequence, sequence, sequence, sequence}, {sequence, p, p}},
       {{batch, batch, batch, batch, batch, batch, batch}, {batch, batch, batch}},
       {{r, r, r, r, r, r, r}, {r, r, r}, rule.parameters.Has(Dim::kHead)}};
-  if (inputs.size() == kBackwardInputs) return signatures;
+  signatures = ForPositions(std::move(signatures), inputs);
+  if (inputs.size() == BeforeSinks(inputs, /*backward=*/true)) return signatures;
   return WithSinks(std::move(signatures), rule, /*backward=*/true);
 }
 
 }  // namespace
+
+bool HasPositions(TypeSpan inputs) {
+  return inputs.size() > kPositions && inputs[kPositions].dtype == DType::kI32;
+}
+
+bool ReadsPositions(const Attributes& attributes) {
+  return graph::IsCausal(attributes) || attributes.Float("dropout", 0) > 0;
+}
 
 const OpDef kAttention{.name = "attention",
                        .infer = InferForward,

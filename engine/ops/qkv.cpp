@@ -1,16 +1,19 @@
 // The packed projection of attention, apart and together again
 //
-//   qkv_split(qkv[B, S, K, J, E], positions) → q[B, S, K·(J−2), E], k[B, S, K, E], v[B, S, K, E]
-//   qkv_merge(dq, dk, dv, positions) → dqkv: the gradient; rotation by −angle, packed again
+//   qkv_split(qkv[B, S, K, J, E][, positions]) → q[B, S, K·(J−2), E], k[B, S, K, E], v[B, S, K, E]
+//   qkv_merge(dq, dk, dv[, positions]) → dqkv: the gradient; rotation by −angle, packed again
 //
 // Packing is Megatron-LM's: for each of K kv groups its J−2 query heads, then its key, then its value; query
 // head h = group · (J−2) + j. positions [B, S] int32 are the tokens' positions in their sequence, so that any
-// slice of a sequence rotates right.
+// slice of a sequence rotates right. Where nothing is rotated there need be none.
 //
 // With attribute rotary = 1, q and k are rotated by RoPE to the token's position, in float64; graph/rotary.h gives the
 // other attributes, with formulas and sources. By default pairs are the two halves of a head, the form of Hugging Face.
 //
 // Backward saves nothing but positions.
+#include <utility>
+#include <vector>
+
 #include "engine/graph/rotary.h"
 #include "engine/ops/common.h"
 #include "engine/ops/ops.h"
@@ -18,8 +21,10 @@
 namespace engine::ops {
 namespace {
 
+bool Rotates(const Attributes& attributes) { return attributes.Int("rotary", 0) != 0; }
+
 Types InferSplit(TypeSpan inputs, const Attributes& attributes) {
-  RETURN_IF_ERROR(ExpectInputs(inputs, 2, 2, "qkv_split"));
+  RETURN_IF_ERROR(ExpectInputs(inputs, Rotates(attributes) ? 2 : 1, 2, "qkv_split"));
   const Shape& x = inputs[0].shape;
   if (x.rank() != 5 || x[3] < 3) return Internal("qkv_split of {}", x.ToString());
   RETURN_IF_ERROR(graph::CheckOptionalRotary(attributes, x[4]));
@@ -31,7 +36,7 @@ Types InferSplit(TypeSpan inputs, const Attributes& attributes) {
 }
 
 Types InferMerge(TypeSpan inputs, const Attributes& attributes) {
-  RETURN_IF_ERROR(ExpectInputs(inputs, 4, 4, "qkv_merge"));
+  RETURN_IF_ERROR(ExpectInputs(inputs, Rotates(attributes) ? 4 : 3, 4, "qkv_merge"));
   const Shape& q = inputs[0].shape;
   const Shape& k = inputs[1].shape;
   RETURN_IF_ERROR(graph::CheckOptionalRotary(attributes, q[3]));
@@ -48,14 +53,20 @@ Work OnePass(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
 
 ValueIds Gradient(GradientContext& context) {
   const graph::Node& node = context.node;
-  return {
-      context.graph->Emit1(kQkvMerge, "d_" + node.name,
-                           {context.d_outputs[0], context.d_outputs[1], context.d_outputs[2], node.inputs[1]},
-                           node.attributes),
-      kNoValue};
+  ValueIds inputs = {context.d_outputs[0], context.d_outputs[1], context.d_outputs[2]};
+  inputs.insert(inputs.end(), node.inputs.begin() + 1, node.inputs.end());
+  ValueIds gradients = {context.graph->Emit1(kQkvMerge, "d_" + node.name, inputs, node.attributes)};
+  gradients.resize(node.inputs.size(), kNoValue);
+  return gradients;
 }
 
-std::vector<Signature> SplitSignatures(TypeSpan, const Attributes&, const AxisRule&) {
+// Without positions a node has one input less, the last.
+std::vector<Signature> WithInputs(std::vector<Signature> signatures, size_t inputs) {
+  for (Signature& signature : signatures) signature.inputs.resize(inputs);
+  return signatures;
+}
+
+std::vector<Signature> SplitSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   const Placement r = Placement::R();
   const Placement heads = Placement::S(2);
   std::vector<Signature> signatures = {{{heads, r}, {heads, heads, heads}}, {{r, r}, {r, r, r}}};
@@ -63,10 +74,10 @@ std::vector<Signature> SplitSignatures(TypeSpan, const Attributes&, const AxisRu
     const Placement p = Placement::S(dim);
     signatures.push_back({{p, p}, {p, p, p}});
   }
-  return signatures;
+  return WithInputs(std::move(signatures), inputs.size());
 }
 
-std::vector<Signature> MergeSignatures(TypeSpan, const Attributes&, const AxisRule&) {
+std::vector<Signature> MergeSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   const Placement r = Placement::R();
   const Placement heads = Placement::S(2);
   std::vector<Signature> signatures = {{{heads, heads, heads, r}, {heads}}, {{r, r, r, r}, {r}}};
@@ -74,7 +85,7 @@ std::vector<Signature> MergeSignatures(TypeSpan, const Attributes&, const AxisRu
     const Placement p = Placement::S(dim);
     signatures.push_back({{p, p, p, p}, {p}});
   }
-  return signatures;
+  return WithInputs(std::move(signatures), inputs.size());
 }
 
 }  // namespace

@@ -109,6 +109,12 @@ TEST_CASE("attention refuses linear biases without a causal mask, a negative cap
   std::vector<graph::TensorType> inputs = {q, q, q, {{2, 4}, DType::kI32}};
   CHECK(ops::kAttention.infer(inputs, {{"softcap", 2.0}, {"mask", std::string("none")}}).ok());
   CHECK_FALSE(ops::kAttention.infer(inputs, {{"softcap", -2.0}}).ok());
+  // Positions may be missing only where neither the mask nor dropout goes by them.
+  const std::vector<graph::TensorType> without(inputs.begin(), inputs.begin() + 3);
+  const graph::Attributes unmasked = {{"mask", std::string("none")}};
+  CHECK(ops::kAttention.infer(without, unmasked).ok());
+  CHECK_FALSE(ops::kAttention.infer(without, {}).ok());
+  CHECK_FALSE(ops::kAttention.infer(without, {{"mask", std::string("none")}, {"dropout", 0.1}}).ok());
   CHECK(ops::kAttention.infer(inputs, {{"alibi", std::int64_t{1}}}).ok());
   CHECK_FALSE(
       ops::kAttention.infer(inputs, {{"alibi", std::int64_t{1}}, {"mask", std::string("none")}}).ok());

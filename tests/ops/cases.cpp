@@ -242,6 +242,8 @@ void AddQkv(std::vector<Case>* cases) {
     cases->push_back(
         {&ops::kQkvMerge, label, {{{2, 4, 4, 6}}, {kv}, {kv}, Positions({2, 4})}, attributes, 2});
   }
+  cases->push_back({&ops::kQkvSplit, "no positions", {{{2, 4, 2, 4, 6}}}, none, 2});
+  cases->push_back({&ops::kQkvMerge, "no positions", {{{2, 4, 4, 6}}, {kv}, {kv}}, none, 2});
   for (Turned& form : TurnedForms()) {
     form.attributes.Set("rotary", kOne);
     cases->push_back(
@@ -257,10 +259,11 @@ void AddQkv(std::vector<Case>* cases) {
 
 void AddAttention(std::vector<Case>* cases) {
   const auto add = [&](const std::string& label, Shape q, Shape k, Attributes attributes, bool large,
-                       bool sinks = false) {
+                       bool sinks = false, bool positions = true) {
     const Shape rows = {q[0], q[1], q[2]};
     const std::int64_t terms = k[1] + q[3];
-    std::vector<Input> forward = {Real(q), Real(k), Real(k), Positions({q[0], q[1]})};
+    std::vector<Input> forward = {Real(q), Real(k), Real(k)};
+    if (positions) forward.push_back(Positions({q[0], q[1]}));
     std::vector<Input> backward = forward;
     backward.insert(backward.end(), {Real(q), Positive(rows), Real(q)});
     if (sinks) forward.push_back(Real({q[2]}));
@@ -288,6 +291,8 @@ void AddAttention(std::vector<Case>* cases) {
   add("no mask", {2, 4, 4, 6}, {2, 4, 2, 6}, unmasked, false);
   add("cross, fewer queries", {2, 4, 4, 6}, {2, 8, 2, 6}, unmasked, false);
   add("cross, more queries, dropout", {2, 8, 2, 6}, {2, 4, 2, 6}, unmasked_dropout, false);
+  add("no mask, no positions", {2, 4, 4, 6}, {2, 4, 2, 6}, unmasked, false, false, false);
+  add("no mask, no positions, sinks", {2, 8, 2, 6}, {2, 4, 2, 6}, unmasked, false, true, false);
   add("cross, large", {1, 301, 4, 16}, {1, 77, 2, 16}, unmasked, true);
   add("large", {1, 301, 2, 16}, {1, 301, 2, 16}, plain, true);
   add("large, all", {1, 301, 2, 16}, {1, 301, 2, 16}, all, true);

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/model/build.h"
 #include "engine/model/load.h"
 #include "tests/train/text_testing.h"
 
@@ -75,6 +76,44 @@ steps = [
 ]
 )";
 
+// An encoder whose tokens have no positions: attention sees all of them, and nothing rotates.
+constexpr const char* kBag = R"(
+[model]
+dims = { D = 32, L = 3, H = 4, K = 2, E = 8, F = 48, V = 300 }
+inputs = { tokens = "i32[B,S]", labels = "i32[B,S]" }
+vocab_multiple = 16
+init_std = 0.1
+main = [
+  { do = "embedding", as = "embedding.tokens", of = "tokens", rows = "V", width = "D" },
+  { do = "stack", as = "layers", repeat = "L", layer = ["attention as attention", "mlp as mlp"] },
+  { do = "rms_norm", as = "final_norm" },
+  { do = "linear", as = "head", out = ["V"] },
+  { do = "cross_entropy", as = "loss" },
+]
+[block.attention]
+steps = [
+  { do = "rms_norm", as = "norm", of = "x" },
+  { do = "linear", as = "qkv", out = ["K", "H/K+2", "E"] },
+  { do = "qkv_split", as = "split", to = ["q", "k", "v"] },
+  { do = "attention", as = "core", of = ["q", "k", "v"], mask = "none" },
+  { do = "linear", as = "proj", out = ["D"], init = "branch" },
+  { do = "residual", as = "residual", of = ["x", "proj"], to = "x" },
+]
+[block.mlp]
+steps = [
+  { do = "rms_norm", as = "norm", of = "x" },
+  { do = "linear", as = "fc1", out = [2, "F"] },
+  { do = "gate", as = "activation", act = "silu" },
+  { do = "linear", as = "fc2", out = ["D"], init = "branch" },
+  { do = "residual", as = "residual", of = ["x", "fc2"], to = "x" },
+]
+)";
+
+recipe::Recipe Bag(const std::string& sets) {
+  return Loaded(
+      model::LoadText(std::string(kBag) + kCommon + kAdamW, "test.toml", {.sets = SetsOf(sets), .root = ""}));
+}
+
 recipe::Recipe TwoTokens(const std::string& sets) {
   return Loaded(model::LoadText(std::string(kTwoTokens) + kCommon + kAdamW, "test.toml",
                                 {.sets = SetsOf(sets), .root = ""}));
@@ -101,6 +140,14 @@ TEST_CASE("texts: a second token is predicted, in every layout") {
   CheckTextLayouts(TwoTokens,
                    {"tp=2 micro_batch=2", "tp=2 sequence_parallel=true micro_batch=2", "cp=2 micro_batch=2",
                     "pp=2 micro_batch=2", "pp=4 micro_batch=2", "dp=2 zero_stage=2 micro_batch=2"});
+}
+
+TEST_CASE("texts: an encoder needs no positions where nothing goes by them") {
+  const recipe::Recipe recipe = Bag("micro_batch=2");
+  const graph::Graph graph = model::BuildModel(recipe, {.sequence = 16});
+  for (const graph::Value& value : graph.values()) CHECK(value.name != model::kPositions);
+  CheckLayouts(Bag, {"tp=2 micro_batch=2", "cp=2 micro_batch=2", "tp=2 cp=2 micro_batch=2",
+                     "pp=3 micro_batch=2", "dp=2 micro_batch=2", "granularity=full micro_batch=2"});
 }
 
 }  // namespace engine::train::testing

@@ -51,7 +51,15 @@ absl::StatusOr<graph::ValueIds> EmitAttention(StepContext& step) {
       return step.ErrorIn("alibi", "linear biases need the mask causal", "mask = \"causal\"");
     attributes.Set("alibi", std::int64_t{1});
   }
-  graph::ValueIds inputs = {step.input(0), step.input(1), step.input(2), step.Get("positions").value};
+  graph::ValueIds inputs = {step.input(0), step.input(1), step.input(2)};
+  if (mask == "causal" || step.Number("dropout") > 0) {
+    if (!step.Has("positions"))
+      return step.ErrorIn(
+          "positions",
+          "a causal mask and dropout go by the positions of the queries, and there is no value 'positions'",
+          "inputs = { positions = \"i32[B,S]\", … } in [model]; or positions = \"NAME\"");
+    inputs.push_back(step.Get("positions").value);
+  }
   if (step.Flag("sinks")) {
     Sizes heads = step.TrailingSizes(step.input(0), 2);
     const Sizes of_heads{Shape{heads.shape[0]}, Shape{heads.logical[0]}, {heads.dims[0]}};
@@ -118,7 +126,8 @@ const ModuleDef kAttentionModule{
                    {.name = "positions",
                     .kind = AttributeKind::kValue,
                     .initial = "positions",
-                    .doc = "Positions of the queries, i32 [B, S]."}},
+                    .doc = "Positions of the queries, i32 [B, S]. A causal mask and dropout need them.",
+                    .may_lack = true}},
     .emit = EmitAttention};
 
 }  // namespace engine::model

@@ -14,13 +14,15 @@ absl::StatusOr<graph::ValueIds> EmitQkvSplit(StepContext& step) {
         "out = [\"K\", \"H/K+2\", \"E\"] of the linear before it");
   }
   graph::Attributes attributes = {{"rotary", std::int64_t{0}}};
-  graph::ValueId positions = step.Get("positions").value;
+  graph::ValueIds inputs = {step.input()};
   if (step.Has("rotary")) {
     const Rotary& rotary = step.Get("rotary").rotary;
     attributes = rotary.attributes;
-    positions = rotary.positions;
+    inputs.push_back(rotary.positions);
+  } else if (step.Has("positions")) {  // for attention on packed tensors, which takes them from here
+    inputs.push_back(step.Get("positions").value);
   }
-  return step.Emit(ops::kQkvSplit, step.path(), {step.input(), positions}, std::move(attributes));
+  return step.Emit(ops::kQkvSplit, step.path(), std::move(inputs), std::move(attributes));
 }
 
 absl::StatusOr<graph::ValueIds> EmitRotary(StepContext& step) {
@@ -80,7 +82,8 @@ const ModuleDef kQkvSplitModule{
          {.name = "positions",
           .kind = AttributeKind::kValue,
           .initial = "positions",
-          .doc = "Positions of the tokens, i32 [B, S]."}},
+          .doc = "Positions of the tokens, i32 [B, S]; where nothing is rotated there need be none.",
+          .may_lack = true}},
     .emit = EmitQkvSplit};
 
 }  // namespace engine::model

@@ -16,8 +16,21 @@ namespace {
 
 constexpr std::int64_t kQueries = 64;
 constexpr std::int64_t kKeys = 256;
-constexpr std::size_t kForwardSinks = 4;  // inputs
+constexpr std::size_t kPositions =
+    3;  // inputs; where there are no positions, those behind stand one place before
+constexpr std::size_t kForwardSinks = 4;
+constexpr std::size_t kOutput = 4;  // of the backward pass, as these:
+constexpr std::size_t kStatistics = 5;
+constexpr std::size_t kOutputGradient = 6;
 constexpr std::size_t kBackwardSinks = 7;
+
+bool HasPositions(const KernelArgs& args) {
+  return args.inputs.size() > kPositions && args.inputs[kPositions].dtype == DType::kI32;
+}
+// Where an input behind positions stands.
+std::size_t Behind(const KernelArgs& args, std::size_t input) {
+  return HasPositions(args) ? input : input - 1;
+}
 
 // Keys [first, last).
 struct Keys {
@@ -29,7 +42,7 @@ struct Problem {
   Problem(const KernelArgs& args)
       : q(args.inputs[0]),
         k(args.inputs[1]),
-        positions(args.inputs[3].as<std::int32_t>()),
+        positions(HasPositions(args) ? args.inputs[kPositions].as<std::int32_t>() : nullptr),
         batch(q.shape[0]),
         queries(q.shape[1]),
         heads(q.shape[2]),
@@ -88,7 +101,7 @@ struct Problem {
 
   const TensorView& q;
   const TensorView& k;
-  const std::int32_t* positions;
+  const std::int32_t* positions;  // null: neither a mask nor dropout asks for them
   std::int64_t batch, queries, heads, head, keys, kv_heads, group, window;
   bool causal;
   double scale, dropout, softcap;
@@ -251,7 +264,7 @@ void ForwardBlock(const Problem& p, const KernelArgs& args, std::int64_t b, std:
   const std::int64_t rows = std::min(kQueries, p.queries - i0);
   T* o = args.outputs[0].as<T>() + p.QueryRow(b, h, i0);
   T* lse = args.outputs[1].as<T>();
-  const Sinks<T> sinks(args, kForwardSinks);
+  const Sinks<T> sinks(args, Behind(args, kForwardSinks));
   Tile<T> scores;
   Running<T> running;
   std::fill_n(running.top, rows, -std::numeric_limits<T>::infinity());
@@ -296,16 +309,16 @@ void BackwardRow(const Problem& p, const Block& block, std::int64_t r, T lse, T 
 // Σ_E d_o·o of a query.
 template <typename T>
 T DeltaOf(const Problem& p, const KernelArgs& args, std::int64_t b, std::int64_t h, std::int64_t i) {
-  const T* o = args.inputs[4].as<T>() + p.QueryRow(b, h, i);
-  const T* d_o = args.inputs[6].as<T>() + p.QueryRow(b, h, i);
+  const T* o = args.inputs[Behind(args, kOutput)].as<T>() + p.QueryRow(b, h, i);
+  const T* d_o = args.inputs[Behind(args, kOutputGradient)].as<T>() + p.QueryRow(b, h, i);
   return SumOf<T>(p.head, [&](std::int64_t e) { return d_o[e] * o[e]; });
 }
 
 // d_sinks of the heads that are here; zero of others.
 template <typename T>
 void SinkGrad(const Problem& p, const KernelArgs& args) {
-  const Sinks<T> sinks(args, kBackwardSinks);
-  const T* lse = args.inputs[5].as<T>();
+  const Sinks<T> sinks(args, Behind(args, kBackwardSinks));
+  const T* lse = args.inputs[Behind(args, kStatistics)].as<T>();
   T* d_sinks = args.outputs[3].as<T>();
   if (!Accumulates(args, 3)) std::fill_n(d_sinks, args.outputs[3].shape[0], T(0));
   ForEachBlock(args, p.heads, 1, [&](std::int64_t h, std::int64_t) {
@@ -320,8 +333,8 @@ void SinkGrad(const Problem& p, const KernelArgs& args) {
 template <typename T>
 void BackwardBlock(const Problem& p, const KernelArgs& args, std::int64_t b, std::int64_t h,
                    std::int64_t i0) {
-  const T* lse = args.inputs[5].as<T>();
-  const T* d_o = args.inputs[6].as<T>();
+  const T* lse = args.inputs[Behind(args, kStatistics)].as<T>();
+  const T* d_o = args.inputs[Behind(args, kOutputGradient)].as<T>();
   T* dq = args.outputs[0].as<T>();
   const std::int64_t rows = std::min(kQueries, p.queries - i0);
   T delta[kQueries];  // Σ_E d_o·o
@@ -373,7 +386,7 @@ void AttentionGrad(const KernelArgs& args) {
       for (std::int64_t i0 = 0; i0 < p.queries; i0 += kQueries) BackwardBlock<T>(p, args, b, h, i0);
     }
   });
-  if (args.inputs.size() > kBackwardSinks) SinkGrad<T>(p, args);
+  if (args.inputs.size() > Behind(args, kBackwardSinks)) SinkGrad<T>(p, args);
 }
 
 template void Attention<float>(const KernelArgs&);

@@ -1,8 +1,18 @@
+#include <cstddef>
+
 #include "engine/backend/cpu/kernels/kernels.h"
 #include "engine/backend/cpu/kernels/loops.h"
 #include "engine/backend/cpu/kernels/rotation.h"
 
 namespace engine::backend::cpu {
+namespace {
+
+// Null where nothing is rotated and there are none.
+const std::int32_t* PositionsOf(const KernelArgs& args, std::size_t input) {
+  return args.inputs.size() > input ? args.inputs[input].as<std::int32_t>() : nullptr;
+}
+
+}  // namespace
 
 template <typename T>
 void QkvSplit(const KernelArgs& args) {
@@ -11,7 +21,7 @@ void QkvSplit(const KernelArgs& args) {
   const std::int64_t queries = shape[3] - 2;
   const std::int64_t head = shape[4];
   const T* packed = args.inputs[0].as<T>();
-  const std::int32_t* positions = args.inputs[1].as<std::int32_t>();
+  const std::int32_t* positions = PositionsOf(args, 1);
   T* q = args.outputs[0].as<T>();
   T* k = args.outputs[1].as<T>();
   T* v = args.outputs[2].as<T>();
@@ -19,7 +29,7 @@ void QkvSplit(const KernelArgs& args) {
   ForEachBlock(args, shape[0] * shape[1], kRotationRows, [&](std::int64_t first, std::int64_t last) {
     Rotation rotation(table, /*inverse=*/false);
     for (std::int64_t token = first; token < last; ++token) {
-      rotation.MoveTo(positions[token]);
+      if (positions != nullptr) rotation.MoveTo(positions[token]);
       for (std::int64_t group = token * groups; group < (token + 1) * groups; ++group) {
         const T* in = packed + group * (queries + 2) * head;
         for (std::int64_t j = 0; j < queries; ++j) {
@@ -41,13 +51,13 @@ void QkvMerge(const KernelArgs& args) {
   const T* dq = args.inputs[0].as<T>();
   const T* dk = args.inputs[1].as<T>();
   const T* dv = args.inputs[2].as<T>();
-  const std::int32_t* positions = args.inputs[3].as<std::int32_t>();
+  const std::int32_t* positions = PositionsOf(args, 3);
   T* packed = args.outputs[0].as<T>();
   const graph::RotaryTable table = graph::OptionalRotaryTableOf(*args.attributes, head);
   ForEachBlock(args, shape[0] * shape[1], kRotationRows, [&](std::int64_t first, std::int64_t last) {
     Rotation rotation(table, /*inverse=*/true);
     for (std::int64_t token = first; token < last; ++token) {
-      rotation.MoveTo(positions[token]);
+      if (positions != nullptr) rotation.MoveTo(positions[token]);
       for (std::int64_t group = token * groups; group < (token + 1) * groups; ++group) {
         T* out = packed + group * (queries + 2) * head;
         for (std::int64_t j = 0; j < queries; ++j) {

@@ -74,6 +74,11 @@ QkvShape ShapeOf(const TensorView& packed) {
           .turned = static_cast<int>(packed.shape[3]) - 1};
 }
 
+// Null where nothing is rotated and there are none.
+const std::int32_t* PositionsOf(const LaunchArgs& args, std::size_t input) {
+  return args.inputs.size() > input ? args.inputs[input].as<std::int32_t>() : nullptr;
+}
+
 absl::StatusOr<Enqueue> PrepareRotaryInPlace(const LaunchArgs& args, const char* op, bool inverse) {
   const TensorView in = args.inputs[0];
   const TensorView out = args.outputs[0];
@@ -156,7 +161,7 @@ absl::StatusOr<Enqueue> PrepareQkvSplit(Device&, const LaunchArgs& args) {
   const QkvShape shape = ShapeOf(packed);
   ASSIGN_OR_RETURN(const Rotation rotation, OptionalRotationOf("qkv_split", args.instruction->attributes(),
                                                                shape.head, /*inverse=*/false));
-  const auto* positions = args.inputs[1].as<std::int32_t>();
+  const std::int32_t* positions = PositionsOf(args, 1);
   return [=](cudaStream_t stream, const KernelContext&) {
     QkvSplit(packed.data, shape, packed.dtype, positions, rotation, parts, stream);
     return ToStatus(cudaGetLastError(), "qkv_split");
@@ -171,7 +176,7 @@ absl::StatusOr<Enqueue> PrepareQkvMerge(Device&, const LaunchArgs& args) {
   const QkvShape shape = ShapeOf(packed);
   ASSIGN_OR_RETURN(const Rotation rotation, OptionalRotationOf("qkv_merge", args.instruction->attributes(),
                                                                shape.head, /*inverse=*/true));
-  const auto* positions = args.inputs[3].as<std::int32_t>();
+  const std::int32_t* positions = PositionsOf(args, 3);
   return [=](cudaStream_t stream, const KernelContext&) {
     QkvMerge(parts, shape, packed.dtype, positions, rotation, packed.data, stream);
     return ToStatus(cudaGetLastError(), "qkv_merge");
