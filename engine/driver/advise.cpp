@@ -8,8 +8,10 @@ std::vector<Diagnostic> Advise(const recipe::Recipe& recipe, const plan::Plan& p
                                const predict::Prediction& time, const plan::DeviceProfile& profile) {
   std::vector<Diagnostic> warnings;
   const recipe::RuleContext report(recipe, &warnings);
-  const AdviceSubject subject{recipe, plan, time, profile, report};
-  for (const std::span<const Advice> family : {DeviceAdvice(), TrainingAdvice(), RunAdvice()}) {
+  const ModelSteps steps(recipe);
+  const AdviceSubject subject{recipe, plan, time, profile, report, steps};
+  for (const std::span<const Advice> family :
+       {DeviceAdvice(), KernelAdvice(), TrainingAdvice(), RunAdvice()}) {
     for (const Advice advise : family) advise(subject);
   }
   SortAndUnique(&warnings);

@@ -170,51 +170,6 @@ void RecomputeIsNeeded(const AdviceSubject& s) {
                 "granularity = \"none\"; or a larger micro_batch");
 }
 
-// Streaming multiprocessors; NVIDIA's data sheets.
-std::int64_t Multiprocessors(const std::string& device) {
-  if (device == "a100") return 108;
-  if (device == "b200") return 148;
-  return 132;  // H100 SXM, H200
-}
-
-void MicrobatchFillsDevice(const AdviceSubject& s) {
-  if (!s.is_decoder()) return;
-  constexpr std::int64_t kTileRows = 128,
-                         kTileColumns = 256;  // of cuBLASLt's usual kernels of 16-bit products
-  if (!s.on_gpu()) return;
-  const recipe::Recipe& r = s.recipe;
-  const std::int64_t tokens =
-      r.training.micro_batch * r.data.sequence_length / r.parallelism.cp / s.plan.halves;
-  const std::int64_t narrowest = std::min(r.model.hidden, r.ffn_hidden() / r.parallelism.tp);
-  const auto cover = [](std::int64_t size, std::int64_t tile) { return (size + tile - 1) / tile; };
-  const std::int64_t tiles = cover(tokens, kTileRows) * cover(narrowest, kTileColumns);
-  const std::int64_t processors = Multiprocessors(r.cluster.device);
-  if (2 * tiles >= processors) return;
-  s.report.Warn(
-      "W204", {"training.micro_batch", "data.sequence_length", "parallelism.tp", "parallelism.cp"},
-      fmt::format("{} tokens of a microbatch × {} features are {} of 128 × 256, for {} multiprocessors",
-                  tokens, narrowest, recipe::Counted(tiles, "tile"), processors),
-      "a larger micro_batch; less tp or cp");
-}
-
-void SizesSuitTensorCores(const AdviceSubject& s) {
-  if (!s.is_decoder()) return;
-  constexpr std::int64_t kMultiple = 64;
-  if (!s.on_gpu()) return;
-  const recipe::Recipe& r = s.recipe;
-  const std::int64_t tp = r.parallelism.tp;
-  const auto check = [&](std::initializer_list<std::string_view> keys, std::string_view what,
-                         std::int64_t size) {
-    if (size % kMultiple == 0) return;
-    s.report.Warn("W205", keys, fmt::format("{} is {}, no multiple of {}", what, size, kMultiple),
-                  fmt::format("{}", recipe::NearestMultiples(size, kMultiple)));
-  };
-  check({"model.hidden"}, "hidden", r.model.hidden);
-  check({"model.mlp.hidden", "model.hidden", "parallelism.tp"}, "mlp.hidden / tp", r.ffn_hidden() / tp);
-  check({"model.attention.heads", "model.attention.head_dim", "parallelism.tp"}, "heads × head_dim / tp",
-        r.model.attention.heads * r.head_dim() / tp);
-}
-
 void GpuMultipliesIn16Bits(const AdviceSubject& s) {
   if (!s.on_gpu() || s.recipe.precision.compute != "fp32") return;
   s.report.Warn("W206", {"precision.compute", "cluster.device"},
@@ -232,66 +187,10 @@ void Bf16SumsAreShort(const AdviceSubject& s) {
       "gradient_dtype = \"fp32\"; or a larger micro_batch");
 }
 
-// Whether most of what is slow is so in this way.
-bool IsSlow(const predict::Prediction& time, plan::SlowPath::Kind kind) {
-  return !time.slow.empty() && time.slow.front().kind == kind;
-}
-
-// What reference kernels cost, of those that take most.
-std::string SlowerBy(const predict::Prediction& time) {
-  const predict::SlowTime& slowest = time.slow.front();
-  std::string text = fmt::format("the reference kernels take {:.0f} times as long, an iteration {:.1f} times",
-                                 slowest.seconds / slowest.fast_s, time.iteration_s / time.fast_iteration_s);
-  if (time.has_times())
-    text += fmt::format(": {:.2f} s, not {:.2f} s", time.iteration_s, time.fast_iteration_s);
-  return text;
-}
-
-void AttentionHasNoDropout(const AdviceSubject& s) {
-  const double dropout =
-      s.recipe.model.dropout.attention;  // a text's is in its steps, and W209 says why it is slow
-  if (dropout == 0 || !IsSlow(s.time, plan::SlowPath::Kind::kReference)) return;
-  s.report.Warn("W208", {"model.dropout.attention"},
-                fmt::format("dropout.attention {} keeps attention out of the GPU's fast kernels; {}", dropout,
-                            SlowerBy(s.time)),
-                "dropout.attention = 0");
-}
-
-void AttentionIsFast(const AdviceSubject& s) {
-  if (s.recipe.model.dropout.attention > 0 || !IsSlow(s.time, plan::SlowPath::Kind::kReference)) return;
-  const std::string message =
-      fmt::format("{} has no fast kernel; {}", s.time.slow.front().why, SlowerBy(s.time));
-  if (s.recipe.precision.compute == "fp32") {
-    s.report.Warn("W209", {"precision.compute", "cluster.device"}, message, "precision.compute = \"bf16\"");
-  } else {
-    s.report.Warn("W209", {"model.attention.head_dim", "model.attention.heads", "model.hidden", "model.main"},
-                  message, s.is_decoder() ? "heads of 64 to 256 elements, in multiples of 8" : "");
-  }
-}
-
-// To compile the plan without the window takes as long as the rest of the check.
-void WindowSavesTime(const AdviceSubject& s) {
-  if (!s.is_decoder()) return;
-  if (!IsSlow(s.time, plan::SlowPath::Kind::kMasked)) return;
-  recipe::Recipe without = s.recipe;
-  without.model.attention.window = 0;
-  const absl::StatusOr<plan::Plan> other = CompileUnverified(without, {.profile = s.profile});
-  if (!other.ok()) return;
-  const double other_s = predict::Predict(*other, s.recipe.cluster).iteration_s;
-  if (s.time.iteration_s <= other_s) return;
-  std::string message = fmt::format(
-      "with a window of {} of {} tokens an iteration takes {:.2f} times as long as without",
-      s.recipe.model.attention.window, s.recipe.data.sequence_length, s.time.iteration_s / other_s);
-  if (s.has_times()) message += fmt::format(": {:.3g} s, not {:.3g} s", s.time.iteration_s, other_s);
-  s.report.Warn("W210", {"model.attention.window", "data.sequence_length"}, message,
-                "window = 0, where the model need not have one");
-}
-
-constexpr Advice kDeviceAdvice[] = {
-    TpStaysInANode,    PipelineIsBusy,        StagesAreBalanced,    ExchangeIsHidden,
-    ZeroHasReplicas,   ZeroTwoSavesMemory,    PaddingIsSmall,       MemoryHasRoom,
-    RecomputeIsNeeded, MicrobatchFillsDevice, SizesSuitTensorCores, GpuMultipliesIn16Bits,
-    Bf16SumsAreShort,  AttentionHasNoDropout, AttentionIsFast,      WindowSavesTime};
+constexpr Advice kDeviceAdvice[] = {TpStaysInANode,        PipelineIsBusy,  StagesAreBalanced,
+                                    ExchangeIsHidden,      ZeroHasReplicas, ZeroTwoSavesMemory,
+                                    PaddingIsSmall,        MemoryHasRoom,   RecomputeIsNeeded,
+                                    GpuMultipliesIn16Bits, Bf16SumsAreShort};
 
 }  // namespace
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "engine/driver/model_steps.h"
 #include "engine/plan/plan.h"
 #include "engine/predict/predict.h"
 #include "engine/recipe/recipe.h"
@@ -19,6 +20,7 @@ struct AdviceSubject {
   const predict::Prediction& time;
   const plan::DeviceProfile& profile;
   const recipe::RuleContext& report;
+  const ModelSteps& steps;
 
   // Whether the keys of a decoder say what the model is; else its steps do.
   bool is_decoder() const { return !recipe.is_text(); }
@@ -31,8 +33,16 @@ struct AdviceSubject {
 
 using Advice = void (*)(const AdviceSubject&);
 std::span<const Advice> DeviceAdvice();    // W1.. and W2..: the layout and what the device makes of it
+std::span<const Advice> KernelAdvice();    // W2.. of the sizes and forms of the model's kernels
 std::span<const Advice> TrainingAdvice();  // W3..: what the model learns
 std::span<const Advice> RunAdvice();       // W4..: evaluation and checkpoints
+
+// The attention of the longest window; node −1: no layer has one.
+struct LongestWindow {
+  std::int64_t tokens = 0;
+  Saying saying = {-1, "window"};
+};
+LongestWindow LongestWindowOf(const ModelSteps& steps);
 
 inline const char* LengthKey(const recipe::Recipe& recipe) {
   return recipe.training.iterations > 0 ? "training.iterations" : "training.samples";

@@ -6,9 +6,12 @@
 #include <numbers>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "engine/base/units.h"
 #include "engine/driver/advise_subject.h"
+#include "engine/model/build.h"
+#include "engine/ops/ops.h"
 #include "engine/recipe/batch_size.h"
 #include "engine/recipe/fields.h"
 #include "engine/recipe/learning_rate.h"
@@ -121,38 +124,35 @@ void TokensSuitSize(const AdviceSubject& s) {
 }
 
 void PositionsAreTrained(const AdviceSubject& s) {
-  if (!s.is_decoder()) return;
-  const recipe::Model& m = s.recipe.model;
-  if (m.attention.position != "learned" || m.max_positions <= s.recipe.data.sequence_length) return;
-  s.report.Warn(
-      "W309", {"data.sequence_length", "model.max_positions"},
-      fmt::format("positions {} to {} of the learned table are never trained: sequence_length is {}",
-                  s.recipe.data.sequence_length, m.max_positions - 1, s.recipe.data.sequence_length),
-      fmt::format("max_positions {}", s.recipe.data.sequence_length));
-}
-
-// The longest window of a layer; of a text, of those in its plan.
-std::int64_t LongestWindow(const AdviceSubject& s) {
-  if (s.is_decoder()) return s.recipe.model.attention.window;
-  std::int64_t longest = 0;
-  for (const plan::StagePlan& stage : s.plan.stages) {
-    for (const plan::Segment& segment : stage.segments) {
-      for (const plan::Instruction& instruction : segment.instructions) {
-        if (instruction.AsKernel() == nullptr) continue;
-        longest = std::max(longest, instruction.attributes().Int("window", 0));
-      }
-    }
+  const std::int64_t sequence = s.recipe.data.sequence_length;
+  std::vector<Saying> tables;
+  const auto rows_of = [&](graph::NodeId i) {  // that there are positions for
+    const graph::Node& node = s.steps.node(i);
+    return s.steps.graph().FindParameter(node.inputs[1])->logical_shape[0] - node.attributes.Int("offset", 0);
+  };
+  for (graph::NodeId i = 0; i < std::ssize(s.steps.graph().nodes()); ++i) {
+    const graph::Node& node = s.steps.node(i);
+    if (node.op != &ops::kEmbedding || s.steps.graph().value(node.inputs[0]).name != model::kPositions)
+      continue;
+    if (rows_of(i) > sequence) tables.push_back({i, "rows"});
   }
-  return longest;
+  for (const Saying& table : s.steps.OnePerPlace(tables)) {
+    const std::int64_t offset = s.steps.node(table.node).attributes.Int("offset", 0);
+    s.steps.Warn(
+        "W309", table, {.before = {"data.sequence_length"}},
+        fmt::format("positions {} to {} of the learned table are never trained: sequence_length is {}",
+                    sequence, rows_of(table.node) - 1, sequence),
+        fmt::format("{} {}", s.steps.Written(table), sequence + offset), s.report);
+  }
 }
 
 void WindowIsShort(const AdviceSubject& s) {
-  const std::int64_t window = LongestWindow(s);
-  if (window == 0 || window < s.recipe.data.sequence_length) return;
-  s.report.Warn(
-      "W310", {"model.attention.window", "data.sequence_length", "model.main"},
-      fmt::format("a window of {} does nothing to sequences of {}", window, s.recipe.data.sequence_length),
-      "a window below sequence_length; or 0");
+  const LongestWindow window = LongestWindowOf(s.steps);
+  if (window.tokens == 0 || window.tokens < s.recipe.data.sequence_length) return;
+  s.steps.Warn("W310", window.saying, {.behind = {"data.sequence_length"}},
+               fmt::format("a window of {} does nothing to sequences of {}", window.tokens,
+                           s.recipe.data.sequence_length),
+               "a window below sequence_length; or 0", s.report);
 }
 
 void WeightsDecay(const AdviceSubject& s) {
@@ -161,37 +161,70 @@ void WeightsDecay(const AdviceSubject& s) {
 }
 
 void WeightsBegin(const AdviceSubject& s) {
-  if (s.recipe.model.init_std > 0) return;
-  s.report.Warn("W313", {"model.init_std"},
-                "init_std 0: all weights of a matrix are equal, have equal gradients, and stay equal",
-                "init_std = 0.02");
+  const auto all_equal = [](const graph::Parameter& matrix) {
+    return matrix.initializer.kind != graph::Initializer::Kind::kNormal || matrix.initializer.std == 0;
+  };
+  Saying first = {-1, "init"};  // of the weights of products
+  for (graph::NodeId i = 0; i < std::ssize(s.steps.graph().nodes()); ++i) {
+    const graph::Node& node = s.steps.node(i);
+    if (node.op != &ops::kLinear) continue;
+    const graph::Parameter& weight = *s.steps.graph().FindParameter(node.inputs[1]);
+    if (weight.role != graph::Role::kMatrix) continue;
+    if (!all_equal(weight)) return;
+    if (first.node < 0) first.node = i;
+  }
+  if (first.node < 0) return;
+  if (s.recipe.model.init_std == 0) {
+    s.report.Warn("W313", {"model.init_std"},
+                  "init_std 0: all weights of a matrix are equal, have equal gradients, and stay equal",
+                  "init_std = 0.02");
+    return;
+  }
+  s.steps.Warn("W313", first, {},
+               "no product's weights begin as random numbers: all weights of a matrix are equal, have equal "
+               "gradients, and stay equal",
+               "init = \"normal\"", s.report);
 }
 
 void NormKeepsValues(const AdviceSubject& s) {
-  if (!s.is_decoder()) return;
   constexpr double kMost = 0.01;
-  const double epsilon = s.recipe.model.norm.epsilon;
-  if (epsilon < kMost) return;
-  s.report.Warn(
-      "W313", {"model.norm.epsilon"},
-      fmt::format("norm.epsilon {} is added to the mean square of what is normalised, which begins at "
-                  "about {:.1g}",
-                  epsilon, s.recipe.model.init_std * s.recipe.model.init_std),
-      "norm.epsilon = 1e-5");
+  const auto epsilon_of = [&](graph::NodeId i) { return s.steps.node(i).attributes.Float("epsilon"); };
+  std::vector<Saying> large;
+  for (graph::NodeId i = 0; i < std::ssize(s.steps.graph().nodes()); ++i) {
+    if (s.steps.node(i).op->family == graph::Family::kNorm && epsilon_of(i) >= kMost)
+      large.push_back({i, "epsilon"});
+  }
+  const double std = s.recipe.model.init_std;
+  for (const Saying& saying : s.steps.OnePerPlace(large)) {
+    s.steps.Warn("W313", saying, {},
+                 fmt::format("{} is added to the mean square of what is normalised{}",
+                             s.steps.Said(saying, fmt::format("{}", epsilon_of(saying.node))),
+                             s.is_decoder() ? fmt::format(", which begins at about {:.1g}", std * std) : ""),
+                 fmt::format("{} = 1e-5", s.steps.Written(saying)), s.report);
+  }
 }
 
 void PositionsTurn(const AdviceSubject& s) {
-  if (!s.is_decoder()) return;
   constexpr double kLeast = 100;
-  const recipe::Attention& attention = s.recipe.model.attention;
-  if (attention.position != "rotary" || attention.rope_base >= kLeast) return;
-  const double head = static_cast<double>(s.recipe.head_dim());
-  const double turn = 2 * std::numbers::pi * std::pow(attention.rope_base, (head - 2) / head);
-  s.report.Warn("W313", {"model.attention.rope_base"},
-                fmt::format("rope_base {}: the slowest pair of a head turns round in {:.0f} tokens, so that "
-                            "distances beyond look like others",
-                            attention.rope_base, turn),
-                "rope_base = 10000");
+  std::vector<Saying> small;
+  for (graph::NodeId i = 0; i < std::ssize(s.steps.graph().nodes()); ++i) {
+    const graph::Node& node = s.steps.node(i);
+    const bool turns = node.op == &ops::kRotate || node.op == &ops::kQkvSplit;
+    if (turns && node.attributes.Float("base", kLeast) < kLeast) small.push_back({i, "base"});
+  }
+  for (const Saying& saying : s.steps.OnePerPlace(small)) {
+    const graph::Node& node = s.steps.node(saying.node);
+    const Shape& heads = s.steps.graph().value(node.outputs[0]).type.shape;
+    const double base = node.attributes.Float("base");
+    const auto width = static_cast<double>(node.attributes.Int("width", heads[heads.rank() - 1]));
+    const double turn = 2 * std::numbers::pi * std::pow(base, (width - 2) / width);
+    s.steps.Warn(
+        "W313", saying, {},
+        fmt::format("{}: the slowest pair of a head turns round in {:.0f} tokens, so that distances beyond "
+                    "look like others",
+                    s.steps.Said(saying, fmt::format("{}", base)), turn),
+        fmt::format("{} = 10000", s.steps.Written(saying)), s.report);
+  }
 }
 
 // A gradient whose norm is clipped has elements of at most norm / sqrt(parameters) in the quadratic mean, and

@@ -15,49 +15,67 @@ DType ComputeDType(const recipe::Recipe& recipe) {
   return recipe.precision.compute == "fp16" ? DType::kF16 : DType::kBF16;
 }
 
-model::BuildOptions ModelOptions(const recipe::Recipe& recipe, const compile::Policy& policy, bool dropout) {
+model::BuildOptions ModelOptions(const recipe::Recipe& recipe, const compile::Policy& policy, bool dropout,
+                                 bool windows) {
   return {.batch = policy.microbatch_samples,
           .sequence = policy.sequence,
           .vocab_multiple = recipe.model.vocab_multiple * recipe.parallelism.tp,
           .whole_experts = recipe.parallelism.expert_tp == 1,
           .dtype = ComputeDType(recipe),
           .dropout = dropout,
+          .windows = windows,
           .global_samples = static_cast<double>(policy.global_batch),
           .init_std = recipe.model.init_std};
 }
 
 absl::StatusOr<compile::Compiled> CompileByPolicy(const recipe::Recipe& recipe, const compile::Policy& policy,
-                                                  const compile::CompileOptions& options) {
+                                                  const compile::CompileOptions& options, bool windows) {
   const auto build = [&](bool wanted, bool dropout) {
-    return wanted ? model::BuildModel(recipe, ModelOptions(recipe, policy, dropout)) : graph::Graph();
+    return wanted ? model::BuildModel(recipe, ModelOptions(recipe, policy, dropout, windows))
+                  : graph::Graph();
   };
   return compile::Compile(policy, build(options.training, /*dropout=*/true),
                           build(options.evaluation, /*dropout=*/false), options);
 }
 
-}  // namespace
-
-absl::StatusOr<compile::Compiled> CompileAsSaid(const recipe::Recipe& recipe,
-                                                const compile::CompileOptions& options) {
+absl::StatusOr<compile::Compiled> CompileAs(const recipe::Recipe& recipe,
+                                            const compile::CompileOptions& options, bool windows) {
   ASSIGN_OR_RETURN(const compile::Policy policy, compile::ResolvePolicy(recipe, options));
-  return CompileByPolicy(recipe, policy, options);
+  return CompileByPolicy(recipe, policy, options, windows);
 }
 
-absl::StatusOr<plan::Plan> CompileUnverified(const recipe::Recipe& recipe,
-                                             const compile::CompileOptions& options) {
+absl::StatusOr<plan::Plan> CompileBest(const recipe::Recipe& recipe, const compile::CompileOptions& options,
+                                       bool windows) {
   ASSIGN_OR_RETURN(const compile::Policy policy, compile::ResolvePolicy(recipe, options));
-  ASSIGN_OR_RETURN(compile::Compiled compiled, CompileByPolicy(recipe, policy, options));
+  ASSIGN_OR_RETURN(compile::Compiled compiled, CompileByPolicy(recipe, policy, options, windows));
   const bool refused = !compiled.halves_refused.empty();
   if (!refused && !policy.halves_may_be_held_up) return std::move(compiled.plan);
   compile::CompileOptions whole_options = options;
   whole_options.halves = false;
-  absl::StatusOr<compile::Compiled> whole = CompileAsSaid(recipe, whole_options);
+  absl::StatusOr<compile::Compiled> whole = CompileAs(recipe, whole_options, windows);
   if (!whole.ok()) return refused ? whole.status() : absl::StatusOr<plan::Plan>(std::move(compiled.plan));
   const auto seconds = [&](const plan::Plan& plan) {
     return predict::Predict(plan, recipe.cluster).iteration_s;
   };
   const bool takes_whole = refused || seconds(whole->plan) < seconds(compiled.plan);
   return std::move(takes_whole ? whole->plan : compiled.plan);
+}
+
+}  // namespace
+
+absl::StatusOr<compile::Compiled> CompileAsSaid(const recipe::Recipe& recipe,
+                                                const compile::CompileOptions& options) {
+  return CompileAs(recipe, options, /*windows=*/true);
+}
+
+absl::StatusOr<plan::Plan> CompileUnverified(const recipe::Recipe& recipe,
+                                             const compile::CompileOptions& options) {
+  return CompileBest(recipe, options, /*windows=*/true);
+}
+
+absl::StatusOr<plan::Plan> CompileWithoutWindows(const recipe::Recipe& recipe,
+                                                 const compile::CompileOptions& options) {
+  return CompileBest(recipe, options, /*windows=*/false);
 }
 
 absl::Status VerifyAgainst(const recipe::Recipe& recipe, const plan::Plan& plan) {

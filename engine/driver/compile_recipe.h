@@ -21,6 +21,9 @@ absl::StatusOr<compile::Compiled> CompileAsSaid(const recipe::Recipe& recipe,
 // could hold up the pipeline (Policy::halves_may_be_held_up) and the predicted time of whole ones is less.
 absl::StatusOr<plan::Plan> CompileUnverified(const recipe::Recipe& recipe,
                                              const compile::CompileOptions& options);
+// The same with no window on any attention, to see what windows cost.
+absl::StatusOr<plan::Plan> CompileWithoutWindows(const recipe::Recipe& recipe,
+                                                 const compile::CompileOptions& options);
 absl::Status VerifyAgainst(const recipe::Recipe& recipe, const plan::Plan& plan);
 
 }  // namespace engine::driver

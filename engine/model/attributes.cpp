@@ -311,6 +311,7 @@ bool AttributeReader::ReadRotary(const Node& node, Scope* scope, AttributeValue*
   const absl::StatusOr<Rotary> rotary = RotaryOf(keys);
   if (!rotary.ok()) return false;
   value->rotary = *rotary;
+  value->rotary.table = table;
   return true;
 }
 

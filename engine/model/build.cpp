@@ -57,7 +57,8 @@ bool IsCausal(const Node& node) {
 
 }  // namespace
 
-Graph BuildText(const Node& text, const BuildOptions& options, std::vector<Diagnostic>* diagnostics) {
+Graph BuildText(const Node& text, const BuildOptions& options, std::vector<Diagnostic>* diagnostics,
+                Origins* origins) {
   const auto table_of = [&](std::string_view key) -> const Node* {
     const Node* node = text.Find(key);
     if (node == nullptr || node->kind == Node::Kind::kTable) return node;
@@ -78,19 +79,19 @@ Graph BuildText(const Node& text, const BuildOptions& options, std::vector<Diagn
   if (diagnostics->size() > known) return graph;
   Scope scope{.dims = &dims};
   AddInputs(table_of("model.inputs"), dims, &graph, &scope, diagnostics);
-  Walk(text.Find("block"), table_of("model.rotary"), HasStack(main), options, &graph, diagnostics)
+  Walk(text.Find("block"), table_of("model.rotary"), HasStack(main), options, &graph, origins, diagnostics)
       .Main(main, &scope);
   KeepOneAPlace(known, diagnostics);
   return graph;
 }
 
-Graph BuildModel(const recipe::Recipe& recipe, const BuildOptions& options) {
+Graph BuildModel(const recipe::Recipe& recipe, const BuildOptions& options, Origins* origins) {
   std::vector<Diagnostic> mistakes;
   Graph graph;
   if (recipe.is_text()) {
-    graph = BuildText(*recipe.text, options, &mistakes);
+    graph = BuildText(*recipe.text, options, &mistakes, origins);
   } else {
-    graph = BuildText(ExpandedText(recipe), options, &mistakes);
+    graph = BuildText(ExpandedText(recipe), options, &mistakes, origins);
   }
   ApplyGroups(recipe, &graph, &mistakes);
   ENGINE_CHECK(mistakes.empty(), "a model that was found to be right: {}", Format(mistakes[0]));

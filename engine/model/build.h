@@ -10,6 +10,7 @@
 
 #include "engine/base/diagnostic.h"
 #include "engine/graph/graph.h"
+#include "engine/model/origins.h"
 #include "engine/recipe/document.h"
 #include "engine/recipe/recipe.h"
 
@@ -22,6 +23,7 @@ struct BuildOptions {
   bool whole_experts = false;       // no axis splits the features of experts' matrices
   DType dtype = DType::kF32;        // of activations and weights
   bool dropout = true;              // false: as in evaluation
+  bool windows = true;              // false: attention sees all that its masks leave it
   double global_samples = 1;        // of the global batch: a loss is a mean over its tokens
   double init_std = 0.02;           // of the initializer "normal"
 };
@@ -37,12 +39,13 @@ inline constexpr const char* kPositions = "positions";  // 0 … sequence−1 in
 std::optional<int> TokenOffset(std::string_view input);
 
 // The graph of a text (recipe/text.h); mistakes are added to `diagnostics`, each at the step, attribute or dim that it is
-// of. With a mistake the graph is no model.
+// of. With a mistake the graph is no model. `origins`: of its nodes, where not null.
 graph::Graph BuildText(const recipe::Node& text, const BuildOptions& options,
-                       std::vector<Diagnostic>* diagnostics);
+                       std::vector<Diagnostic>* diagnostics, Origins* origins = nullptr);
 
 // The recipe's model: its text, or what its knobs expand to (recipe/expand.h). The recipe must have passed model::Load.
-graph::Graph BuildModel(const recipe::Recipe& recipe, const BuildOptions& options);
+graph::Graph BuildModel(const recipe::Recipe& recipe, const BuildOptions& options,
+                        Origins* origins = nullptr);
 
 // Sum of the parameters' elements, padding excluded.
 std::int64_t CountParameters(const graph::Graph& graph);

@@ -38,6 +38,7 @@ struct NamedSizes {
 struct Rotary {
   graph::Attributes attributes;  // of the ops that rotate
   graph::ValueId positions = graph::kNoValue;
+  const recipe::Node* table = nullptr;  // as the text says it
 };
 
 struct AttributeValue {
@@ -76,6 +77,7 @@ class StepContext {
 
   const graph::ValueIds& inputs() const { return inputs_; }
   graph::ValueId input(std::size_t i = 0) const { return inputs_[i]; }
+  const absl::InlinedVector<AttributeValue, 4>& attributes() const { return attributes_; }
   const graph::TensorType& type(graph::ValueId value) const { return graph_->value(value).type; }
 
   bool Has(std::string_view name) const { return Find(name) != nullptr; }

@@ -124,6 +124,7 @@ std::optional<ValueIds> Walk::Emit(const Node& step, const ModuleDef& module, co
   for (const ValueId input : *inputs) context.AddInput(input);
   absl::StatusOr<ValueIds> results = module.emit(context);
   if (!results.ok()) return std::nullopt;
+  if (origins_ != nullptr) AddOrigin(step, context.attributes(), graph_.nodes().size(), origins_);
   return *std::move(results);
 }
 

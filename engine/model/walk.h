@@ -10,6 +10,7 @@
 #include "engine/model/attributes.h"
 #include "engine/model/blocks.h"
 #include "engine/model/build.h"
+#include "engine/model/origins.h"
 #include "engine/model/parameter_table.h"
 #include "engine/model/scope.h"
 #include "engine/model/stack.h"
@@ -22,11 +23,12 @@ namespace engine::model {
 // them.
 class Walk {
  public:
-  // `has_stack`: main has one.
+  // `has_stack`: main has one. `origins`: of the nodes, where not null.
   Walk(const recipe::Node* blocks, const recipe::Node* rotary, bool has_stack, const BuildOptions& options,
-       graph::Graph* graph, std::vector<Diagnostic>* diagnostics)
+       graph::Graph* graph, Origins* origins, std::vector<Diagnostic>* diagnostics)
       : options_(options),
         graph_(*graph),
+        origins_(origins),
         diagnostics_(diagnostics),
         blocks_(blocks, diagnostics),
         attributes_(parameters_, rotary, options, diagnostics),
@@ -57,6 +59,7 @@ class Walk {
 
   const BuildOptions& options_;
   graph::Graph& graph_;
+  Origins* origins_;  // null: nobody asks for them
   std::vector<Diagnostic>* diagnostics_;
   ParameterTable parameters_;
   Blocks blocks_;

@@ -144,7 +144,8 @@ const std::vector<Code>& Codes() {
        "A larger micro_batch; less tp or cp."},
       {"W205", "odd-sizes", "A width that tensor cores do not like",
        "Products run fastest where each size on a rank is a multiple of 64 elements, 128 bytes in 16 bits.",
-       "Round hidden, mlp.hidden / tp and heads × head_dim / tp to multiples of 64."},
+       "Round hidden, mlp.hidden / tp and heads × head_dim / tp, or the dims of a text that its products "
+       "contract, to multiples of 64."},
       {"W206", "fp32-on-gpu", "Products in fp32 on a GPU",
        "Tensor cores multiply in 16 bits many times faster, and training in bf16 with fp32 master weights is "
        "as good.",
@@ -159,7 +160,7 @@ const std::vector<Code>& Codes() {
        "what an iteration is predicted to take with them and with fast ones. Large models are trained "
        "without "
        "it.",
-       "model.dropout.attention = 0; dropout.hidden costs little."},
+       "model.dropout.attention = 0, or dropout = 0 in the step; dropout.hidden costs little."},
       {"W209", "reference-attention", "Attention runs in the reference kernels",
        "cuDNN's attention takes 16-bit formats and heads of 64 to 256 elements in multiples of 8. All else "
        "runs in plain kernels that are there to be compared with, some hundred times slower: the message "
@@ -171,6 +172,13 @@ const std::vector<Code>& Codes() {
        "without "
        "one it leaves out the half that the causal mask does. FLOPs and MFU count the pairs inside alone.",
        "No window, where the model need not have one; or take it as it is: the results are right."},
+      {"W211", "whole-logits", "All logits of a microbatch exist at once",
+       "Head and loss usually run as one kernel, in chunks whose logits fit training.logits_bytes. Where "
+       "something stands between them, a bias or another op that the kernel does not take, or where the "
+       "head's table is frozen, they run apart: the logits of all tokens are stored, and so are their "
+       "gradients. The message says how many bytes they take where that is more than logits_bytes.",
+       "A head without a bias and with a trained table; a smaller micro_batch; or tp, which splits the "
+       "vocabulary."},
 
       {"W301", "training-ends-in-warmup", "The training ends before the warm-up does",
        "The learning rate never reaches its highest value.",
@@ -204,9 +212,10 @@ const std::vector<Code>& Codes() {
        "2203.15556); below one, a smaller model would be better and cheaper.",
        "A longer training or a smaller model."},
       {"W309", "unused-positions", "Rows of the learned position table that no token ever trains",
-       "max_positions is more than sequence_length. The model would fail on longer inputs than it was "
+       "max_positions, or the rows of a table that positions look up, are more than sequence_length. The "
+       "model would fail on longer inputs than it was "
        "trained on.",
-       "max_positions = sequence_length; or rotary positions."},
+       "max_positions, or rows, as many as sequence_length; or rotary positions."},
       {"W310", "window-without-effect", "The attention window is no shorter than the sequence",
        "Each token sees all before it, as without a window.", "A window below sequence_length, or 0."},
       {"W311", "no-weight-decay", "Weight decay is 0",
@@ -223,7 +232,8 @@ const std::vector<Code>& Codes() {
        "hundred times an element of the clipped gradient, AdamW's steps are below a hundredth of the "
        "learning "
        "rate.",
-       "The usual values: init_std 0.02, norm.epsilon 1e-5, rope_base 10000, optimizer.epsilon 1e-8, "
+       "The usual values: init_std 0.02, norm.epsilon 1e-5, rope_base 10000 (base of a rotary table), "
+       "optimizer.epsilon 1e-8, "
        "clip_grad_norm 1.0."},
       {"W314", "data-twice", "The same data set is listed twice",
        "Its documents are seen twice as often as those of the others, which data.weights says better.",

@@ -127,6 +127,28 @@ class Expander {
 
 }  // namespace
 
+std::span<const ExpandedAttribute> ExpandedAttributes() {
+  static const std::vector<std::string_view> width = {"model.hidden"};
+  static const std::vector<std::string_view> heads = {"model.attention.heads", "model.attention.head_dim",
+                                                      "parallelism.tp"};
+  static const std::vector<std::string_view> feed_forward = {"model.mlp.hidden", "model.hidden",
+                                                             "parallelism.tp"};
+  static const std::vector<ExpandedAttribute> attributes = {
+      {"qkv", "contract", "hidden", width},
+      {"proj", "contract", "heads × head_dim / tp", heads},
+      {"fc1", "contract", "hidden", width},
+      {"fc2", "contract", "mlp.hidden / tp", feed_forward},
+      {"head", "contract", "hidden", width},
+      {"core", "window", "attention.window", {"model.attention.window"}},
+      {"core", "dropout", "dropout.attention", {"model.dropout.attention"}},
+      {"split", "base", "rope_base", {"model.attention.rope_base"}},
+      {"norm", "epsilon", "norm.epsilon", {"model.norm.epsilon"}},
+      {"final_norm", "epsilon", "norm.epsilon", {"model.norm.epsilon"}},
+      {"embedding.positions", "rows", "max_positions", {"model.max_positions"}},
+  };
+  return attributes;
+}
+
 std::string Expand(const Recipe& recipe) { return Expander(recipe).Text(); }
 
 Node ExpandedText(const Recipe& recipe) {

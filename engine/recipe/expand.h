@@ -19,7 +19,10 @@
 //   head.weight                        [V, D]                        untied
 #pragma once
 
+#include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "engine/recipe/document.h"
 #include "engine/recipe/recipe.h"
@@ -31,5 +34,15 @@ std::string Expand(const Recipe& recipe);
 
 // The same as a text (recipe/text.h).
 Node ExpandedText(const Recipe& recipe);
+
+// Which keys of a recipe an attribute of one of these steps follows from, for those who point at what a graph does. An
+// attribute `contract` stands for the widths that a product contracts.
+struct ExpandedAttribute {
+  std::string_view step;       // "core"
+  std::string_view attribute;  // "window"
+  std::string_view called;     // what messages call it
+  std::vector<std::string_view> keys;
+};
+std::span<const ExpandedAttribute> ExpandedAttributes();
 
 }  // namespace engine::recipe

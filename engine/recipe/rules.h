@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <initializer_list>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "engine/base/diagnostic.h"
 #include "engine/recipe/recipe.h"
+#include "engine/recipe/source.h"
 
 namespace engine::recipe {
 
@@ -48,7 +50,10 @@ class RuleContext {
   // Reports at the key that the author set last: a --set before the recipe itself before a fragment, then in
   // the order given; where the first would stand if all are defaults.
   void Error(std::initializer_list<std::string_view> keys, std::string message, std::string hint = "") const;
-  // A warning of that code, at the same place; nothing where the recipe allows it.
+  // A warning of that code, at the same place; nothing where the recipe allows it. `in_text`, where not null, is one more
+  // place, of what the recipe's text says, and comes before the keys.
+  void Warn(std::string_view warning, const Place* in_text, std::span<const std::string_view> keys,
+            std::string message, std::string hint = "") const;
   void Warn(std::string_view warning, std::initializer_list<std::string_view> keys, std::string message,
             std::string hint = "") const;
   // Something that changes nothing but may be meant otherwise; at the same place. It has no code.
@@ -56,8 +61,8 @@ class RuleContext {
   bool IsDefault(std::string_view key) const;
 
  private:
-  void Report(Severity severity, std::string_view as, std::initializer_list<std::string_view> keys,
-              std::string message, std::string hint) const;
+  void Report(Severity severity, std::string_view as, const Place* in_text,
+              std::span<const std::string_view> keys, std::string message, std::string hint) const;
 
   std::vector<Diagnostic>* diagnostics_;  // null where only `holds_` is asked for
   bool* holds_ = nullptr;

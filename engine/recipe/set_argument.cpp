@@ -9,8 +9,6 @@
 namespace engine::recipe {
 namespace {
 
-constexpr const char* kName = "--set";
-
 // A value that TOML would refuse, but that can only mean a string: it begins like a word or a path.
 bool IsBareWord(std::string_view text) {
   if (text.empty()) return false;
@@ -23,14 +21,14 @@ bool IsBareWord(std::string_view text) {
 // The argument as a document: TOML reads "a.b=value" as it stands, and columns stay the argument's own.
 std::optional<Document> ParseArgument(const std::string& argument, std::size_t equals, int ordinal,
                                       std::vector<Diagnostic>* diagnostics) {
-  const auto source = std::make_shared<const Source>(kName, argument, ordinal);
+  const auto source = std::make_shared<const Source>(kSetSource, argument, ordinal);
   std::vector<Diagnostic> problems;
   std::optional<Document> document = ParseToml(source, &problems);
   if (document.has_value()) return document;
   if (IsBareWord(std::string_view(argument).substr(equals + 1))) {
     const std::string quoted = argument.substr(0, equals + 1) + "\"" + argument.substr(equals + 1) + "\"";
     std::vector<Diagnostic> ignored;
-    document = ParseToml(std::make_shared<const Source>(kName, quoted, ordinal), &ignored);
+    document = ParseToml(std::make_shared<const Source>(kSetSource, quoted, ordinal), &ignored);
     if (document.has_value()) {
       document->source = source;  // shown without the quotes that we added
       return document;
@@ -43,7 +41,7 @@ std::optional<Document> ParseArgument(const std::string& argument, std::size_t e
 }  // namespace
 
 Settings ParseSetArgument(const std::string& argument, int ordinal, std::vector<Diagnostic>* diagnostics) {
-  const Source source(kName, argument, ordinal);
+  const Source source(kSetSource, argument, ordinal);
   const std::size_t equals = argument.find('=');
   const Mark whole = {ordinal, 1, static_cast<int>(argument.size())};
   if (equals == std::string::npos || equals == 0) {

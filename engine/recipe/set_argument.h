@@ -9,6 +9,9 @@
 
 namespace engine::recipe {
 
+// What the source of one is called.
+inline constexpr const char* kSetSource = "--set";
+
 // Mistakes are located as "--set:ordinal:column", the column counted in the argument.
 Settings ParseSetArgument(const std::string& argument, int ordinal, std::vector<Diagnostic>* diagnostics);
 

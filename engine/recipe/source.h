@@ -51,6 +51,12 @@ using engine::ShownPath;
 
 using SourcePtr = std::shared_ptr<const Source>;
 
+// A place that outlives what was read from the source.
+struct Place {
+  SourcePtr source;
+  Mark mark;
+};
+
 // The canonical path of `path`: symbolic links and `..` resolved, the name of a shipped file found. With
 // `root`, an error unless it lies inside or is such a name.
 absl::StatusOr<std::string> ResolvePath(const std::string& path, const std::string& root);

@@ -8,6 +8,7 @@
 #include "engine/base/status.h"
 #include "engine/recipe/fields.h"
 #include "engine/recipe/rules.h"
+#include "engine/recipe/set_argument.h"
 
 namespace engine::recipe {
 namespace {
@@ -23,6 +24,12 @@ int Remoteness(const Provenance& provenance, const std::string& path) {
       return 3;
   }
   return 3;
+}
+
+Provenance ProvenanceOf(const Place& place) {
+  const bool is_set = place.source->name() == kSetSource;
+  return {is_set ? Provenance::Origin::kSet : Provenance::Origin::kFile, place.source->Span(place.mark),
+          place.source->Line(place.mark.line)};
 }
 
 bool Reads(const Rule& rule, std::string_view key) {
@@ -168,18 +175,23 @@ std::set<std::string> WithKeysOfOtherFamilies(const Recipe& recipe, std::set<std
 
 void RuleContext::Error(std::initializer_list<std::string_view> keys, std::string message,
                         std::string hint) const {
-  Report(Severity::kError, code, keys, std::move(message), std::move(hint));
+  Report(Severity::kError, code, nullptr, keys, std::move(message), std::move(hint));
 }
 
 void RuleContext::Warn(std::string_view warning, std::initializer_list<std::string_view> keys,
                        std::string message, std::string hint) const {
+  Warn(warning, nullptr, keys, std::move(message), std::move(hint));
+}
+
+void RuleContext::Warn(std::string_view warning, const Place* in_text, std::span<const std::string_view> keys,
+                       std::string message, std::string hint) const {
   const std::vector<std::string>& allow = recipe.check.allow;
   if (std::find(allow.begin(), allow.end(), warning) != allow.end()) return;
-  Report(Severity::kWarning, warning, keys, std::move(message), std::move(hint));
+  Report(Severity::kWarning, warning, in_text, keys, std::move(message), std::move(hint));
 }
 
 void RuleContext::Note(std::initializer_list<std::string_view> keys, std::string message) const {
-  Report(Severity::kNote, "", keys, std::move(message), "");
+  Report(Severity::kNote, "", nullptr, keys, std::move(message), "");
 }
 
 std::string RuleContext::WaysOut(const std::vector<Choice>& choices) const {
@@ -199,8 +211,9 @@ std::string RuleContext::WaysOut(const std::vector<Choice>& choices) const {
   return "";
 }
 
-void RuleContext::Report(Severity severity, std::string_view as, std::initializer_list<std::string_view> keys,
-                         std::string message, std::string hint) const {
+void RuleContext::Report(Severity severity, std::string_view as, const Place* in_text,
+                         std::span<const std::string_view> keys, std::string message,
+                         std::string hint) const {
   if (diagnostics_ == nullptr) {
     if (severity == Severity::kError) *holds_ = false;
     return;
@@ -208,6 +221,12 @@ void RuleContext::Report(Severity severity, std::string_view as, std::initialize
   Diagnostic diagnostic{severity, {recipe.path, 0, 0, 1}, std::move(message), std::move(hint),
                         "",       std::string(as)};
   int nearest = Remoteness({}, recipe.path) + 1;
+  if (in_text != nullptr) {
+    const Provenance place = ProvenanceOf(*in_text);
+    nearest = Remoteness(place, recipe.path);
+    diagnostic.span = place.span;
+    diagnostic.source_line = place.source_line;
+  }
   for (const std::string_view key : keys) {
     const auto found = recipe.provenance.find(std::string(key));
     if (found == recipe.provenance.end() || found->second.span.line == 0) continue;

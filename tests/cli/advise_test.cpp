@@ -73,6 +73,12 @@ const std::vector<Case>& Cases() {
        "llama-1b-1gpu",
        {"model.attention.window=1024"},
        "with a window of 1024 of 4096 tokens an iteration takes 1.29 times as long as without: 0.6"},
+      {"W211",
+       small,
+       {"training.logits_bytes=\"512 MiB\"",
+        "optimizer.group=[{ match = \"embedding.tokens\", frozen = true }]"},
+       "all logits of a microbatch exist at once, 6.14 GiB on a rank, and once more as gradients: "
+       "loss.cross_entropy is not computed in chunks with its head, since embedding.tokens is frozen"},
       {"W301",
        small,
        {"training.iterations=100"},
@@ -220,23 +226,6 @@ TEST_CASE("check: a trial of few iterations may leave things out") {
   CHECK(Check("gpt2-124m-1gpu",
               {"training.iterations=999", "schedule.warmup_fraction=0", "optimizer.clip_grad_norm=0",
                "optimizer.weight_decay=0", "evaluation.interval=0"}) == Json::array());
-}
-
-// Of models whose steps are text, what can be said of any model.
-TEST_CASE("warnings of a text: padding and windows") {
-  const auto warned = [](const Sets& sets) {
-    std::vector<std::string> arguments = {"check", ENGINE_SOURCE_DIR "/recipes/custom-block.toml"};
-    for (const std::string& set : sets) arguments.insert(arguments.end(), {"--set", set});
-    return RunCommand(AddCheckCommand, arguments).output;
-  };
-  const Sets random = {"data.source=random", "data.paths=[]"};
-  CHECK(warned(random).find("W310") == std::string::npos);
-  Sets window = random;
-  window.emplace_back("model.main.layers={ cycle = { window = [4096, 0] } }");
-  CHECK(warned(window).find("a window of 4096 does nothing to sequences of") != std::string::npos);
-  Sets padded = random;
-  padded.emplace_back("model.vocab_multiple=4096");
-  CHECK(warned(padded).find("vocab 257 is padded to 8192 (vocab_multiple 4096 × tp 2)") != std::string::npos);
 }
 
 }  // namespace engine::cli

@@ -1,17 +1,21 @@
 #include <doctest/doctest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/model/build.h"
 #include "engine/model/load.h"
 #include "engine/ops/ops.h"
+#include "engine/recipe/expand.h"
+#include "engine/recipe/fields.h"
 
 namespace engine::model {
 namespace {
@@ -265,6 +269,28 @@ TEST_CASE("decoder: every model fragment has a count above, and its graph is law
     ++models;
   }
   CHECK(models == 80);  // 12 + 50 + 18 rows
+}
+
+// Otherwise a warning of a decoder would point at the step of an expansion that no one has written.
+TEST_CASE("decoder: attributes that are said to follow from keys are those of an expansion's steps") {
+  for (const recipe::ExpandedAttribute& row : recipe::ExpandedAttributes()) {
+    CAPTURE(row.step);
+    CAPTURE(row.attribute);
+    int found = 0;
+    for (const char* const text : {kSmallGpt, kSmallLlama}) {
+      Origins origins;
+      const Graph graph = BuildModel(RecipeOfModel(text), {.sequence = 8}, &origins);
+      REQUIRE(origins.size() == graph.nodes().size());
+      for (size_t i = 0; i < origins.size(); ++i) {
+        const bool contracts = row.attribute == "contract" && graph.nodes()[i].op == &ops::kLinear;
+        const bool says = std::any_of(origins[i]->attributes.begin(), origins[i]->attributes.end(),
+                                      [&](const auto& known) { return known.first == row.attribute; });
+        found += static_cast<int>(origins[i]->step == row.step && (contracts || says));
+      }
+    }
+    CHECK(found > 0);
+    for (const std::string_view key : row.keys) CHECK(recipe::FindField(std::string(key)) != nullptr);
+  }
 }
 
 TEST_CASE("decoder: a GPT's parameters") {

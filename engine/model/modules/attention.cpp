@@ -34,7 +34,7 @@ absl::Status CheckShapes(StepContext& step) {
 absl::StatusOr<graph::ValueIds> EmitAttention(StepContext& step) {
   RETURN_IF_ERROR(CheckShapes(step));
   const std::string& mask = step.Word("mask");
-  const std::int64_t window = step.Int("window");
+  const std::int64_t window = step.options().windows ? step.Int("window") : 0;
   if (mask == "none" && window > 0)
     return step.ErrorIn("window", fmt::format("a window of {} needs the mask causal", window), "window = 0");
   const std::int64_t features = step.type(step.input(0)).shape[3];
