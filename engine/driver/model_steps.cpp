@@ -13,12 +13,14 @@
 namespace engine::driver {
 
 ModelSteps::ModelSteps(const recipe::Recipe& recipe) : is_text_(recipe.is_text()) {
-  graph_ = model::BuildModel(recipe,
-                             {.batch = recipe.training.micro_batch,
-                              .sequence = recipe.data.sequence_length,
-                              .vocab_multiple = recipe.model.vocab_multiple * recipe.parallelism.tp,
-                              .init_std = recipe.model.init_std},
-                             &origins_);
+  graph_ =
+      model::BuildModel(recipe,
+                        {.batch = recipe.training.micro_batch * recipe.parallelism.dp * recipe.parallelism.ep,
+                         .sequence = recipe.data.sequence_length,
+                         .vocab_multiple = recipe.model.vocab_multiple * recipe.parallelism.tp,
+                         .whole_experts = recipe.parallelism.expert_tp == 1,
+                         .init_std = recipe.model.init_std},
+                        &origins_);
 }
 
 const recipe::ExpandedAttribute* ModelSteps::KeysOf(const Saying& saying) const {

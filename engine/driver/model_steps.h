@@ -26,7 +26,7 @@ class ModelSteps {
   // The recipe must have passed model::Load.
   explicit ModelSteps(const recipe::Recipe& recipe);
 
-  const graph::Graph& graph() const { return graph_; }  // the forward pass, unpadded over dp
+  const graph::Graph& graph() const { return graph_; }  // the forward pass
   const graph::Node& node(graph::NodeId id) const { return graph_.nodes()[static_cast<std::size_t>(id)]; }
 
   // What a decoder calls it, "dropout.attention"; empty where no key of a decoder says it.
