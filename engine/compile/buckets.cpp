@@ -109,7 +109,7 @@ void PlaceBuckets(const BucketStorage& storage, std::int64_t* cursor, plan::Memo
     if (bucket.parameter_dtype != DType::kF32 && (storage.bulk_masters || !bucket.bulk)) {
       bucket.master = ReserveAt(shard, DType::kF32, cursor, &memory->optimizer);
     }
-    for (const plan::OptimizerState& state : storage.optimizer->states) {
+    for (const plan::OptimizerState& state : plan::OptimizerOf(*storage.optimizer, bucket.training).states) {
       bucket.states.push_back(ReserveAt(shard, state.StoredAs(storage.moments), cursor, &memory->optimizer));
     }
   }
@@ -133,8 +133,8 @@ std::vector<plan::Bucket> MakeBuckets(const plan::Plan& plan, const std::vector<
                                       const std::vector<std::int32_t>& units, std::int64_t zero_stage,
                                       std::int32_t stage) {
   std::vector<plan::Bucket> buckets;
-  using Holders = std::vector<std::int32_t>;                         // of what is tied
-  using Settings = std::tuple<bool, double, std::optional<double>>;  // graph::TrainingSettings
+  using Holders = std::vector<std::int32_t>;                                 // of what is tied
+  using Settings = std::tuple<bool, double, std::optional<double>, double>;  // graph::TrainingSettings
   std::map<std::tuple<unsigned, unsigned, bool, bool, Settings, Holders, DType, DType, std::int32_t>, size_t>
       index;
   for (size_t p = 0; p < plan.parameters.size(); ++p) {
@@ -149,7 +149,7 @@ std::vector<plan::Bucket> MakeBuckets(const plan::Plan& plan, const std::vector<
     const graph::TrainingSettings& training = parameter.training;
     const auto key = std::make_tuple(
         reduce.bits(), copies.bits(), parameter.weight_decay, bulk,
-        Settings(training.frozen, training.learning_rate_scale, training.weight_decay),
+        Settings(training.frozen, training.learning_rate_scale, training.weight_decay, training.sign_step),
         parameter.tied() ? parameter.holders : Holders(), value.dtype, gradient, early ? units[p] : kNoUnit);
     const auto [it, fresh] = index.try_emplace(key, buckets.size());
     if (fresh) {

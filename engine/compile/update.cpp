@@ -30,7 +30,7 @@ plan::Instruction ReduceStates(const plan::Plan& plan, const plan::StagePlan& st
 
 plan::Instruction Update(const plan::Plan& plan, const plan::Bucket& bucket, const plan::StagePlan& stage,
                          const OptimizerSettings& optimizer, const std::string& name) {
-  const std::string kernel(optimizer.def->kernel);
+  const std::string kernel(plan::OptimizerOf(*optimizer.def, bucket.training).kernel);
   plan::Instruction instruction = Flat(kernel.c_str(), fmt::format("{}.{}", name, kernel));
   const bool own_master = bucket.master.elements > 0;
   const plan::BufferRef parameter = OwnParameters(bucket);
@@ -44,6 +44,10 @@ plan::Instruction Update(const plan::Plan& plan, const plan::Bucket& bucket, con
   instruction.inputs.push_back(stage.control);
   if (own_master) instruction.outputs.push_back(parameter);
   graph::Attributes& attributes = instruction.AsKernel()->attributes;
+  if (bucket.moves_by_sign()) {
+    attributes = {{plan::kSignStep, bucket.training.sign_step}};
+    return instruction;
+  }
   attributes = optimizer.attributes;
   const double of_role = bucket.weight_decay ? optimizer.weight_decay : 0.0;
   attributes.Set(plan::kWeightDecay, bucket.training.weight_decay.value_or(of_role));
@@ -150,7 +154,7 @@ plan::Segment UpdateSegment(const plan::Plan& plan, const plan::StagePlan& stage
   for (const bool early : {true, false}) {
     for (size_t b = 0; b < stage.buckets.size(); ++b) {
       const plan::Bucket& bucket = stage.buckets[b];
-      if (!bucket.owned || bucket.frozen() || bucket.early != early) continue;
+      if (!bucket.owned || bucket.frozen() || bucket.moves_by_sign() || bucket.early != early) continue;
       out.push_back(Squares(bucket, stage, b));
       if (beside.behind && IsReducedBeside(bucket))
         out.back().waits_for_bucket = static_cast<std::int32_t>(b);

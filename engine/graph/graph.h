@@ -105,6 +105,9 @@ struct TrainingSettings {
   bool frozen = false;
   double learning_rate_scale = 1;           // its learning rate is the run's times this
   std::optional<double> weight_decay = {};  // instead of what Parameter::weight_decay says
+  // Above 0: an update takes this off where its gradient is above 0, adds it where that is below, and nothing else moves
+  // it. It has no optimizer state, and no part in the norm of the gradients.
+  double sign_step = 0;
   bool operator==(const TrainingSettings&) const = default;
 };
 

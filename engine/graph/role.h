@@ -11,8 +11,9 @@ enum class Role : std::uint8_t {
   kMatrix,  // of a linear layer
   kTable,   // looked up by row: embeddings
   kBias,
-  kGain,    // a factor for each feature, of a norm
-  kRouter,  // decides where tokens go: small, and what rounds it changes the path of a token
+  kGain,     // a factor for each feature, of a norm
+  kRouter,   // decides where tokens go: small, and what rounds it changes the path of a token
+  kBalance,  // added to a router's scores, so that all experts are chosen alike
 };
 
 struct RoleFacts {
@@ -24,9 +25,9 @@ struct RoleFacts {
   bool bulk;
 };
 
-inline constexpr std::array<RoleFacts, 5> kRoles = {
-    RoleFacts{"matrix", true, true}, RoleFacts{"table", true, true}, RoleFacts{"bias", false, false},
-    RoleFacts{"gain", false, false}, RoleFacts{"router", true, false}};
+inline constexpr std::array<RoleFacts, 6> kRoles = {
+    RoleFacts{"matrix", true, true}, RoleFacts{"table", true, true},   RoleFacts{"bias", false, false},
+    RoleFacts{"gain", false, false}, RoleFacts{"router", true, false}, RoleFacts{"balance", false, false}};
 
 constexpr const RoleFacts& FactsOf(Role role) { return kRoles[static_cast<std::size_t>(role)]; }
 

@@ -55,6 +55,18 @@ absl::Status StepContext::CheckCountable(const Shape& shape) {
 
 absl::StatusOr<ValueId> StepContext::Parameter(std::string_view suffix, graph::Role role, const Sizes& sizes,
                                                graph::Initializer initializer) {
+  return AddParameter(suffix, role, sizes, initializer, options_.dtype);
+}
+
+absl::StatusOr<ValueId> StepContext::ExactParameter(std::string_view suffix, graph::Role role,
+                                                    const Sizes& sizes, graph::Initializer initializer) {
+  const DType dtype = options_.dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+  return AddParameter(suffix, role, sizes, initializer, dtype);
+}
+
+absl::StatusOr<ValueId> StepContext::AddParameter(std::string_view suffix, graph::Role role,
+                                                  const Sizes& sizes, graph::Initializer initializer,
+                                                  DType dtype) {
   const std::string name = suffix.empty() ? path_ : fmt::format("{}.{}", path_, suffix);
   RETURN_IF_ERROR(CheckCountable(sizes.shape));
   const auto [known, fresh] = parameters_->by_name.try_emplace(name);
@@ -65,10 +77,9 @@ absl::StatusOr<ValueId> StepContext::Parameter(std::string_view suffix, graph::R
                                other.source->name(), other.mark.line),
                    "give one of the steps another name by `as`");
   }
-  known->second = {
-      graph_->AddParameter(name, {.shape = sizes.shape, .dtype = options_.dtype, .dims = sizes.dims},
-                           sizes.logical, initializer, role),
-      &step_};
+  known->second = {graph_->AddParameter(name, {.shape = sizes.shape, .dtype = dtype, .dims = sizes.dims},
+                                        sizes.logical, initializer, role),
+                   &step_};
   return known->second.value;
 }
 

@@ -90,6 +90,9 @@ class StepContext {
   // A new parameter "PATH.suffix" ("PATH" where the suffix is empty).
   absl::StatusOr<graph::ValueId> Parameter(std::string_view suffix, graph::Role role, const Sizes& sizes,
                                            graph::Initializer initializer);
+  // The same, in at least float32 whatever the model computes in.
+  absl::StatusOr<graph::ValueId> ExactParameter(std::string_view suffix, graph::Role role, const Sizes& sizes,
+                                                graph::Initializer initializer);
   // Emits a node where the op accepts the inputs; else an error at the step, with what the op says.
   absl::StatusOr<graph::ValueIds> Emit(const graph::OpDef& op, const std::string& name,
                                        graph::ValueIds inputs, graph::Attributes attributes = {});
@@ -120,6 +123,8 @@ class StepContext {
   void AddAttribute(AttributeValue value) { attributes_.push_back(std::move(value)); }
 
  private:
+  absl::StatusOr<graph::ValueId> AddParameter(std::string_view suffix, graph::Role role, const Sizes& sizes,
+                                              graph::Initializer initializer, DType dtype);
   absl::Status CheckCountable(const Shape& shape);
   const AttributeValue* Find(std::string_view name) const;
 

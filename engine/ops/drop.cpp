@@ -5,7 +5,7 @@
 //     those that stay: by attribute by "weight" the cap of largest weight, of equals the earlier; "position" the earliest
 //   drop_count(kept) → how many choices are −1, float64; accumulates over microbatches
 //
-// Whole samples are counted, so that every layout drops the same tokens. A token keeps its other choices, and their
+// Attribute experts: how many there are. Whole samples are counted, so that every layout drops the same tokens. A token keeps its other choices, and their
 // weights as they are. No gradient: a choice without a row has none.
 #include "engine/ops/common.h"
 #include "engine/ops/ops.h"

@@ -5,10 +5,13 @@
 //     choice: the k experts of the largest s + bias, in falling order; of equals the smaller index first
 //     weight: s of the chosen, divided by their sum where attribute normalize is 1; times attribute scale
 //   route_grad(logits, choice, d_weight) → d_logits[b…, E]
+//   route_load(choice[b…, k]) → d_bias[E] += E · (choices of e) − (choices of all), attribute experts E
 //
 // Attributes: k; score "softmax" or "sigmoid"; normalize 0 or 1; scale, 1 unless given. With softmax and normalize the
 // weights are a softmax over the chosen logits (Mixtral, arXiv:2401.04088; Megatron-LM's default). The bias decides
-// which experts are chosen and is in no weight (Wang et al., arXiv:2408.15664); it has no gradient.
+// which experts are chosen and is in no weight (Wang et al., arXiv:2408.15664). What stands in for its gradient is how much more
+// than its share an expert is chosen, whose sign alone an update goes by (TrainingSettings::sign_step): E times that, which
+// is a whole number, so that an expert in balance gives exactly 0.
 //
 // Groups (DeepSeek-V3, arXiv:2412.19437, section 2.1.2): with attributes groups, kept and best, the experts lie in groups
 // of E/groups, a group's score is the sum of its `best` largest s + bias, and only experts of the `kept` best groups
@@ -20,6 +23,8 @@
 // Everything is at least float32, whatever the model computes in.
 //
 // Backward saves logits and choice.
+#include <array>
+
 #include "engine/ops/common.h"
 #include "engine/ops/ops.h"
 
@@ -68,9 +73,25 @@ Work RouteWork(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) 
           .bytes = Bytes(inputs) + Bytes(outputs)};
 }
 
+Types InferRouteLoad(TypeSpan inputs, const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectInputs(inputs, 1, 1, "route_load"));
+  const DType dtype = attributes.Int("f64", 0) != 0 ? DType::kF64 : DType::kF32;
+  return std::vector<TensorType>{{.shape = {attributes.Int("experts")}, .dtype = dtype}};
+}
+
+Work RouteLoadWork(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
+  return {.flops = Elements(inputs[0]), .bytes = Bytes(inputs) + Bytes(outputs)};
+}
+
 ValueIds RouteGradient(GradientContext& context) {
   const graph::Node& node = context.node;
   ValueIds gradients(node.inputs.size(), kNoValue);
+  if (node.inputs.size() == 2 && context.accumulators[1] != kNoValue) {
+    const TensorType& bias = context.graph->value(node.inputs[1]).type;
+    const std::array<ValueId, 1> into = {context.accumulators[1]};
+    context.graph->Emit(kRouteLoad, "d_" + node.name + ".bias", {node.outputs[0]},
+                        {{"experts", bias.shape[0]}, {"f64", std::int64_t{bias.dtype == DType::kF64}}}, into);
+  }
   if (context.d_outputs[1] == kNoValue) return gradients;
   gradients[0] = context.graph->Emit1(
       kRouteGrad, "d_" + node.name, {node.inputs[0], node.outputs[0], context.d_outputs[1]}, node.attributes);
@@ -89,6 +110,12 @@ std::vector<Signature> RouteSignatures(TypeSpan inputs, const Attributes&, const
   for (int dim = 0; dim + 1 < inputs[0].shape.rank(); ++dim) add(Placement::S(dim));
   return signatures;
 }
+std::vector<Signature> RouteLoadSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
+  std::vector<Signature> signatures = {{{Placement::R()}, {Placement::R()}}};
+  for (int dim = 0; dim + 1 < inputs[0].shape.rank(); ++dim)
+    signatures.push_back({{Placement::S(dim)}, {Placement::P()}});
+  return signatures;
+}
 std::vector<Signature> RouteGradSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
   return ElementwiseSignatures(inputs[0].shape.rank() - 1, 3, 1);
 }
@@ -102,5 +129,10 @@ const OpDef kRoute{.name = "route",
                    .signatures = RouteSignatures};
 const OpDef kRouteGrad{
     .name = "route_grad", .infer = InferRouteGrad, .work = RouteWork, .signatures = RouteGradSignatures};
+const OpDef kRouteLoad{.name = "route_load",
+                       .infer = InferRouteLoad,
+                       .work = RouteLoadWork,
+                       .signatures = RouteLoadSignatures,
+                       .accumulates = 1};
 
 }  // namespace engine::ops

@@ -96,8 +96,10 @@ void AppendBucket(const Plan& plan, const Bucket& bucket, Buffer* text) {
     Append(text, " learning rate x{}", bucket.training.learning_rate_scale);
   if (bucket.training.weight_decay.has_value())
     Append(text, " weight decay {}", *bucket.training.weight_decay);
+  if (bucket.moves_by_sign()) Append(text, " sign step {}", bucket.training.sign_step);
   // Where the plan only evaluates there are no states; their places are written as 0.
-  for (size_t s = 0; plan.optimizer != nullptr && s < plan.optimizer->states.size(); ++s) {
+  for (size_t s = 0;
+       plan.optimizer != nullptr && !bucket.moves_by_sign() && s < plan.optimizer->states.size(); ++s) {
     Append(text, " {} @{}", plan.optimizer->states[s].name,
            s < bucket.states.size() ? bucket.states[s].offset : 0);
   }

@@ -54,6 +54,7 @@ Json BucketJson(const Plan& plan, const Bucket& bucket) {
   if (bucket.frozen()) json["frozen"] = true;
   if (bucket.training.learning_rate_scale != 1)
     json["learning_rate_scale"] = bucket.training.learning_rate_scale;
+  if (bucket.moves_by_sign()) json["sign_step"] = bucket.training.sign_step;
   if (bucket.training.weight_decay.has_value()) json["own_weight_decay"] = *bucket.training.weight_decay;
   return json;
 }

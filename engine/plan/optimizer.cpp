@@ -48,6 +48,12 @@ std::span<const OptimizerDef> AllOptimizers() {
   return kOptimizers;
 }
 
+const OptimizerDef& OptimizerOf(const OptimizerDef& of_run, const graph::TrainingSettings& training) {
+  static constexpr OptimizerDef kBySign = {
+      .kind = "sign_step", .kernel = "sign_step", .states = {}, .attributes = {}};
+  return training.sign_step > 0 ? kBySign : of_run;
+}
+
 const OptimizerDef* FindOptimizer(std::string_view kind) {
   const std::span<const OptimizerDef> all = AllOptimizers();
   const auto found = std::find_if(all.begin(), all.end(), [&](const auto& def) { return def.kind == kind; });

@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "engine/base/dtype.h"
+#include "engine/graph/graph.h"
 #include "engine/recipe/recipe.h"
 
 namespace engine::plan {
@@ -50,6 +51,11 @@ inline constexpr const char* kStateDraws = "stream";
 inline constexpr const char* kWeightDraws = "weight_stream";
 
 std::span<const OptimizerDef> AllOptimizers();
+
+// The optimizer of parameters that are trained so: the run's, or (TrainingSettings::sign_step) one that a run cannot name:
+// p −= sign_step · sign(g), told sign_step in place of a weight decay.
+const OptimizerDef& OptimizerOf(const OptimizerDef& of_run, const graph::TrainingSettings& training);
+inline constexpr const char* kSignStep = "sign_step";
 
 // Null if there is none of that kind.
 const OptimizerDef* FindOptimizer(std::string_view kind);

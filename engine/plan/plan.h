@@ -298,6 +298,7 @@ struct Bucket {
   std::vector<BufferRef> states = {};
   bool tied() const { return holders.size() > 1; }
   bool frozen() const { return training.frozen; }
+  bool moves_by_sign() const { return training.sign_step > 0; }
   // Of the matrices of a block from ZeRO-2 on: this rank's shard of the gradients, summed over microbatches,
   // and from ZeRO-3 on of the parameters; else elements 0. `gradient` (`parameter`) is then a buffer that
   // the blocks take in turn. Or the shard of the parameters lies in its place among all: those of the other

@@ -187,7 +187,7 @@ std::vector<checkpoint::TensorInfo> TensorsOf(const Plan& plan) {
     tensors.push_back({parameter.name, parameter.logical_shape, DType::kF32});
   for (const plan::OptimizerState& state : plan.optimizer->states) {
     for (const PlanParameter& parameter : plan.parameters) {
-      if (parameter.training.frozen) continue;
+      if (parameter.training.frozen || parameter.training.sign_step > 0) continue;
       tensors.push_back({TensorName(state, parameter.name), parameter.logical_shape, DType::kF32});
     }
   }
@@ -349,8 +349,9 @@ bool HasStates(const checkpoint::Reader& reader, const plan::OptimizerDef& optim
 
 // A run goes on with the optimizer that the checkpoint was written by: another one's states say nothing to it.
 absl::Status CheckOptimizer(const Plan& plan, const checkpoint::Reader& reader) {
-  const auto trained = std::find_if(plan.parameters.begin(), plan.parameters.end(),
-                                    [](const PlanParameter& of) { return !of.training.frozen; });
+  const auto trained =
+      std::find_if(plan.parameters.begin(), plan.parameters.end(),
+                   [](const PlanParameter& of) { return !of.training.frozen && of.training.sign_step == 0; });
   if (trained == plan.parameters.end()) return absl::OkStatus();  // no state is read
   const std::string& parameter = trained->name;
   if (HasStates(reader, *plan.optimizer, parameter)) return absl::OkStatus();

@@ -11,7 +11,9 @@
 namespace engine::verify {
 
 // Whether the stage counts the bucket's gradients in the norm.
-inline bool BelongsToNorm(const plan::Bucket& bucket) { return bucket.owned && !bucket.frozen(); }
+inline bool BelongsToNorm(const plan::Bucket& bucket) {
+  return bucket.owned && !bucket.frozen() && !bucket.moves_by_sign();
+}
 
 // "stage 0 bucket.2"
 inline std::string BucketName(std::int32_t stage, std::size_t bucket) {

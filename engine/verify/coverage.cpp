@@ -133,9 +133,10 @@ absl::Status HasSize(const plan::Bucket& bucket, const std::string& name, std::s
 // A bucket's states are those of the optimizer, in its order: in fp32, or those that may in one narrower type.
 absl::Status OptimizerStates(const plan::Plan& plan, const plan::Bucket& bucket, const std::string& name) {
   if (plan.optimizer == nullptr) return Internal("{} is trained by no optimizer", name);
-  const std::span<const plan::OptimizerState> states = plan.optimizer->states;
+  const plan::OptimizerDef& optimizer = plan::OptimizerOf(*plan.optimizer, bucket.training);
+  const std::span<const plan::OptimizerState> states = optimizer.states;
   if (bucket.states.size() != states.size()) {
-    return Internal("{}: {} states, but {} keeps {}", name, bucket.states.size(), plan.optimizer->kind,
+    return Internal("{}: {} states, but {} keeps {}", name, bucket.states.size(), optimizer.kind,
                     states.size());
   }
   DType moments = DType::kF32;

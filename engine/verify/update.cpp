@@ -19,6 +19,11 @@ bool SamePlaces(const std::vector<plan::BufferRef>& have, const std::vector<plan
 // The kernel's numbers are all there, what does not decay does not, and what is trained otherwise is.
 absl::Status IsTold(const plan::OptimizerDef& optimizer, const plan::Instruction& instruction,
                     const plan::Bucket& bucket) {
+  if (bucket.moves_by_sign()) {
+    if (instruction.attributes().Float(plan::kSignStep, 0) == bucket.training.sign_step)
+      return absl::OkStatus();
+    return Internal("does not move parameters by {}", bucket.training.sign_step);
+  }
   for (const plan::OptimizerAttribute& attribute : optimizer.attributes) {
     if (!instruction.attributes().Has(attribute.name)) return Internal("is not told its {}", attribute.name);
   }
@@ -125,7 +130,9 @@ class UpdateVerifier {
     if (instruction.collective() != plan::Collective::kNone) return Communicate(instruction);
     if (instruction.kernel() == "sum_squares") return norm_.Count(instruction);
     if (instruction.kernel() == "clip_factor") return norm_.Clip(instruction);
-    if (instruction.kernel() == plan_.optimizer->kernel) return Update(instruction);
+    const plan::OptimizerDef& by_sign = plan::OptimizerOf(*plan_.optimizer, {.sign_step = 1});
+    if (instruction.kernel() == plan_.optimizer->kernel || instruction.kernel() == by_sign.kernel)
+      return Update(instruction);
     if (instruction.kernel() == "fp8_update") return scales_.Update(instruction);
     return Internal("the update knows no kernel {}", instruction.kernel());
   }
@@ -161,12 +168,15 @@ class UpdateVerifier {
   }
 
   absl::Status Update(const plan::Instruction& instruction) {
-    const size_t buffers =
-        3 + plan_.optimizer->states.size();  // weights, gradients and control beside states
-    if (instruction.inputs.size() != buffers)
-      return Internal("takes {} buffers, not {}", instruction.inputs.size(), buffers);
+    if (instruction.inputs.size() < 2) return Internal("takes {} buffers", instruction.inputs.size());
     const size_t b = BucketAt(stage_, instruction.inputs[1], &plan::Bucket::gradient);
     if (b == stage_.buckets.size()) return Internal("reads bytes that are no bucket's gradients");
+    const plan::OptimizerDef& optimizer = plan::OptimizerOf(*plan_.optimizer, stage_.buckets[b].training);
+    if (instruction.kernel() != optimizer.kernel)
+      return Internal("bucket.{} is updated by {}, not by {}", b, instruction.kernel(), optimizer.kernel);
+    const size_t buffers = 3 + optimizer.states.size();  // weights, gradients and control beside states
+    if (instruction.inputs.size() != buffers)
+      return Internal("takes {} buffers, not {}", instruction.inputs.size(), buffers);
     RETURN_IF_ERROR(sums_.ReadsSum(instruction.inputs[1], b));
     if (!norm_.Clipped()) return Internal("runs before the clip factor is known");
     const plan::Bucket& bucket = stage_.buckets[b];

@@ -465,6 +465,18 @@ void AddRoute(std::vector<Case>* cases) {
   add("large", {3, 241, 67}, {{"k", std::int64_t{5}}, {"score", softmax}, {"normalize", kOne}}, true, true);
 }
 
+void AddRouteLoad(std::vector<Case>* cases) {
+  for (const bool large : {false, true}) {
+    const Input choice = large ? Choices({3, 101}, 3, 67) : Choices({2, 4}, 2, 7);
+    cases->push_back({&ops::kRouteLoad,
+                      large ? "large" : "plain",
+                      {choice},
+                      {{"experts", std::int64_t{large ? 67 : 7}}},
+                      choice.shape.elements(),
+                      large});
+  }
+}
+
 void AddRouterLosses(std::vector<Case>* cases) {
   for (const bool large : {false, true}) {
     const Shape logits = large ? Shape{3, 301, 19} : Shape{2, 4, 6};
@@ -502,7 +514,7 @@ void AddExpertRows(std::vector<Case>* cases) {
       cases->push_back({&ops::kDrop,
                         label + ", by " + by,
                         {choice, Positive(choice.shape)},
-                        {{"cap", kTwo}, {"by", std::string(by)}},
+                        {{"experts", experts}, {"cap", kTwo}, {"by", std::string(by)}},
                         1,
                         large});
     }
@@ -556,6 +568,7 @@ const std::vector<Case>& AllCases() {
     AddSelectToken(&all);
     AddLoss(&all);
     AddRoute(&all);
+    AddRouteLoad(&all);
     AddRouterLosses(&all);
     AddExpertRows(&all);
     return all;

@@ -69,6 +69,8 @@ TEST_CASE("routes have the choices and weights of the published variants") {
   CheckValues(routes[0], {1, 3, 1, 3, 1, 0, 2, 1, 1, 3, 1, 0});
   CheckValues(routes[1], {1.597042, 0.902958, 1.290116, 1.209884, 0.960861, 1.539139, 1.871218, 0.628782,
                           1.229673, 1.270327, 1.521174, 0.978826});
+  // Of 12 choices the experts have 2, 6, 1 and 3: the first is to be chosen more, the second less.
+  CheckValues(RunOp(ops::kRouteLoad, {{"experts", std::int64_t{4}}}, {routes[0]})[0], {-4, 12, -8, 0});
   Attributes grouped = sigmoid;
   grouped.Set("scale", 1.0);
   grouped.Set("groups", std::int64_t{2});

@@ -1,4 +1,5 @@
 // Models with experts train alike in every layout, those with ranks of ep among them.
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -34,7 +35,7 @@ steps = [
 [block.moe]
 steps = [
   { do = "rms_norm", as = "norm", of = "x" },
-  { do = "route", as = "router", experts = "X", top_k = 2, aux_loss = 0.02, z_loss = 0.01, to = ["choice", "weight"] },
+  { do = "route", as = "router", experts = "X", top_k = 2, aux_loss = 0.02, z_loss = 0.01, bias_rate = 0.01, to = ["choice", "weight"] },
   { do = "experts", as = "experts", of = ["norm", "choice", "weight"], hidden = "F" },
   { do = "residual", as = "residual", of = ["x", "experts"], to = "x" },
 ]
@@ -60,6 +61,29 @@ recipe::Recipe DropByPosition(const std::string& sets) { return WithCapacity(set
 recipe::Recipe DropByWeight(const std::string& sets) { return WithCapacity(sets, "weight"); }
 
 }  // namespace
+
+TEST_CASE("a router's bias goes by its rate towards experts that are chosen less") {
+  const Trained one = RunText(Experts, "micro_batch=2", 1);
+  const Trained three = RunText(Experts, "micro_batch=2", 3);
+  int biases = 0;
+  for (size_t p = 0; p < one.names.size(); ++p) {
+    if (!one.names[p].ends_with("router.bias")) continue;
+    ++biases;
+    bool up = false;
+    bool down = false;
+    for (size_t e = 0; e < one.weights[p].size(); ++e) {
+      const float after = one.weights[p][e];
+      CHECK(one.initial[p][e] == 0.0F);
+      CHECK((after == 0.0F || after == 0.01F || after == -0.01F));
+      up = up || after > 0;
+      down = down || after < 0;
+      CHECK(std::fabs(three.weights[p][e]) <= 0.0301F);
+    }
+    CHECK(up);
+    CHECK(down);
+  }
+  CHECK(biases == 4);
+}
 
 TEST_CASE("experts drop the same tokens in every layout") {
   const std::vector<const char*> layouts = {"micro_batch=4",

@@ -78,7 +78,8 @@ void AddLoss(StepContext& step, const graph::OpDef& op, const std::string& suffi
 }
 
 absl::Status EmitBalanceLoss(StepContext& step, ValueId logits, ValueId choice) {
-  if (step.Int("groups") > 1) {  // it counts what the scores alone would choose
+  if (step.Int("groups") > 1 ||
+      step.Number("bias_rate") > 0) {  // it counts what the scores alone would choose
     ASSIGN_OR_RETURN(const ValueIds free, step.Emit(ops::kRoute, step.path() + ".free_choice", {logits},
                                                     RouteAttributes(step, /*plain=*/true)));
     choice = free[0];
@@ -97,7 +98,16 @@ absl::Status EmitBalanceLoss(StepContext& step, ValueId logits, ValueId choice) 
 absl::StatusOr<ValueIds> EmitRoute(StepContext& step) {
   RETURN_IF_ERROR(CheckGroups(step));
   ASSIGN_OR_RETURN(const ValueId logits, EmitLogits(step, step.input()));
-  ASSIGN_OR_RETURN(const ValueIds routes, step.Emit(ops::kRoute, step.path() + ".route", {logits},
+  ValueIds inputs = {logits};
+  if (step.Number("bias_rate") > 0) {
+    Sizes sizes;
+    sizes.Append(step.Int("experts"), step.Int("experts"), graph::Dim::kOther);
+    ASSIGN_OR_RETURN(const ValueId bias,
+                     step.ExactParameter("bias", graph::Role::kBalance, sizes, StepContext::Zeros()));
+    step.graph().SetTraining(bias, {.sign_step = step.Number("bias_rate")});
+    inputs.push_back(bias);
+  }
+  ASSIGN_OR_RETURN(const ValueIds routes, step.Emit(ops::kRoute, step.path() + ".route", inputs,
                                                     RouteAttributes(step, /*plain=*/false)));
   if (step.Number("aux_loss") > 0) RETURN_IF_ERROR(EmitBalanceLoss(step, logits, routes[0]));
   if (step.Number("z_loss") > 0) AddLoss(step, ops::kRouterZLoss, "z", step.Number("z_loss"), {logits}, {});
@@ -140,7 +150,7 @@ absl::StatusOr<ValueId> EmitDrop(StepContext& step, ValueId choice, ValueId weig
   const ValueId dropped =
       graph.AddMetric(step.path() + ".dropped", step.options().global_samples * of_sample, 0);
   const ValueId kept = graph.Emit1(ops::kDrop, step.path() + ".drop", {choice, weight},
-                                   {{"cap", cap}, {"by", step.Word("drop")}});
+                                   {{"experts", experts}, {"cap", cap}, {"by", step.Word("drop")}});
   graph.Emit(ops::kDropCount, step.path() + ".dropped", {kept}, {}, std::array<ValueId, 1>{dropped});
   return kept;
 }
@@ -226,7 +236,9 @@ const ModuleDef kRouteModule{
         "arXiv:1701.06538). The "
         "logits x·wᵀ, their scores and the weights are at least float32.",
     .reads = "x [B, S, D]",
-    .parameters = "NAME.weight [experts, D], role router",
+    .parameters =
+        "NAME.weight [experts, D], role router; with bias_rate NAME.bias [experts], float32, zeros, role "
+        "balance",
     .gives = "the choice, i32 [B, S, top_k], and the weights [B, S, top_k]",
     .results = 2,
     .attributes =
@@ -278,6 +290,15 @@ const ModuleDef kRouteModule{
           .doc = "A group's score is the sum of so many of its largest; 0: top_k / group_top_k.",
           .min = 0,
           .max = 256},
+         {.name = "bias_rate",
+          .kind = AttributeKind::kNumber,
+          .initial = "0",
+          .doc = "u: a bias is added to the scores that experts are chosen by, and to no weight. After each "
+                 "iteration it goes up by u for "
+                 "experts that were chosen less than the mean, and down by u for others (Wang et al., "
+                 "arXiv:2408.15664); 0: no bias.",
+          .min = 0,
+          .max = 1},
          {.name = "aux_loss",
           .kind = AttributeKind::kNumber,
           .initial = "0",

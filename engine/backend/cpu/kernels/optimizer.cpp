@@ -4,6 +4,7 @@
 #include "engine/backend/cpu/kernels/loops.h"
 #include "engine/base/status.h"
 #include "engine/plan/control.h"
+#include "engine/plan/optimizer.h"
 
 namespace engine::backend::cpu {
 namespace {
@@ -119,6 +120,16 @@ void Sgd(const KernelArgs& args) {
                });
 }
 
+template <typename T>
+void SignStep(const KernelArgs& args) {
+  if (args.inputs[2].as<double>()[plan::kGradientFactor] == 0) return;  // a skipped update
+  const T step = static_cast<T>(args.attributes->Float(plan::kSignStep));
+  const T* grad = args.inputs[1].as<T>();
+  T* param = args.outputs[0].as<T>();
+  for (std::int64_t i = 0; i < args.inputs[0].shape.elements(); ++i)
+    param[i] -= step * (static_cast<T>(grad[i] > T(0)) - static_cast<T>(grad[i] < T(0)));
+}
+
 // The coefficient of Megatron-LM's clip_grad: clip / (norm + 1e-6), where it is below 1. The attributes
 // `constant` and `dynamic` choose its ConstantGradScaler or DynamicGradScaler.
 void ClipFactor(const KernelArgs& args) {
@@ -187,6 +198,8 @@ template void AddShard<float>(const KernelArgs&);
 template void AddShard<double>(const KernelArgs&);
 template void AdamW<float>(const KernelArgs&);
 template void AdamW<double>(const KernelArgs&);
+template void SignStep<float>(const KernelArgs&);
+template void SignStep<double>(const KernelArgs&);
 template void Sgd<float>(const KernelArgs&);
 template void Sgd<double>(const KernelArgs&);
 

@@ -1,6 +1,7 @@
 #include <absl/container/inlined_vector.h>
 
 #include <numeric>
+#include <vector>
 
 #include "engine/backend/cpu/kernels/kernels.h"
 #include "engine/backend/cpu/kernels/loops.h"
@@ -175,6 +176,22 @@ void RouteGrad(const KernelArgs& args) {
   });
 }
 
+template <typename T>
+void RouteLoad(const KernelArgs& args) {
+  const auto* choice = args.inputs[0].as<std::int32_t>();
+  const std::int64_t choices = args.inputs[0].shape.elements();
+  const std::int64_t experts = args.outputs[0].shape[0];
+  T* load = args.outputs[0].as<T>();
+  std::vector<std::int64_t> count(static_cast<size_t>(experts), 0);
+  for (std::int64_t c = 0; c < choices; ++c) ++count[static_cast<size_t>(choice[c])];
+  for (std::int64_t e = 0; e < experts; ++e) {
+    const std::int64_t more = experts * count[static_cast<size_t>(e)] - choices;
+    load[e] = (Accumulates(args, 0) ? load[e] : T(0)) + static_cast<T>(more);
+  }
+}
+
+template void RouteLoad<float>(const KernelArgs&);
+template void RouteLoad<double>(const KernelArgs&);
 template void Route<float>(const KernelArgs&);
 template void Route<double>(const KernelArgs&);
 template void RouteGrad<float>(const KernelArgs&);

@@ -72,6 +72,10 @@ struct SgdOptions {
 void Sgd(const UpdateBuffers& buffers, std::int64_t count, const SgdOptions& options,
          const UpdateRounding& rounding, const double* control, int multiprocessors, cudaStream_t stream);
 
+// weights −= step · sign(grad), of graph::TrainingSettings::sign_step; nothing where the update is skipped.
+void SignStep(float* weights, const float* grad, std::int64_t count, double step, const double* control,
+              cudaStream_t stream);
+
 // sum[count] (+)= x[count] (float, bf16 or fp16); both on a 16-byte boundary.
 void AddShard(const void* x, DType dtype, std::int64_t count, bool accumulate, float* sum,
               cudaStream_t stream);

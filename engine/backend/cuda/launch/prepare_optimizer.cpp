@@ -149,6 +149,20 @@ absl::StatusOr<Enqueue> PrepareSgd(Device& device, const LaunchArgs& args) {
   };
 }
 
+absl::StatusOr<Enqueue> PrepareSignStep(Device&, const LaunchArgs& args) {
+  const TensorView weights = args.outputs[0];
+  const TensorView grad = args.inputs[1];
+  if (weights.dtype != DType::kF32 || grad.dtype != DType::kF32)
+    return Unimplemented("sign_step of {} by {}", Name(weights.dtype), Name(grad.dtype));
+  ENGINE_CHECK(weights.data == args.inputs[0].data, "sign_step works in place");
+  const double step = args.instruction->attributes().Float(plan::kSignStep);
+  const double* control = args.inputs[2].as<double>();
+  return [=](cudaStream_t stream, const KernelContext&) {
+    SignStep(weights.as<float>(), grad.as<float>(), weights.shape.elements(), step, control, stream);
+    return ToStatus(cudaGetLastError(), "sign_step");
+  };
+}
+
 absl::StatusOr<Enqueue> PrepareAddShard(Device&, const LaunchArgs& args) {
   const TensorView x = args.inputs[0];
   const TensorView sum = args.outputs[0];
