@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -227,25 +228,44 @@ const plan::Instruction* LossOfWholeLogits(const plan::Plan& plan, std::int64_t*
 
 // Why head and loss are apart, as far as the model's steps say.
 struct WhyApart {
-  Saying saying = {-1, "bias"};  // the step that gives the logits, at its bias where it has one
+  Saying saying = {-1, "weight"};  // the step that gives the logits
   std::vector<std::string> causes, remedies;
 };
+
+// Whether parameters that something other than these two reads are all frozen: then nothing wants the gradient of what the
+// head reads.
+bool OnlyHeadIsTrained(const graph::Graph& graph, const graph::Node& head, graph::ValueId bias) {
+  const std::vector<graph::Parameter>& all = graph.parameters();
+  return std::all_of(all.begin(), all.end(), [&](const graph::Parameter& parameter) {
+    return parameter.training.frozen || parameter.value == head.inputs[1] || parameter.value == bias;
+  });
+}
+
 WhyApart WhyApartOf(const ModelSteps& steps, const graph::Node& loss) {
+  // What linear_cross_entropy takes, from the loss to the head.
+  constexpr std::array kTaken = {&ops::kSoftcap, &ops::kScale, &ops::kBiasAdd};
   WhyApart why;
   const graph::Graph& graph = steps.graph();
   graph::NodeId at = graph.value(loss.inputs[0]).producer;
+  graph::ValueId bias = graph::kNoValue;
   why.saying.node = at;
+  const auto* next = kTaken.begin();
   while (at >= 0 && steps.node(at).op != &ops::kLinear) {
-    const std::string_view op = steps.node(at).op->name;
-    why.causes.push_back(fmt::format("{} stands between them", op));
-    why.remedies.push_back(fmt::format("no {} between head and loss", op));
-    at = graph.value(steps.node(at).inputs[0]).producer;
+    const graph::Node& node = steps.node(at);
+    if (node.op == &ops::kBiasAdd) bias = node.inputs[1];
+    const auto* taken = std::find(next, kTaken.end(), node.op);
+    if (taken != kTaken.end()) {
+      next = taken + 1;
+    } else {
+      why.causes.push_back(fmt::format("{} stands between them", node.op->name));
+      why.remedies.push_back(fmt::format("no {} between head and loss", node.op->name));
+    }
+    at = graph.value(node.inputs[0]).producer;
   }
-  if (at < 0) return why;
-  const graph::Value& weight = graph.value(steps.node(at).inputs[1]);
-  if (!graph.FindParameter(steps.node(at).inputs[1])->training.frozen) return why;
-  why.causes.push_back(fmt::format("{} is frozen", weight.name));
-  why.remedies.push_back(fmt::format("{} trained", weight.name));
+  if (at >= 0 && OnlyHeadIsTrained(graph, steps.node(at), bias)) {
+    why.causes.emplace_back("nothing before the head is trained");
+    why.remedies.emplace_back("more that is trained");
+  }
   return why;
 }
 

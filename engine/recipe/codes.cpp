@@ -173,12 +173,14 @@ const std::vector<Code>& Codes() {
        "one it leaves out the half that the causal mask does. FLOPs and MFU count the pairs inside alone.",
        "No window, where the model need not have one; or take it as it is: the results are right."},
       {"W211", "whole-logits", "All logits of a microbatch exist at once",
-       "Head and loss usually run as one kernel, in chunks whose logits fit training.logits_bytes. Where "
-       "something stands between them, a bias or another op that the kernel does not take, or where the "
-       "head's table is frozen, they run apart: the logits of all tokens are stored, and so are their "
-       "gradients. The message says how many bytes they take where that is more than logits_bytes.",
-       "A head without a bias and with a trained table; a smaller micro_batch; or tp, which splits the "
-       "vocabulary."},
+       "Head and loss usually run as one kernel, in chunks whose logits fit training.logits_bytes. It takes "
+       "a "
+       "bias, then a scale, then a soft cap between them, and a frozen table. Where anything else stands "
+       "there, "
+       "or where nothing before the head is trained, they run apart: the logits of all tokens are stored, "
+       "and so "
+       "are their gradients. The message says how many bytes they take where that is more than logits_bytes.",
+       "Nothing else between head and loss; a smaller micro_batch; or tp, which splits the vocabulary."},
 
       {"W301", "training-ends-in-warmup", "The training ends before the warm-up does",
        "The learning rate never reaches its highest value.",

@@ -129,14 +129,13 @@ const std::vector<TextCase>& TextCases() {
        "dropout 0.1 of layers.0.attention.core keeps attention out of the GPU's fast kernels; the reference",
        "0.1"},
       {"W210", "[0, 0]", "[0, 256]", "with a window of 256 of 1024 tokens an iteration takes 1.", "256"},
-      {"W211", "out = [\"V\"]", "out = [\"V\"], bias = true",
+      {"W211", "  { do = \"cross_entropy\"", "  { do = \"dropout\", p = 0.1 },\n  { do = \"cross_entropy\"",
        "all logits of a microbatch exist at once, 6.14 GiB on a rank, and once more as gradients: "
-       "loss.cross_entropy is not computed in chunks with its head, since bias_add stands between them",
-       "true, weight"},
-      {"W211", "  { do = \"cross_entropy\"", "  { do = \"scale\", by = 0.5 },\n  { do = \"cross_entropy\"",
-       "since scale stands between them", "\"scale\", by"},
-      {"W211", "[block.mlp]", "[[optimizer.group]]\nmatch = \"embedding.tokens\"\nfrozen = true\n[block.mlp]",
-       "since embedding.tokens is frozen", "\"linear\", as = \"head\""},
+       "loss.cross_entropy is not computed in chunks with its head, since dropout stands between them",
+       "\"dropout\", p"},
+      {"W211", "  { do = \"cross_entropy\"",
+       "  { do = \"softcap\", cap = 30.0 },\n  { do = \"scale\", by = 0.5 },\n  { do = \"cross_entropy\"",
+       "since softcap stands between them", "\"scale\", by"},
       {"W309", "P = 1024", "P = 2048",
        "positions 1024 to 2047 of the learned table are never trained: sequence_length is 1024", "\"P\""},
       {"W310", "[0, 0]", "[0, 4096]", "a window of 4096 does nothing to sequences of 1024", "4096"},
@@ -201,11 +200,22 @@ TEST_CASE("warnings of a text: what is small, split or random is not warned of")
                "W313")
             .empty());
   // Each of two ranks has half of the logits, and a small microbatch few.
-  const std::string biased = Replaced(GoodText(), "out = [\"V\"]", "out = [\"V\"], bias = true");
+  const std::string apart = Replaced(GoodText(), "  { do = \"cross_entropy\"",
+                                     "  { do = \"dropout\", p = 0.1 },\n  { do = \"cross_entropy\"");
+  CHECK(OfCode(CheckText(apart), "W211").size() == 1);
   CHECK(
-      OfCode(CheckText(biased, {"parallelism.tp=2", "cluster.devices_per_node=2", "cluster.nodes=1"}), "W211")
+      OfCode(CheckText(apart, {"parallelism.tp=2", "cluster.devices_per_node=2", "cluster.nodes=1"}), "W211")
           .empty());
-  CHECK(OfCode(CheckText(biased, {"training.micro_batch=8"}), "W211").empty());
+  CHECK(OfCode(CheckText(apart, {"training.micro_batch=8"}), "W211").empty());
+  // What the kernel of head and loss takes with it.
+  const std::string biased = Replaced(GoodText(), "out = [\"V\"]", "out = [\"V\"], bias = true");
+  const std::string capped = Replaced(
+      biased, "  { do = \"cross_entropy\"",
+      "  { do = \"scale\", by = 0.5 },\n  { do = \"softcap\", cap = 30.0 },\n  { do = \"cross_entropy\"");
+  CHECK(OfCode(CheckText(capped), "W211").empty());
+  const std::string frozen = Replaced(
+      capped, "[block.mlp]", "[[optimizer.group]]\nmatch = \"embedding.tokens\"\nfrozen = true\n[block.mlp]");
+  CHECK(OfCode(CheckText(frozen), "W211").empty());
 }
 
 // Of models whose steps are text, what can be said of any model.
