@@ -76,9 +76,10 @@ void PlaceScratch(const plan::DeviceProfile& profile, std::int64_t base, plan::I
   *peak = std::max(*peak, bytes);
 }
 
-// Tied buckets have copies on other stages, which add up in the same way without a norm to compute beside it.
+// Tied buckets have copies on other stages, which add up in the same way without a norm to compute beside it; nor do
+// parameters that move by a sign have a part in the norm, which would wait for them.
 bool IsReducedBeside(const plan::Bucket& bucket) {
-  return !bucket.reduce.empty() && !bucket.early && !bucket.tied();
+  return !bucket.reduce.empty() && !bucket.early && !bucket.tied() && !bucket.moves_by_sign();
 }
 
 // Of the buckets that are not early; in line first, as collectives of NCCL are on one stream at a time.

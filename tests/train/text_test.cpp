@@ -146,8 +146,8 @@ TEST_CASE("texts: an encoder needs no positions where nothing goes by them") {
   const recipe::Recipe recipe = Bag("micro_batch=2");
   const graph::Graph graph = model::BuildModel(recipe, {.sequence = 16});
   for (const graph::Value& value : graph.values()) CHECK(value.name != model::kPositions);
-  CheckLayouts(Bag, {"tp=2 micro_batch=2", "cp=2 micro_batch=2", "tp=2 cp=2 micro_batch=2",
-                     "pp=3 micro_batch=2", "dp=2 micro_batch=2", "granularity=full micro_batch=2"});
+  CheckTextLayouts(Bag, {"tp=2 micro_batch=2", "cp=2 micro_batch=2", "tp=2 cp=2 micro_batch=2",
+                         "pp=3 micro_batch=2", "dp=2 micro_batch=2", "granularity=full micro_batch=2"});
 }
 
 }  // namespace engine::train::testing
