@@ -8,8 +8,8 @@
 //   router_z_loss(logits) → Σ over tokens of (log Σ_e exp(logits))², float64 (ST-MoE, arXiv:2202.08906, equation 5)
 //   balance_loss_grad(logits, count) → d_logits;  router_z_loss_grad(logits) → d_logits
 //
-// Attribute scale is the factor of the loss in the gradient: its weight by the tokens of the global batch; the values are
-// not scaled. The counts are constants. Both sums accumulate over microbatches.
+// Attribute scale is the factor of the loss in the gradient: its weight by the tokens of the global batch, times the loss
+// scale of the control block (plan/control.h); the values are not scaled. The counts are constants. Both sums accumulate over microbatches.
 //
 // Placement: sums over tokens are partial where tokens are split; counts are those of whole samples.
 //

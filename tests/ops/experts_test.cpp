@@ -166,6 +166,26 @@ Tensor PartOf(const Tensor& w, std::int64_t first, std::int64_t here) {
   return part;
 }
 
+// As that of the cross entropy: the update divides all gradients by the loss scale.
+TEST_CASE("a loss scale multiplies the gradients of a router's losses and not their values") {
+  const Tensor logits = VectorLogits({1, 6, 4});
+  const Tensor count = Filled({1, 4}, DType::kF64, [](std::int64_t e) { return static_cast<double>(e); });
+  const Attributes attributes = {{"k", std::int64_t{2}},
+                                 {"tokens", std::int64_t{6}},
+                                 {"score", std::string("softmax")},
+                                 {"scale", 0.25}};
+  const auto check = [&](const graph::OpDef& op, const Tensors& inputs, double factor) {
+    CAPTURE(op.name);
+    const Tensor one = RunOp(op, attributes, inputs)[0];
+    const Tensor eight = RunOp(op, attributes, inputs, {.loss_scale = 8})[0];
+    for (std::int64_t i = 0; i < one.elements(); ++i) CHECK(eight.Get(i) == factor * one.Get(i));
+  };
+  check(ops::kBalanceLoss, {logits, count}, 1);
+  check(ops::kBalanceLossGrad, {logits, count}, 8);
+  check(ops::kRouterZLoss, {logits}, 1);
+  check(ops::kRouterZLossGrad, {logits}, 8);
+}
+
 TEST_CASE("200 random loads: rows of experts give the sum over all experts, whole and by rank") {
   std::mt19937 random(17);
   const auto draw = [&](int below) { return static_cast<int>(random() % static_cast<unsigned>(below)); };

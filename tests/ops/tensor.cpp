@@ -1,8 +1,10 @@
 #include "tests/ops/tensor.h"
 
+#include <array>
 #include <thread>
 
 #include "engine/backend/cpu/kernel_table.h"
+#include "engine/plan/control.h"
 
 namespace engine::ops_test {
 namespace {
@@ -77,7 +79,10 @@ void RunInto(std::string_view op, const graph::Attributes& attributes, const Ten
   const backend::ParallelFor parallel_for = [&](std::int64_t tasks, const auto& body) {
     RunOnThreads(options.threads, tasks, body);
   };
-  const backend::KernelContext context = {.seed = kSeed,
+  std::array<double, plan::kControlNumbers> control{};
+  control[plan::kLossScale] = options.loss_scale;
+  const backend::KernelContext context = {.control = control.data(),
+                                          .seed = kSeed,
                                           .iteration = kIteration,
                                           .first_sample = kFirstSample,
                                           .parallel_for = options.threads > 1 ? &parallel_for : nullptr};

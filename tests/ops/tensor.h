@@ -39,6 +39,7 @@ using Tensors = std::vector<Tensor>;
 struct RunOptions {
   std::uint32_t accumulate = 0;
   int threads = 1;
+  double loss_scale = 1;  // of the control block
   int in_place_input =
       -1;  // reads this input from the bytes of output 0, which the caller has filled with it
 };

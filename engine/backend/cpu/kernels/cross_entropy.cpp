@@ -1,6 +1,6 @@
 #include "engine/backend/cpu/kernels/kernels.h"
 #include "engine/backend/cpu/kernels/loops.h"
-#include "engine/plan/control.h"
+#include "engine/backend/cpu/kernels/loss_scale.h"
 
 namespace engine::backend::cpu {
 namespace {
@@ -97,9 +97,7 @@ void CrossEntropyGrad(const KernelArgs& args) {
 
 template <typename T>
 void LossWeight(const KernelArgs& args) {
-  const double* control = args.context->control;
-  const double loss_scale = control != nullptr ? control[plan::kLossScale] : 1.0;
-  const T scale = static_cast<T>(args.attributes->Float("scale") * loss_scale);
+  const T scale = static_cast<T>(args.attributes->Float("scale") * LossScale(args));
   const std::int32_t* labels = args.inputs[0].as<std::int32_t>();
   T* weight = args.outputs[0].as<T>();
   for (std::int64_t i = 0; i < args.inputs[0].shape.elements(); ++i)

@@ -3,6 +3,7 @@
 
 #include "engine/backend/cpu/kernels/kernels.h"
 #include "engine/backend/cpu/kernels/loops.h"
+#include "engine/backend/cpu/kernels/loss_scale.h"
 
 namespace engine::backend::cpu {
 namespace {
@@ -73,7 +74,8 @@ template <typename T>
 void BalanceLossGrad(const KernelArgs& args) {
   const Tokens tokens = TokensOf(args.inputs[0]);
   const bool sigmoid = args.attributes->String("score") == "sigmoid";
-  const T factor = static_cast<T>(BalanceFactor(args, tokens.experts) * args.attributes->Float("scale"));
+  const T factor =
+      static_cast<T>(BalanceFactor(args, tokens.experts) * args.attributes->Float("scale") * LossScale(args));
   ForEachBlock(args, tokens.count, kBlock, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t token = first; token < last; ++token) {
       const TokenScores<T> scores(args.inputs[0].as<T>() + token * tokens.experts, tokens.experts, sigmoid);
@@ -102,7 +104,7 @@ void RouterZLoss(const KernelArgs& args) {
 template <typename T>
 void RouterZLossGrad(const KernelArgs& args) {
   const Tokens tokens = TokensOf(args.inputs[0]);
-  const T factor = static_cast<T>(2 * args.attributes->Float("scale"));
+  const T factor = static_cast<T>(2 * args.attributes->Float("scale") * LossScale(args));
   ForEachBlock(args, tokens.count, kBlock, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t token = first; token < last; ++token) {
       const TokenScores<T> scores(args.inputs[0].as<T>() + token * tokens.experts, tokens.experts, false);
