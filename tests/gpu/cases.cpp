@@ -85,11 +85,26 @@ void AddLinear(std::int64_t m, std::int64_t k, std::int64_t n, GpuCases* cases) 
   cases->push_back({.base = {&ops::kLinearWgrad, label, {{y}, {x}}, one, m, true}});
 }
 
+// The gradient of a router's logits is fp32; in 16 bits it is cut into two numbers of the dtype, which leave the square of the
+// dtype's rounding error, or, in f16, half of its smallest number. dy, w and x are below 1.5.
+std::function<double(size_t, DType, const Tensors&, const Tensors&)> CutGradientExtra(std::int64_t terms) {
+  return [terms](size_t, DType dtype, const Tensors&, const Tensors&) {
+    if (dtype == DType::kF32) return 0.0;
+    const double u = UnitRoundoff(dtype);
+    const double of_dy = u * u * 1.5 + (dtype == DType::kF16 ? 0x1p-25 : 0.0);
+    return of_dy * 1.5 * static_cast<double>(terms);
+  };
+}
+
 }  // namespace
 
 GpuCases LinearCases() {
   GpuCases cases;
   AddCommon({&ops::kLinear, &ops::kLinearDgrad, &ops::kLinearWgrad}, &cases);
+  for (GpuCase& test : cases) {
+    if (test.base.op != &ops::kLinear && test.base.attributes.Int("router", 0) != 0)
+      test.extra = CutGradientExtra(test.base.terms);
+  }
   const auto sizes = {8, 16, 63, 64, 128, 1280};
   for (std::int64_t k : sizes) {
     for (std::int64_t n : sizes) AddLinear(k * n == 1280 * 1280 ? 16 : 40, k, n, &cases);
@@ -531,13 +546,29 @@ GpuCases LossCases() {
   return cases;
 }
 
-bool IsStatistic(const OpDef& op, size_t input) {
+namespace {
+
+// Logits and weights of routers, counts and what is of these, which are fp32.
+bool IsOfRouter(const OpDef& op, size_t input) {
+  for (const OpDef* all : {&ops::kRoute, &ops::kRouteGrad, &ops::kBalanceLoss, &ops::kBalanceLossGrad,
+                           &ops::kRouterZLoss, &ops::kRouterZLossGrad, &ops::kPlace}) {
+    if (&op == all) return true;
+  }
+  return (&op == &ops::kExpertActivation || &op == &ops::kExpertActivationGrad) && input == 1;
+}
+
+}  // namespace
+
+bool IsStatistic(const Case& test, size_t input) {
+  const OpDef& op = *test.op;
   if (&op == &ops::kLayerNormGrad || &op == &ops::kLayerNormGradAdd) return input == 3 || input == 4;
   if (&op == &ops::kRmsNormGrad || &op == &ops::kRmsNormGradAdd) return input == 3;
   if (&op == &ops::kCrossEntropyGrad) return input == 2 || input == 3;
   if (&op == &ops::kLossSum) return input <= 1;
   if (&op == &ops::kAttentionGrad) return input == 5;
-  return &op == &ops::kAttentionPackedGrad && input == 3;
+  if (&op == &ops::kLinearDgrad || &op == &ops::kLinearWgrad)
+    return input == 0 && test.attributes.Int("router", 0) != 0;
+  return (&op == &ops::kAttentionPackedGrad && input == 3) || IsOfRouter(op, input);
 }
 
 namespace {
@@ -583,18 +614,85 @@ Tensors Reference(const GpuCase& test, const Tensors& inputs, const std::vector<
   }
   const Shape& shape = types[0].shape;
   Extent extent = Extent::Whole(shape);
-  extent.dims[0] = {*test.slice};
+  extent.dims[static_cast<size_t>(test.slice_dim)] = {*test.slice};
   Shape logical = shape;
-  logical[0] = test.logical_rows;
+  logical[test.slice_dim] = test.logical_rows;
   Tensors outputs = {Tensor({shape, DType::kF64}, extent, logical)};
   ops_test::RunInto(op.name, attributes, inputs, &outputs);
   return outputs;
 }
 
+namespace {
+
+// tanh.approx (see GeluExtra): an error δ ≤ 2⁻¹² of s is one of 1.5·δ of the value and of 8·δ of the derivative. Beside
+// them stand up, the weight and dy, each below 1.5.
+double ExpertGeluExtra(const Case& test, size_t output, DType dtype) {
+  if (dtype == DType::kF32 || test.attributes.String("act") != "gelu_tanh") return 0;
+  constexpr double kError = 0x1p-12;
+  if (test.op == &ops::kExpertActivation) return kError * 1.5 * 1.5 * 1.5;
+  if (output == 0) return kError * 8 * 1.5 * 1.5 * 1.5;
+  return kError * 1.5 * 1.5 * 1.5 * static_cast<double>(test.terms);
+}
+
+// Experts 5 to 8 of 11, as a rank has them that has some.
+void AddExpertsHere(GpuCases* cases) {
+  const Input choice = Make({3, 101, 3}, Input::kIds, 11);
+  cases->push_back({.base = {&ops::kTally,
+                             "experts 5 to 8 of 11",
+                             {choice},
+                             {{"experts", std::int64_t{4}}, {"by_expert", kOne}},
+                             1,
+                             true}});
+  cases->back().slice = Interval{5, 4};
+  cases->back().slice_dim = 1;
+  cases->back().logical_rows = 11;
+  cases->push_back({.base = {&ops::kPlace,
+                             "experts 5 to 8 of 11",
+                             {choice, Make({3, 4}, Input::kReal)},
+                             {},
+                             1,
+                             true,
+                             /*rows=*/true}});
+  // Place's rows are bounded by tokens that choose no expert twice.
+  const auto distinct = [](Tensors* inputs) {
+    Tensor& choices = inputs->front();
+    for (std::int64_t i = 0; i < choices.elements(); ++i) {
+      const std::int64_t token = i / 3;
+      choices.Set(i, static_cast<double>((token * token + 4 * (i % 3)) % 11));
+    }
+  };
+  (*cases)[cases->size() - 2].adjust = distinct;
+  cases->back().adjust = [distinct](Tensors* inputs) {
+    distinct(inputs);
+    Extent extent;
+    extent.dims = {{Interval{0, 3}}, {Interval{5, 4}}};
+    inputs->back() = Tensor({{3, 4}, DType::kF64}, extent, {3, 11});
+    for (std::int64_t i = 0; i < 12; ++i) inputs->back().Set(i, 1.0);
+  };
+}
+
+}  // namespace
+
+GpuCases ExpertCases() {
+  GpuCases cases;
+  AddCommon({&ops::kRoute, &ops::kRouteGrad, &ops::kBalanceLoss, &ops::kBalanceLossGrad, &ops::kRouterZLoss,
+             &ops::kRouterZLossGrad, &ops::kTally, &ops::kPlace, &ops::kSpread, &ops::kCombine,
+             &ops::kExpertActivation, &ops::kExpertActivationGrad},
+            &cases);
+  for (GpuCase& test : cases) {
+    if (test.base.op != &ops::kExpertActivation && test.base.op != &ops::kExpertActivationGrad) continue;
+    test.extra = [base = test.base](size_t output, DType dtype, const Tensors&, const Tensors&) {
+      return ExpertGeluExtra(base, output, dtype);
+    };
+  }
+  AddExpertsHere(&cases);
+  return cases;
+}
+
 GpuCases OtherCases() {
   std::set<const OpDef*> covered;
-  for (const GpuCases& cases :
-       {LinearCases(), ElementwiseCases(), NormCases(), TokenCases(), AttentionCases(), LossCases()}) {
+  for (const GpuCases& cases : {LinearCases(), ElementwiseCases(), NormCases(), TokenCases(),
+                                AttentionCases(), LossCases(), ExpertCases()}) {
     for (const GpuCase& test : cases) covered.insert(test.base.op);
   }
   GpuCases others;

@@ -29,8 +29,9 @@ struct GpuCase {
   // dtype on the way, and of approximations. Null: none.
   std::function<double(size_t output, DType dtype, const Tensors& inputs, const Tensors& expected)> extra =
       nullptr;
-  // Output 0 holds these rows of a logical tensor of so many rows.
+  // Output 0 holds these indices of dim `slice_dim` of a logical tensor, which has `logical_rows` of them.
   std::optional<Interval> slice = std::nullopt;
+  int slice_dim = 0;
   std::int64_t logical_rows = 0;
 };
 using GpuCases = std::vector<GpuCase>;
@@ -39,8 +40,8 @@ using GpuCases = std::vector<GpuCase>;
 // reads again is read as the dtype rounds it.
 Tensors Reference(const GpuCase& test, const Tensors& inputs, const std::vector<graph::TensorType>& types);
 
-// The input keeps fp32 whatever the dtype of the case: statistics.
-bool IsStatistic(const graph::OpDef& op, size_t input);
+// The input keeps fp32 whatever the dtype of the case: statistics, and what is of routers.
+bool IsStatistic(const ops_test::Case& test, size_t input);
 
 // Label of attention's cases of a part of the heads; the last input is their sinks.
 inline constexpr const char* kSliceOfHeads = "heads 3 to 5 of 12";
@@ -52,6 +53,7 @@ GpuCases TokenCases();
 GpuCases AttentionCases();
 GpuCases LossCases();
 GpuCases FusedCases();
+GpuCases ExpertCases();
 // The CPU harness' own cases of the ops that none of the lists above has.
 GpuCases OtherCases();
 

@@ -50,6 +50,19 @@ void AddLinear(std::vector<Case>* cases) {
   cases->push_back({&ops::kLinearWgrad, "plain", {{{2, 4, 5}}, {{2, 4, 6}}}, one, 8});
   cases->push_back({&ops::kLinearWgrad, "heads in", {{{2, 4, 5}}, {{2, 4, 2, 3}}}, heads, 8});
   cases->push_back({&ops::kLinearWgrad, "large", {{{3, 25, 301}}, {{3, 25, 515}}}, one, 75, true});
+  const Attributes router = {{"in_dims", kOne}, {"router", kOne}};
+  const auto add_router = [&](const std::string& label, const Shape& tokens, std::int64_t experts,
+                              std::int64_t d, bool large) {
+    const Shape x = {tokens[0], tokens[1], d};
+    const Shape logits = {tokens[0], tokens[1], experts};
+    const Shape w = {experts, d};
+    cases->push_back({&ops::kLinear, label, {{x}, {w}}, router, d, large});
+    cases->push_back({&ops::kLinearDgrad, label, {{logits}, {w}}, router, experts, large});
+    cases->push_back({&ops::kLinearWgrad, label, {{logits}, {x}}, router, tokens.elements(), large});
+  };
+  add_router("router", {2, 4}, 5, 6, false);
+  add_router("router, large", {3, 101}, 128, 72, true);
+  add_router("router, large, odd", {3, 101}, 11, 67, true);
 }
 
 void AddElementwise(std::vector<Case>* cases) {
@@ -463,6 +476,22 @@ void AddRoute(std::vector<Case>* cases) {
   add("zipf", {2, 4, 7},
       {{"k", kTwo}, {"score", softmax}, {"normalize", kOne}, {"force", std::string("zipf")}}, false);
   add("large", {3, 241, 67}, {{"k", std::int64_t{5}}, {"score", softmax}, {"normalize", kOne}}, true, true);
+  const Attributes eight = {{"k", std::int64_t{8}}, {"score", softmax}, {"normalize", kOne}};
+  add("128 experts", {3, 101, 128}, eight, false, true);
+  for (const char* force : {"even", "zipf"}) {
+    Attributes forced = eight;
+    forced.Set("force", std::string(force));
+    add(std::string("128 experts, ") + force, {3, 101, 128}, forced, false, true);
+  }
+  // More than lanes hold in registers, and more choices than lanes.
+  Attributes grouped = {{"k", std::int64_t{8}}, {"score", sigmoid},          {"normalize", kOne},
+                        {"scale", 2.5},         {"groups", std::int64_t{8}}, {"kept", std::int64_t{4}},
+                        {"best", kTwo}};
+  add("256 experts in groups", {2, 37, 256}, grouped, true, true);
+  add("320 experts in groups", {2, 37, 320}, grouped, true, true);
+  add("4096 experts", {1, 5, 4096}, eight, true, true);
+  add("40 choices", {2, 19, 67}, {{"k", std::int64_t{40}}, {"score", softmax}, {"normalize", kOne}}, false,
+      true);
 }
 
 void AddRouteLoad(std::vector<Case>* cases) {
@@ -478,10 +507,10 @@ void AddRouteLoad(std::vector<Case>* cases) {
 }
 
 void AddRouterLosses(std::vector<Case>* cases) {
-  for (const bool large : {false, true}) {
-    const Shape logits = large ? Shape{3, 301, 19} : Shape{2, 4, 6};
+  for (const Shape& logits : {Shape{2, 4, 6}, Shape{3, 301, 19}, Shape{3, 101, 128}, Shape{2, 9, 300}}) {
+    const bool large = logits.elements() > 100;
     const Shape counts = {logits[0], logits[2]};
-    const std::string label = large ? "large" : "plain";
+    const std::string label = large ? fmt::format("{} experts", logits[2]) : "plain";
     const std::int64_t terms = logits.elements();
     for (const char* score : {"softmax", "sigmoid"}) {
       const Attributes attributes = {
@@ -552,6 +581,44 @@ void AddExpertRows(std::vector<Case>* cases) {
   }
 }
 
+struct ExpertSizes {
+  std::string label;
+  Shape tokens;
+  std::int64_t k, experts, here, d, f;  // `here`: the first of the experts, which alone have rows
+};
+
+// Rows of whole vectors and of an even number of elements; experts of which not all are here; more choices than a warp has
+// lanes. Without grouped products.
+void AddMoreExpertRows(std::vector<Case>* cases) {
+  for (const ExpertSizes& s : {ExpertSizes{"128 experts", {3, 101}, 8, 128, 128, 72, 40},
+                               {"128 experts, even rows", {3, 101}, 8, 128, 128, 70, 44},
+                               {"5 of 11 experts", {3, 101}, 3, 11, 5, 72, 40},
+                               {"35 choices", {3, 7}, 35, 50, 50, 10, 8}}) {
+    const Input choice = Choices(s.tokens, s.k, s.experts);
+    const RowPlaces at = PlacesOf(choice, s.here);
+    const std::int64_t rows = at.choice_of.shape[0];
+    const auto add = [&](const graph::OpDef& op, const std::string& what, std::vector<Input> inputs,
+                         const Attributes& attributes, std::int64_t terms) {
+      cases->push_back({&op, s.label + what, std::move(inputs), attributes, terms, /*large=*/true,
+                        /*rows=*/true});
+    };
+    cases->push_back({&ops::kTally, s.label, {choice}, {{"experts", s.here}}, 1, /*large=*/true});
+    add(ops::kPlace, "", {choice, Real({s.tokens[0], s.here})}, {}, 1);
+    add(ops::kSpread, "", {{{s.tokens[0], s.tokens[1], s.d}}, at.choice_of, at.row_of, choice}, {}, 1);
+    add(ops::kCombine, "", {{{rows, s.d}}, at.choice_of, at.row_of, choice}, {}, s.k);
+    for (const char* act : {"silu", "gelu_tanh"}) {
+      for (const std::int64_t gated : {0, 1}) {
+        const Shape h = gated != 0 ? Shape{rows, 2, s.f} : Shape{rows, s.f};
+        const Attributes attributes = {{"act", std::string(act)}, {"gated", gated}};
+        const std::string what = fmt::format(", {}{}", act, gated != 0 ? ", gated" : "");
+        add(ops::kExpertActivation, what, {{h}, {choice.shape}, at.choice_of}, attributes, 1);
+        add(ops::kExpertActivationGrad, what, {{h}, {choice.shape}, at.choice_of, {{rows, s.f}}}, attributes,
+            s.f);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 const std::vector<Case>& AllCases() {
@@ -571,6 +638,7 @@ const std::vector<Case>& AllCases() {
     AddRouteLoad(&all);
     AddRouterLosses(&all);
     AddExpertRows(&all);
+    AddMoreExpertRows(&all);
     return all;
   }();
   return cases;

@@ -252,24 +252,14 @@ __global__ void __launch_bounds__(kThreads)
   if constexpr (kAgain) StoreElements(y + at, value);
 }
 
-__device__ __forceinline__ std::int64_t LogicalIndex(const DropoutIndex::Dim& dim, std::int64_t local) {
-#pragma unroll
-  for (int i = 0; i < DropoutIndex::kMaxPieces; ++i) {
-    if (i >= dim.pieces) break;
-    if (local < dim.piece[i].length) return dim.piece[i].start + local;
-    local -= dim.piece[i].length;
-  }
-  return -1;
-}
-
 // Logical index of the first element of local row `row` (all dims but the last), as if the last dim began at
 // 0.
 __device__ __forceinline__ std::int64_t LogicalRow(const Dropout& dropout, std::int64_t row) {
-  const DropoutIndex& index = dropout.index;
+  const LogicalDims& index = dropout.index;
   std::int64_t start = 0;
   std::int64_t stride = index.dims[index.rank - 1].logical;
 #pragma unroll
-  for (int i = DropoutIndex::kMaxDims - 2; i >= 0; --i) {
+  for (int i = LogicalDims::kMaxDims - 2; i >= 0; --i) {
     if (i > index.rank - 2) continue;
     std::int64_t local;
     row = Divide(row, index.dims[i].local, &local);
@@ -291,7 +281,7 @@ __global__ void __launch_bounds__(kThreads)
     DropoutKernel(std::int64_t elements, __grid_constant__ const Dropout dropout) {
   const std::int64_t first = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kWidth;
   if (first >= elements) return;
-  const DropoutIndex::Dim& columns = dropout.index.dims[dropout.index.rank - 1];
+  const LogicalDims::Dim& columns = dropout.index.dims[dropout.index.rank - 1];
   std::int64_t column;
   const std::int64_t row = Divide(first, columns.local, &column);
   const std::int64_t start = LogicalRow(dropout, row);

@@ -2,6 +2,7 @@
 // element, as most activations are.
 #pragma once
 
+#include "engine/backend/cuda/kernels/logical_dims.h"
 #include "engine/backend/cuda/kernels/vector.cuh"
 #include "engine/backend/cuda/profile/column_sums.h"
 
@@ -19,6 +20,17 @@ __device__ __forceinline__ std::int64_t Divide(std::int64_t a, std::int64_t b, s
   }
   *remainder = a % b;
   return a / b;
+}
+
+// −1 of an index that is not here.
+__device__ __forceinline__ std::int64_t LogicalIndex(const LogicalDims::Dim& dim, std::int64_t local) {
+#pragma unroll
+  for (int i = 0; i < LogicalDims::kMaxPieces; ++i) {
+    if (i >= dim.pieces) break;
+    if (local < dim.piece[i].length) return dim.piece[i].start + local;
+    local -= dim.piece[i].length;
+  }
+  return -1;
 }
 
 // kWidth consecutive elements as floats: 8 by 16-byte accesses, or 1.

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "engine/backend/cuda/kernels/logical_dims.h"
 #include "engine/base/dtype.h"
 #include "engine/base/philox.h"
 
@@ -43,27 +44,9 @@ void LaunchSwiglu(DType dtype, std::int64_t rows, std::int64_t ffn, const void* 
 void LaunchSwigluGrad(DType dtype, std::int64_t rows, std::int64_t ffn, const void* x, const void* dy,
                       void* dx, void* y, cudaStream_t stream);
 
-// Where the elements of a local tensor lie in the logical one (base/extent.h), in fixed arrays.
-struct DropoutIndex {
-  static constexpr int kMaxDims = 5;
-  static constexpr int kMaxPieces = 4;
-  struct Piece {
-    std::int64_t start = 0;
-    std::int64_t length = 0;
-  };
-  struct Dim {
-    std::int64_t local = 1;
-    std::int64_t logical = 1;
-    int pieces = 0;
-    Piece piece[kMaxPieces];
-  };
-  int rank = 0;
-  Dim dims[kMaxDims];
-};
-
 struct Dropout {
   DType dtype = DType::kF32;
-  DropoutIndex index;
+  LogicalDims index;
   const void* x = nullptr;
   void* y = nullptr;  // may be x
   float p = 0;        // probability of being dropped

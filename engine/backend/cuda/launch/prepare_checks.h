@@ -45,4 +45,12 @@ inline absl::Status ExpectScratch(std::string_view op, const LaunchArgs& args, s
   return absl::OkStatus();
 }
 
+// Logical indices along a dim that is held as one piece.
+inline absl::StatusOr<Interval> OnePiece(std::string_view op, const TensorView& view, int dim) {
+  if (view.extent.dims.empty()) return Interval{0, view.shape[dim]};
+  const DimExtent& extent = view.extent.dims[dim];
+  if (extent.size() > 1) return Unimplemented("{}: dim {} is held in {} pieces", op, dim, extent.size());
+  return extent.empty() ? Interval{} : extent[0];
+}
+
 }  // namespace engine::backend::cuda

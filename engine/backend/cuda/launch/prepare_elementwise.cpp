@@ -1,4 +1,5 @@
 #include "engine/backend/cuda/kernels/elementwise.h"
+#include "engine/backend/cuda/launch/logical_dims.h"
 #include "engine/backend/cuda/launch/prepare.h"
 #include "engine/backend/cuda/launch/prepare_checks.h"
 #include "engine/backend/cuda/libraries/status.h"
@@ -50,26 +51,6 @@ absl::StatusOr<Enqueue> PrepareSwigluGradient(const LaunchArgs& args, const char
     LaunchSwigluGrad(x.dtype, rows, ffn, x.data, dy.data, dx.data, y.data, stream);
     return ToStatus(cudaGetLastError(), op);
   };
-}
-
-absl::StatusOr<DropoutIndex> MakeDropoutIndex(const TensorView& x) {
-  DropoutIndex index;
-  index.rank = x.shape.rank();
-  if (index.rank < 1 || index.rank > DropoutIndex::kMaxDims) {
-    return Unimplemented("dropout: no CUDA kernel for rank {}", index.rank);
-  }
-  for (int d = 0; d < index.rank; ++d) {
-    DropoutIndex::Dim& dim = index.dims[d];
-    dim.local = x.shape[d];
-    dim.logical = x.logical[d];
-    const DimExtent& extent = x.extent.dims[d];
-    if (extent.size() > DropoutIndex::kMaxPieces) {
-      return Unimplemented("dropout: dim {} is held in {} pieces, the CUDA kernel takes {}", d, extent.size(),
-                           DropoutIndex::kMaxPieces);
-    }
-    for (const Interval& interval : extent) dim.piece[dim.pieces++] = {interval.start, interval.length};
-  }
-  return index;
 }
 
 }  // namespace
@@ -153,7 +134,7 @@ absl::StatusOr<Enqueue> PrepareDropout(Device&, const LaunchArgs& args) {
   const TensorView& x = args.inputs[0];
   const TensorView& y = args.outputs[0];
   RETURN_IF_ERROR(ExpectOneElementType("dropout", {&x, &y}));
-  ASSIGN_OR_RETURN(const DropoutIndex index, MakeDropoutIndex(x));
+  ASSIGN_OR_RETURN(const LogicalDims index, LogicalDimsOf("dropout", x));
   const double p = args.instruction->attributes().Float("p");
   const Dropout dropout{.dtype = x.dtype,
                         .index = index,

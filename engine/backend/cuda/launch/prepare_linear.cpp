@@ -12,6 +12,7 @@
 #include "engine/backend/cuda/launch/loss_terms.h"
 #include "engine/backend/cuda/launch/prepare.h"
 #include "engine/backend/cuda/launch/prepare_checks.h"
+#include "engine/backend/cuda/launch/router_linear.h"
 #include "engine/backend/cuda/profile/scratch_linear.h"
 
 namespace engine::backend::cuda {
@@ -111,6 +112,7 @@ absl::StatusOr<Enqueue> PrepareLinearGelu(Device& device, const LaunchArgs& args
 }
 
 absl::StatusOr<Enqueue> PrepareLinearDgrad(Device& device, const LaunchArgs& args) {
+  if (CutsGradient(args)) return PrepareRouterDgrad(device, args);
   const TensorView& dy = args.inputs[0];
   const TensorView& w = args.inputs[1];
   const TensorView& dx = args.outputs[0];
@@ -133,6 +135,7 @@ absl::StatusOr<Enqueue> PrepareLinearDgradGelu(Device& device, const LaunchArgs&
 }
 
 absl::StatusOr<Enqueue> PrepareLinearWgrad(Device& device, const LaunchArgs& args) {
+  if (CutsGradient(args)) return PrepareRouterWgrad(device, args);
   const TensorView& dy = args.inputs[0];
   const TensorView& x = args.inputs[1];
   const TensorView& dw = args.outputs[0];

@@ -13,14 +13,6 @@
 namespace engine::backend::cuda {
 namespace {
 
-// Logical indices along a dim that is held as one piece.
-absl::StatusOr<Interval> OnePiece(const char* op, const TensorView& view, int dim) {
-  if (view.extent.dims.empty()) return Interval{0, view.shape[dim]};
-  const DimExtent& extent = view.extent.dims[dim];
-  if (extent.size() > 1) return Unimplemented("{}: dim {} is held in {} pieces", op, dim, extent.size());
-  return extent.empty() ? Interval{} : extent[0];
-}
-
 // Where ids have an offset to their rows, rows begin so much earlier.
 absl::StatusOr<TableRows> RowsOf(const char* op, const TensorView& table, const LaunchArgs& args) {
   ASSIGN_OR_RETURN(const Interval rows, OnePiece(op, table, 0));

@@ -62,4 +62,52 @@ std::int64_t LinearCrossEntropyFp8Scratch(Types inputs, Types, const graph::Attr
   return Fp8LayoutOf(inputs[0], inputs[1], attributes).bytes;
 }
 
+namespace {
+
+// twice_bytes: of an element of `twice`.
+RouterLinearLayout LayoutOfRouter(std::int64_t m, std::int64_t out, std::int64_t in,
+                                  std::int64_t twice_bytes) {
+  RouterLinearLayout layout = {.m = m, .out = out, .in = in};
+  layout.parts = kGemmWorkspaceBytes;
+  layout.twice = layout.parts + Aligned(2 * m * out * SizeOf(DType::kBF16));
+  layout.bytes = layout.twice + Aligned(2 * out * in * twice_bytes);
+  return layout;
+}
+
+// Of the contracted dims, the last of w and of x.
+std::int64_t FeaturesOf(const graph::TensorType& type, const graph::Attributes& attributes) {
+  const int rank = type.shape.rank();
+  return type.shape.elements(rank - static_cast<int>(attributes.Int("in_dims")), rank);
+}
+
+}  // namespace
+
+bool CutsGradient(const graph::TensorType& dy, const graph::TensorType& operand) {
+  return dy.dtype == DType::kF32 && (operand.dtype == DType::kBF16 || operand.dtype == DType::kF16);
+}
+
+RouterLinearLayout LayoutOfRouterDgrad(const graph::TensorType& dy, const graph::TensorType& w,
+                                       const graph::Attributes& attributes) {
+  const std::int64_t in = FeaturesOf(w, attributes);
+  const std::int64_t out = w.shape.elements() / in;
+  return LayoutOfRouter(dy.shape.elements() / out, out, in, SizeOf(w.dtype));
+}
+
+RouterLinearLayout LayoutOfRouterWgrad(const graph::TensorType& dy, const graph::TensorType& x,
+                                       const graph::Attributes& attributes) {
+  const std::int64_t in = FeaturesOf(x, attributes);
+  const std::int64_t m = x.shape.elements() / in;
+  return LayoutOfRouter(m, dy.shape.elements() / m, in, SizeOf(DType::kF32));
+}
+
+std::int64_t LinearDgradScratch(Types inputs, Types, const graph::Attributes& attributes, bool) {
+  if (!CutsGradient(inputs[0], inputs[1])) return kGemmWorkspaceBytes;
+  return LayoutOfRouterDgrad(inputs[0], inputs[1], attributes).bytes;
+}
+
+std::int64_t LinearWgradScratch(Types inputs, Types, const graph::Attributes& attributes, bool) {
+  if (!CutsGradient(inputs[0], inputs[1])) return kGemmWorkspaceBytes;
+  return LayoutOfRouterWgrad(inputs[0], inputs[1], attributes).bytes;
+}
+
 }  // namespace engine::backend::cuda

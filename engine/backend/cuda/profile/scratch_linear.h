@@ -1,4 +1,5 @@
-// Where linear_cross_entropy keeps what in its scratch: the scratch rule and the launcher read the same.
+// Where products keep what in their scratch, linear_cross_entropy and the gradients of routers: the scratch rules and the
+// launchers read the same.
 #pragma once
 
 #include <cstdint>
@@ -33,5 +34,23 @@ struct LinearCrossEntropyFp8Layout {
 };
 LinearCrossEntropyFp8Layout Fp8LayoutOf(const graph::TensorType& x, const graph::TensorType& w,
                                         const graph::Attributes& attributes);
+
+// Of the gradients of a router's linear layer (launch/router_linear.cpp), whose dy is fp32 beside 16-bit
+// operands: dy is cut into two numbers of 16 bits, high + low. M tokens, O experts, I features.
+// Offsets in bytes, all multiples of 256; the products' workspace stands at 0.
+struct RouterLinearLayout {
+  std::int64_t m = 0, out = 0, in = 0;  // M, O, I
+  std::int64_t parts = 0;               // [M, 2, O] 16 bits: high and low parts of dy
+  std::int64_t twice =
+      0;  // dgrad: w two times, [2, O, I] 16 bits; wgrad: the parts' gradients, [2, O, I] fp32
+  std::int64_t bytes = 0;
+};
+// Whether the gradient has such a dy. `operand`: w of linear_dgrad, x of linear_wgrad.
+bool CutsGradient(const graph::TensorType& dy, const graph::TensorType& operand);
+// Of linear_dgrad(dy, w) and linear_wgrad(dy, x), of which CutsGradient is true.
+RouterLinearLayout LayoutOfRouterDgrad(const graph::TensorType& dy, const graph::TensorType& w,
+                                       const graph::Attributes& attributes);
+RouterLinearLayout LayoutOfRouterWgrad(const graph::TensorType& dy, const graph::TensorType& x,
+                                       const graph::Attributes& attributes);
 
 }  // namespace engine::backend::cuda
