@@ -40,27 +40,58 @@ plan::BufferRef ReserveAt(std::int64_t elements, DType dtype, std::int64_t* curs
   return ref;
 }
 
+// Where a bucket's elements are no parameter's: first and end of each gap, in bytes of its gradients.
+std::vector<std::int64_t> GapsOf(const plan::Bucket& bucket) {
+  std::vector<std::int64_t> gaps;
+  std::int64_t end = 0;
+  const auto add = [&](std::int64_t next) {
+    if (next > end)
+      gaps.insert(gaps.end(), {end * SizeOf(bucket.gradient_dtype), next * SizeOf(bucket.gradient_dtype)});
+  };
+  for (const plan::Bucket::Item& item : bucket.items) {
+    add(item.offset_elements);
+    end = item.offset_elements + item.elements;
+  }
+  add(bucket.elements);
+  return gaps;
+}
+
+// Buffers that buckets take in turn.
+struct Turns {
+  std::vector<std::int64_t> bytes, offsets;
+  size_t next = 0;  // bucket of those that take them
+};
+
 // Buffers for whole buckets, of those that have a `shard`: where exchange is behind computation two, so that
-// one bucket is exchanged while the next is computed with.
+// one bucket is exchanged while the next is computed with. Of gradients, buckets with gaps in different places have
+// different buffers: gaps keep the zeros that they start with, and count in the sum of squares.
 void PlaceInTurns(int buffers, plan::BufferRef plan::Bucket::*shard, plan::BufferRef plan::Bucket::*whole,
                   DType plan::Bucket::*dtype, std::int64_t* cursor, std::int64_t* item,
                   std::vector<plan::Bucket>* buckets) {
+  const bool gradients = whole == &plan::Bucket::gradient;
   const size_t count = static_cast<size_t>(buffers);
-  std::vector<std::int64_t> bytes(count, 0);
-  size_t turn = 0;
+  std::map<std::vector<std::int64_t>, Turns> by_gaps;
+  const auto turns_of = [&](const plan::Bucket& bucket) -> Turns& {
+    return by_gaps[gradients ? GapsOf(bucket) : std::vector<std::int64_t>()];
+  };
   for (const plan::Bucket& bucket : *buckets) {
     if ((bucket.*shard).elements == 0) continue;
-    std::int64_t& most = bytes[turn++ % count];
+    Turns& turns = turns_of(bucket);
+    turns.bytes.resize(count);
+    std::int64_t& most = turns.bytes[turns.next++ % count];
     most = std::max(most, bucket.elements * SizeOf(bucket.*dtype));
   }
-  std::vector<std::int64_t> offsets;
-  offsets.reserve(count);
-  for (std::int64_t most : bytes) offsets.push_back(ReserveAt(most, DType::kU8, cursor, item).offset);
-  turn = 0;
+  for (auto& [gaps, turns] : by_gaps) {
+    for (const std::int64_t most : turns.bytes)
+      turns.offsets.push_back(ReserveAt(most, DType::kU8, cursor, item).offset);
+    turns.next = 0;
+  }
   for (plan::Bucket& bucket : *buckets) {
     if ((bucket.*shard).elements == 0) continue;
+    Turns& turns = turns_of(bucket);
     plan::BufferRef& place = bucket.*whole;
-    place = {.offset = offsets[turn++ % count], .elements = bucket.elements, .dtype = bucket.*dtype};
+    place = {
+        .offset = turns.offsets[turns.next++ % count], .elements = bucket.elements, .dtype = bucket.*dtype};
   }
 }
 

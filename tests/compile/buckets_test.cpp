@@ -108,4 +108,36 @@ TEST_CASE("buckets: frozen parameters take the bytes of their weights and no oth
   CHECK(memory.optimizer == 3 * 128 * 4);  // its master weights and moments
 }
 
+// What lies between parameters counts in the norm of the gradients, so that no other bucket may leave anything there.
+TEST_CASE("buckets: whole gradients are taken in turn by buckets that have gaps in the same places") {
+  using Items = std::vector<plan::Bucket::Item>;
+  const Items with_gap = {{0, 0, 200}, {1, 256, 256}};
+  const Items without = {{2, 0, 512}};
+  const auto placed = [&](std::int64_t zero_stage, int in_turns) {
+    std::vector<plan::Bucket> buckets;
+    for (const Items& items : {with_gap, without, with_gap, without, with_gap}) {
+      plan::Bucket& bucket = buckets.emplace_back();
+      bucket.items = items;
+      bucket.elements = 512;
+      bucket.shards = 2;
+      bucket.block = static_cast<std::int32_t>(buckets.size());
+    }
+    std::int64_t cursor = 0;
+    plan::MemoryBreakdown memory;
+    PlaceBuckets({.zero_stage = zero_stage, .optimizer = plan::FindOptimizer("adamw"), .in_turns = in_turns},
+                 &cursor, &memory, &buckets);
+    return buckets;
+  };
+  const std::vector<plan::Bucket> alone = placed(3, 1);
+  CHECK(alone[0].gradient.offset == alone[2].gradient.offset);
+  CHECK(alone[1].gradient.offset == alone[3].gradient.offset);
+  CHECK(!alone[0].gradient.Overlaps(alone[1].gradient));
+  CHECK(alone[0].parameter.offset == alone[1].parameter.offset);  // gathered whole, gaps too
+  const std::vector<plan::Bucket> behind = placed(2, 2);
+  CHECK(!behind[0].gradient.Overlaps(behind[1].gradient));
+  CHECK(!behind[0].gradient.Overlaps(behind[2].gradient));
+  CHECK(!behind[2].gradient.Overlaps(behind[3].gradient));
+  CHECK(behind[0].gradient.offset == behind[4].gradient.offset);
+}
+
 }  // namespace engine::compile
