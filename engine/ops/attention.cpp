@@ -1,8 +1,9 @@
 // Attention (Vaswani et al., arXiv:1706.03762; grouped queries: Ainslie et al., arXiv:2305.13245)
 //
-//   attention(q[B, S, H, E], k[B, T, K, E], v[B, T, K, E][, positions[B, S] int32][, sinks[H]])
-//       → o[B, S, H, E], lse[B, S, H]                                        (lse in fp32 or wider)
-//     Head h reads kv head h / (H/K). Key j stands at position j: keys are whole along the sequence and in
+//   attention(q[B, S, H, E], k[B, T, K, E], v[B, T, K, U][, positions[B, S] int32][, sinks[H]])
+//       → o[B, S, H, U], lse[B, S, H]                                        (lse in fp32 or wider)
+//     Head h reads kv head h / (H/K). Values may be narrower or wider than keys (U ≠ E), as those of multi-head latent
+//     attention are (DeepSeek-V2, arXiv:2405.04434). Key j stands at position j: keys are whole along the sequence and in
 //     natural order, while q may be any slice of its own. Queries and keys may be of one sequence or of two
 //     (cross attention, T ≠ S).
 //     score(i, j) = scale · q_i·k_j   for the keys that the attribute mask lets query i see:
@@ -18,13 +19,13 @@
 //     others by 1/(1 − dropout). The mask is a function of (sample, head, positions_i, j): the same in every layout.
 //     Without a mask and without dropout nothing depends on positions, and there need be none (HasPositions).
 //   attention_grad(q, k, v[, positions], o, lse, d_o[, sinks]) → dq, dk, dv[, d_sinks]
-//     P = exp(score − lse),  dP = d_o·v,  dS = P·(dP − Σ_E d_o·o), times 1 − tanh²(score/c) of the uncapped score
+//     P = exp(score − lse),  dP = d_o·v,  dS = P·(dP − Σ_U d_o·o), times 1 − tanh²(score/c) of the uncapped score
 //     dq = scale·dS·k,  dk = scale·dSᵀ·q,  dv = Pᵀ·d_o
-//     d_sinks_h = −Σ_i exp(σ_h − lse_i)·Σ_E d_o·o
+//     d_sinks_h = −Σ_i exp(σ_h − lse_i)·Σ_U d_o·o
 //
 // FLOPs count the pairs that are not masked: S·T of a head without a mask, under a causal one S(S+1)/2 without a
-// window, W·S − W(W−1)/2 within one of W. The forward pass has 2 products of 2·E FLOPs a pair, the backward pass 5. One of the 5 makes the
-// scores again, as the kernels do; Work::product_flops leaves it out. A slice of the sequence is one of a
+// window, W·S − W(W−1)/2 within one of W. The forward pass has a product of 2·E FLOPs a pair and one of 2·U, the backward pass three and two. One of
+// the three makes the scores again, as the kernels do; Work::product_flops leaves it out. A slice of the sequence is one of a
 // zigzag split (plan/layout.h): without a window all slices have as many pairs, with one the middle has most.
 //
 // Placement: split batch; split heads (Ulysses: the sequence whole); or split query sequence with whole k and
@@ -73,13 +74,18 @@ Types InferForward(TypeSpan inputs, const Attributes& attributes) {
     return Internal("attention under a causal mask, or with dropout, needs the positions of its queries");
   const Shape& q = inputs[0].shape;
   const Shape& k = inputs[1].shape;
-  if (q.rank() != 4 || k != inputs[2].shape || q[0] != k[0] || q[3] != k[3] || q[2] % k[2] != 0) {
+  const Shape& v = inputs[2].shape;
+  if (q.rank() != 4 || k.rank() != 4 || v.rank() != 4 || q[0] != k[0] || q[3] != k[3] || q[2] % k[2] != 0) {
     return Internal("attention of q {} with k {}", q.ToString(), k.ToString());
   }
+  if (k[0] != v[0] || k[1] != v[1] || k[2] != v[2])
+    return Internal("attention of keys {} with values {}", k.ToString(), v.ToString());
   const std::size_t sinks = BeforeSinks(inputs, /*backward=*/false);
   if (inputs.size() > sinks && inputs[sinks].shape != Shape{q[2]})
     return Internal("{} sinks for {} heads", inputs[sinks].shape.ToString(), q[2]);
-  return std::vector<TensorType>{inputs[0], Leading(inputs[0], 3, StatisticsDType(inputs[0].dtype))};
+  TensorType o = Leading(inputs[0], 3, inputs[0].dtype);
+  o.Append(inputs[2], 3);
+  return std::vector<TensorType>{o, Leading(inputs[0], 3, StatisticsDType(inputs[0].dtype))};
 }
 
 Types InferBackward(TypeSpan inputs, const Attributes&) {
@@ -99,7 +105,7 @@ double PairsFrom(double first, double count, double window) {
   return growing * first + growing * (growing + 1) / 2 + (count - growing) * window;
 }
 
-// FLOPs of one product over the pairs of a query slice of S out of T keys: of the slice that has most, the
+// FLOPs of one product with keys over the pairs of a query slice of S out of T keys: of the slice that has most, the
 // middle of the sequence, and of the mean one.
 struct PairFlops {
   double most, mean;
@@ -119,9 +125,10 @@ PairFlops PairFlopsOf(TypeSpan inputs, const Attributes& attributes) {
 Work AttentionWork(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes, bool backward) {
   const PairFlops pair = PairFlopsOf(inputs, attributes);
   const double head = static_cast<double>(inputs[0].shape[3]);
-  return {.flops = (backward ? 5 : 2) * pair.most,
+  const double with_values = (backward ? 2 : 1) * static_cast<double>(inputs[2].shape[3]) / head;
+  return {.flops = ((backward ? 3 : 1) + with_values) * pair.most,
           .bytes = Bytes(inputs) + Bytes(outputs),
-          .product_flops = (backward ? 4 : 2) * pair.mean,
+          .product_flops = ((backward ? 2 : 1) + with_values) * pair.mean,
           .queries = Elements(inputs[0]) / head,
           .head = head,
           .backward = backward};

@@ -26,6 +26,7 @@ AttentionShape ShapeOf(const Sizes& s, std::int64_t group_bytes = kGradGroupByte
           .heads = s.heads,
           .kv_heads = s.kv_heads,
           .head = s.head,
+          .value_head = s.head,
           .dtype = DType::kBF16,
           .grad_group_bytes = group_bytes};
 }
@@ -154,26 +155,32 @@ TEST_CASE("the profile reserves what the chosen form of attention needs") {
 }
 
 // Of sizes that cuDNN has: each form of score is the reference kernels', which need one number a query and head.
-TEST_CASE("attention with a soft cap, linear biases or sinks is slow, and says why") {
+TEST_CASE(
+    "attention with a soft cap, linear biases, sinks or values of another width than keys is slow, and says "
+    "why") {
   const plan::DeviceProfile profile = CudaProfile();
   const graph::TensorType q = {{2, 128, 4, 64}, DType::kBF16};
   const graph::TensorType positions = {{2, 128}, DType::kI32};
   const graph::TensorType lse = {{2, 128, 4}, DType::kF32};
   const graph::TensorType sinks = {{4}, DType::kBF16};
+  const graph::TensorType narrow = {{2, 128, 4, 32}, DType::kBF16};
   struct Form {
     std::string_view why;
     graph::Attributes attributes;
     bool sinks = false;
+    bool narrow = false;
   };
   for (const Form& form : {Form{"", {{"softcap", 0.0}, {"alibi", std::int64_t{0}}}},
                            Form{"attention with a soft cap", {{"softcap", 50.0}}},
                            Form{"attention with linear biases", {{"alibi", std::int64_t{1}}}},
-                           Form{"attention with sinks", {}, true}}) {
+                           Form{"attention with sinks", {}, true},
+                           Form{"attention whose keys and values are of two widths", {}, false, true}}) {
     CAPTURE(form.why);
     for (const bool backward : {false, true}) {
       CAPTURE(backward);
-      std::vector<graph::TensorType> inputs = {q, q, q, positions};
-      if (backward) inputs.insert(inputs.end(), {q, lse, q});
+      const graph::TensorType& v = form.narrow ? narrow : q;
+      std::vector<graph::TensorType> inputs = {q, q, v, positions};
+      if (backward) inputs.insert(inputs.end(), {v, lse, v});
       if (form.sinks) inputs.push_back(sinks);
       const std::string kernel = backward ? "attention_grad" : "attention";
       const plan::SlowPath slow = profile.slow(kernel, inputs, form.attributes);

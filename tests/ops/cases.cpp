@@ -271,14 +271,18 @@ void AddQkv(std::vector<Case>* cases) {
 }
 
 void AddAttention(std::vector<Case>* cases) {
+  // value_head: elements of a head of values; 0: as many as of keys.
   const auto add = [&](const std::string& label, Shape q, Shape k, Attributes attributes, bool large,
-                       bool sinks = false, bool positions = true) {
+                       bool sinks = false, std::int64_t value_head = 0, bool positions = true) {
     const Shape rows = {q[0], q[1], q[2]};
-    const std::int64_t terms = k[1] + q[3];
-    std::vector<Input> forward = {Real(q), Real(k), Real(k)};
+    Shape v = k;
+    Shape o = q;
+    if (value_head > 0) v[3] = o[3] = value_head;
+    const std::int64_t terms = k[1] + std::max(q[3], v[3]);
+    std::vector<Input> forward = {Real(q), Real(k), Real(v)};
     if (positions) forward.push_back(Positions({q[0], q[1]}));
     std::vector<Input> backward = forward;
-    backward.insert(backward.end(), {Real(q), Positive(rows), Real(q)});
+    backward.insert(backward.end(), {Real(o), Positive(rows), Real(o)});
     if (sinks) forward.push_back(Real({q[2]}));
     if (sinks) backward.push_back(Real({q[2]}));
     cases->push_back({&ops::kAttention, label, std::move(forward), attributes, terms, large});
@@ -304,8 +308,8 @@ void AddAttention(std::vector<Case>* cases) {
   add("no mask", {2, 4, 4, 6}, {2, 4, 2, 6}, unmasked, false);
   add("cross, fewer queries", {2, 4, 4, 6}, {2, 8, 2, 6}, unmasked, false);
   add("cross, more queries, dropout", {2, 8, 2, 6}, {2, 4, 2, 6}, unmasked_dropout, false);
-  add("no mask, no positions", {2, 4, 4, 6}, {2, 4, 2, 6}, unmasked, false, false, false);
-  add("no mask, no positions, sinks", {2, 8, 2, 6}, {2, 4, 2, 6}, unmasked, false, true, false);
+  add("no mask, no positions", {2, 4, 4, 6}, {2, 4, 2, 6}, unmasked, false, false, 0, false);
+  add("no mask, no positions, sinks", {2, 8, 2, 6}, {2, 4, 2, 6}, unmasked, false, true, 0, false);
   add("cross, large", {1, 301, 4, 16}, {1, 77, 2, 16}, unmasked, true);
   add("large", {1, 301, 2, 16}, {1, 301, 2, 16}, plain, true);
   add("large, all", {1, 301, 2, 16}, {1, 301, 2, 16}, all, true);
@@ -315,6 +319,8 @@ void AddAttention(std::vector<Case>* cases) {
     attributes.Set("alibi", alibi);
     return attributes;
   };
+  Attributes some = dropout;
+  some.Set("window", std::int64_t{3});
   const Shape heads_of_5 = {2, 8, 6, 5};
   const Shape keys_of_5 = {2, 8, 2, 5};
   add("soft cap, window", heads_of_5, keys_of_5, form(window, 0.8, 0), false);
@@ -322,18 +328,53 @@ void AddAttention(std::vector<Case>* cases) {
   add("soft cap, no mask", {2, 4, 2, 6}, {2, 8, 2, 6}, form(unmasked, 0.8, 0), false);
   add("linear biases", heads_of_5, keys_of_5, form(plain, 0, 1), false);
   add("sinks", {2, 4, 4, 6}, {2, 4, 2, 6}, plain, false, true);
-  add(
-      "sinks, window, dropout", heads_of_5, keys_of_5,
-      [&] {
-        Attributes attributes = dropout;
-        attributes.Set("window", std::int64_t{3});
-        return attributes;
-      }(),
-      false, true);
+  add("sinks, window, dropout", heads_of_5, keys_of_5, some, false, true);
   add("sinks, no mask, dropout", {2, 8, 2, 6}, {2, 4, 2, 6}, unmasked_dropout, false, true);
   add("soft cap, linear biases, sinks, window", heads_of_5, keys_of_5, form(window, 0.8, 1), false, true);
   add("large, soft cap, linear biases, sinks, window, dropout", {2, 301, 6, 17}, {2, 301, 2, 17},
       form(all, 0.8, 1), true, true);
+  // Keys and values of two widths.
+  add("narrow values", {2, 4, 4, 6}, {2, 4, 2, 6}, plain, false, false, 3);
+  add("wide values, sinks, window, dropout, soft cap", {2, 8, 4, 3}, {2, 8, 2, 3}, form(some, 0.8, 0), false,
+      true, 5);
+  add("narrow values, no mask", {2, 8, 2, 6}, {2, 4, 2, 6}, unmasked, false, false, 5);
+  add("large, 192 and 128", {1, 131, 3, 192}, {1, 131, 3, 192}, plain, true, false, 128);
+  add("large, 24 and 72, all", {2, 131, 4, 24}, {2, 131, 2, 24}, form(all, 0.8, 1), true, true, 72);
+}
+
+void AddJoin(std::vector<Case>* cases) {
+  const auto add = [&](const std::string& label, const Shape& lead, std::vector<std::int64_t> widths,
+                       std::int64_t shared, bool large) {
+    const std::int64_t heads = lead[lead.rank() - 1];
+    std::vector<Input> parts;
+    Shape joined = lead;
+    joined.push_back(0);
+    for (std::size_t i = 0; i < widths.size(); ++i) {
+      const bool one = (shared >> i & 1) != 0;
+      Shape part = lead;
+      if (one) part[lead.rank() - 1] = 1;
+      part.push_back(widths[i]);
+      joined[lead.rank()] += widths[i];
+      parts.push_back(Real(part));
+    }
+    cases->push_back({&ops::kJoin, label, std::move(parts), {{"shared", shared}}, 1, large});
+    std::int64_t first = 0;
+    for (std::size_t i = 0; i < widths.size(); ++i) {
+      const std::int64_t one = shared >> i & 1;
+      cases->push_back({&ops::kJoinGrad,
+                        fmt::format("{}, part {}", label, i),
+                        {Real(joined)},
+                        {{"first", first}, {"count", widths[i]}, {"shared", one}},
+                        one != 0 ? heads : 1,
+                        large});
+      first += widths[i];
+    }
+  };
+  add("plain", {2, 4, 4}, {3, 5}, 0, false);
+  add("the first shared", {2, 4, 4}, {2, 6}, 1, false);
+  add("two of three shared", {2, 4, 2}, {3, 2, 4}, 5, false);
+  add("large", {3, 101, 7}, {16, 40}, 1, true);
+  add("large, of odd widths", {3, 101, 7}, {15, 33, 8}, 4, true);
 }
 
 void AddSelectToken(std::vector<Case>* cases) {
@@ -632,6 +673,7 @@ const std::vector<Case>& AllCases() {
     AddQkv(&all);
     AddRotate(&all);
     AddAttention(&all);
+    AddJoin(&all);
     AddSelectToken(&all);
     AddLoss(&all);
     AddRoute(&all);

@@ -74,6 +74,31 @@ TEST_CASE(
   CHECK(StatedCost(ops::kAttentionGrad, {q, k, k, positions, q, lse, q}, none).product_flops == 4 * product);
 }
 
+TEST_CASE("attention with values of another width than keys counts each product by the width that it is of") {
+  const TensorType q = {{2, 6, 4, 5}};
+  const TensorType k = {{2, 10, 2, 5}};
+  const TensorType v = {{2, 10, 2, 3}};
+  const TensorType o = {{2, 6, 4, 3}};
+  const TensorType positions = {{2, 6}, DType::kI32};
+  const TensorType lse = {{2, 6, 4}};
+  const graph::Attributes none = {{"mask", std::string("none")}};
+  const double pairs = 2.0 * 2 * 4 * 6 * 10;  // 2 FLOPs for each sample, head, query and key
+  const auto forward = StatedCost(ops::kAttention, {q, k, v, positions}, none);
+  CHECK(forward.flops == doctest::Approx(pairs * (5 + 3)));  // q·kᵀ, P·v
+  CHECK(forward.product_flops == doctest::Approx(pairs * (5 + 3)));
+  const auto backward = StatedCost(ops::kAttentionGrad, {q, k, v, positions, o, lse, o}, none);
+  CHECK(backward.flops == doctest::Approx(pairs * (3 * 5 + 2 * 3)));  // q·kᵀ, dS·k, dSᵀ·q; d_o·vᵀ, Pᵀ·d_o
+  CHECK(backward.product_flops == doctest::Approx(pairs * (2 * 5 + 2 * 3)));
+}
+
+TEST_CASE("the gradient of a part of a join reads that part alone") {
+  const graph::Attributes part = {{"first", std::int64_t{2}}, {"count", std::int64_t{3}}};
+  CHECK(StatedCost(ops::kJoinGrad, {{{2, 4, 6, 12}}}, part).bytes == 2.0 * 2 * 4 * 6 * 3 * 4);
+  graph::Attributes shared = part;
+  shared.Set("shared", std::int64_t{1});
+  CHECK(StatedCost(ops::kJoinGrad, {{{2, 4, 6, 12}}}, shared).bytes == 2.0 * 4 * (6 + 1) * 3 * 4);
+}
+
 TEST_CASE("select_token reads and writes one token of each sample") {
   CHECK(StatedCost(ops::kSelectToken, {{{2, 8, 6}}}, {{"index", std::int64_t{3}}}).bytes == 2.0 * 2 * 6 * 4);
   CHECK(StatedFlops(ops::kSelectToken, {{{2, 8, 6}}}, {{"index", std::int64_t{3}}}) == 0);

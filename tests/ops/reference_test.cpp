@@ -40,6 +40,7 @@ TEST_CASE("attention") {
   ForEachCaseOf(ops::kAttention, [](const Case& test, const Tensors& in, const Tensors& out) {
     const Shape& q = in[0].type().shape;
     const Shape& k = in[1].type().shape;
+    const std::int64_t value_head = in[2].type().shape[3];
     const std::int64_t window = test.attributes.Int("window");
     const bool causal = !test.attributes.Has("mask");
     const double p = test.attributes.Float("dropout");
@@ -52,12 +53,13 @@ TEST_CASE("attention") {
       const std::int64_t b = row / (q[1] * q[2]);
       const std::int64_t i = row / q[2] % q[1];
       const std::int64_t h = row % q[2];
-      const auto key = [&](std::int64_t j) { return ((b * k[1] + j) * k[2] + h / (q[2] / k[2])) * k[3]; };
+      const auto key = [&](std::int64_t j) { return (b * k[1] + j) * k[2] + h / (q[2] / k[2]); };
       std::vector<double> weights;
       double sum = in.size() > sinks ? std::exp(in[sinks].Get(h)) : 0.0;
       for (std::int64_t j = 0; j < k[1]; ++j) {
         double score = 0;
-        for (std::int64_t e = 0; e < q[3]; ++e) score += in[0].Get(row * q[3] + e) * in[1].Get(key(j) + e);
+        for (std::int64_t e = 0; e < q[3]; ++e)
+          score += in[0].Get(row * q[3] + e) * in[1].Get(key(j) * k[3] + e);
         const bool seen = !causal || (j <= i && (window == 0 || i - j < window));
         score *= test.attributes.Float("scale");
         if (cap > 0) score = cap * std::tanh(score / cap);
@@ -65,14 +67,15 @@ TEST_CASE("attention") {
         weights.push_back(seen ? std::exp(score) : 0.0);
         sum += weights.back();
       }
-      for (std::int64_t e = 0; e < q[3]; ++e) {
+      for (std::int64_t e = 0; e < value_head; ++e) {
         double expected = 0;
         for (std::int64_t j = 0; j < k[1]; ++j) {
           const std::int64_t index = (((kFirstSample + b) * q[2] + h) * q[1] + i) * k[1] + j;
           const bool kept = p == 0 || Kept(test.attributes.String("stream"), p, index);
-          if (kept) expected += weights[static_cast<size_t>(j)] / sum / (1 - p) * in[2].Get(key(j) + e);
+          if (kept)
+            expected += weights[static_cast<size_t>(j)] / sum / (1 - p) * in[2].Get(key(j) * value_head + e);
         }
-        worst = std::max(worst, std::fabs(expected - out[0].Get(row * q[3] + e)));
+        worst = std::max(worst, std::fabs(expected - out[0].Get(row * value_head + e)));
       }
       worst = std::max(worst, std::fabs(std::log(sum) - out[1].Get(row)));
     }
@@ -117,6 +120,43 @@ TEST_CASE("select_token takes one token of each sample, and its gradient puts it
   CHECK_FALSE(
       ops::kSelectToken.infer(std::vector<graph::TensorType>{{{2, 4, 6}}}, {{"index", std::int64_t{4}}})
           .ok());
+}
+
+TEST_CASE("join puts rows side by side, those of one head beside all heads") {
+  ForEachCaseOf(ops::kJoin, [](const Case& test, const Tensors& in, const Tensors& out) {
+    const Shape& y = out[0].type().shape;
+    const std::int64_t width = y[y.rank() - 1];
+    const std::int64_t heads = y[y.rank() - 2];
+    for (std::int64_t i = 0; i < out[0].elements(); ++i) {
+      std::int64_t e = i % width;
+      size_t part = 0;
+      for (; e >= in[part].type().shape[y.rank() - 1]; ++part) e -= in[part].type().shape[y.rank() - 1];
+      const bool one = in[part].type().shape[y.rank() - 2] == 1;
+      const std::int64_t row = one ? i / width / heads : i / width;
+      REQUIRE(out[0].Get(i) == in[part].Get(row * in[part].type().shape[y.rank() - 1] + e));
+    }
+    CHECK(in.size() == test.inputs.size());
+  });
+}
+
+TEST_CASE("join and attention refuse tensors that do not go together") {
+  using Types = std::vector<graph::TensorType>;
+  const graph::Attributes second = {{"shared", std::int64_t{2}}};
+  const graph::TensorType own = {{2, 4, 3, 5}};
+  CHECK(ops::kJoin.infer(Types{own, {{2, 4, 3, 2}}}, {}).ok());
+  CHECK(ops::kJoin.infer(Types{own, {{2, 4, 1, 2}}}, second).ok());
+  CHECK_FALSE(ops::kJoin.infer(Types{own, {{2, 4, 1, 2}}}, {}).ok());
+  CHECK_FALSE(ops::kJoin.infer(Types{own, {{2, 4, 3, 2}}}, second).ok());
+  CHECK_FALSE(ops::kJoin.infer(Types{own, {{2, 1, 3, 2}}}, {}).ok());
+  CHECK_FALSE(ops::kJoin.infer(Types{own, {{2, 4, 3}}}, {}).ok());
+  CHECK_FALSE(ops::kJoin.infer(Types{own, {{2, 4, 3, 2}, DType::kF64}}, {}).ok());
+  CHECK_FALSE(ops::kJoin.infer(Types{{{2, 4, 1, 5}}}, {{"shared", std::int64_t{1}}}).ok());
+  const graph::Attributes beyond = {{"first", std::int64_t{3}}, {"count", std::int64_t{3}}};
+  CHECK_FALSE(ops::kJoinGrad.infer(Types{own}, beyond).ok());
+  const graph::TensorType positions = {{2, 4}, DType::kI32};
+  CHECK(ops::kAttention.infer(Types{own, own, {{2, 4, 3, 7}}, positions}, {}).ok());
+  CHECK_FALSE(ops::kAttention.infer(Types{own, own, {{2, 4, 1, 5}}, positions}, {}).ok());
+  CHECK_FALSE(ops::kAttention.infer(Types{own, own, {{2, 3, 3, 5}}, positions}, {}).ok());
 }
 
 TEST_CASE("attention refuses a mask that it does not know, and a window without a causal mask") {

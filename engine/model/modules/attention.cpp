@@ -8,7 +8,7 @@
 namespace engine::model {
 namespace {
 
-// q [B, S, H, E], k and v [B, T, K, E].
+// q [B, S, H, E], k [B, T, K, E] and v [B, T, K, U].
 absl::Status CheckShapes(StepContext& step) {
   const Shape& q = step.type(step.input(0)).shape;
   const Shape& k = step.type(step.input(1)).shape;
@@ -18,10 +18,10 @@ absl::Status CheckShapes(StepContext& step) {
         fmt::format("queries, keys and values are [B, S, heads, features]; these are {}, {}, {}",
                     q.ToString(), k.ToString(), v.ToString()));
   }
-  if (k != v || q[0] != k[0] || q[3] != k[3]) {
+  if (k[0] != v[0] || k[1] != v[1] || k[2] != v[2] || q[0] != k[0] || q[3] != k[3]) {
     return step.Error(fmt::format("keys {} and values {} do not go with queries {}", k.ToString(),
                                   v.ToString(), q.ToString()),
-                      "the same samples and features, and keys shaped as values");
+                      "the same samples, queries as wide as keys, and as many keys as values");
   }
   if (q[2] % k[2] != 0) {
     return step.Error(
@@ -79,10 +79,12 @@ const ModuleDef kAttentionModule{
     .doc =
         "softmax(scale · q·kᵀ) · v for each query head, of which H/K share a head of keys and values "
         "(Vaswani et al., "
-        "arXiv:1706.03762; Ainslie et al., arXiv:2305.13245). Keys and values may be of another sequence.",
-    .reads = "q [B, S, H, E]; k and v [B, T, K, E]",
+        "arXiv:1706.03762; Ainslie et al., arXiv:2305.13245). Keys and values may be of another sequence, "
+        "and values of another "
+        "width than keys.",
+    .reads = "q [B, S, H, E]; k [B, T, K, E]; v [B, T, K, U]",
     .parameters = "NAME.sinks [H], zeros, with `sinks`; role bias",
-    .gives = "[B, S, H, E]",
+    .gives = "[B, S, H, U]",
     .least_inputs = 3,
     .most_inputs = 3,
     .attributes = {{.name = "mask",

@@ -47,6 +47,7 @@ struct Problem {
         queries(q.shape[1]),
         heads(q.shape[2]),
         head(q.shape[3]),
+        value_head(args.inputs[2].shape[3]),
         keys(k.shape[1]),
         kv_heads(k.shape[2]),
         group(heads / kv_heads),
@@ -61,14 +62,14 @@ struct Problem {
     key = MakePhiloxKey(context->seed, args.attributes->String("stream"));
   }
 
-  std::int64_t QueryRow(std::int64_t b, std::int64_t h, std::int64_t i) const {
-    return ((b * queries + i) * heads + h) * head;
+  // The first row of a head of `width` elements in a tensor of queries (or of keys).
+  std::int64_t QueryRow(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t width) const {
+    return ((b * queries + i) * heads + h) * width;
   }
-  std::int64_t KeyRow(std::int64_t b, std::int64_t kv, std::int64_t j) const {
-    return ((b * keys + j) * kv_heads + kv) * head;
+  std::int64_t KeyRow(std::int64_t b, std::int64_t kv, std::int64_t j, std::int64_t width) const {
+    return ((b * keys + j) * kv_heads + kv) * width;
   }
-  std::int64_t query_stride() const { return heads * head; }
-  std::int64_t key_stride() const { return kv_heads * head; }
+  std::int64_t value_stride() const { return heads * value_head; }  // between the rows of o
 
   Keys SeenBy(std::int64_t b, std::int64_t i) const {
     if (!causal) return {0, keys};
@@ -102,7 +103,8 @@ struct Problem {
   const TensorView& q;
   const TensorView& k;
   const std::int32_t* positions;  // null: neither a mask nor dropout asks for them
-  std::int64_t batch, queries, heads, head, keys, kv_heads, group, window;
+  // head: elements of q and k; value_head: of v and o.
+  std::int64_t batch, queries, heads, head, value_head, keys, kv_heads, group, window;
   bool causal;
   double scale, dropout, softcap;
   bool alibi;
@@ -127,17 +129,17 @@ struct Block {
   }
 };
 
-// scores = scale · queries · keysᵀ of the block, for any pair of tensors laid out as q and as k.
+// scores = scale · queries · keysᵀ of the block, for any pair of tensors laid out as q and as k, with heads of `width`.
 template <typename T>
-void QueryKeyProduct(const Problem& p, const Block& block, const T* queries, const T* keys, double scale,
-                     T* scores) {
+void QueryKeyProduct(const Problem& p, const Block& block, const T* queries, const T* keys,
+                     std::int64_t width, double scale, T* scores) {
   Run(Gemm<T>{.m = block.rows,
               .n = block.columns,
-              .k = p.head,
-              .a = queries + p.QueryRow(block.b, block.h, block.i0),
-              .lda = p.query_stride(),
-              .b = keys + p.KeyRow(block.b, block.h / p.group, block.j0),
-              .ldb = p.key_stride(),
+              .k = width,
+              .a = queries + p.QueryRow(block.b, block.h, block.i0, width),
+              .lda = p.heads * width,
+              .b = keys + p.KeyRow(block.b, block.h / p.group, block.j0, width),
+              .ldb = p.kv_heads * width,
               .transpose_b = true,
               .c = scores,
               .ldc = block.columns,
@@ -146,32 +148,34 @@ void QueryKeyProduct(const Problem& p, const Block& block, const T* queries, con
 
 // out (laid out as q) = beta · out + scores · keys of the block.
 template <typename T>
-void ScoreKeyProduct(const Problem& p, const Block& block, const T* scores, const T* keys, T beta, T* out) {
+void ScoreKeyProduct(const Problem& p, const Block& block, const T* scores, const T* keys, std::int64_t width,
+                     T beta, T* out) {
   Run(Gemm<T>{.m = block.rows,
-              .n = p.head,
+              .n = width,
               .k = block.columns,
               .a = scores,
               .lda = block.columns,
-              .b = keys + p.KeyRow(block.b, block.h / p.group, block.j0),
-              .ldb = p.key_stride(),
-              .c = out + p.QueryRow(block.b, block.h, block.i0),
-              .ldc = p.query_stride(),
+              .b = keys + p.KeyRow(block.b, block.h / p.group, block.j0, width),
+              .ldb = p.kv_heads * width,
+              .c = out + p.QueryRow(block.b, block.h, block.i0, width),
+              .ldc = p.heads * width,
               .beta = beta});
 }
 
 // out (laid out as k) += scoresᵀ · queries of the block.
 template <typename T>
-void ScoreQueryProduct(const Problem& p, const Block& block, const T* scores, const T* queries, T* out) {
+void ScoreQueryProduct(const Problem& p, const Block& block, const T* scores, const T* queries,
+                       std::int64_t width, T* out) {
   Run(Gemm<T>{.m = block.columns,
-              .n = p.head,
+              .n = width,
               .k = block.rows,
               .a = scores,
               .lda = block.columns,
               .transpose_a = true,
-              .b = queries + p.QueryRow(block.b, block.h, block.i0),
-              .ldb = p.query_stride(),
-              .c = out + p.KeyRow(block.b, block.h / p.group, block.j0),
-              .ldc = p.key_stride(),
+              .b = queries + p.QueryRow(block.b, block.h, block.i0, width),
+              .ldb = p.heads * width,
+              .c = out + p.KeyRow(block.b, block.h / p.group, block.j0, width),
+              .ldc = p.kv_heads * width,
               .beta = T(1)});
 }
 
@@ -242,7 +246,7 @@ void SoftmaxRow(const Problem& p, const Block& block, std::int64_t r, Running<T>
   if (running->sum[r] > T(0)) {
     const T shrink = Exp(running->top[r] - top);
     running->sum[r] *= shrink;
-    for (std::int64_t e = 0; e < p.head; ++e) out[e] *= shrink;
+    for (std::int64_t e = 0; e < p.value_head; ++e) out[e] *= shrink;
   }
   running->top[r] = top;
   running->sum[r] += sum;
@@ -256,34 +260,34 @@ void AddSink(const Problem& p, std::int64_t r, T sink, Running<T>* running, T* o
   const T shrink = running->sum[r] > T(0) ? Exp(running->top[r] - top) : T(0);
   running->sum[r] = running->sum[r] * shrink + Exp(sink - top);
   running->top[r] = top;
-  for (std::int64_t e = 0; e < p.head; ++e) out[e] *= shrink;
+  for (std::int64_t e = 0; e < p.value_head; ++e) out[e] *= shrink;
 }
 
 template <typename T>
 void ForwardBlock(const Problem& p, const KernelArgs& args, std::int64_t b, std::int64_t h, std::int64_t i0) {
   const std::int64_t rows = std::min(kQueries, p.queries - i0);
-  T* o = args.outputs[0].as<T>() + p.QueryRow(b, h, i0);
+  T* o = args.outputs[0].as<T>() + p.QueryRow(b, h, i0, p.value_head);
   T* lse = args.outputs[1].as<T>();
   const Sinks<T> sinks(args, Behind(args, kForwardSinks));
   Tile<T> scores;
   Running<T> running;
   std::fill_n(running.top, rows, -std::numeric_limits<T>::infinity());
   std::fill_n(running.sum, rows, T(0));
-  for (std::int64_t r = 0; r < rows; ++r) std::fill_n(o + r * p.query_stride(), p.head, T(0));
+  for (std::int64_t r = 0; r < rows; ++r) std::fill_n(o + r * p.value_stride(), p.value_head, T(0));
   const Keys any = p.SeenByAny(b, i0, i0 + rows);
   for (std::int64_t j0 = any.first; j0 < any.last; j0 += kKeys) {
     const Block block = {b, h, i0, rows, j0, std::min(kKeys, any.last - j0)};
-    QueryKeyProduct(p, block, p.q.as<T>(), p.k.as<T>(), p.scale, scores.at);
+    QueryKeyProduct(p, block, p.q.as<T>(), p.k.as<T>(), p.head, p.scale, scores.at);
     for (std::int64_t r = 0; r < rows; ++r) {
-      SoftmaxRow(p, block, r, &running, scores.at + r * block.columns, o + r * p.query_stride());
+      SoftmaxRow(p, block, r, &running, scores.at + r * block.columns, o + r * p.value_stride());
     }
-    ScoreKeyProduct(p, block, scores.at, args.inputs[2].as<T>(), T(1), args.outputs[0].as<T>());
+    ScoreKeyProduct(p, block, scores.at, args.inputs[2].as<T>(), p.value_head, T(1), args.outputs[0].as<T>());
   }
   for (std::int64_t r = 0; r < rows; ++r) {
-    if (sinks.any()) AddSink(p, r, sinks.Of(p, h), &running, o + r * p.query_stride());
+    if (sinks.any()) AddSink(p, r, sinks.Of(p, h), &running, o + r * p.value_stride());
     const T sum = running.sum[r];
     const T inverse = sum > T(0) ? T(1) / sum : T(0);
-    for (std::int64_t e = 0; e < p.head; ++e) o[r * p.query_stride() + e] *= inverse;
+    for (std::int64_t e = 0; e < p.value_head; ++e) o[r * p.value_stride() + e] *= inverse;
     lse[(b * p.queries + i0 + r) * p.heads + h] = running.top[r] + std::log(sum);
   }
 }
@@ -306,12 +310,12 @@ void BackwardRow(const Problem& p, const Block& block, std::int64_t r, T lse, T 
   if (p.dropout > 0) DropRow(p, block, r, seen, probability);
 }
 
-// Σ_E d_o·o of a query.
+// Σ_U d_o·o of a query.
 template <typename T>
 T DeltaOf(const Problem& p, const KernelArgs& args, std::int64_t b, std::int64_t h, std::int64_t i) {
-  const T* o = args.inputs[Behind(args, kOutput)].as<T>() + p.QueryRow(b, h, i);
-  const T* d_o = args.inputs[Behind(args, kOutputGradient)].as<T>() + p.QueryRow(b, h, i);
-  return SumOf<T>(p.head, [&](std::int64_t e) { return d_o[e] * o[e]; });
+  const T* o = args.inputs[Behind(args, kOutput)].as<T>() + p.QueryRow(b, h, i, p.value_head);
+  const T* d_o = args.inputs[Behind(args, kOutputGradient)].as<T>() + p.QueryRow(b, h, i, p.value_head);
+  return SumOf<T>(p.value_head, [&](std::int64_t e) { return d_o[e] * o[e]; });
 }
 
 // d_sinks of the heads that are here; zero of others.
@@ -337,25 +341,25 @@ void BackwardBlock(const Problem& p, const KernelArgs& args, std::int64_t b, std
   const T* d_o = args.inputs[Behind(args, kOutputGradient)].as<T>();
   T* dq = args.outputs[0].as<T>();
   const std::int64_t rows = std::min(kQueries, p.queries - i0);
-  T delta[kQueries];  // Σ_E d_o·o
+  T delta[kQueries];  // Σ_U d_o·o
   for (std::int64_t r = 0; r < rows; ++r) {
     delta[r] = DeltaOf<T>(p, args, b, h, i0 + r);
-    std::fill_n(dq + p.QueryRow(b, h, i0 + r), p.head, T(0));
+    std::fill_n(dq + p.QueryRow(b, h, i0 + r, p.head), p.head, T(0));
   }
   Tile<T> probability;
   Tile<T> d_score;
   const Keys any = p.SeenByAny(b, i0, i0 + rows);
   for (std::int64_t j0 = any.first; j0 < any.last; j0 += kKeys) {
     const Block block = {b, h, i0, rows, j0, std::min(kKeys, any.last - j0)};
-    QueryKeyProduct(p, block, p.q.as<T>(), p.k.as<T>(), p.scale, probability.at);
-    QueryKeyProduct(p, block, d_o, args.inputs[2].as<T>(), 1.0, d_score.at);
+    QueryKeyProduct(p, block, p.q.as<T>(), p.k.as<T>(), p.head, p.scale, probability.at);
+    QueryKeyProduct(p, block, d_o, args.inputs[2].as<T>(), p.value_head, 1.0, d_score.at);
     for (std::int64_t r = 0; r < rows; ++r) {
       BackwardRow(p, block, r, lse[(b * p.queries + i0 + r) * p.heads + h], delta[r],
                   probability.at + r * block.columns, d_score.at + r * block.columns);
     }
-    ScoreKeyProduct(p, block, d_score.at, p.k.as<T>(), T(1), dq);
-    ScoreQueryProduct(p, block, d_score.at, p.q.as<T>(), args.outputs[1].as<T>());
-    ScoreQueryProduct(p, block, probability.at, d_o, args.outputs[2].as<T>());
+    ScoreKeyProduct(p, block, d_score.at, p.k.as<T>(), p.head, T(1), dq);
+    ScoreQueryProduct(p, block, d_score.at, p.q.as<T>(), p.head, args.outputs[1].as<T>());
+    ScoreQueryProduct(p, block, probability.at, d_o, p.value_head, args.outputs[2].as<T>());
   }
 }
 
@@ -379,8 +383,8 @@ void AttentionGrad(const KernelArgs& args) {
     const std::int64_t b = task / p.kv_heads;
     const std::int64_t kv = task % p.kv_heads;
     for (std::int64_t j = 0; j < p.keys; ++j) {
-      std::fill_n(args.outputs[1].as<T>() + p.KeyRow(b, kv, j), p.head, T(0));
-      std::fill_n(args.outputs[2].as<T>() + p.KeyRow(b, kv, j), p.head, T(0));
+      std::fill_n(args.outputs[1].as<T>() + p.KeyRow(b, kv, j, p.head), p.head, T(0));
+      std::fill_n(args.outputs[2].as<T>() + p.KeyRow(b, kv, j, p.value_head), p.value_head, T(0));
     }
     for (std::int64_t h = kv * p.group; h < (kv + 1) * p.group; ++h) {
       for (std::int64_t i0 = 0; i0 < p.queries; i0 += kQueries) BackwardBlock<T>(p, args, b, h, i0);

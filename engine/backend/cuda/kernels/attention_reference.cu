@@ -1,4 +1,4 @@
-// A warp a query (forward and dq) or a key (dk and dv); the lanes share the elements of a head, so that a
+// A warp a query (forward and dq) or a key (dk and dv); the lanes share the elements of a head (of both its widths), so that a
 // score is one sum over the warp. Nothing but the rows themselves is kept: softmax is online, and the
 // gradient computes each probability again from lse.
 #include "engine/backend/cuda/kernels/attention_reference.h"
@@ -153,6 +153,7 @@ __global__ void __launch_bounds__(kThreads) ForwardKernel(AttentionProblem p) {
   Query at;
   if (!OwnQuery(p, &at)) return;
   const int head = static_cast<int>(p.head);
+  const int value_head = static_cast<int>(p.value_head);
   const std::int64_t kv = at.h / (p.heads / p.kv_heads);
   const std::int64_t position = p.positions[at.b * p.queries + at.s];
   const Keys seen = SeenBy(p, position);
@@ -166,7 +167,7 @@ __global__ void __launch_bounds__(kThreads) ForwardKernel(AttentionProblem p) {
     float k[kEach];
     float v[kEach];
     LoadRow(KeyRow<const T>(p.k, at.b, t, kv), head, k);
-    LoadRow(KeyRow<const T>(p.v, at.b, t, kv), head, v);
+    LoadRow(KeyRow<const T>(p.v, at.b, t, kv), value_head, v);
     float score = p.scale * Dot(q, k);
     if constexpr (kBent) score = Bend(p, slope, position - t, score).score;
     if (score > top) {  // the same in every lane
@@ -192,24 +193,25 @@ __global__ void __launch_bounds__(kThreads) ForwardKernel(AttentionProblem p) {
   const float inverse = sum > 0 ? 1.0F / sum : 0.0F;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) o[i] *= inverse;
-  StoreRow(QueryRow<T>(p, p.o, at.b, at.s, at.h), head, o);
+  StoreRow(QueryRow<T>(p, p.o, at.b, at.s, at.h), value_head, o);
   if (threadIdx.x % kWarp == 0) *LseAt(p.lse, at.b, at.s, at.h) = top + logf(sum);
 }
 
-// dq, and Σ_E d_o·o for the keys' kernel.
+// dq, and Σ_U d_o·o for the keys' kernel.
 template <typename T, int kEach, bool kBent>
 __global__ void __launch_bounds__(kThreads) QueryGradKernel(AttentionProblem p) {
   Query at;
   if (!OwnQuery(p, &at)) return;
   const int head = static_cast<int>(p.head);
+  const int value_head = static_cast<int>(p.value_head);
   const std::int64_t kv = at.h / (p.heads / p.kv_heads);
   const std::int64_t position = p.positions[at.b * p.queries + at.s];
   const Keys seen = SeenBy(p, position);
   float q[kEach];
   float d_o[kEach];
   float dq[kEach] = {};
-  LoadRow(QueryRow<const T>(p, p.o, at.b, at.s, at.h), head, q);
-  LoadRow(QueryRow<const T>(p, p.d_o, at.b, at.s, at.h), head, d_o);
+  LoadRow(QueryRow<const T>(p, p.o, at.b, at.s, at.h), value_head, q);
+  LoadRow(QueryRow<const T>(p, p.d_o, at.b, at.s, at.h), value_head, d_o);
   const float row_sum = Dot(q, d_o);
   LoadRow(QueryRow<const T>(p, p.q, at.b, at.s, at.h), head, q);
   const float lse = *LseAt(p.lse, at.b, at.s, at.h);
@@ -218,7 +220,7 @@ __global__ void __launch_bounds__(kThreads) QueryGradKernel(AttentionProblem p) 
     float k[kEach];
     float v[kEach];
     LoadRow(KeyRow<const T>(p.k, at.b, t, kv), head, k);
-    LoadRow(KeyRow<const T>(p.v, at.b, t, kv), head, v);
+    LoadRow(KeyRow<const T>(p.v, at.b, t, kv), value_head, v);
     const PairScore pair = ProbabilityOf<kBent>(p, slope, position - t, Dot(q, k), lse);
     const float d_probability = Dot(d_o, v) * Keep(p, at.b, at.h, position, t);
     float d_score = p.scale * pair.probability * (d_probability - row_sum);
@@ -235,6 +237,7 @@ __global__ void __launch_bounds__(kThreads) KeyGradKernel(AttentionProblem p) {
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
   if (index >= p.batch * p.keys * p.kv_heads) return;
   const int head = static_cast<int>(p.head);
+  const int value_head = static_cast<int>(p.value_head);
   const std::int64_t b = index / (p.kv_heads * p.keys);
   const std::int64_t t = index / p.kv_heads % p.keys;
   const std::int64_t kv = index % p.kv_heads;
@@ -244,7 +247,7 @@ __global__ void __launch_bounds__(kThreads) KeyGradKernel(AttentionProblem p) {
   float dk[kEach] = {};
   float dv[kEach] = {};
   LoadRow(KeyRow<const T>(p.k, b, t, kv), head, k);
-  LoadRow(KeyRow<const T>(p.v, b, t, kv), head, v);
+  LoadRow(KeyRow<const T>(p.v, b, t, kv), value_head, v);
   for (std::int64_t h = kv * group; h < (kv + 1) * group; ++h) {
     const float slope = kBent ? SlopeOf(p, h) : 0.0F;
     for (std::int64_t s = 0; s < p.queries; ++s) {
@@ -254,7 +257,7 @@ __global__ void __launch_bounds__(kThreads) KeyGradKernel(AttentionProblem p) {
       float q[kEach];
       float d_o[kEach];
       LoadRow(QueryRow<const T>(p, p.q, b, s, h), head, q);
-      LoadRow(QueryRow<const T>(p, p.d_o, b, s, h), head, d_o);
+      LoadRow(QueryRow<const T>(p, p.d_o, b, s, h), value_head, d_o);
       const PairScore pair = ProbabilityOf<kBent>(p, slope, position - t, Dot(q, k), *LseAt(p.lse, b, s, h));
       const float keep = Keep(p, b, h, position, t);
       float d_score = p.scale * pair.probability * (Dot(d_o, v) * keep - p.row_sums[RowSumAt(p, b, s, h)]);
@@ -264,7 +267,7 @@ __global__ void __launch_bounds__(kThreads) KeyGradKernel(AttentionProblem p) {
     }
   }
   StoreRow(KeyRow<T>(p.dk, b, t, kv), head, dk);
-  StoreRow(KeyRow<T>(p.dv, b, t, kv), head, dv);
+  StoreRow(KeyRow<T>(p.dv, b, t, kv), value_head, dv);
 }
 
 // A block a head: over its queries in a fixed order, after QueryGradKernel has left their sums.
@@ -285,7 +288,7 @@ __global__ void __launch_bounds__(kThreads) SinkGradKernel(AttentionProblem p) {
 
 unsigned BlocksFor(std::int64_t warps) { return static_cast<unsigned>((warps + kWarps - 1) / kWarps); }
 
-// Calls body(T(), integral constant of elements a lane, integral constant kBent).
+// Calls of_form(T(), integral constant of elements a lane, integral constant kBent).
 template <typename Body>
 void WithRowType(const AttentionProblem& p, const Body& of_form) {
   WithElementType(p.dtype, [&](auto element) {
@@ -296,13 +299,14 @@ void WithRowType(const AttentionProblem& p, const Body& of_form) {
         of_form(row_element, each, std::false_type());
       }
     };
-    if (p.head <= kWarp) {
+    const std::int64_t widest = p.head > p.value_head ? p.head : p.value_head;
+    if (widest <= kWarp) {
       body(element, std::integral_constant<int, 1>());
-    } else if (p.head <= 2 * kWarp) {
+    } else if (widest <= 2 * kWarp) {
       body(element, std::integral_constant<int, 2>());
-    } else if (p.head <= 4 * kWarp) {
+    } else if (widest <= 4 * kWarp) {
       body(element, std::integral_constant<int, 4>());
-    } else if (p.head <= 8 * kWarp) {
+    } else if (widest <= 8 * kWarp) {
       body(element, std::integral_constant<int, 8>());
     } else {
       body(element, std::integral_constant<int, 16>());

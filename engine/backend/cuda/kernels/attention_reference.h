@@ -1,6 +1,7 @@
 // Launchers of attention_reference.cu: attention with plain fp32 arithmetic, for any sizes, windows, dropout,
 // soft caps, linear biases, sinks, element types and slices of the sequence. What other forms are compared with, and what carries out those
-// that cuDNN does not. B batch, S queries, T keys, H heads, K kv heads, E elements of a head.
+// that cuDNN does not. B batch, S queries, T keys, H heads, K kv heads, E elements
+// of a head of q and k, U of v and o.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -41,8 +42,9 @@ struct AttentionDropout {
 struct AttentionProblem {
   DType dtype = DType::kF32;  // of q, k, v, o and their gradients
   std::int64_t batch = 0, queries = 0, keys = 0, heads = 0, kv_heads = 0;
-  std::int64_t head = 0;    // E, up to kAttentionReferenceMaxHead
-  std::int64_t window = 0;  // 0: none
+  std::int64_t head = 0;        // E, of q and k, up to kAttentionReferenceMaxHead
+  std::int64_t value_head = 0;  // U, of v and o, likewise
+  std::int64_t window = 0;      // 0: none
   float scale = 1;
   const std::int32_t* positions = nullptr;       // [B, S]
   AttentionView q = {}, k = {}, v = {}, o = {};  // inputs

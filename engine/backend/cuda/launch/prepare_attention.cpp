@@ -27,14 +27,16 @@ AttentionShape SeparateShape(const LaunchArgs& args, bool backward) {
 
 // ----------------------------------------------------------------------------------------------- the tensors
 
-// [B, S, H, E], the heads of a kv head next to each other.
+// [B, S, H, E] or [B, S, H, U], the heads of a kv head next to each other.
 AttentionView QueriesOf(const TensorView& view, const AttentionShape& s) {
-  return {view.data, s.queries * s.heads * s.head, s.heads * s.head, s.group() * s.head, s.head};
+  const std::int64_t head = view.shape[3];
+  return {view.data, s.queries * s.heads * head, s.heads * head, s.group() * head, head};
 }
 
-// [B, T, K, E]
+// [B, T, K, E] or [B, T, K, U]
 AttentionView KeysOf(const TensorView& view, const AttentionShape& s) {
-  return {view.data, s.keys * s.kv_heads * s.head, s.kv_heads * s.head, s.head, s.head};
+  const std::int64_t head = view.shape[3];
+  return {view.data, s.keys * s.kv_heads * head, s.kv_heads * head, head, head};
 }
 
 // One of the J heads of each kv head of a packed tensor [B, S, K, J, E], and those after it.
@@ -57,6 +59,7 @@ AttentionProblem ProblemOf(const LaunchArgs& args, const AttentionShape& s, cons
           .heads = s.heads,
           .kv_heads = s.kv_heads,
           .head = s.head,
+          .value_head = s.value_head,
           .window = s.window,
           .scale = static_cast<float>(args.instruction->attributes().Float("scale")),
           .positions = positions.as<std::int32_t>(),
@@ -291,8 +294,9 @@ absl::StatusOr<AttentionDropout> DropoutOf(const TensorView& q, const AttentionS
 
 absl::StatusOr<Enqueue> PrepareReference(const LaunchArgs& args, const AttentionShape& s,
                                          AttentionProblem problem, bool backward) {
-  if (s.head > kAttentionReferenceMaxHead) {
-    return Unimplemented("attention heads of {} elements; {} is the most", s.head,
+  const std::int64_t widest = std::max(s.head, s.value_head);
+  if (widest > kAttentionReferenceMaxHead) {
+    return Unimplemented("attention heads of {} elements; {} is the most", widest,
                          kAttentionReferenceMaxHead);
   }
   if (backward) {

@@ -69,6 +69,7 @@ AttentionShape ShapeOfSeparate(Types inputs, const graph::Attributes& attributes
                        .heads = q.shape[2],
                        .kv_heads = k.shape[2],
                        .head = q.shape[3],
+                       .value_head = inputs[2].shape[3],
                        .dtype = q.dtype,
                        .sinks = inputs.size() > SinksInput(backward)};
   SetAttributes(attributes, &shape);
@@ -82,6 +83,7 @@ AttentionShape ShapeOfPacked(const graph::TensorType& qkv, const graph::Attribut
                        .heads = qkv.shape[2] * (qkv.shape[3] - 2),
                        .kv_heads = qkv.shape[2],
                        .head = qkv.shape[4],
+                       .value_head = qkv.shape[4],
                        .dtype = qkv.dtype,
                        .packed = true};
   SetAttributes(attributes, &shape);
@@ -93,6 +95,8 @@ std::string_view WhyNotCudnn(const AttentionShape& shape) {
   if (shape.softcap > 0) return "attention with a soft cap";
   if (shape.alibi) return "attention with linear biases";
   if (shape.sinks) return "attention with sinks";
+  // cuDNN has engines for some such pairs; which of them take this graph, masks and gradient too, has not been measured.
+  if (shape.head != shape.value_head) return "attention whose keys and values are of two widths";
   if (shape.dtype != DType::kBF16 && shape.dtype != DType::kF16) return "attention in fp32";
   if (shape.head < 64) return "attention of heads of less than 64 elements";
   if (shape.head > 256) return "attention of heads of more than 256 elements";

@@ -24,7 +24,8 @@ struct AttentionShape {
   std::int64_t keys = 0;
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
-  std::int64_t head = 0;
+  std::int64_t head = 0;        // elements of q and k
+  std::int64_t value_head = 0;  // of v and o
   DType dtype = DType::kF32;
   // q, k and v are one tensor [B, S, K, J, E], J = H/K + 2.
   bool packed = false;
@@ -38,7 +39,7 @@ struct AttentionShape {
   std::int64_t group() const { return heads / kv_heads; }
 };
 
-// Of attention and attention_grad (`backward`), whose first inputs are q and k.
+// Of attention and attention_grad (`backward`), whose first inputs are q, k and v.
 AttentionShape ShapeOfSeparate(Types inputs, const graph::Attributes& attributes, bool backward);
 // Input of attention and of attention_grad (ops/attention.cpp) that sinks are, where there are any.
 constexpr std::size_t SinksInput(bool backward) { return backward ? 7 : 4; }
