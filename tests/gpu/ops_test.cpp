@@ -2,6 +2,7 @@
 // input; a second run gives the same bits. Outputs are NaN and scratch is garbage before every run.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 
@@ -32,9 +33,49 @@ Tolerance ToleranceOf(const GpuCase& test, size_t output, DType of_output, DType
   return tolerance;
 }
 
+bool IsGrouped(const graph::OpDef& op) {
+  return &op == &ops::kGroupedLinear || &op == &ops::kGroupedLinearDgrad || &op == &ops::kGroupedLinearWgrad;
+}
+
+std::int64_t FilledUp(std::int64_t rows) {
+  return (rows + graph::kRowAlignment - 1) / graph::kRowAlignment * graph::kRowAlignment;
+}
+
+// Behind the last group of rows of experts (graph/rows.h).
+std::int64_t EndOfGroups(const Tensor& groups) {
+  std::int64_t end = 0;
+  for (std::int64_t e = 0; e < groups.type().shape[0]; ++e) {
+    const auto rows = static_cast<std::int64_t>(groups.Get(2 * e + 1));
+    if (rows > 0) end = static_cast<std::int64_t>(groups.Get(2 * e)) + FilledUp(rows);
+  }
+  return end;
+}
+
+// Of a grouped product: rows that fill up a group become zeros, as they are in a run; those behind the last group NaN, as
+// nothing reads them.
+void FillUnusedRows(Tensors* inputs) {
+  const Tensor groups = (*inputs)[2];
+  const std::int64_t rows = (*inputs)[0].type().shape[0];
+  std::vector<double> filling(static_cast<size_t>(rows), 0.0);
+  std::vector<bool> used(static_cast<size_t>(rows), false);
+  std::fill(filling.begin() + EndOfGroups(groups), filling.end(), std::nan(""));
+  for (std::int64_t e = 0; e < groups.type().shape[0]; ++e) {
+    std::fill_n(used.begin() + static_cast<std::int64_t>(groups.Get(2 * e)),
+                static_cast<std::int64_t>(groups.Get(2 * e + 1)), true);
+  }
+  for (Tensor& input : *inputs) {
+    if (input.type().dtype == DType::kI32 || input.type().shape[0] != rows) continue;
+    const std::int64_t width = input.elements() / rows;
+    for (std::int64_t i = 0; i < input.elements(); ++i) {
+      if (!used[static_cast<size_t>(i / width)]) input.Set(i, filling[static_cast<size_t>(i / width)]);
+    }
+  }
+}
+
 Tensors InputsOf(const GpuCase& test, DType dtype, std::vector<DType>* dtypes) {
   Tensors inputs = ops_test::MakeInputs(test.base, DType::kF64);
   if (test.adjust) test.adjust(&inputs);
+  if (IsGrouped(*test.base.op)) FillUnusedRows(&inputs);
   for (size_t i = 0; i < inputs.size(); ++i) {
     const bool integer = inputs[i].type().dtype == DType::kI32;
     const DType on_gpu = integer ? DType::kI32 : IsStatistic(test.base, i) ? DType::kF32 : dtype;
@@ -46,7 +87,8 @@ Tensors InputsOf(const GpuCase& test, DType dtype, std::vector<DType>* dtypes) {
 
 // Ops whose fp32 sums may be kept in bf16 where the tensors are: those that make gradients of matrices.
 bool MakesMatrixGradients(const graph::OpDef& op) {
-  return &op == &ops::kLinearWgrad || &op == &ops::kEmbeddingGrad || &op == &ops::kLinearCrossEntropy;
+  return &op == &ops::kLinearWgrad || &op == &ops::kGroupedLinearWgrad || &op == &ops::kEmbeddingGrad ||
+         &op == &ops::kLinearCrossEntropy;
 }
 
 // The head's weight gradient in bf16 is rounded after each chunk of tokens but the last, whose rounding is in
@@ -77,13 +119,15 @@ std::vector<int> InPlaceInputs(const graph::OpDef& op) {
 // Of an op whose output 0 are rows of experts (graph/rows.h), those that it writes: up to the end of the last group.
 // Negative: all.
 std::int64_t WrittenRows(const Problem& problem) {
+  if (problem.op == &ops::kGroupedLinear || problem.op == &ops::kGroupedLinearDgrad)
+    return EndOfGroups(problem.inputs[2]);
   const bool spread = problem.op == &ops::kSpread;
   if (!spread && problem.op != &ops::kExpertActivation && problem.op != &ops::kExpertActivationGrad)
     return -1;
   const Tensor& choice_of = problem.inputs[spread ? 1 : 2];
   std::int64_t end = choice_of.elements();
   while (end > 0 && choice_of.Get(end - 1) < 0) --end;
-  return (end + graph::kRowAlignment - 1) / graph::kRowAlignment * graph::kRowAlignment;
+  return FilledUp(end);
 }
 
 // Rows behind them hold anything: they become what is expected.
@@ -112,8 +156,8 @@ void CheckOutputs(const GpuCase& test, const Problem& problem, DType dtype, cons
         (problem.op->accumulates >> o & 1U) != 0 && problem.outputs[o].type.dtype == DType::kBF16;
     if (narrow && problem.op == &ops::kLinearCrossEntropy)
       tolerance.absolute += ChunkRoundings(test, problem);
-    // Some of cuBLASLt's kernels round the product to the gradient's format before they add it.
-    if (narrow && adds && problem.op == &ops::kLinearWgrad)
+    // Some of cuBLASLt's kernels, and ours of experts, round the product to the gradient's format before they add it.
+    if (narrow && adds && (problem.op == &ops::kLinearWgrad || problem.op == &ops::kGroupedLinearWgrad))
       tolerance.absolute += UnitRoundoff(DType::kBF16) * ops_test::Scale(expected[o]);
     Compare(fmt::format("{}, output {}{}", problem.where, o, adds ? ", adding" : ""), sum,
             outcome->outputs[o], tolerance);

@@ -660,6 +660,37 @@ void AddMoreExpertRows(std::vector<Case>* cases) {
   }
 }
 
+// Products of experts as GPUs take them in whole tiles of 128 × 256, with rows, elements and experts that fill none.
+void AddGroupedLinear(std::vector<Case>* cases) {
+  struct Sizes {
+    std::string label;
+    std::int64_t tokens, k, experts, d, planes, f;
+  };
+  for (const Sizes& s :
+       std::initializer_list<Sizes>{{"whole tiles", 320, 2, 4, 256, 1, 512},
+                                    {"planes, no whole tile", 300, 2, 9, 192, 2, 328},
+                                    {"elements not in blocks of 64", 200, 1, 3, 72, 1, 1000},
+                                    {"an odd number of tiles", 150, 2, 3, 264, 1, 264},
+                                    {"experts without rows", 30, 1, 40, 64, 1, 64},
+                                    {"many rows an expert", 2100, 2, 2, 64, 1, 136},
+                                    {"a few elements", 130, 2, 5, 8, 2, 8},
+                                    {"elements not in pieces of 16 bytes", 200, 2, 4, 68, 2, 90}}) {
+    const Input choice = Choices({1, s.tokens}, s.k, s.experts);
+    const RowPlaces at = PlacesOf(choice, s.experts);
+    const std::int64_t rows = at.choice_of.shape[0];
+    const Shape x = {rows, s.d};
+    const Shape y = s.planes > 1 ? Shape{rows, s.planes, s.f} : Shape{rows, s.f};
+    const Shape w = s.planes > 1 ? Shape{s.experts, s.planes, s.f, s.d} : Shape{s.experts, s.f, s.d};
+    const Attributes attributes = {{"in_dims", kOne}, {"out_split", s.planes > 1 ? kOne : std::int64_t{0}}};
+    const auto add = [&](const graph::OpDef& op, std::vector<Input> inputs, std::int64_t terms) {
+      cases->push_back({&op, s.label, std::move(inputs), attributes, terms, /*large=*/true, /*rows=*/true});
+    };
+    add(ops::kGroupedLinear, {{x}, {w}, at.groups}, s.d);
+    add(ops::kGroupedLinearDgrad, {{y}, {w}, at.groups}, s.planes * s.f);
+    add(ops::kGroupedLinearWgrad, {{y}, {x}, at.groups}, s.tokens * s.k);
+  }
+}
+
 }  // namespace
 
 const std::vector<Case>& AllCases() {
@@ -681,6 +712,7 @@ const std::vector<Case>& AllCases() {
     AddRouterLosses(&all);
     AddExpertRows(&all);
     AddMoreExpertRows(&all);
+    AddGroupedLinear(&all);
     return all;
   }();
   return cases;

@@ -1,0 +1,116 @@
+// Grouped linear layers (ops/grouped_linear.cpp): of bf16 in whole 16-byte pieces on Hopper by its tensor cores, else by the
+// plain kernel.
+#include <limits>
+#include <memory>
+
+#include "engine/backend/cuda/device/device.h"
+#include "engine/backend/cuda/kernels/grouped.h"
+#include "engine/backend/cuda/kernels/grouped_sm90a.h"
+#include "engine/backend/cuda/launch/prepare.h"
+#include "engine/backend/cuda/launch/prepare_checks.h"
+#include "engine/backend/cuda/launch/tensor_map.h"
+
+namespace engine::backend::cuda {
+namespace {
+
+std::int64_t RowSize(const TensorView& rows) { return rows.shape.elements(1, rows.shape.rank()); }
+
+absl::StatusOr<GroupedProduct> ProductOf(GroupedKind kind, const LaunchArgs& args) {
+  const std::string_view op = args.instruction->kernel();
+  const TensorView& a = args.inputs[0];
+  const TensorView& b = args.inputs[1];
+  const TensorView& groups = args.inputs[2];
+  const TensorView& d = args.outputs[0];
+  RETURN_IF_ERROR(ExpectOneElementType(op, {&a, &b}));
+  if (kind != GroupedKind::kWgrad || d.dtype != DType::kF32)
+    RETURN_IF_ERROR(ExpectOneElementType(op, {&a, &d}));
+  if (groups.dtype != DType::kI32) return Internal("{}: groups are {}", op, Name(groups.dtype));
+  const TensorView& in = kind == GroupedKind::kForward ? a : kind == GroupedKind::kDgrad ? d : b;
+  const TensorView& out = kind == GroupedKind::kForward ? d : a;
+  return GroupedProduct{.kind = kind,
+                        .experts = groups.shape[0],
+                        .rows = a.shape[0],
+                        .out = RowSize(out),
+                        .in = RowSize(in),
+                        .a = a.data,
+                        .b = b.data,
+                        .d = d.data,
+                        .operands = a.dtype,
+                        .result = d.dtype,
+                        .accumulate = (args.accumulate & 1U) != 0,
+                        .groups = groups.as<std::int32_t>()};
+}
+
+// TMA reads and writes rows at multiples of 16 bytes.
+bool TakesSm90a(const Device& device, const GroupedProduct& product) {
+  constexpr std::int64_t kPiece = 8;  // elements of bf16
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  const auto aligned = [](const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; };
+  return HasGroupedSm90a() && device.properties().major == 9 && device.properties().minor == 0 &&
+         product.operands == DType::kBF16 && product.out % kPiece == 0 && product.in % kPiece == 0 &&
+         product.rows > 0 && product.rows <= kMost && product.out <= kMost && product.in <= kMost &&
+         aligned(product.a) && aligned(product.b) && aligned(product.d);
+}
+
+absl::StatusOr<CUtensorMap> MapOf(const void* data, DType dtype, const std::array<std::int64_t, 3>& dims,
+                                  const TensorBox& box) {
+  return MakeTensorMap({.data = data, .dtype = dtype, .dims = dims, .box = {box.x, box.y, box.z}});
+}
+
+absl::StatusOr<Enqueue> PrepareSm90a(const Device& device, const GroupedProduct& product,
+                                     std::int32_t* order) {
+  auto grouped = std::make_shared<GroupedSm90a>();
+  grouped->product = product;
+  grouped->order = order;
+  grouped->multiprocessors = device.multiprocessors();
+  grouped->cluster = GroupedClusterOf(product);
+  const GroupedBoxes boxes = GroupedBoxesOf(product);
+  const std::array<std::int64_t, 3> in_rows = {product.in, product.rows, 1};
+  const std::array<std::int64_t, 3> out_rows = {product.out, product.rows, 1};
+  const std::array<std::int64_t, 3> matrices = {product.in, product.out, product.experts};
+  const bool weights = product.kind == GroupedKind::kWgrad;
+  const bool forward = product.kind == GroupedKind::kForward;
+  ASSIGN_OR_RETURN(grouped->a, MapOf(product.a, product.operands, forward ? in_rows : out_rows, boxes.a));
+  ASSIGN_OR_RETURN(grouped->b, MapOf(product.b, product.operands, weights ? in_rows : matrices, boxes.b));
+  ASSIGN_OR_RETURN(grouped->d, MapOf(product.d, product.result,
+                                     weights   ? matrices
+                                     : forward ? out_rows
+                                               : in_rows,
+                                     boxes.d));
+  RETURN_IF_CUDA_ERROR(AllowGroupedSm90a(*grouped));
+  return Enqueue([grouped, order](cudaStream_t stream, const KernelContext&) -> absl::Status {
+    const GroupedProduct& of = grouped->product;
+    if (order != nullptr) OrderGroups(of.groups, of.experts, order, stream);
+    return ToStatus(LaunchGroupedSm90a(*grouped, stream), "grouped linear");
+  });
+}
+
+absl::StatusOr<Enqueue> PrepareGrouped(const Device& device, const LaunchArgs& args, GroupedKind kind) {
+  ASSIGN_OR_RETURN(const GroupedProduct product, ProductOf(kind, args));
+  // Every thread walks the groups of kWgrad largest first, so that the last tiles are short.
+  std::int32_t* order = nullptr;
+  if (kind == GroupedKind::kWgrad) {
+    RETURN_IF_ERROR(ExpectScratch(args.instruction->kernel(), args,
+                                  product.experts * static_cast<std::int64_t>(sizeof(std::int32_t))));
+    order = reinterpret_cast<std::int32_t*>(args.scratch.data());
+  }
+  if (TakesSm90a(device, product)) return PrepareSm90a(device, product, order);
+  return Enqueue([product](cudaStream_t stream, const KernelContext&) {
+    GroupedLinearPortable(product, stream);
+    return ToStatus(cudaGetLastError(), "grouped linear");
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<Enqueue> PrepareGroupedLinear(Device& device, const LaunchArgs& args) {
+  return PrepareGrouped(device, args, GroupedKind::kForward);
+}
+absl::StatusOr<Enqueue> PrepareGroupedLinearDgrad(Device& device, const LaunchArgs& args) {
+  return PrepareGrouped(device, args, GroupedKind::kDgrad);
+}
+absl::StatusOr<Enqueue> PrepareGroupedLinearWgrad(Device& device, const LaunchArgs& args) {
+  return PrepareGrouped(device, args, GroupedKind::kWgrad);
+}
+
+}  // namespace engine::backend::cuda
