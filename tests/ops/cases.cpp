@@ -119,6 +119,8 @@ void AddActivations(std::vector<Case>* cases) {
       add(ops::kGluGrad, name, {{gated}, {x}}, {{"kind", name}});
     }
     add(ops::kMultiply, "plain", {{x}, {x}}, {});
+    add(ops::kScaleRows, "plain", {{x}, {{x[0], x[1], 1}}}, {});
+    cases->push_back({&ops::kRowDot, large ? "plain, large" : "plain", {{x}, {x}}, {}, x[2], large});
     add(ops::kScale, "plain", {{x}}, {{"by", -1.7}});
     for (const double cap : {0.7, 30.0}) {  // values far above the cap, and far below
       add(ops::kSoftcap, "at " + std::to_string(cap), {{x}}, {{"cap", cap}});

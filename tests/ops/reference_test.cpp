@@ -292,6 +292,15 @@ TEST_CASE("activations and gates by their kind") {
 TEST_CASE("products, scales and soft caps") {
   CheckElements(ops::kMultiply,
                 [](const Case&, const Tensors& in, std::int64_t i) { return in[0].Get(i) * in[1].Get(i); });
+  CheckElements(ops::kScaleRows, [](const Case& test, const Tensors& in, std::int64_t i) {
+    return in[0].Get(i) * in[1].Get(i / test.inputs[0].shape[2]);
+  });
+  CheckElements(ops::kRowDot, [](const Case& test, const Tensors& in, std::int64_t row) {
+    const std::int64_t width = test.inputs[0].shape[2];
+    double sum = 0;
+    for (std::int64_t i = row * width; i < (row + 1) * width; ++i) sum += in[0].Get(i) * in[1].Get(i);
+    return sum;
+  });
   CheckElements(ops::kScale, [](const Case& test, const Tensors& in, std::int64_t i) {
     return test.attributes.Float("by") * in[0].Get(i);
   });
@@ -301,6 +310,8 @@ TEST_CASE("products, scales and soft caps") {
   });
   const std::vector<graph::TensorType> unlike = {{{2, 4, 6}}, {{2, 4, 3}}};
   CHECK_FALSE(ops::kMultiply.infer(unlike, {}).ok());
+  CHECK_FALSE(ops::kScaleRows.infer(unlike, {}).ok());
+  CHECK_FALSE(ops::kRowDot.infer(unlike, {}).ok());
   CHECK_FALSE(ops::kSoftcap.infer(std::vector<graph::TensorType>{{{2, 4}}}, {{"cap", 0.0}}).ok());
 }
 

@@ -24,14 +24,25 @@ absl::StatusOr<graph::ValueIds> EmitAdd(StepContext& step) {
   return graph::ValueIds{y};
 }
 
+// Whether b has one number where a has its last dim.
+bool IsFactorOfRows(const Shape& a, const Shape& b) {
+  if (a.rank() == 0 || a.rank() != b.rank() || b[b.rank() - 1] != 1) return false;
+  for (int dim = 0; dim + 1 < a.rank(); ++dim) {
+    if (a[dim] != b[dim]) return false;
+  }
+  return true;
+}
+
 absl::StatusOr<graph::ValueIds> EmitMultiply(StepContext& step) {
   const Shape& a = step.type(step.input(0)).shape;
   const Shape& b = step.type(step.input(1)).shape;
-  if (a != b)
+  const bool by_row = a != b && IsFactorOfRows(a, b);
+  if (a != b && !by_row)
     return step.Error(
-        fmt::format("it multiplies two values of one shape, not {} and {}", a.ToString(), b.ToString()));
-  ASSIGN_OR_RETURN(const graph::ValueId y,
-                   step.Emit1(ops::kMultiply, step.path(), {step.input(0), step.input(1)}));
+        fmt::format("it multiplies two values of one shape, or rows by a number each, not {} and {}",
+                    a.ToString(), b.ToString()));
+  ASSIGN_OR_RETURN(const graph::ValueId y, step.Emit1(by_row ? ops::kScaleRows : ops::kMultiply, step.path(),
+                                                      {step.input(0), step.input(1)}));
   return graph::ValueIds{y};
 }
 
@@ -49,13 +60,14 @@ absl::StatusOr<graph::ValueIds> EmitSoftcap(StepContext& step) {
 
 }  // namespace
 
-const ModuleDef kMultiplyModule{.name = "multiply",
-                                .doc = "a · b, element by element.",
-                                .reads = "a and b of one shape",
-                                .gives = "as a",
-                                .least_inputs = 2,
-                                .most_inputs = 2,
-                                .emit = EmitMultiply};
+const ModuleDef kMultiplyModule{
+    .name = "multiply",
+    .doc = "a · b, element by element; or each row of a by the one number that b has for it.",
+    .reads = "a, and b of its shape or with a last dim of 1",
+    .gives = "as a",
+    .least_inputs = 2,
+    .most_inputs = 2,
+    .emit = EmitMultiply};
 
 const ModuleDef kScaleModule{.name = "scale",
                              .doc = "x times a number.",
