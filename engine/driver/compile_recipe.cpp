@@ -1,7 +1,11 @@
 #include "engine/driver/compile_recipe.h"
 
+#include <fmt/format.h>
+
+#include <cstdint>
 #include <utility>
 
+#include "engine/base/units.h"
 #include "engine/model/build.h"
 #include "engine/predict/predict.h"
 #include "engine/verify/verify.h"
@@ -34,8 +38,17 @@ absl::StatusOr<compile::Compiled> CompileByPolicy(const recipe::Recipe& recipe, 
     return wanted ? model::BuildModel(recipe, ModelOptions(recipe, policy, dropout, windows))
                   : graph::Graph();
   };
-  return compile::Compile(policy, build(options.training, /*dropout=*/true),
-                          build(options.evaluation, /*dropout=*/false), options);
+  graph::Graph training = build(options.training, /*dropout=*/true);
+  const std::int64_t active = model::CountActiveParameters(training);
+  const bool has_experts = active != model::CountParameters(training);
+  ASSIGN_OR_RETURN(
+      compile::Compiled compiled,
+      compile::Compile(policy, std::move(training), build(options.evaluation, /*dropout=*/false), options));
+  if (has_experts) {
+    compiled.plan.notes.push_back(
+        fmt::format("of experts a token meets those that it goes to: {} parameters", WithThousands(active)));
+  }
+  return compiled;
 }
 
 absl::StatusOr<compile::Compiled> CompileAs(const recipe::Recipe& recipe,

@@ -13,6 +13,7 @@
 #include "engine/model/scope.h"
 #include "engine/model/step_context.h"
 #include "engine/model/walk.h"
+#include "engine/ops/ops.h"
 #include "engine/recipe/expand.h"
 
 namespace engine::model {
@@ -109,6 +110,17 @@ std::optional<int> TokenOffset(std::string_view input) {
 std::int64_t CountParameters(const Graph& graph) {
   std::int64_t count = 0;
   for (const graph::Parameter& parameter : graph.parameters()) count += parameter.logical_shape.elements();
+  return count;
+}
+
+std::int64_t CountActiveParameters(const Graph& graph) {
+  std::int64_t count = CountParameters(graph);
+  for (const graph::Node& node : graph.nodes()) {
+    if (node.op != &ops::kGroupedLinear) continue;
+    const std::int64_t experts = node.attributes.Int("experts");
+    const std::int64_t of_expert = graph.FindParameter(node.inputs[1])->logical_shape.elements() / experts;
+    count -= of_expert * (experts - node.attributes.Int("k"));
+  }
   return count;
 }
 

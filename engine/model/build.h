@@ -50,4 +50,7 @@ graph::Graph BuildModel(const recipe::Recipe& recipe, const BuildOptions& option
 // Sum of the parameters' elements, padding excluded.
 std::int64_t CountParameters(const graph::Graph& graph);
 
+// Those that a token meets: of experts, only as many as it goes to.
+std::int64_t CountActiveParameters(const graph::Graph& graph);
+
 }  // namespace engine::model

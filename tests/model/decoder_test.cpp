@@ -218,6 +218,40 @@ TEST_CASE("texts: parameter counts of the published checkpoints") {
   }
 }
 
+// Models with experts. All parameters are those of the released checkpoints; those that a token meets are without the experts
+// that it does not go to, as the names and cards have them rounded (12.9B, 39B, 1.3B, 2.7B, 3.3B, 22B).
+TEST_CASE("texts: parameter counts of models with experts, all and those of a token") {
+  struct Row {
+    const char* model;
+    std::int64_t parameters, active;
+    double billions;  // as published
+  };
+  const Row rows[] = {
+      {"mixtral-8x7b", 46'702'792'704, 12'879'925'248, 12.9},
+      {"mixtral-8x22b", 140'620'634'112, 39'152'031'744, 39},
+      {"olmoe-1b-7b", 6'919'161'856, 1'282'017'280, 1.3},
+      {"qwen1.5-moe-a2.7b", 14'315'784'192, 2'689'173'504, 2.7},
+      {"qwen3-30b-a3b", 30'532'122'624, 3'353'032'704, 3.3},
+      {"qwen3-235b-a22b", 235'093'634'560, 22'190'763'520, 22},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.model);
+    const Graph graph = Build(RecipeOfFragment(row.model));
+    CHECK(CountParameters(graph) == row.parameters);
+    CHECK(CountActiveParameters(graph) == row.active);
+    CHECK(1e-9 * static_cast<double>(row.active) == doctest::Approx(row.billions).epsilon(0.02));
+  }
+  CHECK(CountActiveParameters(Build(RecipeOfFragment("gpt2-124m"))) == 124'439'808);  // all
+  // No checkpoint has it; from its dims: six layers of each kind.
+  constexpr std::int64_t kHidden = 768, kWide = 2 * kHidden * 3072, kExperts = 8;
+  constexpr std::int64_t kAttention = 4 * kHidden * kHidden + 4 * kHidden + 2 * kHidden;
+  constexpr std::int64_t kOthers = (50257 + 1024) * kHidden + 12 * kAttention + 2 * kHidden +
+                                   12 * 2 * kHidden + 6 * kWide + 6 * kExperts * kHidden;
+  const Graph graph = Build(RecipeOfFragment("gpt2-124m-8e"));
+  CHECK(CountParameters(graph) == kOthers + 6 * kExperts * kWide);
+  CHECK(CountActiveParameters(graph) == kOthers + 6 * kWide);
+}
+
 // Where the papers print rounded sizes only, the exact count follows from their L, h, V and context: with
 // biases and an MLP of 4h, a block has 12h² + 13h parameters (arXiv:2104.04473, equation 2), the embeddings
 // (V + context)·h, and the final norm, which that equation leaves out, 2h.
@@ -270,7 +304,7 @@ TEST_CASE("decoder: every model fragment has a count above, and its graph is law
     CHECK_MESSAGE(status.ok(), Message(status));
     ++models;
   }
-  CHECK(models == 82);  // 12 + 52 + 18 rows
+  CHECK(models == 89);  // 12 + 52 + 7 + 18 rows
 }
 
 // Otherwise a warning of a decoder would point at the step of an expansion that no one has written.
