@@ -40,10 +40,14 @@ void OracleEngine::UploadParameters(const OracleGroup& group) {
   }
 }
 
-double OracleEngine::Evaluate() {
+double OracleEngine::Metric(const std::string& name) {
   const absl::StatusOr<executor::IterationResult> result = rank().Evaluate(feed_);
   REQUIRE_MESSAGE(result.ok(), Message(result.status()));
-  return result->sums[0] / tokens();
+  for (size_t m = 0; m < plan_.metrics.size(); ++m) {
+    if (plan_.metrics[m].name == name) return result->sums[m] / plan_.metrics[m].count;
+  }
+  FAIL("no metric ", name);
+  return 0;
 }
 
 executor::IterationResult OracleEngine::Train(int iteration) {

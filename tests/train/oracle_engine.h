@@ -22,7 +22,8 @@ class OracleEngine {
   const std::string& Name(std::int32_t p) const { return Parameter(p).name; }
   double tokens() const { return static_cast<double>(plan_.global_batch * plan_.sequence); }
 
-  double Evaluate();  // the mean loss
+  double Evaluate() { return Metric("loss"); }  // the mean loss
+  double Metric(const std::string& name);       // of an evaluation: a loss of the model by its name
   executor::IterationResult Train(int iteration);
   std::vector<float> Logits();  // [batch, sequence, vocab], the padded classes cut off
   std::vector<float> Gradient(std::int32_t parameter);

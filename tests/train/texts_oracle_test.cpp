@@ -2,7 +2,9 @@
 // with the forms that none of them has. tests/oracles/torch_texts.py has the formulas; texts/ the recipes.
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <string>
+#include <vector>
 
 #include "engine/model/load.h"
 #include "tests/train/oracle_engine.h"
@@ -30,6 +32,21 @@ void CheckText(const std::string& name) {
   CheckForwardAndBackward(group, kTextsBound, &engine);
 }
 
+// The losses of routers, each by itself; the gradients above are of their weighted sum with the model's loss.
+void CheckRouters(const std::string& name, size_t losses) {
+  INFO(name);
+  const OracleGroup group(ENGINE_SOURCE_DIR "/tests/oracles/texts.h5", name);
+  OracleEngine engine(TextOf(name), group);
+  const std::vector<std::string> names = group.NamesIn("router_losses");
+  CHECK(names.size() == losses);
+  for (const std::string& metric : names) {
+    INFO(metric);
+    const double expected = group.Doubles("router_losses/" + metric)[0];
+    const double bound = kTextsBound.Of(ErrorOf(group, "router_losses/" + metric), expected);
+    CHECK(std::abs(engine.Metric(metric) - expected) <= bound);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("texts of today's decoders give PyTorch's logits, loss and gradients") {
@@ -37,6 +54,15 @@ TEST_CASE("texts of today's decoders give PyTorch's logits, loss and gradients")
                            "gemma2", "gemma3"}) {
     CheckText(name);
   }
+}
+
+TEST_CASE("texts with experts give PyTorch's logits, losses and gradients") {
+  for (const char* name : {"mixtral", "olmoe", "qwen2-moe", "qwen3-moe", "switch"}) CheckText(name);
+  CheckRouters("mixtral", 2);
+  CheckRouters("olmoe", 4);
+  CheckRouters("qwen2-moe", 2);
+  CheckRouters("qwen3-moe", 2);
+  CheckRouters("switch", 2);
 }
 
 TEST_CASE(
