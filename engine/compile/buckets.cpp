@@ -62,14 +62,25 @@ struct Turns {
   size_t next = 0;  // bucket of those that take them
 };
 
-// Buffers for whole buckets, of those that have a `shard`: where exchange is behind computation two, so that
-// one bucket is exchanged while the next is computed with. Of gradients, buckets with gaps in different places have
+// How many of those that have a `shard` one block has at most: its experts, say, and the rest, which are summed over other
+// ranks. Their passes read them by turns, so that each needs a buffer while the block runs.
+std::size_t MostOfABlock(const std::vector<plan::Bucket>& buckets, plan::BufferRef plan::Bucket::*shard) {
+  std::map<std::int32_t, std::size_t> of_block;
+  std::size_t most = 1;
+  for (const plan::Bucket& bucket : buckets) {
+    if ((bucket.*shard).elements > 0) most = std::max(most, ++of_block[bucket.block]);
+  }
+  return most;
+}
+
+// Buffers for whole buckets, of those that have a `shard`: as many as one block has, and where exchange is behind
+// computation twice as many, so that one block's are exchanged while the next is computed with. Of gradients, buckets with gaps in different places have
 // different buffers: gaps keep the zeros that they start with, and count in the sum of squares.
 void PlaceInTurns(int buffers, plan::BufferRef plan::Bucket::*shard, plan::BufferRef plan::Bucket::*whole,
                   DType plan::Bucket::*dtype, std::int64_t* cursor, std::int64_t* item,
                   std::vector<plan::Bucket>* buckets) {
   const bool gradients = whole == &plan::Bucket::gradient;
-  const size_t count = static_cast<size_t>(buffers);
+  const size_t count = static_cast<size_t>(buffers) * MostOfABlock(*buckets, shard);
   std::map<std::vector<std::int64_t>, Turns> by_gaps;
   const auto turns_of = [&](const plan::Bucket& bucket) -> Turns& {
     return by_gaps[gradients ? GapsOf(bucket) : std::vector<std::int64_t>()];

@@ -27,7 +27,8 @@ struct BucketStorage {
   bool bulk_masters = true;                       // fp32 copies of bulk parameters (graph/role.h) in 16 bits
   const plan::OptimizerDef* optimizer = nullptr;  // not read where there is no training
   DType moments = DType::kF32;                    // of the optimizer's states, of those that follow it
-  int in_turns = 1;                               // buffers that the blocks kept in shards take in turn
+  int in_turns =
+      1;  // sets of buffers, for all buckets of a block, that the blocks kept in shards take in turn
   // Parameters that are updated in shards are gathered when a program begins; those that its first blocks
   // read, behind the update.
   bool gather_at_begin = false;

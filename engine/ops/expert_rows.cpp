@@ -163,8 +163,10 @@ std::vector<Signature> CombineSignatures(TypeSpan inputs, const Attributes& attr
 
 const OpDef kTally{.name = "tally", .infer = InferTally, .work = MoveWork, .signatures = TallySignatures};
 const OpDef kPlace{.name = "place", .infer = InferPlace, .work = MoveWork, .signatures = PlaceSignatures};
+// Rows are several times the tokens that they are copies of: repeated where activations are.
 const OpDef kSpread{.name = "spread",
                     .infer = InferSpread,
+                    .family = Family::kActivation,
                     .work = MoveWork,
                     .gradient = SpreadGradient,
                     .signatures = SpreadSignatures};

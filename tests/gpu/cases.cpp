@@ -551,7 +551,7 @@ namespace {
 // Logits and weights of routers, counts and what is of these, which are fp32.
 bool IsOfRouter(const OpDef& op, size_t input) {
   for (const OpDef* all : {&ops::kRoute, &ops::kRouteGrad, &ops::kBalanceLoss, &ops::kBalanceLossGrad,
-                           &ops::kRouterZLoss, &ops::kRouterZLossGrad, &ops::kPlace}) {
+                           &ops::kRouterZLoss, &ops::kRouterZLossGrad, &ops::kPlace, &ops::kDrop}) {
     if (&op == all) return true;
   }
   return (&op == &ops::kExpertActivation || &op == &ops::kExpertActivationGrad) && input == 1;

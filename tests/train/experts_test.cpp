@@ -136,6 +136,8 @@ TEST_CASE("experts train alike in every layout") {
                 "dp=2 zero_stage=3 micro_batch=2",
                 "ep=2 zero_stage=1 micro_batch=2",
                 "ep=2 dp=2 zero_stage=2 micro_batch=2",
+                "ep=2 dp=2 zero_stage=3 micro_batch=2 granularity=full",
+                "ep=2 dp=2 zero_stage=3 overlap=on micro_batch=2 granularity=full",
                 "ep=2 dp=3 zero_stage=3 overlap=on micro_batch=2",
                 "ep=2 micro_batch=2 granularity=full",
                 "ep=2 micro_batch=2 granularity=selective modules=[\"attention\",\"norm\",\"activation\"]",
