@@ -710,6 +710,8 @@ def transformers_config(transformers, family, d):
 def transformers_model(transformers, family, d, weights):
     config = transformers_config(transformers, family, d)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").double().eval()
+    if hasattr(model, "set_experts_implementation"):  # transformers 5: its grouped products take no float64
+        model.set_experts_implementation("eager")
     if family == "neox" and "lm_head.weight" in model.state_dict():  # renamed in transformers 5
         NAMES[family][4]["head"] = "lm_head"
     state = to_transformers(family, weights, d, dict(model.named_parameters()))

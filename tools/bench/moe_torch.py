@@ -43,6 +43,7 @@ MODELS = {
     "gpt2-moe": dict(BASE, layers=36, hidden=1280, heads=20, ffn=5120, experts=8, topk=2, vocab=50304, seq=1024, micro=16, glu=False,
                      every=2, learned=True, tied=True),
     "tiny": dict(BASE, layers=2, hidden=512, heads=8, kv=4, ffn=256, experts=16, topk=4, vocab=4096, seq=512, micro=2)}
+SIZES = ("micro", "seq", "vocab")
 torch.set_float32_matmul_precision("high")
 grouped_mm = getattr(F, "grouped_mm", None) or torch._grouped_mm
 
@@ -330,7 +331,8 @@ def profile(one, tag):
 def run(cfg, opt):
     words = [x for x in cfg.split(",") if "=" not in x]
     over = {x.split("=")[0]: int(x.split("=")[1]) for x in cfg.split(",") if "=" in x}
-    a = argparse.Namespace(**{**MODELS[opt.model], **over})
+    sizes = {name: getattr(opt, name) for name in SIZES if getattr(opt, name)}
+    a = argparse.Namespace(**{**MODELS[opt.model], **sizes, **over})
     rows = [("block", "full", "eager"), ("cudnn", "flash"), ("grouped", "loop"), ("gather", "scatter"), ("bf16r", "fp32r"),
             ("plain", "chunk"), ("none", "acmoe"), ("even", "skew")]
     comp, attn, ex, perm, rt, loss, ac, load = (next((x for x in r if x in words), r[0]) for r in rows)
@@ -391,20 +393,23 @@ def run(cfg, opt):
     torch.cuda.synchronize()
     warm = time.time() - t0
     marks.clear()
+    started = time.time()
     outs += [one(i) for i in range(opt.steps)]
     torch.cuda.synchronize()
-    ms = statistics.median(marks[i][0].elapsed_time(marks[i + 1][0]) for i in range(len(marks) - 1))
+    wall = 1e3 * (time.time() - started) / opt.steps
+    steps = [marks[i][0].elapsed_time(marks[i + 1][0]) for i in range(len(marks) - 1)]
+    ms = statistics.median(steps)
     fb = statistics.median(m[0].elapsed_time(m[1]) for m in marks)
     up = statistics.median(m[1].elapsed_time(m[2]) for m in marks)
     free, total = torch.cuda.mem_get_info()
     tok = a.micro * a.seq
     flops = 6 * active * tok + 6 * a.layers * a.heads * hd * a.seq * tok       # causal attention counted at half
     print("RESULT " + json.dumps(dict(
-        model=opt.model, config=cfg, params=nparam, active=int(active), tokens=tok, layers=a.layers, seq=a.seq, micro=a.micro, vocab=a.vocab,
-        median_ms=round(ms, 2), forward_backward_ms=round(fb, 2), update_ms=round(up, 2), tok_s=round(tok / ms * 1e3),
+        model=opt.model, config=cfg, params=nparam, active=int(active), tokens_per_step=tok, layers=a.layers, seq=a.seq, micro=a.micro, vocab=a.vocab,
+        median_ms=round(ms, 2), min_ms=round(min(steps), 2), wall_ms=round(wall, 2), forward_backward_ms=round(fb, 2), update_ms=round(up, 2), tok_s=round(tok / ms * 1e3),
         tflops=round(flops / ms / 1e9, 1), max_alloc_gib=round(torch.cuda.max_memory_allocated() / 2**30, 1),
-        used_gib=round((total - free) / 2**30, 1), warm_s=round(warm, 1), losses=[round(o[0].item(), 4) for o in outs[:3]],
-        last=round(outs[-1][0].item(), 4), aux=round(outs[-1][1].item(), 5), norm=round(outs[-1][2].item(), 3))), flush=True)
+        used_gib=round((total - free) / 2**30, 1), warm_s=round(warm, 1), first_losses=[round(o[0].item(), 4) for o in outs[:3]],
+        last_loss=round(outs[-1][0].item(), 4), aux=round(outs[-1][1].item(), 5), norm=round(outs[-1][2].item(), 3))), flush=True)
     if opt.profile:
         profile(one, f"{opt.model} {cfg}")
 
@@ -416,6 +421,8 @@ def main():
     p.add_argument("--steps", type=int, default=16)
     p.add_argument("--warmup", type=int, default=4)
     p.add_argument("--profile", action="store_true")
+    for name in SIZES:
+        p.add_argument(f"--{name}", type=int, help="in place of the model's")
     opt = p.parse_args()
     bad = 0
     for cfg in opt.configs:
