@@ -57,7 +57,7 @@ std::vector<std::int64_t> GapsOf(const plan::Bucket& bucket) {
 }
 
 // Buffers that buckets take in turn.
-struct Turns {
+struct TurnBuffers {
   std::vector<std::int64_t> bytes, offsets;
   size_t next = 0;  // bucket of those that take them
 };
@@ -81,13 +81,13 @@ void PlaceInTurns(int buffers, plan::BufferRef plan::Bucket::*shard, plan::Buffe
                   std::vector<plan::Bucket>* buckets) {
   const bool gradients = whole == &plan::Bucket::gradient;
   const size_t count = static_cast<size_t>(buffers) * MostOfABlock(*buckets, shard);
-  std::map<std::vector<std::int64_t>, Turns> by_gaps;
-  const auto turns_of = [&](const plan::Bucket& bucket) -> Turns& {
+  std::map<std::vector<std::int64_t>, TurnBuffers> by_gaps;
+  const auto turns_of = [&](const plan::Bucket& bucket) -> TurnBuffers& {
     return by_gaps[gradients ? GapsOf(bucket) : std::vector<std::int64_t>()];
   };
   for (const plan::Bucket& bucket : *buckets) {
     if ((bucket.*shard).elements == 0) continue;
-    Turns& turns = turns_of(bucket);
+    TurnBuffers& turns = turns_of(bucket);
     turns.bytes.resize(count);
     std::int64_t& most = turns.bytes[turns.next++ % count];
     most = std::max(most, bucket.elements * SizeOf(bucket.*dtype));
@@ -99,7 +99,7 @@ void PlaceInTurns(int buffers, plan::BufferRef plan::Bucket::*shard, plan::Buffe
   }
   for (plan::Bucket& bucket : *buckets) {
     if ((bucket.*shard).elements == 0) continue;
-    Turns& turns = turns_of(bucket);
+    TurnBuffers& turns = turns_of(bucket);
     plan::BufferRef& place = bucket.*whole;
     place = {
         .offset = turns.offsets[turns.next++ % count], .elements = bucket.elements, .dtype = bucket.*dtype};

@@ -21,7 +21,7 @@ using graph::ValueId;
 using graph::ValueIds;
 using recipe::Node;
 
-constexpr int kMostDepth = 16;                // of blocks within blocks
+constexpr int kMostNested = 16;               // of blocks within blocks
 constexpr std::int64_t kMostSteps = 500'000;  // that all layers have together
 
 // While it lives, what is emitted belongs to the component.
@@ -132,10 +132,10 @@ std::optional<ValueIds> Walk::Emit(const Node& step, const ModuleDef& module, co
 std::optional<ValueId> Walk::Run(const Block& block, const std::string& path, Scope* outer) {
   Scope scope{.dims = outer->dims, .outer = outer, .last = outer->values.contains("x") ? "x" : ""};
   const std::size_t before = diagnostics_->size();
-  if (depth_ == kMostDepth) {
+  if (depth_ == kMostNested) {
     Report(*block.node,
            fmt::format("blocks stand within each other more than {} deep; does one repeat or call itself?",
-                       kMostDepth));
+                       kMostNested));
     return std::nullopt;
   }
   ++depth_;

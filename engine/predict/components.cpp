@@ -117,7 +117,8 @@ void AddSaved(const plan::StagePlan& stage, std::vector<Own>* owns) {
   }
 }
 
-std::string Milliseconds(double seconds) { return fmt::format("{:.2f} ms", 1e3 * seconds); }
+// "1.25 ms".
+std::string Hundredths(double seconds) { return fmt::format("{:.2f} ms", 1e3 * seconds); }
 
 using TextRow = std::vector<std::string>;
 
@@ -137,11 +138,11 @@ class ComponentTable {
     for (const ComponentUse& inner : use.within) Add(inner, depth + 1);
   }
   void AddKernels(std::string name, const PassTimes& times) {
-    rows_.push_back({std::move(name), Milliseconds(times.forward_s), Milliseconds(times.backward_s),
-                     Milliseconds(times.total_s()), Share(times.total_s())});
+    rows_.push_back({std::move(name), Hundredths(times.forward_s), Hundredths(times.backward_s),
+                     Hundredths(times.total_s()), Share(times.total_s())});
   }
   void AddTime(std::string name, double seconds) {
-    rows_.push_back({std::move(name), "", "", Milliseconds(seconds), Share(seconds)});
+    rows_.push_back({std::move(name), "", "", Hundredths(seconds), Share(seconds)});
   }
   std::string Text() const { return plan::Table(rows_); }
 
