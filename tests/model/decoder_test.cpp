@@ -150,7 +150,8 @@ TEST_CASE("decoder: parameter counts of the published checkpoints") {
   }
 }
 
-// Models whose steps are text. The counts are those of the released checkpoints; of Gemma 3 from 4B on, whose checkpoints
+// Models whose steps are text. The counts are those of the released checkpoints; of OPT from 13B on and of DeepSeek they are
+// computed from the published sizes; of Gemma 3 from 4B on, whose checkpoints
 // take images too (4'300'079'472, 12'187'325'040, 27'432'406'640), without the 416'866'032 of the vision tower and the
 // 1152·(D + 1) of the projector.
 TEST_CASE("texts: parameter counts of the published checkpoints") {
@@ -218,7 +219,8 @@ TEST_CASE("texts: parameter counts of the published checkpoints") {
   }
 }
 
-// Models with experts. All parameters are those of the released checkpoints; those that a token meets are without the experts
+// Models with experts. All parameters are those of the released checkpoints of Mixtral 8x7B and Qwen3-30B-A3B, and of the others
+// computed from the published sizes; those that a token meets are without the experts
 // that it does not go to, as the names and cards have them rounded (12.9B, 39B, 1.3B, 2.7B, 3.3B, 22B).
 TEST_CASE("texts: parameter counts of models with experts, all and those of a token") {
   struct Row {

@@ -11,7 +11,7 @@ namespace {
 using graph::ValueId;
 using graph::ValueIds;
 
-// Of `route` and of `linear` with logits of a router.
+// The product x · wᵀ of a router, with its weight.
 absl::StatusOr<ValueId> EmitLogits(StepContext& step, ValueId x) {
   const int lead = step.LeadingDims(x);
   Sizes sizes;  // no axis splits it, so its dims mean nothing

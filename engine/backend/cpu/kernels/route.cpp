@@ -73,7 +73,8 @@ void ForbidOtherGroups(const Routing& routing, Row<T>* ranks) {
   }
 }
 
-// Of measurements: choices that do not depend on the logits (ops/route.cpp).
+// Makes the choices of attribute force, which do not depend on the logits and are for measurements alone
+// (ops/route.cpp): an expert of a larger rank is chosen first.
 template <typename T>
 void Force(const Routing& routing, std::uint64_t seed, std::int64_t token, Row<T>* ranks) {
   const auto experts = static_cast<std::int64_t>(ranks->size());

@@ -8,7 +8,7 @@
 namespace engine::backend::cpu {
 namespace {
 
-// What the losses know of one token's logits.
+// The scores of one token, as shares of their sum, and the logarithm of that sum: both losses are made of them.
 template <typename T>
 struct TokenScores {
   TokenScores(const T* logits, std::int64_t experts, bool sigmoid) : p(static_cast<size_t>(experts)) {
@@ -84,7 +84,8 @@ void BalanceLossGrad(const KernelArgs& args) {
       const T mean = SumOf<T>(tokens.experts, [&](std::int64_t e) { return count[e] * p(e); });
       T* d = args.outputs[0].as<T>() + token * tokens.experts;
       for (std::int64_t e = 0; e < tokens.experts; ++e) {
-        // Of p_e by its own logit: p_e of a softmax; of a sigmoid s·(1 − s)/Σ = p·(1 − s).
+        // The derivative of p_e by its own logit, but for the factor that all experts share: p_e of a softmax, and
+        // s·(1 − s)/Σ = p·(1 − s) of a sigmoid.
         const T slope = sigmoid ? p(e) * (T(1) - p(e) * scores.sum) : p(e);
         d[e] = factor * slope * (count[e] - mean);
       }

@@ -39,7 +39,7 @@ Terms TermsOf(const LossTerms& terms) {
           .z_loss = static_cast<float>(terms.z_loss)};
 }
 
-// What a kernel computes beside the plain cross entropy. Each form does what those before it do, so that none pays for
+// A form says what a kernel computes beside the plain cross entropy. Each form does what those before it do, so that none pays for
 // what its loss does not have.
 enum class Form : std::uint8_t { kPlain, kTerms, kMapped };
 

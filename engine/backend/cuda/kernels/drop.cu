@@ -6,7 +6,7 @@ namespace {
 constexpr int kDropThreads = 256;
 constexpr int kDigits = 256;  // of 8 bits: four of them make a weight
 
-// Of a block: the sum of all threads' values, to all of them.
+// Adds up the values of all threads of a block; each of them gets the sum.
 __device__ int BlockSum(int value) {
   __shared__ int sum;
   __syncthreads();
@@ -36,7 +36,7 @@ __device__ Ranked RankOf(bool flag) {
   return ranked;
 }
 
-// Of an expert's choices of a sample: how the last one that stays compares with the others. Weights are at least 0, so
+// Among an expert's choices of a sample, this is how the last one that stays compares with the others. Weights are at least 0, so
 // that their bits are in the order of the numbers.
 struct Threshold {
   unsigned bits = 0;  // of the weight of the last that stays
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kDropThreads)
   }
 }
 
-// What no expert has chosen stays as it is.
+// A choice that is −1 already, of a token that went nowhere, stays −1.
 __global__ void CopyNone(const std::int32_t* __restrict__ choice, std::int64_t count,
                          std::int32_t* __restrict__ kept) {
   for (std::int64_t c = blockIdx.x * std::int64_t{kDropThreads} + threadIdx.x; c < count;
