@@ -41,7 +41,8 @@ constexpr const char* kLoader =
     "samples are read from the mapped files, ahead of time; there are no loader processes";
 constexpr const char* kAllocator = "the plan places every byte; there is no Python and no caching allocator";
 constexpr const char* kNoExperts = "there are no experts for it";
-constexpr const char* kExperts = "models with experts are not built";
+constexpr const char* kExperts =
+    "experts are not imported yet; a recipe has them by the steps route and experts";
 constexpr const char* kPlaces = "rank order is tp, cp, ep, dp, pp; it changes no result";
 constexpr const char* kHostMemory = "nothing is kept in the host's memory";
 constexpr const char* kStop =

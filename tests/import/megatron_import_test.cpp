@@ -387,7 +387,9 @@ TEST_CASE("megatron: flags that contradict each other") {
         {"--pipeline-model-parallel-size", "2"}}},
       {"--expert-model-parallel-size 2 would split experts, and there are none",
        {{"--expert-model-parallel-size", "2"}}},
-      {"--num-experts cannot be imported: models with experts are not built", {{"--num-experts", "8"}}},
+      {"--num-experts cannot be imported: experts are not imported yet; a recipe has them by the steps route "
+       "and experts",
+       {{"--num-experts", "8"}}},
       {"--load without --save cannot be imported: a run begins with new weights or with its own checkpoint | "
        "hint: "
        "remove it to begin with new weights; or --save's folder, if the run goes on with its own",
