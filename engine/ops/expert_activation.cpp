@@ -108,6 +108,7 @@ const OpDef kExpertActivationGrad{.name = "expert_activation_grad",
                                   .infer = InferBackward,
                                   .family = Family::kActivation,
                                   .work = BackwardWork,
-                                  .signatures = BackwardSignatures};
+                                  .signatures = BackwardSignatures,
+                                  .in_place_input = 0};
 
 }  // namespace engine::ops

@@ -85,6 +85,11 @@ ValueIds ComposeSwigluGradAgain(Graph* g, const ValueIds& in, const Attributes& 
           g->Emit1(kSwiglu, "y", {in[0]}, attributes)};
 }
 
+ValueIds ComposeExpertActivationGradAgain(Graph* g, const ValueIds& in, const Attributes& attributes) {
+  const ValueIds d = g->Emit(kExpertActivationGrad, "d", {in[0], in[1], in[2], in[3]}, attributes);
+  return {d[0], d[1], g->Emit1(kExpertActivation, "y", {in[0], in[1], in[2]}, attributes)};
+}
+
 // A fifth input is a bias of the branch.
 ValueIds ComposeAddLayerNorm(Graph* g, const ValueIds& in, const Attributes& attributes) {
   const ValueId branch = in.size() > 4 ? g->Emit1(kBiasAdd, "branch", {in[1], in[4]}) : in[1];
@@ -209,6 +214,12 @@ const OpDef kSwigluGradAgain{.name = "swiglu_grad_again",
                              .family = Family::kActivation,
                              .work = FusedWork<kSwigluGradAgain>,
                              .compose = ComposeSwigluGradAgain};
+const OpDef kExpertActivationGradAgain{.name = "expert_activation_grad_again",
+                                       .infer = Infer<kExpertActivationGradAgain>,
+                                       .family = Family::kActivation,
+                                       .work = FusedWork<kExpertActivationGradAgain>,
+                                       .in_place_input = 0,
+                                       .compose = ComposeExpertActivationGradAgain};
 const OpDef kAddLayerNorm{.name = "add_layer_norm",
                           .infer = Infer<kAddLayerNorm>,
                           .family = Family::kNorm,
@@ -263,10 +274,20 @@ const OpDef kLinearCrossEntropy{.name = "linear_cross_entropy",
                                 .compose = ComposeLinearCrossEntropy};
 
 std::span<const OpDef* const> AllFusedOps() {
-  static constexpr std::array kOps = {
-      &kLinearGelu,      &kLinearDgradGelu,     &kGeluGradAgain,     &kSwigluGradAgain, &kAddLayerNorm,
-      &kAddRmsNorm,      &kLayerNormGradAdd,    &kRmsNormGradAdd,    &kRotary,          &kRotaryGrad,
-      &kAttentionPacked, &kAttentionPackedGrad, &kLinearCrossEntropy};
+  static constexpr std::array kOps = {&kLinearGelu,
+                                      &kLinearDgradGelu,
+                                      &kGeluGradAgain,
+                                      &kSwigluGradAgain,
+                                      &kExpertActivationGradAgain,
+                                      &kAddLayerNorm,
+                                      &kAddRmsNorm,
+                                      &kLayerNormGradAdd,
+                                      &kRmsNormGradAdd,
+                                      &kRotary,
+                                      &kRotaryGrad,
+                                      &kAttentionPacked,
+                                      &kAttentionPackedGrad,
+                                      &kLinearCrossEntropy};
   return kOps;
 }
 

@@ -29,6 +29,11 @@ extern const graph::OpDef kGeluGradAgain;
 //   y = swiglu(x), which the forward pass did not save
 extern const graph::OpDef kSwigluGradAgain;
 
+// expert_activation_grad_again: h, weight, choice_of, dy → dh, d_weight, y
+//   dh, d_weight = expert_activation_grad(h, weight, choice_of, dy)
+//   y = expert_activation(h, weight, choice_of), which the forward pass did not save
+extern const graph::OpDef kExpertActivationGradAgain;
+
 // add_layer_norm: x, branch, gamma, beta → sum, y, mean, rstd
 //   sum = x + branch
 //   y, mean, rstd = layer_norm(sum, gamma, beta)

@@ -88,6 +88,15 @@ void AddRepeatedActivations(std::vector<FusionRow>* rows) {
                    .asks = InputOf(kSwiglu, 0),
                    .phase = graph::Phase::kBackward,
                    .except = {OutputOf(kSwiglu, 0), &kQuantize}});
+  const Shape weights = {2, 3, 2};  // B, S, k
+  const Shape rows_of_gates = {6, 2, 8};
+  rows->push_back({.op = &kExpertActivationGradAgain,
+                   .variants = {{{rows_of_gates, weights, {6}, {6, 8}}}},
+                   .example = {{"act", std::string("silu")}, {"gated", kOne}},
+                   .at = &kExpertActivation,
+                   .asks = InputOf(kExpertActivation, 0),
+                   .phase = graph::Phase::kBackward,
+                   .except = {OutputOf(kExpertActivation, 0), &kQuantize}});
 }
 
 void AddNorms(std::vector<FusionRow>* rows) {

@@ -240,6 +240,19 @@ TEST_CASE("fuse: what is recomputed") {
         "rms_norm_grad_add 8, rotary 4, rotary_grad 4, swiglu_grad_again 4");
 }
 
+// Rows and activations of experts are made again: the rows by themselves, the activation with its gradient.
+TEST_CASE("fuse: the activation of experts comes again with its gradient") {
+  const recipe::LoadResult loaded =
+      recipe::Load(std::string(ENGINE_SOURCE_DIR) + "/recipes/qwen3-moe-s-1gpu.toml");
+  REQUIRE(loaded.ok());
+  const auto plan = driver::CompileRecipe(loaded.recipe, {.profile = backend::cuda::CudaProfile()});
+  REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
+  const std::string backward = Kernels(*plan, "backward.0");
+  CHECK_MESSAGE(backward.find("expert_activation_grad_again 6, ") != std::string::npos, backward);
+  CHECK_MESSAGE(backward.find("spread 12") != std::string::npos, backward);
+  CHECK(backward.find("expert_activation 6") == std::string::npos);
+}
+
 // The sum of a row-parallel product lies between it and its bias, which the norm behind adds; each rank has a
 // part of the vocabulary, so the loss is of several ranks and stays in steps.
 TEST_CASE("fuse: conversions keep ops apart") {

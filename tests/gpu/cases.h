@@ -40,6 +40,9 @@ using GpuCases = std::vector<GpuCase>;
 // reads again is read as the dtype rounds it.
 Tensors Reference(const GpuCase& test, const Tensors& inputs, const std::vector<graph::TensorType>& types);
 
+// Activations of experts and their gradients: inputs are rows, but for input 1, the weights of choices.
+bool IsExpertActivation(const graph::OpDef& op);
+
 // The input keeps fp32 whatever the dtype of the case: statistics, and what is of routers.
 bool IsStatistic(const ops_test::Case& test, size_t input);
 

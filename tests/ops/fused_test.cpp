@@ -50,6 +50,7 @@ std::vector<Case> FusedCases() {
   const Shape d = {6};
   const Shape rows = {2, 5};
   const Input rstd = Make(rows, Input::kPositive);
+  const Input rows_of = {.shape = {3}, .kind = Input::kGiven, .given = {7, -1, 0}};
   const Attributes gelu = {{"in_dims", kOne}, {"tanh", kOne}};
   const Attributes epsilon = {{"epsilon", 1e-5}};
   Attributes with_bias = epsilon;
@@ -65,6 +66,14 @@ std::vector<Case> FusedCases() {
       {&ops::kGeluGradAgain, "erf", {{x}, {x}}, {{"tanh", std::int64_t{0}}}},
       {&ops::kGeluGradAgain, "bias", {{x}, {x}}, {{"tanh", kOne}, {"bias", kOne}}},
       {&ops::kSwigluGradAgain, "", {{{2, 5, 2, 6}}, {x}}, {}},
+      {&ops::kExpertActivationGradAgain,
+       "gated",
+       {{{3, 2, 6}}, {{2, 5, 2}}, rows_of, {{3, 6}}},
+       {{"act", std::string("silu")}, {"gated", kOne}}},
+      {&ops::kExpertActivationGradAgain,
+       "not gated",
+       {{{3, 6}}, {{2, 5, 2}}, rows_of, {{3, 6}}},
+       {{"act", std::string("gelu_tanh")}, {"gated", std::int64_t{0}}}},
       {&ops::kAddLayerNorm, "", {{x}, {x}, {d}, {d}}, epsilon},
       {&ops::kAddLayerNorm, "biased", {{x}, {x}, {d}, {d}, {d}}, epsilon},
       {&ops::kAddRmsNorm, "", {{x}, {x}, {d}}, epsilon},

@@ -56,9 +56,10 @@ void ExpertActivationGrad(const KernelArgs& args) {
         const auto up = [&](std::int64_t f) { return gated ? h[width + f] : T(1); };
         d_weight[choice_of[row]] =
             SumOf<T>(width, [&](std::int64_t f) { return d[f] * Form::template Value<T>(h[f]) * up(f); });
-        for (std::int64_t f = 0; f < width; ++f) {
+        for (std::int64_t f = 0; f < width; ++f) {  // dh may be h
+          const T gate = d[f] * p * up(f) * Form::template Derivative<T>(h[f]);
           if (gated) dh[width + f] = d[f] * p * Form::template Value<T>(h[f]);
-          dh[f] = d[f] * p * up(f) * Form::template Derivative<T>(h[f]);
+          dh[f] = gate;
         }
       }
     });

@@ -42,12 +42,14 @@ __global__ void __launch_bounds__(kThreads)
   StoreElements(y + at, out);
 }
 
-// A warp a row, whose lanes add up the weight's gradient each over its own elements, and then together.
+// A warp a row, whose lanes add up the weight's gradient each over its own elements, and then together. dh may be h; y, what
+// the forward kernel gives, is null where nobody wants it.
 template <typename T, int kWidth, graph::Activation kAct, bool kGated>
 __global__ void __launch_bounds__(kThreads)
-    ExpertActivationGradKernel(std::int64_t rows, std::int64_t ffn, const T* __restrict__ h,
+    ExpertActivationGradKernel(std::int64_t rows, std::int64_t ffn, const T* h,
                                const float* __restrict__ weight, const std::int32_t* __restrict__ choice_of,
-                               const T* __restrict__ dy, T* __restrict__ dh, float* __restrict__ d_weight) {
+                               const T* __restrict__ dy, T* dh, float* __restrict__ d_weight,
+                               T* __restrict__ y) {
   constexpr int kPlanes = kGated ? 2 : 1;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
   if (row >= rows) return;
@@ -58,6 +60,8 @@ __global__ void __launch_bounds__(kThreads)
   if (kind == RowKind::kZero) {
     constexpr float kZeros[kWidth] = {};
     for (std::int64_t f = first; f < kPlanes * ffn; f += kWarp * kWidth) StoreElements(to + f, kZeros);
+    if (y == nullptr) return;
+    for (std::int64_t f = first; f < ffn; f += kWarp * kWidth) StoreElements(y + row * ffn + f, kZeros);
     return;
   }
   const std::int32_t choice = choice_of[row];
@@ -68,6 +72,7 @@ __global__ void __launch_bounds__(kThreads)
     float gate[kWidth];
     float up[kWidth];
     float d[kWidth];
+    float again[kWidth];
     LoadElements(from + f, gate);
     if constexpr (kGated) LoadElements(from + ffn + f, up);
     LoadElements(dy + row * ffn + f, d);
@@ -78,9 +83,11 @@ __global__ void __launch_bounds__(kThreads)
       ActivationOf<kAct, sizeof(T) == 4>(gate[i], &value, &derivative);
       const float u = kGated ? up[i] : 1.0F;
       sum += d[i] * value * u;
+      again[i] = (kGated ? value * u : value) * p;
       gate[i] = d[i] * p * u * derivative;
       up[i] = d[i] * p * value;
     }
+    if (y != nullptr) StoreElements(y + row * ffn + f, again);
     StoreElements(to + f, gate);
     if constexpr (kGated) StoreElements(to + ffn + f, up);
   }
@@ -119,7 +126,7 @@ void LaunchExpertActivation(const ExpertActivationRows& rows, void* y, cudaStrea
 }
 
 void LaunchExpertActivationGrad(const ExpertActivationRows& rows, const void* dy, void* dh, float* d_weight,
-                                std::int64_t choices, cudaStream_t stream) {
+                                std::int64_t choices, void* y, cudaStream_t stream) {
   cudaMemsetAsync(d_weight, 0, static_cast<std::size_t>(choices) * sizeof(float), stream);
   if (rows.rows * rows.ffn == 0) return;
   WithForm(rows, [&](auto element, auto width, auto act, auto gated) {
@@ -127,7 +134,7 @@ void LaunchExpertActivationGrad(const ExpertActivationRows& rows, const void* dy
     ExpertActivationGradKernel<T, decltype(width)::value, decltype(act)::value, decltype(gated)::value>
         <<<static_cast<unsigned>(CeilDivide(rows.rows, kThreads / kWarp)), kThreads, 0, stream>>>(
             rows.rows, rows.ffn, static_cast<const T*>(rows.h), rows.weight, rows.choice_of,
-            static_cast<const T*>(dy), static_cast<T*>(dh), d_weight);
+            static_cast<const T*>(dy), static_cast<T*>(dh), d_weight, static_cast<T*>(y));
   });
 }
 

@@ -25,9 +25,9 @@ struct ExpertActivationRows {
 // y[R, F]: zeros in rows that fill up a group; rows behind the last group are not touched (kernels/expert_rows.h).
 void LaunchExpertActivation(const ExpertActivationRows& rows, void* y, cudaStream_t stream);
 
-// dy[R, F] → dh as h, with zeros and rows that are not touched as above; d_weight f32 of each of `choices` choices, 0 where it
-// has no row here.
+// dy[R, F] → dh as h, with zeros and rows that are not touched as above, and it may be h; d_weight f32 of each of `choices`
+// choices, 0 where it has no row here; y as above, unless it is null.
 void LaunchExpertActivationGrad(const ExpertActivationRows& rows, const void* dy, void* dh, float* d_weight,
-                                std::int64_t choices, cudaStream_t stream);
+                                std::int64_t choices, void* y, cudaStream_t stream);
 
 }  // namespace engine::backend::cuda

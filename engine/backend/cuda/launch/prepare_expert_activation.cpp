@@ -34,6 +34,26 @@ absl::StatusOr<std::string> ActOf(const char* op, const LaunchArgs& args) {
   return Unimplemented("{}: no CUDA kernel for the activation {}", op, act);
 }
 
+// `again`: where the forward kernel's output goes; null: nobody wants it.
+absl::StatusOr<Enqueue> PrepareGradient(const LaunchArgs& args, const char* op, const TensorView* again) {
+  const TensorView dy = args.inputs[3];
+  const TensorView dh = args.outputs[0];
+  const TensorView d_weight = args.outputs[1];
+  RETURN_IF_ERROR(ExpectOneElementType(op, {&dy, &dh}));
+  if (again != nullptr) RETURN_IF_ERROR(ExpectOneElementType(op, {&dy, again}));
+  RETURN_IF_ERROR(ExpectFloat(op, {&d_weight}));
+  ASSIGN_OR_RETURN(const ExpertActivationRows rows, ActivationRowsOf(op, args, dy));
+  ASSIGN_OR_RETURN(const std::string act, ActOf(op, args));
+  void* const y = again != nullptr ? again->data : nullptr;
+  return [=](cudaStream_t stream, const KernelContext&) {
+    ExpertActivationRows now = rows;
+    now.act = act;
+    LaunchExpertActivationGrad(now, dy.data, dh.data, d_weight.as<float>(), d_weight.shape.elements(), y,
+                               stream);
+    return ToStatus(cudaGetLastError(), op);
+  };
+}
+
 }  // namespace
 
 absl::StatusOr<Enqueue> PrepareExpertActivation(Device&, const LaunchArgs& args) {
@@ -49,20 +69,10 @@ absl::StatusOr<Enqueue> PrepareExpertActivation(Device&, const LaunchArgs& args)
 }
 
 absl::StatusOr<Enqueue> PrepareExpertActivationGrad(Device&, const LaunchArgs& args) {
-  const TensorView dy = args.inputs[3];
-  const TensorView dh = args.outputs[0];
-  const TensorView d_weight = args.outputs[1];
-  RETURN_IF_ERROR(ExpectOneElementType("expert_activation_grad", {&dy, &dh}));
-  RETURN_IF_ERROR(ExpectFloat("expert_activation_grad", {&d_weight}));
-  ASSIGN_OR_RETURN(const ExpertActivationRows rows, ActivationRowsOf("expert_activation_grad", args, dy));
-  ASSIGN_OR_RETURN(const std::string act, ActOf("expert_activation_grad", args));
-  return [=](cudaStream_t stream, const KernelContext&) {
-    ExpertActivationRows now = rows;
-    now.act = act;
-    LaunchExpertActivationGrad(now, dy.data, dh.data, d_weight.as<float>(), d_weight.shape.elements(),
-                               stream);
-    return ToStatus(cudaGetLastError(), "expert_activation_grad");
-  };
+  return PrepareGradient(args, "expert_activation_grad", nullptr);
+}
+absl::StatusOr<Enqueue> PrepareExpertActivationGradAgain(Device&, const LaunchArgs& args) {
+  return PrepareGradient(args, "expert_activation_grad_again", &args.outputs[2]);
 }
 
 }  // namespace engine::backend::cuda
