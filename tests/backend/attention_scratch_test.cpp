@@ -51,10 +51,10 @@ std::string ChunksOf(std::int64_t queries, std::int64_t keys, const DimExtent& p
 }  // namespace
 
 TEST_CASE("attention's gradient is cut by samples, then by kv heads, then by queries") {
-  // B·H·S²·2 = 8 GiB, and dk and dv of each query head: one group.
-  CHECK(GroupOf(ShapeOf({8, 4096, 4096, 32, 8, 64})) == "8 samples, 8 kv heads, 4096 queries");
+  // B·H·S²·2 = 4 GiB, and dk and dv of each query head: one group.
+  CHECK(GroupOf(ShapeOf({4, 4096, 4096, 32, 8, 64})) == "4 samples, 8 kv heads, 4096 queries");
   // Per kv head 4 · (32 MiB + 1 MiB): 8 kv heads of 4 samples in 4608 MiB.
-  CHECK(GroupOf(ShapeOf({8, 4096, 4096, 32, 8, 64}, 4608 * kMiB)) == "4 samples, 8 kv heads, 4096 queries");
+  CHECK(GroupOf(ShapeOf({8, 4096, 4096, 32, 8, 64})) == "4 samples, 8 kv heads, 4096 queries");
   // 7 samples in parts of at most 4: 4 and 3.
   CHECK(GroupOf(ShapeOf({7, 4096, 4096, 32, 8, 64}, 4608 * kMiB)) == "4 samples, 8 kv heads, 4096 queries");
   // Not one sample: 3 of 8 kv heads fit.
@@ -70,12 +70,12 @@ TEST_CASE("attention's gradient is cut by samples, then by kv heads, then by que
 
 TEST_CASE("attention's gradient fits its scratch at 131072 tokens") {
   const AttentionShape shape = ShapeOf({1, 131072, 131072, 32, 8, 128});
-  // 4 · (128 queries · 131072 · 2) = 128 MiB a block, 4 · 64 MiB beside: 70 of 1024 blocks, evenly 69.
-  CHECK(GroupOf(shape) == "1 samples, 1 kv heads, 8832 queries");
+  // 4 · (128 queries · 131072 · 2) = 128 MiB a block, 4 · 64 MiB beside: 34 of 1024 blocks.
+  CHECK(GroupOf(shape) == "1 samples, 1 kv heads, 4352 queries");
   const AttentionGradLayout layout = CudnnGradLayout(shape, true);
   CHECK(layout.workspace_bytes <= kGradGroupBytes + kMiB);
   // Beside: dk and dv of a chunk in 16 bits, their sums in 32, row sums.
-  CHECK(layout.bytes - layout.workspace_bytes == 2 * 32 * kMiB + 2 * 64 * kMiB + 4 * 8832 * 4);
+  CHECK(layout.bytes - layout.workspace_bytes == 2 * 32 * kMiB + 2 * 64 * kMiB + 4 * 4352 * 4);
   CHECK(CudnnGradLayout(shape, false).bytes < 5 * kGiB);
 }
 

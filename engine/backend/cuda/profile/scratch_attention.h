@@ -15,8 +15,9 @@
 namespace engine::backend::cuda {
 
 // What the gradients of scores, and what stands beside them, may take of a group. cuDNN's deterministic
-// backward pass holds all B·H·S·T of them: 8 GiB for 32 heads of eight sequences of 4096 tokens.
-inline constexpr std::int64_t kGradGroupBytes = std::int64_t{9216} << 20;
+// backward pass holds all B·H·S·T of them: 4 GiB for 32 heads of four sequences of 4096 tokens, which fill a GPU as well as
+// eight do (docs/performance.md).
+inline constexpr std::int64_t kGradGroupBytes = std::int64_t{4608} << 20;
 
 struct AttentionShape {
   std::int64_t batch = 0;
