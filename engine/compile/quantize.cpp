@@ -61,6 +61,17 @@ class Quantizer {
     return found == products.end() ? nullptr : &*found;
   }
 
+  // The groups of the rows that a product of experts takes; −1: it is none.
+  static std::int32_t GroupsOf(const LocalNode& node) {
+    const ops::Fp8Product* product = ProductOf(node);
+    return product != nullptr && product->of_experts ? node.inputs[2] : -1;
+  }
+
+  // Dims of a product's output that are its columns.
+  int OutDims(const LocalNode& node, std::int32_t w) {
+    return value(w).local.rank() - in_dims_[w] - (GroupsOf(node) >= 0 ? 1 : 0);
+  }
+
   static int InDims(const LocalNode& node) { return static_cast<int>(node.attributes.Int("in_dims")); }
 
   plan::LocalValue& value(std::int32_t v) { return graph_.values[static_cast<size_t>(v)]; }
@@ -113,13 +124,17 @@ class Quantizer {
       const std::int32_t w = Find(node, Operand::kWeight);
       if (!block || x < 0 || w < 0 || node.attributes.Int("router", 0) != 0) continue;
       const int in = InDims(node);
-      if (Fits(Matrix(value(w).local, in)) && Fits(Matrix(value(x).local, in))) in_dims_[w] = in;
+      const Shape& of_w = value(w).local;
+      const int lead = GroupsOf(node) >= 0 ? 1 : 0;  // each expert's own matrix has to fit
+      if (Fits({of_w.elements(lead, of_w.rank() - in), of_w.elements(of_w.rank() - in, of_w.rank())}) &&
+          Fits(Matrix(value(x).local, in)))
+        in_dims_[w] = in;
     }
     for (const LocalNode& node : graph_.nodes) {
       const std::int32_t dy = Find(node, Operand::kGradient);
       const std::int32_t w = Find(node, Operand::kWeight);
       if (dy < 0 || w < 0 || !in_dims_.contains(w)) continue;
-      const int out = value(w).local.rank() - in_dims_[w];
+      const int out = OutDims(node, w);
       if (Fits(Matrix(value(dy).local, out))) gradient_dims_[dy] = out;
     }
   }
@@ -174,13 +189,15 @@ class Quantizer {
     LocalNode node;
     node.name = x.name + ".quantize";
     node.attributes = {{"dims", std::int64_t{dims}}, {"format", FormatOf(format)}};
+    node.inputs = {v};
+    const std::int32_t groups = kind == ValueKind::kDerived ? -1 : GroupsOf(of);
+    if (groups >= 0) node.inputs.push_back(groups);
     if (current_) {
-      node.op = &ops::kQuantizeCurrent;
-      node.inputs = {v};
+      node.op = groups >= 0 ? &ops::kQuantizeRowsCurrent : &ops::kQuantizeCurrent;
       node.outputs = {made.q, made.qt, made.state};
     } else {
-      node.op = &ops::kQuantize;
-      node.inputs = {v, made.state};
+      node.op = groups >= 0 ? &ops::kQuantizeRows : &ops::kQuantize;
+      node.inputs.push_back(made.state);
       node.outputs = {made.q, made.qt};
       node.attributes.Set("start", start);
     }

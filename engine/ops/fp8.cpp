@@ -17,8 +17,20 @@ namespace {
 
 using graph::Graph;
 
+std::vector<TensorType> WithoutStates(TypeSpan inputs) {
+  std::vector<TensorType> types(inputs.begin(), inputs.end());
+  types.erase(types.begin() + 2, types.begin() + 4);
+  return types;
+}
+
 Work OnePass(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {10.0 * Elements(inputs[0]), Bytes(inputs) + Bytes(outputs)};
+}
+
+// The plain op's, with the states of both operands behind them.
+template <const OpDef& plain>
+Work GroupedProduct(TypeSpan inputs, TypeSpan outputs, const Attributes& attributes) {
+  return plain.work(WithoutStates(inputs), outputs, attributes);
 }
 
 // 2·M·N·K of operands [M, K] and [N, K].
@@ -54,6 +66,15 @@ Types InferQuantize(TypeSpan inputs, const Attributes& attributes) {
 }
 
 template <bool current>
+Types InferQuantizeRows(TypeSpan inputs, const Attributes& attributes) {
+  const size_t count = current ? 2 : 3;
+  RETURN_IF_ERROR(ExpectInputs(inputs, count, count, "quantize_rows"));
+  std::vector<TensorType> types(inputs.begin(), inputs.end());
+  types.erase(types.begin() + 1);
+  return InferQuantize<current>(types, attributes);
+}
+
+template <bool current>
 std::vector<Signature> QuantizeSignatures(TypeSpan inputs, const Attributes& attributes, const AxisRule&) {
   const int rank = inputs[0].shape.rank();
   const int lead = rank - static_cast<int>(attributes.Int("dims"));
@@ -72,13 +93,23 @@ std::vector<Signature> QuantizeSignatures(TypeSpan inputs, const Attributes& att
   return signatures;
 }
 
+// Groups are split as rows are.
+template <bool current>
+std::vector<Signature> QuantizeRowsSignatures(TypeSpan inputs, const Attributes& attributes,
+                                              const AxisRule& rule) {
+  std::vector<Signature> signatures = QuantizeSignatures<current>(inputs, attributes, rule);
+  for (Signature& signature : signatures) {
+    const bool by_rows = signature.inputs[0] == Placement::S(0);
+    signature.inputs.insert(signature.inputs.begin() + 1, by_rows ? Placement::S(0) : Placement::R());
+  }
+  return signatures;
+}
+
 // The plain op's, with the states of both operands behind them.
 template <const OpDef& plain>
 std::vector<Signature> ProductSignatures(TypeSpan inputs, const Attributes& attributes,
                                          const AxisRule& rule) {
-  std::vector<TensorType> types(inputs.begin(), inputs.end());
-  types.erase(types.begin() + 2, types.begin() + 4);
-  std::vector<Signature> signatures = plain.signatures(types, attributes, rule);
+  std::vector<Signature> signatures = plain.signatures(WithoutStates(inputs), attributes, rule);
   for (Signature& signature : signatures)
     signature.inputs.insert(signature.inputs.begin() + 2, {Placement::R(), Placement::R()});
   return signatures;
@@ -159,6 +190,14 @@ const OpDef kQuantizeCurrent{.name = "quantize_current",
                              .work = OnePass,
                              .signatures = QuantizeSignatures<true>,
                              .accumulates = 0b1000};
+const OpDef kQuantizeRows{.name = "quantize_rows",
+                          .infer = InferQuantizeRows<false>,
+                          .work = OnePass,
+                          .signatures = QuantizeRowsSignatures<false>};
+const OpDef kQuantizeRowsCurrent{.name = "quantize_rows_current",
+                                 .infer = InferQuantizeRows<true>,
+                                 .work = OnePass,
+                                 .signatures = QuantizeRowsSignatures<true>};
 const OpDef kLayerNormQuantizeAgain{.name = "layer_norm_quantize_again",
                                     .family = Family::kNorm,
                                     .work = OnePass,
@@ -215,6 +254,19 @@ const OpDef kLinearWgradFp8{.name = "linear_wgrad_fp8",
                             .work = Product,
                             .signatures = ProductSignatures<kLinearWgrad>,
                             .accumulates = 1};
+const OpDef kGroupedLinearFp8{.name = "grouped_linear_fp8",
+                              .family = Family::kProduct,
+                              .work = GroupedProduct<kGroupedLinear>,
+                              .signatures = ProductSignatures<kGroupedLinear>};
+const OpDef kGroupedLinearDgradFp8{.name = "grouped_linear_dgrad_fp8",
+                                   .family = Family::kProduct,
+                                   .work = GroupedProduct<kGroupedLinearDgrad>,
+                                   .signatures = ProductSignatures<kGroupedLinearDgrad>};
+const OpDef kGroupedLinearWgradFp8{.name = "grouped_linear_wgrad_fp8",
+                                   .family = Family::kProduct,
+                                   .work = GroupedProduct<kGroupedLinearWgrad>,
+                                   .signatures = ProductSignatures<kGroupedLinearWgrad>,
+                                   .accumulates = 1};
 const OpDef kLinearCrossEntropyFp8{.name = "linear_cross_entropy_fp8",
                                    .family = Family::kHead,
                                    .work = Head,
@@ -224,6 +276,8 @@ const OpDef kLinearCrossEntropyFp8{.name = "linear_cross_entropy_fp8",
 std::span<const OpDef* const> AllFp8Ops() {
   static constexpr std::array kOps = {&kQuantize,
                                       &kQuantizeCurrent,
+                                      &kQuantizeRows,
+                                      &kQuantizeRowsCurrent,
                                       &kLayerNormQuantizeAgain,
                                       &kRmsNormQuantizeAgain,
                                       &kGeluQuantize,
@@ -237,6 +291,9 @@ std::span<const OpDef* const> AllFp8Ops() {
                                       &kLinearFp8,
                                       &kLinearDgradFp8,
                                       &kLinearWgradFp8,
+                                      &kGroupedLinearFp8,
+                                      &kGroupedLinearDgradFp8,
+                                      &kGroupedLinearWgradFp8,
                                       &kLinearCrossEntropyFp8};
   return kOps;
 }
@@ -257,6 +314,21 @@ std::span<const Fp8Product> Fp8Products() {
        .fp8 = &kLinearWgradFp8,
        .operands = {Operand::kGradient, Operand::kInput},
        .inputs = {{0, Form::kTransposed}, {1, Form::kTransposed}, {0, Form::kState}, {1, Form::kState}}},
+      {.plain = &kGroupedLinear,
+       .fp8 = &kGroupedLinearFp8,
+       .operands = {Operand::kInput, Operand::kWeight},
+       .inputs = {{0, Form::kQuantized}, {1, Form::kQuantized}, {0, Form::kState}, {1, Form::kState}},
+       .of_experts = true},
+      {.plain = &kGroupedLinearDgrad,
+       .fp8 = &kGroupedLinearDgradFp8,
+       .operands = {Operand::kGradient, Operand::kWeight},
+       .inputs = {{0, Form::kQuantized}, {1, Form::kTransposed}, {0, Form::kState}, {1, Form::kState}},
+       .of_experts = true},
+      {.plain = &kGroupedLinearWgrad,
+       .fp8 = &kGroupedLinearWgradFp8,
+       .operands = {Operand::kGradient, Operand::kInput},
+       .inputs = {{0, Form::kTransposed}, {1, Form::kTransposed}, {0, Form::kState}, {1, Form::kState}},
+       .of_experts = true},
       {.plain = &kLinearCrossEntropy,
        .fp8 = &kLinearCrossEntropyFp8,
        .operands = {Operand::kOther, Operand::kWeight},

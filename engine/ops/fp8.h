@@ -34,6 +34,11 @@ graph::StateSpec ScaleSpec(double start, DType format);
 extern const graph::OpDef kQuantize;
 // x → q, qt, state[, d_bias]
 extern const graph::OpDef kQuantizeCurrent;
+// The same of rows of experts (graph/rows.h), of which those behind the last group are no part.
+// x, groups, state → q, qt
+extern const graph::OpDef kQuantizeRows;
+// x, groups → q, qt, state
+extern const graph::OpDef kQuantizeRowsCurrent;
 // pre, state → q, qt of gelu(pre)
 extern const graph::OpDef kGeluQuantize;
 // x, state → q, qt of swiglu(x)
@@ -57,6 +62,15 @@ extern const graph::OpDef kLinearFp8;
 extern const graph::OpDef kLinearDgradFp8;
 // dy8t, x8t, state of dy, state of x → dw
 extern const graph::OpDef kLinearWgradFp8;
+
+// Products of rows of experts (grouped_linear.cpp). w has one scale for all experts; its qt is [in…, E, out…] in memory, that
+// of rows [elements…, R].
+// x8, w8, state of x, state of w, groups → y
+extern const graph::OpDef kGroupedLinearFp8;
+// dy8, w8t, state of dy, state of w, groups → dx
+extern const graph::OpDef kGroupedLinearDgradFp8;
+// dy8t, x8t, state of dy, state of x, groups → dw
+extern const graph::OpDef kGroupedLinearWgradFp8;
 
 // The norm of x once more, with the statistics that it had, for weight gradients: no q.
 // x, gamma, beta, mean, rstd, state → qt
@@ -90,6 +104,9 @@ struct Fp8Product {
   std::vector<Taken> inputs;      // of the FP8 op; the plain op's inputs behind its operands follow
   // The FP8 op quantises a gradient of its own and has an attribute `format` for it.
   bool has_format = false;
+  // Inputs and gradients are rows of experts, whose groups are the plain op's third input; a weight's first dim counts
+  // experts.
+  bool of_experts = false;
 };
 std::span<const Fp8Product> Fp8Products();
 

@@ -1,5 +1,5 @@
-// How fast products of experts are beside one dense product of as many operations, which cuBLASLt carries out. By hand, as it
-// takes a minute and 10 GB: test_gpu -ns -tc="grouped bench*"
+// How fast products of experts are beside one dense product of as many operations, which cuBLASLt carries out, and in FP8; and
+// how fast their rows are quantised. By hand, as it takes two minutes and 16 GB: test_gpu -ns -tc="grouped bench*"
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -18,7 +18,9 @@
 #include "engine/base/half.h"
 #include "engine/base/philox.h"
 #include "engine/graph/rows.h"
+#include "engine/ops/fp8.h"
 #include "engine/ops/ops.h"
+#include "tests/gpu/fp8_numbers.h"
 #include "tests/gpu/gpu.h"
 
 namespace engine::gpu_test::grouped_bench {
@@ -41,12 +43,24 @@ class DeviceMemory {
   }
   // Numbers like those of a run: with zeros a GPU needs less power, and its clock is higher.
   void FillWithNormals(double deviation) {
-    std::vector<std::uint16_t> numbers(std::size_t{1} << 22U);
+    Fill<std::uint16_t>(
+        [&](double normal) { return BFloat16FromFloat(static_cast<float>(normal * deviation)); });
+  }
+  // In e4m3, where a largest of five deviations is the format's.
+  void FillWithFp8Normals() {
+    Fill<std::uint8_t>(
+        [](double normal) { return Fp8FromFloat(static_cast<float>(normal * 448 / 5), DType::kE4M3); });
+  }
+
+ private:
+  template <typename Number, typename Convert>
+  void Fill(const Convert& convert) {
+    std::vector<Number> numbers(std::size_t{1} << 22U);
     const PhiloxKey key = MakePhiloxKey(1, "bench");
     for (size_t i = 0; i < numbers.size(); ++i) {
       double sum = -6;  // of twelve uniform numbers: nearly normal
       for (std::uint64_t j = 0; j < 12; ++j) sum += UniformFromWord(PhiloxWord(key, 12 * i + j));
-      numbers[i] = BFloat16FromFloat(static_cast<float>(sum * deviation));
+      numbers[i] = convert(sum);
     }
     const auto period = static_cast<std::int64_t>(numbers.size() * sizeof(numbers[0]));
     Put(numbers.data(), std::min(period, bytes_));
@@ -56,7 +70,6 @@ class DeviceMemory {
     }
   }
 
- private:
   void* data_ = nullptr;
   std::int64_t bytes_;
 };
@@ -134,36 +147,69 @@ double Time(const Work& work) {
 
 struct Buffers {
   DeviceMemory rows, other, result, groups, scratch;
+  DeviceMemory rows_fp8, other_fp8, states;  // two states
 };
+constexpr std::int64_t kStateBytes = ops::kScaleNumbers * 4;
 
-Work GroupedWork(const graph::OpDef& op, const Model& model, const Layer& layer, std::int64_t bound,
-                 const Buffers& memory) {
+TensorView ViewOf(std::byte* data, DType dtype, const Shape& shape) {
+  return TensorView{data, dtype, shape, Extent::Whole(shape), shape};
+}
+
+Work Prepare(const graph::OpDef& op, graph::Attributes attributes, backend::LaunchArgs args) {
   static std::vector<std::unique_ptr<plan::Instruction>> instructions;  // live as long as what was prepared
   auto& instruction = *instructions.emplace_back(std::make_unique<plan::Instruction>());
-  plan::Kernel kernel{.name = std::string(op.name), .op = &op, .attributes = {{"in_dims", kOne}}};
+  plan::Kernel kernel{.name = std::string(op.name), .op = &op, .attributes = std::move(attributes)};
   kernel.accumulate = op.accumulates;
   kernel.fresh = op.accumulates;
   instruction.what = std::move(kernel);
-  const auto view = [](std::byte* data, DType dtype, const Shape& shape) {
-    return TensorView{data, dtype, shape, Extent::Whole(shape), shape};
-  };
+  args.instruction = &instruction;
+  auto enqueue = backend::cuda::FindKernel(op.name)->prepare(Gpu().device(), args);
+  REQUIRE_MESSAGE(enqueue.ok(), Message(enqueue.status()));
+  return [enqueue = *enqueue] { return enqueue(Gpu().device().compute(), {}); };
+}
+
+const graph::OpDef& Fp8Of(const graph::OpDef& op) {
+  for (const ops::Fp8Product& product : ops::Fp8Products()) {
+    if (product.plain == &op) return *product.fp8;
+  }
+  FAIL("no FP8 form of " << op.name);
+  return op;
+}
+
+// In bf16 or FP8.
+Work GroupedWork(const graph::OpDef& op, bool fp8, const Model& model, const Layer& layer, std::int64_t bound,
+                 const Buffers& memory) {
   const Shape of_in = {bound, layer.in};
   const Shape of_out = {bound, layer.out};
   const Shape matrices = {model.experts, layer.out, layer.in};
   const bool weights = &op == &ops::kGroupedLinearWgrad;
   const bool forward = &op == &ops::kGroupedLinear;
+  const DType operands = fp8 ? DType::kE4M3 : DType::kBF16;
   backend::LaunchArgs args;
-  args.instruction = &instruction;
-  args.inputs = {view(memory.rows.data(), DType::kBF16, forward ? of_in : of_out),
-                 view(memory.other.data(), DType::kBF16, weights ? of_in : matrices),
-                 view(memory.groups.data(), DType::kI32, {model.experts, 2})};
-  args.outputs = {weights   ? view(memory.result.data(), DType::kF32, matrices)
-                  : forward ? view(memory.result.data(), DType::kBF16, of_out)
-                            : view(memory.result.data(), DType::kBF16, of_in)};
+  args.inputs = {
+      ViewOf((fp8 ? memory.rows_fp8 : memory.rows).data(), operands, forward ? of_in : of_out),
+      ViewOf((fp8 ? memory.other_fp8 : memory.other).data(), operands, weights ? of_in : matrices)};
+  for (std::int64_t state = 0; fp8 && state < 2; ++state)
+    args.inputs.push_back(
+        ViewOf(memory.states.data() + state * kStateBytes, DType::kF32, {ops::kScaleNumbers}));
+  args.inputs.push_back(ViewOf(memory.groups.data(), DType::kI32, {model.experts, 2}));
+  args.outputs = {weights   ? ViewOf(memory.result.data(), DType::kF32, matrices)
+                  : forward ? ViewOf(memory.result.data(), DType::kBF16, of_out)
+                            : ViewOf(memory.result.data(), DType::kBF16, of_in)};
   args.scratch = {memory.scratch.data(), static_cast<size_t>(backend::cuda::kGemmWorkspaceBytes)};
-  auto enqueue = backend::cuda::FindKernel(op.name)->prepare(Gpu().device(), args);
-  REQUIRE_MESSAGE(enqueue.ok(), Message(enqueue.status()));
-  return [enqueue = *enqueue] { return enqueue(Gpu().device().compute(), {}); };
+  return Prepare(fp8 ? Fp8Of(op) : op, {{"in_dims", kOne}}, std::move(args));
+}
+
+// rows[bound, columns] to FP8, as they lie and transposed.
+Work QuantizeWork(const Model& model, std::int64_t bound, std::int64_t columns, const Buffers& memory) {
+  const Shape shape = {bound, columns};
+  backend::LaunchArgs args;
+  args.inputs = {ViewOf(memory.rows.data(), DType::kBF16, shape),
+                 ViewOf(memory.groups.data(), DType::kI32, {model.experts, 2}),
+                 ViewOf(memory.states.data(), DType::kF32, {ops::kScaleNumbers})};
+  args.outputs = {ViewOf(memory.result.data(), DType::kE4M3, shape),
+                  ViewOf(memory.result.data() + bound * columns, DType::kE4M3, shape)};
+  return Prepare(ops::kQuantizeRows, {{"dims", kOne}, {"format", std::int64_t{0}}}, std::move(args));
 }
 
 Work DenseWork(const graph::OpDef& op, const Model& model, const Layer& layer, const Buffers& memory) {
@@ -185,34 +231,55 @@ void BenchLayer(const Model& model, const Layer& layer) {
   const std::int64_t bound = graph::RowBound(model.tokens, model.k, model.experts);
   const std::int64_t row_bytes = bound * std::max(layer.in, layer.out) * 2;
   const std::int64_t matrix = model.experts * layer.out * layer.in;
-  Buffers memory{DeviceMemory(row_bytes), DeviceMemory(std::max(matrix * 2, row_bytes)),
-                 DeviceMemory(std::max(matrix * 4, row_bytes)), DeviceMemory(model.experts * 8),
-                 DeviceMemory(backend::cuda::kGemmWorkspaceBytes)};
+  Buffers memory{DeviceMemory(row_bytes),
+                 DeviceMemory(std::max(matrix * 2, row_bytes)),
+                 DeviceMemory(std::max(matrix * 4, row_bytes)),
+                 DeviceMemory(model.experts * 8),
+                 DeviceMemory(backend::cuda::kGemmWorkspaceBytes),
+                 DeviceMemory(row_bytes / 2),
+                 DeviceMemory(std::max(matrix, row_bytes / 2)),
+                 DeviceMemory(2 * kStateBytes)};
   memory.rows.FillWithNormals(1);
   memory.other.FillWithNormals(0.02);
+  memory.rows_fp8.FillWithFp8Normals();
+  memory.other_fp8.FillWithFp8Normals();
+  const std::vector<float> ones(2 * ops::kScaleNumbers, 1.0F);
+  memory.states.Put(ones.data(), 2 * kStateBytes);
   const double flops = 2.0 * static_cast<double>(model.tokens * model.k) * static_cast<double>(layer.out) *
                        static_cast<double>(layer.in);
   for (const graph::OpDef* op :
        {&ops::kGroupedLinear, &ops::kGroupedLinearDgrad, &ops::kGroupedLinearWgrad}) {
     const Work dense = DenseWork(*op, model, layer, memory);
-    const Work grouped = GroupedWork(*op, model, layer, bound, memory);
+    const Work grouped = GroupedWork(*op, false, model, layer, bound, memory);
+    const Work fp8 = GroupedWork(*op, true, model, layer, bound, memory);
     for (const double exponent : {0.0, 0.7}) {
       const std::vector<std::int32_t> groups = GroupsOf(Loads(model, exponent));
       memory.groups.Put(groups.data(), model.experts * 8);
       double dense_ms = 0;
       double grouped_ms = 0;
+      double fp8_ms = 0;
       constexpr int kTurns = 2;
       for (int turn = 0; turn < kTurns; ++turn) {
         dense_ms += Time(dense) / kTurns;
         grouped_ms += Time(grouped) / kTurns;
+        fp8_ms += Time(fp8) / kTurns;
       }
-      std::puts(
-          fmt::format("{:<12} {:<3} {:<20} {:<8} {:8.3f} ms {:4.0f} TFLOP/s, dense {:4.0f}, {:.3f} of it",
-                      model.name, layer.name, op->name, exponent == 0 ? "even" : "zipf 0.7", grouped_ms,
-                      flops / grouped_ms / 1e9, flops / dense_ms / 1e9, dense_ms / grouped_ms)
-              .c_str());
+      std::puts(fmt::format("{:<12} {:<3} {:<20} {:<8} {:8.3f} ms {:4.0f} TFLOP/s, dense {:4.0f}, {:.3f} of "
+                            "it; FP8 {:8.3f} ms "
+                            "{:4.0f} TFLOP/s, {:.2f} x bf16",
+                            model.name, layer.name, op->name, exponent == 0 ? "even" : "zipf 0.7", grouped_ms,
+                            flops / grouped_ms / 1e9, flops / dense_ms / 1e9, dense_ms / grouped_ms, fp8_ms,
+                            flops / fp8_ms / 1e9, grouped_ms / fp8_ms)
+                    .c_str());
       std::fflush(stdout);
     }
+  }
+  for (const std::int64_t columns : {layer.in, layer.out}) {
+    const double ms = Time(QuantizeWork(model, bound, columns, memory));
+    const auto bytes = static_cast<double>(4 * model.tokens * model.k * columns);
+    std::puts(fmt::format("{:<12} {:<3} quantize_rows of {:<5} columns {:8.3f} ms {:5.2f} TB/s", model.name,
+                          layer.name, columns, ms, bytes / ms / 1e9)
+                  .c_str());
   }
 }
 

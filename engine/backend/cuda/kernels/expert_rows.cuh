@@ -24,4 +24,10 @@ __device__ __forceinline__ RowKind KindOfRow(const std::int32_t* choice_of, std:
                                                                            : RowKind::kBehind;
 }
 
+// Where the rows of all groups end, with those that fill up the last one. last_group: its first row and number of rows.
+__device__ __forceinline__ std::int64_t EndOfRows(const std::int32_t* last_group) {
+  const std::int64_t end = std::int64_t{__ldg(last_group)} + __ldg(last_group + 1);
+  return (end + graph::kRowAlignment - 1) / graph::kRowAlignment * graph::kRowAlignment;
+}
+
 }  // namespace engine::backend::cuda

@@ -1,4 +1,4 @@
-// Grouped products (grouped.h) of bf16 on Hopper's tensor cores.
+// Grouped products (grouped.h) of bf16 and of FP8 on Hopper's tensor cores.
 #pragma once
 
 #include <cuda.h>
@@ -15,13 +15,13 @@ struct TensorBox {
   std::uint32_t x = 0, y = 0, z = 1;
 };
 // The boxes in which the kernel reads a and b and writes d, which it takes as tensors of three dims: rows of experts as
-// [1, R, elements], matrices as [E, O, I]. All with 128-byte swizzle.
+// [1, R, elements], matrices as [E, O, I]; in FP8 as grouped.h has them, the rows of kWgrad as [1, elements, R]. All with 128-byte swizzle.
 struct GroupedBoxes {
   TensorBox a, b, d;
 };
 GroupedBoxes GroupedBoxesOf(const GroupedProduct& product);
 
-// Operands in bf16, result in bf16 or, of kWgrad, in f32; O and I multiples of 8. R, O, I < 2³¹.
+// Operands in bf16 or FP8, result in bf16 or, of kWgrad, in f32; O and I multiples of 8, in FP8 of 16. R, O, I < 2³¹.
 struct GroupedSm90a {
   GroupedProduct product;
   const std::int32_t* order =

@@ -142,6 +142,11 @@ __device__ constexpr std::uint64_t StepOf16(int steps) {
   return static_cast<std::uint64_t>(steps) * (kSummedDimOuter ? 16 * 128 : 16 * 2) / 16;
 }
 
+// The same of a step of 32 bytes, where the summed dim is the inner one.
+__device__ constexpr std::uint64_t StepOf32Bytes(int steps) {
+  return static_cast<std::uint64_t>(steps) * 32 / 16;
+}
+
 inline constexpr int kSums = 128;  // that a thread has of 64 × 256
 
 // Registers that products read and write are not touched by anything else between two of these.
@@ -185,6 +190,31 @@ __device__ __forceinline__ void Multiply(std::uint64_t a, std::uint64_t b, float
         ENGINE_16_SUMS(80), ENGINE_16_SUMS(96), ENGINE_16_SUMS(112)
       : "l"(a), "l"(b), "n"(kAOuter ? 1 : 0), "n"(kBOuter ? 1 : 0));
 }
+
+// sums[64, 256] += a[64, 32] · b[256, 32]ᵀ of FP8, the summed dim inside, a in e4m3 or e5m2, b in e4m3; else as Multiply. The
+// unit adds up with 14 bits or so (DeepSeek-V3 Technical Report, arXiv:2412.19437, section 3.5.2).
+#define ENGINE_MULTIPLY_FP8(format_of_a) \
+  asm volatile(                                                                                                  \
+      "{\n"                                                                                                      \
+      ".reg .pred add;\n"                                                                                        \
+      "setp.ne.b32 add, 1, 0;\n"                                                                                 \
+      "wgmma.mma_async.sync.aligned.m64n256k32.f32." format_of_a ".e4m3 {" ENGINE_TEN() ENGINE_TEN(1)            \
+          ENGINE_TEN(2) ENGINE_TEN(3) ENGINE_TEN(4) ENGINE_TEN(5) ENGINE_TEN(6) ENGINE_TEN(7) ENGINE_TEN(8)      \
+              ENGINE_TEN(9) ENGINE_TEN(10) ENGINE_TEN(11) "%120, %121, %122, %123, %124, %125, %126, %127}, "    \
+                                                          "%128, %129, add, 1, 1;\n"                             \
+                                                          "}"                                                    \
+      : ENGINE_16_SUMS(0), ENGINE_16_SUMS(16), ENGINE_16_SUMS(32), ENGINE_16_SUMS(48), ENGINE_16_SUMS(64),       \
+        ENGINE_16_SUMS(80), ENGINE_16_SUMS(96), ENGINE_16_SUMS(112)                                              \
+      : "l"(a), "l"(b))
+template <bool kAIsE5M2>
+__device__ __forceinline__ void MultiplyFp8(std::uint64_t a, std::uint64_t b, float (&sums)[kSums]) {
+  if constexpr (kAIsE5M2) {
+    ENGINE_MULTIPLY_FP8("e5m2");
+  } else {
+    ENGINE_MULTIPLY_FP8("e4m3");
+  }
+}
+#undef ENGINE_MULTIPLY_FP8
 #undef ENGINE_TEN
 #undef ENGINE_FOUR_SUMS
 #undef ENGINE_16_SUMS

@@ -7,6 +7,7 @@
 
 #include "engine/backend/cuda/kernels/activations.cuh"
 #include "engine/backend/cuda/kernels/column_sums.cuh"
+#include "engine/backend/cuda/kernels/expert_rows.cuh"
 #include "engine/backend/cuda/kernels/fp8.cuh"
 #include "engine/backend/cuda/kernels/norm.cuh"
 #include "engine/backend/cuda/profile/quantize_grid.h"
@@ -96,9 +97,10 @@ struct Tiles {
   std::uint8_t* q;            // [rows, outputs, columns]
   std::uint8_t* qt;           // [outputs, columns, rows]
   float* state;
-  bool current;    // the state holds the abs-max alone
-  float* partial;  // [row tiles, columns]; only if kBias
-  const T* gamma;  // these only with a norm
+  const std::int32_t* last_group;  // of rows of experts
+  bool current;                    // the state holds the abs-max alone
+  float* partial;                  // [row tiles, columns]; only if kBias
+  const T* gamma;                  // these only with a norm
   float gain_offset;
   const T* beta;
   const float* mean;
@@ -130,6 +132,7 @@ __global__ void __launch_bounds__(kThreads, 3) QuantizeKernel(Tiles<T, Function:
     SetScale(tiles.state, scale);
     tiles.state[kFp8Format] = kFormat == __NV_E4M3 ? 0.0F : 1.0F;
   }
+  if (tiles.last_group != nullptr && first_row >= EndOfRows(tiles.last_group)) return;
   float gamma[8] = {};
   float beta[8] = {};
   if constexpr (kIsNorm<Function>) {
@@ -238,7 +241,10 @@ __global__ void Fp8BoundKernel(bool e4m3, double bound, const double* control, f
 
 // The state's abs-max, which is 0 before, of pieces of eight numbers.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) AbsMaxKernel(const T* x, std::int64_t pieces, float* state) {
+__global__ void __launch_bounds__(kThreads)
+    AbsMaxKernel(const T* x, std::int64_t pieces, std::int64_t columns, const std::int32_t* last_group,
+                 float* state) {
+  if (last_group != nullptr) pieces = min(pieces, EndOfRows(last_group) * columns / 8);
   constexpr int kAhead = 4;
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
   float abs_max = 0;
@@ -265,8 +271,8 @@ void LaunchAbsMax(const Quantize& quantize, cudaStream_t stream) {
   const std::int64_t pieces = quantize.rows * quantize.columns / 8;
   const std::int64_t blocks = std::min(CeilDivide(pieces, 4 * kThreads), 8 * kMultiprocessors);
   if (blocks == 0) return;
-  AbsMaxKernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(static_cast<const T*>(quantize.a),
-                                                                       pieces, quantize.out.state);
+  AbsMaxKernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
+      static_cast<const T*>(quantize.a), pieces, quantize.columns, quantize.last_group, quantize.out.state);
 }
 
 template <typename T, int kInputs>
@@ -278,6 +284,7 @@ Tiles<T, kInputs> MakeTiles(const Quantize& quantize) {
                           .q = static_cast<std::uint8_t*>(quantize.out.q),
                           .qt = static_cast<std::uint8_t*>(quantize.out.qt),
                           .state = quantize.out.state,
+                          .last_group = quantize.last_group,
                           .current = quantize.current,
                           .partial = quantize.partial,
                           .gamma = static_cast<const T*>(quantize.gamma),

@@ -51,6 +51,9 @@ struct Quantize {
   const float* mean = nullptr;  // kNorm: [R]; null: RMSNorm
   const float* rstd = nullptr;  // kNorm: [R]
   Fp8Output out = {};
+  // Only with kCopy: [2], of the last of the groups that a's rows of experts are in (graph/rows.h). Rows behind it are
+  // neither read nor written. Null: no rows of experts.
+  const std::int32_t* last_group = nullptr;
   bool current = false;  // only with kCopy: the whole state is made here
   // Only with kCopy and kGeluGrad; null: not wanted. d_bias[C] (+)= Σ_R of the values before they are
   // quantised; partial: scratch [QuantizeLines(R), C].

@@ -63,12 +63,12 @@ absl::StatusOr<Fp8Output> MakeOutput(std::string_view op, const LaunchArgs& args
 }
 
 // Inputs a[, b], scales; outputs q, qt[, d_bias]. current: inputs a; outputs q, qt, scales[, d_bias]. The
-// last `dims` dims of q are its columns.
+// last `dims` dims of q are its columns. of_experts: a's groups follow it.
 absl::StatusOr<Enqueue> PrepareSource(const LaunchArgs& args, const char* op, Fp8Source source,
-                                      bool current = false) {
+                                      bool current = false, bool of_experts = false) {
   const std::vector<TensorView>& in = args.inputs;
   const std::vector<TensorView>& out = args.outputs;
-  const bool two = in.size() == 3;
+  const bool two = !of_experts && in.size() == 3;
   const size_t bias_output = current ? 3 : 2;
   RETURN_IF_ERROR(ExpectNarrow(op, {&in[0], two ? &in[1] : &in[0]}));
   const Shape& q = out[0].shape;
@@ -82,6 +82,12 @@ absl::StatusOr<Enqueue> PrepareSource(const LaunchArgs& args, const char* op, Fp
                     .current = current};
   ASSIGN_OR_RETURN(quantize.out, MakeOutput(op, args, &out[0], out[1], current ? out[2] : in.back(),
                                             quantize.rows, quantize.columns));
+  if (of_experts) {
+    const TensorView& groups = in[1];
+    if (groups.dtype != DType::kI32 || groups.shape.elements() < 2)
+      return Internal("{}: groups {} of {}", op, groups.shape.ToString(), Name(groups.dtype));
+    quantize.last_group = groups.as<std::int32_t>() + groups.shape.elements() - 2;
+  }
   const std::int64_t elements = quantize.rows * quantize.columns;
   const bool grad = source == Fp8Source::kSwigluGrad;
   RETURN_IF_ERROR(ExpectElements(op, in[0], source == Fp8Source::kSwiglu ? 2 * elements : elements));
@@ -288,6 +294,13 @@ absl::StatusOr<Enqueue> PrepareQuantize(Device&, const LaunchArgs& args) {
 }
 absl::StatusOr<Enqueue> PrepareQuantizeCurrent(Device&, const LaunchArgs& args) {
   return PrepareSource(args, "quantize_current", Fp8Source::kCopy, /*current=*/true);
+}
+absl::StatusOr<Enqueue> PrepareQuantizeRows(Device&, const LaunchArgs& args) {
+  return PrepareSource(args, "quantize_rows", Fp8Source::kCopy, /*current=*/false, /*of_experts=*/true);
+}
+absl::StatusOr<Enqueue> PrepareQuantizeRowsCurrent(Device&, const LaunchArgs& args) {
+  return PrepareSource(args, "quantize_rows_current", Fp8Source::kCopy, /*current=*/true,
+                       /*of_experts=*/true);
 }
 absl::StatusOr<Enqueue> PrepareLayerNormQuantizeAgain(Device&, const LaunchArgs& args) {
   return PrepareNormAgain(args, "layer_norm_quantize_again", true);

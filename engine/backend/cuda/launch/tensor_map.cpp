@@ -23,7 +23,9 @@ absl::StatusOr<PFN_cuTensorMapEncodeTiled_v12000> FindEncode() {
 absl::StatusOr<CUtensorMap> MakeTensorMap(const TensorMapSpec& spec) {
   static const absl::StatusOr<PFN_cuTensorMapEncodeTiled_v12000> encode = FindEncode();
   RETURN_IF_ERROR(encode.status());
-  const bool wide = spec.dtype == DType::kF32;
+  const CUtensorMapDataType type = SizeOf(spec.dtype) == 1     ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                   : spec.dtype == DType::kF32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                                                               : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   std::array<cuuint64_t, 3> dims{};
   std::array<cuuint64_t, 2> strides{};  // in bytes, from the second dim on
   auto stride = static_cast<cuuint64_t>(SizeOf(spec.dtype));
@@ -35,10 +37,9 @@ absl::StatusOr<CUtensorMap> MakeTensorMap(const TensorMapSpec& spec) {
   const std::array<cuuint32_t, 3> every_element = {1, 1, 1};
   CUtensorMap map;
   const CUresult result = (*encode)(
-      &map, wide ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-      static_cast<cuuint32_t>(dims.size()), const_cast<void*>(spec.data), dims.data(), strides.data(),
-      spec.box.data(), every_element.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      &map, type, static_cast<cuuint32_t>(dims.size()), const_cast<void*>(spec.data), dims.data(),
+      strides.data(), spec.box.data(), every_element.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
+      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result == CUDA_SUCCESS) return map;
   return Internal("cuTensorMapEncodeTiled: error {} for [{}, {}, {}] in boxes of [{}, {}, {}]",
                   static_cast<int>(result), spec.dims[2], spec.dims[1], spec.dims[0], spec.box[2],

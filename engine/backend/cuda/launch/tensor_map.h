@@ -14,7 +14,7 @@ namespace engine::backend::cuda {
 // A packed tensor of three dims, the inner one first, whose rows are multiples of 16 bytes.
 struct TensorMapSpec {
   const void* data = nullptr;  // 16-byte aligned
-  DType dtype = DType::kBF16;  // bf16 or f32
+  DType dtype = DType::kBF16;  // bf16, f32, e4m3, e5m2
   std::array<std::int64_t, 3> dims = {};
   std::array<std::uint32_t, 3> box =
       {};  // elements along each dim, at most 256; along the inner one 128 bytes

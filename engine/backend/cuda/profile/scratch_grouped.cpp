@@ -2,9 +2,9 @@
 
 namespace engine::backend::cuda {
 
-// Experts in the order in which they are worked on (kernels/grouped.h: OrderGroups). Inputs dy, x, groups [E, 2].
+// Experts in the order in which they are worked on (kernels/grouped.h: OrderGroups). Inputs dy, x, in FP8 their states, groups [E, 2].
 std::int64_t GroupedOrderScratch(Types inputs, Types, const graph::Attributes&, bool) {
-  return inputs[2].shape[0] * SizeOf(DType::kI32);
+  return inputs.back().shape[0] * SizeOf(DType::kI32);
 }
 
 }  // namespace engine::backend::cuda
