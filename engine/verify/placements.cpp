@@ -59,6 +59,29 @@ class PlacementVerifier {
  private:
   const plan::Layout& LayoutOf(const plan::BufferRef& ref) const { return ValueOf(plan_, ref).layout; }
 
+  // How many rows of experts a rank has of it; −1: its dims are others.
+  std::int64_t RowsOf(const plan::BufferRef& ref) const {
+    if (ref.value < 0) return -1;
+    const plan::LocalValue& value = ValueOf(plan_, ref);
+    for (int dim = 0; dim < value.local.rank(); ++dim) {
+      if (value.layout.dims()[dim] == graph::Dim::kSlot) return value.local[dim];
+    }
+    return -1;
+  }
+
+  // Of an op in FP8, whose outputs have the rows of its inputs.
+  absl::Status SameRows(const plan::Instruction& instruction) const {
+    for (const plan::BufferRef& made : instruction.outputs) {
+      const std::int64_t rows = RowsOf(made);
+      if (rows < 0 || std::any_of(instruction.inputs.begin(), instruction.inputs.end(),
+                                  [&](const plan::BufferRef& from) { return RowsOf(from) == rows; }))
+        continue;
+      return Internal("{} has {} rows on a rank, and what {} reads has others", ValueOf(plan_, made).name,
+                      rows, instruction.kernel());
+    }
+    return absl::OkStatus();
+  }
+
   // A tensor of rows has on a rank the size that its op gives it, of what the rank has, and is not converted.
   absl::Status Slots(const plan::Instruction& instruction) const {
     const auto has_slots = [&](const plan::BufferRef& ref) {
@@ -66,6 +89,7 @@ class PlacementVerifier {
     };
     if (std::none_of(instruction.outputs.begin(), instruction.outputs.end(), has_slots))
       return absl::OkStatus();
+    if (instruction.op()->infer == nullptr) return SameRows(instruction);
     std::vector<TensorType> types;
     for (const plan::BufferRef& ref : instruction.inputs) {
       const plan::LocalValue& value = ValueOf(plan_, ref);

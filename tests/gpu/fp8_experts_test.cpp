@@ -170,11 +170,11 @@ const std::vector<Rows>& Loads() {
   static const std::vector<Rows> loads = {{{37}}, {{0, 130, 1, 0, 128, 61}}, {{257, 0, 640}, 0}, {{0, 0}}};
   return loads;
 }
-struct Size {
+struct RowSizes {
   std::int64_t out, in;
 };
 // One piece, tails of tiles and of blocks, several tiles of both and more blocks than a ring has.
-const std::vector<Size> kSizes = {{16, 16}, {48, 80}, {272, 144}, {288, 528}};
+const std::vector<RowSizes> kRowSizes = {{16, 16}, {48, 80}, {272, 144}, {288, 528}};
 
 // Rows of experts, quantised: what is behind the last group is neither read nor written.
 void CheckQuantisedRows(const Rows& rows, std::int64_t columns, DType format, bool current) {
@@ -241,7 +241,7 @@ TEST_CASE("gpu fp8: quantize_rows") {
 
 TEST_CASE("gpu fp8: grouped_linear_fp8") {
   for (const Rows& rows : Loads()) {
-    for (const Size& size : kSizes) {
+    for (const RowSizes& size : kRowSizes) {
       for (const DType d : kNarrow)
         CheckGrouped({.op = &ops::kGroupedLinearFp8, .rows = rows, .out = size.out, .in = size.in, .d = d});
     }
@@ -250,7 +250,7 @@ TEST_CASE("gpu fp8: grouped_linear_fp8") {
 
 TEST_CASE("gpu fp8: grouped_linear_dgrad_fp8") {
   for (const Rows& rows : Loads()) {
-    for (const Size& size : kSizes) {
+    for (const RowSizes& size : kRowSizes) {
       for (const DType d : kNarrow) {
         for (const DType gradients : kFormats) {
           CheckGrouped({.op = &ops::kGroupedLinearDgradFp8,
@@ -268,7 +268,7 @@ TEST_CASE("gpu fp8: grouped_linear_dgrad_fp8") {
 // What results in f16 is made by the portable kernel.
 TEST_CASE("gpu fp8: grouped_linear_wgrad_fp8") {
   for (const Rows& rows : Loads()) {
-    for (const Size& size : kSizes) {
+    for (const RowSizes& size : kRowSizes) {
       for (const DType gradients : kFormats) {
         for (const bool adds : {false, true}) {
           for (const DType d : {DType::kF32, DType::kBF16, DType::kF16}) {

@@ -32,7 +32,7 @@ Tensor Control(double step, double factor) {
   return control;
 }
 
-Outcome MustLaunch(const Problem& problem) {
+Outcome LaunchOf(const Problem& problem) {
   absl::StatusOr<Outcome> outcome = Launch(problem);
   REQUIRE_MESSAGE(outcome.ok(), fmt::format("{}: {}", problem.where, Message(outcome.status())));
   Problem other = problem;
@@ -90,7 +90,7 @@ TEST_CASE("gpu optimizer: adamw") {
         problem.input_dtypes = {DType::kF32, gradient, DType::kF32, DType::kF32, DType::kF64};
         problem.outputs = {Shared(w, DType::kF32, 0), Shared(m, DType::kF32, 2), Shared(v, DType::kF32, 3)};
         if (parameter != DType::kF32) problem.outputs.push_back(Output::Whole({w.type().shape, parameter}));
-        const Outcome outcome = MustLaunch(problem);
+        const Outcome outcome = LaunchOf(problem);
         ops_test::RunInto("adamw", attributes, {exact[0], grad, exact[1], exact[2], control}, &exact);
         for (size_t o = 0; o < 3; ++o) {
           Compare(fmt::format("{}, output {}", problem.where, o), exact[o], outcome.outputs[o], {0, kBound});
@@ -160,7 +160,7 @@ TEST_CASE("gpu optimizer: adamw rounds weights and moments in bf16 by their draw
           problem.inputs = {w, grad, m, v, control};
           problem.input_dtypes = {weights, DType::kBF16, moments, moments, DType::kF64};
           problem.outputs = {Shared(w, weights, 0), Shared(m, moments, 2), Shared(v, moments, 3)};
-          const Outcome outcome = MustLaunch(problem);
+          const Outcome outcome = LaunchOf(problem);
           Tensors exact = {w, m, v};
           ops_test::RunInto("adamw", AdamWAttributes(), {w, grad, m, v, control}, &exact);
           // Absolute: what one step of the test in fp32 allows.
@@ -221,7 +221,7 @@ TEST_CASE("gpu optimizer: sgd") {
         problem.input_dtypes = {DType::kF32, gradient, DType::kF32, DType::kF64};
         problem.outputs = {Shared(w, DType::kF32, 0), Shared(m, DType::kF32, 2)};
         if (parameter != DType::kF32) problem.outputs.push_back(Output::Whole({w.type().shape, parameter}));
-        const Outcome outcome = MustLaunch(problem);
+        const Outcome outcome = LaunchOf(problem);
         ops_test::RunInto("sgd", attributes, {exact[0], grad, exact[1], control}, &exact);
         for (size_t o = 0; o < 2; ++o) {
           Compare(fmt::format("{}, output {}", problem.where, o), exact[o], outcome.outputs[o], {0, kBound});
@@ -258,7 +258,7 @@ TEST_CASE("gpu optimizer: sgd rounds weights and momentum in bf16 by their draws
           problem.inputs = {w, grad, m, control};
           problem.input_dtypes = {weights, DType::kBF16, moments, DType::kF64};
           problem.outputs = {Shared(w, weights, 0), Shared(m, moments, 2)};
-          const Outcome outcome = MustLaunch(problem);
+          const Outcome outcome = LaunchOf(problem);
           Tensors exact = {w, m};
           ops_test::RunInto("sgd", SgdAttributes(), {w, grad, m, control}, &exact);
           // Absolute: what one step of the test in fp32 allows.
@@ -306,7 +306,7 @@ TEST_CASE("gpu optimizer: adamw without master weights moves them by the right m
     problem.inputs = {w, grad, zeros, zeros, control};
     problem.input_dtypes = {DType::kBF16, DType::kBF16, DType::kF32, DType::kF32, DType::kF64};
     problem.outputs = {Shared(w, DType::kBF16, 0), Shared(w, DType::kF32, 2), Shared(w, DType::kF32, 3)};
-    const Outcome outcome = MustLaunch(problem);
+    const Outcome outcome = LaunchOf(problem);
     Tensors exact = {w, zeros, zeros};
     ops_test::RunInto("adamw", AdamWAttributes(), {w, grad, zeros, zeros, control}, &exact);
     const double p = (1 - exact[0].Get(0)) / kUlp;
@@ -348,7 +348,7 @@ TEST_CASE("gpu optimizer: adamw with a gradient factor of 0 changes nothing") {
   problem.inputs = {w, Values(1000, 0.3, DType::kF32), w, Rounded(w, DType::kBF16), Control(1, 0.0)};
   problem.input_dtypes = {DType::kF32, DType::kF32, DType::kF32, DType::kF32, DType::kF64};
   problem.outputs = {Shared(w, DType::kF32, 0), Shared(w, DType::kF32, 2), Shared(w, DType::kF32, 3)};
-  const Outcome outcome = MustLaunch(problem);
+  const Outcome outcome = LaunchOf(problem);
   Compare("adamw, skipped, weights", problem.inputs[0], outcome.outputs[0], {});
   Compare("adamw, skipped, m", problem.inputs[2], outcome.outputs[1], {});
   Compare("adamw, skipped, v", problem.inputs[3], outcome.outputs[2], {});
@@ -371,7 +371,7 @@ TEST_CASE("gpu optimizer: sum_squares") {
         double sum = adds ? Before(0) : 0.0;
         for (std::int64_t i = 0; i < count; ++i) sum += problem.inputs[0].Get(i) * problem.inputs[0].Get(i);
         expected.Set(0, sum);
-        Compare(problem.where, expected, MustLaunch(problem).outputs[0],
+        Compare(problem.where, expected, LaunchOf(problem).outputs[0],
                 {0x1p-53 * static_cast<double>(count + 8), 0});
       }
     }
@@ -393,7 +393,7 @@ TEST_CASE("gpu optimizer: add_shard") {
         problem.accumulate = adds ? 1 : 0;
         Tensor expected = problem.inputs[0];
         for (std::int64_t i = 0; adds && i < count; ++i) expected.Set(i, expected.Get(i) + Before(i));
-        Compare(problem.where, expected, MustLaunch(problem).outputs[0], {0, adds ? 2.2 * 0x1p-24 : 0});
+        Compare(problem.where, expected, LaunchOf(problem).outputs[0], {0, adds ? 2.2 * 0x1p-24 : 0});
       }
     }
   }
@@ -414,7 +414,7 @@ TEST_CASE("gpu optimizer: clip_factor") {
     problem.input_dtypes = {DType::kF64, DType::kF64};
     problem.outputs = {Shared(control, DType::kF64, 1)};
     // An update adds 1 to the step, so it is not run twice into the same bytes: Launch uploads them anew.
-    const Outcome outcome = MustLaunch(problem);
+    const Outcome outcome = LaunchOf(problem);
     Tensors expected = {control};
     ops_test::RunInto("clip_factor", problem.attributes, {scalars}, &expected);
     // √ and a division are correctly rounded in f64: a last bit for the sum of norm and 1e-6.
@@ -448,7 +448,7 @@ void CheckScaler(const graph::Attributes& attributes) {
       problem.inputs = {scalars, offered};
       problem.input_dtypes = {DType::kF64, DType::kF64};
       problem.outputs = {Shared(offered, DType::kF64, 1)};
-      const Outcome outcome = MustLaunch(problem);
+      const Outcome outcome = LaunchOf(problem);
       Tensors expected = {offered};
       ops_test::RunInto("clip_factor", problem.attributes, {scalars}, &expected);
       Compare(problem.where, expected[0], outcome.outputs[0], {0x1p-52, 0});  // as above
@@ -480,14 +480,14 @@ TEST_CASE("gpu optimizer: zero and copy") {
       problem.inputs = {Values(count, 0.2, dtype)};
       problem.input_dtypes = {dtype};
       problem.outputs = {Output::Whole({{count}, dtype})};
-      Compare(problem.where, problem.inputs[0], MustLaunch(problem).outputs[0], {});
+      Compare(problem.where, problem.inputs[0], LaunchOf(problem).outputs[0], {});
       problem.where = fmt::format("zero, {} elements, {}", count, Name(dtype));
       problem.kernel = "zero";
       problem.inputs.clear();
       problem.input_dtypes.clear();
       Tensor expected({{count}, DType::kF64});
       for (std::int64_t i = 0; i < count; ++i) expected.Set(i, 0);
-      Compare(problem.where, expected, MustLaunch(problem).outputs[0], {});
+      Compare(problem.where, expected, LaunchOf(problem).outputs[0], {});
     }
   }
 }
