@@ -62,10 +62,6 @@ std::string Kernels(const plan::Plan& plan, const std::string& segment) {
   return text;
 }
 
-const plan::LocalValue& ValueOf(const plan::Plan& plan, const plan::BufferRef& ref) {
-  return plan.values[static_cast<size_t>(ref.value)];
-}
-
 std::vector<const plan::Instruction*> All(const plan::Plan& plan, const std::string& segment,
                                           const std::string& kernel) {
   std::vector<const plan::Instruction*> found;
@@ -689,15 +685,6 @@ int Products(const plan::Plan& plan) {
     }
   }
   return products;
-}
-
-std::set<std::string> StateNames(const plan::Plan& plan) {
-  std::set<std::string> names;
-  for (const plan::StagePlan& stage : plan.stages) {
-    for (const plan::State& state : stage.states)
-      names.insert(plan.values[static_cast<size_t>(state.buffer.value)].name);
-  }
-  return names;
 }
 
 }  // namespace

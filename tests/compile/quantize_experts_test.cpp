@@ -60,7 +60,7 @@ learning_rate = 1e-3
 )";
 
 // Verified.
-plan::Plan CudaPlan(const Sets& sets) {
+plan::Plan QuantizedPlan(const Sets& sets) {
   const recipe::LoadResult loaded = model::LoadText(kRecipe, "test.toml", {.sets = sets, .root = ""});
   std::string errors;
   for (const Diagnostic& diagnostic : loaded.diagnostics) errors += Format(diagnostic);
@@ -74,7 +74,7 @@ plan::Plan CudaPlan(const Sets& sets) {
 using Instructions = std::vector<const plan::Instruction*>;
 
 // Of all stages, in segments whose name begins so.
-Instructions All(const plan::Plan& plan, std::string_view segments, std::string_view kernel) {
+Instructions InstructionsOf(const plan::Plan& plan, std::string_view segments, std::string_view kernel) {
   Instructions found;
   for (const plan::StagePlan& stage : plan.stages) {
     for (const plan::Segment& segment : stage.segments) {
@@ -87,35 +87,23 @@ Instructions All(const plan::Plan& plan, std::string_view segments, std::string_
   return found;
 }
 
-const plan::LocalValue& ValueOf(const plan::Plan& plan, const plan::BufferRef& ref) {
-  return plan.values[static_cast<size_t>(ref.value)];
-}
-
-std::set<std::string> StateNames(const plan::Plan& plan) {
-  std::set<std::string> names;
-  for (const plan::StagePlan& stage : plan.stages) {
-    for (const plan::State& state : stage.states) names.insert(ValueOf(plan, state.buffer).name);
-  }
-  return names;
-}
-
 }  // namespace
 
 TEST_CASE(
     "fp8 plan: products of experts take operands in FP8 with their states, and the groups of their rows") {
   for (const bool current : {false, true}) {
     const plan::Plan plan =
-        CudaPlan({current ? "precision.fp8_scaling=current" : "precision.fp8_scaling=delayed"});
+        QuantizedPlan({current ? "precision.fp8_scaling=current" : "precision.fp8_scaling=delayed"});
     const std::string rows = current ? "quantize_rows_current" : "quantize_rows";
     std::map<std::int32_t, const plan::Instruction*> made;
     for (const std::string& quantize : {rows, std::string(current ? "quantize_current" : "quantize")}) {
-      for (const plan::Instruction* instruction : All(plan, "", quantize)) {
+      for (const plan::Instruction* instruction : InstructionsOf(plan, "", quantize)) {
         made[instruction->outputs[0].value] = instruction;
         made[instruction->outputs[1].value] = instruction;
       }
     }
     const auto check = [&](const char* segments, const char* product, std::array<size_t, 2> forms) {
-      const Instructions products = All(plan, segments, product);
+      const Instructions products = InstructionsOf(plan, segments, product);
       CHECK(products.size() == 8);
       for (const plan::Instruction* instruction : products) {
         REQUIRE(instruction->inputs.size() == 5);
@@ -133,34 +121,35 @@ TEST_CASE(
     check("backward.0", "grouped_linear_dgrad_fp8", {0, 1});
     check("backward.0", "grouped_linear_wgrad_fp8", {1, 1});
     for (const char* plain : {"grouped_linear", "grouped_linear_dgrad", "grouped_linear_wgrad"})
-      CHECK(All(plan, plain == std::string("grouped_linear") ? "forward" : "backward", plain).empty());
-    CHECK(All(plan, "forward.0", rows).size() == 8);      // rows of norms and of activations
-    CHECK(All(plan, "backward.0", rows).size() == 8);     // gradients
-    CHECK(All(plan, "forward.0", "linear").size() == 4);  // routers
+      CHECK(InstructionsOf(plan, plain == std::string("grouped_linear") ? "forward" : "backward", plain)
+                .empty());
+    CHECK(InstructionsOf(plan, "forward.0", rows).size() == 8);      // rows of norms and of activations
+    CHECK(InstructionsOf(plan, "backward.0", rows).size() == 8);     // gradients
+    CHECK(InstructionsOf(plan, "forward.0", "linear").size() == 4);  // routers
     // Weights, of which every expert's has to have sizes that FP8 takes: of attention two a layer, of experts two.
-    CHECK(All(plan, "begin", current ? "quantize_current" : "quantize").size() == 16);
+    CHECK(InstructionsOf(plan, "begin", current ? "quantize_current" : "quantize").size() == 16);
   }
 }
 
 TEST_CASE("fp8 plan: experts' rows that are made again are quantised again") {
   for (const char* granularity : {"cheap", "full"}) {
-    const plan::Plan plan = CudaPlan({std::string("recompute.granularity=") + granularity});
-    CHECK(All(plan, "backward.0", "grouped_linear_wgrad_fp8").size() == 8);
-    CHECK(All(plan, "backward.0", "quantize_rows").size() == 16);
-    CHECK(StateNames(plan) == StateNames(CudaPlan({})));
+    const plan::Plan plan = QuantizedPlan({std::string("recompute.granularity=") + granularity});
+    CHECK(InstructionsOf(plan, "backward.0", "grouped_linear_wgrad_fp8").size() == 8);
+    CHECK(InstructionsOf(plan, "backward.0", "quantize_rows").size() == 16);
+    CHECK(StateNames(plan) == StateNames(QuantizedPlan({})));
   }
 }
 
 TEST_CASE("fp8 plan: experts whose matrices are no multiples of 16 stay in 16 bits") {
-  const plan::Plan plan = CudaPlan({"model.dims.F=40"});
-  CHECK(All(plan, "forward.0", "grouped_linear_fp8").empty());
-  CHECK(All(plan, "forward.0", "grouped_linear").size() == 8);
-  CHECK(All(plan, "forward.0", "linear_fp8").size() == 8);
+  const plan::Plan plan = QuantizedPlan({"model.dims.F=40"});
+  CHECK(InstructionsOf(plan, "forward.0", "grouped_linear_fp8").empty());
+  CHECK(InstructionsOf(plan, "forward.0", "grouped_linear").size() == 8);
+  CHECK(InstructionsOf(plan, "forward.0", "linear_fp8").size() == 8);
 }
 
 // The verifier has seen each plan.
 TEST_CASE("fp8 plan: in every layout products of experts are in FP8, and a tensor has one scale") {
-  const std::set<std::string> names = StateNames(CudaPlan({}));
+  const std::set<std::string> names = StateNames(QuantizedPlan({}));
   CHECK(names.size() == 4 * 4 * 3);
   for (const Sets& sets :
        {Sets{"parallelism.dp=2"}, Sets{"parallelism.ep=2"}, Sets{"parallelism.ep=4", "parallelism.dp=2"},
@@ -171,9 +160,10 @@ TEST_CASE("fp8 plan: in every layout products of experts are in FP8, and a tenso
         Sets{"parallelism.ep=2", "parallelism.zero_stage=1", "recompute.granularity=full"}}) {
     CAPTURE(sets[0]);
     CAPTURE(sets.back());
-    const plan::Plan plan = CudaPlan(sets);
-    CHECK(All(plan, "", "grouped_linear_wgrad").empty());
-    CHECK(All(plan, "", "grouped_linear_wgrad_fp8").size() == static_cast<size_t>(8 * plan.halves));
+    const plan::Plan plan = QuantizedPlan(sets);
+    CHECK(InstructionsOf(plan, "", "grouped_linear_wgrad").empty());
+    CHECK(InstructionsOf(plan, "", "grouped_linear_wgrad_fp8").size() ==
+          static_cast<size_t>(8 * plan.halves));
     CHECK(StateNames(plan) == names);
   }
 }

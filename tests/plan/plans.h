@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,19 @@ inline Plan TinyPlan(bool llama, const std::vector<std::string>& sets) {
   absl::StatusOr<Plan> plan = driver::CompileUnverified(TinyRecipe(llama, sets), {});
   if (!plan.ok()) FAIL(Message(plan.status()));
   return *std::move(plan);
+}
+
+inline const LocalValue& ValueOf(const Plan& plan, const BufferRef& ref) {
+  return plan.values[static_cast<size_t>(ref.value)];
+}
+
+// Names of the states of all stages.
+inline std::set<std::string> StateNames(const Plan& plan) {
+  std::set<std::string> names;
+  for (const StagePlan& stage : plan.stages) {
+    for (const State& state : stage.states) names.insert(ValueOf(plan, state.buffer).name);
+  }
+  return names;
 }
 
 }  // namespace engine::plan
