@@ -5,6 +5,8 @@
 #include <span>
 #include <tuple>
 
+#include "engine/graph/rows.h"
+#include "engine/ops/ops.h"
 #include "engine/predict/cost_table.h"
 
 namespace engine::predict {
@@ -14,14 +16,6 @@ namespace {
 double TermBytes(const plan::Instruction& instruction) {
   const plan::Kernel* kernel = instruction.AsKernel();
   return kernel != nullptr && kernel->adds ? static_cast<double>(kernel->adds->place.bytes()) : 0;
-}
-
-double Bytes(const plan::Instruction& instruction) {
-  double bytes = instruction.direct() ? 0 : TermBytes(instruction);
-  for (const auto* refs : {&instruction.inputs, &instruction.outputs}) {
-    for (const plan::BufferRef& ref : *refs) bytes += static_cast<double>(ref.bytes());
-  }
-  return bytes;
 }
 
 const KernelRate& RateOf(std::string_view kernel, bool cpu) {
@@ -112,6 +106,39 @@ CostModel::CostModel(const plan::Plan& plan, const recipe::Cluster& cluster, Ker
   intra_node_bandwidth_ =
       either(cluster.intra_node_bandwidth, cpu_ ? memory_bandwidth_ / kCpuPasses : usual.link);
   inter_node_bandwidth_ = either(cluster.inter_node_bandwidth, usual.network);
+  for (const plan::StagePlan& stage : plan.stages) {
+    for (const plan::Segment& segment : stage.segments) {
+      for (const plan::Instruction& instruction : segment.instructions) NoteRows(instruction);
+    }
+  }
+}
+
+void CostModel::NoteRows(const plan::Instruction& place) {
+  if (place.op() != &ops::kPlace) return;
+  const plan::LocalValue& count = plan_.values[static_cast<size_t>(place.inputs[1].value)];
+  const auto here = static_cast<double>(count.local[1]);
+  const double chosen =
+      static_cast<double>(place.inputs[0].elements) * here / static_cast<double>(count.shape[1]);
+  const double mean = chosen + here * static_cast<double>(graph::kRowAlignment) / 2;
+  const std::int64_t bound = place.outputs[0].elements;
+  filled_[bound] = std::min(1.0, mean / static_cast<double>(bound));
+}
+
+double CostModel::Bytes(const plan::BufferRef& ref) const {
+  const auto bytes = static_cast<double>(ref.bytes());
+  if (ref.value < 0) return bytes;
+  const plan::LocalValue& value = plan_.values[static_cast<size_t>(ref.value)];
+  if (value.local.rank() == 0 || value.layout.dims()[0] != graph::Dim::kSlot) return bytes;
+  const auto filled = filled_.find(value.local[0]);
+  return filled == filled_.end() ? bytes : bytes * filled->second;
+}
+
+double CostModel::Bytes(const plan::Instruction& instruction) const {
+  double bytes = instruction.direct() ? 0 : TermBytes(instruction);
+  for (const auto* refs : {&instruction.inputs, &instruction.outputs}) {
+    for (const plan::BufferRef& ref : *refs) bytes += Bytes(ref);
+  }
+  return bytes;
 }
 
 double CostModel::KernelSeconds(const plan::Instruction& instruction) const {

@@ -2,6 +2,8 @@
 // they overlap is predict/predict.h's.
 #pragma once
 
+#include <absl/container/flat_hash_map.h>
+
 #include <array>
 #include <cstdint>
 #include <string>
@@ -44,6 +46,10 @@ class CostModel {
     bool known = false;
   };
   double KernelSeconds(const plan::Instruction& instruction) const;
+  // Read and written once each; of rows of experts those that a balanced load fills.
+  double Bytes(const plan::Instruction& instruction) const;
+  double Bytes(const plan::BufferRef& ref) const;
+  void NoteRows(const plan::Instruction& place);
   Link LinkOf(const plan::Group& group) const;
   Link MakeLink(const std::vector<std::int64_t>& ranks) const;
 
@@ -55,6 +61,9 @@ class CostModel {
   double matmul_flops_ = 0, memory_bandwidth_ = 0, intra_node_bandwidth_ = 0, inter_node_bandwidth_ = 0;
   std::int64_t ranks_per_node_ = 1;
   mutable std::array<Link, 32> links_;  // by bits of the axes
+  // By the bound of a rank's rows (graph/rows.h): the share that is filled where all experts are chosen alike. Kernels
+  // leave the rest alone.
+  absl::flat_hash_map<std::int64_t, double> filled_;
 };
 
 }  // namespace engine::predict

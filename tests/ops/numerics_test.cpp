@@ -73,17 +73,23 @@ TEST_CASE("outputs that accumulate add to what they hold") {
   }
 }
 
-TEST_CASE("an output may share the bytes of its in-place input") {
+TEST_CASE("output 0 may share the bytes of its in-place input") {
   for (const Case& test : AllCases()) {
     if (test.op->in_place_input < 0) continue;
     CAPTURE(std::string(test.op->name));
     CAPTURE(test.label);
     const Tensors inputs = MakeInputs(test, DType::kF32);
     const Tensors apart = RunOp(*test.op, test.attributes, inputs);
-    Tensors shared = {inputs[static_cast<size_t>(test.op->in_place_input)]};
-    REQUIRE(apart.size() == 1);
+    Tensors shared = apart;
+    shared[0] = inputs[static_cast<size_t>(test.op->in_place_input)];
+    for (size_t o = 1; o < shared.size(); ++o) {
+      for (std::int64_t i = 0; i < shared[o].elements(); ++i) shared[o].Set(i, -1);
+    }
     RunInto(test.op->name, test.attributes, inputs, &shared, {.in_place_input = test.op->in_place_input});
-    CHECK(shared[0].SameBytes(apart[0]));
+    for (size_t o = 0; o < shared.size(); ++o) {
+      CAPTURE(o);
+      CHECK(shared[o].SameBytes(apart[o]));
+    }
   }
 }
 

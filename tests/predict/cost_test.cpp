@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "engine/graph/rows.h"
 #include "engine/ops/ops.h"
 #include "engine/predict/cost_table.h"
 
@@ -117,6 +118,38 @@ TEST_CASE("cost: a kernel takes the longer of its arithmetic and its bytes") {
   CHECK(CostModel(plan, cluster).Seconds(copy) == Relative(kCuda.launch_s + bytes / (memory * 4.3e12)));
   copy.AsKernel()->work.flops = 1e12;
   CHECK(CostModel(plan, cluster).Seconds(copy) == Relative(kCuda.launch_s + 1e12 / 668e12));
+}
+
+// 8 ranks share 64 experts; 65,536 tokens of all of them, each with 4 choices. A rank's rows are an eighth of the choices where
+// all experts are chosen alike, and half of each expert's last 128; the bound of a token's 4 rows at most is 8 times as many.
+TEST_CASE("cost: of rows of experts those that a balanced load fills are read and written") {
+  plan::Plan plan = OfMesh(1, 1);
+  const auto add = [&](Shape shape, Shape local, bool rows) {
+    graph::Dims dims;
+    if (rows) dims.Set(0, graph::Dim::kSlot);
+    plan.values.push_back({.name = "", .shape = shape, .layout = plan::Layout(dims), .local = local});
+    return plan::BufferRef{.value = static_cast<std::int32_t>(plan.values.size()) - 1,
+                           .elements = local.elements(),
+                           .dtype = DType::kBF16};
+  };
+  constexpr std::int64_t kTokens = 65536;
+  const std::int64_t bound = graph::RowBound(kTokens, 4, 8);
+  plan::Instruction place;
+  place.AsKernel()->name = "place";
+  place.AsKernel()->op = &ops::kPlace;
+  place.inputs = {add({kTokens, 4}, {kTokens, 4}, false), add({16, 64}, {16, 8}, false)};
+  place.outputs = {add({bound}, {bound}, true), add({kTokens * 4}, {kTokens * 4}, true),
+                   add({8, 2}, {8, 2}, true)};
+  plan.stages.emplace_back().segments.emplace_back().instructions = {place};
+  plan::Instruction activation;
+  activation.AsKernel()->name = "expert_activation";
+  activation.inputs = {add({bound, 2048}, {bound, 2048}, true)};
+  activation.outputs = {add({bound, 1024}, {bound, 1024}, true), add({1 << 20}, {1 << 20}, false)};
+  const double rows = kTokens * 4.0 / 8 + 8 * 64;
+  const double bytes = 2.0 * (rows * (2048 + 1024) + (1 << 20));
+  CHECK(CostModel(plan, H200()).Seconds(activation) ==
+        Relative(kCuda.launch_s + bytes / (kCudaRates.back().memory * 4.3e12)));
+  CHECK(rows < 0.13 * static_cast<double>(bound));
 }
 
 TEST_CASE("cost: the ranks of a CPU share it") {
