@@ -56,7 +56,7 @@ class RunConverter : MegatronWriter {
  private:
   void Length() {
     const std::int64_t micro = IntOf("training.micro_batch", 1);
-    const std::int64_t dp = IntOf("parallelism.dp", 1);
+    const std::int64_t dp = IntOf("parallelism.dp", 1) * IntOf("parallelism.ep", 1);  // theirs
     std::int64_t batch = 0;
     if (const std::optional<std::int64_t> given = a_.Int("--global-batch-size")) {
       batch = *given;
@@ -123,6 +123,8 @@ MegatronSettings ConvertMegatron(const MegatronArguments& arguments, MegatronRem
   DirectConverter(arguments, &settings, remarks).Convert();
   ConvertMegatronModel(arguments, &settings, remarks);
   ConvertMegatronSteps(arguments, &settings, remarks, changes);
+  ConvertMegatronLatents(arguments, &settings, remarks, changes);
+  ConvertMegatronExperts(arguments, &settings, remarks, changes);
   ConvertMegatronTokenizer(arguments, &settings, remarks);
   ConvertMegatronParallelism(arguments, &settings, remarks);
   ConvertMegatronData(arguments, &settings, remarks);

@@ -20,6 +20,8 @@ using MegatronSettings = std::map<std::string, MegatronSetting, std::less<>>;  /
 
 // Reports flags that Megatron-LM itself would refuse together, or that would train something else here.
 void CheckMegatronRules(const MegatronArguments& arguments);
+// Those of them that are about experts and multi-head latent attention.
+void CheckMegatronExpertRules(const MegatronArguments& arguments);
 
 // Why a flag has no key, of those whose row of the table does not say it.
 struct MegatronRemark {

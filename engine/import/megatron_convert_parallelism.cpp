@@ -29,8 +29,19 @@ class DegreesConverter : MegatronWriter {
     const std::int64_t pp = Degree("parallelism.pp");
     const std::int64_t cp = Degree("parallelism.cp");
     const MegatronWorld& world = a_.command().world;
-    const std::int64_t dp = std::max<std::int64_t>(1, world.ranks / (tp * pp * cp));
-    Set("parallelism.dp", dp, fmt::format("{} ranks / (tp {} · pp {} · cp {})", world.ranks, tp, pp, cp));
+    const std::int64_t ep =
+        a_.Has("--num-experts")
+            ? std::max<std::int64_t>(1, a_.Int("--expert-model-parallel-size").value_or(1))
+            : 1;
+    const std::int64_t dp = std::max<std::int64_t>(1, world.ranks / (tp * pp * cp * ep));
+    Set("parallelism.dp", dp,
+        fmt::format("{} ranks / (tp {} · pp {} · cp {}{})", world.ranks, tp, pp, cp,
+                    ep > 1 ? fmt::format(" · ep {}", ep) : ""));
+    if (ep > 1) {
+      Set("parallelism.ep", ep, fmt::format("a part of Megatron-LM's dp {}", dp * ep),
+          "--expert-model-parallel-size");
+    }
+    ExpertTp(tp);
     if (a_.Has("--sequence-parallel")) {
       if (tp > 1) {
         Set("parallelism.sequence_parallel", true, "", "--sequence-parallel");
@@ -43,6 +54,17 @@ class DegreesConverter : MegatronWriter {
 
  private:
   std::int64_t Degree(const char* key) const { return std::max<std::int64_t>(1, IntOf(key, 1)); }
+
+  // The rules say that it is tp, the default, or 1.
+  void ExpertTp(std::int64_t tp) {
+    constexpr const char* kFlag = "--expert-tensor-parallel-size";
+    if (!a_.Has("--num-experts") || !a_.Has(kFlag)) return;
+    if (a_.Int(kFlag) == tp) {
+      Remark(kFlag, "as tp, experts are split as all weights are");
+    } else {
+      Set("parallelism.expert_tp", std::int64_t{1}, "each rank of tp has whole experts", kFlag);
+    }
+  }
 
   void ZeroStage() {
     const char* fsdp = a_.Has("--use-megatron-fsdp") ? "--use-megatron-fsdp"

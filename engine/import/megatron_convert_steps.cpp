@@ -36,7 +36,7 @@ class StepsConverter : MegatronWriter {
       : MegatronWriter(arguments, settings, remarks), changes_(*changes) {}
 
   void Convert() {
-    changes_.qk_norms = Asks("--qk-layernorm");
+    changes_.qk_norms = !a_.Has("--multi-latent-attention") && Asks("--qk-layernorm");
     changes_.gain_from_one = Asks("--apply-layernorm-1p");
     changes_.quick_geglu = Asks("--quick-geglu");
     if (a_.Has("--add-qkv-bias") && a_.Has("--disable-bias-linear"))
@@ -117,45 +117,12 @@ class StepsConverter : MegatronWriter {
     Asks(kFlag);
   }
 
-  // A value for each layer, 1 or 0. Of a number N, `last` for every N-th layer, and the other for those between.
-  std::optional<std::vector<std::int64_t>> LayersOf(const char* flag, std::int64_t last) {
-    const std::optional<std::string> text = a_.Text(flag);
-    const std::int64_t layers = IntOf("model.layers", 0);
-    constexpr std::int64_t kMostLayers = 2000;
-    if (!text || layers < 1 || layers > kMostLayers) return std::nullopt;  // the keys' rules say it
-    std::vector<std::int64_t> list;
-    if (const std::optional<std::int64_t> every = ShellInteger(*text)) {
-      if (*every < 1) {
-        a_.Error(flag, fmt::format("{} is {}", flag, *every), "at least 1, or a list such as ([0]*3+[1])*2");
-        return std::nullopt;
-      }
-      for (std::int64_t layer = 1; layer <= layers; ++layer)
-        list.push_back(layer % *every == 0 ? last : 1 - last);
-      return list;
-    }
-    const auto evaluated = EvaluateLayerList(*text, kMostLayers);
-    if (!evaluated) {
-      a_.Error(flag, fmt::format("{} '{}' is neither a number nor a list", flag, Shown(*text)),
-               "a list is written in digits, brackets, commas, + and *, without blanks: ([0]*3+[1])*2");
-      return std::nullopt;
-    }
-    if (evaluated->size() != static_cast<std::size_t>(layers)) {
-      a_.Error(flag,
-               fmt::format("{} '{}' is a list of {}, and there are {} layers", flag, Shown(*text),
-                           evaluated->size(), layers),
-               "an entry for each layer");
-      return std::nullopt;
-    }
-    for (const std::int64_t entry : *evaluated) list.push_back(entry != 0 ? 1 : 0);
-    return list;
-  }
-
   void Windows() {
     constexpr const char* kFlag = "--window-attn-skip-freq";
     if (!a_.Has(kFlag)) return;
     if (!a_.Has("--window-size")) return Remark(kFlag, "no effect without --window-size");
     const std::int64_t window = IntOf("model.attention.window", 0);
-    const auto within = LayersOf(kFlag, 0);
+    const auto within = LayersOfFlag(a_, kFlag, IntOf("model.layers", 0), {.first = 1, .value = 0});
     if (!within || window < 1) return;
     if (std::count(within->begin(), within->end(), 1) == 0) {
       Set("model.attention.window", std::int64_t{0}, "no layer has one", kFlag);
@@ -179,7 +146,7 @@ class StepsConverter : MegatronWriter {
       a_.Error(kFlag, fmt::format("{} {} does not divide the {} layers", kFlag, *every, layers));
       return;
     }
-    const auto skipped = LayersOf(kFlag, 1);
+    const auto skipped = LayersOfFlag(a_, kFlag, layers, {.first = 1, .value = 1});
     if (!skipped) return;
     const std::size_t period = PeriodOf(*skipped);
     if (period == 1 && (*skipped)[0] != 0) {

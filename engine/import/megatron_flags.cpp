@@ -40,9 +40,8 @@ constexpr const char* kFormat = "there is one format of checkpoints, complete an
 constexpr const char* kLoader =
     "samples are read from the mapped files, ahead of time; there are no loader processes";
 constexpr const char* kAllocator = "the plan places every byte; there is no Python and no caching allocator";
-constexpr const char* kNoExperts = "there are no experts for it";
-constexpr const char* kExperts =
-    "experts are not imported yet; a recipe has them by the steps route and experts";
+constexpr const char* kDispatch = "how rows of experts are ordered and exchanged is the plan's choice";
+constexpr const char* kSizes = "sizes of groups are known on the device; nothing is padded";
 constexpr const char* kPlaces = "rank order is tp, cp, ep, dp, pp; it changes no result";
 constexpr const char* kHostMemory = "nothing is kept in the host's memory";
 constexpr const char* kStop =
@@ -121,7 +120,6 @@ std::vector<MegatronFlag> ModelFlags() {
       Refused(kOne, "--hybrid-layer-pattern", kOtherModel),
       Refused(kOne, "--hybrid-override-pattern", kOtherModel),
       Refused(kNone, "--is-hybrid-model", kOtherModel),
-      Refused(kNone, "--multi-latent-attention", kOtherModel),
       Read("--mtp-num-layers", "steps: further tokens, each by a layer of its own and a loss"),
       Read("--mtp-loss-scaling-factor", "weights of the further losses"),
       Refused(kOne, "--encoder-num-layers", kOtherModel),
@@ -248,7 +246,6 @@ std::vector<MegatronFlag> ParallelFlags() {
       Note(kNone, "--tp-comm-bulk-wgrad", kHidden),
       Switch("--no-overlap-p2p-communication", "comment: transfers run on streams of their own"),
       Note(kNone, "--delay-wgrad-compute", "schedule = \"zero_bubble\" puts gradients of weights off"),
-      Note(kNone, "--overlap-moe-expert-parallel-comm", kNoExperts),
       Note(kNone, "--no-gradient-accumulation-fusion", kKernels),
       Note(kNone, "--no-async-tensor-model-parallel-allreduce", kHidden),
       Note(kNone, "--no-masked-softmax-fusion", kKernels),
@@ -265,34 +262,81 @@ std::vector<MegatronFlag> ParallelFlags() {
       Note(kNone, "--manual-gc", kAllocator),
       Note(kOne, "--manual-gc-interval", kAllocator),
       Note(kOne, "--empty-unused-memory-level", kAllocator),
-      Read("--expert-model-parallel-size", "only 1"),
-      Note(kOne, "--expert-tensor-parallel-size", kNoExperts),
-      Refused(kOne, "--num-experts", kExperts),
-      Refused(kNone, "--moe-use-upcycling", kExperts),
-      Note(kOne, "--moe-router-topk", kNoExperts),
-      Note(kNone, "--moe-router-pre-softmax", kNoExperts),
-      Note(kOne, "--moe-router-score-function", kNoExperts),
-      Note(kOne, "--moe-router-topk-scaling-factor", kNoExperts),
-      Note(kOne, "--moe-router-dtype", kNoExperts),
-      Note(kOne, "--moe-router-num-groups", kNoExperts),
-      Note(kOne, "--moe-router-group-topk", kNoExperts),
-      Note(kNone, "--moe-router-enable-expert-bias", kNoExperts),
-      Note(kOne, "--moe-router-bias-update-rate", kNoExperts),
-      Note(kMany, "--moe-router-load-balancing-type", kNoExperts),
-      Note(kMany, "--moe-aux-loss-coeff", kNoExperts),
-      Note(kOne, "--moe-z-loss-coeff", kNoExperts),
-      Note(kOne, "--moe-input-jitter-eps", kNoExperts),
-      Note(kOne, "--moe-token-dispatcher-type", kNoExperts),
-      Note(kNone, "--moe-grouped-gemm", kNoExperts),
-      Note(kNone, "--moe-permute-fusion", kNoExperts),
-      Note(kOne, "--moe-ffn-hidden-size", kNoExperts),
-      Note(kOne, "--moe-shared-expert-intermediate-size", kNoExperts),
-      Note(kNone, "--moe-shared-expert-overlap", kNoExperts),
-      Note(kOne, "--moe-layer-freq", kNoExperts),
-      Note(kNone, "--moe-per-layer-logging", kNoExperts),
-      Note(kOne, "--moe-expert-capacity-factor", kNoExperts),
-      Note(kNone, "--moe-pad-expert-input-to-capacity", kNoExperts),
-      Note(kOne, "--moe-token-drop-policy", kNoExperts),
+  };
+}
+
+std::vector<MegatronFlag> ExpertFlags() {
+  return {
+      Read("--num-experts", "steps: route and experts in the place of feed-forward parts"),
+      Read("--expert-model-parallel-size", "parallelism.ep; it must divide Megatron-LM's dp"),
+      Read("--expert-tensor-parallel-size", "parallelism.expert_tp: tp or 1; left out: tp"),
+      Read("--moe-layer-freq", "steps: a pattern of layers with experts and without"),
+      Read("--moe-ffn-hidden-size", "steps: hidden of experts; left out: as --ffn-hidden-size"),
+      Read("--moe-shared-expert-intermediate-size", "steps: an expert that all tokens share"),
+      Switch("--moe-shared-expert-gate", "steps: a sigmoid that multiplies the shared expert's result"),
+      Read("--moe-router-topk", "steps: top_k of route; left out: 2"),
+      Switch("--moe-router-pre-softmax", "steps: normalize = false of route"),
+      Read("--moe-router-score-function", "steps: score of route: softmax or sigmoid"),
+      Read("--moe-router-topk-scaling-factor", "steps: scale of route"),
+      Read("--moe-router-num-groups", "steps: groups of route"),
+      Read("--moe-router-group-topk", "steps: group_top_k of route"),
+      Read("--moe-router-dtype", "comment: a router computes in fp32"),
+      Switch("--moe-router-enable-expert-bias", "steps: bias_rate of route"),
+      Read("--moe-router-bias-update-rate", "steps: bias_rate of route; left out: 0.001"),
+      List("--moe-router-load-balancing-type",
+           "steps: aux_loss of route: seq_aux_loss, or aux_loss with a micro-batch of 1; none"),
+      List("--moe-aux-loss-coeff", "steps: aux_loss of route"),
+      Read("--moe-z-loss-coeff", "steps: z_loss of route"),
+      Read("--moe-input-jitter-eps", "only 0"),
+      Read(
+          "--moe-expert-capacity-factor",
+          "steps: capacity of experts, where a rank has whole samples, one at a time; less than 0: no limit"),
+      Read("--moe-token-drop-policy", "steps: drop of experts"),
+      Switch("--moe-pad-expert-input-to-capacity",
+             "comment: rows that would fill up an expert's would weigh nothing"),
+      Refused(kNone, "--moe-router-force-load-balancing", "a router's choice cannot be forced",
+              "remove it to train so"),
+      Refused(kNone, "--moe-use-upcycling", kOtherWeights),
+      Note(kOne, "--moe-upcycling-granularity", "of --moe-use-upcycling"),
+      Refused(kNone, "--moe-apply-probs-on-input", "weights multiply what an expert's activation gives"),
+      Refused(kOne, "--moe-router-topk-limited-devices", "Megatron-LM no longer takes it",
+              "--moe-router-num-groups and --moe-router-group-topk"),
+      Refused(kNone, "--moe-extended-tp", "Megatron-LM no longer takes it", "--expert-tensor-parallel-size"),
+      Warned(kNone, "--moe-layer-recompute", "recompute.granularity says what is computed again"),
+      Note(kOne, "--moe-token-dispatcher-type", kDispatch),
+      Note(kNone, "--moe-enable-deepep", kDispatch),
+      Note(kOne, "--moe-deepep-num-sms", kDispatch),
+      Note(kOne, "--moe-flex-dispatcher-backend", kDispatch),
+      Note(kNone, "--moe-grouped-gemm", kKernels),
+      Note(kNone, "--moe-use-legacy-grouped-gemm", kKernels),
+      Note(kNone, "--moe-permute-fusion", kKernels),
+      Note(kNone, "--moe-router-fusion", kKernels),
+      Switch("--moe-shared-expert-overlap", "comment: what runs beside what is the plan's choice"),
+      Note(kNone, "--overlap-moe-expert-parallel-comm", kHidden),
+      Note(kNone, "--moe-router-padding-for-fp8", kSizes),
+      Note(kNone, "--moe-router-padding-for-quantization", kSizes),
+      Note(kOne, "--moe-expert-rank-capacity-factor",
+           "rows have room for the worst load, and none is computed again"),
+      Note(kNone, "--moe-paged-stash", "rows have room for the worst load, and none is computed again"),
+      Note(kNone, "--moe-pad-experts-for-cuda-graph-inference", kSizes),
+      Note(kNone, "--moe-per-layer-logging", kLogs),
+      Switch("--multi-latent-attention", "steps: attention by latents"),
+      Read("--q-lora-rank", "steps: width of the latent of queries; left out: there is none"),
+      Read("--kv-lora-rank", "steps: width of the latent of keys and values"),
+      Read("--qk-head-dim",
+           "steps: features of a head's queries and keys that are not rotated; left out: 128"),
+      Read("--qk-pos-emb-head-dim", "steps: those that are rotated; left out: 64"),
+      Read("--v-head-dim", "steps: features of a head's values; left out: 128"),
+      Read("--rope-type", "with --multi-latent-attention: yarn (left out) or rope"),
+      Read("--rotary-scaling-factor", "steps: YaRN's factor, of latent attention"),
+      Read("--original-max-position-embeddings",
+           "steps: YaRN's original, of latent attention; left out: 4096"),
+      Read("--beta-fast", "steps: YaRN's beta_fast, of latent attention; left out: 32"),
+      Read("--beta-slow", "steps: YaRN's beta_slow, of latent attention; left out: 1"),
+      Read("--mscale", "steps: attention_factor of the tables, of latent attention; left out: 1"),
+      Read("--mscale-all-dim",
+           "steps: attention_factor of the tables and scale of the scores, of latent attention; left out: 0"),
+      Note(kNone, "--cache-mla-latents", "it is for generation"),
   };
 }
 
@@ -451,7 +495,7 @@ const std::vector<MegatronFlag>& MegatronFlags() {
   static const std::vector<MegatronFlag> flags = [] {
     std::vector<MegatronFlag> all;
     for (std::vector<MegatronFlag> (*group)() :
-         {ModelFlags, TrainingFlags, ParallelFlags, DataFlags, RunFlags, WrongFlags}) {
+         {ModelFlags, TrainingFlags, ParallelFlags, ExpertFlags, DataFlags, RunFlags, WrongFlags}) {
       for (const MegatronFlag& flag : group()) all.push_back(flag);
     }
     return all;

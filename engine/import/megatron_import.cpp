@@ -7,6 +7,7 @@
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <variant>
 
 #include "engine/import/megatron_convert.h"
 #include "engine/import/megatron_model_text.h"
@@ -234,6 +235,18 @@ recipe::LoadResult CheckRecipe(const Text& text, const MegatronArguments& argume
   return loaded;
 }
 
+// The settings of the same layout without experts, whose ranks are dp's then.
+MegatronSettings WithoutExperts(MegatronSettings settings) {
+  const auto ep = settings.find("parallelism.ep");
+  const auto dp = settings.find("parallelism.dp");
+  if (ep != settings.end() && dp != settings.end()) {
+    dp->second.value = std::get<std::int64_t>(dp->second.value) * std::get<std::int64_t>(ep->second.value);
+  }
+  settings.erase("parallelism.ep");
+  settings.erase("parallelism.expert_tp");
+  return settings;
+}
+
 // A model that needs steps is checked as the decoder that its keys say first: those rules know its flags.
 std::optional<Steps> StepsOf(const MegatronSettings& settings, const MegatronModelChanges& changes,
                              const MegatronArguments& arguments, const MegatronOptions& options,
@@ -241,7 +254,7 @@ std::optional<Steps> StepsOf(const MegatronSettings& settings, const MegatronMod
   if (changes.flags.empty()) return std::nullopt;
   Text keys;
   PrintHeader(script, arguments, options, &keys);
-  PrintSettings(settings, nullptr, &keys);
+  PrintSettings(WithoutExperts(settings), nullptr, &keys);
   const recipe::LoadResult decoder = CheckRecipe(keys, arguments, options, script, diagnostics);
   if (!decoder.ok()) return std::nullopt;
   return Steps{TextOfMegatronModel(decoder.recipe, changes), changes.flags};

@@ -1,8 +1,14 @@
 #include "engine/import/megatron_layer_pattern.h"
 
+#include <fmt/format.h>
+
 #include <charconv>
+#include <string>
 #include <system_error>
 #include <utility>
+
+#include "engine/base/diagnostic.h"
+#include "engine/import/megatron_shell_words.h"
 
 namespace engine::import {
 namespace {
@@ -112,6 +118,38 @@ std::optional<std::vector<std::int64_t>> EvaluateLayerList(std::string_view text
   std::optional<PatternValue> value = PatternParser(text, most).Whole();
   if (!value || !value->is_list) return std::nullopt;
   return std::move(value->list);
+}
+
+std::optional<std::vector<std::int64_t>> LayersOfFlag(const MegatronArguments& arguments, const char* flag,
+                                                      std::int64_t layers, const EveryNth& every) {
+  constexpr std::int64_t kMostLayers = 2000;
+  const std::optional<std::string> text = arguments.Text(flag);
+  if (!text || layers < 1 || layers > kMostLayers) return std::nullopt;
+  std::vector<std::int64_t> list;
+  if (const std::optional<std::int64_t> n = ShellInteger(*text)) {
+    if (*n < 1) {
+      arguments.Error(flag, fmt::format("{} is {}", flag, *n), "at least 1, or a list such as ([0]*3+[1])*2");
+      return std::nullopt;
+    }
+    for (std::int64_t layer = 0; layer < layers; ++layer)
+      list.push_back((layer + every.first) % *n == 0 ? every.value : 1 - every.value);
+    return list;
+  }
+  const auto evaluated = EvaluateLayerList(*text, kMostLayers);
+  if (!evaluated) {
+    arguments.Error(flag, fmt::format("{} '{}' is neither a number nor a list", flag, Shown(*text)),
+                    "a list is written in digits, brackets, commas, + and *, without blanks: ([0]*3+[1])*2");
+    return std::nullopt;
+  }
+  if (evaluated->size() != static_cast<std::size_t>(layers)) {
+    arguments.Error(flag,
+                    fmt::format("{} '{}' is a list of {}, and there are {} layers", flag, Shown(*text),
+                                evaluated->size(), layers),
+                    "an entry for each layer");
+    return std::nullopt;
+  }
+  for (const std::int64_t entry : *evaluated) list.push_back(entry != 0 ? 1 : 0);
+  return list;
 }
 
 std::size_t PeriodOf(const std::vector<std::int64_t>& list) {

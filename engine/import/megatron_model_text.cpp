@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "engine/base/status.h"
+#include "engine/import/megatron_block_text.h"
 #include "engine/recipe/document.h"
 #include "engine/recipe/expand.h"
 #include "engine/recipe/fields.h"
@@ -22,15 +23,18 @@ constexpr const char* kNoRotation = "none";
 class ChangesWriter {
  public:
   ChangesWriter(const recipe::Recipe& decoder, const MegatronModelChanges& changes)
-      : model_(decoder.model), c_(changes) {}
+      : recipe_(decoder), model_(decoder.model), c_(changes) {}
 
   std::string Text() {
     std::string text = "[model]\n";
-    if (rotary() && !c_.rotary.empty()) text += fmt::format("rotary.rope = {{ {} }}\n", c_.rotary);
-    text += Embeddings() + Layers();
+    std::string rope = c_.rotary;
+    if (c_.latents.kv > 0) rope += fmt::format("{}width = \"R\"", rope.empty() ? "" : ", ");
+    if (rotary() && !rope.empty()) text += fmt::format("rotary.rope = {{ {} }}\n", rope);
+    text += Dims() + Embeddings() + Layers();
     if (c_.gain_from_one) text += "main.final_norm = { gain_offset = 1 }\n";
     for (std::int64_t i = 0; i < c_.further_tokens; ++i)
       text += fmt::format("inputs.labels_{} = \"i32[B,S]\"\n", i + 2);
+    if (!c_.experts.layers.empty()) text += LayersInTurn();
     if (c_.further_tokens > 0) text += FurtherTokens();
     if (c_.qk_norms) text += Split();
     return text + Attention() + Mlp();
@@ -50,8 +54,50 @@ class ChangesWriter {
     return text;
   }
 
-  // What layers take in turn.
+  // Of what a decoder has no dims for. A tensor is split over ranks by heads, and not by what heads are made of.
+  std::string Dims() const {
+    std::string text;
+    const auto dim = [&](const char* name, std::int64_t size) {
+      if (size > 0) text += fmt::format("dims.{} = {}\n", name, size);
+    };
+    dim("X", c_.experts.count);
+    dim("W", c_.experts.hidden);
+    dim("Y", c_.experts.shared);
+    const MegatronLatents& latents = c_.latents;
+    if (latents.kv == 0) return text;
+    dim("C", latents.kv);
+    dim("Q", latents.q);
+    dim("N", latents.plain);
+    dim("R", latents.rotated);
+    dim("U", latents.value);
+    for (const char* name : {"D", "C", "Q", "N", "R", "U"})
+      if (latents.q > 0 || *name != 'Q') text += fmt::format("means.{} = \"other\"\n", name);
+    return text + fmt::format("rotary.shared = {{ dim = \"R\", base = {}{}{} }}\n",
+                              recipe::ToToml(recipe::FieldValue(model_.attention.rope_base)),
+                              c_.rotary.empty() ? "" : ", ", c_.rotary);
+  }
+
+  // The stack again, with layers of experts and others as they come.
+  std::string LayersInTurn() const {
+    std::string pattern;
+    for (const bool experts : c_.experts.layers) pattern += experts ? 'E' : 'D';
+    const std::string cycles = Cycles();
+    return fmt::format(
+        "[[model.replace]]\nstep = \"layers\"\nwith = {{ do = \"stack\", as = \"layers\", pattern = \"{}\", "
+        "letters = {{ "
+        "D = [\"attention as attention\", \"{}\"], E = [\"attention as attention\", \"{}\"] }}{} }}\n",
+        pattern, MegatronFeedForward(c_, false), MegatronFeedForward(c_, true),
+        cycles.empty() ? "" : fmt::format(", cycle = {{ {} }}", cycles));
+  }
+
   std::string Layers() const {
+    const std::string cycles = Cycles();
+    if (cycles.empty() || !c_.experts.layers.empty()) return "";
+    return fmt::format("main.layers = {{ cycle = {{ {} }} }}\n", cycles);
+  }
+
+  // What layers take in turn.
+  std::string Cycles() const {
     std::vector<std::string> cycles;
     if (!c_.windows.empty()) cycles.push_back(fmt::format("window = [{}]", fmt::join(c_.windows, ", ")));
     if (!c_.rotated.empty()) {
@@ -60,8 +106,7 @@ class ChangesWriter {
         tables += fmt::format("{}\"{}\"", tables.empty() ? "" : ", ", rotated ? "rope" : kNoRotation);
       cycles.push_back(fmt::format("table = [{}]", tables));
     }
-    if (cycles.empty()) return "";
-    return fmt::format("main.layers = {{ cycle = {{ {} }} }}\n", fmt::join(cycles, ", "));
+    return fmt::format("{}", fmt::join(cycles, ", "));
   }
 
   // Of each further token: the stream of the token before and the embedding of the next one known, each normalised, through a
@@ -81,9 +126,10 @@ class ChangesWriter {
       step(fmt::format("do = \"linear\", as = \"{}.h_proj\", out = [\"D\"]", name));
       step(fmt::format("do = \"add\", as = \"{0}.pair\", of = [\"{0}.e_proj\", \"{0}.h_proj\"]", name));
       stream = name + ".layer";
+      const bool experts = c_.experts.layers.empty() || c_.experts.layers.back();
       step(fmt::format(
-          "do = \"stack\", as = \"{}\", repeat = 1, layer = [\"attention as attention\", \"mlp as mlp\"]{}",
-          stream, LayerBehindAll()));
+          "do = \"stack\", as = \"{}\", repeat = 1, layer = [\"attention as attention\", \"{}\"]{}", stream,
+          MegatronFeedForward(c_, experts), LayerBehindAll()));
       step(Norm(name + ".final_norm", stream));
       step(fmt::format("do = \"linear\", as = \"{}.head\", out = [\"V\"], weight = \"{}\"", name,
                        model_.tied_embeddings ? "embedding.tokens" : "head.weight"));
@@ -94,10 +140,7 @@ class ChangesWriter {
   }
 
   std::string Norm(const std::string& name, const std::string& of) const {
-    return fmt::format("do = \"{}\", as = \"{}\", of = \"{}\", epsilon = {}{}",
-                       model_.norm.kind == "rmsnorm" ? "rms_norm" : "layer_norm", name, of,
-                       recipe::ToToml(recipe::FieldValue(model_.norm.epsilon)),
-                       c_.gain_from_one ? ", gain_offset = 1" : "");
+    return MegatronNorm(recipe_, c_, name, fmt::format(", of = \"{}\"", of));
   }
 
   // What a layer behind those of the stack takes of their cycles.
@@ -131,6 +174,10 @@ class ChangesWriter {
   }
 
   std::string Attention() const {
+    if (c_.latents.kv > 0)
+      return LatentAttentionText(
+          recipe_, c_,
+          model_.attention.window > 0 ? fmt::format("window = {}", model_.attention.window) : "");
     std::string text = "[block.attention]\n";
     if (c_.gain_from_one) text += "steps.norm = { gain_offset = 1 }\n";
     if (c_.qkv_bias) text += "steps.qkv = { bias = true }\n";
@@ -144,6 +191,11 @@ class ChangesWriter {
   }
 
   std::string Mlp() const {
+    if (c_.experts.count == 0) return DenseMlp();
+    return (c_.experts.layers.empty() ? "" : DenseMlp()) + ExpertsBlockText(recipe_, c_);
+  }
+
+  std::string DenseMlp() const {
     std::string text = "[block.mlp]\n";
     if (c_.gain_from_one) text += "steps.norm = { gain_offset = 1 }\n";
     if (c_.quick_geglu) {
@@ -153,6 +205,7 @@ class ChangesWriter {
     return text;
   }
 
+  const recipe::Recipe& recipe_;
   const recipe::Model& model_;
   const MegatronModelChanges& c_;
 };

@@ -206,14 +206,6 @@ void PipelineIsCutOnce(const Args& a) {
   }
 }
 
-void ExpertsAreNone(const Args& a) {
-  const std::int64_t ep = Degree(a, "--expert-model-parallel-size");
-  if (ep > 1 && !a.Has("--num-experts")) {
-    a.Error("--expert-model-parallel-size",
-            fmt::format("--expert-model-parallel-size {} would split experts, and there are none", ep));
-  }
-}
-
 void ActivationIsOne(const Args& a) {
   NotBoth(a, "--swiglu", "--openai-gelu");
   NotBoth(a, "--swiglu", "--squared-relu");
@@ -284,7 +276,7 @@ void CheckMegatronRules(const MegatronArguments& arguments) {
   for (void (*rule)(const Args&) :
        {RefusedFlags, RequiredFlags, WorldIsShared, PrecisionIsOne, OverlapHasWhatItNeeds,
         SavesHaveAnInterval, ARunLoadsWhatItSaved, LengthsAreOfOneKind, RecomputeIsWhole, PipelineIsCutOnce,
-        ExpertsAreNone, ActivationIsOne, PositionsAreOneKind, YarnIsWhole, HeadsAreGroupedOnPurpose,
+        CheckMegatronExpertRules, ActivationIsOne, PositionsAreOneKind, YarnIsWhole, HeadsAreGroupedOnPurpose,
         ValuesAreTheOnlyOnes}) {
     rule(arguments);
   }

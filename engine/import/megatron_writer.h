@@ -77,6 +77,12 @@ void ConvertMegatronModel(const MegatronArguments& arguments, MegatronSettings* 
 // What flags change of the model that has no key. Takes back keys that a pattern of layers makes void.
 void ConvertMegatronSteps(const MegatronArguments& arguments, MegatronSettings* settings,
                           MegatronRemarks* remarks, MegatronModelChanges* changes);
+// Multi-head latent attention; sets the width of heads.
+void ConvertMegatronLatents(const MegatronArguments& arguments, MegatronSettings* settings,
+                            MegatronRemarks* remarks, MegatronModelChanges* changes);
+// Experts and their router. Reads model.layers, training.micro_batch, tp and cp.
+void ConvertMegatronExperts(const MegatronArguments& arguments, MegatronSettings* settings,
+                            MegatronRemarks* remarks, MegatronModelChanges* changes);
 // data.tokenizer and model.vocab.
 void ConvertMegatronTokenizer(const MegatronArguments& arguments, MegatronSettings* settings,
                               MegatronRemarks* remarks);

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "engine/import/megatron_import.h"
+#include "engine/model/build.h"
+#include "engine/model/load.h"
 #include "engine/recipe/fields.h"
 #include "engine/recipe/load.h"
 #include "tests/import/megatron_runs.h"
@@ -249,6 +251,33 @@ TEST_CASE("megatron: GPT-3 with tp 8 · pp 16, and on HyperPod") {
   CHECK(hyperpod.padded_vocab() == 51200);  // "with 943 dummy tokens (new size: 51200)"
   CHECK(hyperpod.iterations() == 508626);   // "iteration 1/  508626"
   CHECK(hyperpod.training.seed == 1234);    // "setting random seeds to 1234"
+}
+
+TEST_CASE("megatron: models with experts have the released numbers of parameters") {
+  struct Expected {
+    std::string recipe, like;  // `like`: of configs/models
+    std::int64_t parameters, of_a_token;
+    std::int64_t dp, tp, pp, ep, expert_tp;
+  };
+  for (const Expected& e :
+       {Expected{"mixtral-8x7b-pp4ep8", "mixtral-8x7b", 46'702'792'704, 12'879'925'248, 2, 1, 4, 8, 0},
+        Expected{"qwen3-30b-a3b-tp2ep8", "qwen3-30b-a3b", 30'532'122'624, 3'353'032'704, 1, 2, 1, 8, 1},
+        Expected{"deepseek-v2-lite-pp2ep8", "deepseek-v2-lite", 15'706'484'224, 0, 1, 1, 2, 8, 0}}) {
+    CAPTURE(e.recipe);
+    const recipe::LoadResult loaded =
+        model::Load((kRoot / "recipes/megatron" / (e.recipe + ".toml")).string());
+    for (const Diagnostic& diagnostic : loaded.diagnostics) MESSAGE(Format(diagnostic));
+    REQUIRE(loaded.ok());
+    const recipe::Recipe& recipe = loaded.recipe;
+    CHECK(recipe.parallelism.dp == e.dp);
+    CHECK(recipe.parallelism.tp == e.tp);
+    CHECK(recipe.parallelism.pp == e.pp);
+    CHECK(recipe.parallelism.ep == e.ep);
+    CHECK(recipe.parallelism.expert_tp == e.expert_tp);
+    const graph::Graph graph = model::BuildModel(recipe, {.batch = 1, .sequence = 32, .vocab_multiple = 128});
+    CHECK(model::CountParameters(graph) == e.parameters);
+    if (e.of_a_token > 0) CHECK(model::CountActiveParameters(graph) == e.of_a_token);
+  }
 }
 
 }  // namespace engine::import

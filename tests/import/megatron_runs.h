@@ -35,6 +35,9 @@ inline std::vector<MegatronRun> MegatronRuns() {
         {"4", "gpt2/merges.txt"},
         {"5", "data/gpt3_text_document"}}},
       {"gpt3-hyperpod", "gpt3_hyperpod", "h100-8x-ib400", {}},
+      {"mixtral-8x7b-pp4ep8", "mixtral_8x7b", "h100-8x-ib400", {}},
+      {"qwen3-30b-a3b-tp2ep8", "qwen3_30b_a3b", "h100-8x-ib400", {}},
+      {"deepseek-v2-lite-pp2ep8", "deepseek_v2_lite", "h100-8x-ib400", {}},
   };
 }
 

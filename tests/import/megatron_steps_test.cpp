@@ -13,43 +13,15 @@
 #include "engine/model/load.h"
 #include "engine/recipe/text.h"
 #include "tests/import/megatron_script.h"
+#include "tests/import/megatron_steps.h"
 
 namespace engine::import {
 namespace {
-
-using TextTable = std::map<std::string, std::string>;  // "block.mlp.fc1" → the step
-
-recipe::Recipe LoadedImport(const Flags& changes) {
-  const MegatronImport import = Import(Script(changes));
-  CHECK(Messages(import.diagnostics).empty());
-  const recipe::LoadResult loaded = model::LoadText(import.recipe, "a.toml");
-  CAPTURE(import.recipe);
-  CHECK(Messages(loaded.diagnostics).empty());
-  return loaded.recipe;
-}
-
-// The steps of the model; none where it is written as a decoder's keys.
-TextTable StepsOfImport(const Flags& changes) {
-  const recipe::Recipe recipe = LoadedImport(changes);
-  TextTable rows;
-  if (!recipe.is_text()) return rows;
-  for (const auto& [name, row] : recipe::TextRows(*recipe.text)) rows[name] = row;
-  return rows;
-}
-
-bool IsWithin(const std::string& part, const std::string& text) {
-  return text.find(part) != std::string::npos;
-}
 
 const Flags kRope = {{"--position-embedding-type", "rope"}};
 const Flags kYarn = {{"--position-embedding-type", "yarn"},
                      {"--yarn-rotary-scaling-factor", "16"},
                      {"--yarn-original-max-position-embeddings", "16"}};
-
-Flags With(Flags flags, const Flags& more) {
-  for (const auto& [flag, values] : more) flags[flag] = values;
-  return flags;
-}
 
 std::string RopeOf(const Flags& changes) { return StepsOfImport(changes)["model.rotary.rope"]; }
 

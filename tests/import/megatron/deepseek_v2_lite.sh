@@ -1,0 +1,64 @@
+#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=8
+# DeepSeek-V2-Lite: multi-head latent attention, one dense layer, then 64 experts and a shared one; two pipeline stages.
+
+srun python pretrain_gpt.py \
+    --num-layers 27 \
+    --decoder-first-pipeline-num-layers 14 \
+    --hidden-size 2048 \
+    --ffn-hidden-size 10944 \
+    --num-attention-heads 16 \
+    --multi-latent-attention \
+    --kv-lora-rank 512 \
+    --qk-head-dim 128 \
+    --qk-pos-emb-head-dim 64 \
+    --v-head-dim 128 \
+    --qk-layernorm \
+    --position-embedding-type rope \
+    --no-position-embedding \
+    --rotary-base 10000 \
+    --rotary-scaling-factor 40 \
+    --mscale 0.707 \
+    --mscale-all-dim 0.707 \
+    --seq-length 4096 \
+    --max-position-embeddings 163840 \
+    --normalization RMSNorm \
+    --norm-epsilon 1e-6 \
+    --swiglu \
+    --disable-bias-linear \
+    --untie-embeddings-and-output-weights \
+    --attention-dropout 0 \
+    --hidden-dropout 0 \
+    --init-method-std 0.006 \
+    --vocab-size 102400 \
+    --num-experts 64 \
+    --moe-layer-freq "([0]+[1]*26)" \
+    --moe-ffn-hidden-size 1408 \
+    --moe-shared-expert-intermediate-size 2816 \
+    --moe-shared-expert-overlap \
+    --moe-router-topk 6 \
+    --moe-router-pre-softmax \
+    --moe-router-load-balancing-type seq_aux_loss \
+    --moe-aux-loss-coeff 1e-3 \
+    --moe-router-dtype fp32 \
+    --moe-token-dispatcher-type alltoall \
+    --moe-grouped-gemm \
+    --pipeline-model-parallel-size 2 \
+    --expert-model-parallel-size 8 \
+    --use-distributed-optimizer \
+    --micro-batch-size 2 \
+    --global-batch-size 1024 \
+    --train-iters 100000 \
+    --lr 4.2e-4 \
+    --min-lr 4.2e-5 \
+    --lr-decay-style cosine \
+    --lr-warmup-iters 2000 \
+    --weight-decay 0.1 \
+    --adam-beta2 0.95 \
+    --clip-grad 1.0 \
+    --bf16 \
+    --recompute-activations \
+    --data-path data/corpus_text_document \
+    --split 99,1,0 \
+    --log-interval 10

@@ -1,0 +1,44 @@
+// The model of an imported script as steps, by their names.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <map>
+#include <string>
+
+#include "engine/model/load.h"
+#include "engine/recipe/text.h"
+#include "tests/import/megatron_script.h"
+
+namespace engine::import {
+
+using TextTable = std::map<std::string, std::string>;  // "block.mlp.fc1" → the step
+
+inline recipe::Recipe LoadedImport(const Flags& changes) {
+  const MegatronImport import = Import(Script(changes));
+  CHECK(Messages(import.diagnostics).empty());
+  const recipe::LoadResult loaded = model::LoadText(import.recipe, "a.toml");
+  CAPTURE(import.recipe);
+  CHECK(Messages(loaded.diagnostics).empty());
+  return loaded.recipe;
+}
+
+// The steps of the model; none where it is written as a decoder's keys.
+inline TextTable StepsOfImport(const Flags& changes) {
+  const recipe::Recipe recipe = LoadedImport(changes);
+  TextTable rows;
+  if (!recipe.is_text()) return rows;
+  for (const auto& [name, row] : recipe::TextRows(*recipe.text)) rows[name] = row;
+  return rows;
+}
+
+inline bool IsWithin(const std::string& part, const std::string& text) {
+  return text.find(part) != std::string::npos;
+}
+
+inline Flags With(Flags flags, const Flags& more) {
+  for (const auto& [flag, values] : more) flags[flag] = values;
+  return flags;
+}
+
+}  // namespace engine::import
