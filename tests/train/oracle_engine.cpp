@@ -43,8 +43,12 @@ void OracleEngine::UploadParameters(const OracleGroup& group) {
 double OracleEngine::Metric(const std::string& name) {
   const absl::StatusOr<executor::IterationResult> result = rank().Evaluate(feed_);
   REQUIRE_MESSAGE(result.ok(), Message(result.status()));
+  return MetricOf(*result, name);
+}
+
+double OracleEngine::MetricOf(const executor::IterationResult& result, const std::string& name) const {
   for (size_t m = 0; m < plan_.metrics.size(); ++m) {
-    if (plan_.metrics[m].name == name) return result->sums[m] / plan_.metrics[m].count;
+    if (plan_.metrics[m].name == name) return result.sums[m] / plan_.metrics[m].count;
   }
   FAIL("no metric ", name);
   return 0;

@@ -24,6 +24,8 @@ class OracleEngine {
 
   double Evaluate() { return Metric("loss"); }  // the mean loss
   double Metric(const std::string& name);       // of an evaluation: a loss of the model by its name
+  // Of a result: a loss of the model by its name.
+  double MetricOf(const executor::IterationResult& result, const std::string& name) const;
   executor::IterationResult Train(int iteration);
   std::vector<float> Logits();  // [batch, sequence, vocab], the padded classes cut off
   std::vector<float> Gradient(std::int32_t parameter);
