@@ -18,7 +18,8 @@ Layout of the file; one group a model, named as the recipe in tests/train/texts 
   logits              float32 [batch, sequence, vocab]
   loss                float64 scalar: the mean over all labels, in nats, label smoothing and z-loss included
   router_losses/<name>  float64 scalar, of models with experts: a router's loss by the name of its metric, without its weight
-  gradients/<name>    float32, of `loss` and of the routers' losses times their weights
+  gradients/<name>    float32, of `loss` and of the routers' losses times their weights; of a router's correction X times the
+                      tokens that chose each of X experts, less all choices
 """
 import math
 import sys
@@ -31,8 +32,11 @@ BATCH, SEQUENCE = 3, 17
 
 # D: width of the stream, L: layers, H and K: heads of queries and of keys, E: features of a head, F: width of the
 # feed-forward part, V: vocabulary, P: positions, Q: width that scores are scaled by, W: window; X: experts, T: of which a token
-# goes to so many, G: width of the one that all tokens share.
+# goes to so many, G: width of the one that all tokens share. Of multi-head latent attention Q and C are the widths of the latents
+# of queries and of keys and values, N and R features of a head's keys that are not and that are rotated, U those of its values;
+# J layers are dense, W is the width of an expert, Y that of the one that all tokens share.
 COMMON = dict(D=18, L=2, H=6, K=2, E=8, F=37, V=131)
+LATENT = dict(D=20, L=3, J=1, H=5, C=10, N=6, R=6, U=7, F=23, X=12, T=3, W=11, Y=13, V=131)
 
 
 # Parameters and parts
@@ -45,7 +49,8 @@ class Weights:
         self.values = {} if values is None else values
         self.rng = rng
         self.router_losses = {}  # name → (weight, value): what routers add to the loss
-        self.gap = math.inf  # of the last expert that is chosen to the first that is not, in logits, the smallest
+        self.imbalances = {}  # name → what stands for the gradient of a router's correction
+        self.gap = math.inf  # of the last expert or group that is chosen to the first that is not, the smallest
 
     def __call__(self, name, *shape, mean=0.0, std=0.2):
         if name not in self.values:
@@ -507,6 +512,93 @@ def switch(p, tokens, d):
     return layer_norm(p, "final_norm", x) @ p("embedding.tokens", d["V"], d["D"]).T
 
 
+# Multi-head latent attention, and DeepSeek's routers
+
+def yarn_size(factor, weight):
+    """√(1/t) of arXiv:2309.00071, section 3.3, as DeepSeek's code has it (yarn_get_mscale): 0.1 · weight · ln factor + 1."""
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1.0 else 1.0
+
+
+def latent_attention(p, name, x, d, mscale, mscale_all_dim):
+    """DeepSeek-V2, arXiv:2405.04434, section 2.1 and appendix C, at 40 times the length of 4096. Queries are of a latent where
+    the model has Q. The part of a key that carries positions is the same for all heads. The order of DeepSeek's code and of
+    transformers, what is rotated last, is kept in what follows; the parameters of this file have it first. The released
+    configurations name two weights of YaRN's factor: that of cos and sin is a ratio, 1 where they are equal, and the
+    second one's square is a factor of the scores."""
+    positional, plain = d["R"], d["N"]
+    normed = rms_norm_6(p, name + ".norm", x)
+    queries = normed
+    if "Q" in d:
+        queries = rms_norm_6(p, name + ".q_norm", linear(p, name + ".q_down", normed, (d["Q"],)))
+    q = linear(p, name + ".q", queries, (d["H"], positional + plain))
+    q_positional, q_plain = q[..., :positional], q[..., positional:]
+    latent = rms_norm_6(p, name + ".kv_norm", linear(p, name + ".kv_down.latent", normed, (d["C"],)))
+    k_positional = linear(p, name + ".kv_down.shared", normed, (1, positional))
+    k_plain = linear(p, name + ".kv.k", latent, (d["H"], plain))
+    v = linear(p, name + ".kv.v", latent, (d["H"], d["U"]))
+    freqs, _ = yarn(positional, 1e4, factor=40.0, original=4096, beta_fast=32.0, beta_slow=1.0)
+    size = yarn_size(40.0, mscale) / yarn_size(40.0, mscale_all_dim)
+    q_positional, k_positional = (rotate(part, freqs, interleaved=True, size=size) for part in (q_positional, k_positional))
+    q = torch.cat([q_plain, q_positional], dim=-1)
+    k = torch.cat([k_plain, k_positional.expand(-1, -1, d["H"], -1)], dim=-1)
+    scale = (plain + positional) ** -0.5 * yarn_size(40.0, mscale_all_dim) ** 2
+    return projected(p, name + ".proj", attention(q, k, v, scale=scale), d)
+
+
+def largest_of(p, scores, count):
+    """1.0 at the `count` largest of the last dim, 0.0 elsewhere."""
+    order = torch.sort(scores.detach(), dim=-1, descending=True)
+    p.gap = min(p.gap, float((order.values[..., count - 1] - order.values[..., count]).min()))
+    return torch.zeros_like(scores).scatter(-1, order.indices[..., :count], 1.0)
+
+
+def corrected_route(p, name, x, d, groups, kept, best, scale, aux_loss):
+    """DeepSeek-V3, arXiv:2412.19437, section 2.1.2: sigmoid scores; a correction, which is in no weight, is added where groups
+    and then experts are chosen (equation 16, and `gate` of its inference code); the chosen scores are divided by their sum. The
+    loss of balance of a sequence, equations 17 to 20, is of the scores without the correction. What balances the correction
+    is how much more than its share an expert was chosen; here times the number of experts."""
+    scores = sigmoid(x @ p(name + ".weight", d["X"], d["D"]).T)
+    corrected = scores.detach() + p(name + ".bias", d["X"]).detach()
+    by_group = corrected.unflatten(-1, (groups, d["X"] // groups))
+    group_scores = by_group.topk(best, dim=-1).values.sum(-1)
+    allowed = largest_of(p, group_scores, kept).repeat_interleave(d["X"] // groups, dim=-1)
+    chosen = largest_of(p, corrected.masked_fill(allowed == 0, -math.inf), d["T"])
+    counts = chosen.sum((0, 1))
+    p.imbalances[name + ".bias"] = d["X"] * counts - counts.sum()
+    share = largest_of(p, scores, d["T"]).mean(1) * d["X"] / d["T"]  # f of each sequence
+    mean = (scores / scores.sum(-1, keepdim=True)).mean(1)  # P
+    p.router_losses[name + ".balance"] = aux_loss, (share * mean).sum(-1).mean()
+    return scale * chosen * scores / ((chosen * scores).sum(-1, keepdim=True) + 1e-20)
+
+
+def latent_layers(p, tokens, d, router, mscale):
+    x = embedded(p, tokens, d)
+    for i in range(d["L"]):
+        at = f"dense.{i}" if i < d["J"] else f"layers.{i - d['J']}"
+        x = x + latent_attention(p, at + ".attention", x, d, mscale, mscale)
+        name = at + ".mlp"
+        normed = rms_norm_6(p, name + ".norm", x)
+        if i < d["J"]:
+            x = x + gated(p, name, normed, d, silu)
+            continue
+        branch = experts(p, name + ".experts", normed, router(name + ".router", normed), dict(d, F=d["W"]), gate=silu)
+        wide = linear(p, name + ".shared_fc1", normed, (2, d["Y"]))
+        x = x + branch + linear(p, name + ".shared_fc2", silu(wide[..., 0, :]) * wide[..., 1, :], (d["D"],))
+    return linear(p, "head", rms_norm_6(p, "final_norm", x), (d["V"],))
+
+
+def deepseek_v2(p, tokens, d):
+    """DeepSeek-V2-Lite, arXiv:2405.04434: softmax of all experts, not divided by the sum of the chosen; both weights of YaRN's
+    factor 0.707."""
+    return latent_layers(p, tokens, d, lambda name, x: route(p, name, x, d, normalize=False, aux_loss=0.001), 0.707)
+
+
+def deepseek_v3(p, tokens, d):
+    """arXiv:2412.19437: queries of a latent too; both weights of YaRN's factor 1."""
+    return latent_layers(p, tokens, d, lambda name, x: corrected_route(p, name, x, d, groups=4, kept=2, best=2, scale=2.5,
+                                                                       aux_loss=0.02), 1.0)
+
+
 # name → forward pass, dims, terms of the loss. The names and dims are those of tests/train/texts.
 MODELS = {
     "qwen2": (qwen2, dict(COMMON), {}),
@@ -526,6 +618,8 @@ MODELS = {
     "qwen2-moe": (qwen2_moe, dict(COMMON, K=3, F=11, G=23, X=5, T=2), {}),
     "qwen3-moe": (qwen3_moe, dict(COMMON, K=3, F=11, X=11, T=3), {}),
     "switch": (switch, dict(COMMON, D=20, H=5, K=5, P=19, X=5, T=1, pattern="EDE"), {}),
+    "mla": (deepseek_v2, dict(LATENT), {}),
+    "mla-v3": (deepseek_v3, dict(LATENT, Q=14), {}),
 }
 
 
@@ -785,7 +879,8 @@ def evaluate(forward, values, tokens, labels, d, terms, dtype, of_router=True):
     loss = mean_loss(logits, labels, **terms)
     router_losses = weights.router_losses if of_router else {}
     objective = loss + sum(weight * value for weight, value in router_losses.values())
-    gradients = torch.autograd.grad(objective, list(leaves.values()))
+    gradients = torch.autograd.grad(objective, list(leaves.values()), allow_unused=True)
+    gradients = [weights.imbalances[name] if gradient is None else gradient for name, gradient in zip(leaves, gradients)]
     routers = {name: value.detach() for name, (_, value) in router_losses.items()}
     return logits.detach(), loss.detach(), routers, dict(zip(leaves, gradients))
 
@@ -845,7 +940,7 @@ def main():
     with h5py.File(sys.argv[1], "w", libver=("v110", "v110")) as file:  # small, and older libraries read it
         for number, (name, (forward, d, terms)) in enumerate(MODELS.items()):
             write_model(file.create_group(name), forward, d, terms, seed=2000 + number)
-            if transformers is not None and name not in ("mixture", "switch"):
+            if transformers is not None and name not in ("mixture", "switch", "mla", "mla-v3"):
                 good = check_with_transformers(transformers, name, forward, d, seed=3000 + number) and good
     if not good:
         sys.exit("a family differs from transformers, or could not be compared")

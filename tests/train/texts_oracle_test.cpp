@@ -65,6 +65,13 @@ TEST_CASE("texts with experts give PyTorch's logits, losses and gradients") {
   CheckRouters("switch", 2);
 }
 
+TEST_CASE("DeepSeek's attention and routers give PyTorch's logits, losses and gradients") {
+  CheckText("mla");
+  CheckText("mla-v3");
+  CheckRouters("mla", 2);
+  CheckRouters("mla-v3", 2);
+}
+
 TEST_CASE(
     "linear biases, sinks, YaRN, other gates and terms of the loss give PyTorch's logits, loss and "
     "gradients") {
