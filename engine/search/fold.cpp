@@ -6,11 +6,13 @@
 #include <vector>
 
 #include "engine/compile/flat_exchange.h"
+#include "engine/compile/policy.h"
 #include "engine/search/iteration_time.h"
 #include "engine/search/known_states.h"
 #include "engine/search/pipelines.h"
 #include "engine/search/probes.h"
 #include "engine/search/stage_memory.h"
+#include "engine/search/whole_plans.h"
 
 namespace engine::search {
 namespace {
@@ -23,6 +25,17 @@ compile::CompileOptions InWholeMicrobatches(compile::CompileOptions options) {
 compile::CompileOptions WithoutHash(compile::CompileOptions options) {
   options.hash = false;
   return options;
+}
+
+compile::CompileOptions WithEvaluation(compile::CompileOptions options) {
+  options.evaluation = true;  // it counts for the arena
+  return options;
+}
+
+// Whether a layout's plan is compiled whole: blocks with experts have several buckets, and what their shards are exchanged
+// beside is not derived.
+bool IsUnfolded(const recipe::Recipe& recipe) {
+  return recipe.model.experts > 0 && compile::ZeroStageOf(recipe.parallelism) > 1;
 }
 
 // Sets what an estimate says of memory, from the stage with the largest arena.
@@ -47,11 +60,15 @@ class Folder::Impl {
       : options_(WithoutHash(std::move(options))),
         pipelines_(options_.profile),
         probes_(options_),
-        states_(options_.profile) {}
+        states_(options_.profile),
+        unfolded_(WithEvaluation(options_)) {}
 
-  std::int64_t probes() const { return probes_.compiled() + (whole_ != nullptr ? whole_->probes() : 0); }
+  std::int64_t probes() const {
+    return probes_.compiled() + unfolded_.probes() + (whole_ != nullptr ? whole_->probes() : 0);
+  }
 
   absl::StatusOr<std::int64_t> LeastBytes(const recipe::Recipe& recipe) {
+    if (IsUnfolded(recipe)) return 0;
     ASSIGN_OR_RETURN(const compile::FlatExchange exchange, compile::ExchangeOf(recipe, options_));
     const std::vector<std::int64_t>& blocks = pipelines_.BlocksOf(recipe);
     const PassSchedule& schedule = pipelines_.ScheduleOf(recipe);
@@ -76,6 +93,7 @@ class Folder::Impl {
   // As CompileUnverified chooses: without halves where these are held up and that takes less time.
   absl::StatusOr<Estimate> Fold(const recipe::Recipe& recipe, double slow_s) {
     constexpr double kHardly = 0.05;  // of an iteration
+    if (IsUnfolded(recipe)) return unfolded_.Fold(recipe, slow_s);
     const bool may_hold_up = compile::MayHoldUpHalves(recipe, options_);
     absl::StatusOr<Estimate> halves =
         FoldAsSaid(recipe, may_hold_up ? std::numeric_limits<double>::infinity() : slow_s);
@@ -126,6 +144,7 @@ class Folder::Impl {
   Pipelines pipelines_;
   Probes probes_;
   KnownStates states_;
+  WholePlans unfolded_;
   std::unique_ptr<Impl> whole_;  // of microbatches that are not cut
 };
 

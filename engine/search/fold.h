@@ -8,6 +8,8 @@
 //   largest values (transients of a segment)                stay, from a few blocks on, which is looked at
 //   seconds of a segment's computation and conversions      grow by the same for each block
 //
+// Models with experts are folded at ZeRO stages 0 and 1; at 2 and 3 their plans are compiled whole.
+//
 // Parameters, their buckets, ZeRO's shards and the update segment are made for the layout itself, by
 // compile/buckets.h and compile/update.h. The schedule is the plan's (plan/schedule.h), played chunk by chunk
 // instead of instruction by instruction, and where microbatches are many, continued at the pace that it has

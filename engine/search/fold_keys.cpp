@@ -10,7 +10,12 @@ namespace engine::search {
 
 ParameterKey ParameterKey::Of(const recipe::Recipe& recipe) {
   const recipe::Parallelism& p = recipe.parallelism;
-  return {.tp = p.tp, .cp = p.cp, .sequence_parallel = p.sequence_parallel, .pipeline = p.pp > 1};
+  return {.tp = p.tp,
+          .cp = p.cp,
+          .ep = p.ep,
+          .whole_experts = p.expert_tp == 1,
+          .sequence_parallel = p.sequence_parallel,
+          .pipeline = p.pp > 1};
 }
 
 RecomputeKey RecomputeKey::Of(const recipe::Recompute& recompute) {
@@ -59,6 +64,7 @@ StatesKey StatesKey::Of(const recipe::Recipe& recipe, const compile::FlatExchang
 
 BlocksKey BlocksKey::Of(const recipe::Parallelism& parallelism) {
   return {.tp = parallelism.tp,
+          .whole_experts = parallelism.expert_tp == 1,
           .chunks = parallelism.pp * parallelism.virtual_stages,
           .said = parallelism.layers_per_stage};
 }

@@ -16,7 +16,8 @@ namespace engine::search {
 
 // Of what tells apart the parameters of a model's local graphs.
 struct ParameterKey {
-  std::int64_t tp = 1, cp = 1;
+  std::int64_t tp = 1, cp = 1, ep = 1;
+  bool whole_experts = false;  // on each rank of tp
   bool sequence_parallel = false;
   bool pipeline = false;  // more than one stage
 
@@ -24,7 +25,8 @@ struct ParameterKey {
   bool operator==(const ParameterKey&) const = default;
   template <typename H>
   friend H AbslHashValue(H hash, const ParameterKey& key) {
-    return H::combine(std::move(hash), key.tp, key.cp, key.sequence_parallel, key.pipeline);
+    return H::combine(std::move(hash), key.tp, key.cp, key.ep, key.whole_experts, key.sequence_parallel,
+                      key.pipeline);
   }
 };
 
@@ -115,6 +117,7 @@ struct StatesKey {
 // Of the blocks of a layout's chunks.
 struct BlocksKey {
   std::int64_t tp = 1;  // pads the vocabulary, which the head's cost depends on
+  bool whole_experts = false;
   std::int64_t chunks = 1;
   std::vector<std::int64_t> said;  // by the recipe; empty: it leaves the cut to the compiler
 
@@ -122,7 +125,7 @@ struct BlocksKey {
   bool operator==(const BlocksKey&) const = default;
   template <typename H>
   friend H AbslHashValue(H hash, const BlocksKey& key) {
-    return H::combine(std::move(hash), key.tp, key.chunks, key.said);
+    return H::combine(std::move(hash), key.tp, key.whole_experts, key.chunks, key.said);
   }
 };
 

@@ -103,12 +103,15 @@ std::string MoveText(const Layout& from, const Layout& to) {
   number("tp", &Layout::tp);
   number("pp", &Layout::pp);
   number("cp", &Layout::cp);
+  number("ep", &Layout::ep);
   number("dp", &Layout::dp);
   number("chunks a stage", &Layout::virtual_stages);
   number("zero_stage", &Layout::zero_stage);
   number("micro_batch", &Layout::micro_batch);
   if (from.sequence_parallel != to.sequence_parallel)
     changes.push_back(to.sequence_parallel ? "with sequence parallelism" : "without sequence parallelism");
+  if (from.expert_tp != to.expert_tp)
+    changes.push_back(to.expert_tp == 1 ? "whole experts on ranks of tp" : "experts split by tp");
   if (from.layers_per_stage != to.layers_per_stage)
     changes.push_back(to.layers_per_stage.empty() ? "layers balanced" : "layers_per_stage as in the recipe");
   if (from.zero_bubble != to.zero_bubble) changes.push_back(to.zero_bubble ? "zero bubble" : "1f1b");
@@ -118,7 +121,7 @@ std::string MoveText(const Layout& from, const Layout& to) {
 }
 
 bool IsNeighbour(const Layout& from, const Layout& to) {
-  constexpr std::array kAxes = {&Layout::dp, &Layout::tp, &Layout::pp, &Layout::cp};
+  constexpr std::array kAxes = {&Layout::dp, &Layout::tp, &Layout::pp, &Layout::cp, &Layout::ep};
   int moved = 0;
   for (std::int64_t Layout::*axis : kAxes) {
     const std::int64_t a = std::min(from.*axis, to.*axis);
@@ -131,6 +134,7 @@ bool IsNeighbour(const Layout& from, const Layout& to) {
   for (std::int64_t Layout::*field : {&Layout::virtual_stages, &Layout::zero_stage, &Layout::micro_batch})
     others += from.*field != to.*field ? 1 : 0;
   others += from.sequence_parallel != to.sequence_parallel ? 1 : 0;
+  others += from.expert_tp != to.expert_tp ? 1 : 0;
   others += from.zero_bubble != to.zero_bubble ? 1 : 0;
   others += from.layers_per_stage != to.layers_per_stage ? 1 : 0;
   others += from.RecomputeText() != to.RecomputeText() ? 1 : 0;

@@ -20,7 +20,8 @@ const std::vector<std::int64_t>& Pipelines::BlocksOf(const recipe::Recipe& recip
   const auto [known, fresh] = blocks_.try_emplace(BlocksKey::Of(p));
   if (!fresh) return known->second;
   if (!p.layers_per_stage.empty()) return known->second = p.layers_per_stage;
-  auto graph = graphs_.find(p.tp);
+  const std::pair<std::int64_t, bool> key(p.tp, p.expert_tp == 1);
+  auto graph = graphs_.find(key);
   if (graph == graphs_.end()) {
     // Costs of layers relate to each other as they do for any micro-batch.
     const model::BuildOptions build{.batch = 1,
@@ -29,7 +30,7 @@ const std::vector<std::int64_t>& Pipelines::BlocksOf(const recipe::Recipe& recip
                                     .whole_experts = p.expert_tp == 1,
                                     .dtype = DType::kBF16,
                                     .dropout = false};
-    graph = graphs_.emplace(p.tp, model::BuildModel(recipe, build)).first;
+    graph = graphs_.emplace(key, model::BuildModel(recipe, build)).first;
   }
   known->second = compile::BalancedBlocks(p.pp * p.virtual_stages, graph->second, profile_);
   return known->second;

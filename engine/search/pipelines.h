@@ -32,7 +32,8 @@ class Pipelines {
 
  private:
   plan::DeviceProfile profile_;
-  absl::flat_hash_map<std::int64_t, graph::Graph> graphs_;  // by tp: padding of the vocabulary
+  // By tp, which pads the vocabulary, and whether its ranks have whole experts.
+  absl::flat_hash_map<std::pair<std::int64_t, bool>, graph::Graph> graphs_;
   absl::flat_hash_map<BlocksKey, std::vector<std::int64_t>> blocks_;
   absl::flat_hash_map<ScheduleKey, PassSchedule> schedules_;
 };

@@ -39,7 +39,7 @@ recipe::Recipe Reduced(const recipe::Recipe& recipe, std::int64_t halves,
   if (!DefersWeights(p)) p.schedule = "auto";
   if (halves == 1) p.overlap = "off";  // no reduction within the passes
   model::SetLayers(std::accumulate(blocks.begin(), blocks.end(), std::int64_t{0}), &reduced);
-  reduced.training.global_batch = reduced.training.micro_batch * p.dp * 2;
+  reduced.training.global_batch = reduced.training.micro_batch * p.dp * p.ep * 2;
   reduced.training.rampup = {};
   return reduced;
 }

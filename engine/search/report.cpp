@@ -48,21 +48,24 @@ std::string RankingText(const SearchResult& result, size_t shown) {
   return text + "; by its estimate no other can be the best\n";
 }
 
+// With `experts` a column of ep, and what tp does with them.
 constexpr const char* kColumns =
-    "\n  dp   tp   pp   cp   sp chunks  sched       zero micro  recompute                     memory of "
+    "\n  dp   tp   pp   cp{}   sp chunks  sched       zero micro  recompute                     memory of "
     "device  "
     "iteration  tok/s/dev   MFU% bubble exposed\n";
 
-std::string LayoutRow(const Found& found, std::int64_t world, const recipe::Cluster& cluster) {
+std::string LayoutRow(const Found& found, std::int64_t world, bool experts, const recipe::Cluster& cluster) {
   const Layout& l = found.layout;
   const double tokens = found.time.tokens_per_s / static_cast<double>(world);
   const bool limited = cluster.memory_bytes > 0;
   return fmt::format(
-      "{:>4} {:>4} {:>4} {:>4}  {:>3} {:>6}  {:<11} {:>4} {:>5}  {:<25} {:>10}  {:>7} %  {:>9}  {:>9.0f}  "
+      "{:>4} {:>4} {:>4} {:>4}{}  {:>3} {:>6}  {:<11} {:>4} {:>5}  {:<25} {:>10}  {:>7} %  {:>9}  {:>9.0f}  "
       "{:>5} "
       "{:>6.1f} {:>7.1f}\n",
-      l.dp, l.tp, l.pp, l.cp, l.sequence_parallel ? "yes" : "no", l.virtual_stages, l.ScheduleText(),
-      l.zero_stage, l.micro_batch, l.RecomputeText(), FormatBytes(found.arena_bytes),
+      l.dp, l.tp, l.pp, l.cp,
+      experts ? fmt::format(" {:>4} {:>5}", l.ep, l.expert_tp == 1 ? "whole" : "split") : "",
+      l.sequence_parallel ? "yes" : "no", l.virtual_stages, l.ScheduleText(), l.zero_stage, l.micro_batch,
+      l.RecomputeText(), FormatBytes(found.arena_bytes),
       Percent(limited, limited ? DeviceShare(found, cluster) : 0),
       fmt::format("{:.3f} s", found.time.iteration_s), tokens, Percent(HasMfu(found), found.time.mfu),
       100 * found.time.bubble, 100 * found.time.exposed);
@@ -91,6 +94,8 @@ ordered_json FoundJson(const Found& found, const Recipe& recipe) {
           {"tp", l.tp},
           {"pp", l.pp},
           {"cp", l.cp},
+          {"ep", l.ep},
+          {"expert_tp", l.expert_tp},
           {"sequence_parallel", l.sequence_parallel},
           {"virtual_stages", l.virtual_stages},
           {"layers_per_stage",
@@ -120,8 +125,9 @@ std::string ToText(const SearchResult& result, const Recipe& recipe) {
   text += RankingText(result, result.best.size());
   for (const std::string& key : result.best.front().time.missing)
     text += fmt::format("cluster.{} is not given: times are of another machine\n", key);
-  text += kColumns;
-  for (const Found& found : result.best) text += LayoutRow(found, result.world, recipe.cluster);
+  const bool experts = recipe.model.experts > 0;
+  text += fmt::format(kColumns, experts ? "   ep   etp" : "");
+  for (const Found& found : result.best) text += LayoutRow(found, result.world, experts, recipe.cluster);
   text += fmt::format("\nbest: {}\n", result.best.front().layout.ToString());
   return text + NeighboursText(result.neighbours);
 }

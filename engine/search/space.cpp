@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "engine/model/check.h"
@@ -64,10 +65,11 @@ std::vector<std::int64_t> MicroBatches(std::int64_t own) {
 
 const std::vector<std::string>& SearchedKeys() {
   static const std::vector<std::string> keys = {
-      "parallelism.dp",         "parallelism.tp",       "parallelism.pp",
-      "parallelism.cp",         "parallelism.schedule", "parallelism.sequence_parallel",
-      "parallelism.zero_stage", "training.micro_batch", "parallelism.virtual_stages",
-      "recompute.granularity",  "recompute.modules",    "parallelism.layers_per_stage",
+      "parallelism.dp",         "parallelism.tp",        "parallelism.pp",
+      "parallelism.cp",         "parallelism.schedule",  "parallelism.sequence_parallel",
+      "parallelism.zero_stage", "training.micro_batch",  "parallelism.virtual_stages",
+      "recompute.granularity",  "recompute.modules",     "parallelism.layers_per_stage",
+      "parallelism.ep",         "parallelism.expert_tp",
   };
   return keys;
 }
@@ -87,8 +89,10 @@ std::string Layout::RecomputeText() const {
 std::string Layout::ToString() const {
   std::string text = fmt::format("dp {} tp {} pp {}", dp, tp, pp);
   if (cp > 1) text += fmt::format(" cp {}", cp);
+  if (ep > 1) text += fmt::format(" ep {}", ep);
   if (virtual_stages > 1) text += fmt::format(", interleaved, {} chunks a stage", virtual_stages);
   if (sequence_parallel) text += ", sequence parallel";
+  if (expert_tp == 1) text += ", whole experts";
   if (zero_bubble) text += ", zero bubble";
   if (!layers_per_stage.empty()) text += fmt::format(", layers {}", fmt::join(layers_per_stage, "+"));
   if (zero_stage > 0) text += fmt::format(", ZeRO-{}", zero_stage);
@@ -101,6 +105,8 @@ void SetLayout(const Layout& layout, Recipe* recipe) {
   p.tp = layout.tp;
   p.pp = layout.pp;
   p.cp = layout.cp;
+  p.ep = layout.ep;
+  p.expert_tp = layout.expert_tp;
   p.virtual_stages = layout.virtual_stages;
   p.zero_stage = layout.zero_stage;
   p.sequence_parallel = layout.sequence_parallel;
@@ -127,7 +133,11 @@ std::vector<SearchSpace::Group> SearchSpace::Groups() const {
         if (Fixed("parallelism.sequence_parallel") && split != recipe_.parallelism.sequence_parallel)
           continue;
         if (split && (tp == 1 || length / cp % tp != 0)) continue;
-        groups.push_back({tp, cp, split});
+        for (const std::int64_t ep : ExpertRanks(world_ / (tp * cp))) {
+          for (const std::int64_t expert_tp : ExpertTps(tp, split))
+            groups.push_back(
+                {.tp = tp, .cp = cp, .ep = ep, .expert_tp = expert_tp, .sequence_parallel = split});
+        }
       }
     }
   }
@@ -141,10 +151,12 @@ std::vector<Layout> SearchSpace::Layouts(const Group& group) const {
   Layout layout;
   layout.tp = group.tp;
   layout.cp = group.cp;
+  layout.ep = group.ep;
+  layout.expert_tp = group.expert_tp;
   layout.sequence_parallel = group.sequence_parallel;
   if (Fixed("parallelism.schedule")) layout.schedule = recipe_.parallelism.schedule;
   const recipe::Parallelism& p = recipe_.parallelism;
-  const std::int64_t rest = world_ / (group.tp * group.cp);
+  const std::int64_t rest = world_ / (group.tp * group.cp * group.ep);
   for (std::int64_t pp : Values("parallelism.pp", p.pp, Divisors(rest))) {
     layout.pp = pp;
     layout.dp = rest / pp;
@@ -170,6 +182,26 @@ std::vector<Recomputation> SearchSpace::Recomputations(const Layout& layout) con
     if (!layout.zero_bubble || way.zero_bubble || way.repeats == RepeatsOf(own)) ways.push_back(way);
   }
   return ways;
+}
+
+std::vector<std::int64_t> SearchSpace::ExpertRanks(std::int64_t ranks) const {
+  const std::int64_t experts = std::max<std::int64_t>(1, recipe_.model.experts);
+  std::vector<std::int64_t> lawful;
+  for (const std::int64_t ep :
+       Values("parallelism.ep", recipe_.parallelism.ep, Divisors(std::gcd(experts, ranks)))) {
+    if (experts % ep == 0 && ranks % ep == 0) lawful.push_back(ep);
+  }
+  return lawful;
+}
+
+std::vector<std::int64_t> SearchSpace::ExpertTps(std::int64_t tp, bool sequence_parallel) const {
+  const recipe::Parallelism& p = recipe_.parallelism;
+  const bool whole = recipe_.model.experts > 0 && sequence_parallel;
+  if (!Fixed("parallelism.expert_tp"))
+    return whole ? std::vector<std::int64_t>{0, 1} : std::vector<std::int64_t>{0};
+  if (p.expert_tp == 1 && !whole && tp > 1) return {};
+  if (p.expert_tp > 1 && p.expert_tp != tp) return {};
+  return {p.expert_tp};
 }
 
 // Chunks a stage that cut the layers evenly, one, and as many as the recipe has.
@@ -210,24 +242,34 @@ bool SearchSpace::HeadHasFp8Sizes(const Layout& layout) const {
   return layout.micro_batch * recipe_.data.sequence_length / parts % kMultiple == 0;
 }
 
+// With experts ZeRO-2 and 3 have no estimates (search/fold.h): only that which the recipe has is compiled.
+std::vector<std::int64_t> SearchSpace::ZeroStages() const {
+  const std::int64_t own = recipe_.parallelism.zero_stage;
+  std::vector<std::int64_t> all = {0, 1, 2, 3};
+  if (recipe_.model.experts > 0)
+    std::erase_if(all, [&](std::int64_t zero) { return zero > 1 && zero != own; });
+  return Values("parallelism.zero_stage", own, std::move(all));
+}
+
 // With each ZeRO stage and micro-batch.
 void SearchSpace::AddStates(Layout layout, std::vector<Layout>* layouts) const {
   const std::vector<std::int64_t> batches = recipe::BatchSizes(recipe_.training);
   const std::int64_t own_samples = recipe_.training.micro_batch;
-  for (std::int64_t zero : Values("parallelism.zero_stage", recipe_.parallelism.zero_stage, {0, 1, 2, 3})) {
+  for (std::int64_t zero : ZeroStages()) {
     layout.zero_stage = zero;
-    if (zero > 0 && layout.dp * layout.cp == 1 && !Fixed("parallelism.zero_stage"))
-      continue;  // shards nothing
-    if (zero > 1 && layout.zero_bubble && layout.dp * layout.cp > 1) continue;
+    const std::int64_t replicas = layout.dp * layout.cp * layout.ep;
+    if (zero > 0 && replicas == 1 && !Fixed("parallelism.zero_stage")) continue;  // shards nothing
+    if (zero > 1 && layout.zero_bubble && replicas > 1) continue;
     if (zero > 2 && recipe_.precision.compute == "fp8") continue;
     for (std::int64_t samples : Values("training.micro_batch", own_samples, MicroBatches(own_samples))) {
       layout.micro_batch = samples;
-      const std::int64_t group = samples * layout.dp * (layout.virtual_stages > 1 ? layout.pp : 1);
+      const std::int64_t group =
+          samples * layout.dp * layout.ep * (layout.virtual_stages > 1 ? layout.pp : 1);
       std::int64_t microbatches = 0;  // of all sizes of the batch, which have a program each
       bool whole = true;
       for (const std::int64_t batch : batches) {
         whole = whole && batch % group == 0;
-        microbatches += batch / (samples * layout.dp);
+        microbatches += batch / (samples * layout.dp * layout.ep);
       }
       if (!whole || microbatches * layout.pp * layout.virtual_stages > recipe::kMostTurns) continue;
       if (recipe_.precision.fp8_head && !HeadHasFp8Sizes(layout)) continue;

@@ -17,7 +17,8 @@ namespace engine::search {
 const std::vector<std::string>& SearchedKeys();
 
 struct Layout {
-  std::int64_t dp = 1, tp = 1, pp = 1, cp = 1;
+  std::int64_t dp = 1, tp = 1, pp = 1, cp = 1, ep = 1;
+  std::int64_t expert_tp = 0;  // 0: tp splits experts; 1: each of its ranks has whole ones
   std::int64_t virtual_stages = 1;
   std::int64_t zero_stage = 0;
   std::int64_t micro_batch = 1;
@@ -54,7 +55,8 @@ class SearchSpace {
   // Layouts of different groups share no probes (search/fold.h), so that groups can be estimated side by side.
   // Those that split a microbatch least come first.
   struct Group {
-    std::int64_t tp = 1, cp = 1;
+    std::int64_t tp = 1, cp = 1, ep = 1;
+    std::int64_t expert_tp = 0;
     bool sequence_parallel = false;
     std::int64_t split() const { return tp * cp; }
   };
@@ -72,7 +74,12 @@ class SearchSpace {
                                    std::vector<std::int64_t> all) const {
     return Fixed(key) ? std::vector<std::int64_t>{own} : std::move(all);
   }
+  // Of ranks of ep, with the recipe's own; 1 without experts.
+  std::vector<std::int64_t> ExpertRanks(std::int64_t ranks) const;
+  // What tp may do with experts.
+  std::vector<std::int64_t> ExpertTps(std::int64_t tp, bool sequence_parallel) const;
   std::vector<std::int64_t> ChunkCounts(std::int64_t pp) const;
+  std::vector<std::int64_t> ZeroStages() const;
   bool SuitsSchedule(const Layout& layout) const;
   bool HeadHasFp8Sizes(const Layout& layout) const;
   void AddCuts(Layout layout, std::vector<Layout>* layouts) const;

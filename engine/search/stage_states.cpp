@@ -1,5 +1,6 @@
 #include "engine/search/stage_states.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -38,31 +39,38 @@ void ExchangeInPasses(const compile::FlatExchange& exchange, const StageShape& s
   if (shape.head) units.insert(units.begin(), static_cast<std::int32_t>(plan.units.size()) - 1);
   compile::DraftSegment forward;
   compile::DraftSegment backward;
+  // One draft for each parameter, since a block's buckets are gathered one after another.
   for (std::int32_t unit : units) {
-    Instruction reads;
-    Instruction makes;
     for (size_t i = 0; i < plan.parameters.size(); ++i) {
       if (parameters.units[i] != unit) continue;
+      Instruction reads;
       reads.inputs.push_back({.value = plan.parameters[i].value});
-      if (plan.parameters[i].gradient >= 0) makes.outputs.push_back({.value = plan.parameters[i].gradient});
+      if (unit == kBlock) forward.drafts.push_back({.instruction = std::move(reads)});
+      if (plan.parameters[i].gradient < 0) continue;
+      Instruction makes;
+      makes.outputs.push_back({.value = plan.parameters[i].gradient});
+      backward.drafts.push_back({.instruction = std::move(makes)});
     }
-    if (unit == kBlock) forward.drafts.push_back({.instruction = std::move(reads)});
-    backward.drafts.push_back({.instruction = std::move(makes)});
   }
   compile::GatherParameters(plan, stage, exchange, &forward);
   compile::ReduceEarly(plan, stage, profile, exchange, {&backward});
+  const auto add = [&](const Instruction& i, ExchangeCost* sum) {
+    const ExchangeCost cost = CostOf(costs, i);
+    sum->seconds += cost.seconds;
+    sum->finish += cost.finish;
+    sum->beside = std::max(sum->beside, cost.beside);
+  };
   for (const auto& [i, scratch_bytes] : forward.drafts) {
-    if (i.IsBucketExchange()) states->gather = CostOf(costs, i);
-    if (i.kernel() == "copy") states->before_gather_s = costs.Seconds(i);
+    if (i.IsBucketExchange()) add(i, &states->gather);
+    if (i.kernel() == "copy") states->before_gather_s += costs.Seconds(i);
   }
-  bool head = shape.head;
   for (const auto& [i, scratch_bytes] : backward.drafts) {
     if (i.IsBucketExchange()) {
-      (head ? states->reduce_head : states->reduce) = CostOf(costs, i);
+      const plan::Bucket& bucket = stage.buckets[static_cast<size_t>(i.AsBucketExchange()->bucket)];
+      add(i, bucket.block < 0 ? &states->reduce_head : &states->reduce);
       states->sum_bytes = std::max(states->sum_bytes, Aligned(i.scratch.bytes()));
     }
-    if (i.kernel() == "add_shard") states->after_reduce_s = costs.Seconds(i);
-    if (i.kernel().empty() && head && &i != &backward.drafts.front().instruction) head = false;
+    if (i.kernel() == "add_shard") states->after_reduce_s += costs.Seconds(i);
   }
 }
 
@@ -88,6 +96,12 @@ void TimeUpdate(const Segment& update, const predict::CostModel& costs, StageSta
 
 ModelParameters ParametersOfProbe(const recipe::Recipe& recipe, const Plan& probe) {
   ModelParameters all;
+  constexpr std::int32_t kBlock = 1;  // the first
+  const auto of_block = std::count_if(probe.metrics.begin(), probe.metrics.end(),
+                                      [&](const plan::PlanMetric& metric) { return metric.unit == kBlock; });
+  const std::int64_t more = recipe.model.layers - static_cast<std::int64_t>(probe.units.size() - 2);
+  all.plan.metrics.resize(
+      static_cast<size_t>(static_cast<std::int64_t>(probe.metrics.size()) + more * of_block));
   const std::int32_t layers = static_cast<std::int32_t>(recipe.model.layers);
   const std::vector<graph::Unit>& units = probe.units;
   all.plan.units = {units.front()};
@@ -148,6 +162,7 @@ StageStates StatesOfStage(const recipe::Recipe& recipe, const compile::FlatExcha
   compile::PlaceBuckets(compile::StorageOf(recipe, exchange, /*training=*/true), &cursor, &states.memory,
                         &stage.buckets);
   stage.scalars = {.elements = plan::ScalarsFor(plan.metrics.size()), .dtype = DType::kF64};
+  states.metrics = static_cast<std::int64_t>(plan.metrics.size());
   stage.control = {.elements = plan::kControlNumbers, .dtype = DType::kF64};
   const predict::CostModel costs(plan, recipe.cluster);
   ExchangeInPasses(exchange, shape, *parameters, profile, costs, stage, &states);

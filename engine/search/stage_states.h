@@ -44,11 +44,13 @@ struct TwoStreams {
 // What a stage keeps whatever its microbatches do, and the exchange and update of it.
 struct StageStates {
   plan::MemoryBreakdown memory;  // parameters, gradients and optimizer
+  std::int64_t metrics = 1;      // of the whole model, which every stage has room for
   std::int64_t update_bytes = 0;
-  std::int64_t sum_bytes = 0;                // where pushed gradients arrive
-  ExchangeCost reduce, reduce_head, gather;  // of a block, where early
-  double after_reduce_s = 0;                 // computation: adding to a shard
-  double before_gather_s = 0;                // copying one
+  std::int64_t sum_bytes = 0;  // where pushed gradients arrive
+  // Of a block, where early: of all its buckets, as experts have one of their own.
+  ExchangeCost reduce, reduce_head, gather;
+  double after_reduce_s = 0;   // computation: adding to a shard
+  double before_gather_s = 0;  // copying one
   // Of the update, on both sides of the sum over the world.
   double before_meeting_s = 0, after_meeting_s = 0;
 };
@@ -62,7 +64,7 @@ struct StageShape {
 
 // Parameters of the whole model in the order of a plan, all blocks as the probe's first.
 struct ModelParameters {
-  plan::Plan plan;                  // units, values, parameters, mesh
+  plan::Plan plan;                  // units, values, parameters, metrics (of which their number counts), mesh
   std::vector<std::int32_t> units;  // by parameter; all blocks stand between an entry and an exit
 };
 

@@ -12,6 +12,7 @@
 
 #include "engine/backend/cuda/profile/profile.h"
 #include "engine/driver/compile_recipe.h"
+#include "engine/model/load.h"
 #include "engine/predict/predict.h"
 #include "engine/recipe/load.h"
 #include "engine/search/estimate_layouts.h"
@@ -65,10 +66,44 @@ recipe::Recipe ModelRecipe(const std::string& model, const std::vector<std::stri
     mlp = { bias = true }
     dropout = { embedding = 0.1, hidden = 0.1, attention = 0.1 }
   )";
+  // A token's experts are 2 of 16, beside a shared one; their router has two losses.
+  const std::string experts = R"(
+    [model]
+    dims = { D = 1024, L = 12, H = 16, K = 4, E = 64, F = 512, X = 16, V = 50257 }
+    inputs = { tokens = "i32[B,S]", labels = "i32[B,S]", positions = "i32[B,S]" }
+    rotary.rope = { dim = "E", base = 1e4 }
+    main = [
+      { do = "embedding", as = "embedding.tokens", of = "tokens", rows = "V", width = "D" },
+      { do = "stack", as = "layers", repeat = "L", layer = ["attention as attention", "mlp as mlp"] },
+      { do = "rms_norm", as = "final_norm" },
+      { do = "linear", as = "head", out = ["V"] },
+      { do = "cross_entropy", as = "loss" },
+    ]
+    [block.attention]
+    steps = [
+      { do = "rms_norm", as = "norm", of = "x" },
+      { do = "linear", as = "qkv", out = ["K", "H/K+2", "E"] },
+      { do = "qkv_split", as = "split", to = ["q", "k", "v"], rotary = "rope" },
+      { do = "attention", as = "core", of = ["q", "k", "v"] },
+      { do = "linear", as = "proj", out = ["D"], init = "branch" },
+      { do = "residual", as = "residual", of = ["x", "proj"], to = "x" },
+    ]
+    [block.mlp]
+    steps = [
+      { do = "rms_norm", as = "norm", of = "x" },
+      { do = "route", as = "router", experts = "X", top_k = 2, aux_loss = 0.01, z_loss = 0.001, to = ["choice", "weight"] },
+      { do = "experts", as = "experts", of = ["norm", "choice", "weight"], hidden = "F" },
+      { do = "linear", as = "shared.fc1", of = "norm", out = [2, "F"] },
+      { do = "gate", as = "shared.activation", act = "silu" },
+      { do = "linear", as = "shared.fc2", out = ["D"], init = "branch" },
+      { do = "residual", as = "residual", of = ["x", "experts", "shared.fc2"], to = "x" },
+    ]
+  )";
   recipe::LoadOptions options;
   options.sets = sets;
   const recipe::LoadResult result =
-      recipe::LoadText((model == "llama" ? llama : gpt) + text, "model.toml", options);
+      model == "experts" ? model::LoadText(experts + text, "model.toml", options)
+                         : recipe::LoadText((model == "llama" ? llama : gpt) + text, "model.toml", options);
   for (const Diagnostic& diagnostic : result.diagnostics) {
     if (diagnostic.severity == Severity::kError) FAIL(Format(diagnostic));
   }
@@ -181,6 +216,26 @@ constexpr double kTime = 0.03;
 constexpr const char* kCrowded[] = {"cp=2 tp=2 dp=2 zero=3 mb=2 again=full", "pp=2 tp=4 dp=4 mb=2 zero=3"};
 constexpr double kCrowdedTime = 0.13;
 
+// Of a model with experts, whose gradients are summed over other ranks than the rest's.
+constexpr const char* kOfExperts[] = {
+    "dp=4",
+    "ep=2",
+    "ep=8 zero=1",
+    "ep=4 dp=2 mb=2 again=full zero=1",
+    "ep=4 dp=4 again=selective modules=[\"activation\",\"norm\"]",
+    "tp=2 sp=true ep=2 expert_tp=1 dp=2 zero=1",
+    "tp=2 sp=true ep=2",
+    "tp=2 ep=4 mb=2",
+    "pp=2 ep=4 zero=1 mb=2",
+    "pp=4 ep=2 v=3 again=full",
+    "cp=2 ep=2 dp=2",
+    "pp=2 ep=2 schedule=zero_bubble",
+    "ep=16 pp=3 zero=1",
+    "ep=2 pp=2 model.dims.L=20",  // more losses than fit the least buffer of sums
+};
+// Compiled whole.
+constexpr const char* kShardsOfExperts[] = {"ep=4 dp=2 zero=2 mb=2", "ep=4 dp=2 zero=3"};
+
 void CheckLayouts(const std::string& model, std::span<const char* const> layouts, double time) {
   const compile::CompileOptions options{.profile = backend::cuda::CudaProfile()};
   double worst = 0;
@@ -209,7 +264,9 @@ void CheckLayouts(const std::string& model, std::span<const char* const> layouts
     const absl::StatusOr<std::int64_t> least = folder.LeastBytes(recipe);
     REQUIRE(least.ok());
     CHECK(*least <= estimate->arena_bytes);
-    CHECK(*least > (estimate->arena_bytes - estimate->memory.transients - estimate->memory.activations) / 2);
+    if (recipe.model.experts == 0 || recipe.parallelism.zero_stage < 2)
+      CHECK(*least >
+            (estimate->arena_bytes - estimate->memory.transients - estimate->memory.activations) / 2);
     // What is too slow by far is not played, and known to be too slow all the same.
     const absl::StatusOr<Estimate> slow = folder.Fold(recipe, 0.5 * estimate->iteration_s);
     REQUIRE(slow.ok());
@@ -342,6 +399,11 @@ TEST_CASE("a folded GPT needs the bytes of its plan, and takes its seconds") {
 TEST_CASE("a folded Llama needs the bytes of its plan, and takes its seconds") {
   CheckLayouts("llama", kLayouts, kTime);
   CheckLayouts("llama", kCrowded, kCrowdedTime);
+}
+
+TEST_CASE("a folded model with experts needs the bytes of its plan, and takes its seconds") {
+  CheckLayouts("experts", kOfExperts, kTime);
+  CheckLayouts("experts", kShardsOfExperts, 1e-9);
 }
 
 }  // namespace

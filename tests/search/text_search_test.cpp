@@ -1,17 +1,26 @@
 // The search for layouts of models whose steps are text.
 #include <doctest/doctest.h>
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "engine/backend/cuda/profile/profile.h"
+#include "engine/driver/compile_recipe.h"
 #include "engine/model/layers.h"
+#include "engine/model/load.h"
+#include "engine/predict/predict.h"
 #include "engine/recipe/document.h"
 #include "engine/recipe/expand.h"
 #include "engine/recipe/load.h"
 #include "engine/recipe/parse.h"
+#include "engine/search/report.h"
 #include "engine/search/search.h"
+#include "engine/search/space.h"
 
 namespace engine::search {
 namespace {
@@ -85,6 +94,62 @@ TEST_CASE("search: layers that take values in turn are compiled whole, to the sa
     CHECK(whole.best[i].arena_bytes == decoder.best[i].arena_bytes);
   }
   CHECK(whole.probes >= whole.estimated);
+}
+
+TEST_CASE("search: experts are shared by ranks of ep, or by those of tp, or whole") {
+  recipe::LoadOptions load;
+  load.sets = {"model.dims.L=4", "parallelism.virtual_stages=1", "training.global_batch=32",
+               "training.micro_batch=1", "data.sequence_length=1024"};
+  const recipe::LoadResult loaded =
+      model::Load(std::string(ENGINE_SOURCE_DIR) + "/recipes/scale/qwen3-30b-a3b-16gpu.toml", load);
+  for (const Diagnostic& diagnostic : loaded.diagnostics) {
+    if (diagnostic.severity == Severity::kError) FAIL(Format(diagnostic));
+  }
+  const recipe::Recipe& recipe = loaded.recipe;
+  REQUIRE(recipe.model.experts == 128);
+  const SearchSpace space(recipe, 8, {"parallelism.cp", "parallelism.pp", "parallelism.virtual_stages"});
+  std::set<std::string> groups;
+  for (const SearchSpace::Group& g : space.Groups())
+    groups.insert(fmt::format("{}·{}{}{}", g.tp, g.ep, g.sequence_parallel ? " sp" : "",
+                              g.expert_tp == 1 ? " whole" : ""));
+  for (const char* group : {"1·1", "1·8", "2·2", "2·4 sp", "2·4 sp whole", "4·2 sp whole"})
+    CHECK(groups.contains(group));
+  for (const char* group : {"1·3", "2·8", "2·4 whole", "1·4 whole", "1·2 sp"}) CHECK(!groups.contains(group));
+  SearchOptions options;
+  options.world = 8;
+  options.fixed = {"parallelism.cp",
+                   "parallelism.pp",
+                   "parallelism.virtual_stages",
+                   "parallelism.zero_stage",
+                   "training.micro_batch",
+                   "recompute.granularity",
+                   "parallelism.sequence_parallel"};
+  recipe::Recipe one = recipe;
+  one.parallelism.pp = 1;
+  one.parallelism.virtual_stages = 1;
+  one.parallelism.schedule = "auto";
+  absl::StatusOr<SearchResult> result = Search(one, {.profile = backend::cuda::CudaProfile()}, options);
+  if (!result.ok()) FAIL(Message(result.status()));
+  REQUIRE(!result->best.empty());
+  // The best of those that are compiled one by one.
+  double best = 1e9;
+  std::int64_t lawful = 0;
+  for (const std::int64_t tp : {1, 2, 4}) {
+    for (std::int64_t ep = 1; ep * tp <= 8; ep *= 2) {
+      recipe::Recipe layout = one;
+      layout.parallelism.tp = tp;
+      layout.parallelism.ep = ep;
+      layout.parallelism.dp = 8 / tp / ep;
+      const absl::StatusOr<plan::Plan> plan =
+          driver::CompileRecipe(layout, {.profile = backend::cuda::CudaProfile()});
+      ++lawful;
+      if (plan.ok()) best = std::min(best, predict::Predict(*plan, layout.cluster).iteration_s);
+    }
+  }
+  CHECK(result->layouts == lawful);
+  CHECK(result->best[0].time.iteration_s == best);
+  CHECK(ToText(*result, one).find("   cp   ep   etp   sp") != std::string::npos);
+  CHECK(ToJson(*result, one)["best"][0]["ep"] == result->best[0].layout.ep);
 }
 
 }  // namespace engine::search
