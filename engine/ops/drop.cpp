@@ -1,11 +1,11 @@
 // Drop: an expert takes at most so many tokens of a sample (GShard, arXiv:2006.16668; Switch Transformer, arXiv:2101.03961)
 //
 //   drop(choice[b, …, k] i32, weight[b, …, k]) → kept[b, …, k] i32
-//     kept: the choice, or −1 where its expert has more than attribute cap choices of the sample and this is not one of
+//     kept: the choice, or −1 where its expert has more than attribute cap choices of a group of samples and this is not one of
 //     those that stay: by attribute by "weight" the cap of largest weight, of equals the earlier; "position" the earliest
 //   drop_count(kept) → how many choices are −1, float64; accumulates over microbatches
 //
-// Attribute experts: how many there are. Whole samples are counted, so that every layout drops the same tokens. A token keeps its other choices, and their
+// Attributes experts: how many there are; samples: how many a group has, 1 unless given. Whole samples are counted, so that every layout drops the same tokens. A token keeps its other choices, and their
 // weights as they are. No gradient: a choice without a row has none.
 #include "engine/ops/common.h"
 #include "engine/ops/ops.h"
@@ -20,6 +20,9 @@ Types InferDrop(TypeSpan inputs, const Attributes& attributes) {
   const std::string& by = attributes.String("by");
   if (attributes.Int("cap") < 1 || (by != "weight" && by != "position"))
     return Internal("drop by {} beyond {}", by, attributes.Int("cap"));
+  const std::int64_t samples = attributes.Int("samples", 1);
+  if (samples < 1 || inputs[0].shape[0] % samples != 0)
+    return Internal("drop of {} in groups of {} samples", inputs[0].shape.ToString(), samples);
   return std::vector<TensorType>{inputs[0]};
 }
 Types InferCount(TypeSpan inputs, const Attributes&) {
@@ -31,9 +34,12 @@ Work DropWork(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {.flops = 0, .bytes = Bytes(inputs) + Bytes(outputs)};
 }
 
-std::vector<Signature> DropSignatures(TypeSpan, const Attributes&, const AxisRule&) {
+// A rank has whole groups: who makes them sees to it (model/modules/experts.cpp), but for one of all samples.
+std::vector<Signature> DropSignatures(TypeSpan inputs, const Attributes& attributes, const AxisRule&) {
   const Placement r = Placement::R();
   const Placement samples = Placement::S(0);
+  const std::int64_t of_group = attributes.Int("samples", 1);
+  if (of_group > 1 && of_group == inputs[0].shape[0]) return {{{r, r}, {r}}};
   return {{{r, r}, {r}}, {{samples, samples}, {samples}}};
 }
 std::vector<Signature> CountSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {

@@ -1,6 +1,7 @@
 // Tokens to the rows of experts and back (dispatch and combine of GShard, arXiv:2006.16668)
 //
-//   tally(choice[b, …, k]) → count[b, E]     how many choices of a sample fall on each expert
+//   tally(choice[b, …, k]) → count[g, E]     how many choices of a group of samples fall on each expert; attribute samples: how
+//                                            many a group has, 1 unless given, so that g = b / samples
 //   place(choice[b, …, k], count[b, E]) → choice_of[R] i32, row_of[N] i32, groups[E, 2] i32
 //     choice_of: which choice (token · k + place among its k) row r is of; −1: none
 //     row_of:    the row of each of the N = tokens · k choices; −1: of an expert that is not here
@@ -9,7 +10,8 @@
 //   spread(x[b, …, D], choice_of, row_of, choice) → rows[R, D]     row r = x of the token of choice_of[r]
 //   combine(rows[R, D], choice_of, row_of, choice) → y[b, …, D]    y of a token = Σ over its choices of their rows
 //
-// Each is the gradient of the other. R is RowBound (graph/rows.h). Attributes of tally: experts E, and by_expert: 1 where
+// Each is the gradient of the other. R is RowBound (graph/rows.h). Attributes of tally: experts E; of_rank or of_all, which say where the number of
+// samples comes from (model/modules/experts.cpp) and change nothing; and by_expert: 1 where
 // an axis that splits experts is to make counts of its own experts, for place, which takes from count nothing but which
 // experts a rank has. Attribute features: expert_rows.h.
 //
@@ -37,6 +39,10 @@ Types InferTally(TypeSpan inputs, const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 1, 1, "tally"));
   if (inputs[0].shape.rank() < 2) return Internal("tally of {}", inputs[0].shape.ToString());
   TensorType count = Leading(inputs[0], 1, attributes.Int("f64", 0) != 0 ? DType::kF64 : DType::kF32);
+  const std::int64_t samples = attributes.Int("samples", 1);
+  if (samples < 1 || count.shape[0] % samples != 0)
+    return Internal("tally of {} in groups of {} samples", inputs[0].shape.ToString(), samples);
+  count.shape[0] /= samples;
   count.shape.push_back(attributes.Int("experts"));
   if (attributes.Int("by_expert", 0) != 0) count.dims.Set(1, Dim::kExpert);
   return std::vector<TensorType>{count};
@@ -106,7 +112,9 @@ std::vector<Signature> TallySignatures(TypeSpan inputs, const Attributes& attrib
     return {{{r}, {Placement::S(1)}}};
   std::vector<Signature> signatures = {{{r}, {r}}};
   if (attributes.Int("by_expert", 0) != 0 && WholeTokens(attributes, rule)) return signatures;
-  signatures.push_back({{Placement::S(0)}, {Placement::S(0)}});
+  // Of a group of all samples each rank has a part.
+  const bool one_group = attributes.Int("samples", 1) > 1 && attributes.Int("samples") == inputs[0].shape[0];
+  signatures.push_back({{Placement::S(0)}, {one_group ? Placement::P() : Placement::S(0)}});
   for (int dim = 1; dim + 1 < inputs[0].shape.rank(); ++dim)
     signatures.push_back({{Placement::S(dim)}, {Placement::P()}});
   return signatures;

@@ -1,17 +1,21 @@
 // Losses of a router
 //
-//   balance_loss(logits[b, …, E], count[b, E]) → Σ over tokens of E/(k·S) · Σ_e count[b, e] · p_e, float64
-//     p = softmax(logits), or σ(logits) / Σ σ(logits), by attribute score; count: how many of a sample's k·S choices
-//     fell on each expert; S tokens a sample (attribute tokens). The mean over all tokens is 1 where every expert is chosen
-//     alike: Switch Transformer's loss (arXiv:2101.03961, equation 4), for each sample by itself and divided by k
-//     (seq_aux_loss of Megatron-LM; DeepSeek-V3, arXiv:2412.19437, equations 17 to 20).
+//   balance_loss(logits[b, …, E], count[g, E]) → Σ over tokens of E/(k·S) · Σ_e count[group, e] · p_e, float64
+//     p = softmax(logits), or σ(logits) or √log(1 + e^logits) as shares of their sum, by attribute score; count: how many of the k·S choices of a
+//     group of samples fell on each expert; its S tokens (attribute tokens) are those of b/g samples. The mean over all tokens is 1
+//     where every expert is chosen alike: Switch Transformer's loss (arXiv:2101.03961, equation 4), for each group by itself
+//     and divided by k (of groups of one sample: seq_aux_loss of Megatron-LM; DeepSeek-V3, arXiv:2412.19437, equations 17
+//     to 20).
 //   router_z_loss(logits) → Σ over tokens of (log Σ_e exp(logits))², float64 (ST-MoE, arXiv:2202.08906, equation 5)
+//   router_entropy(logits) → Σ over tokens of −Σ_e p_e · log p_e, float64: how evenly a router spreads a token, logged; it is
+//     at most log E, and has no gradient
 //   balance_loss_grad(logits, count) → d_logits;  router_z_loss_grad(logits) → d_logits
 //
 // Attribute scale is the factor of the loss in the gradient: its weight by the tokens of the global batch, times the loss
 // scale of the control block (plan/control.h); the values are not scaled. The counts are constants. Both sums accumulate over microbatches.
 //
-// Placement: sums over tokens are partial where tokens are split; counts are those of whole samples.
+// Placement: sums over tokens are partial where tokens are split; counts are those of whole samples, and those of one group
+// of several samples are whole.
 //
 // Backward saves logits and count.
 #include "engine/ops/common.h"
@@ -24,7 +28,8 @@ Types InferSum(TypeSpan inputs, const Attributes&) {
   RETURN_IF_ERROR(ExpectInputs(inputs, 1, 2, "a router's loss"));
   const Shape& logits = inputs[0].shape;
   if (logits.rank() < 2) return Internal("a router's loss of {}", logits.ToString());
-  if (inputs.size() == 2 && inputs[1].shape != Shape{logits[0], logits[logits.rank() - 1]})
+  if (inputs.size() == 2 && (inputs[1].shape.rank() != 2 || inputs[1].shape[1] != logits[logits.rank() - 1] ||
+                             logits[0] % std::max<std::int64_t>(1, inputs[1].shape[0]) != 0))
     return Internal("counts {} of {}", inputs[1].shape.ToString(), logits.ToString());
   return std::vector<TensorType>{{.shape = {}, .dtype = DType::kF64}};
 }
@@ -55,7 +60,8 @@ std::vector<Signature> TokenSignatures(TypeSpan inputs, bool sums) {
     signatures.push_back(std::move(signature));
   };
   add(Placement::R(), Placement::R());
-  add(Placement::S(0), Placement::S(0));
+  const bool one_group = inputs.size() == 2 && inputs[1].shape[0] == 1;
+  add(Placement::S(0), one_group ? Placement::R() : Placement::S(0));
   for (int dim = 1; dim + 1 < inputs[0].shape.rank(); ++dim) add(Placement::S(dim), Placement::R());
   return signatures;
 }
@@ -82,6 +88,11 @@ const OpDef kRouterZLoss{.name = "router_z_loss",
                          .gradient = ZLossGradient,
                          .signatures = SumSignatures,
                          .accumulates = 1};
+const OpDef kRouterEntropy{.name = "router_entropy",
+                           .infer = InferSum,
+                           .work = LossWork,
+                           .signatures = SumSignatures,
+                           .accumulates = 1};
 const OpDef kRouterZLossGrad{
     .name = "router_z_loss_grad", .infer = InferGrad, .work = LossWork, .signatures = GradSignatures};
 

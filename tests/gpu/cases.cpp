@@ -117,8 +117,9 @@ GpuCases LinearCases() {
 GpuCases ElementwiseCases() {
   GpuCases cases;
   AddCommon({&ops::kBiasAdd, &ops::kBiasGrad, &ops::kAdd, &ops::kGelu, &ops::kGeluGrad, &ops::kSwiglu,
-             &ops::kSwigluGrad, &ops::kDropout, &ops::kDropoutGrad, &ops::kActivation, &ops::kActivationGrad,
-             &ops::kGlu, &ops::kGluGrad, &ops::kMultiply, &ops::kScale, &ops::kSoftcap, &ops::kSoftcapGrad},
+             &ops::kSwigluGrad, &ops::kDropout, &ops::kDropoutGrad, &ops::kJitter, &ops::kJitterGrad,
+             &ops::kActivation, &ops::kActivationGrad, &ops::kGlu, &ops::kGluGrad, &ops::kMultiply,
+             &ops::kScale, &ops::kSoftcap, &ops::kSoftcapGrad},
             &cases);
   const Shape x = {2, 64, 1280};
   const auto add = [&](const OpDef& op, std::vector<Input> inputs, Attributes attributes,
@@ -150,6 +151,10 @@ GpuCases ElementwiseCases() {
   const Attributes dropout = {{"p", 0.1}, {"stream", std::string("layers.3.residual")}};
   for (const OpDef* op : {&ops::kDropout, &ops::kDropoutGrad}) {
     for (const Shape& shape : {x, Shape{3, 5, 1}, Shape{2, 3, 5, 7}}) add(*op, {{shape}}, dropout, 1);
+  }
+  const Attributes jitter = {{"eps", 0.1}, {"stream", std::string("layers.3.mlp.router.jitter")}};
+  for (const OpDef* op : {&ops::kJitter, &ops::kJitterGrad}) {
+    for (const Shape& shape : {x, Shape{3, 5, 1}, Shape{2, 3, 5, 7}}) add(*op, {{shape}}, jitter, 1);
   }
   return cases;
 }
@@ -551,7 +556,8 @@ namespace {
 // Logits and weights of routers, counts and what is of these, which are fp32.
 bool IsOfRouter(const OpDef& op, size_t input) {
   for (const OpDef* all : {&ops::kRoute, &ops::kRouteGrad, &ops::kBalanceLoss, &ops::kBalanceLossGrad,
-                           &ops::kRouterZLoss, &ops::kRouterZLossGrad, &ops::kPlace, &ops::kDrop}) {
+                           &ops::kRouterZLoss, &ops::kRouterZLossGrad, &ops::kPlace, &ops::kDrop,
+                           &ops::kSinkhorn, &ops::kRouterEntropy, &ops::kRunningLoad}) {
     if (&op == all) return true;
   }
   return IsExpertActivation(op) && input == 1;
@@ -680,9 +686,10 @@ void AddExpertsHere(GpuCases* cases) {
 
 GpuCases ExpertCases() {
   GpuCases cases;
-  AddCommon({&ops::kRoute, &ops::kRouteGrad, &ops::kBalanceLoss, &ops::kBalanceLossGrad, &ops::kRouterZLoss,
-             &ops::kRouterZLossGrad, &ops::kTally, &ops::kPlace, &ops::kSpread, &ops::kCombine,
-             &ops::kExpertActivation, &ops::kExpertActivationGrad},
+  AddCommon({&ops::kRoute, &ops::kRouteGrad, &ops::kSinkhorn, &ops::kBalanceLoss, &ops::kBalanceLossGrad,
+             &ops::kRouterZLoss, &ops::kRouterZLossGrad, &ops::kRouterEntropy, &ops::kRouteCount,
+             &ops::kRunningLoad, &ops::kDrop, &ops::kDropCount, &ops::kTally, &ops::kPlace, &ops::kSpread,
+             &ops::kCombine, &ops::kExpertActivation, &ops::kExpertActivationGrad},
             &cases);
   for (size_t i = 0, plain = cases.size(); i < plain; ++i) {
     if (cases[i].base.op != &ops::kExpertActivationGrad) continue;

@@ -97,6 +97,11 @@ void AddElementwise(std::vector<Case>* cases) {
     cases->push_back({op, "plain", {{{2, 4, 7}}}, dropout});
     cases->push_back({op, "large", {{{3, 81, 307}}}, dropout, 1, true});
   }
+  const Attributes jitter = {{"eps", 0.3}, {"stream", std::string("test")}};
+  for (const graph::OpDef* op : {&ops::kJitter, &ops::kJitterGrad}) {
+    cases->push_back({op, "plain", {{{2, 4, 7}}}, jitter});
+    cases->push_back({op, "large", {{{3, 81, 307}}}, jitter, 1, true});
+  }
 }
 
 // Of odd sizes. Elementwise ops on one or two tensors of the same shape, at two sizes.
@@ -516,6 +521,11 @@ void AddRoute(std::vector<Case>* cases) {
        {"kept", kTwo},
        {"best", kOne}},
       true);
+  const std::string softplus = "sqrtsoftplus";
+  add("sqrtsoftplus, scaled", {2, 4, 7},
+      {{"k", kTwo}, {"score", softplus}, {"normalize", kOne}, {"scale", 1.5}}, true);
+  add("sqrtsoftplus, as it is", {2, 4, 7}, {{"k", kOne}, {"score", softplus}, {"normalize", std::int64_t{0}}},
+      false);
   add("even", {2, 4, 7},
       {{"k", kTwo}, {"score", softmax}, {"normalize", kOne}, {"force", std::string("even")}}, false);
   add("zipf", {2, 4, 7},
@@ -535,8 +545,38 @@ void AddRoute(std::vector<Case>* cases) {
   add("256 experts in groups", {2, 37, 256}, grouped, true, true);
   add("320 experts in groups", {2, 37, 320}, grouped, true, true);
   add("4096 experts", {1, 5, 4096}, eight, true, true);
+  add("sqrtsoftplus, 128 experts", {3, 101, 128},
+      {{"k", std::int64_t{8}}, {"score", softplus}, {"normalize", kOne}}, true, true);
+  add("sqrtsoftplus, 320 experts", {2, 37, 320},
+      {{"k", std::int64_t{8}}, {"score", softplus}, {"normalize", kOne}}, true, true);
+  for (const bool large : {false, true}) {  // chosen by ranks of their own
+    const Shape logits = large ? Shape{3, 101, 67} : Shape{2, 4, 7};
+    cases->push_back({&ops::kRoute,
+                      large ? "by ranks, large" : "by ranks",
+                      {Real(logits), Real(logits)},
+                      {{"k", kTwo},
+                       {"score", softmax},
+                       {"normalize", std::int64_t{0}},
+                       {"select", std::string("sinkhorn")}},
+                      logits[2],
+                      large});
+  }
   add("40 choices", {2, 19, 67}, {{"k", std::int64_t{40}}, {"score", softmax}, {"normalize", kOne}}, false,
       true);
+}
+
+// Rounds are few where the rounding of one goes into the next.
+void AddSinkhorn(std::vector<Case>* cases) {
+  for (const Shape& logits : {Shape{2, 4, 7}, Shape{3, 301, 19}, Shape{2, 131, 60}, Shape{2, 131, 128},
+                              Shape{2, 131, 200}, Shape{1, 70, 300}}) {
+    const bool large = logits.elements() > 100;
+    cases->push_back({&ops::kSinkhorn,
+                      large ? fmt::format("{} experts", logits[2]) : "plain",
+                      {Real(logits)},
+                      {{"rounds", std::int64_t{large ? 8 : 3}}},
+                      logits[1] + logits[2],
+                      large});
+  }
 }
 
 void AddRouteLoad(std::vector<Case>* cases) {
@@ -548,6 +588,12 @@ void AddRouteLoad(std::vector<Case>* cases) {
                       {{"experts", std::int64_t{large ? 67 : 7}}},
                       choice.shape.elements(),
                       large});
+    cases->push_back({&ops::kRouteCount,
+                      large ? "large" : "plain",
+                      {choice},
+                      {{"experts", std::int64_t{large ? 67 : 7}}},
+                      1,
+                      large});
   }
 }
 
@@ -557,7 +603,7 @@ void AddRouterLosses(std::vector<Case>* cases) {
     const Shape counts = {logits[0], logits[2]};
     const std::string label = large ? fmt::format("{} experts", logits[2]) : "plain";
     const std::int64_t terms = logits.elements();
-    for (const char* score : {"softmax", "sigmoid"}) {
+    for (const char* score : {"softmax", "sigmoid", "sqrtsoftplus"}) {
       const Attributes attributes = {
           {"k", kTwo}, {"tokens", logits[1]}, {"score", std::string(score)}, {"scale", 0.3}};
       for (const graph::OpDef* op : {&ops::kBalanceLoss, &ops::kBalanceLossGrad})
@@ -566,6 +612,37 @@ void AddRouterLosses(std::vector<Case>* cases) {
     }
     for (const graph::OpDef* op : {&ops::kRouterZLoss, &ops::kRouterZLossGrad})
       cases->push_back({op, label, {Real(logits)}, {{"scale", 0.3}}, terms, large});
+    for (const char* score : {"softmax", "sigmoid", "sqrtsoftplus"})
+      cases->push_back({&ops::kRouterEntropy,
+                        label + ", " + score,
+                        {Real(logits)},
+                        {{"score", std::string(score)}},
+                        terms,
+                        large});
+    cases->push_back(
+        {&ops::kRunningLoad, label, {Positive(counts), Real({logits[2] + 2})}, {}, counts.elements(), large});
+  }
+  // Counts of groups of two samples, and of all of them.
+  for (const std::int64_t groups : {2, 1}) {
+    const Attributes attributes = {
+        {"k", kTwo}, {"tokens", 3 * 4 / groups}, {"score", std::string("softmax")}, {"scale", 0.3}};
+    for (const graph::OpDef* op : {&ops::kBalanceLoss, &ops::kBalanceLossGrad})
+      cases->push_back(
+          {op, fmt::format("{} groups", groups), {Real({4, 3, 6}), Positive({groups, 6})}, attributes, 72});
+    const Input choice = Choices({4, 3}, 2, 7);
+    cases->push_back({&ops::kTally,
+                      fmt::format("{} groups", groups),
+                      {choice},
+                      {{"experts", std::int64_t{7}}, {"samples", 4 / groups}},
+                      1});
+    cases->push_back({&ops::kDrop,
+                      fmt::format("{} groups", groups),
+                      {choice, Positive(choice.shape)},
+                      {{"experts", std::int64_t{7}},
+                       {"cap", kTwo},
+                       {"by", std::string("weight")},
+                       {"samples", 4 / groups}},
+                      1});
   }
 }
 
@@ -712,6 +789,7 @@ const std::vector<Case>& AllCases() {
     AddSelectToken(&all);
     AddLoss(&all);
     AddRoute(&all);
+    AddSinkhorn(&all);
     AddRouteLoad(&all);
     AddRouterLosses(&all);
     AddExpertRows(&all);

@@ -79,6 +79,53 @@ TEST_CASE("routes have the choices and weights of the published variants") {
   CheckValues(RunOp(ops::kRoute, grouped, {logits})[0], {1, 0, 1, 0, 0, 1, 2, 3, 3, 2, 1, 0});
 }
 
+TEST_CASE("sinkhorn has the published ranks, and route chooses by them") {
+  const Tensor logits = VectorLogits({1, 6, 4});
+  const Tensor ranks = RunOp(ops::kSinkhorn, {{"rounds", std::int64_t{13}}}, {logits})[0];
+  const double first[] = {0.025766, 0.066034, 0.048656, 0.026212};
+  for (std::int64_t e = 0; e < 4; ++e) CHECK(std::fabs(ranks.Get(e) - first[e]) <= 1e-6);
+  const Attributes by_rank = {{"k", std::int64_t{2}},
+                              {"score", std::string("softmax")},
+                              {"normalize", std::int64_t{0}},
+                              {"select", std::string("sinkhorn")}};
+  const Tensors routes = RunOp(ops::kRoute, by_rank, {logits, ranks});
+  CheckValues(routes[0], {1, 2, 0, 3, 0, 2, 2, 3, 3, 1, 1, 0});
+  CHECK(std::fabs(routes[1].Get(2) - 0.264568) <= 1e-6);  // the softmax of expert 0 of token 1
+  CHECK(std::fabs(routes[1].Get(3) - 0.252761) <= 1e-6);
+  // Each sample by itself: twice the same one has twice the same ranks.
+  const Tensor twice = Filled({2, 6, 4}, DType::kF64, [&](std::int64_t i) { return logits.Get(i % 24); });
+  const Tensor both = RunOp(ops::kSinkhorn, {{"rounds", std::int64_t{13}}}, {twice})[0];
+  for (std::int64_t i = 0; i < 48; ++i) CHECK(both.Get(i) == ranks.Get(i % 24));
+}
+
+// s = √log(1 + e^x), as DeepSeek-V4 and Megatron-LM have it.
+TEST_CASE("weights of sqrtsoftplus, and of scores that are all 0") {
+  const Attributes softplus = {
+      {"k", std::int64_t{2}}, {"score", std::string("sqrtsoftplus")}, {"normalize", kOne}, {"scale", 1.5}};
+  const Tensor logits = VectorLogits({1, 6, 4});
+  const Tensors routes = RunOp(ops::kRoute, softplus, {logits});
+  CheckValues(routes[0], kTopTwo);  // the score rises with the logit
+  for (std::int64_t t = 0; t < 6; ++t) {
+    double s[2];
+    for (std::int64_t j = 0; j < 2; ++j)
+      s[j] = std::sqrt(
+          std::log(1 + std::exp(logits.Get(t * 4 + static_cast<std::int64_t>(routes[0].Get(t * 2 + j))))));
+    for (std::int64_t j = 0; j < 2; ++j)
+      CHECK(std::fabs(routes[1].Get(t * 2 + j) - 1.5 * s[j] / (s[0] + s[1])) <= 1e-12);
+  }
+  const Tensor low = Filled({1, 1, 4}, DType::kF64, [](std::int64_t) { return -3000.0; });
+  for (const char* score : {"sigmoid", "sqrtsoftplus"}) {
+    Attributes attributes = softplus;
+    attributes.Set("score", std::string(score));
+    const Tensor weight = RunOp(ops::kRoute, attributes, {low})[1];
+    const Tensor choice =
+        Filled({1, 1, 2}, DType::kI32, [](std::int64_t j) { return static_cast<double>(j); });
+    const Tensor d = RunOp(ops::kRouteGrad, attributes, {low, choice, weight})[0];
+    for (std::int64_t j = 0; j < 2; ++j) CHECK(weight.Get(j) == 0);
+    for (std::int64_t e = 0; e < 4; ++e) CHECK(d.Get(e) == 0);
+  }
+}
+
 TEST_CASE("the losses of a router have their published values and gradients") {
   const auto balance = [](const Tensor& logits, const std::vector<double>& choices, std::int64_t samples,
                           const char* score, Tensor* count) {
@@ -105,6 +152,67 @@ TEST_CASE("the losses of a router have their published values and gradients") {
   const Tensor of_z = RunOp(ops::kRouterZLossGrad, mean, {logits})[0];
   const double z[] = {0.066048, 0.589232, 0.129071, 0.068307};
   for (std::int64_t e = 0; e < 4; ++e) CHECK(std::fabs(of_z.Get(e) - z[e]) <= 1e-6);
+}
+
+TEST_CASE("counts of groups of samples, their mean over microbatches, entropy and loads") {
+  const Tensor choice =
+      Filled({2, 3, 2}, DType::kI32, [](std::int64_t i) { return kTopTwo[static_cast<size_t>(i)]; });
+  const Attributes together = {{"experts", std::int64_t{4}}, {"f64", kOne}, {"samples", std::int64_t{2}}};
+  const Tensor count = RunOp(ops::kTally, together, {choice})[0];
+  CHECK(count.type().shape == Shape{1, 4});
+  CheckValues(count, {3, 6, 2, 1});
+  CheckValues(RunOp(ops::kRouteCount, {{"experts", std::int64_t{4}}}, {choice})[0], {3, 6, 2, 1});
+  // Both samples at once: the value of one sample of six tokens.
+  const Attributes loss = {
+      {"k", std::int64_t{2}}, {"tokens", std::int64_t{6}}, {"score", std::string("softmax")}, {"scale", 1.0}};
+  CHECK(std::fabs(RunOp(ops::kBalanceLoss, loss, {VectorLogits({2, 3, 4}), count})[0].Get(0) / 6 -
+                  1.263868) <= 1e-6);
+  // The second microbatch of an iteration sees the mean of both; the first of the next one begins anew.
+  static_assert(kIteration == 7);  // its number from 1 is 8
+  const Tensor of_last = Filled({6}, DType::kF64, [](std::int64_t i) { return i == 0 ? 7.0 : 5.0; });
+  Tensors running = RunOp(ops::kRunningLoad, {}, {count, of_last});
+  CheckValues(running[0], {3, 6, 2, 1});
+  CheckValues(running[1], {8, 1, 3, 6, 2, 1});
+  const Tensor other = Filled({2, 4}, DType::kF64, [](std::int64_t i) { return static_cast<double>(i); });
+  running = RunOp(ops::kRunningLoad, {}, {other, running[1]});
+  CheckValues(running[0], {3.5, 6, 5, 5.5});
+  CheckValues(running[1], {8, 2, 7, 12, 10, 11});
+  const Tensor even = Filled({1, 5, 4}, DType::kF64, [](std::int64_t) { return 0.7; });
+  for (const char* score : {"softmax", "sigmoid", "sqrtsoftplus"}) {
+    const Tensor entropy = RunOp(ops::kRouterEntropy, {{"score", std::string(score)}}, {even})[0];
+    CHECK(std::fabs(entropy.Get(0) - 5 * std::log(4.0)) <= 1e-12);
+  }
+  const double p[] = {0.077462, 0.691053, 0.151375, 0.080111};  // of token 0 of the vectors
+  double expected = 0;
+  for (const double share : p) expected -= share * std::log(share);
+  const Tensor first = Filled({1, 1, 4}, DType::kF64, [](std::int64_t e) {
+    return VectorLogits({1, 6, 4}).Get(e);
+  });
+  CHECK(std::fabs(RunOp(ops::kRouterEntropy, {{"score", std::string("softmax")}}, {first})[0].Get(0) -
+                  expected) <= 1e-5);
+}
+
+TEST_CASE("noise on a router's input lies within its bounds, and is that of the element and stream") {
+  const Attributes attributes = {{"eps", 0.25}, {"stream", std::string("router")}};
+  const Tensor ones = Filled({2, 50, 10}, DType::kF64, [](std::int64_t) { return 1.0; });
+  const Tensor noise = RunOp(ops::kJitter, attributes, {ones})[0];
+  double sum = 0;
+  double least = 2;
+  double most = 0;
+  for (std::int64_t i = 0; i < noise.elements(); ++i) {
+    sum += noise.Get(i);
+    least = std::min(least, noise.Get(i));
+    most = std::max(most, noise.Get(i));
+  }
+  CHECK(least >= 0.75);
+  CHECK(least < 0.76);
+  CHECK(most < 1.25);
+  CHECK(most > 1.24);
+  CHECK(std::fabs(sum / 1000 - 1) < 0.02);
+  const Tensor other = RunOp(ops::kJitter, {{"eps", 0.25}, {"stream", std::string("other")}}, {ones})[0];
+  std::int64_t same = 0;
+  for (std::int64_t i = 0; i < noise.elements(); ++i) same += other.Get(i) == noise.Get(i) ? 1 : 0;
+  CHECK(same < 10);
 }
 
 // y of each token as a sum over all experts, most of them with the weight 0.

@@ -5,18 +5,19 @@
 
 namespace engine::backend::cpu {
 
-// An expert's choices of a sample are put in the order in which they stay; what is behind the first `cap` goes.
+// An expert's choices of a group of samples are put in the order in which they stay; what is behind the first `cap` goes.
 template <typename T>
 void Drop(const KernelArgs& args) {
   const TensorView& choice = args.inputs[0];
-  const std::int64_t samples = choice.shape[0];
-  const std::int64_t choices = choice.shape.elements(1, choice.shape.rank());
+  const std::int64_t of_group = args.attributes->Int("samples", 1);
+  const std::int64_t groups = choice.shape[0] / of_group;
+  const std::int64_t choices = of_group * choice.shape.elements(1, choice.shape.rank());
   const auto cap = static_cast<size_t>(args.attributes->Int("cap"));
   const bool by_weight = args.attributes->String("by") == "weight";
-  ForEachBlock(args, samples, 1, [&](std::int64_t sample, std::int64_t) {
-    const auto* chosen = choice.as<std::int32_t>() + sample * choices;
-    const T* weight = args.inputs[1].as<T>() + sample * choices;
-    auto* kept = args.outputs[0].as<std::int32_t>() + sample * choices;
+  ForEachBlock(args, groups, 1, [&](std::int64_t group, std::int64_t) {
+    const auto* chosen = choice.as<std::int32_t>() + group * choices;
+    const T* weight = args.inputs[1].as<T>() + group * choices;
+    auto* kept = args.outputs[0].as<std::int32_t>() + group * choices;
     std::copy_n(chosen, choices, kept);
     std::vector<std::vector<std::int64_t>> of_expert;
     for (std::int64_t c = 0; c < choices; ++c) {

@@ -1,25 +1,9 @@
 #include "engine/backend/cpu/kernels/keep_mask.h"
 #include "engine/backend/cpu/kernels/kernels.h"
+#include "engine/backend/cpu/kernels/logical_row.h"
 #include "engine/backend/cpu/kernels/loops.h"
 
 namespace engine::backend::cpu {
-namespace {
-
-// Logical index of the first element of local row `row` (all dims but the last), as if the last dim began at
-// 0.
-std::int64_t LogicalRow(const TensorView& x, std::int64_t row, std::int64_t first_sample) {
-  std::int64_t index = 0;
-  std::int64_t stride = x.logical[x.logical.rank() - 1];
-  for (int dim = x.shape.rank() - 2; dim >= 0; --dim) {
-    const std::int64_t at = LogicalIndex(x.extent.dims[dim], row % x.shape[dim]);
-    row /= x.shape[dim];
-    index += (dim == 0 ? first_sample + at : at) * stride;
-    stride *= x.logical[dim];
-  }
-  return index;
-}
-
-}  // namespace
 
 template <typename T>
 void Dropout(const KernelArgs& args) {

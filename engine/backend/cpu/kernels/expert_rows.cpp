@@ -11,13 +11,14 @@ void Tally(const KernelArgs& args) {
   const TensorView& choice = args.inputs[0];
   const TensorView& count = args.outputs[0];
   const Piece here = OnePiece(count, 1);
-  const std::int64_t choices = choice.shape.elements(1, choice.shape.rank());
-  ForEachBlock(args, choice.shape[0], 1, [&](std::int64_t sample, std::int64_t) {
-    T* of_sample = count.as<T>() + sample * here.length;
-    std::fill_n(of_sample, here.length, T(0));
+  const std::int64_t groups = count.shape[0];
+  const std::int64_t choices = groups > 0 ? choice.shape.elements() / groups : 0;
+  ForEachBlock(args, groups, 1, [&](std::int64_t group, std::int64_t) {
+    T* of_group = count.as<T>() + group * here.length;
+    std::fill_n(of_group, here.length, T(0));
     for (std::int64_t c = 0; c < choices; ++c) {
-      const std::int64_t expert = choice.as<std::int32_t>()[sample * choices + c] - here.start;
-      if (expert >= 0 && expert < here.length) of_sample[expert] += T(1);
+      const std::int64_t expert = choice.as<std::int32_t>()[group * choices + c] - here.start;
+      if (expert >= 0 && expert < here.length) of_group[expert] += T(1);
     }
   });
 }

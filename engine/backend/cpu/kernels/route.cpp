@@ -5,6 +5,7 @@
 
 #include "engine/backend/cpu/kernels/kernels.h"
 #include "engine/backend/cpu/kernels/loops.h"
+#include "engine/backend/cpu/kernels/router_score.h"
 #include "engine/base/philox.h"
 
 namespace engine::backend::cpu {
@@ -19,21 +20,25 @@ struct Routing {
         groups(attributes.Int("groups", 1)),
         kept(attributes.Int("kept", 1)),
         best(attributes.Int("best", 1)),
-        sigmoid(attributes.String("score") == "sigmoid"),
+        score(RouterScoreOf(attributes)),
         normalize(attributes.Int("normalize") != 0),
         even(attributes.Has("force") && attributes.String("force") == "even"),
         zipf(attributes.Has("force") && attributes.String("force") == "zipf"),
+        by_rank(attributes.Has("select")),
         scale(attributes.Float("scale", 1)) {}
   std::int64_t k, groups, kept, best;
-  bool sigmoid, normalize, even, zipf;
+  RouterScore score;
+  bool normalize, even, zipf;
+  bool by_rank;  // input 1 has what is chosen by; else it is the experts' bias
   double scale;
 };
 
 template <typename T>
 void Scores(const Routing& routing, const T* logits, Row<T>* scores) {
   const auto experts = static_cast<std::int64_t>(scores->size());
-  if (routing.sigmoid) {
-    for (std::int64_t e = 0; e < experts; ++e) (*scores)[static_cast<size_t>(e)] = Sigmoid(logits[e]);
+  if (routing.score != RouterScore::kSoftmax) {
+    for (std::int64_t e = 0; e < experts; ++e)
+      (*scores)[static_cast<size_t>(e)] = ScoreAlone(routing.score, logits[e]);
     return;
   }
   const T most = MaxOf(experts, logits);
@@ -110,9 +115,10 @@ std::int64_t LogicalToken(const TensorView& logits, std::int64_t local) {
 template <typename T>
 void Route(const KernelArgs& args) {
   const TensorView& logits = args.inputs[0];
-  const T* bias = args.inputs.size() == 2 ? args.inputs[1].as<T>() : nullptr;
   const std::int64_t experts = logits.shape[logits.shape.rank() - 1];
   const Routing routing(*args.attributes);
+  const T* other = args.inputs.size() == 2 ? args.inputs[1].as<T>() : nullptr;
+  const T* bias = routing.by_rank ? nullptr : other;
   auto* choice = args.outputs[0].as<std::int32_t>();
   T* weight = args.outputs[1].as<T>();
   ForEachBlock(args, logits.shape.elements() / experts, 256, [&](std::int64_t first, std::int64_t last) {
@@ -121,13 +127,15 @@ void Route(const KernelArgs& args) {
       Scores(routing, logits.as<T>() + token * experts, &scores);
       Row<T> ranks = scores;
       for (std::int64_t e = 0; bias != nullptr && e < experts; ++e) ranks[static_cast<size_t>(e)] += bias[e];
+      if (routing.by_rank) std::copy_n(other + token * experts, experts, ranks.begin());
       ForbidOtherGroups(routing, &ranks);
       if (routing.even || routing.zipf)
         Force(routing, args.context->seed, LogicalToken(logits, token), &ranks);
       const Row<std::int32_t> chosen = Largest(ranks, routing.k);
       T sum = 0;
       for (const std::int32_t e : chosen) sum += scores[static_cast<size_t>(e)];
-      const T factor = static_cast<T>(routing.scale) / (routing.normalize ? sum : T(1));
+      const T factor =
+          static_cast<T>(routing.scale) / (routing.normalize ? GuardedSum(routing.score, sum) : T(1));
       for (std::int64_t j = 0; j < routing.k; ++j) {
         choice[token * routing.k + j] = chosen[static_cast<size_t>(j)];
         weight[token * routing.k + j] = factor * scores[static_cast<size_t>(chosen[static_cast<size_t>(j)])];
@@ -137,7 +145,7 @@ void Route(const KernelArgs& args) {
 }
 
 // With Z the sum of the chosen scores s (1 where they are not normalised): d_s = scale/Z · (d_w − Σ_j d_w_j s_j/Z), then
-// through the softmax or the sigmoid.
+// through the score.
 template <typename T>
 void RouteGrad(const KernelArgs& args) {
   const TensorView& logits = args.inputs[0];
@@ -158,16 +166,15 @@ void RouteGrad(const KernelArgs& args) {
         sum += scores[static_cast<size_t>(chosen[j])];
         mean += d[j] * scores[static_cast<size_t>(chosen[j])];
       }
+      sum = GuardedSum(routing.score, sum);
       mean = routing.normalize ? mean / sum : T(0);
       const T factor = static_cast<T>(routing.scale) / (routing.normalize ? sum : T(1));
       T* out = d_logits + token * experts;
       std::fill_n(out, experts, T(0));
       for (std::int64_t j = 0; j < routing.k; ++j) out[chosen[j]] = factor * (d[j] - mean);
-      if (routing.sigmoid) {
-        for (std::int64_t e = 0; e < experts; ++e) {
-          const T s = scores[static_cast<size_t>(e)];
-          out[e] *= s * (T(1) - s);
-        }
+      if (routing.score != RouterScore::kSoftmax) {
+        for (std::int64_t e = 0; e < experts; ++e)
+          out[e] *= SlopeAlone(routing.score, scores[static_cast<size_t>(e)]);
         continue;
       }
       const T inner =
@@ -191,6 +198,16 @@ void RouteLoad(const KernelArgs& args) {
   }
 }
 
+template <typename T>
+void RouteCount(const KernelArgs& args) {
+  const auto* choice = args.inputs[0].as<std::int32_t>();
+  auto* count = args.outputs[0].as<double>();
+  if (!Accumulates(args, 0)) std::fill_n(count, args.outputs[0].shape[0], 0.0);
+  for (std::int64_t c = 0; c < args.inputs[0].shape.elements(); ++c) count[choice[c]] += 1;
+}
+
+template void RouteCount<float>(const KernelArgs&);
+template void RouteCount<double>(const KernelArgs&);
 template void RouteLoad<float>(const KernelArgs&);
 template void RouteLoad<double>(const KernelArgs&);
 template void Route<float>(const KernelArgs&);

@@ -127,6 +127,43 @@ __global__ void __launch_bounds__(kDropThreads)
     load[expert] = (accumulate ? load[expert] : 0.0F) + static_cast<float>(experts * sum - choices);
 }
 
+// Counts in shared memory, then whole numbers in float64, whose sum is the same in any order.
+__global__ void __launch_bounds__(kDropThreads)
+    RouteCountKernel(const std::int32_t* __restrict__ choice, std::int64_t choices, std::int32_t experts,
+                     double* __restrict__ count) {
+  extern __shared__ int of_block[];
+  for (int e = static_cast<int>(threadIdx.x); e < experts; e += kDropThreads) of_block[e] = 0;
+  __syncthreads();
+  for (std::int64_t c = blockIdx.x * std::int64_t{kDropThreads} + threadIdx.x; c < choices;
+       c += std::int64_t{gridDim.x} * kDropThreads) {
+    atomicAdd(&of_block[choice[c]], 1);
+  }
+  __syncthreads();
+  for (int e = static_cast<int>(threadIdx.x); e < experts; e += kDropThreads) {
+    if (of_block[e] > 0) atomicAdd(&count[e], static_cast<double>(of_block[e]));
+  }
+}
+
+// One block. load may be before: a thread has read what it overwrites.
+__global__ void __launch_bounds__(kDropThreads)
+    RunningLoadKernel(const float* __restrict__ count, std::int64_t groups, std::int32_t experts,
+                      const float* before, const double* __restrict__ iteration, float* __restrict__ mean,
+                      float* load) {
+  const auto now = static_cast<float>(*iteration + 1);
+  const bool goes_on = before[0] == now;
+  const float microbatches = (goes_on ? before[1] : 0.0F) + 1.0F;
+  __syncthreads();
+  for (int e = static_cast<int>(threadIdx.x); e < experts; e += kDropThreads) {
+    float sum = goes_on ? before[2 + e] : 0.0F;
+    for (std::int64_t g = 0; g < groups; ++g) sum += count[g * experts + e];
+    load[2 + e] = sum;
+    mean[e] = sum / microbatches;
+  }
+  if (threadIdx.x != 0) return;
+  load[0] = now;
+  load[1] = microbatches;
+}
+
 }  // namespace
 
 void Drop(const SampleChoices& choices, const float* weight, std::int64_t cap, std::int32_t* kept,
@@ -147,6 +184,19 @@ void RouteLoad(const std::int32_t* choice, std::int64_t choices, std::int32_t ex
                float* load, cudaStream_t stream) {
   LoadKernel<<<static_cast<unsigned>(experts), kDropThreads, 0, stream>>>(choice, choices, experts,
                                                                           accumulate, load);
+}
+
+void RouteCount(const std::int32_t* choice, std::int64_t choices, std::int32_t experts, bool accumulate,
+                double* count, cudaStream_t stream) {
+  const auto numbers = static_cast<std::size_t>(experts);
+  if (!accumulate) cudaMemsetAsync(count, 0, numbers * sizeof(double), stream);
+  constexpr unsigned kBlocks = 64;
+  RouteCountKernel<<<kBlocks, kDropThreads, numbers * sizeof(int), stream>>>(choice, choices, experts, count);
+}
+
+void RunningLoad(const float* count, std::int64_t groups, std::int32_t experts, const float* before,
+                 const double* iteration, float* mean, float* load, cudaStream_t stream) {
+  RunningLoadKernel<<<1, kDropThreads, 0, stream>>>(count, groups, experts, before, iteration, mean, load);
 }
 
 }  // namespace engine::backend::cuda

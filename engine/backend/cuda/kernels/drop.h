@@ -7,7 +7,7 @@
 
 namespace engine::backend::cuda {
 
-// `count` choices of experts, i32, in rows of a sample each.
+// Choices of experts, i32, in rows of a sample, or group of samples, each.
 struct SampleChoices {
   const std::int32_t* choice = nullptr;
   std::int64_t samples = 0;
@@ -27,5 +27,14 @@ void DropCount(const std::int32_t* kept, std::int64_t choices, bool accumulate, 
 // load[experts] (+)= experts · (choices of each expert) − (all choices).
 void RouteLoad(const std::int32_t* choice, std::int64_t choices, std::int32_t experts, bool accumulate,
                float* load, cudaStream_t stream);
+
+// count[experts] (+)= choices of each expert; at most 12,288 experts.
+void RouteCount(const std::int32_t* choice, std::int64_t choices, std::int32_t experts, bool accumulate,
+                double* count, cudaStream_t stream);
+
+// mean[experts] and load[experts + 2] of count[groups, experts] and `before`, the load until now, which may be `load`
+// (engine/ops/running_load.cpp). iteration: in the device's memory.
+void RunningLoad(const float* count, std::int64_t groups, std::int32_t experts, const float* before,
+                 const double* iteration, float* mean, float* load, cudaStream_t stream);
 
 }  // namespace engine::backend::cuda

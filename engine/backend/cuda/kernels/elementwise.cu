@@ -270,13 +270,17 @@ __device__ __forceinline__ std::int64_t LogicalRow(const Dropout& dropout, std::
   return start;
 }
 
-__device__ __forceinline__ float KeptOrZero(float x, std::uint32_t word, float p, float scale) {
-  return UniformFromWord(word) >= p ? x * scale : 0.0F;
+// What dropout, or jitter, makes of x by a random word.
+template <bool kJitter>
+__device__ __forceinline__ float ByWord(float x, std::uint32_t word, float p, float scale) {
+  const float uniform = UniformFromWord(word);
+  if constexpr (kJitter) return x * (p + scale * uniform);
+  return uniform >= p ? x * scale : 0.0F;
 }
 
 // kWidth consecutive elements of a row a thread. A Philox block gives the words of four consecutive logical
 // elements: two blocks serve eight elements that begin at a multiple of four.
-template <typename T, int kWidth>
+template <typename T, int kWidth, bool kJitter>
 __global__ void __launch_bounds__(kThreads)
     DropoutKernel(std::int64_t elements, __grid_constant__ const Dropout dropout) {
   const std::int64_t first = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kWidth;
@@ -298,7 +302,7 @@ __global__ void __launch_bounds__(kThreads)
       for (int half = 0; half < 2; ++half) {
         const auto words = Philox4x32(dropout.key, index / 4 + half, epoch);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) x[half * 4 + i] = KeptOrZero(x[half * 4 + i], words[i], p, scale);
+        for (int i = 0; i < 4; ++i) x[half * 4 + i] = ByWord<kJitter>(x[half * 4 + i], words[i], p, scale);
       }
       StoreElements(static_cast<T*>(dropout.y) + first, x);
       return;
@@ -311,10 +315,10 @@ __global__ void __launch_bounds__(kThreads)
     const auto words = Philox4x32(dropout.key, index / 4, epoch);
     const std::uint32_t low = index % 2 == 0 ? words[0] : words[1];
     const std::uint32_t high = index % 2 == 0 ? words[2] : words[3];
-    const bool kept = at >= 0 && UniformFromWord(index % 4 < 2 ? low : high) >= p;
+    const std::uint32_t word = index % 4 < 2 ? low : high;
 #pragma unroll
     for (int k = 0; k < kWidth; ++k) {  // x stays in registers
-      if (k == i) x[k] = kept ? x[k] * scale : 0.0F;
+      if (k == i) x[k] = at >= 0 ? ByWord<kJitter>(x[k], word, p, scale) : 0.0F;
     }
   }
   StoreElements(static_cast<T*>(dropout.y) + first, x);
@@ -344,6 +348,19 @@ void LaunchSwigluGradOf(std::int64_t elements, std::int64_t ffn, const void* x, 
     SwigluGradKernel<T, kWidth, true>
         <<<blocks, kThreads, 0, stream>>>(elements, ffn, in, d, static_cast<T*>(dx), static_cast<T*>(y));
   }
+}
+
+template <bool kJitter>
+void LaunchDrawn(const Dropout& dropout, cudaStream_t stream) {
+  std::int64_t elements = 1;
+  for (int dim = 0; dim < dropout.index.rank; ++dim) elements *= dropout.index.dims[dim].local;
+  if (elements == 0) return;
+  const bool wide = dropout.index.dims[dropout.index.rank - 1].local % 8 == 0;
+  WithElementType(dropout.dtype, [&](auto element) {
+    using T = decltype(element);
+    const auto kernel = wide ? DropoutKernel<T, 8, kJitter> : DropoutKernel<T, 1, kJitter>;
+    kernel<<<ElementwiseBlocks(elements, wide ? 8 : 1), kThreads, 0, stream>>>(elements, dropout);
+  });
 }
 
 }  // namespace
@@ -449,16 +466,8 @@ void LaunchSwigluGrad(DType dtype, std::int64_t rows, std::int64_t ffn, const vo
   });
 }
 
-void LaunchDropout(const Dropout& dropout, cudaStream_t stream) {
-  std::int64_t elements = 1;
-  for (int dim = 0; dim < dropout.index.rank; ++dim) elements *= dropout.index.dims[dim].local;
-  if (elements == 0) return;
-  const bool wide = dropout.index.dims[dropout.index.rank - 1].local % 8 == 0;
-  WithElementType(dropout.dtype, [&](auto element) {
-    using T = decltype(element);
-    const auto kernel = wide ? DropoutKernel<T, 8> : DropoutKernel<T, 1>;
-    kernel<<<ElementwiseBlocks(elements, wide ? 8 : 1), kThreads, 0, stream>>>(elements, dropout);
-  });
-}
+void LaunchDropout(const Dropout& dropout, cudaStream_t stream) { LaunchDrawn<false>(dropout, stream); }
+
+void LaunchJitter(const Dropout& jitter, cudaStream_t stream) { LaunchDrawn<true>(jitter, stream); }
 
 }  // namespace engine::backend::cuda

@@ -56,5 +56,7 @@ struct Dropout {
   const double* iteration = nullptr;  // in the device's memory
 };
 void LaunchDropout(const Dropout& dropout, cudaStream_t stream);
+// y = x · (p + scale · u) instead, with u uniform in [0, 1).
+void LaunchJitter(const Dropout& jitter, cudaStream_t stream);
 
 }  // namespace engine::backend::cuda

@@ -117,7 +117,8 @@ template <int kPerLane, bool kForced>
 __global__ void __launch_bounds__(kRouterThreads)
     RouteKernel(const __grid_constant__ Routing routing, std::int64_t tokens,
                 const float* __restrict__ logits, const float* __restrict__ bias,
-                std::int32_t* __restrict__ choice, float* __restrict__ weight) {
+                const float* __restrict__ given, std::int32_t* __restrict__ choice,
+                float* __restrict__ weight) {
   extern __shared__ float shared[];
   const std::int64_t token = TokenOfWarp();
   if (token >= tokens) return;
@@ -126,12 +127,14 @@ __global__ void __launch_bounds__(kRouterThreads)
   const int per_lane = (experts + kWarp - 1) / kWarp;
   LaneNumbers<float, kPerLane> scores(LaneArray(shared, 0, per_lane), per_lane);
   LaneNumbers<Rank, kPerLane> ranks(LaneArray(shared, 1, per_lane), per_lane);
-  const ScoreSums sums = LoadScores(logits + token * experts, experts, routing.sigmoid, &scores);
+  const ScoreSums sums = LoadScores(logits + token * experts, experts, routing.score, &scores);
 #pragma unroll
   for (int i = 0; i < ranks.count(); ++i) {
     const int expert = i * kWarp + lane;
-    if (!routing.sigmoid) scores[i] /= sums.sum;
-    ranks[i] = RankOf(scores[i] + (bias != nullptr && expert < experts ? bias[expert] : 0.0F));
+    if (routing.score == RouterScore::kSoftmax) scores[i] /= sums.sum;
+    float rank = scores[i] + (bias != nullptr && expert < experts ? bias[expert] : 0.0F);
+    if (given != nullptr && expert < experts) rank = given[token * experts + expert];
+    ranks[i] = RankOf(rank);
   }
   if (routing.groups > 1) {
     LaneNumbers<Rank, kPerLane> of_group(LaneArray(shared, 2, per_lane), per_lane);
@@ -155,12 +158,12 @@ __global__ void __launch_bounds__(kRouterThreads)
     chosen[j] = pick.index;
     weights[j] = score;
   }
-  const float factor = routing.scale / (routing.normalize ? sum : 1.0F);
+  const float factor = routing.scale / (routing.normalize ? GuardedSum(routing.score, sum) : 1.0F);
   for (int j = lane; j < routing.k; j += kWarp) weights[j] *= factor;  // the lane's own
 }
 
 // With Z the sum of the chosen scores s (1 where they are not normalised): d_s = scale/Z · (d_w − Σ_j d_w_j s_j/Z), then
-// through the softmax or the sigmoid.
+// through the score.
 template <int kPerLane>
 __global__ void __launch_bounds__(kRouterThreads)
     RouteGradKernel(const __grid_constant__ Routing routing, std::int64_t tokens,
@@ -175,10 +178,10 @@ __global__ void __launch_bounds__(kRouterThreads)
   const float* const of_token = logits + token * experts;
   LaneNumbers<float, kPerLane> scores(LaneArray(shared, 0, per_lane), per_lane);
   LaneNumbers<float, kPerLane> d(LaneArray(shared, 1, per_lane), per_lane);
-  const ScoreSums sums = LoadScores(of_token, experts, routing.sigmoid, &scores);
+  const ScoreSums sums = LoadScores(of_token, experts, routing.score, &scores);
 #pragma unroll
   for (int i = 0; i < d.count(); ++i) {
-    if (!routing.sigmoid) scores[i] /= sums.sum;
+    if (routing.score == RouterScore::kSoftmax) scores[i] /= sums.sum;
     d[i] = 0;
   }
   const std::int32_t* const chosen = choice + token * routing.k;
@@ -187,11 +190,12 @@ __global__ void __launch_bounds__(kRouterThreads)
   float mean = 0;
   for (int j = lane; j < routing.k; j += kWarp) {
     const float logit = of_token[chosen[j]];
-    const float score = routing.sigmoid ? RouterSigmoid(logit) : expf(logit - sums.most) / sums.sum;
+    const float score = routing.score == RouterScore::kSoftmax ? expf(logit - sums.most) / sums.sum
+                                                               : ScoreAlone(routing.score, logit);
     sum += score;
     mean += d_weights[j] * score;
   }
-  sum = WarpSum(sum);
+  sum = GuardedSum(routing.score, WarpSum(sum));
   mean = routing.normalize ? WarpSum(mean) / sum : 0.0F;
   const float factor = routing.scale / (routing.normalize ? sum : 1.0F);
   for (int j = 0; j < routing.k; ++j) d.Set(chosen[j], factor * (d_weights[j] - mean));
@@ -204,7 +208,8 @@ __global__ void __launch_bounds__(kRouterThreads)
   for (int i = 0; i < d.count(); ++i) {
     const int expert = i * kWarp + lane;
     const float score = scores[i];
-    const float through = routing.sigmoid ? d[i] * (1.0F - score) : d[i] - inner;
+    const float through =
+        routing.score == RouterScore::kSoftmax ? d[i] - inner : d[i] * RelativeSlope(routing.score, score);
     if (expert < experts) d_logits[token * experts + expert] = score * through;
   }
 }
@@ -216,14 +221,14 @@ unsigned Blocks(std::int64_t tokens, int threads) {
 }  // namespace
 
 void LaunchRoute(const Routing& routing, std::int64_t tokens, const float* logits, const float* bias,
-                 std::int32_t* choice, float* weight, cudaStream_t stream) {
+                 const float* ranks, std::int32_t* choice, float* weight, cudaStream_t stream) {
   if (tokens == 0) return;
   WithLaneNumbers(routing.experts, 3, [&](auto per_lane, int threads, int shared_bytes) {
     constexpr int kPerLane = decltype(per_lane)::value;
     const auto kernel =
         routing.forced == ForcedRoute::kNone ? RouteKernel<kPerLane, false> : RouteKernel<kPerLane, true>;
-    kernel<<<Blocks(tokens, threads), threads, shared_bytes, stream>>>(routing, tokens, logits, bias, choice,
-                                                                       weight);
+    kernel<<<Blocks(tokens, threads), threads, shared_bytes, stream>>>(routing, tokens, logits, bias, ranks,
+                                                                       choice, weight);
   });
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "engine/backend/cuda/kernels/logical_dims.h"
+#include "engine/backend/cuda/kernels/router_score.h"
 #include "engine/base/philox.h"
 
 namespace engine::backend::cuda {
@@ -22,7 +23,7 @@ struct Routing {
   int groups = 1;   // a divisor of `experts`
   int kept = 1;     // groups
   int best = 1;     // ranks of a group that are its own
-  bool sigmoid = false;
+  RouterScore score = RouterScore::kSoftmax;
   bool normalize = false;
   float scale = 1;
   ForcedRoute forced = ForcedRoute::kNone;
@@ -31,9 +32,9 @@ struct Routing {
 };
 
 // logits f32 [T, E] → choice [T, k], in falling order of their score plus bias[E] (null: none), of equals the smaller expert
-// first; weight f32 [T, k]. No two choices of a token are the same, and all are experts, even where logits are NaN.
+// first; weight f32 [T, k]. `ranks` f32 [T, E], where not null: what experts are chosen by instead. No two choices of a token are the same, and all are experts, even where logits are NaN.
 void LaunchRoute(const Routing& routing, std::int64_t tokens, const float* logits, const float* bias,
-                 std::int32_t* choice, float* weight, cudaStream_t stream);
+                 const float* ranks, std::int32_t* choice, float* weight, cudaStream_t stream);
 
 // d_logits f32 [T, E].
 void LaunchRouteGrad(const Routing& routing, std::int64_t tokens, const float* logits,

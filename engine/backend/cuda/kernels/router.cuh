@@ -2,6 +2,7 @@
 // lane, 32 + lane, 64 + lane, …
 #pragma once
 
+#include "engine/backend/cuda/kernels/router_score.h"
 #include "engine/backend/cuda/kernels/vector.cuh"
 
 namespace engine::backend::cuda {
@@ -60,14 +61,33 @@ class LaneNumbers<Number, 0> {
 
 __device__ __forceinline__ float RouterSigmoid(float x) { return 1.0F / (1.0F + expf(-x)); }
 
-// Of a token's logits: the largest, and Σ exp(logit − largest), or Σ σ(logit).
+// The score of a logit, of those that go by no other logit: all but the softmax.
+__device__ __forceinline__ float ScoreAlone(RouterScore score, float logit) {
+  if (score == RouterScore::kSigmoid) return RouterSigmoid(logit);
+  return sqrtf(fmaxf(logit, 0.0F) + log1pf(expf(-fabsf(logit))));
+}
+
+// Its derivative by the logit over the score s, made of s itself: 1 − s of a sigmoid; of s = √log(1 + e^x) it is
+// σ(x) / 2s², and σ(x) = 1 − e^(−s²).
+__device__ __forceinline__ float RelativeSlope(RouterScore score, float s) {
+  if (score == RouterScore::kSigmoid) return 1.0F - s;
+  const float square = s * s;
+  return square > 0.0F ? -expm1f(-square) / (2.0F * square) : 0.5F;
+}
+
+// What the chosen scores are divided by, where they are: the guard of the released models keeps scores that are all 0.
+__device__ __forceinline__ float GuardedSum(RouterScore score, float sum) {
+  return score == RouterScore::kSoftmax ? sum : sum + 1e-20F;
+}
+
+// Of a token's logits: the largest, and Σ exp(logit − largest), or the sum of other scores.
 struct ScoreSums {
   float most, sum;
 };
 
-// scores = exp(logits[experts] − most), or σ(logits); 0 behind the last expert.
+// scores = exp(logits[experts] − most), or ScoreAlone of the logits; 0 behind the last expert.
 template <int kPerLane>
-__device__ __forceinline__ ScoreSums LoadScores(const float* logits, int experts, bool sigmoid,
+__device__ __forceinline__ ScoreSums LoadScores(const float* logits, int experts, RouterScore kind,
                                                 LaneNumbers<float, kPerLane>* scores) {
   const int lane = threadIdx.x % kWarp;
   ScoreSums sums = {-__int_as_float(0x7F800000), 0};
@@ -85,7 +105,7 @@ __device__ __forceinline__ ScoreSums LoadScores(const float* logits, int experts
     if (i * kWarp + lane >= experts) {
       score = 0;
     } else {
-      score = sigmoid ? RouterSigmoid(score) : expf(score - sums.most);
+      score = kind == RouterScore::kSoftmax ? expf(score - sums.most) : ScoreAlone(kind, score);
     }
     sums.sum += score;
   }

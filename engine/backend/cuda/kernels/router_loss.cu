@@ -10,29 +10,45 @@ namespace {
 
 // The two losses, each with what it makes of a token's scores: `scores` as LoadScores gives them.
 struct Balance {
-  const float* count;  // [samples, E]
+  const float* count;  // [groups, E]
 
   // Σ_e count_e · p_e
   template <int kPerLane>
   __device__ float Term(const RouterTokens& tokens, std::int64_t token, const ScoreSums& sums,
                         LaneNumbers<float, kPerLane>* scores) const {
-    const float* const of_sample = count + token / tokens.of_sample * tokens.experts;
+    const float* const of_group = count + token / tokens.of_group * tokens.experts;
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < scores->count(); ++i) {
       const int expert = i * kWarp + static_cast<int>(threadIdx.x % kWarp);
-      if (expert < tokens.experts) sum += of_sample[expert] * ((*scores)[i] / sums.sum);
+      if (expert < tokens.experts) sum += of_group[expert] * ((*scores)[i] / sums.sum);
     }
     return WarpSum(sum);
   }
   __device__ double Loss(float term) const { return static_cast<double>(term); }
-  // Of p_e by its own logit: p_e of a softmax; of a sigmoid s·(1 − s)/Σ = p·(1 − s).
+  // Of p_e by its own logit: p_e of a softmax; s'/Σ = p · s'/s of other scores.
   __device__ float Gradient(const RouterTokens& tokens, std::int64_t token, int expert, const ScoreSums& sums,
                             float score, float term) const {
     const float p = score / sums.sum;
-    const float slope = tokens.sigmoid ? p * (1.0F - score) : p;
-    return slope * (count[token / tokens.of_sample * tokens.experts + expert] - term);
+    const float slope = tokens.score == RouterScore::kSoftmax ? p : p * RelativeSlope(tokens.score, score);
+    return slope * (count[token / tokens.of_group * tokens.experts + expert] - term);
   }
+};
+
+// −Σ_e p_e · log p_e
+struct Entropy {
+  template <int kPerLane>
+  __device__ float Term(const RouterTokens&, std::int64_t, const ScoreSums& sums,
+                        LaneNumbers<float, kPerLane>* scores) const {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < scores->count(); ++i) {
+      const float p = (*scores)[i] / sums.sum;
+      if (p > 0.0F) sum -= p * logf(p);
+    }
+    return WarpSum(sum);
+  }
+  __device__ double Loss(float term) const { return static_cast<double>(term); }
 };
 
 struct ZLoss {
@@ -63,7 +79,7 @@ __global__ void __launch_bounds__(kRouterThreads)
   for (std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * warps + warp; token < tokens.tokens;
        token += static_cast<std::int64_t>(gridDim.x) * warps) {
     const ScoreSums sums =
-        LoadScores(tokens.logits + token * tokens.experts, tokens.experts, tokens.sigmoid, &scores);
+        LoadScores(tokens.logits + token * tokens.experts, tokens.experts, tokens.score, &scores);
     sum += kind.Loss(kind.Term(tokens, token, sums, &scores));
   }
   if (threadIdx.x % kWarp == 0) of_warp[warp] = sum;  // every lane has it
@@ -85,7 +101,7 @@ __global__ void __launch_bounds__(kRouterThreads)
   const int per_lane = (tokens.experts + kWarp - 1) / kWarp;
   LaneNumbers<float, kPerLane> scores(shared, per_lane);
   const ScoreSums sums =
-      LoadScores(tokens.logits + token * tokens.experts, tokens.experts, tokens.sigmoid, &scores);
+      LoadScores(tokens.logits + token * tokens.experts, tokens.experts, tokens.score, &scores);
   const float term = kind.Term(tokens, token, sums, &scores);
   const auto scale = static_cast<float>(factor * (control != nullptr ? control[plan::kLossScale] : 1.0));
 #pragma unroll
@@ -120,7 +136,7 @@ void LaunchGrad(const RouterTokens& tokens, const Kind& kind, double factor, con
 
 // log Σ exp is the softmax's.
 RouterTokens OfSoftmax(RouterTokens tokens) {
-  tokens.sigmoid = false;
+  tokens.score = RouterScore::kSoftmax;
   return tokens;
 }
 
@@ -134,6 +150,11 @@ void LaunchBalanceLoss(const RouterTokens& tokens, const float* count, double fa
 void LaunchRouterZLoss(const RouterTokens& tokens, bool accumulate, double* partial, int blocks, double* loss,
                        cudaStream_t stream) {
   LaunchLoss(OfSoftmax(tokens), ZLoss{}, 1.0, accumulate, partial, blocks, loss, stream);
+}
+
+void LaunchRouterEntropy(const RouterTokens& tokens, bool accumulate, double* partial, int blocks,
+                         double* entropy, cudaStream_t stream) {
+  LaunchLoss(tokens, Entropy{}, 1.0, accumulate, partial, blocks, entropy, stream);
 }
 
 void LaunchBalanceLossGrad(const RouterTokens& tokens, const float* count, double factor,

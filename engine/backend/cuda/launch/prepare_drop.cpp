@@ -2,6 +2,7 @@
 #include "engine/backend/cuda/launch/prepare.h"
 #include "engine/backend/cuda/launch/prepare_checks.h"
 #include "engine/backend/cuda/libraries/status.h"
+#include "engine/plan/control.h"
 
 namespace engine::backend::cuda {
 
@@ -12,9 +13,10 @@ absl::StatusOr<Enqueue> PrepareDrop(Device&, const LaunchArgs& args) {
   if (choice.dtype != DType::kI32 || weight.dtype != DType::kF32)
     return Unimplemented("drop of {} by {}", Name(choice.dtype), Name(weight.dtype));
   const graph::Attributes& attributes = args.instruction->attributes();
+  const std::int64_t of_group = attributes.Int("samples", 1);
   const SampleChoices choices = {.choice = choice.as<std::int32_t>(),
-                                 .samples = choice.shape[0],
-                                 .of_sample = choice.shape.elements(1, choice.shape.rank()),
+                                 .samples = choice.shape[0] / of_group,
+                                 .of_sample = of_group * choice.shape.elements(1, choice.shape.rank()),
                                  .experts = static_cast<std::int32_t>(attributes.Int("experts"))};
   constexpr std::int64_t kMostSamples = 65535;  // of a grid's second dim
   if (choices.samples > kMostSamples) return Unimplemented("drop of {} samples", choices.samples);
@@ -45,6 +47,32 @@ absl::StatusOr<Enqueue> PrepareRouteLoad(Device&, const LaunchArgs& args) {
     RouteLoad(choice.as<std::int32_t>(), choice.shape.elements(), static_cast<std::int32_t>(load.shape[0]),
               accumulate, load.as<float>(), stream);
     return ToStatus(cudaGetLastError(), "route_load");
+  };
+}
+
+absl::StatusOr<Enqueue> PrepareRouteCount(Device&, const LaunchArgs& args) {
+  const TensorView choice = args.inputs[0];
+  const TensorView count = args.outputs[0];
+  constexpr std::int64_t kMost = 12288;  // whose counts fill 48 KiB of shared memory
+  if (count.shape[0] > kMost) return Unimplemented("route_count of {} experts", count.shape[0]);
+  const bool accumulate = (args.accumulate & 1U) != 0;
+  return [=](cudaStream_t stream, const KernelContext&) {
+    RouteCount(choice.as<std::int32_t>(), choice.shape.elements(), static_cast<std::int32_t>(count.shape[0]),
+               accumulate, count.as<double>(), stream);
+    return ToStatus(cudaGetLastError(), "route_count");
+  };
+}
+
+absl::StatusOr<Enqueue> PrepareRunningLoad(Device&, const LaunchArgs& args) {
+  const TensorView count = args.inputs[0];
+  const TensorView mean = args.outputs[0];
+  RETURN_IF_ERROR(ExpectFloat("running_load", {&count, &mean, &args.inputs[1], &args.outputs[1]}));
+  const auto* const before = args.inputs[1].as<float>();
+  auto* const load = args.outputs[1].as<float>();
+  return [=](cudaStream_t stream, const KernelContext& context) {
+    RunningLoad(count.as<float>(), count.shape[0], static_cast<std::int32_t>(count.shape[1]), before,
+                context.control + plan::kIteration, mean.as<float>(), load, stream);
+    return ToStatus(cudaGetLastError(), "running_load");
   };
 }
 

@@ -38,9 +38,10 @@ absl::StatusOr<Enqueue> PrepareTally(Device&, const LaunchArgs& args) {
   const TensorView count = args.outputs[0];
   RETURN_IF_ERROR(ExpectFloat("tally", {&count}));
   ASSIGN_OR_RETURN(const ExpertsHere experts, HereOf("tally", count));
-  const std::int64_t choices = choice.shape.elements(1, choice.shape.rank());
+  const std::int64_t groups = count.shape[0];
+  const std::int64_t choices = groups > 0 ? choice.shape.elements() / groups : 0;
   return [=](cudaStream_t stream, const KernelContext&) {
-    LaunchTally(choice.as<std::int32_t>(), choice.shape[0], choices, experts, count.as<float>(), stream);
+    LaunchTally(choice.as<std::int32_t>(), groups, choices, experts, count.as<float>(), stream);
     return ToStatus(cudaGetLastError(), "tally");
   };
 }

@@ -2,6 +2,7 @@
 #include "engine/backend/cuda/kernels/router_loss.h"
 #include "engine/backend/cuda/launch/prepare.h"
 #include "engine/backend/cuda/launch/prepare_checks.h"
+#include "engine/backend/cuda/launch/router_score.h"
 #include "engine/backend/cuda/libraries/status.h"
 
 namespace engine::backend::cuda {
@@ -17,9 +18,11 @@ absl::StatusOr<RouterTokens> TokensOf(const char* op, const LaunchArgs& args) {
   const graph::Attributes& attributes = args.instruction->attributes();
   return RouterTokens{.logits = logits.as<float>(),
                       .tokens = logits.shape.elements(0, last),
-                      .of_sample = logits.shape.elements(1, last),
+                      .of_group = args.inputs.size() == 2 && args.inputs[1].shape[0] > 0
+                                      ? logits.shape.elements(0, last) / args.inputs[1].shape[0]
+                                      : 1,
                       .experts = static_cast<int>(logits.shape[last]),
-                      .sigmoid = attributes.Has("score") && attributes.String("score") == "sigmoid"};
+                      .score = attributes.Has("score") ? RouterScoreOf(attributes) : RouterScore::kSoftmax};
 }
 
 // E/(k·S): of the chosen, by what they would be were all chosen alike.
@@ -75,6 +78,15 @@ absl::StatusOr<Enqueue> PrepareRouterZLoss(Device&, const LaunchArgs& args) {
   return [=](cudaStream_t stream, const KernelContext&) {
     LaunchRouterZLoss(tokens, sums.accumulate, sums.partial, sums.blocks, sums.loss, stream);
     return ToStatus(cudaGetLastError(), "router_z_loss");
+  };
+}
+
+absl::StatusOr<Enqueue> PrepareRouterEntropy(Device&, const LaunchArgs& args) {
+  ASSIGN_OR_RETURN(const RouterTokens tokens, TokensOf("router_entropy", args));
+  ASSIGN_OR_RETURN(const LossSums sums, SumsOf("router_entropy", args));
+  return [=](cudaStream_t stream, const KernelContext&) {
+    LaunchRouterEntropy(tokens, sums.accumulate, sums.partial, sums.blocks, sums.loss, stream);
+    return ToStatus(cudaGetLastError(), "router_entropy");
   };
 }
 
