@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/base/units.h"
+#include "engine/driver/row_notes.h"
 #include "engine/model/build.h"
 #include "engine/predict/predict.h"
 #include "engine/verify/verify.h"
@@ -25,6 +26,8 @@ model::BuildOptions ModelOptions(const recipe::Recipe& recipe, const compile::Po
           .sequence = policy.sequence,
           .vocab_multiple = recipe.model.vocab_multiple * recipe.parallelism.tp,
           .whole_experts = recipe.parallelism.expert_tp == 1,
+          .ep = recipe.parallelism.ep,
+          .expert_rows = recipe.parallelism.expert_rows,
           .dtype = ComputeDType(recipe),
           .dropout = dropout,
           .windows = windows,
@@ -48,6 +51,7 @@ absl::StatusOr<compile::Compiled> CompileByPolicy(const recipe::Recipe& recipe, 
     compiled.plan.notes.push_back(
         fmt::format("of experts a token meets those that it goes to: {} parameters", WithThousands(active)));
   }
+  if (recipe.parallelism.expert_rows > 0) AddRowNotes(&compiled.plan);
   return compiled;
 }
 

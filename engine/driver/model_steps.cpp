@@ -19,6 +19,8 @@ ModelSteps::ModelSteps(const recipe::Recipe& recipe) : is_text_(recipe.is_text()
                          .sequence = recipe.data.sequence_length,
                          .vocab_multiple = recipe.model.vocab_multiple * recipe.parallelism.tp,
                          .whole_experts = recipe.parallelism.expert_tp == 1,
+                         .ep = recipe.parallelism.ep,
+                         .expert_rows = recipe.parallelism.expert_rows,
                          .init_std = recipe.model.init_std},
                         &origins_);
 }

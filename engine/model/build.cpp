@@ -13,6 +13,7 @@
 #include "engine/model/scope.h"
 #include "engine/model/step_context.h"
 #include "engine/model/walk.h"
+#include "engine/ops/expert_passes.h"
 #include "engine/ops/ops.h"
 #include "engine/recipe/expand.h"
 
@@ -116,10 +117,14 @@ std::int64_t CountParameters(const Graph& graph) {
 std::int64_t CountActiveParameters(const Graph& graph) {
   std::int64_t count = CountParameters(graph);
   for (const graph::Node& node : graph.nodes()) {
-    if (node.op != &ops::kGroupedLinear) continue;
-    const std::int64_t experts = node.attributes.Int("experts");
-    const std::int64_t of_expert = graph.FindParameter(node.inputs[1])->logical_shape.elements() / experts;
-    count -= of_expert * (experts - node.attributes.Int("k"));
+    graph::ValueIds matrices;
+    if (node.op == &ops::kGroupedLinear) matrices = {node.inputs[1]};
+    if (node.op == &ops::kExpertPasses) matrices = {node.inputs[ops::kPassW1], node.inputs[ops::kPassW2]};
+    for (const graph::ValueId matrix : matrices) {
+      const std::int64_t experts = node.attributes.Int("experts");
+      const std::int64_t of_expert = graph.FindParameter(matrix)->logical_shape.elements() / experts;
+      count -= of_expert * (experts - node.attributes.Int("k"));
+    }
   }
   return count;
 }

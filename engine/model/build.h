@@ -21,6 +21,8 @@ struct BuildOptions {
   std::int64_t sequence = 1;        // S: tokens of a sample
   std::int64_t vocab_multiple = 1;  // a vocabulary is padded to a multiple of it
   bool whole_experts = false;       // no axis splits the features of experts' matrices
+  std::int64_t ep = 1;              // ranks that share the experts
+  double expert_rows = 0;           // of a rank's buffers, times those of even loads; 0: of the worst load
   DType dtype = DType::kF32;        // of activations and weights
   bool dropout = true;              // false: as in evaluation
   bool windows = true;              // false: attention sees all that its masks leave it

@@ -20,6 +20,8 @@ BuildOptions OptionsOf(const recipe::Recipe& recipe) {
           .sequence = std::max<std::int64_t>(1, recipe.data.sequence_length),
           .vocab_multiple = recipe.model.vocab_multiple * p.tp,
           .whole_experts = p.expert_tp == 1,
+          .ep = p.ep,
+          .expert_rows = p.expert_rows,
           .init_std = recipe.model.init_std};
 }
 

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "engine/graph/rows.h"
+#include "engine/ops/expert_passes.h"
 #include "engine/ops/ops.h"
 #include "engine/predict/cost_table.h"
 
@@ -91,6 +92,16 @@ bool Adds(const plan::Instruction& instruction) {
          instruction.collective() == plan::Collective::kReduceScatter;
 }
 
+bool InPasses(const plan::Instruction& instruction) {
+  return instruction.op() == &ops::kExpertPasses || instruction.op() == &ops::kExpertPassesGrad;
+}
+
+// Kernels that an instruction in passes launches, whether or not these find rows.
+double Launches(const plan::Instruction& instruction) {
+  const auto passes = static_cast<double>(instruction.attributes().Int("passes"));
+  return passes * (instruction.op() == &ops::kExpertPasses ? ops::kForwardLaunches : ops::kBackwardLaunches);
+}
+
 }  // namespace
 
 CostModel::CostModel(const plan::Plan& plan, const recipe::Cluster& cluster, Kernels kernels)
@@ -156,6 +167,10 @@ double CostModel::KernelSeconds(const plan::Instruction& instruction) const {
   } else if (family == graph::Family::kProduct || family == graph::Family::kHead) {
     if (!cpu_) share *= ProductShare(instruction.work());
     if (!instruction.inputs.empty() && instruction.inputs[0].dtype == DType::kF32) share *= constants.float32;
+  }
+  if (InPasses(instruction)) {  // its products and what moves rows follow each other
+    return Launches(instruction) * constants.launch_s + flops / (share * matmul_flops_) +
+           instruction.work().bytes / (rate.memory * memory_bandwidth_);
   }
   // Two ranks of one node, which meet before it and behind it.
   double far = 0;

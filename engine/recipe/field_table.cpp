@@ -276,6 +276,14 @@ Rows ParallelismRows() {
           .Doc(
               "Ranks of tp that share an expert's matrices: tp, or 1, so that each has whole experts and, by "
               "sequence_parallel, tokens of its own; 0: tp. Must be 0 for a model without experts."),
+      FIELD(parallelism.expert_rows)
+          .Between(0, 1e6)
+          .Unit("× even load")
+          .Doc("How many rows of experts a rank's buffers hold, as a multiple of what it gets where all "
+               "experts are "
+               "chosen alike (1.25); rows beyond cost further passes, and no tokens or memory. 0: those of "
+               "the worst "
+               "load. Must be 0 for a model without experts."),
   };
 }
 

@@ -92,6 +92,8 @@ struct Parallelism {
   std::string overlap = "auto";   // auto | on | off
   std::string exchange = "auto";  // auto | nccl | push
   std::int64_t expert_tp = 0;     // ranks of tp that share an expert's matrices: 1, or tp; 0: tp
+  double expert_rows =
+      0;  // rows that buffers of experts hold, times those of even loads; 0: of the worst load
 };
 
 struct Tokenizer {

@@ -121,6 +121,12 @@ void ExpertParallelism(const RuleContext& c) {
         fmt::format("expert_tp {} says how experts use the tp axis, and this model has none", p.expert_tp),
         "expert_tp 0");
   }
+  if (p.expert_rows != 0) {
+    c.Error({"parallelism.expert_rows"},
+            fmt::format("expert_rows {:g} is a budget of rows of experts, and this model has none",
+                        p.expert_rows),
+            "expert_rows 0");
+  }
 }
 
 void WorldFitsInteger(const RuleContext& c) {
@@ -327,7 +333,8 @@ std::vector<Rule> ParallelismRules() {
   return {
       {{"parallelism.tp", "model.hidden", "model.mlp", "model.attention"}, TpDividesHeads},
       {{"parallelism.tp", "model.hidden", "model.mlp", "model.attention"}, TpDividesFfn},
-      {{"parallelism.ep", "parallelism.expert_tp", "parallelism.tp", sp}, ExpertParallelism},
+      {{"parallelism.ep", "parallelism.expert_tp", "parallelism.expert_rows", "parallelism.tp", sp},
+       ExpertParallelism},
       {axes, WorldFitsInteger},
       {world, WorldFillsCluster},
       {world, WorldFillsNodes},

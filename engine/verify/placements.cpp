@@ -3,6 +3,8 @@
 #include <optional>
 
 #include "engine/graph/op.h"
+#include "engine/ops/expert_passes.h"
+#include "engine/ops/ops.h"
 #include "engine/verify/text.h"
 #include "engine/verify/verify.h"
 
@@ -106,6 +108,25 @@ class PlacementVerifier {
     return absl::OkStatus();
   }
 
+  // Experts in passes come to an end: the windows hold all rows that there may be, and the scratch holds a window.
+  absl::Status Passes(const plan::Instruction& instruction) const {
+    if (instruction.op() != &ops::kExpertPasses && instruction.op() != &ops::kExpertPassesGrad)
+      return absl::OkStatus();
+    std::vector<TensorType> types;
+    for (const plan::BufferRef& ref : instruction.inputs) {
+      const plan::LocalValue& value = ValueOf(plan_, ref);
+      types.push_back({value.local, value.dtype, value.layout.dims()});
+    }
+    const std::int64_t passes = instruction.attributes().Int("passes");
+    if (passes < 1) return Internal("{} works in {} passes", instruction.kernel(), passes);
+    const graph::WindowSizes sizes = ops::WindowsOf(types, instruction.attributes());
+    const std::int64_t row = (sizes.width + sizes.hidden + sizes.ffn) * SizeOf(types[ops::kPassX].dtype);
+    const std::int64_t holds = instruction.scratch.bytes() / std::max<std::int64_t>(row, 1);
+    if (passes * holds >= sizes.bound) return absl::OkStatus();
+    return Internal("{} has {} passes with scratch for {} rows, and a rank may have {}", instruction.kernel(),
+                    passes, holds, sizes.bound);
+  }
+
   absl::Status Op(const plan::Instruction& instruction) const {
     RETURN_IF_ERROR(Slots(instruction));
     std::vector<TensorType> types;
@@ -114,6 +135,7 @@ class PlacementVerifier {
         if (ref.value < 0) return Internal("{} takes a buffer that is no tensor", instruction.kernel());
       }
     }
+    RETURN_IF_ERROR(Passes(instruction));
     for (const plan::BufferRef& ref : instruction.inputs) {
       const plan::LocalValue& value = ValueOf(plan_, ref);
       types.push_back({value.shape, value.dtype, value.layout.dims()});

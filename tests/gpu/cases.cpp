@@ -560,7 +560,8 @@ bool IsOfRouter(const OpDef& op, size_t input) {
                            &ops::kSinkhorn, &ops::kRouterEntropy, &ops::kRunningLoad}) {
     if (&op == all) return true;
   }
-  return IsExpertActivation(op) && input == 1;
+  const bool passes = &op == &ops::kExpertPasses || &op == &ops::kExpertPassesGrad;
+  return (passes || IsExpertActivation(op)) && input == 1;
 }
 
 }  // namespace
@@ -645,6 +646,13 @@ double ExpertGeluExtra(const Case& test, size_t output, DType dtype) {
   return kError * 1.5 * 1.5 * 1.5 * static_cast<double>(test.terms);
 }
 
+// Rows of the first product, of the activation, of its gradient and of results, and sums between windows, are rounded to the dtype. Each
+// changes a term of a sum by a share of u; the terms are of random signs, so that what they change the sum by is, as the sum is, about √n
+// times one of them, and stays below 12 roundings of the largest result.
+double PassesExtra(size_t output, DType dtype, const Tensors& expected) {
+  return dtype == DType::kF32 ? 0 : 12 * UnitRoundoff(dtype) * Scale(expected[output]);
+}
+
 // Experts 5 to 8 of 11, as a rank has them that has some.
 void AddExpertsHere(GpuCases* cases) {
   const Input choice = Make({3, 101, 3}, Input::kIds, 11);
@@ -689,7 +697,7 @@ GpuCases ExpertCases() {
   AddCommon({&ops::kRoute, &ops::kRouteGrad, &ops::kSinkhorn, &ops::kBalanceLoss, &ops::kBalanceLossGrad,
              &ops::kRouterZLoss, &ops::kRouterZLossGrad, &ops::kRouterEntropy, &ops::kRouteCount,
              &ops::kRunningLoad, &ops::kDrop, &ops::kDropCount, &ops::kTally, &ops::kPlace, &ops::kSpread,
-             &ops::kCombine, &ops::kExpertActivation, &ops::kExpertActivationGrad},
+             &ops::kCombine, &ops::kExpertActivation, &ops::kExpertActivationGrad, &ops::kExtraRows},
             &cases);
   for (size_t i = 0, plain = cases.size(); i < plain; ++i) {
     if (cases[i].base.op != &ops::kExpertActivationGrad) continue;
@@ -706,10 +714,21 @@ GpuCases ExpertCases() {
   return cases;
 }
 
+GpuCases ExpertPassCases() {
+  GpuCases cases;
+  AddCommon({&ops::kExpertPasses, &ops::kExpertPassesGrad}, &cases);
+  for (GpuCase& test : cases) {
+    test.extra = [](size_t output, DType dtype, const Tensors&, const Tensors& expected) {
+      return PassesExtra(output, dtype, expected);
+    };
+  }
+  return cases;
+}
+
 GpuCases OtherCases() {
   std::set<const OpDef*> covered;
   for (const GpuCases& cases : {LinearCases(), ElementwiseCases(), NormCases(), TokenCases(),
-                                AttentionCases(), LossCases(), ExpertCases()}) {
+                                AttentionCases(), LossCases(), ExpertCases(), ExpertPassCases()}) {
     for (const GpuCase& test : cases) covered.insert(test.base.op);
   }
   GpuCases others;

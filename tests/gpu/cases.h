@@ -57,6 +57,7 @@ GpuCases AttentionCases();
 GpuCases LossCases();
 GpuCases FusedCases();
 GpuCases ExpertCases();
+GpuCases ExpertPassCases();
 // The CPU harness' own cases of the ops that none of the lists above has.
 GpuCases OtherCases();
 

@@ -88,7 +88,7 @@ Tensors InputsOf(const GpuCase& test, DType dtype, std::vector<DType>* dtypes) {
 // Ops whose fp32 sums may be kept in bf16 where the tensors are: those that make gradients of matrices.
 bool MakesMatrixGradients(const graph::OpDef& op) {
   return &op == &ops::kLinearWgrad || &op == &ops::kGroupedLinearWgrad || &op == &ops::kEmbeddingGrad ||
-         &op == &ops::kLinearCrossEntropy;
+         &op == &ops::kLinearCrossEntropy || &op == &ops::kExpertPassesGrad;
 }
 
 // The head's weight gradient in bf16 is rounded after each chunk of tokens but the last, whose rounding is in
@@ -286,6 +286,7 @@ TEST_CASE("gpu op: embedding and qkv") { RunAll(TokenCases()); }
 TEST_CASE("gpu op: attention") { RunAll(AttentionCases()); }
 TEST_CASE("gpu op: cross entropy") { RunAll(LossCases()); }
 TEST_CASE("gpu op: experts") { RunAll(ExpertCases()); }
+TEST_CASE("gpu op: experts in passes") { RunAll(ExpertPassCases()); }
 TEST_CASE("gpu op: others") { RunAll(OtherCases()); }
 
 // One test case a fused op, so that one failing library call hides no other.
@@ -308,8 +309,9 @@ TEST_CASE("gpu op: fused") {
 
 TEST_CASE("gpu op: every op has a kernel and a case") {
   std::set<std::string> covered;
-  for (const GpuCases& cases : {LinearCases(), ElementwiseCases(), NormCases(), TokenCases(),
-                                AttentionCases(), LossCases(), FusedCases(), ExpertCases(), OtherCases()}) {
+  for (const GpuCases& cases :
+       {LinearCases(), ElementwiseCases(), NormCases(), TokenCases(), AttentionCases(), LossCases(),
+        FusedCases(), ExpertCases(), ExpertPassCases(), OtherCases()}) {
     for (const GpuCase& test : cases) covered.insert(std::string(test.base.op->name));
   }
   for (const auto& ops : {ops::AllOps(), ops::AllFusedOps()}) {

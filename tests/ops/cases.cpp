@@ -741,6 +741,53 @@ void AddMoreExpertRows(std::vector<Case>* cases) {
   }
 }
 
+struct PassSizes {
+  std::string label;
+  Shape tokens;
+  std::int64_t k, experts, here, d, f, passes;
+  bool large;
+};
+
+// Windows with several experts, with one, and with a part of one's rows; more passes than there are windows.
+void AddExpertPasses(std::vector<Case>* cases) {
+  for (const PassSizes& s : {PassSizes{"two windows", {2, 4}, 2, 3, 3, 3, 5, 2, false},
+                             {"three windows", {2, 4}, 2, 3, 3, 3, 5, 3, false},
+                             {"one window", {2, 3}, 1, 3, 3, 2, 3, 1, false},
+                             {"rows of an expert in two windows", {2, 150}, 2, 3, 3, 72, 40, 6, true},
+                             {"11 experts, 64 passes", {3, 101}, 3, 11, 11, 67, 35, 64, true},
+                             {"5 of 11 experts", {3, 101}, 3, 11, 5, 72, 40, 4, true},
+                             {"whole tiles", {2, 320}, 2, 4, 4, 256, 128, 5, true},
+                             {"35 choices", {3, 7}, 35, 50, 50, 10, 8, 7, true}}) {
+    const Input choice = Choices(s.tokens, s.k, s.experts);
+    const RowPlaces at = PlacesOf(choice, s.here);
+    Shape x = s.tokens;
+    x.push_back(s.d);
+    for (const std::int64_t gated : {0, 1}) {
+      const Shape w1 = gated != 0 ? Shape{s.here, 2, s.f, s.d} : Shape{s.here, s.f, s.d};
+      const Attributes attributes = {{"experts", s.experts},
+                                     {"passes", s.passes},
+                                     {"k", s.k},
+                                     {"act", std::string(gated != 0 ? "silu" : "gelu_erf")},
+                                     {"gated", gated}};
+      std::vector<Input> inputs = {{x},       {choice.shape}, choice, at.choice_of,
+                                   at.row_of, at.groups,      {w1},   {{s.here, s.d, s.f}}};
+      const std::string label = s.label + (gated != 0 ? ", gated" : "");
+      // Of the longest chain: a sum over D, the product of three such numbers, and a sum over F and k or over an expert's rows.
+      const std::int64_t terms = 4 * (s.d + s.f) * s.k + choice.shape.elements();
+      cases->push_back({&ops::kExpertPasses, label, inputs, attributes, terms, s.large, /*rows=*/true});
+      inputs.push_back({x});
+      cases->push_back({&ops::kExpertPassesGrad, label, inputs, attributes, terms, s.large, /*rows=*/true});
+    }
+    cases->push_back({&ops::kExtraRows,
+                      s.label,
+                      {at.choice_of, at.groups},
+                      {{"passes", s.passes}},
+                      1,
+                      s.large,
+                      /*rows=*/true});
+  }
+}
+
 // Products of experts as GPUs take them in whole tiles of 128 × 256, with rows, elements and experts that fill none.
 void AddGroupedLinear(std::vector<Case>* cases) {
   struct Sizes {
@@ -795,6 +842,7 @@ const std::vector<Case>& AllCases() {
     AddExpertRows(&all);
     AddMoreExpertRows(&all);
     AddGroupedLinear(&all);
+    AddExpertPasses(&all);
     return all;
   }();
   return cases;

@@ -48,7 +48,8 @@ KEYS = {
         **{axis: whole(1, DEGREE) for axis in ("dp", "tp", "pp", "cp", "ep")}, "sequence_parallel": FLAG,
         "virtual_stages": whole(1, 10**6), "schedule": word("auto", "1f1b", "interleaved", "zero_bubble"),
         "layers_per_stage": ("list", whole(0, 10**6)), "zero_stage": whole(0, 3), "overlap": word("auto", "on", "off"),
-        "exchange": word("auto", "nccl", "push"), "expert_tp": whole(0, DEGREE)},
+        "exchange": word("auto", "nccl", "push"), "expert_tp": whole(0, DEGREE),
+        "expert_rows": real(0, 1e6)},
     "data": {
         "paths": ("list", TEXT), "weights": ("list", real(0, above=True)), "split": TEXT,
         "sequence_length": whole(1, SIZE)},
@@ -96,7 +97,7 @@ DEFAULTS = {
     "model.attention.rope_scaling.high_frequency_factor": 4.0, "model.mlp.hidden": 0,
     "model.mlp.activation": "gelu_tanh", "parallelism.sequence_parallel": False, "parallelism.virtual_stages": 1,
     "parallelism.schedule": "auto", "parallelism.layers_per_stage": [], "parallelism.zero_stage": 0,
-    "parallelism.overlap": "auto", "parallelism.exchange": "auto", "parallelism.expert_tp": 0, "data.weights": [],
+    "parallelism.overlap": "auto", "parallelism.exchange": "auto", "parallelism.expert_tp": 0, "parallelism.expert_rows": 0.0, "data.weights": [],
     "data.split": "969,30,1", "data.tokenizer.kind": "byte", "data.tokenizer.vocab_file": "",
     "data.tokenizer.merges_file": "", "optimizer.kind": "adamw", "optimizer.moment_dtype": "fp32", "schedule.kind": "cosine",
     "schedule.min_learning_rate": 0.0, "schedule.warmup_init": 0.0, "schedule.warmup_iterations": 0,
@@ -285,7 +286,7 @@ def of_layout(r):
         yield "tp does not divide the heads"
     if r.ffn % r.tp:
         yield "tp does not divide the feed-forward width"
-    if r.ep > 1 or r("parallelism.expert_tp"):
+    if r.ep > 1 or r("parallelism.expert_tp") or r("parallelism.expert_rows"):
         yield "experts without experts"
     if r.world >= 2**63:
         yield "the world overflows"

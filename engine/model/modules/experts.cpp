@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "engine/base/status.h"
+#include "engine/graph/windows.h"
 #include "engine/model/modules/modules.h"
 #include "engine/ops/ops.h"
 
@@ -170,6 +171,42 @@ absl::StatusOr<ValueId> EmitGrouped(StepContext& step, const std::string& name, 
   return step.Emit1(ops::kGroupedLinear, step.path() + "." + name, {rows, w, places.groups}, attributes);
 }
 
+// In how many passes the rows of the experts are worked on; 1: in none, as their buffers have room for all.
+absl::StatusOr<std::int64_t> PassesOf(StepContext& step, std::int64_t experts, std::int64_t k) {
+  const BuildOptions& options = step.options();
+  if (options.expert_rows == 0 || experts % options.ep != 0) return 1;  // ep is blamed elsewhere
+  const std::int64_t here = experts / options.ep;
+  const double passes = graph::PassesOf(options.expert_rows, k, experts, here);
+  constexpr auto kMost = static_cast<double>(graph::kMostPasses);
+  if (passes <= kMost) return static_cast<std::int64_t>(passes);
+  const double least = std::ceil(100 * graph::WorstOverMean(k, experts, here) / (kMost + 1)) / 100;
+  return step.Error(
+      fmt::format("with expert_rows {:g} the worst load of a rank takes {:.0f} passes, and the most is {}",
+                  options.expert_rows, passes, graph::kMostPasses),
+      fmt::format("parallelism.expert_rows of {:g} or more", least));
+}
+
+// All from the tokens' rows to their sums in passes, which keep no rows for the backward pass; and as a metric the share of the
+// choices whose rows are not of the first pass.
+absl::StatusOr<ValueId> EmitPasses(StepContext& step, ValueId x, ValueId weight, const Places& places,
+                                   const Sizes& first, const Sizes& second, graph::Attributes attributes) {
+  ASSIGN_OR_RETURN(const ValueId w1,
+                   step.Parameter("fc1.weight", graph::Role::kMatrix, first, step.Get("init").initializer));
+  ASSIGN_OR_RETURN(const ValueId w2, step.Parameter("fc2.weight", graph::Role::kMatrix, second,
+                                                    step.Get("init_out").initializer));
+  const Shape& choices = step.type(places.choice).shape;
+  attributes.Set("experts", first.shape[0]);
+  graph::Graph& graph = step.graph();
+  const double of_sample = static_cast<double>(choices.elements(1, choices.rank()));
+  const ValueId extra = graph.AddMetric(step.path() + ".extra", step.options().global_samples * of_sample, 0);
+  graph.Emit(ops::kExtraRows, step.path() + ".extra", {places.choice_of, places.groups},
+             {{"passes", attributes.Int("passes")}}, std::array<ValueId, 1>{extra});
+  attributes.Set("k", choices[choices.rank() - 1]);
+  return step.Emit1(ops::kExpertPasses, step.path() + ".passes",
+                    {x, weight, places.choice, places.choice_of, places.row_of, places.groups, w1, w2},
+                    attributes);
+}
+
 absl::StatusOr<ValueIds> EmitExperts(StepContext& step) {
   const ValueId x = step.input(0);
   ValueId choice = step.input(1);
@@ -200,9 +237,8 @@ absl::StatusOr<ValueIds> EmitExperts(StepContext& step) {
   if (step.Number("capacity") > 0) {
     ASSIGN_OR_RETURN(choice, EmitDrop(step, choice, weight, experts));
   }
+  ASSIGN_OR_RETURN(const std::int64_t passes, PassesOf(step, experts, tokens[tokens.rank() - 1]));
   ASSIGN_OR_RETURN(const Places places, EmitPlaces(step, choice, experts, features));
-  ASSIGN_OR_RETURN(const ValueId rows, step.Emit1(ops::kSpread, step.path() + ".spread",
-                                                  {x, places.choice_of, places.row_of, choice}, features));
   Sizes first;
   first.Append(experts, experts, graph::Dim::kExpert);
   Sizes second = first;
@@ -213,11 +249,18 @@ absl::StatusOr<ValueIds> EmitExperts(StepContext& step) {
     second.Append(in.shape[i], in.logical[i], in.dims[i]);
   }
   second.Append(hidden.shape[0], hidden.logical[0], hidden.dims[0]);
-  ASSIGN_OR_RETURN(const ValueId h, EmitGrouped(step, "fc1", rows, places, first, in.shape.rank(),
-                                                step.Get("init").initializer, features));
   graph::Attributes activation = features;
   activation.Set("act", step.Word("act"));
   activation.Set("gated", std::int64_t{gated});
+  if (passes > 1) {
+    activation.Set("passes", passes);
+    ASSIGN_OR_RETURN(const ValueId sums, EmitPasses(step, x, weight, places, first, second, activation));
+    return ValueIds{sums};
+  }
+  ASSIGN_OR_RETURN(const ValueId rows, step.Emit1(ops::kSpread, step.path() + ".spread",
+                                                  {x, places.choice_of, places.row_of, choice}, features));
+  ASSIGN_OR_RETURN(const ValueId h, EmitGrouped(step, "fc1", rows, places, first, in.shape.rank(),
+                                                step.Get("init").initializer, features));
   ASSIGN_OR_RETURN(const ValueId scaled, step.Emit1(ops::kExpertActivation, step.path() + ".act",
                                                     {h, weight, places.choice_of}, activation));
   ASSIGN_OR_RETURN(const ValueId made, EmitGrouped(step, "fc2", scaled, places, second, 1,

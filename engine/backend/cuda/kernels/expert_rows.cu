@@ -1,5 +1,7 @@
 #include "engine/backend/cuda/kernels/expert_rows.h"
 
+#include <algorithm>
+
 #include "engine/backend/cuda/kernels/elementwise.cuh"
 #include "engine/backend/cuda/kernels/expert_rows.cuh"
 #include "engine/backend/cuda/profile/scratch_experts.h"
@@ -138,30 +140,53 @@ __global__ void __launch_bounds__(kWarp)
 
 // ---- spread and combine -----------------------------------------------------------------------------------
 
+// What window kernels have blocks for, which take their tokens in turns: most windows but the first have no rows, and blocks that find
+// none cost time too.
+constexpr std::int64_t kBlocksOfWindow = 1056;
+
+unsigned TokenBlocks(const RowPlaces& places) {
+  const std::int64_t blocks = CeilDivide(places.tokens, kThreads / kWarp);
+  return static_cast<unsigned>(places.first > 0 ? std::min(blocks, kBlocksOfWindow) : blocks);
+}
+
+// Whether this is a window behind all rows.
+__device__ __forceinline__ bool IsEmpty(const RowPlaces& places) {
+  return places.first > 0 && EndOfRows(places.last_group) <= places.first;
+}
+
+// Row of the window; −1: the row is in another window, or there is none.
+__device__ __forceinline__ int InWindow(const RowPlaces& places, int row) {
+  const int here = row - places.first;
+  return row >= 0 && here >= 0 && here < places.rows ? here : -1;
+}
+
 // A warp a token, which it reads once. Word: a part of a row that one thread copies.
 template <typename Word>
 __global__ void __launch_bounds__(kThreads)
     SpreadKernel(const RowPlaces places, int words, const Word* __restrict__ x, Word* __restrict__ out) {
-  const std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
-  if (token >= places.tokens) return;
-  const int lane = threadIdx.x % kWarp;
-  const Word* const from = x + token * words;
-  for (int first = 0; first < places.k; first += kWarp) {
-    const int count = min(places.k - first, kWarp);
-    const int rows = lane < count ? places.row_of[token * places.k + first + lane] : -1;
-    if (!__any_sync(kAllLanes, rows >= 0)) continue;
-    for (int base = 0; base < words; base += 2 * kWarp) {
-      const int i = base + lane;
-      const bool one = i < words;
-      const bool two = i + kWarp < words;
-      const Word a = one ? __ldcs(from + i) : Word{};
-      const Word b = two ? __ldcs(from + i + kWarp) : Word{};
-      for (int j = 0; j < count; ++j) {
-        const int row = __shfl_sync(kAllLanes, rows, j);
-        if (row < 0) continue;
-        Word* const to = out + static_cast<std::int64_t>(row) * words + i;
-        if (one) __stcs(to, a);
-        if (two) __stcs(to + kWarp, b);
+  if (IsEmpty(places)) return;
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * (kThreads / kWarp);
+  for (std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
+       token < places.tokens; token += step) {
+    const int lane = threadIdx.x % kWarp;
+    const Word* const from = x + token * words;
+    for (int first = 0; first < places.k; first += kWarp) {
+      const int count = min(places.k - first, kWarp);
+      const int rows = lane < count ? InWindow(places, places.row_of[token * places.k + first + lane]) : -1;
+      if (!__any_sync(kAllLanes, rows >= 0)) continue;
+      for (int base = 0; base < words; base += 2 * kWarp) {
+        const int i = base + lane;
+        const bool one = i < words;
+        const bool two = i + kWarp < words;
+        const Word a = one ? __ldcs(from + i) : Word{};
+        const Word b = two ? __ldcs(from + i + kWarp) : Word{};
+        for (int j = 0; j < count; ++j) {
+          const int row = __shfl_sync(kAllLanes, rows, j);
+          if (row < 0) continue;
+          Word* const to = out + static_cast<std::int64_t>(row) * words + i;
+          if (one) __stcs(to, a);
+          if (two) __stcs(to + kWarp, b);
+        }
       }
     }
   }
@@ -184,9 +209,8 @@ template <typename Word>
 void LaunchSpreadOf(const RowPlaces& places, std::int64_t row_bytes, const void* x, void* out,
                     cudaStream_t stream) {
   const auto words = static_cast<int>(row_bytes / static_cast<std::int64_t>(sizeof(Word)));
-  const auto blocks = static_cast<unsigned>(CeilDivide(places.tokens, kThreads / kWarp));
-  SpreadKernel<Word>
-      <<<blocks, kThreads, 0, stream>>>(places, words, static_cast<const Word*>(x), static_cast<Word*>(out));
+  SpreadKernel<Word><<<TokenBlocks(places), kThreads, 0, stream>>>(places, words, static_cast<const Word*>(x),
+                                                                   static_cast<Word*>(out));
   const auto row_blocks = static_cast<unsigned>(places.rows / graph::kRowAlignment);
   ZeroRowsKernel<Word><<<row_blocks, kThreads, 0, stream>>>(places, words, static_cast<Word*>(out));
 }
@@ -214,40 +238,72 @@ template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads) CombineKernel(const RowPlaces places, std::int64_t columns,
                                                           const T* __restrict__ rows, T* __restrict__ y) {
   constexpr int kInFlight = sizeof(T) == 2 ? 8 : 4;  // rows that are loaded before the first is added
-  const std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
-  if (token >= places.tokens) return;
-  const int lane = threadIdx.x % kWarp;
-  const std::int32_t* const row_of = places.row_of + token * places.k;
-  const int first_rows = lane < places.k ? row_of[lane] : -1;
-  for (std::int64_t base = 0; base < columns; base += kWarp * kWidth) {
-    const std::int64_t column = base + lane * kWidth;
-    float sum[kWidth] = {};
-    for (int j = 0; j < places.k; j += kInFlight) {
-      RowPart<T, kWidth> parts[kInFlight];
-      int row[kInFlight];
+  if (IsEmpty(places)) return;
+  const bool adds = places.first > 0;
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * (kThreads / kWarp);
+  for (std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
+       token < places.tokens; token += step) {
+    const int lane = threadIdx.x % kWarp;
+    const std::int32_t* const row_of = places.row_of + token * places.k;
+    const int first_rows = lane < places.k ? InWindow(places, row_of[lane]) : -1;
+    if (adds && places.k <= kWarp && !__any_sync(kAllLanes, first_rows >= 0)) continue;
+    for (std::int64_t base = 0; base < columns; base += kWarp * kWidth) {
+      const std::int64_t column = base + lane * kWidth;
+      float sum[kWidth] = {};
+      if (adds && column < columns) LoadElements(y + token * columns + column, sum);
+      for (int j = 0; j < places.k; j += kInFlight) {
+        RowPart<T, kWidth> parts[kInFlight];
+        int row[kInFlight];
 #pragma unroll
-      for (int i = 0; i < kInFlight; ++i) {
-        const int at = j + i;
-        row[i] = __shfl_sync(kAllLanes, first_rows, at % kWarp);
-        if (at >= kWarp && at < places.k) row[i] = row_of[at];
-        if (at >= places.k || column >= columns) row[i] = -1;
-        if (row[i] >= 0) parts[i].Load(rows + row[i] * columns + column);
-      }
+        for (int i = 0; i < kInFlight; ++i) {
+          const int at = j + i;
+          row[i] = __shfl_sync(kAllLanes, first_rows, at % kWarp);
+          if (at >= kWarp && at < places.k) row[i] = InWindow(places, row_of[at]);
+          if (at >= places.k || column >= columns) row[i] = -1;
+          if (row[i] >= 0) parts[i].Load(rows + row[i] * columns + column);
+        }
 #pragma unroll
-      for (int i = 0; i < kInFlight; ++i) {
-        if (row[i] >= 0) parts[i].AddTo(sum);
+        for (int i = 0; i < kInFlight; ++i) {
+          if (row[i] >= 0) parts[i].AddTo(sum);
+        }
       }
+      if (column < columns) StoreElements(y + token * columns + column, sum);
     }
-    if (column < columns) StoreElements(y + token * columns + column, sum);
   }
 }
 
 template <typename T, int kWidth>
 void LaunchCombineOf(const RowPlaces& places, std::int64_t columns, const void* rows, void* y,
                      cudaStream_t stream) {
-  const auto blocks = static_cast<unsigned>(CeilDivide(places.tokens, kThreads / kWarp));
-  CombineKernel<T, kWidth>
-      <<<blocks, kThreads, 0, stream>>>(places, columns, static_cast<const T*>(rows), static_cast<T*>(y));
+  CombineKernel<T, kWidth><<<TokenBlocks(places), kThreads, 0, stream>>>(
+      places, columns, static_cast<const T*>(rows), static_cast<T*>(y));
+}
+
+// A thread an expert and window.
+__global__ void __launch_bounds__(kThreads)
+    WindowGroupsKernel(const std::int32_t* __restrict__ groups, std::int64_t experts, std::int64_t rows,
+                       std::int64_t windows, std::int32_t* __restrict__ out) {
+  const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (at >= windows * experts) return;
+  const std::int64_t expert = at % experts;
+  const std::int64_t first = at / experts * rows;
+  const std::int64_t begin = groups[2 * expert];
+  const std::int64_t end = begin + groups[2 * expert + 1];
+  const std::int64_t from = min(max(begin, first), first + rows);
+  const std::int64_t to = min(max(end, first), first + rows);
+  out[2 * at] = static_cast<std::int32_t>(from - first);
+  out[2 * at + 1] = static_cast<std::int32_t>(max(to - from, std::int64_t{0}));
+}
+
+// One thread: a few experts.
+__global__ void ExtraRowsKernel(const std::int32_t* __restrict__ groups, std::int64_t experts,
+                                std::int64_t rows, bool accumulate, double* sum) {
+  std::int64_t extra = 0;
+  for (std::int64_t e = 0; e < experts; ++e) {
+    const std::int64_t end = std::int64_t{groups[2 * e]} + groups[2 * e + 1];
+    extra += max(end - max(std::int64_t{groups[2 * e]}, rows), std::int64_t{0});
+  }
+  *sum = (accumulate ? *sum : 0.0) + static_cast<double>(extra);
 }
 
 // Bytes of shared memory for a number of each expert.
@@ -282,6 +338,18 @@ void LaunchPlace(const std::int32_t* choice, std::int64_t choices, const Experts
   FirstRowsKernel<<<1, kGroupThreads, 0, stream>>>(experts.count, groups);
   PlaceChunksKernel<<<static_cast<unsigned>(chunks), kWarp, shared, stream>>>(
       choice, choices, experts, scratch, groups, choice_of, row_of);
+}
+
+void LaunchWindowGroups(const std::int32_t* groups, std::int64_t experts, std::int64_t rows,
+                        std::int64_t windows, std::int32_t* out, cudaStream_t stream) {
+  if (windows * experts == 0) return;
+  WindowGroupsKernel<<<static_cast<unsigned>(CeilDivide(windows * experts, kThreads)), kThreads, 0, stream>>>(
+      groups, experts, rows, windows, out);
+}
+
+void LaunchExtraRows(const std::int32_t* groups, std::int64_t experts, std::int64_t rows, bool accumulate,
+                     double* sum, cudaStream_t stream) {
+  ExtraRowsKernel<<<1, 1, 0, stream>>>(groups, experts, rows, accumulate, sum);
 }
 
 void LaunchSpread(const RowPlaces& places, std::int64_t row_bytes, const void* x, void* out,

@@ -24,6 +24,10 @@ struct RowPlaces {
   std::int64_t rows = 0;                    // R, a multiple of kRowAlignment
   std::int64_t tokens = 0;
   int k = 0;
+  // Of a window of rows (graph/windows.h): choice_of and rows are its own, row_of counts from row 0 of all.
+  std::int32_t first = 0;  // row of all that is the window's first one
+  const std::int32_t* last_group =
+      nullptr;  // of all rows: first row and number of rows; null: this is no window
 };
 
 // count f32 [samples, experts here] of choice [samples, choices].
@@ -36,11 +40,20 @@ void LaunchPlace(const std::int32_t* choice, std::int64_t choices, const Experts
                  std::int32_t* scratch, std::int64_t rows, std::int32_t* choice_of, std::int32_t* row_of,
                  std::int32_t* groups, cudaStream_t stream);
 
+// groups[E, 2] of all rows → out[windows, E, 2]: those of each window of `rows` rows, counted from its first one.
+void LaunchWindowGroups(const std::int32_t* groups, std::int64_t experts, std::int64_t rows,
+                        std::int64_t windows, std::int32_t* out, cudaStream_t stream);
+
+// *sum (+)= how many rows of the groups [E, 2] are not among the first `rows`.
+void LaunchExtraRows(const std::int32_t* groups, std::int64_t experts, std::int64_t rows, bool accumulate,
+                     double* sum, cudaStream_t stream);
+
 // out[R, row_bytes], the rows of x[T, row_bytes], zeros in those that fill up a group. row_bytes: a multiple of 2.
 void LaunchSpread(const RowPlaces& places, std::int64_t row_bytes, const void* x, void* out,
                   cudaStream_t stream);
 
-// y[T, columns] = Σ over a token's choices, in their order, of rows[row, columns], in fp32, rounded once.
+// y[T, columns] = Σ over a token's choices, in their order, of rows[row, columns], in fp32, rounded once. Of a window that is not
+// the first: added to y, where a token has rows in it.
 void LaunchCombine(const RowPlaces& places, DType dtype, std::int64_t columns, const void* rows, void* y,
                    cudaStream_t stream);
 

@@ -1,5 +1,7 @@
 // Grouped linear layers (ops/grouped_linear.cpp, and in FP8 ops/fp8.h): of bf16 and FP8 in whole 16-byte pieces on Hopper by
 // its tensor cores, else by the plain kernel.
+#include "engine/backend/cuda/launch/prepare_grouped.h"
+
 #include <limits>
 #include <memory>
 
@@ -137,18 +139,13 @@ absl::StatusOr<Enqueue> PrepareSm90a(const Device& device, const GroupedProduct&
 
 absl::StatusOr<Enqueue> PrepareGrouped(const Device& device, const LaunchArgs& args,
                                        const GroupedProduct& product) {
-  // Every thread walks the groups of kWgrad largest first, so that the last tiles are short.
   std::int32_t* order = nullptr;
   if (product.kind == GroupedKind::kWgrad) {
     RETURN_IF_ERROR(ExpectScratch(args.instruction->kernel(), args,
                                   product.experts * static_cast<std::int64_t>(sizeof(std::int32_t))));
     order = reinterpret_cast<std::int32_t*>(args.scratch.data());
   }
-  if (TakesSm90a(device, product)) return PrepareSm90a(device, product, order);
-  return Enqueue([product](cudaStream_t stream, const KernelContext&) {
-    GroupedLinearPortable(product, stream);
-    return ToStatus(cudaGetLastError(), "grouped linear");
-  });
+  return PrepareGroupedProduct(device, product, order);
 }
 
 absl::StatusOr<Enqueue> PreparePlain(const Device& device, const LaunchArgs& args, GroupedKind kind) {
@@ -161,6 +158,15 @@ absl::StatusOr<Enqueue> PrepareFp8(const Device& device, const LaunchArgs& args,
 }
 
 }  // namespace
+
+absl::StatusOr<Enqueue> PrepareGroupedProduct(const Device& device, const GroupedProduct& product,
+                                              std::int32_t* order) {
+  if (TakesSm90a(device, product)) return PrepareSm90a(device, product, order);
+  return Enqueue([product](cudaStream_t stream, const KernelContext&) {
+    GroupedLinearPortable(product, stream);
+    return ToStatus(cudaGetLastError(), "grouped linear");
+  });
+}
 
 absl::StatusOr<Enqueue> PrepareGroupedLinear(Device& device, const LaunchArgs& args) {
   return PreparePlain(device, args, GroupedKind::kForward);
