@@ -162,7 +162,8 @@ const std::vector<Code>& Codes() {
        "it.",
        "model.dropout.attention = 0, or dropout = 0 in the step; dropout.hidden costs little."},
       {"W209", "reference-attention", "Attention runs in the reference kernels",
-       "cuDNN's attention takes 16-bit formats and heads of 64 to 256 elements in multiples of 8. All else "
+       "cuDNN's attention takes 16-bit formats and heads of 64 to 256 elements in multiples of 8, with keys "
+       "and values of one width, or keys of 192 and values of 128. All else "
        "runs in plain kernels that are there to be compared with, some hundred times slower: the message "
        "says "
        "what an iteration is predicted to take with them and with fast ones.",

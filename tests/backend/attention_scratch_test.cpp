@@ -17,6 +17,7 @@ constexpr std::int64_t kGiB = std::int64_t{1} << 30;
 
 struct Sizes {
   std::int64_t batch, queries, keys, heads, kv_heads, head;
+  std::int64_t value_head = 0;  // 0: head
 };
 
 AttentionShape ShapeOf(const Sizes& s, std::int64_t group_bytes = kGradGroupBytes) {
@@ -26,7 +27,7 @@ AttentionShape ShapeOf(const Sizes& s, std::int64_t group_bytes = kGradGroupByte
           .heads = s.heads,
           .kv_heads = s.kv_heads,
           .head = s.head,
-          .value_head = s.head,
+          .value_head = s.value_head > 0 ? s.value_head : s.head,
           .dtype = DType::kBF16,
           .grad_group_bytes = group_bytes};
 }
@@ -64,6 +65,13 @@ TEST_CASE("attention's gradient is cut by samples, then by kv heads, then by que
   // At least one block.
   CHECK(GroupOf(ShapeOf({1, 4096, 4096, 2, 2, 64}, 1)) == "1 samples, 1 kv heads, 128 queries");
   CHECK(GroupOf(ShapeOf({1, 100, 4096, 2, 2, 64}, 1)) == "1 samples, 1 kv heads, 100 queries");
+  // Of DeepSeek-V3: per head 32 MiB, of 144 in 4608 MiB; two samples are cut into one each.
+  CHECK(GroupOf(ShapeOf({2, 4096, 4096, 128, 128, 192, 128})) == "1 samples, 128 kv heads, 4096 queries");
+  // With grouped queries dk and dv of each query head are beside them: 2 · (32 + 1.5 + 1) MiB a kv head.
+  CHECK(GroupOf(ShapeOf({1, 4096, 4096, 8, 4, 192, 128}, 138 * kMiB)) ==
+        "1 samples, 2 kv heads, 4096 queries");
+  CHECK(GroupOf(ShapeOf({1, 4096, 4096, 8, 4, 192, 128}, 137 * kMiB)) ==
+        "1 samples, 1 kv heads, 4096 queries");
   // Without repeatable bits dq in fp32 is all that grows with the queries.
   CHECK(GroupOf(ShapeOf({1, 131072, 131072, 32, 8, 128}), false) == "1 samples, 8 kv heads, 131072 queries");
 }
@@ -80,22 +88,24 @@ TEST_CASE("attention's gradient fits its scratch at 131072 tokens") {
 }
 
 TEST_CASE("the parts of attention's scratch do not overlap") {
-  for (const Sizes& sizes :
-       {Sizes{2, 256, 256, 4, 2, 64}, Sizes{3, 200, 1000, 4, 4, 72}, Sizes{1, 37, 37, 2, 1, 128}}) {
+  for (const Sizes& sizes : {Sizes{2, 256, 256, 4, 2, 64}, Sizes{3, 200, 1000, 4, 4, 72},
+                             Sizes{1, 37, 37, 2, 1, 128}, Sizes{2, 256, 1000, 2, 2, 192, 128}}) {
     for (const bool deterministic : {true, false}) {
       const AttentionShape shape = ShapeOf(sizes, 100000);
       const AttentionGroup group = BackwardGroup(shape, deterministic);
       const AttentionGradLayout layout = CudnnGradLayout(shape, deterministic);
       const std::int64_t rows = group.samples * group.kv_heads * shape.group() * group.queries;
-      const std::int64_t keys =
-          SumsKeyGradients(shape, group) ? group.samples * group.kv_heads * shape.keys * shape.head : 0;
+      const std::int64_t rows_of_keys =
+          SumsKeyGradients(shape, group) ? group.samples * group.kv_heads * shape.keys : 0;
+      const std::int64_t keys = rows_of_keys * shape.head;
+      const std::int64_t values = rows_of_keys * shape.value_head;
       CHECK(layout.row_sums >= layout.workspace_bytes);
       CHECK(layout.accumulator - layout.row_sums >= rows * 4);
       CHECK(layout.dk_part - layout.accumulator >= (deterministic ? 0 : rows * shape.head * 4));
       CHECK(layout.dv_part - layout.dk_part >= keys * 2);
-      CHECK(layout.dk_sum - layout.dv_part >= keys * 2);
+      CHECK(layout.dk_sum - layout.dv_part >= values * 2);
       CHECK(layout.dv_sum - layout.dk_sum >= keys * 4);
-      CHECK(layout.bytes - layout.dv_sum >= keys * 4);
+      CHECK(layout.bytes - layout.dv_sum >= values * 4);
       for (const std::int64_t offset : {layout.row_sums, layout.accumulator, layout.dk_part, layout.dv_part,
                                         layout.dk_sum, layout.dv_sum, layout.bytes}) {
         CHECK(offset % 256 == 0);
@@ -114,7 +124,10 @@ TEST_CASE("cuDNN's workspace fits what attention reserves") {
        {Asked{{2, 1024, 1024, 4, 4, 64}, 16777472}, Asked{{2, 256, 1024, 8, 2, 128}, 16777472},
         Asked{{2, 1000, 1000, 8, 2, 128}, 41746688}, Asked{{2, 200, 1000, 8, 2, 128}, 16580864},
         Asked{{1, 320, 320, 1, 1, 256}, 246016}, Asked{{1, 129, 129, 1, 1, 64}, 98560},
-        Asked{{1, 1, 4096, 1, 1, 64}, 524544}, Asked{{1, 130, 4096, 1, 1, 64}, 1573120}}) {
+        Asked{{1, 1, 4096, 1, 1, 64}, 524544}, Asked{{1, 130, 4096, 1, 1, 64}, 1573120},
+        Asked{{1, 128, 128, 16, 16, 192, 128}, 524544}, Asked{{1, 4096, 4096, 16, 16, 192, 128}, 536871168},
+        Asked{{1, 131, 131, 4, 4, 192, 128}, 393472}, Asked{{2, 512, 512, 4, 2, 192, 128}, 6816000},
+        Asked{{1, 1000, 1000, 4, 4, 192, 128}, 8388864}}) {
     const std::int64_t reserved = CudnnGradLayout(ShapeOf(asked.sizes), true).workspace_bytes;
     CHECK(reserved >= asked.bytes);
     CHECK(reserved <= asked.bytes + kMiB);
@@ -191,6 +204,35 @@ TEST_CASE(
       if (!fast) CHECK(bytes == (backward ? 2 * 128 * 4 * 4 : 0));
       if (fast) CHECK(bytes >= kMiB);
     }
+  }
+}
+
+// Widths of DeepSeek-V2 and V3.
+TEST_CASE(
+    "attention of keys of 192 and values of 128 elements is fast, and of other pairs of widths it is not") {
+  const plan::DeviceProfile profile = CudaProfile();
+  struct Pair {
+    std::int64_t keys, values;
+    std::string_view why;
+    DType dtype = DType::kBF16;
+  };
+  const std::string_view two_widths = "attention whose keys and values are of two widths";
+  for (const Pair& pair : {Pair{192, 128, ""}, Pair{192, 128, "", DType::kF16},
+                           Pair{192, 128, "attention in fp32", DType::kF32}, Pair{96, 64, two_widths},
+                           Pair{128, 192, two_widths}, Pair{192, 192, ""}, Pair{192, 64, two_widths}}) {
+    CAPTURE(pair.keys);
+    CAPTURE(pair.values);
+    const graph::TensorType k = {{2, 384, 4, pair.keys}, pair.dtype};
+    const graph::TensorType v = {{2, 384, 4, pair.values}, pair.dtype};
+    const graph::TensorType positions = {{2, 384}, DType::kI32};
+    const graph::TensorType lse = {{2, 384, 4}, DType::kF32};
+    const std::vector<graph::TensorType> inputs = {k, k, v, positions};
+    const std::vector<graph::TensorType> saved = {k, k, v, positions, v, lse, v};
+    CHECK(profile.slow("attention", inputs, {}).why == pair.why);
+    CHECK(profile.slow("attention_grad", saved, {}).why == pair.why);
+    // The gradients of the scores, or Σ d_o·o.
+    const std::int64_t bytes = profile.scratch_bytes("attention_grad", saved, {}, {});
+    CHECK((pair.why.empty() ? bytes >= 2 * 4 * 384 * 384 * 2 : bytes == 2 * 4 * 384 * 4));
   }
 }
 

@@ -218,6 +218,24 @@ TEST_CASE("warnings of a text: what is small, split or random is not warned of")
   CHECK(OfCode(CheckText(frozen), "W211").empty());
 }
 
+// DeepSeek-V2-Lite's attention, of heads whose keys have 192 elements and whose values have 128, is cuDNN's.
+TEST_CASE("warnings of a text: attention of two widths is slow, but for the widths that cuDNN has") {
+  std::string text = GoodText();
+  text.resize(text.find("[model]"));
+  text = Replaced(text, "extends = [", "extends = [\"ROOT/configs/models/deepseek-v2-lite.toml\", ") +
+         "[model]\ndims = { L = 2 }\n";
+  CHECK(OfCode(CheckText(text, {"training.micro_batch=8"}), "W209").empty());
+  const std::vector<Found> slow = OfCode(
+      CheckText(text, {"training.micro_batch=8", "model.dims.N=64", "model.dims.R=32", "model.dims.U=64"}),
+      "W209");
+  REQUIRE(slow.size() == 1);
+  CHECK((slow[0].message.find("attention whose keys and values are of two widths has no fast kernel; the "
+                              "reference kernels take ") == 0));
+  const std::vector<Found> odd =
+      OfCode(CheckText(text, {"training.micro_batch=8", "model.dims.U=96"}), "W209");
+  CHECK(odd.size() == 1);
+}
+
 // Of models whose steps are text, what can be said of any model.
 TEST_CASE("warnings of a text: padding") {
   const CommandResult result = RunCommand(

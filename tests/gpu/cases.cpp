@@ -314,7 +314,7 @@ std::function<void(Tensors*)> SavedByForward(const Attributes& attributes) {
 // P·(dP − D) before dS·k and dSᵀ·q; with grouped queries also dk and dv of each query head. With Σ_j P_ij = 1
 // and m the largest Σ_i P_ij of a key over the queries and heads that read it (the reference gives it as dv
 // for d_o = 1): the error of o is below u·max|v|, that of dv below u·m·max|d_o|; |dP − D| is below 2·6·σ with
-// σ = 0.75·√E of a sum of E products of variance 0.75², so that of dq is below u·scale·12σ·max|k|, that of dk
+// σ = 0.75·√U of a sum of U products of variance 0.75², so that of dq is below u·scale·12σ·max|k|, that of dk
 // below u·scale·12σ·m·max|q|. A factor 2: each of these is rounded once more in another product's operand
 // (exp of a score in 2⁻²² relative is less). Where dk and dv are sums over chunks of queries, each chunk's
 // are rounded, with grouped queries each head's before: twice u times the sum of the terms' bounds,
@@ -324,7 +324,7 @@ double CudnnExtra(const Attributes& attributes, bool backward, bool summed, size
   const double u = UnitRoundoff(dtype);
   if (!backward) return output == 0 ? 2 * u * 1.5 : 0;
   const Shape& q = inputs[0].type().shape;
-  const double sigma = 0.75 * std::sqrt(static_cast<double>(q[3]));
+  const double sigma = 0.75 * std::sqrt(static_cast<double>(inputs[2].type().shape[3]));
   const double d_score = attributes.Float("scale") * 12 * sigma;
   const double groups =
       static_cast<double>(q[2] / inputs[1].type().shape[2] - 1) * u * ops_test::Scale(expected[output]);
@@ -341,6 +341,7 @@ struct AttentionSizes {
   std::vector<DType> dtypes;
   DimExtent positions = {};      // of the queries; empty: the whole sequence
   std::int64_t group_bytes = 0;  // scratch_attention.h: grad_group_bytes; 0: as it is
+  std::int64_t value_head = 0;   // elements of a head of values; 0: as many as of keys
 };
 
 // Queries as a rank of context parallelism has them: a piece of the sequence.
@@ -367,19 +368,23 @@ void AddAttention(const AttentionSizes& s, GpuCases* cases) {
   const std::int64_t queries = s.positions.empty() ? s.sequence : Length(s.positions);
   const Shape q = {s.batch, queries, s.heads, s.head};
   const Shape k = {s.batch, s.sequence, s.kv_heads, s.head};
+  Shape o = q;
+  Shape v = k;
+  if (s.value_head > 0) o[3] = v[3] = s.value_head;
   const Input positions = Make({s.batch, queries}, Input::kPositions);
   const Input rows = Make({s.batch, queries, s.heads}, Input::kReal);
-  const std::int64_t terms = s.sequence + s.head;
+  const std::int64_t terms = s.sequence + std::max(s.head, s.value_head);
   std::string label = fmt::format("{}, {} heads of {}, {} kv heads, {} tokens", s.label, s.heads, s.head,
                                   s.kv_heads, s.sequence);
+  if (s.value_head > 0) label += fmt::format(", values of {}", s.value_head);
   if (s.window > 0) label += fmt::format(", window {}", s.window);
   for (const Interval& piece : s.positions) label += fmt::format(", {} from {}", piece.length, piece.start);
   if (s.group_bytes > 0) label += fmt::format(", groups of {} bytes", s.group_bytes);
-  cases->push_back({.base = {&ops::kAttention, label, {{q}, {k}, {k}, positions}, attributes, terms, true}});
+  cases->push_back({.base = {&ops::kAttention, label, {{q}, {k}, {v}, positions}, attributes, terms, true}});
   cases->back().dtypes = s.dtypes;
   cases->push_back({.base = {&ops::kAttentionGrad,
                              label,
-                             {{q}, {k}, {k}, positions, {q}, rows, {q}},
+                             {{q}, {k}, {v}, positions, {o}, rows, {o}},
                              attributes,
                              terms * s.heads / s.kv_heads,
                              true}});
@@ -475,6 +480,19 @@ GpuCases AttentionCases() {
            {"cuDNN", 2, 500, 2, 2, 128, 0, kNarrow, {}, 300000},
            {"cuDNN", 1, 512, 2, 1, 64, 150, kNarrow, {}, 1},
            {"cuDNN", 1, 1024, 4, 2, 64, 0, kNarrow, {{256, 256}, {512, 256}}, 1},
+           // Multi-head latent attention: whole, not in blocks of 128 tokens, with grouped queries, a window,
+           // the chunks of a rank, and in groups.
+           {"cuDNN", 2, 128, 2, 2, 192, 0, kNarrow, {}, 0, 128},
+           {"cuDNN", 1, 1024, 4, 4, 192, 0, {DType::kBF16}, {}, 0, 128},
+           {"cuDNN", 2, 131, 4, 4, 192, 0, kNarrow, {}, 0, 128},
+           {"cuDNN", 1, 256, 4, 2, 192, 0, kNarrow, {}, 0, 128},
+           {"cuDNN", 1, 384, 2, 2, 192, 100, kNarrow, {}, 0, 128},
+           {"cuDNN", 2, 1024, 2, 2, 192, 0, kNarrow, {{128, 128}, {768, 128}}, 0, 128},
+           {"cuDNN", 1, 512, 4, 4, 192, 0, kNarrow, {}, 1100000, 128},
+           {"cuDNN", 2, 500, 2, 2, 192, 0, kNarrow, {}, 300000, 128},
+           {"cuDNN", 1, 512, 4, 2, 192, 0, {DType::kBF16}, {}, 1, 128},
+           {"reference", 2, 131, 4, 2, 96, 0, kNarrow, {}, 0, 64},
+           {"reference", 1, 128, 2, 2, 192, 0, {DType::kF32}, {}, 0, 128},
            {"reference", 2, 131, 4, 2, 64, 0, {DType::kF32}},
            {"reference", 2, 131, 4, 2, 60, 0, kFloats},
            {"reference", 1, 256, 2, 1, 60, 100, kFloats},

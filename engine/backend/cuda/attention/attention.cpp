@@ -112,14 +112,15 @@ class GraphBuilder {
   Tensor Like(const Tensor& x, cudnnDataType_t type = CUDNN_DATA_FLOAT) {
     return Virtual(x.sizes, x.strides, type);
   }
-  Tensor Queries(Uid uid, const HeadStrides& strides) {
-    return Real(uid, QuerySizes(), {strides.sample, strides.head, strides.token, 1}, io_);
+  // `head`: the spec's for q and k and their gradients, its value_head for v and o and theirs.
+  Tensor Queries(Uid uid, const HeadStrides& strides, std::int64_t head) {
+    return Real(uid, QuerySizes(head), {strides.sample, strides.head, strides.token, 1}, io_);
   }
-  Tensor Keys(Uid uid, const HeadStrides& strides) {
-    return Real(uid, KeySizes(), {strides.sample, strides.head, strides.token, 1}, io_);
+  Tensor Keys(Uid uid, const HeadStrides& strides, std::int64_t head) {
+    return Real(uid, KeySizes(head), {strides.sample, strides.head, strides.token, 1}, io_);
   }
-  Tensor KeysTransposed(Uid uid, const HeadStrides& strides) {
-    return Real(uid, {spec_.batch, spec_.kv_heads, spec_.head, spec_.keys},
+  Tensor KeysTransposed(Uid uid, const HeadStrides& strides, std::int64_t head) {
+    return Real(uid, {spec_.batch, spec_.kv_heads, head, spec_.keys},
                 {strides.sample, strides.head, 1, strides.token}, io_);
   }
   // A head group may begin at any head, so only elements are aligned.
@@ -137,8 +138,8 @@ class GraphBuilder {
   }
   Tensor Rows() { return Virtual(RowSizes(), Packed(RowSizes())); }
 
-  Sizes QuerySizes() const { return {spec_.batch, spec_.heads, spec_.queries, spec_.head}; }
-  Sizes KeySizes() const { return {spec_.batch, spec_.kv_heads, spec_.keys, spec_.head}; }
+  Sizes QuerySizes(std::int64_t head) const { return {spec_.batch, spec_.heads, spec_.queries, head}; }
+  Sizes KeySizes(std::int64_t head) const { return {spec_.batch, spec_.kv_heads, spec_.keys, head}; }
   Sizes RowSizes() const { return {spec_.batch, spec_.heads, spec_.queries, 1}; }
   static Sizes Packed(const Sizes& sizes) {
     return {sizes[1] * sizes[2] * sizes[3], sizes[2] * sizes[3], sizes[3], 1};
@@ -304,10 +305,10 @@ Tensor GraphBuilder::Mask(const Tensor& scores) {
 }
 
 void GraphBuilder::Forward() {
-  const Tensor q = Queries(kQ, spec_.q);
-  const Tensor k = KeysTransposed(kK, spec_.k);
-  const Tensor v = Keys(kV, spec_.v);
-  const Tensor o = Queries(kO, spec_.o);
+  const Tensor q = Queries(kQ, spec_.q, spec_.head);
+  const Tensor k = KeysTransposed(kK, spec_.k, spec_.head);
+  const Tensor v = Keys(kV, spec_.v, spec_.value_head);
+  const Tensor o = Queries(kO, spec_.o, spec_.value_head);
   const Tensor lse = Lse();
   const Tensor raw = Scores();
   Product(q, k, raw);
@@ -330,23 +331,23 @@ void GraphBuilder::KeyGradient(const Tensor& scores, const Tensor& queries, cons
     Product(transposed, queries, d_keys);
     return;
   }
-  const Sizes sizes = {spec_.batch, spec_.heads, spec_.keys, spec_.head};
+  const Sizes sizes = {spec_.batch, spec_.heads, spec_.keys, d_keys.sizes[3]};
   const Tensor of_each_head = Virtual(sizes, Packed(sizes), io_);
   Product(transposed, queries, of_each_head);
   Reduce(CUDNN_REDUCE_TENSOR_ADD, of_each_head, d_keys);
 }
 
 void GraphBuilder::Backward() {
-  const Tensor q = Queries(kQ, spec_.q);
-  const Tensor k = KeysTransposed(kK, spec_.k);
-  const Tensor v = KeysTransposed(kV, spec_.v);
-  const Tensor o = Queries(kO, spec_.o);
-  const Tensor d_o = Queries(kDO, spec_.d_o);
+  const Tensor q = Queries(kQ, spec_.q, spec_.head);
+  const Tensor k = KeysTransposed(kK, spec_.k, spec_.head);
+  const Tensor v = KeysTransposed(kV, spec_.v, spec_.value_head);
+  const Tensor o = Queries(kO, spec_.o, spec_.value_head);
+  const Tensor d_o = Queries(kDO, spec_.d_o, spec_.value_head);
   const Tensor lse = Lse();
   const Tensor scale = Scalar(kScale);
 
-  // Σ_E d_o·o; the product with 1 is what makes a real tensor of the sum.
-  const Tensor d_o_o = Virtual(QuerySizes(), Packed(QuerySizes()));
+  // Σ_U d_o·o; the product with 1 is what makes a real tensor of the sum.
+  const Tensor d_o_o = Virtual(o.sizes, Packed(o.sizes));
   Binary(CUDNN_POINTWISE_MUL, d_o, o, d_o_o);
   const Tensor sums = Rows();
   Reduce(CUDNN_REDUCE_TENSOR_ADD, d_o_o, sums);
@@ -357,23 +358,23 @@ void GraphBuilder::Backward() {
   Product(q, k, raw);
   const Tensor shifted = Binary(CUDNN_POINTWISE_SUB, Binary(CUDNN_POINTWISE_MUL, raw, scale), lse);
   const Tensor probabilities = Unary(CUDNN_POINTWISE_EXP, Mask(shifted));
-  KeyGradient(probabilities, d_o, Keys(kDV, spec_.dv));
+  KeyGradient(probabilities, d_o, Keys(kDV, spec_.dv, spec_.value_head));
 
   const Tensor d_probabilities = Scores();
   Product(d_o, v, d_probabilities);
   const Tensor centred = Binary(CUDNN_POINTWISE_SUB, d_probabilities, row_sums);
   const Tensor d_scores =
       Binary(CUDNN_POINTWISE_MUL, Binary(CUDNN_POINTWISE_MUL, centred, probabilities), scale);
-  KeyGradient(d_scores, q, Keys(kDK, spec_.dk));
+  KeyGradient(d_scores, q, Keys(kDK, spec_.dk, spec_.head));
 
-  const Tensor keys = Virtual(KeySizes(), {spec_.k.sample, spec_.k.head, spec_.k.token, 1}, io_);
+  const Tensor keys = Virtual(KeySizes(spec_.head), {spec_.k.sample, spec_.k.head, spec_.k.token, 1}, io_);
   Reshape(k, keys);
-  const Tensor dq = Queries(kDQ, spec_.dq);
+  const Tensor dq = Queries(kDQ, spec_.dq, spec_.head);
   if (spec_.deterministic) {
     Product(d_scores, keys, dq);
     return;
   }
-  const Tensor accumulator = Real(kAccumulator, QuerySizes(), Packed(QuerySizes()), CUDNN_DATA_FLOAT);
+  const Tensor accumulator = Real(kAccumulator, dq.sizes, Packed(dq.sizes), CUDNN_DATA_FLOAT);
   Product(d_scores, keys, accumulator);
   Unary(CUDNN_POINTWISE_IDENTITY, accumulator, dq);
 }
@@ -421,9 +422,9 @@ absl::Status ToStatus(cudnnStatus_t status, const char* what) {
 
 std::string AttentionSpec::ToString() const {
   std::string text =
-      fmt::format("{} B{} S{} T{} H{} K{} E{} window {} {} scale {} q {} k {} v {} o {} lse {}",
-                  backward ? "backward" : "forward", batch, queries, keys, heads, kv_heads, head, window,
-                  Name(dtype), scale, Text(q), Text(k), Text(v), Text(o), Text(lse));
+      fmt::format("{} B{} S{} T{} H{} K{} E{} U{} window {} {} scale {} q {} k {} v {} o {} lse {}",
+                  backward ? "backward" : "forward", batch, queries, keys, heads, kv_heads, head, value_head,
+                  window, Name(dtype), scale, Text(q), Text(k), Text(v), Text(o), Text(lse));
   if (!backward) return text;
   return text + fmt::format(" d_o {} dq {} dk {} dv {}{}", Text(d_o), Text(dq), Text(dk), Text(dv),
                             deterministic ? " deterministic" : "");

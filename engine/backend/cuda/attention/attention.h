@@ -46,7 +46,8 @@ struct AttentionSpec {
   std::int64_t keys = 0;
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
-  std::int64_t head = 0;
+  std::int64_t head = 0;        // elements of q and k
+  std::int64_t value_head = 0;  // of v and o
   std::int64_t window = 0;
   DType dtype = DType::kBF16;  // or kF16
   float scale = 1;

@@ -143,6 +143,7 @@ AttentionSpec SpecOf(const AttentionProblem& p, const AttentionShape& s, bool ba
                      .heads = p.heads,
                      .kv_heads = p.kv_heads,
                      .head = p.head,
+                     .value_head = p.value_head,
                      .window = p.window < p.keys ? p.window : 0,
                      .dtype = p.dtype,
                      .scale = p.scale,
@@ -176,20 +177,20 @@ AttentionOperands OperandsOf(const AttentionProblem& p, std::byte* scratch,
           .workspace = scratch};
 }
 
-// Key gradients that are summed: one execution's, and the kernel that adds them.
+// Gradients of keys, or of values, that are summed: one execution's, and the kernel that adds them.
 struct KeyGradients {
   AttentionView part;
   AttentionKeySum sum;
 };
 KeyGradients SumOf(const AttentionProblem& p, const AttentionShape& s, const AttentionView& out,
-                   std::byte* part, std::byte* sum) {
-  const AttentionView view = {part, p.keys * p.kv_heads * p.head, p.kv_heads * p.head, p.head, p.head};
+                   std::int64_t head, std::byte* part, std::byte* sum) {
+  const AttentionView view = {part, p.keys * p.kv_heads * head, p.kv_heads * head, head, head};
   return {view,
           {.dtype = p.dtype,
            .samples = p.batch,
            .keys = s.keys,
            .kv_heads = p.kv_heads,
-           .head = p.head,
+           .head = head,
            .part = part,
            .part_keys = p.keys,
            .sum = reinterpret_cast<float*>(sum),
@@ -220,8 +221,8 @@ absl::StatusOr<Enqueue> PrepareWithCudnn(Device& device, const LaunchArgs& args,
       AttentionProblem p = ProblemOf(problem, s, part, chunk);
       AttentionStep step;
       if (backward && SumsKeyGradients(s, group)) {
-        KeyGradients dk = SumOf(p, s, p.dk, scratch + layout.dk_part, scratch + layout.dk_sum);
-        KeyGradients dv = SumOf(p, s, p.dv, scratch + layout.dv_part, scratch + layout.dv_sum);
+        KeyGradients dk = SumOf(p, s, p.dk, s.head, scratch + layout.dk_part, scratch + layout.dk_sum);
+        KeyGradients dv = SumOf(p, s, p.dv, s.value_head, scratch + layout.dv_part, scratch + layout.dv_sum);
         dk.sum.first = dv.sum.first = &chunk == &chunks.front();
         dk.sum.last = dv.sum.last = &chunk == &chunks.back();
         p.dk = dk.part;

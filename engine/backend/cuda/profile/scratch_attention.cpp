@@ -27,13 +27,17 @@ void SetAttributes(const graph::Attributes& attributes, AttentionShape* shape) {
   shape->grad_group_bytes = attributes.Int("grad_group_bytes", kGradGroupBytes);
 }
 
+// Keys and values of two widths that cuDNN's forward and backward pass take: those of multi-head latent attention in
+// DeepSeek-V2 and V3 (arXiv:2405.04434, arXiv:2412.19437).
+bool HasPairOfWidths(const AttentionShape& shape) { return shape.head == 192 && shape.value_head == 128; }
+
 // Of one query head of one sample, in cuDNN's workspace (9.19's own numbers): the deterministic form keeps
 // the gradients of the scores in 2 bytes each, in blocks of 64 queries and 128 keys; with grouped queries dk
 // and dv of each query head stand there before they are summed.
 std::int64_t WorkspaceBytes(const AttentionShape& shape, std::int64_t queries, bool deterministic) {
   const std::int64_t scores = deterministic ? RoundedUp(queries, 64) * RoundedUp(shape.keys, 128) * 2 : 0;
   const std::int64_t key_gradients =
-      shape.group() > 1 ? 2 * shape.keys * shape.head * SizeOf(shape.dtype) : 0;
+      shape.group() > 1 ? shape.keys * (shape.head + shape.value_head) * SizeOf(shape.dtype) : 0;
   return scores + key_gradients;
 }
 // dq in fp32.
@@ -54,7 +58,7 @@ std::int64_t EvenPart(std::int64_t total, std::int64_t most) {
 
 std::int64_t GradScratch(const AttentionShape& shape, bool deterministic) {
   if (CudnnCarriesOut(shape)) return CudnnGradLayout(shape, deterministic).bytes;
-  // The reference kernels' Σ_E d_o·o.
+  // The reference kernels' Σ_U d_o·o.
   return Aligned(shape.batch * shape.heads * shape.queries * SizeOf(DType::kF32));
 }
 
@@ -95,8 +99,8 @@ std::string_view WhyNotCudnn(const AttentionShape& shape) {
   if (shape.softcap > 0) return "attention with a soft cap";
   if (shape.alibi) return "attention with linear biases";
   if (shape.sinks) return "attention with sinks";
-  // cuDNN has engines for some such pairs; which of them take this graph, masks and gradient too, has not been measured.
-  if (shape.head != shape.value_head) return "attention whose keys and values are of two widths";
+  if (shape.head != shape.value_head && !HasPairOfWidths(shape))
+    return "attention whose keys and values are of two widths";
   if (shape.dtype != DType::kBF16 && shape.dtype != DType::kF16) return "attention in fp32";
   if (shape.head < 64) return "attention of heads of less than 64 elements";
   if (shape.head > 256) return "attention of heads of more than 256 elements";
@@ -164,9 +168,8 @@ AttentionGradLayout CudnnGradLayout(const AttentionShape& shape, bool determinis
   const AttentionGroup group = BackwardGroup(shape, deterministic);
   const std::int64_t kv_heads = group.samples * group.kv_heads;
   const std::int64_t heads = kv_heads * shape.group();
-  const std::int64_t key_elements = SumsKeyGradients(shape, group) ? kv_heads * shape.keys * shape.head : 0;
-  const std::int64_t part_bytes = Aligned(key_elements * SizeOf(shape.dtype));
-  const std::int64_t sum_bytes = Aligned(key_elements * SizeOf(DType::kF32));
+  const std::int64_t keys = SumsKeyGradients(shape, group) ? kv_heads * shape.keys : 0;
+  const auto bytes_of = [&](std::int64_t head, DType dtype) { return Aligned(keys * head * SizeOf(dtype)); };
   AttentionGradLayout layout;
   layout.workspace_bytes =
       Aligned(heads * WorkspaceBytes(shape, group.queries, deterministic) + kMarginBytes);
@@ -174,10 +177,10 @@ AttentionGradLayout CudnnGradLayout(const AttentionShape& shape, bool determinis
   layout.accumulator = layout.row_sums + Aligned(heads * group.queries * SizeOf(DType::kF32));
   layout.dk_part =
       layout.accumulator + Aligned(heads * AccumulatorBytes(shape, group.queries, deterministic));
-  layout.dv_part = layout.dk_part + part_bytes;
-  layout.dk_sum = layout.dv_part + part_bytes;
-  layout.dv_sum = layout.dk_sum + sum_bytes;
-  layout.bytes = layout.dv_sum + sum_bytes;
+  layout.dv_part = layout.dk_part + bytes_of(shape.head, shape.dtype);
+  layout.dk_sum = layout.dv_part + bytes_of(shape.value_head, shape.dtype);
+  layout.dv_sum = layout.dk_sum + bytes_of(shape.head, DType::kF32);
+  layout.bytes = layout.dv_sum + bytes_of(shape.value_head, DType::kF32);
   return layout;
 }
 
@@ -227,10 +230,12 @@ plan::SlowPath SlowAttention(std::string_view kernel, Types inputs, const graph:
   const std::string_view why = WhyNotCudnn(shape);
   if (!why.empty()) return {.kind = plan::SlowPath::Kind::kReference, .why = why};
   if (shape.window == 0) return {};
-  const double products = backward ? 5 : 2;
+  // Products with queries or keys, and with values or their gradients, of 2 FLOPs an element and pair.
+  const auto elements =
+      static_cast<double>((backward ? 3 : 1) * shape.head + (backward ? 2 : 1) * shape.value_head);
   return {.kind = plan::SlowPath::Kind::kMasked,
           .why = "attention within a window",
-          .flops = products * 2 * static_cast<double>(shape.batch * shape.heads * shape.head) *
+          .flops = 2 * elements * static_cast<double>(shape.batch * shape.heads) *
                    PairsComputed(shape, backward, deterministic)};
 }
 

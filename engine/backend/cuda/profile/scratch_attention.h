@@ -1,5 +1,5 @@
 // What attention works on and where its backward pass keeps what: the scratch rules and the launchers read
-// the same. B batch, S queries, T keys, H heads, K kv heads, E elements of a head.
+// the same. B batch, S queries, T keys, H heads, K kv heads, E elements of a head, U of a head of values.
 #pragma once
 
 #include <cstddef>
@@ -85,7 +85,7 @@ bool SumsKeyGradients(const AttentionShape& shape, const AttentionGroup& group);
 // Offsets in bytes, all multiples of 256; cuDNN's workspace stands at 0.
 struct AttentionGradLayout {
   std::int64_t workspace_bytes = 0;  // what cuDNN may ask for
-  std::int64_t row_sums = 0;         // Σ_E d_o·o of a group, fp32
+  std::int64_t row_sums = 0;         // Σ_U d_o·o of a group, fp32
   std::int64_t accumulator = 0;      // dq of a group, fp32; unused by the deterministic form
   // Where key gradients are sums, of a group: dk and dv of one execution, and their sums so far in fp32.
   std::int64_t dk_part = 0, dv_part = 0;
