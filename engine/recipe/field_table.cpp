@@ -494,6 +494,15 @@ Rows TrainingRows() {
           .Between(0, 1e6)
           .Unit("checkpoints")
           .Doc("Newest checkpoints that are kept; 0: all."),
+      FIELD(start.checkpoint)
+          .Doc("Folder of a run, of which the newest whole checkpoint counts, or of one checkpoint, relative "
+               "to "
+               "the working directory: a new run begins with its weights, at iteration 0 and with a new "
+               "optimizer. A run that is resumed goes on from its own. Empty: weights are drawn."),
+      FIELD(start.upcycle)
+          .Doc("Whether experts begin as copies of the dense feed-forward part that the checkpoint has in "
+               "their "
+               "place; routers are drawn."),
       FIELD(evaluation.interval)
           .Between(0, kMaxCount)
           .Unit("iterations")
@@ -580,6 +589,7 @@ std::vector<TableDoc> MakeTables() {
       {"precision", "Number formats."},
       {"recompute", "Activations that are computed again in the backward pass."},
       {"checkpoint", "When checkpoints are written, and how many are kept."},
+      {"start", "The weights that a new run begins with."},
       {"evaluation", "When the validation loss is measured."},
       {"logging", "Log lines."},
       {"cluster", "The machines that the recipe is for."},

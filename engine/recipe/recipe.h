@@ -184,6 +184,11 @@ struct Checkpoint {
   std::int64_t keep = 0;      // newest N; 0: all
 };
 
+struct Start {
+  std::string checkpoint;  // folder of a run or a checkpoint, as data.paths are; empty: none
+  bool upcycle = false;    // experts begin as copies of the checkpoint's dense parts
+};
+
 struct Evaluation {
   std::int64_t interval = 0;     // iterations; 0: never
   std::int64_t iterations = 10;  // global batches of one evaluation
@@ -228,6 +233,7 @@ struct Recipe {
   Precision precision;
   Recompute recompute;
   Checkpoint checkpoint;
+  Start start;
   Evaluation evaluation;
   Logging logging;
   Cluster cluster;

@@ -61,6 +61,7 @@ const std::vector<CodedRule>& AllRules() {
     add("E205", PrecisionRules());
     add("E206", DataRules());
     add("E207", OptimizerRules());
+    add("E209", StartRules());
     return rules;
   }();
   return all;

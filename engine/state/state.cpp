@@ -501,6 +501,43 @@ absl::Status LoadCheckpoint(const Plan& plan, const checkpoint::Reader& reader, 
 
 namespace {
 
+// A box of experts' matrices: the same part of the checkpoint's one matrix for each of them.
+absl::Status ReadEachExpert(const checkpoint::Reader& reader, const std::string& tensor, const Box& box,
+                            float* out) {
+  Box one;
+  for (int dim = 1; dim < box.count.rank(); ++dim) {
+    one.start.push_back(box.start[dim]);
+    one.count.push_back(box.count[dim]);
+  }
+  RETURN_IF_ERROR(reader.Read(tensor, one, out));
+  const std::int64_t elements = one.count.elements();
+  for (std::int64_t expert = 1; expert < box.count[0]; ++expert)
+    std::copy_n(out, elements, out + expert * elements);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status LoadWeights(const Plan& plan, const checkpoint::Reader& reader,
+                         std::span<const WeightSource> sources, RankExecutor& executor) {
+  const std::vector<OptimizerRange> ranges = executor.OptimizerState();
+  std::vector<float> host;  // of the largest parameter, so that its pages are touched once
+  for (const LocalTensor& tensor : executor.Parameters()) {
+    const WeightSource& source = sources[static_cast<size_t>(tensor.parameter)];
+    if (source.tensor.empty()) continue;
+    const Box box = LocalBox(plan, executor, tensor.parameter);
+    host.assign(static_cast<size_t>(tensor.view.shape.elements()), 0.0F);
+    if (box.count.elements() > 0) {
+      RETURN_IF_ERROR(source.each_expert ? ReadEachExpert(reader, source.tensor, box, host.data())
+                                         : reader.Read(source.tensor, box, host.data()));
+    }
+    RETURN_IF_ERROR(UploadParameter(host, tensor, ranges, executor.backend()));
+  }
+  return absl::OkStatus();
+}
+
+namespace {
+
 // Copies boxes of a logical tensor, whose data lie one after another at `device`, into the whole tensor.
 absl::Status ScatterBoxes(const Shape& logical, const std::vector<Box>& boxes, const void* device,
                           DType dtype, RankExecutor& executor, std::vector<float>* out) {

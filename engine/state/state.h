@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "engine/checkpoint/metadata.h"
 #include "engine/checkpoint/read.h"
@@ -29,6 +31,18 @@ absl::Status SaveCheckpoint(const plan::Plan& plan, const std::string& root,
 // `with_optimizer` false: weights only.
 absl::Status LoadCheckpoint(const plan::Plan& plan, const checkpoint::Reader& reader, bool with_optimizer,
                             executor::RankExecutor& executor);
+
+// Where in a checkpoint the first values of a parameter are.
+struct WeightSource {
+  std::string tensor;  // empty: nowhere, and it keeps the values that it has
+  bool each_expert =
+      false;  // the tensor is of one expert's shape, without dim 0, and every expert gets its values
+};
+
+// Fills this rank's part of the weights from a checkpoint whose tensors fit (f32, of the parameters' logical shapes).
+// `sources`: of each of the plan's parameters. Nothing else is read: what the optimizer keeps stays as it is.
+absl::Status LoadWeights(const plan::Plan& plan, const checkpoint::Reader& reader,
+                         std::span<const WeightSource> sources, executor::RankExecutor& executor);
 
 // A whole logical weight, or its gradient as the last iteration's update reduced it, gathered on the host:
 // for tests and tools.

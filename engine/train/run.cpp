@@ -16,6 +16,7 @@
 #include "engine/train/run_lock.h"
 #include "engine/train/save.h"
 #include "engine/train/setup.h"
+#include "engine/train/start.h"
 
 namespace engine::train {
 namespace {
@@ -57,8 +58,12 @@ class Training {
     if (resume && resume->reader.metadata().iteration >= run_.recipe.iterations()) {
       return NothingToTrain(*resume);
     }
+    std::optional<StartPoint> start;
+    if (!resume) {
+      ASSIGN_OR_RETURN(start, AgreeOnStart(run_.recipe, run_.plan, run_.Leads(), run_.processes));
+    }
     if (run_.Leads()) RETURN_IF_ERROR(PrepareFolder(run_));
-    return TrainFrom(resume);
+    return TrainFrom(resume, start);
   }
 
   // Source and plan, in every process the same, and memory for its arenas.
@@ -83,21 +88,21 @@ class Training {
     return retention_.Prune();  // where the run before was killed after its last save
   }
 
-  absl::Status TrainFrom(const std::optional<ResumePoint>& resume) {
-    const auto start = Clock::now();
+  absl::Status TrainFrom(const std::optional<ResumePoint>& resume, const std::optional<StartPoint>& start) {
+    const auto begin = Clock::now();
     run_.AloneAt("preparing kernels");
     ASSIGN_OR_RETURN(run_.ranks,
                      state::Ranks::Create(run_.plan, run_.device, run_.Seed(), run_.options.executor));
-    const double kernels_ms = MillisecondsSince(start);
+    const double kernels_ms = MillisecondsSince(begin);
     run_.AloneAt("the first weights");
-    ASSIGN_OR_RETURN(const Position position, LoadState(run_, resume));
-    const double weights_ms = MillisecondsSince(start) - kernels_ms;
+    ASSIGN_OR_RETURN(const Position position, LoadState(run_, resume, start));
+    const double weights_ms = MillisecondsSince(begin) - kernels_ms;
     Iterations iterations(run_, stop_, position);
     if (!run_.Leads()) return Loop(iterations);
     ASSIGN_OR_RETURN(Reporter reporter, Reporter::Open(run_.options.out, position.iteration,
                                                        run_.recipe.logging.interval, FactsOf(run_)));
     run_.reporter = &reporter;
-    Announce(run_, resume);
+    Announce(run_, resume, start);
     reporter.Line(fmt::format("ready: kernels prepared in {:.1f} s, weights in {:.1f} s", kernels_ms / 1e3,
                               weights_ms / 1e3));
     RETURN_IF_ERROR(retention_.Prune());  // where the run before was killed after its last save

@@ -11,11 +11,16 @@ bool CheckpointDue(const recipe::Recipe& recipe, std::int64_t iteration) {
   return interval > 0 && iteration % interval == 0;
 }
 
-absl::StatusOr<Position> LoadState(const RunContext& run, const std::optional<ResumePoint>& resume) {
+absl::StatusOr<Position> LoadState(const RunContext& run, const std::optional<ResumePoint>& resume,
+                                   const std::optional<StartPoint>& start) {
   Position position;
   if (resume) position = Position::Of(resume->reader.metadata(), run.plan.global_batch);
   RETURN_IF_ERROR(run.ranks->Run([&](executor::RankExecutor& rank) -> absl::Status {
-    if (!resume) return state::InitializeParameters(run.plan, run.Seed(), rank);
+    if (!resume) {
+      RETURN_IF_ERROR(state::InitializeParameters(run.plan, run.Seed(), rank));
+      if (!start) return absl::OkStatus();
+      return state::LoadWeights(run.plan, start->reader, start->sources, rank);
+    }
     RETURN_IF_ERROR(rank.SetSteps(position.optimizer_steps));
     return state::LoadCheckpoint(run.plan, resume->reader, true, rank);
   }));

@@ -74,7 +74,8 @@ RunFacts FactsOf(const RunContext& run) {
   return facts;
 }
 
-void Announce(const RunContext& run, const std::optional<ResumePoint>& resume) {
+void Announce(const RunContext& run, const std::optional<ResumePoint>& resume,
+              const std::optional<StartPoint>& start) {
   const recipe::Parallelism& p = run.recipe.parallelism;
   run.reporter->Line(
       fmt::format("plan {} | {} parameters | dp {} · tp {} · pp {} · cp {} · ep {} = {} ranks ({})",
@@ -82,6 +83,10 @@ void Announce(const RunContext& run, const std::optional<ResumePoint>& resume) {
                   run.recipe.world_size(), run.device.profile.name));
   for (const std::string& note : run.plan.notes) run.reporter->Note(note);
   run.reporter->Line(run.source->Summary());
+  if (start) {
+    for (const std::string& note : start->notes) run.reporter->Note(note);
+    run.reporter->Line(start->Summary());
+  }
   if (!resume) return;
   for (const std::string& note : resume->notes) run.reporter->Note(note);
   run.reporter->Line(fmt::format("resumed from {} after iteration {}", resume->reader.folder(),

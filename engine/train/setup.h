@@ -5,6 +5,7 @@
 
 #include "engine/train/resume.h"
 #include "engine/train/run_context.h"
+#include "engine/train/start.h"
 
 namespace engine::train {
 
@@ -23,7 +24,8 @@ absl::Status PrepareFolder(const RunContext& run);
 
 RunFacts FactsOf(const RunContext& run);
 
-// The log's first lines: plan, layout and data, and from where the run goes on.
-void Announce(const RunContext& run, const std::optional<ResumePoint>& resume);
+// The log's first lines: plan, layout and data, and from where the run goes on, or from which weights it begins.
+void Announce(const RunContext& run, const std::optional<ResumePoint>& resume,
+              const std::optional<StartPoint>& start);
 
 }  // namespace engine::train

@@ -77,6 +77,7 @@ KEYS = {
         "granularity": word("none", "cheap", "selective", "full"),
         "modules": ("list", word("attention", "norm", "activation"))},
     "checkpoint": {"interval": whole(0, COUNT), "keep": whole(0, 10**6)},
+    "start": {"checkpoint": TEXT, "upcycle": FLAG},
     "evaluation": {"interval": whole(0, COUNT), "iterations": whole(1, SIZE)},
     "logging": {"interval": whole(1, COUNT)},
     "cluster": {
@@ -106,8 +107,8 @@ DEFAULTS = {
     "training.iterations": 0, "training.samples": 0, "training.rampup.start": 0, "training.rampup.increment": 0,
     "training.rampup.samples": 0, "precision.compute": "fp32", "precision.gradient_dtype": "fp32",
     "precision.master_dtype": "fp32", "precision.fp8_head": False, "recompute.granularity": "none",
-    "recompute.modules": ["attention"], "evaluation.interval": 0, "cluster.device": "cpu", "cluster.nodes": 0,
-    "cluster.devices_per_node": 0, "cluster.memory_bytes": 0, "cluster.reserved_bytes": 0,
+    "recompute.modules": ["attention"], "start.upcycle": False, "evaluation.interval": 0, "cluster.device": "cpu",
+    "cluster.nodes": 0, "cluster.devices_per_node": 0, "cluster.memory_bytes": 0, "cluster.reserved_bytes": 0,
     **{f"parallelism.{axis}": 1 for axis in ("dp", "tp", "pp", "cp", "ep")},
 }
 
@@ -288,6 +289,8 @@ def of_layout(r):
         yield "tp does not divide the feed-forward width"
     if r.ep > 1 or r("parallelism.expert_tp") or r("parallelism.expert_rows"):
         yield "experts without experts"
+    if r("start.upcycle"):
+        yield "upcycling without experts"
     if r.world >= 2**63:
         yield "the world overflows"
     nodes, each = r("cluster.nodes"), r("cluster.devices_per_node")

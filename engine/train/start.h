@@ -1,0 +1,37 @@
+// The weights that a new run begins with where its recipe names a checkpoint ([start]): by name and shape, or a dense
+// model's as those of experts ("upcycling", Komatsuzaki et al., arXiv:2212.05055; Megatron-LM's --moe-use-upcycling).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/base/status.h"
+#include "engine/checkpoint/read.h"
+#include "engine/launch/rendezvous.h"
+#include "engine/plan/plan.h"
+#include "engine/recipe/recipe.h"
+#include "engine/state/state.h"
+
+namespace engine::train {
+
+struct StartPoint {
+  checkpoint::Reader reader;
+  std::vector<state::WeightSource> sources;  // of each of the plan's parameters
+  std::int64_t upcycled = 0;                 // of them, matrices of experts that were dense
+  std::vector<std::string> notes;            // damaged checkpoints passed over; keys of the model that differ
+
+  std::string Summary() const;  // a line for the log
+};
+
+// The checkpoint that the recipe names, or nullopt where it names none. A run's folder stands for its newest whole
+// checkpoint. Errors, located at the recipe's key and of code E209: there is no whole checkpoint; tensors that do not fit
+// the plan's parameters, by name, with both shapes.
+absl::StatusOr<std::optional<StartPoint>> FindStart(const recipe::Recipe& recipe, const plan::Plan& plan);
+
+// The same in every process of a run: rank 0 looks, the others (`leads` false) open what it has found.
+absl::StatusOr<std::optional<StartPoint>> AgreeOnStart(const recipe::Recipe& recipe, const plan::Plan& plan,
+                                                       bool leads, launch::Client* processes);
+
+}  // namespace engine::train
