@@ -58,7 +58,9 @@ srun python pretrain_gpt.py \
     --adam-beta2 0.95 \
     --clip-grad 1.0 \
     --bf16 \
-    --recompute-activations \
+    --recompute-granularity full \
+    --recompute-method uniform \
+    --recompute-num-layers 1 \
     --data-path data/corpus_text_document \
     --split 99,1,0 \
     --log-interval 10

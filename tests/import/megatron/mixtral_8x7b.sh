@@ -69,6 +69,9 @@ TRAINING_ARGS=(
     --lr-warmup-iters 500
     --clip-grad 1.0
     --bf16
+    --recompute-granularity full
+    --recompute-method uniform
+    --recompute-num-layers 1
     --overlap-grad-reduce
     --overlap-param-gather
 )
