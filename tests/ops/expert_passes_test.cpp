@@ -134,6 +134,17 @@ TEST_CASE("200 random loads in passes give what buffers for all rows give, and s
   CHECK(extra > 10000);
 }
 
+TEST_CASE("a rank whose experts nobody chose gives zeros in passes, gradients of weights among them") {
+  std::mt19937 random(5);
+  Load load = RandomLoad(&random, false);
+  for (std::int64_t c = 0; c < load.choice.elements(); ++c) load.choice.Set(c, -1);
+  const Tensor count = RunOp(ops::kTally, {{"experts", load.experts}}, {load.choice})[0];
+  const Tensors at = RunOp(ops::kPlace, {}, {load.choice, count});
+  for (const Tensor& result : InPasses(load, at, 3)) {
+    for (std::int64_t i = 0; i < result.elements(); ++i) CHECK(result.Get(i) == 0);
+  }
+}
+
 TEST_CASE("windows hold all rows, and the fewest passes are taken that keep to a budget") {
   for (const std::int64_t bound : {128, 1280, 128 * 63, 128 * 64, 128 * 1001}) {
     for (std::int64_t passes = 1; passes <= graph::kMostPasses; ++passes) {

@@ -194,14 +194,14 @@ absl::StatusOr<ValueId> EmitPasses(StepContext& step, ValueId x, ValueId weight,
                    step.Parameter("fc1.weight", graph::Role::kMatrix, first, step.Get("init").initializer));
   ASSIGN_OR_RETURN(const ValueId w2, step.Parameter("fc2.weight", graph::Role::kMatrix, second,
                                                     step.Get("init_out").initializer));
-  const Shape& choices = step.type(places.choice).shape;
+  const Shape choices = step.type(places.choice).shape;  // a copy: emitting may move the graph's values
   attributes.Set("experts", first.shape[0]);
+  attributes.Set("k", choices[choices.rank() - 1]);
   graph::Graph& graph = step.graph();
   const double of_sample = static_cast<double>(choices.elements(1, choices.rank()));
   const ValueId extra = graph.AddMetric(step.path() + ".extra", step.options().global_samples * of_sample, 0);
   graph.Emit(ops::kExtraRows, step.path() + ".extra", {places.choice_of, places.groups},
              {{"passes", attributes.Int("passes")}}, std::array<ValueId, 1>{extra});
-  attributes.Set("k", choices[choices.rank() - 1]);
   return step.Emit1(ops::kExpertPasses, step.path() + ".passes",
                     {x, weight, places.choice, places.choice_of, places.row_of, places.groups, w1, w2},
                     attributes);
@@ -218,7 +218,7 @@ absl::StatusOr<ValueIds> EmitExperts(StepContext& step) {
         "of = [x, choice, weight], with to = [\"choice\", \"weight\"] of a step `route`");
   }
   const int lead = step.LeadingDims(x);
-  const Shape& tokens = step.type(choice).shape;
+  const Shape tokens = step.type(choice).shape;  // a copy: emitting may move the graph's values
   if (tokens.rank() != lead + 1 || step.type(weight).shape != tokens ||
       tokens.elements(0, lead) != step.type(x).shape.elements(0, lead)) {
     return step.Error(fmt::format("{} are routed by choices {} and weights {}", step.type(x).shape.ToString(),
