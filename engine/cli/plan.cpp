@@ -22,6 +22,7 @@
 #include "engine/plan/canonical.h"
 #include "engine/plan/json.h"
 #include "engine/plan/print.h"
+#include "engine/predict/experts.h"
 #include "engine/predict/print.h"
 #include "engine/predict/trace.h"
 
@@ -91,8 +92,10 @@ std::string DeviceMemory(const plan::Plan& plan, const recipe::Recipe& recipe) {
 std::string Text(const plan::Plan& plan, const recipe::Recipe& recipe, const PlanArguments& arguments) {
   if (arguments.json) return JsonText(plan, recipe, arguments);
   if (arguments.full) return FullText(plan, arguments.rank);
+  const predict::Prediction prediction = predict::Predict(plan, recipe.cluster);
   std::string text = plan::Summary(plan) + DeviceMemory(plan, recipe) +
-                     predict::PredictionText(plan, recipe.cluster, predict::Predict(plan, recipe.cluster));
+                     predict::PredictionText(plan, recipe.cluster, prediction) +
+                     predict::ExpertsText(plan, recipe.cluster, prediction);
   if (arguments.rank >= 0) text = CoordinatesText(plan, arguments.rank) + text;
   return text;
 }

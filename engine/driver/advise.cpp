@@ -11,7 +11,7 @@ std::vector<Diagnostic> Advise(const recipe::Recipe& recipe, const plan::Plan& p
   const ModelSteps steps(recipe);
   const AdviceSubject subject{recipe, plan, time, profile, report, steps};
   for (const std::span<const Advice> family :
-       {DeviceAdvice(), KernelAdvice(), TrainingAdvice(), RunAdvice()}) {
+       {DeviceAdvice(), KernelAdvice(), ExpertAdvice(), TrainingAdvice(), RunAdvice()}) {
     for (const Advice advise : family) advise(subject);
   }
   SortAndUnique(&warnings);

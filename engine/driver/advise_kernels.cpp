@@ -35,6 +35,7 @@ struct Product {
   graph::NodeId node = -1;
   Side out = {}, in = {};
   std::int64_t elements = 0;  // of the weight, on all ranks
+  bool of_experts = false;    // one for each expert, on its rows
 };
 
 Product ProductOf(const AdviceSubject& s, graph::NodeId id,
@@ -43,9 +44,10 @@ Product ProductOf(const AdviceSubject& s, graph::NodeId id,
   const graph::Value& weight = s.steps.graph().value(node.inputs[1]);
   const auto known = weights.find(weight.name);
   const Shape& local = known != weights.end() ? known->second->local : weight.type.shape;
-  Product product{.node = id, .elements = weight.type.shape.elements()};
+  Product product{
+      .node = id, .elements = weight.type.shape.elements(), .of_experts = node.op == &ops::kGroupedLinear};
   const int out = local.rank() - static_cast<int>(node.attributes.Int("in_dims"));
-  for (int dim = 0; dim < local.rank(); ++dim) {
+  for (int dim = product.of_experts ? 1 : 0; dim < local.rank(); ++dim) {
     Side& side = dim < out ? product.out : product.in;
     const graph::Dim meaning = weight.type.meaning(dim);
     side.size *= local[dim];
@@ -60,7 +62,8 @@ std::vector<Product> ProductsOf(const AdviceSubject& s) {
     weights[parameter.name] = &s.plan.values[static_cast<std::size_t>(parameter.value)];
   std::vector<Product> products;
   for (graph::NodeId i = 0; i < std::ssize(s.steps.graph().nodes()); ++i) {
-    if (s.steps.node(i).op == &ops::kLinear) products.push_back(ProductOf(s, i, weights));
+    const graph::OpDef* op = s.steps.node(i).op;
+    if (op == &ops::kLinear || op == &ops::kGroupedLinear) products.push_back(ProductOf(s, i, weights));
   }
   return products;
 }
@@ -72,17 +75,18 @@ std::int64_t Multiprocessors(const std::string& device) {
   return 132;  // H100 SXM, H200
 }
 
-// The narrowest result of a product, forward or backward: of those with features on either side, but for small ones that
+// The narrowest result of a product of all tokens, forward or backward: of those with features on either side, but for small ones that
 // stand beside them (adapters, low ranks), which take little of the time. 0: there is none.
 std::int64_t NarrowestOf(const std::vector<Product>& products) {
   constexpr std::int64_t kShare = 10;  // a tenth of the largest
   std::int64_t largest = 0;
   for (const Product& product : products) {
-    if (product.out.features || product.in.features) largest = std::max(largest, product.elements);
+    if (!product.of_experts && (product.out.features || product.in.features))
+      largest = std::max(largest, product.elements);
   }
   std::int64_t narrowest = 0;
   for (const Product& product : products) {
-    if (kShare * product.elements < largest) continue;
+    if (product.of_experts || kShare * product.elements < largest) continue;
     for (const Side& side : {product.out, product.in}) {
       if (side.features && (narrowest == 0 || side.size < narrowest)) narrowest = side.size;
     }

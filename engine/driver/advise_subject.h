@@ -34,6 +34,7 @@ struct AdviceSubject {
 using Advice = void (*)(const AdviceSubject&);
 std::span<const Advice> DeviceAdvice();    // W1.. and W2..: the layout and what the device makes of it
 std::span<const Advice> KernelAdvice();    // W2.. of the sizes and forms of the model's kernels
+std::span<const Advice> ExpertAdvice();    // W2.. of experts
 std::span<const Advice> TrainingAdvice();  // W3..: what the model learns
 std::span<const Advice> RunAdvice();       // W4..: evaluation and checkpoints
 

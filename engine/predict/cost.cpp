@@ -152,6 +152,16 @@ double CostModel::Bytes(const plan::Instruction& instruction) const {
   return bytes;
 }
 
+bool CostModel::HasRows(const plan::Instruction& instruction) const {
+  const auto is_rows = [&](const plan::BufferRef& ref) {
+    if (ref.value < 0) return false;
+    const plan::LocalValue& value = plan_.values[static_cast<size_t>(ref.value)];
+    return value.local.rank() > 1 && value.layout.dims()[0] == graph::Dim::kSlot;
+  };
+  return std::any_of(instruction.inputs.begin(), instruction.inputs.end(), is_rows) ||
+         std::any_of(instruction.outputs.begin(), instruction.outputs.end(), is_rows);
+}
+
 double CostModel::KernelSeconds(const plan::Instruction& instruction) const {
   const DeviceConstants& constants = cpu_ ? kCpu : kCuda;
   const plan::SlowPath::Kind slow =
@@ -168,15 +178,16 @@ double CostModel::KernelSeconds(const plan::Instruction& instruction) const {
     if (!cpu_) share *= ProductShare(instruction.work());
     if (!instruction.inputs.empty() && instruction.inputs[0].dtype == DType::kF32) share *= constants.float32;
   }
+  const double rows = rows_ != 1 && HasRows(instruction) ? rows_ : 1;
   if (InPasses(instruction)) {  // its products and what moves rows follow each other
-    return Launches(instruction) * constants.launch_s + flops / (share * matmul_flops_) +
-           instruction.work().bytes / (rate.memory * memory_bandwidth_);
+    return Launches(instruction) * constants.launch_s + rows * flops / (share * matmul_flops_) +
+           rows * instruction.work().bytes / (rate.memory * memory_bandwidth_);
   }
   // Two ranks of one node, which meet before it and behind it.
   double far = 0;
   if (instruction.direct()) far = TermBytes(instruction) / (kDirectRate.share * intra_node_bandwidth_);
-  return constants.launch_s + std::max({flops / (share * matmul_flops_),
-                                        Bytes(instruction) / (rate.memory * memory_bandwidth_), far});
+  return constants.launch_s + std::max({rows * flops / (share * matmul_flops_),
+                                        rows * Bytes(instruction) / (rate.memory * memory_bandwidth_), far});
 }
 
 CostModel::Link CostModel::MakeLink(const std::vector<std::int64_t>& ranks) const {

@@ -24,6 +24,9 @@ class CostModel {
   // Both must outlive it. kFast: as if a fast kernel did their work.
   CostModel(const plan::Plan& plan, const recipe::Cluster& cluster, Kernels kernels = Kernels::kAsPlanned);
 
+  // From here on kernels of experts work on so many times the mean rows (graph/rows.h).
+  void ScaleRows(double times) { rows_ = times; }
+
   // Of a kernel or a collective, alone on its stream.
   double Seconds(const plan::Instruction& instruction) const;
   // What a pushed sum leaves to compute: the parts that arrived are added up.
@@ -50,6 +53,7 @@ class CostModel {
   double Bytes(const plan::Instruction& instruction) const;
   double Bytes(const plan::BufferRef& ref) const;
   void NoteRows(const plan::Instruction& place);
+  bool HasRows(const plan::Instruction& instruction) const;
   Link LinkOf(const plan::Group& group) const;
   Link MakeLink(const std::vector<std::int64_t>& ranks) const;
 
@@ -57,6 +61,7 @@ class CostModel {
   const recipe::Cluster& given_;
   Kernels kernels_;
   bool cpu_ = false;
+  double rows_ = 1;  // times the mean
   // Of a rank, gaps filled.
   double matmul_flops_ = 0, memory_bandwidth_ = 0, intra_node_bandwidth_ = 0, inter_node_bandwidth_ = 0;
   std::int64_t ranks_per_node_ = 1;

@@ -188,6 +188,25 @@ const std::vector<Code>& Codes() {
        "and so "
        "are their gradients. The message says how many bytes they take where that is more than logits_bytes.",
        "Nothing else between head and loss; a smaller micro_batch; or tp, which splits the vocabulary."},
+      {"W212", "few-rows", "An expert has few rows of a microbatch",
+       "A token is a row for each expert that it goes to. Products of experts work in blocks of 128 rows, "
+       "and blocks that are partly "
+       "empty take as long as full ones.",
+       "A larger micro_batch; or more ep in the place of dp, as ranks of ep bring their tokens together."},
+      {"W213", "unbalanced-experts", "Nothing balances experts that ranks of ep share",
+       "All ranks wait for the one whose experts are chosen most. Routers without a loss of balance, and "
+       "without a correction of their "
+       "scores, tend to send most tokens to a few experts. The message says what an iteration is predicted "
+       "to take where expert e is "
+       "chosen in proportion to 1 / (e + 1)^0.7, and where all tokens choose experts of one rank.",
+       "aux_loss in the step route, or bias_rate; or ep = 1."},
+      {"W214", "rows-take-memory",
+       "Rows of experts take more than a quarter of a device, for loads that hardly occur",
+       "No load may overflow the buffers of rows, so that with ep they have room for the tokens of all its "
+       "ranks: many times the rows "
+       "of an even load.",
+       "recompute.granularity = \"full\", which keeps one layer's rows at a time; a smaller micro_batch; "
+       "less ep."},
 
       {"W301", "training-ends-in-warmup", "The training ends before the warm-up does",
        "The learning rate never reaches its highest value.",

@@ -82,6 +82,22 @@ const std::vector<Case>& Cases() {
        "all logits of a microbatch exist at once, 6.14 GiB on a rank, and once more as gradients: "
        "loss.cross_entropy is not computed in chunks with its head, since nothing before the head is "
        "trained"},
+      {"W212",
+       "qwen3-moe-s-1gpu",
+       {"training.micro_batch=1", "data.sequence_length=1024"},
+       "an expert has 64 rows of a microbatch in the mean, and products work in blocks of 128: 50 % of a "
+       "block is empty"},
+      {"W213",
+       "mixtral-s-ep2",
+       {"block.mlp.steps.router.aux_loss=0"},
+       "nothing balances the experts of layers.0.mlp.router.route, which 2 ranks share: where they are "
+       "chosen as Zipf's law "
+       "has it (exponent 0.7), an iteration takes 1.26 times as long, at the worst 1.67 times"},
+      {"W214",
+       "mixtral-s-ep2",
+       {"parallelism.ep=2", "cluster.memory_bytes=\"80 GB\""},
+       "rows of experts take 20.37 GiB of a device's 74.51 GiB: there is room for the worst load, 2.0 times "
+       "the mean"},
       {"W301",
        small,
        {"training.iterations=100"},
@@ -207,6 +223,14 @@ TEST_CASE("check: what is said of Adam's numbers is not said of another optimize
     CHECK(adamw_codes.contains(code));
     CHECK(!sgd_codes.contains(code));
   }
+}
+
+TEST_CASE("check: widths of experts' products are sizes of products, too") {
+  std::vector<std::string> messages;
+  for (const Json& diagnostic : Check("mixtral-s-1gpu", {"model.dims.F=14300"})) {
+    if (diagnostic["code"] == "W205") messages.push_back(diagnostic["message"]);
+  }
+  CHECK(messages == Sets{"layers.0.mlp.experts.fc2 contracts 14300 features on a rank, no multiple of 64"});
 }
 
 TEST_CASE("check: no warning is without a case above") {
