@@ -16,16 +16,16 @@
 namespace engine::import {
 namespace {
 
-constexpr std::array<std::string_view, 7> kYarnFlags = {"--yarn-rotary-scaling-factor",
-                                                        "--yarn-original-max-position-embeddings",
-                                                        "--yarn-beta-fast",
-                                                        "--yarn-beta-slow",
-                                                        "--yarn-mscale",
-                                                        "--yarn-mscale-all-dim",
-                                                        "--no-yarn-correction-range-round-to-int"};
+constexpr std::array<std::string_view, 7> kYarnStepFlags = {"--yarn-rotary-scaling-factor",
+                                                            "--yarn-original-max-position-embeddings",
+                                                            "--yarn-beta-fast",
+                                                            "--yarn-beta-slow",
+                                                            "--yarn-mscale",
+                                                            "--yarn-mscale-all-dim",
+                                                            "--no-yarn-correction-range-round-to-int"};
 
 bool IsOfYarn(std::string_view flag) {
-  return std::find(kYarnFlags.begin(), kYarnFlags.end(), flag) != kYarnFlags.end();
+  return std::find(kYarnStepFlags.begin(), kYarnFlags.end(), flag) != kYarnFlags.end();
 }
 
 // What a decoder's keys do not say: reads the keys that other parts have set.
