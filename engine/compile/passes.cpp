@@ -190,8 +190,15 @@ absl::Status ParametersPass(Compilation* c) {
           return std::find(node.outputs.begin(), node.outputs.end(), metric.sum) != node.outputs.end();
         });
     if (made_by == first.logical.nodes().end()) return Internal("metric {}: nothing adds to it", metric.name);
-    c->plan.metrics.push_back(
-        {.name = metric.name, .count = metric.count, .weight = metric.weight, .unit = made_by->unit});
+    if (metric.classes > 0 && c->plan.metrics.empty())
+      return Internal("metric {}: the first one is one number (plan::ScalarOf)", metric.name);
+    const std::int64_t first_number = c->plan.numbers();
+    c->plan.metrics.push_back({.name = metric.name,
+                               .count = metric.count,
+                               .weight = metric.weight,
+                               .unit = made_by->unit,
+                               .classes = metric.classes,
+                               .first = first_number});
   }
   for (const ProgramGraph* program : c->programs()) {
     LinkParameters(program->logical, program->cut, &c->plan);

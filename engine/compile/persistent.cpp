@@ -82,8 +82,9 @@ Persistent MapBuckets(const plan::Plan& plan, const plan::StagePlan& stage) {
     if (value.metric >= 0) {
       plan::BufferRef sum = stage.scalars;
       sum.value = id;
-      sum.offset += plan::ScalarOf(value.metric) * SizeOf(sum.dtype);
-      sum.elements = 1;
+      const plan::PlanMetric& metric = plan.metrics[static_cast<size_t>(value.metric)];
+      sum.offset += plan::ScalarOf(metric.first) * SizeOf(sum.dtype);
+      sum.elements = metric.numbers();
       persistent.values[id] = sum;
     }
     if (value.parameter < 0) continue;
@@ -142,7 +143,7 @@ Persistent PlacePersistent(const StageInputs& inputs, const plan::Plan& plan, Un
                            stage->index);
   for (const plan::Bucket& bucket : of.buckets) of.parameter_count += bucket.elements;
   PlaceBuckets(storage, &stage->cursor, &of.memory, &of.buckets);
-  of.scalars = stage->ReserveFlat(plan::ScalarsFor(plan.metrics.size()), DType::kF64, &of.memory.control);
+  of.scalars = stage->ReserveFlat(plan::ScalarsFor(plan.numbers()), DType::kF64, &of.memory.control);
   of.control = stage->ReserveFlat(plan::kControlNumbers, DType::kF64, &of.memory.control);
   Persistent persistent = MapBuckets(plan, of);
   if (inputs.train != nullptr) PlaceDerived(*inputs.train, plan, stage, &persistent.values);

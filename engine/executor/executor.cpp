@@ -266,8 +266,8 @@ absl::Status RankExecutor::Launch(std::int64_t iteration, const LearningRates& r
 
 std::vector<double> RankExecutor::MetricSums(const std::vector<double>& scalars) const {
   std::vector<double> sums;
-  for (size_t m = 0; m < plan_.metrics.size(); ++m)
-    sums.push_back(scalars[static_cast<size_t>(plan::ScalarOf(static_cast<std::int32_t>(m)))]);
+  for (std::int64_t n = 0; n < plan_.numbers(); ++n)
+    sums.push_back(scalars[static_cast<size_t>(plan::ScalarOf(n))]);
   return sums;
 }
 

@@ -57,7 +57,7 @@ struct LearningRates {
 };
 
 struct IterationResult {
-  std::vector<double> sums = {};  // of Plan::metrics, over all ranks and microbatches
+  std::vector<double> sums = {};  // all numbers of Plan::metrics, over all ranks and microbatches
   double grad_norm = 0;
   double learning_rate = 0;  // that the update took; a skipped one changed nothing with it
   std::int64_t steps = 0;    // optimizer steps done so far

@@ -111,6 +111,12 @@ ValueId Graph::AddMetric(std::string name, double count, double weight) {
   return sum;
 }
 
+ValueId Graph::AddCounts(std::string name, std::int64_t classes, double count) {
+  const ValueId sum = AddAccumulator(name, {.shape = {classes}, .dtype = DType::kF64}, kNoValue);
+  metrics_.push_back({.name = std::move(name), .sum = sum, .count = count, .weight = 0, .classes = classes});
+  return sum;
+}
+
 ValueIds Graph::Emit(const OpDef& op, std::string name, ValueIds inputs, Attributes attributes,
                      std::span<const ValueId> into) {
   std::vector<TensorType> types;

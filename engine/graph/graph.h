@@ -123,14 +123,16 @@ struct Parameter {
 // kPrepare, of local graphs alone: once an iteration, before the first microbatch.
 enum class Phase : std::uint8_t { kForward, kBackward, kPrepare };
 
-// A number that a model gives of a batch: a loss, or something to be watched.
+// A number that a model gives of a batch: a loss, or something to be watched. Or a number of each of several classes, as how
+// often each of a layer's experts was chosen.
 struct Metric {
   std::string name;
-  ValueId sum = kNoValue;  // the accumulator, f64, of a sum over the batch
+  ValueId sum = kNoValue;  // the accumulator, f64, of a sum over the batch: [], or [classes]
   double count = 1;        // how many terms a global batch gives: tokens, samples. The metric is sum / count
   // Its factor in the objective, of which gradients are taken: Σ weight · sum / count. The nodes that make the sum hold the
   // factor. 0: it is only watched.
   double weight = 1;
+  std::int64_t classes = 0;  // of which the sum has a number each; 0: it is one number
 };
 
 // A piece of a model in which its nodes stand together. The units, in order of execution, are the chain along which a
@@ -220,6 +222,9 @@ class Graph {
 
   // Makes the metric's accumulator.
   ValueId AddMetric(std::string name, double count, double weight);
+  // The same of a metric that counts how often each of `classes` classes comes, and is only watched: f64[classes]. `count`:
+  // of all classes together.
+  ValueId AddCounts(std::string name, std::int64_t classes, double count);
   const std::vector<Metric>& metrics() const { return metrics_; }
   ValueId logits() const { return logits_; }
   void set_logits(ValueId logits) { logits_ = logits; }

@@ -267,7 +267,10 @@ struct PlanMetric {
   std::string name;
   double count = 1;  // that the sum over Plan::global_batch is divided by
   double weight = 1;
-  std::int32_t unit = 0;  // that makes it
+  std::int32_t unit = 0;     // that makes it
+  std::int64_t classes = 0;  // it has a number of each; 0: it is one number
+  std::int64_t first = 0;    // where its numbers begin among those of all metrics
+  std::int64_t numbers() const { return classes > 0 ? classes : 1; }
 };
 
 // Parameters that are reduced and updated alike lie in one flat buffer: one collective, one kernel.
@@ -370,7 +373,7 @@ struct StagePlan {
   ByKind<Ends> ends;
   std::vector<Bucket> buckets;
   BufferRef
-      scalars;  // f64: the first metric's sum, the sum of squared gradients, the other metrics' (ScalarOf)
+      scalars;  // f64: the metrics' first number, the sum of squared gradients, their other numbers (ScalarOf)
   BufferRef control;  // f64[kControlNumbers], plan/control.h
   // Quantised weights and others that are made when an iteration begins, and read by all its microbatches.
   std::vector<BufferRef> derived;
@@ -390,12 +393,11 @@ struct StagePlan {
   std::int32_t update() const { return ends[ProgramKind::kTrain].last; }
 };
 
-// Which of StagePlan::scalars is a metric's sum, and how many there are.
+// Which of StagePlan::scalars is a number of the metrics (PlanMetric::first), and how many there are. The first metric is one
+// number, so that those of each lie one behind the other.
 inline constexpr std::int32_t kSquaresScalar = 1;
-constexpr std::int32_t ScalarOf(std::int32_t metric) { return metric == 0 ? 0 : metric + 1; }
-constexpr std::int64_t ScalarsFor(std::size_t metrics) {
-  return std::max<std::int64_t>(2, static_cast<std::int64_t>(metrics) + 1);
-}
+constexpr std::int64_t ScalarOf(std::int64_t number) { return number == 0 ? 0 : number + 1; }
+constexpr std::int64_t ScalarsFor(std::int64_t numbers) { return std::max<std::int64_t>(2, numbers + 1); }
 
 inline constexpr std::string_view kZeroBubble = "zero_bubble";
 
@@ -459,15 +461,20 @@ struct Plan {
   std::string ProgramName(std::int32_t program) const;
   // Microbatches of such a program that run at once.
   std::int64_t HalvesOf(ProgramKind kind) const { return FactsOf(kind).trains ? halves : 1; }
+  // How many numbers all metrics have together.
+  std::int64_t numbers() const {
+    return metrics.empty() ? 0 : metrics.back().first + metrics.back().numbers();
+  }
   // The mean of a metric, of its sum over so many samples.
   double MeanOf(size_t metric, double sum, std::int64_t samples) const {
     return sum / (metrics[metric].count * static_cast<double>(samples) / static_cast<double>(global_batch));
   }
-  // What gradients are of: Σ weight · mean over the metrics, of their sums over so many samples.
+  // What gradients are of: Σ weight · mean over the metrics, of the sums of all numbers over so many samples.
   double Objective(const std::vector<double>& sums, std::int64_t samples) const {
     double objective = 0;
     for (size_t m = 0; m < metrics.size(); ++m) {
-      if (metrics[m].weight != 0) objective += metrics[m].weight * MeanOf(m, sums[m], samples);
+      if (metrics[m].weight == 0) continue;
+      objective += metrics[m].weight * MeanOf(m, sums[static_cast<size_t>(metrics[m].first)], samples);
     }
     return objective;
   }

@@ -33,9 +33,8 @@ plan::MemoryBreakdown MemoryOf(const recipe::Recipe& recipe, std::int64_t halves
     evaluation += chunk.evaluation.fed_bytes + chunk.evaluation.transfer_bytes;
     evaluate = std::max(evaluate, chunk.evaluation.bytes);
   }
-  memory.control +=
-      Aligned(plan::ScalarsFor(static_cast<std::size_t>(states.metrics)) * SizeOf(DType::kF64)) +
-      Aligned(plan::kControlNumbers * SizeOf(DType::kF64));
+  memory.control += Aligned(plan::ScalarsFor(states.numbers) * SizeOf(DType::kF64)) +
+                    Aligned(plan::kControlNumbers * SizeOf(DType::kF64));
   memory.control += Aligned(tensors * ops::kScaleNumbers * SizeOf(DType::kF32));
   memory.transients = Aligned(std::max({begin, pass + states.sum_bytes, states.update_bytes}));
   memory.evaluation = std::max<std::int64_t>(

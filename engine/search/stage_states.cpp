@@ -97,11 +97,11 @@ void TimeUpdate(const Segment& update, const predict::CostModel& costs, StageSta
 ModelParameters ParametersOfProbe(const recipe::Recipe& recipe, const Plan& probe) {
   ModelParameters all;
   constexpr std::int32_t kBlock = 1;  // the first
-  const auto of_block = std::count_if(probe.metrics.begin(), probe.metrics.end(),
-                                      [&](const plan::PlanMetric& metric) { return metric.unit == kBlock; });
+  std::int64_t of_block = 0;          // numbers of its metrics
+  for (const plan::PlanMetric& metric : probe.metrics)
+    of_block += metric.unit == kBlock ? metric.numbers() : 0;
   const std::int64_t more = recipe.model.layers - static_cast<std::int64_t>(probe.units.size() - 2);
-  all.plan.metrics.resize(
-      static_cast<size_t>(static_cast<std::int64_t>(probe.metrics.size()) + more * of_block));
+  all.plan.metrics = {{.name = "all of them", .classes = probe.numbers() + more * of_block}};
   const std::int32_t layers = static_cast<std::int32_t>(recipe.model.layers);
   const std::vector<graph::Unit>& units = probe.units;
   all.plan.units = {units.front()};
@@ -161,8 +161,8 @@ StageStates StatesOfStage(const recipe::Recipe& recipe, const compile::FlatExcha
   stage.buckets = compile::MakeBuckets(plan, used, early, zero_stage, shape.embedding ? 0 : last);
   compile::PlaceBuckets(compile::StorageOf(recipe, exchange, /*training=*/true), &cursor, &states.memory,
                         &stage.buckets);
-  stage.scalars = {.elements = plan::ScalarsFor(plan.metrics.size()), .dtype = DType::kF64};
-  states.metrics = static_cast<std::int64_t>(plan.metrics.size());
+  stage.scalars = {.elements = plan::ScalarsFor(plan.numbers()), .dtype = DType::kF64};
+  states.numbers = plan.numbers();
   stage.control = {.elements = plan::kControlNumbers, .dtype = DType::kF64};
   const predict::CostModel costs(plan, recipe.cluster);
   ExchangeInPasses(exchange, shape, *parameters, profile, costs, stage, &states);

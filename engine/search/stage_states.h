@@ -44,7 +44,7 @@ struct TwoStreams {
 // What a stage keeps whatever its microbatches do, and the exchange and update of it.
 struct StageStates {
   plan::MemoryBreakdown memory;  // parameters, gradients and optimizer
-  std::int64_t metrics = 1;      // of the whole model, which every stage has room for
+  std::int64_t numbers = 1;      // of the whole model's metrics, which every stage has room for
   std::int64_t update_bytes = 0;
   std::int64_t sum_bytes = 0;  // where pushed gradients arrive
   // Of a block, where early: of all its buckets, as experts have one of their own.

@@ -16,7 +16,7 @@ absl::Status Evaluate(const RunContext& run, std::int64_t iteration) {
   const std::int64_t batches = run.recipe.evaluation.iterations;
   // The n-th evaluation of a run has samples of its own; so a resumed run evaluates on the same ones.
   const std::int64_t nth = (iteration - 1) / run.recipe.evaluation.interval;
-  std::vector<double> all(run.plan.metrics.size(), 0);
+  std::vector<double> all(static_cast<size_t>(run.plan.numbers()), 0);
   for (std::int64_t b = 0; b < batches; ++b) {
     const std::int64_t first = (nth * batches + b) * run.plan.global_batch;
     const executor::FeedFunction feed = MakeFeed(run.plan, *run.source, data::Split::kValid, first);

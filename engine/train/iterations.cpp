@@ -1,6 +1,8 @@
 #include "engine/train/iterations.h"
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -14,12 +16,23 @@
 namespace engine::train {
 namespace {
 
-// Nothing of a model whose one metric is the loss.
+// Nothing of a model whose one metric is the loss. Of counts the largest and the smallest, by their mean.
 std::vector<std::pair<std::string, double>> MetricsOf(const plan::Plan& plan, const std::vector<double>& sums,
                                                       std::int64_t samples) {
   std::vector<std::pair<std::string, double>> metrics;
-  for (size_t m = 0; m < plan.metrics.size() && plan.metrics.size() > 1; ++m)
-    metrics.emplace_back(plan.metrics[m].name, plan.MeanOf(m, sums[m], samples));
+  for (size_t m = 0; m < plan.metrics.size() && plan.metrics.size() > 1; ++m) {
+    const plan::PlanMetric& metric = plan.metrics[m];
+    const auto first = sums.begin() + metric.first;
+    if (metric.classes == 0) {
+      metrics.emplace_back(metric.name, plan.MeanOf(m, *first, samples));
+      continue;
+    }
+    const double mean =
+        std::accumulate(first, first + metric.classes, 0.0) / static_cast<double>(metric.classes);
+    const auto [least, most] = std::minmax_element(first, first + metric.classes);
+    metrics.emplace_back(metric.name + "_max", *most / mean);
+    metrics.emplace_back(metric.name + "_min", *least / mean);
+  }
   return metrics;
 }
 

@@ -158,6 +158,23 @@ absl::Status MetricsMadeOnce(const plan::Plan& plan, std::int32_t index, const p
   return absl::OkStatus();
 }
 
+// The numbers of each metric lie behind those of the metric before, and every stage has room for all, and for the sum of
+// squares.
+absl::Status NumbersFit(const plan::Plan& plan) {
+  std::int64_t first = 0;
+  for (const plan::PlanMetric& metric : plan.metrics) {
+    if (metric.first != first)
+      return Internal("the numbers of {} begin at {}, not at {}", metric.name, metric.first, first);
+    first += metric.numbers();
+  }
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const std::int64_t scalars = plan.stages[s].scalars.elements;
+    if (scalars != plan::ScalarsFor(first))
+      return Internal("stage {} has {} scalars, not {}", s, scalars, plan::ScalarsFor(first));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status EvaluationLossSummed(const plan::Plan& plan, std::int32_t index) {
   const plan::StagePlan& stage = plan.stages[static_cast<size_t>(index)];
   const plan::Segment& end =
@@ -175,6 +192,7 @@ absl::Status EvaluationLossSummed(const plan::Plan& plan, std::int32_t index) {
 }  // namespace
 
 absl::Status VerifyGradients(const plan::Plan& plan) {
+  RETURN_IF_ERROR(NumbersFit(plan));
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const std::int32_t index = static_cast<std::int32_t>(s);
     const plan::StagePlan& stage = plan.stages[s];

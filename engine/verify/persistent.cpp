@@ -61,9 +61,10 @@ void PersistentPlaces::MapValues(const plan::StagePlan& stage, const Places& par
       if (const auto it = parameters_at.find(value.parameter); it != parameters_at.end())
         places_[id] = it->second;
     } else if (value.metric >= 0) {
+      const plan::PlanMetric& metric = plan_->metrics[static_cast<size_t>(value.metric)];
       places_[id] = stage.scalars;
-      places_[id].offset += plan::ScalarOf(value.metric) * SizeOf(DType::kF64);
-      places_[id].elements = 1;
+      places_[id].offset += plan::ScalarOf(metric.first) * SizeOf(DType::kF64);
+      places_[id].elements = metric.numbers();
     }
   }
 }

@@ -48,7 +48,8 @@ double OracleEngine::Metric(const std::string& name) {
 
 double OracleEngine::MetricOf(const executor::IterationResult& result, const std::string& name) const {
   for (size_t m = 0; m < plan_.metrics.size(); ++m) {
-    if (plan_.metrics[m].name == name) return result.sums[m] / plan_.metrics[m].count;
+    if (plan_.metrics[m].name == name)
+      return result.sums[static_cast<size_t>(plan_.metrics[m].first)] / plan_.metrics[m].count;
   }
   FAIL("no metric ", name);
   return 0;

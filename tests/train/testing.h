@@ -249,7 +249,10 @@ inline Trained TrainFor(
     }
     trained.losses.push_back(plan->Objective(results[0].sums, plan->global_batch));
     trained.metrics.push_back(results[0].sums);
-    for (size_t m = 0; m < plan->metrics.size(); ++m) trained.metrics.back()[m] /= plan->metrics[m].count;
+    for (const plan::PlanMetric& metric : plan->metrics) {
+      for (std::int64_t n = 0; n < metric.numbers(); ++n)
+        trained.metrics.back()[static_cast<size_t>(metric.first + n)] /= metric.count;
+    }
     trained.grad_norms.push_back(results[0].grad_norm);
     auto& gradients = trained.gradients.emplace_back();
     for (std::int32_t p = 0; p < parameters; ++p)
