@@ -37,6 +37,9 @@ std::string ExposedNote(const recipe::Recipe& recipe, const CompileOptions& opti
     why = fmt::format("micro_batch {} has no two halves", micro_batch);
     if (recipe.parallelism.pp == 1 && recipe.microbatches() % 2 == 0)
       why += fmt::format("; with {}, each half is what a microbatch is now", 2 * micro_batch);
+  } else if (micro_batch % (2 * recipe.model.sample_group) != 0) {
+    why = fmt::format("half of micro_batch {} has a part of {} samples that are counted together",
+                      micro_batch, recipe.model.sample_group);
   } else if (ZeroStageOf(recipe.parallelism) > 1) {
     why =
         "shards of gradients are exchanged in each microbatch, beside NCCL's exchange of halves or half by "
@@ -194,7 +197,7 @@ void AddNotes(const recipe::Recipe& recipe, const CompileOptions& options, Polic
 
 std::int64_t Halves(const recipe::Recipe& recipe, const CompileOptions& options) {
   const bool halves = options.halves && Overlaps(recipe, options) && ExchangesActivations(recipe) &&
-                      recipe.training.micro_batch % 2 == 0;
+                      recipe.training.micro_batch % (2 * recipe.model.sample_group) == 0;
   if (!halves || ZeroStageOf(recipe.parallelism) < 2) return halves ? 2 : 1;
   // FP8's gradients are made half by half (SumsShardsByHalves); and what each microbatch exchanges between
   // hosts would hold up the halves' own exchange where that has the same stream.

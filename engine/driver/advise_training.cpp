@@ -6,6 +6,8 @@
 #include <numbers>
 #include <set>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/base/units.h"
@@ -278,12 +280,46 @@ void VocabHoldsTokens(const AdviceSubject& s) {
                 fmt::format("vocab = {}", kIds));
 }
 
-constexpr Advice kTrainingAdvice[] = {TrainingOutlastsWarmup, DecayFitsTraining, DecayDecays,
-                                      ThereIsWarmup,          RateSuitsSize,     LargeModelsForgetFaster,
-                                      GradientsAreClipped,    TokensSuitSize,    PositionsAreTrained,
-                                      WindowIsShort,          WeightsDecay,      WeightsBegin,
-                                      NormKeepsValues,        PositionsTurn,     StepsAreTaken,
-                                      DataIsNotRepeated,      VocabHoldsTokens,  BatchGetsWhole};
+// Of nodes that count what the layout says, the attribute that asks for it; empty of others.
+std::string_view LayoutAttribute(const graph::Node& node) {
+  const auto marked = [&](std::string_view mark) { return node.attributes.Int(mark, 0) != 0; };
+  if (node.op == &ops::kTally && marked("of_rank")) return "microbatch_aux_loss";
+  if (node.op == &ops::kTally && marked("of_all")) return "global_aux_loss";
+  return node.op == &ops::kDrop && marked("of_rank") ? "capacity_of" : "";
+}
+
+void CountsAreOfSamples(const AdviceSubject& s) {
+  std::vector<Saying> sayings;
+  for (std::size_t i = 0; i < s.steps.graph().nodes().size(); ++i) {
+    const auto id = static_cast<graph::NodeId>(i);
+    const std::string_view attribute = LayoutAttribute(s.steps.node(id));
+    if (!attribute.empty()) sayings.push_back({id, attribute});
+  }
+  for (const Saying& saying : s.steps.OnePerPlace(std::move(sayings))) {
+    s.steps.Warn("W318", saying, {},
+                 fmt::format("{} of {} counts what a rank or a microbatch has: another layout, or another "
+                             "micro_batch, gives other losses",
+                             saying.attribute, s.steps.node(saying.node).name),
+                 saying.attribute == "capacity_of" ? "capacity_samples" : "aux_loss, with aux_samples",
+                 s.report);
+  }
+}
+
+void RoutersChoose(const AdviceSubject& s) {
+  if (s.recipe.debug.router == "model") return;
+  s.report.Warn(
+      "W319", {"debug.router"},
+      fmt::format("debug.router \"{}\" says which experts tokens go to: nothing is learnt of routing",
+                  s.recipe.debug.router),
+      "for measurements of speed alone");
+}
+
+constexpr Advice kTrainingAdvice[] = {
+    TrainingOutlastsWarmup, DecayFitsTraining,       DecayDecays,         ThereIsWarmup,
+    RateSuitsSize,          LargeModelsForgetFaster, GradientsAreClipped, TokensSuitSize,
+    PositionsAreTrained,    WindowIsShort,           WeightsDecay,        WeightsBegin,
+    NormKeepsValues,        PositionsTurn,           StepsAreTaken,       DataIsNotRepeated,
+    VocabHoldsTokens,       BatchGetsWhole,          CountsAreOfSamples,  RoutersChoose};
 
 }  // namespace
 

@@ -23,6 +23,7 @@ DType ComputeDType(const recipe::Recipe& recipe) {
 model::BuildOptions ModelOptions(const recipe::Recipe& recipe, const compile::Policy& policy, bool dropout,
                                  bool windows) {
   return {.batch = policy.microbatch_samples,
+          .rank_samples = policy.microbatch_samples / (recipe.parallelism.dp * recipe.parallelism.ep),
           .sequence = policy.sequence,
           .vocab_multiple = recipe.model.vocab_multiple * recipe.parallelism.tp,
           .whole_experts = recipe.parallelism.expert_tp == 1,
@@ -31,6 +32,7 @@ model::BuildOptions ModelOptions(const recipe::Recipe& recipe, const compile::Po
           .dtype = ComputeDType(recipe),
           .dropout = dropout,
           .windows = windows,
+          .forced_router = recipe.debug.router == "model" ? "" : std::string_view(recipe.debug.router),
           .global_samples = static_cast<double>(policy.global_batch),
           .init_std = recipe.model.init_std};
 }

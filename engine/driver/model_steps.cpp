@@ -16,6 +16,7 @@ ModelSteps::ModelSteps(const recipe::Recipe& recipe) : is_text_(recipe.is_text()
   graph_ =
       model::BuildModel(recipe,
                         {.batch = recipe.training.micro_batch * recipe.parallelism.dp * recipe.parallelism.ep,
+                         .rank_samples = recipe.training.micro_batch,
                          .sequence = recipe.data.sequence_length,
                          .vocab_multiple = recipe.model.vocab_multiple * recipe.parallelism.tp,
                          .whole_experts = recipe.parallelism.expert_tp == 1,

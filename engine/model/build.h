@@ -18,6 +18,7 @@ namespace engine::model {
 
 struct BuildOptions {
   std::int64_t batch = 1;           // B: samples of the microbatch, over all data-parallel ranks
+  std::int64_t rank_samples = 0;    // those of one of these ranks, a divisor of B; 0: not known
   std::int64_t sequence = 1;        // S: tokens of a sample
   std::int64_t vocab_multiple = 1;  // a vocabulary is padded to a multiple of it
   bool whole_experts = false;       // no axis splits the features of experts' matrices
@@ -26,8 +27,9 @@ struct BuildOptions {
   DType dtype = DType::kF32;        // of activations and weights
   bool dropout = true;              // false: as in evaluation
   bool windows = true;              // false: attention sees all that its masks leave it
-  double global_samples = 1;        // of the global batch: a loss is a mean over its tokens
-  double init_std = 0.02;           // of the initializer "normal"
+  std::string_view forced_router = {};  // attribute force of every route (engine/ops/route.cpp); empty: none
+  double global_samples = 1;            // of the global batch: a loss is a mean over its tokens
+  double init_std = 0.02;               // of the initializer "normal"
 };
 
 inline constexpr const char* kTokens = "tokens";  // inputs, all [batch, sequence] int32

@@ -160,4 +160,14 @@ std::int64_t ExpertsOf(const Graph& graph) {
   return experts;
 }
 
+std::int64_t SampleGroupOf(const Graph& graph) {
+  std::int64_t group = 1;
+  for (const graph::Node& node : graph.nodes()) {
+    if (node.op != &ops::kTally && node.op != &ops::kDrop) continue;
+    const bool any = node.attributes.Int("of_rank", 0) != 0 || node.attributes.Int("of_all", 0) != 0;
+    if (!any) group = std::lcm(group, node.attributes.Int("samples", 1));
+  }
+  return group;
+}
+
 }  // namespace engine::model

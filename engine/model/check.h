@@ -33,4 +33,8 @@ std::int64_t VocabularyOf(const graph::Graph& graph);
 // The largest number by which the experts of all its layers can be shared; 0: it has none.
 std::int64_t ExpertsOf(const graph::Graph& graph);
 
+// The smallest number of samples that is made of whole groups of those that a router or a capacity counts together; 1: none
+// are. Groups of all samples of a rank are not among them, which are whole whatever there are.
+std::int64_t SampleGroupOf(const graph::Graph& graph);
+
 }  // namespace engine::model

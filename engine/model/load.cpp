@@ -17,6 +17,7 @@ namespace {
 BuildOptions OptionsOf(const recipe::Recipe& recipe) {
   const recipe::Parallelism& p = recipe.parallelism;
   return {.batch = std::max<std::int64_t>(1, recipe.training.micro_batch * p.dp * p.ep),
+          .rank_samples = std::max<std::int64_t>(1, recipe.training.micro_batch),
           .sequence = std::max<std::int64_t>(1, recipe.data.sequence_length),
           .vocab_multiple = recipe.model.vocab_multiple * p.tp,
           .whole_experts = p.expert_tp == 1,
@@ -35,6 +36,7 @@ void CompleteText(const graph::Graph& graph, bool good, recipe::Recipe* recipe,
   recipe->model.vocab = VocabularyOf(graph);
   recipe->model.hidden = StreamWidth(graph);
   recipe->model.experts = ExpertsOf(graph);
+  recipe->model.sample_group = SampleGroupOf(graph);
   if (good) *mistakes = recipe::Validate(*recipe);
 }
 

@@ -34,12 +34,14 @@ Work DropWork(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
   return {.flops = 0, .bytes = Bytes(inputs) + Bytes(outputs)};
 }
 
-// A rank has whole groups: who makes them sees to it (model/modules/experts.cpp), but for one of all samples.
-std::vector<Signature> DropSignatures(TypeSpan inputs, const Attributes& attributes, const AxisRule&) {
+// A rank has whole groups. Who makes them sees to it that they are whole where the batch is cut over ranks
+// (model/modules/experts.cpp); ranks that share a sequence share samples in any number.
+std::vector<Signature> DropSignatures(TypeSpan inputs, const Attributes& attributes, const AxisRule& rule) {
   const Placement r = Placement::R();
   const Placement samples = Placement::S(0);
   const std::int64_t of_group = attributes.Int("samples", 1);
-  if (of_group > 1 && of_group == inputs[0].shape[0]) return {{{r, r}, {r}}};
+  const bool whole = of_group > 1 && (of_group == inputs[0].shape[0] || rule.activations.Has(Dim::kSequence));
+  if (whole) return {{{r, r}, {r}}};
   return {{{r, r}, {r}}, {{samples, samples}, {samples}}};
 }
 std::vector<Signature> CountSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {

@@ -112,9 +112,12 @@ std::vector<Signature> TallySignatures(TypeSpan inputs, const Attributes& attrib
     return {{{r}, {Placement::S(1)}}};
   std::vector<Signature> signatures = {{{r}, {r}}};
   if (attributes.Int("by_expert", 0) != 0 && WholeTokens(attributes, rule)) return signatures;
-  // Of a group of all samples each rank has a part.
-  const bool one_group = attributes.Int("samples", 1) > 1 && attributes.Int("samples") == inputs[0].shape[0];
-  signatures.push_back({{Placement::S(0)}, {one_group ? Placement::P() : Placement::S(0)}});
+  // Of a group of all samples each rank has a part. Others are whole on a rank where the batch is cut over ranks; ranks that
+  // share a sequence share samples in any number (drop.cpp).
+  const std::int64_t samples = attributes.Int("samples", 1);
+  const bool one_group = samples > 1 && samples == inputs[0].shape[0];
+  if (samples == 1 || one_group || !rule.activations.Has(Dim::kSequence))
+    signatures.push_back({{Placement::S(0)}, {one_group ? Placement::P() : Placement::S(0)}});
   for (int dim = 1; dim + 1 < inputs[0].shape.rank(); ++dim)
     signatures.push_back({{Placement::S(dim)}, {Placement::P()}});
   return signatures;

@@ -52,7 +52,7 @@ ValueIds ZLossGradient(GradientContext& context) {
 }
 
 // Of logits (and counts, which follow the samples); `sums`: what is made are sums over tokens.
-std::vector<Signature> TokenSignatures(TypeSpan inputs, bool sums) {
+std::vector<Signature> TokenSignatures(TypeSpan inputs, const AxisRule& rule, bool sums) {
   std::vector<Signature> signatures;
   const auto add = [&](Placement logits, Placement counts) {
     Signature signature = {{logits}, {sums && logits.split() ? Placement::P() : logits}};
@@ -60,16 +60,18 @@ std::vector<Signature> TokenSignatures(TypeSpan inputs, bool sums) {
     signatures.push_back(std::move(signature));
   };
   add(Placement::R(), Placement::R());
-  const bool one_group = inputs.size() == 2 && inputs[1].shape[0] == 1;
-  add(Placement::S(0), one_group ? Placement::R() : Placement::S(0));
+  const bool one_group = inputs.size() == 2 && inputs[1].shape[0] == 1 && inputs[0].shape[0] > 1;
+  const bool groups = inputs.size() == 2 && inputs[1].shape[0] != inputs[0].shape[0];  // of several samples
+  if (!groups || one_group || !rule.activations.Has(Dim::kSequence))                   // as tally has them
+    add(Placement::S(0), one_group ? Placement::R() : Placement::S(0));
   for (int dim = 1; dim + 1 < inputs[0].shape.rank(); ++dim) add(Placement::S(dim), Placement::R());
   return signatures;
 }
-std::vector<Signature> SumSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
-  return TokenSignatures(inputs, true);
+std::vector<Signature> SumSignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
+  return TokenSignatures(inputs, rule, true);
 }
-std::vector<Signature> GradSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
-  return TokenSignatures(inputs, false);
+std::vector<Signature> GradSignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
+  return TokenSignatures(inputs, rule, false);
 }
 
 }  // namespace

@@ -1,12 +1,12 @@
 // Running load: how often experts were chosen so far in this iteration (global_aux_loss of Megatron-LM)
 //
-//   running_load(count[g, E], load[E + 2]) → mean[1, E], load
+//   running_load(count[g, E], load[E + 2]) → load, mean[1, E]
 //     count: of a microbatch; its g groups of samples are added up
 //     mean:  of the microbatches of this iteration so far, this one among them
 //     load:  the number of the iteration, from 1; how many microbatches of it were counted; their counts. With the first
 //            microbatch of another iteration it begins at 0. Whole numbers, which float32 has up to 16,777,216
 //
-// load is a state (graph/state.h): the second output is moved in place. Microbatches are counted in the order in which they
+// load is a state (graph/state.h), moved in place. Microbatches are counted in the order in which they
 // pass, so what is made of it depends on how the batch is cut.
 //
 // Placement: whole. No gradient.
@@ -23,7 +23,7 @@ Types InferRunningLoad(TypeSpan inputs, const Attributes&) {
     return Internal("running_load {} of {}", inputs[1].shape.ToString(), count.ToString());
   TensorType mean = inputs[0];
   mean.shape[0] = 1;
-  return std::vector<TensorType>{mean, inputs[1]};
+  return std::vector<TensorType>{inputs[1], mean};
 }
 
 Work RunningLoadWork(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
@@ -40,6 +40,7 @@ std::vector<Signature> RunningLoadSignatures(TypeSpan, const Attributes&, const 
 const OpDef kRunningLoad{.name = "running_load",
                          .infer = InferRunningLoad,
                          .work = RunningLoadWork,
-                         .signatures = RunningLoadSignatures};
+                         .signatures = RunningLoadSignatures,
+                         .in_place_input = 1};
 
 }  // namespace engine::ops

@@ -275,6 +275,20 @@ const std::vector<Code>& Codes() {
        "The batch grows over more samples than the training has, so that no iteration has global_batch "
        "samples.",
        "A shorter training.rampup.samples; or a longer training."},
+      {"W318", "depends-on-layout", "What is learnt depends on the layout",
+       "microbatch_aux_loss, global_aux_loss and capacity_of = \"rank\" count the choices of a router over "
+       "what a "
+       "rank, or a microbatch, happens to have, as Megatron-LM does: with another micro_batch, dp, ep, or "
+       "with halves, "
+       "the same recipe gives another loss.",
+       "aux_loss and capacity, which count whole samples (aux_samples, capacity_samples); or allow this, to "
+       "go on "
+       "with what was begun in Megatron-LM."},
+      {"W319", "forced-router", "Routers do not choose",
+       "debug.router sends tokens to experts by number, not by what a router says, so that loads are known "
+       "when "
+       "speed is measured. Nothing is learnt of routing.",
+       "debug.router = \"model\"; or allow this, of a measurement."},
       {"W401", "rare-checkpoints", "More than an hour of predicted time between checkpoints",
        "What a failure costs is on average half the interval, on all devices.",
        "A shorter checkpoint.interval, with checkpoint.keep to bound the disk."},

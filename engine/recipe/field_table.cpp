@@ -561,6 +561,11 @@ Rows ClusterRows() {
       FIELD(check.allow)
           .Words(WarningCodes())
           .Doc("Warnings of engine check that are meant: it does not give them (docs/warnings.md)."),
+      FIELD(debug.router)
+          .Words({"model", "even", "zipf"})
+          .Doc("Which experts tokens go to, whatever a router says: even, each expert equally often; zipf, "
+               "expert "
+               "e about as (e + 1)^-0.7. For measurements of speed alone; model: those that routers choose."),
   };
 }
 
@@ -594,6 +599,7 @@ std::vector<TableDoc> MakeTables() {
       {"logging", "Log lines."},
       {"cluster", "The machines that the recipe is for."},
       {"check", "What engine check passes over."},
+      {"debug", "What measurements ask for, and no training."},
   };
 }
 

@@ -67,6 +67,8 @@ struct Model {
   std::int64_t hidden = 0;
   // Follows from the steps of a text: the largest number by which all its layers of experts may be shared; 0: none.
   std::int64_t experts = 0;
+  // Likewise: samples of which a rank must have all or none in a pass, as its routers count them together.
+  std::int64_t sample_group = 1;
   std::int64_t vocab_multiple = 128;  // padded to a multiple of vocab_multiple × tp
   std::int64_t max_positions = 0;
   Attention attention;
@@ -216,6 +218,11 @@ struct Check {
   std::vector<std::string> allow;  // codes of warnings that are meant
 };
 
+// What measurements ask for, and no training.
+struct Debug {
+  std::string router = "model";  // model | even | zipf: which experts tokens go to (engine/ops/route.cpp)
+};
+
 // Where a resolved value comes from.
 struct Provenance {
   enum class Origin { kDefault, kFile, kSet } origin = Origin::kDefault;
@@ -238,6 +245,7 @@ struct Recipe {
   Logging logging;
   Cluster cluster;
   Check check;
+  Debug debug;
   // The keys of recipe/text.h, merged over all files; null where there are none.
   std::shared_ptr<const Node> text;
 

@@ -38,6 +38,19 @@ void BatchIsWholeMicrobatches(const RuleContext& c) {
   }
 }
 
+// What routers count together lies on one rank.
+void RanksHaveWholeGroups(const RuleContext& c) {
+  const std::int64_t samples = c.recipe.training.micro_batch;
+  const std::int64_t group = c.recipe.model.sample_group;
+  if (samples % group == 0) return;
+  c.Error(
+      {"training.micro_batch"},
+      fmt::format("micro_batch {} is not a multiple of the {} samples that aux_samples or capacity_samples "
+                  "count together",
+                  samples, group),
+      fmt::format("micro_batch {}", group));
+}
+
 // The numbers of [training.rampup] lead from start to global_batch.
 void RampupIsWhole(const RuleContext& c) {
   const Training& t = c.recipe.training;
@@ -391,6 +404,7 @@ std::vector<Rule> BatchRules() {
                                            "training.rampup"};
   return {
       {batch, BatchIsWholeMicrobatches},
+      {{"training.micro_batch"}, RanksHaveWholeGroups},
       {{"training.rampup", "training.global_batch"}, RampupIsWhole},
       {growing, RampupStartsWhole},
       {growing, RampupGrowsWhole},

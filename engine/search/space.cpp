@@ -262,6 +262,7 @@ void SearchSpace::AddStates(Layout layout, std::vector<Layout>* layouts) const {
     if (zero > 1 && layout.zero_bubble && replicas > 1) continue;
     if (zero > 2 && recipe_.precision.compute == "fp8") continue;
     for (std::int64_t samples : Values("training.micro_batch", own_samples, MicroBatches(own_samples))) {
+      if (samples % recipe_.model.sample_group != 0) continue;  // recipe/rules_training.cpp
       layout.micro_batch = samples;
       const std::int64_t group =
           samples * layout.dp * layout.ep * (layout.virtual_stages > 1 ? layout.pp : 1);

@@ -171,12 +171,12 @@ TEST_CASE("counts of groups of samples, their mean over microbatches, entropy an
   static_assert(kIteration == 7);  // its number from 1 is 8
   const Tensor of_last = Filled({6}, DType::kF64, [](std::int64_t i) { return i == 0 ? 7.0 : 5.0; });
   Tensors running = RunOp(ops::kRunningLoad, {}, {count, of_last});
-  CheckValues(running[0], {3, 6, 2, 1});
-  CheckValues(running[1], {8, 1, 3, 6, 2, 1});
+  CheckValues(running[1], {3, 6, 2, 1});
+  CheckValues(running[0], {8, 1, 3, 6, 2, 1});
   const Tensor other = Filled({2, 4}, DType::kF64, [](std::int64_t i) { return static_cast<double>(i); });
-  running = RunOp(ops::kRunningLoad, {}, {other, running[1]});
-  CheckValues(running[0], {3.5, 6, 5, 5.5});
-  CheckValues(running[1], {8, 2, 7, 12, 10, 11});
+  running = RunOp(ops::kRunningLoad, {}, {other, running[0]});
+  CheckValues(running[1], {3.5, 6, 5, 5.5});
+  CheckValues(running[0], {8, 2, 7, 12, 10, 11});
   const Tensor even = Filled({1, 5, 4}, DType::kF64, [](std::int64_t) { return 0.7; });
   for (const char* score : {"softmax", "sigmoid", "sqrtsoftplus"}) {
     const Tensor entropy = RunOp(ops::kRouterEntropy, {{"score", std::string(score)}}, {even})[0];

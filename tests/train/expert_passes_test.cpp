@@ -81,11 +81,13 @@ void CheckAsWithAllRows(const Trained& expected, const std::string& sets) {
   const Trained other = RunText(WithFewRows, sets);
   CheckEqual(expected, other);
   for (const std::vector<double>& metrics : other.metrics) {
-    // Of each of four layers balance, z and the share of the choices that are not of the first pass, then the loss.
-    REQUIRE(metrics.size() == 13);
+    // Of each of four layers balance, z, entropy, the loads of 24 experts and the share of the choices that are not of the
+    // first pass, then the loss.
+    constexpr size_t kOfLayer = 28;
+    REQUIRE(metrics.size() == 4 * kOfLayer + 1);
     for (size_t layer = 0; layer < 4; ++layer) {
-      CHECK(metrics[2 + 3 * layer] > 0.2);
-      CHECK(metrics[2 + 3 * layer] <= 1);
+      CHECK(metrics[(layer + 1) * kOfLayer - 1] > 0.2);
+      CHECK(metrics[(layer + 1) * kOfLayer - 1] <= 1);
     }
   }
 }

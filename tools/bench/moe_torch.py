@@ -12,7 +12,9 @@ CONFIG is a comma list of words; of each row the first is taken when none is giv
   bf16r | fp32r           the router's product of bf16 operands / in float32 (TF32 where PyTorch may)
   plain | chunk           cross entropy on all logits / head and loss in 8 chunks (Triton)
   none | acmoe            activation checkpointing: none / the MoE block's expert part recomputed
-  even | skew             loads as a fresh router gives them / a fixed bias on the logits that makes them zipf-like
+  fresh | skew            loads as a fresh router gives them / a fixed bias on the logits that makes them zipf-like
+  even | zipf             in their place: tokens go to experts in turn / to expert e about as (e + 1)^-0.7, whatever the router says, as
+                          with debug.router of this engine
   micro=N seq=N layers=N  override
 bf16 parameters with float32 master copies and float32 AdamW states (fused), clip 1.0, random tokens, aux loss 0.01.
 One JSON line per configuration is printed with the prefix RESULT; with --profile the share of time by kind of kernel.
@@ -79,7 +81,7 @@ class Combine(torch.autograd.Function):
 
 
 class MoE(nn.Module):
-    opt = dict(grouped=True, gather=True, fp32r=False)
+    opt = dict(grouped=True, gather=True, fp32r=False, force=False)
 
     def __init__(self, a):
         super().__init__()
@@ -88,6 +90,16 @@ class MoE(nn.Module):
         self.w1 = nn.Parameter(torch.empty(a.experts, a.ffn * (2 if a.glu else 1), a.hidden))
         self.w2 = nn.Parameter(torch.empty(a.experts, a.hidden, a.ffn))
         self.register_buffer("tilt", torch.zeros(a.experts), persistent=False)
+
+    def force(self, load, tokens):
+        """Which experts tokens go to instead of those that the router would choose (engine/ops/route.cpp, attribute force)."""
+        if load == "even":
+            first = torch.arange(tokens, device="cuda")[:, None] * self.k
+            forced = (first + torch.arange(self.k, device="cuda")) % self.e
+        else:
+            draws = -torch.rand(tokens, self.e, device="cuda").clamp_min(1e-12).log()
+            forced = (draws * (1.0 + torch.arange(self.e, device="cuda")) ** 0.7).topk(self.k, dim=-1, largest=False).indices
+        self.register_buffer("forced", forced, persistent=False)
 
     def experts(self, xs, p, ends, counts):
         if self.opt["grouped"]:
@@ -113,7 +125,11 @@ class MoE(nn.Module):
             logits = self.router(x).float()
         logits = logits + self.tilt
         prob = logits.softmax(-1)
-        top, idx = prob.topk(k, dim=-1)
+        if self.opt["force"]:
+            idx = self.forced
+            top = prob.gather(-1, idx)
+        else:
+            top, idx = prob.topk(k, dim=-1)
         if self.renorm:
             top = top / top.sum(-1, keepdim=True)
         flat = idx.flatten()
@@ -334,7 +350,7 @@ def run(cfg, opt):
     sizes = {name: getattr(opt, name) for name in SIZES if getattr(opt, name)}
     a = argparse.Namespace(**{**MODELS[opt.model], **sizes, **over})
     rows = [("block", "full", "eager"), ("cudnn", "flash"), ("grouped", "loop"), ("gather", "scatter"), ("bf16r", "fp32r"),
-            ("plain", "chunk"), ("none", "acmoe"), ("even", "skew")]
+            ("plain", "chunk"), ("none", "acmoe"), ("fresh", "skew", "even", "zipf")]
     comp, attn, ex, perm, rt, loss, ac, load = (next((x for x in r if x in words), r[0]) for r in rows)
     unknown = set(words) - {x for r in rows for x in r}
     assert not unknown, unknown
@@ -343,7 +359,7 @@ def run(cfg, opt):
     a.cos, a.sin = ang.cos()[:, None, :], ang.sin()[:, None, :]
     from torch.nn.attention import SDPBackend, sdpa_kernel
     back = [SDPBackend.CUDNN_ATTENTION] if attn == "cudnn" else [SDPBackend.FLASH_ATTENTION]
-    MoE.opt = dict(grouped=ex == "grouped", gather=perm == "gather", fp32r=rt == "fp32r")
+    MoE.opt = dict(grouped=ex == "grouped", gather=perm == "gather", fp32r=rt == "fp32r", force=load in ("even", "zipf"))
     Block.recompute, Head.chunk = ac == "acmoe", loss == "chunk"
     torch.manual_seed(7)
     with torch.device("cuda"):
@@ -357,6 +373,8 @@ def run(cfg, opt):
         for m in model.modules():
             if isinstance(m, MoE):
                 m.tilt = (-0.7 * torch.log(1.0 + torch.arange(m.e, device="cuda"))) * (1.0 if load == "skew" else 0.0)
+                if MoE.opt["force"]:
+                    m.force(load, a.micro * a.seq)
     nparam = sum(p.numel() for p in model.parameters())
     moes = [b.mlp for b in model.blocks if isinstance(b.mlp, MoE)]
     active = nparam - sum(m.w1.numel() + m.w2.numel() for m in moes) * (1 - a.topk / a.experts) - (0 if a.tied else a.vocab * a.hidden)

@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 
 #include "engine/base/status.h"
 #include "engine/graph/windows.h"
@@ -12,9 +14,13 @@ namespace {
 using graph::ValueId;
 using graph::ValueIds;
 
-// The product x · wᵀ of a router, with its weight.
+// The product x · wᵀ of a router, with its weight. In training x may have noise on it.
 absl::StatusOr<ValueId> EmitLogits(StepContext& step, ValueId x) {
   const int lead = step.LeadingDims(x);
+  if (step.Number("jitter") > 0 && step.options().dropout) {
+    ASSIGN_OR_RETURN(x, step.Emit1(ops::kJitter, step.path() + ".jitter", {x},
+                                   {{"eps", step.Number("jitter")}, {"stream", step.path() + ".jitter"}}));
+  }
   Sizes sizes;  // no axis splits it, so its dims mean nothing
   sizes.Append(step.Int("experts"), step.Int("experts"), graph::Dim::kOther);
   const Sizes in = step.TrailingSizes(x, lead);
@@ -25,17 +31,24 @@ absl::StatusOr<ValueId> EmitLogits(StepContext& step, ValueId x) {
                     {{"in_dims", std::int64_t{in.shape.rank()}}, {"router", std::int64_t{1}}});
 }
 
-absl::Status CheckGroups(StepContext& step) {
+absl::Status CheckRouting(StepContext& step) {
   const std::int64_t experts = step.Int("experts");
   const std::int64_t groups = step.Int("groups");
   const std::int64_t k = step.Int("top_k");
   if (k > experts)
     return step.ErrorIn("top_k", fmt::format("a token goes to {} experts, and there are {}", k, experts));
-  if (step.Flag("normalize") && k == 1 && step.Word("score") == "softmax") {
+  if (step.Flag("normalize") && k == 1) {
     return step.ErrorIn(
         "normalize",
         "the weight of a single expert, divided by itself, is 1: the router would not be trained",
         "normalize = false");
+  }
+  if (step.Word("select") == "sinkhorn") {
+    for (const char* other : {"bias_rate", "aux_loss", "microbatch_aux_loss", "global_aux_loss"}) {
+      if (step.Number(other) > 0)
+        return step.ErrorIn(other, "choices by sinkhorn are balanced already", fmt::format("{} = 0", other));
+    }
+    if (groups > 1) return step.ErrorIn("groups", "choices by sinkhorn are of all experts", "groups = 1");
   }
   if (groups == 1) return absl::OkStatus();
   if (experts % groups != 0) {
@@ -78,26 +91,105 @@ void AddLoss(StepContext& step, const graph::OpDef& op, const std::string& suffi
   graph.Emit(op, step.path() + "." + suffix, inputs, attributes, std::array<ValueId, 1>{sum});
 }
 
-absl::Status EmitBalanceLoss(StepContext& step, ValueId logits, ValueId choice) {
-  if (step.Int("groups") > 1 ||
-      step.Number("bias_rate") > 0) {  // it counts what the scores alone would choose
-    ASSIGN_OR_RETURN(const ValueIds free, step.Emit(ops::kRoute, step.path() + ".free_choice", {logits},
-                                                    RouteAttributes(step, /*plain=*/true)));
-    choice = free[0];
-  }
-  const std::int64_t experts = step.Int("experts");
+// Of so many whole samples what a router counts together: of an attribute, in passes in which a rank has all of them.
+absl::StatusOr<std::int64_t> SamplesOf(StepContext& step, std::string_view attribute) {
+  const std::int64_t samples = step.Int(attribute);
+  const std::int64_t on_rank = step.options().rank_samples;
+  if (on_rank == 0) return 1;
+  if (on_rank % samples == 0) return samples;
+  return step.ErrorIn(
+      attribute,
+      fmt::format("{} samples are counted together, and a rank has {} of a microbatch", samples, on_rank),
+      fmt::format("{} that divides training.micro_batch", attribute));
+}
+
+// How many choices of each group of so many samples fall on each expert. A mark says that the group follows from the layout
+// (model/check.h): all samples of a rank, or of all ranks.
+absl::StatusOr<ValueId> EmitCounts(StepContext& step, const std::string& suffix, ValueId choice, DType dtype,
+                                   std::int64_t samples, std::string_view mark) {
+  graph::Attributes attributes = {{"experts", step.Int("experts")},
+                                  {"f64", std::int64_t{dtype == DType::kF64}}};
+  if (samples > 1) attributes.Set("samples", samples);
+  if (!mark.empty()) attributes.Set(mark, std::int64_t{1});
+  return step.Emit1(ops::kTally, step.path() + suffix, {choice}, attributes);
+}
+
+// Means of the counts of this iteration's microbatches so far, all ranks' together. Evaluation has no iteration.
+absl::StatusOr<ValueId> EmitRunningLoad(StepContext& step, ValueId count) {
+  if (!step.options().dropout) return count;
+  const graph::TensorType type = step.type(count);
+  graph::Graph& graph = step.graph();
+  const std::string name = step.path() + ".running_load";
+  const ValueId load = graph.AddState(name, {.shape = {type.shape[1] + 2}, .dtype = type.dtype},
+                                      {.life = graph::Lifetime::kSession});
+  return graph.Emit(ops::kRunningLoad, name, {count, load}, {},
+                    std::array<ValueId, 2>{load, graph::kNoValue})[1];
+}
+
+struct Counted {
+  std::string_view weight;     // the attribute that has it
+  std::string suffix, counts;  // of the metric's name and of the counts'
+};
+
+absl::Status EmitBalanceLoss(StepContext& step, ValueId logits, ValueId choice, const Counted& counted) {
   const graph::TensorType type = step.type(logits);
-  ASSIGN_OR_RETURN(const ValueId count,
-                   step.Emit1(ops::kTally, step.path() + ".load", {choice},
-                              {{"experts", experts}, {"f64", std::int64_t{type.dtype == DType::kF64}}}));
-  const std::int64_t tokens = type.shape.elements(1, type.shape.rank() - 1);
-  AddLoss(step, ops::kBalanceLoss, "balance", step.Number("aux_loss"), {logits, count},
+  const std::int64_t batch = type.shape[0];
+  const bool over_all = counted.weight == "global_aux_loss";
+  const bool of_rank = counted.weight == "microbatch_aux_loss";
+  std::int64_t samples = over_all ? batch : std::max<std::int64_t>(1, step.options().rank_samples);
+  if (!over_all && !of_rank) {
+    ASSIGN_OR_RETURN(samples, SamplesOf(step, "aux_samples"));
+  }
+  ASSIGN_OR_RETURN(ValueId count, EmitCounts(step, counted.counts, choice, type.dtype, samples,
+                                             over_all ? "of_all" : (of_rank ? "of_rank" : "")));
+  if (over_all) {
+    ASSIGN_OR_RETURN(count, EmitRunningLoad(step, count));
+  }
+  const std::int64_t tokens = samples * type.shape.elements(1, type.shape.rank() - 1);
+  AddLoss(step, ops::kBalanceLoss, counted.suffix, step.Number(counted.weight), {logits, count},
           {{"k", step.Int("top_k")}, {"score", step.Word("score")}, {"tokens", tokens}});
   return absl::OkStatus();
 }
 
+absl::Status EmitBalanceLosses(StepContext& step, ValueId logits, ValueId choice) {
+  const Counted kinds[] = {{"aux_loss", "balance", ".counts"},
+                           {"microbatch_aux_loss", "microbatch_balance", ".microbatch_counts"},
+                           {"global_aux_loss", "global_balance", ".global_counts"}};
+  const bool any = std::any_of(std::begin(kinds), std::end(kinds),
+                               [&](const Counted& kind) { return step.Number(kind.weight) > 0; });
+  if (any && (step.Int("groups") > 1 || step.Number("bias_rate") > 0)) {
+    // They count what the scores alone would choose.
+    ASSIGN_OR_RETURN(const ValueIds free, step.Emit(ops::kRoute, step.path() + ".free_choice", {logits},
+                                                    RouteAttributes(step, /*plain=*/true)));
+    choice = free[0];
+  }
+  for (const Counted& kind : kinds) {
+    if (step.Number(kind.weight) > 0) RETURN_IF_ERROR(EmitBalanceLoss(step, logits, choice, kind));
+  }
+  return absl::OkStatus();
+}
+
+// What is logged of a router beside its losses.
+void EmitWatched(StepContext& step, ValueId logits, ValueId choice) {
+  const std::int64_t experts = step.Int("experts");
+  const Shape& choices = step.type(choice).shape;
+  AddLoss(step, ops::kRouterEntropy, "entropy", 0, {logits}, {{"score", step.Word("score")}});
+  graph::Graph& graph = step.graph();
+  const std::string name = step.path() + ".load";
+  const double count =
+      step.options().global_samples * static_cast<double>(choices.elements(1, choices.rank()));
+  const ValueId sum = graph.AddCounts(name, experts, count);
+  graph.Emit(ops::kRouteCount, name, {choice}, {{"experts", experts}}, std::array<ValueId, 1>{sum});
+}
+
+// What experts are chosen by, where it is not the score. In evaluation it is the score, as in Megatron-LM: a sample is then
+// routed as it is when it is generated, token by token.
+absl::StatusOr<ValueId> EmitRanks(StepContext& step, ValueId logits) {
+  return step.Emit1(ops::kSinkhorn, step.path() + ".sinkhorn", {logits}, {{"rounds", step.Int("rounds")}});
+}
+
 absl::StatusOr<ValueIds> EmitRoute(StepContext& step) {
-  RETURN_IF_ERROR(CheckGroups(step));
+  RETURN_IF_ERROR(CheckRouting(step));
   ASSIGN_OR_RETURN(const ValueId logits, EmitLogits(step, step.input()));
   ValueIds inputs = {logits};
   if (step.Number("bias_rate") > 0) {
@@ -108,10 +200,18 @@ absl::StatusOr<ValueIds> EmitRoute(StepContext& step) {
     step.graph().SetTraining(bias, {.sign_step = step.Number("bias_rate")});
     inputs.push_back(bias);
   }
-  ASSIGN_OR_RETURN(const ValueIds routes, step.Emit(ops::kRoute, step.path() + ".route", inputs,
-                                                    RouteAttributes(step, /*plain=*/false)));
-  if (step.Number("aux_loss") > 0) RETURN_IF_ERROR(EmitBalanceLoss(step, logits, routes[0]));
+  graph::Attributes attributes = RouteAttributes(step, /*plain=*/false);
+  if (step.Word("select") == "sinkhorn" && step.options().dropout) {
+    ASSIGN_OR_RETURN(const ValueId ranks, EmitRanks(step, logits));
+    inputs.push_back(ranks);
+    attributes.Set("select", step.Word("select"));
+  }
+  if (!step.options().forced_router.empty())
+    attributes.Set("force", std::string(step.options().forced_router));
+  ASSIGN_OR_RETURN(const ValueIds routes, step.Emit(ops::kRoute, step.path() + ".route", inputs, attributes));
+  RETURN_IF_ERROR(EmitBalanceLosses(step, logits, routes[0]));
   if (step.Number("z_loss") > 0) AddLoss(step, ops::kRouterZLoss, "z", step.Number("z_loss"), {logits}, {});
+  EmitWatched(step, logits, routes[0]);
   return routes;
 }
 
@@ -141,17 +241,25 @@ absl::StatusOr<Places> EmitPlaces(StepContext& step, ValueId choice, std::int64_
   return Places{places[0], places[1], places[2], choice};
 }
 
-// The choices that stay where an expert takes at most so many of a sample, and the share of those that do not, as a metric.
+// The choices that stay where an expert takes at most so many of a group of samples, and the share of those that do not, as a metric.
 absl::StatusOr<ValueId> EmitDrop(StepContext& step, ValueId choice, ValueId weight, std::int64_t experts) {
   const Shape& choices = step.type(choice).shape;
   const double of_sample = static_cast<double>(choices.elements(1, choices.rank()));
+  const bool of_rank = step.Word("capacity_of") == "rank";
+  std::int64_t samples = std::max<std::int64_t>(1, step.options().rank_samples);
+  if (!of_rank) {
+    ASSIGN_OR_RETURN(samples, SamplesOf(step, "capacity_samples"));
+  }
   const auto cap = static_cast<std::int64_t>(
-      std::ceil(of_sample / static_cast<double>(experts) * step.Number("capacity") * (1 - 1e-12)));
+      std::ceil(static_cast<double>(samples) * of_sample / static_cast<double>(experts) *
+                step.Number("capacity") * (1 - 1e-12)));
   graph::Graph& graph = step.graph();
   const ValueId dropped =
       graph.AddMetric(step.path() + ".dropped", step.options().global_samples * of_sample, 0);
-  const ValueId kept = graph.Emit1(ops::kDrop, step.path() + ".drop", {choice, weight},
-                                   {{"experts", experts}, {"cap", cap}, {"by", step.Word("drop")}});
+  graph::Attributes attributes = {{"experts", experts}, {"cap", cap}, {"by", step.Word("drop")}};
+  if (samples > 1) attributes.Set("samples", samples);
+  if (of_rank) attributes.Set("of_rank", std::int64_t{1});
+  const ValueId kept = graph.Emit1(ops::kDrop, step.path() + ".drop", {choice, weight}, attributes);
   graph.Emit(ops::kDropCount, step.path() + ".dropped", {kept}, {}, std::array<ValueId, 1>{dropped});
   return kept;
 }
@@ -301,13 +409,35 @@ const ModuleDef kRouteModule{
           .kind = AttributeKind::kWord,
           .initial = "softmax",
           .doc = "What is made of the logits of all experts; the largest are chosen.",
-          .words = {"softmax", "sigmoid"}},
+          .words = {"softmax", "sigmoid", "sqrtsoftplus"}},
          {.name = "normalize",
           .kind = AttributeKind::kFlag,
           .initial = "true",
           .doc = "Whether the chosen scores are divided by their sum. With softmax this is a softmax over "
                  "the chosen logits "
                  "(Mixtral); without, the weights of a token add up to less than 1 (OLMoE)."},
+         {.name = "select",
+          .kind = AttributeKind::kWord,
+          .initial = "score",
+          .doc = "What experts are chosen by in training: the score, or sinkhorn, which balances the choices "
+                 "of each "
+                 "sample by itself (Clark et al., arXiv:2202.01169). In evaluation it is the score.",
+          .words = {"score", "sinkhorn"}},
+         {.name = "rounds",
+          .kind = AttributeKind::kInteger,
+          .initial = "16",
+          .doc = "Rounds of sinkhorn.",
+          .min = 1,
+          .max = 1000},
+         {.name = "jitter",
+          .kind = AttributeKind::kNumber,
+          .initial = "0",
+          .doc = "eps: in training the router reads x times noise of 1 - eps to 1 + eps, drawn anew for each "
+                 "element and "
+                 "iteration (Switch Transformer, arXiv:2101.03961).",
+          .min = 0,
+          .max = 1,
+          .open_end = true},
          {.name = "scale",
           .kind = AttributeKind::kNumber,
           .initial = "1",
@@ -347,6 +477,28 @@ const ModuleDef kRouteModule{
           .initial = "0",
           .doc = "Weight of the loss that balances the experts, sample by sample; it is 1 in balance. Logged "
                  "as NAME.balance.",
+          .min = 0,
+          .max = 1e3},
+         {.name = "aux_samples",
+          .kind = AttributeKind::kInteger,
+          .initial = "1",
+          .doc = "Samples that aux_loss counts together: a divisor of training.micro_batch.",
+          .min = 1,
+          .max = 1 << 20},
+         {.name = "microbatch_aux_loss",
+          .kind = AttributeKind::kNumber,
+          .initial = "0",
+          .doc = "Weight of the same loss, counted over all samples that a rank has of a microbatch "
+                 "(Megatron-LM's "
+                 "aux_loss). It depends on the layout. Logged as NAME.microbatch_balance.",
+          .min = 0,
+          .max = 1e3},
+         {.name = "global_aux_loss",
+          .kind = AttributeKind::kNumber,
+          .initial = "0",
+          .doc = "Weight of the same loss, counted over all ranks and the mean of the iteration's "
+                 "microbatches so far "
+                 "(Megatron-LM's global_aux_loss). It depends on the layout. Logged as NAME.global_balance.",
           .min = 0,
           .max = 1e3},
          {.name = "z_loss",
@@ -393,6 +545,20 @@ const ModuleDef kExpertsModule{
                  "limit. The share of what was dropped is logged as NAME.dropped.",
           .min = 0,
           .max = 1e6},
+         {.name = "capacity_samples",
+          .kind = AttributeKind::kInteger,
+          .initial = "1",
+          .doc = "Samples that capacity counts together, so that S is their tokens: a divisor of "
+                 "training.micro_batch.",
+          .min = 1,
+          .max = 1 << 20},
+         {.name = "capacity_of",
+          .kind = AttributeKind::kWord,
+          .initial = "samples",
+          .doc = "What capacity counts: capacity_samples, or all samples that a rank of dp and ep has of a "
+                 "microbatch "
+                 "(rank), as Megatron-LM does, which depends on the layout.",
+          .words = {"samples", "rank"}},
          {.name = "drop",
           .kind = AttributeKind::kWord,
           .initial = "weight",

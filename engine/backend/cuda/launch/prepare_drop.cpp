@@ -65,10 +65,10 @@ absl::StatusOr<Enqueue> PrepareRouteCount(Device&, const LaunchArgs& args) {
 
 absl::StatusOr<Enqueue> PrepareRunningLoad(Device&, const LaunchArgs& args) {
   const TensorView count = args.inputs[0];
-  const TensorView mean = args.outputs[0];
-  RETURN_IF_ERROR(ExpectFloat("running_load", {&count, &mean, &args.inputs[1], &args.outputs[1]}));
+  const TensorView mean = args.outputs[1];
+  RETURN_IF_ERROR(ExpectFloat("running_load", {&count, &mean, &args.inputs[1], &args.outputs[0]}));
   const auto* const before = args.inputs[1].as<float>();
-  auto* const load = args.outputs[1].as<float>();
+  auto* const load = args.outputs[0].as<float>();
   return [=](cudaStream_t stream, const KernelContext& context) {
     RunningLoad(count.as<float>(), count.shape[0], static_cast<std::int32_t>(count.shape[1]), before,
                 context.control + plan::kIteration, mean.as<float>(), load, stream);
