@@ -71,11 +71,11 @@ plan::Plan QuantizedPlan(const Sets& sets) {
   return *std::move(plan);
 }
 
-using Instructions = std::vector<const plan::Instruction*>;
+using Found = std::vector<const plan::Instruction*>;
 
 // Of all stages, in segments whose name begins so.
-Instructions InstructionsOf(const plan::Plan& plan, std::string_view segments, std::string_view kernel) {
-  Instructions found;
+Found InstructionsOf(const plan::Plan& plan, std::string_view segments, std::string_view kernel) {
+  Found found;
   for (const plan::StagePlan& stage : plan.stages) {
     for (const plan::Segment& segment : stage.segments) {
       if (!segment.name.starts_with(segments)) continue;
@@ -103,7 +103,7 @@ TEST_CASE(
       }
     }
     const auto check = [&](const char* segments, const char* product, std::array<size_t, 2> forms) {
-      const Instructions products = InstructionsOf(plan, segments, product);
+      const Found products = InstructionsOf(plan, segments, product);
       CHECK(products.size() == 8);
       for (const plan::Instruction* instruction : products) {
         REQUIRE(instruction->inputs.size() == 5);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 
+#include "engine/backend/cpu/kernels/groups.h"
 #include "engine/backend/cpu/kernels/kernels.h"
 #include "engine/backend/cpu/kernels/loops.h"
 #include "engine/graph/windows.h"
@@ -11,15 +12,6 @@ namespace {
 
 // Inputs of both ops; that of the gradient's kernel is the last one.
 enum Input : std::uint8_t { kX, kWeight, kChoice, kChoiceOf, kRowOf, kGroups, kW1, kW2, kDy };
-
-// Where a rank's first window ends, and where a group does.
-struct Group {
-  std::int64_t first, rows;
-};
-Group GroupOf(const TensorView& groups, std::int64_t expert) {
-  const auto* of_expert = groups.as<std::int32_t>() + 2 * expert;
-  return {of_expert[0], of_expert[1]};
-}
 
 graph::WindowSizes SizesOf(const Shape& choice, const Shape& choice_of, const Shape& w1, const Shape& w2,
                            const graph::Attributes& attributes) {

@@ -1,17 +1,10 @@
 #include "engine/backend/cpu/kernels/gemm.h"
+#include "engine/backend/cpu/kernels/groups.h"
 #include "engine/backend/cpu/kernels/kernels.h"
 #include "engine/backend/cpu/kernels/loops.h"
 
 namespace engine::backend::cpu {
 namespace {
-
-struct Group {
-  std::int64_t first, rows;
-};
-Group GroupOf(const TensorView& groups, std::int64_t expert) {
-  const auto* of_expert = groups.as<std::int32_t>() + 2 * expert;
-  return {of_expert[0], of_expert[1]};
-}
 
 std::int64_t RowSize(const TensorView& rows) { return rows.shape.elements(1, rows.shape.rank()); }
 
