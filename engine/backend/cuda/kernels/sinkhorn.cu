@@ -8,6 +8,12 @@ namespace {
 constexpr float kSinkhornGuard = 1e-8F;
 constexpr int kSinkhornWarps = 32;
 
+// Experts of a lane, with those that fill up the last lanes' share.
+template <int kPerLane>
+__host__ __device__ constexpr int PerLane(int experts) {
+  return kPerLane > 0 ? kPerLane : (experts + kWarp - 1) / kWarp;
+}
+
 // A token's exp(logit − the largest), of the experts of a lane.
 struct TokenLogits {
   const float* logits;
@@ -50,7 +56,7 @@ __global__ void __launch_bounds__(kSinkhornWarps* kWarp)
     SinkhornKernel(const float* __restrict__ logits, int of_sample, int experts, int rounds,
                    float* __restrict__ ranks) {
   extern __shared__ float shared[];
-  const int per_lane = (experts + kWarp - 1) / kWarp;
+  const int per_lane = PerLane<kPerLane>(experts);
   const int padded = per_lane * kWarp;
   const int warps = static_cast<int>(blockDim.x) / kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -99,7 +105,7 @@ template <int kPerLane>
 void LaunchSinkhornOf(const float* logits, std::int64_t samples, std::int64_t of_sample, int experts,
                       int rounds, float* ranks, cudaStream_t stream) {
   const int warps = kPerLane > 0 ? kSinkhornWarps : 1;
-  const int padded = (experts + kWarp - 1) / kWarp * kWarp;
+  const int padded = PerLane<kPerLane>(experts) * kWarp;
   const int shared_bytes = (2 + warps) * padded * static_cast<int>(sizeof(float));
   SinkhornKernel<kPerLane><<<static_cast<unsigned>(samples), warps * kWarp, shared_bytes, stream>>>(
       logits, static_cast<int>(of_sample), experts, rounds, ranks);
