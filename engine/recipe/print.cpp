@@ -37,7 +37,6 @@ std::string Location(const Provenance& provenance) {
   return fmt::format("{}:{}:{}", provenance.span.file, provenance.span.line, provenance.span.column);
 }
 
-constexpr const char* kNothing = "none";  // of a row that only the other has
 using TextRowList = std::vector<std::pair<std::string, std::string>>;
 
 TextRowList RowsOf(const Recipe& recipe) {
@@ -113,20 +112,11 @@ std::vector<Change> Diff(const Recipe& before, const Recipe& after) {
     const bool is_said = Applies(field, before) || Applies(field, after);
     if (is_said && a != b) changes.push_back({field.key, ToToml(a), ToToml(b)});
   }
-  const TextRowList rows_before = RowsOf(before);
-  const TextRowList rows_after = RowsOf(after);
-  const auto find = [](const TextRowList& rows, const std::string& key) {
-    const auto found =
-        std::find_if(rows.begin(), rows.end(), [&](const auto& row) { return row.first == key; });
-    return found == rows.end() ? std::string(kNothing) : found->second;
-  };
-  for (const auto& [key, value] : rows_before) {
-    if (const std::string other = find(rows_after, key); other != value)
-      changes.push_back({key, value, other});
-  }
-  for (const auto& [key, value] : rows_after) {
-    if (find(rows_before, key) == kNothing) changes.push_back({key, kNothing, value});
-  }
+  static const Node nothing;
+  const Node& text_before = before.text != nullptr ? *before.text : nothing;
+  const Node& text_after = after.text != nullptr ? *after.text : nothing;
+  for (TextChange& change : TextChanges(text_before, text_after))
+    changes.push_back({std::move(change.key), std::move(change.before), std::move(change.after)});
   return changes;
 }
 

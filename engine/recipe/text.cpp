@@ -213,10 +213,15 @@ std::string StepLines(const Node& steps) {
   return text + "]";
 }
 
-void AddStepRows(const std::string& prefix, const Node& steps,
-                 std::vector<std::pair<std::string, std::string>>* rows) {
+struct TextRow {
+  std::string key;
+  std::string text;
+  const Node* step = nullptr;  // null where it is none
+};
+
+void AddStepRows(const std::string& prefix, const Node& steps, std::vector<TextRow>* rows) {
   if (!steps.is_array()) {
-    rows->emplace_back(prefix, InlineToml(steps));
+    rows->push_back({prefix, InlineToml(steps)});
     return;
   }
   std::map<std::string, int> seen;
@@ -224,10 +229,59 @@ void AddStepRows(const std::string& prefix, const Node& steps,
   for (const Node& step : steps.items) {
     std::string name = StepName(step);
     if (const int count = ++seen[name]; count > 1) name += fmt::format("#{}", count);
-    rows->emplace_back(fmt::format("{}.{}", prefix, name), InlineToml(step));
+    rows->push_back({fmt::format("{}.{}", prefix, name), InlineToml(step), &step});
     order.push_back(std::move(name));
   }
-  rows->emplace_back(prefix, fmt::format("[{}]", fmt::join(order, ", ")));  // their order
+  rows->push_back({prefix, fmt::format("[{}]", fmt::join(order, ", "))});  // their order
+}
+
+std::vector<TextRow> AllRows(const Node& root) {
+  std::vector<TextRow> rows;
+  for (const Entry& part : root.entries) {
+    if (part.key == kMain) {
+      AddStepRows(part.key, part.value, &rows);
+    } else if (part.key == kBlocks) {
+      for (const Entry& block : part.value.entries) {
+        for (const Entry& entry : block.value.entries) {
+          const std::string key = fmt::format("{}.{}", part.key, block.key);
+          if (entry.key == "steps") {
+            AddStepRows(key, entry.value, &rows);
+          } else {
+            rows.push_back({key + "." + entry.key, InlineToml(entry.value)});
+          }
+        }
+      }
+    } else if (part.value.is_table()) {
+      for (const Entry& entry : part.value.entries)
+        rows.push_back({fmt::format("{}.{}", part.key, entry.key), InlineToml(entry.value)});
+    } else {
+      rows.push_back({part.key, InlineToml(part.value)});
+    }
+  }
+  return rows;
+}
+
+constexpr const char* kNothing = "none";
+
+// Whether both are steps of one module.
+bool AreOneModule(const TextRow& a, const TextRow& b) {
+  if (a.step == nullptr || b.step == nullptr || !a.step->is_table() || !b.step->is_table()) return false;
+  const Node* of_a = a.step->Find("do");
+  const Node* of_b = b.step->Find("do");
+  return of_a != nullptr && of_b != nullptr && InlineToml(*of_a) == InlineToml(*of_b);
+}
+
+void AddAttributeChanges(const TextRow& before, const TextRow& after, std::vector<TextChange>* changes) {
+  for (const Entry& entry : before.step->entries) {
+    const Node* other = after.step->Find(entry.key);
+    std::string a = InlineToml(entry.value);
+    std::string b = other != nullptr ? InlineToml(*other) : kNothing;
+    if (a != b) changes->push_back({before.key + "." + entry.key, std::move(a), std::move(b)});
+  }
+  for (const Entry& entry : after.step->entries) {
+    if (before.step->Find(entry.key) == nullptr)
+      changes->push_back({after.key + "." + entry.key, kNothing, InlineToml(entry.value)});
+  }
 }
 
 }  // namespace
@@ -350,28 +404,32 @@ std::string TextTables(const Node& root) {
 
 std::vector<std::pair<std::string, std::string>> TextRows(const Node& root) {
   std::vector<std::pair<std::string, std::string>> rows;
-  for (const Entry& part : root.entries) {
-    if (part.key == kMain) {
-      AddStepRows(part.key, part.value, &rows);
-    } else if (part.key == kBlocks) {
-      for (const Entry& block : part.value.entries) {
-        for (const Entry& entry : block.value.entries) {
-          const std::string key = fmt::format("{}.{}", part.key, block.key);
-          if (entry.key == "steps") {
-            AddStepRows(key, entry.value, &rows);
-          } else {
-            rows.emplace_back(key + "." + entry.key, InlineToml(entry.value));
-          }
-        }
-      }
-    } else if (part.value.is_table()) {
-      for (const Entry& entry : part.value.entries)
-        rows.emplace_back(fmt::format("{}.{}", part.key, entry.key), InlineToml(entry.value));
+  for (TextRow& row : AllRows(root)) rows.emplace_back(std::move(row.key), std::move(row.text));
+  return rows;
+}
+
+std::vector<TextChange> TextChanges(const Node& before, const Node& after) {
+  const std::vector<TextRow> rows_before = AllRows(before);
+  const std::vector<TextRow> rows_after = AllRows(after);
+  const auto find = [](const std::vector<TextRow>& rows, const std::string& key) {
+    const auto found =
+        std::find_if(rows.begin(), rows.end(), [&](const TextRow& row) { return row.key == key; });
+    return found == rows.end() ? nullptr : &*found;
+  };
+  std::vector<TextChange> changes;
+  for (const TextRow& row : rows_before) {
+    const TextRow* other = find(rows_after, row.key);
+    if (other != nullptr && other->text == row.text) continue;
+    if (other != nullptr && AreOneModule(row, *other)) {
+      AddAttributeChanges(row, *other, &changes);
     } else {
-      rows.emplace_back(part.key, InlineToml(part.value));
+      changes.push_back({row.key, row.text, other != nullptr ? other->text : kNothing});
     }
   }
-  return rows;
+  for (const TextRow& row : rows_after) {
+    if (find(rows_before, row.key) == nullptr) changes.push_back({row.key, kNothing, row.text});
+  }
+  return changes;
 }
 
 }  // namespace engine::recipe

@@ -44,7 +44,16 @@ std::string InlineToml(const Node& node);
 std::string ModelLines(const Node& root);
 std::string TextTables(const Node& root);
 
-// "model.dims.D" → "4096", "block.mlp.fc1" → the step: what two texts are compared by. A step goes by its name.
+// "model.dims.D" → "4096", "block.mlp.fc1" → the step: what a text comes to. A step goes by its name.
 std::vector<std::pair<std::string, std::string>> TextRows(const Node& root);
+
+struct TextChange {
+  std::string key;            // "model.dims.D", "block.mlp.router.top_k"
+  std::string before, after;  // "none" where that text has no such row or attribute
+};
+
+// What differs between two texts, in the order of the first one's rows. Of a step that both have, and that is the same module
+// in both, each attribute that differs; of others the whole step.
+std::vector<TextChange> TextChanges(const Node& before, const Node& after);
 
 }  // namespace engine::recipe

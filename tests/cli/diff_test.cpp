@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "engine/cli/commands.h"
 #include "tests/cli/run_command.h"
@@ -71,6 +73,23 @@ TEST_CASE("diff: a recipe, its plan, a run of it and that run's checkpoint are t
                                     "json", "--set-b", "model.hidden=32"},
                                    0));
   CHECK(Contains(origin["settings"][0]["a_origin"].get<std::string>(), "tiny.toml:3:10"));
+}
+
+TEST_CASE("diff: what experts differ in is named by the step's attribute") {
+  const std::string recipe = SourcePath("recipes/mixtral-s-1gpu.toml");
+  const nlohmann::json json = nlohmann::json::parse(
+      Diffed({recipe, recipe, "--format", "json", "--set-b", "block.mlp.steps.router.top_k=3", "--set-b",
+              "block.mlp.steps.router.aux_loss=0.02", "--set-b", "block.mlp.steps.router.z_loss=0.001",
+              "--set-b", "block.mlp.steps.experts.hidden=F/2", "--set-b", "model.dims.X=16"},
+             0));
+  std::map<std::string, std::string> settings;
+  for (const auto& setting : json["settings"])
+    settings[setting["key"]] = setting["a"].get<std::string>() + " -> " + setting["b"].get<std::string>();
+  CHECK(settings == std::map<std::string, std::string>{{"block.mlp.router.top_k", "2 -> 3"},
+                                                       {"block.mlp.router.aux_loss", "0.01 -> 0.02"},
+                                                       {"block.mlp.router.z_loss", "none -> 0.001"},
+                                                       {"block.mlp.experts.hidden", "\"F\" -> \"F/2\""},
+                                                       {"model.dims.X", "8 -> 16"}});
 }
 
 TEST_CASE("diff: plan hashes are the same in every run of the program") {

@@ -110,7 +110,10 @@ TEST_CASE("experts: a rank that has all of them waits for no other, and a dense 
   CHECK(ExpertsText(plan, recipe.cluster, Predict(plan, recipe.cluster)).find("no load makes others wait") !=
         std::string::npos);
   const recipe::Recipe dense = WithExperts("gpt2-124m-1gpu.toml", {});
-  CHECK(ExpertsText(PlanOf(dense), dense.cluster, {}).empty());
+  const plan::Plan other = PlanOf(dense);
+  CHECK(ExpertsText(other, dense.cluster, {}).empty());
+  CHECK(PredictAtLoad(other, dense.cluster, 2) ==
+        Predict(other, dense.cluster).iteration_s);  // nothing has rows
 }
 
 }  // namespace engine::predict

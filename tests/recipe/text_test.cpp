@@ -81,13 +81,22 @@ TEST_CASE("texts: what is printed is the same recipe") {
 
 TEST_CASE("texts: a changed dim and a changed step are one row each, by name") {
   CHECK(Changes(With({}), With({"model.dims.F=128"})) == "model.dims.F: 96 -> 128\n");
-  CHECK(Changes(With({}), With({"model.main.layers.repeat=3"})) ==
-        "model.main.layers: { do = \"stack\", as = \"layers\", repeat = 2, layer = [\"mlp\"] } -> "
-        "{ do = \"stack\", as = \"layers\", repeat = 3, layer = [\"mlp\"] }\n");
+  CHECK(Changes(With({}), With({"model.main.layers.repeat=3"})) == "model.main.layers.repeat: 2 -> 3\n");
   CHECK(Changes(With({}), With({"block.mlp.steps.act.act=gelu_tanh"})) ==
-        "block.mlp.act: { do = \"act\", as = \"act\", act = \"relu\" } -> "
-        "{ do = \"act\", as = \"act\", act = \"gelu_tanh\" }\n");
+        "block.mlp.act.act: \"relu\" -> \"gelu_tanh\"\n");
   CHECK(HashOfValues(With({})) != HashOfValues(With({"model.dims.F=128"})));
+}
+
+TEST_CASE("texts: a step that becomes another module's is a row, as are its attributes where it does not") {
+  const Recipe other = Extending(
+      "[[model.replace]]\nblock = 'mlp'\nstep = 'act'\nwith = { do = 'softcap', as = 'act', cap = 5.0 }\n");
+  CHECK(Changes(With({}), other) ==
+        "block.mlp.act: { do = \"act\", as = \"act\", act = \"relu\" } -> { do = \"softcap\", as = \"act\", "
+        "cap = 5.0 }\n");
+  // The order in which a step says its attributes is no difference.
+  const Recipe turned = Extending(
+      "[[model.replace]]\nblock = 'mlp'\nstep = 'act'\nwith = { act = 'relu', as = 'act', do = 'act' }\n");
+  CHECK(Changes(With({}), turned).empty());
 }
 
 TEST_CASE("texts: a step that is added is a row, and the order another") {
@@ -105,8 +114,10 @@ TEST_CASE("texts: a step that is added is a row, and the order another") {
 TEST_CASE("texts: a later list of steps replaces, a table changes, a name with dots is found") {
   const Recipe table =
       Extending("[model]\nmain.embedding.tokens = { width = 'F' }\nmain.\"head\" = { bias = true }\n");
-  CHECK(Changes(With({}), table).find("width = \"F\"") != std::string::npos);
-  CHECK(Changes(With({}), table).find("bias = true") != std::string::npos);
+  CHECK(Changes(With({}), table).find("model.main.embedding.tokens.width: ") != std::string::npos);
+  CHECK(Changes(With({}), table).find(" -> \"F\"\n") != std::string::npos);
+  CHECK(Changes(With({}), table).find("model.main.head.bias: none -> true\n") != std::string::npos);
+  CHECK(Changes(table, With({})).find("model.main.head.bias: true -> none\n") != std::string::npos);
   const Recipe list =
       Extending("[block.mlp]\nsteps = [ { do = 'act', as = 'only', of = 'x', act = 'relu' } ]\n");
   CHECK(Changes(With({}), list).find("block.mlp: [fc1, act] -> [only]") != std::string::npos);
@@ -131,8 +142,7 @@ TEST_CASE("texts: an ablation varies dims and steps") {
   REQUIRE(result.ok());
   REQUIRE(result.study.variants.size() == 4);
   CHECK(Changes(result.study.base, result.study.variants[3].recipe) ==
-        "model.dims.F: 96 -> 192\nblock.mlp.act: { do = \"act\", as = \"act\", act = \"relu\" } -> "
-        "{ do = \"act\", as = \"act\", act = \"silu\" }\n");
+        "model.dims.F: 96 -> 192\nblock.mlp.act.act: \"relu\" -> \"silu\"\n");
 }
 
 }  // namespace engine::recipe
