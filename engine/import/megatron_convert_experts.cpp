@@ -2,7 +2,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstdint>
 #include <optional>
@@ -17,25 +16,7 @@
 namespace engine::import {
 namespace {
 
-// Keys that flags ask for and that recipes do not have yet. Without its line here a key is written, and its flag imported.
-struct MissingKey {
-  std::string_view key;
-  const char* lacks;
-};
-constexpr std::array<MissingKey, 6> kMissing = {{
-    {"microbatch_aux_loss", "the loss of balance counts sample by sample, not over a microbatch of several"},
-    {"global_aux_loss", "the loss of balance counts sample by sample, not over the global batch"},
-    {"jitter", "a router reads its input without noise"},
-    {"select", "experts are chosen by scores, not by Sinkhorn's iteration"},
-    {"sqrtsoftplus", "scores are softmax or sigmoid"},
-    {"capacity_of", "a capacity is counted for a sample, not for what a rank has of a microbatch"},
-}};
-
-const char* Lacks(std::string_view key) {
-  for (const MissingKey& missing : kMissing)
-    if (missing.key == key) return missing.lacks;
-  return nullptr;
-}
+constexpr const char* kBalancing = "--moe-router-load-balancing-type";
 
 std::optional<double> AsCoefficient(const std::string& text) {
   double value = 0;
@@ -89,26 +70,13 @@ class ExpertsConverter : MegatronWriter {
     }
   }
 
-  // A key of the step route; an error at the flag where there is none yet. `key`: as in kMissing.
-  void Route(const char* flag, std::string_view key, const std::string& text) {
-    if (const char* lacks = Lacks(key); lacks != nullptr)
-      return a_.Error(flag, fmt::format("{} cannot be imported: {}", flag, lacks), HintFor(key));
+  // A key of the step route.
+  void Route(const char* flag, const std::string& text) {
     experts_.route += fmt::format("{}{}", experts_.route.empty() ? "" : ", ", text);
     Asks(flag);
   }
   void Route(const char* flag, std::string_view key, double value) {
-    Route(flag, key, fmt::format("{} = {}", key, NumberToml(value)));
-  }
-
-  static const char* HintFor(std::string_view key) {
-    if (key == "microbatch_aux_loss")
-      return "--micro-batch-size 1, which has one sample, or --moe-router-load-balancing-type seq_aux_loss";
-    if (key == "global_aux_loss") return "--moe-router-load-balancing-type seq_aux_loss";
-    if (key == "select") return "--moe-router-load-balancing-type seq_aux_loss or none";
-    if (key == "capacity_of")
-      return "remove it: no token is dropped then; or one sample a rank, --micro-batch-size 1 without tp and "
-             "cp";
-    return "remove it to train so";
+    Route(flag, fmt::format("{} = {}", key, NumberToml(value)));
   }
 
   // A number within bounds; nullopt also where it is not, which is reported.
@@ -134,16 +102,10 @@ class ExpertsConverter : MegatronWriter {
   void Choice() {
     const std::optional<std::int64_t> top_k = a_.Int("--moe-router-topk");
     experts_.route = fmt::format("top_k = {}", top_k.value_or(2));
-    const std::string score = a_.Text("--moe-router-score-function").value_or("softmax");
-    if (score == "softmax") {
-      if (a_.Has("--moe-router-pre-softmax"))
-        Route("--moe-router-pre-softmax", "normalize", "normalize = false");
+    if (BySinkhorn()) {
+      Sinkhorn(top_k == 1);
     } else {
-      if (a_.Has("--moe-router-pre-softmax"))
-        Remark("--moe-router-pre-softmax", fmt::format("no effect with scores of {}", Shown(score)));
-      // Of one expert the weight is its score, of several they are divided by their sum.
-      const char* normalize = top_k == 1 ? ", normalize = false" : "";
-      Route("--moe-router-score-function", score, fmt::format("score = \"{}\"{}", score, normalize));
+      Score(top_k == 1);
     }
     if (a_.Text("--moe-router-dtype").value_or("fp32") == "fp64") {
       Warn("--moe-router-dtype", "a router computes in fp32");
@@ -155,11 +117,37 @@ class ExpertsConverter : MegatronWriter {
     const std::optional<std::int64_t> groups = a_.Int("--moe-router-num-groups");
     const std::optional<std::int64_t> kept = a_.Int("--moe-router-group-topk");
     if (groups && kept) {
-      Route("--moe-router-num-groups", "groups",
-            fmt::format("groups = {}, group_top_k = {}", *groups, *kept));
+      Route("--moe-router-num-groups", fmt::format("groups = {}, group_top_k = {}", *groups, *kept));
     }
     if (a_.Has("--moe-router-force-load-balancing"))
       Set("debug.router", std::string("even"), "", "--moe-router-force-load-balancing");
+  }
+
+  void Score(bool one) {
+    const std::string score = a_.Text("--moe-router-score-function").value_or("softmax");
+    if (score == "softmax") {
+      if (a_.Has("--moe-router-pre-softmax")) Route("--moe-router-pre-softmax", "normalize = false");
+      return;
+    }
+    if (a_.Has("--moe-router-pre-softmax"))
+      Remark("--moe-router-pre-softmax", fmt::format("no effect with scores of {}", Shown(score)));
+    // Of one expert the weight is its score, of several they are divided by their sum.
+    Route("--moe-router-score-function",
+          fmt::format("score = \"{}\"{}", score, one ? ", normalize = false" : ""));
+  }
+
+  bool BySinkhorn() {
+    const std::vector<std::string> types = a_.List(kBalancing);
+    return std::find(types.begin(), types.end(), "sinkhorn") != types.end();
+  }
+  // Weights are scores among all experts, and the sigmoid where a token has one, whatever other flags say.
+  void Sinkhorn(bool one) {
+    Route(kBalancing,
+          fmt::format("select = \"sinkhorn\", {}normalize = false", one ? "score = \"sigmoid\", " : ""));
+    Warn(kBalancing,
+         "16 rounds of each sample by itself, in place of as many as a rank's microbatch takes to converge");
+    for (const char* flag : {"--moe-router-score-function", "--moe-router-pre-softmax"})
+      if (a_.Has(flag)) Remark(flag, fmt::format("no effect with {} sinkhorn", kBalancing));
   }
 
   void Bias() {
@@ -179,9 +167,8 @@ class ExpertsConverter : MegatronWriter {
 
   // Of each kind its weight. The rules say that there are as many weights as kinds.
   void Losses() {
-    constexpr const char* kType = "--moe-router-load-balancing-type";
     constexpr const char* kWeight = "--moe-aux-loss-coeff";
-    std::vector<std::string> types = a_.List(kType);
+    std::vector<std::string> types = a_.List(kBalancing);
     const std::vector<std::string> weights = a_.List(kWeight);
     if (types.empty()) types = {"aux_loss"};
     for (std::size_t i = 0; i < types.size(); ++i) {
@@ -192,7 +179,7 @@ class ExpertsConverter : MegatronWriter {
                  "from 0 to 1000");
         continue;
       }
-      Loss(types[i], *weight, a_.Has(kType) ? kType : kWeight);
+      Loss(types[i], *weight, a_.Has(kBalancing) ? kBalancing : kWeight);
     }
     const bool used = std::any_of(types.begin(), types.end(),
                                   [](const std::string& type) { return type.ends_with("aux_loss"); });
@@ -202,8 +189,7 @@ class ExpertsConverter : MegatronWriter {
   }
 
   void Loss(const std::string& type, double weight, const char* flag) {
-    if (type == "sinkhorn") return Route(flag, "select", "select = \"sinkhorn\"");
-    if (type == "none" || (weight == 0 && type.ends_with("aux_loss"))) return;
+    if (type == "none" || type == "sinkhorn" || (weight == 0 && type.ends_with("aux_loss"))) return;
     if (type == "seq_aux_loss") return Route(flag, "aux_loss", weight);
     if (type == "global_aux_loss") return Route(flag, "global_aux_loss", weight);
     if (type != "aux_loss") {
@@ -231,9 +217,6 @@ class ExpertsConverter : MegatronWriter {
     }
     const bool sample = IntOf("training.micro_batch", 1) == 1 && IntOf("parallelism.tp", 1) == 1 &&
                         IntOf("parallelism.cp", 1) == 1;
-    if (const char* lacks = Lacks("capacity_of"); !sample && lacks != nullptr)
-      return a_.Error(kFactor, fmt::format("{} cannot be imported: {}", kFactor, lacks),
-                      HintFor("capacity_of"));
     if (*factor == 0 || *factor > 1e6) {
       return a_.Error(kFactor, fmt::format("{} is {}", kFactor, *factor),
                       "more than 0, to 1e6; or less: no limit");

@@ -25,7 +25,7 @@ constexpr std::array<std::string_view, 7> kYarnStepFlags = {"--yarn-rotary-scali
                                                             "--no-yarn-correction-range-round-to-int"};
 
 bool IsOfYarn(std::string_view flag) {
-  return std::find(kYarnStepFlags.begin(), kYarnFlags.end(), flag) != kYarnFlags.end();
+  return std::find(kYarnStepFlags.begin(), kYarnStepFlags.end(), flag) != kYarnStepFlags.end();
 }
 
 // What a decoder's keys do not say: reads the keys that other parts have set.

@@ -112,6 +112,21 @@ TEST_CASE("megatron experts: routers") {
                            {"--moe-router-load-balancing-type", "global_aux_loss seq_aux_loss"},
                            {"--moe-z-loss-coeff", "1e-3"}})));
   CHECK(!IsWithin("loss", RouterOf({{"--moe-router-load-balancing-type", "none"}})));
+  CHECK(IsWithin("microbatch_aux_loss = 0.01",
+                 RouterOf({{"--moe-aux-loss-coeff", "1e-2"}, {"--micro-batch-size", "2"}})));
+  CHECK(IsWithin(
+      "global_aux_loss = 0.01",
+      RouterOf({{"--moe-aux-loss-coeff", "1e-2"}, {"--moe-router-load-balancing-type", "global_aux_loss"}})));
+}
+
+TEST_CASE("megatron experts: other scores, Sinkhorn's iteration, noise and forced choices") {
+  CHECK(IsWithin("score = \"sqrtsoftplus\"", RouterOf({{"--moe-router-score-function", "sqrtsoftplus"}})));
+  const Flags sinkhorn = {{"--moe-router-load-balancing-type", "sinkhorn"}};
+  CHECK(IsWithin("top_k = 2, select = \"sinkhorn\", normalize = false", RouterOf(sinkhorn)));
+  CHECK(IsWithin("top_k = 1, select = \"sinkhorn\", score = \"sigmoid\", normalize = false",
+                 RouterOf(With(sinkhorn, {{"--moe-router-topk", "1"}, {"--moe-router-pre-softmax", ""}}))));
+  CHECK(IsWithin("jitter = 0.1", RouterOf({{"--moe-input-jitter-eps", "0.1"}})));
+  CHECK(LoadedImport(With(kEight, {{"--moe-router-force-load-balancing", ""}})).debug.router == "even");
 }
 
 TEST_CASE("megatron experts: a capacity is counted as here where a rank has one whole sample at a time") {
@@ -122,14 +137,11 @@ TEST_CASE("megatron experts: a capacity is counted as here where a rank has one 
                                  {"--moe-pad-expert-input-to-capacity", ""},
                                  {"--moe-token-drop-policy", "position"}})["block.mlp.experts"]));
   CHECK(!IsWithin("capacity", StepsOfExperts({{"--moe-expert-capacity-factor", "-1"}})["block.mlp.experts"]));
-  const std::string message =
-      "--moe-expert-capacity-factor cannot be imported: a capacity is counted for a sample, not for what a "
-      "rank has of "
-      "a microbatch";
-  CHECK(ErrorOf(With(kEight, {{"--moe-expert-capacity-factor", "1"}, {"--micro-batch-size", "2"}}))
-            .starts_with(message));
-  CHECK(ErrorOf(With(kEight, {{"--moe-expert-capacity-factor", "1"}, {"--context-parallel-size", "2"}}))
-            .starts_with(message));
+  for (const Flags& other : {Flags{{"--micro-batch-size", "2"}}, Flags{{"--context-parallel-size", "2"}}}) {
+    CHECK(
+        IsWithin("capacity = 1.0, capacity_of = \"rank\" }",
+                 StepsOfExperts(With(other, {{"--moe-expert-capacity-factor", "1"}}))["block.mlp.experts"]));
+  }
 }
 
 TEST_CASE("megatron experts: layers with experts and others") {
@@ -232,9 +244,6 @@ TEST_CASE("megatron experts: what cannot be is an error at its flag") {
        {{"--moe-router-topk", "1"}}},
       {"--moe-router-score-function softmin is unknown | hint: softmax, sigmoid or sqrtsoftplus",
        {{"--moe-router-score-function", "softmin"}}},
-      {"--moe-router-score-function cannot be imported: scores are softmax or sigmoid | hint: remove it to "
-       "train so",
-       {{"--moe-router-score-function", "sqrtsoftplus"}}},
       {"--moe-router-enable-expert-bias needs --moe-router-score-function sigmoid, not softmax | hint: "
        "--moe-router-score-function sigmoid",
        {{"--moe-router-enable-expert-bias", ""}}},
@@ -250,26 +259,6 @@ TEST_CASE("megatron experts: what cannot be is an error at its flag") {
        {{"--moe-aux-loss-coeff", "1e-2 1e-3"}, {"--moe-router-load-balancing-type", "seq_aux_loss"}}},
       {"--moe-aux-loss-coeff x is no weight of a loss | hint: from 0 to 1000",
        {{"--moe-aux-loss-coeff", "x"}}},
-      {"--moe-aux-loss-coeff cannot be imported: the loss of balance counts sample by sample, not over a "
-       "microbatch of "
-       "several | hint: --micro-batch-size 1, which has one sample, or --moe-router-load-balancing-type "
-       "seq_aux_loss",
-       {{"--moe-aux-loss-coeff", "1e-2"}, {"--micro-batch-size", "2"}}},
-      {"--moe-router-load-balancing-type cannot be imported: the loss of balance counts sample by sample, "
-       "not over the "
-       "global batch | hint: --moe-router-load-balancing-type seq_aux_loss",
-       {{"--moe-aux-loss-coeff", "1e-2"}, {"--moe-router-load-balancing-type", "global_aux_loss"}}},
-      {"--moe-router-load-balancing-type cannot be imported: experts are chosen by scores, not by Sinkhorn's "
-       "iteration | "
-       "hint: --moe-router-load-balancing-type seq_aux_loss or none",
-       {{"--moe-router-load-balancing-type", "sinkhorn"}}},
-      {"--moe-input-jitter-eps cannot be imported: a router reads its input without noise | hint: remove it "
-       "to train so",
-       {{"--moe-input-jitter-eps", "0.1"}}},
-      {"--moe-router-force-load-balancing cannot be imported: a router's choice cannot be forced | hint: "
-       "remove it to "
-       "train so",
-       {{"--moe-router-force-load-balancing", ""}}},
       {"--moe-pad-expert-input-to-capacity needs --moe-expert-capacity-factor | hint: remove it: no token is "
        "dropped then",
        {{"--moe-pad-expert-input-to-capacity", ""}}},
