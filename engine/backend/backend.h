@@ -115,8 +115,8 @@ class Backend {
   virtual absl::Status Stage(std::byte* arena, const void* host, std::int64_t bytes) = 0;
   // Copy of what was staged, after all Stage calls that have returned.
   virtual absl::Status TakeStaged(std::byte* to, const std::byte* from, std::int64_t bytes) = 0;
-  // At most 256 bytes to the host. Read returns at once; WaitRead waits for the ticket's bytes alone. At most
-  // six tickets are open at a time.
+  // A few numbers, or some thousands, to the host. Read returns at once; WaitRead waits for the ticket's bytes alone. At
+  // most six tickets are open at a time.
   virtual absl::StatusOr<std::int64_t> Read(const std::byte* arena, std::int64_t bytes) = 0;
   // Notes the time at which all that was launched so far has run; may be recorded. ReadTimes: Read of the
   // noted times, int64[kStamps], nanoseconds since a moment of the device's own.

@@ -63,7 +63,6 @@ absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(const DeviceOpt
 
 absl::Status CudaBackend::Init(const DeviceOptions& options) {
   ASSIGN_OR_RETURN(device_, Device::Open(options));
-  RETURN_IF_CUDA_ERROR(cudaMallocHost(reinterpret_cast<void**>(&read_memory_), kReadSlots * kReadBytes));
   for (ReadSlot& slot : reads_) {
     RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&slot.done, cudaEventDisableTiming));
   }
@@ -87,7 +86,7 @@ CudaBackend::~CudaBackend() {
     if (buffer.free != nullptr) cudaEventDestroy(buffer.free);
     cudaFreeHost(buffer.memory);
   }
-  cudaFreeHost(read_memory_);
+  for (const ReadSlot& slot : reads_) cudaFreeHost(slot.memory);
   cudaFreeHost(stage_memory_);
   cudaFree(finite_);
   cudaFree(times_ns_);
@@ -250,13 +249,18 @@ absl::Status CudaBackend::TakeStaged(std::byte* to, const std::byte* from, std::
 }
 
 absl::StatusOr<std::int64_t> CudaBackend::Read(const std::byte* arena, std::int64_t bytes) {
-  ENGINE_CHECK(bytes <= kReadBytes, "{} bytes are too many to read", bytes);
   const std::int64_t ticket = next_read_++ % kReadSlots;
   ReadSlot& slot = reads_[static_cast<std::size_t>(ticket)];
   slot.bytes = bytes;
-  RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(read_memory_ + ticket * kReadBytes, arena,
-                                       static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost,
-                                       device_->compute()));
+  if (bytes > slot.room) {
+    RETURN_IF_CUDA_ERROR(cudaFreeHost(std::exchange(slot.memory, nullptr)));
+    slot.room = 0;
+    RETURN_IF_CUDA_ERROR(
+        cudaMallocHost(reinterpret_cast<void**>(&slot.memory), static_cast<std::size_t>(bytes)));
+    slot.room = bytes;
+  }
+  RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(slot.memory, arena, static_cast<std::size_t>(bytes),
+                                       cudaMemcpyDeviceToHost, device_->compute()));
   RETURN_IF_CUDA_ERROR(cudaEventRecord(slot.done, device_->compute()));
   return ticket;
 }
@@ -279,7 +283,7 @@ absl::Status CudaBackend::WaitRead(std::int64_t ticket, void* host) {
   } else {
     RETURN_IF_ERROR(Await([&] { return cudaEventQuery(slot.done); }));
   }
-  std::memcpy(host, read_memory_ + ticket * kReadBytes, static_cast<std::size_t>(slot.bytes));
+  std::memcpy(host, slot.memory, static_cast<std::size_t>(slot.bytes));
   return absl::OkStatus();
 }
 

@@ -61,9 +61,10 @@ class CudaBackend final : public Backend {
   struct ReadSlot {
     cudaEvent_t done = nullptr;
     std::int64_t bytes = 0;
+    std::byte* memory = nullptr;  // pinned, as large as the largest read so far
+    std::int64_t room = 0;
   };
   static constexpr std::int64_t kReadSlots = 8;
-  static constexpr std::int64_t kReadBytes = 256;
 
   // Pinned memory on the way to the device.
   struct UploadBuffer {
@@ -81,7 +82,6 @@ class CudaBackend final : public Backend {
   std::byte* arena_ = nullptr;
   std::int64_t arena_bytes_ = 0;
   std::array<ReadSlot, kReadSlots> reads_;
-  std::byte* read_memory_ = nullptr;  // pinned, kReadSlots × kReadBytes
   std::int64_t next_read_ = 0;
   std::array<UploadBuffer, 2> uploads_;  // made by the first large upload
   std::byte* stage_memory_ = nullptr;    // pinned
