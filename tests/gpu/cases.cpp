@@ -480,8 +480,25 @@ GpuCases AttentionCases() {
            {"cuDNN", 2, 500, 2, 2, 128, 0, kNarrow, {}, 300000},
            {"cuDNN", 1, 512, 2, 1, 64, 150, kNarrow, {}, 1},
            {"cuDNN", 1, 1024, 4, 2, 64, 0, kNarrow, {{256, 256}, {512, 256}}, 1},
-           // Multi-head latent attention: whole, not in blocks of 128 tokens, with grouped queries, a window,
-           // the chunks of a rank, and in groups.
+           {"reference", 2, 131, 4, 2, 64, 0, {DType::kF32}},
+           {"reference", 2, 131, 4, 2, 60, 0, kFloats},
+           {"reference", 1, 256, 2, 1, 60, 100, kFloats},
+           {"reference", 1, 256, 2, 1, 60, 0, kFloats, {{64, 64}, {192, 64}}},
+           {"reference", 1, 37, 3, 1, 7, 5, kFloats},
+           {"reference", 1, 128, 2, 2, 252, 50, {DType::kBF16}},
+           {"reference", 1, 65, 2, 1, 320, 20, kFloats},
+           {"reference", 1, 65, 2, 2, 512, 0, kFloats},
+       }) {
+    AddAttention(sizes, &cases);
+  }
+  return cases;
+}
+
+// Multi-head latent attention: whole, not in blocks of 128 tokens, with grouped queries, a window, the chunks of a rank, and in
+// groups.
+GpuCases LatentAttentionCases() {
+  GpuCases cases;
+  for (const AttentionSizes& sizes : std::initializer_list<AttentionSizes>{
            {"cuDNN", 2, 128, 2, 2, 192, 0, kNarrow, {}, 0, 128},
            {"cuDNN", 1, 1024, 4, 4, 192, 0, {DType::kBF16}, {}, 0, 128},
            {"cuDNN", 2, 131, 4, 4, 192, 0, kNarrow, {}, 0, 128},
@@ -493,14 +510,6 @@ GpuCases AttentionCases() {
            {"cuDNN", 1, 512, 4, 2, 192, 0, {DType::kBF16}, {}, 1, 128},
            {"reference", 2, 131, 4, 2, 96, 0, kNarrow, {}, 0, 64},
            {"reference", 1, 128, 2, 2, 192, 0, {DType::kF32}, {}, 0, 128},
-           {"reference", 2, 131, 4, 2, 64, 0, {DType::kF32}},
-           {"reference", 2, 131, 4, 2, 60, 0, kFloats},
-           {"reference", 1, 256, 2, 1, 60, 100, kFloats},
-           {"reference", 1, 256, 2, 1, 60, 0, kFloats, {{64, 64}, {192, 64}}},
-           {"reference", 1, 37, 3, 1, 7, 5, kFloats},
-           {"reference", 1, 128, 2, 2, 252, 50, {DType::kBF16}},
-           {"reference", 1, 65, 2, 1, 320, 20, kFloats},
-           {"reference", 1, 65, 2, 2, 512, 0, kFloats},
        }) {
     AddAttention(sizes, &cases);
   }

@@ -54,6 +54,7 @@ GpuCases ElementwiseCases();
 GpuCases NormCases();
 GpuCases TokenCases();
 GpuCases AttentionCases();
+GpuCases LatentAttentionCases();
 GpuCases LossCases();
 GpuCases FusedCases();
 GpuCases ExpertCases();

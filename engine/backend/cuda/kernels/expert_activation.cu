@@ -12,7 +12,7 @@ namespace {
 constexpr int kThreads = kElementwiseThreads;
 
 // A thread has kWidth of a row's F elements, which are a multiple of them.
-template <typename T, int kWidth, graph::Activation kAct, bool kGated>
+template <typename T, int kWidth, graph::Activation kAct, bool kGated, bool kTurns>
 __global__ void __launch_bounds__(kThreads)
     ExpertActivationKernel(std::int64_t elements, std::int64_t ffn, const T* __restrict__ h,
                            const float* __restrict__ weight, const std::int32_t* __restrict__ choice_of,
@@ -43,6 +43,7 @@ __global__ void __launch_bounds__(kThreads)
       }
     }
     StoreElements(y + at, out);
+    if constexpr (!kTurns) return;
   }
 }
 
@@ -95,7 +96,7 @@ __device__ __forceinline__ void RowGradient(std::int64_t row, RowKind kind, std:
   if (first == 0) d_weight[choice] = sum;
 }
 
-template <typename T, int kWidth, graph::Activation kAct, bool kGated>
+template <typename T, int kWidth, graph::Activation kAct, bool kGated, bool kTurns>
 __global__ void __launch_bounds__(kThreads)
     ExpertActivationGradKernel(std::int64_t rows, std::int64_t ffn, const T* h,
                                const float* __restrict__ weight, const std::int32_t* __restrict__ choice_of,
@@ -107,6 +108,7 @@ __global__ void __launch_bounds__(kThreads)
     const RowKind kind = KindOfRow(choice_of, row);
     if (kind == RowKind::kBehind) return;
     RowGradient<T, kWidth, kAct, kGated>(row, kind, ffn, h, weight, choice_of, dy, dh, d_weight, y);
+    if constexpr (!kTurns) return;
   }
 }
 
@@ -137,10 +139,12 @@ void LaunchExpertActivation(const ExpertActivationRows& rows, void* y, cudaStrea
   WithForm(rows, [&](auto element, auto width, auto act, auto gated) {
     using T = decltype(element);
     constexpr int kWidth = decltype(width)::value;
-    ExpertActivationKernel<T, kWidth, decltype(act)::value, decltype(gated)::value>
-        <<<AtMost(rows, ElementwiseBlocks(elements, kWidth)), kThreads, 0, stream>>>(
-            elements, rows.ffn, static_cast<const T*>(rows.h), rows.weight, rows.choice_of,
-            static_cast<T*>(y));
+    constexpr auto kAct = decltype(act)::value;
+    constexpr bool kGated = decltype(gated)::value;
+    const auto kernel = rows.most_blocks > 0 ? ExpertActivationKernel<T, kWidth, kAct, kGated, true>
+                                             : ExpertActivationKernel<T, kWidth, kAct, kGated, false>;
+    kernel<<<AtMost(rows, ElementwiseBlocks(elements, kWidth)), kThreads, 0, stream>>>(
+        elements, rows.ffn, static_cast<const T*>(rows.h), rows.weight, rows.choice_of, static_cast<T*>(y));
   });
 }
 
@@ -150,10 +154,14 @@ void LaunchExpertActivationGrad(const ExpertActivationRows& rows, const void* dy
   if (rows.rows * rows.ffn == 0) return;
   WithForm(rows, [&](auto element, auto width, auto act, auto gated) {
     using T = decltype(element);
-    ExpertActivationGradKernel<T, decltype(width)::value, decltype(act)::value, decltype(gated)::value>
-        <<<AtMost(rows, CeilDivide(rows.rows, kThreads / kWarp)), kThreads, 0, stream>>>(
-            rows.rows, rows.ffn, static_cast<const T*>(rows.h), rows.weight, rows.choice_of,
-            static_cast<const T*>(dy), static_cast<T*>(dh), d_weight, static_cast<T*>(y));
+    constexpr int kWidth = decltype(width)::value;
+    constexpr auto kAct = decltype(act)::value;
+    constexpr bool kGated = decltype(gated)::value;
+    const auto kernel = rows.most_blocks > 0 ? ExpertActivationGradKernel<T, kWidth, kAct, kGated, true>
+                                             : ExpertActivationGradKernel<T, kWidth, kAct, kGated, false>;
+    kernel<<<AtMost(rows, CeilDivide(rows.rows, kThreads / kWarp)), kThreads, 0, stream>>>(
+        rows.rows, rows.ffn, static_cast<const T*>(rows.h), rows.weight, rows.choice_of,
+        static_cast<const T*>(dy), static_cast<T*>(dh), d_weight, static_cast<T*>(y));
   });
 }
 

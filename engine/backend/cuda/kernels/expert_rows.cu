@@ -140,39 +140,49 @@ __global__ void __launch_bounds__(kWarp)
 
 // ---- spread and combine -----------------------------------------------------------------------------------
 
-// What window kernels have blocks for, which take their tokens in turns: most windows but the first have no rows, and blocks that find
-// none cost time too.
+// Kernels on a window of rows (kWindow) have so many blocks at most, which take their tokens in turns: most windows but the first
+// have no rows, and blocks that find none cost time too. Kernels on all rows ask none of it.
 constexpr std::int64_t kBlocksOfWindow = 1056;
+
+bool IsWindow(const RowPlaces& places) { return places.last_group != nullptr; }
 
 unsigned TokenBlocks(const RowPlaces& places) {
   const std::int64_t blocks = CeilDivide(places.tokens, kThreads / kWarp);
   return static_cast<unsigned>(places.first > 0 ? std::min(blocks, kBlocksOfWindow) : blocks);
 }
 
-// Whether this is a window behind all rows.
-__device__ __forceinline__ bool IsEmpty(const RowPlaces& places) {
-  return places.first > 0 && EndOfRows(places.last_group) <= places.first;
+// Calls body(token) for the token of this warp, or of a window that has rows for each of its tokens.
+template <bool kWindow, typename Body>
+__device__ __forceinline__ void ForTokens(const RowPlaces& places, const Body& body) {
+  std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
+  if constexpr (kWindow) {
+    if (places.first > 0 && EndOfRows(places.last_group) <= places.first) return;
+    const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * (kThreads / kWarp);
+    for (; token < places.tokens; token += step) body(token);
+  } else {
+    if (token < places.tokens) body(token);
+  }
 }
 
-// Row of the window; −1: the row is in another window, or there is none.
-__device__ __forceinline__ int InWindow(const RowPlaces& places, int row) {
+// A row of all as one of the window; −1: it is in another window, or there is none.
+template <bool kWindow>
+__device__ __forceinline__ int RowHere(const RowPlaces& places, int row) {
+  if constexpr (!kWindow) return row;
   const int here = row - places.first;
   return row >= 0 && here >= 0 && here < places.rows ? here : -1;
 }
 
 // A warp a token, which it reads once. Word: a part of a row that one thread copies.
-template <typename Word>
+template <typename Word, bool kWindow>
 __global__ void __launch_bounds__(kThreads)
     SpreadKernel(const RowPlaces places, int words, const Word* __restrict__ x, Word* __restrict__ out) {
-  if (IsEmpty(places)) return;
-  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * (kThreads / kWarp);
-  for (std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
-       token < places.tokens; token += step) {
+  ForTokens<kWindow>(places, [&](std::int64_t token) {
     const int lane = threadIdx.x % kWarp;
     const Word* const from = x + token * words;
     for (int first = 0; first < places.k; first += kWarp) {
       const int count = min(places.k - first, kWarp);
-      const int rows = lane < count ? InWindow(places, places.row_of[token * places.k + first + lane]) : -1;
+      const int rows =
+          lane < count ? RowHere<kWindow>(places, places.row_of[token * places.k + first + lane]) : -1;
       if (!__any_sync(kAllLanes, rows >= 0)) continue;
       for (int base = 0; base < words; base += 2 * kWarp) {
         const int i = base + lane;
@@ -189,7 +199,7 @@ __global__ void __launch_bounds__(kThreads)
         }
       }
     }
-  }
+  });
 }
 
 // A block for each kRowAlignment rows: zeros where a group's last rows are nobody's.
@@ -209,8 +219,9 @@ template <typename Word>
 void LaunchSpreadOf(const RowPlaces& places, std::int64_t row_bytes, const void* x, void* out,
                     cudaStream_t stream) {
   const auto words = static_cast<int>(row_bytes / static_cast<std::int64_t>(sizeof(Word)));
-  SpreadKernel<Word><<<TokenBlocks(places), kThreads, 0, stream>>>(places, words, static_cast<const Word*>(x),
-                                                                   static_cast<Word*>(out));
+  const auto kernel = IsWindow(places) ? SpreadKernel<Word, true> : SpreadKernel<Word, false>;
+  kernel<<<TokenBlocks(places), kThreads, 0, stream>>>(places, words, static_cast<const Word*>(x),
+                                                       static_cast<Word*>(out));
   const auto row_blocks = static_cast<unsigned>(places.rows / graph::kRowAlignment);
   ZeroRowsKernel<Word><<<row_blocks, kThreads, 0, stream>>>(places, words, static_cast<Word*>(out));
 }
@@ -233,20 +244,17 @@ struct RowPart<T, 1> {
   __device__ void AddTo(float (&sum)[1]) const { sum[0] += ToFloat(value); }
 };
 
-// A warp a token, kWidth columns a lane: 8, or 1 where columns are no multiple of 8.
-template <typename T, int kWidth>
+// A warp a token, kWidth columns a lane: 8, or 1 where columns are no multiple of 8. Windows behind the first add to what is there.
+template <typename T, int kWidth, bool kWindow>
 __global__ void __launch_bounds__(kThreads) CombineKernel(const RowPlaces places, std::int64_t columns,
                                                           const T* __restrict__ rows, T* __restrict__ y) {
   constexpr int kInFlight = sizeof(T) == 2 ? 8 : 4;  // rows that are loaded before the first is added
-  if (IsEmpty(places)) return;
-  const bool adds = places.first > 0;
-  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * (kThreads / kWarp);
-  for (std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
-       token < places.tokens; token += step) {
+  ForTokens<kWindow>(places, [&](std::int64_t token) {
+    const bool adds = kWindow && places.first > 0;
     const int lane = threadIdx.x % kWarp;
     const std::int32_t* const row_of = places.row_of + token * places.k;
-    const int first_rows = lane < places.k ? InWindow(places, row_of[lane]) : -1;
-    if (adds && places.k <= kWarp && !__any_sync(kAllLanes, first_rows >= 0)) continue;
+    const int first_rows = lane < places.k ? RowHere<kWindow>(places, row_of[lane]) : -1;
+    if (adds && places.k <= kWarp && !__any_sync(kAllLanes, first_rows >= 0)) return;
     for (std::int64_t base = 0; base < columns; base += kWarp * kWidth) {
       const std::int64_t column = base + lane * kWidth;
       float sum[kWidth] = {};
@@ -258,7 +266,7 @@ __global__ void __launch_bounds__(kThreads) CombineKernel(const RowPlaces places
         for (int i = 0; i < kInFlight; ++i) {
           const int at = j + i;
           row[i] = __shfl_sync(kAllLanes, first_rows, at % kWarp);
-          if (at >= kWarp && at < places.k) row[i] = InWindow(places, row_of[at]);
+          if (at >= kWarp && at < places.k) row[i] = RowHere<kWindow>(places, row_of[at]);
           if (at >= places.k || column >= columns) row[i] = -1;
           if (row[i] >= 0) parts[i].Load(rows + row[i] * columns + column);
         }
@@ -269,14 +277,15 @@ __global__ void __launch_bounds__(kThreads) CombineKernel(const RowPlaces places
       }
       if (column < columns) StoreElements(y + token * columns + column, sum);
     }
-  }
+  });
 }
 
 template <typename T, int kWidth>
 void LaunchCombineOf(const RowPlaces& places, std::int64_t columns, const void* rows, void* y,
                      cudaStream_t stream) {
-  CombineKernel<T, kWidth><<<TokenBlocks(places), kThreads, 0, stream>>>(
-      places, columns, static_cast<const T*>(rows), static_cast<T*>(y));
+  const auto kernel = IsWindow(places) ? CombineKernel<T, kWidth, true> : CombineKernel<T, kWidth, false>;
+  kernel<<<TokenBlocks(places), kThreads, 0, stream>>>(places, columns, static_cast<const T*>(rows),
+                                                       static_cast<T*>(y));
 }
 
 // A thread an expert and window.
