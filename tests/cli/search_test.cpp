@@ -110,9 +110,10 @@ TEST_CASE("search shows one layout at least") {
 }
 
 TEST_CASE("search names the keys that it varies") {
-  const ProgramResult result = RunProgram("search " + Recipe() + " --fix parallelism.ep");
+  const ProgramResult result = RunProgram("search " + Recipe() + " --fix parallelism.exchange");
   CHECK(result.exit_code == 2);
-  CHECK(result.output.find("--fix parallelism.ep: search varies parallelism.dp, ") != std::string::npos);
+  CHECK(result.output.find("--fix parallelism.exchange: search varies parallelism.dp, ") !=
+        std::string::npos);
 }
 
 TEST_CASE("a world that does not fill nodes is refused") {

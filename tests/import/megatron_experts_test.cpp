@@ -122,9 +122,13 @@ TEST_CASE("megatron experts: routers") {
 TEST_CASE("megatron experts: other scores, Sinkhorn's iteration, noise and forced choices") {
   CHECK(IsWithin("score = \"sqrtsoftplus\"", RouterOf({{"--moe-router-score-function", "sqrtsoftplus"}})));
   const Flags sinkhorn = {{"--moe-router-load-balancing-type", "sinkhorn"}};
-  CHECK(IsWithin("top_k = 2, select = \"sinkhorn\", normalize = false", RouterOf(sinkhorn)));
+  const std::string rounds = "16 rounds of each sample by itself";
+  CHECK(IsWithin("top_k = 2, select = \"sinkhorn\", normalize = false",
+                 StepsOfImport(With(kEight, sinkhorn), rounds)["block.mlp.router"]));
+  const Flags one =
+      With(With(kEight, sinkhorn), {{"--moe-router-topk", "1"}, {"--moe-router-pre-softmax", ""}});
   CHECK(IsWithin("top_k = 1, select = \"sinkhorn\", score = \"sigmoid\", normalize = false",
-                 RouterOf(With(sinkhorn, {{"--moe-router-topk", "1"}, {"--moe-router-pre-softmax", ""}}))));
+                 StepsOfImport(one, rounds)["block.mlp.router"]));
   CHECK(IsWithin("jitter = 0.1", RouterOf({{"--moe-input-jitter-eps", "0.1"}})));
   CHECK(LoadedImport(With(kEight, {{"--moe-router-force-load-balancing", ""}})).debug.router == "even");
 }

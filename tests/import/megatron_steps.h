@@ -14,9 +14,12 @@ namespace engine::import {
 
 using TextTable = std::map<std::string, std::string>;  // "block.mlp.fc1" → the step
 
-inline recipe::Recipe LoadedImport(const Flags& changes) {
+// `warned`: a part of the one warning that the flags give; empty: they give none.
+inline recipe::Recipe LoadedImport(const Flags& changes, const std::string& warned = "") {
   const MegatronImport import = Import(Script(changes));
-  CHECK(Messages(import.diagnostics).empty());
+  const std::string messages = Messages(import.diagnostics);
+  CHECK(messages.empty() == warned.empty());
+  CHECK(messages.find(warned) != std::string::npos);
   const recipe::LoadResult loaded = model::LoadText(import.recipe, "a.toml");
   CAPTURE(import.recipe);
   CHECK(Messages(loaded.diagnostics).empty());
@@ -24,8 +27,8 @@ inline recipe::Recipe LoadedImport(const Flags& changes) {
 }
 
 // The steps of the model; none where it is written as a decoder's keys.
-inline TextTable StepsOfImport(const Flags& changes) {
-  const recipe::Recipe recipe = LoadedImport(changes);
+inline TextTable StepsOfImport(const Flags& changes, const std::string& warned = "") {
+  const recipe::Recipe recipe = LoadedImport(changes, warned);
   TextTable rows;
   if (!recipe.is_text()) return rows;
   for (const auto& [name, row] : recipe::TextRows(*recipe.text)) rows[name] = row;

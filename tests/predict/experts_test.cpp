@@ -56,7 +56,8 @@ TEST_CASE("experts: loads by Zipf's law, by hand") {
 }
 
 TEST_CASE("experts: rows, their memory and exchange are the plan's") {
-  const std::vector<std::string> small = {"model.dims.L=8", "training.global_batch=64"};
+  const std::vector<std::string> small = {"model.dims.L=8", "training.global_batch=64",
+                                          "training.micro_batch=2"};
   for (const char* again : {"full", "none"}) {
     CAPTURE(again);
     std::vector<std::string> sets = small;
