@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,6 +18,7 @@ namespace engine::import {
 namespace {
 
 constexpr const char* kBalancing = "--moe-router-load-balancing-type";
+constexpr const char* kWeight = "--moe-aux-loss-coeff";
 
 std::optional<double> AsCoefficient(const std::string& text) {
   double value = 0;
@@ -102,6 +104,11 @@ class ExpertsConverter : MegatronWriter {
   void Choice() {
     const std::optional<std::int64_t> top_k = a_.Int("--moe-router-topk");
     experts_.route = fmt::format("top_k = {}", top_k.value_or(2));
+    constexpr std::int64_t kMostChoices = 256;  // of the step route
+    if (top_k.value_or(2) > kMostChoices) {
+      a_.Error("--moe-router-topk", fmt::format("--moe-router-topk {} cannot be imported", *top_k),
+               fmt::format("{} at most", kMostChoices));
+    }
     if (BySinkhorn()) {
       Sinkhorn(top_k == 1);
     } else {
@@ -146,6 +153,11 @@ class ExpertsConverter : MegatronWriter {
           fmt::format("select = \"sinkhorn\", {}normalize = false", one ? "score = \"sigmoid\", " : ""));
     Warn(kBalancing,
          "16 rounds of each sample by itself, in place of as many as a rank's microbatch takes to converge");
+    for (const char* flag :
+         {"--moe-router-enable-expert-bias", "--moe-router-num-groups", "--moe-expert-capacity-factor"}) {
+      if (a_.Has(flag))
+        a_.Error(flag, fmt::format("{} does not go with {} sinkhorn", flag, kBalancing), "remove it");
+    }
     for (const char* flag : {"--moe-router-score-function", "--moe-router-pre-softmax"})
       if (a_.Has(flag)) Remark(flag, fmt::format("no effect with {} sinkhorn", kBalancing));
   }
@@ -167,7 +179,6 @@ class ExpertsConverter : MegatronWriter {
 
   // Of each kind its weight. The rules say that there are as many weights as kinds.
   void Losses() {
-    constexpr const char* kWeight = "--moe-aux-loss-coeff";
     std::vector<std::string> types = a_.List(kBalancing);
     const std::vector<std::string> weights = a_.List(kWeight);
     if (types.empty()) types = {"aux_loss"};
@@ -181,6 +192,8 @@ class ExpertsConverter : MegatronWriter {
       }
       Loss(types[i], *weight, a_.Has(kBalancing) ? kBalancing : kWeight);
     }
+    const char* flag = a_.Has(kBalancing) ? kBalancing : kWeight;
+    for (const auto& [key, weight] : losses_) Route(flag, key, weight);
     const bool used = std::any_of(types.begin(), types.end(),
                                   [](const std::string& type) { return type.ends_with("aux_loss"); });
     if (!used && a_.Has(kWeight)) Remark(kWeight, "there is no loss of balance");
@@ -190,18 +203,27 @@ class ExpertsConverter : MegatronWriter {
 
   void Loss(const std::string& type, double weight, const char* flag) {
     if (type == "none" || type == "sinkhorn" || (weight == 0 && type.ends_with("aux_loss"))) return;
-    if (type == "seq_aux_loss") return Route(flag, "aux_loss", weight);
-    if (type == "global_aux_loss") return Route(flag, "global_aux_loss", weight);
+    if (BySinkhorn()) {
+      return a_.Error(kWeight, fmt::format("{} has no loss of balance with {} sinkhorn", kWeight, kBalancing),
+                      "0 for each");
+    }
+    // Losses of one kind add up.
+    if (type == "seq_aux_loss" || type == "global_aux_loss") {
+      losses_[type == "seq_aux_loss" ? "aux_loss" : type] += weight;
+      return;
+    }
     if (type != "aux_loss") {
       return a_.Error(flag, fmt::format("{} {} cannot be imported", flag, Shown(type)),
                       "one of aux_loss, seq_aux_loss, global_aux_loss, sinkhorn, none");
     }
     // A microbatch of one sample is that sample.
-    Route(flag, IntOf("training.micro_batch", 1) == 1 ? "aux_loss" : "microbatch_aux_loss", weight);
+    losses_[IntOf("training.micro_batch", 1) == 1 ? "aux_loss" : "microbatch_aux_loss"] += weight;
   }
 
   void Noise() {
     const std::optional<double> jitter = Between("--moe-input-jitter-eps", 0, 1);
+    if (jitter == 1)
+      return a_.Error("--moe-input-jitter-eps", "--moe-input-jitter-eps 1 leaves nothing", "less than 1");
     if (jitter && *jitter > 0) Route("--moe-input-jitter-eps", "jitter", *jitter);
   }
 
@@ -223,6 +245,8 @@ class ExpertsConverter : MegatronWriter {
     }
     experts_.experts = fmt::format("capacity = {}", NumberToml(*factor));
     if (!sample) experts_.experts += ", capacity_of = \"rank\"";
+    if (IntOf("parallelism.tp", 1) * IntOf("parallelism.cp", 1) > 1)
+      Warn(kFactor, "counted over the tokens that ranks of tp and cp share, and not over each one's part");
     Asks(kFactor);
     if (a_.Has("--moe-pad-expert-input-to-capacity"))
       Remark("--moe-pad-expert-input-to-capacity", "rows that would fill up an expert's would weigh nothing");
@@ -255,6 +279,7 @@ class ExpertsConverter : MegatronWriter {
 
   MegatronModelChanges& changes_;
   MegatronExperts& experts_;
+  std::map<std::string, double> losses_;  // of balance: keys of route, with their weights
 };
 
 }  // namespace

@@ -244,6 +244,7 @@ MegatronSettings WithoutExperts(MegatronSettings settings) {
   }
   settings.erase("parallelism.ep");
   settings.erase("parallelism.expert_tp");
+  settings.erase("debug.router");
   return settings;
 }
 

@@ -40,8 +40,9 @@ std::vector<Signature> DropSignatures(TypeSpan inputs, const Attributes& attribu
   const Placement r = Placement::R();
   const Placement samples = Placement::S(0);
   const std::int64_t of_group = attributes.Int("samples", 1);
-  const bool whole = of_group > 1 && (of_group == inputs[0].shape[0] || rule.activations.Has(Dim::kSequence));
-  if (whole) return {{{r, r}, {r}}};
+  // Along tp samples are never split where ep splits them, and along cp not at all.
+  if ((of_group > 1 && of_group == inputs[0].shape[0]) || rule.activations.Has(Dim::kSequence))
+    return {{{r, r}, {r}}};
   return {{{r, r}, {r}}, {{samples, samples}, {samples}}};
 }
 std::vector<Signature> CountSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {

@@ -28,9 +28,11 @@ Work SinkhornWork(TypeSpan inputs, TypeSpan outputs, const Attributes& attribute
   return {.flops = 6.0 * rounds * Elements(inputs[0]), .bytes = rounds * Bytes(inputs) + Bytes(outputs)};
 }
 
-std::vector<Signature> SinkhornSignatures(TypeSpan, const Attributes&, const AxisRule&) {
+// Along tp samples are never split where ep splits them.
+std::vector<Signature> SinkhornSignatures(TypeSpan, const Attributes&, const AxisRule& rule) {
   const Placement r = Placement::R();
   const Placement samples = Placement::S(0);
+  if (rule.activations.Has(Dim::kSequence)) return {{{r}, {r}}};
   return {{{r}, {r}}, {{samples}, {samples}}};
 }
 

@@ -11,6 +11,7 @@
 
 #include "engine/base/units.h"
 #include "engine/graph/dims.h"
+#include "engine/ops/expert_passes.h"
 #include "engine/ops/ops.h"
 #include "engine/plan/print.h"
 #include "engine/predict/cost.h"
@@ -86,6 +87,21 @@ void SeeProduct(const plan::Plan& plan, const Instruction& product, ExpertUse* u
   use->mean_rows = product.work().results / static_cast<double>(rows->local.elements(1, rows->local.rank()));
 }
 
+// Of experts in passes, which have two products.
+void SeePasses(const plan::Plan& plan, const Instruction& passes, ExpertUse* use) {
+  const auto value = [&](int input) -> const plan::LocalValue& {
+    return plan.values[static_cast<std::size_t>(passes.inputs[static_cast<std::size_t>(input)].value)];
+  };
+  const std::int64_t bound = value(ops::kPassChoiceOf).local[0];
+  if (bound <= use->row_bound) return;
+  use->row_bound = bound;
+  use->here = value(ops::kPassW1).local[0];
+  use->experts = passes.attributes().Int("experts", use->here);
+  use->top_k = passes.attributes().Int("k", 1);
+  use->mean_rows = static_cast<double>(passes.inputs[ops::kPassChoice].elements * use->here) /
+                   static_cast<double>(use->experts);
+}
+
 std::int64_t ExchangedOverEp(const Segment& segment) {
   std::int64_t bytes = 0;
   for (const Instruction& i : segment.instructions) {
@@ -104,11 +120,19 @@ StageExperts StageOf(const plan::Plan& plan, const plan::StagePlan& stage, Exper
       const Segment& segment = stage.segments[static_cast<std::size_t>(index)];
       const RowBytes bytes = BytesOf(plan, segment);
       of.other_bytes = std::max(of.other_bytes, bytes.at_once);
+      for (const Instruction& i : segment.instructions) {
+        if (i.op() == &ops::kExpertPasses || i.op() == &ops::kExpertPassesGrad)
+          of.other_bytes = std::max(of.other_bytes, i.scratch.bytes());
+      }
       of.exchange_bytes += ExchangedOverEp(segment);
       if (index != chunk.train().forward) continue;
       saved = bytes.in_slots / (segment.halves ? 2 : 1);  // each half has a slot
       std::int64_t products = 0;                          // of a layer two, once for each half
       for (const Instruction& i : segment.instructions) {
+        if (i.op() == &ops::kExpertPasses) {
+          products += 2;
+          SeePasses(plan, i, use);
+        }
         if (!i.kernel().starts_with(ops::kGroupedLinear.name) || i.inputs.size() < 3) continue;
         ++products;
         SeeProduct(plan, i, use);

@@ -121,6 +121,12 @@ void ExpertParallelism(const RuleContext& c) {
         fmt::format("expert_tp {} says how experts use the tp axis, and this model has none", p.expert_tp),
         "expert_tp 0");
   }
+  if (c.recipe.debug.router != "model") {
+    c.Error({"debug.router"},
+            fmt::format("router \"{}\" says which experts tokens go to, and this model has none",
+                        c.recipe.debug.router),
+            "router \"model\"");
+  }
   if (p.expert_rows != 0) {
     c.Error({"parallelism.expert_rows"},
             fmt::format("expert_rows {:g} is a budget of rows of experts, and this model has none",

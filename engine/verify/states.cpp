@@ -65,13 +65,13 @@ absl::Status Scales(const plan::Plan& plan, std::int32_t index) {
                   at - stage.scales.offset);
 }
 
-// One node moves it, in training; that fp8_update moves scales once VerifyGradients shows.
+// One node moves it, in training, in each half of a microbatch; that fp8_update moves scales once VerifyGradients shows.
 absl::Status MovedOnce(const plan::Plan& plan, std::int32_t index, const plan::State& state) {
   const plan::StagePlan& stage = plan.stages[static_cast<size_t>(index)];
   const std::string& name = NameOf(plan, state.buffer.value);
   for (const plan::ProgramKind kind : plan::kProgramKinds) {
     const std::int64_t writes = WritesOf(plan, stage, kind, name);
-    const std::int64_t most = IsScale(state) || !plan::FactsOf(kind).trains ? 0 : 1;
+    const std::int64_t most = IsScale(state) || !plan::FactsOf(kind).trains ? 0 : plan.HalvesOf(kind);
     if (writes > most)
       return Internal("stage {} {}: {} instructions write {}, not {}", index, plan::FactsOf(kind).name,
                       writes, plan.StateName(state), most);

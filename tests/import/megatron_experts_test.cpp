@@ -130,6 +130,20 @@ TEST_CASE("megatron experts: other scores, Sinkhorn's iteration, noise and force
   CHECK(IsWithin("top_k = 1, select = \"sinkhorn\", score = \"sigmoid\", normalize = false",
                  StepsOfImport(one, rounds)["block.mlp.router"]));
   CHECK(IsWithin("jitter = 0.1", RouterOf({{"--moe-input-jitter-eps", "0.1"}})));
+  CHECK(ErrorOf(With(kEight, {{"--moe-input-jitter-eps", "1"}})) ==
+        "--moe-input-jitter-eps 1 leaves nothing | hint: less than 1");
+  CHECK(
+      ErrorOf(With(With(kEight, sinkhorn),
+                   {{"--moe-router-num-groups", "4"}, {"--moe-router-group-topk", "2"}})) ==
+      "--moe-router-num-groups does not go with --moe-router-load-balancing-type sinkhorn | hint: remove it");
+  CHECK(
+      ErrorOf(With(kEight, {{"--moe-router-load-balancing-type", "sinkhorn aux_loss"},
+                            {"--moe-aux-loss-coeff", "0 1e-2"}})) ==
+      "--moe-aux-loss-coeff has no loss of balance with --moe-router-load-balancing-type sinkhorn | hint: 0 "
+      "for each");
+  // With one sample a microbatch both are losses of a sample, and add up.
+  CHECK(IsWithin("aux_loss = 0.011", RouterOf({{"--moe-router-load-balancing-type", "aux_loss seq_aux_loss"},
+                                               {"--moe-aux-loss-coeff", "1e-2 1e-3"}})));
   CHECK(LoadedImport(With(kEight, {{"--moe-router-force-load-balancing", ""}})).debug.router == "even");
 }
 
@@ -141,11 +155,12 @@ TEST_CASE("megatron experts: a capacity is counted as here where a rank has one 
                                  {"--moe-pad-expert-input-to-capacity", ""},
                                  {"--moe-token-drop-policy", "position"}})["block.mlp.experts"]));
   CHECK(!IsWithin("capacity", StepsOfExperts({{"--moe-expert-capacity-factor", "-1"}})["block.mlp.experts"]));
-  for (const Flags& other : {Flags{{"--micro-batch-size", "2"}}, Flags{{"--context-parallel-size", "2"}}}) {
-    CHECK(
-        IsWithin("capacity = 1.0, capacity_of = \"rank\" }",
-                 StepsOfExperts(With(other, {{"--moe-expert-capacity-factor", "1"}}))["block.mlp.experts"]));
-  }
+  const Flags factor = With(kEight, {{"--moe-expert-capacity-factor", "1"}});
+  const std::string of_rank = "capacity = 1.0, capacity_of = \"rank\" }";
+  CHECK(IsWithin(of_rank, StepsOfImport(With(factor, {{"--micro-batch-size", "2"}}))["block.mlp.experts"]));
+  CHECK(IsWithin(
+      of_rank, StepsOfImport(With(factor, {{"--context-parallel-size", "2"}}),
+                             "counted over the tokens that ranks of tp and cp share")["block.mlp.experts"]));
 }
 
 TEST_CASE("megatron experts: layers with experts and others") {

@@ -18,6 +18,7 @@ using TextTable = std::map<std::string, std::string>;  // "block.mlp.fc1" → th
 inline recipe::Recipe LoadedImport(const Flags& changes, const std::string& warned = "") {
   const MegatronImport import = Import(Script(changes));
   const std::string messages = Messages(import.diagnostics);
+  CAPTURE(messages);
   CHECK(messages.empty() == warned.empty());
   CHECK(messages.find(warned) != std::string::npos);
   const recipe::LoadResult loaded = model::LoadText(import.recipe, "a.toml");

@@ -99,6 +99,25 @@ TEST_CASE("experts: rows, their memory and exchange are the plan's") {
   }
 }
 
+TEST_CASE("experts: those that work in passes are seen too") {
+  const auto use = [](const char* budget) {
+    return ExpertsOf(PlanOf(WithExperts("scale/qwen3-30b-a3b-16gpu.toml",
+                                        {"model.dims.L=8", "training.global_batch=64", budget})));
+  };
+  const ExpertUse all = use("parallelism.expert_rows=0");
+  const ExpertUse passes = use("parallelism.expert_rows=1.25");
+  CHECK(passes.experts == 128);
+  CHECK(passes.here == 16);
+  CHECK(passes.top_k == 8);
+  CHECK(passes.row_bound == all.row_bound);
+  CHECK(passes.mean_rows == doctest::Approx(all.mean_rows).epsilon(0.002));
+  REQUIRE(passes.stages.size() == all.stages.size());
+  CHECK(passes.stages[0].layers == all.stages[0].layers);
+  CHECK(passes.stages[0].saved_bytes == 0);
+  CHECK(passes.stages[0].other_bytes > 0);
+  CHECK(passes.stages[0].other_bytes < all.stages[0].other_bytes);
+}
+
 TEST_CASE("experts: a rank that has all of them waits for no other, and a dense model has none") {
   const recipe::Recipe recipe =
       WithExperts("scale/qwen3-30b-a3b-16gpu.toml",

@@ -87,7 +87,7 @@ TEST_CASE("noise, and choices by sinkhorn over each sample, are the same in ever
        "cp=2 micro_batch=2", "tp=2 sequence_parallel=true micro_batch=2",
        "tp=2 sequence_parallel=true expert_tp=1 micro_batch=2", "pp=2 micro_batch=2",
        "ep=2 cp=2 overlap=on micro_batch=4", "ep=2 tp=2 sequence_parallel=true overlap=on micro_batch=2",
-       "ep=2 micro_batch=2 granularity=full",
+       "ep=2 tp=2 sequence_parallel=true expert_tp=1 micro_batch=4", "ep=2 micro_batch=2 granularity=full",
        "micro_batch=2 granularity=selective modules=[\"norm\",\"activation\"]"});
   // The noise is there: without it the same weights give another loss.
   const Routed still = {"select = \"sinkhorn\", rounds = 8, normalize = false", ""};
@@ -148,6 +148,9 @@ TEST_CASE("what Megatron-LM counts over a rank or over all ranks is what groups 
   CHECK(running.losses[0] != whole.losses[0]);
   CheckEqual(running, RunText(global, "dp=2 micro_batch=2", 2));
   CheckEqual(running, RunText(global, "ep=2 tp=2 sequence_parallel=true micro_batch=2", 2));
+  // Each half of a microbatch counts as one.
+  CHECK(compile::Halves(global("ep=2 overlap=on micro_batch=4"), {}) == 2);
+  CheckEqual(running, RunText(global, "ep=2 overlap=on micro_batch=4", 2));
   CheckEqual(running, RunText(global, "pp=2 ep=2 micro_batch=2 granularity=full", 2));
 }
 
@@ -187,6 +190,7 @@ TEST_CASE("experts drop the same tokens in every layout") {
                                             "ep=2 cp=2 micro_batch=2",
                                             "ep=2 cp=2 overlap=on micro_batch=4",
                                             "ep=2 tp=2 pp=2 sequence_parallel=true micro_batch=2",
+                                            "ep=2 tp=2 sequence_parallel=true expert_tp=1 micro_batch=2",
                                             "ep=2 micro_batch=2 granularity=full"};
   const Trained one = RunText(DropByPosition, "micro_batch=2");
   // loss, and of each of four layers balance, z, entropy, the loads of 24 experts and what was dropped.

@@ -82,7 +82,7 @@ graph::Attributes RouteAttributes(const StepContext& step, bool plain) {
 // A loss of the router: a metric, called as the step and `suffix`, with its weight in the objective.
 void AddLoss(StepContext& step, const graph::OpDef& op, const std::string& suffix, double weight,
              const ValueIds& inputs, graph::Attributes attributes) {
-  const Shape& logits = step.type(inputs[0]).shape;
+  const Shape logits = step.type(inputs[0]).shape;
   const double of_sample = static_cast<double>(logits.elements(1, logits.rank() - 1));
   const double count = step.options().global_samples * of_sample;
   graph::Graph& graph = step.graph();
@@ -172,7 +172,7 @@ absl::Status EmitBalanceLosses(StepContext& step, ValueId logits, ValueId choice
 // What is logged of a router beside its losses.
 void EmitWatched(StepContext& step, ValueId logits, ValueId choice) {
   const std::int64_t experts = step.Int("experts");
-  const Shape& choices = step.type(choice).shape;
+  const Shape choices = step.type(choice).shape;
   AddLoss(step, ops::kRouterEntropy, "entropy", 0, {logits}, {{"score", step.Word("score")}});
   graph::Graph& graph = step.graph();
   const std::string name = step.path() + ".load";
@@ -221,7 +221,7 @@ std::int64_t ExpertsOf(const StepContext& step, const graph::Graph& graph, Value
   if (producer < 0) return 0;
   const graph::Node& node = graph.nodes()[static_cast<size_t>(producer)];
   if (node.op != &ops::kRoute || node.outputs[0] != choice) return 0;
-  const Shape& logits = step.type(node.inputs[0]).shape;
+  const Shape logits = step.type(node.inputs[0]).shape;
   return logits[logits.rank() - 1];
 }
 
@@ -243,7 +243,7 @@ absl::StatusOr<Places> EmitPlaces(StepContext& step, ValueId choice, std::int64_
 
 // The choices that stay where an expert takes at most so many of a group of samples, and the share of those that do not, as a metric.
 absl::StatusOr<ValueId> EmitDrop(StepContext& step, ValueId choice, ValueId weight, std::int64_t experts) {
-  const Shape& choices = step.type(choice).shape;
+  const Shape choices = step.type(choice).shape;
   const double of_sample = static_cast<double>(choices.elements(1, choices.rank()));
   const bool of_rank = step.Word("capacity_of") == "rank";
   std::int64_t samples = std::max<std::int64_t>(1, step.options().rank_samples);
@@ -270,7 +270,7 @@ absl::StatusOr<ValueId> EmitGrouped(StepContext& step, const std::string& name, 
                                     graph::Initializer initializer, graph::Attributes attributes) {
   ASSIGN_OR_RETURN(const ValueId w,
                    step.Parameter(name + ".weight", graph::Role::kMatrix, weight, initializer));
-  const Shape& choice = step.type(places.choice).shape;
+  const Shape choice = step.type(places.choice).shape;
   const int out_dims = weight.shape.rank() - 1 - in_dims;
   attributes.Set("in_dims", std::int64_t{in_dims});
   attributes.Set("experts", weight.shape[0]);

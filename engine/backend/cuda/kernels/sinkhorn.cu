@@ -1,5 +1,7 @@
 #include "engine/backend/cuda/kernels/sinkhorn.h"
 
+#include <algorithm>
+
 #include "engine/backend/cuda/kernels/router.cuh"
 
 namespace engine::backend::cuda {
@@ -49,7 +51,7 @@ __device__ __forceinline__ float FactorOf(const TokenLogits& token, const float*
   return share / (WarpSum(sum) + kSinkhornGuard);
 }
 
-// A block a sample, a warp a token at a time. kPerLane 0: of many experts, with one warp. Shared memory: d1, d1 of the round
+// A block a sample, a warp a token at a time. kPerLane 0: of many experts, with fewer warps. Shared memory: d1, d1 of the round
 // before, and of each warp the sums of its tokens, each of `padded` numbers.
 template <int kPerLane>
 __global__ void __launch_bounds__(kSinkhornWarps* kWarp)
@@ -104,8 +106,10 @@ __global__ void __launch_bounds__(kSinkhornWarps* kWarp)
 template <int kPerLane>
 void LaunchSinkhornOf(const float* logits, std::int64_t samples, std::int64_t of_sample, int experts,
                       int rounds, float* ranks, cudaStream_t stream) {
-  const int warps = kPerLane > 0 ? kSinkhornWarps : 1;
+  constexpr int kNumbers =
+      (48 << 10) / static_cast<int>(sizeof(float));  // of shared memory that any block may have
   const int padded = PerLane<kPerLane>(experts) * kWarp;
+  const int warps = std::clamp(kNumbers / padded - 2, 1, kSinkhornWarps);
   const int shared_bytes = (2 + warps) * padded * static_cast<int>(sizeof(float));
   SinkhornKernel<kPerLane><<<static_cast<unsigned>(samples), warps * kWarp, shared_bytes, stream>>>(
       logits, static_cast<int>(of_sample), experts, rounds, ranks);

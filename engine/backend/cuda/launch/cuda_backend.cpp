@@ -252,12 +252,13 @@ absl::StatusOr<std::int64_t> CudaBackend::Read(const std::byte* arena, std::int6
   const std::int64_t ticket = next_read_++ % kReadSlots;
   ReadSlot& slot = reads_[static_cast<std::size_t>(ticket)];
   slot.bytes = bytes;
-  if (bytes > slot.room) {
+  most_read_ = std::max(most_read_, bytes);
+  if (slot.room < most_read_) {
     RETURN_IF_CUDA_ERROR(cudaFreeHost(std::exchange(slot.memory, nullptr)));
     slot.room = 0;
     RETURN_IF_CUDA_ERROR(
-        cudaMallocHost(reinterpret_cast<void**>(&slot.memory), static_cast<std::size_t>(bytes)));
-    slot.room = bytes;
+        cudaMallocHost(reinterpret_cast<void**>(&slot.memory), static_cast<std::size_t>(most_read_)));
+    slot.room = most_read_;
   }
   RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(slot.memory, arena, static_cast<std::size_t>(bytes),
                                        cudaMemcpyDeviceToHost, device_->compute()));

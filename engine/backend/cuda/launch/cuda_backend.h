@@ -61,7 +61,7 @@ class CudaBackend final : public Backend {
   struct ReadSlot {
     cudaEvent_t done = nullptr;
     std::int64_t bytes = 0;
-    std::byte* memory = nullptr;  // pinned, as large as the largest read so far
+    std::byte* memory = nullptr;  // pinned
     std::int64_t room = 0;
   };
   static constexpr std::int64_t kReadSlots = 8;
@@ -83,6 +83,8 @@ class CudaBackend final : public Backend {
   std::int64_t arena_bytes_ = 0;
   std::array<ReadSlot, kReadSlots> reads_;
   std::int64_t next_read_ = 0;
+  std::int64_t most_read_ =
+      256;  // bytes: the largest read so far, for which every slot has room from its next read on
   std::array<UploadBuffer, 2> uploads_;  // made by the first large upload
   std::byte* stage_memory_ = nullptr;    // pinned
   std::int64_t stage_bytes_ = 0;
