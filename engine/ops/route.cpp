@@ -127,8 +127,7 @@ std::vector<Signature> RouteSignatures(TypeSpan inputs, const Attributes& attrib
     signatures.push_back(std::move(signature));
   };
   add(Placement::R());
-  // Of two that are as cheap the first is taken: along tp samples are not split where ep splits them, but sequences are.
-  for (int dim = inputs[0].shape.rank() - 2; dim >= 0; --dim) add(Placement::S(dim));
+  for (int dim = 0; dim + 1 < inputs[0].shape.rank(); ++dim) add(Placement::S(dim));
   return signatures;
 }
 std::vector<Signature> RouteLoadSignatures(TypeSpan inputs, const Attributes&, const AxisRule&) {
