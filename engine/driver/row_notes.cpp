@@ -9,16 +9,13 @@
 #include "engine/base/units.h"
 #include "engine/ops/expert_passes.h"
 #include "engine/ops/ops.h"
+#include "engine/predict/experts.h"
 
 namespace engine::driver {
 namespace {
 
-// Of the skew: of E experts the one of index e is chosen with a weight of (e + 1)^−0.7, so that the first rank of ep has most rows. The
-// exponent is that of forced choices (ops/route.cpp).
-constexpr double kZipf = 0.7;
-
 struct Loads {
-  double even = 0, zipf = 0;  // rows of the rank that has most, with those that fill up groups
+  double even = 0, zipf = 0;  // rows of the rank that has most, the first one, with those that fill up groups
 };
 
 Loads LoadsOf(const graph::WindowSizes& sizes, std::int64_t experts) {
@@ -26,10 +23,10 @@ Loads LoadsOf(const graph::WindowSizes& sizes, std::int64_t experts) {
   const double tokens = static_cast<double>(sizes.choices) / static_cast<double>(sizes.k);
   const auto filled = [](double rows) { return std::ceil(rows / kBlock) * kBlock; };
   double all = 0;
-  for (std::int64_t e = 0; e < experts; ++e) all += std::pow(static_cast<double>(e + 1), -kZipf);
+  for (std::int64_t e = 0; e < experts; ++e) all += std::pow(static_cast<double>(e + 1), -predict::kZipf);
   Loads loads;
   for (std::int64_t e = 0; e < sizes.experts; ++e) {
-    const double share = std::pow(static_cast<double>(e + 1), -kZipf) / all;
+    const double share = std::pow(static_cast<double>(e + 1), -predict::kZipf) / all;
     loads.even += filled(static_cast<double>(sizes.choices) / static_cast<double>(experts));
     loads.zipf += filled(tokens * std::min(1.0, static_cast<double>(sizes.k) * share));
   }
@@ -75,7 +72,7 @@ void AddRowNotes(plan::Plan* plan) {
                   "most, {} at even loads, {} "
                   "at Zipf loads (exponent {:g})",
                   WithThousands(sizes.rows), FormatBytes(bytes), WithThousands(sizes.bound), sizes.windows,
-                  passes(loads.even), passes(loads.zipf), kZipf));
+                  passes(loads.even), passes(loads.zipf), predict::kZipf));
 }
 
 }  // namespace engine::driver

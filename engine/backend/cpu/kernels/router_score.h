@@ -1,4 +1,4 @@
-// What routers make of logits (engine/ops/route.cpp).
+// The scores that routers make of logits (engine/ops/route.cpp).
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ T SlopeAlone(RouterScore score, T s) {
   return s > T(0) ? -std::expm1(-s * s) / (T(2) * s) : T(0);
 }
 
-// What the chosen scores are divided by, where they are: the guard of the released models keeps scores that are all 0.
+// The sum that the chosen scores are divided by where weights are normalised; the released models' guard keeps scores that are all 0.
 template <typename T>
 T GuardedSum(RouterScore score, T sum) {
   return score == RouterScore::kSoftmax ? sum : sum + static_cast<T>(1e-20);

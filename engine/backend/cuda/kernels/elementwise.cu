@@ -270,7 +270,7 @@ __device__ __forceinline__ std::int64_t LogicalRow(const Dropout& dropout, std::
   return start;
 }
 
-// What dropout, or jitter, makes of x by a random word.
+// An element x after dropout, or after jitter, as a random word decides.
 template <bool kJitter>
 __device__ __forceinline__ float ByWord(float x, std::uint32_t word, float p, float scale) {
   const float uniform = UniformFromWord(word);

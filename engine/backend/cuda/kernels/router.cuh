@@ -75,12 +75,12 @@ __device__ __forceinline__ float RelativeSlope(RouterScore score, float s) {
   return square > 0.0F ? -expm1f(-square) / (2.0F * square) : 0.5F;
 }
 
-// What the chosen scores are divided by, where they are: the guard of the released models keeps scores that are all 0.
+// The sum that the chosen scores are divided by where weights are normalised; the released models' guard keeps scores that are all 0.
 __device__ __forceinline__ float GuardedSum(RouterScore score, float sum) {
   return score == RouterScore::kSoftmax ? sum : sum + 1e-20F;
 }
 
-// Of a token's logits: the largest, and Σ exp(logit − largest), or the sum of other scores.
+// The largest of a token's logits, and Σ exp(logit − largest), or the sum of other scores.
 struct ScoreSums {
   float most, sum;
 };

@@ -26,7 +26,7 @@ struct Balance {
     return WarpSum(sum);
   }
   __device__ double Loss(float term) const { return static_cast<double>(term); }
-  // Of p_e by its own logit: p_e of a softmax; s'/Σ = p · s'/s of other scores.
+  // The derivative of p_e by its own logit, less what the sum adds: p_e of a softmax; s'/Σ = p · s'/s of other scores.
   __device__ float Gradient(const RouterTokens& tokens, std::int64_t token, int expert, const ScoreSums& sums,
                             float score, float term) const {
     const float p = score / sums.sum;

@@ -1,4 +1,4 @@
-// What routers make of logits (engine/ops/route.cpp).
+// The scores that routers make of logits (engine/ops/route.cpp).
 #pragma once
 
 #include <cstdint>
