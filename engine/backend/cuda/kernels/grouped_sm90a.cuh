@@ -1,7 +1,8 @@
 // A persistent grid: each block, or cluster of two blocks along the rows, works on one tile of 128 (256) × 256 of a result
 // after the other. One warpgroup only reads (one thread of it asks the TMA unit for blocks of 128 bytes along what is
 // summed, four of them ahead); the two others multiply, 64 rows each, with all sums in registers, and write the tile through
-// shared memory. A cluster's blocks read half of b each, for both.
+// shared memory. A cluster's blocks read half of b each, for both; where a group has an odd number of tiles along m, they
+// work on two tiles side by side of its last ones, and each reads for itself.
 //
 // In bf16 operands are read as they lie, whichever dim is summed; in FP8 they lie with the summed dim inside, as the
 // instruction wants them, and a tile's sums are multiplied by what one stored number of a and one of b stand for.
@@ -29,7 +30,7 @@ inline constexpr int kWorkers = 2;  // warpgroups that multiply
 inline constexpr int kThreads = kWarpgroup * (kWorkers + 1);
 inline constexpr int kRowsOfWorker = kTileM / kWorkers;
 inline constexpr int kRowsOfWarp = 16;
-static_assert(graph::kRowAlignment % kTileM == 0);
+static_assert(graph::kRowAlignment == kTileM);  // so a group's last tile ends where its rows do
 
 // Tiles of a group are walked in bands of so many tiles along m, so that what a band reads is still in L2.
 inline constexpr int kBand = 8;
@@ -85,39 +86,50 @@ struct Sizes {
   const float* b_unit = nullptr;
 };
 
-// What a cluster works on at a time.
+// What a block works on at a time.
 struct Tile {
   int expert;
-  int first;   // row of the group, in the tensors of rows
-  int rows;    // of the group, with those that fill it up
-  int m, n;    // first row, within the group or the matrix, and first column
-  int blocks;  // of Operands::kBlockK along what is summed
+  int first;     // row of the group, in the tensors of rows
+  int rows;      // of the group, without those that fill it up
+  int m, n;      // first row, within the group or the matrix, and first column
+  int blocks;    // of Operands::kBlockK along what is summed
+  bool abreast;  // the tiles of a cluster's blocks are neighbours along m and have b in common
 };
 
-// The tiles of all groups, in one order for all threads.
+// The tiles of all groups, in one order for all threads; those of a cluster's blocks are found by one index. `rank`: of the
+// block in its cluster.
 template <typename Operands, GroupedKind kKind, int kCluster>
 class Walk {
  public:
-  __device__ explicit Walk(const Sizes& sizes) : sizes_(sizes), across_((sizes.n + kTileN - 1) / kTileN) {
+  __device__ Walk(const Sizes& sizes, int rank)
+      : sizes_(sizes), rank_(rank), across_((sizes.n + kTileN - 1) / kTileN) {
     Enter();
   }
 
   // False: there are not so many. Asked for in ascending order.
   __device__ bool Find(int index, Tile* tile) {
-    while (index >= before_ + down_ * across_) {
-      before_ += down_ * across_;
+    while (index >= before_ + count_) {
+      before_ += count_;
       if (++group_ >= sizes_.experts) return false;
       Enter();
     }
     const int in_group = index - before_;
-    const int band = in_group / (kBand * across_);
-    const int in_band = in_group - band * kBand * across_;
-    const int height = min(kBand, down_ - band * kBand);
+    const int abreast = down_ / kCluster;  // along m, and kCluster times as many tiles
+    const int left = in_group - abreast * across_;
     tile->expert = expert_;
     tile->first = first_;
     tile->rows = rows_;
-    tile->m = (band * kBand + in_band % height) * kTileM * kCluster;
-    tile->n = in_band / height * kTileN;
+    tile->abreast = left < 0;
+    if (left < 0) {
+      const int band = in_group / (kBand * across_);
+      const int in_band = in_group - band * kBand * across_;
+      const int height = min(kBand, abreast - band * kBand);
+      tile->m = ((band * kBand + in_band % height) * kCluster + rank_) * kTileM;
+      tile->n = in_band / height * kTileN;
+    } else {
+      tile->m = abreast * kCluster * kTileM;
+      tile->n = (left * kCluster + rank_) * kTileN;
+    }
     const int summed = kKind == GroupedKind::kWgrad ? rows_ : sizes_.k;
     tile->blocks = (summed + Operands::kBlockK - 1) / Operands::kBlockK;
     return true;
@@ -125,19 +137,22 @@ class Walk {
 
  private:
   __device__ void Enter() {
-    constexpr int kAlignment = static_cast<int>(graph::kRowAlignment);
     expert_ = kKind == GroupedKind::kWgrad ? __ldg(sizes_.order + group_) : group_;
     const int2 group = __ldg(sizes_.groups + expert_);
     first_ = group.x;
-    rows_ = (group.y + kAlignment - 1) / kAlignment * kAlignment;
-    const int height = kKind == GroupedKind::kWgrad ? sizes_.m : rows_;
-    down_ = (height + kTileM * kCluster - 1) / (kTileM * kCluster);
+    rows_ = group.y;
+    down_ = ((kKind == GroupedKind::kWgrad ? sizes_.m : rows_) + kTileM - 1) / kTileM;
+    static_assert(kCluster <= 2, "of the tiles along m at most one is left over");
+    count_ = down_ / kCluster * across_;
+    if (down_ % kCluster != 0) count_ += (across_ + kCluster - 1) / kCluster;
   }
 
   const Sizes& sizes_;
+  const int rank_;
   const int across_;  // tiles along n
   int down_ = 0;      // tiles of the group along m
-  int before_ = 0;    // tiles of groups before it
+  int count_ = 0;     // indices of the group
+  int before_ = 0;    // indices of groups before it
   int group_ = 0, expert_ = 0, first_ = 0, rows_ = 0;
 };
 
@@ -172,13 +187,36 @@ struct Memory {
   }
 };
 
+// Of the parts of b from k on along what is summed, asks for every `kReaders`th one, for as many blocks.
+template <typename Operands, GroupedKind kKind, int kReaders>
+__device__ void ReadB(const CUtensorMap& b, const Tile& tile, int k, int reader, std::uint32_t to,
+                      std::uint32_t full) {
+  constexpr bool kWeights = kKind == GroupedKind::kWgrad;
+  if constexpr (kBOuter<Operands, kKind>) {
+#pragma unroll 1  // registers are few here
+    for (int i = reader; i < kTileN / 64; i += kReaders) {
+      const hopper::Place at = {tile.n + 64 * i, kWeights ? tile.first + k : k, kWeights ? 0 : tile.expert};
+      hopper::CopyBox<kReaders>(b, at, to + i * kBox64Bytes, full, hopper::kEvictNormal);
+    }
+  } else {
+#pragma unroll 1
+    for (int i = reader; i < kTileN / 128; i += kReaders) {
+      const int n = tile.n + 128 * i;
+      const hopper::Place at = kWeights                       ? hopper::Place{tile.first + k, n, 0}
+                               : kKind == GroupedKind::kDgrad ? hopper::Place{k, tile.expert, n}
+                                                              : hopper::Place{k, n, tile.expert};
+      hopper::CopyBox<kReaders>(b, at, to + i * kBox128Bytes, full, hopper::kEvictNormal);
+    }
+  }
+}
+
 // Asks for one block along what is summed. `rank`: of the block of threads in its cluster.
 template <typename Operands, GroupedKind kKind, int kCluster>
 __device__ void ReadBlock(const CUtensorMap& a, const CUtensorMap& b, const Tile& tile, int block, int rank,
                           const Memory& memory, std::uint32_t stage) {
   constexpr bool kWeights = kKind == GroupedKind::kWgrad;
   const std::uint32_t full = memory.full(stage);
-  const int m = tile.m + rank * kTileM;
+  const int m = tile.m;
   const int k = block * Operands::kBlockK;
   hopper::ArriveExpecting(full, kStageBytes);
   if constexpr (kAOuter<Operands, kKind>) {
@@ -191,20 +229,10 @@ __device__ void ReadBlock(const CUtensorMap& a, const CUtensorMap& b, const Tile
         kWeights ? hopper::Place{tile.first + k, m, 0} : hopper::Place{k, tile.first + m, 0};
     hopper::CopyBox<1>(a, at, memory.a(stage), full, hopper::kEvictLast);
   }
-  if constexpr (kBOuter<Operands, kKind>) {
-#pragma unroll 1  // registers are few here
-    for (int i = rank; i < kTileN / 64; i += kCluster) {
-      const hopper::Place at = {tile.n + 64 * i, kWeights ? tile.first + k : k, kWeights ? 0 : tile.expert};
-      hopper::CopyBox<kCluster>(b, at, memory.b(stage) + i * kBox64Bytes, full, hopper::kEvictNormal);
-    }
+  if (kCluster == 1 || tile.abreast) {
+    ReadB<Operands, kKind, kCluster>(b, tile, k, rank, memory.b(stage), full);
   } else {
-    for (int i = rank; i < kTileN / 128; i += kCluster) {
-      const int n = tile.n + 128 * i;
-      const hopper::Place at = kWeights                       ? hopper::Place{tile.first + k, n, 0}
-                               : kKind == GroupedKind::kDgrad ? hopper::Place{k, tile.expert, n}
-                                                              : hopper::Place{k, n, tile.expert};
-      hopper::CopyBox<kCluster>(b, at, memory.b(stage) + i * kBox128Bytes, full, hopper::kEvictNormal);
-    }
+    ReadB<Operands, kKind, 1>(b, tile, k, 0, memory.b(stage), full);
   }
 }
 
@@ -234,6 +262,16 @@ __device__ void MultiplyTile(const Tile& tile, int worker, const Memory& memory,
   };
 #pragma unroll
   for (int i = 0; i < hopper::kSums; ++i) sums[i] = 0;
+  if (kKind != GroupedKind::kWgrad && tile.m + worker * kRowsOfWorker >= tile.rows) {
+    // Its rows only fill up the group and stay zeros; the other worker has the tensor cores for itself meanwhile.
+    for (int block = 0; block < tile.blocks; ++block) {
+      hopper::WaitFor(memory.full(ring->stage), ring->parity);
+      hopper::MeetWarpgroup(1 + worker);  // a warp that is two phases late would wait for ever
+      release(ring->stage);
+      ring->Next();
+    }
+    return;
+  }
   std::uint32_t before = 0;  // stage of the block before
   for (int block = 0; block < tile.blocks; ++block) {
     hopper::WaitFor(memory.full(ring->stage), ring->parity);
@@ -318,10 +356,10 @@ __device__ void StoreRows(const float (&sums)[hopper::kSums], const CUtensorMap&
 
 template <GroupedKind kKind, typename Result>
 __device__ void StoreTile(const float (&sums)[hopper::kSums], const CUtensorMap& d, const Tile& tile,
-                          int rank, int worker, const Sizes& sizes, const Memory& memory) {
+                          int worker, const Sizes& sizes, const Memory& memory) {
   constexpr bool kWeights = kKind == GroupedKind::kWgrad;
-  const int row = tile.m + rank * kTileM + worker * kRowsOfWorker;
-  if (row >= (kWeights ? sizes.m : tile.rows)) return;
+  const int row = tile.m + worker * kRowsOfWorker;
+  if (kWeights && row >= sizes.m) return;
   if (kWeights && sizes.accumulate && tile.blocks == 0) return;
   const int warp = static_cast<int>(threadIdx.x) % kWarpgroup / kWarp;
   const int y = (kWeights ? 0 : tile.first) + row + warp * kRowsOfWarp;
@@ -355,7 +393,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (worker == kWorkers) {
     hopper::GiveRegisters<kRegistersOfReader>();
     if (threadIdx.x % kWarpgroup == 0) {
-      Walk<Operands, kKind, kCluster> walk(sizes);
+      Walk<Operands, kKind, kCluster> walk(sizes, rank);
       for (int i = first; walk.Find(i, &tile); i += step) {
         for (int block = 0; block < tile.blocks; ++block) {
           hopper::WaitFor(memory.empty(ring.stage), ring.parity ^ 1U);
@@ -368,14 +406,14 @@ __global__ void __launch_bounds__(kThreads, 1)
     hopper::TakeRegisters<kRegistersOfWorker>();
     float sums[hopper::kSums];
     const float unit = Operands::kFp8 ? __ldg(sizes.a_unit) * __ldg(sizes.b_unit) : 1.0F;
-    Walk<Operands, kKind, kCluster> walk(sizes);
+    Walk<Operands, kKind, kCluster> walk(sizes, rank);
     for (int i = first; walk.Find(i, &tile); i += step) {
       MultiplyTile<Operands, kKind, kCluster>(tile, worker, memory, &ring, sums);
       if constexpr (Operands::kFp8) {
 #pragma unroll
         for (int j = 0; j < hopper::kSums; ++j) sums[j] *= unit;
       }
-      StoreTile<kKind, Result>(sums, d, tile, rank, worker, sizes, memory);
+      StoreTile<kKind, Result>(sums, d, tile, worker, sizes, memory);
     }
     if (threadIdx.x % kWarp == 0) hopper::WaitForStores();
   }

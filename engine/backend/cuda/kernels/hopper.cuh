@@ -55,6 +55,10 @@ __device__ __forceinline__ void WaitFor(std::uint32_t barrier, std::uint32_t par
       : "memory");
 }
 
+// The 128 threads of a warpgroup; `barrier`: one of the block's 16, which nobody else uses; 0 is that of __syncthreads.
+__device__ __forceinline__ void MeetWarpgroup(int barrier) {
+  asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
+}
 // All threads of all blocks of the cluster.
 __device__ __forceinline__ void MeetCluster() {
   asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
