@@ -1,0 +1,46 @@
+// A family of Hugging Face models: what the keys of its config.json mean, and how its tensors are called. Each is a file in
+// families/ and a line of families.list.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/hf/weights.h"
+#include "engine/recipe/recipe.h"
+
+namespace engine::hf {
+
+// What a config.json comes to.
+struct ImportedModel {
+  std::string family;              // of ours: "llama"
+  std::string recipe;              // TOML: `extends = "engine:…"`, [model] and blocks; no training, no data
+  std::vector<std::string> notes;  // keys that were looked at and have no effect on training
+  std::vector<WeightRow> rows;
+  Sizes sizes;
+  std::vector<std::string> ignored;  // patterns of tensors that are no parameters: "*.rotary_emb.inv_freq"
+};
+
+// Accounts for every key of `config`: used, known to be irrelevant, or named. Errors, InvalidArgument: "PATH: error: …" with
+// the keys that ask for what is not supported, all of them at once, and what would be right; an unknown model_type with the
+// nearest known one.
+absl::StatusOr<ImportedModel> ImportConfig(const nlohmann::json& config, const std::string& path);
+
+// The config.json of a model that the engine has trained. `source`: the config that it was imported from, or null: its keys
+// stay where they still hold. `family`: which one it is to be; empty: the one that expresses the recipe exactly. Error,
+// FailedPrecondition: no family does, with each difference from the nearest one.
+struct ExportedModel {
+  std::string family;
+  nlohmann::json config;
+  std::vector<WeightRow> rows;
+  Sizes sizes;
+};
+absl::StatusOr<ExportedModel> ExportConfig(const recipe::Recipe& recipe, const nlohmann::json* source,
+                                           const std::string& family);
+
+std::vector<std::string_view> FamilyNames();
+
+}  // namespace engine::hf

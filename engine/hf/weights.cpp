@@ -1,0 +1,1 @@
+#include "engine/hf/weights.h"

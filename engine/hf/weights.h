@@ -1,0 +1,88 @@
+// How the tensors of a Hugging Face model and the engine's parameters are made of each other. A family says it once, as rows;
+// import and export both follow from them.
+//
+// In a row's names {l} is the layer of a stack, counted from 0, and {e} an expert. Every kind of row is an affine map between
+// indices: element (i0, i1, …) of a part lies at a fixed place of our tensor and at one of theirs, so that any box of ours
+// can be read from their files, and any tensor of theirs written from ours, without a copy of either in between.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/base/shape.h"
+#include "engine/checkpoint/tensor_source.h"
+#include "engine/hf/folder.h"
+
+namespace engine::hf {
+
+// What the rows of a family are counted with: numbers of its config.
+struct Sizes {
+  std::int64_t hidden = 0;    // D
+  std::int64_t vocab = 0;     // V, rows of their table
+  std::int64_t heads = 0;     // H
+  std::int64_t kv_heads = 0;  // K
+  std::int64_t head_dim = 0;  // E
+  std::int64_t ffn = 0;       // F
+  std::int64_t experts = 0;   // X
+  // Multi-head latent attention: widths of a head's rotated and other features.
+  std::int64_t rope_dim = 0, nope_dim = 0, value_dim = 0;
+};
+
+enum class How : std::uint8_t {
+  kSame,        // one tensor of theirs, of the same elements in the same order
+  kTransposed,  // theirs is [in, out] (GPT-2's Conv1D); ours [out…, in…]
+  kStacked,     // theirs, one after another, are the planes of our first dim behind the expert: gate, up
+  kHalves,  // one of theirs whose rows are those of kStacked, one after another (Phi-3's gate_up_proj): as kSame
+  kQkv,     // theirs are q, k, v, [H·E, …], [K·E, …], [K·E, …]; ours [K, H/K + 2, E, …]
+  kQkvRows,     // one of theirs, rows all q, all k, all v (Phi-3)
+  kQkvColumns,  // the same, transposed (GPT-2's c_attn.weight); of a bias, rows
+  kRopeLast,    // rows of a head: theirs has rotated features last (DeepSeek's q_b_proj), ours first
+};
+
+// Where a part of ours is all of one of theirs but some rows: row [begin, begin + count) of their first dim.
+struct Slice {
+  std::int64_t begin = 0;
+  std::int64_t count = 0;  // 0: all
+};
+
+struct WeightRow {
+  std::string ours;  // "layers.{l}.attention.qkv.weight"
+  std::vector<std::string>
+      theirs;  // "model.layers.{l}.self_attn.q_proj.weight", …; with {e}, one for each plane of our dim 0
+  How how = How::kSame;
+  Slice slice = {};  // of theirs
+  std::int64_t first_layer =
+      0;  // their number of our layer 0 (DeepSeek's stack of experts begins at first_k_dense_replace)
+};
+
+// A parameter of ours and the parts of theirs that it consists of. Defined in weights.cpp's terms: an affine map a part.
+struct Part {
+  std::string tensor;  // theirs
+  Shape shape;         // that theirs must have
+  // Index space of the part. Element i is theirs[their_begin + Σ i_k · their_stride_k] and ours[our_begin + Σ i_k ·
+  // our_stride_k], counted in elements of the whole row-major tensors.
+  Shape extent;
+  Shape their_stride, our_stride;
+  std::int64_t their_begin = 0, our_begin = 0;
+};
+struct Mapping {
+  std::string parameter;
+  Shape shape;  // logical, without padding of a vocabulary
+  std::vector<Part> parts;
+};
+
+// The parts of every parameter (name, logical shape) by the rows. Errors name a parameter that no row is of, and a row whose
+// sizes do not come to the parameter's shape.
+absl::StatusOr<std::vector<Mapping>> MappingsOf(const std::vector<WeightRow>& rows, const Sizes& sizes,
+                                                const std::vector<checkpoint::TensorInfo>& parameters);
+
+// A folder's weights under the engine's names, in f32, whatever they are stored as: bf16, f16 and f32; FP8 with scales of
+// blocks of 128 × 128 beside it (NAME_scale_inv).
+absl::StatusOr<std::unique_ptr<checkpoint::TensorSource>> OpenWeights(Folder folder,
+                                                                      std::vector<Mapping> mappings);
+
+}  // namespace engine::hf
