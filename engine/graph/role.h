@@ -14,6 +14,7 @@ enum class Role : std::uint8_t {
   kGain,     // a factor for each feature, of a norm
   kRouter,   // decides where tokens go: small, and what rounds it changes the path of a token
   kBalance,  // added to a router's scores, so that all experts are chosen alike
+  kAdapter,  // a low-rank matrix beside one that is frozen
 };
 
 struct RoleFacts {
@@ -25,9 +26,10 @@ struct RoleFacts {
   bool bulk;
 };
 
-inline constexpr std::array<RoleFacts, 6> kRoles = {
-    RoleFacts{"matrix", true, true}, RoleFacts{"table", true, true},   RoleFacts{"bias", false, false},
-    RoleFacts{"gain", false, false}, RoleFacts{"router", true, false}, RoleFacts{"balance", false, false}};
+inline constexpr std::array<RoleFacts, 7> kRoles = {
+    RoleFacts{"matrix", true, true},  RoleFacts{"table", true, true},   RoleFacts{"bias", false, false},
+    RoleFacts{"gain", false, false},  RoleFacts{"router", true, false}, RoleFacts{"balance", false, false},
+    RoleFacts{"adapter", true, false}};
 
 constexpr const RoleFacts& FactsOf(Role role) { return kRoles[static_cast<std::size_t>(role)]; }
 

@@ -430,6 +430,28 @@ Rows TrainingRows() {
                "chunks take "
                "less memory and a little more time."),
       FIELD(training.seed).Between(0, kMaxSeed).Doc("Seed of weights, dropout and sample order."),
+      FIELD(training.weights_from)
+          .Doc("Folder that a new run takes its first weights from, relative to the working directory: that "
+               "of a run, of which the newest whole checkpoint counts, of one checkpoint, or of a Hugging "
+               "Face model. It begins at iteration 0 and with a new optimizer; a run that is resumed goes on "
+               "from its own checkpoint. Empty: weights are drawn."),
+      FIELD(training.weights_match)
+          .Words({"all", "some"})
+          .Doc("Whether model and weights_from must have the same tensors, or some may be missing on either "
+               "side: those of the model are drawn as in any new run, and rows of a larger vocabulary are "
+               "the mean of the others. The log lists them."),
+      FIELD(training.upcycle)
+          .Doc("Whether experts begin as copies of the dense feed-forward part that weights_from has in "
+               "their place; routers are drawn."),
+      FIELD(lora.rank)
+          .Between(0, 1 << 16)
+          .Unit("features")
+          .Doc("Width of low-rank adapters beside linear steps; 0: there are none. All other parameters are "
+               "frozen then, but those to which an [[optimizer.group]] gives frozen = false."),
+      FIELD(lora.alpha).Above(0).Doc("What an adapter adds is multiplied by alpha / rank."),
+      FIELD(lora.targets)
+          .Doc("Patterns of names of linear steps that have an adapter (\"*.qkv\"; * stands for any "
+               "characters, ? for one), among those of stacks."),
       FIELD(precision.compute)
           .Words({"fp32", "bf16", "fp16", "fp8"})
           .Doc("Number format of products and activations."),
@@ -494,15 +516,6 @@ Rows TrainingRows() {
           .Between(0, 1e6)
           .Unit("checkpoints")
           .Doc("Newest checkpoints that are kept; 0: all."),
-      FIELD(start.checkpoint)
-          .Doc("Folder of a run, of which the newest whole checkpoint counts, or of one checkpoint, relative "
-               "to "
-               "the working directory: a new run begins with its weights, at iteration 0 and with a new "
-               "optimizer. A run that is resumed goes on from its own. Empty: weights are drawn."),
-      FIELD(start.upcycle)
-          .Doc("Whether experts begin as copies of the dense feed-forward part that the checkpoint has in "
-               "their "
-               "place; routers are drawn."),
       FIELD(evaluation.interval)
           .Between(0, kMaxCount)
           .Unit("iterations")
@@ -591,10 +604,10 @@ std::vector<TableDoc> MakeTables() {
        "Growth of the global batch from start to training.global_batch, by the samples consumed "
        "(Megatron-LM's "
        "--rampup-batch-size)."},
+      {"lora", "Low-rank adapters (LoRA, Hu et al., arXiv:2106.09685)."},
       {"precision", "Number formats."},
       {"recompute", "Activations that are computed again in the backward pass."},
       {"checkpoint", "When checkpoints are written, and how many are kept."},
-      {"start", "The weights that a new run begins with."},
       {"evaluation", "When the validation loss is measured."},
       {"logging", "Log lines."},
       {"cluster", "The machines that the recipe is for."},

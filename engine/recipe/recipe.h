@@ -157,6 +157,11 @@ struct Training {
   std::int64_t samples = 0;
   Rampup rampup;
   std::int64_t seed = 1234;
+  // A folder, as data.paths are, that the first weights are of: of a run, a checkpoint or a Hugging Face model; empty: they
+  // are drawn.
+  std::string weights_from = {};
+  std::string weights_match = "all";  // all | some: whether model and folder must have the same tensors
+  bool upcycle = false;               // experts begin as copies of the folder's dense parts
   std::int64_t logits_bytes = std::int64_t{1}
                               << 30;  // budget of the logits where head and loss run in chunks
 };
@@ -186,9 +191,11 @@ struct Checkpoint {
   std::int64_t keep = 0;      // newest N; 0: all
 };
 
-struct Start {
-  std::string checkpoint;  // folder of a run or a checkpoint, as data.paths are; empty: none
-  bool upcycle = false;    // experts begin as copies of the checkpoint's dense parts
+// Low-rank adapters beside the products of linear steps (Hu et al., arXiv:2106.09685); what they stand beside is frozen.
+struct Lora {
+  std::int64_t rank = 0;                     // 0: none
+  double alpha = 16.0;                       // their sum is multiplied by alpha / rank
+  std::vector<std::string> targets = {"*"};  // patterns of names of linear steps
 };
 
 struct Evaluation {
@@ -240,7 +247,7 @@ struct Recipe {
   Precision precision;
   Recompute recompute;
   Checkpoint checkpoint;
-  Start start;
+  Lora lora;
   Evaluation evaluation;
   Logging logging;
   Cluster cluster;

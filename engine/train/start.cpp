@@ -16,8 +16,8 @@
 namespace engine::train {
 namespace {
 
-constexpr const char* kCheckpointKey = "start.checkpoint";
-constexpr const char* kUpcycleKey = "start.upcycle";
+constexpr const char* kCheckpointKey = "training.weights_from";
+constexpr const char* kUpcycleKey = "training.upcycle";
 
 absl::Status ErrorAt(const recipe::Recipe& recipe, const char* key, std::string message,
                      std::string hint = "") {
@@ -37,7 +37,7 @@ absl::Status ErrorAt(const recipe::Recipe& recipe, const char* key, std::string 
 
 // The checkpoint's folder, where the recipe names that of a run.
 absl::StatusOr<std::string> FolderOf(const recipe::Recipe& recipe, std::vector<std::string>* notes) {
-  const std::string& given = recipe.start.checkpoint;
+  const std::string& given = recipe.training.weights_from;
   std::error_code error;
   if (!std::filesystem::is_directory(given, error)) {
     return ErrorAt(recipe, kCheckpointKey, fmt::format("there is no folder {}", given),
@@ -87,7 +87,7 @@ class Matching {
           recipe_, kCheckpointKey,
           fmt::format("checkpoint {} does not fit this model: {}", reader_.folder(), misfits_.Text()), hint_);
     }
-    if (recipe_.start.upcycle && upcycled_ == 0) {
+    if (recipe_.training.upcycle && upcycled_ == 0) {
       return ErrorAt(recipe_, kUpcycleKey,
                      fmt::format("checkpoint {} has experts of its own, so that none is made of a dense part",
                                  reader_.folder()),
@@ -112,16 +112,16 @@ class Matching {
       return {.tensor = name};
     }
     const bool of_router = parameter.role == graph::Role::kRouter || parameter.role == graph::Role::kBalance;
-    if (recipe_.start.upcycle && of_router) return {};
+    if (recipe_.training.upcycle && of_router) return {};
     const checkpoint::TensorInfo* dense = DenseOf(parameter);
     if (dense == nullptr) {
       misfits_.Add(fmt::format("{} {} is not there", name, shape.ToString()));
       return {};
     }
-    if (!recipe_.start.upcycle) {
+    if (!recipe_.training.upcycle) {
       misfits_.Add(fmt::format("{} {} is not there, but {} {}", name, shape.ToString(), dense->name,
                                dense->shape.ToString()));
-      hint_ = "start.upcycle = true makes each expert a copy of the dense part";
+      hint_ = "training.upcycle = true makes each expert a copy of the dense part";
       return {.tensor = dense->name};
     }
     ++upcycled_;
@@ -184,7 +184,7 @@ class Matching {
 // Keys of the model that may change what the weights mean. Where experts replace dense parts, steps differ everywhere.
 void CompareModels(const recipe::Recipe& recipe, const checkpoint::Reader& reader,
                    std::vector<std::string>* notes) {
-  if (recipe.start.upcycle) return;
+  if (recipe.training.upcycle) return;
   const recipe::LoadResult before =
       model::LoadText(reader.metadata().recipe_toml, reader.folder() + " (recipe)");
   if (!before.ok()) return;  // written by a version with other keys: names and shapes decide
@@ -216,7 +216,7 @@ std::string StartPoint::Summary() const {
 }
 
 absl::StatusOr<std::optional<StartPoint>> FindStart(const recipe::Recipe& recipe, const plan::Plan& plan) {
-  if (recipe.start.checkpoint.empty()) return std::nullopt;
+  if (recipe.training.weights_from.empty()) return std::nullopt;
   std::vector<std::string> notes;
   ASSIGN_OR_RETURN(const std::string folder, FolderOf(recipe, &notes));
   return OpenStart(recipe, plan, folder, std::move(notes));
@@ -225,7 +225,7 @@ absl::StatusOr<std::optional<StartPoint>> FindStart(const recipe::Recipe& recipe
 absl::StatusOr<std::optional<StartPoint>> AgreeOnStart(const recipe::Recipe& recipe, const plan::Plan& plan,
                                                        bool leads, launch::Client* processes) {
   constexpr const char* kKey = "start from";
-  if (recipe.start.checkpoint.empty()) return std::nullopt;
+  if (recipe.training.weights_from.empty()) return std::nullopt;
   if (leads) {
     ASSIGN_OR_RETURN(std::optional<StartPoint> found, FindStart(recipe, plan));
     if (processes == nullptr) return found;

@@ -1,4 +1,4 @@
-// The weights that a new run begins with where its recipe names a checkpoint ([start]): by name and shape, or a dense
+// The weights that a new run begins with where its recipe names a checkpoint (training.weights_from): by name and shape, or a dense
 // model's as those of experts ("upcycling", Komatsuzaki et al., arXiv:2212.05055; Megatron-LM's --moe-use-upcycling).
 #pragma once
 

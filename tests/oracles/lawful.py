@@ -67,7 +67,8 @@ KEYS = {
         "wsd_decay_kind": word("linear", "cosine", "exponential", "minus_sqrt")},
     "training": {
         "global_batch": whole(1, SIZE), "micro_batch": whole(1, SIZE), "iterations": whole(0, COUNT),
-        "samples": whole(0, COUNT), "seed": whole(0, 2**32 - 1), "logits_bytes": ("bytes", 1)},
+        "samples": whole(0, COUNT), "seed": whole(0, 2**32 - 1), "weights_from": TEXT,
+        "weights_match": word("all", "some"), "upcycle": FLAG, "logits_bytes": ("bytes", 1)},
     "training.rampup": {"start": whole(0, SIZE), "increment": whole(0, SIZE), "samples": whole(0, COUNT)},
     "precision": {
         "compute": word("fp32", "bf16", "fp16", "fp8"), "gradient_dtype": word("fp32", "bf16"),
@@ -77,7 +78,7 @@ KEYS = {
         "granularity": word("none", "cheap", "selective", "full"),
         "modules": ("list", word("attention", "norm", "activation"))},
     "checkpoint": {"interval": whole(0, COUNT), "keep": whole(0, 10**6)},
-    "start": {"checkpoint": TEXT, "upcycle": FLAG},
+    "lora": {"rank": whole(0, 2**16), "alpha": real(0, INF, above=True), "targets": ("list", TEXT)},
     "evaluation": {"interval": whole(0, COUNT), "iterations": whole(1, SIZE)},
     "logging": {"interval": whole(1, COUNT)},
     "cluster": {
@@ -107,7 +108,7 @@ DEFAULTS = {
     "training.iterations": 0, "training.samples": 0, "training.rampup.start": 0, "training.rampup.increment": 0,
     "training.rampup.samples": 0, "precision.compute": "fp32", "precision.gradient_dtype": "fp32",
     "precision.master_dtype": "fp32", "precision.fp8_head": False, "recompute.granularity": "none",
-    "recompute.modules": ["attention"], "start.upcycle": False, "evaluation.interval": 0, "cluster.device": "cpu",
+    "recompute.modules": ["attention"], "training.upcycle": False, "evaluation.interval": 0, "cluster.device": "cpu",
     "cluster.nodes": 0, "cluster.devices_per_node": 0, "cluster.memory_bytes": 0, "cluster.reserved_bytes": 0,
     **{f"parallelism.{axis}": 1 for axis in ("dp", "tp", "pp", "cp", "ep")},
 }
@@ -289,7 +290,7 @@ def of_layout(r):
         yield "tp does not divide the feed-forward width"
     if r.ep > 1 or r("parallelism.expert_tp") or r("parallelism.expert_rows"):
         yield "experts without experts"
-    if r("start.upcycle"):
+    if r("training.upcycle"):
         yield "upcycling without experts"
     if r.world >= 2**63:
         yield "the world overflows"

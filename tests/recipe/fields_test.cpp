@@ -51,7 +51,7 @@ TEST_CASE("the fifteen sections are there") {
     if (table.name.find('.') == std::string::npos) sections += table.name + " ";
   }
   CHECK(sections ==
-        "model parallelism data optimizer schedule training precision recompute checkpoint start "
+        "model parallelism data optimizer schedule training lora precision recompute checkpoint "
         "evaluation logging cluster check debug ");
 }
 

@@ -41,11 +41,11 @@ struct StartRuns : TempDir {
   // One iteration at a learning rate of 0, so that the weights at its end are those that it began with.
   recipe::Recipe Still(std::vector<std::string> more) const {
     more.insert(more.begin(), {"optimizer.learning_rate=0", "training.iterations=1", "training.seed=6",
-                               "start.checkpoint=\"" + dense + "\""});
+                               "training.weights_from=\"" + dense + "\""});
     return Recipe(more);
   }
   recipe::Recipe Upcycled(std::vector<std::string> more) const {
-    more.insert(more.begin(), {kExpertSteps, "start.upcycle=true"});
+    more.insert(more.begin(), {kExpertSteps, "training.upcycle=true"});
     return Still(more);
   }
   std::string Refused(const recipe::Recipe& recipe) const {
@@ -99,7 +99,7 @@ TEST_CASE("start: the weights of a checkpoint, at iteration 0 and with a new opt
       CHECK(v[i] == doctest::Approx(0.1 * static_cast<double>(m[i]) * m[i]).epsilon(1e-4));
   }
   // Another run of other weights, which are drawn, begins elsewhere.
-  MustRun(runs.Still({"start.checkpoint=\"\""}), runs / "drawn");
+  MustRun(runs.Still({"training.weights_from=\"\""}), runs / "drawn");
   CHECK(std::abs(runs.FirstLoss(runs / "drawn") - first) > 0.01);
 }
 
@@ -107,7 +107,7 @@ TEST_CASE("start: a run that is resumed goes on from its own checkpoint, whateve
   const StartRuns runs;
   MustRun(runs.Recipe({}), runs.dense);
   const std::string one = checkpoint::IterationPath(CheckpointRoot(runs.dense), 3);
-  const std::vector<std::string> from = {"start.checkpoint=\"" + one + "\""};  // a checkpoint by itself
+  const std::vector<std::string> from = {"training.weights_from=\"" + one + "\""};  // a checkpoint by itself
   const auto longer = [&](const char* iterations) {
     std::vector<std::string> sets = from;
     sets.emplace_back(std::string("training.iterations=") + iterations);
@@ -167,12 +167,12 @@ TEST_CASE("start: what does not fit is refused where the recipe names the checkp
     const std::string message = runs.Refused(recipe);
     CHECK(Contains(message, text));
     CHECK(message.starts_with("--set:"));  // the place, in columns, of the value
-    CHECK(Contains(message, ":18: error: "));
-    CHECK(Contains(message, "    start.checkpoint=\""));
+    CHECK(Contains(message, ":23: error: "));
+    CHECK(Contains(message, "    training.weights_from=\""));
   };
-  refuses(runs.Still({"start.checkpoint=\"" + runs / "nowhere" + "\""}),
+  refuses(runs.Still({"training.weights_from=\"" + runs / "nowhere" + "\""}),
           "there is no folder " + runs / "nowhere");
-  refuses(runs.Still({"start.checkpoint=\"" + runs.path() + "\""}), "holds no whole checkpoint");
+  refuses(runs.Still({"training.weights_from=\"" + runs.path() + "\""}), "holds no whole checkpoint");
   refuses(runs.Still({"model.dims={ F = 24 }"}),
           misfit +
               "layers.0.mlp.fc1.weight is [2, 12, 16] there, but [2, 24, 16] here; "
@@ -185,7 +185,7 @@ TEST_CASE("start: what does not fit is refused where the recipe names the checkp
   refuses(experts,
           "layers.0.mlp.experts.fc1.weight [4, 2, 12, 16] is not there, but layers.0.mlp.fc1.weight "
           "[2, 12, 16]");
-  refuses(experts, "hint: start.upcycle = true makes each expert a copy of the dense part");
+  refuses(experts, "hint: training.upcycle = true makes each expert a copy of the dense part");
   const recipe::Recipe narrow = runs.Upcycled({"model.dims={ F = 6 }"});
   refuses(narrow, misfit +
                       "layers.0.mlp.fc1.weight is [2, 12, 16] there, and an expert of "
@@ -194,7 +194,7 @@ TEST_CASE("start: what does not fit is refused where the recipe names the checkp
 
   // Experts of the checkpoint's own are taken as they are, and not made of anything.
   MustRun(runs.Upcycled({}), runs / "experts");
-  const std::string own = "start.checkpoint=\"" + runs / "experts" + "\"";
+  const std::string own = "training.weights_from=\"" + runs / "experts" + "\"";
   MustRun(runs.Still({kExpertSteps, own}), runs / "taken");
   CHECK((WeightsAlone(runs / "taken", 1) == WeightsAlone(runs / "experts", 1)));
   CHECK(Contains(runs.Refused(runs.Upcycled({own})),
@@ -211,7 +211,7 @@ TEST_CASE("start: upcycling without a checkpoint, or without experts, is refused
                                      "training.micro_batch=1",
                                      "training.iterations=1",
                                      "model.dims={ D = 16, L = 2, H = 4, K = 2, E = 4, F = 12, V = 257 }",
-                                     "start.upcycle=true"};
+                                     "training.upcycle=true"};
     sets.insert(sets.end(), more.begin(), more.end());
     std::string text;
     const recipe::LoadResult loaded =
@@ -222,12 +222,12 @@ TEST_CASE("start: upcycling without a checkpoint, or without experts, is refused
   };
   CHECK(Contains(
       errors({kExpertSteps}),
-      "E209 --set:8:15: error: start.upcycle makes experts of a dense checkpoint, and none is named"));
+      "E209 --set:8:15: error: training.upcycle makes experts of a dense checkpoint, and none is named"));
   CHECK(Contains(
-      errors({"start.checkpoint=x"}),
-      "E209 --set:8:15: error: start.upcycle makes experts of a dense checkpoint, and this model has "
+      errors({"training.weights_from=x"}),
+      "E209 --set:8:15: error: training.upcycle makes experts of a dense checkpoint, and this model has "
       "none"));
-  CHECK(errors({"start.checkpoint=x", kExpertSteps}).empty());
+  CHECK(errors({"training.weights_from=x", kExpertSteps}).empty());
 }
 
 }  // namespace engine::train::testing
