@@ -1,0 +1,30 @@
+// Llama 1 to 3.3 (arXiv 2302.13971, 2307.09288, 2407.21783).
+#include "engine/hf/families/families.h"
+#include "engine/hf/features.h"
+
+namespace engine::hf {
+
+Family LlamaFamily() {
+  return {.name = "llama",
+          .model_types = {"llama"},
+          .architectures = {"LlamaForCausalLM"},
+          .blocks = "engine:configs/blocks/llama.toml",
+          .keys = Joined(LlamaSizes(), {Epsilon("rms_norm_eps", 1e-6,
+                                                {"main/final_norm/epsilon", "block/attention/norm/epsilon",
+                                                 "block/mlp/norm/epsilon"}),
+                                        {.key = "attention_bias",
+                                         .is = Is::kFlag,
+                                         .initial = false,
+                                         .to = {"block/attention/qkv/bias", "block/attention/proj/bias"},
+                                         .from = HasParameter("layers.0.attention.proj.bias")},
+                                        {.key = "mlp_bias",
+                                         .is = Is::kFlag,
+                                         .initial = false,
+                                         .to = {"block/mlp/fc1/bias", "block/mlp/fc2/bias"},
+                                         .from = HasParameter("layers.0.mlp.fc1.bias")}}),
+          .features = {Rope({.theta = 1e4, .positions = 2048}), Tied(false, false)},
+          .weights = LlamaWeights(),
+          .ignored = {"*.rotary_emb.inv_freq"}};
+}
+
+}  // namespace engine::hf
