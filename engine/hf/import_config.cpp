@@ -25,9 +25,10 @@ std::int64_t MostOf(std::string_view dim) {
   return 1 << 20;
 }
 
-// "H", "D//H", "4*D": what a count is where the file does not say it. 0: it does not come out even.
+// "H", "D//H", "4*D": what a count is where the file does not say it. 0: it comes to nothing, or needs a dim that has been
+// reported.
 std::int64_t DefaultCount(const std::string& expression, const Draft& draft) {
-  const auto dim = [&](const std::string& name) { return draft.Dim(name).value_or(1); };
+  const auto dim = [&](const std::string& name) { return draft.Dim(name).value_or(0); };
   if (const std::size_t slash = expression.find("//"); slash != std::string::npos)
     return dim(expression.substr(0, slash)) / std::max<std::int64_t>(1, dim(expression.substr(slash + 2)));
   if (const std::size_t star = expression.find('*'); star != std::string::npos)
@@ -54,7 +55,10 @@ void ReadCount(const KeyRow& row, std::string_view key, Importing& in) {
   if (!value && in.keys.Has(key)) return;  // reported
   if (!value && row.initial.is_string()) value = DefaultCount(row.initial.get<std::string>(), in.draft);
   if (!value && row.initial.is_number()) value = row.initial.get<std::int64_t>();
-  if (!value || *value < 1) return in.Problem(fmt::format("{} is missing", key));
+  if (!value || *value < 1) {
+    if (row.initial.is_null() || in.problems->empty()) in.Problem(fmt::format("{} is missing", key));
+    return;
+  }
   for (const std::string_view to : row.to) {
     if (to.find('/') == to.npos) {
       in.draft.SetDim(to, *value);

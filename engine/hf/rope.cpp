@@ -157,7 +157,7 @@ void ReadRotaryTable(ConfigKeys& keys, Importing& in, const RopeOptions& options
   const double partial = keys.Number("partial_rotary_factor", 0, 1).value_or(options.partial);
   const std::int64_t head = in.Dim("E");
   const auto width = static_cast<std::int64_t>(static_cast<double>(head) * partial);
-  if (width < 2 || width % 2 != 0) {
+  if (in.draft.Dim("E") && (width < 2 || width % 2 != 0)) {
     in.Problem(fmt::format(
         "{} of a head's {} features would be rotated: an even number from 2 on is supported", width, head));
   }
