@@ -97,8 +97,8 @@ void Replace(const std::vector<std::string_view>& keys, const json& from, json* 
   }
 }
 
-// The source with the values that are others now.
-json Merged(const Family& family, const json& source, const json& derived) {
+// The source with the values that are others now; with keys that it has not only where `adds`.
+json Merged(const Family& family, const json& source, const json& derived, bool adds) {
   json merged = source;
   for (const KeyRow& row : family.keys) {
     if (!Writes(row)) continue;
@@ -107,7 +107,8 @@ json Merged(const Family& family, const json& source, const json& derived) {
       if (source.contains(alias)) name = alias;
     }
     const json& value = derived.at(std::string(row.key));
-    if (const auto old = source.find(name); old != source.end() && Same(row, *old, value)) continue;
+    const auto old = source.find(name);
+    if (old == source.end() ? !adds : Same(row, *old, value)) continue;
     merged[name] = value;
   }
   for (const Feature& feature : family.features) Replace(feature.keys, derived, &merged);
@@ -133,7 +134,9 @@ std::optional<Candidate> FromSource(const Family& family, const json& source, co
   ImportedModel imported;
   if (DifferencesFrom(source, family, ours, &imported).empty()) return Exported(family, source, imported);
   if (derived.is_null()) return std::nullopt;
-  json merged = Merged(family, source, derived);
+  json merged = Merged(family, source, derived, /*adds=*/false);
+  if (!DifferencesFrom(merged, family, ours, &imported).empty())
+    merged = Merged(family, source, derived, /*adds=*/true);
   if (!DifferencesFrom(merged, family, ours, &imported).empty()) return std::nullopt;
   // Where the source says a feature in another form, that form stays.
   for (const Feature& feature : family.features) {

@@ -37,6 +37,8 @@ struct KeyRow {
   // What the class takes where the file leaves the key out or has null. Of a count also, as text, what follows from other
   // dims: "H", "D//H", "4*D". null: the file must have it.
   nlohmann::json initial = {};
+  nlohmann::json if_null =
+      {};  // of a count: what it takes where the file has null, if that is something else
   // Where our text says it: "D", a dim; or the place of an attribute (Draft::Set).
   std::vector<std::string_view> to = {};
   Place from = {};             // where our graph has it, for export

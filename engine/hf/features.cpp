@@ -196,8 +196,7 @@ std::vector<KeyRow> LlamaSizes() {
        .is = Is::kAct,
        .initial = "silu",
        .to = {"block/mlp/activation/act"},
-       .from = ActOf("layers.0.mlp.activation"),
-       .aliases = {"hidden_activation"}},
+       .from = ActOf("layers.0.mlp.activation")},
       {.key = "attention_dropout",
        .is = Is::kIgnored,
        .note = "the recipe has no dropout; steps.core = { dropout = … } in [block.attention] sets one"}};
@@ -211,6 +210,14 @@ KeyRow Epsilon(std::string_view key, double initial, const std::vector<std::stri
           .initial = initial,
           .to = std::move(to),
           .from = AttributeOf("final_norm", "epsilon")};
+}
+
+KeyRow AttentionBias() {
+  return {.key = "attention_bias",
+          .is = Is::kFlag,
+          .initial = false,
+          .to = {"block/attention/qkv/bias", "block/attention/proj/bias"},
+          .from = HasParameter("layers.0.attention.proj.bias")};
 }
 
 WeightRow Same(std::string ours, std::string theirs) {

@@ -60,6 +60,8 @@ std::vector<std::int64_t> WindowsOf(const GraphView& graph, std::string_view sta
 // Llama's sizes and keys, with its defaults; epsilons are set at `norms` ("main/final_norm", "block/attention/norm").
 std::vector<KeyRow> LlamaSizes();
 KeyRow Epsilon(std::string_view key, double initial, const std::vector<std::string_view>& places);
+// attention_bias: of queries, keys, values and the product behind attention.
+KeyRow AttentionBias();
 // Its weights, each name behind `prefix` ("model.").
 std::vector<WeightRow> LlamaWeights(const std::string& prefix = "model.",
                                     const std::string& head = "lm_head.weight");

@@ -53,8 +53,9 @@ void ReadCount(const KeyRow& row, std::string_view key, Importing& in) {
   for (const std::string_view to : row.to) most = to.find('/') == to.npos ? MostOf(to) : most;
   std::optional<std::int64_t> value = in.keys.Whole(key, 1, most);
   if (!value && in.keys.Has(key)) return;  // reported
-  if (!value && row.initial.is_string()) value = DefaultCount(row.initial.get<std::string>(), in.draft);
-  if (!value && row.initial.is_number()) value = row.initial.get<std::int64_t>();
+  const json& otherwise = in.keys.IsNull(key) && !row.if_null.is_null() ? row.if_null : row.initial;
+  if (!value && otherwise.is_string()) value = DefaultCount(otherwise.get<std::string>(), in.draft);
+  if (!value && otherwise.is_number()) value = otherwise.get<std::int64_t>();
   if (!value || *value < 1) {
     if (row.initial.is_null() || in.problems->empty()) in.Problem(fmt::format("{} is missing", key));
     return;
