@@ -16,7 +16,7 @@ namespace {
 // Of a long list or object its beginning is enough.
 constexpr std::size_t kMostShown = 60;
 
-std::string Named(const json& value) {
+std::string FoundIn(const json& value) {
   return value.is_number() || value.is_null() ? ShownJson(value) : std::string(TypeOf(value));
 }
 
@@ -48,7 +48,7 @@ std::optional<std::int64_t> ConfigKeys::Whole(std::string_view key, std::int64_t
   const bool fits = value->is_number_unsigned() ? value->get<std::uint64_t>() <= INT64_MAX : true;
   if (!value->is_number_integer() || !fits || value->get<std::int64_t>() < least ||
       value->get<std::int64_t>() > most) {
-    Refuse(key, fmt::format("it must be a whole number from {} to {}, not {}", least, most, Named(*value)));
+    Refuse(key, fmt::format("it must be a whole number from {} to {}, not {}", least, most, FoundIn(*value)));
     return std::nullopt;
   }
   return value->get<std::int64_t>();
@@ -59,7 +59,7 @@ std::optional<double> ConfigKeys::Number(std::string_view key, double least, dou
   if (value == nullptr) return std::nullopt;
   const double number = value->is_number() ? value->get<double>() : NAN;
   if (!(number >= least && number <= most)) {
-    Refuse(key, fmt::format("it must be a number from {} to {}, not {}", least, most, Named(*value)));
+    Refuse(key, fmt::format("it must be a number from {} to {}, not {}", least, most, FoundIn(*value)));
     return std::nullopt;
   }
   return number;
@@ -69,7 +69,7 @@ std::optional<bool> ConfigKeys::Flag(std::string_view key) {
   const json* value = Take(key);
   if (value == nullptr) return std::nullopt;
   if (!value->is_boolean()) {
-    Refuse(key, fmt::format("it must be true or false, not {}", Named(*value)));
+    Refuse(key, fmt::format("it must be true or false, not {}", FoundIn(*value)));
     return std::nullopt;
   }
   return value->get<bool>();
@@ -79,7 +79,7 @@ std::optional<std::string> ConfigKeys::Word(std::string_view key) {
   const json* value = Take(key);
   if (value == nullptr) return std::nullopt;
   if (!value->is_string()) {
-    Refuse(key, fmt::format("it must be a string, not {}", Named(*value)));
+    Refuse(key, fmt::format("it must be a string, not {}", FoundIn(*value)));
     return std::nullopt;
   }
   return value->get<std::string>();

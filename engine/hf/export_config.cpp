@@ -40,6 +40,7 @@ json ValueOf(const KeyRow& row, const GraphView& graph) {
     }
     case Is::kFixed:
       return row.initial;
+    case Is::kUnread:
     case Is::kIgnored:
       return nullptr;
   }
@@ -47,7 +48,8 @@ json ValueOf(const KeyRow& row, const GraphView& graph) {
 }
 
 bool Writes(const KeyRow& row) {
-  return row.is != Is::kIgnored && row.is != Is::kFixed && row.from.kind != Place::Kind::kNone;
+  return row.is != Is::kIgnored && row.is != Is::kFixed && row.is != Is::kUnread &&
+         row.from.kind != Place::Kind::kNone;
 }
 
 json DerivedConfig(const Family& family, const recipe::Recipe& recipe, const GraphView& graph,
@@ -75,12 +77,19 @@ json DerivedConfig(const Family& family, const recipe::Recipe& recipe, const Gra
 // What separates the model of a config from the recipe's; empty: nothing does.
 std::vector<std::string> DifferencesFrom(const json& config, const Family& family, const graph::Graph& ours,
                                          ImportedModel* model) {
-  absl::StatusOr<ImportedModel> imported = ImportConfig(config, "config.json");
-  if (!imported.ok()) return {Message(imported.status())};
-  const absl::StatusOr<graph::Graph> theirs = GraphOfText(imported->recipe, "config.json");
-  if (!theirs.ok()) return {Message(theirs.status())};
-  *model = *std::move(imported);
-  return Differences(ours, *theirs, family.name);
+  std::vector<std::string> differences;
+  for (const bool long_sequences : {false, true}) {
+    absl::StatusOr<ImportedModel> imported = ImportFor(config, "config.json", long_sequences);
+    if (!imported.ok()) return {Message(imported.status())};
+    if (long_sequences && imported->recipe == model->recipe) break;
+    const absl::StatusOr<graph::Graph> theirs = GraphOfText(imported->recipe, "config.json");
+    if (!theirs.ok()) return {Message(theirs.status())};
+    *model = *std::move(imported);
+    std::vector<std::string> found = Differences(ours, *theirs, family.name);
+    if (found.empty()) return {};
+    if (differences.empty()) differences = std::move(found);
+  }
+  return differences;
 }
 
 // Whether a row's key comes to the same in both.

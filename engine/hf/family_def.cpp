@@ -93,6 +93,7 @@ const std::vector<KeyRow>& CommonKeys() {
                                        "model_type",
                                        "base_model_tp_plan",
                                        "base_model_pp_plan",
+                                       "transformers.js_config",
                                        "gradient_checkpointing",
                                        "unsloth_fixed",
                                        "unsloth_version",
@@ -149,11 +150,11 @@ const Family* FindFamily(std::string_view name) {
 
 std::vector<KeyRow> WithDefaults(
     std::vector<KeyRow> rows, std::initializer_list<std::pair<std::string_view, nlohmann::json>> defaults) {
-  for (const auto& [key, value] : defaults) {
-    const auto row =
-        std::find_if(rows.begin(), rows.end(), [&](const KeyRow& candidate) { return candidate.key == key; });
-    ENGINE_CHECK(row != rows.end(), "a default of a key '{}' that the family has not", key);
-    row->initial = value;
+  for (const auto& entry : defaults) {
+    const auto row = std::find_if(rows.begin(), rows.end(),
+                                  [&](const KeyRow& candidate) { return candidate.key == entry.first; });
+    ENGINE_CHECK(row != rows.end(), "a default of a key '{}' that the family has not", entry.first);
+    row->initial = entry.second;
   }
   return rows;
 }

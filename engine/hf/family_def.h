@@ -15,6 +15,7 @@
 
 #include "engine/hf/config_keys.h"
 #include "engine/hf/draft.h"
+#include "engine/hf/family.h"
 #include "engine/hf/graph_view.h"
 #include "engine/hf/weights.h"
 #include "engine/recipe/recipe.h"
@@ -27,6 +28,7 @@ enum class Is : std::uint8_t {
   kFlag,     // true or false, of a step
   kAct,      // an activation's name
   kFixed,    // must be what it is by default, or null: nothing else is supported
+  kUnread,   // the same of a key that files have and the classes do not read: it is never written
   kIgnored,  // has no effect on what is trained
 };
 
@@ -55,6 +57,8 @@ struct Importing {
   std::vector<std::string> ignored;  // patterns of tensors
   Remarks notes;
   Remarks* problems;
+  bool long_sequences =
+      false;  // of two lists of longrope's factors, the one for sequences beyond the original length
 
   std::int64_t Dim(std::string_view name) const { return draft.Dim(name).value_or(1); }
   void Problem(std::string text) { problems->push_back(std::move(text)); }
@@ -93,6 +97,10 @@ struct Family {
 const std::vector<Family>& Families();  // families/registry.cpp
 // null if there is none.
 const Family* FindFamily(std::string_view name);
+
+// ImportConfig, for one of a model that was trained on sequences of another kind.
+absl::StatusOr<ImportedModel> ImportFor(const nlohmann::json& config, const std::string& path,
+                                        bool long_sequences);
 
 // Keys that configurations of all families have: bookkeeping, generation. They are accounted for in each family.
 const std::vector<KeyRow>& CommonKeys();

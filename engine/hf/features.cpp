@@ -88,8 +88,7 @@ void ReadWindows(Importing& in, const WindowOptions& options) {
   bool asked = true;
   if (options.asked_for) asked = in.keys.Flag("use_sliding_window").value_or(false);
   if (asked) {
-    // 0 and null both mean none.
-    window = in.keys.Whole("sliding_window", 0, std::int64_t{1} << 30).value_or(window);
+    window = in.keys.Whole("sliding_window", 1, std::int64_t{1} << 30).value_or(window);
   } else {
     window = 0;
     if (const json* said = in.keys.Take("sliding_window"))
@@ -203,12 +202,10 @@ std::vector<KeyRow> LlamaSizes() {
 }
 
 KeyRow Epsilon(std::string_view key, double initial, const std::vector<std::string_view>& places) {
-  std::vector<std::string_view> to;
-  for (const std::string_view place : places) to.push_back(place);
   return {.key = key,
           .is = Is::kNumber,
           .initial = initial,
-          .to = std::move(to),
+          .to = places,
           .from = AttributeOf("final_norm", "epsilon")};
 }
 
@@ -220,29 +217,33 @@ KeyRow AttentionBias() {
           .from = HasParameter("layers.0.attention.proj.bias")};
 }
 
+KeyRow NoBias(std::string_view key) {
+  return {.key = key, .is = Is::kUnread, .initial = false, .note = "the family has no such biases"};
+}
+
 WeightRow Same(std::string ours, std::string theirs) {
   return {.ours = std::move(ours), .theirs = {std::move(theirs)}};
 }
 
 std::vector<WeightRow> LlamaWeights(const std::string& prefix, const std::string& head) {
   const std::string layer = prefix + "layers.{l}.";
-  const std::string attention = layer + "self_attn.";
-  const std::string mlp = layer + "mlp.";
   std::vector<WeightRow> rows = {
       Same("embedding.tokens", prefix + "embed_tokens.weight"),
       Same("final_norm.weight", prefix + "norm.weight"), Same("head.weight", head),
       Same("layers.{l}.attention.norm.weight", layer + "input_layernorm.weight"),
       Same("layers.{l}.mlp.norm.weight", layer + "post_attention_layernorm.weight")};
-  for (const std::string kind : {"weight", "bias"}) {
+  for (const std::string_view kind : {"weight", "bias"}) {
+    const auto theirs = [&](std::string_view module) { return fmt::format("{}{}.{}", layer, module, kind); };
+    const auto ours = [&](std::string_view step) { return fmt::format("layers.{{l}}.{}.{}", step, kind); };
     rows.push_back(
-        {.ours = "layers.{l}.attention.qkv." + kind,
-         .theirs = {attention + "q_proj." + kind, attention + "k_proj." + kind, attention + "v_proj." + kind},
+        {.ours = ours("attention.qkv"),
+         .theirs = {theirs("self_attn.q_proj"), theirs("self_attn.k_proj"), theirs("self_attn.v_proj")},
          .how = How::kQkv});
-    rows.push_back(Same("layers.{l}.attention.proj." + kind, attention + "o_proj." + kind));
-    rows.push_back({.ours = "layers.{l}.mlp.fc1." + kind,
-                    .theirs = {mlp + "gate_proj." + kind, mlp + "up_proj." + kind},
+    rows.push_back(Same(ours("attention.proj"), theirs("self_attn.o_proj")));
+    rows.push_back({.ours = ours("mlp.fc1"),
+                    .theirs = {theirs("mlp.gate_proj"), theirs("mlp.up_proj")},
                     .how = How::kStacked});
-    rows.push_back(Same("layers.{l}.mlp.fc2." + kind, mlp + "down_proj." + kind));
+    rows.push_back(Same(ours("mlp.fc2"), theirs("mlp.down_proj")));
   }
   return rows;
 }

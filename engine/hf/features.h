@@ -21,6 +21,7 @@ struct RopeOptions {
   bool blocks_say_width = false;  // the blocks have a width of their own, which is to be set in any case
   std::string_view theta_key = "rope_theta";
   std::string_view partial_key = "partial_rotary_factor";
+  bool whole = false;       // all features are rotated: a file that says otherwise is refused
   bool long_names = false;  // Phi-3: "su" and "yarn" are old names of longrope
   std::string_view table = "rope";
   std::string_view stack = "layers";
@@ -62,6 +63,8 @@ std::vector<KeyRow> LlamaSizes();
 KeyRow Epsilon(std::string_view key, double initial, const std::vector<std::string_view>& places);
 // attention_bias: of queries, keys, values and the product behind attention.
 KeyRow AttentionBias();
+// A key that some files have and that the family's classes do not read.
+KeyRow NoBias(std::string_view key);
 // Its weights, each name behind `prefix` ("model.").
 std::vector<WeightRow> LlamaWeights(const std::string& prefix = "model.",
                                     const std::string& head = "lm_head.weight");

@@ -111,7 +111,8 @@ void ReadRow(const KeyRow& row, Importing& in) {
       return ReadFlag(row, key, in);
     case Is::kAct:
       return ReadAct(row, key, in);
-    case Is::kFixed: {
+    case Is::kFixed:
+    case Is::kUnread: {
       const json* value = in.keys.Take(key);
       if (value != nullptr && *value != row.initial)
         in.keys.Refuse(key, fmt::format("only {} is supported{}{}", ShownJson(row.initial),
@@ -239,6 +240,10 @@ void ReadAround(const Family& family, const json& config, Importing* inner) {
 }  // namespace
 
 absl::StatusOr<ImportedModel> ImportConfig(const json& config, const std::string& path) {
+  return ImportFor(config, path, /*long_sequences=*/false);
+}
+
+absl::StatusOr<ImportedModel> ImportFor(const json& config, const std::string& path, bool long_sequences) {
   ASSIGN_OR_RETURN(const Family* const family, FamilyOf(config, path));
   Remarks problems;
   ReadArchitectures(*family, config, &problems);
@@ -259,7 +264,8 @@ absl::StatusOr<ImportedModel> ImportConfig(const json& config, const std::string
                .rows = family->weights,
                .ignored = family->ignored,
                .notes = {},
-               .problems = &problems};
+               .problems = &problems,
+               .long_sequences = long_sequences};
   ReadAll(*family, in);
   if (own != &config) ReadAround(*family, config, &in);
   if (!problems.empty()) return Failed(path, *family, problems);

@@ -15,6 +15,8 @@ namespace {
 
 using nlohmann::json;
 
+// At 1 all features turn alike, and yarn divides by its logarithm.
+constexpr double kLeastBase = 1.0001;
 constexpr std::int64_t kMostPositions = std::int64_t{1} << 30;
 
 // Sets "rotary/TABLE/KEY".
@@ -121,7 +123,7 @@ void ReadLongRope(Scaling& s) {
   s.keys.Number("factor", 0, 1 << 20);  // transformers takes the ratio of lengths where there are both
   const double ratio = std::max(1.0, static_cast<double>(s.positions) / s.original);
   if (!short_factors || !long_factors) return;
-  s.table.SetNumbers("factors", *short_factors);
+  s.table.SetNumbers("factors", s.in.long_sequences ? *long_factors : *short_factors);
   s.table.Set("factor", ratio);
   s.table.Set("original", s.original);
   if (const auto given = s.keys.Number("attention_factor", 1e-3, 1e3))
@@ -153,10 +155,13 @@ std::optional<double> OriginalOf(ConfigKeys& keys, std::optional<double> top) {
 void ReadRotaryTable(ConfigKeys& keys, Importing& in, const RopeOptions& options, std::int64_t positions,
                      std::optional<double> original) {
   TableWriter table(in, options.table);
-  table.Set("base", keys.Number("rope_theta", 1, 1e15).value_or(options.theta));
+  table.Set("base", keys.Number("rope_theta", kLeastBase, 1e15).value_or(options.theta));
   const double partial = keys.Number("partial_rotary_factor", 0, 1).value_or(options.partial);
   const std::int64_t head = in.Dim("E");
   const auto width = static_cast<std::int64_t>(static_cast<double>(head) * partial);
+  if (options.whole && width != head) {
+    return in.Problem(fmt::format("{} = {}: this family rotates whole heads", options.partial_key, partial));
+  }
   if (in.draft.Dim("E") && (width < 2 || width % 2 != 0)) {
     in.Problem(fmt::format(
         "{} of a head's {} features would be rotated: an even number from 2 on is supported", width, head));
@@ -271,7 +276,7 @@ void ReadRope(Importing& in, const RopeOptions& given) {
   RopeOptions options = given;
   const std::int64_t positions =
       in.keys.Whole("max_position_embeddings", 1, kMostPositions).value_or(options.positions);
-  options.theta = in.keys.Number(options.theta_key, 1, 1e15).value_or(options.theta);
+  options.theta = in.keys.Number(options.theta_key, kLeastBase, 1e15).value_or(options.theta);
   options.partial = in.keys.Number(options.partial_key, 0, 1).value_or(options.partial);
   const std::optional<double> original =
       in.keys.Number("original_max_position_embeddings", 1, kMostPositions);
@@ -285,6 +290,8 @@ void ReadRope(Importing& in, const RopeOptions& given) {
       in.keys.Refuse(key, "it must be an object");
       continue;
     }
+    if (table != &none && *table != *found)
+      return in.keys.Refuse(key, "there is rope_scaling too, and it says something else");
     table = found;
     name = key;
   }

@@ -381,6 +381,26 @@ TEST_CASE("families: a key that matters makes another model") {
   }
 }
 
+TEST_CASE("families: a longrope model goes back to its source whichever of the two lists it was trained by") {
+  for (const json& config : OddModels()) {
+    if (config.value("rope_scaling", json()).is_null() || config["model_type"] != "phi3") continue;
+    std::string text = Imported(config).recipe;
+    const std::string by = "factors = [1.0, 1.5, 2.0, 2.5, 3.0]";
+    REQUIRE(text.find(by) != std::string::npos);
+    text.replace(text.find(by), by.size(), "factors = [1.0, 3.0, 5.0, 7.0, 9.5]");
+    const auto exported = ExportConfig(RecipeOf(text), &config, "");
+    INFO(Message(exported.status()));
+    REQUIRE(exported.ok());
+    CHECK(exported->config == config);
+    text.replace(text.find("9.5"), 3, "9.0");
+    const auto other = ExportConfig(RecipeOf(text), &config, "phi3");
+    REQUIRE(other.ok());
+    CHECK(other->config["rope_scaling"]["long_factor"][4] == 9.0);
+    return;
+  }
+  FAIL("there is no such model");
+}
+
 TEST_CASE("families: a model that was changed keeps the keys of its source that still hold") {
   const json source = With(Llama31(), R"({"num_hidden_layers": 4, "vocab_size": 100})");
   const recipe::Recipe recipe = RecipeOf(Imported(source).recipe + R"(
@@ -470,6 +490,28 @@ TEST_CASE("families: keys that ask for what is not supported are named all at on
   CHECK(Contains(RefusalOf(With(Llama2(), R"({"model_type": null})")), "no \"model_type\" that is a string"));
   CHECK(Contains(RefusalOf(json::array()), "is an object, and this is a list"));
   CHECK(Contains(RefusalOf(With(Llama2(), R"({"num_key_value_heads": 5})")), "its numbers make no model"));
+  CHECK(Contains(RefusalOf(With(Llama2(), R"({"partial_rotary_factor": 0.5})")), "rotates whole heads"));
+  CHECK(Contains(RefusalOf(With(Llama2(), R"({"rope_scaling": {"type": "linear", "factor": 2.0},
+                                              "rope_parameters": {"rope_theta": 1e4}})")),
+                 "there is rope_scaling too"));
+  CHECK(Contains(RefusalOf(With(Mistral(), R"({"mlp_bias": true})")),
+                 "mlp_bias = true: only false is supported"));
+  CHECK(Contains(RefusalOf(With(Gemma3Small(), R"({"final_logit_softcapping": 30.0})")),
+                 "final_logit_softcapping = 30.0: only null is supported"));
+  CHECK(Contains(RefusalOf(With(Gemma3Large(), R"({"text_config": 3})")), "in an object \"text_config\""));
+  CHECK(Contains(
+      RefusalOf(With(Gemma3Large(), R"({"text_config": {"mystery": 1, "hidden_size": "x"}, "odd": 2})")),
+      "text_config.mystery = 1: what it asks for is not known of gemma3"));
+  CHECK(Contains(RefusalOf(With(StableLm(), R"({"qk_layernorm": true, "use_parallel_residual": true})")),
+                 "error: 2 keys of a model of type stablelm"));
+  CHECK(Contains(Message(ParseJson("{\"rms_norm_eps\": NaN}", "config.json").status()),
+                 "config.json:1:18: error: "));
+  // At the bounds of all sizes it is a model, which no machine holds, or an error.
+  const auto huge = ImportConfig(With(Llama2(), R"({"hidden_size": 1048576, "intermediate_size": 1048576,
+    "num_hidden_layers": 2000, "num_attention_heads": 65536, "num_key_value_heads": 65536, "head_dim": 1048576,
+    "vocab_size": 268435456})"),
+                                 "config.json");
+  CHECK((huge.ok() || huge.status().code() == absl::StatusCode::kInvalidArgument));
   CHECK(Contains(RefusalOf(With(Llama2(), R"({"quantization_config": {"quant_method": "gptq"}})")),
                  "only FP8 with a scale for each block"));
 }

@@ -97,11 +97,12 @@ Feature Caps() {
 // Two tables: layers with a window are rotated by one of their own, which no scaling changes. Transformers 5 has a table of keys
 // for each kind of layer, those before it rope_local_base_freq.
 void ReadTwoTables(Importing& in) {
-  RopeOptions full{.theta = 1e6, .positions = 131072}, local{.theta = 1e4, .table = "local"};
+  RopeOptions full{.theta = 1e6, .positions = 131072, .whole = true};
+  RopeOptions local{.theta = 1e4, .whole = true, .table = "local"};
   const std::int64_t positions =
       in.keys.Whole("max_position_embeddings", 1, std::int64_t{1} << 30).value_or(full.positions);
-  full.theta = in.keys.Number("rope_theta", 1, 1e15).value_or(full.theta);
-  local.theta = in.keys.Number("rope_local_base_freq", 1, 1e15).value_or(local.theta);
+  full.theta = in.keys.Number("rope_theta", 1.0001, 1e15).value_or(full.theta);
+  local.theta = in.keys.Number("rope_local_base_freq", 1.0001, 1e15).value_or(local.theta);
   const json none = json::object();
   const json* both = in.keys.Take("rope_parameters");
   const json* scaling = in.keys.Take("rope_scaling");
@@ -195,33 +196,37 @@ Family GemmaFamily() {
                       {"head_dim", 256}}),
           {Epsilon("rms_norm_eps", 1e-6,
                    {"main/final_norm/epsilon", "block/attention/norm/epsilon", "block/mlp/norm/epsilon"})}),
-      .features = {Activation(), Rope({.theta = 1e4, .positions = 8192}), Tied(true, true)},
+      .features = {Activation(), Rope({.theta = 1e4, .positions = 8192, .whole = true}), Tied(true, true)},
       .weights = LlamaWeights(),
       .ignored = {"*.rotary_emb.inv_freq"}};
 }
 
 Family Gemma2Family() {
-  return {.name = "gemma2",
-          .model_types = {"gemma2"},
-          .architectures = {"Gemma2ForCausalLM"},
-          .blocks = "engine:configs/blocks/gemma2.toml",
-          .keys = Joined(GemmaSizes({{"vocab_size", 256000},
-                                     {"hidden_size", 2304},
-                                     {"intermediate_size", 9216},
-                                     {"num_hidden_layers", 26},
-                                     {"num_attention_heads", 8},
-                                     {"num_key_value_heads", 4},
-                                     {"head_dim", 256}}),
-                         {Epsilon("rms_norm_eps", 1e-6,
-                                  {"main/final_norm/epsilon", "block/attention/norm/epsilon",
-                                   "block/attention/post_norm/epsilon", "block/mlp/norm/epsilon",
-                                   "block/mlp/post_norm/epsilon"})}),
-          .features = {Activation(), Rope({.theta = 1e4, .positions = 8192}), Tied(true, true), ScoreScale(),
-                       Caps(), Windows({.initial = 4096, .full_every = 2, .blocks_cycle = true})},
-          .weights = SandwichWeights("model.", "lm_head.weight")};
+  return {
+      .name = "gemma2",
+      .model_types = {"gemma2"},
+      .architectures = {"Gemma2ForCausalLM"},
+      .blocks = "engine:configs/blocks/gemma2.toml",
+      .keys = Joined(GemmaSizes({{"vocab_size", 256000},
+                                 {"hidden_size", 2304},
+                                 {"intermediate_size", 9216},
+                                 {"num_hidden_layers", 26},
+                                 {"num_attention_heads", 8},
+                                 {"num_key_value_heads", 4},
+                                 {"head_dim", 256}}),
+                     {Epsilon("rms_norm_eps", 1e-6,
+                              {"main/final_norm/epsilon", "block/attention/norm/epsilon",
+                               "block/attention/post_norm/epsilon", "block/mlp/norm/epsilon",
+                               "block/mlp/post_norm/epsilon"})}),
+      .features = {Activation(), Rope({.theta = 1e4, .positions = 8192, .whole = true}), Tied(true, true),
+                   ScoreScale(), Caps(), Windows({.initial = 4096, .full_every = 2, .blocks_cycle = true})},
+      .weights = SandwichWeights("model.", "lm_head.weight")};
 }
 
-Family Gemma3TextFamily() {
+namespace {
+
+// `prefix`: of its tensors; `head`: what a copy of the table would be called.
+Family Gemma3Of(const std::string& prefix, std::string_view head) {
   return {.name = "gemma3_text",
           .model_types = {"gemma3_text"},
           .architectures = {"Gemma3ForCausalLM"},
@@ -244,19 +249,23 @@ Family Gemma3TextFamily() {
                            .is = Is::kFixed,
                            .initial = false,
                            .note = "a decoder's tokens see those before them"}}),
-          .features = {Activation(), TwoTables(), Tied(true, true), ScoreScale(),
+          .features = {Activation(), TwoTables(), Tied(true, true, head), ScoreScale(),
                        Windows({.initial = 4096,
                                 .full_every = 6,
                                 .blocks_cycle = true,
                                 .tables_full = "rope",
                                 .tables_local = "local"})},
-          .weights = Gemma3Weights("model.", "lm_head.weight")};
+          .weights = Gemma3Weights(prefix, std::string(head))};
 }
+
+}  // namespace
+
+Family Gemma3TextFamily() { return Gemma3Of("model.", "lm_head.weight"); }
 
 // With an image tower, of which nothing is read: the model of its text, trained on text.
 Family Gemma3Family() {
   constexpr std::string_view kTower = "of the image tower, which is left out";
-  Family family = Gemma3TextFamily();
+  Family family = Gemma3Of("language_model.model.", "language_model.lm_head.weight");
   family.name = "gemma3";
   family.model_types = {"gemma3"};
   family.architectures = {"Gemma3ForConditionalGeneration"};
@@ -265,7 +274,7 @@ Family Gemma3Family() {
        {"vision_config", "mm_tokens_per_image", "boi_token_index", "eoi_token_index", "image_token_index",
         "boi_token_id", "eoi_token_id", "image_token_id"})
     family.around.push_back({.key = key, .is = Is::kIgnored, .note = kTower});
-  family.weights = Gemma3Weights("language_model.model.", "language_model.lm_head.weight");
+  family.around.push_back({.key = "tie_word_embeddings", .is = Is::kFixed, .initial = true});
   family.ignored = {"vision_tower.*", "multi_modal_projector.*"};
   return family;
 }

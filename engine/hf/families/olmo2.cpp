@@ -17,7 +17,7 @@ Family Olmo2Family() {
                                    "block/attention/q_norm/epsilon", "block/attention/k_norm/epsilon",
                                    "block/mlp/norm/epsilon"}),
                           AttentionBias()}),
-          .features = {Rope({.theta = 1e4, .positions = 2048}), Tied(false, false)},
+          .features = {Rope({.theta = 1e4, .positions = 2048, .whole = true}), Tied(false, false)},
           .weights = Joined(
               Without(LlamaWeights(), {"layers.{l}.attention.norm.weight", "layers.{l}.mlp.norm.weight"}),
               {Same("layers.{l}.attention.q_norm.weight", layer + "self_attn.q_norm.weight"),

@@ -14,8 +14,9 @@ Family Qwen2Family() {
           WithDefaults(LlamaSizes(),
                        {{"vocab_size", 151936}, {"intermediate_size", 22016}, {"num_key_value_heads", 32}}),
           {Epsilon("rms_norm_eps", 1e-6,
-                   {"main/final_norm/epsilon", "block/attention/norm/epsilon", "block/mlp/norm/epsilon"})}),
-      .features = {Rope({.theta = 1e4, .positions = 32768}), Tied(false, false),
+                   {"main/final_norm/epsilon", "block/attention/norm/epsilon", "block/mlp/norm/epsilon"}),
+           NoBias("attention_bias"), NoBias("mlp_bias")}),
+      .features = {Rope({.theta = 1e4, .positions = 32768, .whole = true}), Tied(false, false),
                    Windows({.initial = 4096, .asked_for = true})},
       .weights = LlamaWeights(),
       .ignored = {"*.rotary_emb.inv_freq"}};

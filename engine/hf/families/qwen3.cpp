@@ -18,7 +18,7 @@ Family Qwen3Family() {
                                    "block/attention/q_norm/epsilon", "block/attention/k_norm/epsilon",
                                    "block/mlp/norm/epsilon"}),
                           AttentionBias()}),
-          .features = {Rope({.theta = 1e4, .positions = 32768}), Tied(false, false),
+          .features = {Rope({.theta = 1e4, .positions = 32768, .whole = true}), Tied(false, false),
                        Windows({.initial = 4096, .asked_for = true})},
           .weights = Joined(
               LlamaWeights(),
