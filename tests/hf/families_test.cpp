@@ -365,19 +365,71 @@ TEST_CASE("families: odd sizes and every key another than by default go both way
 }
 
 TEST_CASE("families: a key that matters makes another model") {
-  const json base = With(Llama2(), R"({"hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 50})");
-  const graph::Graph graph = GraphOfRecipe(RecipeOf(Imported(base).recipe));
-  for (const char* change :
-       {R"({"attention_bias": true})", R"({"mlp_bias": true})", R"({"rms_norm_eps": 1e-6})",
-        R"({"rope_theta": 2e4})", R"({"hidden_act": "gelu"})", R"({"head_dim": 8})",
-        R"({"tie_word_embeddings": true})", R"({"num_key_value_heads": 4})",
-        R"({"rope_scaling": {"type": "linear", "factor": 2.0}})", R"({"vocab_size": 51})",
-        R"({"num_hidden_layers": 1})"}) {
-    INFO(change);
-    const graph::Graph other = GraphOfRecipe(RecipeOf(Imported(With(base, change)).recipe));
-    CHECK_FALSE(Differences(graph, other, "it").empty());
-    CHECK_FALSE(Differences(other, graph, "it").empty());
+  struct Changes {
+    json base;
+    std::vector<const char*> changes;
+  };
+  const std::vector<const char*> common = {R"({"num_key_value_heads": 4})",
+                                           R"({"vocab_size": 51})",
+                                           R"({"num_hidden_layers": 1})",
+                                           R"({"hidden_size": 72, "head_dim": 16})",
+                                           R"({"head_dim": 8})",
+                                           R"({"intermediate_size": 40})",
+                                           R"({"rope_theta": 2e4})"};
+  const std::vector<Changes> families = {
+      {Llama2(),
+       {R"({"attention_bias": true})", R"({"mlp_bias": true})", R"({"hidden_act": "gelu"})",
+        R"({"tie_word_embeddings": true})", R"({"rms_norm_eps": 1e-6})",
+        R"({"rope_scaling": {"type": "linear", "factor": 2.0}})"}},
+      {Mistral(), {R"({"sliding_window": 12})", R"({"sliding_window": null})"}},
+      {Qwen25(),
+       {R"({"use_sliding_window": true, "max_window_layers": 1})", R"({"tie_word_embeddings": false})"}},
+      {Qwen3(),
+       {R"({"attention_bias": true})", R"({"rope_scaling": {"rope_type": "linear", "factor": 2.0}})"}},
+      {Gemma(), {R"({"hidden_activation": "relu"})", R"({"tie_word_embeddings": false})"}},
+      {Gemma2(),
+       {R"({"query_pre_attn_scalar": 144})", R"({"attn_logit_softcapping": 49})",
+        R"({"final_logit_softcapping": 29})", R"({"sliding_window": 12})",
+        R"({"layer_types": ["full_attention", "full_attention"]})"}},
+      {With(Gemma3Small(), R"({"sliding_window_pattern": 2})"),
+       {R"({"query_pre_attn_scalar": 144})", R"({"rope_local_base_freq": 2e4})",
+        R"({"sliding_window_pattern": 1})", R"({"rope_scaling": {"rope_type": "linear", "factor": 8.0}})",
+        R"({"sliding_window": 12})"}},
+      {Phi3(), {R"({"sliding_window": 12})", R"({"partial_rotary_factor": 0.5})"}},
+      {Olmo2(), {R"({"attention_bias": true})", R"({"rms_norm_eps": 1e-5})"}},
+      {StableLm(),
+       {R"({"use_qkv_bias": false})", R"({"partial_rotary_factor": 0.5})", R"({"layer_norm_eps": 1e-6})"}},
+  };
+  for (const Changes& family : families) {
+    const json base =
+        With(family.base, R"({"hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 2,
+      "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 50})");
+    const graph::Graph graph = GraphOfRecipe(RecipeOf(Imported(base).recipe));
+    std::vector<const char*> changes = common;
+    changes.insert(changes.end(), family.changes.begin(), family.changes.end());
+    for (const char* change : changes) {
+      INFO(base["model_type"]);
+      INFO(change);
+      const graph::Graph other = GraphOfRecipe(RecipeOf(Imported(With(base, change)).recipe));
+      CHECK_FALSE(Differences(graph, other, "it").empty());
+      CHECK_FALSE(Differences(other, graph, "it").empty());
+    }
+  }
+}
+
+TEST_CASE("families: every norm has the epsilon that the file says") {
+  for (json config : OddModels()) {
+    const bool layer_norms = config.contains("layer_norm_eps");
+    config[layer_norms ? "layer_norm_eps" : "rms_norm_eps"] = 3e-4;
+    const graph::Graph graph = GraphOfRecipe(RecipeOf(Imported(config).recipe));
+    int norms = 0;
+    for (const graph::Node& node : graph.nodes()) {
+      if (!node.attributes.Has("epsilon")) continue;
+      INFO(node.name);
+      CHECK(node.attributes.Float("epsilon") == 3e-4);
+      ++norms;
+    }
+    CHECK(norms >= 7);
   }
 }
 
@@ -467,6 +519,11 @@ TEST_CASE("families: a recipe that no family expresses is refused with what diff
       "\"norm\", of = \"x\", epsilon = 1e-2 }\n",
       "llama");
   CHECK(Contains(norm, "step layers.{l}.mlp.norm has epsilon = 0.01, and llama has 1e-05"));
+  const std::string heads = refusal(
+      "[[model.after]]\nstep = \"loss\"\nwith = [{ do = \"linear\", as = \"far\", of = \"final_norm\", "
+      "out = [\"V\"] }, { do = \"cross_entropy\", as = \"far_loss\" }]\n",
+      "llama");
+  CHECK(Contains(heads, "parameter far.weight has no part in the logits"));
   CHECK(ExportConfig(RecipeOf(model), nullptr, "lama").status().code() == absl::StatusCode::kInvalidArgument);
 }
 
