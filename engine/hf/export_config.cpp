@@ -246,7 +246,7 @@ void SetDtype(std::string_view dtype, json* config) {
 }
 
 std::string ConfigText(const json& config) {
-  return config.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+  return config.dump(2, ' ', true, json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace engine::hf

@@ -48,7 +48,7 @@ absl::StatusOr<ExportedModel> ExportConfig(const recipe::Recipe& recipe, const n
 // "bfloat16", under the key that the config has for it.
 void SetDtype(std::string_view dtype, nlohmann::json* config);
 
-// As files hold it: sorted keys, indent 2, a newline at the end.
+// As transformers writes files: sorted keys, indent 2, ASCII, a newline at the end.
 std::string ConfigText(const nlohmann::json& config);
 
 std::vector<std::string_view> FamilyNames();

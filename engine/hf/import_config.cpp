@@ -277,7 +277,9 @@ absl::StatusOr<ImportedModel> ImportFor(const json& config, const std::string& p
                       .sizes = in.sizes,
                       .ignored = std::move(in.ignored)};
   // What is wrong with the numbers together: heads that do not make whole groups, an odd width of heads.
-  if (const auto graph = GraphOfText(model.recipe, path); !graph.ok())
+  const auto graph = GraphOfText(model.recipe, path);
+  if (absl::IsNotFound(graph.status())) return graph.status();  // of the installation's blocks
+  if (!graph.ok())
     return InvalidArgument("{}: error: its numbers make no model: {}", path, Message(graph.status()));
   return model;
 }
