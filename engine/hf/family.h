@@ -1,5 +1,5 @@
 // A family of Hugging Face models: what the keys of its config.json mean, and how its tensors are called. Each is a file in
-// families/ and a line of families.list.
+// families/ and a line of families.list (family_def.h says what such a file holds).
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -30,8 +30,12 @@ struct ImportedModel {
 absl::StatusOr<ImportedModel> ImportConfig(const nlohmann::json& config, const std::string& path);
 
 // The config.json of a model that the engine has trained. `source`: the config that it was imported from, or null: its keys
-// stay where they still hold. `family`: which one it is to be; empty: the one that expresses the recipe exactly. Error,
-// FailedPrecondition: no family does, with each difference from the nearest one.
+// stay where they still hold; where all of them do, the result is the source, but for a quantisation, which is not written.
+// `family`: which one it is to be; empty: that of the source if it expresses the recipe exactly, else the first that does.
+// Error, FailedPrecondition: no family does, with each difference from the nearest one.
+//
+// Without a source, keys that say nothing of the model (ids of special tokens) are left out. The elements' type is "dtype" (or
+// "torch_dtype" where the source says that): who writes the weights sets it.
 struct ExportedModel {
   std::string family;
   nlohmann::json config;
@@ -40,6 +44,12 @@ struct ExportedModel {
 };
 absl::StatusOr<ExportedModel> ExportConfig(const recipe::Recipe& recipe, const nlohmann::json* source,
                                            const std::string& family);
+
+// "bfloat16", under the key that the config has for it.
+void SetDtype(std::string_view dtype, nlohmann::json* config);
+
+// As transformers writes files: sorted keys, indent 2, ASCII, a newline at the end.
+std::string ConfigText(const nlohmann::json& config);
 
 std::vector<std::string_view> FamilyNames();
 
