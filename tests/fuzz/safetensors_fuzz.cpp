@@ -26,11 +26,11 @@ void Require(bool condition) {
   if (!condition) std::abort();
 }
 
-// In memory, one a process.
+// In memory, one a process. Its name is never freed, since it is needed when the process ends.
 const std::string& Scratch() {
-  static const std::string folder = [] {
-    std::string name = "/dev/shm/fuzz-safetensors-XXXXXX";
-    Require(mkdtemp(name.data()) != nullptr);
+  static const std::string& folder = *[] {
+    auto* name = new std::string("/dev/shm/fuzz-safetensors-XXXXXX");
+    Require(mkdtemp(name->data()) != nullptr);
     std::atexit([] { std::filesystem::remove_all(Scratch()); });
     return name;
   }();
