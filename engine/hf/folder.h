@@ -1,8 +1,13 @@
-// The weights of a Hugging Face model: a folder with model.safetensors, or with shards and the index of them.
+// The weights of a Hugging Face model: a folder with model.safetensors, or with shards and the index of them,
+// model.safetensors.index.json: {"metadata": {…}, "weight_map": {tensor: file}}.
 #pragma once
 
+#include <absl/container/flat_hash_map.h>
 #include <absl/status/statusor.h>
 
+#include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,9 +18,11 @@ namespace engine::hf {
 
 class Folder {
  public:
-  // Errors, InvalidArgument or NotFound, each with the file and what would be right: no weights (of pytorch_model.bin it says
-  // that pickles are never read); an index that names a file outside of the folder, one that is not there, or a tensor that
-  // its file has not; a tensor in two files; a file that safetensors' format does not allow.
+  // Symbolic links are followed, since a cache of Hugging Face's is made of them. Errors, each with the file and what would be
+  // right. NotFound: no folder, no weights (of pytorch_model.bin it says that pickles are never read), a file that the index
+  // names and that is not there. InvalidArgument: an index beside a model.safetensors that it does not name; one that names
+  // what is no file of this folder; a tensor that its file has not, that is in two files, or that the index does not name; a
+  // file that safetensors' format does not allow; weights laid out as TensorFlow or Flax have them.
   static absl::StatusOr<Folder> Open(const std::string& path);
 
   struct Entry {
@@ -29,6 +36,8 @@ class Folder {
   std::int64_t bytes() const;  // of all tensors
 
  private:
+  absl::Status Add(const std::string& name);  // the tensors of a file of that name
+
   std::string path_;
   std::vector<std::shared_ptr<const SafetensorsFile>> files_;
   absl::flat_hash_map<std::string, Entry> index_;

@@ -60,11 +60,20 @@ struct StoredTensor {
   std::int64_t begin = 0, end = 0;  // bytes, within the file's data
 };
 
-// A file, mapped into memory. Constant after Open, so many threads may read at once.
+// What a header may be, so that no file makes a reader work or remember without end: the reference reader's bound of
+// its length, and generous ones of what can be in it.
+inline constexpr std::int64_t kMostHeaderBytes = 100'000'000;
+inline constexpr std::int64_t kMostTensors = 1'000'000;
+inline constexpr int kMostDims = 64;
+
+// A file, mapped into memory, read only. Constant after Open, so many threads may read at once. The size is that of the
+// moment of opening: a file that another program replaces by renaming (as every writer of this format does) stays whole
+// here, while one that is cut short in its place kills the process that reads what is gone (SIGBUS).
 class SafetensorsFile {
  public:
-  // Looks at the header wholly, and at no data. Nothing of a file is trusted: InvalidArgument, with the file and what is
-  // wrong with it, for each that the format does not allow; NotFound where there is none.
+  // Looks at the header wholly, and at no data. Symbolic links are followed. Nothing of a file is trusted: InvalidArgument,
+  // with the file and what is wrong with it, for each that the format does not allow, for more than the bounds above, and
+  // for what is no regular file; NotFound where there is none.
   static absl::StatusOr<SafetensorsFile> Open(const std::string& path);
 
   const std::string& path() const { return path_; }
@@ -74,6 +83,9 @@ class SafetensorsFile {
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   // Of no alignment that could be relied on.
   std::span<const std::byte> DataOf(const StoredTensor& tensor) const;
+  // Says that a tensor's data was read and won't be soon: the pages no longer count as this process's memory. It may still
+  // be read, also meanwhile, and then comes from the file again.
+  void Release(const StoredTensor& tensor) const;
 
  private:
   struct Map;
