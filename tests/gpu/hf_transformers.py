@@ -46,10 +46,11 @@ COLUMNS = {"fp32": 2e-5, "bf16": 2e-5, "export": None, "load": None, "loss": 1e-
 NEW = int(transformers.__version__.split(".")[0]) >= 5
 RATE, EPSILON = 1e-2, 1e-3  # of AdamW: a gradient that is rounding alone must not move a weight by the rate
 # Widths: odd ones, and some that a GPU's kernels take. E: of a head where a config says it; groups: D, H and K of grouped queries;
-# latent: of queries, of keys and values, then of a head not rotated, rotated, and of its values.
-SMALL = dict(V=131, D=40, H=5, K=1, E=12, F=37, L=3, P=32, S=16, W=5, R=4, X=7, T=2, G=11, Y=23, groups=(36, 6, 2),
+# latent: of queries, of keys and values, then of a head not rotated, rotated, and of its values; std: of
+# matrices.
+SMALL = dict(V=131, D=40, H=5, K=1, E=12, F=37, L=3, P=32, S=16, W=5, R=4, X=7, T=2, G=11, Y=23, std=0.2, groups=(36, 6, 2),
              latent=(14, 10, 6, 8, 7))
-LARGE = dict(V=512, D=256, H=4, K=1, E=64, F=512, L=2, P=256, S=128, W=48, R=32, X=8, T=2, G=64, Y=128, groups=(256, 4, 2),
+LARGE = dict(V=512, D=256, H=4, K=1, E=64, F=512, L=2, P=256, S=128, W=48, R=32, X=8, T=2, G=64, Y=128, std=0.08, groups=(256, 4, 2),
              latent=(128, 64, 128, 64, 128))
 
 
@@ -146,7 +147,7 @@ FAMILIES = {
     "gemma3_text": ("gemma3_text", lambda s: gemma(dict(s, L=6), query_pre_attn_scalar=11, sliding_window=s["W"],
                                                    layer_types=sliding(dict(s, L=6), 6)) | local_and_global()),
     "phi3": ("phi3", lambda s: llama(s, s["H"], sliding_window=s["W"], original_max_position_embeddings=s["P"]) | rope(1e4)),
-    "phi3_long": ("phi3", lambda s: llama(s, s["H"], original_max_position_embeddings=s["S"] // 2)
+    "phi3_long": ("phi3", lambda s: llama(s, s["H"], original_max_position_embeddings=s["S"])
                   | rope(1e4, **long_factors(s))),
     "olmo2": ("olmo2", lambda s: llama(grouped(s), attention_bias=False) | rope(5e5)),
     "stablelm": ("stablelm", lambda s: {key: value for key, value in llama(s).items() if key != "rms_norm_eps"}
@@ -194,7 +195,7 @@ def made(name, s):
         named = dict(model.named_parameters())
         named |= {key: value for key, value in model.named_buffers() if key.endswith("e_score_correction_bias")}
         for key, value in named.items():
-            drawn = 0.2 * torch.randn(value.shape)
+            drawn = (0.2 if value.ndim == 1 else s["std"]) * torch.randn(value.shape)
             if key.endswith("e_score_correction_bias"):
                 drawn = drawn.abs()
             elif value.ndim == 1 and key.endswith("weight"):

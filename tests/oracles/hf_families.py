@@ -768,6 +768,7 @@ CASES = {
                          "sliding_attention": {"rope_theta": 1e4, "rope_type": "default"}}), "rope_theta", "torch_dtype")),
     "phi3": (phi3, phi3_config(kv=5)),
     "phi3_partial": (phi3, phi3_config(kv=2, **GROUPS, partial_rotary_factor=0.67, sliding_window=None)),
+    "phi3_short": (phi3, phi3_config(kv=1, partial_rotary_factor=0.5, original_max_position_embeddings=19, rope_scaling=LONGROPE)),
     "phi3_long": (phi3, phi3_config(kv=1, partial_rotary_factor=0.5, original_max_position_embeddings=11, rope_scaling=LONGROPE)),
     "olmo2": (olmo2, decoder("olmo2", "Olmo2ForCausalLM", kv=2, **GROUPS, attention_bias=False, pad_token_id=0, rope_scaling=None,
                              rope_theta=500000)),
