@@ -117,8 +117,7 @@ def long_factors(s):
 
 
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=0.1, high_freq_factor=1.25, original_max_position_embeddings=8)
-YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
-            mscale_all_dim=1.0)
+YARN = dict(rope_type="yarn", factor=4.0, beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0)
 FAMILIES = {
     "gpt2": ("gpt2", lambda s: old(s)),
     "gpt_neox": ("gpt_neox", lambda s: base(s, intermediate_size=s["F"], hidden_act="gelu", layer_norm_eps=1e-5, attention_dropout=0.0,
@@ -165,7 +164,8 @@ FAMILIES = {
                                                     topk_method="greedy", norm_topk_prob=False, routed_scaling_factor=1.0)
                     | rope(1e4)),
     "deepseek_v3": ("deepseek_v3", lambda s: latent(s, n_routed_experts=12, n_group=4, topk_group=2, norm_topk_prob=True,
-                                                    routed_scaling_factor=2.5) | rope(1e4, **YARN)),
+                                                    routed_scaling_factor=2.5)
+                    | rope(1e4, **YARN, original_max_position_embeddings=s["P"] // 4)),
 }
 
 
@@ -314,9 +314,8 @@ def same_files(ours, theirs):
 
 
 @contextlib.contextmanager
-def no_warnings():
-    records = []
-
+def warned(records):
+    """Adds what is warned of to the list."""
     class Keep(logging.Handler):
         def emit(self, record):
             records.append(record.getMessage())
@@ -328,17 +327,21 @@ def no_warnings():
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             yield
+        records += [str(warning.message) for warning in caught if issubclass(warning.category, (UserWarning, FutureWarning))]
     finally:
         for logger in loggers:
             logger.removeHandler(handler)
-    records += [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
-    if records:
-        raise Failed("warnings: " + " | ".join(dict.fromkeys(records))[:400])
 
 
-def loads(folder, expected, config, rows):
-    with no_warnings():
+def loads(folder, source, expected, config, rows):
+    """Of the source's own warnings the export may have the same."""
+    its_own, records = [], []
+    with warned(its_own):
+        AutoModelForCausalLM.from_pretrained(source, attn_implementation="eager")
+    with warned(records):
         model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, attn_implementation="eager")
+    if more := [text for text in dict.fromkeys(records) if text not in its_own]:
+        raise Failed("warnings: " + " | ".join(more)[:600])
     for kind, keys in info.items():
         if keys:
             raise Failed(f"{kind}: {str(keys)[:300]}")
@@ -430,7 +433,7 @@ def on_cpu(task):
     cell("fp32", logits, fp32, folder / "run-fp32")
     cell("bf16", logits, bf16, folder / "run-bf16")
     cell("export", export)
-    cell("load", loads, folder / "export-fp32", expected, config, rows)
+    cell("load", loads, folder / "export-fp32", fp32, expected, config, rows)
     cell("step", step)
     return name, cells, notes, time.time() - begin
 
