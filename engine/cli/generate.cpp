@@ -82,7 +82,7 @@ absl::Status GenerateText(const GenerateArguments& arguments) {
     Print(stdout, "{}", text);
     std::fflush(stdout);
   }));
-  Print(stdout, "\n");
+  if (options.logits_file.empty()) Print(stdout, "\n");
   return absl::OkStatus();
 }
 
@@ -104,8 +104,15 @@ void AddGenerateCommand(CLI::App& app, int* exit_code) {
               "input; separated by blanks, or a JSON list")
           ->type_name("IDS|FILE|-")
           ->excludes(prompt);
-  command->add_flag("--tokens-out", options.ids_out,
-                    "Print token ids, separated by blanks; with --tokens-in no tokenizer is needed");
+  CLI::Option* tokens_out =
+      command->add_flag("--tokens-out", options.ids_out,
+                        "Print token ids, separated by blanks; with --tokens-in no tokenizer is needed");
+  command
+      ->add_option("--logits", options.logits_file,
+                   "Instead of continuing the prompt, write the logits that follow each of its tokens: a "
+                   "file in NumPy's form (.npy), float32 [tokens, vocabulary]")
+      ->type_name("FILE")
+      ->excludes(tokens_out);
   CLI::Option* vocab =
       command
           ->add_option("--vocab,--vocab-file", options.vocab_file,

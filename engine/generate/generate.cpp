@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "engine/base/philox.h"
+#include "engine/base/write_file.h"
 #include "engine/checkpoint/read.h"
 #include "engine/data/token_ids.h"
 #include "engine/data/tokenizer.h"
@@ -63,6 +64,22 @@ class Generator {
   absl::StatusOr<std::vector<float>> Next(const std::vector<std::int32_t>& tokens) {
     const std::int64_t count =
         std::min<std::int64_t>(plan_.sequence, static_cast<std::int64_t>(tokens.size()));
+    return AfterLast(tokens, count, 1);
+  }
+  // Those that follow each, [tokens, vocabulary].
+  absl::StatusOr<std::vector<float>> All(const std::vector<std::int32_t>& tokens) {
+    const auto count = static_cast<std::int64_t>(tokens.size());
+    if (count > plan_.sequence) {
+      return InvalidArgument("the prompt has {} tokens, but the model's window is {} (data.sequence_length)",
+                             count, plan_.sequence);
+    }
+    return AfterLast(tokens, count, count);
+  }
+
+ private:
+  // Of a window of the last `count` tokens, the logits that follow each of its last `rows`.
+  absl::StatusOr<std::vector<float>> AfterLast(const std::vector<std::int32_t>& tokens, std::int64_t count,
+                                               std::int64_t rows) {
     const auto window = tokens.end() - count;
     const executor::FeedFunction feed = [&](const std::string& input, std::int64_t,
                                             const backend::TensorView& host) -> absl::Status {
@@ -74,23 +91,41 @@ class Generator {
       return absl::OkStatus();
     };
     RETURN_IF_ERROR(executor_.Evaluate(feed).status());
-    std::vector<float> logits(static_cast<size_t>(plan_.vocab));
-    const std::byte* row = static_cast<const std::byte*>(executor_.Logits().data) +
-                           (count - 1) * plan_.vocab_rows * SizeOf(DType::kF32);
-    RETURN_IF_ERROR(executor_.backend().Download(logits.data(), row,
-                                                 static_cast<std::int64_t>(logits.size() * sizeof(float))));
+    std::vector<float> logits(static_cast<size_t>(rows * plan_.vocab));
+    for (std::int64_t r = 0; r < rows; ++r) {  // without the padded classes
+      const std::byte* row = static_cast<const std::byte*>(executor_.Logits().data) +
+                             (count - rows + r) * plan_.vocab_rows * SizeOf(DType::kF32);
+      RETURN_IF_ERROR(executor_.backend().Download(logits.data() + r * plan_.vocab, row,
+                                                   plan_.vocab * static_cast<std::int64_t>(sizeof(float))));
+    }
     return logits;
   }
 
- private:
   const plan::Plan& plan_;
   executor::RankExecutor& executor_;
 };
 
+// NumPy's form, version 1.0: a magic number, the length of a text and the text, which describes an array, padded to 64
+// bytes, and the array's elements.
+absl::Status WriteArray(const std::string& path, const std::vector<float>& values, std::int64_t width) {
+  std::string text = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}",
+                                 static_cast<std::int64_t>(values.size()) / width, width);
+  constexpr size_t kBefore = 10;  // bytes of the magic number, version and length
+  text.append(63 - (kBefore + text.size()) % 64, ' ');
+  text += '\n';
+  std::string file = "\x93NUMPY";
+  for (const size_t byte : {size_t{1}, size_t{0}, text.size() & 0xFF, text.size() >> 8}) {
+    file += static_cast<char>(byte);
+  }
+  file += text;
+  file.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+  return WriteFile(path, file);
+}
+
 // Null where ids come in and go out.
 absl::StatusOr<std::unique_ptr<data::Tokenizer>> OpenTokenizer(const recipe::Data& data,
                                                                const GenerateOptions& options) {
-  if (options.prompt_ids && options.ids_out) return nullptr;
+  if (options.prompt_ids && (options.ids_out || !options.logits_file.empty())) return nullptr;
   recipe::Tokenizer description = data.tokenizer;
   if (!options.vocab_file.empty()) {
     if (description.kind != "gpt2" && !data.is_random()) {
@@ -152,6 +187,12 @@ absl::Status Generate(const std::string& folder, const GenerateOptions& options,
     if (!options.ids_out) return emit(tokenizer->Decode(ids));
     if (!ids.empty()) emit(fmt::format("{}{}", first ? "" : " ", fmt::join(ids, " ")));
   };
+  if (!options.logits_file.empty()) {
+    if (tokens.empty()) return InvalidArgument("the prompt has no tokens, which logits could follow");
+    RETURN_IF_ERROR(CheckIds(tokens, recipe.model.vocab));
+    ASSIGN_OR_RETURN(const std::vector<float> logits, Generator(plan, executor).All(tokens));
+    return WriteArray(options.logits_file, logits, plan.vocab);
+  }
   if (options.prompt_ids || options.ids_out) {
     show(tokens, /*first=*/true);
   } else {

@@ -28,6 +28,9 @@ struct GenerateOptions {
   double temperature = 0.8;  // 0: always the likeliest token
   std::int64_t top_k = 40;   // 0: all tokens
   std::int64_t seed = 1234;
+  // Where not empty: a file for the logits that follow each token of the prompt, in NumPy's form, float32
+  // [tokens, vocabulary]; nothing is generated or emitted then, and the prompt must fit in the window.
+  std::string logits_file;
 };
 
 // Feeds the text of the prompt and of each new token to `emit`, until `tokens` new ones or the end of a

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <sstream>
 #include <vector>
@@ -79,6 +81,20 @@ TEST_CASE("generate: token ids in and out, of a run whose tokenizer's files are 
       RunProgram(generate + " --tokens-in '5 299' --tokens-out --end-token " + std::to_string(numbers[2]));
   CHECK(ended.output == "5 299\n");
 
+  // Logits of each token of the prompt, in NumPy's form; the last row's largest is the token that comes next.
+  const std::string npy = folder / "logits.npy";
+  const ProgramResult silent = RunProgram(generate + " --tokens-in '5 299' --logits " + npy);
+  CHECK(silent.exit_code == 0);
+  CHECK(silent.output.empty());
+  const std::string array = data::ReadFile(npy);
+  REQUIRE(array.size() == 128 + 2 * 300 * sizeof(float));
+  CHECK(array.starts_with(std::string("\x93NUMPY\x01\x00\x76\x00{'descr': '<f4', ", 27)));
+  CHECK(Contains(array, "'shape': (2, 300), }"));
+  CHECK(array[127] == '\n');
+  std::vector<float> last(300);
+  std::memcpy(last.data(), array.data() + 128 + 300 * sizeof(float), 300 * sizeof(float));
+  CHECK(std::max_element(last.begin(), last.end()) - last.begin() == numbers[2]);
+
   const auto refused = [&](const std::string& arguments, int exit_code, const std::string& part) {
     const ProgramResult result = RunProgram(generate + arguments);
     INFO(arguments << ": " << result.output);
@@ -99,6 +115,10 @@ TEST_CASE("generate: token ids in and out, of a run whose tokenizer's files are 
   refused(" --tokens-out --tokens-in none.txt", 1, "--tokens-in: cannot open none.txt: No such file");
   refused(" --tokens-out --tokens-in " + folder.path(), 1, "cannot read: Is a directory");
   refused(" --tokens-in 5 --prompt x", 2, "--tokens-in");
+  refused(" --tokens-in '1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8' --logits " + npy, 1,
+          "the prompt has 17 tokens, but the model's window is 16 (data.sequence_length)");
+  refused(" --tokens-in 5 --logits " + npy + " --tokens-out", 2, "--logits");
+  refused(" --tokens-in 5 --logits /none/x.npy", 1, "/none/");
   refused(" --prompt x --vocab v", 2, "--merges");
 }
 
