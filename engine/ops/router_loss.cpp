@@ -1,7 +1,7 @@
 // Losses of a router
 //
 //   balance_loss(logits[b, …, E], count[g, E]) → Σ over tokens of E/(k·S) · Σ_e count[group, e] · p_e, float64
-//     p = softmax(logits), or σ(logits) or √log(1 + e^logits) as shares of their sum, by attribute score; count: how many of the k·S choices of a
+//     p = softmax(logits), or σ(logits) or √log(1 + e^logits) as shares of their sum + 1e-20, by attribute score; count: how many of the k·S choices of a
 //     group of samples fell on each expert; its S tokens (attribute tokens) are those of b/g samples. The mean over all tokens is 1
 //     where every expert is chosen alike: Switch Transformer's loss (arXiv:2101.03961, equation 4), for each group by itself
 //     and divided by k (of groups of one sample: seq_aux_loss of Megatron-LM; DeepSeek-V3, arXiv:2412.19437, equations 17

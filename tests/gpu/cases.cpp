@@ -717,6 +717,22 @@ void AddExpertsHere(GpuCases* cases) {
   };
 }
 
+// Tokens whose sigmoids are all 0 beside others.
+void AddLowScores(GpuCases* cases) {
+  const Attributes attributes = {
+      {"k", std::int64_t{2}}, {"tokens", std::int64_t{5}}, {"score", std::string("sigmoid")}, {"scale", 0.3}};
+  for (const OpDef* op : {&ops::kBalanceLoss, &ops::kBalanceLossGrad}) {
+    cases->push_back({.base = {op,
+                               "scores of 0",
+                               {Make({2, 5, 19}, Input::kReal), Make({2, 19}, Input::kPositive)},
+                               attributes,
+                               190}});
+    cases->back().adjust = [](Tensors* inputs) {
+      for (std::int64_t i = 0; i < 3 * 19; ++i) inputs->front().Set(i, -3000.0);
+    };
+  }
+}
+
 }  // namespace
 
 GpuCases ExpertCases() {
@@ -738,6 +754,7 @@ GpuCases ExpertCases() {
     };
   }
   AddExpertsHere(&cases);
+  AddLowScores(&cases);
   return cases;
 }
 

@@ -154,6 +154,21 @@ TEST_CASE("the losses of a router have their published values and gradients") {
   for (std::int64_t e = 0; e < 4; ++e) CHECK(std::fabs(of_z.Get(e) - z[e]) <= 1e-6);
 }
 
+// Of such logits every sigmoid is 0 in float32, and in float64 below -750.
+TEST_CASE("the losses of a router whose scores are all 0 are 0, and so are their gradients") {
+  const Tensor low = Filled({1, 2, 4}, DType::kF64, [](std::int64_t) { return -3000.0; });
+  const Tensor count = Filled({1, 4}, DType::kF64, [](std::int64_t) { return 1.0; });
+  for (const char* score : {"sigmoid", "sqrtsoftplus"}) {
+    CAPTURE(score);
+    const Attributes attributes = {
+        {"k", std::int64_t{2}}, {"tokens", std::int64_t{2}}, {"score", std::string(score)}, {"scale", 0.5}};
+    CHECK(RunOp(ops::kBalanceLoss, attributes, {low, count})[0].Get(0) == 0);
+    const Tensor gradient = RunOp(ops::kBalanceLossGrad, attributes, {low, count})[0];
+    for (std::int64_t i = 0; i < 8; ++i) CHECK(gradient.Get(i) == 0);
+    CHECK(RunOp(ops::kRouterEntropy, {{"score", std::string(score)}}, {low})[0].Get(0) == 0);
+  }
+}
+
 TEST_CASE("counts of groups of samples, their mean over microbatches, entropy and loads") {
   const Tensor choice =
       Filled({2, 3, 2}, DType::kI32, [](std::int64_t i) { return kTopTwo[static_cast<size_t>(i)]; });

@@ -17,7 +17,7 @@ struct TokenScores {
     const T most = MaxOf(experts, logits);
     for (std::int64_t e = 0; e < experts; ++e)
       score(e) = kind == RouterScore::kSoftmax ? Exp(logits[e] - most) : ScoreAlone(kind, logits[e]);
-    sum = SumOf<T>(experts, score);
+    sum = GuardedSum(kind, SumOf<T>(experts, score));
     for (std::int64_t e = 0; e < experts; ++e) score(e) /= sum;
     log_sum = most + std::log(sum);
   }

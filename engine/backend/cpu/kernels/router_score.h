@@ -32,7 +32,8 @@ T SlopeAlone(RouterScore score, T s) {
   return s > T(0) ? -std::expm1(-s * s) / (T(2) * s) : T(0);
 }
 
-// The sum that the chosen scores are divided by where weights are normalised; the released models' guard keeps scores that are all 0.
+// The sum that scores are divided by: of the chosen, where weights are normalised, and of all in a router's losses. The released
+// models' guard keeps scores that are all 0, as sigmoids of logits below -89 are in float32.
 template <typename T>
 T GuardedSum(RouterScore score, T sum) {
   return score == RouterScore::kSoftmax ? sum : sum + static_cast<T>(1e-20);

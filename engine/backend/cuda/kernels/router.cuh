@@ -75,12 +75,13 @@ __device__ __forceinline__ float RelativeSlope(RouterScore score, float s) {
   return square > 0.0F ? -expm1f(-square) / (2.0F * square) : 0.5F;
 }
 
-// The sum that the chosen scores are divided by where weights are normalised; the released models' guard keeps scores that are all 0.
+// The sum that scores are divided by: of the chosen, where weights are normalised, and of all in a router's losses. The released
+// models' guard keeps scores that are all 0, as sigmoids of logits below -89 are.
 __device__ __forceinline__ float GuardedSum(RouterScore score, float sum) {
   return score == RouterScore::kSoftmax ? sum : sum + 1e-20F;
 }
 
-// The largest of a token's logits, and Σ exp(logit − largest), or the sum of other scores.
+// The largest of a token's logits, and Σ exp(logit − largest), or the guarded sum of other scores.
 struct ScoreSums {
   float most, sum;
 };
@@ -109,7 +110,7 @@ __device__ __forceinline__ ScoreSums LoadScores(const float* logits, int experts
     }
     sums.sum += score;
   }
-  sums.sum = WarpSum(sums.sum);
+  sums.sum = GuardedSum(kind, WarpSum(sums.sum));
   return sums;
 }
 
