@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <initializer_list>
 #include <iterator>
 
 #include "engine/base/status.h"
@@ -31,10 +32,35 @@ absl::StatusOr<ValueId> EmitLogits(StepContext& step, ValueId x) {
                     {{"in_dims", std::int64_t{in.shape.rank()}}, {"router", std::int64_t{1}}});
 }
 
+// An attribute that means something only where another one has a certain value.
+struct Beside {
+  std::string_view attribute;
+  bool has_effect;
+  std::string_view where;  // it has: "aux_loss > 0"
+};
+
+// An attribute that is given, not as its default, and has no effect is a mistake: of whoever thinks that it has.
+absl::Status CheckEffects(StepContext& step, std::initializer_list<Beside> all) {
+  for (const Beside& beside : all) {
+    const AttributeValue& value = step.Get(beside.attribute);
+    const std::string given =
+        value.def->kind == AttributeKind::kWord ? value.word : fmt::format("{}", value.integer);
+    if (beside.has_effect || value.node == nullptr || given == value.def->initial) continue;
+    return step.ErrorIn(beside.attribute,
+                        fmt::format("{} has an effect only with {}", beside.attribute, beside.where),
+                        fmt::format("{}, or no {}", beside.where, beside.attribute));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckRouting(StepContext& step) {
   const std::int64_t experts = step.Int("experts");
   const std::int64_t groups = step.Int("groups");
   const std::int64_t k = step.Int("top_k");
+  RETURN_IF_ERROR(CheckEffects(step, {{"rounds", step.Word("select") == "sinkhorn", "select = \"sinkhorn\""},
+                                      {"group_top_k", groups > 1, "groups > 1"},
+                                      {"group_best", groups > 1, "groups > 1"},
+                                      {"aux_samples", step.Number("aux_loss") > 0, "aux_loss > 0"}}));
   if (k > experts)
     return step.ErrorIn("top_k", fmt::format("a token goes to {} experts, and there are {}", k, experts));
   if (step.Flag("normalize") && k == 1) {
@@ -336,13 +362,19 @@ absl::StatusOr<ValueIds> EmitExperts(StepContext& step) {
   if (step.options().whole_experts) hidden.dims = {graph::Dim::kOther};
   if (hidden.shape.rank() != 1) return step.ErrorIn("hidden", "the width of an expert is one dim");
   const Sizes in = step.TrailingSizes(x, lead);
+  const bool capped = step.Number("capacity") > 0;
+  RETURN_IF_ERROR(CheckEffects(
+      step, {{"capacity_of", capped, "capacity > 0"},
+             {"capacity_samples", capped, "capacity > 0"},
+             {"capacity_samples", step.Word("capacity_of") == "samples", "capacity_of = \"samples\""},
+             {"drop", capped, "capacity > 0"}}));
   const bool gated = step.Flag("gated");
   const graph::Attributes features = {{"features", std::int64_t{hidden.dims[0] == graph::Dim::kFeature}}};
   // Router and experts read x, and what both give to its gradient is added where the stream is.
   if (step.graph().value(x).pin == graph::Pin::kNone) step.graph().value(x).pin = graph::Pin::kResidual;
   // Every rank that has a part of each expert needs all weights, and what it gives to their gradients is a term of them.
   if (features.Int("features") != 0) step.graph().value(weight).pin = graph::Pin::kReplicated;
-  if (step.Number("capacity") > 0) {
+  if (capped) {
     ASSIGN_OR_RETURN(choice, EmitDrop(step, choice, weight, experts));
   }
   ASSIGN_OR_RETURN(const std::int64_t passes, PassesOf(step, experts, tokens[tokens.rank() - 1]));
