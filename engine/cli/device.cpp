@@ -70,7 +70,7 @@ int ThreadsOf(const DeviceChoice& choice, std::int64_t ranks) {
 
 plan::DeviceProfile ProfileOf(const recipe::Recipe& recipe, const DeviceChoice& choice) {
   if (UsesCpu(recipe, choice)) return backend::cpu::CpuBackend::CpuProfile();
-  return backend::cuda::CudaProfile(IsDeterministic(recipe, choice));
+  return backend::cuda::CudaProfile(IsDeterministic(recipe, choice), recipe.cluster.device != "a100");
 }
 
 bool IsDeterministic(const recipe::Recipe& recipe, const DeviceChoice& choice) {

@@ -88,7 +88,8 @@ const std::vector<Code>& Codes() {
        "`engine modules` lists the modules, `engine modules NAME` says what one reads, takes and gives; "
        "docs/custom-models.md builds a block step by step."},
       {"E209", "start", "The weights that a run is to begin with do not fit its model",
-       "training.weights_from takes weights from a checkpoint by their names. Each weight of the model must be there in "
+       "training.weights_from takes weights from a checkpoint by their names. Each weight of the model must "
+       "be there in "
        "its shape, and each that is there must be one of the model's; with upcycle, an expert's matrix takes "
        "the dense one that has its name without the step of the experts, and its shape.",
        "The message names the tensors that do not fit: give the model their sizes and names, or begin "
@@ -169,7 +170,7 @@ const std::vector<Code>& Codes() {
        "model.dropout.attention = 0, or dropout = 0 in the step; dropout.hidden costs little."},
       {"W209", "reference-attention", "Attention runs in the reference kernels",
        "cuDNN's attention takes 16-bit formats and heads of 64 to 256 elements in multiples of 8, with keys "
-       "and values of one width, or keys of 192 and values of 128. All else "
+       "and values of one width, or, from compute capability 9.0 on, keys of 192 and values of 128. All else "
        "runs in plain kernels that are there to be compared with, some hundred times slower: the message "
        "says "
        "what an iteration is predicted to take with them and with fast ones.",

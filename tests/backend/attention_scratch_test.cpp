@@ -211,6 +211,7 @@ TEST_CASE(
 TEST_CASE(
     "attention of keys of 192 and values of 128 elements is fast, and of other pairs of widths it is not") {
   const plan::DeviceProfile profile = CudaProfile();
+  const plan::DeviceProfile older = CudaProfile(/*deterministic=*/true, /*hopper=*/false);
   struct Pair {
     std::int64_t keys, values;
     std::string_view why;
@@ -230,6 +231,11 @@ TEST_CASE(
     const std::vector<graph::TensorType> saved = {k, k, v, positions, v, lse, v};
     CHECK(profile.slow("attention", inputs, {}).why == pair.why);
     CHECK(profile.slow("attention_grad", saved, {}).why == pair.why);
+    const bool both = pair.why.empty() && pair.keys != pair.values;
+    const std::string_view before =
+        "attention whose keys and values are of two widths, before compute capability 9.0,";
+    CHECK(older.slow("attention", inputs, {}).why == (both ? before : pair.why));
+    CHECK(older.slow("attention_grad", saved, {}).why == (both ? before : pair.why));
     // The gradients of the scores, or Σ d_o·o.
     const std::int64_t bytes = profile.scratch_bytes("attention_grad", saved, {}, {});
     CHECK((pair.why.empty() ? bytes >= 2 * 4 * 384 * 384 * 2 : bytes == 2 * 4 * 384 * 4));

@@ -107,7 +107,9 @@ absl::StatusOr<std::int64_t> CudaBackend::UsedBytes() const {
   return static_cast<std::int64_t>(total - free);
 }
 
-plan::DeviceProfile CudaBackend::Profile() const { return CudaProfile(device_->deterministic()); }
+plan::DeviceProfile CudaBackend::Profile() const {
+  return CudaProfile(device_->deterministic(), device_->properties().major >= 9);
+}
 
 absl::StatusOr<std::byte*> CudaBackend::AllocateArena(std::int64_t bytes) {
   ENGINE_CHECK(arena_ == nullptr, "a rank has one arena");

@@ -19,10 +19,12 @@ namespace {
 
 graph::TensorType TypeOf(const TensorView& view) { return {.shape = view.shape, .dtype = view.dtype}; }
 
-AttentionShape SeparateShape(const LaunchArgs& args, bool backward) {
+AttentionShape SeparateShape(const Device& device, const LaunchArgs& args, bool backward) {
   std::vector<graph::TensorType> types;
   for (const TensorView& input : args.inputs) types.push_back(TypeOf(input));
-  return ShapeOfSeparate(types, args.instruction->attributes(), backward);
+  AttentionShape shape = ShapeOfSeparate(types, args.instruction->attributes(), backward);
+  shape.hopper = device.properties().major >= 9;
+  return shape;
 }
 
 // ----------------------------------------------------------------------------------------------- the tensors
@@ -352,7 +354,7 @@ absl::StatusOr<Enqueue> PrepareAttention(Device& device, const LaunchArgs& args)
   const std::vector<TensorView>& out = args.outputs;
   RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel(), {&in[0], &in[1], &in[2], &out[0]}));
   RETURN_IF_ERROR(ExpectFloat(args.instruction->kernel(), {&out[1]}));
-  const AttentionShape s = SeparateShape(args, /*backward=*/false);
+  const AttentionShape s = SeparateShape(device, args, /*backward=*/false);
   if (s.sinks)
     RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel(), {&in[0], &in[SinksInput(false)]}));
   AttentionProblem problem = SeparateProblem(args, s);
@@ -367,7 +369,7 @@ absl::StatusOr<Enqueue> PrepareAttentionGrad(Device& device, const LaunchArgs& a
   RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel(),
                                        {&in[0], &in[1], &in[2], &in[4], &in[6], &out[0], &out[1], &out[2]}));
   RETURN_IF_ERROR(ExpectFloat(args.instruction->kernel(), {&in[5]}));
-  const AttentionShape s = SeparateShape(args, /*backward=*/true);
+  const AttentionShape s = SeparateShape(device, args, /*backward=*/true);
   if (s.sinks) {
     RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel(), {&in[0], &in[SinksInput(true)]}));
     RETURN_IF_ERROR(ExpectFloat(args.instruction->kernel(), {&out[3]}));

@@ -140,7 +140,7 @@ PeerAccess AccessOf(int count, const std::function<bool(int from, int to)>& reac
   return access;
 }
 
-plan::DeviceProfile CudaProfile(bool deterministic) {
+plan::DeviceProfile CudaProfile(bool deterministic, bool hopper) {
   const auto scratch_bytes = [deterministic](std::string_view kernel, Types inputs, Types outputs,
                                              const graph::Attributes& attributes) {
     return ScratchBytes(kernel, inputs, outputs, attributes, deterministic);
@@ -156,8 +156,9 @@ plan::DeviceProfile CudaProfile(bool deterministic) {
           .adds_part = PartOf,
           .lacks = Lacks,
           .slow =
-              [deterministic](std::string_view kernel, Types inputs, const graph::Attributes& attributes) {
-                return SlowAttention(kernel, inputs, attributes, deterministic);
+              [deterministic, hopper](std::string_view kernel, Types inputs,
+                                      const graph::Attributes& attributes) {
+                return SlowAttention(kernel, inputs, attributes, deterministic, hopper);
               },
           .attention_slowdown = kAttentionSlowdown};
 }

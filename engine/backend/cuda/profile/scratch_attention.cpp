@@ -27,8 +27,8 @@ void SetAttributes(const graph::Attributes& attributes, AttentionShape* shape) {
   shape->grad_group_bytes = attributes.Int("grad_group_bytes", kGradGroupBytes);
 }
 
-// Keys and values of two widths that cuDNN's forward and backward pass take: those of multi-head latent attention in
-// DeepSeek-V2 and V3 (arXiv:2405.04434, arXiv:2412.19437).
+// Keys and values of two widths that cuDNN's forward and backward pass take, from compute capability 9.0 on (its guide promises
+// no others): those of multi-head latent attention in DeepSeek-V2 and V3 (arXiv:2405.04434, arXiv:2412.19437).
 bool HasPairOfWidths(const AttentionShape& shape) { return shape.head == 192 && shape.value_head == 128; }
 
 // Of one query head of one sample, in cuDNN's workspace (9.19's own numbers): the deterministic form keeps
@@ -57,9 +57,12 @@ std::int64_t EvenPart(std::int64_t total, std::int64_t most) {
 }
 
 std::int64_t GradScratch(const AttentionShape& shape, bool deterministic) {
-  if (CudnnCarriesOut(shape)) return CudnnGradLayout(shape, deterministic).bytes;
   // The reference kernels' Σ_U d_o·o.
-  return Aligned(shape.batch * shape.heads * shape.queries * SizeOf(DType::kF32));
+  const std::int64_t reference = Aligned(shape.batch * shape.heads * shape.queries * SizeOf(DType::kF32));
+  if (!CudnnCarriesOut(shape)) return reference;
+  const std::int64_t cudnn = CudnnGradLayout(shape, deterministic).bytes;
+  // This rule does not know the GPU, and on some the reference kernels have keys and values of two widths.
+  return shape.head == shape.value_head ? cudnn : std::max(cudnn, reference);
 }
 
 }  // namespace
@@ -106,6 +109,8 @@ std::string_view WhyNotCudnn(const AttentionShape& shape) {
   if (shape.head > 256) return "attention of heads of more than 256 elements";
   if (shape.head % 8 != 0) return "attention of heads of no multiple of 8 elements";
   if (shape.queries > shape.keys) return "attention of more queries than keys";
+  if (shape.head != shape.value_head && !shape.hopper)
+    return "attention whose keys and values are of two widths, before compute capability 9.0,";
   return "";
 }
 
@@ -220,13 +225,14 @@ constexpr std::array kAttentionKernels = {
 }  // namespace
 
 plan::SlowPath SlowAttention(std::string_view kernel, Types inputs, const graph::Attributes& attributes,
-                             bool deterministic) {
+                             bool deterministic, bool hopper) {
   const auto* found = std::find_if(kAttentionKernels.begin(), kAttentionKernels.end(),
                                    [&](const AttentionKernel& known) { return known.name == kernel; });
   if (found == kAttentionKernels.end()) return {};
   const bool backward = found->backward;
-  const AttentionShape shape =
+  AttentionShape shape =
       found->packed ? ShapeOfPacked(inputs[0], attributes) : ShapeOfSeparate(inputs, attributes, backward);
+  shape.hopper = hopper;
   const std::string_view why = WhyNotCudnn(shape);
   if (!why.empty()) return {.kind = plan::SlowPath::Kind::kReference, .why = why};
   if (shape.window == 0) return {};

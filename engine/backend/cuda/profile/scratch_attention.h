@@ -35,6 +35,7 @@ struct AttentionShape {
   double softcap = 0;                               // 0: none
   bool alibi = false;                               // scores have linear biases
   bool sinks = false;                               // beside the keys
+  bool hopper = true;                               // the GPU has compute capability 9.0 or later
   std::int64_t grad_group_bytes = kGradGroupBytes;  // attribute of that name: tests make it small
 
   std::int64_t group() const { return heads / kv_heads; }
@@ -55,7 +56,7 @@ inline bool CudnnCarriesOut(const AttentionShape& shape) { return WhyNotCudnn(sh
 // Why an attention kernel (attention, attention_packed and their gradients) is slow: it is a reference
 // kernel, or it has a window, within which cuDNN computes all pairs. kNone for every other kernel.
 plan::SlowPath SlowAttention(std::string_view kernel, Types inputs, const graph::Attributes& attributes,
-                             bool deterministic);
+                             bool deterministic, bool hopper);
 
 // The part of the batch, of the heads and of the queries that one cuDNN execution works on, at most.
 struct AttentionGroup {
