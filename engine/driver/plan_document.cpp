@@ -2,6 +2,7 @@
 
 #include "engine/plan/json.h"
 #include "engine/predict/compare.h"
+#include "engine/predict/experts.h"
 #include "engine/recipe/print.h"
 
 namespace engine::driver {
@@ -9,6 +10,8 @@ namespace engine::driver {
 nlohmann::ordered_json PlanDocument(const recipe::Recipe& recipe, const plan::Plan& plan) {
   nlohmann::ordered_json json = plan::ToJson(plan);
   json["prediction"] = predict::PredictionToJson(predict::Predict(plan, recipe.cluster));
+  const predict::ExpertUse experts = predict::ExpertsOf(plan);
+  if (experts.experts > 0) json["experts"] = predict::ExpertsToJson(experts);
   json["recipe"] = recipe::ToToml(recipe);
   return json;
 }

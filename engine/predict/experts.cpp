@@ -156,6 +156,19 @@ ExpertUse ExpertsOf(const plan::Plan& plan) {
   return use;
 }
 
+nlohmann::ordered_json ExpertsToJson(const ExpertUse& use) {
+  nlohmann::ordered_json stages = nlohmann::ordered_json::array();
+  for (const StageExperts& stage : use.stages) {
+    stages.push_back({{"layers", stage.layers},
+                      {"saved_bytes", stage.saved_bytes},
+                      {"other_bytes", stage.other_bytes},
+                      {"exchange_bytes", stage.exchange_bytes}});
+  }
+  return {{"of_layer", use.experts},    {"of_rank", use.here},        {"top_k", use.top_k},
+          {"ranks", use.ranks},         {"mean_rows", use.mean_rows}, {"row_bound", use.row_bound},
+          {"stages", std::move(stages)}};
+}
+
 double FullestRank(const ExpertUse& use, double exponent) {
   if (use.here == 0 || use.here >= use.experts) return 1;
   std::vector<double> weights;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,9 @@ struct ExpertUse {
 };
 
 ExpertUse ExpertsOf(const plan::Plan& plan);
+
+// As `engine plan --json` has them under "experts".
+nlohmann::ordered_json ExpertsToJson(const ExpertUse& use);
 
 // Expert e is chosen in proportion to 1 / (e + 1)^kZipf, which is how the loads of untrained routers look.
 inline constexpr double kZipf = 0.7;

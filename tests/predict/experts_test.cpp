@@ -9,6 +9,7 @@
 
 #include "engine/backend/cuda/profile/profile.h"
 #include "engine/driver/compile_recipe.h"
+#include "engine/driver/plan_document.h"
 #include "engine/model/load.h"
 
 namespace engine::predict {
@@ -87,6 +88,11 @@ TEST_CASE("experts: rows, their memory and exchange are the plan's") {
       CHECK(stage.other_bytes > 0);
       CHECK(stage.other_bytes <= memory.transients);
     }
+    const nlohmann::ordered_json json = driver::PlanDocument(recipe, plan).at("experts");
+    CHECK(json.at("of_layer") == 128);
+    CHECK(json.at("of_rank") == 16);
+    CHECK(json.at("row_bound") == use.row_bound);
+    CHECK(json.at("stages").at(1).at("exchange_bytes") == use.stages[1].exchange_bytes);
     const double even = Predict(plan, recipe.cluster).iteration_s;
     CHECK(PredictAtLoad(plan, recipe.cluster, 1) == even);
     const double twice = PredictAtLoad(plan, recipe.cluster, 2);
