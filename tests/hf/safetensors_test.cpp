@@ -223,6 +223,8 @@ TEST_CASE("each file that the format does not allow is refused with what is wron
       CHECK(OfTensor(fmt::format(R"({{"dtype":"I32","shape":[4],"data_offsets":{}}})", offsets))
                 .find("data_offsets of tensor \"x\" must be ") != std::string::npos);
     }
+    CHECK(OfTensor(R"({"dtype":"I32","shape":[4],"data_offsets":[0,16,16]})") ==
+          "the header: data_offsets of tensor \"x\" must be two numbers, and there are more");
   }
   SUBCASE("metadata") {
     for (const char* value : {"1", "null", "true", "[\"pt\"]", "{\"a\":\"b\"}"}) {
