@@ -404,7 +404,7 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
   SafetensorsFile file;
   file.path_ = path;
   file.map_ = std::make_shared<const Map>(std::span(static_cast<const std::byte*>(address), size));
-  if (size > 0) madvise(address, size, MADV_SEQUENTIAL);
+  // No MADV_SEQUENTIAL: with it Linux 6.18 read a cold file at a twentieth of the rate that it reads without.
   HeaderEvents events;
   if (const absl::Status status =
           CheckHeader({static_cast<const char*>(address), size}, &file.data_begin_, &events);
@@ -429,12 +429,27 @@ std::span<const std::byte> SafetensorsFile::DataOf(const StoredTensor& tensor) c
                              static_cast<std::size_t>(tensor.end - tensor.begin));
 }
 
+std::span<std::byte> SafetensorsFile::PagesOf(std::int64_t begin, std::int64_t end) const {
+  const auto page = static_cast<std::int64_t>(sysconf(_SC_PAGESIZE));
+  const std::int64_t first = (data_begin_ + begin) / page * page;
+  return {const_cast<std::byte*>(map_->bytes.data()) + first,
+          static_cast<std::size_t>(data_begin_ + end - first)};
+}
+
+void SafetensorsFile::Prefetch(const StoredTensor& tensor, std::int64_t begin, std::int64_t bytes) const {
+  const std::int64_t end = std::min(bytes, tensor.end - tensor.begin - begin) + tensor.begin + begin;
+  if (end <= tensor.begin + begin) return;
+  const std::span<std::byte> pages = PagesOf(tensor.begin + begin, end);
+#ifdef MADV_POPULATE_READ  // of Linux 5.14
+  if (madvise(pages.data(), pages.size(), MADV_POPULATE_READ) == 0) return;
+#endif
+  madvise(pages.data(), pages.size(), MADV_WILLNEED);
+}
+
 void SafetensorsFile::Release(const StoredTensor& tensor) const {
   if (tensor.begin == tensor.end) return;
-  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  const auto begin = static_cast<std::size_t>(data_begin_ + tensor.begin) / page * page;
-  madvise(const_cast<std::byte*>(map_->bytes.data()) + begin,
-          static_cast<std::size_t>(data_begin_ + tensor.end) - begin, MADV_DONTNEED);
+  const std::span<std::byte> pages = PagesOf(tensor.begin, tensor.end);
+  madvise(pages.data(), pages.size(), MADV_DONTNEED);
 }
 
 }  // namespace engine::hf

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <numeric>
 #include <random>
 
@@ -18,7 +19,7 @@ using data::WriteFile;
 constexpr std::string_view kGoodHeader =
     R"({"__metadata__":{"format":"pt","note":"é"},"b":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},)"
     R"("a.weight":{"dtype":"BF16","shape":[3],"data_offsets":[16,22]},)"
-    R"("none":{"dtype":"I64","shape":[4,0],"data_offsets":[22,22]},"one":{"dtype":"BOOL","shape":[],"data_offsets":[22,23]},)"
+    R"("zero":{"dtype":"I64","shape":[4,0],"data_offsets":[22,22]},"one":{"dtype":"BOOL","shape":[],"data_offsets":[22,23]},)"
     R"("nibbles":{"dtype":"F4","shape":[2,3],"data_offsets":[23,26]}})";
 const std::string kGoodData = "0123456789abcdefghijklmnop";
 
@@ -60,15 +61,15 @@ TEST_CASE("a file of tensors gives names, types, shapes, data and notes") {
     CHECK(file->metadata() == std::map<std::string, std::string>{{"format", "pt"}, {"note", "é"}});
     std::vector<std::string> names;
     for (const StoredTensor& tensor : file->tensors()) names.push_back(tensor.name);
-    CHECK(names == std::vector<std::string>{"b", "a.weight", "none", "one", "nibbles"});
+    CHECK(names == std::vector<std::string>{"b", "a.weight", "zero", "one", "nibbles"});
     const StoredTensor* weight = file->Find("a.weight");
     REQUIRE(weight != nullptr);
     CHECK(weight->type == StoredType::kBF16);
     CHECK(weight->shape == Shape{3});
     const std::span<const std::byte> data = file->DataOf(*weight);
     CHECK(std::string(reinterpret_cast<const char*>(data.data()), data.size()) == "ghijkl");
-    CHECK(file->Find("none")->shape == Shape{4, 0});
-    CHECK(file->DataOf(*file->Find("none")).empty());
+    CHECK(file->Find("zero")->shape == Shape{4, 0});
+    CHECK(file->DataOf(*file->Find("zero")).empty());
     CHECK(file->Find("one")->shape == Shape{});
     CHECK(file->Find("a") == nullptr);
     for (const StoredTensor& tensor : file->tensors()) file->Release(tensor);
@@ -76,6 +77,37 @@ TEST_CASE("a file of tensors gives names, types, shapes, data and notes") {
   }
   WriteFile(dir / "empty", RawFile("{}", ""));
   CHECK(SafetensorsFile::Open(dir / "empty")->tensors().empty());
+}
+
+// Of this process, in bytes.
+std::int64_t ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  std::int64_t size = 0, resident = 0;
+  statm >> size >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+TEST_CASE("data is brought into memory and released, and is the same") {
+  const TempDir dir;
+  constexpr std::int64_t kBytes = 64'000'000;
+  std::string data(kBytes, 'x');
+  data.back() = 'y';
+  WriteFile(
+      dir / "x",
+      RawFile(fmt::format(R"({{"x":{{"dtype":"U8","shape":[{0}],"data_offsets":[0,{0}]}}}})", kBytes), data));
+  data = std::string();
+  const SafetensorsFile file = *SafetensorsFile::Open(dir / "x");
+  const StoredTensor& tensor = file.tensors()[0];
+  const std::int64_t before = ResidentBytes();
+  file.Prefetch(tensor, 0, kBytes / 2);
+  file.Prefetch(tensor, kBytes / 2, kBytes);  // no more than there is
+  file.Prefetch(tensor, kBytes, 1);
+  file.Prefetch(tensor, 5, 0);
+  CHECK(ResidentBytes() > before + kBytes / 2);
+  CHECK(SumOf(file) == static_cast<std::uint64_t>(kBytes) * 'x' + 1);
+  file.Release(tensor);
+  CHECK(ResidentBytes() < before + kBytes / 2);
+  CHECK(file.DataOf(tensor).back() == std::byte{'y'});
 }
 
 TEST_CASE("a copy outlives the first, and the file's name") {
@@ -191,6 +223,8 @@ TEST_CASE("each file that the format does not allow is refused with what is wron
       CHECK(OfTensor(fmt::format(R"({{"dtype":"I32","shape":[4],"data_offsets":{}}})", offsets))
                 .find("data_offsets of tensor \"x\" must be ") != std::string::npos);
     }
+    CHECK(OfTensor(R"({"dtype":"I32","shape":[4],"data_offsets":[0,16,16]})") ==
+          "the header: data_offsets of tensor \"x\" must be two numbers, and there are more");
   }
   SUBCASE("metadata") {
     for (const char* value : {"1", "null", "true", "[\"pt\"]", "{\"a\":\"b\"}"}) {
@@ -276,8 +310,8 @@ TEST_CASE("what is no readable file is refused at once") {
   Says(open("folder"), (dir / "folder") + " is a folder, not a regular file");
   REQUIRE(mkfifo((dir / "pipe").c_str(), 0600) == 0);
   Says(open("pipe"), "is a named pipe");
-  std::filesystem::create_symlink("/dev/zero", dir / "zero");
-  Says(open("zero"), "is a device");
+  std::filesystem::create_symlink("/dev/zero", dir / "zeros");
+  Says(open("zeros"), "is a device");
   std::filesystem::create_symlink("loop", dir / "loop");
   Says(open("loop"), "cannot open");
   WriteFile(dir / "file", RawFile(kGoodHeader, kGoodData));
