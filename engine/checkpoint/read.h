@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/checkpoint/manifest.h"
+#include "engine/checkpoint/tensor_source.h"
 
 namespace engine::checkpoint {
 
@@ -18,7 +19,7 @@ namespace engine::checkpoint {
 absl::StatusOr<std::int64_t> ReadIteration(const std::string& folder);
 
 // Constant after Open, so many threads may read at once.
-class Reader {
+class Reader : public TensorSource {
  public:
   // `folder` is ROOT/iteration_…, or has a name of the user's. Checks the manifest wholly, that it is of the
   // iteration in the folder's name, and that every file is there with its size; reads no tensor data.
@@ -30,13 +31,12 @@ class Reader {
   absl::Status Verify() const;
 
   // Fills `out`, row-major and contiguous, with the elements of `box` in the tensor's own dtype.
-  absl::Status Read(const std::string& tensor, const Box& box, void* out) const;
+  absl::Status Read(const std::string& tensor, const Box& box, void* out) const override;
 
   const std::string& folder() const { return folder_; }
   const Metadata& metadata() const { return manifest_.metadata; }
-  const std::vector<TensorInfo>& tensors() const { return manifest_.tensors; }
-  const TensorInfo* Find(
-      const std::string& tensor) const;  // null if there is none; lives as long as the Reader
+  const std::vector<TensorInfo>& tensors() const override { return manifest_.tensors; }
+  const TensorInfo* Find(const std::string& tensor) const override;
   const Manifest& manifest() const { return manifest_; }
   std::int64_t bytes() const;  // of all files that the manifest lists
 

@@ -1,16 +1,18 @@
 // How the tensors of a Hugging Face model and the engine's parameters are made of each other. A family says it once, as rows;
 // import and export both follow from them.
 //
-// In a row's names {l} is the layer of a stack, counted from 0, and {e} an expert. Every kind of row is an affine map between
-// indices: element (i0, i1, …) of a part lies at a fixed place of our tensor and at one of theirs, so that any box of ours
-// can be read from their files, and any tensor of theirs written from ours, without a copy of either in between.
+// In a row's names {l} is the layer of a stack, counted from 0, and {e} an expert. Every kind of row cuts our tensor into boxes
+// whose elements lie in theirs at a constant distance along each dim, so that any box of ours can be read from their files,
+// and any rows of theirs made of ours, without a copy of either in between.
 #pragma once
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/base/shape.h"
@@ -34,16 +36,17 @@ struct Sizes {
 
 enum class How : std::uint8_t {
   kSame,        // one tensor of theirs, of the same elements in the same order
-  kTransposed,  // theirs is [in, out] (GPT-2's Conv1D); ours [out…, in…]
+  kTransposed,  // theirs is [in, out] (GPT-2's Conv1D); ours [out, in…]
   kStacked,     // theirs, one after another, are the planes of our first dim behind the expert: gate, up
   kHalves,  // one of theirs whose rows are those of kStacked, one after another (Phi-3's gate_up_proj): as kSame
   kQkv,     // theirs are q, k, v, [H·E, …], [K·E, …], [K·E, …]; ours [K, H/K + 2, E, …]
   kQkvRows,     // one of theirs, rows all q, all k, all v (Phi-3)
   kQkvColumns,  // the same, transposed (GPT-2's c_attn.weight); of a bias, rows
-  kRopeLast,    // rows of a head: theirs has rotated features last (DeepSeek's q_b_proj), ours first
+  kRopeLast,  // ours [H, E, …]; rows of a head: theirs has rotated features last (DeepSeek's q_b_proj), ours first
+  kHeadRows,  // ours [H, n, …] are rows `slice` of each head of theirs (DeepSeek's kv_b_proj: keys, then values)
 };
 
-// Where a part of ours is all of one of theirs but some rows: row [begin, begin + count) of their first dim.
+// Where ours is not all of theirs: rows [begin, begin + count) of their first dim; of kHeadRows, of each head's.
 struct Slice {
   std::int64_t begin = 0;
   std::int64_t count = 0;  // 0: all
@@ -59,15 +62,15 @@ struct WeightRow {
       0;  // their number of our layer 0 (DeepSeek's stack of experts begins at first_k_dense_replace)
 };
 
-// A parameter of ours and the parts of theirs that it consists of. Defined in weights.cpp's terms: an affine map a part.
+// What of a parameter one of their tensors has: element i (an index in ours, relative to `box`) is theirs[their_begin + Σ i_k ·
+// their_stride_k], counted in elements of their whole row-major tensor.
 struct Part {
   std::string tensor;  // theirs
-  Shape shape;         // that theirs must have
-  // Index space of the part. Element i is theirs[their_begin + Σ i_k · their_stride_k] and ours[our_begin + Σ i_k ·
-  // our_stride_k], counted in elements of the whole row-major tensors.
-  Shape extent;
-  Shape their_stride, our_stride;
-  std::int64_t their_begin = 0, our_begin = 0;
+  Shape shape;  // that theirs must have; with `some_rows`, of dim 0 the rows up to where this part ends
+  bool some_rows = false;
+  checkpoint::Box box;  // of ours
+  std::int64_t their_begin = 0;
+  Shape their_stride;  // of each dim of ours
 };
 struct Mapping {
   std::string parameter;
@@ -75,14 +78,26 @@ struct Mapping {
   std::vector<Part> parts;
 };
 
-// The parts of every parameter (name, logical shape) by the rows. Errors name a parameter that no row is of, and a row whose
-// sizes do not come to the parameter's shape.
+// The parts of every parameter (name, logical shape) by the rows; each element of a parameter is in one part. Errors, Internal
+// or InvalidArgument: a parameter that no row is of, and a row whose sizes do not come to the parameter's shape.
 absl::StatusOr<std::vector<Mapping>> MappingsOf(const std::vector<WeightRow>& rows, const Sizes& sizes,
                                                 const std::vector<checkpoint::TensorInfo>& parameters);
 
-// A folder's weights under the engine's names, in f32, whatever they are stored as: bf16, f16 and f32; FP8 with scales of
-// blocks of 128 × 128 beside it (NAME_scale_inv).
-absl::StatusOr<std::unique_ptr<checkpoint::TensorSource>> OpenWeights(Folder folder,
-                                                                      std::vector<Mapping> mappings);
+// One of their tensors, and which parts of ours it consists of: each element is in one.
+struct TheirTensor {
+  std::string name;
+  Shape shape;
+  std::vector<std::pair<int, int>> parts;  // mapping, and part of it
+};
+// In the order of the mappings. Error: parts that do not make up a tensor.
+absl::StatusOr<std::vector<TheirTensor>> TheirTensors(const std::vector<Mapping>& mappings);
+
+// A folder's weights under the engine's names, in f32, whatever they are stored as: f64, f32, f16 and bf16; FP8 (e4m3) with
+// scales of blocks of 128 × 128 beside it (NAME_scale_inv). `ignored`: patterns of names of tensors that are no weights of
+// the model. A tensor of the folder with a parameter's bytes twice (a head that is tied) is passed over if they are equal.
+// Errors, InvalidArgument, with the folder and all that does not fit, at most five by name: tensors that are missing, have
+// another shape or no floating-point type; tensors that no mapping has a use for.
+absl::StatusOr<std::unique_ptr<checkpoint::TensorSource>> OpenWeights(
+    Folder folder, std::vector<Mapping> mappings, const std::vector<std::string>& ignored = {});
 
 }  // namespace engine::hf

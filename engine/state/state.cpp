@@ -502,23 +502,66 @@ absl::Status LoadCheckpoint(const Plan& plan, const checkpoint::Reader& reader, 
 namespace {
 
 // A box of experts' matrices: the same part of the checkpoint's one matrix for each of them.
-absl::Status ReadEachExpert(const checkpoint::Reader& reader, const std::string& tensor, const Box& box,
-                            float* out) {
+absl::Status ReadEachExpert(const checkpoint::TensorSource& weights, const std::string& tensor,
+                            const Box& box, float* out) {
   Box one;
   for (int dim = 1; dim < box.count.rank(); ++dim) {
     one.start.push_back(box.start[dim]);
     one.count.push_back(box.count[dim]);
   }
-  RETURN_IF_ERROR(reader.Read(tensor, one, out));
+  RETURN_IF_ERROR(weights.Read(tensor, one, out));
   const std::int64_t elements = one.count.elements();
   for (std::int64_t expert = 1; expert < box.count[0]; ++expert)
     std::copy_n(out, elements, out + expert * elements);
   return absl::OkStatus();
 }
 
+// The mean of a tensor's rows, for the columns of `box` behind its dim 0.
+absl::StatusOr<std::vector<float>> MeanOfRows(const checkpoint::TensorSource& weights,
+                                              const std::string& tensor, std::int64_t rows, Box box) {
+  constexpr std::int64_t kElementsAtATime = std::int64_t{1} << 22;
+  box.count[0] = 1;
+  const std::int64_t width = box.count.elements();
+  const std::int64_t at_a_time = std::max<std::int64_t>(1, kElementsAtATime / width);
+  std::vector<double> sums(static_cast<size_t>(width));
+  std::vector<float> some(static_cast<size_t>(std::min(at_a_time, rows) * width));
+  for (std::int64_t row = 0; row < rows; row += at_a_time) {
+    box.start[0] = row;
+    box.count[0] = std::min(at_a_time, rows - row);
+    RETURN_IF_ERROR(weights.Read(tensor, box, some.data()));
+    for (std::int64_t i = 0; i < box.count.elements(); ++i)
+      sums[static_cast<size_t>(i % width)] += static_cast<double>(some[static_cast<size_t>(i)]);
+  }
+  std::vector<float> mean;
+  for (const double sum : sums) mean.push_back(static_cast<float>(sum / static_cast<double>(rows)));
+  return mean;
+}
+
+// A box of a matrix whose first rows are the tensor's, and the further ones their mean.
+absl::Status ReadFewerRows(const checkpoint::TensorSource& weights, const std::string& tensor, const Box& box,
+                           float* out) {
+  const std::int64_t rows = weights.Find(tensor)->shape[0];
+  const std::int64_t there = std::clamp<std::int64_t>(rows - box.start[0], 0, box.count[0]);
+  Box old = box;
+  old.count[0] = there;
+  if (there > 0) RETURN_IF_ERROR(weights.Read(tensor, old, out));
+  if (there == box.count[0]) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::vector<float> mean, MeanOfRows(weights, tensor, rows, box));
+  for (std::int64_t row = there; row < box.count[0]; ++row)
+    std::copy(mean.begin(), mean.end(), out + row * static_cast<std::int64_t>(mean.size()));
+  return absl::OkStatus();
+}
+
+absl::Status ReadFrom(const checkpoint::TensorSource& weights, const WeightSource& source, const Box& box,
+                      float* out) {
+  if (source.each_expert) return ReadEachExpert(weights, source.tensor, box, out);
+  if (source.fewer_rows) return ReadFewerRows(weights, source.tensor, box, out);
+  return weights.Read(source.tensor, box, out);
+}
+
 }  // namespace
 
-absl::Status LoadWeights(const Plan& plan, const checkpoint::Reader& reader,
+absl::Status LoadWeights(const Plan& plan, const checkpoint::TensorSource& weights,
                          std::span<const WeightSource> sources, RankExecutor& executor) {
   const std::vector<OptimizerRange> ranges = executor.OptimizerState();
   std::vector<float> host;  // of the largest parameter, so that its pages are touched once
@@ -527,10 +570,7 @@ absl::Status LoadWeights(const Plan& plan, const checkpoint::Reader& reader,
     if (source.tensor.empty()) continue;
     const Box box = LocalBox(plan, executor, tensor.parameter);
     host.assign(static_cast<size_t>(tensor.view.shape.elements()), 0.0F);
-    if (box.count.elements() > 0) {
-      RETURN_IF_ERROR(source.each_expert ? ReadEachExpert(reader, source.tensor, box, host.data())
-                                         : reader.Read(source.tensor, box, host.data()));
-    }
+    if (box.count.elements() > 0) RETURN_IF_ERROR(ReadFrom(weights, source, box, host.data()));
     RETURN_IF_ERROR(UploadParameter(host, tensor, ranges, executor.backend()));
   }
   return absl::OkStatus();

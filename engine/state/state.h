@@ -37,11 +37,13 @@ struct WeightSource {
   std::string tensor;  // empty: nowhere, and it keeps the values that it has
   bool each_expert =
       false;  // the tensor is of one expert's shape, without dim 0, and every expert gets its values
+  bool fewer_rows = false;  // the tensor has fewer rows, and the further ones get the mean of its rows
 };
 
-// Fills this rank's part of the weights from a checkpoint whose tensors fit (f32, of the parameters' logical shapes).
+// Fills this rank's part of the weights from tensors that fit (f32, of the parameters' logical shapes). Means are sums in
+// float64 in the order of rows, so that every layout gets the same bits.
 // `sources`: of each of the plan's parameters. Nothing else is read: what the optimizer keeps stays as it is.
-absl::Status LoadWeights(const plan::Plan& plan, const checkpoint::Reader& reader,
+absl::Status LoadWeights(const plan::Plan& plan, const checkpoint::TensorSource& weights,
                          std::span<const WeightSource> sources, executor::RankExecutor& executor);
 
 // A whole logical weight, or its gradient as the last iteration's update reduced it, gathered on the host:

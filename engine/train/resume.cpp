@@ -88,6 +88,14 @@ void CompareInputs(const data::Fingerprints& before, const data::Fingerprints& n
   }
 }
 
+// What an optimizer keeps, and states of the model, have names in folders ("adam.m/…").
+bool HasWeightsAlone(const checkpoint::Reader& reader) {
+  return reader.metadata().iteration == 0 && std::none_of(reader.tensors().begin(), reader.tensors().end(),
+                                                          [](const checkpoint::TensorInfo& info) {
+                                                            return info.name.find('/') != std::string::npos;
+                                                          });
+}
+
 absl::Status RefuseOldRun(const std::string& out) {
   const std::optional<std::string> held = FindRun(out);
   if (!held) return absl::OkStatus();
@@ -128,7 +136,9 @@ absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const ResumeRequest& 
   ASSIGN_OR_RETURN(checkpoint::Reader reader, checkpoint::Reader::Open(*folder));
   RETURN_IF_ERROR(CompareRecipes(request.recipe, reader, &notes));
   CompareInputs(reader.metadata().fingerprints, request.fingerprints, &notes);
-  return ResumePoint{std::move(reader), std::move(notes)};
+  const bool weights_alone = HasWeightsAlone(reader);
+  if (weights_alone) notes.emplace_back("the checkpoint has weights alone: the optimizer begins anew");
+  return ResumePoint{std::move(reader), std::move(notes), weights_alone};
 }
 
 absl::StatusOr<std::optional<ResumePoint>> AgreeOnResumePoint(const ResumeRequest& request, bool leads,
@@ -150,7 +160,8 @@ absl::StatusOr<std::optional<ResumePoint>> AgreeOnResumePoint(const ResumeReques
                     "all hosts must share its file system",
                     folder));
   }
-  return ResumePoint{*std::move(reader), {}};
+  const bool weights_alone = HasWeightsAlone(*reader);
+  return ResumePoint{*std::move(reader), {}, weights_alone};
 }
 
 absl::Status AgreeOnRecipe(const recipe::Recipe& recipe, bool leads, launch::Client* processes) {

@@ -18,6 +18,8 @@ struct ResumePoint {
   // Damaged checkpoints passed over; keys of the recipe, and files of the data and the tokenizer, that
   // changed.
   std::vector<std::string> notes;
+  // The checkpoint is of iteration 0 and has no state of an optimizer, as imported ones have none: it begins anew.
+  bool weights_alone = false;
 };
 
 // A run that would go on in a folder.

@@ -16,10 +16,11 @@ absl::StatusOr<Position> LoadState(const RunContext& run, const std::optional<Re
   Position position;
   if (resume) position = Position::Of(resume->reader.metadata(), run.plan.global_batch);
   RETURN_IF_ERROR(run.ranks->Run([&](executor::RankExecutor& rank) -> absl::Status {
-    if (!resume) {
+    if (!resume || resume->weights_alone) {
       RETURN_IF_ERROR(state::InitializeParameters(run.plan, run.Seed(), rank));
+      if (resume) return state::LoadCheckpoint(run.plan, resume->reader, false, rank);
       if (!start) return absl::OkStatus();
-      return state::LoadWeights(run.plan, start->reader, start->sources, rank);
+      return state::LoadWeights(run.plan, *start->weights, start->sources, rank);
     }
     RETURN_IF_ERROR(rank.SetSteps(position.optimizer_steps));
     return state::LoadCheckpoint(run.plan, resume->reader, true, rank);

@@ -85,7 +85,7 @@ void Announce(const RunContext& run, const std::optional<ResumePoint>& resume,
   run.reporter->Line(run.source->Summary());
   if (start) {
     for (const std::string& note : start->notes) run.reporter->Note(note);
-    run.reporter->Line(start->Summary());
+    run.reporter->Line(start->summary);
   }
   if (!resume) return;
   for (const std::string& note : resume->notes) run.reporter->Note(note);

@@ -3,11 +3,15 @@
 #include <absl/container/flat_hash_set.h>
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <utility>
 
 #include "engine/checkpoint/layout.h"
+#include "engine/checkpoint/read.h"
 #include "engine/checkpoint/store.h"
+#include "engine/hf/family_def.h"
+#include "engine/hf/model_folder.h"
 #include "engine/model/load.h"
 #include "engine/plan/optimizer.h"
 #include "engine/recipe/print.h"
@@ -16,7 +20,8 @@
 namespace engine::train {
 namespace {
 
-constexpr const char* kCheckpointKey = "training.weights_from";
+constexpr const char* kWeightsKey = "training.weights_from";
+constexpr const char* kMatchKey = "training.weights_match";
 constexpr const char* kUpcycleKey = "training.upcycle";
 
 absl::Status ErrorAt(const recipe::Recipe& recipe, const char* key, std::string message,
@@ -35,21 +40,23 @@ absl::Status ErrorAt(const recipe::Recipe& recipe, const char* key, std::string 
   return absl::FailedPreconditionError(text);
 }
 
-// The checkpoint's folder, where the recipe names that of a run.
+// The folder of a checkpoint, where the recipe names that of a run; that of a Hugging Face model as it is.
 absl::StatusOr<std::string> FolderOf(const recipe::Recipe& recipe, std::vector<std::string>* notes) {
   const std::string& given = recipe.training.weights_from;
   std::error_code error;
   if (!std::filesystem::is_directory(given, error)) {
-    return ErrorAt(recipe, kCheckpointKey, fmt::format("there is no folder {}", given),
-                   "the folder of a run, or of one of its checkpoints, from where the program is started");
+    return ErrorAt(recipe, kWeightsKey, fmt::format("there is no folder {}", given),
+                   "the folder of a run, of one of its checkpoints, or of a Hugging Face model, from where "
+                   "the program is started");
   }
   if (std::filesystem::exists(std::filesystem::path(given) / checkpoint::kManifestName, error)) return given;
+  if (hf::IsModelFolder(given)) return given;
   ASSIGN_OR_RETURN(const std::optional<std::string> newest,
                    checkpoint::FindNewestWhole(CheckpointRootIn(given), notes));
   if (newest) return *newest;
   std::string reasons;
   for (const std::string& note : *notes) reasons += "; " + note;
-  return ErrorAt(recipe, kCheckpointKey, fmt::format("{} holds no whole checkpoint{}", given, reasons));
+  return ErrorAt(recipe, kWeightsKey, fmt::format("{} holds no whole checkpoint{}", given, reasons));
 }
 
 // What does not fit, in the order in which it was found.
@@ -70,11 +77,59 @@ class Misfits {
   int count_ = 0;
 };
 
-// Matches the plan's parameters with the tensors of a checkpoint.
+// "layers.32 to layers.35" and the like: names of one layer after another, which differ in its number alone, are one entry.
+std::string Compact(const std::vector<std::string>& names) {
+  constexpr std::size_t kMostEntries = 8;
+  std::vector<std::string> entries;
+  std::string stack;
+  std::int64_t first = 0, last = 0;
+  const auto close = [&] {
+    if (stack.empty()) return;
+    entries.push_back(first == last ? fmt::format("{}.{}", stack, first)
+                                    : fmt::format("{}.{} to {}.{}", stack, first, stack, last));
+    stack.clear();
+  };
+  for (const std::string& name : names) {
+    const std::size_t dot = name.find('.');
+    const std::size_t next = dot == std::string::npos ? dot : name.find('.', dot + 1);
+    std::int64_t layer = -1;
+    if (next != std::string::npos) {
+      const char* end = name.data() + next;
+      if (std::from_chars(name.data() + dot + 1, end, layer).ptr != end) layer = -1;
+    }
+    if (layer < 0) {
+      close();
+      entries.push_back(name);
+    } else if (const std::string own = name.substr(0, dot);
+               own == stack && (layer == last || layer == last + 1)) {
+      last = layer;
+    } else {
+      close();
+      stack = own;
+      first = last = layer;
+    }
+  }
+  close();
+  const std::size_t shown = std::min(entries.size(), kMostEntries);
+  std::string text;
+  for (std::size_t i = 0; i < shown; ++i) text += (i == 0 ? "" : ", ") + entries[i];
+  if (shown < entries.size()) text += fmt::format(", and {} more", entries.size() - shown);
+  return text;
+}
+
+// What optimizers and states keep has names in folders: "adam.m/…".
+bool IsWeight(const std::string& name) { return name.find('/') == std::string::npos; }
+
+// Matches the plan's parameters with the tensors of a folder.
 class Matching {
  public:
-  Matching(const recipe::Recipe& recipe, const checkpoint::Reader& reader, const plan::Plan& plan)
-      : recipe_(recipe), reader_(reader), plan_(plan) {}
+  Matching(const recipe::Recipe& recipe, const checkpoint::TensorSource& weights, const std::string& folder,
+           const plan::Plan& plan)
+      : recipe_(recipe), weights_(weights), folder_(folder), plan_(plan) {
+    for (const checkpoint::TensorInfo& info : weights_.tensors()) {
+      has_states_ = has_states_ || !IsWeight(info.name);
+    }
+  }
 
   absl::Status Run() {
     for (const plan::PlanParameter& parameter : plan_.parameters) {
@@ -83,14 +138,15 @@ class Matching {
     }
     FindUnused();
     if (misfits_.any()) {
-      return ErrorAt(
-          recipe_, kCheckpointKey,
-          fmt::format("checkpoint {} does not fit this model: {}", reader_.folder(), misfits_.Text()), hint_);
+      return ErrorAt(recipe_, kWeightsKey,
+                     fmt::format("{} does not fit this model: {}", folder_, misfits_.Text()), hint_);
+    }
+    if (used_.empty() || (used_.size() == 1 && used_.contains(""))) {
+      return ErrorAt(recipe_, kMatchKey, fmt::format("{} has no tensor of this model", folder_));
     }
     if (recipe_.training.upcycle && upcycled_ == 0) {
       return ErrorAt(recipe_, kUpcycleKey,
-                     fmt::format("checkpoint {} has experts of its own, so that none is made of a dense part",
-                                 reader_.folder()),
+                     fmt::format("{} has experts of its own, so that none is made of a dense part", folder_),
                      "upcycle = false takes them as they are");
     }
     return absl::OkStatus();
@@ -98,24 +154,47 @@ class Matching {
 
   std::vector<state::WeightSource> sources() && { return std::move(sources_); }
   std::int64_t upcycled() const { return upcycled_; }
+  // What is not as in the folder, for the log.
+  std::vector<std::string> Notes() const {
+    std::vector<std::string> notes;
+    if (!drawn_.empty())
+      notes.push_back(
+          fmt::format("drawn, as {} has them not: {} ({} tensors)", folder_, Compact(drawn_), drawn_.size()));
+    if (!left_.empty())
+      notes.push_back(fmt::format("left in {}, as the model has no place for them: {} ({} tensors)", folder_,
+                                  Compact(left_), left_.size()));
+    for (const std::string& grown : grown_) notes.push_back(grown);
+    return notes;
+  }
 
  private:
+  bool some() const { return recipe_.training.weights_match == "some"; }
+
   state::WeightSource SourceOf(const plan::PlanParameter& parameter) {
     const std::string& name = parameter.name;
     const Shape& shape = parameter.logical_shape;
-    if (const checkpoint::TensorInfo* info = reader_.Find(name); info != nullptr) {
-      if (info->shape != shape)
-        misfits_.Add(
-            fmt::format("{} is {} there, but {} here", name, info->shape.ToString(), shape.ToString()));
-      else if (info->dtype != DType::kF32)
+    if (const checkpoint::TensorInfo* info = weights_.Find(name); info != nullptr) {
+      if (info->dtype != DType::kF32) {
         misfits_.Add(fmt::format("{} is {} there, not f32", name, Name(info->dtype)));
+      } else if (info->shape != shape) {
+        return OfAnotherShape(name, info->shape, shape);
+      }
       return {.tensor = name};
+    }
+    if (parameter.role == graph::Role::kAdapter) {  // beside what is there: new by nature
+      drawn_.push_back(name);
+      return {};
     }
     const bool of_router = parameter.role == graph::Role::kRouter || parameter.role == graph::Role::kBalance;
     if (recipe_.training.upcycle && of_router) return {};
     const checkpoint::TensorInfo* dense = DenseOf(parameter);
     if (dense == nullptr) {
+      if (some()) {
+        drawn_.push_back(name);
+        return {};
+      }
       misfits_.Add(fmt::format("{} {} is not there", name, shape.ToString()));
+      HintAtMatch();
       return {};
     }
     if (!recipe_.training.upcycle) {
@@ -136,6 +215,30 @@ class Matching {
     return {.tensor = dense->name, .each_expert = true};
   }
 
+  // A table, or a head, of a smaller vocabulary fits with weights_match "some".
+  state::WeightSource OfAnotherShape(const std::string& name, const Shape& there, const Shape& here) {
+    Shape grown = there;
+    if (grown.rank() > 0) grown[0] = here.rank() > 0 ? here[0] : 0;
+    const bool fits = grown == here && here[0] == plan_.vocab && there[0] < here[0];
+    if (fits && some()) {
+      grown_.push_back(fmt::format("{}: rows {} to {} are the mean of the {} of {}", name, there[0],
+                                   here[0] - 1, there[0], folder_));
+      return {.tensor = name, .fewer_rows = true};
+    }
+    misfits_.Add(fmt::format("{} is {} there, but {} here", name, there.ToString(), here.ToString()));
+    if (fits) HintAtMatch();
+    return {.tensor = name};
+  }
+
+  void HintAtMatch() {
+    if (hint_.empty()) {
+      hint_ =
+          "weights_match = \"some\" draws what is not there, leaves what is not here, and gives rows of a "
+          "larger "
+          "vocabulary the mean of the others";
+    }
+  }
+
   static bool FitsAnExpert(const Shape& dense, const Shape& experts) {
     for (int dim = 1; dim < experts.rank(); ++dim) {
       if (dense.rank() != experts.rank() - 1 || dense[dim - 1] != experts[dim]) return false;
@@ -151,31 +254,40 @@ class Matching {
     for (size_t begin = 0; begin < name.size();) {
       const size_t dot = name.find('.', begin);
       if (dot == std::string::npos) break;
-      const checkpoint::TensorInfo* info = reader_.Find(name.substr(0, begin) + name.substr(dot + 1));
+      const checkpoint::TensorInfo* info = weights_.Find(name.substr(0, begin) + name.substr(dot + 1));
       if (info != nullptr && info->dtype == DType::kF32) return info;
       begin = dot + 1;
     }
     return nullptr;
   }
 
-  // Weights of the checkpoint, which an optimizer has states of, that the model has no use for.
+  // Weights that the model has no use for; of a checkpoint of training, those that an optimizer has states of.
   void FindUnused() {
-    for (const checkpoint::TensorInfo& info : reader_.tensors()) {
-      if (used_.contains(info.name)) continue;
+    for (const checkpoint::TensorInfo& info : weights_.tensors()) {
+      if (used_.contains(info.name) || !IsWeight(info.name)) continue;
       const bool trained = std::any_of(
           plan::AllOptimizers().begin(), plan::AllOptimizers().end(),
           [&](const plan::OptimizerDef& optimizer) {
-            return reader_.Find(fmt::format("{}/{}", optimizer.states[0].folder, info.name)) != nullptr;
+            return weights_.Find(fmt::format("{}/{}", optimizer.states[0].folder, info.name)) != nullptr;
           });
-      if (trained) misfits_.Add(fmt::format("{} {} is not here", info.name, info.shape.ToString()));
+      if (has_states_ && !trained) continue;
+      if (some()) {
+        left_.push_back(info.name);
+      } else {
+        misfits_.Add(fmt::format("{} {} is not here", info.name, info.shape.ToString()));
+        HintAtMatch();
+      }
     }
   }
 
   const recipe::Recipe& recipe_;
-  const checkpoint::Reader& reader_;
+  const checkpoint::TensorSource& weights_;
+  const std::string& folder_;  // as messages call it
   const plan::Plan& plan_;
+  bool has_states_ = false;
   std::vector<state::WeightSource> sources_;
-  absl::flat_hash_set<std::string> used_;  // names of the checkpoint's tensors
+  absl::flat_hash_set<std::string> used_;  // names of the folder's tensors
+  std::vector<std::string> drawn_, left_, grown_;
   std::int64_t upcycled_ = 0;
   Misfits misfits_;
   std::string hint_;
@@ -195,25 +307,52 @@ void CompareModels(const recipe::Recipe& recipe, const checkpoint::Reader& reade
   }
 }
 
+absl::Status OpenCheckpoint(const recipe::Recipe& recipe, StartPoint* start) {
+  absl::StatusOr<checkpoint::Reader> reader = checkpoint::Reader::Open(start->folder);
+  if (!reader.ok()) return ErrorAt(recipe, kWeightsKey, Message(reader.status()));
+  CompareModels(recipe, *reader, &start->notes);
+  start->summary =
+      fmt::format("weights of {} after iteration {}", start->folder, reader->metadata().iteration);
+  start->weights = std::make_unique<checkpoint::Reader>(*std::move(reader));
+  return absl::OkStatus();
+}
+
+absl::Status OpenHuggingFace(const recipe::Recipe& recipe, StartPoint* start) {
+  absl::StatusOr<hf::ModelFolder> opened = hf::OpenModelFolder(start->folder);
+  if (!opened.ok()) return ErrorAt(recipe, kWeightsKey, Message(opened.status()));
+  if (!recipe.training.upcycle) {
+    ASSIGN_OR_RETURN(const graph::Graph theirs, hf::GraphOfText(opened->model.recipe, start->folder));
+    for (const std::string& difference :
+         hf::Differences(hf::GraphOfRecipe(recipe), theirs, start->folder + "'s config"))
+      start->notes.push_back("the model is not its weights': " + difference);
+  }
+  start->summary = fmt::format("weights of {} ({})", start->folder, opened->model.family);
+  start->weights = std::move(opened->weights);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<StartPoint> OpenStart(const recipe::Recipe& recipe, const plan::Plan& plan,
                                      const std::string& folder, std::vector<std::string> notes) {
-  absl::StatusOr<checkpoint::Reader> reader = checkpoint::Reader::Open(folder);
-  if (!reader.ok()) return ErrorAt(recipe, kCheckpointKey, Message(reader.status()));
-  Matching matching(recipe, *reader, plan);
+  StartPoint start{
+      .folder = folder, .weights = nullptr, .sources = {}, .notes = std::move(notes), .summary = {}};
+  const bool is_checkpoint =
+      std::filesystem::exists(std::filesystem::path(folder) / checkpoint::kManifestName);
+  RETURN_IF_ERROR(is_checkpoint ? OpenCheckpoint(recipe, &start) : OpenHuggingFace(recipe, &start));
+  const std::string called = (is_checkpoint ? "checkpoint " : "model ") + folder;
+  Matching matching(recipe, *start.weights, called, plan);
   RETURN_IF_ERROR(matching.Run());
-  CompareModels(recipe, *reader, &notes);
-  const std::int64_t upcycled = matching.upcycled();
-  return StartPoint{*std::move(reader), std::move(matching).sources(), upcycled, std::move(notes)};
+  for (std::string& note : matching.Notes()) start.notes.push_back(std::move(note));
+  start.upcycled = matching.upcycled();
+  start.sources = std::move(matching).sources();
+  if (start.upcycled > 0) {
+    start.summary +=
+        fmt::format(", {} matrices of experts as copies of dense ones, routers drawn", start.upcycled);
+  }
+  start.summary += "; the optimizer begins anew";
+  return start;
 }
 
 }  // namespace
-
-std::string StartPoint::Summary() const {
-  std::string text =
-      fmt::format("weights of {} after iteration {}", reader.folder(), reader.metadata().iteration);
-  if (upcycled == 0) return text;
-  return text + fmt::format(", {} matrices of experts as copies of dense ones, routers drawn", upcycled);
-}
 
 absl::StatusOr<std::optional<StartPoint>> FindStart(const recipe::Recipe& recipe, const plan::Plan& plan) {
   if (recipe.training.weights_from.empty()) return std::nullopt;
@@ -229,7 +368,7 @@ absl::StatusOr<std::optional<StartPoint>> AgreeOnStart(const recipe::Recipe& rec
   if (leads) {
     ASSIGN_OR_RETURN(std::optional<StartPoint> found, FindStart(recipe, plan));
     if (processes == nullptr) return found;
-    RETURN_IF_ERROR(processes->Set(kKey, std::filesystem::absolute(found->reader.folder()).string()));
+    RETURN_IF_ERROR(processes->Set(kKey, std::filesystem::absolute(found->folder).string()));
     return found;
   }
   ASSIGN_OR_RETURN(const std::string folder, processes->Get(kKey));

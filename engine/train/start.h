@@ -1,8 +1,10 @@
-// The weights that a new run begins with where its recipe names a checkpoint (training.weights_from): by name and shape, or a dense
-// model's as those of experts ("upcycling", Komatsuzaki et al., arXiv:2212.05055; Megatron-LM's --moe-use-upcycling).
+// The weights that a new run begins with where its recipe names a checkpoint or the folder of a Hugging Face model
+// (training.weights_from): by name and shape, or a dense model's as those of experts ("upcycling", Komatsuzaki et al.,
+// arXiv:2212.05055; Megatron-LM's --moe-use-upcycling).
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,16 +19,18 @@
 namespace engine::train {
 
 struct StartPoint {
-  checkpoint::Reader reader;
+  std::string folder;
+  std::unique_ptr<checkpoint::TensorSource> weights;
   std::vector<state::WeightSource> sources;  // of each of the plan's parameters
   std::int64_t upcycled = 0;                 // of them, matrices of experts that were dense
-  std::vector<std::string> notes;            // damaged checkpoints passed over; keys of the model that differ
-
-  std::string Summary() const;  // a line for the log
+  // Damaged checkpoints passed over; what of the models differs; with weights_match "some", which parameters are drawn, which
+  // tensors are left and which vocabularies have grown.
+  std::vector<std::string> notes;
+  std::string summary;  // a line for the log
 };
 
-// The checkpoint that the recipe names, or nullopt where it names none. A run's folder stands for its newest whole
-// checkpoint. Errors, located at the recipe's key and of code E209: there is no whole checkpoint; tensors that do not fit
+// The weights that the recipe names, or nullopt where it names none. A run's folder stands for its newest whole
+// checkpoint. Errors, located at the recipe's key and of code E209: there are no whole weights; tensors that do not fit
 // the plan's parameters, by name, with both shapes.
 absl::StatusOr<std::optional<StartPoint>> FindStart(const recipe::Recipe& recipe, const plan::Plan& plan);
 

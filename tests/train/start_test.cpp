@@ -222,10 +222,10 @@ TEST_CASE("start: upcycling without a checkpoint, or without experts, is refused
   };
   CHECK(Contains(
       errors({kExpertSteps}),
-      "E209 --set:8:15: error: training.upcycle makes experts of a dense checkpoint, and none is named"));
+      "E209 --set:8:18: error: training.upcycle makes experts of a dense checkpoint, and none is named"));
   CHECK(Contains(
       errors({"training.weights_from=x"}),
-      "E209 --set:8:15: error: training.upcycle makes experts of a dense checkpoint, and this model has "
+      "E209 --set:8:18: error: training.upcycle makes experts of a dense checkpoint, and this model has "
       "none"));
   CHECK(errors({"training.weights_from=x", kExpertSteps}).empty());
 }

@@ -1,0 +1,259 @@
+// A folder's tensors as the engine's parameters.
+#include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <optional>
+
+#include "engine/base/half.h"
+#include "engine/base/status.h"
+#include "engine/hf/strided.h"
+#include "engine/hf/weights.h"
+#include "engine/model/groups.h"
+
+namespace engine::hf {
+namespace {
+
+using checkpoint::Box;
+using checkpoint::TensorInfo;
+
+constexpr std::int64_t kScaledBlock = 128;  // rows, and columns, of FP8 weights with one scale
+constexpr std::string_view kScaleSuffix = "_scale_inv";
+
+template <typename T>
+T LoadAs(const std::byte* at) {  // of no alignment
+  T value;
+  std::memcpy(&value, at, sizeof value);
+  return value;
+}
+
+// e4m3 without infinities (Micikevicius et al., arXiv:2209.05433): sign, 4 bits of exponent with bias 7, 3 of fraction.
+float FloatFromE4M3(std::uint8_t bits) {
+  const int exponent = bits >> 3 & 15, fraction = bits & 7;
+  float value = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -9)
+                              : std::ldexp(static_cast<float>(8 + fraction), exponent - 10);
+  if (exponent == 15 && fraction == 7) value = std::numeric_limits<float>::quiet_NaN();
+  return (bits & 0x80) != 0 ? -value : value;
+}
+const std::array<float, 256>& E4M3Table() {
+  static const std::array<float, 256> table = [] {
+    std::array<float, 256> values{};
+    for (int i = 0; i < 256; ++i)
+      values[static_cast<std::size_t>(i)] = FloatFromE4M3(static_cast<std::uint8_t>(i));
+    return values;
+  }();
+  return table;
+}
+
+// What is read of one of their tensors.
+struct Stored {
+  const SafetensorsFile* file = nullptr;
+  const StoredTensor* tensor = nullptr;
+  const std::byte* data = nullptr;
+  // Of FP8: the scales [⌈rows/128⌉, ⌈columns/128⌉], and how many columns the tensor has.
+  const std::byte* scales = nullptr;
+  std::int64_t columns = 0;
+};
+
+float ScaleAt(const Stored& stored, std::int64_t element) {
+  const std::int64_t blocks = (stored.columns + kScaledBlock - 1) / kScaledBlock;
+  const std::int64_t row = element / stored.columns / kScaledBlock;
+  return LoadAs<float>(stored.scales + (row * blocks + element % stored.columns / kScaledBlock) * 4);
+}
+
+// Elements first, first + step, … of theirs to `out`.
+template <StoredType kType>
+void Convert(const Stored& stored, std::int64_t first, std::int64_t step, std::int64_t count, float* out,
+             std::int64_t out_step) {
+  const std::byte* data = stored.data;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t at = first + i * step;
+    float value = 0;
+    if constexpr (kType == StoredType::kBF16) value = FloatFromBFloat16(LoadAs<std::uint16_t>(data + 2 * at));
+    if constexpr (kType == StoredType::kF16) value = FloatFromHalf(LoadAs<std::uint16_t>(data + 2 * at));
+    if constexpr (kType == StoredType::kF32) value = LoadAs<float>(data + 4 * at);
+    if constexpr (kType == StoredType::kF64) value = static_cast<float>(LoadAs<double>(data + 8 * at));
+    if constexpr (kType == StoredType::kF8E4M3)
+      value = E4M3Table()[static_cast<std::size_t>(data[at])] * ScaleAt(stored, at);
+    out[i * out_step] = value;
+  }
+}
+
+template <StoredType kType>
+void ConvertRun(const Stored& stored, const StridedRun& run, float* out) {
+  if (run.from_step == 1 && run.to_step == 1) {  // said as constants, which the compiler makes vectors of
+    Convert<kType>(stored, run.from, 1, run.count, out + run.to, 1);
+  } else {
+    Convert<kType>(stored, run.from, run.from_step, run.count, out + run.to, run.to_step);
+  }
+}
+
+using RunFunction = void (*)(const Stored&, const StridedRun&, float*);
+RunFunction FunctionOf(StoredType type) {
+  switch (type) {
+    case StoredType::kBF16:
+      return ConvertRun<StoredType::kBF16>;
+    case StoredType::kF16:
+      return ConvertRun<StoredType::kF16>;
+    case StoredType::kF32:
+      return ConvertRun<StoredType::kF32>;
+    case StoredType::kF64:
+      return ConvertRun<StoredType::kF64>;
+    case StoredType::kF8E4M3:
+      return ConvertRun<StoredType::kF8E4M3>;
+    default:
+      return nullptr;
+  }
+}
+
+// Without dims of size 1.
+Shape Squeezed(const Shape& shape) {
+  Shape squeezed;
+  for (const std::int64_t size : shape) {
+    if (size != 1) squeezed.push_back(size);
+  }
+  return squeezed;
+}
+
+class FolderWeights : public checkpoint::TensorSource {
+ public:
+  FolderWeights(Folder folder, std::vector<Mapping> mappings)
+      : folder_(std::move(folder)), mappings_(std::move(mappings)) {
+    for (std::size_t i = 0; i < mappings_.size(); ++i) {
+      tensors_.push_back({.name = mappings_[i].parameter, .shape = mappings_[i].shape, .dtype = DType::kF32});
+      index_.emplace(mappings_[i].parameter, static_cast<int>(i));
+    }
+  }
+
+  absl::Status Match(const std::vector<std::string>& ignored) {
+    ASSIGN_OR_RETURN(const std::vector<TheirTensor> theirs, TheirTensors(mappings_));
+    for (const TheirTensor& tensor : theirs) MatchTensor(tensor);
+    for (const std::string& name : folder_.names()) {
+      if (stored_.contains(name) || used_.contains(name) || IsIgnored(name, ignored) || IsTwin(name))
+        continue;
+      misfits_.push_back(fmt::format("{} {} is no tensor of this model", name,
+                                     folder_.Find(name)->tensor->shape.ToString()));
+    }
+    if (misfits_.empty()) return absl::OkStatus();
+    constexpr std::size_t kMostNamed = 5;
+    std::string text;
+    for (std::size_t i = 0; i < std::min(misfits_.size(), kMostNamed); ++i)
+      text += (i == 0 ? "" : "; ") + misfits_[i];
+    if (misfits_.size() > kMostNamed) text += fmt::format("; and {} more", misfits_.size() - kMostNamed);
+    return InvalidArgument("{}: the weights are not those of this model: {}", folder_.path(), text);
+  }
+
+  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
+  const TensorInfo* Find(const std::string& tensor) const override {
+    const auto found = index_.find(tensor);
+    return found == index_.end() ? nullptr : &tensors_[static_cast<std::size_t>(found->second)];
+  }
+
+  absl::Status Read(const std::string& tensor, const Box& box, void* out) const override {
+    const auto found = index_.find(tensor);
+    if (found == index_.end()) return NotFound("{} has no parameter {}", folder_.path(), tensor);
+    const Mapping& mapping = mappings_[static_cast<std::size_t>(found->second)];
+    if (!checkpoint::IsInside(box, mapping.shape)) {
+      return InvalidArgument("{} of {} is no part of {}", checkpoint::ToString(box), tensor,
+                             mapping.shape.ToString());
+    }
+    for (const Part& part : mapping.parts) {
+      const std::optional<Box> common = checkpoint::Intersect(box, part.box);
+      if (!common) continue;
+      const Stored& stored = stored_.at(part.tensor);
+      const RunFunction convert = FunctionOf(stored.tensor->type);
+      ForEachStridedRun(StridedCopyOf(*common, part, box),
+                        [&](const StridedRun& run) { convert(stored, run, static_cast<float*>(out)); });
+      stored.file->Release(*stored.tensor);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  void MatchTensor(const TheirTensor& tensor) {
+    const std::optional<Folder::Entry> entry = folder_.Find(tensor.name);
+    if (!entry) {
+      misfits_.push_back(fmt::format("{} {} is not there", tensor.name, tensor.shape.ToString()));
+      return;
+    }
+    const StoredTensor& found = *entry->tensor;
+    if (Squeezed(found.shape) != Squeezed(tensor.shape)) {
+      misfits_.push_back(fmt::format("{} is {}, and the config asks for {}", tensor.name,
+                                     found.shape.ToString(), tensor.shape.ToString()));
+    }
+    Stored stored{.file = entry->file, .tensor = &found, .data = entry->file->DataOf(found).data()};
+    if (FunctionOf(found.type) == nullptr) {
+      misfits_.push_back(
+          fmt::format("{} is of type {}, and weights are F64, F32, F16, BF16 or F8_E4M3 "
+                      "with scales",
+                      tensor.name, Name(found.type)));
+    } else if (found.type == StoredType::kF8E4M3) {
+      MatchScales(tensor, found, &stored);
+    }
+    stored_.emplace(tensor.name, stored);
+  }
+
+  void MatchScales(const TheirTensor& tensor, const StoredTensor& found, Stored* stored) {
+    const std::string name = tensor.name + std::string(kScaleSuffix);
+    const std::optional<Folder::Entry> scales = folder_.Find(name);
+    used_.insert(name);
+    if (!scales || found.shape.rank() != 2) {
+      misfits_.push_back(fmt::format("{} is of type F8_E4M3, and {} is not there", tensor.name, name));
+      return;
+    }
+    const auto blocks = [](std::int64_t size) { return (size + kScaledBlock - 1) / kScaledBlock; };
+    const Shape expected = {blocks(found.shape[0]), blocks(found.shape[1])};
+    if (scales->tensor->type != StoredType::kF32 || scales->tensor->shape != expected) {
+      misfits_.push_back(fmt::format("{} is {} {}, and blocks of 128 × 128 have scales F32 {}", name,
+                                     Name(scales->tensor->type), scales->tensor->shape.ToString(),
+                                     expected.ToString()));
+      return;
+    }
+    stored->scales = scales->file->DataOf(*scales->tensor).data();
+    stored->columns = found.shape[1];
+  }
+
+  static bool IsIgnored(const std::string& name, const std::vector<std::string>& ignored) {
+    return std::any_of(ignored.begin(), ignored.end(),
+                       [&](const std::string& pattern) { return model::Matches(pattern, name); });
+  }
+
+  // Whether a tensor has the bytes of one that is used: a head that is tied, written nevertheless.
+  bool IsTwin(const std::string& name) const {
+    const Folder::Entry entry = *folder_.Find(name);
+    const auto bytes = entry.file->DataOf(*entry.tensor);
+    const bool twin = std::any_of(stored_.begin(), stored_.end(), [&](const auto& other) {
+      const StoredTensor& tensor = *other.second.tensor;
+      if (tensor.type != entry.tensor->type || tensor.shape != entry.tensor->shape || bytes.empty())
+        return false;
+      const bool equal = std::memcmp(other.second.data, bytes.data(), bytes.size()) == 0;
+      other.second.file->Release(tensor);
+      return equal;
+    });
+    entry.file->Release(*entry.tensor);
+    return twin;
+  }
+
+  Folder folder_;
+  std::vector<Mapping> mappings_;
+  std::vector<TensorInfo> tensors_;
+  absl::flat_hash_map<std::string, int> index_;
+  absl::flat_hash_map<std::string, Stored> stored_;  // by their name
+  absl::flat_hash_set<std::string> used_;            // beside those
+  std::vector<std::string> misfits_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<checkpoint::TensorSource>> OpenWeights(
+    Folder folder, std::vector<Mapping> mappings, const std::vector<std::string>& ignored) {
+  auto weights = std::make_unique<FolderWeights>(std::move(folder), std::move(mappings));
+  RETURN_IF_ERROR(weights->Match(ignored));
+  return weights;
+}
+
+}  // namespace engine::hf

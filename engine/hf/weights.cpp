@@ -1,1 +1,0 @@
-#include "engine/hf/weights.h"
