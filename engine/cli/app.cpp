@@ -84,6 +84,7 @@ void AddCommands(CLI::App* app, int* exit_code) {
   AddDataCommand(*app, exit_code);
   AddCheckpointCommand(*app, exit_code);
   AddImportCommand(*app, exit_code);
+  AddExportCommand(*app, exit_code);
   AddDoctorCommand(*app, exit_code);
   AddHelpCommand(*app, exit_code);
   AddCompletionCommand(*app, exit_code);

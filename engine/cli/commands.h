@@ -21,6 +21,7 @@ void AddGenerateCommand(CLI::App& app, int* exit_code);
 void AddDataCommand(CLI::App& app, int* exit_code);
 void AddCheckpointCommand(CLI::App& app, int* exit_code);
 void AddImportCommand(CLI::App& app, int* exit_code);
+void AddExportCommand(CLI::App& app, int* exit_code);
 void AddDoctorCommand(CLI::App& app, int* exit_code);
 void AddHelpCommand(CLI::App& app, int* exit_code);
 void AddCompletionCommand(CLI::App& app, int* exit_code);

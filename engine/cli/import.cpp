@@ -11,11 +11,15 @@
 #include <vector>
 
 #include "engine/base/file.h"
+#include "engine/base/print.h"
 #include "engine/base/status.h"
+#include "engine/base/units.h"
 #include "engine/cli/commands.h"
+#include "engine/cli/device.h"
 #include "engine/cli/recipe_options.h"
 #include "engine/import/megatron_flags.h"
 #include "engine/import/megatron_import.h"
+#include "engine/train/hf_import.h"
 
 namespace engine::cli {
 namespace {
@@ -85,10 +89,56 @@ int ImportMegatron(const ImportArguments& arguments) {
   return import.ok() ? 0 : 1;
 }
 
+struct HfArguments {
+  std::string folder;
+  std::string out;
+  std::string recipe;
+};
+
+absl::Status ImportHuggingFace(const HfArguments& arguments) {
+  train::HfImport import;
+  if (arguments.out.empty()) {
+    ASSIGN_OR_RETURN(import, train::RecipeOfHf(arguments.folder));
+    if (WriteRecipe(arguments.recipe, import.recipe) != 0) return Unavailable("the recipe was not written");
+  } else {
+    ASSIGN_OR_RETURN(const state::Device device, MakeDevice({}, {.kind = "cpu", .threads = 0}));
+    ASSIGN_OR_RETURN(import, train::ImportHf(arguments.folder, arguments.out, device.profile));
+  }
+  for (const std::string& note : import.notes) Print(stderr, "note: {}\n", note);
+  Print(stdout, "{}: {}, {} parameters, in {}\n", arguments.folder, import.family,
+        WithThousands(import.parameters), arguments.out.empty() ? arguments.recipe : arguments.out);
+  return absl::OkStatus();
+}
+
+void AddHfCommand(CLI::App& import, int* exit_code) {
+  CLI::App* hf = import.add_subcommand(
+      "hf", "Make a run, or a recipe, of the folder of a Hugging Face model: config.json and *.safetensors");
+  const auto arguments = std::make_shared<HfArguments>();
+  hf->add_option("folder", arguments->folder, "The model's folder")->required()->type_name("DIR");
+  CLI::Option* out =
+      hf->add_option("--out", arguments->out,
+                     "Write a run's folder: recipe.toml, the weights as a checkpoint of iteration 0, and the "
+                     "files that go with them")
+          ->type_name("DIR");
+  CLI::Option* recipe =
+      hf->add_option("--recipe", arguments->recipe,
+                     "Write a recipe alone, whose runs read their first weights from the model's folder")
+          ->type_name("RECIPE.toml")
+          ->excludes(out);
+  hf->footer("Exit codes: 0 imported; 1 the folder cannot be a model here; 2 wrong options");
+  hf->callback([arguments, exit_code, out, recipe] {
+    if (out->empty() && recipe->empty()) throw CLI::RequiredError("--out or --recipe");
+    const absl::Status status = ImportHuggingFace(*arguments);
+    if (!status.ok()) Print(stderr, "engine import: {}\n", Message(status));
+    *exit_code = status.ok() ? 0 : 1;
+  });
+}
+
 }  // namespace
 
 void AddImportCommand(CLI::App& app, int* exit_code) {
-  CLI::App* command = app.add_subcommand("import", "Make a recipe of another framework's run");
+  CLI::App* command =
+      app.add_subcommand("import", "Make a recipe of another program's run, or a run of its model");
   command->require_subcommand(1);
   CLI::App* megatron = command->add_subcommand(
       "megatron", "Make a recipe of a Megatron-LM launch script (bash), or of a file of its flags");
@@ -110,6 +160,7 @@ void AddImportCommand(CLI::App& app, int* exit_code) {
   CLI::Option* flags =
       megatron->add_flag("--flags", arguments->flags, "Print the flags that are known, as a Markdown table");
   megatron->footer("Exit codes: 0 imported; 1 the script cannot be a recipe; 2 wrong options");
+  AddHfCommand(*command, exit_code);
   megatron->callback([arguments, file, flags, exit_code] {
     if (file->empty() && flags->empty()) throw CLI::RequiredError("file");
     *exit_code = ImportMegatron(*arguments);
