@@ -32,16 +32,6 @@ std::int64_t SpanWithin(const Part& part, int outer) {
   return span;
 }
 
-// Whether 16 bits hold every value exactly (a NaN stays one); the first that they do not.
-const float* FirstRounded(std::span<const float> values, StoredType type) {
-  for (const float& value : values) {
-    const float stored = type == StoredType::kBF16 ? FloatFromBFloat16(BFloat16FromFloat(value))
-                                                   : FloatFromHalf(HalfFromFloat(value));
-    if (stored != value && !std::isnan(value)) return &value;
-  }
-  return nullptr;
-}
-
 }  // namespace
 
 absl::StatusOr<ExportedTensors> ExportedTensors::Create(const checkpoint::TensorSource& source,
@@ -70,7 +60,7 @@ absl::StatusOr<ExportedTensors> ExportedTensors::Create(const checkpoint::Tensor
 }
 
 absl::Status ExportedTensors::FillPart(const Part& part, const std::string& parameter, std::int64_t begin,
-                                       std::int64_t end, std::vector<float>* values) const {
+                                       std::int64_t end) {
   Box box = part.box;
   const int outer = OuterDimOf(part);
   if (outer >= 0) {
@@ -83,45 +73,66 @@ absl::Status ExportedTensors::FillPart(const Part& part, const std::string& para
     box.start[outer] += first;
     box.count[outer] = last - first;
   }
-  std::vector<float> ours(static_cast<std::size_t>(box.count.elements()));
-  RETURN_IF_ERROR(source_->Read(parameter, box, ours.data()));
-  ForEachStridedRun(StridedCopyOf(box, part, box), [&](const StridedRun& run) {
-    for (std::int64_t i = 0; i < run.count; ++i) {
-      const std::int64_t at = run.from + i * run.from_step;
-      if (at < begin || at >= end) continue;
-      (*values)[static_cast<std::size_t>(at - begin)] =
-          ours[static_cast<std::size_t>(run.to + i * run.to_step)];
+  const StridedCopy copy = StridedCopyOf(box, part, box);
+  const bool as_it_lies = copy.dims.empty() ||
+                          (copy.dims.size() == 1 && copy.dims[0].from_step == 1 && copy.dims[0].to_step == 1);
+  const std::int64_t elements = box.count.elements();
+  if (as_it_lies && copy.from >= begin && copy.from + elements <= end)
+    return source_->Read(parameter, box, values_.data() + (copy.from - begin));
+  if (static_cast<std::int64_t>(ours_.size()) < elements) ours_.resize(static_cast<std::size_t>(elements));
+  RETURN_IF_ERROR(source_->Read(parameter, box, ours_.data()));
+  float* values = values_.data() - begin;
+  ForEachStridedRun(copy, [&](const StridedRun& run) {
+    // Of the run's elements, those within [begin, end).
+    const std::int64_t step = run.from_step;
+    const std::int64_t first = run.from >= begin ? 0 : (begin - run.from + step - 1) / step;
+    const std::int64_t last = run.from >= end ? 0 : std::min(run.count, (end - run.from + step - 1) / step);
+    const float* ours = ours_.data() + run.to;
+    if (step == 1 && run.to_step == 1) {
+      if (first < last) std::copy(ours + first, ours + last, values + run.from + first);
+      return;
     }
+    for (std::int64_t i = first; i < last; ++i) values[run.from + i * step] = ours[i * run.to_step];
   });
   return absl::OkStatus();
 }
 
 absl::Status ExportedTensors::Fill(const TensorDeclaration& declared, std::int64_t row, std::int64_t rows,
-                                   std::span<std::byte> out) const {
+                                   std::span<std::byte> out) {
   const auto found = index_.find(declared.name);
   if (found == index_.end()) return NotFound("there is no tensor {}", declared.name);
   const TheirTensor& tensor = tensors_[static_cast<std::size_t>(found->second)];
   const std::int64_t width = tensor.shape.rank() == 0 ? 1 : tensor.shape.elements(1, tensor.shape.rank());
-  std::vector<float> values(static_cast<std::size_t>(rows * width));
+  const auto elements = static_cast<std::size_t>(rows * width);
+  if (values_.size() < elements) values_.resize(elements);
   for (const auto& [mapping, part] : tensor.parts) {
     const Mapping& ours = mappings_[static_cast<std::size_t>(mapping)];
     RETURN_IF_ERROR(FillPart(ours.parts[static_cast<std::size_t>(part)], ours.parameter, row * width,
-                             (row + rows) * width, &values));
+                             (row + rows) * width));
   }
+  const std::span<const float> values(values_.data(), elements);
   if (type_ == StoredType::kF32) {
     std::memcpy(out.data(), values.data(), out.size());
     return absl::OkStatus();
   }
-  if (const float* rounded = exact_ ? FirstRounded(values, type_) : nullptr; rounded != nullptr) {
-    return FailedPrecondition("{} holds {}, which {} cannot say exactly", declared.name, *rounded,
-                              Name(type_));
-  }
-  std::vector<std::uint16_t> stored(values.size());
+  if (rounded_.size() < elements) rounded_.resize(elements);
   if (type_ == StoredType::kBF16)
-    BFloat16FromFloats(values, stored.data());
+    BFloat16FromFloats(values, rounded_.data());
   else
-    HalfFromFloats(values, stored.data());
-  std::memcpy(out.data(), stored.data(), out.size());
+    HalfFromFloats(values, rounded_.data());
+  if (exact_) RETURN_IF_ERROR(CheckExact(declared.name, values));
+  std::memcpy(out.data(), rounded_.data(), out.size());
+  return absl::OkStatus();
+}
+
+absl::Status ExportedTensors::CheckExact(const std::string& name, std::span<const float> values) const {
+  const auto back = [&](std::size_t i) {
+    return type_ == StoredType::kBF16 ? FloatFromBFloat16(rounded_[i]) : FloatFromHalf(rounded_[i]);
+  };
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (back(i) == values[i] || std::isnan(values[i])) continue;
+    return FailedPrecondition("{} holds {}, which {} cannot say exactly", name, values[i], Name(type_));
+  }
   return absl::OkStatus();
 }
 

@@ -28,13 +28,14 @@ class ExportedTensors {
   // In the order of the mappings.
   const std::vector<TensorDeclaration>& declarations() const { return declarations_; }
   // Rows of a declared tensor (FillRows). FailedPrecondition, with the tensor and a value of it, for one that would be
-  // rounded.
+  // rounded. By one thread at a time.
   absl::Status Fill(const TensorDeclaration& tensor, std::int64_t row, std::int64_t rows,
-                    std::span<std::byte> out) const;
+                    std::span<std::byte> out);
 
  private:
-  absl::Status FillPart(const Part& part, const std::string& parameter, std::int64_t begin, std::int64_t end,
-                        std::vector<float>* values) const;
+  absl::Status FillPart(const Part& part, const std::string& parameter, std::int64_t begin, std::int64_t end);
+
+  absl::Status CheckExact(const std::string& name, std::span<const float> values) const;
 
   const checkpoint::TensorSource* source_ = nullptr;
   std::vector<Mapping> mappings_;
@@ -43,6 +44,9 @@ class ExportedTensors {
   absl::flat_hash_map<std::string, int> index_;
   StoredType type_ = StoredType::kF32;
   bool exact_ = false;
+  // Of the rows at hand, theirs and ours: used again and again, so that their pages are touched once.
+  std::vector<float> values_, ours_;
+  std::vector<std::uint16_t> rounded_;
 };
 
 }  // namespace engine::hf

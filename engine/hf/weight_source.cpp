@@ -21,7 +21,8 @@ namespace {
 using checkpoint::Box;
 using checkpoint::TensorInfo;
 
-constexpr std::int64_t kScaledBlock = 128;  // rows, and columns, of FP8 weights with one scale
+constexpr std::int64_t kPiece = std::int64_t{1} << 22;  // elements that are asked of the disk at a time
+constexpr std::int64_t kScaledBlock = 128;              // rows, and columns, of FP8 weights with one scale
 constexpr std::string_view kScaleSuffix = "_scale_inv";
 
 template <typename T>
@@ -119,6 +120,29 @@ Shape Squeezed(const Shape& shape) {
   return squeezed;
 }
 
+// Asks the disk for what a copy is going to read, before it does. Elements of a copy that goes back and forth are asked for
+// once.
+class Prefetcher {
+ public:
+  Prefetcher(const Stored& stored, const StridedCopy& copy)
+      : stored_(stored), asked_(copy.from), end_(copy.from + 1) {
+    for (const StridedDim& dim : copy.dims) end_ += (dim.count - 1) * dim.from_step;
+  }
+  // Before the elements up to `last` are read.
+  void Reach(std::int64_t last) {
+    const std::int64_t bytes = BitsOf(stored_.tensor->type) / 8;
+    while (asked_ <= last && asked_ < end_) {
+      const std::int64_t count = std::min(kPiece, end_ - asked_);
+      stored_.file->Prefetch(*stored_.tensor, asked_ * bytes, count * bytes);
+      asked_ += count;
+    }
+  }
+
+ private:
+  const Stored& stored_;
+  std::int64_t asked_, end_;  // elements
+};
+
 class FolderWeights : public checkpoint::TensorSource {
  public:
   FolderWeights(Folder folder, std::vector<Mapping> mappings)
@@ -166,8 +190,18 @@ class FolderWeights : public checkpoint::TensorSource {
       if (!common) continue;
       const Stored& stored = stored_.at(part.tensor);
       const RunFunction convert = FunctionOf(stored.tensor->type);
-      ForEachStridedRun(StridedCopyOf(*common, part, box),
-                        [&](const StridedRun& run) { convert(stored, run, static_cast<float*>(out)); });
+      const StridedCopy copy = StridedCopyOf(*common, part, box);
+      Prefetcher prefetcher(stored, copy);
+      ForEachStridedRun(copy, [&](const StridedRun& run) {
+        // A long run in pieces, each of which is asked of the disk before it is read.
+        for (std::int64_t begin = 0; begin < run.count; begin += kPiece) {
+          const StridedRun piece = {run.from + begin * run.from_step, run.from_step,
+                                    run.to + begin * run.to_step, run.to_step,
+                                    std::min(kPiece, run.count - begin)};
+          prefetcher.Reach(piece.from + (piece.count - 1) * piece.from_step);
+          convert(stored, piece, static_cast<float*>(out));
+        }
+      });
       stored.file->Release(*stored.tensor);
     }
     return absl::OkStatus();

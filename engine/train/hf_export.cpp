@@ -104,7 +104,7 @@ absl::StatusOr<HfExport> ExportHf(const std::string& run, const std::string& out
       std::vector<hf::Mapping> mappings,
       hf::MappingsOf(model.rows, model.sizes, hf::ParametersOf(hf::GraphOfRecipe(loaded.recipe))));
   const bool exact = options.dtype.empty();
-  ASSIGN_OR_RETURN(const hf::ExportedTensors tensors,
+  ASSIGN_OR_RETURN(hf::ExportedTensors tensors,
                    hf::ExportedTensors::Create(reader, std::move(mappings), type.stored, exact));
   ASSIGN_OR_RETURN(hf::FolderWriter writer, hf::FolderWriter::Create(out));
   const absl::Status written =
