@@ -12,10 +12,10 @@
 namespace engine::train {
 
 struct HfExportOptions {
-  std::string dtype;                                  // bf16, fp16 or fp32; empty: that of the model's source
+  std::string dtype = {};                             // bf16, fp16 or fp32; empty: that of the model's source
   std::int64_t shard_bytes = hf::kDefaultShardBytes;  // of a file of weights, at most
-  std::string family;                                 // empty: the one that expresses the recipe exactly
-  std::optional<std::int64_t> iteration;              // nothing: that of the newest whole checkpoint
+  std::string family = {};                            // empty: the one that expresses the recipe exactly
+  std::optional<std::int64_t> iteration = {};         // nothing: that of the newest whole checkpoint
 };
 
 struct HfExport {

@@ -201,6 +201,54 @@ TEST_CASE("start: what does not fit is refused where the recipe names the checkp
                  "has experts of its own, so that none is made of a dense part"));
 }
 
+TEST_CASE(
+    "start: with weights_match some, what either side lacks is drawn or left, and listed, in any layout") {
+  const StartRuns runs;
+  MustRun(runs.Recipe({}), runs.dense);
+  const std::string some = "training.weights_match=some";
+  const std::string deep = "model.dims={ L = 4 }", flat = "model.dims={ L = 1 }",
+                    large = "model.dims={ V = 300 }";
+  CHECK(Contains(runs.Refused(runs.Still({deep})), "hint: weights_match = \"some\" draws what is not there"));
+  CHECK(Contains(runs.Refused(runs.Still({flat})), "hint: weights_match = \"some\""));
+  CHECK(Contains(runs.Refused(runs.Still({large})), "hint: weights_match = \"some\""));
+
+  const auto before = WeightsAlone(runs.dense, 3);
+  const std::string notes = MustRunAndNote(runs.Still({deep, some}), runs / "deep").notes;
+  CHECK(Contains(notes, "has them not: layers.2 to layers.3 (12 tensors)"));
+  const auto deeper = WeightsAlone(runs / "deep", 1);
+  for (const auto& [name, values] : before) CHECK((deeper.at(name) == values));
+  MustRun(runs.Recipe({deep, "optimizer.learning_rate=0", "training.iterations=1", "training.seed=6"}),
+          runs / "drawn");
+  const std::string added = "layers.3.mlp.fc1.weight";
+  CHECK((deeper.at(added) == WeightsAlone(runs / "drawn", 1).at(added)));
+
+  CHECK(Contains(MustRunAndNote(runs.Still({flat, some}), runs / "flat").notes,
+                 "as the model has no place for them: layers.1 (6 tensors)"));
+
+  CHECK(Contains(MustRunAndNote(runs.Still({large, some}), runs / "large").notes,
+                 "embedding.tokens: rows 257 to 299 are the mean of the 257 of"));
+  const auto larger = WeightsAlone(runs / "large", 1);
+  for (const char* name : {"embedding.tokens", "head.weight"}) {
+    const std::vector<float>& old = before.at(name);
+    const std::vector<float>& now = larger.at(name);
+    REQUIRE(now.size() == 300 * 16);
+    for (size_t column = 0; column < 16; ++column) {
+      double sum = 0;
+      for (size_t row = 0; row < 257; ++row) sum += old[row * 16 + column];
+      for (size_t row = 257; row < 300; ++row)
+        CHECK(now[row * 16 + column] == doctest::Approx(sum / 257).epsilon(1e-6));
+    }
+    CHECK((std::vector<float>(now.begin(), now.begin() + 257 * 16) == old));
+  }
+  for (const char* layout : {"tp=2", "dp=2 zero_stage=3", "pp=2 tp=2"}) {
+    INFO(layout);
+    std::vector<std::string> sets = KeysOf(layout);
+    sets.insert(sets.end(), {large, some});
+    MustRun(runs.Still(sets), runs / layout);
+    CHECK((WeightsAlone(runs / layout, 1) == larger));
+  }
+}
+
 TEST_CASE("start: upcycling without a checkpoint, or without experts, is refused by engine check") {
   const StartRuns runs;
   const auto errors = [&](const std::vector<std::string>& more) {
