@@ -127,6 +127,8 @@ json Merged(const Family& family, const json& source, const json& derived, bool 
 struct Candidate {
   std::optional<ExportedModel> model;
   std::vector<std::string> differences;
+  bool has_config =
+      false;  // of the family, which comes to some model; else the differences are why there is none
 };
 
 Candidate Exported(const Family& family, json config, const ImportedModel& imported) {
@@ -134,7 +136,8 @@ Candidate Exported(const Family& family, json config, const ImportedModel& impor
                                  .config = std::move(config),
                                  .rows = imported.rows,
                                  .sizes = imported.sizes},
-          .differences = {}};
+          .differences = {},
+          .has_config = true};
 }
 
 // A config that keeps as much of the source as holds.
@@ -169,6 +172,7 @@ Candidate TryFamily(const Family& family, const recipe::Recipe& recipe, const gr
   if (!complete) return candidate;
   ImportedModel imported;
   candidate.differences = DifferencesFrom(derived, family, ours, &imported);
+  candidate.has_config = !imported.family.empty();
   if (candidate.differences.empty()) return Exported(family, std::move(derived), imported);
   return candidate;
 }
@@ -224,19 +228,20 @@ absl::StatusOr<ExportedModel> ExportConfig(const recipe::Recipe& recipe, const j
                            fmt::join(FamilyNames(), ", "));
   }
   const Family* nearest = nullptr;
-  std::vector<std::string> differences;
+  Candidate least;
   for (const Family* candidate : candidates) {
     Candidate tried = TryFamily(*candidate, recipe, ours, view,
                                 source != nullptr && IsOf(*candidate, own) ? &own : nullptr);
     if (tried.model) return *std::move(tried.model);
-    if (nearest != nullptr && tried.differences.size() >= differences.size()) continue;
+    const auto distance = [](const Candidate& c) { return std::pair(!c.has_config, c.differences.size()); };
+    if (nearest != nullptr && distance(tried) >= distance(least)) continue;
     nearest = candidate;
-    differences = std::move(tried.differences);
+    least = std::move(tried);
   }
   std::string text =
       fmt::format("no family expresses this model exactly; from {}, the nearest, it differs:", nearest->name);
   if (!family.empty()) text = fmt::format("the family {} does not express this model exactly:", family);
-  for (const std::string& difference : differences) text += "\n  " + difference;
+  for (const std::string& difference : least.differences) text += "\n  " + difference;
   return absl::FailedPreconditionError(text);
 }
 

@@ -22,7 +22,13 @@ struct ImportedModel {
   std::vector<WeightRow> rows;
   Sizes sizes;
   std::vector<std::string> ignored;  // patterns of tensors that are no parameters: "*.rotary_emb.inv_freq"
+  // Rows of the same parameters for other forms that files come in: without a prefix, or with all experts in one tensor.
+  std::vector<WeightRow> other_rows;
 };
+
+// The rows by which a folder with tensors of these names is read: of a parameter that has rows for several forms, the first one
+// whose tensors are there; where none are, the row of the usual form.
+std::vector<WeightRow> RowsFor(const ImportedModel& model, const std::vector<std::string>& names);
 
 // Accounts for every key of `config`: used, known to be irrelevant, or named. Errors, InvalidArgument: "PATH: error: …" with
 // the keys that ask for what is not supported, all of them at once, and what would be right; an unknown model_type with the

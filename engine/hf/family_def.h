@@ -54,6 +54,7 @@ struct Importing {
   Draft draft;
   Sizes sizes;
   std::vector<WeightRow> rows;
+  std::vector<WeightRow> other_rows;
   std::vector<std::string> ignored;  // patterns of tensors
   Remarks notes;
   Remarks* problems;
@@ -88,6 +89,8 @@ struct Family {
   std::vector<Feature> features = {};
   std::vector<WeightRow> weights = {};
   std::vector<std::string> ignored = {};  // tensors that are no parameters
+  // The same parameters in other forms that files come in: without a prefix, or with all experts in one tensor.
+  std::vector<WeightRow> other_weights = {};
   // Where the keys stand in an object of their own, beside those of an image tower: its name, and the keys that may be
   // around it. Such a family can be imported only.
   std::string_view nested = {};

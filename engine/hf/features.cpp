@@ -221,6 +221,70 @@ KeyRow NoBias(std::string_view key) {
   return {.key = key, .is = Is::kUnread, .initial = false, .note = "the family has no such biases"};
 }
 
+KeyRow Count(std::string_view key, json initial, std::string_view to, Place from) {
+  return {.key = key, .is = Is::kCount, .initial = std::move(initial), .to = {to}, .from = from};
+}
+
+KeyRow Act(std::string_view key, std::string_view initial, const std::vector<std::string_view>& places,
+           std::string_view node) {
+  return {.key = key, .is = Is::kAct, .initial = initial, .to = places, .from = ActOf(node)};
+}
+
+KeyRow Dropout(std::string_view key) {
+  return {.key = key, .is = Is::kIgnored, .note = "the recipe has no dropout"};
+}
+
+Feature HeadWidth(std::string_view width_key, std::string_view heads_key) {
+  return {.keys = {},
+          .read =
+              [=](Importing& in) {
+                const auto width = in.draft.Dim("D"), heads = in.draft.Dim("H");
+                if (!width || !heads) return;  // reported
+                if (*width % *heads != 0)
+                  return in.Problem(fmt::format("{} = {}: it is no multiple of {} = {}", width_key, *width,
+                                                heads_key, *heads));
+                in.draft.SetDim("E", *width / *heads);
+              },
+          .write = [](Exporting&) {}};
+}
+
+std::vector<KeyRow> OldSizes(const OldDefaults& defaults) {
+  constexpr std::string_view kSummary = "of classifiers";
+  std::vector<KeyRow> rows = {
+      Count("n_embd", defaults.width, "D", DimOf("embedding.tokens", 1)),
+      Count("n_layer", defaults.layers, "L", LayersOf("layers")),
+      Count("n_head", defaults.heads, "H", InputDim("layers.0.attention.core", 0, 2)),
+      Count("n_inner", "4*D", "F", InputDim("layers.0.mlp.fc2", 0, 2)),
+      Count("vocab_size", defaults.vocab, "V", DimOf("embedding.tokens", 0)),
+      Act("activation_function", defaults.act, {defaults.act_place}, "layers.0.mlp.activation"),
+      Dropout("attn_pdrop"),
+      Dropout("embd_pdrop"),
+      Dropout("resid_pdrop")};
+  for (const std::string_view key : {"summary_activation", "summary_first_dropout", "summary_proj_to_labels",
+                                     "summary_type", "summary_use_proj"})
+    rows.push_back({.key = key, .is = Is::kIgnored, .note = kSummary});
+  return rows;
+}
+
+std::string Decimal(double value) {
+  std::string text = fmt::format("{}", value);
+  return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
+}
+
+std::vector<WeightRow> WithBiases(const std::vector<std::pair<std::string, std::string>>& modules) {
+  std::vector<WeightRow> rows;
+  for (const auto& [ours, theirs] : modules) {
+    for (const char* kind : {".weight", ".bias"}) rows.push_back(Same(ours + kind, theirs + kind));
+  }
+  return rows;
+}
+
+std::vector<KeyRow> WithoutKeys(std::vector<KeyRow> rows, const std::vector<std::string_view>& keys) {
+  std::erase_if(
+      rows, [&](const KeyRow& row) { return std::find(keys.begin(), keys.end(), row.key) != keys.end(); });
+  return rows;
+}
+
 WeightRow Same(std::string ours, std::string theirs) {
   return {.ours = std::move(ours), .theirs = {std::move(theirs)}};
 }
@@ -246,6 +310,11 @@ std::vector<WeightRow> LlamaWeights(const std::string& prefix, const std::string
     rows.push_back(Same(ours("mlp.fc2"), theirs("mlp.down_proj")));
   }
   return rows;
+}
+
+std::vector<WeightRow> WithoutMlp(std::vector<WeightRow> rows) {
+  return Without(std::move(rows), {"layers.{l}.mlp.fc1.weight", "layers.{l}.mlp.fc1.bias",
+                                   "layers.{l}.mlp.fc2.weight", "layers.{l}.mlp.fc2.bias"});
 }
 
 std::vector<WeightRow> Without(std::vector<WeightRow> rows, const std::vector<std::string>& ours) {

@@ -171,6 +171,7 @@ void FillSizes(const Draft& draft, Sizes* sizes) {
   for (const auto& [name, place] : places) {
     if (*place == 0) *place = draft.Dim(name).value_or(0);
   }
+  if (sizes->kv_heads == 0) sizes->kv_heads = sizes->heads;
 }
 
 const Family* FamilyOfType(const std::string& type) {
@@ -226,6 +227,7 @@ void ReadAround(const Family& family, const json& config, Importing* inner) {
                .draft = Draft(""),
                .sizes = {},
                .rows = {},
+               .other_rows = {},
                .ignored = {},
                .notes = {},
                .problems = inner->problems};
@@ -262,6 +264,7 @@ absl::StatusOr<ImportedModel> ImportFor(const json& config, const std::string& p
                .draft = Draft(family->blocks),
                .sizes = {},
                .rows = family->weights,
+               .other_rows = family->other_weights,
                .ignored = family->ignored,
                .notes = {},
                .problems = &problems,
@@ -275,7 +278,8 @@ absl::StatusOr<ImportedModel> ImportFor(const json& config, const std::string& p
                       .notes = std::move(in.notes),
                       .rows = std::move(in.rows),
                       .sizes = in.sizes,
-                      .ignored = std::move(in.ignored)};
+                      .ignored = std::move(in.ignored),
+                      .other_rows = std::move(in.other_rows)};
   // What is wrong with the numbers together: heads that do not make whole groups, an odd width of heads.
   const auto graph = GraphOfText(model.recipe, path);
   if (absl::IsNotFound(graph.status())) return graph.status();  // of the installation's blocks

@@ -74,6 +74,8 @@ class Cutter {
       case How::kQkvRows:
       case How::kQkvColumns:
         return CutQkv(box, from, expert);
+      case How::kAllExperts:
+        return CutAllExperts(box);
       case How::kRopeLast:
         return CutRopeLast(box, from, expert);
       case How::kHeadRows:
@@ -187,6 +189,16 @@ class Cutter {
         part.their_begin = (which == 1 ? sizes_.heads * head : (sizes_.heads + groups) * head) * row;
       parts_->push_back(std::move(part));
     }
+    return true;
+  }
+
+  bool CutAllExperts(const Box& box) {
+    const int last = shape_.rank() - 1;
+    if (last < 2) return false;
+    Part part = NewPart(0, 0, box);
+    part.shape = {shape_[0], shape_.elements(1, last), shape_[last]};
+    SetStrides(part, 0, shape_.rank(), 1);
+    parts_->push_back(std::move(part));
     return true;
   }
 

@@ -61,6 +61,7 @@ absl::StatusOr<ModelFolder> OpenModelFolder(const std::string& folder) {
   ASSIGN_OR_RETURN(opened.config, ReadConfig(folder));
   ASSIGN_OR_RETURN(opened.model, ImportConfig(opened.config, path));
   ASSIGN_OR_RETURN(Folder weights, Folder::Open(folder));
+  opened.model.rows = RowsFor(opened.model, weights.names());
   ASSIGN_OR_RETURN(const graph::Graph graph, GraphOfText(opened.model.recipe, path));
   ASSIGN_OR_RETURN(std::vector<Mapping> mappings,
                    MappingsOf(opened.model.rows, opened.model.sizes, ParametersOf(graph)));

@@ -38,11 +38,6 @@ class TableWriter {
   }
 
  private:
-  static std::string Decimal(double value) {
-    std::string text = fmt::format("{}", value);
-    return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
-  }
-
   Importing& in_;
   std::string prefix_;
 };
@@ -157,12 +152,12 @@ void ReadRotaryTable(ConfigKeys& keys, Importing& in, const RopeOptions& options
   TableWriter table(in, options.table);
   table.Set("base", keys.Number("rope_theta", kLeastBase, 1e15).value_or(options.theta));
   const double partial = keys.Number("partial_rotary_factor", 0, 1).value_or(options.partial);
-  const std::int64_t head = in.Dim("E");
+  const std::int64_t head = in.Dim(options.head);
   const auto width = static_cast<std::int64_t>(static_cast<double>(head) * partial);
   if (options.whole && width != head) {
     return in.Problem(fmt::format("{} = {}: this family rotates whole heads", options.partial_key, partial));
   }
-  if (in.draft.Dim("E") && (width < 2 || width % 2 != 0)) {
+  if (in.draft.Dim(options.head) && (width < 2 || width % 2 != 0)) {
     in.Problem(fmt::format(
         "{} of a head's {} features would be rotated: an even number from 2 on is supported", width, head));
   }
@@ -209,6 +204,10 @@ std::optional<Rotation> RotationOfLayer(const GraphView& view, std::string_view 
     return Rotation{.attributes = &node->attributes, .head = shape[shape.rank() - 1]};
   }
   return std::nullopt;
+}
+
+std::int64_t LongestSequence(const recipe::Recipe& recipe) {
+  return std::max({recipe.model.max_positions, recipe.data.sequence_length, std::int64_t{1}});
 }
 
 namespace {
@@ -297,6 +296,15 @@ void ReadRope(Importing& in, const RopeOptions& given) {
   }
   ConfigKeys keys(*table, name + ".", in.problems);
   ReadRotaryTable(keys, in, options, positions, original);
+  for (const std::string_view more : options.more_tables) {
+    if (!in.problems->empty()) return;
+    const std::size_t notes = in.notes.size();
+    RopeOptions same = options;
+    same.table = more;
+    ConfigKeys again(*table, name + ".", in.problems);
+    ReadRotaryTable(again, in, same, positions, original);
+    in.notes.resize(notes);  // they would be the same once more
+  }
 }
 
 // The longest sequence: what the recipe says of it, else what a scaling was made for, else what it trains on.
@@ -306,7 +314,7 @@ std::int64_t PositionsOf(const recipe::Recipe& recipe, const std::optional<Rotat
     const double factor = a.Has("factor") ? a.Float("factor") : 1;
     if (factor > 1) return static_cast<std::int64_t>(std::llround(factor * a.Float("original")));
   }
-  return std::max({recipe.model.max_positions, recipe.data.sequence_length, std::int64_t{1}});
+  return LongestSequence(recipe);
 }
 
 void WriteRope(Exporting& out, const RopeOptions& options) {

@@ -43,6 +43,7 @@ enum class How : std::uint8_t {
   kQkvRows,     // one of theirs, rows all q, all k, all v (Phi-3)
   kQkvColumns,  // the same, transposed (GPT-2's c_attn.weight); of a bias, rows
   kRopeLast,  // ours [H, E, …]; rows of a head: theirs has rotated features last (DeepSeek's q_b_proj), ours first
+  kAllExperts,  // ours [X, out…, in], theirs one tensor [X, out, in] of all experts (transformers 5)
   kHeadRows,  // ours [H, n, …] are rows `slice` of each head of theirs (DeepSeek's kv_b_proj: keys, then values)
 };
 

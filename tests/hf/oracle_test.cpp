@@ -110,10 +110,11 @@ absl::StatusOr<double> ErrorOfFolder(const OracleFile& oracle, const std::string
   for (const plan::PlanParameter& parameter : plan.parameters) {
     parameters.push_back({.name = parameter.name, .shape = parameter.logical_shape});
   }
-  ASSIGN_OR_RETURN(std::vector<Mapping> mappings, MappingsOf(imported.rows, imported.sizes, parameters));
   ASSIGN_OR_RETURN(Folder opened, Folder::Open(folder.path()));
+  ASSIGN_OR_RETURN(std::vector<Mapping> mappings,
+                   MappingsOf(RowsFor(imported, opened.names()), imported.sizes, parameters));
   ASSIGN_OR_RETURN(const std::unique_ptr<checkpoint::TensorSource> source,
-                   OpenWeights(std::move(opened), std::move(mappings)));
+                   OpenWeights(std::move(opened), std::move(mappings), imported.ignored));
   ASSIGN_OR_RETURN(const std::unique_ptr<state::Ranks> ranks, state::Ranks::Create(plan, device, 0));
   executor::RankExecutor& executor = *ranks->executors()[0];
   RETURN_IF_ERROR(UploadAll(plan, *source, executor));
