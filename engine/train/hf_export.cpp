@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A type of weights: in --dtype, in files, and in a config.
+// A type of weights: in --dtype, in a config, and in files.
 struct WeightType {
   std::string_view name, config;
   hf::StoredType stored;
@@ -64,7 +64,7 @@ absl::StatusOr<WeightType> TypeFor(const HfExportOptions& options, const nlohman
       if ((*source)[key] == type.config) return type;
     }
   }
-  return kWeightTypes[0];
+  return kWeightTypes[source == nullptr ? 0 : 2];  // files that say none are of float32
 }
 
 absl::Status CheckOut(const std::string& out) {
@@ -99,7 +99,8 @@ absl::StatusOr<HfExport> ExportHf(const std::string& run, const std::string& out
   const nlohmann::json* config = source_config ? &*source_config : nullptr;
   ASSIGN_OR_RETURN(const WeightType type, TypeFor(options, config));
   ASSIGN_OR_RETURN(hf::ExportedModel model, hf::ExportConfig(loaded.recipe, config, options.family));
-  hf::SetDtype(type.config, &model.config);
+  const bool says_type = config == nullptr || config->contains("dtype") || config->contains("torch_dtype");
+  if (says_type || type.stored != hf::StoredType::kF32) hf::SetDtype(type.config, &model.config);
   ASSIGN_OR_RETURN(
       std::vector<hf::Mapping> mappings,
       hf::MappingsOf(model.rows, model.sizes, hf::ParametersOf(hf::GraphOfRecipe(loaded.recipe))));

@@ -35,7 +35,8 @@ constexpr const char* kRecipeName = "recipe.toml";
 std::string Quoted(const std::string& text) { return nlohmann::json(text).dump(); }
 
 // The sections that a model's text does not have. They are a beginning for fine-tuning, and pass `engine check`.
-std::string WithTraining(const std::string& model, const std::string& folder, const std::string& weights) {
+std::string WithTraining(const std::string& model, const std::string& folder, const std::string& weights,
+                         std::int64_t sequence) {
   return fmt::format(
       R"(# Made of {} by `engine import hf`. The model is the folder's; what follows its text is a beginning.
 {}
@@ -48,7 +49,7 @@ iterations = 100
 # Real data: paths = ["PREFIX"] of PREFIX.bin and PREFIX.idx, tokens that the model's own tokenizer has made, in place of `source`.
 [data]
 source = "random"
-sequence_length = 256
+sequence_length = {}
 
 [optimizer]
 learning_rate = 1e-5
@@ -64,14 +65,22 @@ warmup_fraction = 0.03
 # [precision]
 # compute = "bf16"
 )",
-      folder, model, Quoted(weights));
+      folder, model, Quoted(weights), sequence);
 }
 
 std::string Absolute(const std::string& path) { return fs::absolute(path).lexically_normal().string(); }
 
+// Not more tokens than a table of positions has rows, of which OPT's first two are no positions.
+std::int64_t SequenceFor(const hf::ModelFolder& opened) {
+  constexpr std::int64_t kTokens = 256, kOtherRows = 2;
+  const TensorInfo* positions = opened.weights->Find("embedding.positions");
+  if (positions == nullptr) return kTokens;
+  return std::clamp<std::int64_t>(positions->shape[0] - kOtherRows, 1, kTokens);
+}
+
 HfImport Described(const hf::ModelFolder& opened, const std::string& folder, const std::string& weights) {
   HfImport import{.family = opened.model.family,
-                  .recipe = WithTraining(opened.model.recipe, Absolute(folder), weights),
+                  .recipe = WithTraining(opened.model.recipe, Absolute(folder), weights, SequenceFor(opened)),
                   .notes = opened.model.notes};
   for (const TensorInfo& tensor : opened.weights->tensors()) import.parameters += tensor.shape.elements();
   import.notes.emplace_back(

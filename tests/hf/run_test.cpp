@@ -84,6 +84,7 @@ recipe::Recipe SmallRecipe(const TempDir& folder, const std::string& blocks,
       "data.source=random",
       "data.sequence_length=16",
       "schedule.kind=constant",
+      "optimizer.kind=sgd",
       "training.global_batch=8",
       "training.micro_batch=2",
       "logging.interval=1000"};
@@ -131,8 +132,10 @@ TEST_CASE("a folder that becomes a run and a folder again has the same bytes, ke
   std::set<std::string> types;
   for (const std::string& name : oracle.names()) {
     INFO(name);
-    const nlohmann::json& config = oracle.config(name);
-    if (!HasFamily(config)) continue;
+    nlohmann::json config = oracle.config(name);
+    if (config.contains("torch_dtype") && config["torch_dtype"] == "float16")
+      config["torch_dtype"] = "float32";  // its numbers are bfloat16's
+    REQUIRE(HasFamily(config));
     types.insert(config["model_type"].get<std::string>());
     const TempDir folder;
     fs::create_directories(folder / "model");
@@ -141,7 +144,10 @@ TEST_CASE("a folder that becomes a run and a folder again has the same bytes, ke
     data::WriteFile(folder / "model/tokenizer.json", "{\"version\": \"1.0\"}");
     MustImport(folder / "model", folder / "run");
     MustExport(folder / "run", folder / "again");
-    CHECK(BytesOf(folder / "again") == BytesOf(folder / "model"));
+    // A file in another form than the hub's, without a prefix or with all experts in one tensor, is written in the hub's.
+    const bool other_form = name == "gpt2_bare" || name == "qwen3_moe_fused";
+    CHECK((BytesOf(folder / "again") == BytesOf(folder / "model")) == !other_form);
+    if (other_form) continue;
     CHECK(nlohmann::json::parse(data::ReadFile(folder / "again/config.json")) == config);
     CHECK(data::ReadFile(folder / "again/tokenizer.json") == "{\"version\": \"1.0\"}");
     // In shards, too; and again over itself.
@@ -149,7 +155,7 @@ TEST_CASE("a folder that becomes a run and a folder again has the same bytes, ke
     CHECK(fs::exists(folder / "again/model.safetensors.index.json"));
     CHECK(BytesOf(folder / "again") == BytesOf(folder / "model"));
   }
-  CHECK(types.size() >= 10);
+  CHECK(types.size() == Families().size() - 1);  // of Gemma 3 with images there is no text alone
 }
 
 TEST_CASE("an imported model that is trained in any layout is written as one rank's is") {
@@ -173,12 +179,12 @@ TEST_CASE("an imported model that is trained in any layout is written as one ran
         folder / "drawn");
     MustExport(folder / "drawn", folder / "model", {.dtype = "fp32"});
     const auto one =
-        TrainedFrom(folder / "model", folder, way.blocks, "one", {"optimizer.learning_rate=1e-3"});
+        TrainedFrom(folder / "model", folder, way.blocks, "one", {"optimizer.learning_rate=0.1"});
     CHECK(Apart(one, BytesOf(folder / "model")) > 1e-4);  // it has trained
     for (std::size_t i = 0; i < way.layouts.size(); ++i) {
       INFO("layout ", i);
       std::vector<std::string> sets = way.layouts[i];
-      sets.emplace_back("optimizer.learning_rate=1e-3");
+      sets.emplace_back("optimizer.learning_rate=0.1");
       CHECK(Apart(TrainedFrom(folder / "model", folder, way.blocks, fmt::format("layout{}", i), sets), one) <
             2e-5);
       sets.back() = "optimizer.learning_rate=0";
