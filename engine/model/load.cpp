@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/model/adapters.h"
 #include "engine/model/build.h"
 #include "engine/model/check.h"
 #include "engine/model/groups.h"
@@ -23,7 +24,8 @@ BuildOptions OptionsOf(const recipe::Recipe& recipe) {
           .whole_experts = p.expert_tp == 1,
           .ep = p.ep,
           .expert_rows = p.expert_rows,
-          .init_std = recipe.model.init_std};
+          .init_std = recipe.model.init_std,
+          .lora = &recipe.lora};
 }
 
 // What follows from the steps, and the rules that read it.
@@ -46,10 +48,13 @@ void Complete(recipe::LoadResult* result) {
   const bool has_steps =
       recipe.is_text() && recipe.text != nullptr && recipe.text->Find("model.main") != nullptr;
   const bool has_groups = recipe.text != nullptr && recipe.text->Find("optimizer.group") != nullptr;
-  if (!has_steps && !(has_groups && good)) return;  // the keys of a decoder are checked by their rules
+  const bool has_adapters = recipe.lora.rank > 0;
+  if (!has_steps && !((has_groups || has_adapters) && good))
+    return;  // the keys of a decoder are checked by their rules
   std::vector<Diagnostic> mistakes;
   graph::Graph graph =
       BuildText(has_steps ? *recipe.text : ExpandedText(recipe), OptionsOf(recipe), &mistakes);
+  if (mistakes.empty()) ApplyLora(recipe, &graph, &mistakes);
   if (mistakes.empty()) ApplyGroups(recipe, &graph, &mistakes);
   if (mistakes.empty() && has_steps) CompleteText(graph, good, &recipe, &mistakes);
   result->diagnostics.insert(result->diagnostics.end(), mistakes.begin(), mistakes.end());

@@ -118,7 +118,11 @@ class StepContext {
   static graph::Initializer Zeros() { return {graph::Initializer::Kind::kZeros, 0}; }
   static graph::Initializer Ones() { return {graph::Initializer::Kind::kOnes, 0}; }
 
+  // What an adapter beside a linear product has, where the step is one that gets one (engine/model/adapters.h); else null.
+  const recipe::Lora* Adapter() const;
+
   // By the builder.
+  void AllowAdapters() { may_adapt_ = true; }
   void AddInput(graph::ValueId value) { inputs_.push_back(value); }
   void AddAttribute(AttributeValue value) { attributes_.push_back(std::move(value)); }
 
@@ -134,6 +138,7 @@ class StepContext {
   std::vector<Diagnostic>* diagnostics_;
   const recipe::Node& step_;
   std::string path_;
+  bool may_adapt_ = false;  // the step is in a stack
   graph::ValueIds inputs_;
   absl::InlinedVector<AttributeValue, 4> attributes_;
 };

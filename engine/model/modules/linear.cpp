@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "engine/base/status.h"
 #include "engine/graph/dims.h"
@@ -33,12 +34,41 @@ absl::StatusOr<graph::ValueId> Weight(StepContext& step, const std::string& pref
                             step.graph().value(weight).name, shape.ToString(), sizes.shape.ToString()));
 }
 
+// y + (alpha / rank) · B (A x), with parameters PREFIXlora_a [rank, in…] and PREFIXlora_b [out…, rank] (Hu et al.,
+// arXiv:2106.09685, section 4.1). A begins with the variance of PEFT's, B with zeros, so that the adapter begins with nothing.
+absl::StatusOr<graph::ValueId> Adapted(StepContext& step, const recipe::Lora& lora, const Product& product,
+                                       const Sizes& in, graph::ValueId y,
+                                       const graph::Attributes& of_product) {
+  const std::string prefix = product.suffix.empty() ? "" : product.suffix + ".";
+  const std::string name = product.suffix.empty() ? step.path() : step.path() + "." + product.suffix;
+  Sizes a_sizes;
+  a_sizes.Append(lora.rank, lora.rank, graph::Dim::kOther);
+  for (int i = 0; i < in.shape.rank(); ++i) a_sizes.Append(in.shape[i], in.logical[i], in.dims[i]);
+  Sizes b_sizes = product.out;
+  b_sizes.Append(lora.rank, lora.rank, graph::Dim::kOther);
+  const double std = 1 / std::sqrt(3.0 * static_cast<double>(in.shape.elements()));
+  ASSIGN_OR_RETURN(const graph::ValueId a, step.Parameter(prefix + "lora_a", graph::Role::kAdapter, a_sizes,
+                                                          StepContext::Normal(std)));
+  ASSIGN_OR_RETURN(const graph::ValueId b,
+                   step.Parameter(prefix + "lora_b", graph::Role::kAdapter, b_sizes, StepContext::Zeros()));
+  graph::Attributes down = {{"in_dims", std::int64_t{in.shape.rank()}}};
+  if (const std::int64_t split = of_product.Int("in_split", 0); split != 0) down.Set("in_split", split);
+  graph::Attributes up = {{"in_dims", std::int64_t{1}}, {"out_split", of_product.Int("out_split", 0)}};
+  ASSIGN_OR_RETURN(const graph::ValueId low,
+                   step.Emit1(ops::kLinear, name + ".lora_a", {step.input(), a}, down));
+  ASSIGN_OR_RETURN(const graph::ValueId scaled,
+                   step.Emit1(ops::kScale, name + ".lora_scale", {low},
+                              {{"by", lora.alpha / static_cast<double>(lora.rank)}}));
+  ASSIGN_OR_RETURN(const graph::ValueId high, step.Emit1(ops::kLinear, name + ".lora_b", {scaled, b}, up));
+  return step.Emit1(ops::kAdd, name + ".lora", {y, high});
+}
+
 absl::StatusOr<graph::ValueId> EmitProduct(StepContext& step, const Product& product, int contracted) {
   const graph::ValueId x = step.input();
   const int lead = step.type(x).shape.rank() - contracted;
   Sizes sizes = product.out;
   const int out = sizes.shape.rank();
-  const Sizes in = step.TrailingSizes(x, lead);
+  const Sizes in = step.TrailingSizes(x, lead);  // what is contracted, x's last dims
   for (int i = 0; i < contracted; ++i) sizes.Append(in.shape[i], in.logical[i], in.dims[i]);
   const std::string prefix = product.suffix.empty() ? "" : product.suffix + ".";
   const std::string name = product.suffix.empty() ? step.path() : step.path() + "." + product.suffix;
@@ -47,7 +77,10 @@ absl::StatusOr<graph::ValueId> EmitProduct(StepContext& step, const Product& pro
                                   {"out_split", std::int64_t{SplitDim(sizes.dims, 0, out)}}};
   if (const int split = SplitDim(sizes.dims, out, out + contracted); split != 0)
     attributes.Set("in_split", std::int64_t{split});
-  ASSIGN_OR_RETURN(const graph::ValueId y, step.Emit1(ops::kLinear, name, {x, w}, attributes));
+  ASSIGN_OR_RETURN(graph::ValueId y, step.Emit1(ops::kLinear, name, {x, w}, attributes));
+  if (const recipe::Lora* lora = step.Has("weight") ? nullptr : step.Adapter(); lora != nullptr) {
+    ASSIGN_OR_RETURN(y, Adapted(step, *lora, product, in, y, attributes));
+  }
   if (!step.Flag("bias")) return y;
   ASSIGN_OR_RETURN(const graph::ValueId bias,
                    step.Parameter(prefix + "bias", graph::Role::kBias, product.out, StepContext::Zeros()));
@@ -91,7 +124,8 @@ const ModuleDef kLinearModule{
     .reads = "x [l…, i…]",
     .parameters =
         "NAME.weight [out…, i…], role matrix; NAME.bias [out…], zeros. Of parts: NAME.PART.weight and "
-        "NAME.PART.bias each",
+        "NAME.PART.bias each. With [lora] also NAME.lora_a [rank, in…] and "
+        "NAME.lora_b [out…, rank], role adapter",
     .gives = "[l…, out…]; with parts, one value a part, called as the part",
     .results = -1,
     .attributes =
