@@ -93,7 +93,7 @@ std::vector<std::string> DifferencesFrom(const json& config, const Family& famil
 }
 
 // Whether a row's key comes to the same in both.
-bool Same(const KeyRow& row, const json& a, const json& b) {
+bool ComesToTheSame(const KeyRow& row, const json& a, const json& b) {
   if (row.is == Is::kAct && a.is_string() && b.is_string())
     return ActOfName(a.get_ref<const std::string&>()) == ActOfName(b.get_ref<const std::string&>());
   return a == b;
@@ -117,7 +117,7 @@ json Merged(const Family& family, const json& source, const json& derived, bool 
     }
     const json& value = derived.at(std::string(row.key));
     const auto old = source.find(name);
-    if (old == source.end() ? !adds : Same(row, *old, value)) continue;
+    if (old == source.end() ? !adds : ComesToTheSame(row, *old, value)) continue;
     merged[name] = value;
   }
   for (const Feature& feature : family.features) Replace(feature.keys, derived, &merged);
