@@ -189,6 +189,15 @@ TEST_CASE(
                "n_head_kv = 4: it is another name of num_kv_heads");
 }
 
+TEST_CASE(
+    "families: a wrong value of GPT-2, GPT-NeoX, GPT-J, OPT and Falcon is one error, or a model that loads") {
+  for (const json& config :
+       {Small(Gpt2Config()), Small(PythiaConfig()), Changed(Small(GptJConfig()), R"({"rotary_dim": 4})"),
+        Changed(Small(OptConfig()), R"({"word_embed_proj_dim": 40})"), Small(FalconConfig())})
+    family_testing::CheckWrongValues(
+        config, {"rope_parameters", "rope_scaling", "rope_theta", "n_head_kv", "quantization_config"});
+}
+
 TEST_CASE("families: a folder's names say which of a family's forms it has") {
   const ImportedModel model = ModelOf(Small(Gpt2Config()));
   const auto named = [&](const std::vector<std::string>& names, const std::string& ours) {

@@ -287,6 +287,14 @@ TEST_CASE("families: what DeepSeek's files ask for and is not there is refused b
                "norm_topk_prob = true: only false is supported");
 }
 
+TEST_CASE("families: a wrong value of a model with experts is one error, or a model that loads") {
+  for (const json& config :
+       {SmallMoe(MixtralConfig()), SmallMoe(OlmoeConfig()), SmallMoe(Qwen2MoeConfig()),
+        SmallMoe(Qwen3MoeConfig()), SmallLatent(V2LiteConfig()), SmallLatent(V3Config())})
+    family_testing::CheckWrongValues(config, {"rope_parameters", "mlp_only_layers", "num_mtp_layers",
+                                              "qk_head_dim", "layer_types", "num_local_experts"});
+}
+
 TEST_CASE("families: experts are read one by one, or all in one tensor") {
   const ImportedModel model = ModelOf(SmallMoe(Qwen3MoeConfig()));
   const auto fc1 = [&](const std::string& name) {

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <stdlib.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -104,6 +105,47 @@ inline void CheckRowsOf(const ImportedModel& model, const graph::Graph& graph) {
     for (const WeightRow& row : model.rows) rows += row.ours == name ? 1 : 0;
     INFO(name);
     CHECK(rows == 1);
+  }
+}
+
+// Each key of a small model, and some that files have beside it, with each wrong value: one error, or a model that loads.
+inline void CheckWrongValues(const json& config, const std::vector<std::string>& more) {
+  const std::vector<json> values = {
+      json(),
+      json("x"),
+      json(""),
+      json(-1),
+      json(0),
+      json(1.5),
+      json(1e300),
+      json(INT64_MAX),
+      json(UINT64_MAX),
+      json(true),
+      json::array(),
+      json::array({1, "a", nullptr}),
+      json::array({UINT64_MAX}),
+      json::object(),
+      json({{"rope_type", nullptr}, {"type", "yarn"}, {"factor", nullptr}}),
+      json({{"rope_type", "yarn"}, {"factor", 2}, {"mscale", nullptr}, {"mscale_all_dim", "x"}}),
+      json({{"rope_type", "yarn"}, {"factor", 2}, {"attention_factor", nullptr}}),
+      json({{"a", {{"b", {{"c", json::array()}}}}}})};
+  std::vector<std::string> keys = more;
+  for (const auto& [key, value] : config.items()) keys.push_back(key);
+  for (const std::string& key : keys) {
+    for (const json& value : values) {
+      json changed = config;
+      changed[key] = value;
+      const auto model = ImportConfig(changed, "config.json");
+      INFO(key);
+      INFO(value.dump());
+      if (model.ok()) {
+        CHECK(GraphOfText(model->recipe, "recipe").ok());
+      } else {
+        INFO(Message(model.status()));
+        CHECK(model.status().code() == absl::StatusCode::kInvalidArgument);
+        CHECK(Message(model.status()).starts_with("config.json: error: "));
+      }
+    }
   }
 }
 

@@ -24,6 +24,16 @@ double ScaleOf(double factor, double stretch) {
   return std::round(m * 1e10) / 1e10;  // 0.707, not 0.7070000000000001
 }
 
+// Of a table that was read, so that what is of another type is null.
+double NumberIn(const json& table, const char* key, double otherwise) {
+  const auto found = table.find(key);
+  return found != table.end() && found->is_number() ? found->get<double>() : otherwise;
+}
+std::string WordIn(const json& table, const char* key, const std::string& otherwise) {
+  const auto found = table.find(key);
+  return found != table.end() && found->is_string() ? found->get<std::string>() : otherwise;
+}
+
 // num_hidden_layers of both stacks, first_k_dense_replace of the dense one, whose width is intermediate_size. Layers behind the last
 // are the module for further tokens.
 void ReadStacks(Importing& in, const DeepSeekDefaults& defaults) {
@@ -137,15 +147,15 @@ Feature LatentRope() {
     for (const char* key : {"rope_scaling", "rope_parameters"}) {
       const auto found = config.find(key);
       if (found == config.end() || !found->is_object() || !in.problems->empty()) continue;
-      const std::string type = found->value("rope_type", found->value("type", "default"));
+      const std::string type = WordIn(*found, "rope_type", WordIn(*found, "type", "default"));
       if (type == "default") continue;
       if (type != "yarn") return in.keys.Refuse(key, "only yarn is supported of this family, or no scaling");
-      factor = found->value("factor", 0.0);
+      factor = NumberIn(*found, "factor", 0);
       if (factor < 1) return in.keys.Refuse(key, "its factor must be said");
-      const double m = found->value("mscale", 0.0), m_all = found->value("mscale_all_dim", 0.0);
+      const double m = NumberIn(*found, "mscale", 0), m_all = NumberIn(*found, "mscale_all_dim", 0);
       stretch = m_all != 0 ? StretchOf(factor, m_all) : 1;
       angles = m != 0 && m_all != 0 ? StretchOf(factor, m) / StretchOf(factor, m_all) : StretchOf(factor, 1);
-      angles = found->value("attention_factor", angles);
+      angles = NumberIn(*found, "attention_factor", angles);
     }
     for (const std::string table : {"rotary/rope/", "rotary/shared/"}) {
       in.draft.Set(table + "factor", factor);
