@@ -58,6 +58,12 @@ void AddExportCommand(CLI::App& app, int* exit_code) {
   hf->add_option("--family", arguments->options.family,
                  "The family that it is to be; default: the one that expresses the recipe exactly")
       ->type_name("NAME");
+  CLI::Option* merge = hf->add_flag("--merge", arguments->options.merge,
+                                    "Of a run with [lora]: weights with the adapters added");
+  hf->add_flag(
+        "--adapter", arguments->options.adapter,
+        "Of a run with [lora]: the adapters alone, as PEFT has them, in fp32 unless --dtype says otherwise")
+      ->excludes(merge);
   hf->add_option("--iteration", arguments->iteration, "That of the checkpoint; default: the newest whole one")
       ->check(CLI::NonNegativeNumber)
       ->type_name("N");

@@ -6,9 +6,11 @@
 #include <filesystem>
 #include <utility>
 
+#include "engine/base/write_file.h"
 #include "engine/checkpoint/layout.h"
 #include "engine/checkpoint/read.h"
 #include "engine/checkpoint/store.h"
+#include "engine/hf/adapter.h"
 #include "engine/hf/exported_tensors.h"
 #include "engine/hf/family_def.h"
 #include "engine/hf/model_folder.h"
@@ -20,6 +22,7 @@ namespace engine::train {
 namespace {
 
 namespace fs = std::filesystem;
+using checkpoint::TensorInfo;
 
 // A type of weights: in --dtype, in a config, and in files.
 struct WeightType {
@@ -44,8 +47,8 @@ absl::StatusOr<std::string> CheckpointOf(const std::string& run, const HfExportO
 
 // Where the files that the model was imported with are, or nothing.
 std::optional<std::string> SourceOf(const std::string& run) {
-  for (const fs::path& folder : {fs::path(run), fs::path(run) / "..", fs::path(run) / ".." / ".."}) {
-    const std::string source = (folder / kSourceFolder).lexically_normal().string();
+  for (const char* above : {".", "..", "../.."}) {
+    const std::string source = (fs::path(run) / above / kSourceFolder).lexically_normal().string();
     if (hf::IsModelFolder(source)) return source;
   }
   return std::nullopt;
@@ -70,11 +73,151 @@ absl::StatusOr<WeightType> TypeFor(const HfExportOptions& options, const nlohman
 absl::Status CheckOut(const std::string& out) {
   std::error_code error;
   if (!fs::exists(out, error) || hf::IsModelFolder(out)) return absl::OkStatus();
+  if (fs::exists(fs::path(out) / hf::kAdapterConfigFile, error)) return absl::OkStatus();
   if (!fs::is_directory(out, error)) return FailedPrecondition("--out {}: it is no folder", out);
   if (fs::is_empty(out, error)) return absl::OkStatus();
   return FailedPrecondition(
       "--out {}: it holds other files than a model's; give the name of a new folder, or of an earlier export",
       out);
+}
+
+// A run as it is to be exported.
+struct RunToExport {
+  checkpoint::Reader reader;
+  recipe::Recipe recipe;               // without its adapters
+  recipe::Lora lora;                   // which are here
+  bool trains_others = false;          // beside adapters
+  std::vector<TensorInfo> parameters;  // with those of adapters
+  std::optional<std::string> source;   // folder that the model was imported from
+  std::optional<nlohmann::json> config;
+
+  const nlohmann::json* config_or_null() const { return config ? &*config : nullptr; }
+};
+
+absl::StatusOr<RunToExport> OpenRun(const std::string& folder, const std::string& checkpoint) {
+  ASSIGN_OR_RETURN(checkpoint::Reader reader, checkpoint::Reader::Open(checkpoint));
+  const recipe::LoadResult loaded = model::LoadText(reader.metadata().recipe_toml, checkpoint + " (recipe)");
+  if (!loaded.ok()) {
+    return DataLoss("{}: the recipe in the checkpoint cannot be read: {}", checkpoint,
+                    Format(loaded.diagnostics.front()));
+  }
+  RunToExport run{.reader = std::move(reader),
+                  .recipe = loaded.recipe,
+                  .lora = loaded.recipe.lora,
+                  .parameters = {},
+                  .source = SourceOf(folder),
+                  .config = {}};
+  const graph::Graph graph = hf::GraphOfRecipe(run.recipe);
+  run.parameters = hf::ParametersOf(graph);
+  run.recipe.lora.rank = 0;
+  for (const graph::Parameter& parameter : graph.parameters()) {
+    if (parameter.role != graph::Role::kAdapter && !parameter.training.frozen) run.trains_others = true;
+  }
+  const std::string& first = run.recipe.training.weights_from;
+  if (!run.source && !first.empty()) run.source = hf::IsModelFolder(first) ? first : SourceOf(first);
+  if (run.source) {
+    ASSIGN_OR_RETURN(run.config, hf::ReadConfig(*run.source));
+  }
+  return run;
+}
+
+// Which of an adapted run's two forms is asked for.
+absl::Status CheckForm(const RunToExport& run, const HfExportOptions& options) {
+  if (run.lora.rank == 0) {
+    if (!options.adapter && !options.merge) return absl::OkStatus();
+    return FailedPrecondition("--{}: the run has no adapters", options.adapter ? "adapter" : "merge");
+  }
+  if (!options.adapter && !options.merge) {
+    return FailedPrecondition(
+        "the run has adapters of rank {} ([lora])\n    hint: --merge adds them to the weights beside them; "
+        "--adapter writes them alone, as PEFT does",
+        run.lora.rank);
+  }
+  if (options.adapter && run.trains_others) {
+    return FailedPrecondition(
+        "--adapter: the run trains other parameters beside its adapters ([[optimizer.group]] frozen = "
+        "false), "
+        "which would be lost\n    hint: --merge");
+  }
+  return absl::OkStatus();
+}
+
+// With what would help, where a type cannot say a value.
+absl::Status Written(const absl::Status& status, bool exact, const WeightType& type) {
+  if (!exact || !absl::IsFailedPrecondition(status)) return status;
+  return FailedPrecondition("{}\n    hint: --dtype {} rounds to nearest even, --dtype fp32 keeps every bit",
+                            Message(status), type.name);
+}
+
+void Count(const hf::ExportedTensors& tensors, HfExport* exported) {
+  for (const hf::TensorDeclaration& tensor : tensors.declarations()) {
+    ++exported->tensors;
+    exported->bytes += tensor.bytes();
+  }
+}
+
+hf::FillRows FillFrom(hf::ExportedTensors& tensors) {
+  return [&](const hf::TensorDeclaration& tensor, std::int64_t row, std::int64_t rows,
+             std::span<std::byte> bytes) { return tensors.Fill(tensor, row, rows, bytes); };
+}
+
+absl::Status ExportModel(const RunToExport& run, const std::string& out, const HfExportOptions& options,
+                         HfExport* exported) {
+  const nlohmann::json* config = run.config_or_null();
+  ASSIGN_OR_RETURN(const WeightType type, TypeFor(options, config));
+  ASSIGN_OR_RETURN(hf::ExportedModel model, hf::ExportConfig(run.recipe, config, options.family));
+  const bool says_type = config == nullptr || config->contains("dtype") || config->contains("torch_dtype");
+  if (says_type || type.stored != hf::StoredType::kF32) hf::SetDtype(type.config, &model.config);
+  ASSIGN_OR_RETURN(std::vector<hf::Mapping> mappings,
+                   hf::MappingsOf(model.rows, model.sizes, hf::ParametersOf(hf::GraphOfRecipe(run.recipe))));
+  std::unique_ptr<checkpoint::TensorSource> merged;
+  if (options.merge) merged = hf::Merged(run.lora, run.reader);
+  const checkpoint::TensorSource* weights = merged ? merged.get() : &run.reader;
+  const bool exact = options.dtype.empty();
+  ASSIGN_OR_RETURN(hf::ExportedTensors tensors,
+                   hf::ExportedTensors::Create(*weights, std::move(mappings), type.stored, exact));
+  ASSIGN_OR_RETURN(hf::FolderWriter writer, hf::FolderWriter::Create(out));
+  RETURN_IF_ERROR(Written(writer.AddWeights(tensors.declarations(), options.shard_bytes, FillFrom(tensors)),
+                          exact, type));
+  RETURN_IF_ERROR(writer.AddText(hf::kConfigFile, hf::ConfigText(model.config)));
+  if (run.source) {
+    std::error_code error;
+    for (const std::string& name : hf::CompanionFiles()) {
+      const fs::path from = fs::path(*run.source) / name;
+      if (fs::exists(from, error)) RETURN_IF_ERROR(writer.AddCopy(name, from.string()));
+    }
+  } else {
+    exported->notes.emplace_back("the run was not imported, so there are no tokenizer's files to go with it");
+  }
+  RETURN_IF_ERROR(writer.Finish());
+  exported->family = model.family;
+  exported->dtype = type.name;
+  Count(tensors, exported);
+  return absl::OkStatus();
+}
+
+// Weights first: without its configuration a folder is no adapter.
+absl::Status ExportAdapter(const RunToExport& run, const std::string& out, const HfExportOptions& options,
+                           HfExport* exported) {
+  const WeightType type = options.dtype.empty() ? kWeightTypes[2] : *TypeFor(options, nullptr);
+  ASSIGN_OR_RETURN(const hf::ExportedModel model,
+                   hf::ExportConfig(run.recipe, run.config_or_null(), options.family));
+  const std::string base = run.source ? fs::absolute(*run.source).lexically_normal().string() : "";
+  ASSIGN_OR_RETURN(hf::AdapterModel adapter,
+                   hf::AdapterOf(run.lora, model.rows, model.sizes, run.parameters, base));
+  ASSIGN_OR_RETURN(hf::ExportedTensors tensors,
+                   hf::ExportedTensors::Create(run.reader, std::move(adapter.mappings), type.stored, false));
+  std::error_code error;
+  fs::create_directories(out, error);
+  if (error) return Unavailable("{}: cannot create: {}", out, error.message());
+  RETURN_IF_ERROR(hf::WriteSafetensors((fs::path(out) / hf::kAdapterWeightsFile).string(),
+                                       tensors.declarations(), hf::kPtMetadata, FillFrom(tensors)));
+  RETURN_IF_ERROR(
+      WriteFile((fs::path(out) / hf::kAdapterConfigFile).string(), hf::ConfigText(adapter.config)));
+  exported->family = model.family + "'s adapter";
+  exported->dtype = type.name;
+  Count(tensors, exported);
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -84,56 +227,10 @@ absl::StatusOr<HfExport> ExportHf(const std::string& run, const std::string& out
   RETURN_IF_ERROR(CheckOut(out));
   HfExport exported;
   ASSIGN_OR_RETURN(exported.checkpoint, CheckpointOf(run, options, &exported.notes));
-  ASSIGN_OR_RETURN(const checkpoint::Reader reader, checkpoint::Reader::Open(exported.checkpoint));
-  const recipe::LoadResult loaded =
-      model::LoadText(reader.metadata().recipe_toml, exported.checkpoint + " (recipe)");
-  if (!loaded.ok()) {
-    return DataLoss("{}: the recipe in the checkpoint cannot be read: {}", exported.checkpoint,
-                    Format(loaded.diagnostics.front()));
-  }
-  const std::optional<std::string> source = SourceOf(run);
-  std::optional<nlohmann::json> source_config;
-  if (source) {
-    ASSIGN_OR_RETURN(source_config, hf::ReadConfig(*source));
-  }
-  const nlohmann::json* config = source_config ? &*source_config : nullptr;
-  ASSIGN_OR_RETURN(const WeightType type, TypeFor(options, config));
-  ASSIGN_OR_RETURN(hf::ExportedModel model, hf::ExportConfig(loaded.recipe, config, options.family));
-  const bool says_type = config == nullptr || config->contains("dtype") || config->contains("torch_dtype");
-  if (says_type || type.stored != hf::StoredType::kF32) hf::SetDtype(type.config, &model.config);
-  ASSIGN_OR_RETURN(
-      std::vector<hf::Mapping> mappings,
-      hf::MappingsOf(model.rows, model.sizes, hf::ParametersOf(hf::GraphOfRecipe(loaded.recipe))));
-  const bool exact = options.dtype.empty();
-  ASSIGN_OR_RETURN(hf::ExportedTensors tensors,
-                   hf::ExportedTensors::Create(reader, std::move(mappings), type.stored, exact));
-  ASSIGN_OR_RETURN(hf::FolderWriter writer, hf::FolderWriter::Create(out));
-  const absl::Status written =
-      writer.AddWeights(tensors.declarations(), options.shard_bytes,
-                        [&](const hf::TensorDeclaration& tensor, std::int64_t row, std::int64_t rows,
-                            std::span<std::byte> bytes) { return tensors.Fill(tensor, row, rows, bytes); });
-  if (exact && absl::IsFailedPrecondition(written)) {
-    return FailedPrecondition("{}\n    hint: --dtype {} rounds to nearest even, --dtype fp32 keeps every bit",
-                              Message(written), type.name);
-  }
-  RETURN_IF_ERROR(written);
-  RETURN_IF_ERROR(writer.AddText(hf::kConfigFile, hf::ConfigText(model.config)));
-  if (source) {
-    std::error_code error;
-    for (const std::string& name : hf::CompanionFiles()) {
-      const fs::path from = fs::path(*source) / name;
-      if (fs::exists(from, error)) RETURN_IF_ERROR(writer.AddCopy(name, from.string()));
-    }
-  } else {
-    exported.notes.emplace_back("the run was not imported, so there are no tokenizer's files to go with it");
-  }
-  RETURN_IF_ERROR(writer.Finish());
-  exported.family = model.family;
-  exported.dtype = type.name;
-  for (const hf::TensorDeclaration& tensor : tensors.declarations()) {
-    ++exported.tensors;
-    exported.bytes += tensor.bytes();
-  }
+  ASSIGN_OR_RETURN(const RunToExport opened, OpenRun(run, exported.checkpoint));
+  RETURN_IF_ERROR(CheckForm(opened, options));
+  RETURN_IF_ERROR(options.adapter ? ExportAdapter(opened, out, options, &exported)
+                                  : ExportModel(opened, out, options, &exported));
   return exported;
 }
 

@@ -15,7 +15,9 @@ struct HfExportOptions {
   std::string dtype = {};                             // bf16, fp16 or fp32; empty: that of the model's source
   std::int64_t shard_bytes = hf::kDefaultShardBytes;  // of a file of weights, at most
   std::string family = {};                            // empty: the one that expresses the recipe exactly
-  std::optional<std::int64_t> iteration = {};         // nothing: that of the newest whole checkpoint
+  bool adapter = false;  // of a run with [lora]: its adapters alone, as PEFT has them; default type fp32
+  bool merge = false;    // likewise: the weights with the adapters added
+  std::optional<std::int64_t> iteration = {};  // nothing: that of the newest whole checkpoint
 };
 
 struct HfExport {

@@ -265,6 +265,7 @@ class Engine:
         self("import", "hf", source, "--recipe", folder / "model.toml")
         (folder / "step.toml").write_text(f"""extends = ["model.toml"]
 [data]
+source = "files"
 paths = ["{prefix}"]
 split = "1,0,0"
 sequence_length = {s["S"]}
@@ -278,6 +279,7 @@ weight_decay = 0.0
 clip_grad_norm = 0.0
 [schedule]
 kind = "constant"
+warmup_fraction = 0.0
 [training]
 global_batch = 2
 micro_batch = 2

@@ -291,6 +291,7 @@ std::vector<KeyRow> DeepSeekKeys(const DeepSeekDefaults& defaults) {
                   {"main/final_norm/epsilon", "block/attention/norm/epsilon",
                    "block/attention/kv_norm/epsilon", "block/mlp/norm/epsilon", "block/moe/norm/epsilon"}),
           {.key = "attention_bias", .is = Is::kFixed, .initial = false, .note = "attention has no biases"},
+          {.key = "mlp_bias", .is = Is::kFixed, .initial = false, .note = "products have no biases"},
           {.key = "moe_layer_freq",
            .is = Is::kFixed,
            .initial = 1,
