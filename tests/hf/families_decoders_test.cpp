@@ -163,6 +163,15 @@ TEST_CASE("families: forms of GPT-NeoX and Falcon that files rarely have go both
   CHECK(Differences(GraphOf(old), GraphOf(Small(FalconConfig())), "the newer").empty());
 }
 
+TEST_CASE("families: keys that only some releases have change nothing") {
+  const std::vector<std::pair<json, std::string>> files = {
+      {Gpt2Config(), R"({"n_special": 0, "predict_special_tokens": true, "output_past": true})"},
+      {PythiaConfig(), R"({"attention_probs_dropout_prob": 0, "hidden_dropout_prob": 0})"},
+      {Falcon40(), R"({"ff_factor": 4, "ffn_hidden_size": 32768, "activation": "gelu"})"}};
+  for (const auto& [config, more] : files)
+    CHECK(ModelOf(Changed(config, more)).recipe == ModelOf(config).recipe);
+}
+
 TEST_CASE(
     "families: what GPT-2, GPT-NeoX, GPT-J, OPT and Falcon ask for and is not there is refused by its key") {
   CheckRefused(

@@ -104,6 +104,7 @@ Family FalconFamily() {
                 .initial = true,
                 .note = "both branches read the stream side by side"},
                {.key = "apply_residual_connection_post_layernorm", .is = Is::kUnread, .initial = false},
+               {.key = "ff_factor", .is = Is::kIgnored, .note = "ffn_hidden_size counts"},
                Dropout("attention_dropout"),
                Dropout("hidden_dropout")},
       .features = {HeadWidth("hidden_size", "num_attention_heads"),

@@ -29,31 +29,35 @@ std::vector<WeightRow> Gpt2Weights(const std::string& prefix) {
 }  // namespace
 
 Family Gpt2Family() {
-  return {.name = "gpt2",
-          .model_types = {"gpt2"},
-          .architectures = {"GPT2LMHeadModel"},
-          .blocks = "engine:configs/blocks/gpt2.toml",
-          .keys = Joined(
-              OldSizes({.vocab = 50257, .width = 768, .layers = 12, .heads = 12, .act = "gelu_new"}),
-              {Count("n_positions", 1024, "P", DimOf("embedding.positions", 0)),
-               {.key = "n_ctx", .is = Is::kIgnored, .note = "an old name of n_positions, which counts"},
-               Epsilon("layer_norm_epsilon", 1e-5,
-                       {"main/final_norm/epsilon", "block/attention/norm/epsilon", "block/mlp/norm/epsilon"}),
-               {.key = "scale_attn_weights",
-                .is = Is::kFixed,
-                .initial = true,
-                .note = "scores are divided by the root of a head's width"},
-               {.key = "scale_attn_by_inverse_layer_idx",
-                .is = Is::kFixed,
-                .initial = false,
-                .note = "all layers' scores have one scale"},
-               {.key = "reorder_and_upcast_attn",
-                .is = Is::kIgnored,
-                .note = "of the precision of scores, which are float32"}}),
-          .features = {HeadWidth("n_embd", "n_head"), Tied(true, true)},
-          .weights = Gpt2Weights("transformer."),
-          .ignored = {"*.attn.bias", "*.attn.masked_bias"},
-          .other_weights = Gpt2Weights("")};
+  return {
+      .name = "gpt2",
+      .model_types = {"gpt2"},
+      .architectures = {"GPT2LMHeadModel"},
+      .blocks = "engine:configs/blocks/gpt2.toml",
+      .keys = Joined(
+          OldSizes({.vocab = 50257, .width = 768, .layers = 12, .heads = 12, .act = "gelu_new"}),
+          {Count("n_positions", 1024, "P", DimOf("embedding.positions", 0)),
+           {.key = "n_ctx", .is = Is::kIgnored, .note = "an old name of n_positions, which counts"},
+           {.key = "n_special", .is = Is::kUnread, .initial = 0},
+           {.key = "predict_special_tokens", .is = Is::kIgnored, .note = "of the first releases' classes"},
+           {.key = "output_past", .is = Is::kIgnored, .note = "of generation"},
+           Epsilon("layer_norm_epsilon", 1e-5,
+                   {"main/final_norm/epsilon", "block/attention/norm/epsilon", "block/mlp/norm/epsilon"}),
+           {.key = "scale_attn_weights",
+            .is = Is::kFixed,
+            .initial = true,
+            .note = "scores are divided by the root of a head's width"},
+           {.key = "scale_attn_by_inverse_layer_idx",
+            .is = Is::kFixed,
+            .initial = false,
+            .note = "all layers' scores have one scale"},
+           {.key = "reorder_and_upcast_attn",
+            .is = Is::kIgnored,
+            .note = "of the precision of scores, which are float32"}}),
+      .features = {HeadWidth("n_embd", "n_head"), Tied(true, true)},
+      .weights = Gpt2Weights("transformer."),
+      .ignored = {"*.attn.bias", "*.attn.masked_bias"},
+      .other_weights = Gpt2Weights("")};
 }
 
 }  // namespace engine::hf

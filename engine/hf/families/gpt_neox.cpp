@@ -76,6 +76,8 @@ Family GptNeoxFamily() {
                 .to = {"block/parallel/attention.qkv/bias", "block/parallel/attention.proj/bias"},
                 .from = HasParameter("layers.0.attention.qkv.bias")},
                Dropout("attention_dropout"),
+               Dropout("attention_probs_dropout_prob"),
+               Dropout("hidden_dropout_prob"),
                Dropout("hidden_dropout")},
       .features = {HeadWidth("hidden_size", "num_attention_heads"),
                    Rope({.theta = 1e4,
