@@ -122,7 +122,9 @@ class Quantizer {
       const bool block = logical_.units()[static_cast<size_t>(node.unit)].kind == graph::Unit::Kind::kBlock;
       const std::int32_t x = Find(node, Operand::kInput);
       const std::int32_t w = Find(node, Operand::kWeight);
-      if (!block || x < 0 || w < 0 || node.attributes.Int("router", 0) != 0) continue;
+      if (!block || x < 0 || w < 0 || node.attributes.Int("router", 0) != 0 ||
+          node.attributes.Int("adapter", 0) != 0)
+        continue;
       const int in = InDims(node);
       const Shape& of_w = value(w).local;
       const int lead = GroupsOf(node) >= 0 ? 1 : 0;  // each expert's own matrix has to fit

@@ -31,6 +31,8 @@ std::string BuildCommand(const recipe::Tokenizer& tokenizer, const std::string& 
   const bool can_be_made = prefix.ends_with(kEnding);
   std::string command = "engine data build --input TEXT.jsonl --append-eod --output-prefix ";
   command += can_be_made ? prefix.substr(0, prefix.size() - kEnding.size()) : "PREFIX";
+  if (tokenizer.kind == "none")
+    return "the model's own tokenizer has to make it, as Megatron-LM's .bin and .idx";
   if (tokenizer.kind != "byte") {
     command += fmt::format(" --tokenizer {} --vocab-file {} --merges-file {}", tokenizer.kind,
                            tokenizer.vocab_file.empty() ? "vocab.json" : tokenizer.vocab_file,

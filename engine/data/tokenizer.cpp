@@ -38,8 +38,12 @@ class ByteTokenizer final : public Tokenizer {
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(const recipe::Tokenizer& description) {
   if (description.kind == "byte") return std::make_unique<ByteTokenizer>();
+  if (description.kind == "none") {
+    return FailedPrecondition(
+        "the recipe has no tokenizer (data.tokenizer.kind = \"none\"), so text cannot become tokens here");
+  }
   if (description.kind != "gpt2") {
-    return InvalidArgument("tokenizer \"{}\" is unknown; there are byte and gpt2", description.kind);
+    return InvalidArgument("tokenizer \"{}\" is unknown; there are byte, gpt2 and none", description.kind);
   }
   if (description.vocab_file.empty() || description.merges_file.empty()) {
     return InvalidArgument(

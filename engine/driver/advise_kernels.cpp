@@ -56,6 +56,7 @@ Product ProductOf(const AdviceSubject& s, graph::NodeId id,
   return product;
 }
 
+// But for adapters, which are narrow on purpose and take little of the time.
 std::vector<Product> ProductsOf(const AdviceSubject& s) {
   std::map<std::string_view, const plan::LocalValue*> weights;
   for (const plan::PlanParameter& parameter : s.plan.parameters)
@@ -63,6 +64,7 @@ std::vector<Product> ProductsOf(const AdviceSubject& s) {
   std::vector<Product> products;
   for (graph::NodeId i = 0; i < std::ssize(s.steps.graph().nodes()); ++i) {
     const graph::OpDef* op = s.steps.node(i).op;
+    if (s.steps.node(i).attributes.Int("adapter", 0) != 0) continue;
     if (op == &ops::kLinear || op == &ops::kGroupedLinear) products.push_back(ProductOf(s, i, weights));
   }
   return products;

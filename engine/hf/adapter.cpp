@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "engine/base/status.h"
-#include "engine/model/adapters.h"
+#include "engine/model/lora.h"
 
 namespace engine::hf {
 namespace {

@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "engine/base/status.h"
-#include "engine/model/adapters.h"
 #include "engine/model/dim_table.h"
 #include "engine/model/groups.h"
 #include "engine/model/inputs.h"
+#include "engine/model/lora.h"
 #include "engine/model/scope.h"
 #include "engine/model/step_context.h"
 #include "engine/model/walk.h"
@@ -90,15 +90,15 @@ Graph BuildText(const Node& text, const BuildOptions& options, std::vector<Diagn
 
 Graph BuildModel(const recipe::Recipe& recipe, const BuildOptions& options, Origins* origins) {
   std::vector<Diagnostic> mistakes;
-  BuildOptions with_adapters = options;
-  with_adapters.lora = &recipe.lora;
   Graph graph;
+  BuildOptions with_lora = options;
+  with_lora.lora = recipe.lora;
   if (recipe.is_text()) {
-    graph = BuildText(*recipe.text, with_adapters, &mistakes, origins);
+    graph = BuildText(*recipe.text, with_lora, &mistakes, origins);
   } else {
-    graph = BuildText(ExpandedText(recipe), with_adapters, &mistakes, origins);
+    graph = BuildText(ExpandedText(recipe), with_lora, &mistakes, origins);
   }
-  ApplyLora(recipe, &graph, &mistakes);
+  if (mistakes.empty()) FreezeForLora(recipe, &graph, &mistakes);
   ApplyGroups(recipe, &graph, &mistakes);
   ENGINE_CHECK(mistakes.empty(), "a model that was found to be right: {}", Format(mistakes[0]));
   return graph;

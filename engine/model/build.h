@@ -30,7 +30,7 @@ struct BuildOptions {
   std::string_view forced_router = {};  // attribute force of every route (engine/ops/route.cpp); empty: none
   double global_samples = 1;            // of the global batch: a loss is a mean over its tokens
   double init_std = 0.02;               // of the initializer "normal"
-  const recipe::Lora* lora = nullptr;   // adapters beside linear steps of stacks; null, or of rank 0: none
+  recipe::Lora lora = {};  // adapters beside linear steps of stacks; BuildModel takes the recipe's
 };
 
 inline constexpr const char* kTokens = "tokens";  // inputs, all [batch, sequence] int32

@@ -79,7 +79,7 @@ std::optional<Unshared> NotShared(const Graph& graph, std::int64_t tp) {
       const std::int64_t heads = graph.value(node.inputs[1]).type.shape[2];
       if (heads % tp != 0) return Unshared{node.name, "heads of keys and values", heads};
     }
-    if (node.op != &ops::kLinear) continue;
+    if (node.op != &ops::kLinear || node.attributes.Int("adapter", 0) != 0) continue;
     const graph::TensorType& w = graph.value(node.inputs[1]).type;
     const int out = w.shape.rank() - static_cast<int>(node.attributes.Int("in_dims"));
     const int o = static_cast<int>(node.attributes.Int("out_split", 0));

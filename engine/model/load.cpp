@@ -4,10 +4,10 @@
 #include <utility>
 #include <vector>
 
-#include "engine/model/adapters.h"
 #include "engine/model/build.h"
 #include "engine/model/check.h"
 #include "engine/model/groups.h"
+#include "engine/model/lora.h"
 #include "engine/recipe/expand.h"
 #include "engine/recipe/text.h"
 #include "engine/recipe/validate.h"
@@ -25,7 +25,7 @@ BuildOptions OptionsOf(const recipe::Recipe& recipe) {
           .ep = p.ep,
           .expert_rows = p.expert_rows,
           .init_std = recipe.model.init_std,
-          .lora = &recipe.lora};
+          .lora = recipe.lora};
 }
 
 // What follows from the steps, and the rules that read it.
@@ -48,13 +48,13 @@ void Complete(recipe::LoadResult* result) {
   const bool has_steps =
       recipe.is_text() && recipe.text != nullptr && recipe.text->Find("model.main") != nullptr;
   const bool has_groups = recipe.text != nullptr && recipe.text->Find("optimizer.group") != nullptr;
-  const bool has_adapters = recipe.lora.rank > 0;
-  if (!has_steps && !((has_groups || has_adapters) && good))
-    return;  // the keys of a decoder are checked by their rules
+  const bool has_lora = recipe.lora.rank > 0;
+  // The keys of a decoder are checked by their rules.
+  if (!has_steps && !((has_groups || has_lora) && good)) return;
   std::vector<Diagnostic> mistakes;
   graph::Graph graph =
       BuildText(has_steps ? *recipe.text : ExpandedText(recipe), OptionsOf(recipe), &mistakes);
-  if (mistakes.empty()) ApplyLora(recipe, &graph, &mistakes);
+  if (mistakes.empty()) FreezeForLora(recipe, &graph, &mistakes);
   if (mistakes.empty()) ApplyGroups(recipe, &graph, &mistakes);
   if (mistakes.empty() && has_steps) CompleteText(graph, good, &recipe, &mistakes);
   result->diagnostics.insert(result->diagnostics.end(), mistakes.begin(), mistakes.end());

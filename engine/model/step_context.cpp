@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "engine/base/status.h"
-#include "engine/model/adapters.h"
 #include "engine/model/parameter_table.h"
 #include "engine/ops/ops.h"
 #include "engine/recipe/text.h"
@@ -45,11 +44,6 @@ const AttributeValue& StepContext::Get(std::string_view name) const {
 }
 
 // Offsets and sizes are counted in 63 bits; so far below that that no sum of them can overflow.
-const recipe::Lora* StepContext::Adapter() const {
-  const recipe::Lora* lora = options_.lora;
-  return may_adapt_ && lora != nullptr && HasAdapter(*lora, path_) ? lora : nullptr;
-}
-
 absl::Status StepContext::CheckCountable(const Shape& shape) {
   constexpr double kMost = 0x1p50;
   double elements = 1;

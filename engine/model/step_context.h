@@ -62,16 +62,19 @@ struct ParameterTable;
 class StepContext {
  public:
   StepContext(graph::Graph* graph, ParameterTable* parameters, const BuildOptions& options,
-              std::vector<Diagnostic>* diagnostics, const recipe::Node& step, std::string path)
+              std::vector<Diagnostic>* diagnostics, const recipe::Node& step, std::string path,
+              bool in_stack = false)
       : graph_(graph),
         parameters_(parameters),
         options_(options),
         diagnostics_(diagnostics),
         step_(step),
-        path_(std::move(path)) {}
+        path_(std::move(path)),
+        in_stack_(in_stack) {}
 
   // "layers.3.attention.qkv": of the step's nodes and parameters.
   const std::string& path() const { return path_; }
+  bool in_stack() const { return in_stack_; }  // the step is one of a layer
   const BuildOptions& options() const { return options_; }
   graph::Graph& graph() { return *graph_; }
 
@@ -118,11 +121,7 @@ class StepContext {
   static graph::Initializer Zeros() { return {graph::Initializer::Kind::kZeros, 0}; }
   static graph::Initializer Ones() { return {graph::Initializer::Kind::kOnes, 0}; }
 
-  // What an adapter beside a linear product has, where the step is one that gets one (engine/model/adapters.h); else null.
-  const recipe::Lora* Adapter() const;
-
   // By the builder.
-  void AllowAdapters() { may_adapt_ = true; }
   void AddInput(graph::ValueId value) { inputs_.push_back(value); }
   void AddAttribute(AttributeValue value) { attributes_.push_back(std::move(value)); }
 
@@ -138,7 +137,7 @@ class StepContext {
   std::vector<Diagnostic>* diagnostics_;
   const recipe::Node& step_;
   std::string path_;
-  bool may_adapt_ = false;  // the step is in a stack
+  bool in_stack_;
   graph::ValueIds inputs_;
   absl::InlinedVector<AttributeValue, 4> attributes_;
 };

@@ -117,8 +117,7 @@ void Walk::Step(const Node& step, const std::string& prefix, Scope* scope) {
 
 std::optional<ValueIds> Walk::Emit(const Node& step, const ModuleDef& module, const std::string& path,
                                    Scope* scope) {
-  StepContext context(&graph_, &parameters_, options_, diagnostics_, step, path);
-  if (in_layer_) context.AllowAdapters();
+  StepContext context(&graph_, &parameters_, options_, diagnostics_, step, path, in_layer_);
   std::optional<ValueIds> inputs = values_.Inputs(step, module, scope);
   const bool good = attributes_.Read(step, module, scope, &context);
   if (!inputs.has_value() || !good) return std::nullopt;

@@ -12,6 +12,10 @@
 // Attribute router, where it is 1: the logits of a router (route.cpp). y is at least float32, and so is dy; the weight is
 // small, and whole on every rank.
 //
+// Attribute adapter, where it is 1: the weight is one of the two of a low-rank adapter. It is small, so that work on it may
+// be repeated on every rank, and it may be split along a dim that has a meaning, or be whole where tokens are split:
+// whatever moves the fewest bytes.
+//
 // Placement is the algebra of a contraction: a split leading dim stays split; a split output dim splits y; a
 // split contracted dim makes y partial (Megatron-LM's column- and row-parallel linear, arXiv:1909.08053 §3).
 // A bias cannot be added to a partial sum: it would be added once per rank.
@@ -127,6 +131,10 @@ ValueIds LinearGradient(GradientContext& context) {
   return gradients;
 }
 
+bool IsAdapter(const Attributes& attributes) { return attributes.Int("adapter", 0) != 0; }
+// Whether it costs nothing worth counting that every rank does the same.
+bool IsSmall(const Attributes& attributes) { return IsRouter(attributes) || IsAdapter(attributes); }
+
 // Whether the axis splits weights with such an output dim, or such a contracted one.
 bool Splits(const Attributes& attributes, const AxisRule& rule, Dim out, Dim in) {
   return !IsRouter(attributes) && (rule.parameters.Has(out) || rule.parameters.Has(in));
@@ -137,24 +145,26 @@ std::vector<Signature> LinearSignatures(TypeSpan inputs, const Attributes& attri
   const bool bias = inputs.size() == 3;
   const int o = OutSplit(attributes);
   const int i = InSplit(attributes);
+  const bool splits = Splits(attributes, rule, inputs[1].meaning(o), inputs[1].meaning(dims.out + i));
   const auto with_bias = [&](Signature signature, Placement placement) {
     if (bias) signature.inputs.push_back(placement);
     return signature;
   };
   std::vector<Signature> signatures;
-  if (Splits(attributes, rule, inputs[1].meaning(o), inputs[1].meaning(dims.out + i))) {
+  if (splits) {
     signatures.push_back(
         with_bias({{Placement::R(), Placement::S(o)}, {Placement::S(dims.lead + o)}}, Placement::S(o)));
     if (!bias) {
       signatures.push_back({{Placement::S(dims.lead + i), Placement::S(dims.out + i)}, {Placement::P()}});
     }
-  } else {
+  }
+  if (!splits || IsAdapter(attributes)) {
     for (int l = 0; l < dims.lead; ++l) {
       signatures.push_back(with_bias({{Placement::S(l), Placement::R()}, {Placement::S(l)}}, Placement::R()));
     }
   }
   signatures.push_back(
-      with_bias({{Placement::R(), Placement::R()}, {Placement::R()}, !IsRouter(attributes)}, Placement::R()));
+      with_bias({{Placement::R(), Placement::R()}, {Placement::R()}, !IsSmall(attributes)}, Placement::R()));
   return signatures;
 }
 
@@ -162,15 +172,17 @@ std::vector<Signature> DgradSignatures(TypeSpan inputs, const Attributes& attrib
   const Counts dims = DimsOf(inputs[1], inputs[0].shape.rank(), true, attributes);
   const int o = OutSplit(attributes);
   const int i = InSplit(attributes);
+  const bool splits = Splits(attributes, rule, inputs[1].meaning(o), inputs[1].meaning(dims.out + i));
   std::vector<Signature> signatures;
-  if (Splits(attributes, rule, inputs[1].meaning(o), inputs[1].meaning(dims.out + i))) {
+  if (splits) {
     signatures.push_back({{Placement::S(dims.lead + o), Placement::S(o)}, {Placement::P()}});
     signatures.push_back({{Placement::R(), Placement::S(dims.out + i)}, {Placement::S(dims.lead + i)}});
-  } else {
+  }
+  if (!splits || IsAdapter(attributes)) {
     for (int l = 0; l < dims.lead; ++l)
       signatures.push_back({{Placement::S(l), Placement::R()}, {Placement::S(l)}});
   }
-  signatures.push_back({{Placement::R(), Placement::R()}, {Placement::R()}, !IsRouter(attributes)});
+  signatures.push_back({{Placement::R(), Placement::R()}, {Placement::R()}, !IsSmall(attributes)});
   return signatures;
 }
 
@@ -179,15 +191,17 @@ std::vector<Signature> WgradSignatures(TypeSpan inputs, const Attributes& attrib
   const int out = inputs[0].shape.rank() - lead;
   const int o = OutSplit(attributes);
   const int i = InSplit(attributes);
+  const bool splits = Splits(attributes, rule, inputs[0].meaning(lead + o), inputs[1].meaning(lead + i));
   std::vector<Signature> signatures;
-  if (Splits(attributes, rule, inputs[0].meaning(lead + o), inputs[1].meaning(lead + i))) {
+  if (splits) {
     signatures.push_back({{Placement::S(lead + o), Placement::R()}, {Placement::S(o)}});
     signatures.push_back({{Placement::R(), Placement::S(lead + i)}, {Placement::S(out + i)}});
-  } else {
+  }
+  if (!splits || IsAdapter(attributes)) {
     for (int l = 0; l < lead; ++l)
       signatures.push_back({{Placement::S(l), Placement::S(l)}, {Placement::P()}});
   }
-  signatures.push_back({{Placement::R(), Placement::R()}, {Placement::R()}, !IsRouter(attributes)});
+  signatures.push_back({{Placement::R(), Placement::R()}, {Placement::R()}, !IsSmall(attributes)});
   return signatures;
 }
 

@@ -306,8 +306,10 @@ Rows DataRows() {
                "commas."),
       FIELD(data.sequence_length).Required().Between(1, kMaxSize).Unit("tokens").Doc("Tokens of one sample."),
       FIELD(data.tokenizer.kind)
-          .Words({"byte", "gpt2"})
-          .Doc("Tokenizer: bytes with one end-of-document token (257 ids), or GPT-2's byte-level BPE."),
+          .Words({"byte", "gpt2", "none"})
+          .Doc("Tokenizer: bytes with one end-of-document token (257 ids), GPT-2's byte-level BPE, or none: "
+               "the "
+               "files of data.paths hold the ids of another program's."),
       FIELD(data.tokenizer.vocab_file).Doc("Path of vocab.json (gpt2)."),
       FIELD(data.tokenizer.merges_file).Doc("Path of merges.txt (gpt2)."),
   };

@@ -84,6 +84,7 @@ void RandomTokensUseNoFiles(const RuleContext& c) {
   for (const char* key : {"data.paths", "data.weights", "data.split", "data.tokenizer.kind",
                           "data.tokenizer.vocab_file", "data.tokenizer.merges_file"}) {
     const Field& field = *FindField(key);
+    if (field.key == "data.tokenizer.kind" && c.recipe.data.tokenizer.kind == "none") continue;
     if (Get(field, c.recipe) != DefaultOf(field)) unused += (unused.empty() ? "" : ", ") + field.key;
   }
   if (unused.empty()) return;

@@ -51,6 +51,9 @@ iterations = 100
 source = "random"
 sequence_length = {}
 
+[data.tokenizer]
+kind = "none"
+
 [optimizer]
 learning_rate = 1e-5
 weight_decay = 0.0

@@ -53,7 +53,7 @@ KEYS = {
     "data": {
         "paths": ("list", TEXT), "weights": ("list", real(0, above=True)), "split": TEXT,
         "sequence_length": whole(1, SIZE)},
-    "data.tokenizer": {"kind": word("byte", "gpt2"), "vocab_file": TEXT, "merges_file": TEXT},
+    "data.tokenizer": {"kind": word("byte", "gpt2", "none"), "vocab_file": TEXT, "merges_file": TEXT},
     "optimizer": {
         "kind": word("adamw", "sgd"), "learning_rate": real(0, 1e6), "beta1": real(0, 1, below=True),
         "beta2": real(0, 1, below=True), "epsilon": real(0, above=True), "momentum": real(0, 1, below=True),

@@ -1,8 +1,10 @@
 #include <algorithm>
+
 #include <cmath>
 
 #include "engine/base/status.h"
 #include "engine/graph/dims.h"
+#include "engine/model/lora.h"
 #include "engine/model/modules/modules.h"
 #include "engine/ops/ops.h"
 
@@ -34,33 +36,39 @@ absl::StatusOr<graph::ValueId> Weight(StepContext& step, const std::string& pref
                             step.graph().value(weight).name, shape.ToString(), sizes.shape.ToString()));
 }
 
-// y + (alpha / rank) · B (A x), with parameters PREFIXlora_a [rank, in…] and PREFIXlora_b [out…, rank] (Hu et al.,
-// arXiv:2106.09685, section 4.1). A begins with the variance of PEFT's, B with zeros, so that the adapter begins with nothing.
-absl::StatusOr<graph::ValueId> Adapted(StepContext& step, const recipe::Lora& lora, const Product& product,
-                                       const Sizes& in, graph::ValueId y,
-                                       const graph::Attributes& of_product) {
-  const std::string prefix = product.suffix.empty() ? "" : product.suffix + ".";
-  const std::string name = product.suffix.empty() ? step.path() : step.path() + "." + product.suffix;
-  Sizes a_sizes;
-  a_sizes.Append(lora.rank, lora.rank, graph::Dim::kOther);
-  for (int i = 0; i < in.shape.rank(); ++i) a_sizes.Append(in.shape[i], in.logical[i], in.dims[i]);
-  Sizes b_sizes = product.out;
-  b_sizes.Append(lora.rank, lora.rank, graph::Dim::kOther);
-  const double std = 1 / std::sqrt(3.0 * static_cast<double>(in.shape.elements()));
-  ASSIGN_OR_RETURN(const graph::ValueId a, step.Parameter(prefix + "lora_a", graph::Role::kAdapter, a_sizes,
-                                                          StepContext::Normal(std)));
-  ASSIGN_OR_RETURN(const graph::ValueId b,
-                   step.Parameter(prefix + "lora_b", graph::Role::kAdapter, b_sizes, StepContext::Zeros()));
-  graph::Attributes down = {{"in_dims", std::int64_t{in.shape.rank()}}};
-  if (const std::int64_t split = of_product.Int("in_split", 0); split != 0) down.Set("in_split", split);
-  graph::Attributes up = {{"in_dims", std::int64_t{1}}, {"out_split", of_product.Int("out_split", 0)}};
-  ASSIGN_OR_RETURN(const graph::ValueId low,
-                   step.Emit1(ops::kLinear, name + ".lora_a", {step.input(), a}, down));
-  ASSIGN_OR_RETURN(const graph::ValueId scaled,
-                   step.Emit1(ops::kScale, name + ".lora_scale", {low},
-                              {{"by", lora.alpha / static_cast<double>(lora.rank)}}));
-  ASSIGN_OR_RETURN(const graph::ValueId high, step.Emit1(ops::kLinear, name + ".lora_b", {scaled, b}, up));
-  return step.Emit1(ops::kAdd, name + ".lora", {y, high});
+// y + alpha / rank · B (A x) beside y = W x. The factor is applied to the narrow tensor between the two products. That one is
+// whole on every rank of tp: its dims have no meaning by which it could be split, and it is small.
+absl::StatusOr<graph::ValueId> AddAdapter(StepContext& step, const std::string& prefix,
+                                          const std::string& name, const Sizes& out, const Sizes& in,
+                                          graph::ValueId y) {
+  const recipe::Lora& lora = step.options().lora;
+  Sizes down;
+  down.Append(lora.rank, lora.rank, graph::Dim::kOther);
+  for (int i = 0; i < in.shape.rank(); ++i) down.Append(in.shape[i], in.logical[i], in.dims[i]);
+  Sizes up = out;
+  up.Append(lora.rank, lora.rank, graph::Dim::kOther);
+  const double std = 1 / std::sqrt(3 * static_cast<double>(in.shape.elements()));
+  ASSIGN_OR_RETURN(const graph::ValueId a, step.Parameter(prefix + std::string(kLoraA), graph::Role::kAdapter,
+                                                          down, StepContext::Normal(std)));
+  ASSIGN_OR_RETURN(const graph::ValueId b, step.Parameter(prefix + std::string(kLoraB), graph::Role::kAdapter,
+                                                          up, StepContext::Zeros()));
+  const auto attributes = [](std::int64_t in_dims, std::int64_t out_split, std::int64_t in_split) {
+    graph::Attributes of = {{"in_dims", in_dims}, {"out_split", out_split}, {"adapter", std::int64_t{1}}};
+    if (in_split != 0) of.Set("in_split", in_split);
+    return of;
+  };
+  ASSIGN_OR_RETURN(graph::ValueId narrow,
+                   step.Emit1(ops::kLinear, name + ".lora_a", {step.input(), a},
+                              attributes(in.shape.rank(), 0, SplitDim(in.dims, 0, in.shape.rank()))));
+  step.graph().value(narrow).pin = graph::Pin::kReplicated;
+  const double by = lora.alpha / static_cast<double>(lora.rank);
+  if (by != 1) {
+    ASSIGN_OR_RETURN(narrow, step.Emit1(ops::kScale, name + ".lora_scale", {narrow}, {{"by", by}}));
+  }
+  ASSIGN_OR_RETURN(const graph::ValueId wide,
+                   step.Emit1(ops::kLinear, name + ".lora_b", {narrow, b},
+                              attributes(1, SplitDim(out.dims, 0, out.shape.rank()), 0)));
+  return step.Emit1(ops::kAdd, name + ".lora", {y, wide});
 }
 
 absl::StatusOr<graph::ValueId> EmitProduct(StepContext& step, const Product& product, int contracted) {
@@ -68,7 +76,7 @@ absl::StatusOr<graph::ValueId> EmitProduct(StepContext& step, const Product& pro
   const int lead = step.type(x).shape.rank() - contracted;
   Sizes sizes = product.out;
   const int out = sizes.shape.rank();
-  const Sizes in = step.TrailingSizes(x, lead);  // what is contracted, x's last dims
+  const Sizes in = step.TrailingSizes(x, lead);
   for (int i = 0; i < contracted; ++i) sizes.Append(in.shape[i], in.logical[i], in.dims[i]);
   const std::string prefix = product.suffix.empty() ? "" : product.suffix + ".";
   const std::string name = product.suffix.empty() ? step.path() : step.path() + "." + product.suffix;
@@ -78,13 +86,13 @@ absl::StatusOr<graph::ValueId> EmitProduct(StepContext& step, const Product& pro
   if (const int split = SplitDim(sizes.dims, out, out + contracted); split != 0)
     attributes.Set("in_split", std::int64_t{split});
   ASSIGN_OR_RETURN(graph::ValueId y, step.Emit1(ops::kLinear, name, {x, w}, attributes));
-  if (const recipe::Lora* lora = step.Has("weight") ? nullptr : step.Adapter(); lora != nullptr) {
-    ASSIGN_OR_RETURN(y, Adapted(step, *lora, product, in, y, attributes));
+  if (step.Flag("bias")) {
+    ASSIGN_OR_RETURN(const graph::ValueId bias,
+                     step.Parameter(prefix + "bias", graph::Role::kBias, product.out, StepContext::Zeros()));
+    ASSIGN_OR_RETURN(y, step.Emit1(ops::kBiasAdd, name + ".add_bias", {y, bias}));
   }
-  if (!step.Flag("bias")) return y;
-  ASSIGN_OR_RETURN(const graph::ValueId bias,
-                   step.Parameter(prefix + "bias", graph::Role::kBias, product.out, StepContext::Zeros()));
-  return step.Emit1(ops::kBiasAdd, name + ".add_bias", {y, bias});
+  const bool adapts = step.in_stack() && !step.Has("weight") && IsLoraTarget(step.options().lora, name);
+  return adapts ? AddAdapter(step, prefix, name, product.out, in, y) : y;
 }
 
 absl::StatusOr<graph::ValueIds> EmitLinear(StepContext& step) {
@@ -120,12 +128,13 @@ const ModuleDef kLinearModule{
     .doc =
         "y[l…, o…] = Σ_i x[l…, i…] · w[o…, i…] (+ b[o…]). All dims of x behind its samples and tokens are "
         "contracted, "
-        "unless `contract` says otherwise.",
+        "unless `contract` says otherwise. Where [lora] names a step of a stack, y + alpha / rank · B (A x) "
+        "(docs/lora.md).",
     .reads = "x [l…, i…]",
     .parameters =
         "NAME.weight [out…, i…], role matrix; NAME.bias [out…], zeros. Of parts: NAME.PART.weight and "
-        "NAME.PART.bias each. With [lora] also NAME.lora_a [rank, in…] and "
-        "NAME.lora_b [out…, rank], role adapter",
+        "NAME.PART.bias each. Of [lora], role adapter: "
+        "NAME.lora_a [rank, i…], normal with the variance 1 / 3i, and NAME.lora_b [out…, rank], zeros",
     .gives = "[l…, out…]; with parts, one value a part, called as the part",
     .results = -1,
     .attributes =
