@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -25,5 +26,8 @@ inline float FloatFromHalf(std::uint16_t bits) { return static_cast<float>(std::
 // The same, number by number: to[i] is from[i], rounded.
 void BFloat16FromFloats(std::span<const float> from, std::uint16_t* to);
 void HalfFromFloats(std::span<const float> from, std::uint16_t* to);
+// And back: to[i] is number i of `from`, whose bytes need no alignment.
+void FloatsFromBFloat16(const std::byte* from, std::span<float> to);
+void FloatsFromHalf(const std::byte* from, std::span<float> to);
 
 }  // namespace engine

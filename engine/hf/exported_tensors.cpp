@@ -1,6 +1,7 @@
 #include "engine/hf/exported_tensors.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -13,23 +14,48 @@ namespace {
 
 using checkpoint::Box;
 
-// The dim of ours along which a part's elements are farthest apart in theirs; -1: the part is one element.
-int OuterDimOf(const Part& part) {
+// The dim of a box of ours along which elements are farthest apart in theirs; -1: the box is one element.
+int OuterDimOf(const Box& box, const Part& part) {
   int outer = -1;
-  for (int dim = 0; dim < part.box.count.rank(); ++dim) {
-    if (part.box.count[dim] > 1 && (outer < 0 || part.their_stride[dim] > part.their_stride[outer]))
-      outer = dim;
+  for (int dim = 0; dim < box.count.rank(); ++dim) {
+    if (box.count[dim] > 1 && (outer < 0 || part.their_stride[dim] > part.their_stride[outer])) outer = dim;
   }
   return outer;
 }
 
-// From a part's first element of one index along `outer` to behind the last one, in theirs.
-std::int64_t SpanWithin(const Part& part, int outer) {
+// From a box's first element of one index along `outer` to behind the last one, in theirs.
+std::int64_t SpanWithin(const Box& box, const Part& part, int outer) {
   std::int64_t span = 1;
-  for (int dim = 0; dim < part.box.count.rank(); ++dim) {
-    if (dim != outer) span += (part.box.count[dim] - 1) * part.their_stride[dim];
+  for (int dim = 0; dim < box.count.rank(); ++dim) {
+    if (dim != outer) span += (box.count[dim] - 1) * part.their_stride[dim];
   }
   return span;
+}
+
+// Ours to theirs, of which `values` has elements [begin, end); the others are left out.
+void CopyTile(const float* ours, const StridedTile& tile, float* values, std::int64_t begin,
+              std::int64_t end) {
+  std::array<float, kTileRun * kTileLines> buffer;
+  const bool turned = tile.lines.count > 1;
+  if (turned) {
+    for (std::int64_t i = 0; i < tile.run.count; ++i) {
+      for (std::int64_t line = 0; line < tile.lines.count; ++line)
+        buffer[i * kTileLines + line] = ours[tile.to + i * tile.run.to_step + line * tile.lines.to_step];
+    }
+  }
+  const std::int64_t step = tile.run.from_step;
+  for (std::int64_t line = 0; line < tile.lines.count; ++line) {
+    const std::int64_t theirs = tile.from + line * tile.lines.from_step;
+    const std::int64_t first = theirs >= begin ? 0 : (begin - theirs + step - 1) / step;
+    const std::int64_t last = theirs >= end ? 0 : std::min(tile.run.count, (end - theirs + step - 1) / step);
+    const float* from = turned ? buffer.data() + line : ours + tile.to;
+    const std::int64_t from_step = turned ? kTileLines : tile.run.to_step;
+    if (step == 1 && from_step == 1) {
+      if (first < last) std::copy(from + first, from + last, values + (theirs + first - begin));
+      continue;
+    }
+    for (std::int64_t i = first; i < last; ++i) values[theirs + i * step - begin] = from[i * from_step];
+  }
 }
 
 }  // namespace
@@ -59,19 +85,28 @@ absl::StatusOr<ExportedTensors> ExportedTensors::Create(const checkpoint::Tensor
   return exported;
 }
 
-absl::Status ExportedTensors::FillPart(const Part& part, const std::string& parameter, std::int64_t begin,
-                                       std::int64_t end) {
-  Box box = part.box;
-  const int outer = OuterDimOf(part);
+absl::Status ExportedTensors::FillBox(const Part& part, const std::string& parameter, Box box,
+                                      std::int64_t begin, std::int64_t end) {
+  const int outer = OuterDimOf(box, part);
   if (outer >= 0) {
-    const std::int64_t stride = part.their_stride[outer], span = SpanWithin(part, outer);
+    std::int64_t at = part.their_begin;
+    for (int dim = 0; dim < box.count.rank(); ++dim)
+      at += (box.start[dim] - part.box.start[dim]) * part.their_stride[dim];
+    const std::int64_t stride = part.their_stride[outer], span = SpanWithin(box, part, outer);
     // Indices whose elements reach into [begin, end).
-    const std::int64_t low = begin - part.their_begin - span + 1, high = end - part.their_begin;
+    const std::int64_t low = begin - at - span + 1, high = end - at;
     const std::int64_t first = low <= 0 ? 0 : (low + stride - 1) / stride;
-    const std::int64_t last = high <= 0 ? 0 : std::min(part.box.count[outer], (high + stride - 1) / stride);
+    const std::int64_t last = high <= 0 ? 0 : std::min(box.count[outer], (high + stride - 1) / stride);
     if (first >= last) return absl::OkStatus();
     box.start[outer] += first;
     box.count[outer] = last - first;
+    // Where one of them is more than what is asked for, of each only what is.
+    if (box.count.elements() / box.count[outer] > end - begin) {
+      box.count[outer] = 1;
+      for (std::int64_t index = first; index < last; ++index, ++box.start[outer])
+        RETURN_IF_ERROR(FillBox(part, parameter, box, begin, end));
+      return absl::OkStatus();
+    }
   }
   const StridedCopy copy = StridedCopyOf(box, part, box);
   const bool as_it_lies = copy.dims.empty() ||
@@ -81,19 +116,8 @@ absl::Status ExportedTensors::FillPart(const Part& part, const std::string& para
     return source_->Read(parameter, box, values_.data() + (copy.from - begin));
   if (static_cast<std::int64_t>(ours_.size()) < elements) ours_.resize(static_cast<std::size_t>(elements));
   RETURN_IF_ERROR(source_->Read(parameter, box, ours_.data()));
-  float* values = values_.data() - begin;
-  ForEachStridedRun(copy, [&](const StridedRun& run) {
-    // Of the run's elements, those within [begin, end).
-    const std::int64_t step = run.from_step;
-    const std::int64_t first = run.from >= begin ? 0 : (begin - run.from + step - 1) / step;
-    const std::int64_t last = run.from >= end ? 0 : std::min(run.count, (end - run.from + step - 1) / step);
-    const float* ours = ours_.data() + run.to;
-    if (step == 1 && run.to_step == 1) {
-      if (first < last) std::copy(ours + first, ours + last, values + run.from + first);
-      return;
-    }
-    for (std::int64_t i = first; i < last; ++i) values[run.from + i * step] = ours[i * run.to_step];
-  });
+  ForEachStridedTile(
+      copy, [&](const StridedTile& tile) { CopyTile(ours_.data(), tile, values_.data(), begin, end); });
   return absl::OkStatus();
 }
 
@@ -107,8 +131,8 @@ absl::Status ExportedTensors::Fill(const TensorDeclaration& declared, std::int64
   if (values_.size() < elements) values_.resize(elements);
   for (const auto& [mapping, part] : tensor.parts) {
     const Mapping& ours = mappings_[static_cast<std::size_t>(mapping)];
-    RETURN_IF_ERROR(FillPart(ours.parts[static_cast<std::size_t>(part)], ours.parameter, row * width,
-                             (row + rows) * width));
+    const Part& some = ours.parts[static_cast<std::size_t>(part)];
+    RETURN_IF_ERROR(FillBox(some, ours.parameter, some.box, row * width, (row + rows) * width));
   }
   const std::span<const float> values(values_.data(), elements);
   if (type_ == StoredType::kF32) {
@@ -120,8 +144,19 @@ absl::Status ExportedTensors::Fill(const TensorDeclaration& declared, std::int64
     BFloat16FromFloats(values, rounded_.data());
   else
     HalfFromFloats(values, rounded_.data());
+  RETURN_IF_ERROR(CheckRange(declared.name, values));
   if (exact_) RETURN_IF_ERROR(CheckExact(declared.name, values));
   std::memcpy(out.data(), rounded_.data(), out.size());
+  return absl::OkStatus();
+}
+
+absl::Status ExportedTensors::CheckRange(const std::string& name, std::span<const float> values) const {
+  const std::uint16_t infinite = type_ == StoredType::kBF16 ? 0x7F80 : 0x7C00;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if ((rounded_[i] & 0x7FFF) == infinite && std::isfinite(values[i]))
+      return FailedPrecondition("{} holds {}, which is larger than any number of {}", name, values[i],
+                                Name(type_));
+  }
   return absl::OkStatus();
 }
 

@@ -27,14 +27,17 @@ class ExportedTensors {
 
   // In the order of the mappings.
   const std::vector<TensorDeclaration>& declarations() const { return declarations_; }
-  // Rows of a declared tensor (FillRows). FailedPrecondition, with the tensor and a value of it, for one that would be
-  // rounded. By one thread at a time.
+  // Rows of a declared tensor (FillRows). FailedPrecondition, with the tensor and a value of it, for one that `exact` would not
+  // have rounded, and in any case for one that is larger than the type's numbers. By one thread at a time.
   absl::Status Fill(const TensorDeclaration& tensor, std::int64_t row, std::int64_t rows,
                     std::span<std::byte> out);
 
  private:
-  absl::Status FillPart(const Part& part, const std::string& parameter, std::int64_t begin, std::int64_t end);
-
+  // Elements [begin, end) of theirs that are in `box` of ours, to `values_`; no more of ours is read at once than about as many.
+  absl::Status FillBox(const Part& part, const std::string& parameter, checkpoint::Box box,
+                       std::int64_t begin, std::int64_t end);
+  // That no number has become an infinity.
+  absl::Status CheckRange(const std::string& name, std::span<const float> values) const;
   absl::Status CheckExact(const std::string& name, std::span<const float> values) const;
 
   const checkpoint::TensorSource* source_ = nullptr;

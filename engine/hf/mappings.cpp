@@ -38,6 +38,57 @@ std::optional<std::int64_t> LayerOf(std::string_view pattern, std::string_view n
   return layer;
 }
 
+// The sum of r^position of elements, modulo a prime, which takes no more time for a large box than for a small one: the sum of a
+// box with distances is a product of geometric series. Other positions, or other numbers of times, have another sum, but for
+// a chance of their number / 2^61.
+class PositionSum {
+ public:
+  // Elements first + Σ i_k · stride_k for i_k in [0, count_k).
+  void Add(std::int64_t first, const Shape& count, const Shape& stride) {
+    std::uint64_t sum = Power(kRoot, first);
+    for (int dim = 0; dim < count.rank(); ++dim) sum = Product(sum, Series(stride[dim], count[dim]));
+    sum_ = (sum_ + sum) % kPrime;
+  }
+  bool IsEachOnceBelow(std::int64_t end) const { return sum_ == Series(1, end); }
+
+ private:
+  static constexpr std::uint64_t kPrime = (std::uint64_t{1} << 61) - 1;
+  static constexpr std::uint64_t kRoot = 0x0B7E151628AED2A6;  // any number of a large order: digits of e
+
+  static std::uint64_t Product(std::uint64_t a, std::uint64_t b) {
+    return static_cast<std::uint64_t>(static_cast<unsigned __int128>(a) * b % kPrime);
+  }
+  static std::uint64_t Power(std::uint64_t base, std::int64_t exponent) {
+    std::uint64_t power = 1;
+    for (; exponent > 0; exponent >>= 1, base = Product(base, base)) {
+      if ((exponent & 1) != 0) power = Product(power, base);
+    }
+    return power;
+  }
+  // 1 + q + … + q^(count - 1) of q = r^stride.
+  static std::uint64_t Series(std::int64_t stride, std::int64_t count) {
+    const std::uint64_t q = Power(kRoot, stride);
+    if (count == 1) return 1;
+    if (q == 1) return static_cast<std::uint64_t>(count) % kPrime;
+    const std::uint64_t inverse = Power(q + kPrime - 1, kPrime - 2);
+    return Product(Power(q, count) + kPrime - 1, inverse);
+  }
+
+  std::uint64_t sum_ = 0;
+};
+
+bool IsEachElementOnce(const Shape& shape, const std::vector<Part>& parts) {
+  Shape strides = shape;
+  for (int dim = 0; dim < shape.rank(); ++dim) strides[dim] = shape.elements(dim + 1, shape.rank());
+  PositionSum sum;
+  for (const Part& part : parts) {
+    std::int64_t first = 0;
+    for (int dim = 0; dim < shape.rank(); ++dim) first += part.box.start[dim] * strides[dim];
+    sum.Add(first, part.box.count, strides);
+  }
+  return sum.IsEachOnceBelow(shape.elements());
+}
+
 // Makes the parts of one parameter by one row.
 class Cutter {
  public:
@@ -47,6 +98,8 @@ class Cutter {
   // False: the sizes do not come to the shape.
   bool Cut(std::vector<Part>* parts) {
     parts_ = parts;
+    const bool several = row_.how == How::kStacked || row_.how == How::kQkv;
+    if (row_.theirs.empty() || (!several && row_.theirs.size() != 1)) return false;
     const bool each_expert = row_.theirs[0].find(kExpert) != std::string::npos;
     if (!each_expert) return CutPlane(checkpoint::WholeBox(shape_), 0, 0);
     if (shape_.rank() < 2) return false;
@@ -266,7 +319,8 @@ absl::StatusOr<std::vector<Mapping>> MappingsOf(const std::vector<WeightRow>& ro
       const std::optional<std::int64_t> layer = LayerOf(row.ours, parameter.name);
       if (!layer) continue;
       found = true;
-      if (!Cutter(row, sizes, *layer, parameter.shape).Cut(&mapping.parts)) {
+      if (!Cutter(row, sizes, *layer, parameter.shape).Cut(&mapping.parts) ||
+          !IsEachElementOnce(parameter.shape, mapping.parts)) {
         return InvalidArgument(
             "parameter {} {} is not made of {} in this family: its sizes are others than the config's",
             parameter.name, parameter.shape.ToString(), Listed(row.theirs));
@@ -286,6 +340,7 @@ absl::StatusOr<std::vector<TheirTensor>> TheirTensors(const std::vector<Mapping>
   std::vector<TheirTensor> tensors;
   absl::flat_hash_map<std::string, int> index;
   std::vector<std::int64_t> covered;
+  std::vector<PositionSum> positions;
   for (std::size_t m = 0; m < mappings.size(); ++m) {
     for (std::size_t p = 0; p < mappings[m].parts.size(); ++p) {
       const Part& part = mappings[m].parts[p];
@@ -293,6 +348,7 @@ absl::StatusOr<std::vector<TheirTensor>> TheirTensors(const std::vector<Mapping>
       if (added) {
         tensors.push_back({.name = part.tensor, .shape = part.shape, .parts = {}});
         covered.push_back(0);
+        positions.emplace_back();
       }
       const auto place = static_cast<std::size_t>(at->second);
       TheirTensor& tensor = tensors[place];
@@ -307,6 +363,7 @@ absl::StatusOr<std::vector<TheirTensor>> TheirTensors(const std::vector<Mapping>
       }
       tensor.parts.emplace_back(static_cast<int>(m), static_cast<int>(p));
       covered[place] += part.box.count.elements();
+      positions[place].Add(part.their_begin, part.box.count, part.their_stride);
     }
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -314,6 +371,15 @@ absl::StatusOr<std::vector<TheirTensor>> TheirTensors(const std::vector<Mapping>
       return InvalidArgument("of the {} elements of tensor {} {}, {} are parameters of this model",
                              tensors[i].shape.elements(), tensors[i].name, tensors[i].shape.ToString(),
                              covered[i]);
+    }
+    if (!positions[i].IsEachOnceBelow(covered[i])) {
+      std::vector<std::string> names;
+      for (const auto& [mapping, part] : tensors[i].parts) {
+        const std::string& name = mappings[static_cast<std::size_t>(mapping)].parameter;
+        if (names.empty() || names.back() != name) names.push_back(name);
+      }
+      return InvalidArgument("of the elements of tensor {} {}, some are twice in {}, and some nowhere",
+                             tensors[i].name, tensors[i].shape.ToString(), Listed(names));
     }
   }
   return tensors;

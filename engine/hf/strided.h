@@ -1,9 +1,8 @@
-// Copies between our row-major boxes and their tensors, whose elements lie at other distances: runs along one dim, in an order
-// that keeps both sides' cache lines.
+// Copies between our row-major boxes and their tensors, whose elements lie at other distances: runs along one dim, or tiles of two,
+// in an order that keeps both sides' cache lines.
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -11,15 +10,16 @@
 
 namespace engine::hf {
 
-// Elements from, from + from_step, … to to, to + to_step, …
-struct StridedRun {
-  std::int64_t from, from_step;
-  std::int64_t to, to_step;
-  std::int64_t count;
-};
-
 struct StridedDim {
   std::int64_t count, from_step, to_step;
+};
+// Elements from + line · lines.from_step + i · run.from_step, and to + line · lines.to_step + i · run.to_step.
+struct StridedTile {
+  std::int64_t from, to;
+  StridedDim lines, run;
+  std::int64_t last_from() const {
+    return from + (lines.count - 1) * lines.from_step + (run.count - 1) * run.from_step;
+  }
 };
 struct StridedCopy {
   std::int64_t from = 0, to = 0;
@@ -53,13 +53,18 @@ inline StridedCopy StridedCopyOf(const checkpoint::Box& some, const Part& part,
   return copy;
 }
 
-// Where no dim is the inner one of both sides, runs are cut into pieces, so that what one side reads of a cache line at a time
-// is read soon again.
+// What tiles of more than one line have at most: a buffer of them is 8 KiB, and stays in a core's first cache.
+inline constexpr std::int64_t kTileLines = 32, kTileRun = 64;
+
+// One line and one long run, where both sides have the same inner dim. Else tiles: their runs are consecutive elements of
+// theirs, and ours are those of a line after another, so that who goes through a buffer of the tile has whole cache lines of
+// both sides at a time. Tiles side by side are of the same pages of ours.
 template <typename Body>
-void ForEachStridedRun(StridedCopy copy, const Body& body) {
-  constexpr std::int64_t kPiece = 32;
-  if (copy.dims.empty()) return body(StridedRun{copy.from, 1, copy.to, 1, 1});
-  // The inner dim of theirs goes right before ours, and of both pieces are walked.
+void ForEachStridedTile(StridedCopy copy, const Body& body) {
+  constexpr std::int64_t kLines = 16 * kTileLines;
+  constexpr StridedDim kOne = {1, 0, 0};
+  if (copy.dims.empty()) return body(StridedTile{copy.from, copy.to, kOne, {1, 1, 1}});
+  // The inner dim of theirs goes right before ours.
   auto inner =
       std::min_element(copy.dims.begin(), copy.dims.end() - 1,
                        [](const StridedDim& a, const StridedDim& b) { return a.from_step < b.from_step; });
@@ -76,15 +81,19 @@ void ForEachStridedRun(StridedCopy copy, const Body& body) {
     }
     if (turned) {
       const StridedDim& theirs = copy.dims[outer];
-      for (std::int64_t i = 0; i < last.count; i += kPiece) {
-        for (std::int64_t j = 0; j < theirs.count; ++j) {
-          body(StridedRun{from + j * theirs.from_step + i * last.from_step, last.from_step,
-                          to + j * theirs.to_step + i * last.to_step, last.to_step,
-                          std::min(kPiece, last.count - i)});
+      for (std::int64_t block = 0; block < last.count; block += kLines) {
+        const std::int64_t block_end = std::min(block + kLines, last.count);
+        for (std::int64_t j = 0; j < theirs.count; j += kTileRun) {
+          for (std::int64_t i = block; i < block_end; i += kTileLines) {
+            body(StridedTile{from + j * theirs.from_step + i * last.from_step,
+                             to + j * theirs.to_step + i * last.to_step,
+                             {std::min(kTileLines, block_end - i), last.from_step, last.to_step},
+                             {std::min(kTileRun, theirs.count - j), theirs.from_step, theirs.to_step}});
+          }
         }
       }
     } else {
-      body(StridedRun{from, last.from_step, to, last.to_step, last.count});
+      body(StridedTile{from, to, kOne, last});
     }
     std::size_t dim = outer;
     while (dim > 0 && ++at[dim - 1] == copy.dims[dim - 1].count) at[--dim] = 0;

@@ -24,6 +24,9 @@ using checkpoint::TensorInfo;
 constexpr std::int64_t kPiece = std::int64_t{1} << 22;  // elements that are asked of the disk at a time
 constexpr std::int64_t kScaledBlock = 128;              // rows, and columns, of FP8 weights with one scale
 constexpr std::string_view kScaleSuffix = "_scale_inv";
+// A model whose head is its table of tokens, and how a file calls a head that it has nevertheless.
+constexpr std::string_view kTable = "embedding.tokens";
+constexpr std::array<std::string_view, 2> kHeads = {"lm_head.weight", "embed_out.weight"};
 
 template <typename T>
 T LoadAs(const std::byte* at) {  // of no alignment
@@ -66,11 +69,11 @@ float ScaleAt(const Stored& stored, std::int64_t element) {
   return LoadAs<float>(stored.scales + (row * blocks + element % stored.columns / kScaledBlock) * 4);
 }
 
-// Elements first, first + step, … of theirs to `out`.
+// Elements first, first + step, … of theirs to `out`, times `scale`.
 template <StoredType kType>
-void Convert(const Stored& stored, std::int64_t first, std::int64_t step, std::int64_t count, float* out,
-             std::int64_t out_step) {
-  const std::byte* data = stored.data;
+void Convert(const std::byte* data, std::int64_t first, std::int64_t step, std::int64_t count, float scale,
+             float* out, std::int64_t out_step) {
+  [[maybe_unused]] const float* e4m3 = E4M3Table().data();
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t at = first + i * step;
     float value = 0;
@@ -78,22 +81,61 @@ void Convert(const Stored& stored, std::int64_t first, std::int64_t step, std::i
     if constexpr (kType == StoredType::kF16) value = FloatFromHalf(LoadAs<std::uint16_t>(data + 2 * at));
     if constexpr (kType == StoredType::kF32) value = LoadAs<float>(data + 4 * at);
     if constexpr (kType == StoredType::kF64) value = static_cast<float>(LoadAs<double>(data + 8 * at));
-    if constexpr (kType == StoredType::kF8E4M3)
-      value = E4M3Table()[static_cast<std::size_t>(data[at])] * ScaleAt(stored, at);
+    if constexpr (kType == StoredType::kF8E4M3) value = e4m3[static_cast<std::size_t>(data[at])] * scale;
     out[i * out_step] = value;
   }
 }
 
+// Of FP8, elements that have one scale are converted together.
+std::int64_t SameScale(const Stored& stored, std::int64_t from, std::int64_t count) {
+  const std::int64_t column = from % stored.columns;
+  return std::min({count, stored.columns - column, kScaledBlock - column % kScaledBlock});
+}
+
+// Elements from, from + run.from_step, … of theirs to `out`, out + run.to_step, …
 template <StoredType kType>
-void ConvertRun(const Stored& stored, const StridedRun& run, float* out) {
-  if (run.from_step == 1 && run.to_step == 1) {  // said as constants, which the compiler makes vectors of
-    Convert<kType>(stored, run.from, 1, run.count, out + run.to, 1);
+void ConvertRun(const Stored& stored, std::int64_t from, const StridedDim& run, float* out) {
+  if constexpr (kType == StoredType::kF8E4M3) {
+    for (std::int64_t begin = 0, count = 0; begin < run.count; begin += count) {
+      const std::int64_t first = from + begin * run.from_step;
+      count = run.from_step == 1 ? SameScale(stored, first, run.count - begin) : 1;
+      Convert<kType>(stored.data, first, run.from_step, count, ScaleAt(stored, first),
+                     out + begin * run.to_step, run.to_step);
+    }
+  } else if (run.from_step == 1 && run.to_step == 1) {
+    const std::byte* at = stored.data + from * (BitsOf(kType) / 8);
+    const auto count = static_cast<std::size_t>(run.count);
+    if constexpr (kType == StoredType::kBF16)
+      FloatsFromBFloat16(at, {out, count});
+    else if constexpr (kType == StoredType::kF16)
+      FloatsFromHalf(at, {out, count});
+    else if constexpr (kType == StoredType::kF32)
+      std::memcpy(out, at, count * sizeof(float));
+    else
+      Convert<kType>(stored.data, from, 1, run.count, 1, out, 1);
   } else {
-    Convert<kType>(stored, run.from, run.from_step, run.count, out + run.to, run.to_step);
+    Convert<kType>(stored.data, from, run.from_step, run.count, 1, out, run.to_step);
   }
 }
 
-using RunFunction = void (*)(const Stored&, const StridedRun&, float*);
+using RunFunction = void (*)(const Stored&, std::int64_t, const StridedDim&, float*);
+
+// By way of a buffer, so that both sides are read and written by whole cache lines.
+void ConvertTile(RunFunction convert, const Stored& stored, const StridedTile& tile, float* out) {
+  if (tile.lines.count == 1) return convert(stored, tile.from, tile.run, out + tile.to);
+  std::array<float, kTileLines * kTileRun> buffer;
+  for (std::int64_t line = 0; line < tile.lines.count; ++line) {
+    convert(stored, tile.from + line * tile.lines.from_step, {tile.run.count, tile.run.from_step, 1},
+            buffer.data() + line * kTileRun);
+  }
+  for (std::int64_t i = 0; i < tile.run.count; ++i) {
+    float* to = out + tile.to + i * tile.run.to_step;
+    const float* from = buffer.data() + i;
+    for (std::int64_t line = 0; line < tile.lines.count; ++line)
+      to[line * tile.lines.to_step] = from[line * kTileRun];
+  }
+}
+
 RunFunction FunctionOf(StoredType type) {
   switch (type) {
     case StoredType::kBF16:
@@ -157,10 +199,15 @@ class FolderWeights : public checkpoint::TensorSource {
     ASSIGN_OR_RETURN(const std::vector<TheirTensor> theirs, TheirTensors(mappings_));
     for (const TheirTensor& tensor : theirs) MatchTensor(tensor);
     for (const std::string& name : folder_.names()) {
-      if (stored_.contains(name) || used_.contains(name) || IsIgnored(name, ignored) || IsTwin(name))
-        continue;
+      if (stored_.contains(name) || used_.contains(name) || IsIgnored(name, ignored)) continue;
+      const Stored* table = IsHead(name) ? TiedTable() : nullptr;
+      if (table != nullptr && HasBytesOf(name, *table)) continue;
       misfits_.push_back(fmt::format("{} {} is no tensor of this model", name,
                                      folder_.Find(name)->tensor->shape.ToString()));
+      if (table != nullptr) {
+        misfits_.back() += fmt::format(", whose head is {} {}, and has other values than that",
+                                       table->tensor->name, table->tensor->shape.ToString());
+      }
     }
     if (misfits_.empty()) return absl::OkStatus();
     constexpr std::size_t kMostNamed = 5;
@@ -192,14 +239,15 @@ class FolderWeights : public checkpoint::TensorSource {
       const RunFunction convert = FunctionOf(stored.tensor->type);
       const StridedCopy copy = StridedCopyOf(*common, part, box);
       Prefetcher prefetcher(stored, copy);
-      ForEachStridedRun(copy, [&](const StridedRun& run) {
+      ForEachStridedTile(copy, [&](const StridedTile& tile) {
         // A long run in pieces, each of which is asked of the disk before it is read.
-        for (std::int64_t begin = 0; begin < run.count; begin += kPiece) {
-          const StridedRun piece = {run.from + begin * run.from_step, run.from_step,
-                                    run.to + begin * run.to_step, run.to_step,
-                                    std::min(kPiece, run.count - begin)};
-          prefetcher.Reach(piece.from + (piece.count - 1) * piece.from_step);
-          convert(stored, piece, static_cast<float*>(out));
+        for (std::int64_t begin = 0; begin < tile.run.count; begin += kPiece) {
+          StridedTile piece = tile;
+          piece.from += begin * tile.run.from_step;
+          piece.to += begin * tile.run.to_step;
+          piece.run.count = std::min(kPiece, tile.run.count - begin);
+          prefetcher.Reach(piece.last_from());
+          ConvertTile(convert, stored, piece, static_cast<float*>(out));
         }
       });
       stored.file->Release(*stored.tensor);
@@ -256,20 +304,28 @@ class FolderWeights : public checkpoint::TensorSource {
                        [&](const std::string& pattern) { return model::Matches(pattern, name); });
   }
 
-  // Whether a tensor has the bytes of one that is used: a head that is tied, written nevertheless.
-  bool IsTwin(const std::string& name) const {
+  static bool IsHead(const std::string& name) {
+    return std::any_of(kHeads.begin(), kHeads.end(),
+                       [&](std::string_view head) { return std::string_view(name).ends_with(head); });
+  }
+
+  // Their table of tokens; null if there is none.
+  const Stored* TiedTable() const {
+    const auto table = index_.find(std::string(kTable));
+    if (table == index_.end()) return nullptr;
+    const std::vector<Part>& parts = mappings_[static_cast<std::size_t>(table->second)].parts;
+    const auto found = parts.empty() ? stored_.end() : stored_.find(parts[0].tensor);
+    return found == stored_.end() ? nullptr : &found->second;
+  }
+
+  bool HasBytesOf(const std::string& name, const Stored& other) const {
     const Folder::Entry entry = *folder_.Find(name);
+    if (other.tensor->type != entry.tensor->type || other.tensor->shape != entry.tensor->shape) return false;
     const auto bytes = entry.file->DataOf(*entry.tensor);
-    const bool twin = std::any_of(stored_.begin(), stored_.end(), [&](const auto& other) {
-      const StoredTensor& tensor = *other.second.tensor;
-      if (tensor.type != entry.tensor->type || tensor.shape != entry.tensor->shape || bytes.empty())
-        return false;
-      const bool equal = std::memcmp(other.second.data, bytes.data(), bytes.size()) == 0;
-      other.second.file->Release(tensor);
-      return equal;
-    });
+    const bool equal = bytes.empty() || std::memcmp(other.data, bytes.data(), bytes.size()) == 0;
+    other.file->Release(*other.tensor);
     entry.file->Release(*entry.tensor);
-    return twin;
+    return equal;
   }
 
   Folder folder_;

@@ -90,12 +90,14 @@ struct TheirTensor {
   Shape shape;
   std::vector<std::pair<int, int>> parts;  // mapping, and part of it
 };
-// In the order of the mappings. Error: parts that do not make up a tensor.
+// In the order of the mappings. Errors, InvalidArgument: parts that do not make up a tensor, since elements of it are in none or in
+// two, or since they speak of different shapes.
 absl::StatusOr<std::vector<TheirTensor>> TheirTensors(const std::vector<Mapping>& mappings);
 
 // A folder's weights under the engine's names, in f32, whatever they are stored as: f64, f32, f16 and bf16; FP8 (e4m3) with
 // scales of blocks of 128 × 128 beside it (NAME_scale_inv). `ignored`: patterns of names of tensors that are no weights of
-// the model. A tensor of the folder with a parameter's bytes twice (a head that is tied) is passed over if they are equal.
+// the model. A head in the folder of a model whose head is the table of tokens (lm_head.weight, embed_out.weight) is passed
+// over if it has the table's bytes.
 // Errors, InvalidArgument, with the folder and all that does not fit, at most five by name: tensors that are missing, have
 // another shape or no floating-point type; tensors that no mapping has a use for.
 absl::StatusOr<std::unique_ptr<checkpoint::TensorSource>> OpenWeights(
