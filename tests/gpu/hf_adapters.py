@@ -120,8 +120,8 @@ def family(engine, name, folder):
     for batch, ours in zip(batches_of(model, samples, losses[0]), losses):
         optimizer.zero_grad()
         loss = loss_of(model, batch)
-        if abs(float(loss) - ours) > 1e-5 * ours:
-            raise Failed(f"loss {ours}, and PEFT's is {float(loss)}")
+        if abs(float(loss.detach()) - ours) > 1e-5 * ours:
+            raise Failed(f"loss {ours}, and PEFT's is {float(loss.detach())}")
         loss.backward()
         optimizer.step()
     model.save_pretrained(folder / "torch")
