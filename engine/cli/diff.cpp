@@ -17,6 +17,8 @@
 #include "engine/cli/device.h"
 #include "engine/cli/recipe_options.h"
 #include "engine/driver/run_folder.h"
+#include "engine/hf/compare.h"
+#include "engine/hf/model_folder.h"
 #include "engine/model/load.h"
 #include "engine/study/comparison.h"
 #include "engine/train/run.h"
@@ -108,7 +110,41 @@ recipe::LoadOptions Joined(recipe::LoadOptions both, const recipe::LoadOptions& 
   return both;
 }
 
+// The folder of a Hugging Face model, and of nothing of ours.
+bool IsModel(const std::string& path) {
+  std::error_code error;
+  return hf::IsModelFolder(path) &&
+         !fs::exists(checkpoint::JoinPath(path, checkpoint::kManifestName), error) &&
+         !fs::exists(fs::path(path) / driver::kPlanName, error);
+}
+
+int DiffModels(const DiffArguments& arguments) {
+  if (!IsModel(arguments.a) || !IsModel(arguments.b)) {
+    Print(
+        stderr,
+        "engine diff: {} is the folder of a Hugging Face model, and {} is none\n    hint: `engine export hf` "
+        "makes one of a run\n",
+        IsModel(arguments.a) ? arguments.a : arguments.b, IsModel(arguments.a) ? arguments.b : arguments.a);
+    return kNoComparison;
+  }
+  if (!arguments.load.sets.empty() || !arguments.load_a.sets.empty() || !arguments.load_b.sets.empty()) {
+    Print(stderr, "engine diff: --set changes recipes, and these are Hugging Face models\n");
+    return kNoComparison;
+  }
+  const absl::StatusOr<hf::ModelDifferences> differences = hf::CompareModels(arguments.a, arguments.b);
+  if (!differences.ok()) {
+    Print(stderr, "engine diff: {}\n", Message(differences.status()));
+    return kNoComparison;
+  }
+  const std::string text = arguments.format == "json" ? hf::ToJson(*differences).dump(2) + "\n"
+                                                      : hf::ToText(*differences, arguments.a, arguments.b,
+                                                                   arguments.format == "markdown");
+  std::fputs(text.c_str(), stdout);
+  return arguments.exit_code && !differences->empty() ? kDifferent : 0;
+}
+
 int Diff(const DiffArguments& arguments) {
+  if (IsModel(arguments.a) || IsModel(arguments.b)) return DiffModels(arguments);
   const absl::StatusOr<study::Side> a = Open(arguments.a, Joined(arguments.load, arguments.load_a));
   const absl::StatusOr<study::Side> b = Open(arguments.b, Joined(arguments.load, arguments.load_b));
   for (const absl::Status& status : {a.status(), b.status()}) {
@@ -130,10 +166,14 @@ int Diff(const DiffArguments& arguments) {
 
 void AddDiffCommand(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand(
-      "diff", "What differs between two recipes, plans (plan --json), runs or checkpoints, and what it does");
+      "diff",
+      "What differs between two recipes, plans (plan --json), runs or checkpoints, and what it does; or "
+      "between two Hugging Face models");
   const auto arguments = std::make_shared<DiffArguments>();
   const std::string kinds = "FILE|DIR";
-  command->add_option("a", arguments->a, "Recipe, plan, run or checkpoint")->required()->type_name(kinds);
+  command->add_option("a", arguments->a, "Recipe, plan, run, checkpoint, or folder of a Hugging Face model")
+      ->required()
+      ->type_name(kinds);
   command->add_option("b", arguments->b, "What it is compared with")->required()->type_name(kinds);
   command->add_option("--format", arguments->format, "Output: text, markdown or json")
       ->check(CLI::IsMember({"text", "markdown", "json"}))

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/hf/compare.h"
 #include "engine/hf/family_def.h"
 #include "engine/hf/folder.h"
 #include "engine/hf/model_folder.h"
@@ -192,6 +193,43 @@ TEST_CASE("an imported model that is trained in any layout is written as one ran
             BytesOf(folder / "model"));
     }
   }
+}
+
+TEST_CASE("two models are compared key by key and tensor by tensor") {
+  const OracleFile oracle;
+  const TempDir folder;
+  for (const char* name : {"a", "b", "c"}) fs::create_directories(folder / name);
+  OracleTensors tensors = oracle.Tensors("qwen3");
+  WriteModel(folder / "a", oracle.config("qwen3"), tensors, true);
+  WriteModel(folder / "c", oracle.config("qwen3"), tensors, false);  // the same numbers in float32
+  nlohmann::json config = oracle.config("qwen3");
+  config["rms_norm_eps"] = 0.5;
+  tensors.at("model.norm.weight").values[3] += 2;
+  tensors.at("model.norm.weight").values[5] = -tensors.at("model.norm.weight").values[5];
+  tensors["more"] = tensors.at("model.norm.weight");
+  tensors.erase("model.layers.0.mlp.up_proj.weight");
+  tensors.at("model.layers.1.mlp.up_proj.weight").shape = {40, 37};
+  WriteModel(folder / "b", config, tensors, false);
+  const absl::StatusOr<ModelDifferences> same = CompareModels(folder / "a", folder / "c");
+  REQUIRE_MESSAGE(same.ok(), Message(same.status()));
+  CHECK(same->empty());
+  CHECK(same->equal == static_cast<std::int64_t>(oracle.Tensors("qwen3").size()));
+  const absl::StatusOr<ModelDifferences> found = CompareModels(folder / "a", folder / "b");
+  REQUIRE_MESSAGE(found.ok(), Message(found.status()));
+  REQUIRE(found->keys.size() == 1);
+  CHECK(found->keys[0].key == "rms_norm_eps");
+  CHECK(found->keys[0].b == "0.5");
+  REQUIRE(found->tensors.size() == 4);
+  CHECK(found->tensors[0].what == "only in a, [37, 40]");
+  CHECK(found->tensors[1].what == "[37, 40] and [40, 37]");
+  CHECK(found->tensors[2].name == "model.norm.weight");
+  CHECK(found->tensors[2].differ == 2);
+  CHECK(found->tensors[2].largest ==
+        doctest::Approx(2 * std::max(1.0F, std::abs(tensors.at("model.norm.weight").values[5]))));
+  CHECK(found->tensors[3].what == "only in b, [40]");
+  CHECK(found->equal == same->equal - 3);
+  CHECK(Contains(ToText(*found, "x", "y", false), "  rms_norm_eps: 1e-06 → 0.5"));
+  CHECK(!CompareModels(folder / "a", folder / "nowhere").ok());
 }
 
 TEST_CASE("an imported run goes on from its weights with a new optimizer, in whatever folder") {

@@ -1,0 +1,203 @@
+#include "engine/hf/compare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "engine/base/half.h"
+#include "engine/base/status.h"
+#include "engine/hf/folder.h"
+#include "engine/hf/model_folder.h"
+
+namespace engine::hf {
+namespace {
+
+constexpr std::int64_t kElementsAtATime = std::int64_t{1} << 22;
+
+// Values by their dotted keys; lists are values.
+void Flatten(const nlohmann::json& value, const std::string& prefix,
+             std::map<std::string, std::string>* out) {
+  constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
+  for (const auto& [key, item] : value.items()) {
+    const std::string name = prefix.empty() ? key : prefix + "." + key;
+    if (item.is_object() && !item.empty())
+      Flatten(item, name, out);
+    else
+      (*out)[name] = item.dump(-1, ' ', false, kReplace);
+  }
+}
+
+void CompareConfigs(const nlohmann::json& a, const nlohmann::json& b, ModelDifferences* differences) {
+  std::map<std::string, std::string> of_a, of_b;
+  Flatten(a, "", &of_a);
+  Flatten(b, "", &of_b);
+  std::set<std::string> keys;
+  for (const auto& [key, value] : of_a) keys.insert(key);
+  for (const auto& [key, value] : of_b) keys.insert(key);
+  for (const std::string& key : keys) {
+    if (of_a[key] != of_b[key]) differences->keys.push_back({key, of_a[key], of_b[key]});
+  }
+}
+
+bool IsFloat(StoredType type) {
+  return type == StoredType::kF64 || type == StoredType::kF32 || type == StoredType::kBF16 ||
+         type == StoredType::kF16;
+}
+
+template <typename T>
+T At(const std::byte* data, std::int64_t element) {  // of no alignment
+  T value;
+  std::memcpy(&value, data + element * static_cast<std::int64_t>(sizeof(T)), sizeof value);
+  return value;
+}
+
+double NumberAt(StoredType type, const std::byte* data, std::int64_t element) {
+  switch (type) {
+    case StoredType::kF64:
+      return At<double>(data, element);
+    case StoredType::kF32:
+      return static_cast<double>(At<float>(data, element));
+    case StoredType::kBF16:
+      return static_cast<double>(FloatFromBFloat16(At<std::uint16_t>(data, element)));
+    default:
+      return static_cast<double>(FloatFromHalf(At<std::uint16_t>(data, element)));
+  }
+}
+
+void CompareNumbers(const Folder::Entry& a, const Folder::Entry& b, ModelDifferences::Tensor* difference) {
+  const std::byte* of_a = a.file->DataOf(*a.tensor).data();
+  const std::byte* of_b = b.file->DataOf(*b.tensor).data();
+  const std::int64_t width_a = BitsOf(a.tensor->type) / 8, width_b = BitsOf(b.tensor->type) / 8;
+  for (std::int64_t begin = 0; begin < difference->elements; begin += kElementsAtATime) {
+    const std::int64_t count = std::min(kElementsAtATime, difference->elements - begin);
+    a.file->Prefetch(*a.tensor, begin * width_a, count * width_a);
+    b.file->Prefetch(*b.tensor, begin * width_b, count * width_b);
+    const bool same_type = a.tensor->type == b.tensor->type;
+    if (same_type && std::memcmp(of_a + begin * width_a, of_b + begin * width_b,
+                                 static_cast<std::size_t>(count * width_a)) == 0)
+      continue;
+    for (std::int64_t i = begin; i < begin + count; ++i) {
+      const double x = NumberAt(a.tensor->type, of_a, i), y = NumberAt(b.tensor->type, of_b, i);
+      if (!std::isnan(x)) difference->of = std::max(difference->of, std::abs(x));
+      if (x == y || (std::isnan(x) && std::isnan(y))) continue;
+      ++difference->differ;
+      const double apart = std::abs(x - y);
+      difference->largest =
+          std::isnan(apart) ? std::numeric_limits<double>::infinity() : std::max(difference->largest, apart);
+    }
+  }
+}
+
+// Nothing where they have the same numbers.
+std::optional<ModelDifferences::Tensor> CompareTensors(const std::string& name, const Folder::Entry& a,
+                                                       const Folder::Entry& b) {
+  ModelDifferences::Tensor difference{.name = name, .what = "", .elements = a.tensor->shape.elements()};
+  if (a.tensor->shape != b.tensor->shape) {
+    difference.what = fmt::format("{} and {}", a.tensor->shape.ToString(), b.tensor->shape.ToString());
+    return difference;
+  }
+  if (IsFloat(a.tensor->type) && IsFloat(b.tensor->type)) {
+    CompareNumbers(a, b, &difference);
+    a.file->Release(*a.tensor);
+    b.file->Release(*b.tensor);
+    return difference.differ > 0 ? std::optional(difference) : std::nullopt;
+  }
+  if (a.tensor->type != b.tensor->type) {
+    difference.what = fmt::format("{} and {}", Name(a.tensor->type), Name(b.tensor->type));
+    return difference;
+  }
+  const auto of_a = a.file->DataOf(*a.tensor), of_b = b.file->DataOf(*b.tensor);
+  const bool equal = of_a.empty() || std::memcmp(of_a.data(), of_b.data(), of_a.size()) == 0;
+  a.file->Release(*a.tensor);
+  b.file->Release(*b.tensor);
+  if (equal) return std::nullopt;
+  difference.what = fmt::format("other bytes of {}", Name(a.tensor->type));
+  return difference;
+}
+
+std::string Shown(const std::string& value) { return value.empty() ? "–" : value; }
+
+std::string NumbersOf(const ModelDifferences::Tensor& tensor) {
+  if (!tensor.what.empty()) return tensor.what;
+  return fmt::format("{:.3g} of {:.3g}, {} of {} numbers", tensor.largest, tensor.of, tensor.differ,
+                     tensor.elements);
+}
+
+}  // namespace
+
+absl::StatusOr<ModelDifferences> CompareModels(const std::string& a, const std::string& b) {
+  ModelDifferences differences;
+  ASSIGN_OR_RETURN(const nlohmann::json config_a, ReadConfig(a));
+  ASSIGN_OR_RETURN(const nlohmann::json config_b, ReadConfig(b));
+  CompareConfigs(config_a, config_b, &differences);
+  ASSIGN_OR_RETURN(const Folder folder_a, Folder::Open(a));
+  ASSIGN_OR_RETURN(const Folder folder_b, Folder::Open(b));
+  std::set<std::string> names;
+  for (const Folder* folder : {&folder_a, &folder_b}) {
+    for (const std::string& name : folder->names()) names.insert(name);
+  }
+  for (const std::string& name : names) {
+    const std::optional<Folder::Entry> of_a = folder_a.Find(name), of_b = folder_b.Find(name);
+    if (!of_a || !of_b) {
+      const Folder::Entry& there = of_a ? *of_a : *of_b;
+      differences.tensors.push_back(
+          {.name = name,
+           .what = fmt::format("only in {}, {}", of_a ? "a" : "b", there.tensor->shape.ToString()),
+           .elements = there.tensor->shape.elements()});
+      continue;
+    }
+    if (const auto difference = CompareTensors(name, *of_a, *of_b))
+      differences.tensors.push_back(*difference);
+    else
+      ++differences.equal;
+  }
+  return differences;
+}
+
+std::string ToText(const ModelDifferences& differences, const std::string& a, const std::string& b,
+                   bool markdown) {
+  std::string text = fmt::format("a: {}\nb: {}\n", a, b);
+  if (markdown) text = fmt::format("a: `{}`, b: `{}`\n", a, b);
+  if (!differences.keys.empty()) {
+    text += markdown ? "\n| key | a | b |\n|---|---|---|\n" : "\nconfig.json\n";
+    for (const ModelDifferences::Key& key : differences.keys) {
+      text += markdown ? fmt::format("| {} | {} | {} |\n", key.key, Shown(key.a), Shown(key.b))
+                       : fmt::format("  {}: {} → {}\n", key.key, Shown(key.a), Shown(key.b));
+    }
+  }
+  if (!differences.tensors.empty()) {
+    text += markdown ? "\n| tensor | largest difference |\n|---|---|\n"
+                     : "\ntensors: largest difference of the largest number\n";
+    for (const ModelDifferences::Tensor& tensor : differences.tensors) {
+      text += markdown ? fmt::format("| {} | {} |\n", tensor.name, NumbersOf(tensor))
+                       : fmt::format("  {}: {}\n", tensor.name, NumbersOf(tensor));
+    }
+  }
+  return text + fmt::format("\n{} tensors have the same numbers\n", differences.equal);
+}
+
+nlohmann::json ToJson(const ModelDifferences& differences) {
+  nlohmann::json json = {{"config", nlohmann::json::array()},
+                         {"tensors", nlohmann::json::array()},
+                         {"equal_tensors", differences.equal}};
+  for (const ModelDifferences::Key& key : differences.keys)
+    json["config"].push_back({{"key", key.key}, {"a", key.a}, {"b", key.b}});
+  for (const ModelDifferences::Tensor& tensor : differences.tensors) {
+    // JSON has no infinity.
+    const nlohmann::json largest = std::isfinite(tensor.largest) ? nlohmann::json(tensor.largest) : nullptr;
+    json["tensors"].push_back({{"name", tensor.name},
+                               {"what", tensor.what},
+                               {"largest_difference", largest},
+                               {"largest_number", tensor.of},
+                               {"numbers_that_differ", tensor.differ},
+                               {"numbers", tensor.elements}});
+  }
+  return json;
+}
+
+}  // namespace engine::hf
