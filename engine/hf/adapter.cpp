@@ -72,6 +72,32 @@ Mapping MappingOfA(const TensorInfo& a, const Mapping& b) {
   return mapping;
 }
 
+std::string LastPart(const std::string& module) { return module.substr(module.rfind('.') + 1); }
+
+// PEFT adapts every module whose name ends in a target: the last part of a name stands for all modules that have it, and where
+// some of them have no adapter, whole names say which.
+std::set<std::string> TargetsOf(const std::set<std::string>& adapted, const std::set<std::string>& all) {
+  std::set<std::string> mixed;
+  for (const std::string& module : all) {
+    if (!adapted.contains(module)) mixed.insert(LastPart(module));
+  }
+  std::set<std::string> targets;
+  for (const std::string& module : adapted)
+    targets.insert(mixed.contains(LastPart(module)) ? module : LastPart(module));
+  return targets;
+}
+
+// The modules of theirs that have a weight among the mappings' tensors.
+std::set<std::string> ModulesOf(const std::vector<Mapping>& mappings) {
+  std::set<std::string> modules;
+  for (const Mapping& mapping : mappings) {
+    for (const Part& part : mapping.parts) {
+      if (part.tensor.ends_with(kWeight)) modules.insert(Replaced(part.tensor, kWeight, ""));
+    }
+  }
+  return modules;
+}
+
 class MergedWeights : public checkpoint::TensorSource {
  public:
   MergedWeights(double scale, const checkpoint::TensorSource& source)
@@ -133,8 +159,9 @@ class MergedWeights : public checkpoint::TensorSource {
 absl::StatusOr<AdapterModel> AdapterOf(const recipe::Lora& lora, const std::vector<WeightRow>& rows,
                                        const Sizes& sizes, const std::vector<TensorInfo>& parameters,
                                        const std::string& base) {
-  std::vector<TensorInfo> a, b;
+  std::vector<TensorInfo> a, b, others;
   for (const TensorInfo& parameter : parameters) {
+    if (model::StepOfAdapter(parameter.name).empty()) others.push_back(parameter);
     if (parameter.name.ends_with(kA)) a.push_back(parameter);
     if (parameter.name.ends_with(kB)) b.push_back(parameter);
   }
@@ -144,12 +171,12 @@ absl::StatusOr<AdapterModel> AdapterOf(const recipe::Lora& lora, const std::vect
     return InvalidArgument("{}; an adapter of a part of a module has no form in PEFT's files: merge it",
                            Message(of_b.status()));
   }
-  std::set<std::string> targets;
+  ASSIGN_OR_RETURN(const std::vector<Mapping> of_others, MappingsOf(rows, sizes, others));
+  std::set<std::string> adapted;
   for (std::size_t i = 0; i < b.size(); ++i) {
     const Mapping& mapping = (*of_b)[i];
     for (const Part& part : mapping.parts) {
-      const std::string module = Replaced(part.tensor, kTheirB, "");
-      targets.insert(module.substr(module.rfind('.') + 1));
+      adapted.insert(Replaced(part.tensor, kTheirB, "").substr(std::string_view(kPrefix).size()));
     }
     const std::string name = Replaced(b[i].name, kB, kA);
     const auto found =
@@ -168,7 +195,7 @@ absl::StatusOr<AdapterModel> AdapterOf(const recipe::Lora& lora, const std::vect
                     {"modules_to_save", nullptr},
                     {"peft_type", "LORA"},
                     {"r", lora.rank},
-                    {"target_modules", targets},
+                    {"target_modules", TargetsOf(adapted, ModulesOf(of_others))},
                     {"task_type", "CAUSAL_LM"},
                     {"use_rslora", false}};
   return adapter;

@@ -25,7 +25,7 @@ struct AdapterModel {
 };
 
 // What a family's rows make of the adapters among `parameters`. Of a matrix of ours that is several modules there (queries, keys
-// and values; gate and up), each module gets the same A, and its rows of B. `base`: name or path of the model that they are
+// and values; gate and up), each module gets the same A, and its rows of B. `parameters`: of the whole model. `base`: name or path of the model that they are
 // for. InvalidArgument: an adapter whose module has several of them.
 absl::StatusOr<AdapterModel> AdapterOf(const recipe::Lora& lora, const std::vector<WeightRow>& rows,
                                        const Sizes& sizes,

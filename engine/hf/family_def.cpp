@@ -10,6 +10,7 @@
 #include "engine/base/status.h"
 #include "engine/model/build.h"
 #include "engine/recipe/document.h"
+#include "engine/recipe/expand.h"
 #include "engine/recipe/load.h"
 #include "engine/recipe/parse.h"
 
@@ -201,7 +202,11 @@ absl::StatusOr<graph::Graph> GraphOfText(const std::string& recipe, const std::s
 }
 
 graph::Graph GraphOfRecipe(const recipe::Recipe& recipe) {
-  return model::BuildModel(recipe, OptionsOfComparison());
+  std::vector<Diagnostic> mistakes;
+  graph::Graph graph = model::BuildText(recipe.is_text() ? *recipe.text : recipe::ExpandedText(recipe),
+                                        OptionsOfComparison(), &mistakes);
+  ENGINE_CHECK(mistakes.empty(), "a model that was found to be right: {}", Format(mistakes[0]));
+  return graph;
 }
 
 }  // namespace engine::hf

@@ -121,7 +121,8 @@ std::vector<T> Joined(std::vector<T> rows, const std::vector<T>& more) {
 std::string_view ActOfName(std::string_view name);
 std::string_view NameOfAct(std::string_view act);
 
-// For the graphs that are compared: of a text of ours, one sample of a few tokens, without dropout.
+// For the graphs that are compared: of a text of ours, one sample of a few tokens, without dropout and
+// without adapters, which no config speaks of.
 absl::StatusOr<graph::Graph> GraphOfText(const std::string& recipe, const std::string& name);
 graph::Graph GraphOfRecipe(const recipe::Recipe& recipe);
 

@@ -14,6 +14,7 @@
 #include "engine/hf/exported_tensors.h"
 #include "engine/hf/family_def.h"
 #include "engine/hf/model_folder.h"
+#include "engine/model/build.h"
 #include "engine/model/load.h"
 #include "engine/train/hf_import.h"
 #include "engine/train/run.h"
@@ -107,7 +108,7 @@ absl::StatusOr<RunToExport> OpenRun(const std::string& folder, const std::string
                   .parameters = {},
                   .source = SourceOf(folder),
                   .config = {}};
-  const graph::Graph graph = hf::GraphOfRecipe(run.recipe);
+  const graph::Graph graph = model::BuildModel(run.recipe, {.batch = 1, .sequence = 4, .dropout = false});
   run.parameters = hf::ParametersOf(graph);
   run.recipe.lora.rank = 0;
   for (const graph::Parameter& parameter : graph.parameters()) {

@@ -322,10 +322,8 @@ absl::Status OpenHuggingFace(const recipe::Recipe& recipe, StartPoint* start) {
   if (!opened.ok()) return ErrorAt(recipe, kWeightsKey, Message(opened.status()));
   if (!recipe.training.upcycle) {
     ASSIGN_OR_RETURN(const graph::Graph theirs, hf::GraphOfText(opened->model.recipe, start->folder));
-    recipe::Recipe without_adapters = recipe;
-    without_adapters.lora.rank = 0;
     for (const std::string& difference :
-         hf::Differences(hf::GraphOfRecipe(without_adapters), theirs, start->folder + "'s config"))
+         hf::Differences(hf::GraphOfRecipe(recipe), theirs, start->folder + "'s config"))
       start->notes.push_back("the model is not its weights': " + difference);
   }
   start->summary = fmt::format("weights of {} ({})", start->folder, opened->model.family);
