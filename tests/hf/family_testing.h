@@ -14,6 +14,7 @@
 #include "engine/base/status.h"
 #include "engine/hf/family.h"
 #include "engine/hf/family_def.h"
+#include "engine/hf/model_folder.h"
 #include "engine/model/build.h"
 #include "engine/model/load.h"
 
@@ -149,6 +150,19 @@ inline void CheckWrongValues(const json& config, const std::vector<std::string>&
   }
 }
 
+// The files' tensors have each parameter's elements once.
+inline void CheckTensorsOf(const ImportedModel& model, const graph::Graph& graph) {
+  const auto mappings = MappingsOf(model.rows, model.sizes, ParametersOf(graph));
+  INFO(Message(mappings.status()));
+  REQUIRE(mappings.ok());
+  const auto tensors = TheirTensors(*mappings);
+  INFO(Message(tensors.status()));
+  REQUIRE(tensors.ok());
+  std::int64_t elements = 0;
+  for (const TheirTensor& tensor : *tensors) elements += tensor.shape.elements();
+  CHECK(elements == model::CountParameters(graph));
+}
+
 struct Release {
   std::string shipped;  // of configs/models; empty: none
   json config;
@@ -164,6 +178,7 @@ inline void CheckRelease(const Release& release) {
   const graph::Graph graph = GraphOfRecipe(recipe);
   CHECK(model::CountParameters(graph) == release.parameters);
   CheckRowsOf(model, graph);
+  CheckTensorsOf(model, graph);
   if (!release.shipped.empty()) {
     const graph::Graph ours =
         GraphOfRecipe(WholeRecipe("extends = \"engine:configs/models/" + release.shipped + ".toml\"\n"));

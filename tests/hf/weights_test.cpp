@@ -120,23 +120,6 @@ class MemorySource : public checkpoint::TensorSource {
   std::map<std::string, std::vector<float>> values_;
 };
 
-// Where an element of ours is in theirs.
-struct TheirPlace {
-  std::string tensor;
-  Index index;
-};
-struct CaseParameter {
-  WeightRow row;
-  std::string name;
-  Shape shape;
-  std::function<TheirPlace(const Index& ours)> place;
-};
-struct WeightCase {
-  std::string name;
-  std::map<std::string, Shape> theirs;
-  std::vector<CaseParameter> parameters;
-};
-
 // Sizes that are all different, so that no exchange of two goes unnoticed; some are larger than a piece of a copy and no
 // multiples of it.
 constexpr std::int64_t kD = 45, kF = 37, kH = 6, kK = 3, kE = 5, kX = 4, kRope = 2, kN = 7, kU = 3, kC = 8;
@@ -154,6 +137,24 @@ const Sizes kSizes = {.hidden = kD,
 std::string Numbered(const std::string& head, std::int64_t number, const std::string& tail) {
   return head + std::to_string(number) + tail;
 }
+
+// Where an element of ours is in theirs.
+struct TheirPlace {
+  std::string tensor;
+  Index index;
+};
+struct CaseParameter {
+  WeightRow row;
+  std::string name;
+  Shape shape;
+  std::function<TheirPlace(const Index& ours)> place;
+};
+struct WeightCase {
+  std::string name;
+  std::map<std::string, Shape> theirs;
+  std::vector<CaseParameter> parameters;
+  Sizes sizes = kSizes;
+};
 
 std::vector<WeightCase> WeightCases() {
   std::vector<WeightCase> cases;
@@ -282,6 +283,17 @@ std::vector<WeightCase> WeightCases() {
              return TheirPlace{"qkv.b", {fused_row(i)}};
            }}}});
   }
+  Sizes one = kSizes;
+  one.heads = one.kv_heads = one.head_dim = 1;
+  cases.push_back({"columns of one head of one feature",
+                   {{"qkv", {kD, 3}}},
+                   {{{.ours = "qkv.weight", .theirs = {"qkv"}, .how = How::kQkvColumns},
+                     "qkv.weight",
+                     {1, 3, 1, kD},
+                     [](const Index& i) {
+                       return TheirPlace{"qkv", {i[3], i[1]}};
+                     }}},
+                   one});
   constexpr std::int64_t kHead = kRope + kN;
   cases.push_back({"rotated features last",
                    {{"q_b", {kH * kHead, kC}}},
@@ -349,7 +361,7 @@ std::vector<Mapping> MappingsOfCase(const WeightCase& c) {
     rows.push_back(parameter.row);
     parameters.push_back({.name = parameter.name, .shape = parameter.shape, .dtype = DType::kF32});
   }
-  absl::StatusOr<std::vector<Mapping>> mappings = MappingsOf(rows, kSizes, parameters);
+  absl::StatusOr<std::vector<Mapping>> mappings = MappingsOf(rows, c.sizes, parameters);
   REQUIRE_MESSAGE(mappings.ok(), Message(mappings.status()));
   return *std::move(mappings);
 }
