@@ -22,7 +22,7 @@ TEST_CASE("bytes are their own ids, and 256 ends a document") {
 
 TEST_CASE("tokenizers that cannot be made") {
   CHECK(Message(MakeTokenizer({.kind = "word", .vocab_file = "", .merges_file = ""}).status()) ==
-        "tokenizer \"word\" is unknown; there are byte and gpt2");
+        "tokenizer \"word\" is unknown; there are byte, gpt2 and none");
   CHECK(Message(MakeTokenizer({.kind = "gpt2", .vocab_file = "v.json", .merges_file = ""}).status())
             .ends_with("merges is not given"));
   CHECK(absl::IsNotFound(
