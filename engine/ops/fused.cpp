@@ -71,6 +71,16 @@ ValueIds ComposeLinearDgradGelu(Graph* g, const ValueIds& in, const Attributes& 
   return {g->Emit1(kGeluGrad, "d_pre", {in[2], dy}, attributes)};
 }
 
+ValueIds ComposeLinearAdd(Graph* g, const ValueIds& in, const Attributes& attributes) {
+  const ValueId product = g->Emit1(kLinear, "product", {in[0], in[1]}, attributes);
+  return {g->Emit1(kAdd, "y", {in[2], product})};
+}
+
+ValueIds ComposeLinearDgradAdd(Graph* g, const ValueIds& in, const Attributes& attributes) {
+  const ValueId product = g->Emit1(kLinearDgrad, "product", {in[0], in[1]}, attributes);
+  return {g->Emit1(kAdd, "dx", {in[2], product})};
+}
+
 ValueIds ComposeGeluGradAgain(Graph* g, const ValueIds& in, const Attributes& attributes) {
   const ValueId d_pre = g->Emit1(kGeluGrad, "d_pre", {in[0], in[1]}, attributes);
   ValueIds outputs = {d_pre, g->Emit1(kGelu, "y", {in[0]}, attributes)};
@@ -202,6 +212,18 @@ const OpDef kLinearDgradGelu{.name = "linear_dgrad_gelu",
                              .family = Family::kProduct,
                              .work = FusedWork<kLinearDgradGelu>,
                              .compose = ComposeLinearDgradGelu};
+const OpDef kLinearAdd{.name = "linear_add",
+                       .infer = Infer<kLinearAdd>,
+                       .family = Family::kProduct,
+                       .work = FusedWork<kLinearAdd>,
+                       .in_place_input = 2,
+                       .compose = ComposeLinearAdd};
+const OpDef kLinearDgradAdd{.name = "linear_dgrad_add",
+                            .infer = Infer<kLinearDgradAdd>,
+                            .family = Family::kProduct,
+                            .work = FusedWork<kLinearDgradAdd>,
+                            .in_place_input = 2,
+                            .compose = ComposeLinearDgradAdd};
 const OpDef kGeluGradAgain{.name = "gelu_grad_again",
                            .infer = Infer<kGeluGradAgain>,
                            .family = Family::kActivation,
@@ -276,6 +298,8 @@ const OpDef kLinearCrossEntropy{.name = "linear_cross_entropy",
 std::span<const OpDef* const> AllFusedOps() {
   static constexpr std::array kOps = {&kLinearGelu,
                                       &kLinearDgradGelu,
+                                      &kLinearAdd,
+                                      &kLinearDgradAdd,
                                       &kGeluGradAgain,
                                       &kSwigluGradAgain,
                                       &kExpertActivationGradAgain,

@@ -18,6 +18,14 @@ extern const graph::OpDef kLinearGelu;
 //   d_pre = gelu_grad(pre, linear_dgrad(dy, w))
 extern const graph::OpDef kLinearDgradGelu;
 
+// linear_add: x, w, c → y, in the place of c.   Attributes of linear.
+//   y = c + linear(x, w)
+extern const graph::OpDef kLinearAdd;
+
+// linear_dgrad_add: dy, w, c → dx, in the place of c
+//   dx = c + linear_dgrad(dy, w)
+extern const graph::OpDef kLinearDgradAdd;
+
 // gelu_grad_again: pre, dy → d_pre, y[, d_bias]
 //   d_pre = gelu_grad(pre, dy)
 //   y = gelu(pre), which the forward pass did not save

@@ -40,6 +40,7 @@ const Shape& State() {
 }
 
 Attributes Bias() { return {{"bias", kOne}}; }
+Attributes Adapter() { return {{"adapter", kOne}}; }
 Attributes InDims() { return {{"in_dims", kOne}}; }
 // cuBLASLt's epilogues and the kernels that quantise have the tanh form alone.
 Attributes Tanh() { return {{"tanh", kOne}}; }
@@ -71,6 +72,21 @@ void AddProducts(std::vector<FusionRow>* rows) {
                    .asks = OutputOf(kLinear, 0),
                    .where = Tanh(),
                    .same_unit = true});
+  // Adapters' wide products, which take longer to write and add than to compute.
+  rows->push_back({.op = &kLinearAdd,
+                   .variants = {{{Stream(), {8, 4}, Wide()}}},
+                   .example = InDims(),
+                   .at = &kAdd,
+                   .named_by = &kLinear,
+                   .asks = OutputOf(kAdd, 0),
+                   .where = Adapter()});
+  rows->push_back({.op = &kLinearDgradAdd,
+                   .variants = {{{Stream(), {4, 8}, Wide()}}},
+                   .example = InDims(),
+                   .at = &kAdd,
+                   .named_by = &kLinearDgrad,
+                   .asks = OutputOf(kAdd, 0),
+                   .where = Adapter()});
 }
 
 // An activation that is run again for the weight gradient, and its own gradient: both read the same input. Not where

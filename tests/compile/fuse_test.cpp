@@ -99,6 +99,28 @@ TEST_CASE("fuse: a GPT without dropout is fused all through") {
         "loss_sum 1");
 }
 
+// An adapter's wide product is added to what it stands beside by the kernel that makes it, in its place; forward the product
+// with B, backward that with A, and that of the lowest adapter has no gradient to pass on.
+TEST_CASE("fuse: adapters' wide products are added where they are made") {
+  const plan::Plan plan = CudaPlan(kLlama, With(kLlamaBf16, {"lora.rank=4", "lora.alpha=4"}));
+  CHECK(All(plan, "forward.0", "add").empty());
+  CHECK(All(plan, "forward.0", "linear").size() == 32);
+  CHECK(All(plan, "forward.0", "linear_add").size() == 16);
+  const auto backward = All(plan, "backward.0", "linear_dgrad_add");
+  CHECK(backward.size() == 15);
+  for (const std::string segment : {"forward.0", "backward.0"}) {
+    const std::string op = segment == "forward.0" ? "linear_add" : "linear_dgrad_add";
+    for (const plan::Instruction* product : All(plan, segment, op)) {
+      INFO(product->name);
+      CHECK(product->attributes().Int("adapter") == 1);
+      CHECK(product->inputs[2].offset == product->outputs[0].offset);
+      CHECK(product->name.find(".lora_") != std::string::npos);
+    }
+  }
+  // The residual stream's sums stay with the norms, and no product of a model without adapters is added.
+  CHECK(All(CudaPlan(kLlama, kLlamaBf16), "forward.0", "linear_add").empty());
+}
+
 // What attention on packed tensors does not take is left apart; what it takes keeps its attributes.
 TEST_CASE("fuse: packed attention keeps soft caps, linear biases and rotation, and leaves sinks apart") {
   const absl::StatusOr<plan::Plan> made =

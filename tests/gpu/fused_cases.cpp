@@ -64,6 +64,25 @@ void AddGelu(std::int64_t in, std::int64_t out, GpuCases* cases) {
   cases->back().extra = [](size_t, DType, const Tensors&, const Tensors&) { return 0x1p-12 * 8 * 4.5; };
 }
 
+// The kernel adds the product as it is in fp32, the reference as it was rounded: u times its size, which is below 8.
+void AddAddedProducts(std::int64_t in, std::int64_t out, GpuCases* cases) {
+  const std::string label = fmt::format("{} to {}", in, out);
+  const Shape x = {2, 20, in};
+  const Shape y = {2, 20, out};
+  const auto add = [&](const OpDef& op, const Shape& w) {
+    cases->push_back({.base = {&op, label, {{x}, {w}, {y}}, {{"in_dims", kOne}}, in + 1, true}});
+    cases->back().dtypes = FusedDTypes(op, y);
+    cases->back().adjust = [in](Tensors* inputs) {
+      Multiply(&(*inputs)[1], 1 / std::sqrt(static_cast<double>(in)));
+    };
+    cases->back().extra = [](size_t, DType dtype, const Tensors&, const Tensors&) {
+      return UnitRoundoff(dtype) * 8;
+    };
+  };
+  add(ops::kLinearAdd, {out, in});
+  add(ops::kLinearDgradAdd, {in, out});
+}
+
 void AddActivationsAgain(GpuCases* cases) {
   for (const Shape& x : {Shape{3, 81, 307}, Shape{2, 64, 1280}}) {
     for (std::int64_t tanh : {0, 1}) {
@@ -341,6 +360,9 @@ GpuCases FusedCases() {
   AddGelu(64, 128, &cases);
   AddGelu(16, 8, &cases);
   AddGelu(1280, 64, &cases);
+  AddAddedProducts(16, 136, &cases);
+  AddAddedProducts(136, 16, &cases);
+  AddAddedProducts(3, 7, &cases);
   AddActivationsAgain(&cases);
   for (std::int64_t columns : {768, 129, 4096, 7, 1280}) {
     for (std::int64_t count : {1, 257}) AddNorms(count, columns, 0, &cases);

@@ -62,6 +62,8 @@ std::vector<Case> FusedCases() {
   std::vector<Case> cases = {
       {&ops::kLinearGelu, "", {{x}, {{8, 6}}, {{8}}}, gelu},
       {&ops::kLinearDgradGelu, "", {{{2, 5, 6}}, {{6, 8}}, {{2, 5, 8}}}, gelu},
+      {&ops::kLinearAdd, "", {{x}, {{8, 6}}, {{2, 5, 8}}}, {{"in_dims", kOne}}},
+      {&ops::kLinearDgradAdd, "", {{{2, 5, 6}}, {{6, 8}}, {{2, 5, 8}}}, {{"in_dims", kOne}}},
       {&ops::kGeluGradAgain, "tanh", {{x}, {x}}, {{"tanh", kOne}}},
       {&ops::kGeluGradAgain, "erf", {{x}, {x}}, {{"tanh", std::int64_t{0}}}},
       {&ops::kGeluGradAgain, "bias", {{x}, {x}}, {{"tanh", kOne}, {"bias", kOne}}},

@@ -264,9 +264,10 @@ absl::Status Gemm::SetPointers(const GemmOperands& operands) {
 absl::Status Gemm::Run(cudaStream_t stream, const GemmOperands& operands) {
   if (operands != set_) RETURN_IF_ERROR(SetPointers(operands));
   const float beta = spec_.accumulate ? 1.0F : 0.0F;
+  const void* const added = operands.c != nullptr ? operands.c : operands.d;
   const cublasStatus_t status =
-      cublasLtMatmul(handle_, operation_, &spec_.alpha, operands.b, first_, operands.a, second_, &beta,
-                     operands.d, added_, operands.d, result_, &algorithm_,
+      cublasLtMatmul(handle_, operation_, &spec_.alpha, operands.b, first_, operands.a, second_, &beta, added,
+                     added_, operands.d, result_, &algorithm_,
                      workspace_bytes_ > 0 ? operands.workspace : nullptr, workspace_bytes_, stream);
   if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
   return Internal("product {}: {}", spec_.ToString(), cublasLtGetStatusString(status));

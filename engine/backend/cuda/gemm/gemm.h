@@ -1,5 +1,5 @@
 // One matrix product of cuBLASLt, its descriptors made once: D[m, n] = alpha · op(A)[m, k] · op(B)[k, n]
-// (+ D). Everything is row-major and packed; products and sums in fp32 (no TF32 for fp32 operands).
+// (+ C, which may be D). Everything is row-major and packed; products and sums in fp32 (no TF32 for fp32 operands).
 #pragma once
 
 #include <cublasLt.h>
@@ -42,7 +42,7 @@ struct GemmSpec {
   cudaDataType d = CUDA_R_16BF;  // also of aux and bias; with an FP8 D these are bf16
   GemmEpilogue epilogue = GemmEpilogue::kNone;
   float alpha = 1.0F;
-  bool accumulate = false;       // + D; not with an FP8 D
+  bool accumulate = false;       // + C; not with an FP8 D
   bool fast_accumulate = false;  // FP8: partial sums in the tensor cores' own registers, fewer bits
   // What the addresses of A, B, D and aux are multiples of, in bytes.
   std::uint32_t alignment = 256;
@@ -74,6 +74,7 @@ struct GemmOperands {
   const float* b_scale = nullptr;
   const float* d_scale = nullptr;
   void* workspace = nullptr;  // kGemmWorkspaceBytes (scratch.h), 256-byte aligned
+  const void* c = nullptr;  // [m, n] in D's type, what is added; null: D as it was
 
   bool operator==(const GemmOperands&) const = default;
 };
@@ -110,7 +111,7 @@ class Gemm {
   // cuBLASLt is column-major: it computes Dᵀ = op(B)ᵀ · op(A)ᵀ, so that its first operand is our B.
   cublasLtMatrixLayout_t first_ = nullptr;
   cublasLtMatrixLayout_t second_ = nullptr;
-  cublasLtMatrixLayout_t added_ = nullptr;  // of D as it was
+  cublasLtMatrixLayout_t added_ = nullptr;  // of C
   cublasLtMatrixLayout_t result_ = nullptr;
   cublasLtMatmulAlgo_t algorithm_{};
   std::size_t workspace_bytes_ = 0;  // that the algorithm asks for

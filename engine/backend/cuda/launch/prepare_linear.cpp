@@ -134,6 +134,34 @@ absl::StatusOr<Enqueue> PrepareLinearDgradGelu(Device& device, const LaunchArgs&
   return PrepareProduct(device, args, spec, {.a = dy.data, .b = w.data, .d = d_pre.data, .aux = pre.data});
 }
 
+namespace {
+
+// The product is added to input 2, in whose place its result may be.
+absl::StatusOr<Enqueue> PrepareAddedProduct(Device& device, const LaunchArgs& args, GemmSpec spec) {
+  const TensorView& a = args.inputs[0];
+  const TensorView& w = args.inputs[1];
+  const TensorView& c = args.inputs[2];
+  const TensorView& y = args.outputs[0];
+  RETURN_IF_ERROR(InOp(args, SetTypes(a, w, y, &spec)));
+  RETURN_IF_ERROR(InOp(args, ExpectDType(c, y.dtype, "what the product is added to")));
+  spec.accumulate = true;
+  return PrepareProduct(device, args, spec, {.a = a.data, .b = w.data, .d = y.data, .c = c.data});
+}
+
+}  // namespace
+
+absl::StatusOr<Enqueue> PrepareLinearAdd(Device& device, const LaunchArgs& args) {
+  const Sizes sizes =
+      SizesOf(args.inputs[1].shape, args.inputs[0].shape.elements(), args.instruction->attributes());
+  return PrepareAddedProduct(device, args, ForwardSpec(sizes));
+}
+
+absl::StatusOr<Enqueue> PrepareLinearDgradAdd(Device& device, const LaunchArgs& args) {
+  const Sizes sizes =
+      SizesOf(args.inputs[1].shape, args.outputs[0].shape.elements(), args.instruction->attributes());
+  return PrepareAddedProduct(device, args, DgradSpec(sizes));
+}
+
 absl::StatusOr<Enqueue> PrepareLinearWgrad(Device& device, const LaunchArgs& args) {
   if (CutsGradient(args)) return PrepareRouterWgrad(device, args);
   const TensorView& dy = args.inputs[0];
