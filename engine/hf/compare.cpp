@@ -120,7 +120,7 @@ std::optional<ModelDifferences::Tensor> CompareTensors(const std::string& name, 
   return difference;
 }
 
-std::string Shown(const std::string& value) { return value.empty() ? "–" : value; }
+std::string OrDash(const std::string& value) { return value.empty() ? "–" : value; }
 
 std::string NumbersOf(const ModelDifferences::Tensor& tensor) {
   if (!tensor.what.empty()) return tensor.what;
@@ -166,8 +166,8 @@ std::string ToText(const ModelDifferences& differences, const std::string& a, co
   if (!differences.keys.empty()) {
     text += markdown ? "\n| key | a | b |\n|---|---|---|\n" : "\nconfig.json\n";
     for (const ModelDifferences::Key& key : differences.keys) {
-      text += markdown ? fmt::format("| {} | {} | {} |\n", key.key, Shown(key.a), Shown(key.b))
-                       : fmt::format("  {}: {} → {}\n", key.key, Shown(key.a), Shown(key.b));
+      text += markdown ? fmt::format("| {} | {} | {} |\n", key.key, OrDash(key.a), OrDash(key.b))
+                       : fmt::format("  {}: {} → {}\n", key.key, OrDash(key.a), OrDash(key.b));
     }
   }
   if (!differences.tensors.empty()) {
