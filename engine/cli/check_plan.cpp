@@ -1,12 +1,15 @@
 #include "engine/cli/check_plan.h"
 
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "engine/cli/device.h"
 #include "engine/driver/advise.h"
 #include "engine/driver/check_device.h"
 #include "engine/driver/compile_recipe.h"
 #include "engine/predict/predict.h"
+#include "engine/train/start.h"
 
 namespace engine::cli {
 namespace {
@@ -55,6 +58,8 @@ std::vector<Diagnostic> CheckPlan(const recipe::Recipe& recipe) {
   const predict::Prediction time = predict::Predict(*plan, recipe.cluster);
   for (Diagnostic& warning : driver::Advise(recipe, *plan, time, profile))
     diagnostics.push_back(std::move(warning));
+  if (std::optional<Diagnostic> start = train::CheckStart(recipe, *plan))
+    diagnostics.push_back(*std::move(start));
   return diagnostics;
 }
 

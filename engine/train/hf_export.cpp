@@ -230,6 +230,11 @@ absl::StatusOr<HfExport> ExportHf(const std::string& run, const std::string& out
   ASSIGN_OR_RETURN(exported.checkpoint, CheckpointOf(run, options, &exported.notes));
   ASSIGN_OR_RETURN(const RunToExport opened, OpenRun(run, exported.checkpoint));
   RETURN_IF_ERROR(CheckForm(opened, options));
+  std::error_code error;
+  if (opened.source && fs::equivalent(*opened.source, out, error)) {
+    return FailedPrecondition("--out {}: the run's weights came from this folder; give the name of a new one",
+                              out);
+  }
   RETURN_IF_ERROR(options.adapter ? ExportAdapter(opened, out, options, &exported)
                                   : ExportModel(opened, out, options, &exported));
   return exported;

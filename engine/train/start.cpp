@@ -24,8 +24,8 @@ constexpr const char* kWeightsKey = "training.weights_from";
 constexpr const char* kMatchKey = "training.weights_match";
 constexpr const char* kUpcycleKey = "training.upcycle";
 
-absl::Status ErrorAt(const recipe::Recipe& recipe, const char* key, std::string message,
-                     std::string hint = "") {
+Diagnostic DiagnosticAt(const recipe::Recipe& recipe, const char* key, std::string message,
+                        std::string hint) {
   Diagnostic diagnostic{.span = {recipe.path, 0, 0, 1},
                         .message = std::move(message),
                         .hint = std::move(hint),
@@ -35,28 +35,57 @@ absl::Status ErrorAt(const recipe::Recipe& recipe, const char* key, std::string 
     diagnostic.span = found->second.span;
     diagnostic.source_line = found->second.source_line;
   }
-  std::string text = Format(diagnostic);
-  text.pop_back();  // the line's end
-  return absl::FailedPreconditionError(text);
+  return diagnostic;
+}
+
+// A recipe whose first weights are looked for, and what is wrong with them.
+struct Search {
+  const recipe::Recipe& recipe;
+  bool checksums = true;  // of a run's checkpoints, to know the newest whole one
+  Diagnostic error = {};
+
+  absl::Status Error(const char* key, std::string message, std::string hint = "") {
+    error = DiagnosticAt(recipe, key, std::move(message), std::move(hint));
+    std::string text = Format(error);
+    text.pop_back();  // the line's end
+    return absl::FailedPreconditionError(text);
+  }
+};
+
+constexpr const char* kFolderHint =
+    "the folder of a run, of one of its checkpoints, or of a Hugging Face model, from where the program is "
+    "started";
+
+// The newest checkpoint that opens, whatever its checksums.
+absl::StatusOr<std::optional<std::string>> FindNewest(const std::string& root,
+                                                      std::vector<std::string>* notes) {
+  ASSIGN_OR_RETURN(std::vector<std::int64_t> iterations, checkpoint::ListIterations(root));
+  std::reverse(iterations.begin(), iterations.end());
+  for (const std::int64_t iteration : iterations) {
+    const std::string folder = checkpoint::IterationPath(root, iteration);
+    const absl::Status status = checkpoint::Reader::Open(folder).status();
+    if (status.ok()) return folder;
+    notes->push_back(Message(status));
+  }
+  return std::nullopt;
 }
 
 // The folder of a checkpoint, where the recipe names that of a run; that of a Hugging Face model as it is.
-absl::StatusOr<std::string> FolderOf(const recipe::Recipe& recipe, std::vector<std::string>* notes) {
-  const std::string& given = recipe.training.weights_from;
+absl::StatusOr<std::string> FolderOf(Search* search, std::vector<std::string>* notes) {
+  const std::string& given = search->recipe.training.weights_from;
   std::error_code error;
   if (!std::filesystem::is_directory(given, error)) {
-    return ErrorAt(recipe, kWeightsKey, fmt::format("there is no folder {}", given),
-                   "the folder of a run, of one of its checkpoints, or of a Hugging Face model, from where "
-                   "the program is started");
+    return search->Error(kWeightsKey, fmt::format("there is no folder {}", given), kFolderHint);
   }
   if (std::filesystem::exists(std::filesystem::path(given) / checkpoint::kManifestName, error)) return given;
   if (hf::IsModelFolder(given)) return given;
+  const std::string root = CheckpointRootIn(given);
   ASSIGN_OR_RETURN(const std::optional<std::string> newest,
-                   checkpoint::FindNewestWhole(CheckpointRootIn(given), notes));
+                   search->checksums ? checkpoint::FindNewestWhole(root, notes) : FindNewest(root, notes));
   if (newest) return *newest;
   std::string reasons;
   for (const std::string& note : *notes) reasons += "; " + note;
-  return ErrorAt(recipe, kWeightsKey, fmt::format("{} holds no whole checkpoint{}", given, reasons));
+  return search->Error(kWeightsKey, fmt::format("{} holds no whole checkpoint{}", given, reasons));
 }
 
 // What does not fit, in the order in which it was found.
@@ -123,9 +152,9 @@ bool IsWeight(const std::string& name) { return name.find('/') == std::string::n
 // Matches the plan's parameters with the tensors of a folder.
 class Matching {
  public:
-  Matching(const recipe::Recipe& recipe, const checkpoint::TensorSource& weights, const std::string& folder,
+  Matching(Search* search, const checkpoint::TensorSource& weights, const std::string& folder,
            const plan::Plan& plan)
-      : recipe_(recipe), weights_(weights), folder_(folder), plan_(plan) {
+      : search_(search), recipe_(search->recipe), weights_(weights), folder_(folder), plan_(plan) {
     for (const checkpoint::TensorInfo& info : weights_.tensors()) {
       has_states_ = has_states_ || !IsWeight(info.name);
     }
@@ -138,16 +167,17 @@ class Matching {
     }
     FindUnused();
     if (misfits_.any()) {
-      return ErrorAt(recipe_, kWeightsKey,
-                     fmt::format("{} does not fit this model: {}", folder_, misfits_.Text()), hint_);
+      return search_->Error(kWeightsKey,
+                            fmt::format("{} does not fit this model: {}", folder_, misfits_.Text()), hint_);
     }
     if (used_.empty() || (used_.size() == 1 && used_.contains(""))) {
-      return ErrorAt(recipe_, kMatchKey, fmt::format("{} has no tensor of this model", folder_));
+      return search_->Error(kMatchKey, fmt::format("{} has no tensor of this model", folder_));
     }
     if (recipe_.training.upcycle && upcycled_ == 0) {
-      return ErrorAt(recipe_, kUpcycleKey,
-                     fmt::format("{} has experts of its own, so that none is made of a dense part", folder_),
-                     "upcycle = false takes them as they are");
+      return search_->Error(
+          kUpcycleKey,
+          fmt::format("{} has experts of its own, so that none is made of a dense part", folder_),
+          "upcycle = false takes them as they are");
     }
     return absl::OkStatus();
   }
@@ -280,6 +310,7 @@ class Matching {
     }
   }
 
+  Search* search_;
   const recipe::Recipe& recipe_;
   const checkpoint::TensorSource& weights_;
   const std::string& folder_;  // as messages call it
@@ -307,23 +338,23 @@ void CompareModels(const recipe::Recipe& recipe, const checkpoint::Reader& reade
   }
 }
 
-absl::Status OpenCheckpoint(const recipe::Recipe& recipe, StartPoint* start) {
+absl::Status OpenCheckpoint(Search* search, StartPoint* start) {
   absl::StatusOr<checkpoint::Reader> reader = checkpoint::Reader::Open(start->folder);
-  if (!reader.ok()) return ErrorAt(recipe, kWeightsKey, Message(reader.status()));
-  CompareModels(recipe, *reader, &start->notes);
+  if (!reader.ok()) return search->Error(kWeightsKey, Message(reader.status()));
+  CompareModels(search->recipe, *reader, &start->notes);
   start->summary =
       fmt::format("weights of {} after iteration {}", start->folder, reader->metadata().iteration);
   start->weights = std::make_unique<checkpoint::Reader>(*std::move(reader));
   return absl::OkStatus();
 }
 
-absl::Status OpenHuggingFace(const recipe::Recipe& recipe, StartPoint* start) {
+absl::Status OpenHuggingFace(Search* search, StartPoint* start) {
   absl::StatusOr<hf::ModelFolder> opened = hf::OpenModelFolder(start->folder);
-  if (!opened.ok()) return ErrorAt(recipe, kWeightsKey, Message(opened.status()));
-  if (!recipe.training.upcycle) {
+  if (!opened.ok()) return search->Error(kWeightsKey, Message(opened.status()));
+  if (!search->recipe.training.upcycle) {
     ASSIGN_OR_RETURN(const graph::Graph theirs, hf::GraphOfText(opened->model.recipe, start->folder));
     for (const std::string& difference :
-         hf::Differences(hf::GraphOfRecipe(recipe), theirs, start->folder + "'s config"))
+         hf::Differences(hf::GraphOfRecipe(search->recipe), theirs, start->folder + "'s config"))
       start->notes.push_back("the model is not its weights': " + difference);
   }
   start->summary = fmt::format("weights of {} ({})", start->folder, opened->model.family);
@@ -331,15 +362,15 @@ absl::Status OpenHuggingFace(const recipe::Recipe& recipe, StartPoint* start) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<StartPoint> OpenStart(const recipe::Recipe& recipe, const plan::Plan& plan,
-                                     const std::string& folder, std::vector<std::string> notes) {
+absl::StatusOr<StartPoint> OpenStart(Search* search, const plan::Plan& plan, const std::string& folder,
+                                     std::vector<std::string> notes) {
   StartPoint start{
       .folder = folder, .weights = nullptr, .sources = {}, .notes = std::move(notes), .summary = {}};
   const bool is_checkpoint =
       std::filesystem::exists(std::filesystem::path(folder) / checkpoint::kManifestName);
-  RETURN_IF_ERROR(is_checkpoint ? OpenCheckpoint(recipe, &start) : OpenHuggingFace(recipe, &start));
+  RETURN_IF_ERROR(is_checkpoint ? OpenCheckpoint(search, &start) : OpenHuggingFace(search, &start));
   const std::string called = (is_checkpoint ? "checkpoint " : "model ") + folder;
-  Matching matching(recipe, *start.weights, called, plan);
+  Matching matching(search, *start.weights, called, plan);
   RETURN_IF_ERROR(matching.Run());
   for (std::string& note : matching.Notes()) start.notes.push_back(std::move(note));
   start.upcycled = matching.upcycled();
@@ -357,8 +388,29 @@ absl::StatusOr<StartPoint> OpenStart(const recipe::Recipe& recipe, const plan::P
 absl::StatusOr<std::optional<StartPoint>> FindStart(const recipe::Recipe& recipe, const plan::Plan& plan) {
   if (recipe.training.weights_from.empty()) return std::nullopt;
   std::vector<std::string> notes;
-  ASSIGN_OR_RETURN(const std::string folder, FolderOf(recipe, &notes));
-  return OpenStart(recipe, plan, folder, std::move(notes));
+  Search search{recipe};
+  ASSIGN_OR_RETURN(const std::string folder, FolderOf(&search, &notes));
+  return OpenStart(&search, plan, folder, std::move(notes));
+}
+
+std::optional<Diagnostic> CheckStart(const recipe::Recipe& recipe, const plan::Plan& plan) {
+  const std::string& given = recipe.training.weights_from;
+  if (given.empty()) return std::nullopt;
+  std::error_code error;
+  if (!std::filesystem::exists(given, error)) {
+    Diagnostic note = DiagnosticAt(
+        recipe, kWeightsKey, fmt::format("there is no folder {}, which a new run needs", given), kFolderHint);
+    note.severity = Severity::kNote;
+    note.code.clear();
+    return note;
+  }
+  Search search{.recipe = recipe, .checksums = false};
+  std::vector<std::string> notes;
+  const absl::StatusOr<std::string> folder = FolderOf(&search, &notes);
+  const absl::Status status = folder.ok() ? OpenStart(&search, plan, *folder, {}).status() : folder.status();
+  if (status.ok()) return std::nullopt;
+  if (search.error.message.empty()) return DiagnosticAt(recipe, kWeightsKey, Message(status), "");
+  return search.error;
 }
 
 absl::StatusOr<std::optional<StartPoint>> AgreeOnStart(const recipe::Recipe& recipe, const plan::Plan& plan,
@@ -372,7 +424,8 @@ absl::StatusOr<std::optional<StartPoint>> AgreeOnStart(const recipe::Recipe& rec
     return found;
   }
   ASSIGN_OR_RETURN(const std::string folder, processes->Get(kKey));
-  return OpenStart(recipe, plan, folder, {});
+  Search search{recipe};
+  return OpenStart(&search, plan, folder, {});
 }
 
 }  // namespace engine::train

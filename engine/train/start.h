@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/diagnostic.h"
 #include "engine/base/status.h"
 #include "engine/checkpoint/read.h"
 #include "engine/launch/rendezvous.h"
@@ -34,7 +35,11 @@ struct StartPoint {
 // the plan's parameters, by name, with both shapes.
 absl::StatusOr<std::optional<StartPoint>> FindStart(const recipe::Recipe& recipe, const plan::Plan& plan);
 
-// The same in every process of a run: rank 0 looks, the others (`leads` false) open what it has found.
+// For `engine check`: the error of FindStart, or nothing. No tensor's data are read, so damage inside of files is not seen.
+// A folder that is not there is a note: the recipe may be meant for another machine, or for a run that is resumed.
+std::optional<Diagnostic> CheckStart(const recipe::Recipe& recipe, const plan::Plan& plan);
+
+// As FindStart, the same in every process of a run: rank 0 looks, the others (`leads` false) open what it has found.
 absl::StatusOr<std::optional<StartPoint>> AgreeOnStart(const recipe::Recipe& recipe, const plan::Plan& plan,
                                                        bool leads, launch::Client* processes);
 

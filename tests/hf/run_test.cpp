@@ -307,6 +307,8 @@ TEST_CASE("what cannot be imported or exported is refused, and nothing is left")
   data::WriteFile(folder / "there/notes.txt", "mine");
   CHECK(Contains(WhyNotExported(folder / "run", folder / "there"), "it holds other files than a model's"));
   CHECK(Contains(WhyNotExported(folder / "nowhere", folder / "out"), "there is no folder"));
+  CHECK(Contains(WhyNotExported(folder / "run", folder / "run/hf"), "weights came from this folder"));
+  CHECK(!fs::exists(folder / "run/hf/model.safetensors"));
   CHECK(Contains(WhyNotExported(folder / "run", folder / "out", {.dtype = "int8"}), "bf16, fp16 or fp32"));
   CHECK(Contains(WhyNotExported(folder / "run", folder / "out", {.family = "phi4"}), "phi4"));
 }

@@ -54,6 +54,13 @@ struct StartRuns : TempDir {
     CHECK(!fs::exists(out + "/metrics.jsonl"));  // before anything is written
     return message;
   }
+  // What `engine check` says.
+  static std::string Checked(const recipe::Recipe& recipe) {
+    const absl::StatusOr<plan::Plan> plan = driver::CompileRecipe(recipe, {.profile = CpuDevice().profile});
+    REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
+    const std::optional<Diagnostic> found = CheckStart(recipe, *plan);
+    return found ? Format(*found) : "";
+  }
   double FirstLoss(const std::string& out) const { return IterationMetrics(out).at(0)["loss"]; }
 
   std::string dense = *this / "dense";
@@ -169,6 +176,7 @@ TEST_CASE("start: what does not fit is refused where the recipe names the checkp
     CHECK(message.starts_with("--set:"));  // the place, in columns, of the value
     CHECK(Contains(message, ":23: error: "));
     CHECK(Contains(message, "    training.weights_from=\""));
+    CHECK(Contains(StartRuns::Checked(recipe), text));
   };
   refuses(runs.Still({"training.weights_from=\"" + runs / "nowhere" + "\""}),
           "there is no folder " + runs / "nowhere");
@@ -181,6 +189,9 @@ TEST_CASE("start: what does not fit is refused where the recipe names the checkp
           misfit + "layers.2.attention.norm.weight [16] is not there; ");
   refuses(runs.Still({"model.dims={ L = 1 }"}), "layers.1.attention.norm.weight [16] is not here");
   refuses(runs.Still({"model.dims={ L = 1 }"}), "and 1 more");
+  CHECK(StartRuns::Checked(runs.Still({})).empty());
+  CHECK(Contains(StartRuns::Checked(runs.Still({"training.weights_from=\"" + runs / "nowhere" + "\""})),
+                 ":23: note: there is no folder"));  // it may be on another machine
   const recipe::Recipe experts = runs.Still({kExpertSteps});
   refuses(experts,
           "layers.0.mlp.experts.fc1.weight [4, 2, 12, 16] is not there, but layers.0.mlp.fc1.weight "
