@@ -145,7 +145,18 @@ absl::StatusOr<Enqueue> PrepareAddedProduct(Device& device, const LaunchArgs& ar
   RETURN_IF_ERROR(InOp(args, SetTypes(a, w, y, &spec)));
   RETURN_IF_ERROR(InOp(args, ExpectDType(c, y.dtype, "what the product is added to")));
   spec.accumulate = true;
-  return PrepareProduct(device, args, spec, {.a = a.data, .b = w.data, .d = y.data, .c = c.data});
+  ASSIGN_OR_RETURN(Enqueue product,
+                   PrepareProduct(device, args, spec, {.a = a.data, .b = w.data, .d = y.data, .c = y.data}));
+  if (c.data == y.data) return product;
+  // The library may choose another algorithm where the sum has a place of its own: the same one is taken, so that plans that
+  // differ in addresses give the same bits.
+  return [product = std::move(product), to = y.data, from = c.data,
+          bytes = y.shape.elements() * SizeOf(y.dtype)](cudaStream_t stream,
+                                                        const KernelContext& context) -> absl::Status {
+    RETURN_IF_CUDA_ERROR(
+        cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice, stream));
+    return product(stream, context);
+  };
 }
 
 }  // namespace
