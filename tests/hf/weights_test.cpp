@@ -680,6 +680,28 @@ TEST_CASE("weights: data of no alignment, tensors of one number, and reads by ma
   CHECK(wrong == std::array<int, 4>{});
 }
 
+TEST_CASE("weights: runs that are longer than what is asked of the disk at once") {
+  const std::int64_t rows = (std::int64_t{1} << 22) + 3;  // a piece, and a few elements of the next
+  std::vector<std::uint16_t> numbers(static_cast<std::size_t>(2 * rows));
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<std::uint16_t>(i % 30011);
+  const data::TempDir folder;
+  const auto source =
+      OpenWeights(FolderOf(folder, {{"w", TensorOf(StoredType::kBF16, Shape{rows, 2}, numbers)}}),
+                  {MappingOfOne({.ours = "p", .theirs = {"w"}, .how = How::kTransposed}, {2, rows})});
+  REQUIRE_MESSAGE(source.ok(), Message(source.status()));
+  // Columns of theirs, so that a run's elements are two apart there and neighbours here.
+  for (const std::int64_t column : {0, 1}) {
+    const std::vector<float> read = ReadBox(**source, "p", {{column, 0}, {1, rows}});
+    std::int64_t wrong = 0;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const std::uint16_t bits = numbers[static_cast<std::size_t>(2 * row + column)];
+      if (read[static_cast<std::size_t>(row)] != std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16))
+        ++wrong;
+    }
+    CHECK(wrong == 0);
+  }
+}
+
 TEST_CASE("weights: what does not fit is named, five at most, with both shapes") {
   const auto vector = [](std::int64_t size) {
     return TensorOf(StoredType::kF32, Shape{size}, std::vector<float>(static_cast<std::size_t>(size), 1));
