@@ -26,24 +26,24 @@ KeyRow Ignored(std::string_view key, std::string_view note) {
   return {.key = key, .is = Is::kIgnored, .note = note};
 }
 
-struct Act {
+struct ActName {
   std::string_view theirs, ours;
 };
 // Several names stand for one activation; the first is written.
-constexpr std::array<Act, 14> kActs = {{{"silu", "silu"},
-                                        {"swish", "silu"},
-                                        {"gelu", "gelu_erf"},
-                                        {"gelu_python", "gelu_erf"},
-                                        {"gelu_pytorch_tanh", "gelu_tanh"},
-                                        {"gelu_new", "gelu_tanh"},
-                                        {"gelu_fast", "gelu_tanh"},
-                                        {"gelu_accurate", "gelu_tanh"},
-                                        {"quick_gelu", "quick_gelu"},
-                                        {"relu", "relu"},
-                                        {"relu2", "relu2"},
-                                        {"relu_squared", "relu2"},
-                                        {"sigmoid", "sigmoid"},
-                                        {"tanh", "tanh"}}};
+constexpr std::array<ActName, 14> kActs = {{{"silu", "silu"},
+                                            {"swish", "silu"},
+                                            {"gelu", "gelu_erf"},
+                                            {"gelu_python", "gelu_erf"},
+                                            {"gelu_pytorch_tanh", "gelu_tanh"},
+                                            {"gelu_new", "gelu_tanh"},
+                                            {"gelu_fast", "gelu_tanh"},
+                                            {"gelu_accurate", "gelu_tanh"},
+                                            {"quick_gelu", "quick_gelu"},
+                                            {"relu", "relu"},
+                                            {"relu2", "relu2"},
+                                            {"relu_squared", "relu2"},
+                                            {"sigmoid", "sigmoid"},
+                                            {"tanh", "tanh"}}};
 
 model::BuildOptions OptionsOfComparison() { return {.batch = 1, .sequence = 4, .dropout = false}; }
 
@@ -161,14 +161,14 @@ std::vector<KeyRow> WithDefaults(
 }
 
 std::string_view ActOfName(std::string_view name) {
-  for (const Act& act : kActs) {
+  for (const ActName& act : kActs) {
     if (act.theirs == name) return act.ours;
   }
   return {};
 }
 
 std::string_view NameOfAct(std::string_view act) {
-  for (const Act& candidate : kActs) {
+  for (const ActName& candidate : kActs) {
     if (candidate.ours == act) return candidate.theirs;
   }
   return {};

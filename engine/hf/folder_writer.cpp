@@ -19,13 +19,13 @@
 namespace engine::hf {
 namespace {
 
-constexpr std::string_view kOneFile = "model.safetensors";
-constexpr std::string_view kIndexFile = "model.safetensors.index.json";
+constexpr std::string_view kWholeFile = "model.safetensors";
+constexpr std::string_view kIndexName = "model.safetensors.index.json";
 constexpr std::string_view kStagingPrefix = ".writing-";
 constexpr std::int64_t kMostCopiedBytes = std::int64_t{1} << 30;
 
 std::string ShardName(std::size_t index, std::size_t shards) {
-  if (shards == 1) return std::string(kOneFile);
+  if (shards == 1) return std::string(kWholeFile);
   return fmt::format("model-{:05}-of-{:05}.safetensors", index + 1, shards);
 }
 
@@ -165,13 +165,13 @@ absl::Status FolderWriter::AddWeights(const std::vector<TensorDeclaration>& tens
   const nlohmann::json index = {{"metadata", {{"total_parameters", elements}, {"total_size", bytes}}},
                                 {"weight_map", std::move(weight_map)}};
   // Names were seen to be UTF-8 by each file's writer.
-  return AddText(std::string(kIndexFile), index.dump(2, ' ', /*ensure_ascii=*/true) + "\n");
+  return AddText(std::string(kIndexName), index.dump(2, ' ', /*ensure_ascii=*/true) + "\n");
 }
 
 absl::Status FolderWriter::Finish() {
   State& state = *state_;
   for (const std::string& name : state.names) RETURN_IF_ERROR(CheckRegularOrAbsent(state.Final(name)));
-  const std::string index(kIndexFile);
+  const std::string index(kIndexName);
   if (state.has_weights) RETURN_IF_ERROR(RemoveFile(state.Final(index)));
   for (const std::string& name : state.names) {
     if (name != index) RETURN_IF_ERROR(Rename(state.Staged(name), state.Final(name)));
@@ -184,7 +184,7 @@ absl::Status FolderWriter::Finish() {
   if (state.has_weights) {
     ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(state.path));
     for (const std::string& name : names) {
-      if (state.names.contains(name) || (name != kOneFile && !IsShardName(name))) continue;
+      if (state.names.contains(name) || (name != kWholeFile && !IsShardName(name))) continue;
       RETURN_IF_ERROR(RemoveFile(state.Final(name)));
     }
   }

@@ -25,7 +25,7 @@ std::string With(std::string_view name, std::string_view place, std::int64_t num
 }
 
 // The layer of `name`, if it is of the pattern; 0 for a pattern without one.
-std::optional<std::int64_t> LayerOf(std::string_view pattern, std::string_view name) {
+std::optional<std::int64_t> LayerInName(std::string_view pattern, std::string_view name) {
   const std::size_t at = pattern.find(kLayer);
   if (at == std::string_view::npos) return pattern == name ? std::optional<std::int64_t>(0) : std::nullopt;
   const std::string_view tail = pattern.substr(at + kLayer.size());
@@ -316,7 +316,7 @@ absl::StatusOr<std::vector<Mapping>> MappingsOf(const std::vector<WeightRow>& ro
     Mapping mapping{.parameter = parameter.name, .shape = parameter.shape, .parts = {}};
     bool found = false;
     for (const WeightRow& row : rows) {
-      const std::optional<std::int64_t> layer = LayerOf(row.ours, parameter.name);
+      const std::optional<std::int64_t> layer = LayerInName(row.ours, parameter.name);
       if (!layer) continue;
       found = true;
       if (!Cutter(row, sizes, *layer, parameter.shape).Cut(&mapping.parts) ||
