@@ -297,8 +297,9 @@ std::vector<MegatronFlag> ExpertFlags() {
       Switch("--moe-pad-expert-input-to-capacity",
              "comment: rows that would fill up an expert's would weigh nothing"),
       Switch("--moe-router-force-load-balancing", "debug.router = even"),
-      Refused(kNone, "--moe-use-upcycling", "a run begins with weights of engine's own checkpoints",
-              "[training] weights_from = …, upcycle = true in the recipe, with a checkpoint of the dense model"),
+      Refused(
+          kNone, "--moe-use-upcycling", "a run begins with weights of engine's own checkpoints",
+          "[training] weights_from = …, upcycle = true in the recipe, with a checkpoint of the dense model"),
       Note(kOne, "--moe-upcycling-granularity", "of --moe-use-upcycling"),
       Refused(kNone, "--moe-apply-probs-on-input", "weights multiply what an expert's activation gives"),
       Refused(kOne, "--moe-router-topk-limited-devices", "Megatron-LM no longer takes it",

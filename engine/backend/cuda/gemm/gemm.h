@@ -74,7 +74,7 @@ struct GemmOperands {
   const float* b_scale = nullptr;
   const float* d_scale = nullptr;
   void* workspace = nullptr;  // kGemmWorkspaceBytes (scratch.h), 256-byte aligned
-  const void* c = nullptr;  // [m, n] in D's type, what is added; null: D as it was
+  const void* c = nullptr;    // [m, n] in D's type, what is added; null: D as it was
 
   bool operator==(const GemmOperands&) const = default;
 };
