@@ -24,7 +24,7 @@ void Flatten(const nlohmann::json& value, const std::string& prefix,
              std::map<std::string, std::string>* out) {
   constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
   for (const auto& [key, item] : value.items()) {
-    const std::string name = prefix.empty() ? key : prefix + "." + key;
+    const std::string name = prefix.empty() ? key : fmt::format("{}.{}", prefix, key);
     if (item.is_object() && !item.empty())
       Flatten(item, name, out);
     else
