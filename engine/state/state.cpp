@@ -533,6 +533,7 @@ absl::StatusOr<std::vector<float>> MeanOfRows(const checkpoint::TensorSource& we
       sums[static_cast<size_t>(i % width)] += static_cast<double>(some[static_cast<size_t>(i)]);
   }
   std::vector<float> mean;
+  mean.reserve(sums.size());
   for (const double sum : sums) mean.push_back(static_cast<float>(sum / static_cast<double>(rows)));
   return mean;
 }
