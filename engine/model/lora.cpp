@@ -40,7 +40,19 @@ std::vector<std::string> Adaptable(const graph::Graph& graph) {
   return names;
 }
 
-// Adapters would be as large as what they stand beside.
+// Whether the pattern speaks of matrices of experts, or of routers, none of which has an adapter.
+bool NamesExperts(const std::string& pattern, const graph::Graph& graph) {
+  return std::any_of(
+      graph.parameters().begin(), graph.parameters().end(), [&](const graph::Parameter& parameter) {
+        const graph::Value& value = graph.value(parameter.value);
+        const std::string step = value.name.substr(0, value.name.rfind('.'));
+        const bool of_experts = parameter.role == graph::Role::kMatrix && value.type.shape.rank() > 0 &&
+                                value.type.meaning(0) == graph::Dim::kExpert;
+        return (of_experts || parameter.role == graph::Role::kRouter) &&
+               (Matches(pattern, step) || Matches(pattern, value.name));
+      });
+}
+
 void Report(const recipe::Recipe& recipe, std::string message, std::string hint,
             std::vector<Diagnostic>* diagnostics) {
   const auto found = recipe.provenance.find("lora.targets");
@@ -75,8 +87,9 @@ void FreezeForLora(const recipe::Recipe& recipe, graph::Graph* graph, std::vecto
     const std::vector<std::string> steps = Adaptable(*graph);
     std::string hint = NearestHint(pattern, steps);
     if (hint.empty() && !steps.empty()) hint = fmt::format("such as \"{}\"", steps.front());
-    Report(recipe, fmt::format("no linear step of a stack is called '{}'", recipe::Shown(pattern)),
-           std::move(hint), diagnostics);
+    std::string message = fmt::format("no linear step of a stack is called '{}'", recipe::Shown(pattern));
+    if (NamesExperts(pattern, *graph)) message += ": matrices of experts and routers have no adapters";
+    Report(recipe, std::move(message), std::move(hint), diagnostics);
   }
   if (adapted.empty() && diagnostics->size() == known)
     Report(recipe, "lora.targets names no step, so there would be no adapters", "targets = [\"*\"]",

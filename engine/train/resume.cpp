@@ -20,6 +20,13 @@ bool MayChangeInModel(const std::string& key) {
   return key.starts_with("model.dropout.") || key == "model.vocab_multiple" || key == "model.init_std";
 }
 
+// Whether the weights mean something else with the key's new value, or lose their place: adapters that are trained, by another factor
+// or not at all.
+bool ChangesModel(const std::string& key, const recipe::Recipe& before, const recipe::Recipe& now) {
+  if (key.starts_with("lora.")) return before.lora.rank > 0 || now.lora.rank > 0;
+  return key.starts_with("model.") && !MayChangeInModel(key);
+}
+
 // What the key's new value does to a run that goes on, where that is not what it says; else empty.
 std::string EffectOf(const std::string& key, const recipe::Precision& before, const recipe::Precision& now) {
   const auto moves = [](const recipe::Precision& p) { return p.compute == "fp16" && p.loss_scale == 0; };
@@ -56,7 +63,7 @@ absl::Status CompareRecipes(const recipe::Recipe& recipe, const checkpoint::Read
     other_length = other_length || change.key == "training.iterations" || change.key == "training.samples" ||
                    change.key == "training.global_batch" || change.key.starts_with("training.rampup.");
     const std::string text = fmt::format("{}: {} → {}", change.key, change.before, change.after);
-    if (change.key.starts_with("model.") && !MayChangeInModel(change.key)) {
+    if (ChangesModel(change.key, before.recipe, recipe)) {
       clashes += "\n    " + text;
     } else {
       notes->push_back("changed since the checkpoint: " + text +

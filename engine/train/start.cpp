@@ -13,6 +13,7 @@
 #include "engine/hf/family_def.h"
 #include "engine/hf/model_folder.h"
 #include "engine/model/load.h"
+#include "engine/model/lora.h"
 #include "engine/plan/optimizer.h"
 #include "engine/recipe/print.h"
 #include "engine/train/run.h"
@@ -190,6 +191,9 @@ class Matching {
     if (!drawn_.empty())
       notes.push_back(
           fmt::format("drawn, as {} has them not: {} ({} tensors)", folder_, Compact(drawn_), drawn_.size()));
+    if (adapters_drawn_ > 0)
+      notes.push_back(
+          fmt::format("adapters that {} has not begin anew: {} tensors", folder_, adapters_drawn_));
     if (!left_.empty())
       notes.push_back(fmt::format("left in {}, as the model has no place for them: {} ({} tensors)", folder_,
                                   Compact(left_), left_.size()));
@@ -212,7 +216,7 @@ class Matching {
       return {.tensor = name};
     }
     if (parameter.role == graph::Role::kAdapter) {  // beside what is there: new by nature
-      drawn_.push_back(name);
+      ++adapters_drawn_;
       return {};
     }
     const bool of_router = parameter.role == graph::Role::kRouter || parameter.role == graph::Role::kBalance;
@@ -305,6 +309,11 @@ class Matching {
         left_.push_back(info.name);
       } else {
         misfits_.Add(fmt::format("{} {} is not here", info.name, info.shape.ToString()));
+        if (!model::StepOfAdapter(info.name).empty() && hint_.empty()) {
+          hint_ =
+              "`engine export hf RUN --merge` writes weights with their adapters added, to begin with; "
+              "weights_match = \"some\" leaves the adapters behind";
+        }
         HintAtMatch();
       }
     }
@@ -320,6 +329,7 @@ class Matching {
   absl::flat_hash_set<std::string> used_;  // names of the folder's tensors
   std::vector<std::string> drawn_, left_, grown_;
   std::int64_t upcycled_ = 0;
+  std::int64_t adapters_drawn_ = 0;  // of adapters, which are listed apart: they are in every layer
   Misfits misfits_;
   std::string hint_;
 };
@@ -332,7 +342,10 @@ void CompareModels(const recipe::Recipe& recipe, const checkpoint::Reader& reade
       model::LoadText(reader.metadata().recipe_toml, reader.folder() + " (recipe)");
   if (!before.ok()) return;  // written by a version with other keys: names and shapes decide
   for (const recipe::Change& change : recipe::Diff(before.recipe, recipe)) {
-    if (!change.key.starts_with("model.") && !change.key.starts_with("block.")) continue;
+    const bool of_adapters =
+        change.key.starts_with("lora.") && before.recipe.lora.rank > 0 && recipe.lora.rank > 0;
+    const bool of_model = change.key.starts_with("model.") || change.key.starts_with("block.");
+    if (!of_model && !of_adapters) continue;
     notes->push_back(
         fmt::format("not as in the checkpoint: {}: {} → {}", change.key, change.before, change.after));
   }

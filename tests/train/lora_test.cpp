@@ -166,6 +166,13 @@ TEST_CASE("lora: a pattern that names no step is a mistake at its place") {
   CHECK(unknown.find("no linear step of a stack is called 'layers.0.attention.qvk'") != std::string::npos);
   CHECK(unknown.find("layers.0.attention.qkv") != std::string::npos);
   CHECK(mistake(R"(["head"])").find("no linear step of a stack is called 'head'") != std::string::npos);
+  const recipe::LoadResult experts =
+      model::Load(ENGINE_SOURCE_DIR "/recipes/mixtral-s-1gpu.toml",
+                  {.sets = {"lora.rank=2", R"(lora.targets=["*.experts.*"])"}, .root = ""});
+  REQUIRE(!experts.diagnostics.empty());
+  CHECK(Format(experts.diagnostics[0])
+            .find("called '*.experts.*': matrices of experts and routers have no adapters") !=
+        std::string::npos);
   CHECK(mistake("[]").find("lora.targets names no step") != std::string::npos);
   CHECK(mistake(R"(["*.qkv", "*.fc?"])") == "none");
 }

@@ -61,6 +61,28 @@ TEST_CASE("a renamed checkpoint is not used, not deleted, and costs no other its
   CHECK(Contains(Message(none.status), "give it the name iteration_0000009 back"));
 }
 
+TEST_CASE(
+    "a run with adapters goes on with the same ones alone: others would lose, or scale, what is trained") {
+  const ShortRun run;
+  MustRun(run.Recipe(2, {"lora.rank=2"}), run.out);
+  const auto refused = [&](const char* change) {
+    const RunResult result = RunCaught(run.Recipe(3, {"lora.rank=2", change}), run.out);
+    CHECK(result.status.code() == absl::StatusCode::kFailedPrecondition);
+    return Message(result.status);
+  };
+  CHECK(Contains(refused("lora.alpha=64"), "lora.alpha: 16.0 → 64.0"));
+  CHECK(Contains(refused("lora.targets=[\"*.qkv\"]"), "lora.targets: [\"*\"] → [\"*.qkv\"]"));
+  CHECK(Contains(refused("lora.rank=0"), "lora.rank: 2 → 0"));
+  CHECK(Contains(MustRun(run.Recipe(3, {"lora.rank=2"}), run.out), "after iteration 2"));
+  CHECK((Checkpoints(run.out).back() == 3));
+
+  // Without adapters their other keys say nothing.
+  const ShortRun plain;
+  MustRun(plain.Recipe(2), plain.out);
+  CHECK(Contains(MustRun(plain.Recipe(3, {"lora.alpha=64"}), plain.out), "after iteration 2"));
+  CHECK(Contains(Message(RunCaught(plain.Recipe(4, {"lora.rank=2"}), plain.out).status), "lora.rank: 0 → 2"));
+}
+
 TEST_CASE("data and tokenizer files that have another content under the same name are told") {
   const ShortRun run;
   data::WriteFile(run / "vocab.json", "{}");

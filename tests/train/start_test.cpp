@@ -128,6 +128,31 @@ TEST_CASE("start: a run that is resumed goes on from its own checkpoint, whateve
   CHECK((TensorsOf(runs / "pieces", 4) == TensorsOf(runs / "whole", 4)));
 }
 
+TEST_CASE(
+    "start: adapters are drawn beside weights that have none, and taken or refused where there are some") {
+  const StartRuns runs;
+  MustRun(runs.Recipe({}), runs.dense);
+  const std::string fresh =
+      MustRunAndNote(runs.Still({"lora.rank=2", "optimizer.learning_rate=1e-2"}), runs / "adapted").notes;
+  CHECK(Contains(fresh, "adapters that checkpoint " +
+                            checkpoint::IterationPath(CheckpointRoot(runs.dense), 3) +
+                            " has not begin anew: 16 tensors"));
+  CHECK(fresh.find("drawn, as") == std::string::npos);
+  const auto trained = WeightsAlone(runs / "adapted", 1);
+
+  const std::string from = "training.weights_from=\"" + runs / "adapted" + "\"";
+  const std::string taken = MustRunAndNote(runs.Still({from, "lora.rank=2"}), runs / "taken").notes;
+  CHECK(taken.find("begin anew: ") == std::string::npos);
+  CHECK((WeightsAlone(runs / "taken", 1) == trained));
+  // Another factor is another model.
+  CHECK(Contains(MustRunAndNote(runs.Still({from, "lora.rank=2", "lora.alpha=64"}), runs / "scaled").notes,
+                 "not as in the checkpoint: lora.alpha: 16.0 → 64.0"));
+  // What is trained does not get lost on the way.
+  const std::string all = runs.Refused(runs.Still({from}));
+  CHECK(Contains(all, "layers.0.attention.qkv.lora_a [2, 16] is not here"));
+  CHECK(Contains(all, "hint: `engine export hf RUN --merge` writes weights with their adapters added"));
+}
+
 TEST_CASE("start: experts that are copies of a dense part give its loss, in any layout") {
   const StartRuns runs;
   MustRun(runs.Recipe({}), runs.dense);
