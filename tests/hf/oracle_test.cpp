@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/base/json.h"
-#include "engine/hf/family_def.h"
+#include "engine/hf/family.h"
 #include "engine/hf/folder.h"
 #include "engine/hf/weights.h"
 #include "engine/model/load.h"
@@ -164,18 +164,6 @@ void ExchangeExperts(OracleTensors& tensors, const std::string& prefix, int a, i
   REQUIRE(exchanged == 3);
 }
 
-// Whether there is a family for a case's config; of those that are not written yet, the test says so.
-bool IsSupported(const OracleFile& oracle, const std::string& name) {
-  const std::string type = oracle.config(name).at("model_type");
-  for (const Family& family : Families()) {
-    for (const std::string_view known : family.model_types) {
-      if (known == type) return true;
-    }
-  }
-  MESSAGE("there is no family of model_type ", type);
-  return false;
-}
-
 struct Mistake {
   std::string name;
   std::string what;
@@ -260,7 +248,6 @@ TEST_CASE("models in folders of every family give the logits of an oracle in flo
   const OracleFile oracle;
   for (const std::string& name : oracle.names()) {
     INFO(name);
-    if (!IsSupported(oracle, name)) continue;
     const absl::StatusOr<double> error = ErrorOfCase(oracle, name, oracle.Tensors(name));
     CHECK_MESSAGE(error.ok(), Message(error.status()));
     if (error.ok()) CHECK(*error <= kTolerance);
@@ -271,7 +258,6 @@ TEST_CASE("what was imported of the oracle's configurations is written as it cam
   const OracleFile oracle;
   for (const std::string& name : oracle.names()) {
     INFO(name);
-    if (!IsSupported(oracle, name)) continue;
     const data::TempDir folder;
     const absl::StatusOr<ImportedModel> imported = ImportConfig(oracle.config(name), "config.json");
     REQUIRE_MESSAGE(imported.ok(), Message(imported.status()));
@@ -287,7 +273,6 @@ TEST_CASE("the oracle's logits tell mistakes in the order of tensors") {
   const OracleFile oracle;
   for (const Mistake& mistake : Mistakes()) {
     INFO(mistake.name, ": ", mistake.what);
-    if (!IsSupported(oracle, mistake.name)) continue;
     OracleTensors tensors = oracle.Tensors(mistake.name);
     mistake.make(tensors);
     const absl::StatusOr<double> error = ErrorOfCase(oracle, mistake.name, tensors);
