@@ -23,7 +23,7 @@ const std::vector<std::string>& CompanionFiles();
 // Whether a folder has a config.json.
 bool IsModelFolder(const std::string& folder);
 
-// Errors: the system's; "PATH:LINE:COLUMN: error: …" where it is no object of JSON.
+// Errors: the system's; "PATH:LINE:COLUMN: error: …" where it is no object of JSON, or has a key twice.
 absl::StatusOr<nlohmann::json> ReadConfig(const std::string& folder);
 
 struct ModelFolder {

@@ -71,15 +71,18 @@ absl::StatusOr<WeightType> TypeFor(const HfExportOptions& options, const nlohman
   return kWeightTypes[source == nullptr ? 0 : 2];  // files that say none are of float32
 }
 
-absl::Status CheckOut(const std::string& out) {
+// An export takes the place of one of its own kind alone.
+absl::Status CheckOut(const std::string& out, bool adapter) {
   std::error_code error;
-  if (!fs::exists(out, error) || hf::IsModelFolder(out)) return absl::OkStatus();
-  if (fs::exists(fs::path(out) / hf::kAdapterConfigFile, error)) return absl::OkStatus();
+  if (!fs::exists(out, error)) return absl::OkStatus();
   if (!fs::is_directory(out, error)) return FailedPrecondition("--out {}: it is no folder", out);
   if (fs::is_empty(out, error)) return absl::OkStatus();
+  const bool has_model = hf::IsModelFolder(out);
+  const bool has_adapter = fs::exists(fs::path(out) / hf::kAdapterConfigFile, error);
+  if (adapter ? has_adapter && !has_model : has_model && !has_adapter) return absl::OkStatus();
   return FailedPrecondition(
-      "--out {}: it holds other files than a model's; give the name of a new folder, or of an earlier export",
-      out);
+      "--out {}: it holds other files than {}; give the name of a new folder, or of an earlier export", out,
+      adapter ? "an adapter's" : "a model's");
 }
 
 // A run as it is to be exported.
@@ -197,7 +200,7 @@ absl::Status ExportModel(const RunToExport& run, const std::string& out, const H
   return absl::OkStatus();
 }
 
-// Weights first: without its configuration a folder is no adapter.
+// The old configuration goes first and the new one comes last: without one a folder is no adapter, whatever happens in between.
 absl::Status ExportAdapter(const RunToExport& run, const std::string& out, const HfExportOptions& options,
                            HfExport* exported) {
   const WeightType type = options.dtype.empty() ? kWeightTypes[2] : *TypeFor(options, nullptr);
@@ -211,6 +214,8 @@ absl::Status ExportAdapter(const RunToExport& run, const std::string& out, const
   std::error_code error;
   fs::create_directories(out, error);
   if (error) return Unavailable("{}: cannot create: {}", out, error.message());
+  fs::remove(fs::path(out) / hf::kAdapterConfigFile, error);
+  if (error) return Unavailable("{}: cannot remove {}: {}", out, hf::kAdapterConfigFile, error.message());
   RETURN_IF_ERROR(hf::WriteSafetensors((fs::path(out) / hf::kAdapterWeightsFile).string(),
                                        tensors.declarations(), hf::kPtMetadata, FillFrom(tensors)));
   RETURN_IF_ERROR(
@@ -225,7 +230,7 @@ absl::Status ExportAdapter(const RunToExport& run, const std::string& out, const
 
 absl::StatusOr<HfExport> ExportHf(const std::string& run, const std::string& out,
                                   const HfExportOptions& options) {
-  RETURN_IF_ERROR(CheckOut(out));
+  RETURN_IF_ERROR(CheckOut(out, options.adapter));
   HfExport exported;
   ASSIGN_OR_RETURN(exported.checkpoint, CheckpointOf(run, options, &exported.notes));
   ASSIGN_OR_RETURN(const RunToExport opened, OpenRun(run, exported.checkpoint));

@@ -219,6 +219,16 @@ TEST_CASE("exports of adapters that would lose something are refused") {
   run("faster", {"lora.rank=2", "optimizer.group=[{ match = \"*.lora_b\", learning_rate_scale = 16.0 }]"});
   MustWrite(folder / "faster", folder / "merged", {.dtype = "bf16", .merge = true});
   MustWrite(folder / "faster", folder / "faster-adapter", {.adapter = true});
+  MustWrite(folder / "lora", folder / "faster-adapter", {.adapter = true});  // in the place of its own kind
+  // Neither kind goes into a folder of the other.
+  const auto into = [&](const std::string& out, const train::HfExportOptions& options) {
+    const auto exported = train::ExportHf(folder / "faster", folder / out, options);
+    CHECK(!exported.ok());
+    return Message(exported.status());
+  };
+  CHECK(Contains(into("merged", {.adapter = true}), "it holds other files than an adapter's"));
+  CHECK(Contains(into("faster-adapter", {.dtype = "bf16", .merge = true}),
+                 "it holds other files than a model's"));
 }
 
 }  // namespace engine::hf::testing

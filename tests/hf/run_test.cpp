@@ -303,6 +303,13 @@ TEST_CASE("what cannot be imported or exported is refused, and nothing is left")
   WriteModel(folder / "wide", config, oracle.Tensors("llama"), true);
   CHECK(Contains(why(folder / "wide", folder / "run"), "is [37, 40], and the config asks for [38, 40]"));
 
+  fs::create_directories(folder / "twice");
+  data::WriteFile(
+      folder / "twice/config.json",
+      R"({"model_type": "llama", "a": {"b": 1}, "c": {"b": 1}, "vocab_size": 1, "vocab_size": 2})");
+  CHECK(Contains(why(folder / "twice", folder / "run"),
+                 "error: the key \"vocab_size\" stands twice in one object"));
+
   MustImport(folder / "model", folder / "run");
   data::WriteFile(folder / "there/notes.txt", "mine");
   CHECK(Contains(WhyNotExported(folder / "run", folder / "there"), "it holds other files than a model's"));
