@@ -88,12 +88,12 @@ const std::vector<Code>& Codes() {
        "`engine modules` lists the modules, `engine modules NAME` says what one reads, takes and gives; "
        "docs/custom-models.md builds a block step by step."},
       {"E209", "start", "The weights that a run is to begin with do not fit its model",
-       "training.weights_from takes weights from a checkpoint by their names. Each weight of the model must "
-       "be there in "
-       "its shape, and each that is there must be one of the model's; with upcycle, an expert's matrix takes "
-       "the dense one that has its name without the step of the experts, and its shape.",
-       "The message names the tensors that do not fit: give the model their sizes and names, or begin "
-       "without training.weights_from."},
+       "training.weights_from takes weights from a checkpoint or a Hugging Face folder by their names. Each "
+       "weight of the model must be there in its shape, and each that is there must be one of the model's; "
+       "with upcycle, an expert's matrix takes the dense one that has its name without the step of the "
+       "experts, and its shape.",
+       "The message names the tensors that do not fit: give the model their sizes and names, allow what is "
+       "missing with training.weights_match = \"some\", or begin without training.weights_from."},
       {"E301", "no-plan", "There is no plan for this layout of this model",
        "Some operation has no lawful placement of its tensors along an axis.",
        "Another degree of the axis that the message names."},

@@ -187,7 +187,8 @@ struct Memory {
   }
 };
 
-// Of the parts of b from k on along what is summed, asks for every `kReaders`th one, for as many blocks.
+// Asks for a block's share of b, from k on along what is summed: `kReaders` blocks of a cluster read every so many-th part each,
+// for all of them.
 template <typename Operands, GroupedKind kKind, int kReaders>
 __device__ void ReadB(const CUtensorMap& b, const Tile& tile, int k, int reader, std::uint32_t to,
                       std::uint32_t full) {
