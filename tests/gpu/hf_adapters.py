@@ -17,12 +17,11 @@ import argparse
 import itertools
 import json
 import pathlib
-import struct
 import sys
 import tempfile
 
 import torch
-from hf_transformers import EPSILON, RATE, SMALL, Engine, Failed, made, ready, relative, saved
+from hf_transformers import EPSILON, RATE, SMALL, Engine, Failed, made, ready, relative, saved, write_tokens
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
@@ -34,9 +33,7 @@ SAMPLES = 4  # two batches of two
 
 def run(engine, folder, name, source, s, tokens, rate):
     """Two iterations with adapters of rank 4; the run's folder and its losses."""
-    prefix = folder / "data"
-    prefix.with_suffix(".bin").write_bytes(tokens.numpy().astype("<u2").tobytes())
-    prefix.with_suffix(".idx").write_bytes(b"MMIDIDX\0\0" + struct.pack("<QBQQiqqq", 1, 8, 1, 2, len(tokens), 0, 0, 1))
+    prefix = write_tokens(folder / "data", tokens)
     engine("import", "hf", source, "--recipe", folder / "model.toml")
     recipe = folder / f"{name}.toml"
     recipe.write_text(f"""extends = ["model.toml"]

@@ -236,6 +236,13 @@ def saved(folder):
 
 # Ours
 
+def write_tokens(prefix, tokens):
+    """Megatron-LM's files of one document of one sequence."""
+    prefix.with_suffix(".bin").write_bytes(tokens.numpy().astype("<u2").tobytes())
+    prefix.with_suffix(".idx").write_bytes(b"MMIDIDX\0\0" + struct.pack("<QBQQiqqq", 1, 8, 1, 2, len(tokens), 0, 0, 1))
+    return prefix
+
+
 # Losses of routers that our recipes have and no key of the config turns off: transformers has none of them.
 NO_ROUTER_LOSSES = {
     "olmoe": "[block.mlp]\nsteps.router = { z_loss = 0.0 }\n",
@@ -265,11 +272,7 @@ class Engine:
 
     def step(self, folder, source, s, tokens, compute, device, kind="adamw"):
         """One iteration from the folder `source`; the run's folder."""
-        prefix = folder / "data"
-        with open(f"{prefix}.bin", "wb") as file:
-            file.write(tokens.numpy().astype("<u2").tobytes())
-        with open(f"{prefix}.idx", "wb") as file:  # one document of one sequence
-            file.write(b"MMIDIDX\0\0" + struct.pack("<QBQQiqqq", 1, 8, 1, 2, len(tokens), 0, 0, 1))
+        prefix = write_tokens(folder / "data", tokens)
         self("import", "hf", source, "--recipe", folder / "model.toml")
         (folder / "step.toml").write_text(f"""extends = ["model.toml"]
 [data]

@@ -1,8 +1,5 @@
 #include <doctest/doctest.h>
-#include <stdlib.h>
 
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <random>
 #include <string>
@@ -14,30 +11,23 @@
 #include "engine/hf/family_def.h"
 #include "engine/model/build.h"
 #include "engine/model/load.h"
+#include "tests/hf/family_testing.h"
 
 namespace engine::hf {
 namespace {
 
-using nlohmann::json;
-
-json Parsed(const std::string& text) {
-  const absl::StatusOr<json> value = ParseJson(text, "config.json");
-  INFO(text);
-  REQUIRE(value.ok());
-  return *value;
-}
-
-// `base` with other values.
-json With(json base, const std::string& changes) {
-  const json others = Parsed(changes);
-  for (const auto& [key, value] : others.items()) base[key] = value;
-  return base;
-}
+using family_testing::Changed;
+using family_testing::CheckRowsOf;
+using family_testing::ConfigOf;
+using family_testing::json;
+using family_testing::LinesOfAll;
+using family_testing::ModelOf;
+using family_testing::WholeRecipe;
 
 // Every file has these.
 json Written(const std::string& keys) {
-  return With(
-      Parsed(R"({"bos_token_id": 1, "eos_token_id": [2, 3], "initializer_range": 0.02, "use_cache": true,
+  return Changed(
+      ConfigOf(R"({"bos_token_id": 1, "eos_token_id": [2, 3], "initializer_range": 0.02, "use_cache": true,
                          "torch_dtype": "bfloat16", "transformers_version": "4.40.0"})"),
       keys);
 }
@@ -57,8 +47,8 @@ json Llama31() {
     "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}})");
 }
 json Llama32() {
-  return With(Llama31(),
-              R"({"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "head_dim": 64,
+  return Changed(Llama31(),
+                 R"({"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "head_dim": 64,
     "tie_word_embeddings": true, "rope_scaling": {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0,
     "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}})");
 }
@@ -77,7 +67,8 @@ json Mistral() {
     "rope_theta": 10000.0, "sliding_window": 4096, "tie_word_embeddings": false})");
 }
 json Qwen3() {
-  return With(Qwen25(), R"({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 1024,
+  return Changed(Qwen25(),
+                 R"({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 1024,
     "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8,
     "head_dim": 128, "max_position_embeddings": 40960, "sliding_window": null, "max_window_layers": 28,
     "attention_bias": false, "rope_scaling": null})");
@@ -107,7 +98,7 @@ json Gemma3Small() {
     "sliding_window_pattern": 6, "attn_logit_softcapping": null, "final_logit_softcapping": null})");
 }
 json Gemma3Large() {
-  return Parsed(R"({"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
+  return ConfigOf(R"({"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
     "boi_token_index": 255999, "eoi_token_index": 256000, "image_token_index": 262144, "eos_token_id": [1, 106],
     "initializer_range": 0.02, "mm_tokens_per_image": 256, "torch_dtype": "bfloat16",
     "vision_config": {"hidden_size": 1152, "model_type": "siglip_vision_model"},
@@ -150,45 +141,48 @@ std::vector<Published> PublishedModels() {
       {"llama3.2-1b", Llama32(), 1'235'814'400},
       {"mistral-7b", Mistral(), 7'241'732'096},
       {"mistral-nemo-12b",
-       With(Mistral(),
-            R"({"vocab_size": 131072, "hidden_size": 5120, "num_hidden_layers": 40, "head_dim": 128,
+       Changed(Mistral(),
+               R"({"vocab_size": 131072, "hidden_size": 5120, "num_hidden_layers": 40, "head_dim": 128,
          "max_position_embeddings": 131072, "rope_theta": 1000000.0, "sliding_window": null})"),
        12'247'782'400},
       {"qwen2.5-0.5b", Qwen25(), 494'032'768},
-      {"qwen2.5-7b", With(Qwen25(), R"({"vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944,
+      {"qwen2.5-7b",
+       Changed(Qwen25(), R"({"vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944,
          "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4,
          "max_position_embeddings": 131072, "tie_word_embeddings": false})"),
        7'615'616'512},
       {"qwen3-0.6b", Qwen3(), 596'049'920},
-      {"qwen3-8b", With(Qwen3(), R"({"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
+      {"qwen3-8b",
+       Changed(Qwen3(), R"({"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
          "num_attention_heads": 32, "tie_word_embeddings": false})"),
        8'190'735'360},
       {"gemma-2b", Gemma(), 2'506'172'416},
-      {"gemma-7b", With(Gemma(), R"({"hidden_size": 3072, "intermediate_size": 24576, "num_hidden_layers": 28,
+      {"gemma-7b",
+       Changed(Gemma(), R"({"hidden_size": 3072, "intermediate_size": 24576, "num_hidden_layers": 28,
          "num_attention_heads": 16, "num_key_value_heads": 16, "hidden_activation": "gelu_pytorch_tanh"})"),
        8'537'680'896},
       {"gemma2-2b", Gemma2(), 2'614'341'888},
       {"gemma2-27b",
-       With(Gemma2(), R"({"hidden_size": 4608, "intermediate_size": 36864, "num_hidden_layers": 46,
+       Changed(Gemma2(), R"({"hidden_size": 4608, "intermediate_size": 36864, "num_hidden_layers": 46,
          "num_attention_heads": 32, "num_key_value_heads": 16, "head_dim": 128, "query_pre_attn_scalar": 144})"),
        27'227'128'320},
       {"gemma3-1b", Gemma3Small(), 999'885'952},
       {"gemma3-4b", Gemma3Large(), 3'880'263'168},
       {"phi3-mini", Phi3(), 3'821'079'552},
       // Phi-4.
-      {"", With(Phi3(), R"({"vocab_size": 100352, "hidden_size": 5120, "intermediate_size": 17920,
+      {"", Changed(Phi3(), R"({"vocab_size": 100352, "hidden_size": 5120, "intermediate_size": 17920,
          "num_hidden_layers": 40, "num_attention_heads": 40, "num_key_value_heads": 10, "rope_theta": 250000,
          "max_position_embeddings": 16384, "original_max_position_embeddings": 16384, "sliding_window": null})"),
        14'659'507'200},
       {"llama3.1-70b",
-       With(Llama31(), R"({"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
+       Changed(Llama31(), R"({"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
          "num_attention_heads": 64})"),
        70'553'706'496},
       // Mistral 7B v0.3.
-      {"", With(Mistral(), R"({"vocab_size": 32768, "sliding_window": null, "rope_theta": 1000000.0})"),
+      {"", Changed(Mistral(), R"({"vocab_size": 32768, "sliding_window": null, "rope_theta": 1000000.0})"),
        7'248'023'552},
       {"gemma2-9b",
-       With(Gemma2(), R"({"hidden_size": 3584, "intermediate_size": 14336, "num_hidden_layers": 42,
+       Changed(Gemma2(), R"({"hidden_size": 3584, "intermediate_size": 14336, "num_hidden_layers": 42,
          "num_attention_heads": 16, "num_key_value_heads": 8})"),
        9'241'705'984},
       {"olmo2-7b", Olmo2(), 7'298'617'344},
@@ -196,48 +190,8 @@ std::vector<Published> PublishedModels() {
   };
 }
 
-ImportedModel Imported(const json& config) {
-  absl::StatusOr<ImportedModel> model = ImportConfig(config, "config.json");
-  INFO(Message(model.status()));
-  REQUIRE(model.ok());
-  return *std::move(model);
-}
-
-constexpr const char* kTraining = R"(
-[data]
-source = "random"
-sequence_length = 8
-[optimizer]
-learning_rate = 1e-3
-[training]
-global_batch = 1
-micro_batch = 1
-iterations = 1
-)";
-
-// A whole recipe of an imported model.
-recipe::Recipe RecipeOf(const std::string& text) {
-  std::string folder = (std::filesystem::temp_directory_path() / "engine_families_XXXXXX").string();
-  REQUIRE(mkdtemp(folder.data()) != nullptr);
-  const std::string path = folder + "/recipe.toml";
-  std::ofstream(path) << text << kTraining;
-  const recipe::LoadResult result = model::Load(path);
-  std::filesystem::remove_all(folder);
-  std::string mistakes;
-  for (const Diagnostic& diagnostic : result.diagnostics) mistakes += Format(diagnostic);
-  INFO(text);
-  INFO(mistakes);
-  REQUIRE(result.ok());
-  return result.recipe;
-}
 recipe::Recipe ShippedRecipe(const std::string& name) {
-  return RecipeOf("extends = \"engine:configs/models/" + name + ".toml\"\n");
-}
-
-std::string Lines(const std::vector<std::string>& lines) {
-  std::string text;
-  for (const std::string& line : lines) text += line + "\n";
-  return text;
+  return WholeRecipe("extends = \"engine:configs/models/" + name + ".toml\"\n");
 }
 
 std::string RefusalOf(const json& config) {
@@ -253,31 +207,19 @@ bool Contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// Every parameter of the model has a row, so that its weights are found.
-void CheckRows(const ImportedModel& model, const graph::Graph& graph) {
-  for (const graph::Parameter& parameter : graph.parameters()) {
-    std::string name = graph.value(parameter.value).name;
-    if (const std::size_t at = name.find(".0."); at != std::string::npos) name.replace(at, 3, ".{l}.");
-    bool found = name.find_first_of("123456789") != std::string::npos && name.starts_with("layers.");
-    for (const WeightRow& row : model.rows) found = found || row.ours == name;
-    INFO(name);
-    CHECK(found);
-  }
-}
-
 }  // namespace
 
 TEST_CASE("families: configurations of releases come to models with the published numbers of parameters") {
   for (const Published& published : PublishedModels()) {
     CAPTURE(published.name);
-    const ImportedModel model = Imported(published.config);
-    const recipe::Recipe recipe = RecipeOf(model.recipe);
+    const ImportedModel model = ModelOf(published.config);
+    const recipe::Recipe recipe = WholeRecipe(model.recipe);
     const graph::Graph graph = GraphOfRecipe(recipe);
     CHECK(model::CountParameters(graph) == published.parameters);
-    CheckRows(model, graph);
+    CheckRowsOf(model, graph);
     // What was written by hand for the same release, in short form or as text, computes the same.
     if (!published.name.empty())
-      CHECK(Lines(Differences(graph, GraphOfRecipe(ShippedRecipe(published.name)), "ours")) == "");
+      CHECK(LinesOfAll(Differences(graph, GraphOfRecipe(ShippedRecipe(published.name)), "ours")) == "");
   }
 }
 
@@ -285,7 +227,7 @@ TEST_CASE("families: what was imported is exported as the file had it, to the la
   for (const Published& published : PublishedModels()) {
     if (published.config.contains("text_config")) continue;  // it cannot be written without its tower
     CAPTURE(published.name);
-    const recipe::Recipe recipe = RecipeOf(Imported(published.config).recipe);
+    const recipe::Recipe recipe = WholeRecipe(ModelOf(published.config).recipe);
     const auto exported = ExportConfig(recipe, &published.config, "");
     INFO(Message(exported.status()));
     REQUIRE(exported.ok());
@@ -298,9 +240,9 @@ TEST_CASE(
     "families: without a source the graph says the configuration, and it comes to the same model again") {
   for (const Published& published : PublishedModels()) {
     CAPTURE(published.name);
-    const recipe::Recipe recipe = RecipeOf(Imported(published.config).recipe);
+    const recipe::Recipe recipe = WholeRecipe(ModelOf(published.config).recipe);
     // What several families express is written as the first one's: Mistral without a window is a Llama.
-    std::string family = Imported(published.config).family;
+    std::string family = ModelOf(published.config).family;
     if (family == "mistral" && published.config["sliding_window"].is_null()) family = "llama";
     if (family == "phi3") family = published.config["sliding_window"].is_null() ? "llama" : "mistral";
     if (family == "gemma3") family = "gemma3_text";
@@ -309,8 +251,8 @@ TEST_CASE(
     REQUIRE(exported.ok());
     INFO(exported->config.dump(2));
     CHECK(exported->family == family);
-    const recipe::Recipe again = RecipeOf(Imported(exported->config).recipe);
-    CHECK(Lines(Differences(GraphOfRecipe(recipe), GraphOfRecipe(again), "it")) == "");
+    const recipe::Recipe again = WholeRecipe(ModelOf(exported->config).recipe);
+    CHECK(LinesOfAll(Differences(GraphOfRecipe(recipe), GraphOfRecipe(again), "it")) == "");
     for (const char* key :
          {"vocab_size", "hidden_size", "num_key_value_heads", "rms_norm_eps", "rope_theta"}) {
       if (published.config.contains(key)) CHECK(exported->config[key] == published.config[key]);
@@ -324,7 +266,7 @@ std::vector<json> OddModels() {
       R"("vocab_size": 131, "hidden_size": 40, "intermediate_size": 37, "num_hidden_layers": 3,
     "num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 12)";
   const auto odd = [&](const json& base, const std::string& more) {
-    return With(With(base, "{" + sizes + "}"), more);
+    return Changed(Changed(base, "{" + sizes + "}"), more);
   };
   return {
       odd(Llama2(), R"({"attention_bias": true, "mlp_bias": true, "hidden_act": "gelu", "rms_norm_eps": 1e-3,
@@ -365,10 +307,10 @@ std::vector<json> OddModels() {
 TEST_CASE("families: odd sizes and every key another than by default go both ways") {
   for (const json& config : OddModels()) {
     INFO(config.dump());
-    const ImportedModel model = Imported(config);
-    const recipe::Recipe recipe = RecipeOf(model.recipe);
+    const ImportedModel model = ModelOf(config);
+    const recipe::Recipe recipe = WholeRecipe(model.recipe);
     const graph::Graph graph = GraphOfRecipe(recipe);
-    CheckRows(model, graph);
+    CheckRowsOf(model, graph);
     const auto kept = ExportConfig(recipe, &config, "");
     INFO(Message(kept.status()));
     REQUIRE(kept.ok());
@@ -377,7 +319,8 @@ TEST_CASE("families: odd sizes and every key another than by default go both way
     INFO(Message(derived.status()));
     REQUIRE(derived.ok());
     INFO(derived->config.dump(2));
-    CHECK(Lines(Differences(graph, GraphOfRecipe(RecipeOf(Imported(derived->config).recipe)), "it")) == "");
+    CHECK(LinesOfAll(Differences(graph, GraphOfRecipe(WholeRecipe(ModelOf(derived->config).recipe)), "it")) ==
+          "");
   }
 }
 
@@ -408,7 +351,7 @@ TEST_CASE("families: a key that matters makes another model") {
        {R"({"query_pre_attn_scalar": 144})", R"({"attn_logit_softcapping": 49})",
         R"({"final_logit_softcapping": 29})", R"({"sliding_window": 12})",
         R"({"layer_types": ["full_attention", "full_attention"]})"}},
-      {With(Gemma3Small(), R"({"sliding_window_pattern": 2})"),
+      {Changed(Gemma3Small(), R"({"sliding_window_pattern": 2})"),
        {R"({"query_pre_attn_scalar": 144})", R"({"rope_local_base_freq": 2e4})",
         R"({"sliding_window_pattern": 1})", R"({"rope_scaling": {"rope_type": "linear", "factor": 8.0}})",
         R"({"sliding_window": 12})"}},
@@ -419,15 +362,15 @@ TEST_CASE("families: a key that matters makes another model") {
   };
   for (const Changes& family : families) {
     const json base =
-        With(family.base, R"({"hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 2,
+        Changed(family.base, R"({"hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 2,
       "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 50})");
-    const graph::Graph graph = GraphOfRecipe(RecipeOf(Imported(base).recipe));
+    const graph::Graph graph = GraphOfRecipe(WholeRecipe(ModelOf(base).recipe));
     std::vector<const char*> changes = common;
     changes.insert(changes.end(), family.changes.begin(), family.changes.end());
     for (const char* change : changes) {
       INFO(base["model_type"]);
       INFO(change);
-      const graph::Graph other = GraphOfRecipe(RecipeOf(Imported(With(base, change)).recipe));
+      const graph::Graph other = GraphOfRecipe(WholeRecipe(ModelOf(Changed(base, change)).recipe));
       CHECK_FALSE(Differences(graph, other, "it").empty());
       CHECK_FALSE(Differences(other, graph, "it").empty());
     }
@@ -438,7 +381,7 @@ TEST_CASE("families: every norm has the epsilon that the file says") {
   for (json config : OddModels()) {
     const bool layer_norms = config.contains("layer_norm_eps");
     config[layer_norms ? "layer_norm_eps" : "rms_norm_eps"] = 3e-4;
-    const graph::Graph graph = GraphOfRecipe(RecipeOf(Imported(config).recipe));
+    const graph::Graph graph = GraphOfRecipe(WholeRecipe(ModelOf(config).recipe));
     int norms = 0;
     for (const graph::Node& node : graph.nodes()) {
       if (!node.attributes.Has("epsilon")) continue;
@@ -453,16 +396,16 @@ TEST_CASE("families: every norm has the epsilon that the file says") {
 TEST_CASE("families: a longrope model goes back to its source whichever of the two lists it was trained by") {
   for (const json& config : OddModels()) {
     if (config.value("rope_scaling", json()).is_null() || config["model_type"] != "phi3") continue;
-    std::string text = Imported(config).recipe;
+    std::string text = ModelOf(config).recipe;
     const std::string by = "factors = [1.0, 1.5, 2.0, 2.5, 3.0]";
     REQUIRE(text.find(by) != std::string::npos);
     text.replace(text.find(by), by.size(), "factors = [1.0, 3.0, 5.0, 7.0, 9.5]");
-    const auto exported = ExportConfig(RecipeOf(text), &config, "");
+    const auto exported = ExportConfig(WholeRecipe(text), &config, "");
     INFO(Message(exported.status()));
     REQUIRE(exported.ok());
     CHECK(exported->config == config);
     text.replace(text.find("9.5"), 3, "9.0");
-    const auto other = ExportConfig(RecipeOf(text), &config, "phi3");
+    const auto other = ExportConfig(WholeRecipe(text), &config, "phi3");
     REQUIRE(other.ok());
     CHECK(other->config["rope_scaling"]["long_factor"][4] == 9.0);
     return;
@@ -471,8 +414,8 @@ TEST_CASE("families: a longrope model goes back to its source whichever of the t
 }
 
 TEST_CASE("families: a model that was changed keeps the keys of its source that still hold") {
-  const json source = With(Llama31(), R"({"num_hidden_layers": 4, "vocab_size": 100})");
-  const recipe::Recipe recipe = RecipeOf(Imported(source).recipe + R"(
+  const json source = Changed(Llama31(), R"({"num_hidden_layers": 4, "vocab_size": 100})");
+  const recipe::Recipe recipe = WholeRecipe(ModelOf(source).recipe + R"(
 [[model.replace]]
 step = "embedding.tokens"
 with = { do = "embedding", as = "embedding.tokens", of = "tokens", rows = 120, width = "D" }
@@ -483,7 +426,7 @@ with = { do = "linear", as = "head", out = [120] }
   const auto exported = ExportConfig(recipe, &source, "");
   INFO(Message(exported.status()));
   REQUIRE(exported.ok());
-  CHECK(exported->config == With(source, R"({"vocab_size": 120})"));
+  CHECK(exported->config == Changed(source, R"({"vocab_size": 120})"));
 }
 
 TEST_CASE("families: a recipe in short form is the family's whose graph it has") {
@@ -499,7 +442,7 @@ norm = { kind = "rmsnorm", epsilon = 1e-6 }
 tied_embeddings = true
 dropout = { hidden = 0.1, attention = 0.1, embedding = 0.1 }
 )";
-  const auto exported = ExportConfig(RecipeOf(text), nullptr, "");
+  const auto exported = ExportConfig(WholeRecipe(text), nullptr, "");
   INFO(Message(exported.status()));
   REQUIRE(exported.ok());
   CHECK(exported->family == "llama");
@@ -510,9 +453,9 @@ dropout = { hidden = 0.1, attention = 0.1, embedding = 0.1 }
 }
 
 TEST_CASE("families: a recipe that no family expresses is refused with what differs") {
-  const std::string model = Imported(With(Llama2(), R"({"num_hidden_layers": 2})")).recipe;
+  const std::string model = ModelOf(Changed(Llama2(), R"({"num_hidden_layers": 2})")).recipe;
   const auto refusal = [&](const std::string& more, const std::string& family) {
-    const auto exported = ExportConfig(RecipeOf(model + more), nullptr, family);
+    const auto exported = ExportConfig(WholeRecipe(model + more), nullptr, family);
     REQUIRE_FALSE(exported.ok());
     CHECK(exported.status().code() == absl::StatusCode::kFailedPrecondition);
     return Message(exported.status());
@@ -541,11 +484,12 @@ TEST_CASE("families: a recipe that no family expresses is refused with what diff
       "out = [\"V\"] }, { do = \"cross_entropy\", as = \"far_loss\" }]\n",
       "llama");
   CHECK(Contains(heads, "parameter far.weight has no part in the logits"));
-  CHECK(ExportConfig(RecipeOf(model), nullptr, "lama").status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(ExportConfig(WholeRecipe(model), nullptr, "lama").status().code() ==
+        absl::StatusCode::kInvalidArgument);
 }
 
 TEST_CASE("families: keys that ask for what is not supported are named all at once, with their values") {
-  const std::string text = RefusalOf(With(
+  const std::string text = RefusalOf(Changed(
       Llama2(),
       R"({"mup_scale": 12.0, "logits_scaling": 8, "hidden_act": "softsign", "hidden_size": "4096", "rms_norm_eps": -1,
           "architectures": ["LlamaForSequenceClassification"], "rope_scaling": {"type": "mystery", "factor": 2}})"));
@@ -560,38 +504,39 @@ TEST_CASE("families: keys that ask for what is not supported are named all at on
            "rope_scaling.type = \"mystery\": it is none of default, linear",
        })
     CHECK(Contains(text, part));
-  CHECK(Contains(RefusalOf(With(Llama2(), R"({"model_type": "lama"})")), "did you mean \"llama\"?"));
-  CHECK(Contains(RefusalOf(With(Llama2(), R"({"model_type": null})")), "no \"model_type\" that is a string"));
+  CHECK(Contains(RefusalOf(Changed(Llama2(), R"({"model_type": "lama"})")), "did you mean \"llama\"?"));
+  CHECK(Contains(RefusalOf(Changed(Llama2(), R"({"model_type": null})")),
+                 "no \"model_type\" that is a string"));
   CHECK(Contains(RefusalOf(json::array()), "is an object, and this is a list"));
-  CHECK(Contains(RefusalOf(With(Llama2(), R"({"num_key_value_heads": 5})")), "its numbers make no model"));
-  CHECK(Contains(RefusalOf(With(Llama2(), R"({"partial_rotary_factor": 0.5})")), "rotates whole heads"));
-  CHECK(Contains(RefusalOf(With(Llama2(), R"({"rope_scaling": {"type": "linear", "factor": 2.0},
+  CHECK(Contains(RefusalOf(Changed(Llama2(), R"({"num_key_value_heads": 5})")), "its numbers make no model"));
+  CHECK(Contains(RefusalOf(Changed(Llama2(), R"({"partial_rotary_factor": 0.5})")), "rotates whole heads"));
+  CHECK(Contains(RefusalOf(Changed(Llama2(), R"({"rope_scaling": {"type": "linear", "factor": 2.0},
                                               "rope_parameters": {"rope_theta": 1e4}})")),
                  "there is rope_scaling too"));
-  CHECK(Contains(RefusalOf(With(Mistral(), R"({"mlp_bias": true})")),
+  CHECK(Contains(RefusalOf(Changed(Mistral(), R"({"mlp_bias": true})")),
                  "mlp_bias = true: only false is supported"));
-  CHECK(Contains(RefusalOf(With(Gemma3Small(), R"({"final_logit_softcapping": 30.0})")),
+  CHECK(Contains(RefusalOf(Changed(Gemma3Small(), R"({"final_logit_softcapping": 30.0})")),
                  "final_logit_softcapping = 30.0: only null is supported"));
-  CHECK(Contains(RefusalOf(With(Gemma3Large(), R"({"text_config": 3})")), "in an object \"text_config\""));
+  CHECK(Contains(RefusalOf(Changed(Gemma3Large(), R"({"text_config": 3})")), "in an object \"text_config\""));
   CHECK(Contains(
-      RefusalOf(With(Gemma3Large(), R"({"text_config": {"mystery": 1, "hidden_size": "x"}, "odd": 2})")),
+      RefusalOf(Changed(Gemma3Large(), R"({"text_config": {"mystery": 1, "hidden_size": "x"}, "odd": 2})")),
       "text_config.mystery = 1: what it asks for is not known of gemma3"));
-  CHECK(Contains(RefusalOf(With(StableLm(), R"({"qk_layernorm": true, "use_parallel_residual": true})")),
+  CHECK(Contains(RefusalOf(Changed(StableLm(), R"({"qk_layernorm": true, "use_parallel_residual": true})")),
                  "error: 2 keys of a model of type stablelm"));
   CHECK(Contains(Message(ParseJson("{\"rms_norm_eps\": NaN}", "config.json").status()),
                  "config.json:1:18: error: "));
   // At the bounds of all sizes it is a model, which no machine holds, or an error.
-  const auto huge = ImportConfig(With(Llama2(), R"({"hidden_size": 1048576, "intermediate_size": 1048576,
+  const auto huge = ImportConfig(Changed(Llama2(), R"({"hidden_size": 1048576, "intermediate_size": 1048576,
     "num_hidden_layers": 2000, "num_attention_heads": 65536, "num_key_value_heads": 65536, "head_dim": 1048576,
     "vocab_size": 268435456})"),
                                  "config.json");
   CHECK((huge.ok() || huge.status().code() == absl::StatusCode::kInvalidArgument));
-  CHECK(Contains(RefusalOf(With(Llama2(), R"({"quantization_config": {"quant_method": "gptq"}})")),
+  CHECK(Contains(RefusalOf(Changed(Llama2(), R"({"quantization_config": {"quant_method": "gptq"}})")),
                  "only FP8 with a scale for each block"));
 }
 
 TEST_CASE("families: keys that have no effect on training are notes") {
-  const ImportedModel model = Imported(Llama2());
+  const ImportedModel model = ModelOf(Llama2());
   std::string notes;
   for (const std::string& note : model.notes) notes += note + "\n";
   CHECK(Contains(notes, "eos_token_id = [2,3]: of the tokenizer"));
