@@ -78,6 +78,12 @@ const std::vector<Field>& Fields() {
   return fields;
 }
 
+std::string_view CurrentKey(std::string_view key) {
+  if (key == "start.checkpoint") return "training.weights_from";
+  if (key == "start.upcycle") return "training.upcycle";
+  return key == "start" ? "training" : key;
+}
+
 const Field* FindField(std::string_view key) {
   for (const Field& field : Fields()) {
     if (field.key == key) return &field;

@@ -60,6 +60,8 @@ struct TableDoc {
 const std::vector<TableDoc>& Tables();         // in the order of the reference page
 const std::vector<Field>& Fields();            // grouped by table, in that order
 const Field* FindField(std::string_view key);  // null if there is none
+// The name that a key of earlier versions has now, and any other key as it is: recipes that runs have kept are read with it.
+std::string_view CurrentKey(std::string_view key);
 
 FieldValue Get(const Field& field, const Recipe& recipe);
 void Set(const Field& field, const FieldValue& value, Recipe* recipe);

@@ -71,12 +71,12 @@ class Parser {
       if (errors_ > kMaxErrors) return;
       const std::string key = name.empty() ? entry.key : name + "." + entry.key;
       const bool quoted = entry.key.find('.') != std::string::npos;  // "a.b" in quotes is no path of keys
-      const Field* field = quoted ? nullptr : FindField(key);
+      const Field* field = quoted ? nullptr : FindField(CurrentKey(key));
       if (!quoted && FindTextKey(key) != nullptr) {
         settings_.text.entries.push_back({key, entry.key_mark, entry.value});
       } else if (name.empty() && entry.key == kExtendsKey && extends_ != nullptr) {
         ParseExtends(entry);
-      } else if (!quoted && IsTable(key)) {
+      } else if (!quoted && IsTable(std::string(CurrentKey(key)))) {
         if (entry.value.kind == Node::Kind::kTable) {
           ParseTable(entry.value, key);
         } else {

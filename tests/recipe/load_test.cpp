@@ -50,6 +50,16 @@ TEST_CASE("every value knows where it comes from") {
   CHECK(r.provenance.at("model.norm.epsilon").origin == Origin::kDefault);
 }
 
+TEST_CASE("keys of earlier versions, which runs have kept, are read under the names of today") {
+  const LoadResult result =
+      LoadText(BaseRecipe() + "\n[start]\ncheckpoint = \"runs/a\"\nupcycle = false\n", "kept.toml");
+  REQUIRE_MESSAGE(result.ok(), FirstError(result));
+  CHECK(result.recipe.training.weights_from == "runs/a");
+  CHECK(ToToml(result.recipe).find("[start]") == std::string::npos);
+  CHECK(FirstError(LoadText(BaseRecipe() + "\n[start]\ncheckpont = \"runs/a\"\n", "kept.toml"))
+            .find("unknown key 'checkpont' in [start]") != std::string::npos);
+}
+
 TEST_CASE("extends: later over earlier, the file over both, key by key") {
   const TemporaryFolder folder;
   folder.Write("parts/base.toml", BaseRecipe());
