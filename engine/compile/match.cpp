@@ -126,7 +126,8 @@ class Matcher {
       return false;
     const std::uint32_t adds = AddedOutputs();
     const std::uint32_t all = (1U << pattern_.outputs.size()) - 1;
-    if (adds != (row_.op->accumulates & all)) return false;
+    const std::uint32_t sums = row_.op->accumulates & all;
+    if ((adds & ~sums) != 0 || (sums & ~adds & ~UnreadOutputs()) != 0) return false;
     if (pattern_.asked >= 0 && !options_.profile->fuses(*row_.op, g_.type(Value(pattern_.asked))))
       return false;
     match_.fused = g_.node(at_);
@@ -227,6 +228,20 @@ class Matcher {
       }
     }
     return adds;
+  }
+
+  // Bit k: nobody reads output k of the fused node, which a node makes beside others: the gradient of a frozen gain.
+  std::uint32_t UnreadOutputs() const {
+    std::uint32_t unread = 0;
+    for (size_t k = 0; k < pattern_.outputs.size(); ++k) {
+      if (!g_.Readers(Value(pattern_.outputs[k])).empty()) continue;
+      for (const FusionPattern::Node& node : pattern_.nodes) {
+        const auto& made = node.outputs;
+        const bool makes = std::find(made.begin(), made.end(), pattern_.outputs[k]) != made.end();
+        if (makes && made.size() > 1) unread |= 1U << k;
+      }
+    }
+    return unread;
   }
 
   const ops::FusionRow& row_;

@@ -9,7 +9,8 @@
 //   - a value that lies within the composition is read by no other node, and nothing adds to it;
 //   - all nodes are of one chunk of the pipeline and, unless the row says otherwise, of one phase;
 //   - what the fused node reads is made before it, and what it makes is read after it;
-//   - it adds to exactly those of its outputs that OpDef::accumulates names;
+//   - it adds to exactly those of its outputs that OpDef::accumulates names; one that nobody reads, as the gradient of a frozen
+//     gain, may be written instead;
 //   - nodes that share an attribute have the same value of it; one that the composition itself gives is as given.
 #pragma once
 

@@ -117,6 +117,17 @@ TEST_CASE("fuse: adapters' wide products are added where they are made") {
       CHECK(product->name.find(".lora_") != std::string::npos);
     }
   }
+  // Norms, whose gains are frozen, take the stream's sums and come again with their gradients as those of other models do.
+  CHECK(All(plan, "backward.0", "rms_norm_grad_add").size() == 7);
+  CHECK(All(plan, "backward.0", "add").empty());
+  const plan::Plan cheap =
+      CudaPlan(kLlama, With(kLlamaBf16, {"lora.rank=4", "lora.alpha=4", "recompute.granularity=cheap"}));
+  const auto again = All(cheap, "backward.0", "rms_norm_grad_add");
+  CHECK(again.size() == 7);
+  for (const plan::Instruction* norm : again) {
+    CHECK(norm->attributes().Int("again", 0) == 1);
+    CHECK(norm->accumulate() == 0);
+  }
   // The residual stream's sums stay with the norms, and no product of a model without adapters is added.
   CHECK(All(CudaPlan(kLlama, kLlamaBf16), "forward.0", "linear_add").empty());
 }
@@ -415,8 +426,8 @@ TEST_CASE("fuse: the head takes label smoothing and z-loss with it") {
   CHECK(All(plan, "backward.0", "cross_entropy_grad").empty());
 }
 
-// A norm's gradient in one with an addition makes the gain's gradient too: a norm whose gain is frozen keeps its own.
-// Where nothing but the table is trained, there is no gradient of x.
+// A norm's gradient makes the gain's gradient too, alone or in one with an addition: where the gain is frozen it is written, and
+// nobody reads it. Where nothing but the table is trained, there is no gradient of x.
 TEST_CASE("fuse: what makes a weight's gradient is not fused where there is none") {
   const auto frozen = [](std::string_view end) {
     return plan::WithTraining(plan::Ladder(4), [end](const std::string& name) {
@@ -432,8 +443,12 @@ TEST_CASE("fuse: what makes a weight's gradient is not fused where there is none
   CHECK(All(table, "backward.0", "embedding_grad").empty());
   const plan::Plan gains = CudaPlanOf(frozen("norm.weight"), {});
   CHECK(All(gains, "backward.0", "linear_cross_entropy").size() == 1);
-  CHECK(All(gains, "backward.0", "rms_norm_grad_add").empty());
-  CHECK(All(gains, "backward.0", "rms_norm_grad").size() == 5);
+  CHECK(All(gains, "backward.0", "rms_norm_grad").size() == 1);
+  const auto with_sum = All(gains, "backward.0", "rms_norm_grad_add");
+  CHECK(with_sum.size() == 4);
+  for (const plan::Instruction* norm : with_sum) CHECK(norm->accumulate() == 0);
+  for (const plan::Instruction* norm : All(all, "backward.0", "rms_norm_grad_add"))
+    CHECK(norm->accumulate() == 0b10);
 }
 
 // 16 · 64 tokens of 264 columns in bf16 are 540672 bytes.

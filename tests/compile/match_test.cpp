@@ -203,6 +203,35 @@ TEST_CASE("match: not where a value that would vanish has another reader") {
   CHECK(tried > 20);
 }
 
+TEST_CASE(
+    "match: a sum that is not added to anything is written, where an op makes it beside others and nobody "
+    "reads it") {
+  int tried = 0;
+  ForEachVariant([&](const ops::FusionRow& row, const ops::FusionVariant& variant) {
+    const std::vector<LocalNode> nodes = Composition(row, variant).sketch.graph.nodes;
+    for (size_t n = 0; n < nodes.size(); ++n) {
+      for (size_t o = 0; o < nodes[n].outputs.size(); ++o) {
+        if (((nodes[n].accumulate >> o) & 1U) == 0) continue;
+        const std::int32_t sum = nodes[n].outputs[o];
+        Composition written(row, variant);
+        written.sketch.graph.nodes[n].accumulate &= ~(1U << o);
+        Composition read = written;
+        const bool beside = nodes[n].outputs.size() > 1;
+        CHECK(written.Becomes(row) == beside);  // nobody would make it alone
+        if (!beside) continue;
+        const LocalNode& fused = written.sketch.graph.nodes[0];
+        const auto k = std::find(fused.outputs.begin(), fused.outputs.end(), sum) - fused.outputs.begin();
+        CHECK(((fused.accumulate >> k) & 1U) == 0);
+        const std::int32_t copy = read.sketch.Value("copy");
+        read.sketch.Node(ops::kDropout, {sum}, {copy});
+        CHECK_FALSE(read.Becomes(row));
+        ++tried;
+      }
+    }
+  });
+  CHECK(tried == 15);
+}
+
 TEST_CASE("match: not across phases, but where the row says so, nor across chunks") {
   ForEachVariant([](const ops::FusionRow& row, const ops::FusionVariant& variant) {
     const size_t nodes = Composition(row, variant).sketch.graph.nodes.size();
