@@ -1,0 +1,475 @@
+// The forward pass on Hopper: a persistent grid; each block works on one tile of 64 queries a warpgroup after the other. One
+// warpgroup only reads; the others multiply: while a warpgroup's softmax of a block of keys is computed, the tensor cores
+// make its scores of the next block and sum the values of the last one, or work for the other warpgroup (the schedule of
+// FlashAttention-3, arXiv:2407.08608).
+#pragma once
+
+#include "engine/backend/cuda/attention/sm90a.cuh"
+
+namespace engine::backend::cuda::attention_sm90a {
+
+struct ForwardParams {
+  Common common;
+  int items, section;
+  float* lse;
+  std::int64_t lse_sample, lse_token, lse_head;
+  const float* sinks;
+  void* o;
+  std::int64_t o_sample, o_token, o_kv_head, o_head;
+};
+
+template <typename Element, int kHeadElements, int kGroups, int kKeyBlock, int kResident, bool kIsCapped, bool kHasSlopes, bool kDrops>
+struct ForwardForm {
+  using T = Element;
+  static constexpr int kE = kHeadElements;
+  static constexpr int kU = kHeadElements;
+  static constexpr int kWorkers = kGroups;
+  static constexpr int kQueries = 64 * kGroups;
+  static constexpr int kKeys = kKeyBlock;
+  static constexpr bool kCapped = kIsCapped;
+  static constexpr bool kSlopes = kHasSlopes;
+  static constexpr bool kBent = kCapped || kSlopes;  // scores are in units of ln 2 before the softmax
+  static constexpr bool kDropout = kDrops;
+  static constexpr int kStages = 2;
+  static constexpr int kThreads = (kGroups + 1) * kWarpgroup;
+  static constexpr int kQBytes = kQueries * kE * 2;
+  static constexpr int kKBytes = kKeys * kE * 2;
+  static constexpr int kVBytes = kKeys * kU * 2;
+  static constexpr int kOBytes = kQueries * kU * 2;
+  static constexpr int kBarriers = 2 + 4 * kStages;
+  static constexpr int kSharedBytes =
+      kBoxAlignment + kQBytes + kStages * (kKBytes + kVBytes) + kOBytes + kBarriers * 8;
+  static constexpr int kBlocks = kResident;  // on a multiprocessor
+  static constexpr bool kTurns = kBlocks == 1;
+  static constexpr int kReaderRegisters = kGroups == 2 ? 24 : 32;
+  static constexpr int kWorkerRegisters = kBlocks == 2 ? 104 : kGroups == 2 ? 240 : 160;
+};
+
+template <typename Form>
+struct ForwardMemory {
+  std::uint32_t base;
+  __device__ explicit ForwardMemory(const char* raw)
+      : base(hopper::SharedAddress(raw)) {}
+  __device__ std::uint32_t q() const { return base; }
+  __device__ std::uint32_t k(std::uint32_t stage) const { return base + Form::kQBytes + stage * Form::kKBytes; }
+  __device__ std::uint32_t v(std::uint32_t stage) const { return k(Form::kStages) + stage * Form::kVBytes; }
+  __device__ std::uint32_t o() const { return v(Form::kStages); }
+  __device__ std::uint32_t barrier(int i) const { return o() + Form::kOBytes + i * 8; }
+  __device__ std::uint32_t q_full() const { return barrier(0); }
+  __device__ std::uint32_t q_empty() const { return barrier(1); }
+  __device__ std::uint32_t k_full(std::uint32_t stage) const { return barrier(2) + stage * 8; }
+  __device__ std::uint32_t k_empty(std::uint32_t stage) const { return k_full(Form::kStages + stage); }
+  __device__ std::uint32_t v_full(std::uint32_t stage) const { return k_full(2 * Form::kStages + stage); }
+  __device__ std::uint32_t v_empty(std::uint32_t stage) const { return k_full(3 * Form::kStages + stage); }
+};
+
+struct ForwardItem {
+  int sample, head;
+  QueryTile tile;
+  int first, last;  // blocks of keys; none where last < first
+};
+
+// Items in an order in which long ones come first, of so many heads at a time that their keys and values stay in L2.
+template <typename Form>
+__device__ __forceinline__ bool FindItem(const ForwardParams& p, int round, ForwardItem* item) {
+  const int grid = static_cast<int>(gridDim.x);
+  const int at = static_cast<int>(blockIdx.x);
+  const int index = round * grid + (round % 2 == 0 ? at : grid - 1 - at);
+  if (index >= p.items) return false;
+  const Common& c = p.common;
+  const int of_section = p.section * c.tiles;
+  const int section = index / of_section;
+  const int rest = index - section * of_section;
+  const int all = p.items / c.tiles;
+  const int heads = min(p.section, all - section * p.section);
+  const int order = rest / heads;
+  const int head = section * p.section + rest - order * heads;
+  item->sample = head / c.heads;
+  item->head = head - item->sample * c.heads;
+  item->tile = TileOf<Form::kQueries>(c, c.tiles - 1 - order);
+  int end = c.keys;
+  int begin = 0;
+  if (c.causal) {
+    end = min(end, item->tile.position + item->tile.rows);
+    if (c.window > 0) begin = max(0, item->tile.position - c.window + 1);
+  }
+  item->first = begin / Form::kKeys;
+  item->last = (end + Form::kKeys - 1) / Form::kKeys - 1;
+  return true;
+}
+
+template <typename Form>
+__device__ __forceinline__ void ReadForward(const CUtensorMap& q, const CUtensorMap& k, const CUtensorMap& v,
+                                            const ForwardParams& p, const ForwardMemory<Form>& memory) {
+  Ring<Form::kStages> ring;
+  std::uint32_t q_parity = 0;
+  ForwardItem item;
+  for (int round = 0; FindItem<Form>(p, round, &item); ++round) {
+    if (item.last < item.first) continue;
+    const int kv = item.head / p.common.group;
+    hopper::WaitFor(memory.q_empty(), q_parity ^ 1U);
+    q_parity ^= 1U;
+    hopper::ArriveExpecting(memory.q_full(), Form::kQBytes);
+#pragma unroll
+    for (int e = 0; e < Form::kE; e += kRowElements) {
+      LoadHead(q, {e, item.tile.row, item.head - kv * p.common.group, kv, item.sample},
+               memory.q() + e * 2 * Form::kQueries, memory.q_full());
+    }
+    for (int block = item.last; block >= item.first; --block) {
+      hopper::WaitFor(memory.k_empty(ring.stage), ring.parity ^ 1U);
+      hopper::ArriveExpecting(memory.k_full(ring.stage), Form::kKBytes);
+#pragma unroll
+      for (int e = 0; e < Form::kE; e += kRowElements) {
+        LoadHead(k, {e, block * Form::kKeys, 0, kv, item.sample}, memory.k(ring.stage) + e * 2 * Form::kKeys,
+                 memory.k_full(ring.stage));
+      }
+      hopper::WaitFor(memory.v_empty(ring.stage), ring.parity ^ 1U);
+      hopper::ArriveExpecting(memory.v_full(ring.stage), Form::kVBytes);
+#pragma unroll
+      for (int e = 0; e < Form::kU; e += kRowElements) {
+        LoadHead(v, {e, block * Form::kKeys, 0, kv, item.sample}, memory.v(ring.stage) + e * 2 * Form::kKeys,
+                 memory.v_full(ring.stage));
+      }
+      ring.Next();
+    }
+  }
+}
+
+template <typename Form>
+struct ForwardState {
+  static constexpr int kScores = Form::kKeys / 2;
+  static constexpr int kValues = Form::kU / 2;
+  float o[kValues];
+  float scores[kScores];
+  std::uint32_t probabilities[kScores / 2];
+  float top[2], sum[2];
+};
+
+template <typename Form>
+__device__ __forceinline__ void IssueScores(std::uint32_t q, std::uint32_t k, float (&scores)[Form::kKeys / 2]) {
+#pragma unroll
+  for (int step = 0; step < Form::kE / 16; ++step) {
+    const std::uint32_t part = step / 4;
+    const std::uint64_t a = hopper::MatrixAt(q + part * Form::kQueries * kRowBytes, 0);
+    const std::uint64_t b = hopper::MatrixAt(k + part * Form::kKeys * kRowBytes, 0);
+    hopper::Product<typename Form::T, Form::kKeys>::template Add<false, false>(
+        a + hopper::StepOf16<false>(step % 4), b + hopper::StepOf16<false>(step % 4), scores, step > 0);
+  }
+  hopper::EndProducts();
+}
+
+template <typename Form>
+__device__ __forceinline__ void IssueValues(const std::uint32_t (&probabilities)[Form::kKeys / 4], std::uint32_t v,
+                                            float (&o)[Form::kU / 2], bool add) {
+  const std::uint64_t b = hopper::MatrixAt(v, Form::kKeys * kRowBytes);
+#pragma unroll
+  for (int step = 0; step < Form::kKeys / 16; ++step) {
+    hopper::Product<typename Form::T, Form::kU>::template Add<true>(
+        probabilities[4 * step], probabilities[4 * step + 1], probabilities[4 * step + 2],
+        probabilities[4 * step + 3], b + hopper::StepOf16<true>(step), o, step > 0 || add);
+  }
+  hopper::EndProducts();
+}
+
+// What the scores of a block become before the softmax: in units of ln 2 where kBent, masked.
+template <typename Form>
+__device__ __forceinline__ void PrepareScores(const Common& c, int position, int block, float slope,
+                                              float (&scores)[Form::kKeys / 2]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int first = block * Form::kKeys + lane % 4 * 2;  // key of scores[0]
+  if constexpr (Form::kBent) {
+    const float distance = static_cast<float>(position - first);
+#pragma unroll
+    for (int i = 0; i < Form::kKeys / 2; ++i) {
+      float score = scores[i];
+      if constexpr (Form::kCapped) {
+        score = Tanh(score * c.bent_scale) * (c.softcap * kLog2E);
+      } else {
+        score *= c.scale_log2;
+      }
+      if constexpr (Form::kSlopes)
+        score = fmaf(-slope, distance - static_cast<float>(i / 4 * 8 + i % 2 - i / 2 % 2 * 8), score);
+      scores[i] = score;
+    }
+  }
+  const int warpgroup_first = position - lane / 4 - static_cast<int>(threadIdx.x) % kWarpgroup / kWarp * 16;
+  const int end = c.causal ? min(c.keys, warpgroup_first + 1) : c.keys;
+  const bool right = (block + 1) * Form::kKeys > end;
+  const bool left = c.window > 0 && block * Form::kKeys < warpgroup_first + 64 - c.window;
+  if (!right && !left) return;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = position + half * 8;
+    const int below = (c.causal ? min(c.keys, row + 1) : c.keys) - first;
+    const int from = c.window > 0 ? row - c.window + 1 - first : -kWarpgroup * 8;
+#pragma unroll
+    for (int i = 0; i < Form::kKeys / 4; ++i) {
+      const int key = i / 2 * 8 + i % 2;
+      float& score = scores[i / 2 * 4 + half * 2 + i % 2];
+      if (key >= below || key < from) score = -INFINITY;
+    }
+  }
+}
+
+// Probabilities of a block, in place of its scores; what sums so far are to be multiplied by.
+template <typename Form>
+__device__ __forceinline__ void Softmax(const Common& c, ForwardState<Form>& s, float (&shrink)[2]) {
+  const float scale = Form::kBent ? 1.0F : c.scale_log2;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float top = s.top[half];
+#pragma unroll
+    for (int i = 0; i < Form::kKeys / 8; ++i)
+      top = fmaxf(top, fmaxf(s.scores[4 * i + 2 * half], s.scores[4 * i + 2 * half + 1]));
+    top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
+    top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
+    const float zero = top == -INFINITY ? 0.0F : top * scale;
+    shrink[half] = Exp2(s.top[half] * scale - zero);
+    s.top[half] = top;
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < Form::kKeys / 8; ++i) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        float& score = s.scores[4 * i + 2 * half + e];
+        score = Exp2(fmaf(score, scale, -zero));
+        sum += score;
+      }
+    }
+    s.sum[half] = s.sum[half] * shrink[half] + sum;
+  }
+}
+
+template <typename Form>
+__device__ __forceinline__ void Drop(const Common& c, int position, int block, std::uint32_t head, std::uint32_t epoch,
+                                     float (&scores)[Form::kKeys / 2]) {
+  const std::uint32_t lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int step = 0; step < Form::kKeys / 16; ++step) {
+    const Draws draws = Draw(c, static_cast<std::uint32_t>(block * Form::kKeys / 16 + step) * 32 + lane,
+                             static_cast<std::uint32_t>(position) / 16, head, epoch);
+#pragma unroll
+    for (int word = 0; word < 4; ++word) {
+      // Word 2·(query/8) + key/8; scores are in the other order.
+      float* pair = &scores[8 * step + word % 2 * 4 + word / 2 * 2];
+      if (draws.words[word] << 16 < c.drop_below_high) pair[0] = 0;
+      if (draws.words[word] < c.drop_below_high) pair[1] = 0;
+    }
+  }
+}
+
+template <typename Form>
+__device__ __forceinline__ void Pack(const float (&scores)[Form::kKeys / 2],
+                                     std::uint32_t (&probabilities)[Form::kKeys / 4]) {
+#pragma unroll
+  for (int i = 0; i < Form::kKeys / 4; ++i)
+    probabilities[i] = PairFromFloat(typename Form::T(), scores[2 * i], scores[2 * i + 1]);
+}
+
+template <typename Form>
+__device__ __forceinline__ void FinishTile(const CUtensorMap& o_map, const ForwardParams& p, const ForwardItem& item,
+                                           const ForwardMemory<Form>& memory, ForwardState<Form>& s) {
+  const Common& c = p.common;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) % kWarpgroup / kWarp;
+  const int worker = static_cast<int>(threadIdx.x) / kWarpgroup;
+  const float scale = Form::kBent ? 1.0F : c.scale_log2;
+  const int row = worker * 64 + warp * 16 + lane / 4;
+  float inverse[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float sum = s.sum[half];
+    sum += __shfl_xor_sync(kAllLanes, sum, 1);
+    sum += __shfl_xor_sync(kAllLanes, sum, 2);
+    float top = s.top[half] == -INFINITY ? -INFINITY : s.top[half] * scale;
+    float shrink = 1;
+    if (p.sinks != nullptr) {
+      const float sink = p.sinks[item.head] * kLog2E;
+      const float largest = fmaxf(top, sink);
+      shrink = Exp2(top - largest);
+      sum = sum * shrink + Exp2(sink - largest);
+      top = largest;
+    }
+    inverse[half] = sum > 0 ? shrink * c.keep_scale / sum : 0.0F;
+    if (lane % 4 == 0 && row + half * 8 < item.tile.rows) {
+      p.lse[item.sample * p.lse_sample + (item.tile.row + row + half * 8) * p.lse_token + item.head * p.lse_head] =
+          sum > 0 ? (top + __log2f(sum)) * (1.0F / kLog2E) : -INFINITY;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < Form::kU / 2; ++i) s.o[i] *= inverse[i / 2 % 2];
+  const int kv = item.head / c.group;
+  if (worker * 64 + 64 <= item.tile.rows) {
+    // Into shared memory, where the last tile has been read by now, then out by the TMA unit.
+    const bool first = threadIdx.x % kWarpgroup == 0;
+    if (first) hopper::WaitForStoresToRead<0>();
+    hopper::MeetWarpgroup(4 + worker);
+#pragma unroll
+    for (int sixteen = 0; sixteen < Form::kU / 16; ++sixteen) {
+      std::uint32_t pairs[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        pairs[i] = PairFromFloat(typename Form::T(), s.o[8 * sixteen + 2 * i], s.o[8 * sixteen + 2 * i + 1]);
+      const int at = worker * 64 + warp * 16 + lane % 16;
+      const int byte = sixteen % 4 * 32 + lane / 16 * 16;
+      hopper::StoreFourMatrices(memory.o() + sixteen / 4 * Form::kQueries * kRowBytes + at * kRowBytes +
+                                    (byte ^ (at & 7) << 4),
+                                pairs);
+    }
+    hopper::ShowToCopies();
+    hopper::MeetWarpgroup(4 + worker);
+    if (first) {
+#pragma unroll
+      for (int e = 0; e < Form::kU; e += kRowElements) {
+        StoreHead(o_map, {e, item.tile.row + worker * 64, item.head - kv * c.group, kv, item.sample},
+                  memory.o() + e * 2 * Form::kQueries + worker * 64 * kRowBytes);
+      }
+      CommitStores();
+    }
+    return;
+  }
+  auto* o = static_cast<typename Form::T*>(p.o) + item.sample * p.o_sample + kv * p.o_kv_head +
+            (item.head - kv * c.group) * p.o_head + lane % 4 * 2;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (row + half * 8 >= item.tile.rows) continue;
+    auto* at = o + (item.tile.row + row + half * 8) * p.o_token;
+#pragma unroll
+    for (int i = 0; i < Form::kU / 8; ++i) {
+      *reinterpret_cast<std::uint32_t*>(at + 8 * i) =
+          PairFromFloat(typename Form::T(), s.o[4 * i + 2 * half], s.o[4 * i + 2 * half + 1]);
+    }
+  }
+}
+
+// The warpgroups issue products in turns: barriers 1 to kWorkers.
+template <typename Form>
+__device__ __forceinline__ void TakeTurn(int worker) {
+  if constexpr (Form::kTurns) Meet(1 + worker, 2 * kWarpgroup);
+}
+template <typename Form>
+__device__ __forceinline__ void PassTurn(int worker) {
+  if constexpr (Form::kTurns) ArriveOnly(1 + (worker + 1) % Form::kWorkers, 2 * kWarpgroup);
+}
+
+template <typename Form>
+__device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const ForwardParams& p,
+                                            const ForwardMemory<Form>& memory) {
+  const Common& c = p.common;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) % kWarpgroup / kWarp;
+  const int worker = static_cast<int>(threadIdx.x) / kWarpgroup;
+  const std::uint32_t q = memory.q() + worker * 64 * kRowBytes;
+  const auto epoch = Form::kDropout ? static_cast<std::uint32_t>(c.control[plan::kIteration]) : 0U;
+  Ring<Form::kStages> ring;
+  std::uint32_t q_parity = 0;
+  ForwardItem item;
+  ForwardState<Form> s;
+  if (worker == Form::kWorkers - 1) PassTurn<Form>(worker);
+  const auto release = [&](std::uint32_t barrier) {
+    if (lane == 0) Arrive(barrier);
+  };
+  for (int round = 0; FindItem<Form>(p, round, &item); ++round) {
+    s.top[0] = s.top[1] = -INFINITY;
+    s.sum[0] = s.sum[1] = 0;
+    if (item.last < item.first) {
+#pragma unroll
+      for (int i = 0; i < Form::kU / 2; ++i) s.o[i] = 0;
+      FinishTile<Form>(o_map, p, item, memory, s);
+      continue;
+    }
+    const int position = item.tile.position + worker * 64 + warp * 16 + lane / 4;
+    const std::uint32_t head = Form::kDropout ? HeadOfDraws(c, item.sample, item.head) : 0U;
+    const float slope = Form::kSlopes ? c.slopes[item.head] * kLog2E : 0.0F;
+    float shrink[2];
+    hopper::WaitFor(memory.q_full(), q_parity);
+    q_parity ^= 1U;
+    hopper::WaitFor(memory.k_full(ring.stage), ring.parity);
+    TakeTurn<Form>(worker);
+    hopper::PinAll(s.scores);
+    hopper::BeginProducts();
+    IssueScores<Form>(q, memory.k(ring.stage), s.scores);
+    PassTurn<Form>(worker);
+    hopper::WaitForProducts<0>();
+    hopper::PinAll(s.scores);
+    release(memory.k_empty(ring.stage));
+    PrepareScores<Form>(c, position, item.last, slope, s.scores);
+    Softmax<Form>(c, s, shrink);
+    if constexpr (Form::kDropout) Drop<Form>(c, position, item.last, head, epoch, s.scores);
+    Pack<Form>(s.scores, s.probabilities);
+    bool add = false;
+    for (int block = item.last - 1; block >= item.first; --block) {
+      Ring<Form::kStages> next = ring;
+      next.Next();
+      hopper::WaitFor(memory.k_full(next.stage), next.parity);
+      TakeTurn<Form>(worker);
+      hopper::PinAll(s.scores);
+      hopper::PinAll(s.o);
+      hopper::PinAll(s.probabilities);
+      hopper::BeginProducts();
+      IssueScores<Form>(q, memory.k(next.stage), s.scores);
+      hopper::WaitFor(memory.v_full(ring.stage), ring.parity);
+      IssueValues<Form>(s.probabilities, memory.v(ring.stage), s.o, add);
+      PassTurn<Form>(worker);
+      hopper::WaitForProducts<1>();
+      hopper::PinAll(s.scores);
+      release(memory.k_empty(next.stage));
+      PrepareScores<Form>(c, position, block, slope, s.scores);
+      Softmax<Form>(c, s, shrink);
+      if constexpr (Form::kDropout) Drop<Form>(c, position, block, head, epoch, s.scores);
+      hopper::WaitForProducts<0>();
+      hopper::PinAll(s.o);
+      hopper::PinAll(s.probabilities);
+      release(memory.v_empty(ring.stage));
+      Pack<Form>(s.scores, s.probabilities);
+#pragma unroll
+      for (int i = 0; i < Form::kU / 2; ++i) s.o[i] *= shrink[i / 2 % 2];
+      add = true;
+      ring = next;
+    }
+    release(memory.q_empty());
+    hopper::WaitFor(memory.v_full(ring.stage), ring.parity);
+    hopper::PinAll(s.o);
+    hopper::PinAll(s.probabilities);
+    hopper::BeginProducts();
+    IssueValues<Form>(s.probabilities, memory.v(ring.stage), s.o, add);
+    hopper::WaitForProducts<0>();
+    hopper::PinAll(s.o);
+    release(memory.v_empty(ring.stage));
+    ring.Next();
+    FinishTile<Form>(o_map, p, item, memory, s);
+  }
+  if (threadIdx.x % kWarpgroup == 0) hopper::WaitForStores();
+}
+
+template <typename Form>
+__global__ void __launch_bounds__(Form::kThreads, Form::kBlocks)
+    ForwardKernel(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,
+                  const __grid_constant__ CUtensorMap v, const __grid_constant__ CUtensorMap o,
+                  const __grid_constant__ ForwardParams p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(kBoxAlignment) char raw[];
+  const ForwardMemory<Form> memory(raw);
+  if (threadIdx.x == 0) {
+    hopper::InitBarrier(memory.q_full(), 1);
+    hopper::InitBarrier(memory.q_empty(), Form::kWorkers * kWarpsOfGroup);
+    for (int stage = 0; stage < Form::kStages; ++stage) {
+      hopper::InitBarrier(memory.k_full(stage), 1);
+      hopper::InitBarrier(memory.v_full(stage), 1);
+      hopper::InitBarrier(memory.k_empty(stage), Form::kWorkers * kWarpsOfGroup);
+      hopper::InitBarrier(memory.v_empty(stage), Form::kWorkers * kWarpsOfGroup);
+    }
+    hopper::PublishBarriers();
+  }
+  __syncthreads();
+  if (threadIdx.x / kWarpgroup == Form::kWorkers) {
+    hopper::GiveRegisters<Form::kReaderRegisters>();
+    if (threadIdx.x % kWarpgroup == 0) ReadForward<Form>(q, k, v, p, memory);
+  } else {
+    hopper::TakeRegisters<Form::kWorkerRegisters>();
+    WorkForward<Form>(o, p, memory);
+  }
+#endif
+}
+
+}  // namespace engine::backend::cuda::attention_sm90a

@@ -1,0 +1,149 @@
+// What the kernels of attention on Hopper share: sizes, how tiles of queries and blocks of keys are found, masks, draws.
+#pragma once
+
+#include "engine/backend/cuda/attention/sm90a.h"
+#include "engine/backend/cuda/kernels/vector.cuh"
+#include "engine/backend/cuda/kernels/wgmma.cuh"
+#include "engine/plan/control.h"
+
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#pragma nv_diag_suppress 177  // for other GPUs the kernels are empty, and what they are made of unused
+#endif
+
+namespace engine::backend::cuda::attention_sm90a {
+
+inline constexpr int kWarpgroup = 128;
+inline constexpr int kWarpsOfGroup = 4;
+inline constexpr int kRowBytes = 128;     // of a box
+inline constexpr int kRowElements = 64;   // of 16 bits
+inline constexpr int kBoxAlignment = 1024;
+inline constexpr float kLog2E = 1.4426950408889634F;
+
+struct Run {
+  int row, count, position, first_tile;
+};
+
+// What the kernels read of a problem.
+struct Common {
+  int heads, kv_heads, group, keys;
+  int runs, tiles;  // tiles of queries, of all runs
+  Run run[kMaxQueryRuns];
+  int causal, window;
+  float scale_log2;  // scale · log2(e)
+  float softcap;     // 0: none
+  float bent_scale;  // scale / softcap
+  const float* slopes;
+  std::uint32_t drop_below_high;  // drop_below · 2¹⁶
+  float keep_scale;
+  std::uint32_t key_low, key_high;
+  int first_sample, first_head, logical_heads;
+  const double* control;
+};
+
+struct QueryTile {
+  int row, position, rows;
+};
+template <int kTile>
+__device__ __forceinline__ QueryTile TileOf(const Common& p, int tile) {
+  const Run& run = p.run[p.runs > 1 && tile >= p.run[1].first_tile ? 1 : 0];
+  const int first = (tile - run.first_tile) * kTile;
+  return {run.row + first, run.position + first, min(kTile, run.count - first)};
+}
+
+__device__ __forceinline__ float Exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float Tanh(float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Waits for all warps of an arrival of `threads` at the block's barrier, or only arrives.
+__device__ __forceinline__ void Meet(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void ArriveOnly(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void Arrive(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// Boxes of 64 elements of `rows` tokens of a head.
+struct HeadPlace {
+  int element, token, head, kv_head, sample;
+};
+__device__ __forceinline__ void LoadHead(const CUtensorMap& tensor, const HeadPlace& at, std::uint32_t shared,
+                                         std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], "
+      "[%2];" ::"r"(shared),
+      "l"(&tensor), "r"(barrier), "r"(at.element), "r"(at.token), "r"(at.head), "r"(at.kv_head), "r"(at.sample)
+      : "memory");
+}
+__device__ __forceinline__ void StoreHead(const CUtensorMap& tensor, const HeadPlace& at, std::uint32_t shared) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&tensor),
+      "r"(shared), "r"(at.element), "r"(at.token), "r"(at.head), "r"(at.kv_head), "r"(at.sample)
+      : "memory");
+}
+__device__ __forceinline__ void CommitStores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void LoadBytes(const void* from, std::uint32_t shared, int bytes, std::uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
+               "l"(from), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+__device__ __forceinline__ void StoreBytes(void* to, std::uint32_t shared, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void AddFloats(void* to, std::uint32_t shared, int bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(shared),
+               "r"(bytes)
+               : "memory");
+}
+
+// ---------------------------------------------------------------------------------------------------------- draws
+
+struct Draws {
+  std::uint32_t words[4];
+};
+// Seven rounds of Philox4x32 (Salmon et al., SC 2011: seven pass BigCrush).
+__device__ __forceinline__ Draws Draw(const Common& p, std::uint32_t c0, std::uint32_t c1, std::uint32_t c2,
+                                      std::uint32_t c3) {
+  std::uint32_t k0 = p.key_low;
+  std::uint32_t k1 = p.key_high;
+#pragma unroll
+  for (int round = 0; round < 7; ++round) {
+    const std::uint64_t product0 = std::uint64_t{0xD2511F53U} * c0;
+    const std::uint64_t product1 = std::uint64_t{0xCD9E8D57U} * c2;
+    c0 = static_cast<std::uint32_t>(product1 >> 32) ^ c1 ^ k0;
+    c2 = static_cast<std::uint32_t>(product0 >> 32) ^ c3 ^ k1;
+    c1 = static_cast<std::uint32_t>(product1);
+    c3 = static_cast<std::uint32_t>(product0);
+    k0 += 0x9E3779B9U;
+    k1 += 0xBB67AE85U;
+  }
+  return {{c0, c1, c2, c3}};
+}
+
+__device__ __forceinline__ std::uint32_t HeadOfDraws(const Common& p, int sample, int head) {
+  return static_cast<std::uint32_t>((p.first_sample + sample) * p.logical_heads + p.first_head + head);
+}
+
+// A barrier ring's place.
+template <int kStages>
+struct Ring {
+  std::uint32_t stage = 0, parity = 0;
+  __device__ __forceinline__ void Next() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1U;
+    }
+  }
+};
+
+}  // namespace engine::backend::cuda::attention_sm90a
