@@ -26,7 +26,10 @@ constexpr PhiloxKey MakePhiloxKey(std::uint64_t seed, std::string_view stream_na
   return {static_cast<std::uint32_t>(mixed), static_cast<std::uint32_t>(mixed >> 32)};
 }
 
+inline constexpr int kPhiloxRounds = 10;
+
 // Four 32-bit words for the 128-bit counter (block_low, block_high, c2, c3).
+template <int kRounds = kPhiloxRounds>
 constexpr std::array<std::uint32_t, 4> Philox4x32(PhiloxKey key, std::uint64_t block, std::uint64_t high) {
   std::uint32_t c0 = static_cast<std::uint32_t>(block);
   std::uint32_t c1 = static_cast<std::uint32_t>(block >> 32);
@@ -34,7 +37,7 @@ constexpr std::array<std::uint32_t, 4> Philox4x32(PhiloxKey key, std::uint64_t b
   std::uint32_t c3 = static_cast<std::uint32_t>(high >> 32);
   std::uint32_t k0 = key.low;
   std::uint32_t k1 = key.high;
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < kRounds; ++round) {
     const std::uint64_t product0 = std::uint64_t{0xD2511F53U} * c0;
     const std::uint64_t product1 = std::uint64_t{0xCD9E8D57U} * c2;
     const std::uint32_t n0 = static_cast<std::uint32_t>(product1 >> 32) ^ c1 ^ k0;

@@ -39,6 +39,13 @@ state::Device MakeCpuDevice(const DeviceChoice& choice) {
   return device;
 }
 
+// The GPUs that cluster.device names; of any other word, those that recipes are planned for by default.
+backend::cuda::CudaChip ChipOf(std::string_view device) {
+  if (device == "a100") return {.major = 8, .hopper = false};
+  if (device == "b200") return {.major = 10, .hopper = false};
+  return {};
+}
+
 }  // namespace
 
 void AddDeviceOptions(CLI::App* command, const std::string& sharers, DeviceChoice* choice) {
@@ -70,7 +77,7 @@ int ThreadsOf(const DeviceChoice& choice, std::int64_t ranks) {
 
 plan::DeviceProfile ProfileOf(const recipe::Recipe& recipe, const DeviceChoice& choice) {
   if (UsesCpu(recipe, choice)) return backend::cpu::CpuBackend::CpuProfile();
-  return backend::cuda::CudaProfile(IsDeterministic(recipe, choice), recipe.cluster.device != "a100");
+  return backend::cuda::CudaProfile(IsDeterministic(recipe, choice), ChipOf(recipe.cluster.device));
 }
 
 bool IsDeterministic(const recipe::Recipe& recipe, const DeviceChoice& choice) {

@@ -211,7 +211,7 @@ TEST_CASE(
 TEST_CASE(
     "attention of keys of 192 and values of 128 elements is fast, and of other pairs of widths it is not") {
   const plan::DeviceProfile profile = CudaProfile();
-  const plan::DeviceProfile older = CudaProfile(/*deterministic=*/true, /*hopper=*/false);
+  const plan::DeviceProfile older = CudaProfile(/*deterministic=*/true, {.major = 8, .hopper = false});
   struct Pair {
     std::int64_t keys, values;
     std::string_view why;

@@ -320,8 +320,8 @@ std::function<void(Tensors*)> SavedByForward(const Attributes& attributes) {
 // are rounded, with grouped queries each head's before: twice u times the sum of the terms' bounds,
 // 2·u·m·max|d_o| and 2·u·scale·12σ·m·max|q|. All inputs are below 1.5.
 double CudnnExtra(const Attributes& attributes, bool backward, bool summed, size_t output, DType dtype,
-                  const Tensors& inputs, const Tensors& expected) {
-  const double u = UnitRoundoff(dtype);
+                  const Tensors& inputs, const Tensors& expected, double more = 0) {
+  const double u = UnitRoundoff(dtype) + more;
   if (!backward) return output == 0 ? 2 * u * 1.5 : 0;
   const Shape& q = inputs[0].type().shape;
   const double sigma = 0.75 * std::sqrt(static_cast<double>(inputs[2].type().shape[3]));
@@ -365,6 +365,7 @@ void AddAttention(const AttentionSizes& s, GpuCases* cases) {
   Attributes attributes = {
       {"scale", 1.0 / std::sqrt(static_cast<double>(s.head))}, {"window", s.window}, {"dropout", 0.0}};
   if (s.group_bytes > 0) attributes.Set("grad_group_bytes", s.group_bytes);
+  if (s.label == "cuDNN") attributes.Set("kernel", std::string("cudnn"));
   const std::int64_t queries = s.positions.empty() ? s.sequence : Length(s.positions);
   const Shape q = {s.batch, queries, s.heads, s.head};
   const Shape k = {s.batch, s.sequence, s.kv_heads, s.head};
@@ -491,6 +492,101 @@ GpuCases AttentionCases() {
        }) {
     AddAttention(sizes, &cases);
   }
+  return cases;
+}
+
+namespace {
+
+// Kernels of our own for Hopper (attention/sm90a.h), which round where cuDNN does: P, of a product, and dS.
+struct OwnForm {
+  std::string label;
+  double softcap = 0, dropout = 0;
+  bool alibi = false, sinks = false;
+};
+
+void AddOwnAttention(const AttentionSizes& s, const OwnForm& form, GpuCases* cases) {
+  Attributes attributes = {{"scale", 1.0 / std::sqrt(static_cast<double>(s.head))},
+                           {"window", s.window},
+                           {"dropout", form.dropout},
+                           {"softcap", form.softcap},
+                           {"alibi", std::int64_t{form.alibi ? 1 : 0}},
+                           {"kernel", std::string("own")}};
+  if (form.dropout > 0) attributes.Set("stream", std::string("core"));
+  const std::int64_t queries = s.positions.empty() ? s.sequence : Length(s.positions);
+  const Shape q = {s.batch, queries, s.heads, s.head};
+  const Shape k = {s.batch, s.sequence, s.kv_heads, s.head};
+  const Input positions = Make({s.batch, queries}, Input::kPositions);
+  const Input rows = Make({s.batch, queries, s.heads}, Input::kReal);
+  std::string label = fmt::format("own, {}, {} samples, {} heads of {}, {} kv heads, {} tokens, window {}", form.label,
+                                  s.batch, s.heads, s.head, s.kv_heads, s.sequence, s.window);
+  for (const Interval& piece : s.positions) label += fmt::format(", {} from {}", piece.length, piece.start);
+  const std::int64_t terms = s.sequence + s.head;
+  std::vector<Input> forward = {{q}, {k}, {k}, positions};
+  std::vector<Input> backward = {{q}, {k}, {k}, positions, {q}, rows, {q}};
+  if (form.sinks) {
+    forward.push_back({{s.heads}});
+    backward.push_back({{s.heads}});
+  }
+  const auto place = [s](Tensors* inputs) {
+    if (!s.positions.empty()) PlaceQueries(s.positions, s.sequence, inputs);
+  };
+  const auto saved = [attributes, sinks = form.sinks](Tensors* inputs) {
+    Tensors& in = *inputs;
+    Tensors of_forward = {in[0], in[1], in[2], in[3]};
+    if (sinks) of_forward.push_back(in[7]);
+    const Tensors out = RunOnCpu(ops::kAttention, attributes, of_forward);
+    in[4] = out[0];
+    in[5] = out[1];
+  };
+  // The hyperbolic tangent is exact to 2⁻¹¹ (PTX ISA, tanh.approx.f32): what an error d of a score and one of lse do to a
+  // probability is a factor of 1 + 2d, to the derivative 1 − tanh² an error of 2⁻¹⁰.
+  const double more = form.softcap > 0 ? 4 * form.softcap * 0x1p-11 + 0x1p-10 : 0;
+  const double kept = 1 / (1 - form.dropout);
+  for (const bool is_backward : {false, true}) {
+    cases->push_back({.base = {is_backward ? &ops::kAttentionGrad : &ops::kAttention, label,
+                               is_backward ? backward : forward, attributes,
+                               is_backward ? terms * s.heads / s.kv_heads + (form.sinks ? s.batch * queries : 0) : terms,
+                               true}});
+    cases->back().dtypes = s.dtypes;
+    cases->back().adjust = [=](Tensors* inputs) {
+      place(inputs);
+      if (is_backward) saved(inputs);
+    };
+    cases->back().extra = [=](size_t output, DType dtype, const Tensors& inputs, const Tensors& expected) {
+      if (!is_backward && output == 1) return form.softcap * 0x1p-10;
+      if (output == 3) return 0.0;
+      return kept * kept *
+             CudnnExtra(attributes, is_backward, /*summed=*/false, output, dtype, inputs, expected, more);
+    };
+  }
+}
+
+}  // namespace
+
+GpuCases OwnAttentionCases() {
+  GpuCases cases;
+  const DimExtent zigzag = {{128, 128}, {768, 128}};
+  for (const std::int64_t head : {std::int64_t{64}, std::int64_t{128}}) {
+    for (const OwnForm& form : std::initializer_list<OwnForm>{{.label = "plain"},
+                                                              {.label = "dropout", .dropout = 0.1},
+                                                              {.label = "soft cap", .softcap = 2},
+                                                              {.label = "linear biases", .alibi = true},
+                                                              {.label = "sinks", .sinks = true},
+                                                              {.label = "all", .softcap = 2, .dropout = 0.2, .alibi = true, .sinks = true}}) {
+      const std::vector<DType> one = {DType::kBF16};
+      AddOwnAttention({"", 2, 301, 4, 2, head, 0, kNarrow}, form, &cases);
+      AddOwnAttention({"", 1, 1024, 4, 1, head, 0, one, zigzag}, form, &cases);
+      AddOwnAttention({"", 2, 500, 2, 2, head, 130, one}, form, &cases);
+    }
+    for (const std::int64_t tokens : {1, 2, 63, 64, 65, 127, 128, 129, 192, 1000})
+      AddOwnAttention({"", 1, tokens, 2, 1, head, 0, {DType::kF16}}, {.label = "plain"}, &cases);
+    AddOwnAttention({"", 1, 512, 2, 1, head, 1, kNarrow}, {.label = "plain"}, &cases);
+    AddOwnAttention({"", 1, 400, 2, 2, head, 0, kNarrow, {{50, 50}, {300, 50}}}, {.label = "plain"}, &cases);
+    AddOwnAttention({"", 1, 2048, 2, 2, head, 0, {DType::kBF16}, {{256, 256}}}, {.label = "plain"}, &cases);
+  }
+  // Keys for the form of three warpgroups.
+  AddOwnAttention({"", 1, 4200, 1, 1, 64, 0, {DType::kBF16}}, {.label = "long"}, &cases);
+  AddOwnAttention({"", 1, 4200, 1, 1, 64, 0, {DType::kF16}}, {.label = "long, linear biases", .alibi = true}, &cases);
   return cases;
 }
 

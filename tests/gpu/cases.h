@@ -54,6 +54,7 @@ GpuCases ElementwiseCases();
 GpuCases NormCases();
 GpuCases TokenCases();
 GpuCases AttentionCases();
+GpuCases OwnAttentionCases();
 GpuCases LatentAttentionCases();
 GpuCases LossCases();
 GpuCases FusedCases();

@@ -169,7 +169,10 @@ void AddPackedAttention(const Shape& qkv, std::vector<DType> dtypes, GpuCases* c
                         std::int64_t group_bytes = 0) {
   const double scale = 1.0 / std::sqrt(static_cast<double>(qkv[4]));
   Attributes attributes = {{"scale", scale}, {"window", std::int64_t{0}}, {"dropout", 0.0}};
-  if (group_bytes > 0) attributes.Set("grad_group_bytes", group_bytes);
+  if (group_bytes > 0) {
+    attributes.Set("grad_group_bytes", group_bytes);
+    attributes.Set("kernel", std::string("cudnn"));
+  }
   const Input positions = Make({qkv[0], qkv[1]}, Input::kPositions);
   const Shape o = {qkv[0], qkv[1], qkv[2], qkv[4]};
   const Shape lse = {qkv[0], qkv[1], qkv[2]};

@@ -36,6 +36,26 @@ bool Kept(const std::string& stream, double p, std::int64_t index) {
          static_cast<float>(p);
 }
 
+// As base/attention_draws.h says, with Philox written out once more.
+double AttentionDrawOf(const std::string& stream, std::int64_t head, std::int64_t query, std::int64_t key) {
+  const PhiloxKey words = MakePhiloxKey(kSeed, stream);
+  std::array<std::uint64_t, 4> c = {static_cast<std::uint64_t>(key / 16 * 32 + query % 8 * 4 + key % 8 / 2),
+                                    static_cast<std::uint64_t>(query / 16), static_cast<std::uint64_t>(head),
+                                    static_cast<std::uint64_t>(kIteration)};
+  constexpr std::uint64_t kWord = 0xFFFFFFFFU;
+  std::uint64_t k0 = words.low;
+  std::uint64_t k1 = words.high;
+  for (int round = 0; round < 7; ++round) {
+    const std::uint64_t a = 0xD2511F53U * c[0];
+    const std::uint64_t b = 0xCD9E8D57U * c[2];
+    c = {b >> 32 ^ c[1] ^ k0, b & kWord, a >> 32 ^ c[3] ^ k1, a & kWord};
+    k0 = (k0 + 0x9E3779B9U) & kWord;
+    k1 = (k1 + 0xBB67AE85U) & kWord;
+  }
+  const std::uint64_t word = c[static_cast<size_t>(query / 8 % 2 * 2 + key / 8 % 2)];
+  return static_cast<double>(word >> (key % 2 * 16) & 0xFFFFU);
+}
+
 TEST_CASE("attention") {
   ForEachCaseOf(ops::kAttention, [](const Case& test, const Tensors& in, const Tensors& out) {
     const Shape& q = in[0].type().shape;
@@ -70,10 +90,11 @@ TEST_CASE("attention") {
       for (std::int64_t e = 0; e < value_head; ++e) {
         double expected = 0;
         for (std::int64_t j = 0; j < k[1]; ++j) {
-          const std::int64_t index = (((kFirstSample + b) * q[2] + h) * q[1] + i) * k[1] + j;
-          const bool kept = p == 0 || Kept(test.attributes.String("stream"), p, index);
-          if (kept)
-            expected += weights[static_cast<size_t>(j)] / sum / (1 - p) * in[2].Get(key(j) * value_head + e);
+          const double below = std::round(p * 65536);
+          const bool kept = p == 0 || AttentionDrawOf(test.attributes.String("stream"),
+                                                      (kFirstSample + b) * q[2] + h, i, j) >= below;
+          if (!kept) continue;
+          expected += weights[static_cast<size_t>(j)] / sum / (1 - below / 65536) * in[2].Get(key(j) * value_head + e);
         }
         worst = std::max(worst, std::fabs(expected - out[0].Get(row * value_head + e)));
       }

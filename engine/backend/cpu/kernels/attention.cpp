@@ -1,13 +1,14 @@
 // Both directions go over blocks of 64 queries and 256 keys, whose scores stay in cache, with one product per
 // block on the calling thread; blocks without an unmasked pair are skipped. Forward is the online softmax of
 // FlashAttention (arXiv:2205.14135).
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 
 #include "engine/backend/cpu/kernels/gemm.h"
-#include "engine/backend/cpu/kernels/keep_mask.h"
 #include "engine/backend/cpu/kernels/kernels.h"
 #include "engine/backend/cpu/kernels/loops.h"
+#include "engine/base/attention_draws.h"
 #include "engine/graph/alibi.h"
 #include "engine/graph/mask.h"
 
@@ -94,10 +95,18 @@ struct Problem {
   void DropOut(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t first, std::int64_t count,
                T* row) const {
     const std::int64_t sample = context->first_sample + LogicalIndex(q.extent.dims[0], b);
-    const std::int64_t query =
-        (sample * q.logical[2] + LogicalHead(h)) * q.logical[1] + positions[b * queries + i];
-    ScaleKept(key, context->iteration, static_cast<std::uint64_t>(query * k.logical[1] + first), count,
-              static_cast<float>(dropout), static_cast<T>(1 / (1 - dropout)), row, row);
+    const auto head = static_cast<std::uint64_t>(sample * q.logical[2] + LogicalHead(h));
+    const auto query = static_cast<std::uint64_t>(positions[b * queries + i]);
+    const AttentionDropping dropping = AttentionDropping::Of(dropout);
+    const T scale = static_cast<T>(dropping.scale);
+    for (std::int64_t sixteen = first / 16; 16 * sixteen < first + count; ++sixteen) {
+      const auto draws = AttentionDraws16(key, context->iteration, head, query, static_cast<std::uint64_t>(sixteen));
+      const std::int64_t last = std::min(first + count, 16 * sixteen + 16);
+      for (std::int64_t j = std::max(first, 16 * sixteen); j < last; ++j) {
+        const bool kept = draws[static_cast<std::size_t>(j % 16)] >= dropping.below;
+        row[j - first] = kept ? row[j - first] * scale : T(0);
+      }
+    }
   }
 
   const TensorView& q;

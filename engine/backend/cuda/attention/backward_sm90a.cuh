@@ -3,25 +3,24 @@
 // the TMA unit to fp32 sums in memory, in an order that does not depend on which block is faster: a counter of each tile
 // says whose turn it is.
 //
-// Three kernels: row sums Σ_U d_o·o and scaled lse of each row, in tiles; the products; sums of dq rounded to their type.
+// Of three kernels this is the second one: those of rows_sm90a.cuh prepare row sums and round the sums of dq.
 #pragma once
 
-#include "engine/backend/cuda/attention/sm90a.cuh"
+#include "engine/backend/cuda/attention/rows_sm90a.cuh"
 
 namespace engine::backend::cuda::attention_sm90a {
 
 struct BackwardParams {
   Common common;
   int blocks;   // of keys
-  int pairs;    // 1: an item is a pair of blocks of unlike lengths, which take turns as PairRank says
+  int pairs;    // 1: an item is a pair of blocks of unlike lengths, which take turns as RankOf says
   int items, section;
-  const float* lse2;   // [B, H, tiles, kQueries]: lse · log2(e); infinite behind the last row
-  const float* delta;  // likewise, row sums
-  float* dq;           // [B, H, tiles, kQueries · E], elements as products leave them
-  int* turns;          // [B, H, tiles]
+  const float* lse2;  // this and those behind it: Sm90aAttention
+  const float* delta;
+  float* dq;
+  int* turns;
   float scale;
-  void *dk, *dv;
-  std::int64_t dk_sample, dk_token, dk_kv_head, dv_sample, dv_token, dv_kv_head;
+  AttentionView dk, dv;
 };
 
 template <typename Element, int kHeadElements, int kTile, bool kIsCapped, bool kHasSlopes, bool kDrops>
@@ -248,7 +247,7 @@ __device__ __forceinline__ void ReadBackward(const CUtensorMap& q, const CUtenso
           hopper::WaitFor(memory.q_empty(ring.stage), ring.parity ^ 1U);
           PutNote<TileNote>(memory.tile_note(ring.stage),
                             {t.position, Form::kDropout ? HeadOfDraws(c, item.sample, head) : 0U, epoch,
-                             Form::kSlopes ? c.slopes[head] * kLog2E : 0.0F});
+                             Form::kSlopes ? SlopeOf(c, head) : 0.0F});
           hopper::ArriveExpecting(memory.q_full(ring.stage), Form::kQBytes + Form::kRowsBytes);
 #pragma unroll
           for (int e = 0; e < Form::kE; e += kRowElements) {
@@ -522,48 +521,6 @@ __device__ __forceinline__ void ScoreGradients(const Common& c, std::uint32_t de
   }
 }
 
-// 64 rows of a warpgroup. Lanes of four trade what they have of four times eight columns, so that each writes 16 bytes.
-template <typename T, int kSums>
-__device__ __forceinline__ void StoreRows(const float (&d)[kSums], float scale, T* out, std::int64_t token, int rows) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int warp = static_cast<int>(threadIdx.x) % kWarpgroup / kWarp;
-  const int at = lane % 4;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = warp * 16 + lane / 4 + half * 8;
-#pragma unroll
-    for (int four = 0; four < kSums / 16; ++four) {
-      std::uint32_t pairs[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int from = (four * 4 + i) * 4 + half * 2;
-        pairs[i] = PairFromFloat(T(), d[from] * scale, d[from + 1] * scale);
-      }
-      // pairs[i] of lane l becomes pairs[l] of lane i.
-      std::uint32_t low = at & 1 ? pairs[0] : pairs[1];
-      std::uint32_t high = at & 1 ? pairs[2] : pairs[3];
-      low = __shfl_xor_sync(kAllLanes, low, 1);
-      high = __shfl_xor_sync(kAllLanes, high, 1);
-      if (at & 1) {
-        pairs[0] = low, pairs[2] = high;
-      } else {
-        pairs[1] = low, pairs[3] = high;
-      }
-      low = at & 2 ? pairs[0] : pairs[2];
-      high = at & 2 ? pairs[1] : pairs[3];
-      low = __shfl_xor_sync(kAllLanes, low, 2);
-      high = __shfl_xor_sync(kAllLanes, high, 2);
-      if (at & 2) {
-        pairs[0] = low, pairs[1] = high;
-      } else {
-        pairs[2] = low, pairs[3] = high;
-      }
-      if (row < rows)
-        *reinterpret_cast<uint4*>(out + row * token + four * 32 + at * 8) = {pairs[0], pairs[1], pairs[2], pairs[3]};
-    }
-  }
-}
-
 // What a thread of the workers knows of its place.
 template <typename Form>
 struct BackwardWorker {
@@ -664,12 +621,11 @@ struct BackwardWorker {
   __device__ __forceinline__ void Store(const BlockNote& note, const BackwardState<Form>& s) const {
     const int first = note.block * Form::kKeys + worker * 64;
     using T = typename Form::T;
-    StoreRows(s.dk, p.scale,
-              static_cast<T*>(p.dk) + note.sample * p.dk_sample + note.kv * p.dk_kv_head + first * p.dk_token,
-              p.dk_token, p.common.keys - first);
-    StoreRows(s.dv, Form::kDropout ? p.common.keep_scale : 1.0F,
-              static_cast<T*>(p.dv) + note.sample * p.dv_sample + note.kv * p.dv_kv_head + first * p.dv_token,
-              p.dv_token, p.common.keys - first);
+    const auto of = [&](const AttentionView& view) {
+      return static_cast<T*>(view.data) + note.sample * view.sample + note.kv * view.kv_head + first * view.token;
+    };
+    StoreRows(s.dk, p.scale, of(p.dk), p.dk.token, p.common.keys - first);
+    StoreRows(s.dv, Form::kDropout ? p.common.keep_scale : 1.0F, of(p.dv), p.dv.token, p.common.keys - first);
   }
 };
 
@@ -733,97 +689,6 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
     WorkBackward<Form>(p, memory);
   }
 #endif
-}
-
-struct SumsParams {
-  Common common;
-  const void *o, *d_o;
-  std::int64_t o_sample, o_token, o_kv_head, o_head, d_o_sample, d_o_token, d_o_kv_head, d_o_head;
-  const float* lse;
-  std::int64_t lse_sample, lse_token, lse_head;
-  float *lse2, *delta;
-  int* turns;
-  std::int64_t rows;  // B · tiles · kQueries · H
-};
-
-// kE / 8 threads a row; rows of heads next to each other.
-template <typename Form>
-__global__ void RowSumsKernel(const __grid_constant__ SumsParams p) {
-  constexpr int kLanes = Form::kE / 8;
-  const Common& c = p.common;
-  const std::int64_t index = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kLanes;
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const bool any = index < p.rows;
-  const int head = static_cast<int>(index % c.heads);
-  const std::int64_t token = index / c.heads;
-  const int row = static_cast<int>(token % Form::kQueries);
-  const int tile = static_cast<int>(token / Form::kQueries % c.tiles);
-  const int sample = static_cast<int>(token / Form::kQueries / c.tiles);
-  const QueryTile t = TileOf<Form::kQueries>(c, tile);
-  const bool valid = any && row < t.rows;
-  const std::int64_t at = t.row + row;
-  const int kv = head / c.group;
-  float sum = 0;
-  using T = typename Form::T;
-  if (valid) {
-    const auto load = [&](const void* data, std::int64_t offset, float(&x)[8]) {
-      Unpack8(*reinterpret_cast<const Pack8<T>*>(static_cast<const T*>(data) + offset + lane * 8), x);
-    };
-    float o[8];
-    float d_o[8];
-    load(p.o, sample * p.o_sample + at * p.o_token + kv * p.o_kv_head + (head - kv * c.group) * p.o_head, o);
-    load(p.d_o, sample * p.d_o_sample + at * p.d_o_token + kv * p.d_o_kv_head + (head - kv * c.group) * p.d_o_head,
-         d_o);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) sum = fmaf(o[i], d_o[i], sum);
-  }
-#pragma unroll
-  for (int i = kLanes / 2; i > 0; i /= 2) sum += __shfl_xor_sync(kAllLanes, sum, i);
-  if (!any || lane != 0) return;
-  const std::int64_t of_tile = (static_cast<std::int64_t>(sample) * c.heads + head) * c.tiles + tile;
-  float lse = -INFINITY;
-  if (valid) lse = p.lse[sample * p.lse_sample + at * p.lse_token + head * p.lse_head] * kLog2E;
-  p.delta[of_tile * Form::kQueries + row] = sum;
-  // A row that sees nothing has probabilities of exp(−∞).
-  p.lse2[of_tile * Form::kQueries + row] = lse == -INFINITY ? INFINITY : lse;
-  if (row == 0) p.turns[of_tile] = 0;
-}
-
-struct RoundParams {
-  Common common;
-  const float* sums;
-  float scale;
-  void* dq;
-  std::int64_t dq_sample, dq_token, dq_kv_head, dq_head;
-};
-
-// A block a tile of a head.
-template <typename Form>
-__global__ void __launch_bounds__(2 * kWarpgroup) RoundSumsKernel(const __grid_constant__ RoundParams p) {
-  const Common& c = p.common;
-  const int tile = static_cast<int>(blockIdx.x) % c.tiles;
-  const int row_of_heads = static_cast<int>(blockIdx.x) / c.tiles;
-  const int sample = row_of_heads / c.heads;
-  const int head = row_of_heads - sample * c.heads;
-  const int kv = head / c.group;
-  const QueryTile t = TileOf<Form::kQueries>(c, tile);
-  const int worker = static_cast<int>(threadIdx.x) / kWarpgroup;
-  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-  const float4* from = reinterpret_cast<const float4*>(p.sums + static_cast<std::int64_t>(blockIdx.x) * Form::kQueries *
-                                                                    Form::kE) +
-                       worker * 8 * kWarpgroup + thread;
-  float d[32];
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const float4 four = __ldcs(from + i * kWarpgroup);
-    d[4 * i] = four.x, d[4 * i + 1] = four.y, d[4 * i + 2] = four.z, d[4 * i + 3] = four.w;
-  }
-  const int row = Form::kSplitsQueries ? worker * 64 : 0;
-  const int element = Form::kSplitsQueries ? 0 : worker * 64;
-  using T = typename Form::T;
-  T* out = static_cast<T*>(p.dq) + sample * p.dq_sample + kv * p.dq_kv_head + (head - kv * c.group) * p.dq_head +
-           (t.row + row) * p.dq_token + element;
-  StoreRows(d, p.scale, out, p.dq_token, t.rows - row);
 }
 
 }  // namespace engine::backend::cuda::attention_sm90a

@@ -11,14 +11,12 @@ namespace engine::backend::cuda::attention_sm90a {
 struct ForwardParams {
   Common common;
   int items, section;
-  float* lse;
-  std::int64_t lse_sample, lse_token, lse_head;
-  const float* sinks;
-  void* o;
-  std::int64_t o_sample, o_token, o_kv_head, o_head;
+  LseView lse;
+  const void* sinks;  // [H], of T; null: none
+  AttentionView o;
 };
 
-template <typename Element, int kHeadElements, int kGroups, int kKeyBlock, int kResident, bool kIsCapped, bool kHasSlopes, bool kDrops>
+template <typename Element, int kHeadElements, int kGroups, int kKeyBlock, bool kIsCapped, bool kHasSlopes, bool kDrops>
 struct ForwardForm {
   using T = Element;
   static constexpr int kE = kHeadElements;
@@ -39,10 +37,8 @@ struct ForwardForm {
   static constexpr int kBarriers = 2 + 4 * kStages;
   static constexpr int kSharedBytes =
       kBoxAlignment + kQBytes + kStages * (kKBytes + kVBytes) + kOBytes + kBarriers * 8;
-  static constexpr int kBlocks = kResident;  // on a multiprocessor
-  static constexpr bool kTurns = kBlocks == 1;
   static constexpr int kReaderRegisters = kGroups == 2 ? 24 : 32;
-  static constexpr int kWorkerRegisters = kBlocks == 2 ? 104 : kGroups == 2 ? 240 : 160;
+  static constexpr int kWorkerRegisters = kGroups == 2 ? 240 : 160;
 };
 
 template <typename Form>
@@ -284,7 +280,7 @@ __device__ __forceinline__ void FinishTile(const CUtensorMap& o_map, const Forwa
     float top = s.top[half] == -INFINITY ? -INFINITY : s.top[half] * scale;
     float shrink = 1;
     if (p.sinks != nullptr) {
-      const float sink = p.sinks[item.head] * kLog2E;
+      const float sink = ToFloat(static_cast<const typename Form::T*>(p.sinks)[item.head]) * kLog2E;
       const float largest = fmaxf(top, sink);
       shrink = Exp2(top - largest);
       sum = sum * shrink + Exp2(sink - largest);
@@ -292,7 +288,7 @@ __device__ __forceinline__ void FinishTile(const CUtensorMap& o_map, const Forwa
     }
     inverse[half] = sum > 0 ? shrink * c.keep_scale / sum : 0.0F;
     if (lane % 4 == 0 && row + half * 8 < item.tile.rows) {
-      p.lse[item.sample * p.lse_sample + (item.tile.row + row + half * 8) * p.lse_token + item.head * p.lse_head] =
+      p.lse.data[item.sample * p.lse.sample + (item.tile.row + row + half * 8) * p.lse.token + item.head * p.lse.head] =
           sum > 0 ? (top + __log2f(sum)) * (1.0F / kLog2E) : -INFINITY;
     }
   }
@@ -328,12 +324,12 @@ __device__ __forceinline__ void FinishTile(const CUtensorMap& o_map, const Forwa
     }
     return;
   }
-  auto* o = static_cast<typename Form::T*>(p.o) + item.sample * p.o_sample + kv * p.o_kv_head +
-            (item.head - kv * c.group) * p.o_head + lane % 4 * 2;
+  auto* o = static_cast<typename Form::T*>(p.o.data) + item.sample * p.o.sample + kv * p.o.kv_head +
+            (item.head - kv * c.group) * p.o.head + lane % 4 * 2;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     if (row + half * 8 >= item.tile.rows) continue;
-    auto* at = o + (item.tile.row + row + half * 8) * p.o_token;
+    auto* at = o + (item.tile.row + row + half * 8) * p.o.token;
 #pragma unroll
     for (int i = 0; i < Form::kU / 8; ++i) {
       *reinterpret_cast<std::uint32_t*>(at + 8 * i) =
@@ -345,11 +341,11 @@ __device__ __forceinline__ void FinishTile(const CUtensorMap& o_map, const Forwa
 // The warpgroups issue products in turns: barriers 1 to kWorkers.
 template <typename Form>
 __device__ __forceinline__ void TakeTurn(int worker) {
-  if constexpr (Form::kTurns) Meet(1 + worker, 2 * kWarpgroup);
+  Meet(1 + worker, 2 * kWarpgroup);
 }
 template <typename Form>
 __device__ __forceinline__ void PassTurn(int worker) {
-  if constexpr (Form::kTurns) ArriveOnly(1 + (worker + 1) % Form::kWorkers, 2 * kWarpgroup);
+  ArriveOnly(1 + (worker + 1) % Form::kWorkers, 2 * kWarpgroup);
 }
 
 template <typename Form>
@@ -380,7 +376,7 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
     }
     const int position = item.tile.position + worker * 64 + warp * 16 + lane / 4;
     const std::uint32_t head = Form::kDropout ? HeadOfDraws(c, item.sample, item.head) : 0U;
-    const float slope = Form::kSlopes ? c.slopes[item.head] * kLog2E : 0.0F;
+    const float slope = Form::kSlopes ? SlopeOf(c, item.head) : 0.0F;
     float shrink[2];
     hopper::WaitFor(memory.q_full(), q_parity);
     q_parity ^= 1U;
@@ -443,7 +439,7 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
 }
 
 template <typename Form>
-__global__ void __launch_bounds__(Form::kThreads, Form::kBlocks)
+__global__ void __launch_bounds__(Form::kThreads, 1)
     ForwardKernel(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,
                   const __grid_constant__ CUtensorMap v, const __grid_constant__ CUtensorMap o,
                   const __grid_constant__ ForwardParams p) {

@@ -1,9 +1,13 @@
 // What the kernels of attention on Hopper share: sizes, how tiles of queries and blocks of keys are found, masks, draws.
 #pragma once
 
+#include <cuda.h>
+
 #include "engine/backend/cuda/attention/sm90a.h"
 #include "engine/backend/cuda/kernels/vector.cuh"
 #include "engine/backend/cuda/kernels/wgmma.cuh"
+#include "engine/base/attention_draws.h"
+#include "engine/graph/alibi.h"
 #include "engine/plan/control.h"
 
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -32,7 +36,6 @@ struct Common {
   float scale_log2;  // scale · log2(e)
   float softcap;     // 0: none
   float bent_scale;  // scale / softcap
-  const float* slopes;
   std::uint32_t drop_below_high;  // drop_below · 2¹⁶
   float keep_scale;
   std::uint32_t key_low, key_high;
@@ -108,16 +111,16 @@ __device__ __forceinline__ void AddFloats(void* to, std::uint32_t shared, int by
 
 // ---------------------------------------------------------------------------------------------------------- draws
 
+// A block of draws (base/attention_draws.h), whose counter is c0 to c3.
 struct Draws {
   std::uint32_t words[4];
 };
-// Seven rounds of Philox4x32 (Salmon et al., SC 2011: seven pass BigCrush).
 __device__ __forceinline__ Draws Draw(const Common& p, std::uint32_t c0, std::uint32_t c1, std::uint32_t c2,
                                       std::uint32_t c3) {
   std::uint32_t k0 = p.key_low;
   std::uint32_t k1 = p.key_high;
 #pragma unroll
-  for (int round = 0; round < 7; ++round) {
+  for (int round = 0; round < kAttentionDrawRounds; ++round) {
     const std::uint64_t product0 = std::uint64_t{0xD2511F53U} * c0;
     const std::uint64_t product1 = std::uint64_t{0xCD9E8D57U} * c2;
     c0 = static_cast<std::uint32_t>(product1 >> 32) ^ c1 ^ k0;
@@ -128,6 +131,11 @@ __device__ __forceinline__ Draws Draw(const Common& p, std::uint32_t c0, std::ui
     k1 += 0xBB67AE85U;
   }
   return {{c0, c1, c2, c3}};
+}
+
+// Of a head here, times log2(e).
+__device__ __forceinline__ float SlopeOf(const Common& p, int head) {
+  return kLog2E * exp2f(static_cast<float>(graph::AlibiExponent(p.first_head + head, p.logical_heads)));
 }
 
 __device__ __forceinline__ std::uint32_t HeadOfDraws(const Common& p, int sample, int head) {

@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "engine/backend/cuda/kernels/vector.cuh"
-#include "engine/base/philox.h"
+#include "engine/base/attention_draws.h"
 #include "engine/graph/alibi.h"
 #include "engine/plan/control.h"
 
@@ -78,13 +78,13 @@ __device__ __forceinline__ std::int64_t RowSumAt(const AttentionProblem& p, std:
 __device__ __forceinline__ float Keep(const AttentionProblem& p, std::int64_t b, std::int64_t h,
                                       std::int64_t position, std::int64_t key) {
   const AttentionDropout& dropout = p.dropout;
-  if (dropout.probability == 0.0F) return 1.0F;
+  if (dropout.below == 0) return 1.0F;
   const std::int64_t head = (dropout.first_sample + b) * p.logical_heads + p.first_head + h;
-  const std::int64_t query = head * p.keys + position;
-  const auto epoch = static_cast<std::uint64_t>(dropout.control[plan::kIteration]);
-  const std::uint32_t word = PhiloxWord({dropout.key_low, dropout.key_high},
-                                        static_cast<std::uint64_t>(query * p.keys + key), epoch);
-  return UniformFromWord(word) >= dropout.probability ? dropout.scale : 0.0F;
+  const auto iteration = static_cast<std::uint64_t>(dropout.control[plan::kIteration]);
+  const std::uint32_t draw =
+      AttentionDraw({dropout.key_low, dropout.key_high}, iteration, static_cast<std::uint64_t>(head),
+                    static_cast<std::uint64_t>(position), static_cast<std::uint64_t>(key));
+  return draw >= dropout.below ? dropout.scale : 0.0F;
 }
 
 // kBent: scores have a soft cap or a linear bias. The plain form, that of most reference runs, is an expression of its own, so

@@ -30,10 +30,10 @@ struct LseView {
   std::int64_t head = 0;
 };
 
-// Dropout as ops/attention.cpp says: the mask is a function of logical indices.
+// Dropout as base/attention_draws.h says: the mask is a function of logical indices.
 struct AttentionDropout {
-  float scale = 1;                          // 1 / (1 − probability)
-  float probability = 0;                    // 0: none, and the rest is not read
+  float scale = 1;                          // of what is kept
+  std::uint32_t below = 0;                  // draws that are dropped; 0: none, and the rest is not read
   std::uint32_t key_low = 0, key_high = 0;  // PhiloxKey of (seed, stream)
   std::int64_t first_sample = 0;            // in the global batch, of sample 0 here
   const double* control = nullptr;          // plan/control.h: kIteration is the epoch of the draws

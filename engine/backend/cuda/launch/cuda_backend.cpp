@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "engine/backend/cuda/attention/sm90a.h"
 #include "engine/backend/cuda/gemm/gemm_tuner.h"
 #include "engine/backend/cuda/kernels/optimizer.h"
 #include "engine/backend/cuda/kernels/time.h"
@@ -108,7 +109,8 @@ absl::StatusOr<std::int64_t> CudaBackend::UsedBytes() const {
 }
 
 plan::DeviceProfile CudaBackend::Profile() const {
-  return CudaProfile(device_->deterministic(), device_->properties().major >= 9);
+  const int major = device_->properties().major;
+  return CudaProfile(device_->deterministic(), {major, major == 9 && HasAttentionSm90a()});
 }
 
 absl::StatusOr<std::byte*> CudaBackend::AllocateArena(std::int64_t bytes) {

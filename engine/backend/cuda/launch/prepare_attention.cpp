@@ -5,13 +5,14 @@
 #include <span>
 
 #include "engine/backend/cuda/attention/attention.h"
+#include "engine/backend/cuda/attention/sm90a.h"
 #include "engine/backend/cuda/device/device.h"
 #include "engine/backend/cuda/kernels/attention_key_sum.h"
 #include "engine/backend/cuda/kernels/attention_reference.h"
 #include "engine/backend/cuda/launch/prepare.h"
 #include "engine/backend/cuda/launch/prepare_checks.h"
 #include "engine/backend/cuda/profile/scratch_attention.h"
-#include "engine/base/philox.h"
+#include "engine/base/attention_draws.h"
 #include "engine/graph/mask.h"
 
 namespace engine::backend::cuda {
@@ -19,11 +20,21 @@ namespace {
 
 graph::TensorType TypeOf(const TensorView& view) { return {.shape = view.shape, .dtype = view.dtype}; }
 
+CudaChip ChipOf(const Device& device) {
+  return {device.properties().major, device.properties().major == 9 && HasAttentionSm90a()};
+}
+
 AttentionShape SeparateShape(const Device& device, const LaunchArgs& args, bool backward) {
   std::vector<graph::TensorType> types;
   for (const TensorView& input : args.inputs) types.push_back(TypeOf(input));
   AttentionShape shape = ShapeOfSeparate(types, args.instruction->attributes(), backward);
-  shape.hopper = device.properties().major >= 9;
+  shape.chip = ChipOf(device);
+  return shape;
+}
+
+AttentionShape PackedShape(const Device& device, const LaunchArgs& args) {
+  AttentionShape shape = ShapeOfPacked(TypeOf(args.inputs[0]), args.instruction->attributes());
+  shape.chip = ChipOf(device);
   return shape;
 }
 
@@ -251,8 +262,7 @@ absl::StatusOr<Enqueue> PrepareWithCudnn(Device& device, const LaunchArgs& args,
   });
 }
 
-// ----------------------------------------------------------------------------------- with the reference
-// kernels
+// ------------------------------------------------------------------------------------------- forms of scores
 
 // Logical index of the first element of a dim that is held as one piece.
 absl::StatusOr<std::int64_t> FirstOf(const TensorView& view, int dim) {
@@ -290,10 +300,48 @@ absl::StatusOr<AttentionDropout> DropoutOf(const TensorView& q, const AttentionS
   AttentionDropout dropout;
   if (s.dropout == 0) return dropout;
   ASSIGN_OR_RETURN(dropout.first_sample, FirstOf(q, 0));
-  dropout.probability = static_cast<float>(s.dropout);
-  dropout.scale = static_cast<float>(1 / (1 - s.dropout));
+  const AttentionDropping dropping = AttentionDropping::Of(s.dropout);
+  dropout.below = dropping.below;
+  dropout.scale = static_cast<float>(dropping.scale);
   return dropout;
 }
+
+// What dropout, biases and sinks need to know of the heads here; and the gradient of sinks that is to be cleared first.
+struct Forms {
+  std::string stream;  // of the draws; empty: there is no dropout
+  std::span<std::byte> cleared;
+};
+absl::StatusOr<Forms> SetForms(const LaunchArgs& args, const AttentionShape& s, bool backward,
+                               AttentionProblem* problem) {
+  Forms forms;
+  ASSIGN_OR_RETURN(problem->dropout, DropoutOf(args.inputs[0], s));
+  if (s.dropout > 0) forms.stream = args.instruction->attributes().String("stream");
+  if (s.dropout > 0 || s.alibi || s.sinks) RETURN_IF_ERROR(PlaceHeads(args.inputs[0], s, problem));
+  if (!s.sinks) return forms;
+  RETURN_IF_ERROR(SetSinks(args.inputs[SinksInput(backward)], backward ? &args.outputs[3] : nullptr, problem));
+  if (backward && (args.accumulate >> 3U & 1U) == 0) {
+    const TensorView& d_sinks = args.outputs[3];
+    forms.cleared = {d_sinks.as<std::byte>(), static_cast<std::size_t>(d_sinks.shape[0] * SizeOf(d_sinks.dtype))};
+  }
+  return forms;
+}
+
+// Before the kernels of a launch: clears, and says what is drawn in this iteration.
+absl::Status BeginForms(const Forms& forms, const KernelContext& context, cudaStream_t stream,
+                        AttentionProblem* problem) {
+  if (!forms.cleared.empty())
+    RETURN_IF_CUDA_ERROR(cudaMemsetAsync(forms.cleared.data(), 0, forms.cleared.size(), stream));
+  if (problem->dropout.below == 0) return absl::OkStatus();
+  const PhiloxKey key = MakePhiloxKey(context.seed, forms.stream);
+  problem->dropout.key_low = key.low;
+  problem->dropout.key_high = key.high;
+  problem->dropout.first_sample += context.first_sample;
+  problem->dropout.control = context.control;
+  return absl::OkStatus();
+}
+
+// ----------------------------------------------------------------------------------- with the reference
+// kernels
 
 absl::StatusOr<Enqueue> PrepareReference(const LaunchArgs& args, const AttentionShape& s,
                                          AttentionProblem problem, bool backward) {
@@ -307,34 +355,54 @@ absl::StatusOr<Enqueue> PrepareReference(const LaunchArgs& args, const Attention
     RETURN_IF_ERROR(ExpectScratch(args.instruction->kernel(), args, rows * SizeOf(DType::kF32)));
     problem.row_sums = reinterpret_cast<float*>(args.scratch.data());
   }
-  ASSIGN_OR_RETURN(problem.dropout, DropoutOf(args.inputs[0], s));
-  if (s.dropout > 0 || s.alibi || s.sinks) RETURN_IF_ERROR(PlaceHeads(args.inputs[0], s, &problem));
-  if (s.sinks) {
-    RETURN_IF_ERROR(
-        SetSinks(args.inputs[SinksInput(backward)], backward ? &args.outputs[3] : nullptr, &problem));
+  ASSIGN_OR_RETURN(const Forms forms, SetForms(args, s, backward, &problem));
+  return Enqueue([problem, backward, forms](cudaStream_t stream, const KernelContext& context) {
+    AttentionProblem now = problem;
+    RETURN_IF_ERROR(BeginForms(forms, context, stream, &now));
+    backward ? AttentionReferenceGrad(now, stream) : AttentionReference(now, stream);
+    return ToStatus(cudaGetLastError(), "attention");
+  });
+}
+
+// ------------------------------------------------------------------------------------- with kernels of our own
+
+absl::Status SetRuns(const LaunchArgs& args, const AttentionShape& s, Sm90aAttention* attention) {
+  ASSIGN_OR_RETURN(const std::vector<QueryChunk> chunks,
+                   QueryChunks(s, PositionsOf(args.inputs[0], s), s.queries));
+  if (chunks.size() > kMaxQueryRuns)
+    return Unimplemented("attention of queries in {} pieces of the sequence; {} are the most", chunks.size(), kMaxQueryRuns);
+  attention->runs = static_cast<int>(chunks.size());
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    const QueryChunk& chunk = chunks[i];
+    attention->run.at(i) = {static_cast<int>(chunk.first), static_cast<int>(chunk.count),
+                            static_cast<int>(chunk.keys - chunk.count)};
+    if (s.dropout > 0 && attention->run.at(i).position % 16 != 0) {
+      return Unimplemented("dropout of attention of queries from position {} on, which is no multiple of 16",
+                           attention->run.at(i).position);
+    }
   }
-  std::span<std::byte> cleared;
-  if (s.sinks && backward && (args.accumulate >> 3U & 1U) == 0) {
-    const TensorView& d_sinks = args.outputs[3];
-    cleared = {d_sinks.as<std::byte>(), static_cast<std::size_t>(d_sinks.shape[0] * SizeOf(d_sinks.dtype))};
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Enqueue> PrepareOwn(const Device& device, const LaunchArgs& args, const AttentionShape& s,
+                                   const AttentionProblem& problem, bool backward) {
+  Sm90aAttention attention{.problem = problem, .multiprocessors = device.properties().multiProcessorCount};
+  RETURN_IF_ERROR(SetRuns(args, s, &attention));
+  if (backward) {
+    const OwnGradLayout layout = OwnGradLayoutOf(s);
+    RETURN_IF_ERROR(ExpectScratch(args.instruction->kernel(), args, layout.bytes));
+    std::byte* const scratch = args.scratch.data();
+    attention.lse2 = reinterpret_cast<float*>(scratch);
+    attention.row_sums = reinterpret_cast<float*>(scratch + layout.row_sums);
+    attention.dq_sums = reinterpret_cast<float*>(scratch + layout.dq_sums);
+    attention.turns = reinterpret_cast<int*>(scratch + layout.turns);
   }
-  const std::string stream_name = s.dropout > 0 ? args.instruction->attributes().String("stream") : "";
-  return Enqueue(
-      [problem, backward, stream_name, cleared](cudaStream_t stream, const KernelContext& context) {
-        AttentionProblem now = problem;
-        if (!cleared.empty()) {
-          RETURN_IF_CUDA_ERROR(cudaMemsetAsync(cleared.data(), 0, cleared.size(), stream));
-        }
-        if (now.dropout.probability > 0) {
-          const PhiloxKey key = MakePhiloxKey(context.seed, stream_name);
-          now.dropout.key_low = key.low;
-          now.dropout.key_high = key.high;
-          now.dropout.first_sample += context.first_sample;
-          now.dropout.control = context.control;
-        }
-        backward ? AttentionReferenceGrad(now, stream) : AttentionReference(now, stream);
-        return ToStatus(cudaGetLastError(), "attention");
-      });
+  ASSIGN_OR_RETURN(const Forms forms, SetForms(args, s, backward, &attention.problem));
+  return Enqueue([attention, backward, forms](cudaStream_t stream, const KernelContext& context) {
+    Sm90aAttention now = attention;
+    RETURN_IF_ERROR(BeginForms(forms, context, stream, &now.problem));
+    return ToStatus(backward ? AttentionGradSm90a(now, stream) : AttentionSm90a(now, stream), "attention");
+  });
 }
 
 absl::StatusOr<Enqueue> PrepareProblem(Device& device, const LaunchArgs& args, const AttentionShape& s,
@@ -343,7 +411,14 @@ absl::StatusOr<Enqueue> PrepareProblem(Device& device, const LaunchArgs& args, c
     return Unimplemented("{}: no CUDA kernel computes attention with the mask {}", args.instruction->name,
                          args.instruction->attributes().String("mask"));
   }
-  if (CudnnCarriesOut(s)) return PrepareWithCudnn(device, args, s, problem, backward);
+  switch (KernelsOf(s, backward)) {
+    case AttentionKernels::kOwn:
+      return PrepareOwn(device, args, s, problem, backward);
+    case AttentionKernels::kCudnn:
+      return PrepareWithCudnn(device, args, s, problem, backward);
+    case AttentionKernels::kReference:
+      break;
+  }
   return PrepareReference(args, s, problem, backward);
 }
 
@@ -389,7 +464,7 @@ absl::StatusOr<Enqueue> PrepareAttentionPacked(Device& device, const LaunchArgs&
   const std::vector<TensorView>& out = args.outputs;
   RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel(), {&in[0], &out[0]}));
   RETURN_IF_ERROR(ExpectFloat(args.instruction->kernel(), {&out[1]}));
-  const AttentionShape s = ShapeOfPacked(TypeOf(in[0]), args.instruction->attributes());
+  const AttentionShape s = PackedShape(device, args);
   AttentionProblem problem = PackedProblem(args, s);
   problem.o = QueriesOf(out[0], s);
   problem.lse = LseOf(out[1], s);
@@ -401,7 +476,7 @@ absl::StatusOr<Enqueue> PrepareAttentionPackedGrad(Device& device, const LaunchA
   const std::vector<TensorView>& out = args.outputs;
   RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel(), {&in[0], &in[2], &in[4], &out[0]}));
   RETURN_IF_ERROR(ExpectFloat(args.instruction->kernel(), {&in[3]}));
-  const AttentionShape s = ShapeOfPacked(TypeOf(in[0]), args.instruction->attributes());
+  const AttentionShape s = PackedShape(device, args);
   AttentionProblem problem = PackedProblem(args, s);
   problem.o = QueriesOf(in[2], s);
   problem.lse = LseOf(in[3], s);

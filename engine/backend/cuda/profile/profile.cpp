@@ -37,10 +37,10 @@ constexpr std::array kKernels = {
 };
 
 std::int64_t ScratchBytes(std::string_view kernel, Types inputs, Types outputs,
-                          const graph::Attributes& attributes, bool deterministic) {
+                          const graph::Attributes& attributes, const CudaTarget& target) {
   const auto* entry =
       std::find_if(kScratch.begin(), kScratch.end(), [&](const auto& e) { return e.op == kernel; });
-  return entry == kScratch.end() ? 0 : entry->bytes(inputs, outputs, attributes, deterministic);
+  return entry == kScratch.end() ? 0 : entry->bytes(inputs, outputs, attributes, target);
 }
 
 bool IsNarrow(DType dtype) { return dtype == DType::kBF16 || dtype == DType::kF16; }
@@ -140,10 +140,11 @@ PeerAccess AccessOf(int count, const std::function<bool(int from, int to)>& reac
   return access;
 }
 
-plan::DeviceProfile CudaProfile(bool deterministic, bool hopper) {
-  const auto scratch_bytes = [deterministic](std::string_view kernel, Types inputs, Types outputs,
+plan::DeviceProfile CudaProfile(bool deterministic, const CudaChip& chip) {
+  const CudaTarget target = {deterministic, chip};
+  const auto scratch_bytes = [target](std::string_view kernel, Types inputs, Types outputs,
                                              const graph::Attributes& attributes) {
-    return ScratchBytes(kernel, inputs, outputs, attributes, deterministic);
+    return ScratchBytes(kernel, inputs, outputs, attributes, target);
   };
   // Measured on an H200, forward and backward: GPT-2 large 3.2, Llama 1B with 4096 tokens 2.4.
   constexpr double kAttentionSlowdown = 3;
@@ -156,9 +157,9 @@ plan::DeviceProfile CudaProfile(bool deterministic, bool hopper) {
           .adds_part = PartOf,
           .lacks = Lacks,
           .slow =
-              [deterministic, hopper](std::string_view kernel, Types inputs,
+              [target](std::string_view kernel, Types inputs,
                                       const graph::Attributes& attributes) {
-                return SlowAttention(kernel, inputs, attributes, deterministic, hopper);
+                return SlowAttention(kernel, inputs, attributes, target);
               },
           .attention_slowdown = kAttentionSlowdown};
 }

@@ -6,13 +6,13 @@
 #include <string>
 #include <string_view>
 
+#include "engine/backend/cuda/profile/scratch.h"
 #include "engine/plan/plan.h"
 
 namespace engine::backend::cuda {
 
-// `deterministic` as DeviceOptions of the run: kernels that repeat their bits may need more scratch. `hopper`: the GPU has compute
-// capability 9.0 or later, without which some attention is slow.
-plan::DeviceProfile CudaProfile(bool deterministic = true, bool hopper = true);
+// `deterministic` as DeviceOptions of the run: kernels that repeat their bits may need more scratch.
+plan::DeviceProfile CudaProfile(bool deterministic = true, const CudaChip& chip = {});
 
 // Whether there is a kernel of that name that adds LaunchArgs::part.
 bool AddsPart(std::string_view kernel);

@@ -11,17 +11,26 @@ namespace engine::backend::cuda {
 
 using Types = graph::TypeSpan;
 
+// What of a GPU, and of this program, decides which kernels carry something out.
+struct CudaChip {
+  int major = 9;      // of its compute capability
+  bool hopper = true;  // kernels for sm_90a run on it, and the program has them
+};
+struct CudaTarget {
+  bool deterministic = true;  // kernels that make the same bits each time
+  CudaChip chip = {};
+};
+
 // cuBLASLt's workspace: split-K algorithms use up to 52 MB on GPT-2's shapes.
 inline constexpr std::int64_t kGemmWorkspaceBytes = std::int64_t{64} << 20;
 
-// For kernels that make the same bits each time, or not.
 using ScratchRule = std::int64_t (*)(Types inputs, Types outputs, const graph::Attributes& attributes,
-                                     bool deterministic);
+                                     const CudaTarget& target);
 
 #define KERNEL(op, name)
 #define KERNEL_SCRATCH(op, name, scratch)                                                         \
   std::int64_t scratch##Scratch(Types inputs, Types outputs, const graph::Attributes& attributes, \
-                                bool deterministic);
+                                const CudaTarget& target);
 #include "engine/backend/cuda/profile/kernels.list"
 #undef KERNEL
 #undef KERNEL_SCRATCH

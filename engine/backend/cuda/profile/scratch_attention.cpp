@@ -25,6 +25,7 @@ void SetAttributes(const graph::Attributes& attributes, AttentionShape* shape) {
   shape->softcap = attributes.Has("softcap") ? attributes.Float("softcap") : 0.0;
   shape->alibi = attributes.Int("alibi", 0) != 0;
   shape->grad_group_bytes = attributes.Int("grad_group_bytes", kGradGroupBytes);
+  if (attributes.Has("kernel")) shape->kernel = attributes.String("kernel");
 }
 
 // Keys and values of two widths that cuDNN's forward and backward pass take, from compute capability 9.0 on (its guide promises
@@ -56,13 +57,22 @@ std::int64_t EvenPart(std::int64_t total, std::int64_t most) {
   return (total + parts - 1) / parts;
 }
 
-std::int64_t GradScratch(const AttentionShape& shape, bool deterministic) {
-  // The reference kernels' Σ_U d_o·o.
-  const std::int64_t reference = Aligned(shape.batch * shape.heads * shape.queries * SizeOf(DType::kF32));
-  if (!CudnnCarriesOut(shape)) return reference;
-  const std::int64_t cudnn = CudnnGradLayout(shape, deterministic).bytes;
-  // This rule does not know the GPU, and on some the reference kernels have keys and values of two widths.
-  return shape.head == shape.value_head ? cudnn : std::max(cudnn, reference);
+std::int64_t ForwardScratch(AttentionShape shape, const CudaTarget& target) {
+  shape.chip = target.chip;
+  return KernelsOf(shape, /*backward=*/false) == AttentionKernels::kCudnn ? kMarginBytes : 0;
+}
+
+std::int64_t GradScratch(AttentionShape shape, const CudaTarget& target) {
+  shape.chip = target.chip;
+  switch (KernelsOf(shape, /*backward=*/true)) {
+    case AttentionKernels::kCudnn:
+      return CudnnGradLayout(shape, target.deterministic).bytes;
+    case AttentionKernels::kOwn:
+      return OwnGradLayoutOf(shape).bytes;
+    case AttentionKernels::kReference:
+      break;
+  }
+  return Aligned(shape.batch * shape.heads * shape.queries * SizeOf(DType::kF32));  // Σ_U d_o·o
 }
 
 }  // namespace
@@ -109,9 +119,26 @@ std::string_view WhyNotCudnn(const AttentionShape& shape) {
   if (shape.head > 256) return "attention of heads of more than 256 elements";
   if (shape.head % 8 != 0) return "attention of heads of no multiple of 8 elements";
   if (shape.queries > shape.keys) return "attention of more queries than keys";
-  if (shape.head != shape.value_head && !shape.hopper)
+  if (shape.head != shape.value_head && shape.chip.major < 9)
     return "attention whose keys and values are of two widths, before compute capability 9.0,";
   return "";
+}
+
+bool OwnCarriesOut(const AttentionShape& shape) {
+  const bool narrow = shape.dtype == DType::kBF16 || shape.dtype == DType::kF16;
+  const bool heads = (shape.head == 64 || shape.head == 128) && shape.value_head == shape.head;
+  if (!shape.chip.hopper || !narrow || !heads || shape.queries > shape.keys) return false;
+  // Draws are made for 16 × 16 pairs at a time; a slice of the sequence has two chunks of as many queries.
+  return shape.dropout == 0 || shape.queries == shape.keys || shape.queries / 2 % 16 == 0;
+}
+
+AttentionKernels KernelsOf(const AttentionShape& shape, bool backward) {
+  const bool cudnn = WhyNotCudnn(shape).empty();
+  if (shape.kernel == "reference") return AttentionKernels::kReference;
+  if (shape.kernel == "cudnn" && cudnn) return AttentionKernels::kCudnn;
+  if (OwnCarriesOut(shape) && (backward || !cudnn || shape.window > 0 || shape.kernel == "own"))
+    return AttentionKernels::kOwn;
+  return cudnn ? AttentionKernels::kCudnn : AttentionKernels::kReference;
 }
 
 AttentionGroup ForwardGroup(const AttentionShape& shape) {
@@ -189,6 +216,19 @@ AttentionGradLayout CudnnGradLayout(const AttentionShape& shape, bool determinis
   return layout;
 }
 
+OwnGradLayout OwnGradLayoutOf(const AttentionShape& shape) {
+  const std::int64_t tile = OwnTileQueries(shape.head);
+  // The last tile of each chunk of queries may be filled up.
+  const std::int64_t tiles = shape.batch * shape.heads * (RoundedUp(shape.queries, tile) / tile + 1);
+  const std::int64_t rows = Aligned(tiles * tile * SizeOf(DType::kF32));
+  OwnGradLayout layout;
+  layout.row_sums = rows;
+  layout.dq_sums = 2 * rows;
+  layout.turns = layout.dq_sums + Aligned(tiles * tile * shape.head * SizeOf(DType::kF32));
+  layout.bytes = layout.turns + Aligned(tiles * SizeOf(DType::kI32));
+  return layout;
+}
+
 namespace {
 
 // Counts the query-key pairs that cuDNN computes for one head of one sample with a window. In a chunk whose
@@ -225,16 +265,20 @@ constexpr std::array kAttentionKernels = {
 }  // namespace
 
 plan::SlowPath SlowAttention(std::string_view kernel, Types inputs, const graph::Attributes& attributes,
-                             bool deterministic, bool hopper) {
+                             const CudaTarget& target) {
   const auto* found = std::find_if(kAttentionKernels.begin(), kAttentionKernels.end(),
                                    [&](const AttentionKernel& known) { return known.name == kernel; });
   if (found == kAttentionKernels.end()) return {};
   const bool backward = found->backward;
   AttentionShape shape =
       found->packed ? ShapeOfPacked(inputs[0], attributes) : ShapeOfSeparate(inputs, attributes, backward);
-  shape.hopper = hopper;
-  const std::string_view why = WhyNotCudnn(shape);
-  if (!why.empty()) return {.kind = plan::SlowPath::Kind::kReference, .why = why};
+  shape.chip = target.chip;
+  const AttentionKernels kernels = KernelsOf(shape, backward);
+  if (kernels == AttentionKernels::kOwn) return {};
+  if (kernels == AttentionKernels::kReference) {
+    const std::string_view why = WhyNotCudnn(shape);
+    return {.kind = plan::SlowPath::Kind::kReference, .why = why.empty() ? "attention by the reference kernels" : why};
+  }
   if (shape.window == 0) return {};
   // Products with queries or keys, and with values or their gradients, of 2 FLOPs an element and pair.
   const auto elements =
@@ -242,22 +286,21 @@ plan::SlowPath SlowAttention(std::string_view kernel, Types inputs, const graph:
   return {.kind = plan::SlowPath::Kind::kMasked,
           .why = "attention within a window",
           .flops = 2 * elements * static_cast<double>(shape.batch * shape.heads) *
-                   PairsComputed(shape, backward, deterministic)};
+                   PairsComputed(shape, backward, target.deterministic)};
 }
 
-std::int64_t AttentionScratch(Types inputs, Types, const graph::Attributes& attributes, bool) {
-  return CudnnCarriesOut(ShapeOfSeparate(inputs, attributes, /*backward=*/false)) ? kMarginBytes : 0;
+std::int64_t AttentionScratch(Types inputs, Types, const graph::Attributes& attributes, const CudaTarget& target) {
+  return ForwardScratch(ShapeOfSeparate(inputs, attributes, /*backward=*/false), target);
 }
-std::int64_t AttentionGradScratch(Types inputs, Types, const graph::Attributes& attributes,
-                                  bool deterministic) {
-  return GradScratch(ShapeOfSeparate(inputs, attributes, /*backward=*/true), deterministic);
+std::int64_t AttentionGradScratch(Types inputs, Types, const graph::Attributes& attributes, const CudaTarget& target) {
+  return GradScratch(ShapeOfSeparate(inputs, attributes, /*backward=*/true), target);
 }
-std::int64_t AttentionPackedScratch(Types inputs, Types, const graph::Attributes& attributes, bool) {
-  return CudnnCarriesOut(ShapeOfPacked(inputs[0], attributes)) ? kMarginBytes : 0;
+std::int64_t AttentionPackedScratch(Types inputs, Types, const graph::Attributes& attributes, const CudaTarget& target) {
+  return ForwardScratch(ShapeOfPacked(inputs[0], attributes), target);
 }
 std::int64_t AttentionPackedGradScratch(Types inputs, Types, const graph::Attributes& attributes,
-                                        bool deterministic) {
-  return GradScratch(ShapeOfPacked(inputs[0], attributes), deterministic);
+                                        const CudaTarget& target) {
+  return GradScratch(ShapeOfPacked(inputs[0], attributes), target);
 }
 
 }  // namespace engine::backend::cuda

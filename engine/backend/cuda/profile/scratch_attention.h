@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/backend/cuda/profile/attention_tiles.h"
 #include "engine/backend/cuda/profile/scratch.h"
 #include "engine/base/extent.h"
 #include "engine/base/status.h"
@@ -35,8 +36,10 @@ struct AttentionShape {
   double softcap = 0;                               // 0: none
   bool alibi = false;                               // scores have linear biases
   bool sinks = false;                               // beside the keys
-  bool hopper = true;                               // the GPU has compute capability 9.0 or later
+  CudaChip chip = {};
   std::int64_t grad_group_bytes = kGradGroupBytes;  // attribute of that name: tests make it small
+  // Attribute of that name: the kernels that tests ask for, "cudnn" or "reference"; empty: the fastest.
+  std::string_view kernel = {};
 
   std::int64_t group() const { return heads / kv_heads; }
 };
@@ -48,15 +51,22 @@ constexpr std::size_t SinksInput(bool backward) { return backward ? 7 : 4; }
 // Of attention_packed and attention_packed_grad.
 AttentionShape ShapeOfPacked(const graph::TensorType& qkv, const graph::Attributes& attributes);
 
-// Why cuDNN does not carry it out, in words, a string literal; empty: it does. kernels/attention_reference.h
-// does the rest.
+// Why cuDNN does not carry it out, in words, a string literal; empty: it does.
 std::string_view WhyNotCudnn(const AttentionShape& shape);
-inline bool CudnnCarriesOut(const AttentionShape& shape) { return WhyNotCudnn(shape).empty(); }
+
+// Whether our own kernels for Hopper can (attention/sm90a.h).
+bool OwnCarriesOut(const AttentionShape& shape);
+
+// What carries attention out. Of our own kernels the backward pass is as fast as cuDNN's with bits that do not repeat, or
+// faster, and needs no scratch that grows with the square of the sequence; the forward pass is behind in short sequences, and
+// ahead within windows (docs/performance.md).
+enum class AttentionKernels : std::uint8_t { kReference, kCudnn, kOwn };
+AttentionKernels KernelsOf(const AttentionShape& shape, bool backward);
 
 // Why an attention kernel (attention, attention_packed and their gradients) is slow: it is a reference
 // kernel, or it has a window, within which cuDNN computes all pairs. kNone for every other kernel.
 plan::SlowPath SlowAttention(std::string_view kernel, Types inputs, const graph::Attributes& attributes,
-                             bool deterministic, bool hopper);
+                             const CudaTarget& target);
 
 // The part of the batch, of the heads and of the queries that one cuDNN execution works on, at most.
 struct AttentionGroup {
@@ -94,5 +104,14 @@ struct AttentionGradLayout {
   std::int64_t bytes = 0;
 };
 AttentionGradLayout CudnnGradLayout(const AttentionShape& shape, bool deterministic);
+
+// Of our own kernels, likewise; at 0 stand the rows' lse.
+struct OwnGradLayout {
+  std::int64_t row_sums = 0;
+  std::int64_t dq_sums = 0;
+  std::int64_t turns = 0;
+  std::int64_t bytes = 0;
+};
+OwnGradLayout OwnGradLayoutOf(const AttentionShape& shape);
 
 }  // namespace engine::backend::cuda

@@ -3,14 +3,14 @@
 
 namespace engine::backend::cuda {
 
-std::int64_t BiasGradScratch(Types inputs, Types outputs, const graph::Attributes&, bool) {
+std::int64_t BiasGradScratch(Types inputs, Types outputs, const graph::Attributes&, const CudaTarget&) {
   const std::int64_t columns = outputs[0].shape.elements();
   const BiasGradGrid grid = MakeBiasGradGrid(inputs[0].shape.elements() / columns, columns);
   return grid.chunks * columns * SizeOf(DType::kF32);
 }
 
 // Outputs d_pre, y[, d_bias].
-std::int64_t GeluGradAgainScratch(Types inputs, Types outputs, const graph::Attributes&, bool) {
+std::int64_t GeluGradAgainScratch(Types inputs, Types outputs, const graph::Attributes&, const CudaTarget&) {
   if (outputs.size() < 3) return 0;
   const std::int64_t columns = outputs[2].shape.elements();
   const BiasGradGrid grid = MakeGeluGradGrid(inputs[0].shape.elements() / columns, columns);

@@ -6,7 +6,7 @@
 namespace engine::backend::cuda {
 
 // Inputs choice [b, …, k], count [b, E]: how many choices of each chunk fall on each expert, i32 [E, chunks].
-std::int64_t PlaceScratch(Types inputs, Types, const graph::Attributes&, bool) {
+std::int64_t PlaceScratch(Types inputs, Types, const graph::Attributes&, const CudaTarget&) {
   const std::int64_t chunks = (inputs[0].shape.elements() + kPlaceChunk - 1) / kPlaceChunk;
   return inputs[1].shape[1] * chunks * SizeOf(DType::kI32);
 }
@@ -26,15 +26,15 @@ std::int64_t PassesScratch(Types inputs, const graph::Attributes& attributes, bo
 
 }  // namespace
 
-std::int64_t ExpertPassesScratch(Types inputs, Types, const graph::Attributes& attributes, bool) {
+std::int64_t ExpertPassesScratch(Types inputs, Types, const graph::Attributes& attributes, const CudaTarget&) {
   return PassesScratch(inputs, attributes, false);
 }
-std::int64_t ExpertPassesGradScratch(Types inputs, Types, const graph::Attributes& attributes, bool) {
+std::int64_t ExpertPassesGradScratch(Types inputs, Types, const graph::Attributes& attributes, const CudaTarget&) {
   return PassesScratch(inputs, attributes, true);
 }
 
 // One f64 for each block of the first phase; the number decides the order of the sum.
-std::int64_t RouterLossScratch(Types, Types, const graph::Attributes&, bool) {
+std::int64_t RouterLossScratch(Types, Types, const graph::Attributes&, const CudaTarget&) {
   constexpr std::int64_t kBlocks = 1024;
   return kBlocks * static_cast<std::int64_t>(sizeof(double));
 }

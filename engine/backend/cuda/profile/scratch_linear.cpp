@@ -12,7 +12,7 @@ std::int64_t Aligned(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 }  // namespace
 
-std::int64_t GemmScratch(Types, Types, const graph::Attributes&, bool) { return kGemmWorkspaceBytes; }
+std::int64_t GemmScratch(Types, Types, const graph::Attributes&, const CudaTarget&) { return kGemmWorkspaceBytes; }
 
 LinearCrossEntropyLayout LayoutOf(const graph::TensorType& x, const graph::TensorType& w,
                                   const graph::Attributes& attributes) {
@@ -33,7 +33,7 @@ LinearCrossEntropyLayout LayoutOf(const graph::TensorType& x, const graph::Tenso
   return layout;
 }
 
-std::int64_t LinearCrossEntropyScratch(Types inputs, Types, const graph::Attributes& attributes, bool) {
+std::int64_t LinearCrossEntropyScratch(Types inputs, Types, const graph::Attributes& attributes, const CudaTarget&) {
   return LayoutOf(inputs[0], inputs[1], attributes).bytes;
 }
 
@@ -58,7 +58,7 @@ LinearCrossEntropyFp8Layout Fp8LayoutOf(const graph::TensorType& x, const graph:
   return layout;
 }
 
-std::int64_t LinearCrossEntropyFp8Scratch(Types inputs, Types, const graph::Attributes& attributes, bool) {
+std::int64_t LinearCrossEntropyFp8Scratch(Types inputs, Types, const graph::Attributes& attributes, const CudaTarget&) {
   return Fp8LayoutOf(inputs[0], inputs[1], attributes).bytes;
 }
 
@@ -100,12 +100,12 @@ RouterLinearLayout LayoutOfRouterWgrad(const graph::TensorType& dy, const graph:
   return LayoutOfRouter(m, dy.shape.elements() / m, in, SizeOf(DType::kF32));
 }
 
-std::int64_t LinearDgradScratch(Types inputs, Types, const graph::Attributes& attributes, bool) {
+std::int64_t LinearDgradScratch(Types inputs, Types, const graph::Attributes& attributes, const CudaTarget&) {
   if (!CutsGradient(inputs[0], inputs[1])) return kGemmWorkspaceBytes;
   return LayoutOfRouterDgrad(inputs[0], inputs[1], attributes).bytes;
 }
 
-std::int64_t LinearWgradScratch(Types inputs, Types, const graph::Attributes& attributes, bool) {
+std::int64_t LinearWgradScratch(Types inputs, Types, const graph::Attributes& attributes, const CudaTarget&) {
   if (!CutsGradient(inputs[0], inputs[1])) return kGemmWorkspaceBytes;
   return LayoutOfRouterWgrad(inputs[0], inputs[1], attributes).bytes;
 }

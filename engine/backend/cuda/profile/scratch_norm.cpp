@@ -4,7 +4,7 @@
 namespace engine::backend::cuda {
 
 // Outputs: dx, then one sum over rows after another, then the norm's output if there is one.
-std::int64_t NormGradScratch(Types, Types outputs, const graph::Attributes& attributes, bool) {
+std::int64_t NormGradScratch(Types, Types outputs, const graph::Attributes& attributes, const CudaTarget&) {
   const std::int64_t columns = outputs[1].shape.elements();
   const NormGradGrid grid = MakeNormGradGrid(outputs[0].shape.elements() / columns, columns);
   const std::int64_t others = attributes.Int("again", 0) != 0 ? 2 : 1;

@@ -26,13 +26,13 @@ EmbeddingGradLayout LayoutOfEmbeddingGrad(std::int64_t tokens, std::int64_t colu
 }
 
 // Inputs ids [B, S], dy [B, S, D].
-std::int64_t EmbeddingGradScratch(Types inputs, Types, const graph::Attributes&, bool) {
+std::int64_t EmbeddingGradScratch(Types inputs, Types, const graph::Attributes&, const CudaTarget&) {
   const Shape& dy = inputs[1].shape;
   return LayoutOfEmbeddingGrad(inputs[0].shape.elements(), dy[dy.rank() - 1]).bytes;
 }
 
 // One f64 for each block of the first phase; the number decides the order of the sum.
-std::int64_t LossSumScratch(Types, Types, const graph::Attributes&, bool) {
+std::int64_t LossSumScratch(Types, Types, const graph::Attributes&, const CudaTarget&) {
   constexpr std::int64_t kBlocks = 128;
   return kBlocks * static_cast<std::int64_t>(sizeof(double));
 }
