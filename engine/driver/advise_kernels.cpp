@@ -171,9 +171,15 @@ MostDropout MostDropoutOf(const ModelSteps& steps) {
   return most;
 }
 
+// What a device says of attention that is slow for its dropout alone (DeviceProfile::slow).
+constexpr std::string_view kSlowForDropout = "attention with dropout";
+
 void AttentionHasNoDropout(const AdviceSubject& s) {
   const MostDropout dropout = MostDropoutOf(s.steps);
-  if (dropout.p == 0 || !IsSlow(s.time, plan::SlowPath::Kind::kReference)) return;
+  if (dropout.p == 0 || !IsSlow(s.time, plan::SlowPath::Kind::kReference) ||
+      s.time.slow.front().why != kSlowForDropout) {
+    return;
+  }
   s.steps.Warn("W208", dropout.saying, {},
                fmt::format("{} keeps attention out of the GPU's fast kernels; {}",
                            s.steps.Said(dropout.saying, fmt::format("{}", dropout.p)), SlowerBy(s.time)),
@@ -181,7 +187,7 @@ void AttentionHasNoDropout(const AdviceSubject& s) {
 }
 
 void AttentionIsFast(const AdviceSubject& s) {
-  if (MostDropoutOf(s.steps).p > 0 || !IsSlow(s.time, plan::SlowPath::Kind::kReference)) return;
+  if (!IsSlow(s.time, plan::SlowPath::Kind::kReference) || s.time.slow.front().why == kSlowForDropout) return;
   const std::string message =
       fmt::format("{} has no fast kernel; {}", s.time.slow.front().why, SlowerBy(s.time));
   if (s.recipe.precision.compute == "fp32") {

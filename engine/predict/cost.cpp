@@ -77,7 +77,9 @@ double AttentionFlops(const plan::Instruction& instruction, bool masked, bool cp
   // meets as many; else the mask is causal, and the last query meets about twice as many as the mean one.
   const double last = std::max(1.0, masked ? keys : 2 * keys - 1);
   const double share = AttentionShare(head, last, backward, cpu);
-  return flops / (masked ? share * (backward ? kMaskedShare.backward : kMaskedShare.forward) : share);
+  const bool drops = !cpu && instruction.attributes().Float("dropout", 0) > 0;
+  const double longer = drops ? (backward ? kDropoutFactor.backward : kDropoutFactor.forward) : 1;
+  return longer * flops / (masked ? share * (backward ? kMaskedShare.backward : kMaskedShare.forward) : share);
 }
 
 const ExchangeRate& RateOf(const plan::Instruction& instruction) {

@@ -71,9 +71,16 @@ struct AttentionRate {
   double forward, backward;
 };
 inline constexpr std::array kCudaAttention = {
-    AttentionRate{64, 0.626, 0.451},  // cuDNN 9.19, H200: B32 H20 S1024 in a step, B8 H32 K8 S4096 (backward)
+    // H200: forward by cuDNN 9.19, B32 H20 S1024 in a step; backward by our own kernels, there and with B8 H32 K8 S4096.
+    AttentionRate{64, 0.626, 0.590},
     AttentionRate{128, 0.865, 0.620},  // B4 H32 K8 S4096, times 0.83: in a step over alone
 };
+// How much longer it takes with dropout, by our own kernels: B32 H20 S1024 E64 0.25 → 0.42 ms (the forward pass without is
+// cuDNN's), 0.68 → 1.01 ms; B1 H32 K8 S8192 E128 0.94 → 1.51, 2.9 → 3.6 ms.
+struct DropoutFactor {
+  double forward, backward;
+};
+inline constexpr DropoutFactor kDropoutFactor = {1.65, 1.4};
 inline constexpr double kCudaHalfKeys = 540;
 inline constexpr std::array kCpuAttention = {AttentionRate{64, 0.35, 0.35}};
 inline constexpr double kCpuHalfKeys = 0;
@@ -84,7 +91,7 @@ inline constexpr double kCpuHalfKeys = 0;
 struct MaskedShare {
   double forward, backward;
 };
-inline constexpr MaskedShare kMaskedShare = {0.79, 0.85};
+inline constexpr MaskedShare kMaskedShare = {0.79, 0.65};
 
 // Attention by the reference kernels (backend/cuda/kernels/attention_reference.h), which are bound by the
 // instructions that a multiprocessor issues: seconds of an H200 for a pair of a query and a key of a head,

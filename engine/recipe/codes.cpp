@@ -162,12 +162,11 @@ const std::vector<Code>& Codes() {
        "a long sum are.",
        "gradient_dtype = \"fp32\"; or fewer microbatches."},
       {"W208", "attention-dropout", "Dropout of attention keeps it out of the fast kernels",
-       "GPU attention with dropout runs in the reference kernels, some hundred times slower: the message "
-       "says "
-       "what an iteration is predicted to take with them and with fast ones. Large models are trained "
-       "without "
-       "it.",
-       "model.dropout.attention = 0, or dropout = 0 in the step; dropout.hidden costs little."},
+       "On H100 and H200, heads of 64 and 128 elements have fast kernels with dropout; other attention with "
+       "dropout runs in the reference kernels, some hundred times slower: the message says what an iteration "
+       "is predicted to take with them and with fast ones. Large models are trained without it.",
+       "Heads of 64 or 128 elements; or model.dropout.attention = 0, or dropout = 0 in the step; "
+       "dropout.hidden costs little."},
       {"W209", "reference-attention", "Attention runs in the reference kernels",
        "cuDNN's attention takes 16-bit formats and heads of 64 to 256 elements in multiples of 8, with keys "
        "and values of one width, or, from compute capability 9.0 on, keys of 192 and values of 128. All else "

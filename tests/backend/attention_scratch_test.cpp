@@ -155,23 +155,66 @@ TEST_CASE("key gradients are summed where queries are cut or a part of the seque
   CHECK(sums(ShapeOf({2, 512, 512, 2, 2, 64}, 300000)));
 }
 
+constexpr CudaChip kAmpere = {.major = 8, .hopper = false};
+
 TEST_CASE("the profile reserves what the chosen form of attention needs") {
   const graph::TensorType q = {{1, 1024, 4, 64}, DType::kBF16};
   const std::vector<graph::TensorType> inputs = {q, q, q};
   const graph::Attributes attributes = {{"scale", 0.125}};
   const AttentionShape shape = ShapeOf({1, 1024, 1024, 4, 4, 64});
   for (const bool deterministic : {true, false}) {
-    CHECK(CudaProfile(deterministic).scratch_bytes("attention_grad", inputs, {}, attributes) ==
+    CHECK(CudaProfile(deterministic, kAmpere).scratch_bytes("attention_grad", inputs, {}, attributes) ==
           CudnnGradLayout(shape, deterministic).bytes);
+    // On Hopper by our own kernels, whose bits always repeat: dq in fp32, two numbers a row and a counter a tile of 128.
+    const std::int64_t own = CudaProfile(deterministic).scratch_bytes("attention_grad", inputs, {}, attributes);
+    CHECK(own == OwnGradLayoutOf(shape).bytes);
+    CHECK(own >= 4 * 1024 * (64 * 4 + 8) + 4 * 8 * 4);
+    CHECK(own <= 4 * (1024 + 128) * (64 * 4 + 8) + 4 * 9 * 4 + 1024);
   }
   CHECK(CudnnGradLayout(shape, true).bytes > CudnnGradLayout(shape, false).bytes);
 }
 
-// Of sizes that cuDNN has: each form of score is the reference kernels', which need one number a query and head.
+TEST_CASE("attention goes to cuDNN, to our own kernels or to the reference kernels") {
+  const auto kernels = [](AttentionShape shape, bool backward, const CudaChip& chip = {}) {
+    shape.chip = chip;
+    return KernelsOf(shape, backward);
+  };
+  AttentionShape shape = ShapeOf({2, 512, 512, 4, 2, 128});
+  CHECK(kernels(shape, false) == AttentionKernels::kCudnn);
+  CHECK(kernels(shape, true) == AttentionKernels::kOwn);
+  CHECK(kernels(shape, true, kAmpere) == AttentionKernels::kCudnn);
+  CHECK(kernels(shape, true, {.major = 10, .hopper = false}) == AttentionKernels::kCudnn);
+  shape.window = 100;
+  CHECK(kernels(shape, false) == AttentionKernels::kOwn);
+  CHECK(kernels(shape, false, kAmpere) == AttentionKernels::kCudnn);
+  shape.dropout = 0.1;
+  CHECK(kernels(shape, false) == AttentionKernels::kOwn);
+  CHECK(kernels(shape, false, kAmpere) == AttentionKernels::kReference);
+  // Chunks of 24 queries would cut the 16 that draws are made for.
+  shape.queries = 48;
+  CHECK(kernels(shape, false) == AttentionKernels::kReference);
+  shape.queries = 64;
+  CHECK(kernels(shape, false) == AttentionKernels::kOwn);
+  shape.head = shape.value_head = 96;
+  CHECK(kernels(shape, true) == AttentionKernels::kReference);
+  shape.dropout = 0;
+  CHECK(kernels(shape, true) == AttentionKernels::kCudnn);
+  shape.dtype = DType::kF32;
+  CHECK(kernels(shape, true) == AttentionKernels::kReference);
+  for (const std::string_view asked : {"cudnn", "reference"}) {
+    AttentionShape of_test = ShapeOf({2, 512, 512, 4, 2, 128});
+    of_test.kernel = asked;
+    CHECK(kernels(of_test, true) == (asked == "cudnn" ? AttentionKernels::kCudnn : AttentionKernels::kReference));
+  }
+}
+
+// Of sizes that cuDNN has: each form of score is the reference kernels', which need one number a query and head, but on
+// Hopper, where our own kernels have all of them but values of another width.
 TEST_CASE(
-    "attention with a soft cap, linear biases, sinks or values of another width than keys is slow, and says "
-    "why") {
-  const plan::DeviceProfile profile = CudaProfile();
+    "attention with a soft cap, linear biases, sinks or values of another width than keys is slow where there "
+    "are no kernels for it, and says why") {
+  const plan::DeviceProfile profile = CudaProfile(/*deterministic=*/true, kAmpere);
+  const plan::DeviceProfile hopper = CudaProfile();
   const graph::TensorType q = {{2, 128, 4, 64}, DType::kBF16};
   const graph::TensorType positions = {{2, 128}, DType::kI32};
   const graph::TensorType lse = {{2, 128, 4}, DType::kF32};
@@ -184,6 +227,7 @@ TEST_CASE(
     bool narrow = false;
   };
   for (const Form& form : {Form{"", {{"softcap", 0.0}, {"alibi", std::int64_t{0}}}},
+                           Form{"attention with dropout", {{"dropout", 0.1}}},
                            Form{"attention with a soft cap", {{"softcap", 50.0}}},
                            Form{"attention with linear biases", {{"alibi", std::int64_t{1}}}},
                            Form{"attention with sinks", {}, true},
@@ -200,6 +244,7 @@ TEST_CASE(
       CHECK(slow.why == form.why);
       const bool fast = form.why.empty();
       CHECK(slow.kind == (fast ? plan::SlowPath::Kind::kNone : plan::SlowPath::Kind::kReference));
+      CHECK(hopper.slow(kernel, inputs, form.attributes).why == (form.narrow ? form.why : ""));
       const std::int64_t bytes = profile.scratch_bytes(kernel, inputs, {}, form.attributes);
       if (!fast) CHECK(bytes == (backward ? 2 * 128 * 4 * 4 : 0));
       if (fast) CHECK(bytes >= kMiB);
@@ -211,7 +256,7 @@ TEST_CASE(
 TEST_CASE(
     "attention of keys of 192 and values of 128 elements is fast, and of other pairs of widths it is not") {
   const plan::DeviceProfile profile = CudaProfile();
-  const plan::DeviceProfile older = CudaProfile(/*deterministic=*/true, {.major = 8, .hopper = false});
+  const plan::DeviceProfile older = CudaProfile(/*deterministic=*/true, kAmpere);
   struct Pair {
     std::int64_t keys, values;
     std::string_view why;

@@ -125,10 +125,6 @@ const std::vector<TextCase>& TextCases() {
        "layers.0.mlp.fc2 contracts 3000 features on a rank, no multiple of 64", "\"linear\", as = \"fc2\""},
       {"W205", "E = 64", "E = 60", "layers.0.attention.proj contracts 720 features on a rank",
        "\"linear\", as = \"proj\""},
-      {"W208", "mask = \"causal\"", "mask = \"causal\", dropout = 0.1",
-       "dropout 0.1 of layers.0.attention.core keeps attention out of the GPU's fast kernels; the reference",
-       "0.1"},
-      {"W210", "[0, 0]", "[0, 256]", "with a window of 256 of 1024 tokens an iteration takes 1.", "256"},
       {"W211", "  { do = \"cross_entropy\"", "  { do = \"dropout\", p = 0.1 },\n  { do = \"cross_entropy\"",
        "all logits of a microbatch exist at once, 6.14 GiB on a rank, and once more as gradients: "
        "loss.cross_entropy is not computed in chunks with its head, since dropout stands between them",
@@ -150,6 +146,23 @@ const std::vector<TextCase>& TextCases() {
 }
 
 }  // namespace
+
+// Hopper's kernels have both.
+TEST_CASE("warnings of a text: dropout and windows of attention, where the GPU has no kernels for them") {
+  for (const TextCase& test :
+       {TextCase{"W208", "mask = \"causal\"", "mask = \"causal\", dropout = 0.1",
+                 "dropout 0.1 of layers.0.attention.core keeps attention out of the GPU's fast kernels; the reference",
+                 "0.1"},
+        TextCase{"W210", "[0, 0]", "[0, 256]", "with a window of 256 of 1024 tokens an iteration takes 1.", "256"}}) {
+    CAPTURE(test.code);
+    const std::string text = Replaced(GoodText(), test.from, test.to);
+    CHECK(CheckText(text).empty());
+    const std::vector<Found> found = OfCode(CheckText(text, {"cluster.device=a100"}), test.code);
+    REQUIRE(found.size() == 1);
+    CHECK(found[0].message.find(test.message) != std::string::npos);
+    CHECK(found[0].at.starts_with(test.at));
+  }
+}
 
 TEST_CASE("warnings of a text: each at the attribute that causes it, once") {
   for (const Found& one : CheckText(GoodText())) CHECK_MESSAGE(false, one.message);

@@ -93,17 +93,19 @@ TEST_CASE("plan: without the cluster's rates it says which are missing") {
   CHECK(!Contains(result.output, "predicted iteration"));
 }
 
-// Attention that repeats its bits keeps the gradients of the scores, 2 bytes each.
-TEST_CASE("plan: precision.deterministic decides what attention's gradient reserves") {
-  const auto transients = [](const std::string& deterministic) {
+// cuDNN's attention that repeats its bits keeps the gradients of the scores, 2 bytes each; Hopper's own kernels do not.
+TEST_CASE("plan: precision.deterministic decides what cuDNN's gradient of attention reserves") {
+  const auto transients = [](const std::string& device, const std::string& deterministic) {
     const CommandResult result =
         RunCommand(AddPlanCommand, {"plan", SourcePath("recipes/llama-1b-1gpu.toml"), "--json", "--set",
-                                    "precision.deterministic=" + deterministic});
+                                    "precision.deterministic=" + deterministic, "--set", "cluster.device=" + device});
     const nlohmann::json json = nlohmann::json::parse(result.output, nullptr, false);
     REQUIRE(json.is_object());
     return json["stages"][0]["memory"]["transients"].get<std::int64_t>();
   };
-  CHECK(transients("true") > transients("false"));
+  CHECK(transients("a100", "true") > transients("a100", "false"));
+  CHECK(transients("h200", "true") == transients("h200", "false"));
+  CHECK(transients("h200", "true") < transients("a100", "true"));
 }
 
 TEST_CASE("plan: the passes, and what there is after each") {

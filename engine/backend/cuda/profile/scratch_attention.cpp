@@ -108,19 +108,19 @@ AttentionShape ShapeOfPacked(const graph::TensorType& qkv, const graph::Attribut
 }
 
 std::string_view WhyNotCudnn(const AttentionShape& shape) {
-  if (shape.dropout > 0) return "attention with dropout";
-  if (shape.softcap > 0) return "attention with a soft cap";
-  if (shape.alibi) return "attention with linear biases";
-  if (shape.sinks) return "attention with sinks";
+  if (shape.dtype != DType::kBF16 && shape.dtype != DType::kF16) return "attention in fp32";
   if (shape.head != shape.value_head && !HasPairOfWidths(shape))
     return "attention whose keys and values are of two widths";
-  if (shape.dtype != DType::kBF16 && shape.dtype != DType::kF16) return "attention in fp32";
   if (shape.head < 64) return "attention of heads of less than 64 elements";
   if (shape.head > 256) return "attention of heads of more than 256 elements";
   if (shape.head % 8 != 0) return "attention of heads of no multiple of 8 elements";
   if (shape.queries > shape.keys) return "attention of more queries than keys";
   if (shape.head != shape.value_head && shape.chip.major < 9)
     return "attention whose keys and values are of two widths, before compute capability 9.0,";
+  if (shape.dropout > 0) return "attention with dropout";
+  if (shape.softcap > 0) return "attention with a soft cap";
+  if (shape.alibi) return "attention with linear biases";
+  if (shape.sinks) return "attention with sinks";
   return "";
 }
 

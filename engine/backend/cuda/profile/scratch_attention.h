@@ -51,7 +51,8 @@ constexpr std::size_t SinksInput(bool backward) { return backward ? 7 : 4; }
 // Of attention_packed and attention_packed_grad.
 AttentionShape ShapeOfPacked(const graph::TensorType& qkv, const graph::Attributes& attributes);
 
-// Why cuDNN does not carry it out, in words, a string literal; empty: it does.
+// Why cuDNN does not carry it out, in words, a string literal; empty: it does. Sizes and types come before forms of scores,
+// which our own kernels have for some sizes.
 std::string_view WhyNotCudnn(const AttentionShape& shape);
 
 // Whether our own kernels for Hopper can (attention/sm90a.h).
