@@ -33,23 +33,25 @@ struct AttentionDropping {
 };
 
 // Blocks are numbered by the head of all heads of all samples, sample·heads + head.
-constexpr std::array<std::uint32_t, 4> AttentionDrawBlock(PhiloxKey key, std::uint64_t iteration, std::uint64_t head,
-                                                          std::uint64_t query, std::uint64_t key_position) {
+constexpr std::array<std::uint32_t, 4> AttentionDrawBlock(PhiloxKey key, std::uint64_t iteration,
+                                                          std::uint64_t head, std::uint64_t query,
+                                                          std::uint64_t key_position) {
   const std::uint64_t c0 = key_position / 16 * 32 + query % 8 * 4 + key_position % 8 / 2;
   return Philox4x32<kAttentionDrawRounds>(key, (c0 & 0xFFFFFFFFU) | query / 16 << 32,
                                           (head & 0xFFFFFFFFU) | iteration << 32);
 }
 
-constexpr std::uint32_t AttentionDraw(PhiloxKey key, std::uint64_t iteration, std::uint64_t head, std::uint64_t query,
-                                      std::uint64_t key_position) {
-  const std::uint32_t word = AttentionDrawBlock(key, iteration, head, query,
-                                                key_position)[query / 8 % 2 * 2 + key_position / 8 % 2];
+constexpr std::uint32_t AttentionDraw(PhiloxKey key, std::uint64_t iteration, std::uint64_t head,
+                                      std::uint64_t query, std::uint64_t key_position) {
+  const std::uint32_t word =
+      AttentionDrawBlock(key, iteration, head, query, key_position)[query / 8 % 2 * 2 + key_position / 8 % 2];
   return key_position % 2 == 0 ? word & 0xFFFFU : word >> 16;
 }
 
 // Those of a query and keys [16·sixteen, 16·sixteen + 16), which are in four blocks.
-constexpr std::array<std::uint32_t, 16> AttentionDraws16(PhiloxKey key, std::uint64_t iteration, std::uint64_t head,
-                                                         std::uint64_t query, std::uint64_t sixteen) {
+constexpr std::array<std::uint32_t, 16> AttentionDraws16(PhiloxKey key, std::uint64_t iteration,
+                                                         std::uint64_t head, std::uint64_t query,
+                                                         std::uint64_t sixteen) {
   std::array<std::uint32_t, 16> draws{};
   for (std::uint64_t two = 0; two < 4; ++two) {
     const auto words = AttentionDrawBlock(key, iteration, head, query, 16 * sixteen + 2 * two);

@@ -79,7 +79,8 @@ double AttentionFlops(const plan::Instruction& instruction, bool masked, bool cp
   const double share = AttentionShare(head, last, backward, cpu);
   const bool drops = !cpu && instruction.attributes().Float("dropout", 0) > 0;
   const double longer = drops ? (backward ? kDropoutFactor.backward : kDropoutFactor.forward) : 1;
-  return longer * flops / (masked ? share * (backward ? kMaskedShare.backward : kMaskedShare.forward) : share);
+  return longer * flops /
+         (masked ? share * (backward ? kMaskedShare.backward : kMaskedShare.forward) : share);
 }
 
 const ExchangeRate& RateOf(const plan::Instruction& instruction) {

@@ -168,7 +168,7 @@ const std::vector<Code>& Codes() {
        "Heads of 64 or 128 elements; or model.dropout.attention = 0, or dropout = 0 in the step; "
        "dropout.hidden costs little."},
       {"W209", "reference-attention", "Attention runs in the reference kernels",
-       "cuDNN's attention takes 16-bit formats and heads of 64 to 256 elements in multiples of 8, with keys "
+       "GPU attention takes 16-bit formats and heads of 64 to 256 elements in multiples of 8, with keys "
        "and values of one width, or, from compute capability 9.0 on, keys of 192 and values of 128. All else "
        "runs in plain kernels that are there to be compared with, some hundred times slower: the message "
        "says "

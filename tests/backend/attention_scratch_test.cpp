@@ -166,7 +166,8 @@ TEST_CASE("the profile reserves what the chosen form of attention needs") {
     CHECK(CudaProfile(deterministic, kAmpere).scratch_bytes("attention_grad", inputs, {}, attributes) ==
           CudnnGradLayout(shape, deterministic).bytes);
     // On Hopper by our own kernels, whose bits always repeat: dq in fp32, two numbers a row and a counter a tile of 128.
-    const std::int64_t own = CudaProfile(deterministic).scratch_bytes("attention_grad", inputs, {}, attributes);
+    const std::int64_t own =
+        CudaProfile(deterministic).scratch_bytes("attention_grad", inputs, {}, attributes);
     CHECK(own == OwnGradLayoutOf(shape).bytes);
     CHECK(own >= 4 * 1024 * (64 * 4 + 8) + 4 * 8 * 4);
     CHECK(own <= 4 * (1024 + 128) * (64 * 4 + 8) + 4 * 9 * 4 + 1024);
@@ -204,14 +205,16 @@ TEST_CASE("attention goes to cuDNN, to our own kernels or to the reference kerne
   for (const std::string_view asked : {"cudnn", "reference"}) {
     AttentionShape of_test = ShapeOf({2, 512, 512, 4, 2, 128});
     of_test.kernel = asked;
-    CHECK(kernels(of_test, true) == (asked == "cudnn" ? AttentionKernels::kCudnn : AttentionKernels::kReference));
+    CHECK(kernels(of_test, true) ==
+          (asked == "cudnn" ? AttentionKernels::kCudnn : AttentionKernels::kReference));
   }
 }
 
 // Of sizes that cuDNN has: each form of score is the reference kernels', which need one number a query and head, but on
 // Hopper, where our own kernels have all of them but values of another width.
 TEST_CASE(
-    "attention with a soft cap, linear biases, sinks or values of another width than keys is slow where there "
+    "attention with a soft cap, linear biases, sinks or values of another width than keys is slow where "
+    "there "
     "are no kernels for it, and says why") {
   const plan::DeviceProfile profile = CudaProfile(/*deterministic=*/true, kAmpere);
   const plan::DeviceProfile hopper = CudaProfile();

@@ -84,15 +84,16 @@ TEST_CASE("draws are uniform, and those of neighbours are independent") {
       ++low.at(draw & 0xFFU);
       if (draw >= kBelow) continue;
       ++dropped;
-      for (std::size_t n = 0; n < neighbours.size(); ++n) both.at(n) += neighbours.at(n)(i, j) < kBelow ? 1 : 0;
+      for (std::size_t n = 0; n < neighbours.size(); ++n)
+        both.at(n) += neighbours.at(n)(i, j) < kBelow ? 1 : 0;
     }
   }
   CHECK(std::abs(dropped - kP * kCount) < 5 * std::sqrt(kCount * kP * (1 - kP)));
-  for (const double count : both)
-    CHECK(std::abs(count - kP * kP * kCount) < 5 * std::sqrt(kCount * kP * kP));
+  for (const double count : both) CHECK(std::abs(count - kP * kP * kCount) < 5 * std::sqrt(kCount * kP * kP));
   for (const auto& counts : {high, low}) {
     double chi2 = 0;
-    for (const double count : counts) chi2 += (count - kCount / 256) * (count - kCount / 256) / (kCount / 256);
+    for (const double count : counts)
+      chi2 += (count - kCount / 256) * (count - kCount / 256) / (kCount / 256);
     CHECK(std::abs(chi2 - 255) < 5 * std::sqrt(2.0 * 255));
   }
 }

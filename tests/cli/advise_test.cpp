@@ -181,10 +181,7 @@ const std::vector<Case>& Cases() {
        "evaluation.interval 500001 is never reached in 500000 iterations"},
       {"W403", small, {"checkpoint.keep=0"}, "500 checkpoints are kept, "},
       {"W404", small, {"evaluation.interval=1"}, "evaluation is predicted to take 7"},
-      {"W405",
-       "gpt2-large-dp2",
-       {"checkpoint.interval=3"},
-       "checkpoints of 8.65 GiB after every 0.9"},
+      {"W405", "gpt2-large-dp2", {"checkpoint.interval=3"}, "checkpoints of 8.65 GiB after every 0.9"},
   };
   return cases;
 }

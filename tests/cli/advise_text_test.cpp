@@ -151,9 +151,11 @@ const std::vector<TextCase>& TextCases() {
 TEST_CASE("warnings of a text: dropout and windows of attention, where the GPU has no kernels for them") {
   for (const TextCase& test :
        {TextCase{"W208", "mask = \"causal\"", "mask = \"causal\", dropout = 0.1",
-                 "dropout 0.1 of layers.0.attention.core keeps attention out of the GPU's fast kernels; the reference",
+                 "dropout 0.1 of layers.0.attention.core keeps attention out of the GPU's fast kernels; the "
+                 "reference",
                  "0.1"},
-        TextCase{"W210", "[0, 0]", "[0, 256]", "with a window of 256 of 1024 tokens an iteration takes 1.", "256"}}) {
+        TextCase{"W210", "[0, 0]", "[0, 256]", "with a window of 256 of 1024 tokens an iteration takes 1.",
+                 "256"}}) {
     CAPTURE(test.code);
     const std::string text = Replaced(GoodText(), test.from, test.to);
     CHECK(CheckText(text).empty());

@@ -96,9 +96,9 @@ TEST_CASE("plan: without the cluster's rates it says which are missing") {
 // cuDNN's attention that repeats its bits keeps the gradients of the scores, 2 bytes each; Hopper's own kernels do not.
 TEST_CASE("plan: precision.deterministic decides what cuDNN's gradient of attention reserves") {
   const auto transients = [](const std::string& device, const std::string& deterministic) {
-    const CommandResult result =
-        RunCommand(AddPlanCommand, {"plan", SourcePath("recipes/llama-1b-1gpu.toml"), "--json", "--set",
-                                    "precision.deterministic=" + deterministic, "--set", "cluster.device=" + device});
+    const CommandResult result = RunCommand(
+        AddPlanCommand, {"plan", SourcePath("recipes/llama-1b-1gpu.toml"), "--json", "--set",
+                         "precision.deterministic=" + deterministic, "--set", "cluster.device=" + device});
     const nlohmann::json json = nlohmann::json::parse(result.output, nullptr, false);
     REQUIRE(json.is_object());
     return json["stages"][0]["memory"]["transients"].get<std::int64_t>();

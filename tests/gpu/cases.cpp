@@ -517,8 +517,8 @@ void AddOwnAttention(const AttentionSizes& s, const OwnForm& form, GpuCases* cas
   const Shape k = {s.batch, s.sequence, s.kv_heads, s.head};
   const Input positions = Make({s.batch, queries}, Input::kPositions);
   const Input rows = Make({s.batch, queries, s.heads}, Input::kReal);
-  std::string label = fmt::format("own, {}, {} samples, {} heads of {}, {} kv heads, {} tokens, window {}", form.label,
-                                  s.batch, s.heads, s.head, s.kv_heads, s.sequence, s.window);
+  std::string label = fmt::format("own, {}, {} samples, {} heads of {}, {} kv heads, {} tokens, window {}",
+                                  form.label, s.batch, s.heads, s.head, s.kv_heads, s.sequence, s.window);
   for (const Interval& piece : s.positions) label += fmt::format(", {} from {}", piece.length, piece.start);
   const std::int64_t terms = s.sequence + s.head;
   std::vector<Input> forward = {{q}, {k}, {k}, positions};
@@ -543,10 +543,11 @@ void AddOwnAttention(const AttentionSizes& s, const OwnForm& form, GpuCases* cas
   const double more = form.softcap > 0 ? 4 * form.softcap * 0x1p-11 + 0x1p-10 : 0;
   const double kept = 1 / (1 - form.dropout);
   for (const bool is_backward : {false, true}) {
-    cases->push_back({.base = {is_backward ? &ops::kAttentionGrad : &ops::kAttention, label,
-                               is_backward ? backward : forward, attributes,
-                               is_backward ? terms * s.heads / s.kv_heads + (form.sinks ? s.batch * queries : 0) : terms,
-                               true}});
+    cases->push_back(
+        {.base = {is_backward ? &ops::kAttentionGrad : &ops::kAttention, label,
+                  is_backward ? backward : forward, attributes,
+                  is_backward ? terms * s.heads / s.kv_heads + (form.sinks ? s.batch * queries : 0) : terms,
+                  true}});
     cases->back().dtypes = s.dtypes;
     cases->back().adjust = [=](Tensors* inputs) {
       place(inputs);
@@ -567,12 +568,13 @@ GpuCases OwnAttentionCases() {
   GpuCases cases;
   const DimExtent zigzag = {{128, 128}, {768, 128}};
   for (const std::int64_t head : {std::int64_t{64}, std::int64_t{128}}) {
-    for (const OwnForm& form : std::initializer_list<OwnForm>{{.label = "plain"},
-                                                              {.label = "dropout", .dropout = 0.1},
-                                                              {.label = "soft cap", .softcap = 2},
-                                                              {.label = "linear biases", .alibi = true},
-                                                              {.label = "sinks", .sinks = true},
-                                                              {.label = "all", .softcap = 2, .dropout = 0.2, .alibi = true, .sinks = true}}) {
+    for (const OwnForm& form : std::initializer_list<OwnForm>{
+             {.label = "plain"},
+             {.label = "dropout", .dropout = 0.1},
+             {.label = "soft cap", .softcap = 2},
+             {.label = "linear biases", .alibi = true},
+             {.label = "sinks", .sinks = true},
+             {.label = "all", .softcap = 2, .dropout = 0.2, .alibi = true, .sinks = true}}) {
       const std::vector<DType> one = {DType::kBF16};
       AddOwnAttention({"", 2, 301, 4, 2, head, 0, kNarrow}, form, &cases);
       AddOwnAttention({"", 1, 1024, 4, 1, head, 0, one, zigzag}, form, &cases);
@@ -586,7 +588,8 @@ GpuCases OwnAttentionCases() {
   }
   // Keys for the form of three warpgroups.
   AddOwnAttention({"", 1, 4200, 1, 1, 64, 0, {DType::kBF16}}, {.label = "long"}, &cases);
-  AddOwnAttention({"", 1, 4200, 1, 1, 64, 0, {DType::kF16}}, {.label = "long, linear biases", .alibi = true}, &cases);
+  AddOwnAttention({"", 1, 4200, 1, 1, 64, 0, {DType::kF16}}, {.label = "long, linear biases", .alibi = true},
+                  &cases);
   return cases;
 }
 

@@ -94,7 +94,8 @@ TEST_CASE("attention") {
           const bool kept = p == 0 || AttentionDrawOf(test.attributes.String("stream"),
                                                       (kFirstSample + b) * q[2] + h, i, j) >= below;
           if (!kept) continue;
-          expected += weights[static_cast<size_t>(j)] / sum / (1 - below / 65536) * in[2].Get(key(j) * value_head + e);
+          expected += weights[static_cast<size_t>(j)] / sum / (1 - below / 65536) *
+                      in[2].Get(key(j) * value_head + e);
         }
         worst = std::max(worst, std::fabs(expected - out[0].Get(row * value_head + e)));
       }

@@ -445,7 +445,9 @@ TEST_CASE("predict: FLOPs of the model are the plan's without recomputation, and
   }
 }
 
-TEST_CASE("predict: a window takes pairs out of the model's FLOPs, and Hopper's kernels compute those within it alone") {
+TEST_CASE(
+    "predict: a window takes pairs out of the model's FLOPs, and Hopper's kernels compute those within it "
+    "alone") {
   const auto predicted = [](const std::vector<std::string>& sets) {
     const recipe::Recipe recipe = RecipeOf("llama-1b-1gpu", sets);
     return Predict(CudaPlan(recipe), recipe.cluster);
@@ -504,7 +506,8 @@ TEST_CASE("predict: what rests on slow kernels says so, and what fast ones would
   CHECK(slow.slow[0].seconds - slow.slow[0].fast_s ==
         doctest::Approx(slow.iteration_s - slow.fast_iteration_s).epsilon(0.01));
   const std::string text = PredictionText(plan, drops.cluster, slow);
-  CHECK(text.find("slow: attention of heads of less than 64 elements runs in reference kernels: ") != std::string::npos);
+  CHECK(text.find("slow: attention of heads of less than 64 elements runs in reference kernels: ") !=
+        std::string::npos);
   CHECK(PredictionText(plan, plain.cluster, fast).find("slow:") == std::string::npos);
   const nlohmann::json json = PredictionToJson(slow);
   CHECK(json.at("slow_kernels").at(0).at("what") == "attention of heads of less than 64 elements");

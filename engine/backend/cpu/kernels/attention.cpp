@@ -100,7 +100,8 @@ struct Problem {
     const AttentionDropping dropping = AttentionDropping::Of(dropout);
     const T scale = static_cast<T>(dropping.scale);
     for (std::int64_t sixteen = first / 16; 16 * sixteen < first + count; ++sixteen) {
-      const auto draws = AttentionDraws16(key, context->iteration, head, query, static_cast<std::uint64_t>(sixteen));
+      const auto draws =
+          AttentionDraws16(key, context->iteration, head, query, static_cast<std::uint64_t>(sixteen));
       const std::int64_t last = std::min(first + count, 16 * sixteen + 16);
       for (std::int64_t j = std::max(first, 16 * sixteen); j < last; ++j) {
         const bool kept = draws[static_cast<std::size_t>(j % 16)] >= dropping.below;

@@ -12,8 +12,8 @@ namespace engine::backend::cuda::attention_sm90a {
 
 struct BackwardParams {
   Common common;
-  int blocks;   // of keys
-  int pairs;    // 1: an item is a pair of blocks of unlike lengths, which take turns as RankOf says
+  int blocks;  // of keys
+  int pairs;   // 1: an item is a pair of blocks of unlike lengths, which take turns as RankOf says
   int items, section;
   const float* lse2;  // this and those behind it: Sm90aAttention
   const float* delta;
@@ -59,14 +59,22 @@ struct BackwardMemory {
   __device__ explicit BackwardMemory(const char* raw) : base(hopper::SharedAddress(raw)) {}
   __device__ std::uint32_t k() const { return base; }
   __device__ std::uint32_t v() const { return base + Form::kKBytes; }
-  __device__ std::uint32_t q(std::uint32_t stage) const { return base + 2 * Form::kKBytes + stage * Form::kQBytes; }
+  __device__ std::uint32_t q(std::uint32_t stage) const {
+    return base + 2 * Form::kKBytes + stage * Form::kQBytes;
+  }
   __device__ std::uint32_t d_o(std::uint32_t stage) const { return q(Form::kStages) + stage * Form::kQBytes; }
-  __device__ std::uint32_t ds(std::uint32_t which) const { return d_o(Form::kStages) + which * Form::kSBytes; }
+  __device__ std::uint32_t ds(std::uint32_t which) const {
+    return d_o(Form::kStages) + which * Form::kSBytes;
+  }
   __device__ std::uint32_t dq(std::uint32_t buffer) const { return ds(2) + buffer * Form::kDQBytes; }
   __device__ std::uint32_t lse(std::uint32_t stage) const { return dq(2) + stage * Form::kRowsBytes; }
-  __device__ std::uint32_t delta(std::uint32_t stage) const { return lse(Form::kStages) + stage * Form::kRowsBytes; }
+  __device__ std::uint32_t delta(std::uint32_t stage) const {
+    return lse(Form::kStages) + stage * Form::kRowsBytes;
+  }
   __device__ std::uint32_t block_note() const { return delta(Form::kStages); }
-  __device__ std::uint32_t tile_note(std::uint32_t stage) const { return block_note() + (1 + stage) * Form::kNoteBytes; }
+  __device__ std::uint32_t tile_note(std::uint32_t stage) const {
+    return block_note() + (1 + stage) * Form::kNoteBytes;
+  }
   __device__ std::uint32_t barrier(int i) const { return tile_note(Form::kStages) + i * 8; }
   __device__ std::uint32_t kv_full() const { return barrier(0); }
   __device__ std::uint32_t kv_empty() const { return barrier(1); }
@@ -125,7 +133,8 @@ __device__ __forceinline__ Walk WalkOf(const BackwardParams& p, const BackwardIt
   walk.first = c.tiles;
   for (int r = c.runs - 1; r >= 0; --r) {
     const Run& run = c.run[r];
-    if (run.position + run.count > key) walk.first = run.first_tile + max(0, key - run.position) / Form::kQueries;
+    if (run.position + run.count > key)
+      walk.first = run.first_tile + max(0, key - run.position) / Form::kQueries;
   }
   if (c.window > 0) {
     const int end = key + Form::kKeys - 1 + c.window - 1;
@@ -144,7 +153,8 @@ __device__ __forceinline__ int FloorDiv(int a, int b) { return a >= 0 ? a / b : 
 
 // How many blocks add to a tile before this one.
 template <typename Form>
-__device__ __forceinline__ int RankOf(const BackwardParams& p, const BackwardItem& item, const Walk& walk, int g, int tile) {
+__device__ __forceinline__ int RankOf(const BackwardParams& p, const BackwardItem& item, const Walk& walk,
+                                      int g, int tile) {
   const Common& c = p.common;
   if (!p.pairs) {
     int last = p.blocks - 1;
@@ -180,7 +190,8 @@ __device__ __forceinline__ int RankOf(const BackwardParams& p, const BackwardIte
 }
 
 template <typename Form>
-__device__ __forceinline__ std::int64_t RowTile(const BackwardParams& p, const BackwardItem& item, int g, int tile) {
+__device__ __forceinline__ std::int64_t RowTile(const BackwardParams& p, const BackwardItem& item, int g,
+                                                int tile) {
   const Common& c = p.common;
   return (static_cast<std::int64_t>(item.sample) * c.heads + item.kv * c.group + g) * c.tiles + tile;
 }
@@ -201,8 +212,8 @@ template <typename Note>
 __device__ __forceinline__ void PutNote(std::uint32_t shared, const Note& note) {
   static_assert(sizeof(Note) == sizeof(uint4));
   const uint4& words = reinterpret_cast<const uint4&>(note);
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(words.x), "r"(words.y), "r"(words.z),
-               "r"(words.w)
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(words.x), "r"(words.y),
+               "r"(words.z), "r"(words.w)
                : "memory");
 }
 template <typename Note>
@@ -259,8 +270,8 @@ __device__ __forceinline__ void ReadBackward(const CUtensorMap& q, const CUtenso
           hopper::ArriveExpecting(memory.do_full(ring.stage), Form::kQBytes + Form::kRowsBytes);
 #pragma unroll
           for (int e = 0; e < Form::kE; e += kRowElements) {
-            LoadHead(d_o, {e, t.row, g, item.kv, item.sample}, memory.d_o(ring.stage) + e * 2 * Form::kQueries,
-                     memory.do_full(ring.stage));
+            LoadHead(d_o, {e, t.row, g, item.kv, item.sample},
+                     memory.d_o(ring.stage) + e * 2 * Form::kQueries, memory.do_full(ring.stage));
           }
           LoadBytes(p.delta + rows, memory.delta(ring.stage), Form::kRowsBytes, memory.do_full(ring.stage));
           ring.Next();
@@ -284,7 +295,8 @@ __device__ __forceinline__ void EndTurn(int* turn) {
 
 // A warp takes what the workers give to dq in a buffer, of every other step, to where it is summed.
 template <typename Form>
-__device__ __forceinline__ void WriteSums(const BackwardParams& p, const BackwardMemory<Form>& memory, int buffer) {
+__device__ __forceinline__ void WriteSums(const BackwardParams& p, const BackwardMemory<Form>& memory,
+                                          int buffer) {
   constexpr int kBytes = Form::kDQBytes / Form::kWorkers;
   const Common& c = p.common;
   const bool first_lane = threadIdx.x % kWarp == 0;
@@ -343,7 +355,8 @@ struct BackwardState {
 
 // d[64 of a, queries] = a[64, E] · b[queries, E]ᵀ
 template <typename Form>
-__device__ __forceinline__ void IssueScoresOf(std::uint32_t a, std::uint32_t b, float (&d)[Form::kQueries / 2]) {
+__device__ __forceinline__ void IssueScoresOf(std::uint32_t a, std::uint32_t b,
+                                              float (&d)[Form::kQueries / 2]) {
 #pragma unroll
   for (int step = 0; step < Form::kE / 16; ++step) {
     const std::uint64_t of_a = hopper::MatrixAt(a + step / 4 * Form::kKeys * kRowBytes, 0);
@@ -356,8 +369,8 @@ __device__ __forceinline__ void IssueScoresOf(std::uint32_t a, std::uint32_t b, 
 
 // d[64 keys, E] += packed[64 keys, queries] · b[queries, E]
 template <typename Form>
-__device__ __forceinline__ void IssueKeySums(const std::uint32_t (&packed)[Form::kQueries / 4], std::uint32_t b,
-                                             float (&d)[Form::kE / 2]) {
+__device__ __forceinline__ void IssueKeySums(const std::uint32_t (&packed)[Form::kQueries / 4],
+                                             std::uint32_t b, float (&d)[Form::kE / 2]) {
   const std::uint64_t of_b = hopper::MatrixAt(b, Form::kQueries * kRowBytes);
 #pragma unroll
   for (int step = 0; step < Form::kQueries / 16; ++step) {
@@ -370,15 +383,15 @@ __device__ __forceinline__ void IssueKeySums(const std::uint32_t (&packed)[Form:
 
 // d[64, 64] = ds[keys, queries]ᵀ · k[keys, E], of this warpgroup's queries or elements.
 template <typename Form>
-__device__ __forceinline__ void IssueQuerySums(const BackwardMemory<Form>& memory, int worker, std::uint32_t which,
-                                               float (&d)[32]) {
+__device__ __forceinline__ void IssueQuerySums(const BackwardMemory<Form>& memory, int worker,
+                                               std::uint32_t which, float (&d)[32]) {
   const std::uint32_t own = worker * Form::kKeys * kRowBytes;
   const std::uint64_t a = hopper::MatrixAt(memory.ds(which) + (Form::kSplitsQueries ? own : 0), 0);
   const std::uint64_t b = hopper::MatrixAt(memory.k() + (Form::kSplitsQueries ? 0 : own), 0);
 #pragma unroll
   for (int step = 0; step < Form::kKeys / 16; ++step) {
-    hopper::Product<typename Form::T, 64>::template Add<true, true>(a + hopper::StepOf16<true>(step),
-                                                                    b + hopper::StepOf16<true>(step), d, step > 0);
+    hopper::Product<typename Form::T, 64>::template Add<true, true>(
+        a + hopper::StepOf16<true>(step), b + hopper::StepOf16<true>(step), d, step > 0);
   }
   hopper::EndProducts();
 }
@@ -444,8 +457,10 @@ __device__ __forceinline__ void Probabilities(const Common& c, int key, const Ti
         } else if constexpr (Form::kSlopes) {
           score *= c.scale_log2;
         }
-        if constexpr (Form::kSlopes) score = fmaf(-t.slope, distance + static_cast<float>(8 * i + e - 8 * half), score);
-        score = Form::kCapped || Form::kSlopes ? Exp2(score - of_row) : Exp2(fmaf(score, c.scale_log2, -of_row));
+        if constexpr (Form::kSlopes)
+          score = fmaf(-t.slope, distance + static_cast<float>(8 * i + e - 8 * half), score);
+        score =
+            Form::kCapped || Form::kSlopes ? Exp2(score - of_row) : Exp2(fmaf(score, c.scale_log2, -of_row));
       }
       if constexpr (Form::kCapped) bend[2 * i + half] = PairFromFloat(T(), derivative[0], derivative[1]);
     }
@@ -468,8 +483,8 @@ __device__ __forceinline__ void Probabilities(const Common& c, int key, const Ti
 #pragma unroll
     for (int step = 0; step < Form::kQueries / 16; ++step) {
       bool dropped[8];
-      DrawTransposed(c, static_cast<std::uint32_t>(key) / 16, static_cast<std::uint32_t>(t.position) / 16 + step,
-                     t.head, t.epoch, dropped);
+      DrawTransposed(c, static_cast<std::uint32_t>(key) / 16,
+                     static_cast<std::uint32_t>(t.position) / 16 + step, t.head, t.epoch, dropped);
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         if (dropped[i]) s.scores[8 * step + i] = -s.scores[8 * step + i];
@@ -480,11 +495,11 @@ __device__ __forceinline__ void Probabilities(const Common& c, int key, const Ti
 
 // d(scores) of d(probabilities), in pairs and in shared memory, and the probabilities that multiply values, in pairs.
 template <typename Form>
-__device__ __forceinline__ void ScoreGradients(const Common& c, std::uint32_t delta,
-                                               const std::uint32_t (&bend)[BackwardState<Form>::kBends],
-                                               std::uint32_t ds, int row, const BackwardState<Form>& s,
-                                               std::uint32_t (&probabilities)[BackwardState<Form>::kScores / 2],
-                                               std::uint32_t (&d_scores)[BackwardState<Form>::kScores / 2]) {
+__device__ __forceinline__ void ScoreGradients(
+    const Common& c, std::uint32_t delta, const std::uint32_t (&bend)[BackwardState<Form>::kBends],
+    std::uint32_t ds, int row, const BackwardState<Form>& s,
+    std::uint32_t (&probabilities)[BackwardState<Form>::kScores / 2],
+    std::uint32_t (&d_scores)[BackwardState<Form>::kScores / 2]) {
   using T = typename Form::T;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
@@ -516,8 +531,8 @@ __device__ __forceinline__ void ScoreGradients(const Common& c, std::uint32_t de
       pairs[i] = d_scores[at] = PairFromFloat(T(), d.x, d.y);
     }
     const int byte = step % 4 * 32 + lane / 16 * 16;
-    hopper::StoreFourMatrices(ds + step / 4 * Form::kKeys * kRowBytes + row * kRowBytes + (byte ^ (row & 7) << 4),
-                              pairs);
+    hopper::StoreFourMatrices(
+        ds + step / 4 * Form::kKeys * kRowBytes + row * kRowBytes + (byte ^ (row & 7) << 4), pairs);
   }
 }
 
@@ -573,13 +588,14 @@ struct BackwardWorker {
     hopper::BeginProducts();
     IssueScoresOf<Form>(v(), memory.d_o(ring->stage), s.d_scores);
     std::uint32_t bend[BackwardState<Form>::kBends];
-    Probabilities<Form>(c, key, GetNote<TileNote>(memory.tile_note(ring->stage)), memory.lse(ring->stage), s, bend);
+    Probabilities<Form>(c, key, GetNote<TileNote>(memory.tile_note(ring->stage)), memory.lse(ring->stage), s,
+                        bend);
     hopper::WaitForProducts<0>();
     hopper::PinAll(s.d_scores);
     std::uint32_t probabilities[BackwardState<Form>::kScores / 2];
     std::uint32_t d_scores[BackwardState<Form>::kScores / 2];
-    ScoreGradients<Form>(c, memory.delta(ring->stage), bend, memory.ds(ring->stage), worker * 64 + warp * 16 + lane % 16,
-                         s, probabilities, d_scores);
+    ScoreGradients<Form>(c, memory.delta(ring->stage), bend, memory.ds(ring->stage),
+                         worker * 64 + warp * 16 + lane % 16, s, probabilities, d_scores);
     hopper::ShowToCopies();
     hopper::PinAll(probabilities);
     hopper::PinAll(d_scores);
@@ -622,7 +638,8 @@ struct BackwardWorker {
     const int first = note.block * Form::kKeys + worker * 64;
     using T = typename Form::T;
     const auto of = [&](const AttentionView& view) {
-      return static_cast<T*>(view.data) + note.sample * view.sample + note.kv * view.kv_head + first * view.token;
+      return static_cast<T*>(view.data) + note.sample * view.sample + note.kv * view.kv_head +
+             first * view.token;
     };
     StoreRows(s.dk, p.scale, of(p.dk), p.dk.token, p.common.keys - first);
     StoreRows(s.dv, Form::kDropout ? p.common.keep_scale : 1.0F, of(p.dv), p.dv.token, p.common.keys - first);

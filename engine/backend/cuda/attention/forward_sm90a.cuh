@@ -16,7 +16,8 @@ struct ForwardParams {
   AttentionView o;
 };
 
-template <typename Element, int kHeadElements, int kGroups, int kKeyBlock, bool kIsCapped, bool kHasSlopes, bool kDrops>
+template <typename Element, int kHeadElements, int kGroups, int kKeyBlock, bool kIsCapped, bool kHasSlopes,
+          bool kDrops>
 struct ForwardForm {
   using T = Element;
   static constexpr int kE = kHeadElements;
@@ -44,10 +45,11 @@ struct ForwardForm {
 template <typename Form>
 struct ForwardMemory {
   std::uint32_t base;
-  __device__ explicit ForwardMemory(const char* raw)
-      : base(hopper::SharedAddress(raw)) {}
+  __device__ explicit ForwardMemory(const char* raw) : base(hopper::SharedAddress(raw)) {}
   __device__ std::uint32_t q() const { return base; }
-  __device__ std::uint32_t k(std::uint32_t stage) const { return base + Form::kQBytes + stage * Form::kKBytes; }
+  __device__ std::uint32_t k(std::uint32_t stage) const {
+    return base + Form::kQBytes + stage * Form::kKBytes;
+  }
   __device__ std::uint32_t v(std::uint32_t stage) const { return k(Form::kStages) + stage * Form::kVBytes; }
   __device__ std::uint32_t o() const { return v(Form::kStages); }
   __device__ std::uint32_t barrier(int i) const { return o() + Form::kOBytes + i * 8; }
@@ -142,7 +144,8 @@ struct ForwardState {
 };
 
 template <typename Form>
-__device__ __forceinline__ void IssueScores(std::uint32_t q, std::uint32_t k, float (&scores)[Form::kKeys / 2]) {
+__device__ __forceinline__ void IssueScores(std::uint32_t q, std::uint32_t k,
+                                            float (&scores)[Form::kKeys / 2]) {
 #pragma unroll
   for (int step = 0; step < Form::kE / 16; ++step) {
     const std::uint32_t part = step / 4;
@@ -155,8 +158,8 @@ __device__ __forceinline__ void IssueScores(std::uint32_t q, std::uint32_t k, fl
 }
 
 template <typename Form>
-__device__ __forceinline__ void IssueValues(const std::uint32_t (&probabilities)[Form::kKeys / 4], std::uint32_t v,
-                                            float (&o)[Form::kU / 2], bool add) {
+__device__ __forceinline__ void IssueValues(const std::uint32_t (&probabilities)[Form::kKeys / 4],
+                                            std::uint32_t v, float (&o)[Form::kU / 2], bool add) {
   const std::uint64_t b = hopper::MatrixAt(v, Form::kKeys * kRowBytes);
 #pragma unroll
   for (int step = 0; step < Form::kKeys / 16; ++step) {
@@ -237,8 +240,8 @@ __device__ __forceinline__ void Softmax(const Common& c, ForwardState<Form>& s, 
 }
 
 template <typename Form>
-__device__ __forceinline__ void Drop(const Common& c, int position, int block, std::uint32_t head, std::uint32_t epoch,
-                                     float (&scores)[Form::kKeys / 2]) {
+__device__ __forceinline__ void Drop(const Common& c, int position, int block, std::uint32_t head,
+                                     std::uint32_t epoch, float (&scores)[Form::kKeys / 2]) {
   const std::uint32_t lane = threadIdx.x % kWarp;
 #pragma unroll
   for (int step = 0; step < Form::kKeys / 16; ++step) {
@@ -263,8 +266,9 @@ __device__ __forceinline__ void Pack(const float (&scores)[Form::kKeys / 2],
 }
 
 template <typename Form>
-__device__ __forceinline__ void FinishTile(const CUtensorMap& o_map, const ForwardParams& p, const ForwardItem& item,
-                                           const ForwardMemory<Form>& memory, ForwardState<Form>& s) {
+__device__ __forceinline__ void FinishTile(const CUtensorMap& o_map, const ForwardParams& p,
+                                           const ForwardItem& item, const ForwardMemory<Form>& memory,
+                                           ForwardState<Form>& s) {
   const Common& c = p.common;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) % kWarpgroup / kWarp;
@@ -288,8 +292,8 @@ __device__ __forceinline__ void FinishTile(const CUtensorMap& o_map, const Forwa
     }
     inverse[half] = sum > 0 ? shrink * c.keep_scale / sum : 0.0F;
     if (lane % 4 == 0 && row + half * 8 < item.tile.rows) {
-      p.lse.data[item.sample * p.lse.sample + (item.tile.row + row + half * 8) * p.lse.token + item.head * p.lse.head] =
-          sum > 0 ? (top + __log2f(sum)) * (1.0F / kLog2E) : -INFINITY;
+      p.lse.data[item.sample * p.lse.sample + (item.tile.row + row + half * 8) * p.lse.token +
+                 item.head * p.lse.head] = sum > 0 ? (top + __log2f(sum)) * (1.0F / kLog2E) : -INFINITY;
     }
   }
 #pragma unroll
@@ -308,9 +312,9 @@ __device__ __forceinline__ void FinishTile(const CUtensorMap& o_map, const Forwa
         pairs[i] = PairFromFloat(typename Form::T(), s.o[8 * sixteen + 2 * i], s.o[8 * sixteen + 2 * i + 1]);
       const int at = worker * 64 + warp * 16 + lane % 16;
       const int byte = sixteen % 4 * 32 + lane / 16 * 16;
-      hopper::StoreFourMatrices(memory.o() + sixteen / 4 * Form::kQueries * kRowBytes + at * kRowBytes +
-                                    (byte ^ (at & 7) << 4),
-                                pairs);
+      hopper::StoreFourMatrices(
+          memory.o() + sixteen / 4 * Form::kQueries * kRowBytes + at * kRowBytes + (byte ^ (at & 7) << 4),
+          pairs);
     }
     hopper::ShowToCopies();
     hopper::MeetWarpgroup(4 + worker);

@@ -27,7 +27,8 @@ cudaError_t ChooseOptions(const Run& run, bool flag, Flags... flags) {
   if constexpr (sizeof...(Flags) == 0) {
     return flag ? run.template Launch<kOptions..., true>() : run.template Launch<kOptions..., false>();
   } else {
-    return flag ? ChooseOptions<kOptions..., true>(run, flags...) : ChooseOptions<kOptions..., false>(run, flags...);
+    return flag ? ChooseOptions<kOptions..., true>(run, flags...)
+                : ChooseOptions<kOptions..., false>(run, flags...);
   }
 }
 template <typename Run>
@@ -52,7 +53,8 @@ struct RunForward {
     // queries has more that is masked. Draws of three would not fit their registers.
     if constexpr (kE == 64 && !kDropout) {
       constexpr std::int64_t kLong = 4096;
-      if (a.problem.keys >= kLong) return LaunchForm<ForwardForm<T, kE, 3, 128, kCapped, kSlopes, kDropout>>();
+      if (a.problem.keys >= kLong)
+        return LaunchForm<ForwardForm<T, kE, 3, 128, kCapped, kSlopes, kDropout>>();
     }
     return LaunchForm<ForwardForm<T, kE, 2, 128, kCapped, kSlopes, kDropout>>();
   }

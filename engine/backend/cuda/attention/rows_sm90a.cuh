@@ -7,7 +7,8 @@ namespace engine::backend::cuda::attention_sm90a {
 
 // 64 rows of a warpgroup. Lanes of four trade what they have of four times eight columns, so that each writes 16 bytes.
 template <typename T, int kSums>
-__device__ __forceinline__ void StoreRows(const float (&d)[kSums], float scale, T* out, std::int64_t token, int rows) {
+__device__ __forceinline__ void StoreRows(const float (&d)[kSums], float scale, T* out, std::int64_t token,
+                                          int rows) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) % kWarpgroup / kWarp;
   const int at = lane % 4;
@@ -42,7 +43,8 @@ __device__ __forceinline__ void StoreRows(const float (&d)[kSums], float scale, 
         pairs[2] = low, pairs[3] = high;
       }
       if (row < rows)
-        *reinterpret_cast<uint4*>(out + row * token + four * 32 + at * 8) = {pairs[0], pairs[1], pairs[2], pairs[3]};
+        *reinterpret_cast<uint4*>(out + row * token + four * 32 + at * 8) = {pairs[0], pairs[1], pairs[2],
+                                                                             pairs[3]};
     }
   }
 }
@@ -76,8 +78,8 @@ __global__ void RowSumsKernel(const __grid_constant__ RowSumsParams p) {
   float sum = 0;
   if (valid) {
     const auto load = [&](const AttentionView& view, float(&x)[8]) {
-      const T* from = static_cast<const T*>(view.data) + sample * view.sample + at * view.token + kv * view.kv_head +
-                      (head - kv * c.group) * view.head + lane * 8;
+      const T* from = static_cast<const T*>(view.data) + sample * view.sample + at * view.token +
+                      kv * view.kv_head + (head - kv * c.group) * view.head + lane * 8;
       Unpack8(*reinterpret_cast<const Pack8<T>*>(from), x);
     };
     float o[8];
@@ -119,8 +121,9 @@ __global__ void __launch_bounds__(2 * kWarpgroup) RoundSumsKernel(const __grid_c
   const QueryTile t = TileOf<kTile>(c, tile);
   const int worker = static_cast<int>(threadIdx.x) / kWarpgroup;
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-  const float4* from = reinterpret_cast<const float4*>(p.sums + static_cast<std::int64_t>(blockIdx.x) * kTile * kE) +
-                       worker * 8 * kWarpgroup + thread;
+  const float4* from =
+      reinterpret_cast<const float4*>(p.sums + static_cast<std::int64_t>(blockIdx.x) * kTile * kE) +
+      worker * 8 * kWarpgroup + thread;
   float d[32];
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
@@ -129,8 +132,8 @@ __global__ void __launch_bounds__(2 * kWarpgroup) RoundSumsKernel(const __grid_c
   }
   const int row = kTile == 128 ? worker * 64 : 0;
   const int element = kTile == 128 ? 0 : worker * 64;
-  T* out = static_cast<T*>(p.dq.data) + sample * p.dq.sample + kv * p.dq.kv_head + (head - kv * c.group) * p.dq.head +
-           (t.row + row) * p.dq.token + element;
+  T* out = static_cast<T*>(p.dq.data) + sample * p.dq.sample + kv * p.dq.kv_head +
+           (head - kv * c.group) * p.dq.head + (t.row + row) * p.dq.token + element;
   StoreRows(d, p.scale, out, p.dq.token, t.rows - row);
 }
 

@@ -25,13 +25,15 @@ struct MapSizes {
 CUtensorMap MapOf(const AttentionProblem& p, const AttentionView& view, const MapSizes& sizes) {
   constexpr std::int64_t kBytes = 2;
   const auto size = [](std::int64_t n) { return static_cast<cuuint64_t>(n); };
-  const cuuint64_t dims[5] = {size(p.head), size(sizes.tokens), size(sizes.heads), size(sizes.kv_heads), size(p.batch)};
-  const cuuint64_t strides[4] = {size(view.token * kBytes), size(view.head * kBytes), size(view.kv_head * kBytes),
-                                 size(view.sample * kBytes)};
+  const cuuint64_t dims[5] = {size(p.head), size(sizes.tokens), size(sizes.heads), size(sizes.kv_heads),
+                              size(p.batch)};
+  const cuuint64_t strides[4] = {size(view.token * kBytes), size(view.head * kBytes),
+                                 size(view.kv_head * kBytes), size(view.sample * kBytes)};
   const cuuint32_t box[5] = {kRowElements, static_cast<cuuint32_t>(sizes.rows), 1, 1, 1};
   const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
   CUtensorMap map{};
-  EncodeOf()(&map, p.dtype == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 5,
+  EncodeOf()(&map,
+             p.dtype == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 5,
              view.data, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return map;

@@ -18,8 +18,8 @@ namespace engine::backend::cuda::attention_sm90a {
 
 inline constexpr int kWarpgroup = 128;
 inline constexpr int kWarpsOfGroup = 4;
-inline constexpr int kRowBytes = 128;     // of a box
-inline constexpr int kRowElements = 64;   // of 16 bits
+inline constexpr int kRowBytes = 128;    // of a box
+inline constexpr int kRowElements = 64;  // of 16 bits
 inline constexpr int kBoxAlignment = 1024;
 inline constexpr float kLog2E = 1.4426950408889634F;
 
@@ -33,9 +33,9 @@ struct Common {
   int runs, tiles;  // tiles of queries, of all runs
   Run run[kMaxQueryRuns];
   int causal, window;
-  float scale_log2;  // scale · log2(e)
-  float softcap;     // 0: none
-  float bent_scale;  // scale / softcap
+  float scale_log2;               // scale · log2(e)
+  float softcap;                  // 0: none
+  float bent_scale;               // scale / softcap
   std::uint32_t drop_below_high;  // drop_below · 2¹⁶
   float keep_scale;
   std::uint32_t key_low, key_high;
@@ -82,30 +82,37 @@ struct HeadPlace {
 __device__ __forceinline__ void LoadHead(const CUtensorMap& tensor, const HeadPlace& at, std::uint32_t shared,
                                          std::uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], "
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, "
+      "%6, %7}], "
       "[%2];" ::"r"(shared),
-      "l"(&tensor), "r"(barrier), "r"(at.element), "r"(at.token), "r"(at.head), "r"(at.kv_head), "r"(at.sample)
+      "l"(&tensor), "r"(barrier), "r"(at.element), "r"(at.token), "r"(at.head), "r"(at.kv_head),
+      "r"(at.sample)
       : "memory");
 }
-__device__ __forceinline__ void StoreHead(const CUtensorMap& tensor, const HeadPlace& at, std::uint32_t shared) {
+__device__ __forceinline__ void StoreHead(const CUtensorMap& tensor, const HeadPlace& at,
+                                          std::uint32_t shared) {
   asm volatile(
-      "cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&tensor),
+      "cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(
+          &tensor),
       "r"(shared), "r"(at.element), "r"(at.token), "r"(at.head), "r"(at.kv_head), "r"(at.sample)
       : "memory");
 }
 __device__ __forceinline__ void CommitStores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-__device__ __forceinline__ void LoadBytes(const void* from, std::uint32_t shared, int bytes, std::uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
-               "l"(from), "r"(bytes), "r"(barrier)
-               : "memory");
+__device__ __forceinline__ void LoadBytes(const void* from, std::uint32_t shared, int bytes,
+                                          std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
 }
 __device__ __forceinline__ void StoreBytes(void* to, std::uint32_t shared, int bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared), "r"(bytes)
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared),
+               "r"(bytes)
                : "memory");
 }
 __device__ __forceinline__ void AddFloats(void* to, std::uint32_t shared, int bytes) {
-  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(shared),
-               "r"(bytes)
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
+               "r"(shared), "r"(bytes)
                : "memory");
 }
 

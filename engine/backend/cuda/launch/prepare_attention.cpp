@@ -318,10 +318,12 @@ absl::StatusOr<Forms> SetForms(const LaunchArgs& args, const AttentionShape& s, 
   if (s.dropout > 0) forms.stream = args.instruction->attributes().String("stream");
   if (s.dropout > 0 || s.alibi || s.sinks) RETURN_IF_ERROR(PlaceHeads(args.inputs[0], s, problem));
   if (!s.sinks) return forms;
-  RETURN_IF_ERROR(SetSinks(args.inputs[SinksInput(backward)], backward ? &args.outputs[3] : nullptr, problem));
+  RETURN_IF_ERROR(
+      SetSinks(args.inputs[SinksInput(backward)], backward ? &args.outputs[3] : nullptr, problem));
   if (backward && (args.accumulate >> 3U & 1U) == 0) {
     const TensorView& d_sinks = args.outputs[3];
-    forms.cleared = {d_sinks.as<std::byte>(), static_cast<std::size_t>(d_sinks.shape[0] * SizeOf(d_sinks.dtype))};
+    forms.cleared = {d_sinks.as<std::byte>(),
+                     static_cast<std::size_t>(d_sinks.shape[0] * SizeOf(d_sinks.dtype))};
   }
   return forms;
 }
@@ -370,7 +372,8 @@ absl::Status SetRuns(const LaunchArgs& args, const AttentionShape& s, Sm90aAtten
   ASSIGN_OR_RETURN(const std::vector<QueryChunk> chunks,
                    QueryChunks(s, PositionsOf(args.inputs[0], s), s.queries));
   if (chunks.size() > kMaxQueryRuns)
-    return Unimplemented("attention of queries in {} pieces of the sequence; {} are the most", chunks.size(), kMaxQueryRuns);
+    return Unimplemented("attention of queries in {} pieces of the sequence; {} are the most", chunks.size(),
+                         kMaxQueryRuns);
   attention->runs = static_cast<int>(chunks.size());
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     const QueryChunk& chunk = chunks[i];

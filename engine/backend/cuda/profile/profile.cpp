@@ -143,7 +143,7 @@ PeerAccess AccessOf(int count, const std::function<bool(int from, int to)>& reac
 plan::DeviceProfile CudaProfile(bool deterministic, const CudaChip& chip) {
   const CudaTarget target = {deterministic, chip};
   const auto scratch_bytes = [target](std::string_view kernel, Types inputs, Types outputs,
-                                             const graph::Attributes& attributes) {
+                                      const graph::Attributes& attributes) {
     return ScratchBytes(kernel, inputs, outputs, attributes, target);
   };
   // Measured on an H200, forward and backward: GPT-2 large 3.2, Llama 1B with 4096 tokens 2.4.
@@ -157,8 +157,7 @@ plan::DeviceProfile CudaProfile(bool deterministic, const CudaChip& chip) {
           .adds_part = PartOf,
           .lacks = Lacks,
           .slow =
-              [target](std::string_view kernel, Types inputs,
-                                      const graph::Attributes& attributes) {
+              [target](std::string_view kernel, Types inputs, const graph::Attributes& attributes) {
                 return SlowAttention(kernel, inputs, attributes, target);
               },
           .attention_slowdown = kAttentionSlowdown};

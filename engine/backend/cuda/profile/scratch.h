@@ -13,7 +13,7 @@ using Types = graph::TypeSpan;
 
 // What of a GPU, and of this program, decides which kernels carry something out.
 struct CudaChip {
-  int major = 9;      // of its compute capability
+  int major = 9;       // of its compute capability
   bool hopper = true;  // kernels for sm_90a run on it, and the program has them
 };
 struct CudaTarget {

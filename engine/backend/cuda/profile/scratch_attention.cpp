@@ -277,7 +277,8 @@ plan::SlowPath SlowAttention(std::string_view kernel, Types inputs, const graph:
   if (kernels == AttentionKernels::kOwn) return {};
   if (kernels == AttentionKernels::kReference) {
     const std::string_view why = WhyNotCudnn(shape);
-    return {.kind = plan::SlowPath::Kind::kReference, .why = why.empty() ? "attention by the reference kernels" : why};
+    return {.kind = plan::SlowPath::Kind::kReference,
+            .why = why.empty() ? "attention by the reference kernels" : why};
   }
   if (shape.window == 0) return {};
   // Products with queries or keys, and with values or their gradients, of 2 FLOPs an element and pair.
@@ -289,13 +290,16 @@ plan::SlowPath SlowAttention(std::string_view kernel, Types inputs, const graph:
                    PairsComputed(shape, backward, target.deterministic)};
 }
 
-std::int64_t AttentionScratch(Types inputs, Types, const graph::Attributes& attributes, const CudaTarget& target) {
+std::int64_t AttentionScratch(Types inputs, Types, const graph::Attributes& attributes,
+                              const CudaTarget& target) {
   return ForwardScratch(ShapeOfSeparate(inputs, attributes, /*backward=*/false), target);
 }
-std::int64_t AttentionGradScratch(Types inputs, Types, const graph::Attributes& attributes, const CudaTarget& target) {
+std::int64_t AttentionGradScratch(Types inputs, Types, const graph::Attributes& attributes,
+                                  const CudaTarget& target) {
   return GradScratch(ShapeOfSeparate(inputs, attributes, /*backward=*/true), target);
 }
-std::int64_t AttentionPackedScratch(Types inputs, Types, const graph::Attributes& attributes, const CudaTarget& target) {
+std::int64_t AttentionPackedScratch(Types inputs, Types, const graph::Attributes& attributes,
+                                    const CudaTarget& target) {
   return ForwardScratch(ShapeOfPacked(inputs[0], attributes), target);
 }
 std::int64_t AttentionPackedGradScratch(Types inputs, Types, const graph::Attributes& attributes,

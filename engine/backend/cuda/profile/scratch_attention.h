@@ -33,9 +33,9 @@ struct AttentionShape {
   bool packed = false;
   std::int64_t window = 0;  // shorter than the keys; 0: none
   double dropout = 0;
-  double softcap = 0;                               // 0: none
-  bool alibi = false;                               // scores have linear biases
-  bool sinks = false;                               // beside the keys
+  double softcap = 0;  // 0: none
+  bool alibi = false;  // scores have linear biases
+  bool sinks = false;  // beside the keys
   CudaChip chip = {};
   std::int64_t grad_group_bytes = kGradGroupBytes;  // attribute of that name: tests make it small
   // Attribute of that name: the kernels that tests ask for, "cudnn" or "reference"; empty: the fastest.

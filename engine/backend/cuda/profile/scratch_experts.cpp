@@ -26,10 +26,12 @@ std::int64_t PassesScratch(Types inputs, const graph::Attributes& attributes, bo
 
 }  // namespace
 
-std::int64_t ExpertPassesScratch(Types inputs, Types, const graph::Attributes& attributes, const CudaTarget&) {
+std::int64_t ExpertPassesScratch(Types inputs, Types, const graph::Attributes& attributes,
+                                 const CudaTarget&) {
   return PassesScratch(inputs, attributes, false);
 }
-std::int64_t ExpertPassesGradScratch(Types inputs, Types, const graph::Attributes& attributes, const CudaTarget&) {
+std::int64_t ExpertPassesGradScratch(Types inputs, Types, const graph::Attributes& attributes,
+                                     const CudaTarget&) {
   return PassesScratch(inputs, attributes, true);
 }
 

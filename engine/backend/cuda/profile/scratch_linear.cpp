@@ -12,7 +12,9 @@ std::int64_t Aligned(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 }  // namespace
 
-std::int64_t GemmScratch(Types, Types, const graph::Attributes&, const CudaTarget&) { return kGemmWorkspaceBytes; }
+std::int64_t GemmScratch(Types, Types, const graph::Attributes&, const CudaTarget&) {
+  return kGemmWorkspaceBytes;
+}
 
 LinearCrossEntropyLayout LayoutOf(const graph::TensorType& x, const graph::TensorType& w,
                                   const graph::Attributes& attributes) {
@@ -33,7 +35,8 @@ LinearCrossEntropyLayout LayoutOf(const graph::TensorType& x, const graph::Tenso
   return layout;
 }
 
-std::int64_t LinearCrossEntropyScratch(Types inputs, Types, const graph::Attributes& attributes, const CudaTarget&) {
+std::int64_t LinearCrossEntropyScratch(Types inputs, Types, const graph::Attributes& attributes,
+                                       const CudaTarget&) {
   return LayoutOf(inputs[0], inputs[1], attributes).bytes;
 }
 
@@ -58,7 +61,8 @@ LinearCrossEntropyFp8Layout Fp8LayoutOf(const graph::TensorType& x, const graph:
   return layout;
 }
 
-std::int64_t LinearCrossEntropyFp8Scratch(Types inputs, Types, const graph::Attributes& attributes, const CudaTarget&) {
+std::int64_t LinearCrossEntropyFp8Scratch(Types inputs, Types, const graph::Attributes& attributes,
+                                          const CudaTarget&) {
   return Fp8LayoutOf(inputs[0], inputs[1], attributes).bytes;
 }
 
