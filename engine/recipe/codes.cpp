@@ -169,10 +169,12 @@ const std::vector<Code>& Codes() {
        "dropout.hidden costs little."},
       {"W209", "reference-attention", "Attention runs in the reference kernels",
        "GPU attention takes 16-bit formats and heads of 64 to 256 elements in multiples of 8, with keys "
-       "and values of one width, or, from compute capability 9.0 on, keys of 192 and values of 128. All else "
-       "runs in plain kernels that are there to be compared with, some hundred times slower: the message "
-       "says "
-       "what an iteration is predicted to take with them and with fast ones.",
+       "and values of one width, or, from compute capability 9.0 on, keys of 192 and values of 128; with "
+       "soft "
+       "caps, linear biases or sinks heads of 64 and 128, on H100 and H200. All else runs in plain kernels "
+       "that "
+       "are there to be compared with, some hundred times slower: the message says what an iteration is "
+       "predicted to take with them and with fast ones.",
        "precision.compute = \"bf16\"; a head_dim of 64 or 128."},
       {"W210", "window-is-slow", "The attention window makes training slower, not faster",
        "Within a window cuDNN computes all pairs of queries and keys, those that are masked too, where "
