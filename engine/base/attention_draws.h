@@ -18,6 +18,10 @@
 
 namespace engine {
 
+// Kept in checkpoints, so that a run that goes on with other draws says so. 1, until 2026-11-25: a word of Philox4x32 with ten
+// rounds a pair.
+inline constexpr std::int64_t kAttentionDrawsVersion = 2;
+
 inline constexpr int kAttentionDrawRounds = 7;
 inline constexpr std::uint32_t kAttentionDraws = 1U << 16;  // different ones
 

@@ -22,6 +22,7 @@ constexpr int kMostDepth = 16;
 // Optional: older manifests have none.
 constexpr const char* kFingerprints = "fingerprints";
 constexpr const char* kScheduleSamples = "schedule_samples";
+constexpr const char* kAttentionDraws = "attention_draws";
 constexpr std::size_t kChecksumDigits = 32;
 // No JSON string can contain this text: inside one, its quotation marks are escaped.
 constexpr std::string_view kChecksumKey = "\"manifest_checksum\": \"";
@@ -70,6 +71,7 @@ Json ToJson(const Manifest& manifest) {
                {"files", std::move(files)},
                {"tensors", std::move(tensors)}};
   if (metadata.schedule_samples >= 0) root[kScheduleSamples] = metadata.schedule_samples;
+  if (metadata.attention_draws > 1) root[kAttentionDraws] = metadata.attention_draws;
   if (!metadata.fingerprints.empty()) root[kFingerprints] = metadata.fingerprints;
   return root;
 }
@@ -137,6 +139,10 @@ absl::StatusOr<Metadata> ParseMetadata(const Json& root) {
   if (root.contains(kScheduleSamples)) {
     ASSIGN_OR_RETURN(metadata.schedule_samples, Integer(root[kScheduleSamples], kScheduleSamples));
     if (metadata.schedule_samples < 0) return DataLoss("{} is negative", kScheduleSamples);
+  }
+  if (root.contains(kAttentionDraws)) {
+    ASSIGN_OR_RETURN(metadata.attention_draws, Integer(root[kAttentionDraws], kAttentionDraws));
+    if (metadata.attention_draws < 1) return DataLoss("{} is less than 1", kAttentionDraws);
   }
   RETURN_IF_ERROR(ValidateMetadata(metadata));
   return metadata;
@@ -270,7 +276,7 @@ absl::StatusOr<Manifest> ParseManifest(std::string_view text) {
       CheckKeys(root,
                 {"format", "version", "manifest_checksum", "iteration", "consumed_samples", "seed",
                  "adam_step", "plan_hash", "recipe", "engine_version", "mesh", "files", "tensors"},
-                "the manifest", {kFingerprints, kScheduleSamples}));
+                "the manifest", {kFingerprints, kScheduleSamples, kAttentionDraws}));
   Manifest manifest;
   ASSIGN_OR_RETURN(manifest.metadata, ParseMetadata(root));
   ASSIGN_OR_RETURN(manifest.files, ParseFiles(root["files"]));

@@ -32,6 +32,8 @@ struct Metadata {
   // Of the consumed samples, those of iterations that were updates: where the learning-rate schedule stands. −1 in
   // checkpoints that were written before it was kept.
   std::int64_t schedule_samples = -1;
+  // kAttentionDrawsVersion (base/attention_draws.h) of the run; 1 in checkpoints that were written before it was kept.
+  std::int64_t attention_draws = 1;
   std::string plan_hash;
   std::string recipe_toml;  // the resolved recipe, UTF-8
   std::string engine_version;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "engine/base/attention_draws.h"
 #include "engine/base/shown.h"
 #include "engine/checkpoint/store.h"
 #include "engine/driver/run_folder.h"
@@ -95,6 +96,19 @@ void CompareInputs(const data::Fingerprints& before, const data::Fingerprints& n
   }
 }
 
+// A text says with its steps whether attention drops anything.
+void CompareDraws(const recipe::Recipe& recipe, const checkpoint::Metadata& before,
+                  std::vector<std::string>* notes) {
+  const bool text = recipe.model.family == recipe::kTextFamily;
+  if (before.attention_draws == kAttentionDrawsVersion || before.iteration == 0 ||
+      (!text && recipe.model.dropout.attention == 0)) {
+    return;
+  }
+  notes->push_back(fmt::format(
+      "dropout of attention{} draws other numbers than before the checkpoint: those of version {}, not {}",
+      text ? ", where the model has any," : "", kAttentionDrawsVersion, before.attention_draws));
+}
+
 // What an optimizer keeps, and states of the model, have names in folders ("adam.m/…").
 bool HasWeightsAlone(const checkpoint::Reader& reader) {
   return reader.metadata().iteration == 0 && std::none_of(reader.tensors().begin(), reader.tensors().end(),
@@ -143,6 +157,7 @@ absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const ResumeRequest& 
   ASSIGN_OR_RETURN(checkpoint::Reader reader, checkpoint::Reader::Open(*folder));
   RETURN_IF_ERROR(CompareRecipes(request.recipe, reader, &notes));
   CompareInputs(reader.metadata().fingerprints, request.fingerprints, &notes);
+  CompareDraws(request.recipe, reader.metadata(), &notes);
   const bool weights_alone = HasWeightsAlone(reader);
   if (weights_alone) notes.emplace_back("the checkpoint has weights alone: the optimizer begins anew");
   return ResumePoint{std::move(reader), std::move(notes), weights_alone};

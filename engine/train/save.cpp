@@ -1,5 +1,6 @@
 #include "engine/train/save.h"
 
+#include "engine/base/attention_draws.h"
 #include "engine/base/version.h"
 #include "engine/recipe/print.h"
 #include "engine/state/state.h"
@@ -36,6 +37,7 @@ absl::Status Save(const RunContext& run, const Position& position, checkpoint::R
       .seed = run.recipe.training.seed,
       .optimizer_steps = position.optimizer_steps,
       .schedule_samples = position.schedule_samples,
+      .attention_draws = kAttentionDrawsVersion,
       .plan_hash = run.plan.hash,
       .recipe_toml = recipe::ToToml(run.recipe),
       .engine_version = Version(),

@@ -114,6 +114,26 @@ TEST_CASE("data and tokenizer files that have another content under the same nam
   CHECK(Contains(longer, "note: data " + run / "text.bin changed since the checkpoint: "));
 }
 
+TEST_CASE("a run that goes on with other draws of attention's dropout says so, where there is any") {
+  const std::string said =
+      "dropout of attention draws other numbers than before the checkpoint: those of version 2, not 1";
+  for (const bool drops : {true, false}) {
+    CAPTURE(drops);
+    const ShortRun run;
+    const std::vector<std::string> sets = {drops ? "model.dropout.attention=0.1"
+                                                 : "model.dropout.attention=0"};
+    MustRun(run.Recipe(1, sets), run.out);
+    CHECK(!Contains(Said(run.Recipe(2, sets), run.out), "draws other numbers"));
+    const std::string path = run.Checkpoint(2) + "/manifest.json";
+    absl::StatusOr<checkpoint::Manifest> manifest = checkpoint::ParseManifest(data::ReadFile(path));
+    REQUIRE(manifest.ok());
+    CHECK(manifest->metadata.attention_draws == 2);
+    manifest->metadata.attention_draws = 1;  // as before it was kept
+    data::WriteFile(path, *checkpoint::FormatManifest(*manifest));
+    CHECK(Contains(Said(run.Recipe(3, sets), run.out), said) == drops);
+  }
+}
+
 TEST_CASE("a checkpoint without fingerprints, as older ones are, is resumed without a word of them") {
   const ShortRun run;
   MustRun(run.Recipe(1), run.out);
