@@ -196,6 +196,8 @@ TEST_CASE("attention goes to cuDNN, to our own kernels or to the reference kerne
   CHECK(kernels(shape, false) == AttentionKernels::kReference);
   shape.queries = 64;
   CHECK(kernels(shape, false) == AttentionKernels::kOwn);
+  shape.scale = 0;
+  CHECK(kernels(shape, false) == AttentionKernels::kReference);
   shape.head = shape.value_head = 96;
   CHECK(kernels(shape, true) == AttentionKernels::kReference);
   shape.dropout = 0;

@@ -3,7 +3,8 @@
 // the TMA unit to fp32 sums in memory, in an order that does not depend on which block is faster: a counter of each tile
 // says whose turn it is.
 //
-// Of three kernels this is the second one: those of rows_sm90a.cuh prepare row sums and round the sums of dq.
+// The gradient is three kernels, of which the second one is here; the first makes row sums, and the third rounds the sums of dq
+// (rows_sm90a.cuh).
 #pragma once
 
 #include "engine/backend/cuda/attention/rows_sm90a.cuh"
@@ -45,7 +46,7 @@ struct BackwardForm {
   static_assert(kStages == 2);  // as many as there are buffers of ds and dq
   static constexpr int kSharedBytes = 2 * kKBytes + 2 * kStages * (kQBytes + kRowsBytes) + 2 * kSBytes +
                                       2 * kDQBytes + (1 + kStages) * kNoteBytes + kBarriers * 8;
-  // Of dq a warpgroup has 64 × 64: of its own queries, or of its own elements.
+  // The two warpgroups share a tile's dq, which is 128 × 64 or 64 × 128: each has 64 queries, or each has 64 elements of all.
   static constexpr bool kSplitsQueries = kQueries == 128;
   static_assert(kQueries * kE == 128 * 64);
   // With the workers' as many as the block starts with; more would be waited for without end.
@@ -84,8 +85,8 @@ struct BackwardMemory {
   __device__ std::uint32_t do_empty(std::uint32_t stage) const { return q_full(3 * Form::kStages + stage); }
 };
 
-// What a step gives to dq is in one of two buffers, of which each has a warp that adds it to the sums, so that there are two
-// steps for an addition to arrive in memory. Named barriers of a worker and a buffer's warp: + 2 · buffer + worker.
+// The workers put what a step gives to dq into one of two buffers in turn. Each buffer has a warp that adds its content to the
+// sums, so that an addition has two steps to arrive in memory. Named barriers of a worker and a buffer's warp: + 2 · buffer + worker.
 inline constexpr int kBuffers = 2;
 inline constexpr int kSumsEmpty = 1;
 inline constexpr int kSumsFull = 5;
@@ -97,11 +98,9 @@ struct BackwardItem {
   int phases;
 };
 
-template <typename Form>
-__device__ __forceinline__ bool FindItem(const BackwardParams& p, int round, BackwardItem* item) {
-  const int grid = static_cast<int>(gridDim.x);
-  const int index = round * grid + static_cast<int>(blockIdx.x);
-  if (index >= p.items) return false;
+// That of this block.
+__device__ __forceinline__ BackwardItem ItemOf(const BackwardParams& p) {
+  const int index = static_cast<int>(blockIdx.x);
   const int each = p.pairs ? (p.blocks + 1) / 2 : p.blocks;
   const int of_section = p.section * each;
   const int section = index / of_section;
@@ -109,11 +108,12 @@ __device__ __forceinline__ bool FindItem(const BackwardParams& p, int round, Bac
   const int heads = min(p.section, p.items / each - section * p.section);
   const int order = rest / heads;
   const int head = section * p.section + rest - order * heads;
-  item->sample = head / p.common.kv_heads;
-  item->kv = head - item->sample * p.common.kv_heads;
-  item->pair = each - 1 - order;
-  item->phases = p.pairs && 2 * item->pair + 1 != p.blocks ? 2 : 1;
-  return true;
+  BackwardItem item;
+  item.sample = head / p.common.kv_heads;
+  item.kv = head - item.sample * p.common.kv_heads;
+  item.pair = each - 1 - order;
+  item.phases = p.pairs && 2 * item.pair + 1 != p.blocks ? 2 : 1;
+  return item;
 }
 
 struct Walk {
@@ -196,13 +196,13 @@ __device__ __forceinline__ std::int64_t RowTile(const BackwardParams& p, const B
   return (static_cast<std::int64_t>(item.sample) * c.heads + item.kv * c.group + g) * c.tiles + tile;
 }
 
-// What the reader tells the workers, in shared memory, so that they need not find it out themselves: their registers are
-// full. Of a block of keys, whose barrier is kv_full:
+// The reader leaves notes in shared memory for the workers, which have no registers left to find these things out themselves.
+// This note is of a block of keys; its barrier is kv_full.
 struct BlockNote {
   int steps;  // tiles of queries that follow; −1: there are no more blocks
   int sample, kv, block;
 };
-// Of a tile of queries, whose barrier is q_full:
+// This note is of a tile of queries; its barrier is q_full.
 struct TileNote {
   int position;
   std::uint32_t head, epoch;  // of the draws
@@ -234,48 +234,46 @@ __device__ __forceinline__ void ReadBackward(const CUtensorMap& q, const CUtenso
   const auto epoch = Form::kDropout ? static_cast<std::uint32_t>(c.control[plan::kIteration]) : 0U;
   Ring<Form::kStages> ring;
   std::uint32_t kv_parity = 0;
-  BackwardItem item;
-  for (int round = 0; FindItem<Form>(p, round, &item); ++round) {
-    for (int phase = 0; phase < item.phases; ++phase) {
-      const Walk walk = WalkOf<Form>(p, item, phase);
-      hopper::WaitFor(memory.kv_empty(), kv_parity ^ 1U);
-      kv_parity ^= 1U;
-      PutNote<BlockNote>(memory.block_note(),
-                         {max(0, walk.last - walk.first + 1) * c.group, item.sample, item.kv, walk.block});
-      hopper::ArriveExpecting(memory.kv_full(), 2 * Form::kKBytes);
+  const BackwardItem item = ItemOf(p);
+  for (int phase = 0; phase < item.phases; ++phase) {
+    const Walk walk = WalkOf<Form>(p, item, phase);
+    hopper::WaitFor(memory.kv_empty(), kv_parity ^ 1U);
+    kv_parity ^= 1U;
+    PutNote<BlockNote>(memory.block_note(),
+                       {max(0, walk.last - walk.first + 1) * c.group, item.sample, item.kv, walk.block});
+    hopper::ArriveExpecting(memory.kv_full(), 2 * Form::kKBytes);
 #pragma unroll
-      for (int e = 0; e < Form::kE; e += kRowElements) {
-        const HeadPlace at = {e, walk.block * Form::kKeys, 0, item.kv, item.sample};
-        LoadHead(k, at, memory.k() + e * 2 * Form::kKeys, memory.kv_full());
-        LoadHead(v, at, memory.v() + e * 2 * Form::kKeys, memory.kv_full());
-      }
-      for (int g = 0; g < c.group; ++g) {
-        const int head = item.kv * c.group + g;
-        for (int step = walk.first; step <= walk.last; ++step) {
-          const int tile = walk.down ? walk.first + walk.last - step : step;
-          const QueryTile t = TileOf<Form::kQueries>(c, tile);
-          const std::int64_t rows = RowTile<Form>(p, item, g, tile) * Form::kQueries;
-          hopper::WaitFor(memory.q_empty(ring.stage), ring.parity ^ 1U);
-          PutNote<TileNote>(memory.tile_note(ring.stage),
-                            {t.position, Form::kDropout ? HeadOfDraws(c, item.sample, head) : 0U, epoch,
-                             Form::kSlopes ? SlopeOf(c, head) : 0.0F});
-          hopper::ArriveExpecting(memory.q_full(ring.stage), Form::kQBytes + Form::kRowsBytes);
+    for (int e = 0; e < Form::kE; e += kRowElements) {
+      const HeadPlace at = {e, walk.block * Form::kKeys, 0, item.kv, item.sample};
+      LoadHead(k, at, memory.k() + e * 2 * Form::kKeys, memory.kv_full());
+      LoadHead(v, at, memory.v() + e * 2 * Form::kKeys, memory.kv_full());
+    }
+    for (int g = 0; g < c.group; ++g) {
+      const int head = item.kv * c.group + g;
+      for (int step = walk.first; step <= walk.last; ++step) {
+        const int tile = walk.down ? walk.first + walk.last - step : step;
+        const QueryTile t = TileOf<Form::kQueries>(c, tile);
+        const std::int64_t rows = RowTile<Form>(p, item, g, tile) * Form::kQueries;
+        hopper::WaitFor(memory.q_empty(ring.stage), ring.parity ^ 1U);
+        PutNote<TileNote>(memory.tile_note(ring.stage),
+                          {t.position, Form::kDropout ? HeadOfDraws(c, item.sample, head) : 0U, epoch,
+                           Form::kSlopes ? SlopeOf(c, head) : 0.0F});
+        hopper::ArriveExpecting(memory.q_full(ring.stage), Form::kQBytes + Form::kRowsBytes);
 #pragma unroll
-          for (int e = 0; e < Form::kE; e += kRowElements) {
-            LoadHead(q, {e, t.row, g, item.kv, item.sample}, memory.q(ring.stage) + e * 2 * Form::kQueries,
-                     memory.q_full(ring.stage));
-          }
-          LoadBytes(p.lse2 + rows, memory.lse(ring.stage), Form::kRowsBytes, memory.q_full(ring.stage));
-          hopper::WaitFor(memory.do_empty(ring.stage), ring.parity ^ 1U);
-          hopper::ArriveExpecting(memory.do_full(ring.stage), Form::kQBytes + Form::kRowsBytes);
-#pragma unroll
-          for (int e = 0; e < Form::kE; e += kRowElements) {
-            LoadHead(d_o, {e, t.row, g, item.kv, item.sample},
-                     memory.d_o(ring.stage) + e * 2 * Form::kQueries, memory.do_full(ring.stage));
-          }
-          LoadBytes(p.delta + rows, memory.delta(ring.stage), Form::kRowsBytes, memory.do_full(ring.stage));
-          ring.Next();
+        for (int e = 0; e < Form::kE; e += kRowElements) {
+          LoadHead(q, {e, t.row, g, item.kv, item.sample}, memory.q(ring.stage) + e * 2 * Form::kQueries,
+                   memory.q_full(ring.stage));
         }
+        LoadBytes(p.lse2 + rows, memory.lse(ring.stage), Form::kRowsBytes, memory.q_full(ring.stage));
+        hopper::WaitFor(memory.do_empty(ring.stage), ring.parity ^ 1U);
+        hopper::ArriveExpecting(memory.do_full(ring.stage), Form::kQBytes + Form::kRowsBytes);
+#pragma unroll
+        for (int e = 0; e < Form::kE; e += kRowElements) {
+          LoadHead(d_o, {e, t.row, g, item.kv, item.sample}, memory.d_o(ring.stage) + e * 2 * Form::kQueries,
+                   memory.do_full(ring.stage));
+        }
+        LoadBytes(p.delta + rows, memory.delta(ring.stage), Form::kRowsBytes, memory.do_full(ring.stage));
+        ring.Next();
       }
     }
   }
@@ -302,43 +300,41 @@ __device__ __forceinline__ void WriteSums(const BackwardParams& p, const Backwar
   const bool first_lane = threadIdx.x % kWarp == 0;
   const int empty = kSumsEmpty + 2 * buffer;
   const int full = kSumsFull + 2 * buffer;
-  BackwardItem item;
+  const BackwardItem item = ItemOf(p);
   int count = buffer;  // 0: the next step is this buffer's
   for (int worker = 0; worker < Form::kWorkers; ++worker) ArriveOnly(empty + worker, kSumsThreads);
-  for (int round = 0; FindItem<Form>(p, round, &item); ++round) {
-    for (int phase = 0; phase < item.phases; ++phase) {
-      const Walk walk = WalkOf<Form>(p, item, phase);
-      for (int g = 0; g < c.group; ++g) {
-        for (int step = walk.first; step <= walk.last; ++step) {
-          if (count++ % kBuffers != 0) continue;
-          const int tile = walk.down ? walk.first + walk.last - step : step;
-          const std::int64_t at = RowTile<Form>(p, item, g, tile);
-          const int rank = RankOf<Form>(p, item, walk, g, tile);
-          for (int worker = 0; worker < Form::kWorkers; ++worker) {
-            Meet(full + worker, kSumsThreads);
-            if (first_lane) {
-              float* to = p.dq + (at * Form::kWorkers + worker) * (kBytes / 4);
-              const std::uint32_t from = memory.dq(buffer) + worker * kBytes;
-              if (rank == 0) {
-                StoreBytes(to, from, kBytes);
-              } else {
-                while (ReadTurn(p.turns + at) != rank) {
-                }
-                AddFloats(to, from, kBytes);
-              }
-              CommitStores();
-            }
-            __syncwarp();
-          }
-          if (first_lane) hopper::WaitForStoresToRead<0>();
-          __syncwarp();
-          for (int worker = 0; worker < Form::kWorkers; ++worker) ArriveOnly(empty + worker, kSumsThreads);
+  for (int phase = 0; phase < item.phases; ++phase) {
+    const Walk walk = WalkOf<Form>(p, item, phase);
+    for (int g = 0; g < c.group; ++g) {
+      for (int step = walk.first; step <= walk.last; ++step) {
+        if (count++ % kBuffers != 0) continue;
+        const int tile = walk.down ? walk.first + walk.last - step : step;
+        const std::int64_t at = RowTile<Form>(p, item, g, tile);
+        const int rank = RankOf<Form>(p, item, walk, g, tile);
+        for (int worker = 0; worker < Form::kWorkers; ++worker) {
+          Meet(full + worker, kSumsThreads);
           if (first_lane) {
-            hopper::WaitForStores();  // not .read: the sums have to have arrived before the next block's
-            EndTurn(p.turns + at);
+            float* to = p.dq + (at * Form::kWorkers + worker) * (kBytes / 4);
+            const std::uint32_t from = memory.dq(buffer) + worker * kBytes;
+            if (rank == 0) {
+              StoreBytes(to, from, kBytes);
+            } else {
+              while (ReadTurn(p.turns + at) != rank) {
+              }
+              AddFloats(to, from, kBytes);
+            }
+            CommitStores();
           }
           __syncwarp();
         }
+        if (first_lane) hopper::WaitForStoresToRead<0>();
+        __syncwarp();
+        for (int worker = 0; worker < Form::kWorkers; ++worker) ArriveOnly(empty + worker, kSumsThreads);
+        if (first_lane) {
+          hopper::WaitForStores();  // not .read: the sums have to have arrived before the next block's
+          EndTurn(p.turns + at);
+        }
+        __syncwarp();
       }
     }
   }
@@ -536,7 +532,7 @@ __device__ __forceinline__ void ScoreGradients(
   }
 }
 
-// What a thread of the workers knows of its place.
+// The work of one thread of the two warpgroups that multiply.
 template <typename Form>
 struct BackwardWorker {
   const BackwardParams& p;
@@ -564,7 +560,7 @@ struct BackwardWorker {
     hopper::PinAll(s.scores);
   }
 
-  // What a step gives to dq, to shared memory, from where the writer takes it.
+  // Puts what a step gives to dq into shared memory, from where the buffer's warp takes it.
   __device__ __forceinline__ void StoreSums(std::uint32_t buffer, const float (&dq)[32]) const {
     Meet(kSumsEmpty + 2 * static_cast<int>(buffer) + worker, kSumsThreads);
     const std::uint32_t to = memory.dq(buffer) + worker * (Form::kDQBytes / 2) + thread * 16;

@@ -170,7 +170,7 @@ __device__ __forceinline__ void IssueValues(const std::uint32_t (&probabilities)
   hopper::EndProducts();
 }
 
-// What the scores of a block become before the softmax: in units of ln 2 where kBent, masked.
+// Turns the products q·k of a block into what the softmax takes: bent, in units of ln 2 where kBent, and masked.
 template <typename Form>
 __device__ __forceinline__ void PrepareScores(const Common& c, int position, int block, float slope,
                                               float (&scores)[Form::kKeys / 2]) {

@@ -13,9 +13,22 @@
 
 namespace engine::backend::cuda::attention_sm90a {
 
-// A tensor as boxes of so many tokens by 64 elements of a head are read from it.
-CUtensorMap QueriesMap(const AttentionProblem& p, const AttentionView& view, int rows);
-CUtensorMap KeysMap(const AttentionProblem& p, AttentionView view, int rows);
+// Makes tensor maps of a problem's tensors, from which boxes of so many tokens by 64 elements of a head are read.
+class TensorMaps {
+ public:
+  explicit TensorMaps(const AttentionProblem& problem) : p_(problem) {}
+  CUtensorMap Queries(const AttentionView& view, int rows);
+  CUtensorMap Keys(const AttentionView& view, int rows);
+  // Of the first map that the driver has refused.
+  cudaError_t error() const { return error_; }
+
+ private:
+  CUtensorMap Make(const AttentionView& view, std::int64_t tokens, std::int64_t heads, int rows);
+
+  const AttentionProblem& p_;
+  cudaError_t error_ = cudaSuccess;
+};
+
 Common CommonOf(const Sm90aAttention& a, int tile);
 
 // As many heads, of which `heads` have keys and values in common, as may have them in L2 together.
@@ -36,7 +49,7 @@ cudaError_t Choose(const AttentionProblem& p, const Run& run) {
   return ChooseOptions(run, p.softcap > 0, p.alibi, p.dropout.below > 0);
 }
 
-// Once before the first launch.
+// Before a launch; a GPU remembers it.
 template <typename Kernel>
 cudaError_t Allow(Kernel kernel, int shared_bytes) {
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
@@ -66,11 +79,15 @@ struct RunForward {
     params.items = static_cast<int>(p.batch * p.heads) * params.common.tiles;
     params.section = SectionOf(p, params.common.group);
     const auto kernel = ForwardKernel<Form>;
-    static const cudaError_t allowed = Allow(kernel, Form::kSharedBytes);
-    if (allowed != cudaSuccess) return allowed;
+    if (const cudaError_t error = Allow(kernel, Form::kSharedBytes); error != cudaSuccess) return error;
+    TensorMaps maps(p);
+    const CUtensorMap q = maps.Queries(p.q, Form::kQueries);
+    const CUtensorMap k = maps.Keys(p.k, Form::kKeys);
+    const CUtensorMap v = maps.Keys(p.v, Form::kKeys);
+    const CUtensorMap o = maps.Queries(p.o, 64);
+    if (maps.error() != cudaSuccess) return maps.error();
     kernel<<<std::min(a.multiprocessors, params.items), Form::kThreads, Form::kSharedBytes, stream>>>(
-        QueriesMap(p, p.q, Form::kQueries), KeysMap(p, p.k, Form::kKeys), KeysMap(p, p.v, Form::kKeys),
-        QueriesMap(p, p.o, 64), params);
+        q, k, v, o, params);
     return cudaGetLastError();
   }
 };
@@ -86,7 +103,6 @@ struct RunBackward {
     using Form = BackwardForm<T, kE, kTile, kCapped, kSlopes, kDropout>;
     const AttentionProblem& p = a.problem;
     const Common c = CommonOf(a, kTile);
-    SumRows(c);
     BackwardParams params{.common = c,
                           .blocks = static_cast<int>((p.keys + Form::kKeys - 1) / Form::kKeys),
                           .lse2 = a.lse2,
@@ -96,18 +112,25 @@ struct RunBackward {
                           .scale = p.scale,
                           .dk = p.dk,
                           .dv = p.dv};
-    // Pairs wait for each other both ways, so that all of a head have to be on the GPU at once.
+    // Pairs wait for each other both ways, so that all of a head have to be on the GPU at once: half of it is enough.
     const bool whole = a.causal && p.window == 0 && a.runs == 1 && p.queries == p.keys;
     const int pairs = (params.blocks + 1) / 2;
     params.pairs = whole && pairs <= a.multiprocessors / 2 ? 1 : 0;
     params.items = static_cast<int>(p.batch * p.kv_heads) * (params.pairs ? pairs : params.blocks);
     params.section = params.pairs ? 1 : SectionOf(p, 1);
     const auto kernel = BackwardKernel<Form>;
-    static const cudaError_t allowed = Allow(kernel, Form::kSharedBytes);
-    if (allowed != cudaSuccess) return allowed;
-    kernel<<<std::min(a.multiprocessors, params.items), Form::kThreads, Form::kSharedBytes, stream>>>(
-        QueriesMap(p, p.q, kTile), KeysMap(p, p.k, Form::kKeys), KeysMap(p, p.v, Form::kKeys),
-        QueriesMap(p, p.d_o, kTile), params);
+    if (const cudaError_t error = Allow(kernel, Form::kSharedBytes); error != cudaSuccess) return error;
+    TensorMaps maps(p);
+    const CUtensorMap q = maps.Queries(p.q, kTile);
+    const CUtensorMap k = maps.Keys(p.k, Form::kKeys);
+    const CUtensorMap v = maps.Keys(p.v, Form::kKeys);
+    const CUtensorMap d_o = maps.Queries(p.d_o, kTile);
+    if (maps.error() != cudaSuccess) return maps.error();
+    SumRows(c);
+    // A block an item, and not a grid that stays: the GPU starts blocks in their order where there is room, so that whatever
+    // else holds multiprocessors, what an item waits for has been started before it.
+    kernel<<<static_cast<unsigned>(params.items), Form::kThreads, Form::kSharedBytes, stream>>>(q, k, v, d_o,
+                                                                                                params);
     FinishRows(c);
     return cudaGetLastError();
   }

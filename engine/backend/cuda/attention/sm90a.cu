@@ -18,35 +18,36 @@ Encode EncodeOf() {
   return encode;
 }
 
-struct MapSizes {
-  std::int64_t tokens, heads, kv_heads;
-  int rows;
-};
-CUtensorMap MapOf(const AttentionProblem& p, const AttentionView& view, const MapSizes& sizes) {
+}  // namespace
+
+CUtensorMap TensorMaps::Make(const AttentionView& view, std::int64_t tokens, std::int64_t heads, int rows) {
   constexpr std::int64_t kBytes = 2;
   const auto size = [](std::int64_t n) { return static_cast<cuuint64_t>(n); };
-  const cuuint64_t dims[5] = {size(p.head), size(sizes.tokens), size(sizes.heads), size(sizes.kv_heads),
-                              size(p.batch)};
+  const cuuint64_t dims[5] = {size(p_.head), size(tokens), size(heads), size(p_.kv_heads), size(p_.batch)};
   const cuuint64_t strides[4] = {size(view.token * kBytes), size(view.head * kBytes),
                                  size(view.kv_head * kBytes), size(view.sample * kBytes)};
-  const cuuint32_t box[5] = {kRowElements, static_cast<cuuint32_t>(sizes.rows), 1, 1, 1};
+  const cuuint32_t box[5] = {kRowElements, static_cast<cuuint32_t>(rows), 1, 1, 1};
   const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
   CUtensorMap map{};
-  EncodeOf()(&map,
-             p.dtype == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 5,
-             view.data, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const Encode encode = EncodeOf();
+  const auto dtype =
+      p_.dtype == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  const bool made = encode != nullptr && encode(&map, dtype, 5, view.data, dims, strides, box, steps,
+                                                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                                CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  if (!made && error_ == cudaSuccess)
+    error_ = encode == nullptr ? cudaErrorSymbolNotFound : cudaErrorInvalidValue;
   return map;
 }
 
-}  // namespace
-
-CUtensorMap QueriesMap(const AttentionProblem& p, const AttentionView& view, int rows) {
-  return MapOf(p, view, {p.queries, p.heads / p.kv_heads, p.kv_heads, rows});
+CUtensorMap TensorMaps::Queries(const AttentionView& view, int rows) {
+  return Make(view, p_.queries, p_.heads / p_.kv_heads, rows);
 }
-CUtensorMap KeysMap(const AttentionProblem& p, AttentionView view, int rows) {
-  view.head = p.head;  // the stride of a dim of one
-  return MapOf(p, view, {p.keys, 1, p.kv_heads, rows});
+CUtensorMap TensorMaps::Keys(const AttentionView& view, int rows) {
+  AttentionView keys = view;
+  keys.head = p_.head;  // the stride of a dim of one
+  return Make(keys, p_.keys, 1, rows);
 }
 
 Common CommonOf(const Sm90aAttention& a, int tile) {

@@ -146,7 +146,8 @@ __device__ __forceinline__ float SlopeOf(const Common& p, int head) {
 }
 
 __device__ __forceinline__ std::uint32_t HeadOfDraws(const Common& p, int sample, int head) {
-  return static_cast<std::uint32_t>((p.first_sample + sample) * p.logical_heads + p.first_head + head);
+  return static_cast<std::uint32_t>(p.first_sample + sample) * static_cast<std::uint32_t>(p.logical_heads) +
+         static_cast<std::uint32_t>(p.first_head + head);
 }
 
 // A barrier ring's place.

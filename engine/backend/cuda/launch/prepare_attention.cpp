@@ -379,6 +379,8 @@ absl::Status SetRuns(const LaunchArgs& args, const AttentionShape& s, Sm90aAtten
     const QueryChunk& chunk = chunks[i];
     attention->run.at(i) = {static_cast<int>(chunk.first), static_cast<int>(chunk.count),
                             static_cast<int>(chunk.keys - chunk.count)};
+    if (i > 0 && attention->run.at(i).position < attention->run.at(i - 1).position)
+      return Internal("attention of queries whose pieces of the sequence descend");
     if (s.dropout > 0 && attention->run.at(i).position % 16 != 0) {
       return Unimplemented("dropout of attention of queries from position {} on, which is no multiple of 16",
                            attention->run.at(i).position);

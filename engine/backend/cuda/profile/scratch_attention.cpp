@@ -21,6 +21,7 @@ std::int64_t Aligned(std::int64_t bytes) { return RoundedUp(bytes, 256); }
 void SetAttributes(const graph::Attributes& attributes, AttentionShape* shape) {
   const std::int64_t window = attributes.Int("window", 0);
   shape->window = window < shape->keys ? window : 0;
+  shape->scale = attributes.Float("scale", 1);
   shape->dropout = attributes.Has("dropout") ? attributes.Float("dropout") : 0.0;
   shape->softcap = attributes.Has("softcap") ? attributes.Float("softcap") : 0.0;
   shape->alibi = attributes.Int("alibi", 0) != 0;
@@ -128,6 +129,7 @@ bool OwnCarriesOut(const AttentionShape& shape) {
   const bool narrow = shape.dtype == DType::kBF16 || shape.dtype == DType::kF16;
   const bool heads = (shape.head == 64 || shape.head == 128) && shape.value_head == shape.head;
   if (!shape.chip.hopper || !narrow || !heads || shape.queries > shape.keys) return false;
+  if (shape.scale <= 0) return false;  // the largest product has to be the largest score
   // Draws are made for 16 × 16 pairs at a time; a slice of the sequence has two chunks of as many queries.
   return shape.dropout == 0 || shape.queries == shape.keys || shape.queries / 2 % 16 == 0;
 }

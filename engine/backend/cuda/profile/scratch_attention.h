@@ -32,6 +32,7 @@ struct AttentionShape {
   // q, k and v are one tensor [B, S, K, J, E], J = H/K + 2.
   bool packed = false;
   std::int64_t window = 0;  // shorter than the keys; 0: none
+  double scale = 1;
   double dropout = 0;
   double softcap = 0;  // 0: none
   bool alibi = false;  // scores have linear biases
