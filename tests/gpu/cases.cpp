@@ -22,14 +22,6 @@ using graph::OpDef;
 using ops_test::Case;
 using ops_test::Input;
 
-Input Make(const Shape& shape, Input::Kind kind, std::int64_t limit = 0) {
-  Input input;
-  input.shape = shape;
-  input.kind = kind;
-  input.limit = limit;
-  return input;
-}
-
 // 2⁻¹²: tanh.approx.f32 has a relative error of 2⁻¹¹ (PTX ISA), the 16-bit kernels take (1 + tanh u)/2 from
 // it. gelu = x·s; gelu' = s + x·s·(1 − s)·g, g = 2√(2/π)·(1 + 0.134·x²) ≤ 2.1 for |x| ≤ 1.5; so an error δ of
 // s is one of 1.5·δ of the value and of (1 + 2·1.5·2.1)·δ ≤ 8·δ of the derivative, which meets |dy| ≤ 1.5. In a gate
@@ -52,7 +44,14 @@ bool HasKernel(const Case& test) {
   return backend::cuda::CudaProfile().lacks(*test.op, test.attributes).empty();
 }
 
-// The harness' own cases of these ops.
+}  // namespace
+
+Tensors RunOnCpu(const OpDef& op, const Attributes& attributes, const Tensors& inputs) {
+  return ops_test::RunOp(
+      op, attributes, inputs,
+      {.threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 16U))});
+}
+
 void AddCommon(std::initializer_list<const OpDef*> ops, GpuCases* cases) {
   for (const Case& test : ops_test::AllCases()) {
     if (std::find(ops.begin(), ops.end(), test.op) == ops.end() || !HasKernel(test)) continue;
@@ -64,6 +63,8 @@ void AddCommon(std::initializer_list<const OpDef*> ops, GpuCases* cases) {
     };
   }
 }
+
+namespace {
 
 void AddLinear(std::int64_t m, std::int64_t k, std::int64_t n, GpuCases* cases) {
   const Attributes one = {{"in_dims", kOne}};
@@ -287,330 +288,6 @@ GpuCases TokenCases() {
       cases.push_back(
           {.base = {op, label, {{{2, 259, 3, head}}, Make({2, 259}, Input::kPositions)}, part, 2, true}});
     }
-  }
-  return cases;
-}
-
-namespace {
-
-// The CPU's attention as in the case, with other inputs.
-Tensors RunOnCpu(const OpDef& op, const Attributes& attributes, const Tensors& inputs) {
-  return ops_test::RunOp(
-      op, attributes, inputs,
-      {.threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 16U))});
-}
-
-// o and lse of the forward pass, as the gradient of a kernel library may assume.
-std::function<void(Tensors*)> SavedByForward(const Attributes& attributes) {
-  return [attributes](Tensors* inputs) {
-    Tensors& in = *inputs;
-    const Tensors saved = RunOnCpu(ops::kAttention, attributes, {in[0], in[1], in[2], in[3]});
-    in[4] = saved[0];
-    in[5] = saved[1];
-  };
-}
-
-// cuDNN rounds the probabilities P to the dtype before P·v and Pᵀ·d_o, and the gradients of the scores dS =
-// P·(dP − D) before dS·k and dSᵀ·q; with grouped queries also dk and dv of each query head. With Σ_j P_ij = 1
-// and m the largest Σ_i P_ij of a key over the queries and heads that read it (the reference gives it as dv
-// for d_o = 1): the error of o is below u·max|v|, that of dv below u·m·max|d_o|; |dP − D| is below 2·6·σ with
-// σ = 0.75·√U of a sum of U products of variance 0.75², so that of dq is below u·scale·12σ·max|k|, that of dk
-// below u·scale·12σ·m·max|q|. A factor 2: each of these is rounded once more in another product's operand
-// (exp of a score in 2⁻²² relative is less). Where dk and dv are sums over chunks of queries, each chunk's
-// are rounded, with grouped queries each head's before: twice u times the sum of the terms' bounds,
-// 2·u·m·max|d_o| and 2·u·scale·12σ·m·max|q|. All inputs are below 1.5.
-double CudnnExtra(const Attributes& attributes, bool backward, bool summed, size_t output, DType dtype,
-                  const Tensors& inputs, const Tensors& expected, double more = 0) {
-  const double u = UnitRoundoff(dtype) + more;
-  if (!backward) return output == 0 ? 2 * u * 1.5 : 0;
-  const Shape& q = inputs[0].type().shape;
-  const double sigma = 0.75 * std::sqrt(static_cast<double>(inputs[2].type().shape[3]));
-  const double d_score = attributes.Float("scale") * 12 * sigma;
-  const double groups =
-      static_cast<double>(q[2] / inputs[1].type().shape[2] - 1) * u * ops_test::Scale(expected[output]);
-  if (output == 0) return 2 * u * d_score * 1.5;
-  Tensors ones = inputs;
-  for (std::int64_t i = 0; i < ones[6].elements(); ++i) ones[6].Set(i, 1.0);
-  const double mass = ops_test::Scale(RunOnCpu(ops::kAttentionGrad, attributes, ones)[2]);
-  return groups + (summed ? 4 : 2) * u * mass * 1.5 * (output == 1 ? d_score : 1.0);
-}
-
-struct AttentionSizes {
-  std::string label;
-  std::int64_t batch, sequence, heads, kv_heads, head, window;
-  std::vector<DType> dtypes;
-  DimExtent positions = {};      // of the queries; empty: the whole sequence
-  std::int64_t group_bytes = 0;  // scratch_attention.h: grad_group_bytes; 0: as it is
-  std::int64_t value_head = 0;   // elements of a head of values; 0: as many as of keys
-};
-
-// Queries as a rank of context parallelism has them: a piece of the sequence.
-void PlaceQueries(const DimExtent& positions, std::int64_t sequence, Tensors* inputs) {
-  const Tensor& whole = (*inputs)[0];
-  Extent extent = Extent::Whole(whole.type().shape);
-  extent.dims[1] = positions;
-  Shape logical = whole.type().shape;
-  logical[1] = sequence;
-  Tensor q(whole.type(), extent, logical);
-  for (std::int64_t i = 0; i < q.elements(); ++i) q.Set(i, whole.Get(i));
-  (*inputs)[0] = q;
-  Tensor& places = (*inputs)[3];
-  const std::int64_t queries = places.type().shape[1];
-  for (std::int64_t i = 0; i < places.elements(); ++i) {
-    places.Set(i, static_cast<double>(LogicalIndex(positions, i % queries)));
-  }
-}
-
-void AddAttention(const AttentionSizes& s, GpuCases* cases) {
-  Attributes attributes = {
-      {"scale", 1.0 / std::sqrt(static_cast<double>(s.head))}, {"window", s.window}, {"dropout", 0.0}};
-  if (s.group_bytes > 0) attributes.Set("grad_group_bytes", s.group_bytes);
-  if (s.label == "cuDNN") attributes.Set("kernel", std::string("cudnn"));
-  const std::int64_t queries = s.positions.empty() ? s.sequence : Length(s.positions);
-  const Shape q = {s.batch, queries, s.heads, s.head};
-  const Shape k = {s.batch, s.sequence, s.kv_heads, s.head};
-  Shape o = q;
-  Shape v = k;
-  if (s.value_head > 0) o[3] = v[3] = s.value_head;
-  const Input positions = Make({s.batch, queries}, Input::kPositions);
-  const Input rows = Make({s.batch, queries, s.heads}, Input::kReal);
-  const std::int64_t terms = s.sequence + std::max(s.head, s.value_head);
-  std::string label = fmt::format("{}, {} heads of {}, {} kv heads, {} tokens", s.label, s.heads, s.head,
-                                  s.kv_heads, s.sequence);
-  if (s.value_head > 0) label += fmt::format(", values of {}", s.value_head);
-  if (s.window > 0) label += fmt::format(", window {}", s.window);
-  for (const Interval& piece : s.positions) label += fmt::format(", {} from {}", piece.length, piece.start);
-  if (s.group_bytes > 0) label += fmt::format(", groups of {} bytes", s.group_bytes);
-  cases->push_back({.base = {&ops::kAttention, label, {{q}, {k}, {v}, positions}, attributes, terms, true}});
-  cases->back().dtypes = s.dtypes;
-  cases->push_back({.base = {&ops::kAttentionGrad,
-                             label,
-                             {{q}, {k}, {v}, positions, {o}, rows, {o}},
-                             attributes,
-                             terms * s.heads / s.kv_heads,
-                             true}});
-  cases->back().dtypes = s.dtypes;
-  const auto place = [s](Tensors* inputs) {
-    if (!s.positions.empty()) PlaceQueries(s.positions, s.sequence, inputs);
-  };
-  (*cases)[cases->size() - 2].adjust = place;
-  cases->back().adjust = [place, saved = SavedByForward(attributes)](Tensors* inputs) {
-    place(inputs);
-    saved(inputs);
-  };
-  if (s.label != "cuDNN") return;
-  const bool summed = s.group_bytes > 0 || !s.positions.empty();
-  for (size_t i = cases->size() - 2; i < cases->size(); ++i) {
-    const bool backward = i + 1 == cases->size();
-    (*cases)[i].extra = [attributes, backward, summed](size_t output, DType dtype, const Tensors& inputs,
-                                                       const Tensors& expected) {
-      return CudnnExtra(attributes, backward, summed, output, dtype, inputs, expected);
-    };
-  }
-}
-
-// As a rank of tensor parallelism has them: heads 3, 4 and 5 of 12, with each form of score.
-void AddSliceOfHeads(GpuCases* cases) {
-  const Shape q = {2, 67, 3, 20};
-  const Shape k = {2, 67, 1, 20};
-  const Input positions = Make({2, 67}, Input::kPositions);
-  const Input rows = Make({2, 67, 3}, Input::kPositive);
-  const Attributes attributes = {{"scale", 0.2},   {"window", std::int64_t{50}},
-                                 {"softcap", 1.5}, {"alibi", kOne},
-                                 {"dropout", 0.2}, {"stream", std::string("core")}};
-  const auto place = [](int dim, Tensor* tensor) {
-    Extent extent = Extent::Whole(tensor->type().shape);
-    extent.dims[static_cast<size_t>(dim)] = {Interval{3, 3}};
-    Shape logical = tensor->type().shape;
-    logical[dim] = 12;
-    Tensor placed(tensor->type(), extent, logical);
-    for (std::int64_t i = 0; i < placed.elements(); ++i) placed.Set(i, tensor->Get(i));
-    *tensor = placed;
-  };
-  const std::string label = kSliceOfHeads;
-  cases->push_back(
-      {.base = {&ops::kAttention, label, {{q}, {k}, {k}, positions, {{3}}}, attributes, 67 + 20, true}});
-  cases->push_back({.base = {&ops::kAttentionGrad,
-                             label,
-                             {{q}, {k}, {k}, positions, {q}, rows, {q}, {{3}}},
-                             attributes,
-                             (67 + 20) * 3 + 2 * 67,
-                             true}});
-  for (size_t at = cases->size() - 2; at < cases->size(); ++at) {
-    (*cases)[at].adjust = [place](Tensors* inputs) {
-      place(2, &inputs->front());
-      place(0, &inputs->back());
-    };
-  }
-}
-
-}  // namespace
-
-GpuCases AttentionCases() {
-  GpuCases cases;
-  AddCommon({&ops::kAttention, &ops::kAttentionGrad}, &cases);
-  AddSliceOfHeads(&cases);
-  for (const AttentionSizes& sizes : std::initializer_list<AttentionSizes>{
-           {"cuDNN", 2, 128, 2, 2, 64, 0, kNarrow},
-           {"cuDNN", 2, 128, 4, 2, 128, 0, kNarrow},
-           {"cuDNN", 1, 256, 4, 1, 64, 0, kNarrow},
-           {"cuDNN", 1, 256, 2, 2, 128, 256, kNarrow},
-           {"cuDNN", 1, 1024, 2, 2, 64, 0, {DType::kBF16}},
-           {"reference", 2, 128, 4, 2, 64, 0, {DType::kF32}},
-           // Not in blocks of 128 tokens.
-           {"cuDNN", 2, 131, 4, 2, 64, 0, kNarrow},
-           {"cuDNN", 1, 37, 2, 2, 128, 0, kNarrow},
-           {"cuDNN", 1, 320, 2, 1, 256, 0, kNarrow},
-           // Windows.
-           {"cuDNN", 1, 256, 2, 1, 64, 100, kNarrow},
-           {"cuDNN", 2, 384, 2, 2, 128, 1, kNarrow},
-           {"cuDNN", 1, 1000, 2, 2, 64, 300, {DType::kBF16}},
-           // A piece of the sequence, or the two of a rank: chunks 1 and 6, 0 and 7, 3 and 4 of eight.
-           {"cuDNN", 2, 512, 2, 2, 64, 0, kNarrow, {{256, 256}}},
-           {"cuDNN", 2, 512, 4, 2, 128, 0, kNarrow, {{128, 128}}},
-           {"cuDNN", 2, 1024, 4, 2, 64, 0, kNarrow, {{128, 128}, {768, 128}}},
-           {"cuDNN", 1, 1024, 2, 2, 64, 0, kNarrow, {{0, 128}, {896, 128}}},
-           {"cuDNN", 1, 1024, 2, 2, 64, 0, {DType::kBF16}, {{384, 128}, {512, 128}}},
-           {"cuDNN", 1, 1024, 2, 1, 64, 200, kNarrow, {{128, 128}, {768, 128}}},
-           {"cuDNN", 1, 400, 2, 2, 64, 0, kNarrow, {{50, 50}, {300, 50}}},
-           // Groups: half of the kv heads, of the samples; queries in blocks of 128 (also the last of 116),
-           // of a piece of the sequence too.
-           {"cuDNN", 1, 512, 4, 4, 64, 0, kNarrow, {}, 1100000},
-           {"cuDNN", 4, 512, 2, 2, 64, 0, {DType::kBF16}, {}, 2200000},
-           {"cuDNN", 1, 512, 4, 2, 64, 0, kNarrow, {}, 1},
-           {"cuDNN", 2, 500, 2, 2, 128, 0, kNarrow, {}, 300000},
-           {"cuDNN", 1, 512, 2, 1, 64, 150, kNarrow, {}, 1},
-           {"cuDNN", 1, 1024, 4, 2, 64, 0, kNarrow, {{256, 256}, {512, 256}}, 1},
-           {"reference", 2, 131, 4, 2, 64, 0, {DType::kF32}},
-           {"reference", 2, 131, 4, 2, 60, 0, kFloats},
-           {"reference", 1, 256, 2, 1, 60, 100, kFloats},
-           {"reference", 1, 256, 2, 1, 60, 0, kFloats, {{64, 64}, {192, 64}}},
-           {"reference", 1, 37, 3, 1, 7, 5, kFloats},
-           {"reference", 1, 128, 2, 2, 252, 50, {DType::kBF16}},
-           {"reference", 1, 65, 2, 1, 320, 20, kFloats},
-           {"reference", 1, 65, 2, 2, 512, 0, kFloats},
-       }) {
-    AddAttention(sizes, &cases);
-  }
-  return cases;
-}
-
-namespace {
-
-// Kernels of our own for Hopper (attention/sm90a.h), which round where cuDNN does: P, of a product, and dS.
-struct OwnForm {
-  std::string label;
-  double softcap = 0, dropout = 0;
-  bool alibi = false, sinks = false;
-};
-
-void AddOwnAttention(const AttentionSizes& s, const OwnForm& form, GpuCases* cases) {
-  Attributes attributes = {{"scale", 1.0 / std::sqrt(static_cast<double>(s.head))},
-                           {"window", s.window},
-                           {"dropout", form.dropout},
-                           {"softcap", form.softcap},
-                           {"alibi", std::int64_t{form.alibi ? 1 : 0}},
-                           {"kernel", std::string("own")}};
-  if (form.dropout > 0) attributes.Set("stream", std::string("core"));
-  const std::int64_t queries = s.positions.empty() ? s.sequence : Length(s.positions);
-  const Shape q = {s.batch, queries, s.heads, s.head};
-  const Shape k = {s.batch, s.sequence, s.kv_heads, s.head};
-  const Input positions = Make({s.batch, queries}, Input::kPositions);
-  const Input rows = Make({s.batch, queries, s.heads}, Input::kReal);
-  std::string label = fmt::format("own, {}, {} samples, {} heads of {}, {} kv heads, {} tokens, window {}",
-                                  form.label, s.batch, s.heads, s.head, s.kv_heads, s.sequence, s.window);
-  for (const Interval& piece : s.positions) label += fmt::format(", {} from {}", piece.length, piece.start);
-  const std::int64_t terms = s.sequence + s.head;
-  std::vector<Input> forward = {{q}, {k}, {k}, positions};
-  std::vector<Input> backward = {{q}, {k}, {k}, positions, {q}, rows, {q}};
-  if (form.sinks) {
-    forward.push_back({{s.heads}});
-    backward.push_back({{s.heads}});
-  }
-  const auto place = [s](Tensors* inputs) {
-    if (!s.positions.empty()) PlaceQueries(s.positions, s.sequence, inputs);
-  };
-  const auto saved = [attributes, sinks = form.sinks](Tensors* inputs) {
-    Tensors& in = *inputs;
-    Tensors of_forward = {in[0], in[1], in[2], in[3]};
-    if (sinks) of_forward.push_back(in[7]);
-    const Tensors out = RunOnCpu(ops::kAttention, attributes, of_forward);
-    in[4] = out[0];
-    in[5] = out[1];
-  };
-  // The hyperbolic tangent is exact to 2⁻¹¹ (PTX ISA, tanh.approx.f32): what an error d of a score and one of lse do to a
-  // probability is a factor of 1 + 2d, to the derivative 1 − tanh² an error of 2⁻¹⁰.
-  const double more = form.softcap > 0 ? 4 * form.softcap * 0x1p-11 + 0x1p-10 : 0;
-  const double kept = 1 / (1 - form.dropout);
-  for (const bool is_backward : {false, true}) {
-    cases->push_back(
-        {.base = {is_backward ? &ops::kAttentionGrad : &ops::kAttention, label,
-                  is_backward ? backward : forward, attributes,
-                  is_backward ? terms * s.heads / s.kv_heads + (form.sinks ? s.batch * queries : 0) : terms,
-                  true}});
-    cases->back().dtypes = s.dtypes;
-    cases->back().adjust = [=](Tensors* inputs) {
-      place(inputs);
-      if (is_backward) saved(inputs);
-    };
-    cases->back().extra = [=](size_t output, DType dtype, const Tensors& inputs, const Tensors& expected) {
-      if (!is_backward && output == 1) return form.softcap * 0x1p-10;
-      if (output == 3) return 0.0;
-      return kept * kept *
-             CudnnExtra(attributes, is_backward, /*summed=*/false, output, dtype, inputs, expected, more);
-    };
-  }
-}
-
-}  // namespace
-
-GpuCases OwnAttentionCases() {
-  GpuCases cases;
-  const DimExtent zigzag = {{128, 128}, {768, 128}};
-  for (const std::int64_t head : {std::int64_t{64}, std::int64_t{128}}) {
-    for (const OwnForm& form : std::initializer_list<OwnForm>{
-             {.label = "plain"},
-             {.label = "dropout", .dropout = 0.1},
-             {.label = "soft cap", .softcap = 2},
-             {.label = "linear biases", .alibi = true},
-             {.label = "sinks", .sinks = true},
-             {.label = "all", .softcap = 2, .dropout = 0.2, .alibi = true, .sinks = true}}) {
-      const std::vector<DType> one = {DType::kBF16};
-      AddOwnAttention({"", 2, 301, 4, 2, head, 0, kNarrow}, form, &cases);
-      AddOwnAttention({"", 1, 1024, 4, 1, head, 0, one, zigzag}, form, &cases);
-      AddOwnAttention({"", 2, 500, 2, 2, head, 130, one}, form, &cases);
-    }
-    for (const std::int64_t tokens : {1, 2, 63, 64, 65, 127, 128, 129, 192, 1000})
-      AddOwnAttention({"", 1, tokens, 2, 1, head, 0, {DType::kF16}}, {.label = "plain"}, &cases);
-    AddOwnAttention({"", 1, 512, 2, 1, head, 1, kNarrow}, {.label = "plain"}, &cases);
-    AddOwnAttention({"", 1, 400, 2, 2, head, 0, kNarrow, {{50, 50}, {300, 50}}}, {.label = "plain"}, &cases);
-    AddOwnAttention({"", 1, 2048, 2, 2, head, 0, {DType::kBF16}, {{256, 256}}}, {.label = "plain"}, &cases);
-  }
-  // Keys for the form of three warpgroups.
-  AddOwnAttention({"", 1, 4200, 1, 1, 64, 0, {DType::kBF16}}, {.label = "long"}, &cases);
-  AddOwnAttention({"", 1, 4200, 1, 1, 64, 0, {DType::kF16}}, {.label = "long, linear biases", .alibi = true},
-                  &cases);
-  return cases;
-}
-
-// Multi-head latent attention: whole, not in blocks of 128 tokens, with grouped queries, a window, the chunks of a rank, and in
-// groups.
-GpuCases LatentAttentionCases() {
-  GpuCases cases;
-  for (const AttentionSizes& sizes : std::initializer_list<AttentionSizes>{
-           {"cuDNN", 2, 128, 2, 2, 192, 0, kNarrow, {}, 0, 128},
-           {"cuDNN", 1, 1024, 4, 4, 192, 0, {DType::kBF16}, {}, 0, 128},
-           {"cuDNN", 2, 131, 4, 4, 192, 0, kNarrow, {}, 0, 128},
-           {"cuDNN", 1, 256, 4, 2, 192, 0, kNarrow, {}, 0, 128},
-           {"cuDNN", 1, 384, 2, 2, 192, 100, kNarrow, {}, 0, 128},
-           {"cuDNN", 2, 1024, 2, 2, 192, 0, kNarrow, {{128, 128}, {768, 128}}, 0, 128},
-           {"cuDNN", 1, 512, 4, 4, 192, 0, kNarrow, {}, 1100000, 128},
-           {"cuDNN", 2, 500, 2, 2, 192, 0, kNarrow, {}, 300000, 128},
-           {"cuDNN", 1, 512, 4, 2, 192, 0, {DType::kBF16}, {}, 1, 128},
-           {"reference", 2, 131, 4, 2, 96, 0, kNarrow, {}, 0, 64},
-           {"reference", 1, 128, 2, 2, 192, 0, {DType::kF32}, {}, 0, 128},
-       }) {
-    AddAttention(sizes, &cases);
   }
   return cases;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <optional>
 #include <vector>
 
@@ -48,6 +49,20 @@ bool IsStatistic(const ops_test::Case& test, size_t input);
 
 // Label of attention's cases of a part of the heads; the last input is their sinks.
 inline constexpr const char* kSliceOfHeads = "heads 3 to 5 of 12";
+
+inline ops_test::Input Make(const Shape& shape, ops_test::Input::Kind kind, std::int64_t limit = 0) {
+  ops_test::Input input;
+  input.shape = shape;
+  input.kind = kind;
+  input.limit = limit;
+  return input;
+}
+
+// The op by the CPU's kernels, on up to 16 threads.
+Tensors RunOnCpu(const graph::OpDef& op, const graph::Attributes& attributes, const Tensors& inputs);
+
+// Appends the harness' own cases of these ops.
+void AddCommon(std::initializer_list<const graph::OpDef*> ops, GpuCases* cases);
 
 GpuCases LinearCases();
 GpuCases ElementwiseCases();

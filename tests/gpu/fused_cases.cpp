@@ -16,14 +16,6 @@ using graph::Attributes;
 using graph::OpDef;
 using ops_test::Input;
 
-Input Make(const Shape& shape, Input::Kind kind, std::int64_t limit = 0) {
-  Input input;
-  input.shape = shape;
-  input.kind = kind;
-  input.limit = limit;
-  return input;
-}
-
 void Multiply(Tensor* tensor, double factor) {
   for (std::int64_t i = 0; i < tensor->elements(); ++i) tensor->Set(i, factor * tensor->Get(i));
 }
