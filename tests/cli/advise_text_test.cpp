@@ -159,11 +159,25 @@ TEST_CASE("warnings of a text: dropout and windows of attention, where the GPU h
     CAPTURE(test.code);
     const std::string text = Replaced(GoodText(), test.from, test.to);
     CHECK(CheckText(text).empty());
-    const std::vector<Found> found = OfCode(CheckText(text, {"cluster.device=a100"}), test.code);
+    const std::vector<Found> all = CheckText(text, {"cluster.device=a100"});
+    CHECK(OfCode(all, "W209").empty());
+    const std::vector<Found> found = OfCode(all, test.code);
     REQUIRE(found.size() == 1);
     CHECK(found[0].message.find(test.message) != std::string::npos);
     CHECK(found[0].at.starts_with(test.at));
   }
+}
+
+// Without dropout it would be as slow.
+TEST_CASE(
+    "warnings of a text: dropout is not named where the size of heads keeps attention out of the fast "
+    "kernels") {
+  const std::string text =
+      Replaced(Replaced(GoodText(), "mask = \"causal\"", "mask = \"causal\", dropout = 0.1"),
+               "H = 12, E = 64", "H = 24, E = 32");
+  const std::vector<Found> all = CheckText(text);
+  CHECK(OfCode(all, "W208").empty());
+  CHECK(OfCode(all, "W209").size() == 1);
 }
 
 TEST_CASE("warnings of a text: each at the attribute that causes it, once") {
