@@ -198,9 +198,19 @@ TEST_CASE("attention goes to cuDNN, to our own kernels or to the reference kerne
   CHECK(kernels(shape, false) == AttentionKernels::kOwn);
   shape.scale = 0;
   CHECK(kernels(shape, false) == AttentionKernels::kReference);
+  // Our own kernels take heads of up to 256 elements, in steps of 8.
+  shape.scale = 1;
+  for (const std::int64_t head : {8, 96, 192, 256}) {
+    shape.head = shape.value_head = head;
+    CHECK(kernels(shape, true) == AttentionKernels::kOwn);
+  }
+  for (const std::int64_t head : {4, 100, 264}) {
+    shape.head = shape.value_head = head;
+    CHECK(kernels(shape, true) == AttentionKernels::kReference);
+  }
   shape.head = shape.value_head = 96;
-  CHECK(kernels(shape, true) == AttentionKernels::kReference);
   shape.dropout = 0;
+  shape.scale = 0;
   CHECK(kernels(shape, true) == AttentionKernels::kCudnn);
   shape.dtype = DType::kF32;
   CHECK(kernels(shape, true) == AttentionKernels::kReference);
@@ -213,7 +223,7 @@ TEST_CASE("attention goes to cuDNN, to our own kernels or to the reference kerne
 }
 
 // Of sizes that cuDNN has: each form of score is the reference kernels', which need one number a query and head, but on
-// Hopper, where our own kernels have all of them but values of another width.
+// Hopper, where our own kernels have all of them.
 TEST_CASE(
     "attention with a soft cap, linear biases, sinks or values of another width than keys is slow where "
     "there "
@@ -249,7 +259,7 @@ TEST_CASE(
       CHECK(slow.why == form.why);
       const bool fast = form.why.empty();
       CHECK(slow.kind == (fast ? plan::SlowPath::Kind::kNone : plan::SlowPath::Kind::kReference));
-      CHECK(hopper.slow(kernel, inputs, form.attributes).why == (form.narrow ? form.why : ""));
+      CHECK(hopper.slow(kernel, inputs, form.attributes).why.empty());
       const std::int64_t bytes = profile.scratch_bytes(kernel, inputs, {}, form.attributes);
       if (!fast) CHECK(bytes == (backward ? 2 * 128 * 4 * 4 : 0));
       if (fast) CHECK(bytes >= kMiB);
@@ -259,8 +269,10 @@ TEST_CASE(
 
 // Widths of DeepSeek-V2 and V3.
 TEST_CASE(
-    "attention of keys of 192 and values of 128 elements is fast, and of other pairs of widths it is not") {
-  const plan::DeviceProfile profile = CudaProfile();
+    "cuDNN's attention of keys of 192 and values of 128 elements is fast, and of other pairs of widths it is "
+    "not; ours is of every pair") {
+  const plan::DeviceProfile profile = CudaProfile(/*deterministic=*/true, {.major = 9, .hopper = false});
+  const plan::DeviceProfile own = CudaProfile();
   const plan::DeviceProfile older = CudaProfile(/*deterministic=*/true, kAmpere);
   struct Pair {
     std::int64_t keys, values;
@@ -281,6 +293,9 @@ TEST_CASE(
     const std::vector<graph::TensorType> saved = {k, k, v, positions, v, lse, v};
     CHECK(profile.slow("attention", inputs, {}).why == pair.why);
     CHECK(profile.slow("attention_grad", saved, {}).why == pair.why);
+    const bool full = pair.dtype == DType::kF32;
+    CHECK(own.slow("attention", inputs, {}).why == (full ? pair.why : ""));
+    CHECK(own.slow("attention_grad", saved, {}).why == (full ? pair.why : ""));
     const bool both = pair.why.empty() && pair.keys != pair.values;
     const std::string_view before =
         "attention whose keys and values are of two widths, before compute capability 9.0,";

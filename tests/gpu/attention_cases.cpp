@@ -79,7 +79,7 @@ void AddAttention(const AttentionSizes& s, GpuCases* cases) {
   Attributes attributes = {
       {"scale", 1.0 / std::sqrt(static_cast<double>(s.head))}, {"window", s.window}, {"dropout", 0.0}};
   if (s.group_bytes > 0) attributes.Set("grad_group_bytes", s.group_bytes);
-  if (s.label == "cuDNN") attributes.Set("kernel", std::string("cudnn"));
+  attributes.Set("kernel", std::string(s.label == "cuDNN" ? "cudnn" : "reference"));
   const std::int64_t queries = s.positions.empty() ? s.sequence : Length(s.positions);
   const Shape q = {s.batch, queries, s.heads, s.head};
   const Shape k = {s.batch, s.sequence, s.kv_heads, s.head};
@@ -216,6 +216,7 @@ struct OwnForm {
   std::string label;
   double softcap = 0, dropout = 0;
   bool alibi = false, sinks = false;
+  std::string mask = "causal";
 };
 
 void AddOwnAttention(const AttentionSizes& s, const OwnForm& form, GpuCases* cases) {
@@ -224,19 +225,24 @@ void AddOwnAttention(const AttentionSizes& s, const OwnForm& form, GpuCases* cas
                            {"dropout", form.dropout},
                            {"softcap", form.softcap},
                            {"alibi", std::int64_t{form.alibi ? 1 : 0}},
+                           {"mask", form.mask},
                            {"kernel", std::string("own")}};
   if (form.dropout > 0) attributes.Set("stream", std::string("core"));
   const std::int64_t queries = s.positions.empty() ? s.sequence : Length(s.positions);
   const Shape q = {s.batch, queries, s.heads, s.head};
   const Shape k = {s.batch, s.sequence, s.kv_heads, s.head};
+  Shape o = q;
+  Shape v = k;
+  if (s.value_head > 0) o[3] = v[3] = s.value_head;
   const Input positions = Make({s.batch, queries}, Input::kPositions);
   const Input rows = Make({s.batch, queries, s.heads}, Input::kReal);
   std::string label = fmt::format("own, {}, {} samples, {} heads of {}, {} kv heads, {} tokens, window {}",
                                   form.label, s.batch, s.heads, s.head, s.kv_heads, s.sequence, s.window);
+  if (s.value_head > 0) label += fmt::format(", values of {}", s.value_head);
   for (const Interval& piece : s.positions) label += fmt::format(", {} from {}", piece.length, piece.start);
-  const std::int64_t terms = s.sequence + s.head;
-  std::vector<Input> forward = {{q}, {k}, {k}, positions};
-  std::vector<Input> backward = {{q}, {k}, {k}, positions, {q}, rows, {q}};
+  const std::int64_t terms = s.sequence + std::max(s.head, s.value_head);
+  std::vector<Input> forward = {{q}, {k}, {v}, positions};
+  std::vector<Input> backward = {{q}, {k}, {v}, positions, {o}, rows, {o}};
   if (form.sinks) {
     forward.push_back({{s.heads}});
     backward.push_back({{s.heads}});
@@ -299,6 +305,43 @@ GpuCases OwnAttentionCases() {
     AddOwnAttention({"", 1, 512, 2, 1, head, 1, kNarrow}, {.label = "plain"}, &cases);
     AddOwnAttention({"", 1, 400, 2, 2, head, 0, kNarrow, {{50, 50}, {300, 50}}}, {.label = "plain"}, &cases);
     AddOwnAttention({"", 1, 2048, 2, 2, head, 0, {DType::kBF16}, {{256, 256}}}, {.label = "plain"}, &cases);
+    for (const std::int64_t tokens : {1, 100, 256, 700})
+      AddOwnAttention({"", 2, tokens, 4, 2, head, 0, kNarrow}, {.label = "no mask", .mask = "none"}, &cases);
+    AddOwnAttention({"", 1, 300, 2, 2, head, 0, {DType::kBF16}},
+                    {.label = "no mask, dropout", .dropout = 0.1, .mask = "none"}, &cases);
+  }
+  // Heads that the kernels fill up, of keys and of values.
+  for (const auto& [head, value_head] :
+       std::initializer_list<std::pair<std::int64_t, std::int64_t>>{{8, 8},
+                                                                    {40, 40},
+                                                                    {64, 24},
+                                                                    {56, 64},
+                                                                    {72, 72},
+                                                                    {96, 96},
+                                                                    {80, 64},
+                                                                    {48, 128},
+                                                                    {128, 104},
+                                                                    {192, 128},
+                                                                    {160, 72},
+                                                                    {256, 256},
+                                                                    {200, 176},
+                                                                    {256, 64},
+                                                                    {64, 256}}) {
+    AddOwnAttention({"", 2, 200, 4, 2, head, 0, kNarrow, {}, 0, value_head}, {.label = "plain"}, &cases);
+    AddOwnAttention({"", 1, 333, 2, 1, head, 0, {DType::kBF16}, {}, 0, value_head},
+                    {.label = "dropout, sinks", .dropout = 0.1, .sinks = true}, &cases);
+  }
+  // Each form of wide heads.
+  for (const auto& [head, value_head] :
+       std::initializer_list<std::pair<std::int64_t, std::int64_t>>{{192, 128}, {256, 256}}) {
+    AddOwnAttention({"", 1, 1024, 4, 1, head, 0, {DType::kBF16}, zigzag, 0, value_head},
+                    {.label = "dropout", .dropout = 0.1}, &cases);
+    AddOwnAttention({"", 2, 333, 2, 2, head, 130, kNarrow, {}, 0, value_head},
+                    {.label = "soft cap", .softcap = 2}, &cases);
+    AddOwnAttention({"", 2, 130, 2, 1, head, 0, kNarrow, {}, 0, value_head},
+                    {.label = "no mask", .mask = "none"}, &cases);
+    AddOwnAttention({"", 1, 1000, 4, 2, head, 0, {DType::kBF16}, {}, 0, value_head},
+                    {.label = "all", .softcap = 2, .dropout = 0.2, .alibi = true, .sinks = true}, &cases);
   }
   // Keys for the form of three warpgroups.
   AddOwnAttention({"", 1, 4200, 1, 1, 64, 0, {DType::kBF16}}, {.label = "long"}, &cases);

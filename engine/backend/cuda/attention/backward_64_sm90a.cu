@@ -1,13 +1,15 @@
-// Attention's backward pass on Hopper, of heads of 64 elements.
+// Attention's backward pass on Hopper, of heads of up to 64 elements.
 #include "engine/backend/cuda/attention/launch_sm90a.cuh"
 
 namespace engine::backend::cuda::attention_sm90a {
 
-cudaError_t Backward64(const Sm90aAttention& a, cudaStream_t stream, __nv_bfloat16) {
-  return Choose(a.problem, RunBackward<__nv_bfloat16, 64>{a, stream});
+template <>
+cudaError_t Backward<__nv_bfloat16, 0>(const Sm90aAttention& a, cudaStream_t stream) {
+  return Choose(a.problem, RunBackward<__nv_bfloat16, 0>{a, stream});
 }
-cudaError_t Backward64(const Sm90aAttention& a, cudaStream_t stream, __half) {
-  return Choose(a.problem, RunBackward<__half, 64>{a, stream});
+template <>
+cudaError_t Backward<__half, 0>(const Sm90aAttention& a, cudaStream_t stream) {
+  return Choose(a.problem, RunBackward<__half, 0>{a, stream});
 }
 
 }  // namespace engine::backend::cuda::attention_sm90a

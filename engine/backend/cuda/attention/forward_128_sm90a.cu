@@ -1,13 +1,15 @@
-// Attention's forward pass on Hopper, of heads of 128 elements.
+// Attention's forward pass on Hopper, of heads of up to 128 elements.
 #include "engine/backend/cuda/attention/launch_sm90a.cuh"
 
 namespace engine::backend::cuda::attention_sm90a {
 
-cudaError_t Forward128(const Sm90aAttention& a, cudaStream_t stream, __nv_bfloat16) {
-  return Choose(a.problem, RunForward<__nv_bfloat16, 128>{a, stream});
+template <>
+cudaError_t Forward<__nv_bfloat16, 1>(const Sm90aAttention& a, cudaStream_t stream) {
+  return Choose(a.problem, RunForward<__nv_bfloat16, 1>{a, stream});
 }
-cudaError_t Forward128(const Sm90aAttention& a, cudaStream_t stream, __half) {
-  return Choose(a.problem, RunForward<__half, 128>{a, stream});
+template <>
+cudaError_t Forward<__half, 1>(const Sm90aAttention& a, cudaStream_t stream) {
+  return Choose(a.problem, RunForward<__half, 1>{a, stream});
 }
 
 }  // namespace engine::backend::cuda::attention_sm90a

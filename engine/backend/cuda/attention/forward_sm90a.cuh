@@ -16,12 +16,12 @@ struct ForwardParams {
   AttentionView o;
 };
 
-template <typename Element, int kHeadElements, int kGroups, int kKeyBlock, bool kIsCapped, bool kHasSlopes,
-          bool kDrops>
+template <typename Element, int kHeadElements, int kValueElements, int kGroups, int kKeyBlock, bool kIsCapped,
+          bool kHasSlopes, bool kDrops>
 struct ForwardForm {
   using T = Element;
   static constexpr int kE = kHeadElements;
-  static constexpr int kU = kHeadElements;
+  static constexpr int kU = kValueElements;
   static constexpr int kWorkers = kGroups;
   static constexpr int kQueries = 64 * kGroups;
   static constexpr int kKeys = kKeyBlock;
@@ -34,7 +34,9 @@ struct ForwardForm {
   static constexpr int kQBytes = kQueries * kE * 2;
   static constexpr int kKBytes = kKeys * kE * 2;
   static constexpr int kVBytes = kKeys * kU * 2;
-  static constexpr int kOBytes = kQueries * kU * 2;
+  // Of wide heads a tile goes out from where its queries were.
+  static constexpr bool kReplacesQ = kE > 128;
+  static constexpr int kOBytes = kReplacesQ ? 0 : kQueries * kU * 2;
   static constexpr int kBarriers = 2 + 4 * kStages;
   static constexpr int kSharedBytes =
       kBoxAlignment + kQBytes + kStages * (kKBytes + kVBytes) + kOBytes + kBarriers * 8;
@@ -51,8 +53,8 @@ struct ForwardMemory {
     return base + Form::kQBytes + stage * Form::kKBytes;
   }
   __device__ std::uint32_t v(std::uint32_t stage) const { return k(Form::kStages) + stage * Form::kVBytes; }
-  __device__ std::uint32_t o() const { return v(Form::kStages); }
-  __device__ std::uint32_t barrier(int i) const { return o() + Form::kOBytes + i * 8; }
+  __device__ std::uint32_t o() const { return Form::kReplacesQ ? q() : v(Form::kStages); }
+  __device__ std::uint32_t barrier(int i) const { return v(Form::kStages) + Form::kOBytes + i * 8; }
   __device__ std::uint32_t q_full() const { return barrier(0); }
   __device__ std::uint32_t q_empty() const { return barrier(1); }
   __device__ std::uint32_t k_full(std::uint32_t stage) const { return barrier(2) + stage * 8; }
@@ -85,14 +87,9 @@ __device__ __forceinline__ bool FindItem(const ForwardParams& p, int round, Forw
   item->sample = head / c.heads;
   item->head = head - item->sample * c.heads;
   item->tile = TileOf<Form::kQueries>(c, c.tiles - 1 - order);
-  int end = c.keys;
-  int begin = 0;
-  if (c.causal) {
-    end = min(end, item->tile.position + item->tile.rows);
-    if (c.window > 0) begin = max(0, item->tile.position - c.window + 1);
-  }
-  item->first = begin / Form::kKeys;
-  item->last = (end + Form::kKeys - 1) / Form::kKeys - 1;
+  const Sight sight = SightOfTile(c, item->sample, item->tile);
+  item->first = max(0, sight.from) / Form::kKeys;
+  item->last = (sight.below + Form::kKeys - 1) / Form::kKeys - 1;
   return true;
 }
 
@@ -170,14 +167,34 @@ __device__ __forceinline__ void IssueValues(const std::uint32_t (&probabilities)
   hopper::EndProducts();
 }
 
+// The 64 queries of a warpgroup.
+struct ForwardRows {
+  int position;  // of this thread's first query; the other one stands 8 behind it
+  Sight sight;   // keys that all queries see
+  float slope;   // times log2(e)
+};
+template <typename Form>
+__device__ __forceinline__ ForwardRows RowsOf(const Common& c, const ForwardItem& item) {
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+  const int first = static_cast<int>(threadIdx.x) / kWarpgroup * 64;
+  const auto sight = [&](int row) {
+    const int at = min(row, item.tile.rows - 1);
+    return SightOf(c, item.sample, item.tile.row + at, item.tile.position + at);
+  };
+  return {item.tile.position + first + thread / kWarp * 16 + thread % kWarp / 4,
+          {sight(first + 63).from, sight(first).below},
+          Form::kSlopes ? SlopeOf(c, item.head) : 0.0F};
+}
+
 // Turns the products q·k of a block into what the softmax takes: bent, in units of ln 2 where kBent, and masked.
 template <typename Form>
-__device__ __forceinline__ void PrepareScores(const Common& c, int position, int block, float slope,
+__device__ __forceinline__ void PrepareScores(const Common& c, const ForwardItem& item,
+                                              const ForwardRows& rows, int block,
                                               float (&scores)[Form::kKeys / 2]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int first = block * Form::kKeys + lane % 4 * 2;  // key of scores[0]
   if constexpr (Form::kBent) {
-    const float distance = static_cast<float>(position - first);
+    const float distance = static_cast<float>(rows.position - first);
 #pragma unroll
     for (int i = 0; i < Form::kKeys / 2; ++i) {
       float score = scores[i];
@@ -187,20 +204,17 @@ __device__ __forceinline__ void PrepareScores(const Common& c, int position, int
         score *= c.scale_log2;
       }
       if constexpr (Form::kSlopes)
-        score = fmaf(-slope, distance - static_cast<float>(i / 4 * 8 + i % 2 - i / 2 % 2 * 8), score);
+        score = fmaf(-rows.slope, distance - static_cast<float>(i / 4 * 8 + i % 2 - i / 2 % 2 * 8), score);
       scores[i] = score;
     }
   }
-  const int warpgroup_first = position - lane / 4 - static_cast<int>(threadIdx.x) % kWarpgroup / kWarp * 16;
-  const int end = c.causal ? min(c.keys, warpgroup_first + 1) : c.keys;
-  const bool right = (block + 1) * Form::kKeys > end;
-  const bool left = c.window > 0 && block * Form::kKeys < warpgroup_first + 64 - c.window;
-  if (!right && !left) return;
+  if ((block + 1) * Form::kKeys <= rows.sight.below && block * Form::kKeys >= rows.sight.from) return;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int row = position + half * 8;
-    const int below = (c.causal ? min(c.keys, row + 1) : c.keys) - first;
-    const int from = c.window > 0 ? row - c.window + 1 - first : -kWarpgroup * 8;
+    const int at = min(rows.position + half * 8 - item.tile.position, item.tile.rows - 1);
+    const Sight sight = SightOf(c, item.sample, item.tile.row + at, item.tile.position + at);
+    const int below = sight.below - first;
+    const int from = sight.from - first;
 #pragma unroll
     for (int i = 0; i < Form::kKeys / 4; ++i) {
       const int key = i / 2 * 8 + i % 2;
@@ -302,8 +316,10 @@ __device__ __forceinline__ void FinishTile(const CUtensorMap& o_map, const Forwa
   if (worker * 64 + 64 <= item.tile.rows) {
     // Into shared memory, where the last tile has been read by now, then out by the TMA unit.
     const bool first = threadIdx.x % kWarpgroup == 0;
-    if (first) hopper::WaitForStoresToRead<0>();
-    hopper::MeetWarpgroup(4 + worker);
+    if constexpr (!Form::kReplacesQ) {
+      if (first) hopper::WaitForStoresToRead<0>();
+      hopper::MeetWarpgroup(4 + worker);
+    }
 #pragma unroll
     for (int sixteen = 0; sixteen < Form::kU / 16; ++sixteen) {
       std::uint32_t pairs[4];
@@ -336,8 +352,10 @@ __device__ __forceinline__ void FinishTile(const CUtensorMap& o_map, const Forwa
     auto* at = o + (item.tile.row + row + half * 8) * p.o.token;
 #pragma unroll
     for (int i = 0; i < Form::kU / 8; ++i) {
-      *reinterpret_cast<std::uint32_t*>(at + 8 * i) =
-          PairFromFloat(typename Form::T(), s.o[4 * i + 2 * half], s.o[4 * i + 2 * half + 1]);
+      if (8 * i < c.value_head) {
+        *reinterpret_cast<std::uint32_t*>(at + 8 * i) =
+            PairFromFloat(typename Form::T(), s.o[4 * i + 2 * half], s.o[4 * i + 2 * half + 1]);
+      }
     }
   }
 }
@@ -357,7 +375,6 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
                                             const ForwardMemory<Form>& memory) {
   const Common& c = p.common;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int warp = static_cast<int>(threadIdx.x) % kWarpgroup / kWarp;
   const int worker = static_cast<int>(threadIdx.x) / kWarpgroup;
   const std::uint32_t q = memory.q() + worker * 64 * kRowBytes;
   const auto epoch = Form::kDropout ? static_cast<std::uint32_t>(c.control[plan::kIteration]) : 0U;
@@ -378,9 +395,8 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
       FinishTile<Form>(o_map, p, item, memory, s);
       continue;
     }
-    const int position = item.tile.position + worker * 64 + warp * 16 + lane / 4;
+    const ForwardRows rows = RowsOf<Form>(c, item);
     const std::uint32_t head = Form::kDropout ? HeadOfDraws(c, item.sample, item.head) : 0U;
-    const float slope = Form::kSlopes ? SlopeOf(c, item.head) : 0.0F;
     float shrink[2];
     hopper::WaitFor(memory.q_full(), q_parity);
     q_parity ^= 1U;
@@ -393,9 +409,9 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
     hopper::WaitForProducts<0>();
     hopper::PinAll(s.scores);
     release(memory.k_empty(ring.stage));
-    PrepareScores<Form>(c, position, item.last, slope, s.scores);
+    PrepareScores<Form>(c, item, rows, item.last, s.scores);
     Softmax<Form>(c, s, shrink);
-    if constexpr (Form::kDropout) Drop<Form>(c, position, item.last, head, epoch, s.scores);
+    if constexpr (Form::kDropout) Drop<Form>(c, rows.position, item.last, head, epoch, s.scores);
     Pack<Form>(s.scores, s.probabilities);
     bool add = false;
     for (int block = item.last - 1; block >= item.first; --block) {
@@ -404,19 +420,20 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
       hopper::WaitFor(memory.k_full(next.stage), next.parity);
       TakeTurn<Form>(worker);
       hopper::PinAll(s.scores);
-      hopper::PinAll(s.o);
-      hopper::PinAll(s.probabilities);
       hopper::BeginProducts();
       IssueScores<Form>(q, memory.k(next.stage), s.scores);
       hopper::WaitFor(memory.v_full(ring.stage), ring.parity);
+      hopper::PinAll(s.o);
+      hopper::PinAll(s.probabilities);
+      hopper::BeginProducts();
       IssueValues<Form>(s.probabilities, memory.v(ring.stage), s.o, add);
       PassTurn<Form>(worker);
       hopper::WaitForProducts<1>();
       hopper::PinAll(s.scores);
       release(memory.k_empty(next.stage));
-      PrepareScores<Form>(c, position, block, slope, s.scores);
+      PrepareScores<Form>(c, item, rows, block, s.scores);
       Softmax<Form>(c, s, shrink);
-      if constexpr (Form::kDropout) Drop<Form>(c, position, block, head, epoch, s.scores);
+      if constexpr (Form::kDropout) Drop<Form>(c, rows.position, block, head, epoch, s.scores);
       hopper::WaitForProducts<0>();
       hopper::PinAll(s.o);
       hopper::PinAll(s.probabilities);
@@ -427,7 +444,7 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
       add = true;
       ring = next;
     }
-    release(memory.q_empty());
+    if constexpr (!Form::kReplacesQ) release(memory.q_empty());
     hopper::WaitFor(memory.v_full(ring.stage), ring.parity);
     hopper::PinAll(s.o);
     hopper::PinAll(s.probabilities);
@@ -438,6 +455,11 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
     release(memory.v_empty(ring.stage));
     ring.Next();
     FinishTile<Form>(o_map, p, item, memory, s);
+    if constexpr (Form::kReplacesQ) {
+      if (threadIdx.x % kWarpgroup == 0) hopper::WaitForStoresToRead<0>();
+      hopper::MeetWarpgroup(4 + worker);
+      release(memory.q_empty());
+    }
   }
   if (threadIdx.x % kWarpgroup == 0) hopper::WaitForStores();
 }

@@ -17,13 +17,15 @@ namespace engine::backend::cuda::attention_sm90a {
 class TensorMaps {
  public:
   explicit TensorMaps(const AttentionProblem& problem) : p_(problem) {}
-  CUtensorMap Queries(const AttentionView& view, int rows);
-  CUtensorMap Keys(const AttentionView& view, int rows);
+  // Of q and k and their like, or with elements of v and o.
+  CUtensorMap Queries(const AttentionView& view, std::int64_t elements, int rows);
+  CUtensorMap Keys(const AttentionView& view, std::int64_t elements, int rows);
   // Of the first map that the driver has refused.
   cudaError_t error() const { return error_; }
 
  private:
-  CUtensorMap Make(const AttentionView& view, std::int64_t tokens, std::int64_t heads, int rows);
+  CUtensorMap Make(const AttentionView& view, std::int64_t elements, std::int64_t tokens, std::int64_t heads,
+                   int rows);
 
   const AttentionProblem& p_;
   cudaError_t error_ = cudaSuccess;
@@ -55,21 +57,25 @@ cudaError_t Allow(Kernel kernel, int shared_bytes) {
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
 }
 
-template <typename T, int kE>
+// The forms of heads whose sizes are kOwnSizes[kSizes].
+template <typename T, int kSizes>
 struct RunForward {
   const Sm90aAttention& a;
   cudaStream_t stream;
+  static constexpr int kE = kOwnSizes[kSizes].head;
+  static constexpr int kU = kOwnSizes[kSizes].value_head;
+  static constexpr int kKeys = kU > 128 ? 64 : 128;  // that fit
 
   template <bool kCapped, bool kSlopes, bool kDropout>
   cudaError_t Launch() const {
     // Of short heads three warpgroups fill the tensor cores better, in long sequences: with few blocks of keys a tile of 192
-    // queries has more that is masked. Draws of three would not fit their registers.
-    if constexpr (kE == 64 && !kDropout) {
+    // queries has more that is masked. Draws or slopes of three would not fit their registers.
+    if constexpr (kE == 64 && !kDropout && !kSlopes) {
       constexpr std::int64_t kLong = 4096;
       if (a.problem.keys >= kLong)
-        return LaunchForm<ForwardForm<T, kE, 3, 128, kCapped, kSlopes, kDropout>>();
+        return LaunchForm<ForwardForm<T, kE, kU, 3, kKeys, kCapped, kSlopes, kDropout>>();
     }
-    return LaunchForm<ForwardForm<T, kE, 2, 128, kCapped, kSlopes, kDropout>>();
+    return LaunchForm<ForwardForm<T, kE, kU, 2, kKeys, kCapped, kSlopes, kDropout>>();
   }
 
   template <typename Form>
@@ -81,10 +87,10 @@ struct RunForward {
     const auto kernel = ForwardKernel<Form>;
     if (const cudaError_t error = Allow(kernel, Form::kSharedBytes); error != cudaSuccess) return error;
     TensorMaps maps(p);
-    const CUtensorMap q = maps.Queries(p.q, Form::kQueries);
-    const CUtensorMap k = maps.Keys(p.k, Form::kKeys);
-    const CUtensorMap v = maps.Keys(p.v, Form::kKeys);
-    const CUtensorMap o = maps.Queries(p.o, 64);
+    const CUtensorMap q = maps.Queries(p.q, p.head, Form::kQueries);
+    const CUtensorMap k = maps.Keys(p.k, p.head, Form::kKeys);
+    const CUtensorMap v = maps.Keys(p.v, p.value_head, Form::kKeys);
+    const CUtensorMap o = maps.Queries(p.o, p.value_head, 64);
     if (maps.error() != cudaSuccess) return maps.error();
     kernel<<<std::min(a.multiprocessors, params.items), Form::kThreads, Form::kSharedBytes, stream>>>(
         q, k, v, o, params);
@@ -92,15 +98,27 @@ struct RunForward {
   }
 };
 
-template <typename T, int kE>
+template <typename T, int kSizes>
 struct RunBackward {
   const Sm90aAttention& a;
   cudaStream_t stream;
-  static constexpr int kTile = OwnTileQueries(kE);
+  static constexpr OwnSizes kOwn = kOwnSizes[kSizes];
+  static constexpr int kTile = kOwn.tile_queries;
+
+  template <bool... kOptions>
+  static auto FormOf() {
+    if constexpr (kOwn.sums > 128) {
+      return WideBackwardForm<T, kOwn.sums, kOwn.value_head, kOptions...>();
+    } else {
+      return BackwardForm<T, kOwn.head, kTile, kOptions...>();
+    }
+  }
 
   template <bool kCapped, bool kSlopes, bool kDropout>
   cudaError_t Launch() const {
-    using Form = BackwardForm<T, kE, kTile, kCapped, kSlopes, kDropout>;
+    using Form = decltype(FormOf<kCapped, kSlopes, kDropout>());
+    static_assert(Form::kE == kOwn.sums && Form::kKeys == kOwn.block_keys && Form::kTurns == kOwn.turns);
+    constexpr int kSharedBytes = BackwardMemory<Form>::kBytes;
     const AttentionProblem& p = a.problem;
     const Common c = CommonOf(a, kTile);
     BackwardParams params{.common = c,
@@ -112,33 +130,57 @@ struct RunBackward {
                           .scale = p.scale,
                           .dk = p.dk,
                           .dv = p.dv};
-    // Pairs wait for each other both ways, so that all of a head have to be on the GPU at once: half of it is enough.
-    const bool whole = a.causal && p.window == 0 && a.runs == 1 && p.queries == p.keys;
+    if (p.spans != nullptr) {
+      params.walks = reinterpret_cast<const int2*>(a.walks);
+      params.last_blocks = a.last_blocks;
+      params.common.key_spans = reinterpret_cast<const int2*>(a.key_spans);
+    }
+    // Items that wait for each other both ways have to be on the GPU at once, all those of a head: half of it is enough.
+    const bool all_queries = p.spans == nullptr && p.window == 0;
+    const bool whole = a.causal && all_queries && a.runs == 1 && p.queries == p.keys;
     const int pairs = (params.blocks + 1) / 2;
-    params.pairs = whole && pairs <= a.multiprocessors / 2 ? 1 : 0;
-    params.items = static_cast<int>(p.batch * p.kv_heads) * (params.pairs ? pairs : params.blocks);
-    params.section = params.pairs ? 1 : SectionOf(p, 1);
+    const int most = a.multiprocessors / 2;
+    params.order = whole && pairs <= most                              ? Turns::kPairs
+                   : !a.causal && all_queries && params.blocks <= most ? Turns::kRound
+                                                                       : Turns::kDescending;
+    const int items = params.order == Turns::kPairs ? pairs : params.blocks;
+    params.items = static_cast<int>(p.batch * p.kv_heads) * items;
+    params.section = params.order == Turns::kDescending ? SectionOf(p, 1) : 1;
     const auto kernel = BackwardKernel<Form>;
-    if (const cudaError_t error = Allow(kernel, Form::kSharedBytes); error != cudaSuccess) return error;
+    if (const cudaError_t error = Allow(kernel, kSharedBytes); error != cudaSuccess) return error;
     TensorMaps maps(p);
-    const CUtensorMap q = maps.Queries(p.q, kTile);
-    const CUtensorMap k = maps.Keys(p.k, Form::kKeys);
-    const CUtensorMap v = maps.Keys(p.v, Form::kKeys);
-    const CUtensorMap d_o = maps.Queries(p.d_o, kTile);
+    const CUtensorMap q = maps.Queries(p.q, p.head, kTile);
+    const CUtensorMap k = maps.Keys(p.k, p.head, Form::kKeys);
+    const CUtensorMap v = maps.Keys(p.v, p.value_head, Form::kKeys);
+    const CUtensorMap d_o = maps.Queries(p.d_o, p.value_head, kTile);
     if (maps.error() != cudaSuccess) return maps.error();
+    if (p.spans != nullptr) MakeSpanTables(params);
     SumRows(c);
     // A block an item, and not a grid that stays: the GPU starts blocks in their order where there is room, so that whatever
     // else holds multiprocessors, what an item waits for has been started before it.
-    kernel<<<static_cast<unsigned>(params.items), Form::kThreads, Form::kSharedBytes, stream>>>(q, k, v, d_o,
-                                                                                                params);
+    kernel<<<static_cast<unsigned>(params.items), Form::kThreads, kSharedBytes, stream>>>(q, k, v, d_o,
+                                                                                          params);
     FinishRows(c);
     return cudaGetLastError();
+  }
+
+  void MakeSpanTables(const BackwardParams& of) const {
+    constexpr int kThreads = 128;
+    const SpanTablesParams params{.common = of.common,
+                                  .key_spans = reinterpret_cast<int2*>(a.key_spans),
+                                  .walks = reinterpret_cast<int2*>(a.walks),
+                                  .last_blocks = a.last_blocks,
+                                  .blocks = of.blocks};
+    const int longest = std::max(of.common.keys, of.common.tiles);
+    const dim3 grid(static_cast<unsigned>((longest + kThreads - 1) / kThreads),
+                    static_cast<unsigned>(a.problem.batch));
+    SpanTablesKernel<kTile, kOwn.block_keys><<<grid, kThreads, 0, stream>>>(params);
   }
 
   void SumRows(const Common& c) const {
     const AttentionProblem& p = a.problem;
     constexpr int kThreads = 256;
-    constexpr int kRows = kThreads / (kE / 8);
+    constexpr int kRows = kThreads / (kOwn.value_head / 8);
     const RowSumsParams params{.common = c,
                                .o = p.o,
                                .d_o = p.d_o,
@@ -148,14 +190,16 @@ struct RunBackward {
                                .turns = a.turns,
                                .rows = p.batch * c.tiles * kTile * p.heads};
     const auto blocks = static_cast<unsigned>((params.rows + kRows - 1) / kRows);
-    RowSumsKernel<T, kE, kTile><<<blocks, kThreads, 0, stream>>>(params);
+    RowSumsKernel<T, kOwn.value_head, kTile, kOwn.turns><<<blocks, kThreads, 0, stream>>>(params);
   }
 
   void FinishRows(const Common& c) const {
     const AttentionProblem& p = a.problem;
-    const RoundSumsParams params{.common = c, .sums = a.dq_sums, .scale = p.scale, .dq = p.dq};
-    RoundSumsKernel<T, kE, kTile>
-        <<<static_cast<unsigned>(p.batch * p.heads * c.tiles), 2 * kWarpgroup, 0, stream>>>(params);
+    const RoundSumsParams params{
+        .common = c, .sums = a.dq_sums, .turns = a.turns, .scale = p.scale, .dq = p.dq};
+    constexpr int kRoundThreads = kTile * kOwn.sums / 64 / 64 * kWarpgroup;
+    RoundSumsKernel<T, kOwn.sums, kTile, kOwn.turns>
+        <<<static_cast<unsigned>(p.batch * p.heads * c.tiles), kRoundThreads, 0, stream>>>(params);
     if (p.sinks == nullptr || p.d_sinks == nullptr) return;
     const SinkSumsParams sinks{.sinks = p.sinks,
                                .d_sinks = p.d_sinks,
@@ -168,14 +212,10 @@ struct RunBackward {
   }
 };
 
-// Of each head and element type, in a source file of its own.
-cudaError_t Forward64(const Sm90aAttention& a, cudaStream_t stream, __nv_bfloat16);
-cudaError_t Forward64(const Sm90aAttention& a, cudaStream_t stream, __half);
-cudaError_t Forward128(const Sm90aAttention& a, cudaStream_t stream, __nv_bfloat16);
-cudaError_t Forward128(const Sm90aAttention& a, cudaStream_t stream, __half);
-cudaError_t Backward64(const Sm90aAttention& a, cudaStream_t stream, __nv_bfloat16);
-cudaError_t Backward64(const Sm90aAttention& a, cudaStream_t stream, __half);
-cudaError_t Backward128(const Sm90aAttention& a, cudaStream_t stream, __nv_bfloat16);
-cudaError_t Backward128(const Sm90aAttention& a, cudaStream_t stream, __half);
+// Of kOwnSizes[kSizes]: specialised in a source file for each of these.
+template <typename T, int kSizes>
+cudaError_t Forward(const Sm90aAttention& a, cudaStream_t stream);
+template <typename T, int kSizes>
+cudaError_t Backward(const Sm90aAttention& a, cudaStream_t stream);
 
 }  // namespace engine::backend::cuda::attention_sm90a

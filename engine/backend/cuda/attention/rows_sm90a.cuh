@@ -8,7 +8,7 @@ namespace engine::backend::cuda::attention_sm90a {
 // 64 rows of a warpgroup. Lanes of four trade what they have of four times eight columns, so that each writes 16 bytes.
 template <typename T, int kSums>
 __device__ __forceinline__ void StoreRows(const float (&d)[kSums], float scale, T* out, std::int64_t token,
-                                          int rows) {
+                                          int rows, int elements) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) % kWarpgroup / kWarp;
   const int at = lane % 4;
@@ -42,7 +42,7 @@ __device__ __forceinline__ void StoreRows(const float (&d)[kSums], float scale, 
       } else {
         pairs[2] = low, pairs[3] = high;
       }
-      if (row < rows)
+      if (row < rows && four * 32 + at * 8 < elements)
         *reinterpret_cast<uint4*>(out + row * token + four * 32 + at * 8) = {pairs[0], pairs[1], pairs[2],
                                                                              pairs[3]};
     }
@@ -58,10 +58,10 @@ struct RowSumsParams {
   std::int64_t rows;  // B · tiles · kTile · H
 };
 
-// lse2 and row sums, and no turn taken: kE / 8 threads a row, rows of heads next to each other.
-template <typename T, int kE, int kTile>
+// lse2 and row sums, and no turn taken: kU / 8 threads a row, rows of heads next to each other.
+template <typename T, int kU, int kTile, int kTurns>
 __global__ void RowSumsKernel(const __grid_constant__ RowSumsParams p) {
-  constexpr int kLanes = kE / 8;
+  constexpr int kLanes = kU / 8;
   const Common& c = p.common;
   const std::int64_t index = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
@@ -73,10 +73,11 @@ __global__ void RowSumsKernel(const __grid_constant__ RowSumsParams p) {
   const std::int64_t sample = token / kTile / c.tiles;
   const QueryTile t = TileOf<kTile>(c, tile);
   const bool valid = any && row < t.rows;
+  const bool loads = valid && lane * 8 < c.value_head;
   const std::int64_t at = t.row + row;
   const int kv = head / c.group;
   float sum = 0;
-  if (valid) {
+  if (loads) {
     const auto load = [&](const AttentionView& view, float(&x)[8]) {
       const T* from = static_cast<const T*>(view.data) + sample * view.sample + at * view.token +
                       kv * view.kv_head + (head - kv * c.group) * view.head + lane * 8;
@@ -98,20 +99,75 @@ __global__ void RowSumsKernel(const __grid_constant__ RowSumsParams p) {
   p.row_sums[of_tile * kTile + row] = sum;
   // A row that sees nothing has probabilities of exp(−∞).
   p.lse2[of_tile * kTile + row] = lse == -INFINITY ? INFINITY : lse;
-  if (row == 0) p.turns[of_tile] = 0;
+  if (row < kTurns) p.turns[of_tile * kTurns + row] = 0;
+}
+
+struct SpanTablesParams {
+  Common common;  // whose key_spans are written here
+  int2* key_spans;
+  int2* walks;
+  int* last_blocks;
+  int blocks;
+};
+
+// The first of `count`, which ascend, that is above `value`; `count`: none is.
+template <typename Of>
+__device__ __forceinline__ int FirstAbove(int count, int value, const Of& of) {
+  int low = 0;
+  int high = count;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (of(middle) > value) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+// What spans of queries mean for keys, blocks of them, and tiles: a thread each, a row of thread blocks a sample.
+template <int kTile, int kKeys>
+__global__ void SpanTablesKernel(const __grid_constant__ SpanTablesParams p) {
+  const Common& c = p.common;
+  const int index = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  const int sample = static_cast<int>(blockIdx.y);
+  const int2* spans = c.spans + static_cast<std::int64_t>(sample) * c.queries;
+  const auto position = [&](int row) {
+    const Run& run = c.run[c.runs > 1 && row >= c.run[1].row ? 1 : 0];
+    return run.position + row - run.row;
+  };
+  if (index < c.keys) {
+    const int first = FirstAbove(c.queries, index, [&](int row) { return spans[row].y; });
+    const int behind = FirstAbove(c.queries, index, [&](int row) { return spans[row].x; });
+    p.key_spans[static_cast<std::int64_t>(sample) * c.keys + index] = {
+        first < c.queries ? position(first) : kFar, behind > 0 ? position(behind - 1) + 1 : -kFar};
+  }
+  if (index < p.blocks) {
+    const int key = index * kKeys;
+    const auto sight = [&](int tile) { return SightOfTile(c, sample, TileOf<kTile>(c, tile)); };
+    p.walks[sample * p.blocks + index] = {
+        FirstAbove(c.tiles, key, [&](int tile) { return sight(tile).below; }),
+        FirstAbove(c.tiles, key + kKeys - 1, [&](int tile) { return sight(tile).from; }) - 1};
+  }
+  if (index < c.tiles) {
+    const int below = SightOfTile(c, sample, TileOf<kTile>(c, index)).below;
+    p.last_blocks[sample * c.tiles + index] = (below + kKeys - 1) / kKeys - 1;
+  }
 }
 
 struct RoundSumsParams {
   Common common;
   const float* sums;
+  const int* turns;
   float scale;
   AttentionView dq;
 };
 
-// dq of its sums, a block a tile of a head. Of a tile a warpgroup has 64 × 64, of its own queries or its own elements.
-template <typename T, int kE, int kTile>
-__global__ void __launch_bounds__(2 * kWarpgroup) RoundSumsKernel(const __grid_constant__ RoundSumsParams p) {
-  static_assert(kTile * kE == 128 * 64);
+// dq of its sums, a block a tile of a head. Of a tile a warpgroup has 64 × 64, of queries or of elements.
+template <typename T, int kE, int kTile, int kTurns>
+__global__ void __launch_bounds__(kTile* kE / 64 / 64 * kWarpgroup)
+    RoundSumsKernel(const __grid_constant__ RoundSumsParams p) {
   const Common& c = p.common;
   const int tile = static_cast<int>(blockIdx.x) % c.tiles;
   const int row_of_heads = static_cast<int>(blockIdx.x) / c.tiles;
@@ -125,16 +181,18 @@ __global__ void __launch_bounds__(2 * kWarpgroup) RoundSumsKernel(const __grid_c
       reinterpret_cast<const float4*>(p.sums + static_cast<std::int64_t>(blockIdx.x) * kTile * kE) +
       worker * 8 * kWarpgroup + thread;
   float d[32];
+  const bool any =
+      p.turns[blockIdx.x * kTurns] > 0;  // blocks have added to it: none do where its queries see no key
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    const float4 four = __ldcs(from + i * kWarpgroup);
+    const float4 four = any ? __ldcs(from + i * kWarpgroup) : float4{0, 0, 0, 0};
     d[4 * i] = four.x, d[4 * i + 1] = four.y, d[4 * i + 2] = four.z, d[4 * i + 3] = four.w;
   }
   const int row = kTile == 128 ? worker * 64 : 0;
   const int element = kTile == 128 ? 0 : worker * 64;
   T* out = static_cast<T*>(p.dq.data) + sample * p.dq.sample + kv * p.dq.kv_head +
            (head - kv * c.group) * p.dq.head + (t.row + row) * p.dq.token + element;
-  StoreRows(d, p.scale, out, p.dq.token, t.rows - row);
+  StoreRows(d, p.scale, out, p.dq.token, t.rows - row, c.head - element);
 }
 
 struct SinkSumsParams {

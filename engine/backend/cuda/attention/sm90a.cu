@@ -20,10 +20,11 @@ Encode EncodeOf() {
 
 }  // namespace
 
-CUtensorMap TensorMaps::Make(const AttentionView& view, std::int64_t tokens, std::int64_t heads, int rows) {
+CUtensorMap TensorMaps::Make(const AttentionView& view, std::int64_t elements, std::int64_t tokens,
+                             std::int64_t heads, int rows) {
   constexpr std::int64_t kBytes = 2;
   const auto size = [](std::int64_t n) { return static_cast<cuuint64_t>(n); };
-  const cuuint64_t dims[5] = {size(p_.head), size(tokens), size(heads), size(p_.kv_heads), size(p_.batch)};
+  const cuuint64_t dims[5] = {size(elements), size(tokens), size(heads), size(p_.kv_heads), size(p_.batch)};
   const cuuint64_t strides[4] = {size(view.token * kBytes), size(view.head * kBytes),
                                  size(view.kv_head * kBytes), size(view.sample * kBytes)};
   const cuuint32_t box[5] = {kRowElements, static_cast<cuuint32_t>(rows), 1, 1, 1};
@@ -41,13 +42,13 @@ CUtensorMap TensorMaps::Make(const AttentionView& view, std::int64_t tokens, std
   return map;
 }
 
-CUtensorMap TensorMaps::Queries(const AttentionView& view, int rows) {
-  return Make(view, p_.queries, p_.heads / p_.kv_heads, rows);
+CUtensorMap TensorMaps::Queries(const AttentionView& view, std::int64_t elements, int rows) {
+  return Make(view, elements, p_.queries, p_.heads / p_.kv_heads, rows);
 }
-CUtensorMap TensorMaps::Keys(const AttentionView& view, int rows) {
+CUtensorMap TensorMaps::Keys(const AttentionView& view, std::int64_t elements, int rows) {
   AttentionView keys = view;
-  keys.head = p_.head;  // the stride of a dim of one
-  return Make(keys, p_.keys, 1, rows);
+  keys.head = elements;  // the stride of a dim of one
+  return Make(keys, elements, p_.keys, 1, rows);
 }
 
 Common CommonOf(const Sm90aAttention& a, int tile) {
@@ -55,10 +56,14 @@ Common CommonOf(const Sm90aAttention& a, int tile) {
   Common c{.heads = static_cast<int>(p.heads),
            .kv_heads = static_cast<int>(p.kv_heads),
            .group = static_cast<int>(p.heads / p.kv_heads),
+           .queries = static_cast<int>(p.queries),
            .keys = static_cast<int>(p.keys),
+           .head = static_cast<int>(p.head),
+           .value_head = static_cast<int>(p.value_head),
            .runs = a.runs,
            .causal = a.causal,
            .window = static_cast<int>(p.window),
+           .spans = reinterpret_cast<const int2*>(p.spans),
            .scale_log2 = p.scale * kLog2E,
            .softcap = p.softcap,
            .bent_scale = p.softcap > 0 ? p.scale / p.softcap : 0,
@@ -94,20 +99,34 @@ bool HasAttentionSm90a() {
 #endif
 }
 
+namespace attention_sm90a {
+namespace {
+
+template <typename T, int kSizes = 0>
+cudaError_t Launch(const Sm90aAttention& a, bool backward, cudaStream_t stream) {
+  if constexpr (kSizes == std::size(kOwnSizes)) {
+    return cudaErrorInvalidValue;
+  } else {
+    if (&OwnSizesOf(a.problem.head, a.problem.value_head) != &kOwnSizes[kSizes])
+      return Launch<T, kSizes + 1>(a, backward, stream);
+    return backward ? Backward<T, kSizes>(a, stream) : Forward<T, kSizes>(a, stream);
+  }
+}
+
+cudaError_t Launch(const Sm90aAttention& a, bool backward, cudaStream_t stream) {
+  return a.problem.dtype == DType::kBF16 ? Launch<__nv_bfloat16>(a, backward, stream)
+                                         : Launch<__half>(a, backward, stream);
+}
+
+}  // namespace
+}  // namespace attention_sm90a
+
 cudaError_t AttentionSm90a(const Sm90aAttention& a, cudaStream_t stream) {
-  const auto of_type = [&](auto zero) {
-    return a.problem.head == 64 ? attention_sm90a::Forward64(a, stream, zero)
-                                : attention_sm90a::Forward128(a, stream, zero);
-  };
-  return a.problem.dtype == DType::kBF16 ? of_type(__nv_bfloat16()) : of_type(__half());
+  return attention_sm90a::Launch(a, /*backward=*/false, stream);
 }
 
 cudaError_t AttentionGradSm90a(const Sm90aAttention& a, cudaStream_t stream) {
-  const auto of_type = [&](auto zero) {
-    return a.problem.head == 64 ? attention_sm90a::Backward64(a, stream, zero)
-                                : attention_sm90a::Backward128(a, stream, zero);
-  };
-  return a.problem.dtype == DType::kBF16 ? of_type(__nv_bfloat16()) : of_type(__half());
+  return attention_sm90a::Launch(a, /*backward=*/true, stream);
 }
 
 }  // namespace engine::backend::cuda

@@ -29,10 +29,14 @@ struct Run {
 
 // What the kernels read of a problem.
 struct Common {
-  int heads, kv_heads, group, keys;
+  int heads, kv_heads, group, queries, keys;
+  int head,
+      value_head;  // elements, up to those that a kernel is made for: the tensor maps fill the rest with zeros
   int runs, tiles;  // tiles of queries, of all runs
   Run run[kMaxQueryRuns];
   int causal, window;
+  const int2* spans;              // [B, queries]: AttentionProblem; null: none
+  const int2* key_spans;          // [B, keys]: Sm90aAttention
   float scale_log2;               // scale · log2(e)
   float softcap;                  // 0: none
   float bent_scale;               // scale / softcap
@@ -51,6 +55,46 @@ __device__ __forceinline__ QueryTile TileOf(const Common& p, int tile) {
   const Run& run = p.run[p.runs > 1 && tile >= p.run[1].first_tile ? 1 : 0];
   const int first = (tile - run.first_tile) * kTile;
   return {run.row + first, run.position + first, min(kTile, run.count - first)};
+}
+
+// The keys, by their positions, that a query sees, or the queries that see a key: [from, below).
+struct Sight {
+  int from, below;
+};
+inline constexpr int kFar = 1 << 30;
+
+// Of the query in a row.
+__device__ __forceinline__ Sight SightOf(const Common& c, int sample, int row, int position) {
+  Sight sight = {0, c.keys};
+  if (c.spans != nullptr) {
+    const int2 span = __ldg(c.spans + static_cast<std::int64_t>(sample) * c.queries + row);
+    sight = {span.x, min(span.y, c.keys)};
+  }
+  if (c.causal) {
+    sight.below = min(sight.below, position + 1);
+    if (c.window > 0) sight.from = max(sight.from, position - c.window + 1);
+  }
+  return sight;
+}
+__device__ __forceinline__ Sight SightOfKey(const Common& c, int sample, int key) {
+  if (key >= c.keys) return {kFar, kFar};
+  Sight sight = {-kFar, kFar};
+  if (c.key_spans != nullptr) {
+    const int2 span = __ldg(c.key_spans + static_cast<std::int64_t>(sample) * c.keys + key);
+    sight = {span.x, span.y};
+  }
+  if (c.causal) {
+    sight.from = max(sight.from, key);
+    if (c.window > 0) sight.below = min(sight.below, key + c.window);
+  }
+  return sight;
+}
+
+// All keys that one of a tile's queries sees are among these: neither bound falls from query to query.
+__device__ __forceinline__ Sight SightOfTile(const Common& c, int sample, const QueryTile& t) {
+  const int last = t.rows - 1;
+  return {SightOf(c, sample, t.row, t.position).from,
+          SightOf(c, sample, t.row + last, t.position + last).below};
 }
 
 __device__ __forceinline__ float Exp2(float x) {

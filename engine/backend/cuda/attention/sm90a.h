@@ -17,8 +17,8 @@ struct QueryRun {
 };
 inline constexpr int kMaxQueryRuns = 2;  // as many as a rank of context parallelism has, in zigzag
 
-// What AttentionReference and its gradient do, for heads of 64 or 128 elements in bf16 or fp16, of keys and values alike. Strides count elements and are multiples of 8; positions are those of `run`, with dropout at multiples
-// of 16.
+// What AttentionReference and its gradient do, for heads of up to 256 elements (OwnCarriesOut) in bf16 or fp16, with a scale
+// above 0. Strides count elements and are multiples of 8; positions are those of `run`, with dropout at multiples of 16.
 struct Sm90aAttention {
   AttentionProblem problem = {};
   bool causal = true;
@@ -26,11 +26,16 @@ struct Sm90aAttention {
   std::array<QueryRun, kMaxQueryRuns> run = {};
   int multiprocessors = 0;
 
-  // Of the gradient (OwnGradLayout), where tiles have OwnTileQueries(E) rows (profile/attention_tiles.h).
+  // Of the gradient (OwnGradLayout): rows of tiles, sums, blocks and turns as OwnSizesOf says (profile/attention_tiles.h).
   float* lse2 = nullptr;      // [B, H, tiles, rows]: lse · log2(e); infinite behind the last row
   float* row_sums = nullptr;  // likewise: Σ_E d_o·o
-  float* dq_sums = nullptr;   // [B, H, tiles, rows · E], elements as products leave them
-  int* turns = nullptr;       // [B, H, tiles]: blocks of keys that have added to dq_sums
+  float* dq_sums = nullptr;   // [B, H, tiles, rows · sums], elements as products leave them
+  int* turns = nullptr;       // [B, H, tiles, turns]: blocks of keys that have added to dq_sums
+  // Where the problem has spans, what they mean for keys, blocks of them, and tiles.
+  int* key_spans =
+      nullptr;  // [B, T, 2]: positions of queries whose span has the key: the first, and behind the last
+  int* walks = nullptr;        // [B, blocks, 2]: the first and the last tile that see a block
+  int* last_blocks = nullptr;  // [B, tiles]: the last block that a tile sees; -1: none
 };
 
 // Whether this program has the kernels: it is compiled for sm_90a.

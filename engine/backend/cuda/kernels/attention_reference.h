@@ -47,6 +47,8 @@ struct AttentionProblem {
   std::int64_t window = 0;      // 0: none
   float scale = 1;
   const std::int32_t* positions = nullptr;       // [B, S]
+  // [B, S, 2]: the first key and the key behind the last one that a query's document has; null: all are of one.
+  const std::int32_t* spans = nullptr;
   AttentionView q = {}, k = {}, v = {}, o = {};  // inputs
   LseView lse = {};
   // Of the gradient: d_o is an input, the others are written.

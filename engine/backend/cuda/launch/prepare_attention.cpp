@@ -391,7 +391,8 @@ absl::Status SetRuns(const LaunchArgs& args, const AttentionShape& s, Sm90aAtten
 
 absl::StatusOr<Enqueue> PrepareOwn(const Device& device, const LaunchArgs& args, const AttentionShape& s,
                                    const AttentionProblem& problem, bool backward) {
-  Sm90aAttention attention{.problem = problem, .multiprocessors = device.properties().multiProcessorCount};
+  Sm90aAttention attention{
+      .problem = problem, .causal = s.causal, .multiprocessors = device.properties().multiProcessorCount};
   RETURN_IF_ERROR(SetRuns(args, s, &attention));
   if (backward) {
     const OwnGradLayout layout = OwnGradLayoutOf(s);
@@ -401,6 +402,9 @@ absl::StatusOr<Enqueue> PrepareOwn(const Device& device, const LaunchArgs& args,
     attention.row_sums = reinterpret_cast<float*>(scratch + layout.row_sums);
     attention.dq_sums = reinterpret_cast<float*>(scratch + layout.dq_sums);
     attention.turns = reinterpret_cast<int*>(scratch + layout.turns);
+    attention.key_spans = reinterpret_cast<int*>(scratch + layout.key_spans);
+    attention.walks = reinterpret_cast<int*>(scratch + layout.walks);
+    attention.last_blocks = reinterpret_cast<int*>(scratch + layout.last_blocks);
   }
   ASSIGN_OR_RETURN(const Forms forms, SetForms(args, s, backward, &attention.problem));
   return Enqueue([attention, backward, forms](cudaStream_t stream, const KernelContext& context) {
@@ -412,10 +416,6 @@ absl::StatusOr<Enqueue> PrepareOwn(const Device& device, const LaunchArgs& args,
 
 absl::StatusOr<Enqueue> PrepareProblem(Device& device, const LaunchArgs& args, const AttentionShape& s,
                                        const AttentionProblem& problem, bool backward) {
-  if (!graph::IsCausal(args.instruction->attributes())) {
-    return Unimplemented("{}: no CUDA kernel computes attention with the mask {}", args.instruction->name,
-                         args.instruction->attributes().String("mask"));
-  }
   switch (KernelsOf(s, backward)) {
     case AttentionKernels::kOwn:
       return PrepareOwn(device, args, s, problem, backward);
@@ -423,6 +423,10 @@ absl::StatusOr<Enqueue> PrepareProblem(Device& device, const LaunchArgs& args, c
       return PrepareWithCudnn(device, args, s, problem, backward);
     case AttentionKernels::kReference:
       break;
+  }
+  if (!s.causal) {
+    return Unimplemented("{}: no CUDA kernel computes attention with the mask {}", args.instruction->name,
+                         args.instruction->attributes().String("mask"));
   }
   return PrepareReference(args, s, problem, backward);
 }

@@ -2,10 +2,30 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 
 namespace engine::backend::cuda {
 
-// Queries of a tile of the backward pass, of heads of 64 or 128 elements.
-constexpr int OwnTileQueries(std::int64_t head) { return head == 64 ? 128 : 64; }
+inline constexpr std::int64_t kOwnMostElements = 256;  // of a head
+
+// The kernels are made for heads of so many elements of q and k, and of v, and fill up what has fewer with zeros.
+struct OwnSizes {
+  int head, value_head;
+  // Of the backward pass: elements of the sums of dq, queries of a tile, keys of a block, and counters of a tile.
+  int sums, tile_queries, block_keys, turns;
+};
+inline constexpr OwnSizes kOwnSizes[] = {
+    {64, 64, 64, 128, 128, 1},
+    {128, 128, 128, 64, 128, 1},
+    {192, 128, 256, 64, 64, 2},
+    {256, 256, 256, 64, 64, 2},
+};
+
+// The smallest that holds a head of neither more than kOwnMostElements.
+constexpr const OwnSizes& OwnSizesOf(std::int64_t head, std::int64_t value_head) {
+  for (const OwnSizes& sizes : kOwnSizes)
+    if (head <= sizes.head && value_head <= sizes.value_head) return sizes;
+  return kOwnSizes[std::size(kOwnSizes) - 1];
+}
 
 }  // namespace engine::backend::cuda

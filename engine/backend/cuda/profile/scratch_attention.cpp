@@ -4,6 +4,8 @@
 #include <array>
 #include <string_view>
 
+#include "engine/graph/mask.h"
+
 namespace engine::backend::cuda {
 namespace {
 
@@ -25,6 +27,7 @@ void SetAttributes(const graph::Attributes& attributes, AttentionShape* shape) {
   shape->dropout = attributes.Has("dropout") ? attributes.Float("dropout") : 0.0;
   shape->softcap = attributes.Has("softcap") ? attributes.Float("softcap") : 0.0;
   shape->alibi = attributes.Int("alibi", 0) != 0;
+  shape->causal = graph::IsCausal(attributes);
   shape->grad_group_bytes = attributes.Int("grad_group_bytes", kGradGroupBytes);
   if (attributes.Has("kernel")) shape->kernel = attributes.String("kernel");
 }
@@ -122,13 +125,16 @@ std::string_view WhyNotCudnn(const AttentionShape& shape) {
   if (shape.softcap > 0) return "attention with a soft cap";
   if (shape.alibi) return "attention with linear biases";
   if (shape.sinks) return "attention with sinks";
+  if (!shape.causal) return "attention without a causal mask";
+  if (shape.spans) return "attention within documents";
   return "";
 }
 
 bool OwnCarriesOut(const AttentionShape& shape) {
   const bool narrow = shape.dtype == DType::kBF16 || shape.dtype == DType::kF16;
-  const bool heads = (shape.head == 64 || shape.head == 128) && shape.value_head == shape.head;
-  if (!shape.chip.hopper || !narrow || !heads || shape.queries > shape.keys) return false;
+  const auto fits = [](std::int64_t head) { return head % 8 == 0 && head <= kOwnMostElements; };
+  if (!shape.chip.hopper || !narrow || !fits(shape.head) || !fits(shape.value_head)) return false;
+  if (shape.causal && shape.queries > shape.keys) return false;
   if (shape.scale <= 0) return false;  // the largest product has to be the largest score
   // Draws are made for 16 × 16 pairs at a time; a slice of the sequence has two chunks of as many queries.
   return shape.dropout == 0 || shape.queries == shape.keys || shape.queries / 2 % 16 == 0;
@@ -138,8 +144,9 @@ AttentionKernels KernelsOf(const AttentionShape& shape, bool backward) {
   const bool cudnn = WhyNotCudnn(shape).empty();
   if (shape.kernel == "reference") return AttentionKernels::kReference;
   if (shape.kernel == "cudnn" && cudnn) return AttentionKernels::kCudnn;
-  if (OwnCarriesOut(shape) && (backward || !cudnn || shape.window > 0 || shape.kernel == "own"))
-    return AttentionKernels::kOwn;
+  const bool wide = shape.head > 128 || shape.value_head > 128;
+  const bool faster = !cudnn || shape.window > 0 || (backward && !wide);
+  if (OwnCarriesOut(shape) && (faster || shape.kernel == "own")) return AttentionKernels::kOwn;
   return cudnn ? AttentionKernels::kCudnn : AttentionKernels::kReference;
 }
 
@@ -219,15 +226,23 @@ AttentionGradLayout CudnnGradLayout(const AttentionShape& shape, bool determinis
 }
 
 OwnGradLayout OwnGradLayoutOf(const AttentionShape& shape) {
-  const std::int64_t tile = OwnTileQueries(shape.head);
+  const OwnSizes& own = OwnSizesOf(shape.head, shape.value_head);
+  const std::int64_t tile = own.tile_queries;
   // The last tile of each chunk of queries may be filled up.
   const std::int64_t tiles = shape.batch * shape.heads * (RoundedUp(shape.queries, tile) / tile + 1);
   const std::int64_t rows = Aligned(tiles * tile * SizeOf(DType::kF32));
   OwnGradLayout layout;
   layout.row_sums = rows;
   layout.dq_sums = 2 * rows;
-  layout.turns = layout.dq_sums + Aligned(tiles * tile * shape.head * SizeOf(DType::kF32));
-  layout.bytes = layout.turns + Aligned(tiles * SizeOf(DType::kI32));
+  layout.turns = layout.dq_sums + Aligned(tiles * tile * own.sums * SizeOf(DType::kF32));
+  layout.bytes = layout.turns + Aligned(tiles * own.turns * SizeOf(DType::kI32));
+  if (!shape.spans) return layout;
+  constexpr std::int64_t kPairBytes = 2 * SizeOf(DType::kI32);
+  layout.key_spans = layout.bytes;
+  layout.walks = layout.key_spans + Aligned(shape.batch * shape.keys * kPairBytes);
+  layout.last_blocks = layout.walks + Aligned(shape.batch * RoundedUp(shape.keys, own.block_keys) /
+                                              own.block_keys * kPairBytes);
+  layout.bytes = layout.last_blocks + Aligned(tiles / shape.heads * SizeOf(DType::kI32));
   return layout;
 }
 

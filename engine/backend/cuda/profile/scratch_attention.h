@@ -37,6 +37,8 @@ struct AttentionShape {
   double softcap = 0;  // 0: none
   bool alibi = false;  // scores have linear biases
   bool sinks = false;  // beside the keys
+  bool causal = true;  // the mask: causal, or none
+  bool spans = false;  // queries see keys of their document alone
   CudaChip chip = {};
   std::int64_t grad_group_bytes = kGradGroupBytes;  // attribute of that name: tests make it small
   // Attribute of that name: the kernels that tests ask for, "cudnn" or "reference"; empty: the fastest.
@@ -59,9 +61,9 @@ std::string_view WhyNotCudnn(const AttentionShape& shape);
 // Whether our own kernels for Hopper can (attention/sm90a.h).
 bool OwnCarriesOut(const AttentionShape& shape);
 
-// What carries attention out. Of our own kernels the backward pass is as fast as cuDNN's with bits that do not repeat, or
-// faster, and needs no scratch that grows with the square of the sequence; the forward pass is behind in short sequences, and
-// ahead within windows (docs/performance.md).
+// What carries attention out. Of our own kernels for heads of up to 128 elements the backward pass is as fast as cuDNN's with
+// bits that do not repeat, or faster, and needs no scratch that grows with the square of the sequence; the forward pass is
+// behind in short sequences, and ahead within windows. Those for wider heads are for what cuDNN lacks (docs/performance.md).
 enum class AttentionKernels : std::uint8_t { kReference, kCudnn, kOwn };
 AttentionKernels KernelsOf(const AttentionShape& shape, bool backward);
 
@@ -112,6 +114,7 @@ struct OwnGradLayout {
   std::int64_t row_sums = 0;
   std::int64_t dq_sums = 0;
   std::int64_t turns = 0;
+  std::int64_t key_spans = 0, walks = 0, last_blocks = 0;  // where there are spans
   std::int64_t bytes = 0;
 };
 OwnGradLayout OwnGradLayoutOf(const AttentionShape& shape);

@@ -1,0 +1,277 @@
+// The backward pass on Hopper of heads of up to 128 elements: each of the two warpgroups has 64 keys of a block.
+#pragma once
+
+#include "engine/backend/cuda/attention/backward_parts_sm90a.cuh"
+
+namespace engine::backend::cuda::attention_sm90a {
+
+template <typename Element, int kHeadElements, int kTile, bool kIsCapped, bool kHasSlopes, bool kDrops>
+struct BackwardForm {
+  using T = Element;
+  static constexpr bool kWide = false;
+  static constexpr int kE = kHeadElements;
+  static constexpr int kU = kHeadElements;
+  static constexpr int kWorkers = 2;
+  static constexpr int kQueries = kTile;
+  static constexpr int kScoreQueries = kTile;  // of which a worker has scores
+  static constexpr int kKeys = 64 * kWorkers;
+  static constexpr bool kCapped = kIsCapped;
+  static constexpr bool kSlopes = kHasSlopes;
+  static constexpr bool kDropout = kDrops;
+  static constexpr int kStages = 2;
+  static constexpr int kDOStages = 2;
+  static constexpr int kThreads = (kWorkers + 1) * kWarpgroup;
+  static constexpr int kKBytes = kKeys * kE * 2;
+  static constexpr int kVBytes = kKeys * kU * 2;
+  static constexpr int kQBytes = kQueries * kE * 2;
+  static constexpr int kDOBytes = kQueries * kU * 2;
+  static constexpr int kScoreBytes = 2 * kKeys * kQueries * 2;  // of two steps' ds
+  static constexpr int kDQBytes = kQueries * kE * 4;
+  static constexpr int kSumsBytes = 2 * kDQBytes;
+  static_assert(kStages == 2);  // as many as there are buffers of ds and dq
+  // The two warpgroups share a tile's dq, which is 128 × 64 or 64 × 128: each has 64 queries, or each has 64 elements of all.
+  static constexpr bool kSplitsQueries = kQueries == 128;
+  static_assert(kQueries * kE == 128 * 64);
+  static constexpr int kTurns = 1;  // of a tile
+  // With the workers' as many as the block starts with; more would be waited for without end.
+  static constexpr int kReaderRegisters = 24;
+  static constexpr int kWorkerRegisters = 240;
+};
+
+// The workers put what a step gives to dq into one of two buffers in turn. Each buffer has a warp that adds its content to the
+// sums, so that an addition has two steps to arrive in memory. Named barriers of a worker and a buffer's warp: + 2 · buffer + worker.
+inline constexpr int kBuffers = 2;
+inline constexpr int kSumsEmpty = 1;
+inline constexpr int kSumsFull = 5;
+inline constexpr int kSumsThreads = kWarpgroup + kWarp;
+inline constexpr int kScoresWritten = 9;  // of the workers
+
+// A warp takes what the workers give to dq in a buffer, of every other step, to where it is summed.
+template <typename Form>
+__device__ __forceinline__ void WriteSums(const BackwardParams& p, const BackwardMemory<Form>& memory,
+                                          int buffer) {
+  constexpr int kBytes = Form::kDQBytes / Form::kWorkers;
+  const Common& c = p.common;
+  const bool first_lane = threadIdx.x % kWarp == 0;
+  const int empty = kSumsEmpty + 2 * buffer;
+  const int full = kSumsFull + 2 * buffer;
+  const BackwardItem item = ItemOf(p);
+  int count = buffer;  // 0: the next step is this buffer's
+  for (int worker = 0; worker < Form::kWorkers; ++worker) ArriveOnly(empty + worker, kSumsThreads);
+  for (int phase = 0; phase < item.phases; ++phase) {
+    const Walk walk = WalkOf<Form>(p, item, phase);
+    for (int g = 0; g < c.group; ++g) {
+      for (int step = 0; step < walk.steps(); ++step) {
+        if (count++ % kBuffers != 0) continue;
+        const int tile = walk.Tile(step);
+        const std::int64_t at = RowTile<Form>(p, item, g, tile);
+        const int rank = RankOf<Form>(p, item, walk, g, tile);
+        for (int worker = 0; worker < Form::kWorkers; ++worker) {
+          Meet(full + worker, kSumsThreads);
+          if (first_lane) {
+            float* to = p.dq + (at * Form::kWorkers + worker) * (kBytes / 4);
+            const std::uint32_t from = memory.dq(buffer) + worker * kBytes;
+            if (rank == 0) {
+              StoreBytes(to, from, kBytes);
+            } else {
+              while (ReadTurn(p.turns + at) != rank) {
+              }
+              AddFloats(to, from, kBytes);
+            }
+            CommitStores();
+          }
+          __syncwarp();
+        }
+        if (first_lane) hopper::WaitForStoresToRead<0>();
+        __syncwarp();
+        for (int worker = 0; worker < Form::kWorkers; ++worker) ArriveOnly(empty + worker, kSumsThreads);
+        if (first_lane) {
+          hopper::WaitForStores();  // not .read: the sums have to have arrived before the next block's
+          EndTurn(p.turns + at);
+        }
+        __syncwarp();
+      }
+    }
+  }
+}
+
+// d[64 of a, queries] = a[64, E] · b[queries, E]ᵀ
+template <typename Form>
+__device__ __forceinline__ void IssueScoresOf(std::uint32_t a, std::uint32_t b,
+                                              float (&d)[Form::kQueries / 2]) {
+#pragma unroll
+  for (int step = 0; step < Form::kE / 16; ++step) {
+    const std::uint64_t of_a = hopper::MatrixAt(a + step / 4 * Form::kKeys * kRowBytes, 0);
+    const std::uint64_t of_b = hopper::MatrixAt(b + step / 4 * Form::kQueries * kRowBytes, 0);
+    hopper::Product<typename Form::T, Form::kQueries>::template Add<false, false>(
+        of_a + hopper::StepOf16<false>(step % 4), of_b + hopper::StepOf16<false>(step % 4), d, step > 0);
+  }
+  hopper::EndProducts();
+}
+
+// d[64 keys, E] += packed[64 keys, queries] · b[queries, E]
+template <typename Form>
+__device__ __forceinline__ void IssueKeySums(const std::uint32_t (&packed)[Form::kQueries / 4],
+                                             std::uint32_t b, float (&d)[Form::kE / 2]) {
+  const std::uint64_t of_b = hopper::MatrixAt(b, Form::kQueries * kRowBytes);
+#pragma unroll
+  for (int step = 0; step < Form::kQueries / 16; ++step) {
+    hopper::Product<typename Form::T, Form::kE>::template Add<true>(
+        packed[4 * step], packed[4 * step + 1], packed[4 * step + 2], packed[4 * step + 3],
+        of_b + hopper::StepOf16<true>(step), d, 1);
+  }
+  hopper::EndProducts();
+}
+
+// d[64, 64] = ds[keys, queries]ᵀ · k[keys, E], of this warpgroup's queries or elements.
+template <typename Form>
+__device__ __forceinline__ void IssueQuerySums(const BackwardMemory<Form>& memory, int worker,
+                                               std::uint32_t which, float (&d)[32]) {
+  const std::uint32_t own = worker * Form::kKeys * kRowBytes;
+  const std::uint64_t a = hopper::MatrixAt(memory.ds(which) + (Form::kSplitsQueries ? own : 0), 0);
+  const std::uint64_t b = hopper::MatrixAt(memory.k() + (Form::kSplitsQueries ? 0 : own), 0);
+#pragma unroll
+  for (int step = 0; step < Form::kKeys / 16; ++step) {
+    hopper::Product<typename Form::T, 64>::template Add<true, true>(
+        a + hopper::StepOf16<true>(step), b + hopper::StepOf16<true>(step), d, step > 0);
+  }
+  hopper::EndProducts();
+}
+
+// The work of one thread of the two warpgroups that multiply.
+template <typename Form>
+struct BackwardWorker {
+  const BackwardParams& p;
+  const BackwardMemory<Form>& memory;
+  int worker, thread, lane, warp;
+  __device__ BackwardWorker(const BackwardParams& params, const BackwardMemory<Form>& shared)
+      : p(params),
+        memory(shared),
+        worker(static_cast<int>(threadIdx.x) / kWarpgroup),
+        thread(static_cast<int>(threadIdx.x) % kWarpgroup),
+        lane(thread % kWarp),
+        warp(thread / kWarp) {}
+  __device__ std::uint32_t k() const { return memory.k() + worker * 64 * kRowBytes; }
+  __device__ std::uint32_t v() const { return memory.v() + worker * 64 * kRowBytes; }
+  __device__ void Release(std::uint32_t barrier) const {
+    if (lane == 0) Arrive(barrier);
+  }
+
+  __device__ __forceinline__ void Begin(const Ring<Form::kStages>& ring, BackwardState<Form>& s) const {
+    hopper::WaitFor(memory.q_full(ring.stage), ring.parity);
+    hopper::PinAll(s.scores);
+    hopper::BeginProducts();
+    IssueScoresOf<Form>(k(), memory.q(ring.stage), s.scores);
+    hopper::WaitForProducts<0>();
+    hopper::PinAll(s.scores);
+  }
+
+  // Puts what a step gives to dq into shared memory, from where the buffer's warp takes it.
+  __device__ __forceinline__ void StoreSums(std::uint32_t buffer, const float (&dq)[32]) const {
+    Meet(kSumsEmpty + 2 * static_cast<int>(buffer) + worker, kSumsThreads);
+    StoreSumsOf(memory.dq(buffer) + worker * (Form::kDQBytes / 2), dq, 0);
+    hopper::ShowToCopies();
+    ArriveOnly(kSumsFull + 2 * static_cast<int>(buffer) + worker, kSumsThreads);
+  }
+
+  // On entry there are scores of the step, and with kMore on return those of the next one. No product is under way on entry
+  // or return: it would be waited for where a loop begins again.
+  template <bool kMore>
+  __device__ __forceinline__ void Step(int key, Ring<Form::kStages>* ring, BackwardState<Form>& s) const {
+    const Common& c = p.common;
+    hopper::WaitFor(memory.do_full(ring->stage), ring->parity);
+    hopper::PinAll(s.d_scores);
+    hopper::BeginProducts();
+    IssueScoresOf<Form>(v(), memory.d_o(ring->stage), s.d_scores);
+    std::uint32_t bend[BackwardState<Form>::kBends];
+    Probabilities<Form>(c, key, GetNote<TileNote>(memory.tile_note(ring->stage)), memory.block_note(),
+                        memory.lse(ring->stage), s, bend);
+    hopper::WaitForProducts<0>();
+    hopper::PinAll(s.d_scores);
+    std::uint32_t probabilities[BackwardState<Form>::kScores / 2];
+    std::uint32_t d_scores[BackwardState<Form>::kScores / 2];
+    ScoreGradients<Form>(c, memory.delta(ring->stage), bend, memory.ds(ring->stage),
+                         worker * 64 + warp * 16 + lane % 16, /*first_step=*/0, s, probabilities, d_scores);
+    hopper::ShowToCopies();
+    hopper::PinAll(probabilities);
+    hopper::PinAll(d_scores);
+    hopper::PinAll(s.dv);
+    hopper::PinAll(s.dk);
+    hopper::BeginProducts();
+    IssueKeySums<Form>(probabilities, memory.d_o(ring->stage), s.dv);
+    IssueKeySums<Form>(d_scores, memory.q(ring->stage), s.dk);
+    Meet(kScoresWritten, 2 * kWarpgroup);
+    float dq[32];
+    hopper::PinAll(dq);
+    hopper::BeginProducts();
+    IssueQuerySums<Form>(memory, worker, ring->stage, dq);
+    hopper::WaitForProducts<1>();
+    hopper::PinAll(probabilities);
+    hopper::PinAll(d_scores);
+    hopper::PinAll(s.dv);
+    hopper::PinAll(s.dk);
+    Release(memory.do_empty(ring->stage));
+    Release(memory.q_empty(ring->stage));
+    ring->Next();
+    if constexpr (kMore) {
+      hopper::WaitFor(memory.q_full(ring->stage), ring->parity);
+      hopper::PinAll(s.scores);
+      hopper::BeginProducts();
+      IssueScoresOf<Form>(k(), memory.q(ring->stage), s.scores);
+      hopper::WaitForProducts<1>();
+    } else {
+      hopper::WaitForProducts<0>();
+    }
+    hopper::PinAll(dq);
+    StoreSums(ring->stage ^ 1U, dq);
+    if constexpr (kMore) {
+      hopper::WaitForProducts<0>();
+      hopper::PinAll(s.scores);
+    }
+  }
+
+  __device__ __forceinline__ void Store(const BlockNote& note, const BackwardState<Form>& s) const {
+    const int first = note.block * Form::kKeys + worker * 64;
+    using T = typename Form::T;
+    const auto of = [&](const AttentionView& view) {
+      return static_cast<T*>(view.data) + note.sample * view.sample + note.kv * view.kv_head +
+             first * view.token;
+    };
+    const int rows = p.common.keys - first;
+    StoreRows(s.dk, p.scale, of(p.dk), p.dk.token, rows, p.common.head);
+    StoreRows(s.dv, Form::kDropout ? p.common.keep_scale : 1.0F, of(p.dv), p.dv.token, rows,
+              p.common.value_head);
+  }
+};
+
+template <typename Form>
+__device__ __forceinline__ void WorkBackward(const BackwardParams& p, const BackwardMemory<Form>& memory) {
+  const BackwardWorker<Form> w(p, memory);
+  Ring<Form::kStages> ring;
+  std::uint32_t kv_parity = 0;
+  BackwardState<Form> s;
+  while (true) {
+    hopper::WaitFor(memory.kv_full(), kv_parity);
+    kv_parity ^= 1U;
+    const BlockNote begin = GetNote<BlockNote>(memory.block_note());
+    if (begin.steps < 0) break;
+#pragma unroll
+    for (int i = 0; i < Form::kE / 2; ++i) s.dk[i] = s.dv[i] = 0;
+    if (begin.steps > 0) {
+      const int key = begin.block * Form::kKeys + w.worker * 64 + w.warp * 16 + w.lane / 4;
+      int more = begin.steps - 1;
+      w.Begin(ring, s);
+#pragma unroll 1
+      for (; more > 0; --more) w.template Step<true>(key, &ring, s);
+      w.template Step<false>(key, &ring, s);
+    }
+    const BlockNote end = GetNote<BlockNote>(memory.block_note());
+    __syncwarp();
+    w.Release(memory.kv_empty());
+    w.Store(end, s);
+  }
+  // The writers have told that their buffers are empty once more than anyone waited for it.
+  for (int buffer = 0; buffer < kBuffers; ++buffer) Meet(kSumsEmpty + 2 * buffer + w.worker, kSumsThreads);
+}
+
+}  // namespace engine::backend::cuda::attention_sm90a

@@ -1,0 +1,506 @@
+// What attention's backward pass on Hopper is made of, whatever the width of heads: which tiles of queries a block of keys
+// meets, and in which order blocks add to a tile; the warp that reads; probabilities and gradients of scores.
+#pragma once
+
+#include "engine/backend/cuda/attention/rows_sm90a.cuh"
+
+namespace engine::backend::cuda::attention_sm90a {
+
+// In which order the blocks of keys of a head add to a tile of queries (RankOf).
+enum class Turns : int {
+  kDescending,  // from the last block that the tile sees to the first
+  kPairs,       // of a whole causal mask: an item is a pair of blocks of unlike lengths
+  kRound,       // of no mask: each block begins with a tile of its own and goes round
+};
+
+struct BackwardParams {
+  Common common;
+  int blocks;  // of keys
+  Turns order;
+  int items, section;
+  const int2* walks;  // this and those behind it: Sm90aAttention
+  const int* last_blocks;
+  const float* lse2;
+  const float* delta;
+  float* dq;
+  int* turns;
+  float scale;
+  AttentionView dk, dv;
+};
+
+template <typename Form>
+struct BackwardMemory {
+  static constexpr int kRowsBytes = Form::kQueries * 4;
+  static constexpr int kNoteBytes = 16;
+  static constexpr int kBarriers = 2 + 2 * (Form::kStages + Form::kDOStages);
+  static constexpr int kBytes = Form::kKBytes + Form::kVBytes + Form::kStages * (Form::kQBytes + kRowsBytes) +
+                                Form::kDOStages * (Form::kDOBytes + kRowsBytes) + Form::kScoreBytes +
+                                Form::kSumsBytes + (2 + Form::kStages) * kNoteBytes + kBarriers * 8;
+
+  std::uint32_t base;
+  __device__ explicit BackwardMemory(const char* raw) : base(hopper::SharedAddress(raw)) {}
+  __device__ std::uint32_t k() const { return base; }
+  __device__ std::uint32_t v() const { return base + Form::kKBytes; }
+  __device__ std::uint32_t q(std::uint32_t stage) const {
+    return v() + Form::kVBytes + stage * Form::kQBytes;
+  }
+  __device__ std::uint32_t d_o(std::uint32_t stage) const {
+    return q(Form::kStages) + stage * Form::kDOBytes;
+  }
+  __device__ std::uint32_t scores() const { return d_o(Form::kDOStages); }
+  __device__ std::uint32_t sums() const { return scores() + Form::kScoreBytes; }
+  __device__ std::uint32_t lse(std::uint32_t stage) const {
+    return sums() + Form::kSumsBytes + stage * kRowsBytes;
+  }
+  __device__ std::uint32_t delta(std::uint32_t stage) const {
+    return lse(Form::kStages) + stage * kRowsBytes;
+  }
+  __device__ std::uint32_t block_note() const { return delta(Form::kDOStages); }
+  __device__ std::uint32_t sight_note() const { return block_note() + kNoteBytes; }
+  __device__ std::uint32_t tile_note(std::uint32_t stage) const {
+    return block_note() + (2 + stage) * kNoteBytes;
+  }
+  __device__ std::uint32_t barrier(int i) const { return tile_note(Form::kStages) + i * 8; }
+
+  // Of the form of narrow heads: gradients of scores of every other step, and what it gives to dq.
+  __device__ std::uint32_t ds(std::uint32_t which) const {
+    return scores() + which * (Form::kScoreBytes / 2);
+  }
+  __device__ std::uint32_t dq(std::uint32_t buffer) const { return sums() + buffer * Form::kDQBytes; }
+  __device__ std::uint32_t kv_full() const { return barrier(0); }
+  __device__ std::uint32_t kv_empty() const { return barrier(1); }
+  __device__ std::uint32_t q_full(std::uint32_t stage) const { return barrier(2) + stage * 8; }
+  __device__ std::uint32_t q_empty(std::uint32_t stage) const { return q_full(Form::kStages + stage); }
+  __device__ std::uint32_t do_full(std::uint32_t stage) const { return q_full(2 * Form::kStages + stage); }
+  __device__ std::uint32_t do_empty(std::uint32_t stage) const { return do_full(Form::kDOStages + stage); }
+};
+
+struct BackwardItem {
+  int sample, kv, pair;
+  int phases;
+};
+
+// That of this block.
+__device__ __forceinline__ BackwardItem ItemOf(const BackwardParams& p) {
+  const int index = static_cast<int>(blockIdx.x);
+  const int each = p.order == Turns::kPairs ? (p.blocks + 1) / 2 : p.blocks;
+  const int of_section = p.section * each;
+  const int section = index / of_section;
+  const int rest = index - section * of_section;
+  const int heads = min(p.section, p.items / each - section * p.section);
+  const int order = rest / heads;
+  const int head = section * p.section + rest - order * heads;
+  BackwardItem item;
+  item.sample = head / p.common.kv_heads;
+  item.kv = head - item.sample * p.common.kv_heads;
+  item.pair = each - 1 - order;
+  item.phases = p.order == Turns::kPairs && 2 * item.pair + 1 != p.blocks ? 2 : 1;
+  return item;
+}
+
+struct Walk {
+  int block, first, last;  // tiles
+  bool down;
+  int start;  // how far behind the first tile it begins
+
+  __device__ __forceinline__ int steps() const { return max(0, last - first + 1); }
+  __device__ __forceinline__ int Tile(int step) const {
+    if (down) return last - step;
+    const int tile = first + start + step;
+    return tile > last ? tile - steps() : tile;
+  }
+};
+// The tile that a block begins with where it goes round.
+template <typename Form>
+__device__ __forceinline__ int StartOf(const Common& c, int block) {
+  return block * (Form::kKeys / Form::kQueries) % c.tiles;
+}
+
+template <typename Form>
+__device__ __forceinline__ Walk WalkOf(const BackwardParams& p, const BackwardItem& item, int phase) {
+  const Common& c = p.common;
+  Walk walk;
+  walk.block = phase == 0 ? item.pair : p.blocks - 1 - item.pair;
+  walk.down = phase == 1;
+  walk.first = 0;
+  walk.last = c.tiles - 1;
+  walk.start = p.order == Turns::kRound ? StartOf<Form>(c, walk.block) : 0;
+  if (p.walks != nullptr) {
+    const int2 tiles = __ldg(p.walks + item.sample * p.blocks + walk.block);
+    walk.first = tiles.x;
+    walk.last = tiles.y;
+    return walk;
+  }
+  if (!c.causal) return walk;
+  const int key = walk.block * Form::kKeys;
+  walk.first = c.tiles;
+  for (int r = c.runs - 1; r >= 0; --r) {
+    const Run& run = c.run[r];
+    if (run.position + run.count > key)
+      walk.first = run.first_tile + max(0, key - run.position) / Form::kQueries;
+  }
+  if (c.window > 0) {
+    const int end = key + Form::kKeys - 1 + c.window - 1;
+    walk.last = -1;
+    for (int r = 0; r < c.runs; ++r) {
+      const Run& run = c.run[r];
+      const int tiles = (run.count + Form::kQueries - 1) / Form::kQueries;
+      if (run.position <= end)
+        walk.last = run.first_tile + min(tiles - 1, (end - run.position) / Form::kQueries);
+    }
+  }
+  return walk;
+}
+
+__device__ __forceinline__ int FloorDiv(int a, int b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
+
+// How many blocks add to a tile before this one. Of a whole warp.
+template <typename Form>
+__device__ __forceinline__ int RankOf(const BackwardParams& p, const BackwardItem& item, const Walk& walk,
+                                      int g, int tile) {
+  const Common& c = p.common;
+  if (p.order == Turns::kDescending) {
+    int last = p.blocks - 1;
+    if (p.last_blocks != nullptr) {
+      last = __ldg(p.last_blocks + item.sample * c.tiles + tile);
+    } else if (c.causal) {
+      const QueryTile t = TileOf<Form::kQueries>(c, tile);
+      last = min(last, (t.position + t.rows - 1) / Form::kKeys);
+    }
+    return last - walk.block;
+  }
+  if (p.order == Turns::kRound) {
+    // Blocks reach the tile one after the other if none waits; of those that do so at once, the first one is first.
+    const auto step = [&](int block) {
+      const int ahead = tile - StartOf<Form>(c, block);
+      return ahead >= 0 ? ahead : ahead + c.tiles;
+    };
+    const int own = step(walk.block);
+    int rank = 0;
+    for (int first = 0; first < p.blocks; first += kWarp) {
+      const int block = first + static_cast<int>(threadIdx.x) % kWarp;
+      const bool before =
+          block < p.blocks && (step(block) < own || (step(block) == own && block < walk.block));
+      rank += __popc(__ballot_sync(kAllLanes, before));
+    }
+    return rank;
+  }
+  // Steps at which blocks reach the tile if none waits: the long ones (first of their pairs) upwards from the diagonal, the
+  // short ones downwards.
+  constexpr int r = Form::kKeys / Form::kQueries;
+  const int n = p.blocks;
+  const int nt = c.tiles;
+  const int groups = c.group;
+  const int pair = item.pair;
+  const int longs = (n + 1) / 2;
+  const int shorts = n / 2;
+  const int step_long = (g + 1) * r;
+  const int step_short = (groups - g) * r;
+  const int long0 = tile + g * nt;
+  const int short0 = groups * nt + g * (nt - r * (n - 1)) + nt - 1 - tile;
+  const int most_long = min(tile / r, longs - 1);
+  const int least_short = max(0, n - 1 - tile / r);
+  if (!walk.down) {
+    const int at = long0 - step_long * pair;
+    const int from = max(least_short, FloorDiv(short0 - at, step_short) + 1);
+    return most_long - pair + max(0, shorts - from);
+  }
+  const int at = short0 - step_short * pair;
+  const int from = max(0, FloorDiv(long0 - at + step_long - 1, step_long));
+  return shorts - 1 - pair + max(0, most_long + 1 - from);
+}
+
+template <typename Form>
+__device__ __forceinline__ std::int64_t RowTile(const BackwardParams& p, const BackwardItem& item, int g,
+                                                int tile) {
+  const Common& c = p.common;
+  return (static_cast<std::int64_t>(item.sample) * c.heads + item.kv * c.group + g) * c.tiles + tile;
+}
+
+// The reader leaves notes in shared memory for the workers, which have no registers left to find these things out themselves.
+// This note is of a block of keys; its barrier is kv_full.
+struct BlockNote {
+  int steps;  // tiles of queries that follow; −1: there are no more blocks
+  int sample, kv, block;
+};
+// Stands beside it: of each worker's keys, the queries that see all of them.
+struct SightNote {
+  Sight of_worker[2];
+};
+// This note is of a tile of queries; its barrier is q_full.
+struct TileNote {
+  int position;
+  std::uint32_t head, epoch;  // of the draws
+  float slope;                // times log2(e)
+};
+template <typename Note>
+__device__ __forceinline__ void PutNote(std::uint32_t shared, const Note& note) {
+  static_assert(sizeof(Note) == sizeof(uint4));
+  const uint4& words = reinterpret_cast<const uint4&>(note);
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(words.x), "r"(words.y),
+               "r"(words.z), "r"(words.w)
+               : "memory");
+}
+template <typename Note>
+__device__ __forceinline__ Note GetNote(std::uint32_t shared) {
+  uint4 words;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+               : "r"(shared)
+               : "memory");
+  return reinterpret_cast<const Note&>(words);
+}
+
+template <typename Form>
+__device__ __forceinline__ void ReadBackward(const CUtensorMap& q, const CUtensorMap& k, const CUtensorMap& v,
+                                             const CUtensorMap& d_o, const BackwardParams& p,
+                                             const BackwardMemory<Form>& memory) {
+  const Common& c = p.common;
+  const auto epoch = Form::kDropout ? static_cast<std::uint32_t>(c.control[plan::kIteration]) : 0U;
+  constexpr int kRowsBytes = BackwardMemory<Form>::kRowsBytes;
+  Ring<Form::kStages> ring;
+  Ring<Form::kDOStages> do_ring;
+  std::uint32_t kv_parity = 0;
+  const BackwardItem item = ItemOf(p);
+  for (int phase = 0; phase < item.phases; ++phase) {
+    const Walk walk = WalkOf<Form>(p, item, phase);
+    hopper::WaitFor(memory.kv_empty(), kv_parity ^ 1U);
+    kv_parity ^= 1U;
+    PutNote<BlockNote>(memory.block_note(), {walk.steps() * c.group, item.sample, item.kv, walk.block});
+    SightNote sights;
+#pragma unroll
+    for (int worker = 0; worker < Form::kWorkers; ++worker) {
+      const int key = walk.block * Form::kKeys + worker * 64 % Form::kKeys;
+      sights.of_worker[worker] = {SightOfKey(c, item.sample, key + 63).from,
+                                  SightOfKey(c, item.sample, key).below};
+    }
+    PutNote<SightNote>(memory.sight_note(), sights);
+    hopper::ArriveExpecting(memory.kv_full(), Form::kKBytes + Form::kVBytes);
+#pragma unroll
+    for (int e = 0; e < Form::kE; e += kRowElements) {
+      const HeadPlace at = {e, walk.block * Form::kKeys, 0, item.kv, item.sample};
+      LoadHead(k, at, memory.k() + e * 2 * Form::kKeys, memory.kv_full());
+      if (e < Form::kU) LoadHead(v, at, memory.v() + e * 2 * Form::kKeys, memory.kv_full());
+    }
+    for (int g = 0; g < c.group; ++g) {
+      const int head = item.kv * c.group + g;
+      for (int step = 0; step < walk.steps(); ++step) {
+        const int tile = walk.Tile(step);
+        const QueryTile t = TileOf<Form::kQueries>(c, tile);
+        const std::int64_t rows = RowTile<Form>(p, item, g, tile) * Form::kQueries;
+        hopper::WaitFor(memory.q_empty(ring.stage), ring.parity ^ 1U);
+        PutNote<TileNote>(memory.tile_note(ring.stage),
+                          {t.position, Form::kDropout ? HeadOfDraws(c, item.sample, head) : 0U, epoch,
+                           Form::kSlopes ? SlopeOf(c, head) : 0.0F});
+        hopper::ArriveExpecting(memory.q_full(ring.stage), Form::kQBytes + kRowsBytes);
+#pragma unroll
+        for (int e = 0; e < Form::kE; e += kRowElements) {
+          LoadHead(q, {e, t.row, g, item.kv, item.sample}, memory.q(ring.stage) + e * 2 * Form::kQueries,
+                   memory.q_full(ring.stage));
+        }
+        LoadBytes(p.lse2 + rows, memory.lse(ring.stage), kRowsBytes, memory.q_full(ring.stage));
+        ring.Next();
+        hopper::WaitFor(memory.do_empty(do_ring.stage), do_ring.parity ^ 1U);
+        hopper::ArriveExpecting(memory.do_full(do_ring.stage), Form::kDOBytes + kRowsBytes);
+#pragma unroll
+        for (int e = 0; e < Form::kU; e += kRowElements) {
+          LoadHead(d_o, {e, t.row, g, item.kv, item.sample},
+                   memory.d_o(do_ring.stage) + e * 2 * Form::kQueries, memory.do_full(do_ring.stage));
+        }
+        LoadBytes(p.delta + rows, memory.delta(do_ring.stage), kRowsBytes, memory.do_full(do_ring.stage));
+        do_ring.Next();
+      }
+    }
+  }
+  hopper::WaitFor(memory.kv_empty(), kv_parity ^ 1U);
+  PutNote<BlockNote>(memory.block_note(), {-1, 0, 0, 0});
+  Arrive(memory.kv_full());
+}
+
+__device__ __forceinline__ int ReadTurn(const int* turn) {
+  int value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(turn) : "memory");
+  return value;
+}
+__device__ __forceinline__ void EndTurn(int* turn) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(turn) : "memory");
+}
+
+template <typename Form>
+struct BackwardState {
+  static constexpr int kScores = Form::kScoreQueries / 2;
+  static constexpr int kBends = Form::kCapped ? kScores / 2 : 1;
+  // [64, E] and [64, U], or half of the columns (WideBackwardForm)
+  float dk[Form::kKeys * Form::kE / 256], dv[Form::kKeys * Form::kU / 256];
+  float scores[kScores];    // [keys, queries]
+  float d_scores[kScores];  // first d(probabilities)
+};
+
+// 64 × 64 of a warpgroup's sums from d[first] on, as RoundSumsKernel reads them.
+template <int kSums>
+__device__ __forceinline__ void StoreSumsOf(std::uint32_t to, const float (&d)[kSums], int first) {
+  to += threadIdx.x % kWarpgroup * 16;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const float* four = &d[first + 4 * i];
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to + i * kWarpgroup * 16), "f"(four[0]),
+                 "f"(four[1]), "f"(four[2]), "f"(four[3])
+                 : "memory");
+  }
+}
+
+__device__ __forceinline__ float2 LoadPair(std::uint32_t shared) {
+  float2 pair;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(pair.x), "=f"(pair.y) : "r"(shared));
+  return pair;
+}
+
+__device__ __forceinline__ int2 LoadIntPair(std::uint32_t shared) {
+  int2 pair;
+  asm volatile("ld.shared.v2.s32 {%0, %1}, [%2];" : "=r"(pair.x), "=r"(pair.y) : "r"(shared));
+  return pair;
+}
+
+// The draws of 16 queries and 16 keys: dropped[2·(2·(query / 8) + key / 8) + query % 2] of this thread's.
+__device__ __forceinline__ void DrawTransposed(const Common& c, std::uint32_t key16, std::uint32_t query16,
+                                               std::uint32_t head, std::uint32_t epoch, bool (&dropped)[8]) {
+  const std::uint32_t lane = threadIdx.x % kWarp;
+  const std::uint32_t odd = lane / 4 % 2;  // the key's last bit
+  const Draws draws = Draw(c, key16 * 32 + (lane % 4 * 2 + odd) * 4 + lane / 8, query16, head, epoch);
+  // This thread has drawn for queries whose last bit is `odd`, its partner for the others; each needs the halves of its key.
+  const std::uint32_t keep = odd ? 0x7632U : 0x5410U;
+  const std::uint32_t give = odd ? 0x5410U : 0x7632U;
+  std::uint32_t own[2], other[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    own[i] = __byte_perm(draws.words[2 * i], draws.words[2 * i + 1], keep);
+    other[i] = __shfl_xor_sync(kAllLanes, __byte_perm(draws.words[2 * i], draws.words[2 * i + 1], give), 4);
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const std::uint32_t even_query = odd ? other[i] : own[i];
+    const std::uint32_t odd_query = odd ? own[i] : other[i];
+    dropped[4 * i] = even_query << 16 < c.drop_below_high;
+    dropped[4 * i + 1] = odd_query << 16 < c.drop_below_high;
+    dropped[4 * i + 2] = even_query < c.drop_below_high;
+    dropped[4 * i + 3] = odd_query < c.drop_below_high;
+  }
+}
+
+// Probabilities of scores in pairs, negative where dropped; `bend`: pairs of d(score) of d(scaled product); `note`: of the
+// block, in shared memory, with sights behind it.
+template <typename Form>
+__device__ __forceinline__ void Probabilities(const Common& c, int key, const TileNote& t, std::uint32_t note,
+                                              std::uint32_t lse, BackwardState<Form>& s,
+                                              std::uint32_t (&bend)[BackwardState<Form>::kBends]) {
+  using T = typename Form::T;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int position = t.position + lane % 4 * 2;  // of scores[0]
+  const float distance = static_cast<float>(position - key);
+#pragma unroll
+  for (int i = 0; i < Form::kScoreQueries / 8; ++i) {
+    const float2 pair = LoadPair(lse + i * 32 + lane % 4 * 8);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float derivative[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        float& score = s.scores[4 * i + 2 * half + e];
+        const float of_row = e == 0 ? pair.x : pair.y;
+        if constexpr (Form::kCapped) {
+          const float share = Tanh(score * c.bent_scale);
+          derivative[e] = 1 - share * share;
+          score = share * (c.softcap * kLog2E);
+        } else if constexpr (Form::kSlopes) {
+          score *= c.scale_log2;
+        }
+        if constexpr (Form::kSlopes)
+          score = fmaf(-t.slope, distance + static_cast<float>(8 * i + e - 8 * half), score);
+        score =
+            Form::kCapped || Form::kSlopes ? Exp2(score - of_row) : Exp2(fmaf(score, c.scale_log2, -of_row));
+      }
+      if constexpr (Form::kCapped) bend[2 * i + half] = PairFromFloat(T(), derivative[0], derivative[1]);
+    }
+  }
+  const int2 all = LoadIntPair(note + BackwardMemory<Form>::kNoteBytes +
+                               static_cast<int>(threadIdx.x) / kWarpgroup * static_cast<int>(sizeof(Sight)));
+  if (t.position < all.x || t.position + Form::kScoreQueries > all.y) {
+    const int sample = GetNote<BlockNote>(note).sample;
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const Sight sight = SightOfKey(c, sample, key + 8 * j);
+      const int from = sight.from - position;
+      const int below = sight.below - position;
+#pragma unroll
+      for (int i = 0; i < Form::kScoreQueries / 4; ++i) {
+        const int query = i / 2 * 8 + i % 2;
+        float& score = s.scores[i / 2 * 4 + j * 2 + i % 2];
+        if (query < from || query >= below) score = 0;
+      }
+    }
+  }
+  if constexpr (Form::kDropout) {
+#pragma unroll
+    for (int step = 0; step < Form::kScoreQueries / 16; ++step) {
+      bool dropped[8];
+      DrawTransposed(c, static_cast<std::uint32_t>(key) / 16,
+                     static_cast<std::uint32_t>(t.position) / 16 + step, t.head, t.epoch, dropped);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        if (dropped[i]) s.scores[8 * step + i] = -s.scores[8 * step + i];
+      }
+    }
+  }
+}
+
+// Pairs of a step of 16 queries into a matrix [keys, queries] in shared memory.
+template <typename Form>
+__device__ __forceinline__ void StorePairs(std::uint32_t matrix, int row, int step,
+                                           const std::uint32_t (&pairs)[4]) {
+  const int byte = step % 4 * 32 + static_cast<int>(threadIdx.x) % kWarp / 16 * 16;
+  hopper::StoreFourMatrices(
+      matrix + step / 4 * Form::kKeys * kRowBytes + row * kRowBytes + (byte ^ (row & 7) << 4), pairs);
+}
+
+// d(scores) of d(probabilities), in pairs and in shared memory, and the probabilities that multiply values, in pairs.
+template <typename Form>
+__device__ __forceinline__ void ScoreGradients(
+    const Common& c, std::uint32_t delta, const std::uint32_t (&bend)[BackwardState<Form>::kBends],
+    std::uint32_t ds, int row, int first_step, const BackwardState<Form>& s,
+    std::uint32_t (&probabilities)[BackwardState<Form>::kScores / 2],
+    std::uint32_t (&d_scores)[BackwardState<Form>::kScores / 2]) {
+  using T = typename Form::T;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+  for (int step = 0; step < Form::kScoreQueries / 16; ++step) {
+    std::uint32_t pairs[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 sums = LoadPair(delta + (2 * step + i / 2) * 32 + lane % 4 * 8);
+      const int at = 4 * step + i;
+      float2 p = {s.scores[2 * at], s.scores[2 * at + 1]};
+      float2 d = {s.d_scores[2 * at], s.d_scores[2 * at + 1]};
+      if constexpr (Form::kDropout) {
+        d.x = __float_as_uint(p.x) >> 31 != 0 ? -sums.x : fmaf(d.x, c.keep_scale, -sums.x);
+        d.y = __float_as_uint(p.y) >> 31 != 0 ? -sums.y : fmaf(d.y, c.keep_scale, -sums.y);
+        probabilities[at] = PairFromFloat(T(), fmaxf(p.x, 0.0F), fmaxf(p.y, 0.0F));
+        p = {fabsf(p.x), fabsf(p.y)};
+      } else {
+        d.x -= sums.x;
+        d.y -= sums.y;
+        probabilities[at] = PairFromFloat(T(), p.x, p.y);
+      }
+      d.x *= p.x;
+      d.y *= p.y;
+      if constexpr (Form::kCapped) {
+        const float2 derivative = PairToFloat(T(), bend[at]);
+        d.x *= derivative.x;
+        d.y *= derivative.y;
+      }
+      pairs[i] = d_scores[at] = PairFromFloat(T(), d.x, d.y);
+    }
+    StorePairs<Form>(ds, row, first_step + step, pairs);
+  }
+}
+
+}  // namespace engine::backend::cuda::attention_sm90a

@@ -1,0 +1,279 @@
+// The backward pass on Hopper of heads of up to 256 elements: the two warpgroups share a block of 64 keys. Each makes the scores
+// of half of a tile's queries, and of all of them sums half of the columns of dk, dv and dq, so that these fit its registers.
+#pragma once
+
+#include "engine/backend/cuda/attention/backward_parts_sm90a.cuh"
+
+namespace engine::backend::cuda::attention_sm90a {
+
+template <typename Element, int kHeadElements, int kValueElements, bool kIsCapped, bool kHasSlopes,
+          bool kDrops>
+struct WideBackwardForm {
+  using T = Element;
+  static constexpr bool kWide = true;
+  static constexpr int kE = kHeadElements;
+  static constexpr int kU = kValueElements;
+  static constexpr int kWorkers = 2;
+  static constexpr int kQueries = 64;
+  static constexpr int kScoreQueries = kQueries / kWorkers;
+  static constexpr int kKeys = 64;
+  static constexpr bool kCapped = kIsCapped;
+  static constexpr bool kSlopes = kHasSlopes;
+  static constexpr bool kDropout = kDrops;
+  static constexpr int kThreads = (kWorkers + 1) * kWarpgroup;
+  static constexpr int kKBytes = kKeys * kE * 2;
+  static constexpr int kVBytes = kKeys * kU * 2;
+  static constexpr int kQBytes = kQueries * kE * 2;
+  static constexpr int kDOBytes = kQueries * kU * 2;
+  static constexpr int kStages = 2;
+  static constexpr int kDOStages = kU > 128 ? 1 : 2;  // two do not fit
+  static constexpr int kMatrixBytes = kKeys * kQueries * 2;
+  static constexpr int kScoreBytes = 2 * 2 * kMatrixBytes;     // of two steps, probabilities and ds
+  static constexpr int kSumsOfWorker = kQueries * 64 * 4;      // a part of 64 columns
+  static constexpr int kParts = kE / kWorkers / kRowElements;  // of a worker's columns
+  static constexpr int kSumsBytes = kWorkers * kSumsOfWorker;
+  static constexpr int kTurns = kWorkers;  // of a tile: each worker's columns have their own
+  static constexpr int kReaderRegisters = 24;
+  static constexpr int kWorkerRegisters = 240;
+};
+
+// Named barriers of a worker and the warp that takes its sums: + worker.
+inline constexpr int kPartEmpty = 1;
+inline constexpr int kPartFull = 3;
+inline constexpr int kPartThreads = kWarpgroup + kWarp;
+inline constexpr int kMatricesWritten = 5;  // of the workers
+
+// A warp takes what a worker gives to dq, part by part, to where it is summed.
+template <typename Form>
+__device__ __forceinline__ void WriteParts(const BackwardParams& p, const BackwardMemory<Form>& memory,
+                                           int worker) {
+  constexpr int kBytes = Form::kSumsOfWorker;
+  const bool first_lane = threadIdx.x % kWarp == 0;
+  const std::uint32_t from = memory.sums() + worker * kBytes;
+  const BackwardItem item = ItemOf(p);
+  ArriveOnly(kPartEmpty + worker, kPartThreads);
+  for (int phase = 0; phase < item.phases; ++phase) {
+    const Walk walk = WalkOf<Form>(p, item, phase);
+    for (int g = 0; g < p.common.group; ++g) {
+      for (int step = 0; step < walk.steps(); ++step) {
+        const int tile = walk.Tile(step);
+        const std::int64_t at = RowTile<Form>(p, item, g, tile) * Form::kTurns + worker;
+        const int rank = RankOf<Form>(p, item, walk, g, tile);
+        for (int part = 0; part < Form::kParts; ++part) {
+          Meet(kPartFull + worker, kPartThreads);
+          if (first_lane) {
+            float* to = p.dq + (at * Form::kParts + part) * (kBytes / 4);
+            if (rank == 0) {
+              StoreBytes(to, from, kBytes);
+            } else {
+              while (part == 0 && ReadTurn(p.turns + at) != rank) {
+              }
+              AddFloats(to, from, kBytes);
+            }
+            CommitStores();
+            hopper::WaitForStoresToRead<0>();
+          }
+          __syncwarp();
+          ArriveOnly(kPartEmpty + worker, kPartThreads);
+        }
+        if (first_lane) {
+          hopper::WaitForStores();  // not .read: the sums have to have arrived before the next block's
+          EndTurn(p.turns + at);
+        }
+        __syncwarp();
+      }
+    }
+  }
+}
+
+// d[64, 32] = a[64, kElements] · b[32, kElements]ᵀ
+template <typename Form, int kElements>
+__device__ __forceinline__ void IssueShareOfScores(std::uint32_t a, std::uint32_t b, float (&d)[16]) {
+#pragma unroll
+  for (int step = 0; step < kElements / 16; ++step) {
+    const std::uint64_t of_a = hopper::MatrixAt(a + step / 4 * Form::kKeys * kRowBytes, 0);
+    const std::uint64_t of_b = hopper::MatrixAt(b + step / 4 * Form::kQueries * kRowBytes, 0);
+    hopper::Product<typename Form::T, 32>::template Add<false, false>(
+        of_a + hopper::StepOf16<false>(step % 4), of_b + hopper::StepOf16<false>(step % 4), d, step > 0);
+  }
+  hopper::EndProducts();
+}
+
+// d[64, columns] of a[64, 64], or its transpose where kTransposed, · b[64, columns], this worker's columns: the summed dim
+// is queries, or keys.
+template <typename Form, bool kTransposed, int kSums>
+__device__ __forceinline__ void IssueColumns(std::uint32_t a, std::uint32_t b, float (&d)[kSums], bool add) {
+  const std::uint64_t of_a = hopper::MatrixAt(a, 0);
+  const std::uint64_t of_b = hopper::MatrixAt(b, 64 * kRowBytes);
+#pragma unroll
+  for (int step = 0; step < 64 / 16; ++step) {
+    hopper::Product<typename Form::T, 2 * kSums>::template Add<kTransposed, true>(
+        of_a + hopper::StepOf16<kTransposed>(step), of_b + hopper::StepOf16<true>(step), d, step > 0 || add);
+  }
+  hopper::EndProducts();
+}
+
+// The work of one thread of the two warpgroups that multiply.
+template <typename Form>
+struct WideWorker {
+  using State = BackwardState<Form>;
+  static_assert(Form::kKeys == 64 && Form::kQueries == 64);
+  static constexpr std::uint32_t kColumnsOfE = Form::kE / 2 / kRowElements * 64 * kRowBytes;  // in bytes
+  static constexpr std::uint32_t kColumnsOfU = Form::kU / 2 / kRowElements * 64 * kRowBytes;
+
+  const BackwardParams& p;
+  const BackwardMemory<Form>& memory;
+  int worker, lane, warp;
+  __device__ WideWorker(const BackwardParams& params, const BackwardMemory<Form>& shared)
+      : p(params),
+        memory(shared),
+        worker(static_cast<int>(threadIdx.x) / kWarpgroup),
+        lane(static_cast<int>(threadIdx.x) % kWarp),
+        warp(static_cast<int>(threadIdx.x) % kWarpgroup / kWarp) {}
+  __device__ void Release(std::uint32_t barrier) const {
+    if (lane == 0) Arrive(barrier);
+  }
+  // Of this worker's queries.
+  __device__ std::uint32_t rows() const { return worker * Form::kScoreQueries * kRowBytes; }
+  __device__ std::uint32_t probabilities(std::uint32_t which) const {
+    return memory.scores() + which * 2 * Form::kMatrixBytes;
+  }
+  __device__ std::uint32_t ds(std::uint32_t which) const { return probabilities(which) + Form::kMatrixBytes; }
+
+  __device__ __forceinline__ void Begin(const Ring<Form::kStages>& ring, State& s) const {
+    hopper::WaitFor(memory.q_full(ring.stage), ring.parity);
+    hopper::PinAll(s.scores);
+    hopper::BeginProducts();
+    IssueShareOfScores<Form, Form::kE>(memory.k(), memory.q(ring.stage) + rows(), s.scores);
+    hopper::WaitForProducts<0>();
+    hopper::PinAll(s.scores);
+  }
+
+  __device__ __forceinline__ void StoreSums(const float (&dq)[Form::kE / 4]) const {
+#pragma unroll
+    for (int part = 0; part < Form::kParts; ++part) {
+      Meet(kPartEmpty + worker, kPartThreads);
+      StoreSumsOf(memory.sums() + worker * Form::kSumsOfWorker, dq, part * 32);
+      hopper::ShowToCopies();
+      ArriveOnly(kPartFull + worker, kPartThreads);
+    }
+  }
+
+  // As BackwardWorker::Step. `which` is the step's matrices of probabilities and ds.
+  template <bool kMore>
+  __device__ __forceinline__ void Step(int key, std::uint32_t which, Ring<Form::kStages>* ring,
+                                       Ring<Form::kDOStages>* do_ring, State& s) const {
+    const Common& c = p.common;
+    hopper::WaitFor(memory.do_full(do_ring->stage), do_ring->parity);
+    hopper::PinAll(s.d_scores);
+    hopper::BeginProducts();
+    IssueShareOfScores<Form, Form::kU>(memory.v(), memory.d_o(do_ring->stage) + rows(), s.d_scores);
+    std::uint32_t bend[State::kBends];
+    TileNote note = GetNote<TileNote>(memory.tile_note(ring->stage));
+    note.position += worker * Form::kScoreQueries;
+    const std::uint32_t numbers = worker * Form::kScoreQueries * 4;
+    Probabilities<Form>(c, key, note, memory.block_note(), memory.lse(ring->stage) + numbers, s, bend);
+    hopper::WaitForProducts<0>();
+    hopper::PinAll(s.d_scores);
+    std::uint32_t packed[State::kScores / 2];
+    std::uint32_t d_scores[State::kScores / 2];
+    const int row = warp * 16 + lane % 16;
+    constexpr int kSteps = Form::kScoreQueries / 16;
+    ScoreGradients<Form>(c, memory.delta(do_ring->stage) + numbers, bend, ds(which), row, worker * kSteps, s,
+                         packed, d_scores);
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const std::uint32_t pairs[4] = {packed[4 * step], packed[4 * step + 1], packed[4 * step + 2],
+                                      packed[4 * step + 3]};
+      StorePairs<Form>(probabilities(which), row, worker * kSteps + step, pairs);
+    }
+    hopper::ShowToCopies();
+    Meet(kMatricesWritten, 2 * kWarpgroup);
+    float dq[Form::kE / 4];
+    hopper::PinAll(s.dv);
+    hopper::PinAll(s.dk);
+    hopper::PinAll(dq);
+    hopper::BeginProducts();
+    IssueColumns<Form, false>(probabilities(which), memory.d_o(do_ring->stage) + worker * kColumnsOfU, s.dv,
+                              true);
+    IssueColumns<Form, false>(ds(which), memory.q(ring->stage) + worker * kColumnsOfE, s.dk, true);
+    IssueColumns<Form, true>(ds(which), memory.k() + worker * kColumnsOfE, dq, false);
+    hopper::WaitForProducts<1>();
+    hopper::PinAll(s.dv);
+    hopper::PinAll(s.dk);
+    Release(memory.do_empty(do_ring->stage));
+    Release(memory.q_empty(ring->stage));
+    ring->Next();
+    do_ring->Next();
+    if constexpr (kMore) {
+      hopper::WaitFor(memory.q_full(ring->stage), ring->parity);
+      hopper::PinAll(s.scores);
+      hopper::BeginProducts();
+      IssueShareOfScores<Form, Form::kE>(memory.k(), memory.q(ring->stage) + rows(), s.scores);
+      hopper::WaitForProducts<1>();
+    } else {
+      hopper::WaitForProducts<0>();
+    }
+    hopper::PinAll(dq);
+    StoreSums(dq);
+    if constexpr (kMore) {
+      hopper::WaitForProducts<0>();
+      hopper::PinAll(s.scores);
+    }
+  }
+
+  __device__ __forceinline__ void Store(const BlockNote& note, const State& s) const {
+    const int first = note.block * Form::kKeys;
+    using T = typename Form::T;
+    const auto of = [&](const AttentionView& view, int column) {
+      return static_cast<T*>(view.data) + note.sample * view.sample + note.kv * view.kv_head +
+             first * view.token + column;
+    };
+    const int rows_here = p.common.keys - first;
+    const int of_k = worker * (Form::kE / 2);
+    const int of_v = worker * (Form::kU / 2);
+    StoreRows(s.dk, p.scale, of(p.dk, of_k), p.dk.token, rows_here, p.common.head - of_k);
+    StoreRows(s.dv, Form::kDropout ? p.common.keep_scale : 1.0F, of(p.dv, of_v), p.dv.token, rows_here,
+              p.common.value_head - of_v);
+  }
+};
+
+template <typename Form>
+__device__ __forceinline__ void WorkWide(const BackwardParams& p, const BackwardMemory<Form>& memory) {
+  const WideWorker<Form> w(p, memory);
+  Ring<Form::kStages> ring;
+  Ring<Form::kDOStages> do_ring;
+  std::uint32_t kv_parity = 0;
+  std::uint32_t which = 0;
+  BackwardState<Form> s;
+  while (true) {
+    hopper::WaitFor(memory.kv_full(), kv_parity);
+    kv_parity ^= 1U;
+    const BlockNote begin = GetNote<BlockNote>(memory.block_note());
+    if (begin.steps < 0) break;
+#pragma unroll
+    for (float& sum : s.dk) sum = 0;
+#pragma unroll
+    for (float& sum : s.dv) sum = 0;
+    if (begin.steps > 0) {
+      const int key = begin.block * Form::kKeys + w.warp * 16 + w.lane / 4;
+      int more = begin.steps - 1;
+      w.Begin(ring, s);
+#pragma unroll 1
+      for (; more > 0; --more) {
+        w.template Step<true>(key, which, &ring, &do_ring, s);
+        which ^= 1U;
+      }
+      w.template Step<false>(key, which, &ring, &do_ring, s);
+      which ^= 1U;
+    }
+    const BlockNote end = GetNote<BlockNote>(memory.block_note());
+    __syncwarp();
+    w.Release(memory.kv_empty());
+    w.Store(end, s);
+  }
+  // The writer has told that its buffer is empty once more than anyone waited for it.
+  Meet(kPartEmpty + w.worker, kPartThreads);
+}
+
+}  // namespace engine::backend::cuda::attention_sm90a
