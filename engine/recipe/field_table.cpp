@@ -305,6 +305,11 @@ Rows DataRows() {
           .Doc("Shares of training, validation and test, as Megatron writes them: numbers separated by "
                "commas."),
       FIELD(data.sequence_length).Required().Between(1, kMaxSize).Unit("tokens").Doc("Tokens of one sample."),
+      FIELD(data.documents)
+          .Words({"across", "masked"})
+          .Doc("Whether attention sees, across their borders, the other documents of a sample, or they are "
+               "masked and "
+               "positions begin again with each document."),
       FIELD(data.tokenizer.kind)
           .Words({"byte", "gpt2", "none"})
           .Doc("Tokenizer: bytes with one end-of-document token (257 ids), GPT-2's byte-level BPE, or none: "
@@ -502,6 +507,11 @@ Rows TrainingRows() {
       FIELD(precision.deterministic)
           .Doc("Whether only kernels are used that give the same bits in each run; those of the CPU always "
                "do."),
+      FIELD(precision.attention)
+          .Words({"fast", "reference"})
+          .Doc("Kernels of attention in 16 bits on GPUs: fast ones, without which a recipe is refused, or "
+               "the reference "
+               "ones, which take everything and are tens of times as slow."),
       FIELD(recompute.granularity)
           .Words({"none", "cheap", "selective", "full"})
           .Doc(

@@ -112,6 +112,7 @@ struct Data {
   std::vector<double> weights;     // one per path, or empty
   std::string split = "969,30,1";
   std::int64_t sequence_length = 0;  // tokens of a sample
+  std::string documents = "across";  // across | masked: whether attention sees other documents of a sample
   Tokenizer tokenizer;
 
   bool is_random() const { return source == kRandomSource; }
@@ -179,6 +180,7 @@ struct Precision {
   std::int64_t loss_scale_window = 1000;   // iterations without an overflow after which it doubles
   std::int64_t loss_scale_hysteresis = 2;  // overflows before it is halved
   bool deterministic = true;
+  std::string attention = "fast";  // fast | reference: kernels of attention in 16 bits
 };
 
 struct Recompute {
