@@ -9,10 +9,13 @@
 #include <vector>
 
 #include "engine/compile/fuse_rules.h"
+#include "engine/graph/attention_inputs.h"
 #include "engine/ops/fusion.h"
 
 namespace engine::compile {
 namespace {
+
+using graph::AttentionInputs;
 
 class InputSharer : public FusionRules {
  public:
@@ -49,12 +52,38 @@ class AttentionFuser : public FusionRules {
   void Pack() { Apply<AttentionFuser>({&AttentionFuser::Rotary, &AttentionFuser::PackedAttention}); }
 
  private:
-  static constexpr std::size_t kPositions =
-      3;  // input of attention and of its gradient, and of the merged cut
+  static constexpr std::size_t kParts = 3;  // queries, keys and values
 
-  bool HasPositions(const LocalNode& attention) const {
-    return attention.inputs.size() > kPositions &&
-           g_.value(attention.inputs[kPositions]).dtype == DType::kI32;
+  AttentionInputs InputsOf(const LocalNode& attention) const {
+    std::vector<graph::TensorType> types;
+    for (const std::int32_t input : attention.inputs) types.push_back(g_.type(input));
+    return graph::InputsOfAttention(types, {.backward = attention.op == backward_.attention});
+  }
+
+  // Positions `of` an input, in the layout of those that attention reads: attention's own, where they are of the same input;
+  // else those that node `spare`, which is not needed any more, or one before it in the chunk converts. −1: neither.
+  std::int32_t WholePositions(std::int32_t of, std::int32_t of_attention, int spare) {
+    const int producer = g_.Producer(of_attention);
+    if (producer < 0 || g_.node(producer).op != nullptr) return of == of_attention ? of : -1;
+    LocalNode convert = g_.node(producer);
+    const std::int32_t source = convert.inputs[0];
+    if (source == of) return of_attention;
+    if (g_.value(of).kind != graph::ValueKind::kInput ||
+        g_.value(of).layout.ToString() != g_.value(source).layout.ToString()) {
+      return -1;
+    }
+    const auto key =
+        std::make_tuple(of, g_.value(of_attention).layout.ToString(), options_.chunk_of(convert.unit));
+    const auto [found, is_first] = whole_positions_.try_emplace(key, -1);
+    if (!is_first) return found->second;
+    plan::LocalValue whole = g_.value(of_attention);
+    whole.name = fmt::format("{}@{}", g_.value(of).name, whole.layout.ToString());
+    convert.name = fmt::format("{}.{}", g_.value(of).name, Name(convert.collective));
+    convert.inputs = {of};
+    found->second = g_.AddValue(std::move(whole));
+    convert.outputs = {found->second};
+    g_.Replace(spare, std::move(convert));
+    return found->second;
   }
 
   // Queries, keys and values that are exchanged one by one, from slices of the sequence to some of the heads:
@@ -88,19 +117,23 @@ class AttentionFuser : public FusionRules {
     if (!g_.Is(attention, *forward_.attention) || !whole.layout.Set(exchange.axis, graph::Placement::S(2)))
       return;
     const bool placed = split.inputs.size() > 1;  // whether the cut has positions, which are exchanged too
-    if (placed && !HasPositions(g_.node(attention))) return;
+    const AttentionInputs at = InputsOf(g_.node(attention));
+    if (placed && !at.has_positions()) return;
+    const int spare = parts[0] == last ? parts[1] : parts[0];
+    const std::int32_t positions =
+        placed ? WholePositions(split.inputs[1], g_.node(attention).inputs[at.positions], spare) : -1;
+    if (placed && positions < 0) return;
     const Shape& keys = g_.value(split.outputs[1]).local;
     whole.local = {keys[0], keys[1], keys[2], whole.local[3], whole.local[4]};
     whole.name = fmt::format("{}@{}", whole.name, whole.layout.ToString());
     exchange.name = fmt::format("{}.{}", g_.value(packed).name, Name(exchange.collective));
     exchange.inputs = {packed};
     exchange.outputs = {g_.AddValue(std::move(whole))};
-    const std::int32_t positions = placed ? g_.node(attention).inputs[kPositions] : -1;
+    for (int part : parts) {
+      if (part != last && (positions < 0 || g_.Producer(positions) != part)) g_.Remove(part);
+    }
     split.inputs[0] = exchange.outputs[0];
     if (placed) split.inputs[1] = positions;
-    for (int part : parts) {
-      if (part != last) g_.Remove(part);
-    }
     g_.Replace(i, std::move(exchange));
     g_.Replace(last, std::move(split));
     if (!placed) return;
@@ -132,10 +165,9 @@ class AttentionFuser : public FusionRules {
         for (int reader : g_.Readers(node.outputs[part])) {
           const LocalNode& user = g_.node(reader);
           if (user.op != forward_.attention && user.op != backward_.attention) return false;
-          if (user.inputs.size() != (user.op == forward_.attention ? forward_ : backward_).inputs)
-            return false;
+          const AttentionInputs at = InputsOf(user);
+          if (node.inputs.size() < 2 || !at.has_positions() || at.has_sinks()) return false;
           if (!std::equal(node.outputs.begin(), node.outputs.end(), user.inputs.begin())) return false;
-          if (node.inputs.size() < 2 || user.inputs[kPositions] != node.inputs[1]) return false;
           if (user.op == backward_.attention && MergeOf(reader) < 0) return false;
         }
       }
@@ -171,7 +203,7 @@ class AttentionFuser : public FusionRules {
       if (!g_.Is(user, *forward_.attention)) continue;
       LocalNode attention = g_.node(user);
       attention.op = forward_.packed;
-      attention.inputs = {RotatedOr(i, qkv), split.inputs[1]};
+      attention.inputs = Packed(RotatedOr(i, qkv), attention);
       g_.Replace(user, std::move(attention));
     }
     const auto rotary = rotary_.find(i);
@@ -180,6 +212,13 @@ class AttentionFuser : public FusionRules {
     turn.op = forward_.turn;
     turn.outputs = {rotary->second.value};
     g_.Replace(i, std::move(turn));
+  }
+
+  // The inputs of attention on parts as that on the packed tensor has them.
+  static std::vector<std::int32_t> Packed(std::int32_t qkv, const LocalNode& attention) {
+    std::vector<std::int32_t> inputs = {qkv};
+    inputs.insert(inputs.end(), attention.inputs.begin() + kParts, attention.inputs.end());
+    return inputs;
   }
 
   std::int32_t RotatedOr(int split, std::int32_t qkv) const {
@@ -192,15 +231,15 @@ class AttentionFuser : public FusionRules {
     LocalNode packed = g_.node(gradient);
     LocalNode turn = g_.node(merge);
     packed.op = backward_.packed;
-    packed.inputs = {qkv, packed.inputs[3], packed.inputs[4], packed.inputs[5], packed.inputs[6]};
+    packed.inputs = Packed(qkv, packed);
     const auto rotary = rotary_.find(merge);
     packed.outputs = rotary == rotary_.end() ? turn.outputs : std::vector<std::int32_t>{rotary->second.value};
-    const std::int32_t positions = turn.inputs[3];
     if (rotary == rotary_.end()) {
       g_.Remove(merge);
       g_.Replace(gradient, std::move(packed));
       return;
     }
+    const std::int32_t positions = turn.inputs[kParts];
     turn.op = backward_.turn;
     turn.inputs = {rotary->second.value, positions};
     g_.Replace(merge, std::move(turn));
@@ -214,6 +253,8 @@ class AttentionFuser : public FusionRules {
 
   const ops::PackedAttention::Way& forward_;
   const ops::PackedAttention::Way& backward_;
+  // By input, layout and chunk: what WholePositions converted.
+  absl::flat_hash_map<std::tuple<std::int32_t, std::string, std::int32_t>, std::int32_t> whole_positions_;
   absl::flat_hash_map<int, Turned> rotary_;  // by the cut: what is turned in its place
 };
 

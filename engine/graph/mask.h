@@ -1,4 +1,4 @@
-// Which keys a query of attention may see.
+// What attention's mask says.
 #pragma once
 
 #include "engine/graph/graph.h"
@@ -9,6 +9,11 @@ namespace engine::graph {
 // query's position; "none" leaves out no key.
 inline bool IsCausal(const Attributes& attributes) {
   return !attributes.Has("mask") || attributes.String("mask") == "causal";
+}
+
+// Whether attention depends on the positions of its queries: its mask does, and so do the draws of dropout.
+inline bool ReadsPositions(const Attributes& attributes) {
+  return IsCausal(attributes) || attributes.Float("dropout", 0) > 0;
 }
 
 }  // namespace engine::graph

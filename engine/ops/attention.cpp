@@ -1,6 +1,6 @@
 // Attention (Vaswani et al., arXiv:1706.03762; grouped queries: Ainslie et al., arXiv:2305.13245)
 //
-//   attention(q[B, S, H, E], k[B, T, K, E], v[B, T, K, U][, positions[B, S] int32][, sinks[H]])
+//   attention(q[B, S, H, E], k[B, T, K, E], v[B, T, K, U][, positions[B, S] int32][, spans[B, S, 2] int32][, sinks[H]])
 //       → o[B, S, H, U], lse[B, S, H]                                        (lse in fp32 or wider)
 //     Head h reads kv head h / (H/K). Values may be narrower or wider than keys (U ≠ E), as those of multi-head latent
 //     attention are (DeepSeek-V2, arXiv:2405.04434). Key j stands at position j: keys are whole along the sequence and in
@@ -9,6 +9,9 @@
 //     score(i, j) = scale · q_i·k_j   for the keys that the attribute mask lets query i see:
 //       causal (default)   0 ≤ positions_i − j (and < window, where the attribute window > 0)
 //       none               all of them; there is no window
+//     With spans, query i sees of these only the keys spans_i0 ≤ j < spans_i1: those of its document, where a sample is
+//     several documents packed one behind the other. Along a sample neither bound may fall from one position to the next
+//     (kernels leave out blocks of keys by that). A query that sees no key has o = 0, lse = −∞ and no gradient.
 //     Before the mask, attribute softcap c > 0 keeps scores between −c and c (Gemma 2, arXiv:2408.00118):
 //     score ← c·tanh(score/c). Then attribute alibi = 1, which needs the causal mask, adds a linear bias,
 //     score ← score − slope_h·(positions_i − j) (Press et al., arXiv:2108.12409; slopes: graph/alibi.h).
@@ -17,19 +20,21 @@
 //     arXiv:2309.17453): lse = log(exp(σ_h) + Σ_j exp(score)). Neither cap, bias nor dropout touch it.
 //     Dropout (attributes dropout > 0, stream) zeroes probabilities with that probability and scales the
 //     others by 1/(1 − dropout). The mask is a function of (sample, head, positions_i, j): the same in every layout.
-//     Without a mask and without dropout nothing depends on positions, and there need be none (HasPositions).
-//   attention_grad(q, k, v[, positions], o, lse, d_o[, sinks]) → dq, dk, dv[, d_sinks]
+//     Without a mask and without dropout nothing depends on positions, and there need be none. Which input is what:
+//     graph/attention_inputs.h.
+//   attention_grad(q, k, v[, positions][, spans], o, lse, d_o[, sinks]) → dq, dk, dv[, d_sinks]
 //     P = exp(score − lse),  dP = d_o·v,  dS = P·(dP − Σ_U d_o·o), times 1 − tanh²(score/c) of the uncapped score
 //     dq = scale·dS·k,  dk = scale·dSᵀ·q,  dv = Pᵀ·d_o
 //     d_sinks_h = −Σ_i exp(σ_h − lse_i)·Σ_U d_o·o
 //
-// FLOPs count the pairs that are not masked: S·T of a head without a mask, under a causal one S(S+1)/2 without a
+// FLOPs count the pairs that the mask and the window leave, as if a sample were one document: with spans they are an upper
+// bound, because the program is made before the data is known. They are S·T of a head without a mask, under a causal one S(S+1)/2 without a
 // window, W·S − W(W−1)/2 within one of W. The forward pass has a product of 2·E FLOPs a pair and one of 2·U, the backward pass three and two. One of
 // the three makes the scores again, as the kernels do; Work::product_flops leaves it out. A slice of the sequence is one of a
 // zigzag split (plan/layout.h): without a window all slices have as many pairs, with one the middle has most.
 //
 // Placement: split batch; split heads (Ulysses: the sequence whole); or split query sequence with whole k and
-// v, whose gradients are then partial. Sinks are split with the heads where the axis splits weights; elsewhere they are
+// v, whose gradients are then partial. Positions and spans are split as queries are, and whole where heads are split. Sinks are split with the heads where the axis splits weights; elsewhere they are
 // whole, and their gradient is partial.
 //
 // Backward saves q, k, v, o, lse; never the S×T scores (as FlashAttention, arXiv:2205.14135).
@@ -38,21 +43,21 @@
 #include <utility>
 #include <vector>
 
+#include "engine/graph/attention_inputs.h"
 #include "engine/graph/mask.h"
-#include "engine/ops/attention.h"
 #include "engine/ops/common.h"
 #include "engine/ops/ops.h"
 
 namespace engine::ops {
 namespace {
 
-constexpr std::size_t kPositions = 3;       // the input that positions are, where there are any
-constexpr std::size_t kForwardInputs = 3;   // without positions and sinks
-constexpr std::size_t kBackwardInputs = 6;  // likewise
+using graph::AttentionInputs;
 
-// The inputs before sinks.
-std::size_t BeforeSinks(TypeSpan inputs, bool backward) {
-  return (backward ? kBackwardInputs : kForwardInputs) + (HasPositions(inputs) ? 1 : 0);
+constexpr std::size_t kValues = 3;     // inputs that positions stand behind: q, k, v
+constexpr std::size_t kGradients = 3;  // of attention_grad, behind positions and spans: o, lse, d_o
+
+AttentionInputs Resolve(TypeSpan inputs, bool backward) {
+  return graph::InputsOfAttention(inputs, {.backward = backward});
 }
 
 absl::Status CheckForm(const Attributes& attributes) {
@@ -68,9 +73,10 @@ absl::Status CheckForm(const Attributes& attributes) {
 }
 
 Types InferForward(TypeSpan inputs, const Attributes& attributes) {
-  RETURN_IF_ERROR(ExpectInputs(inputs, kForwardInputs, kForwardInputs + 2, "attention"));
+  RETURN_IF_ERROR(ExpectInputs(inputs, kValues, kValues + 3, "attention"));
   RETURN_IF_ERROR(CheckForm(attributes));
-  if (!HasPositions(inputs) && ReadsPositions(attributes))
+  const AttentionInputs at = Resolve(inputs, /*backward=*/false);
+  if (!at.has_positions() && graph::ReadsPositions(attributes))
     return Internal("attention under a causal mask, or with dropout, needs the positions of its queries");
   const Shape& q = inputs[0].shape;
   const Shape& k = inputs[1].shape;
@@ -80,20 +86,21 @@ Types InferForward(TypeSpan inputs, const Attributes& attributes) {
   }
   if (k[0] != v[0] || k[1] != v[1] || k[2] != v[2])
     return Internal("attention of keys {} with values {}", k.ToString(), v.ToString());
-  const std::size_t sinks = BeforeSinks(inputs, /*backward=*/false);
-  if (inputs.size() > sinks && inputs[sinks].shape != Shape{q[2]})
-    return Internal("{} sinks for {} heads", inputs[sinks].shape.ToString(), q[2]);
+  if (at.has_spans() && inputs[at.spans].shape != Shape{q[0], q[1], 2})
+    return Internal("spans {} of queries {}", inputs[at.spans].shape.ToString(), q.ToString());
+  if (at.has_sinks() && inputs[at.sinks].shape != Shape{q[2]})
+    return Internal("{} sinks for {} heads", inputs[at.sinks].shape.ToString(), q[2]);
   TensorType o = Leading(inputs[0], 3, inputs[0].dtype);
   o.Append(inputs[2], 3);
   return std::vector<TensorType>{o, Leading(inputs[0], 3, StatisticsDType(inputs[0].dtype))};
 }
 
 Types InferBackward(TypeSpan inputs, const Attributes&) {
-  RETURN_IF_ERROR(ExpectInputs(inputs, kBackwardInputs, kBackwardInputs + 2, "attention_grad"));
+  RETURN_IF_ERROR(ExpectInputs(inputs, kValues + kGradients, kValues + kGradients + 3, "attention_grad"));
   std::vector<TensorType> gradients = {inputs[0], inputs[1], inputs[2]};
-  const std::size_t before = BeforeSinks(inputs, /*backward=*/true);
-  if (inputs.size() == before) return gradients;
-  const TensorType& sinks = inputs[before];
+  const AttentionInputs at = Resolve(inputs, /*backward=*/true);
+  if (!at.has_sinks()) return gradients;
+  const TensorType& sinks = inputs[at.sinks];
   gradients.push_back({.shape = sinks.shape, .dtype = StatisticsDType(sinks.dtype), .dims = sinks.dims});
   return gradients;
 }
@@ -144,20 +151,21 @@ ValueIds Gradient(GradientContext& context) {
   const graph::Node& node = context.node;
   std::vector<TensorType> types;
   for (const ValueId input : node.inputs) types.push_back(context.graph->value(input).type);
+  const AttentionInputs at = Resolve(types, /*backward=*/false);
   ValueIds inputs = {node.inputs[0], node.inputs[1], node.inputs[2]};
-  if (HasPositions(types)) inputs.push_back(node.inputs[kPositions]);
+  for (const std::size_t input : {at.positions, at.spans}) {
+    if (input != AttentionInputs::kNone) inputs.push_back(node.inputs[input]);
+  }
   inputs.insert(inputs.end(), {node.outputs[0], node.outputs[1], context.d_outputs[0]});
-  const std::size_t before = BeforeSinks(types, /*backward=*/false);
-  const bool sinks = node.inputs.size() > before;
   ValueIds into;
-  if (sinks) {
-    inputs.push_back(node.inputs[before]);
-    into = {kNoValue, kNoValue, kNoValue, context.accumulators[before]};
+  if (at.has_sinks()) {
+    inputs.push_back(node.inputs[at.sinks]);
+    into = {kNoValue, kNoValue, kNoValue, context.accumulators[at.sinks]};
   }
   const ValueIds d = context.graph->Emit(kAttentionGrad, "d_" + node.name, inputs, node.attributes, into);
   ValueIds gradients = {d[0], d[1], d[2]};
-  if (HasPositions(types)) gradients.push_back(kNoValue);
-  if (sinks) gradients.push_back(into[3] == kNoValue ? d[3] : kNoValue);
+  gradients.resize(node.inputs.size(), kNoValue);
+  if (at.has_sinks() && into[3] == kNoValue) gradients[at.sinks] = d[3];
   return gradients;
 }
 
@@ -166,11 +174,16 @@ Placement SinksWithHeads(const AxisRule& rule) {
   return rule.parameters.Has(Dim::kHead) ? Placement::S(0) : Placement::R();
 }
 
-// The signatures without the input that positions are, where there are none.
-std::vector<Signature> ForPositions(std::vector<Signature> signatures, TypeSpan inputs) {
-  if (HasPositions(inputs)) return signatures;
-  for (Signature& signature : signatures)
-    signature.inputs.erase(signature.inputs.begin() + static_cast<std::ptrdiff_t>(kPositions));
+// The signatures, made for positions and without spans, for the inputs that there are. Spans are placed as positions.
+std::vector<Signature> ForInputs(std::vector<Signature> signatures, const AttentionInputs& at) {
+  for (Signature& signature : signatures) {
+    const auto positions = signature.inputs.begin() + static_cast<std::ptrdiff_t>(kValues);
+    if (at.has_spans() && at.has_positions()) {
+      signature.inputs.insert(positions, *positions);
+    } else if (!at.has_spans() && !at.has_positions()) {
+      signature.inputs.erase(positions);
+    }
+  }
   return signatures;
 }
 
@@ -200,8 +213,9 @@ std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, con
                                        {{sequence, r, r, sequence}, {sequence, sequence}},
                                        {{batch, batch, batch, batch}, {batch, batch}},
                                        {{r, r, r, r}, {r, r}, rule.parameters.Has(Dim::kHead)}};
-  signatures = ForPositions(std::move(signatures), inputs);
-  if (inputs.size() == BeforeSinks(inputs, /*backward=*/false)) return signatures;
+  const AttentionInputs at = Resolve(inputs, /*backward=*/false);
+  signatures = ForInputs(std::move(signatures), at);
+  if (!at.has_sinks()) return signatures;
   return WithSinks(std::move(signatures), rule, /*backward=*/false);
 }
 
@@ -216,20 +230,13 @@ std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, co
       {{sequence, r, r, sequence, sequence, sequence, sequence}, {sequence, p, p}},
       {{batch, batch, batch, batch, batch, batch, batch}, {batch, batch, batch}},
       {{r, r, r, r, r, r, r}, {r, r, r}, rule.parameters.Has(Dim::kHead)}};
-  signatures = ForPositions(std::move(signatures), inputs);
-  if (inputs.size() == BeforeSinks(inputs, /*backward=*/true)) return signatures;
+  const AttentionInputs at = Resolve(inputs, /*backward=*/true);
+  signatures = ForInputs(std::move(signatures), at);
+  if (!at.has_sinks()) return signatures;
   return WithSinks(std::move(signatures), rule, /*backward=*/true);
 }
 
 }  // namespace
-
-bool HasPositions(TypeSpan inputs) {
-  return inputs.size() > kPositions && inputs[kPositions].dtype == DType::kI32;
-}
-
-bool ReadsPositions(const Attributes& attributes) {
-  return graph::IsCausal(attributes) || attributes.Float("dropout", 0) > 0;
-}
 
 const OpDef kAttention{.name = "attention",
                        .infer = InferForward,

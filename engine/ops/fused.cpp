@@ -158,15 +158,21 @@ ValueIds ComposeRotaryGrad(Graph* g, const ValueIds& in, const Attributes& attri
   return {g->Emit1(kQkvMerge, "turned", {qkv[0], qkv[1], qkv[2], in[1]}, attributes)};
 }
 
+// Of attention on parts: those, and what stands behind the packed tensor.
+ValueIds BehindParts(const ValueIds& parts, const ValueIds& packed) {
+  ValueIds inputs = parts;
+  inputs.insert(inputs.end(), packed.begin() + 1, packed.end());
+  return inputs;
+}
+
 ValueIds ComposeAttentionPacked(Graph* g, const ValueIds& in, const Attributes& attributes) {
   const ValueIds qkv = g->Emit(kQkvSplit, "split", {in[0], in[1]}, Plain());
-  return g->Emit(kAttention, "core", {qkv[0], qkv[1], qkv[2], in[1]}, attributes);
+  return g->Emit(kAttention, "core", BehindParts(qkv, in), attributes);
 }
 
 ValueIds ComposeAttentionPackedGrad(Graph* g, const ValueIds& in, const Attributes& attributes) {
   const ValueIds qkv = g->Emit(kQkvSplit, "split", {in[0], in[1]}, Plain());
-  const ValueIds d =
-      g->Emit(kAttentionGrad, "core", {qkv[0], qkv[1], qkv[2], in[1], in[2], in[3], in[4]}, attributes);
+  const ValueIds d = g->Emit(kAttentionGrad, "core", BehindParts(qkv, in), attributes);
   return {g->Emit1(kQkvMerge, "merge", {d[0], d[1], d[2], in[1]}, Plain())};
 }
 

@@ -63,10 +63,10 @@ extern const graph::OpDef kRotary;
 // rotary_grad: d_qkv, positions → d_qkv turned back, in place
 extern const graph::OpDef kRotaryGrad;
 
-// attention_packed: qkv[B, S, K, J, E], positions → o, lse
-//   o, lse = attention(qkv_split(qkv)), without rotary
+// attention_packed: qkv[B, S, K, J, E], positions[, spans] → o, lse
+//   o, lse = attention(qkv_split(qkv), positions[, spans]), without rotary
 extern const graph::OpDef kAttentionPacked;
-// attention_packed_grad: qkv, positions, o, lse, d_o → d_qkv
+// attention_packed_grad: qkv, positions[, spans], o, lse, d_o → d_qkv
 //   d_qkv = qkv_merge(attention_grad(qkv_split(qkv), …)), without rotary
 extern const graph::OpDef kAttentionPackedGrad;
 

@@ -275,8 +275,8 @@ std::span<const RepeatedNorm> RepeatedNorms() {
 
 std::span<const PackedAttention> PackedAttentions() {
   static constexpr std::array kPacked = {
-      PackedAttention{.forward = {&kQkvSplit, &kAttention, 4, &kAttentionPacked, &kRotary},
-                      .backward = {&kQkvMerge, &kAttentionGrad, 7, &kAttentionPackedGrad, &kRotaryGrad}},
+      PackedAttention{.forward = {&kQkvSplit, &kAttention, &kAttentionPacked, &kRotary},
+                      .backward = {&kQkvMerge, &kAttentionGrad, &kAttentionPackedGrad, &kRotaryGrad}},
   };
   return kPacked;
 }

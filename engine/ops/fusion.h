@@ -108,8 +108,7 @@ struct PackedAttention {
   struct Way {
     const graph::OpDef* cut;
     const graph::OpDef* attention;  // on the parts
-    std::size_t inputs;  // of `attention` on the parts, as `packed` knows it: with sinks too it is not packed
-    const graph::OpDef* packed;  // attention on the packed tensor: the same, but not turned
+    const graph::OpDef* packed;  // attention on the packed tensor: the same, but not turned and without sinks
     const graph::OpDef* turn;    // turns the packed tensor in place
   };
   Way forward, backward;

@@ -225,7 +225,8 @@ TEST_CASE("attention goes to cuDNN, to our own kernels or to the reference kerne
 // Of sizes that cuDNN has: each form of score is the reference kernels', which need one number a query and head, but on
 // Hopper, where our own kernels have all of them.
 TEST_CASE(
-    "attention with a soft cap, linear biases, sinks or values of another width than keys is slow where "
+    "attention with a soft cap, linear biases, sinks, documents or values of another width than keys is slow "
+    "where "
     "there "
     "are no kernels for it, and says why") {
   const plan::DeviceProfile profile = CudaProfile(/*deterministic=*/true, kAmpere);
@@ -233,6 +234,7 @@ TEST_CASE(
   const graph::TensorType q = {{2, 128, 4, 64}, DType::kBF16};
   const graph::TensorType positions = {{2, 128}, DType::kI32};
   const graph::TensorType lse = {{2, 128, 4}, DType::kF32};
+  const graph::TensorType spans = {{2, 128, 2}, DType::kI32};
   const graph::TensorType sinks = {{4}, DType::kBF16};
   const graph::TensorType narrow = {{2, 128, 4, 32}, DType::kBF16};
   struct Form {
@@ -240,18 +242,22 @@ TEST_CASE(
     graph::Attributes attributes;
     bool sinks = false;
     bool narrow = false;
+    bool spans = false;
   };
-  for (const Form& form : {Form{"", {{"softcap", 0.0}, {"alibi", std::int64_t{0}}}},
-                           Form{"attention with dropout", {{"dropout", 0.1}}},
-                           Form{"attention with a soft cap", {{"softcap", 50.0}}},
-                           Form{"attention with linear biases", {{"alibi", std::int64_t{1}}}},
-                           Form{"attention with sinks", {}, true},
-                           Form{"attention whose keys and values are of two widths", {}, false, true}}) {
+  for (const Form& form :
+       {Form{"", {{"softcap", 0.0}, {"alibi", std::int64_t{0}}}},
+        Form{"attention with dropout", {{"dropout", 0.1}}},
+        Form{"attention with a soft cap", {{"softcap", 50.0}}},
+        Form{"attention with linear biases", {{"alibi", std::int64_t{1}}}},
+        Form{"attention with sinks", {}, true}, Form{"attention with documents", {}, false, false, true},
+        Form{"attention with sinks", {}, true, false, true},
+        Form{"attention whose keys and values are of two widths", {}, false, true}}) {
     CAPTURE(form.why);
     for (const bool backward : {false, true}) {
       CAPTURE(backward);
       const graph::TensorType& v = form.narrow ? narrow : q;
       std::vector<graph::TensorType> inputs = {q, q, v, positions};
+      if (form.spans) inputs.push_back(spans);
       if (backward) inputs.insert(inputs.end(), {v, lse, v});
       if (form.sinks) inputs.push_back(sinks);
       const std::string kernel = backward ? "attention_grad" : "attention";
@@ -260,6 +266,14 @@ TEST_CASE(
       const bool fast = form.why.empty();
       CHECK(slow.kind == (fast ? plan::SlowPath::Kind::kNone : plan::SlowPath::Kind::kReference));
       CHECK(hopper.slow(kernel, inputs, form.attributes).why.empty());
+      if (form.spans && !form.sinks) {  // beside positions, on the packed tensor too
+        std::vector<graph::TensorType> packed = {{{2, 128, 4, 3, 64}, DType::kBF16}, positions, spans};
+        if (backward) packed.insert(packed.end(), {q, lse, q});
+        CHECK(profile
+                  .slow(kernel == "attention" ? "attention_packed" : "attention_packed_grad", packed,
+                        form.attributes)
+                  .why == form.why);
+      }
       const std::int64_t bytes = profile.scratch_bytes(kernel, inputs, {}, form.attributes);
       if (!fast) CHECK(bytes == (backward ? 2 * 128 * 4 * 4 : 0));
       if (fast) CHECK(bytes >= kMiB);

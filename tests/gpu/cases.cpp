@@ -10,6 +10,7 @@
 
 #include "engine/backend/cuda/profile/profile.h"
 #include "engine/graph/activation.h"
+#include "engine/graph/attention_inputs.h"
 #include "engine/ops/fused.h"
 #include "engine/ops/ops.h"
 #include "tests/ops/interpreter.h"
@@ -380,10 +381,18 @@ bool IsStatistic(const Case& test, size_t input) {
   if (&op == &ops::kRmsNormGrad || &op == &ops::kRmsNormGradAdd) return input == 3;
   if (&op == &ops::kCrossEntropyGrad) return input == 2 || input == 3;
   if (&op == &ops::kLossSum) return input <= 1;
-  if (&op == &ops::kAttentionGrad) return input == 5;
+  if (&op == &ops::kAttentionGrad || &op == &ops::kAttentionPackedGrad) {
+    std::vector<graph::TensorType> types;  // of all but positions and spans, the dtype does not matter
+    for (const Input& at : test.inputs) {
+      const bool is_int = at.kind == Input::kPositions || at.kind == Input::kGiven;
+      types.push_back({.shape = at.shape, .dtype = is_int ? DType::kI32 : DType::kF32});
+    }
+    return graph::InputsOfAttention(types, {.backward = true, .packed = &op == &ops::kAttentionPackedGrad})
+               .lse == input;
+  }
   if (&op == &ops::kLinearDgrad || &op == &ops::kLinearWgrad)
     return input == 0 && test.attributes.Int("router", 0) != 0;
-  return (&op == &ops::kAttentionPackedGrad && input == 3) || IsOfRouter(op, input);
+  return IsOfRouter(op, input);
 }
 
 namespace {

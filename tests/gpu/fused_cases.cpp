@@ -157,8 +157,9 @@ void AddRotary(const Shape& qkv, const Attributes& attributes, GpuCases* cases) 
 // most 2·(1 + ln S): scores of standard deviation 0.75 leave P within a few times 1/(i + 1), Σ_i 1/(i + 1) ≤
 // 1
 // + ln S. Queries in chunks (a group may have only so many bytes): twice the bound, as there.
+// `documents`: samples are of documents of that many tokens, the last of the rest; by the reference kernels. 0: of one.
 void AddPackedAttention(const Shape& qkv, std::vector<DType> dtypes, GpuCases* cases,
-                        std::int64_t group_bytes = 0) {
+                        std::int64_t group_bytes = 0, std::int64_t documents = 0) {
   const double scale = 1.0 / std::sqrt(static_cast<double>(qkv[4]));
   Attributes attributes = {{"scale", scale}, {"window", std::int64_t{0}}, {"dropout", 0.0}};
   if (group_bytes > 0) {
@@ -168,31 +169,46 @@ void AddPackedAttention(const Shape& qkv, std::vector<DType> dtypes, GpuCases* c
   const Input positions = Make({qkv[0], qkv[1]}, Input::kPositions);
   const Shape o = {qkv[0], qkv[1], qkv[2], qkv[4]};
   const Shape lse = {qkv[0], qkv[1], qkv[2]};
-  const bool cudnn = qkv[4] >= 64;
+  const bool cudnn = qkv[4] >= 64 && documents == 0;
   const std::int64_t terms = qkv[1] + qkv[4];
   const std::vector<DType> fused = FusedDTypes(ops::kAttentionPacked, qkv);
   std::erase_if(dtypes, [&](DType d) { return std::find(fused.begin(), fused.end(), d) == fused.end(); });
   std::string label = "qkv " + qkv.ToString();
   if (group_bytes > 0) label += fmt::format(", groups of {} bytes", group_bytes);
+  std::vector<Input> forward_inputs = {{qkv}, positions};
+  if (documents > 0) {
+    label += fmt::format(", documents of {} tokens", documents);
+    attributes.Set("kernel", std::string("reference"));
+    Input spans = Make({qkv[0], qkv[1], 2}, Input::kGiven);
+    for (std::int64_t token = 0; token < qkv[0] * qkv[1]; ++token) {
+      const std::int64_t first = token % qkv[1] / documents * documents;
+      const std::int64_t last = std::min(first + documents, qkv[1]);
+      spans.given.insert(spans.given.end(),
+                         {static_cast<std::int32_t>(first), static_cast<std::int32_t>(last)});
+    }
+    forward_inputs.push_back(spans);
+  }
+  const std::size_t saved_at = forward_inputs.size();
+  std::vector<Input> backward_inputs = forward_inputs;
+  backward_inputs.insert(backward_inputs.end(), {{o}, {lse}, {o}});
 
-  cases->push_back({.base = {&ops::kAttentionPacked, label, {{qkv}, positions}, attributes, terms, true}});
+  cases->push_back({.base = {&ops::kAttentionPacked, label, forward_inputs, attributes, terms, true}});
   cases->back().dtypes = dtypes;
   cases->back().extra = [cudnn](size_t output, DType dtype, const Tensors&, const Tensors&) {
     return cudnn && output == 0 && dtype != DType::kF32 ? 2 * UnitRoundoff(dtype) * 1.5 : 0.0;
   };
-  cases->push_back(
-      {.base = {
-           &ops::kAttentionPackedGrad, label, {{qkv}, positions, {o}, {lse}, {o}}, attributes, terms, true}});
+  cases->push_back({.base = {&ops::kAttentionPackedGrad, label, backward_inputs, attributes, terms, true}});
   cases->back().dtypes = dtypes;
-  cases->back().adjust = [attributes](Tensors* inputs) {
+  cases->back().adjust = [attributes, saved_at](Tensors* inputs) {
     GpuCase forward;
     forward.base.op = &ops::kAttentionPacked;
     forward.base.attributes = attributes;
-    const std::vector<graph::TensorType> types = {{(*inputs)[2].type().shape, DType::kF64},
-                                                  {(*inputs)[3].type().shape, DType::kF64}};
-    const Tensors saved = Reference(forward, {(*inputs)[0], (*inputs)[1]}, types);
-    (*inputs)[2] = saved[0];
-    (*inputs)[3] = saved[1];
+    const auto at = inputs->begin() + static_cast<std::ptrdiff_t>(saved_at);
+    const std::vector<graph::TensorType> types = {{at[0].type().shape, DType::kF64},
+                                                  {at[1].type().shape, DType::kF64}};
+    const Tensors saved = Reference(forward, Tensors(inputs->begin(), at), types);
+    at[0] = saved[0];
+    at[1] = saved[1];
   };
   const double roundings = group_bytes > 0 ? 4 : 2;
   cases->back().extra = [=](size_t, DType dtype, const Tensors&, const Tensors&) {
@@ -388,6 +404,8 @@ GpuCases FusedCases() {
   AddPackedAttention({2, 37, 2, 3, 10}, kFloats, &cases);
   AddPackedAttention({2, 200, 2, 3, 64}, kNarrow, &cases);
   AddPackedAttention({2, 512, 2, 3, 64}, kNarrow, &cases, 1);
+  AddPackedAttention({2, 131, 2, 3, 64}, kFloats, &cases, 0, 50);
+  AddPackedAttention({1, 256, 1, 3, 128}, kNarrow, &cases, 0, 8);
   AddHeads(&cases);
   return cases;
 }

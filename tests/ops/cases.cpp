@@ -277,10 +277,31 @@ void AddQkv(std::vector<Case>* cases) {
       {&ops::kQkvMerge, "large", {{large_kv}, {large_kv}, {large_kv}, Positions({2, 81})}, bent, 2, true});
 }
 
+// Of samples of `tokens` that are cut into documents of these lengths; the last sample begins with the second document, so
+// that its bounds are others. Queries of `none` see no key.
+Input Spans(std::int64_t batch, std::int64_t tokens, const std::vector<std::int32_t>& lengths, bool none) {
+  Input input = Make({batch, tokens, 2}, Input::kGiven, 0);
+  for (std::int64_t b = 0; b < batch; ++b) {
+    std::int32_t first = 0;
+    std::size_t document = b + 1 == batch ? 1 : 0;
+    std::int32_t last = lengths[document];
+    for (std::int32_t i = 0; i < tokens; ++i) {
+      if (i == last) {
+        first = last;
+        last += ++document < lengths.size() ? lengths[document] : static_cast<std::int32_t>(tokens) - first;
+      }
+      const bool sees = !none || i % 3 != 1;
+      input.given.insert(input.given.end(), {first, sees ? last : first});
+    }
+  }
+  return input;
+}
+
 void AddAttention(std::vector<Case>* cases) {
   // value_head: elements of a head of values; 0: as many as of keys.
   const auto add = [&](const std::string& label, Shape q, Shape k, Attributes attributes, bool large,
-                       bool sinks = false, std::int64_t value_head = 0, bool positions = true) {
+                       bool sinks = false, std::int64_t value_head = 0, bool positions = true,
+                       const std::vector<Input>& spans = {}) {
     const Shape rows = {q[0], q[1], q[2]};
     Shape v = k;
     Shape o = q;
@@ -288,6 +309,7 @@ void AddAttention(std::vector<Case>* cases) {
     const std::int64_t terms = k[1] + std::max(q[3], v[3]);
     std::vector<Input> forward = {Real(q), Real(k), Real(v)};
     if (positions) forward.push_back(Positions({q[0], q[1]}));
+    forward.insert(forward.end(), spans.begin(), spans.end());
     std::vector<Input> backward = forward;
     backward.insert(backward.end(), {Real(o), Positive(rows), Real(o)});
     if (sinks) forward.push_back(Real({q[2]}));
@@ -349,6 +371,23 @@ void AddAttention(std::vector<Case>* cases) {
   gentle.Set("scale", 0.05);  // of long heads, so that gradients are numbers of fp16
   add("large, 160 and 96", {1, 131, 3, 160}, {1, 131, 3, 160}, gentle, true, false, 96);
   add("large, 24 and 72, all", {2, 131, 4, 24}, {2, 131, 2, 24}, form(all, 0.8, 1), true, true, 72);
+  // Documents.
+  const Shape q = {2, 8, 4, 6};
+  const Shape k = {2, 8, 2, 6};
+  const std::vector<Input> three = {Spans(2, 8, {3, 1, 4}, false)};
+  const std::vector<Input> gaps = {Spans(2, 8, {5, 3}, true)};
+  add("documents", q, k, plain, false, false, 0, true, three);
+  add("documents, window, dropout", q, k, some, false, false, 0, true, three);
+  add("documents, queries without keys", q, k, plain, false, false, 0, true, gaps);
+  add("documents, queries without keys, sinks, soft cap, linear biases", q, k, form(window, 0.8, 1), false,
+      true, 0, true, gaps);
+  add("documents, no mask", q, k, unmasked, false, false, 0, true, three);
+  add("documents, no mask, no positions, sinks, narrow values", q, k, unmasked, false, true, 5, false, three);
+  add("documents, no mask, dropout", q, k, unmasked_dropout, false, false, 0, true, three);
+  const std::vector<Input> long_ones = {Spans(2, 301, {100, 1, 63, 70}, false)};
+  add("large, documents", {2, 301, 4, 16}, {2, 301, 2, 16}, plain, true, false, 0, true, long_ones);
+  add("large, documents, all", {2, 301, 6, 17}, {2, 301, 2, 17}, form(all, 0.8, 1), true, true, 0, true,
+      long_ones);
 }
 
 void AddJoin(std::vector<Case>* cases) {

@@ -50,6 +50,8 @@ std::vector<Case> FusedCases() {
   const Shape d = {6};
   const Shape rows = {2, 5};
   const Input rstd = Make(rows, Input::kPositive);
+  const Input spans = {.shape = {2, 5, 2}, .kind = Input::kGiven, .given = {0, 2, 0, 2, 2, 5, 2, 5, 2, 5,
+                                                                            0, 1, 1, 5, 1, 5, 1, 5, 1, 5}};
   const Input rows_of = {.shape = {3}, .kind = Input::kGiven, .given = {7, -1, 0}};
   const Attributes gelu = {{"in_dims", kOne}, {"tanh", kOne}};
   const Attributes epsilon = {{"epsilon", 1e-5}};
@@ -92,6 +94,11 @@ std::vector<Case> FusedCases() {
       {&ops::kRotaryGrad, "yarn", {{qkv}, Positions(rows)}, YarnAttributes()},
       {&ops::kAttentionPacked, "", {{qkv}, Positions(rows)}, AttentionAttributes()},
       {&ops::kAttentionPacked, "grouped", {{grouped}, Positions(rows)}, AttentionAttributes()},
+      {&ops::kAttentionPacked, "documents", {{qkv}, Positions(rows), spans}, AttentionAttributes()},
+      {&ops::kAttentionPackedGrad,
+       "documents",
+       {{qkv}, Positions(rows), spans, {{2, 5, 2, 4}}, {{2, 5, 2}}, {{2, 5, 2, 4}}},
+       AttentionAttributes()},
       {&ops::kAttentionPackedGrad,
        "",
        {{qkv}, Positions(rows), {{2, 5, 2, 4}}, {{2, 5, 2}}, {{2, 5, 2, 4}}},
@@ -257,6 +264,27 @@ TEST_CASE("rotary and attention_packed are the split, attention and merge of a d
                             {turned.Output(0), positions, core[0], core[1], d_o});
     const Composed unturned(ops::kRotaryGrad, RotaryAttributes(), {gradient.Output(0), positions});
     CheckSame("d_qkv", unturned.Output(0), d_qkv);
+    // Of documents, beside positions.
+    Tensor spans({{2, 5, 2}, DType::kI32});
+    for (std::int64_t i = 0; i < 10; ++i) {
+      spans.Set(2 * i, i % 5 < 2 ? 0 : 2);
+      spans.Set(2 * i + 1, i % 5 < 2 ? 2 : 5);
+    }
+    const Tensors masked =
+        RunOp(ops::kAttention, AttentionAttributes(), {split[0], split[1], split[2], positions, spans});
+    CHECK_FALSE(masked[0].SameBytes(core[0]));
+    const Composed packed_too(ops::kAttentionPacked, AttentionAttributes(),
+                              {turned.Output(0), positions, spans});
+    CheckSame("o of documents", packed_too.Output(0), masked[0]);
+    const Tensors d_masked =
+        RunOp(ops::kAttentionGrad, AttentionAttributes(),
+              {split[0], split[1], split[2], positions, spans, masked[0], masked[1], d_o});
+    const Composed d_packed(ops::kAttentionPackedGrad, AttentionAttributes(),
+                            {turned.Output(0), positions, spans, masked[0], masked[1], d_o});
+    CheckSame(
+        "d_qkv of documents",
+        Composed(ops::kRotaryGrad, RotaryAttributes(), {d_packed.Output(0), positions}).Output(0),
+        RunOp(ops::kQkvMerge, RotaryAttributes(), {d_masked[0], d_masked[1], d_masked[2], positions})[0]);
     // Turned there and back again: what was, but for a rounding of each of four products.
     const Composed back(ops::kRotaryGrad, RotaryAttributes(), {turned.Output(0), positions});
     CHECK(Distance(back.Output(0), qkv) < 8 * 0x1p-52);

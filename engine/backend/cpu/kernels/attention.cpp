@@ -10,6 +10,7 @@
 #include "engine/backend/cpu/kernels/loops.h"
 #include "engine/base/attention_draws.h"
 #include "engine/graph/alibi.h"
+#include "engine/graph/attention_inputs.h"
 #include "engine/graph/mask.h"
 
 namespace engine::backend::cpu {
@@ -17,22 +18,6 @@ namespace {
 
 constexpr std::int64_t kQueries = 64;
 constexpr std::int64_t kKeys = 256;
-constexpr std::size_t kPositions =
-    3;  // inputs; where there are no positions, those behind stand one place before
-constexpr std::size_t kForwardSinks = 4;
-constexpr std::size_t kOutput = 4;  // of the backward pass, as these:
-constexpr std::size_t kStatistics = 5;
-constexpr std::size_t kOutputGradient = 6;
-constexpr std::size_t kBackwardSinks = 7;
-
-bool HasPositions(const KernelArgs& args) {
-  return args.inputs.size() > kPositions && args.inputs[kPositions].dtype == DType::kI32;
-}
-// Where an input behind positions stands.
-std::size_t Behind(const KernelArgs& args, std::size_t input) {
-  return HasPositions(args) ? input : input - 1;
-}
-
 // Keys [first, last).
 struct Keys {
   std::int64_t first, last;
@@ -40,10 +25,12 @@ struct Keys {
 
 // Sizes and attributes, and who sees whom.
 struct Problem {
-  Problem(const KernelArgs& args)
-      : q(args.inputs[0]),
+  Problem(const KernelArgs& args, bool backward)
+      : at(graph::InputsOfAttention(args.inputs, {.backward = backward})),
+        q(args.inputs[0]),
         k(args.inputs[1]),
-        positions(HasPositions(args) ? args.inputs[kPositions].as<std::int32_t>() : nullptr),
+        positions(at.has_positions() ? args.inputs[at.positions].as<std::int32_t>() : nullptr),
+        spans(at.has_spans() ? args.inputs[at.spans].as<std::int32_t>() : nullptr),
         batch(q.shape[0]),
         queries(q.shape[1]),
         heads(q.shape[2]),
@@ -73,9 +60,15 @@ struct Problem {
   std::int64_t value_stride() const { return heads * value_head; }  // between the rows of o
 
   Keys SeenBy(std::int64_t b, std::int64_t i) const {
-    if (!causal) return {0, keys};
-    const std::int64_t position = positions[b * queries + i];
-    return {window > 0 ? std::max<std::int64_t>(0, position - window + 1) : 0, std::min(keys, position + 1)};
+    Keys seen = {0, keys};
+    if (causal) {
+      const std::int64_t position = positions[b * queries + i];
+      if (window > 0) seen.first = std::max<std::int64_t>(0, position - window + 1);
+      seen.last = std::min(keys, position + 1);
+    }
+    if (spans == nullptr) return seen;
+    const std::int32_t* span = spans + 2 * (b * queries + i);
+    return {std::max<std::int64_t>(seen.first, span[0]), std::min<std::int64_t>(seen.last, span[1])};
   }
   Keys SeenByAny(std::int64_t b, std::int64_t first, std::int64_t last) const {
     Keys all = {keys, 0};
@@ -110,9 +103,11 @@ struct Problem {
     }
   }
 
+  graph::AttentionInputs at;
   const TensorView& q;
   const TensorView& k;
   const std::int32_t* positions;  // null: neither a mask nor dropout asks for them
+  const std::int32_t* spans;      // of each query two numbers; null: there are none
   // head: elements of q and k; value_head: of v and o.
   std::int64_t batch, queries, heads, head, value_head, keys, kv_heads, group, window;
   bool causal;
@@ -221,9 +216,9 @@ void BendRow(const Problem& p, const Block& block, std::int64_t r, Keys seen, T*
 // The sinks that are here, which may be those of more heads than are here; or none.
 template <typename T>
 struct Sinks {
-  Sinks(const KernelArgs& args, std::size_t input)
-      : values(args.inputs.size() > input ? args.inputs[input].as<T>() : nullptr),
-        first(values == nullptr ? 0 : OnePiece(args.inputs[input], 0).start) {}
+  Sinks(const Problem& p, const KernelArgs& args)
+      : values(p.at.has_sinks() ? args.inputs[p.at.sinks].as<T>() : nullptr),
+        first(values == nullptr ? 0 : OnePiece(args.inputs[p.at.sinks], 0).start) {}
 
   bool any() const { return values != nullptr; }
   std::int64_t IndexOf(const Problem& p, std::int64_t h) const { return p.LogicalHead(h) - first; }
@@ -278,7 +273,7 @@ void ForwardBlock(const Problem& p, const KernelArgs& args, std::int64_t b, std:
   const std::int64_t rows = std::min(kQueries, p.queries - i0);
   T* o = args.outputs[0].as<T>() + p.QueryRow(b, h, i0, p.value_head);
   T* lse = args.outputs[1].as<T>();
-  const Sinks<T> sinks(args, Behind(args, kForwardSinks));
+  const Sinks<T> sinks(p, args);
   Tile<T> scores;
   Running<T> running;
   std::fill_n(running.top, rows, -std::numeric_limits<T>::infinity());
@@ -323,16 +318,16 @@ void BackwardRow(const Problem& p, const Block& block, std::int64_t r, T lse, T 
 // Σ_U d_o·o of a query.
 template <typename T>
 T DeltaOf(const Problem& p, const KernelArgs& args, std::int64_t b, std::int64_t h, std::int64_t i) {
-  const T* o = args.inputs[Behind(args, kOutput)].as<T>() + p.QueryRow(b, h, i, p.value_head);
-  const T* d_o = args.inputs[Behind(args, kOutputGradient)].as<T>() + p.QueryRow(b, h, i, p.value_head);
+  const T* o = args.inputs[p.at.o].as<T>() + p.QueryRow(b, h, i, p.value_head);
+  const T* d_o = args.inputs[p.at.d_o].as<T>() + p.QueryRow(b, h, i, p.value_head);
   return SumOf<T>(p.value_head, [&](std::int64_t e) { return d_o[e] * o[e]; });
 }
 
 // d_sinks of the heads that are here; zero of others.
 template <typename T>
 void SinkGrad(const Problem& p, const KernelArgs& args) {
-  const Sinks<T> sinks(args, Behind(args, kBackwardSinks));
-  const T* lse = args.inputs[Behind(args, kStatistics)].as<T>();
+  const Sinks<T> sinks(p, args);
+  const T* lse = args.inputs[p.at.lse].as<T>();
   T* d_sinks = args.outputs[3].as<T>();
   if (!Accumulates(args, 3)) std::fill_n(d_sinks, args.outputs[3].shape[0], T(0));
   ForEachBlock(args, p.heads, 1, [&](std::int64_t h, std::int64_t) {
@@ -347,8 +342,8 @@ void SinkGrad(const Problem& p, const KernelArgs& args) {
 template <typename T>
 void BackwardBlock(const Problem& p, const KernelArgs& args, std::int64_t b, std::int64_t h,
                    std::int64_t i0) {
-  const T* lse = args.inputs[Behind(args, kStatistics)].as<T>();
-  const T* d_o = args.inputs[Behind(args, kOutputGradient)].as<T>();
+  const T* lse = args.inputs[p.at.lse].as<T>();
+  const T* d_o = args.inputs[p.at.d_o].as<T>();
   T* dq = args.outputs[0].as<T>();
   const std::int64_t rows = std::min(kQueries, p.queries - i0);
   T delta[kQueries];  // Σ_U d_o·o
@@ -377,7 +372,7 @@ void BackwardBlock(const Problem& p, const KernelArgs& args, std::int64_t b, std
 
 template <typename T>
 void Attention(const KernelArgs& args) {
-  const Problem p(args);
+  const Problem p(args, /*backward=*/false);
   const std::int64_t blocks = (p.queries + kQueries - 1) / kQueries;
   ForEachBlock(args, p.batch * p.heads * blocks, 1, [&](std::int64_t task, std::int64_t) {
     ForwardBlock<T>(p, args, task / (p.heads * blocks), task / blocks % p.heads, task % blocks * kQueries);
@@ -388,7 +383,7 @@ void Attention(const KernelArgs& args) {
 // order.
 template <typename T>
 void AttentionGrad(const KernelArgs& args) {
-  const Problem p(args);
+  const Problem p(args, /*backward=*/true);
   ForEachBlock(args, p.batch * p.kv_heads, 1, [&](std::int64_t task, std::int64_t) {
     const std::int64_t b = task / p.kv_heads;
     const std::int64_t kv = task % p.kv_heads;
@@ -400,7 +395,7 @@ void AttentionGrad(const KernelArgs& args) {
       for (std::int64_t i0 = 0; i0 < p.queries; i0 += kQueries) BackwardBlock<T>(p, args, b, h, i0);
     }
   });
-  if (args.inputs.size() > Behind(args, kBackwardSinks)) SinkGrad<T>(p, args);
+  if (p.at.has_sinks()) SinkGrad<T>(p, args);
 }
 
 template void Attention<float>(const KernelArgs&);

@@ -137,11 +137,11 @@ struct RunBackward {
     }
     // Items that wait for each other both ways have to be on the GPU at once, all those of a head: half of it is enough.
     const bool all_queries = p.spans == nullptr && p.window == 0;
-    const bool whole = a.causal && all_queries && a.runs == 1 && p.queries == p.keys;
+    const bool whole = p.causal && all_queries && a.runs == 1 && p.queries == p.keys;
     const int pairs = (params.blocks + 1) / 2;
     const int most = a.multiprocessors / 2;
     params.order = whole && pairs <= most                              ? Turns::kPairs
-                   : !a.causal && all_queries && params.blocks <= most ? Turns::kRound
+                   : !p.causal && all_queries && params.blocks <= most ? Turns::kRound
                                                                        : Turns::kDescending;
     const int items = params.order == Turns::kPairs ? pairs : params.blocks;
     params.items = static_cast<int>(p.batch * p.kv_heads) * items;

@@ -61,7 +61,7 @@ Common CommonOf(const Sm90aAttention& a, int tile) {
            .head = static_cast<int>(p.head),
            .value_head = static_cast<int>(p.value_head),
            .runs = a.runs,
-           .causal = a.causal,
+           .causal = p.causal,
            .window = static_cast<int>(p.window),
            .spans = reinterpret_cast<const int2*>(p.spans),
            .scale_log2 = p.scale * kLog2E,

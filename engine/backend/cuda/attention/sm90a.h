@@ -21,7 +21,6 @@ inline constexpr int kMaxQueryRuns = 2;  // as many as a rank of context paralle
 // above 0. Strides count elements and are multiples of 8; positions are those of `run`, with dropout at multiples of 16.
 struct Sm90aAttention {
   AttentionProblem problem = {};
-  bool causal = true;
   int runs = 1;
   std::array<QueryRun, kMaxQueryRuns> run = {};
   int multiprocessors = 0;

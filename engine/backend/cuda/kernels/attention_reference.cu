@@ -131,9 +131,19 @@ struct Keys {
   std::int64_t first, last;
 };
 
-__device__ __forceinline__ Keys SeenBy(const AttentionProblem& p, std::int64_t position) {
+// By query s of sample b, which stands at `position`: those that the mask leaves it, of its document.
+__device__ __forceinline__ Keys SeenBy(const AttentionProblem& p, std::int64_t b, std::int64_t s,
+                                       std::int64_t position) {
   const std::int64_t first = p.window > 0 ? max(std::int64_t{0}, position - p.window + 1) : 0;
-  return {first, min(p.keys, position + 1)};
+  const Keys seen = {first, p.causal ? min(p.keys, position + 1) : p.keys};
+  if (p.spans == nullptr) return seen;
+  const std::int32_t* span = p.spans + 2 * (b * p.queries + s);
+  return {max(seen.first, std::int64_t{span[0]}), min(seen.last, std::int64_t{span[1]})};
+}
+
+__device__ __forceinline__ std::int64_t PositionOf(const AttentionProblem& p, std::int64_t b,
+                                                   std::int64_t s) {
+  return p.positions == nullptr ? s : p.positions[b * p.queries + s];
 }
 
 // The query of this warp: heads fastest, so that the warps of a block read the same keys. False: past the
@@ -155,8 +165,8 @@ __global__ void __launch_bounds__(kThreads) ForwardKernel(AttentionProblem p) {
   const int head = static_cast<int>(p.head);
   const int value_head = static_cast<int>(p.value_head);
   const std::int64_t kv = at.h / (p.heads / p.kv_heads);
-  const std::int64_t position = p.positions[at.b * p.queries + at.s];
-  const Keys seen = SeenBy(p, position);
+  const std::int64_t position = PositionOf(p, at.b, at.s);
+  const Keys seen = SeenBy(p, at.b, at.s, position);
   float q[kEach];
   float o[kEach] = {};
   LoadRow(QueryRow<const T>(p, p.q, at.b, at.s, at.h), head, q);
@@ -205,8 +215,8 @@ __global__ void __launch_bounds__(kThreads) QueryGradKernel(AttentionProblem p) 
   const int head = static_cast<int>(p.head);
   const int value_head = static_cast<int>(p.value_head);
   const std::int64_t kv = at.h / (p.heads / p.kv_heads);
-  const std::int64_t position = p.positions[at.b * p.queries + at.s];
-  const Keys seen = SeenBy(p, position);
+  const std::int64_t position = PositionOf(p, at.b, at.s);
+  const Keys seen = SeenBy(p, at.b, at.s, position);
   float q[kEach];
   float d_o[kEach];
   float dq[kEach] = {};
@@ -251,8 +261,8 @@ __global__ void __launch_bounds__(kThreads) KeyGradKernel(AttentionProblem p) {
   for (std::int64_t h = kv * group; h < (kv + 1) * group; ++h) {
     const float slope = kBent ? SlopeOf(p, h) : 0.0F;
     for (std::int64_t s = 0; s < p.queries; ++s) {
-      const std::int64_t position = p.positions[b * p.queries + s];
-      const Keys seen = SeenBy(p, position);
+      const std::int64_t position = PositionOf(p, b, s);
+      const Keys seen = SeenBy(p, b, s, position);
       if (t < seen.first || t >= seen.last) continue;
       float q[kEach];
       float d_o[kEach];

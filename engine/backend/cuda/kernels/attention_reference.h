@@ -1,5 +1,5 @@
 // Launchers of attention_reference.cu: attention with plain fp32 arithmetic, for any sizes, windows, dropout,
-// soft caps, linear biases, sinks, element types and slices of the sequence. What other forms are compared with, and what carries out those
+// soft caps, linear biases, sinks, documents, element types and slices of the sequence. What other forms are compared with, and what carries out those
 // that cuDNN does not. B batch, S queries, T keys, H heads, K kv heads, E elements
 // of a head of q and k, U of v and o.
 #pragma once
@@ -44,9 +44,10 @@ struct AttentionProblem {
   std::int64_t batch = 0, queries = 0, keys = 0, heads = 0, kv_heads = 0;
   std::int64_t head = 0;        // E, of q and k, up to kAttentionReferenceMaxHead
   std::int64_t value_head = 0;  // U, of v and o, likewise
+  bool causal = true;           // the mask: causal, or none
   std::int64_t window = 0;      // 0: none
   float scale = 1;
-  const std::int32_t* positions = nullptr;       // [B, S]
+  const std::int32_t* positions = nullptr;  // [B, S]; null where nothing depends on them
   // [B, S, 2]: the first key and the key behind the last one that a query's document has; null: all are of one.
   const std::int32_t* spans = nullptr;
   AttentionView q = {}, k = {}, v = {}, o = {};  // inputs

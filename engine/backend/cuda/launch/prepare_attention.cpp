@@ -13,6 +13,7 @@
 #include "engine/backend/cuda/launch/prepare_checks.h"
 #include "engine/backend/cuda/profile/scratch_attention.h"
 #include "engine/base/attention_draws.h"
+#include "engine/graph/attention_inputs.h"
 #include "engine/graph/mask.h"
 
 namespace engine::backend::cuda {
@@ -24,16 +25,12 @@ CudaChip ChipOf(const Device& device) {
   return {device.properties().major, device.properties().major == 9 && HasAttentionSm90a()};
 }
 
-AttentionShape SeparateShape(const Device& device, const LaunchArgs& args, bool backward) {
+AttentionShape ShapeOf(const Device& device, const LaunchArgs& args, const graph::AttentionForm& form) {
   std::vector<graph::TensorType> types;
   for (const TensorView& input : args.inputs) types.push_back(TypeOf(input));
-  AttentionShape shape = ShapeOfSeparate(types, args.instruction->attributes(), backward);
-  shape.chip = ChipOf(device);
-  return shape;
-}
-
-AttentionShape PackedShape(const Device& device, const LaunchArgs& args) {
-  AttentionShape shape = ShapeOfPacked(TypeOf(args.inputs[0]), args.instruction->attributes());
+  const graph::Attributes& attributes = args.instruction->attributes();
+  AttentionShape shape = form.packed ? ShapeOfPacked(types, attributes, form.backward)
+                                     : ShapeOfSeparate(types, attributes, form.backward);
   shape.chip = ChipOf(device);
   return shape;
 }
@@ -64,7 +61,8 @@ LseView LseOf(const TensorView& view, const AttentionShape& s) {
   return {view.as<float>(), strides.sample, strides.token, strides.head};
 }
 
-AttentionProblem ProblemOf(const LaunchArgs& args, const AttentionShape& s, const TensorView& positions) {
+AttentionProblem ProblemOf(const LaunchArgs& args, const AttentionShape& s,
+                           const graph::AttentionInputs& at) {
   return {.dtype = s.dtype,
           .batch = s.batch,
           .queries = s.queries,
@@ -73,23 +71,27 @@ AttentionProblem ProblemOf(const LaunchArgs& args, const AttentionShape& s, cons
           .kv_heads = s.kv_heads,
           .head = s.head,
           .value_head = s.value_head,
+          .causal = s.causal,
           .window = s.window,
           .scale = static_cast<float>(args.instruction->attributes().Float("scale")),
-          .positions = positions.as<std::int32_t>(),
+          .positions = at.has_positions() ? args.inputs[at.positions].as<std::int32_t>() : nullptr,
+          .spans = at.has_spans() ? args.inputs[at.spans].as<std::int32_t>() : nullptr,
           .softcap = static_cast<float>(s.softcap),
           .alibi = s.alibi};
 }
 
-AttentionProblem SeparateProblem(const LaunchArgs& args, const AttentionShape& s) {
-  AttentionProblem problem = ProblemOf(args, s, args.inputs[3]);
+AttentionProblem SeparateProblem(const LaunchArgs& args, const AttentionShape& s,
+                                 const graph::AttentionInputs& at) {
+  AttentionProblem problem = ProblemOf(args, s, at);
   problem.q = QueriesOf(args.inputs[0], s);
   problem.k = KeysOf(args.inputs[1], s);
   problem.v = KeysOf(args.inputs[2], s);
   return problem;
 }
 
-AttentionProblem PackedProblem(const LaunchArgs& args, const AttentionShape& s) {
-  AttentionProblem problem = ProblemOf(args, s, args.inputs[1]);
+AttentionProblem PackedProblem(const LaunchArgs& args, const AttentionShape& s,
+                               const graph::AttentionInputs& at) {
+  AttentionProblem problem = ProblemOf(args, s, at);
   problem.q = PackedFrom(args.inputs[0], s, 0);
   problem.k = PackedFrom(args.inputs[0], s, s.group());
   problem.v = PackedFrom(args.inputs[0], s, s.group() + 1);
@@ -318,8 +320,8 @@ absl::StatusOr<Forms> SetForms(const LaunchArgs& args, const AttentionShape& s, 
   if (s.dropout > 0) forms.stream = args.instruction->attributes().String("stream");
   if (s.dropout > 0 || s.alibi || s.sinks) RETURN_IF_ERROR(PlaceHeads(args.inputs[0], s, problem));
   if (!s.sinks) return forms;
-  RETURN_IF_ERROR(
-      SetSinks(args.inputs[SinksInput(backward)], backward ? &args.outputs[3] : nullptr, problem));
+  const graph::AttentionInputs at = graph::InputsOfAttention(args.inputs, {.backward = backward});
+  RETURN_IF_ERROR(SetSinks(args.inputs[at.sinks], backward ? &args.outputs[3] : nullptr, problem));
   if (backward && (args.accumulate >> 3U & 1U) == 0) {
     const TensorView& d_sinks = args.outputs[3];
     forms.cleared = {d_sinks.as<std::byte>(),
@@ -391,8 +393,7 @@ absl::Status SetRuns(const LaunchArgs& args, const AttentionShape& s, Sm90aAtten
 
 absl::StatusOr<Enqueue> PrepareOwn(const Device& device, const LaunchArgs& args, const AttentionShape& s,
                                    const AttentionProblem& problem, bool backward) {
-  Sm90aAttention attention{
-      .problem = problem, .causal = s.causal, .multiprocessors = device.properties().multiProcessorCount};
+  Sm90aAttention attention{.problem = problem, .multiprocessors = device.properties().multiProcessorCount};
   RETURN_IF_ERROR(SetRuns(args, s, &attention));
   if (backward) {
     const OwnGradLayout layout = OwnGradLayoutOf(s);
@@ -414,6 +415,12 @@ absl::StatusOr<Enqueue> PrepareOwn(const Device& device, const LaunchArgs& args,
   });
 }
 
+absl::Status ExpectPositions(const LaunchArgs& args, const graph::AttentionInputs& at) {
+  if (at.has_positions() || !graph::ReadsPositions(args.instruction->attributes())) return absl::OkStatus();
+  return Internal("{}: attention under a causal mask, or with dropout, without positions",
+                  args.instruction->name);
+}
+
 absl::StatusOr<Enqueue> PrepareProblem(Device& device, const LaunchArgs& args, const AttentionShape& s,
                                        const AttentionProblem& problem, bool backward) {
   switch (KernelsOf(s, backward)) {
@@ -424,10 +431,6 @@ absl::StatusOr<Enqueue> PrepareProblem(Device& device, const LaunchArgs& args, c
     case AttentionKernels::kReference:
       break;
   }
-  if (!s.causal) {
-    return Unimplemented("{}: no CUDA kernel computes attention with the mask {}", args.instruction->name,
-                         args.instruction->attributes().String("mask"));
-  }
   return PrepareReference(args, s, problem, backward);
 }
 
@@ -436,64 +439,77 @@ absl::StatusOr<Enqueue> PrepareProblem(Device& device, const LaunchArgs& args, c
 absl::StatusOr<Enqueue> PrepareAttention(Device& device, const LaunchArgs& args) {
   const std::vector<TensorView>& in = args.inputs;
   const std::vector<TensorView>& out = args.outputs;
+  const graph::AttentionForm form = {};
+  const graph::AttentionInputs at = graph::InputsOfAttention(in, form);
   RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel(), {&in[0], &in[1], &in[2], &out[0]}));
   RETURN_IF_ERROR(ExpectFloat(args.instruction->kernel(), {&out[1]}));
-  const AttentionShape s = SeparateShape(device, args, /*backward=*/false);
-  if (s.sinks)
-    RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel(), {&in[0], &in[SinksInput(false)]}));
-  AttentionProblem problem = SeparateProblem(args, s);
+  if (at.has_sinks())
+    RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel(), {&in[0], &in[at.sinks]}));
+  RETURN_IF_ERROR(ExpectPositions(args, at));
+  const AttentionShape s = ShapeOf(device, args, form);
+  AttentionProblem problem = SeparateProblem(args, s, at);
   problem.o = QueriesOf(out[0], s);
   problem.lse = LseOf(out[1], s);
-  return PrepareProblem(device, args, s, problem, false);
+  return PrepareProblem(device, args, s, problem, form.backward);
 }
 
 absl::StatusOr<Enqueue> PrepareAttentionGrad(Device& device, const LaunchArgs& args) {
   const std::vector<TensorView>& in = args.inputs;
   const std::vector<TensorView>& out = args.outputs;
-  RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel(),
-                                       {&in[0], &in[1], &in[2], &in[4], &in[6], &out[0], &out[1], &out[2]}));
-  RETURN_IF_ERROR(ExpectFloat(args.instruction->kernel(), {&in[5]}));
-  const AttentionShape s = SeparateShape(device, args, /*backward=*/true);
-  if (s.sinks) {
-    RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel(), {&in[0], &in[SinksInput(true)]}));
+  const graph::AttentionForm form = {.backward = true};
+  const graph::AttentionInputs at = graph::InputsOfAttention(in, form);
+  RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel(), {&in[0], &in[1], &in[2], &in[at.o],
+                                                                    &in[at.d_o], &out[0], &out[1], &out[2]}));
+  RETURN_IF_ERROR(ExpectFloat(args.instruction->kernel(), {&in[at.lse]}));
+  if (at.has_sinks()) {
+    RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel(), {&in[0], &in[at.sinks]}));
     RETURN_IF_ERROR(ExpectFloat(args.instruction->kernel(), {&out[3]}));
   }
-  AttentionProblem problem = SeparateProblem(args, s);
-  problem.o = QueriesOf(in[4], s);
-  problem.lse = LseOf(in[5], s);
-  problem.d_o = QueriesOf(in[6], s);
+  RETURN_IF_ERROR(ExpectPositions(args, at));
+  const AttentionShape s = ShapeOf(device, args, form);
+  AttentionProblem problem = SeparateProblem(args, s, at);
+  problem.o = QueriesOf(in[at.o], s);
+  problem.lse = LseOf(in[at.lse], s);
+  problem.d_o = QueriesOf(in[at.d_o], s);
   problem.dq = QueriesOf(out[0], s);
   problem.dk = KeysOf(out[1], s);
   problem.dv = KeysOf(out[2], s);
-  return PrepareProblem(device, args, s, problem, true);
+  return PrepareProblem(device, args, s, problem, form.backward);
 }
 
 absl::StatusOr<Enqueue> PrepareAttentionPacked(Device& device, const LaunchArgs& args) {
   const std::vector<TensorView>& in = args.inputs;
   const std::vector<TensorView>& out = args.outputs;
+  const graph::AttentionForm form = {.packed = true};
+  const graph::AttentionInputs at = graph::InputsOfAttention(in, form);
   RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel(), {&in[0], &out[0]}));
   RETURN_IF_ERROR(ExpectFloat(args.instruction->kernel(), {&out[1]}));
-  const AttentionShape s = PackedShape(device, args);
-  AttentionProblem problem = PackedProblem(args, s);
+  RETURN_IF_ERROR(ExpectPositions(args, at));
+  const AttentionShape s = ShapeOf(device, args, form);
+  AttentionProblem problem = PackedProblem(args, s, at);
   problem.o = QueriesOf(out[0], s);
   problem.lse = LseOf(out[1], s);
-  return PrepareProblem(device, args, s, problem, false);
+  return PrepareProblem(device, args, s, problem, form.backward);
 }
 
 absl::StatusOr<Enqueue> PrepareAttentionPackedGrad(Device& device, const LaunchArgs& args) {
   const std::vector<TensorView>& in = args.inputs;
   const std::vector<TensorView>& out = args.outputs;
-  RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel(), {&in[0], &in[2], &in[4], &out[0]}));
-  RETURN_IF_ERROR(ExpectFloat(args.instruction->kernel(), {&in[3]}));
-  const AttentionShape s = PackedShape(device, args);
-  AttentionProblem problem = PackedProblem(args, s);
-  problem.o = QueriesOf(in[2], s);
-  problem.lse = LseOf(in[3], s);
-  problem.d_o = QueriesOf(in[4], s);
+  const graph::AttentionForm form = {.backward = true, .packed = true};
+  const graph::AttentionInputs at = graph::InputsOfAttention(in, form);
+  RETURN_IF_ERROR(
+      ExpectOneElementType(args.instruction->kernel(), {&in[0], &in[at.o], &in[at.d_o], &out[0]}));
+  RETURN_IF_ERROR(ExpectFloat(args.instruction->kernel(), {&in[at.lse]}));
+  RETURN_IF_ERROR(ExpectPositions(args, at));
+  const AttentionShape s = ShapeOf(device, args, form);
+  AttentionProblem problem = PackedProblem(args, s, at);
+  problem.o = QueriesOf(in[at.o], s);
+  problem.lse = LseOf(in[at.lse], s);
+  problem.d_o = QueriesOf(in[at.d_o], s);
   problem.dq = PackedFrom(out[0], s, 0);
   problem.dk = PackedFrom(out[0], s, s.group());
   problem.dv = PackedFrom(out[0], s, s.group() + 1);
-  return PrepareProblem(device, args, s, problem, true);
+  return PrepareProblem(device, args, s, problem, form.backward);
 }
 
 }  // namespace engine::backend::cuda

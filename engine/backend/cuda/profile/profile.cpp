@@ -9,7 +9,6 @@
 #include "engine/backend/cuda/profile/scratch.h"
 #include "engine/backend/cuda/profile/scratch_attention.h"
 #include "engine/backend/cuda/profile/scratch_exchange.h"
-#include "engine/graph/mask.h"
 #include "engine/graph/op.h"
 
 namespace engine::backend::cuda {
@@ -82,13 +81,9 @@ int GradientPart(std::int64_t columns, const graph::Attributes& attributes) {
   return MakeNormGradGrid(1, columns).vectors == 1 && !again ? 0 : -1;
 }
 
-// There is a kernel for each op of kernels.list; but no attention kernel leaves the causal mask out, and the launchers
-// refuse that too.
-std::string Lacks(const graph::OpDef& op, const graph::Attributes& attributes) {
-  if (std::find(kKernels.begin(), kKernels.end(), op.name) == kKernels.end()) return std::string(op.name);
-  if (op.family == graph::Family::kAttention && !graph::IsCausal(attributes))
-    return "attention without a causal mask";
-  return "";
+std::string Lacks(const graph::OpDef& op, const graph::Attributes&) {
+  const bool has = std::find(kKernels.begin(), kKernels.end(), op.name) != kKernels.end();
+  return has ? "" : std::string(op.name);
 }
 
 // Kernels that add another rank's part of an input: of which one, or −1.

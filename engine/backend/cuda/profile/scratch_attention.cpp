@@ -4,6 +4,7 @@
 #include <array>
 #include <string_view>
 
+#include "engine/graph/attention_inputs.h"
 #include "engine/graph/mask.h"
 
 namespace engine::backend::cuda {
@@ -84,6 +85,7 @@ std::int64_t GradScratch(AttentionShape shape, const CudaTarget& target) {
 AttentionShape ShapeOfSeparate(Types inputs, const graph::Attributes& attributes, bool backward) {
   const graph::TensorType& q = inputs[0];
   const graph::TensorType& k = inputs[1];
+  const graph::AttentionInputs at = graph::InputsOfAttention(inputs, {.backward = backward});
   AttentionShape shape{.batch = q.shape[0],
                        .queries = q.shape[1],
                        .keys = k.shape[1],
@@ -92,12 +94,15 @@ AttentionShape ShapeOfSeparate(Types inputs, const graph::Attributes& attributes
                        .head = q.shape[3],
                        .value_head = inputs[2].shape[3],
                        .dtype = q.dtype,
-                       .sinks = inputs.size() > SinksInput(backward)};
+                       .sinks = at.has_sinks(),
+                       .spans = at.has_spans()};
   SetAttributes(attributes, &shape);
   return shape;
 }
 
-AttentionShape ShapeOfPacked(const graph::TensorType& qkv, const graph::Attributes& attributes) {
+AttentionShape ShapeOfPacked(Types inputs, const graph::Attributes& attributes, bool backward) {
+  const graph::TensorType& qkv = inputs[0];
+  const graph::AttentionInputs at = graph::InputsOfAttention(inputs, {.backward = backward, .packed = true});
   AttentionShape shape{.batch = qkv.shape[0],
                        .queries = qkv.shape[1],
                        .keys = qkv.shape[1],
@@ -106,7 +111,8 @@ AttentionShape ShapeOfPacked(const graph::TensorType& qkv, const graph::Attribut
                        .head = qkv.shape[4],
                        .value_head = qkv.shape[4],
                        .dtype = qkv.dtype,
-                       .packed = true};
+                       .packed = true,
+                       .spans = at.has_spans()};
   SetAttributes(attributes, &shape);
   return shape;
 }
@@ -126,7 +132,7 @@ std::string_view WhyNotCudnn(const AttentionShape& shape) {
   if (shape.alibi) return "attention with linear biases";
   if (shape.sinks) return "attention with sinks";
   if (!shape.causal) return "attention without a causal mask";
-  if (shape.spans) return "attention within documents";
+  if (shape.spans) return "attention with documents";
   return "";
 }
 
@@ -194,7 +200,8 @@ absl::StatusOr<std::vector<QueryChunk>> QueryChunks(const AttentionShape& shape,
     }
     first += run.length;
   }
-  if (first != shape.queries || chunks.empty() || chunks.back().keys > shape.keys) {
+  const bool beyond = !chunks.empty() && shape.causal && chunks.back().keys > shape.keys;
+  if (first != shape.queries || chunks.empty() || beyond) {
     return Internal("attention of {} queries that stand at {} positions of {}", shape.queries, first,
                     shape.keys);
   }
@@ -287,8 +294,8 @@ plan::SlowPath SlowAttention(std::string_view kernel, Types inputs, const graph:
                                    [&](const AttentionKernel& known) { return known.name == kernel; });
   if (found == kAttentionKernels.end()) return {};
   const bool backward = found->backward;
-  AttentionShape shape =
-      found->packed ? ShapeOfPacked(inputs[0], attributes) : ShapeOfSeparate(inputs, attributes, backward);
+  AttentionShape shape = found->packed ? ShapeOfPacked(inputs, attributes, backward)
+                                       : ShapeOfSeparate(inputs, attributes, backward);
   shape.chip = target.chip;
   const AttentionKernels kernels = KernelsOf(shape, backward);
   if (kernels == AttentionKernels::kOwn) return {};
@@ -317,11 +324,11 @@ std::int64_t AttentionGradScratch(Types inputs, Types, const graph::Attributes& 
 }
 std::int64_t AttentionPackedScratch(Types inputs, Types, const graph::Attributes& attributes,
                                     const CudaTarget& target) {
-  return ForwardScratch(ShapeOfPacked(inputs[0], attributes), target);
+  return ForwardScratch(ShapeOfPacked(inputs, attributes, /*backward=*/false), target);
 }
 std::int64_t AttentionPackedGradScratch(Types inputs, Types, const graph::Attributes& attributes,
                                         const CudaTarget& target) {
-  return GradScratch(ShapeOfPacked(inputs[0], attributes), target);
+  return GradScratch(ShapeOfPacked(inputs, attributes, /*backward=*/true), target);
 }
 
 }  // namespace engine::backend::cuda

@@ -49,10 +49,8 @@ struct AttentionShape {
 
 // Of attention and attention_grad (`backward`), whose first inputs are q, k and v.
 AttentionShape ShapeOfSeparate(Types inputs, const graph::Attributes& attributes, bool backward);
-// Input of attention and of attention_grad (ops/attention.cpp) that sinks are, where there are any.
-constexpr std::size_t SinksInput(bool backward) { return backward ? 7 : 4; }
-// Of attention_packed and attention_packed_grad.
-AttentionShape ShapeOfPacked(const graph::TensorType& qkv, const graph::Attributes& attributes);
+// Of attention_packed and attention_packed_grad, whose first input is the packed tensor.
+AttentionShape ShapeOfPacked(Types inputs, const graph::Attributes& attributes, bool backward);
 
 // Why cuDNN does not carry it out, in words, a string literal; empty: it does. Sizes and types come before forms of scores,
 // which our own kernels have for some sizes.
