@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <numeric>
 
 #include "engine/base/status.h"
@@ -10,6 +11,7 @@
 #include "engine/data/entropy.h"
 #include "engine/data/missing_data.h"
 #include "engine/data/random_tokens.h"
+#include "engine/data/tokenizer.h"
 #include "engine/recipe/split.h"
 
 namespace engine::data {
@@ -74,6 +76,7 @@ absl::StatusOr<Source> Source::Open(const recipe::Recipe& recipe) {
                  InvalidArgument("{} is not from 0 to 2^32 - 1, the range of the sample order's generator",
                                  recipe.training.seed));
   }
+  RETURN_IF_ERROR(source.SetEndOfDocument(recipe));
   if (recipe.data.is_random()) {
     source.random_seed_ = static_cast<std::uint64_t>(recipe.training.seed);
   } else {
@@ -91,6 +94,21 @@ absl::StatusOr<Source> Source::Open(const recipe::Recipe& recipe) {
     }
   }
   return source;
+}
+
+absl::Status Source::SetEndOfDocument(const recipe::Recipe& recipe) {
+  masks_documents_ = recipe.data.documents == "masked";
+  if (!masks_documents_ || recipe.data.is_random() || recipe.data.tokenizer.kind == "none")
+    return absl::OkStatus();
+  const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = MakeTokenizer(recipe.data.tokenizer);
+  if (!tokenizer.ok()) {
+    return AtKey(
+        recipe, "data.tokenizer.kind", tokenizer.status(),
+        "data.documents = \"masked\" asks it for its end-of-document token; with data.tokenizer.kind = "
+        "\"none\" documents end where sequences of the data set do");
+  }
+  end_of_document_ = (*tokenizer)->end_of_document();
+  return absl::OkStatus();
 }
 
 absl::Status Source::OpenMembers(const recipe::Recipe& recipe) {
@@ -200,6 +218,15 @@ absl::Status Source::Sample(Split split, std::int64_t index, std::span<std::int3
     RandomSample(*random_seed_, split, index, vocab_, out);
     return absl::OkStatus();
   }
+  for (const Piece& piece : PiecesOf(split, index, out.size())) {
+    piece.dataset->Read(piece.sequence, piece.offset, out.first(piece.tokens));
+    out = out.subspan(piece.tokens);
+  }
+  return absl::OkStatus();
+}
+
+std::vector<Source::Piece> Source::PiecesOf(Split split, std::int64_t index, std::size_t tokens) const {
+  const Order& order = this->order(split);
   std::size_t member = 0;
   auto sample = static_cast<std::size_t>(index);
   if (order.blend.has_value()) {
@@ -211,15 +238,35 @@ absl::Status Source::Sample(Split split, std::int64_t index, std::span<std::int3
                indices.shuffle.size(), member);
   const IndexedDataset& dataset = members_[member].dataset;
   SampleStart at = indices.starts[indices.shuffle[sample]];
-  while (!out.empty()) {
+  std::vector<Piece> pieces;
+  while (tokens > 0) {
     const std::int64_t sequence = indices.documents[at.position];
     const std::int64_t available = dataset.lengths()[static_cast<std::size_t>(sequence)] - at.offset;
-    const std::size_t taken = std::min(out.size(), static_cast<std::size_t>(available));
-    dataset.Read(sequence, at.offset, out.first(taken));
-    out = out.subspan(taken);
+    const std::size_t taken = std::min(tokens, static_cast<std::size_t>(available));
+    if (taken > 0) pieces.push_back({&dataset, sequence, at.offset, taken});
+    tokens -= taken;
     at = {at.position + 1, 0};
   }
-  return absl::OkStatus();
+  return pieces;
+}
+
+std::vector<std::int32_t> Source::DocumentStarts(Split split, std::int64_t index,
+                                                 std::span<const std::int32_t> sample) const {
+  std::vector<std::int32_t> starts = {0};
+  if (!masks_documents_ || random_seed_) return starts;
+  const auto add = [&](std::size_t place) {  // the last token is a label alone
+    const auto start = static_cast<std::int32_t>(place);
+    if (start < sequence_length_ && start > starts.back()) starts.push_back(start);
+  };
+  std::size_t begin = 0;
+  for (const Piece& piece : PiecesOf(split, index, sample.size())) {
+    add(begin);
+    for (std::size_t i = begin; end_of_document_ && i < begin + piece.tokens; ++i) {
+      if (sample[i] == *end_of_document_) add(i + 1);
+    }
+    begin += piece.tokens;
+  }
+  return starts;
 }
 
 double Source::UnigramEntropy() const {

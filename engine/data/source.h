@@ -43,8 +43,16 @@ class Source {
   // last, labels all but the first. A pure function; safe to call from many threads.
   absl::Status Sample(Split split, std::int64_t index, std::span<std::int32_t> out) const;
 
+  // Where documents begin in a sample: ascending places of its tokens, the first of them 0. A document ends where a
+  // sequence of the data set does, and behind each end-of-document token of the recipe's tokenizer, where it has one; that
+  // token belongs to the document that it ends. A sample of random tokens is one document, and so is every sample where
+  // documents are not masked (data.documents). `sample` are the tokens that Sample wrote.
+  std::vector<std::int32_t> DocumentStarts(Split split, std::int64_t index,
+                                           std::span<const std::int32_t> sample) const;
+
   std::int64_t size(Split split) const { return order(split).size; }
   std::int64_t sequence_length() const { return sequence_length_; }
+  bool masks_documents() const { return masks_documents_; }
 
   // Nats per token of the unigram distribution of the train split (of a blend: of the mixture): what a model
   // that knows only the frequencies of tokens would lose. Computed from the data set; ln(vocab) of random
@@ -69,6 +77,16 @@ class Source {
     std::optional<BlendIndex> blend;  // which member's sample; nullopt: the only member's, in order
   };
 
+  // A piece of a sample that is of one sequence of a data set.
+  struct Piece {
+    const IndexedDataset* dataset;
+    std::int64_t sequence, offset;
+    std::size_t tokens;
+  };
+
+  // Those of a sample of `tokens` tokens, which is not random.
+  std::vector<Piece> PiecesOf(Split split, std::int64_t index, std::size_t tokens) const;
+  absl::Status SetEndOfDocument(const recipe::Recipe& recipe);
   absl::Status OpenMembers(const recipe::Recipe& recipe);
   absl::Status BuildOrder(const recipe::Recipe& recipe, Split split, std::int64_t size);
   absl::Status BuildIndices(const recipe::Recipe& recipe, Split split,
@@ -79,7 +97,9 @@ class Source {
 
   std::int64_t sequence_length_ = 0;
   std::int64_t vocab_ = 0;
-  std::optional<std::uint64_t> random_seed_;  // of random tokens; then there are no members
+  bool masks_documents_ = false;
+  std::optional<std::int32_t> end_of_document_;  // where documents are masked; nullopt: no token is one
+  std::optional<std::uint64_t> random_seed_;     // of random tokens; then there are no members
   std::vector<Member> members_;
   std::array<Order, 3> orders_;
 };

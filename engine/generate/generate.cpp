@@ -29,6 +29,7 @@ absl::StatusOr<recipe::Recipe> OneRankRecipe(const checkpoint::Reader& reader) {
   recipe.training.global_batch = 1;
   recipe.training.rampup = {};
   recipe.training.micro_batch = 1;
+  recipe.data.documents = "across";  // a prompt is one document
   return recipe;
 }
 

@@ -82,6 +82,7 @@ Graph BuildText(const Node& text, const BuildOptions& options, std::vector<Diagn
   if (diagnostics->size() > known) return graph;
   Scope scope{.dims = &dims};
   AddInputs(table_of("model.inputs"), dims, &graph, &scope, diagnostics);
+  if (options.documents) AddDocumentInputs(table_of("model.inputs"), dims, &graph, diagnostics);
   Walk(text.Find("block"), table_of("model.rotary"), HasStack(main), options, &graph, origins, diagnostics)
       .Main(main, &scope);
   KeepOneAPlace(known, diagnostics);
@@ -91,12 +92,13 @@ Graph BuildText(const Node& text, const BuildOptions& options, std::vector<Diagn
 Graph BuildModel(const recipe::Recipe& recipe, const BuildOptions& options, Origins* origins) {
   std::vector<Diagnostic> mistakes;
   Graph graph;
-  BuildOptions with_lora = options;
-  with_lora.lora = recipe.lora;
+  BuildOptions of_recipe = options;
+  of_recipe.lora = recipe.lora;
+  of_recipe.documents = recipe.data.documents == "masked";
   if (recipe.is_text()) {
-    graph = BuildText(*recipe.text, with_lora, &mistakes, origins);
+    graph = BuildText(*recipe.text, of_recipe, &mistakes, origins);
   } else {
-    graph = BuildText(ExpandedText(recipe), with_lora, &mistakes, origins);
+    graph = BuildText(ExpandedText(recipe), of_recipe, &mistakes, origins);
   }
   if (mistakes.empty()) FreezeForLora(recipe, &graph, &mistakes);
   ApplyGroups(recipe, &graph, &mistakes);

@@ -30,6 +30,8 @@ struct BuildOptions {
   std::string_view forced_router = {};  // attribute force of every route (engine/ops/route.cpp); empty: none
   double global_samples = 1;            // of the global batch: a loss is a mean over its tokens
   double init_std = 0.02;               // of the initializer "normal"
+  bool documents =
+      false;  // attention sees its own document alone (data.documents); BuildModel takes the recipe's
   recipe::Lora lora = {};  // adapters beside linear steps of stacks; BuildModel takes the recipe's
 };
 
@@ -37,7 +39,12 @@ inline constexpr const char* kTokens = "tokens";  // inputs, all [batch, sequenc
 inline constexpr const char* kLabels = "labels";  // next tokens; < 0: not counted
 inline constexpr std::string_view kLabelsOf =
     "labels_";  // "labels_2": the tokens after the next; −1 beyond the sample
-inline constexpr const char* kPositions = "positions";  // 0 … sequence−1 in every row
+// 0 … sequence−1 in every row; where documents are masked, 0 again at the beginning of each.
+inline constexpr const char* kPositions = "positions";
+// Only where documents are masked: 0 … sequence−1 in every row, and [batch, sequence, 2] the first place of the token's document
+// and the one behind its last. Attention reads them, which the text says nothing of.
+inline constexpr const char* kSequencePositions = "sequence_positions";
+inline constexpr const char* kDocumentSpans = "document_spans";
 
 // How many tokens behind a place of a sample the input's number stands: tokens 0, labels 1, labels_2 2, up to 9. nullopt of
 // an input that is no token of the sample.

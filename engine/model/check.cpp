@@ -25,6 +25,7 @@ void CheckInputs(const recipe::Node& text, const Graph& graph, std::vector<Diagn
   const recipe::Node* inputs = text.Find("model.inputs");
   for (const graph::Value& value : graph.values()) {
     if (value.kind != ValueKind::kInput) continue;
+    if (inputs == nullptr || inputs->Find(value.name) == nullptr) continue;  // AddDocumentInputs'
     if (!TokenOffset(value.name).has_value() && value.name != kPositions) {
       ReportText(
           ErrorAt(

@@ -65,4 +65,24 @@ void AddInputs(const Node* inputs, const DimTable& dims, graph::Graph* graph, Sc
   }
 }
 
+void AddDocumentInputs(const Node* inputs, const DimTable& dims, graph::Graph* graph,
+                       std::vector<Diagnostic>* diagnostics) {
+  for (const auto& [name, text] :
+       {std::pair(kSequencePositions, "i32[B,S]"), std::pair(kDocumentSpans, "i32[B,S,2]")}) {
+    if (const Node* taken = inputs == nullptr ? nullptr : inputs->Find(name); taken != nullptr) {
+      ReportText(ErrorAt(*taken, fmt::format("data.documents = \"masked\" adds an input '{}' itself", name),
+                         "another name"),
+                 diagnostics);
+      continue;
+    }
+    Node type;
+    type.kind = Node::Kind::kString;
+    type.string = text;
+    const auto parsed = Parse(type);
+    const absl::StatusOr<Sizes> sizes = dims.SizesOf(parsed->second);
+    ENGINE_CHECK(sizes.ok(), "{}: {}", text, Message(sizes.status()));
+    graph->AddInput(name, {.shape = sizes->shape, .dtype = parsed->first, .dims = sizes->dims});
+  }
+}
+
 }  // namespace engine::model

@@ -25,6 +25,7 @@ BuildOptions OptionsOf(const recipe::Recipe& recipe) {
           .ep = p.ep,
           .expert_rows = p.expert_rows,
           .init_std = recipe.model.init_std,
+          .documents = recipe.data.documents == "masked",
           .lora = recipe.lora};
 }
 

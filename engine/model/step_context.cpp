@@ -110,6 +110,19 @@ absl::Status StepContext::ErrorIn(std::string_view attribute, std::string messag
   return InvalidArgument("{}", text);
 }
 
+ValueId StepContext::OfSequence(ValueId positions) const {
+  const bool of_documents = options_.documents && graph_->value(positions).name == kPositions;
+  return of_documents ? GraphInput(kSequencePositions) : positions;
+}
+
+ValueId StepContext::GraphInput(std::string_view name) const {
+  for (std::size_t i = 0; i < graph_->values().size(); ++i) {
+    const graph::Value& value = graph_->values()[i];
+    if (value.kind == graph::ValueKind::kInput && value.name == name) return static_cast<ValueId>(i);
+  }
+  ENGINE_CHECK(false, "a model without the input {}", name);
+}
+
 int StepContext::LeadingDims(ValueId value) const {
   const graph::TensorType& of = type(value);
   int count = 0;

@@ -102,6 +102,12 @@ class StepContext {
   absl::StatusOr<graph::ValueId> Emit1(const graph::OpDef& op, const std::string& name,
                                        graph::ValueIds inputs, graph::Attributes attributes = {});
 
+  // Where documents are masked, positions begin again with each: those of the whole sequence, of which `positions` are the
+  // input kPositions. All others, and where documents are not masked: `positions`.
+  graph::ValueId OfSequence(graph::ValueId positions) const;
+  // The input of that name, which the graph has.
+  graph::ValueId GraphInput(std::string_view name) const;
+
   // A mistake of the step, or of one of its attributes. Returns what emit returns then.
   absl::Status Error(std::string message, std::string hint = "") {
     return ErrorIn("", std::move(message), std::move(hint));

@@ -75,7 +75,9 @@ const std::vector<Code>& Codes() {
        "in multiples of 16.",
        "The hint names a format that does."},
       {"E206", "data", "The data's keys do not go together",
-       "Weights are one a path, a split leaves something to train on, a tokenizer has its files and its ids.",
+       "Weights are one a path, a split leaves something to train on, a tokenizer has its files and its ids, "
+       "and is said "
+       "where documents are masked.",
        "The hint says what is missing."},
       {"E207", "optimizer", "A key of [optimizer] that this kind of optimizer does not have",
        "Each kind has numbers of its own: AdamW beta1, beta2 and epsilon, SGD momentum. One that the "

@@ -72,6 +72,17 @@ void VocabHoldsBytes(const RuleContext& c) {
           fmt::format("vocab at least {}", kByteIds));
 }
 
+// The default is one of the tokenizers: of data that it did not make, its id would be a word.
+void MaskedDocumentsHaveTokenizer(const RuleContext& c) {
+  if (c.recipe.data.documents != "masked" || !c.IsDefault("data.tokenizer.kind")) return;
+  c.Error({"data.documents"},
+          "documents \"masked\" end behind the tokenizer's end-of-document token too, and "
+          "data.tokenizer.kind is not "
+          "said",
+          "data.tokenizer.kind = \"byte\" or \"gpt2\"; or \"none\": where sequences of the data set end, and "
+          "nowhere else");
+}
+
 // Random tokens come from no file, so that rules of files do not hold for them.
 template <void (*rule)(const RuleContext&)>
 void OfFiles(const RuleContext& c) {
@@ -87,6 +98,8 @@ void RandomTokensUseNoFiles(const RuleContext& c) {
     if (field.key == "data.tokenizer.kind" && c.recipe.data.tokenizer.kind == "none") continue;
     if (Get(field, c.recipe) != DefaultOf(field)) unused += (unused.empty() ? "" : ", ") + field.key;
   }
+  if (c.recipe.data.documents == "masked")
+    c.Note({"data.documents", "data.source"}, "each sample of random tokens is one document");
   if (unused.empty()) return;
   c.Note({"data.source"}, fmt::format("data.source \"{}\" does not use {}", c.recipe.data.source, unused));
 }
@@ -100,6 +113,7 @@ std::vector<Rule> DataRules() {
       {{"data.source", "data.split", "evaluation.interval"}, OfFiles<SplitHasShares>},
       {{"data.source", "data.tokenizer"}, OfFiles<Gpt2TokenizerHasFiles>},
       {{"data.source", "model.vocab", "data.tokenizer.kind"}, OfFiles<VocabHoldsBytes>},
+      {{"data.source", "data.documents", "data.tokenizer.kind"}, OfFiles<MaskedDocumentsHaveTokenizer>},
       {{"data"}, RandomTokensUseNoFiles},
   };
 }

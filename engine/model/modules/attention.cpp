@@ -31,6 +31,20 @@ absl::Status CheckShapes(StepContext& step) {
   return absl::OkStatus();
 }
 
+// Documents are places of the sample's sequence: queries and keys have to be of it.
+absl::Status CheckDocuments(StepContext& step) {
+  const std::int64_t tokens = step.options().sequence;
+  const std::int64_t queries = step.type(step.input(0)).shape[1];
+  const std::int64_t keys = step.type(step.input(1)).shape[1];
+  if (queries == tokens && keys == tokens) return absl::OkStatus();
+  return step.Error(
+      fmt::format(
+          "data.documents = \"masked\" masks documents in sequences of the sample's {} tokens, and these are "
+          "{} queries of {} keys",
+          tokens, queries, keys),
+      "data.documents = \"across\"");
+}
+
 absl::StatusOr<graph::ValueIds> EmitAttention(StepContext& step) {
   RETURN_IF_ERROR(CheckShapes(step));
   const std::string& mask = step.Word("mask");
@@ -58,7 +72,11 @@ absl::StatusOr<graph::ValueIds> EmitAttention(StepContext& step) {
           "positions",
           "a causal mask and dropout go by the positions of the queries, and there is no value 'positions'",
           "inputs = { positions = \"i32[B,S]\", … } in [model]; or positions = \"NAME\"");
-    inputs.push_back(step.Get("positions").value);
+    inputs.push_back(step.OfSequence(step.Get("positions").value));
+  }
+  if (step.options().documents) {
+    RETURN_IF_ERROR(CheckDocuments(step));
+    inputs.push_back(step.GraphInput(kDocumentSpans));
   }
   if (step.Flag("sinks")) {
     Sizes heads = step.TrailingSizes(step.input(0), 2);
@@ -81,7 +99,7 @@ const ModuleDef kAttentionModule{
         "(Vaswani et al., "
         "arXiv:1706.03762; Ainslie et al., arXiv:2305.13245). Keys and values may be of another sequence, "
         "and values of another "
-        "width than keys.",
+        "width than keys. With data.documents = \"masked\" a query sees the keys of its own document alone.",
     .reads = "q [B, S, H, E]; k [B, T, K, E]; v [B, T, K, U]",
     .parameters = "NAME.sinks [H], zeros, with `sinks`; role bias",
     .gives = "[B, S, H, U]",

@@ -20,7 +20,7 @@ absl::StatusOr<graph::ValueIds> EmitQkvSplit(StepContext& step) {
     attributes = rotary.attributes;
     inputs.push_back(rotary.positions);
   } else if (step.Has("positions")) {  // for attention on packed tensors, which takes them from here
-    inputs.push_back(step.Get("positions").value);
+    inputs.push_back(step.OfSequence(step.Get("positions").value));
   }
   return step.Emit(ops::kQkvSplit, step.path(), std::move(inputs), std::move(attributes));
 }
