@@ -11,6 +11,7 @@
 #include "engine/base/memory_limit.h"
 #include "engine/base/print.h"
 #include "engine/base/units.h"
+#include "engine/cli/attention_contest.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/device.h"
 
@@ -84,16 +85,33 @@ Finding FindingOf(std::string what, const absl::Status& status) {
 void AddDoctorCommand(CLI::App& app, int* exit_code) {
   CLI::App* command =
       app.add_subcommand("doctor", "Say what a run on this machine's GPUs needs, has and lacks");
-  const auto json = std::make_shared<bool>(false);
-  command->add_flag("--json", *json, "Print it as one JSON object");
+  const auto contest = std::make_shared<ContestArguments>();
+  command->add_flag("--json", contest->json, "Print it as one JSON object");
+  CLI::Option* attention =
+      command
+          ->add_option(
+              "--attention", contest->shapes,
+              "Time attention's kernels on GPU 0 instead, forward and backward, for each SHAPE, as in "
+              "batch=8,length=1024,heads=20,head=64; besides kv_heads, value_head, keys, mask=none, "
+              "window, softcap, "
+              "dropout, alibi, sinks, packed, dtype=fp16, documents=300+724")
+          ->type_name("SHAPE");
+  command
+      ->add_flag("--reference", contest->reference,
+                 "With --attention: also the reference kernels where there are others")
+      ->needs(attention);
   command->footer(
       fmt::format("Exit code 0 where a run on a GPU can start, {} where not.", static_cast<int>(kNoDevice)));
-  command->callback([json, exit_code] {
+  command->callback([contest, exit_code] {
+    if (!contest->shapes.empty()) {
+      *exit_code = PrintAttentionContests(*contest);
+      return;
+    }
     std::vector<Finding> findings = CudaFindings();
     findings.push_back(CpuFinding());
     findings.push_back(CacheFinding());
     const std::vector<std::string> lacking = Lacking(findings);
-    *json ? PrintJson(findings, lacking) : PrintText(findings, lacking);
+    contest->json ? PrintJson(findings, lacking) : PrintText(findings, lacking);
     *exit_code = lacking.empty() ? 0 : kNoDevice;
   });
 }

@@ -17,7 +17,7 @@ struct QueryRun {
 };
 inline constexpr int kMaxQueryRuns = 2;  // as many as a rank of context parallelism has, in zigzag
 
-// What AttentionReference and its gradient do, for heads of up to 256 elements (OwnCarriesOut) in bf16 or fp16, with a scale
+// What AttentionReference and its gradient do, for heads of up to 256 elements (WhyNotOwn) in bf16 or fp16, with a scale
 // above 0. Strides count elements and are multiples of 8; positions are those of `run`, with dropout at multiples of 16.
 struct Sm90aAttention {
   AttentionProblem problem = {};

@@ -1,26 +1,23 @@
 #include "engine/backend/cuda/gemm/gemm_tuner.h"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_fp8.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <sstream>
 #include <string_view>
 #include <vector>
 
+#include "engine/backend/cuda/gemm/trial.h"
 #include "engine/backend/cuda/profile/scratch.h"
 #include "engine/base/file.h"
 #include "engine/base/hash.h"
-#include "engine/base/philox.h"
 
 namespace engine::backend::cuda {
 namespace {
@@ -86,59 +83,6 @@ std::vector<Entry> ReadEntries(const std::string& path) {
 
 // ---------------------------------------------------------------------------------------------- the operands
 
-constexpr std::int64_t kPatternElements = std::int64_t{1} << 20;
-
-// Power, and so the clock, depends on the bits that toggle: standard normal numbers, not zeros.
-std::vector<char> Pattern(cudaDataType type) {
-  constexpr PhiloxKey kKey = MakePhiloxKey(0, "gemm_tuner");
-  std::vector<char> bytes(static_cast<std::size_t>(kPatternElements * SizeOf(type)));
-  const auto store = [&](std::int64_t i, const auto& value) {
-    std::memcpy(bytes.data() + static_cast<std::size_t>(i) * sizeof(value), &value, sizeof(value));
-  };
-  // Twelve uniform numbers of four bits make a sum of variance 1.
-  for (std::int64_t i = 0; i < kPatternElements; i += 2) {
-    const std::array<std::uint32_t, 4> words = Philox4x32(kKey, static_cast<std::uint64_t>(i), 0);
-    for (std::int64_t half = 0; half < 2; ++half) {
-      const std::uint64_t bits = words[2 * half] | std::uint64_t{words[2 * half + 1]} << 32;
-      int sum = 0;
-      for (int nibble = 0; nibble < 12; ++nibble) sum += static_cast<int>(bits >> 4 * nibble & 15);
-      const float low_bits = static_cast<float>(bits >> 48) * 0x1p-16F;
-      const float value = (static_cast<float>(sum) + low_bits - 90.5F) / 16.0F;
-      switch (type) {
-        case CUDA_R_32F:
-          store(i + half, value);
-          break;
-        case CUDA_R_16BF:
-          store(i + half, __float2bfloat16(value));
-          break;
-        case CUDA_R_16F:
-          store(i + half, __float2half(value));
-          break;
-        default:
-          store(i + half,
-                __nv_cvt_float_to_fp8(value, __NV_SATFINITE, type == CUDA_R_8F_E4M3 ? __NV_E4M3 : __NV_E5M2));
-      }
-    }
-  }
-  return bytes;
-}
-
-absl::Status FillRandom(cudaStream_t stream, void* data, std::int64_t bytes, cudaDataType type) {
-  const std::vector<char> pattern = Pattern(type);
-  auto* to = static_cast<char*>(data);
-  std::int64_t filled = std::min<std::int64_t>(bytes, static_cast<std::int64_t>(pattern.size()));
-  RETURN_IF_CUDA_ERROR(
-      cudaMemcpyAsync(to, pattern.data(), static_cast<std::size_t>(filled), cudaMemcpyHostToDevice, stream));
-  RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(stream));  // `pattern` goes
-  while (filled < bytes) {
-    const std::int64_t now = std::min(filled, bytes - filled);
-    RETURN_IF_CUDA_ERROR(
-        cudaMemcpyAsync(to + filled, to, static_cast<std::size_t>(now), cudaMemcpyDeviceToDevice, stream));
-    filled += now;
-  }
-  return absl::OkStatus();
-}
-
 // Memory of one product while its algorithms are timed.
 class TuningOperands {
  public:
@@ -197,65 +141,29 @@ class TuningOperands {
   GemmOperands operands_;
 };
 
-// ------------------------------------------------------------------------------------------------- the
-// timing
+// ------------------------------------------------------------------------------------------------ the timing
 
-class Stopwatch {
- public:
-  explicit Stopwatch(cudaStream_t stream) : stream_(stream) {}
-  ~Stopwatch() {
-    if (start_ != nullptr) cudaEventDestroy(start_);
-    if (stop_ != nullptr) cudaEventDestroy(stop_);
-  }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-
-  absl::Status Open() {
-    RETURN_IF_CUDA_ERROR(cudaEventCreate(&start_));
-    RETURN_IF_CUDA_ERROR(cudaEventCreate(&stop_));
-    return absl::OkStatus();
-  }
-
-  // Milliseconds of one of `repetitions` runs in a row.
-  absl::StatusOr<float> Time(Gemm* gemm, const GemmOperands& operands, int repetitions) {
-    RETURN_IF_CUDA_ERROR(cudaEventRecord(start_, stream_));
-    for (int i = 0; i < repetitions; ++i) RETURN_IF_ERROR(gemm->Run(stream_, operands));
-    RETURN_IF_CUDA_ERROR(cudaEventRecord(stop_, stream_));
-    RETURN_IF_CUDA_ERROR(cudaEventSynchronize(stop_));
-    float milliseconds = 0;
-    RETURN_IF_CUDA_ERROR(cudaEventElapsedTime(&milliseconds, start_, stop_));
-    return milliseconds / static_cast<float>(repetitions);
-  }
-
- private:
-  cudaStream_t stream_;
-  cudaEvent_t start_ = nullptr;
-  cudaEvent_t stop_ = nullptr;
-};
+// Enqueues the product, with the algorithm that it has then.
+using Run = std::function<absl::Status()>;
 
 struct Timed {
   cublasLtMatmulAlgo_t algorithm;
   float milliseconds;
 };
 
-int Repetitions(float milliseconds, float budget_milliseconds, int most) {
-  return static_cast<int>(
-      std::clamp(budget_milliseconds / std::max(milliseconds, 1e-3F), 1.0F, static_cast<float>(most)));
-}
-
 // Fastest first. An algorithm that fails when it is run is left out.
-absl::StatusOr<std::vector<Timed>> TimeEach(Gemm* gemm, const GemmOperands& operands, Stopwatch* stopwatch,
+absl::StatusOr<std::vector<Timed>> TimeEach(Gemm* gemm, const Run& run, Stopwatch* stopwatch,
                                             const std::vector<cublasLtMatmulAlgo_t>& candidates) {
   std::vector<Timed> timed;
   for (const cublasLtMatmulAlgo_t& candidate : candidates) {
     gemm->set_algorithm(candidate);
-    if (!stopwatch->Time(gemm, operands, 1).ok()) {  // loads the kernel
+    if (!stopwatch->Time(run, 1).ok()) {  // loads the kernel
       // What a refused launch leaves behind; anything worse stays and is met by the next call.
       cudaGetLastError();
       continue;
     }
-    ASSIGN_OR_RETURN(const float once, stopwatch->Time(gemm, operands, 1));
-    ASSIGN_OR_RETURN(const float milliseconds, stopwatch->Time(gemm, operands, Repetitions(once, 4.0F, 20)));
+    ASSIGN_OR_RETURN(const float once, stopwatch->Time(run, 1));
+    ASSIGN_OR_RETURN(const float milliseconds, stopwatch->Time(run, Repetitions(once, 4.0F, 20)));
     timed.push_back({candidate, milliseconds});
   }
   std::stable_sort(timed.begin(), timed.end(),
@@ -265,8 +173,7 @@ absl::StatusOr<std::vector<Timed>> TimeEach(Gemm* gemm, const GemmOperands& oper
 
 // The leaders once more, in turns: the clock falls while the card heats up, which must not favour who came
 // first.
-absl::Status TimeAgain(Gemm* gemm, const GemmOperands& operands, Stopwatch* stopwatch,
-                       std::vector<Timed>* leaders) {
+absl::Status TimeAgain(Gemm* gemm, const Run& run, Stopwatch* stopwatch, std::vector<Timed>* leaders) {
   constexpr int kRounds = 3;
   std::vector<std::vector<float>> times(leaders->size());
   for (int round = 0; round < kRounds; ++round) {
@@ -274,7 +181,7 @@ absl::Status TimeAgain(Gemm* gemm, const GemmOperands& operands, Stopwatch* stop
       Timed& leader = (*leaders)[i];
       gemm->set_algorithm(leader.algorithm);
       ASSIGN_OR_RETURN(const float milliseconds,
-                       stopwatch->Time(gemm, operands, Repetitions(leader.milliseconds, 40.0F, 400)));
+                       stopwatch->Time(run, Repetitions(leader.milliseconds, 40.0F, 400)));
       times[i].push_back(milliseconds);
     }
   }
@@ -288,15 +195,16 @@ absl::Status TimeAgain(Gemm* gemm, const GemmOperands& operands, Stopwatch* stop
 absl::StatusOr<cublasLtMatmulAlgo_t> Fastest(Gemm* gemm, cudaStream_t stream, const GemmOperands& operands,
                                              const std::vector<cublasLtMatmulAlgo_t>& candidates) {
   constexpr std::size_t kLeaders = 3;
+  const Run run = [&] { return gemm->Run(stream, operands); };
   Stopwatch stopwatch(stream);
   RETURN_IF_ERROR(stopwatch.Open());
-  ASSIGN_OR_RETURN(std::vector<Timed> timed, TimeEach(gemm, operands, &stopwatch, candidates));
+  ASSIGN_OR_RETURN(std::vector<Timed> timed, TimeEach(gemm, run, &stopwatch, candidates));
   if (timed.empty()) {
     return Unimplemented("product {}: none of cuBLASLt's {} algorithms runs", gemm->spec().ToString(),
                          candidates.size());
   }
   timed.resize(std::min(timed.size(), kLeaders));
-  RETURN_IF_ERROR(TimeAgain(gemm, operands, &stopwatch, &timed));
+  RETURN_IF_ERROR(TimeAgain(gemm, run, &stopwatch, &timed));
   return std::min_element(timed.begin(), timed.end(),
                           [](const Timed& x, const Timed& y) { return x.milliseconds < y.milliseconds; })
       ->algorithm;

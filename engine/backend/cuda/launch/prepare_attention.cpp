@@ -9,6 +9,7 @@
 #include "engine/backend/cuda/device/device.h"
 #include "engine/backend/cuda/kernels/attention_key_sum.h"
 #include "engine/backend/cuda/kernels/attention_reference.h"
+#include "engine/backend/cuda/launch/attention_contest.h"
 #include "engine/backend/cuda/launch/prepare.h"
 #include "engine/backend/cuda/launch/prepare_checks.h"
 #include "engine/backend/cuda/profile/scratch_attention.h"
@@ -20,10 +21,6 @@ namespace engine::backend::cuda {
 namespace {
 
 graph::TensorType TypeOf(const TensorView& view) { return {.shape = view.shape, .dtype = view.dtype}; }
-
-CudaChip ChipOf(const Device& device) {
-  return {device.properties().major, device.properties().major == 9 && HasAttentionSm90a()};
-}
 
 AttentionShape ShapeOf(const Device& device, const LaunchArgs& args, const graph::AttentionForm& form) {
   std::vector<graph::TensorType> types;

@@ -136,14 +136,19 @@ std::string_view WhyNotCudnn(const AttentionShape& shape) {
   return "";
 }
 
-bool OwnCarriesOut(const AttentionShape& shape) {
-  const bool narrow = shape.dtype == DType::kBF16 || shape.dtype == DType::kF16;
+std::string_view WhyNotOwn(const AttentionShape& shape) {
   const auto fits = [](std::int64_t head) { return head % 8 == 0 && head <= kOwnMostElements; };
-  if (!shape.chip.hopper || !narrow || !fits(shape.head) || !fits(shape.value_head)) return false;
-  if (shape.causal && shape.queries > shape.keys) return false;
-  if (shape.scale <= 0) return false;  // the largest product has to be the largest score
+  if (!shape.chip.hopper) return "attention on another chip, or in another program, than for sm_90a";
+  if (shape.dtype != DType::kBF16 && shape.dtype != DType::kF16) return "attention in fp32";
+  if (!fits(shape.head) || !fits(shape.value_head))
+    return "attention of heads of more than 256 elements, or of no multiple of 8";
+  if (shape.causal && shape.queries > shape.keys) return "attention of more queries than keys";
+  // The largest product has to be the largest score.
+  if (shape.scale <= 0) return "attention whose scores have no positive scale";
   // Draws are made for 16 × 16 pairs at a time; a slice of the sequence has two chunks of as many queries.
-  return shape.dropout == 0 || shape.queries == shape.keys || shape.queries / 2 % 16 == 0;
+  if (shape.dropout > 0 && shape.queries != shape.keys && shape.queries / 2 % 16 != 0)
+    return "attention with dropout of chunks of no multiple of 16 queries";
+  return "";
 }
 
 AttentionKernels KernelsOf(const AttentionShape& shape, bool backward) {
@@ -152,7 +157,7 @@ AttentionKernels KernelsOf(const AttentionShape& shape, bool backward) {
   if (shape.kernel == "cudnn" && cudnn) return AttentionKernels::kCudnn;
   const bool wide = shape.head > 128 || shape.value_head > 128;
   const bool faster = !cudnn || shape.window > 0 || (backward && !wide);
-  if (OwnCarriesOut(shape) && (faster || shape.kernel == "own")) return AttentionKernels::kOwn;
+  if (WhyNotOwn(shape).empty() && (faster || shape.kernel == "own")) return AttentionKernels::kOwn;
   return cudnn ? AttentionKernels::kCudnn : AttentionKernels::kReference;
 }
 
@@ -275,27 +280,32 @@ double PairsComputed(const AttentionShape& shape, bool backward, bool determinis
   return pairs;
 }
 
-struct AttentionKernel {
-  std::string_view name;
-  bool packed, backward;
-};
-constexpr std::array kAttentionKernels = {
-    AttentionKernel{"attention", false, false},
-    AttentionKernel{"attention_grad", false, true},
-    AttentionKernel{"attention_packed", true, false},
-    AttentionKernel{"attention_packed_grad", true, true},
+constexpr std::array kAttentionOps = {
+    AttentionOp{"attention", false, false},
+    AttentionOp{"attention_grad", false, true},
+    AttentionOp{"attention_packed", true, false},
+    AttentionOp{"attention_packed_grad", true, true},
 };
 
 }  // namespace
 
+const AttentionOp* FindAttentionOp(std::string_view kernel) {
+  const auto* found = std::find_if(kAttentionOps.begin(), kAttentionOps.end(),
+                                   [&](const AttentionOp& op) { return op.name == kernel; });
+  return found == kAttentionOps.end() ? nullptr : found;
+}
+
+AttentionShape ShapeOf(const AttentionOp& op, Types inputs, const graph::Attributes& attributes) {
+  return op.packed ? ShapeOfPacked(inputs, attributes, op.backward)
+                   : ShapeOfSeparate(inputs, attributes, op.backward);
+}
+
 plan::SlowPath SlowAttention(std::string_view kernel, Types inputs, const graph::Attributes& attributes,
                              const CudaTarget& target) {
-  const auto* found = std::find_if(kAttentionKernels.begin(), kAttentionKernels.end(),
-                                   [&](const AttentionKernel& known) { return known.name == kernel; });
-  if (found == kAttentionKernels.end()) return {};
-  const bool backward = found->backward;
-  AttentionShape shape = found->packed ? ShapeOfPacked(inputs, attributes, backward)
-                                       : ShapeOfSeparate(inputs, attributes, backward);
+  const AttentionOp* op = FindAttentionOp(kernel);
+  if (op == nullptr) return {};
+  const bool backward = op->backward;
+  AttentionShape shape = ShapeOf(*op, inputs, attributes);
   shape.chip = target.chip;
   const AttentionKernels kernels = KernelsOf(shape, backward);
   if (kernels == AttentionKernels::kOwn) return {};

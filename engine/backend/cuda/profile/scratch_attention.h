@@ -52,12 +52,21 @@ AttentionShape ShapeOfSeparate(Types inputs, const graph::Attributes& attributes
 // Of attention_packed and attention_packed_grad, whose first input is the packed tensor.
 AttentionShape ShapeOfPacked(Types inputs, const graph::Attributes& attributes, bool backward);
 
+// The four ops that attention kernels carry out.
+struct AttentionOp {
+  std::string_view name;
+  bool packed, backward;
+};
+// Null: `kernel` is none of them.
+const AttentionOp* FindAttentionOp(std::string_view kernel);
+AttentionShape ShapeOf(const AttentionOp& op, Types inputs, const graph::Attributes& attributes);
+
 // Why cuDNN does not carry it out, in words, a string literal; empty: it does. Sizes and types come before forms of scores,
 // which our own kernels have for some sizes.
 std::string_view WhyNotCudnn(const AttentionShape& shape);
 
-// Whether our own kernels for Hopper can (attention/sm90a.h).
-bool OwnCarriesOut(const AttentionShape& shape);
+// Why our own kernels for Hopper (attention/sm90a.h) do not, likewise.
+std::string_view WhyNotOwn(const AttentionShape& shape);
 
 // What carries attention out. Of our own kernels for heads of up to 128 elements the backward pass is as fast as cuDNN's with
 // bits that do not repeat, or faster, and needs no scratch that grows with the square of the sequence; the forward pass is

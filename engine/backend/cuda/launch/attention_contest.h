@@ -1,0 +1,38 @@
+// Attention's kernels against each other, on the same operands.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/backend/cuda/launch/prepare.h"
+#include "engine/backend/cuda/profile/scratch_attention.h"
+
+namespace engine::backend::cuda {
+
+// What of the device decides which kernels carry attention out.
+CudaChip ChipOf(const Device& device);
+
+// The attribute that asks for these kernels.
+std::string_view AttributeOf(AttentionKernels kernels);
+
+struct AttentionEntrant {
+  AttentionKernels kernels = AttentionKernels::kReference;
+  Device* device =
+      nullptr;  // whether it is deterministic says which of its backward passes cuDNN enters with
+};
+
+struct AttentionTime {
+  std::string why_not;             // in words; empty: it was timed
+  double milliseconds = 0;         // of one execution, a median
+  std::int64_t scratch_bytes = 0;  // that the kernels ask a plan for
+};
+
+// Times each entrant's execution of the instruction of `args`, one of the four attention ops, whose tensors are of the views'
+// types. Their data are not touched: all entrants, which are of one GPU, work on tensors of normal numbers that are allocated
+// here, queries where their extent says. Errors: no memory for the tensors; the GPU failed.
+absl::StatusOr<std::vector<AttentionTime>> TimeAttention(const LaunchArgs& args,
+                                                         std::span<const AttentionEntrant> entrants);
+
+}  // namespace engine::backend::cuda
