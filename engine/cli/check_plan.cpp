@@ -7,6 +7,7 @@
 #include "engine/cli/device.h"
 #include "engine/driver/advise.h"
 #include "engine/driver/check_device.h"
+#include "engine/driver/check_kernels.h"
 #include "engine/driver/compile_recipe.h"
 #include "engine/predict/predict.h"
 #include "engine/train/start.h"
@@ -55,6 +56,7 @@ std::vector<Diagnostic> CheckPlan(const recipe::Recipe& recipe) {
     diagnostics.push_back(PlanDiagnostic(recipe, plan.status()));
     return diagnostics;
   }
+  for (Diagnostic& error : driver::CheckKernels(recipe, *plan)) diagnostics.push_back(std::move(error));
   const predict::Prediction time = predict::Predict(*plan, recipe.cluster);
   for (Diagnostic& warning : driver::Advise(recipe, *plan, time, profile))
     diagnostics.push_back(std::move(warning));

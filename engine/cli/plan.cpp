@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/base/file.h"
 #include "engine/base/print.h"
@@ -16,6 +17,7 @@
 #include "engine/cli/device.h"
 #include "engine/cli/plan_passes.h"
 #include "engine/cli/recipe_options.h"
+#include "engine/driver/check_kernels.h"
 #include "engine/driver/compile_recipe.h"
 #include "engine/driver/plan_document.h"
 #include "engine/model/load.h"
@@ -123,7 +125,7 @@ int PrintPlan(const PlanArguments& arguments) {
   const recipe::LoadResult loaded = model::Load(arguments.file, arguments.load);
   PrintDiagnostics(loaded.diagnostics);
   if (!loaded.ok()) return 1;
-  // A plan that does not fit the device is shown all the same: to see why.
+  // A plan that does not fit the device, or has no fast kernels, is shown all the same: to see why.
   const absl::StatusOr<plan::Plan> plan =
       driver::CompileUnverified(loaded.recipe, {.profile = ProfileOf(loaded.recipe)});
   if (!plan.ok()) {
@@ -145,10 +147,11 @@ int PrintPlan(const PlanArguments& arguments) {
   if (const int failed = Write(Text(*plan, loaded.recipe, arguments), arguments.out); failed != 0)
     return failed;
   if (const int failed = WriteTrace(*plan, loaded.recipe, arguments.trace); failed != 0) return failed;
+  std::vector<Diagnostic> errors = driver::CheckKernels(loaded.recipe, *plan);
   const absl::Status status = driver::VerifyAgainst(loaded.recipe, *plan);
-  if (status.ok()) return 0;
-  PrintDiagnostics({PlanDiagnostic(loaded.recipe, status)});
-  return 1;
+  if (!status.ok()) errors.push_back(PlanDiagnostic(loaded.recipe, status));
+  PrintDiagnostics(errors);
+  return errors.empty() ? 0 : 1;
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 
 #include "engine/base/units.h"
 #include "engine/driver/advise_subject.h"
+#include "engine/driver/check_kernels.h"
 #include "engine/driver/compile_recipe.h"
 #include "engine/graph/dims.h"
 #include "engine/ops/ops.h"
@@ -144,57 +145,18 @@ bool IsSlow(const predict::Prediction& time, plan::SlowPath::Kind kind) {
   return !time.slow.empty() && time.slow.front().kind == kind;
 }
 
-// What reference kernels cost, of those that take most.
-std::string SlowerBy(const predict::Prediction& time) {
-  const predict::SlowTime& slowest = time.slow.front();
-  std::string text = fmt::format("the reference kernels take {:.0f} times as long, an iteration {:.1f} times",
-                                 slowest.seconds / slowest.fast_s, time.iteration_s / time.fast_iteration_s);
-  if (time.has_times())
-    text += fmt::format(": {:.2f} s, not {:.2f} s", time.iteration_s, time.fast_iteration_s);
-  return text;
-}
-
-// The attention that has most dropout; node −1: none has any.
-struct MostDropout {
-  double p = 0;
-  Saying saying = {-1, "dropout"};
-};
-MostDropout MostDropoutOf(const ModelSteps& steps) {
-  MostDropout most;
-  for (graph::NodeId i = 0; i < std::ssize(steps.graph().nodes()); ++i) {
-    const graph::Node& node = steps.node(i);
-    if (node.op->family != graph::Family::kAttention || node.attributes.Float("dropout", 0) <= most.p)
-      continue;
-    most.p = node.attributes.Float("dropout");
-    most.saying.node = i;
-  }
-  return most;
-}
-
-// What a device says of attention that is slow for its dropout alone (DeviceProfile::slow).
-constexpr std::string_view kSlowForDropout = "attention with dropout";
-
-void AttentionHasNoDropout(const AdviceSubject& s) {
-  const MostDropout dropout = MostDropoutOf(s.steps);
-  if (dropout.p == 0 || !IsSlow(s.time, plan::SlowPath::Kind::kReference) ||
-      s.time.slow.front().why != kSlowForDropout) {
-    return;
-  }
-  s.steps.Warn("W208", dropout.saying, {},
-               fmt::format("{} keeps attention out of the GPU's fast kernels; {}",
-                           s.steps.Said(dropout.saying, fmt::format("{}", dropout.p)), SlowerBy(s.time)),
-               fmt::format("{} = 0", s.steps.Written(dropout.saying)), s.report);
-}
-
+// Where the recipe could have fast ones and does not ask for these, that is an error (driver/check_kernels.h).
 void AttentionIsFast(const AdviceSubject& s) {
-  if (!IsSlow(s.time, plan::SlowPath::Kind::kReference) || s.time.slow.front().why == kSlowForDropout) return;
-  const std::string message =
-      fmt::format("{} has no fast kernel; {}", s.time.slow.front().why, SlowerBy(s.time));
-  if (s.recipe.precision.compute == "fp32") {
-    s.report.Warn("W209", {"precision.compute", "cluster.device"}, message, "precision.compute = \"bf16\"");
+  if (!IsSlow(s.time, plan::SlowPath::Kind::kReference) || HasRefusedKernels(s.plan)) return;
+  const bool is_fp32 = s.recipe.precision.compute == "fp32";
+  if (!is_fp32 && s.recipe.precision.attention == "reference") {
+    s.report.Warn("W209", {"precision.attention"},
+                  fmt::format("attention runs in the reference kernels; {}", SlowerBy(s.time)),
+                  "precision.attention = \"fast\", which is refused where there is no fast kernel");
   } else {
-    s.report.Warn("W209", {"model.attention.head_dim", "model.attention.heads", "model.hidden", "model.main"},
-                  message, s.is_decoder() ? "heads of 64 to 256 elements, in multiples of 8" : "");
+    s.report.Warn("W209", {"precision.compute", "cluster.device"},
+                  fmt::format("{} has no fast kernel; {}", s.time.slow.front().why, SlowerBy(s.time)),
+                  is_fp32 ? "precision.compute = \"bf16\"" : "");
   }
 }
 
@@ -306,8 +268,8 @@ void LogitsAreChunked(const AdviceSubject& s) {
       fmt::format("{}", fmt::join(why.remedies, "; or ")), s.report);
 }
 
-constexpr Advice kKernelAdvice[] = {MicrobatchFillsDevice, SizesSuitTensorCores, AttentionHasNoDropout,
-                                    AttentionIsFast,       WindowSavesTime,      LogitsAreChunked};
+constexpr Advice kKernelAdvice[] = {MicrobatchFillsDevice, SizesSuitTensorCores, AttentionIsFast,
+                                    WindowSavesTime, LogitsAreChunked};
 
 }  // namespace
 
@@ -321,6 +283,15 @@ LongestWindow LongestWindowOf(const ModelSteps& steps) {
     longest.saying.node = i;
   }
   return longest;
+}
+
+std::string SlowerBy(const predict::Prediction& time) {
+  const predict::SlowTime& slowest = time.slow.front();
+  std::string text = fmt::format("the reference kernels take {:.0f} times as long, an iteration {:.1f} times",
+                                 slowest.seconds / slowest.fast_s, time.iteration_s / time.fast_iteration_s);
+  if (time.has_times())
+    text += fmt::format(": {:.2f} s, not {:.2f} s", time.iteration_s, time.fast_iteration_s);
+  return text;
 }
 
 std::span<const Advice> KernelAdvice() { return kKernelAdvice; }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "engine/driver/model_steps.h"
 #include "engine/plan/plan.h"
@@ -44,6 +45,9 @@ struct LongestWindow {
   Saying saying = {-1, "window"};
 };
 LongestWindow LongestWindowOf(const ModelSteps& steps);
+
+// What reference kernels cost, of those that take most; some do (predict::Prediction::slow).
+std::string SlowerBy(const predict::Prediction& time);
 
 inline const char* LengthKey(const recipe::Recipe& recipe) {
   return recipe.training.iterations > 0 ? "training.iterations" : "training.samples";

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <string_view>
 #include <utility>
 
 #include "engine/base/units.h"
@@ -20,8 +21,14 @@ DType ComputeDType(const recipe::Recipe& recipe) {
   return recipe.precision.compute == "fp16" ? DType::kF16 : DType::kBF16;
 }
 
-model::BuildOptions ModelOptions(const recipe::Recipe& recipe, const compile::Policy& policy, bool dropout,
-                                 bool windows) {
+// Of devices without slow kernels, and in float32, there is nothing to ask for.
+std::string_view AttentionKernel(const recipe::Recipe& recipe, const plan::DeviceProfile& profile) {
+  const bool asks = recipe.precision.attention == "reference" && recipe.precision.compute != "fp32";
+  return asks && profile.slow ? "reference" : "";
+}
+
+model::BuildOptions ModelOptions(const recipe::Recipe& recipe, const compile::Policy& policy,
+                                 const plan::DeviceProfile& profile, bool dropout, bool windows) {
   return {.batch = policy.microbatch_samples,
           .rank_samples = policy.microbatch_samples / (recipe.parallelism.dp * recipe.parallelism.ep),
           .sequence = policy.sequence,
@@ -32,6 +39,7 @@ model::BuildOptions ModelOptions(const recipe::Recipe& recipe, const compile::Po
           .dtype = ComputeDType(recipe),
           .dropout = dropout,
           .windows = windows,
+          .attention_kernel = AttentionKernel(recipe, profile),
           .forced_router = recipe.debug.router == "model" ? "" : std::string_view(recipe.debug.router),
           .global_samples = static_cast<double>(policy.global_batch),
           .init_std = recipe.model.init_std};
@@ -40,7 +48,7 @@ model::BuildOptions ModelOptions(const recipe::Recipe& recipe, const compile::Po
 absl::StatusOr<compile::Compiled> CompileByPolicy(const recipe::Recipe& recipe, const compile::Policy& policy,
                                                   const compile::CompileOptions& options, bool windows) {
   const auto build = [&](bool wanted, bool dropout) {
-    return wanted ? model::BuildModel(recipe, ModelOptions(recipe, policy, dropout, windows))
+    return wanted ? model::BuildModel(recipe, ModelOptions(recipe, policy, options.profile, dropout, windows))
                   : graph::Graph();
   };
   graph::Graph training = build(options.training, /*dropout=*/true);

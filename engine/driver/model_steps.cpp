@@ -35,6 +35,11 @@ const recipe::ExpandedAttribute* ModelSteps::KeysOf(const Saying& saying) const 
   return found == known.end() ? nullptr : &*found;
 }
 
+std::vector<std::string_view> ModelSteps::KeysThatSay(const Saying& saying) const {
+  const recipe::ExpandedAttribute* keys = KeysOf(saying);
+  return keys != nullptr ? keys->keys : std::vector<std::string_view>();
+}
+
 std::string_view ModelSteps::KeyName(const Saying& saying) const {
   const recipe::ExpandedAttribute* keys = KeysOf(saying);
   return keys != nullptr ? keys->called : std::string_view();
@@ -63,11 +68,10 @@ std::vector<Saying> ModelSteps::OnePerPlace(std::vector<Saying> sayings) const {
 void ModelSteps::Warn(std::string_view code, const Saying& saying, const OtherKeys& others,
                       std::string message, std::string hint, const recipe::RuleContext& report) const {
   std::vector<std::string_view> keys = others.before;
-  if (const recipe::ExpandedAttribute* own = KeysOf(saying); own != nullptr)
-    keys.insert(keys.end(), own->keys.begin(), own->keys.end());
+  const std::vector<std::string_view> own = KeysThatSay(saying);
+  keys.insert(keys.end(), own.begin(), own.end());
   keys.insert(keys.end(), others.behind.begin(), others.behind.end());
-  const recipe::Place* in_text = is_text_ ? &OriginOf(saying).PlaceOf(saying.attribute) : nullptr;
-  report.Warn(code, in_text, keys, std::move(message), std::move(hint));
+  report.Warn(code, PlaceInText(saying), keys, std::move(message), std::move(hint));
 }
 
 }  // namespace engine::driver

@@ -48,6 +48,13 @@ class ModelSteps {
   void Warn(std::string_view code, const Saying& saying, const OtherKeys& others, std::string message,
             std::string hint, const recipe::RuleContext& report) const;
 
+  // The keys of a decoder that say it; none of a text.
+  std::vector<std::string_view> KeysThatSay(const Saying& saying) const;
+  // Where the text says it, or, where it leaves that out, its step; null of a decoder.
+  const recipe::Place* PlaceInText(const Saying& saying) const {
+    return is_text_ ? &OriginOf(saying).PlaceOf(saying.attribute) : nullptr;
+  }
+
  private:
   const model::Origin& OriginOf(const Saying& saying) const {
     return *origins_[static_cast<std::size_t>(saying.node)];

@@ -27,6 +27,7 @@ struct BuildOptions {
   DType dtype = DType::kF32;        // of activations and weights
   bool dropout = true;              // false: as in evaluation
   bool windows = true;              // false: attention sees all that its masks leave it
+  std::string_view attention_kernel = {};  // attribute kernel of every attention ("reference"); empty: none
   std::string_view forced_router = {};  // attribute force of every route (engine/ops/route.cpp); empty: none
   double global_samples = 1;            // of the global batch: a loss is a mean over its tokens
   double init_std = 0.02;               // of the initializer "normal"

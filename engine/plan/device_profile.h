@@ -13,6 +13,14 @@
 
 namespace engine::plan {
 
+// What keeps an op out of a family of fast kernels of a device.
+struct Obstacle {
+  std::string_view kernels;    // the family: "cuDNN", "the kernels for Hopper"
+  std::string_view attribute;  // of the op, that it is about: "softcap"; else "head", "queries" or "device"
+  std::string_view why;        // what the family does not take: "attention with a soft cap"
+  std::string_view takes;      // what it takes instead: "no soft cap"
+};
+
 // How a device carries out a kernel that takes much longer than a fast one would.
 struct SlowPath {
   enum class Kind : std::uint8_t {
@@ -23,6 +31,9 @@ struct SlowPath {
   Kind kind = Kind::kNone;
   std::string_view why = {};  // "attention with dropout", a string literal
   double flops = 0;           // of kMasked, that it computes
+  // Of kReference where a recipe has to ask for reference kernels (precision.attention), and this op does not: all that keeps
+  // it out of the fast ones, family by family.
+  std::vector<Obstacle> obstacles = {};
 };
 
 struct DeviceProfile {

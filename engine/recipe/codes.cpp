@@ -108,6 +108,12 @@ const std::vector<Code>& Codes() {
       {"E304", "engine-bug", "The plan is wrong, which is a bug of the engine",
        "The verifier reads every plan again from the beginning, and it found a fault in this one.",
        "Nothing is wrong with the recipe: report it."},
+      {"E305", "no-fast-attention", "Attention in 16 bits has no fast kernel on the device",
+       "What no fast kernel takes would run in the reference kernels, some hundred times slower, which "
+       "would pass for a slow model. So a recipe has to ask for them. The message says for each family of "
+       "fast kernels what it does not take, and docs/cuda-backend.md what each takes.",
+       "The hint says what each family takes instead, the nearest first, and what an iteration is predicted "
+       "to take with precision.attention = \"reference\"."},
 
       {"W101", "tp-across-nodes", "Tensor parallelism reaches across nodes",
        "tp exchanges activations four times a layer, and the links between nodes are several times slower "
@@ -163,21 +169,13 @@ const std::vector<Code>& Codes() {
        "bf16 has 8 significant bits: a term below 1/256 of the sum is lost, and that is what later terms of "
        "a long sum are.",
        "gradient_dtype = \"fp32\"; or fewer microbatches."},
-      {"W208", "attention-dropout", "Dropout of attention keeps it out of the fast kernels",
-       "On H100 and H200, heads of 64 and 128 elements have fast kernels with dropout; other attention with "
-       "dropout runs in the reference kernels, some hundred times slower: the message says what an iteration "
-       "is predicted to take with them and with fast ones. Large models are trained without it.",
-       "Heads of 64 or 128 elements; or model.dropout.attention = 0, or dropout = 0 in the step; "
-       "dropout.hidden costs little."},
       {"W209", "reference-attention", "Attention runs in the reference kernels",
-       "GPU attention takes 16-bit formats and heads of 64 to 256 elements in multiples of 8, with keys "
-       "and values of one width, or, from compute capability 9.0 on, keys of 192 and values of 128; with "
-       "soft "
-       "caps, linear biases or sinks heads of 64 and 128, on H100 and H200. All else runs in plain kernels "
-       "that "
-       "are there to be compared with, some hundred times slower: the message says what an iteration is "
-       "predicted to take with them and with fast ones.",
-       "precision.compute = \"bf16\"; a head_dim of 64 or 128."},
+       "These are plain kernels that are there to be compared with, some hundred times slower than fast "
+       "ones: the message says what an iteration is predicted to take with them and with fast ones. "
+       "Attention in float32 has no others, nor has a GPU before compute capability 8.0, and with "
+       "precision.attention = \"reference\" a recipe asks for them. Else a recipe is refused whose "
+       "attention has no fast kernel (E305).",
+       "precision.compute = \"bf16\"; precision.attention = \"fast\"."},
       {"W210", "window-is-slow", "The attention window makes training slower, not faster",
        "Within a window cuDNN computes all pairs of queries and keys, those that are masked too, where "
        "without "

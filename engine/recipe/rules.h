@@ -50,6 +50,9 @@ class RuleContext {
   // Reports at the key that the author set last: a --set before the recipe itself before a fragment, then in
   // the order given; where the first would stand if all are defaults.
   void Error(std::initializer_list<std::string_view> keys, std::string message, std::string hint = "") const;
+  // The same, with one more place, as of Warn.
+  void Error(const Place* in_text, std::span<const std::string_view> keys, std::string message,
+             std::string hint = "") const;
   // A warning of that code, at the same place; nothing where the recipe allows it. `in_text`, where not null, is one more
   // place, of what the recipe's text says, and comes before the keys.
   void Warn(std::string_view warning, const Place* in_text, std::span<const std::string_view> keys,

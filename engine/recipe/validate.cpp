@@ -179,6 +179,11 @@ void RuleContext::Error(std::initializer_list<std::string_view> keys, std::strin
   Report(Severity::kError, code, nullptr, keys, std::move(message), std::move(hint));
 }
 
+void RuleContext::Error(const Place* in_text, std::span<const std::string_view> keys, std::string message,
+                        std::string hint) const {
+  Report(Severity::kError, code, in_text, keys, std::move(message), std::move(hint));
+}
+
 void RuleContext::Warn(std::string_view warning, std::initializer_list<std::string_view> keys,
                        std::string message, std::string hint) const {
   Warn(warning, nullptr, keys, std::move(message), std::move(hint));

@@ -8,6 +8,7 @@
 
 #include "engine/base/parallel.h"
 #include "engine/driver/check_device.h"
+#include "engine/driver/check_kernels.h"
 #include "engine/driver/compile_recipe.h"
 #include "engine/recipe/validate.h"
 #include "engine/search/estimate_layouts.h"
@@ -56,6 +57,8 @@ absl::StatusOr<Found> CompileLayout(const Recipe& base, const compile::CompileOp
                                     const Layout& layout, bool must_fit) {
   ASSIGN_OR_RETURN(const Recipe recipe, WithLayout(base, compile, layout));
   ASSIGN_OR_RETURN(const plan::Plan plan, driver::CompileUnverified(recipe, compile));
+  if (driver::HasRefusedKernels(plan))
+    return InvalidArgument("{}", driver::CheckKernels(recipe, plan).front().message);
   if (must_fit) RETURN_IF_ERROR(driver::VerifyAgainst(recipe, plan));
   Found found;
   found.layout = layout;
@@ -100,6 +103,7 @@ class Searcher {
     }
     RETURN_IF_ERROR(TryRepeating(&estimated.candidates));
     RETURN_IF_ERROR(ShowBest(std::move(estimated.candidates)));
+    if (!best_plan_ && !result_.interrupted) return refused_;
     bool moved = !result_.interrupted && !result_.best.empty();
     while (moved) {
       FindNeighbours();
@@ -185,7 +189,10 @@ class Searcher {
     for (size_t i = 0; i < candidates.size(); ++i) {
       Candidate& candidate = *candidates[i];
       candidate.plan_s = found[i].ok() ? found[i]->time.iteration_s : -1;
-      if (absl::IsInvalidArgument(found[i].status())) continue;
+      if (absl::IsInvalidArgument(found[i].status())) {
+        refused_ = found[i].status();
+        continue;
+      }
       if (!found[i].ok()) return WithContext(found[i].status(), candidate.layout.ToString());
       if (!best_plan_ || BetterPlan(candidate, *best_plan_)) best_plan_ = candidate;
     }
@@ -316,6 +323,7 @@ class Searcher {
   const SearchSpace space_;
   Reporter reporter_;
   std::optional<Candidate> best_plan_;  // of all that were compiled
+  absl::Status refused_;                // why the last of those was that was
   SearchResult result_;
 };
 

@@ -72,6 +72,7 @@ class Training {
     RETURN_IF_ERROR(CheckLimits(run_.recipe, device.profile));
     ASSIGN_OR_RETURN(run_.source, data::Source::Open(run_.recipe));
     ASSIGN_OR_RETURN(run_.plan, driver::CompileRecipe(run_.recipe, {.profile = device.profile}));
+    RETURN_IF_ERROR(CheckFast(run_.recipe, run_.plan));
     const plan::Plan& plan = run_.plan;
     if (!device.rank) return CheckMemory(run_, ArenasBytes(plan), plan.mesh.world());
     ASSIGN_OR_RETURN(run_.processes, device.join(plan.hash));
@@ -167,7 +168,8 @@ std::string CheckpointRootIn(const std::string& folder) {
 absl::Status Check(const recipe::Recipe& recipe, const plan::DeviceProfile& device) {
   RETURN_IF_ERROR(CheckLimits(recipe, device));
   RETURN_IF_ERROR(data::Source::Open(recipe).status());
-  return driver::CompileRecipe(recipe, {.profile = device}).status();
+  ASSIGN_OR_RETURN(const plan::Plan plan, driver::CompileRecipe(recipe, {.profile = device}));
+  return CheckFast(recipe, plan);
 }
 
 absl::Status Run(const recipe::Recipe& recipe, const RunOptions& options, const state::Device& device) {

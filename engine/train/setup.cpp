@@ -7,6 +7,7 @@
 #include "engine/base/units.h"
 #include "engine/base/write_file.h"
 #include "engine/driver/check_device.h"
+#include "engine/driver/check_kernels.h"
 #include "engine/driver/plan_document.h"
 #include "engine/driver/run_folder.h"
 #include "engine/predict/predict.h"
@@ -16,12 +17,24 @@
 
 namespace engine::train {
 
-absl::Status CheckLimits(const recipe::Recipe& recipe, const plan::DeviceProfile& device) {
+namespace {
+
+absl::Status ErrorOf(const std::vector<Diagnostic>& diagnostics) {
   std::string errors;
-  for (const Diagnostic& diagnostic : driver::CheckDevice(recipe, device)) errors += Format(diagnostic);
+  for (const Diagnostic& diagnostic : diagnostics) errors += Format(diagnostic);
   if (errors.empty()) return absl::OkStatus();
   errors.pop_back();  // the last line's end
   return absl::InvalidArgumentError(errors);
+}
+
+}  // namespace
+
+absl::Status CheckLimits(const recipe::Recipe& recipe, const plan::DeviceProfile& device) {
+  return ErrorOf(driver::CheckDevice(recipe, device));
+}
+
+absl::Status CheckFast(const recipe::Recipe& recipe, const plan::Plan& plan) {
+  return ErrorOf(driver::CheckKernels(recipe, plan));
 }
 
 std::int64_t ArenasBytes(const plan::Plan& plan) {

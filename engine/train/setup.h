@@ -11,6 +11,8 @@ namespace engine::train {
 
 // Error: the recipe asks for what the device cannot do, a line for each.
 absl::Status CheckLimits(const recipe::Recipe& recipe, const plan::DeviceProfile& device);
+// Error: attention would be slow, which the recipe does not ask for (driver/check_kernels.h).
+absl::Status CheckFast(const recipe::Recipe& recipe, const plan::Plan& plan);
 
 // Bytes of the arenas of all ranks together.
 std::int64_t ArenasBytes(const plan::Plan& plan);

@@ -222,6 +222,62 @@ TEST_CASE("attention goes to cuDNN, to our own kernels or to the reference kerne
   }
 }
 
+// What a recipe is refused for, and what is said of it, follow from the tables that the choice goes by.
+TEST_CASE(
+    "attention in 16 bits that no fast kernel takes has obstacles in each family; what asks for slow ones "
+    "has none") {
+  int refused = 0;
+  int taken = 0;
+  for (const CudaChip& chip : {CudaChip{}, kAmpere, CudaChip{.major = 10, .hopper = false}}) {
+    for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+      for (const std::int64_t head : {20, 32, 64, 100, 128, 192, 256, 320}) {
+        for (const std::int64_t value_head : {head, std::int64_t{128}}) {
+          for (const double dropout : {0.0, 0.1}) {
+            for (const double softcap : {0.0, 30.0}) {
+              AttentionShape shape = ShapeOf({2, 512, 512, 4, 2, head});
+              shape.dtype = dtype;
+              shape.value_head = value_head;
+              shape.chip = chip;
+              shape.dropout = dropout;
+              shape.softcap = softcap;
+              const bool slow = KernelsOf(shape, /*backward=*/false) == AttentionKernels::kReference;
+              CHECK(slow == (KernelsOf(shape, /*backward=*/true) == AttentionKernels::kReference));
+              const std::vector<plan::Obstacle> obstacles = ObstaclesOf(shape);
+              CHECK(obstacles.empty() == (!slow || dtype == DType::kF32));
+              (obstacles.empty() ? taken : refused) += 1;
+              bool in_cudnn = false;
+              bool in_own = false;
+              for (const plan::Obstacle& obstacle : obstacles) {
+                CHECK(obstacle.why.starts_with("attention "));
+                CHECK(!obstacle.takes.empty());
+                in_cudnn = in_cudnn || obstacle.why == WhyNotCudnn(shape);
+                in_own = in_own || obstacle.why == WhyNotOwn(shape);
+              }
+              CHECK(in_cudnn == !obstacles.empty());
+              CHECK(in_own == !obstacles.empty());
+            }
+          }
+        }
+      }
+    }
+  }
+  CHECK(refused > 50);
+  CHECK(taken > 50);
+  // A GPU that no family of them is for has none to be kept out of.
+  AttentionShape old = ShapeOf({2, 512, 512, 4, 2, 64});
+  old.chip = {.major = 7, .hopper = false};
+  CHECK(KernelsOf(old, /*backward=*/false) == AttentionKernels::kReference);
+  CHECK(ObstaclesOf(old).empty());
+  const graph::TensorType q = {{2, 128, 4, 20}, DType::kBF16};
+  const std::vector<graph::TensorType> inputs = {q, q, q, {{2, 128}, DType::kI32}};
+  CHECK(CudaProfile().slow("attention", inputs, {}).obstacles.size() >= 2);
+  const plan::SlowPath asked =
+      CudaProfile().slow("attention", inputs, {{"kernel", std::string("reference")}});
+  CHECK(asked.kind == plan::SlowPath::Kind::kReference);
+  CHECK(asked.why == "attention that asks for the reference kernels");
+  CHECK(asked.obstacles.empty());
+}
+
 // Of sizes that cuDNN has: each form of score is the reference kernels', which need one number a query and head, but on
 // Hopper, where our own kernels have all of them.
 TEST_CASE(
@@ -236,7 +292,7 @@ TEST_CASE(
   const graph::TensorType lse = {{2, 128, 4}, DType::kF32};
   const graph::TensorType spans = {{2, 128, 2}, DType::kI32};
   const graph::TensorType sinks = {{4}, DType::kBF16};
-  const graph::TensorType narrow = {{2, 128, 4, 32}, DType::kBF16};
+  const graph::TensorType narrow = {{2, 128, 4, 30}, DType::kBF16};
   struct Form {
     std::string_view why;
     graph::Attributes attributes;
@@ -249,7 +305,7 @@ TEST_CASE(
         Form{"attention with dropout", {{"dropout", 0.1}}},
         Form{"attention with a soft cap", {{"softcap", 50.0}}},
         Form{"attention with linear biases", {{"alibi", std::int64_t{1}}}},
-        Form{"attention with sinks", {}, true}, Form{"attention with documents", {}, false, false, true},
+        Form{"attention with sinks", {}, true}, Form{"attention within documents", {}, false, false, true},
         Form{"attention with sinks", {}, true, false, true},
         Form{"attention whose keys and values are of two widths", {}, false, true}}) {
     CAPTURE(form.why);
@@ -295,7 +351,7 @@ TEST_CASE(
   };
   const std::string_view two_widths = "attention whose keys and values are of two widths";
   for (const Pair& pair : {Pair{192, 128, ""}, Pair{192, 128, "", DType::kF16},
-                           Pair{192, 128, "attention in fp32", DType::kF32}, Pair{96, 64, two_widths},
+                           Pair{192, 128, "attention in fp32", DType::kF32}, Pair{100, 64, two_widths},
                            Pair{128, 192, two_widths}, Pair{192, 192, ""}, Pair{192, 64, two_widths}}) {
     CAPTURE(pair.keys);
     CAPTURE(pair.values);
@@ -312,7 +368,7 @@ TEST_CASE(
     CHECK(own.slow("attention_grad", saved, {}).why == (full ? pair.why : ""));
     const bool both = pair.why.empty() && pair.keys != pair.values;
     const std::string_view before =
-        "attention whose keys and values are of two widths, before compute capability 9.0,";
+        "attention whose keys and values are of two widths before compute capability 9.0";
     CHECK(older.slow("attention", inputs, {}).why == (both ? before : pair.why));
     CHECK(older.slow("attention_grad", saved, {}).why == (both ? before : pair.why));
     // The gradients of the scores, or Σ d_o·o.

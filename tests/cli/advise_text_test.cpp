@@ -81,14 +81,15 @@ struct Found {
   std::string at;  // what stands at its place in the text; else the file that it is in
 };
 
-std::vector<Found> CheckText(const std::string& spoilt, const std::vector<std::string>& sets = {}) {
+std::vector<Found> CheckText(const std::string& spoilt, const std::vector<std::string>& sets = {},
+                             int exit_code = 0) {
   const recipe::TemporaryFolder folder;
   const std::string text = Replaced(spoilt, "ROOT", ENGINE_SOURCE_DIR);
   const std::string path = folder.Write("recipe.toml", text);
   std::vector<std::string> arguments = {"check", "--format", "json", path};
   for (const std::string& set : sets) arguments.insert(arguments.end(), {"--set", set});
   const CommandResult result = RunCommand(AddCheckCommand, arguments);
-  CHECK_MESSAGE(result.exit_code == 0, result.output);
+  CHECK_MESSAGE(result.exit_code == exit_code, result.output);
   std::vector<std::string> lines;
   std::istringstream stream(text);
   for (std::string line; std::getline(stream, line);) lines.push_back(line);
@@ -148,36 +149,44 @@ const std::vector<TextCase>& TextCases() {
 }  // namespace
 
 // Hopper's kernels have both.
-TEST_CASE("warnings of a text: dropout and windows of attention, where the GPU has no kernels for them") {
-  for (const TextCase& test :
-       {TextCase{"W208", "mask = \"causal\"", "mask = \"causal\", dropout = 0.1",
-                 "dropout 0.1 of layers.0.attention.core keeps attention out of the GPU's fast kernels; the "
-                 "reference",
-                 "0.1"},
-        TextCase{"W210", "[0, 0]", "[0, 256]", "with a window of 256 of 1024 tokens an iteration takes 1.",
-                 "256"}}) {
-    CAPTURE(test.code);
-    const std::string text = Replaced(GoodText(), test.from, test.to);
-    CHECK(CheckText(text).empty());
-    const std::vector<Found> all = CheckText(text, {"cluster.device=a100"});
-    CHECK(OfCode(all, "W209").empty());
-    const std::vector<Found> found = OfCode(all, test.code);
-    REQUIRE(found.size() == 1);
-    CHECK(found[0].message.find(test.message) != std::string::npos);
-    CHECK(found[0].at.starts_with(test.at));
-  }
+TEST_CASE("a text: dropout and windows of attention, where the GPU has no kernels for them") {
+  const std::string dropout = Replaced(GoodText(), "mask = \"causal\"", "mask = \"causal\", dropout = 0.1");
+  CHECK(CheckText(dropout).empty());
+  const std::vector<Found> refused =
+      OfCode(CheckText(dropout, {"cluster.device=a100"}, /*exit_code=*/1), "E305");
+  REQUIRE(refused.size() == 1);
+  CHECK(refused[0].message ==
+        "attention with dropout 0.1 of layers.0.attention.core has no fast kernel on a100: in cuDNN none "
+        "with dropout; in the kernels for Hopper none on other GPUs than H100 and H200 (sm_90a)");
+  CHECK(refused[0].at.starts_with("0.1"));
+  CHECK((refused[0].hint.find("no dropout; or H100 or H200; or precision.attention = \"reference\": the "
+                              "reference kernels take 1") == 0));
+
+  const std::string window = Replaced(GoodText(), "[0, 0]", "[0, 256]");
+  CHECK(CheckText(window).empty());
+  const std::vector<Found> slow = OfCode(CheckText(window, {"cluster.device=a100"}), "W210");
+  REQUIRE(slow.size() == 1);
+  CHECK((slow[0].message.find("with a window of 256 of 1024 tokens an iteration takes 1.") == 0));
+  CHECK(slow[0].at.starts_with("256"));
 }
 
-// Without dropout it would be as slow.
-TEST_CASE(
-    "warnings of a text: dropout is not named where the size of heads keeps attention out of the fast "
-    "kernels") {
+// Of several causes all are named, and the place is that of what the step says.
+TEST_CASE("a text: attention is refused where the size of heads keeps it out of all fast kernels") {
   const std::string text =
-      Replaced(Replaced(GoodText(), "mask = \"causal\"", "mask = \"causal\", dropout = 0.1"),
-               "H = 12, E = 64", "H = 24, E = 32");
-  const std::vector<Found> all = CheckText(text);
-  CHECK(OfCode(all, "W208").empty());
-  CHECK(OfCode(all, "W209").size() == 1);
+      Replaced(Replaced(GoodText(), "mask = \"causal\"", "mask = \"causal\", softcap = 50.0"),
+               "H = 12, E = 64", "H = 24, E = 36");
+  const std::vector<Found> both = OfCode(CheckText(text, {}, /*exit_code=*/1), "E305");
+  REQUIRE(both.size() == 1);
+  CHECK((both[0].message.find("attention with heads of 36 elements and softcap 50 of layers.0.attention.core "
+                              "has no fast kernel on h200: ") == 0));
+  CHECK(both[0].at.starts_with("50.0"));
+  const std::vector<Found> alone = OfCode(
+      CheckText(Replaced(GoodText(), "H = 12, E = 64", "H = 24, E = 36"), {}, /*exit_code=*/1), "E305");
+  REQUIRE(alone.size() == 1);
+  CHECK(alone[0].at.starts_with("\"attention\", as = \"core\""));
+  // One who asks for them has the reference kernels, with a warning.
+  const std::vector<Found> asked = CheckText(text, {"precision.attention=reference"});
+  CHECK(OfCode(asked, "W209").size() == 1);
 }
 
 TEST_CASE("warnings of a text: each at the attribute that causes it, once") {
@@ -248,21 +257,17 @@ TEST_CASE("warnings of a text: what is small, split or random is not warned of")
 }
 
 // DeepSeek-V2-Lite's attention, of heads whose keys have 192 elements and whose values have 128, is cuDNN's.
-TEST_CASE("warnings of a text: attention of two widths is slow, but for the widths that cuDNN has") {
+TEST_CASE("a text: attention of two widths is refused, but for the widths that there are kernels for") {
   std::string text = GoodText();
   text.resize(text.find("[model]"));
   text = Replaced(text, "extends = [", "extends = [\"ROOT/configs/models/deepseek-v2-lite.toml\", ") +
          "[model]\ndims = { L = 2 }\n";
   CHECK(OfCode(CheckText(text, {"training.micro_batch=8"}), "W209").empty());
-  const std::vector<Found> slow = OfCode(
-      CheckText(text, {"training.micro_batch=8", "model.dims.N=64", "model.dims.R=32", "model.dims.U=64"}),
-      "W209");
-  REQUIRE(slow.size() == 1);
-  CHECK((slow[0].message.find("attention whose keys and values are of two widths has no fast kernel; the "
-                              "reference kernels take ") == 0));
   const std::vector<Found> odd =
-      OfCode(CheckText(text, {"training.micro_batch=8", "model.dims.U=96"}), "W209");
-  CHECK(odd.size() == 1);
+      OfCode(CheckText(text, {"training.micro_batch=8", "model.dims.U=100"}, /*exit_code=*/1), "E305");
+  REQUIRE(odd.size() == 1);
+  CHECK((odd[0].message.find("attention with heads of 192 elements and values of 100 has no fast kernel on "
+                             "h200: ") == 0));
 }
 
 // Of models whose steps are text, what can be said of any model.

@@ -65,6 +65,8 @@ absl::StatusOr<graph::ValueIds> EmitAttention(StepContext& step) {
       return step.ErrorIn("alibi", "linear biases need the mask causal", "mask = \"causal\"");
     attributes.Set("alibi", std::int64_t{1});
   }
+  if (!step.options().attention_kernel.empty())
+    attributes.Set("kernel", std::string(step.options().attention_kernel));
   graph::ValueIds inputs = {step.input(0), step.input(1), step.input(2)};
   if (mask == "causal" || step.Number("dropout") > 0) {
     if (!step.Has("positions"))

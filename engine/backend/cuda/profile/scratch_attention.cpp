@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include "engine/graph/attention_inputs.h"
 #include "engine/graph/mask.h"
@@ -117,38 +119,110 @@ AttentionShape ShapeOfPacked(Types inputs, const graph::Attributes& attributes, 
   return shape;
 }
 
-std::string_view WhyNotCudnn(const AttentionShape& shape) {
-  if (shape.dtype != DType::kBF16 && shape.dtype != DType::kF16) return "attention in fp32";
-  if (shape.head != shape.value_head && !HasPairOfWidths(shape))
-    return "attention whose keys and values are of two widths";
-  if (shape.head < 64) return "attention of heads of less than 64 elements";
-  if (shape.head > 256) return "attention of heads of more than 256 elements";
-  if (shape.head % 8 != 0) return "attention of heads of no multiple of 8 elements";
-  if (shape.queries > shape.keys) return "attention of more queries than keys";
-  if (shape.head != shape.value_head && shape.chip.major < 9)
-    return "attention whose keys and values are of two widths, before compute capability 9.0,";
-  if (shape.dropout > 0) return "attention with dropout";
-  if (shape.softcap > 0) return "attention with a soft cap";
-  if (shape.alibi) return "attention with linear biases";
-  if (shape.sinks) return "attention with sinks";
-  if (!shape.causal) return "attention without a causal mask";
-  if (shape.spans) return "attention with documents";
-  return "";
+namespace {
+
+bool HasNarrowType(const AttentionShape& s) { return s.dtype == DType::kBF16 || s.dtype == DType::kF16; }
+
+// What a family of fast kernels does not take: rows of plan::Obstacle with the rule. Checks, plans and launches go by these
+// rows, and errors and hints are made of their words, so that a family's table is all that says what it takes.
+struct Limit {
+  std::string_view attribute;
+  bool (*holds)(const AttentionShape&);
+  std::string_view why;    // where it does not hold: "attention …"
+  std::string_view takes;  // as a remedy
+};
+
+constexpr std::string_view kCudnnHeads = "heads of 64 to 256 elements, in multiples of 8";
+constexpr Limit kCudnnLimits[] = {
+    {"dtype", HasNarrowType, "attention in fp32", "bf16 and fp16"},
+    {"device", [](const AttentionShape& s) { return s.chip.major >= 8; },
+     "attention before compute capability 8.0", "a GPU of compute capability 8.0 or later"},
+    {"head", [](const AttentionShape& s) { return s.head == s.value_head || HasPairOfWidths(s); },
+     "attention whose keys and values are of two widths",
+     "keys and values of one width, or of 192 and 128 elements"},
+    {"head", [](const AttentionShape& s) { return s.head >= 64; },
+     "attention of heads of less than 64 elements", kCudnnHeads},
+    {"head", [](const AttentionShape& s) { return s.head <= 256; },
+     "attention of heads of more than 256 elements", kCudnnHeads},
+    {"head", [](const AttentionShape& s) { return s.head % 8 == 0; },
+     "attention of heads of no multiple of 8 elements", kCudnnHeads},
+    {"queries", [](const AttentionShape& s) { return s.queries <= s.keys; },
+     "attention of more queries than keys", "no more queries than keys"},
+    {"head",
+     [](const AttentionShape& s) {
+       return s.head == s.value_head || !HasPairOfWidths(s) || s.chip.major >= 9;
+     },
+     "attention whose keys and values are of two widths before compute capability 9.0",
+     "keys and values of one width"},
+    {"dropout", [](const AttentionShape& s) { return s.dropout == 0; }, "attention with dropout",
+     "no dropout"},
+    {"softcap", [](const AttentionShape& s) { return s.softcap == 0; }, "attention with a soft cap",
+     "no soft cap"},
+    {"alibi", [](const AttentionShape& s) { return !s.alibi; }, "attention with linear biases",
+     "no linear biases"},
+    {"sinks", [](const AttentionShape& s) { return !s.sinks; }, "attention with sinks", "no sinks"},
+    {"mask", [](const AttentionShape& s) { return s.causal; }, "attention without a causal mask",
+     "a causal mask"},
+    {"documents", [](const AttentionShape& s) { return !s.spans; }, "attention within documents",
+     "documents across"},
+};
+
+static_assert(kOwnMostElements == 256);
+constexpr std::string_view kOwnHeads = "heads of up to 256 elements, in multiples of 8";
+constexpr Limit kOwnLimits[] = {
+    {"dtype", HasNarrowType, "attention in fp32", "bf16 and fp16"},
+    {"device", [](const AttentionShape& s) { return s.chip.hopper; },
+     "attention on other GPUs than H100 and H200 (sm_90a)", "H100 or H200"},
+    {"head", [](const AttentionShape& s) { return std::max(s.head, s.value_head) <= kOwnMostElements; },
+     "attention of heads of more than 256 elements", kOwnHeads},
+    {"head", [](const AttentionShape& s) { return s.head % 8 == 0 && s.value_head % 8 == 0; },
+     "attention of heads of no multiple of 8 elements", kOwnHeads},
+    {"queries", [](const AttentionShape& s) { return !s.causal || s.queries <= s.keys; },
+     "attention of more queries than keys", "no more queries than keys"},
+    // The largest product has to be the largest score.
+    {"scale", [](const AttentionShape& s) { return s.scale > 0; },
+     "attention whose scale is no positive number", "a positive scale"},
+    // Draws are made for 16 × 16 pairs at a time; a slice of the sequence has two chunks of as many queries.
+    {"queries",
+     [](const AttentionShape& s) { return s.dropout == 0 || s.queries == s.keys || s.queries / 2 % 16 == 0; },
+     "attention with dropout in chunks of no multiple of 16 queries", "chunks of a multiple of 16 queries"},
+};
+
+struct FastFamily {
+  std::string_view name;
+  std::span<const Limit> limits;
+};
+constexpr FastFamily kCudnn = {"cuDNN", kCudnnLimits};
+constexpr FastFamily kOwn = {"the kernels for Hopper", kOwnLimits};
+constexpr const FastFamily* kFastFamilies[] = {&kCudnn, &kOwn};
+
+std::string_view WhyNot(const FastFamily& family, const AttentionShape& shape) {
+  const auto broken = std::find_if(family.limits.begin(), family.limits.end(),
+                                   [&](const Limit& limit) { return !limit.holds(shape); });
+  return broken == family.limits.end() ? "" : broken->why;
 }
 
-std::string_view WhyNotOwn(const AttentionShape& shape) {
-  const auto fits = [](std::int64_t head) { return head % 8 == 0 && head <= kOwnMostElements; };
-  if (!shape.chip.hopper) return "attention on another chip, or in another program, than for sm_90a";
-  if (shape.dtype != DType::kBF16 && shape.dtype != DType::kF16) return "attention in fp32";
-  if (!fits(shape.head) || !fits(shape.value_head))
-    return "attention of heads of more than 256 elements, or of no multiple of 8";
-  if (shape.causal && shape.queries > shape.keys) return "attention of more queries than keys";
-  // The largest product has to be the largest score.
-  if (shape.scale <= 0) return "attention whose scores have no positive scale";
-  // Draws are made for 16 × 16 pairs at a time; a slice of the sequence has two chunks of as many queries.
-  if (shape.dropout > 0 && shape.queries != shape.keys && shape.queries / 2 % 16 != 0)
-    return "attention with dropout of chunks of no multiple of 16 queries";
-  return "";
+}  // namespace
+
+std::string_view WhyNotCudnn(const AttentionShape& shape) { return WhyNot(kCudnn, shape); }
+std::string_view WhyNotOwn(const AttentionShape& shape) { return WhyNot(kOwn, shape); }
+
+std::vector<plan::Obstacle> ObstaclesOf(const AttentionShape& shape) {
+  std::vector<plan::Obstacle> obstacles;
+  bool some_on_chip = false;
+  for (const FastFamily* family : kFastFamilies) {
+    if (WhyNot(*family, shape).empty()) return {};
+    bool on_chip = true;
+    for (const Limit& limit : family->limits) {
+      if (limit.holds(shape)) continue;
+      if (limit.attribute == "dtype") return {};
+      on_chip = on_chip && limit.attribute != "device";
+      obstacles.push_back({family->name, limit.attribute, limit.why, limit.takes});
+    }
+    some_on_chip = some_on_chip || on_chip;
+  }
+  if (!some_on_chip) obstacles.clear();
+  return obstacles;
 }
 
 AttentionKernels KernelsOf(const AttentionShape& shape, bool backward) {
@@ -310,9 +384,11 @@ plan::SlowPath SlowAttention(std::string_view kernel, Types inputs, const graph:
   const AttentionKernels kernels = KernelsOf(shape, backward);
   if (kernels == AttentionKernels::kOwn) return {};
   if (kernels == AttentionKernels::kReference) {
-    const std::string_view why = WhyNotCudnn(shape);
+    // One that asks for them may be one that other kernels take, too.
+    const bool asked = shape.kernel == "reference" && HasNarrowType(shape);
     return {.kind = plan::SlowPath::Kind::kReference,
-            .why = why.empty() ? "attention by the reference kernels" : why};
+            .why = asked ? "attention that asks for the reference kernels" : WhyNotCudnn(shape),
+            .obstacles = asked ? std::vector<plan::Obstacle>() : ObstaclesOf(shape)};
   }
   if (shape.window == 0) return {};
   // Products with queries or keys, and with values or their gradients, of 2 FLOPs an element and pair.

@@ -61,12 +61,16 @@ struct AttentionOp {
 const AttentionOp* FindAttentionOp(std::string_view kernel);
 AttentionShape ShapeOf(const AttentionOp& op, Types inputs, const graph::Attributes& attributes);
 
-// Why cuDNN does not carry it out, in words, a string literal; empty: it does. Sizes and types come before forms of scores,
-// which our own kernels have for some sizes.
+// What keeps it out of each family of fast kernels, of which there is a table (scratch_attention.cpp): the first of it in
+// words, a string literal ("attention with dropout"); empty: the family carries it out. Sizes and types come before forms of
+// scores, which the other family has for some sizes.
 std::string_view WhyNotCudnn(const AttentionShape& shape);
+std::string_view WhyNotOwn(const AttentionShape& shape);  // our own kernels for Hopper (attention/sm90a.h)
+inline bool OwnCarriesOut(const AttentionShape& shape) { return WhyNotOwn(shape).empty(); }
 
-// Why our own kernels for Hopper (attention/sm90a.h) do not, likewise.
-std::string_view WhyNotOwn(const AttentionShape& shape);
+// All of it, of all families. Empty where one of them carries it out, and where there are none to be kept out of: for float32,
+// and on a GPU that is older than all of them.
+std::vector<plan::Obstacle> ObstaclesOf(const AttentionShape& shape);
 
 // What carries attention out. Of our own kernels for heads of up to 128 elements the backward pass is as fast as cuDNN's with
 // bits that do not repeat, or faster, and needs no scratch that grows with the square of the sequence; the forward pass is
