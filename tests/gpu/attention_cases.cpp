@@ -8,6 +8,34 @@
 #include "tests/gpu/cases.h"
 
 namespace engine::gpu_test {
+
+// cuDNN rounds the probabilities P to the dtype before P·v and Pᵀ·d_o, and the gradients of the scores dS =
+// P·(dP − D) before dS·k and dSᵀ·q; with grouped queries also dk and dv of each query head. With Σ_j P_ij = 1
+// and m the largest Σ_i P_ij of a key over the queries and heads that read it (the reference gives it as dv
+// for d_o = 1): the error of o is below u·max|v|, that of dv below u·m·max|d_o|; |dP − D| is below 2·6·σ with
+// σ = 0.75·√U of a sum of U products of variance 0.75², so that of dq is below u·scale·12σ·max|k|, that of dk
+// below u·scale·12σ·m·max|q|. A factor 2: each of these is rounded once more in another product's operand
+// (exp of a score in 2⁻²² relative is less). Where dk and dv are sums over chunks of queries, each chunk's
+// are rounded, with grouped queries each head's before: twice u times the sum of the terms' bounds,
+// 2·u·m·max|d_o| and 2·u·scale·12σ·m·max|q|. All inputs are below 1.5.
+double CudnnExtra(const graph::Attributes& attributes, bool backward, bool summed, size_t output, DType dtype,
+                  const Tensors& inputs, const Tensors& expected, double more, double mass) {
+  const double u = UnitRoundoff(dtype) + more;
+  if (!backward) return output == 0 ? 2 * u * 1.5 : 0;
+  const Shape& q = inputs[0].type().shape;
+  const double sigma = 0.75 * std::sqrt(static_cast<double>(inputs[2].type().shape[3]));
+  const double d_score = attributes.Float("scale") * 12 * sigma;
+  const double groups =
+      static_cast<double>(q[2] / inputs[1].type().shape[2] - 1) * u * ops_test::Scale(expected[output]);
+  if (output == 0) return 2 * u * d_score * 1.5;
+  if (mass < 0) {
+    Tensors ones = inputs;
+    for (std::int64_t i = 0; i < ones[6].elements(); ++i) ones[6].Set(i, 1.0);
+    mass = ops_test::Scale(RunOnCpu(ops::kAttentionGrad, attributes, ones)[2]);
+  }
+  return groups + (summed ? 4 : 2) * u * mass * 1.5 * (output == 1 ? d_score : 1.0);
+}
+
 namespace {
 
 using graph::Attributes;
@@ -22,31 +50,6 @@ std::function<void(Tensors*)> SavedByForward(const Attributes& attributes) {
     in[4] = saved[0];
     in[5] = saved[1];
   };
-}
-
-// cuDNN rounds the probabilities P to the dtype before P·v and Pᵀ·d_o, and the gradients of the scores dS =
-// P·(dP − D) before dS·k and dSᵀ·q; with grouped queries also dk and dv of each query head. With Σ_j P_ij = 1
-// and m the largest Σ_i P_ij of a key over the queries and heads that read it (the reference gives it as dv
-// for d_o = 1): the error of o is below u·max|v|, that of dv below u·m·max|d_o|; |dP − D| is below 2·6·σ with
-// σ = 0.75·√U of a sum of U products of variance 0.75², so that of dq is below u·scale·12σ·max|k|, that of dk
-// below u·scale·12σ·m·max|q|. A factor 2: each of these is rounded once more in another product's operand
-// (exp of a score in 2⁻²² relative is less). Where dk and dv are sums over chunks of queries, each chunk's
-// are rounded, with grouped queries each head's before: twice u times the sum of the terms' bounds,
-// 2·u·m·max|d_o| and 2·u·scale·12σ·m·max|q|. All inputs are below 1.5.
-double CudnnExtra(const Attributes& attributes, bool backward, bool summed, size_t output, DType dtype,
-                  const Tensors& inputs, const Tensors& expected, double more = 0) {
-  const double u = UnitRoundoff(dtype) + more;
-  if (!backward) return output == 0 ? 2 * u * 1.5 : 0;
-  const Shape& q = inputs[0].type().shape;
-  const double sigma = 0.75 * std::sqrt(static_cast<double>(inputs[2].type().shape[3]));
-  const double d_score = attributes.Float("scale") * 12 * sigma;
-  const double groups =
-      static_cast<double>(q[2] / inputs[1].type().shape[2] - 1) * u * ops_test::Scale(expected[output]);
-  if (output == 0) return 2 * u * d_score * 1.5;
-  Tensors ones = inputs;
-  for (std::int64_t i = 0; i < ones[6].elements(); ++i) ones[6].Set(i, 1.0);
-  const double mass = ops_test::Scale(RunOnCpu(ops::kAttentionGrad, attributes, ones)[2]);
-  return groups + (summed ? 4 : 2) * u * mass * 1.5 * (output == 1 ? d_score : 1.0);
 }
 
 struct AttentionSizes {

@@ -61,6 +61,12 @@ inline ops_test::Input Make(const Shape& shape, ops_test::Input::Kind kind, std:
 // The op by the CPU's kernels, on up to 16 threads.
 Tensors RunOnCpu(const graph::OpDef& op, const graph::Attributes& attributes, const Tensors& inputs);
 
+// Absolute error of an output of attention, or of its gradient, by cuDNN or by our own kernels for Hopper, beside its own
+// rounding and the fp32 sums (attention_cases.cpp). `more`: relative error of a probability beside its rounding; `mass`: the
+// largest sum of a key's probabilities, negative: not known yet.
+double CudnnExtra(const graph::Attributes& attributes, bool backward, bool summed, size_t output, DType dtype,
+                  const Tensors& inputs, const Tensors& expected, double more = 0, double mass = -1);
+
 // Appends the harness' own cases of these ops.
 void AddCommon(std::initializer_list<const graph::OpDef*> ops, GpuCases* cases);
 

@@ -272,6 +272,12 @@ Tensor Rounded(const Tensor& tensor, DType dtype) {
   return rounded;
 }
 
+std::vector<std::byte> PackedBytes(const Tensor& tensor, DType dtype) {
+  std::vector<std::byte> bytes(static_cast<size_t>(tensor.elements() * SizeOf(dtype)));
+  for (std::int64_t i = 0; i < tensor.elements(); ++i) Pack(bytes.data(), dtype, i, tensor.Get(i));
+  return bytes;
+}
+
 void Compare(const std::string& where, const Tensor& expected, const Tensor& actual, Tolerance tolerance) {
   if (expected.elements() != actual.elements()) {
     FAIL_CHECK(fmt::format("{}: {} elements, expected {}", where, actual.elements(), expected.elements()));

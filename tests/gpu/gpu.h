@@ -60,6 +60,9 @@ absl::StatusOr<Outcome> Launch(const Problem& problem);
 // The nearest numbers of the dtype, in float64.
 Tensor Rounded(const Tensor& tensor, DType dtype);
 
+// As the GPU has them.
+std::vector<std::byte> PackedBytes(const Tensor& tensor, DType dtype);
+
 // |actual − expected| ≤ relative · |expected| + absolute
 struct Tolerance {
   double relative = 0;

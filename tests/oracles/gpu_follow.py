@@ -11,6 +11,7 @@ rest it reproduces from their written definitions: the sample order (engine/data
 (engine/recipe/learning_rate.h), the model (engine/model/decoder.cpp) and AdamW with decoupled decay; weights and
 moments come out of the shards at the offsets that manifest.json gives (docs/checkpoint-format.md). bf16: parameters
 and activations in bf16, over fp32 master weights; gradients of the microbatches are summed, clipped and used in fp32.
+Dropout has masks of PyTorch's own, so that with it the losses are alike in distribution only (tests/gpu/dropout_curves.py).
 
 Where it starts: a checkpoint whose iterations all had a learning rate of 0 holds the initial weights, so PyTorch
 starts at the first iteration with no moments. Any other is a state in mid-training: PyTorch takes its weights and
@@ -217,8 +218,7 @@ class Decoder:
         self.heads = attention["heads"]
         self.kv_heads = attention["kv_heads"] or self.heads
         self.head_dim = attention["head_dim"] or model["hidden"] // self.heads
-        if any(model["dropout"].values()):
-            fail("a model with dropout cannot be followed")
+        self.dropout = model["dropout"]
         self.rotary = None
         if attention["position"] == "rotary":
             angles = torch.from_numpy(rotary_angles(attention, self.head_dim, sequence)).to(device)
@@ -251,10 +251,14 @@ class Decoder:
     def attention(self, q, k, v):
         """q, k, v [B, H, S, E]"""
         if hasattr(self.f, "scaled_dot_product_attention") and not self.model["attention"]["window"]:
-            return self.f.scaled_dot_product_attention(q, k, v, is_causal=True)
+            return self.f.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=self.dropout["attention"])
         scores = (q @ k.transpose(-1, -2)).to(self.torch.promote_types(q.dtype, self.torch.float32))
         scores = (scores / math.sqrt(self.head_dim)).masked_fill(~self.visible, -math.inf)
-        return self.torch.softmax(scores, -1).to(q.dtype) @ v
+        return self.f.dropout(self.torch.softmax(scores, -1), self.dropout["attention"]).to(q.dtype) @ v
+
+    def drop(self, x, where):
+        """With masks of PyTorch's own: the losses of both are equal in distribution."""
+        return self.f.dropout(x, self.dropout[where]) if self.dropout[where] > 0 else x
 
     def attention_block(self, p, name, x):
         batch, sequence, _ = x.shape
@@ -284,9 +288,10 @@ class Decoder:
         x = self.f.embedding(tokens, p["embedding.tokens"])
         if "embedding.positions" in p:
             x = x + p["embedding.positions"][:tokens.shape[1]]
+        x = self.drop(x, "embedding")
         for layer in range(self.model["layers"]):
-            x = x + self.attention_block(p, f"layers.{layer}.attention", x)
-            x = x + self.mlp_block(p, f"layers.{layer}.mlp", x)
+            x = x + self.drop(self.attention_block(p, f"layers.{layer}.attention", x), "hidden")
+            x = x + self.drop(self.mlp_block(p, f"layers.{layer}.mlp", x), "hidden")
         head = p["embedding.tokens"] if self.model["tied_embeddings"] else p["head.weight"]
         rows = head.shape[0]
         head = self.f.pad(head, (0, 0, 0, -rows % 128))  # products of odd widths are slow on tensor cores
@@ -375,6 +380,7 @@ def follow(options):
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     recipe = tomllib.loads(pathlib.Path(options.run, "resolved.toml").read_text())
+    torch.manual_seed(recipe["training"]["seed"])
     metrics = read_metrics(options.run)
     checkpoint = Checkpoint(options.checkpoint or first_checkpoint(options.run))
     if tomllib.loads(checkpoint.manifest["recipe"])["model"] != recipe["model"]:

@@ -1,0 +1,197 @@
+// Attention beside other work: its bits are the same each time. And every compiled form once, small, for those who look at
+// what kernels do to memory (sanitize.py).
+#include <cuda_runtime_api.h>
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "engine/backend/cuda/kernels/attention_reference.h"
+#include "engine/backend/cuda/kernels/elementwise.h"
+#include "tests/gpu/attention_problem.h"
+
+namespace engine::gpu_test {
+namespace {
+
+AttentionOptions OptionsOf(std::int64_t batch, std::int64_t tokens, std::int64_t heads, std::int64_t kv_heads,
+                           std::int64_t head) {
+  AttentionOptions o;
+  o.batch = batch;
+  o.queries = o.keys = tokens;
+  o.heads = heads;
+  o.kv_heads = kv_heads;
+  o.head = o.value_head = head;
+  o.scale = 1 / std::sqrt(static_cast<double>(head));
+  return o;
+}
+
+// o and lse by the GPU, as the CPU would take long for large tensors.
+absl::Status SaveByGpu(const AttentionOptions& options, Tensors* inputs) {
+  ASSIGN_OR_RETURN(const Outcome forward, Launch(AttentionProblemOf(options, *inputs, /*backward=*/false)));
+  (*inputs)[4] = forward.outputs[0];
+  (*inputs)[5] = forward.outputs[1];
+  return absl::OkStatus();
+}
+
+// Work of a stream of its own, more of it and less: what waits for memory, and what keeps multiprocessors busy.
+class OtherWork {
+ public:
+  OtherWork() {
+    REQUIRE(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking) == cudaSuccess);
+    REQUIRE(cudaMalloc(&memory_, kBytes) == cudaSuccess);
+    REQUIRE(cudaMemset(memory_, 0, kBytes) == cudaSuccess);
+  }
+  ~OtherWork() {
+    cudaStreamSynchronize(stream_);
+    cudaFree(memory_);
+    cudaStreamDestroy(stream_);
+  }
+  OtherWork(const OtherWork&) = delete;
+  OtherWork& operator=(const OtherWork&) = delete;
+
+  // Enqueues some, where that of before is done.
+  void Go(int turn) {
+    if (cudaStreamQuery(stream_) != cudaSuccess) return;
+    ++turns_;
+    const std::int64_t elements = (std::int64_t{1} << 20) * (1 + 7 * turn % 61);
+    for (int i = 0; i < 1 + turn % 3; ++i)
+      backend::cuda::LaunchGelu(DType::kBF16, /*tanh_form=*/true, elements, memory_, memory_, stream_);
+    if (turn % 2 == 0) backend::cuda::AttentionReference(Busy(32 + 16 * (turn % 7)), stream_);
+  }
+  int turns() const { return turns_; }
+
+ private:
+  static constexpr std::size_t kBytes = std::size_t{256} << 20;
+
+  // Attention of zeros, 8 heads of 64.
+  backend::cuda::AttentionProblem Busy(std::int64_t tokens) const {
+    constexpr std::int64_t kHeads = 8;
+    constexpr std::int64_t kHead = 64;
+    backend::cuda::AttentionProblem p{.dtype = DType::kBF16,
+                                      .batch = 4,
+                                      .queries = tokens,
+                                      .keys = tokens,
+                                      .heads = kHeads,
+                                      .kv_heads = kHeads,
+                                      .head = kHead,
+                                      .value_head = kHead,
+                                      .scale = 0.125F};
+    auto* const bytes = static_cast<std::byte*>(memory_);
+    p.positions = reinterpret_cast<const std::int32_t*>(bytes);
+    const auto view = [&](std::size_t at) {
+      return backend::cuda::AttentionView{bytes + (at << 24U), tokens * kHeads * kHead, kHeads * kHead, kHead,
+                                          kHead};
+    };
+    p.q = view(1);
+    p.k = view(2);
+    p.v = view(3);
+    p.o = view(4);
+    p.lse = {reinterpret_cast<float*>(bytes + (std::size_t{5} << 24U)), tokens * kHeads, kHeads, 1};
+    return p;
+  }
+
+  cudaStream_t stream_ = nullptr;
+  void* memory_ = nullptr;
+  int turns_ = 0;
+};
+
+// Runs a problem 100 times beside other work: the bits of the first.
+void CheckSameBits(const Problem& problem, OtherWork* other) {
+  constexpr int kTimes = 100;
+  const auto standing = StandingProblem::Make(problem, /*poison=*/true);
+  REQUIRE_MESSAGE(standing.ok(), fmt::format("{}: {}", problem.where, Message(standing.status())));
+  const auto first = (*standing)->Run();
+  REQUIRE_MESSAGE(first.ok(), fmt::format("{}: {}", problem.where, Message(first.status())));
+  int differing = 0;
+  for (int i = 0; i < kTimes; ++i) {
+    other->Go(i);
+    const auto again = (*standing)->Run();
+    REQUIRE_MESSAGE(again.ok(), fmt::format("{}: {}", problem.where, Message(again.status())));
+    differing += *again == *first ? 0 : 1;
+  }
+  CHECK_MESSAGE(differing == 0,
+                fmt::format("{}: {} of {} runs have other bits", problem.where, differing, kTimes));
+}
+
+std::vector<AttentionOptions> LargeOptions() {
+  std::vector<AttentionOptions> all;
+  const auto add = [&](AttentionOptions options, const auto& change) {
+    change(&options);
+    all.push_back(options);
+  };
+  const auto as_it_is = [](AttentionOptions*) {};
+  for (const std::int64_t head : {std::int64_t{64}, std::int64_t{128}}) {
+    add(OptionsOf(2, 2048, 8, 8, head), as_it_is);
+    add(OptionsOf(1, 3001, 8, 2, head), as_it_is);
+    add(OptionsOf(16, 512, 8, 8, head), as_it_is);
+    add(OptionsOf(2, 1500, 8, 8, head), [](AttentionOptions* o) { o->dropout = 0.1; });
+    add(OptionsOf(2, 2048, 8, 4, head), [](AttentionOptions* o) { o->window = 300; });
+    add(OptionsOf(2, 1100, 8, 4, head), [](AttentionOptions* o) {
+      o->dtype = DType::kF16;
+      o->softcap = 20;
+      o->alibi = true;
+    });
+    add(OptionsOf(2, 4096, 4, 2, head), [](AttentionOptions* o) {
+      o->queries = 1024;
+      o->positions = {{512, 512}, {3072, 512}};
+    });
+    add(OptionsOf(2, 1024, 8, 8, head), [](AttentionOptions* o) { o->kernel = "cudnn"; });
+    add(OptionsOf(1, 512, 4, 2, head), [](AttentionOptions* o) { o->kernel = "reference"; });
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("gpu attention: equal bits in 100 repetitions with other work beside") {
+  OtherWork other;
+  for (const AttentionOptions& options : LargeOptions()) {
+    AttentionOptions small =
+        options;  // for the shapes of inputs; the CPU's forward pass of one token is quick
+    Tensors inputs = AttentionInputs(small);
+    const absl::Status saved = SaveByGpu(options, &inputs);
+    REQUIRE_MESSAGE(saved.ok(), Message(saved));
+    for (const bool backward : {false, true})
+      CheckSameBits(AttentionProblemOf(options, inputs, backward), &other);
+  }
+  MESSAGE(fmt::format("{} times there was other work", other.turns()));
+  CHECK(other.turns() > 500);
+}
+
+// Skipped, as the sweep compares more; sanitize.py runs it.
+TEST_CASE("gpu attention: every compiled form once" * doctest::skip()) {
+  int forms = 0;
+  for (const std::int64_t head : {std::int64_t{64}, std::int64_t{128}}) {
+    for (const DType dtype : kNarrow) {
+      for (int form = 0; form < 8; ++form) {
+        for (const std::int64_t tokens : {std::int64_t{200}, std::int64_t{4100}}) {
+          // Long sequences have forms of their own, of heads of 64 without dropout.
+          const bool is_long = tokens > 4000;
+          if (is_long && (head != 64 || (form & 4) != 0)) continue;
+          AttentionOptions o = OptionsOf(1, tokens, is_long ? 1 : 2, 1, head);
+          o.dtype = dtype;
+          o.kernel = "own";
+          if ((form & 1) != 0) o.softcap = 20;
+          if ((form & 2) != 0) o.alibi = true;
+          if ((form & 4) != 0) o.dropout = 0.1;
+          o.sinks = (form & 1) != 0;
+          if (form == 2) o.window = 100;
+          const Tensors inputs = AttentionInputs(o, /*saved=*/!is_long);
+          for (const bool backward : {false, true}) {
+            if (is_long && backward) continue;
+            const Problem problem = AttentionProblemOf(o, inputs, backward);
+            const auto standing = StandingProblem::Make(problem, /*poison=*/false);
+            REQUIRE_MESSAGE(standing.ok(), fmt::format("{}: {}", problem.where, Message(standing.status())));
+            const auto outputs = (*standing)->Run();
+            REQUIRE_MESSAGE(outputs.ok(), fmt::format("{}: {}", problem.where, Message(outputs.status())));
+            ++forms;
+          }
+        }
+      }
+    }
+  }
+  CHECK(forms == 2 * 2 * 8 * 2 + 2 * 4);
+}
+
+}  // namespace engine::gpu_test
