@@ -7,14 +7,13 @@
 // of 16 queries and 16 keys are 32 blocks, one for each lane of a warp that multiplies matrices of that size, whose eight
 // sums are the block's pairs.
 //
-// Philox4x32 with seven rounds (Salmon et al., SC 2011: the fewest that pass BigCrush, of which ten have a margin).
+// Probabilities, scales and rounds of Philox are those of all dropout (base/dropout_draws.h).
 #pragma once
 
-#include <algorithm>
-#include <cmath>
+#include <array>
 #include <cstdint>
 
-#include "engine/base/philox.h"
+#include "engine/base/dropout_draws.h"
 
 namespace engine {
 
@@ -22,27 +21,13 @@ namespace engine {
 // rounds a pair.
 inline constexpr std::int64_t kAttentionDrawsVersion = 2;
 
-inline constexpr int kAttentionDrawRounds = 7;
-inline constexpr std::uint32_t kAttentionDraws = 1U << 16;  // different ones
-
-// Dropout of probability p in (0, 1), which is rounded to a multiple of 2⁻¹⁶, but not to 0 or 1.
-struct AttentionDropping {
-  std::uint32_t below;  // smaller draws are dropped
-  double scale;         // of what is kept: 1 / (1 − below / 2¹⁶), so that the mean is what it was
-
-  static AttentionDropping Of(double p) {
-    const double draws = std::clamp(std::round(p * kAttentionDraws), 1.0, kAttentionDraws - 1.0);
-    return {static_cast<std::uint32_t>(draws), kAttentionDraws / (kAttentionDraws - draws)};
-  }
-};
-
 // Blocks are numbered by the head of all heads of all samples, sample·heads + head.
 constexpr std::array<std::uint32_t, 4> AttentionDrawBlock(PhiloxKey key, std::uint64_t iteration,
                                                           std::uint64_t head, std::uint64_t query,
                                                           std::uint64_t key_position) {
   const std::uint64_t c0 = key_position / 16 * 32 + query % 8 * 4 + key_position % 8 / 2;
-  return Philox4x32<kAttentionDrawRounds>(key, (c0 & 0xFFFFFFFFU) | query / 16 << 32,
-                                          (head & 0xFFFFFFFFU) | iteration << 32);
+  return Philox4x32<kDropoutDrawRounds>(key, (c0 & 0xFFFFFFFFU) | query / 16 << 32,
+                                        (head & 0xFFFFFFFFU) | iteration << 32);
 }
 
 constexpr std::uint32_t AttentionDraw(PhiloxKey key, std::uint64_t iteration, std::uint64_t head,

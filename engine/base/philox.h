@@ -1,5 +1,5 @@
-// Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"
-// (SC 2011). A draw is a pure function of (key, counter), so weights, masks and samples are the same in every
+// Philox4x32, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), with ten
+// rounds unless others are named. A draw is a pure function of (key, counter), so weights, masks and samples are the same in every
 // parallel layout: the key says (seed, which tensor), the counter says which logical element.
 #pragma once
 
@@ -56,6 +56,7 @@ inline constexpr std::int64_t kPhiloxBlocks = 64;  // drawn at once
 
 // Philox4x32 of the blocks [first, first + 64), a round of all of them at a time so that the loops vectorise:
 // words[4·b + i] is word i of block first + b. Inlined always: into the caller's instruction set.
+template <int kRounds = kPhiloxRounds>
 [[gnu::always_inline]] inline void DrawPhiloxBlocks(PhiloxKey key, std::uint64_t first, std::uint64_t high,
                                                     std::uint32_t* words) {
   std::uint32_t c0[kPhiloxBlocks], c1[kPhiloxBlocks], c2[kPhiloxBlocks], c3[kPhiloxBlocks];
@@ -66,7 +67,7 @@ inline constexpr std::int64_t kPhiloxBlocks = 64;  // drawn at once
     c2[b] = static_cast<std::uint32_t>(high);
     c3[b] = static_cast<std::uint32_t>(high >> 32);
   }
-  for (std::uint32_t round = 0; round < 10; ++round) {
+  for (std::uint32_t round = 0; round < kRounds; ++round) {
     const std::uint32_t k0 = key.low + round * 0x9E3779B9U;
     const std::uint32_t k1 = key.high + round * 0xBB67AE85U;
     for (std::int64_t b = 0; b < kPhiloxBlocks; ++b) {

@@ -1,6 +1,7 @@
 #include "engine/checkpoint/manifest.h"
 
 #include <algorithm>
+#include <array>
 #include <initializer_list>
 #include <limits>
 #include <set>
@@ -22,7 +23,15 @@ constexpr int kMostDepth = 16;
 // Optional: older manifests have none.
 constexpr const char* kFingerprints = "fingerprints";
 constexpr const char* kScheduleSamples = "schedule_samples";
+// Versions of draws, which are 1 where they are missing.
 constexpr const char* kAttentionDraws = "attention_draws";
+constexpr const char* kDropoutDraws = "dropout_draws";
+struct Draws {
+  const char* key;
+  std::int64_t Metadata::*version;
+};
+constexpr std::array kDraws = {Draws{kAttentionDraws, &Metadata::attention_draws},
+                               Draws{kDropoutDraws, &Metadata::dropout_draws}};
 constexpr std::size_t kChecksumDigits = 32;
 // No JSON string can contain this text: inside one, its quotation marks are escaped.
 constexpr std::string_view kChecksumKey = "\"manifest_checksum\": \"";
@@ -71,7 +80,9 @@ Json ToJson(const Manifest& manifest) {
                {"files", std::move(files)},
                {"tensors", std::move(tensors)}};
   if (metadata.schedule_samples >= 0) root[kScheduleSamples] = metadata.schedule_samples;
-  if (metadata.attention_draws > 1) root[kAttentionDraws] = metadata.attention_draws;
+  for (const Draws& draws : kDraws) {
+    if (metadata.*draws.version > 1) root[draws.key] = metadata.*draws.version;
+  }
   if (!metadata.fingerprints.empty()) root[kFingerprints] = metadata.fingerprints;
   return root;
 }
@@ -140,9 +151,10 @@ absl::StatusOr<Metadata> ParseMetadata(const Json& root) {
     ASSIGN_OR_RETURN(metadata.schedule_samples, Integer(root[kScheduleSamples], kScheduleSamples));
     if (metadata.schedule_samples < 0) return DataLoss("{} is negative", kScheduleSamples);
   }
-  if (root.contains(kAttentionDraws)) {
-    ASSIGN_OR_RETURN(metadata.attention_draws, Integer(root[kAttentionDraws], kAttentionDraws));
-    if (metadata.attention_draws < 1) return DataLoss("{} is less than 1", kAttentionDraws);
+  for (const Draws& draws : kDraws) {
+    if (!root.contains(draws.key)) continue;
+    ASSIGN_OR_RETURN(metadata.*draws.version, Integer(root[draws.key], draws.key));
+    if (metadata.*draws.version < 1) return DataLoss("{} is less than 1", draws.key);
   }
   RETURN_IF_ERROR(ValidateMetadata(metadata));
   return metadata;
@@ -276,7 +288,7 @@ absl::StatusOr<Manifest> ParseManifest(std::string_view text) {
       CheckKeys(root,
                 {"format", "version", "manifest_checksum", "iteration", "consumed_samples", "seed",
                  "adam_step", "plan_hash", "recipe", "engine_version", "mesh", "files", "tensors"},
-                "the manifest", {kFingerprints, kScheduleSamples, kAttentionDraws}));
+                "the manifest", {kFingerprints, kScheduleSamples, kAttentionDraws, kDropoutDraws}));
   Manifest manifest;
   ASSIGN_OR_RETURN(manifest.metadata, ParseMetadata(root));
   ASSIGN_OR_RETURN(manifest.files, ParseFiles(root["files"]));

@@ -34,6 +34,7 @@ struct Metadata {
   std::int64_t schedule_samples = -1;
   // kAttentionDrawsVersion (base/attention_draws.h) of the run; 1 in checkpoints that were written before it was kept.
   std::int64_t attention_draws = 1;
+  std::int64_t dropout_draws = 1;  // likewise kDropoutDrawsVersion (base/dropout_draws.h)
   std::string plan_hash;
   std::string recipe_toml;  // the resolved recipe, UTF-8
   std::string engine_version;

@@ -3,7 +3,7 @@
 //   dropout(x):        y = x · keep / (1 − p),   keep ~ Bernoulli(1 − p)
 //   dropout_grad(dy):  dx = dy · keep / (1 − p),  with the same mask
 //
-// Attributes p and stream (a name; a recomputed copy keeps the original's). keep(element) is a function of
+// Attributes p, rounded to a multiple of 2⁻¹⁶ (base/dropout_draws.h), and stream (a name; a recomputed copy keeps the original's). keep(element) is a function of
 // (seed, stream, iteration, logical element index, where dim 0 counts samples of the global batch), so the
 // mask is the same in every layout and microbatching.
 //

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "engine/base/attention_draws.h"
+#include "engine/base/dropout_draws.h"
 #include "engine/base/shown.h"
 #include "engine/checkpoint/store.h"
 #include "engine/driver/run_folder.h"
@@ -96,17 +97,25 @@ void CompareInputs(const data::Fingerprints& before, const data::Fingerprints& n
   }
 }
 
-// A text says with its steps whether attention drops anything.
+// A text says with its steps whether anything is dropped.
 void CompareDraws(const recipe::Recipe& recipe, const checkpoint::Metadata& before,
                   std::vector<std::string>* notes) {
+  struct Draws {
+    const char* what;
+    bool drops;
+    std::int64_t before, now;
+  };
+  const auto& p = recipe.model.dropout;
   const bool text = recipe.model.family == recipe::kTextFamily;
-  if (before.attention_draws == kAttentionDrawsVersion || before.iteration == 0 ||
-      (!text && recipe.model.dropout.attention == 0)) {
-    return;
+  for (const Draws& draws :
+       {Draws{"dropout of attention", p.attention > 0, before.attention_draws, kAttentionDrawsVersion},
+        Draws{"dropout outside attention", p.hidden > 0 || p.embedding > 0, before.dropout_draws,
+              kDropoutDrawsVersion}}) {
+    if (draws.before == draws.now || before.iteration == 0 || (!text && !draws.drops)) continue;
+    notes->push_back(
+        fmt::format("{}{} draws other numbers than before the checkpoint: those of version {}, not {}",
+                    draws.what, text ? ", where the model has any," : "", draws.now, draws.before));
   }
-  notes->push_back(fmt::format(
-      "dropout of attention{} draws other numbers than before the checkpoint: those of version {}, not {}",
-      text ? ", where the model has any," : "", kAttentionDrawsVersion, before.attention_draws));
 }
 
 // What an optimizer keeps, and states of the model, have names in folders ("adam.m/…").

@@ -1,6 +1,7 @@
 #include "engine/train/save.h"
 
 #include "engine/base/attention_draws.h"
+#include "engine/base/dropout_draws.h"
 #include "engine/base/version.h"
 #include "engine/recipe/print.h"
 #include "engine/state/state.h"
@@ -38,6 +39,7 @@ absl::Status Save(const RunContext& run, const Position& position, checkpoint::R
       .optimizer_steps = position.optimizer_steps,
       .schedule_samples = position.schedule_samples,
       .attention_draws = kAttentionDrawsVersion,
+      .dropout_draws = kDropoutDrawsVersion,
       .plan_hash = run.plan.hash,
       .recipe_toml = recipe::ToToml(run.recipe),
       .engine_version = Version(),

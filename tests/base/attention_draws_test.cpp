@@ -44,18 +44,6 @@ TEST_CASE("no two pairs of sixteen queries and sixteen keys share a draw") {
   for (const auto& [block, halves] : places) CHECK(halves.size() == 8);
 }
 
-TEST_CASE("dropout's probability is rounded to 2^-16, and what is kept makes up for it") {
-  for (const double p : {0.1, 0.2, 0.5, 0.999, 1e-9, 1 - 1e-9}) {
-    CAPTURE(p);
-    const AttentionDropping dropping = AttentionDropping::Of(p);
-    CHECK(dropping.below >= 1);
-    CHECK(dropping.below < kAttentionDraws);
-    CHECK(std::abs(dropping.below / 65536.0 - p) <= (p > 1e-4 && p < 0.9999 ? 0.5 / 65536 : 1.0 / 65536));
-    CHECK((1 - dropping.below / 65536.0) * dropping.scale == doctest::Approx(1).epsilon(1e-15));
-  }
-  CHECK(AttentionDropping::Of(0.5).scale == 2);
-}
-
 // Each within five standard deviations of what independent draws give.
 TEST_CASE("draws are uniform, and those of neighbours are independent") {
   constexpr std::int64_t kQueries = 512;

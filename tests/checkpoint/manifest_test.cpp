@@ -79,6 +79,7 @@ TEST_CASE("hostile manifests with a true checksum are clear errors") {
       {"fingerprints is not an object", [](Json& j) { j["fingerprints"] = 3; }},
       {"schedule_samples is negative", [](Json& j) { j["schedule_samples"] = -1; }},
       {"attention_draws is less than 1", [](Json& j) { j["attention_draws"] = 0; }},
+      {"dropout_draws is less than 1", [](Json& j) { j["dropout_draws"] = 0; }},
       {"a fingerprint is not a string",
        [](Json& j) {
          j["fingerprints"] = {{"data x.bin", 3}};
@@ -139,13 +140,16 @@ TEST_CASE("how far the schedule is is kept, and may be missing") {
   CHECK(ParseManifest(*FormatManifest(manifest))->metadata.schedule_samples == 12);
 }
 
-TEST_CASE("the version of attention's draws is kept, and is 1 where it is missing") {
+TEST_CASE("the versions of dropout's draws are kept, and are 1 where they are missing") {
   Manifest manifest = SmallManifest();
   const std::string without = *FormatManifest(manifest);
-  CHECK(without.find("attention_draws") == std::string::npos);
+  CHECK(without.find("_draws") == std::string::npos);
   CHECK(ParseManifest(without)->metadata.attention_draws == 1);
+  CHECK(ParseManifest(without)->metadata.dropout_draws == 1);
   manifest.metadata.attention_draws = 2;
+  manifest.metadata.dropout_draws = 3;
   CHECK(ParseManifest(*FormatManifest(manifest))->metadata.attention_draws == 2);
+  CHECK(ParseManifest(*FormatManifest(manifest))->metadata.dropout_draws == 3);
 }
 
 TEST_CASE("fingerprints are kept, and may be missing") {

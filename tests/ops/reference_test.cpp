@@ -31,21 +31,13 @@ void ForEachCaseOf(const graph::OpDef& op, const Check& check) {
   CHECK(cases > 0);
 }
 
-bool Kept(const std::string& stream, double p, std::int64_t index) {
+// Half of a word of Philox4x32-7, which is written out once more here.
+double HalfWordOf(const std::string& stream, std::array<std::uint64_t, 4> c, std::int64_t word,
+                  std::int64_t half) {
   const PhiloxKey key = MakePhiloxKey(kSeed, stream);
-  return UniformFromWord(PhiloxWord(key, static_cast<std::uint64_t>(index), kIteration)) >=
-         static_cast<float>(p);
-}
-
-// As base/attention_draws.h says, with Philox written out once more.
-double AttentionDrawOf(const std::string& stream, std::int64_t head, std::int64_t query, std::int64_t key) {
-  const PhiloxKey words = MakePhiloxKey(kSeed, stream);
-  std::array<std::uint64_t, 4> c = {static_cast<std::uint64_t>(key / 16 * 32 + query % 8 * 4 + key % 8 / 2),
-                                    static_cast<std::uint64_t>(query / 16), static_cast<std::uint64_t>(head),
-                                    static_cast<std::uint64_t>(kIteration)};
   constexpr std::uint64_t kWord = 0xFFFFFFFFU;
-  std::uint64_t k0 = words.low;
-  std::uint64_t k1 = words.high;
+  std::uint64_t k0 = key.low;
+  std::uint64_t k1 = key.high;
   for (int round = 0; round < 7; ++round) {
     const std::uint64_t a = 0xD2511F53U * c[0];
     const std::uint64_t b = 0xCD9E8D57U * c[2];
@@ -53,8 +45,23 @@ double AttentionDrawOf(const std::string& stream, std::int64_t head, std::int64_
     k0 = (k0 + 0x9E3779B9U) & kWord;
     k1 = (k1 + 0xBB67AE85U) & kWord;
   }
-  const std::uint64_t word = c[static_cast<size_t>(query / 8 % 2 * 2 + key / 8 % 2)];
-  return static_cast<double>(word >> (key % 2 * 16) & 0xFFFFU);
+  return static_cast<double>(c[static_cast<size_t>(word)] >> (half * 16) & 0xFFFFU);
+}
+
+// As base/dropout_draws.h says.
+double DropoutDrawOf(const std::string& stream, std::int64_t index) {
+  return HalfWordOf(stream,
+                    {static_cast<std::uint64_t>(index / 8), 0, static_cast<std::uint64_t>(kIteration), 0},
+                    index % 8 / 2, index % 2);
+}
+
+// As base/attention_draws.h says.
+double AttentionDrawOf(const std::string& stream, std::int64_t head, std::int64_t query, std::int64_t key) {
+  return HalfWordOf(stream,
+                    {static_cast<std::uint64_t>(key / 16 * 32 + query % 8 * 4 + key % 8 / 2),
+                     static_cast<std::uint64_t>(query / 16), static_cast<std::uint64_t>(head),
+                     static_cast<std::uint64_t>(kIteration)},
+                    query / 8 % 2 * 2 + key / 8 % 2, key % 2);
 }
 
 TEST_CASE("attention") {
@@ -393,12 +400,13 @@ TEST_CASE("rotate turns heads, and rotate_grad turns them back with the same fac
 
 TEST_CASE("dropout") {
   ForEachCaseOf(ops::kDropout, [](const Case& test, const Tensors& in, const Tensors& out) {
-    const double p = test.attributes.Float("p");
+    const double below = std::round(test.attributes.Float("p") * 65536);
+    const double p = below / 65536;
     const std::int64_t sample = in[0].type().shape.elements(1, 3);
     std::int64_t kept = 0;
     double worst = 0;
     for (std::int64_t i = 0; i < in[0].elements(); ++i) {
-      const bool keep = Kept(test.attributes.String("stream"), p, kFirstSample * sample + i);
+      const bool keep = DropoutDrawOf(test.attributes.String("stream"), kFirstSample * sample + i) >= below;
       kept += keep ? 1 : 0;
       worst = std::max(worst, std::fabs((keep ? in[0].Get(i) / (1 - p) : 0.0) - out[0].Get(i)));
     }

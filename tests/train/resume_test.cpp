@@ -114,23 +114,36 @@ TEST_CASE("data and tokenizer files that have another content under the same nam
   CHECK(Contains(longer, "note: data " + run / "text.bin changed since the checkpoint: "));
 }
 
-TEST_CASE("a run that goes on with other draws of attention's dropout says so, where there is any") {
-  const std::string said =
+TEST_CASE("a run that goes on with other draws of dropout says so, where there is any") {
+  const std::string of_attention =
       "dropout of attention draws other numbers than before the checkpoint: those of version 2, not 1";
-  for (const bool drops : {true, false}) {
-    CAPTURE(drops);
+  const std::string outside =
+      "dropout outside attention draws other numbers than before the checkpoint: those of version 2, not 1";
+  struct Drops {
+    std::string attention, hidden, embedding;
+  };
+  for (const Drops& drops :
+       {Drops{"0.1", "0", "0"}, Drops{"0", "0.1", "0"}, Drops{"0", "0", "0.1"}, Drops{"0", "0", "0"}}) {
+    CAPTURE(drops.attention);
+    CAPTURE(drops.hidden);
+    CAPTURE(drops.embedding);
     const ShortRun run;
-    const std::vector<std::string> sets = {drops ? "model.dropout.attention=0.1"
-                                                 : "model.dropout.attention=0"};
+    const std::vector<std::string> sets = {"model.dropout.attention=" + drops.attention,
+                                           "model.dropout.hidden=" + drops.hidden,
+                                           "model.dropout.embedding=" + drops.embedding};
     MustRun(run.Recipe(1, sets), run.out);
     CHECK(!Contains(Said(run.Recipe(2, sets), run.out), "draws other numbers"));
     const std::string path = run.Checkpoint(2) + "/manifest.json";
     absl::StatusOr<checkpoint::Manifest> manifest = checkpoint::ParseManifest(data::ReadFile(path));
     REQUIRE(manifest.ok());
     CHECK(manifest->metadata.attention_draws == 2);
-    manifest->metadata.attention_draws = 1;  // as before it was kept
+    CHECK(manifest->metadata.dropout_draws == 2);
+    manifest->metadata.attention_draws = 1;  // as before they were kept
+    manifest->metadata.dropout_draws = 1;
     data::WriteFile(path, *checkpoint::FormatManifest(*manifest));
-    CHECK(Contains(Said(run.Recipe(3, sets), run.out), said) == drops);
+    const std::string said = Said(run.Recipe(3, sets), run.out);
+    CHECK(Contains(said, of_attention) == (drops.attention != "0"));
+    CHECK(Contains(said, outside) == (drops.hidden != "0" || drops.embedding != "0"));
   }
 }
 

@@ -90,7 +90,7 @@ struct Problem {
     const std::int64_t sample = context->first_sample + LogicalIndex(q.extent.dims[0], b);
     const auto head = static_cast<std::uint64_t>(sample * q.logical[2] + LogicalHead(h));
     const auto query = static_cast<std::uint64_t>(positions[b * queries + i]);
-    const AttentionDropping dropping = AttentionDropping::Of(dropout);
+    const Dropping dropping = Dropping::Of(dropout);
     const T scale = static_cast<T>(dropping.scale);
     for (std::int64_t sixteen = first / 16; 16 * sixteen < first + count; ++sixteen) {
       const auto draws =

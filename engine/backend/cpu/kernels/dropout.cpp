@@ -9,8 +9,7 @@ template <typename T>
 void Dropout(const KernelArgs& args) {
   const TensorView& x = args.inputs[0];
   const std::int64_t columns = x.shape[x.shape.rank() - 1];
-  const float p = static_cast<float>(args.attributes->Float("p"));
-  const T scale = static_cast<T>(1.0 / (1.0 - args.attributes->Float("p")));
+  const Dropping dropping = Dropping::Of(args.attributes->Float("p"));
   const PhiloxKey key = MakePhiloxKey(args.context->seed, args.attributes->String("stream"));
   T* y = args.outputs[0].as<T>();
   const std::int64_t rows = x.shape.elements() / columns;
@@ -22,7 +21,7 @@ void Dropout(const KernelArgs& args) {
                    T* out = y + row * columns;
                    for (const Interval& interval : x.extent.dims[x.shape.rank() - 1]) {
                      ScaleKept(key, args.context->iteration,
-                               static_cast<std::uint64_t>(start + interval.start), interval.length, p, scale,
+                               static_cast<std::uint64_t>(start + interval.start), interval.length, dropping,
                                in, out);
                      in += interval.length;
                      out += interval.length;

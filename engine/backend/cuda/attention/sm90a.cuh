@@ -171,7 +171,7 @@ __device__ __forceinline__ Draws Draw(const Common& p, std::uint32_t c0, std::ui
   std::uint32_t k0 = p.key_low;
   std::uint32_t k1 = p.key_high;
 #pragma unroll
-  for (int round = 0; round < kAttentionDrawRounds; ++round) {
+  for (int round = 0; round < kDropoutDrawRounds; ++round) {
     const std::uint64_t product0 = std::uint64_t{0xD2511F53U} * c0;
     const std::uint64_t product1 = std::uint64_t{0xCD9E8D57U} * c2;
     c0 = static_cast<std::uint32_t>(product1 >> 32) ^ c1 ^ k0;

@@ -2,6 +2,7 @@
 
 #include "engine/backend/cuda/kernels/activations.cuh"
 #include "engine/backend/cuda/kernels/column_sums.cuh"
+#include "engine/backend/cuda/kernels/drawn.cuh"
 #include "engine/backend/cuda/kernels/elementwise.cuh"
 #include "engine/backend/cuda/kernels/vector.cuh"
 
@@ -252,59 +253,65 @@ __global__ void __launch_bounds__(kThreads)
   if constexpr (kAgain) StoreElements(y + at, value);
 }
 
-// Logical index of the first element of local row `row` (all dims but the last), as if the last dim began at
-// 0.
-__device__ __forceinline__ std::int64_t LogicalRow(const Dropout& dropout, std::int64_t row) {
-  const LogicalDims& index = dropout.index;
-  std::int64_t start = 0;
-  std::int64_t stride = index.dims[index.rank - 1].logical;
-#pragma unroll
-  for (int i = LogicalDims::kMaxDims - 2; i >= 0; --i) {
-    if (i > index.rank - 2) continue;
-    std::int64_t local;
-    row = Divide(row, index.dims[i].local, &local);
-    const std::int64_t at = LogicalIndex(index.dims[i], local);
-    start += (i == 0 ? dropout.first_sample + at : at) * stride;
-    stride *= index.dims[i].logical;
+// What a kernel does with the elements that it draws for: index % kBlock = 0 begins a Philox block.
+struct DropoutChange {
+  static constexpr std::uint64_t kBlock = kDrawsOfBlock;
+  const DropoutMask& mask;
+  const Drawn& drawn;
+  __device__ explicit DropoutChange(const Dropout& of) : mask(of.mask), drawn(of.mask.drawn) {}
+  __device__ __forceinline__ float One(std::uint64_t iteration, std::uint64_t index, float x) const {
+    return Dropped(mask, iteration, index, x);
   }
-  return start;
-}
+  __device__ __forceinline__ void Eight(std::uint64_t iteration, std::uint64_t index, float (&x)[8]) const {
+    DropEight(mask, iteration, index / kBlock, x);
+  }
+};
 
-// An element x after dropout, or after jitter, as a random word decides.
-template <bool kJitter>
-__device__ __forceinline__ float ByWord(float x, std::uint32_t word, float p, float scale) {
-  const float uniform = UniformFromWord(word);
-  if constexpr (kJitter) return x * (p + scale * uniform);
-  return uniform >= p ? x * scale : 0.0F;
-}
+struct JitterChange {
+  static constexpr std::uint64_t kBlock = 4;
+  const Jitter& jitter;
+  const Drawn& drawn;
+  __device__ explicit JitterChange(const Jitter& of) : jitter(of), drawn(of.drawn) {}
+  __device__ __forceinline__ float ByWord(float x, std::uint32_t word) const {
+    return x * (jitter.least + jitter.range * UniformFromWord(word));
+  }
+  __device__ __forceinline__ float One(std::uint64_t iteration, std::uint64_t index, float x) const {
+    const auto words = Philox4x32(drawn.key, index / kBlock, iteration);
+    const std::uint32_t low = index % 2 == 0 ? words[0] : words[1];
+    const std::uint32_t high = index % 2 == 0 ? words[2] : words[3];
+    return ByWord(x, index % 4 < 2 ? low : high);
+  }
+  __device__ __forceinline__ void Eight(std::uint64_t iteration, std::uint64_t index, float (&x)[8]) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const auto words = Philox4x32(drawn.key, index / kBlock + half, iteration);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[half * 4 + i] = ByWord(x[half * 4 + i], words[i]);
+    }
+  }
+};
 
-// kWidth consecutive elements of a row a thread. A Philox block gives the words of four consecutive logical
-// elements: two blocks serve eight elements that begin at a multiple of four.
-template <typename T, int kWidth, bool kJitter>
+// kWidth consecutive elements of a row a thread.
+template <typename T, int kWidth, typename Change, typename Of>
 __global__ void __launch_bounds__(kThreads)
-    DropoutKernel(std::int64_t elements, __grid_constant__ const Dropout dropout) {
+    DrawnKernel(std::int64_t elements, __grid_constant__ const Of of) {
   const std::int64_t first = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kWidth;
   if (first >= elements) return;
-  const LogicalDims::Dim& columns = dropout.index.dims[dropout.index.rank - 1];
+  const Change change(of);
+  const Drawn& drawn = change.drawn;
+  float x[kWidth];
+  LoadElements(static_cast<const T*>(of.x) + first, x);
+  const LogicalDims::Dim& columns = drawn.index.dims[drawn.index.rank - 1];
   std::int64_t column;
   const std::int64_t row = Divide(first, columns.local, &column);
-  const std::int64_t start = LogicalRow(dropout, row);
-  const auto epoch = static_cast<std::uint64_t>(*dropout.iteration);
-  const float p = dropout.p;
-  const float scale = dropout.scale;
-  float x[kWidth];
-  LoadElements(static_cast<const T*>(dropout.x) + first, x);
+  const std::int64_t start = LogicalRow(drawn, row);
+  const std::uint64_t iteration = IterationOf(drawn);
   if constexpr (kWidth == 8) {
     const std::int64_t at = LogicalIndex(columns, column);
     const auto index = static_cast<std::uint64_t>(start + at);
-    if (at >= 0 && LogicalIndex(columns, column + 7) == at + 7 && index % 4 == 0) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const auto words = Philox4x32(dropout.key, index / 4 + half, epoch);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) x[half * 4 + i] = ByWord<kJitter>(x[half * 4 + i], words[i], p, scale);
-      }
-      StoreElements(static_cast<T*>(dropout.y) + first, x);
+    if (at >= 0 && LogicalIndex(columns, column + 7) == at + 7 && index % Change::kBlock == 0) {
+      change.Eight(iteration, index, x);
+      StoreElements(static_cast<T*>(of.y) + first, x);
       return;
     }
   }
@@ -312,16 +319,12 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < kWidth; ++i) {
     const std::int64_t at = LogicalIndex(columns, column + i);
     const auto index = static_cast<std::uint64_t>(start + at);
-    const auto words = Philox4x32(dropout.key, index / 4, epoch);
-    const std::uint32_t low = index % 2 == 0 ? words[0] : words[1];
-    const std::uint32_t high = index % 2 == 0 ? words[2] : words[3];
-    const std::uint32_t word = index % 4 < 2 ? low : high;
 #pragma unroll
     for (int k = 0; k < kWidth; ++k) {  // x stays in registers
-      if (k == i) x[k] = at >= 0 ? ByWord<kJitter>(x[k], word, p, scale) : 0.0F;
+      if (k == i) x[k] = at >= 0 ? change.One(iteration, index, x[k]) : 0.0F;
     }
   }
-  StoreElements(static_cast<T*>(dropout.y) + first, x);
+  StoreElements(static_cast<T*>(of.y) + first, x);
 }
 
 template <typename T, bool kTanh>
@@ -350,16 +353,16 @@ void LaunchSwigluGradOf(std::int64_t elements, std::int64_t ffn, const void* x, 
   }
 }
 
-template <bool kJitter>
-void LaunchDrawn(const Dropout& dropout, cudaStream_t stream) {
+template <typename Change, typename Of>
+void LaunchDrawn(const Of& of, const LogicalDims& index, cudaStream_t stream) {
   std::int64_t elements = 1;
-  for (int dim = 0; dim < dropout.index.rank; ++dim) elements *= dropout.index.dims[dim].local;
+  for (int dim = 0; dim < index.rank; ++dim) elements *= index.dims[dim].local;
   if (elements == 0) return;
-  const bool wide = dropout.index.dims[dropout.index.rank - 1].local % 8 == 0;
-  WithElementType(dropout.dtype, [&](auto element) {
+  const bool wide = index.dims[index.rank - 1].local % 8 == 0;
+  WithElementType(of.dtype, [&](auto element) {
     using T = decltype(element);
-    const auto kernel = wide ? DropoutKernel<T, 8, kJitter> : DropoutKernel<T, 1, kJitter>;
-    kernel<<<ElementwiseBlocks(elements, wide ? 8 : 1), kThreads, 0, stream>>>(elements, dropout);
+    const auto kernel = wide ? DrawnKernel<T, 8, Change, Of> : DrawnKernel<T, 1, Change, Of>;
+    kernel<<<ElementwiseBlocks(elements, wide ? 8 : 1), kThreads, 0, stream>>>(elements, of);
   });
 }
 
@@ -466,8 +469,12 @@ void LaunchSwigluGrad(DType dtype, std::int64_t rows, std::int64_t ffn, const vo
   });
 }
 
-void LaunchDropout(const Dropout& dropout, cudaStream_t stream) { LaunchDrawn<false>(dropout, stream); }
+void LaunchDropout(const Dropout& dropout, cudaStream_t stream) {
+  LaunchDrawn<DropoutChange>(dropout, dropout.mask.drawn.index, stream);
+}
 
-void LaunchJitter(const Dropout& jitter, cudaStream_t stream) { LaunchDrawn<true>(jitter, stream); }
+void LaunchJitter(const Jitter& jitter, cudaStream_t stream) {
+  LaunchDrawn<JitterChange>(jitter, jitter.drawn.index, stream);
+}
 
 }  // namespace engine::backend::cuda

@@ -1,13 +1,12 @@
-// Element by element: additions, activations, dropout. And the column sums that go with a bias.
+// Element by element: additions, activations, dropout, jitter. And the column sums that go with a bias.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 
-#include "engine/backend/cuda/kernels/logical_dims.h"
+#include "engine/backend/cuda/kernels/drawn.h"
 #include "engine/base/dtype.h"
-#include "engine/base/philox.h"
 
 namespace engine::backend::cuda {
 
@@ -46,17 +45,21 @@ void LaunchSwigluGrad(DType dtype, std::int64_t rows, std::int64_t ffn, const vo
 
 struct Dropout {
   DType dtype = DType::kF32;
-  LogicalDims index;
+  DropoutMask mask;
   const void* x = nullptr;
   void* y = nullptr;  // may be x
-  float p = 0;        // probability of being dropped
-  float scale = 1;    // 1 / (1 − p)
-  PhiloxKey key;
-  std::int64_t first_sample = 0;
-  const double* iteration = nullptr;  // in the device's memory
 };
 void LaunchDropout(const Dropout& dropout, cudaStream_t stream);
-// y = x · (p + scale · u) instead, with u uniform in [0, 1).
-void LaunchJitter(const Dropout& jitter, cudaStream_t stream);
+
+// y = x · (least + range · u), with u uniform in [0, 1): the words of Philox4x32-10 by element (UniformFromWord).
+struct Jitter {
+  DType dtype = DType::kF32;
+  Drawn drawn;
+  const void* x = nullptr;
+  void* y = nullptr;  // may be x
+  float least = 1;
+  float range = 0;
+};
+void LaunchJitter(const Jitter& jitter, cudaStream_t stream);
 
 }  // namespace engine::backend::cuda

@@ -299,7 +299,7 @@ absl::StatusOr<AttentionDropout> DropoutOf(const TensorView& q, const AttentionS
   AttentionDropout dropout;
   if (s.dropout == 0) return dropout;
   ASSIGN_OR_RETURN(dropout.first_sample, FirstOf(q, 0));
-  const AttentionDropping dropping = AttentionDropping::Of(s.dropout);
+  const Dropping dropping = Dropping::Of(s.dropout);
   dropout.below = dropping.below;
   dropout.scale = static_cast<float>(dropping.scale);
   return dropout;

@@ -1,10 +1,9 @@
 #include "engine/backend/cuda/kernels/elementwise.h"
-#include "engine/backend/cuda/launch/logical_dims.h"
+#include "engine/backend/cuda/launch/drawn.h"
 #include "engine/backend/cuda/launch/prepare.h"
 #include "engine/backend/cuda/launch/prepare_checks.h"
 #include "engine/backend/cuda/libraries/status.h"
 #include "engine/backend/cuda/profile/column_sums.h"
-#include "engine/plan/control.h"
 
 namespace engine::backend::cuda {
 namespace {
@@ -130,51 +129,38 @@ absl::StatusOr<Enqueue> PrepareSwigluGradAgain(Device&, const LaunchArgs& args) 
   return PrepareSwigluGradient(args, "swiglu_grad_again", true);
 }
 
-namespace {
-
-// The element-wise kernels that draw, with p and scale as theirs.
-absl::StatusOr<Dropout> DrawnOf(const char* op, const LaunchArgs& args, double p, double scale) {
-  const TensorView& x = args.inputs[0];
-  const TensorView& y = args.outputs[0];
-  RETURN_IF_ERROR(ExpectOneElementType(op, {&x, &y}));
-  ASSIGN_OR_RETURN(const LogicalDims index, LogicalDimsOf(op, x));
-  return Dropout{.dtype = x.dtype,
-                 .index = index,
-                 .x = x.data,
-                 .y = y.data,
-                 .p = static_cast<float>(p),
-                 .scale = static_cast<float>(scale),
-                 .key = {},
-                 .first_sample = 0,
-                 .iteration = nullptr};
-}
-
-// As it is drawn in the iteration and microbatch of the context.
-Dropout DrawnNow(Dropout drawn, const std::string& stream, const KernelContext& context) {
-  drawn.key = MakePhiloxKey(context.seed, stream);
-  drawn.first_sample = context.first_sample;
-  drawn.iteration = context.control + plan::kIteration;
-  return drawn;
-}
-
-}  // namespace
-
 absl::StatusOr<Enqueue> PrepareDropout(Device&, const LaunchArgs& args) {
   const graph::Attributes& attributes = args.instruction->attributes();
-  const double p = attributes.Float("p");
-  ASSIGN_OR_RETURN(const Dropout drawn, DrawnOf("dropout", args, p, 1.0 / (1.0 - p)));
-  return [drawn, name = attributes.String("stream")](cudaStream_t stream, const KernelContext& context) {
-    LaunchDropout(DrawnNow(drawn, name, context), stream);
+  const TensorView& x = args.inputs[0];
+  const TensorView& y = args.outputs[0];
+  RETURN_IF_ERROR(ExpectOneElementType("dropout", {&x, &y}));
+  Dropout dropout{.dtype = x.dtype, .mask = {}, .x = x.data, .y = y.data};
+  ASSIGN_OR_RETURN(dropout.mask, DropoutMaskOf("dropout", x, attributes.Float("p")));
+  return [dropout, name = attributes.String("stream")](cudaStream_t stream,
+                                                       const KernelContext& context) mutable {
+    DrawNow(name, context, &dropout.mask.drawn);
+    LaunchDropout(dropout, stream);
     return ToStatus(cudaGetLastError(), "dropout");
   };
 }
 
 absl::StatusOr<Enqueue> PrepareJitter(Device&, const LaunchArgs& args) {
   const graph::Attributes& attributes = args.instruction->attributes();
+  const TensorView& x = args.inputs[0];
+  const TensorView& y = args.outputs[0];
+  RETURN_IF_ERROR(ExpectOneElementType("jitter", {&x, &y}));
   const double eps = attributes.Float("eps");
-  ASSIGN_OR_RETURN(const Dropout drawn, DrawnOf("jitter", args, 1.0 - eps, 2.0 * eps));
-  return [drawn, name = attributes.String("stream")](cudaStream_t stream, const KernelContext& context) {
-    LaunchJitter(DrawnNow(drawn, name, context), stream);
+  Jitter jitter{.dtype = x.dtype,
+                .drawn = {},
+                .x = x.data,
+                .y = y.data,
+                .least = static_cast<float>(1.0 - eps),
+                .range = static_cast<float>(2.0 * eps)};
+  ASSIGN_OR_RETURN(jitter.drawn, DrawnOf("jitter", x));
+  return [jitter, name = attributes.String("stream")](cudaStream_t stream,
+                                                      const KernelContext& context) mutable {
+    DrawNow(name, context, &jitter.drawn);
+    LaunchJitter(jitter, stream);
     return ToStatus(cudaGetLastError(), "jitter");
   };
 }
