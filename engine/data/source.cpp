@@ -304,6 +304,12 @@ std::string Source::Summary() const {
                         WithThousands(dataset.tokens()), Name(dataset.type()),
                         WithThousands(dataset.sequences()));
   }
+  if (masks_documents_) {
+    text += random_seed_ ? "documents: each sample is one\n"
+            : end_of_document_
+                ? fmt::format("documents end where sequences do, and behind token {}\n", *end_of_document_)
+                : "documents end where sequences do\n";
+  }
   for (Split split : kSplits) {
     const Order& order = this->order(split);
     text += fmt::format("{}: {} samples of {} + 1 tokens", Name(split), WithThousands(order.size),

@@ -307,9 +307,9 @@ Rows DataRows() {
       FIELD(data.sequence_length).Required().Between(1, kMaxSize).Unit("tokens").Doc("Tokens of one sample."),
       FIELD(data.documents)
           .Words({"across", "masked"})
-          .Doc("Whether attention sees, across their borders, the other documents of a sample, or they are "
-               "masked and "
-               "positions begin again with each document."),
+          .Doc("across: attention sees all documents of a sample. masked: it sees its own alone, and "
+               "positions "
+               "begin again with each (docs/documents.md)."),
       FIELD(data.tokenizer.kind)
           .Words({"byte", "gpt2", "none"})
           .Doc("Tokenizer: bytes with one end-of-document token (257 ids), GPT-2's byte-level BPE, or none: "

@@ -321,6 +321,29 @@ TEST_CASE("fuse: conversions keep ops apart") {
   CHECK(ValueOf(turned, split->inputs[1]).layout.At(graph::Axis::kCp) == graph::Placement::R());
   CHECK(std::find_if(forward.instructions.begin(), split,
                      [](const plan::Instruction& i) { return i.name == "positions.all_gather"; }) != split);
+  // Documents: what turns goes by positions that begin again, attention by those of the sequence. Both are gathered once a chunk,
+  // as spans are.
+  const plan::Plan documents = CudaPlan(
+      kGpt, With(kBf16, {"parallelism.cp=2", "model.attention.head_dim=64", "model.attention.position=rotary",
+                         "data.documents=masked", "data.tokenizer.kind=none"}));
+  CHECK(All(documents, "forward.0", "attention_packed").size() == 4);
+  CHECK(All(documents, "forward.0", "all_to_all").size() == 8);
+  std::vector<std::string> gathered;
+  for (const plan::Instruction* gather : All(documents, "forward.0", "all_gather"))
+    gathered.push_back(gather->name);
+  std::sort(gathered.begin(), gathered.end());
+  CHECK(gathered == std::vector<std::string>{"document_spans.all_gather", "positions.all_gather",
+                                             "sequence_positions.all_gather"});
+  for (const char* segment : {"forward.0", "backward.0"}) {
+    for (const char* kernel : {"attention_packed", "attention_packed_grad"}) {
+      for (const plan::Instruction* attention : All(documents, segment, kernel)) {
+        CHECK(ValueOf(documents, attention->inputs[1]).name.starts_with("sequence_positions"));
+        CHECK(ValueOf(documents, attention->inputs[2]).name.starts_with("document_spans"));
+      }
+    }
+  }
+  for (const plan::Instruction* turn : All(documents, "forward.0", "rotary"))
+    CHECK(ValueOf(documents, turn->inputs[1]).name.starts_with("positions"));
   // Keys and values are gathered there where that is a tenth less.
   const plan::Plan cp = CudaPlan(
       kGpt, With(kBf16, {"parallelism.cp=2", "model.attention.kv_heads=2", "parallelism.overlap=off"}));

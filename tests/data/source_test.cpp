@@ -272,4 +272,70 @@ TEST_CASE("ranks and microbatches share out each iteration without overlap") {
   CHECK(*samples.rbegin() == 89);
 }
 
+namespace {
+
+std::vector<std::int32_t> StartsOf(const Source& source, std::int64_t index) {
+  return source.DocumentStarts(Split::kTrain, index, Get(source, Split::kTrain, index));
+}
+
+}  // namespace
+
+// Token p of sequence n is 1000 + 7·n + p, so that borders of sequences can be seen; one of each is 256, at its end or within it.
+TEST_CASE("documents of a sample end where sequences do, and behind the end-of-document token") {
+  const TempDir dir;
+  std::vector<std::vector<std::int32_t>> sequences(40, std::vector<std::int32_t>(7));
+  for (std::size_t n = 0; n < sequences.size(); ++n) {
+    for (std::size_t p = 0; p < 7; ++p) sequences[n][p] = static_cast<std::int32_t>(1000 + 7 * n + p);
+    sequences[n][1 + n % 6] = 256;  // the byte tokenizer's end of a document
+  }
+  WriteDataset(dir / "d", sequences);
+  recipe::Recipe recipe = MakeRecipe({dir / "d"});
+  recipe.model.vocab = 2000;
+  recipe.data.sequence_length = 20;
+  recipe.training.iterations = 8;
+  const Source across = OpenSource(recipe);
+  recipe.data.documents = "masked";
+  const Source bytes = OpenSource(recipe);
+  recipe.data.tokenizer.kind = "none";
+  const Source none = OpenSource(recipe);
+  CHECK(bytes.masks_documents());
+  CHECK_FALSE(across.masks_documents());
+  CHECK(bytes.Summary().find("documents end where sequences do, and behind token 256\n") !=
+        std::string::npos);
+  CHECK(none.Summary().find("documents end where sequences do\n") != std::string::npos);
+  CHECK(across.Summary().find("documents") == std::string::npos);
+  int within = 0;
+  for (std::int64_t index = 0; index < 16; ++index) {
+    CAPTURE(index);
+    const std::vector<std::int32_t> sample = Get(bytes, Split::kTrain, index);
+    std::vector<std::int32_t> by_bytes = {0};
+    std::vector<std::int32_t> by_sequences = {0};
+    for (std::size_t s = 1; s < 20; ++s) {  // the last of the 21 tokens is a label alone
+      const bool begins = sample[s] != 256 && (sample[s] - 1000) % 7 == 0;
+      const bool behind_end = sample[s - 1] == 256;
+      if (begins) by_sequences.push_back(static_cast<std::int32_t>(s));
+      if (begins || behind_end) by_bytes.push_back(static_cast<std::int32_t>(s));
+      within += behind_end && !begins ? 1 : 0;
+    }
+    CHECK(StartsOf(none, index) == by_sequences);
+    CHECK(StartsOf(bytes, index) == by_bytes);
+    CHECK(StartsOf(across, index) == std::vector<std::int32_t>{0});
+  }
+  CHECK(within > 16);
+  // GPT-2's end is in its vocabulary's file.
+  recipe.data.tokenizer.kind = "gpt2";
+  recipe.data.tokenizer.vocab_file = dir / "vocab.json";
+  recipe.data.tokenizer.merges_file = dir / "merges.txt";
+  const std::string error = OpenError(recipe);
+  CHECK(error.find("data.tokenizer.kind: ") != std::string::npos);
+  CHECK(error.find("vocab.json") != std::string::npos);
+  CHECK(error.find("hint: data.documents = \"masked\" asks it for its end-of-document token") !=
+        std::string::npos);
+  // Random tokens, of which some are 256, need no tokenizer.
+  recipe.data.source = recipe::kRandomSource;
+  const Source random = OpenSource(recipe);
+  for (std::int64_t index = 0; index < 16; ++index)
+    CHECK(StartsOf(random, index) == std::vector<std::int32_t>{0});
+}
+
 }  // namespace engine::data

@@ -1,4 +1,5 @@
 // Documents in training: what each rank is fed, and that every layout gives the one-rank run's numbers.
+#include "engine/model/load.h"
 #include "engine/train/feed.h"
 #include "tests/train/equality.h"
 #include "tests/train/run_testing.h"
@@ -47,6 +48,60 @@ Trained TrainOnDocuments(const char* model, std::vector<std::string> sets) {
                   DocumentFeed);
 }
 
+// Attention sees both ways, and nothing goes by positions; then, causal, a second token is predicted.
+constexpr const char* kBothWays = R"(
+[model]
+dims = { D = 32, L = 2, H = 4, K = 2, E = 8, F = 48, V = 300 }
+inputs = { tokens = "i32[B,S]", labels = "i32[B,S]", labels_2 = "i32[B,S]", positions = "i32[B,S]" }
+rotary.rope = { dim = "E", base = 1e4 }
+vocab_multiple = 16
+init_std = 0.1
+main = [
+  { do = "embedding", as = "embedding.tokens", of = "tokens", rows = "V", width = "D" },
+  { do = "stack", as = "layers", repeat = "L", layer = ["attention as attention"], set = { mask = "none", drop = 0.0 } },
+  { do = "rms_norm", as = "final_norm" },
+  { do = "linear", as = "head", out = ["V"] },
+  { do = "cross_entropy", as = "loss" },
+  { do = "embedding", as = "next", of = "labels", weight = "embedding.tokens" },
+  { do = "add", as = "sum", of = ["layers", "next"] },
+  { do = "stack", as = "mtp", repeat = 1, layer = ["latent as latent"] },
+  { do = "linear", as = "mtp.head", out = ["V"], weight = "head.weight" },
+  { do = "cross_entropy", as = "loss_2", labels = "labels_2", weight = 0.3 },
+]
+[block.attention]
+steps = [
+  { do = "rms_norm", as = "norm", of = "x" },
+  { do = "linear", as = "qkv", out = ["K", "H/K+2", "E"] },
+  { do = "qkv_split", as = "split", to = ["q", "k", "v"] },
+  { do = "attention", as = "core", of = ["q", "k", "v"], mask = "$mask", dropout = "$drop" },
+  { do = "linear", as = "proj", out = ["D"], init = "branch" },
+  { do = "residual", as = "residual", of = ["x", "proj"], to = "x" },
+]
+[block.latent]
+steps = [
+  { do = "rms_norm", as = "norm", of = "x" },
+  { do = "linear", as = "q", out = ["H", "E"] },
+  { do = "linear", as = "k", of = "norm", out = ["H", "E"] },
+  { do = "linear", as = "v", of = "norm", out = ["H", 6] },
+  { do = "rotary", as = "turned", of = ["q", "k"], to = ["qr", "kr"], table = "rope" },
+  { do = "attention", as = "core", of = ["qr", "kr", "v"], sinks = true, softcap = 5.0, alibi = true, dropout = 0.1 },
+  { do = "linear", as = "proj", out = ["D"], init = "branch" },
+  { do = "residual", as = "residual", of = ["x", "proj"], to = "x" },
+]
+)";
+
+Trained TrainBothWays(std::vector<std::string> sets) {
+  sets.insert(sets.end(), {"data.documents=masked", "data.tokenizer.kind=none"});
+  const recipe::LoadResult loaded =
+      model::LoadText(std::string(kBothWays) + kCommon + kAdamW, "test.toml", {.sets = sets, .root = ""});
+  std::string errors;
+  for (const Diagnostic& diagnostic : loaded.diagnostics) errors += Format(diagnostic);
+  REQUIRE_MESSAGE(loaded.ok(), errors);
+  const state::Device device = CpuDevice();
+  return TrainFor(loaded.recipe, driver::CompileRecipe(loaded.recipe, {.profile = device.profile}), 3, device,
+                  DocumentFeed);
+}
+
 struct FedInput {
   Shape shape;
   std::vector<std::int32_t> values;
@@ -89,6 +144,16 @@ TEST_CASE("documents: every layout gives the one-rank run's numbers") {
     const Trained across = TrainFor(MakeRecipe(model, {}), 3);
     CHECK(across.initial == expected.initial);
     CHECK(across.losses != expected.losses);
+  }
+}
+
+TEST_CASE(
+    "documents: attention both ways, of two widths and with sinks, and a second token, in every layout") {
+  const Trained expected = TrainBothWays({});
+  for (const char* sets : {"tp=2 micro_batch=2", "tp=2 sequence_parallel=true micro_batch=4", "cp=2",
+                           "pp=2 micro_batch=2", "dp=2 micro_batch=4", "granularity=full"}) {
+    INFO(sets);
+    CheckEqual(expected, TrainBothWays(SetsOf(sets)));
   }
 }
 
