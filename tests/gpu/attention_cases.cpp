@@ -30,7 +30,8 @@ double CudnnExtra(const graph::Attributes& attributes, bool backward, bool summe
   if (output == 0) return 2 * u * d_score * 1.5;
   if (mass < 0) {
     Tensors ones = inputs;
-    for (std::int64_t i = 0; i < ones[6].elements(); ++i) ones[6].Set(i, 1.0);
+    Tensor& d_o = ones[inputs[4].type().shape.rank() == 3 ? 7 : 6];  // behind spans, or not
+    for (std::int64_t i = 0; i < d_o.elements(); ++i) d_o.Set(i, 1.0);
     mass = ops_test::Scale(RunOnCpu(ops::kAttentionGrad, attributes, ones)[2]);
   }
   return groups + (summed ? 4 : 2) * u * mass * 1.5 * (output == 1 ? d_score : 1.0);
@@ -220,7 +221,31 @@ struct OwnForm {
   double softcap = 0, dropout = 0;
   bool alibi = false, sinks = false;
   std::string mask = "causal";
+  std::vector<std::int64_t> documents =
+      {};  // tokens of each of the first ones; the last is of the rest. Empty: none
 };
+
+// Of queries at these positions, in samples alike: the first key and the key behind the last one of each one's document.
+Input SpansOf(const AttentionSizes& s, const std::vector<std::int64_t>& documents) {
+  const DimExtent positions = s.positions.empty() ? DimExtent{{0, s.sequence}} : s.positions;
+  const std::int64_t queries = Length(positions);
+  Input spans = Make({s.batch, queries, 2}, Input::kGiven);
+  for (std::int64_t i = 0; i < s.batch * queries; ++i) {
+    const std::int64_t position = LogicalIndex(positions, i % queries);
+    std::int64_t first = 0;
+    std::int64_t last = s.sequence;
+    for (const std::int64_t tokens : documents) {
+      if (position < first + tokens) {
+        last = first + tokens;
+        break;
+      }
+      first += tokens;
+    }
+    spans.given.push_back(static_cast<std::int32_t>(first));
+    spans.given.push_back(static_cast<std::int32_t>(last));
+  }
+  return spans;
+}
 
 void AddOwnAttention(const AttentionSizes& s, const OwnForm& form, GpuCases* cases) {
   Attributes attributes = {{"scale", 1.0 / std::sqrt(static_cast<double>(s.head))},
@@ -246,6 +271,12 @@ void AddOwnAttention(const AttentionSizes& s, const OwnForm& form, GpuCases* cas
   const std::int64_t terms = s.sequence + std::max(s.head, s.value_head);
   std::vector<Input> forward = {{q}, {k}, {v}, positions};
   std::vector<Input> backward = {{q}, {k}, {v}, positions, {o}, rows, {o}};
+  if (!form.documents.empty()) {
+    const Input spans = SpansOf(s, form.documents);
+    forward.insert(forward.begin() + 4, spans);
+    backward.insert(backward.begin() + 4, spans);
+  }
+  const std::size_t saved_at = forward.size();
   if (form.sinks) {
     forward.push_back({{s.heads}});
     backward.push_back({{s.heads}});
@@ -253,13 +284,13 @@ void AddOwnAttention(const AttentionSizes& s, const OwnForm& form, GpuCases* cas
   const auto place = [s](Tensors* inputs) {
     if (!s.positions.empty()) PlaceQueries(s.positions, s.sequence, inputs);
   };
-  const auto saved = [attributes, sinks = form.sinks](Tensors* inputs) {
+  const auto saved = [attributes, saved_at, sinks = form.sinks](Tensors* inputs) {
     Tensors& in = *inputs;
-    Tensors of_forward = {in[0], in[1], in[2], in[3]};
-    if (sinks) of_forward.push_back(in[7]);
+    Tensors of_forward(in.begin(), in.begin() + static_cast<std::ptrdiff_t>(saved_at));
+    if (sinks) of_forward.push_back(in.back());
     const Tensors out = RunOnCpu(ops::kAttention, attributes, of_forward);
-    in[4] = out[0];
-    in[5] = out[1];
+    in[saved_at] = out[0];
+    in[saved_at + 1] = out[1];
   };
   // The hyperbolic tangent is exact to 2⁻¹¹ (PTX ISA, tanh.approx.f32): what an error d of a score and one of lse do to a
   // probability is a factor of 1 + 2d, to the derivative 1 − tanh² an error of 2⁻¹⁰.
@@ -333,6 +364,19 @@ GpuCases OwnAttentionCases() {
     AddOwnAttention({"", 2, 200, 4, 2, head, 0, kNarrow, {}, 0, value_head}, {.label = "plain"}, &cases);
     AddOwnAttention({"", 1, 333, 2, 1, head, 0, {DType::kBF16}, {}, 0, value_head},
                     {.label = "dropout, sinks", .dropout = 0.1, .sinks = true}, &cases);
+  }
+  // Documents: of one token, over borders of tiles and blocks, in chunks, and with each of the other masks.
+  for (const std::int64_t head : {64, 128, 256}) {
+    const std::vector<std::int64_t> documents = {100, 1, 3, 400, 128};
+    AddOwnAttention({"", 2, 700, 4, 2, head, 0, kNarrow}, {.label = "documents", .documents = documents},
+                    &cases);
+    AddOwnAttention({"", 1, 1024, 2, 1, head, 0, {DType::kBF16}, zigzag},
+                    {.label = "documents, dropout", .dropout = 0.1, .documents = documents}, &cases);
+    AddOwnAttention(
+        {"", 1, 700, 2, 2, head, 90, {DType::kBF16}},
+        {.label = "documents, biases, sinks", .alibi = true, .sinks = true, .documents = documents}, &cases);
+    AddOwnAttention({"", 1, 700, 2, 2, head, 0, {DType::kBF16}},
+                    {.label = "documents, no mask", .mask = "none", .documents = documents}, &cases);
   }
   // Each form of wide heads.
   for (const auto& [head, value_head] :

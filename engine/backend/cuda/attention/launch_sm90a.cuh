@@ -154,8 +154,7 @@ struct RunBackward {
     const CUtensorMap v = maps.Keys(p.v, p.value_head, Form::kKeys);
     const CUtensorMap d_o = maps.Queries(p.d_o, p.value_head, kTile);
     if (maps.error() != cudaSuccess) return maps.error();
-    if (p.spans != nullptr) MakeSpanTables(params);
-    SumRows(c);
+    SumRows(c, params.blocks);
     // A block an item, and not a grid that stays: the GPU starts blocks in their order where there is room, so that whatever
     // else holds multiprocessors, what an item waits for has been started before it.
     kernel<<<static_cast<unsigned>(params.items), Form::kThreads, kSharedBytes, stream>>>(q, k, v, d_o,
@@ -164,33 +163,32 @@ struct RunBackward {
     return cudaGetLastError();
   }
 
-  void MakeSpanTables(const BackwardParams& of) const {
-    constexpr int kThreads = 128;
-    const SpanTablesParams params{.common = of.common,
-                                  .key_spans = reinterpret_cast<int2*>(a.key_spans),
-                                  .walks = reinterpret_cast<int2*>(a.walks),
-                                  .last_blocks = a.last_blocks,
-                                  .blocks = of.blocks};
-    const int longest = std::max(of.common.keys, of.common.tiles);
-    const dim3 grid(static_cast<unsigned>((longest + kThreads - 1) / kThreads),
-                    static_cast<unsigned>(a.problem.batch));
-    SpanTablesKernel<kTile, kOwn.block_keys><<<grid, kThreads, 0, stream>>>(params);
-  }
-
-  void SumRows(const Common& c) const {
+  void SumRows(const Common& c, int blocks_of_keys) const {
     const AttentionProblem& p = a.problem;
     constexpr int kThreads = 256;
     constexpr int kRows = kThreads / (kOwn.value_head / 8);
-    const RowSumsParams params{.common = c,
-                               .o = p.o,
-                               .d_o = p.d_o,
-                               .lse = p.lse,
-                               .lse2 = a.lse2,
-                               .row_sums = a.row_sums,
-                               .turns = a.turns,
-                               .rows = p.batch * c.tiles * kTile * p.heads};
-    const auto blocks = static_cast<unsigned>((params.rows + kRows - 1) / kRows);
-    RowSumsKernel<T, kOwn.value_head, kTile, kOwn.turns><<<blocks, kThreads, 0, stream>>>(params);
+    RowSumsParams params{.common = c,
+                         .o = p.o,
+                         .d_o = p.d_o,
+                         .lse = p.lse,
+                         .lse2 = a.lse2,
+                         .row_sums = a.row_sums,
+                         .turns = a.turns,
+                         .rows = p.batch * c.tiles * kTile * p.heads};
+    if (p.spans != nullptr) {
+      const int threads = std::max(c.keys, c.tiles);
+      params.tables = {.key_spans = reinterpret_cast<int2*>(a.key_spans),
+                       .walks = reinterpret_cast<int2*>(a.walks),
+                       .last_blocks = a.last_blocks,
+                       .blocks = blocks_of_keys,
+                       .samples = static_cast<int>(p.batch),
+                       .threads = threads,
+                       .thread_blocks = static_cast<int>((p.batch * threads + kThreads - 1) / kThreads)};
+    }
+    const auto blocks =
+        static_cast<unsigned>(params.tables.thread_blocks + (params.rows + kRows - 1) / kRows);
+    RowSumsKernel<T, kOwn.value_head, kTile, kOwn.block_keys, kOwn.turns>
+        <<<blocks, kThreads, 0, stream>>>(params);
   }
 
   void FinishRows(const Common& c) const {

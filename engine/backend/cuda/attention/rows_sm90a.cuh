@@ -49,6 +49,63 @@ __device__ __forceinline__ void StoreRows(const float (&d)[kSums], float scale, 
   }
 }
 
+// What is written of Sm90aAttention where there are spans.
+struct SpanTables {
+  int2* key_spans;
+  int2* walks;
+  int* last_blocks;
+  int blocks;  // of keys
+  int samples;
+  int threads;        // that each sample takes
+  int thread_blocks;  // of all samples; 0: there are no spans
+};
+
+// The first of `count`, which ascend, that is above `value`; `count`: none is.
+template <typename Of>
+__device__ __forceinline__ int FirstAbove(int count, int value, const Of& of) {
+  int low = 0;
+  int high = count;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (of(middle) > value) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+// What spans of queries mean for keys, blocks of them, and tiles: a thread each.
+template <int kTile, int kKeys>
+__device__ __forceinline__ void MakeSpanTables(const Common& c, const SpanTables& p, int thread) {
+  const int sample = thread / p.threads;
+  const int index = thread - sample * p.threads;
+  if (sample >= p.samples) return;
+  const int2* spans = c.spans + static_cast<std::int64_t>(sample) * c.queries;
+  const auto position = [&](int row) {
+    const Run& run = c.run[c.runs > 1 && row >= c.run[1].row ? 1 : 0];
+    return run.position + row - run.row;
+  };
+  if (index < c.keys) {
+    const int first = FirstAbove(c.queries, index, [&](int row) { return spans[row].y; });
+    const int behind = FirstAbove(c.queries, index, [&](int row) { return spans[row].x; });
+    p.key_spans[static_cast<std::int64_t>(sample) * c.keys + index] = {
+        first < c.queries ? position(first) : kFar, behind > 0 ? position(behind - 1) + 1 : -kFar};
+  }
+  if (index < p.blocks) {
+    const int key = index * kKeys;
+    const auto sight = [&](int tile) { return SightOfTile(c, sample, TileOf<kTile>(c, tile)); };
+    p.walks[sample * p.blocks + index] = {
+        FirstAbove(c.tiles, key, [&](int tile) { return sight(tile).below; }),
+        FirstAbove(c.tiles, key + kKeys - 1, [&](int tile) { return sight(tile).from; }) - 1};
+  }
+  if (index < c.tiles) {
+    const int below = SightOfTile(c, sample, TileOf<kTile>(c, index)).below;
+    p.last_blocks[sample * c.tiles + index] = (below + kKeys - 1) / kKeys - 1;
+  }
+}
+
 struct RowSumsParams {
   Common common;
   AttentionView o, d_o;
@@ -56,14 +113,21 @@ struct RowSumsParams {
   float *lse2, *row_sums;
   int* turns;
   std::int64_t rows;  // B · tiles · kTile · H
+  SpanTables tables;
 };
 
-// lse2 and row sums, and no turn taken: kU / 8 threads a row, rows of heads next to each other.
-template <typename T, int kU, int kTile, int kTurns>
+// lse2 and row sums, and no turn taken: kU / 8 threads a row, rows of heads next to each other. The first blocks make tables of
+// spans.
+template <typename T, int kU, int kTile, int kKeys, int kTurns>
 __global__ void RowSumsKernel(const __grid_constant__ RowSumsParams p) {
   constexpr int kLanes = kU / 8;
   const Common& c = p.common;
-  const std::int64_t index = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kLanes;
+  const int block = static_cast<int>(blockIdx.x) - p.tables.thread_blocks;
+  if (block < 0) {
+    MakeSpanTables<kTile, kKeys>(c, p.tables, static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x));
+    return;
+  }
+  const std::int64_t index = (static_cast<std::int64_t>(block) * blockDim.x + threadIdx.x) / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const bool any = index < p.rows;
   const int head = static_cast<int>(index % c.heads);
@@ -100,60 +164,6 @@ __global__ void RowSumsKernel(const __grid_constant__ RowSumsParams p) {
   // A row that sees nothing has probabilities of exp(−∞).
   p.lse2[of_tile * kTile + row] = lse == -INFINITY ? INFINITY : lse;
   if (row < kTurns) p.turns[of_tile * kTurns + row] = 0;
-}
-
-struct SpanTablesParams {
-  Common common;  // whose key_spans are written here
-  int2* key_spans;
-  int2* walks;
-  int* last_blocks;
-  int blocks;
-};
-
-// The first of `count`, which ascend, that is above `value`; `count`: none is.
-template <typename Of>
-__device__ __forceinline__ int FirstAbove(int count, int value, const Of& of) {
-  int low = 0;
-  int high = count;
-  while (low < high) {
-    const int middle = (low + high) / 2;
-    if (of(middle) > value) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
-  }
-  return low;
-}
-
-// What spans of queries mean for keys, blocks of them, and tiles: a thread each, a row of thread blocks a sample.
-template <int kTile, int kKeys>
-__global__ void SpanTablesKernel(const __grid_constant__ SpanTablesParams p) {
-  const Common& c = p.common;
-  const int index = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  const int sample = static_cast<int>(blockIdx.y);
-  const int2* spans = c.spans + static_cast<std::int64_t>(sample) * c.queries;
-  const auto position = [&](int row) {
-    const Run& run = c.run[c.runs > 1 && row >= c.run[1].row ? 1 : 0];
-    return run.position + row - run.row;
-  };
-  if (index < c.keys) {
-    const int first = FirstAbove(c.queries, index, [&](int row) { return spans[row].y; });
-    const int behind = FirstAbove(c.queries, index, [&](int row) { return spans[row].x; });
-    p.key_spans[static_cast<std::int64_t>(sample) * c.keys + index] = {
-        first < c.queries ? position(first) : kFar, behind > 0 ? position(behind - 1) + 1 : -kFar};
-  }
-  if (index < p.blocks) {
-    const int key = index * kKeys;
-    const auto sight = [&](int tile) { return SightOfTile(c, sample, TileOf<kTile>(c, tile)); };
-    p.walks[sample * p.blocks + index] = {
-        FirstAbove(c.tiles, key, [&](int tile) { return sight(tile).below; }),
-        FirstAbove(c.tiles, key + kKeys - 1, [&](int tile) { return sight(tile).from; }) - 1};
-  }
-  if (index < c.tiles) {
-    const int below = SightOfTile(c, sample, TileOf<kTile>(c, index)).below;
-    p.last_blocks[sample * c.tiles + index] = (below + kKeys - 1) / kKeys - 1;
-  }
 }
 
 struct RoundSumsParams {
