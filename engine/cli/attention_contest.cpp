@@ -1,7 +1,6 @@
 #include "engine/cli/attention_contest.h"
 
 #include <cstdio>
-#include <functional>
 #include <utility>
 
 #include "engine/base/print.h"
@@ -11,7 +10,7 @@
 #ifdef ENGINE_CUDA
 #include <array>
 #include <memory>
-#include <optional>
+#include <span>
 
 #include "engine/backend/cuda/device/device.h"
 #include "engine/backend/cuda/launch/attention_contest.h"
@@ -55,6 +54,7 @@ constexpr std::array kBackwardContest = {KernelsInContest{"own", Kernels::kOwn, 
 
 std::vector<backend::TensorView> ViewsOf(const std::vector<graph::TensorType>& types) {
   std::vector<backend::TensorView> views;
+  views.reserve(types.size());
   for (const graph::TensorType& type : types)
     views.push_back({nullptr, type.dtype, type.shape, Extent::Whole(type.shape), type.shape});
   return views;
@@ -69,12 +69,28 @@ plan::Instruction InstructionOf(const AttentionLaunch& launch) {
   return instruction;
 }
 
-// Which kernels a run chooses, whose bits repeat or not.
-Kernels ChosenBy(const cuda::Device& device, const AttentionLaunch& launch) {
+// Which kernels a run has whose choice nothing was timed for.
+Kernels RuleOf(const cuda::Device& device, const AttentionLaunch& launch) {
   const cuda::AttentionOp* op = cuda::FindAttentionOp(launch.op->name);
   cuda::AttentionShape shape = cuda::ShapeOf(*op, launch.inputs, launch.attributes);
   shape.chip = cuda::ChipOf(device);
   return cuda::KernelsOf(shape, op->backward);
+}
+
+// Marks what runs choose whose bits repeat, or others, for which cuDNN has one row, too: its last one.
+void Mark(Kernels rule, const std::vector<cuda::AttentionEntrant>& entrants, bool bits_repeat,
+          AttentionContest* contest) {
+  std::vector<std::size_t> rows;
+  std::size_t of_rule = 0;
+  for (std::size_t i = 0; i < entrants.size(); ++i) {
+    const Kernels kernels = entrants[i].way.kernels;
+    const bool other_form = i + 1 < entrants.size() && kernels == entrants[i + 1].way.kernels;
+    if (bits_repeat ? !contest->kernels[i].repeats : other_form) continue;
+    if (kernels == rule) of_rule = i;
+    if (kernels != Kernels::kReference) rows.push_back(i);
+  }
+  MarkChosen(contest, of_rule, rows,
+             bits_repeat ? &ContestedKernels::chosen : &ContestedKernels::chosen_else);
 }
 
 absl::StatusOr<AttentionContest> Hold(const OpenedDevices& devices, const AskedAttention& shape,
@@ -89,24 +105,13 @@ absl::StatusOr<AttentionContest> Hold(const OpenedDevices& devices, const AskedA
   args.inputs[0].logical[1] = shape.keys;
 
   AttentionContest contest = {.shape = shape, .backward = backward, .kernels = {}};
-  const Kernels chosen = ChosenBy(*devices.repeating, launch);
-  const Kernels chosen_else = ChosenBy(*devices.other, launch);
+  const Kernels rule = RuleOf(*devices.repeating, launch);
   std::vector<cuda::AttentionEntrant> entrants;
-  const auto enter = [&](const KernelsInContest& kernels) {
-    const bool one_form = !backward || kernels.kernels != Kernels::kCudnn;
-    if (kernels.kernels == Kernels::kReference && !reference && chosen != Kernels::kReference) return;
-    entrants.push_back({kernels.kernels, (kernels.repeats ? devices.repeating : devices.other).get()});
-    contest.kernels.push_back(
-        {.name = kernels.name,
-         .repeats = kernels.repeats,
-         .why_not = {},
-         .chosen = kernels.repeats && kernels.kernels == chosen,
-         .chosen_else = (one_form || !kernels.repeats) && kernels.kernels == chosen_else});
-  };
-  if (backward) {
-    for (const KernelsInContest& kernels : kBackwardContest) enter(kernels);
-  } else {
-    for (const KernelsInContest& kernels : kForwardContest) enter(kernels);
+  for (const KernelsInContest& kernels : backward ? std::span<const KernelsInContest>(kBackwardContest)
+                                                  : std::span<const KernelsInContest>(kForwardContest)) {
+    if (kernels.kernels == Kernels::kReference && !reference && rule != Kernels::kReference) continue;
+    entrants.push_back({{kernels.kernels}, (kernels.repeats ? devices.repeating : devices.other).get()});
+    contest.kernels.push_back({.name = kernels.name, .repeats = kernels.repeats, .why_not = {}});
   }
   ASSIGN_OR_RETURN(std::vector<cuda::AttentionTime> times, cuda::TimeAttention(args, entrants));
   for (std::size_t i = 0; i < times.size(); ++i) {
@@ -115,6 +120,8 @@ absl::StatusOr<AttentionContest> Hold(const OpenedDevices& devices, const AskedA
     kernels.milliseconds = times[i].milliseconds;
     kernels.scratch_bytes = times[i].scratch_bytes;
   }
+  Mark(rule, entrants, true, &contest);
+  Mark(rule, entrants, false, &contest);
   return contest;
 }
 

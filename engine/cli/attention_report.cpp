@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/backend/cuda/profile/scratch_attention.h"
 #include "engine/base/units.h"
 
 namespace engine::cli {
@@ -27,6 +28,19 @@ std::string_view ChoiceOf(const ContestedKernels& kernels) {
 }
 
 }  // namespace
+
+void MarkChosen(AttentionContest* contest, std::size_t rule, const std::vector<std::size_t>& rows,
+                bool ContestedKernels::*mark) {
+  std::vector<std::size_t> among = {rule};
+  for (const std::size_t row : rows) {
+    if (row != rule && contest->kernels[row].scratch_bytes <= contest->kernels[rule].scratch_bytes)
+      among.push_back(row);
+  }
+  std::vector<double> milliseconds;
+  milliseconds.reserve(among.size());
+  for (const std::size_t row : among) milliseconds.push_back(contest->kernels[row].milliseconds);
+  contest->kernels[among[backend::cuda::FastestWay(milliseconds)]].*mark = true;
+}
 
 std::string ToText(const AttentionContest& contest) {
   std::string text = fmt::format("{}: {}\n", contest.shape.text, contest.backward ? "backward" : "forward");

@@ -1,6 +1,7 @@
 // What `engine doctor --attention` prints: how long each kind of kernels takes for an attention.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -25,6 +26,11 @@ struct AttentionContest {
   bool backward = false;
   std::vector<ContestedKernels> kernels;
 };
+
+// Marks what a run chooses: `rule`, or another of `rows` that needs no more scratch and is faster by enough
+// (backend/cuda/profile: FastestWay).
+void MarkChosen(AttentionContest* contest, std::size_t rule, const std::vector<std::size_t>& rows,
+                bool ContestedKernels::*mark);
 
 // A table; TFLOP/s count the pairs that are not masked (AttentionFlops).
 std::string ToText(const AttentionContest& contest);

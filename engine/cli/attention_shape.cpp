@@ -115,9 +115,9 @@ constexpr std::array kShapeKeys = {
 };
 
 std::string AllShapeKeys() {
-  std::vector<std::string_view> names;
-  for (const ShapeKey& key : kShapeKeys) names.push_back(key.name);
-  return fmt::format("{}", fmt::join(names, ", "));
+  std::string names;
+  for (const ShapeKey& key : kShapeKeys) names += fmt::format("{}{}", names.empty() ? "" : ", ", key.name);
+  return names;
 }
 
 absl::Status ReadShapeKey(std::string_view word, AskedAttention* shape, std::vector<std::string_view>* seen) {

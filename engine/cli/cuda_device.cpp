@@ -53,7 +53,7 @@ struct OpenedGpu {
 absl::StatusOr<OpenedGpu> OpenGpu(const recipe::Recipe& recipe, const DeviceChoice& choice, int index) {
   backend::cuda::DeviceOptions options;
   options.index = index;
-  options.gemm_cache = OpenGemmCache(choice);
+  options.choices = OpenGemmCache(choice);
   options.deterministic = IsDeterministic(recipe, choice);
   ASSIGN_OR_RETURN(std::unique_ptr<backend::cuda::CudaBackend> backend,
                    backend::cuda::CudaBackend::Create(options));

@@ -5,6 +5,7 @@
 
 #include "engine/backend/cuda/device/survey.h"
 #include "engine/backend/cuda/gemm/gemm_tuner.h"
+#include "engine/backend/cuda/launch/attention_choice.h"
 #include "engine/backend/cuda/libraries/libraries.h"
 #include "engine/base/units.h"
 #include "engine/cli/cuda_device.h"
@@ -91,8 +92,8 @@ Finding CacheFinding() {
     return finding;
   }
   return {.what = "cache",
-          .detail = fmt::format("{}, {} matrix products with a kept choice", CacheFolder(),
-                                cuda::CountKeptChoices(file)),
+          .detail = fmt::format("{}, kept choices of {} matrix products and {} attentions", CacheFolder(),
+                                cuda::CountKeptProducts(file), cuda::CountKeptAttentions(file)),
           .needed = false};
 }
 

@@ -377,4 +377,91 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("attention ways: what timing may choose between needs no more scratch than the rule's kernels") {
+  const auto text = [](const AttentionShape& shape, bool backward, bool deterministic, std::int64_t scratch) {
+    std::string ways;
+    for (const AttentionWay& way : AttentionWays(shape, backward, deterministic, scratch))
+      ways += fmt::format("{}{}", ways.empty() ? "" : " ", AttributeOf(way.kernels));
+    return ways;
+  };
+  const AttentionShape gpt2 = ShapeOf({32, 1024, 1024, 20, 20, 64});
+  const std::int64_t own_bytes = OwnGradLayoutOf(gpt2).bytes;
+  CHECK(text(gpt2, false, true, kMiB) == "cudnn own");
+  CHECK(text(gpt2, true, true, own_bytes) == "own cudnn");
+  CHECK(text(gpt2, true, false, own_bytes) == "own cudnn");
+  // cuDNN's groups are halved until they fit, and no further.
+  for (const bool deterministic : {true, false}) {
+    const AttentionWay cudnn = AttentionWays(gpt2, true, deterministic, own_bytes)[1];
+    AttentionShape grouped = gpt2;
+    grouped.grad_group_bytes = cudnn.grad_group_bytes;
+    CHECK(CudnnGradLayout(grouped, deterministic).bytes <= own_bytes);
+    grouped.grad_group_bytes *= 2;
+    const bool is_whole = cudnn.grad_group_bytes == kGradGroupBytes;
+    CHECK(is_whole != (CudnnGradLayout(grouped, deterministic).bytes > own_bytes));
+    CHECK(is_whole == !deterministic);
+  }
+  // As tests/gpu/attention_choice_test.cpp has it: whole sequences, so that the sums are the same as in larger groups.
+  const AttentionShape small = ShapeOf({8, 512, 512, 8, 8, 64});
+  const std::int64_t bytes = OwnGradLayoutOf(small).bytes;
+  REQUIRE(text(small, true, true, bytes) == "own cudnn");
+  AttentionShape cut = small;
+  cut.grad_group_bytes = AttentionWays(small, true, true, bytes)[1].grad_group_bytes;
+  CHECK(BackwardGroup(cut, true).queries == 512);
+  // Not enough for the least group, or, forward, for cuDNN's workspace.
+  CHECK(text(gpt2, true, true, kMiB) == "own");
+  AttentionShape window = gpt2;
+  window.window = 100;
+  CHECK(text(window, false, true, 0) == "own");
+  CHECK(text(window, false, true, kMiB) == "own cudnn");
+  // What only one takes, what is asked for, and another chip.
+  AttentionShape dropping = gpt2;
+  dropping.dropout = 0.1;
+  CHECK(text(dropping, true, true, own_bytes) == "own");
+  AttentionShape asked = gpt2;
+  asked.kernel = "cudnn";
+  CHECK(text(asked, true, true, own_bytes) == "cudnn");
+  AttentionShape elsewhere = gpt2;
+  elsewhere.chip = {.major = 8, .hopper = false};
+  CHECK(text(elsewhere, true, true, kGiB) == "cudnn");
+  AttentionShape single = gpt2;
+  single.dtype = DType::kF32;
+  CHECK(text(single, true, true, kGiB) == "reference");
+}
+
+TEST_CASE("attention ways: the fastest is taken where it saves enough") {
+  const auto fastest = [](std::vector<double> milliseconds) { return FastestWay(milliseconds); };
+  CHECK(fastest({1.0}) == 0);
+  CHECK(fastest({1.0, 0.98}) == 0);
+  CHECK(fastest({1.0, 0.96}) == 1);
+  CHECK(fastest({1.0, 0.96, 0.9}) == 2);
+  CHECK(fastest({1.0, 2.0}) == 0);
+  CHECK(fastest({1.0, 0.0}) == 0);  // was not timed
+  CHECK(fastest({0.0, 1.0}) == 0);
+  CHECK(fastest({1.0, 0.0, 0.5}) == 2);
+}
+
+TEST_CASE("attention ways: why our own kernels do not carry out") {
+  const AttentionShape shape = ShapeOf({2, 128, 128, 4, 4, 64});
+  CHECK(WhyNotOwn(shape).empty());
+  AttentionShape other = shape;
+  other.chip = {.major = 8, .hopper = false};
+  CHECK(WhyNotOwn(other) == "attention on another chip, or in another program, than for sm_90a");
+  other = shape;
+  other.dtype = DType::kF32;
+  CHECK(WhyNotOwn(other) == "attention in fp32");
+  other = shape;
+  other.head = other.value_head = 320;
+  CHECK(WhyNotOwn(other) == "attention of heads of this many elements");
+  other = shape;
+  other.scale = 0;
+  CHECK(WhyNotOwn(other) == "attention whose scores have no positive scale");
+  other = shape;
+  other.queries = 40;
+  other.dropout = 0.1;
+  CHECK(WhyNotOwn(other) == "attention with dropout of chunks of no multiple of 16 queries");
+  other = shape;
+  other.queries = 256;
+  CHECK(WhyNotOwn(other) == "attention of more queries than keys");
+}
+
 }  // namespace engine::backend::cuda

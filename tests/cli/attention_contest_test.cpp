@@ -178,6 +178,25 @@ TEST_CASE("attention contest: the table, and the same as JSON") {
   CHECK(!json["kernels"][3].contains("ms"));
 }
 
+TEST_CASE(
+    "attention contest: what a run chooses is the rule's, or is faster by enough and needs no more scratch") {
+  AttentionContest contest = {.shape = AskedOf("length=8,heads=1,head=64"), .backward = true, .kernels = {}};
+  const auto chosen = [&](double own_ms, double cudnn_ms, std::int64_t cudnn_bytes) {
+    contest.kernels = {
+        {.name = "own", .why_not = {}, .milliseconds = own_ms, .scratch_bytes = 10},
+        {.name = "reference", .why_not = {}, .milliseconds = 0.1},
+        {.name = "cuDNN", .why_not = {}, .milliseconds = cudnn_ms, .scratch_bytes = cudnn_bytes}};
+    MarkChosen(&contest, 0, {0, 2}, &ContestedKernels::chosen);
+    std::string names;
+    for (const ContestedKernels& kernels : contest.kernels) names += kernels.chosen ? kernels.name : "";
+    return names;
+  };
+  CHECK(chosen(1, 0.9, 10) == "cuDNN");
+  CHECK(chosen(1, 0.9, 11) == "own");
+  CHECK(chosen(1, 0.99, 10) == "own");
+  CHECK(chosen(1, 0, 0) == "own");
+}
+
 TEST_CASE("attention contest: the program says what is wrong with a SHAPE, and that there is no GPU") {
   const ProgramResult wrong =
       RunProgram("doctor --attention length=8,heads=1,head=64 length=8,heads=x,head=64");

@@ -82,7 +82,7 @@ TEST_CASE("doctor: without a GPU to see, there is no run on one") {
 TEST_CASE("doctor: the cache is where the environment says") {
   if (!CompiledWithCuda()) return;
   const nlohmann::json json = Doctor("ENGINE_CACHE=/nowhere/cache");
-  CHECK(Contains(json.dump(), "/nowhere/cache, 0 matrix products with a kept choice"));
+  CHECK(Contains(json.dump(), "/nowhere/cache, kept choices of 0 matrix products and 0 attentions"));
   const nlohmann::json none = Doctor("env -u ENGINE_CACHE -u XDG_CACHE_HOME -u HOME");
   CHECK(StateOf(none, "cache") == "missing");
 }

@@ -143,7 +143,7 @@ TEST_CASE("gpu fp8: products take the sizes of their operands from the numbers o
 
 namespace {
 
-struct Head {
+struct Fp8Head {
   std::int64_t tokens, features, columns, classes, chunk;
   DType format = DType::kE5M2;
   DType d_w = DType::kF32;
@@ -164,7 +164,7 @@ constexpr double kHeadScale = 0.75;
 constexpr double kHeadLossScale = 4;
 
 // x of a chunk as it is stored, times its scale's inverse.
-Tensor QuantisedByChunk(const Tensor& x, const Head& of) {
+Tensor QuantisedByChunk(const Tensor& x, const Fp8Head& of) {
   Tensor stored = x;
   for (std::int64_t first = 0; first < of.tokens; first += of.chunk) {
     const std::int64_t begin = first * of.features;
@@ -190,7 +190,7 @@ struct HeadLogits {
 // x and w are known to the bit. A product is off by its sums (CheckProduct) and by its rounding to 16 bits. What is between
 // it and the softmax multiplies that by at most |a|, of a scale a; tanh is off by 2⁻²⁰ of a cap c; and the slope
 // a·(1 − tanh²) by 0.77·a²/c times the product's error.
-HeadLogits LogitsOf(const Head& of, const Tensor& x, const Tensor& w, const Tensor& bias,
+HeadLogits LogitsOf(const Fp8Head& of, const Tensor& x, const Tensor& w, const Tensor& bias,
                     std::int64_t token) {
   const double steps = 4 * 0x1p-13 * std::sqrt(static_cast<double>(of.features) / 32 + 1);
   HeadLogits logits;
@@ -216,7 +216,7 @@ HeadLogits LogitsOf(const Head& of, const Tensor& x, const Tensor& w, const Tens
 
 // An error δ of a logit is e^±δ in the softmax; its gradient is then rounded to 16 bits and to 8, by half a unit of the
 // last place or of the least number of the format. The bias's gradient is summed before it is rounded to 8.
-HeadWanted Expected(const Head& of, const Tensor& x, const Tensor& w, const Tensor& bias,
+HeadWanted Expected(const Fp8Head& of, const Tensor& x, const Tensor& w, const Tensor& bias,
                     const std::vector<int>& labels) {
   HeadWanted wanted{.d_x = Zeros({of.tokens, of.features}),
                     .d_w = Zeros({of.columns, of.features}),
@@ -265,7 +265,7 @@ HeadWanted Expected(const Head& of, const Tensor& x, const Tensor& w, const Tens
   return wanted;
 }
 
-void CheckHead(const Head& of) {
+void CheckHead(const Fp8Head& of) {
   constexpr float kScaleW = 230.0F;
   const Tensor x = Uniform({1, of.tokens, of.features}, DType::kBF16);
   const Tensor stored = Stored({of.columns, of.features}, DType::kE4M3, 1, kScaleW);
@@ -354,16 +354,16 @@ TEST_CASE("gpu fp8: linear_cross_entropy_fp8") {
 TEST_CASE("gpu fp8: linear_cross_entropy_fp8 with scale, soft cap, bias and frozen table") {
   for (DType format : kFormats) {
     for (bool adds : {false, true}) {
-      const Head head = {80, 64, 160, 150, 32, format, DType::kF32, adds};
-      Head mapped = head;
+      const Fp8Head head = {80, 64, 160, 150, 32, format, DType::kF32, adds};
+      Fp8Head mapped = head;
       mapped.cap = 2.5;
       CheckHead(mapped);
       mapped.by = -0.7;
       CheckHead(mapped);
-      Head biased = head;
+      Fp8Head biased = head;
       biased.bias = true;
       CheckHead(biased);
-      Head frozen = head;
+      Fp8Head frozen = head;
       frozen.frozen = true;
       CheckHead(frozen);
       mapped.bias = mapped.frozen = true;

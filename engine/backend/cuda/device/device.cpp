@@ -10,7 +10,7 @@
 
 namespace engine::backend::cuda {
 
-Device::Device(DeviceOptions options) : options_(std::move(options)) {}
+Device::Device(DeviceOptions options) : options_(std::move(options)), choices_(options_.choices) {}
 
 absl::StatusOr<std::unique_ptr<Device>> Device::Open(const DeviceOptions& options) {
   ASSIGN_OR_RETURN(const int count, CountGpus());
@@ -40,10 +40,10 @@ absl::Status Device::Start() {
     RETURN_IF_CUDA_ERROR(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest));
   }
   RETURN_IF_CUBLAS_ERROR(cublasLtCreate(&cublas_lt_));
-  gemm_tuner_ = std::make_unique<GemmTuner>(cublas_lt_, compute_,
-                                            GemmTunerOptions{.file = options_.gemm_cache,
-                                                             .device_name = properties_.name,
-                                                             .deterministic = options_.deterministic});
+  gemm_tuner_ = std::make_unique<GemmTuner>(
+      cublas_lt_, compute_,
+      GemmTunerOptions{
+          .choices = &choices_, .device_name = properties_.name, .deterministic = options_.deterministic});
   attention_plans_ = std::make_unique<AttentionPlans>();
   return absl::OkStatus();
 }
@@ -65,6 +65,11 @@ std::string Device::Uuid() const {
   for (const char byte : properties_.uuid.bytes)
     text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
   return text;
+}
+
+void Device::BorrowMemory(std::span<std::byte> memory) {
+  borrowed_ = memory;
+  gemm_tuner_->BorrowMemory(memory.data(), static_cast<std::int64_t>(memory.size()));
 }
 
 absl::StatusOr<cudnnHandle_t> Device::cudnn() {

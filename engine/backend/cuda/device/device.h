@@ -6,10 +6,13 @@
 #include <cudnn.h>
 
 #include <array>
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "engine/backend/cuda/libraries/status.h"
+#include "engine/backend/cuda/profile/choice_file.h"
 #include "engine/plan/plan.h"
 
 namespace engine::backend::cuda {
@@ -19,7 +22,7 @@ class GemmTuner;
 
 struct DeviceOptions {
   int index = 0;
-  std::string gemm_cache;     // file of chosen cuBLASLt algorithms; empty: not kept
+  std::string choices;        // file of what was chosen by timing (profile/choice_file.h); empty: not kept
   bool deterministic = true;  // only kernels whose result is the same bits in every run
 };
 
@@ -48,6 +51,10 @@ class Device {
   // Error: cuDNN missing or too old.
   absl::StatusOr<cudnnHandle_t> cudnn();
   GemmTuner& gemm_tuner() { return *gemm_tuner_; }
+  ChoiceFile& choices() { return choices_; }
+  // Memory to time kernels in, until the next call: empty, none is lent.
+  void BorrowMemory(std::span<std::byte> memory);
+  std::span<std::byte> borrowed() const { return borrowed_; }
   AttentionPlans& attention_plans() { return *attention_plans_; }
 
  private:
@@ -60,6 +67,8 @@ class Device {
   std::array<cudaStream_t, plan::kStreams - 1> transfer_ = {};  // of exchange and pipeline traffic
   cublasLtHandle_t cublas_lt_ = nullptr;
   cudnnHandle_t cudnn_ = nullptr;
+  ChoiceFile choices_;
+  std::span<std::byte> borrowed_;
   std::unique_ptr<GemmTuner> gemm_tuner_;
   std::unique_ptr<AttentionPlans> attention_plans_;
 };

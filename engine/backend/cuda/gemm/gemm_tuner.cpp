@@ -1,28 +1,18 @@
 #include "engine/backend/cuda/gemm/gemm_tuner.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <functional>
 #include <optional>
-#include <sstream>
 #include <string_view>
 #include <vector>
 
 #include "engine/backend/cuda/gemm/trial.h"
 #include "engine/backend/cuda/profile/scratch.h"
-#include "engine/base/file.h"
-#include "engine/base/hash.h"
 
 namespace engine::backend::cuda {
 namespace {
 
-// ------------------------------------------------------------------------------------------------- the file
+// ----------------------------------------------------------------------------------------------- the choice
 
 std::string ToHex(const cublasLtMatmulAlgo_t& algorithm) {
   const auto* bytes = reinterpret_cast<const unsigned char*>(&algorithm);
@@ -43,42 +33,6 @@ std::optional<cublasLtMatmulAlgo_t> FromHex(std::string_view hex) {
     bytes[i] = static_cast<unsigned char>(16 * high + low);
   }
   return algorithm;
-}
-
-// A line is HASH \t KEY \t ALGORITHM, the key holding device, version and spec.
-std::string LineOf(const std::string& key, const cublasLtMatmulAlgo_t& algorithm) {
-  const std::string rest = key + "\t" + ToHex(algorithm);
-  return HashHex(rest) + "\t" + rest;
-}
-
-struct Entry {
-  std::string key;
-  cublasLtMatmulAlgo_t algorithm;
-};
-
-std::optional<Entry> ParseLine(const std::string& line) {
-  const std::size_t after_hash = line.find('\t');
-  const std::size_t before_algorithm = line.rfind('\t');
-  if (after_hash == std::string::npos || before_algorithm == after_hash) return std::nullopt;
-  if (HashHex(std::string_view(line).substr(after_hash + 1)) != line.substr(0, after_hash))
-    return std::nullopt;
-  const std::optional<cublasLtMatmulAlgo_t> algorithm =
-      FromHex(std::string_view(line).substr(before_algorithm + 1));
-  if (!algorithm) return std::nullopt;
-  return Entry{line.substr(after_hash + 1, before_algorithm - after_hash - 1), *algorithm};
-}
-
-// The good lines of a file; none if there is no such file or it is no regular one.
-std::vector<Entry> ReadEntries(const std::string& path) {
-  constexpr std::int64_t kMostBytes = std::int64_t{1} << 26;
-  std::vector<Entry> entries;
-  const absl::StatusOr<std::string> text = ReadRegular(path, kMostBytes);
-  if (!text.ok()) return entries;
-  std::istringstream lines(*text);
-  for (std::string line; std::getline(lines, line);) {
-    if (std::optional<Entry> entry = ParseLine(line)) entries.push_back(*std::move(entry));
-  }
-  return entries;
 }
 
 // ---------------------------------------------------------------------------------------------- the operands
@@ -212,8 +166,9 @@ absl::StatusOr<cublasLtMatmulAlgo_t> Fastest(Gemm* gemm, cudaStream_t stream, co
 
 }  // namespace
 
-std::int64_t CountKeptChoices(const std::string& file) {
-  return static_cast<std::int64_t>(ReadEntries(file).size());
+std::int64_t CountKeptProducts(const std::string& file) {
+  return CountChoices(
+      file, [](const std::string&, const std::string& choice) { return FromHex(choice).has_value(); });
 }
 
 GemmTuner::GemmTuner(cublasLtHandle_t handle, cudaStream_t stream, GemmTunerOptions options)
@@ -222,36 +177,6 @@ GemmTuner::GemmTuner(cublasLtHandle_t handle, cudaStream_t stream, GemmTunerOpti
 std::string GemmTuner::KeyOf(const GemmSpec& spec) const {
   return fmt::format("{}\t{}\t{}{}", options_.device_name, cublasLtGetVersion(), spec.ToString(),
                      options_.deterministic ? ", repeatable" : "");
-}
-
-// Also what other ranks have added meanwhile. What is known already stays.
-void GemmTuner::Load() {
-  if (options_.file.empty()) return;
-  for (const Entry& entry : ReadEntries(options_.file)) choices_.emplace(entry.key, entry.algorithm);
-}
-
-// Ranks that start together write the same file: what it holds of other products stays.
-absl::Status GemmTuner::Save(const std::string& key) const {
-  if (options_.file.empty()) return absl::OkStatus();
-  Choices all;
-  for (const Entry& entry : ReadEntries(options_.file)) all.emplace(entry.key, entry.algorithm);
-  all[key] = choices_.at(key);
-  const std::string temporary =
-      fmt::format("{}.{}.{:x}", options_.file, getpid(), reinterpret_cast<std::uintptr_t>(this));
-  {
-    std::ofstream file(temporary, std::ios::trunc);
-    for (const auto& [key, algorithm] : all) file << LineOf(key, algorithm) << '\n';
-    file.close();
-    if (!file) {
-      std::remove(temporary.c_str());
-      return Unavailable("writing the cuBLASLt algorithms to {}: {}", temporary, std::strerror(errno));
-    }
-  }
-  std::error_code error;
-  std::filesystem::rename(temporary, options_.file, error);
-  if (!error) return absl::OkStatus();
-  std::remove(temporary.c_str());
-  return Unavailable("renaming {} to {}: {}", temporary, options_.file, error.message());
 }
 
 absl::StatusOr<cublasLtMatmulAlgo_t> GemmTuner::Choose(Gemm* gemm, bool* timed) {
@@ -273,27 +198,25 @@ absl::StatusOr<cublasLtMatmulAlgo_t> GemmTuner::Choose(Gemm* gemm, bool* timed) 
   return Fastest(gemm, stream_, memory.operands(), candidates);
 }
 
-bool GemmTuner::Recall(const std::string& key, Gemm* gemm) const {
-  for (const Choices* known : {&choices_, &untimed_}) {
-    const auto found = known->find(key);
-    if (found == known->end() || !gemm->Accepts(found->second, options_.deterministic)) continue;
-    gemm->set_algorithm(found->second);
-    return true;
-  }
-  return false;
-}
-
 absl::StatusOr<std::shared_ptr<Gemm>> GemmTuner::Prepare(const GemmSpec& spec) {
   ASSIGN_OR_RETURN(std::shared_ptr<Gemm> gemm, Gemm::Create(handle_, spec));
   const std::string key = KeyOf(spec);
-  if (Recall(key, gemm.get())) return gemm;
-  Load();
-  if (Recall(key, gemm.get())) return gemm;
-  bool timed = false;
-  ASSIGN_OR_RETURN(const cublasLtMatmulAlgo_t algorithm, Choose(gemm.get(), &timed));
-  gemm->set_algorithm(algorithm);
-  (timed ? choices_ : untimed_)[key] = algorithm;
-  if (timed) RETURN_IF_ERROR(Save(key));
+  const ChoiceFile::IsGood is_good = [&](const std::string& choice) {
+    const std::optional<cublasLtMatmulAlgo_t> algorithm = FromHex(choice);
+    return algorithm && gemm->Accepts(*algorithm, options_.deterministic);
+  };
+  std::optional<std::string> choice = options_.choices->Find(key, is_good);
+  if (!choice) {
+    bool timed = false;
+    ASSIGN_OR_RETURN(const cublasLtMatmulAlgo_t algorithm, Choose(gemm.get(), &timed));
+    choice = ToHex(algorithm);
+    if (timed) {
+      ASSIGN_OR_RETURN(choice, options_.choices->Keep(key, *choice, is_good));
+    } else {
+      options_.choices->Remember(key, *choice);
+    }
+  }
+  gemm->set_algorithm(*FromHex(*choice));
   return gemm;
 }
 

@@ -1,33 +1,31 @@
 // Which of cuBLASLt's algorithms carries out a product: its first proposal is often not the fastest, so the
 // candidates are timed once on the real shapes and the choice is kept in a file.
 //
-// The file is text, a line a choice: HASH \t DEVICE \t CUBLASLT_VERSION \t SPEC \t ALGORITHM. HASH is HashHex
-// (base/hash.h) of the rest of the line; SPEC is GemmSpec::ToString() with ", repeatable" where only
-// deterministic algorithms were let in; ALGORITHM is the 64 bytes of cublasLtMatmulAlgo_t in hex, which mean
-// the same only for this version of cuBLASLt. Lines that do not say so are ignored, and dropped when the file
-// is next written. Two algorithms may add in different order: results are the same bits in two processes only
-// where both take their choices from the same file.
+// In the file of choices (profile/choice_file.h) KEY is DEVICE \t CUBLASLT_VERSION \t SPEC; SPEC is GemmSpec::ToString() with
+// ", repeatable" where only deterministic algorithms were let in; CHOICE is the 64 bytes of cublasLtMatmulAlgo_t in hex, which
+// mean the same only for this version of cuBLASLt. Two algorithms may add in different order: results are the same bits in two
+// processes only where both take their choices from the same file.
 #pragma once
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
-#include <map>
 #include <memory>
 #include <string>
 
 #include "engine/backend/cuda/gemm/gemm.h"
+#include "engine/backend/cuda/profile/choice_file.h"
 
 namespace engine::backend::cuda {
 
 struct GemmTunerOptions {
-  std::string file;         // empty: choices are not kept
-  std::string device_name;  // "NVIDIA H200"
+  ChoiceFile* choices = nullptr;  // what outlives the tuner
+  std::string device_name;        // "NVIDIA H200"
   bool deterministic = true;
 };
 
-// Choices that a file holds, of all devices and versions; 0 where there is no such file.
-std::int64_t CountKeptChoices(const std::string& file);
+// Products that a file has a choice for, of all devices and versions; 0 where there is no such file.
+std::int64_t CountKeptProducts(const std::string& file);
 
 class GemmTuner {
  public:
@@ -46,12 +44,7 @@ class GemmTuner {
   }
 
  private:
-  using Choices = std::map<std::string, cublasLtMatmulAlgo_t>;  // by KeyOf
-
   std::string KeyOf(const GemmSpec& spec) const;
-  void Load();
-  absl::Status Save(const std::string& key) const;
-  bool Recall(const std::string& key, Gemm* gemm) const;
   absl::StatusOr<cublasLtMatmulAlgo_t> Choose(Gemm* gemm, bool* timed);
 
   cublasLtHandle_t handle_;
@@ -59,8 +52,6 @@ class GemmTuner {
   GemmTunerOptions options_;
   void* lent_ = nullptr;
   std::int64_t lent_bytes_ = 0;
-  Choices choices_;  // timed here or read from the file
-  Choices untimed_;  // first proposals, where the device was too full
 };
 
 }  // namespace engine::backend::cuda

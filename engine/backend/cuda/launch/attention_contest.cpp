@@ -18,25 +18,37 @@ namespace {
 
 // ---------------------------------------------------------------------------------------------- the operands
 
+constexpr std::int64_t kAlignment = 256;
+
+// Of what is lent, or its own.
 class TrialMemory {
  public:
   TrialMemory() = default;
-  ~TrialMemory() { cudaFree(data_); }
+  ~TrialMemory() { cudaFree(owned_); }
   TrialMemory(const TrialMemory&) = delete;
   TrialMemory& operator=(const TrialMemory&) = delete;
 
-  // ResourceExhausted where the device is too full.
-  absl::Status Allocate(std::int64_t bytes) {
-    const cudaError_t error = cudaMalloc(&data_, static_cast<std::size_t>(bytes));
-    if (error == cudaSuccess) return absl::OkStatus();
-    data_ = nullptr;
-    cudaGetLastError();  // so that no later launch is blamed
-    return ToStatus(error, "cudaMalloc");
+  // Takes them from the front of what is lent where there is enough. ResourceExhausted where the device is too full.
+  absl::Status Allocate(std::int64_t bytes, std::span<std::byte>* lent) {
+    const auto rounded = static_cast<std::size_t>(RoundUp(bytes, kAlignment));
+    if (rounded <= lent->size()) {
+      data_ = lent->data();
+      *lent = lent->subspan(rounded);
+      return absl::OkStatus();
+    }
+    if (const cudaError_t error = cudaMalloc(&owned_, rounded); error != cudaSuccess) {
+      owned_ = nullptr;
+      cudaGetLastError();  // so that no later launch is blamed
+      return ToStatus(error, "cudaMalloc");
+    }
+    data_ = static_cast<std::byte*>(owned_);
+    return absl::OkStatus();
   }
-  std::byte* data() const { return static_cast<std::byte*>(data_); }
+  std::byte* data() const { return data_; }
 
  private:
-  void* data_ = nullptr;
+  void* owned_ = nullptr;
+  std::byte* data_ = nullptr;
 };
 
 std::int64_t BytesOf(const TensorView& view) { return view.shape.elements() * SizeOf(view.dtype); }
@@ -51,6 +63,7 @@ absl::Status Copy(const std::vector<Number>& numbers, void* to) {
 // [B, S]
 absl::Status FillPositions(const TensorView& view, const DimExtent& of_queries) {
   std::vector<std::int32_t> positions;
+  positions.reserve(static_cast<std::size_t>(view.shape.elements()));
   for (std::int64_t i = 0; i < view.shape.elements(); ++i)
     positions.push_back(static_cast<std::int32_t>(LogicalIndex(of_queries, i % view.shape[1])));
   return Copy(positions, view.data);
@@ -65,7 +78,8 @@ absl::Status FillLse(const TensorView& view, std::int64_t keys) {
 // Tensors like those of `like`, and a control block.
 class TrialOperands {
  public:
-  absl::Status Make(cudaStream_t stream, const LaunchArgs& like, const AttentionShape& shape) {
+  absl::Status Make(cudaStream_t stream, const LaunchArgs& like, const AttentionShape& shape,
+                    std::span<std::byte>* lent) {
     args_ = like;
     std::int64_t bytes = RoundUp(plan::kControlNumbers * SizeOf(DType::kF64), kAlignment);
     std::vector<std::pair<TensorView*, std::int64_t>> places;
@@ -75,7 +89,7 @@ class TrialOperands {
         bytes += RoundUp(BytesOf(view), kAlignment);
       }
     }
-    RETURN_IF_ERROR(memory_.Allocate(bytes));
+    RETURN_IF_ERROR(memory_.Allocate(bytes, lent));
     RETURN_IF_CUDA_ERROR(cudaMemsetAsync(memory_.data(), 0, static_cast<std::size_t>(bytes), stream));
     for (const auto& [view, place] : places) view->data = memory_.data() + place;
     for (std::size_t i = 0; i < args_.inputs.size(); ++i) RETURN_IF_ERROR(Fill(stream, i, shape));
@@ -86,8 +100,6 @@ class TrialOperands {
   KernelContext context() const { return {.control = reinterpret_cast<const double*>(memory_.data())}; }
 
  private:
-  static constexpr std::int64_t kAlignment = 256;
-
   absl::Status Fill(cudaStream_t stream, std::size_t input, const AttentionShape& shape) {
     const TensorView& view = args_.inputs[input];
     if (view.dtype == DType::kI32) return FillPositions(view, QueryPositions());
@@ -106,8 +118,6 @@ class TrialOperands {
 
 // ----------------------------------------------------------------------------------------------- the entrants
 
-constexpr int kRounds = 5;
-constexpr float kRoundMs = 40;
 constexpr int kMostRepetitions = 400;
 constexpr float kSlowMs = 400;  // what takes so long is timed once
 
@@ -124,21 +134,23 @@ struct Contender {
 
 std::vector<graph::TensorType> TypesOf(const std::vector<TensorView>& views) {
   std::vector<graph::TensorType> types;
+  types.reserve(views.size());
   for (const TensorView& view : views) types.push_back({.shape = view.shape, .dtype = view.dtype});
   return types;
 }
 
 std::string WhyNot(const AttentionEntrant& entrant, const AttentionShape& shape, bool backward) {
   const AttentionKernels kernels = KernelsOf(shape, backward);
-  if (kernels == entrant.kernels) return "";
-  return std::string(entrant.kernels == AttentionKernels::kCudnn ? WhyNotCudnn(shape) : WhyNotOwn(shape));
+  if (kernels == entrant.way.kernels) return "";
+  return std::string(entrant.way.kernels == AttentionKernels::kCudnn ? WhyNotCudnn(shape) : WhyNotOwn(shape));
 }
 
 Contender Enter(const LaunchArgs& args, const AttentionOp& op, const AttentionEntrant& entrant) {
   Contender contender;
   contender.instruction = *args.instruction;
   plan::Kernel& kernel = std::get<plan::Kernel>(contender.instruction.what);
-  kernel.attributes.Set("kernel", std::string(AttributeOf(entrant.kernels)));
+  kernel.attributes.Set("grad_group_bytes", entrant.way.grad_group_bytes);
+  kernel.attributes.Set("kernel", std::string(AttributeOf(entrant.way.kernels)));
   const std::vector<graph::TensorType> inputs = TypesOf(args.inputs);
   AttentionShape shape = ShapeOf(op, inputs, kernel.attributes);
   shape.chip = ChipOf(*entrant.device);
@@ -150,7 +162,8 @@ Contender Enter(const LaunchArgs& args, const AttentionOp& op, const AttentionEn
 }
 
 // As much as the hungriest needs for whom there is enough.
-absl::Status AllocateScratch(std::vector<Contender>* contenders, TrialMemory* scratch) {
+absl::Status AllocateScratch(std::vector<Contender>* contenders, TrialMemory* scratch,
+                             std::span<std::byte>* lent) {
   while (true) {
     Contender* hungriest = nullptr;
     for (Contender& contender : *contenders) {
@@ -159,7 +172,7 @@ absl::Status AllocateScratch(std::vector<Contender>* contenders, TrialMemory* sc
         hungriest = &contender;
     }
     if (hungriest == nullptr || hungriest->result.scratch_bytes == 0) return absl::OkStatus();
-    const absl::Status status = scratch->Allocate(hungriest->result.scratch_bytes);
+    absl::Status status = scratch->Allocate(hungriest->result.scratch_bytes, lent);
     if (!absl::IsResourceExhausted(status)) return status;
     hungriest->result.why_not =
         fmt::format("no room for {} of scratch", FormatBytes(hungriest->result.scratch_bytes));
@@ -185,14 +198,14 @@ absl::Status Start(const AttentionOp& op, const AttentionEntrant& entrant, const
 }
 
 // All in turns: the clock falls while the card heats up, which must not favour who came first.
-absl::Status TimeInTurns(std::vector<Contender>* contenders) {
-  for (int round = 0; round < kRounds; ++round) {
+absl::Status TimeInTurns(const AttentionTiming& timing, std::vector<Contender>* contenders) {
+  for (int round = 0; round < timing.rounds; ++round) {
     for (Contender& contender : *contenders) {
       if (!contender.runs() || contender.times[0] > kSlowMs) continue;
       if (round == 0) {
         ASSIGN_OR_RETURN(contender.times[0], contender.stopwatch->Time(contender.run, 3));
       }
-      const int repetitions = Repetitions(contender.times[0], kRoundMs, kMostRepetitions);
+      const int repetitions = Repetitions(contender.times[0], timing.round_ms, kMostRepetitions);
       ASSIGN_OR_RETURN(const float milliseconds, contender.stopwatch->Time(contender.run, repetitions));
       contender.times.push_back(milliseconds);
     }
@@ -213,29 +226,20 @@ CudaChip ChipOf(const Device& device) {
   return {device.properties().major, device.properties().major == 9 && HasAttentionSm90a()};
 }
 
-std::string_view AttributeOf(AttentionKernels kernels) {
-  switch (kernels) {
-    case AttentionKernels::kOwn:
-      return "own";
-    case AttentionKernels::kCudnn:
-      return "cudnn";
-    case AttentionKernels::kReference:
-      break;
-  }
-  return "reference";
-}
-
 absl::StatusOr<std::vector<AttentionTime>> TimeAttention(const LaunchArgs& args,
-                                                         std::span<const AttentionEntrant> entrants) {
+                                                         std::span<const AttentionEntrant> entrants,
+                                                         const AttentionTiming& timing,
+                                                         std::span<std::byte> lent) {
   const AttentionOp* op = FindAttentionOp(args.instruction->kernel());
   ENGINE_CHECK(op != nullptr, "{} is no attention", args.instruction->kernel());
   std::vector<Contender> contenders;
+  contenders.reserve(entrants.size());
   for (const AttentionEntrant& entrant : entrants) contenders.push_back(Enter(args, *op, entrant));
   TrialMemory scratch;
   TrialOperands operands;
   RETURN_IF_ERROR(operands.Make(entrants[0].device->compute(), args,
-                                ShapeOf(*op, TypesOf(args.inputs), args.instruction->attributes())));
-  RETURN_IF_ERROR(AllocateScratch(&contenders, &scratch));
+                                ShapeOf(*op, TypesOf(args.inputs), args.instruction->attributes()), &lent));
+  RETURN_IF_ERROR(AllocateScratch(&contenders, &scratch, &lent));
   for (std::size_t i = 0; i < contenders.size(); ++i) {
     Contender& contender = contenders[i];
     if (!contender.runs()) continue;
@@ -244,8 +248,9 @@ absl::StatusOr<std::vector<AttentionTime>> TimeAttention(const LaunchArgs& args,
     contender.result.why_not = Message(status);
     cudaGetLastError();  // of a refused launch; anything worse stays and is met by the next call
   }
-  RETURN_IF_ERROR(TimeInTurns(&contenders));
+  RETURN_IF_ERROR(TimeInTurns(timing, &contenders));
   std::vector<AttentionTime> results;
+  results.reserve(contenders.size());
   for (const Contender& contender : contenders) results.push_back(contender.result);
   return results;
 }

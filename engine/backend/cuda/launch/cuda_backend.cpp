@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "engine/backend/cuda/attention/sm90a.h"
-#include "engine/backend/cuda/gemm/gemm_tuner.h"
 #include "engine/backend/cuda/kernels/optimizer.h"
 #include "engine/backend/cuda/kernels/time.h"
 #include "engine/backend/cuda/kernels/write.h"
@@ -125,12 +124,12 @@ absl::StatusOr<std::byte*> CudaBackend::AllocateArena(std::int64_t bytes) {
                              FormatBytes(static_cast<std::int64_t>(total)));
   }
   arena_bytes_ = bytes;
-  device_->gemm_tuner().BorrowMemory(arena_, bytes);
+  device_->BorrowMemory(arena());
   return arena_;
 }
 
 absl::Status CudaBackend::ClearArena() {
-  device_->gemm_tuner().BorrowMemory(nullptr, 0);
+  device_->BorrowMemory({});
   RETURN_IF_CUDA_ERROR(
       cudaMemsetAsync(arena_, 0, static_cast<std::size_t>(arena_bytes_), device_->compute()));
   return Synchronize();

@@ -9,6 +9,7 @@
 #include "engine/backend/cuda/device/device.h"
 #include "engine/backend/cuda/kernels/attention_key_sum.h"
 #include "engine/backend/cuda/kernels/attention_reference.h"
+#include "engine/backend/cuda/launch/attention_choice.h"
 #include "engine/backend/cuda/launch/attention_contest.h"
 #include "engine/backend/cuda/launch/prepare.h"
 #include "engine/backend/cuda/launch/prepare_checks.h"
@@ -420,11 +421,14 @@ absl::Status ExpectPositions(const LaunchArgs& args, const graph::AttentionInput
 
 absl::StatusOr<Enqueue> PrepareProblem(Device& device, const LaunchArgs& args, const AttentionShape& s,
                                        const AttentionProblem& problem, bool backward) {
-  switch (KernelsOf(s, backward)) {
+  ASSIGN_OR_RETURN(const AttentionWay way, ChooseAttention(device, args, s, backward));
+  AttentionShape grouped = s;
+  grouped.grad_group_bytes = way.grad_group_bytes;
+  switch (way.kernels) {
     case AttentionKernels::kOwn:
       return PrepareOwn(device, args, s, problem, backward);
     case AttentionKernels::kCudnn:
-      return PrepareWithCudnn(device, args, s, problem, backward);
+      return PrepareWithCudnn(device, args, grouped, problem, backward);
     case AttentionKernels::kReference:
       break;
   }

@@ -334,6 +334,61 @@ OwnGradLayout OwnGradLayoutOf(const AttentionShape& shape) {
 
 namespace {
 
+// Below these no group is worth an execution.
+constexpr std::int64_t kLeastGroupBytes = std::int64_t{1} << 20;
+
+std::int64_t ScratchOf(AttentionShape shape, const AttentionWay& way, bool backward, bool deterministic) {
+  shape.kernel = AttributeOf(way.kernels);
+  shape.grad_group_bytes = way.grad_group_bytes;
+  const CudaTarget target = {deterministic, shape.chip};
+  return backward ? GradScratch(shape, target) : ForwardScratch(shape, target);
+}
+
+bool CarriesOut(AttentionShape shape, AttentionKernels kernels, bool backward) {
+  shape.kernel = AttributeOf(kernels);
+  return KernelsOf(shape, backward) == kernels;
+}
+
+}  // namespace
+
+std::string_view AttributeOf(AttentionKernels kernels) {
+  switch (kernels) {
+    case AttentionKernels::kOwn:
+      return "own";
+    case AttentionKernels::kCudnn:
+      return "cudnn";
+    case AttentionKernels::kReference:
+      break;
+  }
+  return "reference";
+}
+
+std::vector<AttentionWay> AttentionWays(const AttentionShape& shape, bool backward, bool deterministic,
+                                        std::int64_t scratch_bytes) {
+  const AttentionKernels rule = KernelsOf(shape, backward);
+  std::vector<AttentionWay> ways = {{rule, shape.grad_group_bytes}};
+  if (!shape.kernel.empty()) return ways;
+  for (const AttentionKernels kernels : {AttentionKernels::kOwn, AttentionKernels::kCudnn}) {
+    if (kernels == rule || !CarriesOut(shape, kernels, backward)) continue;
+    AttentionWay way = {kernels, shape.grad_group_bytes};
+    while (way.grad_group_bytes >= kLeastGroupBytes &&
+           ScratchOf(shape, way, backward, deterministic) > scratch_bytes)
+      way.grad_group_bytes /= 2;
+    if (way.grad_group_bytes >= kLeastGroupBytes) ways.push_back(way);
+  }
+  return ways;
+}
+
+std::size_t FastestWay(std::span<const double> milliseconds) {
+  std::size_t fastest = 0;
+  for (std::size_t i = 1; i < milliseconds.size(); ++i) {
+    if (milliseconds[i] > 0 && milliseconds[i] < milliseconds[fastest]) fastest = i;
+  }
+  return milliseconds[fastest] < (1 - kLeastGain) * milliseconds[0] ? fastest : 0;
+}
+
+namespace {
+
 // Counts the query-key pairs that cuDNN computes for one head of one sample with a window. In a chunk whose
 // keys the window covers, the mask is the causal one and cuDNN skips what it masks; in every other chunk it
 // computes all pairs.

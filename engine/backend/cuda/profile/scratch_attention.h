@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -77,6 +78,26 @@ std::vector<plan::Obstacle> ObstaclesOf(const AttentionShape& shape);
 // behind in short sequences, and ahead within windows. Those for wider heads are for what cuDNN lacks (docs/performance.md).
 enum class AttentionKernels : std::uint8_t { kReference, kCudnn, kOwn };
 AttentionKernels KernelsOf(const AttentionShape& shape, bool backward);
+
+// Of the attribute that asks for these kernels (AttentionShape::kernel): "own", "cudnn" or "reference".
+std::string_view AttributeOf(AttentionKernels kernels);
+
+// One way to carry attention out: the kernels, and how much of scratch a group of cuDNN's backward pass may take.
+struct AttentionWay {
+  AttentionKernels kernels = AttentionKernels::kReference;
+  std::int64_t grad_group_bytes = kGradGroupBytes;
+};
+
+// Ways between which timing may choose, with so much scratch as the plan has reserved: first the one of KernelsOf, for which it was
+// reserved, then others that need no more, cuDNN's backward pass in smaller groups where it has to. Only the first where the
+// attributes ask for kernels.
+std::vector<AttentionWay> AttentionWays(const AttentionShape& shape, bool backward, bool deterministic,
+                                        std::int64_t scratch_bytes);
+
+// Of the times of ways, 0 where one was not timed: the index of the fastest, or 0 where that does not save at least kLeastGain
+// of the first one's time. So a choice does not hang on chance where ways are alike.
+inline constexpr double kLeastGain = 0.03;
+std::size_t FastestWay(std::span<const double> milliseconds);
 
 // Why an attention kernel (attention, attention_packed and their gradients) is slow: it is a reference
 // kernel, or it has a window, within which cuDNN computes all pairs. kNone for every other kernel.
