@@ -114,6 +114,22 @@ ValueIds ComposeAddRmsNorm(Graph* g, const ValueIds& in, const Attributes& attri
   return {sum, norm[0], norm[1]};
 }
 
+ValueIds ComposeAddDropoutLayerNorm(Graph* g, const ValueIds& in, const Attributes& attributes) {
+  const ValueId branch = in.size() > 4 ? g->Emit1(kBiasAdd, "branch", {in[1], in[4]}) : in[1];
+  const ValueId dropped = g->Emit1(kDropout, "dropped", {branch}, attributes);
+  return ComposeAddLayerNorm(g, {in[0], dropped, in[2], in[3]}, attributes);
+}
+
+ValueIds ComposeAddDropoutRmsNorm(Graph* g, const ValueIds& in, const Attributes& attributes) {
+  const ValueId dropped = g->Emit1(kDropout, "dropped", {in[1]}, attributes);
+  return ComposeAddRmsNorm(g, {in[0], dropped, in[2]}, attributes);
+}
+
+ValueIds ComposeDropoutGradBias(Graph* g, const ValueIds& in, const Attributes& attributes) {
+  const ValueId dx = g->Emit1(kDropoutGrad, "dx", {in[0]}, attributes);
+  return {dx, g->Emit1(kBiasGrad, "d_bias", {dx}, {{"dims", std::int64_t{1}}})};
+}
+
 // Attribute bias = 1: the column sums of dx are an output too.
 ValueIds AddAndSum(Graph* g, ValueId dx, ValueId residual, const Attributes& attributes) {
   const ValueId sum = g->Emit1(kAdd, "dx", {residual, dx});
@@ -260,6 +276,24 @@ const OpDef kAddRmsNorm{.name = "add_rms_norm",
                         .work = FusedWork<kAddRmsNorm>,
                         .in_place_input = 0,
                         .compose = ComposeAddRmsNorm};
+const OpDef kAddDropoutLayerNorm{.name = "add_dropout_layer_norm",
+                                 .infer = Infer<kAddDropoutLayerNorm>,
+                                 .family = Family::kNorm,
+                                 .work = FusedWork<kAddDropoutLayerNorm>,
+                                 .in_place_input = 0,
+                                 .compose = ComposeAddDropoutLayerNorm};
+const OpDef kAddDropoutRmsNorm{.name = "add_dropout_rms_norm",
+                               .infer = Infer<kAddDropoutRmsNorm>,
+                               .family = Family::kNorm,
+                               .work = FusedWork<kAddDropoutRmsNorm>,
+                               .in_place_input = 0,
+                               .compose = ComposeAddDropoutRmsNorm};
+// Not in place, as dropout_grad is not.
+const OpDef kDropoutGradBias{.name = "dropout_grad_bias",
+                             .infer = Infer<kDropoutGradBias>,
+                             .work = FusedWork<kDropoutGradBias>,
+                             .accumulates = 0b10,
+                             .compose = ComposeDropoutGradBias};
 const OpDef kLayerNormGradAdd{.name = "layer_norm_grad_add",
                               .infer = Infer<kLayerNormGradAdd>,
                               .family = Family::kNorm,
@@ -311,6 +345,9 @@ std::span<const OpDef* const> AllFusedOps() {
                                       &kExpertActivationGradAgain,
                                       &kAddLayerNorm,
                                       &kAddRmsNorm,
+                                      &kAddDropoutLayerNorm,
+                                      &kAddDropoutRmsNorm,
+                                      &kDropoutGradBias,
                                       &kLayerNormGradAdd,
                                       &kRmsNormGradAdd,
                                       &kRotary,

@@ -49,6 +49,18 @@ extern const graph::OpDef kAddLayerNorm;
 // add_rms_norm: x, branch, gamma → sum, y, rstd.   The same with rms_norm.
 extern const graph::OpDef kAddRmsNorm;
 
+// add_dropout_layer_norm: x, branch, gamma, beta[, bias] → sum, y, mean, rstd.   Attributes of dropout and layer_norm.
+//   sum = x + dropout(branch), or x + dropout(branch + bias)
+//   y, mean, rstd = layer_norm(sum, gamma, beta)
+extern const graph::OpDef kAddDropoutLayerNorm;
+// add_dropout_rms_norm: x, branch, gamma → sum, y, rstd.   The same with rms_norm.
+extern const graph::OpDef kAddDropoutRmsNorm;
+
+// dropout_grad_bias: dy → dx, d_bias
+//   dx = dropout_grad(dy)
+//   d_bias = bias_grad(dx)
+extern const graph::OpDef kDropoutGradBias;
+
 // layer_norm_grad_add: dy, x, gamma, mean, rstd, residual[, beta] → dx, d_gamma, d_beta[, d_bias][, y]
 //   dx, d_gamma, d_beta = layer_norm_grad(dy, x, gamma, mean, rstd), and dx += residual
 //   d_bias = bias_grad(dx)                                         with attribute bias = 1

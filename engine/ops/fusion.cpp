@@ -46,6 +46,7 @@ Attributes InDims() { return {{"in_dims", kOne}}; }
 Attributes Tanh() { return {{"tanh", kOne}}; }
 // Kernels of norms quantise tensors whose columns are one dim.
 Attributes Rows() { return {{"dims", kOne}}; }
+Attributes Drops() { return {{"p", 0.5}, {"stream", std::string("s")}}; }
 Attributes Format() { return {{"format", std::int64_t{0}}}; }
 Attributes RowsAndFormat() { return {{"dims", kOne}, {"format", std::int64_t{0}}}; }
 
@@ -118,6 +119,28 @@ void AddRepeatedActivations(std::vector<FusionRow>* rows) {
 void AddNorms(std::vector<FusionRow>* rows) {
   constexpr std::size_t kGainInput = 2;        // of all four
   constexpr std::size_t kBranchBiasInput = 4;  // of add_layer_norm
+  // Not where the norm will be quantised as it is made, by kernels that draw nothing.
+  rows->push_back({.op = &kAddDropoutLayerNorm,
+                   .variants = {{{Stream(), Stream(), Features(), Features(), Features()}},
+                                {{Stream(), Stream(), Features(), Features()}}},
+                   .example = Drops(),
+                   .at = &kLayerNorm,
+                   .asks = OutputOf(kAdd, 0),
+                   .except = {OutputOf(kLayerNorm, 0), &kQuantize},
+                   .one_dim = {kGainInput, kBranchBiasInput}});
+  rows->push_back({.op = &kAddDropoutRmsNorm,
+                   .variants = {{{Stream(), Stream(), Features()}}},
+                   .example = Drops(),
+                   .at = &kRmsNorm,
+                   .asks = OutputOf(kAdd, 0),
+                   .except = {OutputOf(kRmsNorm, 0), &kQuantize},
+                   .one_dim = {kGainInput}});
+  // The bias of a branch is added before dropout.
+  rows->push_back({.op = &kDropoutGradBias,
+                   .variants = {{{Stream()}}},
+                   .example = Drops(),
+                   .at = &kDropoutGrad,
+                   .asks = InputOf(kDropoutGrad, 0)});
   // With the bias of a row-parallel product, which the sum over the ranks keeps apart from it.
   rows->push_back({.op = &kAddLayerNorm,
                    .variants = {{{Stream(), Stream(), Features(), Features(), Features()}},
@@ -269,6 +292,10 @@ std::span<const RepeatedNorm> RepeatedNorms() {
       RepeatedNorm{&kLayerNorm, &kAddLayerNorm, &kLayerNormGradAdd, &kLayerNormQuantizeAgain,
                    graph::kGainOffset},
       RepeatedNorm{&kRmsNorm, &kAddRmsNorm, &kRmsNormGradAdd, &kRmsNormQuantizeAgain, graph::kGainOffset},
+      RepeatedNorm{&kLayerNorm, &kAddDropoutLayerNorm, &kLayerNormGradAdd, &kLayerNormQuantizeAgain,
+                   graph::kGainOffset},
+      RepeatedNorm{&kRmsNorm, &kAddDropoutRmsNorm, &kRmsNormGradAdd, &kRmsNormQuantizeAgain,
+                   graph::kGainOffset},
   };
   return kNorms;
 }

@@ -21,8 +21,8 @@ struct KernelRate {
 // products the card cools. Not measured one by one: norms of RMS, taken for like layer norms; the head in FP8
 // and all others, set by the times of FP8 steps. Products of experts in FP8: those of mixtral-s, 1186 to 1285 TFLOP/s by
 // themselves; of small experts they are slower (qwen3-moe-s: 1010 to 1060).
-// Dropout is bound by the instructions that draw (a Philox block for eight elements) and that find an
-// element's logical index, not by memory: 0.117 and 0.121 ms for 41.9M elements.
+// Dropout by itself: 0.117 and 0.121 ms for 41.9M elements, measured when it drew a Philox block of ten rounds for four
+// elements. With a norm: not measured, taken for a tenth slower than without.
 inline constexpr std::array kCudaRates = {
     KernelRate{"linear", 1.07},
     KernelRate{"linear_dgrad", 1.07},
@@ -40,6 +40,8 @@ inline constexpr std::array kCudaRates = {
     KernelRate{"grouped_linear_dgrad_fp8", 1.85},
     KernelRate{"grouped_linear_wgrad_fp8", 1.85},
     KernelRate{"add_layer_norm", 1, 0.93},
+    KernelRate{"add_dropout_layer_norm", 1, 0.84},
+    KernelRate{"add_dropout_rms_norm", 1, 0.84},
     KernelRate{"layer_norm_grad_add", 1, 0.73},
     KernelRate{"add_rms_norm", 1, 0.93},
     KernelRate{"rms_norm_grad_add", 1, 0.73},

@@ -168,18 +168,45 @@ TEST_CASE("fuse: packed attention keeps soft caps, linear biases and rotation, a
   CHECK(All(*made, "evaluate.0", "attention").size() == 2);
 }
 
-// Dropout after each branch: the bias of a branch is before it, so its gradient is summed by itself.
-TEST_CASE("fuse: dropout keeps the gradients of biases apart") {
+// Dropout after each branch goes with the norm behind it, the embedding's alone stays; the bias of a branch is before it, so
+// its gradient is summed with dropout's.
+TEST_CASE("fuse: dropout goes with norms, its gradients with those of biases") {
   const plan::Plan plan = CudaPlan(kGpt, {"precision.compute=bf16"});
-  CHECK(Kernels(plan, "forward.0") ==
-        "add 1, add_layer_norm 8, attention_packed 4, dropout 9, embedding 2, layer_norm 1, linear 12, "
-        "linear_gelu 4");
-  CHECK(Kernels(plan, "backward.0") ==
-        "attention_packed_grad 4, bias_grad 16, dropout_grad 9, embedding_grad 2, layer_norm_grad 1, "
-        "layer_norm_grad_add 8, linear_cross_entropy 1, linear_dgrad 12, linear_dgrad_gelu 4, linear_wgrad "
-        "16");
+  CHECK(
+      Kernels(plan, "forward.0") ==
+      "add 1, add_dropout_layer_norm 8, attention_packed 4, dropout 1, embedding 2, layer_norm 1, linear 12, "
+      "linear_gelu 4");
+  for (const plan::Instruction* norm : All(plan, "forward.0", "add_dropout_layer_norm")) {
+    CHECK(norm->attributes().Float("p") == 0.1);
+    CHECK(norm->attributes().Float("epsilon") == 1e-5);
+    CHECK(norm->attributes().String("stream").ends_with(".dropout"));
+  }
+  CHECK(
+      Kernels(plan, "backward.0") ==
+      "attention_packed_grad 4, bias_grad 8, dropout_grad 1, dropout_grad_bias 8, embedding_grad 2, "
+      "layer_norm_grad 1, layer_norm_grad_add 8, linear_cross_entropy 1, linear_dgrad 12, linear_dgrad_gelu "
+      "4, linear_wgrad 16");
   for (const plan::Instruction* norm : All(plan, "backward.0", "layer_norm_grad_add"))
     CHECK(norm->outputs.size() == 3);
+  // What is repeated draws the same mask; a norm that is repeated for its weight gradients takes the statistics that are
+  // there.
+  const plan::Plan cheap = CudaPlan(kGpt, {"precision.compute=bf16", "recompute.granularity=cheap"});
+  CHECK(All(cheap, "forward.0", "add_dropout_layer_norm").size() == 8);
+  CHECK(All(cheap, "backward.0", "layer_norm").size() == 1);  // the first, before which nothing is added
+  int again = 0;
+  for (const plan::Instruction* norm : All(cheap, "backward.0", "layer_norm_grad_add"))
+    again += norm->attributes().Int("again", 0) != 0 ? 1 : 0;
+  CHECK(again == 7);
+  // Without biases dropout's gradient is by itself.
+  const plan::Plan llama = CudaPlan(kLlama, With(kLlamaBf16, {"model.dropout.hidden=0.1"}));
+  CHECK(All(llama, "forward.0", "add_dropout_rms_norm").size() == 8);
+  CHECK(All(llama, "forward.0", "dropout").empty());
+  CHECK(All(llama, "backward.0", "dropout_grad").size() == 8);
+  // Where a norm is quantised as it is made, dropout stays apart.
+  const plan::Plan fp8 = CudaPlan(kGpt, {"precision.compute=fp8"});
+  CHECK(All(fp8, "forward.0", "add_layer_norm_quantize").size() == 7);
+  CHECK(All(fp8, "forward.0", "add_dropout_layer_norm").size() == 1);  // the last, which the head reads
+  CHECK(All(fp8, "forward.0", "dropout").size() == 8);
 }
 
 TEST_CASE("fuse: a Llama with a key a query") {

@@ -152,11 +152,21 @@ GpuCases ElementwiseCases() {
   }
   const Attributes dropout = {{"p", 0.1}, {"stream", std::string("layers.3.residual")}};
   for (const OpDef* op : {&ops::kDropout, &ops::kDropoutGrad}) {
-    for (const Shape& shape : {x, Shape{3, 5, 1}, Shape{2, 3, 5, 7}}) add(*op, {{shape}}, dropout, 1);
+    for (const Shape& shape : {x, Shape{3, 5, 1}, Shape{2, 3, 5, 7}, Shape{2, 7, 24}, Shape{2, 7, 12}}) {
+      add(*op, {{shape}}, dropout, 1);
+      add(*op, {{shape}}, dropout, 1);
+      cases.back().base.label += ", in pieces";
+      cases.back().adjust = InPieces(0);
+    }
   }
   const Attributes jitter = {{"eps", 0.1}, {"stream", std::string("layers.3.mlp.router.jitter")}};
   for (const OpDef* op : {&ops::kJitter, &ops::kJitterGrad}) {
-    for (const Shape& shape : {x, Shape{3, 5, 1}, Shape{2, 3, 5, 7}}) add(*op, {{shape}}, jitter, 1);
+    for (const Shape& shape : {x, Shape{3, 5, 1}, Shape{2, 3, 5, 7}}) {
+      add(*op, {{shape}}, jitter, 1);
+      add(*op, {{shape}}, jitter, 1);
+      cases.back().base.label += ", in pieces";
+      cases.back().adjust = InPieces(0);
+    }
   }
   return cases;
 }
@@ -182,6 +192,23 @@ void AddHeadNorms(const Shape& x, int dims, GpuCases* cases) {
 }
 
 }  // namespace
+
+std::function<void(Tensors*)> InPieces(size_t input) {
+  return [input](Tensors* inputs) {
+    const Tensor whole = (*inputs)[input];
+    const Shape& shape = whole.type().shape;
+    const std::int64_t half = shape[1] / 2;
+    Extent extent = Extent::Whole(shape);
+    extent.dims[0] = {Interval{1, shape[0]}};
+    extent.dims[1] = {Interval{1, half}, Interval{shape[1] + 3, shape[1] - half}};
+    Shape logical = shape;
+    logical[0] = shape[0] + 1;
+    logical[1] = 2 * shape[1] + 4;
+    Tensor placed(whole.type(), extent, logical);
+    for (std::int64_t i = 0; i < placed.elements(); ++i) placed.Set(i, whole.Get(i));
+    (*inputs)[input] = placed;
+  };
+}
 
 GpuCases NormCases() {
   GpuCases cases;

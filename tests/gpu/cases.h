@@ -58,6 +58,10 @@ inline ops_test::Input Make(const Shape& shape, ops_test::Input::Kind kind, std:
   return input;
 }
 
+// Makes an input of at least three dims a part of a larger tensor: its samples begin at 1, and its sequence is two pieces of a
+// longer one, as a rank of context parallelism has it.
+std::function<void(Tensors*)> InPieces(size_t input);
+
 // The op by the CPU's kernels, on up to 16 threads.
 Tensors RunOnCpu(const graph::OpDef& op, const graph::Attributes& attributes, const Tensors& inputs);
 

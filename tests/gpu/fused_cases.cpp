@@ -96,6 +96,38 @@ void AddActivationsAgain(GpuCases* cases) {
   }
 }
 
+// Dropout of a branch before a norm, and its gradient with that of the branch's bias.
+void AddDroppedNorms(const std::string& label, const Shape& x, const Attributes& epsilon, GpuCases* cases) {
+  const Shape d = {x[2]};
+  const std::int64_t count = x[1];
+  const Attributes dropout = {{"p", 0.1}, {"stream", std::string("layers.3.residual")}};
+  Attributes both = epsilon;
+  for (const auto& [name, item] : dropout.items()) both.Set(name, item);
+  const auto add = [&](const OpDef& op, const std::string& text, const std::vector<Input>& inputs,
+                       const Attributes& attributes) {
+    cases->push_back({.base = {&op, text, inputs, attributes, count + x[2], true}});
+    cases->back().dtypes = FusedDTypes(op, x);
+    return &cases->back();
+  };
+  add(ops::kAddDropoutLayerNorm, label + " biased", {{x}, {x}, {d}, {d}, {d}}, both);
+  for (const bool pieces : {false, true}) {
+    const std::string text = label + (pieces ? ", in pieces" : "");
+    GpuCase* test = add(ops::kAddDropoutLayerNorm, text, {{x}, {x}, {d}, {d}}, both);
+    if (pieces) test->adjust = InPieces(1);
+    test = add(ops::kAddDropoutRmsNorm, text, {{x}, {x}, {d}}, both);
+    if (pieces) test->adjust = InPieces(1);
+    // In fp32 each dx differs by two operations' rounding; in 16 bits by its own where it lies on a tie: in few of a
+    // column's rows, four allowed.
+    test = add(ops::kDropoutGradBias, text, {{x}}, dropout);
+    if (pieces) test->adjust = InPieces(0);
+    test->extra = [count](size_t output, DType dtype, const Tensors&, const Tensors& expected) {
+      if (output != 1) return 0.0;
+      const double each = dtype == DType::kF32 ? 2.0 * static_cast<double>(count) : 8.0;
+      return each * UnitRoundoff(dtype) * ops_test::Scale(expected[0]);
+    };
+  }
+}
+
 void AddNorms(std::int64_t count, std::int64_t columns, double gain_offset, GpuCases* cases) {
   const Shape x = {1, count, columns};
   const Shape rows = {1, count};
@@ -119,6 +151,7 @@ void AddNorms(std::int64_t count, std::int64_t columns, double gain_offset, GpuC
   add(ops::kAddLayerNorm, label, {{x}, {x}, {d}, {d}}, epsilon);
   add(ops::kAddLayerNorm, label + " biased", {{x}, {x}, {d}, {d}, {d}}, epsilon);
   add(ops::kAddRmsNorm, label, {{x}, {x}, {d}}, epsilon);
+  AddDroppedNorms(label, x, epsilon, cases);
   add(ops::kLayerNormGradAdd, label, {{x}, {x}, {d}, {rows}, rstd, {x}}, epsilon);
   add(ops::kRmsNormGradAdd, label, {{x}, {x}, {d}, rstd, {x}}, epsilon);
   // d_bias sums dx as rounded to its dtype. In 16 bits the two dx round to different neighbours, 2u·max|dx|

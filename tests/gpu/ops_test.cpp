@@ -111,7 +111,10 @@ double ChunkRoundings(const GpuCase& test, const Problem& problem) {
 
 // The inputs that output 0 may share bytes with.
 std::vector<int> InPlaceInputs(const graph::OpDef& op) {
-  if (&op == &ops::kAddLayerNorm || &op == &ops::kAddRmsNorm) return {0, 1};
+  if (&op == &ops::kAddLayerNorm || &op == &ops::kAddRmsNorm || &op == &ops::kAddDropoutLayerNorm ||
+      &op == &ops::kAddDropoutRmsNorm) {
+    return {0, 1};
+  }
   if (op.in_place_input < 0) return {};
   return {op.in_place_input};
 }

@@ -57,6 +57,7 @@ std::vector<Case> FusedCases() {
   const Attributes epsilon = {{"epsilon", 1e-5}};
   Attributes with_bias = epsilon;
   with_bias.Set("bias", kOne);
+  const Attributes dropout = {{"epsilon", 1e-5}, {"p", 0.3}, {"stream", std::string("branch")}};
   Attributes again = with_bias;
   again.Set("again", kOne);
   const Shape qkv = {2, 5, 2, 3, 4};
@@ -81,6 +82,10 @@ std::vector<Case> FusedCases() {
       {&ops::kAddLayerNorm, "", {{x}, {x}, {d}, {d}}, epsilon},
       {&ops::kAddLayerNorm, "biased", {{x}, {x}, {d}, {d}, {d}}, epsilon},
       {&ops::kAddRmsNorm, "", {{x}, {x}, {d}}, epsilon},
+      {&ops::kAddDropoutLayerNorm, "", {{x}, {x}, {d}, {d}}, dropout},
+      {&ops::kAddDropoutLayerNorm, "biased", {{x}, {x}, {d}, {d}, {d}}, dropout},
+      {&ops::kAddDropoutRmsNorm, "", {{x}, {x}, {d}}, dropout},
+      {&ops::kDropoutGradBias, "", {{x}}, {{"p", 0.3}, {"stream", std::string("branch")}}},
       {&ops::kLayerNormGradAdd, "", {{x}, {x}, {d}, {rows}, rstd, {x}}, epsilon},
       {&ops::kLayerNormGradAdd, "bias", {{x}, {x}, {d}, {rows}, rstd, {x}}, with_bias},
       {&ops::kLayerNormGradAdd, "again", {{x}, {x}, {d}, {rows}, rstd, {x}, {d}}, again},

@@ -20,6 +20,13 @@ struct Drawn {
   const double* iteration = nullptr;  // in the device's memory
 };
 
+// Whether the last dim is here as a whole, so that the elements of a row follow one another in the whole tensor too.
+inline bool HasWholeRows(const LogicalDims& index) {
+  const LogicalDims::Dim& columns = index.dims[index.rank - 1];
+  return columns.pieces == 1 && columns.piece[0].start == 0 && columns.piece[0].length == columns.local &&
+         columns.local == columns.logical;
+}
+
 // Dropout (base/dropout_draws.h).
 struct DropoutMask {
   Drawn drawn;

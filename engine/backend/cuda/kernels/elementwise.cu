@@ -327,6 +327,87 @@ __global__ void __launch_bounds__(kThreads)
   StoreElements(static_cast<T*>(of.y) + first, x);
 }
 
+// y = dropout(x) and the sums of y over a chunk of rows, cut as GeluGradAgainKernel is. Rows are whole, and of a multiple of
+// eight columns.
+template <typename T>
+__global__ void __launch_bounds__(kThreads, 4)
+    DropoutSumsKernel(std::int64_t rows, std::int64_t rows_per_chunk, __grid_constant__ const Dropout of,
+                      float* partial) {
+  constexpr int kWarps = kThreads / kWarp;
+  constexpr int kInFlight = sizeof(T) == 2 ? 4 : 2;
+  static_assert(kBiasGradTile == kWarp * 8 && kBiasGradTile == kThreads);
+  __shared__ __align__(16) float shared[kWarps][kBiasGradTile];
+  const Drawn& drawn = of.mask.drawn;
+  const std::int64_t columns = drawn.index.dims[drawn.index.rank - 1].local;
+  const int lane = threadIdx.x % kWarp;
+  const int warp = threadIdx.x / kWarp;
+  const std::int64_t column = std::int64_t{blockIdx.x} * kBiasGradTile + lane * 8;
+  const std::int64_t begin = std::int64_t{blockIdx.y} * rows_per_chunk;
+  const std::int64_t end = begin + rows_per_chunk < rows ? begin + rows_per_chunk : rows;
+  const std::uint64_t iteration = IterationOf(drawn);
+  const auto* x = static_cast<const T*>(of.x) + column;
+  auto* y = static_cast<T*>(of.y) + column;
+  float sums[8] = {};
+  if (column < columns) {
+    for (std::int64_t first = begin + warp; first < end; first += kInFlight * kWarps) {
+      Pack8<T> packs[kInFlight];
+#pragma unroll
+      for (int r = 0; r < kInFlight; ++r) {
+        const std::int64_t row = first + r * kWarps;
+        if (row >= end) break;
+        packs[r] = LoadPack8Streaming(x + row * columns);
+      }
+#pragma unroll
+      for (int r = 0; r < kInFlight; ++r) {
+        const std::int64_t row = first + r * kWarps;
+        if (row >= end) break;
+        float a[8];
+        Unpack8(packs[r], a);
+        DropEight(of.mask, iteration, static_cast<std::uint64_t>(LogicalRow(drawn, row) + column) / 8, a);
+        const Pack8<T> rounded = ToPack8<T>(a);
+        StorePack8(y + row * columns, rounded);
+        Unpack8(rounded, a);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) sums[i] += a[i];
+      }
+    }
+  }
+  Store8(&shared[warp][lane * 8], sums);
+  __syncthreads();
+  float total = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) total += shared[w][threadIdx.x];
+  const std::int64_t own = std::int64_t{blockIdx.x} * kBiasGradTile + threadIdx.x;
+  if (own < columns) partial[blockIdx.y * columns + own] = total;
+}
+
+// The same cut for all other rows: a thread to a column.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    PlainDropoutSumsKernel(std::int64_t rows, std::int64_t rows_per_chunk, __grid_constant__ const Dropout of,
+                           float* partial) {
+  const Drawn& drawn = of.mask.drawn;
+  const LogicalDims::Dim& dim = drawn.index.dims[drawn.index.rank - 1];
+  const std::int64_t columns = dim.local;
+  const std::int64_t column = std::int64_t{blockIdx.x} * kBiasGradTile + threadIdx.x;
+  if (column >= columns) return;
+  const std::int64_t begin = std::int64_t{blockIdx.y} * rows_per_chunk;
+  const std::int64_t end = begin + rows_per_chunk < rows ? begin + rows_per_chunk : rows;
+  const std::uint64_t iteration = IterationOf(drawn);
+  const std::int64_t logical = LogicalIndex(dim, column);
+  float total = 0;
+  for (std::int64_t row = begin; row < end; ++row) {
+    const std::int64_t at = row * columns + column;
+    const auto index = static_cast<std::uint64_t>(LogicalRow(drawn, row) + logical);
+    const float value =
+        logical < 0 ? 0.0F : Dropped(of.mask, iteration, index, ToFloat(static_cast<const T*>(of.x)[at]));
+    const T rounded = FromFloat<T>(value);
+    static_cast<T*>(of.y)[at] = rounded;
+    total += ToFloat(rounded);
+  }
+  partial[blockIdx.y * columns + column] = total;
+}
+
 template <typename T, bool kTanh>
 void LaunchGeluGradOf(std::int64_t elements, const void* x, const void* dy, void* dx, void* y,
                       cudaStream_t stream) {
@@ -353,10 +434,15 @@ void LaunchSwigluGradOf(std::int64_t elements, std::int64_t ffn, const void* x, 
   }
 }
 
-template <typename Change, typename Of>
-void LaunchDrawn(const Of& of, const LogicalDims& index, cudaStream_t stream) {
+std::int64_t ElementsOf(const LogicalDims& index) {
   std::int64_t elements = 1;
   for (int dim = 0; dim < index.rank; ++dim) elements *= index.dims[dim].local;
+  return elements;
+}
+
+template <typename Change, typename Of>
+void LaunchDrawn(const Of& of, const LogicalDims& index, cudaStream_t stream) {
+  const std::int64_t elements = ElementsOf(index);
   if (elements == 0) return;
   const bool wide = index.dims[index.rank - 1].local % 8 == 0;
   WithElementType(of.dtype, [&](auto element) {
@@ -428,7 +514,7 @@ void LaunchGeluGrad(DType dtype, bool tanh_form, std::int64_t elements, const vo
 void LaunchGeluGradAgain(DType dtype, bool tanh_form, std::int64_t rows, std::int64_t columns, const void* x,
                          const void* dy, void* dx, void* y, float* d_bias, bool accumulate, float* partial,
                          cudaStream_t stream) {
-  const BiasGradGrid grid = MakeGeluGradGrid(rows, columns);
+  const BiasGradGrid grid = MakeShortGrid(rows, columns);
   const dim3 blocks(static_cast<unsigned>(grid.tiles), static_cast<unsigned>(grid.chunks));
   WithElementType(dtype, [&](auto element) {
     using T = decltype(element);
@@ -471,6 +557,26 @@ void LaunchSwigluGrad(DType dtype, std::int64_t rows, std::int64_t ffn, const vo
 
 void LaunchDropout(const Dropout& dropout, cudaStream_t stream) {
   LaunchDrawn<DropoutChange>(dropout, dropout.mask.drawn.index, stream);
+}
+
+void LaunchDropoutGradBias(const Dropout& dropout, float* d_bias, bool accumulate, float* partial,
+                           cudaStream_t stream) {
+  const LogicalDims& index = dropout.mask.drawn.index;
+  const std::int64_t columns = index.dims[index.rank - 1].local;
+  const std::int64_t rows = ElementsOf(index) / columns;
+  const BiasGradGrid grid = MakeShortGrid(rows, columns);
+  const dim3 blocks(static_cast<unsigned>(grid.tiles), static_cast<unsigned>(grid.chunks));
+  WithElementType(dropout.dtype, [&](auto element) {
+    using T = decltype(element);
+    if (rows == 0) return;
+    const bool wide = columns % 8 == 0 && HasWholeRows(index);
+    const auto kernel = wide ? DropoutSumsKernel<T> : PlainDropoutSumsKernel<T>;
+    kernel<<<blocks, kThreads, 0, stream>>>(rows, grid.rows_per_chunk, dropout, partial);
+  });
+  ColumnSums sums{.partial = partial, .lines = grid.chunks, .sums = 1, .columns = columns};
+  sums.totals[0] = d_bias;
+  sums.accumulate = accumulate ? 1 : 0;
+  AddLines(sums, stream);
 }
 
 void LaunchJitter(const Jitter& jitter, cudaStream_t stream) {

@@ -31,7 +31,7 @@ void LaunchGelu(DType dtype, bool tanh_form, std::int64_t elements, const void* 
 void LaunchGeluGrad(DType dtype, bool tanh_form, std::int64_t elements, const void* x, const void* dy,
                     void* dx, void* y, cudaStream_t stream);
 // The same on x[R, F] with y, and d_bias[F] (+)= Σ_R of dx as rounded. partial: scratch [chunks of
-// MakeGeluGradGrid, F].
+// MakeShortGrid, F].
 void LaunchGeluGradAgain(DType dtype, bool tanh_form, std::int64_t rows, std::int64_t columns, const void* x,
                          const void* dy, void* dx, void* y, float* d_bias, bool accumulate, float* partial,
                          cudaStream_t stream);
@@ -50,6 +50,10 @@ struct Dropout {
   void* y = nullptr;  // may be x
 };
 void LaunchDropout(const Dropout& dropout, cudaStream_t stream);
+// The same on x[R, C], C being the last dim, with y ≠ x, and d_bias[C] (+)= Σ_R of y as rounded. partial: scratch [chunks of
+// MakeShortGrid, C].
+void LaunchDropoutGradBias(const Dropout& dropout, float* d_bias, bool accumulate, float* partial,
+                           cudaStream_t stream);
 
 // y = x · (least + range · u), with u uniform in [0, 1): the words of Philox4x32-10 by element (UniformFromWord).
 struct Jitter {

@@ -19,23 +19,23 @@ __device__ __forceinline__ float RowSum(float x, float* shared) {
 }
 
 // Many rows are in flight on a multiprocessor.
-template <typename T, int kWarps, int kVectors, bool kLayer, bool kAdd, bool kPart>
+template <typename T, int kWarps, int kVectors, bool kLayer, bool kAdd, bool kPart, bool kDrop>
 __global__ void __launch_bounds__(kWarps == 1 ? kRowsPerBlock * kWarp : kWarps * kWarp)
-    NormKernel(Norm norm) {
+    NormKernel(__grid_constant__ const Norm norm) {
   constexpr int kThreads = kWarps * kWarp;  // of a row
   __shared__ float shared[kWarps];
   const int thread = threadIdx.x % kThreads;
   const std::int64_t row = std::int64_t{blockIdx.x} * (blockDim.x / kThreads) + threadIdx.x / kThreads;
   if (row >= norm.rows) return;  // whole warps, and never where a row is a block's
   auto* y = static_cast<T*>(norm.y) + row * norm.columns;
-  NormRow<T, kWarps, kVectors, kLayer, kAdd, kPart>(
+  NormRow<T, kWarps, kVectors, kLayer, kAdd, kPart, kDrop>(
       norm, row, thread, [&](float x) { return RowSum<kWarps>(x, shared); },
       [&](int column, const float(&eight)[8]) { Store8(y + column, eight); });
 }
 
 // Any number of columns: a block to a row, which it reads three times, twice from cache.
 template <typename T>
-__global__ void __launch_bounds__(kPlainThreads) PlainNormKernel(Norm norm) {
+__global__ void __launch_bounds__(kPlainThreads) PlainNormKernel(__grid_constant__ const Norm norm) {
   __shared__ float shared[kPlainThreads / kWarp];
   const std::int64_t columns = norm.columns;
   const std::int64_t start = std::int64_t{blockIdx.x} * columns;
@@ -48,7 +48,14 @@ __global__ void __launch_bounds__(kPlainThreads) PlainNormKernel(Norm norm) {
     auto* sum = static_cast<T*>(norm.sum) + start;
     for (std::int64_t i = threadIdx.x; i < columns; i += kPlainThreads) {
       const float bias = norm.bias != nullptr ? ToFloat(static_cast<const T*>(norm.bias)[i]) : 0.0F;
-      sum[i] = FromFloat<T>(ToFloat(x[i]) + ToFloat(branch[i]) + bias);
+      if (norm.dropout.below == 0) {
+        sum[i] = FromFloat<T>(ToFloat(x[i]) + ToFloat(branch[i]) + bias);
+      } else {
+        const std::int64_t index = LogicalRow(norm.dropout.drawn, std::int64_t{blockIdx.x}) + i;
+        const float kept = Dropped(norm.dropout, IterationOf(norm.dropout.drawn),
+                                   static_cast<std::uint64_t>(index), ToFloat(branch[i]) + bias);
+        sum[i] = FromFloat<T>(ToFloat(x[i]) + kept);
+      }
     }
     x = sum;
   }
@@ -82,13 +89,14 @@ void LaunchHeldOf(const Norm& norm, cudaStream_t stream) {
   constexpr int kRows = kWarps == 1 ? kRowsPerBlock : 1;
   const auto blocks = static_cast<unsigned>(CeilDivide(norm.rows, kRows));
   constexpr int kThreads = kRows * kWarps * kWarp;
-  if (norm.branch == nullptr) {
-    NormKernel<T, kWarps, kVectors, kLayer, false, false><<<blocks, kThreads, 0, stream>>>(norm);
-  } else if (norm.part == nullptr) {
-    NormKernel<T, kWarps, kVectors, kLayer, true, false><<<blocks, kThreads, 0, stream>>>(norm);
-  } else {
-    NormKernel<T, kWarps, kVectors, kLayer, true, true><<<blocks, kThreads, 0, stream>>>(norm);
-  }
+  const bool drops = norm.dropout.below != 0;
+  const bool part = norm.part != nullptr;
+  const auto kernel = norm.branch == nullptr ? NormKernel<T, kWarps, kVectors, kLayer, false, false, false>
+                      : drops && part        ? NormKernel<T, kWarps, kVectors, kLayer, true, true, true>
+                      : drops                ? NormKernel<T, kWarps, kVectors, kLayer, true, false, true>
+                      : part                 ? NormKernel<T, kWarps, kVectors, kLayer, true, true, false>
+                                             : NormKernel<T, kWarps, kVectors, kLayer, true, false, false>;
+  kernel<<<blocks, kThreads, 0, stream>>>(norm);
 }
 
 template <typename T, int kWarps, int kVectors>

@@ -1,6 +1,7 @@
 // What the norms share on the device.
 #pragma once
 
+#include "engine/backend/cuda/kernels/drawn.cuh"
 #include "engine/backend/cuda/kernels/norm.h"
 #include "engine/backend/cuda/kernels/vector.cuh"
 
@@ -50,8 +51,8 @@ __device__ __forceinline__ float WarpSums(float (&values)[kCount]) {
 // One row, in the registers of kWarps warps, of which this is thread `thread`: kVectors times eight columns a
 // thread, so that each byte is read once. sum_of_row(x): the sum over those threads, for each of them;
 // put(column, y) takes eight numbers of y, not yet rounded.
-template <typename T, int kWarps, int kVectors, bool kLayer, bool kAdd, bool kPart, typename SumOfRow,
-          typename Put>
+template <typename T, int kWarps, int kVectors, bool kLayer, bool kAdd, bool kPart, bool kDrop,
+          typename SumOfRow, typename Put>
 __device__ __forceinline__ void NormRow(const Norm& norm, std::int64_t row, int thread,
                                         const SumOfRow& sum_of_row, const Put& put) {
   constexpr int kThreads = kWarps * kWarp;
@@ -71,6 +72,12 @@ __device__ __forceinline__ void NormRow(const Norm& norm, std::int64_t row, int 
     const auto* branch = static_cast<const T*>(norm.branch) + start;
     const auto* bias = static_cast<const T*>(norm.bias);
     auto* sum = static_cast<T*>(norm.sum) + start;
+    std::uint64_t first_eight = 0;  // of the row's elements in the whole tensor
+    std::uint64_t iteration = 0;
+    if constexpr (kDrop) {
+      first_eight = static_cast<std::uint64_t>(LogicalRow(norm.dropout.drawn, row)) / 8;
+      iteration = IterationOf(norm.dropout.drawn);
+    }
     Pack8<T> added[kVectors];
     Pack8<T> parts[kPart ? kVectors : 1];
 #pragma unroll
@@ -94,9 +101,18 @@ __device__ __forceinline__ void NormRow(const Norm& norm, std::int64_t row, int 
 #pragma unroll
         for (int i = 0; i < 8; ++i) b[i] += rest[i];
       }
+      if constexpr (kDrop) {
+        if (bias != nullptr) {
+          float rest[8];
+          Load8(bias + column, rest);
+#pragma unroll
+          for (int i = 0; i < 8; ++i) b[i] += rest[i];
+        }
+        DropEight(norm.dropout, iteration, first_eight + column / 8, b);
+      }
 #pragma unroll
       for (int i = 0; i < 8; ++i) a[i] += b[i];
-      if (bias != nullptr) {
+      if (!kDrop && bias != nullptr) {
         Load8(bias + column, b);
 #pragma unroll
         for (int i = 0; i < 8; ++i) a[i] += b[i];

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "engine/backend/cuda/kernels/drawn.h"
 #include "engine/base/dtype.h"
 
 namespace engine::backend::cuda {
@@ -20,6 +21,7 @@ struct Norm {
   const void* branch = nullptr;  // [R, D]; null: x alone is normalised
   const void* part = nullptr;   // [R, D] the rest of the branch, added to it first; null: none; HoldsNormRows
   const void* bias = nullptr;   // [D] added to the branch; null: none
+  DropoutMask dropout;          // of the branch with part and bias; HasWholeRows of it
   const void* gamma = nullptr;  // [D]
   const void* beta = nullptr;   // [D]; null: RMSNorm
   void* sum = nullptr;          // [R, D] x + branch, may be x or branch; unused without a branch
@@ -27,7 +29,7 @@ struct Norm {
   float* mean = nullptr;        // [R]; unused by RMSNorm
   float* rstd = nullptr;        // [R]
 };
-void LaunchNorm(const Norm& norm, cudaStream_t stream);
+void LaunchNorm(const Norm& norm, cudaStream_t stream);  // LaunchNormQuantize (quantize.h) drops nothing
 
 struct NormGrad {
   DType dtype = DType::kF32;

@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   for (int r = static_cast<int>(threadIdx.x) / kThreads; r < strip_rows; r += teams) {
     const std::int64_t row = first_row + r;
     if (row >= norm.rows) break;
-    NormRow<T, kWarps, kVectors, kLayer, true, false>(
+    NormRow<T, kWarps, kVectors, kLayer, true, false, false>(
         norm, row, thread, [&](float x) { return TeamSum<kWarps>(x, shared); },
         [&](int column, float(&eight)[8]) {
           Unpack8(ToPack8<T>(eight), eight);

@@ -28,7 +28,7 @@ absl::StatusOr<Enqueue> PrepareGeluGradient(const LaunchArgs& args, const char* 
   RETURN_IF_ERROR(ExpectFloat(op, {&d_bias}));
   const std::int64_t columns = d_bias.shape.elements();
   const std::int64_t rows = x.shape.elements() / columns;
-  const std::int64_t lines = MakeGeluGradGrid(rows, columns).chunks;
+  const std::int64_t lines = MakeShortGrid(rows, columns).chunks;
   RETURN_IF_ERROR(ExpectScratch(op, args, lines * columns * SizeOf(DType::kF32)));
   auto* partial = reinterpret_cast<float*>(args.scratch.data());
   const bool accumulate = (args.accumulate >> 2 & 1U) != 0;
@@ -141,6 +141,32 @@ absl::StatusOr<Enqueue> PrepareDropout(Device&, const LaunchArgs& args) {
     DrawNow(name, context, &dropout.mask.drawn);
     LaunchDropout(dropout, stream);
     return ToStatus(cudaGetLastError(), "dropout");
+  };
+}
+
+// Inputs dy; outputs dx, d_bias.
+absl::StatusOr<Enqueue> PrepareDropoutGradBias(Device&, const LaunchArgs& args) {
+  const char* const op = "dropout_grad_bias";
+  const graph::Attributes& attributes = args.instruction->attributes();
+  const TensorView& dy = args.inputs[0];
+  const TensorView& dx = args.outputs[0];
+  const TensorView& d_bias = args.outputs[1];
+  RETURN_IF_ERROR(ExpectOneElementType(op, {&dy, &dx}));
+  RETURN_IF_ERROR(ExpectFloat(op, {&d_bias}));
+  const std::int64_t columns = d_bias.shape.elements();
+  if (dy.shape[dy.shape.rank() - 1] != columns)
+    return Internal("{}: {} sums of rows of {}", op, columns, dy.shape[dy.shape.rank() - 1]);
+  const std::int64_t lines = MakeShortGrid(dy.shape.elements() / columns, columns).chunks;
+  RETURN_IF_ERROR(ExpectScratch(op, args, lines * columns * SizeOf(DType::kF32)));
+  Dropout dropout{.dtype = dy.dtype, .mask = {}, .x = dy.data, .y = dx.data};
+  ASSIGN_OR_RETURN(dropout.mask, DropoutMaskOf(op, dy, attributes.Float("p")));
+  auto* partial = reinterpret_cast<float*>(args.scratch.data());
+  const bool accumulate = (args.accumulate >> 1U & 1U) != 0;
+  return [=, sums = d_bias.as<float>(), name = attributes.String("stream")](
+             cudaStream_t stream, const KernelContext& context) mutable {
+    DrawNow(name, context, &dropout.mask.drawn);
+    LaunchDropoutGradBias(dropout, sums, accumulate, partial, stream);
+    return ToStatus(cudaGetLastError(), op);
   };
 }
 

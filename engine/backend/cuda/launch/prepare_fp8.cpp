@@ -159,6 +159,7 @@ absl::StatusOr<Enqueue> PrepareNorm(const LaunchArgs& args, const char* op, bool
             .gain_offset = GainOffsetOf(args),
             .x = in[0].data,
             .branch = in[1].data,
+            .dropout = {},
             .gamma = in[2].data,
             .beta = layer ? beta.data : nullptr,
             .sum = out[0].data,

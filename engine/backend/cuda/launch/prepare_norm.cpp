@@ -1,4 +1,5 @@
 #include "engine/backend/cuda/kernels/norm.h"
+#include "engine/backend/cuda/launch/drawn.h"
 #include "engine/backend/cuda/launch/prepare.h"
 #include "engine/backend/cuda/launch/prepare_checks.h"
 #include "engine/backend/cuda/libraries/status.h"
@@ -8,7 +9,8 @@ namespace engine::backend::cuda {
 namespace {
 
 // Inputs x[, branch], gamma[, beta][, bias of the branch]; outputs [sum,] y[, mean], rstd.
-absl::StatusOr<Enqueue> PrepareForward(const LaunchArgs& args, const char* op, bool layer, bool add) {
+absl::StatusOr<Enqueue> PrepareForward(const LaunchArgs& args, const char* op, bool layer, bool add,
+                                       bool drops = false) {
   const std::vector<TensorView>& in = args.inputs;
   const std::vector<TensorView>& out = args.outputs;
   const TensorView& gamma = in[add ? 2 : 1];
@@ -33,14 +35,23 @@ absl::StatusOr<Enqueue> PrepareForward(const LaunchArgs& args, const char* op, b
             .branch = add ? in[1].data : nullptr,
             .part = nullptr,
             .bias = bias ? in[4].data : nullptr,
+            .dropout = {},
             .gamma = gamma.data,
             .beta = layer ? in[add ? 3 : 2].data : nullptr,
             .sum = add ? out[0].data : nullptr,
             .y = y.data,
             .mean = layer ? out[out.size() - 2].as<float>() : nullptr,
             .rstd = rstd.as<float>()};
-  return [norm, op, args](cudaStream_t stream, const KernelContext&) mutable {
+  std::string draws;  // their stream; empty: there is no dropout
+  if (drops) {
+    ASSIGN_OR_RETURN(norm.dropout, DropoutMaskOf(op, in[1], args.instruction->attributes().Float("p")));
+    if (!HasWholeRows(norm.dropout.drawn.index) || in[1].shape[in[1].shape.rank() - 1] != norm.columns)
+      return Unimplemented("{}: dropout of rows that are not here as a whole", op);
+    draws = args.instruction->attributes().String("stream");
+  }
+  return [norm, op, args, draws](cudaStream_t stream, const KernelContext& context) mutable {
     norm.part = args.PartAddress();
+    if (!draws.empty()) DrawNow(draws, context, &norm.dropout.drawn);
     LaunchNorm(norm, stream);
     return ToStatus(cudaGetLastError(), op);
   };
@@ -110,6 +121,9 @@ absl::StatusOr<Enqueue> PrepareLayerNorm(Device&, const LaunchArgs& args) {
 absl::StatusOr<Enqueue> PrepareAddLayerNorm(Device&, const LaunchArgs& args) {
   return PrepareForward(args, "add_layer_norm", true, true);
 }
+absl::StatusOr<Enqueue> PrepareAddDropoutLayerNorm(Device&, const LaunchArgs& args) {
+  return PrepareForward(args, "add_dropout_layer_norm", true, true, true);
+}
 absl::StatusOr<Enqueue> PrepareLayerNormGrad(Device&, const LaunchArgs& args) {
   return PrepareBackward(args, "layer_norm_grad", true, false);
 }
@@ -121,6 +135,9 @@ absl::StatusOr<Enqueue> PrepareRmsNorm(Device&, const LaunchArgs& args) {
 }
 absl::StatusOr<Enqueue> PrepareAddRmsNorm(Device&, const LaunchArgs& args) {
   return PrepareForward(args, "add_rms_norm", false, true);
+}
+absl::StatusOr<Enqueue> PrepareAddDropoutRmsNorm(Device&, const LaunchArgs& args) {
+  return PrepareForward(args, "add_dropout_rms_norm", false, true, true);
 }
 absl::StatusOr<Enqueue> PrepareRmsNormGrad(Device&, const LaunchArgs& args) {
   return PrepareBackward(args, "rms_norm_grad", false, false);

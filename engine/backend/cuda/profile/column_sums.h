@@ -67,9 +67,9 @@ constexpr BiasGradGrid MakeBiasGradGrid(std::int64_t rows, std::int64_t columns)
   return grid;
 }
 
-// gelu_grad_again with a bias gradient: the same tiles in short chunks, so that the blocks that write keep
-// close together in memory. The lines are 1/64 of the bytes of 16-bit tensors.
-constexpr BiasGradGrid MakeGeluGradGrid(std::int64_t rows, std::int64_t columns) {
+// gelu_grad_again with a bias gradient and dropout_grad_bias: the same tiles in short chunks, so that the blocks that write
+// keep close together in memory. The lines are 1/64 of the bytes of 16-bit tensors.
+constexpr BiasGradGrid MakeShortGrid(std::int64_t rows, std::int64_t columns) {
   constexpr std::int64_t kRows = 128;
   constexpr std::int64_t kMostChunks = 4096;
   BiasGradGrid grid;

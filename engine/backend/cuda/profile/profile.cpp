@@ -93,10 +93,9 @@ struct PartEntry {
 };
 
 constexpr std::array kAddsPart = {
-    PartEntry{"add_layer_norm", BranchPart},
-    PartEntry{"add_rms_norm", BranchPart},
-    PartEntry{"layer_norm_grad_add", GradientPart},
-    PartEntry{"rms_norm_grad_add", GradientPart},
+    PartEntry{"add_layer_norm", BranchPart},         PartEntry{"add_rms_norm", BranchPart},
+    PartEntry{"add_dropout_layer_norm", BranchPart}, PartEntry{"add_dropout_rms_norm", BranchPart},
+    PartEntry{"layer_norm_grad_add", GradientPart},  PartEntry{"rms_norm_grad_add", GradientPart},
 };
 
 const PartEntry* FindPart(std::string_view kernel) {
