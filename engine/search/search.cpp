@@ -103,7 +103,7 @@ class Searcher {
     }
     RETURN_IF_ERROR(TryRepeating(&estimated.candidates));
     RETURN_IF_ERROR(ShowBest(std::move(estimated.candidates)));
-    if (!best_plan_ && !result_.interrupted) return refused_;
+    if (!best_plan_ && !refused_.ok() && !result_.interrupted) return refused_;
     bool moved = !result_.interrupted && !result_.best.empty();
     while (moved) {
       FindNeighbours();

@@ -9,6 +9,7 @@
 
 #include "engine/backend/cuda/kernels/attention_reference.h"
 #include "engine/backend/cuda/kernels/elementwise.h"
+#include "engine/backend/cuda/profile/attention_tiles.h"
 #include "tests/gpu/attention_problem.h"
 
 namespace engine::gpu_test {
@@ -136,8 +137,16 @@ std::vector<AttentionOptions> LargeOptions() {
       o->queries = 1024;
       o->positions = {{512, 512}, {3072, 512}};
     });
+    add(OptionsOf(2, 1000, 8, 8, head), [](AttentionOptions* o) { o->causal = false; });
+    add(OptionsOf(1, 4000, 8, 4, head), [](AttentionOptions* o) { o->documents = {100, 3000, 7, 893}; });
     add(OptionsOf(2, 1024, 8, 8, head), [](AttentionOptions* o) { o->kernel = "cudnn"; });
     add(OptionsOf(1, 512, 4, 2, head), [](AttentionOptions* o) { o->kernel = "reference"; });
+  }
+  for (const std::int64_t value_head : {std::int64_t{128}, std::int64_t{256}}) {
+    add(OptionsOf(2, 1500, 4, 4, value_head == 128 ? 192 : 256), [&](AttentionOptions* o) {
+      o->value_head = value_head;
+      o->kernel = "own";
+    });
   }
   return all;
 }
@@ -159,39 +168,53 @@ TEST_CASE("gpu attention: equal bits in 100 repetitions with other work beside")
   CHECK(other.turns() > 500);
 }
 
+namespace {
+
+// The options that kernels are compiled for, as bits, with others that are not: of every form of scores one has documents, one a
+// window, one no mask.
+AttentionOptions FormOf(const backend::cuda::OwnSizes& sizes, DType dtype, int form, std::int64_t tokens) {
+  AttentionOptions o = OptionsOf(1, tokens, 2, 1, sizes.head);
+  o.value_head = sizes.value_head;
+  o.dtype = dtype;
+  o.kernel = "own";
+  if ((form & 1) != 0) o.softcap = 20;
+  if ((form & 2) != 0) o.alibi = true;
+  if ((form & 4) != 0) o.dropout = 0.1;
+  o.sinks = (form & 1) != 0;
+  if (form == 1 || form == 6) o.documents = {tokens / 3, tokens - tokens / 3};
+  if (form == 2) o.window = 100;
+  o.causal = form != 5;
+  return o;
+}
+
+int RunOnce(const AttentionOptions& options, bool both) {
+  const Tensors inputs = AttentionInputs(options, /*saved=*/both);
+  for (const bool backward : {false, true}) {
+    if (backward && !both) continue;
+    const Problem problem = AttentionProblemOf(options, inputs, backward);
+    const auto standing = StandingProblem::Make(problem, /*poison=*/false);
+    REQUIRE_MESSAGE(standing.ok(), fmt::format("{}: {}", problem.where, Message(standing.status())));
+    const auto outputs = (*standing)->Run();
+    REQUIRE_MESSAGE(outputs.ok(), fmt::format("{}: {}", problem.where, Message(outputs.status())));
+  }
+  return both ? 2 : 1;
+}
+
+}  // namespace
+
 // Skipped, as the sweep compares more; sanitize.py runs it.
 TEST_CASE("gpu attention: every compiled form once" * doctest::skip()) {
-  int forms = 0;
-  for (const std::int64_t head : {std::int64_t{64}, std::int64_t{128}}) {
-    for (const DType dtype : kNarrow) {
-      for (int form = 0; form < 8; ++form) {
-        for (const std::int64_t tokens : {std::int64_t{200}, std::int64_t{4100}}) {
-          // Long sequences have forms of their own, of heads of 64 without dropout.
-          const bool is_long = tokens > 4000;
-          if (is_long && (head != 64 || (form & 4) != 0)) continue;
-          AttentionOptions o = OptionsOf(1, tokens, is_long ? 1 : 2, 1, head);
-          o.dtype = dtype;
-          o.kernel = "own";
-          if ((form & 1) != 0) o.softcap = 20;
-          if ((form & 2) != 0) o.alibi = true;
-          if ((form & 4) != 0) o.dropout = 0.1;
-          o.sinks = (form & 1) != 0;
-          if (form == 2) o.window = 100;
-          const Tensors inputs = AttentionInputs(o, /*saved=*/!is_long);
-          for (const bool backward : {false, true}) {
-            if (is_long && backward) continue;
-            const Problem problem = AttentionProblemOf(o, inputs, backward);
-            const auto standing = StandingProblem::Make(problem, /*poison=*/false);
-            REQUIRE_MESSAGE(standing.ok(), fmt::format("{}: {}", problem.where, Message(standing.status())));
-            const auto outputs = (*standing)->Run();
-            REQUIRE_MESSAGE(outputs.ok(), fmt::format("{}: {}", problem.where, Message(outputs.status())));
-            ++forms;
-          }
-        }
-      }
+  constexpr std::int64_t kShort = 200;
+  constexpr std::int64_t kLong = 4100;  // of which heads of 64 have forms of their own, forward
+  int runs = 0;
+  for (const DType dtype : kNarrow) {
+    for (int form = 0; form < 8; ++form) {
+      for (const backend::cuda::OwnSizes& sizes : backend::cuda::kOwnSizes)
+        runs += RunOnce(FormOf(sizes, dtype, form, kShort), /*both=*/true);
+      if (form < 2) runs += RunOnce(FormOf(backend::cuda::kOwnSizes[0], dtype, form, kLong), /*both=*/false);
     }
   }
-  CHECK(forms == 2 * 2 * 8 * 2 + 2 * 4);
+  CHECK(runs == 2 * 8 * 4 * 2 + 2 * 2);
 }
 
 }  // namespace engine::gpu_test

@@ -18,7 +18,7 @@ using graph::Attributes;
 using ops_test::Input;
 
 constexpr std::size_t kQ = 0, kK = 1, kV = 2, kPositions = 3, kOutput = 4, kStatistics = 5, kGradient = 6,
-                      kSinks = 7;
+                      kSinks = 7, kSpans = 8;
 
 Attributes AttributesOf(const AttentionOptions& o) {
   Attributes attributes = {{"scale", o.scale}, {"window", o.window}, {"dropout", o.dropout}};
@@ -54,6 +54,22 @@ Tensor Packed(const AttentionOptions& o, const Tensor& q, const Tensor& k, const
   return packed;
 }
 
+// Of each query the keys of its document, [first, last).
+Tensor SpansOf(const AttentionOptions& o, const Tensor& positions) {
+  Tensor spans({{o.batch, o.queries, 2}, DType::kI32});
+  for (std::int64_t i = 0; i < positions.elements(); ++i) {
+    std::int64_t first = 0;
+    std::size_t document = 0;
+    const auto place = static_cast<std::int64_t>(positions.Get(i));
+    while (document < o.documents.size() && place >= first + o.documents[document])
+      first += o.documents[document++];
+    spans.Set(2 * i, static_cast<double>(first));
+    spans.Set(2 * i + 1,
+              static_cast<double>(document < o.documents.size() ? first + o.documents[document] : o.keys));
+  }
+  return spans;
+}
+
 const graph::OpDef& OpOf(bool packed, bool backward) {
   if (packed) return backward ? ops::kAttentionPackedGrad : ops::kAttentionPacked;
   return backward ? ops::kAttentionGrad : ops::kAttention;
@@ -63,6 +79,7 @@ const graph::OpDef& OpOf(bool packed, bool backward) {
 Tensors SeparateInputs(const AttentionOptions& o, const Tensors& in, bool backward, bool with_positions) {
   Tensors inputs = {in[kQ], in[kK], in[kV]};
   if (with_positions) inputs.push_back(in[kPositions]);
+  if (!o.documents.empty()) inputs.push_back(in[kSpans]);
   if (backward) inputs.insert(inputs.end(), {in[kOutput], in[kStatistics], in[kGradient]});
   if (o.sinks) inputs.push_back(in[kSinks]);
   return inputs;
@@ -80,6 +97,7 @@ std::string AttentionOptions::ToString() const {
   if (softcap > 0) text += fmt::format(", soft cap {}", softcap);
   if (alibi) text += ", linear biases";
   if (sinks) text += ", sinks";
+  if (!documents.empty()) text += fmt::format(", documents of {}", fmt::join(documents, ", "));
   for (const Interval& piece : positions) text += fmt::format(", {} from {}", piece.length, piece.start);
   if (logical_heads > 0) text += fmt::format(", heads from {} of {}", first_head, logical_heads);
   if (!kernel.empty()) text += ", kernel " + kernel;
@@ -115,7 +133,7 @@ Tensors AttentionInputs(const AttentionOptions& o, bool saved) {
     in[kQ] = Placed(in[kQ], 2, here, o.logical_heads);
     in[kSinks] = Placed(in[kSinks], 0, here, o.logical_heads);
   }
-  if (!o.sinks) in.pop_back();
+  in.push_back(SpansOf(o, in[kPositions]));
   if (!saved) return in;
   const Tensors forward = ops_test::RunOp(ops::kAttention, AttributesOf(o),
                                           SeparateInputs(o, in, /*backward=*/false, /*with_positions=*/true));
@@ -132,14 +150,15 @@ Problem AttentionProblemOf(const AttentionOptions& o, const Tensors& in, bool ba
   problem.attributes = AttributesOf(o);
   if (o.packed) {
     problem.inputs = {Packed(o, in[kQ], in[kK], in[kV]), in[kPositions]};
+    if (!o.documents.empty()) problem.inputs.push_back(in[kSpans]);
     if (backward) problem.inputs.insert(problem.inputs.end(), {in[kOutput], in[kStatistics], in[kGradient]});
   } else {
     // Without a mask and without dropout nothing depends on positions, and a model gives none.
     problem.inputs = SeparateInputs(o, in, backward, /*with_positions=*/o.causal || o.dropout > 0);
   }
   for (const Tensor& input : problem.inputs) {
-    const bool statistics = backward && input.type().shape.rank() == 3;
     const bool integer = input.type().dtype == DType::kI32;
+    const bool statistics = backward && !integer && input.type().shape.rank() == 3;
     problem.input_dtypes.push_back(integer ? DType::kI32 : statistics ? DType::kF32 : o.dtype);
   }
   const auto types = problem.op->infer(InputTypes(problem), problem.attributes);
@@ -164,7 +183,8 @@ ExpectedAttention ExpectedOf(const AttentionOptions& o, const Tensors& in, bool 
   double mass = 0;
   if (backward && rounds) {
     Tensors ones = inputs;
-    for (std::int64_t i = 0; i < ones[kGradient].elements(); ++i) ones[kGradient].Set(i, 1.0);
+    Tensor& d_o = ones[ones.size() - (o.sinks ? 2 : 1)];
+    for (std::int64_t i = 0; i < d_o.elements(); ++i) d_o.Set(i, 1.0);
     mass = ops_test::Scale(ops_test::RunOp(ops::kAttentionGrad, attributes, ones)[2]);
   }
   // As of our own kernels in attention_cases.cpp. No score is larger than 6 standard deviations, of which tanh.approx gives

@@ -72,6 +72,12 @@ void DrawForm(Dice* dice, AttentionOptions* o) {
   o->alibi = dice->Percent(20);
 }
 
+// Of one token and more.
+void DrawDocuments(Dice* dice, AttentionOptions* o) {
+  for (std::int64_t left = o->keys; left > 0; left -= o->documents.back())
+    o->documents.push_back(std::min(left, dice->From(1, dice->Percent(30) ? 8 : 150)));
+}
+
 // Small enough that the CPU computes hundreds of them in seconds.
 bool IsSmall(const AttentionOptions& o) {
   const std::int64_t widest = std::max(o.head, o.value_head);
@@ -104,6 +110,7 @@ AttentionOptions DrawOptions(Dice* dice) {
   AttentionOptions o = DrawShape(dice);
   while (!IsSmall(o)) o = DrawShape(dice);
   DrawForm(dice, &o);
+  if ((o.queries == o.keys || !o.positions.empty()) && dice->Percent(20)) DrawDocuments(dice, &o);
   const bool alike = o.heads == o.kv_heads && o.head == o.value_head && o.queries == o.keys;
   o.packed = alike && o.causal && !o.sinks && dice->Percent(40);
   if (!o.packed && dice->Percent(20)) {
@@ -127,7 +134,7 @@ AttentionKernels ChosenFor(const Problem& problem, bool packed, bool backward,
                            const backend::cuda::CudaChip& chip) {
   const std::vector<graph::TensorType> types = InputTypes(problem);
   backend::cuda::AttentionShape shape =
-      packed ? backend::cuda::ShapeOfPacked(types[0], problem.attributes)
+      packed ? backend::cuda::ShapeOfPacked(types, problem.attributes, backward)
              : backend::cuda::ShapeOfSeparate(types, problem.attributes, backward);
   shape.chip = chip;
   return backend::cuda::KernelsOf(shape, backward);

@@ -496,26 +496,28 @@ TEST_CASE("predict: what rests on slow kernels says so, and what fast ones would
   const Prediction fast = Predict(CudaPlan(plain), plain.cluster);
   CHECK(fast.slow.empty());
   CHECK(fast.fast_iteration_s == fast.iteration_s);
-  const recipe::Recipe drops = RecipeOf("gpt2-large-1gpu", {"model.attention.heads=40"});
-  const plan::Plan plan = CudaPlan(drops);
-  const Prediction slow = Predict(plan, drops.cluster);
+  const std::string_view asked = "attention that asks for the reference kernels";
+  const recipe::Recipe asks = RecipeOf("gpt2-large-1gpu", {"precision.attention=reference"});
+  const plan::Plan plan = CudaPlan(asks);
+  const Prediction slow = Predict(plan, asks.cluster);
   REQUIRE(slow.slow.size() == 1);
-  CHECK(slow.slow[0].why == "attention of heads of less than 64 elements");
+  CHECK(slow.slow[0].why == asked);
   CHECK(slow.iteration_s > 10 * fast.iteration_s);
   CHECK(slow.fast_iteration_s < 2 * fast.iteration_s);
   CHECK(slow.slow[0].seconds - slow.slow[0].fast_s ==
         doctest::Approx(slow.iteration_s - slow.fast_iteration_s).epsilon(0.01));
-  const std::string text = PredictionText(plan, drops.cluster, slow);
-  CHECK(text.find("slow: attention of heads of less than 64 elements runs in reference kernels: ") !=
+  const std::string text = PredictionText(plan, asks.cluster, slow);
+  CHECK(text.find("slow: attention that asks for the reference kernels runs in reference kernels: ") !=
         std::string::npos);
   CHECK(PredictionText(plan, plain.cluster, fast).find("slow:") == std::string::npos);
   const nlohmann::json json = PredictionToJson(slow);
-  CHECK(json.at("slow_kernels").at(0).at("what") == "attention of heads of less than 64 elements");
+  CHECK(json.at("slow_kernels").at(0).at("what") == asked);
   CHECK(json.at("slow_kernels").at(0).at("times_fast").get<double>() > 100);
   for (const auto& [set, why] :
-       {std::pair("model.attention.heads=40", "attention of heads of less than 64 elements"),
-        std::pair("model.attention.heads=16", ""), std::pair("precision.compute=fp32", "attention in fp32"),
-        std::pair("model.attention.window=100", ""), std::pair("model.dropout.attention=0.1", "")}) {
+       {std::pair("model.attention.head_dim=60", "attention of heads of less than 64 elements"),
+        std::pair("model.attention.heads=40", ""), std::pair("model.attention.heads=16", ""),
+        std::pair("precision.compute=fp32", "attention in fp32"), std::pair("model.attention.window=100", ""),
+        std::pair("model.dropout.attention=0.1", "")}) {
     CAPTURE(set);
     const recipe::Recipe recipe = RecipeOf("gpt2-large-1gpu", {set});
     const Prediction prediction = Predict(CudaPlan(recipe), recipe.cluster);

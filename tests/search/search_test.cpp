@@ -72,6 +72,20 @@ TEST_CASE("the layout that is found is the best of those that are compiled one b
   CHECK(result.best.front().time.iteration_s == best);
 }
 
+// Whatever the layout, so that none is found, and the reason is what the check of a recipe says.
+TEST_CASE("attention without a fast kernel is in no layout that is found, unless the recipe asks for it") {
+  const std::vector<std::string> odd = {"model.attention.head_dim=60"};
+  const SearchOptions options{.fixed = And(kAxes, {"training.micro_batch", "parallelism.virtual_stages",
+                                                   "parallelism.schedule", "recompute.granularity"})};
+  const absl::StatusOr<SearchResult> none =
+      Search(Loaded("scale/llama-7b-8gpu.toml", odd), OnGpus(), options);
+  REQUIRE(!none.ok());
+  CHECK(Message(none.status()).find("attention with heads of 60 elements has no fast kernel on h100: ") !=
+        std::string::npos);
+  CHECK(!Searched(Loaded("scale/llama-7b-8gpu.toml", And(odd, {"precision.attention=reference"})), options)
+             .best.empty());
+}
+
 TEST_CASE("what is fixed stays, and each neighbour says why it loses") {
   const recipe::Recipe recipe = Loaded("scale/llama-70b-64gpu.toml");
   const SearchResult result = Searched(recipe, {.fixed = And(kAxes, {"training.micro_batch"})});
