@@ -200,7 +200,8 @@ std::function<void(Tensors*)> InPieces(size_t input) {
     const std::int64_t half = shape[1] / 2;
     Extent extent = Extent::Whole(shape);
     extent.dims[0] = {Interval{1, shape[0]}};
-    extent.dims[1] = {Interval{1, half}, Interval{shape[1] + 3, shape[1] - half}};
+    extent.dims[1] = {Interval{1, shape[1]}};
+    if (half > 0) extent.dims[1] = {Interval{1, half}, Interval{shape[1] + 3, shape[1] - half}};
     Shape logical = shape;
     logical[0] = shape[0] + 1;
     logical[1] = 2 * shape[1] + 4;
