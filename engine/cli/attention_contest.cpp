@@ -113,7 +113,8 @@ absl::StatusOr<AttentionContest> Hold(const OpenedDevices& devices, const AskedA
     entrants.push_back({{kernels.kernels}, (kernels.repeats ? devices.repeating : devices.other).get()});
     contest.kernels.push_back({.name = kernels.name, .repeats = kernels.repeats, .why_not = {}});
   }
-  ASSIGN_OR_RETURN(std::vector<cuda::AttentionTime> times, cuda::TimeAttention(args, entrants));
+  ASSIGN_OR_RETURN(std::vector<cuda::AttentionTime> times,
+                   cuda::TimeAttention(args, entrants, {.documents = shape.documents}));
   for (std::size_t i = 0; i < times.size(); ++i) {
     ContestedKernels& kernels = contest.kernels[i];
     kernels.why_not = std::move(times[i].why_not);

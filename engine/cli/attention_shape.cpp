@@ -172,12 +172,10 @@ constexpr std::array kShapeRules = {
                                    std::accumulate(s.documents.begin(), s.documents.end(), std::int64_t{0}));
               }},
     ShapeRule{[](const AskedAttention& s) {
-                return s.packed &&
-                       (s.keys != s.length || s.value_head != s.head || s.sinks || !s.documents.empty());
+                return s.packed && (s.keys != s.length || s.value_head != s.head || s.sinks);
               },
               [](const AskedAttention&) {
-                return std::string(
-                    "packed tensors have keys and values of the queries' sizes, no sinks and no documents");
+                return std::string("packed tensors have keys and values of the queries' sizes, and no sinks");
               }},
 };
 
@@ -236,7 +234,6 @@ double AttentionFlops(const AskedAttention& shape, bool backward) {
 }
 
 absl::StatusOr<AttentionLaunch> AttentionLaunchOf(const AskedAttention& s, bool backward) {
-  if (!s.documents.empty()) return Unimplemented("no kernel takes the ends of documents yet");
   AttentionLaunch launch;
   launch.attributes = {{"scale", 1 / std::sqrt(static_cast<double>(s.head))},
                        {"window", s.window},
@@ -256,6 +253,7 @@ absl::StatusOr<AttentionLaunch> AttentionLaunchOf(const AskedAttention& s, bool 
   launch.op = s.packed ? (backward ? &ops::kAttentionPackedGrad : &ops::kAttentionPacked)
                        : (backward ? &ops::kAttentionGrad : &ops::kAttention);
   launch.inputs = s.packed ? std::vector{qkv, positions} : std::vector{q, k, v, positions};
+  if (!s.documents.empty()) launch.inputs.push_back({{s.batch, s.length, 2}, DType::kI32});
   if (backward) launch.inputs.insert(launch.inputs.end(), {o, lse, o});
   if (s.sinks) launch.inputs.push_back({{s.heads}, s.dtype});
   ASSIGN_OR_RETURN(launch.outputs, launch.op->infer(launch.inputs, launch.attributes));

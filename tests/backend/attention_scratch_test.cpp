@@ -440,28 +440,4 @@ TEST_CASE("attention ways: the fastest is taken where it saves enough") {
   CHECK(fastest({1.0, 0.0, 0.5}) == 2);
 }
 
-TEST_CASE("attention ways: why our own kernels do not carry out") {
-  const AttentionShape shape = ShapeOf({2, 128, 128, 4, 4, 64});
-  CHECK(WhyNotOwn(shape).empty());
-  AttentionShape other = shape;
-  other.chip = {.major = 8, .hopper = false};
-  CHECK(WhyNotOwn(other) == "attention on another chip, or in another program, than for sm_90a");
-  other = shape;
-  other.dtype = DType::kF32;
-  CHECK(WhyNotOwn(other) == "attention in fp32");
-  other = shape;
-  other.head = other.value_head = 320;
-  CHECK(WhyNotOwn(other) == "attention of heads of this many elements");
-  other = shape;
-  other.scale = 0;
-  CHECK(WhyNotOwn(other) == "attention whose scores have no positive scale");
-  other = shape;
-  other.queries = 40;
-  other.dropout = 0.1;
-  CHECK(WhyNotOwn(other) == "attention with dropout of chunks of no multiple of 16 queries");
-  other = shape;
-  other.queries = 256;
-  CHECK(WhyNotOwn(other) == "attention of more queries than keys");
-}
-
 }  // namespace engine::backend::cuda

@@ -7,6 +7,7 @@
 
 #include "engine/cli/attention_report.h"
 #include "engine/cli/attention_shape.h"
+#include "engine/graph/attention_inputs.h"
 #include "tests/cli/run_binary.h"
 
 namespace engine::cli {
@@ -133,14 +134,18 @@ TEST_CASE("attention contest: pairs are those that the masks leave") {
 TEST_CASE("attention contest: FLOPs are those of the op") {
   for (const std::string& text : std::initializer_list<std::string>{
            "length=64", "length=64,window=10", "length=64,mask=none", "length=64,value_head=16",
-           "length=64,sinks,dropout=0.1,softcap=3,alibi,batch=3"}) {
+           "length=64,sinks,dropout=0.1,softcap=3,alibi,batch=3", "length=64,documents=30+34",
+           "length=64,packed,documents=30+34"}) {
     CAPTURE(text);
     const AskedAttention shape = AskedOf(text + ",heads=4,kv_heads=2,head=8");
     for (const bool backward : {false, true}) {
       const absl::StatusOr<AttentionLaunch> launch = AttentionLaunchOf(shape, backward);
       REQUIRE_MESSAGE(launch.ok(), Message(launch.status()));
       const graph::Work work = launch->op->work(launch->inputs, launch->outputs, launch->attributes);
-      CHECK(AttentionFlops(shape, backward) == doctest::Approx(work.flops));
+      if (shape.documents.empty())  // which the op does not know
+        CHECK(AttentionFlops(shape, backward) == doctest::Approx(work.flops));
+      CHECK(graph::InputsOfAttention(launch->inputs, {backward, shape.packed}).has_spans() ==
+            !shape.documents.empty());
       CHECK(launch->outputs.size() == (!backward ? 2 : shape.packed ? 1 : shape.sinks ? 4 : 3));
     }
   }

@@ -153,18 +153,23 @@ TEST_CASE("gpu attention choice: the doctor times each kind of kernels, and says
       "batch=2,length=256,heads=2,head=64 "
       "batch=2,length=256,heads=4,kv_heads=2,head=64,dropout=0.1,softcap=30,alibi,"
       "sinks batch=2,length=256,heads=2,head=64,packed "
-      "batch=1,length=128,keys=256,heads=2,head=128,dtype=fp16 --reference");
-  REQUIRE(contests.size() == 8);
+      "batch=1,length=128,keys=256,heads=2,head=128,dtype=fp16 "
+      "length=300,heads=2,head=64,documents=100+17+183 --reference");
+  REQUIRE(contests.size() == 10);
   for (const nlohmann::json& contest : contests) {
     CAPTURE(contest.dump());
     const bool backward = contest["pass"] == "backward";
-    const bool forms = contest["shape"].get<std::string>().find("dropout") != std::string::npos;
+    const std::string shape = contest["shape"];
+    const std::string why_not_cudnn = shape.find("dropout") != std::string::npos ? "attention with dropout"
+                                      : shape.find("documents") != std::string::npos
+                                          ? "attention within documents"
+                                          : "";
     CHECK(contest["kernels"].size() == (backward ? 4 : 3));
     int chosen = 0;
     for (const nlohmann::json& kernels : contest["kernels"]) {
       const std::string name = kernels["name"];
-      if (forms && name.find("cuDNN") == 0) {
-        CHECK(kernels["why_not"] == "attention with dropout");
+      if (!why_not_cudnn.empty() && name.find("cuDNN") == 0) {
+        CHECK(kernels["why_not"] == why_not_cudnn);
         continue;
       }
       if (name == "own" && Gpu().device().properties().major != 9) continue;

@@ -199,7 +199,9 @@ def main():
     p.add_argument("cases", nargs="+", metavar="CASE", help="'NAME PEERS SHAPE'")
     options = p.parse_args()
     import torch
+    import torch._functorch.config
     torch._dynamo.config.cache_size_limit = 128
+    torch._functorch.config.donated_buffer = False  # a backward pass is repeated on one forward pass's tensors
     for words in options.cases:
         name, peers, text = words.split(" ")
         for (peer, which), result in measure(torch, parse_shape(text), peers.split(",")).items():

@@ -40,9 +40,9 @@ absl::StatusOr<std::size_t> Time(Device& device, const LaunchArgs& args,
   std::vector<AttentionEntrant> entrants;
   entrants.reserve(ways.size());
   for (const AttentionWay& way : ways) entrants.push_back({way, &device});
-  constexpr AttentionTiming kShort = {.rounds = 3, .round_ms = 20};
+  const AttentionTiming brief = {.rounds = 3, .round_ms = 20};
   ASSIGN_OR_RETURN(const std::vector<AttentionTime> times,
-                   TimeAttention(args, entrants, kShort, device.borrowed()));
+                   TimeAttention(args, entrants, brief, device.borrowed()));
   std::vector<double> milliseconds;
   milliseconds.reserve(times.size());
   for (const AttentionTime& time : times)

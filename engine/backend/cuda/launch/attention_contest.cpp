@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include "engine/backend/cuda/attention/sm90a.h"
@@ -69,6 +71,22 @@ absl::Status FillPositions(const TensorView& view, const DimExtent& of_queries) 
   return Copy(positions, view.data);
 }
 
+// The keys of each query's document. [B, S, 2]
+absl::Status FillSpans(const TensorView& view, const DimExtent& of_queries,
+                       const std::vector<std::int64_t>& documents, std::int64_t keys) {
+  std::vector<std::int32_t> bounds;  // where documents end
+  std::partial_sum(documents.begin(), documents.end(), std::back_inserter(bounds));
+  std::vector<std::int32_t> spans;
+  spans.reserve(static_cast<std::size_t>(view.shape.elements()));
+  for (std::int64_t i = 0; i < view.shape.elements() / 2; ++i) {
+    const std::int64_t position = LogicalIndex(of_queries, i % view.shape[1]);
+    const auto end = std::upper_bound(bounds.begin(), bounds.end(), position);
+    spans.push_back(end == bounds.begin() ? 0 : *std::prev(end));
+    spans.push_back(end == bounds.end() ? static_cast<std::int32_t>(keys) : *end);
+  }
+  return Copy(spans, view.data);
+}
+
 // Where scores are normal numbers, the sum of their exponentials is near T·√e. [B, S, H]
 absl::Status FillLse(const TensorView& view, std::int64_t keys) {
   const auto lse = static_cast<float>(std::log(static_cast<double>(keys)) + 0.5);
@@ -79,7 +97,7 @@ absl::Status FillLse(const TensorView& view, std::int64_t keys) {
 class TrialOperands {
  public:
   absl::Status Make(cudaStream_t stream, const LaunchArgs& like, const AttentionShape& shape,
-                    std::span<std::byte>* lent) {
+                    const std::vector<std::int64_t>& documents, std::span<std::byte>* lent) {
     args_ = like;
     std::int64_t bytes = RoundUp(plan::kControlNumbers * SizeOf(DType::kF64), kAlignment);
     std::vector<std::pair<TensorView*, std::int64_t>> places;
@@ -91,8 +109,9 @@ class TrialOperands {
     }
     RETURN_IF_ERROR(memory_.Allocate(bytes, lent));
     RETURN_IF_CUDA_ERROR(cudaMemsetAsync(memory_.data(), 0, static_cast<std::size_t>(bytes), stream));
+    RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(stream));  // what is copied there follows on no stream of ours
     for (const auto& [view, place] : places) view->data = memory_.data() + place;
-    for (std::size_t i = 0; i < args_.inputs.size(); ++i) RETURN_IF_ERROR(Fill(stream, i, shape));
+    for (std::size_t i = 0; i < args_.inputs.size(); ++i) RETURN_IF_ERROR(Fill(stream, i, shape, documents));
     RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(stream));
     return absl::OkStatus();
   }
@@ -100,9 +119,12 @@ class TrialOperands {
   KernelContext context() const { return {.control = reinterpret_cast<const double*>(memory_.data())}; }
 
  private:
-  absl::Status Fill(cudaStream_t stream, std::size_t input, const AttentionShape& shape) {
+  absl::Status Fill(cudaStream_t stream, std::size_t input, const AttentionShape& shape,
+                    const std::vector<std::int64_t>& documents) {
     const TensorView& view = args_.inputs[input];
-    if (view.dtype == DType::kI32) return FillPositions(view, QueryPositions());
+    const bool is_int = view.dtype == DType::kI32;
+    if (is_int && view.shape.rank() == 3) return FillSpans(view, QueryPositions(), documents, shape.keys);
+    if (is_int) return FillPositions(view, QueryPositions());
     if (view.shape.rank() == 3) return FillLse(view, shape.keys);
     ASSIGN_OR_RETURN(const cudaDataType type, ToCudaType(view.dtype));
     return FillRandom(stream, view.data, BytesOf(view), type, input);
@@ -238,7 +260,8 @@ absl::StatusOr<std::vector<AttentionTime>> TimeAttention(const LaunchArgs& args,
   TrialMemory scratch;
   TrialOperands operands;
   RETURN_IF_ERROR(operands.Make(entrants[0].device->compute(), args,
-                                ShapeOf(*op, TypesOf(args.inputs), args.instruction->attributes()), &lent));
+                                ShapeOf(*op, TypesOf(args.inputs), args.instruction->attributes()),
+                                timing.documents, &lent));
   RETURN_IF_ERROR(AllocateScratch(&contenders, &scratch, &lent));
   for (std::size_t i = 0; i < contenders.size(); ++i) {
     Contender& contender = contenders[i];

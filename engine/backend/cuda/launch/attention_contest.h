@@ -30,6 +30,8 @@ struct AttentionTime {
 struct AttentionTiming {
   int rounds = 5;  // of which the median is taken; in each, all entrants run in turn
   float round_ms = 40;
+  std::vector<std::int64_t> documents =
+      {};  // lengths of a sample's, where the op has spans; empty: it is one
 };
 
 // Times each entrant's execution of the instruction of `args`, one of the four attention ops, whose tensors are of the views'
