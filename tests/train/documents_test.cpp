@@ -157,6 +157,30 @@ TEST_CASE(
   }
 }
 
+// Where cp exchanges heads for the sequence, each rank turns all positions of its heads: those that begin again are gathered beside
+// those of attention.
+TEST_CASE("documents: heads that are exchanged for the sequence") {
+  const std::vector<std::string> sets = {"model.attention.kv_heads=4"};
+  std::vector<std::string> with_cp = sets;
+  with_cp.insert(with_cp.end(), {"parallelism.cp=2", "training.micro_batch=4"});
+  std::vector<std::string> masked = with_cp;
+  masked.insert(masked.end(), {"data.documents=masked", "data.tokenizer.kind=none"});
+  const state::Device device = CpuDevice();
+  const auto plan = driver::CompileRecipe(MakeRecipe(kLlamaLike, masked), {.profile = device.profile});
+  REQUIRE_MESSAGE(plan.ok(), Message(plan.status()));
+  int exchanged = 0;
+  int gathered = 0;
+  for (const plan::Segment& segment : plan->stages[0].segments) {
+    for (const plan::Instruction& instruction : segment.instructions) {
+      exchanged += instruction.name.ends_with(".all_to_all") ? 1 : 0;
+      gathered += instruction.name == "positions.all_gather" ? 1 : 0;
+    }
+  }
+  CHECK(exchanged > 0);
+  CHECK(gathered > 0);
+  CheckEqual(TrainOnDocuments(kLlamaLike, sets), TrainOnDocuments(kLlamaLike, with_cp));
+}
+
 // Tokens are letters, but for one of some 10 that is 256, the end of a document of the byte tokenizer.
 TEST_CASE("documents: positions and spans of every rank's slice of the global batch") {
   const TempDir folder;
