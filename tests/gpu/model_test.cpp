@@ -129,13 +129,17 @@ const Sets kLlamaSets = {
 // Every head its own key and value: the packed form, with rotary in place.
 const Sets kPackedSets = {"model.attention.kv_heads=4"};
 
+const Sets kDocumentSets = {"data.documents=masked", "data.tokenizer.kind=none"};
+
 const std::vector<Model>& Models() {
   static const std::vector<Model> models = {
       {"gpt", kGptLike, kGptSets},
       {"gpt without dropout", kGptLike,
        With(kGptSets, {"model.dropout.embedding=0", "model.dropout.hidden=0", "model.dropout.attention=0"})},
       {"llama", kLlamaLike, kLlamaSets},
-      {"llama without groups", kLlamaLike, With(kLlamaSets, kPackedSets)}};
+      {"llama without groups", kLlamaLike, With(kLlamaSets, kPackedSets)},
+      {"gpt of documents", kGptLike, With(kGptSets, kDocumentSets)},
+      {"llama of documents", kLlamaLike, With(kLlamaSets, kDocumentSets)}};
   return models;
 }
 
@@ -177,6 +181,14 @@ const Curve& Base(const Model& model) {
 
 TEST_CASE("gpu model: gpt in fp32 follows the CPU") { CheckAgainstCpu("gpt", kGptLike); }
 TEST_CASE("gpu model: llama in fp32 follows the CPU") { CheckAgainstCpu("llama", kLlamaLike); }
+
+TEST_CASE("gpu model: models of documents in fp32 follow the CPU") {
+  for (const char* model : {kGptLike, kLlamaLike}) {
+    const Sets sets = With(kDocumentSets, {"precision.compute=fp32"});
+    CheckAgainstCpu(model == kGptLike ? "gpt of documents" : "llama of documents",
+                    train::testing::MakeRecipe(model, sets));
+  }
+}
 
 TEST_CASE("gpu model: a head with bias, scale and soft cap in fp32 follows the CPU") {
   CheckAgainstCpu("capped", CappedRecipe(/*frozen=*/false));

@@ -7,45 +7,9 @@
 namespace engine::train::testing {
 namespace {
 
-// As CounterFeed, of samples whose documents begin where a draw says so: a pure function of the sample and the place.
-executor::FeedFunction DocumentFeed(const plan::Plan& plan, std::int64_t first_sample) {
-  const executor::FeedFunction tokens = CounterFeed(plan, first_sample);
-  return [&plan, first_sample, tokens](const std::string& input, std::int64_t microbatch,
-                                       const backend::TensorView& host) -> absl::Status {
-    if (input != model::kPositions && input != model::kDocumentSpans) return tokens(input, microbatch, host);
-    const PhiloxKey key = MakePhiloxKey(99, "documents");
-    std::int32_t* out = host.as<std::int32_t>();
-    for (std::int64_t b = 0; b < host.shape[0]; ++b) {
-      const std::int64_t sample =
-          first_sample + microbatch * plan.microbatch_samples + LogicalIndex(host.extent.dims[0], b);
-      const auto begins = [&](std::int64_t place) {
-        const auto at = static_cast<std::uint64_t>(sample * plan.sequence + place);
-        return place == 0 || place == plan.sequence || PhiloxWord(key, at) % 5 == 0;
-      };
-      for (std::int64_t i = 0; i < host.shape[1]; ++i) {
-        const std::int64_t place = LogicalIndex(host.extent.dims[1], i);
-        std::int64_t first = place;
-        while (!begins(first)) --first;
-        std::int64_t last = place + 1;
-        while (!begins(last)) ++last;
-        if (input == model::kPositions) {
-          *out++ = static_cast<std::int32_t>(place - first);
-        } else {
-          *out++ = static_cast<std::int32_t>(first);
-          *out++ = static_cast<std::int32_t>(last);
-        }
-      }
-    }
-    return absl::OkStatus();
-  };
-}
-
 Trained TrainOnDocuments(const char* model, std::vector<std::string> sets) {
   sets.insert(sets.end(), {"data.documents=masked", "data.tokenizer.kind=none"});
-  const recipe::Recipe recipe = MakeRecipe(model, sets);
-  const state::Device device = CpuDevice();
-  return TrainFor(recipe, driver::CompileRecipe(recipe, {.profile = device.profile}), 3, device,
-                  DocumentFeed);
+  return TrainFor(MakeRecipe(model, sets), 3);
 }
 
 // Attention sees both ways, and nothing goes by positions; then, causal, a second token is predicted.
@@ -97,9 +61,7 @@ Trained TrainBothWays(std::vector<std::string> sets) {
   std::string errors;
   for (const Diagnostic& diagnostic : loaded.diagnostics) errors += Format(diagnostic);
   REQUIRE_MESSAGE(loaded.ok(), errors);
-  const state::Device device = CpuDevice();
-  return TrainFor(loaded.recipe, driver::CompileRecipe(loaded.recipe, {.profile = device.profile}), 3, device,
-                  DocumentFeed);
+  return TrainFor(loaded.recipe, 3);
 }
 
 struct FedInput {

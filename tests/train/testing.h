@@ -3,9 +3,11 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -146,25 +148,47 @@ inline recipe::Recipe MakeRecipe(const std::string& model, const std::vector<std
   return loaded.recipe;
 }
 
-// Token s of sample n: a pure function, so every layout trains on the same text.
+// Places of a sample where documents begin, and its length, of a plan that masks documents; else the sample is one.
+inline std::vector<std::int64_t> DocumentBounds(const plan::Plan& plan, std::int64_t sample) {
+  const bool masked = std::any_of(plan.values.begin(), plan.values.end(), [](const plan::LocalValue& value) {
+    return value.kind == graph::ValueKind::kInput && value.name == model::kDocumentSpans;
+  });
+  const PhiloxKey key = MakePhiloxKey(99, "documents");
+  std::vector<std::int64_t> bounds = {0};
+  for (std::int64_t place = 1; place < plan.sequence; ++place) {
+    const std::uint32_t word = PhiloxWord(key, static_cast<std::uint64_t>(sample * plan.sequence + place));
+    if (masked && word % 5 == 0) bounds.push_back(place);
+  }
+  bounds.push_back(plan.sequence);
+  return bounds;
+}
+
+// Token s of sample n, and where its documents begin: pure functions, so every layout trains on the same text.
 inline executor::FeedFunction CounterFeed(const plan::Plan& plan, std::int64_t first_sample) {
   return [&plan, first_sample](const std::string& input, std::int64_t microbatch,
                                const backend::TensorView& host) -> absl::Status {
     const PhiloxKey key = MakePhiloxKey(99, "tokens");
-    const int offset = model::TokenOffset(input).value_or(-1);  // −1: positions
+    const std::optional<int> offset = model::TokenOffset(input);
+    const bool spans = input == model::kDocumentSpans;
     std::int32_t* out = host.as<std::int32_t>();
     for (std::int64_t b = 0; b < host.shape[0]; ++b) {
       const std::int64_t sample =
           first_sample + microbatch * plan.microbatch_samples + LogicalIndex(host.extent.dims[0], b);
+      const std::vector<std::int64_t> bounds = DocumentBounds(plan, sample);
       for (std::int64_t s = 0; s < host.shape[1]; ++s) {
         const std::int64_t at = LogicalIndex(host.extent.dims[1], s);
-        const std::uint64_t index =
-            static_cast<std::uint64_t>(sample * (plan.sequence + 1) + at + std::max(offset, 0));
-        *out++ =
-            offset < 0 ? static_cast<std::int32_t>(at)
-            : at + offset > plan.sequence
-                ? -1
-                : static_cast<std::int32_t>(PhiloxWord(key, index) % static_cast<std::uint32_t>(plan.vocab));
+        const auto next = std::upper_bound(bounds.begin(), bounds.end(), at);
+        if (spans) {
+          *out++ = static_cast<std::int32_t>(*(next - 1));
+          *out++ = static_cast<std::int32_t>(*next);
+        } else if (!offset) {
+          *out++ = static_cast<std::int32_t>(input == model::kPositions ? at - *(next - 1) : at);
+        } else if (at + *offset > plan.sequence) {
+          *out++ = -1;
+        } else {
+          const auto index = static_cast<std::uint64_t>(sample * (plan.sequence + 1) + at + *offset);
+          *out++ = static_cast<std::int32_t>(PhiloxWord(key, index) % static_cast<std::uint32_t>(plan.vocab));
+        }
       }
     }
     return absl::OkStatus();
