@@ -45,9 +45,15 @@ std::vector<graph::TensorType> InputTypes(const Problem& problem);
 struct ExpectedAttention {
   Tensors outputs;
   std::vector<Tolerance> tolerances;
+  // Of the root mean square of an output's errors, relative to that of its elements: the tolerances are bounds of the worst
+  // element, far beyond what most may be off by.
+  std::vector<Tolerance> spreads;
 };
 ExpectedAttention ExpectedOf(const AttentionOptions& options, const Tensors& inputs, bool backward,
                              backend::cuda::AttentionKernels kernels);
+
+// A failed check where the root mean square of the errors is beyond what it may be.
+void CompareSpread(const std::string& where, const Tensor& expected, const Tensor& actual, Tolerance spread);
 
 // A problem on the GPU whose every tensor is an allocation of its own of the tensor's size, and its launch.
 class StandingProblem {
