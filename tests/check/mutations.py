@@ -4,7 +4,7 @@
 First every key at the borders of its range, then recipes of this repository, spoilt: keys dropped, doubled, misspelt,
 moved; values off by one, negative, huge, of the wrong type; sections swapped; texts cut. Fails where the program crashes,
 hangs or lets an unlawful recipe pass, and where it refuses a lawful one for a reason that arithmetic decides (codes
-E1.., E2.., E303). Refusals that need a plan (E301, E302) are counted and listed. Of 5000 and more, each rule of lawful.py
+E1.., E2.., E303). Refusals that need a plan (E301, E302, E305) are counted and listed. Of 5000 and more, each rule of lawful.py
 must have refused something.
 
 usage: mutations.py ENGINE [--count N] [--seed N] [--keep DIR]
@@ -311,7 +311,7 @@ def compare(texts, found, fatal):
             fail(file, f"passed although {'; '.join(reasons)}")
         elif errors and not reasons:
             for error in errors:
-                if error["code"] in ("E301", "E302"):
+                if error["code"] in ("E301", "E302", "E305"):
                     text_alone = re.sub(r"[0-9][0-9.,]*", "N", error["message"].splitlines()[0])[:90]
                     plan_refusals[f"{error['code']} {text_alone}"] += 1
                 else:

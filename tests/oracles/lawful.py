@@ -73,7 +73,7 @@ KEYS = {
     "precision": {
         "compute": word("fp32", "bf16", "fp16", "fp8"), "gradient_dtype": word("fp32", "bf16"),
         "master_dtype": word("fp32", "bf16"), "fp8_gradients": word("e4m3", "e5m2"),
-        "fp8_scaling": word("delayed", "current"), "fp8_head": FLAG, "deterministic": FLAG},
+        "fp8_scaling": word("delayed", "current"), "fp8_head": FLAG, "deterministic": FLAG, "attention": word("fast", "reference")},
     "recompute": {
         "granularity": word("none", "cheap", "selective", "full"),
         "modules": ("list", word("attention", "norm", "activation"))},
