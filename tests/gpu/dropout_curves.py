@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 """Curves of losses with dropout 0.1 of attention, of hidden states and of embeddings: GPT-2 124M on bytes of real text,
-300 iterations each, in about three minutes of an H200. Exit code 0 if all are within their bands, else 1.
+300 iterations each, in about three minutes of an H200. Exit code 0 if all are within the band that runs without dropout
+have (docs/performance.md: mean difference of loss 0.01, largest 0.05), else 1.
 
   1. 64 samples of 1024 bytes in bf16: ours against PyTorch with the same dropouts, weights and batches, whose masks are its own
-     (gpu_follow.py): mean difference of loss 0.02, largest 0.08.
+     (gpu_follow.py).
   2. 8 samples of 512 bytes in bf16: the kernels that are chosen against the reference kernels (precision.attention), with the
-     same masks: mean 0.01, largest 0.05, as runs without dropout have it (docs/performance.md).
+     same masks.
   3. the same against a run without dropout: that has to be outside of the band, or dropout did nothing.
 
-Needs a built `engine`, a GPU, text as tools/quickstart prepares it and, for 1, python3 with PyTorch.
+Needs a built `engine`, a GPU, text as tools/quickstart prepares it, python3 with numpy and, for 1, PyTorch. DIR must not be there.
 
-usage: dropout_curves.py [--engine PATH] [--data PREFIX] [--out DIR] [--python PYTHON] [--only 1,2,3] [--device cuda|cpu] [--iterations N]
+usage: dropout_curves.py [--engine PATH] [--data PREFIX] [--out DIR] [--python PYTHON] [--only 1,2,3] [--iterations N]
 """
 import argparse
 import pathlib
@@ -41,7 +42,7 @@ class Curves:
         folder = self.options.out / name
         words = ["data.tokenizer.kind=byte", f'data.paths=["{self.options.data}"]', "schedule.warmup_fraction=0",
                  "evaluation.interval=0", "checkpoint.interval=0", f"training.iterations={iterations}", *settings]
-        command = [self.options.engine, "run", RECIPE, "--out", folder, "--quiet", "--fresh", "--device", self.options.device]
+        command = [self.options.engine, "run", RECIPE, "--out", folder, "--quiet", "--fresh"]
         for word in words:
             command += ["--set", word]
         print(f"-- {name}", flush=True)
@@ -59,11 +60,10 @@ class Curves:
                                         "optimizer.learning_rate=0", *DROPOUTS])
         run = self.curve("dropout", DROPOUTS)
         return call([self.options.python, FOLLOW, "follow", run, "--checkpoint",
-                     start / "checkpoints" / "iteration_0000001", "--device", self.options.device,
-                     "--mean", "0.02", "--largest", "0.08", "--log", "50"]) == 0
+                     start / "checkpoints" / "iteration_0000001", "--log", "50"]) == 0
 
     def compare(self, run, other):
-        return call([sys.executable, FOLLOW, "compare", run, other]) == 0
+        return call([self.options.python, FOLLOW, "compare", run, other]) == 0
 
 
 def main():
@@ -71,11 +71,12 @@ def main():
     parser.add_argument("--engine", type=pathlib.Path, default=ROOT / "build" / "engine")
     parser.add_argument("--data", default=str(ROOT / "runs" / "data" / "fortunes_text_document"))
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs" / "dropout-curves")
-    parser.add_argument("--python", default=sys.executable, help="one that has PyTorch")
+    parser.add_argument("--python", default=sys.executable, help="one that has numpy and PyTorch")
     parser.add_argument("--only", default="1,2,3")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--iterations", type=int, default=300)
     options = parser.parse_args()
+    if options.out.exists():
+        sys.exit(f"dropout_curves: {options.out} is there; give another --out")
     wanted = options.only.split(",")
     curves = Curves(options)
     results = {}
