@@ -167,6 +167,7 @@ void AddSliceOfHeads(GpuCases* cases) {
 GpuCases AttentionCases() {
   GpuCases cases;
   AddCommon({&ops::kAttention, &ops::kAttentionGrad}, &cases);
+  for (GpuCase& common : cases) common.base.attributes.Set("kernel", std::string("reference"));
   AddSliceOfHeads(&cases);
   for (const AttentionSizes& sizes : std::initializer_list<AttentionSizes>{
            {"cuDNN", 2, 128, 2, 2, 64, 0, kNarrow},
@@ -344,6 +345,16 @@ GpuCases OwnAttentionCases() {
     AddOwnAttention({"", 1, 300, 2, 2, head, 0, {DType::kBF16}},
                     {.label = "no mask, dropout", .dropout = 0.1, .mask = "none"}, &cases);
   }
+  // Keys for the form of three warpgroups.
+  AddOwnAttention({"", 1, 4200, 1, 1, 64, 0, {DType::kBF16}}, {.label = "long"}, &cases);
+  AddOwnAttention({"", 1, 4200, 1, 1, 64, 0, {DType::kF16}}, {.label = "long, linear biases", .alibi = true},
+                  &cases);
+  return cases;
+}
+
+GpuCases FilledAttentionCases() {
+  GpuCases cases;
+  const DimExtent zigzag = {{128, 128}, {768, 128}};
   // Heads that the kernels fill up, of keys and of values.
   for (const auto& [head, value_head] :
        std::initializer_list<std::pair<std::int64_t, std::int64_t>>{{8, 8},
@@ -390,10 +401,6 @@ GpuCases OwnAttentionCases() {
     AddOwnAttention({"", 1, 1000, 4, 2, head, 0, {DType::kBF16}, {}, 0, value_head},
                     {.label = "all", .softcap = 2, .dropout = 0.2, .alibi = true, .sinks = true}, &cases);
   }
-  // Keys for the form of three warpgroups.
-  AddOwnAttention({"", 1, 4200, 1, 1, 64, 0, {DType::kBF16}}, {.label = "long"}, &cases);
-  AddOwnAttention({"", 1, 4200, 1, 1, 64, 0, {DType::kF16}}, {.label = "long, linear biases", .alibi = true},
-                  &cases);
   return cases;
 }
 

@@ -80,6 +80,7 @@ GpuCases NormCases();
 GpuCases TokenCases();
 GpuCases AttentionCases();
 GpuCases OwnAttentionCases();
+GpuCases FilledAttentionCases();  // likewise, of other sizes of heads, and documents
 GpuCases LatentAttentionCases();
 GpuCases LossCases();
 GpuCases FusedCases();

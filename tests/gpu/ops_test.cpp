@@ -288,6 +288,7 @@ TEST_CASE("gpu op: norms") { RunAll(NormCases()); }
 TEST_CASE("gpu op: embedding and qkv") { RunAll(TokenCases()); }
 TEST_CASE("gpu op: attention") { RunAll(AttentionCases()); }
 TEST_CASE("gpu op: own attention") { RunAll(OwnAttentionCases()); }
+TEST_CASE("gpu op: own attention of other heads") { RunAll(FilledAttentionCases()); }
 TEST_CASE("gpu op: latent attention") { RunAll(LatentAttentionCases()); }
 TEST_CASE("gpu op: cross entropy") { RunAll(LossCases()); }
 TEST_CASE("gpu op: experts") { RunAll(ExpertCases()); }

@@ -11,9 +11,10 @@ CONFIG is a comma list; the words not given take the first of each row:
                                       with fp32 master weights
   attention cudnn | flash | efficient the one SDPA backend left enabled
   loss      plain | chunk             F.cross_entropy on all logits / chunked head + loss (Triton)
+  dropout   (none) | dropout          0.1 of attention's probabilities, of what branches add, and of embeddings
   parallel  ddp | tp | tpsp           with torchrun only: data parallel, tensor parallel, tensor parallel
                                       with sequence parallel (DTensor); "headc" compiles the head there too
-Always: learned positions, tied embeddings, pre-LN, tanh GELU, dropout 0, causal SDPA, AdamW (fused) with
+Always: learned positions, tied embeddings, pre-LN, tanh GELU, causal SDPA, AdamW (fused) with
 fp32 states, gradient-norm clip 1.0, random tokens (fresh batch from pinned host memory every step).
 One JSON line per configuration is printed with the prefix RESULT.
 """
@@ -44,13 +45,15 @@ class Attention(nn.Module):
     def __init__(self, a):
         super().__init__()
         self.hd = a.hidden // a.heads
+        self.drop = a.drop
         self.qkv = nn.Linear(a.hidden, 3 * a.hidden)   # rows ordered [head][q,k,v][hd]: shards by head
         self.proj = nn.Linear(a.hidden, a.hidden)
 
     def forward(self, x):
         B, T, _ = x.shape
         q, k, v = self.qkv(x).view(B, T, -1, 3, self.hd).unbind(3)
-        y = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True)
+        y = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True,
+                                           dropout_p=self.drop)
         return self.proj(y.transpose(1, 2).reshape(B, T, -1))
 
 
@@ -69,10 +72,11 @@ class Block(nn.Module):
         super().__init__()
         self.ln1, self.attn = nn.LayerNorm(a.hidden), Attention(a)
         self.ln2, self.mlp = nn.LayerNorm(a.hidden), MLP(a)
+        self.drop = nn.Dropout(a.drop) if a.drop else nn.Identity()
 
     def forward(self, x):
-        x = x + self.attn(self.ln1(x))
-        return x + self.mlp(self.ln2(x))
+        x = x + self.drop(self.attn(self.ln1(x)))
+        return x + self.drop(self.mlp(self.ln2(x)))
 
 
 class Embed(nn.Module):
@@ -80,9 +84,10 @@ class Embed(nn.Module):
         super().__init__()
         self.wte, self.wpe = nn.Embedding(a.vocab, a.hidden), nn.Embedding(a.seq, a.hidden)
         self.register_buffer("pos", torch.arange(a.seq), persistent=False)
+        self.drop = nn.Dropout(a.drop) if a.drop else nn.Identity()
 
     def forward(self, idx):
-        return self.wte(idx) + self.wpe(self.pos)
+        return self.drop(self.wte(idx) + self.wpe(self.pos))
 
 
 class Head(nn.Module):
@@ -278,8 +283,9 @@ def run(cfg, a, rank, world):
     comp, prec = pick("eager", "block", "full"), pick("amp", "master")
     attn, loss = pick("cudnn", "flash", "efficient"), pick("plain", "chunk")
     par = pick("ddp", "tp", "tpsp") if world > 1 else "single"
+    a.drop = 0.1 if "dropout" in w else 0.0
     unknown = set(w) - {"eager", "block", "full", "amp", "master", "cudnn", "flash", "efficient", "plain", "chunk",
-                        "ddp", "tp", "tpsp", "single", "headc"}
+                        "dropout", "ddp", "tp", "tpsp", "single", "headc"}
     assert not unknown, unknown
     tp = par in ("tp", "tpsp")
     assert not (tp and loss == "chunk"), "chunked loss is not written for tensor parallel"
