@@ -210,8 +210,10 @@ TEST_CASE("attention goes to cuDNN, to our own kernels or to the reference kerne
   }
   shape.head = shape.value_head = 96;
   shape.dropout = 0;
-  shape.scale = 0;
+  shape.scale = -1;
   CHECK(kernels(shape, true) == AttentionKernels::kCudnn);
+  shape.scale = 0;
+  CHECK(kernels(shape, true) == AttentionKernels::kReference);
   shape.dtype = DType::kF32;
   CHECK(kernels(shape, true) == AttentionKernels::kReference);
   for (const std::string_view asked : {"cudnn", "reference"}) {

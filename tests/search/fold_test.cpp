@@ -371,7 +371,7 @@ TEST_CASE("halves do not run in turns where they would be slower") {
     // dp over four nodes and more, in a pipeline, by NCCL as that of the halves is; of the second the
     // gradients' exchange is longer than theirs.
     const recipe::Recipe recipe =
-        in_turns ? ModelRecipe("gpt", Sets("pp=4 tp=4 dp=4 mb=2 zero=1 sp=true batch=512 exchange=nccl"))
+        in_turns ? ModelRecipe("llama", Sets("pp=4 tp=4 dp=4 mb=2 zero=1 sp=true batch=512 exchange=nccl"))
                  : ModelRecipe("llama", Sets("pp=4 cp=4 dp=8 mb=2 exchange=nccl"));
     const absl::StatusOr<plan::Plan> plan = driver::CompileUnverified(recipe, options);
     const absl::StatusOr<compile::Compiled> both = driver::CompileAsSaid(recipe, options);

@@ -154,6 +154,9 @@ constexpr Limit kCudnnLimits[] = {
      },
      "attention whose keys and values are of two widths before compute capability 9.0",
      "keys and values of one width"},
+    // Of a scale of 0 its forward pass (9.19) gives no numbers.
+    {"scale", [](const AttentionShape& s) { return s.scale != 0; }, "attention whose scale is 0",
+     "a scale other than 0"},
     {"dropout", [](const AttentionShape& s) { return s.dropout == 0; }, "attention with dropout",
      "no dropout"},
     {"softcap", [](const AttentionShape& s) { return s.softcap == 0; }, "attention with a soft cap",
