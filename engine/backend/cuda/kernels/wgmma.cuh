@@ -36,8 +36,8 @@ __device__ __forceinline__ void PinAll(std::uint32_t (&a)[kCount]) {
   ENGINE_TEN_NAMES()                                                                            \
   "," ENGINE_TEN_NAMES(1) "," ENGINE_TEN_NAMES(2) "," ENGINE_TEN_NAMES(3) "," ENGINE_TEN_NAMES( \
       4) "," ENGINE_TEN_NAMES(5) ",%60,%61,%62,%63"
-#define ENGINE_NAMES_128                                                                          \
-  ENGINE_TEN_NAMES()                                                                              \
+#define ENGINE_NAMES_128 \
+  ENGINE_TEN_NAMES()     \
   "," ENGINE_TEN_NAMES(1) "," ENGINE_TEN_NAMES(2) "," ENGINE_TEN_NAMES(3) "," ENGINE_TEN_NAMES(4) \
       "," ENGINE_TEN_NAMES(5) "," ENGINE_TEN_NAMES(6) "," ENGINE_TEN_NAMES(7) "," ENGINE_TEN_NAMES(8) \
           "," ENGINE_TEN_NAMES(9) "," ENGINE_TEN_NAMES(10) "," ENGINE_TEN_NAMES(11) \
