@@ -90,6 +90,7 @@ class DataConverter : MegatronWriter {
 
   // A list of prefixes, or of weights and prefixes in turns.
   void Convert() {
+    Documents();
     if (a_.Has("--mock-data")) return RandomTokens();
     const std::vector<std::string> list = a_.List("--data-path");
     if (list.empty()) return;
@@ -113,6 +114,27 @@ class DataConverter : MegatronWriter {
   }
 
  private:
+  // Megatron-LM masks what stands before an end of document, begins positions again there, or does both; here both go together.
+  void Documents() {
+    constexpr const char* kMask = "--reset-attention-mask";
+    constexpr const char* kPositions = "--reset-position-ids";
+    if (a_.Has(kMask) != a_.Has(kPositions)) {
+      const char* given = a_.Has(kMask) ? kMask : kPositions;
+      const char* other = a_.Has(kMask) ? kPositions : kMask;
+      a_.Error(given, fmt::format("{} without {}: data.documents = \"masked\" is both", given, other),
+               fmt::format("add {}, or leave {} out", other, given));
+      return;
+    }
+    if (!a_.Has(kMask)) return;
+    if (a_.Has("--mock-data")) {
+      for (const char* flag : {kMask, kPositions}) Remark(flag, "a sample of random tokens is one document");
+      return;
+    }
+    Set("data.documents", std::string("masked"), "they end at rows of the .idx, too", kMask);
+    if (settings_.count("data.tokenizer.kind") == 0)
+      Set("data.tokenizer.kind", std::string("none"), "of which no token ends a document", kMask);
+  }
+
   void RandomTokens() {
     for (const char* key :
          {"data.split", "data.tokenizer.kind", "data.tokenizer.vocab_file", "data.tokenizer.merges_file"}) {

@@ -50,8 +50,9 @@ constexpr const char* kCheckpointSays = "the recipe says all, and no checkpoint 
 constexpr const char* kNoHistory = "a tensor's scale comes of its largest value in one iteration";
 constexpr const char* kProfiler = "engine run --profile N says it";
 constexpr const char* kOtherModel = "scripts become causal decoders; another model is written as steps";
-constexpr const char* kOtherData =
-    "samples are whole sequences, in which every token counts and sees all before it";
+constexpr const char* kMaskedDocuments =
+    "both: data.documents = \"masked\", where documents end at rows of the .idx as well as at "
+    "end-of-document tokens";
 constexpr const char* kBatchGrows = "the global batch grows as --rampup-batch-size says, or not at all";
 constexpr const char* kOtherWeights = "a run begins with weights of its own or with its own checkpoint";
 
@@ -361,9 +362,9 @@ std::vector<MegatronFlag> DataFlags() {
            "a blend's data sets are built for 0.005 more samples than it takes"),
       Note(kOne, "--num-workers", kLoader),
       Read("--dataloader-type", "only single"),
-      Refused(kNone, "--reset-position-ids", kOtherData),
-      Refused(kNone, "--reset-attention-mask", kOtherData),
-      Refused(kNone, "--eod-mask-loss", kOtherData),
+      Switch("--reset-position-ids", kMaskedDocuments),
+      Switch("--reset-attention-mask", kMaskedDocuments),
+      Refused(kNone, "--eod-mask-loss", "every token of a sample counts"),
       Read("--tokenizer-type",
            "data.tokenizer.kind; model.vocab where --vocab-size does not say it; left out: GPT2BPETokenizer, "
            "as "

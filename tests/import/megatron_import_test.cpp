@@ -270,6 +270,29 @@ TEST_CASE("megatron: flags that would be missed are warnings, and the last line 
             .recipe.find("--mid-level-dataset-surplus: no effect without a blend") != std::string::npos);
 }
 
+TEST_CASE("megatron: documents that are masked have positions of their own, and one alone is refused") {
+  const auto recipe = [](Flags flags) {
+    flags["--data-path"] = "a";
+    return Import(Script(flags)).recipe;
+  };
+  const Flags both = {{"--reset-attention-mask", ""}, {"--reset-position-ids", ""}};
+  const std::string masked = recipe(both);
+  CHECK(masked.find("documents = \"masked\"") != std::string::npos);
+  CHECK(masked.find("kind = \"none\"") != std::string::npos);
+  CHECK(recipe({}).find("documents") == std::string::npos);
+  Flags gpt2 = both;
+  gpt2["--tokenizer-type"] = "GPT2BPETokenizer";
+  gpt2["--vocab-file"] = "v";
+  gpt2["--merge-file"] = "m";
+  CHECK(recipe(gpt2).find("kind = \"gpt2\"") != std::string::npos);
+  for (const char* alone : {"--reset-attention-mask", "--reset-position-ids"}) {
+    CAPTURE(alone);
+    const std::string errors = Messages(Import(Script({{alone, ""}, {"--data-path", "a"}})).diagnostics);
+    CHECK(errors.find(fmt::format("error: {} without --reset-", alone)) != std::string::npos);
+    CHECK(errors.find("data.documents = \"masked\" is both") != std::string::npos);
+  }
+}
+
 TEST_CASE("megatron: --mock-data is random tokens, and nothing of files") {
   const recipe::Source source("run.sh", Script({{"--mock-data", ""},
                                                 {"--split", "99,1,0"},
