@@ -121,6 +121,7 @@ ValueId StepContext::GraphInput(std::string_view name) const {
     if (value.kind == graph::ValueKind::kInput && value.name == name) return static_cast<ValueId>(i);
   }
   ENGINE_CHECK(false, "a model without the input {}", name);
+  return graph::kNoValue;
 }
 
 int StepContext::LeadingDims(ValueId value) const {

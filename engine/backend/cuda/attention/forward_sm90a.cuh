@@ -313,7 +313,9 @@ __device__ __forceinline__ void FinishTile(const CUtensorMap& o_map, const Forwa
 #pragma unroll
   for (int i = 0; i < Form::kU / 2; ++i) s.o[i] *= inverse[i / 2 % 2];
   const int kv = item.head / c.group;
-  if (worker * 64 + 64 <= item.tile.rows) {
+  // Of an item without keys the queries' place may hold the next item's by now.
+  const bool has_place = !Form::kReplacesQ || item.last >= item.first;
+  if (has_place && worker * 64 + 64 <= item.tile.rows) {
     // Into shared memory, where the last tile has been read by now, then out by the TMA unit.
     const bool first = threadIdx.x % kWarpgroup == 0;
     if constexpr (!Form::kReplacesQ) {

@@ -85,10 +85,10 @@ Common CommonOf(const Sm90aAttention& a, int tile) {
 int SectionOf(const AttentionProblem& p, int heads) {
   constexpr std::int64_t kBytes = std::int64_t{24} << 20;  // about half of L2
   const std::int64_t each = p.keys * (p.head + p.value_head) * 2;
-  const std::int64_t fitting = std::max<std::int64_t>(1, kBytes / each);
   // In sections of one size, if there is one near: with few heads the last one would leave multiprocessors without work.
   const std::int64_t all = p.batch * p.kv_heads;
-  std::int64_t section = std::min(fitting, all);
+  const std::int64_t fitting = std::clamp<std::int64_t>(kBytes / each, 1, all);
+  std::int64_t section = fitting;
   for (std::int64_t even = fitting + fitting / 3; even > fitting / 2; --even) {
     if (all % even != 0) continue;
     section = even;

@@ -34,9 +34,9 @@ std::string ChoiceKey(const Device& device, const std::string& cudnn, const Laun
                      backward && device.deterministic() ? ", repeatable" : "");
 }
 
-// The index of the fastest way, 0 unless another one saves enough.
-absl::StatusOr<std::size_t> Time(Device& device, const LaunchArgs& args,
-                                 const std::vector<AttentionWay>& ways) {
+// Milliseconds of each way; 0: it could not be timed.
+absl::StatusOr<std::vector<double>> Time(Device& device, const LaunchArgs& args,
+                                         const std::vector<AttentionWay>& ways) {
   std::vector<AttentionEntrant> entrants;
   entrants.reserve(ways.size());
   for (const AttentionWay& way : ways) entrants.push_back({way, &device});
@@ -47,7 +47,7 @@ absl::StatusOr<std::size_t> Time(Device& device, const LaunchArgs& args,
   milliseconds.reserve(times.size());
   for (const AttentionTime& time : times)
     milliseconds.push_back(time.why_not.empty() ? time.milliseconds : 0);
-  return FastestWay(milliseconds);
+  return milliseconds;
 }
 
 }  // namespace
@@ -67,14 +67,20 @@ absl::StatusOr<AttentionWay> ChooseAttention(Device& device, const LaunchArgs& a
   const ChoiceFile::IsGood is_good = [&](const std::string& choice) { return find(choice) != ways.end(); };
   const std::string key = ChoiceKey(device, cudnn->version, args, shape, backward);
   if (const std::optional<std::string> known = device.choices().Find(key, is_good)) return *find(*known);
-  const absl::StatusOr<std::size_t> fastest = Time(device, args, ways);
-  if (absl::IsResourceExhausted(fastest.status())) {  // the device is too full for a trial, now
+  const absl::StatusOr<std::vector<double>> milliseconds = Time(device, args, ways);
+  if (absl::IsResourceExhausted(milliseconds.status())) {  // the device is too full for a trial, now
     device.choices().Remember(key, std::string(AttributeOf(ways[0].kernels)));
     return ways[0];
   }
-  RETURN_IF_ERROR(fastest.status());
-  ASSIGN_OR_RETURN(const std::string stands,
-                   device.choices().Keep(key, std::string(AttributeOf(ways[*fastest].kernels)), is_good));
+  RETURN_IF_ERROR(milliseconds.status());
+  const AttentionWay& fastest = ways[FastestWay(*milliseconds)];
+  const std::string choice(AttributeOf(fastest.kernels));
+  if (std::find(milliseconds->begin(), milliseconds->end(), 0.0) != milliseconds->end()) {
+    device.choices().Remember(key,
+                              choice);  // not in the file: what could not be timed now may be another time
+    return fastest;
+  }
+  ASSIGN_OR_RETURN(const std::string stands, device.choices().Keep(key, choice, is_good));
   return *find(stands);
 }
 

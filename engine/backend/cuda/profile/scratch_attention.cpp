@@ -385,8 +385,10 @@ std::vector<AttentionWay> AttentionWays(const AttentionShape& shape, bool backwa
 std::size_t FastestWay(std::span<const double> milliseconds) {
   std::size_t fastest = 0;
   for (std::size_t i = 1; i < milliseconds.size(); ++i) {
-    if (milliseconds[i] > 0 && milliseconds[i] < milliseconds[fastest]) fastest = i;
+    if (milliseconds[i] == 0) continue;
+    if (milliseconds[fastest] == 0 || milliseconds[i] < milliseconds[fastest]) fastest = i;
   }
+  if (milliseconds[0] == 0) return fastest;  // the first one cannot be carried out
   return milliseconds[fastest] < (1 - kLeastGain) * milliseconds[0] ? fastest : 0;
 }
 
