@@ -144,7 +144,16 @@ struct ShapeRule {
   bool (*broken)(const AskedAttention& s);
   std::string (*what)(const AskedAttention& s);
 };
+// Of any tensor, in all: more than any GPU holds, and nothing overflows.
+constexpr double kMostElements = 0x1p40;
 constexpr std::array kShapeRules = {
+    ShapeRule{[](const AskedAttention& s) {
+                const auto longest = static_cast<double>(std::max(s.length, s.keys));
+                const auto widest = static_cast<double>(std::max(s.head, s.value_head));
+                return static_cast<double>(s.batch) * longest * static_cast<double>(s.heads) * widest >
+                       kMostElements;
+              },
+              [](const AskedAttention&) { return std::string("tensors of more than 2^40 elements"); }},
     ShapeRule{[](const AskedAttention& s) { return s.heads % s.kv_heads != 0; },
               [](const AskedAttention& s) {
                 return fmt::format("{} heads are no multiple of {} kv_heads", s.heads, s.kv_heads);

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "engine/driver/advise_subject.h"
 #include "engine/driver/model_steps.h"
@@ -179,12 +180,17 @@ std::vector<Diagnostic> CheckKernels(const recipe::Recipe& recipe, const plan::P
   const ModelSteps steps(recipe);
   const predict::Prediction time = predict::Predict(plan, recipe.cluster);
   const recipe::RuleContext report(recipe, &errors, "E305");
-  // Layers and passes repeat what one says; evaluation has no dropout, and nothing else of its own.
-  std::set<Texts> known;
+  // Layers and passes repeat what one says, and evaluation, behind training, says less of it: it has no dropout.
+  std::vector<std::set<std::string_view>> known;
   ForEachRefused(plan, [&](const plan::Instruction& instruction) {
-    Texts whys;
-    for (const Obstacle& obstacle : instruction.slow().obstacles) whys.emplace_back(obstacle.why);
-    if (known.insert(std::move(whys)).second) Refuse(recipe, steps, instruction, time, report);
+    std::set<std::string_view> whys;
+    for (const Obstacle& obstacle : instruction.slow().obstacles) whys.insert(obstacle.why);
+    const bool is_said = std::any_of(known.begin(), known.end(), [&](const auto& said) {
+      return std::includes(said.begin(), said.end(), whys.begin(), whys.end());
+    });
+    if (is_said) return;
+    known.push_back(std::move(whys));
+    Refuse(recipe, steps, instruction, time, report);
   });
   SortAndUnique(&errors);
   return errors;

@@ -131,8 +131,12 @@ class DataConverter : MegatronWriter {
       return;
     }
     Set("data.documents", std::string("masked"), "they end at rows of the .idx, too", kMask);
-    if (settings_.count("data.tokenizer.kind") == 0)
-      Set("data.tokenizer.kind", std::string("none"), "of which no token ends a document", kMask);
+    if (settings_.count("data.tokenizer.kind") != 0) return;
+    Set("data.tokenizer.kind", std::string("none"), "of which no token ends a document", kMask);
+    Warn(
+        kMask,
+        "this tokenizer's end-of-document token is not known here, so that documents end at rows of the .idx "
+        "alone");
   }
 
   void RandomTokens() {

@@ -51,8 +51,9 @@ constexpr const char* kNoHistory = "a tensor's scale comes of its largest value 
 constexpr const char* kProfiler = "engine run --profile N says it";
 constexpr const char* kOtherModel = "scripts become causal decoders; another model is written as steps";
 constexpr const char* kMaskedDocuments =
-    "both: data.documents = \"masked\", where documents end at rows of the .idx as well as at "
-    "end-of-document tokens";
+    "both: data.documents = \"masked\", where documents end at rows of the .idx, and at end-of-document "
+    "tokens of "
+    "GPT2BPETokenizer";
 constexpr const char* kBatchGrows = "the global batch grows as --rampup-batch-size says, or not at all";
 constexpr const char* kOtherWeights = "a run begins with weights of its own or with its own checkpoint";
 

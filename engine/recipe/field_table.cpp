@@ -511,7 +511,7 @@ Rows TrainingRows() {
           .Words({"fast", "reference"})
           .Doc("Kernels of attention in 16 bits on GPUs: fast ones, without which a recipe is refused, or "
                "the reference "
-               "ones, which take everything and are tens of times as slow."),
+               "ones, which take everything and make an iteration tens of times as long."),
       FIELD(recompute.granularity)
           .Words({"none", "cheap", "selective", "full"})
           .Doc(

@@ -280,6 +280,8 @@ TEST_CASE("megatron: documents that are masked have positions of their own, and 
   CHECK(masked.find("documents = \"masked\"") != std::string::npos);
   CHECK(masked.find("kind = \"none\"") != std::string::npos);
   CHECK(recipe({}).find("documents") == std::string::npos);
+  CHECK(Messages(Import(Script(both)).diagnostics).find("documents end at rows of the .idx alone") !=
+        std::string::npos);
   Flags gpt2 = both;
   gpt2["--tokenizer-type"] = "GPT2BPETokenizer";
   gpt2["--vocab-file"] = "v";
