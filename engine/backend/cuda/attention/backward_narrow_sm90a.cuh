@@ -6,36 +6,21 @@
 namespace engine::backend::cuda::attention_sm90a {
 
 template <typename Element, int kHeadElements, int kTile, bool kIsCapped, bool kHasSlopes, bool kDrops>
-struct BackwardForm {
-  using T = Element;
+struct BackwardForm
+    : BackwardSizes<Element, kHeadElements, kHeadElements, kTile, 128, kIsCapped, kHasSlopes, kDrops> {
+  using Sizes =
+      BackwardSizes<Element, kHeadElements, kHeadElements, kTile, 128, kIsCapped, kHasSlopes, kDrops>;
   static constexpr bool kWide = false;
-  static constexpr int kE = kHeadElements;
-  static constexpr int kU = kHeadElements;
-  static constexpr int kWorkers = 2;
-  static constexpr int kQueries = kTile;
   static constexpr int kScoreQueries = kTile;  // of which a worker has scores
-  static constexpr int kKeys = 64 * kWorkers;
-  static constexpr bool kCapped = kIsCapped;
-  static constexpr bool kSlopes = kHasSlopes;
-  static constexpr bool kDropout = kDrops;
-  static constexpr int kStages = 2;
   static constexpr int kDOStages = 2;
-  static constexpr int kThreads = (kWorkers + 1) * kWarpgroup;
-  static constexpr int kKBytes = kKeys * kE * 2;
-  static constexpr int kVBytes = kKeys * kU * 2;
-  static constexpr int kQBytes = kQueries * kE * 2;
-  static constexpr int kDOBytes = kQueries * kU * 2;
-  static constexpr int kScoreBytes = 2 * kKeys * kQueries * 2;  // of two steps' ds
-  static constexpr int kDQBytes = kQueries * kE * 4;
+  static constexpr int kScoreBytes = 2 * Sizes::kKeys * kTile * 2;  // of two steps' ds
+  static constexpr int kDQBytes = kTile * kHeadElements * 4;
   static constexpr int kSumsBytes = 2 * kDQBytes;
-  static_assert(kStages == 2);  // as many as there are buffers of ds and dq
+  static_assert(Sizes::kStages == 2);  // as many as there are buffers of ds and dq
   // The two warpgroups share a tile's dq, which is 128 × 64 or 64 × 128: each has 64 queries, or each has 64 elements of all.
-  static constexpr bool kSplitsQueries = kQueries == 128;
-  static_assert(kQueries * kE == 128 * 64);
+  static constexpr bool kSplitsQueries = kTile == 128;
+  static_assert(kTile * kHeadElements == 128 * 64);
   static constexpr int kTurns = 1;  // of a tile
-  // With the workers' as many as the block starts with; more would be waited for without end.
-  static constexpr int kReaderRegisters = 24;
-  static constexpr int kWorkerRegisters = 240;
 };
 
 // The workers put what a step gives to dq into one of two buffers in turn. Each buffer has a warp that adds its content to the

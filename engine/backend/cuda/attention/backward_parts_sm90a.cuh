@@ -28,6 +28,31 @@ struct BackwardParams {
   AttentionView dk, dv;
 };
 
+// What both forms of the pass have: heads of kE elements of q and k and of kU of v, tiles of kTile queries, blocks of kBlock
+// keys.
+template <typename Element, int kHeadElements, int kValueElements, int kTile, int kBlock, bool kIsCapped,
+          bool kHasSlopes, bool kDrops>
+struct BackwardSizes {
+  using T = Element;
+  static constexpr int kE = kHeadElements;
+  static constexpr int kU = kValueElements;
+  static constexpr int kWorkers = 2;
+  static constexpr int kQueries = kTile;
+  static constexpr int kKeys = kBlock;
+  static constexpr bool kCapped = kIsCapped;
+  static constexpr bool kSlopes = kHasSlopes;
+  static constexpr bool kDropout = kDrops;
+  static constexpr int kStages = 2;
+  static constexpr int kThreads = (kWorkers + 1) * kWarpgroup;
+  static constexpr int kKBytes = kKeys * kE * 2;
+  static constexpr int kVBytes = kKeys * kU * 2;
+  static constexpr int kQBytes = kQueries * kE * 2;
+  static constexpr int kDOBytes = kQueries * kU * 2;
+  // With the workers' as many as the block starts with; more would be waited for without end.
+  static constexpr int kReaderRegisters = 24;
+  static constexpr int kWorkerRegisters = 240;
+};
+
 template <typename Form>
 struct BackwardMemory {
   static constexpr int kRowsBytes = Form::kQueries * 4;

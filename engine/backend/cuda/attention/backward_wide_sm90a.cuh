@@ -8,33 +8,18 @@ namespace engine::backend::cuda::attention_sm90a {
 
 template <typename Element, int kHeadElements, int kValueElements, bool kIsCapped, bool kHasSlopes,
           bool kDrops>
-struct WideBackwardForm {
-  using T = Element;
+struct WideBackwardForm
+    : BackwardSizes<Element, kHeadElements, kValueElements, 64, 64, kIsCapped, kHasSlopes, kDrops> {
+  using Sizes = BackwardSizes<Element, kHeadElements, kValueElements, 64, 64, kIsCapped, kHasSlopes, kDrops>;
   static constexpr bool kWide = true;
-  static constexpr int kE = kHeadElements;
-  static constexpr int kU = kValueElements;
-  static constexpr int kWorkers = 2;
-  static constexpr int kQueries = 64;
-  static constexpr int kScoreQueries = kQueries / kWorkers;
-  static constexpr int kKeys = 64;
-  static constexpr bool kCapped = kIsCapped;
-  static constexpr bool kSlopes = kHasSlopes;
-  static constexpr bool kDropout = kDrops;
-  static constexpr int kThreads = (kWorkers + 1) * kWarpgroup;
-  static constexpr int kKBytes = kKeys * kE * 2;
-  static constexpr int kVBytes = kKeys * kU * 2;
-  static constexpr int kQBytes = kQueries * kE * 2;
-  static constexpr int kDOBytes = kQueries * kU * 2;
-  static constexpr int kStages = 2;
-  static constexpr int kDOStages = kU > 128 ? 1 : 2;  // two do not fit
-  static constexpr int kMatrixBytes = kKeys * kQueries * 2;
-  static constexpr int kScoreBytes = 2 * 2 * kMatrixBytes;     // of two steps, probabilities and ds
-  static constexpr int kSumsOfWorker = kQueries * 64 * 4;      // a part of 64 columns
-  static constexpr int kParts = kE / kWorkers / kRowElements;  // of a worker's columns
-  static constexpr int kSumsBytes = kWorkers * kSumsOfWorker;
-  static constexpr int kTurns = kWorkers;  // of a tile: each worker's columns have their own
-  static constexpr int kReaderRegisters = 24;
-  static constexpr int kWorkerRegisters = 240;
+  static constexpr int kScoreQueries = Sizes::kQueries / Sizes::kWorkers;  // of which a worker has scores
+  static constexpr int kDOStages = kValueElements > 128 ? 1 : 2;           // two do not fit
+  static constexpr int kMatrixBytes = Sizes::kKeys * Sizes::kQueries * 2;
+  static constexpr int kScoreBytes = 2 * 2 * kMatrixBytes;        // of two steps, probabilities and ds
+  static constexpr int kSumsOfWorker = Sizes::kQueries * 64 * 4;  // a part of 64 columns
+  static constexpr int kParts = kHeadElements / Sizes::kWorkers / kRowElements;  // of a worker's columns
+  static constexpr int kSumsBytes = Sizes::kWorkers * kSumsOfWorker;
+  static constexpr int kTurns = Sizes::kWorkers;  // of a tile: each worker's columns have their own
 };
 
 // Named barriers of a worker and the warp that takes its sums: + worker.

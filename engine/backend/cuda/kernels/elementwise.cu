@@ -65,6 +65,19 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// Adds what the warps of a block have summed of kBiasGradTile columns, eight a lane: the block's line of `partial`.
+__device__ __forceinline__ void AddWarps(const float (&sums)[8], std::int64_t columns, float* partial) {
+  constexpr int kWarps = kThreads / kWarp;
+  __shared__ __align__(16) float shared[kWarps][kBiasGradTile];
+  Store8(&shared[threadIdx.x / kWarp][threadIdx.x % kWarp * 8], sums);
+  __syncthreads();
+  float total = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) total += shared[w][threadIdx.x];
+  const std::int64_t column = std::int64_t{blockIdx.x} * kBiasGradTile + threadIdx.x;
+  if (column < columns) partial[blockIdx.y * columns + column] = total;
+}
+
 // A block adds a chunk of rows over 256 columns, a warp one row of them at a time, eight columns a lane and
 // eight rows in flight.
 template <typename T>
@@ -74,7 +87,6 @@ __global__ void __launch_bounds__(kThreads, kBiasGradBlocksPerMultiprocessor)
   constexpr int kWarps = kThreads / kWarp;
   constexpr int kInFlight = sizeof(T) == 2 ? 8 : 4;
   static_assert(kBiasGradTile == kWarp * 8 && kBiasGradTile == kThreads);
-  __shared__ __align__(16) float shared[kWarps][kBiasGradTile];
   const int lane = threadIdx.x % kWarp;
   const int warp = threadIdx.x / kWarp;
   const std::int64_t column = std::int64_t{blockIdx.x} * kBiasGradTile + lane * 8;
@@ -103,13 +115,7 @@ __global__ void __launch_bounds__(kThreads, kBiasGradBlocksPerMultiprocessor)
       for (int i = 0; i < 8; ++i) sums[i] += a[i];
     }
   }
-  Store8(&shared[warp][lane * 8], sums);
-  __syncthreads();
-  float total = 0;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) total += shared[w][threadIdx.x];
-  const std::int64_t own = std::int64_t{blockIdx.x} * kBiasGradTile + threadIdx.x;
-  if (own < columns) partial[blockIdx.y * columns + own] = total;
+  AddWarps(sums, columns, partial);
 }
 
 // The same cut for columns that are no multiple of 8: a thread to a column.
@@ -136,7 +142,6 @@ __global__ void __launch_bounds__(kThreads, 3)
   constexpr int kWarps = kThreads / kWarp;
   constexpr int kInFlight = sizeof(T) == 2 ? 4 : 2;
   static_assert(kBiasGradTile == kWarp * 8 && kBiasGradTile == kThreads);
-  __shared__ __align__(16) float shared[kWarps][kBiasGradTile];
   const int lane = threadIdx.x % kWarp;
   const int warp = threadIdx.x / kWarp;
   const std::int64_t column = std::int64_t{blockIdx.x} * kBiasGradTile + lane * 8;
@@ -176,13 +181,7 @@ __global__ void __launch_bounds__(kThreads, 3)
       }
     }
   }
-  Store8(&shared[warp][lane * 8], sums);
-  __syncthreads();
-  float total = 0;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) total += shared[w][threadIdx.x];
-  const std::int64_t own = std::int64_t{blockIdx.x} * kBiasGradTile + threadIdx.x;
-  if (own < columns) partial[blockIdx.y * columns + own] = total;
+  AddWarps(sums, columns, partial);
 }
 
 // The same cut for columns that are no multiple of 8: a thread to a column.
@@ -336,7 +335,6 @@ __global__ void __launch_bounds__(kThreads, 4)
   constexpr int kWarps = kThreads / kWarp;
   constexpr int kInFlight = sizeof(T) == 2 ? 4 : 2;
   static_assert(kBiasGradTile == kWarp * 8 && kBiasGradTile == kThreads);
-  __shared__ __align__(16) float shared[kWarps][kBiasGradTile];
   const Drawn& drawn = of.mask.drawn;
   const std::int64_t columns = drawn.index.dims[drawn.index.rank - 1].local;
   const int lane = threadIdx.x % kWarp;
@@ -372,13 +370,7 @@ __global__ void __launch_bounds__(kThreads, 4)
       }
     }
   }
-  Store8(&shared[warp][lane * 8], sums);
-  __syncthreads();
-  float total = 0;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) total += shared[w][threadIdx.x];
-  const std::int64_t own = std::int64_t{blockIdx.x} * kBiasGradTile + threadIdx.x;
-  if (own < columns) partial[blockIdx.y * columns + own] = total;
+  AddWarps(sums, columns, partial);
 }
 
 // The same cut for all other rows: a thread to a column.
