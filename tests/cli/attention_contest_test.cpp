@@ -103,6 +103,8 @@ TEST_CASE("attention contest: a wrong SHAPE is refused, with what would be right
            Wrong{"length=8,heads=1,head=64,documents=3+4",
                  "documents must fill length=8, these have 7 tokens"},
            Wrong{"length=8,keys=9,heads=1,head=64,documents=3+5", "documents need as many keys as queries"},
+           Wrong{"batch=16777216,length=16777216,heads=16777216,head=16777216",
+                 "tensors of more than 2^40 elements"},
            Wrong{"length=8,heads=5,kv_heads=2,head=64", "5 heads are no multiple of 2 kv_heads"},
            Wrong{"length=8,keys=4,heads=1,head=64",
                  "a causal mask needs at least as many keys as queries, found keys=4 and length=8"},

@@ -72,6 +72,10 @@ TEST_CASE("kernels: attention in 16 bits that has no fast kernel is one error, a
   CHECK(odd.find("in the kernels for Hopper none ") != std::string::npos);
   CHECK(odd.find('\n') + 1 == odd.size());
   CHECK(!Errors(OddHeads({"precision.compute=fp16"})).empty());
+  // Evaluation has no dropout: what is left of the causes there is no error of its own.
+  const std::string both = Errors(OddHeads({"precision.compute=bf16", "model.dropout.attention=0.1"}));
+  CHECK(both.find("dropout.attention 0.1") != std::string::npos);
+  CHECK(both.find('\n') + 1 == both.size());
   // On Ampere there is no dropout, and what the recipe says last is the place.
   const plan::DeviceProfile ampere = backend::cuda::CudaProfile(true, {.major = 8, .hopper = false});
   CHECK(Errors({"precision.compute=bf16", "model.attention.head_dim=64", "cluster.device=a100"}, ampere) ==

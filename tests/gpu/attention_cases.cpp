@@ -79,19 +79,31 @@ void PlaceQueries(const DimExtent& positions, std::int64_t sequence, Tensors* in
   }
 }
 
+std::int64_t QueriesOf(const AttentionSizes& s) {
+  return s.positions.empty() ? s.sequence : Length(s.positions);
+}
+
+struct CaseTensors {
+  Shape q, k, v, o;
+  Input positions, rows;  // rows: lse
+};
+CaseTensors InputsOf(const AttentionSizes& s) {
+  const std::int64_t queries = QueriesOf(s);
+  const std::int64_t value_head = s.value_head > 0 ? s.value_head : s.head;
+  return {.q = {s.batch, queries, s.heads, s.head},
+          .k = {s.batch, s.sequence, s.kv_heads, s.head},
+          .v = {s.batch, s.sequence, s.kv_heads, value_head},
+          .o = {s.batch, queries, s.heads, value_head},
+          .positions = Make({s.batch, queries}, Input::kPositions),
+          .rows = Make({s.batch, queries, s.heads}, Input::kReal)};
+}
+
 void AddAttention(const AttentionSizes& s, GpuCases* cases) {
   Attributes attributes = {
       {"scale", 1.0 / std::sqrt(static_cast<double>(s.head))}, {"window", s.window}, {"dropout", 0.0}};
   if (s.group_bytes > 0) attributes.Set("grad_group_bytes", s.group_bytes);
   attributes.Set("kernel", std::string(s.label == "cuDNN" ? "cudnn" : "reference"));
-  const std::int64_t queries = s.positions.empty() ? s.sequence : Length(s.positions);
-  const Shape q = {s.batch, queries, s.heads, s.head};
-  const Shape k = {s.batch, s.sequence, s.kv_heads, s.head};
-  Shape o = q;
-  Shape v = k;
-  if (s.value_head > 0) o[3] = v[3] = s.value_head;
-  const Input positions = Make({s.batch, queries}, Input::kPositions);
-  const Input rows = Make({s.batch, queries, s.heads}, Input::kReal);
+  const auto [q, k, v, o, positions, rows] = InputsOf(s);
   const std::int64_t terms = s.sequence + std::max(s.head, s.value_head);
   std::string label = fmt::format("{}, {} heads of {}, {} kv heads, {} tokens", s.label, s.heads, s.head,
                                   s.kv_heads, s.sequence);
@@ -257,14 +269,7 @@ void AddOwnAttention(const AttentionSizes& s, const OwnForm& form, GpuCases* cas
                            {"mask", form.mask},
                            {"kernel", std::string("own")}};
   if (form.dropout > 0) attributes.Set("stream", std::string("core"));
-  const std::int64_t queries = s.positions.empty() ? s.sequence : Length(s.positions);
-  const Shape q = {s.batch, queries, s.heads, s.head};
-  const Shape k = {s.batch, s.sequence, s.kv_heads, s.head};
-  Shape o = q;
-  Shape v = k;
-  if (s.value_head > 0) o[3] = v[3] = s.value_head;
-  const Input positions = Make({s.batch, queries}, Input::kPositions);
-  const Input rows = Make({s.batch, queries, s.heads}, Input::kReal);
+  const auto [q, k, v, o, positions, rows] = InputsOf(s);
   std::string label = fmt::format("own, {}, {} samples, {} heads of {}, {} kv heads, {} tokens, window {}",
                                   form.label, s.batch, s.heads, s.head, s.kv_heads, s.sequence, s.window);
   if (s.value_head > 0) label += fmt::format(", values of {}", s.value_head);
@@ -299,10 +304,11 @@ void AddOwnAttention(const AttentionSizes& s, const OwnForm& form, GpuCases* cas
   const double kept = 1 / (1 - form.dropout);
   for (const bool is_backward : {false, true}) {
     cases->push_back(
-        {.base = {is_backward ? &ops::kAttentionGrad : &ops::kAttention, label,
-                  is_backward ? backward : forward, attributes,
-                  is_backward ? terms * s.heads / s.kv_heads + (form.sinks ? s.batch * queries : 0) : terms,
-                  true}});
+        {.base = {
+             is_backward ? &ops::kAttentionGrad : &ops::kAttention, label, is_backward ? backward : forward,
+             attributes,
+             is_backward ? terms * s.heads / s.kv_heads + (form.sinks ? s.batch * QueriesOf(s) : 0) : terms,
+             true}});
     cases->back().dtypes = s.dtypes;
     cases->back().adjust = [=](Tensors* inputs) {
       place(inputs);

@@ -11,30 +11,12 @@
 #include "engine/graph/alibi.h"
 #include "engine/ops/ops.h"
 #include "tests/ops/cases.h"
+#include "tests/ops/oracle.h"
 
 namespace engine::ops_test {
 namespace {
 
 #include "tests/ops/attention_forms.inc"
-
-// As the script's.
-Tensor Made(const Shape& shape, double seed) {
-  Tensor tensor({shape, DType::kF64});
-  for (std::int64_t i = 0; i < tensor.elements(); ++i)
-    tensor.Set(i, std::sin(seed + 1.7 * static_cast<double>(i)));
-  return tensor;
-}
-
-// Both sum fewer than 50 terms below 10 in float64.
-template <std::size_t kCount>
-void CheckSame(const std::string& what, const Tensor& tensor, const double (&expected)[kCount]) {
-  INFO(what);
-  REQUIRE(tensor.elements() == static_cast<std::int64_t>(kCount));
-  double worst = 0;
-  for (std::size_t i = 0; i < kCount; ++i)
-    worst = std::max(worst, std::fabs(tensor.Get(static_cast<std::int64_t>(i)) - expected[i]));
-  CHECK(worst < 1e-13);
-}
 
 // The recursion of the code that goes with the ALiBi paper (arXiv:2108.12409).
 std::vector<double> PaperSlopes(int heads) {
@@ -55,32 +37,32 @@ std::vector<double> PaperSlopes(int heads) {
 }  // namespace
 
 TEST_CASE("attention with a soft cap, linear biases, sinks and a window is the oracle's") {
-  const Tensor q = Made({2, 7, 6, 3}, 0.1);
-  const Tensor k = Made({2, 7, 2, 3}, 0.2);
-  const Tensor v = Made({2, 7, 2, 3}, 0.3);
-  const Tensor sinks = Made({6}, 0.4);
+  const Tensor q = MadeBySine({2, 7, 6, 3}, 0.1);
+  const Tensor k = MadeBySine({2, 7, 2, 3}, 0.2);
+  const Tensor v = MadeBySine({2, 7, 2, 3}, 0.3);
+  const Tensor sinks = MadeBySine({6}, 0.4);
   const Case at = {&ops::kAttention, "", {{{2, 7}, Input::kPositions}}, {}};
   const Tensor positions = MakeInputs(at, DType::kF64)[0];
   const graph::Attributes attributes = {
       {"scale", 0.6}, {"window", std::int64_t{4}}, {"softcap", 1.5}, {"alibi", std::int64_t{1}}};
   const Tensors out = RunOp(ops::kAttention, attributes, {q, k, v, positions, sinks});
-  CheckSame("o", out[0], kOutput);
-  CheckSame("lse", out[1], kLse);
+  CheckOracle("o", out[0], kOutput);
+  CheckOracle("lse", out[1], kLse);
   Tensor d_o(q.type());
   for (std::int64_t i = 0; i < d_o.elements(); ++i) d_o.Set(i, std::cos(0.5 + 0.9 * static_cast<double>(i)));
   const Tensors d = RunOp(ops::kAttentionGrad, attributes, {q, k, v, positions, out[0], out[1], d_o, sinks});
-  CheckSame("dq", d[0], kGradQ);
-  CheckSame("dk", d[1], kGradK);
-  CheckSame("dv", d[2], kGradV);
-  CheckSame("d_sinks", d[3], kGradSinks);
+  CheckOracle("dq", d[0], kGradQ);
+  CheckOracle("dk", d[1], kGradK);
+  CheckOracle("dv", d[2], kGradV);
+  CheckOracle("d_sinks", d[3], kGradSinks);
 }
 
 TEST_CASE("a query that sees no key but a sink has the output 0 and the sink's score") {
-  const Tensor q = Made({1, 1, 2, 3}, 0.1);
-  const Tensor k = Made({1, 1, 2, 3}, 0.2);
+  const Tensor q = MadeBySine({1, 1, 2, 3}, 0.1);
+  const Tensor k = MadeBySine({1, 1, 2, 3}, 0.2);
   Tensor positions({{1, 1}, DType::kI32});
   positions.Set(0, -1);
-  const Tensor sinks = Made({2}, 0.4);
+  const Tensor sinks = MadeBySine({2}, 0.4);
   const Tensors out = RunOp(ops::kAttention, {{"scale", 1.0}}, {q, k, k, positions, sinks});
   for (int i = 0; i < 6; ++i) CHECK(out[0].Get(i) == 0);
   for (int h = 0; h < 2; ++h) CHECK(out[1].Get(h) == sinks.Get(h));

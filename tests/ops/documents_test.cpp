@@ -1,13 +1,12 @@
 // Attention within documents against tests/oracles/documents.py, and spans that are refused.
 #include <doctest/doctest.h>
 
-#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "engine/ops/ops.h"
-#include "tests/ops/tensor.h"
+#include "tests/ops/oracle.h"
 
 namespace engine::ops_test {
 namespace {
@@ -16,14 +15,6 @@ namespace {
 
 // Lengths of the script's documents.
 const std::vector<std::vector<std::int32_t>> kLengths = {{3, 1, 5}, {1, 4, 2, 2}};
-
-// As the script's.
-Tensor MadeBySine(const Shape& shape, double seed) {
-  Tensor tensor({shape, DType::kF64});
-  for (std::int64_t i = 0; i < tensor.elements(); ++i)
-    tensor.Set(i, std::sin(seed + 1.7 * static_cast<double>(i)));
-  return tensor;
-}
 
 Tensor SpansOf(const std::vector<std::vector<std::int32_t>>& lengths) {
   std::vector<std::int32_t> bounds;
@@ -38,17 +29,6 @@ Tensor SpansOf(const std::vector<std::vector<std::int32_t>>& lengths) {
   Tensor spans({{samples, static_cast<std::int64_t>(bounds.size()) / 2 / samples, 2}, DType::kI32});
   for (std::size_t i = 0; i < bounds.size(); ++i) spans.Set(static_cast<std::int64_t>(i), bounds[i]);
   return spans;
-}
-
-// Both sum fewer than 50 terms below 10 in float64.
-template <std::size_t kCount>
-void CheckOracle(const std::string& what, const Tensor& tensor, const double (&expected)[kCount]) {
-  INFO(what);
-  REQUIRE(tensor.elements() == static_cast<std::int64_t>(kCount));
-  double worst = 0;
-  for (std::size_t i = 0; i < kCount; ++i)
-    worst = std::max(worst, std::fabs(tensor.Get(static_cast<std::int64_t>(i)) - expected[i]));
-  CHECK(worst < 1e-13);
 }
 
 struct Computed {

@@ -1,5 +1,6 @@
-// What attention's backward pass on Hopper is made of, whatever the width of heads: which tiles of queries a block of keys
-// meets, and in which order blocks add to a tile; the warp that reads; probabilities and gradients of scores.
+// The parts that both forms of attention's backward pass on Hopper, for narrow and for wide heads, are made of. They say which
+// tiles of queries a block of keys meets and in which order blocks add to a tile; they read tiles and blocks into shared memory,
+// and compute probabilities and gradients of scores.
 #pragma once
 
 #include "engine/backend/cuda/attention/rows_sm90a.cuh"
@@ -87,7 +88,8 @@ struct BackwardMemory {
   }
   __device__ std::uint32_t barrier(int i) const { return tile_note(Form::kStages) + i * 8; }
 
-  // Of the form of narrow heads: gradients of scores of every other step, and what it gives to dq.
+  // The form for narrow heads has two buffers, which its steps use in turn: `ds` are gradients of scores, `dq` what a step adds
+  // to the gradient of queries.
   __device__ std::uint32_t ds(std::uint32_t which) const {
     return scores() + which * (Form::kScoreBytes / 2);
   }
@@ -105,7 +107,7 @@ struct BackwardItem {
   int phases;
 };
 
-// That of this block.
+// The item that this thread block carries out.
 __device__ __forceinline__ BackwardItem ItemOf(const BackwardParams& p) {
   const int index = static_cast<int>(blockIdx.x);
   const int each = p.order == Turns::kPairs ? (p.blocks + 1) / 2 : p.blocks;

@@ -118,7 +118,7 @@ struct WideWorker {
   __device__ void Release(std::uint32_t barrier) const {
     if (lane == 0) Arrive(barrier);
   }
-  // Of this worker's queries.
+  // How many bytes behind a tile's first row this worker's queries begin.
   __device__ std::uint32_t rows() const { return worker * Form::kScoreQueries * kRowBytes; }
   __device__ std::uint32_t probabilities(std::uint32_t which) const {
     return memory.scores() + which * 2 * Form::kMatrixBytes;

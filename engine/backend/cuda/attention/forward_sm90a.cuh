@@ -34,7 +34,7 @@ struct ForwardForm {
   static constexpr int kQBytes = kQueries * kE * 2;
   static constexpr int kKBytes = kKeys * kE * 2;
   static constexpr int kVBytes = kKeys * kU * 2;
-  // Of wide heads a tile goes out from where its queries were.
+  // Wide heads leave no room for a tile of o beside q, so that o takes q's place in shared memory before it goes out.
   static constexpr bool kReplacesQ = kE > 128;
   static constexpr int kOBytes = kReplacesQ ? 0 : kQueries * kU * 2;
   static constexpr int kBarriers = 2 + 4 * kStages;
@@ -313,7 +313,7 @@ __device__ __forceinline__ void FinishTile(const CUtensorMap& o_map, const Forwa
 #pragma unroll
   for (int i = 0; i < Form::kU / 2; ++i) s.o[i] *= inverse[i / 2 % 2];
   const int kv = item.head / c.group;
-  // Of an item without keys the queries' place may hold the next item's by now.
+  // An item without keys reads no queries, so that their place may hold those of the next item by now: its o goes out directly.
   const bool has_place = !Form::kReplacesQ || item.last >= item.first;
   if (has_place && worker * 64 + 64 <= item.tile.rows) {
     // Into shared memory, where the last tile has been read by now, then out by the TMA unit.

@@ -17,10 +17,11 @@ namespace engine::backend::cuda::attention_sm90a {
 class TensorMaps {
  public:
   explicit TensorMaps(const AttentionProblem& problem) : p_(problem) {}
-  // Of q and k and their like, or with elements of v and o.
+  // Maps of a tensor of queries (q, o, dq, …) or of keys (k, v, …), whose heads have so many elements: AttentionProblem::head or
+  // value_head.
   CUtensorMap Queries(const AttentionView& view, std::int64_t elements, int rows);
   CUtensorMap Keys(const AttentionView& view, std::int64_t elements, int rows);
-  // Of the first map that the driver has refused.
+  // Why the driver refused the first map that it did refuse; cudaSuccess: it has made all.
   cudaError_t error() const { return error_; }
 
  private:

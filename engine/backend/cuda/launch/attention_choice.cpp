@@ -13,7 +13,7 @@
 namespace engine::backend::cuda {
 namespace {
 
-// Of our own kernels: a higher number after a change of their speed lets every shape be timed again.
+// The version of our own kernels: a higher number after a change of their speed lets every shape be timed again.
 constexpr int kOwnVersion = 1;
 
 std::string TextOf(const AttentionShape& s) {
@@ -21,7 +21,8 @@ std::string TextOf(const AttentionShape& s) {
                      s.kv_heads, s.head, s.value_head, s.window, Name(s.dtype), s.packed ? " packed" : "");
 }
 
-// All that the choice depends on.
+// All that the choice depends on. Masks and forms of scores are not part of it: several kinds of kernels carry out only what
+// cuDNN takes, which is causal attention without any.
 std::string ChoiceKey(const Device& device, const std::string& cudnn, const LaunchArgs& args,
                       const AttentionShape& shape, bool backward) {
   std::string positions;
@@ -76,8 +77,8 @@ absl::StatusOr<AttentionWay> ChooseAttention(Device& device, const LaunchArgs& a
   const AttentionWay& fastest = ways[FastestWay(*milliseconds)];
   const std::string choice(AttributeOf(fastest.kernels));
   if (std::find(milliseconds->begin(), milliseconds->end(), 0.0) != milliseconds->end()) {
-    device.choices().Remember(key,
-                              choice);  // not in the file: what could not be timed now may be another time
+    // Not in the file: what could not be timed now may be another time.
+    device.choices().Remember(key, choice);
     return fastest;
   }
   ASSIGN_OR_RETURN(const std::string stands, device.choices().Keep(key, choice, is_good));

@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::int64_t kAlignment = 256;
 
-// Of what is lent, or its own.
+// Memory of a trial, cut from what is lent to it where there is enough, and else its own.
 class TrialMemory {
  public:
   TrialMemory() = default;
