@@ -93,6 +93,14 @@ std::string Format(const Diagnostic& diagnostic, bool colors) {
   return text;
 }
 
+absl::Status ErrorOf(const std::vector<Diagnostic>& diagnostics) {
+  std::string errors;
+  for (const Diagnostic& diagnostic : diagnostics) errors += Format(diagnostic);
+  if (errors.empty()) return absl::OkStatus();
+  errors.pop_back();  // the last line's end
+  return absl::InvalidArgumentError(errors);
+}
+
 void SortAndUnique(std::vector<Diagnostic>* diagnostics) {
   const auto key = [](const Diagnostic& d) {
     return std::tie(d.span.file, d.span.line, d.span.column, d.message);

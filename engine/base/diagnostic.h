@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/base/status.h"
+
 namespace engine {
 
 struct SourceSpan {
@@ -30,6 +32,9 @@ struct Diagnostic {
 // Tabs of the source line are kept, so that the caret lines up. With colours, in the escapes of a terminal:
 // place bold, error red, warning yellow, note and hint cyan, caret green.
 std::string Format(const Diagnostic& diagnostic, bool colors = false);
+
+// All of them in text form, without the last line's end, as an InvalidArgument; OK where there are none.
+absl::Status ErrorOf(const std::vector<Diagnostic>& diagnostics);
 
 // Sorts by file, line, column, message, and drops exact repeats.
 void SortAndUnique(std::vector<Diagnostic>* diagnostics);

@@ -108,7 +108,11 @@ absl::Status Source::SetEndOfDocument(const recipe::Recipe& recipe) {
         "\"none\" documents end where sequences of the data set do");
   }
   end_of_document_ = (*tokenizer)->end_of_document();
-  return absl::OkStatus();
+  if (*end_of_document_ < recipe.model.vocab) return absl::OkStatus();
+  return AtKey(recipe, "data.tokenizer.kind",
+               InvalidArgument("its end-of-document token is {}, and the model's vocabulary has {} tokens",
+                               *end_of_document_, recipe.model.vocab),
+               "the tokenizer that made the data, or model.vocab of its size");
 }
 
 absl::Status Source::OpenMembers(const recipe::Recipe& recipe) {

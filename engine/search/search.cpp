@@ -57,8 +57,7 @@ absl::StatusOr<Found> CompileLayout(const Recipe& base, const compile::CompileOp
                                     const Layout& layout, bool must_fit) {
   ASSIGN_OR_RETURN(const Recipe recipe, WithLayout(base, compile, layout));
   ASSIGN_OR_RETURN(const plan::Plan plan, driver::CompileUnverified(recipe, compile));
-  if (driver::HasRefusedKernels(plan))
-    return InvalidArgument("{}", driver::CheckKernels(recipe, plan).front().message);
+  RETURN_IF_ERROR(ErrorOf(driver::CheckKernels(recipe, plan)));
   if (must_fit) RETURN_IF_ERROR(driver::VerifyAgainst(recipe, plan));
   Found found;
   found.layout = layout;
@@ -190,7 +189,7 @@ class Searcher {
       Candidate& candidate = *candidates[i];
       candidate.plan_s = found[i].ok() ? found[i]->time.iteration_s : -1;
       if (absl::IsInvalidArgument(found[i].status())) {
-        refused_ = found[i].status();
+        if (refused_.ok()) refused_ = found[i].status();
         continue;
       }
       if (!found[i].ok()) return WithContext(found[i].status(), candidate.layout.ToString());
@@ -323,7 +322,7 @@ class Searcher {
   const SearchSpace space_;
   Reporter reporter_;
   std::optional<Candidate> best_plan_;  // of all that were compiled
-  absl::Status refused_;                // why the last of those was that was
+  absl::Status refused_;                // why the first of those was that was
   SearchResult result_;
 };
 

@@ -17,18 +17,6 @@
 
 namespace engine::train {
 
-namespace {
-
-absl::Status ErrorOf(const std::vector<Diagnostic>& diagnostics) {
-  std::string errors;
-  for (const Diagnostic& diagnostic : diagnostics) errors += Format(diagnostic);
-  if (errors.empty()) return absl::OkStatus();
-  errors.pop_back();  // the last line's end
-  return absl::InvalidArgumentError(errors);
-}
-
-}  // namespace
-
 absl::Status CheckLimits(const recipe::Recipe& recipe, const plan::DeviceProfile& device) {
   return ErrorOf(driver::CheckDevice(recipe, device));
 }

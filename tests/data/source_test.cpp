@@ -331,6 +331,14 @@ TEST_CASE("documents of a sample end where sequences do, and behind the end-of-d
   CHECK(error.find("vocab.json") != std::string::npos);
   CHECK(error.find("hint: data.documents = \"masked\" asks it for its end-of-document token") !=
         std::string::npos);
+  // An end that the model has no token for would never come.
+  recipe.data.tokenizer.kind = "byte";
+  recipe.model.vocab = 256;
+  const std::string beyond = OpenError(recipe);
+  CHECK(beyond.find("its end-of-document token is 256, and the model's vocabulary has 256 tokens") !=
+        std::string::npos);
+  recipe.model.vocab = 257;
+  CHECK(OpenError(recipe).find("its end-of-document token") == std::string::npos);
   // Random tokens, of which some are 256, need no tokenizer.
   recipe.data.source = recipe::kRandomSource;
   const Source random = OpenSource(recipe);

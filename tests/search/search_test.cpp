@@ -80,8 +80,10 @@ TEST_CASE("attention without a fast kernel is in no layout that is found, unless
   const absl::StatusOr<SearchResult> none =
       Search(Loaded("scale/llama-7b-8gpu.toml", odd), OnGpus(), options);
   REQUIRE(!none.ok());
-  CHECK(Message(none.status()).find("attention with heads of 60 elements has no fast kernel on h100: ") !=
+  const std::string why = Message(none.status());
+  CHECK(why.find(": error: attention with heads of 60 elements has no fast kernel on h100: ") !=
         std::string::npos);
+  CHECK(why.find("precision.attention = \"reference\"") != std::string::npos);
   CHECK(!Searched(Loaded("scale/llama-7b-8gpu.toml", And(odd, {"precision.attention=reference"})), options)
              .best.empty());
 }
