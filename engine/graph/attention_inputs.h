@@ -16,11 +16,13 @@ struct AttentionInputs {
   std::size_t spans = kNone;      // i32 [B, S, 2], of the queries: their documents' keys
   // Of the gradient alone.
   std::size_t o = kNone, lse = kNone, d_o = kNone;
-  std::size_t sinks = kNone;  // [H]; a packed tensor has none
+  std::size_t sinks = kNone;   // [H]; a packed tensor has none
+  std::size_t biases = kNone;  // [H, 2M + 1], of distances; likewise
 
   bool has_positions() const { return positions != kNone; }
   bool has_spans() const { return spans != kNone; }
   bool has_sinks() const { return sinks != kNone; }
+  bool has_biases() const { return biases != kNone; }
 };
 
 struct AttentionForm {
@@ -44,7 +46,9 @@ AttentionInputs InputsOfAttention(const Inputs& inputs, const AttentionForm& for
     found.lse = at++;
     found.d_o = at++;
   }
-  if (!form.packed && at < count) found.sinks = at;
+  if (form.packed) return found;
+  if (at < count && inputs[at].shape.rank() == 1) found.sinks = at++;
+  if (at < count && inputs[at].shape.rank() == 2) found.biases = at++;
   return found;
 }
 

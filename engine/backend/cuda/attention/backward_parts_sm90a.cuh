@@ -260,23 +260,6 @@ struct TileNote {
   std::uint32_t head, epoch;  // of the draws
   float slope;                // times log2(e)
 };
-template <typename Note>
-__device__ __forceinline__ void PutNote(std::uint32_t shared, const Note& note) {
-  static_assert(sizeof(Note) == sizeof(uint4));
-  const uint4& words = reinterpret_cast<const uint4&>(note);
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(words.x), "r"(words.y),
-               "r"(words.z), "r"(words.w)
-               : "memory");
-}
-template <typename Note>
-__device__ __forceinline__ Note GetNote(std::uint32_t shared) {
-  uint4 words;
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
-               : "r"(shared)
-               : "memory");
-  return reinterpret_cast<const Note&>(words);
-}
 
 template <typename Form>
 __device__ __forceinline__ void ReadBackward(const CUtensorMap& q, const CUtensorMap& k, const CUtensorMap& v,

@@ -1,4 +1,4 @@
-// The forward pass on Hopper: a persistent grid; each block works on one tile of 64 queries a warpgroup after the other. One
+// The forward pass on Hopper: a persistent grid, whose blocks take one tile of 64 queries a warpgroup after the other. One
 // warpgroup only reads; the others multiply: while a warpgroup's softmax of a block of keys is computed, the tensor cores
 // make its scores of the next block and sum the values of the last one, or work for the other warpgroup (the schedule of
 // FlashAttention-3, arXiv:2407.08608).
@@ -11,6 +11,7 @@ namespace engine::backend::cuda::attention_sm90a {
 struct ForwardParams {
   Common common;
   int items, section;
+  int* taken;  // items beside the first one of each block that are taken; null: there are no others
   LseView lse;
   const void* sinks;  // [H], of T; null: none
   AttentionView o;
@@ -36,46 +37,64 @@ struct ForwardForm {
   static constexpr int kVBytes = kKeys * kU * 2;
   // Wide heads leave no room for a tile of o beside q, so that o takes q's place in shared memory before it goes out.
   static constexpr bool kReplacesQ = kE > 128;
+  // The next tile's queries are read before the last one's are done with, where shared memory and registers have room.
+  static constexpr int kQStages = kReplacesQ || kGroups == 3 ? 1 : 2;
   static constexpr int kOBytes = kReplacesQ ? 0 : kQueries * kU * 2;
-  static constexpr int kBarriers = 2 + 4 * kStages;
-  static constexpr int kSharedBytes =
-      kBoxAlignment + kQBytes + kStages * (kKBytes + kVBytes) + kOBytes + kBarriers * 8;
-  static constexpr int kReaderRegisters = kGroups == 2 ? 24 : 32;
-  static constexpr int kWorkerRegisters = kGroups == 2 ? 240 : 160;
+  static constexpr int kNoteBytes = 32;  // of a ForwardItem
+  static constexpr int kBarriers = 2 * kQStages + 4 * kStages;
+  static constexpr int kSharedBytes = kBoxAlignment + kQStages * (kQBytes + kNoteBytes) +
+                                      kStages * (kKBytes + kVBytes) + kOBytes + kBarriers * 8;
+  // Together as many as the block starts with.
+  static constexpr int kReaderRegisters = kGroups == 3 ? 32 : kReplacesQ ? 24 : 40;
+  static constexpr int kWorkerRegisters = kGroups == 3 ? 160 : kReplacesQ ? 240 : 232;
 };
 
 template <typename Form>
 struct ForwardMemory {
   std::uint32_t base;
   __device__ explicit ForwardMemory(const char* raw) : base(hopper::SharedAddress(raw)) {}
-  __device__ std::uint32_t q() const { return base; }
-  __device__ std::uint32_t k(std::uint32_t stage) const {
-    return base + Form::kQBytes + stage * Form::kKBytes;
-  }
+  __device__ std::uint32_t q(std::uint32_t stage) const { return base + stage * Form::kQBytes; }
+  __device__ std::uint32_t k(std::uint32_t stage) const { return q(Form::kQStages) + stage * Form::kKBytes; }
   __device__ std::uint32_t v(std::uint32_t stage) const { return k(Form::kStages) + stage * Form::kVBytes; }
-  __device__ std::uint32_t o() const { return Form::kReplacesQ ? q() : v(Form::kStages); }
-  __device__ std::uint32_t barrier(int i) const { return v(Form::kStages) + Form::kOBytes + i * 8; }
-  __device__ std::uint32_t q_full() const { return barrier(0); }
-  __device__ std::uint32_t q_empty() const { return barrier(1); }
-  __device__ std::uint32_t k_full(std::uint32_t stage) const { return barrier(2) + stage * 8; }
+  __device__ std::uint32_t o() const { return Form::kReplacesQ ? q(0) : v(Form::kStages); }
+  __device__ std::uint32_t note(std::uint32_t stage) const {
+    return v(Form::kStages) + Form::kOBytes + stage * Form::kNoteBytes;
+  }
+  __device__ std::uint32_t barrier(int i) const { return note(Form::kQStages) + i * 8; }
+  __device__ std::uint32_t q_full(std::uint32_t stage) const { return barrier(0) + stage * 8; }
+  __device__ std::uint32_t q_empty(std::uint32_t stage) const { return q_full(Form::kQStages + stage); }
+  __device__ std::uint32_t k_full(std::uint32_t stage) const {
+    return q_full(2 * Form::kQStages) + stage * 8;
+  }
   __device__ std::uint32_t k_empty(std::uint32_t stage) const { return k_full(Form::kStages + stage); }
   __device__ std::uint32_t v_full(std::uint32_t stage) const { return k_full(2 * Form::kStages + stage); }
   __device__ std::uint32_t v_empty(std::uint32_t stage) const { return k_full(3 * Form::kStages + stage); }
 };
 
-struct ForwardItem {
+// The reader finds out what an item is, and leaves it for the workers in shared memory beside the item's queries.
+struct alignas(16) ForwardItem {
+  int exists;  // 0: there are no more
   int sample, head;
   QueryTile tile;
   int first, last;  // blocks of keys; none where last < first
-};
 
-// Items in an order in which long ones come first, of so many heads at a time that their keys and values stay in L2.
+  __device__ __forceinline__ bool has_keys() const { return exists != 0 && last >= first; }
+};
+__device__ __forceinline__ void PutItem(std::uint32_t note, const ForwardItem& item) {
+  const auto* halves = reinterpret_cast<const uint4*>(&item);
+  PutNote(note, halves[0]);
+  PutNote(note + sizeof(uint4), halves[1]);
+}
+__device__ __forceinline__ ForwardItem GetItem(std::uint32_t note) {
+  const uint4 halves[2] = {GetNote<uint4>(note), GetNote<uint4>(note + sizeof(uint4))};
+  return reinterpret_cast<const ForwardItem&>(halves);
+}
+
+// Long items come first, of so many heads at a time that their keys and values stay in L2.
 template <typename Form>
-__device__ __forceinline__ bool FindItem(const ForwardParams& p, int round, ForwardItem* item) {
-  const int grid = static_cast<int>(gridDim.x);
-  const int at = static_cast<int>(blockIdx.x);
-  const int index = round * grid + (round % 2 == 0 ? at : grid - 1 - at);
-  if (index >= p.items) return false;
+__device__ __forceinline__ ForwardItem ItemAt(const ForwardParams& p, int index) {
+  ForwardItem item = {};
+  if (index >= p.items) return item;
   const Common& c = p.common;
   const int of_section = p.section * c.tiles;
   const int section = index / of_section;
@@ -84,33 +103,50 @@ __device__ __forceinline__ bool FindItem(const ForwardParams& p, int round, Forw
   const int heads = min(p.section, all - section * p.section);
   const int order = rest / heads;
   const int head = section * p.section + rest - order * heads;
-  item->sample = head / c.heads;
-  item->head = head - item->sample * c.heads;
-  item->tile = TileOf<Form::kQueries>(c, c.tiles - 1 - order);
-  const Sight sight = SightOfTile(c, item->sample, item->tile);
-  item->first = max(0, sight.from) / Form::kKeys;
-  item->last = (sight.below + Form::kKeys - 1) / Form::kKeys - 1;
-  return true;
+  item.exists = 1;
+  item.sample = head / c.heads;
+  item.head = head - item.sample * c.heads;
+  item.tile = TileOf<Form::kQueries>(c, c.tiles - 1 - order);
+  const Sight sight = SightOfTile(c, item.sample, item.tile);
+  item.first = max(0, sight.from) / Form::kKeys;
+  item.last = (sight.below + Form::kKeys - 1) / Form::kKeys - 1;
+  return item;
+}
+
+// The first items go to the blocks in their order, and every other one to the block that asks for it first: no fixed order has
+// equal work for all blocks in every shape.
+__device__ __forceinline__ int TakeItem(const ForwardParams& p) {
+  return p.taken == nullptr ? p.items : static_cast<int>(gridDim.x) + atomicAdd(p.taken, 1);
 }
 
 template <typename Form>
 __device__ __forceinline__ void ReadForward(const CUtensorMap& q, const CUtensorMap& k, const CUtensorMap& v,
                                             const ForwardParams& p, const ForwardMemory<Form>& memory) {
   Ring<Form::kStages> ring;
-  std::uint32_t q_parity = 0;
-  ForwardItem item;
-  for (int round = 0; FindItem<Form>(p, round, &item); ++round) {
-    if (item.last < item.first) continue;
+  Ring<Form::kQStages> q_ring;
+  int index = static_cast<int>(blockIdx.x);
+  while (true) {
+    const ForwardItem item = ItemAt<Form>(p, index);
+    const std::uint32_t q_stage = q_ring.stage;
+    const std::uint32_t q_full = memory.q_full(q_stage);
+    hopper::WaitFor(memory.q_empty(q_stage), q_ring.parity ^ 1U);
+    q_ring.Next();
+    PutItem(memory.note(q_stage), item);
+    if (!item.has_keys()) {
+      Arrive(q_full);
+      if (item.exists == 0) return;
+      index = TakeItem(p);
+      continue;
+    }
     const int kv = item.head / p.common.group;
-    hopper::WaitFor(memory.q_empty(), q_parity ^ 1U);
-    q_parity ^= 1U;
-    hopper::ArriveExpecting(memory.q_full(), Form::kQBytes);
+    hopper::ArriveExpecting(q_full, Form::kQBytes);
 #pragma unroll
     for (int e = 0; e < Form::kE; e += kRowElements) {
       LoadHead(q, {e, item.tile.row, item.head - kv * p.common.group, kv, item.sample},
-               memory.q() + e * 2 * Form::kQueries, memory.q_full());
+               memory.q(q_stage) + e * 2 * Form::kQueries, q_full);
     }
     for (int block = item.last; block >= item.first; --block) {
+      if (block == item.first) index = TakeItem(p);  // as late as its answer is still not waited for
       hopper::WaitFor(memory.k_empty(ring.stage), ring.parity ^ 1U);
       hopper::ArriveExpecting(memory.k_full(ring.stage), Form::kKBytes);
 #pragma unroll
@@ -313,9 +349,7 @@ __device__ __forceinline__ void FinishTile(const CUtensorMap& o_map, const Forwa
 #pragma unroll
   for (int i = 0; i < Form::kU / 2; ++i) s.o[i] *= inverse[i / 2 % 2];
   const int kv = item.head / c.group;
-  // An item without keys reads no queries, so that their place may hold those of the next item by now: its o goes out directly.
-  const bool has_place = !Form::kReplacesQ || item.last >= item.first;
-  if (has_place && worker * 64 + 64 <= item.tile.rows) {
+  if (worker * 64 + 64 <= item.tile.rows) {
     // Into shared memory, where the last tile has been read by now, then out by the TMA unit.
     const bool first = threadIdx.x % kWarpgroup == 0;
     if constexpr (!Form::kReplacesQ) {
@@ -378,30 +412,44 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
   const Common& c = p.common;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int worker = static_cast<int>(threadIdx.x) / kWarpgroup;
-  const std::uint32_t q = memory.q() + worker * 64 * kRowBytes;
   const auto epoch = Form::kDropout ? static_cast<std::uint32_t>(c.control[plan::kIteration]) : 0U;
   Ring<Form::kStages> ring;
-  std::uint32_t q_parity = 0;
-  ForwardItem item;
+  Ring<Form::kQStages> q_ring;
   ForwardState<Form> s;
   if (worker == Form::kWorkers - 1) PassTurn<Form>(worker);
   const auto release = [&](std::uint32_t barrier) {
     if (lane == 0) Arrive(barrier);
   };
-  for (int round = 0; FindItem<Form>(p, round, &item); ++round) {
+  const auto finish = [&](const ForwardItem& item, std::uint32_t q_empty) {
+    FinishTile<Form>(o_map, p, item, memory, s);
+    if constexpr (Form::kReplacesQ) {
+      if (threadIdx.x % kWarpgroup == 0) hopper::WaitForStoresToRead<0>();
+      hopper::MeetWarpgroup(4 + worker);
+      release(q_empty);
+    }
+  };
+  while (true) {
+    const std::uint32_t q = memory.q(q_ring.stage) + worker * 64 * kRowBytes;
+    const std::uint32_t q_empty = memory.q_empty(q_ring.stage);
+    hopper::WaitFor(memory.q_full(q_ring.stage), q_ring.parity);
+    const ForwardItem item = GetItem(memory.note(q_ring.stage));
+    q_ring.Next();
+    if (item.exists == 0) break;
     s.top[0] = s.top[1] = -INFINITY;
     s.sum[0] = s.sum[1] = 0;
-    if (item.last < item.first) {
+    if (!item.has_keys()) {
 #pragma unroll
       for (int i = 0; i < Form::kU / 2; ++i) s.o[i] = 0;
-      FinishTile<Form>(o_map, p, item, memory, s);
+      if constexpr (!Form::kReplacesQ) {
+        __syncwarp();  // all lanes have read the note
+        release(q_empty);
+      }
+      finish(item, q_empty);
       continue;
     }
     const ForwardRows rows = RowsOf<Form>(c, item);
     const std::uint32_t head = Form::kDropout ? HeadOfDraws(c, item.sample, item.head) : 0U;
     float shrink[2];
-    hopper::WaitFor(memory.q_full(), q_parity);
-    q_parity ^= 1U;
     hopper::WaitFor(memory.k_full(ring.stage), ring.parity);
     TakeTurn<Form>(worker);
     hopper::PinAll(s.scores);
@@ -446,7 +494,7 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
       add = true;
       ring = next;
     }
-    if constexpr (!Form::kReplacesQ) release(memory.q_empty());
+    if constexpr (!Form::kReplacesQ) release(q_empty);
     hopper::WaitFor(memory.v_full(ring.stage), ring.parity);
     hopper::PinAll(s.o);
     hopper::PinAll(s.probabilities);
@@ -456,12 +504,7 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
     hopper::PinAll(s.o);
     release(memory.v_empty(ring.stage));
     ring.Next();
-    FinishTile<Form>(o_map, p, item, memory, s);
-    if constexpr (Form::kReplacesQ) {
-      if (threadIdx.x % kWarpgroup == 0) hopper::WaitForStoresToRead<0>();
-      hopper::MeetWarpgroup(4 + worker);
-      release(memory.q_empty());
-    }
+    finish(item, q_empty);
   }
   if (threadIdx.x % kWarpgroup == 0) hopper::WaitForStores();
 }
@@ -475,8 +518,10 @@ __global__ void __launch_bounds__(Form::kThreads, 1)
   extern __shared__ __align__(kBoxAlignment) char raw[];
   const ForwardMemory<Form> memory(raw);
   if (threadIdx.x == 0) {
-    hopper::InitBarrier(memory.q_full(), 1);
-    hopper::InitBarrier(memory.q_empty(), Form::kWorkers * kWarpsOfGroup);
+    for (int stage = 0; stage < Form::kQStages; ++stage) {
+      hopper::InitBarrier(memory.q_full(stage), 1);
+      hopper::InitBarrier(memory.q_empty(stage), Form::kWorkers * kWarpsOfGroup);
+    }
     for (int stage = 0; stage < Form::kStages; ++stage) {
       hopper::InitBarrier(memory.k_full(stage), 1);
       hopper::InitBarrier(memory.v_full(stage), 1);

@@ -93,6 +93,11 @@ struct RunForward {
     const CUtensorMap v = maps.Keys(p.v, p.value_head, Form::kKeys);
     const CUtensorMap o = maps.Queries(p.o, p.value_head, 64);
     if (maps.error() != cudaSuccess) return maps.error();
+    if (params.items > a.multiprocessors) {
+      params.taken = a.taken;
+      const cudaError_t error = cudaMemsetAsync(a.taken, 0, sizeof(*a.taken), stream);
+      if (error != cudaSuccess) return error;
+    }
     kernel<<<std::min(a.multiprocessors, params.items), Form::kThreads, Form::kSharedBytes, stream>>>(
         q, k, v, o, params);
     return cudaGetLastError();

@@ -194,6 +194,25 @@ __device__ __forceinline__ std::uint32_t HeadOfDraws(const Common& p, int sample
          static_cast<std::uint32_t>(p.first_head + head);
 }
 
+// A note that one thread leaves in shared memory for others.
+template <typename Note>
+__device__ __forceinline__ void PutNote(std::uint32_t shared, const Note& note) {
+  static_assert(sizeof(Note) == sizeof(uint4));
+  const uint4& words = reinterpret_cast<const uint4&>(note);
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(words.x), "r"(words.y),
+               "r"(words.z), "r"(words.w)
+               : "memory");
+}
+template <typename Note>
+__device__ __forceinline__ Note GetNote(std::uint32_t shared) {
+  uint4 words;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+               : "r"(shared)
+               : "memory");
+  return reinterpret_cast<const Note&>(words);
+}
+
 // A barrier ring's place.
 template <int kStages>
 struct Ring {

@@ -25,6 +25,8 @@ struct Sm90aAttention {
   std::array<QueryRun, kMaxQueryRuns> run = {};
   int multiprocessors = 0;
 
+  int* taken = nullptr;  // of the forward pass: [1], kOwnForwardBytes: tiles of queries that are taken
+
   // Of the gradient (OwnGradLayout): rows of tiles, sums, blocks and turns as OwnSizesOf says (profile/attention_tiles.h).
   float* lse2 = nullptr;      // [B, H, tiles, rows]: lse · log2(e); infinite behind the last row
   float* row_sums = nullptr;  // likewise: Σ_E d_o·o

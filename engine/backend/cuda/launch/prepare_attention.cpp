@@ -393,10 +393,11 @@ absl::StatusOr<Enqueue> PrepareOwn(const Device& device, const LaunchArgs& args,
                                    const AttentionProblem& problem, bool backward) {
   Sm90aAttention attention{.problem = problem, .multiprocessors = device.properties().multiProcessorCount};
   RETURN_IF_ERROR(SetRuns(args, s, &attention));
+  const OwnGradLayout layout = backward ? OwnGradLayoutOf(s) : OwnGradLayout{.bytes = kOwnForwardBytes};
+  RETURN_IF_ERROR(ExpectScratch(args.instruction->kernel(), args, layout.bytes));
+  std::byte* const scratch = args.scratch.data();
+  if (!backward) attention.taken = reinterpret_cast<int*>(scratch);
   if (backward) {
-    const OwnGradLayout layout = OwnGradLayoutOf(s);
-    RETURN_IF_ERROR(ExpectScratch(args.instruction->kernel(), args, layout.bytes));
-    std::byte* const scratch = args.scratch.data();
     attention.lse2 = reinterpret_cast<float*>(scratch);
     attention.row_sums = reinterpret_cast<float*>(scratch + layout.row_sums);
     attention.dq_sums = reinterpret_cast<float*>(scratch + layout.dq_sums);

@@ -21,6 +21,9 @@ inline constexpr OwnSizes kOwnSizes[] = {
     {256, 256, 256, 64, 64, 2},
 };
 
+// Scratch of the forward pass: a counter.
+inline constexpr std::int64_t kOwnForwardBytes = 256;
+
 // The smallest that holds a head of neither more than kOwnMostElements.
 constexpr const OwnSizes& OwnSizesOf(std::int64_t head, std::int64_t value_head) {
   for (const OwnSizes& sizes : kOwnSizes)

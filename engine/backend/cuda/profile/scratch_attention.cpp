@@ -66,7 +66,15 @@ std::int64_t EvenPart(std::int64_t total, std::int64_t most) {
 
 std::int64_t ForwardScratch(AttentionShape shape, const CudaTarget& target) {
   shape.chip = target.chip;
-  return KernelsOf(shape, /*backward=*/false) == AttentionKernels::kCudnn ? kMarginBytes : 0;
+  switch (KernelsOf(shape, /*backward=*/false)) {
+    case AttentionKernels::kCudnn:
+      return kMarginBytes;
+    case AttentionKernels::kOwn:
+      return kOwnForwardBytes;
+    case AttentionKernels::kReference:
+      break;
+  }
+  return 0;
 }
 
 std::int64_t GradScratch(AttentionShape shape, const CudaTarget& target) {
