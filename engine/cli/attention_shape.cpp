@@ -108,6 +108,7 @@ constexpr std::array kShapeKeys = {
     ShapeKey{"softcap", ReadSoftcap},
     ShapeKey{"dropout", ReadDropout},
     ShapeKey{"alibi", ReadSwitch<&AskedAttention::alibi>, false, true},
+    ShapeKey{"distance", ReadCount<&AskedAttention::distance>},
     ShapeKey{"sinks", ReadSwitch<&AskedAttention::sinks>, false, true},
     ShapeKey{"packed", ReadSwitch<&AskedAttention::packed>, false, true},
     ShapeKey{"dtype", ReadDType},
@@ -181,10 +182,13 @@ constexpr std::array kShapeRules = {
                                    std::accumulate(s.documents.begin(), s.documents.end(), std::int64_t{0}));
               }},
     ShapeRule{[](const AskedAttention& s) {
-                return s.packed && (s.keys != s.length || s.value_head != s.head || s.sinks);
+                return s.packed &&
+                       (s.keys != s.length || s.value_head != s.head || s.sinks || s.distance > 0);
               },
               [](const AskedAttention&) {
-                return std::string("packed tensors have keys and values of the queries' sizes, and no sinks");
+                return std::string(
+                    "packed tensors have keys and values of the queries' sizes, and no sinks or biases by "
+                    "distance");
               }},
 };
 
@@ -249,6 +253,7 @@ absl::StatusOr<AttentionLaunch> AttentionLaunchOf(const AskedAttention& s, bool 
                        {"dropout", s.dropout},
                        {"softcap", s.softcap},
                        {"alibi", std::int64_t{s.alibi ? 1 : 0}}};
+  if (s.distance > 0) launch.attributes.Set("distance", s.distance);
   if (!s.causal) launch.attributes.Set("mask", std::string("none"));
   if (s.dropout > 0) launch.attributes.Set("stream", std::string("core"));
   launch.first_position = s.keys - s.length;
@@ -265,6 +270,7 @@ absl::StatusOr<AttentionLaunch> AttentionLaunchOf(const AskedAttention& s, bool 
   if (!s.documents.empty()) launch.inputs.push_back({{s.batch, s.length, 2}, DType::kI32});
   if (backward) launch.inputs.insert(launch.inputs.end(), {o, lse, o});
   if (s.sinks) launch.inputs.push_back({{s.heads}, s.dtype});
+  if (s.distance > 0) launch.inputs.push_back({{s.heads, 2 * s.distance + 1}, s.dtype});
   ASSIGN_OR_RETURN(launch.outputs, launch.op->infer(launch.inputs, launch.attributes));
   return launch;
 }

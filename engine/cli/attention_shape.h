@@ -27,6 +27,7 @@ struct AskedAttention {
   double softcap = 0;           // 0: none
   double dropout = 0;
   bool alibi = false;
+  std::int64_t distance = 0;  // of biases by distance, up to the farthest of its own; 0: none
   bool sinks = false;
   bool packed = false;                  // q, k and v are one tensor [B, S, K, H/K + 2, E]
   DType dtype = DType::kBF16;           // or fp16

@@ -94,7 +94,7 @@ void AddDoctorCommand(CLI::App& app, int* exit_code) {
               "Time attention's kernels on GPU 0 instead, forward and backward, for each SHAPE, as in "
               "batch=8,length=1024,heads=20,head=64; besides kv_heads, value_head, keys, mask=none, "
               "window, softcap, "
-              "dropout, alibi, sinks, packed, dtype=fp16, documents=300+724")
+              "dropout, alibi, distance, sinks, packed, dtype=fp16, documents=300+724")
           ->type_name("SHAPE");
   command
       ->add_flag("--reference", contest->reference,

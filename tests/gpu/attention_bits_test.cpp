@@ -168,16 +168,18 @@ TEST_CASE("gpu attention: equal bits in 100 repetitions with other work beside")
 
 namespace {
 
-// The options that kernels are compiled for, as bits, with others that are not: of every form of scores one has documents, one a
+// The options that kernels are compiled for, as bits, then biases by distance without and with dropout, with others that are not: of every form of scores one has documents, one a
 // window, one no mask.
 AttentionOptions FormOf(const backend::cuda::OwnSizes& sizes, DType dtype, int form, std::int64_t tokens) {
   AttentionOptions o = OptionsOf(1, tokens, 2, 1, sizes.head);
   o.value_head = sizes.value_head;
   o.dtype = dtype;
   o.kernel = "own";
-  if ((form & 1) != 0) o.softcap = 20;
+  if (form < 8 && (form & 1) != 0) o.softcap = 20;
   if ((form & 2) != 0) o.alibi = true;
+  if (form >= 8) o.distance = 50;
   if ((form & 4) != 0) o.dropout = 0.1;
+  if (form == 9) o.dropout = 0.1;
   o.sinks = (form & 1) != 0;
   if (form == 1 || form == 6) o.documents = {tokens / 3, tokens - tokens / 3};
   if (form == 2) o.window = 100;
@@ -206,13 +208,13 @@ TEST_CASE("gpu attention: every compiled form once" * doctest::skip()) {
   constexpr std::int64_t kLong = 4100;  // of which heads of 64 have forms of their own, forward
   int runs = 0;
   for (const DType dtype : kNarrow) {
-    for (int form = 0; form < 8; ++form) {
+    for (int form = 0; form < 10; ++form) {
       for (const backend::cuda::OwnSizes& sizes : backend::cuda::kOwnSizes)
         runs += RunOnce(FormOf(sizes, dtype, form, kShort), /*both=*/true);
       if (form < 2) runs += RunOnce(FormOf(backend::cuda::kOwnSizes[0], dtype, form, kLong), /*both=*/false);
     }
   }
-  CHECK(runs == 2 * 8 * 4 * 2 + 2 * 2);
+  CHECK(runs == 2 * 10 * 4 * 2 + 2 * 2);
 }
 
 }  // namespace engine::gpu_test

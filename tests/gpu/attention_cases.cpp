@@ -1,6 +1,7 @@
 // Cases of attention: by cuDNN, by the reference kernels and by our own.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <initializer_list>
 #include <string>
 
@@ -139,15 +140,18 @@ void AddAttention(const AttentionSizes& s, GpuCases* cases) {
   }
 }
 
-// As a rank of tensor parallelism has them: heads 3, 4 and 5 of 12, with each form of score.
-void AddSliceOfHeads(GpuCases* cases) {
+// As a rank of tensor parallelism has them: heads 3, 4 and 5 of 12, with each form of score, and sinks or biases by distance.
+void AddSliceOfHeads(bool biased, GpuCases* cases) {
   const Shape q = {2, 67, 3, 20};
   const Shape k = {2, 67, 1, 20};
   const Input positions = Make({2, 67}, Input::kPositions);
   const Input rows = Make({2, 67, 3}, Input::kPositive);
-  const Attributes attributes = {{"scale", 0.2},   {"window", std::int64_t{50}},
-                                 {"softcap", 1.5}, {"alibi", kOne},
-                                 {"dropout", 0.2}, {"stream", std::string("core")}};
+  Attributes attributes = {{"scale", 0.2},   {"window", std::int64_t{50}},
+                           {"softcap", 1.5}, {"alibi", kOne},
+                           {"dropout", 0.2}, {"stream", std::string("core")}};
+  constexpr std::int64_t kDistance = 10;
+  if (biased) attributes.Set("distance", kDistance);
+  const Shape of_heads = biased ? Shape{3, 2 * kDistance + 1} : Shape{3};
   const auto place = [](int dim, Tensor* tensor) {
     Extent extent = Extent::Whole(tensor->type().shape);
     extent.dims[static_cast<size_t>(dim)] = {Interval{3, 3}};
@@ -157,14 +161,14 @@ void AddSliceOfHeads(GpuCases* cases) {
     for (std::int64_t i = 0; i < placed.elements(); ++i) placed.Set(i, tensor->Get(i));
     *tensor = placed;
   };
-  const std::string label = kSliceOfHeads;
+  const std::string label = biased ? kBiasedSliceOfHeads : kSliceOfHeads;
   cases->push_back(
-      {.base = {&ops::kAttention, label, {{q}, {k}, {k}, positions, {{3}}}, attributes, 67 + 20, true}});
+      {.base = {&ops::kAttention, label, {{q}, {k}, {k}, positions, {of_heads}}, attributes, 67 + 20, true}});
   cases->push_back({.base = {&ops::kAttentionGrad,
                              label,
-                             {{q}, {k}, {k}, positions, {q}, rows, {q}, {{3}}},
+                             {{q}, {k}, {k}, positions, {q}, rows, {q}, {of_heads}},
                              attributes,
-                             (67 + 20) * 3 + 2 * 67,
+                             (67 + 20) * 3 + 2 * 67 * (biased ? 67 : 1),
                              true}});
   for (size_t at = cases->size() - 2; at < cases->size(); ++at) {
     (*cases)[at].adjust = [place](Tensors* inputs) {
@@ -180,7 +184,7 @@ GpuCases AttentionCases() {
   GpuCases cases;
   AddCommon({&ops::kAttention, &ops::kAttentionGrad}, &cases);
   for (GpuCase& common : cases) common.base.attributes.Set("kernel", std::string("reference"));
-  AddSliceOfHeads(&cases);
+  for (const bool biased : {false, true}) AddSliceOfHeads(biased, &cases);
   for (const AttentionSizes& sizes : std::initializer_list<AttentionSizes>{
            {"cuDNN", 2, 128, 2, 2, 64, 0, kNarrow},
            {"cuDNN", 2, 128, 4, 2, 128, 0, kNarrow},
@@ -233,6 +237,7 @@ struct OwnForm {
   std::string label;
   double softcap = 0, dropout = 0;
   bool alibi = false, sinks = false;
+  std::int64_t distance = 0;  // of biases by distance; 0: none
   std::string mask = "causal";
   std::vector<std::int64_t> documents =
       {};  // tokens of each of the first ones; the last is of the rest. Empty: none
@@ -269,6 +274,7 @@ void AddOwnAttention(const AttentionSizes& s, const OwnForm& form, GpuCases* cas
                            {"mask", form.mask},
                            {"kernel", std::string("own")}};
   if (form.dropout > 0) attributes.Set("stream", std::string("core"));
+  if (form.distance > 0) attributes.Set("distance", form.distance);
   const auto [q, k, v, o, positions, rows] = InputsOf(s);
   std::string label = fmt::format("own, {}, {} samples, {} heads of {}, {} kv heads, {} tokens, window {}",
                                   form.label, s.batch, s.heads, s.head, s.kv_heads, s.sequence, s.window);
@@ -283,17 +289,18 @@ void AddOwnAttention(const AttentionSizes& s, const OwnForm& form, GpuCases* cas
     backward.insert(backward.begin() + 4, spans);
   }
   const std::size_t saved_at = forward.size();
-  if (form.sinks) {
-    forward.push_back({{s.heads}});
-    backward.push_back({{s.heads}});
+  for (std::vector<Input>* inputs : {&forward, &backward}) {
+    if (form.sinks) inputs->push_back({{s.heads}});
+    if (form.distance > 0) inputs->push_back({{s.heads, 2 * form.distance + 1}});
   }
   const auto place = [s](Tensors* inputs) {
     if (!s.positions.empty()) PlaceQueries(s.positions, s.sequence, inputs);
   };
-  const auto saved = [attributes, saved_at, sinks = form.sinks](Tensors* inputs) {
+  const auto saved = [attributes, saved_at](Tensors* inputs) {
     Tensors& in = *inputs;
-    Tensors of_forward(in.begin(), in.begin() + static_cast<std::ptrdiff_t>(saved_at));
-    if (sinks) of_forward.push_back(in.back());
+    const auto o_at = in.begin() + static_cast<std::ptrdiff_t>(saved_at);
+    Tensors of_forward(in.begin(), o_at);
+    of_forward.insert(of_forward.end(), o_at + 3, in.end());  // behind o, lse and d_o
     const Tensors out = RunOnCpu(ops::kAttention, attributes, of_forward);
     in[saved_at] = out[0];
     in[saved_at + 1] = out[1];
@@ -304,11 +311,12 @@ void AddOwnAttention(const AttentionSizes& s, const OwnForm& form, GpuCases* cas
   const double kept = 1 / (1 - form.dropout);
   for (const bool is_backward : {false, true}) {
     cases->push_back(
-        {.base = {
-             is_backward ? &ops::kAttentionGrad : &ops::kAttention, label, is_backward ? backward : forward,
-             attributes,
-             is_backward ? terms * s.heads / s.kv_heads + (form.sinks ? s.batch * QueriesOf(s) : 0) : terms,
-             true}});
+        {.base = {is_backward ? &ops::kAttentionGrad : &ops::kAttention, label,
+                  is_backward ? backward : forward, attributes,
+                  is_backward ? terms * s.heads / s.kv_heads + (form.sinks ? s.batch * QueriesOf(s) : 0) +
+                                    (form.distance > 0 ? s.batch * QueriesOf(s) * s.sequence : 0)
+                              : terms,
+                  true}});
     cases->back().dtypes = s.dtypes;
     cases->back().adjust = [=](Tensors* inputs) {
       place(inputs);
@@ -316,7 +324,8 @@ void AddOwnAttention(const AttentionSizes& s, const OwnForm& form, GpuCases* cas
     };
     cases->back().extra = [=](size_t output, DType dtype, const Tensors& inputs, const Tensors& expected) {
       if (!is_backward && output == 1) return form.softcap * 0x1p-10;
-      if (output == 3) return 0.0;
+      if (output == 3 && form.sinks) return 0.0;
+      if (output >= 3) return kept * BiasGradExtra(dtype, expected[output]);
       return kept * kept *
              CudnnExtra(attributes, is_backward, /*summed=*/false, output, dtype, inputs, expected, more);
     };
@@ -335,6 +344,8 @@ GpuCases OwnAttentionCases() {
              {.label = "soft cap", .softcap = 2},
              {.label = "linear biases", .alibi = true},
              {.label = "sinks", .sinks = true},
+             {.label = "biases by distance", .distance = 40},
+             {.label = "biases by distance, dropout, sinks", .dropout = 0.1, .sinks = true, .distance = 150},
              {.label = "all", .softcap = 2, .dropout = 0.2, .alibi = true, .sinks = true}}) {
       const std::vector<DType> one = {DType::kBF16};
       AddOwnAttention({"", 2, 301, 4, 2, head, 0, kNarrow}, form, &cases);
@@ -350,6 +361,10 @@ GpuCases OwnAttentionCases() {
       AddOwnAttention({"", 2, tokens, 4, 2, head, 0, kNarrow}, {.label = "no mask", .mask = "none"}, &cases);
     AddOwnAttention({"", 1, 300, 2, 2, head, 0, {DType::kBF16}},
                     {.label = "no mask, dropout", .dropout = 0.1, .mask = "none"}, &cases);
+    for (const std::int64_t distance : {1, 7, 64, 128, 1000}) {
+      AddOwnAttention({"", 2, 333, 4, 2, head, 0, kNarrow},
+                      {.label = "no mask, biases by distance", .distance = distance, .mask = "none"}, &cases);
+    }
   }
   // Keys for the form of three warpgroups.
   AddOwnAttention({"", 1, 4200, 1, 1, 64, 0, {DType::kBF16}}, {.label = "long"}, &cases);
@@ -394,6 +409,9 @@ GpuCases FilledAttentionCases() {
         {.label = "documents, biases, sinks", .alibi = true, .sinks = true, .documents = documents}, &cases);
     AddOwnAttention({"", 1, 700, 2, 2, head, 0, {DType::kBF16}},
                     {.label = "documents, no mask", .mask = "none", .documents = documents}, &cases);
+    AddOwnAttention({"", 2, 700, 4, 2, head, 0, {DType::kBF16}},
+                    {.label = "documents, biases by distance", .distance = 32, .documents = documents},
+                    &cases);
   }
   // Each form of wide heads.
   for (const auto& [head, value_head] :
@@ -404,6 +422,8 @@ GpuCases FilledAttentionCases() {
                     {.label = "soft cap", .softcap = 2}, &cases);
     AddOwnAttention({"", 2, 130, 2, 1, head, 0, kNarrow, {}, 0, value_head},
                     {.label = "no mask", .mask = "none"}, &cases);
+    AddOwnAttention({"", 2, 500, 4, 2, head, 0, kNarrow, {}, 0, value_head},
+                    {.label = "biases by distance, dropout", .dropout = 0.1, .distance = 90}, &cases);
     AddOwnAttention({"", 1, 1000, 4, 2, head, 0, {DType::kBF16}, {}, 0, value_head},
                     {.label = "all", .softcap = 2, .dropout = 0.2, .alibi = true, .sinks = true}, &cases);
   }

@@ -19,13 +19,14 @@ using graph::Attributes;
 using ops_test::Input;
 
 constexpr std::size_t kQ = 0, kK = 1, kV = 2, kPositions = 3, kOutput = 4, kStatistics = 5, kGradient = 6,
-                      kSinks = 7, kSpans = 8;
+                      kSinks = 7, kBiases = 8, kSpans = 9;
 
 Attributes AttributesOf(const AttentionOptions& o) {
   Attributes attributes = {{"scale", o.scale}, {"window", o.window}, {"dropout", o.dropout}};
   if (o.dropout > 0) attributes.Set("stream", std::string("core"));
   if (o.softcap > 0) attributes.Set("softcap", o.softcap);
   if (o.alibi) attributes.Set("alibi", std::int64_t{1});
+  if (o.distance > 0) attributes.Set("distance", o.distance);
   if (!o.causal) attributes.Set("mask", std::string("none"));
   if (!o.kernel.empty()) attributes.Set("kernel", o.kernel);
   return attributes;
@@ -83,6 +84,7 @@ Tensors SeparateInputs(const AttentionOptions& o, const Tensors& in, bool backwa
   if (!o.documents.empty()) inputs.push_back(in[kSpans]);
   if (backward) inputs.insert(inputs.end(), {in[kOutput], in[kStatistics], in[kGradient]});
   if (o.sinks) inputs.push_back(in[kSinks]);
+  if (o.distance > 0) inputs.push_back(in[kBiases]);
   return inputs;
 }
 
@@ -98,6 +100,7 @@ std::string AttentionOptions::ToString() const {
   if (softcap > 0) text += fmt::format(", soft cap {}", softcap);
   if (alibi) text += ", linear biases";
   if (sinks) text += ", sinks";
+  if (distance > 0) text += fmt::format(", biases by distance up to {}", distance);
   if (!documents.empty()) text += fmt::format(", documents of {}", fmt::join(documents, ", "));
   for (const Interval& piece : positions) text += fmt::format(", {} from {}", piece.length, piece.start);
   if (logical_heads > 0) text += fmt::format(", heads from {} of {}", first_head, logical_heads);
@@ -120,10 +123,11 @@ Tensors AttentionInputs(const AttentionOptions& o, bool saved) {
                                 {out},
                                 Make(rows, Input::kReal),
                                 {out},
-                                {{o.heads}}},
+                                {{o.heads}},
+                                {{o.heads, 2 * o.distance + 1}}},
                                {}};
   Tensors in = ops_test::MakeInputs(made, DType::kF64);
-  for (const std::size_t i : {kQ, kK, kV, kGradient, kSinks}) in[i] = Rounded(in[i], o.dtype);
+  for (const std::size_t i : {kQ, kK, kV, kGradient, kSinks, kBiases}) in[i] = Rounded(in[i], o.dtype);
   if (!o.positions.empty()) {
     in[kQ] = Placed(in[kQ], 1, o.positions, o.keys);
     for (std::int64_t i = 0; i < in[kPositions].elements(); ++i)
@@ -132,7 +136,7 @@ Tensors AttentionInputs(const AttentionOptions& o, bool saved) {
   if (o.logical_heads > 0) {
     const DimExtent here = {{o.first_head, o.heads}};
     in[kQ] = Placed(in[kQ], 2, here, o.logical_heads);
-    in[kSinks] = Placed(in[kSinks], 0, here, o.logical_heads);
+    for (const std::size_t i : {kSinks, kBiases}) in[i] = Placed(in[i], 0, here, o.logical_heads);
   }
   in.push_back(SpansOf(o, in[kPositions]));
   if (!saved) return in;
@@ -155,7 +159,8 @@ Problem AttentionProblemOf(const AttentionOptions& o, const Tensors& in, bool ba
     if (backward) problem.inputs.insert(problem.inputs.end(), {in[kOutput], in[kStatistics], in[kGradient]});
   } else {
     // Without a mask and without dropout nothing depends on positions, and a model gives none.
-    problem.inputs = SeparateInputs(o, in, backward, /*with_positions=*/o.causal || o.dropout > 0);
+    problem.inputs =
+        SeparateInputs(o, in, backward, /*with_positions=*/o.causal || o.dropout > 0 || o.distance > 0);
   }
   for (const Tensor& input : problem.inputs) {
     const bool integer = input.type().dtype == DType::kI32;
@@ -184,7 +189,7 @@ ExpectedAttention ExpectedOf(const AttentionOptions& o, const Tensors& in, bool 
   double mass = 0;
   if (backward && rounds) {
     Tensors ones = inputs;
-    Tensor& d_o = ones[ones.size() - (o.sinks ? 2 : 1)];
+    Tensor& d_o = ones[ones.size() - 1 - (o.sinks ? 1 : 0) - (o.distance > 0 ? 1 : 0)];
     for (std::int64_t i = 0; i < d_o.elements(); ++i) d_o.Set(i, 1.0);
     mass = ops_test::Scale(ops_test::RunOp(ops::kAttentionGrad, attributes, ones)[2]);
   }
@@ -195,10 +200,14 @@ ExpectedAttention ExpectedOf(const AttentionOptions& o, const Tensors& in, bool 
   const double kept = 1 / (1 - o.dropout);
   const bool summed = kernels == AttentionKernels::kCudnn && !o.positions.empty();
   std::int64_t terms = o.keys + std::max(o.head, o.value_head);
-  if (backward) terms = terms * o.heads / o.kv_heads + (o.sinks ? o.batch * o.queries : 0);
+  if (backward) {
+    terms = terms * o.heads / o.kv_heads + (o.sinks ? o.batch * o.queries : 0) +
+            (o.distance > 0 ? o.batch * o.queries * o.keys : 0);
+  }
   ExpectedAttention expected;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    const bool statistics = (!backward && i == 1) || i == 3;
+    const bool statistics = (!backward && i == 1) || i >= 3;
+    const bool biases = i + 1 == outputs.size() && backward && o.distance > 0;
     const DType dtype = statistics ? DType::kF32 : o.dtype;
     Tolerance tolerance;
     tolerance.relative = 1.01 * UnitRoundoff(dtype);
@@ -210,10 +219,11 @@ ExpectedAttention ExpectedOf(const AttentionOptions& o, const Tensors& in, bool 
       tolerance.absolute +=
           kept * kept * CudnnExtra(attributes, backward, summed, i, o.dtype, inputs, outputs, more, mass);
     }
+    if (rounds && biases) tolerance.absolute += kept * BiasGradExtra(o.dtype, outputs[i]);
     expected.tolerances.push_back(tolerance);
     // Rounding P, dS and the output leaves errors of 0.6·u of the root mean square (simulated, of 2 to 320 tokens).
-    const double u = UnitRoundoff(dtype);
-    expected.spreads.push_back({rounds && !statistics ? 3 * (u + more) : 1.01 * u,
+    const double u = UnitRoundoff(biases ? o.dtype : dtype);
+    expected.spreads.push_back({rounds && (!statistics || biases) ? 3 * (u + more) : 1.01 * u,
                                 absolute + (statistics ? 2 * largest * 0x1p-11 : 0)});
   }
   expected.outputs = outputs;

@@ -21,6 +21,7 @@ struct AttentionOptions {
   double scale = 0.125;
   double dropout = 0, softcap = 0;  // 0: none
   bool alibi = false, sinks = false;
+  std::int64_t distance = 0;                 // of biases by distance; 0: none
   std::vector<std::int64_t> documents = {};  // tokens of each, of all keys; empty: none are masked
   DimExtent positions = {};        // of the queries, where they are a slice of the sequence; empty: the whole
   std::int64_t first_head = 0;     // of logical_heads; packed, 0 of all
@@ -30,7 +31,7 @@ struct AttentionOptions {
   std::string ToString() const;
 };
 
-// Float64 numbers of the dtype: q, k, v, positions, o, lse, d_o, sinks and spans, also where there are none of these. o and lse
+// Float64 numbers of the dtype: q, k, v, positions, o, lse, d_o, sinks, biases and spans, also where there are none of these. o and lse
 // are those of the forward pass by the CPU, or, without `saved`, any numbers.
 Tensors AttentionInputs(const AttentionOptions& options, bool saved = true);
 

@@ -67,6 +67,7 @@ void DrawForm(Dice* dice, AttentionOptions* o) {
   if (dice->Percent(25)) o->dropout = dice->Of(std::array<double, 4>{0.05, 0.1, 0.3, 0.5});
   if (dice->Percent(20)) o->softcap = dice->Of(std::array<double, 4>{0.5, 2, 10, 50});
   o->sinks = dice->Percent(20);
+  if (dice->Percent(20)) o->distance = dice->From(1, 150);
   if (!o->causal) return;
   if (dice->Percent(35)) o->window = dice->From(1, o->keys + 20);
   o->alibi = dice->Percent(20);
@@ -112,7 +113,7 @@ AttentionOptions DrawOptions(Dice* dice) {
   DrawForm(dice, &o);
   if ((o.queries == o.keys || !o.positions.empty()) && dice->Percent(20)) DrawDocuments(dice, &o);
   const bool alike = o.heads == o.kv_heads && o.head == o.value_head && o.queries == o.keys;
-  o.packed = alike && o.causal && !o.sinks && dice->Percent(40);
+  o.packed = alike && o.causal && !o.sinks && o.distance == 0 && dice->Percent(40);
   if (!o.packed && dice->Percent(20)) {
     o.logical_heads = o.heads * dice->From(2, 3);
     o.first_head = o.logical_heads - o.heads;

@@ -47,8 +47,9 @@ bool IsExpertActivation(const graph::OpDef& op);
 // The input keeps fp32 whatever the dtype of the case: statistics, and what is of routers.
 bool IsStatistic(const ops_test::Case& test, size_t input);
 
-// Label of attention's cases of a part of the heads; the last input is their sinks.
+// Labels of attention's cases of a part of the heads; the last input is their sinks, or their biases by distance.
 inline constexpr const char* kSliceOfHeads = "heads 3 to 5 of 12";
+inline constexpr const char* kBiasedSliceOfHeads = "heads 3 to 5 of 12, biases by distance";
 
 inline ops_test::Input Make(const Shape& shape, ops_test::Input::Kind kind, std::int64_t limit = 0) {
   ops_test::Input input;
@@ -64,6 +65,13 @@ std::function<void(Tensors*)> InPieces(size_t input);
 
 // The op by the CPU's kernels, on up to 16 threads.
 Tensors RunOnCpu(const graph::OpDef& op, const graph::Attributes& attributes, const Tensors& inputs);
+
+// Absolute error of the gradient of biases by distance by our own kernels, beside the fp32 sums: they sum gradients of scores as
+// rounded for the other products, each of which is off by u of itself, and so are Σ_U d_o·o of a rounded o. These are sums
+// of many such errors of either sign, as the gradients are sums of many scores' of either sign.
+inline double BiasGradExtra(DType dtype, const Tensor& expected) {
+  return 6 * UnitRoundoff(dtype) * ops_test::Scale(expected);
+}
 
 // Absolute error of an output of attention, or of its gradient, by cuDNN or by our own kernels for Hopper, beside its own
 // rounding and the fp32 sums (attention_cases.cpp). `more`: relative error of a probability beside its rounding; `mass`: the

@@ -335,16 +335,20 @@ TEST_CASE("gpu op: every op has a kernel and a case") {
   }
 }
 
-// Along an axis that splits heads but no weights, a rank reads its part of all sinks; of their gradient, the part of other
+// Along an axis that splits heads but no weights, a rank reads its part of all sinks, or biases; of their gradient, the part of other
 // ranks' heads is zero.
-TEST_CASE("gpu op: sinks of more heads than are here") {
+TEST_CASE("gpu op: sinks and biases of more heads than are here") {
   int cases = 0;
   for (GpuCase test : AttentionCases()) {
-    if (test.base.label != kSliceOfHeads) continue;
+    const bool biased = test.base.label == kBiasedSliceOfHeads;
+    if (!biased && test.base.label != kSliceOfHeads) continue;
+    const auto of_heads = [&](std::int64_t heads) {
+      return biased ? Shape{heads, test.base.inputs.back().shape[1]} : Shape{heads};
+    };
     ++cases;
-    test.adjust = [place = test.adjust](Tensors* inputs) {
+    test.adjust = [place = test.adjust, shape = of_heads(12)](Tensors* inputs) {
       place(inputs);
-      Tensor all({{12}, DType::kF64});
+      Tensor all({shape, DType::kF64});
       for (std::int64_t i = 0; i < all.elements(); ++i) all.Set(i, std::sin(static_cast<double>(i)));
       inputs->back() = all;
     };
@@ -352,16 +356,17 @@ TEST_CASE("gpu op: sinks of more heads than are here") {
       Problem problem;
       problem.op = test.base.op;
       problem.kernel = std::string(problem.op->name);
-      problem.where = fmt::format("{} of part of the sinks, {}", problem.kernel, Name(dtype));
+      problem.where =
+          fmt::format("{} of part of the {}, {}", problem.kernel, biased ? "biases" : "sinks", Name(dtype));
       problem.attributes = test.base.attributes;
       problem.inputs = InputsOf(test, dtype, &problem.input_dtypes);
       std::vector<graph::TensorType> types;
       for (size_t i = 0; i < problem.inputs.size(); ++i)
         types.push_back({problem.inputs[i].type().shape, problem.input_dtypes[i]});
-      types.back().shape = {3};  // those of the heads here
+      types.back().shape = of_heads(3);  // those of the heads here
       auto outputs = problem.op->infer(types, problem.attributes);
       REQUIRE_MESSAGE(outputs.ok(), Message(outputs.status()));
-      if (outputs->size() == 4) outputs->back().shape = {12};
+      if (outputs->size() == 4) outputs->back().shape = of_heads(12);
       Tensors expected;
       for (const graph::TensorType& type : *outputs) {
         problem.outputs.push_back(Output::Whole(type));
@@ -373,7 +378,7 @@ TEST_CASE("gpu op: sinks of more heads than are here") {
       CheckOutputs(test, problem, dtype, expected);
     }
   }
-  CHECK(cases == 2);
+  CHECK(cases == 4);
 }
 
 // control[kLossScale] multiplies gradients and no loss; a power of two is exact.

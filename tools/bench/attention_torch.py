@@ -6,7 +6,7 @@
 SHAPE is one of `engine doctor --attention` (docs/cuda-backend.md), PEERS a comma list of
   cudnn   scaled_dot_product_attention by cuDNN: no mask or a causal one, dropout
   flash   the same by FlashAttention 2
-  flex    torch.compile of flex_attention, with a block mask and, for soft caps and linear biases, a score_mod: no dropout
+  flex    torch.compile of flex_attention, with a block mask and, for soft caps and biases, a score_mod: no dropout
 For each NAME, peer and pass, a JSON object is printed behind the prefix RESULT: "ms", a median, or "why_not".
 q, k and v are views of [B, S, H, E] tensors of normal numbers, as a projection leaves them.
 """
@@ -23,7 +23,7 @@ MOST_REPETITIONS = 200
 SLOW_MS = 400  # what takes so long is timed once
 MOST_SLEEP_S = 0.1
 CLOCK_HZ = 2e9  # at most: how long torch.cuda._sleep holds the GPU up
-DEFAULTS = {"batch": 1, "mask": "causal", "window": 0, "softcap": 0.0, "dropout": 0.0, "alibi": 0, "sinks": 0, "packed": 0,
+DEFAULTS = {"batch": 1, "mask": "causal", "window": 0, "softcap": 0.0, "dropout": 0.0, "alibi": 0, "distance": 0, "sinks": 0, "packed": 0,
             "dtype": "bf16", "documents": ()}
 FLOATS = {"softcap", "dropout"}
 WORDS = {"mask", "dtype"}
@@ -51,7 +51,8 @@ def why_not(peer, shape):
     """In words; empty: the peer carries it out."""
     if peer == "flex":
         return "FlexAttention has no dropout" if shape["dropout"] else ""
-    for key, words in (("window", "windows"), ("softcap", "soft caps"), ("alibi", "linear biases"), ("sinks", "sinks"),
+    for key, words in (("window", "windows"), ("softcap", "soft caps"), ("alibi", "linear biases"),
+                       ("distance", "biases by distance"), ("sinks", "sinks"),
                        ("documents", "documents")):
         if shape[key]:
             return f"scaled_dot_product_attention has no {words}"
@@ -89,6 +90,8 @@ def flex(torch, shape):
     length, keys = shape["length"], shape["keys"]
     behind, window, softcap = keys - length, shape["window"], shape["softcap"]
     document = torch.tensor(document_numbers(shape["documents"]) or [0] * keys, device="cuda", dtype=torch.int32)
+    distance = shape["distance"]
+    biases = torch.randn(shape["heads"], 2 * distance + 1, device="cuda", requires_grad=True)
     slopes = torch.tensor(alibi_slopes(shape["heads"]), device="cuda")
     causal, documents = shape["mask"] == "causal", bool(shape["documents"])
 
@@ -105,12 +108,14 @@ def flex(torch, shape):
             score = softcap * torch.tanh(score / softcap)
         if shape["alibi"]:
             score = score - slopes[h] * (q + behind - kv)
+        if distance:
+            score = score + biases[h, torch.clamp(kv - q - behind, -distance, distance) + distance]
         return score
 
     masked = causal or documents
     block_mask = torch.compile(module.create_block_mask)(mask_mod, None, None, length, keys, device="cuda") if masked else None
     options = {"block_mask": block_mask, "enable_gqa": shape["kv_heads"] != shape["heads"],
-               "score_mod": score_mod if softcap or shape["alibi"] else None}
+               "score_mod": score_mod if softcap or distance or shape["alibi"] else None}
 
     def with_sinks(q, k, v, sinks):
         if hasattr(module, "AuxRequest"):

@@ -5,11 +5,11 @@
 
 namespace engine::backend::cuda::attention_sm90a {
 
-template <typename Element, int kHeadElements, int kTile, bool kIsCapped, bool kHasSlopes, bool kDrops>
+template <typename Element, int kHeadElements, int kTile, bool kIsCapped, bool kHasBiases, bool kDrops>
 struct BackwardForm
-    : BackwardSizes<Element, kHeadElements, kHeadElements, kTile, 128, kIsCapped, kHasSlopes, kDrops> {
+    : BackwardSizes<Element, kHeadElements, kHeadElements, kTile, 128, kIsCapped, kHasBiases, kDrops> {
   using Sizes =
-      BackwardSizes<Element, kHeadElements, kHeadElements, kTile, 128, kIsCapped, kHasSlopes, kDrops>;
+      BackwardSizes<Element, kHeadElements, kHeadElements, kTile, 128, kIsCapped, kHasBiases, kDrops>;
   static constexpr bool kWide = false;
   static constexpr int kScoreQueries = kTile;  // of which a worker has scores
   static constexpr int kDOStages = 2;
@@ -59,8 +59,7 @@ __device__ __forceinline__ void WriteSums(const BackwardParams& p, const Backwar
             if (rank == 0) {
               StoreBytes(to, from, kBytes);
             } else {
-              while (ReadTurn(p.turns + at) != rank) {
-              }
+              WaitForTurn(p.turns + at, rank);
               AddFloats(to, from, kBytes);
             }
             CommitStores();
@@ -126,6 +125,9 @@ __device__ __forceinline__ void IssueQuerySums(const BackwardMemory<Form>& memor
 // The work of one thread of the two warpgroups that multiply.
 template <typename Form>
 struct BackwardWorker {
+  // While the next step's scores are made, where registers have room for what both need.
+  static constexpr bool kAddsBiasesLate = Form::kE == 64;
+
   const BackwardParams& p;
   const BackwardMemory<Form>& memory;
   int worker, thread, lane, warp;
@@ -162,7 +164,8 @@ struct BackwardWorker {
   // On entry there are scores of the step, and with kMore on return those of the next one. No product is under way on entry
   // or return: it would be waited for where a loop begins again.
   template <bool kMore>
-  __device__ __forceinline__ void Step(int key, Ring<Form::kStages>* ring, BackwardState<Form>& s) const {
+  __device__ __forceinline__ void Step(int key, Ring<Form::kStages>* ring, BackwardState<Form>& s,
+                                       BiasGradientsOf<Form>& biases) const {
     const Common& c = p.common;
     hopper::WaitFor(memory.do_full(ring->stage), ring->parity);
     hopper::PinAll(s.d_scores);
@@ -195,6 +198,8 @@ struct BackwardWorker {
     hopper::PinAll(d_scores);
     hopper::PinAll(s.dv);
     hopper::PinAll(s.dk);
+    biases.Locate(p, memory.tile_note(ring->stage), /*first_query=*/0, key);
+    if constexpr (!kAddsBiasesLate) biases.Add(p, memory.block_note(), d_scores);
     Release(memory.do_empty(ring->stage));
     Release(memory.q_empty(ring->stage));
     ring->Next();
@@ -203,8 +208,10 @@ struct BackwardWorker {
       hopper::PinAll(s.scores);
       hopper::BeginProducts();
       IssueScoresOf<Form>(k(), memory.q(ring->stage), s.scores);
+      if constexpr (kAddsBiasesLate) biases.Add(p, memory.block_note(), d_scores);
       hopper::WaitForProducts<1>();
     } else {
+      if constexpr (kAddsBiasesLate) biases.Add(p, memory.block_note(), d_scores);
       hopper::WaitForProducts<0>();
     }
     hopper::PinAll(dq);
@@ -235,6 +242,8 @@ __device__ __forceinline__ void WorkBackward(const BackwardParams& p, const Back
   Ring<Form::kStages> ring;
   std::uint32_t kv_parity = 0;
   BackwardState<Form> s;
+  BiasGradientsOf<Form> biases;
+  biases.Begin();
   while (true) {
     hopper::WaitFor(memory.kv_full(), kv_parity);
     kv_parity ^= 1U;
@@ -247,8 +256,9 @@ __device__ __forceinline__ void WorkBackward(const BackwardParams& p, const Back
       int more = begin.steps - 1;
       w.Begin(ring, s);
 #pragma unroll 1
-      for (; more > 0; --more) w.template Step<true>(key, &ring, s);
-      w.template Step<false>(key, &ring, s);
+      for (; more > 0; --more) w.template Step<true>(key, &ring, s, biases);
+      w.template Step<false>(key, &ring, s, biases);
+      biases.Finish(p, memory.block_note());
     }
     const BlockNote end = GetNote<BlockNote>(memory.block_note());
     __syncwarp();

@@ -3,7 +3,9 @@
 // and compute probabilities and gradients of scores.
 #pragma once
 
+#include "engine/backend/cuda/attention/distance_sm90a.cuh"
 #include "engine/backend/cuda/attention/rows_sm90a.cuh"
+#include "engine/backend/cuda/profile/attention_tiles.h"
 
 namespace engine::backend::cuda::attention_sm90a {
 
@@ -26,13 +28,14 @@ struct BackwardParams {
   float* dq;
   int* turns;
   float scale;
+  float* distance_sums;
   AttentionView dk, dv;
 };
 
 // What both forms of the pass have: heads of kE elements of q and k and of kU of v, tiles of kTile queries, blocks of kBlock
 // keys.
 template <typename Element, int kHeadElements, int kValueElements, int kTile, int kBlock, bool kIsCapped,
-          bool kHasSlopes, bool kDrops>
+          bool kHasBiases, bool kDrops>
 struct BackwardSizes {
   using T = Element;
   static constexpr int kE = kHeadElements;
@@ -41,7 +44,7 @@ struct BackwardSizes {
   static constexpr int kQueries = kTile;
   static constexpr int kKeys = kBlock;
   static constexpr bool kCapped = kIsCapped;
-  static constexpr bool kSlopes = kHasSlopes;
+  static constexpr bool kBiased = kHasBiases;
   static constexpr bool kDropout = kDrops;
   static constexpr int kStages = 2;
   static constexpr int kThreads = (kWorkers + 1) * kWarpgroup;
@@ -258,7 +261,8 @@ struct SightNote {
 struct TileNote {
   int position;
   std::uint32_t head, epoch;  // of the draws
-  float slope;                // times log2(e)
+  float slope;                // times log2(e); where there are biases by distance, the bits of the head
+  __device__ __forceinline__ int head_of_biases() const { return __float_as_int(slope); }
 };
 
 template <typename Form>
@@ -301,7 +305,9 @@ __device__ __forceinline__ void ReadBackward(const CUtensorMap& q, const CUtenso
         hopper::WaitFor(memory.q_empty(ring.stage), ring.parity ^ 1U);
         PutNote<TileNote>(memory.tile_note(ring.stage),
                           {t.position, Form::kDropout ? HeadOfDraws(c, item.sample, head) : 0U, epoch,
-                           Form::kSlopes ? SlopeOf(c, head) : 0.0F});
+                           !Form::kBiased        ? 0.0F
+                           : c.biases == nullptr ? SlopeOf(c, head)
+                                                 : __int_as_float(head)});
         hopper::ArriveExpecting(memory.q_full(ring.stage), Form::kQBytes + kRowsBytes);
 #pragma unroll
         for (int e = 0; e < Form::kE; e += kRowElements) {
@@ -327,12 +333,17 @@ __device__ __forceinline__ void ReadBackward(const CUtensorMap& q, const CUtenso
   Arrive(memory.kv_full());
 }
 
-__device__ __forceinline__ int ReadTurn(const int* turn) {
+// Blocks add to a tile by copies, in turns. Counters are no copies: the fences put the two in order (PTX ISA, proxies).
+__device__ __forceinline__ void FenceCopies() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+__device__ __forceinline__ void WaitForTurn(const int* turn, int rank) {
   int value;
-  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(turn) : "memory");
-  return value;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(turn) : "memory");
+  } while (value != rank);
+  FenceCopies();
 }
 __device__ __forceinline__ void EndTurn(int* turn) {
+  FenceCopies();
   asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(turn) : "memory");
 }
 
@@ -406,30 +417,46 @@ __device__ __forceinline__ void Probabilities(const Common& c, int key, const Ti
   using T = typename Form::T;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int position = t.position + lane % 4 * 2;  // of scores[0]
-  const float distance = static_cast<float>(position - key);
+  // Exp2 of scores, to which the bias of queries so far behind the first one, of keys so far behind the first one, is added.
+  const auto weigh = [&](const auto& add_bias) {
 #pragma unroll
-  for (int i = 0; i < Form::kScoreQueries / 8; ++i) {
-    const float2 pair = LoadPair(lse + i * 32 + lane % 4 * 8);
+    for (int i = 0; i < Form::kScoreQueries / 8; ++i) {
+      const float2 pair = LoadPair(lse + i * 32 + lane % 4 * 8);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float derivative[2];
+      for (int half = 0; half < 2; ++half) {
+        [[maybe_unused]] float derivative[2];
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        float& score = s.scores[4 * i + 2 * half + e];
-        const float of_row = e == 0 ? pair.x : pair.y;
-        if constexpr (Form::kCapped) {
-          const float share = Tanh(score * c.bent_scale);
-          derivative[e] = 1 - share * share;
-          score = share * (c.softcap * kLog2E);
-        } else if constexpr (Form::kSlopes) {
-          score *= c.scale_log2;
+        for (int e = 0; e < 2; ++e) {
+          float& score = s.scores[4 * i + 2 * half + e];
+          float factor = c.scale_log2;
+          if constexpr (Form::kCapped) {
+            score = Tanh(score * c.bent_scale);
+            derivative[e] = 1 - score * score;
+            factor = c.softcap * kLog2E;
+          }
+          score = Exp2(add_bias(score, factor, e == 0 ? pair.x : pair.y, 8 * i + e, 8 * half));
         }
-        if constexpr (Form::kSlopes)
-          score = fmaf(-t.slope, distance + static_cast<float>(8 * i + e - 8 * half), score);
-        score =
-            Form::kCapped || Form::kSlopes ? Exp2(score - of_row) : Exp2(fmaf(score, c.scale_log2, -of_row));
+        if constexpr (Form::kCapped) bend[2 * i + half] = PairFromFloat(T(), derivative[0], derivative[1]);
       }
-      if constexpr (Form::kCapped) bend[2 * i + half] = PairFromFloat(T(), derivative[0], derivative[1]);
+    }
+  };
+  if constexpr (!Form::kBiased) {
+    weigh([](float x, float factor, float of_row, int, int) { return fmaf(x, factor, -of_row); });
+  } else if (Form::kCapped || c.biases == nullptr) {  // biases by distance are never beside a cap
+    const float at_first = -t.slope * static_cast<float>(position - key);
+    weigh([&](float x, float factor, float of_row, int of_query, int of_key) {
+      return fmaf(-t.slope, static_cast<float>(of_query - of_key), fmaf(x, factor, at_first - of_row));
+    });
+  } else {
+    const BiasesByDistance<T> biases(c, t.head_of_biases());
+    const int corner = key - lane / 4 - t.position;  // of the warp's first key
+    if (biases.AreOne({corner - (Form::kScoreQueries - 1), corner + 15})) {
+      const float bias = biases.At(corner);
+      weigh([&](float x, float factor, float of_row, int, int) { return fmaf(x, factor, bias - of_row); });
+    } else {
+      weigh([&](float x, float factor, float of_row, int of_query, int of_key) {
+        return fmaf(x, factor, biases.At(key + of_key - position - of_query) - of_row);
+      });
     }
   }
   const int2 all = LoadIntPair(note + BackwardMemory<Form>::kNoteBytes +
@@ -512,5 +539,64 @@ __device__ __forceinline__ void ScoreGradients(
     StorePairs<Form>(ds, row, first_step + step, pairs);
   }
 }
+
+// The gradient of biases by distance, of a worker's warp: head by head, as the tiles come.
+template <typename Form>
+struct BiasGradients {
+  DistanceSums<typename Form::T, Form::kScoreQueries> sums;
+  int head;  // −1: none yet
+  int head_here,
+      corner;  // of the step: the head, and how far behind its first query the warp's first key stands
+
+  __device__ __forceinline__ void Begin() {
+    head = -1;
+    sums.Begin();
+  }
+
+  // Of the step that Add is called for next, of the tile's queries from first_query on; `key` is this thread's first one.
+  __device__ __forceinline__ void Locate(const BackwardParams& p, std::uint32_t tile_note, int first_query,
+                                         int key) {
+    if (p.common.biases == nullptr) return;
+    const TileNote t = GetNote<TileNote>(tile_note);
+    head_here = t.head_of_biases();
+    corner = key - static_cast<int>(threadIdx.x) % kWarp / 4 - t.position - first_query;
+  }
+  __device__ __forceinline__ void Add(const BackwardParams& p, std::uint32_t block_note,
+                                      const std::uint32_t (&d_scores)[BackwardState<Form>::kScores / 2]) {
+    if (p.common.biases == nullptr) return;
+    if (head_here != head) {
+      Finish(p, block_note);
+      head = head_here;
+    }
+    sums.Add(d_scores, corner, p.common.distance, [&] { return SumsOf(p, block_note); });
+  }
+
+  __device__ __forceinline__ void Finish(const BackwardParams& p, std::uint32_t block_note) {
+    if (head >= 0) sums.Finish(p.common.distance, SumsOf(p, block_note));
+    head = -1;
+  }
+
+ private:
+  __device__ __forceinline__ float* SumsOf(const BackwardParams& p, std::uint32_t block_note) const {
+    const BlockNote note = GetNote<BlockNote>(block_note);
+    const std::int64_t block =
+        (static_cast<std::int64_t>(note.sample) * p.common.heads + head) * p.blocks + note.block;
+    const int warp = static_cast<int>(threadIdx.x) / kWarp;
+    return p.distance_sums + (block * kOwnKeyWarps + warp) * (2 * p.common.distance + 1);
+  }
+};
+// Of forms that have none.
+struct NoBiasGradients {
+  __device__ __forceinline__ void Begin() {}
+  template <typename... Of>
+  __device__ __forceinline__ void Locate(const Of&...) {}
+  template <typename... Of>
+  __device__ __forceinline__ void Add(const Of&...) {}
+  template <typename... Of>
+  __device__ __forceinline__ void Finish(const Of&...) {}
+};
+template <typename Form>
+using BiasGradientsOf =
+    std::conditional_t<Form::kBiased && !Form::kCapped, BiasGradients<Form>, NoBiasGradients>;
 
 }  // namespace engine::backend::cuda::attention_sm90a

@@ -6,11 +6,11 @@
 
 namespace engine::backend::cuda::attention_sm90a {
 
-template <typename Element, int kHeadElements, int kValueElements, bool kIsCapped, bool kHasSlopes,
+template <typename Element, int kHeadElements, int kValueElements, bool kIsCapped, bool kHasBiases,
           bool kDrops>
 struct WideBackwardForm
-    : BackwardSizes<Element, kHeadElements, kValueElements, 64, 64, kIsCapped, kHasSlopes, kDrops> {
-  using Sizes = BackwardSizes<Element, kHeadElements, kValueElements, 64, 64, kIsCapped, kHasSlopes, kDrops>;
+    : BackwardSizes<Element, kHeadElements, kValueElements, 64, 64, kIsCapped, kHasBiases, kDrops> {
+  using Sizes = BackwardSizes<Element, kHeadElements, kValueElements, 64, 64, kIsCapped, kHasBiases, kDrops>;
   static constexpr bool kWide = true;
   static constexpr int kScoreQueries = Sizes::kQueries / Sizes::kWorkers;  // of which a worker has scores
   static constexpr int kDOStages = kValueElements > 128 ? 1 : 2;           // two do not fit
@@ -51,8 +51,7 @@ __device__ __forceinline__ void WriteParts(const BackwardParams& p, const Backwa
             if (rank == 0) {
               StoreBytes(to, from, kBytes);
             } else {
-              while (part == 0 && ReadTurn(p.turns + at) != rank) {
-              }
+              if (part == 0) WaitForTurn(p.turns + at, rank);
               AddFloats(to, from, kBytes);
             }
             CommitStores();
@@ -147,7 +146,8 @@ struct WideWorker {
   // As BackwardWorker::Step. `which` is the step's matrices of probabilities and ds.
   template <bool kMore>
   __device__ __forceinline__ void Step(int key, std::uint32_t which, Ring<Form::kStages>* ring,
-                                       Ring<Form::kDOStages>* do_ring, State& s) const {
+                                       Ring<Form::kDOStages>* do_ring, State& s,
+                                       BiasGradientsOf<Form>& biases) const {
     const Common& c = p.common;
     hopper::WaitFor(memory.do_full(do_ring->stage), do_ring->parity);
     hopper::PinAll(s.d_scores);
@@ -186,6 +186,7 @@ struct WideWorker {
     hopper::WaitForProducts<1>();
     hopper::PinAll(s.dv);
     hopper::PinAll(s.dk);
+    biases.Locate(p, memory.tile_note(ring->stage), worker * Form::kScoreQueries, key);
     Release(memory.do_empty(do_ring->stage));
     Release(memory.q_empty(ring->stage));
     ring->Next();
@@ -195,8 +196,10 @@ struct WideWorker {
       hopper::PinAll(s.scores);
       hopper::BeginProducts();
       IssueShareOfScores<Form, Form::kE>(memory.k(), memory.q(ring->stage) + rows(), s.scores);
+      biases.Add(p, memory.block_note(), d_scores);
       hopper::WaitForProducts<1>();
     } else {
+      biases.Add(p, memory.block_note(), d_scores);
       hopper::WaitForProducts<0>();
     }
     hopper::PinAll(dq);
@@ -231,6 +234,8 @@ __device__ __forceinline__ void WorkWide(const BackwardParams& p, const Backward
   std::uint32_t kv_parity = 0;
   std::uint32_t which = 0;
   BackwardState<Form> s;
+  BiasGradientsOf<Form> biases;
+  biases.Begin();
   while (true) {
     hopper::WaitFor(memory.kv_full(), kv_parity);
     kv_parity ^= 1U;
@@ -246,11 +251,12 @@ __device__ __forceinline__ void WorkWide(const BackwardParams& p, const Backward
       w.Begin(ring, s);
 #pragma unroll 1
       for (; more > 0; --more) {
-        w.template Step<true>(key, which, &ring, &do_ring, s);
+        w.template Step<true>(key, which, &ring, &do_ring, s, biases);
         which ^= 1U;
       }
-      w.template Step<false>(key, which, &ring, &do_ring, s);
+      w.template Step<false>(key, which, &ring, &do_ring, s, biases);
       which ^= 1U;
+      biases.Finish(p, memory.block_note());
     }
     const BlockNote end = GetNote<BlockNote>(memory.block_note());
     __syncwarp();

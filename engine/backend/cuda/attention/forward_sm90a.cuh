@@ -4,7 +4,7 @@
 // FlashAttention-3, arXiv:2407.08608).
 #pragma once
 
-#include "engine/backend/cuda/attention/sm90a.cuh"
+#include "engine/backend/cuda/attention/distance_sm90a.cuh"
 
 namespace engine::backend::cuda::attention_sm90a {
 
@@ -18,7 +18,7 @@ struct ForwardParams {
 };
 
 template <typename Element, int kHeadElements, int kValueElements, int kGroups, int kKeyBlock, bool kIsCapped,
-          bool kHasSlopes, bool kDrops>
+          bool kHasBiases, bool kDrops>
 struct ForwardForm {
   using T = Element;
   static constexpr int kE = kHeadElements;
@@ -27,8 +27,7 @@ struct ForwardForm {
   static constexpr int kQueries = 64 * kGroups;
   static constexpr int kKeys = kKeyBlock;
   static constexpr bool kCapped = kIsCapped;
-  static constexpr bool kSlopes = kHasSlopes;
-  static constexpr bool kBent = kCapped || kSlopes;  // scores are in units of ln 2 before the softmax
+  static constexpr bool kBiased = kHasBiases;
   static constexpr bool kDropout = kDrops;
   static constexpr int kStages = 2;
   static constexpr int kThreads = (kGroups + 1) * kWarpgroup;
@@ -203,11 +202,20 @@ __device__ __forceinline__ void IssueValues(const std::uint32_t (&probabilities)
   hopper::EndProducts();
 }
 
+// The softmax takes factor · score + bias for a thread's score, in units of ln 2.
+struct ScoreUnit {
+  float factor, bias;
+};
+template <typename Form>
+__device__ __forceinline__ float FactorOf(const Common& c) {
+  return Form::kCapped ? c.softcap * kLog2E : c.scale_log2;
+}
+
 // The 64 queries of a warpgroup.
 struct ForwardRows {
   int position;  // of this thread's first query; the other one stands 8 behind it
   Sight sight;   // keys that all queries see
-  float slope;   // times log2(e)
+  float slope;   // as what is added to scores before their factor (ScoreUnit)
 };
 template <typename Form>
 __device__ __forceinline__ ForwardRows RowsOf(const Common& c, const ForwardItem& item) {
@@ -219,32 +227,51 @@ __device__ __forceinline__ ForwardRows RowsOf(const Common& c, const ForwardItem
   };
   return {item.tile.position + first + thread / kWarp * 16 + thread % kWarp / 4,
           {sight(first + 63).from, sight(first).below},
-          Form::kSlopes ? SlopeOf(c, item.head) : 0.0F};
+          Form::kBiased && c.biases == nullptr ? SlopeOf(c, item.head) / FactorOf<Form>(c) : 0.0F};
 }
 
-// Turns the products q·k of a block into what the softmax takes: bent, in units of ln 2 where kBent, and masked.
+// Turns the products q·k of a block into the softmax's scores, without the cap as a factor, with biases, but for what all
+// scores of a thread have in common.
 template <typename Form>
-__device__ __forceinline__ void PrepareScores(const Common& c, const ForwardItem& item,
-                                              const ForwardRows& rows, int block,
-                                              float (&scores)[Form::kKeys / 2]) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int first = block * Form::kKeys + lane % 4 * 2;  // key of scores[0]
-  if constexpr (Form::kBent) {
-    const float distance = static_cast<float>(rows.position - first);
+__device__ __forceinline__ ScoreUnit BendScores(const Common& c, const ForwardItem& item,
+                                                const ForwardRows& rows, int block,
+                                                float (&scores)[Form::kKeys / 2]) {
+  constexpr int kScores = Form::kKeys / 2;
+  const float factor = FactorOf<Form>(c);
+  if constexpr (Form::kCapped) {
 #pragma unroll
-    for (int i = 0; i < Form::kKeys / 2; ++i) {
-      float score = scores[i];
-      if constexpr (Form::kCapped) {
-        score = Tanh(score * c.bent_scale) * (c.softcap * kLog2E);
-      } else {
-        score *= c.scale_log2;
-      }
-      if constexpr (Form::kSlopes)
-        score = fmaf(-rows.slope, distance - static_cast<float>(i / 4 * 8 + i % 2 - i / 2 % 2 * 8), score);
-      scores[i] = score;
-    }
+    for (int i = 0; i < kScores; ++i) scores[i] = Tanh(scores[i] * c.bent_scale);
   }
-  if ((block + 1) * Form::kKeys <= rows.sight.below && block * Form::kKeys >= rows.sight.from) return;
+  if constexpr (Form::kBiased) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const int first = block * Form::kKeys + lane % 4 * 2;  // key of scores[0]
+    // How far scores[i] stands from scores[0] behind its query.
+    const auto behind = [](int i) { return i / 4 * 8 + i % 2 - i / 2 % 2 * 8; };
+    if (Form::kCapped || c.biases == nullptr) {  // biases by distance are never beside a cap
+#pragma unroll
+      for (int i = 0; i < kScores; ++i)
+        scores[i] = fmaf(rows.slope, static_cast<float>(behind(i)), scores[i]);
+      return {factor, -rows.slope * factor * static_cast<float>(rows.position - first)};
+    }
+    const BiasesByDistance<typename Form::T> biases(c, item.head);
+    const int corner = block * Form::kKeys - (rows.position - lane / 4);  // of the warp's first query
+    if (biases.AreOne({corner - 15, corner + Form::kKeys - 1})) return {factor, biases.At(corner)};
+    const int distance = first - rows.position;
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) scores[i] = fmaf(scores[i], factor, biases.At(distance + behind(i)));
+    return {1, 0};
+  }
+  return {factor, 0};
+}
+
+// And masked.
+template <typename Form>
+__device__ __forceinline__ ScoreUnit PrepareScores(const Common& c, const ForwardItem& item,
+                                                   const ForwardRows& rows, int block,
+                                                   float (&scores)[Form::kKeys / 2]) {
+  const ScoreUnit unit = BendScores<Form>(c, item, rows, block, scores);
+  const int first = block * Form::kKeys + static_cast<int>(threadIdx.x) % 4 * 2;  // key of scores[0]
+  if ((block + 1) * Form::kKeys <= rows.sight.below && block * Form::kKeys >= rows.sight.from) return unit;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int at = min(rows.position + half * 8 - item.tile.position, item.tile.rows - 1);
@@ -258,22 +285,24 @@ __device__ __forceinline__ void PrepareScores(const Common& c, const ForwardItem
       if (key >= below || key < from) score = -INFINITY;
     }
   }
+  return unit;
 }
 
 // Probabilities of a block, in place of its scores; what sums so far are to be multiplied by.
 template <typename Form>
-__device__ __forceinline__ void Softmax(const Common& c, ForwardState<Form>& s, float (&shrink)[2]) {
-  const float scale = Form::kBent ? 1.0F : c.scale_log2;
+__device__ __forceinline__ void Softmax(const ScoreUnit& unit, ForwardState<Form>& s, float (&shrink)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float top = s.top[half];
+    float top = -INFINITY;
 #pragma unroll
     for (int i = 0; i < Form::kKeys / 8; ++i)
       top = fmaxf(top, fmaxf(s.scores[4 * i + 2 * half], s.scores[4 * i + 2 * half + 1]));
+    top = fmaf(top, unit.factor, unit.bias);
     top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
     top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
-    const float zero = top == -INFINITY ? 0.0F : top * scale;
-    shrink[half] = Exp2(s.top[half] * scale - zero);
+    top = fmaxf(top, s.top[half]);
+    const float zero = top == -INFINITY ? 0.0F : top;
+    shrink[half] = Exp2(s.top[half] - zero);
     s.top[half] = top;
     float sum = 0;
 #pragma unroll
@@ -281,7 +310,7 @@ __device__ __forceinline__ void Softmax(const Common& c, ForwardState<Form>& s, 
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         float& score = s.scores[4 * i + 2 * half + e];
-        score = Exp2(fmaf(score, scale, -zero));
+        score = Exp2(fmaf(score, unit.factor, unit.bias - zero));
         sum += score;
       }
     }
@@ -323,7 +352,6 @@ __device__ __forceinline__ void FinishTile(const CUtensorMap& o_map, const Forwa
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) % kWarpgroup / kWarp;
   const int worker = static_cast<int>(threadIdx.x) / kWarpgroup;
-  const float scale = Form::kBent ? 1.0F : c.scale_log2;
   const int row = worker * 64 + warp * 16 + lane / 4;
   float inverse[2];
 #pragma unroll
@@ -331,7 +359,7 @@ __device__ __forceinline__ void FinishTile(const CUtensorMap& o_map, const Forwa
     float sum = s.sum[half];
     sum += __shfl_xor_sync(kAllLanes, sum, 1);
     sum += __shfl_xor_sync(kAllLanes, sum, 2);
-    float top = s.top[half] == -INFINITY ? -INFINITY : s.top[half] * scale;
+    float top = s.top[half];
     float shrink = 1;
     if (p.sinks != nullptr) {
       const float sink = ToFloat(static_cast<const typename Form::T*>(p.sinks)[item.head]) * kLog2E;
@@ -459,8 +487,7 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
     hopper::WaitForProducts<0>();
     hopper::PinAll(s.scores);
     release(memory.k_empty(ring.stage));
-    PrepareScores<Form>(c, item, rows, item.last, s.scores);
-    Softmax<Form>(c, s, shrink);
+    Softmax<Form>(PrepareScores<Form>(c, item, rows, item.last, s.scores), s, shrink);
     if constexpr (Form::kDropout) Drop<Form>(c, rows.position, item.last, head, epoch, s.scores);
     Pack<Form>(s.scores, s.probabilities);
     bool add = false;
@@ -481,8 +508,7 @@ __device__ __forceinline__ void WorkForward(const CUtensorMap& o_map, const Forw
       hopper::WaitForProducts<1>();
       hopper::PinAll(s.scores);
       release(memory.k_empty(next.stage));
-      PrepareScores<Form>(c, item, rows, block, s.scores);
-      Softmax<Form>(c, s, shrink);
+      Softmax<Form>(PrepareScores<Form>(c, item, rows, block, s.scores), s, shrink);
       if constexpr (Form::kDropout) Drop<Form>(c, rows.position, block, head, epoch, s.scores);
       hopper::WaitForProducts<0>();
       hopper::PinAll(s.o);

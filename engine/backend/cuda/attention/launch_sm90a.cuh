@@ -37,6 +37,14 @@ Common CommonOf(const Sm90aAttention& a, int tile);
 // As many heads, of which `heads` have keys and values in common, as may have them in L2 together.
 int SectionOf(const AttentionProblem& p, int heads);
 
+// What each warp's keys gave to the gradient of biases (DistanceSums), added to it.
+struct DistanceSumsParams {
+  const float* sums;  // [B, H, parts, rows]
+  float* d_biases;    // [H, rows]
+  int batch, heads, parts, rows;
+};
+void AddDistanceSums(const DistanceSumsParams& params, cudaStream_t stream);
+
 // Calls run.Run<capped, slopes, dropout>.
 template <bool... kOptions, typename Run, typename... Flags>
 cudaError_t ChooseOptions(const Run& run, bool flag, Flags... flags) {
@@ -49,7 +57,7 @@ cudaError_t ChooseOptions(const Run& run, bool flag, Flags... flags) {
 }
 template <typename Run>
 cudaError_t Choose(const AttentionProblem& p, const Run& run) {
-  return ChooseOptions(run, p.softcap > 0, p.alibi, p.dropout.below > 0);
+  return ChooseOptions(run, p.softcap > 0, p.alibi || p.biases != nullptr, p.dropout.below > 0);
 }
 
 // Before a launch; a GPU remembers it.
@@ -67,16 +75,16 @@ struct RunForward {
   static constexpr int kU = kOwnSizes[kSizes].value_head;
   static constexpr int kKeys = kU > 128 ? 64 : 128;  // that fit
 
-  template <bool kCapped, bool kSlopes, bool kDropout>
+  template <bool kCapped, bool kBiased, bool kDropout>
   cudaError_t Launch() const {
     // Of short heads three warpgroups fill the tensor cores better, in long sequences: with few blocks of keys a tile of 192
-    // queries has more that is masked. Draws or slopes of three would not fit their registers.
-    if constexpr (kE == 64 && !kDropout && !kSlopes) {
+    // queries has more that is masked. Draws or caps of three would not fit their registers.
+    if constexpr (kE == 64 && !kDropout && !kCapped) {
       constexpr std::int64_t kLong = 4096;
       if (a.problem.keys >= kLong)
-        return LaunchForm<ForwardForm<T, kE, kU, 3, kKeys, kCapped, kSlopes, kDropout>>();
+        return LaunchForm<ForwardForm<T, kE, kU, 3, kKeys, kCapped, kBiased, kDropout>>();
     }
-    return LaunchForm<ForwardForm<T, kE, kU, 2, kKeys, kCapped, kSlopes, kDropout>>();
+    return LaunchForm<ForwardForm<T, kE, kU, 2, kKeys, kCapped, kBiased, kDropout>>();
   }
 
   template <typename Form>
@@ -120,9 +128,9 @@ struct RunBackward {
     }
   }
 
-  template <bool kCapped, bool kSlopes, bool kDropout>
+  template <bool kCapped, bool kBiased, bool kDropout>
   cudaError_t Launch() const {
-    using Form = decltype(FormOf<kCapped, kSlopes, kDropout>());
+    using Form = decltype(FormOf<kCapped, kBiased, kDropout>());
     static_assert(Form::kE == kOwn.sums && Form::kKeys == kOwn.block_keys && Form::kTurns == kOwn.turns);
     constexpr int kSharedBytes = BackwardMemory<Form>::kBytes;
     const AttentionProblem& p = a.problem;
@@ -134,6 +142,7 @@ struct RunBackward {
                           .dq = a.dq_sums,
                           .turns = a.turns,
                           .scale = p.scale,
+                          .distance_sums = a.distance_sums,
                           .dk = p.dk,
                           .dv = p.dv};
     if (p.spans != nullptr) {
@@ -161,11 +170,27 @@ struct RunBackward {
     const CUtensorMap d_o = maps.Queries(p.d_o, p.value_head, kTile);
     if (maps.error() != cudaSuccess) return maps.error();
     SumRows(c, params.blocks);
+    const std::int64_t distances = 2 * p.distance + 1;
+    if (p.biases != nullptr) {
+      const std::int64_t sums = p.batch * p.heads * params.blocks * kOwnKeyWarps * distances;
+      const cudaError_t error =
+          cudaMemsetAsync(a.distance_sums, 0, static_cast<std::size_t>(sums) * sizeof(float), stream);
+      if (error != cudaSuccess) return error;
+    }
     // A block an item, and not a grid that stays: the GPU starts blocks in their order where there is room, so that whatever
     // else holds multiprocessors, what an item waits for has been started before it.
     kernel<<<static_cast<unsigned>(params.items), Form::kThreads, kSharedBytes, stream>>>(q, k, v, d_o,
                                                                                           params);
     FinishRows(c);
+    if (p.biases != nullptr) {
+      AddDistanceSums({.sums = a.distance_sums,
+                       .d_biases = p.d_biases,
+                       .batch = static_cast<int>(p.batch),
+                       .heads = c.heads,
+                       .parts = params.blocks * kOwnKeyWarps,
+                       .rows = static_cast<int>(distances)},
+                      stream);
+    }
     return cudaGetLastError();
   }
 

@@ -51,6 +51,39 @@ CUtensorMap TensorMaps::Keys(const AttentionView& view, std::int64_t elements, i
   return Make(keys, elements, p_.keys, 1, rows);
 }
 
+namespace {
+
+// A block 32 rows of a head: each of its warps adds every eighth part, in a fixed order.
+constexpr int kDistanceWarps = 8;
+__global__ void __launch_bounds__(kDistanceWarps* kWarp)
+    DistanceSumsKernel(const __grid_constant__ DistanceSumsParams p) {
+  __shared__ float of_warps[kDistanceWarps][kWarp];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int head = static_cast<int>(blockIdx.y);
+  const int row = static_cast<int>(blockIdx.x) * kWarp + lane;
+  float sum = 0;
+  for (int part = warp; row < p.rows && part < p.batch * p.parts; part += kDistanceWarps) {
+    const int sample = part / p.parts;
+    const std::int64_t at = static_cast<std::int64_t>(sample * p.heads + head) * p.parts + part % p.parts;
+    sum += __ldcs(p.sums + at * p.rows + row);
+  }
+  of_warps[warp][lane] = sum;
+  __syncthreads();
+  if (warp != 0 || row >= p.rows) return;
+#pragma unroll
+  for (int other = 1; other < kDistanceWarps; ++other) sum += of_warps[other][lane];
+  p.d_biases[static_cast<std::int64_t>(head) * p.rows + row] += sum;
+}
+
+}  // namespace
+
+void AddDistanceSums(const DistanceSumsParams& params, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>((params.rows + kWarp - 1) / kWarp),
+                  static_cast<unsigned>(params.heads));
+  DistanceSumsKernel<<<grid, kDistanceWarps * kWarp, 0, stream>>>(params);
+}
+
 Common CommonOf(const Sm90aAttention& a, int tile) {
   const AttentionProblem& p = a.problem;
   Common c{.heads = static_cast<int>(p.heads),
@@ -67,6 +100,8 @@ Common CommonOf(const Sm90aAttention& a, int tile) {
            .scale_log2 = p.scale * kLog2E,
            .softcap = p.softcap,
            .bent_scale = p.softcap > 0 ? p.scale / p.softcap : 0,
+           .biases = p.biases,
+           .distance = static_cast<int>(p.distance),
            .drop_below_high = p.dropout.below << 16,
            .keep_scale = p.dropout.scale,
            .key_low = p.dropout.key_low,

@@ -35,11 +35,13 @@ struct Common {
   int runs, tiles;  // tiles of queries, of all runs
   Run run[kMaxQueryRuns];
   int causal, window;
-  const int2* spans;              // [B, queries]: AttentionProblem; null: none
-  const int2* key_spans;          // [B, keys]: Sm90aAttention
-  float scale_log2;               // scale · log2(e)
-  float softcap;                  // 0: none
-  float bent_scale;               // scale / softcap
+  const int2* spans;      // [B, queries]: AttentionProblem; null: none
+  const int2* key_spans;  // [B, keys]: Sm90aAttention
+  float scale_log2;       // scale · log2(e)
+  float softcap;          // 0: none
+  float bent_scale;       // scale / softcap
+  const void* biases;     // AttentionProblem; null: none
+  int distance;
   std::uint32_t drop_below_high;  // drop_below · 2¹⁶
   float keep_scale;
   std::uint32_t key_low, key_high;

@@ -37,6 +37,8 @@ struct Sm90aAttention {
       nullptr;  // [B, T, 2]: positions of queries whose span has the key: the first, and behind the last
   int* walks = nullptr;        // [B, blocks, 2]: the first and the last tile that see a block
   int* last_blocks = nullptr;  // [B, tiles]: the last block that a tile sees; -1: none
+  // Where the problem has biases by distance: what each warp's keys give to their gradient.
+  float* distance_sums = nullptr;  // [B, H, blocks, kOwnKeyWarps, 2 · distance + 1]
 };
 
 // Whether this program has the kernels: it is compiled for sm_90a.

@@ -87,7 +87,7 @@ __device__ __forceinline__ float Keep(const AttentionProblem& p, std::int64_t b,
   return draw >= dropout.below ? dropout.scale : 0.0F;
 }
 
-// kBent: scores have a soft cap or a linear bias. The plain form, that of most reference runs, is an expression of its own, so
+// kBent: scores have a soft cap or a bias. The plain form, that of most reference runs, is an expression of its own, so
 // that the compiler contracts it as it always did.
 
 __device__ __forceinline__ float SlopeOf(const AttentionProblem& p, std::int64_t h) {
@@ -95,30 +95,48 @@ __device__ __forceinline__ float SlopeOf(const AttentionProblem& p, std::int64_t
   return exp2f(static_cast<float>(graph::AlibiExponent(p.first_head + h, p.logical_heads)));
 }
 
+// The row of a head's biases that a key at this distance behind the query has.
+__device__ __forceinline__ std::int64_t BiasRow(const AttentionProblem& p, std::int64_t distance) {
+  return min(max(-distance, -p.distance), p.distance) + p.distance;
+}
+
 // A score is what softmax sees of a scaled product q·k; `derivative` is d(score)/d(scaled product).
 struct Bent {
   float score, derivative;
 };
-__device__ __forceinline__ Bent Bend(const AttentionProblem& p, float slope, std::int64_t distance,
-                                     float score) {
+// `biases` of a head: its linear bias and its biases by distance.
+template <typename T>
+struct HeadBiases {
+  float slope;
+  const T* by_distance;  // null: none
+};
+template <typename T>
+__device__ __forceinline__ HeadBiases<T> BiasesOf(const AttentionProblem& p, std::int64_t h) {
+  const auto* biases = static_cast<const T*>(p.biases);
+  return {SlopeOf(p, h), biases == nullptr ? nullptr : biases + h * (2 * p.distance + 1)};
+}
+template <typename T>
+__device__ __forceinline__ Bent Bend(const AttentionProblem& p, const HeadBiases<T>& biases,
+                                     std::int64_t distance, float score) {
   float derivative = 1.0F;
   if (p.softcap > 0.0F) {
     const float share = tanhf(score / p.softcap);
     score = p.softcap * share;
     derivative = 1.0F - share * share;
   }
-  return {score - slope * static_cast<float>(distance), derivative};
+  if (biases.by_distance != nullptr) score += ToFloat(biases.by_distance[BiasRow(p, distance)]);
+  return {score - biases.slope * static_cast<float>(distance), derivative};
 }
 
 // The probability of a query and a key, and d(score)/d(scaled product).
 struct PairScore {
   float probability, derivative;
 };
-template <bool kBent>
-__device__ __forceinline__ PairScore ProbabilityOf(const AttentionProblem& p, float slope,
+template <bool kBent, typename T>
+__device__ __forceinline__ PairScore ProbabilityOf(const AttentionProblem& p, const HeadBiases<T>& biases,
                                                    std::int64_t distance, float product, float lse) {
   if constexpr (!kBent) return {expf(p.scale * product - lse), 1.0F};
-  const Bent bent = Bend(p, slope, distance, p.scale * product);
+  const Bent bent = Bend(p, biases, distance, p.scale * product);
   return {expf(bent.score - lse), bent.derivative};
 }
 
@@ -172,14 +190,14 @@ __global__ void __launch_bounds__(kThreads) ForwardKernel(AttentionProblem p) {
   LoadRow(QueryRow<const T>(p, p.q, at.b, at.s, at.h), head, q);
   float top = -INFINITY;
   float sum = 0;
-  const float slope = kBent ? SlopeOf(p, at.h) : 0.0F;
+  const HeadBiases<T> biases = kBent ? BiasesOf<T>(p, at.h) : HeadBiases<T>{};
   for (std::int64_t t = seen.first; t < seen.last; ++t) {
     float k[kEach];
     float v[kEach];
     LoadRow(KeyRow<const T>(p.k, at.b, t, kv), head, k);
     LoadRow(KeyRow<const T>(p.v, at.b, t, kv), value_head, v);
     float score = p.scale * Dot(q, k);
-    if constexpr (kBent) score = Bend(p, slope, position - t, score).score;
+    if constexpr (kBent) score = Bend(p, biases, position - t, score).score;
     if (score > top) {  // the same in every lane
       const float shrink = expf(top - score);
       sum *= shrink;
@@ -225,13 +243,13 @@ __global__ void __launch_bounds__(kThreads) QueryGradKernel(AttentionProblem p) 
   const float row_sum = Dot(q, d_o);
   LoadRow(QueryRow<const T>(p, p.q, at.b, at.s, at.h), head, q);
   const float lse = *LseAt(p.lse, at.b, at.s, at.h);
-  const float slope = kBent ? SlopeOf(p, at.h) : 0.0F;
+  const HeadBiases<T> biases = kBent ? BiasesOf<T>(p, at.h) : HeadBiases<T>{};
   for (std::int64_t t = seen.first; t < seen.last; ++t) {
     float k[kEach];
     float v[kEach];
     LoadRow(KeyRow<const T>(p.k, at.b, t, kv), head, k);
     LoadRow(KeyRow<const T>(p.v, at.b, t, kv), value_head, v);
-    const PairScore pair = ProbabilityOf<kBent>(p, slope, position - t, Dot(q, k), lse);
+    const PairScore pair = ProbabilityOf<kBent>(p, biases, position - t, Dot(q, k), lse);
     const float d_probability = Dot(d_o, v) * Keep(p, at.b, at.h, position, t);
     float d_score = p.scale * pair.probability * (d_probability - row_sum);
     if constexpr (kBent) d_score *= pair.derivative;
@@ -259,7 +277,7 @@ __global__ void __launch_bounds__(kThreads) KeyGradKernel(AttentionProblem p) {
   LoadRow(KeyRow<const T>(p.k, b, t, kv), head, k);
   LoadRow(KeyRow<const T>(p.v, b, t, kv), value_head, v);
   for (std::int64_t h = kv * group; h < (kv + 1) * group; ++h) {
-    const float slope = kBent ? SlopeOf(p, h) : 0.0F;
+    const HeadBiases<T> biases = kBent ? BiasesOf<T>(p, h) : HeadBiases<T>{};
     for (std::int64_t s = 0; s < p.queries; ++s) {
       const std::int64_t position = PositionOf(p, b, s);
       const Keys seen = SeenBy(p, b, s, position);
@@ -268,7 +286,7 @@ __global__ void __launch_bounds__(kThreads) KeyGradKernel(AttentionProblem p) {
       float d_o[kEach];
       LoadRow(QueryRow<const T>(p, p.q, b, s, h), head, q);
       LoadRow(QueryRow<const T>(p, p.d_o, b, s, h), value_head, d_o);
-      const PairScore pair = ProbabilityOf<kBent>(p, slope, position - t, Dot(q, k), *LseAt(p.lse, b, s, h));
+      const PairScore pair = ProbabilityOf<kBent>(p, biases, position - t, Dot(q, k), *LseAt(p.lse, b, s, h));
       const float keep = Keep(p, b, h, position, t);
       float d_score = p.scale * pair.probability * (Dot(d_o, v) * keep - p.row_sums[RowSumAt(p, b, s, h)]);
       if constexpr (kBent) d_score *= pair.derivative;
@@ -296,6 +314,45 @@ __global__ void __launch_bounds__(kThreads) SinkGradKernel(AttentionProblem p) {
   if (threadIdx.x == 0) p.d_sinks[h] -= sum;
 }
 
+// A block a row of a head's biases: over its queries in a fixed order, a warp a query at a time, after QueryGradKernel has
+// left their sums.
+template <typename T, int kEach>
+__global__ void __launch_bounds__(kThreads) BiasGradKernel(AttentionProblem p) {
+  __shared__ float of_warps[kWarps];
+  const std::int64_t rows = 2 * p.distance + 1;
+  const std::int64_t h = blockIdx.x / rows;
+  const std::int64_t row = blockIdx.x % rows;
+  const std::int64_t kv = h / (p.heads / p.kv_heads);
+  const HeadBiases<T> biases = BiasesOf<T>(p, h);
+  float sum = 0;
+  for (std::int64_t query = threadIdx.x / kWarp; query < p.batch * p.queries; query += kWarps) {
+    const std::int64_t b = query / p.queries;
+    const std::int64_t s = query % p.queries;
+    const std::int64_t position = PositionOf(p, b, s);
+    Keys seen = SeenBy(p, b, s, position);
+    if (row > 0) seen.first = max(seen.first, position + row - p.distance);
+    if (row < rows - 1) seen.last = min(seen.last, position + row - p.distance + 1);
+    if (seen.first >= seen.last) continue;
+    float q[kEach];
+    float d_o[kEach];
+    LoadRow(QueryRow<const T>(p, p.q, b, s, h), static_cast<int>(p.head), q);
+    LoadRow(QueryRow<const T>(p, p.d_o, b, s, h), static_cast<int>(p.value_head), d_o);
+    const float lse = *LseAt(p.lse, b, s, h);
+    const float row_sum = p.row_sums[RowSumAt(p, b, s, h)];
+    for (std::int64_t t = seen.first; t < seen.last; ++t) {
+      float k[kEach];
+      float v[kEach];
+      LoadRow(KeyRow<const T>(p.k, b, t, kv), static_cast<int>(p.head), k);
+      LoadRow(KeyRow<const T>(p.v, b, t, kv), static_cast<int>(p.value_head), v);
+      const PairScore pair = ProbabilityOf<true>(p, biases, position - t, Dot(q, k), lse);
+      sum += pair.probability * (Dot(d_o, v) * Keep(p, b, h, position, t) - row_sum);
+    }
+  }
+  if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = sum;
+  __syncthreads();
+  if (threadIdx.x == 0) p.d_biases[blockIdx.x] += of_warps[0] + of_warps[1] + of_warps[2] + of_warps[3];
+}
+
 unsigned BlocksFor(std::int64_t warps) { return static_cast<unsigned>((warps + kWarps - 1) / kWarps); }
 
 // Calls of_form(T(), integral constant of elements a lane, integral constant kBent).
@@ -303,7 +360,7 @@ template <typename Body>
 void WithRowType(const AttentionProblem& p, const Body& of_form) {
   WithElementType(p.dtype, [&](auto element) {
     const auto body = [&](auto row_element, auto each) {
-      if (p.softcap > 0 || p.alibi) {
+      if (p.softcap > 0 || p.alibi || p.biases != nullptr) {
         of_form(row_element, each, std::true_type());
       } else {
         of_form(row_element, each, std::false_type());
@@ -344,6 +401,9 @@ void AttentionReferenceGrad(const AttentionProblem& problem, cudaStream_t stream
     constexpr bool kBent = decltype(bent)::value;
     if (query_blocks > 0) QueryGradKernel<T, kEach, kBent><<<query_blocks, kThreads, 0, stream>>>(problem);
     if (key_blocks > 0) KeyGradKernel<T, kEach, kBent><<<key_blocks, kThreads, 0, stream>>>(problem);
+    if (problem.biases == nullptr || problem.heads == 0) return;
+    const auto biases = static_cast<unsigned>(problem.heads * (2 * problem.distance + 1));
+    BiasGradKernel<T, kEach><<<biases, kThreads, 0, stream>>>(problem);
   });
   if (problem.sinks == nullptr || problem.heads == 0) return;
   WithElementType(problem.dtype, [&](auto element) {

@@ -1,5 +1,5 @@
 // Launchers of attention_reference.cu: attention with plain fp32 arithmetic, for any sizes, windows, dropout,
-// soft caps, linear biases, sinks, documents, element types and slices of the sequence. What other forms are compared with, and what carries out those
+// soft caps, linear biases, biases by distance, sinks, documents, element types and slices of the sequence. What other forms are compared with, and what carries out those
 // that cuDNN does not. B batch, S queries, T keys, H heads, K kv heads, E elements
 // of a head of q and k, U of v and o.
 #pragma once
@@ -63,6 +63,11 @@ struct AttentionProblem {
   bool alibi = false;           // linear biases (graph/alibi.h)
   const void* sinks = nullptr;  // [H], of the heads here; null: none
   float* d_sinks = nullptr;     // [H], of the gradient where there are sinks: added to
+  // [H, 2·distance + 1], of the heads here: what is added to the score of a key that stands so far from the query, from
+  // −distance on; what is farther has the first or the last one. Null: none.
+  const void* biases = nullptr;
+  std::int64_t distance = 0;
+  float* d_biases = nullptr;  // likewise, of the gradient where there are biases: added to
 };
 
 inline constexpr std::int64_t kAttentionReferenceMaxHead = 512;
@@ -70,7 +75,7 @@ inline constexpr std::int64_t kAttentionReferenceMaxHead = 512;
 // Writes o and lse. A query that sees no key gets o = 0, and lse = −inf or its sink.
 void AttentionReference(const AttentionProblem& problem, cudaStream_t stream);
 
-// Reads q, k, v, o, lse, d_o, sinks; writes dq, dk, dv; adds to d_sinks. No sum depends on which thread comes first.
+// Reads q, k, v, o, lse, d_o, sinks, biases; writes dq, dk, dv; adds to d_sinks and d_biases. No sum depends on which thread comes first.
 void AttentionReferenceGrad(const AttentionProblem& problem, cudaStream_t stream);
 
 }  // namespace engine::backend::cuda

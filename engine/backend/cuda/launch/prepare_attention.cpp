@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "engine/backend/cuda/attention/attention.h"
 #include "engine/backend/cuda/attention/sm90a.h"
@@ -281,18 +284,14 @@ absl::Status PlaceHeads(const TensorView& q, const AttentionShape& s, AttentionP
   return absl::OkStatus();
 }
 
-// The sinks of the heads here, which are all that are here, or part of whole sinks. What of their gradient is another rank's
-// is zero here: `d_sinks` is null in the forward pass.
-absl::Status SetSinks(const TensorView& sinks, const TensorView* d_sinks, AttentionProblem* problem) {
-  ASSIGN_OR_RETURN(const std::int64_t first, FirstOf(sinks, 0));
-  const std::int64_t skipped = problem->first_head - first;
-  if (skipped < 0 || skipped + problem->heads > sinks.shape[0]) {
-    return Internal("attention of the heads from {} on with the {} sinks from {} on", problem->first_head,
-                    sinks.shape[0], first);
-  }
-  problem->sinks = sinks.as<std::byte>() + skipped * SizeOf(sinks.dtype);
-  if (d_sinks != nullptr) problem->d_sinks = d_sinks->as<float>() + skipped;
-  return absl::OkStatus();
+// Where the first of the heads here stands in a tensor of heads, which has all that are here, or more: sinks or biases.
+absl::StatusOr<std::int64_t> FirstRowOf(const TensorView& of_heads, std::string_view what,
+                                        const AttentionProblem& problem) {
+  ASSIGN_OR_RETURN(const std::int64_t first, FirstOf(of_heads, 0));
+  const std::int64_t skipped = problem.first_head - first;
+  if (skipped >= 0 && skipped + problem.heads <= of_heads.shape[0]) return skipped;
+  return Internal("attention of the heads from {} on with {} of {} heads from {} on", problem.first_head,
+                  what, of_heads.shape[0], first);
 }
 
 // What is known before the launch; the key and the first sample come with it.
@@ -306,24 +305,42 @@ absl::StatusOr<AttentionDropout> DropoutOf(const TensorView& q, const AttentionS
   return dropout;
 }
 
-// What dropout, biases and sinks need to know of the heads here; and the gradient of sinks that is to be cleared first.
+// What dropout, biases and sinks need to know of the heads here; and the gradients that are to be cleared first.
 struct Forms {
   std::string stream;  // of the draws; empty: there is no dropout
-  std::span<std::byte> cleared;
+  std::vector<std::span<std::byte>> cleared;
 };
+// The gradient, in fp32, of a tensor of heads whose first row here is `row`; what of it is another rank's is zero here.
+float* GradientOf(const LaunchArgs& args, std::size_t output, std::int64_t row, Forms* forms) {
+  const TensorView& d = args.outputs[output];
+  if ((args.accumulate >> output & 1U) == 0) {
+    forms->cleared.emplace_back(d.as<std::byte>(),
+                                static_cast<std::size_t>(d.shape.elements() * SizeOf(d.dtype)));
+  }
+  return d.as<float>() + row * (d.shape.elements() / d.shape[0]);
+}
 absl::StatusOr<Forms> SetForms(const LaunchArgs& args, const AttentionShape& s, bool backward,
                                AttentionProblem* problem) {
   Forms forms;
   ASSIGN_OR_RETURN(problem->dropout, DropoutOf(args.inputs[0], s));
   if (s.dropout > 0) forms.stream = args.instruction->attributes().String("stream");
-  if (s.dropout > 0 || s.alibi || s.sinks) RETURN_IF_ERROR(PlaceHeads(args.inputs[0], s, problem));
-  if (!s.sinks) return forms;
+  if (s.dropout > 0 || s.alibi || s.sinks || s.distance > 0)
+    RETURN_IF_ERROR(PlaceHeads(args.inputs[0], s, problem));
+  if (s.packed) return forms;
   const graph::AttentionInputs at = graph::InputsOfAttention(args.inputs, {.backward = backward});
-  RETURN_IF_ERROR(SetSinks(args.inputs[at.sinks], backward ? &args.outputs[3] : nullptr, problem));
-  if (backward && (args.accumulate >> 3U & 1U) == 0) {
-    const TensorView& d_sinks = args.outputs[3];
-    forms.cleared = {d_sinks.as<std::byte>(),
-                     static_cast<std::size_t>(d_sinks.shape[0] * SizeOf(d_sinks.dtype))};
+  std::size_t output = 3;  // behind dq, dk and dv
+  if (at.has_sinks()) {
+    const TensorView& sinks = args.inputs[at.sinks];
+    ASSIGN_OR_RETURN(const std::int64_t row, FirstRowOf(sinks, "sinks", *problem));
+    problem->sinks = sinks.as<std::byte>() + row * SizeOf(sinks.dtype);
+    if (backward) problem->d_sinks = GradientOf(args, output++, row, &forms);
+  }
+  if (at.has_biases()) {
+    const TensorView& biases = args.inputs[at.biases];
+    ASSIGN_OR_RETURN(const std::int64_t row, FirstRowOf(biases, "biases", *problem));
+    problem->biases = biases.as<std::byte>() + row * biases.shape[1] * SizeOf(biases.dtype);
+    problem->distance = s.distance;
+    if (backward) problem->d_biases = GradientOf(args, output, row, &forms);
   }
   return forms;
 }
@@ -331,8 +348,8 @@ absl::StatusOr<Forms> SetForms(const LaunchArgs& args, const AttentionShape& s, 
 // Before the kernels of a launch: clears, and says what is drawn in this iteration.
 absl::Status BeginForms(const Forms& forms, const KernelContext& context, cudaStream_t stream,
                         AttentionProblem* problem) {
-  if (!forms.cleared.empty())
-    RETURN_IF_CUDA_ERROR(cudaMemsetAsync(forms.cleared.data(), 0, forms.cleared.size(), stream));
+  for (const std::span<std::byte> cleared : forms.cleared)
+    RETURN_IF_CUDA_ERROR(cudaMemsetAsync(cleared.data(), 0, cleared.size(), stream));
   if (problem->dropout.below == 0) return absl::OkStatus();
   const PhiloxKey key = MakePhiloxKey(context.seed, forms.stream);
   problem->dropout.key_low = key.low;
@@ -405,6 +422,7 @@ absl::StatusOr<Enqueue> PrepareOwn(const Device& device, const LaunchArgs& args,
     attention.key_spans = reinterpret_cast<int*>(scratch + layout.key_spans);
     attention.walks = reinterpret_cast<int*>(scratch + layout.walks);
     attention.last_blocks = reinterpret_cast<int*>(scratch + layout.last_blocks);
+    attention.distance_sums = reinterpret_cast<float*>(scratch + layout.distance_sums);
   }
   ASSIGN_OR_RETURN(const Forms forms, SetForms(args, s, backward, &attention.problem));
   return Enqueue([attention, backward, forms](cudaStream_t stream, const KernelContext& context) {
@@ -436,6 +454,15 @@ absl::StatusOr<Enqueue> PrepareProblem(Device& device, const LaunchArgs& args, c
   return PrepareReference(args, s, problem, backward);
 }
 
+absl::Status ExpectTypesOfHeads(const LaunchArgs& args, const graph::AttentionInputs& at) {
+  const std::vector<TensorView>& in = args.inputs;
+  for (const std::size_t input : {at.sinks, at.biases}) {
+    if (input == graph::AttentionInputs::kNone) continue;
+    RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel(), {&in[0], &in[input]}));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<Enqueue> PrepareAttention(Device& device, const LaunchArgs& args) {
@@ -445,8 +472,7 @@ absl::StatusOr<Enqueue> PrepareAttention(Device& device, const LaunchArgs& args)
   const graph::AttentionInputs at = graph::InputsOfAttention(in, form);
   RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel(), {&in[0], &in[1], &in[2], &out[0]}));
   RETURN_IF_ERROR(ExpectFloat(args.instruction->kernel(), {&out[1]}));
-  if (at.has_sinks())
-    RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel(), {&in[0], &in[at.sinks]}));
+  RETURN_IF_ERROR(ExpectTypesOfHeads(args, at));
   RETURN_IF_ERROR(ExpectPositions(args, at));
   const AttentionShape s = ShapeOf(device, args, form);
   AttentionProblem problem = SeparateProblem(args, s, at);
@@ -463,10 +489,9 @@ absl::StatusOr<Enqueue> PrepareAttentionGrad(Device& device, const LaunchArgs& a
   RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel(), {&in[0], &in[1], &in[2], &in[at.o],
                                                                     &in[at.d_o], &out[0], &out[1], &out[2]}));
   RETURN_IF_ERROR(ExpectFloat(args.instruction->kernel(), {&in[at.lse]}));
-  if (at.has_sinks()) {
-    RETURN_IF_ERROR(ExpectOneElementType(args.instruction->kernel(), {&in[0], &in[at.sinks]}));
-    RETURN_IF_ERROR(ExpectFloat(args.instruction->kernel(), {&out[3]}));
-  }
+  RETURN_IF_ERROR(ExpectTypesOfHeads(args, at));
+  for (std::size_t i = 3; i < out.size(); ++i)
+    RETURN_IF_ERROR(ExpectFloat(args.instruction->kernel(), {&out[i]}));
   RETURN_IF_ERROR(ExpectPositions(args, at));
   const AttentionShape s = ShapeOf(device, args, form);
   AttentionProblem problem = SeparateProblem(args, s, at);

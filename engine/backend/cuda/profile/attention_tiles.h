@@ -24,6 +24,9 @@ inline constexpr OwnSizes kOwnSizes[] = {
 // Scratch of the forward pass: a counter.
 inline constexpr std::int64_t kOwnForwardBytes = 256;
 
+// Of the backward pass: warps that have keys of a block.
+inline constexpr int kOwnKeyWarps = 8;
+
 // The smallest that holds a head of neither more than kOwnMostElements.
 constexpr const OwnSizes& OwnSizesOf(std::int64_t head, std::int64_t value_head) {
   for (const OwnSizes& sizes : kOwnSizes)

@@ -30,6 +30,7 @@ void SetAttributes(const graph::Attributes& attributes, AttentionShape* shape) {
   shape->dropout = attributes.Has("dropout") ? attributes.Float("dropout") : 0.0;
   shape->softcap = attributes.Has("softcap") ? attributes.Float("softcap") : 0.0;
   shape->alibi = attributes.Int("alibi", 0) != 0;
+  shape->distance = attributes.Int("distance", 0);
   shape->causal = graph::IsCausal(attributes);
   shape->grad_group_bytes = attributes.Int("grad_group_bytes", kGradGroupBytes);
   if (attributes.Has("kernel")) shape->kernel = attributes.String("kernel");
@@ -171,6 +172,8 @@ constexpr Limit kCudnnLimits[] = {
      "no soft cap"},
     {"alibi", [](const AttentionShape& s) { return !s.alibi; }, "attention with linear biases",
      "no linear biases"},
+    {"distance", [](const AttentionShape& s) { return s.distance == 0; }, "attention with biases by distance",
+     "no biases by distance"},
     {"sinks", [](const AttentionShape& s) { return !s.sinks; }, "attention with sinks", "no sinks"},
     {"mask", [](const AttentionShape& s) { return s.causal; }, "attention without a causal mask",
      "a causal mask"},
@@ -193,10 +196,15 @@ constexpr Limit kOwnLimits[] = {
     // The largest product has to be the largest score.
     {"scale", [](const AttentionShape& s) { return s.scale > 0; },
      "attention whose scale is no positive number", "a positive scale"},
+    {"distance", [](const AttentionShape& s) { return s.distance == 0 || !s.alibi; },
+     "attention with linear biases beside biases by distance", "one of these biases"},
+    {"distance", [](const AttentionShape& s) { return s.distance == 0 || s.softcap == 0; },
+     "attention with a soft cap beside biases by distance", "no soft cap beside biases by distance"},
     // Draws are made for 16 × 16 pairs at a time; a slice of the sequence has two chunks of as many queries.
     {"queries",
      [](const AttentionShape& s) { return s.dropout == 0 || s.queries == s.keys || s.queries / 2 % 16 == 0; },
-     "attention with dropout in chunks of no multiple of 16 queries", "chunks of a multiple of 16 queries"},
+     "attention with dropout in chunks of no multiple of 16 queries",
+     "a sequence of a multiple of 32 tokens for each rank of cp"},
 };
 
 struct FastFamily {
@@ -333,12 +341,17 @@ OwnGradLayout OwnGradLayoutOf(const AttentionShape& shape) {
   layout.dq_sums = 2 * rows;
   layout.turns = layout.dq_sums + Aligned(tiles * tile * own.sums * SizeOf(DType::kF32));
   layout.bytes = layout.turns + Aligned(tiles * own.turns * SizeOf(DType::kI32));
+  const std::int64_t blocks = RoundedUp(shape.keys, own.block_keys) / own.block_keys;
+  if (shape.distance > 0) {
+    layout.distance_sums = layout.bytes;
+    layout.bytes += Aligned(shape.batch * shape.heads * blocks * kOwnKeyWarps * (2 * shape.distance + 1) *
+                            SizeOf(DType::kF32));
+  }
   if (!shape.spans) return layout;
   constexpr std::int64_t kPairBytes = 2 * SizeOf(DType::kI32);
   layout.key_spans = layout.bytes;
   layout.walks = layout.key_spans + Aligned(shape.batch * shape.keys * kPairBytes);
-  layout.last_blocks = layout.walks + Aligned(shape.batch * RoundedUp(shape.keys, own.block_keys) /
-                                              own.block_keys * kPairBytes);
+  layout.last_blocks = layout.walks + Aligned(shape.batch * blocks * kPairBytes);
   layout.bytes = layout.last_blocks + Aligned(tiles / shape.heads * SizeOf(DType::kI32));
   return layout;
 }

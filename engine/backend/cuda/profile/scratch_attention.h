@@ -37,6 +37,8 @@ struct AttentionShape {
   double dropout = 0;
   double softcap = 0;  // 0: none
   bool alibi = false;  // scores have linear biases
+  std::int64_t distance =
+      0;  // of the farthest key with a bias of its own, where scores have biases by distance; 0: they have none
   bool sinks = false;  // beside the keys
   bool causal = true;  // the mask: causal, or none
   bool spans = false;  // queries see keys of their document alone
@@ -147,6 +149,7 @@ struct OwnGradLayout {
   std::int64_t dq_sums = 0;
   std::int64_t turns = 0;
   std::int64_t key_spans = 0, walks = 0, last_blocks = 0;  // where there are spans
+  std::int64_t distance_sums = 0;                          // where there are biases by distance
   std::int64_t bytes = 0;
 };
 OwnGradLayout OwnGradLayoutOf(const AttentionShape& shape);

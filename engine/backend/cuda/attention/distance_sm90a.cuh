@@ -1,0 +1,189 @@
+// Biases by distance of attention on Hopper (AttentionProblem::biases): what they add to scores, and their gradient. Most blocks
+// of scores are far from the diagonal, where all pairs have the first bias or the last one.
+#pragma once
+
+#include "engine/backend/cuda/attention/sm90a.cuh"
+
+namespace engine::backend::cuda::attention_sm90a {
+
+// How far behind its query a key of a block of scores stands: from `least` to `most`, both negative where the keys come first.
+struct Distances {
+  int least, most;
+};
+
+// The biases of a head, around that of distance 0, times log2(e).
+template <typename T>
+struct BiasesByDistance {
+  const T* of_zero;
+  int farthest;
+
+  __device__ __forceinline__ BiasesByDistance(const Common& c, int head)
+      : of_zero(static_cast<const T*>(c.biases) + head * (2 * c.distance + 1) + c.distance),
+        farthest(c.distance) {}
+  __device__ __forceinline__ float At(int distance) const {
+    return ToFloat(__ldg(of_zero + min(max(distance, -farthest), farthest))) * kLog2E;
+  }
+  __device__ __forceinline__ bool AreOne(const Distances& d) const {
+    return d.most <= -farthest || d.least >= farthest;
+  }
+};
+
+// ------------------------------------------------------------------------------------------------------ gradient
+
+// d[16, 8] += a[16, 16] · ones
+__device__ __forceinline__ void AddRowSums(__nv_bfloat16, const std::uint32_t (&a)[4], float (&d)[4]) {
+  constexpr std::uint32_t kOnes = 0x3F803F80;
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %8}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(kOnes));
+}
+__device__ __forceinline__ void AddRowSums(__half, const std::uint32_t (&a)[4], float (&d)[4]) {
+  constexpr std::uint32_t kOnes = 0x3C003C00;
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %8}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(kOnes));
+}
+
+// The gradient of a head's biases, of the keys of one warp: it alone adds to its `sums`, so that their order is fixed. It has
+// no more registers than it needs between tiles: its callers say where its sums are, and which distance is the farthest.
+template <typename T, int kScoreQueries>
+struct DistanceSums {
+  static constexpr int kEights = kScoreQueries / 8;
+
+  float low, high;  // a thread's part of what the first bias and the last one have gathered
+  float far[4];     // what is to be added to one of them: to the last one where far_is_high
+  bool far_is_high;
+
+  __device__ __forceinline__ void Begin() {
+    low = high = 0;
+    far_is_high = false;
+#pragma unroll
+    for (float& sum : far) sum = 0;
+  }
+
+  // `scores`: gradients of the scores of 16 keys and kScoreQueries queries, pairs as a product's second operand from registers
+  // has them; `corner`: how far behind the first query the first key stands; sums_of(): this head's sums.
+  template <typename SumsOf>
+  __device__ __forceinline__ void Add(const std::uint32_t (&scores)[kScoreQueries / 4], int corner,
+                                      int farthest, const SumsOf& sums_of) {
+    const bool is_low = corner + 15 <= -farthest;
+    const bool is_high = corner - (kScoreQueries - 1) >= farthest;
+    if (is_low || is_high) {
+      if (is_high != far_is_high) EndFar();
+      far_is_high = is_high;
+      AddFar(scores);
+    } else {
+      AddNear(scores, corner, farthest, sums_of());
+    }
+  }
+
+  // Of all threads of the warp.
+  __device__ __forceinline__ void Finish(int farthest, float* sums) {
+    EndFar();
+    low = WarpSum(low);
+    high = WarpSum(high);
+    if (threadIdx.x % kWarp == 0) {
+      AddTo(sums, low);
+      AddTo(sums + 2 * farthest, high);
+    }
+    __syncwarp();
+    Begin();
+  }
+
+ private:
+  // The sums of one warp's threads, of which the one that adds changes from tile to tile.
+  static __device__ __forceinline__ void AddTo(float* sum, float value) { atomicAdd(sum, value); }
+
+  __device__ __forceinline__ void AddFar(const std::uint32_t (&scores)[kScoreQueries / 4]) {
+#pragma unroll
+    for (int step = 0; step < kScoreQueries / 16; ++step) {
+      const std::uint32_t a[4] = {scores[4 * step], scores[4 * step + 1], scores[4 * step + 2],
+                                  scores[4 * step + 3]};
+      AddRowSums(T(), a, far);
+    }
+  }
+  __device__ __forceinline__ void EndFar() {
+    const float sum = threadIdx.x % 4 == 0 ? far[0] + far[2] : 0.0F;  // four threads have the same two rows
+    (far_is_high ? high : low) += sum;
+#pragma unroll
+    for (float& of_row : far) of_row = 0;
+  }
+
+  // A thread has pairs of row r = lane / 4, c = 2 · (lane % 4) and c + 1 of each square of 8 × 8. What is of one distance lies on
+  // a diagonal: of squares, and within them.
+  __device__ __forceinline__ void AddNear(const std::uint32_t (&scores)[kScoreQueries / 4], int corner,
+                                          int farthest, float* sums) {
+    constexpr int kDiagonals = kEights + 2;  // of squares: distances corner + 8 · (n − kEights) + 0 to 7
+    constexpr int kKept = (kDiagonals + 7) / 8;
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const int row = lane / 4;
+    const int column = lane % 4;
+    const bool odd = row % 2 != 0;
+    const int k = row / 2;
+    // Sums of the two squares of a warp's rows that are on diagonal n.
+    const auto of_squares = [&](int n) -> float2 {
+      float2 sum = {0, 0};
+      const int i = kEights - n;  // the square of the first rows, −1 of it that of the last ones
+      if (i >= 0 && i < kEights) sum = PairToFloat(T(), scores[2 * i]);
+      if (i + 1 >= 0 && i + 1 < kEights) {
+        const float2 other = PairToFloat(T(), scores[2 * (i + 1) + 1]);
+        sum.x += other.x;
+        sum.y += other.y;
+      }
+      return sum;
+    };
+    const int to_next = (lane & ~3) | ((column + 1) & 3);
+    const int to_one = ((k ^ 1) << 3) | (lane & 4) | ((column + (k ^ 1) - k) & 3);
+    const int to_two = ((k ^ 2) << 3) | (lane & 4) | ((column + 2) & 3);
+    float2 kept[kKept];
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) kept[i] = {0, 0};
+    float2 above = of_squares(0);
+#pragma unroll
+    for (int n = 0; n < kDiagonals; ++n) {
+      const float2 at = above;
+      above = of_squares(n + 1);
+      // Where the key stands behind the query within the square, this diagonal of squares counts, elsewhere the next one.
+      const float first = row >= 2 * column ? at.x : above.x;
+      const float second = row >= 2 * column + 1 ? at.y : above.y;
+      // Of distances 2s and 2s − 1 (mod 8) in the square, s = k − column (mod 4).
+      const float moved = __shfl_sync(kAllLanes, first, to_next);
+      float even = odd ? second : first;
+      float below = odd ? moved : second;
+      even += __shfl_xor_sync(kAllLanes, even, 4);
+      below += __shfl_xor_sync(kAllLanes, below, 4);
+      even += __shfl_sync(kAllLanes, even, to_one);
+      below += __shfl_sync(kAllLanes, below, to_one);
+      even += __shfl_sync(kAllLanes, even, to_two);
+      below += __shfl_sync(kAllLanes, below, to_two);
+      if (row == n % 8) kept[n / 8] = {even, below};
+    }
+    const int s = (k - column) & 3;
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) {
+      const int n = 8 * i + row;
+      if (n >= kDiagonals) break;
+      const int first = corner + 8 * (n - kEights);
+      AddAt(sums, farthest, first + 2 * s, kept[i].x);
+      AddAt(sums, farthest, first + ((2 * s - 1) & 7), kept[i].y);
+    }
+    __syncwarp();
+  }
+
+  __device__ __forceinline__ void AddAt(float* sums, int farthest, int distance, float value) {
+    if (distance <= -farthest) {
+      low += value;
+    } else if (distance >= farthest) {
+      high += value;
+    } else {
+      AddTo(sums + distance + farthest, value);
+    }
+  }
+};
+
+}  // namespace engine::backend::cuda::attention_sm90a
