@@ -30,9 +30,13 @@ std::optional<ValueIds> StepValues::Inputs(const Node& step, const ModuleDef& mo
   } else if (of != nullptr) {
     names.push_back(of);
   }
+  if (of != nullptr && module.most_inputs == 0) {
+    Report(*of, fmt::format("{} reads no values", module.name), "leave out `of`");
+    return std::nullopt;
+  }
   ValueIds inputs;
   bool good = true;
-  if (of == nullptr) {
+  if (of == nullptr && module.most_inputs != 0) {
     const std::optional<ValueId> last = Read(scope->last, PlaceOf(step), scope);
     if (!last.has_value()) return std::nullopt;
     inputs.push_back(*last);
