@@ -15,7 +15,8 @@ namespace engine::graph {
 struct DistanceBuckets {
   std::int64_t buckets = 0;   // of both directions together
   std::int64_t distance = 0;  // M
-  bool both_ways = false;     // keys behind the query have buckets of their own; else they share that of distance 0
+  bool both_ways =
+      false;  // keys behind the query have buckets of their own; else they share that of distance 0
 
   // As the ops relative_bias and relative_bias_grad have them: attributes buckets, distance, both_ways (0 or 1).
   static DistanceBuckets FromAttributes(const Attributes& attributes) {

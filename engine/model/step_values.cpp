@@ -112,13 +112,13 @@ void StepValues::Name(const Node& step, const ModuleDef& module, const ValueIds&
     return;
   }
   for (std::size_t i = 0; i < names.size(); ++i) Set(names[i], {results[i], &step}, scope);
-  scope->last = names.size() == 1 ? names[0] : "";
+  if (module.most_inputs != 0) scope->last = names.size() == 1 ? names[0] : "";
 }
 
-void StepValues::Forget(const Node& step, Scope* scope) {
+void StepValues::Forget(const Node& step, const ModuleDef* module, Scope* scope) {
   const std::vector<std::string> names = ResultNames(step, 1);
   for (const std::string& name : names) Set(name, {kNoValue, &step, true}, scope);
-  scope->last = names.size() == 1 ? names[0] : "";
+  if (module == nullptr || module->most_inputs != 0) scope->last = names.size() == 1 ? names[0] : "";
 }
 
 void StepValues::Set(const std::string& name, NamedValue value, Scope* scope) {

@@ -47,8 +47,7 @@ Types InferBackward(TypeSpan inputs, const Attributes& attributes) {
   const Shape& d_biases = inputs[0].shape;
   if (d_biases.rank() != 2 || d_biases[1] != 2 * of.distance + 1)
     return Internal("the gradient of biases {} of distances up to {}", d_biases.ToString(), of.distance);
-  TensorType d_table{
-      .shape = {of.buckets}, .dtype = StatisticsDType(inputs[0].dtype), .dims = {Dim::kOther}};
+  TensorType d_table{.shape = {of.buckets}, .dtype = StatisticsDType(inputs[0].dtype), .dims = {Dim::kOther}};
   d_table.Append(inputs[0], 0);
   return std::vector<TensorType>{d_table};
 }
@@ -63,8 +62,8 @@ Work SumWork(TypeSpan inputs, TypeSpan outputs, const Attributes&) {
 ValueIds Gradient(GradientContext& context) {
   const graph::Node& node = context.node;
   const std::array<ValueId, 1> into = {context.accumulators[0]};
-  const ValueIds d_table = context.graph->Emit(kRelativeBiasGrad, "d_" + node.name, {context.d_outputs[0]},
-                                               node.attributes, into);
+  const ValueIds d_table =
+      context.graph->Emit(kRelativeBiasGrad, "d_" + node.name, {context.d_outputs[0]}, node.attributes, into);
   return {into[0] == kNoValue ? d_table[0] : kNoValue};
 }
 

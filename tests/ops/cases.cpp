@@ -405,8 +405,8 @@ void AddAttention(std::vector<Case>* cases) {
   add("documents, no mask, no positions, sinks, narrow values", q, k, unmasked, false, true, 5, false, three);
   add("documents, no mask, dropout", q, k, unmasked_dropout, false, false, 0, true, three);
   add("documents, biases", q, k, by_distance(plain, 3), false, false, 0, true, three);
-  add("documents, no mask, biases, sinks, queries without keys", q, k, by_distance(unmasked, 3), false, true, 0, true,
-      gaps);
+  add("documents, no mask, biases, sinks, queries without keys", q, k, by_distance(unmasked, 3), false, true,
+      0, true, gaps);
   const std::vector<Input> long_ones = {Spans(2, 301, {100, 1, 63, 70}, false)};
   add("large, documents", {2, 301, 4, 16}, {2, 301, 2, 16}, plain, true, false, 0, true, long_ones);
   add("large, documents, all", {2, 301, 6, 17}, {2, 301, 2, 17}, form(all, 0.8, 1), true, true, 0, true,
@@ -414,8 +414,8 @@ void AddAttention(std::vector<Case>* cases) {
 }
 
 void AddRelativeBias(std::vector<Case>* cases) {
-  const auto add = [&](const std::string& label, std::int64_t buckets, std::int64_t distance, std::int64_t both_ways,
-                       std::int64_t heads, bool large) {
+  const auto add = [&](const std::string& label, std::int64_t buckets, std::int64_t distance,
+                       std::int64_t both_ways, std::int64_t heads, bool large) {
     const Attributes attributes = {{"buckets", buckets}, {"distance", distance}, {"both_ways", both_ways}};
     cases->push_back({&ops::kRelativeBias, label, {Real({buckets, heads})}, attributes, 1, large});
     cases->push_back(

@@ -106,7 +106,9 @@ TEST_CASE("attention") {
         if (cap > 0) score = cap * std::tanh(score / cap);
         if (alibi) score -= graph::AlibiSlope(h, q[2]) * static_cast<double>(i - j);
         if (distance > 0) {
-          const std::int64_t column = j - i < -distance ? 0 : j - i > distance ? 2 * distance : j - i + distance;
+          const std::int64_t column = j - i < -distance  ? 0
+                                      : j - i > distance ? 2 * distance
+                                                         : j - i + distance;
           score += in[biases].Get(h * (2 * distance + 1) + column);
         }
         weights.push_back(seen ? std::exp(score) : 0.0);

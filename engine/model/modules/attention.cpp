@@ -49,8 +49,8 @@ absl::Status CheckDocuments(StepContext& step) {
 absl::StatusOr<graph::ValueId> BiasesOf(StepContext& step) {
   if (!step.Has("bias")) return graph::kNoValue;
   const graph::Value& biases = step.graph().value(step.Get("bias").value);
-  const bool made = biases.producer >= 0 && step.graph().nodes()[static_cast<std::size_t>(biases.producer)].op ==
-                                                &ops::kRelativeBias;
+  const bool made = biases.producer >= 0 &&
+                    step.graph().nodes()[static_cast<std::size_t>(biases.producer)].op == &ops::kRelativeBias;
   if (!made)
     return step.ErrorIn("bias", fmt::format("'{}' is no bias by distance", biases.name),
                         "the result of a step { do = \"relative_bias\", heads = \"H\" }");
@@ -89,10 +89,10 @@ absl::StatusOr<graph::ValueIds> EmitAttention(StepContext& step) {
   graph::ValueIds inputs = {step.input(0), step.input(1), step.input(2)};
   if (mask == "causal" || step.Number("dropout") > 0 || biases != graph::kNoValue) {
     if (!step.Has("positions"))
-      return step.ErrorIn(
-          "positions",
-          "a causal mask, dropout and a bias go by the positions of the queries, and there is no value 'positions'",
-          "inputs = { positions = \"i32[B,S]\", … } in [model]; or positions = \"NAME\"");
+      return step.ErrorIn("positions",
+                          "a causal mask, dropout and a bias go by the positions of the queries, and there "
+                          "is no value 'positions'",
+                          "inputs = { positions = \"i32[B,S]\", … } in [model]; or positions = \"NAME\"");
     inputs.push_back(step.OfSequence(step.Get("positions").value));
   }
   if (step.options().documents) {
@@ -165,14 +165,17 @@ const ModuleDef kAttentionModule{
                     .kind = AttributeKind::kFlag,
                     .initial = "false",
                     .doc = "One more score a head, which is trained and whose value is zero (gpt-oss)."},
-                   {.name = "bias",
-                    .kind = AttributeKind::kValue,
-                    .doc = "The result of a relative_bias step, added to the scores behind the soft cap; left out: none.",
-                    },
+                   {
+                       .name = "bias",
+                       .kind = AttributeKind::kValue,
+                       .doc = "The result of a relative_bias step, added to the scores behind the soft cap; "
+                              "left out: none.",
+                   },
                    {.name = "positions",
                     .kind = AttributeKind::kValue,
                     .initial = "positions",
-                    .doc = "Positions of the queries, i32 [B, S]. A causal mask, dropout and a bias need them.",
+                    .doc =
+                        "Positions of the queries, i32 [B, S]. A causal mask, dropout and a bias need them.",
                     .may_lack = true}},
     .emit = EmitAttention};
 

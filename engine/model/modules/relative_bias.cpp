@@ -35,7 +35,8 @@ absl::StatusOr<graph::ValueId> TableOf(StepContext& step, std::int64_t buckets) 
   }
   const graph::ValueId table = step.Get("weight").value;
   const Shape& shape = step.type(table).shape;
-  const bool of_heads = !step.Has("heads") || (shape.rank() == 2 && step.Get("heads").sizes.shape == Shape{shape[1]});
+  const bool of_heads =
+      !step.Has("heads") || (shape.rank() == 2 && step.Get("heads").sizes.shape == Shape{shape[1]});
   if (shape.rank() == 2 && shape[0] == buckets && of_heads) return table;
   return step.ErrorIn("weight",
                       fmt::format("{} is {}, and a table of {} buckets is needed, with a column a head",
@@ -59,9 +60,12 @@ absl::StatusOr<graph::ValueIds> EmitRelativeBias(StepContext& step) {
 const ModuleDef kRelativeBiasModule{
     .name = "relative_bias",
     .doc =
-        "A trained bias of attention's scores for each head and each distance of key and query, which `bias` of an "
-        "attention step names (T5: Raffel et al., arXiv:1910.10683). Small distances have a bucket each, larger ones share "
-        "buckets, the wider the further away, and from max_distance on there is one. It has no inputs, so one step may serve "
+        "A trained bias of attention's scores for each head and each distance of key and query, which `bias` "
+        "of an "
+        "attention step names (T5: Raffel et al., arXiv:1910.10683). Small distances have a bucket each, "
+        "larger ones share "
+        "buckets, the wider the further away, and from max_distance on there is one. It has no inputs, so "
+        "one step may serve "
         "all layers of a stack, which hands its value in by `of`; one in a block has a table a layer.",
     .reads = "nothing",
     .parameters = "NAME.weight [buckets, heads]; role bias",
@@ -85,7 +89,8 @@ const ModuleDef kRelativeBiasModule{
          {.name = "both_ways",
           .kind = AttributeKind::kFlag,
           .initial = "false",
-          .doc = "Keys behind the query have half of the buckets, as an encoder needs; else they share that of the query's "
+          .doc = "Keys behind the query have half of the buckets, as an encoder needs; else they share that "
+                 "of the query's "
                  "own place."},
          {.name = "weight",
           .kind = AttributeKind::kParameter,
