@@ -60,6 +60,7 @@ TEST_CASE("buckets of 32, up to a distance of 128, are those of T5") {
 
 TEST_CASE("buckets are those of exact arithmetic") {
   CheckBuckets(128, kFirsts32To128);
+  CheckBuckets(128, kFirsts9To128);
   CheckBuckets(128, kFirsts16To128);
   CheckBuckets(20, kFirsts8To20);
   CheckBuckets(4, kFirsts5To4);

@@ -7,7 +7,8 @@ Prints of each form, for each bucket, the smallest distance that has this bucket
 usage: distance_buckets.py > distance_buckets.inc
 """
 
-FORMS = [(32, 128), (16, 128), (8, 20), (5, 4), (12, 1000), (64, 256), (40, 65536), (2, 2), (300, 4096)]
+# In doubles the quotient of logarithms of the second falls below whole numbers that it is.
+FORMS = [(32, 128), (9, 128), (16, 128), (8, 20), (5, 4), (12, 1000), (64, 256), (40, 65536), (2, 2), (300, 4096)]
 
 
 def bucket(distance, n, most):
