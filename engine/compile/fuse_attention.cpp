@@ -166,7 +166,8 @@ class AttentionFuser : public FusionRules {
           const LocalNode& user = g_.node(reader);
           if (user.op != forward_.attention && user.op != backward_.attention) return false;
           const AttentionInputs at = InputsOf(user);
-          if (node.inputs.size() < 2 || !at.has_positions() || at.has_sinks()) return false;
+          if (node.inputs.size() < 2 || !at.has_positions() || at.has_sinks() || at.has_biases())
+            return false;
           if (!std::equal(node.outputs.begin(), node.outputs.end(), user.inputs.begin())) return false;
           if (user.op == backward_.attention && MergeOf(reader) < 0) return false;
         }

@@ -11,9 +11,10 @@ inline bool IsCausal(const Attributes& attributes) {
   return !attributes.Has("mask") || attributes.String("mask") == "causal";
 }
 
-// Whether attention depends on the positions of its queries: its mask does, and so do the draws of dropout.
+// Whether attention depends on the positions of its queries: its mask does, and so do the draws of dropout and biases of
+// distances (attribute distance).
 inline bool ReadsPositions(const Attributes& attributes) {
-  return IsCausal(attributes) || attributes.Float("dropout", 0) > 0;
+  return IsCausal(attributes) || attributes.Float("dropout", 0) > 0 || attributes.Int("distance", 0) > 0;
 }
 
 }  // namespace engine::graph

@@ -30,9 +30,13 @@ std::optional<ValueIds> StepValues::Inputs(const Node& step, const ModuleDef& mo
   } else if (of != nullptr) {
     names.push_back(of);
   }
+  if (of != nullptr && module.most_inputs == 0) {
+    Report(*of, fmt::format("{} reads no values", module.name), "leave out `of`");
+    return std::nullopt;
+  }
   ValueIds inputs;
   bool good = true;
-  if (of == nullptr) {
+  if (of == nullptr && module.most_inputs != 0) {
     const std::optional<ValueId> last = Read(scope->last, PlaceOf(step), scope);
     if (!last.has_value()) return std::nullopt;
     inputs.push_back(*last);
@@ -108,13 +112,13 @@ void StepValues::Name(const Node& step, const ModuleDef& module, const ValueIds&
     return;
   }
   for (std::size_t i = 0; i < names.size(); ++i) Set(names[i], {results[i], &step}, scope);
-  scope->last = names.size() == 1 ? names[0] : "";
+  if (module.most_inputs != 0) scope->last = names.size() == 1 ? names[0] : "";
 }
 
-void StepValues::Forget(const Node& step, Scope* scope) {
+void StepValues::Forget(const Node& step, const ModuleDef* module, Scope* scope) {
   const std::vector<std::string> names = ResultNames(step, 1);
   for (const std::string& name : names) Set(name, {kNoValue, &step, true}, scope);
-  scope->last = names.size() == 1 ? names[0] : "";
+  if (module == nullptr || module->most_inputs != 0) scope->last = names.size() == 1 ? names[0] : "";
 }
 
 void StepValues::Set(const std::string& name, NamedValue value, Scope* scope) {

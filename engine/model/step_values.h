@@ -27,10 +27,11 @@ class StepValues {
   // mistake is known in there, without a value.
   void HandIn(const recipe::Node& step, Scope* scope, Scope* into);
 
-  // Gives a step's results their names: `to`, else the parts' names, else the step's.
+  // Gives a step's results their names: `to`, else the parts' names, else the step's. A result becomes the last one, but that
+  // of a module that reads nothing: it stands beside the chain of steps, not in it.
   void Name(const recipe::Node& step, const ModuleDef& module, const graph::ValueIds& results, Scope* scope);
-  // The step has a mistake: what reads its results is not blamed.
-  void Forget(const recipe::Node& step, Scope* scope);
+  // The step has a mistake: what reads its results is not blamed. module: null where it is not known.
+  void Forget(const recipe::Node& step, const ModuleDef* module, Scope* scope);
 
   // Values that no step has read are mistakes; `gives` is read by who called the block.
   // Nothing is said where there are other mistakes: the step that would have read them may have one.

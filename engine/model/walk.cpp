@@ -70,7 +70,7 @@ const ModuleDef* Walk::ModuleOf(const Node& step, Scope* scope) {
     const std::string nearest = NearestWord(module_name->string, names);
     Report(*module_name, fmt::format("there is no module '{}'", recipe::Shown(module_name->string)),
            nearest.empty() ? "`engine modules` lists them" : fmt::format("did you mean '{}'?", nearest));
-    values_.Forget(step, scope);
+    values_.Forget(step, nullptr, scope);
     return nullptr;
   }
   if (const Node* as = step.Find("as"); as != nullptr && (!as->is_string() || as->string.empty())) {
@@ -111,7 +111,7 @@ void Walk::Step(const Node& step, const std::string& prefix, Scope* scope) {
   if (results.has_value()) {
     values_.Name(step, *module, *results, scope);
   } else {
-    values_.Forget(step, scope);
+    values_.Forget(step, module, scope);
   }
 }
 

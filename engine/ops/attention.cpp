@@ -1,6 +1,7 @@
 // Attention (Vaswani et al., arXiv:1706.03762; grouped queries: Ainslie et al., arXiv:2305.13245)
 //
-//   attention(q[B, S, H, E], k[B, T, K, E], v[B, T, K, U][, positions[B, S] int32][, spans[B, S, 2] int32][, sinks[H]])
+//   attention(q[B, S, H, E], k[B, T, K, E], v[B, T, K, U][, positions[B, S] int32][, spans[B, S, 2] int32][, sinks[H]]
+//       [, biases[H, 2M + 1]])
 //       → o[B, S, H, U], lse[B, S, H]                                        (lse in fp32 or wider)
 //     Head h reads kv head h / (H/K). Values may be narrower or wider than keys (U ≠ E), as those of multi-head latent
 //     attention are (DeepSeek-V2, arXiv:2405.04434). Key j stands at position j: keys are whole along the sequence and in
@@ -15,17 +16,22 @@
 //     Before the mask, attribute softcap c > 0 keeps scores between −c and c (Gemma 2, arXiv:2408.00118):
 //     score ← c·tanh(score/c). Then attribute alibi = 1, which needs the causal mask, adds a linear bias,
 //     score ← score − slope_h·(positions_i − j) (Press et al., arXiv:2108.12409; slopes: graph/alibi.h).
+//     Biases, of which there are some where attribute distance = M > 0, are added there too, under any mask:
+//     score ← score + biases[h, d + M] with d = j − positions_i, held between −M and M. Such a bias depends on the distance
+//     of key and query alone, as that of T5 does (Raffel et al., arXiv:1910.10683), which relative_bias makes of its table.
 //     lse = log Σ_j exp(score),   o = Σ_j exp(score − lse) · v_j
 //     A sink σ_h is the score of one more key, which every query sees and whose value is zero (gpt-oss; Xiao et al.,
 //     arXiv:2309.17453): lse = log(exp(σ_h) + Σ_j exp(score)). Neither cap, bias nor dropout touch it.
 //     Dropout (attributes dropout > 0, stream) zeroes probabilities with that probability and scales the
 //     others by 1/(1 − dropout). The mask is a function of (sample, head, positions_i, j): the same in every layout.
-//     Without a mask and without dropout nothing depends on positions, and there need be none. Which input is what:
+//     Without a mask, dropout and biases nothing depends on positions, and there need be none. Which input is what:
 //     graph/attention_inputs.h.
-//   attention_grad(q, k, v[, positions][, spans], o, lse, d_o[, sinks]) → dq, dk, dv[, d_sinks]
+//   attention_grad(q, k, v[, positions][, spans], o, lse, d_o[, sinks][, biases]) → dq, dk, dv[, d_sinks][, d_biases]
 //     P = exp(score − lse),  dP = d_o·v,  dS = P·(dP − Σ_U d_o·o), times 1 − tanh²(score/c) of the uncapped score
 //     dq = scale·dS·k,  dk = scale·dSᵀ·q,  dv = Pᵀ·d_o
 //     d_sinks_h = −Σ_i exp(σ_h − lse_i)·Σ_U d_o·o
+//     d_biases[h, m] = Σ P·(dP − Σ_U d_o·o) over the samples' pairs of query and key that biases[h, m] is added to
+//     (d_sinks and d_biases in fp32 or wider)
 //
 // FLOPs count the pairs that the mask and the window leave, as if a sample were one document: with spans they are an upper
 // bound, because the program is made before the data is known. They are S·T of a head without a mask, under a causal one S(S+1)/2 without a
@@ -34,8 +40,8 @@
 // zigzag split (plan/layout.h): without a window all slices have as many pairs, with one the middle has most.
 //
 // Placement: split batch; split heads (Ulysses: the sequence whole); or split query sequence with whole k and
-// v, whose gradients are then partial. Positions and spans are split as queries are, and whole where heads are split. Sinks are split with the heads where the axis splits weights; elsewhere they are
-// whole, and their gradient is partial.
+// v, whose gradients are then partial. Positions and spans are split as queries are, and whole where heads are split. Sinks and
+// biases are split with the heads where the axis splits weights; elsewhere they are whole, and their gradient is partial.
 //
 // Backward saves q, k, v, o, lse; never the S×T scores (as FlashAttention, arXiv:2205.14135).
 #include <algorithm>
@@ -72,12 +78,27 @@ absl::Status CheckForm(const Attributes& attributes) {
   return Internal("attention within a window of {} needs a causal mask", window);
 }
 
+// Biases are there where attribute distance says so, and are of these heads and of distances up to that.
+absl::Status CheckBiases(TypeSpan inputs, const Attributes& attributes, const AttentionInputs& at) {
+  const std::int64_t most = attributes.Int("distance", 0);
+  if (most < 0) return Internal("attention with biases of distances up to {}", most);
+  if (!at.has_biases()) {
+    if (most == 0) return absl::OkStatus();
+    return Internal("attention without biases, which its attribute distance = {} asks for", most);
+  }
+  const std::int64_t heads = inputs[0].shape[2];
+  if (most > 0 && inputs[at.biases].shape == Shape{heads, 2 * most + 1}) return absl::OkStatus();
+  return Internal("biases {} of attention with {} heads and the attribute distance = {}",
+                  inputs[at.biases].shape.ToString(), heads, most);
+}
+
 Types InferForward(TypeSpan inputs, const Attributes& attributes) {
-  RETURN_IF_ERROR(ExpectInputs(inputs, kValues, kValues + 3, "attention"));
+  RETURN_IF_ERROR(ExpectInputs(inputs, kValues, kValues + 4, "attention"));
   RETURN_IF_ERROR(CheckForm(attributes));
   const AttentionInputs at = Resolve(inputs, /*backward=*/false);
   if (!at.has_positions() && graph::ReadsPositions(attributes))
-    return Internal("attention under a causal mask, or with dropout, needs the positions of its queries");
+    return Internal(
+        "attention under a causal mask, with dropout or with biases needs the positions of its queries");
   const Shape& q = inputs[0].shape;
   const Shape& k = inputs[1].shape;
   const Shape& v = inputs[2].shape;
@@ -90,18 +111,22 @@ Types InferForward(TypeSpan inputs, const Attributes& attributes) {
     return Internal("spans {} of queries {}", inputs[at.spans].shape.ToString(), q.ToString());
   if (at.has_sinks() && inputs[at.sinks].shape != Shape{q[2]})
     return Internal("{} sinks for {} heads", inputs[at.sinks].shape.ToString(), q[2]);
+  RETURN_IF_ERROR(CheckBiases(inputs, attributes, at));
   TensorType o = Leading(inputs[0], 3, inputs[0].dtype);
   o.Append(inputs[2], 3);
   return std::vector<TensorType>{o, Leading(inputs[0], 3, StatisticsDType(inputs[0].dtype))};
 }
 
-Types InferBackward(TypeSpan inputs, const Attributes&) {
-  RETURN_IF_ERROR(ExpectInputs(inputs, kValues + kGradients, kValues + kGradients + 3, "attention_grad"));
+Types InferBackward(TypeSpan inputs, const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectInputs(inputs, kValues + kGradients, kValues + kGradients + 4, "attention_grad"));
   std::vector<TensorType> gradients = {inputs[0], inputs[1], inputs[2]};
   const AttentionInputs at = Resolve(inputs, /*backward=*/true);
-  if (!at.has_sinks()) return gradients;
-  const TensorType& sinks = inputs[at.sinks];
-  gradients.push_back({.shape = sinks.shape, .dtype = StatisticsDType(sinks.dtype), .dims = sinks.dims});
+  RETURN_IF_ERROR(CheckBiases(inputs, attributes, at));
+  for (const std::size_t input : {at.sinks, at.biases}) {
+    if (input == AttentionInputs::kNone) continue;
+    const TensorType& of = inputs[input];
+    gradients.push_back({.shape = of.shape, .dtype = StatisticsDType(of.dtype), .dims = of.dims});
+  }
   return gradients;
 }
 
@@ -157,20 +182,26 @@ ValueIds Gradient(GradientContext& context) {
     if (input != AttentionInputs::kNone) inputs.push_back(node.inputs[input]);
   }
   inputs.insert(inputs.end(), {node.outputs[0], node.outputs[1], context.d_outputs[0]});
-  ValueIds into;
-  if (at.has_sinks()) {
-    inputs.push_back(node.inputs[at.sinks]);
-    into = {kNoValue, kNoValue, kNoValue, context.accumulators[at.sinks]};
+  ValueIds into = {kNoValue, kNoValue, kNoValue};
+  for (const std::size_t input : {at.sinks, at.biases}) {
+    if (input == AttentionInputs::kNone) continue;
+    inputs.push_back(node.inputs[input]);
+    into.push_back(context.accumulators[input]);
   }
   const ValueIds d = context.graph->Emit(kAttentionGrad, "d_" + node.name, inputs, node.attributes, into);
   ValueIds gradients = {d[0], d[1], d[2]};
   gradients.resize(node.inputs.size(), kNoValue);
-  if (at.has_sinks() && into[3] == kNoValue) gradients[at.sinks] = d[3];
+  std::size_t output = kValues;
+  for (const std::size_t input : {at.sinks, at.biases}) {
+    if (input == AttentionInputs::kNone) continue;
+    if (into[output] == kNoValue) gradients[input] = d[output];
+    ++output;
+  }
   return gradients;
 }
 
-// Of an axis that splits heads and is none of weights, each rank reads its heads' part of whole sinks.
-Placement SinksWithHeads(const AxisRule& rule) {
+// Of an axis that splits heads and is none of weights, each rank reads its heads' part of whole sinks and biases.
+Placement WeightsWithHeads(const AxisRule& rule) {
   return rule.parameters.Has(Dim::kHead) ? Placement::S(0) : Placement::R();
 }
 
@@ -187,19 +218,23 @@ std::vector<Signature> ForInputs(std::vector<Signature> signatures, const Attent
   return signatures;
 }
 
-// Signatures with an input for sinks, and an output for their gradient, appended. Where the axis splits weights, only those
-// that split sinks, or the fallback.
-std::vector<Signature> WithSinks(std::vector<Signature> signatures, const AxisRule& rule, bool backward) {
+// Signatures with inputs for the sinks and biases that there are, and outputs for their gradients, appended. Where the axis
+// splits weights, only those that split them, or the fallback.
+std::vector<Signature> WithWeights(std::vector<Signature> signatures, const AttentionInputs& at,
+                                   const AxisRule& rule, bool backward) {
+  const int weights = (at.has_sinks() ? 1 : 0) + (at.has_biases() ? 1 : 0);
+  if (weights == 0) return signatures;
   const bool splits = rule.parameters.Has(Dim::kHead);
   std::erase_if(signatures, [&](const Signature& signature) {
     return splits && !signature.fallback && signature.inputs[0] != Placement::S(2);
   });
   for (Signature& signature : signatures) {
     const Placement q = signature.inputs[0];
-    const Placement sinks = q == Placement::S(2) ? SinksWithHeads(rule) : Placement::R();
-    signature.inputs.push_back(sinks);
+    const Placement weight = q == Placement::S(2) ? WeightsWithHeads(rule) : Placement::R();
+    signature.inputs.insert(signature.inputs.end(), static_cast<std::size_t>(weights), weight);
     if (!backward) continue;
-    signature.outputs.push_back(q.replicated() || sinks.split() ? sinks : Placement::P());
+    const Placement gradient = q.replicated() || weight.split() ? weight : Placement::P();
+    signature.outputs.insert(signature.outputs.end(), static_cast<std::size_t>(weights), gradient);
   }
   return signatures;
 }
@@ -214,9 +249,7 @@ std::vector<Signature> ForwardSignatures(TypeSpan inputs, const Attributes&, con
                                        {{batch, batch, batch, batch}, {batch, batch}},
                                        {{r, r, r, r}, {r, r}, rule.parameters.Has(Dim::kHead)}};
   const AttentionInputs at = Resolve(inputs, /*backward=*/false);
-  signatures = ForInputs(std::move(signatures), at);
-  if (!at.has_sinks()) return signatures;
-  return WithSinks(std::move(signatures), rule, /*backward=*/false);
+  return WithWeights(ForInputs(std::move(signatures), at), at, rule, /*backward=*/false);
 }
 
 std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, const AxisRule& rule) {
@@ -231,9 +264,7 @@ std::vector<Signature> BackwardSignatures(TypeSpan inputs, const Attributes&, co
       {{batch, batch, batch, batch, batch, batch, batch}, {batch, batch, batch}},
       {{r, r, r, r, r, r, r}, {r, r, r}, rule.parameters.Has(Dim::kHead)}};
   const AttentionInputs at = Resolve(inputs, /*backward=*/true);
-  signatures = ForInputs(std::move(signatures), at);
-  if (!at.has_sinks()) return signatures;
-  return WithSinks(std::move(signatures), rule, /*backward=*/true);
+  return WithWeights(ForInputs(std::move(signatures), at), at, rule, /*backward=*/true);
 }
 
 }  // namespace
@@ -249,6 +280,6 @@ const OpDef kAttentionGrad{.name = "attention_grad",
                            .family = Family::kAttention,
                            .work = BackwardWork,
                            .signatures = BackwardSignatures,
-                           .accumulates = 0b1000};
+                           .accumulates = 0b11000};
 
 }  // namespace engine::ops

@@ -108,8 +108,9 @@ struct PackedAttention {
   struct Way {
     const graph::OpDef* cut;
     const graph::OpDef* attention;  // on the parts
-    const graph::OpDef* packed;  // attention on the packed tensor: the same, but not turned and without sinks
-    const graph::OpDef* turn;    // turns the packed tensor in place
+    const graph::OpDef*
+        packed;  // attention on the packed tensor: the same, but not turned, without sinks and without biases
+    const graph::OpDef* turn;  // turns the packed tensor in place
   };
   Way forward, backward;
 };

@@ -168,6 +168,27 @@ TEST_CASE("fuse: packed attention keeps soft caps, linear biases and rotation, a
   CHECK(All(*made, "evaluate.0", "attention").size() == 2);
 }
 
+TEST_CASE("fuse: attention with biases by distance stays apart") {
+  const absl::StatusOr<plan::Plan> made =
+      plan::PlanOfGraph(plan::TinyRecipe(kLlama, {"precision.compute=bf16"}), plan::DistanceBiases(),
+                        backend::cuda::CudaProfile());
+  REQUIRE_MESSAGE(made.ok(), Message(made.status()));
+  for (const char* segment : {"forward.0", "backward.0", "evaluate.0"}) {
+    CAPTURE(std::string(segment));
+    const bool backward = std::string(segment) == "backward.0";
+    CHECK(All(*made, segment, "attention_packed").empty());
+    CHECK(All(*made, segment, "attention_packed_grad").empty());
+    const auto apart = All(*made, segment, backward ? "attention_grad" : "attention");
+    REQUIRE(apart.size() == 3);
+    for (const plan::Instruction* attention : apart) {
+      CHECK(attention->attributes().Int("distance") > 0);
+      const plan::BufferRef& biases = attention->inputs.back();
+      CHECK(made->values[static_cast<std::size_t>(biases.value)].local ==
+            Shape{4, 2 * attention->attributes().Int("distance") + 1});
+    }
+  }
+}
+
 // Dropout after each branch goes with the norm behind it, the embedding's alone stays; the bias of a branch is before it, so
 // its gradient is summed with dropout's.
 TEST_CASE("fuse: dropout goes with norms, its gradients with those of biases") {

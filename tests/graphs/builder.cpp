@@ -150,6 +150,11 @@ ValueId GraphBuilder::FormedAttention(const std::string& name, ValueId x, ValueI
   parts.push_back(positions);
   if (form.sinks) parts.push_back(Parameter(name + ".sinks", Role::kBias, {kHeads}, {Dim::kHead}));
   graph::Attributes attributes = form.attributes;
+  if (form.distance > 0) {
+    attributes.Set("distance", form.distance);
+    parts.push_back(
+        Parameter(name + ".biases", Role::kBias, {kHeads, 2 * form.distance + 1}, {Dim::kHead, Dim::kOther}));
+  }
   attributes.Set("scale", 1 / std::sqrt(static_cast<double>(kHead)));
   return Project(name, x, graph_.Emit(ops::kAttention, name + ".core", parts, attributes)[0]);
 }

@@ -55,6 +55,7 @@ class GraphBuilder {
         {};  // of qkv_split, or, where queries, keys and values are not packed, of rotate
     bool packed = true;
     bool sinks = false;
+    std::int64_t distance = 0;  // of trained biases by distance, a parameter of their own; 0: none
   };
   // x + attention of norm(x).
   graph::ValueId FormedAttention(const std::string& name, graph::ValueId x, graph::ValueId positions,

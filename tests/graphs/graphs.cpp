@@ -164,7 +164,22 @@ std::vector<GraphBuilder::AttentionForm> FormsOfAttention() {
            .sinks = true}};
 }
 
-graph::Graph BuildAttentionForms(const GraphSizes& sizes) {
+std::vector<GraphBuilder::AttentionForm> FormsOfBiases() {
+  const graph::Attributes straight = {{"rotary", std::int64_t{0}}};
+  const graph::Attributes turned = {{"base", 100.0}};
+  return {{.rotary = straight, .distance = 20},
+          {.attributes = {{"window", std::int64_t{6}}, {"softcap", 0.5}, {"alibi", std::int64_t{1}}},
+           .rotary = straight,
+           .sinks = true,
+           .distance = 3},
+          {.kv_heads = GraphBuilder::kKvHeads,
+           .attributes = {{"mask", std::string("none")}, {"dropout", 0.2}, {"stream", std::string("core")}},
+           .rotary = turned,
+           .packed = false,
+           .distance = 3}};
+}
+
+graph::Graph BuildForms(const std::vector<GraphBuilder::AttentionForm>& forms, const GraphSizes& sizes) {
   GraphBuilder b;
   const Shape tokens_shape = {sizes.samples, sizes.sequence};
   const graph::Dims dims = {Dim::kSample, Dim::kCausalSequence};
@@ -175,7 +190,7 @@ graph::Graph BuildAttentionForms(const GraphSizes& sizes) {
   const ValueId table = b.Table("table", kWords);
   ValueId x = b.Lookup("lookup", tokens, table);
   int block = 0;
-  for (const GraphBuilder::AttentionForm& form : FormsOfAttention()) {
+  for (const GraphBuilder::AttentionForm& form : forms) {
     const std::string name = "blocks." + std::to_string(block++);
     b.graph().BeginUnit(name, Unit::Kind::kBlock);
     x = b.FormedAttention(name + ".attention", x, positions, form);
@@ -194,7 +209,13 @@ GraphModel NormedDecoder(int blocks, int normed_dims) {
 }
 
 GraphModel AttentionForms() {
-  return {.build = BuildAttentionForms, .limits = {{"tokens", kWords}, {"positions", 0}, {"labels", kWords}}};
+  return {.build = [](const GraphSizes& sizes) { return BuildForms(FormsOfAttention(), sizes); },
+          .limits = {{"tokens", kWords}, {"positions", 0}, {"labels", kWords}}};
+}
+
+GraphModel DistanceBiases() {
+  return {.build = [](const GraphSizes& sizes) { return BuildForms(FormsOfBiases(), sizes); },
+          .limits = {{"tokens", kWords}, {"positions", 0}, {"labels", kWords}}};
 }
 
 GraphModel Ladder(int blocks) {

@@ -48,6 +48,10 @@ GraphModel EncoderDecoder(int encoder_blocks, int decoder_blocks);
 // projected apart and turned by longrope.
 GraphModel AttentionForms();
 
+// A decoder whose three blocks have trained biases by distance, each block its own: alone, of all distances of a sequence;
+// within a window beside sinks, a soft cap and linear biases; and without a mask, with dropout and grouped heads.
+GraphModel DistanceBiases();
+
 // A decoder of scaled embeddings, norms with gain 1 + w, queries and keys that are normalised (normed_dims as in
 // tests/graphs/builder.h), gated feed-forward layers, and logits with a bias, scaled and
 // capped.

@@ -298,7 +298,7 @@ Input Spans(std::int64_t batch, std::int64_t tokens, const std::vector<std::int3
 }
 
 void AddAttention(std::vector<Case>* cases) {
-  // value_head: elements of a head of values; 0: as many as of keys.
+  // value_head: elements of a head of values; 0: as many as of keys. Attribute distance says whether there are biases.
   const auto add = [&](const std::string& label, Shape q, Shape k, Attributes attributes, bool large,
                        bool sinks = false, std::int64_t value_head = 0, bool positions = true,
                        const std::vector<Input>& spans = {}) {
@@ -312,12 +312,16 @@ void AddAttention(std::vector<Case>* cases) {
     forward.insert(forward.end(), spans.begin(), spans.end());
     std::vector<Input> backward = forward;
     backward.insert(backward.end(), {Real(o), Positive(rows), Real(o)});
-    if (sinks) forward.push_back(Real({q[2]}));
-    if (sinks) backward.push_back(Real({q[2]}));
+    const std::int64_t distance = attributes.Int("distance", 0);
+    for (std::vector<Input>* inputs : {&forward, &backward}) {
+      if (sinks) inputs->push_back(Real({q[2]}));
+      if (distance > 0) inputs->push_back(Real({q[2], 2 * distance + 1}));
+    }
     cases->push_back({&ops::kAttention, label, std::move(forward), attributes, terms, large});
     const std::int64_t sink_terms = sinks ? q[0] * q[1] : 0;
+    const std::int64_t bias_terms = distance > 0 ? q[0] * q[1] * k[1] : 0;
     cases->push_back({&ops::kAttentionGrad, label, std::move(backward), attributes,
-                      terms * q[2] / k[2] + sink_terms, large});
+                      terms * q[2] / k[2] + sink_terms + bias_terms, large});
   };
   const Attributes plain = {{"scale", 0.4}, {"window", std::int64_t{0}}, {"dropout", 0.0}};
   Attributes window = plain;
@@ -362,6 +366,22 @@ void AddAttention(std::vector<Case>* cases) {
   add("soft cap, linear biases, sinks, window", heads_of_5, keys_of_5, form(window, 0.8, 1), false, true);
   add("large, soft cap, linear biases, sinks, window, dropout", {2, 301, 6, 17}, {2, 301, 2, 17},
       form(all, 0.8, 1), true, true);
+  // Biases by the distance of key and query: beyond the largest and below it, beside everything else.
+  const auto by_distance = [](Attributes attributes, std::int64_t distance) {
+    attributes.Set("distance", distance);
+    return attributes;
+  };
+  add("biases", {2, 8, 4, 6}, {2, 8, 2, 6}, by_distance(plain, 3), false);
+  add("biases, of all distances", {2, 4, 2, 6}, {2, 4, 2, 6}, by_distance(plain, 9), false);
+  add("biases, no mask", {2, 8, 4, 6}, {2, 8, 2, 6}, by_distance(unmasked, 3), false);
+  add("biases, no mask, fewer queries, dropout", {2, 4, 4, 6}, {2, 8, 2, 6}, by_distance(unmasked_dropout, 2),
+      false);
+  add("biases, no mask, more queries", {2, 8, 2, 6}, {2, 4, 2, 6}, by_distance(unmasked, 5), false);
+  add("biases, sinks, window, dropout, soft cap, linear biases", heads_of_5, keys_of_5,
+      by_distance(form(some, 0.8, 1), 1), false, true);
+  add("large, biases", {2, 301, 6, 17}, {2, 301, 2, 17}, by_distance(plain, 128), true);
+  add("large, biases, no mask, all", {2, 301, 6, 17}, {2, 77, 2, 17},
+      by_distance(form(unmasked_dropout, 0.8, 0), 100), true, true);
   // Keys and values of two widths.
   add("narrow values", {2, 4, 4, 6}, {2, 4, 2, 6}, plain, false, false, 3);
   add("wide values, sinks, window, dropout, soft cap", {2, 8, 4, 3}, {2, 8, 2, 3}, form(some, 0.8, 0), false,
@@ -384,10 +404,28 @@ void AddAttention(std::vector<Case>* cases) {
   add("documents, no mask", q, k, unmasked, false, false, 0, true, three);
   add("documents, no mask, no positions, sinks, narrow values", q, k, unmasked, false, true, 5, false, three);
   add("documents, no mask, dropout", q, k, unmasked_dropout, false, false, 0, true, three);
+  add("documents, biases", q, k, by_distance(plain, 3), false, false, 0, true, three);
+  add("documents, no mask, biases, sinks, queries without keys", q, k, by_distance(unmasked, 3), false, true,
+      0, true, gaps);
   const std::vector<Input> long_ones = {Spans(2, 301, {100, 1, 63, 70}, false)};
   add("large, documents", {2, 301, 4, 16}, {2, 301, 2, 16}, plain, true, false, 0, true, long_ones);
   add("large, documents, all", {2, 301, 6, 17}, {2, 301, 2, 17}, form(all, 0.8, 1), true, true, 0, true,
       long_ones);
+}
+
+void AddRelativeBias(std::vector<Case>* cases) {
+  const auto add = [&](const std::string& label, std::int64_t buckets, std::int64_t distance,
+                       std::int64_t both_ways, std::int64_t heads, bool large) {
+    const Attributes attributes = {{"buckets", buckets}, {"distance", distance}, {"both_ways", both_ways}};
+    cases->push_back({&ops::kRelativeBias, label, {Real({buckets, heads})}, attributes, 1, large});
+    cases->push_back(
+        {&ops::kRelativeBiasGrad, label, {Real({heads, 2 * distance + 1})}, attributes, distance + 1, large});
+  };
+  add("one way", 6, 9, 0, 4, false);
+  add("both ways", 8, 6, 1, 2, false);
+  add("an odd number", 5, 4, 0, 2, false);
+  add("large, T5's decoder", 32, 128, 0, 12, true);
+  add("large, T5's encoder", 32, 128, 1, 12, true);
 }
 
 void AddJoin(std::vector<Case>* cases) {
@@ -871,6 +909,7 @@ const std::vector<Case>& AllCases() {
     AddQkv(&all);
     AddRotate(&all);
     AddAttention(&all);
+    AddRelativeBias(&all);
     AddJoin(&all);
     AddSelectToken(&all);
     AddLoss(&all);

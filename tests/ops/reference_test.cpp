@@ -78,6 +78,10 @@ TEST_CASE("attention") {
     const size_t spans = is_int(3, 2) ? 4 : 3;  // behind positions, if any
     const bool documents = is_int(spans, 3);
     const size_t sinks = documents ? spans + 1 : spans;
+    const bool has_sinks = sinks < in.size() && in[sinks].type().shape.rank() == 1;
+    const size_t biases = has_sinks ? sinks + 1 : sinks;
+    const std::int64_t distance = test.attributes.Int("distance", 0);
+    REQUIRE(in.size() == (distance > 0 ? biases + 1 : biases));
     const double cap = test.attributes.Has("softcap") ? test.attributes.Float("softcap") : 0.0;
     const bool alibi = test.attributes.Int("alibi", 0) != 0;
     double worst = 0;
@@ -87,7 +91,7 @@ TEST_CASE("attention") {
       const std::int64_t h = row % q[2];
       const auto key = [&](std::int64_t j) { return (b * k[1] + j) * k[2] + h / (q[2] / k[2]); };
       std::vector<double> weights;
-      double sum = in.size() > sinks ? std::exp(in[sinks].Get(h)) : 0.0;
+      double sum = has_sinks ? std::exp(in[sinks].Get(h)) : 0.0;
       for (std::int64_t j = 0; j < k[1]; ++j) {
         double score = 0;
         for (std::int64_t e = 0; e < q[3]; ++e)
@@ -101,6 +105,12 @@ TEST_CASE("attention") {
         score *= test.attributes.Float("scale");
         if (cap > 0) score = cap * std::tanh(score / cap);
         if (alibi) score -= graph::AlibiSlope(h, q[2]) * static_cast<double>(i - j);
+        if (distance > 0) {
+          const std::int64_t column = j - i < -distance  ? 0
+                                      : j - i > distance ? 2 * distance
+                                                         : j - i + distance;
+          score += in[biases].Get(h * (2 * distance + 1) + column);
+        }
         weights.push_back(seen ? std::exp(score) : 0.0);
         sum += weights.back();
       }

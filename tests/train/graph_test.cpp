@@ -155,4 +155,23 @@ TEST_CASE("graphs: a decoder with soft caps, linear biases, sinks and the forms 
                 {"granularity=full micro_batch=2"}});
 }
 
+// Biases are parameters here, whose gradient attention adds up itself.
+TEST_CASE("graphs: a decoder with trained biases by distance") {
+  const plan::GraphModel model = plan::DistanceBiases();
+  const Trained one = Run(model, "micro_batch=2");
+  CHECK(one.losses[3] != one.losses[0]);
+  CheckLayouts(model, one,
+               {{"micro_batch=8"},
+                {"tp=2 micro_batch=2"},
+                {"tp=2 sequence_parallel=true micro_batch=2"},
+                {"tp=2 cp=2 micro_batch=2"},
+                {"cp=2 micro_batch=2"},
+                {"cp=4 micro_batch=2"},
+                {"dp=2 zero_stage=3 overlap=on micro_batch=2"},
+                {"tp=2 overlap=on micro_batch=4"},
+                {"pp=2 schedule=zero_bubble micro_batch=2"},
+                {"dp=2 cp=2 tp=2 pp=2 micro_batch=2"},
+                {"granularity=full micro_batch=2"}});
+}
+
 }  // namespace engine::train::testing

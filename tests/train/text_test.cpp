@@ -114,6 +114,93 @@ recipe::Recipe Bag(const std::string& sets) {
       model::LoadText(std::string(kBag) + kCommon + kAdamW, "test.toml", {.sets = SetsOf(sets), .root = ""}));
 }
 
+// A decoder whose only positions are the distances of its attention: a table a layer, of buckets beyond which there are both
+// nearer and further keys, within a window and beside the other terms of scores.
+constexpr const char* kNear = R"(
+[model]
+dims = { D = 32, L = 3, H = 4, K = 2, E = 8, F = 48, V = 300 }
+inputs = { tokens = "i32[B,S]", labels = "i32[B,S]", positions = "i32[B,S]" }
+vocab_multiple = 16
+init_std = 0.1
+main = [
+  { do = "embedding", as = "embedding.tokens", of = "tokens", rows = "V", width = "D" },
+  { do = "stack", as = "layers", repeat = "L", layer = ["attention as attention", "mlp as mlp"], cycle = { window = [0, 5, 0], sinks = [false, true, true] } },
+  { do = "rms_norm", as = "final_norm" },
+  { do = "linear", as = "head", out = ["V"] },
+  { do = "cross_entropy", as = "loss" },
+]
+[block.attention]
+steps = [
+  { do = "rms_norm", as = "norm", of = "x" },
+  { do = "linear", as = "qkv", out = ["K", "H/K+2", "E"] },
+  { do = "qkv_split", as = "split", to = ["q", "k", "v"] },
+  { do = "relative_bias", as = "distances", heads = "H", buckets = 6, max_distance = 8, init = 0.8 },
+  { do = "attention", as = "core", of = ["q", "k", "v"], bias = "distances", window = "$window", sinks = "$sinks", softcap = 2.0, dropout = 0.1 },
+  { do = "linear", as = "proj", out = ["D"], init = "branch" },
+  { do = "residual", as = "residual", of = ["x", "proj"], to = "x" },
+]
+[block.mlp]
+steps = [
+  { do = "rms_norm", as = "norm", of = "x" },
+  { do = "linear", as = "fc1", out = [2, "F"] },
+  { do = "gate", as = "activation", act = "silu" },
+  { do = "linear", as = "fc2", out = ["D"], init = "branch" },
+  { do = "residual", as = "residual", of = ["x", "fc2"], to = "x" },
+]
+)";
+
+// An encoder as T5's, whose layers share a table that stands before the stack, and a decoder of one layer that shares it too
+// and looks at the encoder besides: the table's value, and its gradient, go through all chunks of a pipeline.
+constexpr const char* kShared = R"(
+[model]
+dims = { D = 32, L = 3, H = 4, K = 4, E = 8, F = 48, V = 300 }
+inputs = { tokens = "i32[B,S]", labels = "i32[B,S]", positions = "i32[B,S]" }
+vocab_multiple = 16
+init_std = 0.1
+main = [
+  { do = "embedding", as = "embedding.tokens", of = "tokens", rows = "V", width = "D" },
+  { do = "relative_bias", as = "distances", heads = "H", buckets = 8, max_distance = 6, both_ways = true, init = 0.8 },
+  { do = "stack", as = "encoder", of = { x = "embedding.tokens", bias = "distances" }, repeat = "L", layer = ["attention as attention", "mlp as mlp"], set = { mask = "none" } },
+  { do = "rms_norm", as = "memory" },
+  { do = "relative_bias", as = "decoder.distances", buckets = 8, max_distance = 10, both_ways = true, weight = "distances.weight" },
+  { do = "stack", as = "decoder", of = { x = "embedding.tokens", bias = "decoder.distances" }, repeat = 1, layer = ["attention as attention", "cross as cross", "mlp as mlp"], set = { mask = "causal" } },
+  { do = "rms_norm", as = "final_norm" },
+  { do = "linear", as = "head", out = ["V"] },
+  { do = "cross_entropy", as = "loss" },
+]
+[block.attention]
+steps = [
+  { do = "rms_norm", as = "norm", of = "x" },
+  { do = "linear", as = "qkv", out = ["K", "H/K+2", "E"] },
+  { do = "qkv_split", as = "split", to = ["q", "k", "v"] },
+  { do = "attention", as = "core", of = ["q", "k", "v"], mask = "$mask", bias = "bias" },
+  { do = "linear", as = "proj", out = ["D"], init = "branch" },
+  { do = "residual", as = "residual", of = ["x", "proj"], to = "x" },
+]
+[block.cross]
+steps = [
+  { do = "rms_norm", as = "norm", of = "x" },
+  { do = "linear", as = "q", out = ["H", "E"] },
+  { do = "linear", as = "kv", of = "memory", parts = { k = ["H", "E"], v = ["H", "E"] } },
+  { do = "attention", as = "core", of = ["q", "k", "v"] , bias = "distances" },
+  { do = "linear", as = "proj", out = ["D"], init = "branch" },
+  { do = "residual", as = "residual", of = ["x", "proj"], to = "x" },
+]
+[block.mlp]
+steps = [
+  { do = "rms_norm", as = "norm", of = "x" },
+  { do = "linear", as = "fc1", out = [2, "F"] },
+  { do = "gate", as = "activation", act = "silu" },
+  { do = "linear", as = "fc2", out = ["D"], init = "branch" },
+  { do = "residual", as = "residual", of = ["x", "fc2"], to = "x" },
+]
+)";
+
+recipe::Recipe TextOf(const char* text, const std::string& sets) {
+  return Loaded(
+      model::LoadText(std::string(text) + kCommon + kAdamW, "test.toml", {.sets = SetsOf(sets), .root = ""}));
+}
+
 recipe::Recipe TwoTokens(const std::string& sets) {
   return Loaded(model::LoadText(std::string(kTwoTokens) + kCommon + kAdamW, "test.toml",
                                 {.sets = SetsOf(sets), .root = ""}));
@@ -148,6 +235,27 @@ TEST_CASE("texts: an encoder needs no positions where nothing goes by them") {
   for (const graph::Value& value : graph.values()) CHECK(value.name != model::kPositions);
   CheckTextLayouts(Bag, {"tp=2 micro_batch=2", "cp=2 micro_batch=2", "tp=2 cp=2 micro_batch=2",
                          "pp=3 micro_batch=2", "dp=2 micro_batch=2", "granularity=full micro_batch=2"});
+}
+
+TEST_CASE("texts: a decoder with a relative position bias a layer trains alike in every layout") {
+  CheckTextLayouts(
+      [](const std::string& sets) { return TextOf(kNear, sets); },
+      {"micro_batch=8", "tp=2 micro_batch=2", "tp=2 sequence_parallel=true micro_batch=4",
+       "cp=2 micro_batch=2", "cp=4 micro_batch=2", "tp=2 cp=2 micro_batch=2",
+       "dp=2 zero_stage=1 micro_batch=2", "dp=2 zero_stage=3 overlap=on micro_batch=2", "pp=3 micro_batch=2",
+       "tp=2 pp=3 schedule=zero_bubble micro_batch=2", "granularity=full micro_batch=2",
+       "granularity=selective micro_batch=2", "tp=2 overlap=on micro_batch=4"});
+}
+
+TEST_CASE("texts: a relative position bias that all layers share trains alike in every layout") {
+  CheckTextLayouts(
+      [](const std::string& sets) { return TextOf(kShared, sets); },
+      {"micro_batch=8", "tp=2 micro_batch=2", "tp=2 sequence_parallel=true micro_batch=4",
+       "cp=2 micro_batch=2", "tp=2 cp=2 micro_batch=2", "dp=2 zero_stage=1 micro_batch=2",
+       "dp=2 zero_stage=3 overlap=on micro_batch=2", "pp=2 micro_batch=2", "pp=4 micro_batch=2",
+       "pp=2 virtual_stages=2 micro_batch=2", "tp=2 pp=4 schedule=zero_bubble micro_batch=2",
+       "cp=2 pp=2 micro_batch=2", "dp=2 pp=2 zero_stage=2 micro_batch=2", "granularity=full micro_batch=2",
+       "granularity=full pp=2 micro_batch=2", "tp=2 overlap=on micro_batch=4"});
 }
 
 }  // namespace engine::train::testing

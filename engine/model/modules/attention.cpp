@@ -45,6 +45,23 @@ absl::Status CheckDocuments(StepContext& step) {
       "data.documents = \"across\"");
 }
 
+// What the attribute bias names, a bias for each query head and distance; kNoValue without it.
+absl::StatusOr<graph::ValueId> BiasesOf(StepContext& step) {
+  if (!step.Has("bias")) return graph::kNoValue;
+  const graph::Value& biases = step.graph().value(step.Get("bias").value);
+  const bool made = biases.producer >= 0 &&
+                    step.graph().nodes()[static_cast<std::size_t>(biases.producer)].op == &ops::kRelativeBias;
+  if (!made)
+    return step.ErrorIn("bias", fmt::format("'{}' is no bias by distance", biases.name),
+                        "the result of a step { do = \"relative_bias\", heads = \"H\" }");
+  const std::int64_t heads = step.type(step.input(0)).shape[2];
+  if (biases.type.shape[0] == heads) return step.Get("bias").value;
+  return step.ErrorIn("bias",
+                      fmt::format("'{}' has biases of {} heads, and these are {} query heads", biases.name,
+                                  biases.type.shape[0], heads),
+                      "as many heads in relative_bias as queries have");
+}
+
 absl::StatusOr<graph::ValueIds> EmitAttention(StepContext& step) {
   RETURN_IF_ERROR(CheckShapes(step));
   const std::string& mask = step.Word("mask");
@@ -67,13 +84,15 @@ absl::StatusOr<graph::ValueIds> EmitAttention(StepContext& step) {
   }
   if (!step.options().attention_kernel.empty())
     attributes.Set("kernel", std::string(step.options().attention_kernel));
+  ASSIGN_OR_RETURN(const graph::ValueId biases, BiasesOf(step));
+  if (biases != graph::kNoValue) attributes.Set("distance", step.type(biases).shape[1] / 2);
   graph::ValueIds inputs = {step.input(0), step.input(1), step.input(2)};
-  if (mask == "causal" || step.Number("dropout") > 0) {
+  if (mask == "causal" || step.Number("dropout") > 0 || biases != graph::kNoValue) {
     if (!step.Has("positions"))
-      return step.ErrorIn(
-          "positions",
-          "a causal mask and dropout go by the positions of the queries, and there is no value 'positions'",
-          "inputs = { positions = \"i32[B,S]\", … } in [model]; or positions = \"NAME\"");
+      return step.ErrorIn("positions",
+                          "a causal mask, dropout and a bias go by the positions of the queries, and there "
+                          "is no value 'positions'",
+                          "inputs = { positions = \"i32[B,S]\", … } in [model]; or positions = \"NAME\"");
     inputs.push_back(step.OfSequence(step.Get("positions").value));
   }
   if (step.options().documents) {
@@ -87,6 +106,7 @@ absl::StatusOr<graph::ValueIds> EmitAttention(StepContext& step) {
                      step.Parameter("sinks", graph::Role::kBias, of_heads, StepContext::Zeros()));
     inputs.push_back(sinks);
   }
+  if (biases != graph::kNoValue) inputs.push_back(biases);
   ASSIGN_OR_RETURN(const graph::ValueIds results,
                    step.Emit(ops::kAttention, step.path(), std::move(inputs), std::move(attributes)));
   return graph::ValueIds{results[0]};
@@ -145,10 +165,17 @@ const ModuleDef kAttentionModule{
                     .kind = AttributeKind::kFlag,
                     .initial = "false",
                     .doc = "One more score a head, which is trained and whose value is zero (gpt-oss)."},
+                   {
+                       .name = "bias",
+                       .kind = AttributeKind::kValue,
+                       .doc = "The result of a relative_bias step, added to the scores behind the soft cap; "
+                              "left out: none.",
+                   },
                    {.name = "positions",
                     .kind = AttributeKind::kValue,
                     .initial = "positions",
-                    .doc = "Positions of the queries, i32 [B, S]. A causal mask and dropout need them.",
+                    .doc =
+                        "Positions of the queries, i32 [B, S]. A causal mask, dropout and a bias need them.",
                     .may_lack = true}},
     .emit = EmitAttention};
 

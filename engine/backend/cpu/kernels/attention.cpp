@@ -44,6 +44,7 @@ struct Problem {
         scale(args.attributes->Float("scale")),
         dropout(args.attributes->Has("dropout") ? args.attributes->Float("dropout") : 0.0),
         softcap(args.attributes->Has("softcap") ? args.attributes->Float("softcap") : 0.0),
+        distance(args.attributes->Int("distance", 0)),
         alibi(args.attributes->Int("alibi", 0) != 0) {
     if (dropout == 0.0) return;
     context = args.context;
@@ -112,6 +113,7 @@ struct Problem {
   std::int64_t batch, queries, heads, head, value_head, keys, kv_heads, group, window;
   bool causal;
   double scale, dropout, softcap;
+  std::int64_t distance;  // the largest that biases tell apart; 0: there are none
   bool alibi;
   PhiloxKey key;
   const KernelContext* context = nullptr;
@@ -195,10 +197,19 @@ void DropRow(const Problem& p, const Block& block, std::int64_t r, Keys seen, T*
   p.DropOut(block.b, block.h, block.i0 + r, block.j0 + seen.first, seen.last - seen.first, row + seen.first);
 }
 
-// From scaled products to what softmax sees, of the columns that row r sees: soft cap and linear bias. Where there is a
-// cap, slope[j] becomes the capped score's derivative by the product.
+// visit(column, element of biases) for each column that row r sees, whose bias is by the distance of key and query.
+template <typename Visit>
+void ForEachDistance(const Problem& p, const Block& block, std::int64_t r, Keys seen, const Visit& visit) {
+  const std::int64_t first = block.j0 - p.positions[block.b * p.queries + block.i0 + r];
+  for (std::int64_t j = seen.first; j < seen.last; ++j)
+    visit(j, std::clamp(first + j, -p.distance, p.distance) + p.distance);
+}
+
+// From scaled products to what softmax sees, of the columns that row r sees: soft cap, biases of distances (of this head;
+// null: none) and linear bias. Where there is a cap, slope[j] becomes the capped score's derivative by the product.
 template <typename T>
-void BendRow(const Problem& p, const Block& block, std::int64_t r, Keys seen, T* row, T* slope) {
+void BendRow(const Problem& p, const Block& block, std::int64_t r, Keys seen, const T* biases, T* row,
+             T* slope) {
   if (p.softcap > 0) {
     const T cap = static_cast<T>(p.softcap);
     for (std::int64_t j = seen.first; j < seen.last; ++j) {
@@ -207,25 +218,33 @@ void BendRow(const Problem& p, const Block& block, std::int64_t r, Keys seen, T*
       slope[j] = T(1) - share * share;
     }
   }
+  if (biases != nullptr) {
+    ForEachDistance(p, block, r, seen, [&](std::int64_t j, std::int64_t at) { row[j] += biases[at]; });
+  }
   if (!p.alibi) return;
   const T bias = static_cast<T>(graph::AlibiSlope(p.LogicalHead(block.h), p.q.logical[2]));
   const std::int64_t distance = p.positions[block.b * p.queries + block.i0 + r] - block.j0;
   for (std::int64_t j = seen.first; j < seen.last; ++j) row[j] -= bias * static_cast<T>(distance - j);
 }
 
-// The sinks that are here, which may be those of more heads than are here; or none.
+// Sinks or biases that are here, which may be those of more heads than are here: `width` numbers a head; or none.
 template <typename T>
-struct Sinks {
-  Sinks(const Problem& p, const KernelArgs& args)
-      : values(p.at.has_sinks() ? args.inputs[p.at.sinks].as<T>() : nullptr),
-        first(values == nullptr ? 0 : OnePiece(args.inputs[p.at.sinks], 0).start) {}
+struct OfHeads {
+  OfHeads(const KernelArgs& args, std::size_t input)
+      : values(input == graph::AttentionInputs::kNone ? nullptr : args.inputs[input].as<T>()) {
+    if (values == nullptr) return;
+    first = OnePiece(args.inputs[input], 0).start;
+    width = args.inputs[input].shape.elements() / args.inputs[input].shape[0];
+  }
 
   bool any() const { return values != nullptr; }
-  std::int64_t IndexOf(const Problem& p, std::int64_t h) const { return p.LogicalHead(h) - first; }
-  T Of(const Problem& p, std::int64_t h) const { return values[IndexOf(p, h)]; }
+  // Of the first number of a head.
+  std::int64_t IndexOf(const Problem& p, std::int64_t h) const { return (p.LogicalHead(h) - first) * width; }
+  const T* Of(const Problem& p, std::int64_t h) const { return any() ? values + IndexOf(p, h) : nullptr; }
 
   const T* values;
-  std::int64_t first;
+  std::int64_t first = 0;
+  std::int64_t width = 1;
 };
 
 // Running softmax of a block of queries: the largest score so far and Σ exp(score − largest).
@@ -237,12 +256,13 @@ struct Running {
 
 // Turns the scores of one row into exp(score − top), rescaling what the row has gathered so far.
 template <typename T>
-void SoftmaxRow(const Problem& p, const Block& block, std::int64_t r, Running<T>* running, T* row, T* out) {
+void SoftmaxRow(const Problem& p, const Block& block, std::int64_t r, const T* biases, Running<T>* running,
+                T* row, T* out) {
   const Keys seen = block.Seen(p, r);
   ClearOutside(row, block.columns, seen);
   if (seen.first == seen.last) return;
   T slope[kKeys];  // not needed
-  BendRow(p, block, r, seen, row, slope);
+  BendRow(p, block, r, seen, biases, row, slope);
   const std::int64_t count = seen.last - seen.first;
   T* scores = row + seen.first;
   const T top = std::max(running->top[r], MaxOf(count, scores));
@@ -273,7 +293,8 @@ void ForwardBlock(const Problem& p, const KernelArgs& args, std::int64_t b, std:
   const std::int64_t rows = std::min(kQueries, p.queries - i0);
   T* o = args.outputs[0].as<T>() + p.QueryRow(b, h, i0, p.value_head);
   T* lse = args.outputs[1].as<T>();
-  const Sinks<T> sinks(p, args);
+  const OfHeads<T> sinks(args, p.at.sinks);
+  const T* biases = OfHeads<T>(args, p.at.biases).Of(p, h);
   Tile<T> scores;
   Running<T> running;
   std::fill_n(running.top, rows, -std::numeric_limits<T>::infinity());
@@ -284,12 +305,12 @@ void ForwardBlock(const Problem& p, const KernelArgs& args, std::int64_t b, std:
     const Block block = {b, h, i0, rows, j0, std::min(kKeys, any.last - j0)};
     QueryKeyProduct(p, block, p.q.as<T>(), p.k.as<T>(), p.head, p.scale, scores.at);
     for (std::int64_t r = 0; r < rows; ++r) {
-      SoftmaxRow(p, block, r, &running, scores.at + r * block.columns, o + r * p.value_stride());
+      SoftmaxRow(p, block, r, biases, &running, scores.at + r * block.columns, o + r * p.value_stride());
     }
     ScoreKeyProduct(p, block, scores.at, args.inputs[2].as<T>(), p.value_head, T(1), args.outputs[0].as<T>());
   }
   for (std::int64_t r = 0; r < rows; ++r) {
-    if (sinks.any()) AddSink(p, r, sinks.Of(p, h), &running, o + r * p.value_stride());
+    if (sinks.any()) AddSink(p, r, *sinks.Of(p, h), &running, o + r * p.value_stride());
     const T sum = running.sum[r];
     const T inverse = sum > T(0) ? T(1) / sum : T(0);
     for (std::int64_t e = 0; e < p.value_head; ++e) o[r * p.value_stride() + e] *= inverse;
@@ -297,18 +318,24 @@ void ForwardBlock(const Problem& p, const KernelArgs& args, std::int64_t b, std:
   }
 }
 
-// From the scores of row r and d_o·v: probabilities as they met v (dropped out), and dS.
+// From the scores of row r and d_o·v: probabilities as they met v (dropped out), and dS, which is also added to the
+// head's d_biases where there are biases.
 template <typename T>
-void BackwardRow(const Problem& p, const Block& block, std::int64_t r, T lse, T delta, T* probability,
-                 T* d_score) {
+void BackwardRow(const Problem& p, const Block& block, std::int64_t r, T lse, T delta, const T* biases,
+                 double* d_biases, T* probability, T* d_score) {
   const Keys seen = block.Seen(p, r);
   ClearOutside(probability, block.columns, seen);
   ClearOutside(d_score, block.columns, seen);
   T slope[kKeys];
-  BendRow(p, block, r, seen, probability, slope);
+  BendRow(p, block, r, seen, biases, probability, slope);
   for (std::int64_t j = seen.first; j < seen.last; ++j) probability[j] = Exp(probability[j] - lse);
   const T scale = static_cast<T>(p.scale);
   if (p.dropout > 0) DropRow(p, block, r, seen, d_score);
+  if (biases != nullptr) {
+    ForEachDistance(p, block, r, seen, [&](std::int64_t j, std::int64_t at) {
+      d_biases[at] += static_cast<double>(probability[j] * (d_score[j] - delta));
+    });
+  }
   for (std::int64_t j = seen.first; j < seen.last; ++j)
     d_score[j] = scale * probability[j] * (d_score[j] - delta);
   for (std::int64_t j = seen.first; p.softcap > 0 && j < seen.last; ++j) d_score[j] *= slope[j];
@@ -326,17 +353,39 @@ T DeltaOf(const Problem& p, const KernelArgs& args, std::int64_t b, std::int64_t
 // d_sinks of the heads that are here; zero of others.
 template <typename T>
 void SinkGrad(const Problem& p, const KernelArgs& args) {
-  const Sinks<T> sinks(p, args);
+  const OfHeads<T> sinks(args, p.at.sinks);
   const T* lse = args.inputs[p.at.lse].as<T>();
   T* d_sinks = args.outputs[3].as<T>();
   if (!Accumulates(args, 3)) std::fill_n(d_sinks, args.outputs[3].shape[0], T(0));
   ForEachBlock(args, p.heads, 1, [&](std::int64_t h, std::int64_t) {
-    const T sink = sinks.Of(p, h);
+    const T sink = *sinks.Of(p, h);
     const T sum = SumOf<T>(p.batch * p.queries, [&](std::int64_t row) {
       return Exp(sink - lse[row * p.heads + h]) * DeltaOf<T>(p, args, row / p.queries, h, row % p.queries);
     });
     d_sinks[sinks.IndexOf(p, h)] -= sum;
   });
+}
+
+// In scratch: d_biases of each sample and head, which BackwardRow adds to.
+double* PartialBiases(const Problem& p, const KernelArgs& args, std::int64_t b, std::int64_t h) {
+  return reinterpret_cast<double*>(args.scratch.data()) + (b * p.heads + h) * (2 * p.distance + 1);
+}
+
+// d_biases of the heads that are here, the samples' one after the other; zero of other heads.
+template <typename T>
+void BiasGrad(const Problem& p, const KernelArgs& args) {
+  const OfHeads<T> biases(args, p.at.biases);
+  const int output = p.at.has_sinks() ? 4 : 3;
+  T* d_biases = args.outputs[output].as<T>();
+  if (!Accumulates(args, output)) std::fill_n(d_biases, args.outputs[output].shape.elements(), T(0));
+  for (std::int64_t h = 0; h < p.heads; ++h) {
+    T* of_head = d_biases + biases.IndexOf(p, h);
+    for (std::int64_t i = 0; i < biases.width; ++i) {
+      double sum = 0;
+      for (std::int64_t b = 0; b < p.batch; ++b) sum += PartialBiases(p, args, b, h)[i];
+      of_head[i] += static_cast<T>(sum);
+    }
+  }
 }
 
 template <typename T>
@@ -346,6 +395,8 @@ void BackwardBlock(const Problem& p, const KernelArgs& args, std::int64_t b, std
   const T* d_o = args.inputs[p.at.d_o].as<T>();
   T* dq = args.outputs[0].as<T>();
   const std::int64_t rows = std::min(kQueries, p.queries - i0);
+  const T* biases = OfHeads<T>(args, p.at.biases).Of(p, h);
+  double* d_biases = biases == nullptr ? nullptr : PartialBiases(p, args, b, h);
   T delta[kQueries];  // Σ_U d_o·o
   for (std::int64_t r = 0; r < rows; ++r) {
     delta[r] = DeltaOf<T>(p, args, b, h, i0 + r);
@@ -359,7 +410,7 @@ void BackwardBlock(const Problem& p, const KernelArgs& args, std::int64_t b, std
     QueryKeyProduct(p, block, p.q.as<T>(), p.k.as<T>(), p.head, p.scale, probability.at);
     QueryKeyProduct(p, block, d_o, args.inputs[2].as<T>(), p.value_head, 1.0, d_score.at);
     for (std::int64_t r = 0; r < rows; ++r) {
-      BackwardRow(p, block, r, lse[(b * p.queries + i0 + r) * p.heads + h], delta[r],
+      BackwardRow(p, block, r, lse[(b * p.queries + i0 + r) * p.heads + h], delta[r], biases, d_biases,
                   probability.at + r * block.columns, d_score.at + r * block.columns);
     }
     ScoreKeyProduct(p, block, d_score.at, p.k.as<T>(), p.head, T(1), dq);
@@ -369,6 +420,12 @@ void BackwardBlock(const Problem& p, const KernelArgs& args, std::int64_t b, std
 }
 
 }  // namespace
+
+std::int64_t AttentionGradScratch(Types inputs, Types, const graph::Attributes& attributes) {
+  if (!graph::InputsOfAttention(inputs, {.backward = true}).has_biases()) return 0;
+  const Shape& q = inputs[0].shape;
+  return q[0] * q[2] * (2 * attributes.Int("distance") + 1) * static_cast<std::int64_t>(sizeof(double));
+}
 
 template <typename T>
 void Attention(const KernelArgs& args) {
@@ -392,10 +449,12 @@ void AttentionGrad(const KernelArgs& args) {
       std::fill_n(args.outputs[2].as<T>() + p.KeyRow(b, kv, j, p.value_head), p.value_head, T(0));
     }
     for (std::int64_t h = kv * p.group; h < (kv + 1) * p.group; ++h) {
+      if (p.at.has_biases()) std::fill_n(PartialBiases(p, args, b, h), 2 * p.distance + 1, 0.0);
       for (std::int64_t i0 = 0; i0 < p.queries; i0 += kQueries) BackwardBlock<T>(p, args, b, h, i0);
     }
   });
   if (p.at.has_sinks()) SinkGrad<T>(p, args);
+  if (p.at.has_biases()) BiasGrad<T>(p, args);
 }
 
 template void Attention<float>(const KernelArgs&);

@@ -18,6 +18,7 @@ namespace engine::backend::cpu {
 
 // Scratch of the kernels that need some (KernelEntry::scratch_bytes).
 using Types = std::span<const graph::TensorType>;
+std::int64_t AttentionGradScratch(Types inputs, Types outputs, const graph::Attributes& attributes);
 std::int64_t NormGradScratch(Types inputs, Types outputs, const graph::Attributes& attributes);
 std::int64_t ExpertPassesScratch(Types inputs, Types outputs, const graph::Attributes& attributes);
 std::int64_t ExpertPassesGradScratch(Types inputs, Types outputs, const graph::Attributes& attributes);
