@@ -5,9 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
-
-#include "engine/graph/graph.h"
 
 namespace engine::graph {
 
@@ -19,13 +16,15 @@ struct DistanceBuckets {
       false;  // keys behind the query have buckets of their own; else they share that of distance 0
 
   // As the ops relative_bias and relative_bias_grad have them: attributes buckets, distance, both_ways (0 or 1).
+  // A template, so that device code need not know graphs.
+  template <typename Attributes>
   static DistanceBuckets FromAttributes(const Attributes& attributes) {
     return {attributes.Int("buckets"), attributes.Int("distance"), attributes.Int("both_ways") != 0};
   }
 
-  std::int64_t one_way() const { return both_ways ? buckets / 2 : buckets; }
+  constexpr std::int64_t one_way() const { return both_ways ? buckets / 2 : buckets; }
   // Each of the distances below has a bucket of its own.
-  std::int64_t exact() const { return one_way() / 2; }
+  constexpr std::int64_t exact() const { return one_way() / 2; }
 
   // Whether there is a bucket for each distance, and a key for each bucket but that of the distance 0 behind the query.
   bool lawful() const {
@@ -35,10 +34,11 @@ struct DistanceBuckets {
   // The bucket of a key that stands `behind` places behind the query (before it where that is negative). With n buckets in
   // one direction and e = ⌊n/2⌋, the distance d has the bucket d where d < e, and from there on
   // min(n − 1, e + ⌊ln(d/e) / ln(M/e) · (n − e)⌋); with both directions, + n for keys behind the query.
-  std::int64_t Of(std::int64_t behind) const {
+  // constexpr, so that device code may call it.
+  constexpr std::int64_t Of(std::int64_t behind) const {
     const std::int64_t n = one_way();
     const std::int64_t first = both_ways && behind > 0 ? n : 0;
-    const std::int64_t d = both_ways ? std::abs(behind) : std::max<std::int64_t>(0, -behind);
+    const std::int64_t d = both_ways && behind > 0 ? behind : std::max<std::int64_t>(0, -behind);
     const std::int64_t e = exact();
     if (d < e) return first + d;
     if (d >= distance) return first + n - 1;

@@ -67,10 +67,11 @@ void DrawForm(Dice* dice, AttentionOptions* o) {
   if (dice->Percent(25)) o->dropout = dice->Of(std::array<double, 4>{0.05, 0.1, 0.3, 0.5});
   if (dice->Percent(20)) o->softcap = dice->Of(std::array<double, 4>{0.5, 2, 10, 50});
   o->sinks = dice->Percent(20);
-  if (dice->Percent(20)) o->distance = dice->From(1, 150);
+  // Beside a cap or linear biases our own kernels refuse them: that is drawn, too, but not often.
+  if (dice->Percent(o->softcap > 0 ? 5 : 20)) o->distance = dice->From(1, 150);
   if (!o->causal) return;
   if (dice->Percent(35)) o->window = dice->From(1, o->keys + 20);
-  o->alibi = dice->Percent(20);
+  o->alibi = dice->Percent(o->distance > 0 ? 5 : 20);
 }
 
 // Of one token and more.

@@ -292,8 +292,8 @@ void AddEmbeddings(GpuCases* cases) {
 
 GpuCases TokenCases() {
   GpuCases cases;
-  AddCommon({&ops::kEmbedding, &ops::kEmbeddingGrad, &ops::kQkvSplit, &ops::kQkvMerge, &ops::kRotate,
-             &ops::kRotateGrad},
+  AddCommon({&ops::kRelativeBias, &ops::kRelativeBiasGrad, &ops::kEmbedding, &ops::kEmbeddingGrad,
+             &ops::kQkvSplit, &ops::kQkvMerge, &ops::kRotate, &ops::kRotateGrad},
             &cases);
   AddEmbeddings(&cases);
   const Attributes none = {{"rotary", std::int64_t{0}}};

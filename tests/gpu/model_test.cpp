@@ -102,17 +102,56 @@ steps = [
 ]
 )";
 
-// `frozen`: the head's weight and bias.
-recipe::Recipe CappedRecipe(bool frozen) {
-  const std::string group = frozen ? "[[optimizer.group]]\nmatch = \"head.*\"\nfrozen = true\n" : "";
+recipe::Recipe TextRecipe(const std::string& model, const Sets& sets, const std::string& more = "") {
   const recipe::LoadResult loaded =
-      model::LoadText(std::string(kCapped) + train::testing::kCommon + train::testing::kAdamW + group,
-                      "test.toml", {.sets = {"precision.compute=fp32"}, .root = ""});
+      model::LoadText(model + train::testing::kCommon + train::testing::kAdamW + more, "test.toml",
+                      {.sets = sets, .root = ""});
   std::string errors;
   for (const Diagnostic& diagnostic : loaded.diagnostics) errors += Format(diagnostic);
   REQUIRE_MESSAGE(loaded.ok(), errors);
   return loaded.recipe;
 }
+
+// `frozen`: the head's weight and bias.
+recipe::Recipe CappedRecipe(bool frozen) {
+  const std::string group = frozen ? "[[optimizer.group]]\nmatch = \"head.*\"\nfrozen = true\n" : "";
+  return TextRecipe(kCapped, {"precision.compute=fp32"}, group);
+}
+
+// Positions by biases alone, of one table.
+constexpr const char* kBiased = R"(
+[model]
+dims = { D = 128, L = 2, H = 2, E = 64, F = 256, V = 300 }
+inputs = { tokens = "i32[B,S]", labels = "i32[B,S]", positions = "i32[B,S]" }
+vocab_multiple = 64
+init_std = 0.1
+main = [
+  { do = "embedding", as = "embedding.tokens", of = "tokens", rows = "V", width = "D" },
+  { do = "relative_bias", as = "distances", heads = "H", buckets = 16, max_distance = 40 },
+  { do = "stack", as = "layers", of = { x = "embedding.tokens", bias = "distances" }, repeat = "L", layer = ["attention", "mlp"] },
+  { do = "rms_norm", as = "final_norm" },
+  { do = "linear", as = "head", out = ["V"] },
+  { do = "cross_entropy", as = "loss" },
+]
+[block.attention]
+steps = [
+  { do = "rms_norm", as = "attention.norm", of = "x" },
+  { do = "linear", as = "qkv", out = ["H", 3, "E"] },
+  { do = "qkv_split", as = "split", to = ["q", "k", "v"] },
+  { do = "attention", as = "core", of = ["q", "k", "v"], bias = "bias" },
+  { do = "linear", as = "proj", out = ["D"], init = "branch" },
+  { do = "residual", as = "attention.residual", of = ["x", "proj"], to = "x" },
+]
+[block.mlp]
+steps = [
+  { do = "rms_norm", as = "norm", of = "x" },
+  { do = "linear", as = "fc1", out = [2, "F"] },
+  { do = "gate", as = "activation", act = "silu" },
+  { do = "linear", as = "fc2", out = ["D"], init = "branch" },
+  { do = "residual", as = "residual", of = ["x", "fc2"], to = "x" },
+]
+)";
+const Sets kBiasedSets = {"data.sequence_length=128", "optimizer.learning_rate=1e-3"};
 
 // -------------------------------------------------------------------------------------------- against itself
 
@@ -193,6 +232,15 @@ TEST_CASE("gpu model: models of documents in fp32 follow the CPU") {
 TEST_CASE("gpu model: a head with bias, scale and soft cap in fp32 follows the CPU") {
   CheckAgainstCpu("capped", CappedRecipe(/*frozen=*/false));
   CheckAgainstCpu("capped and frozen", CappedRecipe(/*frozen=*/true));
+}
+
+TEST_CASE("gpu model: positions by biases by distance follow the CPU in fp32, and in bf16 that") {
+  const recipe::Recipe wide = TextRecipe(kBiased, With(kBiasedSets, {"precision.compute=fp32"}));
+  CheckAgainstCpu("biased", wide);
+  const recipe::Recipe narrow = TextRecipe(kBiased, With(kBiasedSets, {"precision.compute=bf16"}));
+  const Curve first = World(narrow, true).TrainAll(kIterations);
+  WithinNoise("biased: bf16 against fp32", World(wide, true).TrainAll(kIterations), first);
+  SameBits("biased: two runs", first, World(narrow, true).TrainAll(kIterations));
 }
 
 // The first microbatch overwrites the sums of gradients, the others add to them.
