@@ -12,8 +12,8 @@ namespace engine::graph {
 struct DistanceBuckets {
   std::int64_t buckets = 0;   // of both directions together
   std::int64_t distance = 0;  // M
-  bool both_ways =
-      false;  // keys behind the query have buckets of their own; else they share that of distance 0
+  // Keys behind the query have buckets of their own; else they share that of the distance 0.
+  bool both_ways = false;
 
   // As the ops relative_bias and relative_bias_grad have them: attributes buckets, distance, both_ways (0 or 1).
   // A template, so that device code need not know graphs.
@@ -26,7 +26,7 @@ struct DistanceBuckets {
   // Each of the distances below has a bucket of its own.
   constexpr std::int64_t exact() const { return one_way() / 2; }
 
-  // Whether there is a bucket for each distance, and a key for each bucket but that of the distance 0 behind the query.
+  // Whether the formula of Of has a bucket for each distance.
   bool lawful() const {
     return buckets >= 2 && (!both_ways || buckets % 2 == 0) && exact() >= 1 && distance > exact();
   }
