@@ -293,6 +293,7 @@ double Source::UnigramEntropy() const {
 Fingerprints Source::Fingerprint() const {
   Fingerprints fingerprints;
   for (const Member& member : members_) fingerprints.merge(member.dataset.Fingerprint());
+  if (end_of_document_) fingerprints["end-of-document token"] = fmt::format("{}", *end_of_document_);
   return fingerprints;
 }
 

@@ -59,7 +59,7 @@ class Source {
   // tokens.
   double UnigramEntropy() const;
 
-  // One fingerprint for each file of the data sets.
+  // One fingerprint for each file of the data sets, and the token behind which documents end where they are masked.
   Fingerprints Fingerprint() const;
 
   // A few lines for people: data sets, splits, epochs.

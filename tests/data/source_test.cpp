@@ -331,6 +331,10 @@ TEST_CASE("documents of a sample end where sequences do, and behind the end-of-d
   CHECK(error.find("vocab.json") != std::string::npos);
   CHECK(error.find("hint: data.documents = \"masked\" asks it for its end-of-document token") !=
         std::string::npos);
+  // A resumed run tells by it that another token divides the samples.
+  CHECK(bytes.Fingerprint().at("end-of-document token") == "256");
+  CHECK(none.Fingerprint().count("end-of-document token") == 0);
+  CHECK(across.Fingerprint().count("end-of-document token") == 0);
   // An end that the model has no token for would never come.
   recipe.data.tokenizer.kind = "byte";
   recipe.model.vocab = 256;
