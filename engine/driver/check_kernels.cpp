@@ -66,6 +66,9 @@ std::string HeadsOf(const recipe::Recipe&, const graph::Graph& graph, const grap
 std::string ChunksOf(const recipe::Recipe& recipe, const graph::Graph&, const graph::Node&) {
   return fmt::format("cp {} of sequences of {} tokens", recipe.parallelism.cp, recipe.data.sequence_length);
 }
+std::string BiasesOf(const recipe::Recipe&, const graph::Graph&, const graph::Node& node) {
+  return fmt::format("biases by distance up to {}", node.attributes.Int("distance"));
+}
 std::string DocumentsOf(const recipe::Recipe& recipe, const graph::Graph&, const graph::Node&) {
   return fmt::format("documents {}", recipe.data.documents);
 }
@@ -79,6 +82,7 @@ const std::vector<Subject>& Subjects() {
   static const std::vector<Subject> subjects = {
       {"head", HeadsOf, true, {"model.attention.head_dim", "model.attention.heads", "model.hidden"}},
       {"queries", ChunksOf, false, {"parallelism.cp", "data.sequence_length"}},
+      {"bias", BiasesOf, true, {}},
       {"documents", DocumentsOf, false, {"data.documents"}},
       {"device", nullptr, false, {"cluster.device"}},
   };

@@ -302,11 +302,13 @@ TEST_CASE(
     bool narrow = false;
     bool spans = false;
   };
+  const graph::TensorType biases = {{4, 11}, DType::kBF16};
   for (const Form& form :
        {Form{"", {{"softcap", 0.0}, {"alibi", std::int64_t{0}}}},
         Form{"attention with dropout", {{"dropout", 0.1}}},
         Form{"attention with a soft cap", {{"softcap", 50.0}}},
         Form{"attention with linear biases", {{"alibi", std::int64_t{1}}}},
+        Form{"attention with biases by distance", {{"distance", std::int64_t{5}}}},
         Form{"attention with sinks", {}, true}, Form{"attention within documents", {}, false, false, true},
         Form{"attention with sinks", {}, true, false, true},
         Form{"attention whose keys and values are of two widths", {}, false, true}}) {
@@ -318,6 +320,7 @@ TEST_CASE(
       if (form.spans) inputs.push_back(spans);
       if (backward) inputs.insert(inputs.end(), {v, lse, v});
       if (form.sinks) inputs.push_back(sinks);
+      if (form.attributes.Int("distance", 0) > 0) inputs.push_back(biases);
       const std::string kernel = backward ? "attention_grad" : "attention";
       const plan::SlowPath slow = profile.slow(kernel, inputs, form.attributes);
       CHECK(slow.why == form.why);
@@ -337,6 +340,34 @@ TEST_CASE(
       if (fast) CHECK(bytes >= kMiB);
     }
   }
+}
+
+TEST_CASE(
+    "our own kernels take biases by distance of up to 1024 places, alone, with sums of each warp of keys in "
+    "scratch") {
+  AttentionShape shape{.batch = 2,
+                       .queries = 300,
+                       .keys = 300,
+                       .heads = 4,
+                       .kv_heads = 2,
+                       .head = 64,
+                       .value_head = 64,
+                       .dtype = DType::kBF16,
+                       .chip = {.major = 9, .hopper = true}};
+  const std::int64_t plain = OwnGradLayoutOf(shape).bytes;
+  shape.distance = 10;
+  CHECK(WhyNotOwn(shape).empty());
+  // Three blocks of 128 keys, eight warps, 21 distances, in fp32.
+  CHECK(OwnGradLayoutOf(shape).bytes == plain + 2 * 4 * 3 * 8 * 21 * 4);
+  CHECK(OwnGradLayoutOf(shape).distance_sums == plain);
+  shape.softcap = 5;
+  CHECK(WhyNotOwn(shape) == "attention with a soft cap beside biases by distance");
+  shape.softcap = 0;
+  shape.alibi = true;
+  CHECK(WhyNotOwn(shape) == "attention with linear biases beside biases by distance");
+  shape.alibi = false;
+  shape.distance = 1025;
+  CHECK(WhyNotOwn(shape) == "attention with biases by distance of more than 1024 places");
 }
 
 // Widths of DeepSeek-V2 and V3.

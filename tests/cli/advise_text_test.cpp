@@ -189,6 +189,23 @@ TEST_CASE("a text: attention is refused where the size of heads keeps it out of 
   CHECK(OfCode(asked, "W209").size() == 1);
 }
 
+TEST_CASE("a text: biases by distance are named where the GPU has no kernels for them") {
+  const std::string core = "{ do = \"attention\", as = \"core\",";
+  const std::string text = Replaced(
+      Replaced(
+          GoodText(), core,
+          "{ do = \"relative_bias\", as = \"distances\", heads = \"H\", max_distance = 64 },\n  " + core),
+      "mask = \"causal\",", "mask = \"causal\", bias = \"distances\",");
+  CHECK(CheckText(text).empty());
+  const std::vector<Found> refused =
+      OfCode(CheckText(text, {"cluster.device=b200"}, /*exit_code=*/1), "E305");
+  REQUIRE(refused.size() == 1);
+  CHECK(
+      refused[0].message.starts_with("attention with biases by distance up to 64 has no fast kernel on b200: "
+                                     "in cuDNN none with biases by distance; "));
+  CHECK(refused[0].hint.starts_with("no biases by distance; or H100 or H200; or "));
+}
+
 TEST_CASE("warnings of a text: each at the attribute that causes it, once") {
   for (const Found& one : CheckText(GoodText())) CHECK_MESSAGE(false, one.message);
   for (const TextCase& test : TextCases()) {

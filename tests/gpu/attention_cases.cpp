@@ -168,7 +168,7 @@ void AddSliceOfHeads(bool biased, GpuCases* cases) {
                              label,
                              {{q}, {k}, {k}, positions, {q}, rows, {q}, {of_heads}},
                              attributes,
-                             (67 + 20) * 3 + 2 * 67 * (biased ? 67 : 1),
+                             (67 + 20) * 3 + 2 * 67,
                              true}});
   for (size_t at = cases->size() - 2; at < cases->size(); ++at) {
     (*cases)[at].adjust = [place](Tensors* inputs) {
@@ -311,12 +311,11 @@ void AddOwnAttention(const AttentionSizes& s, const OwnForm& form, GpuCases* cas
   const double kept = 1 / (1 - form.dropout);
   for (const bool is_backward : {false, true}) {
     cases->push_back(
-        {.base = {is_backward ? &ops::kAttentionGrad : &ops::kAttention, label,
-                  is_backward ? backward : forward, attributes,
-                  is_backward ? terms * s.heads / s.kv_heads + (form.sinks ? s.batch * QueriesOf(s) : 0) +
-                                    (form.distance > 0 ? s.batch * QueriesOf(s) * s.sequence : 0)
-                              : terms,
-                  true}});
+        {.base = {
+             is_backward ? &ops::kAttentionGrad : &ops::kAttention, label, is_backward ? backward : forward,
+             attributes,
+             is_backward ? terms * s.heads / s.kv_heads + (form.sinks ? s.batch * QueriesOf(s) : 0) : terms,
+             true}});
     cases->back().dtypes = s.dtypes;
     cases->back().adjust = [=](Tensors* inputs) {
       place(inputs);
@@ -370,6 +369,8 @@ GpuCases OwnAttentionCases() {
   AddOwnAttention({"", 1, 4200, 1, 1, 64, 0, {DType::kBF16}}, {.label = "long"}, &cases);
   AddOwnAttention({"", 1, 4200, 1, 1, 64, 0, {DType::kF16}}, {.label = "long, linear biases", .alibi = true},
                   &cases);
+  AddOwnAttention({"", 1, 4200, 1, 1, 64, 0, {DType::kBF16}},
+                  {.label = "long, biases by distance", .distance = 128}, &cases);
   return cases;
 }
 

@@ -200,10 +200,7 @@ ExpectedAttention ExpectedOf(const AttentionOptions& o, const Tensors& in, bool 
   const double kept = 1 / (1 - o.dropout);
   const bool summed = kernels == AttentionKernels::kCudnn && !o.positions.empty();
   std::int64_t terms = o.keys + std::max(o.head, o.value_head);
-  if (backward) {
-    terms = terms * o.heads / o.kv_heads + (o.sinks ? o.batch * o.queries : 0) +
-            (o.distance > 0 ? o.batch * o.queries * o.keys : 0);
-  }
+  if (backward) terms = terms * o.heads / o.kv_heads + (o.sinks ? o.batch * o.queries : 0);
   ExpectedAttention expected;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const bool statistics = (!backward && i == 1) || i >= 3;

@@ -319,9 +319,8 @@ void AddAttention(std::vector<Case>* cases) {
     }
     cases->push_back({&ops::kAttention, label, std::move(forward), attributes, terms, large});
     const std::int64_t sink_terms = sinks ? q[0] * q[1] : 0;
-    const std::int64_t bias_terms = distance > 0 ? q[0] * q[1] * k[1] : 0;
     cases->push_back({&ops::kAttentionGrad, label, std::move(backward), attributes,
-                      terms * q[2] / k[2] + sink_terms + bias_terms, large});
+                      terms * q[2] / k[2] + sink_terms, large});
   };
   const Attributes plain = {{"scale", 0.4}, {"window", std::int64_t{0}}, {"dropout", 0.0}};
   Attributes window = plain;

@@ -54,7 +54,15 @@ absl::StatusOr<graph::ValueId> BiasesOf(StepContext& step) {
   if (!made)
     return step.ErrorIn("bias", fmt::format("'{}' is no bias by distance", biases.name),
                         "the result of a step { do = \"relative_bias\", heads = \"H\" }");
-  const std::int64_t heads = step.type(step.input(0)).shape[2];
+  const graph::TensorType& queries = step.type(step.input(0));
+  const std::int64_t heads = queries.shape[2];
+  if (biases.type.shape[0] == heads && biases.type.meaning(0) != queries.meaning(2)) {
+    return step.ErrorIn(
+        "bias",
+        fmt::format("the heads of '{}' are a number, so that no layout would divide the {} heads here",
+                    biases.name, heads),
+        "heads = \"H\" in relative_bias, the name that queries have");
+  }
   if (biases.type.shape[0] == heads) return step.Get("bias").value;
   return step.ErrorIn("bias",
                       fmt::format("'{}' has biases of {} heads, and these are {} query heads", biases.name,

@@ -107,7 +107,7 @@ struct Problem {
   graph::AttentionInputs at;
   const TensorView& q;
   const TensorView& k;
-  const std::int32_t* positions;  // null: neither a mask nor dropout asks for them
+  const std::int32_t* positions;  // null: no mask, dropout or bias asks for them
   const std::int32_t* spans;      // of each query two numbers; null: there are none
   // head: elements of q and k; value_head: of v and o.
   std::int64_t batch, queries, heads, head, value_head, keys, kv_heads, group, window;

@@ -261,8 +261,8 @@ struct SightNote {
 struct TileNote {
   int position;
   std::uint32_t head, epoch;  // of the draws
-  float slope;                // times log2(e); where there are biases by distance, the bits of the head
-  __device__ __forceinline__ int head_of_biases() const { return __float_as_int(slope); }
+  int of_biases;              // by distance: the head; linear: the bits of the slope, times log2(e)
+  __device__ __forceinline__ float slope() const { return __int_as_float(of_biases); }
 };
 
 template <typename Form>
@@ -305,9 +305,9 @@ __device__ __forceinline__ void ReadBackward(const CUtensorMap& q, const CUtenso
         hopper::WaitFor(memory.q_empty(ring.stage), ring.parity ^ 1U);
         PutNote<TileNote>(memory.tile_note(ring.stage),
                           {t.position, Form::kDropout ? HeadOfDraws(c, item.sample, head) : 0U, epoch,
-                           !Form::kBiased        ? 0.0F
-                           : c.biases == nullptr ? SlopeOf(c, head)
-                                                 : __int_as_float(head)});
+                           !Form::kBiased        ? 0
+                           : c.biases == nullptr ? __float_as_int(SlopeOf(c, head))
+                                                 : head});
         hopper::ArriveExpecting(memory.q_full(ring.stage), Form::kQBytes + kRowsBytes);
 #pragma unroll
         for (int e = 0; e < Form::kE; e += kRowElements) {
@@ -443,12 +443,13 @@ __device__ __forceinline__ void Probabilities(const Common& c, int key, const Ti
   if constexpr (!Form::kBiased) {
     weigh([](float x, float factor, float of_row, int, int) { return fmaf(x, factor, -of_row); });
   } else if (Form::kCapped || c.biases == nullptr) {  // biases by distance are never beside a cap
-    const float at_first = -t.slope * static_cast<float>(position - key);
+    const float slope = t.slope();
+    const float at_first = -slope * static_cast<float>(position - key);
     weigh([&](float x, float factor, float of_row, int of_query, int of_key) {
-      return fmaf(-t.slope, static_cast<float>(of_query - of_key), fmaf(x, factor, at_first - of_row));
+      return fmaf(-slope, static_cast<float>(of_query - of_key), fmaf(x, factor, at_first - of_row));
     });
   } else {
-    const BiasesByDistance<T> biases(c, t.head_of_biases());
+    const BiasesByDistance<T> biases(c, t.of_biases);
     const int corner = key - lane / 4 - t.position;  // of the warp's first key
     if (biases.AreOne({corner - (Form::kScoreQueries - 1), corner + 15})) {
       const float bias = biases.At(corner);
@@ -558,8 +559,9 @@ struct BiasGradients {
                                          int key) {
     if (p.common.biases == nullptr) return;
     const TileNote t = GetNote<TileNote>(tile_note);
-    head_here = t.head_of_biases();
+    head_here = t.of_biases;
     corner = key - static_cast<int>(threadIdx.x) % kWarp / 4 - t.position - first_query;
+    __syncwarp();  // all lanes have read the note before one of them gives it back
   }
   __device__ __forceinline__ void Add(const BackwardParams& p, std::uint32_t block_note,
                                       const std::uint32_t (&d_scores)[BackwardState<Form>::kScores / 2]) {

@@ -2,6 +2,8 @@
 // of scores are far from the diagonal, where all pairs have the first bias or the last one.
 #pragma once
 
+#include <type_traits>
+
 #include "engine/backend/cuda/attention/sm90a.cuh"
 
 namespace engine::backend::cuda::attention_sm90a {
@@ -31,21 +33,21 @@ struct BiasesByDistance {
 // ------------------------------------------------------------------------------------------------------ gradient
 
 // d[16, 8] += a[16, 16] · ones
-__device__ __forceinline__ void AddRowSums(__nv_bfloat16, const std::uint32_t (&a)[4], float (&d)[4]) {
-  constexpr std::uint32_t kOnes = 0x3F803F80;
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %8}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(kOnes));
-}
-__device__ __forceinline__ void AddRowSums(__half, const std::uint32_t (&a)[4], float (&d)[4]) {
-  constexpr std::uint32_t kOnes = 0x3C003C00;
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %8}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(kOnes));
+template <typename T>
+__device__ __forceinline__ void AddRowSums(const std::uint32_t (&a)[4], float (&d)[4]) {
+  if constexpr (std::is_same_v<T, __half>) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %8}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(0x3C003C00));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %8}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(0x3F803F80));
+  }
 }
 
 // The gradient of a head's biases, of the keys of one warp: it alone adds to its `sums`, so that their order is fixed. It has
@@ -103,7 +105,7 @@ struct DistanceSums {
     for (int step = 0; step < kScoreQueries / 16; ++step) {
       const std::uint32_t a[4] = {scores[4 * step], scores[4 * step + 1], scores[4 * step + 2],
                                   scores[4 * step + 3]};
-      AddRowSums(T(), a, far);
+      AddRowSums<T>(a, far);
     }
   }
   __device__ __forceinline__ void EndFar() {

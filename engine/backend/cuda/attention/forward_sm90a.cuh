@@ -230,8 +230,8 @@ __device__ __forceinline__ ForwardRows RowsOf(const Common& c, const ForwardItem
           Form::kBiased && c.biases == nullptr ? SlopeOf(c, item.head) / FactorOf<Form>(c) : 0.0F};
 }
 
-// Turns the products q·k of a block into the softmax's scores, without the cap as a factor, with biases, but for what all
-// scores of a thread have in common.
+// Applies cap and biases to the products q·k of a block, as far as they differ from score to score of a thread. The rest of them, and
+// the scale, is the factor and the bias that are returned: the softmax applies these in an operation that it makes anyway.
 template <typename Form>
 __device__ __forceinline__ ScoreUnit BendScores(const Common& c, const ForwardItem& item,
                                                 const ForwardRows& rows, int block,
@@ -264,7 +264,7 @@ __device__ __forceinline__ ScoreUnit BendScores(const Common& c, const ForwardIt
   return {factor, 0};
 }
 
-// And masked.
+// The same, and sets the scores of what a query does not see to −∞.
 template <typename Form>
 __device__ __forceinline__ ScoreUnit PrepareScores(const Common& c, const ForwardItem& item,
                                                    const ForwardRows& rows, int block,

@@ -45,7 +45,7 @@ struct DistanceSumsParams {
 };
 void AddDistanceSums(const DistanceSumsParams& params, cudaStream_t stream);
 
-// Calls run.Run<capped, slopes, dropout>.
+// Calls run.Launch<capped, biased, dropout>.
 template <bool... kOptions, typename Run, typename... Flags>
 cudaError_t ChooseOptions(const Run& run, bool flag, Flags... flags) {
   if constexpr (sizeof...(Flags) == 0) {

@@ -315,17 +315,19 @@ __global__ void __launch_bounds__(kThreads) SinkGradKernel(AttentionProblem p) {
 }
 
 // A block a row of a head's biases: over its queries in a fixed order, a warp a query at a time, after QueryGradKernel has
-// left their sums.
+// left their sums. The first and the last row have most of the pairs, for which a block has as many warps as it may.
+constexpr int kBiasThreads = 1024;
+constexpr int kBiasWarps = kBiasThreads / kWarp;
 template <typename T, int kEach>
-__global__ void __launch_bounds__(kThreads) BiasGradKernel(AttentionProblem p) {
-  __shared__ float of_warps[kWarps];
+__global__ void __launch_bounds__(kBiasThreads) BiasGradKernel(AttentionProblem p) {
+  __shared__ float of_warps[kBiasWarps];
   const std::int64_t rows = 2 * p.distance + 1;
   const std::int64_t h = blockIdx.x / rows;
   const std::int64_t row = blockIdx.x % rows;
   const std::int64_t kv = h / (p.heads / p.kv_heads);
   const HeadBiases<T> biases = BiasesOf<T>(p, h);
   float sum = 0;
-  for (std::int64_t query = threadIdx.x / kWarp; query < p.batch * p.queries; query += kWarps) {
+  for (std::int64_t query = threadIdx.x / kWarp; query < p.batch * p.queries; query += kBiasWarps) {
     const std::int64_t b = query / p.queries;
     const std::int64_t s = query % p.queries;
     const std::int64_t position = PositionOf(p, b, s);
@@ -350,7 +352,9 @@ __global__ void __launch_bounds__(kThreads) BiasGradKernel(AttentionProblem p) {
   }
   if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = sum;
   __syncthreads();
-  if (threadIdx.x == 0) p.d_biases[blockIdx.x] += of_warps[0] + of_warps[1] + of_warps[2] + of_warps[3];
+  if (threadIdx.x >= kWarp) return;
+  sum = WarpSum(of_warps[threadIdx.x]);
+  if (threadIdx.x == 0) p.d_biases[blockIdx.x] += sum;
 }
 
 unsigned BlocksFor(std::int64_t warps) { return static_cast<unsigned>((warps + kWarps - 1) / kWarps); }
@@ -403,7 +407,7 @@ void AttentionReferenceGrad(const AttentionProblem& problem, cudaStream_t stream
     if (key_blocks > 0) KeyGradKernel<T, kEach, kBent><<<key_blocks, kThreads, 0, stream>>>(problem);
     if (problem.biases == nullptr || problem.heads == 0) return;
     const auto biases = static_cast<unsigned>(problem.heads * (2 * problem.distance + 1));
-    BiasGradKernel<T, kEach><<<biases, kThreads, 0, stream>>>(problem);
+    BiasGradKernel<T, kEach><<<biases, kBiasThreads, 0, stream>>>(problem);
   });
   if (problem.sinks == nullptr || problem.heads == 0) return;
   WithElementType(problem.dtype, [&](auto element) {

@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kBiasThreads)
   biases[at] = table[buckets.Of(at - head * distances - buckets.distance) * heads + head];
 }
 
-// A thread a bucket of a head, which looks through all distances: there are few of them, once an iteration.
+// A thread a bucket of a head, which looks through all distances: there are few of them, once a microbatch.
 template <typename T>
 __global__ void __launch_bounds__(kBiasThreads)
     RelativeBiasGradKernel(graph::DistanceBuckets buckets, std::int64_t heads, const T* d_biases,

@@ -172,7 +172,7 @@ constexpr Limit kCudnnLimits[] = {
      "no soft cap"},
     {"alibi", [](const AttentionShape& s) { return !s.alibi; }, "attention with linear biases",
      "no linear biases"},
-    {"distance", [](const AttentionShape& s) { return s.distance == 0; }, "attention with biases by distance",
+    {"bias", [](const AttentionShape& s) { return s.distance == 0; }, "attention with biases by distance",
      "no biases by distance"},
     {"sinks", [](const AttentionShape& s) { return !s.sinks; }, "attention with sinks", "no sinks"},
     {"mask", [](const AttentionShape& s) { return s.causal; }, "attention without a causal mask",
@@ -181,7 +181,7 @@ constexpr Limit kCudnnLimits[] = {
      "documents across"},
 };
 
-static_assert(kOwnMostElements == 256);
+static_assert(kOwnMostElements == 256 && kOwnMostDistance == 1024);
 constexpr std::string_view kOwnHeads = "heads of up to 256 elements, in multiples of 8";
 constexpr Limit kOwnLimits[] = {
     {"dtype", HasNarrowType, "attention in fp32", "bf16 and fp16"},
@@ -196,9 +196,11 @@ constexpr Limit kOwnLimits[] = {
     // The largest product has to be the largest score.
     {"scale", [](const AttentionShape& s) { return s.scale > 0; },
      "attention whose scale is no positive number", "a positive scale"},
-    {"distance", [](const AttentionShape& s) { return s.distance == 0 || !s.alibi; },
+    {"bias", [](const AttentionShape& s) { return s.distance <= kOwnMostDistance; },
+     "attention with biases by distance of more than 1024 places", "a max_distance of up to 1024"},
+    {"bias", [](const AttentionShape& s) { return s.distance == 0 || !s.alibi; },
      "attention with linear biases beside biases by distance", "one of these biases"},
-    {"distance", [](const AttentionShape& s) { return s.distance == 0 || s.softcap == 0; },
+    {"bias", [](const AttentionShape& s) { return s.distance == 0 || s.softcap == 0; },
      "attention with a soft cap beside biases by distance", "no soft cap beside biases by distance"},
     // Draws are made for 16 × 16 pairs at a time; a slice of the sequence has two chunks of as many queries.
     {"queries",
