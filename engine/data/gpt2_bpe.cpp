@@ -8,9 +8,11 @@
 #include "engine/base/shown.h"
 #include "engine/base/status.h"
 #include "engine/data/mapped_file.h"
-#include "engine/data/utf8.h"
+#include "engine/data/tokenizer/utf8.h"
 
 namespace engine::data {
+
+using namespace ::engine::tokenizer;  // NOLINT
 namespace {
 
 constexpr std::string_view kEndOfText = "<|endoftext|>";

@@ -6,9 +6,11 @@
 #include <string>
 
 #include "engine/base/status.h"
-#include "engine/data/utf8.h"
+#include "engine/data/tokenizer/utf8.h"
 
 namespace engine::data {
+
+using namespace ::engine::tokenizer;  // NOLINT
 namespace {
 
 // Unicode's White_Space, spelled out: PCRE2's \s also takes U+180E, which lost that property in Unicode 6.3.
