@@ -6,7 +6,9 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/status.h"
 #include "engine/data/tokenizer/normal_form.h"
+#include "engine/data/tokenizer/normalizer_chain.h"
 #include "engine/data/tokenizer/utf8.h"
 
 namespace engine::tokenizer {
@@ -62,17 +64,33 @@ TEST_CASE("properties of all code points are the reference library's") {
 
 TEST_CASE("what becomes of each code point is what the reference library makes of it") {
   const nlohmann::json oracle = UnicodeOracle();
-  const auto normal = [](NormalForm form) {
-    return HashOfMapping([form](char32_t c, std::string* out) {
+  const BertNormalize nothing{.clean_text = false, .handle_chinese_chars = false, .strip_accents = false, .lowercase = false};
+  BertNormalize clean = nothing;
+  BertNormalize accents = nothing;
+  BertNormalize chinese = nothing;
+  clean.clean_text = accents.strip_accents = chinese.handle_chinese_chars = true;
+  const std::pair<const char*, Normalizer> normalizers[] = {{"NFC", ToNormalForm{NormalForm::kNfc}},
+                                                            {"NFD", ToNormalForm{NormalForm::kNfd}},
+                                                            {"NFKC", ToNormalForm{NormalForm::kNfkc}},
+                                                            {"NFKD", ToNormalForm{NormalForm::kNfkd}},
+                                                            {"Lowercase", ToLowercase{}},
+                                                            {"StripAccents", StripAccents{}},
+                                                            {"Nmt", CleanNmt{}},
+                                                            {"bert_clean", clean},
+                                                            {"bert_accents", accents},
+                                                            {"bert_chinese", chinese}};
+  for (const auto& [name, normalizer] : normalizers) {
+    CAPTURE(name);
+    const absl::StatusOr<NormalizerChain> chain = NormalizerChain::Make({normalizer});
+    REQUIRE(chain.ok());
+    const std::uint32_t hash = HashOfMapping([&](char32_t c, std::string* out) {
       std::string text;
       AppendUtf8(c, &text);
-      AppendNormalForm(text, form, out);
+      std::string storage;
+      *out = *chain->Apply(text, &storage);
     });
-  };
-  CHECK(normal(NormalForm::kNfc) == oracle.at("NFC").get<std::uint32_t>());
-  CHECK(normal(NormalForm::kNfd) == oracle.at("NFD").get<std::uint32_t>());
-  CHECK(normal(NormalForm::kNfkc) == oracle.at("NFKC").get<std::uint32_t>());
-  CHECK(normal(NormalForm::kNfkd) == oracle.at("NFKD").get<std::uint32_t>());
+    CHECK(hash == oracle.at(name).get<std::uint32_t>());
+  }
 }
 
 TEST_CASE("a text that is plainly NFC is its own NFC") {
