@@ -88,17 +88,19 @@ absl::Status TakeInputs(std::FILE* file, const std::string& name, bool whole, co
   return std::ferror(file) != 0 ? SystemError("read", name, errno) : absl::OkStatus();
 }
 
-absl::Status EncodeInput(const tokenizer::Pipeline& pipeline, const TokenizeArguments& arguments, const std::string& name,
-                         std::string_view input, std::int64_t line) {
+absl::Status EncodeInput(const tokenizer::Pipeline& pipeline, const TokenizeArguments& arguments,
+                         const std::string& name, std::string_view input, std::int64_t line) {
   std::string decoded;
   if (arguments.format == "jsonl") {
     ASSIGN_OR_RETURN(const nlohmann::json json, ParseJson(input, name, line));
-    if (!json.is_string()) return InvalidArgument("{}:{}: error: must be a string, and is {}", name, line, TypeOf(json));
+    if (!json.is_string())
+      return InvalidArgument("{}:{}: error: must be a string, and is {}", name, line, TypeOf(json));
     decoded = json.get<std::string>();
     input = decoded;
   }
   std::vector<std::int32_t> ids;
-  const tokenizer::EncodeOptions options{.special_tokens = arguments.special, .add_template = arguments.add_template};
+  const tokenizer::EncodeOptions options{.special_tokens = arguments.special,
+                                         .add_template = arguments.add_template};
   if (const absl::Status status = pipeline.Encode(input, options, &ids); !status.ok()) {
     return InvalidArgument("{}:{}: error: {}", name, line, Message(status));
   }
@@ -107,11 +109,12 @@ absl::Status EncodeInput(const tokenizer::Pipeline& pipeline, const TokenizeArgu
   return absl::OkStatus();
 }
 
-absl::Status DecodeInput(const tokenizer::Pipeline& pipeline, const TokenizeArguments& arguments, const std::string& name,
-                         std::string_view input, std::int64_t line) {
+absl::Status DecodeInput(const tokenizer::Pipeline& pipeline, const TokenizeArguments& arguments,
+                         const std::string& name, std::string_view input, std::int64_t line) {
   const std::string located = arguments.format == "text" ? name : fmt::format("{}:{}", name, line);
-  ASSIGN_OR_RETURN(const std::vector<std::int32_t> ids, data::ParseTokenIds(located, input, pipeline.vocab_size()));
-  ASSIGN_OR_RETURN(const std::string text, pipeline.Decode(ids, !arguments.special));
+  ASSIGN_OR_RETURN(const std::vector<std::int32_t> ids,
+                   data::ParseTokenIds(located, input, pipeline.vocab_size()));
+  const std::string text = pipeline.Decode(ids, !arguments.special);
   if (arguments.format == "jsonl") {
     const nlohmann::json json = text;
     Print(stdout, "{}\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
@@ -155,7 +158,8 @@ int TokenizerInfo(const std::string& path) {
   for (const std::int32_t id : description.behind) around.push_back(shown(id));
   Print(stdout, "source           {}\n", description.source);
   Print(stdout, "vocabulary       {} ids, {} of the model, {} added tokens ({} special)\n",
-        WithThousands((*pipeline)->vocab_size()), WithThousands(tokenizer::VocabularyOf(description.model).tokens()),
+        WithThousands((*pipeline)->vocab_size()),
+        WithThousands(tokenizer::VocabularyOf(description.model).tokens()),
         WithThousands(static_cast<std::int64_t>(description.added_tokens.size())), WithThousands(special));
   Print(stdout, "model            {}\n", tokenizer::NameOf(description.model));
   Print(stdout, "normalizers      {}\n", list(tokenizer::NamesOf(description.normalizers)));
@@ -163,7 +167,8 @@ int TokenizerInfo(const std::string& path) {
   Print(stdout, "decoders         {}\n", list(tokenizer::NamesOf(description.decoders)));
   Print(stdout, "template         {}\n", fmt::join(around, ", "));
   if (description.end_of_document.has_value()) {
-    Print(stdout, "end of document  {}, by {}\n", shown(*description.end_of_document), description.end_of_document_from);
+    Print(stdout, "end of document  {}, by {}\n", shown(*description.end_of_document),
+          description.end_of_document_from);
   } else {
     Print(stdout, "end of document  unknown\n");
   }
@@ -178,17 +183,22 @@ void AddTokenizeCommand(CLI::App& app, int* exit_code) {
   command->add_option("tokenizer", arguments->tokenizer, "A tokenizer's file or a Hugging Face folder")
       ->required()
       ->type_name("PATH");
-  command->add_option("--input", arguments->input, "What to read; - is standard input")->type_name("FILE")->capture_default_str();
+  command->add_option("--input", arguments->input, "What to read; - is standard input")
+      ->type_name("FILE")
+      ->capture_default_str();
   command
       ->add_option("--format", arguments->format,
-                   "text: the input is one text; lines: each line is one; jsonl: each line is a JSON string, or with --decode "
+                   "text: the input is one text; lines: each line is one; jsonl: each line is a JSON string, "
+                   "or with --decode "
                    "a list of ids")
       ->check(CLI::IsMember({"text", "lines", "jsonl"}))
       ->capture_default_str();
   command->add_flag("--decode", arguments->decode, "Read ids and print text");
-  command->add_flag("--special", arguments->special,
-                    "Special tokens in a text are tokens, not characters; with --decode they are printed, not left out");
-  command->add_flag("--template", arguments->add_template, "Put the special tokens of the template around each text");
+  command->add_flag(
+      "--special", arguments->special,
+      "Special tokens in a text are tokens, not characters; with --decode they are printed, not left out");
+  command->add_flag("--template", arguments->add_template,
+                    "Put the special tokens of the template around each text");
   command->footer("Exit codes: 0 printed; 1 the tokenizer or the input will not do; 2 wrong options");
   command->callback([arguments, exit_code] { *exit_code = Tokenize(*arguments); });
 }
@@ -196,9 +206,12 @@ void AddTokenizeCommand(CLI::App& app, int* exit_code) {
 void AddTokenizerCommand(CLI::App& app, int* exit_code) {
   CLI::App* parent = app.add_subcommand("tokenizer", "Look at a tokenizer");
   parent->require_subcommand(1);
-  CLI::App* command = parent->add_subcommand("info", "What a tokenizer is made of, its sizes, its end of a document");
+  CLI::App* command =
+      parent->add_subcommand("info", "What a tokenizer is made of, its sizes, its end of a document");
   const auto path = std::make_shared<std::string>();
-  command->add_option("tokenizer", *path, "A tokenizer's file or a Hugging Face folder")->required()->type_name("PATH");
+  command->add_option("tokenizer", *path, "A tokenizer's file or a Hugging Face folder")
+      ->required()
+      ->type_name("PATH");
   command->footer("Exit codes: 0 printed; 1 no tokenizer, or one that is not understood; 2 wrong options");
   command->callback([path, exit_code] { *exit_code = TokenizerInfo(*path); });
 }

@@ -64,7 +64,8 @@ TEST_CASE("properties of all code points are the reference library's") {
 
 TEST_CASE("what becomes of each code point is what the reference library makes of it") {
   const nlohmann::json oracle = UnicodeOracle();
-  const BertNormalize nothing{.clean_text = false, .handle_chinese_chars = false, .strip_accents = false, .lowercase = false};
+  const BertNormalize nothing{
+      .clean_text = false, .handle_chinese_chars = false, .strip_accents = false, .lowercase = false};
   BertNormalize clean = nothing;
   BertNormalize accents = nothing;
   BertNormalize chinese = nothing;

@@ -38,14 +38,16 @@ AddedTokenFinder::AddedTokenFinder(std::vector<std::pair<std::string, AddedToken
     std::uint32_t state = 0;
     for (std::size_t i = text.size(); i-- > 0;) {
       const auto byte = static_cast<unsigned char>(text[i]);
-      const auto [edge, is_new] = next_.emplace(EdgeKey(state, byte), static_cast<std::uint32_t>(longest_.size()));
+      const auto [edge, is_new] =
+          next_.emplace(EdgeKey(state, byte), static_cast<std::uint32_t>(longest_.size()));
       if (is_new) {
         longest_.push_back(-1);
         parent.emplace_back(state, byte);
       }
       state = edge->second;
     }
-    if (longest_[state] < 0) longest_[state] = static_cast<std::int32_t>(tokens_.size());  // the first of equals
+    if (longest_[state] < 0)
+      longest_[state] = static_cast<std::int32_t>(tokens_.size());  // the first of equals
     lengths_.push_back(static_cast<std::uint32_t>(text.size()));
     tokens_.push_back(token);
   }
@@ -56,7 +58,8 @@ AddedTokenFinder::AddedTokenFinder(std::vector<std::pair<std::string, AddedToken
     order[s] = s;
     if (s > 0) depth[s] = depth[parent[s].first] + 1;  // parents are made before their children
   }
-  std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) { return depth[a] < depth[b]; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::uint32_t a, std::uint32_t b) { return depth[a] < depth[b]; });
   fallback_.assign(longest_.size(), 0);
   for (const std::uint32_t state : order) {
     if (depth[state] > 1) fallback_[state] = Step(fallback_[parent[state].first], parent[state].second);
@@ -74,14 +77,16 @@ std::uint32_t AddedTokenFinder::Step(std::uint32_t state, unsigned char byte) co
 }
 
 // Appends (begin, token) of the longest token that begins at each place, from the last place to the first.
-void AddedTokenFinder::FindLongest(std::string_view text, std::vector<std::pair<std::uint32_t, std::uint32_t>>* found) const {
+void AddedTokenFinder::FindLongest(std::string_view text,
+                                   std::vector<std::pair<std::uint32_t, std::uint32_t>>* found) const {
   std::uint32_t state = 0;
   for (std::size_t i = text.size(); i-- > 0;) {
     if (state == 0) {
       while (i > 0 && !is_last_byte_[static_cast<unsigned char>(text[i])]) --i;
     }
     state = Step(state, static_cast<unsigned char>(text[i]));
-    if (longest_[state] >= 0) found->emplace_back(static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(longest_[state]));
+    if (longest_[state] >= 0)
+      found->emplace_back(static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(longest_[state]));
   }
 }
 
@@ -99,7 +104,8 @@ void AddedTokenFinder::Cut(std::string_view text, bool special, std::vector<Segm
       std::size_t end = at + lengths_[index];
       searched = end;
       if (token.special && !special) continue;
-      if (token.single_word && (EndsWithWord(text.substr(0, begin)) || BeginsWithWord(text.substr(end)))) continue;
+      if (token.single_word && (EndsWithWord(text.substr(0, begin)) || BeginsWithWord(text.substr(end))))
+        continue;
       begin = std::max(begin, behind);
       while (token.lstrip && begin > behind) {
         const auto [c, where] = LastCharacter(text.substr(0, begin));

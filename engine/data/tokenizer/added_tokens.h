@@ -37,7 +37,7 @@ class AddedTokenFinder {
 
   std::vector<AddedToken> tokens_;
   std::vector<std::uint32_t> lengths_;
-  bool has_ordinary_ = false;              // a token that is not special
+  bool has_ordinary_ = false;  // a token that is not special
   std::array<bool, 256> is_last_byte_ = {};
   absl::flat_hash_map<std::uint64_t, std::uint32_t> next_;  // (state, byte)
   std::vector<std::uint32_t> fallback_;                     // by state

@@ -74,7 +74,11 @@ bool MergesAreInOrder(const BpeModel& model) {
 
 class BpeEncoder final : public WordEncoder {
  public:
-  BpeEncoder(const BpeModel& model, bool of_bytes) : model_(model), of_bytes_(of_bytes), in_rounds_(model.in_rounds && !MergesAreInOrder(model)), merges_(model.merges) {
+  BpeEncoder(const BpeModel& model, bool of_bytes)
+      : model_(model),
+        of_bytes_(of_bytes),
+        in_rounds_(model.in_rounds && !MergesAreInOrder(model)),
+        merges_(model.merges) {
     for (int byte = 0; byte < 256; ++byte) {
       const auto index = static_cast<std::size_t>(byte);
       std::string shown;
@@ -91,7 +95,8 @@ class BpeEncoder final : public WordEncoder {
     }
   }
 
-  absl::Status Encode(std::string_view word, WordWorkspace* work, std::vector<std::int32_t>* ids) const override {
+  absl::Status Encode(std::string_view word, WordWorkspace* work,
+                      std::vector<std::int32_t>* ids) const override {
     if (model_.ignore_merges) {
       const std::int32_t id = of_bytes_ ? words_.Find(word) : model_.vocabulary.Find(word);
       if (id != kNoToken) {
@@ -111,13 +116,14 @@ class BpeEncoder final : public WordEncoder {
   }
 
  private:
-
   // Tokens by the bytes that they show; one with a character that shows none is no word.
   void AddWords() {
-    words_.Reserve(static_cast<std::size_t>(model_.vocabulary.tokens()), 8 * static_cast<std::size_t>(model_.vocabulary.tokens()));
+    words_.Reserve(static_cast<std::size_t>(model_.vocabulary.tokens()),
+                   8 * static_cast<std::size_t>(model_.vocabulary.tokens()));
     std::string bytes;
     for (std::int32_t id = 0; id < model_.vocabulary.size(); ++id) {
-      if (model_.vocabulary.Has(id) && BytesShownBy(model_.vocabulary.Token(id), &bytes) && !bytes.empty()) words_.Add(bytes, id);
+      if (model_.vocabulary.Has(id) && BytesShownBy(model_.vocabulary.Token(id), &bytes) && !bytes.empty())
+        words_.Add(bytes, id);
     }
   }
 
@@ -173,7 +179,9 @@ class BpeEncoder final : public WordEncoder {
         symbols->push_back(id);
         continue;
       }
-      const auto byte_token = [this](char byte) { return id_of_byte_token_[static_cast<unsigned char>(byte)]; };
+      const auto byte_token = [this](char byte) {
+        return id_of_byte_token_[static_cast<unsigned char>(byte)];
+      };
       if (model_.byte_fallback &&
           std::all_of(text.begin(), text.end(), [&](char byte) { return byte_token(byte) != kNoToken; })) {
         for (const char byte : text) symbols->push_back(byte_token(byte));
@@ -217,7 +225,9 @@ class BpeEncoder final : public WordEncoder {
     const auto size = static_cast<std::int32_t>(work->ids.size());
     symbols.resize(work->ids.size());
     heap.clear();
-    const auto at = [&](std::int32_t i) -> WordWorkspace::Symbol& { return symbols[static_cast<std::size_t>(i)]; };
+    const auto at = [&](std::int32_t i) -> WordWorkspace::Symbol& {
+      return symbols[static_cast<std::size_t>(i)];
+    };
     const auto look = [&](std::int32_t i) {
       WordWorkspace::Symbol& symbol = at(i);
       symbol.rank = symbol.next < size ? merges_.Find(symbol.id, at(symbol.next).id).rank : kNoRank;
@@ -227,7 +237,8 @@ class BpeEncoder final : public WordEncoder {
       return static_cast<std::uint64_t>(at(i).rank) << 32 | static_cast<std::uint32_t>(i);
     };
     const auto later = std::greater<std::uint64_t>();
-    for (std::int32_t i = 0; i < size; ++i) at(i) = {work->ids[static_cast<std::size_t>(i)], i - 1, i + 1, kNoRank};
+    for (std::int32_t i = 0; i < size; ++i)
+      at(i) = {work->ids[static_cast<std::size_t>(i)], i - 1, i + 1, kNoRank};
     for (std::int32_t i = 0; i < size; ++i) {
       if (look(i)) heap.push_back(entry(i));
     }
@@ -247,7 +258,8 @@ class BpeEncoder final : public WordEncoder {
     while (!heap.empty()) {
       round.assign(1, pop());
       const auto rank = static_cast<std::int32_t>(round[0] >> 32);
-      while (in_rounds_ && !heap.empty() && static_cast<std::int32_t>(heap.front() >> 32) == rank) round.push_back(pop());
+      while (in_rounds_ && !heap.empty() && static_cast<std::int32_t>(heap.front() >> 32) == rank)
+        round.push_back(pop());
       for (const std::uint64_t candidate : round) {
         const auto i = static_cast<std::int32_t>(candidate & 0xFFFFFFFF);
         WordWorkspace::Symbol& left = at(i);

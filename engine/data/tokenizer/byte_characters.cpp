@@ -27,7 +27,9 @@ constexpr ByteCharacterTable kByteCharacters;
 
 }  // namespace
 
-void AppendByteCharacter(unsigned char byte, std::string* out) { AppendUtf8(kByteCharacters.shown[byte], out); }
+void AppendByteCharacter(unsigned char byte, std::string* out) {
+  AppendUtf8(kByteCharacters.shown[byte], out);
+}
 
 bool BytesShownBy(std::string_view token, std::string* bytes) {
   bytes->clear();

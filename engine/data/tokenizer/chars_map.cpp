@@ -10,17 +10,20 @@ absl::StatusOr<CharsMap> CharsMap::Parse(std::string_view table) {
   CharsMap map;
   if (table.empty()) return map;
   std::uint32_t bytes = 0;
-  if (table.size() < sizeof bytes) return DataLoss("the table of characters has {} bytes, and at least 4 are needed", table.size());
+  if (table.size() < sizeof bytes)
+    return DataLoss("the table of characters has {} bytes, and at least 4 are needed", table.size());
   std::memcpy(&bytes, table.data(), sizeof bytes);
   table.remove_prefix(sizeof bytes);
   if (bytes > table.size() || bytes % sizeof(std::uint32_t) != 0 || bytes == 0) {
-    return DataLoss("the trie of the table of characters has {} bytes, of which {} are there; it is whole units of 4", bytes,
-                    table.size());
+    return DataLoss(
+        "the trie of the table of characters has {} bytes, of which {} are there; it is whole units of 4",
+        bytes, table.size());
   }
   map.units_.resize(bytes / sizeof(std::uint32_t));
   std::memcpy(map.units_.data(), table.data(), bytes);
   map.texts_ = table.substr(bytes);
-  if (!map.texts_.empty() && map.texts_.back() != '\0') return DataLoss("the last text of the table of characters has no end");
+  if (!map.texts_.empty() && map.texts_.back() != '\0')
+    return DataLoss("the last text of the table of characters has no end");
   return map;
 }
 

@@ -5,7 +5,6 @@
 
 #include "engine/base/status.h"
 #include "engine/data/tokenizer/byte_characters.h"
-#include "engine/data/tokenizer/replace.h"
 #include "engine/data/tokenizer/utf8.h"
 
 namespace engine::tokenizer {
@@ -31,7 +30,7 @@ void ReplaceAll(std::string_view from, std::string_view to, std::string* text) {
 // The blanks that English text has not, as the reference library takes them away.
 void Cleanup(std::string* text) {
   constexpr std::pair<std::string_view, std::string_view> kRules[] = {
-      {" .", "."},   {" ?", "?"},   {" !", "!"},           {" ,", ","},   {" ' ", "'"},  {" n't", "n't"},
+      {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
       {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
   for (const auto& [from, to] : kRules) ReplaceAll(from, to, text);
 }
@@ -40,7 +39,10 @@ std::optional<char> ByteOf(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
   int byte = 0;
   for (const char c : token.substr(3, 2)) {
-    const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    const int digit = c >= '0' && c <= '9'   ? c - '0'
+                      : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                      : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                             : -1;
     if (digit < 0) return std::nullopt;
     byte = byte * 16 + digit;
   }
@@ -73,8 +75,10 @@ Strings JoinByteRuns(const Strings& tokens) {
 
 std::string StripOf(const std::string& token, const StripCharacters& strip) {
   std::string_view text = token;
-  for (std::int64_t i = 0; i < strip.start && text.starts_with(strip.content); ++i) text.remove_prefix(strip.content.size());
-  for (std::int64_t i = 0; i < strip.stop && text.ends_with(strip.content); ++i) text.remove_suffix(strip.content.size());
+  for (std::int64_t i = 0; i < strip.start && text.starts_with(strip.content); ++i)
+    text.remove_prefix(strip.content.size());
+  for (std::int64_t i = 0; i < strip.stop && text.ends_with(strip.content); ++i)
+    text.remove_suffix(strip.content.size());
   return std::string(text);
 }
 
@@ -115,9 +119,8 @@ std::string Joined(const Strings& tokens, std::string_view between) {
 
 struct DecoderChain::Step {
   Decoder what;
-  std::optional<Replacer> replacer;
 
-  absl::StatusOr<Strings> Apply(Strings tokens) const {
+  Strings Apply(Strings tokens) const {
     if (std::holds_alternative<JoinBytes>(what)) return Strings{BytesOfTokens(tokens)};
     if (std::holds_alternative<JoinByteTokens>(what)) return JoinByteRuns(tokens);
     if (std::holds_alternative<Fuse>(what)) return Strings{Joined(tokens, "")};
@@ -136,10 +139,8 @@ struct DecoderChain::Step {
         if (pieces->cleanup) Cleanup(&token);
       } else if (const auto* suffixed = std::get_if<JoinSuffixed>(&what)) {
         ReplaceAll(suffixed->suffix, i + 1 == tokens.size() ? "" : " ", &token);
-      } else if (replacer.has_value()) {
-        std::string replaced;
-        RETURN_IF_ERROR(replacer->Append(token, &replaced));
-        token = std::move(replaced);
+      } else if (const auto* replace = std::get_if<Replace>(&what)) {
+        ReplaceAll(replace->pattern.text, replace->content, &token);
       }
     }
     return tokens;
@@ -158,19 +159,20 @@ absl::StatusOr<DecoderChain> DecoderChain::Make(const std::vector<Decoder>& deco
     auto step = std::make_unique<Step>();
     step->what = decoder;
     if (const auto* replace = std::get_if<Replace>(&decoder)) {
-      ASSIGN_OR_RETURN(step->replacer, Replacer::Make(*replace));
+      if (replace->pattern.is_regex)
+        return Unimplemented("a decoder that replaces a regular expression is not supported");
     }
     chain.steps_.push_back(std::move(step));
   }
   return chain;
 }
 
-bool DecoderChain::is_of_bytes() const { return steps_.size() == 1 && std::holds_alternative<JoinBytes>(steps_[0]->what); }
+bool DecoderChain::is_of_bytes() const {
+  return steps_.size() == 1 && std::holds_alternative<JoinBytes>(steps_[0]->what);
+}
 
-absl::StatusOr<std::string> DecoderChain::Decode(std::vector<std::string> tokens) const {
-  for (const std::unique_ptr<Step>& step : steps_) {
-    ASSIGN_OR_RETURN(tokens, step->Apply(std::move(tokens)));
-  }
+std::string DecoderChain::Decode(std::vector<std::string> tokens) const {
+  for (const std::unique_ptr<Step>& step : steps_) tokens = step->Apply(std::move(tokens));
   return Joined(tokens, has_decoder_ ? "" : " ");
 }
 

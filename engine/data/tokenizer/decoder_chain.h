@@ -13,7 +13,8 @@ namespace engine::tokenizer {
 
 class DecoderChain {
  public:
-  // Without decoders, tokens are joined by blanks where `has_decoder` is false.
+  // Without decoders, tokens are joined by blanks where `has_decoder` is false. Unimplemented: a decoder that replaces a
+  // regular expression, which may not come to an end.
   static absl::StatusOr<DecoderChain> Make(const std::vector<Decoder>& decoders, bool has_decoder);
   DecoderChain(DecoderChain&&) noexcept;
   DecoderChain& operator=(DecoderChain&&) noexcept;
@@ -22,7 +23,7 @@ class DecoderChain {
   // Whether the text of tokens is the bytes that each of them shows, one behind the other.
   bool is_of_bytes() const;
   // The text of these token strings.
-  absl::StatusOr<std::string> Decode(std::vector<std::string> tokens) const;
+  std::string Decode(std::vector<std::string> tokens) const;
 
  private:
   struct Step;

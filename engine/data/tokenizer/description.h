@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -61,8 +62,8 @@ struct SentencePieceNormalize {
   bool whitespace_is_suffix = false;
   std::vector<std::string> user_defined;  // pieces that no rule touches
 };
-using Normalizer = std::variant<ToNormalForm, ToLowercase, StripAccents, CleanNmt, StripEnds, Prepend, Replace,
-                                BertNormalize, MapCharacters, ShowBytes, SentencePieceNormalize>;
+using Normalizer = std::variant<ToNormalForm, ToLowercase, StripAccents, CleanNmt, StripEnds, Prepend,
+                                Replace, BertNormalize, MapCharacters, ShowBytes, SentencePieceNormalize>;
 
 // ------------------------------------------------------------------------------------------------- pre-tokenizers
 // What becomes of the places where a pattern matches: they vanish; are words of their own; join the word before or
@@ -99,8 +100,8 @@ struct SplitDelimiter {
 struct SplitLength {
   std::int64_t characters = 5;
 };
-using PreTokenizer = std::variant<SplitBytes, Metaspace, Split, SplitDigits, SplitPunctuation, SplitBert, SplitWords,
-                                  SplitWhitespace, SplitDelimiter, SplitLength>;
+using PreTokenizer = std::variant<SplitBytes, Metaspace, Split, SplitDigits, SplitPunctuation, SplitBert,
+                                  SplitWords, SplitWhitespace, SplitDelimiter, SplitLength>;
 
 // --------------------------------------------------------------------------------------------------------- models
 struct Merge {
@@ -172,8 +173,8 @@ struct JoinCtc {
   std::string word_delimiter = "|";
   bool cleanup = true;
 };
-using Decoder = std::variant<JoinBytes, JoinMetaspace, JoinWordPieces, JoinByteTokens, Fuse, StripCharacters, Replace,
-                             JoinSuffixed, JoinCtc>;
+using Decoder = std::variant<JoinBytes, JoinMetaspace, JoinWordPieces, JoinByteTokens, Fuse, StripCharacters,
+                             Replace, JoinSuffixed, JoinCtc>;
 
 // ---------------------------------------------------------------------------------------------------------- whole
 struct AddedToken {
@@ -200,5 +201,8 @@ struct Description {
   std::optional<std::int32_t> end_of_document;
   std::string end_of_document_from;  // how it is known, for `engine tokenizer info`
 };
+
+// The id of an added token or one of the model's, or kNoToken.
+std::int32_t FindToken(const Description& description, std::string_view content);
 
 }  // namespace engine::tokenizer

@@ -30,7 +30,7 @@ std::size_t GraphemeBytes(std::string_view text) {
   std::size_t at = DecodeUtf8(text, &c);
   BreakProperties left = BreakOf(c);
   int regionals = left.kind == Break::kRegional ? 1 : 0;
-  bool is_picture = left.is_picture;     // a picture, then only extending characters
+  bool is_picture = left.is_picture;      // a picture, then only extending characters
   bool is_consonant = left.is_consonant;  // a consonant, then only linkers and extending characters
   bool has_linker = false;
   while (at < text.size()) {

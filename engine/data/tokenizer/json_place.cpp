@@ -13,12 +13,18 @@ constexpr std::int64_t kMostJsonBytes = std::int64_t{1} << 30;
 
 std::string_view KindOf(const simdjson::dom::element& value) {
   switch (value.type()) {
-    case simdjson::dom::element_type::ARRAY: return "a list";
-    case simdjson::dom::element_type::OBJECT: return "an object";
-    case simdjson::dom::element_type::STRING: return "a string";
-    case simdjson::dom::element_type::BOOL: return "a boolean";
-    case simdjson::dom::element_type::NULL_VALUE: return "null";
-    default: return "a number";
+    case simdjson::dom::element_type::ARRAY:
+      return "a list";
+    case simdjson::dom::element_type::OBJECT:
+      return "an object";
+    case simdjson::dom::element_type::STRING:
+      return "a string";
+    case simdjson::dom::element_type::BOOL:
+      return "a boolean";
+    case simdjson::dom::element_type::NULL_VALUE:
+      return "null";
+    default:
+      return "a number";
   }
 }
 
@@ -41,7 +47,8 @@ absl::StatusOr<std::unique_ptr<JsonFile>> JsonFile::Open(const std::string& path
 JsonPlace JsonFile::Root() { return {this, "", root_}; }
 
 JsonPlace JsonPlace::operator[](std::string_view name) const {
-  JsonPlace member(file_, path_.empty() ? std::string(name) : fmt::format("{}.{}", path_, name), std::nullopt);
+  JsonPlace member(file_, path_.empty() ? std::string(name) : fmt::format("{}.{}", path_, name),
+                   std::nullopt);
   if (is_missing()) return member;
   simdjson::dom::object object;
   if (value_->get(object) != simdjson::SUCCESS) {

@@ -37,9 +37,11 @@ void AppendLowercase(std::string_view text, std::string* out) {
 // SentencePiece's rules of "nmt" (its builder.cc): what becomes a blank, and what vanishes.
 void AppendNmt(std::string_view text, std::string* out) {
   ForCharacters(text, [out](char32_t c) {
-    const bool vanishes = (c >= 1 && c <= 8) || c == 0xB || (c >= 0xE && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F;
-    const bool is_blank = c == 9 || c == 0xA || c == 0xC || c == 0xD || c == 0x1680 || (c >= 0x200B && c <= 0x200F) || c == 0x2028 ||
-                          c == 0x2029 || c == 0x2581 || c == 0xFEFF || c == 0xFFFD;
+    const bool vanishes =
+        (c >= 1 && c <= 8) || c == 0xB || (c >= 0xE && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F;
+    const bool is_blank = c == 9 || c == 0xA || c == 0xC || c == 0xD || c == 0x1680 ||
+                          (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 || c == 0x2581 ||
+                          c == 0xFEFF || c == 0xFFFD;
     if (!vanishes) AppendUtf8(is_blank ? U' ' : c, out);
   });
 }
@@ -64,8 +66,9 @@ std::string_view StripWhiteSpace(std::string_view text, const StripEnds& ends) {
 // The ideographs around which BERT puts blanks (tokenization.py of Devlin et al. 2018, with one block of the reference
 // library's own).
 bool IsChineseCharacter(char32_t c) {
-  constexpr std::pair<char32_t, char32_t> kBlocks[] = {{0x4E00, 0x9FFF},   {0x3400, 0x4DBF},   {0x20000, 0x2A6DF}, {0x2A700, 0x2B73F},
-                                                       {0x2B740, 0x2B81F}, {0x2B920, 0x2CEAF}, {0xF900, 0xFAFF},   {0x2F800, 0x2FA1F}};
+  constexpr std::pair<char32_t, char32_t> kBlocks[] = {
+      {0x4E00, 0x9FFF},   {0x3400, 0x4DBF},   {0x20000, 0x2A6DF}, {0x2A700, 0x2B73F},
+      {0x2B740, 0x2B81F}, {0x2B920, 0x2CEAF}, {0xF900, 0xFAFF},   {0x2F800, 0x2FA1F}};
   for (const auto& [first, last] : kBlocks) {
     if (c >= first && c <= last) return true;
   }
@@ -121,7 +124,8 @@ void AppendMapped(std::string_view text, const CharsMap& map, std::string* out) 
 
 Trie TrieOfPieces(const std::vector<std::string>& pieces) {
   std::vector<std::pair<std::string_view, std::int32_t>> strings;
-  for (const std::string& piece : pieces) strings.emplace_back(piece, static_cast<std::int32_t>(strings.size()));
+  for (const std::string& piece : pieces)
+    strings.emplace_back(piece, static_cast<std::int32_t>(strings.size()));
   return Trie(std::move(strings));
 }
 
@@ -166,7 +170,8 @@ class SentencePieceText {
     std::size_t own = 0;
     user_defined_.ForPrefixes(text, [&own](std::size_t bytes, std::int32_t) { own = bytes; });
     if (own > 0) return {own, text.substr(0, own)};
-    if (const std::optional<CharsMap::Match> match = map_.Longest(text)) return {match->bytes, match->becomes};
+    if (const std::optional<CharsMap::Match> match = map_.Longest(text))
+      return {match->bytes, match->becomes};
     char32_t c = 0;
     const std::size_t bytes = DecodeUtf8(text, &c);
     return {bytes, text.substr(0, bytes)};

@@ -32,6 +32,7 @@ struct Pipeline::Workspace {
   std::string normalized;
   CutterWorkspace cutter;
   std::vector<std::string_view> words;
+  std::vector<std::uint32_t> ends;  // of a word's parts
   WordWorkspace encoder;
   WordCache cache;
 };
@@ -73,6 +74,8 @@ absl::Status Pipeline::Prepare() {
               std::holds_alternative<SplitBytes>(cutters.back());
   ASSIGN_OR_RETURN(normalizer_, NormalizerChain::Make(description_.normalizers));
   ASSIGN_OR_RETURN(cutter_, WordCutter::Make(cutters, of_bytes_));
+  scanner_ = cutter_->scanner();
+  if (!of_bytes_) borders_ = WordBorders::Of(description_.model);
   ASSIGN_OR_RETURN(encoder_, MakeWordEncoder(description_.model, of_bytes_));
   ASSIGN_OR_RETURN(decoder_, DecoderChain::Make(description_.decoders, description_.has_decoder));
   RETURN_IF_ERROR(MakeFinders());
@@ -81,6 +84,9 @@ absl::Status Pipeline::Prepare() {
 }
 
 absl::Status Pipeline::MakeFinders() {
+  const auto& normalizers = description_.normalizers;
+  const bool is_sentencepiece =
+      normalizers.size() == 1 && std::holds_alternative<SentencePieceNormalize>(normalizers[0]);
   std::vector<std::pair<std::string, AddedToken>> raw;
   std::vector<std::pair<std::string, AddedToken>> normalized;
   for (const AddedToken& token : description_.added_tokens) {
@@ -89,9 +95,14 @@ absl::Status Pipeline::MakeFinders() {
       continue;
     }
     std::string storage;
-    ASSIGN_OR_RETURN(const std::string_view text, normalizer_->Apply(token.content, &storage));
+    std::string_view text = token.content;
+    // SentencePiece leaves its user-defined pieces as they are.
+    if (!is_sentencepiece) {
+      ASSIGN_OR_RETURN(text, normalizer_->Apply(token.content, &storage));
+    }
     if (text.empty()) {
-      return InvalidArgument("nothing is left of the added token \"{}\" when it is normalized", Shown(token.content));
+      return InvalidArgument("nothing is left of the added token \"{}\" when it is normalized",
+                             Shown(token.content));
     }
     normalized.emplace_back(std::string(text), token);
   }
@@ -103,7 +114,8 @@ absl::Status Pipeline::MakeFinders() {
 void Pipeline::MakeTokens() {
   const Vocabulary& vocabulary = VocabularyOf(description_.model);
   const auto put = [this](std::int32_t id, std::string_view text, bool is_special) {
-    if (static_cast<std::size_t>(id) >= token_of_id_.size()) token_of_id_.resize(static_cast<std::size_t>(id) + 1);
+    if (static_cast<std::size_t>(id) >= token_of_id_.size())
+      token_of_id_.resize(static_cast<std::size_t>(id) + 1);
     Token& token = token_of_id_[static_cast<std::size_t>(id)];
     if (!decoder_->is_of_bytes() || !BytesShownBy(text, &token.text)) token.text = text;
     token.is_used = true;
@@ -116,23 +128,29 @@ void Pipeline::MakeTokens() {
   for (const AddedToken& token : description_.added_tokens) put(token.id, token.content, token.special);
 }
 
-absl::Status Pipeline::Encode(std::string_view text, const EncodeOptions& options, std::vector<std::int32_t>* ids) const {
-  if (text.size() >= kMostTextBytes) return InvalidArgument("a text of {} bytes; less than {} can be encoded", text.size(), kMostTextBytes);
+absl::Status Pipeline::Encode(std::string_view text, const EncodeOptions& options,
+                              std::vector<std::int32_t>* ids) const {
+  if (text.size() >= kMostTextBytes)
+    return InvalidArgument("a text of {} bytes; less than {} can be encoded", text.size(), kMostTextBytes);
   const WorkspaceLease lease(this);
-  const auto add = [ids](const std::vector<std::int32_t>& some) { ids->insert(ids->end(), some.begin(), some.end()); };
+  const auto add = [ids](const std::vector<std::int32_t>& some) {
+    ids->insert(ids->end(), some.begin(), some.end());
+  };
   if (options.add_template) add(description_.before);
   if (simdjson::validate_utf8(text.data(), text.size())) {
     RETURN_IF_ERROR(EncodeValid(text, true, options, lease.work.get(), ids));
   } else if (!of_bytes_) {
-    return InvalidArgument("the text is not UTF-8 from byte {} on, which this tokenizer has no tokens for", ValidUtf8Prefix(text));
+    return InvalidArgument("the text is not UTF-8 from byte {} on, which this tokenizer has no tokens for",
+                           ValidUtf8Prefix(text));
   } else {
     for (std::string_view rest = text; !rest.empty();) {
       const std::size_t valid = ValidUtf8Prefix(rest);
-      RETURN_IF_ERROR(EncodeValid(rest.substr(0, valid), rest.size() == text.size(), options, lease.work.get(), ids));
+      RETURN_IF_ERROR(
+          EncodeValid(rest.substr(0, valid), rest.size() == text.size(), options, lease.work.get(), ids));
       rest.remove_prefix(valid);
       if (rest.empty()) break;
       const std::size_t invalid = InvalidPrefix(rest);
-      RETURN_IF_ERROR(EncodeWord(rest.substr(0, invalid), lease.work.get(), ids));
+      RETURN_IF_ERROR(encoder_->Encode(rest.substr(0, invalid), &lease.work->encoder, ids));
       rest.remove_prefix(invalid);
     }
   }
@@ -140,8 +158,8 @@ absl::Status Pipeline::Encode(std::string_view text, const EncodeOptions& option
   return absl::OkStatus();
 }
 
-absl::Status Pipeline::EncodeValid(std::string_view text, bool is_first, const EncodeOptions& options, Workspace* work,
-                                   std::vector<std::int32_t>* ids) const {
+absl::Status Pipeline::EncodeValid(std::string_view text, bool is_first, const EncodeOptions& options,
+                                   Workspace* work, std::vector<std::int32_t>* ids) const {
   work->segments.clear();
   raw_tokens_.Cut(text, options.special_tokens, &work->segments);
   for (const Segment& segment : work->segments) {
@@ -149,13 +167,14 @@ absl::Status Pipeline::EncodeValid(std::string_view text, bool is_first, const E
       ids->push_back(segment.id);
       continue;
     }
-    RETURN_IF_ERROR(EncodeBetween(segment.text, is_first && segment.text.data() == text.data(), options, work, ids));
+    RETURN_IF_ERROR(
+        EncodeBetween(segment.text, is_first && segment.text.data() == text.data(), options, work, ids));
   }
   return absl::OkStatus();
 }
 
-absl::Status Pipeline::EncodeBetween(std::string_view text, bool is_first, const EncodeOptions& options, Workspace* work,
-                                     std::vector<std::int32_t>* ids) const {
+absl::Status Pipeline::EncodeBetween(std::string_view text, bool is_first, const EncodeOptions& options,
+                                     Workspace* work, std::vector<std::int32_t>* ids) const {
   ASSIGN_OR_RETURN(const std::string_view normalized, normalizer_->Apply(text, &work->normalized));
   work->pieces.clear();
   normalized_tokens_.Cut(normalized, options.special_tokens, &work->pieces);
@@ -169,23 +188,57 @@ absl::Status Pipeline::EncodeBetween(std::string_view text, bool is_first, const
   return absl::OkStatus();
 }
 
-absl::Status Pipeline::EncodePiece(std::string_view text, bool is_first, Workspace* work, std::vector<std::int32_t>* ids) const {
+absl::Status Pipeline::EncodePiece(std::string_view text, bool is_first, Workspace* work,
+                                   std::vector<std::int32_t>* ids) const {
+  if (scanner_.has_value()) {
+    work->cutter.ends.clear();
+    Scan(*scanner_, text, &work->cutter.ends);
+    return EncodeParts(text, work->cutter.ends, work, ids);
+  }
   RETURN_IF_ERROR(cutter_->Cut(text, is_first, &work->cutter, &work->words));
-  for (const std::string_view word : work->words) RETURN_IF_ERROR(EncodeWord(word, work, ids));
+  for (const std::string_view word : work->words) {
+    work->ends.clear();
+    if (borders_.has_value()) {
+      borders_->Cut(word, &work->ends);
+    } else {
+      work->ends.push_back(static_cast<std::uint32_t>(word.size()));
+    }
+    RETURN_IF_ERROR(EncodeParts(word, work->ends, work, ids));
+  }
   return absl::OkStatus();
 }
 
-absl::Status Pipeline::EncodeWord(std::string_view word, Workspace* work, std::vector<std::int32_t>* ids) const {
-  WordCache::Key key;
-  if (!WordCache::MakeKey(word, &key)) return encoder_->Encode(word, &work->encoder, ids);
-  if (work->cache.Find(key, ids)) return absl::OkStatus();
-  const std::size_t before = ids->size();
-  RETURN_IF_ERROR(encoder_->Encode(word, &work->encoder, ids));
-  work->cache.Put(key, std::span(*ids).subspan(before));
+absl::Status Pipeline::EncodeParts(std::string_view text, std::span<const std::uint32_t> ends,
+                                   Workspace* work, std::vector<std::int32_t>* ids) const {
+  const char* const readable = text.data() + text.size();
+  // Ids of words that the cache knows are put together here, so that the caller's vector grows seldom.
+  constexpr std::size_t kTogether = 256;
+  std::int32_t together[kTogether + WordCache::kMostIds];
+  std::size_t count = 0;
+  std::uint32_t begin = 0;
+  for (const std::uint32_t end : ends) {
+    const std::string_view word = text.substr(begin, end - begin);
+    begin = end;
+    WordCache::Key key;
+    if (count >= kTogether) {
+      ids->insert(ids->end(), together, together + count);
+      count = 0;
+    }
+    const bool has_key = WordCache::MakeKey(word, readable, &key);
+    const std::size_t found = has_key ? work->cache.Find(key, together + count) : 0;
+    count += found;
+    if (found > 0) continue;
+    ids->insert(ids->end(), together, together + count);
+    count = 0;
+    const std::size_t before = ids->size();
+    RETURN_IF_ERROR(encoder_->Encode(word, &work->encoder, ids));
+    if (has_key) work->cache.Put(key, std::span(*ids).subspan(before));
+  }
+  ids->insert(ids->end(), together, together + count);
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> Pipeline::Decode(std::span<const std::int32_t> ids, bool skip_special, std::int32_t skip) const {
+std::string Pipeline::Decode(std::span<const std::int32_t> ids, bool skip_special, std::int32_t skip) const {
   const auto token_of = [this](std::int32_t id) -> const Token* {
     if (id < 0 || id >= vocab_size() || !token_of_id_[static_cast<std::size_t>(id)].is_used) return nullptr;
     return &token_of_id_[static_cast<std::size_t>(id)];

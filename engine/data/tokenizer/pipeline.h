@@ -16,6 +16,7 @@
 #include "engine/data/tokenizer/decoder_chain.h"
 #include "engine/data/tokenizer/description.h"
 #include "engine/data/tokenizer/normalizer_chain.h"
+#include "engine/data/tokenizer/word_borders.h"
 #include "engine/data/tokenizer/word_cutter.h"
 #include "engine/data/tokenizer/word_encoder.h"
 
@@ -35,15 +36,19 @@ class Pipeline {
   // Appends the ids of `text`, at most 2 GiB. Where words are bytes, any text will do: a run of bytes that is no UTF-8 is
   // a word of its own, and text on either side of it is taken as if it stood alone. Elsewhere such text is an error.
   // Thread safe, as all members are; threads share nothing that they wait for long.
-  absl::Status Encode(std::string_view text, const EncodeOptions& options, std::vector<std::int32_t>* ids) const;
+  absl::Status Encode(std::string_view text, const EncodeOptions& options,
+                      std::vector<std::int32_t>* ids) const;
 
   // The text of ids. An id that is no token's is U+FFFD; special tokens are left out where `skip_special`, and `skip`
   // always. Where words are bytes, a text that ends inside a character ends in a part of its bytes.
-  absl::StatusOr<std::string> Decode(std::span<const std::int32_t> ids, bool skip_special, std::int32_t skip = kNoToken) const;
+  std::string Decode(std::span<const std::int32_t> ids, bool skip_special,
+                     std::int32_t skip = kNoToken) const;
 
   const Description& description() const { return description_; }
   bool is_of_bytes() const { return of_bytes_; }
-  std::int64_t vocab_size() const { return static_cast<std::int64_t>(token_of_id_.size()); }  // the largest id plus 1
+  std::int64_t vocab_size() const {
+    return static_cast<std::int64_t>(token_of_id_.size());
+  }  // the largest id plus 1
 
  private:
   struct Workspace;
@@ -58,17 +63,22 @@ class Pipeline {
   absl::Status MakeFinders();
   void MakeTokens();
 
-  absl::Status EncodeValid(std::string_view text, bool is_first, const EncodeOptions& options, Workspace* work,
+  absl::Status EncodeValid(std::string_view text, bool is_first, const EncodeOptions& options,
+                           Workspace* work, std::vector<std::int32_t>* ids) const;
+  absl::Status EncodeBetween(std::string_view text, bool is_first, const EncodeOptions& options,
+                             Workspace* work, std::vector<std::int32_t>* ids) const;
+  absl::Status EncodePiece(std::string_view text, bool is_first, Workspace* work,
                            std::vector<std::int32_t>* ids) const;
-  absl::Status EncodeBetween(std::string_view text, bool is_first, const EncodeOptions& options, Workspace* work,
-                             std::vector<std::int32_t>* ids) const;
-  absl::Status EncodePiece(std::string_view text, bool is_first, Workspace* work, std::vector<std::int32_t>* ids) const;
-  absl::Status EncodeWord(std::string_view word, Workspace* work, std::vector<std::int32_t>* ids) const;
+  // Of the words that end at these places of `text` and are all of it.
+  absl::Status EncodeParts(std::string_view text, std::span<const std::uint32_t> ends, Workspace* work,
+                           std::vector<std::int32_t>* ids) const;
 
   Description description_;
   bool of_bytes_ = false;
   std::optional<NormalizerChain> normalizer_;
   std::optional<WordCutter> cutter_;
+  std::optional<Scanner> scanner_;      // all that the cutter does
+  std::optional<WordBorders> borders_;  // where words may be cut further
   std::unique_ptr<WordEncoder> encoder_;
   std::optional<DecoderChain> decoder_;
   AddedTokenFinder raw_tokens_;

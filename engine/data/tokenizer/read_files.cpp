@@ -52,11 +52,16 @@ bool IsRankLine(std::string_view text) {
          std::all_of(rank.begin(), rank.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
+bool IsVocabularyAlone(const fs::path& path) {
+  return path.filename() == "vocab.json" || path.filename() == "encoder.json";
+}
+
 absl::StatusOr<Description> ReadGpt2Beside(const std::string& vocab_file) {
   const fs::path folder = fs::path(vocab_file).parent_path();
   const std::string merges = FirstOf(folder, {"merges.txt", "vocab.bpe"});
   if (merges.empty()) {
-    return NotFound("{}: error: is a vocabulary alone; its merges.txt (or vocab.bpe) is not beside it", ShownPath(vocab_file));
+    return NotFound("{}: error: is a vocabulary alone; its merges.txt (or vocab.bpe) is not beside it",
+                    ShownPath(vocab_file));
   }
   return ReadGpt2Files(vocab_file, merges);
 }
@@ -66,17 +71,19 @@ absl::StatusOr<Description> ReadOneFile(const std::string& path) {
   const std::size_t first = beginning.find_first_not_of(" \t\r\n");
   if (first == std::string::npos) return InvalidArgument("{}: error: is empty", ShownPath(path));
   if (beginning[first] == '{') {
-    const std::string name = fs::path(path).filename().string();
-    return name == "vocab.json" || name == "encoder.json" ? ReadGpt2Beside(path) : ReadTokenizerJson(path);
+    return IsVocabularyAlone(path) ? ReadGpt2Beside(path) : ReadTokenizerJson(path);
   }
   if (IsRankLine(beginning)) return ReadTiktoken(path);
   constexpr char kFirstPiece = 0x0A;  // field 1, which has a length
   if (beginning[0] == kFirstPiece) return ReadSentencePiece(path);
-  return InvalidArgument("{}: error: is no tokenizer.json, no SentencePiece model and no file of tiktoken's ranks", ShownPath(path));
+  return InvalidArgument(
+      "{}: error: is no tokenizer.json, no SentencePiece model and no file of tiktoken's ranks",
+      ShownPath(path));
 }
 
 absl::StatusOr<std::string> FileOfFolder(const std::string& folder) {
-  std::string file = FirstOf(folder, {"tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "encoder.json"});
+  std::string file =
+      FirstOf(folder, {"tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "encoder.json"});
   if (!file.empty()) return file;
   std::vector<std::string> ranks;
   std::error_code error;
@@ -85,17 +92,13 @@ absl::StatusOr<std::string> FileOfFolder(const std::string& folder) {
   }
   if (error) return NotFound("cannot read the folder {}: {}", ShownPath(folder), error.message());
   if (ranks.size() == 1) return ranks[0];
-  if (ranks.size() > 1) return InvalidArgument("{}: error: has {} files *.tiktoken; name one of them", ShownPath(folder), ranks.size());
+  if (ranks.size() > 1)
+    return InvalidArgument("{}: error: has {} files *.tiktoken; name one of them", ShownPath(folder),
+                           ranks.size());
   return NotFound(
-      "{}: error: has no tokenizer: no tokenizer.json, tokenizer.model, spiece.model, vocab.json, encoder.json or *.tiktoken",
+      "{}: error: has no tokenizer: no tokenizer.json, tokenizer.model, spiece.model, vocab.json, "
+      "encoder.json or *.tiktoken",
       ShownPath(folder));
-}
-
-std::int32_t FindContent(const Description& description, std::string_view content) {
-  for (const AddedToken& token : description.added_tokens) {
-    if (token.content == content) return token.id;
-  }
-  return VocabularyOf(description.model).Find(content);
 }
 
 // eos_token is often the end of a turn in a chat; the end of a document has a name of its own then.
@@ -108,16 +111,18 @@ absl::Status FindEndOfDocument(const std::string& folder, Description* descripti
   };
   for (const std::string_view name :
        {"<|endoftext|>", "<|end_of_text|>", "<\uFF5Cend\u2581of\u2581sentence\uFF5C>", "<eos>", "</s>"}) {
-    const std::int32_t id = FindContent(*description, name);
+    const std::int32_t id = FindToken(*description, name);
     if (id != kNoToken) return set(id, fmt::format("the name \"{}\"", name));
   }
   const std::string path = FirstOf(folder, {"tokenizer_config.json"});
   if (path.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::unique_ptr<JsonFile> file, JsonFile::Open(path));
   const JsonPlace token = file->Root()["eos_token"];
-  const std::string content = token.is_null() ? "" : token.is_object() ? token["content"].String() : token.String();
+  const std::string content = token.is_null()     ? ""
+                              : token.is_object() ? token["content"].String()
+                                                  : token.String();
   RETURN_IF_ERROR(file->status());
-  const std::int32_t id = content.empty() ? kNoToken : FindContent(*description, content);
+  const std::int32_t id = content.empty() ? kNoToken : FindToken(*description, content);
   return id == kNoToken ? absl::OkStatus() : set(id, "eos_token of tokenizer_config.json");
 }
 
@@ -132,6 +137,22 @@ absl::StatusOr<Description> ReadTokenizer(const std::string& path) {
   ASSIGN_OR_RETURN(Description description, ReadOneFile(file));
   RETURN_IF_ERROR(FindEndOfDocument(fs::path(file).parent_path().string(), &description));
   return description;
+}
+
+std::vector<std::string> TokenizerFiles(const std::string& path) {
+  std::error_code error;
+  std::string file = path;
+  if (fs::is_directory(path, error)) {
+    absl::StatusOr<std::string> found = FileOfFolder(path);
+    if (!found.ok()) return {};
+    file = *std::move(found);
+  }
+  std::vector<std::string> files = {file};
+  const fs::path folder = fs::path(file).parent_path();
+  if (IsVocabularyAlone(file)) files.push_back(FirstOf(folder, {"merges.txt", "vocab.bpe"}));
+  files.push_back(FirstOf(folder, {"tokenizer_config.json"}));
+  std::erase(files, "");
+  return files;
 }
 
 }  // namespace engine::tokenizer

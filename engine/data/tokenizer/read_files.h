@@ -4,6 +4,7 @@
 #include <absl/status/statusor.h>
 
 #include <string>
+#include <vector>
 
 #include "engine/data/tokenizer/description.h"
 
@@ -15,6 +16,9 @@ namespace engine::tokenizer {
 // tiktoken's ranks. tokenizer_config.json beside names the token that ends a document where no token has one of the
 // usual names of it. NotFound, InvalidArgument, Unimplemented, DataLoss.
 absl::StatusOr<Description> ReadTokenizer(const std::string& path);
+
+// The files that ReadTokenizer reads for the path, as far as they are there.
+std::vector<std::string> TokenizerFiles(const std::string& path);
 
 // GPT-2's two files (Radford et al. 2019): an object from token to id, and a merge a line.
 absl::StatusOr<Description> ReadGpt2Files(const std::string& vocab_file, const std::string& merges_file);

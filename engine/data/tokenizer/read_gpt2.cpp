@@ -27,8 +27,8 @@ absl::Status ReadGpt2Vocabulary(const std::string& path, Vocabulary* vocabulary)
   for (const simdjson::dom::key_value_pair field : object) {
     std::int64_t id = 0;
     if (field.value.get(id) != simdjson::SUCCESS || id < 0 || id >= count || id > kMostTokenId) {
-      root.Fail("the id of \"{}\" is {}; {} tokens have ids 0 to {}", Shown(field.key), Shown(simdjson::minify(field.value), 40),
-                count, count - 1);
+      root.Fail("the id of \"{}\" is {}; {} tokens have ids 0 to {}", Shown(field.key),
+                Shown(simdjson::minify(field.value), 40), count, count - 1);
       return file->status();
     }
     if (vocabulary->Add(field.key, static_cast<std::int32_t>(id))) continue;
@@ -42,13 +42,15 @@ absl::Status ReadGpt2Vocabulary(const std::string& path, Vocabulary* vocabulary)
     root.Fail("has no token \"{}\" for byte {}; all 256 bytes need one", token, byte);
     return file->status();
   }
-  if (vocabulary->Find(kEndOfText) == kNoToken) root.Fail("has no token \"{}\", which ends a document", kEndOfText);
+  if (vocabulary->Find(kEndOfText) == kNoToken)
+    root.Fail("has no token \"{}\", which ends a document", kEndOfText);
   return file->status();
 }
 
 absl::Status AddMergeLine(std::string_view line, MergeBuilder* builder) {
   const std::size_t blank = line.find(' ');
-  if (blank == std::string_view::npos || blank == 0 || blank + 1 == line.size() || line.find(' ', blank + 1) != std::string_view::npos) {
+  if (blank == std::string_view::npos || blank == 0 || blank + 1 == line.size() ||
+      line.find(' ', blank + 1) != std::string_view::npos) {
     return InvalidArgument("\"{}\" must be two tokens with one blank between them", Shown(line));
   }
   return builder->Add(line.substr(0, blank), line.substr(blank + 1));
@@ -78,6 +80,8 @@ absl::StatusOr<Description> ReadGpt2Files(const std::string& vocab_file, const s
   description.source = fmt::format("{} and {} (GPT-2)", ShownPath(vocab_file), ShownPath(merges_file));
   description.added_tokens.push_back({.id = end, .content = std::string(kEndOfText), .special = true});
   description.pre_tokenizers = {SplitBytes{.add_prefix_space = false, .use_regex = true}};
+  description.end_of_document = end;
+  description.end_of_document_from = fmt::format("the name \"{}\"", kEndOfText);
   description.has_decoder = true;
   description.decoders = {JoinBytes{}};
   description.model = std::move(model);

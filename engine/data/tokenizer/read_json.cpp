@@ -24,7 +24,8 @@ bool IsOneCharacter(std::string_view text) {
 
 // What stands at the list `name` of a Sequence, or the part itself, in order.
 template <typename Part>
-void ReadParts(const JsonPlace& place, const char* list, void (*read)(const JsonPlace&, const std::string&, std::vector<Part>*),
+void ReadParts(const JsonPlace& place, const char* list,
+               void (*read)(const JsonPlace&, const std::string&, std::vector<Part>*),
                std::vector<Part>* parts) {
   if (place.is_null() || place.failed()) return;
   const std::string type = place["type"].String();
@@ -86,23 +87,28 @@ void ReadNormalizer(const JsonPlace& place, const std::string& type, std::vector
     place.Only({"type"});
     parts->push_back(ShowBytes{});
   } else {
-    place["type"].Fail("the normalizer \"{}\" is unknown; there are NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, Nmt, Strip, "
-                       "Prepend, Replace, BertNormalizer, Precompiled, ByteLevel and Sequence",
-                       Shown(type));
+    place["type"].Fail(
+        "the normalizer \"{}\" is unknown; there are NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, Nmt, "
+        "Strip, "
+        "Prepend, Replace, BertNormalizer, Precompiled, ByteLevel and Sequence",
+        Shown(type));
   }
 }
 
 Behavior ReadBehavior(const JsonPlace& place) {
-  constexpr std::pair<std::string_view, Behavior> kNames[] = {{"Removed", Behavior::kRemoved},
-                                                              {"Isolated", Behavior::kIsolated},
-                                                              {"MergedWithPrevious", Behavior::kMergedWithPrevious},
-                                                              {"MergedWithNext", Behavior::kMergedWithNext},
-                                                              {"Contiguous", Behavior::kContiguous}};
+  constexpr std::pair<std::string_view, Behavior> kNames[] = {
+      {"Removed", Behavior::kRemoved},
+      {"Isolated", Behavior::kIsolated},
+      {"MergedWithPrevious", Behavior::kMergedWithPrevious},
+      {"MergedWithNext", Behavior::kMergedWithNext},
+      {"Contiguous", Behavior::kContiguous}};
   const std::string name = place.String();
   for (const auto& [known, behavior] : kNames) {
     if (name == known) return behavior;
   }
-  place.Fail("\"{}\" is unknown; there are Removed, Isolated, MergedWithPrevious, MergedWithNext and Contiguous", Shown(name));
+  place.Fail(
+      "\"{}\" is unknown; there are Removed, Isolated, MergedWithPrevious, MergedWithNext and Contiguous",
+      Shown(name));
   return Behavior::kIsolated;
 }
 
@@ -130,16 +136,19 @@ void ReadPreTokenizer(const JsonPlace& place, const std::string& type, std::vect
     parts->push_back(SplitBytes{place["add_prefix_space"].Bool(), place["use_regex"].Bool(true)});
   } else if (type == "Metaspace") {
     place.Only({"type", "replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"});
-    parts->push_back(Metaspace{ReadCharacter(place["replacement"], "\u2581"), ReadScheme(place), place["split"].Bool(true)});
+    parts->push_back(Metaspace{ReadCharacter(place["replacement"], "\u2581"), ReadScheme(place),
+                               place["split"].Bool(true)});
   } else if (type == "Split") {
     place.Only({"type", "pattern", "behavior", "invert"});
-    parts->push_back(Split{ReadPattern(place["pattern"]), ReadBehavior(place["behavior"]), place["invert"].Bool()});
+    parts->push_back(
+        Split{ReadPattern(place["pattern"]), ReadBehavior(place["behavior"]), place["invert"].Bool()});
   } else if (type == "Digits") {
     place.Only({"type", "individual_digits"});
     parts->push_back(SplitDigits{place["individual_digits"].Bool()});
   } else if (type == "Punctuation") {
     place.Only({"type", "behavior"});
-    parts->push_back(SplitPunctuation{place["behavior"].is_null() ? Behavior::kIsolated : ReadBehavior(place["behavior"])});
+    parts->push_back(SplitPunctuation{place["behavior"].is_null() ? Behavior::kIsolated
+                                                                  : ReadBehavior(place["behavior"])});
   } else if (type == "BertPreTokenizer") {
     place.Only({"type"});
     parts->push_back(SplitBert{});
@@ -158,9 +167,10 @@ void ReadPreTokenizer(const JsonPlace& place, const std::string& type, std::vect
   } else if (type == "UnicodeScripts") {
     place["type"].Fail("the pre-tokenizer \"UnicodeScripts\" is not supported here");
   } else {
-    place["type"].Fail("the pre-tokenizer \"{}\" is unknown; there are ByteLevel, Metaspace, Split, Digits, Punctuation, "
-                       "BertPreTokenizer, Whitespace, WhitespaceSplit, CharDelimiterSplit, FixedLength and Sequence",
-                       Shown(type));
+    place["type"].Fail(
+        "the pre-tokenizer \"{}\" is unknown; there are ByteLevel, Metaspace, Split, Digits, Punctuation, "
+        "BertPreTokenizer, Whitespace, WhitespaceSplit, CharDelimiterSplit, FixedLength and Sequence",
+        Shown(type));
   }
 }
 
@@ -170,8 +180,8 @@ void ReadDecoder(const JsonPlace& place, const std::string& type, std::vector<De
     parts->push_back(JoinBytes{});
   } else if (type == "Metaspace") {
     place.Only({"type", "replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"});
-    parts->push_back(
-        JoinMetaspace{ReadCharacter(place["replacement"], "\u2581"), ReadScheme(place) != PrependScheme::kNever});
+    parts->push_back(JoinMetaspace{ReadCharacter(place["replacement"], "\u2581"),
+                                   ReadScheme(place) != PrependScheme::kNever});
   } else if (type == "WordPiece") {
     place.Only({"type", "prefix", "cleanup"});
     parts->push_back(JoinWordPieces{place["prefix"].String("##"), place["cleanup"].Bool(true)});
@@ -183,7 +193,8 @@ void ReadDecoder(const JsonPlace& place, const std::string& type, std::vector<De
     parts->push_back(Fuse{});
   } else if (type == "Strip") {
     place.Only({"type", "content", "start", "stop"});
-    parts->push_back(StripCharacters{ReadCharacter(place["content"], ""), place["start"].Integer(0, kMostCharacters),
+    parts->push_back(StripCharacters{ReadCharacter(place["content"], ""),
+                                     place["start"].Integer(0, kMostCharacters),
                                      place["stop"].Integer(0, kMostCharacters)});
   } else if (type == "Replace") {
     place.Only({"type", "pattern", "content"});
@@ -193,12 +204,14 @@ void ReadDecoder(const JsonPlace& place, const std::string& type, std::vector<De
     parts->push_back(JoinSuffixed{place["suffix"].String("</w>")});
   } else if (type == "CTC") {
     place.Only({"type", "pad_token", "word_delimiter_token", "cleanup"});
-    parts->push_back(
-        JoinCtc{place["pad_token"].String("<pad>"), place["word_delimiter_token"].String("|"), place["cleanup"].Bool(true)});
+    parts->push_back(JoinCtc{place["pad_token"].String("<pad>"), place["word_delimiter_token"].String("|"),
+                             place["cleanup"].Bool(true)});
   } else {
-    place["type"].Fail("the decoder \"{}\" is unknown; there are ByteLevel, Metaspace, WordPiece, ByteFallback, Fuse, Strip, "
-                       "Replace, BPEDecoder, CTC and Sequence",
-                       Shown(type));
+    place["type"].Fail(
+        "the decoder \"{}\" is unknown; there are ByteLevel, Metaspace, WordPiece, ByteFallback, Fuse, "
+        "Strip, "
+        "Replace, BPEDecoder, CTC and Sequence",
+        Shown(type));
   }
 }
 
@@ -216,8 +229,8 @@ void ReadVocabulary(const JsonPlace& place, Vocabulary* vocabulary) {
   for (const simdjson::dom::key_value_pair field : object) {
     std::int64_t id = 0;
     if (field.value.get(id) != simdjson::SUCCESS || id < 0 || id > kMostTokenId) {
-      return place.Fail("the id of \"{}\" must be a whole number from 0 to {}, and is {}", Shown(field.key), kMostTokenId,
-                        Shown(simdjson::minify(field.value), 40));
+      return place.Fail("the id of \"{}\" must be a whole number from 0 to {}, and is {}", Shown(field.key),
+                        kMostTokenId, Shown(simdjson::minify(field.value), 40));
     }
     if (vocabulary->Add(field.key, static_cast<std::int32_t>(id))) continue;
     const bool is_taken = vocabulary->Has(static_cast<std::int32_t>(id));
@@ -254,8 +267,8 @@ void ReadMerges(const JsonPlace& place, BpeModel* model) {
       }
       right = left.substr(blank + 1);
       left = left.substr(0, blank);
-    } else if (item.get(pair) != simdjson::SUCCESS || pair.size() != 2 || pair.at(0).get(left) != simdjson::SUCCESS ||
-               pair.at(1).get(right) != simdjson::SUCCESS) {
+    } else if (item.get(pair) != simdjson::SUCCESS || pair.size() != 2 ||
+               pair.at(0).get(left) != simdjson::SUCCESS || pair.at(1).get(right) != simdjson::SUCCESS) {
       return fail("must be two tokens: a string or a list");
     }
     if (const absl::Status status = builder.Add(left, right); !status.ok()) return fail(Message(status));
@@ -264,8 +277,8 @@ void ReadMerges(const JsonPlace& place, BpeModel* model) {
 }
 
 BpeModel ReadBpe(const JsonPlace& place) {
-  place.Only({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", "byte_fallback",
-              "ignore_merges", "vocab", "merges"});
+  place.Only({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
+              "byte_fallback", "ignore_merges", "vocab", "merges"});
   BpeModel model;
   if (const JsonPlace dropout = place["dropout"]; !dropout.is_null()) {
     double share = 0;
@@ -300,8 +313,8 @@ UnigramModel ReadUnigram(const JsonPlace& place) {
     simdjson::dom::array pair;
     std::string_view token;
     double score = 0;
-    if (item.get(pair) != simdjson::SUCCESS || pair.size() != 2 || pair.at(0).get(token) != simdjson::SUCCESS ||
-        pair.at(1).get(score) != simdjson::SUCCESS) {
+    if (item.get(pair) != simdjson::SUCCESS || pair.size() != 2 ||
+        pair.at(0).get(token) != simdjson::SUCCESS || pair.at(1).get(score) != simdjson::SUCCESS) {
       vocab.Fail("[{}] must be a token and its score", id);
       return model;
     }
@@ -323,7 +336,7 @@ UnigramModel ReadUnigram(const JsonPlace& place) {
 Model ReadModel(const JsonPlace& place) {
   std::string type = place["type"].String("");
   if (type.empty()) {  // as the library tries them
-    type = !place["merges"].is_missing()                      ? "BPE"
+    type = !place["merges"].is_missing()                     ? "BPE"
            : !place["max_input_chars_per_word"].is_missing() ? "WordPiece"
            : place["vocab"].is_array()                       ? "Unigram"
                                                              : "WordLevel";
@@ -346,7 +359,8 @@ Model ReadModel(const JsonPlace& place) {
     model.unknown = ReadUnknown(place["unk_token"], model.vocabulary, "<unk>");
     return model;
   }
-  place["type"].Fail("the model \"{}\" is unknown; there are BPE, Unigram, WordPiece and WordLevel", Shown(type));
+  place["type"].Fail("the model \"{}\" is unknown; there are BPE, Unigram, WordPiece and WordLevel",
+                     Shown(type));
   return WordLevelModel{};
 }
 
@@ -371,11 +385,12 @@ void ReadAddedTokens(const JsonPlace& place, Description* description) {
     if (token.content.empty()) return item["content"].Fail("is empty");
     const std::int32_t own = vocabulary.Find(token.content);
     if (own != kNoToken && own != token.id) {
-      return item["id"].Fail("is {}, but the model's vocabulary gives \"{}\" the id {}", token.id, Shown(token.content), own);
+      return item["id"].Fail("is {}, but the model's vocabulary gives \"{}\" the id {}", token.id,
+                             Shown(token.content), own);
     }
     if (own == kNoToken && vocabulary.Has(token.id)) {
-      return item["id"].Fail("{} of \"{}\" is that of \"{}\" in the model's vocabulary", token.id, Shown(token.content),
-                             Shown(vocabulary.Token(token.id)));
+      return item["id"].Fail("{} of \"{}\" is that of \"{}\" in the model's vocabulary", token.id,
+                             Shown(token.content), Shown(vocabulary.Token(token.id)));
     }
     if (!id_of.emplace(token.content, token.id).second) {
       return item["content"].Fail("\"{}\" stands twice", Shown(token.content));
@@ -396,7 +411,8 @@ void ReadTemplate(const JsonPlace& place, Description* description) {
     item.Only({"SpecialToken", "Sequence"});
     if (const JsonPlace sequence = item["Sequence"]; !sequence.is_missing()) {
       sequence.Only({"id", "type_id"});
-      if (sequence["id"].String() != "A" || is_behind) return sequence.Fail("a template of one text has one sequence, A");
+      if (sequence["id"].String() != "A" || is_behind)
+        return sequence.Fail("a template of one text has one sequence, A");
       is_behind = true;
       continue;
     }
@@ -406,7 +422,8 @@ void ReadTemplate(const JsonPlace& place, Description* description) {
     if (named.is_missing()) return special["id"].Fail("is none of special_tokens");
     named.Only({"id", "ids", "tokens"});
     for (const JsonPlace& id : named["ids"].Items()) {
-      (is_behind ? description->behind : description->before).push_back(static_cast<std::int32_t>(id.Integer(0, kMostTokenId)));
+      (is_behind ? description->behind : description->before)
+          .push_back(static_cast<std::int32_t>(id.Integer(0, kMostTokenId)));
     }
   }
   if (!is_behind) place["single"].Fail("has no sequence A");
@@ -415,19 +432,22 @@ void ReadTemplate(const JsonPlace& place, Description* description) {
 void ReadPostProcessor(const JsonPlace& place, Description* description) {
   if (place.is_null() || place.failed()) return;
   const std::string type = place["type"].String();
-  if (type == "ByteLevel") return place.Only({"type", "add_prefix_space", "trim_offsets", "use_regex"});  // offsets alone
+  if (type == "ByteLevel")
+    return place.Only({"type", "add_prefix_space", "trim_offsets", "use_regex"});  // offsets alone
   if (type == "Sequence") {
     place.Only({"type", "processors"});
     for (const JsonPlace& item : place["processors"].Items()) ReadPostProcessor(item, description);
     return;
   }
-  if (description->has_template) return place.Fail("is a second template of special tokens, which is not supported here");
+  if (description->has_template)
+    return place.Fail("is a second template of special tokens, which is not supported here");
   description->has_template = true;
   if (type == "TemplateProcessing") return ReadTemplate(place, description);
   if (type != "BertProcessing" && type != "RobertaProcessing") {
-    return place["type"].Fail("the post-processor \"{}\" is unknown; there are TemplateProcessing, BertProcessing, "
-                              "RobertaProcessing, ByteLevel and Sequence",
-                              Shown(type));
+    return place["type"].Fail(
+        "the post-processor \"{}\" is unknown; there are TemplateProcessing, BertProcessing, "
+        "RobertaProcessing, ByteLevel and Sequence",
+        Shown(type));
   }
   place.Only({"type", "sep", "cls", "trim_offsets", "add_prefix_space"});
   const auto id_of = [&](const char* name) {
@@ -458,8 +478,8 @@ void CheckTemplate(const JsonPlace& place, const Description& description) {
 absl::StatusOr<Description> ReadTokenizerJson(const std::string& path) {
   ASSIGN_OR_RETURN(const std::unique_ptr<JsonFile> file, JsonFile::Open(path));
   const JsonPlace root = file->Root();
-  root.Only({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder",
-             "model"});
+  root.Only({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
+             "post_processor", "decoder", "model"});
   if (const std::string version = root["version"].String("1.0"); version != "1.0") {
     root["version"].Fail("\"{}\" is unknown; there is 1.0", Shown(version));
   }
@@ -467,7 +487,8 @@ absl::StatusOr<Description> ReadTokenizerJson(const std::string& path) {
   if (!root.failed()) description.model = ReadModel(root["model"]);
   ReadAddedTokens(root["added_tokens"], &description);
   ReadParts<Normalizer>(root["normalizer"], "normalizers", ReadNormalizer, &description.normalizers);
-  ReadParts<PreTokenizer>(root["pre_tokenizer"], "pretokenizers", ReadPreTokenizer, &description.pre_tokenizers);
+  ReadParts<PreTokenizer>(root["pre_tokenizer"], "pretokenizers", ReadPreTokenizer,
+                          &description.pre_tokenizers);
   ReadPostProcessor(root["post_processor"], &description);
   CheckTemplate(root["post_processor"], description);
   ReadParts<Decoder>(root["decoder"], "decoders", ReadDecoder, &description.decoders);

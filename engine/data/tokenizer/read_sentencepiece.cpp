@@ -50,7 +50,8 @@ class FieldReader {
       }
       case 2: {
         ASSIGN_OR_RETURN(const std::uint64_t length, Varint());
-        if (length > rest_.size()) return DataLoss("a field of {} bytes, but {} are there", length, rest_.size());
+        if (length > rest_.size())
+          return DataLoss("a field of {} bytes, but {} are there", length, rest_.size());
         field.bytes = rest_.substr(0, length);
         field.has_bytes = true;
         rest_.remove_prefix(length);
@@ -111,7 +112,8 @@ absl::StatusOr<ModelProto> ParseModelProto(std::string_view file) {
   ModelProto proto;
   for (FieldReader reader(file); !reader.at_end();) {
     ASSIGN_OR_RETURN(const Field part, reader.Next());
-    if (part.number >= 1 && part.number <= 3 && !part.has_bytes) return DataLoss("field {} must be a message", part.number);
+    if (part.number >= 1 && part.number <= 3 && !part.has_bytes)
+      return DataLoss("field {} must be a message", part.number);
     if (part.number == 1) {
       Piece piece;
       RETURN_IF_ERROR(ForFields(part.bytes, [&](const Field& field) {
@@ -140,7 +142,8 @@ absl::StatusOr<ModelProto> ParseModelProto(std::string_view file) {
       RETURN_IF_ERROR(ForFields(part.bytes, [&](const Field& field) {
         if (field.number == 2) charsmap = field.bytes;
       }));
-      if (!charsmap.empty()) return Unimplemented("the model changes characters when it decodes, which is not supported");
+      if (!charsmap.empty())
+        return Unimplemented("the model changes characters when it decodes, which is not supported");
     }
   }
   return proto;
@@ -156,12 +159,15 @@ absl::Status CheckPieces(const ModelProto& proto, Vocabulary* vocabulary) {
     if (piece.text.empty() || ValidUtf8Prefix(piece.text) != piece.text.size()) {
       return DataLoss("piece {} \"{}\" is empty or no UTF-8", i, Shown(piece.text));
     }
-    if (piece.type < kNormal || piece.type > kByte) return DataLoss("piece {} is of the unknown type {}", i, piece.type);
+    if (piece.type < kNormal || piece.type > kByte)
+      return DataLoss("piece {} is of the unknown type {}", i, piece.type);
     if (!std::isfinite(piece.score)) return DataLoss("the score of piece {} is no number", i);
-    if (!vocabulary->Add(piece.text, static_cast<std::int32_t>(i))) return DataLoss("piece {} \"{}\" stands twice", i, Shown(piece.text));
+    if (!vocabulary->Add(piece.text, static_cast<std::int32_t>(i)))
+      return DataLoss("piece {} \"{}\" stands twice", i, Shown(piece.text));
     if (piece.type != kUnknown) continue;
     if (has_unknown || static_cast<std::int32_t>(i) != proto.unknown) {
-      return DataLoss("piece {} is the unknown one, but the model says that it is piece {}", i, proto.unknown);
+      return DataLoss("piece {} is the unknown one, but the model says that it is piece {}", i,
+                      proto.unknown);
     }
     has_unknown = true;
   }
@@ -181,14 +187,17 @@ absl::StatusOr<BpeModel> BpeOfPieces(const ModelProto& proto, Vocabulary vocabul
   model.vocabulary = std::move(vocabulary);
   std::vector<std::size_t> order(proto.pieces.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return proto.pieces[a].score > proto.pieces[b].score; });
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return proto.pieces[a].score > proto.pieces[b].score;
+  });
   std::vector<std::int32_t> rank_of(proto.pieces.size(), -1);
   std::int32_t rank = -1;
   float last = 0;
   for (const std::size_t id : order) {
     const Piece& piece = proto.pieces[id];
     if (piece.type == kUnused) {
-      return Unimplemented("piece {} \"{}\" is unused, which is not supported in a BPE model", id, Shown(piece.text));
+      return Unimplemented("piece {} \"{}\" is unused, which is not supported in a BPE model", id,
+                           Shown(piece.text));
     }
     if (piece.type != kNormal) continue;
     if (rank < 0 || piece.score != last) ++rank;
@@ -259,8 +268,10 @@ absl::StatusOr<Description> ReadSentencePiece(const std::string& path) {
     const bool is_own = piece.type == kUserDefined;
     if (is_own) rules.user_defined.emplace_back(piece.text);
     if (!(is_own && is_bpe) && piece.type != kControl && piece.type != kUnknown) continue;
-    description.added_tokens.push_back(
-        {.id = static_cast<std::int32_t>(i), .content = std::string(piece.text), .normalized = is_own, .special = !is_own});
+    description.added_tokens.push_back({.id = static_cast<std::int32_t>(i),
+                                        .content = std::string(piece.text),
+                                        .normalized = is_own,
+                                        .special = !is_own});
   }
   description.normalizers = {std::move(rules)};
   if (is_bpe) {
@@ -270,11 +281,13 @@ absl::StatusOr<Description> ReadSentencePiece(const std::string& path) {
   } else if (proto.model_type == 1) {
     description.model = UnigramOfPieces(proto, std::move(vocabulary));
   } else {
-    return located(Unimplemented("the model is of the type {}; supported are 1 (Unigram) and 2 (BPE)", proto.model_type));
+    return located(Unimplemented("the model is of the type {}; supported are 1 (Unigram) and 2 (BPE)",
+                                 proto.model_type));
   }
   description.has_decoder = true;
   description.decoders = {Replace{{"\u2581", false}, " "}, JoinByteTokens{}, Fuse{}};
-  if (proto.add_dummy_prefix && !proto.treat_whitespace_as_suffix) description.decoders.push_back(StripCharacters{" ", 1, 0});
+  if (proto.add_dummy_prefix && !proto.treat_whitespace_as_suffix)
+    description.decoders.push_back(StripCharacters{" ", 1, 0});
   if (proto.end >= 0 && static_cast<std::size_t>(proto.end) < proto.pieces.size() &&
       proto.pieces[static_cast<std::size_t>(proto.end)].type == kControl) {
     description.end_of_document = proto.end;

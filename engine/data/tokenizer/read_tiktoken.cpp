@@ -54,13 +54,15 @@ absl::StatusOr<std::int32_t> AddRankLine(std::string_view line, Vocabulary* voca
   const std::size_t blank = line.find(' ');
   std::string bytes;
   std::int32_t rank = -1;
-  if (blank == std::string_view::npos || !absl::Base64Unescape(absl::string_view(line.data(), blank), &bytes) || bytes.empty()) {
+  if (blank == std::string_view::npos ||
+      !absl::Base64Unescape(absl::string_view(line.data(), blank), &bytes) || bytes.empty()) {
     return InvalidArgument("\"{}\" must be a token in base64, a blank and its rank", Shown(line));
   }
   const char* const end = line.data() + line.size();
   const auto [rest, error] = std::from_chars(line.data() + blank + 1, end, rank);
   if (error != std::errc() || rest != end || rank < 0 || rank > kMostTokenId) {
-    return InvalidArgument("the rank \"{}\" must be a whole number from 0 to {}", Shown(line.substr(blank + 1)), kMostTokenId);
+    return InvalidArgument("the rank \"{}\" must be a whole number from 0 to {}",
+                           Shown(line.substr(blank + 1)), kMostTokenId);
   }
   std::string shown;
   for (const char byte : bytes) AppendByteCharacter(static_cast<unsigned char>(byte), &shown);
@@ -86,7 +88,8 @@ absl::StatusOr<Description> ReadTiktoken(const std::string& path) {
     std::string token;
     AppendByteCharacter(static_cast<unsigned char>(byte), &token);
     if (model.vocabulary.Find(token) == kNoToken) {
-      return InvalidArgument("{}: error: has no token for byte {}; all 256 bytes need one", ShownPath(path), byte);
+      return InvalidArgument("{}: error: has no token for byte {}; all 256 bytes need one", ShownPath(path),
+                             byte);
     }
   }
   const PublishedVocabulary* published = nullptr;
@@ -94,9 +97,10 @@ absl::StatusOr<Description> ReadTiktoken(const std::string& path) {
     if (candidate.ranks == model.vocabulary.tokens()) published = &candidate;
   }
   if (published == nullptr) {
-    return Unimplemented("{}: error: {} ranks are no published vocabulary's, so the pattern and the special tokens, which are "
-                         "in no such file, are unknown; a tokenizer.json has them",
-                         ShownPath(path), model.vocabulary.tokens());
+    return Unimplemented(
+        "{}: error: {} ranks are no published vocabulary's, so the pattern and the special tokens, which are "
+        "in no such file, are unknown; a tokenizer.json has them",
+        ShownPath(path), model.vocabulary.tokens());
   }
   std::vector<std::int32_t> rank_of(static_cast<std::size_t>(model.vocabulary.size()));
   for (std::size_t id = 0; id < rank_of.size(); ++id) rank_of[id] = static_cast<std::int32_t>(id);
@@ -112,8 +116,9 @@ absl::StatusOr<Description> ReadTiktoken(const std::string& path) {
     description.added_tokens.push_back({.id = id, .content = std::string(content), .special = true});
   }
   if (published->form == NormalForm::kNfc) description.normalizers = {ToNormalForm{NormalForm::kNfc}};
-  description.pre_tokenizers = {Split{{std::string(PatternsOf(published->scanner)[0]), true}, Behavior::kIsolated, false},
-                                SplitBytes{.add_prefix_space = false, .use_regex = false}};
+  description.pre_tokenizers = {
+      Split{{std::string(PatternsOf(published->scanner)[0]), true}, Behavior::kIsolated, false},
+      SplitBytes{.add_prefix_space = false, .use_regex = false}};
   description.has_decoder = true;
   description.decoders = {JoinBytes{}};
   description.model = std::move(model);

@@ -13,7 +13,7 @@
 namespace engine::tokenizer {
 namespace {
 
-constexpr std::uint32_t kMostSteps = 10'000'000;     // of one match
+constexpr std::uint32_t kMostSteps = 10'000'000;  // of one match
 constexpr std::size_t kMostPatternBytes = 100'000;
 
 using Test = std::function<bool(char32_t)>;
@@ -26,7 +26,8 @@ std::string RangesOf(const Test& test) {
     char32_t last = c;
     while (last + 1 < 0x110000 && last + 1 != 0xD800 && test(last + 1)) ++last;
     ranges += last == c ? fmt::format("\\x{{{:X}}}", static_cast<std::uint32_t>(c))
-                        : fmt::format("\\x{{{:X}}}-\\x{{{:X}}}", static_cast<std::uint32_t>(c), static_cast<std::uint32_t>(last));
+                        : fmt::format("\\x{{{:X}}}-\\x{{{:X}}}", static_cast<std::uint32_t>(c),
+                                      static_cast<std::uint32_t>(last));
     c = last;
   }
   return ranges;
@@ -71,7 +72,8 @@ class RegexTranslator {
   }
 
   absl::Status Group() {
-    for (const std::string_view known : {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:", "(?-i:", "(?i)"}) {
+    for (const std::string_view known :
+         {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:", "(?-i:", "(?i)"}) {
       if (!Starts(known)) continue;
       out_ += known;
       at_ += known.size();
@@ -90,20 +92,24 @@ class RegexTranslator {
   absl::Status Property(bool in_class) {
     bool is_negated = in_[at_ + 1] == 'P';
     const std::size_t end = in_.find('}', at_);
-    if (at_ + 2 >= in_.size() || in_[at_ + 2] != '{' || end == std::string_view::npos) return Refuse("\\p needs {{…}}");
+    if (at_ + 2 >= in_.size() || in_[at_ + 2] != '{' || end == std::string_view::npos)
+      return Refuse("\\p needs {{…}}");
     std::string_view name = in_.substr(at_ + 3, end - at_ - 3);
     if (name.starts_with('^')) {
       is_negated = !is_negated;
       name.remove_prefix(1);
     }
-    constexpr std::string_view kNames[] = {"Cn", "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "No", "Pc", "Pd", "Ps",
-                                           "Pe", "Pi", "Pf", "Po", "Sm", "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Co", "Cs"};
+    constexpr std::string_view kNames[] = {"Cn", "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd",
+                                           "Nl", "No", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm",
+                                           "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Co", "Cs"};
     Properties any_of = 0;
     for (std::size_t i = 0; i < std::size(kNames); ++i) {
-      if (kNames[i] == name || (name.size() == 1 && kNames[i][0] == name[0])) any_of |= Of(static_cast<Category>(i));
+      if (kNames[i] == name || (name.size() == 1 && kNames[i][0] == name[0]))
+        any_of |= Of(static_cast<Category>(i));
     }
     // Scripts that are blocks of few ranges, as tokenizers use them.
-    if (any_of == 0) return Refuse("the property \"{}\" is not supported; general categories are", Shown(name));
+    if (any_of == 0)
+      return Refuse("the property \"{}\" is not supported; general categories are", Shown(name));
     at_ = end + 1;
     return Named([any_of](char32_t c) { return Is(c, any_of); }, is_negated, in_class);
   }
@@ -148,7 +154,8 @@ class RegexTranslator {
         at_ += 2;
         return absl::OkStatus();
       default:
-        if ((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || static_cast<unsigned char>(c) >= 0x80) {
+        if ((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+            static_cast<unsigned char>(c) >= 0x80) {
           return Refuse("\\{} is not supported", Shown(std::string_view(&c, 1)));
         }
         out_ += in_.substr(at_, 2);
@@ -163,14 +170,19 @@ class RegexTranslator {
     std::size_t end = begin + digits;
     const bool has_braces = begin < in_.size() && in_[begin] == '{';
     if (has_braces) end = std::min(in_.find('}', ++begin), in_.size());
-    if (end > in_.size() || end == begin || end - begin > 6) return Refuse("a code point needs {} hexadecimal digits", digits);
+    if (end > in_.size() || end == begin || end - begin > 6)
+      return Refuse("a code point needs {} hexadecimal digits", digits);
     char32_t value = 0;
     for (const char c : in_.substr(begin, end - begin)) {
-      const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+      const int digit = c >= '0' && c <= '9'   ? c - '0'
+                        : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                        : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                               : -1;
       if (digit < 0) return Refuse("a code point needs hexadecimal digits");
       value = value << 4 | static_cast<char32_t>(digit);
     }
-    if (value > 0x10FFFF || (digits == 2 && !has_braces && value > 0x7F)) return Refuse("\\x above 7F is a byte, which is not supported");
+    if (value > 0x10FFFF || (digits == 2 && !has_braces && value > 0x7F))
+      return Refuse("\\x above 7F is a byte, which is not supported");
     out_ += fmt::format("\\x{{{:X}}}", static_cast<std::uint32_t>(value));
     at_ = end + (has_braces ? 1 : 0);
     return absl::OkStatus();
@@ -214,7 +226,8 @@ struct FreeRegexMatch {
 absl::StatusOr<std::string> TranslateRegex(std::string_view pattern) {
   if (pattern.empty()) return InvalidArgument("the regular expression is empty");
   if (pattern.size() > kMostPatternBytes) {
-    return InvalidArgument("a regular expression of {} bytes; at most {} are supported", pattern.size(), kMostPatternBytes);
+    return InvalidArgument("a regular expression of {} bytes; at most {} are supported", pattern.size(),
+                           kMostPatternBytes);
   }
   return RegexTranslator(pattern).Run();
 }
@@ -240,8 +253,8 @@ absl::StatusOr<Regex> Regex::Compile(const std::string& pattern) {
   code->pattern = pattern;
   int error = 0;
   PCRE2_SIZE offset = 0;
-  code->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), PCRE2_UTF | PCRE2_UCP, &error,
-                             &offset, nullptr);
+  code->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+                             PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
   if (code->code == nullptr) {
     return InvalidArgument("the regular expression \"{}\": {}", Shown(pattern), RegexErrorText(error));
   }
@@ -252,18 +265,21 @@ absl::StatusOr<Regex> Regex::Compile(const std::string& pattern) {
 }
 
 absl::Status Regex::FindAll(std::string_view text, std::vector<Match>* matches) const {
-  const std::unique_ptr<pcre2_match_data, FreeRegexMatch> match(pcre2_match_data_create_from_pattern(code_->code, nullptr));
+  const std::unique_ptr<pcre2_match_data, FreeRegexMatch> match(
+      pcre2_match_data_create_from_pattern(code_->code, nullptr));
   std::size_t last_end = text.size() + 1;  // of the last match: none
   for (std::size_t at = 0; at <= text.size();) {
-    const int matched = pcre2_match(code_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at, PCRE2_NO_UTF_CHECK,
-                                    match.get(), code_->context);
+    const int matched = pcre2_match(code_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
+                                    PCRE2_NO_UTF_CHECK, match.get(), code_->context);
     if (matched == PCRE2_ERROR_NOMATCH) break;
     if (matched < 0) {
-      return ResourceExhausted("the tokenizer's regular expression \"{}\" takes too long on this text from byte {} on: {}",
-                               Shown(code_->pattern), at, RegexErrorText(matched));
+      return ResourceExhausted(
+          "the tokenizer's regular expression \"{}\" takes too long on this text from byte {} on: {}",
+          Shown(code_->pattern), at, RegexErrorText(matched));
     }
     const PCRE2_SIZE* const ends = pcre2_get_ovector_pointer(match.get());
-    if (ends[0] == ends[1] && ends[1] == last_end) {  // an empty match right behind the last one does not count
+    if (ends[0] == ends[1] &&
+        ends[1] == last_end) {  // an empty match right behind the last one does not count
       ++at;
       while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) ++at;
       continue;

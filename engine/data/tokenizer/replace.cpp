@@ -16,7 +16,8 @@ absl::StatusOr<Finder> Finder::Make(const Pattern& pattern) {
 absl::Status Finder::FindAll(std::string_view text, std::vector<Regex::Match>* matches) const {
   if (regex_.has_value()) return regex_->FindAll(text, matches);
   if (text_.empty()) return absl::OkStatus();
-  for (std::size_t at = text.find(text_); at != std::string_view::npos; at = text.find(text_, at + text_.size())) {
+  for (std::size_t at = text.find(text_); at != std::string_view::npos;
+       at = text.find(text_, at + text_.size())) {
     matches->push_back({static_cast<std::uint32_t>(at), static_cast<std::uint32_t>(at + text_.size())});
   }
   return absl::OkStatus();
@@ -28,6 +29,10 @@ absl::StatusOr<Replacer> Replacer::Make(const Replace& replace) {
 }
 
 absl::Status Replacer::Append(std::string_view text, std::string* out) const {
+  if (finder_.is_character()) {
+    for (const char c : text) c == finder_.character() ? void(*out += content_) : out->push_back(c);
+    return absl::OkStatus();
+  }
   std::vector<Regex::Match> matches;
   RETURN_IF_ERROR(finder_.FindAll(text, &matches));
   std::size_t last = 0;

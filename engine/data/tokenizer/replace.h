@@ -20,6 +20,10 @@ class Finder {
   // Appends the matches in `text`, which is UTF-8, from left to right, none over another.
   absl::Status FindAll(std::string_view text, std::vector<Regex::Match>* matches) const;
 
+  // Whether the pattern is one ASCII character, and which.
+  bool is_character() const { return !regex_.has_value() && text_.size() == 1; }
+  char character() const { return text_[0]; }
+
  private:
   std::string text_;
   std::optional<Regex> regex_;

@@ -36,18 +36,19 @@ constexpr Kind kIsLower = 64;  // [\p{Ll}\p{Lm}\p{Lo}\p{M}]
 constexpr Kind kIsNewline = 128;
 
 struct KindTable {
-  std::array<Kind, 128> ascii = {};
+  std::array<Kind, 256> bytes = {};  // of ASCII; other bytes are of no kind
   std::array<Kind, 0x110000> all = {};
 
   KindTable() {
     constexpr Properties kUncased = Of(Category::kLm) | Of(Category::kLo) | kMark;
-    constexpr std::pair<Properties, Kind> kKinds[] = {{kLetter, kIsLetter},
-                                                      {kNumber, kIsNumber},
-                                                      {kWhiteSpace, kIsSpace},
-                                                      {kMark, kIsMark},
-                                                      {kPunctuation | kSymbol, kIsSign},
-                                                      {Of(Category::kLu) | Of(Category::kLt) | kUncased, kIsUpper},
-                                                      {Of(Category::kLl) | kUncased, kIsLower}};
+    constexpr std::pair<Properties, Kind> kKinds[] = {
+        {kLetter, kIsLetter},
+        {kNumber, kIsNumber},
+        {kWhiteSpace, kIsSpace},
+        {kMark, kIsMark},
+        {kPunctuation | kSymbol, kIsSign},
+        {Of(Category::kLu) | Of(Category::kLt) | kUncased, kIsUpper},
+        {Of(Category::kLl) | kUncased, kIsLower}};
     for (char32_t c = 0; c < all.size(); ++c) {
       const Properties properties = PropertiesOf(c);
       for (const auto& [any_of, kind] : kKinds) {
@@ -56,7 +57,7 @@ struct KindTable {
     }
     all['\r'] |= kIsNewline;
     all['\n'] |= kIsNewline;
-    for (std::size_t c = 0; c < ascii.size(); ++c) ascii[c] = all[c];
+    for (std::size_t c = 0; c < 0x80; ++c) bytes[c] = all[c];
   }
 };
 
@@ -99,7 +100,7 @@ class Cursor {
     if (lead < 0x80) {
       c_ = lead;
       length_ = 1;
-      kind_ = kinds_->ascii[lead];
+      kind_ = kinds_->bytes[lead];
       return;
     }
     if (lead < 0xE0) {
@@ -161,7 +162,8 @@ const char* WhiteSpace(Cursor cursor, bool newlines) {
 
 // Each of the functions below returns the end of the word that begins at `cursor`, which is not at its end.
 const char* Gpt2Word(Cursor cursor, const char* end) {
-  if (const std::size_t bytes = Contraction(cursor.at(), end, /*folds=*/false); bytes > 0) return cursor.at() + bytes;
+  if (const std::size_t bytes = Contraction(cursor.at(), end, /*folds=*/false); bytes > 0)
+    return cursor.at() + bytes;
   Cursor word = cursor;
   if (word.c() == ' ') word.Next();
   if (word.at_end() || word.Is(kIsSpace)) return WhiteSpace(cursor, /*newlines=*/false);
@@ -184,7 +186,8 @@ const char* Digits(Cursor cursor, int most) {
 const char* SignsOrSpace(Cursor cursor, bool slashes) {
   Cursor word = cursor;
   if (word.c() == ' ') word.Next();
-  if (word.at_end() || word.Is(kIsLetter | kIsNumber | kIsSpace)) return WhiteSpace(cursor, /*newlines=*/true);
+  if (word.at_end() || word.Is(kIsLetter | kIsNumber | kIsSpace))
+    return WhiteSpace(cursor, /*newlines=*/true);
   while (!word.at_end() && !word.Is(kIsLetter | kIsNumber | kIsSpace)) word.Next();
   while (word.Is(kIsNewline) || (slashes && word.c() == '/')) word.Next();
   return word.at();
@@ -192,7 +195,8 @@ const char* SignsOrSpace(Cursor cursor, bool slashes) {
 
 const char* Llama3Word(Cursor cursor, const char* end, int digits) {
   if (cursor.Is(kIsNumber)) return Digits(cursor, digits);
-  if (const std::size_t bytes = Contraction(cursor.at(), end, /*folds=*/true); bytes > 0) return cursor.at() + bytes;
+  if (const std::size_t bytes = Contraction(cursor.at(), end, /*folds=*/true); bytes > 0)
+    return cursor.at() + bytes;
   Cursor word = cursor;
   if (!word.Is(kIsLetter | kIsNewline)) word.Next();
   if (word.Is(kIsLetter)) {
@@ -229,12 +233,56 @@ const char* O200kWord(Cursor cursor, const char* end, bool contractions, int dig
   return contractions ? word + Contraction(word, end, /*folds=*/true) : word;
 }
 
+// Most words of most texts are ASCII letters, perhaps with a character before them. Each of the functions below returns
+// the end of such a word at `at`, or null where it is none, or what follows could belong to it: then the functions above
+// look at it.
+bool IsAsciiKind(const KindTable& kinds, const char* at, const char* end, Kind any_of) {
+  return at != end && (kinds.bytes[static_cast<unsigned char>(*at)] & any_of) != 0;
+}
+
+const char* SkipAscii(const KindTable& kinds, const char* at, const char* end, Kind any_of) {
+  while (IsAsciiKind(kinds, at, end, any_of)) ++at;
+  return at;
+}
+
+const char* EndBeforeAscii(const char* at, const char* end) {
+  return at == end || static_cast<unsigned char>(*at) < 0x80 ? at : nullptr;
+}
+
+const char* EasyLetters(const KindTable& kinds, const char* at, const char* end) {
+  if (!IsAsciiKind(kinds, at, end, kIsLetter)) return nullptr;
+  return EndBeforeAscii(SkipAscii(kinds, at + 1, end, kIsLetter), end);
+}
+
+const char* EasyGpt2Word(const KindTable& kinds, const char* at, const char* end) {
+  return EasyLetters(kinds, *at == ' ' ? at + 1 : at, end);
+}
+
+// What may stand before letters, of ASCII: anything but letters, numbers and line ends, and here not ', which may begin a
+// contraction.
+bool IsEasyPrefix(const KindTable& kinds, const char* at) {
+  const auto c = static_cast<unsigned char>(*at);
+  return c < 0x80 && c != '\'' && (kinds.bytes[c] & (kIsLetter | kIsNumber | kIsNewline)) == 0;
+}
+
+const char* EasyLlama3Word(const KindTable& kinds, const char* at, const char* end) {
+  return EasyLetters(kinds, IsEasyPrefix(kinds, at) ? at + 1 : at, end);
+}
+
+const char* EasyO200kWord(const KindTable& kinds, const char* at, const char* end) {
+  const char* const upper = SkipAscii(kinds, IsEasyPrefix(kinds, at) ? at + 1 : at, end, kIsUpper);
+  const char* const lower = SkipAscii(kinds, upper, end, kIsLower);
+  return lower == upper || (lower != end && *lower == '\'') ? nullptr : EndBeforeAscii(lower, end);
+}
+
 template <typename Word>
-void ScanWords(std::string_view text, std::vector<std::uint32_t>* ends, Word word) {
+void ScanWords(std::string_view text, std::vector<std::uint32_t>* ends,
+               const char* (*easy)(const KindTable&, const char*, const char*), Word word) {
   const KindTable& kinds = Kinds();
   const char* const end = text.data() + text.size();
   for (const char* at = text.data(); at != end;) {
-    at = word(Cursor(at, end, kinds), end);
+    const char* const easy_end = easy(kinds, at, end);
+    at = easy_end != nullptr ? easy_end : word(Cursor(at, end, kinds), end);
     ends->push_back(static_cast<std::uint32_t>(at - text.data()));
   }
 }
@@ -251,8 +299,7 @@ const char* DeepSeekMatch(Cursor cursor) {
     while (IsAsciiLetter(word.c())) word.Next();
     return word.at();
   }
-  if (cursor.Is(kIsLetter | kIsMark) ||
-      (!cursor.Is(kIsNewline | kIsSign) && word.Is(kIsLetter | kIsMark))) {
+  if (cursor.Is(kIsLetter | kIsMark) || (!cursor.Is(kIsNewline | kIsSign) && word.Is(kIsLetter | kIsMark))) {
     word.SkipAll(kIsLetter | kIsMark);
     return word.at();
   }
@@ -264,6 +311,13 @@ const char* DeepSeekMatch(Cursor cursor) {
     return signs.at();
   }
   return cursor.Is(kIsSpace) ? WhiteSpace(cursor, /*newlines=*/true) : nullptr;
+}
+
+// Before letters stands here whatever is no letter or line end; behind a sign only ASCII letters follow.
+const char* EasyDeepSeekWord(const KindTable& kinds, const char* at, const char* end) {
+  const bool has_prefix =
+      static_cast<unsigned char>(*at) < 0x80 && !IsAsciiKind(kinds, at, end, kIsLetter | kIsNewline);
+  return EasyLetters(kinds, has_prefix ? at + 1 : at, end);
 }
 
 // Digits by three and runs of Chinese and Japanese characters are cut off first, and each piece is cut further by
@@ -282,19 +336,34 @@ void ScanDeepSeek(std::string_view text, std::vector<std::uint32_t>* ends) {
     }
     const char* const begin = cursor.at();
     const bool is_cjk = IsDeepSeekCjk(cursor.c());
-    while (!cursor.at_end() && !cursor.Is(kIsNumber) && IsDeepSeekCjk(cursor.c()) == is_cjk) cursor.Next();
+    while (!cursor.at_end() && !cursor.Is(kIsNumber) && IsDeepSeekCjk(cursor.c()) == is_cjk) {
+      const char* at = cursor.at();
+      while (!is_cjk && at != end && static_cast<unsigned char>(*at) < 0x80 &&
+             !IsAsciiKind(kinds, at, end, kIsNumber))
+        ++at;
+      at == cursor.at() ? cursor.Next() : void(cursor = Cursor(at, end, kinds));
+    }
     const char* gap = nullptr;  // where what nothing matches began
-    for (Cursor part(begin, cursor.at(), kinds); !part.at_end();) {
-      const char* const match = DeepSeekMatch(part);
-      if (match == nullptr) {
-        if (gap == nullptr) gap = part.at();
-        part.Next();
+    const char* at = begin;
+    while (at != cursor.at()) {
+      const char* const easy = gap == nullptr ? EasyDeepSeekWord(kinds, at, cursor.at()) : nullptr;
+      if (easy != nullptr) {
+        add(easy);
+        at = easy;
         continue;
       }
-      if (gap != nullptr) add(part.at());
+      Cursor part(at, cursor.at(), kinds);
+      const char* const match = DeepSeekMatch(part);
+      if (match == nullptr) {
+        if (gap == nullptr) gap = at;
+        part.Next();
+        at = part.at();
+        continue;
+      }
+      if (gap != nullptr) add(at);
       gap = nullptr;
       add(match);
-      part = Cursor(match, cursor.at(), kinds);
+      at = match;
     }
     if (gap != nullptr) add(cursor.at());
   }
@@ -304,12 +373,18 @@ void ScanDeepSeek(std::string_view text, std::vector<std::uint32_t>* ends) {
 
 std::span<const std::string_view> PatternsOf(Scanner scanner) {
   switch (scanner) {
-    case Scanner::kGpt2: return {kGpt2Patterns, 1};
-    case Scanner::kLlama3: return kLlama3Patterns;
-    case Scanner::kQwen: return kQwenPatterns;
-    case Scanner::kO200k: return kO200kPatterns;
-    case Scanner::kTekken: return kTekkenPatterns;
-    case Scanner::kDeepSeek: return kDeepSeekPatterns;
+    case Scanner::kGpt2:
+      return {kGpt2Patterns, 1};
+    case Scanner::kLlama3:
+      return kLlama3Patterns;
+    case Scanner::kQwen:
+      return kQwenPatterns;
+    case Scanner::kO200k:
+      return kO200kPatterns;
+    case Scanner::kTekken:
+      return kTekkenPatterns;
+    case Scanner::kDeepSeek:
+      return kDeepSeekPatterns;
   }
   return {};
 }
@@ -326,15 +401,19 @@ std::optional<Scanner> ScannerOf(std::string_view pattern) {
 void Scan(Scanner scanner, std::string_view text, std::vector<std::uint32_t>* ends) {
   switch (scanner) {
     case Scanner::kGpt2:
-      return ScanWords(text, ends, Gpt2Word);
+      return ScanWords(text, ends, EasyGpt2Word, Gpt2Word);
     case Scanner::kLlama3:
-      return ScanWords(text, ends, [](Cursor c, const char* end) { return Llama3Word(c, end, 3); });
+      return ScanWords(text, ends, EasyLlama3Word,
+                       [](Cursor c, const char* end) { return Llama3Word(c, end, 3); });
     case Scanner::kQwen:
-      return ScanWords(text, ends, [](Cursor c, const char* end) { return Llama3Word(c, end, 1); });
+      return ScanWords(text, ends, EasyLlama3Word,
+                       [](Cursor c, const char* end) { return Llama3Word(c, end, 1); });
     case Scanner::kO200k:
-      return ScanWords(text, ends, [](Cursor c, const char* end) { return O200kWord(c, end, true, 3); });
+      return ScanWords(text, ends, EasyO200kWord,
+                       [](Cursor c, const char* end) { return O200kWord(c, end, true, 3); });
     case Scanner::kTekken:
-      return ScanWords(text, ends, [](Cursor c, const char* end) { return O200kWord(c, end, false, 1); });
+      return ScanWords(text, ends, EasyO200kWord,
+                       [](Cursor c, const char* end) { return O200kWord(c, end, false, 1); });
     case Scanner::kDeepSeek:
       return ScanDeepSeek(text, ends);
   }

@@ -15,7 +15,9 @@ Trie::Trie(std::vector<std::pair<std::string_view, std::int32_t>> strings) {
     std::uint32_t node;
   };
   std::vector<Range> queue;
-  const auto byte_at = [&](std::size_t i, std::size_t depth) { return static_cast<unsigned char>(strings[i].first[depth]); };
+  const auto byte_at = [&](std::size_t i, std::size_t depth) {
+    return static_cast<unsigned char>(strings[i].first[depth]);
+  };
   const auto add_children = [&](const Range& range) {
     std::size_t begin = range.begin;
     const auto first = static_cast<std::uint32_t>(nodes_.size());

@@ -35,7 +35,8 @@ class UnigramEncoder final : public WordEncoder {
 
   // Dynamic programming over the characters' borders. A character that is no piece by itself may also be unknown. Of
   // equal sums the first that is found stays, as in the reference library.
-  absl::Status Encode(std::string_view word, WordWorkspace* work, std::vector<std::int32_t>* ids) const override {
+  absl::Status Encode(std::string_view word, WordWorkspace* work,
+                      std::vector<std::int32_t>* ids) const override {
     std::vector<WordWorkspace::Node>& best = work->nodes;  // of the ways that end before each byte
     best.assign(word.size() + 1, {0, kNoToken, kNowhere});
     best[0].begin = 0;
@@ -44,7 +45,8 @@ class UnigramEncoder final : public WordEncoder {
       const double score = best[at].score;
       const auto offer = [&](std::size_t end, double sum, std::int32_t id) {
         if (best[end].begin != kNowhere && sum <= best[end].score) return;
-        best[end] = {model_.single_precision ? static_cast<float>(sum) : sum, id, static_cast<std::uint32_t>(at)};
+        best[end] = {model_.single_precision ? static_cast<float>(sum) : sum, id,
+                     static_cast<std::uint32_t>(at)};
       };
       bool is_known = false;
       trie_.ForPrefixes(word.substr(at), [&](std::size_t bytes, std::int32_t id) {

@@ -42,8 +42,9 @@ class Vocabulary {
   void Grow(std::size_t slots);
 
   std::string bytes_;
-  std::vector<Span> spans_;          // by id
-  std::vector<std::int32_t> slots_;  // open addressing: ids; as many as a power of two, at most half of them full
+  std::vector<Span> spans_;  // by id
+  std::vector<std::int32_t>
+      slots_;  // open addressing: ids; as many as a power of two, at most half of them full
   std::int32_t tokens_ = 0;
 };
 

@@ -1,6 +1,7 @@
 // Ids of words that came lately, of one thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -23,39 +24,51 @@ class WordCache {
 
   WordCache() : slots_(std::make_unique<Slot[]>(kSlots)) {}
 
-  // False where the word is too long for the cache.
-  static bool MakeKey(std::string_view word, Key* key) {
+  // False where the word is too long for the cache. Bytes before `readable` may be read, whatever they are.
+  static bool MakeKey(std::string_view word, const char* readable, Key* key) {
     if (word.size() > kMostBytes) return false;
-    char bytes[16] = {};
-    std::memcpy(bytes, word.data(), word.size());
-    bytes[15] = static_cast<char>(word.size());
-    std::memcpy(key, bytes, sizeof bytes);
+    if (readable - word.data() >= static_cast<std::ptrdiff_t>(sizeof *key)) {
+      std::memcpy(key, word.data(), sizeof *key);
+      const std::uint64_t bits = 8 * word.size();
+      if (bits < 64) {
+        key->low &= ~(~std::uint64_t{0} << bits);
+        key->high = 0;
+      } else {
+        key->high &= ~(~std::uint64_t{0} << (bits - 64));
+      }
+    } else {
+      std::memcpy(key, word.data(), word.size());
+    }
+    key->high |= std::uint64_t{word.size()} << 56;
     return true;
   }
 
-  bool Find(const Key& key, std::vector<std::int32_t>* ids) const {
+  // Writes the ids to out[0] and on, of which kMostIds are overwritten, and returns how many there are; 0: the word is not
+  // here.
+  std::size_t Find(const Key& key, std::int32_t* out) const {
     const Slot& slot = slots_[IndexOf(key)];
-    if (slot.key.low != key.low || slot.key.high != key.high) return false;
-    for (const std::int32_t id : slot.ids) {
-      if (id < 0) break;
-      ids->push_back(id);
-    }
-    return true;
+    if (slot.key.low != key.low || slot.key.high != key.high) return 0;
+    std::memcpy(out, slot.ids, sizeof slot.ids);
+    out[0] &= kIdMask;
+    return static_cast<std::uint32_t>(slot.ids[0]) >> kCountShift;
   }
 
   void Put(const Key& key, std::span<const std::int32_t> ids) {
-    if (ids.size() > kMostIds) return;
+    if (ids.size() > kMostIds || ids.empty()) return;
     Slot& slot = slots_[IndexOf(key)];
     slot.key = key;
-    for (std::size_t i = 0; i < kMostIds; ++i) slot.ids[i] = i < ids.size() ? ids[i] : -1;
+    for (std::size_t i = 0; i < ids.size(); ++i) slot.ids[i] = ids[i];
+    slot.ids[0] |= static_cast<std::int32_t>(ids.size() << kCountShift);
   }
 
  private:
   static constexpr int kSlotBits = 17;  // 4 MiB
   static constexpr std::size_t kSlots = std::size_t{1} << kSlotBits;
+  static constexpr int kCountShift = 24;  // ids have less bits (vocabulary.h)
+  static constexpr std::int32_t kIdMask = (1 << kCountShift) - 1;
   struct Slot {
-    Key key;  // zero: empty
-    std::int32_t ids[kMostIds] = {};
+    Key key;                          // zero: empty
+    std::int32_t ids[kMostIds] = {};  // the first with their number in its highest byte
   };
 
   static std::size_t IndexOf(const Key& key) {

@@ -18,7 +18,8 @@ struct Stretch {
   bool is_match;
 };
 
-void AddStretches(std::string_view text, std::vector<Stretch> stretches, Behavior behavior, std::vector<std::string_view>* words) {
+void AddStretches(std::string_view text, std::vector<Stretch> stretches, Behavior behavior,
+                  std::vector<std::string_view>* words) {
   std::vector<Stretch> kept;
   const auto join_last = [&kept](const Stretch& stretch) { kept.back().end = stretch.end; };
   switch (behavior) {
@@ -26,11 +27,13 @@ void AddStretches(std::string_view text, std::vector<Stretch> stretches, Behavio
       kept = std::move(stretches);
       break;
     case Behavior::kRemoved:
-      std::copy_if(stretches.begin(), stretches.end(), std::back_inserter(kept), [](const Stretch& s) { return !s.is_match; });
+      std::copy_if(stretches.begin(), stretches.end(), std::back_inserter(kept),
+                   [](const Stretch& s) { return !s.is_match; });
       break;
     case Behavior::kContiguous:
       for (const Stretch& stretch : stretches) {
-        !kept.empty() && kept.back().is_match == stretch.is_match ? join_last(stretch) : kept.push_back(stretch);
+        !kept.empty() && kept.back().is_match == stretch.is_match ? join_last(stretch)
+                                                                  : kept.push_back(stretch);
       }
       break;
     case Behavior::kMergedWithPrevious: {
@@ -56,7 +59,8 @@ void AddStretches(std::string_view text, std::vector<Stretch> stretches, Behavio
     }
   }
   for (const Stretch& stretch : kept) {
-    if (stretch.end > stretch.begin) words->push_back(text.substr(stretch.begin, stretch.end - stretch.begin));
+    if (stretch.end > stretch.begin)
+      words->push_back(text.substr(stretch.begin, stretch.end - stretch.begin));
   }
 }
 
@@ -112,7 +116,8 @@ void CutLength(std::string_view text, std::int64_t characters, std::vector<std::
   }
 }
 
-void CutScanned(Scanner scanner, std::string_view text, CutterWorkspace* work, std::vector<std::string_view>* words) {
+void CutScanned(Scanner scanner, std::string_view text, CutterWorkspace* work,
+                std::vector<std::string_view>* words) {
   work->ends.clear();
   Scan(scanner, text, &work->ends);
   std::uint32_t begin = 0;
@@ -122,7 +127,9 @@ void CutScanned(Scanner scanner, std::string_view text, CutterWorkspace* work, s
   }
 }
 
-std::string_view Keep(std::string text, CutterWorkspace* work) { return work->texts.emplace_back(std::move(text)); }
+std::string_view Keep(std::string text, CutterWorkspace* work) {
+  return work->texts.emplace_back(std::move(text));
+}
 
 }  // namespace
 
@@ -132,7 +139,8 @@ struct WordCutter::Step {
   std::optional<Finder> finder;
   bool keeps_bytes = false;  // SplitBytes: does not show them
 
-  absl::Status Cut(std::string_view text, bool is_first, CutterWorkspace* work, std::vector<std::string_view>* words) const {
+  absl::Status Cut(std::string_view text, bool is_first, CutterWorkspace* work,
+                   std::vector<std::string_view>* words) const {
     if (scanner.has_value() && std::holds_alternative<Split>(what)) {
       CutScanned(*scanner, text, work, words);
     } else if (const auto* bytes = std::get_if<SplitBytes>(&what)) {
@@ -142,31 +150,38 @@ struct WordCutter::Step {
     } else if (const auto* split = std::get_if<Split>(&what)) {
       return CutPattern(*split, text, words);
     } else if (const auto* digits = std::get_if<SplitDigits>(&what)) {
-      CutAt(text, digits->individual ? Behavior::kIsolated : Behavior::kContiguous, [](char32_t c) { return Is(c, kNumeric); },
-            words);
+      CutAt(
+          text, digits->individual ? Behavior::kIsolated : Behavior::kContiguous,
+          [](char32_t c) { return Is(c, kNumeric); }, words);
     } else if (const auto* punctuation = std::get_if<SplitPunctuation>(&what)) {
-      CutAt(text, punctuation->behavior, [](char32_t c) { return Is(c, kOldPunctuation); }, words);
+      CutAt(
+          text, punctuation->behavior, [](char32_t c) { return Is(c, kOldPunctuation); }, words);
     } else if (std::holds_alternative<SplitBert>(what)) {
       std::vector<std::string_view> parts;
-      CutAt(text, Behavior::kRemoved, [](char32_t c) { return Is(c, kWhiteSpace); }, &parts);
+      CutAt(
+          text, Behavior::kRemoved, [](char32_t c) { return Is(c, kWhiteSpace); }, &parts);
       for (const std::string_view part : parts) {
-        CutAt(part, Behavior::kIsolated, [](char32_t c) { return Is(c, kOldPunctuation); }, words);
+        CutAt(
+            part, Behavior::kIsolated, [](char32_t c) { return Is(c, kOldPunctuation); }, words);
       }
     } else if (std::holds_alternative<SplitWords>(what)) {
       CutWords(text, words);
     } else if (std::holds_alternative<SplitWhitespace>(what)) {
-      CutAt(text, Behavior::kRemoved, [](char32_t c) { return Is(c, kWhiteSpace); }, words);
+      CutAt(
+          text, Behavior::kRemoved, [](char32_t c) { return Is(c, kWhiteSpace); }, words);
     } else if (const auto* delimiter = std::get_if<SplitDelimiter>(&what)) {
       char32_t at = 0;
       DecodeUtf8(delimiter->delimiter, &at);
-      CutAt(text, Behavior::kRemoved, [at](char32_t c) { return c == at; }, words);
+      CutAt(
+          text, Behavior::kRemoved, [at](char32_t c) { return c == at; }, words);
     } else {
       CutLength(text, std::get<SplitLength>(what).characters, words);
     }
     return absl::OkStatus();
   }
 
-  void CutBytes(const SplitBytes& bytes, std::string_view text, CutterWorkspace* work, std::vector<std::string_view>* words) const {
+  void CutBytes(const SplitBytes& bytes, std::string_view text, CutterWorkspace* work,
+                std::vector<std::string_view>* words) const {
     if (bytes.add_prefix_space && !text.starts_with(' ')) text = Keep(" " + std::string(text), work);
     const std::size_t before = words->size();
     if (bytes.use_regex) {
@@ -182,11 +197,13 @@ struct WordCutter::Step {
     }
   }
 
-  static void CutMetaspace(const Metaspace& metaspace, std::string_view text, bool is_first, CutterWorkspace* work,
-                           std::vector<std::string_view>* words) {
+  static void CutMetaspace(const Metaspace& metaspace, std::string_view text, bool is_first,
+                           CutterWorkspace* work, std::vector<std::string_view>* words) {
     std::string replaced;
-    const bool prepends = metaspace.scheme == PrependScheme::kAlways || (metaspace.scheme == PrependScheme::kFirst && is_first);
-    if (prepends && !text.starts_with(' ') && !text.starts_with(metaspace.replacement)) replaced = metaspace.replacement;
+    const bool prepends =
+        metaspace.scheme == PrependScheme::kAlways || (metaspace.scheme == PrependScheme::kFirst && is_first);
+    if (prepends && !text.starts_with(' ') && !text.starts_with(metaspace.replacement))
+      replaced = metaspace.replacement;
     for (const char c : text) c == ' ' ? void(replaced += metaspace.replacement) : replaced.push_back(c);
     text = Keep(std::move(replaced), work);
     if (!metaspace.split) return words->push_back(text);
@@ -197,7 +214,8 @@ struct WordCutter::Step {
     }
   }
 
-  absl::Status CutPattern(const Split& split, std::string_view text, std::vector<std::string_view>* words) const {
+  absl::Status CutPattern(const Split& split, std::string_view text,
+                          std::vector<std::string_view>* words) const {
     std::vector<Regex::Match> matches;
     RETURN_IF_ERROR(finder->FindAll(text, &matches));
     std::vector<Stretch> stretches;
@@ -220,9 +238,11 @@ WordCutter::~WordCutter() = default;
 
 absl::StatusOr<WordCutter> WordCutter::Make(const std::vector<PreTokenizer>& pre_tokenizers, bool of_bytes) {
   WordCutter cutter;
-  const auto isolated = [&](std::size_t i) -> const std::string* {  // the expression of a Split that a scanner may stand for
+  const auto isolated =
+      [&](std::size_t i) -> const std::string* {  // the expression of a Split that a scanner may stand for
     const auto* split = i < pre_tokenizers.size() ? std::get_if<Split>(&pre_tokenizers[i]) : nullptr;
-    const bool fits = split != nullptr && split->pattern.is_regex && split->behavior == Behavior::kIsolated && !split->invert;
+    const bool fits = split != nullptr && split->pattern.is_regex && split->behavior == Behavior::kIsolated &&
+                      !split->invert;
     return fits ? &split->pattern.text : nullptr;
   };
   const std::span<const std::string_view> three = PatternsOf(Scanner::kDeepSeek);
@@ -244,7 +264,8 @@ absl::StatusOr<WordCutter> WordCutter::Make(const std::vector<PreTokenizer>& pre
     }
     if (const auto* bytes = std::get_if<SplitBytes>(&step->what)) {
       step->keeps_bytes = of_bytes && i + 1 == pre_tokenizers.size();
-      if (step->keeps_bytes && !bytes->add_prefix_space && !bytes->use_regex) continue;  // nothing is left of it
+      if (step->keeps_bytes && !bytes->add_prefix_space && !bytes->use_regex)
+        continue;  // nothing is left of it
       if (step->keeps_bytes && !bytes->add_prefix_space) step->scanner = Scanner::kGpt2;
     }
     cutter.steps_.push_back(std::move(step));
@@ -252,9 +273,12 @@ absl::StatusOr<WordCutter> WordCutter::Make(const std::vector<PreTokenizer>& pre
   return cutter;
 }
 
-std::optional<Scanner> WordCutter::scanner() const { return steps_.size() == 1 ? steps_[0]->scanner : std::nullopt; }
+std::optional<Scanner> WordCutter::scanner() const {
+  return steps_.size() == 1 ? steps_[0]->scanner : std::nullopt;
+}
 
-absl::Status WordCutter::Cut(std::string_view text, bool is_first, CutterWorkspace* work, std::vector<std::string_view>* words) const {
+absl::Status WordCutter::Cut(std::string_view text, bool is_first, CutterWorkspace* work,
+                             std::vector<std::string_view>* words) const {
   work->texts.clear();
   words->assign(1, text);
   for (const std::unique_ptr<Step>& step : steps_) {

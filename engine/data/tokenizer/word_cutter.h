@@ -32,7 +32,8 @@ class WordCutter {
 
   // The words of `text`, which is UTF-8 and not empty, in place of what *words held. They point into `text` or the
   // workspace and are not empty. `is_first`: the text stands at the beginning of all.
-  absl::Status Cut(std::string_view text, bool is_first, CutterWorkspace* work, std::vector<std::string_view>* words) const;
+  absl::Status Cut(std::string_view text, bool is_first, CutterWorkspace* work,
+                   std::vector<std::string_view>* words) const;
 
   // Whether Cut does no more than this scanner.
   std::optional<Scanner> scanner() const;

@@ -13,7 +13,8 @@ absl::StatusOr<std::unique_ptr<WordEncoder>> MakeWordEncoder(const Model& model,
 }
 
 absl::Status NoTokenFor(std::string_view text) {
-  return InvalidArgument("the tokenizer has no token for \"{}\", and none for what is unknown", Shown(text, 40));
+  return InvalidArgument("the tokenizer has no token for \"{}\", and none for what is unknown",
+                         Shown(text, 40));
 }
 
 }  // namespace engine::tokenizer

@@ -38,7 +38,8 @@ class WordEncoder {
   virtual ~WordEncoder() = default;
   // Appends the ids of `word`, which is not empty. InvalidArgument where a part of it has no token and the model no
   // token for what is unknown. Thread safe, a workspace a thread.
-  virtual absl::Status Encode(std::string_view word, WordWorkspace* work, std::vector<std::int32_t>* ids) const = 0;
+  virtual absl::Status Encode(std::string_view word, WordWorkspace* work,
+                              std::vector<std::int32_t>* ids) const = 0;
 };
 
 // `of_bytes`: words are bytes, which the token strings of a BPE show as GPT-2's characters (byte_characters.h); else

@@ -13,7 +13,8 @@ Trie TrieBehind(const Vocabulary& vocabulary, std::string_view prefix) {
   std::vector<std::pair<std::string_view, std::int32_t>> tokens;
   for (std::int32_t id = 0; id < vocabulary.size(); ++id) {
     const std::string_view token = vocabulary.Token(id);
-    if (token.size() > prefix.size() && token.starts_with(prefix)) tokens.emplace_back(token.substr(prefix.size()), id);
+    if (token.size() > prefix.size() && token.starts_with(prefix))
+      tokens.emplace_back(token.substr(prefix.size()), id);
   }
   return Trie(std::move(tokens));
 }
@@ -31,9 +32,10 @@ class WordPieceEncoder final : public WordEncoder {
         first_(TrieBehind(model.vocabulary, "")),
         continuing_(TrieBehind(model.vocabulary, model.continuing_prefix)) {}
 
-  absl::Status Encode(std::string_view word, WordWorkspace* /*work*/, std::vector<std::int32_t>* ids) const override {
-    const auto characters =
-        std::count_if(word.begin(), word.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+  absl::Status Encode(std::string_view word, WordWorkspace* /*work*/,
+                      std::vector<std::int32_t>* ids) const override {
+    const auto characters = std::count_if(
+        word.begin(), word.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
     if (characters > model_.max_characters) return AddUnknownWord(model_.unknown, word, ids);
     const std::size_t before = ids->size();
     for (std::size_t at = 0; at < word.size();) {
@@ -62,7 +64,8 @@ class WordPieceEncoder final : public WordEncoder {
 class WordLevelEncoder final : public WordEncoder {
  public:
   explicit WordLevelEncoder(const WordLevelModel& model) : model_(model) {}
-  absl::Status Encode(std::string_view word, WordWorkspace* /*work*/, std::vector<std::int32_t>* ids) const override {
+  absl::Status Encode(std::string_view word, WordWorkspace* /*work*/,
+                      std::vector<std::int32_t>* ids) const override {
     const std::int32_t id = model_.vocabulary.Find(word);
     if (id == kNoToken) return AddUnknownWord(model_.unknown, word, ids);
     ids->push_back(id);
