@@ -111,9 +111,13 @@ absl::Status EncodeInput(const tokenizer::Pipeline& pipeline, const TokenizeArgu
 
 absl::Status DecodeInput(const tokenizer::Pipeline& pipeline, const TokenizeArguments& arguments,
                          const std::string& name, std::string_view input, std::int64_t line) {
-  const std::string located = arguments.format == "text" ? name : fmt::format("{}:{}", name, line);
-  ASSIGN_OR_RETURN(const std::vector<std::int32_t> ids,
-                   data::ParseTokenIds(located, input, pipeline.vocab_size()));
+  absl::StatusOr<std::vector<std::int32_t>> parsed = data::ParseTokenIds("", input, pipeline.vocab_size());
+  if (!parsed.ok()) {  // ":LINE:COLUMN: error: …" within the input
+    const std::string message = Message(parsed.status());
+    if (arguments.format == "text") return InvalidArgument("{}{}", name, message);
+    return InvalidArgument("{}:{}{}", name, line, message.substr(message.find(':', 1)));
+  }
+  const std::vector<std::int32_t>& ids = *parsed;
   const std::string text = pipeline.Decode(ids, !arguments.special);
   if (arguments.format == "jsonl") {
     const nlohmann::json json = text;

@@ -211,30 +211,36 @@ absl::Status Pipeline::EncodePiece(std::string_view text, bool is_first, Workspa
 absl::Status Pipeline::EncodeParts(std::string_view text, std::span<const std::uint32_t> ends,
                                    Workspace* work, std::vector<std::int32_t>* ids) const {
   const char* const readable = text.data() + text.size();
-  // Ids of words that the cache knows are put together here, so that the caller's vector grows seldom.
-  constexpr std::size_t kTogether = 256;
-  std::int32_t together[kTogether + WordCache::kMostIds];
-  std::size_t count = 0;
+  // Some words at a time: their places in the cache are asked for before the first is looked up. Ids of those that are
+  // known are put together here, so that the caller's vector grows seldom.
+  constexpr std::size_t kTogether = 32;
+  WordCache::Key keys[kTogether];
+  std::int32_t known[kTogether * WordCache::kMostIds];
   std::uint32_t begin = 0;
-  for (const std::uint32_t end : ends) {
-    const std::string_view word = text.substr(begin, end - begin);
-    begin = end;
-    WordCache::Key key;
-    if (count >= kTogether) {
-      ids->insert(ids->end(), together, together + count);
-      count = 0;
+  while (!ends.empty()) {
+    const std::span<const std::uint32_t> some = ends.first(std::min(kTogether, ends.size()));
+    ends = ends.subspan(some.size());
+    std::uint32_t at = begin;
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      keys[i] = WordCache::KeyOf(text.substr(at, some[i] - at), readable);
+      work->cache.Prefetch(keys[i]);
+      at = some[i];
     }
-    const bool has_key = WordCache::MakeKey(word, readable, &key);
-    const std::size_t found = has_key ? work->cache.Find(key, together + count) : 0;
-    count += found;
-    if (found > 0) continue;
-    ids->insert(ids->end(), together, together + count);
-    count = 0;
-    const std::size_t before = ids->size();
-    RETURN_IF_ERROR(encoder_->Encode(word, &work->encoder, ids));
-    if (has_key) work->cache.Put(key, std::span(*ids).subspan(before));
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      const std::string_view word = text.substr(begin, some[i] - begin);
+      begin = some[i];
+      const std::size_t found = work->cache.Find(keys[i], known + count);
+      count += found;
+      if (found > 0) continue;
+      ids->insert(ids->end(), known, known + count);
+      count = 0;
+      const std::size_t before = ids->size();
+      RETURN_IF_ERROR(encoder_->Encode(word, &work->encoder, ids));
+      work->cache.Put(keys[i], std::span(*ids).subspan(before));
+    }
+    ids->insert(ids->end(), known, known + count);
   }
-  ids->insert(ids->end(), together, together + count);
   return absl::OkStatus();
 }
 
