@@ -82,6 +82,8 @@ void AddCommands(CLI::App* app, int* exit_code) {
   AddRunCommand(*app, exit_code);
   AddGenerateCommand(*app, exit_code);
   AddDataCommand(*app, exit_code);
+  AddTokenizeCommand(*app, exit_code);
+  AddTokenizerCommand(*app, exit_code);
   AddCheckpointCommand(*app, exit_code);
   AddImportCommand(*app, exit_code);
   AddExportCommand(*app, exit_code);

@@ -49,8 +49,11 @@ int Build(const BuildArguments& arguments) {
     return Fail(InvalidArgument("--document-separator is for --format text; a line of JSON is a document"));
   }
   const recipe::Tokenizer& files = arguments.tokenizer;
-  if (files.kind == "byte" && !(files.vocab_file.empty() && files.merges_file.empty())) {
+  if (files.kind != "gpt2" && !(files.vocab_file.empty() && files.merges_file.empty())) {
     return Fail(InvalidArgument("--vocab-file and --merges-file are for --tokenizer gpt2"));
+  }
+  if (files.kind != "file" && !(files.path.empty() && files.end_of_document.empty())) {
+    return Fail(InvalidArgument("--tokenizer-path and --end-of-document are for --tokenizer file"));
   }
   const absl::StatusOr<std::unique_ptr<data::Tokenizer>> tokenizer = data::MakeTokenizer(arguments.tokenizer);
   if (!tokenizer.ok()) return Fail(tokenizer.status());
@@ -105,13 +108,21 @@ void AddBuild(CLI::App* parent, int* exit_code) {
   command->add_option("--document-separator", options.document_separator,
                       "Line between the documents of plain text; without it each file is a document");
   command->add_flag("--append-eod", options.append_eod, "End each document with the end-of-document token");
-  command->add_option("--tokenizer", arguments->tokenizer.kind, "byte or gpt2")
-      ->check(CLI::IsMember({"byte", "gpt2"}))
+  command
+      ->add_option("--tokenizer", arguments->tokenizer.kind,
+                   "byte, gpt2, or file: the one of --tokenizer-path")
+      ->check(CLI::IsMember({"byte", "gpt2", "file"}))
       ->capture_default_str();
   command->add_option("--vocab-file", arguments->tokenizer.vocab_file, "vocab.json of the gpt2 tokenizer")
       ->type_name("FILE");
   command->add_option("--merges-file", arguments->tokenizer.merges_file, "merges.txt of the gpt2 tokenizer")
       ->type_name("FILE");
+  command
+      ->add_option("--tokenizer-path", arguments->tokenizer.path,
+                   "tokenizer.json, SentencePiece model, file of tiktoken's ranks, or a Hugging Face folder")
+      ->type_name("FILE");
+  command->add_option("--end-of-document", arguments->tokenizer.end_of_document,
+                      "The token of --append-eod, where the tokenizer's files do not tell it");
   command->footer(
       "Exit codes: 0 written; 1 the text, the tokenizer or the disk will not do; 2 wrong options");
   command->callback([arguments, exit_code] { *exit_code = Build(*arguments); });

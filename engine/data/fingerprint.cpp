@@ -6,6 +6,7 @@
 #include "engine/base/status.h"
 #include "engine/data/mapped_file.h"
 #include "engine/data/source.h"
+#include "engine/data/tokenizer/read_files.h"
 
 namespace engine::data {
 namespace {
@@ -34,8 +35,13 @@ std::string FingerprintOfBlocks(std::span<const std::byte> bytes) {
 
 Fingerprints FingerprintsOf(const recipe::Recipe& recipe, const Source& source) {
   Fingerprints fingerprints = source.Fingerprint();
-  const recipe::Tokenizer& tokenizer = recipe.data.tokenizer;
-  for (const std::string& path : {tokenizer.vocab_file, tokenizer.merges_file}) {
+  const recipe::Tokenizer& description = recipe.data.tokenizer;
+  std::vector<std::string> files = {description.vocab_file, description.merges_file};
+  if (!description.path.empty()) {
+    const std::vector<std::string> more = tokenizer::TokenizerFiles(description.path);
+    files.insert(files.end(), more.begin(), more.end());
+  }
+  for (const std::string& path : files) {
     if (path.empty()) continue;
     const absl::StatusOr<MappedFile> file = MappedFile::Open(path);
     if (file.ok()) fingerprints["tokenizer " + path] = FingerprintOfAll(file->bytes());

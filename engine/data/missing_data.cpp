@@ -33,7 +33,11 @@ std::string BuildCommand(const recipe::Tokenizer& tokenizer, const std::string& 
   command += can_be_made ? prefix.substr(0, prefix.size() - kEnding.size()) : "PREFIX";
   if (tokenizer.kind == "none")
     return "the model's own tokenizer has to make it, as Megatron-LM's .bin and .idx";
-  if (tokenizer.kind != "byte") {
+  if (tokenizer.kind == "file") {
+    command += fmt::format(" --tokenizer file --tokenizer-path {}", tokenizer.path);
+    if (!tokenizer.end_of_document.empty())
+      command += fmt::format(" --end-of-document '{}'", tokenizer.end_of_document);
+  } else if (tokenizer.kind != "byte") {
     command += fmt::format(" --tokenizer {} --vocab-file {} --merges-file {}", tokenizer.kind,
                            tokenizer.vocab_file.empty() ? "vocab.json" : tokenizer.vocab_file,
                            tokenizer.merges_file.empty() ? "merges.txt" : tokenizer.merges_file);

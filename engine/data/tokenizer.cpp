@@ -1,7 +1,9 @@
 #include "engine/data/tokenizer.h"
 
+#include "engine/base/shown.h"
 #include "engine/base/status.h"
-#include "engine/data/gpt2_bpe.h"
+#include "engine/data/tokenizer/pipeline.h"
+#include "engine/data/tokenizer/read_files.h"
 
 namespace engine::data {
 namespace {
@@ -34,6 +36,47 @@ class ByteTokenizer final : public Tokenizer {
   static constexpr std::int32_t kBytes = 256;
 };
 
+// Special tokens in a text are characters: a document that speaks of "<|endoftext|>" does not end there.
+class PipelineTokenizer final : public Tokenizer {
+ public:
+  PipelineTokenizer(std::unique_ptr<tokenizer::Pipeline> pipeline, std::int32_t end_of_document)
+      : pipeline_(std::move(pipeline)), end_of_document_(end_of_document) {}
+
+  absl::Status EncodeTo(std::string_view text, std::vector<std::int32_t>* ids) const override {
+    return pipeline_->Encode(text, {}, ids);
+  }
+  std::string Decode(std::span<const std::int32_t> ids) const override {
+    return pipeline_->Decode(ids, /*skip_special=*/false, end_of_document_);
+  }
+  std::int64_t vocab_size() const override { return pipeline_->vocab_size(); }
+  std::int32_t end_of_document() const override { return end_of_document_; }
+
+ private:
+  std::unique_ptr<tokenizer::Pipeline> pipeline_;
+  std::int32_t end_of_document_;
+};
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> MakePipelineTokenizer(tokenizer::Description description,
+                                                                 const std::string& end_of_document) {
+  std::int32_t end = description.end_of_document.value_or(tokenizer::kNoToken);
+  if (!end_of_document.empty()) {
+    end = tokenizer::FindToken(description, end_of_document);
+    if (end == tokenizer::kNoToken) {
+      return InvalidArgument("{}: has no token \"{}\" to end a document", description.source,
+                             Shown(end_of_document));
+    }
+  }
+  if (end == tokenizer::kNoToken) {
+    return InvalidArgument(
+        "{}: which token ends a document is not known; data.tokenizer.end_of_document (--end-of-document) "
+        "names it",
+        description.source);
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<tokenizer::Pipeline> pipeline,
+                   tokenizer::Pipeline::Make(std::move(description)));
+  return std::make_unique<PipelineTokenizer>(std::move(pipeline), end);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(const recipe::Tokenizer& description) {
@@ -42,17 +85,25 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer(const recipe::Tokenizer
     return FailedPrecondition(
         "the recipe has no tokenizer (data.tokenizer.kind = \"none\"), so text cannot become tokens here");
   }
+  if (description.kind == "file") {
+    if (description.path.empty()) {
+      return InvalidArgument("the tokenizer of a file needs data.tokenizer.path (--tokenizer-path)");
+    }
+    ASSIGN_OR_RETURN(tokenizer::Description read, tokenizer::ReadTokenizer(description.path));
+    return MakePipelineTokenizer(std::move(read), description.end_of_document);
+  }
   if (description.kind != "gpt2") {
-    return InvalidArgument("tokenizer \"{}\" is unknown; there are byte, gpt2 and none", description.kind);
+    return InvalidArgument("tokenizer \"{}\" is unknown; there are byte, gpt2, file and none",
+                           description.kind);
   }
   if (description.vocab_file.empty() || description.merges_file.empty()) {
     return InvalidArgument(
         "the gpt2 tokenizer needs a vocabulary (vocab.json) and merges (merges.txt); {} is not given",
         description.vocab_file.empty() ? "the vocabulary" : "merges");
   }
-  ASSIGN_OR_RETURN(std::unique_ptr<Gpt2Bpe> bpe,
-                   Gpt2Bpe::Load(description.vocab_file, description.merges_file));
-  return bpe;
+  ASSIGN_OR_RETURN(tokenizer::Description read,
+                   tokenizer::ReadGpt2Files(description.vocab_file, description.merges_file));
+  return MakePipelineTokenizer(std::move(read), "");
 }
 
 }  // namespace engine::data

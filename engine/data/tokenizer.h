@@ -18,8 +18,9 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Appends the ids of `text`. Any bytes are accepted, and Decode gives back exactly them. No id is added at
-  // the beginning or the end. Safe to call from many threads, as all members are.
+  // Appends the ids of `text`. Of bytes and byte-level tokens any text is accepted, and Decode gives back exactly it; where
+  // tokens are characters, a text that is not UTF-8 is an error. No id is added at the beginning or the end, and a special
+  // token in the text is characters. Safe to call from many threads, as all members are.
   virtual absl::Status EncodeTo(std::string_view text, std::vector<std::int32_t>* ids) const = 0;
 
   // Bytes of the ids; cut at any id, so perhaps not UTF-8. The end of a document is no text; an id outside

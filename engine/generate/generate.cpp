@@ -133,7 +133,7 @@ absl::StatusOr<std::unique_ptr<data::Tokenizer>> OpenTokenizer(const recipe::Dat
       return InvalidArgument("--vocab and --merges are files of the gpt2 tokenizer, but the run's is \"{}\"",
                              description.kind);
     }
-    description = {"gpt2", options.vocab_file, options.merges_file};
+    description = {.kind = "gpt2", .vocab_file = options.vocab_file, .merges_file = options.merges_file};
   }
   absl::StatusOr<std::unique_ptr<data::Tokenizer>> tokenizer = data::MakeTokenizer(description);
   if (tokenizer.ok()) return tokenizer;
@@ -185,8 +185,20 @@ absl::Status Generate(const std::string& folder, const GenerateOptions& options,
   RETURN_IF_ERROR(state::LoadCheckpoint(plan, reader, /*with_optimizer=*/false, executor));
 
   const auto show = [&](const std::vector<std::int32_t>& ids, bool first) {
-    if (!options.ids_out) return emit(tokenizer->Decode(ids));
     if (!ids.empty()) emit(fmt::format("{}{}", first ? "" : " ", fmt::join(ids, " ")));
+  };
+  // The text of all tokens so far, of which what was not there yet is emitted: a token's text may depend on those before
+  // it. A character of which bytes are missing stays back until it is whole, or the last token is there.
+  std::size_t shown = 0;
+  const auto show_text = [&](bool last) {
+    if (options.ids_out) return;
+    const std::string whole = tokenizer->Decode(tokens);
+    std::string_view text = whole;
+    while (!last && text.ends_with(data::kReplacementCharacter))
+      text.remove_suffix(data::kReplacementCharacter.size());
+    if (text.size() <= shown) return;
+    emit(text.substr(shown));
+    shown = text.size();
   };
   if (!options.logits_file.empty()) {
     if (tokens.empty()) return InvalidArgument("the prompt has no tokens, which logits could follow");
@@ -194,10 +206,13 @@ absl::Status Generate(const std::string& folder, const GenerateOptions& options,
     ASSIGN_OR_RETURN(const std::vector<float> logits, Generator(plan, executor).All(tokens));
     return WriteArray(options.logits_file, logits, plan.vocab);
   }
-  if (options.prompt_ids || options.ids_out) {
+  if (options.ids_out) {
     show(tokens, /*first=*/true);
+  } else if (options.prompt_ids) {
+    show_text(/*last=*/false);
   } else {
     emit(options.prompt);
+    shown = tokenizer->Decode(tokens).size();
   }
   const bool silent = tokens.empty();
   if (silent) tokens.push_back(tokenizer->end_of_document());
@@ -210,10 +225,11 @@ absl::Status Generate(const std::string& folder, const GenerateOptions& options,
     ASSIGN_OR_RETURN(const std::vector<float> logits, generator.Next(tokens));
     const std::int32_t token =
         Draw(logits, options, UniformFromWord(PhiloxWord(key, static_cast<std::uint64_t>(n))));
-    if (token == end) return absl::OkStatus();
+    if (token == end) break;
     tokens.push_back(token);
-    show({token}, silent && n == 0);
+    options.ids_out ? show({token}, silent && n == 0) : show_text(/*last=*/false);
   }
+  show_text(/*last=*/true);
   return absl::OkStatus();
 }
 

@@ -311,12 +311,19 @@ Rows DataRows() {
                "positions "
                "begin again with each (docs/documents.md)."),
       FIELD(data.tokenizer.kind)
-          .Words({"byte", "gpt2", "none"})
-          .Doc("Tokenizer: bytes with one end-of-document token (257 ids), GPT-2's byte-level BPE, or none: "
-               "the "
-               "files of data.paths hold the ids of another program's."),
+          .Words({"byte", "gpt2", "file", "none"})
+          .Doc("Tokenizer: bytes with one end-of-document token (257 ids), GPT-2's byte-level BPE, the one "
+               "of a "
+               "file or folder (path), or none: the files of data.paths hold the ids of another program's."),
       FIELD(data.tokenizer.vocab_file).Doc("Path of vocab.json (gpt2)."),
       FIELD(data.tokenizer.merges_file).Doc("Path of merges.txt (gpt2)."),
+      FIELD(data.tokenizer.path)
+          .Doc("A tokenizer.json, SentencePiece model, file of tiktoken's ranks, or a Hugging Face folder "
+               "with one "
+               "(file)."),
+      FIELD(data.tokenizer.end_of_document)
+          .Doc("The token that ends a document (file), as the file writes it; empty: the one that its files "
+               "tell."),
   };
 }
 

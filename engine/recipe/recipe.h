@@ -99,9 +99,12 @@ struct Parallelism {
 };
 
 struct Tokenizer {
-  std::string kind = "byte";  // byte | gpt2
-  std::string vocab_file;     // vocab.json
-  std::string merges_file;    // merges.txt
+  std::string kind = "byte";     // byte | gpt2 | file | none
+  std::string vocab_file = {};   // vocab.json (gpt2)
+  std::string merges_file = {};  // merges.txt (gpt2)
+  std::string path = {};         // a tokenizer's file or a Hugging Face folder (file)
+  std::string end_of_document =
+      {};  // the token that ends a document (file); empty: the one that the files tell
 };
 
 inline constexpr const char* kRandomSource = "random";

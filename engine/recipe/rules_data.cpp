@@ -63,6 +63,20 @@ void Gpt2TokenizerHasFiles(const RuleContext& c) {
           "GPT-2's vocab.json and merges.txt");
 }
 
+void FileTokenizerHasPath(const RuleContext& c) {
+  const Tokenizer& t = c.recipe.data.tokenizer;
+  const bool is_file = t.kind == "file";
+  if (is_file && t.path.empty()) {
+    c.Error({"data.tokenizer.kind"}, "tokenizer \"file\" needs path",
+            "a tokenizer.json, a SentencePiece model, or a Hugging Face folder");
+  }
+  for (const char* key : {"data.tokenizer.path", "data.tokenizer.end_of_document"}) {
+    if (is_file || Get(*FindField(key), c.recipe) == DefaultOf(*FindField(key))) continue;
+    c.Error({key}, fmt::format("{} is of the tokenizer \"file\", and kind is \"{}\"", key, t.kind),
+            "data.tokenizer.kind = \"file\"");
+  }
+}
+
 void VocabHoldsBytes(const RuleContext& c) {
   constexpr std::int64_t kByteIds = 257;  // 256 bytes and the end of a document
   const std::int64_t vocab = c.recipe.model.vocab;
@@ -79,7 +93,8 @@ void MaskedDocumentsHaveTokenizer(const RuleContext& c) {
           "documents \"masked\" end behind the tokenizer's end-of-document token too, and "
           "data.tokenizer.kind is not "
           "said",
-          "data.tokenizer.kind = \"byte\" or \"gpt2\"; or \"none\": where sequences of the data set end, and "
+          "data.tokenizer.kind = \"byte\", \"gpt2\" or \"file\"; or \"none\": where sequences of the data "
+          "set end, and "
           "nowhere else");
 }
 
@@ -92,8 +107,9 @@ void OfFiles(const RuleContext& c) {
 void RandomTokensUseNoFiles(const RuleContext& c) {
   if (!c.recipe.data.is_random()) return;
   std::string unused;
-  for (const char* key : {"data.paths", "data.weights", "data.split", "data.tokenizer.kind",
-                          "data.tokenizer.vocab_file", "data.tokenizer.merges_file"}) {
+  for (const char* key :
+       {"data.paths", "data.weights", "data.split", "data.tokenizer.kind", "data.tokenizer.vocab_file",
+        "data.tokenizer.merges_file", "data.tokenizer.path", "data.tokenizer.end_of_document"}) {
     const Field& field = *FindField(key);
     if (field.key == "data.tokenizer.kind" && c.recipe.data.tokenizer.kind == "none") continue;
     if (Get(field, c.recipe) != DefaultOf(field)) unused += (unused.empty() ? "" : ", ") + field.key;
@@ -112,6 +128,7 @@ std::vector<Rule> DataRules() {
       {{"data.source", "data.paths", "data.weights"}, OfFiles<WeightsMatchPaths>},
       {{"data.source", "data.split", "evaluation.interval"}, OfFiles<SplitHasShares>},
       {{"data.source", "data.tokenizer"}, OfFiles<Gpt2TokenizerHasFiles>},
+      {{"data.source", "data.tokenizer"}, OfFiles<FileTokenizerHasPath>},
       {{"data.source", "model.vocab", "data.tokenizer.kind"}, OfFiles<VocabHoldsBytes>},
       {{"data.source", "data.documents", "data.tokenizer.kind"}, OfFiles<MaskedDocumentsHaveTokenizer>},
       {{"data"}, RandomTokensUseNoFiles},

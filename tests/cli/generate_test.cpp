@@ -48,7 +48,7 @@ TEST_CASE("generate: what is refused, and how") {
 
 TEST_CASE("generate: token ids in and out, of a run whose tokenizer's files are elsewhere") {
   const data::TempDir folder;
-  const std::string gpt2 = std::string(ENGINE_SOURCE_DIR) + "/tests/data/gpt2/";
+  const std::string gpt2 = std::string(ENGINE_SOURCE_DIR) + "/tests/tokenizer/gpt2/";
   const std::string recipe = std::string(ENGINE_SOURCE_DIR) + "/recipes/quickstart.toml";
   const std::string out = folder / "run";
   std::string train = "run " + recipe + " --out " + out;

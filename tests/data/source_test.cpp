@@ -211,7 +211,7 @@ TEST_CASE("what is wrong with the data is said before the run, at the recipe's k
         }).starts_with("r.toml:7:9: error: data.paths: cannot open " + (dir / "no") + ".idx: No such file"));
   const std::string absent = error([&](auto* r) {
     r->data.paths = {"sub/web_text_document"};
-    r->data.tokenizer = {"gpt2", "v.json", "m.txt"};
+    r->data.tokenizer = {.kind = "gpt2", .vocab_file = "v.json", .merges_file = "m.txt"};
   });
   CHECK(absent.find("hint: `engine data build --input TEXT.jsonl --append-eod --output-prefix sub/web") !=
         std::string::npos);

@@ -21,9 +21,9 @@ TEST_CASE("bytes are their own ids, and 256 ends a document") {
 }
 
 TEST_CASE("tokenizers that cannot be made") {
-  CHECK(Message(MakeTokenizer({.kind = "word", .vocab_file = "", .merges_file = ""}).status()) ==
-        "tokenizer \"word\" is unknown; there are byte, gpt2 and none");
-  CHECK(Message(MakeTokenizer({.kind = "gpt2", .vocab_file = "v.json", .merges_file = ""}).status())
+  CHECK(Message(MakeTokenizer({.kind = "word"}).status()) ==
+        "tokenizer \"word\" is unknown; there are byte, gpt2, file and none");
+  CHECK(Message(MakeTokenizer({.kind = "gpt2", .vocab_file = "v.json"}).status())
             .ends_with("merges is not given"));
   CHECK(absl::IsNotFound(
       MakeTokenizer({.kind = "gpt2", .vocab_file = "/no/v.json", .merges_file = "/no/m.txt"}).status()));

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""Oracle of engine/data/gpt2_bpe: byte-level BPE on Python strings, with the `regex` module for the pre-tokenisation
+"""Oracle of engine/data/tokenizer for GPT-2's files: byte-level BPE on Python strings, with the `regex` module for the pre-tokenisation
 (Debian: python3-regex). Makes a small vocabulary, too: merges trained on the text below, then shuffled, so that
 weak merges make stronger pairs, as no trained file has them.
 
-Writes vocab.json, merges.txt and oracle.json. usage: gpt2_bpe.py tests/data/gpt2
+Writes vocab.json, merges.txt and oracle.json. usage: gpt2_bpe.py tests/tokenizer/gpt2
 """
 import collections
 import json

@@ -1,8 +1,8 @@
-#include "engine/data/utf8.h"
+#include "engine/data/tokenizer/utf8.h"
 
 #include <doctest/doctest.h>
 
-namespace engine::data {
+namespace engine::tokenizer {
 
 TEST_CASE("every code point is written and read back, surrogates are not read") {
   for (char32_t code_point = 0; code_point <= 0x10FFFF; ++code_point) {
@@ -27,4 +27,4 @@ TEST_CASE("ill-formed sequences are recognised") {
   CHECK(ValidUtf8Prefix("a\xC3\xA9") == 3);
 }
 
-}  // namespace engine::data
+}  // namespace engine::tokenizer

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace engine::data {
+namespace engine::tokenizer {
 
 // Decodes the code point that `text` (not empty) starts with into *code_point and returns its length in
 // bytes; 0 if it does not start with a well-formed one (overlong forms, surrogates and values above U+10FFFF
@@ -17,4 +17,4 @@ std::size_t ValidUtf8Prefix(std::string_view text);
 
 void AppendUtf8(char32_t code_point, std::string* text);
 
-}  // namespace engine::data
+}  // namespace engine::tokenizer

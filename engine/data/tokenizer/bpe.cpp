@@ -1,0 +1,295 @@
+// Byte-pair encoding (Sennrich et al. 2016): a word is cut into its characters or bytes; then, as long as two neighbours
+// have a merge, the pair with the lowest rank becomes one token, the leftmost of equals first (or, in rounds, all equals).
+#include <absl/container/flat_hash_map.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <functional>
+#include <limits>
+
+#include "engine/base/shown.h"
+#include "engine/base/status.h"
+#include "engine/data/tokenizer/byte_characters.h"
+#include "engine/data/tokenizer/read_model.h"
+#include "engine/data/tokenizer/utf8.h"
+#include "engine/data/tokenizer/word_encoder.h"
+
+namespace engine::tokenizer {
+namespace {
+
+constexpr std::int32_t kNoRank = std::numeric_limits<std::int32_t>::max();
+constexpr std::size_t kShortWord = 40;  // symbols up to which looking at all pairs beats a heap
+
+// (left id, right id) → rank and product, by open addressing.
+class MergeTable {
+ public:
+  struct Entry {
+    std::int32_t left = kNoToken;
+    std::int32_t right = kNoToken;
+    std::int32_t rank = kNoRank;
+    std::int32_t product = kNoToken;
+  };
+
+  explicit MergeTable(const std::vector<Merge>& merges) {
+    slots_.resize(std::bit_ceil(std::max<std::size_t>(16, 2 * merges.size())));
+    shift_ = 64 - std::countr_zero(slots_.size());
+    for (const Merge& merge : merges) {
+      std::size_t slot = SlotOf(merge.left, merge.right);
+      while (slots_[slot].left != kNoToken) slot = (slot + 1) & (slots_.size() - 1);
+      slots_[slot] = {merge.left, merge.right, merge.rank, merge.product};
+    }
+  }
+
+  // The entry, or one with rank kNoRank.
+  const Entry& Find(std::int32_t left, std::int32_t right) const {
+    std::size_t slot = SlotOf(left, right);
+    while (slots_[slot].left != kNoToken && (slots_[slot].left != left || slots_[slot].right != right)) {
+      slot = (slot + 1) & (slots_.size() - 1);
+    }
+    return slots_[slot];
+  }
+
+ private:
+  std::size_t SlotOf(std::int32_t left, std::int32_t right) const {
+    const std::uint64_t key = static_cast<std::uint64_t>(left) << 32 | static_cast<std::uint32_t>(right);
+    return (key * 0x9E3779B97F4A7C15U) >> shift_;
+  }
+
+  std::vector<Entry> slots_;
+  int shift_ = 0;
+};
+
+// Whether no merge uses a token before the last merge that makes it.
+bool MergesAreInOrder(const BpeModel& model) {
+  std::vector<std::int32_t> first_use(static_cast<std::size_t>(model.vocabulary.size()), kNoRank);
+  const auto use = [&](std::int32_t id) -> std::int32_t& { return first_use[static_cast<std::size_t>(id)]; };
+  for (const Merge& merge : model.merges) {
+    use(merge.left) = std::min(use(merge.left), merge.rank);
+    use(merge.right) = std::min(use(merge.right), merge.rank);
+  }
+  return std::all_of(model.merges.begin(), model.merges.end(),
+                     [&](const Merge& merge) { return merge.rank < use(merge.product); });
+}
+
+class BpeEncoder final : public WordEncoder {
+ public:
+  BpeEncoder(const BpeModel& model, bool of_bytes)
+      : model_(model),
+        of_bytes_(of_bytes),
+        in_rounds_(model.in_rounds && !MergesAreInOrder(model)),
+        merges_(model.merges) {
+    for (int byte = 0; byte < 256; ++byte) {
+      const auto index = static_cast<std::size_t>(byte);
+      std::string shown;
+      AppendByteCharacter(static_cast<unsigned char>(byte), &shown);
+      id_of_byte_[index] = model.vocabulary.Find(shown);
+      id_of_byte_token_[index] =
+          model.byte_fallback ? model.vocabulary.Find(ByteToken(static_cast<unsigned char>(byte))) : kNoToken;
+    }
+    if (of_bytes && model.ignore_merges) AddWords();
+    for (char32_t c = 0; c < id_of_character_.size(); ++c) {
+      std::string character;
+      AppendUtf8(c, &character);
+      id_of_character_[c] = model.vocabulary.Find(character);
+    }
+  }
+
+  absl::Status Encode(std::string_view word, WordWorkspace* work,
+                      std::vector<std::int32_t>* ids) const override {
+    if (model_.ignore_merges) {
+      const std::int32_t id = of_bytes_ ? words_.Find(word) : model_.vocabulary.Find(word);
+      if (id != kNoToken) {
+        ids->push_back(id);
+        return absl::OkStatus();
+      }
+    }
+    work->ids.clear();
+    RETURN_IF_ERROR(of_bytes_ ? StartWithBytes(word, &work->ids) : StartWithCharacters(word, &work->ids));
+    if (work->ids.size() <= kShortWord && !in_rounds_) {
+      MergeShort(work);
+      ids->insert(ids->end(), work->ids.begin(), work->ids.end());
+    } else {
+      MergeLong(work, ids);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  // Tokens by the bytes that they show; one with a character that shows none is no word.
+  void AddWords() {
+    words_.Reserve(static_cast<std::size_t>(model_.vocabulary.tokens()),
+                   8 * static_cast<std::size_t>(model_.vocabulary.tokens()));
+    std::string bytes;
+    for (std::int32_t id = 0; id < model_.vocabulary.size(); ++id) {
+      if (model_.vocabulary.Has(id) && BytesShownBy(model_.vocabulary.Token(id), &bytes) && !bytes.empty())
+        words_.Add(bytes, id);
+    }
+  }
+
+  bool Unknown(std::size_t position, std::size_t* last_unknown, std::vector<std::int32_t>* symbols) const {
+    if (model_.unknown == kNoToken) return false;
+    if (!(model_.fuse_unknown && *last_unknown + 1 == position)) symbols->push_back(model_.unknown);
+    *last_unknown = position;
+    return true;
+  }
+
+  absl::Status StartWithBytes(std::string_view word, std::vector<std::int32_t>* symbols) const {
+    const bool is_plain = model_.continuing_prefix.empty() && model_.end_suffix.empty();
+    if (!is_plain) {
+      std::string shown;
+      for (const char c : word) AppendByteCharacter(static_cast<unsigned char>(c), &shown);
+      return StartWithCharacters(shown, symbols);
+    }
+    std::size_t last_unknown = std::numeric_limits<std::size_t>::max() - 1;
+    for (std::size_t at = 0; at < word.size(); ++at) {
+      const std::int32_t id = id_of_byte_[static_cast<unsigned char>(word[at])];
+      if (id != kNoToken) {
+        symbols->push_back(id);
+      } else if (!Unknown(at, &last_unknown, symbols)) {
+        return NoTokenFor(word.substr(at, 1));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status StartWithCharacters(std::string_view word, std::vector<std::int32_t>* symbols) const {
+    const bool is_plain = model_.continuing_prefix.empty() && model_.end_suffix.empty();
+    std::size_t last_unknown = std::numeric_limits<std::size_t>::max() - 1;
+    std::size_t position = 0;
+    std::string character;
+    for (std::size_t at = 0; at < word.size(); ++position) {
+      char32_t c = 0;
+      const std::size_t length = DecodeUtf8(word.substr(at), &c);
+      std::string_view text = word.substr(at, length);
+      std::int32_t id = kNoToken;
+      if (is_plain && c < id_of_character_.size()) {
+        id = id_of_character_[c];
+      } else if (is_plain) {
+        id = model_.vocabulary.Find(text);
+      } else {
+        character = at > 0 ? model_.continuing_prefix : "";
+        character += text;
+        if (at + length == word.size()) character += model_.end_suffix;
+        text = character;
+        id = model_.vocabulary.Find(text);
+      }
+      at += length;
+      if (id != kNoToken) {
+        symbols->push_back(id);
+        continue;
+      }
+      const auto byte_token = [this](char byte) {
+        return id_of_byte_token_[static_cast<unsigned char>(byte)];
+      };
+      if (model_.byte_fallback &&
+          std::all_of(text.begin(), text.end(), [&](char byte) { return byte_token(byte) != kNoToken; })) {
+        for (const char byte : text) symbols->push_back(byte_token(byte));
+      } else if (!Unknown(position, &last_unknown, symbols)) {
+        return NoTokenFor(text);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Looks at all ranks for the lowest each time; quadratic, for few symbols.
+  void MergeShort(WordWorkspace* work) const {
+    std::vector<std::int32_t>& ids = work->ids;
+    std::vector<std::int32_t>& ranks = work->ranks;  // of merging the symbol with the next
+    std::size_t count = ids.size();
+    if (count < 2) return;
+    ranks.resize(count);
+    for (std::size_t i = 0; i + 1 < count; ++i) ranks[i] = merges_.Find(ids[i], ids[i + 1]).rank;
+    while (count > 1) {
+      std::size_t best = 0;
+      for (std::size_t i = 1; i + 1 < count; ++i) {
+        if (ranks[i] < ranks[best]) best = i;
+      }
+      if (ranks[best] == kNoRank) break;
+      ids[best] = merges_.Find(ids[best], ids[best + 1]).product;
+      --count;
+      for (std::size_t i = best + 1; i < count; ++i) {
+        ids[i] = ids[i + 1];
+        ranks[i] = ranks[i + 1];
+      }
+      if (best + 1 < count) ranks[best] = merges_.Find(ids[best], ids[best + 1]).rank;
+      if (best > 0) ranks[best - 1] = merges_.Find(ids[best - 1], ids[best]).rank;
+    }
+    ids.resize(count);
+  }
+
+  // A heap of pairs: n log n in the symbols.
+  void MergeLong(WordWorkspace* work, std::vector<std::int32_t>* out) const {
+    std::vector<WordWorkspace::Symbol>& symbols = work->symbols;
+    std::vector<std::uint64_t>& heap = work->candidates;
+    const auto size = static_cast<std::int32_t>(work->ids.size());
+    symbols.resize(work->ids.size());
+    heap.clear();
+    const auto at = [&](std::int32_t i) -> WordWorkspace::Symbol& {
+      return symbols[static_cast<std::size_t>(i)];
+    };
+    const auto look = [&](std::int32_t i) {
+      WordWorkspace::Symbol& symbol = at(i);
+      symbol.rank = symbol.next < size ? merges_.Find(symbol.id, at(symbol.next).id).rank : kNoRank;
+      return symbol.rank != kNoRank;
+    };
+    const auto entry = [&](std::int32_t i) {
+      return static_cast<std::uint64_t>(at(i).rank) << 32 | static_cast<std::uint32_t>(i);
+    };
+    const auto later = std::greater<std::uint64_t>();
+    for (std::int32_t i = 0; i < size; ++i)
+      at(i) = {work->ids[static_cast<std::size_t>(i)], i - 1, i + 1, kNoRank};
+    for (std::int32_t i = 0; i < size; ++i) {
+      if (look(i)) heap.push_back(entry(i));
+    }
+    std::make_heap(heap.begin(), heap.end(), later);
+    const auto consider = [&](std::int32_t i) {
+      if (!look(i)) return;
+      heap.push_back(entry(i));
+      std::push_heap(heap.begin(), heap.end(), later);
+    };
+    const auto pop = [&] {
+      std::pop_heap(heap.begin(), heap.end(), later);
+      const std::uint64_t candidate = heap.back();
+      heap.pop_back();
+      return candidate;
+    };
+    std::vector<std::uint64_t>& round = work->round;
+    while (!heap.empty()) {
+      round.assign(1, pop());
+      const auto rank = static_cast<std::int32_t>(round[0] >> 32);
+      while (in_rounds_ && !heap.empty() && static_cast<std::int32_t>(heap.front() >> 32) == rank)
+        round.push_back(pop());
+      for (const std::uint64_t candidate : round) {
+        const auto i = static_cast<std::int32_t>(candidate & 0xFFFFFFFF);
+        WordWorkspace::Symbol& left = at(i);
+        if (left.rank != rank) continue;  // an earlier merge took one of the two, or made another pair of it
+        WordWorkspace::Symbol& right = at(left.next);
+        left.id = merges_.Find(left.id, right.id).product;
+        left.next = right.next;
+        right.rank = kNoRank;
+        if (left.next < size) at(left.next).previous = i;
+        consider(i);
+        if (left.previous >= 0) consider(left.previous);
+      }
+    }
+    for (std::int32_t i = 0; i < size; i = at(i).next) out->push_back(at(i).id);
+  }
+
+  const BpeModel& model_;
+  const bool of_bytes_;
+  const bool in_rounds_;
+  MergeTable merges_;
+  Vocabulary words_;  // of ignore_merges over bytes
+  std::array<std::int32_t, 256> id_of_byte_ = {};
+  std::array<std::int32_t, 256> id_of_byte_token_ = {};
+  std::array<std::int32_t, 0xD800> id_of_character_ = {};
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<WordEncoder>> MakeBpeEncoder(const BpeModel& model, bool of_bytes) {
+  return std::make_unique<BpeEncoder>(model, of_bytes);
+}
+
+}  // namespace engine::tokenizer

@@ -1,0 +1,265 @@
+#include "engine/data/tokenizer/pipeline.h"
+
+#include <simdjson.h>
+
+#include <algorithm>
+
+#include "engine/base/shown.h"
+#include "engine/base/status.h"
+#include "engine/data/tokenizer/byte_characters.h"
+#include "engine/data/tokenizer/utf8.h"
+#include "engine/data/tokenizer/word_cache.h"
+
+namespace engine::tokenizer {
+namespace {
+
+constexpr std::size_t kMostTextBytes = std::size_t{1} << 31;
+constexpr std::string_view kNoCharacter = "\uFFFD";
+
+// Bytes at the beginning of `text`, which is not empty, that begin no well-formed character.
+std::size_t InvalidPrefix(std::string_view text) {
+  std::size_t at = 0;
+  char32_t c = 0;
+  while (at < text.size() && DecodeUtf8(text.substr(at), &c) == 0) ++at;
+  return at;
+}
+
+}  // namespace
+
+struct Pipeline::Workspace {
+  std::vector<Segment> segments;
+  std::vector<Segment> pieces;
+  std::string normalized;
+  CutterWorkspace cutter;
+  std::vector<std::string_view> words;
+  std::vector<std::uint32_t> ends;  // of a word's parts
+  WordWorkspace encoder;
+  WordCache cache;
+};
+
+// One of the idle workspaces, or a new one, for the time of one call.
+struct Pipeline::WorkspaceLease {
+  explicit WorkspaceLease(const Pipeline* pipeline) : pipeline_(pipeline) {
+    {
+      const std::lock_guard lock(pipeline->mutex_);
+      if (!pipeline->idle_.empty()) {
+        work = std::move(pipeline->idle_.back());
+        pipeline->idle_.pop_back();
+      }
+    }
+    if (work == nullptr) work = std::make_unique<Workspace>();
+  }
+  ~WorkspaceLease() {
+    const std::lock_guard lock(pipeline_->mutex_);
+    pipeline_->idle_.push_back(std::move(work));
+  }
+  const Pipeline* pipeline_;
+  std::unique_ptr<Workspace> work;
+};
+
+Pipeline::Pipeline(Description description) : description_(std::move(description)) {}
+Pipeline::~Pipeline() = default;
+
+absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Make(Description description) {
+  std::unique_ptr<Pipeline> pipeline(new Pipeline(std::move(description)));
+  if (const absl::Status status = pipeline->Prepare(); !status.ok()) {
+    return WithContext(status, pipeline->description_.source);
+  }
+  return pipeline;
+}
+
+absl::Status Pipeline::Prepare() {
+  const auto& cutters = description_.pre_tokenizers;
+  of_bytes_ = std::holds_alternative<BpeModel>(description_.model) && !cutters.empty() &&
+              std::holds_alternative<SplitBytes>(cutters.back());
+  ASSIGN_OR_RETURN(normalizer_, NormalizerChain::Make(description_.normalizers));
+  ASSIGN_OR_RETURN(cutter_, WordCutter::Make(cutters, of_bytes_));
+  scanner_ = cutter_->scanner();
+  if (!of_bytes_) borders_ = WordBorders::Of(description_.model);
+  ASSIGN_OR_RETURN(encoder_, MakeWordEncoder(description_.model, of_bytes_));
+  ASSIGN_OR_RETURN(decoder_, DecoderChain::Make(description_.decoders, description_.has_decoder));
+  RETURN_IF_ERROR(MakeFinders());
+  MakeTokens();
+  return absl::OkStatus();
+}
+
+absl::Status Pipeline::MakeFinders() {
+  const auto& normalizers = description_.normalizers;
+  const bool is_sentencepiece =
+      normalizers.size() == 1 && std::holds_alternative<SentencePieceNormalize>(normalizers[0]);
+  std::vector<std::pair<std::string, AddedToken>> raw;
+  std::vector<std::pair<std::string, AddedToken>> normalized;
+  for (const AddedToken& token : description_.added_tokens) {
+    if (!token.normalized) {
+      raw.emplace_back(token.content, token);
+      continue;
+    }
+    std::string storage;
+    std::string_view text = token.content;
+    // SentencePiece leaves its user-defined pieces as they are.
+    if (!is_sentencepiece) {
+      ASSIGN_OR_RETURN(text, normalizer_->Apply(token.content, &storage));
+    }
+    if (text.empty()) {
+      return InvalidArgument("nothing is left of the added token \"{}\" when it is normalized",
+                             Shown(token.content));
+    }
+    normalized.emplace_back(std::string(text), token);
+  }
+  raw_tokens_ = AddedTokenFinder(std::move(raw));
+  normalized_tokens_ = AddedTokenFinder(std::move(normalized));
+  return absl::OkStatus();
+}
+
+void Pipeline::MakeTokens() {
+  const Vocabulary& vocabulary = VocabularyOf(description_.model);
+  const auto put = [this](std::int32_t id, std::string_view text, bool is_special) {
+    if (static_cast<std::size_t>(id) >= token_of_id_.size())
+      token_of_id_.resize(static_cast<std::size_t>(id) + 1);
+    Token& token = token_of_id_[static_cast<std::size_t>(id)];
+    if (!decoder_->is_of_bytes() || !BytesShownBy(text, &token.text)) token.text = text;
+    token.is_used = true;
+    token.is_special = is_special;
+  };
+  token_of_id_.resize(static_cast<std::size_t>(vocabulary.size()));
+  for (std::int32_t id = 0; id < vocabulary.size(); ++id) {
+    if (vocabulary.Has(id)) put(id, vocabulary.Token(id), false);
+  }
+  for (const AddedToken& token : description_.added_tokens) put(token.id, token.content, token.special);
+}
+
+absl::Status Pipeline::Encode(std::string_view text, const EncodeOptions& options,
+                              std::vector<std::int32_t>* ids) const {
+  if (text.size() >= kMostTextBytes)
+    return InvalidArgument("a text of {} bytes; less than {} can be encoded", text.size(), kMostTextBytes);
+  const WorkspaceLease lease(this);
+  const auto add = [ids](const std::vector<std::int32_t>& some) {
+    ids->insert(ids->end(), some.begin(), some.end());
+  };
+  if (options.add_template) add(description_.before);
+  if (simdjson::validate_utf8(text.data(), text.size())) {
+    RETURN_IF_ERROR(EncodeValid(text, true, options, lease.work.get(), ids));
+  } else if (!of_bytes_) {
+    return InvalidArgument("the text is not UTF-8 from byte {} on, which this tokenizer has no tokens for",
+                           ValidUtf8Prefix(text));
+  } else {
+    for (std::string_view rest = text; !rest.empty();) {
+      const std::size_t valid = ValidUtf8Prefix(rest);
+      RETURN_IF_ERROR(
+          EncodeValid(rest.substr(0, valid), rest.size() == text.size(), options, lease.work.get(), ids));
+      rest.remove_prefix(valid);
+      if (rest.empty()) break;
+      const std::size_t invalid = InvalidPrefix(rest);
+      RETURN_IF_ERROR(encoder_->Encode(rest.substr(0, invalid), &lease.work->encoder, ids));
+      rest.remove_prefix(invalid);
+    }
+  }
+  if (options.add_template) add(description_.behind);
+  return absl::OkStatus();
+}
+
+absl::Status Pipeline::EncodeValid(std::string_view text, bool is_first, const EncodeOptions& options,
+                                   Workspace* work, std::vector<std::int32_t>* ids) const {
+  work->segments.clear();
+  raw_tokens_.Cut(text, options.special_tokens, &work->segments);
+  for (const Segment& segment : work->segments) {
+    if (segment.id != kNoToken) {
+      ids->push_back(segment.id);
+      continue;
+    }
+    RETURN_IF_ERROR(
+        EncodeBetween(segment.text, is_first && segment.text.data() == text.data(), options, work, ids));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Pipeline::EncodeBetween(std::string_view text, bool is_first, const EncodeOptions& options,
+                                     Workspace* work, std::vector<std::int32_t>* ids) const {
+  ASSIGN_OR_RETURN(const std::string_view normalized, normalizer_->Apply(text, &work->normalized));
+  work->pieces.clear();
+  normalized_tokens_.Cut(normalized, options.special_tokens, &work->pieces);
+  for (const Segment& piece : work->pieces) {
+    if (piece.id != kNoToken) {
+      ids->push_back(piece.id);
+      continue;
+    }
+    RETURN_IF_ERROR(EncodePiece(piece.text, is_first && piece.text.data() == normalized.data(), work, ids));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Pipeline::EncodePiece(std::string_view text, bool is_first, Workspace* work,
+                                   std::vector<std::int32_t>* ids) const {
+  if (scanner_.has_value()) {
+    work->cutter.ends.clear();
+    Scan(*scanner_, text, &work->cutter.ends);
+    return EncodeParts(text, work->cutter.ends, work, ids);
+  }
+  RETURN_IF_ERROR(cutter_->Cut(text, is_first, &work->cutter, &work->words));
+  for (const std::string_view word : work->words) {
+    work->ends.clear();
+    if (borders_.has_value()) {
+      borders_->Cut(word, &work->ends);
+    } else {
+      work->ends.push_back(static_cast<std::uint32_t>(word.size()));
+    }
+    RETURN_IF_ERROR(EncodeParts(word, work->ends, work, ids));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Pipeline::EncodeParts(std::string_view text, std::span<const std::uint32_t> ends,
+                                   Workspace* work, std::vector<std::int32_t>* ids) const {
+  const char* const readable = text.data() + text.size();
+  // Some words at a time: their places in the cache are asked for before the first is looked up. Ids of those that are
+  // known are put together here, so that the caller's vector grows seldom.
+  constexpr std::size_t kTogether = 32;
+  WordCache::Key keys[kTogether];
+  std::int32_t known[kTogether * WordCache::kMostIds];
+  std::uint32_t begin = 0;
+  while (!ends.empty()) {
+    const std::span<const std::uint32_t> some = ends.first(std::min(kTogether, ends.size()));
+    ends = ends.subspan(some.size());
+    std::uint32_t at = begin;
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      keys[i] = WordCache::KeyOf(text.substr(at, some[i] - at), readable);
+      work->cache.Prefetch(keys[i]);
+      at = some[i];
+    }
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      const std::string_view word = text.substr(begin, some[i] - begin);
+      begin = some[i];
+      const std::size_t found = work->cache.Find(keys[i], known + count);
+      count += found;
+      if (found > 0) continue;
+      ids->insert(ids->end(), known, known + count);
+      count = 0;
+      const std::size_t before = ids->size();
+      RETURN_IF_ERROR(encoder_->Encode(word, &work->encoder, ids));
+      work->cache.Put(keys[i], std::span(*ids).subspan(before));
+    }
+    ids->insert(ids->end(), known, known + count);
+  }
+  return absl::OkStatus();
+}
+
+std::string Pipeline::Decode(std::span<const std::int32_t> ids, bool skip_special, std::int32_t skip) const {
+  const auto token_of = [this](std::int32_t id) -> const Token* {
+    if (id < 0 || id >= vocab_size() || !token_of_id_[static_cast<std::size_t>(id)].is_used) return nullptr;
+    return &token_of_id_[static_cast<std::size_t>(id)];
+  };
+  const bool of_bytes = decoder_->is_of_bytes();
+  std::string text;
+  std::vector<std::string> tokens;
+  for (const std::int32_t id : ids) {
+    const Token* const token = token_of(id);
+    if (id == skip || (token != nullptr && token->is_special && skip_special)) continue;
+    const std::string_view part = token == nullptr ? kNoCharacter : std::string_view(token->text);
+    of_bytes ? void(text += part) : void(tokens.emplace_back(part));
+  }
+  if (of_bytes) return text;
+  return decoder_->Decode(std::move(tokens));
+}
+
+}  // namespace engine::tokenizer

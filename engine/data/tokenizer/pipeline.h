@@ -1,0 +1,92 @@
+// A tokenizer made ready from its description: text to ids and back.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/data/tokenizer/added_tokens.h"
+#include "engine/data/tokenizer/decoder_chain.h"
+#include "engine/data/tokenizer/description.h"
+#include "engine/data/tokenizer/normalizer_chain.h"
+#include "engine/data/tokenizer/word_borders.h"
+#include "engine/data/tokenizer/word_cutter.h"
+#include "engine/data/tokenizer/word_encoder.h"
+
+namespace engine::tokenizer {
+
+struct EncodeOptions {
+  bool special_tokens = false;  // special tokens that stand in the text are tokens, not characters
+  bool add_template = false;    // the template's ids around those of the text
+};
+
+class Pipeline {
+ public:
+  // InvalidArgument or Unimplemented: what of the description cannot be made, with its source.
+  static absl::StatusOr<std::unique_ptr<Pipeline>> Make(Description description);
+  ~Pipeline();
+
+  // Appends the ids of `text`, at most 2 GiB. Where words are bytes, any text will do: a run of bytes that is no UTF-8 is
+  // a word of its own, and text on either side of it is taken as if it stood alone. Elsewhere such text is an error.
+  // Thread safe, as all members are; threads share nothing that they wait for long.
+  absl::Status Encode(std::string_view text, const EncodeOptions& options,
+                      std::vector<std::int32_t>* ids) const;
+
+  // The text of ids. An id that is no token's is U+FFFD; special tokens are left out where `skip_special`, and `skip`
+  // always. Where words are bytes, a text that ends inside a character ends in a part of its bytes.
+  std::string Decode(std::span<const std::int32_t> ids, bool skip_special,
+                     std::int32_t skip = kNoToken) const;
+
+  const Description& description() const { return description_; }
+  bool is_of_bytes() const { return of_bytes_; }
+  std::int64_t vocab_size() const {
+    return static_cast<std::int64_t>(token_of_id_.size());
+  }  // the largest id plus 1
+
+ private:
+  struct Workspace;
+  struct WorkspaceLease;
+  struct Token {
+    std::string text;  // as decoders take it; where they only join bytes: those
+    bool is_used = false;
+    bool is_special = false;
+  };
+  explicit Pipeline(Description description);
+  absl::Status Prepare();
+  absl::Status MakeFinders();
+  void MakeTokens();
+
+  absl::Status EncodeValid(std::string_view text, bool is_first, const EncodeOptions& options,
+                           Workspace* work, std::vector<std::int32_t>* ids) const;
+  absl::Status EncodeBetween(std::string_view text, bool is_first, const EncodeOptions& options,
+                             Workspace* work, std::vector<std::int32_t>* ids) const;
+  absl::Status EncodePiece(std::string_view text, bool is_first, Workspace* work,
+                           std::vector<std::int32_t>* ids) const;
+  // Of the words that end at these places of `text` and are all of it.
+  absl::Status EncodeParts(std::string_view text, std::span<const std::uint32_t> ends, Workspace* work,
+                           std::vector<std::int32_t>* ids) const;
+
+  Description description_;
+  bool of_bytes_ = false;
+  std::optional<NormalizerChain> normalizer_;
+  std::optional<WordCutter> cutter_;
+  std::optional<Scanner> scanner_;      // all that the cutter does
+  std::optional<WordBorders> borders_;  // where words may be cut further
+  std::unique_ptr<WordEncoder> encoder_;
+  std::optional<DecoderChain> decoder_;
+  AddedTokenFinder raw_tokens_;
+  AddedTokenFinder normalized_tokens_;
+  std::vector<Token> token_of_id_;
+
+  mutable std::mutex mutex_;
+  mutable std::vector<std::unique_ptr<Workspace>> idle_;  // of threads that are not encoding
+};
+
+}  // namespace engine::tokenizer

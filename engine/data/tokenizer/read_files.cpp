@@ -1,0 +1,158 @@
+#include "engine/data/tokenizer/read_files.h"
+
+#include <absl/strings/escaping.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+
+#include "engine/base/file.h"
+#include "engine/base/shown.h"
+#include "engine/base/status.h"
+#include "engine/data/tokenizer/json_place.h"
+#include "engine/data/tokenizer/read_json.h"
+
+namespace engine::tokenizer {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool IsFile(const fs::path& path) {
+  std::error_code error;
+  return fs::is_regular_file(path, error);
+}
+
+// The first of these files that is in a folder, or "".
+std::string FirstOf(const fs::path& folder, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    if (IsFile(folder / name)) return (folder / name).string();
+  }
+  return "";
+}
+
+absl::StatusOr<std::string> Beginning(const std::string& path) {
+  ASSIGN_OR_RETURN(const int descriptor, OpenRegular(path, 0));
+  std::string bytes(4096, '\0');
+  const ssize_t count = ::read(descriptor, bytes.data(), bytes.size());
+  const int error = errno;
+  ::close(descriptor);
+  if (count < 0) return SystemError("read", path, error);
+  bytes.resize(static_cast<std::size_t>(count));
+  return bytes;
+}
+
+bool IsRankLine(std::string_view text) {
+  const std::string_view line = text.substr(0, text.find('\n'));
+  const std::size_t blank = line.find(' ');
+  if (blank == std::string_view::npos || blank == 0 || blank + 1 == line.size()) return false;
+  std::string bytes;
+  const std::string_view rank = line.substr(blank + 1);
+  return absl::Base64Unescape(absl::string_view(line.data(), blank), &bytes) &&
+         std::all_of(rank.begin(), rank.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+bool IsVocabularyAlone(const fs::path& path) {
+  return path.filename() == "vocab.json" || path.filename() == "encoder.json";
+}
+
+absl::StatusOr<Description> ReadGpt2Beside(const std::string& vocab_file) {
+  const fs::path folder = fs::path(vocab_file).parent_path();
+  const std::string merges = FirstOf(folder, {"merges.txt", "vocab.bpe"});
+  if (merges.empty()) {
+    return NotFound("{}: error: is a vocabulary alone; its merges.txt (or vocab.bpe) is not beside it",
+                    ShownPath(vocab_file));
+  }
+  return ReadGpt2Files(vocab_file, merges);
+}
+
+absl::StatusOr<Description> ReadOneFile(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string beginning, Beginning(path));
+  const std::size_t first = beginning.find_first_not_of(" \t\r\n");
+  if (first == std::string::npos) return InvalidArgument("{}: error: is empty", ShownPath(path));
+  if (beginning[first] == '{') {
+    return IsVocabularyAlone(path) ? ReadGpt2Beside(path) : ReadTokenizerJson(path);
+  }
+  if (IsRankLine(beginning)) return ReadTiktoken(path);
+  constexpr char kFirstPiece = 0x0A;  // field 1, which has a length
+  if (beginning[0] == kFirstPiece) return ReadSentencePiece(path);
+  return InvalidArgument(
+      "{}: error: is no tokenizer.json, no SentencePiece model and no file of tiktoken's ranks",
+      ShownPath(path));
+}
+
+absl::StatusOr<std::string> FileOfFolder(const std::string& folder) {
+  std::string file =
+      FirstOf(folder, {"tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "encoder.json"});
+  if (!file.empty()) return file;
+  std::vector<std::string> ranks;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    if (at->path().extension() == ".tiktoken" && IsFile(at->path())) ranks.push_back(at->path().string());
+  }
+  if (error) return NotFound("cannot read the folder {}: {}", ShownPath(folder), error.message());
+  if (ranks.size() == 1) return ranks[0];
+  if (ranks.size() > 1)
+    return InvalidArgument("{}: error: has {} files *.tiktoken; name one of them", ShownPath(folder),
+                           ranks.size());
+  return NotFound(
+      "{}: error: has no tokenizer: no tokenizer.json, tokenizer.model, spiece.model, vocab.json, "
+      "encoder.json or *.tiktoken",
+      ShownPath(folder));
+}
+
+// eos_token is often the end of a turn in a chat; the end of a document has a name of its own then.
+absl::Status FindEndOfDocument(const std::string& folder, Description* description) {
+  if (description->end_of_document.has_value()) return absl::OkStatus();
+  const auto set = [description](std::int32_t id, std::string from) {
+    description->end_of_document = id;
+    description->end_of_document_from = std::move(from);
+    return absl::OkStatus();
+  };
+  for (const std::string_view name :
+       {"<|endoftext|>", "<|end_of_text|>", "<\uFF5Cend\u2581of\u2581sentence\uFF5C>", "<eos>", "</s>"}) {
+    const std::int32_t id = FindToken(*description, name);
+    if (id != kNoToken) return set(id, fmt::format("the name \"{}\"", name));
+  }
+  const std::string path = FirstOf(folder, {"tokenizer_config.json"});
+  if (path.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::unique_ptr<JsonFile> file, JsonFile::Open(path));
+  const JsonPlace token = file->Root()["eos_token"];
+  const std::string content = token.is_null()     ? ""
+                              : token.is_object() ? token["content"].String()
+                                                  : token.String();
+  RETURN_IF_ERROR(file->status());
+  const std::int32_t id = content.empty() ? kNoToken : FindToken(*description, content);
+  return id == kNoToken ? absl::OkStatus() : set(id, "eos_token of tokenizer_config.json");
+}
+
+}  // namespace
+
+absl::StatusOr<Description> ReadTokenizer(const std::string& path) {
+  std::error_code error;
+  std::string file = path;
+  if (fs::is_directory(path, error)) {
+    ASSIGN_OR_RETURN(file, FileOfFolder(path));
+  }
+  ASSIGN_OR_RETURN(Description description, ReadOneFile(file));
+  RETURN_IF_ERROR(FindEndOfDocument(fs::path(file).parent_path().string(), &description));
+  return description;
+}
+
+std::vector<std::string> TokenizerFiles(const std::string& path) {
+  std::error_code error;
+  std::string file = path;
+  if (fs::is_directory(path, error)) {
+    absl::StatusOr<std::string> found = FileOfFolder(path);
+    if (!found.ok()) return {};
+    file = *std::move(found);
+  }
+  std::vector<std::string> files = {file};
+  const fs::path folder = fs::path(file).parent_path();
+  if (IsVocabularyAlone(file)) files.push_back(FirstOf(folder, {"merges.txt", "vocab.bpe"}));
+  files.push_back(FirstOf(folder, {"tokenizer_config.json"}));
+  std::erase(files, "");
+  return files;
+}
+
+}  // namespace engine::tokenizer

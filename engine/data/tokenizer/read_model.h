@@ -1,0 +1,40 @@
+// What several readers of tokenizers share.
+#pragma once
+
+#include <absl/container/flat_hash_map.h>
+#include <absl/status/status.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/data/tokenizer/description.h"
+
+namespace engine::tokenizer {
+
+// Adds merges to a model that has its vocabulary and its continuing prefix, in the order of their ranks.
+class MergeBuilder {
+ public:
+  explicit MergeBuilder(BpeModel* model) : model_(model) {}
+  void Reserve(std::size_t merges);
+  void RefuseRepeated() { refuses_repeated_ = true; }  // a pair that comes twice is an error
+  // InvalidArgument where a part or the product is no token. Of a pair that comes twice the later rank counts.
+  absl::Status Add(std::string_view left, std::string_view right);
+
+ private:
+  BpeModel* model_;
+  std::int32_t next_rank_ = 0;
+  bool refuses_repeated_ = false;
+  std::string product_;
+  absl::flat_hash_map<std::uint64_t, std::size_t> place_of_;  // by (left, right), in model_->merges
+};
+
+// Adds for each token that has a rank all pairs of tokens that make it, so that the neighbours merge whose joined token
+// has the lowest rank. `rank_of` has the ranks by id; negative: of no merge.
+void AddAllMerges(const std::vector<std::int32_t>& rank_of, BpeModel* model);
+
+// The token by which a byte that has no other is shown: "<0x0A>".
+std::string ByteToken(unsigned char byte);
+
+}  // namespace engine::tokenizer

@@ -1,0 +1,293 @@
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "engine/data/tokenizer/regex.h"
+
+#include <pcre2.h>
+
+#include <functional>
+
+#include "engine/base/shown.h"
+#include "engine/base/status.h"
+#include "engine/data/tokenizer/unicode.h"
+#include "engine/data/tokenizer/utf8.h"
+
+namespace engine::tokenizer {
+namespace {
+
+constexpr std::uint32_t kMostSteps = 10'000'000;  // of one match
+constexpr std::size_t kMostPatternBytes = 100'000;
+
+using Test = std::function<bool(char32_t)>;
+
+// The code points for which `test` holds, as ranges of a class.
+std::string RangesOf(const Test& test) {
+  std::string ranges;
+  for (char32_t c = 0; c < 0x110000; ++c) {
+    if ((c >= 0xD800 && c <= 0xDFFF) || !test(c)) continue;
+    char32_t last = c;
+    while (last + 1 < 0x110000 && last + 1 != 0xD800 && test(last + 1)) ++last;
+    ranges += last == c ? fmt::format("\\x{{{:X}}}", static_cast<std::uint32_t>(c))
+                        : fmt::format("\\x{{{:X}}}-\\x{{{:X}}}", static_cast<std::uint32_t>(c),
+                                      static_cast<std::uint32_t>(last));
+    c = last;
+  }
+  return ranges;
+}
+
+// \w of Oniguruma: that of Rust's without the joiners, with six numbers of Latin-1.
+bool IsOnigurumaWord(char32_t c) {
+  if (c == 0x200C || c == 0x200D) return false;
+  return Is(c, kWord) || c == 0xB2 || c == 0xB3 || c == 0xB9 || (c >= 0xBC && c <= 0xBE);
+}
+
+class RegexTranslator {
+ public:
+  explicit RegexTranslator(std::string_view pattern) : in_(pattern) {}
+
+  absl::StatusOr<std::string> Run() {
+    while (at_ < in_.size()) RETURN_IF_ERROR(Item());
+    return std::move(out_);
+  }
+
+ private:
+  template <typename... Args>
+  absl::Status Refuse(fmt::format_string<Args...> format, Args&&... args) const {
+    return Unimplemented("the regular expression \"{}\", at byte {}: {}", Shown(in_, 60), at_,
+                         fmt::format(format, std::forward<Args>(args)...));
+  }
+  bool Starts(std::string_view text) const { return in_.substr(at_).starts_with(text); }
+
+  absl::Status Item() {
+    const char c = in_[at_];
+    if (c == '\\') return Escape(/*in_class=*/false);
+    if (c == '[') return Class();
+    if (c == '(' && Starts("(?")) return Group();
+    if (c == '{' && Starts("{,")) return Refuse("{{,n}} is not supported; {{0,n}} is");
+    if (c == '}' && at_ + 1 < in_.size() && in_[at_ + 1] == '+') return Refuse("}}+ is not supported");
+    if (c == '$') return Refuse("$ is not supported; \\z is the end");
+    if (c == '^') return Refuse("^ is not supported; \\A is the beginning");
+    if (c == '#' || c == ' ') out_ += '\\';  // of no meaning without the option x; said for safety
+    out_ += c;
+    ++at_;
+    return absl::OkStatus();
+  }
+
+  absl::Status Group() {
+    for (const std::string_view known :
+         {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:", "(?-i:", "(?i)"}) {
+      if (!Starts(known)) continue;
+      out_ += known;
+      at_ += known.size();
+      return absl::OkStatus();
+    }
+    return Refuse("this kind of group is not supported");
+  }
+
+  // A class of characters named by one letter, or by \p{…}.
+  absl::Status Named(const Test& test, bool is_negated, bool in_class) {
+    const std::string ranges = RangesOf([&](char32_t c) { return test(c) != is_negated; });
+    out_ += in_class ? ranges : fmt::format("[{}]", ranges);
+    return absl::OkStatus();
+  }
+
+  absl::Status Property(bool in_class) {
+    bool is_negated = in_[at_ + 1] == 'P';
+    const std::size_t end = in_.find('}', at_);
+    if (at_ + 2 >= in_.size() || in_[at_ + 2] != '{' || end == std::string_view::npos)
+      return Refuse("\\p needs {{…}}");
+    std::string_view name = in_.substr(at_ + 3, end - at_ - 3);
+    if (name.starts_with('^')) {
+      is_negated = !is_negated;
+      name.remove_prefix(1);
+    }
+    constexpr std::string_view kNames[] = {"Cn", "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd",
+                                           "Nl", "No", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm",
+                                           "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Co", "Cs"};
+    Properties any_of = 0;
+    for (std::size_t i = 0; i < std::size(kNames); ++i) {
+      if (kNames[i] == name || (name.size() == 1 && kNames[i][0] == name[0]))
+        any_of |= Of(static_cast<Category>(i));
+    }
+    // Scripts that are blocks of few ranges, as tokenizers use them.
+    if (any_of == 0)
+      return Refuse("the property \"{}\" is not supported; general categories are", Shown(name));
+    at_ = end + 1;
+    return Named([any_of](char32_t c) { return Is(c, any_of); }, is_negated, in_class);
+  }
+
+  absl::Status Escape(bool in_class) {
+    if (at_ + 1 >= in_.size()) return Refuse("a \\ at the end");
+    const char c = in_[at_ + 1];
+    switch (c) {
+      case 'p':
+      case 'P':
+        return Property(in_class);
+      case 's':
+      case 'S':
+        at_ += 2;
+        return Named([](char32_t x) { return Is(x, kWhiteSpace); }, c == 'S', in_class);
+      case 'd':
+      case 'D':
+        at_ += 2;
+        return Named([](char32_t x) { return Is(x, Of(Category::kNd)); }, c == 'D', in_class);
+      case 'w':
+      case 'W':
+        at_ += 2;
+        return Named(IsOnigurumaWord, c == 'W', in_class);
+      case 'v':
+        at_ += 2;
+        out_ += "\\x0B";
+        return absl::OkStatus();
+      case 'u':
+      case 'x':
+        return Hexadecimal(c == 'u' ? 4 : 2);
+      case 'A':
+      case 'z':
+        if (in_class) return Refuse("\\{} is not supported here", c);
+        [[fallthrough]];
+      case 'n':
+      case 'r':
+      case 't':
+      case 'f':
+      case 'a':
+      case 'e':
+        out_ += in_.substr(at_, 2);
+        at_ += 2;
+        return absl::OkStatus();
+      default:
+        if ((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+            static_cast<unsigned char>(c) >= 0x80) {
+          return Refuse("\\{} is not supported", Shown(std::string_view(&c, 1)));
+        }
+        out_ += in_.substr(at_, 2);
+        at_ += 2;
+        return absl::OkStatus();
+    }
+  }
+
+  // \uHHHH, \xHH or \x{H…}
+  absl::Status Hexadecimal(std::size_t digits) {
+    std::size_t begin = at_ + 2;
+    std::size_t end = begin + digits;
+    const bool has_braces = begin < in_.size() && in_[begin] == '{';
+    if (has_braces) end = std::min(in_.find('}', ++begin), in_.size());
+    if (end > in_.size() || end == begin || end - begin > 6)
+      return Refuse("a code point needs {} hexadecimal digits", digits);
+    char32_t value = 0;
+    for (const char c : in_.substr(begin, end - begin)) {
+      const int digit = c >= '0' && c <= '9'   ? c - '0'
+                        : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                        : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                               : -1;
+      if (digit < 0) return Refuse("a code point needs hexadecimal digits");
+      value = value << 4 | static_cast<char32_t>(digit);
+    }
+    if (value > 0x10FFFF || (digits == 2 && !has_braces && value > 0x7F))
+      return Refuse("\\x above 7F is a byte, which is not supported");
+    out_ += fmt::format("\\x{{{:X}}}", static_cast<std::uint32_t>(value));
+    at_ = end + (has_braces ? 1 : 0);
+    return absl::OkStatus();
+  }
+
+  absl::Status Class() {
+    out_ += in_[at_++];
+    if (Starts("^")) out_ += in_[at_++];
+    if (Starts("]")) return Refuse("an empty class, or one that begins with ], is not supported");
+    while (at_ < in_.size() && in_[at_] != ']') {
+      if (Starts("[")) return Refuse("a class within a class is not supported; \\[ is the bracket");
+      if (Starts("&&")) return Refuse("&& within a class is not supported");
+      if (in_[at_] == '\\') {
+        RETURN_IF_ERROR(Escape(/*in_class=*/true));
+      } else {
+        out_ += in_[at_++];
+      }
+    }
+    if (at_ == in_.size()) return Refuse("a class without its ]");
+    out_ += in_[at_++];
+    return absl::OkStatus();
+  }
+
+  std::string_view in_;
+  std::size_t at_ = 0;
+  std::string out_;
+};
+
+std::string RegexErrorText(int code) {
+  unsigned char text[256] = {};
+  pcre2_get_error_message(code, text, sizeof text);
+  return reinterpret_cast<const char*>(text);
+}
+
+struct FreeRegexMatch {
+  void operator()(pcre2_match_data* match) const { pcre2_match_data_free(match); }
+};
+
+}  // namespace
+
+absl::StatusOr<std::string> TranslateRegex(std::string_view pattern) {
+  if (pattern.empty()) return InvalidArgument("the regular expression is empty");
+  if (pattern.size() > kMostPatternBytes) {
+    return InvalidArgument("a regular expression of {} bytes; at most {} are supported", pattern.size(),
+                           kMostPatternBytes);
+  }
+  return RegexTranslator(pattern).Run();
+}
+
+struct Regex::Code {
+  std::string pattern;
+  pcre2_code* code = nullptr;
+  pcre2_match_context* context = nullptr;
+  ~Code() {
+    pcre2_code_free(code);
+    pcre2_match_context_free(context);
+  }
+};
+
+Regex::Regex(std::unique_ptr<Code> code) : code_(std::move(code)) {}
+Regex::Regex(Regex&&) noexcept = default;
+Regex& Regex::operator=(Regex&&) noexcept = default;
+Regex::~Regex() = default;
+
+absl::StatusOr<Regex> Regex::Compile(const std::string& pattern) {
+  ASSIGN_OR_RETURN(const std::string translated, TranslateRegex(pattern));
+  auto code = std::make_unique<Code>();
+  code->pattern = pattern;
+  int error = 0;
+  PCRE2_SIZE offset = 0;
+  code->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+                             PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
+  if (code->code == nullptr) {
+    return InvalidArgument("the regular expression \"{}\": {}", Shown(pattern), RegexErrorText(error));
+  }
+  pcre2_jit_compile(code->code, PCRE2_JIT_COMPLETE);  // without it pcre2_match interprets: the same, slower
+  code->context = pcre2_match_context_create(nullptr);
+  pcre2_set_match_limit(code->context, kMostSteps);
+  return Regex(std::move(code));
+}
+
+absl::Status Regex::FindAll(std::string_view text, std::vector<Match>* matches) const {
+  const std::unique_ptr<pcre2_match_data, FreeRegexMatch> match(
+      pcre2_match_data_create_from_pattern(code_->code, nullptr));
+  std::size_t last_end = text.size() + 1;  // of the last match: none
+  for (std::size_t at = 0; at <= text.size();) {
+    const int matched = pcre2_match(code_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
+                                    PCRE2_NO_UTF_CHECK, match.get(), code_->context);
+    if (matched == PCRE2_ERROR_NOMATCH) break;
+    if (matched < 0) {
+      return ResourceExhausted(
+          "the tokenizer's regular expression \"{}\" takes too long on this text from byte {} on: {}",
+          Shown(code_->pattern), at, RegexErrorText(matched));
+    }
+    const PCRE2_SIZE* const ends = pcre2_get_ovector_pointer(match.get());
+    if (ends[0] == ends[1] &&
+        ends[1] == last_end) {  // an empty match right behind the last one does not count
+      ++at;
+      while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) ++at;
+      continue;
+    }
+    matches->push_back({static_cast<std::uint32_t>(ends[0]), static_cast<std::uint32_t>(ends[1])});
+    at = last_end = ends[1];
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace engine::tokenizer

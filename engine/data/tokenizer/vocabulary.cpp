@@ -1,0 +1,54 @@
+#include "engine/data/tokenizer/vocabulary.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <bit>
+
+namespace engine::tokenizer {
+
+void Vocabulary::Reserve(std::size_t tokens, std::size_t bytes) {
+  bytes_.reserve(bytes);
+  spans_.reserve(tokens);
+  Grow(std::bit_ceil(std::max<std::size_t>(16, 2 * tokens)));
+}
+
+bool Vocabulary::Add(std::string_view token, std::int32_t id) {
+  if (id < 0 || id > kMostTokenId || token.size() >= (1U << 24) || Has(id)) return false;
+  if (slots_.size() < 2 * (static_cast<std::size_t>(tokens_) + 1)) {
+    Grow(std::max<std::size_t>(16, 2 * slots_.size()));
+  }
+  const std::size_t slot = SlotOf(token);
+  if (slots_[slot] != kNoToken) return false;
+  if (id >= size()) spans_.resize(Index(id) + 1);
+  Span& span = spans_[Index(id)];
+  span.begin = bytes_.size();
+  span.length = token.size();
+  span.is_used = 1;
+  bytes_ += token;
+  slots_[slot] = id;
+  ++tokens_;
+  return true;
+}
+
+std::int32_t Vocabulary::Find(std::string_view token) const {
+  return slots_.empty() ? kNoToken : slots_[SlotOf(token)];
+}
+
+// Where the token is, or would be put.
+std::size_t Vocabulary::SlotOf(std::string_view token) const {
+  const std::size_t mask = slots_.size() - 1;
+  std::size_t slot = XXH3_64bits(token.data(), token.size()) & mask;
+  while (slots_[slot] != kNoToken && Token(slots_[slot]) != token) slot = (slot + 1) & mask;
+  return slot;
+}
+
+void Vocabulary::Grow(std::size_t slots) {
+  if (slots <= slots_.size()) return;
+  slots_.assign(slots, kNoToken);
+  for (std::int32_t id = 0; id < size(); ++id) {
+    if (Has(id)) slots_[SlotOf(Token(id))] = id;
+  }
+}
+
+}  // namespace engine::tokenizer

@@ -1,0 +1,172 @@
+#include "engine/data/tokenizer/pipeline.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <ctime>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "engine/base/status.h"
+#include "engine/data/tokenizer/read_files.h"
+
+namespace engine::tokenizer {
+namespace {
+
+using TokenIds = std::vector<std::int32_t>;
+
+std::unique_ptr<Pipeline> Prepared(Description description) {
+  absl::StatusOr<std::unique_ptr<Pipeline>> pipeline = Pipeline::Make(std::move(description));
+  REQUIRE_MESSAGE(pipeline.ok(), Message(pipeline.status()));
+  return *std::move(pipeline);
+}
+
+TokenIds IdsOf(const Pipeline& pipeline, std::string_view text) {
+  TokenIds ids;
+  const absl::Status status = pipeline.Encode(text, {}, &ids);
+  REQUIRE_MESSAGE(status.ok(), Message(status));
+  return ids;
+}
+
+const std::vector<std::string>& Characters() {
+  static const std::vector<std::string> all = {"a", "b", "c", ",", "(", "\u2581", "\u00E9"};
+  return all;
+}
+
+// Merges of random pairs of tokens, each of which makes a new token; in no order that training would give them.
+BpeModel RandomBpe(std::mt19937_64* random, std::size_t merges) {
+  BpeModel model;
+  for (const std::string& character : Characters()) model.vocabulary.Add(character, model.vocabulary.size());
+  while (model.merges.size() < merges) {
+    const auto pick = [&] {
+      return static_cast<std::int32_t>((*random)() % static_cast<std::size_t>(model.vocabulary.size()));
+    };
+    const std::int32_t left = pick();
+    const std::int32_t right = pick();
+    const std::string product =
+        std::string(model.vocabulary.Token(left)) + std::string(model.vocabulary.Token(right));
+    if (product.size() > 12) continue;
+    const std::int32_t id = model.vocabulary.size();
+    if (!model.vocabulary.Add(product, id)) continue;
+    model.merges.push_back({left, right, id, static_cast<std::int32_t>(model.merges.size())});
+  }
+  std::vector<std::int32_t> ranks(merges);
+  for (std::size_t i = 0; i < merges; ++i) ranks[i] = static_cast<std::int32_t>(i);
+  if ((*random)() % 2 == 0) std::shuffle(ranks.begin(), ranks.end(), *random);
+  for (std::size_t i = 0; i < merges; ++i) model.merges[i].rank = ranks[i];
+  return model;
+}
+
+// The definition, word for word: the pair of the lowest rank, the leftmost of equals, until there is none.
+TokenIds SlowBpe(const BpeModel& model, const std::vector<std::string>& characters) {
+  std::map<std::pair<std::int32_t, std::int32_t>, Merge> merges;
+  for (const Merge& merge : model.merges) merges[{merge.left, merge.right}] = merge;
+  TokenIds ids;
+  for (const std::string& character : characters) ids.push_back(model.vocabulary.Find(character));
+  while (true) {
+    const Merge* best = nullptr;
+    std::size_t place = 0;
+    for (std::size_t i = 0; i + 1 < ids.size(); ++i) {
+      const auto found = merges.find({ids[i], ids[i + 1]});
+      if (found == merges.end() || (best != nullptr && found->second.rank >= best->rank)) continue;
+      best = &found->second;
+      place = i;
+    }
+    if (best == nullptr) return ids;
+    ids[place] = best->product;
+    ids.erase(ids.begin() + static_cast<std::ptrdiff_t>(place) + 1);
+  }
+}
+
+}  // namespace
+
+TEST_CASE(
+    "random BPEs: ids are those of the definition, in short and long texts, known to the cache or not") {
+  std::mt19937_64 random(11);
+  for (int round = 0; round < 60; ++round) {
+    const std::size_t merges = 5 + random() % 60;
+    Description description;
+    description.model = RandomBpe(&random, merges);
+    const std::unique_ptr<Pipeline> pipeline = Prepared(std::move(description));
+    const BpeModel& model = std::get<BpeModel>(pipeline->description().model);
+    for (int text = 0; text < 40; ++text) {
+      std::vector<std::string> characters(1 + random() % (text % 4 == 0 ? 300 : 20));
+      std::string joined;
+      for (std::string& character : characters) {
+        character = Characters()[random() % Characters().size()];
+        joined += character;
+      }
+      const TokenIds expected = SlowBpe(model, characters);
+      CAPTURE(joined);
+      REQUIRE(IdsOf(*pipeline, joined) == expected);
+      REQUIRE(IdsOf(*pipeline, joined) == expected);
+    }
+  }
+}
+
+TEST_CASE("many threads get the ids that one gets") {
+  const std::string folder = ENGINE_SOURCE_DIR "/tests/tokenizer/gpt2";
+  absl::StatusOr<Description> description = ReadTokenizer(folder);
+  REQUIRE(description.ok());
+  const std::unique_ptr<Pipeline> pipeline = Prepared(*std::move(description));
+  std::vector<std::string> texts;
+  std::mt19937_64 random(3);
+  for (int i = 0; i < 200; ++i) {
+    std::string text;
+    for (std::size_t n = random() % 60; n > 0; --n)
+      text += std::string(1 + random() % 12, static_cast<char>('a' + random() % 26)) + " ";
+    texts.push_back(text);
+  }
+  std::vector<TokenIds> expected;
+  for (const std::string& text : texts) expected.push_back(IdsOf(*pipeline, text));
+  std::vector<int> differences(4, 0);
+  std::vector<std::thread> threads;
+  for (std::size_t t = 0; t < differences.size(); ++t) {
+    threads.emplace_back([&, t] {
+      for (std::size_t i = 0; i < texts.size(); ++i) {
+        const std::size_t at = (i * 7 + t * 50) % texts.size();
+        TokenIds ids;
+        if (!pipeline->Encode(texts[at], {}, &ids).ok() || ids != expected[at]) ++differences[t];
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(differences == std::vector<int>(4, 0));
+}
+
+TEST_CASE("a megabyte of anything takes time in proportion, in every model") {
+  std::vector<std::pair<std::string, Description>> descriptions;
+  for (const char* kind : {"bpe", "unigram"}) {
+    absl::StatusOr<Description> read =
+        ReadTokenizer(std::string(ENGINE_SOURCE_DIR "/tests/tokenizer/sentencepiece/") + kind + ".model");
+    REQUIRE(read.ok());
+    descriptions.emplace_back(kind, *std::move(read));
+  }
+  WordPieceModel pieces;
+  for (const char* token : {"[UNK]", "a", "##a", "##aa", "ab"})
+    pieces.vocabulary.Add(token, pieces.vocabulary.size());
+  pieces.unknown = 0;
+  pieces.max_characters = 1 << 20;
+  Description word_piece;
+  word_piece.model = std::move(pieces);
+  word_piece.normalizers = {BertNormalize{}};
+  word_piece.pre_tokenizers = {SplitBert{}};
+  descriptions.emplace_back("WordPiece", std::move(word_piece));
+  for (auto& [name, description] : descriptions) {
+    const std::unique_ptr<Pipeline> pipeline = Prepared(std::move(description));
+    for (const std::string_view unit :
+         {"a", " ", "\U0001F600", "\n", "\u4F60", "1", "ab", "\u0301", "\u2581", "EOD"}) {
+      std::string text;
+      while (text.size() < 1'000'000) text += unit;
+      CAPTURE(name);
+      CAPTURE(unit);
+      const std::clock_t begin = std::clock();
+      TokenIds ids;
+      CHECK(pipeline->Encode(text, {}, &ids).ok());
+      CHECK(std::clock() - begin < CLOCKS_PER_SEC);
+    }
+  }
+}
+
+}  // namespace engine::tokenizer

@@ -1,0 +1,136 @@
+#include "engine/data/tokenizer/read_files.h"
+
+#include <absl/strings/escaping.h>
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "engine/base/status.h"
+#include "engine/data/tokenizer/pipeline.h"
+#include "tests/data/temp_dir.h"
+
+namespace engine::tokenizer {
+namespace {
+
+std::string PiecesData(const std::string& name) {
+  return ENGINE_SOURCE_DIR "/tests/tokenizer/sentencepiece/" + name;
+}
+
+absl::StatusOr<std::unique_ptr<Pipeline>> OpenPath(const std::string& path) {
+  absl::StatusOr<Description> description = ReadTokenizer(path);
+  if (!description.ok()) return description.status();
+  return Pipeline::Make(*std::move(description));
+}
+
+// The message of reading a file of these bytes, without the folder.
+std::string ErrorOfFile(const std::string& name, const std::string& bytes) {
+  const data::TempDir dir;
+  data::WriteFile(dir / name, bytes);
+  std::string error = Message(OpenPath(dir / name).status());
+  for (std::size_t at = 0; (at = error.find(dir.path() + "/")) != std::string::npos;)
+    error.erase(at, dir.path().size() + 1);
+  return error;
+}
+
+void DamageModel(const std::string& model, int rounds, const std::string& name) {
+  std::mt19937_64 random(9);
+  const data::TempDir dir;
+  for (int i = 0; i < rounds; ++i) {
+    std::string damaged = model;
+    for (std::size_t n = 1 + random() % 4; n > 0; --n) {
+      const std::size_t at =
+          random() % (random() % 2 == 0 ? damaged.size() : std::min<std::size_t>(damaged.size(), 200));
+      if (random() % 3 == 0) {
+        damaged.erase(at, 1 + random() % 9);
+      } else {
+        damaged[at] = static_cast<char>(random());
+      }
+    }
+    if (random() % 8 == 0) damaged.resize(random() % damaged.size());
+    data::WriteFile(dir / name, damaged);
+    const absl::StatusOr<std::unique_ptr<Pipeline>> pipeline = OpenPath(dir / name);
+    if (!pipeline.ok()) {
+      CHECK(!pipeline.status().message().empty());
+      continue;
+    }
+    std::vector<std::int32_t> ids;
+    if (!(*pipeline)->Encode("Hello \uFB01ne  world\n\u4F60 EOD", {}, &ids).ok()) continue;
+    for (const std::int32_t id : ids) CHECK((id >= 0 && id < (*pipeline)->vocab_size()));
+    (*pipeline)->Decode(ids, false);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("SentencePiece models: ids and texts are SentencePiece's") {
+  std::ifstream file(PiecesData("oracle.json"));
+  const nlohmann::json oracle = nlohmann::json::parse(file);
+  for (const char* kind : {"bpe", "unigram"}) {
+    const absl::StatusOr<std::unique_ptr<Pipeline>> pipeline =
+        OpenPath(PiecesData(std::string(kind) + ".model"));
+    REQUIRE_MESSAGE(pipeline.ok(), Message(pipeline.status()));
+    CHECK((*pipeline)->description().end_of_document == 2);
+    for (const nlohmann::json& one : oracle.at(kind)) {
+      const std::string text = one["text"];
+      CAPTURE(std::string(kind));
+      CAPTURE(text);
+      std::vector<std::int32_t> ids;
+      REQUIRE((*pipeline)->Encode(text, {}, &ids).ok());
+      CHECK(ids == one["ids"].get<std::vector<std::int32_t>>());
+      const std::string decoded = one["decoded"];
+      // SentencePiece writes an unknown piece as " ⁇ ", and this as its name.
+      if (decoded.find("\u2047") == std::string::npos) CHECK((*pipeline)->Decode(ids, false) == decoded);
+    }
+  }
+}
+
+TEST_CASE("damaged SentencePiece models: an error, or a tokenizer that works") {
+  for (const char* kind : {"bpe.model", "unigram.model"})
+    DamageModel(data::ReadFile(PiecesData(kind)), 500, kind);
+}
+
+TEST_CASE("mistakes of a SentencePiece model are named") {
+  CHECK(ErrorOfFile("a.model", "\n\x05\n\x03the") == "a.model: error: it has no unknown piece");
+  CHECK(ErrorOfFile("a.model", "\n\x50\n\x03the") == "a.model: error: a field of 80 bytes, but 5 are there");
+  CHECK(ErrorOfFile("a.model", std::string("\n\x06\n\x02\xFFx\x18\x02", 8)).find("is empty or no UTF-8") !=
+        std::string::npos);
+}
+
+TEST_CASE("tiktoken's ranks: lines are checked, and an unpublished vocabulary is refused by name") {
+  std::string ranks;
+  for (int byte = 0; byte < 256; ++byte) {
+    std::string line;
+    absl::Base64Escape(absl::string_view(std::string(1, static_cast<char>(byte))), &line);
+    ranks += line + " " + std::to_string(byte) + "\n";
+  }
+  CHECK(ErrorOfFile("a.tiktoken", ranks)
+            .starts_with("a.tiktoken: error: 256 ranks are no published vocabulary's"));
+  CHECK(ErrorOfFile("a.tiktoken", ranks + "YWI= x\n") ==
+        "a.tiktoken:257: error: the rank \"x\" must be a whole number from 0 to 16777215");
+  CHECK(ErrorOfFile("a.tiktoken", ranks + "YQ== 300\n") ==
+        "a.tiktoken:257: error: the token or its rank 300 stands twice");
+  CHECK(ErrorOfFile("a.tiktoken", ranks + "Y!== 300\n")
+            .starts_with("a.tiktoken:257: error: \"Y!== 300\" must be a token in base64"));
+  CHECK(ErrorOfFile("a.tiktoken", "YQ== 0\n") ==
+        "a.tiktoken: error: has no token for byte 0; all 256 bytes need one");
+}
+
+TEST_CASE("a folder: which file counts, and what is missing") {
+  const data::TempDir dir;
+  CHECK(Message(ReadTokenizer(dir.path()).status())
+            .find("has no tokenizer: no tokenizer.json, tokenizer.model, ") != std::string::npos);
+  CHECK(TokenizerFiles(dir.path()).empty());
+  data::WriteFile(dir / "vocab.json", "{}");
+  CHECK(Message(ReadTokenizer(dir.path()).status()).find("its merges.txt (or vocab.bpe) is not beside it") !=
+        std::string::npos);
+  data::WriteFile(dir / "merges.txt", "");
+  CHECK(TokenizerFiles(dir.path()) == std::vector<std::string>{dir / "vocab.json", dir / "merges.txt"});
+  data::WriteFile(dir / "tokenizer.model", data::ReadFile(PiecesData("bpe.model")));
+  const absl::StatusOr<Description> description = ReadTokenizer(dir.path());
+  REQUIRE(description.ok());
+  CHECK(description->source.ends_with("tokenizer.model (SentencePiece, BPE)"));
+}
+
+}  // namespace engine::tokenizer

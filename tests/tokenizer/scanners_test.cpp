@@ -1,0 +1,160 @@
+#include "engine/data/tokenizer/scanners.h"
+
+#include <doctest/doctest.h>
+
+#include <random>
+
+#include "engine/base/status.h"
+#include "engine/data/tokenizer/regex.h"
+#include "engine/data/tokenizer/utf8.h"
+
+namespace engine::tokenizer {
+namespace {
+
+// Ends of the pieces of `text` that are matches or lie between them.
+std::vector<std::uint32_t> RegexEnds(std::string_view pattern, std::string_view text) {
+  static std::vector<std::pair<std::string, Regex>> compiled;
+  auto found = std::find_if(compiled.begin(), compiled.end(),
+                            [&](const auto& entry) { return entry.first == pattern; });
+  if (found == compiled.end()) {
+    absl::StatusOr<Regex> regex = Regex::Compile(std::string(pattern));
+    REQUIRE_MESSAGE(regex.ok(), Message(regex.status()));
+    compiled.emplace_back(pattern, std::move(*regex));
+    found = compiled.end() - 1;
+  }
+  std::vector<Regex::Match> matches;
+  REQUIRE(found->second.FindAll(text, &matches).ok());
+  std::vector<std::uint32_t> ends;
+  std::uint32_t last = 0;
+  for (const Regex::Match match : matches) {
+    if (match.begin > last) ends.push_back(match.begin);
+    ends.push_back(match.end);
+    last = match.end;
+  }
+  if (last < text.size()) ends.push_back(static_cast<std::uint32_t>(text.size()));
+  return ends;
+}
+
+std::vector<std::uint32_t> PatternEnds(Scanner scanner, std::string_view text) {
+  std::vector<std::uint32_t> ends = {static_cast<std::uint32_t>(text.size())};
+  if (text.empty()) return {};
+  for (const std::string_view pattern : PatternsOf(scanner)) {
+    std::vector<std::uint32_t> finer;
+    std::uint32_t begin = 0;
+    for (const std::uint32_t end : ends) {
+      for (const std::uint32_t part : RegexEnds(pattern, text.substr(begin, end - begin)))
+        finer.push_back(begin + part);
+      begin = end;
+    }
+    ends = std::move(finer);
+  }
+  return ends;
+}
+
+constexpr Scanner kScanners[] = {Scanner::kGpt2,  Scanner::kLlama3, Scanner::kQwen,
+                                 Scanner::kO200k, Scanner::kTekken, Scanner::kDeepSeek};
+
+void CheckSame(std::string_view text) {
+  for (const Scanner scanner : kScanners) {
+    CAPTURE(static_cast<int>(scanner));
+    CAPTURE(text);
+    std::vector<std::uint32_t> ends;
+    Scan(scanner, text, &ends);
+    REQUIRE(ends == PatternEnds(scanner, text));
+  }
+}
+
+// Characters that the patterns tell apart, several of each kind and length in UTF-8.
+constexpr char32_t kTelling[] = {
+    'a',     'b',     's',      't',    'r',    'e',    'v',     'm',     'l',     'd',     'S',     'T',
+    'R',     'E',     'L',      'M',    'A',    'Z',    '0',     '1',     '9',     ' ',     ' ',     ' ',
+    '\t',    '\n',    '\n',     '\r',   '\v',   '\f',   '\'',    '\'',    '\'',    '/',     '/',     '.',
+    '!',     '-',     '_',      '$',    '+',    '<',    '^',     '`',     '~',     '\0',    0x1B,    0x7F,
+    0x85,    0xA0,    0xAA,     0xAD,   0xB2,   0xBC,   0xB7,    0xD7,    0xC9,    0xE9,    0x17F,   0x1C5,
+    0x2B0,   0x300,   0x301,    0x345,  0x391,  0x3B1,  0x416,   0x436,   0x5D0,   0x660,   0x903,   0x20DD,
+    0x1680,  0x180E,  0x2003,   0x200B, 0x200D, 0x2014, 0x2028,  0x2029,  0x2160,  0x2163,  0x20AC,  0x212A,
+    0x3000,  0x3001,  0x3041,   0x3099, 0x309B, 0x30A0, 0x30A2,  0x30FB,  0x30FC,  0x4E00,  0x4F60,  0x9FA5,
+    0x9FA6,  0xAC00,  0xE000,   0xFE0F, 0xFEFF, 0xFFFD, 0x10400, 0x10428, 0x1D7D8, 0x1F600, 0x1F1E9, 0x1F3FD,
+    0x20000, 0xE0001, 0x10FFFF, 0x378};
+
+}  // namespace
+
+TEST_CASE("scanners cut random texts as their patterns do") {
+  std::mt19937_64 random(7);
+  for (int round = 0; round < 20000; ++round) {
+    std::string text;
+    // Few kinds at a time, so that runs come up.
+    const std::size_t kinds = 1 + random() % 6;
+    char32_t of[6] = {};
+    for (std::size_t i = 0; i < kinds; ++i) of[i] = kTelling[random() % std::size(kTelling)];
+    const std::size_t length = 1 + random() % 14;
+    for (std::size_t i = 0; i < length; ++i) AppendUtf8(of[random() % kinds], &text);
+    CheckSame(text);
+  }
+}
+
+TEST_CASE("scanners cut random texts of all telling characters as their patterns do") {
+  std::mt19937_64 random(8);
+  for (int round = 0; round < 300; ++round) {
+    std::string text;
+    for (int i = 0; i < 120; ++i) AppendUtf8(kTelling[random() % std::size(kTelling)], &text);
+    CheckSame(text);
+  }
+}
+
+TEST_CASE("scanners cut each code point between others as their patterns do") {
+  std::string text;
+  for (char32_t c = 0; c < 0x110000; c += c < 0x3400 ? 1 : 17) {
+    if (c >= 0xD800 && c <= 0xDFFF) continue;
+    for (const std::string_view before : {"a", "A ", "'", "1", "\n"}) {
+      text += before;
+      AppendUtf8(c, &text);
+    }
+    text += "b.";
+    if (text.size() > 20000) {
+      CheckSame(text);
+      text.clear();
+    }
+  }
+  CheckSame(text);
+}
+
+TEST_CASE("scanners take time in proportion to the text") {
+  for (const std::string_view unit : {"a", "A", " ", "\n", " \n", "'", "'s", "1", ".", "\u4F60", "\u0301",
+                                      "\u3042A", "A\u0301", "\U0001F600", "/", "\u200D"}) {
+    std::string text;
+    while (text.size() < 1'000'000) text += unit;
+    for (const Scanner scanner : kScanners) {
+      std::vector<std::uint32_t> ends;
+      const std::clock_t begin = std::clock();
+      Scan(scanner, text, &ends);
+      CHECK(std::clock() - begin < CLOCKS_PER_SEC);  // takes some 10 ms
+      CHECK(ends.back() == text.size());
+    }
+  }
+}
+
+TEST_CASE("a regular expression that is not understood is refused by name") {
+  const auto error = [](std::string_view pattern) { return Message(TranslateRegex(pattern).status()); };
+  CHECK(error("a\\b") == "the regular expression \"a\\b\", at byte 1: \\b is not supported");
+  CHECK(error("[a&&b]") ==
+        "the regular expression \"[a&&b]\", at byte 2: && within a class is not supported");
+  CHECK(error("\\p{Greek}") ==
+        "the regular expression \"\\p{Greek}\", at byte 0: the property \"Greek\" is not supported; general "
+        "categories are");
+  CHECK(error("(?<n>a)") ==
+        "the regular expression \"(?<n>a)\", at byte 0: this kind of group is not supported");
+  CHECK(error("") == "the regular expression is empty");
+  CHECK(Message(Regex::Compile("(a").status())
+            .starts_with("the regular expression \"(a\": missing closing parenthesis"));
+}
+
+TEST_CASE("a regular expression that goes back and forth without end is an error") {
+  const absl::StatusOr<Regex> regex = Regex::Compile("(?:a+)+[bc]");
+  REQUIRE(regex.ok());
+  std::vector<Regex::Match> matches;
+  const absl::Status status = regex->FindAll(std::string(1000, 'a'), &matches);
+  CHECK(status.code() == absl::StatusCode::kResourceExhausted);
+}
+
+}  // namespace engine::tokenizer
