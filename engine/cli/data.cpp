@@ -1,8 +1,10 @@
 // `engine data`: make a tokenised data set from text, and look at one.
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "engine/base/print.h"
 #include "engine/base/status.h"
@@ -60,10 +62,12 @@ int Build(const BuildArguments& arguments) {
   data::RemoveTemporaryFilesOnSignals();
   const absl::StatusOr<data::PreprocessResult> result = data::Preprocess(options, **tokenizer);
   if (!result.ok()) return Fail(result.status());
-  Print(stdout, "{} documents, {} sequences, {} tokens ({}) from {} in {} files{}\n{}\n",
-        WithThousands(result->documents), WithThousands(result->sequences), WithThousands(result->tokens),
-        Name(result->type), FormatBytes(result->input_bytes), result->files,
-        PassedOverText(result->passed_over), result->prefix);
+  for (const data::MadeDataset& made : result->datasets) {
+    Print(stdout, "{} documents, {} sequences, {} tokens ({}) from {} in {} files{}\n{}\n",
+          WithThousands(made.documents), WithThousands(made.sequences), WithThousands(made.tokens),
+          Name(result->type), FormatBytes(result->input_bytes), result->files,
+          PassedOverText(result->passed_over), made.prefix);
+  }
   return 0;
 }
 
@@ -93,7 +97,9 @@ void AddBuild(CLI::App* parent, int* exit_code) {
       parent->add_subcommand("build", "Tokenise text files into PREFIX_KEY_document.bin and .idx");
   const auto arguments = std::make_shared<BuildArguments>();
   data::PreprocessOptions& options = arguments->options;
-  command->add_option("--input", options.inputs, "Text files, and directories of them")
+  command
+      ->add_option("--input", options.inputs,
+                   "Text files, plain or compressed by gzip or Zstandard, and directories of them")
       ->required()
       ->type_name("FILE");
   command->add_option("--output-prefix", options.output_prefix, "Path and first part of the data set's name")
@@ -103,11 +109,20 @@ void AddBuild(CLI::App* parent, int* exit_code) {
       ->check(CLI::IsMember({"jsonl", "text"}))
       ->capture_default_str();
   command
-      ->add_option("--json-key", options.json_key, "Key whose value is the text; part of the data set's name")
+      ->add_option(
+          "--json-key", options.json_keys,
+          "Keys whose values are texts, each for a data set named after it; a.b is b in the object a")
+      ->type_name("KEY")
       ->capture_default_str();
   command->add_option("--document-separator", options.document_separator,
                       "Line between the documents of plain text; without it each file is a document");
   command->add_flag("--append-eod", options.append_eod, "End each document with the end-of-document token");
+  options.workers = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  command
+      ->add_option("--workers", options.workers,
+                   "Threads that tokenise; the data set is the same with any number of them")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
   command
       ->add_option("--tokenizer", arguments->tokenizer.kind,
                    "byte, gpt2, or file: the one of --tokenizer-path")
