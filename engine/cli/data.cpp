@@ -1,8 +1,10 @@
 // `engine data`: make a tokenised data set from text, and look at one.
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "engine/base/print.h"
 #include "engine/base/status.h"
@@ -10,6 +12,7 @@
 #include "engine/cli/commands.h"
 #include "engine/data/entropy.h"
 #include "engine/data/preprocess.h"
+#include "engine/data/rearrange.h"
 #include "engine/data/temporary_file.h"
 
 namespace engine::cli {
@@ -42,34 +45,84 @@ std::string PassedOverText(const data::PassedOver& passed_over) {
   return text;
 }
 
+absl::StatusOr<std::unique_ptr<data::Tokenizer>> TokenizerOf(const recipe::Tokenizer& files) {
+  if (files.kind != "gpt2" && !(files.vocab_file.empty() && files.merges_file.empty())) {
+    return InvalidArgument("--vocab-file and --merges-file are for --tokenizer gpt2");
+  }
+  if (files.kind != "file" && !(files.path.empty() && files.end_of_document.empty())) {
+    return InvalidArgument("--tokenizer-path and --end-of-document are for --tokenizer file");
+  }
+  return data::MakeTokenizer(files);
+}
+
 int Build(const BuildArguments& arguments) {
   data::PreprocessOptions options = arguments.options;
   options.format = arguments.format == "text" ? data::InputFormat::kText : data::InputFormat::kJsonLines;
   if (options.format != data::InputFormat::kText && !options.document_separator.empty()) {
     return Fail(InvalidArgument("--document-separator is for --format text; a line of JSON is a document"));
   }
-  const recipe::Tokenizer& files = arguments.tokenizer;
-  if (files.kind != "gpt2" && !(files.vocab_file.empty() && files.merges_file.empty())) {
-    return Fail(InvalidArgument("--vocab-file and --merges-file are for --tokenizer gpt2"));
-  }
-  if (files.kind != "file" && !(files.path.empty() && files.end_of_document.empty())) {
-    return Fail(InvalidArgument("--tokenizer-path and --end-of-document are for --tokenizer file"));
-  }
-  const absl::StatusOr<std::unique_ptr<data::Tokenizer>> tokenizer = data::MakeTokenizer(arguments.tokenizer);
+  const absl::StatusOr<std::unique_ptr<data::Tokenizer>> tokenizer = TokenizerOf(arguments.tokenizer);
   if (!tokenizer.ok()) return Fail(tokenizer.status());
   data::RemoveTemporaryFilesOnSignals();
   const absl::StatusOr<data::PreprocessResult> result = data::Preprocess(options, **tokenizer);
   if (!result.ok()) return Fail(result.status());
-  Print(stdout, "{} documents, {} sequences, {} tokens ({}) from {} in {} files{}\n{}\n",
-        WithThousands(result->documents), WithThousands(result->sequences), WithThousands(result->tokens),
-        Name(result->type), FormatBytes(result->input_bytes), result->files,
-        PassedOverText(result->passed_over), result->prefix);
+  for (const data::MadeDataset& made : result->datasets) {
+    Print(stdout, "{} documents, {} sequences, {} tokens ({}) from {} in {} files{}\n{}\n",
+          WithThousands(made.documents), WithThousands(made.sequences), WithThousands(made.tokens),
+          Name(result->type), FormatBytes(result->input_bytes), result->files,
+          PassedOverText(result->passed_over), made.prefix);
+  }
   return 0;
 }
 
-int Info(const std::string& prefix) {
-  const absl::StatusOr<data::IndexedDataset> dataset = data::IndexedDataset::Open(prefix);
+// The text on one line, cut off where it is long.
+std::string ShownText(std::string text) {
+  constexpr std::size_t kMostBytes = 400;
+  std::size_t end = std::min(text.size(), kMostBytes);
+  while (end > 0 && end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80) --end;
+  std::string shown;
+  for (const char c : text.substr(0, end)) shown += c == '\n' ? "⏎" : c == '\t' ? "⇥" : std::string(1, c);
+  return shown + (end < text.size() ? " …" : "");
+}
+
+// Documents that lie evenly in the data set, with their ids and, by a tokenizer, their text.
+void PrintSample(const data::IndexedDataset& dataset, std::int64_t count, const data::Tokenizer* tokenizer) {
+  constexpr std::size_t kMostIds = 16;
+  const std::int64_t shown = std::min(count, dataset.documents());
+  for (std::int64_t i = 0; i < shown; ++i) {
+    const std::int64_t document = i * dataset.documents() / shown;
+    const std::int64_t first = dataset.first_sequence(document);
+    const std::int64_t last = dataset.first_sequence(document + 1);
+    Print(stdout, "\ndocument {}: {} {}\n", document, last - first,
+          last - first == 1 ? "sequence" : "sequences");
+    for (std::int64_t sequence = first; sequence < last; ++sequence) {
+      std::vector<std::int32_t> ids(
+          static_cast<std::size_t>(dataset.lengths()[static_cast<std::size_t>(sequence)]));
+      dataset.Read(sequence, 0, ids);
+      const std::size_t some = std::min(ids.size(), kMostIds);
+      Print(stdout, "  {} tokens: {}{}\n", ids.size(),
+            fmt::join(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(some), " "),
+            some < ids.size() ? " …" : "");
+      if (tokenizer != nullptr) Print(stdout, "  {}\n", ShownText(tokenizer->Decode(ids)));
+    }
+  }
+}
+
+struct InfoArguments {
+  std::string prefix;
+  std::int64_t sample = 0;
+  recipe::Tokenizer tokenizer = {.kind = "none"};
+};
+
+int Info(const InfoArguments& arguments) {
+  const absl::StatusOr<data::IndexedDataset> dataset = data::IndexedDataset::Open(arguments.prefix);
   if (!dataset.ok()) return Fail(dataset.status());
+  std::unique_ptr<data::Tokenizer> tokenizer;
+  if (arguments.tokenizer.kind != "none") {
+    absl::StatusOr<std::unique_ptr<data::Tokenizer>> made = TokenizerOf(arguments.tokenizer);
+    if (!made.ok()) return Fail(made.status());
+    tokenizer = *std::move(made);
+  }
   const data::TokenScan scan = dataset->Scan();
   const std::optional<double> entropy = data::UnigramEntropy(*dataset, scan);
   Print(stdout, "prefix           {}\n", dataset->prefix());
@@ -85,7 +138,55 @@ int Info(const std::string& prefix) {
   } else {
     Print(stdout, "unigram entropy  not counted: token ids are outside 0 to 2^24 - 1\n");
   }
+  PrintSample(*dataset, arguments.sample, tokenizer.get());
   return 0;
+}
+
+// One line for each; all are looked at.
+int Verify(const std::vector<std::string>& prefixes, std::int64_t vocab) {
+  int exit_code = 0;
+  for (const std::string& prefix : prefixes) {
+    const absl::StatusOr<data::IndexedDataset> dataset = data::IndexedDataset::Open(prefix);
+    if (!dataset.ok()) {
+      exit_code = Fail(dataset.status());
+      continue;
+    }
+    const data::TokenScan scan = dataset->Scan();
+    if (dataset->tokens() > 0 && (scan.min < 0 || (vocab > 0 && scan.max >= vocab))) {
+      const bool low = scan.min < 0;
+      exit_code =
+          Fail(InvalidArgument("{}: token {} at position {} is outside {}", prefix, low ? scan.min : scan.max,
+                               low ? scan.first_min : scan.first_max,
+                               vocab > 0 ? fmt::format("a vocabulary of {}", vocab) : "all vocabularies"));
+      continue;
+    }
+    Print(stdout, "{}: whole, {} documents, {} tokens\n", prefix, WithThousands(dataset->documents()),
+          WithThousands(dataset->tokens()));
+  }
+  return exit_code;
+}
+
+int PrintMade(const absl::StatusOr<std::vector<data::MadeDataset>>& made) {
+  if (!made.ok()) return Fail(made.status());
+  for (const data::MadeDataset& dataset : *made) {
+    Print(stdout, "{} documents, {} sequences, {} tokens\n{}\n", WithThousands(dataset.documents),
+          WithThousands(dataset.sequences), WithThousands(dataset.tokens), dataset.prefix);
+  }
+  return 0;
+}
+
+void AddTokenizer(CLI::App* command, recipe::Tokenizer* tokenizer) {
+  command->add_option("--tokenizer", tokenizer->kind, "byte, gpt2, or file: the one of --tokenizer-path")
+      ->check(CLI::IsMember({"byte", "gpt2", "file"}))
+      ->capture_default_str();
+  command->add_option("--vocab-file", tokenizer->vocab_file, "vocab.json of the gpt2 tokenizer")
+      ->type_name("FILE");
+  command->add_option("--merges-file", tokenizer->merges_file, "merges.txt of the gpt2 tokenizer")
+      ->type_name("FILE");
+  command
+      ->add_option("--tokenizer-path", tokenizer->path,
+                   "tokenizer.json, SentencePiece model, file of tiktoken's ranks, or a Hugging Face folder")
+      ->type_name("FILE");
 }
 
 void AddBuild(CLI::App* parent, int* exit_code) {
@@ -93,7 +194,9 @@ void AddBuild(CLI::App* parent, int* exit_code) {
       parent->add_subcommand("build", "Tokenise text files into PREFIX_KEY_document.bin and .idx");
   const auto arguments = std::make_shared<BuildArguments>();
   data::PreprocessOptions& options = arguments->options;
-  command->add_option("--input", options.inputs, "Text files, and directories of them")
+  command
+      ->add_option("--input", options.inputs,
+                   "Text files, plain or compressed by gzip or Zstandard, and directories of them")
       ->required()
       ->type_name("FILE");
   command->add_option("--output-prefix", options.output_prefix, "Path and first part of the data set's name")
@@ -103,24 +206,21 @@ void AddBuild(CLI::App* parent, int* exit_code) {
       ->check(CLI::IsMember({"jsonl", "text"}))
       ->capture_default_str();
   command
-      ->add_option("--json-key", options.json_key, "Key whose value is the text; part of the data set's name")
+      ->add_option(
+          "--json-key", options.json_keys,
+          "Keys whose values are texts, each for a data set named after it; a.b is b in the object a")
+      ->type_name("KEY")
       ->capture_default_str();
   command->add_option("--document-separator", options.document_separator,
                       "Line between the documents of plain text; without it each file is a document");
   command->add_flag("--append-eod", options.append_eod, "End each document with the end-of-document token");
+  options.workers = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   command
-      ->add_option("--tokenizer", arguments->tokenizer.kind,
-                   "byte, gpt2, or file: the one of --tokenizer-path")
-      ->check(CLI::IsMember({"byte", "gpt2", "file"}))
+      ->add_option("--workers", options.workers,
+                   "Threads that tokenise; the data set is the same with any number of them")
+      ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  command->add_option("--vocab-file", arguments->tokenizer.vocab_file, "vocab.json of the gpt2 tokenizer")
-      ->type_name("FILE");
-  command->add_option("--merges-file", arguments->tokenizer.merges_file, "merges.txt of the gpt2 tokenizer")
-      ->type_name("FILE");
-  command
-      ->add_option("--tokenizer-path", arguments->tokenizer.path,
-                   "tokenizer.json, SentencePiece model, file of tiktoken's ranks, or a Hugging Face folder")
-      ->type_name("FILE");
+  AddTokenizer(command, &arguments->tokenizer);
   command->add_option("--end-of-document", arguments->tokenizer.end_of_document,
                       "The token of --append-eod, where the tokenizer's files do not tell it");
   command->footer(
@@ -130,19 +230,88 @@ void AddBuild(CLI::App* parent, int* exit_code) {
 
 void AddInfo(CLI::App* parent, int* exit_code) {
   CLI::App* command = parent->add_subcommand("info", "Check a data set and print its sizes and entropy");
-  const auto prefix = std::make_shared<std::string>();
-  command->add_option("prefix", *prefix, "Data set, without .bin or .idx")->required()->type_name("PREFIX");
+  const auto arguments = std::make_shared<InfoArguments>();
+  command->add_option("prefix", arguments->prefix, "Data set, without .bin or .idx")
+      ->required()
+      ->type_name("PREFIX");
+  command
+      ->add_option("--sample", arguments->sample,
+                   "So many documents, evenly from all, with their ids and texts")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));
+  AddTokenizer(command, &arguments->tokenizer);
   command->footer("Exit codes: 0 whole; 1 no data set, or a damaged one; 2 wrong options");
-  command->callback([prefix, exit_code] { *exit_code = Info(*prefix); });
+  command->callback([arguments, exit_code] { *exit_code = Info(*arguments); });
+}
+
+struct ManyArguments {
+  std::vector<std::string> prefixes;
+  std::string output;
+  std::int64_t vocab = 0;
+  int parts = 2;
+};
+
+void AddVerify(CLI::App* parent, int* exit_code) {
+  CLI::App* command = parent->add_subcommand("verify", "Read data sets whole and say whether they are");
+  const auto arguments = std::make_shared<ManyArguments>();
+  command->add_option("prefix", arguments->prefixes, "Data sets, without .bin or .idx")
+      ->required()
+      ->type_name("PREFIX");
+  command->add_option("--vocab", arguments->vocab, "Tokens have to be below this number")
+      ->check(CLI::PositiveNumber);
+  command->footer("Exit codes: 0 all are whole; 1 one is not, or not there; 2 wrong options");
+  command->callback([arguments, exit_code] { *exit_code = Verify(arguments->prefixes, arguments->vocab); });
+}
+
+void AddMerge(CLI::App* parent, int* exit_code) {
+  CLI::App* command = parent->add_subcommand("merge", "Make one data set of several, one behind the other");
+  const auto arguments = std::make_shared<ManyArguments>();
+  command->add_option("prefix", arguments->prefixes, "Data sets, without .bin or .idx")
+      ->required()
+      ->type_name("PREFIX");
+  command->add_option("--output-prefix", arguments->output, "Path and name of the new data set")
+      ->required()
+      ->type_name("PREFIX");
+  command->footer("Exit codes: 0 written; 1 the data sets or the disk will not do; 2 wrong options");
+  command->callback([arguments, exit_code] {
+    data::RemoveTemporaryFilesOnSignals();
+    const absl::StatusOr<data::MadeDataset> made =
+        data::MergeDatasets(arguments->prefixes, arguments->output);
+    *exit_code = made.ok() ? PrintMade(std::vector{*made}) : Fail(made.status());
+  });
+}
+
+void AddSplit(CLI::App* parent, int* exit_code) {
+  CLI::App* command =
+      parent->add_subcommand("split", "Cut a data set between documents into parts of about as many tokens");
+  const auto arguments = std::make_shared<ManyArguments>();
+  command->add_option("prefix", arguments->prefixes, "Data set, without .bin or .idx")
+      ->required()
+      ->expected(1)
+      ->type_name("PREFIX");
+  command->add_option("--parts", arguments->parts, "How many")
+      ->check(CLI::Range(1, data::kMostSplitParts))
+      ->capture_default_str();
+  command->add_option("--output-prefix", arguments->output, "Path and name of the parts, before _0, _1, …")
+      ->required()
+      ->type_name("PREFIX");
+  command->footer("Exit codes: 0 written; 1 the data set or the disk will not do; 2 wrong options");
+  command->callback([arguments, exit_code] {
+    data::RemoveTemporaryFilesOnSignals();
+    *exit_code =
+        PrintMade(data::SplitDataset(arguments->prefixes.front(), arguments->parts, arguments->output));
+  });
 }
 
 }  // namespace
 
 void AddDataCommand(CLI::App& app, int* exit_code) {
-  CLI::App* command = app.add_subcommand("data", "Make a tokenised data set from text, or look at one");
+  CLI::App* command = app.add_subcommand("data", "Make tokenised data sets from text, and look at them");
   command->require_subcommand(1);
   AddBuild(command, exit_code);
   AddInfo(command, exit_code);
+  AddVerify(command, exit_code);
+  AddMerge(command, exit_code);
+  AddSplit(command, exit_code);
 }
 
 }  // namespace engine::cli

@@ -91,6 +91,16 @@ class IndexedDataset {
   std::vector<std::int32_t> lengths_;
 };
 
+// Documents as a data set of one type has them: what may be made on many threads, and is appended in order.
+struct EncodedDocuments {
+  std::vector<unsigned char> tokens;    // as .bin has them
+  std::vector<std::int32_t> lengths;    // of sequences
+  std::vector<std::int32_t> sequences;  // of documents: how many each has
+};
+// One document of any number of sequences. A token that the type cannot hold is an error.
+absl::Status EncodeDocument(TokenType type, std::span<const std::vector<std::int32_t>> sequences,
+                            EncodedDocuments* documents);
+
 // Writes a data set under temporary names beside PREFIX; nothing has the final names before Finish, and
 // whatever is unfinished is removed by the destructor.
 class IndexedDatasetWriter {
@@ -99,8 +109,9 @@ class IndexedDatasetWriter {
                                                                       TokenType type);
   ~IndexedDatasetWriter();
 
-  // One document of any number of sequences. A token that the type cannot hold is an error.
-  absl::Status AddDocument(std::span<const std::vector<std::int32_t>> sequences);
+  absl::Status AddDocument(std::span<const std::vector<std::int32_t>> sequences);  // as EncodeDocument
+  // Encoded with this type.
+  absl::Status Add(const EncodedDocuments& documents);
   absl::Status Finish();
 
   std::int64_t sequences() const { return static_cast<std::int64_t>(lengths_.size()); }
@@ -109,7 +120,6 @@ class IndexedDatasetWriter {
 
  private:
   IndexedDatasetWriter(std::string prefix, TokenType type);
-  absl::Status AppendTokens(std::span<const std::int32_t> tokens);
   absl::Status WriteIndex();
 
   std::string prefix_;
@@ -120,7 +130,6 @@ class IndexedDatasetWriter {
   std::int64_t tokens_ = 0;
   std::vector<std::int32_t> lengths_;
   std::vector<std::int64_t> documents_ = {0};
-  std::vector<unsigned char> buffer_;
 };
 
 }  // namespace engine::data

@@ -48,6 +48,32 @@ Limits LimitsOf(TokenType type) {
 
 }  // namespace
 
+absl::Status EncodeDocument(TokenType type, std::span<const std::vector<std::int32_t>> sequences,
+                            EncodedDocuments* documents) {
+  const Limits limits = LimitsOf(type);
+  const auto token_bytes = static_cast<std::size_t>(SizeOf(type));
+  for (const std::vector<std::int32_t>& sequence : sequences) {
+    if (sequence.size() > std::numeric_limits<std::int32_t>::max()) {
+      return InvalidArgument("a sequence of {} tokens; at most {} are possible", sequence.size(),
+                             std::numeric_limits<std::int32_t>::max());
+    }
+    const std::size_t at = documents->tokens.size();
+    documents->tokens.resize(at + sequence.size() * token_bytes);
+    unsigned char* out = documents->tokens.data() + at;
+    for (const std::int64_t token : sequence) {
+      if (token < limits.min || token > limits.max) {
+        return InvalidArgument("token {} does not fit {}: it holds {} to {}", token, Name(type), limits.min,
+                               limits.max);
+      }
+      std::memcpy(out, &token, token_bytes);  // little-endian: the low bytes come first
+      out += token_bytes;
+    }
+    documents->lengths.push_back(static_cast<std::int32_t>(sequence.size()));
+  }
+  documents->sequences.push_back(static_cast<std::int32_t>(sequences.size()));
+  return absl::OkStatus();
+}
+
 IndexedDatasetWriter::IndexedDatasetWriter(std::string prefix, TokenType type)
     : prefix_(std::move(prefix)),
       temporary_bin_(fmt::format("{}.tmp.{}", BinPath(prefix_), getpid())),
@@ -67,36 +93,19 @@ absl::StatusOr<std::unique_ptr<IndexedDatasetWriter>> IndexedDatasetWriter::Crea
 }
 
 absl::Status IndexedDatasetWriter::AddDocument(std::span<const std::vector<std::int32_t>> sequences) {
-  for (const std::vector<std::int32_t>& sequence : sequences) {
-    if (sequence.size() > std::numeric_limits<std::int32_t>::max()) {
-      return InvalidArgument("a sequence of {} tokens; at most {} are possible", sequence.size(),
-                             std::numeric_limits<std::int32_t>::max());
-    }
-    RETURN_IF_ERROR(AppendTokens(sequence));
-    lengths_.push_back(static_cast<std::int32_t>(sequence.size()));
-    tokens_ += static_cast<std::int64_t>(sequence.size());
-  }
-  documents_.push_back(static_cast<std::int64_t>(lengths_.size()));
-  return absl::OkStatus();
+  EncodedDocuments document;
+  RETURN_IF_ERROR(EncodeDocument(type_, sequences, &document));
+  return Add(document);
 }
 
-absl::Status IndexedDatasetWriter::AppendTokens(std::span<const std::int32_t> tokens) {
-  if (tokens.empty()) return absl::OkStatus();
-  const Limits limits = LimitsOf(type_);
-  const auto token_bytes = static_cast<std::size_t>(SizeOf(type_));
-  buffer_.resize(tokens.size() * token_bytes);
-  unsigned char* out = buffer_.data();
-  for (const std::int64_t token : tokens) {
-    if (token < limits.min || token > limits.max) {
-      return InvalidArgument("token {} does not fit {}: it holds {} to {}", token, Name(type_), limits.min,
-                             limits.max);
-    }
-    std::memcpy(out, &token, token_bytes);  // little-endian: the low bytes come first
-    out += token_bytes;
-  }
-  if (std::fwrite(buffer_.data(), 1, buffer_.size(), bin_) != buffer_.size()) {
+absl::Status IndexedDatasetWriter::Add(const EncodedDocuments& documents) {
+  const std::vector<unsigned char>& bytes = documents.tokens;
+  if (!bytes.empty() && std::fwrite(bytes.data(), 1, bytes.size(), bin_) != bytes.size())
     return IoError("write", temporary_bin_.path());
-  }
+  lengths_.insert(lengths_.end(), documents.lengths.begin(), documents.lengths.end());
+  for (const std::int32_t sequences : documents.sequences)
+    documents_.push_back(documents_.back() + sequences);
+  tokens_ += static_cast<std::int64_t>(bytes.size()) / SizeOf(type_);
   return absl::OkStatus();
 }
 

@@ -1,5 +1,7 @@
 #include "engine/data/text_inputs.h"
 
+#include <simdjson.h>
+
 #include <algorithm>
 #include <filesystem>
 
@@ -107,11 +109,22 @@ absl::StatusOr<nlohmann::json> ParseLine(std::string_view line, const std::strin
   return object;
 }
 
-absl::Status TextsOf(const nlohmann::json& object, const std::string& key,
-                     std::vector<std::string_view>* texts) {
+using Texts = std::vector<std::string_view>;
+
+// The value of a key, which may go from object to object by its dots; null: there is none.
+const nlohmann::json* Find(const nlohmann::json& object, std::string_view key) {
+  if (!object.is_object()) return nullptr;
+  if (const auto found = object.find(key); found != object.end()) return &*found;
+  const std::size_t dot = key.find('.');
+  if (dot == std::string_view::npos) return nullptr;
+  const auto inner = object.find(key.substr(0, dot));
+  return inner == object.end() ? nullptr : Find(*inner, key.substr(dot + 1));
+}
+
+absl::Status TextsOf(const nlohmann::json& object, const std::string& key, Texts* texts) {
   if (!object.is_object()) return InvalidArgument("is {}, and must be an object", TypeOf(object));
-  const auto found = object.find(key);
-  if (found == object.end()) return InvalidArgument("has no key \"{}\"", key);
+  const nlohmann::json* found = Find(object, key);
+  if (found == nullptr) return InvalidArgument("has no key \"{}\"", key);
   if (found->is_string()) {
     texts->push_back(found->get_ref<const std::string&>());
     return absl::OkStatus();
@@ -127,6 +140,63 @@ absl::Status TextsOf(const nlohmann::json& object, const std::string& key,
   }
   return absl::OkStatus();
 }
+
+// simdjson, for lines that are as they should be: it says too little of others, which are read once more by ParseLine.
+class FastLines {
+ public:
+  // The texts of each key; false: the line is not read, for whatever reason. They are valid until the next call.
+  bool Read(std::string_view line, std::span<const std::string> keys, std::vector<Texts>* texts) {
+    simdjson::dom::object object;
+    if (line.size() > capacity_) {
+      if (parser_.allocate(line.size(), kMostJsonDepth) != simdjson::SUCCESS) return false;
+      capacity_ = line.size();
+    }
+    if (parser_.parse(line.data(), line.size()).get(object) != simdjson::SUCCESS) return false;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      simdjson::dom::element found;
+      if (!Find(object, keys[i], &found) || !AddTexts(found, &(*texts)[i])) return false;
+    }
+    return true;
+  }
+
+ private:
+  // Of keys that stand twice the last one counts, as in Python.
+  static bool FindIn(const simdjson::dom::object& object, std::string_view key,
+                     simdjson::dom::element* found) {
+    bool any = false;
+    for (const simdjson::dom::key_value_pair field : object) {
+      if (field.key != key) continue;
+      *found = field.value;
+      any = true;
+    }
+    return any;
+  }
+  static bool Find(const simdjson::dom::object& object, std::string_view key, simdjson::dom::element* found) {
+    if (FindIn(object, key, found)) return true;
+    const std::size_t dot = key.find('.');
+    simdjson::dom::element inner;
+    simdjson::dom::object in;
+    return dot != std::string_view::npos && FindIn(object, key.substr(0, dot), &inner) &&
+           inner.get(in) == simdjson::SUCCESS && Find(in, key.substr(dot + 1), found);
+  }
+  static bool AddTexts(const simdjson::dom::element& found, Texts* texts) {
+    std::string_view text;
+    if (found.get(text) == simdjson::SUCCESS) {
+      texts->push_back(text);
+      return true;
+    }
+    simdjson::dom::array list;
+    if (found.get(list) != simdjson::SUCCESS) return false;
+    for (const simdjson::dom::element item : list) {
+      if (item.get(text) != simdjson::SUCCESS) return false;
+      texts->push_back(text);
+    }
+    return true;
+  }
+
+  simdjson::dom::parser parser_;
+  std::size_t capacity_ = 0;
+};
 
 // Removes and returns the first line of *text, without its newline.
 std::string_view TakeLine(std::string_view* text) {
@@ -153,19 +223,29 @@ absl::StatusOr<std::vector<std::string>> ListInputs(const std::vector<std::strin
   return files;
 }
 
-absl::Status VisitJsonLines(const std::string& path, std::string_view contents, const std::string& key,
-                            const DocumentVisitor& visit) {
-  std::vector<std::string_view> texts;
-  for (std::int64_t line_number = 1; !contents.empty(); ++line_number) {
+absl::Status VisitJsonLines(const TextPlace& place, std::string_view contents,
+                            std::span<const std::string> keys, const KeyVisitor& visit) {
+  FastLines fast;
+  std::vector<Texts> texts(keys.size());
+  for (std::int64_t line_number = place.first_line; !contents.empty(); ++line_number) {
     const std::string_view line = TakeLine(&contents);
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     const auto located = [&](const absl::Status& status) {
-      return absl::Status(status.code(), fmt::format("{}:{}: error: {}", path, line_number, Message(status)));
+      return absl::Status(status.code(),
+                          fmt::format("{}:{}: error: {}", place.path, line_number, Message(status)));
     };
-    ASSIGN_OR_RETURN(const nlohmann::json object, ParseLine(line, path, line_number));
-    texts.clear();
-    if (absl::Status status = TextsOf(object, key, &texts); !status.ok()) return located(status);
-    if (absl::Status status = visit(texts); !status.ok()) return located(status);
+    for (Texts& of_key : texts) of_key.clear();
+    nlohmann::json object;
+    if (!fast.Read(line, keys, &texts)) {
+      ASSIGN_OR_RETURN(object, ParseLine(line, place.path, line_number));
+      for (std::size_t i = 0; i < keys.size(); ++i) {
+        texts[i].clear();
+        if (absl::Status status = TextsOf(object, keys[i], &texts[i]); !status.ok()) return located(status);
+      }
+    }
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      if (absl::Status status = visit(i, texts[i]); !status.ok()) return located(status);
+    }
   }
   return absl::OkStatus();
 }

@@ -29,11 +29,20 @@ absl::StatusOr<std::vector<std::string>> ListInputs(const std::vector<std::strin
 
 // One document: the texts of its sequences. They are valid during the call.
 using DocumentVisitor = std::function<absl::Status(std::span<const std::string_view> sequences)>;
+// The same of the key of that index.
+using KeyVisitor = std::function<absl::Status(std::size_t key, std::span<const std::string_view> sequences)>;
 
-// One JSON object a line; its `key` is the text, or a list of texts, of one document. Lines of white space
-// are skipped. Numbers may be of any size, as in JSON. A failure is located: "file:line: error: ...".
-absl::Status VisitJsonLines(const std::string& path, std::string_view contents, const std::string& key,
-                            const DocumentVisitor& visit);
+// Where text stands in a file.
+struct TextPlace {
+  std::string path;
+  std::int64_t first_line = 1;
+};
+
+// One JSON object a line; each of `keys` is the text, or a list of texts, of one document. A key with dots that no object has as
+// it is goes from object to object: "meta.body". Lines of white space are skipped. Numbers may be of any size, as in JSON. A
+// failure is located: "file:line: error: ...".
+absl::Status VisitJsonLines(const TextPlace& place, std::string_view contents,
+                            std::span<const std::string> keys, const KeyVisitor& visit);
 
 // Documents of plain text stand between lines that are exactly `separator` (without one, the whole is a
 // document); two separators with nothing between them make none.

@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <csignal>
 #include <filesystem>
@@ -33,6 +34,40 @@ TEST_CASE("data build: an error leaves nothing behind") {
   CHECK(refused.output == (folder / "in.jsonl") +
                               ":2: error: \"text\" is a number, and must be a string or a list of strings\n");
   CHECK(folder.entries() == 1);
+}
+
+TEST_CASE("data: several keys; parts, all of them together, and what is in them") {
+  const data::TempDir folder;
+  std::string lines;
+  for (int i = 0; i < 9; ++i)
+    lines += fmt::format("{{\"q\":\"ask {}\",\"of\":{{\"a\":\"say\\n{}\"}}}}\n", i, i);
+  data::WriteFile(folder / "in.jsonl", lines);
+  const ProgramResult built =
+      RunProgram("data build --input " + folder / "in.jsonl" +
+                 " --json-key q of.a --append-eod --workers 3 --output-prefix " + folder / "d");
+  CHECK(built.exit_code == 0);
+  CHECK(Contains(built.output, "9 documents, 9 sequences, 54 tokens (uint16) from "));
+  CHECK(Contains(built.output, folder / "d_of.a_document\n"));
+  const std::string answers = folder / "d_of.a_document";
+  const ProgramResult split =
+      RunProgram("data split " + answers + " --parts 2 --output-prefix " + folder / "p");
+  CHECK(split.output == "5 documents, 5 sequences, 30 tokens\n" + folder / "p_0" +
+                            "\n4 documents, 4 sequences, 24 tokens\n" + folder / "p_1" + "\n");
+  const ProgramResult merged = RunProgram("data merge " + folder / "p_1" + " " + folder / "p_0" +
+                                          " --output-prefix " + folder / "all");
+  CHECK(merged.output == "9 documents, 9 sequences, 54 tokens\n" + folder / "all" + "\n");
+  const ProgramResult info = RunProgram("data info " + folder / "all" + " --sample 2 --tokenizer byte");
+  CHECK(Contains(info.output,
+                 "\ndocument 0: 1 sequence\n  6 tokens: 115 97 121 10 53 256\n  say⏎5\n"
+                 "\ndocument 4: 1 sequence\n  6 tokens: 115 97 121 10 48 256\n  say⏎0\n"));
+  const ProgramResult verified =
+      RunProgram("data verify " + folder / "all" + " " + folder / "none" + " " + answers);
+  CHECK(verified.exit_code == 1);
+  CHECK(Contains(verified.output, folder / "all" + ": whole, 9 documents, 54 tokens\n"));
+  CHECK(Contains(verified.output, answers + ": whole, 9 documents, 54 tokens\n"));
+  const ProgramResult outside = RunProgram("data verify --vocab 256 " + folder / "all");
+  CHECK(outside.exit_code == 1);
+  CHECK(Contains(outside.output, ": token 256 at position 5 is outside a vocabulary of 256\n"));
 }
 
 TEST_CASE("data build: a signal ends it, and leaves nothing behind") {

@@ -16,10 +16,10 @@ struct Built {
   std::vector<std::int64_t> documents;
 };
 
-Built BuildAndRead(const PreprocessOptions& options) {
+Built BuildAndRead(const PreprocessOptions& options, std::size_t key = 0) {
   absl::StatusOr<PreprocessResult> result = Preprocess(options, *Bytes());
   REQUIRE_MESSAGE(result.ok(), Message(result.status()));
-  const absl::StatusOr<IndexedDataset> dataset = IndexedDataset::Open(result->prefix);
+  const absl::StatusOr<IndexedDataset> dataset = IndexedDataset::Open(result->datasets.at(key).prefix);
   REQUIRE_MESSAGE(dataset.ok(), Message(dataset.status()));
   Built built = {*result, {}, {}};
   for (std::int64_t i = 0; i < dataset->sequences(); ++i) {
@@ -49,21 +49,21 @@ TEST_CASE("JSON lines with ends of documents: lists are sequences, empty documen
   const Built built = BuildAndRead(options);
   CHECK(built.sequences == std::vector<std::vector<std::int32_t>>{{97, 98, 256}, {99}, {100, 101, 256}});
   CHECK(built.documents == std::vector<std::int64_t>{0, 1, 1, 3, 3});
-  CHECK(built.result.prefix == dir / "out_text_document");
+  CHECK(built.result.datasets[0].prefix == dir / "out_text_document");
   CHECK(built.result.type == TokenType::kU16);
-  CHECK(built.result.documents == 4);
-  CHECK(built.result.sequences == 3);
-  CHECK(built.result.tokens == 7);
+  CHECK(built.result.datasets[0].documents == 4);
+  CHECK(built.result.datasets[0].sequences == 3);
+  CHECK(built.result.datasets[0].tokens == 7);
 }
 
 TEST_CASE("without ends of documents, another key") {
   const TempDir dir;
   WriteFile(dir / "in", "{\"body\":\"ab\"}\n");
   PreprocessOptions options = Options(dir);
-  options.json_key = "body";
+  options.json_keys = {"body"};
   const Built built = BuildAndRead(options);
   CHECK(built.sequences == std::vector<std::vector<std::int32_t>>{{97, 98}});
-  CHECK(built.result.prefix == dir / "out_body_document");
+  CHECK(built.result.datasets[0].prefix == dir / "out_body_document");
 }
 
 TEST_CASE("plain text from several files") {
@@ -83,6 +83,67 @@ TEST_CASE("plain text from several files") {
   for (const char* name : {"texts/a", "texts/.b", "texts/c.dat"}) WriteFile(dir / name, "a");
   options.inputs = {dir / "texts"};
   CHECK(BuildAndRead(options).result.passed_over.total() == 2);
+}
+
+TEST_CASE("each key of JSON makes a data set") {
+  const TempDir dir;
+  WriteFile(dir / "in", "{\"q\":\"ab\",\"m\":{\"a\":[\"c\",\"d\"]}}\n{\"q\":\"\",\"m\":{\"a\":\"e\"}}\n");
+  PreprocessOptions options = Options(dir);
+  options.json_keys = {"q", "m.a"};
+  const Built first = BuildAndRead(options, 0);
+  const Built second = BuildAndRead(options, 1);
+  CHECK(first.sequences == std::vector<std::vector<std::int32_t>>{{97, 98}});
+  CHECK(first.documents == std::vector<std::int64_t>{0, 1, 1});
+  CHECK(second.sequences == std::vector<std::vector<std::int32_t>>{{99}, {100}, {101}});
+  CHECK(second.documents == std::vector<std::int64_t>{0, 2, 3});
+  CHECK(second.result.datasets[1].prefix == dir / "out_m.a_document");
+  options.json_keys = {"q", "q"};
+  CHECK(Message(Preprocess(options, *Bytes()).status()) == "a key of JSON is named twice");
+  options.json_keys = {"q", "m.a"};
+  options.format = InputFormat::kText;
+  CHECK(Message(Preprocess(options, *Bytes()).status()) == "plain text makes one data set, and 2 are named");
+}
+
+// Lines of 0 to 60 bytes with their numbers.
+std::string ManyLines(int lines) {
+  std::string text;
+  for (int i = 0; i < lines; ++i)
+    text += fmt::format("{{\"text\":\"{} {}\"}}\n", i, std::string(i * 7 % 50, 'x'));
+  return text;
+}
+
+TEST_CASE("any number of workers and any size of parts make the same data set") {
+  const TempDir dir;
+  WriteFile(dir / "in", ManyLines(3000));
+  PreprocessOptions options = Options(dir);
+  options.append_eod = true;
+  const Built one = BuildAndRead(options);
+  CHECK(one.result.datasets[0].documents == 3000);
+  for (const int workers : {1, 2, 7}) {
+    for (const std::size_t bytes : {1, 100, 5000}) {
+      options.workers = workers;
+      options.part_bytes = bytes;
+      const Built other = BuildAndRead(options);
+      CHECK(other.sequences == one.sequences);
+      CHECK(other.documents == one.documents);
+    }
+  }
+}
+
+TEST_CASE("the first mistake of a text is told, whichever worker finds one") {
+  const TempDir dir;
+  PreprocessOptions options = Options(dir);
+  options.part_bytes = 200;
+  options.workers = 8;
+  std::string text = ManyLines(2000);
+  text.insert(text.find("{\"text\":\"700 "), "{oops\n");
+  text.insert(text.find("{\"text\":\"705 "), "[1]\n");
+  WriteFile(dir / "in", text);
+  WriteFile(dir / "later", "{\"text\":1}\n");
+  options.inputs.push_back(dir / "later");
+  for (int i = 0; i < 20; ++i)
+    CHECK(Message(Preprocess(options, *Bytes()).status()).starts_with((dir / "in") + ":701:2: error: "));
+  CHECK(dir.entries() == 2);
 }
 
 TEST_CASE("nothing is written on an error") {

@@ -18,10 +18,15 @@ DocumentVisitor Collect(Documents* documents) {
   };
 }
 
-std::string JsonError(const std::string& contents) {
-  Documents documents;
-  return Message(VisitJsonLines("f.jsonl", contents, "text", Collect(&documents)));
+absl::Status ReadJson(const std::string& path, const std::string& contents, Documents* documents,
+                      const std::vector<std::string>& keys = {"text"}) {
+  return VisitJsonLines({path, 1}, contents, keys, [&](std::size_t, std::span<const std::string_view> texts) {
+    if (documents != nullptr) documents->emplace_back(texts.begin(), texts.end());
+    return absl::OkStatus();
+  });
 }
+
+std::string JsonError(const std::string& contents) { return Message(ReadJson("f.jsonl", contents, nullptr)); }
 
 Documents Plain(const std::string& contents, const std::string& separator) {
   Documents documents;
@@ -36,7 +41,7 @@ TEST_CASE("JSON lines: strings, lists, blank lines, no newline at the end") {
   const std::string contents =
       "{\"text\":\"one\\n\\u00e9\",\"x\":[{}]}\r\n\n{\"text\":[\"a\",\"\",\"b\"]}\n  "
       "\n{\"text\":\"\"}\n{\"text\":[]}";
-  REQUIRE(VisitJsonLines("f", contents, "text", Collect(&documents)).ok());
+  REQUIRE(ReadJson("f", contents, &documents).ok());
   CHECK(documents == Documents{{"one\n\xC3\xA9"}, {"a", "", "b"}, {""}, {}});
 }
 
@@ -64,7 +69,7 @@ TEST_CASE("JSON lines: numbers that no double holds are passed over beside the t
       "{\"score\":1e999,\"text\":\"1e999 \\\" -1e400\"}\n"
       "{\"text\":\"b\",\"n\":[-1e400,{\"x\":-" +
       digits + "." + digits + "E+" + digits + "}]}\n{\"text\":[\"c\"],\"n\":" + digits + "}\n";
-  REQUIRE(VisitJsonLines("f", contents, "text", Collect(&documents)).ok());
+  REQUIRE(ReadJson("f", contents, &documents).ok());
   CHECK(documents == Documents{{"1e999 \" -1e400"}, {"b"}, {"c"}});
   CHECK(JsonError("{\"text\":\"fine\"}\n{\"text\":1e999}") ==
         "f.jsonl:2: error: \"text\" is a number, and must be a string or a list of strings");
@@ -75,9 +80,30 @@ TEST_CASE("JSON lines: numbers that no double holds are passed over beside the t
   CHECK(JsonError("{\"a\":1e999e,\"text\":\"\"}").starts_with("f.jsonl:1:"));
 }
 
+TEST_CASE("JSON lines: several keys, keys in objects, keys that stand twice") {
+  Documents documents;
+  const std::string line =
+      "{\"a\":{\"b\":{\"c\":\"deep\"},\"b.c\":\"dotted\"},\"a.x\":\"whole\",\"t\":\"first\",\"t\":[\"last\"]"
+      "}";
+  REQUIRE(ReadJson("f", line, &documents, {"a.b.c", "a.x", "t"}).ok());
+  CHECK(documents == Documents{{"dotted"}, {"whole"}, {"last"}});
+  // What is read once more, for a number beyond all bounds, gives the same.
+  Documents again;
+  REQUIRE(
+      ReadJson("f", line.substr(0, line.size() - 1) + ",\"n\":1e999}", &again, {"a.b.c", "a.x", "t"}).ok());
+  CHECK(again == documents);
+  CHECK(Message(ReadJson("f", line, nullptr, {"t", "a.y"})) == "f:1: error: has no key \"a.y\"");
+  CHECK(Message(ReadJson("f", line, nullptr, {"t.x"})) == "f:1: error: has no key \"t.x\"");
+  CHECK(Message(ReadJson("f", line, nullptr, {"a.b"})) ==
+        "f:1: error: \"a.b\" is an object, and must be a string or a list of strings");
+}
+
 TEST_CASE("a visitor's failure is located, too") {
   const auto fail = [](std::span<const std::string_view>) { return InvalidArgument("full"); };
-  CHECK(Message(VisitJsonLines("f", "\n{\"text\":\"a\"}", "text", fail)) == "f:2: error: full");
+  const std::vector<std::string> keys = {"text"};
+  CHECK(Message(VisitJsonLines({"f", 5}, "\n{\"text\":\"a\"}", keys, [&](std::size_t, const auto& texts) {
+          return fail(texts);
+        })) == "f:6: error: full");
   CHECK_FALSE(VisitPlainText("a\n%\nb", "%", fail).ok());
 }
 
