@@ -180,6 +180,8 @@ TEST_CASE("Unigram: the cut of the largest sum; neighbours that are unknown are 
   CHECK(EncodeWith(json, "aba") == Ids{3, 1});
   CHECK(EncodeWith(json, "abba") == Ids{1, 5, 1});
   CHECK(EncodeWith(json, "axyzb") == Ids{1, 0, 2});
+  json["model"]["vocab"] = Json::parse(R"([["<unk>", 0.0], ["a", -1.0], ["b", -1.0], ["ab", -2.0]])");
+  CHECK(EncodeWith(json, "ab") == Ids{3});  // of equal sums the one that is found first
   json["model"]["unk_id"] = nullptr;
   Ids ids;
   CHECK(!MakeFromJson(json).pipeline->Encode("x", {}, &ids).ok());

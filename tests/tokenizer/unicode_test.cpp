@@ -117,6 +117,7 @@ TEST_CASE("normal forms of sequences") {
   CHECK(form("a\u0315\u0300", NormalForm::kNfd) == "a\u0300\u0315");  // ordered by class
   CHECK(form("a\u0315\u0300", NormalForm::kNfc) == "\u00E0\u0315");   // joined over a higher class
   CHECK(form("q\u0307\u0323", NormalForm::kNfc) == "q\u0323\u0307");
+  CHECK(form("a\u0333\u0323", NormalForm::kNfc) == "a\u0333\u0323");  // behind one of the same class
   CHECK(form("\uFB01\u2460", NormalForm::kNfkc) == "fi1");
   CHECK(form("\u0344", NormalForm::kNfc) == "\u0308\u0301");  // excluded from composition
   CHECK(form("\u1E9B\u0323", NormalForm::kNfkc) == "\u1E69");

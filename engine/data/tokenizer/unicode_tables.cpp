@@ -1,6 +1,7 @@
 // Written by tools/unicode-tables from the Unicode Character Database 16.0.1; do not edit.
 #include "engine/data/tokenizer/unicode_tables.h"
 
+// clang-format off
 namespace engine::tokenizer {
 
 // Of each class of characters its general category and its bits.
