@@ -19,6 +19,11 @@ std::string Hasher::HexDigest() const {
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
 }
 
+Hash128 HashOf(std::string_view bytes) {
+  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+  return {hash.high64, hash.low64};
+}
+
 std::string HashHex(std::string_view text) {
   Hasher hasher;
   hasher.Update(text);

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace engine {
 
@@ -25,5 +27,17 @@ class Hasher {
 };
 
 std::string HashHex(std::string_view text);
+
+// The same hash of bytes, to compare and to keep in sets.
+struct Hash128 {
+  std::uint64_t high = 0, low = 0;
+
+  friend bool operator==(const Hash128&, const Hash128&) = default;
+  template <typename H>
+  friend H AbslHashValue(H state, const Hash128& hash) {
+    return H::combine(std::move(state), hash.high, hash.low);
+  }
+};
+Hash128 HashOf(std::string_view bytes);
 
 }  // namespace engine

@@ -57,6 +57,7 @@ absl::StatusOr<std::unique_ptr<data::Tokenizer>> TokenizerOf(const recipe::Token
 
 int Build(const BuildArguments& arguments) {
   data::PreprocessOptions options = arguments.options;
+  options.tokenizer = arguments.tokenizer;
   options.format = arguments.format == "text" ? data::InputFormat::kText : data::InputFormat::kJsonLines;
   if (options.format != data::InputFormat::kText && !options.document_separator.empty()) {
     return Fail(InvalidArgument("--document-separator is for --format text; a line of JSON is a document"));
@@ -66,11 +67,21 @@ int Build(const BuildArguments& arguments) {
   data::RemoveTemporaryFilesOnSignals();
   const absl::StatusOr<data::PreprocessResult> result = data::Preprocess(options, **tokenizer);
   if (!result.ok()) return Fail(result.status());
+  std::int64_t bytes = 0;
+  std::int64_t duplicates = 0;
+  for (const data::ReadInput& input : result->inputs) {
+    bytes += input.bytes;
+    duplicates += input.duplicates;
+  }
   for (const data::MadeDataset& made : result->datasets) {
     Print(stdout, "{} documents, {} sequences, {} tokens ({}) from {} in {} files{}\n{}\n",
           WithThousands(made.documents), WithThousands(made.sequences), WithThousands(made.tokens),
-          Name(result->type), FormatBytes(result->input_bytes), result->files,
-          PassedOverText(result->passed_over), made.prefix);
+          Name(result->type), FormatBytes(bytes), result->inputs.size(), PassedOverText(result->passed_over),
+          made.prefix);
+  }
+  if (duplicates > 0) {
+    Print(stdout, "{} documents stood before{}\n", WithThousands(duplicates),
+          options.drop_duplicates ? ", and are left out" : "; --drop-duplicates leaves them out");
   }
   return 0;
 }
@@ -213,6 +224,8 @@ void AddBuild(CLI::App* parent, int* exit_code) {
       ->capture_default_str();
   command->add_option("--document-separator", options.document_separator,
                       "Line between the documents of plain text; without it each file is a document");
+  command->add_flag("--drop-duplicates", options.drop_duplicates,
+                    "Leave out documents that stood before, in any of the inputs");
   command->add_flag("--append-eod", options.append_eod, "End each document with the end-of-document token");
   options.workers = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   command

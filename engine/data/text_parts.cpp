@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/base/status.h"
+#include "engine/data/fingerprint.h"
 
 namespace engine::data {
 namespace {
@@ -167,6 +168,8 @@ absl::StatusOr<TextParts> TextParts::Open(const std::string& path) {
   return parts;
 }
 
+std::string TextParts::Fingerprint() const { return FingerprintOfAll(file_->bytes()); }
+
 absl::StatusOr<TextPart> TextParts::Next(std::size_t bytes, const CutText& cut) {
   ASSIGN_OR_RETURN(TextPart part,
                    decompressor_ == nullptr ? NextOfPlain(bytes, cut) : NextOfCompressed(bytes, cut));
@@ -196,9 +199,11 @@ absl::StatusOr<TextPart> TextParts::NextOfPlain(std::size_t bytes, const CutText
 absl::StatusOr<TextPart> TextParts::NextOfCompressed(std::size_t bytes, const CutText& cut) {
   std::size_t end = 0;
   for (std::size_t seen = bytes; end == 0; seen *= 2) {
-    while (rest_.size() < seen && !decompressor_->ended()) RETURN_IF_ERROR(decompressor_->AppendTo(&rest_));
+    while (rest_.size() < seen && failed_.ok() && !decompressor_->ended())
+      failed_ = decompressor_->AppendTo(&rest_);
     if (decompressor_->ended()) break;
     end = cut(rest_);
+    if (end == 0) RETURN_IF_ERROR(failed_);
     if (end == 0) RETURN_IF_ERROR(TooLong(rest_.size()));
   }
   if (end == 0 && decompressor_->ended()) end = rest_.size();

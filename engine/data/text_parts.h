@@ -27,7 +27,7 @@ std::size_t BehindLastLine(std::string_view text);
 
 // The text of a file, or what is in it where it is compressed, as its first bytes tell: by gzip (RFC 1952; members one behind the
 // other are one text, zeros may follow them) or by Zstandard (RFC 8878; any frames, windows of up to 2 GiB).
-// Compressed data that is cut off or damaged is an error at the file, wherever it has been read to.
+// Compressed data that is cut off or damaged is an error at the file, once all of the text before that could be cut has been given.
 class TextParts {
  public:
   // What a compressed file is made into text with.
@@ -45,6 +45,7 @@ class TextParts {
   // than 2 GiB is an error: a line, say, that is none.
   absl::StatusOr<TextPart> Next(std::size_t bytes, const CutText& cut);
 
+  std::string Fingerprint() const;  // of all bytes of the file (fingerprint.h)
   std::int64_t file_bytes() const { return static_cast<std::int64_t>(file_->bytes().size()); }
 
  private:
@@ -58,6 +59,7 @@ class TextParts {
   std::unique_ptr<Decompressor> decompressor_;  // null: the file is plain
   std::size_t at_ = 0;                          // of a plain file
   std::string rest_;                            // of a compressed one: text behind the last cut
+  absl::Status failed_;                         // what has ended it too early
   std::int64_t line_ = 1;
 };
 

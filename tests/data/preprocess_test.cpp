@@ -1,6 +1,11 @@
 #include "engine/data/preprocess.h"
 
 #include <doctest/doctest.h>
+#include <zlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "engine/base/status.h"
 #include "tests/data/temp_dir.h"
@@ -76,8 +81,8 @@ TEST_CASE("plain text from several files") {
   options.document_separator = "%";
   const Built built = BuildAndRead(options);
   CHECK(built.sequences == std::vector<std::vector<std::int32_t>>{{97, 10}, {98, 10}, {99}});
-  CHECK(built.result.files == 2);
-  CHECK(built.result.input_bytes == 9);
+  CHECK(built.result.inputs.size() == 2);
+  CHECK(built.result.inputs[0].bytes == 8);
   CHECK(built.result.passed_over.total() == 0);
   std::filesystem::create_directory(dir / "texts");
   for (const char* name : {"texts/a", "texts/.b", "texts/c.dat"}) WriteFile(dir / name, "a");
@@ -102,6 +107,44 @@ TEST_CASE("each key of JSON makes a data set") {
   options.json_keys = {"q", "m.a"};
   options.format = InputFormat::kText;
   CHECK(Message(Preprocess(options, *Bytes()).status()) == "plain text makes one data set, and 2 are named");
+}
+
+TEST_CASE(
+    "documents that stood before are counted, and left out where that is asked for; the manifest says of "
+    "which inputs") {
+  const TempDir dir;
+  WriteFile(dir / "in",
+            "{\"a\":\"x\",\"b\":\"1\"}\n{\"a\":\"\",\"b\":[]}\n{\"a\":\"x\",\"b\":\"2\"}\n{\"a\":\"x\",\"b\":"
+            "\"1\"}\n");
+  WriteFile(dir / "later",
+            "{\"a\":\"x\",\"b\":[\"1\"]}\n{\"a\":\"\",\"b\":[]}\n{\"a\":\"x\",\"b\":[\"1\",\"\"]}\n{\"a\":["
+            "\"x\",\"2\"],\"b\":[]}\n");
+  PreprocessOptions options = Options(dir);
+  options.inputs.push_back(dir / "later");
+  options.json_keys = {"a", "b"};
+  const Built all = BuildAndRead(options, 1);
+  CHECK(all.documents == std::vector<std::int64_t>{0, 1, 1, 2, 3, 4, 4, 5, 5});
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{1} << 20}) {
+    options.part_bytes = bytes;
+    options.drop_duplicates = true;
+    const Built some = BuildAndRead(options, 1);
+    CHECK(some.documents == std::vector<std::int64_t>{0, 1, 1, 2, 2, 3, 3});
+    CHECK(some.sequences == std::vector<std::vector<std::int32_t>>{{49}, {50}, {49}});
+    CHECK(BuildAndRead(options, 0).sequences ==
+          std::vector<std::vector<std::int32_t>>{{120}, {120}, {120}, {120}, {50}});
+    REQUIRE(some.result.inputs.size() == 2);
+    CHECK(some.result.inputs[0].documents == 4);
+    CHECK(some.result.inputs[0].duplicates == 1);
+    CHECK(some.result.inputs[1].duplicates == 1);
+  }
+  std::ifstream file(ManifestPath(dir / "out"));
+  const nlohmann::json manifest = nlohmann::json::parse(file);
+  CHECK(manifest["inputs"][1]["path"] == dir / "later");
+  CHECK(manifest["inputs"][1]["duplicates"] == 1);
+  CHECK(manifest["inputs"][0]["content"].get<std::string>().find(" bytes, xxh3_128 ") != std::string::npos);
+  CHECK(manifest["datasets"][1]["prefix"] == dir / "out_b_document");
+  CHECK(manifest["datasets"][1]["documents"] == 6);
+  CHECK(manifest["drop_duplicates"] == true);
 }
 
 // Lines of 0 to 60 bytes with their numbers.
@@ -144,6 +187,17 @@ TEST_CASE("the first mistake of a text is told, whichever worker finds one") {
   for (int i = 0; i < 20; ++i)
     CHECK(Message(Preprocess(options, *Bytes()).status()).starts_with((dir / "in") + ":701:2: error: "));
   CHECK(dir.entries() == 2);
+  // A line, then what is behind the compressed text.
+  options.workers = 1;
+  options.inputs = {dir / "in.gz"};
+  text = ManyLines(2000);
+  text.insert(text.find("{\"text\":\"1990 "), "{oops\n");
+  gzFile file = gzopen((dir / "in.gz").c_str(), "wb");
+  REQUIRE(gzwrite(file, text.data(), static_cast<unsigned>(text.size())) == static_cast<int>(text.size()));
+  REQUIRE(gzclose(file) == Z_OK);
+  std::ofstream(dir / "in.gz", std::ios::app) << "x";
+  CHECK(Message(Preprocess(options, *Bytes()).status()).starts_with((dir / "in.gz") + ":1991:2: error: "));
+  std::filesystem::remove(dir / "in.gz");
 }
 
 TEST_CASE("nothing is written on an error") {
