@@ -304,7 +304,9 @@ void AddSplit(CLI::App* parent, int* exit_code) {
   command->add_option("--parts", arguments->parts, "How many")
       ->check(CLI::Range(1, data::kMostSplitParts))
       ->capture_default_str();
-  command->add_option("--output-prefix", arguments->output, "Path and name of the parts, before _0, _1 and so on")
+  command
+      ->add_option("--output-prefix", arguments->output,
+                   "Path and name of the parts, before _0, _1 and so on")
       ->required()
       ->type_name("PREFIX");
   command->footer("Exit codes: 0 written; 1 the data set or the disk will not do; 2 wrong options");

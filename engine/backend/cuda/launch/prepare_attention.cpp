@@ -434,8 +434,9 @@ absl::StatusOr<Enqueue> PrepareOwn(const Device& device, const LaunchArgs& args,
 
 absl::Status ExpectPositions(const LaunchArgs& args, const graph::AttentionInputs& at) {
   if (at.has_positions() || !graph::ReadsPositions(args.instruction->attributes())) return absl::OkStatus();
-  return Internal("{}: attention under a causal mask, with dropout or with biases by distance, without positions",
-                  args.instruction->name);
+  return Internal(
+      "{}: attention under a causal mask, with dropout or with biases by distance, without positions",
+      args.instruction->name);
 }
 
 absl::StatusOr<Enqueue> PrepareProblem(Device& device, const LaunchArgs& args, const AttentionShape& s,
