@@ -229,7 +229,7 @@ absl::StatusOr<PreprocessResult> Preprocess(const PreprocessOptions& options, co
   Output output(options, result.type, std::move(writers), &result);
   const Encoder encoder(options, tokenizer, result.type);
   const CutText cut = CutOf(options);
-  const auto most_waiting = static_cast<std::size_t>(2 * options.workers + 2);
+  const std::size_t most_waiting = 2 * static_cast<std::size_t>(options.workers) + 2;
   OrderedWorkers<Part, EncodedPart> workers(options.workers,
                                             [&](const Part& part) { return encoder.Encode(part); });
   for (const std::string& path : files) {

@@ -28,7 +28,7 @@ bool BeginsWithWord(std::string_view text) {
 
 }  // namespace
 
-AddedTokenFinder::AddedTokenFinder(std::vector<std::pair<std::string, AddedToken>> tokens) {
+AddedTokenFinder::AddedTokenFinder(const std::vector<std::pair<std::string, AddedToken>>& tokens) {
   fallback_ = {0};
   longest_ = {-1};
   std::vector<std::pair<std::uint32_t, unsigned char>> parent = {{0, 0}};  // by state

@@ -22,7 +22,7 @@ class AddedTokenFinder {
  public:
   AddedTokenFinder() = default;
   // The tokens by the text with which they are found, none of it empty.
-  explicit AddedTokenFinder(std::vector<std::pair<std::string, AddedToken>> tokens);
+  explicit AddedTokenFinder(const std::vector<std::pair<std::string, AddedToken>>& tokens);
 
   // Appends the parts of `text`, which together are all of it but white space that a token takes: of all places where
   // tokens stand the leftmost, and there the longest, and so on behind it. Special tokens are text unless `special`.

@@ -134,7 +134,11 @@ struct DecoderChain::Step {
       } else if (const auto* pieces = std::get_if<JoinWordPieces>(&what)) {
         if (i > 0) {
           const bool continues = !pieces->prefix.empty() && token.starts_with(pieces->prefix);
-          token = continues ? token.substr(pieces->prefix.size()) : " " + token;
+          if (continues) {
+            token.erase(0, pieces->prefix.size());
+          } else {
+            token.insert(0, 1, ' ');
+          }
         }
         if (pieces->cleanup) Cleanup(&token);
       } else if (const auto* suffixed = std::get_if<JoinSuffixed>(&what)) {

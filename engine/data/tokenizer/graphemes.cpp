@@ -41,12 +41,10 @@ std::size_t GraphemeBytes(std::string_view text) {
     if (left.kind == Break::kCr || IsControl(left.kind) || IsControl(right.kind)) {
       joins = left.kind == Break::kCr && right.kind == Break::kLf;  // GB3 to GB5
     } else if (HangulJoins(left.kind, right.kind) || extends || right.kind == Break::kSpacingMark ||
-               left.kind == Break::kPrepend) {
-      joins = true;  // GB6 to GB9b
-    } else if (is_consonant && has_linker && right.is_consonant) {
-      joins = true;  // GB9c
-    } else if (left.kind == Break::kZwj && is_picture && right.is_picture) {
-      joins = true;  // GB11
+               left.kind == Break::kPrepend ||                                  // GB6 to GB9b
+               (is_consonant && has_linker && right.is_consonant) ||            // GB9c
+               (left.kind == Break::kZwj && is_picture && right.is_picture)) {  // GB11
+      joins = true;
     } else if (left.kind == Break::kRegional && right.kind == Break::kRegional) {
       joins = regionals % 2 == 1;  // GB12, GB13
     }

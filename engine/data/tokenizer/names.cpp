@@ -79,6 +79,7 @@ std::vector<std::string> NamesOf(const std::vector<PreTokenizer>& pre_tokenizers
 
 std::vector<std::string> NamesOf(const std::vector<Decoder>& decoders) {
   std::vector<std::string> names;
+  names.reserve(decoders.size());
   for (const Decoder& decoder : decoders) names.emplace_back(kDecoderNames[decoder.index()]);
   return names;
 }

@@ -124,6 +124,7 @@ void AppendMapped(std::string_view text, const CharsMap& map, std::string* out) 
 
 Trie TrieOfPieces(const std::vector<std::string>& pieces) {
   std::vector<std::pair<std::string_view, std::int32_t>> strings;
+  strings.reserve(pieces.size());
   for (const std::string& piece : pieces)
     strings.emplace_back(piece, static_cast<std::int32_t>(strings.size()));
   return Trie(std::move(strings));

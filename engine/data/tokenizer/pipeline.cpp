@@ -106,8 +106,8 @@ absl::Status Pipeline::MakeFinders() {
     }
     normalized.emplace_back(std::string(text), token);
   }
-  raw_tokens_ = AddedTokenFinder(std::move(raw));
-  normalized_tokens_ = AddedTokenFinder(std::move(normalized));
+  raw_tokens_ = AddedTokenFinder(raw);
+  normalized_tokens_ = AddedTokenFinder(normalized);
   return absl::OkStatus();
 }
 
