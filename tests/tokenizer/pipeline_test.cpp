@@ -137,6 +137,12 @@ TEST_CASE("many threads get the ids that one gets") {
   CHECK(differences == std::vector<int>(4, 0));
 }
 
+#ifdef __SANITIZE_ADDRESS__
+constexpr std::clock_t kMostSeconds = 20;  // each access is looked at
+#else
+constexpr std::clock_t kMostSeconds = 1;
+#endif
+
 TEST_CASE("a megabyte of anything takes time in proportion, in every model") {
   std::vector<std::pair<std::string, Description>> descriptions;
   for (const char* kind : {"bpe", "unigram"}) {
@@ -166,7 +172,7 @@ TEST_CASE("a megabyte of anything takes time in proportion, in every model") {
       const std::clock_t begin = std::clock();
       TokenIds ids;
       CHECK(pipeline->Encode(text, {}, &ids).ok());
-      CHECK(std::clock() - begin < CLOCKS_PER_SEC);
+      CHECK(std::clock() - begin < kMostSeconds * CLOCKS_PER_SEC);
     }
   }
 }

@@ -238,7 +238,7 @@ struct OfHeads {
   }
 
   bool any() const { return values != nullptr; }
-  // Of the first number of a head.
+  // The index of a head's first number.
   std::int64_t IndexOf(const Problem& p, std::int64_t h) const { return (p.LogicalHead(h) - first) * width; }
   const T* Of(const Problem& p, std::int64_t h) const { return any() ? values + IndexOf(p, h) : nullptr; }
 

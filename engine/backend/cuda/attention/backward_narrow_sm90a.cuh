@@ -1,7 +1,7 @@
 // The backward pass on Hopper of heads of up to 128 elements: each of the two warpgroups has 64 keys of a block.
 #pragma once
 
-#include "engine/backend/cuda/attention/backward_parts_sm90a.cuh"
+#include "engine/backend/cuda/attention/backward_biases_sm90a.cuh"
 
 namespace engine::backend::cuda::attention_sm90a {
 

@@ -2,7 +2,7 @@
 // of half of a tile's queries, and of all of them sums half of the columns of dk, dv and dq, so that these fit its registers.
 #pragma once
 
-#include "engine/backend/cuda/attention/backward_parts_sm90a.cuh"
+#include "engine/backend/cuda/attention/backward_biases_sm90a.cuh"
 
 namespace engine::backend::cuda::attention_sm90a {
 

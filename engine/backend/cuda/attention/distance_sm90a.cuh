@@ -83,7 +83,7 @@ struct DistanceSums {
     }
   }
 
-  // Of all threads of the warp.
+  // Adds what the warp's threads have gathered of the first and the last bias to the sums, and begins anew. All of its threads call it.
   __device__ __forceinline__ void Finish(int farthest, float* sums) {
     EndFar();
     low = WarpSum(low);
@@ -152,7 +152,8 @@ struct DistanceSums {
       // Where the key stands behind the query within the square, this diagonal of squares counts, elsewhere the next one.
       const float first = row >= 2 * column ? at.x : above.x;
       const float second = row >= 2 * column + 1 ? at.y : above.y;
-      // Of distances 2s and 2s − 1 (mod 8) in the square, s = k − column (mod 4).
+      // Lanes exchange so that `even` is a part of the sum of distance 2s and `below` of 2s − 1 (mod 8) in the square, where s =
+      // k − column (mod 4).
       const float moved = __shfl_sync(kAllLanes, first, to_next);
       float even = odd ? second : first;
       float below = odd ? moved : second;

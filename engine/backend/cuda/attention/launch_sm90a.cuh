@@ -37,7 +37,7 @@ Common CommonOf(const Sm90aAttention& a, int tile);
 // As many heads, of which `heads` have keys and values in common, as may have them in L2 together.
 int SectionOf(const AttentionProblem& p, int heads);
 
-// What each warp's keys gave to the gradient of biases (DistanceSums), added to it.
+// Adds to the gradient of biases what each warp's keys have gathered of it (DistanceSums).
 struct DistanceSumsParams {
   const float* sums;  // [B, H, parts, rows]
   float* d_biases;    // [H, rows]

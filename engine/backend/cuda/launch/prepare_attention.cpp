@@ -305,7 +305,8 @@ absl::StatusOr<AttentionDropout> DropoutOf(const TensorView& q, const AttentionS
   return dropout;
 }
 
-// What dropout, biases and sinks need to know of the heads here; and the gradients that are to be cleared first.
+// What a launch does before its kernels where attention has dropout, biases or sinks: it makes the key of the draws, and clears
+// gradients that are only added to.
 struct Forms {
   std::string stream;  // of the draws; empty: there is no dropout
   std::vector<std::span<std::byte>> cleared;

@@ -8,7 +8,7 @@ namespace engine::backend::cuda {
 
 inline constexpr std::int64_t kOwnMostElements = 256;  // of a head
 
-// Of biases by distance: each block of keys has sums of as many for their gradient.
+// The farthest distance that may have a bias of its own: scratch has a sum for each distance, for each warp of keys.
 inline constexpr std::int64_t kOwnMostDistance = 1024;
 
 // The kernels are made for heads of so many elements of q and k, and of v, and fill up what has fewer with zeros.

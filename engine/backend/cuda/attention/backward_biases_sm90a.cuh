@@ -1,0 +1,71 @@
+// How both forms of attention's backward pass on Hopper come to the gradient of biases by distance.
+#pragma once
+
+#include <type_traits>
+
+#include "engine/backend/cuda/attention/backward_parts_sm90a.cuh"
+
+namespace engine::backend::cuda::attention_sm90a {
+
+// The gradient of biases by distance, of a worker's warp: head by head, as the tiles come.
+template <typename Form>
+struct BiasGradients {
+  DistanceSums<typename Form::T, Form::kScoreQueries> sums;
+  int head;  // −1: none yet
+  int head_here,
+      corner;  // of the step: the head, and how far behind its first query the warp's first key stands
+
+  __device__ __forceinline__ void Begin() {
+    head = -1;
+    sums.Begin();
+  }
+
+  // Finds out where the step stands for which Add is called next: it has the tile's queries from first_query on, and `key` is
+  // the first key of this thread.
+  __device__ __forceinline__ void Locate(const BackwardParams& p, std::uint32_t tile_note, int first_query,
+                                         int key) {
+    if (p.common.biases == nullptr) return;
+    const TileNote t = GetNote<TileNote>(tile_note);
+    head_here = t.of_biases;
+    corner = key - static_cast<int>(threadIdx.x) % kWarp / 4 - t.position - first_query;
+    __syncwarp();  // all lanes have read the note before one of them gives it back
+  }
+  __device__ __forceinline__ void Add(const BackwardParams& p, std::uint32_t block_note,
+                                      const std::uint32_t (&d_scores)[BackwardState<Form>::kScores / 2]) {
+    if (p.common.biases == nullptr) return;
+    if (head_here != head) {
+      Finish(p, block_note);
+      head = head_here;
+    }
+    sums.Add(d_scores, corner, p.common.distance, [&] { return SumsOf(p, block_note); });
+  }
+
+  __device__ __forceinline__ void Finish(const BackwardParams& p, std::uint32_t block_note) {
+    if (head >= 0) sums.Finish(p.common.distance, SumsOf(p, block_note));
+    head = -1;
+  }
+
+ private:
+  __device__ __forceinline__ float* SumsOf(const BackwardParams& p, std::uint32_t block_note) const {
+    const BlockNote note = GetNote<BlockNote>(block_note);
+    const std::int64_t block =
+        (static_cast<std::int64_t>(note.sample) * p.common.heads + head) * p.blocks + note.block;
+    const int warp = static_cast<int>(threadIdx.x) / kWarp;
+    return p.distance_sums + (block * kOwnKeyWarps + warp) * (2 * p.common.distance + 1);
+  }
+};
+// What forms without biases by distance have in its place: nothing.
+struct NoBiasGradients {
+  __device__ __forceinline__ void Begin() {}
+  template <typename... Of>
+  __device__ __forceinline__ void Locate(const Of&...) {}
+  template <typename... Of>
+  __device__ __forceinline__ void Add(const Of&...) {}
+  template <typename... Of>
+  __device__ __forceinline__ void Finish(const Of&...) {}
+};
+template <typename Form>
+using BiasGradientsOf =
+    std::conditional_t<Form::kBiased && !Form::kCapped, BiasGradients<Form>, NoBiasGradients>;
+
+}  // namespace engine::backend::cuda::attention_sm90a
