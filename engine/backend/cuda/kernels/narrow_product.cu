@@ -1,4 +1,4 @@
-// A warp makes 64 columns of some rows. The tensor cores' tiles of 16 rows and 8 columns give a thread two neighbouring
+// A warp makes 128 columns of some rows. The tensor cores' tiles of 16 rows and 8 columns give a thread two neighbouring
 // columns; tile j of four takes columns 8t + 2j and 8t + 2j + 1 for the threads that are t-th of their row, so that a thread
 // has eight columns one behind the other, one access of 16 bytes.
 #include "engine/backend/cuda/kernels/narrow_product.h"
@@ -14,9 +14,10 @@ namespace {
 constexpr int kWarps = 8;
 constexpr int kTileRows = 16;
 constexpr int kGroup = 32;  // columns of four tiles
-constexpr int kGroups = 2;  // of a warp: a row of 128 bytes; with 64 the kernel takes 2.5 times as long
+constexpr int kGroups = 4;  // of a warp: rows of 256 bytes; with 64 the kernel takes 2.5 times as long
 constexpr int kColumns = kGroup * kGroups;
-// About how many blocks there are, each of which reads its part of w once; one has so many rows at least.
+// At most so many blocks, four for each multiprocessor of an H200, where rows and columns allow it: each reads its part of w
+// once. One has so many rows at least.
 constexpr std::int64_t kBlocks = 528;
 constexpr std::int64_t kLeastRows = 64;
 
@@ -78,7 +79,7 @@ struct Tile {
 };
 
 template <typename T, bool kTransposed, int kSteps>
-__global__ void __launch_bounds__(kWarps* kWarp)
+__global__ void __launch_bounds__(kWarps* kWarp, 1)
     NarrowProductKernel(std::int64_t rows, std::int64_t rows_each, std::int64_t columns,
                         const T* __restrict__ a, const T* __restrict__ w, const T* c, T* y) {
   constexpr int kTerms = 16 * kSteps;
@@ -139,8 +140,9 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 template <typename T, bool kTransposed, int kSteps>
 void Launch(const NarrowProduct& p, cudaStream_t stream) {
   const std::int64_t strips = CeilDiv(p.columns, std::int64_t{kColumns} * kWarps);
+  const std::int64_t parts = std::max(kBlocks / strips, std::int64_t{1});
   const std::int64_t rows_each =
-      RoundUp(std::max(kLeastRows, CeilDiv(p.rows * strips, kBlocks)), std::int64_t{kTileRows});
+      RoundUp(std::max(kLeastRows, CeilDiv(p.rows, parts)), std::int64_t{kTileRows});
   const dim3 grid(static_cast<unsigned>(strips), static_cast<unsigned>(CeilDiv(p.rows, rows_each)));
   NarrowProductKernel<T, kTransposed, kSteps><<<grid, kWarps * kWarp, 0, stream>>>(
       p.rows, rows_each, p.columns, static_cast<const T*>(p.a), static_cast<const T*>(p.w),
