@@ -18,7 +18,6 @@
 #include <absl/status/statusor.h>
 
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <span>
 #include <string>
@@ -101,8 +100,10 @@ struct EncodedDocuments {
 absl::Status EncodeDocument(TokenType type, std::span<const std::vector<std::int32_t>> sequences,
                             EncodedDocuments* documents);
 
+class DatasetSpool;
+
 // Writes a data set under temporary names beside PREFIX; nothing has the final names before Finish, and
-// whatever is unfinished is removed by the destructor.
+// whatever is unfinished is removed by the destructor. Memory does not grow with the data set.
 class IndexedDatasetWriter {
  public:
   static absl::StatusOr<std::unique_ptr<IndexedDatasetWriter>> Create(const std::string& prefix,
@@ -114,22 +115,18 @@ class IndexedDatasetWriter {
   absl::Status Add(const EncodedDocuments& documents);
   absl::Status Finish();
 
-  std::int64_t sequences() const { return static_cast<std::int64_t>(lengths_.size()); }
-  std::int64_t documents() const { return static_cast<std::int64_t>(documents_.size()) - 1; }
-  std::int64_t tokens() const { return tokens_; }
+  std::int64_t sequences() const;
+  std::int64_t documents() const;
+  std::int64_t tokens() const;
 
  private:
   IndexedDatasetWriter(std::string prefix, TokenType type);
-  absl::Status WriteIndex();
 
   std::string prefix_;
-  TemporaryFile temporary_bin_;
-  TemporaryFile temporary_idx_;
   TokenType type_;
-  std::FILE* bin_ = nullptr;
-  std::int64_t tokens_ = 0;
-  std::vector<std::int32_t> lengths_;
-  std::vector<std::int64_t> documents_ = {0};
+  std::vector<std::unique_ptr<TemporaryFile>> temporary_files_;
+  std::unique_ptr<DatasetSpool> spool_;
+  bool finished_ = false;
 };
 
 }  // namespace engine::data
