@@ -15,20 +15,22 @@
 
 namespace engine::data {
 
-enum class InputFormat { kJsonLines, kText };
+// What documents are: lines of JSON, or rows of Parquet files, which their first bytes tell; rows of Parquet alone; plain text.
+enum class InputFormat { kJsonLines, kParquet, kText };
 
 struct InputOptions {
   InputFormat format = InputFormat::kJsonLines;
-  std::vector<std::string> keys = {"text"};  // of plain text: one, which is not looked at
+  std::vector<std::string> keys = {"text"};  // columns of Parquet; of plain text: one, which is not looked at
   std::string document_separator;            // text: a line between documents; empty: a file is a document
   std::size_t part_bytes = std::size_t{1} << 20;  // of text, about
 };
 
 // Where an input can be gone on with.
 struct InputPosition {
-  std::int64_t at = 0;    // bytes of text before it
-  std::int64_t line = 1;  // the first one behind it
-  // How much of the file had been read by then, which may be more, and the fingerprint of that much.
+  std::int64_t at = 0;    // bytes of text, or rows of a table, before it
+  std::int64_t line = 1;  // of text: the first one behind it
+  // How much of the file had been read by then, which may be more, and the fingerprint of that much; of a table about how much, and
+  // the fingerprint of the file.
   std::int64_t file_bytes = 0;
   std::string fingerprint;
 };
@@ -55,7 +57,7 @@ class InputParts {
   // nullopt: there are no more. An error is of what stands behind all parts so far.
   virtual absl::StatusOr<std::optional<InputPart>> Next() = 0;
 
-  // Of the whole file (fingerprint.h), once there are no more parts.
+  // Of the whole file (fingerprint.h), once there are no more parts; of a table by blocks.
   virtual std::string Fingerprint() const = 0;
 };
 

@@ -194,6 +194,10 @@ class Reader {
   OrderedWorkers<Work, Encoded> workers_;  // the last member: its threads use the others
 };
 
+std::string_view NameOf(InputFormat format) {
+  return format == InputFormat::kText ? "text" : format == InputFormat::kParquet ? "parquet" : "jsonl";
+}
+
 nlohmann::ordered_json DescribeTokenizer(const recipe::Tokenizer& files) {
   nlohmann::ordered_json tokenizer = {{"kind", files.kind}};
   for (const auto& [name, path] : {std::pair{"path", files.path}, std::pair{"vocab_file", files.vocab_file},
@@ -219,7 +223,7 @@ absl::StatusOr<nlohmann::ordered_json> DescribeBuild(const PreprocessOptions& op
   }
   return nlohmann::ordered_json{{"version", kVersion},
                                 {"inputs", files},
-                                {"format", options.format == InputFormat::kText ? "text" : "jsonl"},
+                                {"format", NameOf(options.format)},
                                 {"keys", options.json_keys},
                                 {"document separator", options.document_separator},
                                 {"append-eod", options.append_eod},
@@ -290,7 +294,7 @@ absl::Status ReadAll(const PreprocessOptions& options, const Tokenizer& tokenize
 absl::Status CheckOptions(const PreprocessOptions& options) {
   const std::set<std::string> keys(options.json_keys.begin(), options.json_keys.end());
   if (keys.size() < options.json_keys.size()) return InvalidArgument("a key of JSON is named twice");
-  if (options.format == InputFormat::kJsonLines || keys.size() == 1) return absl::OkStatus();
+  if (options.format != InputFormat::kText || keys.size() == 1) return absl::OkStatus();
   return InvalidArgument("plain text makes one data set, and {} are named", keys.size());
 }
 

@@ -70,21 +70,30 @@ TEST_CASE("data: several keys; parts, all of them together, and what is in them"
   CHECK(Contains(outside.output, ": token 256 at position 5 is outside a vocabulary of 256\n"));
 }
 
-TEST_CASE("data build: a signal ends it, and leaves nothing behind") {
+TEST_CASE("data build: a signal stops it, and it goes on when it is started again") {
   const data::TempDir folder;
   {
     std::ofstream text(folder / "in.txt", std::ios::binary);
     const std::string line(1 << 20, 'x');
     for (int i = 0; i < 64; ++i) text << line << "\n%\n";
   }
+  const std::string command = "data build --format text --document-separator % --input " + folder / "in.txt" +
+                              " --output-prefix " + folder / "out";
   for (const int signal_number : {SIGINT, SIGTERM, SIGHUP}) {
     CAPTURE(signal_number);
-    const auto under_way = [&] { return folder.entries() > 1; };
-    CHECK(Interrupt("data build --format text --document-separator % --input " + folder / "in.txt" +
-                        " --output-prefix " + folder / "out",
-                    under_way, signal_number) == -1);
-    CHECK(folder.entries() == 1);
+    std::error_code ignored;
+    const auto size = [&] { return std::filesystem::file_size(folder / "out.unfinished/0.bin", ignored) + 1; };
+    const auto under_way = [&, before = std::max(size(), std::uintmax_t{1})] { return size() > before; };
+    CHECK(Interrupt(command, under_way, signal_number) == 128 + signal_number);
+    CHECK(folder.entries() == 2);
   }
+  const ProgramResult other = RunProgram(command + " --append-eod");
+  CHECK(other.exit_code == 1);
+  CHECK(Contains(other.output, "which differs in: append-eod. "));
+  const ProgramResult rest = RunProgram(command);
+  CHECK(rest.exit_code == 0);
+  CHECK(Contains(rest.output, " documents had been read before\n64 documents, "));
+  CHECK(folder.entries() == 4);
 }
 
 }  // namespace engine::cli
