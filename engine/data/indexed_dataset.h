@@ -96,7 +96,10 @@ struct EncodedDocuments {
   std::vector<std::int32_t> lengths;    // of sequences
   std::vector<std::int32_t> sequences;  // of documents: how many each has
 };
-// One document of any number of sequences. A token that the type cannot hold is an error.
+// One sequence more; whoever adds them all pushes their number on `sequences`. A token that the type cannot hold is an error.
+absl::Status AppendSequence(TokenType type, std::span<const std::int32_t> tokens,
+                            EncodedDocuments* documents);
+// One document of any number of sequences.
 absl::Status EncodeDocument(TokenType type, std::span<const std::vector<std::int32_t>> sequences,
                             EncodedDocuments* documents);
 

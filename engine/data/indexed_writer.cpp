@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 
@@ -11,42 +12,68 @@
 namespace engine::data {
 namespace {
 
-struct Limits {
-  std::int64_t min;
-  std::int64_t max;
-};
+// The first token that a T does not hold; null: it holds all.
+template <typename T>
+const std::int32_t* Write(std::span<const std::int32_t> tokens, unsigned char* out) {
+  constexpr bool kHoldsAll = sizeof(T) >= sizeof(std::int32_t);
+  bool fits = true;  // looked at for all, so that the loop has no way out and can be done many at a time
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const auto token = static_cast<T>(tokens[i]);
+    fits &= kHoldsAll || static_cast<std::int32_t>(token) == tokens[i];
+    std::memcpy(out + i * sizeof(T), &token, sizeof token);  // little-endian
+  }
+  if (fits) return nullptr;
+  return &*std::find_if(tokens.begin(), tokens.end(), [](std::int32_t token) {
+    return static_cast<std::int32_t>(static_cast<T>(token)) != token;
+  });
+}
 
-Limits LimitsOf(TokenType type) {
+const std::int32_t* WriteAs(TokenType type, std::span<const std::int32_t> tokens, unsigned char* out) {
+  switch (type) {
+    case TokenType::kU8:
+      return Write<std::uint8_t>(tokens, out);
+    case TokenType::kI8:
+      return Write<std::int8_t>(tokens, out);
+    case TokenType::kI16:
+      return Write<std::int16_t>(tokens, out);
+    case TokenType::kU16:
+      return Write<std::uint16_t>(tokens, out);
+    case TokenType::kI32:
+      return Write<std::int32_t>(tokens, out);
+    case TokenType::kI64:
+      return Write<std::int64_t>(tokens, out);
+  }
+  return nullptr;
+}
+
+// "0 to 255"
+std::string RangeOf(TokenType type) {
   const bool is_signed = type != TokenType::kU8 && type != TokenType::kU16;
   const std::int64_t bits = 8 * SizeOf(type) - (is_signed ? 1 : 0);
   const std::int64_t max = std::numeric_limits<std::int64_t>::max() >> (63 - bits);
-  return {is_signed ? -max - 1 : 0, max};
+  return fmt::format("{} to {}", is_signed ? -max - 1 : 0, max);
 }
 
 }  // namespace
 
+absl::Status AppendSequence(TokenType type, std::span<const std::int32_t> tokens,
+                            EncodedDocuments* documents) {
+  constexpr std::size_t kMost = std::numeric_limits<std::int32_t>::max();
+  if (tokens.size() > kMost)
+    return InvalidArgument("a sequence of {} tokens; at most {} are possible", tokens.size(), kMost);
+  const std::size_t at = documents->tokens.size();
+  documents->tokens.resize(at + tokens.size() * static_cast<std::size_t>(SizeOf(type)));
+  if (const std::int32_t* misfit = WriteAs(type, tokens, documents->tokens.data() + at)) {
+    return InvalidArgument("token {} does not fit {}: it holds {}", *misfit, Name(type), RangeOf(type));
+  }
+  documents->lengths.push_back(static_cast<std::int32_t>(tokens.size()));
+  return absl::OkStatus();
+}
+
 absl::Status EncodeDocument(TokenType type, std::span<const std::vector<std::int32_t>> sequences,
                             EncodedDocuments* documents) {
-  const Limits limits = LimitsOf(type);
-  const auto token_bytes = static_cast<std::size_t>(SizeOf(type));
-  for (const std::vector<std::int32_t>& sequence : sequences) {
-    if (sequence.size() > std::numeric_limits<std::int32_t>::max()) {
-      return InvalidArgument("a sequence of {} tokens; at most {} are possible", sequence.size(),
-                             std::numeric_limits<std::int32_t>::max());
-    }
-    const std::size_t at = documents->tokens.size();
-    documents->tokens.resize(at + sequence.size() * token_bytes);
-    unsigned char* out = documents->tokens.data() + at;
-    for (const std::int64_t token : sequence) {
-      if (token < limits.min || token > limits.max) {
-        return InvalidArgument("token {} does not fit {}: it holds {} to {}", token, Name(type), limits.min,
-                               limits.max);
-      }
-      std::memcpy(out, &token, token_bytes);  // little-endian: the low bytes come first
-      out += token_bytes;
-    }
-    documents->lengths.push_back(static_cast<std::int32_t>(sequence.size()));
-  }
+  for (const std::vector<std::int32_t>& sequence : sequences)
+    RETURN_IF_ERROR(AppendSequence(type, sequence, documents));
   documents->sequences.push_back(static_cast<std::int32_t>(sequences.size()));
   return absl::OkStatus();
 }

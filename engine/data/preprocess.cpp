@@ -72,25 +72,43 @@ class Encoder {
     encoded.text_bytes = work.part->text_bytes;
     encoded.end = work.part->end;
     encoded.of_keys.resize(options_.json_keys.size());
+    // Most texts have a token in four bytes or fewer: what is copied as this grows is not much.
+    const auto tokens = static_cast<std::size_t>(encoded.text_bytes) / 4 / encoded.of_keys.size();
+    for (EncodedDocuments& documents : encoded.of_keys)
+      documents.tokens.reserve(tokens * static_cast<std::size_t>(SizeOf(type_)));
+    std::vector<std::int32_t> ids;
     TextHasher hasher;
     encoded.status = work.part->visit([&](std::size_t key, std::span<const std::string_view> texts) {
       hasher.Add(texts);
       if (key + 1 == encoded.of_keys.size()) encoded.hashes.push_back(hasher.Finish());
-      return AddDocument(texts, &encoded.of_keys[key]);
+      return AddDocument(texts, &ids, &encoded.of_keys[key]);
     });
     return encoded;
   }
 
  private:
-  absl::Status AddDocument(std::span<const std::string_view> texts, EncodedDocuments* documents) const {
-    std::vector<std::vector<std::int32_t>> sequences;
+  // `ids`: to be used again, whatever is in it.
+  absl::Status AddDocument(std::span<const std::string_view> texts, std::vector<std::int32_t>* ids,
+                           EncodedDocuments* documents) const {
+    std::int32_t sequences = 0;
+    ids->clear();
+    const auto finish = [&] {  // the sequence before
+      if (ids->empty()) return absl::OkStatus();
+      ++sequences;
+      return AppendSequence(type_, *ids, documents);
+    };
+    std::vector<std::int32_t> next;
     for (const std::string_view text : texts) {
-      std::vector<std::int32_t> ids;
-      RETURN_IF_ERROR(tokenizer_.EncodeTo(text, &ids));
-      if (!ids.empty()) sequences.push_back(std::move(ids));
+      next.clear();
+      RETURN_IF_ERROR(tokenizer_.EncodeTo(text, ids->empty() ? ids : &next));
+      if (next.empty()) continue;
+      RETURN_IF_ERROR(finish());
+      std::swap(*ids, next);
     }
-    if (options_.append_eod && !sequences.empty()) sequences.back().push_back(tokenizer_.end_of_document());
-    return EncodeDocument(type_, sequences, documents);
+    if (options_.append_eod && !ids->empty()) ids->push_back(tokenizer_.end_of_document());
+    RETURN_IF_ERROR(finish());
+    documents->sequences.push_back(sequences);
+    return absl::OkStatus();
   }
 
   const PreprocessOptions& options_;
