@@ -31,6 +31,7 @@ class TempDir {
 };
 
 inline void WriteFile(const std::string& path, const std::string& contents) {
+  std::filesystem::remove(path);  // a file that is emptied and written again is put on the disk at once by ext4
   std::ofstream(path, std::ios::binary) << contents;
 }
 
