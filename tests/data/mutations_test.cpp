@@ -98,7 +98,7 @@ std::string Zstandard(const std::string& text) {
 }  // namespace
 
 TEST_CASE("mutated text, plain and compressed, is refused at its place or read") {
-  const TempDir dir;
+  const TempDir dir(MemoryFolder());
   std::mt19937 random(1);
   const std::string path = dir / "f";
   const std::string lines = SomeLines();
@@ -127,7 +127,7 @@ TEST_CASE("mutated text, plain and compressed, is refused at its place or read")
 }
 
 TEST_CASE("mutated data sets are refused, or read within their bytes") {
-  const TempDir dir;
+  const TempDir dir(MemoryFolder());
   std::mt19937 random(1);
   {
     const auto writer = IndexedDatasetWriter::Create(dir / "d", TokenType::kU16);

@@ -46,7 +46,7 @@ PreprocessOptions Options(const TempDir& dir) {
 }  // namespace
 
 TEST_CASE("JSON lines with ends of documents: lists are sequences, empty documents stay and get no end") {
-  const TempDir dir;
+  const TempDir dir(MemoryFolder());
   WriteFile(dir / "in",
             "{\"text\":\"ab\"}\n{\"text\":\"\"}\n{\"text\":[\"c\",\"\",\"de\"]}\n{\"text\":[]}\n");
   PreprocessOptions options = Options(dir);
@@ -62,7 +62,7 @@ TEST_CASE("JSON lines with ends of documents: lists are sequences, empty documen
 }
 
 TEST_CASE("without ends of documents, another key") {
-  const TempDir dir;
+  const TempDir dir(MemoryFolder());
   WriteFile(dir / "in", "{\"body\":\"ab\"}\n");
   PreprocessOptions options = Options(dir);
   options.json_keys = {"body"};
@@ -72,7 +72,7 @@ TEST_CASE("without ends of documents, another key") {
 }
 
 TEST_CASE("plain text from several files") {
-  const TempDir dir;
+  const TempDir dir(MemoryFolder());
   WriteFile(dir / "in", "a\n%\nb\n%\n");
   WriteFile(dir / "in2", "c");
   PreprocessOptions options = Options(dir);
@@ -91,7 +91,7 @@ TEST_CASE("plain text from several files") {
 }
 
 TEST_CASE("each key of JSON makes a data set") {
-  const TempDir dir;
+  const TempDir dir(MemoryFolder());
   WriteFile(dir / "in", "{\"q\":\"ab\",\"m\":{\"a\":[\"c\",\"d\"]}}\n{\"q\":\"\",\"m\":{\"a\":\"e\"}}\n");
   PreprocessOptions options = Options(dir);
   options.json_keys = {"q", "m.a"};
@@ -112,7 +112,7 @@ TEST_CASE("each key of JSON makes a data set") {
 TEST_CASE(
     "documents that stood before are counted, and left out where that is asked for; the manifest says of "
     "which inputs") {
-  const TempDir dir;
+  const TempDir dir(MemoryFolder());
   WriteFile(dir / "in",
             "{\"a\":\"x\",\"b\":\"1\"}\n{\"a\":\"\",\"b\":[]}\n{\"a\":\"x\",\"b\":\"2\"}\n{\"a\":\"x\",\"b\":"
             "\"1\"}\n");
@@ -156,7 +156,7 @@ std::string ManyLines(int lines) {
 }
 
 TEST_CASE("any number of workers and any size of parts make the same data set") {
-  const TempDir dir;
+  const TempDir dir(MemoryFolder());
   WriteFile(dir / "in", ManyLines(3000));
   PreprocessOptions options = Options(dir);
   options.append_eod = true;
@@ -174,7 +174,7 @@ TEST_CASE("any number of workers and any size of parts make the same data set") 
 }
 
 TEST_CASE("the first mistake of a text is told, whichever worker finds one") {
-  const TempDir dir;
+  const TempDir dir(MemoryFolder());
   PreprocessOptions options = Options(dir);
   options.part_bytes = 200;
   options.workers = 8;
@@ -202,7 +202,7 @@ TEST_CASE("the first mistake of a text is told, whichever worker finds one") {
 }
 
 TEST_CASE("rows of Parquet make the data set that lines of JSON make, in parts of any size, stopped or not") {
-  const TempDir dir;
+  const TempDir dir(MemoryFolder());
   const std::string folder = ENGINE_SOURCE_DIR "/tests/parquet/";
   PreprocessOptions options = Options(dir);
   options.json_keys = {"text", "list", "meta.body"};
@@ -256,7 +256,7 @@ TEST_CASE("rows of Parquet make the data set that lines of JSON make, in parts o
 }
 
 TEST_CASE("nothing is written on an error") {
-  const TempDir dir;
+  const TempDir dir(MemoryFolder());
   PreprocessOptions options = Options(dir);
   WriteFile(dir / "in", "{\"text\":\"ab\"}\n{oops\n");
   CHECK(Message(Preprocess(options, *Bytes()).status()).starts_with((dir / "in") + ":2:2: error: "));

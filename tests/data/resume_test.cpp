@@ -61,7 +61,7 @@ void WriteZstd(const std::string& path, const std::string& text) {
 }
 
 struct ResumeCase {
-  TempDir dir;
+  TempDir dir{MemoryFolder()};
   PreprocessOptions options;
 
   ResumeCase() {
@@ -195,7 +195,7 @@ TEST_CASE("a build that is stopped says so, keeps what is done, and no part is d
 }
 
 TEST_CASE("a mistake in an input can be put right, and the build goes on from there") {
-  const TempDir dir;
+  const TempDir dir(MemoryFolder());
   std::string text = TwoKeys(2000, 0);
   WriteFile(dir / "in", text);
   PreprocessOptions options;
@@ -299,7 +299,7 @@ TEST_CASE("two processes do not build the same at once") {
 }
 
 TEST_CASE("a journal has the records that were written whole, wherever it was cut off or changed") {
-  const TempDir dir;
+  const TempDir dir(MemoryFolder());
   const std::string path = dir / "journal";
   {
     absl::StatusOr<Journal> journal = Journal::Open(path);
@@ -324,7 +324,7 @@ TEST_CASE("a journal has the records that were written whole, wherever it was cu
 }
 
 TEST_CASE("documents that stood before are found, however few hashes are in memory at a time") {
-  const TempDir dir;
+  const TempDir dir(MemoryFolder());
   std::mt19937_64 random(1);
   std::vector<Hash128> hashes;
   std::vector<bool> wanted;
