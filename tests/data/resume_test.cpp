@@ -189,6 +189,11 @@ TEST_CASE("a build that is stopped says so, keeps what is done, and no part is d
     }
     CHECK(absl::IsCancelled(result.status()));
     CHECK(std::filesystem::exists(UnfinishedPath(c.options.output_prefix)));
+    // What a process wrote before it was killed, and no record counts.
+    for (const char* name : {"0.bin", "0.lengths", "1.documents", "hashes", "journal"}) {
+      std::ofstream(c.dir / "out.unfinished/" + name, std::ios::binary | std::ios::app)
+          << std::string(stops == 3 ? 5'000'000 : 5, 'x');
+    }
   }
   CHECK(documents == kDocuments);
   CHECK(c.Made() == wanted);
