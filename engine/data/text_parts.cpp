@@ -14,7 +14,7 @@ namespace engine::data {
 namespace {
 
 constexpr std::size_t kMostPartBytes = std::size_t{2} << 30;
-constexpr std::size_t kBlockBytes = std::size_t{256} << 10;  // of compressed data, at a time
+constexpr std::size_t kReadBytes = std::size_t{256} << 10;  // of compressed data, at a time
 
 bool BeginsWith(std::string_view bytes, std::initializer_list<unsigned char> magic) {
   if (bytes.size() < magic.size()) return false;
@@ -43,7 +43,7 @@ class PlainText : public TextParts::Stream {
 // A stream of compressed data, read block by block.
 class Compressed : public TextParts::Stream {
  public:
-  explicit Compressed(FileStream file) : file_(std::move(file)), block_(kBlockBytes, '\0') {}
+  explicit Compressed(FileStream file) : file_(std::move(file)), block_(kReadBytes, '\0') {}
   std::int64_t file_bytes() const override { return file_.at(); }
   std::string FileFingerprint() const override { return file_.Fingerprint(); }
 
@@ -189,9 +189,9 @@ std::int64_t LinesOf(std::string_view text) {
 }
 
 // Bytes that nobody sets to anything before they are read into.
-class Buffer {
+class TextBuffer {
  public:
-  explicit Buffer(std::size_t capacity) : capacity_(capacity), data_(new char[capacity]) {}
+  explicit TextBuffer(std::size_t capacity) : capacity_(capacity), data_(new char[capacity]) {}
   std::string_view text() const { return {data_.get(), size_}; }
   std::size_t size() const { return size_; }
   char* end() { return data_.get() + size_; }
@@ -241,7 +241,7 @@ absl::Status TextParts::TooLong(std::size_t bytes) const {
 
 absl::StatusOr<TextPart> TextParts::Next(std::size_t bytes, const CutText& cut) {
   bytes = std::max(bytes, std::size_t{1});
-  const auto buffer = std::make_shared<Buffer>(std::max(bytes, rest_.size()));
+  const auto buffer = std::make_shared<TextBuffer>(std::max(bytes, rest_.size()));
   std::memcpy(buffer->end(), rest_.data(), rest_.size());
   buffer->Added(rest_.size());
   std::size_t end = 0;
@@ -268,7 +268,7 @@ absl::StatusOr<TextPart> TextParts::Next(std::size_t bytes, const CutText& cut) 
 
 absl::StatusOr<bool> TextParts::SkipTo(std::int64_t text_bytes, std::int64_t line) {
   ENGINE_CHECK(text_bytes_ == 0 && rest_.empty(), "{} has been read from", path_);
-  std::string block(kBlockBytes, '\0');
+  std::string block(kReadBytes, '\0');
   while (text_bytes_ < text_bytes) {
     const std::int64_t wanted = std::min(static_cast<std::int64_t>(block.size()), text_bytes - text_bytes_);
     ASSIGN_OR_RETURN(const std::size_t got, stream_->Read(block.data(), static_cast<std::size_t>(wanted)));

@@ -138,7 +138,7 @@ absl::Status UnfinishedBuild::OpenFiles(TokenType type, std::size_t datasets) {
                      GrowingFile::Open(folder_ + "/hashes", state_.sizes.front().documents * hash_bytes));
     return absl::OkStatus();
   };
-  const absl::Status status = open();
+  absl::Status status = open();
   if (!absl::IsDataLoss(status)) return status;
   return DataLoss("{}: what an unfinished build has made is not whole; --restart begins anew",
                   Message(status));
