@@ -291,6 +291,19 @@ absl::Status WriteManifest(const PreprocessOptions& options, const PreprocessRes
                    manifest.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
+// Data sets may be made in a folder that is an input: what is unfinished of them is none.
+std::vector<std::string> WithoutUnfinished(std::vector<std::string> files, const std::string& output_prefix) {
+  const std::string unfinished = UnfinishedPath(output_prefix);
+  std::error_code ignored;
+  if (!std::filesystem::exists(unfinished, ignored)) return files;
+  const std::filesystem::path folder = std::filesystem::canonical(unfinished, ignored);
+  std::erase_if(files, [&](const std::string& file) {
+    const std::filesystem::path parent = std::filesystem::path(file).parent_path();
+    return parent.filename() == folder.filename() && std::filesystem::canonical(parent, ignored) == folder;
+  });
+  return files;
+}
+
 // Reads all that is not read yet. What is done stays on the disk where that fails, if it is anything.
 absl::Status ReadAll(const PreprocessOptions& options, const Tokenizer& tokenizer, TokenType type,
                      std::span<const std::string> files, UnfinishedBuild* build) {
@@ -323,7 +336,8 @@ std::string ManifestPath(const std::string& output_prefix) { return output_prefi
 absl::StatusOr<PreprocessResult> Preprocess(const PreprocessOptions& options, const Tokenizer& tokenizer) {
   RETURN_IF_ERROR(CheckOptions(options));
   PreprocessResult result;
-  ASSIGN_OR_RETURN(const std::vector<std::string> files, ListInputs(options.inputs, &result.passed_over));
+  ASSIGN_OR_RETURN(std::vector<std::string> listed, ListInputs(options.inputs, &result.passed_over));
+  const std::vector<std::string> files = WithoutUnfinished(std::move(listed), options.output_prefix);
   result.type = ChooseTokenType(tokenizer.vocab_size());
   ASSIGN_OR_RETURN(const nlohmann::ordered_json what, DescribeBuild(options, result.type, files));
   ASSIGN_OR_RETURN(const std::unique_ptr<UnfinishedBuild> build,

@@ -188,12 +188,13 @@ absl::Status UnfinishedBuild::Write(const Json& record) {
 }
 
 absl::Status UnfinishedBuild::WaitForCommit() {
-  return committing_.valid() ? committing_.get() : absl::OkStatus();
+  if (committing_.valid()) failed_.Update(committing_.get());
+  return failed_;
 }
 
 absl::Status UnfinishedBuild::Commit() {
   RETURN_IF_ERROR(WaitForCommit());
-  return Write(TakeRecord());
+  return failed_ = Write(TakeRecord());
 }
 
 absl::Status UnfinishedBuild::CommitBeside() {
@@ -241,7 +242,7 @@ absl::Status UnfinishedBuild::Publish(std::span<const std::string> prefixes) {
 }
 
 absl::Status UnfinishedBuild::Remove() {
-  RETURN_IF_ERROR(WaitForCommit());
+  (void)WaitForCommit();
   RETURN_IF_ERROR(RemoveTree(folder_ + "/journal"));  // first: nothing goes on with the rest
   return RemoveTree(folder_);
 }

@@ -67,8 +67,8 @@ class UnfinishedBuild {
                    const InputPosition& end);
   absl::Status EndInput(const FinishedInput& input);
 
-  // Puts on the disk what was added; the second on a thread of its own, unless one is at that already. An error of that thread is
-  // the next call's.
+  // Puts on the disk what was added; the second on a thread of its own, unless one is at that already. An error, also of that
+  // thread, is every later call's: the journal has no gaps.
   absl::Status Commit();
   absl::Status CommitBeside();
 
@@ -99,6 +99,7 @@ class UnfinishedBuild {
   std::vector<DatasetSpool> spools_;
   std::optional<GrowingFile> hashes_;
   std::future<absl::Status> committing_;
+  absl::Status failed_;  // of commits
 };
 
 }  // namespace engine::data

@@ -290,6 +290,25 @@ TEST_CASE("what an unfinished build has of other inputs, options or tokenizers i
   CHECK(Message(status).ends_with(": what an unfinished build has made is not whole; --restart begins anew"));
 }
 
+TEST_CASE("a build within the folder that it reads goes on, too") {
+  const TempDir dir{MemoryFolder()};
+  std::filesystem::create_directory(dir / "in");
+  WriteFile(dir / "in/a.jsonl", TwoKeys(2000, 0));
+  PreprocessOptions options;
+  options.inputs = {dir / "in/."};
+  options.output_prefix = dir / "in/out";
+  options.json_keys = {"a"};
+  options.part_bytes = 20000;
+  int parts = 0;
+  options.stopped = [&] { return ++parts == 3; };
+  const CountingTokenizer tokenizer;
+  CHECK(absl::IsCancelled(Preprocess(options, tokenizer).status()));
+  const absl::StatusOr<PreprocessResult> result = Preprocess(options, tokenizer);
+  REQUIRE_MESSAGE(result.ok(), Message(result.status()));
+  CHECK(result->resumed_documents > 0);
+  CHECK(tokenizer.texts < 2200);
+}
+
 TEST_CASE("two processes do not build the same at once") {
   ResumeCase c;
   const CountingTokenizer tokenizer;

@@ -164,8 +164,9 @@ absl::Status ColumnReader::BeginValues(const PageHeader& header, LoadedPage* loa
   loaded->encoding = header.encoding;
   const auto deltas = [&](std::vector<std::int32_t>* lengths) {
     std::optional<std::vector<std::int32_t>> taken = TakeDeltas(&loaded->values, header.values);
-    if (taken.has_value()) *lengths = *std::move(taken);
-    return taken.has_value() ? absl::OkStatus() : InvalidArgument("lengths of texts are damaged");
+    if (!taken.has_value()) return InvalidArgument("lengths of texts are damaged");
+    *lengths = *std::move(taken);
+    return absl::OkStatus();
   };
   switch (header.encoding) {
     case Encoding::kPlain:
