@@ -18,12 +18,11 @@ std::size_t Columns() {
 
 }  // namespace
 
-ProgressLine::ProgressLine() : terminal_(::isatty(STDERR_FILENO) == 1) {}
+ProgressLine::ProgressLine()
+    : terminal_(::isatty(STDERR_FILENO) == 1),
+      due_(std::chrono::steady_clock::now() + std::chrono::seconds(terminal_ ? 0 : 30)) {}
 
-bool ProgressLine::IsDue() const {
-  const std::chrono::milliseconds each(terminal_ ? 200 : 30'000);
-  return std::chrono::steady_clock::now() - last_ >= each;
-}
+bool ProgressLine::IsDue() const { return std::chrono::steady_clock::now() >= due_; }
 
 void ProgressLine::Show(std::string text) {
   Clear();
@@ -31,7 +30,7 @@ void ProgressLine::Show(std::string text) {
   Print(stderr, "{}{}", text, terminal_ ? "" : "\n");
   std::fflush(stderr);
   shown_ = true;
-  last_ = std::chrono::steady_clock::now();
+  due_ = std::chrono::steady_clock::now() + std::chrono::milliseconds(terminal_ ? 200 : 30'000);
 }
 
 void ProgressLine::Clear() {

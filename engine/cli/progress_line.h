@@ -14,7 +14,7 @@ class ProgressLine {
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
 
-  // Whether a line is due: on a terminal five times a second, elsewhere twice a minute, the first one after as long.
+  // Whether a line is due: on a terminal at once and five times a second, elsewhere twice a minute, the first one after as long.
   bool IsDue() const;
   void Show(std::string text);
   // Takes the line back from a terminal, before other text.
@@ -23,7 +23,7 @@ class ProgressLine {
  private:
   const bool terminal_;
   bool shown_ = false;
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point due_;
 };
 
 }  // namespace engine::cli

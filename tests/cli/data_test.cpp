@@ -1,7 +1,9 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 
 #include "tests/cli/run_binary.h"
@@ -82,7 +84,9 @@ TEST_CASE("data build: a signal stops it, and it goes on when it is started agai
   for (const int signal_number : {SIGINT, SIGTERM, SIGHUP}) {
     CAPTURE(signal_number);
     std::error_code ignored;
-    const auto size = [&] { return std::filesystem::file_size(folder / "out.unfinished/0.bin", ignored) + 1; };
+    const auto size = [&] {
+      return std::filesystem::file_size(folder / "out.unfinished/0.bin", ignored) + 1;
+    };
     const auto under_way = [&, before = std::max(size(), std::uintmax_t{1})] { return size() > before; };
     CHECK(Interrupt(command, under_way, signal_number) == 128 + signal_number);
     CHECK(folder.entries() == 2);
@@ -94,6 +98,37 @@ TEST_CASE("data build: a signal stops it, and it goes on when it is started agai
   CHECK(rest.exit_code == 0);
   CHECK(Contains(rest.output, " documents had been read before\n64 documents, "));
   CHECK(folder.entries() == 4);
+}
+
+TEST_CASE("data build: progress is on a terminal alone, and standard output as it is without one") {
+  const data::TempDir folder;
+  {
+    std::ofstream text(folder / "in.jsonl", std::ios::binary);
+    for (int i = 0; i < 40'000; ++i) text << "{\"text\":\"" << i << std::string(100, 'x') << "\"}\n";
+  }
+  const std::string command =
+      "data build --workers 1 --input " + folder / "in.jsonl" + " --output-prefix " + folder / "out";
+  const ProgramResult plain = RunProgram(command);
+  CHECK(plain.output.starts_with("40,000 documents, "));
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+  REQUIRE(terminal >= 0);
+  REQUIRE(grantpt(terminal) == 0);
+  REQUIRE(unlockpt(terminal) == 0);
+  const std::string name = ptsname(terminal);
+  const int other_end = open(name.c_str(), O_RDWR | O_NOCTTY);  // so that it lives until it is read
+  const int status =
+      std::system((ENGINE_BINARY " " + command + " >" + folder / "stdout" + " 2>" + name).c_str());
+  CHECK(status == 0);
+  CHECK(data::ReadFile(folder / "stdout") == plain.output);
+  fcntl(terminal, F_SETFL, O_NONBLOCK);
+  std::string shown(1 << 16, '\0');
+  shown.resize(static_cast<std::size_t>(std::max<ssize_t>(read(terminal, shown.data(), shown.size()), 0)));
+  CHECK(Contains(shown, " %, "));
+  CHECK(Contains(shown, " MB/s, 0:0"));
+  CHECK(Contains(shown, " left; "));
+  CHECK(shown.ends_with("\r\033[K"));
+  close(other_end);
+  close(terminal);
 }
 
 }  // namespace engine::cli
