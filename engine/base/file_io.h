@@ -43,7 +43,7 @@ class File {
 };
 
 // Only regular files (base/file.h); symbolic links are refused.
-absl::StatusOr<File> CreateFile(const std::string& path);  // new or emptied, read and write
+absl::StatusOr<File> CreateFile(const std::string& path);      // new or emptied, read and write
 absl::StatusOr<File> OpenForWriting(const std::string& path);  // as it stands there, or new; read and write
 absl::StatusOr<File> OpenForReading(const std::string& path);
 absl::StatusOr<File> OpenFolder(const std::string& path);

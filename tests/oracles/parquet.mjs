@@ -2,8 +2,8 @@
 // Writes tests/parquet/*.parquet, for the reader's tests, by two other implementations of the format: Rust's (npm's parquet-wasm)
 // and hyparquet-writer; and rows.jsonl, which has the rows of all of them.
 //
-// usage: npm install --prefix build/parquet tests/oracles/parquet    (once; package.json there pins the versions)
-//        tests/oracles/parquet.mjs [PACKAGES]                        PACKAGES: build/parquet/node_modules
+// usage: mkdir -p build/parquet && cp tests/oracles/parquet/package.json build/parquet/ && npm install --prefix build/parquet
+//        tests/oracles/parquet.mjs [PACKAGES]     PACKAGES: build/parquet/node_modules
 import fs from 'node:fs'
 import path from 'node:path'
 import { createRequire } from 'node:module'
@@ -58,8 +58,8 @@ function writeRust(name, codec, options = {}) {
     .setWriteBatchSize(8)
     .setDictionaryEnabled(options.dictionary ?? true)
   if (options.encoding !== undefined)
-    for (const name of ['text', 'few', 'list.list.item', 'meta.body', 'meta.title', 'holes', 'listHoles.list.item'])
-      builder = builder.setColumnEncoding(name, wasm.Encoding[options.encoding])
+    for (const path of ['text', 'few', 'list.list.item', 'meta.body', 'meta.title', 'holes', 'listHoles.list.item'])
+      builder = builder.setColumnEncoding(path, wasm.Encoding[options.encoding])
   const stream = wasm.Table.fromIPCStream(arrow.tableToIPC(table, 'stream'))
   fs.writeFileSync(path.join(folder, name + '.parquet'), wasm.writeParquet(stream, builder.build()))
 }
