@@ -38,7 +38,8 @@ inline std::filesystem::path MemoryFolder() {
 }
 
 inline void WriteFile(const std::string& path, const std::string& contents) {
-  std::filesystem::remove(path);  // a file that is emptied and written again is put on the disk at once by ext4
+  std::filesystem::remove(
+      path);  // a file that is emptied and written again is put on the disk at once by ext4
   std::ofstream(path, std::ios::binary) << contents;
 }
 
